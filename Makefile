@@ -9,47 +9,134 @@ WARN     := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion \
             -Wstrict-prototypes -Wmissing-prototypes \
             -Werror=implicit-function-declaration $(if $(CI),-Werror)
 OPT      ?= -O2 -g
-CFLAGS   += -std=gnu11 -fPIC $(OPT) $(WARN) -MMD -MP -D_GNU_SOURCE \
-            -Icompiler -Iruntime -I$(BUILD) -DDIL_LIBDIR='"$(PREFIX)/lib/dil"'
+FLAGS     = -std=gnu11 -fPIC $(OPT) $(WARN) -MMD -MP -D_GNU_SOURCE \
+            -Icompiler -Iruntime -I$(BUILD) \
+            -DDIL_LIBDIR='"$(PREFIX)/lib/dil"' $(CFLAGS)
 LDLIBS   := -lm -lpthread -ldl
 CORELIBS := -ljansson -lpng -lxxhash
+LINK      = $(CC) $(OPT) $(LDFLAGS)
 
-runtime := $(patsubst %.c,$(BUILD)/%.o,$(wildcard runtime/*.c))
-core    := $(patsubst %.c,$(BUILD)/%.o,$(filter-out compiler/main.c,$(wildcard compiler/*.c))) \
-           $(BUILD)/grammar/parser.o $(BUILD)/grammar/scanner.o
-cpu     := $(patsubst %.c,$(BUILD)/%.o,$(wildcard compiler/cpu/*.c))
+objects   = $(patsubst %.c,$(BUILD)/%.o,$(wildcard $(1)))
+runtime  := $(call objects,runtime/*.c)
+core     := $(filter-out $(BUILD)/compiler/main.o,$(call objects,compiler/*.c)) \
+            $(BUILD)/grammar/parser.o $(BUILD)/grammar/scanner.o
+cpu      := $(call objects,compiler/cpu/*.c)
+suites   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/test_*.c))
+harness  := $(filter-out $(suites:=.o),$(call objects,tests/*.c))
+library  := $(BUILD)/libdil.so $(BUILD)/libdilrt.so $(BUILD)/dil-cpu.so
+san      := -O1 -g -fno-omit-frame-pointer
 
-all: dil $(BUILD)/libdil.so $(BUILD)/libdilrt.so $(BUILD)/dil-cpu.so
+# The program of the plain build stands at the top as ./dil.
+all: $(if $(filter build,$(BUILD)),dil) $(BUILD)/dil $(library)
 
 dil: $(BUILD)/dil
 	cp $< $@
 $(BUILD)/dil: $(BUILD)/compiler/main.o $(core) $(runtime)
-	$(CC) $(OPT) $(LDFLAGS) -Wl,--export-dynamic-symbol=dil_fail -o $@ $^ $(CORELIBS) $(LDLIBS)
+	$(LINK) -Wl,--export-dynamic-symbol=dil_fail -o $@ $^ $(CORELIBS) $(LDLIBS)
 $(BUILD)/libdil.so: $(core) $(runtime)
-	$(CC) $(OPT) $(LDFLAGS) -shared -o $@ $^ $(CORELIBS) $(LDLIBS)
+	$(LINK) -shared -o $@ $^ $(CORELIBS) $(LDLIBS)
 $(BUILD)/libdilrt.so: $(runtime)
-	$(CC) $(OPT) $(LDFLAGS) -shared -o $@ $^ $(LDLIBS)
+	$(LINK) -shared -o $@ $^ $(LDLIBS)
 # The back end brings its own copy of the arena; of its host it asks dil_fail.
 $(BUILD)/dil-cpu.so: $(cpu) $(BUILD)/compiler/util.o
-	$(CC) $(OPT) $(LDFLAGS) -shared -Wl,-Bsymbolic -o $@ $^ $(shell $(LLVM) --libs) -L$(shell $(LLVM) --libdir) $(LDLIBS)
+	$(LINK) -shared -Wl,-Bsymbolic -o $@ $^ $(shell $(LLVM) --libs) \
+	  -L$(shell $(LLVM) --libdir) $(LDLIBS)
 
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -c -o $@ $<
-$(BUILD)/compiler/cpu/%.o: CFLAGS += -isystem $(shell $(LLVM) --includedir)
+	$(CC) $(FLAGS) $(EXTRA) -c -o $@ $<
+$(BUILD)/compiler/cpu/%.o: EXTRA = -isystem $(shell $(LLVM) --includedir)
 
-$(BUILD)/grammar/parser.c $(BUILD)/grammar/parser.h: grammar/dil.y grammar/keywords.def
+$(BUILD)/grammar/parser.c $(BUILD)/grammar/parser.h &: grammar/dil.y \
+                                                       grammar/keywords.def
 	@mkdir -p $(@D)
-	bison -Werror --defines=$(BUILD)/grammar/parser.h -o $(BUILD)/grammar/parser.c $<
-$(BUILD)/grammar/scanner.c $(BUILD)/grammar/scanner.h: grammar/dil.l
+	bison -Werror --defines=$(BUILD)/grammar/parser.h \
+	  -o $(BUILD)/grammar/parser.c $<
+$(BUILD)/grammar/scanner.c $(BUILD)/grammar/scanner.h &: grammar/dil.l
 	@mkdir -p $(@D)
-	flex --header-file=$(BUILD)/grammar/scanner.h -o $(BUILD)/grammar/scanner.c $<
-$(BUILD)/grammar/%.o: $(BUILD)/grammar/%.c $(BUILD)/grammar/parser.h $(BUILD)/grammar/scanner.h
-	$(CC) $(CFLAGS) -Igrammar -Wno-conversion -Wno-unused-function -c -o $@ $<
-$(core): | $(BUILD)/grammar/parser.h
+	flex --header-file=$(BUILD)/grammar/scanner.h \
+	  -o $(BUILD)/grammar/scanner.c $<
+$(BUILD)/grammar/%.o: $(BUILD)/grammar/%.c $(BUILD)/grammar/parser.h \
+                      $(BUILD)/grammar/scanner.h
+	$(CC) $(FLAGS) -Igrammar -Wno-conversion -Wno-unused-function -c -o $@ $<
+$(core): | $(BUILD)/grammar/parser.h $(BUILD)/grammar/scanner.h
+
+# ---- tests ----------------------------------------------------------------
+
+tests: all $(suites) $(BUILD)/tests/fuzz/fuzz_pattern
+$(BUILD)/tests/%.o: EXTRA = -Itests
+$(suites) $(BUILD)/tests/fuzz/fuzz_pattern: %: %.o $(harness) $(core) $(runtime)
+	$(LINK) -Wl,--export-dynamic-symbol=dil_fail -o $@ $^ \
+	  -lcheck -lsubunit -lrt $(CORELIBS) $(LDLIBS)
+.SECONDARY: $(suites:=.o) $(BUILD)/tests/fuzz/fuzz_pattern.o
+
+# What the machine lacks comes first; only then is anything built.
+check demo:
+	@.ci/deps
+	@$(MAKE) --no-print-directory $@-here
+deps:
+	@.ci/deps
+check-here: tests
+	@BUILD=$(BUILD) tests/run.sh
+demo-here: all
+	@examples/demo.sh
+bench: all
+	@BUILD=$(BUILD) tests/bench/bench.sh
+
+# The whole of it under the sanitizers, generated code excepted.
+asan:
+	@$(MAKE) --no-print-directory BUILD=build/asan check-here \
+	  OPT='$(san) -fsanitize=address,undefined -fno-sanitize-recover=all'
+# Threads: the pool's suite, and kernels that run on it.
+tsan:
+	@$(MAKE) --no-print-directory BUILD=build/tsan tsan-here \
+	  OPT='$(san) -fsanitize=thread'
+tsan-here: tests
+	@BUILD=$(BUILD) tests/tsan.sh
+
+# Random patterns against the oracle, then the front end on random bytes.
+FUZZ_COUNT   ?= 3000
+FUZZ_SEED    ?= 1
+FUZZ_SECONDS ?= 60
+fuzz: all $(BUILD)/tests/fuzz/fuzz_pattern
+	$(BUILD)/tests/fuzz/fuzz_pattern --count $(FUZZ_COUNT) --seed $(FUZZ_SEED)
+	@BUILD=build/fuzz SECONDS_EACH=$(FUZZ_SECONDS) tests/fuzz/front.sh
+# libFuzzer needs clang; called by tests/fuzz/front.sh where it is installed.
+$(BUILD)/tests/fuzz/fuzz_front: $(BUILD)/tests/fuzz/fuzz_front.o $(core) \
+                                $(runtime)
+	$(LINK) -fsanitize=fuzzer -o $@ $^ $(CORELIBS) $(LDLIBS)
+
+# ---- the house --------------------------------------------------------------
+
+layers: all
+	@BUILD=$(BUILD) tests/layers.sh
+wc:
+	@tests/wc.sh
+
+bin := $(DESTDIR)$(PREFIX)/bin
+lib := $(DESTDIR)$(PREFIX)/lib
+inc := $(DESTDIR)$(PREFIX)/include/dil
+man := $(DESTDIR)$(PREFIX)/share/man/man1
+install: all
+	install -d $(bin) $(lib)/dil $(inc) $(man)
+	install $(BUILD)/dil $(bin)/dil
+	install -m 644 $(BUILD)/libdil.so $(BUILD)/libdilrt.so $(lib)
+	install -m 644 $(BUILD)/dil-cpu.so $(lib)/dil
+	install -m 644 runtime/dilrt.h runtime/status.def $(inc)
+	$(if $(wildcard compiler/dil.1),install -m 644 compiler/dil.1 $(man))
 
 clean:
 	rm -rf build dil
 
-.PHONY: all clean
+# A changed prefix or flag makes everything anew.
+$(BUILD)/flags: FORCE
+	@mkdir -p $(@D)
+	@printf '%s\n' '$(subst ','\'',$(CC) $(FLAGS))' | cmp -s - $@ || \
+	  printf '%s\n' '$(subst ','\'',$(CC) $(FLAGS))' > $@
+$(core) $(runtime) $(cpu) $(harness) $(suites:=.o) \
+  $(BUILD)/compiler/main.o: $(BUILD)/flags
+
+FORCE:
+.PHONY: all tests check check-here demo demo-here deps bench asan tsan \
+        tsan-here fuzz layers wc install clean FORCE
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
