@@ -5,15 +5,17 @@
 #define DIL_ALL_H
 
 #include "../runtime/rt.h"
+#include <setjmp.h>
 #include <stdio.h>
 
 /* ---- util.c: memory by lifetime, growing text, interned names ------------ */
 
-/* One arena a compilation, dropped whole. Allocation never returns NULL: out
- * of memory ends in the handler that arena_new was given by its caller's
- * setjmp (arena->out), or in abort() when there is none. Memory is zeroed. */
+/* One arena a compilation, dropped whole. arena_new returns NULL without
+ * memory; taking never does: out of memory jumps to arena_catch's `out` with
+ * 1, or aborts when there is none. Memory is zeroed. */
 typedef struct arena arena;
 arena *arena_new(void);
+void arena_catch(arena *a, jmp_buf *out);
 void arena_free(arena *a);
 void *arena_take(arena *a, size_t count, size_t size); /* overflow-checked */
 char *arena_copy(arena *a, const char *bytes, size_t length); /* NUL added */
