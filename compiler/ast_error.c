@@ -1,0 +1,220 @@
+/* ast_error.c - syntax errors in words: what stands there, what could stand
+ * there, and what was probably meant. In: a place and the parser's list of
+ * acceptable tokens. Out: one message in diag. */
+#include "ast.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+  EXPECTED_SHOWN = 4,  /* longer lists go to the hint */
+  QUOTED_MAX = 40,     /* bytes of a token that a message repeats */
+};
+
+/* ---- tokens in messages -------------------------------------------------- */
+
+/* The token at `at` in quotes, cut when long, without control bytes. */
+static const char *quote(reader *r, span at) {
+  const char *text = r->source->text + at.start;
+  int32_t length = at.end - at.start;
+  if (length == 0) return "end of file";
+  bool cut = length > QUOTED_MAX;
+  char *quoted = arena_print(r->arena, "'%.*s%s'", cut ? QUOTED_MAX : length,
+                             text, cut ? "..." : "");
+  for (char *c = quoted; *c; c++)
+    if ((unsigned char)*c < ' ' || *c == 0x7F) *c = ' ';
+  return quoted;
+}
+
+static bool is_one_of(const char *text, const char *const *list) {
+  for (; *list; list++)
+    if (!strcmp(text, *list)) return true;
+  return false;
+}
+
+static bool is_expected(const char *text, const char *const *expected,
+                        int32_t count) {
+  for (int32_t i = 0; i < count; i++)
+    if (!strcmp(text, expected[i])) return true;
+  return false;
+}
+
+static bool is_keyword(const char *text) {
+  for (word w = 1; w < WORD_COUNT; w++)
+    if (!strcmp(text, word_text(w))) return true;
+  return false;
+}
+
+/* Where an expression may begin, its six tokens become one thing; where one
+ * may go on, its operators are left out: what ends it says more. */
+static int32_t expected_shorten(const char **list, const char *const *expected,
+                                int32_t count) {
+  static const char *const starts[] = {"an integer", "a float", "a name",
+                                       "'('", "'!'", "'-'", NULL};
+  static const char *const operators[] = {
+      "'*'", "'/'", "'%'", "'+'", "'-'", "'<'", "'>'", "'?'", "<=",
+      ">=",  "==",  "!=",  "&&",  "||",  "'('", "'['", NULL};
+  bool begins = is_expected("'!'", expected, count);
+  bool goes_on = is_expected("'*'", expected, count);
+  int32_t kept = 0;
+  for (int32_t i = 0; i < count; i++) {
+    bool folded = (begins && is_one_of(expected[i], starts)) ||
+                  (goes_on && is_one_of(expected[i], operators));
+    if (!folded) list[kept++] = expected[i];
+  }
+  if (begins) list[kept++] = "an expression";
+  return kept;
+}
+
+/* "a, b or c"; signs and keywords in quotes. */
+static const char *expected_list(reader *r, const char *const *list,
+                                 int32_t count) {
+  const char *text = "";
+  for (int32_t i = 0; i < count; i++) {
+    const char *comma = i == 0 ? "" : i == count - 1 ? " or " : ", ";
+    bool bare = strchr(list[i], ' ') || list[i][0] == '\'';
+    text = arena_print(r->arena, bare ? "%s%s%s" : "%s%s'%s'", text, comma,
+                       list[i]);
+  }
+  return text;
+}
+
+/* ---- one message each ---------------------------------------------------- */
+
+static const char *meant(reader *r, span at, const char *const *list,
+                         int32_t count) {
+  const char *got = arena_copy(r->arena, r->source->text + at.start,
+                               (size_t)(at.end - at.start));
+  const char *near = diag_nearest(got, list, count);
+  if (!near || !is_keyword(near)) return NULL;
+  return arena_print(r->arena, "did you mean '%s'?", near);
+}
+
+static bool has_line_break(const source *s, int32_t from, int32_t to) {
+  return memchr(s->text + from, '\n', (size_t)(to - from)) != NULL;
+}
+
+/* A forgotten ';' is told where it belongs, not where the next line begins. */
+static void missing_end(reader *r, span at, const char *hint) {
+  span place = at;
+  if (has_line_break(r->source, r->last.end, at.start))
+    place = (span){r->source, r->last.end, r->last.end};
+  diag_report(r->diag, SEVERITY_ERROR, place, hint, "expected ';' before %s",
+              quote(r, at));
+}
+
+static void unknown_statement(reader *r, span at, bool is_name,
+                              const char *const *list, int32_t count) {
+  const char *hint = is_name ? meant(r, at, list, count) : NULL;
+  if (!hint)
+    hint = arena_print(r->arena, "here may stand %s",
+                       expected_list(r, list, count));
+  diag_report(r->diag, SEVERITY_ERROR, at, hint,
+              is_name ? "unknown statement %s" : "unexpected %s",
+              quote(r, at));
+}
+
+static void unexpected_end(reader *r, span at) {
+  if (r->depth > 0)
+    diag_report(r->diag, SEVERITY_ERROR, at, "a '{' is not closed",
+                "unexpected end of file");
+  else
+    diag_report(r->diag, SEVERITY_ERROR, at, NULL,
+                "the file ends inside a statement");
+}
+
+void ast_unexpected(reader *r, span at, const char *got,
+                    const char *const *expected, int32_t count) {
+  const char **list = ARENA_ARRAY(r->arena, const char *, count + 1);
+  int32_t kept = expected_shorten(list, expected, count);
+  bool keyword = is_keyword(got), name = !strcmp(got, "a name");
+  const char *hint = name ? meant(r, at, list, kept) : NULL;
+  if (at.start == at.end)
+    unexpected_end(r, at);
+  else if (keyword && kept == 1 && !strcmp(list[0], "a name"))
+    diag_report(r->diag, SEVERITY_ERROR, at, "keywords are reserved",
+                "%s is a keyword and cannot be a name", quote(r, at));
+  else if (is_expected("';'", list, kept))
+    missing_end(r, at, hint);
+  else if (kept > EXPECTED_SHOWN)
+    unknown_statement(r, at, name, list, kept);
+  else
+    diag_report(r->diag, SEVERITY_ERROR, at, hint, "expected %s, got %s",
+                expected_list(r, list, kept), quote(r, at));
+}
+
+void ast_too_deep(reader *r, span at) {
+  if (r->stop) return;
+  r->stop = true;
+  diag_report(r->diag, SEVERITY_ERROR, at,
+              "`mask a && b` may be two masks, `keep a || b` two keeps",
+              "expression is nested more than %d deep", NESTING_MAX);
+}
+
+/* ---- the scanner's ------------------------------------------------------- */
+
+void ast_bad_character(reader *r, span at) {
+  unsigned char c = (unsigned char)r->source->text[at.start];
+  bool shown = (c > ' ' && c < 0x7F) || at.end - at.start > 1;
+  const char *hint = c == '&'   ? "'and' is written &&"
+                     : c == '|' ? "'or' is written ||"
+                                : NULL;
+  if (shown)
+    diag_report(r->diag, SEVERITY_ERROR, at, hint, "unexpected character %s",
+                quote(r, at));
+  else
+    diag_report(r->diag, SEVERITY_ERROR, at, NULL, "unexpected byte 0x%02X",
+                c);
+}
+
+void ast_bad_number(reader *r, span at) {
+  bool point = memchr(r->source->text + at.start, '.',
+                      (size_t)(at.end - at.start)) != NULL;
+  const char *hint = point ? "a float has a digit on both sides of the point"
+                           : "a product is written with *";
+  diag_report(r->diag, SEVERITY_ERROR, at, hint, "%s is not a number",
+              quote(r, at));
+}
+
+void ast_bad_string(reader *r, span at) {
+  diag_report(r->diag, SEVERITY_ERROR, at, NULL,
+              "string does not end on its line");
+}
+
+int64_t ast_integer(reader *r, span at) {
+  int64_t number = 0;
+  for (int32_t i = at.start; i < at.end; i++) {
+    int digit = r->source->text[i] - '0';
+    if (!__builtin_mul_overflow(number, 10, &number) &&
+        !__builtin_add_overflow(number, digit, &number))
+      continue;
+    diag_report(r->diag, SEVERITY_ERROR, at, NULL,
+                "integer %s does not fit in 64 bits", quote(r, at));
+    return 0;
+  }
+  return number;
+}
+
+double ast_real(reader *r, span at) {
+  const char *text = arena_copy(r->arena, r->source->text + at.start,
+                                (size_t)(at.end - at.start));
+  errno = 0;
+  double number = strtod(text, NULL);
+  if (errno != ERANGE || number < 1) return number;
+  diag_report(r->diag, SEVERITY_ERROR, at, "`inf` is a constant",
+              "float %s is too large", quote(r, at));
+  return 0;
+}
+
+const char *ast_name(reader *r, span at, word *keyword) {
+  int32_t length = at.end - at.start;
+  if (length > NAME_MAX_BYTES)
+    diag_report(r->diag, SEVERITY_ERROR, at, NULL,
+                "name has %d bytes, at most %d", length, NAME_MAX_BYTES);
+  const char *name = arena_name(r->arena, r->source->text + at.start,
+                                (size_t)length);
+  *keyword = WORD_NONE;
+  for (word w = 1; w < WORD_COUNT; w++)
+    if (!strcmp(name, word_text(w))) *keyword = w;
+  return name;
+}

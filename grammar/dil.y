@@ -1,0 +1,473 @@
+/* dil.y - the grammar: tokens in, statements and terms (ast.h) out.
+ *
+ * Actions only build; names, types and numbers are check's business. After an
+ * error the parser goes on behind the next ';' or '}' of the same depth, so
+ * that one run tells of several. `%expect 0` is to be kept: a conflict is
+ * mended, not counted. */
+
+%define api.pure full
+%define api.prefix {grammar_}
+%define api.token.prefix {TOKEN_}
+%define api.value.type union
+%define api.location.type {span}
+%define parse.error custom
+%define parse.lac full
+%expect 0
+%locations
+%param {reader *r}
+%lex-param {void *scanner}
+%parse-param {void *scanner}
+
+%code requires {
+#include "ast.h"
+}
+%code provides {
+/* dil.l */
+void *scan_open(reader *r);
+int scan_token(GRAMMAR_STYPE *meaning, span *at, void *scanner);
+/* dil.y: the tokens of a source, one a line: line:column, kind, text */
+void grammar_tokens(reader *r, FILE *out);
+}
+
+%code {
+#include <stdlib.h>
+#include <string.h>
+
+#define YYLTYPE_IS_TRIVIAL 1
+#define YYMAXDEPTH 4000 /* NESTING_MAX levels of the widest production fit */
+#define YYLLOC_DEFAULT(now, rhs, count) \
+  ((now) = (count) ? (span){YYRHSLOC(rhs, 1).source, YYRHSLOC(rhs, 1).start, \
+                            YYRHSLOC(rhs, count).end} \
+                   : (span){YYRHSLOC(rhs, 0).source, YYRHSLOC(rhs, 0).end, \
+                            YYRHSLOC(rhs, 0).end})
+
+static int yylex(YYSTYPE *meaning, span *at, reader *r, void *scanner);
+static void yyerror(const span *at, reader *r, void *scanner,
+                    const char *text);
+
+/* A statement with up to two arguments. */
+static statement *plain(reader *r, word w, span at, term *a, term *b) {
+  statement *s = statement_new(r, w, at);
+  if (a) s->args = term_list_add(s->args, a);
+  if (b) s->args = term_list_add(s->args, b);
+  return s;
+}
+
+static statement *listed(reader *r, word w, span at, term_list args) {
+  statement *s = statement_new(r, w, at);
+  s->args = args;
+  return s;
+}
+
+static statement *chosen(reader *r, word w, span at, word choice,
+                         span choice_at) {
+  statement *s = statement_new(r, w, at);
+  s->choice = choice;
+  s->choice_at = choice_at;
+  return s;
+}
+
+static statement *named(statement *s, const char *name, span at) {
+  s->name = name;
+  s->name_at = at;
+  return s;
+}
+
+static statement *block(statement *s, statement_list children) {
+  s->child = children.first;
+  return s;
+}
+}
+
+%token YYEOF 0 "end of file"
+%token <const char *> NAME "a name" STRING "a string"
+%token <int64_t> INT "an integer"
+%token <double> REAL "a float"
+%token EQ "==" NE "!=" LE "<=" GE ">=" AND "&&" OR "||" DOTS ".."
+%token DIL "dil" IMPORT "import" LET "let" PATTERN "pattern"
+%token TOPOLOGY "topology" SCHEDULE "schedule" KERNEL "kernel"
+%token HEADS "heads" KV "kv" SPLIT "split" HEAD_DIM "head_dim" VALUE "value"
+%token DTYPE "dtype" FAST "fast" SCALE "scale" RUNTIME "runtime"
+%token SEGMENTS "segments" DILATIONS "dilations" COMBINE "combine"
+%token SOFTMAX "softmax" UNION "union" MEAN "mean" SUM "sum" INPUT "input"
+%token DROPOUT "dropout" GRADIENT "gradient" EXACT "exact"
+%token DETACHED "detached" BRANCH "branch"
+%token F32 "f32" BF16 "bf16" F16 "f16" I32 "i32" U8 "u8"
+%token SEGMENT "segment" DILATION "dilation" CAUSAL "causal" PHASE "phase"
+%token CYCLE "cycle" BLOCK "block" WINDOW "window" MASK "mask" SCORE "score"
+%token KEEP "keep" FROM "from" TOP "top" MASS "mass" BY "by"
+%token DEVICES "devices" RING "ring" BATCH "batch" TIMEOUT "timeout"
+%token LAYOUT "layout" CONTIGUOUS "contiguous" ZIGZAG "zigzag"
+%token STRIPED "striped" LINK "link" THREAD "thread" MPI "mpi" NCCL "nccl"
+%token EXCHANGE "exchange" GATHER "gather" AUTO "auto"
+%token ON "on" WITH "with" FORWARD "forward" BACKWARD "backward"
+
+%right '?' ':'
+%left "||"
+%left "&&"
+%left "==" "!="
+%left '<' "<=" '>' ">="
+%left '+' '-'
+%left '*' '/' '%'
+%precedence UNARY
+
+%nterm <statement *> edition item import let pattern topology schedule kernel
+%nterm <statement *> pattern_statement branch_statement common
+%nterm <statement *> topology_statement knob on with
+%nterm <statement_list> items pattern_block pattern_statements
+%nterm <statement_list> branch_block branch_statements
+%nterm <statement_list> topology_block topology_statements
+%nterm <statement_list> knob_block knobs
+%nterm <word> float_type element_type combine phase_word gradient layout link
+%nterm <word> exchange direction count_word
+%nterm <const char *> branch_name
+%nterm <term *> expr number
+%nterm <term_list> exprs
+
+%%
+
+file:
+  edition items {
+    statement_list all = statement_list_add((statement_list){0}, $edition);
+    if (all.first) all.first->next = $items.first;
+    r->items = all.first ? all.first : $items.first;
+  }
+
+edition:
+  %empty { $$ = NULL; }
+| "dil" INT ';' {
+    $$ = statement_new(r, WORD_DIL, @1);
+    term *edition = term_new(r, TERM_INT, @INT);
+    edition->integer = $INT;
+    $$->args = term_list_add($$->args, edition);
+  }
+
+items:
+  %empty     { $$ = (statement_list){0}; }
+| items item { $$ = statement_list_add($1, $2); }
+
+item:
+  import | let | pattern | topology | schedule | kernel
+| error ';' { $$ = NULL; yyerrok; }
+| error '}' { $$ = NULL; yyerrok; }
+
+import:
+  "import" STRING ';' {
+    $$ = named(statement_new(r, WORD_IMPORT, @1), $STRING, @STRING);
+  }
+
+let:
+  "let" NAME '=' expr ';' {
+    $$ = named(plain(r, WORD_LET, @1, $expr, NULL), $NAME, @NAME);
+  }
+
+/* ---- pattern ---- */
+
+pattern:
+  "pattern" NAME pattern_block {
+    $$ = block(named(statement_new(r, WORD_PATTERN, @1), $NAME, @NAME), $3);
+  }
+
+pattern_block:
+  '{' pattern_statements '}'       { $$ = $2; }
+| '{' pattern_statements error '}' { $$ = $2; yyerrok; }
+
+pattern_statements:
+  %empty                               { $$ = (statement_list){0}; }
+| pattern_statements pattern_statement { $$ = statement_list_add($1, $2); }
+
+pattern_statement:
+  common
+| "heads" expr ';' { $$ = plain(r, WORD_HEADS, @1, $2, NULL); }
+| "heads" expr "kv" expr ';' { $$ = plain(r, WORD_HEADS, @1, $2, $4); }
+| "heads" "split" ';' { $$ = statement_new(r, WORD_SPLIT, @2); }
+| "head_dim" expr ';' { $$ = plain(r, WORD_HEAD_DIM, @1, $2, NULL); }
+| "head_dim" expr "value" expr ';' {
+    $$ = plain(r, WORD_HEAD_DIM, @1, $2, $4);
+  }
+| "dtype" float_type ';' { $$ = chosen(r, WORD_DTYPE, @1, $2, @2); }
+| "dtype" "f32" "fast" ';' {
+    $$ = chosen(r, WORD_DTYPE, @1, WORD_F32, @2);
+    $$->option = WORD_FAST;
+  }
+| "scale" expr ';' { $$ = plain(r, WORD_SCALE, @1, $2, NULL); }
+| "scale" "runtime" ';' {
+    $$ = chosen(r, WORD_SCALE, @1, WORD_RUNTIME, @2);
+  }
+| "segments" exprs ';' { $$ = listed(r, WORD_SEGMENTS, @1, $2); }
+| "dilations" exprs ';' { $$ = listed(r, WORD_DILATIONS, @1, $2); }
+| "combine" combine ';' { $$ = chosen(r, WORD_COMBINE, @1, $2, @2); }
+| "input" NAME ':' element_type '[' exprs ']' ';' {
+    $$ = chosen(r, WORD_INPUT, @1, $element_type, @element_type);
+    named($$, $NAME, @NAME)->args = $exprs;
+  }
+| "dropout" expr ';' { $$ = plain(r, WORD_DROPOUT, @1, $2, NULL); }
+| "gradient" gradient ';' { $$ = chosen(r, WORD_GRADIENT, @1, $2, @2); }
+| "branch" branch_name branch_block {
+    $$ = block(named(statement_new(r, WORD_BRANCH, @1), $2, @2), $3);
+  }
+| error ';' { $$ = NULL; yyerrok; }
+
+branch_name:
+  %empty { $$ = NULL; }
+| NAME
+
+float_type: "f32" { $$ = WORD_F32; } | "bf16" { $$ = WORD_BF16; }
+          | "f16" { $$ = WORD_F16; }
+element_type: float_type | "i32" { $$ = WORD_I32; } | "u8" { $$ = WORD_U8; }
+combine: "softmax" { $$ = WORD_SOFTMAX; } | "union" { $$ = WORD_UNION; }
+       | "mean" { $$ = WORD_MEAN; } | "sum" { $$ = WORD_SUM; }
+gradient: "exact" { $$ = WORD_EXACT; } | "detached" { $$ = WORD_DETACHED; }
+
+/* ---- branch ---- */
+
+branch_block:
+  '{' branch_statements '}'       { $$ = $2; }
+| '{' branch_statements error '}' { $$ = $2; yyerrok; }
+
+branch_statements:
+  %empty                             { $$ = (statement_list){0}; }
+| branch_statements branch_statement { $$ = statement_list_add($1, $2); }
+
+branch_statement:
+  common
+| "segment" expr ';' { $$ = plain(r, WORD_SEGMENT, @1, $2, NULL); }
+| "dilation" expr ';' { $$ = plain(r, WORD_DILATION, @1, $2, NULL); }
+| "heads" expr ".." expr ';' { $$ = plain(r, WORD_HEADS, @1, $2, $4); }
+| error ';' { $$ = NULL; yyerrok; }
+
+common:
+  "causal" ';' { $$ = statement_new(r, WORD_CAUSAL, @1); }
+| "phase" phase_word ';' { $$ = chosen(r, WORD_PHASE, @1, $2, @2); }
+| "phase" expr ';' { $$ = plain(r, WORD_PHASE, @1, $2, NULL); }
+| "window" expr ',' expr ';' { $$ = plain(r, WORD_WINDOW, @1, $2, $4); }
+| "mask" expr ';' { $$ = plain(r, WORD_MASK, @1, $2, NULL); }
+| "score" expr ';' { $$ = plain(r, WORD_SCORE, @1, $2, NULL); }
+| "block" expr ';' { $$ = plain(r, WORD_BLOCK, @1, $2, NULL); }
+| "keep" expr ';' { $$ = plain(r, WORD_KEEP, @1, $2, NULL); }
+| "keep" "from" NAME ';' {
+    $$ = named(chosen(r, WORD_KEEP, @1, WORD_FROM, @2), $3, @3);
+  }
+| "keep" "top" expr "by" "mean" ';' {
+    $$ = chosen(r, WORD_KEEP, @1, WORD_TOP, @2);
+    $$->args = term_list_add($$->args, $3);
+  }
+| "keep" "mass" expr "by" "mean" ';' {
+    $$ = chosen(r, WORD_KEEP, @1, WORD_MASS, @2);
+    $$->args = term_list_add($$->args, $3);
+  }
+
+phase_word: "cycle" { $$ = WORD_CYCLE; } | "block" { $$ = WORD_BLOCK; }
+          | "branch" { $$ = WORD_BRANCH; } | "kv" { $$ = WORD_KV; }
+
+/* ---- topology ---- */
+
+topology:
+  "topology" NAME topology_block {
+    $$ = block(named(statement_new(r, WORD_TOPOLOGY, @1), $NAME, @NAME), $3);
+  }
+
+topology_block:
+  '{' topology_statements '}'       { $$ = $2; }
+| '{' topology_statements error '}' { $$ = $2; yyerrok; }
+
+topology_statements:
+  %empty                                 { $$ = (statement_list){0}; }
+| topology_statements topology_statement { $$ = statement_list_add($1, $2); }
+
+topology_statement:
+  count_word expr ';' { $$ = plain(r, $1, @1, $2, NULL); }
+| "timeout" number NAME ';' {
+    $$ = named(plain(r, WORD_TIMEOUT, @1, $number, NULL), $NAME, @NAME);
+  }
+| "layout" layout ';' { $$ = chosen(r, WORD_LAYOUT, @1, $2, @2); }
+| "link" link ';' { $$ = chosen(r, WORD_LINK, @1, $2, @2); }
+| "exchange" exchange ';' { $$ = chosen(r, WORD_EXCHANGE, @1, $2, @2); }
+| error ';' { $$ = NULL; yyerrok; }
+
+count_word: "devices" { $$ = WORD_DEVICES; } | "ring" { $$ = WORD_RING; }
+          | "heads" { $$ = WORD_HEADS; } | "batch" { $$ = WORD_BATCH; }
+layout: "contiguous" { $$ = WORD_CONTIGUOUS; } | "zigzag" { $$ = WORD_ZIGZAG; }
+      | "striped" { $$ = WORD_STRIPED; }
+link: "thread" { $$ = WORD_THREAD; } | "mpi" { $$ = WORD_MPI; }
+    | "nccl" { $$ = WORD_NCCL; }
+exchange: "ring" { $$ = WORD_RING; } | "gather" { $$ = WORD_GATHER; }
+        | "auto" { $$ = WORD_AUTO; }
+
+/* ---- schedule ---- */
+
+schedule:
+  "schedule" NAME knob_block {
+    $$ = block(named(statement_new(r, WORD_SCHEDULE, @1), $NAME, @NAME), $3);
+  }
+
+knob_block:
+  '{' knobs '}'       { $$ = $2; }
+| '{' knobs error '}' { $$ = $2; yyerrok; }
+
+knobs:
+  %empty     { $$ = (statement_list){0}; }
+| knobs knob { $$ = statement_list_add($1, $2); }
+
+knob:
+  NAME exprs ';' { $$ = named(listed(r, WORD_NONE, @1, $exprs), $NAME, @1); }
+| error ';' { $$ = NULL; yyerrok; }
+
+/* ---- kernel: its pattern, topology and schedule are its children ---- */
+
+kernel:
+  "kernel" NAME '=' NAME[pattern] on with direction ';' {
+    statement *p = named(statement_new(r, WORD_PATTERN, @pattern), $pattern,
+                         @pattern);
+    statement_list parts = statement_list_add((statement_list){0}, p);
+    parts = statement_list_add(parts, $on);
+    $$ = named(statement_new(r, WORD_KERNEL, @1), $2, @2);
+    block($$, statement_list_add(parts, $with));
+    $$->choice = $direction;
+    $$->choice_at = @direction;
+  }
+
+on:
+  %empty    { $$ = NULL; }
+| "on" NAME { $$ = named(statement_new(r, WORD_ON, @1), $2, @2); }
+
+with:
+  %empty      { $$ = NULL; }
+| "with" NAME { $$ = named(statement_new(r, WORD_WITH, @1), $2, @2); }
+
+direction:
+  %empty     { $$ = WORD_NONE; }
+| "forward"  { $$ = WORD_FORWARD; }
+| "backward" { $$ = WORD_BACKWARD; }
+
+/* ---- expressions ---- */
+
+exprs:
+  expr           { $$ = term_list_add((term_list){0}, $1); }
+| exprs ',' expr { $$ = term_list_add($1, $3); }
+
+number:
+  INT  { $$ = term_new(r, TERM_INT, @1); $$->integer = $1; }
+| REAL { $$ = term_new(r, TERM_REAL, @1); $$->real = $1; }
+
+expr:
+  number
+| NAME               { $$ = term_name(r, @1, $1); }
+| NAME '(' exprs ')' { $$ = term_apply(r, @$, TERM_CALL, term_name(r, @1, $1),
+                                       $3); }
+| NAME '[' exprs ']' { $$ = term_apply(r, @$, TERM_INDEX, term_name(r, @1, $1),
+                                       $3); }
+| '(' expr ')'       { $$ = term_group(r, @$, $2); }
+| '-' expr %prec UNARY { $$ = term_operator(r, @$, EXPR_NEG, $2, NULL, NULL); }
+| '!' expr %prec UNARY { $$ = term_operator(r, @$, EXPR_NOT, $2, NULL, NULL); }
+| expr '*' expr  { $$ = term_operator(r, @$, EXPR_MUL, $1, $3, NULL); }
+| expr '/' expr  { $$ = term_operator(r, @$, EXPR_DIV, $1, $3, NULL); }
+| expr '%' expr  { $$ = term_operator(r, @$, EXPR_MOD, $1, $3, NULL); }
+| expr '+' expr  { $$ = term_operator(r, @$, EXPR_ADD, $1, $3, NULL); }
+| expr '-' expr  { $$ = term_operator(r, @$, EXPR_SUB, $1, $3, NULL); }
+| expr '<' expr  { $$ = term_operator(r, @$, EXPR_LT, $1, $3, NULL); }
+| expr "<=" expr { $$ = term_operator(r, @$, EXPR_LE, $1, $3, NULL); }
+| expr '>' expr  { $$ = term_operator(r, @$, EXPR_GT, $1, $3, NULL); }
+| expr ">=" expr { $$ = term_operator(r, @$, EXPR_GE, $1, $3, NULL); }
+| expr "==" expr { $$ = term_operator(r, @$, EXPR_EQ, $1, $3, NULL); }
+| expr "!=" expr { $$ = term_operator(r, @$, EXPR_NE, $1, $3, NULL); }
+| expr "&&" expr { $$ = term_operator(r, @$, EXPR_AND, $1, $3, NULL); }
+| expr "||" expr { $$ = term_operator(r, @$, EXPR_OR, $1, $3, NULL); }
+| expr '?' expr ':' expr { $$ = term_operator(r, @$, EXPR_CHOOSE, $1, $3,
+                                              $5); }
+
+%%
+
+/* ---- tokens on their way to the parser ----------------------------------- */
+
+/* Drops what stands before the end of a broken statement: a ';' of its own
+ * depth, the '}' of a block that it opened (handed on as ';'), or the '}' of
+ * the block that it stands in. */
+static int token_drop(reader *r, int token) {
+  if (token == TOKEN_YYEOF) r->panic = false;
+  if (token == ';' && r->depth == r->panic_depth) r->panic = false;
+  if (token == '}' && r->depth <= r->panic_depth) {
+    r->panic = false;
+    return r->depth < r->panic_depth ? '}' : ';';
+  }
+  return token;
+}
+
+static int yylex(YYSTYPE *meaning, span *at, reader *r, void *scanner) {
+  int token;
+  do {
+    if (r->stop) return TOKEN_YYEOF;
+    token = scan_token(meaning, at, scanner);
+    r->last = r->now;
+    r->now = *at;
+    if (token == TOKEN_GRAMMAR_error && !r->panic) {
+      r->panic = true;
+      r->panic_depth = r->depth;
+      return token;
+    }
+    r->depth += (token == '{') - (token == '}');
+    if (r->panic) token = token_drop(r, token);
+  } while (r->panic);
+  return token;
+}
+
+/* ---- what went wrong ----------------------------------------------------- */
+
+/* Only the parser's stack can overflow, which nesting does. */
+static void yyerror(const span *at, reader *r, void *scanner,
+                    const char *text) {
+  (void)scanner, (void)text;
+  ast_too_deep(r, *at);
+}
+
+/* Recovery can use a ';' or '}' as it stands; a '{' was counted already. */
+static void panic_start(reader *r, yysymbol_kind_t got) {
+  r->panic = got != YYTRANSLATE(';') && got != YYTRANSLATE('}') &&
+             got != YYSYMBOL_YYEOF;
+  r->panic_depth = r->depth - (got == YYTRANSLATE('{'));
+}
+
+static int yyreport_syntax_error(const yypcontext_t *context, reader *r,
+                                 void *scanner) {
+  (void)scanner;
+  if (r->stop) return 0;
+  yysymbol_kind_t kinds[YYNTOKENS];
+  const char *expected[YYNTOKENS];
+  int count = yypcontext_expected_tokens(context, kinds, YYNTOKENS);
+  for (int i = 0; i < count; i++) expected[i] = yysymbol_name(kinds[i]);
+  yysymbol_kind_t got = yypcontext_token(context);
+  ast_unexpected(r, *yypcontext_location(context), yysymbol_name(got),
+                 expected, count);
+  panic_start(r, got);
+  return 0;
+}
+
+/* ---- dil print --after tokens -------------------------------------------- */
+
+static const char *token_kind(int token) {
+  switch (token) {
+  case TOKEN_NAME: return "name";
+  case TOKEN_STRING: return "string";
+  case TOKEN_INT: return "integer";
+  case TOKEN_REAL: return "float";
+  case TOKEN_GRAMMAR_error: return "error";
+  default: return token < TOKEN_DIL ? "sign" : "keyword";
+  }
+}
+
+void grammar_tokens(reader *r, FILE *out) {
+  void *scanner = scan_open(r);
+  const char *text = r->source->text;
+  int32_t line = 1, line_start = 0, seen = 0;
+  YYSTYPE meaning;
+  span at;
+  for (int token; (token = scan_token(&meaning, &at, scanner)) != TOKEN_YYEOF;) {
+    for (; seen < at.start; seen++)
+      if (text[seen] == '\n') {
+        line++;
+        line_start = seen + 1;
+      }
+    fprintf(out, "%d:%d %s %.*s\n", line, at.start - line_start + 1,
+            token_kind(token), at.end - at.start, text + at.start);
+  }
+}
