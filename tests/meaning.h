@@ -1,0 +1,77 @@
+/* meaning.h - expressions and patterns built in C, for the suites that test
+ * what a pattern means without the front end; and a small random source. */
+#ifndef DIL_TESTS_MEANING_H
+#define DIL_TESTS_MEANING_H
+
+#include "all.h"
+#include <stdarg.h>
+
+/* ---- random numbers: splitmix64 ------------------------------------------ */
+
+static inline uint64_t random_bits(uint64_t *state) {
+  uint64_t x = *state += 0x9E3779B97F4A7C15;
+  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9;
+  x = (x ^ x >> 27) * 0x94D049BB133111EB;
+  return x ^ x >> 31;
+}
+
+/* low..high, both inclusive */
+static inline int64_t random_in(uint64_t *state, int64_t low, int64_t high) {
+  return low + (int64_t)(random_bits(state) % (uint64_t)(high - low + 1));
+}
+
+static inline bool random_chance(uint64_t *state, int percent) {
+  return random_in(state, 0, 99) < percent;
+}
+
+/* ---- trees --------------------------------------------------------------- */
+
+static inline expr *make_expr(arena *a, expr_op op, expr_type type,
+                              int32_t count, ...) {
+  expr *e = ARENA_NEW(a, expr);
+  e->op = op;
+  e->type = type;
+  e->count = count;
+  e->arg = ARENA_ARRAY(a, expr *, count);
+  va_list list;
+  va_start(list, count);
+  for (int32_t k = 0; k < count; k++) e->arg[k] = va_arg(list, expr *);
+  va_end(list);
+  return e;
+}
+
+static inline expr *make_int(arena *a, int64_t x) {
+  expr *e = make_expr(a, EXPR_INT, TYPE_I32, 0);
+  e->integer = x;
+  return e;
+}
+
+static inline expr *make_real(arena *a, double x) {
+  expr *e = make_expr(a, EXPR_REAL, TYPE_F32, 0);
+  e->real = x;
+  return e;
+}
+
+static inline expr *make_leaf(arena *a, expr_op op) {
+  return make_expr(a, op, op == EXPR_S_ ? TYPE_F32 : TYPE_I32, 0);
+}
+
+/* A number of one or two arguments; f32 when one of them is. */
+static inline expr *make_number(arena *a, expr_op op, expr *x, expr *y) {
+  bool real = x->type == TYPE_F32 || (y && y->type == TYPE_F32) ||
+              (op >= EXPR_EXP && op <= EXPR_TANH);
+  return make_expr(a, op, real ? TYPE_F32 : TYPE_I32, y ? 2 : 1, x, y);
+}
+
+static inline expr *make_condition(arena *a, expr_op op, expr *x, expr *y) {
+  return make_expr(a, op, TYPE_CONDITION, y ? 2 : 1, x, y);
+}
+
+static inline expr *make_input(arena *a, int32_t index, expr_type type,
+                               expr *first, expr *second) {
+  expr *e = make_expr(a, EXPR_INPUT, type, second ? 2 : 1, first, second);
+  e->integer = index;
+  return e;
+}
+
+#endif

@@ -1,0 +1,629 @@
+/* test_expr.c - the meaning of expressions: known values, folding, printing,
+ * and bounds that must hold every value of thousands of random trees. */
+#include "meaning.h"
+
+#include <check.h>
+#include <float.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static arena *memory;
+
+static void open_memory(void) { memory = arena_new(); }
+static void close_memory(void) { arena_free(memory); }
+
+/* ---- inputs: 0 is i32[8], 1 is f32[8], 2 is i32[4, 8] -------------------- */
+
+enum { LONG = 8, SHORT = 4 };
+static const int32_t whole[LONG] = {3, -7, INT32_MAX, 0, INT32_MIN, 2, 2, 64};
+static const float part[LONG] = {0.5f, -1e30f, 0, 3, -0.0f, 1e-40f, 7, -2};
+static const dil_input names[] = {
+    {"whole", DIL_I32, 1}, {"part", DIL_F32, 1}, {"table", DIL_I32, 2}};
+
+static value read_input(void *context, int32_t index, const int32_t *at) {
+  (void)context;
+  int32_t last = index == 2 ? at[1] : at[0];
+  bool inside = last >= 0 && last < LONG;
+  if (index == 2) inside = inside && at[0] >= 0 && at[0] < SHORT;
+  if (!inside) return (value){0, 0};
+  if (index == 1) return (value){.real = part[last]};
+  return (value){.integer = index == 0 ? whole[last] : 10 * at[0] + last};
+}
+
+static interval read_range(void *context, int32_t index, int32_t axis,
+                           const int32_t *at, int32_t first, int32_t last) {
+  bool outside = first < 0 || last >= LONG;
+  interval all = {outside ? 0 : INFINITY, outside ? 0 : -INFINITY, false};
+  for (int64_t x = first < 0 ? 0 : first; x <= last && x < LONG; x++) {
+    int32_t place[DIL_RANK_MAX];
+    memcpy(place, at, sizeof place);
+    place[axis] = (int32_t)x;
+    value v = read_input(context, index, place);
+    double number = index == 1 ? v.real : (double)v.integer;
+    all.low = fmin(all.low, number);
+    all.high = fmax(all.high, number);
+  }
+  return all;
+}
+
+static expr_point point_at(int32_t i, int32_t j) {
+  return (expr_point){.b = 1, .h = 5, .i = i, .j = j, .B = 2, .N = 9, .M = 11,
+                      .s = 0.75, .input = read_input};
+}
+
+static value value_of(const expr *e, bool wide) {
+  expr_point point = point_at(4, -3);
+  return expr_eval(e, &point, wide);
+}
+
+/* ---- known values -------------------------------------------------------- */
+
+static const struct {
+  expr_op op;
+  int64_t a, b, result;
+} integers[] = {
+    {EXPR_ADD, INT32_MAX, 1, INT32_MIN},
+    {EXPR_SUB, INT32_MIN, 1, INT32_MAX},
+    {EXPR_MUL, 65536, 65536, 0},
+    {EXPR_MUL, INT32_MIN, -1, INT32_MIN},
+    {EXPR_MUL, 123456789, 987654321, -67153019},
+    {EXPR_DIV, -1, 2, -1},
+    {EXPR_DIV, 7, -2, -4},
+    {EXPR_DIV, -7, -2, 3},
+    {EXPR_DIV, 5, 0, 0},
+    {EXPR_DIV, INT32_MIN, -1, INT32_MIN},
+    {EXPR_MOD, -1, 5, 4},
+    {EXPR_MOD, 7, -3, -2},
+    {EXPR_MOD, -7, -3, -1},
+    {EXPR_MOD, 6, -3, 0},
+    {EXPR_MOD, 5, 0, 0},
+    {EXPR_MOD, INT32_MIN, -1, 0},
+    {EXPR_MIN, -3, 2, -3},
+    {EXPR_MAX, -3, 2, 2},
+};
+
+START_TEST(integers_wrap_and_floor) {
+  expr *e = make_number(memory, integers[_i].op,
+                        make_int(memory, integers[_i].a),
+                        make_int(memory, integers[_i].b));
+  ck_assert_int_eq(value_of(e, false).integer, integers[_i].result);
+  ck_assert_int_eq(value_of(e, true).integer, integers[_i].result);
+}
+END_TEST
+
+START_TEST(unary_integers) {
+  expr *least = make_int(memory, INT32_MIN), *five = make_int(memory, -5);
+  ck_assert_int_eq(
+      value_of(make_number(memory, EXPR_NEG, least, NULL), false).integer,
+      INT32_MIN);
+  ck_assert_int_eq(
+      value_of(make_number(memory, EXPR_ABS, least, NULL), false).integer,
+      INT32_MIN);
+  ck_assert_int_eq(
+      value_of(make_number(memory, EXPR_ABS, five, NULL), false).integer, 5);
+  ck_assert_int_eq(
+      value_of(make_number(memory, EXPR_FLOOR, five, NULL), false).integer,
+      -5);
+}
+END_TEST
+
+START_TEST(leaves_are_read_from_the_point) {
+  static const struct { expr_op op; int64_t result; } leaves[] = {
+      {EXPR_B_, 1}, {EXPR_H_, 5}, {EXPR_I_, 4},  {EXPR_J_, -3},
+      {EXPR_N_, 9}, {EXPR_M_, 11}, {EXPR_BATCH, 2}};
+  for (size_t k = 0; k < sizeof leaves / sizeof *leaves; k++)
+    ck_assert_int_eq(
+        value_of(make_leaf(memory, leaves[k].op), false).integer,
+        leaves[k].result);
+  ck_assert_double_eq(value_of(make_leaf(memory, EXPR_S_), true).real, 0.75);
+}
+END_TEST
+
+static double real_of(expr_op op, double a, double b, bool wide) {
+  return value_of(make_number(memory, op, make_real(memory, a),
+                              make_real(memory, b)),
+                  wide).real;
+}
+
+START_TEST(floats_round_once_or_stay_wide) {
+  ck_assert_double_eq(value_of(make_real(memory, 0.1), true).real, 0.1);
+  ck_assert_double_eq(value_of(make_real(memory, 0.1), false).real,
+                      (double)0.1f);
+  ck_assert_double_eq(real_of(EXPR_ADD, 16777216, 1, false), 16777216);
+  ck_assert_double_eq(real_of(EXPR_ADD, 16777216, 1, true), 16777217);
+  volatile float third = 1.0f / 3.0f;
+  ck_assert_double_eq(real_of(EXPR_DIV, 1, 3, false), (double)third);
+  ck_assert_double_eq(real_of(EXPR_DIV, 1, 3, true), 1.0 / 3.0);
+  ck_assert(isinf(real_of(EXPR_MUL, 1e38, 10, false)));
+  ck_assert_double_eq(real_of(EXPR_MUL, 1e38, 10, true), 1e39);
+  ck_assert(isinf(real_of(EXPR_DIV, 1, 0, false)));
+  ck_assert(isnan(real_of(EXPR_DIV, 0, 0, false)));
+}
+END_TEST
+
+START_TEST(float_modulo_floors) {
+  ck_assert_double_eq(real_of(EXPR_MOD, 5.5, 2, false), 1.5);
+  ck_assert_double_eq(real_of(EXPR_MOD, -5.5, 2, false), 0.5);
+  ck_assert_double_eq(real_of(EXPR_MOD, 5.5, -2, true), -0.5);
+  ck_assert(isnan(real_of(EXPR_MOD, 5.5, 0, false)));
+}
+END_TEST
+
+/* f32 results agree with what the machine computes in float. */
+START_TEST(f32_operations_are_ieee) {
+  uint64_t state = 1;
+  for (int k = 0; k < 20000; k++) {
+    uint32_t bits[2] = {(uint32_t)random_bits(&state),
+                        (uint32_t)random_bits(&state)};
+    float a, b;
+    memcpy(&a, &bits[0], 4), memcpy(&b, &bits[1], 4);
+    if (isnan(a) || isnan(b)) continue;
+    const float expected[4] = {a + b, a - b, a * b, a / b};
+    for (int op = 0; op < 4; op++) {
+      double result = real_of(EXPR_ADD + op, a, b, false);
+      if (isnan(expected[op]))
+        ck_assert(isnan(result));
+      else
+        ck_assert_double_eq(result, (double)expected[op]);
+    }
+  }
+}
+END_TEST
+
+static bool truth_of(expr_op op, expr *a, expr *b) {
+  return value_of(make_condition(memory, op, a, b), false).integer != 0;
+}
+
+START_TEST(nan_compares_as_in_c) {
+  expr *nan = make_number(memory, EXPR_DIV, make_real(memory, 0),
+                          make_real(memory, 0));
+  expr *one = make_real(memory, 1);
+  for (expr_op op = EXPR_EQ; op <= EXPR_GE; op++) {
+    ck_assert_int_eq(truth_of(op, nan, one), op == EXPR_NE);
+    ck_assert_int_eq(truth_of(op, one, nan), op == EXPR_NE);
+    ck_assert_int_eq(truth_of(op, nan, nan), op == EXPR_NE);
+  }
+  for (expr_op op = EXPR_MIN; op <= EXPR_MAX; op++) {
+    ck_assert(isnan(value_of(make_number(memory, op, nan, one), true).real));
+    ck_assert(isnan(value_of(make_number(memory, op, one, nan), true).real));
+  }
+}
+END_TEST
+
+START_TEST(mixed_comparison_promotes) {
+  expr *whole_number = make_int(memory, 16777217);
+  expr *real = make_real(memory, 16777216);
+  ck_assert(truth_of(EXPR_EQ, whole_number, real));
+  expr *equal = make_condition(memory, EXPR_EQ, whole_number, real);
+  ck_assert_int_eq(value_of(equal, true).integer, 0);
+}
+END_TEST
+
+/* hash(3, -2, 7) worked out step by step from the definition */
+START_TEST(hash_follows_its_definition) {
+  const int64_t arguments[3] = {3, -2, 7};
+  uint32_t x = 0x9E3779B9u;
+  for (int k = 0; k < 3; k++) {
+    x = x ^ (uint32_t)arguments[k];
+    x = x ^ (x >> 16);
+    x = (uint32_t)((uint64_t)x * 0x7FEB352Du % 4294967296u);
+    x = x ^ (x >> 15);
+    x = (uint32_t)((uint64_t)x * 0x846CA68Bu % 4294967296u);
+    x = x ^ (x >> 16);
+  }
+  expr *e = make_expr(memory, EXPR_HASH, TYPE_I32, 3, make_int(memory, 3),
+                      make_int(memory, -2), make_int(memory, 7));
+  ck_assert_int_eq(value_of(e, false).integer, x / 2);
+  ck_assert_int_eq(expr_fold(memory, e)->integer, x / 2);
+}
+END_TEST
+
+START_TEST(choice_promotes_to_its_type) {
+  expr *e = make_expr(memory, EXPR_CHOOSE, TYPE_F32, 3,
+                      make_condition(memory, EXPR_LT,
+                                     make_leaf(memory, EXPR_J_),
+                                     make_int(memory, 0)),
+                      make_int(memory, 16777217), make_real(memory, 0.5));
+  ck_assert_double_eq(value_of(e, true).real, 16777217);
+  ck_assert_double_eq(value_of(e, false).real, 16777216);
+}
+END_TEST
+
+START_TEST(inputs_outside_read_zero) {
+  expr *e = make_input(memory, 0, TYPE_I32, make_leaf(memory, EXPR_J_), NULL);
+  ck_assert_int_eq(value_of(e, false).integer, 0);
+  e = make_input(memory, 1, TYPE_F32, make_leaf(memory, EXPR_B_), NULL);
+  ck_assert_double_eq(value_of(e, false).real, (double)-1e30f);
+}
+END_TEST
+
+/* ---- folding ------------------------------------------------------------- */
+
+START_TEST(constants_fold_in_64_bits) {
+  expr *large = make_number(memory, EXPR_MUL, make_int(memory, 3000000000),
+                            make_int(memory, 1000));
+  expr *e = expr_fold(memory, make_number(memory, EXPR_DIV, large,
+                                          make_int(memory, 1000000)));
+  ck_assert_int_eq(e->op, EXPR_INT);
+  ck_assert_int_eq(e->integer, 3000000);
+  e = expr_fold(memory, make_condition(memory, EXPR_GT, large,
+                                       make_int(memory, 5)));
+  ck_assert_int_eq(e->op, EXPR_TRUTH);
+  ck_assert_int_eq(e->integer, 1);
+}
+END_TEST
+
+START_TEST(floats_fold_where_both_roundings_agree) {
+  expr *half = expr_fold(memory, make_number(memory, EXPR_DIV,
+                                             make_real(memory, 1),
+                                             make_int(memory, 2)));
+  ck_assert_int_eq(half->op, EXPR_REAL);
+  ck_assert_double_eq(half->real, 0.5);
+  /* 0.7f * 0.7f in f32 is not the f32 nearest 0.7 * 0.7 */
+  expr *apart = make_number(memory, EXPR_MUL, make_real(memory, 0.7),
+                            make_real(memory, 0.7));
+  ck_assert_double_ne(value_of(apart, false).real,
+                      (double)(float)value_of(apart, true).real);
+  ck_assert_int_eq(expr_fold(memory, apart)->op, EXPR_MUL);
+}
+END_TEST
+
+START_TEST(known_sides_of_conditions_fold) {
+  expr *unknown = make_condition(memory, EXPR_LT, make_leaf(memory, EXPR_I_),
+                                 make_leaf(memory, EXPR_J_));
+  expr *yes = make_condition(memory, EXPR_LT, make_int(memory, 1),
+                             make_int(memory, 2));
+  expr *no = make_condition(memory, EXPR_NOT, yes, NULL);
+  expr *e = expr_fold(memory, make_condition(memory, EXPR_AND, yes, unknown));
+  ck_assert(expr_same(e, unknown));
+  e = expr_fold(memory, make_condition(memory, EXPR_AND, unknown, no));
+  ck_assert_int_eq(e->op, EXPR_TRUTH);
+  ck_assert_int_eq(e->integer, 0);
+  e = expr_fold(memory, make_condition(memory, EXPR_OR, no, unknown));
+  ck_assert(expr_same(e, unknown));
+}
+END_TEST
+
+/* ---- random trees -------------------------------------------------------- */
+
+typedef struct maker {
+  uint64_t state;
+  bool exact; /* leave exp, log, sqrt and tanh out, as masks must */
+} maker;
+
+static expr *make_any(maker *m, expr_type type, int depth);
+
+static expr *any_integer_leaf(maker *m) {
+  static const int64_t constants[] = {0,  1,  -1, 2,   3,         -3,       8,
+                                      64, 10, -7, 100, INT32_MAX, INT32_MIN};
+  static const expr_op leaves[] = {EXPR_I_, EXPR_J_, EXPR_I_, EXPR_J_,
+                                   EXPR_H_, EXPR_B_, EXPR_N_, EXPR_M_};
+  if (random_chance(&m->state, 45))
+    return make_int(memory, constants[random_in(&m->state, 0, 12)]);
+  return make_leaf(memory, leaves[random_in(&m->state, 0, 7)]);
+}
+
+static expr *any_real_leaf(maker *m) {
+  static const double constants[] = {0,    1,    -1,  0.5,   0.1,     -2.75,
+                                     3e38, 1e-3, 100, 1e-42, INFINITY};
+  if (random_chance(&m->state, 10)) return make_leaf(memory, EXPR_S_);
+  return make_real(memory, constants[random_in(&m->state, 0, 10)]);
+}
+
+static expr *any_input(maker *m, expr_type type, int depth) {
+  expr *first = make_any(m, TYPE_I32, depth);
+  if (type == TYPE_F32) return make_input(memory, 1, type, first, NULL);
+  if (random_chance(&m->state, 50))
+    return make_input(memory, 0, type, first, NULL);
+  return make_input(memory, 2, type, first, make_any(m, TYPE_I32, depth));
+}
+
+static expr *any_choice(maker *m, expr_type type, int depth) {
+  expr *arm[2];
+  for (int k = 0; k < 2; k++) arm[k] = make_any(m, type, depth);
+  if (type == TYPE_F32 && random_chance(&m->state, 30))
+    arm[0] = make_any(m, TYPE_I32, depth);
+  return make_expr(memory, EXPR_CHOOSE, type, 3,
+                   make_any(m, TYPE_CONDITION, depth), arm[0], arm[1]);
+}
+
+static expr *any_number(maker *m, expr_type type, int depth) {
+  static const expr_op both[] = {EXPR_ADD, EXPR_SUB, EXPR_MUL, EXPR_DIV,
+                                 EXPR_MOD, EXPR_MIN, EXPR_MAX};
+  static const expr_op one[] = {EXPR_NEG, EXPR_ABS, EXPR_FLOOR, EXPR_CEIL};
+  expr *a = make_any(m, type, depth);
+  if (random_chance(&m->state, 25))
+    return make_number(memory, one[random_in(&m->state, 0, 3)], a, NULL);
+  if (type == TYPE_F32 && !m->exact && random_chance(&m->state, 20))
+    return make_number(memory, EXPR_EXP + (int)random_in(&m->state, 0, 3), a,
+                       NULL);
+  bool mixed = type == TYPE_F32 && random_chance(&m->state, 30);
+  expr *b = make_any(m, mixed ? TYPE_I32 : type, depth);
+  return make_number(memory, both[random_in(&m->state, 0, 6)], a, b);
+}
+
+static expr *any_condition(maker *m, int depth) {
+  if (depth > 0 && random_chance(&m->state, 40)) {
+    expr_op op = EXPR_AND + (int)random_in(&m->state, 0, 2);
+    return make_condition(memory, op, make_any(m, TYPE_CONDITION, depth - 1),
+                          op == EXPR_NOT
+                              ? NULL
+                              : make_any(m, TYPE_CONDITION, depth - 1));
+  }
+  expr_type type = random_chance(&m->state, 30) ? TYPE_F32 : TYPE_I32;
+  return make_condition(memory, EXPR_EQ + (int)random_in(&m->state, 0, 5),
+                        make_any(m, type, depth - 1),
+                        make_any(m, TYPE_I32, depth - 1));
+}
+
+static expr *make_any(maker *m, expr_type type, int depth) {
+  if (type == TYPE_CONDITION) return any_condition(m, depth);
+  if (depth <= 0 || random_chance(&m->state, 15))
+    return type == TYPE_F32 ? any_real_leaf(m) : any_integer_leaf(m);
+  int64_t kind = random_in(&m->state, 0, 99);
+  if (kind < 10) return any_input(m, type, depth - 1);
+  if (kind < 20) return any_choice(m, type, depth - 1);
+  if (kind < 28 && type == TYPE_I32)
+    return make_expr(memory, EXPR_HASH, TYPE_I32, 2,
+                     make_any(m, TYPE_I32, depth - 1),
+                     make_any(m, TYPE_I32, depth - 1));
+  return any_number(m, type, depth - 1);
+}
+
+static expr_box any_box(maker *m) {
+  static const int32_t corners[] = {0,  0,   1,         -5,
+                                    60, 126, INT32_MAX - 9, INT32_MIN};
+  int32_t i = corners[random_in(&m->state, 0, 7)];
+  int32_t j = corners[random_in(&m->state, 0, 7)];
+  return (expr_box){.point = point_at(0, 0),
+                    .i0 = i,
+                    .i1 = i + (int32_t)random_in(&m->state, 0, 7),
+                    .j0 = j,
+                    .j1 = j + (int32_t)random_in(&m->state, 0, 7),
+                    .range = read_range};
+}
+
+static char *text_of(const expr *e) {
+  char *text;
+  size_t length;
+  FILE *out = open_memstream(&text, &length);
+  expr_print(e, names, out);
+  fclose(out);
+  return text;
+}
+
+static void check_value(const expr *e, interval in, const expr_point *point,
+                        bool wide) {
+  value v = expr_eval(e, point, wide);
+  double number = e->type == TYPE_F32 ? v.real : (double)v.integer;
+  bool inside = isnan(number) ? in.nan : in.low <= number && number <= in.high;
+  if (inside) return;
+  char *text = text_of(e);
+  ck_abort_msg("%s at i %d j %d wide %d: %.17g is not in [%.17g, %.17g] nan %d",
+               text, point->i, point->j, wide, number, in.low, in.high,
+               in.nan);
+}
+
+static void check_box(const expr *e, const expr_box *box) {
+  interval in = expr_bounds(e, box);
+  ck_assert(in.low <= in.high);
+  if (e->type == TYPE_CONDITION) ck_assert(in.low >= 0 && in.high <= 1);
+  for (int64_t i = box->i0; i <= box->i1; i++)
+    for (int64_t j = box->j0; j <= box->j1; j++) {
+      expr_point point = point_at((int32_t)i, (int32_t)j);
+      check_value(e, in, &point, false);
+      check_value(e, in, &point, true);
+    }
+}
+
+START_TEST(bounds_hold_every_value) {
+  maker m = {.state = 77, .exact = false};
+  for (int k = 0; k < 12000; k++) {
+    if (k % 500 == 0) arena_free(memory), memory = arena_new();
+    m.exact = k % 2;
+    expr_type type = (expr_type)random_in(&m.state, TYPE_CONDITION, TYPE_F32);
+    expr *e = make_any(&m, type, (int)random_in(&m.state, 1, 5));
+    expr_box box = any_box(&m);
+    check_box(e, &box);
+  }
+}
+END_TEST
+
+static bool is_within(interval small, interval large) {
+  return large.low <= small.low && small.high <= large.high &&
+         (large.nan || !small.nan);
+}
+
+START_TEST(bounds_narrow_with_the_box) {
+  maker m = {.state = 5, .exact = true};
+  for (int k = 0; k < 4000; k++) {
+    if (k % 500 == 0) arena_free(memory), memory = arena_new();
+    expr *e = make_any(&m, TYPE_CONDITION, 4);
+    expr_box large = any_box(&m), small = large;
+    small.i0 = (int32_t)random_in(&m.state, large.i0, large.i1);
+    small.i1 = (int32_t)random_in(&m.state, small.i0, large.i1);
+    small.j0 = (int32_t)random_in(&m.state, large.j0, large.j1);
+    small.j1 = (int32_t)random_in(&m.state, small.j0, large.j1);
+    ck_assert(is_within(expr_bounds(e, &small), expr_bounds(e, &large)));
+  }
+}
+END_TEST
+
+/* Bounds that are right but never sharp would make every tile partial. */
+START_TEST(bounds_are_sharp_where_it_counts) {
+  expr *i = make_leaf(memory, EXPR_I_), *j = make_leaf(memory, EXPR_J_);
+  expr_box box = {.point = point_at(0, 0), .i0 = 128, .i1 = 191, .j0 = 64,
+                  .j1 = 127};
+  expr *gap = make_number(memory, EXPR_ABS,
+                          make_number(memory, EXPR_SUB, i, j), NULL);
+  interval in = expr_bounds(gap, &box);
+  ck_assert_double_eq(in.low, 1);
+  ck_assert_double_eq(in.high, 127);
+  expr *block = make_number(memory, EXPR_DIV, i, make_int(memory, 64));
+  in = expr_bounds(block, &box);
+  ck_assert_double_eq(in.low, 2);
+  ck_assert_double_eq(in.high, 2);
+  expr *hash = make_expr(memory, EXPR_HASH, TYPE_I32, 1, block);
+  in = expr_bounds(hash, &box);
+  ck_assert_double_eq(in.low, in.high);
+  expr_point inside = point_at(190, 0);
+  ck_assert_double_eq(in.low, (double)expr_eval(hash, &inside, false).integer);
+  expr *rest = make_number(memory, EXPR_MOD, i, make_int(memory, 128));
+  in = expr_bounds(rest, &box);
+  ck_assert_double_eq(in.low, 0);
+  ck_assert_double_eq(in.high, 63);
+}
+END_TEST
+
+static void check_folded(const expr *e, const expr *folded) {
+  for (int32_t i = -2; i < 3; i++)
+    for (int wide = 0; wide < 2; wide++) {
+      expr_point point = point_at(i, 3 - 2 * i);
+      value before = expr_eval(e, &point, wide);
+      value after = expr_eval(folded, &point, wide);
+      if (e->type != TYPE_F32)
+        ck_assert_int_eq(before.integer, after.integer);
+      else if (!isnan(before.real))
+        ck_assert_double_eq(before.real, after.real);
+      else
+        ck_assert(isnan(after.real));
+    }
+}
+
+/* Wherever 64-bit constants do not leave 32 bits, folding changes nothing. */
+static bool stays_narrow(const expr *e) {
+  if (e->op == EXPR_INT && e->integer != (int32_t)e->integer) return false;
+  for (int32_t k = 0; k < e->count; k++)
+    if (!stays_narrow(e->arg[k])) return false;
+  return true;
+}
+
+static bool folds_narrow(const expr *e) {
+  if (!stays_narrow(expr_fold(memory, (expr *)e))) return false;
+  for (int32_t k = 0; k < e->count; k++)
+    if (!folds_narrow(e->arg[k])) return false;
+  return true;
+}
+
+START_TEST(folding_keeps_values) {
+  maker m = {.state = 11, .exact = false};
+  int checked = 0;
+  for (int k = 0; k < 5000; k++) {
+    if (k % 250 == 0) arena_free(memory), memory = arena_new();
+    expr_type type = (expr_type)random_in(&m.state, TYPE_CONDITION, TYPE_F32);
+    expr *e = make_any(&m, type, 4), *folded = expr_fold(memory, e);
+    ck_assert(expr_same(expr_fold(memory, folded), folded));
+    if (!folds_narrow(e)) continue;
+    check_folded(e, folded);
+    checked++;
+  }
+  ck_assert_int_gt(checked, 3000);
+}
+END_TEST
+
+/* ---- printing ------------------------------------------------------------ */
+
+#define LEAF(op) make_leaf(memory, EXPR_##op)
+#define TWO(op, a, b) make_number(memory, EXPR_##op, a, b)
+
+static void check_text(const expr *e, const char *expected) {
+  char *text = text_of(e);
+  ck_assert_str_eq(text, expected);
+  free(text);
+}
+
+START_TEST(printing_uses_the_fewest_parentheses) {
+  expr *i = LEAF(I_), *j = LEAF(J_), *two = make_int(memory, 2);
+  check_text(TWO(SUB, i, TWO(SUB, j, two)), "i - (j - 2)");
+  check_text(TWO(SUB, TWO(SUB, i, j), two), "i - j - 2");
+  check_text(TWO(MUL, TWO(ADD, i, j), two), "(i + j) * 2");
+  check_text(TWO(ADD, TWO(MUL, i, j), TWO(MOD, i, two)), "i * j + i % 2");
+  check_text(make_number(memory, EXPR_NEG, TWO(MUL, i, j), NULL), "-(i * j)");
+  check_text(TWO(SUB, i, make_int(memory, -3)), "i - -3");
+  check_text(make_number(memory, EXPR_NEG, make_int(memory, -3), NULL),
+             "-(-3)");
+  check_text(make_number(memory, EXPR_ABS, TWO(SUB, i, j), NULL),
+             "abs(i - j)");
+  check_text(make_input(memory, 2, TYPE_I32, LEAF(B_), i), "table[b, i]");
+  check_text(make_expr(memory, EXPR_HASH, TYPE_I32, 2, i, j), "hash(i, j)");
+}
+END_TEST
+
+START_TEST(printing_conditions) {
+  expr *i = LEAF(I_), *j = LEAF(J_);
+  expr *less = make_condition(memory, EXPR_LE, i, j);
+  expr *same = make_condition(memory, EXPR_EQ, i, j);
+  expr *either = make_condition(memory, EXPR_OR, less, same);
+  check_text(make_condition(memory, EXPR_AND, either, less),
+             "(i <= j || i == j) && i <= j");
+  check_text(make_condition(memory, EXPR_NOT, less, NULL), "!(i <= j)");
+  expr *choice = make_expr(memory, EXPR_CHOOSE, TYPE_I32, 3, less, i, j);
+  check_text(TWO(ADD, choice, i), "(i <= j ? i : j) + i");
+  check_text(make_expr(memory, EXPR_CHOOSE, TYPE_I32, 3, less, i, choice),
+             "i <= j ? i : i <= j ? i : j");
+}
+END_TEST
+
+START_TEST(printed_floats_read_back) {
+  static const struct { double x; const char *text; } floats[] = {
+      {0.5, "0.5"},     {2, "2.0"},           {-0.0, "-0.0"},
+      {1e30, "1.0e+30"}, {1.25e-10, "1.25e-10"}, {INFINITY, "inf"},
+      {-INFINITY, "-inf"}, {0.1, "0.1"}};
+  for (size_t k = 0; k < sizeof floats / sizeof *floats; k++)
+    check_text(make_real(memory, floats[k].x), floats[k].text);
+  uint64_t state = 3;
+  for (int k = 0; k < 2000; k++) {
+    uint64_t bits = random_bits(&state);
+    double x;
+    memcpy(&x, &bits, sizeof x);
+    if (!isfinite(x)) continue;
+    char *text = text_of(make_real(memory, x));
+    ck_assert_double_eq(strtod(text, NULL), x);
+    ck_assert_ptr_nonnull(strchr(text, '.'));
+    free(text);
+  }
+}
+END_TEST
+
+/* ---- the suite ----------------------------------------------------------- */
+
+static Suite *expr_suite(void) {
+  Suite *suite = suite_create("expr");
+  TCase *tests = tcase_create("expr");
+  tcase_add_checked_fixture(tests, open_memory, close_memory);
+  tcase_set_timeout(tests, 60);
+  tcase_add_loop_test(tests, integers_wrap_and_floor, 0,
+                      sizeof integers / sizeof *integers);
+  tcase_add_test(tests, unary_integers);
+  tcase_add_test(tests, leaves_are_read_from_the_point);
+  tcase_add_test(tests, floats_round_once_or_stay_wide);
+  tcase_add_test(tests, float_modulo_floors);
+  tcase_add_test(tests, f32_operations_are_ieee);
+  tcase_add_test(tests, nan_compares_as_in_c);
+  tcase_add_test(tests, mixed_comparison_promotes);
+  tcase_add_test(tests, hash_follows_its_definition);
+  tcase_add_test(tests, choice_promotes_to_its_type);
+  tcase_add_test(tests, inputs_outside_read_zero);
+  tcase_add_test(tests, constants_fold_in_64_bits);
+  tcase_add_test(tests, floats_fold_where_both_roundings_agree);
+  tcase_add_test(tests, known_sides_of_conditions_fold);
+  tcase_add_test(tests, bounds_hold_every_value);
+  tcase_add_test(tests, bounds_narrow_with_the_box);
+  tcase_add_test(tests, bounds_are_sharp_where_it_counts);
+  tcase_add_test(tests, folding_keeps_values);
+  tcase_add_test(tests, printing_uses_the_fewest_parentheses);
+  tcase_add_test(tests, printing_conditions);
+  tcase_add_test(tests, printed_floats_read_back);
+  suite_add_tcase(suite, tests);
+  return suite;
+}
+
+int main(void) {
+  SRunner *runner = srunner_create(expr_suite());
+  srunner_run_all(runner, CK_NORMAL);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
