@@ -22,7 +22,10 @@ core     := $(filter-out $(BUILD)/compiler/main.o,$(call objects,compiler/*.c)) 
             $(BUILD)/grammar/parser.o $(BUILD)/grammar/scanner.o
 cpu      := $(call objects,compiler/cpu/*.c)
 suites   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/test_*.c))
-harness  := $(filter-out $(suites:=.o),$(call objects,tests/*.c))
+cpusuite := $(filter $(BUILD)/tests/test_cpu%,$(suites))
+harness  := $(filter-out $(suites:=.o),$(call objects,tests/*.c)) \
+            $(BUILD)/tests/fuzz/spec.o
+fuzzer   := $(BUILD)/tests/fuzz/fuzz_pattern
 library  := $(BUILD)/libdil.so $(BUILD)/libdilrt.so $(BUILD)/dil-cpu.so
 san      := -O1 -g -fno-omit-frame-pointer
 
@@ -63,12 +66,18 @@ $(core): | $(BUILD)/grammar/parser.h $(BUILD)/grammar/scanner.h
 
 # ---- tests ----------------------------------------------------------------
 
-tests: all $(suites) $(BUILD)/tests/fuzz/fuzz_pattern
+tests: all $(suites) $(fuzzer)
 $(BUILD)/tests/%.o: EXTRA = -Itests
-$(suites) $(BUILD)/tests/fuzz/fuzz_pattern: %: %.o $(harness) $(core) $(runtime)
-	$(LINK) -Wl,--export-dynamic-symbol=dil_fail -o $@ $^ \
-	  -lcheck -lsubunit -lrt $(CORELIBS) $(LDLIBS)
-.SECONDARY: $(suites:=.o) $(BUILD)/tests/fuzz/fuzz_pattern.o
+$(BUILD)/tests/harness.a: $(harness)
+	rm -f $@
+	$(AR) rcs $@ $^
+$(suites) $(fuzzer): %: %.o $(core) $(runtime) $(BUILD)/tests/harness.a
+	$(LINK) -Wl,--export-dynamic-symbol=dil_fail -o $@ $(filter %.o,$^) \
+	  $(filter %.a,$^) -lcheck -lsubunit -lrt $(CORELIBS) $(MORELIBS) $(LDLIBS)
+# Suites of the back end's insides are linked with it.
+$(cpusuite): $(cpu)
+$(cpusuite): MORELIBS = $(shell $(LLVM) --libs) -L$(shell $(LLVM) --libdir)
+.SECONDARY: $(suites:=.o) $(fuzzer).o
 
 # What the machine lacks comes first; only then is anything built.
 check demo:
@@ -98,8 +107,8 @@ tsan-here: tests
 FUZZ_COUNT   ?= 3000
 FUZZ_SEED    ?= 1
 FUZZ_SECONDS ?= 60
-fuzz: all $(BUILD)/tests/fuzz/fuzz_pattern
-	$(BUILD)/tests/fuzz/fuzz_pattern --count $(FUZZ_COUNT) --seed $(FUZZ_SEED)
+fuzz: all $(fuzzer)
+	$(fuzzer) --count $(FUZZ_COUNT) --seed $(FUZZ_SEED)
 	@BUILD=build/fuzz SECONDS_EACH=$(FUZZ_SECONDS) tests/fuzz/front.sh
 # libFuzzer needs clang; called by tests/fuzz/front.sh where it is installed.
 $(BUILD)/tests/fuzz/fuzz_front: $(BUILD)/tests/fuzz/fuzz_front.o $(core) \
@@ -133,8 +142,8 @@ $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
 	@printf '%s\n' '$(subst ','\'',$(CC) $(FLAGS))' | cmp -s - $@ || \
 	  printf '%s\n' '$(subst ','\'',$(CC) $(FLAGS))' > $@
-$(core) $(runtime) $(cpu) $(harness) $(suites:=.o) \
-  $(BUILD)/compiler/main.o: $(BUILD)/flags
+$(core) $(runtime) $(cpu) $(harness) $(suites:=.o) $(fuzzer).o \
+  $(BUILD)/tests/fuzz/fuzz_front.o $(BUILD)/compiler/main.o: $(BUILD)/flags
 
 FORCE:
 .PHONY: all tests check check-here demo demo-here deps bench asan tsan \

@@ -1,0 +1,143 @@
+/* fuzz_pattern.c - random patterns and shapes, computed by the CPU back end
+ * and compared with the oracle. In: --seed S --count N; case i is that of seed
+ * S + i, alone. Each case runs in a process of its own. Out: for a failure the
+ * pattern, made as small as it stays wrong, with its shape, plan and seed; at
+ * the end one line, and exit 1 if anything failed. */
+#include "../numeric.h"
+#include "spec.h"
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { TEXT_SIZE = 4000, CASE_SECONDS = 60, SHRINK_TRIES = 150 };
+
+static call_shape shape_of(const spec *s, int32_t *lengths) {
+  for (int32_t b = 0; b < s->batch; b++)
+    lengths[b] = b == 0 ? s->keys : s->keys * (b % 3) / 3;
+  return (call_shape){.batch = s->batch, .queries = s->queries,
+                      .keys = s->keys, .seed = s->seed, .scale = 0.3,
+                      .layout = (guard_layout)s->layout, .train = s->dropout,
+                      .at_start = s->seed % 5 == 0, .dropout_seed = s->seed,
+                      .lengths = s->lengths ? lengths : NULL};
+}
+
+/* In the child: writes what is wrong to `out`, nothing when all is well. */
+static void compute(const spec *s, FILE *out) {
+  char text[TEXT_SIZE];
+  int32_t lengths[SPEC_BATCHES];
+  spec_print(s, text, sizeof text);
+  subject *made = subject_new("fuzz.dil", text, NULL, 0);
+  if (made->pattern == NULL) {
+    fprintf(out, "not accepted: %s", made->problem);
+    return;
+  }
+  const char *const *isas = cpu_isas();
+  int32_t count = 0;
+  while (isas[count]) count++;
+  recipe way = {isas[s->isa % count], force_all[s->force].force, s->threads};
+  kernel_made *k = kernel_make(made, way);
+  if (k->refused) {
+    if (way.force == 0) fprintf(out, "refused: %s", k->problem);
+    return;
+  }
+  data *d = data_new(made, shape_of(s, lengths));
+  fputs(data_problem(d, k), out);
+}
+
+/* "" or the problem, in static memory. */
+static const char *problem_of(const spec *s) {
+  static char text[3000];
+  int ends[2];
+  if (pipe(ends) != 0) abort();
+  fflush(NULL);
+  pid_t child = fork();
+  if (child < 0) abort();
+  if (child == 0) {
+    FILE *out = fdopen(ends[1], "w");
+    if (out == NULL) abort();
+    close(ends[0]);
+    alarm(CASE_SECONDS);
+    compute(s, out);
+    fclose(out);
+    _exit(0);
+  }
+  close(ends[1]);
+  size_t length = 0;
+  for (ssize_t n; length < sizeof text - 1 &&
+       (n = read(ends[0], text + length, sizeof text - 1 - length)) > 0;)
+    length += (size_t)n;
+  text[length] = 0;
+  close(ends[0]);
+  int status = 0;
+  if (waitpid(child, &status, 0) != child) abort();
+  if (WIFSIGNALED(status))
+    snprintf(text, sizeof text, "died of signal %d (%s)", WTERMSIG(status),
+             strsignal(WTERMSIG(status)));
+  else if (WEXITSTATUS(status) != 0 && length == 0)
+    snprintf(text, sizeof text, "ended with status %d", WEXITSTATUS(status));
+  return text;
+}
+
+/* Takes every simplification that leaves the case wrong. */
+static void shrink(spec *s) {
+  int32_t tries = 0;
+  for (bool smaller = true; smaller && tries < SHRINK_TRIES;) {
+    smaller = false;
+    for (int32_t step = 0; tries < SHRINK_TRIES; step++) {
+      spec less = *s;
+      if (!spec_simplify(&less, step)) break;
+      if (memcmp(&less, s, sizeof less) == 0) continue;
+      tries++;
+      if (problem_of(&less)[0] == 0) continue;
+      *s = less;
+      smaller = true;
+    }
+  }
+}
+
+static void report(const spec *whole, uint32_t seed) {
+  char text[TEXT_SIZE];
+  spec s = *whole;
+  shrink(&s);
+  spec_print(&s, text, sizeof text);
+  printf("not ok seed %u: %s\n", seed, problem_of(&s));
+  printf("%s# batch %d, queries %d, keys %d, layout %d, lengths %d, threads "
+         "%d, isa %d, plan: %s\n# the whole case: fuzz_pattern --count 1 "
+         "--seed %u --print\n\n", text, s.batch, s.queries, s.keys, s.layout,
+         s.lengths, s.threads, s.isa, force_all[s.force].name, seed);
+}
+
+static int usage(void) {
+  fprintf(stderr, "fuzz_pattern [--count N] [--seed S] [--print]\n");
+  return 2;
+}
+
+int main(int argc, char **argv) {
+  uint32_t count = 100, first = 1, failed = 0;
+  bool print = false;
+  for (int i = 1; i < argc; i++) {
+    bool more = i + 1 < argc;
+    if (!strcmp(argv[i], "--print")) print = true;
+    else if (more && !strcmp(argv[i], "--count"))
+      count = (uint32_t)strtoul(argv[++i], NULL, 10);
+    else if (more && !strcmp(argv[i], "--seed"))
+      first = (uint32_t)strtoul(argv[++i], NULL, 10);
+    else return usage();
+  }
+  for (uint32_t i = 0; i < count && failed < 20; i++) {
+    spec s = spec_random(first + i);
+    if (print) {
+      char text[TEXT_SIZE];
+      spec_print(&s, text, sizeof text);
+      printf("%s# batch %d, queries %d, keys %d, plan: %s\n", text, s.batch,
+             s.queries, s.keys, force_all[s.force].name);
+    }
+    if (problem_of(&s)[0] == 0) continue;
+    report(&s, first + i);
+    failed++;
+  }
+  if (failed == 0) printf("ok %u random patterns from seed %u\n", count, first);
+  return failed != 0;
+}

@@ -1,0 +1,276 @@
+/* spec.c - random patterns: draws one from a seed, prints it as .dil text,
+ * and makes it simpler in small steps. Legal ones only: what the checker does
+ * not accept of these is a fault. */
+#include "spec.h"
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define COUNT(table) ((int32_t)(sizeof(table) / sizeof(table)[0]))
+
+static const char *const dtypes[] = {"f32", "bf16", "f16"};
+static const char *const combines[] = {"softmax", "union", "mean", "sum"};
+static const char *const phases[] = {"", "cycle", "block", "branch", "kv",
+                                     "h / 2 + 1", "3 - h", "1"};
+static const char *const masks[] = {
+    "", "j % 3 != 1", "i - j < 20 || j < 4", "(i + j) % 5 < 3",
+    "hash(h, i / 8, j / 8) % 4 != 0", "0.75 * i >= 0.5 * j - 3",
+    "doc[b, i] == doc[b, j]", "!(i == j) || i % 2 == 0",
+    "abs(i - j) <= 7 * (h + 1)", "i / 16 >= j / 16", "(i % 2 == 0 ? j < 50 : "
+    "j % 4 == 2)", "flag[(i + j) % 7] == 1 || j == i", "min(i, j) % 9 < 6",
+    "i * j % 11 != 3", "j < M - 5 && i >= N / 8", "N > 1 || b == 0",
+    "-j / 4 + 9 > -i"};
+static const char *const scores[] = {
+    "", "s * 0.5", "s - slope[h] * abs(i - j)", "4 * tanh(s / 4)",
+    "j % 5 == 2 ? -inf : s", "s + 0.01 * (i - j)", "min(s, 1.5)",
+    "s + log(1 + exp(-abs(s)))", "floor(2 * s) * 0.5", "s + sqrt(abs(s))",
+    "s - 0.125 * (h - b)"};
+static const char *const keeps[] = {
+    "", "local(1)", "local(2) || global(1)", "strided(3) || local(0)",
+    "random(0.5, 9)", "bi >= bj && bi - bj < 5", "hierarchical(1, 1, 3, 4)",
+    "bj < nb - 1"};
+static const char *const scales[] = {"", "0.25", "runtime", "1.0 / 3"};
+static const int32_t widths[] = {1,  3,  8,  16, 16, 17, 20, 32,
+                                 32, 33, 40, 64, 64, 80, 128};
+static const int32_t lengths[] = {1, 2, 7, 15, 16, 17, 31, 33, 64, 65, 100,
+                                  127, 128, 129, 150, 200, 257, 300};
+
+/* ---- drawing ------------------------------------------------------------- */
+
+static uint32_t draw_bits(uint64_t *state) { /* splitmix64 */
+  uint64_t z = *state += 0x9E3779B97F4A7C15u;
+  z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+  return (uint32_t)(z >> 32);
+}
+static int32_t draw(uint64_t *state, int32_t low, int32_t high) {
+  return low + (int32_t)(draw_bits(state) % (uint32_t)(high - low + 1));
+}
+static bool chance(uint64_t *state, int32_t percent) {
+  return draw(state, 0, 99) < percent;
+}
+/* An index of a table, 0 in all but `percent` of the cases. */
+static int32_t pick(uint64_t *state, int32_t percent, int32_t count) {
+  return chance(state, percent) ? draw(state, 1, count - 1) : 0;
+}
+
+static void draw_window(uint64_t *state, int32_t percent, int32_t *left,
+                        int32_t *right) {
+  *left = *right = -1;
+  if (!chance(state, percent)) return;
+  *left = chance(state, 80) ? draw(state, 0, 60) : -1;
+  *right = chance(state, 70) ? draw(state, 0, 40) : -1;
+}
+
+static spec_branch draw_branch(const spec *s, uint64_t *state) {
+  spec_branch b = {.dilation = 1, .head_last = s->heads - 1};
+  b.segment = chance(state, 75) ? draw(state, 1, 130) : 0;
+  if (chance(state, 60)) b.dilation = draw(state, 1, 8);
+  if (chance(state, 5)) b.dilation = draw(state, 9, 40);
+  draw_window(state, 20, &b.left, &b.right);
+  b.mask = pick(state, 15, COUNT(masks));
+  if (s->combine != 1) b.score = pick(state, 12, COUNT(scores));
+  b.phase = pick(state, 15, COUNT(phases));
+  b.causal = chance(state, 10);
+  if (!s->split && chance(state, 15)) {
+    b.head_first = draw(state, 0, s->heads - 1);
+    b.head_last = draw(state, b.head_first, s->heads - 1);
+  }
+  return b;
+}
+
+static void draw_sizes(spec *s, uint64_t *state) {
+  s->batch = chance(state, 25) ? draw(state, 2, SPEC_BATCHES) : 1;
+  s->queries = lengths[draw(state, 0, COUNT(lengths) - 1)];
+  s->keys = chance(state, 60) ? s->queries
+                              : lengths[draw(state, 0, COUNT(lengths) - 1)];
+  if (chance(state, 20)) s->queries = draw(state, 1, 20);
+  if (chance(state, 2)) s->keys = 0;
+  s->layout = draw(state, 0, 3);
+  s->lengths = chance(state, 12);
+  s->threads = draw(state, 1, 3);
+  s->isa = draw(state, 0, 5);
+  s->force = draw(state, 0, 4);
+}
+
+spec spec_random(uint32_t seed) {
+  uint64_t space = seed * 0x2545F4914F6CDD1Du + 77, *state = &space;
+  spec s;
+  memset(&s, 0, sizeof s); /* compared by bytes */
+  s.seed = seed;
+  s.kv_heads = draw(state, 1, 3);
+  s.heads = s.kv_heads * draw(state, 1, 3);
+  s.head_dim = widths[draw(state, 0, COUNT(widths) - 1)];
+  s.value_dim = chance(state, 70) ? s.head_dim
+                                  : widths[draw(state, 0, COUNT(widths) - 1)];
+  s.dtype = draw(state, 0, 2);
+  s.combine = chance(state, 50) ? 0 : draw(state, 1, 3);
+  s.phase = pick(state, 40, COUNT(phases));
+  s.causal = chance(state, 40);
+  s.split = chance(state, 10);
+  s.scale = pick(state, 20, COUNT(scales));
+  s.dropout = chance(state, 8);
+  s.mask = pick(state, 25, COUNT(masks));
+  s.score = pick(state, 20, COUNT(scores));
+  s.keep = pick(state, 12, COUNT(keeps));
+  s.block = draw(state, 1, 5) * 8;
+  draw_window(state, 12, &s.left, &s.right);
+  s.branch_count = draw(state, 1, SPEC_BRANCHES);
+  for (int32_t i = 0; i < s.branch_count; i++)
+    s.branch[i] = draw_branch(&s, state);
+  draw_sizes(&s, state);
+  return s;
+}
+
+/* ---- printing ------------------------------------------------------------ */
+
+typedef struct writer {
+  char *text;
+  size_t size, length;
+} writer;
+
+static void __attribute__((format(printf, 2, 3)))
+put(writer *w, const char *format, ...) {
+  va_list list;
+  va_start(list, format);
+  int added = vsnprintf(w->text + w->length, w->size - w->length, format, list);
+  va_end(list);
+  if (added > 0) w->length += (size_t)added;
+  if (w->length >= w->size) w->length = w->size - 1;
+}
+
+static void put_window(writer *w, int32_t left, int32_t right) {
+  if (left < 0 && right < 0) return;
+  put(w, " window ");
+  if (left < 0) put(w, "inf, ");
+  else put(w, "%d, ", left);
+  if (right < 0) put(w, "inf;");
+  else put(w, "%d;", right);
+}
+
+static void put_branch(writer *w, const spec *s, const spec_branch *b) {
+  put(w, "  branch {");
+  if (b->segment) put(w, " segment %d;", b->segment);
+  if (b->dilation != 1) put(w, " dilation %d;", b->dilation);
+  if (b->head_first > 0 || b->head_last < s->heads - 1)
+    put(w, " heads %d..%d;", b->head_first, b->head_last);
+  if (b->phase) put(w, " phase %s;", phases[b->phase]);
+  if (b->causal) put(w, " causal;");
+  put_window(w, b->left, b->right);
+  if (b->mask) put(w, " mask %s;", masks[b->mask]);
+  if (b->score) put(w, " score %s;", scores[b->score]);
+  put(w, " }\n");
+}
+
+static bool spec_names(const spec *s, const char *input) {
+  bool found = strstr(masks[s->mask], input) || strstr(scores[s->score], input);
+  for (int32_t i = 0; i < s->branch_count; i++)
+    found |= strstr(masks[s->branch[i].mask], input) ||
+             strstr(scores[s->branch[i].score], input);
+  return found;
+}
+
+static void put_inputs(writer *w, const spec *s) {
+  if (spec_names(s, "doc[")) put(w, "  input doc : i32[B, M];\n");
+  if (spec_names(s, "slope[")) put(w, "  input slope : f32[H];\n");
+  if (spec_names(s, "flag[")) put(w, "  input flag : u8[7];\n");
+}
+
+void spec_print(const spec *s, char *text, size_t size) {
+  writer out = {text, size, 0}, *w = &out;
+  put(w, "pattern fuzz {\n  heads %d kv %d; head_dim %d value %d; dtype %s;\n",
+      s->heads, s->kv_heads, s->head_dim, s->value_dim, dtypes[s->dtype]);
+  put_inputs(w, s);
+  if (s->combine) put(w, "  combine %s;\n", combines[s->combine]);
+  if (s->split) put(w, "  heads split;\n");
+  if (s->causal) put(w, "  causal;\n");
+  if (s->phase) put(w, "  phase %s;\n", phases[s->phase]);
+  if (s->scale) put(w, "  scale %s;\n", scales[s->scale]);
+  if (s->dropout) put(w, "  dropout 0.25;\n");
+  if (s->left >= 0 || s->right >= 0) {
+    put(w, " ");
+    put_window(w, s->left, s->right);
+    put(w, "\n");
+  }
+  if (s->mask) put(w, "  mask %s;\n", masks[s->mask]);
+  if (s->score) put(w, "  score %s;\n", scores[s->score]);
+  if (s->keep) put(w, "  block %d; keep %s;\n", s->block, keeps[s->keep]);
+  for (int32_t i = 0; i < s->branch_count; i++)
+    put_branch(w, s, &s->branch[i]);
+  put(w, "}\n");
+}
+
+/* ---- making simpler ------------------------------------------------------ */
+
+static void drop_branch(spec *s, int32_t which) {
+  if (which >= s->branch_count || s->branch_count == 1) return;
+  for (int32_t i = which; i + 1 < s->branch_count; i++)
+    s->branch[i] = s->branch[i + 1];
+  memset(&s->branch[--s->branch_count], 0, sizeof s->branch[0]);
+}
+
+/* One head for one key head; branches then serve it all. */
+static void one_head(spec *s) {
+  s->heads = s->kv_heads = 1;
+  for (int32_t i = 0; i < s->branch_count; i++)
+    s->branch[i].head_first = s->branch[i].head_last = 0;
+}
+
+static void simplify_branch(spec_branch *b, int32_t step, int32_t heads) {
+  switch (step) {
+  case 0: b->mask = 0; break;
+  case 1: b->score = 0; break;
+  case 2: b->phase = 0; break;
+  case 3: b->causal = 0; break;
+  case 4: b->left = b->right = -1; break;
+  case 5: b->dilation = 1; break;
+  case 6: b->segment = 0; break;
+  case 7: b->head_first = 0, b->head_last = heads - 1; break;
+  }
+}
+
+static void simplify_whole(spec *s, int32_t step) {
+  switch (step) {
+  case 0: s->mask = 0; break;
+  case 1: s->score = 0; break;
+  case 2: s->keep = 0; break;
+  case 3: s->left = s->right = -1; break;
+  case 4: s->dropout = 0; break;
+  case 5: s->scale = 0; break;
+  case 6: s->phase = 0; break;
+  case 7: s->split = 0; break;
+  case 8: s->causal = 0; break;
+  case 9: s->combine = 0; break;
+  case 10: s->batch = 1; break;
+  case 11: s->lengths = 0; break;
+  case 12: s->layout = 0; break;
+  case 13: s->threads = 1; break;
+  case 14: s->force = 0; break;
+  case 15: s->dtype = 0; break;
+  case 16: one_head(s); break;
+  case 17: s->head_dim = 16; break;
+  case 18: s->value_dim = 16; break;
+  case 19: s->queries = (s->queries + 1) / 2; break;
+  case 20: s->keys = (s->keys + 1) / 2; break;
+  case 21: s->queries = s->keys > 0 ? s->keys : s->queries; break;
+  case 22: s->queries -= s->queries > 1; break;
+  case 23: s->keys -= s->keys > 1; break;
+  }
+}
+
+bool spec_simplify(spec *s, int32_t step) {
+  enum { WHOLE = 24, EACH = 8 };
+  if (step < SPEC_BRANCHES) {
+    drop_branch(s, step);
+    return true;
+  }
+  step -= SPEC_BRANCHES;
+  if (step < WHOLE) {
+    simplify_whole(s, step);
+    return true;
+  }
+  step -= WHOLE;
+  if (step >= s->branch_count * EACH) return false;
+  simplify_branch(&s->branch[step / EACH], step % EACH, s->heads);
+  return true;
+}

@@ -1,0 +1,36 @@
+/* spec.h - a random pattern and call as plain numbers, so that it can be
+ * printed as .dil text and made smaller field by field. */
+#ifndef DIL_FUZZ_SPEC_H
+#define DIL_FUZZ_SPEC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { SPEC_BRANCHES = 5, SPEC_BATCHES = 3 };
+
+/* Indices 0 of the text tables in spec.c mean: no such statement. */
+typedef struct spec_branch {
+  int32_t segment, dilation; /* segment 0: none */
+  int32_t left, right;       /* -1: inf; both -1: no window */
+  int32_t mask, score, phase;
+  int32_t head_first, head_last;
+  int32_t causal;
+} spec_branch;
+
+typedef struct spec {
+  uint32_t seed;
+  int32_t heads, kv_heads, head_dim, value_dim;
+  int32_t dtype, combine, phase, causal, split, scale, dropout;
+  int32_t mask, score, keep, block, left, right;
+  int32_t branch_count;
+  spec_branch branch[SPEC_BRANCHES];
+  int32_t batch, queries, keys, layout, lengths, threads, isa, force;
+} spec;
+
+spec spec_random(uint32_t seed);
+void spec_print(const spec *s, char *text, size_t size); /* as .dil */
+/* Makes s simpler in the way number `step`; false when there is none left. */
+bool spec_simplify(spec *s, int32_t step);
+
+#endif

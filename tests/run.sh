@@ -1,0 +1,78 @@
+#!/bin/sh
+# run.sh - every test of a build: the Check suites, the test scripts, a short
+# run of random patterns. In: BUILD, the build folder; words on the command
+# line choose suites by name. Out: a line a suite, the log of each that fails,
+# and at the end `N passed, N failed`.
+#
+# A test script prints `ok NAME` or `not ok NAME` a test; it finds the program
+# in $DIL and a folder of its own in $TMP.
+set -u
+cd "$(dirname "$0")/.." || exit 70
+BUILD=${BUILD:-build}
+case $BUILD in /*) ;; *) BUILD=$PWD/$BUILD ;; esac
+DIL=$BUILD/dil
+export BUILD DIL
+logs=$BUILD/logs
+mkdir -p "$logs"
+rm -f "$logs"/*
+limit=${TEST_LIMIT:-1500} # seconds a suite may take
+passed=0
+failed=0
+
+# The counts of a log: Check's summary, or lines of ok and not ok.
+count_log() {
+  awk '/^[0-9]+%: Checks: / {
+         split($0, n, /[^0-9]+/); bad += n[3] + n[4]; good += n[2] - n[3] - n[4]
+       }
+       /^ok / { good++ }
+       /^not ok / { bad++ }
+       END { print good + 0, bad + 0 }' "$1"
+}
+
+run_suite() { # name, command...
+  name=$1
+  shift
+  began=$(date +%s)
+  TMP=$(mktemp -d)
+  export TMP
+  timeout -k 10 "$limit" "$@" >"$logs/$name" 2>&1 </dev/null
+  status=$?
+  rm -rf "$TMP"
+  # shellcheck disable=SC2046 # two words
+  set -- $(count_log "$logs/$name")
+  good=$1 bad=$2
+  # One that dies, or finds nothing to do, has not passed.
+  if [ "$bad" -eq 0 ] && { [ $status -ne 0 ] || [ "$good" -eq 0 ]; }; then
+    bad=1
+    echo "ended with status $status after $good tests" >>"$logs/$name"
+  fi
+  passed=$((passed + good))
+  failed=$((failed + bad))
+  printf '%-16s %4d passed %3d failed %5d s\n' "$name" "$good" "$bad" \
+    $(($(date +%s) - began))
+  [ "$bad" -eq 0 ] || grep -v '^ok ' "$logs/$name" | head -c 20000
+}
+
+chosen() { # name, words...
+  name=$1
+  shift
+  [ $# -gt 0 ] || return 0
+  for word; do [ "$word" = "$name" ] && return 0; done
+  return 1
+}
+
+for source in tests/test_*.c; do
+  name=$(basename "$source" .c)
+  name=${name#test_}
+  chosen "$name" "$@" && run_suite "$name" "$BUILD/tests/test_$name"
+done
+for script in tests/*.sh; do
+  name=$(basename "$script" .sh)
+  case $name in run | wc | tsan) continue ;; esac
+  chosen "$name" "$@" && run_suite "$name" "$script"
+done
+chosen fuzz "$@" && run_suite fuzz "$BUILD/tests/fuzz/fuzz_pattern" \
+  --count "${FUZZ_COUNT:-150}" --seed "${FUZZ_SEED:-1}"
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,154 @@
+/* subject.c - from the text of a pattern to a kernel, through the library:
+ * parse, check, plan, compile with the back end beside the test program. */
+#include "numeric.h"
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The messages of d as one text. */
+static void keep_messages(const diag *d, char *text, size_t size) {
+  char *all = NULL;
+  size_t length = 0;
+  FILE *out = open_memstream(&all, &length);
+  if (out == NULL) abort();
+  diag_print(d, out, false);
+  fclose(out);
+  snprintf(text, size, "%s", length ? all : "failed without a message");
+  free(all);
+}
+
+static subject *subject_take(arena *memory, const diag *d,
+                             const program *read) {
+  subject *s = ARENA_NEW(memory, subject);
+  s->memory = memory;
+  if (read == NULL || diag_errors(d) > 0)
+    keep_messages(d, s->problem, sizeof s->problem);
+  else
+    s->pattern = read->pattern[0];
+  return s;
+}
+
+subject *subject_new(const char *name, const char *text,
+                     const define *defines, int32_t define_count) {
+  arena *memory = arena_new();
+  diag *d = diag_new(memory);
+  return subject_take(memory, d,
+                      program_parse(memory, d, name, text, strlen(text),
+                                    defines, define_count));
+}
+
+subject *subject_read(const char *path, const define *defines,
+                      int32_t define_count) {
+  arena *memory = arena_new();
+  diag *d = diag_new(memory);
+  dil_status status = DIL_OK;
+  return subject_take(memory, d,
+                      program_read(memory, d, path, defines, define_count,
+                                   &status));
+}
+
+void subject_retype(subject *s, dil_dtype dtype) {
+  pattern *copy = ARENA_NEW(s->memory, pattern);
+  *copy = *s->pattern;
+  copy->dtype = dtype;
+  s->pattern = copy;
+}
+
+void subject_free(subject *s) {
+  if (s) arena_free(s->memory);
+}
+
+/* ---- the back end -------------------------------------------------------- */
+
+/* dil-cpu.so stands one folder above the test program. */
+static const backend *backend_open(void) {
+  char path[4096];
+  ssize_t length = readlink("/proc/self/exe", path, sizeof path - 32);
+  if (length < 0) return NULL;
+  path[length] = 0;
+  for (char *slash; (slash = strrchr(path, '/')) != NULL;) {
+    *slash = 0;
+    char file[4200];
+    snprintf(file, sizeof file, "%s/dil-cpu.so", path);
+    if (access(file, R_OK) != 0) continue;
+    void *module = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    if (module == NULL) fprintf(stderr, "%s\n", dlerror());
+    backend_init init =
+        module ? (backend_init)dlsym(module, DIL_BACKEND_SYMBOL) : NULL;
+    return init ? init() : NULL;
+  }
+  return NULL;
+}
+
+const backend *cpu_backend(void) {
+  static const backend *found;
+  if (found == NULL) found = backend_open();
+  if (found == NULL || found->version != DIL_BACKEND_VERSION) {
+    fprintf(stderr, "no usable dil-cpu.so above the test program\n");
+    abort();
+  }
+  return found;
+}
+
+const char *const *cpu_isas(void) {
+  static const char *const all[] = {"avx2", "avx512", "avx512bf16"};
+  static const char *mine[4];
+  int32_t count = 0;
+  for (int32_t i = 0; i < 3; i++)
+    if (cpu_backend()->can(all[i]) == DIL_OK) mine[count++] = all[i];
+  mine[count] = NULL;
+  return mine;
+}
+
+const forced force_all[] = {
+    {"own choice", 0},
+    {"fuse dedup", FORCE_FUSE | FORCE_DEDUP},
+    {"fuse multiset", FORCE_FUSE | FORCE_MULTISET},
+    {"chain", FORCE_CHAIN},
+    {"general", FORCE_GENERAL},
+    {NULL, 0},
+};
+
+/* ---- a kernel ------------------------------------------------------------ */
+
+static dil_status make_variant(void *context, dil_variant variant,
+                               void **bytes, size_t *size, dil_code *code) {
+  const kernel_made *k = context;
+  backend_request request = {
+      .plan = k->plan, .isa = k->way.isa, .variant = variant};
+  backend_code made = {0};
+  dil_status status = cpu_backend()->compile(&request, &made);
+  if (status != DIL_OK) return status;
+  *bytes = made.bytes;
+  *size = made.size;
+  *code = made.code;
+  return DIL_OK;
+}
+
+kernel_made *kernel_make(const subject *s, recipe way) {
+  arena *memory = arena_new();
+  diag *d = diag_new(memory);
+  kernel_made *k = ARENA_NEW(memory, kernel_made);
+  k->memory = memory;
+  k->way = way;
+  k->plan = plan_make(memory, d, s->pattern, way.force);
+  if (k->plan == NULL) {
+    k->refused = true;
+    keep_messages(d, k->problem, sizeof k->problem);
+    return k;
+  }
+  plan_verify(k->plan);
+  dil_status status =
+      dil_kernel_new(&k->plan->table, make_variant, k, &k->kernel);
+  if (status != DIL_OK)
+    snprintf(k->problem, sizeof k->problem, "dil_kernel_new: %s: %s",
+             dil_status_text(status), dil_last_error());
+  return k;
+}
+
+void kernel_unmake(kernel_made *k) {
+  if (k == NULL) return;
+  dil_kernel_free(k->kernel);
+  arena_free(k->memory);
+}

@@ -1,0 +1,283 @@
+/* test_edges.c - the edge table of the language's specification, section 4,
+ * and what else has corners: head sizes, shares, phases, windows, lengths,
+ * strides, few queries. One row a case; each is computed in two storage types
+ * by every instruction set and plan, and compared with the oracle. */
+#include "numeric.h"
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+
+#define P(body) "pattern p { heads 4; head_dim 16; dtype f32; " body " }"
+#define S(n, m) {.batch = 1, .queries = n, .keys = m}
+#define S_(n, m, ...) {.batch = 1, .queries = n, .keys = m, __VA_ARGS__}
+#define LONGNET "segments 32, 64, 128; dilations 1, 2, 4;"
+
+static double ten_thousand(int32_t tensor, const int64_t *at, double number) {
+  (void)at;
+  return tensor == 2 ? number : tensor == 1 ? 10 * number : 2000 * number;
+}
+static double equal_keys(int32_t tensor, const int64_t *at, double number) {
+  return tensor == 1 ? (double)(at[3] % 3) : number;
+}
+static double nan_query(int32_t tensor, const int64_t *at, double number) {
+  return tensor == 0 && at[1] == 9 && at[2] == 1 ? NAN : number;
+}
+static double huge_query(int32_t tensor, const int64_t *at, double number) {
+  return tensor == 0 && at[1] == 9 && at[2] == 1 ? INFINITY : number;
+}
+static double far_index(int32_t index, const int64_t *at,
+                        const int64_t *sizes) {
+  (void)index, (void)sizes;
+  return (double)(at[0] % 5) * 7 - 9;
+}
+static const int32_t ragged[] = {100, 0, 1, 63};
+
+static const struct edge {
+  const char *name, *text;
+  call_shape shape;
+} edges[] = {
+    /* sizes that do not divide */
+    {"segment beyond the end", P("branch { segment 48; }"), S(100, 100)},
+    {"dilation and segment apart", P("branch { segment 10; dilation 4; }"),
+     S(77, 77)},
+    {"16 by 6", P("branch { segment 16; dilation 6; } branch { }"), S(90, 90)},
+    {"dilation above segment", P("branch { segment 3; dilation 5; }"),
+     S(61, 61)},
+    {"segment above M", P("branch { segment 1000; dilation 3; }"), S(50, 50)},
+    {"segments of one", P("branch { segment 1; }"), S(20, 20)},
+    {"one key", P("branch { }"), S(5, 1)},
+    {"one query, one key", P(LONGNET), S(1, 1)},
+    {"no keys", P("branch { }"), S(40, 0)},
+    {"no keys, dilated", P(LONGNET), S(4, 0)},
+    {"no queries", P(LONGNET), S(0, 9)},
+    {"no batch", P("branch { }"), {.batch = 0, .queries = 7, .keys = 9}},
+    {"large common period", P("segments 70, 99, 130; dilations 7, 11, 13;"),
+     S(290, 290)},
+    {"period as long as cells", P("segments 20, 28, 33; dilations 3, 4, 5;"),
+     S(170, 170)},
+    {"dilation without segment", P("branch { dilation 3; } branch { "
+     "segment 40; }"), S(130, 130)},
+    {"twelve branches", P("segments 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48,"
+     " 52; dilations 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2;"), S(110, 110)},
+    /* coverage and repetition */
+    {"rows that nobody selects", P("branch { segment 32; dilation 4; }"),
+     S(100, 100)},
+    {"the same branch twice", P("branch { segment 32; } branch { segment 32; "
+     "}"), S(100, 100)},
+    {"the same, in another order", P("branch { segment 32; dilation 2; } "
+     "branch { segment 64; } branch { segment 32; dilation 2; }"), S(90, 90)},
+    {"dense, fewer queries", P("branch { }"), S(33, 130)},
+    {"dense, more queries", P("branch { }"), S(130, 33)},
+    {"causal, fewer queries", P("causal; branch { }"), S(33, 130)},
+    {"causal, more queries", P("causal; branch { }"), S(130, 33)},
+    {"segments, fewer queries", P("causal; " LONGNET), S(71, 190)},
+    {"segments, more queries", P("causal; " LONGNET), S(190, 71)},
+    {"one causal branch of two", P("branch { causal; segment 64; } "
+     "branch { segment 32; dilation 2; }"), S(150, 150)},
+    /* phases and heads */
+    {"phase cycle", P("phase cycle; " LONGNET), S(150, 150)},
+    {"phase block", P("phase block; " LONGNET), S(150, 150)},
+    {"phase branch", P("phase branch; " LONGNET), S(150, 150)},
+    {"phase kv", "pattern p { heads 6 kv 2; head_dim 16; dtype f32; phase kv; "
+     LONGNET " }", S(150, 150)},
+    {"phase by expression", P("phase 3 - 2 * h; " LONGNET), S(150, 150)},
+    {"phase of a branch", P("branch { segment 30; dilation 3; phase 2; } "
+     "branch { }"), S(80, 80)},
+    {"phase beyond a partial segment", P("branch { segment 40; dilation 4; "
+     "phase 3; }"), S(82, 82)},
+    {"shares by range", P("branch { heads 0..1; segment 32; } "
+     "branch { heads 1..3; segment 64; dilation 2; }"), S(130, 130)},
+    {"a head without branch", P("branch { heads 1..2; segment 32; }"),
+     S(70, 70)},
+    {"heads split", P("heads split; " LONGNET), S(150, 150)},
+    {"more branches than heads", "pattern p { heads 2; head_dim 8; dtype f32; "
+     "heads split; " LONGNET " }", S(150, 150)},
+    {"grouped queries", "pattern p { heads 6 kv 2; head_dim 16; dtype f32; "
+     "causal; " LONGNET " }", S(140, 140)},
+    {"one key head", "pattern p { heads 5 kv 1; head_dim 16; dtype f32; "
+     LONGNET " }", S(140, 140)},
+    /* combines */
+    {"union of branches", P("combine union; " LONGNET), S(150, 150)},
+    {"union of windows", P("combine union; causal; branch { window 9, 0; } "
+     "branch { window 40, 0; segment 64; } branch { mask j % 7 == 0; }"),
+     S(150, 150)},
+    {"mean of branches", P("combine mean; " LONGNET), S(150, 150)},
+    {"sum of branches", P("combine sum; causal; " LONGNET), S(150, 150)},
+    {"mean over shares", P("combine mean; heads split; " LONGNET),
+     S(150, 150)},
+    {"sum with an empty branch", P("combine sum; branch { mask i < 0; } "
+     "branch { segment 20; }"), S(70, 70)},
+    /* windows and masks */
+    {"window", P("window 9, 4; branch { }"), S(150, 150)},
+    {"window ahead", P("window 0, inf; branch { }"), S(150, 150)},
+    {"window of one", P("window 0, 0; branch { }"), S(90, 90)},
+    {"window in segments", P("window 20, 20; " LONGNET), S(150, 150)},
+    {"windows intersect", P("window 30, 5; branch { window 10, 20; causal; }"),
+     S(150, 150)},
+    {"mask over heads", P("mask h % 2 == 0 || j <= i; branch { }"),
+     S(100, 100)},
+    {"mask that drops all", P("mask i > 100000; branch { }"), S(50, 50)},
+    {"mask with floats", P("mask 0.5 * i < 1.25 * j + 3; branch { }"),
+     S(100, 100)},
+    {"mask by floor division", P("mask (i - 50) / 7 == (j - 50) / 7 || "
+     "(j - 40) % 9 == 2; branch { }"), S(100, 100)},
+    {"division by zero", P("mask 10 / (j % 3) == 5 || i % (j % 2) == 0; "
+     "branch { }"), S(64, 64)},
+    {"mask by batch", P("mask b == 0 || (i + j) % 2 == 0; branch { }"),
+     {.batch = 3, .queries = 60, .keys = 60}},
+    {"mask of sizes", P("mask i < N / 2 || j > M - 10 || B > 1; branch { }"),
+     S(60, 80)},
+    {"mask by choice", P("mask (i < 20 ? j < 10 : j >= 10) && !(j == 12); "
+     "branch { }"), S(60, 60)},
+    {"hash", P("mask hash(h, i / 8, j / 8, 7) % 3 != 0; branch { }"),
+     S(100, 100)},
+    {"keep blocks", P("block 16; keep local(1) || global(1) || strided(3); "
+     "branch { }"), S(150, 150)},
+    {"keeps of two levels", P("block 16; keep bj % 2 == 0; keep bi == bj; "
+     "branch { keep bi >= bj; } branch { block 8; segment 64; "
+     "keep random(0.5, 3); }"), S(150, 150)},
+    {"keep by levels", P("block 8; keep hierarchical(1, 1, 4, 8); branch { }"),
+     S(150, 150)},
+    {"predicates that differ", P("branch { segment 64; mask j % 3 != 0; } "
+     "branch { segment 128; dilation 2; mask i % 5 != 0; } branch { "
+     "segment 64; }"), S(200, 200)},
+    /* scores */
+    {"soft cap", P("score 3 * tanh(s / 3); branch { }"), S(90, 90)},
+    {"bias by head", P("score s - 0.1 * (h + 1) * abs(i - j); " LONGNET),
+     S(130, 130)},
+    {"scores of branches", P("score s * 0.5; branch { segment 64; score s + "
+     "0.01 * j; } branch { segment 128; dilation 2; }"), S(200, 200)},
+    {"functions", P("score min(s, 2) + max(floor(s), -1) + sqrt(abs(s)) + "
+     "log(1 + exp(s)) + ceil(0.5 * s); branch { }"), S(80, 80)},
+    {"minus infinity", P("score j % 3 == 0 ? -inf : s; branch { }"),
+     S(80, 80)},
+    {"minus infinity everywhere", P("score i == 7 ? -inf : s; branch { }"),
+     S(40, 40)},
+    {"scores of ten thousand", P("branch { segment 64; } branch { }"),
+     S_(90, 90, .element = ten_thousand)},
+    {"scores all equal", P("scale 100.0; " LONGNET),
+     S_(90, 90, .element = equal_keys)},
+    {"a query of NaN", P(LONGNET), S_(80, 80, .element = nan_query)},
+    {"a query of infinity", P(LONGNET), S_(80, 80, .element = huge_query)},
+    {"scale", P("scale 0.3; branch { }"), S(60, 60)},
+    {"scale at run time", P("scale runtime; " LONGNET),
+     S_(60, 60, .scale = 0.41)},
+    {"negative scale", P("scale -0.25; " LONGNET), S(100, 100)},
+    /* declared inputs */
+    {"index out of range", P("input far : i32[M]; input near : f32[H]; "
+     "score s + near[far[j]]; mask far[i + j] < 15; branch { }"),
+     S_(70, 70, .input = far_index)},
+    {"inputs of each type", P("input a : f32[H]; input c : bf16[N]; "
+     "input e : f16[M, 2]; input f : i32[B, M]; input g : u8[4]; "
+     "score s * a[h] + c[i] - e[j, 1]; mask f[b, i] <= f[b, j] || g[i % 4] == "
+     "1; branch { }"), {.batch = 2, .queries = 90, .keys = 90}},
+    {"documents", P("input doc : i32[B, M]; mask doc[b, i] == doc[b, j]; "
+     LONGNET), {.batch = 2, .queries = 150, .keys = 150}},
+    {"lengths", P("causal; " LONGNET),
+     {.batch = 4, .queries = 100, .keys = 100, .lengths = ragged}},
+    {"lengths, few queries", P("branch { }"),
+     {.batch = 4, .queries = 3, .keys = 100, .lengths = ragged}},
+    {"lengths, dense", P("branch { } branch { segment 32; dilation 2; }"),
+     {.batch = 4, .queries = 64, .keys = 100, .lengths = ragged}},
+    /* dropout */
+    {"dropout", P("dropout 0.3; " LONGNET),
+     S_(150, 150, .train = true, .dropout_seed = 0x123456789abcdefULL)},
+    {"dropout, few queries", P("dropout 0.5; causal; branch { }"),
+     S_(3, 300, .train = true, .dropout_seed = 5)},
+    {"dropout not in training", P("dropout 0.3; " LONGNET), S(90, 90)},
+    /* memory */
+    {"views by heads", P(LONGNET), S_(90, 90, .layout = GUARD_HEADS)},
+    {"views with holes", P(LONGNET), S_(90, 90, .layout = GUARD_HOLES)},
+    {"views backward", P("causal; " LONGNET),
+     S_(90, 90, .layout = GUARD_BACKWARD)},
+    {"batches", P("causal; " LONGNET),
+     {.batch = 5, .queries = 70, .keys = 70}},
+    {"guards before", P(LONGNET), S_(90, 90, .at_start = true)},
+};
+enum { EDGES = sizeof edges / sizeof edges[0] };
+
+static void try_kernels(const subject *s, data *d, const char *name) {
+  for (const char *const *isa = cpu_isas(); *isa; isa++)
+    for (const forced *f = force_all; f->name; f++) {
+      kernel_made *k = kernel_make(s, (recipe){*isa, f->force, 0});
+      ck_assert_msg(f->force != 0 || !k->refused, "%s: refused: %s", name,
+                    k->problem);
+      const char *problem = k->refused ? "" : data_problem(d, k);
+      ck_assert_msg(problem[0] == 0, "%s, %s, %s, %s: %s", name,
+                    dil_dtype_name(s->pattern->dtype), *isa, f->name, problem);
+      kernel_unmake(k);
+    }
+}
+
+static void try_shape(const char *name, const char *text, call_shape shape,
+                      dil_dtype dtype) {
+  subject *s = subject_new(name, text, NULL, 0);
+  ck_assert_msg(s->pattern != NULL, "%s", s->problem);
+  subject_retype(s, dtype);
+  if (shape.seed == 0) shape.seed = 11;
+  data *d = data_new(s, shape);
+  try_kernels(s, d, name);
+  data_free(d);
+  subject_free(s);
+}
+
+START_TEST(edge) {
+  try_shape(edges[_i].name, edges[_i].text, edges[_i].shape, DIL_F32);
+  try_shape(edges[_i].name, edges[_i].text, edges[_i].shape, DIL_BF16);
+}
+END_TEST
+
+static const int32_t widths[][2] = {{1, 1},   {2, 3},   {3, 1},    {17, 17},
+                                    {63, 64}, {80, 40}, {96, 160}, {192, 128},
+                                    {256, 256}, {8, 256}};
+
+START_TEST(width) {
+  for (dil_dtype dtype = DIL_F32; dtype <= DIL_F16; dtype++)
+    for (int64_t queries = 5; queries <= 70; queries += 65) {
+      char text[200], name[50];
+      snprintf(name, sizeof name, "head_dim %d value %d", widths[_i][0],
+               widths[_i][1]);
+      snprintf(text, sizeof text, "pattern p { heads 4 kv 2; %s; dtype f32; "
+               "branch { segment 50; } branch { dilation 2; } }", name);
+      try_shape(name, text, (call_shape){.batch = 1, .queries = queries,
+                                         .keys = 101}, dtype);
+    }
+}
+END_TEST
+
+static const char *const decoders[] = {
+    P("causal; branch { }"),
+    P("causal; " LONGNET),
+    P("branch { segment 300; mask j % 3 != 1; score s + 0.1 * h; }"),
+    "pattern p { heads 8 kv 2; head_dim 40; dtype f32; causal; combine union;"
+    " branch { window 99, 0; } branch { mask j < 4; } }",
+    P("combine mean; branch { } branch { dilation 3; phase 0; }"),
+};
+
+/* One to twenty queries over many keys. */
+START_TEST(decode) {
+  for (int32_t i = 0; i < 5; i++)
+    try_shape("decoding", decoders[i],
+              (call_shape){.batch = 1 + _i % 2, .queries = _i, .keys = 517},
+              (dil_dtype)(_i % 3));
+}
+END_TEST
+
+static Suite *make_suite(void) {
+  Suite *suite = suite_create("edges");
+  TCase *tests = tcase_create("edges");
+  tcase_set_timeout(tests, 240);
+  tcase_add_loop_test(tests, edge, 0, EDGES);
+  tcase_add_loop_test(tests, width, 0, sizeof widths / sizeof widths[0]);
+  tcase_add_loop_test(tests, decode, 0, 21);
+  suite_add_tcase(suite, tests);
+  return suite;
+}
+
+int main(void) {
+  SRunner *runner = srunner_create(make_suite());
+  srunner_run_all(runner, CK_NORMAL);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed != 0;
+}
