@@ -1,0 +1,59 @@
+#!/bin/sh
+# bench.sh - the table of CPU speeds: case, time, rate, share of the peak that
+# the same process measures between the runs, error. NOTES.md says what is
+# measured and how. In: BUILD; words choose cases by name. Not a test: nothing
+# passes or fails by speed.
+set -eu
+cd "$(dirname "$0")/../.."
+dil=${BUILD:-build}/dil
+here=tests/bench
+
+# The value of a key in a JSON object of one line.
+field() { printf '%s' "$1" | sed -nE "s/.*\"$2\": *\"?([^,\"}]*).*/\1/p"; }
+
+row() { # name, options of dil bench...
+  name=$1
+  shift
+  case " $chosen " in "  " | *" $name "*) ;; *) return 0 ;; esac
+  json=$("$dil" bench "$@" --json) || {
+    printf '%-30s could not be measured\n' "$name"
+    return 0
+  }
+  printf '%-30s %10.3f %9.1f %7.1f %9.1e %8.1f\n' "$name" \
+    "$(field "$json" seconds | awk '{ print $1 * 1e3 }')" \
+    "$(field "$json" gflops)" \
+    "$(field "$json" peak_share | awk '{ print $1 * 100 }')" \
+    "$(field "$json" rel_error)" \
+    "$(field "$json" compile_seconds | awk '{ print $1 * 1e3 }')"
+}
+
+chosen="$*"
+grep -m 1 'model name' /proc/cpuinfo | sed 's/.*: //'
+printf '%-30s %10s %9s %7s %9s %8s\n' case ms GFLOP/s '% peak' error compile
+for d in 64 128; do
+  for type in f32 bf16 f16; do
+    row "$type-$d" $here/branch_$type.dil -D d=$d --seq 8192 --threads 1
+  done
+  row "f32-$d-avx2" $here/branch_f32.dil -D d=$d --seq 8192 --threads 1 \
+    --cpu avx2
+done
+for type in f32 bf16; do
+  for force in multiset dedup; do
+    row "longnet-$type-$force" $here/longnet_$type.dil --seq 8192 --threads 1 \
+      --force fuse,$force
+  done
+done
+for type in f32 bf16; do
+  row "$type-64-two-threads" $here/branch_$type.dil --seq 8192 --threads 2
+  row "longnet-$type-two-threads" $here/longnet_$type.dil --seq 8192 --threads 2
+done
+row decode-1 examples/decode_gqa.dil --seq 1 --keys 32768 --threads 1
+row decode-8 examples/decode_gqa.dil --seq 8 --keys 32768 --threads 1
+row causal-8192 examples/causal.dil --seq 8192 --threads 1
+row longformer-16384 examples/longformer.dil --seq 16384 --threads 1
+
+if command -v python3 >/dev/null; then
+  python3 $here/peers/torch_cpu.py
+else
+  echo "peer torch: skipped, no python3"
+fi

@@ -1,0 +1,67 @@
+#!/bin/sh
+# examples.sh - every example as a person runs it: accepted without a message,
+# run on random numbers or on the real activations, and equal to the oracle.
+# In: DIL, TMP. Out: ok / not ok lines.
+set -u
+cd "$(dirname "$0")/.." || exit 70
+data=examples/data
+bad=0
+
+try() { # name, command...
+  name=$1
+  shift
+  if "$@" >"$TMP/out" 2>&1; then
+    echo "ok $name"
+  else
+    echo "not ok $name: status $?: $*"
+    head -c 2000 "$TMP/out"
+    bad=1
+  fi
+}
+
+quiet() { # succeeds only without a word
+  "$@" >"$TMP/said" 2>&1
+  status=$?
+  cat "$TMP/said"
+  [ $status -eq 0 ] && [ ! -s "$TMP/said" ]
+}
+
+run() { # example, options...
+  name=$1
+  shift
+  try "run $name" "$DIL" run "examples/$name.dil" --check "$@"
+}
+
+for file in examples/*.dil; do
+  try "check $file" quiet "$DIL" check "$file"
+  head -1 "$file" | grep -q "^# $(basename "$file"):" ||
+    { echo "not ok $file opens with what it shows" && bad=1; }
+done
+
+run dense --seq 300 --keys 451 --random 1
+run causal --seq 500 --random 1
+run longnet -D w=128 --seq 1000 --random 1
+run longnet_torchscale -D w=100 --seq 777 --random 1
+run headsplit_mean --seq 700 --random 1
+run longformer -D w=64 --seq 600 --random 1
+run strided -D l=32 --seq 500 --random 1
+run blocksparse --seq 900 --random 1
+run random_hash --seq 500 --random 1
+run softcap --seq 600 --random 1 --batch 2
+run decode_gqa --seq 1 --keys 3000 --random 1 --batch 3
+run union --seq 700 --random 1
+real="--q $data/q.npy --k $data/k.npy --v $data/v.npy"
+# shellcheck disable=SC2086 # a list of words
+{
+  run longnet_text $real
+  run alibi $real --input slope=$data/slope.npy
+  run documents $real --input doc=$data/doc.npy
+}
+
+# All are listed above: an example that is never run may be wrong for years.
+for file in examples/*.dil; do
+  name=$(basename "$file" .dil)
+  grep -q "^ *run $name " "$0" ||
+    { echo "not ok $name is run by this script" && bad=1; }
+done
+exit $bad
