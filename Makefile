@@ -15,6 +15,8 @@ FLAGS     = -std=gnu11 -fPIC $(OPT) $(WARN) -MMD -MP -D_GNU_SOURCE \
 LDLIBS   := -lm -lpthread -ldl
 CORELIBS := -ljansson -lpng -lxxhash
 LINK      = $(CC) $(OPT) $(LDFLAGS)
+# One short line a step; V=1 shows the commands.
+say       = $(if $(V),,@printf '%-5s %s\n' $(1) $@;)
 
 objects   = $(patsubst %.c,$(BUILD)/%.o,$(wildcard $(1)))
 runtime  := $(call objects,runtime/*.c)
@@ -33,35 +35,35 @@ san      := -O1 -g -fno-omit-frame-pointer
 all: $(if $(filter build,$(BUILD)),dil) $(BUILD)/dil $(library)
 
 dil: $(BUILD)/dil
-	cp $< $@
+	$(call say,copy)cp $< $@
 $(BUILD)/dil: $(BUILD)/compiler/main.o $(core) $(runtime)
-	$(LINK) -Wl,--export-dynamic-symbol=dil_fail -o $@ $^ $(CORELIBS) $(LDLIBS)
+	$(call say,link)$(LINK) -Wl,--export-dynamic-symbol=dil_fail -o $@ $^ $(CORELIBS) $(LDLIBS)
 $(BUILD)/libdil.so: $(core) $(runtime)
-	$(LINK) -shared -o $@ $^ $(CORELIBS) $(LDLIBS)
+	$(call say,link)$(LINK) -shared -o $@ $^ $(CORELIBS) $(LDLIBS)
 $(BUILD)/libdilrt.so: $(runtime)
-	$(LINK) -shared -o $@ $^ $(LDLIBS)
+	$(call say,link)$(LINK) -shared -o $@ $^ $(LDLIBS)
 # The back end brings its own copy of the arena; of its host it asks dil_fail.
 $(BUILD)/dil-cpu.so: $(cpu) $(BUILD)/compiler/util.o
-	$(LINK) -shared -Wl,-Bsymbolic -o $@ $^ $(shell $(LLVM) --libs) \
+	$(call say,link)$(LINK) -shared -Wl,-Bsymbolic -o $@ $^ $(shell $(LLVM) --libs) \
 	  -L$(shell $(LLVM) --libdir) $(LDLIBS)
 
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(FLAGS) $(EXTRA) -c -o $@ $<
+	$(call say,cc)$(CC) $(FLAGS) $(EXTRA) -c -o $@ $<
 $(BUILD)/compiler/cpu/%.o: EXTRA = -isystem $(shell $(LLVM) --includedir)
 
 $(BUILD)/grammar/parser.c $(BUILD)/grammar/parser.h &: grammar/dil.y \
                                                        grammar/keywords.def
 	@mkdir -p $(@D)
-	bison -Werror --defines=$(BUILD)/grammar/parser.h \
+	$(call say,bison)bison -Werror --defines=$(BUILD)/grammar/parser.h \
 	  -o $(BUILD)/grammar/parser.c $<
 $(BUILD)/grammar/scanner.c $(BUILD)/grammar/scanner.h &: grammar/dil.l
 	@mkdir -p $(@D)
-	flex --header-file=$(BUILD)/grammar/scanner.h \
+	$(call say,flex)flex --header-file=$(BUILD)/grammar/scanner.h \
 	  -o $(BUILD)/grammar/scanner.c $<
 $(BUILD)/grammar/%.o: $(BUILD)/grammar/%.c $(BUILD)/grammar/parser.h \
                       $(BUILD)/grammar/scanner.h
-	$(CC) $(FLAGS) -Igrammar -Wno-conversion -Wno-unused-function -c -o $@ $<
+	$(call say,cc)$(CC) $(FLAGS) -Igrammar -Wno-conversion -Wno-unused-function -c -o $@ $<
 $(core): | $(BUILD)/grammar/parser.h $(BUILD)/grammar/scanner.h
 
 # ---- tests ----------------------------------------------------------------
@@ -69,10 +71,9 @@ $(core): | $(BUILD)/grammar/parser.h $(BUILD)/grammar/scanner.h
 tests: all $(suites) $(fuzzer)
 $(BUILD)/tests/%.o: EXTRA = -Itests
 $(BUILD)/tests/harness.a: $(harness)
-	rm -f $@
-	$(AR) rcs $@ $^
+	$(call say,ar)rm -f $@; $(AR) rcs $@ $^
 $(suites) $(fuzzer): %: %.o $(core) $(runtime) $(BUILD)/tests/harness.a
-	$(LINK) -Wl,--export-dynamic-symbol=dil_fail -o $@ $(filter %.o,$^) \
+	$(call say,link)$(LINK) -Wl,--export-dynamic-symbol=dil_fail -o $@ $(filter %.o,$^) \
 	  $(filter %.a,$^) -lcheck -lsubunit -lrt $(CORELIBS) $(MORELIBS) $(LDLIBS)
 # Suites of the back end's insides are linked with it.
 $(cpusuite): $(cpu)
@@ -113,7 +114,7 @@ fuzz: all $(fuzzer)
 # libFuzzer needs clang; called by tests/fuzz/front.sh where it is installed.
 $(BUILD)/tests/fuzz/fuzz_front: $(BUILD)/tests/fuzz/fuzz_front.o $(core) \
                                 $(runtime)
-	$(LINK) -fsanitize=fuzzer -o $@ $^ $(CORELIBS) $(LDLIBS)
+	$(call say,link)$(LINK) -fsanitize=fuzzer -o $@ $^ $(CORELIBS) $(LDLIBS)
 
 # ---- the house --------------------------------------------------------------
 
