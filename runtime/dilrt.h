@@ -50,7 +50,8 @@ typedef struct dil_tensor {
 /* A row-major tensor over `data`; rank at most DIL_RANK_MAX. */
 dil_tensor dil_tensor_make(void *data, dil_dtype dtype, int32_t rank,
                            const int64_t *shape);
-int64_t dil_tensor_count(const dil_tensor *tensor); /* elements */
+/* Elements; -1 when an extent is negative or the product does not fit. */
+int64_t dil_tensor_count(const dil_tensor *tensor);
 
 /* One attention call. B batch rows, N query rows, M key rows; the heads and
  * head sizes are the kernel's. Everything is read-only but o and lse. */
