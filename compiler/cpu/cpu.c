@@ -1,0 +1,100 @@
+/* cpu.c - the provider: a plan and an instruction set in, an object file out.
+ * It lists which functions of dil_code each of the two families has; every
+ * other file writes one kind of them. */
+#include "cpu.h"
+#include <llvm/Config/llvm-config.h>
+#include <string.h>
+
+/* Matrix products with queries in the lanes. */
+static void write_tiles(build *b) {
+  tile_qk(b);
+  tile_softmax(b, false);
+  if (b->plan->table.dropout > 0)
+    tile_softmax(b, true);
+  tile_pv(b);
+  for (int chain = 0; chain < b->plan->table.chain_count; chain++)
+    tile_modify(b, chain);
+}
+
+/* One query at a time, for few of them. */
+static void write_rows(build *b) {
+  row_qk(b);
+  row_softmax(b, false);
+  if (b->plan->table.dropout > 0)
+    row_softmax(b, true);
+  row_pv(b);
+  for (int chain = 0; chain < b->plan->table.chain_count; chain++)
+    row_modify(b, chain);
+}
+
+static void write_questions(build *b) {
+  if (b->plan->table.predicate_count > 0)
+    cover_function(b);
+  if (b->plan->table.input_count > 0)
+    dimension_function(b);
+}
+
+static void describe(const build *b, dil_code *code) {
+  *code = (dil_code){.lanes = b->lanes,
+                     .pack = b->pack,
+                     .key_block = b->isa->key_block,
+                     .tile_keys = b->plan->table.tile_keys};
+}
+
+static dil_status unknown(const char *name) {
+  return dil_fail(DIL_ENVIRONMENT,
+                  "unknown instruction set '%s'; there are " ISA_NAMES, name);
+}
+
+static dil_status too_old(void) {
+  return dil_fail(DIL_ENVIRONMENT,
+                  "this processor lacks AVX2, FMA or F16C");
+}
+
+static dil_status compile(const backend_request *request, backend_code *out) {
+  build b = {.isa = request->isa != NULL ? isa_find(request->isa)
+                                         : isa_host()};
+  if (b.isa == NULL)
+    return request->isa != NULL ? unknown(request->isa) : too_old();
+  dil_status status = build_open(&b, request);
+  if (status == DIL_OK) {
+    if (request->variant == DIL_TILES)
+      write_tiles(&b);
+    else
+      write_rows(&b);
+    write_questions(&b);
+    describe(&b, &out->code);
+    status = build_object(&b, request, out);
+  }
+  build_close(&b);
+  return status;
+}
+
+static const char *host(void) {
+  const isa *set = isa_host();
+  if (set == NULL)
+    too_old();
+  return set != NULL ? set->name : NULL;
+}
+
+static dil_status can(const char *name) {
+  const isa *set = isa_find(name);
+  if (set == NULL)
+    return unknown(name);
+  if (!set->present())
+    return dil_fail(DIL_ENVIRONMENT, "this processor has no %s", name);
+  return DIL_OK;
+}
+
+static const char *versions(void) { return "LLVM " LLVM_VERSION_STRING; }
+
+const backend *dil_backend_init(void);
+const backend *dil_backend_init(void) {
+  static const backend table = {.version = DIL_BACKEND_VERSION,
+                                .name = "cpu",
+                                .host = host,
+                                .can = can,
+                                .compile = compile,
+                                .versions = versions};
+  return &table;
+}

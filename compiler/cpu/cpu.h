@@ -1,0 +1,153 @@
+/* cpu.h - what the files of the LLVM back end share: the instruction sets, one
+ * build (a plan becoming a module), and who writes which function of dil_code.
+ *
+ * Queries are in the vector lanes: `parts` registers of `width` floats make
+ * the `lanes` of a tile; keys and dimensions are counted loops. */
+#ifndef DIL_CPU_H
+#define DIL_CPU_H
+
+#include "../backend.h"
+#include "emit.h"
+
+/* ---- isa.c --------------------------------------------------------------- */
+
+typedef struct isa {
+  const char *name;       /* as a user says it */
+  const char *processor;  /* LLVM's names of what may be used */
+  const char *features;
+  bool (*present)(void);  /* on this machine */
+  int width;              /* floats in a vector register */
+  int parts;              /* registers that hold the lanes of a tile */
+  int key_block;          /* keys of a register block of Q K^T */
+  int value_block;        /* dimensions of a register block of P V */
+  bool scales_by_power;   /* has vscalefps: x * 2^n in one instruction */
+  bool dot_bf16;          /* has vdpbf16ps: pairs of bf16 into f32 */
+} isa;
+
+#define ISA_NAMES "avx2, avx512 and avx512bf16" /* as messages list them */
+const isa *isa_find(const char *name); /* NULL: unknown */
+const isa *isa_host(void);             /* the last one present; NULL: none */
+
+/* ---- cpu.c, object.c ----------------------------------------------------- */
+
+typedef struct build {
+  emit emit;
+  const isa *isa;
+  const plan *plan;
+  int lanes, pack;
+  int exp_degree;         /* of the polynomial behind softmax weights */
+  LLVMTargetMachineRef machine;
+  LLVMTargetDataRef layout;
+  char *complaint;        /* LLVM's first error; NULL: none */
+} build;
+
+/* Opens a context and a module for the request; build_close drops all. */
+dil_status build_open(build *b, const backend_request *request);
+void build_close(build *b);
+/* What is emitted next comes from this place of the .dil file. */
+void build_locate(build *b, span at);
+/* Verifies the module and turns it into out->bytes. */
+dil_status build_object(build *b, const backend_request *request,
+                        backend_code *out);
+
+/* ---- tile.c, softmax.c, row.c: the phases -------------------------------- */
+
+enum { PARTS_MAX = 4, CELL = 4 }; /* bytes of an f32 or a pair of bf16 */
+
+/* A row of lanes in memory: its size, and its registers in and out. */
+int64_t tile_row_bytes(const build *b);
+void tile_load_row(const build *b, ref_type type, ref place, ref *row);
+void tile_store_row(const build *b, ref const *row, ref place);
+
+void tile_qk(build *b);
+void tile_pv(build *b);
+void tile_softmax(build *b, bool drop);
+void row_qk(build *b);
+void row_pv(build *b);
+void row_softmax(build *b, bool drop);
+/* Which lanes come before `count` of them. */
+ref lanes_before(build *b, ref count);
+
+/* Weight of a score: 2^(c2 * score + shift). */
+ref softmax_weight(build *b, ref score, ref c2, ref shift);
+/* From the running maximum and the tile's: the new one, the factor alpha for
+ * what was summed before, and bias - maximum, safe when all is -inf. */
+typedef struct softmax_turn { ref maximum, alpha, shift; } softmax_turn;
+softmax_turn softmax_turn_of(build *b, ref before, ref mx, ref c2, ref bias);
+
+/* ---- math.c: functions over lanes ---------------------------------------- */
+
+ref math_power(build *b, ref x, int degree); /* 2^x; relative error below 3e-7
+                                                with degree 5, 4e-6 with 4 */
+ref math_exp(build *b, ref x);               /* these: about 2 ulp */
+ref math_log(build *b, ref x);
+ref math_tanh(build *b, ref x);
+
+/* ---- expr.c: expressions at a pair of positions -------------------------- */
+
+typedef struct site_input {
+  ref data, dim[DIL_RANK_MAX], stride[DIL_RANK_MAX];
+} site_input;
+
+enum { SITE_READY_MAX = 32 };
+
+/* What the leaves of an expression stand for: i32 but score, which is f32. */
+typedef struct site {
+  ref env, i, j, score;
+  ref b, h, batch, queries, keys;
+  site_input input[DIL_INPUT_MAX];
+  struct { const expr *x; ref value; } ready[SITE_READY_MAX];
+  int ready_count;
+} site;
+
+void site_open(build *b, site *s, ref env);
+/* Afterwards, where expressions may read inputs. */
+void site_open_inputs(build *b, site *s);
+void site_hoist(build *b, site *s, const expr *x, expr_op leaf);
+/* i1, i32 or f32 by the expression's type, as lanes where a leaf has them. */
+ref expression_value(build *b, site *s, const expr *x);
+/* hash(): a start, a step for each argument, an end; all i32. */
+ref hash_start(const build *b);
+ref hash_step(const build *b, ref h, ref argument);
+ref hash_end(const build *b, ref h);
+int element_bytes(dil_dtype dtype);
+
+/* ---- dropout.c ----------------------------------------------------------- */
+
+typedef struct dropout {
+  ref t[PARTS_MAX];     /* lanes in a tile, one scalar in a row */
+  ref j;                /* the keys' positions, in memory */
+  ref words, quad;      /* four rows of random lanes, and j >> 2 of theirs */
+  ref head, batch, key[2];
+} dropout;
+
+void dropout_tile(build *b, dropout *d, ref t, ref j, ref env);
+void dropout_row(build *b, dropout *d, ref key, ref *weight);
+void dropout_open_row(build *b, dropout *d, ref t, ref env);
+ref dropout_lanes(build *b, dropout *d, ref j, ref weight);
+
+/* ---- modify.c: final scores and predicates ------------------------------- */
+
+void tile_modify(build *b, int chain);
+void row_modify(build *b, int chain);
+
+/* ---- bounds.c, cover.c: what a box of pairs may hold --------------------- */
+
+/* Of i64 or f32 values; of conditions, whether all hold and whether some do. */
+typedef struct bounds {
+  ref low, high;
+  ref nan;              /* i1: a value may be NaN */
+} bounds;
+
+typedef struct box {
+  site site;            /* its i and j are not used */
+  bounds i, j;
+  ref at, low, high;    /* stack places for calls of dil_env.range */
+} box;
+
+bounds bounds_of(build *b, box *x, const expr *tree);
+bounds input_bounds(build *b, box *x, const expr *tree);
+void cover_function(build *b);
+void dimension_function(build *b);
+
+#endif

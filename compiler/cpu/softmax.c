@@ -1,0 +1,147 @@
+/* softmax.c - weights from scores, with the running maximum m and sum l of
+ * each lane: p = 2^(c2 s + bias - m), one fused multiply-add before the power.
+ *
+ * m - m and -inf - -inf must not meet: while a lane has seen no finite score
+ * its m is -inf, and 0 stands for it, so that weights come out as 0. */
+#include "cpu.h"
+#include <math.h>
+
+ref softmax_weight(build *b, ref score, ref c2, ref shift) {
+  return math_power(b, emit_fma(&b->emit, c2, score, shift), b->exp_degree);
+}
+
+softmax_turn softmax_turn_of(build *b, ref before, ref mx, ref c2, ref bias) {
+  emit *e = &b->emit;
+  softmax_turn turn;
+  ref here = emit_mul(e, mx, c2);
+  turn.maximum = emit_greater(e, here, before);
+  ref none = emit_compare(e, IS_EQUAL, turn.maximum, emit_real(e, -INFINITY));
+  ref safe = emit_select(e, none, emit_real(e, 0), turn.maximum);
+  ref alpha = math_power(b, emit_sub(e, before, safe), b->exp_degree);
+  turn.alpha = emit_select(e, none, emit_real(e, 1), alpha);
+  turn.shift = emit_sub(e, bias, safe);
+  return turn;
+}
+
+/* What the loop over keys needs. */
+typedef struct softmax_tile {
+  ref s, p, c2, shift[PARTS_MAX];
+  dropout *drop; /* NULL: none */
+} softmax_tile;
+
+/* Two rows of weights as bf16 pairs: lane by lane (first, second). */
+static ref pack_pair(build *b, ref first, ref second) {
+  emit *e = &b->emit;
+  int lane[64], width = e->width;
+  ref argument[] = {second, first};
+  ref both = emit_intrinsic(e, "llvm.x86.avx512bf16.cvtne2ps2bf16.512", NULL,
+                            0, argument, 2);
+  for (int i = 0; i < 2 * width; i++)
+    lane[i] = i % 2 * width + i / 2;
+  return emit_shuffle(e, both, both, lane, 2 * width);
+}
+
+/* Stores the weights of `count` (1 or 2) keys from key `index` on. */
+static void store_weights(build *b, const softmax_tile *t, ref index,
+                          ref weight[2][PARTS_MAX], int count) {
+  emit *e = &b->emit;
+  ref packed[PARTS_MAX];
+  if (b->pack == 1) {
+    ref place = emit_at(e, t->p, emit_mul(e, index,
+                                          emit_long(e, tile_row_bytes(b))));
+    for (int key = 0; key < count; key++)
+      tile_store_row(b, weight[key],
+                     emit_offset(e, place, key * tile_row_bytes(b)));
+    return;
+  }
+  for (int part = 0; part < b->isa->parts; part++)
+    packed[part] = pack_pair(b, weight[0][part],
+                             count == 2 ? weight[1][part]
+                                        : emit_zero(LLVMTypeOf(weight[0][0])));
+  ref half = emit_long(e, tile_row_bytes(b) / 2);
+  tile_store_row(b, packed, emit_at(e, t->p, emit_mul(e, index, half)));
+}
+
+/* Weights of `count` keys from `index` on; l grows by them. */
+static void softmax_keys(build *b, const softmax_tile *t, ref index, int count,
+                         ref *l) {
+  emit *e = &b->emit;
+  int parts = b->isa->parts;
+  ref weight[2][PARTS_MAX];
+  ref place = emit_at(e, t->s, emit_mul(e, index,
+                                        emit_long(e, tile_row_bytes(b))));
+  for (int key = 0; key < count; key++) {
+    tile_load_row(b, emit_vector(e->f32, e->width),
+                  emit_offset(e, place, key * tile_row_bytes(b)), weight[key]);
+    for (int part = 0; part < parts; part++)
+      weight[key][part] =
+          softmax_weight(b, weight[key][part], t->c2, t->shift[part]);
+  }
+  for (int part = 0; part < parts; part++)
+    l[part] = emit_add(e, l[part],
+                       count == 1 ? weight[0][part]
+                                  : emit_add(e, weight[0][part],
+                                             weight[1][part]));
+  for (int key = 0; key < count && t->drop != NULL; key++)
+    dropout_row(b, t->drop, emit_add(e, index, emit_long(e, key)),
+                weight[key]);
+  store_weights(b, t, index, weight, count);
+}
+
+/* m, l and alpha in memory move on; l is left in registers, rescaled. */
+static void softmax_rescale(build *b, softmax_tile *t, ref bias, ref *l) {
+  emit *e = &b->emit;
+  ref_type type = emit_vector(e->f32, e->width);
+  ref mx[PARTS_MAX], m[PARTS_MAX], alpha[PARTS_MAX];
+  tile_load_row(b, type, emit_parameter(e, 5), mx);
+  tile_load_row(b, type, emit_parameter(e, 6), m);
+  tile_load_row(b, type, emit_parameter(e, 7), l);
+  for (int part = 0; part < b->isa->parts; part++) {
+    softmax_turn turn = softmax_turn_of(b, m[part], mx[part], t->c2, bias);
+    m[part] = turn.maximum;
+    alpha[part] = turn.alpha;
+    l[part] = emit_mul(e, turn.alpha, l[part]);
+    t->shift[part] = turn.shift;
+  }
+  tile_store_row(b, m, emit_parameter(e, 6));
+  tile_store_row(b, alpha, emit_parameter(e, 8));
+}
+
+void tile_softmax(build *b, bool drop) {
+  emit *e = &b->emit;
+  ref l[PARTS_MAX], last[PARTS_MAX];
+  dropout state;
+  if (drop)
+    emit_function(e, "softmax_drop", 'v', "pplffpppppp" "p");
+  else
+    emit_function(e, "softmax", 'v', "pplffpppp");
+  for (int i = 0; i < 9; i++)
+    if (i >= 5 || b->pack == 2) /* f32: p may be s */
+      if (i < 2 || i >= 5)
+        emit_noalias(e, i);
+  softmax_tile t = {.s = emit_parameter(e, 0), .p = emit_parameter(e, 1),
+                    .c2 = emit_parameter(e, 3)};
+  ref n = emit_parameter(e, 2), even = emit_and(e, n, emit_long(e, -2));
+  if (drop) {
+    dropout_tile(b, &state, emit_parameter(e, 9), emit_parameter(e, 10),
+                 emit_parameter(e, 11));
+    t.drop = &state;
+  }
+  softmax_rescale(b, &t, emit_parameter(e, 4), l);
+  loop key;
+  loop_begin(e, &key, "keys", emit_long(e, 0), even, 2, l, b->isa->parts);
+  for (int part = 0; part < b->isa->parts; part++)
+    last[part] = key.carried[part];
+  softmax_keys(b, &t, key.index, 2, last);
+  loop_end(e, &key, last);
+  for (int part = 0; part < b->isa->parts; part++)
+    last[part] = key.carried[part];
+  branch_block odd;
+  branch_begin(e, &odd, "odd", emit_compare(e, IS_LESS, even, n));
+  softmax_keys(b, &t, even, 1, last);
+  branch_end(e, &odd);
+  for (int part = 0; part < b->isa->parts; part++)
+    last[part] = branch_merge(e, &odd, last[part], key.carried[part]);
+  tile_store_row(b, last, emit_parameter(e, 7));
+  emit_return(e, NULL);
+}

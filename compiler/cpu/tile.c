@@ -1,0 +1,212 @@
+/* tile.c - the two matrix products of a tile: s = K Q^T with its maximum, and
+ * o = alpha o + V^T P. The queries stand in the lanes, so both are the same
+ * step: a broadcast element (or bf16 pair) times a row of lanes. Every operand
+ * of a step has 4 bytes a lane, whether it is an f32 or a pair of bf16. */
+#include "cpu.h"
+#include <assert.h>
+#include <math.h>
+
+int64_t tile_row_bytes(const build *b) { return (int64_t)b->lanes * CELL; }
+
+/* Bytes of one vector register. */
+static int64_t part_bytes(const build *b) { return b->isa->width * CELL; }
+
+static ref_type operand_type(const build *b) {
+  const emit *e = &b->emit;
+  if (b->pack == 1)
+    return emit_vector(e->f32, e->width);
+  return emit_vector(LLVMBFloatTypeInContext(e->context), 2 * e->width);
+}
+
+void tile_load_row(const build *b, ref_type type, ref place, ref *row) {
+  for (int part = 0; part < b->isa->parts; part++)
+    row[part] = emit_load(&b->emit, type,
+                          emit_offset(&b->emit, place, part * part_bytes(b)),
+                          (unsigned)part_bytes(b));
+}
+
+void tile_store_row(const build *b, ref const *row, ref place) {
+  for (int part = 0; part < b->isa->parts; part++)
+    emit_store(&b->emit, row[part],
+               emit_offset(&b->emit, place, part * part_bytes(b)),
+               (unsigned)part_bytes(b));
+}
+
+/* One 4-byte cell in all lanes. */
+static ref broadcast(const build *b, ref place) {
+  const emit *e = &b->emit;
+  if (b->pack == 1)
+    return emit_splat(e, emit_load(e, e->f32, place, CELL), e->width);
+  ref pairs = emit_splat(e, emit_load(e, e->i32, place, CELL), e->width);
+  return LLVMBuildBitCast(e->builder, pairs, operand_type(b), "");
+}
+
+static ref multiply_add(build *b, ref sum, ref cell, ref row) {
+  if (b->pack == 1)
+    return emit_fma(&b->emit, cell, row, sum);
+  ref argument[] = {sum, cell, row};
+  return emit_intrinsic(&b->emit, "llvm.x86.avx512bf16.dpbf16ps.512", NULL, 0,
+                        argument, 3);
+}
+
+/* sum[line][part] += cell(line) * row[part] for `lines` cells that stand
+ * `stride` bytes apart. */
+static void step(build *b, ref cells, int64_t stride, int lines, ref row_place,
+                 ref const *sum, ref *next) {
+  ref row[PARTS_MAX];
+  int parts = b->isa->parts;
+  tile_load_row(b, operand_type(b), row_place, row);
+  for (int line = 0; line < lines; line++) {
+    ref cell = broadcast(b, emit_offset(&b->emit, cells, line * stride));
+    for (int part = 0; part < parts; part++)
+      next[line * parts + part] =
+          multiply_add(b, sum[line * parts + part], cell, row[part]);
+  }
+}
+
+/* ---- qk ------------------------------------------------------------------ */
+
+/* Scores of key_block keys, in registers. */
+static void qk_block(build *b, ref rows, ref qt, ref *sum) {
+  emit *e = &b->emit;
+  int64_t depth = (b->plan->table.head_dim + b->pack - 1) / b->pack;
+  int count = b->isa->key_block * b->isa->parts;
+  ref next[LOOP_CARRIED_MAX];
+  loop d;
+  for (int i = 0; i < count; i++)
+    sum[i] = emit_zero(emit_vector(e->f32, e->width));
+  loop_begin(e, &d, "depth", emit_long(e, 0), emit_long(e, depth), 1, sum,
+             count);
+  step(b, emit_at(e, rows, emit_mul(e, d.index, emit_long(e, CELL))),
+       depth * CELL, b->isa->key_block,
+       emit_at(e, qt, emit_mul(e, d.index, emit_long(e, tile_row_bytes(b)))),
+       d.carried, next);
+  loop_end(e, &d, next);
+  for (int i = 0; i < count; i++)
+    sum[i] = d.carried[i];
+}
+
+/* The maximum over the keys from `first` on that really exist; their scores
+ * have just been stored. */
+static void qk_tail_maximum(build *b, ref s, ref first, ref n, ref *mx) {
+  emit *e = &b->emit;
+  ref score[PARTS_MAX], next[PARTS_MAX];
+  loop key;
+  loop_begin(e, &key, "tail", first, n, 1, mx, b->isa->parts);
+  tile_load_row(b, emit_vector(e->f32, e->width),
+           emit_at(e, s, emit_mul(e, key.index, emit_long(e, tile_row_bytes(b)))),
+           score);
+  for (int part = 0; part < b->isa->parts; part++)
+    next[part] = emit_greater(e, score[part], key.carried[part]);
+  loop_end(e, &key, next);
+  for (int part = 0; part < b->isa->parts; part++)
+    mx[part] = key.carried[part];
+}
+
+/* mx after this block: of all its keys, or of those before n. */
+static void qk_maximum(build *b, ref s, ref first, ref n, ref const *sum,
+                       ref *mx) {
+  emit *e = &b->emit;
+  int parts = b->isa->parts, block = b->isa->key_block;
+  ref full[PARTS_MAX], rest[PARTS_MAX];
+  ref end = emit_add(e, first, emit_long(e, block));
+  branch_block whole;
+  branch_begin(e, &whole, "whole", emit_compare(e, IS_LESS_EQUAL, end, n));
+  for (int part = 0; part < parts; part++) {
+    full[part] = mx[part];
+    for (int key = 0; key < block; key++)
+      full[part] = emit_greater(e, sum[key * parts + part], full[part]);
+    rest[part] = mx[part];
+  }
+  branch_else(e, &whole);
+  qk_tail_maximum(b, s, first, n, rest);
+  branch_end(e, &whole);
+  for (int part = 0; part < parts; part++)
+    mx[part] = branch_merge(e, &whole, full[part], rest[part]);
+}
+
+void tile_qk(build *b) {
+  emit *e = &b->emit;
+  int64_t depth = (b->plan->table.head_dim + b->pack - 1) / b->pack;
+  int parts = b->isa->parts, block = b->isa->key_block;
+  emit_function(e, "qk", 'v', "ppppl");
+  for (int i = 0; i < 4; i++)
+    emit_noalias(e, i);
+  ref k = emit_parameter(e, 0), qt = emit_parameter(e, 1);
+  ref s = emit_parameter(e, 2), n = emit_parameter(e, 4);
+  ref sum[LOOP_CARRIED_MAX], mx[PARTS_MAX];
+  for (int part = 0; part < parts; part++)
+    mx[part] = emit_splat(e, emit_real(e, -INFINITY), e->width);
+  loop key;
+  loop_begin(e, &key, "keys", emit_long(e, 0), n, block, mx, parts);
+  qk_block(b, emit_at(e, k, emit_mul(e, key.index, emit_long(e, depth * CELL))),
+           qt, sum);
+  ref scores = emit_at(e, s, emit_mul(e, key.index,
+                                      emit_long(e, tile_row_bytes(b))));
+  for (int line = 0; line < block; line++)
+    tile_store_row(b, sum + line * parts,
+              emit_offset(e, scores, line * tile_row_bytes(b)));
+  for (int part = 0; part < parts; part++)
+    mx[part] = key.carried[part];
+  qk_maximum(b, s, key.index, n, sum, mx);
+  loop_end(e, &key, mx);
+  tile_store_row(b, key.carried, emit_parameter(e, 3));
+  emit_return(e, NULL);
+}
+
+/* ---- pv ------------------------------------------------------------------ */
+
+/* `dims` rows of o at once: scaled by alpha while they are loaded. */
+static void pv_block(build *b, ref values, ref p, ref o, ref const *alpha,
+                     ref turns, int dims) {
+  emit *e = &b->emit;
+  int parts = b->isa->parts, count = dims * parts;
+  int64_t value_bytes = (int64_t)b->plan->table.value_dim * CELL;
+  ref sum[LOOP_CARRIED_MAX], next[LOOP_CARRIED_MAX];
+  for (int dim = 0; dim < dims; dim++) {
+    ref row[PARTS_MAX];
+    tile_load_row(b, emit_vector(e->f32, e->width),
+             emit_offset(e, o, dim * tile_row_bytes(b)), row);
+    for (int part = 0; part < parts; part++)
+      sum[dim * parts + part] = emit_mul(e, alpha[part], row[part]);
+  }
+  loop key;
+  loop_begin(e, &key, "keys", emit_long(e, 0), turns, 1, sum, count);
+  step(b, emit_at(e, values, emit_mul(e, key.index,
+                                      emit_long(e, value_bytes))),
+       CELL, dims,
+       emit_at(e, p, emit_mul(e, key.index, emit_long(e, tile_row_bytes(b)))),
+       key.carried, next);
+  loop_end(e, &key, next);
+  for (int dim = 0; dim < dims; dim++)
+    tile_store_row(b, key.carried + dim * parts,
+              emit_offset(e, o, dim * tile_row_bytes(b)));
+}
+
+void tile_pv(build *b) {
+  emit *e = &b->emit;
+  int block = b->isa->value_block, rest = b->plan->table.value_dim % block;
+  int64_t whole = b->plan->table.value_dim - rest;
+  emit_function(e, "pv", 'v', "ppppl");
+  for (int i = 0; i < 4; i++)
+    emit_noalias(e, i);
+  ref v = emit_parameter(e, 0), p = emit_parameter(e, 1);
+  ref o = emit_parameter(e, 2), turns = emit_parameter(e, 4);
+  ref alpha[PARTS_MAX];
+  tile_load_row(b, emit_vector(e->f32, e->width), emit_parameter(e, 3), alpha);
+  if (b->pack == 2)
+    turns = emit_shift_right(e, emit_add(e, turns, emit_long(e, 1)), 1);
+  if (whole > 0) {
+    loop dim;
+    loop_begin(e, &dim, "values", emit_long(e, 0), emit_long(e, whole), block,
+               NULL, 0);
+    pv_block(b, emit_at(e, v, emit_mul(e, dim.index, emit_long(e, CELL))), p,
+             emit_at(e, o, emit_mul(e, dim.index, emit_long(e, tile_row_bytes(b)))),
+             alpha, turns, block);
+    loop_end(e, &dim, NULL);
+  }
+  if (rest > 0)
+    pv_block(b, emit_offset(e, v, whole * CELL), p,
+             emit_offset(e, o, whole * tile_row_bytes(b)), alpha, turns, rest);
+  emit_return(e, NULL);
+}
