@@ -10,7 +10,7 @@ WARN     := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion \
             -Werror=implicit-function-declaration $(if $(CI),-Werror)
 OPT      ?= -O2 -g
 FLAGS     = -std=gnu11 -fPIC $(OPT) $(WARN) -MMD -MP -D_GNU_SOURCE \
-            -Icompiler -Iruntime -I$(BUILD) \
+            -iquote compiler -iquote runtime -I$(BUILD) \
             -DDIL_LIBDIR='"$(PREFIX)/lib/dil"' $(CFLAGS)
 LDLIBS   := -lm -lpthread -ldl
 CORELIBS := -ljansson -lpng -lxxhash
