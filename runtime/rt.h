@@ -14,7 +14,9 @@ enum {
   DIL_BRANCH_MAX = 64,  /* branches of a pattern: bits of a mask */
   DIL_INPUT_MAX = 16,   /* declared inputs */
   DIL_PART_MAX = 64,    /* distinct predicates, and distinct score chains */
-  DIL_PERIOD_MAX = 256, /* largest common period of branches in one pass */
+  DIL_PERIOD_MAX = 4096, /* largest common period of branches in one pass */
+  DIL_HEAD_DIM_MAX = 256,
+  DIL_LANES_MAX = 64,   /* query rows of a tile */
 };
 #define DIL_ENDLESS INT64_MAX /* a window bound or segment without end */
 
@@ -51,6 +53,7 @@ typedef struct dil_input {
   const char *name;
   dil_dtype dtype;
   int32_t rank;
+  bool masks;           /* some mask reads it: worth knowing its bounds */
 } dil_input;
 
 typedef struct dil_table {
@@ -59,6 +62,7 @@ typedef struct dil_table {
   dil_dtype dtype;          /* of q, k, v, o in memory */
   dil_combine combine;
   bool dedup;               /* visit a key once for all branches that agree */
+  bool general;             /* forced: every pass by rows */
   bool runtime_scale;
   double scale;             /* when not runtime_scale */
   double dropout;           /* probability; 0: none */

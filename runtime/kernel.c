@@ -1,0 +1,221 @@
+/* kernel.c - a compiled kernel: made on demand, checked at the call, run.
+ *
+ * In: a plan as data (dil_table) and a maker of machine code. Out: o and lse
+ * of each call. A variant's object is made when a call first needs it; which
+ * one a pass takes follows from the shape of the call alone. */
+#include "walk.h"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct dil_kernel {
+  const dil_table *table;
+  dil_make make;
+  void *context;
+  pthread_mutex_t lock;               /* of what is made on demand */
+  dil_code code[DIL_VARIANT_COUNT];
+  dil_object *object[DIL_VARIANT_COUNT]; /* NULL: not made yet */
+  bool *chained;                      /* [heads] */
+  _Atomic(struct scratch *) scratch;
+  atomic_llong workspace;             /* bytes that the last run took */
+};
+
+/* ---- making -------------------------------------------------------------- */
+
+static void count_passes(dil_kernel *k) {
+  for (int32_t h = 0; h < k->table->heads; h++) {
+    int32_t passes = 0;
+    for (int32_t p = 0; p < k->table->pass_count; p++)
+      passes += walk_served(k->table, &k->table->passes[p], h) != 0;
+    k->chained[h] = passes > 1;
+  }
+}
+
+dil_status dil_kernel_new(const dil_table *table, dil_make make, void *context,
+                          dil_kernel **kernel) {
+  dil_kernel *k = calloc(1, sizeof *k);
+  bool *chained = calloc((size_t)table->heads, sizeof *chained);
+  if (!k || !chained) {
+    free(k);
+    free(chained);
+    return dil_fail(DIL_MEMORY, "no memory for a kernel");
+  }
+  k->table = table;
+  k->make = make;
+  k->context = context;
+  k->chained = chained;
+  pthread_mutex_init(&k->lock, NULL);
+  count_passes(k);
+  *kernel = k;
+  return DIL_OK;
+}
+
+void dil_kernel_free(dil_kernel *kernel) {
+  if (!kernel) return;
+  for (int32_t v = 0; v < DIL_VARIANT_COUNT; v++)
+    dil_object_free(kernel->object[v]);
+  free(atomic_load(&kernel->scratch));
+  pthread_mutex_destroy(&kernel->lock);
+  free(kernel->chained);
+  free(kernel);
+}
+
+/* Symbols of the generated code and where they go; part: one a score chain. */
+#define ENTRY(variant, name) \
+  { DIL_##variant, #name, offsetof(dil_code, name) }
+static const struct entry {
+  dil_variant variant;
+  const char *symbol;
+  size_t offset;
+} entries[] = {
+    ENTRY(TILES, qk),          ENTRY(TILES, softmax),
+    ENTRY(TILES, softmax_drop), ENTRY(TILES, pv),
+    ENTRY(ROWS, row_qk),       ENTRY(ROWS, row_softmax),
+    ENTRY(ROWS, row_softmax_drop), ENTRY(ROWS, row_pv),
+    ENTRY(TILES, cover),       ENTRY(ROWS, cover),
+    ENTRY(TILES, dimension),   ENTRY(ROWS, dimension),
+};
+
+static void bind_symbol(dil_code *code, const dil_object *object,
+                        const char *symbol, size_t offset) {
+  void *address = dil_object_symbol(object, symbol);
+  memcpy((char *)code + offset, &address, sizeof address);
+}
+
+static void bind_code(const dil_table *table, dil_variant variant,
+                      const dil_object *object, dil_code *code) {
+  for (size_t i = 0; i < sizeof entries / sizeof *entries; i++)
+    if (entries[i].variant == variant)
+      bind_symbol(code, object, entries[i].symbol, entries[i].offset);
+  for (int32_t c = 0; c < table->chain_count; c++) {
+    char name[32];
+    bool tiles = variant == DIL_TILES;
+    snprintf(name, sizeof name, "%smodify%d", tiles ? "" : "row_", c);
+    size_t base = tiles ? offsetof(dil_code, modify)
+                        : offsetof(dil_code, row_modify);
+    bind_symbol(code, object, name, base + (size_t)c * sizeof(void *));
+  }
+}
+
+/* A generated object that lacks a function is a bug of the back end. */
+static dil_status check_code(const dil_table *table, dil_variant variant,
+                             const dil_code *c) {
+  bool whole = variant == DIL_TILES
+                   ? c->qk && c->softmax && c->pv && c->modify[0]
+                   : c->row_qk && c->row_softmax && c->row_pv &&
+                         c->row_modify[0];
+  if (table->dropout > 0)
+    whole &= variant == DIL_TILES ? c->softmax_drop != NULL
+                                  : c->row_softmax_drop != NULL;
+  for (int32_t p = 0; p < table->predicate_count; p++)
+    whole &= !table->predicates[p].masked || c->cover;
+  whole &= table->input_count == 0 || c->dimension;
+  if (whole) return DIL_OK;
+  return dil_fail(DIL_INTERNAL, "kernel '%s' lacks a generated function",
+                  table->name);
+}
+
+static dil_status make_variant(dil_kernel *k, dil_variant variant) {
+  void *bytes = NULL;
+  size_t size = 0;
+  dil_code code = {0};
+  dil_object *object = NULL;
+  dil_status status = k->make(k->context, variant, &bytes, &size, &code);
+  if (!status) status = dil_object_load(bytes, size, k->table->name, &object);
+  free(bytes);
+  if (status) return status;
+  bind_code(k->table, variant, object, &code);
+  status = check_code(k->table, variant, &code);
+  if (status) {
+    dil_object_free(object);
+    return status;
+  }
+  k->code[variant] = code;
+  k->object[variant] = object;
+  return DIL_OK;
+}
+
+static dil_status need_variant(dil_kernel *k, dil_variant variant) {
+  dil_status status = DIL_OK;
+  pthread_mutex_lock(&k->lock);
+  if (!k->object[variant]) status = make_variant(k, variant);
+  pthread_mutex_unlock(&k->lock);
+  return status;
+}
+
+/* ---- which variant ------------------------------------------------------- */
+
+static unsigned variants_of(const dil_kernel *k, int64_t N) {
+  unsigned mask = 0;
+  for (int32_t p = 0; p < k->table->pass_count; p++)
+    mask |= 1u << run_variant(k->table, &k->table->passes[p], N);
+  return mask;
+}
+
+const char *dil_kernel_variant(const dil_kernel *kernel, const dil_call *call) {
+  static const char *const names[] = {"none", "tiles", "rows", "tiles+rows"};
+  return names[variants_of(kernel, call->q.shape[1])];
+}
+
+dil_status dil_kernel_prepare(dil_kernel *kernel, const dil_call *call) {
+  unsigned mask = variants_of(kernel, call->q.shape[1]);
+  for (int32_t v = 0; v < DIL_VARIANT_COUNT; v++) {
+    dil_status status = mask >> v & 1 ? need_variant(kernel, v) : DIL_OK;
+    if (status) return status;
+  }
+  return DIL_OK;
+}
+
+/* ---- running ------------------------------------------------------------- */
+
+/* Scratch memory is kept from run to run, headed by its size. */
+typedef struct scratch {
+  int64_t bytes;
+} scratch;
+enum { SCRATCH_HEAD = 64 };
+
+/* Takes what the last run left, or more of it; NULL when there is none. */
+static scratch *take_scratch(dil_kernel *k, int64_t bytes) {
+  scratch *have = atomic_exchange(&k->scratch, NULL);
+  if (have && have->bytes >= bytes) return have;
+  free(have);
+  have = aligned_alloc(64, (size_t)(SCRATCH_HEAD + round_up(bytes, 64)));
+  if (have) have->bytes = bytes;
+  return have;
+}
+
+static void give_scratch(dil_kernel *k, scratch *memory) {
+  atomic_store(&k->workspace, memory->bytes);
+  scratch *none = NULL;
+  if (!atomic_compare_exchange_strong(&k->scratch, &none, memory))
+    free(memory);
+}
+
+int64_t dil_kernel_workspace(const dil_kernel *kernel) {
+  return atomic_load(&kernel->workspace);
+}
+
+dil_status dil_kernel_run(dil_kernel *kernel, dil_threads *threads,
+                          const dil_call *call) {
+  run r = {.table = kernel->table,
+           .call = call,
+           .threads = threads,
+           .chained = kernel->chained};
+  dil_status status = run_check(&r);
+  if (!status) status = dil_kernel_prepare(kernel, call);
+  if (status) return status;
+  for (int32_t v = 0; v < DIL_VARIANT_COUNT; v++) r.code[v] = &kernel->code[v];
+  status = input_bind(&r, r.code[kernel->object[DIL_TILES] ? DIL_TILES
+                                                            : DIL_ROWS]);
+  if (status || r.B == 0 || r.N == 0) return status;
+  int64_t bytes = run_bytes(&r);
+  scratch *memory = take_scratch(kernel, bytes);
+  if (!memory)
+    return dil_fail(DIL_MEMORY, "no memory for %lld bytes of scratch",
+                    (long long)bytes);
+  run_passes(&r, (char *)memory + SCRATCH_HEAD);
+  give_scratch(kernel, memory);
+  return DIL_OK;
+}

@@ -1,0 +1,260 @@
+/* run.c - one run of a kernel: the call checked, its memory, its passes.
+ *
+ * In: a plan as data, generated code, a call. Out: o and lse, or an error that
+ * names what is wrong with the call. Nothing here depends on threads. */
+#include "walk.h"
+#include <math.h>
+#include <string.h>
+
+/* ---- checking a call ----------------------------------------------------- */
+
+static dil_status check_tensor(const char *name, const dil_tensor *t,
+                               dil_dtype dtype, const int64_t want[4]) {
+  if (t->dtype != dtype)
+    return dil_fail(DIL_USAGE, "%s must be %s, got %s", name,
+                    dil_dtype_name(dtype), dil_dtype_name(t->dtype));
+  if (t->rank != 4)
+    return dil_fail(DIL_USAGE, "%s must have 4 dimensions, got %d", name,
+                    t->rank);
+  for (int32_t axis = 0; axis < 4; axis++)
+    if (t->shape[axis] != want[axis])
+      return dil_fail(DIL_USAGE, "%s must be [%lld, %lld, %lld, %lld], got "
+                      "[%lld, %lld, %lld, %lld]", name, (long long)want[0],
+                      (long long)want[1], (long long)want[2],
+                      (long long)want[3], (long long)t->shape[0],
+                      (long long)t->shape[1], (long long)t->shape[2],
+                      (long long)t->shape[3]);
+  int64_t count = dil_tensor_count(t);
+  if (count && !t->data)
+    return dil_fail(DIL_USAGE, "%s is not given", name);
+  if (count && t->shape[3] > 1 && t->stride[3] != 1)
+    return dil_fail(DIL_USAGE, "the last dimension of %s must be contiguous, "
+                    "its stride is %lld", name, (long long)t->stride[3]);
+  if (count && (uintptr_t)t->data % dil_dtype_size(dtype))
+    return dil_fail(DIL_USAGE, "%s is not aligned to its elements", name);
+  return DIL_OK;
+}
+
+static dil_status check_lse(const run *r) {
+  const dil_tensor *t = &r->call->lse;
+  if (!t->data) return DIL_OK;
+  if (!r->table->lse_allowed)
+    return dil_fail(DIL_USAGE, "kernel '%s' has no lse: its branches are "
+                    "combined after their own softmax", r->table->name);
+  bool fits = t->dtype == DIL_F32 && t->rank == 3 && t->shape[0] == r->B &&
+              t->shape[1] == r->table->heads && t->shape[2] == r->N;
+  if (fits) return DIL_OK;
+  return dil_fail(DIL_USAGE, "lse must be f32 [%lld, %d, %lld]",
+                  (long long)r->B, r->table->heads, (long long)r->N);
+}
+
+static dil_status check_lengths(const run *r) {
+  for (int64_t b = 0; r->call->lengths && b < r->B; b++)
+    if (r->call->lengths[b] < 0 || r->call->lengths[b] > r->M)
+      return dil_fail(DIL_USAGE, "lengths[%lld] must be within 0 and %lld, "
+                      "got %d", (long long)b, (long long)r->M,
+                      r->call->lengths[b]);
+  return DIL_OK;
+}
+
+dil_status run_check(run *r) {
+  const dil_table *table = r->table;
+  const dil_call *c = r->call;
+  if (c->size != sizeof *c)
+    return dil_fail(DIL_USAGE, "dil_call.size must be %zu, got %zu",
+                    sizeof *c, c->size);
+  r->B = c->q.shape[0];
+  r->N = c->q.shape[1];
+  r->M = c->k.shape[1];
+  if (r->B < 0 || r->N < 0 || r->M < 0 || r->B > INT32_MAX ||
+      r->N > INT32_MAX / 2 || r->M > INT32_MAX / 2)
+    return dil_fail(DIL_USAGE, "batch and lengths must be within 0 and %d",
+                    INT32_MAX / 2);
+  const int64_t q[] = {r->B, r->N, table->heads, table->head_dim};
+  const int64_t k[] = {r->B, r->M, table->kv_heads, table->head_dim};
+  const int64_t v[] = {r->B, r->M, table->kv_heads, table->value_dim};
+  const int64_t o[] = {r->B, r->N, table->heads, table->value_dim};
+  dil_status status = check_tensor("q", &c->q, table->dtype, q);
+  if (!status) status = check_tensor("k", &c->k, table->dtype, k);
+  if (!status) status = check_tensor("v", &c->v, table->dtype, v);
+  if (!status) status = check_tensor("o", &c->o, table->dtype, o);
+  if (!status) status = check_lse(r);
+  if (!status) status = check_lengths(r);
+  double scale = table->runtime_scale ? c->scale : table->scale;
+  if (!status && !isfinite(scale))
+    status = dil_fail(DIL_USAGE, "the softmax scale must be finite, got %g",
+                      scale);
+  r->scale = (float)scale;
+  r->weight = table->combine == DIL_COMBINE_MEAN
+                  ? 1 / (float)table->branch_count
+                  : 1;
+  r->drop = c->train && table->dropout > 0;
+  return status;
+}
+
+/* ---- which variant ------------------------------------------------------- */
+
+/* A tile of queries is worth it from this many rows that share their keys. */
+enum { TILE_ROWS_LEAST = 12 };
+
+/* Rows that share their keys in a pass: a class of the shortest cell. */
+dil_variant run_variant(const dil_table *table, const dil_pass *pass,
+                                int64_t N) {
+  if (table->general) return DIL_ROWS;
+  int64_t shortest = N;
+  for (int32_t b = 0; b < table->branch_count; b++) {
+    int64_t s = table->branches[b].segment;
+    if ((pass->branches >> b & 1) && s) shortest = minimum(shortest, s);
+  }
+  return shortest / pass->period < TILE_ROWS_LEAST ? DIL_ROWS : DIL_TILES;
+}
+
+/* ---- one run ------------------------------------------------------------- */
+
+finish run_finish(const run *r, int32_t head) {
+  if (!r->chained[head]) return FINISH_WRITE;
+  bool apart = r->table->combine == DIL_COMBINE_MEAN ||
+               r->table->combine == DIL_COMBINE_SUM;
+  return apart ? FINISH_ADD : FINISH_RESUME;
+}
+
+static char *final_output(const run *r, int64_t b, int64_t n, int32_t h) {
+  const dil_tensor *o = &r->call->o;
+  int64_t at = b * o->stride[0] + n * o->stride[1] + h * o->stride[2];
+  return (char *)o->data + at * (int64_t)dil_dtype_size(o->dtype);
+}
+
+static int64_t state_row(const run *r, int64_t b, int64_t n, int32_t h) {
+  return (b * r->N + n) * r->table->heads + h;
+}
+
+char *run_output(const run *r, int64_t b, int64_t n, int32_t h) {
+  if (!r->chained[h]) return final_output(r, b, n, h);
+  return (char *)(r->state_o + state_row(r, b, n, h) * r->table->value_dim);
+}
+
+static float *final_lse(const run *r, int64_t b, int64_t n, int32_t h) {
+  const dil_tensor *t = &r->call->lse;
+  if (!t->data) return NULL;
+  return (float *)t->data + b * t->stride[0] + h * t->stride[1] +
+         n * t->stride[2];
+}
+
+float *run_lse(const run *r, int64_t b, int64_t n, int32_t h) {
+  if (!r->chained[h]) return final_lse(r, b, n, h);
+  return r->state_lse + state_row(r, b, n, h);
+}
+
+rows run_rows(const dil_tensor *t, int64_t b, int32_t head) {
+  int64_t size = (int64_t)dil_dtype_size(t->dtype);
+  return (rows){
+      .base = (const char *)t->data +
+              (b * t->stride[0] + head * t->stride[2]) * size,
+      .stride = t->stride[1] * size,
+      .dtype = t->dtype,
+      .width = (int32_t)t->shape[3]};
+}
+
+void run_env_init(const run *r, int64_t b, int32_t h, run_env *env) {
+  *env = (run_env){
+      .env = {.batch = (int32_t)b,
+              .head = h,
+              .B = (int32_t)r->B,
+              .N = (int32_t)r->N,
+              .M = (int32_t)run_keys(r, b),
+              .seed_low = (uint32_t)r->call->seed,
+              .seed_high = (uint32_t)(r->call->seed >> 32),
+              .scale = r->scale,
+              .inputs = r->inputs,
+              .range = input_range},
+      .run = r};
+}
+
+/* An empty state for every row of the chained heads. */
+static void begin_row(void *context, int64_t row, int32_t worker) {
+  (void)worker;
+  const run *r = context;
+  for (int32_t h = 0; h < r->table->heads; h++) {
+    if (!r->chained[h]) continue;
+    float *o = (float *)run_output(r, row / r->N, row % r->N, h);
+    memset(o, 0, (size_t)r->table->value_dim * sizeof *o);
+    *run_lse(r, row / r->N, row % r->N, h) = -INFINITY;
+  }
+}
+
+/* Rounds the state once to the output; heads that no branch serves get 0. */
+static void end_row(void *context, int64_t row, int32_t worker) {
+  (void)worker;
+  const run *r = context;
+  int64_t b = row / r->N, n = row % r->N;
+  for (int32_t h = 0; h < r->table->heads; h++) {
+    bool served = r->chained[h];
+    for (int32_t p = 0; p < r->table->pass_count && !served; p++)
+      served = walk_served(r->table, &r->table->passes[p], h) != 0;
+    float *lse = final_lse(r, b, n, h);
+    if (!served) {
+      memset(final_output(r, b, n, h), 0,
+             (size_t)r->table->value_dim * dil_dtype_size(r->table->dtype));
+      if (lse) *lse = -INFINITY;
+    } else if (r->chained[h]) {
+      row_from_f32((const float *)run_output(r, b, n, h), r->table->dtype,
+                   r->table->value_dim, final_output(r, b, n, h));
+      if (lse) *lse = *run_lse(r, b, n, h);
+    }
+  }
+}
+
+static bool leaves_heads_out(const run *r) {
+  for (int32_t h = 0; h < r->table->heads; h++) {
+    bool served = false;
+    for (int32_t p = 0; p < r->table->pass_count; p++)
+      served |= walk_served(r->table, &r->table->passes[p], h) != 0;
+    if (!served) return true;
+  }
+  return false;
+}
+
+static int64_t pass_bytes(const run *r, int32_t p) {
+  const dil_pass *pass = &r->table->passes[p];
+  return run_variant(r->table, pass, r->N) == DIL_ROWS
+             ? rows_bytes(r, pass)
+             : tiles_bytes(r, pass);
+}
+
+/* Scratch: [bounds of inputs][chained o][chained lse][what a pass needs]. */
+typedef struct layout {
+  int64_t state_o, state_lse, pass, end; /* offsets */
+} layout;
+
+static layout lay_out(const run *r) {
+  int64_t rows_of_state = 0, pass = 64;
+  for (int32_t h = 0; h < r->table->heads; h++)
+    if (r->chained[h]) rows_of_state = r->B * r->N * r->table->heads;
+  for (int32_t p = 0; p < r->table->pass_count; p++)
+    pass = maximum(pass, pass_bytes(r, p));
+  layout at = {.state_o = round_up(input_bounds_bytes(r), 64)};
+  at.state_lse = at.state_o +
+                 round_up(rows_of_state * r->table->value_dim * 4, 64);
+  at.pass = at.state_lse + round_up(rows_of_state * 4, 64);
+  at.end = at.pass + pass;
+  return at;
+}
+
+int64_t run_bytes(const run *r) { return lay_out(r).end; }
+
+void run_passes(run *r, char *memory) {
+  layout at = lay_out(r);
+  if (at.state_o) input_bounds_fill(r, memory);
+  r->state_o = (float *)(memory + at.state_o);
+  r->state_lse = (float *)(memory + at.state_lse);
+  r->scratch = memory + at.pass;
+  bool stateful = at.state_lse > at.state_o;
+  if (stateful) dil_threads_run(r->threads, r->B * r->N, begin_row, r);
+  for (int32_t p = 0; p < r->table->pass_count; p++) {
+    const dil_pass *pass = &r->table->passes[p];
+    if (run_variant(r->table, pass, r->N) == DIL_ROWS) rows_run(r, pass);
+    else tiles_run(r, pass);
+  }
+  if (stateful || leaves_heads_out(r))
+    dil_threads_run(r->threads, r->B * r->N, end_row, r);
+}

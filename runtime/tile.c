@@ -1,0 +1,418 @@
+/* tile.c - one tile of query rows over all the keys that they see.
+ *
+ * In: a class of rows of one cell and a block of packed keys. The keys of the
+ * block are walked cell by cell and class by class; each run of them is cut
+ * into key tiles that are empty (skipped), full (no predicate code) or
+ * partial. All branches of the pass share one running softmax. Out: the rows'
+ * O and lse, or their advanced state (design: one pass). */
+#include "walk.h"
+#include <math.h>
+#include <string.h>
+
+static const float log2_e = 1.44269504088896340736f;
+static const float ln_2 = 0.69314718055994530942f;
+
+/* ---- memory -------------------------------------------------------------- */
+
+/* Hands out 64-byte aligned parts; with base NULL it only counts. */
+typedef struct cutter {
+  char *base;
+  int64_t used;
+} cutter;
+
+static void *cut(cutter *c, int64_t bytes) {
+  char *at = c->base ? c->base + c->used : NULL;
+  c->used += round_up(bytes, 64);
+  return at;
+}
+
+static int64_t largest_period(const dil_table *table) {
+  int64_t period = 1;
+  for (int32_t p = 0; p < table->pass_count; p++)
+    period = maximum(period, table->passes[p].period);
+  return period;
+}
+
+static int64_t cut_tile(tile *tl, const dil_table *table,
+                        const dil_code *code, char *memory) {
+  cutter c = {memory, 0};
+  int64_t lanes = code->lanes, keys = code->tile_keys, f = sizeof(float);
+  int64_t period = largest_period(table);
+  int64_t width = maximum(table->head_dim, table->value_dim);
+  void *query = cut(&c, (int64_t)shape_size(period));
+  void *key = cut(&c, (int64_t)shape_size(period));
+  tl->qt = cut(&c, round_up(table->head_dim, 2) * lanes * f);
+  tl->s = cut(&c, (keys + code->key_block) * lanes * f);
+  tl->p = code->pack == 1 ? tl->s : cut(&c, (keys + 2) * lanes * 2);
+  tl->o = cut(&c, table->value_dim * lanes * f);
+  tl->m = cut(&c, lanes * f);
+  tl->l = cut(&c, lanes * f);
+  tl->mx = cut(&c, lanes * f);
+  tl->alpha = cut(&c, lanes * f);
+  tl->spare = cut(&c, (width + 1) * lanes * f);
+  tl->t = cut(&c, lanes * 4);
+  tl->j = cut(&c, (keys + code->key_block) * 4);
+  tl->v_clean = cut(&c, (keys + 2) * table->value_dim * f);
+  if (memory) {
+    shape_init(&tl->query, period, query);
+    shape_init(&tl->key, period, key);
+  }
+  return c.used;
+}
+
+int64_t tile_bytes(const dil_table *table, const dil_code *code) {
+  tile unused;
+  return cut_tile(&unused, table, code, NULL);
+}
+
+void tile_init(tile *tl, const run *r, char *memory) {
+  const dil_code *code = r->code[DIL_TILES];
+  *tl = (tile){.run = r, .code = code};
+  cut_tile(tl, r->table, code, memory);
+  tl->k_bytes = pack_key_bytes(r->table->head_dim, code->pack);
+  tl->v_bytes = pack_value_bytes(r->table->value_dim, code->pack);
+}
+
+/* ---- one visit: the kernels over one key tile ---------------------------- */
+
+/* Part of a run of packed keys: rows n0..n1-1 of class c of a cell. */
+typedef struct stretch {
+  cell cell;
+  int32_t c;
+  int64_t slot;       /* of the run's row 0 */
+  int64_t n0, n1;
+} stretch;
+
+static int32_t key_position(const tile *tl, const stretch *keys, int64_t n) {
+  return (int32_t)(keys->cell.low + shape_row(&tl->key, keys->c, n));
+}
+
+static float value_element(const tile *tl, const char *v, int64_t n,
+                           int64_t d) {
+  int64_t width = tl->run->table->value_dim;
+  if (tl->code->pack == 1) return ((const float *)v)[n * width + d];
+  return dil_bf16_to_f32(
+      ((const uint16_t *)v)[(n / 2 * width + d) * 2 + n % 2]);
+}
+
+static float weight_element(const tile *tl, int64_t n, int32_t lane) {
+  int32_t lanes = tl->code->lanes;
+  if (tl->code->pack == 1) return tl->p[n * lanes + lane];
+  return dil_bf16_to_f32(
+      ((const uint16_t *)tl->p)[(n / 2 * lanes + lane) * 2 + n % 2]);
+}
+
+static bool is_finite_row(const tile *tl, const char *v, int64_t n) {
+  for (int64_t d = 0; d < tl->run->table->value_dim; d++)
+    if (!isfinite(value_element(tl, v, n, d))) return false;
+  return true;
+}
+
+static void clear_row(const tile *tl, char *v, int64_t n) {
+  int64_t width = tl->run->table->value_dim;
+  if (tl->code->pack == 1) {
+    memset(v + n * width * 4, 0, (size_t)width * 4);
+    return;
+  }
+  for (int64_t d = 0; d < width; d++)
+    ((uint16_t *)v)[(n / 2 * width + d) * 2 + n % 2] = 0;
+}
+
+/* A partial tile whose values hold NaN or Inf: 0 * NaN is NaN, so such rows
+ * are taken out of the product and given only to the lanes that see them. */
+static void add_values_apart(tile *tl, const char *v, int64_t n) {
+  int64_t bytes = round_up(n, tl->code->pack) * tl->v_bytes;
+  memcpy(tl->v_clean, v, (size_t)bytes);
+  for (int64_t i = 0; i < n; i++)
+    if (!is_finite_row(tl, v, i)) clear_row(tl, tl->v_clean, i);
+  tl->code->pv(tl->v_clean, tl->p, tl->o, tl->alpha, n);
+  for (int64_t i = 0; i < n; i++) {
+    if (is_finite_row(tl, v, i)) continue;
+    for (int32_t lane = 0; lane < tl->code->lanes; lane++) {
+      float weight = weight_element(tl, i, lane);
+      if (weight == 0) continue;
+      for (int64_t d = 0; d < tl->run->table->value_dim; d++)
+        tl->o[d * tl->code->lanes + lane] +=
+            weight * value_element(tl, v, i, d);
+    }
+  }
+}
+
+/* predicates 0: every pair is kept. copies: branches this visit stands for. */
+static void visit(tile *tl, const stretch *keys, uint64_t predicates,
+                  int32_t chain, int32_t copies) {
+  const dil_code *code = tl->code;
+  const dil_env *env = &tl->env.env;
+  int64_t n = keys->n1 - keys->n0, at = keys->slot + keys->n0;
+  const char *v = tl->v + at * tl->v_bytes;
+  float c2 = env->scale * log2_e, bias = copies > 1 ? log2f((float)copies) : 0;
+  bool rewrite = predicates || tl->run->table->scored || !(c2 > 0);
+  code->qk(tl->k + at * tl->k_bytes, tl->qt, tl->s, tl->mx, n);
+  if (rewrite || tl->run->drop)
+    for (int64_t i = 0; i < n; i++)
+      tl->j[i] = key_position(tl, keys, keys->n0 + i);
+  if (rewrite) {
+    code->modify[chain](tl->s, tl->mx, n, tl->t, tl->j, predicates, env, NULL);
+    c2 = log2_e;
+  }
+  if (tl->run->drop)
+    code->softmax_drop(tl->s, tl->p, n, c2, bias, tl->mx, tl->m, tl->l,
+                       tl->alpha, tl->t, tl->j, env);
+  else
+    code->softmax(tl->s, tl->p, n, c2, bias, tl->mx, tl->m, tl->l, tl->alpha);
+  if (predicates && !tl->finite) add_values_apart(tl, v, n);
+  else code->pv(v, tl->p, tl->o, tl->alpha, n);
+}
+
+/* ---- runs of keys: cover, then visits ------------------------------------ */
+
+/* Branches of a run that ask the same: one predicate, one score chain. */
+typedef struct group {
+  int32_t predicate, chain, copies;
+  uint8_t cover; /* dil_cover; PARTIAL until resolved */
+} group;
+
+typedef struct groups {
+  int32_t count;
+  int32_t t0, t1; /* first and last query position */
+  group of[DIL_BRANCH_MAX];
+} groups;
+
+static void groups_add(groups *g, const dil_branch *branch) {
+  for (int32_t i = 0; i < g->count; i++)
+    if (g->of[i].predicate == branch->predicate &&
+        g->of[i].chain == branch->chain) {
+      g->of[i].copies++;
+      return;
+    }
+  uint8_t cover = branch->predicate < 0 ? DIL_FULL : DIL_PARTIAL;
+  g->of[g->count++] =
+      (group){branch->predicate, branch->chain, 1, cover};
+}
+
+static dil_cover window_cover(const dil_predicate *p, int64_t t0, int64_t t1,
+                              int64_t j0, int64_t j1) {
+  if (p->right != DIL_ENDLESS && j0 - t1 > p->right) return DIL_EMPTY;
+  if (p->left != DIL_ENDLESS && t0 - j1 > p->left) return DIL_EMPTY;
+  bool full = (p->right == DIL_ENDLESS || j1 - t0 <= p->right) &&
+              (p->left == DIL_ENDLESS || t1 - j0 <= p->left);
+  return full ? DIL_FULL : DIL_PARTIAL;
+}
+
+/* Settles what can be settled for keys j0..j1; false when nothing is left. */
+static bool groups_resolve(const tile *tl, groups *g, int32_t j0, int32_t j1) {
+  bool some = false;
+  for (int32_t i = 0; i < g->count; i++) {
+    if (g->of[i].cover == DIL_PARTIAL) {
+      int32_t p = g->of[i].predicate;
+      const dil_predicate *predicate = &tl->run->table->predicates[p];
+      dil_cover cover = window_cover(predicate, g->t0, g->t1, j0, j1);
+      if (cover != DIL_EMPTY && predicate->masked)
+        cover = (dil_cover)tl->code->cover(p, &tl->env.env, g->t0, g->t1, j0,
+                                           j1);
+      g->of[i].cover = (uint8_t)cover;
+    }
+    some |= g->of[i].cover != DIL_EMPTY;
+  }
+  return some;
+}
+
+/* Key rows of a stretch that the windows of these groups can reach: what
+ * stands outside is invisible to every row of the tile. */
+static stretch trim(const tile *tl, const groups *g, uint64_t which,
+                    stretch keys) {
+  int64_t low = INT64_MAX, high = INT64_MIN;
+  for (uint64_t rest = which; rest; rest &= rest - 1) {
+    const dil_predicate *p =
+        &tl->run->table
+             ->predicates[g->of[__builtin_ctzll(rest)].predicate];
+    low = minimum(low, p->left == DIL_ENDLESS ? INT64_MIN : g->t0 - p->left);
+    high = maximum(high,
+                   p->right == DIL_ENDLESS ? INT64_MAX : g->t1 + p->right);
+  }
+  int64_t base = keys.cell.low;
+  if (low > base) {
+    int64_t first = shape_rows(&tl->key, keys.c, low - base);
+    keys.n0 = maximum(keys.n0, floor_to(first, tl->code->pack));
+  }
+  if (high < keys.cell.high)
+    keys.n1 =
+        minimum(keys.n1, shape_rows(&tl->key, keys.c, high + 1 - base));
+  return keys;
+}
+
+static void visit_partial(tile *tl, const groups *g, uint64_t which,
+                          stretch keys, int32_t copies) {
+  uint64_t predicates = 0;
+  for (uint64_t rest = which; rest; rest &= rest - 1)
+    predicates |= 1ull << g->of[__builtin_ctzll(rest)].predicate;
+  keys = trim(tl, g, which, keys);
+  int32_t chain = g->of[__builtin_ctzll(which)].chain;
+  if (keys.n0 < keys.n1) visit(tl, &keys, predicates, chain, copies);
+}
+
+/* `union`: a key counts once, however many branches reach it. */
+static void visit_union(tile *tl, const groups *g, const stretch *keys) {
+  uint64_t partial = 0;
+  for (int32_t i = 0; i < g->count; i++) {
+    if (g->of[i].cover == DIL_FULL) {
+      visit(tl, keys, 0, g->of[i].chain, 1);
+      return;
+    }
+    if (g->of[i].cover == DIL_PARTIAL) partial |= 1ull << i;
+  }
+  visit_partial(tl, g, partial, *keys, 1);
+}
+
+/* `softmax`: full groups of one score chain share a visit; a partial group
+ * stands alone, since its copies differ from pair to pair. */
+static void visit_multiset(tile *tl, const groups *g, const stretch *keys) {
+  uint64_t done = 0;
+  for (int32_t i = 0; i < g->count; i++) {
+    const group *first = &g->of[i];
+    if (done >> i & 1 || first->cover == DIL_EMPTY) continue;
+    if (first->cover == DIL_PARTIAL) {
+      visit_partial(tl, g, 1ull << i, *keys, first->copies);
+      continue;
+    }
+    int32_t copies = 0;
+    for (int32_t k = i; k < g->count; k++)
+      if (g->of[k].cover == DIL_FULL && g->of[k].chain == first->chain) {
+        copies += g->of[k].copies;
+        done |= 1ull << k;
+      }
+    visit(tl, keys, 0, first->chain, copies);
+  }
+}
+
+static bool is_resolved(const groups *g) {
+  for (int32_t i = 0; i < g->count; i++)
+    if (g->of[i].cover == DIL_PARTIAL) return false;
+  return true;
+}
+
+/* Descends on halves of a stretch until it is settled or one tile. */
+static void visit_stretch(tile *tl, groups g, stretch keys, int64_t step) {
+  if (!groups_resolve(tl, &g, key_position(tl, &keys, keys.n0),
+                      key_position(tl, &keys, keys.n1 - 1)))
+    return;
+  int64_t tiles = (keys.n1 - keys.n0 + step - 1) / step;
+  if (tiles > 1 && !is_resolved(&g)) {
+    stretch left = keys, right = keys;
+    left.n1 = right.n0 = keys.n0 + tiles / 2 * step;
+    visit_stretch(tl, g, left, step);
+    visit_stretch(tl, g, right, step);
+    return;
+  }
+  for (int64_t n = keys.n0; n < keys.n1; n += step) {
+    stretch one = keys;
+    one.n0 = n;
+    one.n1 = minimum(n + step, keys.n1);
+    if (tl->run->table->combine == DIL_COMBINE_UNION)
+      visit_union(tl, &g, &one);
+    else visit_multiset(tl, &g, &one);
+  }
+}
+
+/* Keys a tile: evenly shared, unless blocks of a mask want whole tiles. */
+static int64_t tile_step(const tile *tl, const groups *g, int64_t n) {
+  int64_t most = tl->code->tile_keys;
+  for (int32_t i = 0; i < g->count; i++)
+    if (g->of[i].predicate >= 0 &&
+        tl->run->table->predicates[g->of[i].predicate].masked)
+      return most;
+  int64_t tiles = (n + most - 1) / most;
+  return minimum(most, round_up((n + tiles - 1) / tiles,
+                                2 * tl->code->key_block));
+}
+
+static void visit_run(tile *tl, uint64_t branches, stretch keys) {
+  groups g = {.t0 = tl->t[0], .t1 = tl->t[tl->code->lanes - 1]};
+  for (uint64_t rest = branches; rest; rest &= rest - 1)
+    groups_add(&g, &tl->run->table->branches[__builtin_ctzll(rest)]);
+  visit_stretch(tl, g, keys, tile_step(tl, &g, keys.n1 - keys.n0));
+}
+
+/* Every run of the block that `branches` of the query's class reach. */
+static void visit_block(tile *tl, cell query, uint64_t branches) {
+  int64_t slot = 0;
+  for (int64_t at = tl->low; at < tl->high;) {
+    cell c = walk_cell(&tl->walk, at, tl->high);
+    uint64_t near = walk_together(&tl->walk, query, c, branches);
+    walk_shape(&tl->walk, c, &tl->key);
+    for (int32_t i = 0; i < tl->key.count; i++) {
+      if (!tl->key.branches[i]) continue;
+      int64_t n = shape_rows(&tl->key, i, c.high - c.low);
+      uint64_t reach = near & tl->key.branches[i];
+      stretch keys = {c, i, slot, 0, n};
+      if (reach && n) {
+        if (tl->run->table->dedup) visit_run(tl, reach, keys);
+        else
+          for (; reach; reach &= reach - 1)
+            visit_run(tl, reach & -reach, keys);
+      }
+      slot += round_up(n, tl->walk.round);
+    }
+    at = c.high;
+  }
+}
+
+/* ---- a tile's beginning and end ------------------------------------------ */
+
+static void load_queries(tile *tl, cell query, int32_t c, int64_t n0,
+                         int64_t n1, int64_t b) {
+  const run *r = tl->run;
+  rows q = run_rows(&r->call->q, b, tl->walk.head);
+  for (int32_t lane = 0; lane < tl->code->lanes; lane++)
+    tl->t[lane] = (int32_t)(query.low + shape_row(&tl->query, c,
+                                                  minimum(n0 + lane, n1 - 1)));
+  q.base -= (run_keys(r, b) - r->N) * q.stride; /* row i is position t */
+  pack_queries(&q, tl->t, tl->code->lanes, tl->code->pack, tl->qt, tl->spare);
+}
+
+/* An empty state, or the one that an earlier pass left. `first` is the
+ * position of query row 0. */
+static void load_state(tile *tl, int64_t b, int64_t first) {
+  int32_t lanes = tl->code->lanes, width = tl->run->table->value_dim;
+  memset(tl->o, 0, (size_t)(width * lanes) * sizeof(float));
+  for (int32_t lane = 0; lane < lanes; lane++) {
+    tl->m[lane] = -INFINITY;
+    tl->l[lane] = 0;
+    if (tl->finish != FINISH_RESUME) continue;
+    int64_t n = tl->t[lane] - first;
+    float lse = *run_lse(tl->run, b, n, tl->walk.head);
+    const float *row =
+        (const float *)run_output(tl->run, b, n, tl->walk.head);
+    if (lse == -INFINITY) continue;
+    tl->m[lane] = lse * log2_e;
+    tl->l[lane] = 1;
+    for (int32_t d = 0; d < width; d++) tl->o[d * lanes + lane] = row[d];
+  }
+}
+
+static void store_rows(tile *tl, int64_t b, int64_t count, int64_t first) {
+  const run *r = tl->run;
+  char *out[DIL_LANES_MAX] = {0};
+  for (int32_t lane = 0; lane < tl->code->lanes; lane++) {
+    bool none = tl->l[lane] == 0;
+    tl->mx[lane] = none ? 0 : r->weight / tl->l[lane];
+    if (lane >= count) continue;
+    int64_t n = tl->t[lane] - first;
+    out[lane] = run_output(r, b, n, tl->walk.head);
+    float *lse = run_lse(r, b, n, tl->walk.head);
+    if (lse && tl->finish != FINISH_ADD)
+      *lse = none ? -INFINITY : tl->m[lane] * ln_2 + logf(tl->l[lane]);
+  }
+  bool state = tl->finish != FINISH_WRITE;
+  unpack_rows(tl->o, r->table->value_dim, tl->code->lanes, tl->mx, out,
+              state ? DIL_F32 : r->table->dtype, tl->finish == FINISH_ADD);
+}
+
+void tile_run(tile *tl, cell query, int32_t c, int64_t n0, int64_t n1,
+              int64_t b) {
+  int64_t first = run_keys(tl->run, b) - tl->run->N;
+  load_queries(tl, query, c, n0, n1, b);
+  load_state(tl, b, first);
+  visit_block(tl, query, tl->query.branches[c]);
+  store_rows(tl, b, n1 - n0, first);
+}

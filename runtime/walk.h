@@ -1,0 +1,205 @@
+/* walk.h - how a run moves over a plan: what kernel.c, walk.c, pack.c, tile.c,
+ * tiles.c and rows.c share.
+ *
+ * Positions are cut into cells: stretches in which no branch of the pass
+ * changes its segment. Inside a cell the rows that the same branches select
+ * form a class: a few residues of the pass's period. Keys are packed cell by
+ * cell and class by class, so that whatever a class of queries sees is a list
+ * of contiguous runs. */
+#ifndef DIL_WALK_H
+#define DIL_WALK_H
+
+#include "rt.h"
+
+/* ---- walk.c: cells, classes, rows ---------------------------------------- */
+
+/* The classes of one cell and head. Rows are counted from the cell's start:
+ * class c has the offsets offset[first[c]] .. offset[first[c + 1] - 1] of each
+ * period, rising. A class with branches 0 holds the rows nobody selects. */
+typedef struct shape {
+  int64_t period;
+  uint64_t served;   /* branches that live in this cell for this head */
+  int64_t *residue;  /* [DIL_BRANCH_MAX] first selected offset, by branch */
+  int32_t count;     /* classes */
+  uint64_t *branches; /* [period] by class */
+  int32_t *first;     /* [period + 1] */
+  int32_t *offset;    /* [period] */
+} shape;
+
+typedef struct cell {
+  int64_t low, high; /* positions, high not included */
+} cell;
+
+/* What stays the same for one batch row and head of a pass. */
+typedef struct walk {
+  const dil_table *table;
+  const dil_pass *pass;
+  uint64_t served;    /* branches of the pass that serve the head */
+  int32_t head;
+  int32_t round;      /* runs of packed rows start at a multiple of this */
+  int64_t keys;       /* M of this batch row */
+} walk;
+
+size_t shape_size(int64_t period);
+void shape_init(shape *s, int64_t period, void *memory);
+/* Forgets the cell; `period` may be any up to the one of shape_init. */
+void shape_reset(shape *s, int64_t period);
+/* The branches of the pass that serve a head. */
+uint64_t walk_served(const dil_table *table, const dil_pass *pass,
+                     int32_t head);
+/* The cell at position t, clipped to `high`. */
+cell walk_cell(const walk *w, int64_t t, int64_t high);
+/* Fills s for a cell; quick when it is like the one before. */
+void walk_shape(const walk *w, cell c, shape *s);
+/* Branches in `among` whose segment holds both cells. */
+uint64_t walk_together(const walk *w, cell a, cell b, uint64_t among);
+/* Rows of class c at offsets below `length`, and the offset of row n. */
+int64_t shape_rows(const shape *s, int32_t c, int64_t length);
+int64_t shape_row(const shape *s, int32_t c, int64_t n);
+/* Packed rows of a whole cell. */
+int64_t walk_slots(const walk *w, cell c, const shape *s);
+
+static inline int64_t round_up(int64_t n, int64_t to) {
+  return (n + to - 1) / to * to;
+}
+static inline int64_t floor_to(int64_t n, int64_t to) {
+  int64_t rest = n % to;
+  return n - (rest < 0 ? rest + to : rest);
+}
+static inline int64_t minimum(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t maximum(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* ---- pack.c: between the caller's rows and the kernel's layouts ---------- */
+
+/* How one tensor's rows lie, for one batch row and head: row at position p is
+ * at base + p * stride bytes. */
+typedef struct rows {
+  const char *base;
+  int64_t stride;
+  dil_dtype dtype;
+  int32_t width;  /* elements a row */
+} rows;
+
+/* Packed bytes of one key row, for a pack factor (see dil_code). */
+int64_t pack_key_bytes(int32_t width, int32_t pack);
+int64_t pack_value_bytes(int32_t width, int32_t pack);
+/* Key rows to slots: row n of class c for n in n0..n1-1, at out + n rows. */
+void pack_keys(const rows *from, const shape *s, int32_t c, int64_t low,
+               int64_t n0, int64_t n1, int32_t pack, char *out);
+/* Value rows likewise; with pack 2, n0 is even and an odd end is padded with
+ * a zero row. True when every element is finite. */
+bool pack_values(const rows *from, const shape *s, int32_t c, int64_t low,
+                 int64_t n0, int64_t n1, int32_t pack, char *out);
+/* `lanes` query rows at positions t[] to the transposed layout. */
+void pack_queries(const rows *from, const int32_t *t, int32_t lanes,
+                  int32_t pack, void *qt, float *spare);
+/* Rows of f32 sums o[width][lanes], each times factor[lane], to memory; or
+ * added to what is there (f32 only). out[lane] NULL skips a lane. */
+void unpack_rows(const float *o, int32_t width, int32_t lanes,
+                 const float *factor, char *const *out, dil_dtype dtype,
+                 bool add);
+/* One row of `width` elements to f32, and back. */
+void row_to_f32(const void *from, dil_dtype dtype, int32_t width, float *out);
+void row_from_f32(const float *from, dil_dtype dtype, int32_t width, void *out);
+
+/* ---- run.c: one run --------------------------------------------------- */
+
+/* How a pass leaves the rows it touches. */
+typedef enum finish {
+  FINISH_WRITE,   /* nobody else touches the head: the final output */
+  FINISH_RESUME,  /* state in f32: continue it, leave it advanced */
+  FINISH_ADD      /* `mean` and `sum`: add the own softmax to the state */
+} finish;
+
+/* One dil_kernel_run: the call, what follows from it, and its memory. */
+typedef struct run {
+  const dil_table *table;
+  const dil_code *code[DIL_VARIANT_COUNT];
+  const dil_call *call;
+  dil_threads *threads;
+  int64_t B, N, M;
+  float scale;
+  float weight;            /* of a pass's own softmax: 1, or 1 / G (`mean`) */
+  bool drop;
+  dil_env_input inputs[DIL_INPUT_MAX];
+  const struct bounds *bounds; /* of the inputs; see input.c */
+  /* f32 state of the heads that several passes touch: o like call->o in
+   * [B, N, H, Dv], lse [B, H, N]. NULL when no head needs it. */
+  float *state_o, *state_lse;
+  const bool *chained;     /* [heads]: touched by more than one pass */
+  char *scratch;           /* 64-byte aligned */
+  int64_t scratch_bytes;
+} run;
+
+static inline int64_t run_keys(const run *r, int64_t b) {
+  return r->call->lengths ? r->call->lengths[b] : r->M;
+}
+/* Checks the call against the table; fills B, N, M, scale, weight, drop. */
+dil_status run_check(run *r);
+/* What a pass takes for N query rows. */
+dil_variant run_variant(const dil_table *table, const dil_pass *pass,
+                        int64_t N);
+/* Scratch bytes of the whole run, and the run in that much memory. */
+int64_t run_bytes(const run *r);
+void run_passes(run *r, char *memory);
+
+finish run_finish(const run *r, int32_t head);
+/* Where query row n of (b, h) is written, and its lse (NULL: not wanted). */
+char *run_output(const run *r, int64_t b, int64_t n, int32_t h);
+float *run_lse(const run *r, int64_t b, int64_t n, int32_t h);
+rows run_rows(const dil_tensor *tensor, int64_t b, int32_t head);
+
+/* An environment for expressions that also finds the bounds of inputs. */
+typedef struct run_env {
+  dil_env env; /* first: the generated code sees only this */
+  const run *run;
+} run_env;
+void run_env_init(const run *r, int64_t b, int32_t h, run_env *env);
+
+/* ---- input.c: declared inputs at a call ---------------------------------- */
+
+/* Binds and checks the call's inputs; needs r->call, B, N, M and a `dimension`
+ * function of the kernel. */
+dil_status input_bind(run *r, const dil_code *code);
+/* Blockwise bounds along the last axis, once a call. */
+int64_t input_bounds_bytes(const run *r);
+void input_bounds_fill(run *r, void *memory);
+void input_range(const dil_env *env, int32_t index, int32_t axis,
+                 const int32_t *at, int32_t first, int32_t last, double *low,
+                 double *high);
+
+/* ---- tile.c: one tile of queries over its keys --------------------------- */
+
+/* Buffers of one worker, cut from its scratch. */
+typedef struct tile {
+  const run *run;
+  const dil_code *code;
+  run_env env;
+  walk walk;
+  shape query, key;
+  finish finish;
+  /* the packed block */
+  const char *k, *v;
+  bool finite;             /* no NaN or Inf among the block's values */
+  int64_t k_bytes, v_bytes; /* of one packed row */
+  int64_t low, high;       /* positions of the block's keys */
+  float *qt, *s, *p, *o, *m, *l, *mx, *alpha, *spare;
+  int32_t *t, *j;
+  char *v_clean;           /* a copy of a value tile without bad rows */
+} tile;
+
+int64_t tile_bytes(const dil_table *table, const dil_code *code);
+void tile_init(tile *tl, const run *r, char *memory);
+/* Runs rows n0..n1-1 (at most `lanes`) of class c of the query cell. */
+void tile_run(tile *tl, cell query, int32_t c, int64_t n0, int64_t n1,
+              int64_t b);
+
+/* ---- tiles.c and rows.c: the two ways to run a pass ---------------------- */
+
+/* Scratch bytes for a pass, and the pass itself. */
+int64_t tiles_bytes(const run *r, const dil_pass *pass);
+void tiles_run(run *r, const dil_pass *pass);
+int64_t rows_bytes(const run *r, const dil_pass *pass);
+void rows_run(run *r, const dil_pass *pass);
+
+#endif
