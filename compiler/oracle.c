@@ -91,9 +91,9 @@ static key_range keys_of(const row *r, const branch *b) {
   int64_t phase = b->phase[r->h];
   if (positive_part(t - start, b->dilation) != phase) return none;
   int64_t first = start, last = end - 1;
-  if (b->left != DIL_ENDLESS && first < t - b->left) first = t - b->left;
+  if (b->left != DIL_ENDLESS && t - first > b->left) first = t - b->left;
   if (b->causal && last > t) last = t;
-  if (b->right != DIL_ENDLESS && last > t + b->right) last = t + b->right;
+  if (b->right != DIL_ENDLESS && last - t > b->right) last = t + b->right;
   first += positive_part(start + phase - first, b->dilation);
   return (key_range){first, last, b->dilation};
 }
@@ -145,14 +145,22 @@ static bool is_repeated(row *r, int32_t index, int64_t j) {
 
 /* ---- one key ------------------------------------------------------------- */
 
+/* Four sums side by side, so that long rows do not wait for each addition. */
+static double product(const double *a, const double *b, int64_t count) {
+  double sum[4] = {0, 0, 0, 0};
+  int64_t d = 0;
+  for (; d + 4 <= count; d += 4)
+    for (int lane = 0; lane < 4; lane++) sum[lane] += a[d + lane] * b[d + lane];
+  for (; d < count; d++) sum[0] += a[d] * b[d];
+  return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
 static double score_of(row *r, const branch *b, int64_t j) {
   const dil_tensor *k = &r->call->k;
   int64_t count = r->pattern->head_dim;
   read_row(k, row_start(k, r->b, j, r->kv), count, r->key);
-  double sum = 0;
-  for (int64_t d = 0; d < count; d++) sum += r->q[d] * r->key[d];
   r->point.j = (int32_t)j;
-  r->point.s = r->scale * sum;
+  r->point.s = r->scale * product(r->q, r->key, count);
   for (int32_t n = 0; n < b->score_count; n++) {
     value v = expr_eval(b->score[n], &r->point, true);
     r->point.s =

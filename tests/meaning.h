@@ -74,4 +74,27 @@ static inline expr *make_input(arena *a, int32_t index, expr_type type,
   return e;
 }
 
+/* ---- meaning.c: patterns ------------------------------------------------- */
+
+/* f32, softmax, `branches` branches of the whole sequence with dilation 1,
+ * all heads, no windows. */
+pattern *make_pattern(arena *a, int64_t heads, int64_t kv_heads,
+                      int64_t head_dim, int64_t value_dim,
+                      int32_t branches);
+/* The phases by their definition; after kinds and dilations are set. */
+void set_phases(arena *a, pattern *p);
+
+enum { DOC, SLOPE, KEPT, GIVEN_COUNT, GIVEN_BLOCK = 3 };
+/* input doc : i32[B, M], slope : f32[H], kept : u8[H, nb, nb] of blocks of
+ * GIVEN_BLOCK. */
+void add_inputs(arena *a, pattern *p);
+
+void add_mask(arena *a, branch *b, expr *mask);
+void add_score(arena *a, branch *b, expr *score);
+void add_keep(arena *a, keeps *level, int64_t block, keep one);
+
+/* Anything the language has but `keep top`, `keep mass` and, where `scores`
+ * is no, scores; conditions in about half of them. */
+pattern *random_pattern(arena *a, uint64_t *state, bool scores);
+
 #endif

@@ -20,7 +20,7 @@ enum { LONG = 8, SHORT = 4 };
 static const int32_t whole[LONG] = {3, -7, INT32_MAX, 0, INT32_MIN, 2, 2, 64};
 static const float part[LONG] = {0.5f, -1e30f, 0, 3, -0.0f, 1e-40f, 7, -2};
 static const dil_input names[] = {
-    {"whole", DIL_I32, 1}, {"part", DIL_F32, 1}, {"table", DIL_I32, 2}};
+    {.name = "whole"}, {.name = "part"}, {.name = "table"}};
 
 static value read_input(void *context, int32_t index, const int32_t *at) {
   (void)context;
@@ -37,10 +37,10 @@ static interval read_range(void *context, int32_t index, int32_t axis,
   bool outside = first < 0 || last >= LONG;
   interval all = {outside ? 0 : INFINITY, outside ? 0 : -INFINITY, false};
   for (int64_t x = first < 0 ? 0 : first; x <= last && x < LONG; x++) {
-    int32_t place[DIL_RANK_MAX];
-    memcpy(place, at, sizeof place);
-    place[axis] = (int32_t)x;
-    value v = read_input(context, index, place);
+    int32_t spot[DIL_RANK_MAX];
+    memcpy(spot, at, sizeof spot);
+    spot[axis] = (int32_t)x;
+    value v = read_input(context, index, spot);
     double number = index == 1 ? v.real : (double)v.integer;
     all.low = fmin(all.low, number);
     all.high = fmax(all.high, number);
