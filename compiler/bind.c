@@ -1,0 +1,388 @@
+/* bind.c - makes a call out of what the command line gives. In: options and a
+ * pattern. Out: a dil_call whose sizes agree, or a message that names the two
+ * that do not. See bind.h. */
+#include "bind.h"
+#include "npy.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const size_names[BIND_SIZE_COUNT] = {"batch rows", "queries",
+                                                        "keys"};
+
+dil_status binding_open(arena *a, const options *o, const pattern *p,
+                        binding *b) {
+  *b = (binding){.arena = a, .options = o, .pattern = p};
+  b->call = (dil_call){.size = sizeof b->call,
+                       .seed = o->seed,
+                       .train = o->train,
+                       .scale = o->scale};
+  b->threads = dil_threads_new((int32_t)o->threads);
+  return b->threads ? DIL_OK : DIL_MEMORY;
+}
+
+void binding_free(binding *b) {
+  for (int32_t i = 0; i < b->buffer_count; i++) free(b->buffer[i]);
+  dil_threads_free(b->threads);
+}
+
+/* ---- sizes --------------------------------------------------------------- */
+
+static dil_status claim_size(binding *b, bind_size which, int64_t size,
+                             const char *who) {
+  if (b->claimed[which] && b->size[which] != size)
+    return dil_fail(DIL_INPUT, "%s has %lld %s, but %s has %lld", who,
+                    (long long)size, size_names[which], b->claimed[which],
+                    (long long)b->size[which]);
+  if (b->claimed[which]) return DIL_OK;
+  b->size[which] = size;
+  b->claimed[which] = who;
+  return DIL_OK;
+}
+
+static dil_status claim_options(binding *b) {
+  const options *o = b->options;
+  dil_status status = DIL_OK;
+  if (o->seen[OPTION_BATCH])
+    status = claim_size(b, BIND_B, o->batch, "--batch");
+  if (!status && o->seen[OPTION_SEQ])
+    status = claim_size(b, BIND_N, o->seq, "--seq");
+  if (!status && o->seen[OPTION_KEYS])
+    status = claim_size(b, BIND_M, o->keys, "--keys");
+  return status;
+}
+
+/* What nobody has said: one batch row, `seq` queries, as many keys. */
+static dil_status default_sizes(binding *b, int64_t seq) {
+  if (!b->claimed[BIND_N] && seq < 0)
+    return dil_fail(DIL_USAGE, "how many queries? say --seq N");
+  claim_size(b, BIND_B, b->claimed[BIND_B] ? b->size[BIND_B] : 1, "one");
+  claim_size(b, BIND_N, b->claimed[BIND_N] ? b->size[BIND_N] : seq, "one");
+  claim_size(b, BIND_M, b->claimed[BIND_M] ? b->size[BIND_M] : b->size[BIND_N],
+             "--seq");
+  return DIL_OK;
+}
+
+/* Shapes of q, k, v, o without data: enough for cover and the masks. */
+static void shape_call(binding *b) {
+  const pattern *p = b->pattern;
+  const int64_t *s = b->size;
+  const int64_t q[] = {s[BIND_B], s[BIND_N], p->heads, p->head_dim};
+  const int64_t k[] = {s[BIND_B], s[BIND_M], p->kv_heads, p->head_dim};
+  const int64_t v[] = {s[BIND_B], s[BIND_M], p->kv_heads, p->value_dim};
+  const int64_t out[] = {s[BIND_B], s[BIND_N], p->heads, p->value_dim};
+  const int64_t lse[] = {s[BIND_B], p->heads, s[BIND_N]};
+  b->call.q = dil_tensor_make(NULL, p->dtype, 4, q);
+  b->call.k = dil_tensor_make(NULL, p->dtype, 4, k);
+  b->call.v = dil_tensor_make(NULL, p->dtype, 4, v);
+  b->call.o = dil_tensor_make(NULL, p->dtype, 4, out);
+  b->call.lse = dil_tensor_make(NULL, DIL_F32, 3, lse);
+}
+
+dil_status binding_sizes(binding *b, int64_t seq) {
+  dil_status status = claim_options(b);
+  if (!status) status = default_sizes(b, seq);
+  if (!status) shape_call(b);
+  return status;
+}
+
+/* ---- declared inputs ----------------------------------------------------- */
+
+static bool expr_reads(const expr *e, int32_t input) {
+  if (e->op == EXPR_INPUT && e->integer == input) return true;
+  for (int32_t i = 0; i < e->count; i++)
+    if (expr_reads(e->arg[i], input)) return true;
+  return false;
+}
+
+static bool branch_keeps_by(const branch *b, int32_t input) {
+  for (int32_t i = 0; i < b->mask_count; i++)
+    if (expr_reads(b->mask[i], input)) return true;
+  for (int32_t level = 0; level < 2; level++)
+    for (int32_t i = 0; i < b->keeps[level].count; i++) {
+      const keep *k = &b->keeps[level].keep[i];
+      if (k->kind == KEEP_FROM && k->input == input) return true;
+      if (k->kind == KEEP_EXPR && expr_reads(k->condition, input)) return true;
+    }
+  return false;
+}
+
+static bool decides_pairs(const pattern *p, int32_t input) {
+  for (int32_t i = 0; i < p->branch_count; i++)
+    if (branch_keeps_by(&p->branch[i], input)) return true;
+  return false;
+}
+
+static const char *given_input(const options *o, const char *name) {
+  for (int32_t i = 0; i < o->input.count; i++)
+    if (!strcmp(o->input.pair[i].name, name)) return o->input.pair[i].value;
+  return NULL;
+}
+
+static dil_status check_names(const binding *b) {
+  const pattern *p = b->pattern;
+  const char *names[DIL_INPUT_MAX];
+  for (int32_t i = 0; i < p->input_count; i++) names[i] = p->input[i].name;
+  for (int32_t g = 0; g < b->options->input.count; g++) {
+    const char *name = b->options->input.pair[g].name;
+    int32_t i = 0;
+    while (i < p->input_count && strcmp(names[i], name)) i++;
+    if (i < p->input_count) continue;
+    const char *near = diag_nearest(name, names, p->input_count);
+    return dil_fail(DIL_INPUT, "pattern '%s' has no input '%s'%s%s%s", p->name,
+                    name, near ? ", did you mean '" : "", near ? near : "",
+                    near ? "'?" : "");
+  }
+  return DIL_OK;
+}
+
+static void input_shape(const binding *b, int32_t index, int64_t *shape) {
+  expr_point point = {.B = (int32_t)b->size[BIND_B],
+                      .N = (int32_t)b->size[BIND_N],
+                      .M = (int32_t)b->size[BIND_M]};
+  for (int32_t axis = 0; axis < b->pattern->input[index].rank; axis++)
+    shape[axis] =
+        expr_eval(b->pattern->dimension[index][axis], &point, false).integer;
+}
+
+static bool is_float(dil_dtype dtype) {
+  return dtype <= DIL_F16;
+}
+
+/* A file's elements as a tensor of `dtype`; kinds do not mix. */
+static dil_status load_array(binding *b, const char *path, dil_dtype dtype,
+                             dil_npy *file, dil_tensor *tensor) {
+  if (is_float(file->tensor.dtype) != is_float(dtype) ||
+      (!is_float(dtype) && file->tensor.dtype != dtype))
+    return dil_fail(DIL_INPUT, "'%s' holds %s, %s is wanted", path,
+                    dil_dtype_name(file->tensor.dtype), dil_dtype_name(dtype));
+  dil_status status =
+      bind_reserve(b, dtype, file->tensor.rank, file->tensor.shape, tensor);
+  if (!status) bind_convert(b, &file->tensor, tensor);
+  return status;
+}
+
+static bool same_shape(const dil_tensor *a, const dil_tensor *b) {
+  return a->rank == b->rank &&
+         !memcmp(a->shape, b->shape, (size_t)a->rank * sizeof *a->shape);
+}
+
+static dil_status load_input(binding *b, int32_t index, const char *path,
+                             const int64_t *shape) {
+  const dil_input *in = &b->pattern->input[index];
+  dil_tensor want = dil_tensor_make(NULL, in->dtype, in->rank, shape);
+  dil_npy file;
+  dil_status status = dil_npy_read(path, &file);
+  if (status) return status;
+  if (!same_shape(&file.tensor, &want))
+    status = dil_fail(DIL_INPUT, "input '%s' is %s here, but '%s' is %s",
+                      in->name, bind_shape_text(b->arena, &want), path,
+                      bind_shape_text(b->arena, &file.tensor));
+  else
+    status = load_array(b, path, in->dtype, &file, &b->inputs[index]);
+  dil_npy_free(&file);
+  return status;
+}
+
+static dil_status bind_input(binding *b, int32_t index, bool needed) {
+  const dil_input *in = &b->pattern->input[index];
+  const char *path = given_input(b->options, in->name);
+  int64_t shape[DIL_RANK_MAX];
+  input_shape(b, index, shape);
+  b->inputs[index] = dil_tensor_make(NULL, in->dtype, in->rank, shape);
+  if (!path && !needed) return DIL_OK;
+  if (!path)
+    return dil_fail(DIL_INPUT,
+                    "input '%s' of pattern '%s' is not given: say --input "
+                    "%s=F.npy or --input %s=random",
+                    in->name, b->pattern->name, in->name, in->name);
+  if (strcmp(path, "random")) return load_input(b, index, path, shape);
+  dil_status status =
+      bind_reserve(b, in->dtype, in->rank, shape, &b->inputs[index]);
+  if (!status)
+    bind_random(b, b->options->random, 3 + (uint32_t)index, &b->inputs[index]);
+  return status;
+}
+
+dil_status binding_inputs(binding *b, bool all) {
+  dil_status status = check_names(b);
+  for (int32_t i = 0; !status && i < b->pattern->input_count; i++)
+    status = bind_input(b, i, all || decides_pairs(b->pattern, i));
+  b->call.inputs = b->inputs;
+  b->call.input_count = b->pattern->input_count;
+  return status;
+}
+
+/* ---- q, k, v, o, lse ----------------------------------------------------- */
+
+static const char *const array_names[] = {"--q", "--k", "--v"};
+
+/* [N, H, D] is one batch row. */
+static void add_batch(dil_tensor *t) {
+  if (t->rank != 3) return;
+  const int64_t shape[] = {1, t->shape[0], t->shape[1], t->shape[2]};
+  *t = dil_tensor_make(t->data, t->dtype, 4, shape);
+}
+
+static dil_status claim_array(binding *b, int32_t index, const char *path,
+                              const dil_tensor *t) {
+  const pattern *p = b->pattern;
+  int64_t heads = index ? p->kv_heads : p->heads;
+  int64_t dim = index == 2 ? p->value_dim : p->head_dim;
+  if (t->rank != 4 || t->shape[2] != heads || t->shape[3] != dim)
+    return dil_fail(DIL_INPUT,
+                    "'%s' is %s, but %s of pattern '%s' is [B, %s, %lld, "
+                    "%lld]",
+                    path, bind_shape_text(b->arena, t), array_names[index] + 2,
+                    p->name, index ? "M" : "N", (long long)heads,
+                    (long long)dim);
+  dil_status status = claim_size(b, BIND_B, t->shape[0], path);
+  return status ? status
+                : claim_size(b, index ? BIND_M : BIND_N, t->shape[1], path);
+}
+
+static dil_status load_tensor(binding *b, int32_t index, dil_tensor *tensor) {
+  const char *path = b->options->array[index];
+  dil_npy file;
+  dil_status status = dil_npy_read(path, &file);
+  if (status) return status;
+  add_batch(&file.tensor);
+  status = claim_array(b, index, path, &file.tensor);
+  if (!status) status = load_array(b, path, b->pattern->dtype, &file, tensor);
+  dil_npy_free(&file);
+  return status;
+}
+
+static dil_status load_tensors(binding *b, dil_tensor *loaded) {
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; !status && i < 3; i++) {
+    if (b->options->array[i])
+      status = load_tensor(b, i, &loaded[i]);
+    else if (!b->options->seen[OPTION_RANDOM] && b->options->verb == VERB_run)
+      status = dil_fail(DIL_USAGE,
+                        "%s is not given: say %s F.npy or --random "
+                        "SEED",
+                        array_names[i], array_names[i]);
+  }
+  return status;
+}
+
+static dil_status random_tensors(binding *b, const dil_tensor *loaded) {
+  dil_tensor *tensors[] = {&b->call.q, &b->call.k, &b->call.v};
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; !status && i < 3; i++) {
+    dil_tensor *t = tensors[i];
+    if (b->options->array[i])
+      *t = loaded[i];
+    else {
+      status = bind_reserve(b, t->dtype, t->rank, t->shape, t);
+      if (!status) bind_random(b, b->options->random, (uint32_t)i, t);
+    }
+  }
+  return status;
+}
+
+static dil_status bind_lengths(binding *b) {
+  const char *path = b->options->lengths;
+  if (!path) return DIL_OK;
+  int64_t shape[] = {b->size[BIND_B]};
+  dil_tensor lengths, want = dil_tensor_make(NULL, DIL_I32, 1, shape);
+  dil_npy file;
+  dil_status status = dil_npy_read(path, &file);
+  if (status) return status;
+  if (!same_shape(&file.tensor, &want))
+    status = dil_fail(DIL_INPUT, "lengths are [%lld] here, but '%s' is %s",
+                      (long long)shape[0], path,
+                      bind_shape_text(b->arena, &file.tensor));
+  else
+    status = load_array(b, path, DIL_I32, &file, &lengths);
+  dil_npy_free(&file);
+  if (status) return status;
+  b->call.lengths = lengths.data;
+  for (int64_t i = 0; i < shape[0]; i++)
+    if (b->call.lengths[i] < 0 || b->call.lengths[i] > b->size[BIND_M])
+      return dil_fail(DIL_INPUT,
+                      "'%s' has %d at batch row %lld, which is not "
+                      "in 0..%lld",
+                      path, b->call.lengths[i], (long long)i,
+                      (long long)b->size[BIND_M]);
+  return DIL_OK;
+}
+
+static dil_status check_scale(const binding *b) {
+  const options *o = b->options;
+  bool wanted = b->pattern->scale_kind == SCALE_RUNTIME;
+  if (wanted && !o->seen[OPTION_SCALE])
+    return dil_fail(DIL_INPUT,
+                    "the scale of pattern '%s' is given at run "
+                    "time: say --scale X",
+                    b->pattern->name);
+  if (!wanted && o->seen[OPTION_SCALE])
+    return dil_fail(DIL_INPUT,
+                    "pattern '%s' fixes its scale: --scale wants "
+                    "`scale runtime;` in it",
+                    b->pattern->name);
+  if (o->seen[OPTION_SEED] && !o->train)
+    return dil_fail(DIL_USAGE, "--seed is the dropout's: it wants --train");
+  return DIL_OK;
+}
+
+static dil_status bind_outputs(binding *b) {
+  dil_tensor *o = &b->call.o, *lse = &b->call.lse;
+  dil_status status = bind_reserve(b, o->dtype, o->rank, o->shape, o);
+  if (!status && pattern_has_lse(b->pattern))
+    status = bind_reserve(b, DIL_F32, lse->rank, lse->shape, lse);
+  else if (!status && b->options->lse)
+    status = dil_fail(DIL_INPUT,
+                      "pattern '%s' has no lse: its branches are "
+                      "normalised each by itself",
+                      b->pattern->name);
+  if (!status) binding_wipe(b);
+  return status;
+}
+
+dil_status binding_tensors(binding *b, int64_t seq) {
+  dil_tensor loaded[3];
+  dil_status status = check_scale(b);
+  if (!status) status = load_tensors(b, loaded);
+  if (!status) status = binding_sizes(b, seq);
+  if (!status) status = binding_inputs(b, true);
+  if (!status) status = random_tensors(b, loaded);
+  if (!status) status = bind_lengths(b);
+  return status ? status : bind_outputs(b);
+}
+
+/* All bits set is a NaN of every float type. */
+void binding_wipe(binding *b) {
+  dil_tensor *o = &b->call.o, *lse = &b->call.lse;
+  memset(o->data, 0xFF, (size_t)dil_tensor_count(o) * dil_dtype_size(o->dtype));
+  if (lse->data)
+    memset(lse->data, 0xFF, (size_t)dil_tensor_count(lse) * sizeof(float));
+}
+
+/* ---- what masks see ------------------------------------------------------ */
+
+/* Element at[] of input `index`; 0 outside of it. */
+static value read_input(void *context, int32_t index, const int32_t *at) {
+  const dil_tensor *t = &((const binding *)context)->inputs[index];
+  int64_t place = 0;
+  for (int32_t axis = 0; axis < t->rank; axis++) {
+    if (at[axis] < 0 || at[axis] >= t->shape[axis]) return (value){0};
+    place += at[axis] * t->stride[axis];
+  }
+  double element = dil_element_read(t->data, t->dtype, place);
+  return (value){is_float(t->dtype) ? 0 : (int64_t)element, element};
+}
+
+int64_t binding_keys(const binding *b, int64_t b_row) {
+  return b->call.lengths ? b->call.lengths[b_row] : b->size[BIND_M];
+}
+
+expr_point binding_point(const binding *b, int64_t b_row) {
+  return (expr_point){.b = (int32_t)b_row,
+                      .B = (int32_t)b->size[BIND_B],
+                      .N = (int32_t)b->size[BIND_N],
+                      .M = (int32_t)binding_keys(b, b_row),
+                      .input = read_input,
+                      .context = (void *)b};
+}

@@ -1,0 +1,70 @@
+/* bind.h - from options to a call: sizes, arrays, random numbers, inputs.
+ *
+ * Sizes come from arrays and options; where both speak and disagree, the
+ * message names both. Everything a binding allocates is its own. */
+#ifndef DIL_BIND_H
+#define DIL_BIND_H
+
+#include "command.h"
+
+typedef enum bind_size { BIND_B, BIND_N, BIND_M, BIND_SIZE_COUNT } bind_size;
+
+typedef struct binding {
+  arena *arena;
+  const options *options;
+  const pattern *pattern;
+  dil_threads *threads;
+  int64_t size[BIND_SIZE_COUNT];
+  const char *claimed[BIND_SIZE_COUNT]; /* who said so; NULL: nobody yet */
+  dil_call call;                        /* filled as far as was asked */
+  dil_tensor inputs[DIL_INPUT_MAX];
+  void *buffer[DIL_INPUT_MAX + 8]; /* everything to free */
+  int32_t buffer_count;
+} binding;
+
+/* Threads as the options want them; nothing else yet. */
+dil_status binding_open(arena *a, const options *o, const pattern *p,
+                        binding *b);
+void binding_free(binding *b);
+
+/* Sizes from --batch, --seq and --keys; `seq` stands in for --seq when it is
+ * not given, unless it is negative. */
+dil_status binding_sizes(binding *b, int64_t seq);
+/* The declared inputs: all of them, or only those that decide which pairs are
+ * kept. After the sizes. */
+dil_status binding_inputs(binding *b, bool all);
+/* q, k and v from arrays or random numbers (which settles the sizes), o and
+ * lse full of NaN, lengths, scale, dropout. */
+dil_status binding_tensors(binding *b, int64_t seq);
+/* Again full of NaN, so that what a run leaves out is seen. */
+void binding_wipe(binding *b);
+
+/* What a mask sees in batch row b_row; bounds of N and M as in the call. */
+expr_point binding_point(const binding *b, int64_t b_row);
+int64_t binding_keys(const binding *b, int64_t b_row); /* its M or length */
+
+/* ---- bind_fill.c: tensors from files and from random numbers ------------- */
+
+/* A zeroed tensor of the binding's own. */
+dil_status bind_reserve(binding *b, dil_dtype dtype, int32_t rank,
+                        const int64_t *shape, dil_tensor *tensor);
+/* Elements of `to` from those of `from`, rounded; both row-major and of the
+ * same count. */
+void bind_convert(binding *b, const dil_tensor *from, dil_tensor *to);
+/* Floats: standard normals of tensor `number`; i32: 0..7; u8: 0 or 1. */
+void bind_random(binding *b, uint32_t seed, uint32_t number,
+                 dil_tensor *tensor);
+/* ---- measure.c: counts of a call, and this machine's peak ---------------- */
+
+/* What cover counts, summed over the batch rows. */
+void measure_cover(const binding *b, int32_t tile_rows, int32_t tile_keys,
+                   cover_count *count);
+/* Operations a second that the binding's threads reach together in registers,
+ * in the arithmetic that `isa` has for the pattern's dtype. */
+dil_status measure_peak(const binding *b, const char *isa, double seconds,
+                        double *peak);
+
+/* "[1, 2048, 12, 64]" */
+const char *bind_shape_text(arena *a, const dil_tensor *tensor);
+
+#endif

@@ -1,0 +1,120 @@
+/* command.h - what the files of the command line share: the options as one
+ * struct, the subcommands, messages and progress. Nothing outside of main.c,
+ * options.c, command_*.c and their helpers includes it. */
+#ifndef DIL_COMMAND_H
+#define DIL_COMMAND_H
+
+#include "driver.h"
+#include <stdatomic.h>
+
+/* ---- options.c ----------------------------------------------------------- */
+
+typedef enum verb {
+#define VERB(id, name, operand, summary, examples) VERB_##id,
+#include "options.def"
+  VERB_COUNT
+} verb;
+
+typedef enum option_id {
+#define OPTION(id, name, letter, argument, kind, field, verbs, help)           \
+  OPTION_##id,
+#include "options.def"
+  OPTION_COUNT
+} option_id;
+
+typedef struct settings { /* NAME=VALUE, in the order given */
+  int32_t count;
+  define *pair;
+} settings;
+
+typedef struct sets { /* one bit set for each time the option was given */
+  int32_t count;
+  unsigned *set;
+} sets;
+
+/* The kinds of arguments, and the type of the field each is kept in. */
+#define OPTION_KINDS(X)                                                        \
+  X(FLAG, bool)                                                                \
+  X(COUNT, int64_t)    /* 0 .. 2^31 - 1 */                                     \
+  X(POSITIVE, int64_t) /* 1 .. 2^31 - 1 */                                     \
+  X(WORD, uint32_t)    /* 0 .. 2^32 - 1 */                                     \
+  X(SEED, uint64_t)    /* 0 .. 2^64 - 1 */                                     \
+  X(REAL, double)                                                              \
+  X(TEXT, const char *)                                                        \
+  X(CHOICE, int32_t) /* index of the word in the argument's list */            \
+  X(SET, sets)       /* bits by the words of the argument's list */            \
+  X(PAIR, settings)
+
+typedef struct options {
+  verb verb;
+  bool seen[OPTION_COUNT];
+  int32_t file_count;
+  const char **file;
+  const char *kernel, *array[3], *lengths, *out, *lse, *cpu;
+  settings define, input;
+  sets force;
+  int64_t seq, keys, batch, head, threads, repeat;
+  uint32_t random;
+  uint64_t seed;
+  double scale;
+  int32_t after, from, variant, device, error_format;
+  bool train, check, json, help;
+} options;
+
+/* Reads argv after the verb. DIL_USAGE when it is wrong; it has said why. */
+dil_status options_read(arena *a, verb which, int argc, char **argv,
+                        options *o);
+verb options_verb(const char *name); /* VERB_COUNT: there is none such */
+void options_help(FILE *out);        /* of the whole program */
+void options_verb_help(verb which, FILE *out);
+const char *options_verb_nearest(const char *name); /* or NULL */
+unsigned options_force(const options *o); /* all that --force said, united */
+
+/* ---- message.c ----------------------------------------------------------- */
+
+/* "dil: error: ..." and, unless hint is NULL, "hint: ...", to standard error.
+ * Returns `status`. */
+dil_status message_error(dil_status status, const char *hint,
+                         const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* The diagnostics of a compilation and, when it failed without one, the text
+ * of the failure. Returns `status`. */
+dil_status message_compiled(const options *o, const compilation *c,
+                            dil_status status);
+/* "1.25 GiB", "340 KiB", ... into `text`; returns it. */
+enum { MESSAGE_NUMBER = 32 };
+const char *message_bytes(double bytes, char text[MESSAGE_NUMBER]);
+/* "1.25 T", "340 G", ...: powers of 1000. */
+const char *message_scaled(double number, char text[MESSAGE_NUMBER]);
+/* "1.25 s", "340 us", ... */
+const char *message_time(double seconds, char text[MESSAGE_NUMBER]);
+double message_clock(void); /* seconds of a steady clock */
+
+/* ---- progress.c ---------------------------------------------------------- */
+
+/* A bar on standard error when that is a terminal and the work takes longer
+ * than half a second; nothing otherwise. progress_add may come from any thread.
+ */
+typedef struct progress {
+  const char *label;
+  int64_t total;
+  double start;
+  bool shown;
+  atomic_int_fast64_t done;
+  atomic_flag drawing;
+  atomic_int_fast64_t next; /* milliseconds after start of the next drawing */
+} progress;
+void progress_start(progress *p, const char *label, int64_t total);
+void progress_add(progress *p, int64_t count);
+void progress_end(progress *p); /* wipes the bar */
+
+/* ---- command_*.c --------------------------------------------------------- */
+
+#define VERB(id, name, operand, summary, examples)                             \
+  dil_status command_##id(arena *a, const options *o);
+#include "options.def"
+
+/* The request that the options of any subcommand make for file `index`. */
+driver_request command_request(const options *o, int32_t index);
+
+#endif

@@ -1,0 +1,157 @@
+/* command_explain.c - `dil explain FILE --seq N`: what a pattern costs, counted
+ * exactly, and how long it would take here, which is a prediction. */
+#include "bind.h"
+#include "cost.h"
+#include "peak.h"
+#include <jansson.h>
+#include <math.h>
+
+typedef struct bill {
+  const pattern *pattern;
+  const char *kernel, *isa;
+  int64_t B, N, M;
+  int32_t threads;
+  bool causal;
+  cover_count count; /* of all batch rows */
+  double flops, bytes;
+  double dense, dense_causal; /* pairs */
+  double peak, seconds;
+} bill;
+
+static bool all_causal(const pattern *p) {
+  for (int32_t i = 0; i < p->branch_count; i++)
+    if (!p->branch[i].causal && p->branch[i].right != 0) return false;
+  return true;
+}
+
+static dil_status make_bill(const binding *b, const compilation *c, bill *l) {
+  const pattern *p = b->pattern;
+  int64_t B = b->size[BIND_B], N = b->size[BIND_N], M = b->size[BIND_M];
+  *l = (bill){.pattern = p, .B = B, .N = N, .M = M};
+  l->kernel = c->kernel->name;
+  l->isa = b->options->cpu ? b->options->cpu : dil_host_isa();
+  l->threads = dil_threads_count(b->threads);
+  l->causal = all_causal(p);
+  measure_cover(b, COST_TILE_ROWS, COST_TILE_KEYS, &l->count);
+  l->flops = cost_flops(p, l->count.pairs);
+  l->bytes = (double)B * cost_bytes(p, N, M);
+  l->dense = (double)B * cost_dense(p, N, M, false);
+  l->dense_causal = (double)B * cost_dense(p, N, M, true);
+  dil_status status = measure_peak(b, l->isa, 0.05, &l->peak);
+  l->seconds = cost_seconds(p, &l->count, M, B, c->plan->table.dedup, l->peak);
+  return status;
+}
+
+/* ---- for people ---------------------------------------------------------- */
+
+static double percent(double part, double whole) {
+  return whole > 0 ? 100 * part / whole : 0;
+}
+
+static const char *plural(int64_t count) {
+  return count == 1 ? "" : "s";
+}
+
+static void print_pattern(const bill *l) {
+  const pattern *p = l->pattern;
+  printf("pattern    %s: %d branch%s, %lld heads", p->name, p->branch_count,
+         p->branch_count == 1 ? "" : "es", (long long)p->heads);
+  if (p->kv_heads != p->heads) printf(" on %lld", (long long)p->kv_heads);
+  printf(" of %lld", (long long)p->head_dim);
+  if (p->value_dim != p->head_dim) printf(" / %lld", (long long)p->value_dim);
+  printf(", %s\n", dil_dtype_name(p->dtype));
+  printf("size       %lld quer%s, %lld key%s, %lld batch row%s\n",
+         (long long)l->N, l->N == 1 ? "y" : "ies", (long long)l->M,
+         plural(l->M), (long long)l->B, plural(l->B));
+}
+
+static void print_counts(const bill *l) {
+  char text[MESSAGE_NUMBER];
+  const cover_count *n = &l->count;
+  printf("pairs      %.0f, %.3g %% of dense", n->pairs,
+         percent(n->pairs, l->dense));
+  if (l->causal)
+    printf(", %.3g %% of dense causal", percent(n->pairs, l->dense_causal));
+  printf("\noverlap    %.0f distinct pairs; %.3g %% of the pairs repeat one "
+         "of another branch\n",
+         n->distinct, percent(n->pairs - n->distinct, n->pairs));
+  double rows = (double)l->B * (double)l->N * (double)l->pattern->heads;
+  printf("uncovered  %.0f of %.0f rows have no key\n", n->uncovered, rows);
+  printf("work       %sFLOP by the definition\n",
+         message_scaled(l->flops, text));
+  printf("bytes      %s of q, k, v and o\n", message_bytes(l->bytes, text));
+}
+
+static void print_bill(const bill *l) {
+  char time[MESSAGE_NUMBER], rate[MESSAGE_NUMBER];
+  const cover_count *n = &l->count;
+  print_pattern(l);
+  print_counts(l);
+  printf("tiles      of %d x %d: %.0f full, %.0f partial, %.0f empty\n",
+         COST_TILE_ROWS, COST_TILE_KEYS, n->full, n->partial, n->empty);
+  printf("predicted  %s on %d thread%s with %s; a guess from the peak measured "
+         "now,\n           %sFLOP/s\n",
+         message_time(l->seconds, time), l->threads, plural(l->threads), l->isa,
+         message_scaled(l->peak, rate));
+}
+
+/* ---- for programs -------------------------------------------------------- */
+
+static void print_json(const bill *l) {
+  const cover_count *n = &l->count;
+  const struct {
+    const char *name;
+    double number;
+  } numbers[] = {
+      {"batch", (double)l->B},
+      {"queries", (double)l->N},
+      {"keys", (double)l->M},
+      {"pairs", n->pairs},
+      {"distinct_pairs", n->distinct},
+      {"dense_pairs", l->dense},
+      {"dense_causal_pairs", l->dense_causal},
+      {"uncovered_rows", n->uncovered},
+      {"flops", l->flops},
+      {"bytes", l->bytes},
+      {"tiles_full", n->full},
+      {"tiles_partial", n->partial},
+      {"tiles_empty", n->empty},
+      {"threads", l->threads},
+  };
+  json_t *o = json_object();
+  json_object_set_new(o, "kernel", json_string(l->kernel));
+  for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+    double number = numbers[i].number;
+    json_object_set_new(o, numbers[i].name,
+                        number < 0x1p53 ? json_integer((json_int_t)number)
+                                        : json_real(number));
+  }
+  json_object_set_new(o, "density",
+                      json_real(percent(n->distinct, l->dense) / 100));
+  json_object_set_new(o, "isa", json_string(l->isa));
+  json_object_set_new(o, "peak_flops", json_real(l->peak));
+  json_object_set_new(o, "predicted_seconds", json_real(l->seconds));
+  json_dumpf(o, stdout, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));
+  putchar('\n');
+  json_decref(o);
+}
+
+dil_status command_explain(arena *a, const options *o) {
+  compilation c = {.arena = a, .diag = diag_new(a)};
+  driver_request r = command_request(o, 0);
+  r.last = STAGE_plan;
+  dil_status status = driver_compile(&r, &c);
+  if (status) return message_compiled(o, &c, status);
+  binding b;
+  bill l;
+  status = binding_open(a, o, c.pattern, &b);
+  if (!status) status = binding_sizes(&b, -1);
+  if (!status) status = binding_inputs(&b, false);
+  if (!status) status = make_bill(&b, &c, &l);
+  if (!status && o->json)
+    print_json(&l);
+  else if (!status)
+    print_bill(&l);
+  binding_free(&b);
+  return message_compiled(o, &c, status);
+}

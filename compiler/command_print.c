@@ -1,0 +1,52 @@
+/* command_print.c - `dil print --after STAGE FILE`: what a stage made. */
+#include "bind.h"
+
+enum { COVER_QUERIES = 4096 };
+
+static dil_status print_cover(arena *a, const options *o, driver_request *r,
+                              compilation *c) {
+  binding b;
+  r->last = STAGE_pattern;
+  dil_status status = driver_compile(r, c);
+  if (status) return status;
+  status = binding_open(a, o, c->pattern, &b);
+  if (!status) status = binding_sizes(&b, COVER_QUERIES);
+  if (!status) status = binding_inputs(&b, false);
+  r->last = STAGE_cover;
+  r->call = &b.call;
+  r->dump = stdout;
+  if (!status) status = driver_compile(r, c);
+  binding_free(&b);
+  return status;
+}
+
+/* Options that only one stage reads. */
+static dil_status check_stage(const options *o) {
+  bool sized = o->seen[OPTION_SEQ] || o->seen[OPTION_KEYS] || o->input.count;
+  if (!o->seen[OPTION_AFTER])
+    return message_error(DIL_USAGE, STAGE_NAMES,
+                         "`dil print` wants --after STAGE");
+  if (sized && o->after != STAGE_cover)
+    return message_error(DIL_USAGE, NULL,
+                         "--seq, --keys and --input are for --after cover");
+  if (o->seen[OPTION_VARIANT] && o->after < STAGE_ir)
+    return message_error(DIL_USAGE, NULL,
+                         "--variant is for --after ir and asm");
+  return DIL_OK;
+}
+
+dil_status command_print(arena *a, const options *o) {
+  dil_status status = check_stage(o);
+  if (status) return status;
+  compilation c = {.arena = a, .diag = diag_new(a)};
+  driver_request r = command_request(o, 0);
+  r.last = (stage)o->after;
+  r.dump = stdout;
+  if (r.last == STAGE_cover && !r.from_plan) {
+    r.dump = NULL;
+    status = print_cover(a, o, &r, &c);
+  } else {
+    status = driver_compile(&r, &c);
+  }
+  return message_compiled(o, &c, status);
+}

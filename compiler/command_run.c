@@ -1,0 +1,49 @@
+/* command_run.c - `dil run FILE`: one call on arrays or random numbers. */
+#include "npy.h"
+#include "trial.h"
+
+/* The output in float32, whatever the pattern stores. */
+static dil_status write_output(binding *b, const char *path) {
+  dil_tensor wide = b->call.o;
+  dil_status status = DIL_OK;
+  if (wide.dtype != DIL_F32) {
+    status = bind_reserve(b, DIL_F32, 4, wide.shape, &wide);
+    if (!status) bind_convert(b, &b->call.o, &wide);
+  }
+  return status ? status : dil_npy_write(path, &wide);
+}
+
+static dil_status write_arrays(binding *b, const options *o) {
+  dil_status status = o->out ? write_output(b, o->out) : DIL_OK;
+  if (!status && o->lse) status = dil_npy_write(o->lse, &b->call.lse);
+  return status;
+}
+
+static dil_status run_trial(trial *t, const options *o) {
+  int32_t repeat = o->seen[OPTION_REPEAT] ? (int32_t)o->repeat : 1;
+  bool with_peak = o->json || o->seen[OPTION_REPEAT];
+  dil_status status = DIL_OK;
+  progress bar;
+  progress_start(&bar, "running", repeat > 1 ? repeat : 0);
+  for (int32_t i = 0; !status && i < repeat; i++) {
+    status = trial_run(t, repeat, with_peak);
+    progress_add(&bar, 1);
+  }
+  progress_end(&bar);
+  if (!status) status = trial_finish(t, o->check ? VERDICT_BUDGET : 0);
+  return status ? status : write_arrays(&t->binding, o);
+}
+
+dil_status command_run(arena *a, const options *o) {
+  trial t;
+  dil_status status = trial_open(a, o, 0, options_force(o), -1, &t);
+  if (!status) status = run_trial(&t, o);
+  message_compiled(o, &t.compilation, status);
+  if (!status) (o->json ? report_json : report_text)(&t.report, stdout);
+  if (!status && t.report.verdict && !t.verdict.good) {
+    if (o->json) verdict_print(&t.verdict, stderr);
+    status = DIL_MISMATCH;
+  }
+  trial_free(&t);
+  return status;
+}

@@ -1,0 +1,294 @@
+/* driver.c - the compiler, one stage a line: what makes it, what verifies it,
+ * what prints it. In: a request. Out: a compilation, see driver.h. */
+#include "driver.h"
+#include "module.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef dil_status (*step)(const driver_request *r, compilation *c);
+
+/* ---- reading ------------------------------------------------------------- */
+
+static const kernel *only_kernel(const program *p) {
+  if (p->kernel_count == 1) return p->kernel[0];
+  dil_fail(DIL_USAGE,
+           p->kernel_count ? "the file has %d kernels: choose one by its name"
+                           : "the file has no kernel (%d); with several "
+                             "patterns it takes a `kernel` line",
+           p->kernel_count);
+  return NULL;
+}
+
+static const kernel *named_kernel(const program *p, const char *name) {
+  const char *names[64];
+  int32_t count = 0;
+  for (int32_t i = 0; i < p->kernel_count; i++) {
+    if (!strcmp(p->kernel[i]->name, name)) return p->kernel[i];
+    if (count < 64) names[count++] = p->kernel[i]->name;
+  }
+  const char *near = diag_nearest(name, names, count);
+  if (near)
+    dil_fail(DIL_USAGE, "the file has no kernel '%s', did you mean '%s'?", name,
+             near);
+  else
+    dil_fail(DIL_USAGE, "the file has no kernel '%s'", name);
+  return NULL;
+}
+
+static dil_status read_program(const driver_request *r, compilation *c) {
+  dil_status status = DIL_INPUT;
+  c->program = program_read(c->arena, c->diag, r->path, r->defines,
+                            r->define_count, &status);
+  return c->program ? DIL_OK : status;
+}
+
+static dil_status read_kernel(const driver_request *r, compilation *c) {
+  if (r->from_plan) return DIL_OK;
+  dil_status status = read_program(r, c);
+  if (status) return status;
+  c->kernel =
+      r->kernel ? named_kernel(c->program, r->kernel) : only_kernel(c->program);
+  if (!c->kernel) return DIL_USAGE;
+  c->pattern = c->kernel->pattern;
+  return DIL_OK;
+}
+
+/* The whole of a file, NUL-terminated, in the arena. */
+static dil_status read_text(arena *a, const char *path, char **text,
+                            size_t *length) {
+  enum { LIMIT = 1 << 24 };
+  FILE *in = strcmp(path, "-") ? fopen(path, "rb") : stdin;
+  if (!in)
+    return dil_fail(DIL_ENVIRONMENT, "cannot open '%s': %s", path,
+                    strerror(errno));
+  char *bytes = malloc(LIMIT + 1);
+  *length = bytes ? fread(bytes, 1, LIMIT + 1, in) : 0;
+  dil_status status = DIL_OK;
+  if (!bytes)
+    status = dil_fail(DIL_MEMORY, "no memory to read '%s'", path);
+  else if (ferror(in) || *length > LIMIT)
+    status = dil_fail(DIL_ENVIRONMENT, "cannot read '%s': %s", path,
+                      ferror(in) ? strerror(errno) : "more than 16 MiB");
+  else
+    *text = arena_copy(a, bytes, *length);
+  free(bytes);
+  if (in != stdin) fclose(in);
+  return status;
+}
+
+static dil_status read_plan(const driver_request *r, compilation *c) {
+  char *text = NULL;
+  size_t length = 0;
+  dil_status status = read_text(c->arena, r->path, &text, &length);
+  if (status) return status;
+  c->plan = plan_parse(c->arena, c->diag, r->path, text, length);
+  if (!c->plan) return DIL_INPUT;
+  c->pattern = c->plan->pattern;
+  return DIL_OK;
+}
+
+/* ---- what is made -------------------------------------------------------- */
+
+/* One device: what wants more, or a gradient, is refused where it stands. */
+static dil_status place_kernel(const driver_request *r, compilation *c) {
+  (void)r;
+  const kernel *k = c->kernel;
+  int before = diag_errors(c->diag);
+  if (k && k->topology && k->topology->devices > 1)
+    diag_report(c->diag, SEVERITY_ERROR, k->topology->at,
+                "this build runs a kernel on one device",
+                "topology '%s' with %lld devices is not supported by this "
+                "build",
+                k->topology->name, (long long)k->topology->devices);
+  if (k && k->backward)
+    diag_report(c->diag, SEVERITY_ERROR, k->at,
+                "this build runs kernels forward",
+                "backward kernel '%s' is not supported by this build", k->name);
+  for (int32_t i = 0; k && k->schedule && i < k->schedule->knob_count; i++)
+    diag_report(c->diag, SEVERITY_ERROR, k->schedule->knob[i].at,
+                "the cpu chooses its own tiles",
+                "knob '%s' is not one of this build's back ends",
+                k->schedule->knob[i].name);
+  return diag_errors(c->diag) > before ? DIL_INPUT : DIL_OK;
+}
+
+static dil_status make_plan(const driver_request *r, compilation *c) {
+  if (r->from_plan) return read_plan(r, c);
+  c->plan = plan_make(c->arena, c->diag, c->pattern, r->force);
+  return c->plan ? DIL_OK : DIL_INPUT;
+}
+
+/* Opens the back end; the first stage that loads the compiler library. */
+static dil_status choose_isa(const driver_request *r, compilation *c) {
+  void *symbol;
+  dil_status status =
+      dil_module_open("dil-cpu.so", DIL_BACKEND_SYMBOL, &symbol);
+  if (status) return status;
+  c->backend = ((backend_init)symbol)();
+  if (!c->backend || c->backend->version != DIL_BACKEND_VERSION)
+    return dil_fail(DIL_ENVIRONMENT, "dil-cpu.so is of another version of dil");
+  c->isa = r->isa ? r->isa : c->backend->host();
+  return c->isa ? c->backend->can(c->isa) : DIL_ENVIRONMENT;
+}
+
+static dil_status make_code(const compilation *c, dil_variant variant, FILE *ir,
+                            FILE *assembly, backend_code *code) {
+  backend_request request = {.plan = c->plan,
+                             .isa = c->isa,
+                             .variant = variant,
+                             .debug = true,
+                             .ir = ir,
+                             .assembly = assembly};
+  return c->backend->compile(&request, code);
+}
+
+/* ---- what is printed ----------------------------------------------------- */
+
+static dil_status print_tokens(const driver_request *r, compilation *c) {
+  return program_print_tokens(r->path, r->dump, c->diag, c->arena);
+}
+
+static dil_status print_ast(const driver_request *r, compilation *c) {
+  return program_print_ast(r->path, r->dump, c->diag, c->arena);
+}
+
+static dil_status print_pattern(const driver_request *r, compilation *c) {
+  pattern_print(c->pattern, r->dump);
+  return DIL_OK;
+}
+
+static dil_status print_cover(const driver_request *r, compilation *c) {
+  enum { ROWS = 32, KEYS = 128 };
+  int64_t N = r->call->q.shape[1], M = r->call->k.shape[1];
+  cover_count n;
+  cover_pattern(c->pattern, N, M, ROWS, KEYS, r->call, &n);
+  fprintf(r->dump,
+          "cover %s\n  queries %lld\n  keys %lld\n  pairs %.0f\n"
+          "  distinct %.0f\n  uncovered %.0f\n"
+          "  tiles of %d x %d: full %.0f, partial %.0f, empty %.0f\n",
+          c->pattern->name, (long long)N, (long long)M, n.pairs, n.distinct,
+          n.uncovered, ROWS, KEYS, n.full, n.partial, n.empty);
+  return DIL_OK;
+}
+
+static dil_status print_place(const driver_request *r, compilation *c) {
+  fprintf(r->dump,
+          "place %s\n  devices 1\n  device 0 owns every row of q, k, v and o\n"
+          "  rows that travel: none\n",
+          c->pattern->name);
+  return DIL_OK;
+}
+
+static dil_status print_plan(const driver_request *r, compilation *c) {
+  plan_print(c->plan, r->dump);
+  return DIL_OK;
+}
+
+static dil_status print_schedule(const driver_request *r, compilation *c) {
+  static const char *const name[] = {"tiles", "rows"};
+  fprintf(r->dump, "schedule %s\n  device cpu\n  isa %s\n", c->pattern->name,
+          c->isa);
+  for (int32_t v = 0; v < DIL_VARIANT_COUNT; v++) {
+    backend_code code;
+    dil_status status = make_code(c, (dil_variant)v, NULL, NULL, &code);
+    if (status) return status;
+    fprintf(r->dump,
+            "  variant %s: %d query rows by %d keys a tile, %d keys a block, "
+            "%s, %zu bytes of object\n",
+            name[v], code.code.lanes, code.code.tile_keys, code.code.key_block,
+            code.code.pack == 2 ? "bf16 pairs" : "f32", code.size);
+    free(code.bytes);
+  }
+  return DIL_OK;
+}
+
+static dil_status print_ir(const driver_request *r, compilation *c) {
+  backend_code code;
+  dil_status status = make_code(c, r->variant, r->dump, NULL, &code);
+  if (!status) free(code.bytes);
+  return status;
+}
+
+static dil_status print_asm(const driver_request *r, compilation *c) {
+  backend_code code;
+  dil_status status = make_code(c, r->variant, NULL, r->dump, &code);
+  if (!status) free(code.bytes);
+  return status;
+}
+
+/* ---- the way through ----------------------------------------------------- */
+
+static void verify_pattern(const compilation *c) {
+  if (c->pattern) pattern_verify(c->pattern);
+}
+
+static void verify_plan(const compilation *c) {
+  plan_verify(c->plan);
+}
+
+/* Tokens and ast are passed through on the way to the pattern, and made by
+ * themselves only to be seen; code is made when a call first needs it. */
+static const struct {
+  step make;
+  void (*verify)(const compilation *c);
+  step print;
+} stages[STAGE_COUNT] = {
+    [STAGE_tokens] = {NULL, NULL, print_tokens},
+    [STAGE_ast] = {NULL, NULL, print_ast},
+    [STAGE_pattern] = {read_kernel, verify_pattern, print_pattern},
+    [STAGE_cover] = {NULL, NULL, print_cover},
+    [STAGE_place] = {place_kernel, NULL, print_place},
+    [STAGE_plan] = {make_plan, verify_plan, print_plan},
+    [STAGE_schedule] = {choose_isa, NULL, print_schedule},
+    [STAGE_ir] = {NULL, NULL, print_ir},
+    [STAGE_asm] = {NULL, NULL, print_asm},
+};
+
+dil_status driver_compile(const driver_request *r, compilation *c) {
+  if (r->from_plan && r->last < STAGE_plan)
+    return dil_fail(DIL_USAGE, "a plan's text begins at stage plan: there is "
+                               "nothing before it to print");
+  for (int32_t s = 0; s <= (int32_t)r->last; s++) {
+    dil_status status = stages[s].make ? stages[s].make(r, c) : DIL_OK;
+    if (status) return status;
+    if (stages[s].verify) stages[s].verify(c);
+  }
+  return r->dump ? stages[r->last].print(r, c) : DIL_OK;
+}
+
+/* True when an earlier kernel has taken the same pattern through its plan. */
+static bool planned_before(const program *p, int32_t index) {
+  for (int32_t i = 0; i < index; i++)
+    if (p->kernel[i]->pattern == p->kernel[index]->pattern) return true;
+  return false;
+}
+
+dil_status driver_check(const driver_request *r, compilation *c) {
+  dil_status status = read_program(r, c);
+  for (int32_t i = 0; !status && i < c->program->kernel_count; i++) {
+    c->kernel = c->program->kernel[i];
+    c->pattern = c->kernel->pattern;
+    if (diag_full(c->diag)) break;
+    place_kernel(r, c);
+    if (!planned_before(c->program, i)) make_plan(r, c);
+  }
+  return status ? status : diag_errors(c->diag) ? DIL_INPUT : DIL_OK;
+}
+
+/* ---- running ------------------------------------------------------------- */
+
+static dil_status make_variant(void *context, dil_variant variant, void **bytes,
+                               size_t *size, dil_code *out) {
+  backend_code code;
+  dil_status status = make_code(context, variant, NULL, NULL, &code);
+  if (status) return status;
+  *bytes = code.bytes;
+  *size = code.size;
+  *out = code.code;
+  return DIL_OK;
+}
+
+dil_status driver_kernel(compilation *c, dil_kernel **made) {
+  return dil_kernel_new(&c->plan->table, make_variant, c, made);
+}

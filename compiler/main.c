@@ -1,0 +1,72 @@
+/* main.c - the `dil` program: finds the subcommand, has its options read, runs
+ * it, and turns the status into an exit code (see `dil help`). */
+#include "command.h"
+#include <errno.h>
+#include <string.h>
+
+static dil_status (*const commands[VERB_COUNT])(arena *, const options *) = {
+#define VERB(id, name, operand, summary, examples) command_##id,
+#include "options.def"
+};
+
+static dil_status unknown_verb(arena *a, const char *name) {
+  const char *near = options_verb_nearest(name);
+  return message_error(DIL_USAGE,
+                       near ? arena_print(a, "did you mean '%s'?", near)
+                            : "`dil help` lists them",
+                       "there is no subcommand '%s'", name);
+}
+
+static dil_status help(arena *a, int argc, char **argv) {
+  if (argc < 3) {
+    options_help(stdout);
+    return DIL_OK;
+  }
+  verb which = options_verb(argv[2]);
+  if (which == VERB_COUNT) return unknown_verb(a, argv[2]);
+  options_verb_help(which, stdout);
+  return DIL_OK;
+}
+
+static dil_status run_verb(arena *a, verb which, int argc, char **argv) {
+  options o;
+  dil_status status = options_read(a, which, argc, argv, &o);
+  if (status) return status;
+  if (!o.help) return commands[which](a, &o);
+  options_verb_help(which, stdout);
+  return DIL_OK;
+}
+
+static dil_status dispatch(arena *a, int argc, char **argv) {
+  const char *word = argc > 1 ? argv[1] : "";
+  if (!strcmp(word, "--version") || !strcmp(word, "-V")) {
+    puts("dil " DIL_VERSION);
+    return DIL_OK;
+  }
+  if (!strcmp(word, "help") || !strcmp(word, "--help") || !strcmp(word, "-h"))
+    return help(a, argc, argv);
+  if (!*word) {
+    options_help(stderr);
+    return DIL_USAGE;
+  }
+  verb which = options_verb(word);
+  if (which == VERB_COUNT) return unknown_verb(a, word);
+  return run_verb(a, which, argc - 1, argv + 1);
+}
+
+/* The statuses that have no exit code of their own. */
+static int exit_code(dil_status status) {
+  if (status == DIL_MEMORY) return DIL_ENVIRONMENT;
+  if (status == DIL_UNSUPPORTED) return DIL_INPUT;
+  return (int)status;
+}
+
+int main(int argc, char **argv) {
+  arena *a = arena_new();
+  dil_status status = dispatch(a, argc, argv);
+  arena_free(a);
+  if ((fflush(stdout) || ferror(stdout)) && !status)
+    status = message_error(DIL_ENVIRONMENT, NULL,
+                           "cannot write standard output: %s", strerror(errno));
+  return exit_code(status);
+}

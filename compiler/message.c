@@ -1,0 +1,66 @@
+/* message.c - what the command line says to people: errors on standard error,
+ * and numbers with their units. */
+#include "command.h"
+#include <math.h>
+#include <stdarg.h>
+#include <time.h>
+
+dil_status message_error(dil_status status, const char *hint,
+                         const char *format, ...) {
+  va_list list;
+  va_start(list, format);
+  fputs("dil: error: ", stderr);
+  vfprintf(stderr, format, list);
+  fputc('\n', stderr);
+  va_end(list);
+  if (hint) fprintf(stderr, "hint: %s\n", hint);
+  return status;
+}
+
+dil_status message_compiled(const options *o, const compilation *c,
+                            dil_status status) {
+  diag_print(c->diag, stderr, o->error_format == 1);
+  if (status && !diag_errors(c->diag)) {
+    const char *why = dil_last_error();
+    message_error(status, NULL, "%s", *why ? why : dil_status_text(status));
+  }
+  return status;
+}
+
+/* The number with its unit, three or four digits of it. */
+static const char *scale_number(double number, double step,
+                                const char *const *unit, int32_t count,
+                                char *text) {
+  int32_t index = 0;
+  while (index + 1 < count && fabs(number) >= step) {
+    number /= step;
+    index++;
+  }
+  int digits = fabs(number) >= 100 || number == floor(number) ? 0
+               : fabs(number) >= 10                           ? 1
+                                                              : 2;
+  snprintf(text, MESSAGE_NUMBER, "%.*f %s", digits, number, unit[index]);
+  return text;
+}
+
+const char *message_bytes(double bytes, char text[MESSAGE_NUMBER]) {
+  static const char *const unit[] = {"bytes", "KiB", "MiB",
+                                     "GiB",   "TiB", "PiB"};
+  return scale_number(bytes, 1024, unit, 6, text);
+}
+
+const char *message_scaled(double number, char text[MESSAGE_NUMBER]) {
+  static const char *const unit[] = {"", "K", "M", "G", "T", "P", "E"};
+  return scale_number(number, 1000, unit, 7, text);
+}
+
+const char *message_time(double seconds, char text[MESSAGE_NUMBER]) {
+  static const char *const unit[] = {"us", "ms", "s"};
+  return scale_number(seconds * 1e6, 1000, unit, 3, text);
+}
+
+double message_clock(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}

@@ -1,0 +1,421 @@
+/* options.c - reads a command line by the one table of options.def, and writes
+ * the help that the table holds. In: argv. Out: a struct options, or a message
+ * on standard error with what was probably meant. */
+#include "command.h"
+#include <errno.h>
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum option_kind {
+#define X(name, type) KIND_##name,
+  OPTION_KINDS(X)
+#undef X
+} option_kind;
+
+typedef struct option_row {
+  const char *name;
+  char letter;
+  const char *argument;
+  option_kind kind;
+  size_t offset;
+  unsigned verbs; /* bit v: verb v has it */
+  const char *help;
+} option_row;
+
+enum verb_bits {
+#define VERB(id, name, operand, summary, examples) id = 1 << VERB_##id,
+#include "options.def"
+};
+
+static const option_row rows[OPTION_COUNT] = {
+#define OPTION(id, name, letter, argument, kind, field, verbs, help)           \
+  {name, letter, argument, KIND_##kind, offsetof(options, field), verbs, help},
+#include "options.def"
+};
+
+/* Each field has the type that its kind is read as. */
+#define X(name, type) typedef type kind_##name;
+OPTION_KINDS(X)
+#undef X
+#define OPTION(id, name, letter, argument, kind, field, verbs, help)           \
+  _Static_assert(                                                              \
+      _Generic(&((options *)0)->field, kind_##kind * : 1, default : 0),        \
+      "type of the field of --" name);
+#include "options.def"
+
+static const struct {
+  const char *name, *operand, *summary, *examples;
+} verbs[VERB_COUNT] = {
+#define VERB(id, name, operand, summary, examples)                             \
+  {name, operand, summary, examples},
+#include "options.def"
+};
+
+static const char *const verb_names[] = {
+#define VERB(id, name, operand, summary, examples) name,
+#include "options.def"
+    "help",
+};
+
+verb options_verb(const char *name) {
+  int32_t v = 0;
+  while (v < VERB_COUNT && strcmp(verbs[v].name, name)) v++;
+  return (verb)v;
+}
+
+const char *options_verb_nearest(const char *name) {
+  return diag_nearest(name, verb_names, VERB_COUNT + 1);
+}
+
+unsigned options_force(const options *o) {
+  unsigned force = 0;
+  for (int32_t i = 0; i < o->force.count; i++) force |= o->force.set[i];
+  return force;
+}
+
+/* ---- one argument -------------------------------------------------------- */
+
+/* Where the word of `length` bytes stands in a list "a|b|c"; -1: nowhere. */
+static int32_t word_index(const char *list, const char *word, size_t length) {
+  for (int32_t index = 0;; index++) {
+    size_t size = strcspn(list, "|");
+    if (size == length && !memcmp(list, word, length)) return index;
+    if (!list[size]) return -1;
+    list += size + 1;
+  }
+}
+
+static dil_status read_integer(const option_row *row, const char *text,
+                               uint64_t low, uint64_t high, uint64_t *number) {
+  char *end;
+  errno = 0;
+  bool digits = text[0] >= '0' && text[0] <= '9';
+  *number = strtoull(text, &end, 10);
+  if (!digits || *end || errno || *number < low || *number > high)
+    return message_error(
+        DIL_USAGE, NULL, "--%s wants an integer from %llu to %llu, got '%s'",
+        row->name, (unsigned long long)low, (unsigned long long)high, text);
+  return DIL_OK;
+}
+
+static dil_status read_real(const option_row *row, const char *text,
+                            double *number) {
+  char *end;
+  *number = strtod(text, &end);
+  if (end == text || *end || !(*number - *number == 0))
+    return message_error(DIL_USAGE, NULL,
+                         "--%s wants a finite number, got '%s'", row->name,
+                         text);
+  return DIL_OK;
+}
+
+static dil_status word_error(arena *a, const option_row *row,
+                             const char *text) {
+  const char *word[16];
+  int32_t count = 0;
+  for (const char *list = row->argument; *list && count < 16;) {
+    size_t size = strcspn(list, "|");
+    word[count++] = arena_copy(a, list, size);
+    list += size + (list[size] == '|');
+  }
+  const char *near = diag_nearest(text, word, count);
+  const char *hint = near ? arena_print(a, "did you mean '%s'?", near) : NULL;
+  return message_error(DIL_USAGE, hint, "--%s is one of %s, got '%s'",
+                       row->name, row->argument, text);
+}
+
+static dil_status read_set(arena *a, const option_row *row, const char *text,
+                           sets *list) {
+  unsigned set = 0;
+  for (const char *at = text;; at++) {
+    size_t size = strcspn(at, ",");
+    int32_t index = word_index(row->argument, at, size);
+    if (index < 0) return word_error(a, row, arena_copy(a, at, size));
+    set |= 1u << index;
+    at += size;
+    if (!*at) break;
+  }
+  unsigned *grown = ARENA_ARRAY(a, unsigned, list->count + 1);
+  for (int32_t i = 0; i < list->count; i++) grown[i] = list->set[i];
+  grown[list->count++] = set;
+  list->set = grown;
+  return DIL_OK;
+}
+
+static dil_status read_pair(arena *a, const option_row *row, const char *text,
+                            settings *list) {
+  const char *equal = strchr(text, '=');
+  if (!equal || equal == text || !equal[1])
+    return message_error(DIL_USAGE, NULL, "--%s wants %s, got '%s'", row->name,
+                         row->argument, text);
+  define *grown = ARENA_ARRAY(a, define, list->count + 1);
+  for (int32_t i = 0; i < list->count; i++) grown[i] = list->pair[i];
+  grown[list->count].name = arena_copy(a, text, (size_t)(equal - text));
+  grown[list->count++].value = equal + 1;
+  list->pair = grown;
+  return DIL_OK;
+}
+
+static dil_status read_argument(arena *a, const option_row *row,
+                                const char *text, void *field) {
+  uint64_t number = 0;
+  dil_status status = DIL_OK;
+  switch (row->kind) {
+  case KIND_FLAG:
+    *(bool *)field = true;
+    break;
+  case KIND_TEXT:
+    *(const char **)field = text;
+    break;
+  case KIND_REAL:
+    return read_real(row, text, field);
+  case KIND_SET:
+    return read_set(a, row, text, field);
+  case KIND_PAIR:
+    return read_pair(a, row, text, field);
+  case KIND_SEED:
+    return read_integer(row, text, 0, UINT64_MAX, field);
+  case KIND_WORD:
+    status = read_integer(row, text, 0, UINT32_MAX, &number);
+    *(uint32_t *)field = (uint32_t)number;
+    break;
+  case KIND_COUNT:
+  case KIND_POSITIVE:
+    status =
+        read_integer(row, text, row->kind == KIND_POSITIVE, INT32_MAX, &number);
+    *(int64_t *)field = (int64_t)number;
+    break;
+  case KIND_CHOICE:
+    *(int32_t *)field = word_index(row->argument, text, strlen(text));
+    if (*(int32_t *)field < 0) status = word_error(a, row, text);
+    break;
+  }
+  return status;
+}
+
+/* ---- the command line ---------------------------------------------------- */
+
+/* getopt's tables for one verb: the long names and, after ':', the letters. */
+typedef struct tables {
+  struct option longs[OPTION_COUNT + 1];
+  char letters[2 * OPTION_COUNT + 2];
+} tables;
+
+enum { LONG_ONLY = 256 }; /* getopt's value of option i: LONG_ONLY + i */
+
+static void make_tables(verb which, tables *t) {
+  char *letter = t->letters;
+  int32_t count = 0;
+  *letter++ = ':';
+  for (int32_t i = 0; i < OPTION_COUNT; i++) {
+    if (!(rows[i].verbs >> which & 1)) continue;
+    int has = rows[i].argument ? required_argument : no_argument;
+    t->longs[count++] = (struct option){rows[i].name, has, NULL, LONG_ONLY + i};
+    if (!rows[i].letter) continue;
+    *letter++ = rows[i].letter;
+    if (rows[i].argument) *letter++ = ':';
+  }
+  *letter = 0;
+  t->longs[count] = (struct option){0};
+}
+
+/* By getopt's value: LONG_ONLY + index, or a letter. */
+static const option_row *row_of(int found) {
+  if (found >= LONG_ONLY) return &rows[found - LONG_ONLY];
+  for (int32_t i = 0; i < OPTION_COUNT; i++)
+    if (rows[i].letter == found) return &rows[i];
+  return NULL;
+}
+
+/* Which subcommands have the option: "dil run, dil show". */
+static const char *verbs_of(arena *a, const option_row *row) {
+  const char *list = NULL;
+  for (int32_t v = 0; v < VERB_COUNT; v++)
+    if (row->verbs >> v & 1)
+      list = list ? arena_print(a, "%s, `dil %s`", list, verbs[v].name)
+                  : arena_print(a, "`dil %s`", verbs[v].name);
+  return list;
+}
+
+/* What the user probably wanted in place of the option `name`; or NULL. */
+static const char *unknown_hint(arena *a, verb which, const char *name) {
+  const char *names[OPTION_COUNT];
+  int32_t count = 0;
+  for (int32_t i = 0; i < OPTION_COUNT; i++) {
+    if (!strcmp(rows[i].name, name))
+      return arena_print(a, "it is an option of %s", verbs_of(a, &rows[i]));
+    if (rows[i].verbs >> which & 1) names[count++] = rows[i].name;
+  }
+  const char *near = diag_nearest(name, names, count);
+  return near ? arena_print(a, "did you mean '--%s'?", near)
+              : arena_print(a, "`dil help %s` lists them", verbs[which].name);
+}
+
+static int32_t count_prefix(verb which, const char *name) {
+  int32_t count = 0;
+  for (int32_t i = 0; i < OPTION_COUNT; i++)
+    count += rows[i].verbs >> which & 1 &&
+             !strncmp(rows[i].name, name, strlen(name));
+  return count;
+}
+
+/* getopt returned '?': a letter is in optopt, a long one in the last word. */
+static dil_status unknown_option(arena *a, verb which, const char *word) {
+  if (strncmp(word, "--", 2) != 0) {
+    const option_row *row = row_of(optopt);
+    const char *hint =
+        row ? arena_print(a, "it is an option of %s", verbs_of(a, row))
+            : arena_print(a, "`dil help %s` lists them", verbs[which].name);
+    return message_error(DIL_USAGE, hint, "`dil %s` has no option '-%c'",
+                         verbs[which].name, optopt);
+  }
+  const char *name = arena_copy(a, word + 2, strcspn(word + 2, "="));
+  if (optopt >= LONG_ONLY)
+    return message_error(DIL_USAGE, NULL, "--%s takes no argument",
+                         row_of(optopt)->name);
+  if (count_prefix(which, name) > 1)
+    return message_error(DIL_USAGE, unknown_hint(a, which, name),
+                         "'--%s' can mean several options", name);
+  return message_error(DIL_USAGE, unknown_hint(a, which, name),
+                       "`dil %s` has no option '--%s'", verbs[which].name,
+                       name);
+}
+
+static dil_status missing_argument(void) {
+  const option_row *row = row_of(optopt);
+  return message_error(DIL_USAGE, NULL, "--%s wants %s", row->name,
+                       row->argument);
+}
+
+static dil_status check_operands(const options *o) {
+  const char *operand = verbs[o->verb].operand;
+  if (o->help) return DIL_OK;
+  if (o->file_count == 0)
+    return message_error(DIL_USAGE, NULL, "`dil %s` wants %s",
+                         verbs[o->verb].name, operand);
+  if (o->file_count > 1 && !strstr(operand, "..."))
+    return message_error(DIL_USAGE, NULL,
+                         "`dil %s` takes one file, got '%s' too",
+                         verbs[o->verb].name, o->file[1]);
+  return DIL_OK;
+}
+
+static dil_status check_force(const options *o) {
+  for (int32_t i = 0; i < o->force.count; i++) {
+    unsigned set = o->verb == VERB_bench ? o->force.set[i] : options_force(o);
+    if ((set & FORCE_FUSE && set & FORCE_CHAIN) ||
+        (set & FORCE_DEDUP && set & FORCE_MULTISET))
+      return message_error(DIL_USAGE, NULL, "--force %s exclude each other",
+                           set & FORCE_FUSE && set & FORCE_CHAIN
+                               ? "fuse and chain"
+                               : "dedup and multiset");
+  }
+  return DIL_OK;
+}
+
+dil_status options_read(arena *a, verb which, int argc, char **argv,
+                        options *o) {
+  tables t;
+  make_tables(which, &t);
+  *o = (options){.verb = which, .batch = 1};
+  opterr = 0;
+  optind = 1;
+  for (int found;
+       (found = getopt_long(argc, argv, t.letters, t.longs, NULL)) != -1;) {
+    if (found == '?') return unknown_option(a, which, argv[optind - 1]);
+    if (found == ':') return missing_argument();
+    const option_row *row = row_of(found);
+    dil_status status = read_argument(a, row, optarg, (char *)o + row->offset);
+    if (status) return status;
+    o->seen[row - rows] = true;
+  }
+  o->file_count = argc - optind;
+  o->file = (const char **)argv + optind;
+  dil_status status = check_operands(o);
+  return status ? status : check_force(o);
+}
+
+/* ---- help ---------------------------------------------------------------- */
+
+enum { HELP_COLUMN = 26, HELP_WIDTH = 79 };
+
+/* Words of `text` from column `at` on, broken before HELP_WIDTH. */
+static void print_wrapped(FILE *out, int at, const char *text) {
+  for (bool first = true; *text; first = false) {
+    int size = (int)strcspn(text, " ");
+    if (first || at + 1 + size > HELP_WIDTH) {
+      bool fresh = !first || at > HELP_COLUMN;
+      fprintf(out, "%s%*s", fresh ? "\n" : "",
+              fresh ? HELP_COLUMN : HELP_COLUMN - at, "");
+      at = HELP_COLUMN;
+    } else {
+      fputc(' ', out);
+      at++;
+    }
+    fwrite(text, 1, (size_t)size, out);
+    at += size;
+    text += size + (text[size] == ' ');
+  }
+  fputc('\n', out);
+}
+
+static void print_examples(const char *examples, FILE *out) {
+  fputs("\nexamples:\n", out);
+  while (*examples) {
+    int size = (int)strcspn(examples, "\n");
+    fprintf(out, "  %.*s\n", size, examples);
+    examples += size + 1;
+  }
+}
+
+static void print_option(const option_row *row, FILE *out) {
+  char letter[] = "    ";
+  if (row->letter) snprintf(letter, sizeof letter, "-%c, ", row->letter);
+  int at =
+      fprintf(out, "  %s--%s", letter[0] == '-' ? letter : "    ", row->name);
+  if (row->argument) at += fprintf(out, " %s", row->argument);
+  /* at least two blanks between the option and what it does */
+  print_wrapped(out, at + 2 > HELP_COLUMN ? HELP_COLUMN + 1 : at, row->help);
+}
+
+void options_verb_help(verb which, FILE *out) {
+  fprintf(out, "usage: dil %s [OPTION...] %s\n\n%s\n", verbs[which].name,
+          verbs[which].operand, verbs[which].summary);
+  print_examples(verbs[which].examples, out);
+  fputs("\noptions:\n", out);
+  for (int32_t i = 0; i < OPTION_COUNT; i++)
+    if (rows[i].verbs >> which & 1) print_option(&rows[i], out);
+}
+
+void options_help(FILE *out) {
+  fputs("usage: dil VERB [OPTION...] FILE\n\n"
+        "A compiler for attention: patterns in, kernels out.\n"
+        "\nexamples:\n",
+        out);
+  for (int32_t v = 0; v < VERB_COUNT; v++)
+    fprintf(out, "  %.*s\n", (int)strcspn(verbs[v].examples, "\n"),
+            verbs[v].examples);
+  fputs("\nverbs:\n", out);
+  for (int32_t v = 0; v < VERB_COUNT; v++)
+    fprintf(out, "  %-9s%s\n", verbs[v].name, verbs[v].summary);
+  fputs("  help     Says this, or with a verb what that one takes.\n"
+        "\n`dil --version` says which version this is. Exit codes: 0 good, 1 "
+        "the input is\nwrong, 2 bad command line, 3 the machine lacks "
+        "something, 4 a result differs\nfrom the oracle, 70 a bug of dil.\n",
+        out);
+}
+
+/* ---- what all subcommands ask of the compiler ---------------------------- */
+
+driver_request command_request(const options *o, int32_t index) {
+  return (driver_request){.path = o->file[index],
+                          .kernel = o->kernel,
+                          .from_plan = o->seen[OPTION_FROM],
+                          .defines = o->define.pair,
+                          .define_count = o->define.count,
+                          .force = options_force(o),
+                          .isa = o->cpu,
+                          .variant = (dil_variant)o->variant,
+                          .last = STAGE_plan};
+}

@@ -1,0 +1,111 @@
+/* report.c - writes what a run or a benchmark found. */
+#include "report.h"
+#include <jansson.h>
+#include <math.h>
+#include <string.h>
+
+const char *report_force(unsigned force, char text[64]) {
+  static const struct {
+    unsigned bit;
+    const char *name;
+  } names[] = {
+      {FORCE_FUSE, "fuse"},       {FORCE_CHAIN, "chain"},
+      {FORCE_DEDUP, "dedup"},     {FORCE_MULTISET, "multiset"},
+      {FORCE_GENERAL, "general"},
+  };
+  *text = 0;
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    if (force & names[i].bit) {
+      if (*text) strcat(text, ",");
+      strcat(text, names[i].name);
+    }
+  return text;
+}
+
+static json_t *number_or_null(double number) {
+  return isfinite(number) ? json_real(number) : json_null();
+}
+
+static json_t *text_or_null(const char *text) {
+  return text && *text ? json_string(text) : json_null();
+}
+
+static double gflops(const report *r) {
+  return r->flops / r->seconds * 1e-9;
+}
+
+void report_json(const report *r, FILE *out) {
+  char force[64], hash[17];
+  const verdict *v = r->verdict;
+  snprintf(hash, sizeof hash, "%016llx", (unsigned long long)r->plan_hash);
+  json_t *o = json_object();
+  json_object_set_new(o, "kernel", text_or_null(r->kernel));
+  json_object_set_new(o, "device", text_or_null(r->device));
+  json_object_set_new(o, "variant", text_or_null(r->variant));
+  json_object_set_new(o, "force", text_or_null(report_force(r->force, force)));
+  json_object_set_new(o, "plan_hash", text_or_null(r->planned ? hash : NULL));
+  json_object_set_new(o, "seconds", number_or_null(r->seconds));
+  json_object_set_new(o, "flops", number_or_null(r->flops));
+  json_object_set_new(o, "gflops", number_or_null(gflops(r)));
+  json_object_set_new(o, "peak_share", number_or_null(r->share));
+  json_object_set_new(o, "rel_error", number_or_null(v ? v->rel_error : NAN));
+  json_object_set_new(o, "lse_error", number_or_null(v ? v->lse_error : NAN));
+  json_object_set_new(o, "checked_rows",
+                      v ? json_integer(v->rows) : json_null());
+  json_object_set_new(o, "workspace_bytes",
+                      isfinite(r->workspace)
+                          ? json_integer((json_int_t)r->workspace)
+                          : json_null());
+  json_object_set_new(o, "compile_seconds", number_or_null(r->compile_seconds));
+  json_dumpf(o, out, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));
+  fputc('\n', out);
+  json_decref(o);
+}
+
+static void print_device(const report *r, FILE *out) {
+  char force[64];
+  report_force(r->force, force);
+  fprintf(out, "kernel  %s on %s", r->kernel, r->device);
+  if (r->isa) fprintf(out, " (%s)", r->isa);
+  if (r->variant) fprintf(out, ", variant %s", r->variant);
+  if (*force) fprintf(out, ", forced %s", force);
+  if (r->planned)
+    fprintf(out, ", plan %016llx", (unsigned long long)r->plan_hash);
+  fputc('\n', out);
+}
+
+void report_text(const report *r, FILE *out) {
+  char time[MESSAGE_NUMBER], work[MESSAGE_NUMBER], bytes[MESSAGE_NUMBER];
+  print_device(r, out);
+  fprintf(out, "time    %s on %d thread%s, %sFLOP of the definition",
+          message_time(r->seconds, time), r->threads,
+          r->threads == 1 ? "" : "s", message_scaled(r->flops, work));
+  if (r->seconds > 0) fprintf(out, ", %.1f GFLOP/s", gflops(r));
+  if (isfinite(r->share)) fprintf(out, ", %.1f %% of the peak", 100 * r->share);
+  fputc('\n', out);
+  if (isfinite(r->compile_seconds))
+    fprintf(out, "code    compiled in %s, workspace %s\n",
+            message_time(r->compile_seconds, time),
+            message_bytes(r->workspace, bytes));
+  if (r->verdict) verdict_print(r->verdict, out);
+}
+
+void report_heading(FILE *out) {
+  fprintf(out, "%-28s %-6s %7s %10s %9s %7s %9s %9s\n", "case", "variant",
+          "threads", "time", "GFLOP/s", "peak", "error", "lse");
+}
+
+void report_row(const report *r, FILE *out) {
+  char force[64], name[96], time[MESSAGE_NUMBER], part[16] = "-";
+  report_force(r->force, force);
+  snprintf(name, sizeof name, "%s%s%s", r->kernel, *force ? " " : "", force);
+  if (isfinite(r->share))
+    snprintf(part, sizeof part, "%.1f %%", 100 * r->share);
+  fprintf(out, "%-28s %-7s %7d %10s %9.1f %7s", name,
+          r->variant ? r->variant : "-", r->threads,
+          message_time(r->seconds, time), gflops(r), part);
+  if (r->verdict) fprintf(out, " %9.2g", r->verdict->rel_error);
+  if (r->verdict && !isnan(r->verdict->lse_error))
+    fprintf(out, " %9.2g", r->verdict->lse_error);
+  fprintf(out, "%s\n", r->verdict && !r->verdict->good ? "  BAD" : "");
+}

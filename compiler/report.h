@@ -1,0 +1,29 @@
+/* report.h - the result of a timed kernel, as one JSON object or as lines. */
+#ifndef DIL_REPORT_H
+#define DIL_REPORT_H
+
+#include "verdict.h"
+
+/* Unknown numbers are NaN, unknown texts NULL; both are null in JSON. */
+typedef struct report {
+  const char *kernel, *device, *variant;
+  const char *isa;
+  int32_t threads;
+  unsigned force;
+  bool planned; /* plan_hash holds */
+  uint64_t plan_hash;
+  double seconds, flops; /* median; of the definition */
+  double share;          /* of the peak measured beside the runs */
+  double workspace, compile_seconds;
+  const verdict *verdict; /* NULL: not checked */
+} report;
+
+void report_json(const report *r, FILE *out);
+void report_text(const report *r, FILE *out);
+/* A table: report_heading, then a row each. */
+void report_heading(FILE *out);
+void report_row(const report *r, FILE *out);
+/* "fuse,dedup"; "" for none. */
+const char *report_force(unsigned force, char text[64]);
+
+#endif

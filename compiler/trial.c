@@ -1,0 +1,170 @@
+/* trial.c - takes a file to a kernel that has run. In: options. Out: a report
+ * with its times and, when asked, the verdict of the oracle. */
+#include "trial.h"
+#include "cost.h"
+#include "oracle.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool on_oracle(const options *o) {
+  return o->device == 1;
+}
+
+/* Options that the oracle has no use for. */
+static dil_status check_device(const options *o) {
+  if (!on_oracle(o)) return DIL_OK;
+  const char *useless = o->seen[OPTION_CPU]     ? "--cpu"
+                        : o->seen[OPTION_FORCE] ? "--force"
+                                                : NULL;
+  if (!useless) return DIL_OK;
+  return dil_fail(DIL_USAGE, "%s says nothing to --device oracle", useless);
+}
+
+static dil_status make_kernel(trial *t) {
+  dil_status status = driver_kernel(&t->compilation, &t->kernel);
+  if (status) return status;
+  double start = message_clock();
+  status = dil_kernel_prepare(t->kernel, &t->binding.call);
+  t->report.compile_seconds = message_clock() - start;
+  if (!status)
+    t->report.variant = dil_kernel_variant(t->kernel, &t->binding.call);
+  return status;
+}
+
+static void describe(trial *t, const options *o) {
+  const compilation *c = &t->compilation;
+  report *r = &t->report;
+  r->kernel = c->kernel ? c->kernel->name : c->pattern->name;
+  r->device = on_oracle(o) ? "oracle" : "cpu";
+  r->isa = c->isa;
+  r->force = t->request.force;
+  r->planned = c->plan != NULL;
+  if (r->planned) r->plan_hash = plan_hash(c->plan);
+  r->threads = dil_threads_count(t->binding.threads);
+}
+
+dil_status trial_open(arena *a, const options *o, int32_t index, unsigned force,
+                      int64_t seq, trial *t) {
+  *t = (trial){.compilation = {.arena = a, .diag = diag_new(a)}};
+  t->report = (report){.compile_seconds = NAN, .workspace = NAN};
+  t->request = command_request(o, index);
+  t->request.force = force;
+  t->request.last = !on_oracle(o)          ? STAGE_schedule
+                    : t->request.from_plan ? STAGE_plan
+                                           : STAGE_pattern;
+  dil_status status = check_device(o);
+  if (!status) status = driver_compile(&t->request, &t->compilation);
+  if (status) return status;
+  status = binding_open(a, o, t->compilation.pattern, &t->binding);
+  t->bound = true;
+  if (!status) status = binding_tensors(&t->binding, seq);
+  if (!status) describe(t, o);
+  if (!status)
+    status = on_oracle(o) ? oracle_check(t->binding.pattern, &t->binding.call)
+                          : make_kernel(t);
+  return status;
+}
+
+void trial_free(trial *t) {
+  dil_kernel_free(t->kernel);
+  if (t->bound) binding_free(&t->binding);
+  free(t->seconds);
+  free(t->share);
+}
+
+/* ---- the oracle as a device ---------------------------------------------- */
+
+typedef struct oracle_work {
+  const binding *binding;
+  progress *bar;
+} oracle_work;
+
+static void oracle_one(void *context, int64_t index, int32_t worker) {
+  (void)worker;
+  const oracle_work *w = context;
+  const binding *b = w->binding;
+  const dil_call *call = &b->call;
+  int64_t heads = b->pattern->heads, N = b->size[BIND_N];
+  int64_t h = index % heads, n = index / heads % N, row = index / heads / N;
+  double output[DIL_HEAD_DIM_MAX], lse;
+  oracle_row(b->pattern, call, row, n, h, output, &lse);
+  for (int64_t d = 0; d < b->pattern->value_dim; d++)
+    dil_element_write(call->o.data, call->o.dtype,
+                      index * b->pattern->value_dim + d, output[d]);
+  if (call->lse.data)
+    ((float *)call->lse.data)[(row * heads + h) * N + n] = (float)lse;
+  progress_add(w->bar, 1);
+}
+
+static void run_oracle(const binding *b) {
+  int64_t rows = b->size[BIND_B] * b->size[BIND_N] * b->pattern->heads;
+  progress bar;
+  oracle_work work = {b, &bar};
+  progress_start(&bar, "oracle", rows);
+  dil_threads_run(b->threads, rows, oracle_one, &work);
+  progress_end(&bar);
+}
+
+/* ---- timing -------------------------------------------------------------- */
+
+#define PEAK_SECONDS 0.01
+
+static dil_status make_room(trial *t, int32_t limit) {
+  if (t->seconds) return DIL_OK;
+  t->seconds = calloc((size_t)limit, sizeof *t->seconds);
+  t->share = calloc((size_t)limit, sizeof *t->share);
+  if (t->seconds && t->share) return DIL_OK;
+  return dil_fail(DIL_MEMORY, "no memory for %d times", limit);
+}
+
+static dil_status time_run(trial *t, double *seconds) {
+  binding *b = &t->binding;
+  double start = message_clock();
+  dil_status status = DIL_OK;
+  if (t->kernel)
+    status = dil_kernel_run(t->kernel, b->threads, &b->call);
+  else
+    run_oracle(b);
+  *seconds = message_clock() - start;
+  return status;
+}
+
+dil_status trial_run(trial *t, int32_t limit, bool with_peak) {
+  double peak = NAN;
+  dil_status status = make_room(t, limit);
+  if (!status && with_peak && t->kernel)
+    status = measure_peak(&t->binding, t->compilation.isa, PEAK_SECONDS, &peak);
+  if (!status) status = time_run(t, &t->seconds[t->runs]);
+  if (status) return status;
+  t->share[t->runs] = 1 / t->seconds[t->runs] / peak;
+  t->runs++;
+  return DIL_OK;
+}
+
+static int by_size(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+/* Sorts the numbers; NaN when there are none. */
+static double median(double *number, int32_t count) {
+  if (count == 0) return NAN;
+  qsort(number, (size_t)count, sizeof *number, by_size);
+  return (number[(count - 1) / 2] + number[count / 2]) / 2;
+}
+
+dil_status trial_finish(trial *t, double budget) {
+  report *r = &t->report;
+  const binding *b = &t->binding;
+  cover_count count;
+  measure_cover(b, COST_TILE_ROWS, COST_TILE_KEYS, &count);
+  r->flops = cost_flops(b->pattern, count.pairs);
+  r->share = median(t->share, t->runs) * r->flops;
+  r->seconds = median(t->seconds, t->runs);
+  if (t->kernel) r->workspace = (double)dil_kernel_workspace(t->kernel);
+  if (!(budget > 0)) return DIL_OK;
+  dil_status status = verdict_make(b, count.pairs, budget, &t->verdict);
+  if (!status) r->verdict = &t->verdict;
+  return status;
+}

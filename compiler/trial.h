@@ -1,0 +1,33 @@
+/* trial.h - one kernel made ready and timed: what `run` and `bench` share. */
+#ifndef DIL_TRIAL_H
+#define DIL_TRIAL_H
+
+#include "bind.h"
+#include "report.h"
+
+typedef struct trial {
+  compilation compilation;
+  driver_request request;
+  binding binding;
+  dil_kernel *kernel; /* NULL: the oracle runs it */
+  bool bound;         /* the binding is open */
+  double pairs;       /* of one call, by cover */
+  int32_t runs;
+  double *seconds, *share; /* [runs made]; share: of the peak beside it */
+  report report;
+  verdict verdict;
+} trial;
+
+/* Compiles file `index` and makes its call; seq: as binding_sizes has it. The
+ * machine code is made here, and the time that takes is in the report. On
+ * failure the diagnostics tell, and trial_free is still due. */
+dil_status trial_open(arena *a, const options *o, int32_t index, unsigned force,
+                      int64_t seq, trial *t);
+void trial_free(trial *t);
+/* One run of at most `limit` in all, with the peak measured beside it when
+ * `with_peak`. */
+dil_status trial_run(trial *t, int32_t limit, bool with_peak);
+/* Fills the report with medians, and the verdict when `budget` is positive. */
+dil_status trial_finish(trial *t, double budget);
+
+#endif

@@ -1,0 +1,246 @@
+/* verdict.c - compares a call's outputs with the oracle, row by row. In: a
+ * binding after a run. Out: a verdict with the errors, their bounds, and the
+ * worst place when they are exceeded. */
+#include "verdict.h"
+#include <math.h>
+#include <stdlib.h>
+
+static const struct {
+  double output, lse;
+} bounds[DIL_DTYPE_COUNT] = {
+    [DIL_F32] = {2e-6, 2e-5},
+    [DIL_BF16] = {4e-3, 1e-4},
+    [DIL_F16] = {1e-3, 1e-4},
+};
+
+typedef struct row_result {
+  double difference, reference; /* sums of squares */
+  double lse_error, score;
+  bool torn; /* a NaN or infinity on one side only */
+  verdict_place worst, worst_lse;
+} row_result;
+
+typedef struct checker {
+  const binding *binding;
+  const verdict *verdict;
+  row_result *row;
+  progress *progress;
+} checker;
+
+/* What `number` is once stored: its class decides what must be met exactly. */
+static double stored(dil_dtype dtype, double number) {
+  switch (dtype) {
+  case DIL_BF16:
+    return dil_bf16_to_f32(dil_f32_to_bf16((float)number));
+  case DIL_F16:
+    return dil_f16_to_f32(dil_f32_to_f16((float)number));
+  default:
+    return (float)number;
+  }
+}
+
+/* Both finite, or the same NaN or infinity. */
+static bool same_class(double got, double want) {
+  if (isfinite(got) || isfinite(want)) return isfinite(got) && isfinite(want);
+  return isnan(got) == isnan(want) && (isnan(got) || got == want);
+}
+
+static void take_worst(verdict_place *worst, verdict_place place) {
+  double now = fabs(place.got - place.want);
+  double before = fabs(worst->got - worst->want);
+  if (!same_class(place.got, place.want) || !(now <= before)) *worst = place;
+}
+
+/* ---- scores -------------------------------------------------------------- */
+
+static double dot(const dil_tensor *q, const dil_tensor *k, int64_t q_row,
+                  int64_t k_row, int64_t count) {
+  double sum = 0;
+  for (int64_t d = 0; d < count; d++)
+    sum += dil_element_read(q->data, q->dtype, q_row + d) *
+           dil_element_read(k->data, k->dtype, k_row + d);
+  return sum;
+}
+
+static bool reaches_any(const pattern *p, int64_t h, int64_t t, int64_t j,
+                        const expr_point *point) {
+  for (int32_t i = 0; i < p->branch_count; i++)
+    if (h >= p->branch[i].head_first && h <= p->branch[i].head_last &&
+        pattern_reaches(p, i, h, t, j, point))
+      return true;
+  return false;
+}
+
+/* The largest finite |scale * q . k| over the keys that the row sees. */
+static double largest_score(const binding *b, verdict_place at) {
+  const pattern *p = b->pattern;
+  const dil_tensor *q = &b->call.q, *k = &b->call.k;
+  expr_point point = binding_point(b, at.b);
+  int64_t M = point.M, t = at.n + M - point.N;
+  int64_t kv = at.h / (p->heads / p->kv_heads);
+  double scale = p->scale_kind == SCALE_RUNTIME ? b->call.scale : p->scale;
+  double most = 0;
+  for (int64_t j = 0; j < M; j++) {
+    if (!reaches_any(p, at.h, t, j, &point)) continue;
+    double score = fabs(
+        scale *
+        dot(q, k,
+            at.b * q->stride[0] + at.n * q->stride[1] + at.h * q->stride[2],
+            at.b * k->stride[0] + j * k->stride[1] + kv * k->stride[2],
+            p->head_dim));
+    if (isfinite(score) && score > most) most = score;
+  }
+  return most;
+}
+
+/* ---- rows ---------------------------------------------------------------- */
+
+/* The place of the index-th checked row among all rows. */
+static verdict_place row_place(const checker *c, int64_t index) {
+  const verdict *v = c->verdict;
+  int64_t row = index;
+  if (v->rows < v->total) {
+    uint32_t counter[4] = {(uint32_t)index, (uint32_t)(index >> 32), 0, 0};
+    uint32_t key[2] = {0x64696C, 0}, out[4];
+    dil_philox(counter, key, out);
+    double stretch = (double)v->total / (double)v->rows;
+    row = (int64_t)(((double)index + out[0] * 0x1p-32) * stretch);
+    if (row >= v->total) row = v->total - 1;
+  }
+  int64_t heads = c->binding->pattern->heads, N = c->binding->size[BIND_N];
+  return (verdict_place){
+      .b = row / heads / N, .n = row / heads % N, .h = row % heads};
+}
+
+static void compare_output(const binding *b, verdict_place at,
+                           const double *want, row_result *r) {
+  const dil_tensor *o = &b->call.o;
+  int64_t base =
+      at.b * o->stride[0] + at.n * o->stride[1] + at.h * o->stride[2];
+  for (at.d = 0; at.d < b->pattern->value_dim; at.d++) {
+    at.got = dil_element_read(o->data, o->dtype, base + at.d);
+    at.want = want[at.d];
+    if (!same_class(at.got, stored(o->dtype, at.want)))
+      r->torn = true;
+    else if (isfinite(at.got)) {
+      r->difference += (at.got - at.want) * (at.got - at.want);
+      r->reference += at.want * at.want;
+    } else
+      continue;
+    take_worst(&r->worst, at);
+  }
+}
+
+static void compare_lse(const binding *b, verdict_place at, double want,
+                        row_result *r) {
+  const dil_tensor *lse = &b->call.lse;
+  if (!lse->data) return;
+  at.d = -1;
+  at.want = want;
+  at.got =
+      ((const float *)
+           lse->data)[at.b * lse->stride[0] + at.h * lse->stride[1] + at.n];
+  if (!same_class(at.got, stored(DIL_F32, want)))
+    r->torn = true;
+  else if (isfinite(want))
+    r->lse_error = fabs(at.got - want);
+  else
+    return;
+  take_worst(&r->worst_lse, at);
+}
+
+static void check_row(void *context, int64_t index, int32_t worker) {
+  (void)worker;
+  const checker *c = context;
+  verdict_place at = row_place(c, index);
+  double output[DIL_HEAD_DIM_MAX], lse;
+  oracle_row(c->binding->pattern, &c->binding->call, at.b, at.n, at.h, output,
+             &lse);
+  row_result *r = &c->row[index];
+  compare_output(c->binding, at, output, r);
+  compare_lse(c->binding, at, lse, r);
+  r->score = largest_score(c->binding, at);
+  progress_add(c->progress, 1);
+}
+
+/* ---- the verdict --------------------------------------------------------- */
+
+/* Measured seconds of one oracle step: a pair looked at, and one multiply-add
+ * of a pair kept. */
+#define LOOK_SECONDS 30e-9
+#define STEP_SECONDS 3e-9
+
+static int64_t affordable_rows(const binding *b, double pairs, double budget,
+                               int64_t total) {
+  const pattern *p = b->pattern;
+  double looks = (double)total * (double)b->size[BIND_M] * p->branch_count;
+  double steps = pairs * (double)b->size[BIND_B] *
+                 (double)(2 * p->head_dim + p->value_dim);
+  double seconds = looks * LOOK_SECONDS + steps * STEP_SECONDS;
+  if (seconds <= budget) return total;
+  int64_t rows = (int64_t)((double)total * budget / seconds);
+  return rows < 64 ? (total < 64 ? total : 64) : rows;
+}
+
+static void sum_rows(const binding *b, const checker *c, verdict *v) {
+  double difference = 0, reference = 0;
+  bool torn = false;
+  const row_result *worst = c->row, *worst_lse = c->row;
+  for (int64_t i = 0; i < v->rows; i++) {
+    const row_result *r = &c->row[i];
+    difference += r->difference;
+    reference += r->reference;
+    v->lse_error = fmax(v->lse_error, r->lse_error);
+    v->largest_score = fmax(v->largest_score, r->score);
+    if (r->torn && !torn) worst = worst_lse = r;
+    torn |= r->torn;
+    if (torn) continue;
+    if (r->difference > worst->difference) worst = r;
+    if (r->lse_error > worst_lse->lse_error) worst_lse = r;
+  }
+  double factor = fmax(1, v->largest_score / 16);
+  v->bound = bounds[b->pattern->dtype].output * factor;
+  v->lse_bound = bounds[b->pattern->dtype].lse * factor;
+  v->rel_error = difference > 0 ? sqrt(difference / reference) : 0;
+  bool output_good = v->rel_error <= v->bound;
+  v->good = !torn && output_good && v->lse_error <= v->lse_bound;
+  bool lse_place =
+      torn ? same_class(worst->worst.got, worst->worst.want) : output_good;
+  v->worst = lse_place ? worst_lse->worst_lse : worst->worst;
+  if (!b->call.lse.data) v->lse_error = NAN;
+}
+
+dil_status verdict_make(const binding *b, double pairs, double budget,
+                        verdict *v) {
+  int64_t total = b->size[BIND_B] * b->size[BIND_N] * b->pattern->heads;
+  *v = (verdict){.total = total, .good = true};
+  v->rows = affordable_rows(b, pairs, budget, total);
+  if (v->rows == 0) return DIL_OK;
+  progress bar;
+  checker c = {b, v, calloc((size_t)v->rows, sizeof(row_result)), &bar};
+  if (!c.row) return dil_fail(DIL_MEMORY, "no memory to check the result");
+  progress_start(&bar, "checking", v->rows);
+  dil_threads_run(b->threads, v->rows, check_row, &c);
+  progress_end(&bar);
+  sum_rows(b, &c, v);
+  free(c.row);
+  return DIL_OK;
+}
+
+static void print_place(const verdict_place *at, FILE *out) {
+  fprintf(out, "  %s at batch row %lld, query %lld, head %lld",
+          at->d < 0 ? "lse" : "output", (long long)at->b, (long long)at->n,
+          (long long)at->h);
+  if (at->d >= 0) fprintf(out, ", element %lld", (long long)at->d);
+  fprintf(out, ": got %.9g, the oracle has %.9g\n", at->got, at->want);
+}
+
+void verdict_print(const verdict *v, FILE *out) {
+  fprintf(out, "%s  %lld of %lld rows; output error %.2g (at most %.2g)",
+          v->good ? "good" : "BAD ", (long long)v->rows, (long long)v->total,
+          v->rel_error, v->bound);
+  if (!isnan(v->lse_error))
+    fprintf(out, ", lse %.2g (at most %.2g)", v->lse_error, v->lse_bound);
+  fputc('\n', out);
+  if (!v->good) print_place(&v->worst, out);
+}

@@ -1,0 +1,33 @@
+/* verdict.h - whether a call's o and lse are what the oracle says. */
+#ifndef DIL_VERDICT_H
+#define DIL_VERDICT_H
+
+#include "bind.h"
+
+typedef struct verdict_place { /* one element that differs */
+  int64_t b, n, h, d;          /* d -1: the lse */
+  double got, want;
+} verdict_place;
+
+typedef struct verdict {
+  int64_t rows, total;  /* (batch row, query, head) rows: checked, in all */
+  double rel_error;     /* relative L2 of o */
+  double lse_error;     /* largest absolute; NaN: the pattern has no lse */
+  double largest_score; /* |scale * q . k| over the checked rows' keys */
+  double bound, lse_bound;
+  bool good;
+  verdict_place worst; /* of what is out of bounds, when not good */
+} verdict;
+
+/* Oracle operations that a check may take when nothing else is said. */
+#define VERDICT_BUDGET 2.0 /* seconds of one thread */
+
+/* Checks every row where the oracle would take less than `budget` seconds of
+ * one thread, else as many as it can, one at random from each of as many equal
+ * stretches of all rows (always the same). pairs: as cover counts them. */
+dil_status verdict_make(const binding *b, double pairs, double budget,
+                        verdict *v);
+/* Lines for people, or nothing when json is on and it is good. */
+void verdict_print(const verdict *v, FILE *out);
+
+#endif
