@@ -1,6 +1,5 @@
 /* cpu_code.c - compiles and loads what cpu_code.h describes. */
 #include "cpu_code.h"
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,17 +53,22 @@ static void find_entries(code_loaded *l) {
   }
 }
 
+static void insist(dil_status status) {
+  if (status == DIL_OK)
+    return;
+  fprintf(stderr, "%s: %s\n", dil_status_text(status), dil_last_error());
+  abort();
+}
+
 code_loaded code_make(const code_case *c, const char *isa, dil_variant variant,
                       bool debug) {
   backend_request request = {
       .plan = &c->plan, .isa = isa, .variant = variant, .debug = debug};
   backend_code made = {0};
   code_loaded loaded = {0};
-  dil_status status = dil_backend_init()->compile(&request, &made);
-  ck_assert_msg(status == DIL_OK, "%s", dil_last_error());
+  insist(dil_backend_init()->compile(&request, &made));
   loaded.code = made.code;
-  status = dil_object_load(made.bytes, made.size, "case", &loaded.object);
-  ck_assert_msg(status == DIL_OK, "%s", dil_last_error());
+  insist(dil_object_load(made.bytes, made.size, "case", &loaded.object));
   free(made.bytes);
   find_entries(&loaded);
   return loaded;
@@ -75,7 +79,8 @@ void code_drop(code_loaded *loaded) { dil_object_free(loaded->object); }
 void *room_of(size_t count, size_t size) {
   size_t bytes = (count * size + 63) / 64 * 64 + 64;
   void *room = aligned_alloc(64, bytes);
-  ck_assert_ptr_nonnull(room);
+  if (room == NULL)
+    abort();
   memset(room, 0xff, bytes);
   return room;
 }
