@@ -1,0 +1,265 @@
+/* check_builtin.c - the names of the language (i, M, bi, HKV, ...) and the
+ * named predicates of blocks (local, strided, ...), spelled out as operators
+ * on i, j and constants. Errors: a name where it is not known, and why. */
+#include "check.h"
+#include <math.h>
+#include <string.h>
+
+/* ---- names --------------------------------------------------------------- */
+
+typedef enum builtin_kind {
+  BUILTIN_LEAF,    /* a leaf of the tree */
+  BUILTIN_SIZE,    /* a constant of the pattern */
+  BUILTIN_BLOCK,   /* made of i, j or M and the block size */
+  BUILTIN_INFINITY,
+} builtin_kind;
+
+static const char only_pairs[] =
+    "positions are known only at run time: in mask, score and keep";
+static const char only_run_time[] =
+    "sizes are known only at run time, and a new length never compiles "
+    "anything again; they may stand in mask, score, keep and the dimensions "
+    "of inputs";
+static const char only_heads[] =
+    "a kernel serves all heads; `h` is known in phase, mask, score and keep";
+static const char only_score[] = "`s` is the score so far, known in score";
+static const char only_patterns[] = "it is a size of a pattern";
+
+#define PLACE_SIZED (PLACE_PAIR | PLACE_DIMENSION)
+#define PLACE_INSIDE (PLACE_SIZED | PLACE_CONSTANT | PLACE_PHASE)
+
+static const struct builtin {
+  const char *name;
+  builtin_kind kind;
+  expr_op op;            /* of a leaf */
+  unsigned places;       /* where it is known */
+  const char *why;       /* it is not known elsewhere */
+} builtins[] = {
+    {"b", BUILTIN_LEAF, EXPR_B_, PLACE_PAIR, only_pairs},
+    {"h", BUILTIN_LEAF, EXPR_H_, PLACE_PAIR | PLACE_PHASE, only_heads},
+    {"i", BUILTIN_LEAF, EXPR_I_, PLACE_PAIR, only_pairs},
+    {"j", BUILTIN_LEAF, EXPR_J_, PLACE_PAIR, only_pairs},
+    {"s", BUILTIN_LEAF, EXPR_S_, PLACE_SCORE, only_score},
+    {"bi", BUILTIN_BLOCK, EXPR_I_, PLACE_PAIR, only_pairs},
+    {"bj", BUILTIN_BLOCK, EXPR_J_, PLACE_PAIR, only_pairs},
+    {"nb", BUILTIN_BLOCK, EXPR_M_, PLACE_SIZED, only_run_time},
+    {"B", BUILTIN_LEAF, EXPR_BATCH, PLACE_SIZED, only_run_time},
+    {"N", BUILTIN_LEAF, EXPR_N_, PLACE_SIZED, only_run_time},
+    {"M", BUILTIN_LEAF, EXPR_M_, PLACE_SIZED, only_run_time},
+    {"S", BUILTIN_SIZE, EXPR_INT, PLACE_INSIDE, only_patterns},
+    {"H", BUILTIN_SIZE, EXPR_INT, PLACE_INSIDE, only_patterns},
+    {"HKV", BUILTIN_SIZE, EXPR_INT, PLACE_INSIDE, only_patterns},
+    {"D", BUILTIN_SIZE, EXPR_INT, PLACE_INSIDE, only_patterns},
+    {"inf", BUILTIN_INFINITY, EXPR_REAL, ~0u, NULL},
+};
+enum { BUILTIN_COUNT = sizeof builtins / sizeof *builtins };
+
+static const struct builtin *builtin_find(const char *name) {
+  for (int32_t i = 0; i < BUILTIN_COUNT; i++)
+    if (!strcmp(builtins[i].name, name)) return &builtins[i];
+  return NULL;
+}
+
+bool is_reserved(const char *name) { return builtin_find(name) != NULL; }
+
+int32_t builtin_names(const char *names[BUILTIN_MAX]) {
+  _Static_assert((int)BUILTIN_COUNT <= (int)BUILTIN_MAX, "names fit");
+  for (int32_t i = 0; i < BUILTIN_COUNT; i++) names[i] = builtins[i].name;
+  return BUILTIN_COUNT;
+}
+
+static int64_t size_of(const scope *s, const char *name) {
+  if (!strcmp(name, "S")) return s->block;
+  if (!strcmp(name, "H")) return s->heads;
+  if (!strcmp(name, "HKV")) return s->kv_heads;
+  return s->head_dim;
+}
+
+/* A size of the pattern, or wrong: `head_dim D`, or `S` without a block. */
+static operand size_operand(const scope *s, span at, const char *user,
+                            const char *size) {
+  int64_t known = size_of(s, size);
+  if (known > 0) return operand_integer(at, known);
+  if (known == SIZE_UNKNOWN && size[0] == 'S')
+    check_error(s->c, at, "`block 64;` cuts positions into blocks of 64",
+                "'%s' needs a block", user);
+  else if (known == SIZE_UNKNOWN)
+    check_error(s->c, at, NULL, "'%s' is not known yet in %s", user, s->what);
+  return operand_wrong(at);
+}
+
+static operand apply2(const scope *s, span at, expr_op op, operand a,
+                      operand b) {
+  return operand_apply(s, at, op, (operand[]){a, b}, 2);
+}
+
+/* bi = i / S, bj = j / S, nb = ceil(M / S). */
+static operand block_operand(const scope *s, span at, const char *name) {
+  operand size = size_operand(s, at, name, "S");
+  operand x = operand_leaf(s, at, builtin_find(name)->op, TYPE_I32);
+  if (size.wrong) return size;
+  if (!strcmp(name, "nb"))
+    x = apply2(s, at, EXPR_ADD, x, operand_integer(at, size.integer - 1));
+  return apply2(s, at, EXPR_DIV, x, size);
+}
+
+bool builtin_name(const scope *s, const term *t, operand *result) {
+  const struct builtin *b = builtin_find(t->name);
+  if (!b) return false;
+  *result = operand_wrong(t->at);
+  if (!(b->places & s->place)) {
+    check_error(s->c, t->at, b->why, "'%s' cannot stand in %s", b->name,
+                s->what);
+    return true;
+  }
+  switch (b->kind) {
+  case BUILTIN_LEAF:
+    *result = operand_leaf(s, t->at, b->op,
+                           b->op == EXPR_S_ ? TYPE_F32 : TYPE_I32);
+    break;
+  case BUILTIN_SIZE: *result = size_operand(s, t->at, b->name, b->name); break;
+  case BUILTIN_BLOCK: *result = block_operand(s, t->at, b->name); break;
+  case BUILTIN_INFINITY:
+    *result = (operand){.known = true, .type = TYPE_F32, .at = t->at,
+                        .real = INFINITY};
+    break;
+  }
+  return true;
+}
+
+/* ---- predicates ---------------------------------------------------------- */
+
+static operand distance(const scope *s, span at) {
+  operand apart = apply2(s, at, EXPR_SUB, block_operand(s, at, "bi"),
+                         block_operand(s, at, "bj"));
+  return operand_apply(s, at, EXPR_ABS, &apart, 1);
+}
+
+/* local(W): abs(bi - bj) <= W */
+static operand local(const scope *s, span at, const operand *arg,
+                     int32_t count) {
+  (void)count;
+  return apply2(s, at, EXPR_LE, distance(s, at), arg[0]);
+}
+
+/* global(G): bi < G || bj < G */
+static operand global(const scope *s, span at, const operand *arg,
+                      int32_t count) {
+  (void)count;
+  return apply2(s, at, EXPR_OR,
+                apply2(s, at, EXPR_LT, block_operand(s, at, "bi"), arg[0]),
+                apply2(s, at, EXPR_LT, block_operand(s, at, "bj"), arg[0]));
+}
+
+/* strided(K): bj % K == 0 */
+static operand strided(const scope *s, span at, const operand *arg,
+                       int32_t count) {
+  (void)count;
+  return apply2(s, at, EXPR_EQ,
+                apply2(s, at, EXPR_MOD, block_operand(s, at, "bj"), arg[0]),
+                operand_integer(at, 0));
+}
+
+/* random(P, X): hash(h, bi, bj, X) % 10000 < P * 10000 */
+static operand random_blocks(const scope *s, span at, const operand *arg,
+                             int32_t count) {
+  (void)count;
+  operand hashed[] = {operand_leaf(s, at, EXPR_H_, TYPE_I32),
+                      block_operand(s, at, "bi"), block_operand(s, at, "bj"),
+                      arg[1]};
+  operand all = operand_integer(at, 10000);
+  return apply2(s, at, EXPR_LT,
+                apply2(s, at, EXPR_MOD,
+                       operand_apply(s, at, EXPR_HASH, hashed, 4), all),
+                apply2(s, at, EXPR_MUL, arg[0], all));
+}
+
+/* hierarchical(s1, w1, s2, w2, ...): bi % s == 0 && abs(bi - bj) <= w, or'ed
+ * over the levels. */
+static operand hierarchical(const scope *s, span at, const operand *arg,
+                            int32_t count) {
+  operand any = operand_wrong(at);
+  for (int32_t k = 0; k < count; k += 2) {
+    operand rest = apply2(s, at, EXPR_MOD, block_operand(s, at, "bi"), arg[k]);
+    operand level = apply2(
+        s, at, EXPR_AND,
+        apply2(s, at, EXPR_EQ, rest, operand_integer(at, 0)),
+        apply2(s, at, EXPR_LE, distance(s, at), arg[k + 1]));
+    any = k ? apply2(s, at, EXPR_OR, any, level) : level;
+  }
+  return any;
+}
+
+static const struct predicate {
+  const char *name;
+  int32_t arguments;     /* -1: pairs of them */
+  operand (*spell)(const scope *s, span at, const operand *arg,
+                   int32_t count);
+} predicates[] = {
+    {"local", 1, local},           {"global", 1, global},
+    {"strided", 1, strided},       {"random", 2, random_blocks},
+    {"hierarchical", -1, hierarchical},
+};
+enum { PREDICATE_COUNT = sizeof predicates / sizeof *predicates };
+
+/* The places of a term are those of the user's text, whatever it becomes. */
+static operand predicate_call(const scope *s, const struct predicate *p,
+                              const term *t, const operand *args) {
+  if (!(s->place & PLACE_PAIR)) {
+    check_error(s->c, t->name_at, only_pairs, "'%s' cannot stand in %s",
+                p->name, s->what);
+    return operand_wrong(t->at);
+  }
+  if (size_operand(s, t->name_at, p->name, "S").wrong)
+    return operand_wrong(t->at);
+  return p->spell(s, t->at, args, t->count);
+}
+
+/* ---- calls --------------------------------------------------------------- */
+
+static bool is_function(expr_op op) { return op >= EXPR_ABS; }
+
+int32_t builtin_functions(const char *names[BUILTIN_MAX]) {
+  int32_t count = 0;
+  for (int32_t i = 0; i < PREDICATE_COUNT; i++)
+    names[count++] = predicates[i].name;
+  for (expr_op op = 0; op < EXPR_OP_COUNT; op++)
+    if (is_function(op) && count < BUILTIN_MAX)
+      names[count++] = expr_op_text(op);
+  return count;
+}
+
+static bool arguments_fit(const scope *s, const term *t, int32_t wanted) {
+  if (wanted == t->count) return true;
+  check_error(s->c, t->at, NULL, "'%s' takes %d argument%s, got %d", t->name,
+              wanted, wanted == 1 ? "" : "s", t->count);
+  return false;
+}
+
+static bool pairs_fit(const scope *s, const term *t) {
+  if (t->count % 2 == 0) return true;
+  check_error(s->c, t->at, "`hierarchical(1, 4, 8, 32)`: stride, width, ...",
+              "'%s' takes pairs of arguments, got %d", t->name, t->count);
+  return false;
+}
+
+bool builtin_call(const scope *s, const term *t, const operand *args,
+                  operand *result) {
+  *result = operand_wrong(t->at);
+  for (int32_t i = 0; i < PREDICATE_COUNT; i++) {
+    const struct predicate *p = &predicates[i];
+    if (strcmp(p->name, t->name)) continue;
+    bool fit = p->arguments < 0 ? pairs_fit(s, t)
+                                : arguments_fit(s, t, p->arguments);
+    if (fit) *result = predicate_call(s, p, t, args);
+    return true;
+  }
+  for (expr_op op = 0; op < EXPR_OP_COUNT; op++) {
+    if (!is_function(op) || strcmp(expr_op_text(op), t->name)) continue;
+    int32_t wanted = operator_arguments(op);
+    if (wanted < 0 || arguments_fit(s, t, wanted))
+      *result = operand_apply(s, t->at, op, args, t->count);
+    return true;
+  }
+  return false;
+}

@@ -1,0 +1,193 @@
+/* check_pattern.c - the statements that a pattern has once: heads, head_dim,
+ * dtype, scale, combine, dropout, gradient, and its inputs. Branches and what
+ * they inherit are in check_branch.c. */
+#include "check.h"
+#include <math.h>
+
+enum { HEADS_MAX = 4096, HEAD_DIM_MAX = 65536 };
+
+static void check_needed(checker *c, const statement *s, const clauses *own) {
+  static const word needed[] = {WORD_HEADS, WORD_HEAD_DIM, WORD_DTYPE};
+  for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+    if (!own->of[needed[i]])
+      check_error(c, s->name_at, NULL, "pattern '%s' needs '%s'", s->name,
+                  word_text(needed[i]));
+  if (!own->of[WORD_BRANCH] && !own->of[WORD_SEGMENTS] &&
+      !own->of[WORD_DILATIONS])
+    check_error(c, s->name_at, "`branch { }` is the whole sequence",
+                "pattern '%s' needs a branch", s->name);
+}
+
+/* ---- sizes --------------------------------------------------------------- */
+
+static void check_kv(scope *s, const statement *heads) {
+  if (heads->args.count < 2) {
+    s->kv_heads = s->heads;
+    return;
+  }
+  const term *kv = argument(heads, 1);
+  scope inner = scope_at(s, PLACE_CONSTANT, "kv heads");
+  if (!check_count(&inner, kv, 1, HEADS_MAX, NULL, &s->kv_heads)) return;
+  if (s->heads < 0 || s->heads % s->kv_heads == 0) return;
+  check_error(s->c, kv->at, "each k/v head serves as many query heads",
+              "%lld heads cannot share %lld kv heads evenly",
+              (long long)s->heads, (long long)s->kv_heads);
+}
+
+static void check_heads(scope *s, const statement *heads) {
+  s->heads = s->kv_heads = SIZE_UNKNOWN;
+  if (heads) {
+    scope inner = scope_at(s, PLACE_CONSTANT, "heads");
+    if (!check_count(&inner, argument(heads, 0), 1, HEADS_MAX, NULL,
+                     &s->heads))
+      s->heads = SIZE_WRONG;
+    check_kv(s, heads);
+  }
+  if (s->heads == SIZE_UNKNOWN) s->heads = SIZE_WRONG;
+  if (s->kv_heads == SIZE_UNKNOWN) s->kv_heads = SIZE_WRONG;
+}
+
+static void check_head_dim(scope *s, pattern *p, const statement *dim) {
+  s->head_dim = SIZE_UNKNOWN;
+  if (dim) {
+    scope inner = scope_at(s, PLACE_CONSTANT, "head_dim");
+    check_count(&inner, argument(dim, 0), 1, HEAD_DIM_MAX, NULL,
+                &s->head_dim);
+    p->value_dim = s->head_dim;
+    inner = scope_at(s, PLACE_CONSTANT, "value head_dim");
+    if (dim->args.count > 1)
+      check_count(&inner, argument(dim, 1), 1, HEAD_DIM_MAX, NULL,
+                  &p->value_dim);
+  }
+  if (s->head_dim == SIZE_UNKNOWN) s->head_dim = SIZE_WRONG;
+}
+
+static void check_block(scope *s, const statement *block) {
+  s->block = SIZE_UNKNOWN;
+  if (!block) return;
+  scope inner = scope_at(s, PLACE_CONSTANT, "block");
+  if (!check_count(&inner, argument(block, 0), 1, COUNT_MAX, NULL, &s->block))
+    s->block = SIZE_WRONG;
+}
+
+/* ---- numbers and words --------------------------------------------------- */
+
+static void check_scale(const scope *s, pattern *p, const statement *scale) {
+  if (s->head_dim > 0) p->scale = 1 / sqrt((double)s->head_dim);
+  if (!scale) return;
+  scope inner = scope_at(s, PLACE_CONSTANT, "scale");
+  p->scale_kind = scale->choice ? SCALE_RUNTIME : SCALE_FIXED;
+  if (!scale->choice) check_real(&inner, argument(scale, 0), &p->scale);
+}
+
+static void check_dropout(const scope *s, pattern *p,
+                          const statement *dropout) {
+  if (!dropout) return;
+  scope inner = scope_at(s, PLACE_CONSTANT, "dropout");
+  const term *t = argument(dropout, 0);
+  if (!check_real(&inner, t, &p->dropout)) return;
+  if (p->dropout < 0 || p->dropout >= 1)
+    check_error(s->c, t->at, "it is the share of weights that is dropped",
+                "dropout must be at least 0 and below 1, got %g", p->dropout);
+}
+
+static dil_dtype dtype_of(word w) {
+  switch (w) {
+  case WORD_BF16: return DIL_BF16;
+  case WORD_F16: return DIL_F16;
+  case WORD_I32: return DIL_I32;
+  case WORD_U8: return DIL_U8;
+  default: return DIL_F32;
+  }
+}
+
+static void check_words(pattern *p, const clauses *own) {
+  const statement *dtype = own->of[WORD_DTYPE];
+  const statement *combine = own->of[WORD_COMBINE];
+  const statement *gradient = own->of[WORD_GRADIENT];
+  if (dtype) {
+    p->dtype = dtype_of(dtype->choice);
+    p->fast = dtype->option == WORD_FAST;
+  }
+  if (combine)
+    p->combine = combine->choice == WORD_UNION  ? DIL_COMBINE_UNION
+                 : combine->choice == WORD_MEAN ? DIL_COMBINE_MEAN
+                 : combine->choice == WORD_SUM  ? DIL_COMBINE_SUM
+                                                : DIL_COMBINE_SOFTMAX;
+  p->detached = gradient && gradient->choice == WORD_DETACHED;
+}
+
+/* ---- inputs -------------------------------------------------------------- */
+
+static bool can_declare(const scope *s, const pattern *p,
+                        const statement *input) {
+  if (check_reserved(s->c, input->name, input->name_at)) return false;
+  const char *what = symbol_find(s->c, SYMBOL_LET, input->name) ? "a let" : NULL;
+  for (int32_t i = 0; i < p->input_count; i++)
+    if (p->input[i].name == input->name) what = "an input";
+  if (what)
+    check_error(s->c, input->name_at, NULL, "'%s' is already %s", input->name,
+                what);
+  else if (p->input_count == DIL_INPUT_MAX)
+    check_error(s->c, input->name_at, NULL,
+                "a pattern has at most %d inputs, '%s' is one more",
+                DIL_INPUT_MAX, input->name);
+  else if (input->args.count > DIL_RANK_MAX)
+    check_error(s->c, input->name_at, NULL,
+                "input '%s' has %d dimensions, at most %d", input->name,
+                input->args.count, DIL_RANK_MAX);
+  else
+    return true;
+  return false;
+}
+
+static void check_dimension(const scope *s, const term *t, expr **dimension) {
+  expr *e = check_integer(s, t);
+  if (e && e->op == EXPR_INT && e->integer < 1)
+    check_error(s->c, t->at, NULL, "%s must be at least 1, got %lld", s->what,
+                (long long)e->integer);
+  *dimension = e;
+}
+
+void check_inputs(const scope *s, pattern *p, const statement *block) {
+  scope inner = scope_at(s, PLACE_DIMENSION, "the dimension of an input");
+  inner.pattern = NULL; /* no input gives another its size */
+  for (const statement *input = block; input; input = input->next) {
+    if (input->word != WORD_INPUT || !can_declare(s, p, input)) continue;
+    dil_input *added = &p->input[p->input_count];
+    added->name = input->name;
+    added->dtype = dtype_of(input->choice);
+    added->rank = input->args.count;
+    int32_t axis = 0;
+    for (const term *t = input->args.first; t; t = t->next)
+      check_dimension(&inner, t, &p->dimension[p->input_count][axis++]);
+    p->input_count++;
+  }
+}
+
+/* ---- the pattern --------------------------------------------------------- */
+
+pattern *check_pattern(checker *c, const statement *s) {
+  int before = diag_errors(c->diag);
+  clauses own;
+  clauses_collect(c, s->child, &own);
+  check_needed(c, s, &own);
+  pattern *p = ARENA_NEW(c->arena, pattern);
+  p->name = s->name;
+  p->at = s->name_at;
+  scope sizes = {.c = c, .pattern = p};
+  check_heads(&sizes, own.of[WORD_HEADS]);
+  check_head_dim(&sizes, p, own.of[WORD_HEAD_DIM]);
+  check_block(&sizes, own.of[WORD_BLOCK]);
+  p->heads = sizes.heads;
+  p->kv_heads = sizes.kv_heads;
+  p->head_dim = sizes.head_dim;
+  check_words(p, &own);
+  check_scale(&sizes, p, own.of[WORD_SCALE]);
+  check_dropout(&sizes, p, own.of[WORD_DROPOUT]);
+  check_inputs(&sizes, p, s->child);
+  check_branches(&sizes, p, s->child, &own);
+  if (diag_errors(c->diag) == before && !diag_full(c->diag))
+    check_warnings(c, p);
+  return p;
+}

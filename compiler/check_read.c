@@ -1,0 +1,238 @@
+/* check_read.c - files: reads a .dil file and what it imports, each once, and
+ * hands all of their items to check in the order of the text. Bounded: the
+ * size of a file, the depth of imports; an import cycle is an error. */
+#include "check.h"
+#include "grammar/parser.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { IMPORT_MAX = 16 };
+
+typedef struct file {
+  dev_t device;
+  ino_t inode;
+  bool open;             /* it is being read: to import it is a cycle */
+  struct file *next;
+} file;
+
+typedef struct loader {
+  arena *arena;
+  diag *diag;
+  items items;
+  file *files;           /* read from disk so far */
+  int32_t source_count;
+  bool unreadable;       /* the machine lacks a file */
+} loader;
+
+static const span nowhere = {0};
+
+/* ---- bytes --------------------------------------------------------------- */
+
+static void cannot_read(loader *l, span at, const char *path,
+                        const char *reason) {
+  l->unreadable = true;
+  diag_report(l->diag, SEVERITY_ERROR, at, NULL, "cannot read '%s': %s", path,
+              reason);
+}
+
+static const source *source_new(loader *l, const char *path, const char *text,
+                                size_t length) {
+  source *s = ARENA_NEW(l->arena, source);
+  *s = (source){.path = path, .text = text, .length = length,
+                .index = l->source_count++};
+  return s;
+}
+
+static bool is_too_large(loader *l, span at, const char *path, size_t length) {
+  if (length <= FILE_MAX) return false;
+  diag_report(l->diag, SEVERITY_ERROR, at, NULL,
+              "'%s' has more than %d bytes", path, FILE_MAX);
+  return true;
+}
+
+/* All bytes of an open file, up to one more than a file may have. */
+static const source *descriptor_read(loader *l, int descriptor, span at,
+                                     const char *path) {
+  char *text = ARENA_ARRAY(l->arena, char, FILE_MAX + 2);
+  size_t length = 0;
+  for (;;) {
+    ssize_t got = read(descriptor, text + length, FILE_MAX + 1 - length);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) cannot_read(l, at, path, strerror(errno));
+    if (got < 0) return NULL;
+    if (got == 0) break;
+    length += (size_t)got;
+  }
+  return is_too_large(l, at, path, length) ? NULL
+                                           : source_new(l, path, text, length);
+}
+
+/* ---- files --------------------------------------------------------------- */
+
+/* The file of an identity, or a new one. */
+static file *file_find(loader *l, const struct stat *info, bool *known) {
+  for (file *f = l->files; f; f = f->next) {
+    *known = f->device == info->st_dev && f->inode == info->st_ino;
+    if (*known) return f;
+  }
+  file *f = ARENA_NEW(l->arena, file);
+  *f = (file){.device = info->st_dev, .inode = info->st_ino,
+              .next = l->files};
+  l->files = f;
+  *known = false;
+  return f;
+}
+
+static void source_add(loader *l, const source *s, int32_t depth);
+
+static void file_add(loader *l, int descriptor, span at, const char *path,
+                     int32_t depth) {
+  struct stat info;
+  bool known;
+  if (fstat(descriptor, &info)) {
+    cannot_read(l, at, path, strerror(errno));
+    return;
+  }
+  if (S_ISDIR(info.st_mode)) {
+    cannot_read(l, at, path, strerror(EISDIR));
+    return;
+  }
+  file *f = file_find(l, &info, &known);
+  if (known && f->open)
+    diag_report(l->diag, SEVERITY_ERROR, at, NULL, "'%s' imports itself",
+                path);
+  if (known) return;
+  const source *s = descriptor_read(l, descriptor, at, path);
+  f->open = true;
+  if (s) source_add(l, s, depth);
+  f->open = false;
+}
+
+static void path_add(loader *l, const char *path, span at, int32_t depth) {
+  int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) {
+    cannot_read(l, at, path, strerror(errno));
+    return;
+  }
+  file_add(l, descriptor, at, path, depth);
+  close(descriptor);
+}
+
+/* ---- imports ------------------------------------------------------------- */
+
+/* `name` relative to the folder of the file that imports it. */
+static const char *import_path(loader *l, const source *from,
+                               const char *name) {
+  const char *slash = strrchr(from->path, '/');
+  if (name[0] == '/' || !slash) return name;
+  return arena_print(l->arena, "%.*s/%s", (int)(slash - from->path),
+                     from->path, name);
+}
+
+static void import_add(loader *l, const source *from, const statement *s,
+                       int32_t depth) {
+  if (depth == IMPORT_MAX)
+    diag_report(l->diag, SEVERITY_ERROR, s->name_at, NULL,
+                "imports are nested more than %d deep", IMPORT_MAX);
+  else
+    path_add(l, import_path(l, from, s->name), s->name_at, depth + 1);
+}
+
+static void item_add(loader *l, const statement *s, bool imported) {
+  items *all = &l->items;
+  if (all->count == all->room) {
+    all->room = all->room ? 2 * all->room : 64;
+    item *grown = ARENA_ARRAY(l->arena, item, all->room);
+    if (all->count)
+      memcpy(grown, all->item, (size_t)all->count * sizeof *grown);
+    all->item = grown;
+  }
+  all->item[all->count++] = (item){s, imported};
+}
+
+static void source_add(loader *l, const source *s, int32_t depth) {
+  const statement *next = ast_parse(l->arena, l->diag, s);
+  for (; next && !diag_full(l->diag); next = next->next) {
+    if (next->word == WORD_IMPORT) import_add(l, s, next, depth);
+    else item_add(l, next, depth > 0);
+  }
+}
+
+/* ---- programs ------------------------------------------------------------ */
+
+static void main_add(loader *l, const char *path) {
+  if (strcmp(path, "-")) {
+    path_add(l, path, nowhere, 0);
+    return;
+  }
+  const source *s = descriptor_read(l, STDIN_FILENO, nowhere, "<stdin>");
+  if (s) source_add(l, s, 0);
+}
+
+/* A file that was not understood is not checked: half of it would give
+ * errors of their own. */
+static program *program_of(loader *l, const define *defines,
+                           int32_t define_count) {
+  if (diag_errors(l->diag)) return NULL;
+  return check_items(l->arena, l->diag, &l->items, defines, define_count);
+}
+
+program *program_read(arena *a, diag *d, const char *path,
+                      const define *defines, int32_t define_count,
+                      dil_status *status) {
+  loader l = {.arena = a, .diag = d};
+  main_add(&l, path);
+  program *p = program_of(&l, defines, define_count);
+  *status = p ? DIL_OK : l.unreadable ? DIL_ENVIRONMENT : DIL_INPUT;
+  return p;
+}
+
+program *program_parse(arena *a, diag *d, const char *path, const char *text,
+                       size_t length, const define *defines,
+                       int32_t define_count) {
+  loader l = {.arena = a, .diag = d};
+  if (is_too_large(&l, nowhere, path, length)) return NULL;
+  source_add(&l, source_new(&l, path, text, length), 0);
+  return program_of(&l, defines, define_count);
+}
+
+/* ---- dil print ----------------------------------------------------------- */
+
+/* The one file alone: imports stand in it as they are written. */
+static const source *source_read(loader *l, const char *path) {
+  bool standard = !strcmp(path, "-");
+  int descriptor = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) {
+    cannot_read(l, nowhere, path, strerror(errno));
+    return NULL;
+  }
+  const source *s =
+      descriptor_read(l, descriptor, nowhere, standard ? "<stdin>" : path);
+  if (!standard) close(descriptor);
+  return s;
+}
+
+static dil_status outcome(const loader *l) {
+  return l->unreadable            ? DIL_ENVIRONMENT
+         : diag_errors(l->diag) ? DIL_INPUT
+                                  : DIL_OK;
+}
+
+dil_status program_print_tokens(const char *path, FILE *out, diag *d,
+                                arena *a) {
+  loader l = {.arena = a, .diag = d};
+  const source *s = source_read(&l, path);
+  if (s) grammar_tokens(&(reader){.arena = a, .diag = d, .source = s}, out);
+  return outcome(&l);
+}
+
+dil_status program_print_ast(const char *path, FILE *out, diag *d, arena *a) {
+  loader l = {.arena = a, .diag = d};
+  const source *s = source_read(&l, path);
+  const statement *first = s ? ast_parse(a, d, s) : NULL;
+  if (outcome(&l) == DIL_OK) ast_print(first, out);
+  return outcome(&l);
+}
