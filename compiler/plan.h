@@ -1,0 +1,19 @@
+/* plan.h - what plan.c and its text form share. */
+#ifndef DIL_PLAN_H
+#define DIL_PLAN_H
+
+#include "all.h"
+
+typedef struct planner {
+  arena *arena;
+  diag *diag;
+  plan *plan;
+} planner;
+
+/* A plan with all but its passes; look at the diag before using it. */
+planner plan_begin(arena *a, diag *d, const pattern *p, unsigned force);
+/* Whether each pass can be one; what is wrong is told at `at`. */
+bool plan_passes_fit(planner *pl, span at);
+int64_t plan_period(const dil_table *t, uint64_t branches);
+
+#endif
