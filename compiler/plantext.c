@@ -44,6 +44,7 @@ static void print_class(const plan *p, const shape *s, int32_t c, FILE *out) {
 
 /* The classes of the first cell, for the first head that the pass serves. */
 static void print_classes(const plan *p, const dil_pass *pass, FILE *out) {
+  if (pass->period > DIL_PERIOD_MAX) return; /* one branch, one class */
   walk w = {.table = &p->table, .pass = pass, .round = 1, .keys = INT32_MAX};
   while (!(w.served = walk_served(&p->table, pass, w.head))) w.head++;
   void *memory = calloc(1, shape_size(pass->period));

@@ -56,12 +56,18 @@ static int64_t row_count(const run *r) {
   return r->B * r->N * r->table->heads;
 }
 
+/* Only `union` walks the classes. */
+static int64_t shape_area(const run *r, const dil_pass *pass) {
+  if (r->table->combine != DIL_COMBINE_UNION) return 0;
+  return round_up((int64_t)shape_size(pass->period), 64);
+}
+
 static int64_t worker_area(const run *r, const dil_pass *pass) {
   int64_t width = round_up(r->table->head_dim, 16) +
                   round_up(r->table->value_dim, 16);
   return round_up((int64_t)sizeof(worker), 64) +
          BATCH * width * (int64_t)sizeof(float) + (CHUNK + 16) * 8 +
-         round_up((int64_t)shape_size(pass->period), 64);
+         shape_area(r, pass);
 }
 
 static rows_work plan_work(const run *r, const dil_pass *pass) {
@@ -108,7 +114,7 @@ static void cut_worker(const rows_work *w, char *at) {
     wk->row[i].acc = (float *)at;
     at += round_up(table->value_dim, 16) * (int64_t)sizeof(float);
   }
-  shape_init(&wk->key, w->pass->period, at);
+  if (shape_area(w->run, w->pass)) shape_init(&wk->key, w->pass->period, at);
 }
 
 /* ---- a stretch of keys of one row ---------------------------------------- */
@@ -216,7 +222,7 @@ static void visit_union(const rows_work *w, worker *wk, row *q,
              .head = q->head,
              .round = 1};
   cell mine = {q->t, q->t + 1};
-  shape_reset(&wk->key, w->pass->period);
+  shape_reset(&wk->key);
   while (low < high) {
     cell c = walk_cell(&wa, low, high);
     uint64_t near = walk_together(&wa, mine, c, q->selected);

@@ -26,18 +26,12 @@ static void *cut(cutter *c, int64_t bytes) {
   return at;
 }
 
-static int64_t largest_period(const dil_table *table) {
-  int64_t period = 1;
-  for (int32_t p = 0; p < table->pass_count; p++)
-    period = maximum(period, table->passes[p].period);
-  return period;
-}
-
-static int64_t cut_tile(tile *tl, const dil_table *table,
-                        const dil_code *code, char *memory) {
+static int64_t cut_tile(tile *tl, const run *r, int64_t period,
+                        char *memory) {
+  const dil_table *table = r->table;
+  const dil_code *code = r->code[DIL_TILES];
   cutter c = {memory, 0};
   int64_t lanes = code->lanes, keys = code->tile_keys, f = sizeof(float);
-  int64_t period = largest_period(table);
   int64_t width = maximum(table->head_dim, table->value_dim);
   void *query = cut(&c, (int64_t)shape_size(period));
   void *key = cut(&c, (int64_t)shape_size(period));
@@ -60,15 +54,15 @@ static int64_t cut_tile(tile *tl, const dil_table *table,
   return c.used;
 }
 
-int64_t tile_bytes(const dil_table *table, const dil_code *code) {
+int64_t tile_bytes(const run *r, const dil_pass *pass) {
   tile unused;
-  return cut_tile(&unused, table, code, NULL);
+  return cut_tile(&unused, r, pass->period, NULL);
 }
 
-void tile_init(tile *tl, const run *r, char *memory) {
+void tile_init(tile *tl, const run *r, const dil_pass *pass, char *memory) {
   const dil_code *code = r->code[DIL_TILES];
   *tl = (tile){.run = r, .code = code};
-  cut_tile(tl, r->table, code, memory);
+  cut_tile(tl, r, pass->period, memory);
   tl->k_bytes = pack_key_bytes(r->table->head_dim, code->pack);
   tl->v_bytes = pack_value_bytes(r->table->value_dim, code->pack);
 }

@@ -160,7 +160,7 @@ static int64_t value_area(const tiles *ts) {
 }
 
 static int64_t worker_area(const tiles *ts) {
-  return tile_bytes(ts->run->table, ts->run->code[DIL_TILES]);
+  return tile_bytes(ts->run, ts->pass);
 }
 
 int64_t tiles_bytes(const run *r, const dil_pass *pass) {
@@ -180,7 +180,7 @@ static void cut_scratch(tiles *ts) {
   ts->tile = (tile *)at;
   at += round_up(threads * (int64_t)sizeof(tile), 64);
   for (int64_t i = 0; i < threads; i++, at += worker_area(ts))
-    tile_init(&ts->tile[i], ts->run, at);
+    tile_init(&ts->tile[i], ts->run, ts->pass, at);
   for (int64_t i = 0; i < ts->buffers; i++) {
     buffer *buf = &ts->buffer[i];
     atomic_init(&buf->packed, 0);
@@ -273,7 +273,7 @@ static void pack_item(const tiles *ts, int64_t index, int64_t chunk,
   block bk = find_block(ts, index);
   wait_for(&bk.buffer->done, bk.generation * ts->strips);
   if (bk.first < bk.high && walk_served(ts->run->table, ts->pass, bk.head)) {
-    shape_reset(&tl->key, ts->pass->period);
+    shape_reset(&tl->key);
     pack_chunk(ts, &bk, index, chunk, tl);
   }
   atomic_fetch_add_explicit(&bk.buffer->packed, 1, memory_order_release);
@@ -322,8 +322,8 @@ static void strip_rows(const tiles *ts, const block *bk, int64_t strip,
                        int32_t head, tile *tl) {
   tl->walk = block_walk(ts, bk, head);
   if (!tl->walk.served) return;
-  shape_reset(&tl->query, ts->pass->period);
-  shape_reset(&tl->key, ts->pass->period);
+  shape_reset(&tl->query);
+  shape_reset(&tl->key);
   int64_t base = floor_to(bk->first, ts->strip) + strip * ts->strip;
   int64_t from = snap(&tl->walk, bk, ts->strip, base);
   int64_t to = snap(&tl->walk, bk, ts->strip, base + ts->strip);

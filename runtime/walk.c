@@ -23,10 +23,7 @@ void shape_init(shape *s, int64_t period, void *memory) {
   s->offset = s->first + period + 1;
 }
 
-void shape_reset(shape *s, int64_t period) {
-  s->count = 0;
-  s->period = period;
-}
+void shape_reset(shape *s) { s->count = 0; }
 
 uint64_t walk_served(const dil_table *table, const dil_pass *pass,
                      int32_t head) {

@@ -42,8 +42,7 @@ typedef struct walk {
 
 size_t shape_size(int64_t period);
 void shape_init(shape *s, int64_t period, void *memory);
-/* Forgets the cell; `period` may be any up to the one of shape_init. */
-void shape_reset(shape *s, int64_t period);
+void shape_reset(shape *s); /* forgets the cell */
 /* The branches of the pass that serve a head. */
 uint64_t walk_served(const dil_table *table, const dil_pass *pass,
                      int32_t head);
@@ -188,8 +187,8 @@ typedef struct tile {
   char *v_clean;           /* a copy of a value tile without bad rows */
 } tile;
 
-int64_t tile_bytes(const dil_table *table, const dil_code *code);
-void tile_init(tile *tl, const run *r, char *memory);
+int64_t tile_bytes(const run *r, const dil_pass *pass);
+void tile_init(tile *tl, const run *r, const dil_pass *pass, char *memory);
 /* Runs rows n0..n1-1 (at most `lanes`) of class c of the query cell. */
 void tile_run(tile *tl, cell query, int32_t c, int64_t n0, int64_t n1,
               int64_t b);
