@@ -2,6 +2,8 @@
 #include "cpu_code.h"
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 static expr *no_scores[1];
 
@@ -83,4 +85,14 @@ void *room_of(size_t count, size_t size) {
     abort();
   memset(room, 0xff, bytes);
   return room;
+}
+
+void *room_at_wall(size_t bytes) {
+  size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  size_t inside = (bytes + page - 1) / page * page;
+  char *room = mmap(NULL, inside + page, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (room == MAP_FAILED || mprotect(room + inside, page, PROT_NONE) != 0)
+    abort();
+  return room + inside - bytes;
 }

@@ -30,6 +30,10 @@ code_loaded code_make(const code_case *c, const char *isa, dil_variant variant,
 void code_drop(code_loaded *loaded);
 void *room_of(size_t count, size_t size); /* 64-byte aligned, filled with NaN */
 
+/* Bytes whose end is the end of what may be touched: the next one faults.
+ * Never given back. */
+void *room_at_wall(size_t bytes);
+
 extern const backend *dil_backend_init(void);
 
 #endif
