@@ -18,7 +18,7 @@ static void close_memory(void) { arena_free(memory); }
 
 enum { LONG = 8, SHORT = 4 };
 static const int32_t whole[LONG] = {3, -7, INT32_MAX, 0, INT32_MIN, 2, 2, 64};
-static const float part[LONG] = {0.5f, -1e30f, 0, 3, -0.0f, 1e-40f, 7, -2};
+static const float part[LONG] = {0.5f, -1e30f, 0, NAN, -0.0f, 1e-40f, 7, -2};
 static const dil_input names[] = {
     {.name = "whole"}, {.name = "part"}, {.name = "table"}};
 
@@ -42,10 +42,11 @@ static interval read_range(void *context, int32_t index, int32_t axis,
     spot[axis] = (int32_t)x;
     value v = read_input(context, index, spot);
     double number = index == 1 ? v.real : (double)v.integer;
+    all.nan = all.nan || isnan(number);
     all.low = fmin(all.low, number);
     all.high = fmax(all.high, number);
   }
-  return all;
+  return all.low <= all.high ? all : (interval){0, 0, true};
 }
 
 static expr_point point_at(int32_t i, int32_t j) {

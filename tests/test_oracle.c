@@ -486,6 +486,22 @@ START_TEST(phases_select_by_head) {
 }
 END_TEST
 
+/* With one key the output is its value, so that every bit pattern is read. */
+START_TEST(every_16_bit_value_is_read) {
+  for (dil_dtype dtype = DIL_BF16; dtype <= DIL_F16; dtype++) {
+    pattern *p = make_pattern(memory, 1, 1, 1, 1, 1);
+    p->dtype = dtype;
+    dil_call *call = make_call(p, 1, 1, 1, 2);
+    for (uint32_t bits = 0; bits < 65536; bits++) {
+      *(uint16_t *)call->v.data = (uint16_t)bits;
+      double o = row_value(p, call, 0, NULL);
+      double right = dil_element_read(call->v.data, dtype, 0);
+      ck_assert(isnan(right) ? isnan(o) : o == right);
+    }
+  }
+}
+END_TEST
+
 /* ---- the edge table ------------------------------------------------------ */
 
 static void double_branch(pattern *p) {
@@ -763,6 +779,7 @@ static Suite *oracle_suite(void) {
   tcase_add_test(tests, no_keys_at_all);
   tcase_add_test(tests, single_key);
   tcase_add_test(tests, phases_select_by_head);
+  tcase_add_test(tests, every_16_bit_value_is_read);
   tcase_add_test(tests, same_branch_twice);
   tcase_add_test(tests, values_of_one_give_one);
   tcase_add_test(tests, causal_does_not_look_ahead);
