@@ -393,6 +393,7 @@ static bounds operator_bounds(build *b, box *x, const expr *tree) {
 }
 
 bounds bounds_of(build *b, box *x, const expr *tree) {
+  build_locate(b, tree->at);
   if (tree->op == EXPR_HASH)
     return hash_bounds(b, x, tree);
   if (tree->op == EXPR_CHOOSE)

@@ -34,11 +34,21 @@ static void write_questions(build *b) {
     dimension_function(b);
 }
 
+/* Whole register blocks of keys, so that only a last tile has a tail; but the
+ * plan's own number where it follows the blocks of a mask. */
+static int tile_keys(const build *b) {
+  const dil_table *table = &b->plan->table;
+  for (int p = 0; p < table->predicate_count; p++)
+    if (table->predicates[p].masked)
+      return table->tile_keys;
+  return table->tile_keys - table->tile_keys % b->isa->key_block;
+}
+
 static void describe(const build *b, dil_code *code) {
   *code = (dil_code){.lanes = b->lanes,
                      .pack = b->pack,
                      .key_block = b->isa->key_block,
-                     .tile_keys = b->plan->table.tile_keys};
+                     .tile_keys = tile_keys(b)};
 }
 
 static dil_status unknown(const char *name) {

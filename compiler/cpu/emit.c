@@ -79,8 +79,6 @@ void emit_return(emit *e, ref result) {
 }
 
 void emit_locate(emit *e, unsigned line, unsigned column) {
-  e->line = line;
-  e->column = column;
   if (e->lines == NULL)
     return;
   LLVMSetCurrentDebugLocation2(

@@ -26,7 +26,7 @@ typedef struct emit {
   ref_type nothing, i1, i8, i16, i32, i64, f16, f32, f64, pointer;
   LLVMDIBuilderRef lines;   /* NULL: no debug information */
   LLVMMetadataRef file, unit, scope;
-  unsigned line, column;    /* of what is being written, in the .dil file */
+  unsigned line, column;    /* of the pattern in the .dil file */
 } emit;
 
 /* ---- functions ----------------------------------------------------------- */
@@ -141,7 +141,7 @@ void branch_end(emit *e, branch_block *b);
  * from before. Ask for all merges before emitting anything else. */
 ref branch_merge(emit *e, const branch_block *b, ref yes, ref no);
 
-/* What is emitted from here on stands at this place of the .dil file. */
+/* What this function has from here on stands at this place of the file. */
 void emit_locate(emit *e, unsigned line, unsigned column);
 
 #endif

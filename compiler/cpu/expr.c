@@ -392,6 +392,7 @@ static ref tree_value(build *b, site *s, const expr *x) {
 }
 
 ref expression_value(build *b, site *s, const expr *x) {
+  build_locate(b, x->at);
   for (int i = 0; i < s->ready_count; i++)
     if (s->ready[i].x == x)
       return s->ready[i].value;

@@ -55,8 +55,9 @@ static ref predicate_condition(build *b, site *s, int index) {
   ref kept = window_condition(b, window, s->i, s->j);
   if (!window->masked)
     return kept;
-  return emit_and(e, kept,
-                  expression_value(b, s, b->plan->predicate[index]));
+  ref mask = expression_value(b, s, b->plan->predicate[index]);
+  build_locate(b, b->plan->pattern->at);
+  return emit_and(e, kept, mask);
 }
 
 static ref predicate_chosen(build *b, ref predicates, int index) {
@@ -108,6 +109,7 @@ static ref chain_score(build *b, site *s, ref scale, ref score, int chain) {
     if (!emit_is_vector(next))
       next = emit_splat(e, next, e->width);
   }
+  build_locate(b, b->plan->pattern->at);
   return next;
 }
 

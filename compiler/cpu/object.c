@@ -75,6 +75,17 @@ static void open_lines(emit *e, const pattern *p) {
   module_flag(e, "Dwarf Version", 4);
 }
 
+static void place_of(span at, unsigned *line, unsigned *column) {
+  *line = *column = 1;
+  if (at.source == NULL || at.source->text == NULL)
+    return;
+  for (int32_t i = 0; i < at.start && (size_t)i < at.source->length; i++) {
+    bool end = at.source->text[i] == '\n';
+    *line += end;
+    *column = end ? 1 : *column + 1;
+  }
+}
+
 static LLVMTargetMachineRef machine_new(const isa *set) {
   return LLVMCreateTargetMachine(target, triple, set->processor,
                                  set->features, LLVMCodeGenLevelDefault,
@@ -107,7 +118,7 @@ dil_status build_open(build *b, const backend_request *request) {
   LLVMSetTarget(e->module, triple);
   if (request->debug)
     open_lines(e, request->plan->pattern);
-  build_locate(b, request->plan->pattern->at);
+  place_of(request->plan->pattern->at, &e->line, &e->column);
   return DIL_OK;
 }
 
@@ -130,17 +141,12 @@ void build_close(build *b) {
 }
 
 void build_locate(build *b, span at) {
-  emit *e = &b->emit;
-  unsigned line = 1, column = 1;
-  if (e->lines == NULL)
+  unsigned line, column;
+  const span *whole = &b->plan->pattern->at;
+  if (b->emit.lines == NULL || at.source != whole->source)
     return;
-  if (at.source != NULL && at.source->text != NULL)
-    for (int32_t i = 0; i < at.start && (size_t)i < at.source->length; i++) {
-      bool end = at.source->text[i] == '\n';
-      line += end;
-      column = end ? 1 : column + 1;
-    }
-  emit_locate(e, line, column);
+  place_of(at, &line, &column);
+  emit_locate(&b->emit, line, column);
 }
 
 /* ---- closing ------------------------------------------------------------- */

@@ -62,7 +62,7 @@ static void bench_open(bench *b, const code_case *c, const char *isa) {
   b->pack = b->loaded.code.pack;
   b->tile_keys = b->loaded.code.tile_keys;
   size_t lanes = (size_t)b->lanes;
-  b->k = room_of(KEYS * dim, 4);
+  b->k = room_of((KEYS + 8) * dim, 4);
   b->v = room_of(KEYS * dim, 4);
   b->qt = room_of(dim * lanes, 4);
   b->p = room_of(160 * lanes, 4);
@@ -98,13 +98,15 @@ static void tile(bench *b, size_t dim) {
   }
   memset(b->o, 0, dim * (size_t)b->lanes * 4);
   for (size_t key = 0; key < KEYS; key += (size_t)b->tile_keys) {
+    int64_t left = (int64_t)(KEYS - key), n = b->tile_keys;
+    if (left < n)
+      n = left;
     if (b->qk)
-      code->qk(b->k + key * key_bytes, b->qt, b->s, b->mx, b->tile_keys);
+      code->qk(b->k + key * key_bytes, b->qt, b->s, b->mx, n);
     if (b->softmax)
-      code->softmax(b->s, b->p, b->tile_keys, 0.18f, 0, b->mx, b->m, b->l,
-                    b->alpha);
+      code->softmax(b->s, b->p, n, 0.18f, 0, b->mx, b->m, b->l, b->alpha);
     if (b->pv)
-      code->pv(b->v + key * key_bytes, b->p, b->o, b->alpha, b->tile_keys);
+      code->pv(b->v + key * key_bytes, b->p, b->o, b->alpha, n);
   }
 }
 
