@@ -158,8 +158,7 @@ static dil_status load_array(binding *b, const char *path, dil_dtype dtype,
                     dil_dtype_name(file->tensor.dtype), dil_dtype_name(dtype));
   dil_status status =
       bind_reserve(b, dtype, file->tensor.rank, file->tensor.shape, tensor);
-  if (!status) bind_convert(b, &file->tensor, tensor);
-  return status;
+  return status ? status : bind_convert(b, &file->tensor, tensor);
 }
 
 static bool same_shape(const dil_tensor *a, const dil_tensor *b) {
@@ -199,9 +198,9 @@ static dil_status bind_input(binding *b, int32_t index, bool needed) {
   if (strcmp(path, "random")) return load_input(b, index, path, shape);
   dil_status status =
       bind_reserve(b, in->dtype, in->rank, shape, &b->inputs[index]);
-  if (!status)
-    bind_random(b, b->options->random, 3 + (uint32_t)index, &b->inputs[index]);
-  return status;
+  if (status) return status;
+  return bind_random(b, b->options->random, 3 + (uint32_t)index,
+                     &b->inputs[index]);
 }
 
 dil_status binding_inputs(binding *b, bool all) {
@@ -276,7 +275,7 @@ static dil_status random_tensors(binding *b, const dil_tensor *loaded) {
       *t = loaded[i];
     else {
       status = bind_reserve(b, t->dtype, t->rank, t->shape, t);
-      if (!status) bind_random(b, b->options->random, (uint32_t)i, t);
+      if (!status) status = bind_random(b, b->options->random, (uint32_t)i, t);
     }
   }
   return status;

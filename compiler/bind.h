@@ -50,9 +50,9 @@ dil_status bind_reserve(binding *b, dil_dtype dtype, int32_t rank,
                         const int64_t *shape, dil_tensor *tensor);
 /* Elements of `to` from those of `from`, rounded; both row-major and of the
  * same count. */
-void bind_convert(binding *b, const dil_tensor *from, dil_tensor *to);
+dil_status bind_convert(binding *b, const dil_tensor *from, dil_tensor *to);
 /* Floats: standard normals of tensor `number`; i32: 0..7; u8: 0 or 1. */
-void bind_random(binding *b, uint32_t seed, uint32_t number,
+dil_status bind_random(binding *b, uint32_t seed, uint32_t number,
                  dil_tensor *tensor);
 /* ---- measure.c: counts of a call, and this machine's peak ---------------- */
 

@@ -51,18 +51,18 @@ static void fill_chunk(void *context, int64_t index, int32_t worker) {
   }
 }
 
-static void fill_tensor(binding *b, fill f) {
+static dil_status fill_tensor(binding *b, fill f) {
   int64_t chunks = (dil_tensor_count(f.to) + CHUNK - 1) / CHUNK;
-  dil_threads_run(b->threads, chunks, fill_chunk, &f);
+  return dil_threads_run(b->threads, chunks, fill_chunk, &f);
 }
 
-void bind_convert(binding *b, const dil_tensor *from, dil_tensor *to) {
-  fill_tensor(b, (fill){from, to, 0, 0});
+dil_status bind_convert(binding *b, const dil_tensor *from, dil_tensor *to) {
+  return fill_tensor(b, (fill){from, to, 0, 0});
 }
 
-void bind_random(binding *b, uint32_t seed, uint32_t number,
-                 dil_tensor *tensor) {
-  fill_tensor(b, (fill){NULL, tensor, seed, number});
+dil_status bind_random(binding *b, uint32_t seed, uint32_t number,
+                       dil_tensor *tensor) {
+  return fill_tensor(b, (fill){NULL, tensor, seed, number});
 }
 
 const char *bind_shape_text(arena *a, const dil_tensor *tensor) {

@@ -8,7 +8,7 @@ static dil_status write_output(binding *b, const char *path) {
   dil_status status = DIL_OK;
   if (wide.dtype != DIL_F32) {
     status = bind_reserve(b, DIL_F32, 4, wide.shape, &wide);
-    if (!status) bind_convert(b, &b->call.o, &wide);
+    if (!status) status = bind_convert(b, &b->call.o, &wide);
   }
   return status ? status : dil_npy_write(path, &wide);
 }

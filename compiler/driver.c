@@ -245,12 +245,25 @@ static const struct {
     [STAGE_asm] = {NULL, NULL, print_asm},
 };
 
-dil_status driver_compile(const driver_request *r, compilation *c) {
-  if (r->from_plan && r->last < STAGE_plan)
+/* A plan's text has decided what these would say. */
+static dil_status check_request(const driver_request *r) {
+  if (!r->from_plan) return DIL_OK;
+  if (r->last < STAGE_plan)
     return dil_fail(DIL_USAGE, "a plan's text begins at stage plan: there is "
                                "nothing before it to print");
+  const char *useless = r->kernel         ? "--kernel"
+                        : r->define_count ? "--define"
+                        : r->force        ? "--force"
+                                          : NULL;
+  if (!useless) return DIL_OK;
+  return dil_fail(DIL_USAGE, "a plan's text is past what %s decides", useless);
+}
+
+dil_status driver_compile(const driver_request *r, compilation *c) {
+  dil_status status = check_request(r);
+  if (status) return status;
   for (int32_t s = 0; s <= (int32_t)r->last; s++) {
-    dil_status status = stages[s].make ? stages[s].make(r, c) : DIL_OK;
+    status = stages[s].make ? stages[s].make(r, c) : DIL_OK;
     if (status) return status;
     if (stages[s].verify) stages[s].verify(c);
   }

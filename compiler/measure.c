@@ -69,9 +69,9 @@ dil_status measure_peak(const binding *b, const char *isa, double seconds,
   if (!rate) return dil_fail(DIL_MEMORY, "no memory to measure the peak");
   bool bf16 = b->pattern->dtype == DIL_BF16 && !strcmp(isa, "avx512bf16");
   peak_work work = {isa, bf16, seconds, rate};
-  dil_threads_run(b->threads, count, measure_one, &work);
+  dil_status status = dil_threads_run(b->threads, count, measure_one, &work);
   *peak = 0;
   for (int32_t i = 0; i < count; i++) *peak += rate[i];
   free(rate);
-  return DIL_OK;
+  return status;
 }

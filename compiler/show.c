@@ -4,6 +4,7 @@
  * pairs taken at random inside each cell, always the same ones. */
 #include "show.h"
 #include <ctype.h>
+#include <math.h>
 #include <string.h>
 
 enum { POINTS = 8 }; /* a cell's sampled rows, and columns */
@@ -139,12 +140,13 @@ dil_status show_mask_make(arena *a, const pattern *p, int64_t head, int64_t N,
   mask->cell = ARENA_ARRAY(a, show_cell, (int64_t)rows * columns);
   sampler s = {mask, point,
                ARENA_ARRAY(a, double, (int64_t)rows *(p->branch_count + 2))};
+  dil_status status = DIL_OK;
   if (threads)
-    dil_threads_run(threads, rows, judge_row, &s);
+    status = dil_threads_run(threads, rows, judge_row, &s);
   else
     for (int32_t r = 0; r < rows; r++) judge_row(&s, r, 0);
-  sum_tallies(a, &s);
-  return DIL_OK;
+  if (!status) sum_tallies(a, &s);
+  return status;
 }
 
 /* ---- words and colours --------------------------------------------------- */
@@ -195,8 +197,10 @@ char *show_branch_text(arena *a, const pattern *p, int32_t index,
                        ? arena_print(a, ", dilation %lld, phase %d",
                                      (long long)b->dilation, b->phase[head])
                        : "";
-  return arena_print(a, "%s: %s%s%s%s", name, segment, dilation,
-                     window_text(a, b), b->causal ? ", causal" : "");
+  bool masked = b->mask_count || b->keeps[0].count || b->keeps[1].count;
+  return arena_print(a, "%s: %s%s%s%s%s", name, segment, dilation,
+                     window_text(a, b), b->causal ? ", causal" : "",
+                     masked ? ", masked" : "");
 }
 
 /* ---- text ---------------------------------------------------------------- */
@@ -227,7 +231,8 @@ static void print_legend(arena *a, const show_mask *m, const char *letters,
             show_branch_text(a, m->pattern, b, m->head), 100 * m->share[b]);
   }
   fprintf(out, "  #  two branches or more: %.3g %%\n", 100 * m->overlap);
-  fprintf(out, "  .  none: %.3g %%\n", 100 * (1 - m->reach));
+  /* sums of shares are exact but for the last digits of a double */
+  fprintf(out, "  .  none: %.3g %%\n", fmax(0, 100 - 100 * m->reach - 1e-9));
 }
 
 void show_text(arena *a, const show_mask *m, bool colours, FILE *out) {

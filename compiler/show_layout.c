@@ -133,20 +133,22 @@ static void draw_frame(const show_layout *l, show_canvas *canvas, double left,
 
 static void draw_title(arena *a, const show_layout *l, show_canvas *canvas,
                        double left) {
-  static const char *const combine[] = {
-      "softmax over the branches", "union of the branches",
-      "mean of the branches", "sum of the branches"};
+  static const char *const combine[] = {"softmax over", "union of", "mean of",
+                                        "sum of"};
   const show_mask *m = l->mask;
   double em = text_size(l);
   canvas->text(canvas, left, em * 2.1, em * 1.6, SHOW_LEFT, false, INK,
                arena_print(a, "%s, head %lld of %lld", m->pattern->name,
                            (long long)m->head, (long long)m->pattern->heads));
-  canvas->text(canvas, left, em * 3.9, em, SHOW_LEFT, false, FAINT,
-               arena_print(a,
-                           "%lld queries by %lld keys, %s, %.3g %% of all "
-                           "pairs",
-                           (long long)m->N, (long long)m->M,
-                           combine[m->pattern->combine], 100 * m->reach));
+  canvas->text(
+      canvas, left, em * 3.9, em, SHOW_LEFT, false, FAINT,
+      arena_print(a,
+                  "%lld queries by %lld keys, %s %s, %.3g %% of all "
+                  "pairs",
+                  (long long)m->N, (long long)m->M,
+                  combine[m->pattern->combine],
+                  m->pattern->branch_count == 1 ? "one branch" : "the branches",
+                  100 * m->reach));
 }
 
 /* A swatch, a name, and under it in small print what it is. */

@@ -97,13 +97,14 @@ static void oracle_one(void *context, int64_t index, int32_t worker) {
   progress_add(w->bar, 1);
 }
 
-static void run_oracle(const binding *b) {
+static dil_status run_oracle(const binding *b) {
   int64_t rows = b->size[BIND_B] * b->size[BIND_N] * b->pattern->heads;
   progress bar;
   oracle_work work = {b, &bar};
   progress_start(&bar, "oracle", rows);
-  dil_threads_run(b->threads, rows, oracle_one, &work);
+  dil_status status = dil_threads_run(b->threads, rows, oracle_one, &work);
   progress_end(&bar);
+  return status;
 }
 
 /* ---- timing -------------------------------------------------------------- */
@@ -125,7 +126,7 @@ static dil_status time_run(trial *t, double *seconds) {
   if (t->kernel)
     status = dil_kernel_run(t->kernel, b->threads, &b->call);
   else
-    run_oracle(b);
+    status = run_oracle(b);
   *seconds = message_clock() - start;
   return status;
 }

@@ -4,6 +4,7 @@
 #include "verdict.h"
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const struct {
   double output, lse;
@@ -53,44 +54,63 @@ static void take_worst(verdict_place *worst, verdict_place place) {
 
 /* ---- scores -------------------------------------------------------------- */
 
-static double dot(const dil_tensor *q, const dil_tensor *k, int64_t q_row,
-                  int64_t k_row, int64_t count) {
-  double sum = 0;
-  for (int64_t d = 0; d < count; d++)
-    sum += dil_element_read(q->data, q->dtype, q_row + d) *
-           dil_element_read(k->data, k->dtype, k_row + d);
-  return sum;
+static int64_t row_start(const dil_tensor *x, int64_t b, int64_t n, int64_t h) {
+  return b * x->stride[0] + n * x->stride[1] + h * x->stride[2];
 }
 
-static bool reaches_any(const pattern *p, int64_t h, int64_t t, int64_t j,
-                        const expr_point *point) {
-  for (int32_t i = 0; i < p->branch_count; i++)
-    if (h >= p->branch[i].head_first && h <= p->branch[i].head_last &&
-        pattern_reaches(p, i, h, t, j, point))
-      return true;
-  return false;
+static void read_row(const dil_tensor *x, int64_t start, int64_t count,
+                     float *to) {
+  const uint16_t *half = (const uint16_t *)x->data + start;
+  if (x->dtype == DIL_F32)
+    memcpy(to, (const float *)x->data + start, (size_t)count * sizeof *to);
+  else if (x->dtype == DIL_BF16)
+    for (int64_t d = 0; d < count; d++) to[d] = dil_bf16_to_f32(half[d]);
+  else
+    for (int64_t d = 0; d < count; d++) to[d] = dil_f16_to_f32(half[d]);
+}
+
+static double dot(const float *a, const float *b, int64_t count) {
+  double sum[4] = {0};
+  int64_t d = 0;
+  for (; d + 4 <= count; d += 4)
+    for (int64_t i = 0; i < 4; i++)
+      sum[i] += (double)a[d + i] * (double)b[d + i];
+  for (; d < count; d++) sum[0] += (double)a[d] * (double)b[d];
+  return sum[0] + sum[1] + sum[2] + sum[3];
+}
+
+/* The largest finite |q . k| over the keys that one branch gives the row. */
+static double largest_product(const binding *b, int32_t index, verdict_place at,
+                              const float *q) {
+  const pattern *p = b->pattern;
+  const branch *br = &p->branch[index];
+  expr_point point = binding_point(b, at.b);
+  int64_t M = point.M, t = at.n + M - point.N;
+  int64_t low = br->segment ? floor_div(t, br->segment) * br->segment : 0;
+  int64_t high = br->segment && low + br->segment < M ? low + br->segment : M;
+  float key[DIL_HEAD_DIM_MAX];
+  double most = 0;
+  for (int64_t j = low < 0 ? high : low; j < high; j++) {
+    if (!pattern_reaches(p, index, at.h, t, j, &point)) continue;
+    int64_t kv = at.h / (p->heads / p->kv_heads);
+    read_row(&b->call.k, row_start(&b->call.k, at.b, j, kv), p->head_dim, key);
+    double product = fabs(dot(q, key, p->head_dim));
+    if (isfinite(product) && product > most) most = product;
+  }
+  return most;
 }
 
 /* The largest finite |scale * q . k| over the keys that the row sees. */
 static double largest_score(const binding *b, verdict_place at) {
   const pattern *p = b->pattern;
-  const dil_tensor *q = &b->call.q, *k = &b->call.k;
-  expr_point point = binding_point(b, at.b);
-  int64_t M = point.M, t = at.n + M - point.N;
-  int64_t kv = at.h / (p->heads / p->kv_heads);
-  double scale = p->scale_kind == SCALE_RUNTIME ? b->call.scale : p->scale;
+  float q[DIL_HEAD_DIM_MAX];
+  read_row(&b->call.q, row_start(&b->call.q, at.b, at.n, at.h), p->head_dim, q);
   double most = 0;
-  for (int64_t j = 0; j < M; j++) {
-    if (!reaches_any(p, at.h, t, j, &point)) continue;
-    double score = fabs(
-        scale *
-        dot(q, k,
-            at.b * q->stride[0] + at.n * q->stride[1] + at.h * q->stride[2],
-            at.b * k->stride[0] + j * k->stride[1] + kv * k->stride[2],
-            p->head_dim));
-    if (isfinite(score) && score > most) most = score;
-  }
-  return most;
+  for (int32_t i = 0; i < p->branch_count; i++)
+    if (at.h >= p->branch[i].head_first && at.h <= p->branch[i].head_last)
+      most = fmax(most, largest_product(b, i, at, q));
+  double scale = p->scale_kind == SCALE_RUNTIME ? b->call.scale : p->scale;
+  return most * fabs(scale);
 }
 
 /* ---- rows ---------------------------------------------------------------- */
@@ -115,8 +135,7 @@ static verdict_place row_place(const checker *c, int64_t index) {
 static void compare_output(const binding *b, verdict_place at,
                            const double *want, row_result *r) {
   const dil_tensor *o = &b->call.o;
-  int64_t base =
-      at.b * o->stride[0] + at.n * o->stride[1] + at.h * o->stride[2];
+  int64_t base = row_start(o, at.b, at.n, at.h);
   for (at.d = 0; at.d < b->pattern->value_dim; at.d++) {
     at.got = dil_element_read(o->data, o->dtype, base + at.d);
     at.want = want[at.d];
@@ -165,18 +184,29 @@ static void check_row(void *context, int64_t index, int32_t worker) {
 
 /* ---- the verdict --------------------------------------------------------- */
 
-/* Measured seconds of one oracle step: a pair looked at, and one multiply-add
- * of a pair kept. */
-#define LOOK_SECONDS 30e-9
-#define STEP_SECONDS 3e-9
+/* Measured seconds of a check: for a pair looked at, for a pair kept, and for
+ * each element of it read and multiplied. */
+#define LOOK_SECONDS    12e-9
+#define PAIR_SECONDS    30e-9
+#define ELEMENT_SECONDS 0.7e-9
+
+static double look_count(const binding *b) {
+  double rows = (double)b->size[BIND_B] * (double)b->size[BIND_N], looks = 0;
+  for (int32_t i = 0; i < b->pattern->branch_count; i++) {
+    const branch *br = &b->pattern->branch[i];
+    int64_t segment = br->segment ? br->segment : b->size[BIND_M];
+    if (segment > b->size[BIND_M]) segment = b->size[BIND_M];
+    looks += rows * (double)segment * (br->head_last - br->head_first + 1);
+  }
+  return looks;
+}
 
 static int64_t affordable_rows(const binding *b, double pairs, double budget,
                                int64_t total) {
   const pattern *p = b->pattern;
-  double looks = (double)total * (double)b->size[BIND_M] * p->branch_count;
-  double steps = pairs * (double)b->size[BIND_B] *
-                 (double)(2 * p->head_dim + p->value_dim);
-  double seconds = looks * LOOK_SECONDS + steps * STEP_SECONDS;
+  double elements = (double)(2 * p->head_dim + p->value_dim);
+  double seconds = look_count(b) * LOOK_SECONDS +
+                   pairs * (PAIR_SECONDS + elements * ELEMENT_SECONDS);
   if (seconds <= budget) return total;
   int64_t rows = (int64_t)((double)total * budget / seconds);
   return rows < 64 ? (total < 64 ? total : 64) : rows;
@@ -220,11 +250,11 @@ dil_status verdict_make(const binding *b, double pairs, double budget,
   checker c = {b, v, calloc((size_t)v->rows, sizeof(row_result)), &bar};
   if (!c.row) return dil_fail(DIL_MEMORY, "no memory to check the result");
   progress_start(&bar, "checking", v->rows);
-  dil_threads_run(b->threads, v->rows, check_row, &c);
+  dil_status status = dil_threads_run(b->threads, v->rows, check_row, &c);
   progress_end(&bar);
-  sum_rows(b, &c, v);
+  if (!status) sum_rows(b, &c, v);
   free(c.row);
-  return DIL_OK;
+  return status;
 }
 
 static void print_place(const verdict_place *at, FILE *out) {
