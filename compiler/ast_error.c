@@ -114,12 +114,14 @@ static void unknown_statement(reader *r, span at, bool is_name,
               quote(r, at));
 }
 
-static void unexpected_end(reader *r, span at) {
+/* Told behind the last token: the file may end in blank lines. */
+static void unexpected_end(reader *r) {
+  span end = {r->source, r->last.end, r->last.end};
   if (r->depth > 0)
-    diag_report(r->diag, SEVERITY_ERROR, at, "a '{' is not closed",
+    diag_report(r->diag, SEVERITY_ERROR, end, "a '{' is not closed",
                 "unexpected end of file");
   else
-    diag_report(r->diag, SEVERITY_ERROR, at, NULL,
+    diag_report(r->diag, SEVERITY_ERROR, end, NULL,
                 "the file ends inside a statement");
 }
 
@@ -130,7 +132,7 @@ void ast_unexpected(reader *r, span at, const char *got,
   bool keyword = is_keyword(got), name = !strcmp(got, "a name");
   const char *hint = name ? meant(r, at, list, kept) : NULL;
   if (at.start == at.end)
-    unexpected_end(r, at);
+    unexpected_end(r);
   else if (keyword && kept == 1 && !strcmp(list[0], "a name"))
     diag_report(r->diag, SEVERITY_ERROR, at, "keywords are reserved",
                 "%s is a keyword and cannot be a name", quote(r, at));

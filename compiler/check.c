@@ -1,7 +1,7 @@
 /* check.c - from the items of a file and its imports to a program: lets
  * first, in order, then patterns, topologies and schedules, then the kernels
  * that bind them. The subjects have files of their own (check_*.c). */
-#include "check.h"
+#include "checker.h"
 
 enum { EDITION = 1 };
 

@@ -4,7 +4,7 @@
  * own: phase and block are replaced by the branch's, windows intersect, causal
  * is either's, masks all hold, scores run in order, keeps of one level unite
  * and the two levels intersect. An inherited `S` is the branch's block. */
-#include "check.h"
+#include "checker.h"
 #include <math.h>
 #include <string.h>
 
@@ -326,7 +326,7 @@ static void check_lists(builder *w) {
                 word_text(either->word),
                 segments ? "dilations" : "segments");
   else if (segments->args.count != dilations->args.count)
-    check_error(w->c, dilations->at, NULL, "%d segments have %d dilations",
+    check_error(w->c, dilations->at, NULL, "segments has %d values, dilations %d",
                 segments->args.count, dilations->args.count);
 }
 
@@ -355,24 +355,33 @@ static void check_pairs(builder *w) {
   }
 }
 
-/* H / G heads each, and one more for the first H mod G. */
+/* H / G heads each, and one more for the first H mod G; with more branches
+ * than heads the last have none. */
 static void split_heads(const builder *w) {
-  const statement *split = w->own->of[WORD_SPLIT];
-  int64_t heads = w->sizes->heads, count = w->pattern->branch_count;
-  if (!split || heads < 0 || count == 0) return;
-  if (count > heads) {
-    check_error(w->c, split->at, NULL,
-                "%lld branches cannot split %lld head%s", (long long)count,
-                (long long)heads, heads == 1 ? "" : "s");
-    return;
-  }
-  int64_t first = 0;
+  int64_t heads = w->sizes->heads, count = w->pattern->branch_count, first = 0;
+  if (!w->own->of[WORD_SPLIT] || heads < 0) return;
   for (int64_t k = 0; k < count; k++) {
     int64_t share = heads / count + (k < heads % count);
     w->pattern->branch[k].head_first = (int32_t)first;
     w->pattern->branch[k].head_last = (int32_t)(first + share - 1);
     first += share;
   }
+}
+
+/* In a union a key has one score, whichever branches reach it; a score that
+ * reads a block size has as many as there are sizes. */
+static void check_union_scores(const builder *w) {
+  const pattern *p = w->pattern;
+  if (p->combine != DIL_COMBINE_UNION) return;
+  for (int32_t b = 1; b < p->branch_count; b++)
+    for (int32_t k = 0; k < p->branch[b].score_count; k++) {
+      const expr *first = p->branch[0].score[k], *other = p->branch[b].score[k];
+      if (p->branch[b].score_count != p->branch[0].score_count) return;
+      if (!first || !other || expr_same(first, other)) continue;
+      check_error(w->c, other->at, "write the number in place of the block",
+                  "this score differs between the branches of a union");
+      return;
+    }
 }
 
 void check_branches(const scope *s, pattern *p, const statement *block,
@@ -397,4 +406,5 @@ void check_branches(const scope *s, pattern *p, const statement *block,
     check_pairs(&w);
   }
   split_heads(&w);
+  check_union_scores(&w);
 }

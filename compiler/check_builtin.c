@@ -1,7 +1,7 @@
 /* check_builtin.c - the names of the language (i, M, bi, HKV, ...) and the
  * named predicates of blocks (local, strided, ...), spelled out as operators
  * on i, j and constants. Errors: a name where it is not known, and why. */
-#include "check.h"
+#include "checker.h"
 #include <math.h>
 #include <string.h>
 

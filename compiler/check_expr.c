@@ -2,7 +2,7 @@
  * operators applied in check_operand.c. Recursion is bounded by NESTING_MAX.
  * Below stand what statements want of a term: a condition, a number, or a
  * constant of a range. */
-#include "check.h"
+#include "checker.h"
 #include <math.h>
 #include <string.h>
 
@@ -16,14 +16,17 @@ static int32_t input_find(const scope *s, const char *name) {
 }
 
 static const char *name_meant(const scope *s, const char *name) {
+  static const word phases[] = {WORD_CYCLE, WORD_BLOCK, WORD_BRANCH, WORD_KV};
   int32_t count;
   const char **lets = symbol_names(s->c, SYMBOL_LET, &count);
   const char **names = ARENA_ARRAY(s->c->arena, const char *,
-                                   count + BUILTIN_MAX + DIL_INPUT_MAX);
+                                   count + BUILTIN_MAX + DIL_INPUT_MAX + 4);
   if (count) memcpy(names, lets, (size_t)count * sizeof *names);
   count += builtin_names(names + count);
   for (int32_t i = 0; s->pattern && i < s->pattern->input_count; i++)
     names[count++] = s->pattern->input[i].name;
+  for (int32_t i = 0; s->place == PLACE_PHASE && i < 4; i++)
+    names[count++] = word_text(phases[i]);
   return check_meant(s->c, name, names, count);
 }
 

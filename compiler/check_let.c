@@ -1,6 +1,6 @@
 /* check_let.c - lets, and the -D options of the command line that replace
  * their values. A let sees those above it; everything else sees all. */
-#include "check.h"
+#include "checker.h"
 #include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* check_name.c - what files declare, each kind in its own name space, and the
  * statements of a block by their keyword. Errors: doubles, reserved names,
  * names that nothing declares. */
-#include "check.h"
+#include "checker.h"
 #include <stdlib.h>
 #include <string.h>
 

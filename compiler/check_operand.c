@@ -5,7 +5,7 @@
  * they meet a run-time value. Float constants of compile-time places are
  * computed in float64; in the others they stay trees, whose every operation
  * is a rounding that all targets repeat. */
-#include "check.h"
+#include "checker.h"
 #include "expr.h"
 #include <math.h>
 #include <stdlib.h>
@@ -50,7 +50,10 @@ const char *operand_kind(const operand *o) {
 
 const char *operand_text(const scope *s, const operand *o) {
   if (!o->known || o->type == TYPE_CONDITION) return operand_kind(o);
-  if (o->type == TYPE_F32) return arena_print(s->c->arena, "%g", o->real);
+  if (o->type == TYPE_F32) {
+    bool whole = floor(o->real) == o->real && fabs(o->real) < 1e5;
+    return arena_print(s->c->arena, whole ? "%.1f" : "%g", o->real);
+  }
   return arena_print(s->c->arena, "%lld", (long long)o->integer);
 }
 
@@ -252,8 +255,12 @@ static operand known_apply(const scope *s, span at, expr_op op, expr_type type,
   if (expr_rule_of(op) == RULE_COMPARE)
     return known_truth(at, integer_compare(op, a, b));
   if (integer_apply(op, a, b, &x)) return operand_integer(at, x);
-  check_error(s->c, at, NULL, "'%s' does not fit in 64 bits",
-              expr_op_text(op));
+  if (count > 1)
+    check_error(s->c, at, NULL, "%lld %s %lld does not fit in 64 bits",
+                (long long)a, expr_op_text(op), (long long)b);
+  else
+    check_error(s->c, at, NULL, "'%s' of %lld does not fit in 64 bits",
+                expr_op_text(op), (long long)a);
   return operand_wrong(at);
 }
 

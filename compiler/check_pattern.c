@@ -1,7 +1,7 @@
 /* check_pattern.c - the statements that a pattern has once: heads, head_dim,
  * dtype, scale, combine, dropout, gradient, and its inputs. Branches and what
  * they inherit are in check_branch.c. */
-#include "check.h"
+#include "checker.h"
 #include <math.h>
 
 enum { HEADS_MAX = 4096, HEAD_DIM_MAX = 65536 };
@@ -182,10 +182,10 @@ pattern *check_pattern(checker *c, const statement *s) {
   p->heads = sizes.heads;
   p->kv_heads = sizes.kv_heads;
   p->head_dim = sizes.head_dim;
+  check_inputs(&sizes, p, s->child);
   check_words(p, &own);
   check_scale(&sizes, p, own.of[WORD_SCALE]);
   check_dropout(&sizes, p, own.of[WORD_DROPOUT]);
-  check_inputs(&sizes, p, s->child);
   check_branches(&sizes, p, s->child, &own);
   if (diag_errors(c->diag) == before && !diag_full(c->diag))
     check_warnings(c, p);

@@ -1,7 +1,7 @@
 /* check_read.c - files: reads a .dil file and what it imports, each once, and
  * hands all of their items to check in the order of the text. Bounded: the
  * size of a file, the depth of imports; an import cycle is an error. */
-#include "check.h"
+#include "checker.h"
 #include "grammar/parser.h"
 #include <errno.h>
 #include <fcntl.h>

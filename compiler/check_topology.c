@@ -1,6 +1,6 @@
 /* check_topology.c - topologies, schedules and the kernels that bind them to
  * patterns. What no back end of a build has is refused later, by the plan. */
-#include "check.h"
+#include "checker.h"
 #include <string.h>
 
 enum { DEVICES_MAX = 1 << 20 };

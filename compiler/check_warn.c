@@ -2,7 +2,7 @@
  * branch selects, branches that never select any, the same branch twice. In:
  * a pattern without errors. Masks and keeps are taken as written: what they
  * leave is a question for `dil explain`. */
-#include "check.h"
+#include "checker.h"
 
 enum { ROWS_TRIED = 1 << 20 }; /* looked at for uncovered ones, a pattern */
 
@@ -89,6 +89,8 @@ static const char *why_nothing(checker *c, const branch *b) {
     if (is_false(b->mask[m])) return "a mask of it is never true";
   if (keeps_nothing(&b->keeps[0]) || keeps_nothing(&b->keeps[1]))
     return "its keeps are never true";
+  if (b->head_first > b->head_last)
+    return "there are fewer heads than branches to split them over";
   for (int32_t h = b->head_first; h <= b->head_last; h++)
     if (selects_head(b, h)) return NULL;
   return arena_print(c->arena,

@@ -1,11 +1,12 @@
-/* check.h - what the files of check share.
+/* checker.h - what the files of check share. (Not check.h: that is the test
+ * library's.)
  *
  * check turns statements and terms (ast.h) into a program (all.h). All that a
  * user can get wrong in a file is found here or in the parser. A function that
  * meets an error reports it and goes on with a harmless value; the program is
  * dropped at the end when anything was reported. */
-#ifndef DIL_CHECK_H
-#define DIL_CHECK_H
+#ifndef DIL_CHECKER_H
+#define DIL_CHECKER_H
 
 #include "ast.h"
 
