@@ -72,7 +72,8 @@ typedef struct dil_call {
 
 /* A pool of worker threads; the calling thread is one of them. Runs of one
  * pool are serialised. count 0 takes DIL_THREADS, or else the processors that
- * this process may use. NULL when memory or threads are lacking. */
+ * this process may use. NULL when memory or threads are lacking or DIL_THREADS
+ * is not a number; the reason is at dil_last_error(). */
 typedef struct dil_threads dil_threads;
 dil_threads *dil_threads_new(int32_t count);
 void dil_threads_free(dil_threads *threads);

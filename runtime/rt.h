@@ -181,11 +181,13 @@ dil_status dil_fail(dil_status status, const char *format, ...)
 
 /* Calls work(context, index, worker) for each index of 0..count-1, handed out
  * in rising order, each once; worker is 0..threads-1 and held by one thread at
- * a time. Returns when all are done. A work item may wait for lower indices. */
-void dil_threads_run(dil_threads *threads, int64_t count,
-                     void (*work)(void *context, int64_t index,
-                                  int32_t worker),
-                     void *context);
+ * a time. Returns when all are done. A work item may wait for lower indices.
+ * DIL_USAGE, nothing done: in a child forked after the pool was made, or from
+ * a work item of the same pool. */
+dil_status dil_threads_run(dil_threads *threads, int64_t count,
+                           void (*work)(void *context, int64_t index,
+                                        int32_t worker),
+                           void *context);
 
 /* ---- load.c -------------------------------------------------------------- */
 

@@ -1,0 +1,21 @@
+/* processors.h - how many threads are worth having. */
+#ifndef DIL_PROCESSORS_H
+#define DIL_PROCESSORS_H
+
+#include "rt.h"
+
+enum { THREADS_MAX = 4096 };
+
+/* The processors that this process may use: its affinity mask, and no more
+ * than its control group's time allows. At least 1. */
+int32_t processors_count(void);
+
+/* Processors' worth of time, rounded up, that the control groups listed in
+ * the file `membership` (as /proc/self/cgroup) allow, by the files under
+ * `root` (as /sys/fs/cgroup); THREADS_MAX when nothing limits it. */
+int32_t processors_quota(const char *membership, const char *root);
+
+/* The number of threads asked for by DIL_THREADS; 0 when it is not set. */
+dil_status processors_wish(int32_t *count);
+
+#endif
