@@ -1,0 +1,258 @@
+/* test_plan.c - plans: which branches share a pass, what is refused, and the
+ * text form out and in. */
+#include "all.h"
+
+#include <check.h>
+#include <glob.h>
+#include <stdlib.h>
+#include <string.h>
+
+static arena *memory;
+static diag *messages;
+
+static void open_memory(void) {
+  memory = arena_new();
+  messages = diag_new(memory);
+}
+static void close_memory(void) { arena_free(memory); }
+
+static const pattern *pattern_of(const char *statements) {
+  char *text = arena_print(
+      memory, "pattern p { heads 4; head_dim 8; dtype f32; %s }", statements);
+  program *p = program_parse(memory, messages, "p.dil", text, strlen(text),
+                             NULL, 0);
+  ck_assert_ptr_nonnull(p);
+  return p->pattern[0];
+}
+
+static plan *plan_of(const char *statements, unsigned force) {
+  return plan_make(memory, messages, pattern_of(statements), force);
+}
+
+static const char *printed(const plan *p) {
+  char *text = NULL;
+  size_t length = 0;
+  FILE *out = open_memstream(&text, &length);
+  plan_print(p, out);
+  fclose(out);
+  const char *copy = arena_copy(memory, text, length);
+  free(text);
+  return copy;
+}
+
+static const char *complaints(void) {
+  char *text = NULL;
+  size_t length = 0;
+  FILE *out = open_memstream(&text, &length);
+  diag_print(messages, out, false);
+  fclose(out);
+  const char *copy = arena_copy(memory, text, length);
+  free(text);
+  return copy;
+}
+
+/* ---- passes -------------------------------------------------------------- */
+
+static const struct {
+  const char *statements;
+  unsigned force;
+  int32_t passes;
+  int64_t first_period;
+} shapes[] = {
+    {"segments 2048, 4096, 8192; dilations 1, 2, 4;", 0, 1, 4},
+    {"segments 2048, 4096, 8192; dilations 1, 2, 4;", FORCE_CHAIN, 3, 1},
+    {"segments 7, 14, 28; dilations 1, 2, 4;", 0, 3, 1},
+    {"segments 7, 14, 28; dilations 1, 2, 4;", FORCE_FUSE, 1, 4},
+    {"segments 64, 4096; dilations 1, 64;", 0, 2, 1},
+    {"segments 2048, 4096; dilations 1, 2; combine mean;", 0, 2, 1},
+    {"segments 2048, 4096; dilations 1, 2; combine sum;", FORCE_FUSE, 2, 1},
+    {"segments 7, 14; dilations 5, 6; combine union;", 0, 1, 30},
+    {"heads split; segments 2048, 4096; dilations 1, 2;", 0, 2, 1},
+    {"branch { heads 0..1; segment 512; } branch { heads 2..3; segment 512; }"
+     "branch { heads 1..2; segment 1024; dilation 2; }", 0, 1, 2},
+};
+
+START_TEST(passes_fill_tiles) {
+  plan *p = plan_of(shapes[_i].statements, shapes[_i].force);
+  ck_assert_msg(p != NULL, "%s", complaints());
+  plan_verify(p);
+  ck_assert_int_eq(p->table.pass_count, shapes[_i].passes);
+  ck_assert_int_eq(p->table.passes[0].period, shapes[_i].first_period);
+}
+END_TEST
+
+START_TEST(equal_conditions_and_scores_are_one) {
+  plan *p = plan_of("causal; score s - i; branch { segment 64; }"
+                    "branch { window 5, 0; mask j % 2 == 0; }"
+                    "branch { window 5, inf; mask j % 2 == 0; score 2 * s; }",
+                    0);
+  ck_assert_ptr_nonnull(p);
+  ck_assert_int_eq(p->table.predicate_count, 2);
+  ck_assert_int_eq(p->table.chain_count, 2);
+  ck_assert_int_eq(p->table.branches[0].predicate, 0);
+  ck_assert_int_eq(p->table.branches[1].predicate, 1);
+  ck_assert_int_eq(p->table.branches[2].predicate, 1);
+  ck_assert_int_eq(p->table.predicates[1].right, 0);
+  ck_assert_int_eq(p->table.branches[1].chain, 0);
+  ck_assert_int_eq(p->table.branches[2].chain, 1);
+}
+END_TEST
+
+START_TEST(a_branch_without_condition_has_no_predicate) {
+  plan *p = plan_of("branch { segment 64; }", 0);
+  ck_assert_int_eq(p->table.branches[0].predicate, -1);
+  ck_assert(!p->table.scored);
+}
+END_TEST
+
+START_TEST(tiles_end_where_blocks_do) {
+  static const int32_t block[] = {16, 32, 48, 64, 100, 128, 200};
+  static const int32_t keys[] = {128, 128, 96, 128, 100, 128, 128};
+  for (size_t i = 0; i < sizeof block / sizeof *block; i++) {
+    plan *p = plan_of(arena_print(memory, "branch { block %d; keep local(1); }",
+                                  block[i]), 0);
+    ck_assert_int_eq(p->table.tile_keys, keys[i]);
+  }
+}
+END_TEST
+
+/* ---- refusals ------------------------------------------------------------ */
+
+static const struct {
+  const char *statements;
+  unsigned force;
+  const char *message;
+} refused[] = {
+    {"input k: u8[H, nb, nb]; block 16; keep from k; branch { }", 0,
+     "`keep from` is not supported by this build"},
+    {"block 16; keep top 4 by mean; branch { }", 0,
+     "`keep top` is not supported by this build"},
+    {"block 16; keep mass 0.5 by mean; branch { }", 0,
+     "`keep mass` is not supported by this build"},
+    {"combine union; branch { } branch { segment 8; }", FORCE_CHAIN,
+     "`combine union` cannot be forced into a chain"},
+    {"combine union; branch { } branch { segment 8; }", FORCE_MULTISET,
+     "`combine union` cannot be forced into a multiset"},
+    {"branch { dilation 67; } branch { dilation 71; }", FORCE_FUSE,
+     "branches that share a pass must have a period of at most 4096, got 4757"},
+};
+
+START_TEST(what_cannot_run_is_refused) {
+  ck_assert_ptr_null(plan_of(refused[_i].statements, refused[_i].force));
+  ck_assert_msg(strstr(complaints(), refused[_i].message), "%s", complaints());
+  ck_assert_int_eq(diag_errors(messages), 1);
+}
+END_TEST
+
+/* ---- text ---------------------------------------------------------------- */
+
+static void check_round_trip(const plan *p) {
+  const char *text = printed(p);
+  plan *again = plan_parse(memory, messages, "p.plan", text, strlen(text));
+  ck_assert_msg(again != NULL, "%s%s", text, complaints());
+  plan_verify(again);
+  ck_assert_str_eq(printed(again), text);
+  ck_assert_uint_eq(plan_hash(again), plan_hash(p));
+}
+
+START_TEST(every_example_reads_back) {
+  static const unsigned forces[] = {0, FORCE_FUSE, FORCE_CHAIN, FORCE_MULTISET,
+                                    FORCE_GENERAL};
+  glob_t files;
+  ck_assert_int_eq(glob("examples/*.dil", 0, NULL, &files), 0);
+  for (size_t i = 0; i < files.gl_pathc; i++)
+    for (size_t f = 0; f < sizeof forces / sizeof *forces; f++) {
+      close_memory();
+      open_memory();
+      dil_status status;
+      program *read = program_read(memory, messages, files.gl_pathv[i], NULL, 0,
+                                   &status);
+      ck_assert_ptr_nonnull(read);
+      plan *p = plan_make(memory, messages, read->pattern[0], forces[f]);
+      ck_assert(p || read->pattern[0]->combine == DIL_COMBINE_UNION);
+      if (p) check_round_trip(p);
+    }
+  ck_assert_uint_ge(files.gl_pathc, 14);
+  globfree(&files);
+}
+END_TEST
+
+START_TEST(a_plan_reads_as_it_says) {
+  plan *p = plan_of("segments 8, 16, 32; dilations 1, 2, 4;", FORCE_FUSE);
+  const char *text = printed(p);
+  ck_assert_msg(strstr(text, "plan 1 p\nvisit dedup\npass 0 1 2  # period 4\n"
+                             "# head 0, cell of 8 positions:\n"
+                             "#   1/4 of the rows: 0 1 2; keys of (0 1 2) x3, "
+                             "(0) x1, (0 1) x2\n"), "%s", text);
+}
+END_TEST
+
+static const struct {
+  const char *lines, *message;
+} wrong[] = {
+    {"plan 2 p\nvisit dedup\npass 0 1\n", "expected version 1 in a plan, got '2'"},
+    {"plan 1 p\nvisit twice\npass 0 1\n",
+     "expected `dedup`, `multiset` or `general` in a plan, got 'twice'"},
+    {"plan 1 p\nvisit dedup\npass 0 x\n",
+     "expected a branch number in a plan, got 'x'"},
+    {"plan 1 p\nvisit dedup\nstep 0 1\n",
+     "expected `plan`, `visit` or `pass` in a plan, got 'step'"},
+    {"plan 1 p\nvisit dedup\npass 0\n",
+     "the passes of a plan must hold each of the 2 branches once"},
+    {"plan 1 p\nvisit dedup\npass 0 1\npass 1\n",
+     "the passes of a plan must hold each of the 2 branches once"},
+};
+
+START_TEST(a_wrong_plan_is_told_where) {
+  char *text = arena_print(memory,
+                           "%spattern p { heads 4; head_dim 8; dtype f32; "
+                           "branch { } branch { segment 8; } }",
+                           wrong[_i].lines);
+  ck_assert_ptr_null(
+      plan_parse(memory, messages, "p.plan", text, strlen(text)));
+  ck_assert_msg(strstr(complaints(), wrong[_i].message), "%s", complaints());
+}
+END_TEST
+
+static const struct {
+  const char *combine, *lines, *message;
+} misfits[] = {
+    {"union", "pass 0\npass 1\n", "pass 0 must hold all branches of its heads"},
+    {"mean", "pass 0 1\n", "pass 0 must hold one branch with this `combine`"},
+};
+
+START_TEST(passes_fit_the_combine) {
+  char *text = arena_print(memory,
+                           "plan 1 p\nvisit dedup\n%spattern p { heads 4; "
+                           "head_dim 8; dtype f32; combine %s; branch { } "
+                           "branch { segment 8; } }",
+                           misfits[_i].lines, misfits[_i].combine);
+  ck_assert_ptr_null(
+      plan_parse(memory, messages, "p.plan", text, strlen(text)));
+  ck_assert_msg(strstr(complaints(), misfits[_i].message), "%s", complaints());
+}
+END_TEST
+
+#define COUNT(table) ((int)(sizeof(table) / sizeof *(table)))
+
+int main(void) {
+  Suite *suite = suite_create("plan");
+  TCase *tests = tcase_create("plan");
+  tcase_set_timeout(tests, 60);
+  tcase_add_checked_fixture(tests, open_memory, close_memory);
+  tcase_add_loop_test(tests, passes_fill_tiles, 0, COUNT(shapes));
+  tcase_add_test(tests, equal_conditions_and_scores_are_one);
+  tcase_add_test(tests, a_branch_without_condition_has_no_predicate);
+  tcase_add_test(tests, tiles_end_where_blocks_do);
+  tcase_add_loop_test(tests, what_cannot_run_is_refused, 0, COUNT(refused));
+  tcase_add_test(tests, every_example_reads_back);
+  tcase_add_test(tests, a_plan_reads_as_it_says);
+  tcase_add_loop_test(tests, a_wrong_plan_is_told_where, 0, COUNT(wrong));
+  tcase_add_loop_test(tests, passes_fit_the_combine, 0, COUNT(misfits));
+  suite_add_tcase(suite, tests);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
