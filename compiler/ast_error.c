@@ -59,7 +59,8 @@ static int32_t expected_shorten(const char **list, const char *const *expected,
   int32_t kept = 0;
   for (int32_t i = 0; i < count; i++) {
     bool folded = (begins && is_one_of(expected[i], starts)) ||
-                  (goes_on && is_one_of(expected[i], operators));
+                  (goes_on && is_one_of(expected[i], operators)) ||
+                  !strcmp(expected[i], "end of file");
     if (!folded) list[kept++] = expected[i];
   }
   if (begins) list[kept++] = "an expression";

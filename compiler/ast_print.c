@@ -1,11 +1,12 @@
 /* ast_print.c - the tree as text: one statement a line in the form
  * (word name choice option args children), terms in prefix form. */
 #include "ast.h"
+#include "expr.h"
 
 static void print_term(const term *t, FILE *out) {
   switch (t->kind) {
   case TERM_INT: fprintf(out, "%lld", (long long)t->integer); return;
-  case TERM_REAL: fprintf(out, "%.17g", t->real); return;
+  case TERM_REAL: expr_print_real(t->real, out); return;
   case TERM_NAME: fputs(t->name, out); return;
   case TERM_INDEX: fprintf(out, "([] %s", t->name); break;
   case TERM_CALL: fprintf(out, "(%s", t->name); break;

@@ -47,8 +47,10 @@ void check_defines(checker *c, const define *defines, int32_t count) {
     const char *name = arena_name(c->arena, defines[i].name,
                                   strlen(defines[i].name));
     define_value d = {.name = name, .text = defines[i].value};
-    if (define_find(c, name))
+    if (define_find(c, name)) {
       check_error(c, nowhere, NULL, "-D %s is given twice", name);
+      continue;
+    }
     if (!parse_number(d.text, &d.meaning)) {
       check_error(c, nowhere, NULL, "-D %s=%s: '%s' is not a number", name,
                   d.text, d.text);

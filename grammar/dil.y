@@ -127,23 +127,22 @@ static statement *block(statement *s, statement_list children) {
 %%
 
 file:
-  edition items {
-    statement_list all = statement_list_add((statement_list){0}, $edition);
-    if (all.first) all.first->next = $items.first;
-    r->items = all.first ? all.first : $items.first;
-  }
+  %empty
+| edition       { r->items = $1; }
+| items         { r->items = $1.first; }
+| edition items { r->items = $1; $1->next = $2.first; }
 
 edition:
-  %empty { $$ = NULL; }
-| "dil" INT ';' {
+  "dil" INT ';' {
     $$ = statement_new(r, WORD_DIL, @1);
     term *edition = term_new(r, TERM_INT, @INT);
     edition->integer = $INT;
     $$->args = term_list_add($$->args, edition);
   }
 
+/* Not empty, so that an error in the first item can be recovered from. */
 items:
-  %empty     { $$ = (statement_list){0}; }
+  item       { $$ = statement_list_add((statement_list){0}, $1); }
 | items item { $$ = statement_list_add($1, $2); }
 
 item:
