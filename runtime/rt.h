@@ -201,6 +201,26 @@ dil_status dil_object_load(const void *bytes, size_t size, const char *name,
 void *dil_object_symbol(const dil_object *object, const char *name); /* NULL */
 void dil_object_free(dil_object *object);
 
+/* ---- module.c ------------------------------------------------------------ */
+
+/* Opens the loadable part `file` ("dil-cpu.so") and finds `symbol` in it. Looks
+ * in DIL_MODULE_DIR alone when that is set, else beside the program, in its
+ * build folder, in ../lib/dil beside it, beside this library and in DIL_LIBDIR.
+ * Tried once a process: DIL_ENVIRONMENT with the same reason ever after.
+ * Thread-safe; what is opened stays open. */
+dil_status dil_module_open(const char *file, const char *symbol,
+                           void **address);
+
+/* ---- peak.c -------------------------------------------------------------- */
+
+/* "avx512bf16", "avx512" or "avx2", the best of this processor; NULL when it
+ * lacks AVX2, FMA or F16C. */
+const char *dil_host_isa(void);
+/* GFLOP/s of multiply-adds (two operations) that one core reaches from
+ * registers, the best round within about `seconds`; with bf16 and avx512bf16
+ * those of bf16 pairs, else of f32. 0: this host does not know `isa`. */
+double dil_peak_flops(const char *isa, bool bf16, double seconds);
+
 /* ---- kernel.c ------------------------------------------------------------ */
 
 /* The two families of machine code a kernel may ask for. */

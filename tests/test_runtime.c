@@ -7,8 +7,10 @@
 #include <check.h>
 #include <math.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- status.c ------------------------------------------------------------ */
 
@@ -242,10 +244,108 @@ START_TEST(normals_depend_on_all_of_the_key) {
 }
 END_TEST
 
+/* ---- peak.c -------------------------------------------------------------- */
+
+START_TEST(peaks_of_the_host) {
+  const char *isa = dil_host_isa();
+  ck_assert(dil_peak_flops("mmx", false, 0.01) == 0);
+  if (!isa) {
+    ck_assert(dil_peak_flops("avx2", false, 0.01) == 0);
+    return;
+  }
+  double narrow = dil_peak_flops("avx2", false, 0.05);
+  double best = dil_peak_flops(isa, false, 0.05);
+  double brain = dil_peak_flops(isa, true, 0.05);
+  printf("%s: avx2 %.0f, best %.0f, bf16 %.0f GFLOP/s\n", isa, narrow, best,
+         brain);
+  ck_assert_double_gt(narrow, 1);
+  ck_assert_double_gt(best, 0.7 * narrow);
+  ck_assert_double_gt(brain, 0.7 * best);
+  ck_assert_double_lt(brain, 2000);
+}
+END_TEST
+
+/* ---- module.c ------------------------------------------------------------ */
+
+static char folder[] = "/tmp/dil-module-XXXXXX";
+
+/* A module named `name` of one function, from the C compiler. */
+static void build_module(const char *name, const char *source) {
+  const char *compiler = getenv("CC");
+  char command[512];
+  snprintf(command, sizeof command,
+           "printf '%s' | %s -shared -fPIC -x c - -o %s/%s", source,
+           compiler ? compiler : "cc", folder, name);
+  ck_assert_int_eq(system(command), 0);
+}
+
+static void remove_module(const char *name) {
+  char path[128];
+  snprintf(path, sizeof path, "%s/%s", folder, name);
+  ck_assert_int_eq(unlink(path), 0);
+}
+
+static void refuse_module(const char *name, const char *reason) {
+  void *address = folder;
+  ck_assert_int_eq(dil_module_open(name, "entry", &address), DIL_ENVIRONMENT);
+  ck_assert_ptr_null(address);
+  ck_assert_msg(strstr(dil_last_error(), reason) != NULL, "%s",
+                dil_last_error());
+}
+
+START_TEST(modules_are_opened_once) {
+  void *address, *again;
+  ck_assert_ptr_nonnull(mkdtemp(folder));
+  setenv("DIL_MODULE_DIR", folder, 1);
+  build_module("one.so", "int entry(void) { return 5; }");
+  build_module("other.so", "int another(void) { return 5; }");
+  ck_assert_int_eq(dil_module_open("one.so", "entry", &address), DIL_OK);
+  int (*entry)(void);
+  memcpy(&entry, &address, sizeof entry);
+  ck_assert_int_eq(entry(), 5);
+  refuse_module("other.so", "has no symbol 'entry'");
+  remove_module("one.so");
+  remove_module("other.so");
+  ck_assert_int_eq(dil_module_open("one.so", "entry", &again), DIL_OK);
+  ck_assert_ptr_eq(address, again);
+  refuse_module("other.so", "has no symbol 'entry'");
+  rmdir(folder);
+  unsetenv("DIL_MODULE_DIR");
+}
+END_TEST
+
+START_TEST(missing_modules_say_what_was_tried) {
+  setenv("DIL_MODULE_DIR", "/nonexistent", 1);
+  refuse_module("nowhere.so", "tried /nonexistent/nowhere.so");
+  unsetenv("DIL_MODULE_DIR");
+  refuse_module("nowhere.so", "tried /nonexistent/nowhere.so");
+  refuse_module("missing.so", "/build/missing.so, ");
+  ck_assert_ptr_nonnull(strstr(dil_last_error(), "/../lib/dil/missing.so"));
+  ck_assert_ptr_nonnull(strstr(dil_last_error(), DIL_LIBDIR "/missing.so"));
+}
+END_TEST
+
+START_TEST(a_damaged_module_is_told) {
+  char path[128];
+  char place[] = "/tmp/dil-module-XXXXXX";
+  ck_assert_ptr_nonnull(mkdtemp(place));
+  snprintf(path, sizeof path, "%s/damaged.so", place);
+  FILE *file = fopen(path, "w");
+  ck_assert_ptr_nonnull(file);
+  fputs("this is no library", file);
+  fclose(file);
+  setenv("DIL_MODULE_DIR", place, 1);
+  refuse_module("damaged.so", "cannot load damaged.so: ");
+  unsetenv("DIL_MODULE_DIR");
+  unlink(path);
+  rmdir(place);
+}
+END_TEST
+
 static Suite *runtime_suite(void) {
   Suite *suite = suite_create("runtime");
   TCase *status = tcase_create("status"), *tensor = tcase_create("tensor");
-  TCase *random = tcase_create("random");
+  TCase *random = tcase_create("random"), *host = tcase_create("host");
   tcase_add_test(status, status_has_text);
   tcase_add_test(status, failure_is_remembered_by_thread);
   tcase_add_test(status, long_failure_ends_in_dots);
@@ -260,6 +360,11 @@ static Suite *runtime_suite(void) {
   tcase_add_test(random, philox_gives_known_answers);
   tcase_add_test(random, normals_have_normal_moments);
   tcase_add_test(random, normals_depend_on_all_of_the_key);
+  tcase_add_test(host, peaks_of_the_host);
+  tcase_add_test(host, modules_are_opened_once);
+  tcase_add_test(host, missing_modules_say_what_was_tried);
+  tcase_add_test(host, a_damaged_module_is_told);
+  suite_add_tcase(suite, host);
   suite_add_tcase(suite, status);
   suite_add_tcase(suite, tensor);
   suite_add_tcase(suite, random);

@@ -1,0 +1,143 @@
+/* peak.c - what this processor is and how fast it multiplies and adds.
+ *
+ * In: the name of an instruction set. Out: the best rate that one core reaches
+ * in this process, to compare kernels with: clocks float, so a rate from
+ * another time or machine would not do. */
+#include "rt.h"
+
+#include <cpuid.h>
+#include <math.h>
+#include <string.h>
+#include <time.h>
+
+/* ---- which instruction sets ---------------------------------------------- */
+
+/* Each holds the ones before it. */
+typedef enum level { LEVEL_NONE, LEVEL_AVX2, LEVEL_AVX512, LEVEL_BF16 } level;
+
+static const char *const level_names[] = {
+    [LEVEL_NONE] = NULL,
+    [LEVEL_AVX2] = "avx2",
+    [LEVEL_AVX512] = "avx512",
+    [LEVEL_BF16] = "avx512bf16",
+};
+
+/* The register state that the operating system saves (XCR0). */
+static uint64_t saved_state(void) {
+  uint32_t low, high;
+  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return (uint64_t)high << 32 | low;
+}
+
+static bool has(uint64_t word, uint64_t bits) {
+  return (word & bits) == bits;
+}
+
+static level host_level(void) {
+  enum { YMM_STATE = 0x06, ZMM_STATE = 0xe6, AVX512_BF16 = 1 << 5 };
+  uint32_t a, b, c, d;
+  if (!__get_cpuid(1, &a, &b, &c, &d) ||
+      !has(c, bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C))
+    return LEVEL_NONE;
+  uint64_t state = saved_state();
+  if (!has(state, YMM_STATE) || !__get_cpuid_count(7, 0, &a, &b, &c, &d) ||
+      !has(b, bit_AVX2))
+    return LEVEL_NONE;
+  if (!has(state, ZMM_STATE) ||
+      !has(b, bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL))
+    return LEVEL_AVX2;
+  bool more = a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d);
+  return more && has(a, AVX512_BF16) ? LEVEL_BF16 : LEVEL_AVX512;
+}
+
+const char *dil_host_isa(void) {
+  return level_names[host_level()];
+}
+
+/* ---- loops of multiply-adds ---------------------------------------------- */
+
+/* 14 independent sums hide the latency (at most 6 cycles, two a cycle); two
+ * registers hold the factors, which are neither zero nor subnormal. */
+static const uint32_t factors[2] = {0x3f173ea7, 0x3ec93f48};
+
+enum { SUMS = 14 };
+#define EACH_SUM(X) \
+  X("0") X("1") X("2") X("3") X("4") X("5") X("6") X("7") X("8") X("9") \
+  X("10") X("11") X("12") X("13")
+#define CLOBBERED \
+  "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", \
+  "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "memory", "cc"
+
+#define CLEAR(n) "vxorps %%xmm" n ", %%xmm" n ", %%xmm" n "\n\t"
+#define FMA_YMM(n) "vfmadd231ps %%ymm14, %%ymm15, %%ymm" n "\n\t"
+#define FMA_ZMM(n) "vfmadd231ps %%zmm14, %%zmm15, %%zmm" n "\n\t"
+#define DOT_ZMM(n) "vdpbf16ps %%zmm14, %%zmm15, %%zmm" n "\n\t"
+
+#define LOOP(name, width, step)                          \
+  static void name(int64_t turns) {                      \
+    __asm__ volatile(                                    \
+        "vbroadcastss %1, %%" width "14\n\t"             \
+        "vbroadcastss %2, %%" width "15\n\t"             \
+        EACH_SUM(CLEAR)                                  \
+        ".p2align 5\n"                                   \
+        "1:\n\t"                                         \
+        EACH_SUM(step)                                   \
+        "dec %0\n\t"                                     \
+        "jnz 1b\n\t"                                     \
+        "vzeroupper\n\t"                                 \
+        : "+r"(turns)                                    \
+        : "m"(factors[0]), "m"(factors[1])               \
+        : CLOBBERED);                                    \
+  }
+
+LOOP(loop_ymm, "ymm", FMA_YMM)
+LOOP(loop_zmm, "zmm", FMA_ZMM)
+LOOP(loop_dot, "zmm", DOT_ZMM)
+
+/* ---- measuring ----------------------------------------------------------- */
+
+static double now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* Turns a second, the best of rounds of about a millisecond each. */
+static double best_rate(void (*loop)(int64_t), double seconds) {
+  int64_t turns = 20000;
+  double best = 0, start = now(), before = start, end;
+  do {
+    loop(turns);
+    end = now();
+    if (end > before) best = fmax(best, (double)turns / (end - before));
+    if (end - before < 5e-4) turns *= 2;
+    before = end;
+  } while (end - start < seconds);
+  return best;
+}
+
+typedef struct peak_row {
+  level level;
+  bool dot;     /* pairs of bf16 */
+  void (*loop)(int64_t turns);
+  double flops; /* a turn */
+} peak_row;
+
+static const peak_row peak_rows[] = {
+    {LEVEL_AVX2, false, loop_ymm, SUMS * 2 * 8},
+    {LEVEL_AVX512, false, loop_zmm, SUMS * 2 * 16},
+    {LEVEL_BF16, false, loop_zmm, SUMS * 2 * 16},
+    {LEVEL_BF16, true, loop_dot, SUMS * 4 * 16},
+};
+
+double dil_peak_flops(const char *isa, bool bf16, double seconds) {
+  level host = host_level();
+  bool dot = bf16 && !strcmp(isa, level_names[LEVEL_BF16]);
+  for (size_t i = 0; i < sizeof peak_rows / sizeof *peak_rows; i++) {
+    const peak_row *row = &peak_rows[i];
+    if (row->level <= host && row->dot == dot &&
+        !strcmp(level_names[row->level], isa))
+      return best_rate(row->loop, seconds) * row->flops * 1e-9;
+  }
+  return 0;
+}
