@@ -322,7 +322,7 @@ double data_error(const data *d, double *lse_error) {
     if (isnan(mine) && isnan(right)) continue;
     double off = odd_pair(mine, right) ? INFINITY : mine - right;
     square += off * off;
-    whole += right * right;
+    if (isfinite(right)) whole += right * right;
   }
   *lse_error = 0;
   for (int64_t e = 0; d->call.lse.data && e < rows; e++) {
