@@ -1,0 +1,232 @@
+/* cover.c - what a pattern costs, by arithmetic.
+ *
+ * In: a pattern, N, M, and the inputs its conditions read. Out: exact counts
+ * of pairs, of pairs reached at least once, of rows without a key, and of
+ * tiles. Nothing of size N x M is built: heads that see the same are counted
+ * once, segments that repeat are counted once, and pairs that several branches
+ * reach are found by inclusion and exclusion over sets of branches. */
+#include "cover.h"
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS_AT_ONCE = 1 << 16 };
+
+static uint64_t bit(int32_t b) { return (uint64_t)1 << b; }
+
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* ---- heads that see the same --------------------------------------------- */
+
+static bool serves(const branch *b, int64_t h) {
+  return b->head_first <= h && h <= b->head_last;
+}
+
+static bool level_sees_head(const pattern *p, const keeps *level) {
+  for (int32_t k = 0; k < level->count; k++) {
+    const keep *one = &level->keep[k];
+    if (one->kind == KEEP_EXPR && expr_uses(one->condition, EXPR_H_))
+      return true;
+    if (one->kind == KEEP_FROM && p->input[one->input].rank > 2) return true;
+  }
+  return false;
+}
+
+static bool sees_head(const pattern *p, const branch *b) {
+  for (int32_t k = 0; k < b->mask_count; k++)
+    if (expr_uses(b->mask[k], EXPR_H_)) return true;
+  return level_sees_head(p, &b->keeps[0]) || level_sees_head(p, &b->keeps[1]);
+}
+
+static bool sees_same(const pattern *p, int64_t g, int64_t h) {
+  for (int32_t k = 0; k < p->branch_count; k++) {
+    const branch *b = &p->branch[k];
+    if (serves(b, g) != serves(b, h)) return false;
+    if (serves(b, g) && (b->phase[g] != b->phase[h] || sees_head(p, b)))
+      return false;
+  }
+  return true;
+}
+
+/* How many heads see what h sees; 0 when an earlier one does. */
+static int64_t heads_like(const pattern *p, int64_t h) {
+  int64_t count = 1;
+  for (int64_t g = 0; g < h; g++)
+    if (sees_same(p, g, h)) return 0;
+  for (int64_t g = h + 1; g < p->heads; g++) count += sees_same(p, h, g);
+  return count;
+}
+
+/* ---- pairs --------------------------------------------------------------- */
+
+static void add_count(void *context, const cover_piece *piece, int64_t times) {
+  *(double *)context += (double)times * cover_piece_count(piece);
+}
+
+static double set_count(cover *c, const cover_set *set) {
+  double count = 0;
+  cover_set_walk(c, set, add_count, &count);
+  return count;
+}
+
+/* The branches of one head, short segments and small dilations first. */
+typedef struct order {
+  int32_t count;
+  int32_t branch[DIL_BRANCH_MAX];
+} order;
+
+static bool comes_before(const branch *a, const branch *b) {
+  int64_t x = a->segment ? a->segment : INT64_MAX;
+  int64_t y = b->segment ? b->segment : INT64_MAX;
+  return x != y ? x < y : a->dilation < b->dilation;
+}
+
+static order order_of(const pattern *p, int64_t h) {
+  order all = {0, {0}};
+  for (int32_t k = 0; k < p->branch_count; k++) {
+    if (!serves(&p->branch[k], h)) continue;
+    int32_t place = all.count++;
+    for (; place > 0; place--) {
+      int32_t before = all.branch[place - 1];
+      if (!comes_before(&p->branch[k], &p->branch[before])) break;
+      all.branch[place] = before;
+    }
+    all.branch[place] = k;
+  }
+  return all;
+}
+
+static bool is_within_any(const cover *c, const order *all,
+                          const cover_set *set, int32_t from, int32_t to) {
+  for (int32_t k = from; k < to; k++)
+    if (cover_set_within(c, set, all->branch[k])) return true;
+  return false;
+}
+
+/* Pairs of `members` that are also in one of the branches from..to - 1 of the
+ * order: those of each, the last first, less those that a later one has. What
+ * a far branch of nested ones shares with a near one lies within those between
+ * and is passed over, so that their number does not tell. */
+static double shared_count(cover *c, const order *all, uint64_t members,
+                           int32_t from, int32_t to) {
+  double total = 0;
+  for (int32_t k = to - 1; k >= from; k--) {
+    cover_set set;
+    cover_set_make(c, members | bit(all->branch[k]), &set);
+    if (is_within_any(c, all, &set, k + 1, to)) continue;
+    double own = set_count(c, &set);
+    if (own > 0) total += own - shared_count(c, all, set.members, k + 1, to);
+  }
+  return total;
+}
+
+/* ---- rows without a key -------------------------------------------------- */
+
+/* Positions from..end of a sequence that are marked when they have a key. */
+typedef struct marks {
+  int64_t from, end;
+  uint8_t *covered;
+} marks;
+
+/* The rows of a piece are a lattice of positions. */
+static void mark_piece(const marks *m, cover_piece *piece, uint8_t *rows) {
+  int64_t last = floor_div(m->end - 1 - piece->origin, piece->step);
+  piece->u1 = smaller(piece->u1, last);
+  if (piece->u0 > piece->u1 || piece->v0 > piece->v1) return;
+  int64_t count = piece->u1 - piece->u0 + 1;
+  int64_t start = piece->origin + piece->step * piece->u0 - m->from;
+  for (int64_t k = 0; k < count; k++)
+    rows[k] = m->covered[start + piece->step * k];
+  cover_piece_mark(piece, rows);
+  for (int64_t k = 0; k < count; k++)
+    m->covered[start + piece->step * k] = rows[k];
+}
+
+static void mark_branch(cover *c, int32_t index, const marks *m,
+                        uint8_t *rows) {
+  cover_set set;
+  cover_set_make(c, bit(index), &set);
+  int64_t x = set.segmented && m->from < 0 ? 0 : m->from;
+  while (x < m->end) {
+    cover_piece piece;
+    x = cover_piece_at(c, &set, x, &piece);
+    mark_piece(m, &piece, rows);
+  }
+}
+
+static double uncovered_count(cover *c) {
+  double count = 0;
+  uint8_t *covered = ARENA_ARRAY(c->arena, uint8_t, ROWS_AT_ONCE);
+  uint8_t *rows = ARENA_ARRAY(c->arena, uint8_t, ROWS_AT_ONCE);
+  for (int64_t from = c->first; from < c->M; from += ROWS_AT_ONCE) {
+    marks m = {from, smaller(c->M, from + ROWS_AT_ONCE), covered};
+    memset(covered, 0, ROWS_AT_ONCE);
+    for (int32_t k = 0; k < c->pattern->branch_count; k++)
+      if (serves(&c->pattern->branch[k], c->head)) mark_branch(c, k, &m, rows);
+    for (int64_t n = 0; n < m.end - from; n++) count += !covered[n];
+  }
+  return count;
+}
+
+/* ---- tiles --------------------------------------------------------------- */
+
+typedef struct tiling {
+  int64_t rows, keys;
+  cover_tiles all;
+} tiling;
+
+static void add_tiles(void *context, const cover_piece *piece, int64_t times) {
+  tiling *t = context;
+  cover_tiles tiles = {0, 0, 0};
+  cover_piece_tiles(piece, t->rows, t->keys, &tiles);
+  t->all.empty += (double)times * tiles.empty;
+  t->all.partial += (double)times * tiles.partial;
+  t->all.full += (double)times * tiles.full;
+}
+
+/* ---- patterns ------------------------------------------------------------ */
+
+static void count_head(cover *c, tiling *t, double heads, cover_count *count) {
+  order all = order_of(c->pattern, c->head);
+  t->all = (cover_tiles){0, 0, 0};
+  double pairs = 0, distinct = 0;
+  for (int32_t k = 0; k < all.count; k++) {
+    cover_set set;
+    cover_set_make(c, bit(all.branch[k]), &set);
+    double own = set_count(c, &set);
+    pairs += own;
+    if (own > 0 && !is_within_any(c, &all, &set, 0, k))
+      distinct += own - shared_count(c, &all, set.members, 0, k);
+    cover_set_walk(c, &set, add_tiles, t);
+  }
+  bool unites = c->pattern->combine == DIL_COMBINE_UNION;
+  count->pairs += heads * (unites ? distinct : pairs);
+  count->distinct += heads * distinct;
+  count->uncovered += heads * uncovered_count(c);
+  count->empty += heads * t->all.empty;
+  count->partial += heads * t->all.partial;
+  count->full += heads * t->all.full;
+}
+
+void cover_pattern(const pattern *p, int64_t N, int64_t M, int32_t tile_rows,
+                   int32_t tile_keys, const dil_call *call,
+                   cover_count *count) {
+  assert(N >= 0 && M >= 0 && N <= INT32_MAX && M <= INT32_MAX);
+  assert(tile_rows > 0 && tile_keys > 0);
+  memset(count, 0, sizeof *count);
+  cover c = {.arena = arena_new(), .pattern = p, .call = call,
+             .first = M - N, .M = M};
+  c.box.range = cover_range;
+  c.box.point = (expr_point){.B = call ? (int32_t)call->q.shape[0] : 1,
+                             .N = (int32_t)N,
+                             .M = (int32_t)M,
+                             .input = cover_input,
+                             .context = &c};
+  tiling t = {.rows = tile_rows, .keys = tile_keys};
+  for (c.head = 0; c.head < p->heads; c.head++) {
+    c.box.point.h = (int32_t)c.head;
+    int64_t heads = heads_like(p, c.head);
+    if (heads > 0) count_head(&c, &t, (double)heads, count);
+  }
+  arena_free(c.arena);
+}

@@ -1,0 +1,88 @@
+/* cover.h - what the files of cover share.
+ *
+ * The pairs that several branches reach together are, again, segments with a
+ * residue, a window and conditions: a cover_set. Between two borders of its
+ * segments lies a cover_piece: rows and keys on one lattice of positions
+ * origin + step * index, a band of differences, and conditions. */
+#ifndef DIL_COVER_H
+#define DIL_COVER_H
+
+#include "all.h"
+
+/* A mask, or one level of keeps. */
+typedef struct cover_condition {
+  const expr *mask;   /* NULL: a level */
+  const keeps *level;
+} cover_condition;
+
+typedef struct cover_set {
+  uint64_t members;   /* branches; at least one */
+  int64_t left, right; /* the window, causal included */
+  bool segmented;
+  int64_t period;     /* positions after which all repeats; 0: never */
+  int32_t condition_count;
+  cover_condition *conditions;
+} cover_set;
+
+/* Smallest and largest of every CHUNK elements along a line of an input. */
+typedef struct cover_line {
+  int32_t axis, at[DIL_RANK_MAX];
+  int64_t count;
+  interval *chunks;   /* NULL: not made yet */
+} cover_line;
+
+typedef struct cover {
+  arena *arena;
+  const pattern *pattern;
+  const dil_call *call;
+  int64_t first, M;   /* position of row 0, and the number of keys */
+  int64_t head;
+  expr_box box;       /* all but i and j filled */
+  cover_line lines[DIL_INPUT_MAX];
+} cover;
+
+/* Indices are inclusive; none when last < first. A pair (u, v) is within the
+ * band when -left <= v - u <= right. */
+typedef struct cover_piece {
+  cover *cover;
+  const cover_set *set;
+  int64_t origin, step;
+  int64_t u0, u1, v0, v1;
+  int64_t left, right;
+} cover_piece;
+
+typedef struct cover_tiles { double empty, partial, full; } cover_tiles;
+
+/* ---- cover_set.c --------------------------------------------------------- */
+
+void cover_set_make(cover *c, uint64_t members, cover_set *set);
+/* Whether every pair of the set is one of the branch too, as far as that can
+ * be told from their descriptions. */
+bool cover_set_within(const cover *c, const cover_set *set, int32_t branch);
+/* The piece whose first row is at position x. Returns where the next one
+ * begins. */
+int64_t cover_piece_at(cover *c, const cover_set *set, int64_t x,
+                       cover_piece *piece);
+/* Every piece with a row, and how often it stands there. */
+void cover_set_walk(cover *c, const cover_set *set,
+                    void (*visit)(void *context, const cover_piece *piece,
+                                  int64_t times),
+                    void *context);
+
+/* ---- cover_box.c --------------------------------------------------------- */
+
+/* Pairs of the piece. */
+double cover_piece_count(const cover_piece *piece);
+/* covered[u - u0] becomes 1 for every row that has a key. */
+void cover_piece_mark(const cover_piece *piece, uint8_t *covered);
+/* The piece cut into tiles of rows x keys. */
+void cover_piece_tiles(const cover_piece *piece, int64_t rows, int64_t keys,
+                       cover_tiles *tiles);
+
+/* ---- cover_input.c ------------------------------------------------------- */
+
+value cover_input(void *context, int32_t index, const int32_t *at);
+interval cover_range(void *context, int32_t index, int32_t axis,
+                     const int32_t *at, int32_t first, int32_t last);
+
+#endif

@@ -1,0 +1,375 @@
+/* test_cover.c - counts by arithmetic against counts by listing every pair
+ * through pattern_reaches, on random patterns and on shapes whose counts are
+ * known in closed form; and that large sequences take no time. */
+#include "meaning.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static arena *memory;
+
+static void open_memory(void) { memory = arena_new(); }
+static void close_memory(void) { arena_free(memory); }
+
+/* ---- inputs -------------------------------------------------------------- */
+
+static dil_call *make_call(const pattern *p, int64_t M, uint64_t *state) {
+  int64_t blocks = (M + GIVEN_BLOCK - 1) / GIVEN_BLOCK;
+  const int64_t shapes[GIVEN_COUNT][DIL_RANK_MAX] = {
+      [DOC] = {1, M}, [SLOPE] = {p->heads}, [KEPT] = {p->heads, blocks, blocks}};
+  dil_tensor *inputs = ARENA_ARRAY(memory, dil_tensor, GIVEN_COUNT);
+  for (int32_t k = 0; k < GIVEN_COUNT; k++) {
+    const dil_input *input = &p->input[k];
+    dil_tensor *x = &inputs[k];
+    *x = dil_tensor_make(NULL, input->dtype, input->rank, shapes[k]);
+    int64_t count = dil_tensor_count(x);
+    x->data = arena_take(memory, (size_t)count + 1, 4);
+    for (int64_t e = 0; e < count; e++)
+      dil_element_write(x->data, x->dtype, e,
+                        (double)random_in(state, 0, 2) / (k == SLOPE ? 4 : 1));
+  }
+  dil_call *call = ARENA_NEW(memory, dil_call);
+  call->q.shape[0] = 1;
+  call->inputs = inputs;
+  call->input_count = GIVEN_COUNT;
+  return call;
+}
+
+static value read_input(void *context, int32_t index, const int32_t *at) {
+  const dil_call *call = context;
+  const dil_tensor *x = &call->inputs[index];
+  int64_t element = 0;
+  for (int32_t axis = 0; axis < x->rank; axis++) {
+    if (at[axis] < 0 || at[axis] >= x->shape[axis]) return (value){0, 0};
+    element = element * x->shape[axis] + at[axis];
+  }
+  double number = dil_element_read(x->data, x->dtype, element);
+  return (value){(int64_t)number, number};
+}
+
+/* ---- counting by listing ------------------------------------------------- */
+
+typedef struct listing {
+  const pattern *p;
+  int64_t N, M;
+  expr_point point;
+} listing;
+
+static listing listing_of(const pattern *p, int64_t N, int64_t M,
+                          const dil_call *call) {
+  return (listing){p, N, M,
+                   {.B = 1, .N = (int32_t)N, .M = (int32_t)M,
+                    .input = read_input, .context = (void *)call}};
+}
+
+static void list_pair(const listing *l, int64_t h, int64_t t, int64_t j,
+                      cover_count *count, bool *any) {
+  int reached = 0;
+  for (int32_t b = 0; b < l->p->branch_count; b++)
+    reached += pattern_reaches(l->p, b, h, t, j, &l->point);
+  count->distinct += reached > 0;
+  count->pairs +=
+      l->p->combine == DIL_COMBINE_UNION ? reached > 0 : reached;
+  *any = *any || reached > 0;
+}
+
+static void list_pairs(const listing *l, cover_count *count) {
+  for (int64_t h = 0; h < l->p->heads; h++)
+    for (int64_t t = l->M - l->N; t < l->M; t++) {
+      bool any = false;
+      for (int64_t j = 0; j < l->M; j++) list_pair(l, h, t, j, count, &any);
+      count->uncovered += !any;
+    }
+}
+
+/* Rows or keys of one segment that a branch selects, in order. */
+typedef struct chosen {
+  int64_t count, at[128];
+} chosen;
+
+static chosen choose(const branch *b, int64_t h, int64_t segment,
+                     int64_t first, int64_t end) {
+  chosen all = {0, {0}};
+  for (int64_t t = first; t < end; t++) {
+    int64_t number = b->segment ? floor_div(t, b->segment) : 0;
+    int64_t inside = b->segment ? floor_mod(t, b->segment) : t;
+    if (number != segment) continue;
+    if (floor_mod(inside, b->dilation) == b->phase[h]) all.at[all.count++] = t;
+  }
+  return all;
+}
+
+static void list_tile(const listing *l, int32_t b, int64_t h,
+                      const chosen *rows, const chosen *keys, int64_t row,
+                      int64_t key, const int32_t size[2], cover_count *count) {
+  int64_t kept = 0, all = 0;
+  for (int64_t x = row; x < rows->count && x < row + size[0]; x++)
+    for (int64_t y = key; y < keys->count && y < key + size[1]; y++, all++)
+      kept +=
+          pattern_reaches(l->p, b, h, rows->at[x], keys->at[y], &l->point);
+  count->empty += kept == 0;
+  count->full += kept == all;
+  count->partial += kept > 0 && kept < all;
+}
+
+static void list_segment(const listing *l, int32_t index, int64_t h,
+                         int64_t segment, const int32_t size[2],
+                         cover_count *count) {
+  const branch *b = &l->p->branch[index];
+  chosen keys = choose(b, h, segment, 0, l->M);
+  chosen rows = choose(b, h, segment, l->M - l->N, l->M);
+  for (int64_t x = 0; x < rows.count; x += size[0])
+    for (int64_t y = 0; y < keys.count; y += size[1])
+      list_tile(l, index, h, &rows, &keys, x, y, size, count);
+}
+
+static void list_tiles(const listing *l, const int32_t size[2],
+                       cover_count *count) {
+  for (int32_t b = 0; b < l->p->branch_count; b++) {
+    const branch *of = &l->p->branch[b];
+    int64_t segments = of->segment ? (l->M + of->segment - 1) / of->segment : 1;
+    for (int64_t h = of->head_first; h <= of->head_last; h++)
+      for (int64_t k = 0; k < segments; k++)
+        list_segment(l, b, h, k, size, count);
+  }
+}
+
+/* ---- comparison ---------------------------------------------------------- */
+
+static bool has_conditions(const pattern *p) {
+  for (int32_t b = 0; b < p->branch_count; b++) {
+    const branch *of = &p->branch[b];
+    if (of->mask_count + of->keeps[0].count + of->keeps[1].count > 0)
+      return true;
+  }
+  return false;
+}
+
+static void explain(const pattern *p, int64_t N, int64_t M,
+                    const cover_count *is, const cover_count *should) {
+  pattern_print(p, stderr);
+  ck_abort_msg("N %d M %d: pairs %g %g distinct %g %g uncovered %g %g "
+               "empty %g %g partial %g %g full %g %g",
+               (int)N, (int)M, is->pairs, should->pairs, is->distinct,
+               should->distinct, is->uncovered, should->uncovered, is->empty,
+               should->empty, is->partial, should->partial, is->full,
+               should->full);
+}
+
+/* With conditions a tile may be called partial although it is not, never the
+ * other way round. */
+static bool tiles_agree(const pattern *p, const cover_count *is,
+                        const cover_count *should) {
+  if (!has_conditions(p))
+    return is->empty == should->empty && is->partial == should->partial &&
+           is->full == should->full;
+  double all = should->empty + should->partial + should->full;
+  return is->empty + is->partial + is->full == all &&
+         is->empty <= should->empty && is->full <= should->full;
+}
+
+static void check_pattern(const pattern *p, int64_t N, int64_t M,
+                          const int32_t size[2], const dil_call *call) {
+  cover_count is, should = {0};
+  listing l = listing_of(p, N, M, call);
+  list_pairs(&l, &should);
+  list_tiles(&l, size, &should);
+  cover_pattern(p, N, M, size[0], size[1], call, &is);
+  if (is.pairs != should.pairs || is.distinct != should.distinct ||
+      is.uncovered != should.uncovered || !tiles_agree(p, &is, &should))
+    explain(p, N, M, &is, &should);
+}
+
+static void check_random(uint64_t *state) {
+  pattern *p = random_pattern(memory, state, false);
+  pattern_verify(p);
+  int64_t N = random_in(state, 0, 40), M = random_in(state, 0, 50);
+  const int32_t size[2] = {(int32_t)random_in(state, 1, 7),
+                           (int32_t)random_in(state, 1, 7)};
+  check_pattern(p, N, M, size, make_call(p, M, state));
+}
+
+START_TEST(counts_agree_with_listing) {
+  uint64_t state = 4711;
+  for (int k = 0; k < 600; k++) {
+    if (k % 20 == 0) arena_free(memory), memory = arena_new();
+    check_random(&state);
+  }
+}
+END_TEST
+
+/* Many branches with unlike segments and dilations, in the thick of
+ * inclusion and exclusion. */
+START_TEST(many_branches_agree_with_listing) {
+  uint64_t state = 99;
+  for (int k = 0; k < 40; k++) {
+    pattern *p = make_pattern(memory, 1, 1, 1, 1, 7);
+    for (int32_t b = 0; b < 7; b++) {
+      p->branch[b].segment = random_in(&state, 0, 20);
+      p->branch[b].dilation = random_in(&state, 1, 6);
+      p->branch[b].causal = random_chance(&state, 50);
+    }
+    set_phases(memory, p);
+    const int32_t size[2] = {4, 4};
+    check_pattern(p, 60, random_in(&state, 30, 90), size, NULL);
+  }
+}
+END_TEST
+
+/* ---- known counts -------------------------------------------------------- */
+
+static cover_count counted(const pattern *p, int64_t N, int64_t M) {
+  cover_count count;
+  cover_pattern(p, N, M, 128, 64, NULL, &count);
+  return count;
+}
+
+START_TEST(dense_and_causal) {
+  pattern *p = make_pattern(memory, 3, 1, 1, 1, 1);
+  cover_count count = counted(p, 1000, 5000);
+  ck_assert_double_eq(count.pairs, 3.0 * 1000 * 5000);
+  ck_assert_double_eq(count.full, 3.0 * 8 * 79);
+  p->branch[0].causal = true;
+  count = counted(p, 5000, 5000);
+  ck_assert_double_eq(count.pairs, 3.0 * 5000 * 5001 / 2);
+  ck_assert_double_eq(count.uncovered, 0);
+  count = counted(p, 5000, 3000);
+  ck_assert_double_eq(count.uncovered, 3.0 * 2000);
+}
+END_TEST
+
+START_TEST(largest_sizes) {
+  pattern *p = make_pattern(memory, 1, 1, 1, 1, 1);
+  p->branch[0].left = 10;
+  p->branch[0].right = INT64_MAX - 1;
+  p->branch[0].segment = (int64_t)1 << 40;
+  cover_count count;
+  cover_pattern(p, 1000, INT32_MAX, 128, 1 << 20, NULL, &count);
+  ck_assert_double_eq(count.pairs, 1000 * 11 + 999 * 1000 / 2);
+  p->branch[0].left = p->branch[0].right = DIL_ENDLESS;
+  p->branch[0].dilation = (int64_t)1 << 38;
+  cover_pattern(p, 1000, INT32_MAX, 128, 1 << 20, NULL, &count);
+  ck_assert_double_eq(count.pairs, 0);
+  ck_assert_double_eq(count.uncovered, 1000);
+}
+END_TEST
+
+START_TEST(equal_branches_count_twice) {
+  pattern *p = make_pattern(memory, 1, 1, 1, 1, 40);
+  cover_count count = counted(p, 100, 100);
+  ck_assert_double_eq(count.pairs, 40 * 1e4);
+  ck_assert_double_eq(count.distinct, 1e4);
+  p->combine = DIL_COMBINE_UNION;
+  ck_assert_double_eq(counted(p, 100, 100).pairs, 1e4);
+}
+END_TEST
+
+/* ---- time ---------------------------------------------------------------- */
+
+static double seconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static pattern *longnet(int64_t w, int32_t branches) {
+  pattern *p = make_pattern(memory, 12, 12, 1, 1, branches);
+  for (int32_t b = 0; b < branches; b++) {
+    p->branch[b].segment = w << b;
+    p->branch[b].dilation = 1 << b;
+    p->branch[b].causal = true;
+  }
+  set_phases(memory, p);
+  return p;
+}
+
+/* For each branch N / s segments of m (m + 1) / 2 pairs, m = s / r = w. */
+START_TEST(longnet_of_a_million) {
+  double start = seconds();
+  int64_t N = 1 << 20, w = 2048;
+  cover_count count = counted(longnet(w, 3), N, N);
+  double segments = (double)(N / w) * (1 + 0.5 + 0.25);
+  ck_assert_double_eq(count.pairs, 12 * segments * (double)(w * (w + 1) / 2));
+  ck_assert_double_eq(count.uncovered, 0);
+  counted(longnet(w, 16), N, N);
+  ck_assert_double_lt(seconds() - start, 1);
+}
+END_TEST
+
+/* |i - j| <= w, i < g or j < g, written as one mask. */
+static pattern *longformer(int64_t w, int64_t g) {
+  pattern *p = make_pattern(memory, 12, 12, 1, 1, 1);
+  expr *i = make_leaf(memory, EXPR_I_), *j = make_leaf(memory, EXPR_J_);
+  expr *gap = make_number(memory, EXPR_ABS,
+                          make_number(memory, EXPR_SUB, i, j), NULL);
+  expr *near = make_condition(memory, EXPR_LE, gap, make_int(memory, w));
+  expr *global = make_condition(
+      memory, EXPR_OR, make_condition(memory, EXPR_LT, i, make_int(memory, g)),
+      make_condition(memory, EXPR_LT, j, make_int(memory, g)));
+  add_mask(memory, &p->branch[0],
+           make_condition(memory, EXPR_OR, near, global));
+  return p;
+}
+
+START_TEST(longformer_of_65536) {
+  double start = seconds(), N = 65536, w = 256, g = 16;
+  cover_count count = counted(longformer(256, 16), 65536, 65536);
+  ck_assert_double_lt(seconds() - start, 1);
+  double outside = 0; /* pairs of the cross that the band has not */
+  for (double t = 0; t < g; t++) outside += 2 * (N - (t + w + 1));
+  ck_assert_double_eq(count.pairs,
+                      12 * (N * (2 * w + 1) - w * (w + 1) + outside));
+}
+END_TEST
+
+START_TEST(random_blocks_of_65536) {
+  double start = seconds();
+  pattern *p = make_pattern(memory, 4, 4, 1, 1, 1);
+  expr *size = make_int(memory, 64);
+  expr *hash = make_expr(
+      memory, EXPR_HASH, TYPE_I32, 3,
+      make_number(memory, EXPR_DIV, make_leaf(memory, EXPR_I_), size),
+      make_number(memory, EXPR_DIV, make_leaf(memory, EXPR_J_), size),
+      make_int(memory, 7));
+  add_mask(memory, &p->branch[0],
+           make_condition(memory, EXPR_LT,
+                          make_number(memory, EXPR_MOD, hash,
+                                      make_int(memory, 100)),
+                          make_int(memory, 10)));
+  cover_count count = counted(p, 65536, 65536);
+  double share = count.pairs / (4 * 65536.0 * 65536.0);
+  ck_assert_double_eq_tol(share, 0.1, 0.001);
+  ck_assert_double_eq(fmod(count.pairs, 4 * 4096), 0);
+  ck_assert_double_lt(seconds() - start, 10);
+}
+END_TEST
+
+/* ---- the suite ----------------------------------------------------------- */
+
+static Suite *cover_suite(void) {
+  Suite *suite = suite_create("cover");
+  TCase *tests = tcase_create("cover");
+  tcase_add_checked_fixture(tests, open_memory, close_memory);
+  tcase_set_timeout(tests, 60);
+  tcase_add_test(tests, counts_agree_with_listing);
+  tcase_add_test(tests, many_branches_agree_with_listing);
+  tcase_add_test(tests, dense_and_causal);
+  tcase_add_test(tests, largest_sizes);
+  tcase_add_test(tests, equal_branches_count_twice);
+  tcase_add_test(tests, longnet_of_a_million);
+  tcase_add_test(tests, longformer_of_65536);
+  tcase_add_test(tests, random_blocks_of_65536);
+  suite_add_tcase(suite, tests);
+  return suite;
+}
+
+int main(void) {
+  SRunner *runner = srunner_create(cover_suite());
+  srunner_run_all(runner, CK_NORMAL);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
