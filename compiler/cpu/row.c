@@ -189,10 +189,9 @@ void row_softmax(build *b, bool drop) {
   emit_noalias(e, 0);
   emit_noalias(e, 4);
   ref place = emit_parameter(e, 4), c2 = emit_parameter(e, 2);
-  if (drop) {
-    state.j = emit_parameter(e, 6);
-    dropout_open_row(b, &state, emit_parameter(e, 5), emit_parameter(e, 7));
-  }
+  if (drop)
+    state = (dropout){.t = emit_parameter(e, 5), .j = emit_parameter(e, 6),
+                      .env = emit_parameter(e, 7)};
   ref before = emit_load(e, e->f32, place, CELL);
   ref l = emit_load(e, e->f32, emit_offset(e, place, CELL), CELL);
   softmax_turn turn =
@@ -237,17 +236,15 @@ static void value_step(build *b, ref key, int first, int count,
     next[i] = branch_merge(e, &used, with[i], sum[i]);
 }
 
-/* The dimensions from `first` on that fit the registers. */
+/* The dimensions from `first` on that fit the registers, summed from 0; what
+ * was there joins at the end. */
 static void value_block(build *b, int first) {
   emit *e = &b->emit;
   int left = b->plan->table.value_dim - first, count = 0;
   ref sum[ROW_SUMS], next[ROW_SUMS];
   ref acc = emit_offset(e, emit_parameter(e, 3), (int64_t)first * CELL);
   for (; count < ROW_SUMS && count * e->width < left; count++)
-    sum[count] = emit_mul(
-        e, load_stored(b, emit_offset(e, acc, count * e->width * CELL),
-                       DIL_F32, elements_of(b, first, count)),
-        emit_parameter(e, 4));
+    sum[count] = emit_zero(emit_vector(e->f32, e->width));
   loop key;
   loop_begin(e, &key, "keys", emit_long(e, 0), emit_parameter(e, 5), 1, sum,
              count);
@@ -256,11 +253,12 @@ static void value_block(build *b, int first) {
   for (int i = 0; i < count; i++) {
     ref place = emit_offset(e, acc, i * e->width * CELL);
     int elements = elements_of(b, first, i);
+    ref all = emit_fma(e, load_stored(b, place, DIL_F32, elements),
+                       emit_parameter(e, 4), key.carried[i]);
     if (elements == e->width)
-      emit_store(e, key.carried[i], place, CELL);
+      emit_store(e, all, place, CELL);
     else
-      emit_store_masked(e, key.carried[i], place,
-                        lanes_constant(b, elements), CELL);
+      emit_store_masked(e, all, place, lanes_constant(b, elements), CELL);
   }
 }
 

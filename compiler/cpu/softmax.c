@@ -47,8 +47,7 @@ static void store_weights(build *b, const softmax_tile *t, ref index,
   emit *e = &b->emit;
   ref packed[PARTS_MAX];
   if (b->pack == 1) {
-    ref place = emit_at(e, t->p, emit_mul(e, index,
-                                          emit_long(e, tile_row_bytes(b))));
+    ref place = tile_row_at(b, t->p, index);
     for (int key = 0; key < count; key++)
       tile_store_row(b, weight[key],
                      emit_offset(e, place, key * tile_row_bytes(b)));
@@ -62,14 +61,13 @@ static void store_weights(build *b, const softmax_tile *t, ref index,
   tile_store_row(b, packed, emit_at(e, t->p, emit_mul(e, index, half)));
 }
 
-/* Weights of `count` keys from `index` on; l grows by them. */
+/* Weights of `count` keys from `index` on; `sum` grows by them. */
 static void softmax_keys(build *b, const softmax_tile *t, ref index, int count,
-                         ref *l) {
+                         ref *sum) {
   emit *e = &b->emit;
   int parts = b->isa->parts;
   ref weight[2][PARTS_MAX];
-  ref place = emit_at(e, t->s, emit_mul(e, index,
-                                        emit_long(e, tile_row_bytes(b))));
+  ref place = tile_row_at(b, t->s, index);
   for (int key = 0; key < count; key++) {
     tile_load_row(b, emit_vector(e->f32, e->width),
                   emit_offset(e, place, key * tile_row_bytes(b)), weight[key]);
@@ -78,70 +76,94 @@ static void softmax_keys(build *b, const softmax_tile *t, ref index, int count,
           softmax_weight(b, weight[key][part], t->c2, t->shift[part]);
   }
   for (int part = 0; part < parts; part++)
-    l[part] = emit_add(e, l[part],
-                       count == 1 ? weight[0][part]
-                                  : emit_add(e, weight[0][part],
-                                             weight[1][part]));
+    sum[part] = emit_add(e, sum[part],
+                         count == 1 ? weight[0][part]
+                                    : emit_add(e, weight[0][part],
+                                               weight[1][part]));
   for (int key = 0; key < count && t->drop != NULL; key++)
     dropout_row(b, t->drop, emit_add(e, index, emit_long(e, key)),
                 weight[key]);
   store_weights(b, t, index, weight, count);
 }
 
-/* m, l and alpha in memory move on; l is left in registers, rescaled. */
-static void softmax_rescale(build *b, softmax_tile *t, ref bias, ref *l) {
+/* m and alpha in memory move on. */
+static void softmax_rescale(build *b, softmax_tile *t, ref bias) {
   emit *e = &b->emit;
   ref_type type = emit_vector(e->f32, e->width);
   ref mx[PARTS_MAX], m[PARTS_MAX], alpha[PARTS_MAX];
   tile_load_row(b, type, emit_parameter(e, 5), mx);
   tile_load_row(b, type, emit_parameter(e, 6), m);
-  tile_load_row(b, type, emit_parameter(e, 7), l);
   for (int part = 0; part < b->isa->parts; part++) {
     softmax_turn turn = softmax_turn_of(b, m[part], mx[part], t->c2, bias);
     m[part] = turn.maximum;
     alpha[part] = turn.alpha;
-    l[part] = emit_mul(e, turn.alpha, l[part]);
     t->shift[part] = turn.shift;
   }
   tile_store_row(b, m, emit_parameter(e, 6));
   tile_store_row(b, alpha, emit_parameter(e, 8));
 }
 
+/* The tile's sum joins l, rescaled. */
+static void softmax_sum(build *b, ref const *sum) {
+  emit *e = &b->emit;
+  ref_type type = emit_vector(e->f32, e->width);
+  ref l[PARTS_MAX], alpha[PARTS_MAX];
+  tile_load_row(b, type, emit_parameter(e, 7), l);
+  tile_load_row(b, type, emit_parameter(e, 8), alpha);
+  for (int part = 0; part < b->isa->parts; part++)
+    l[part] = emit_fma(e, alpha[part], l[part], sum[part]);
+  tile_store_row(b, l, emit_parameter(e, 7));
+}
+
+/* Says what is not the same memory: p may be s where both are f32. */
+static void softmax_noalias(build *b) {
+  for (int i = 5; i < 9; i++)
+    emit_noalias(&b->emit, i);
+  if (b->pack == 2) {
+    emit_noalias(&b->emit, 0);
+    emit_noalias(&b->emit, 1);
+  }
+}
+
+/* Keys in twos, as bf16 pairs want them, and the odd one at the end. */
+static void softmax_all(build *b, const softmax_tile *t, ref n, ref *l) {
+  emit *e = &b->emit;
+  int parts = b->isa->parts;
+  ref even = emit_and(e, n, emit_long(e, -2)), next[PARTS_MAX];
+  loop key;
+  loop_begin(e, &key, "keys", emit_long(e, 0), even, 2, l, parts);
+  for (int part = 0; part < parts; part++)
+    next[part] = key.carried[part];
+  softmax_keys(b, t, key.index, 2, next);
+  loop_end(e, &key, next);
+  for (int part = 0; part < parts; part++)
+    next[part] = key.carried[part];
+  branch_block odd;
+  branch_begin(e, &odd, "odd", emit_compare(e, IS_LESS, even, n));
+  softmax_keys(b, t, even, 1, next);
+  branch_end(e, &odd);
+  for (int part = 0; part < parts; part++)
+    l[part] = branch_merge(e, &odd, next[part], key.carried[part]);
+}
+
 void tile_softmax(build *b, bool drop) {
   emit *e = &b->emit;
-  ref l[PARTS_MAX], last[PARTS_MAX];
+  ref l[PARTS_MAX];
   dropout state;
   if (drop)
-    emit_function(e, "softmax_drop", 'v', "pplffpppppp" "p");
-  else
-    emit_function(e, "softmax", 'v', "pplffpppp");
-  for (int i = 0; i < 9; i++)
-    if (i >= 5 || b->pack == 2) /* f32: p may be s */
-      if (i < 2 || i >= 5)
-        emit_noalias(e, i);
+    dropout_open(b, &state);
+  emit_function(e, drop ? "softmax_drop" : "softmax", 'v',
+                drop ? "pplffppppppp" : "pplffpppp");
+  softmax_noalias(b);
   softmax_tile t = {.s = emit_parameter(e, 0), .p = emit_parameter(e, 1),
                     .c2 = emit_parameter(e, 3)};
-  ref n = emit_parameter(e, 2), even = emit_and(e, n, emit_long(e, -2));
   if (drop) {
     dropout_tile(b, &state, emit_parameter(e, 9), emit_parameter(e, 10),
                  emit_parameter(e, 11));
     t.drop = &state;
   }
   softmax_rescale(b, &t, emit_parameter(e, 4), l);
-  loop key;
-  loop_begin(e, &key, "keys", emit_long(e, 0), even, 2, l, b->isa->parts);
-  for (int part = 0; part < b->isa->parts; part++)
-    last[part] = key.carried[part];
-  softmax_keys(b, &t, key.index, 2, last);
-  loop_end(e, &key, last);
-  for (int part = 0; part < b->isa->parts; part++)
-    last[part] = key.carried[part];
-  branch_block odd;
-  branch_begin(e, &odd, "odd", emit_compare(e, IS_LESS, even, n));
-  softmax_keys(b, &t, even, 1, last);
-  branch_end(e, &odd);
-  for (int part = 0; part < b->isa->parts; part++)
-    last[part] = branch_merge(e, &odd, last[part], key.carried[part]);
-  tile_store_row(b, last, emit_parameter(e, 7));
+  softmax_all(b, &t, emit_parameter(e, 2), l);
+  tile_store_row(b, l, emit_parameter(e, 7));
   emit_return(e, NULL);
 }

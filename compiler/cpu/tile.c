@@ -18,6 +18,11 @@ static ref_type operand_type(const build *b) {
   return emit_vector(LLVMBFloatTypeInContext(e->context), 2 * e->width);
 }
 
+ref tile_row_at(const build *b, ref rows, ref index) {
+  const emit *e = &b->emit;
+  return emit_at(e, rows, emit_mul(e, index, emit_long(e, tile_row_bytes(b))));
+}
+
 void tile_load_row(const build *b, ref_type type, ref place, ref *row) {
   for (int part = 0; part < b->isa->parts; part++)
     row[part] = emit_load(&b->emit, type,
@@ -79,7 +84,7 @@ static void qk_block(build *b, ref rows, ref qt, ref *sum) {
              count);
   step(b, emit_at(e, rows, emit_mul(e, d.index, emit_long(e, CELL))),
        depth * CELL, b->isa->key_block,
-       emit_at(e, qt, emit_mul(e, d.index, emit_long(e, tile_row_bytes(b)))),
+       tile_row_at(b, qt, d.index),
        d.carried, next);
   loop_end(e, &d, next);
   for (int i = 0; i < count; i++)
@@ -94,7 +99,7 @@ static void qk_tail_maximum(build *b, ref s, ref first, ref n, ref *mx) {
   loop key;
   loop_begin(e, &key, "tail", first, n, 1, mx, b->isa->parts);
   tile_load_row(b, emit_vector(e->f32, e->width),
-           emit_at(e, s, emit_mul(e, key.index, emit_long(e, tile_row_bytes(b)))),
+           tile_row_at(b, s, key.index),
            score);
   for (int part = 0; part < b->isa->parts; part++)
     next[part] = emit_greater(e, score[part], key.carried[part]);
@@ -141,8 +146,7 @@ void tile_qk(build *b) {
   loop_begin(e, &key, "keys", emit_long(e, 0), n, block, mx, parts);
   qk_block(b, emit_at(e, k, emit_mul(e, key.index, emit_long(e, depth * CELL))),
            qt, sum);
-  ref scores = emit_at(e, s, emit_mul(e, key.index,
-                                      emit_long(e, tile_row_bytes(b))));
+  ref scores = tile_row_at(b, s, key.index);
   for (int line = 0; line < block; line++)
     tile_store_row(b, sum + line * parts,
               emit_offset(e, scores, line * tile_row_bytes(b)));
@@ -156,20 +160,16 @@ void tile_qk(build *b) {
 
 /* ---- pv ------------------------------------------------------------------ */
 
-/* `dims` rows of o at once: scaled by alpha while they are loaded. */
+/* `dims` rows of o at once. The tile is summed from 0 and joins what was there
+ * at the end: over many tiles that keeps far more digits than one long chain. */
 static void pv_block(build *b, ref values, ref p, ref o, ref const *alpha,
                      ref turns, int dims) {
   emit *e = &b->emit;
   int parts = b->isa->parts, count = dims * parts;
   int64_t value_bytes = (int64_t)b->plan->table.value_dim * CELL;
   ref sum[LOOP_CARRIED_MAX], next[LOOP_CARRIED_MAX];
-  for (int dim = 0; dim < dims; dim++) {
-    ref row[PARTS_MAX];
-    tile_load_row(b, emit_vector(e->f32, e->width),
-             emit_offset(e, o, dim * tile_row_bytes(b)), row);
-    for (int part = 0; part < parts; part++)
-      sum[dim * parts + part] = emit_mul(e, alpha[part], row[part]);
-  }
+  for (int i = 0; i < count; i++)
+    sum[i] = emit_zero(emit_vector(e->f32, e->width));
   loop key;
   loop_begin(e, &key, "keys", emit_long(e, 0), turns, 1, sum, count);
   step(b, emit_at(e, values, emit_mul(e, key.index,
@@ -178,9 +178,14 @@ static void pv_block(build *b, ref values, ref p, ref o, ref const *alpha,
        emit_at(e, p, emit_mul(e, key.index, emit_long(e, tile_row_bytes(b)))),
        key.carried, next);
   loop_end(e, &key, next);
-  for (int dim = 0; dim < dims; dim++)
-    tile_store_row(b, key.carried + dim * parts,
-              emit_offset(e, o, dim * tile_row_bytes(b)));
+  for (int dim = 0; dim < dims; dim++) {
+    ref row[PARTS_MAX], place = emit_offset(e, o, dim * tile_row_bytes(b));
+    tile_load_row(b, emit_vector(e->f32, e->width), place, row);
+    for (int part = 0; part < parts; part++)
+      row[part] = emit_fma(e, alpha[part], row[part],
+                           key.carried[dim * parts + part]);
+    tile_store_row(b, row, place);
+  }
 }
 
 void tile_pv(build *b) {
@@ -201,7 +206,7 @@ void tile_pv(build *b) {
     loop_begin(e, &dim, "values", emit_long(e, 0), emit_long(e, whole), block,
                NULL, 0);
     pv_block(b, emit_at(e, v, emit_mul(e, dim.index, emit_long(e, CELL))), p,
-             emit_at(e, o, emit_mul(e, dim.index, emit_long(e, tile_row_bytes(b)))),
+             tile_row_at(b, o, dim.index),
              alpha, turns, block);
     loop_end(e, &dim, NULL);
   }
