@@ -147,8 +147,9 @@ static const struct edge {
      S(130, 130)},
     {"scores of branches", P("score s * 0.5; branch { segment 64; score s + "
      "0.01 * j; } branch { segment 128; dilation 2; }"), S(200, 200)},
-    {"functions", P("score min(s, 2) + max(floor(s), -1) + sqrt(abs(s)) + "
-     "log(1 + exp(s)) + ceil(0.5 * s); branch { }"), S(80, 80)},
+    {"functions", P("score min(s, 2) + max(s, -1) + sqrt(abs(s)) + "
+     "log(1 + exp(s)) + floor(0.25 * j) - ceil(0.5 * i); branch { }"),
+     S(80, 80)},
     {"minus infinity", P("score j % 3 == 0 ? -inf : s; branch { }"),
      S(80, 80)},
     {"minus infinity everywhere", P("score i == 7 ? -inf : s; branch { }"),

@@ -20,11 +20,12 @@ static const char *const masks[] = {
     "j % 4 == 2)", "flag[(i + j) % 7] == 1 || j == i", "min(i, j) % 9 < 6",
     "i * j % 11 != 3", "j < M - 5 && i >= N / 8", "N > 1 || b == 0",
     "-j / 4 + 9 > -i"};
+/* No jumps in s: there a rounding, and no mistake, decides the value. */
 static const char *const scores[] = {
     "", "s * 0.5", "s - slope[h] * abs(i - j)", "4 * tanh(s / 4)",
     "j % 5 == 2 ? -inf : s", "s + 0.01 * (i - j)", "min(s, 1.5)",
-    "s + log(1 + exp(-abs(s)))", "floor(2 * s) * 0.5", "s + sqrt(abs(s))",
-    "s - 0.125 * (h - b)"};
+    "s + log(1 + exp(-abs(s)))", "s + floor(0.25 * j) * 0.125",
+    "s + sqrt(abs(s))", "s - 0.125 * (h - b)"};
 static const char *const keeps[] = {
     "", "local(1)", "local(2) || global(1)", "strided(3) || local(0)",
     "random(0.5, 9)", "bi >= bj && bi - bj < 5", "hierarchical(1, 1, 3, 4)",
