@@ -74,8 +74,7 @@ void cover_set_make(cover *c, uint64_t members, cover_set *set) {
         lcm_of(set->period, b->segment > 0 ? b->segment : b->dilation);
     add_conditions(set, b);
   }
-  if (set->condition_count > 0 || !set->segmented || set->period > c->M)
-    set->period = 0;
+  if (set->condition_count > 0 || !set->segmented) set->period = 0;
 }
 
 /* ---- containment --------------------------------------------------------- */
@@ -139,7 +138,6 @@ static wide inverse(wide a, wide m) {
  * left in low..high. A step longer than any piece stands for "one point". */
 static bool lattice_meet(cover_piece *p, int64_t start, int64_t step,
                          int64_t low, int64_t high) {
-  if (p->step >= FAR) return floor_mod(p->origin - start, step) == 0;
   int64_t common = gcd_of(p->step, step);
   if (floor_mod(start - p->origin, common) != 0) return false;
   wide turn = step / common;

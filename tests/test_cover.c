@@ -257,6 +257,51 @@ START_TEST(largest_sizes) {
 }
 END_TEST
 
+/* Keys of 0..M-1 that leave the rest of x when divided by m. */
+static double alike(int64_t x, int64_t M, int64_t m) {
+  return (double)(x / m + (M - 1 - x) / m + 1);
+}
+
+/* Two of the three dilations meet once in the whole sequence. */
+START_TEST(dilations_that_hardly_meet) {
+  const int64_t r[3] = {131071, 131101, 7}, M = INT32_MAX, x = M - 5, N = 1000;
+  pattern *p = make_pattern(memory, 1, 1, 1, 1, 3);
+  for (int32_t k = 0; k < 3; k++) {
+    p->branch[k].dilation = r[k];
+    p->branch[k].phase_kind = PHASE_EXPR;
+    p->branch[k].phase_expr = make_int(memory, x % r[k]);
+  }
+  set_phases(memory, p);
+  double rows = alike(x, M, 7) - alike(x % 7, M - N, 7);
+  double distinct = rows * alike(x, M, 7) + alike(x, M, r[0]) +
+                    alike(x, M, r[1]) - 1 - alike(x, M, 7 * r[0]) -
+                    alike(x, M, 7 * r[1]) + 1;
+  cover_count count;
+  cover_pattern(p, N, M, 128, 1 << 20, NULL, &count);
+  ck_assert_double_eq(count.distinct, distinct);
+  ck_assert_double_eq(count.uncovered, 1000 - rows);
+}
+END_TEST
+
+/* Rows before the sequence read 0 from an input, its own rows read 1. */
+START_TEST(inputs_outside_read_zero) {
+  pattern *p = make_pattern(memory, 1, 1, 1, 1, 1);
+  add_inputs(memory, p);
+  expr *b = make_leaf(memory, EXPR_B_);
+  expr *i = make_input(memory, DOC, TYPE_I32, b, make_leaf(memory, EXPR_I_));
+  expr *j = make_input(memory, DOC, TYPE_I32, b, make_leaf(memory, EXPR_J_));
+  add_mask(memory, &p->branch[0], make_condition(memory, EXPR_EQ, i, j));
+  uint64_t state = 1;
+  dil_call *call = make_call(p, 300, &state);
+  for (int64_t e = 0; e < 300; e++)
+    dil_element_write(call->inputs[DOC].data, DIL_I32, e, 1);
+  cover_count count;
+  cover_pattern(p, 700, 300, 128, 64, call, &count);
+  ck_assert_double_eq(count.pairs, 300 * 300);
+  ck_assert_double_eq(count.uncovered, 400);
+}
+END_TEST
+
 START_TEST(equal_branches_count_twice) {
   pattern *p = make_pattern(memory, 1, 1, 1, 1, 40);
   cover_count count = counted(p, 100, 100);
@@ -358,6 +403,8 @@ static Suite *cover_suite(void) {
   tcase_add_test(tests, many_branches_agree_with_listing);
   tcase_add_test(tests, dense_and_causal);
   tcase_add_test(tests, largest_sizes);
+  tcase_add_test(tests, dilations_that_hardly_meet);
+  tcase_add_test(tests, inputs_outside_read_zero);
   tcase_add_test(tests, equal_branches_count_twice);
   tcase_add_test(tests, longnet_of_a_million);
   tcase_add_test(tests, longformer_of_65536);
