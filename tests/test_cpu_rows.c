@@ -4,6 +4,7 @@
 #include "cpu_code.h"
 #include <check.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -297,6 +298,36 @@ START_TEST(texts) {
 }
 END_TEST
 
+/* Compiles on threads side by side give what one alone gives. */
+static void *compile_alone(void *place) {
+  code_case c;
+  backend_code *out = place;
+  code_case_open(&c, 24, 24, DIL_BF16);
+  backend_request request = {.plan = &c.plan, .isa = "avx512"};
+  if (dil_backend_init()->compile(&request, out) != DIL_OK)
+    out->bytes = NULL;
+  return NULL;
+}
+
+START_TEST(threads) {
+  enum { THREADS = 4 };
+  pthread_t thread[THREADS];
+  backend_code out[THREADS];
+  for (int i = 0; i < THREADS; i++)
+    ck_assert_int_eq(
+        pthread_create(&thread[i], NULL, compile_alone, &out[i]), 0);
+  for (int i = 0; i < THREADS; i++)
+    pthread_join(thread[i], NULL);
+  for (int i = 0; i < THREADS; i++) {
+    ck_assert_ptr_nonnull(out[i].bytes);
+    ck_assert_uint_eq(out[i].size, out[0].size);
+    ck_assert(memcmp(out[i].bytes, out[0].bytes, out[0].size) == 0);
+  }
+  for (int i = 0; i < THREADS; i++)
+    free(out[i].bytes);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("cpu rows");
   TCase *rows = tcase_create("rows");
@@ -306,6 +337,7 @@ int main(void) {
   tcase_add_loop_test(rows, dropout, 0, SET_COUNT);
   tcase_add_test(rows, refusals);
   tcase_add_test(rows, texts);
+  tcase_add_test(rows, threads);
   suite_add_tcase(suite, rows);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);

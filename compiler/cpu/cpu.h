@@ -56,6 +56,7 @@ enum { PARTS_MAX = 4, CELL = 4 }; /* bytes of an f32 or a pair of bf16 */
 
 /* A row of lanes in memory: its size, and its registers in and out. */
 int64_t tile_row_bytes(const build *b);
+ref tile_row_at(const build *b, ref rows, ref index);
 void tile_load_row(const build *b, ref_type type, ref place, ref *row);
 void tile_store_row(const build *b, ref const *row, ref place);
 
@@ -115,15 +116,16 @@ int element_bytes(dil_dtype dtype);
 /* ---- dropout.c ----------------------------------------------------------- */
 
 typedef struct dropout {
-  ref t[PARTS_MAX];     /* lanes in a tile, one scalar in a row */
+  ref t;                /* a row of lanes in memory; in a row kernel, a word */
   ref j;                /* the keys' positions, in memory */
+  ref env;
+  ref function;         /* fills `words` for one quad of keys */
   ref words, quad;      /* four rows of random lanes, and j >> 2 of theirs */
-  ref head, batch, key[2];
 } dropout;
 
+void dropout_open(build *b, dropout *d); /* before the function that uses it */
 void dropout_tile(build *b, dropout *d, ref t, ref j, ref env);
 void dropout_row(build *b, dropout *d, ref key, ref *weight);
-void dropout_open_row(build *b, dropout *d, ref t, ref env);
 ref dropout_lanes(build *b, dropout *d, ref j, ref weight);
 
 /* ---- modify.c: final scores and predicates ------------------------------- */

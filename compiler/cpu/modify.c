@@ -203,8 +203,7 @@ void tile_modify(build *b, int chain) {
              carried, parts + 1);
   for (int part = 0; part < parts; part++)
     next[part] = key.carried[part];
-  ref row = emit_at(e, emit_parameter(e, 0),
-                    emit_mul(e, key.index, emit_long(e, tile_row_bytes(b))));
+  ref row = tile_row_at(b, emit_parameter(e, 0), key.index);
   modify_key(b, s, key.index, scale, row, chain, next, &any);
   next[parts] = seen_word(b, key.index, key.carried[parts], any);
   ref word = emit_shift_left(e, emit_shift_right(e, key.index, 6), 3);

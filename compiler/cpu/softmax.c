@@ -126,12 +126,12 @@ static void softmax_noalias(build *b) {
 }
 
 /* Keys in twos, as bf16 pairs want them, and the odd one at the end. */
-static void softmax_all(build *b, const softmax_tile *t, ref n, ref *l) {
+static void softmax_all(build *b, const softmax_tile *t, ref n, ref *sum) {
   emit *e = &b->emit;
   int parts = b->isa->parts;
   ref even = emit_and(e, n, emit_long(e, -2)), next[PARTS_MAX];
   loop key;
-  loop_begin(e, &key, "keys", emit_long(e, 0), even, 2, l, parts);
+  loop_begin(e, &key, "keys", emit_long(e, 0), even, 2, sum, parts);
   for (int part = 0; part < parts; part++)
     next[part] = key.carried[part];
   softmax_keys(b, t, key.index, 2, next);
@@ -143,12 +143,12 @@ static void softmax_all(build *b, const softmax_tile *t, ref n, ref *l) {
   softmax_keys(b, t, even, 1, next);
   branch_end(e, &odd);
   for (int part = 0; part < parts; part++)
-    l[part] = branch_merge(e, &odd, next[part], key.carried[part]);
+    sum[part] = branch_merge(e, &odd, next[part], key.carried[part]);
 }
 
 void tile_softmax(build *b, bool drop) {
   emit *e = &b->emit;
-  ref l[PARTS_MAX];
+  ref sum[PARTS_MAX];
   dropout state;
   if (drop)
     dropout_open(b, &state);
@@ -162,8 +162,10 @@ void tile_softmax(build *b, bool drop) {
                  emit_parameter(e, 11));
     t.drop = &state;
   }
-  softmax_rescale(b, &t, emit_parameter(e, 4), l);
-  softmax_all(b, &t, emit_parameter(e, 2), l);
-  tile_store_row(b, l, emit_parameter(e, 7));
+  softmax_rescale(b, &t, emit_parameter(e, 4));
+  for (int part = 0; part < b->isa->parts; part++)
+    sum[part] = emit_zero(emit_vector(e->f32, e->width));
+  softmax_all(b, &t, emit_parameter(e, 2), sum);
+  softmax_sum(b, sum);
   emit_return(e, NULL);
 }
