@@ -316,11 +316,11 @@ typedef struct parsed {
 static parsed parse(const char *text) {
   parsed all = {.arena = arena_new()};
   diag *d = diag_new(all.arena);
-  all.program = program_parse(all.arena, d, "x.dil", text, strlen(text), NULL,
-                              0);
+  all.program =
+      program_parse(all.arena, d, "x.dil", text, strlen(text), NULL, 0);
   if (!all.program) diag_print(d, stdout, false);
   ck_assert_ptr_nonnull(all.program);
-  pattern_verify(all.program->pattern[0]);
+  if (all.program->pattern_count) pattern_verify(all.program->pattern[0]);
   return all;
 }
 
@@ -464,30 +464,85 @@ START_TEST(kernels_without_a_statement) {
 END_TEST
 
 /* The canonical text of a pattern is a program of the same meaning. */
+static void expect_round(const pattern *first) {
+  char *text = NULL;
+  size_t length = 0;
+  FILE *out = open_memstream(&text, &length);
+  pattern_print(first, out);
+  fclose(out);
+  parsed second = parse(text);
+  ck_assert_msg(pattern_same(first, second.program->pattern[0]), "%s", text);
+  arena_free(second.arena);
+  free(text);
+}
+
+static void expect_rounds(const char *path) {
+  arena *a = arena_new();
+  diag *d = diag_new(a);
+  dil_status status;
+  program *p = program_read(a, d, path, NULL, 0, &status);
+  if (!p) diag_print(d, stdout, false);
+  ck_assert_int_eq(status, DIL_OK);
+  for (int32_t i = 0; i < p->pattern_count; i++) expect_round(p->pattern[i]);
+  arena_free(a);
+}
+
 START_TEST(patterns_print_and_parse) {
   struct dirent **entry;
   int count = scandir("examples", &entry, is_program, alphasort);
   ck_assert_int_gt(count, 0);
   for (int i = 0; i < count; i++) {
-    char path[512], *text = NULL;
-    size_t length = 0;
+    char path[512];
     snprintf(path, sizeof path, "examples/%s", entry[i]->d_name);
-    char *example = file_text(path);
-    parsed first = parse(example);
-    FILE *out = open_memstream(&text, &length);
-    pattern_print(first.program->pattern[0], out);
-    fclose(out);
-    parsed second = parse(text);
-    ck_assert_msg(pattern_same(first.program->pattern[0],
-                               second.program->pattern[0]),
-                  "%s", text);
-    arena_free(first.arena);
-    arena_free(second.arena);
-    free(example);
-    free(text);
+    expect_rounds(path);
     free(entry[i]);
   }
   free(entry);
+  expect_rounds("tests/golden/ast/everything.dil");
+}
+END_TEST
+
+/* ---- the language reference ---------------------------------------------- */
+
+/* A fenced example as a file: `dil pattern` holds statements of a pattern,
+ * `dil branch` of a branch. */
+static char *example_file(const char *kind, const char *body) {
+  bool whole = !strcmp(kind, "dil"), inside = !strcmp(kind, "dil branch");
+  bool headed = strstr(body, "heads     ") != NULL;
+  char *text = NULL;
+  size_t length = 0;
+  FILE *out = open_memstream(&text, &length);
+  if (!whole) fputs("pattern p { ", out);
+  if (!whole && !headed) fputs("heads 8; head_dim 64; dtype f32; ", out);
+  fprintf(out, inside ? "branch { %s\n} }" : whole ? "%s" : "%s\n}", body);
+  fclose(out);
+  return text;
+}
+
+START_TEST(reference_examples) {
+  char *text = file_text("grammar/README.md"), *at = text;
+  int count = 0;
+  ck_assert_ptr_nonnull(text);
+  while ((at = strstr(at, "\n```dil"))) {
+    char *kind = at + 4, *body = strchr(kind, '\n');
+    at = strstr(body, "\n```");
+    *body++ = *at++ = 0;
+    char *file = example_file(kind, body);
+    arena_free(parse(file).arena);
+    free(file);
+    count++;
+  }
+  ck_assert_int_ge(count, 8);
+  free(text);
+}
+END_TEST
+
+START_TEST(counts_are_bounded) {
+  char *text = repeated(HEAD, "branch { } ", 64, "}");
+  arena_free(parse(text).arena);
+  free(text);
+  arena_free(parse("pattern p { heads 4096; head_dim 65536; dtype f32; "
+                   "branch { segment 2147483647; } }").arena);
 }
 END_TEST
 
@@ -559,6 +614,7 @@ int main(void) {
       &branches_inherit, &heads_are_split, &names_are_spelled_out,
       &sizes_are_constants, &topologies_fill_in,
       &kernels_without_a_statement, &patterns_print_and_parse,
+      &reference_examples, &counts_are_bounded,
       &floored_arithmetic, &arenas, &arena_out_of_memory, &nearest_names};
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
     tcase_add_test(all, *tests[i]);
