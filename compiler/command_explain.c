@@ -2,7 +2,6 @@
  * exactly, and how long it would take here, which is a prediction. */
 #include "bind.h"
 #include "cost.h"
-#include "peak.h"
 #include <jansson.h>
 #include <math.h>
 
@@ -30,6 +29,9 @@ static dil_status make_bill(const binding *b, const compilation *c, bill *l) {
   *l = (bill){.pattern = p, .B = B, .N = N, .M = M};
   l->kernel = c->kernel->name;
   l->isa = b->options->cpu ? b->options->cpu : dil_host_isa();
+  if (!l->isa)
+    return dil_fail(DIL_ENVIRONMENT,
+                    "this processor lacks AVX2, FMA or F16C");
   l->threads = dil_threads_count(b->threads);
   l->causal = all_causal(p);
   measure_cover(b, COST_TILE_ROWS, COST_TILE_KEYS, &l->count);

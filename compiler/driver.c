@@ -1,7 +1,6 @@
 /* driver.c - the compiler, one stage a line: what makes it, what verifies it,
  * what prints it. In: a request. Out: a compilation, see driver.h. */
 #include "driver.h"
-#include "module.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
