@@ -161,7 +161,7 @@ static dil_status print_cover(const driver_request *r, compilation *c) {
   enum { ROWS = 32, KEYS = 128 };
   int64_t N = r->call->q.shape[1], M = r->call->k.shape[1];
   cover_count n;
-  cover_pattern(c->pattern, N, M, ROWS, KEYS, r->call, &n);
+  cover_pattern(c->pattern, N, M, ROWS, KEYS, r->call, 0, &n);
   fprintf(r->dump,
           "cover %s\n  queries %lld\n  keys %lld\n  pairs %.0f\n"
           "  distinct %.0f\n  uncovered %.0f\n"

@@ -44,7 +44,7 @@ void measure_cover(const binding *b, int32_t tile_rows, int32_t tile_keys,
   *sum = (cover_count){0};
   for (int64_t row = 0; row < (alike && B ? 1 : B); row++) {
     cover_pattern(b->pattern, N, binding_keys(b, row), tile_rows, tile_keys,
-                  &b->call, &one);
+                  &b->call, row, &one);
     add_count(sum, &one, alike ? (double)B : 1);
   }
 }

@@ -177,7 +177,7 @@ static void check_pattern(const pattern *p, int64_t N, int64_t M,
   listing l = listing_of(p, N, M, call);
   list_pairs(&l, &should);
   list_tiles(&l, size, &should);
-  cover_pattern(p, N, M, size[0], size[1], call, &is);
+  cover_pattern(p, N, M, size[0], size[1], call, 0, &is);
   if (is.pairs != should.pairs || is.distinct != should.distinct ||
       is.uncovered != should.uncovered || !tiles_agree(p, &is, &should))
     explain(p, N, M, &is, &should);
@@ -223,7 +223,7 @@ END_TEST
 
 static cover_count counted(const pattern *p, int64_t N, int64_t M) {
   cover_count count;
-  cover_pattern(p, N, M, 128, 64, NULL, &count);
+  cover_pattern(p, N, M, 128, 64, NULL, 0, &count);
   return count;
 }
 
@@ -247,11 +247,11 @@ START_TEST(largest_sizes) {
   p->branch[0].right = INT64_MAX - 1;
   p->branch[0].segment = (int64_t)1 << 40;
   cover_count count;
-  cover_pattern(p, 1000, INT32_MAX, 128, 1 << 20, NULL, &count);
+  cover_pattern(p, 1000, INT32_MAX, 128, 1 << 20, NULL, 0, &count);
   ck_assert_double_eq(count.pairs, 1000 * 11 + 999 * 1000 / 2);
   p->branch[0].left = p->branch[0].right = DIL_ENDLESS;
   p->branch[0].dilation = (int64_t)1 << 38;
-  cover_pattern(p, 1000, INT32_MAX, 128, 1 << 20, NULL, &count);
+  cover_pattern(p, 1000, INT32_MAX, 128, 1 << 20, NULL, 0, &count);
   ck_assert_double_eq(count.pairs, 0);
   ck_assert_double_eq(count.uncovered, 1000);
 }
@@ -277,7 +277,7 @@ START_TEST(dilations_that_hardly_meet) {
                     alike(x, M, r[1]) - 1 - alike(x, M, 7 * r[0]) -
                     alike(x, M, 7 * r[1]) + 1;
   cover_count count;
-  cover_pattern(p, N, M, 128, 1 << 20, NULL, &count);
+  cover_pattern(p, N, M, 128, 1 << 20, NULL, 0, &count);
   ck_assert_double_eq(count.distinct, distinct);
   ck_assert_double_eq(count.uncovered, 1000 - rows);
 }
@@ -296,7 +296,7 @@ START_TEST(inputs_outside_read_zero) {
   for (int64_t e = 0; e < 300; e++)
     dil_element_write(call->inputs[DOC].data, DIL_I32, e, 1);
   cover_count count;
-  cover_pattern(p, 700, 300, 128, 64, call, &count);
+  cover_pattern(p, 700, 300, 128, 64, call, 0, &count);
   ck_assert_double_eq(count.pairs, 300 * 300);
   ck_assert_double_eq(count.uncovered, 400);
 }
