@@ -3,7 +3,7 @@
  * for bit, in tiles and in rows. */
 #include "cpu_code.h"
 #include <check.h>
-#include <float.h>
+#include <immintrin.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -309,6 +309,11 @@ static int32_t position(bool query) {
   return (int32_t)draw(60) - (query ? 8 : 0);
 }
 
+/* Workers flush subnormal numbers; expressions must not. */
+static void flush_subnormals(bool flush) {
+  _mm_setcsr(flush ? _mm_getcsr() | 0x8040u : _mm_getcsr() & ~0x8040u);
+}
+
 /* ---- tiles and rows ------------------------------------------------------ */
 
 static void check_tile(const dil_code *code, uint64_t predicates) {
@@ -324,8 +329,10 @@ static void check_tile(const dil_code *code, uint64_t predicates) {
     j[key] = draw(2) ? position(false) : key;
   for (int k = 0; k < KEYS * lanes; k++)
     s[k] = before[k] = (float)draw(2000) / 77 - 13;
+  flush_subnormals(true);
   code->modify[0](s, mx, KEYS, t, j, predicates, &env,
                   predicates % 2 ? NULL : &seen);
+  flush_subnormals(false);
   for (int lane = 0; lane < lanes; lane++) {
     float largest = -INFINITY;
     for (int key = 0; key < KEYS; key++) {
@@ -353,7 +360,9 @@ static void check_row(const dil_code *code, uint64_t predicates) {
     j[key] = draw(2) ? position(false) : key;
   for (int k = 0; k < KEYS + 16; k++)
     s[k] = before[k] = (float)draw(2000) / 77 - 13;
+  flush_subnormals(true);
   code->row_modify[0](s, KEYS, t, j, predicates, &env);
+  flush_subnormals(false);
   for (int key = 0; key < KEYS; key++)
     same_float(s[key],
                kept(predicates, t, j[key])
@@ -376,7 +385,9 @@ static int32_t bounds_verdict(int p, int32_t t0, int32_t t1, int32_t j0,
 static void check_box(const dil_code *code, int p) {
   int32_t t0 = position(true) / 2, j0 = position(false) / 2;
   int32_t t1 = t0 + (int32_t)draw(9), j1 = j0 + (int32_t)draw(9);
+  flush_subnormals(true);
   int32_t got = code->cover(p, &env, t0, t1, j0, j1);
+  flush_subnormals(false);
   int count = 0, all = (t1 - t0 + 1) * (j1 - j0 + 1);
   for (int32_t t = t0; t <= t1; t++)
     for (int32_t j = j0; j <= j1; j++)

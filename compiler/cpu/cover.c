@@ -109,9 +109,11 @@ static void cover_predicate(build *b, box *x, int index) {
   }
   branch_block open;
   branch_begin(e, &open, "masks", kept.high);
+  exact_begin(b, &x->mode);
   bounds mask = bounds_of(b, x, b->plan->predicate[index]);
   ref both = verdict(b, (bounds){emit_and(e, kept.low, mask.low), mask.high,
                                  mask.nan});
+  exact_end(b, &x->mode);
   branch_end(e, &open);
   emit_return(e, branch_merge(e, &open, both, emit_word(e, DIL_EMPTY)));
 }
@@ -146,6 +148,7 @@ void cover_function(build *b) {
   box x;
   emit_function(e, "cover", 'w', "wpwwww");
   x.at = emit_room(e, e->i32, DIL_RANK_MAX, 16);
+  x.mode = exact_open(b);
   x.low = emit_room(e, e->f64, 1, 8);
   x.high = emit_room(e, e->f64, 1, 8);
   site_open(b, &x.site, emit_parameter(e, 1));

@@ -128,6 +128,14 @@ void dropout_tile(build *b, dropout *d, ref t, ref j, ref env);
 void dropout_row(build *b, dropout *d, ref key, ref *weight);
 ref dropout_lanes(build *b, dropout *d, ref j, ref weight);
 
+/* ---- exact.c ------------------------------------------------------------- */
+
+typedef struct exact { ref before, during; } exact; /* stack places */
+
+exact exact_open(build *b); /* in a function's first block */
+void exact_begin(build *b, const exact *x);
+void exact_end(build *b, const exact *x);
+
 /* ---- modify.c: final scores and predicates ------------------------------- */
 
 void tile_modify(build *b, int chain);
@@ -145,6 +153,7 @@ typedef struct box {
   site site;            /* its i and j are not used */
   bounds i, j;
   ref at, low, high;    /* stack places for calls of dil_env.range */
+  exact mode;
 } box;
 
 bounds bounds_of(build *b, box *x, const expr *tree);

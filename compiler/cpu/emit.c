@@ -189,6 +189,12 @@ static LLVMBasicBlockRef block_new(emit *e, const char *name) {
   return LLVMAppendBasicBlockInContext(e->context, e->function, name);
 }
 
+void emit_block(emit *e, const char *name) {
+  LLVMBasicBlockRef next = block_new(e, name);
+  LLVMBuildBr(e->builder, next);
+  LLVMPositionBuilderAtEnd(e->builder, next);
+}
+
 void loop_begin(emit *e, loop *l, const char *name, ref first, ref end,
                 int64_t step, ref const *start, int count) {
   assert(count <= LOOP_CARRIED_MAX);

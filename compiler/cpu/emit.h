@@ -114,6 +114,9 @@ ref emit_largest(const emit *e, ref vector);
 
 /* ---- control ------------------------------------------------------------- */
 
+/* Goes on in a new block. */
+void emit_block(emit *e, const char *name);
+
 enum { LOOP_CARRIED_MAX = 64 };
 
 /* for (index = first; index < end; index += step), signed. Values that each

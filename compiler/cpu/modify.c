@@ -193,6 +193,8 @@ void tile_modify(build *b, int chain) {
   ref room = emit_room(e, e->i64, words, 8), seen = emit_parameter(e, 7);
   ref wanted = emit_select(e, LLVMBuildIsNull(e->builder, seen, ""), room,
                            seen);
+  exact mode = exact_open(b);
+  exact_begin(b, &mode);
   ref scale = env_scale(b, emit_parameter(e, 6));
   open_sites(b, s, chain);
   for (int part = 0; part < parts; part++)
@@ -210,6 +212,7 @@ void tile_modify(build *b, int chain) {
   emit_store(e, next[parts], emit_at(e, wanted, word), 8);
   loop_end(e, &key, next);
   tile_store_row(b, key.carried, emit_parameter(e, 1));
+  exact_end(b, &mode);
   emit_return(e, NULL);
 }
 
@@ -223,6 +226,8 @@ void row_modify(build *b, int chain) {
   modify_name(name, sizeof name, "row_modify", chain);
   emit_function(e, name, 'v', "plwplp");
   emit_noalias(e, 0);
+  exact mode = exact_open(b);
+  exact_begin(b, &mode);
   n = emit_parameter(e, 1);
   scale = env_scale(b, emit_parameter(e, 5));
   site_open(b, &s, emit_parameter(e, 5));
@@ -241,5 +246,6 @@ void row_modify(build *b, int chain) {
   keep_scores(b, &s, 1, emit_parameter(e, 4), &score, &any);
   emit_store(e, score, place, 32);
   loop_end(e, &key, NULL);
+  exact_end(b, &mode);
   emit_return(e, NULL);
 }
