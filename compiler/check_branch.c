@@ -326,7 +326,8 @@ static void check_lists(builder *w) {
                 word_text(either->word),
                 segments ? "dilations" : "segments");
   else if (segments->args.count != dilations->args.count)
-    check_error(w->c, dilations->at, NULL, "segments has %d values, dilations %d",
+    check_error(w->c, dilations->at, NULL,
+                "segments has %d values, dilations %d",
                 segments->args.count, dilations->args.count);
 }
 

@@ -142,7 +142,7 @@ const char *operand_kind(const operand *o);                 /* "a float", ... */
 const char *operand_text(const scope *s, const operand *o); /* its value */
 int32_t operator_arguments(expr_op op); /* -1: any number from one */
 
-/* ---- check_builtin.c: what the language declares -------------------------- */
+/* ---- check_builtin.c: what the language declares ------------------------- */
 
 bool is_reserved(const char *name);
 /* false when `name` is none of them. */

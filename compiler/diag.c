@@ -132,7 +132,9 @@ static int message_compare(const void *left, const void *right) {
 
 /* ---- text ---------------------------------------------------------------- */
 
-static bool is_continuation(char c) { return ((unsigned char)c & 0xC0) == 0x80; }
+static bool is_continuation(char c) {
+  return ((unsigned char)c & 0xC0) == 0x80;
+}
 
 /* Bytes that would move the cursor or drive the terminal become blanks. */
 static void print_line(const char *text, int32_t from, int32_t to, FILE *out) {

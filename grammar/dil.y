@@ -460,7 +460,9 @@ void grammar_tokens(reader *r, FILE *out) {
   int32_t line = 1, line_start = 0, seen = 0;
   YYSTYPE meaning;
   span at;
-  for (int token; (token = scan_token(&meaning, &at, scanner)) != TOKEN_YYEOF;) {
+  for (;;) {
+    int token = scan_token(&meaning, &at, scanner);
+    if (token == TOKEN_YYEOF) return;
     for (; seen < at.start; seen++)
       if (text[seen] == '\n') {
         line++;
