@@ -216,12 +216,12 @@ static void random_geometry(arena *a, uint64_t *state, const pattern *p,
   b->head_last = (int32_t)random_in(state, b->head_first, p->heads - 1);
 }
 
-static void random_conditions(arena *a, uint64_t *state, branch *b) {
+static void random_conditions(arena *a, uint64_t *state, int64_t block,
+                              branch *b) {
   for (int64_t k = random_in(state, -2, 2); k > 0; k--)
     add_mask(a, b, any_mask(a, state));
   for (int level = 0; level < 2; level++) {
     if (!random_chance(state, 20)) continue;
-    int64_t block = random_in(state, 1, 4);
     for (int64_t k = random_in(state, 1, 2); k > 0; k--)
       add_keep(a, &b->keeps[level], block, any_keep(a, state, block));
   }
@@ -245,6 +245,7 @@ pattern *random_pattern(arena *a, uint64_t *state, bool scores) {
   p->combine = (dil_combine)random_in(state, 0, 3);
   add_inputs(a, p);
   bool conditions = random_chance(state, 50);
+  int64_t block = random_in(state, 1, 4);
   for (int32_t k = 0; k < p->branch_count; k++) {
     branch *b = &p->branch[k];
     if (k > 0 && random_chance(state, 15)) {
@@ -252,7 +253,7 @@ pattern *random_pattern(arena *a, uint64_t *state, bool scores) {
       continue;
     }
     random_geometry(a, state, p, b);
-    if (conditions) random_conditions(a, state, b);
+    if (conditions) random_conditions(a, state, block, b);
   }
   if (scores) random_scores(a, state, p);
   set_phases(a, p);
