@@ -3,7 +3,7 @@
 #include "bind.h"
 #include "cost.h"
 #include <jansson.h>
-#include <math.h>
+#include <string.h>
 
 typedef struct bill {
   const pattern *pattern;
@@ -30,8 +30,7 @@ static dil_status make_bill(const binding *b, const compilation *c, bill *l) {
   l->kernel = c->kernel->name;
   l->isa = b->options->cpu ? b->options->cpu : dil_host_isa();
   if (!l->isa)
-    return dil_fail(DIL_ENVIRONMENT,
-                    "this processor lacks AVX2, FMA or F16C");
+    return dil_fail(DIL_ENVIRONMENT, "this processor lacks AVX2, FMA or F16C");
   l->threads = dil_threads_count(b->threads);
   l->causal = all_causal(p);
   measure_cover(b, COST_TILE_ROWS, COST_TILE_KEYS, &l->count);
@@ -40,7 +39,9 @@ static dil_status make_bill(const binding *b, const compilation *c, bill *l) {
   l->dense = (double)B * cost_dense(p, N, M, false);
   l->dense_causal = (double)B * cost_dense(p, N, M, true);
   dil_status status = measure_peak(b, l->isa, 0.05, &l->peak);
-  l->seconds = cost_seconds(p, &l->count, M, B, c->plan->table.dedup, l->peak);
+  l->seconds = cost_seconds(
+      p, &(cost_case){&l->count, B, N, M, c->plan->table.dedup, l->peak,
+                      p->dtype == DIL_BF16 && !strcmp(l->isa, "avx512bf16")});
   return status;
 }
 
@@ -70,17 +71,16 @@ static void print_pattern(const bill *l) {
 static void print_counts(const bill *l) {
   char text[MESSAGE_NUMBER];
   const cover_count *n = &l->count;
-  printf("pairs      %.0f, %.3g %% of dense", n->pairs,
-         percent(n->pairs, l->dense));
+  printf("pairs      %.0f, %.3g %% of them repeat a key of another branch\n",
+         n->pairs, percent(n->pairs - n->distinct, n->pairs));
+  printf("density    %.0f distinct pairs, %.3g %% of dense", n->distinct,
+         percent(n->distinct, l->dense));
   if (l->causal)
-    printf(", %.3g %% of dense causal", percent(n->pairs, l->dense_causal));
-  printf("\noverlap    %.0f distinct pairs; %.3g %% of the pairs repeat one "
-         "of another branch\n",
-         n->distinct, percent(n->pairs - n->distinct, n->pairs));
+    printf(", %.3g %% of dense causal", percent(n->distinct, l->dense_causal));
   double rows = (double)l->B * (double)l->N * (double)l->pattern->heads;
-  printf("uncovered  %.0f of %.0f rows have no key\n", n->uncovered, rows);
-  printf("work       %sFLOP by the definition\n",
-         message_scaled(l->flops, text));
+  printf("\nuncovered  %.0f of %.0f rows have no key\n", n->uncovered, rows);
+  printf("work       %sFLOP by the definition, %.3g %% of dense\n",
+         message_scaled(l->flops, text), percent(n->pairs, l->dense));
   printf("bytes      %s of q, k, v and o\n", message_bytes(l->bytes, text));
 }
 

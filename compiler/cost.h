@@ -13,10 +13,17 @@ double cost_bytes(const pattern *p, int64_t N, int64_t M);
 /* (query, key, head) triples of dense attention over one batch row; causal:
  * those with j <= t. */
 double cost_dense(const pattern *p, int64_t N, int64_t M, bool causal);
-/* Seconds on the cpu for what was counted over `batch` batch rows of M keys,
- * when all threads together reach `peak` operations a second. dedup: keys that
- * several branches reach are visited once. A prediction, not a measurement. */
-double cost_seconds(const pattern *p, const cover_count *count, int64_t M,
-                    int64_t batch, bool dedup, double peak);
+
+/* What cost_seconds needs to know besides the pattern. */
+typedef struct cost_case {
+  const cover_count *count; /* of all batch rows, in tiles as above */
+  int64_t B, N, M;
+  bool dedup;  /* keys of several branches are visited once */
+  double peak; /* operations a second of all threads together */
+  bool bf16;   /* the peak is that of bf16 pairs */
+} cost_case;
+
+/* Seconds on the cpu. A prediction, not a measurement. */
+double cost_seconds(const pattern *p, const cost_case *c);
 
 #endif
