@@ -12,8 +12,8 @@ static void multiply_wide(build *b, ref x, uint32_t factor, ref *low,
                           ref *high) {
   const emit *e = &b->emit;
   int64_t lower = 0xffffffff;
-  ref pairs = LLVMBuildBitCast(e->builder, x,
-                               emit_vector(e->i64, e->width / 2), "");
+  ref pairs =
+      LLVMBuildBitCast(e->builder, x, emit_vector(e->i64, e->width / 2), "");
   ref even = emit_mul(e, emit_and(e, pairs, emit_long(e, lower)),
                       emit_long(e, factor));
   ref odd = emit_mul(e, emit_shift_right(e, pairs, 32), emit_long(e, factor));
@@ -40,17 +40,14 @@ static void philox(build *b, ref *counter, ref const *key) {
              carried, 6);
   multiply_wide(b, turn.carried[0], 0xD2511F53, &low[0], &high[0]);
   multiply_wide(b, turn.carried[2], 0xCD9E8D57, &low[1], &high[1]);
-  next[0] = emit_xor(e, emit_xor(e, high[1], turn.carried[1]),
-                     turn.carried[4]);
+  next[0] = emit_xor(e, emit_xor(e, high[1], turn.carried[1]), turn.carried[4]);
   next[1] = low[1];
-  next[2] = emit_xor(e, emit_xor(e, high[0], turn.carried[3]),
-                     turn.carried[5]);
+  next[2] = emit_xor(e, emit_xor(e, high[0], turn.carried[3]), turn.carried[5]);
   next[3] = low[0];
   next[4] = emit_add(e, turn.carried[4], emit_word(e, 0x9E3779B9));
   next[5] = emit_add(e, turn.carried[5], emit_word(e, 0xBB67AE85));
   loop_end(e, &turn, next);
-  for (int i = 0; i < 4; i++)
-    counter[i] = turn.carried[i];
+  for (int i = 0; i < 4; i++) counter[i] = turn.carried[i];
 }
 
 /* Weights that stay are divided by 1 - P, the others are 0. */
@@ -63,7 +60,9 @@ static ref keep_weight(build *b, ref weight, ref word) {
 }
 
 /* Counter and key of a call, but for the positions. */
-typedef struct stream { ref batch, head, key[2]; } stream;
+typedef struct stream {
+  ref batch, head, key[2];
+} stream;
 
 static stream stream_of(build *b, ref env) {
   const emit *e = &b->emit;
@@ -72,8 +71,8 @@ static stream stream_of(build *b, ref env) {
       offsetof(dil_env, batch), offsetof(dil_env, head),
       offsetof(dil_env, seed_low), offsetof(dil_env, seed_high)};
   for (int i = 0; i < 4; i++)
-    word[i] = emit_load(e, e->i32, emit_offset(e, env, (int64_t)offset[i]),
-                        CELL);
+    word[i] =
+        emit_load(e, e->i32, emit_offset(e, env, (int64_t)offset[i]), CELL);
   return (stream){word[0], word[1], {word[2], word[3]}};
 }
 
@@ -94,15 +93,16 @@ static ref words_function(build *b) {
     for (int word = 0; word < 4; word++)
       emit_store(e, counter[word],
                  emit_offset(e, emit_parameter(e, 0),
-                             word * tile_row_bytes(b) +
-                                 part * e->width * CELL),
+                             word * tile_row_bytes(b) + part * e->width * CELL),
                  (unsigned)e->width * CELL);
   }
   emit_return(e, NULL);
   return e->function;
 }
 
-void dropout_open(build *b, dropout *d) { d->function = words_function(b); }
+void dropout_open(build *b, dropout *d) {
+  d->function = words_function(b);
+}
 
 void dropout_tile(build *b, dropout *d, ref t, ref j, ref env) {
   const emit *e = &b->emit;
@@ -119,9 +119,9 @@ static void refresh_words(build *b, dropout *d, ref quad) {
   emit *e = &b->emit;
   branch_block fresh;
   ref argument[] = {d->words, d->t, quad, d->env};
-  branch_begin(e, &fresh, "fresh",
-               emit_compare(e, IS_UNEQUAL, quad,
-                            emit_load(e, e->i32, d->quad, CELL)));
+  branch_begin(
+      e, &fresh, "fresh",
+      emit_compare(e, IS_UNEQUAL, quad, emit_load(e, e->i32, d->quad, CELL)));
   emit_store(e, quad, d->quad, CELL);
   LLVMBuildCall2(e->builder, LLVMGlobalGetValueType(d->function), d->function,
                  argument, 4, "");
@@ -131,12 +131,11 @@ static void refresh_words(build *b, dropout *d, ref quad) {
 void dropout_row(build *b, dropout *d, ref key, ref *weight) {
   emit *e = &b->emit;
   ref word[PARTS_MAX];
-  ref j = emit_load(e, e->i32,
-                    emit_at(e, d->j, emit_mul(e, key, emit_long(e, CELL))),
-                    CELL);
+  ref j = emit_load(
+      e, e->i32, emit_at(e, d->j, emit_mul(e, key, emit_long(e, CELL))), CELL);
   refresh_words(b, d, emit_shift_right(e, j, 2));
-  ref which = emit_convert(e, LLVMZExt, emit_and(e, j, emit_word(e, 3)),
-                           e->i64);
+  ref which =
+      emit_convert(e, LLVMZExt, emit_and(e, j, emit_word(e, 3)), e->i64);
   tile_load_row(b, emit_vector(e->i32, e->width),
                 tile_row_at(b, d->words, which), word);
   for (int part = 0; part < b->isa->parts; part++)
