@@ -7,7 +7,7 @@
 
 typedef struct bill {
   const pattern *pattern;
-  const char *kernel, *isa;
+  const char *kernel, *isa, *variant;
   int64_t B, N, M;
   int32_t threads;
   bool causal;
@@ -23,11 +23,31 @@ static bool all_causal(const pattern *p) {
   return true;
 }
 
-static dil_status make_bill(const binding *b, const compilation *c, bill *l) {
+/* The prediction needs the peak of this machine, and to know what would run:
+ * a kernel says so before any code is made. */
+static dil_status predict(const binding *b, compilation *c, bill *l) {
+  dil_kernel *made;
+  dil_status status = driver_kernel(c, &made);
+  if (status) return status;
+  l->variant = dil_kernel_variant(made, &b->call);
+  dil_kernel_free(made);
+  status = measure_peak(b, l->isa, 0.05, &l->peak);
+  bool bf16 = l->pattern->dtype == DIL_BF16 && !strcmp(l->isa, "avx512bf16");
+  cost_case spot = {.count = &l->count,
+                    .B = l->B,
+                    .M = l->M,
+                    .rows = !strcmp(l->variant, "rows"),
+                    .dedup = c->plan->table.dedup,
+                    .peak = l->peak,
+                    .bf16 = bf16};
+  l->seconds = cost_seconds(l->pattern, &spot);
+  return status;
+}
+
+static dil_status make_bill(const binding *b, compilation *c, bill *l) {
   const pattern *p = b->pattern;
   int64_t B = b->size[BIND_B], N = b->size[BIND_N], M = b->size[BIND_M];
-  *l = (bill){.pattern = p, .B = B, .N = N, .M = M};
-  l->kernel = c->kernel->name;
+  *l = (bill){.pattern = p, .kernel = c->kernel->name, .B = B, .N = N, .M = M};
   l->isa = b->options->cpu ? b->options->cpu : dil_host_isa();
   if (!l->isa)
     return dil_fail(DIL_ENVIRONMENT, "this processor lacks AVX2, FMA or F16C");
@@ -38,11 +58,7 @@ static dil_status make_bill(const binding *b, const compilation *c, bill *l) {
   l->bytes = (double)B * cost_bytes(p, N, M);
   l->dense = (double)B * cost_dense(p, N, M, false);
   l->dense_causal = (double)B * cost_dense(p, N, M, true);
-  dil_status status = measure_peak(b, l->isa, 0.05, &l->peak);
-  l->seconds = cost_seconds(
-      p, &(cost_case){&l->count, B, N, M, c->plan->table.dedup, l->peak,
-                      p->dtype == DIL_BF16 && !strcmp(l->isa, "avx512bf16")});
-  return status;
+  return predict(b, c, l);
 }
 
 /* ---- for people ---------------------------------------------------------- */
@@ -91,10 +107,10 @@ static void print_bill(const bill *l) {
   print_counts(l);
   printf("tiles      of %d x %d: %.0f full, %.0f partial, %.0f empty\n",
          COST_TILE_ROWS, COST_TILE_KEYS, n->full, n->partial, n->empty);
-  printf("predicted  %s on %d thread%s with %s; a guess from the peak measured "
-         "now,\n           %sFLOP/s\n",
-         message_time(l->seconds, time), l->threads, plural(l->threads), l->isa,
-         message_scaled(l->peak, rate));
+  printf("predicted  %s by %s on %d thread%s with %s,\n"
+         "           a guess from the peak measured now: %sFLOP/s\n",
+         message_time(l->seconds, time), l->variant, l->threads,
+         plural(l->threads), l->isa, message_scaled(l->peak, rate));
 }
 
 /* ---- for programs -------------------------------------------------------- */
@@ -130,6 +146,7 @@ static void print_json(const bill *l) {
   }
   json_object_set_new(o, "density",
                       json_real(percent(n->distinct, l->dense) / 100));
+  json_object_set_new(o, "variant", json_string(l->variant));
   json_object_set_new(o, "isa", json_string(l->isa));
   json_object_set_new(o, "peak_flops", json_real(l->peak));
   json_object_set_new(o, "predicted_seconds", json_real(l->seconds));

@@ -15,9 +15,8 @@ static const struct {
     [DIL_BF16] = {1.057, 8.1},
 };
 
-/* What the row kernel of few queries reaches of the f32 peak. */
+/* What rows that run one by one reach of the f32 peak. */
 static const double ROW_SHARE = 0.10;
-enum { ROW_QUERIES = 16 }; /* fewer than this run by rows */
 /* Cycles that a vector of pairs takes to be judged, or to have its score
  * rewritten, before any operation of the expression. */
 static const double JUDGE_CYCLES = 8, SCORE_CYCLES = 4;
@@ -99,11 +98,16 @@ static double pair_cycles(const pattern *p, double partial, double visited) {
   return partial * judge + visited * score;
 }
 
+/* Rows one by one: every pair by itself, keys in place. */
+static double row_seconds(const pattern *p, const cost_case *c, double plain) {
+  double lanes = pair_cycles(p, 0, c->count->pairs) * FLOPS_OF_LANE_CYCLE;
+  return cost_flops(p, c->count->pairs) / (plain * ROW_SHARE) + lanes / plain;
+}
+
 double cost_seconds(const pattern *p, const cost_case *c) {
   double dim = (double)(p->head_dim + p->value_dim) / 2;
   double plain = c->bf16 ? c->peak / 2 : c->peak; /* of f32 */
-  if (c->N < ROW_QUERIES)
-    return cost_flops(p, c->count->pairs) / (plain * ROW_SHARE);
+  if (c->rows) return row_seconds(p, c, plain);
   double area = (double)COST_TILE_ROWS * COST_TILE_KEYS;
   double partial = c->count->partial * area;
   double visited = c->count->full * area + partial;

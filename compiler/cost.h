@@ -17,7 +17,8 @@ double cost_dense(const pattern *p, int64_t N, int64_t M, bool causal);
 /* What cost_seconds needs to know besides the pattern. */
 typedef struct cost_case {
   const cover_count *count; /* of all batch rows, in tiles as above */
-  int64_t B, N, M;
+  int64_t B, M;
+  bool rows;   /* run one by one, not in tiles */
   bool dedup;  /* keys of several branches are visited once */
   double peak; /* operations a second of all threads together */
   bool bf16;   /* the peak is that of bf16 pairs */
