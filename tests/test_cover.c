@@ -19,7 +19,9 @@ static void close_memory(void) { arena_free(memory); }
 static dil_call *make_call(const pattern *p, int64_t M, uint64_t *state) {
   int64_t blocks = (M + GIVEN_BLOCK - 1) / GIVEN_BLOCK;
   const int64_t shapes[GIVEN_COUNT][DIL_RANK_MAX] = {
-      [DOC] = {1, M}, [SLOPE] = {p->heads}, [KEPT] = {p->heads, blocks, blocks}};
+      [DOC] = {1, M},
+      [SLOPE] = {p->heads},
+      [KEPT] = {p->heads, blocks, blocks}};
   dil_tensor *inputs = ARENA_ARRAY(memory, dil_tensor, GIVEN_COUNT);
   for (int32_t k = 0; k < GIVEN_COUNT; k++) {
     const dil_input *input = &p->input[k];

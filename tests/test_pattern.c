@@ -174,7 +174,8 @@ START_TEST(odd_corners_read_back) {
   check_text(HEAD "score j < 0 ? -inf : -(-s) * -0.5; branch { } }");
   check_text(HEAD "score (i < j ? s : 1) + (i == j ? 1 : i > j ? 2.5 : s); "
              "branch { } }");
-  check_text(HEAD "combine union; score s * 2; branch { } branch { causal; } }");
+  check_text(HEAD "combine union; score s * 2; "
+             "branch { } branch { causal; } }");
 }
 END_TEST
 
