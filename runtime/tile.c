@@ -115,10 +115,10 @@ static void clear_row(const tile *tl, char *v, int64_t n) {
 /* A partial tile whose values hold NaN or Inf: 0 * NaN is NaN, so such rows
  * are taken out of the product and given only to the lanes that see them. */
 static void add_values_apart(tile *tl, const char *v, int64_t n) {
-  int64_t bytes = round_up(n, tl->code->pack) * tl->v_bytes;
-  memcpy(tl->v_clean, v, (size_t)bytes);
-  for (int64_t i = 0; i < n; i++)
-    if (!is_finite_row(tl, v, i)) clear_row(tl, tl->v_clean, i);
+  int64_t whole = round_up(n, tl->code->pack); /* a pair may end past n */
+  memcpy(tl->v_clean, v, (size_t)(whole * tl->v_bytes));
+  for (int64_t i = 0; i < whole; i++)
+    if (i >= n || !is_finite_row(tl, v, i)) clear_row(tl, tl->v_clean, i);
   tl->code->pv(tl->v_clean, tl->p, tl->o, tl->alpha, n);
   for (int64_t i = 0; i < n; i++) {
     if (is_finite_row(tl, v, i)) continue;
