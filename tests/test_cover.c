@@ -19,7 +19,7 @@ static void close_memory(void) { arena_free(memory); }
 static dil_call *make_call(const pattern *p, int64_t M, uint64_t *state) {
   int64_t blocks = (M + GIVEN_BLOCK - 1) / GIVEN_BLOCK;
   const int64_t shapes[GIVEN_COUNT][DIL_RANK_MAX] = {
-      [DOC] = {1, M},
+      [DOC] = {2, M},
       [SLOPE] = {p->heads},
       [KEPT] = {p->heads, blocks, blocks}};
   dil_tensor *inputs = ARENA_ARRAY(memory, dil_tensor, GIVEN_COUNT);
@@ -34,7 +34,7 @@ static dil_call *make_call(const pattern *p, int64_t M, uint64_t *state) {
                         (double)random_in(state, 0, 2) / (k == SLOPE ? 4 : 1));
   }
   dil_call *call = ARENA_NEW(memory, dil_call);
-  call->q.shape[0] = 1;
+  call->q.shape[0] = 2;
   call->inputs = inputs;
   call->input_count = GIVEN_COUNT;
   return call;
@@ -63,7 +63,8 @@ typedef struct listing {
 static listing listing_of(const pattern *p, int64_t N, int64_t M,
                           const dil_call *call) {
   return (listing){p, N, M,
-                   {.B = 1, .N = (int32_t)N, .M = (int32_t)M,
+                   {.b = call ? 1 : 0, .B = call ? 2 : 1, .N = (int32_t)N,
+                    .M = (int32_t)M,
                     .input = read_input, .context = (void *)call}};
 }
 
@@ -179,7 +180,8 @@ static void check_pattern(const pattern *p, int64_t N, int64_t M,
   listing l = listing_of(p, N, M, call);
   list_pairs(&l, &should);
   list_tiles(&l, size, &should);
-  cover_pattern(p, N, M, size[0], size[1], call, 0, &is);
+  cover_pattern(p, N, M, size[0], size[1], call, call ? 1 : 0,
+                &is);
   if (is.pairs != should.pairs || is.distinct != should.distinct ||
       is.uncovered != should.uncovered || !tiles_agree(p, &is, &should))
     explain(p, N, M, &is, &should);
@@ -372,6 +374,28 @@ START_TEST(longformer_of_65536) {
 }
 END_TEST
 
+/* A mask of differences alone costs no more than the number of differences. */
+START_TEST(strided_of_a_million) {
+  double start = seconds();
+  int64_t N = 1 << 20, l = 128;
+  pattern *p = make_pattern(memory, 8, 8, 1, 1, 1);
+  p->branch[0].causal = true;
+  p->branch[0].segment = N / 2;
+  expr *gap = make_number(memory, EXPR_SUB, make_leaf(memory, EXPR_I_),
+                          make_leaf(memory, EXPR_J_));
+  expr *rest = make_number(memory, EXPR_MOD, gap, make_int(memory, l));
+  add_mask(memory, &p->branch[0],
+           make_condition(memory, EXPR_EQ, rest, make_int(memory, 0)));
+  cover_count count;
+  cover_pattern(p, N, N, 1 << 14, 1 << 14, NULL, 0, &count);
+  double strides = (double)(N / 2 / l); /* each of l rows sees one more key */
+  ck_assert_double_eq(count.pairs,
+                      8 * 2 * (double)l * strides * (strides + 1) / 2);
+  ck_assert_double_eq(count.uncovered, 0);
+  ck_assert_double_lt(seconds() - start, 2);
+}
+END_TEST
+
 START_TEST(random_blocks_of_65536) {
   double start = seconds();
   pattern *p = make_pattern(memory, 4, 4, 1, 1, 1);
@@ -410,6 +434,7 @@ static Suite *cover_suite(void) {
   tcase_add_test(tests, equal_branches_count_twice);
   tcase_add_test(tests, longnet_of_a_million);
   tcase_add_test(tests, longformer_of_65536);
+  tcase_add_test(tests, strided_of_a_million);
   tcase_add_test(tests, random_blocks_of_65536);
   suite_add_tcase(suite, tests);
   return suite;
