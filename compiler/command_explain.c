@@ -9,7 +9,7 @@ typedef struct bill {
   const pattern *pattern;
   const char *kernel, *isa, *variant;
   int64_t B, N, M;
-  int32_t threads;
+  int32_t threads, tile_keys;
   bool causal;
   cover_count count; /* of all batch rows */
   double flops, bytes;
@@ -33,7 +33,9 @@ static dil_status predict(const binding *b, compilation *c, bill *l) {
   dil_kernel_free(made);
   status = measure_peak(b, l->isa, 0.05, &l->peak);
   bool bf16 = l->pattern->dtype == DIL_BF16 && !strcmp(l->isa, "avx512bf16");
-  cost_case spot = {.count = &l->count,
+  cost_case spot = {.threads = l->threads,
+                    .count = &l->count,
+                    .tile = (double)COST_TILE_ROWS * l->tile_keys,
                     .B = l->B,
                     .M = l->M,
                     .rows = !strcmp(l->variant, "rows"),
@@ -42,6 +44,15 @@ static dil_status predict(const binding *b, compilation *c, bill *l) {
                     .bf16 = bf16};
   l->seconds = cost_seconds(l->pattern, &spot);
   return status;
+}
+
+/* Keys that are judged full, partial or empty at once: a tile of the plan, or
+ * the pieces of one where masks decide. */
+static int32_t tile_keys(const dil_table *table) {
+  enum { PIECE = 32 };
+  for (int32_t i = 0; i < table->predicate_count; i++)
+    if (table->predicates[i].masked) return PIECE;
+  return table->tile_keys;
 }
 
 static dil_status make_bill(const binding *b, compilation *c, bill *l) {
@@ -53,7 +64,8 @@ static dil_status make_bill(const binding *b, compilation *c, bill *l) {
     return dil_fail(DIL_ENVIRONMENT, "this processor lacks AVX2, FMA or F16C");
   l->threads = dil_threads_count(b->threads);
   l->causal = all_causal(p);
-  measure_cover(b, COST_TILE_ROWS, COST_TILE_KEYS, &l->count);
+  l->tile_keys = tile_keys(&c->plan->table);
+  measure_cover(b, COST_TILE_ROWS, l->tile_keys, &l->count);
   l->flops = cost_flops(p, l->count.pairs);
   l->bytes = (double)B * cost_bytes(p, N, M);
   l->dense = (double)B * cost_dense(p, N, M, false);
@@ -106,7 +118,7 @@ static void print_bill(const bill *l) {
   print_pattern(l);
   print_counts(l);
   printf("tiles      of %d x %d: %.0f full, %.0f partial, %.0f empty\n",
-         COST_TILE_ROWS, COST_TILE_KEYS, n->full, n->partial, n->empty);
+         COST_TILE_ROWS, l->tile_keys, n->full, n->partial, n->empty);
   printf("predicted  %s by %s on %d thread%s with %s,\n"
          "           a guess from the peak measured now: %sFLOP/s\n",
          message_time(l->seconds, time), l->variant, l->threads,
@@ -131,6 +143,8 @@ static void print_json(const bill *l) {
       {"uncovered_rows", n->uncovered},
       {"flops", l->flops},
       {"bytes", l->bytes},
+      {"tile_rows", COST_TILE_ROWS},
+      {"tile_keys", l->tile_keys},
       {"tiles_full", n->full},
       {"tiles_partial", n->partial},
       {"tiles_empty", n->empty},

@@ -20,6 +20,8 @@ static const double ROW_SHARE = 0.10;
 /* Cycles that a vector of pairs takes to be judged, or to have its score
  * rewritten, before any operation of the expression. */
 static const double JUDGE_CYCLES = 8, SCORE_CYCLES = 4;
+/* Of bounding what a vector would take a cycle for. */
+static const double BOUND_SECONDS = 2e-9;
 /* A vector multiplies and adds twice a cycle: four operations a lane. */
 static const double FLOPS_OF_LANE_CYCLE = 4;
 /* Bytes a second that packing k and v reads and writes. */
@@ -70,9 +72,9 @@ static double expr_cycles(const expr *e) {
   return cycles;
 }
 
-/* Of the branch's predicate over one vector of pairs. */
-static double judge_cycles(const branch *b) {
-  double cycles = JUDGE_CYCLES;
+/* Of the branch's masks and keeps over one vector of pairs. */
+static double mask_cycles(const branch *b) {
+  double cycles = 0;
   for (int32_t i = 0; i < b->mask_count; i++) cycles += expr_cycles(b->mask[i]);
   for (int32_t level = 0; level < 2; level++)
     for (int32_t i = 0; i < b->keeps[level].count; i++)
@@ -92,10 +94,18 @@ static double score_cycles(const branch *b) {
 static double pair_cycles(const pattern *p, double partial, double visited) {
   double judge = 0, score = 0;
   for (int32_t i = 0; i < p->branch_count; i++) {
-    judge += judge_cycles(&p->branch[i]) / p->branch_count;
+    judge += (JUDGE_CYCLES + mask_cycles(&p->branch[i])) / p->branch_count;
     score += score_cycles(&p->branch[i]) / p->branch_count;
   }
   return partial * judge + visited * score;
+}
+
+/* Masks are bounded over every tile, by scalar code as long as they are. */
+static double bound_seconds(const pattern *p, const cover_count *n) {
+  double tiles = n->full + n->partial + n->empty, cycles = 0;
+  for (int32_t i = 0; i < p->branch_count; i++)
+    cycles += mask_cycles(&p->branch[i]) / p->branch_count;
+  return tiles * cycles * BOUND_SECONDS;
 }
 
 /* Rows one by one: every pair by itself, keys in place. */
@@ -104,13 +114,19 @@ static double row_seconds(const pattern *p, const cost_case *c, double plain) {
   return cost_flops(p, c->count->pairs) / (plain * ROW_SHARE) + lanes / plain;
 }
 
+/* Pairs computed in partial tiles, which leave out keys that none of their rows
+ * keeps: between the pairs kept and all, here half-way in size. */
+static double partial_visits(double kept, double all) {
+  return sqrt(fmax(kept, 0) * all);
+}
+
 double cost_seconds(const pattern *p, const cost_case *c) {
   double dim = (double)(p->head_dim + p->value_dim) / 2;
   double plain = c->bf16 ? c->peak / 2 : c->peak; /* of f32 */
   if (c->rows) return row_seconds(p, c, plain);
-  double area = (double)COST_TILE_ROWS * COST_TILE_KEYS;
-  double partial = c->count->partial * area;
-  double visited = c->count->full * area + partial;
+  double partial = c->count->partial * c->tile;
+  double full = c->count->full * c->tile;
+  double visited = full + partial_visits(c->count->pairs - full, partial);
   if (c->dedup && c->count->pairs > 0)
     visited *= c->count->distinct / c->count->pairs;
   double slow = slowness[p->dtype].whole + slowness[p->dtype].each / dim;
@@ -118,5 +134,5 @@ double cost_seconds(const pattern *p, const cost_case *c) {
   double packed = (double)c->B * (double)c->M * (double)p->kv_heads *
                   p->branch_count * 2 * dim * 4;
   return cost_flops(p, visited) * slow / c->peak + lanes / plain +
-         packed / PACK_RATE;
+         packed / PACK_RATE + bound_seconds(p, c->count) / c->threads;
 }

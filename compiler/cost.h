@@ -4,6 +4,7 @@
 
 #include "all.h"
 
+/* The tiles that are counted where no plan has chosen others. */
 enum { COST_TILE_ROWS = 32, COST_TILE_KEYS = 128 };
 
 /* Floating point operations of the definition for that many pairs. */
@@ -16,10 +17,12 @@ double cost_dense(const pattern *p, int64_t N, int64_t M, bool causal);
 
 /* What cost_seconds needs to know besides the pattern. */
 typedef struct cost_case {
-  const cover_count *count; /* of all batch rows, in tiles as above */
+  const cover_count *count; /* of all batch rows */
+  double tile;              /* pairs of one of its tiles */
   int64_t B, M;
-  bool rows;   /* run one by one, not in tiles */
-  bool dedup;  /* keys of several branches are visited once */
+  bool rows;  /* run one by one, not in tiles */
+  bool dedup; /* keys of several branches are visited once */
+  int32_t threads;
   double peak; /* operations a second of all threads together */
   bool bf16;   /* the peak is that of bf16 pairs */
 } cost_case;
