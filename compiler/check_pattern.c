@@ -169,7 +169,6 @@ void check_inputs(const scope *s, pattern *p, const statement *block) {
 /* ---- the pattern --------------------------------------------------------- */
 
 pattern *check_pattern(checker *c, const statement *s) {
-  int before = diag_errors(c->diag);
   clauses own;
   clauses_collect(c, s->child, &own);
   check_needed(c, s, &own);
@@ -188,7 +187,7 @@ pattern *check_pattern(checker *c, const statement *s) {
   check_scale(&sizes, p, own.of[WORD_SCALE]);
   check_dropout(&sizes, p, own.of[WORD_DROPOUT]);
   check_branches(&sizes, p, s->child, &own);
-  if (diag_errors(c->diag) == before && !diag_full(c->diag))
-    check_warnings(c, p);
+  /* After an error, a broken `let` say, parts of the pattern may be missing. */
+  if (diag_errors(c->diag) == 0) check_warnings(c, p);
   return p;
 }
