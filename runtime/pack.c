@@ -245,9 +245,10 @@ void pack_queries(const rows *from, const int32_t *t, int32_t lanes,
   words_to_lanes(words, count, lanes, qt);
 }
 
+/* Eight lanes from `lane` on, scaled, each to a row of f32. */
 VECTOR static void lanes_to_rows(const float *o, int32_t width, int32_t lanes,
                                  int32_t lane, const float *factor,
-                                 float *out) {
+                                 float *const *out) {
   __m256 f = _mm256_loadu_ps(factor + lane);
   int32_t d = 0;
   for (; d + 8 <= width; d += 8) {
@@ -256,27 +257,29 @@ VECTOR static void lanes_to_rows(const float *o, int32_t width, int32_t lanes,
       r[i] = _mm256_mul_ps(
           f, _mm256_load_ps(o + (int64_t)(d + i) * lanes + lane));
     transpose8(r);
-    for (int i = 0; i < 8; i++)
-      _mm256_storeu_ps(out + (int64_t)i * width + d, r[i]);
+    for (int i = 0; i < 8; i++) _mm256_storeu_ps(out[i] + d, r[i]);
   }
   for (; d < width; d++)
     for (int i = 0; i < 8; i++)
-      out[(int64_t)i * width + d] =
-          o[(int64_t)d * lanes + lane + i] * factor[lane + i];
+      out[i][d] = o[(int64_t)d * lanes + lane + i] * factor[lane + i];
 }
 
 void unpack_rows(const float *o, int32_t width, int32_t lanes,
                  const float *factor, char *const *out, dil_dtype dtype,
                  bool add) {
-  float eight[8 * DIL_HEAD_DIM_MAX];
+  float spare[8 * DIL_HEAD_DIM_MAX], *row[8];
   for (int32_t lane = 0; lane < lanes; lane += 8) {
     if (!out[lane]) break; /* rows fill the lanes from the first */
-    lanes_to_rows(o, width, lanes, lane, factor, eight);
+    for (int32_t i = 0; i < 8; i++) {
+      bool straight = dtype == DIL_F32 && !add && out[lane + i];
+      row[i] = straight ? (float *)out[lane + i] : spare + (int64_t)i * width;
+    }
+    lanes_to_rows(o, width, lanes, lane, factor, row);
     for (int32_t i = 0; i < 8 && out[lane + i]; i++) {
-      const float *row = eight + (int64_t)i * width;
       float *sum = (float *)out[lane + i];
-      if (!add) row_from_f32(row, dtype, width, out[lane + i]);
-      for (int32_t d = 0; add && d < width; d++) sum[d] += row[d];
+      for (int32_t d = 0; add && d < width; d++) sum[d] += row[i][d];
+      if (!add && dtype != DIL_F32)
+        row_from_f32(row[i], dtype, width, out[lane + i]);
     }
   }
 }

@@ -169,7 +169,15 @@ void input_range(const dil_env *env, int32_t index, int32_t axis,
                  const int32_t *at, int32_t first, int32_t last, double *low,
                  double *high);
 
-/* ---- tile.c: one tile of queries over its keys --------------------------- */
+/* ---- tile.c: tiles of queries over their keys ---------------------------- */
+
+enum { TILE_GROUP = 8 }; /* tiles that take turns on a stretch of keys */
+
+/* The query rows of one tile and their running state. */
+typedef struct queries {
+  int32_t *t;              /* [lanes] positions */
+  float *qt, *o, *m, *l;   /* as in dil_code */
+} queries;
 
 /* Buffers of one worker, cut from its scratch. */
 typedef struct tile {
@@ -181,17 +189,21 @@ typedef struct tile {
   finish finish;
   /* the packed block */
   const char *k, *v;
-  bool finite;             /* no NaN or Inf among the block's values */
+  bool finite;              /* no NaN or Inf among the block's values */
   int64_t k_bytes, v_bytes; /* of one packed row */
-  int64_t low, high;       /* positions of the block's keys */
-  float *qt, *s, *p, *o, *m, *l, *mx, *alpha, *spare;
-  int32_t *t, *j;
-  char *v_clean;           /* a copy of a value tile without bad rows */
+  int64_t low, high;        /* positions of the block's keys */
+  queries group[TILE_GROUP];
+  int32_t group_count;
+  const queries *q;         /* the one whose turn it is */
+  float *s, *p, *mx, *alpha, *spare;
+  int32_t *j;
+  char *v_clean;            /* a copy of a value tile without bad rows */
 } tile;
 
 int64_t tile_bytes(const run *r, const dil_pass *pass);
 void tile_init(tile *tl, const run *r, const dil_pass *pass, char *memory);
-/* Runs rows n0..n1-1 (at most `lanes`) of class c of the query cell. */
+/* Runs rows n0..n1-1 (at most TILE_GROUP * lanes) of class c of the query
+ * cell. */
 void tile_run(tile *tl, cell query, int32_t c, int64_t n0, int64_t n1,
               int64_t b);
 
