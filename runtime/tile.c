@@ -483,7 +483,8 @@ static void store_rows(tile *tl, int64_t b, int64_t count, int64_t first) {
   }
   bool state = tl->finish != FINISH_WRITE;
   unpack_rows(tl->q->o, r->table->value_dim, tl->code->lanes, tl->mx, out,
-              state ? DIL_F32 : r->table->dtype, tl->finish == FINISH_ADD);
+              state ? DIL_F32 : r->table->dtype, tl->finish == FINISH_ADD,
+              tl->spare);
 }
 
 void tile_run(tile *tl, cell query, int32_t c, int64_t n0, int64_t n1,

@@ -89,7 +89,8 @@ void pack_keys(const rows *from, const shape *s, int32_t c, int64_t low,
  * a zero row. True when every element is finite. */
 bool pack_values(const rows *from, const shape *s, int32_t c, int64_t low,
                  int64_t n0, int64_t n1, int32_t pack, char *out);
-/* `lanes` query rows at positions t[] to the transposed layout. */
+/* `lanes` query rows at positions t[] to the transposed layout. Here and
+ * below, spare is room for `lanes` rows of f32. */
 void pack_queries(const rows *from, const int32_t *t, int32_t lanes,
                   int32_t pack, void *qt, float *spare);
 /* Asks for rows that will be packed soon. */
@@ -98,7 +99,7 @@ void fetch_queries(const rows *from, const int32_t *t, int32_t lanes);
  * added to what is there (f32 only). out[lane] NULL skips a lane. */
 void unpack_rows(const float *o, int32_t width, int32_t lanes,
                  const float *factor, char *const *out, dil_dtype dtype,
-                 bool add);
+                 bool add, float *spare);
 /* One row of `width` elements to f32, and back. */
 void row_to_f32(const void *from, dil_dtype dtype, int32_t width, float *out);
 void row_from_f32(const float *from, dil_dtype dtype, int32_t width, void *out);
