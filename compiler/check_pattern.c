@@ -54,10 +54,13 @@ static void check_head_dim(scope *s, pattern *p, const statement *dim) {
     check_count(&inner, argument(dim, 0), 1, HEAD_DIM_MAX, NULL,
                 &s->head_dim);
     p->value_dim = s->head_dim;
+    p->head_dim_at = argument(dim, 0)->at;
     inner = scope_at(s, PLACE_CONSTANT, "value head_dim");
-    if (dim->args.count > 1)
+    if (dim->args.count > 1) {
+      p->value_dim_at = argument(dim, 1)->at;
       check_count(&inner, argument(dim, 1), 1, HEAD_DIM_MAX, NULL,
                   &p->value_dim);
+    }
   }
   if (s->head_dim == SIZE_UNKNOWN) s->head_dim = SIZE_WRONG;
 }

@@ -79,6 +79,7 @@ dil_status command_show(arena *a, const options *o) {
   driver_request r = command_request(o, 0);
   r.last = STAGE_pattern;
   dil_status status = driver_compile(&r, &c);
+  if (!status) status = driver_shapes_decide(&c);
   if (status) return message_compiled(o, &c, status);
   binding b;
   status = binding_open(a, o, c.pattern, &b);
