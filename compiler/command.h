@@ -37,6 +37,7 @@ typedef struct sets { /* one bit set for each time the option was given */
   X(FLAG, bool)                                                                \
   X(COUNT, int64_t)    /* 0 .. 2^31 - 1 */                                     \
   X(POSITIVE, int64_t) /* 1 .. 2^31 - 1 */                                     \
+  X(THREADS, int64_t)  /* 1 .. THREADS_MAX */                                  \
   X(WORD, uint32_t)    /* 0 .. 2^32 - 1 */                                     \
   X(SEED, uint64_t)    /* 0 .. 2^64 - 1 */                                     \
   X(REAL, double)                                                              \

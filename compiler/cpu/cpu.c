@@ -49,7 +49,7 @@ static void describe(const build *b, dil_code *code) {
 }
 
 static dil_status unknown(const char *name) {
-  return dil_fail(DIL_ENVIRONMENT,
+  return dil_fail(DIL_USAGE,
                   "unknown instruction set '%s'; there are " ISA_NAMES, name);
 }
 
