@@ -34,8 +34,9 @@ static int32_t terminal_limit(void) {
 }
 
 static bool wants_colours(void) {
-  const char *no = getenv("NO_COLOR");
-  return isatty(STDOUT_FILENO) && !(no && *no);
+  const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
+  bool dumb = !term || !strcmp(term, "dumb");
+  return isatty(STDOUT_FILENO) && !dumb && !(no && *no);
 }
 
 static dil_status write_file(arena *a, const show_mask *mask, const char *path,
