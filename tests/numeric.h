@@ -79,6 +79,7 @@ typedef struct kernel_made {
   plan *plan;
   dil_kernel *kernel;  /* NULL: see problem */
   bool refused;        /* plan_make said no: nothing this build computes */
+  int32_t compiled;    /* how often machine code was asked for */
   recipe way;
   char problem[1500];
 } kernel_made;
