@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { TEXT_SIZE = 4000, CASE_SECONDS = 60, SHRINK_TRIES = 150 };
+enum { TEXT_SIZE = 4000, CASE_SECONDS = 300, SHRINK_TRIES = 150 };
 
 /* A few rows of q, k and v hold a NaN or an infinity: what sees them is NaN or
  * infinite, and nothing else is. */
@@ -110,12 +110,14 @@ static void shrink(spec *s) {
   }
 }
 
-static void report(const spec *whole, uint32_t seed) {
+static void report(const spec *whole, uint32_t seed, const char *problem) {
   char text[TEXT_SIZE];
   spec s = *whole;
+  printf("not ok seed %u: %s\n", seed, problem);
+  fflush(stdout);
   shrink(&s);
   spec_print(&s, text, sizeof text);
-  printf("not ok seed %u: %s\n", seed, problem_of(&s));
+  printf("smaller: %s\n", problem_of(&s));
   printf("%s# batch %d, queries %d, keys %d, layout %d, lengths %d, threads "
          "%d, isa %d, plan: %s\n# the whole case: fuzz_pattern --count 1 "
          "--seed %u --print\n\n", text, s.batch, s.queries, s.keys, s.layout,
@@ -147,8 +149,9 @@ int main(int argc, char **argv) {
       printf("%s# batch %d, queries %d, keys %d, plan: %s\n", text, s.batch,
              s.queries, s.keys, force_all[s.force].name);
     }
-    if (problem_of(&s)[0] == 0) continue;
-    report(&s, first + i);
+    const char *problem = problem_of(&s);
+    if (problem[0] == 0) continue;
+    report(&s, first + i, problem);
     failed++;
   }
   if (failed == 0) printf("ok %u random patterns from seed %u\n", count, first);
