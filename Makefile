@@ -23,12 +23,15 @@ runtime  := $(call objects,runtime/*.c)
 core     := $(filter-out $(BUILD)/compiler/main.o,$(call objects,compiler/*.c)) \
             $(BUILD)/grammar/parser.o $(BUILD)/grammar/scanner.o
 cpu      := $(call objects,compiler/cpu/*.c)
+gpu      := $(call objects,compiler/gpu/*.c)
+cuda     := $(call objects,runtime/cuda/*.c)
 suites   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/test_*.c))
 cpusuite := $(filter $(BUILD)/tests/test_cpu%,$(suites))
 harness  := $(filter-out $(suites:=.o),$(call objects,tests/*.c)) \
             $(BUILD)/tests/fuzz/spec.o
 fuzzer   := $(BUILD)/tests/fuzz/fuzz_pattern
-library  := $(BUILD)/libdil.so $(BUILD)/libdilrt.so $(BUILD)/dil-cpu.so
+library  := $(BUILD)/libdil.so $(BUILD)/libdilrt.so $(BUILD)/dil-cpu.so \
+            $(BUILD)/dil-gpu.so $(BUILD)/dilrt-cuda.so
 san      := -O1 -g -fno-omit-frame-pointer
 
 # The program of the plain build stands at the top as ./dil.
@@ -46,6 +49,19 @@ $(BUILD)/libdilrt.so: $(runtime)
 $(BUILD)/dil-cpu.so: $(cpu) $(BUILD)/compiler/util.o
 	$(call say,link)$(LINK) -shared -Wl,-Bsymbolic -o $@ $^ $(shell $(LLVM) --libs) \
 	  -L$(shell $(LLVM) --libdir) $(LDLIBS)
+# NVRTC and the CUDA driver are opened at run time: neither is needed here.
+$(BUILD)/dil-gpu.so: $(gpu)
+	$(call say,link)$(LINK) -shared -Wl,-Bsymbolic -o $@ $^ $(LDLIBS)
+$(BUILD)/dilrt-cuda.so: $(cuda) $(BUILD)/runtime/tensor.o
+	$(call say,link)$(LINK) -shared -Wl,-Bsymbolic -o $@ $^ $(LDLIBS)
+# The templates as bytes of the module, so that nothing is looked up.
+templates := $(sort $(wildcard templates/*.cu templates/*.cuh templates/*.h))
+$(BUILD)/compiler/gpu/templates.inc: $(templates)
+	@mkdir -p $(@D)
+	$(call say,embed)for f in $^; do echo "{\"$${f##*/}\","; sed \
+	  's/\\/\\\\/g; s/"/\\"/g; s/^/"/; s/$$/\\n"/' $$f; echo "},"; done > $@
+$(BUILD)/compiler/gpu/emit.o: $(BUILD)/compiler/gpu/templates.inc
+$(BUILD)/compiler/gpu/%.o: EXTRA = -I$(BUILD)/compiler/gpu
 
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
@@ -143,7 +159,7 @@ $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
 	@printf '%s\n' '$(subst ','\'',$(CC) $(FLAGS))' | cmp -s - $@ || \
 	  printf '%s\n' '$(subst ','\'',$(CC) $(FLAGS))' > $@
-$(core) $(runtime) $(cpu) $(harness) $(suites:=.o) $(fuzzer).o \
+$(core) $(runtime) $(cpu) $(gpu) $(cuda) $(harness) $(suites:=.o) $(fuzzer).o \
   $(BUILD)/tests/fuzz/fuzz_front.o $(BUILD)/compiler/main.o: $(BUILD)/flags
 
 FORCE:

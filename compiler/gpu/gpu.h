@@ -17,7 +17,6 @@ typedef struct gpu_request {
   const plan *plan;
   int32_t arch;            /* 80, 86, 89, 90 (compiled as sm_90a) */
   const char *only;        /* a strategy's name; NULL: all that can */
-  bool report_all;         /* attempts that the gate refused as well */
   FILE *cuda, *ptxas;      /* not NULL: source and report go there as well */
 } gpu_request;
 
@@ -78,7 +77,7 @@ typedef struct gpu_strategy {
    * one member. False: there is no such attempt (attempt > 0) or no such
    * member (attempt 0). */
   bool (*write)(const gpu_request *r, int32_t member, int32_t attempt,
-                dil_cuda_code *code, source_text *source);
+                dil_cuda_code *code, source_text *text);
 } gpu_strategy;
 
 extern const gpu_strategy strategy_general, strategy_hopper;
@@ -87,7 +86,7 @@ extern const gpu_strategy strategy_general, strategy_hopper;
 
 /* One source to one cubin. DIL_UNSUPPORTED with the reason in dil_last_error:
  * the gate refused what ptxas made of it. */
-dil_status nvrtc_compile(const source_text *source, const char *name,
+dil_status nvrtc_compile(const source_text *text, const char *name,
                          int32_t arch, FILE *report, void **cubin,
                          size_t *size);
 const char *nvrtc_version(void);

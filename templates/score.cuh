@@ -1,0 +1,134 @@
+/* score.cuh - which pairs of a partial tile are kept, as bits of the thread
+ * that holds them, and the chains that rewrite scores. Bit e of a thread is
+ * its element [e / 4][e % 4] of the fragments (softmax.cuh). */
+#ifndef DIL_SCORE_CUH
+#define DIL_SCORE_CUH
+#include "philox.cuh"
+#include "walk.cuh"
+
+/* The two rows of a thread. */
+struct dil_rows {
+  int t[2], n[2], h[2]; /* position, query row, head */
+  bool valid[2];
+};
+
+/* A tile of keys: numbers n .. n + TILE_KEYS - 1 of a sequence. */
+struct dil_visit {
+  dil_keys keys;
+  int n;
+};
+
+DIL_INLINE bool window_holds(int predicate, int t, int j) {
+  const dil_predicate_row &w = dil_predicates[predicate];
+  return (w.right == DIL_FAR || j - t <= w.right) &&
+         (w.left == DIL_FAR || t - j <= w.left);
+}
+
+DIL_INLINE bool branch_keeps(int branch, int t, int j, const dil_pair &at) {
+  int predicate = dil_branches[branch].predicate;
+  if (predicate < 0) return true;
+  return window_holds(predicate, t, j) &&
+         (!dil_predicates[predicate].masked || dil_mask(predicate, t, j, at));
+}
+
+/* Whether a branch that selects t reaches key j. */
+DIL_INLINE bool branch_reaches(int branch, int h, int t, int j,
+                               const dil_pair &at) {
+  const dil_branch_row &row = dil_branches[branch];
+  int inside = j - segment_low(branch, t);
+  if (row.segment && (inside < 0 || inside >= row.segment)) return false;
+  return (inside - dil_phases[branch * HEADS + h]) % row.dilation == 0 &&
+         branch_keeps(branch, t, j, at);
+}
+
+/* `union`: a key counts in the first branch that reaches it. */
+DIL_INLINE bool is_counted(const dil_tile &tile, int branch, int h, int t,
+                           int j, const dil_pair &at) {
+  unsigned long long earlier = tile.branches & ((1ull << branch) - 1);
+  for (; earlier; earlier &= earlier - 1)
+    if (branch_reaches(__ffsll((long long)earlier) - 1, h, t, j, at))
+      return false;
+  return true;
+}
+
+/* No pair of the tile needs to be asked. */
+template <int TILE_KEYS>
+DIL_INLINE bool is_full(const dil_tile &tile, const dil_visit &v) {
+  if (v.n + TILE_KEYS > v.keys.end) return false;
+  if (COMBINE == 1 && (tile.branches & ((1ull << v.keys.branch) - 1)))
+    return false;
+  int predicate = dil_branches[v.keys.branch].predicate;
+  if (predicate < 0) return true;
+  const dil_predicate_row &w = dil_predicates[predicate];
+  if (w.masked) return false;
+  int first = v.keys.start + v.n * v.keys.step;
+  int last = first + (TILE_KEYS - 1) * v.keys.step;
+  int t0 = tile.low, t1 = tile.low + (tile.count - 1) * tile.step;
+  return (w.right == DIL_FAR || last - t0 <= w.right) &&
+         (w.left == DIL_FAR || t1 - first <= w.left);
+}
+
+DIL_INLINE int column_of(int e) {
+  return 8 * (e >> 2) + 2 * (threadIdx.x & 3) + (e & 1);
+}
+
+DIL_INLINE dil_pair pair_of(const dil_params &p, const dil_tile &tile, int h) {
+  dil_pair at = {tile.b, h, 0, p.N, tile.keys, p.input};
+  at.B = p.B;
+  return at;
+}
+
+template <int TILE_KEYS>
+DIL_INLINE unsigned keep_bits(const dil_params &p, const dil_tile &tile,
+                              const dil_rows &rows, const dil_visit &v) {
+  unsigned bits = 0;
+#pragma unroll 1
+  for (int e = 0; e < TILE_KEYS / 2; e++) {
+    bool second = e & 2;
+    int n = v.n + column_of(e);
+    if (n >= v.keys.end || !(second ? rows.valid[1] : rows.valid[0])) continue;
+    int j = v.keys.start + n * v.keys.step;
+    int t = second ? rows.t[1] : rows.t[0];
+    int h = second ? rows.h[1] : rows.h[0];
+    dil_pair at = pair_of(p, tile, h);
+    bool kept = branch_keeps(v.keys.branch, t, j, at) &&
+                (COMBINE != 1 || is_counted(tile, v.keys.branch, h, t, j, at));
+    bits |= (unsigned)kept << e;
+  }
+  return bits;
+}
+
+/* Bits of the weights that dropout takes. */
+template <int TILE_KEYS>
+DIL_INLINE unsigned drop_bits(const dil_params &p, const dil_tile &tile,
+                              const dil_rows &rows, const dil_visit &v) {
+  unsigned bits = 0;
+#pragma unroll 1
+  for (int e = 0; e < TILE_KEYS / 2; e++) {
+    bool second = e & 2;
+    int j = v.keys.start + (v.n + column_of(e)) * v.keys.step;
+    bool dropped = dil_dropped(tile.b, second ? rows.h[1] : rows.h[0],
+                               second ? rows.t[1] : rows.t[0], j, p.seed_low,
+                               p.seed_high);
+    bits |= (unsigned)dropped << e;
+  }
+  return bits;
+}
+
+/* Final scores in natural units. */
+template <int TILES>
+DIL_INLINE void rewrite_scores(const dil_params &p, const dil_tile &tile,
+                               const dil_rows &rows, const dil_visit &v,
+                               float (&s)[TILES][4]) {
+  int chain = dil_branches[v.keys.branch].chain;
+  dil_pair at[2] = {pair_of(p, tile, rows.h[0]), pair_of(p, tile, rows.h[1])};
+#pragma unroll
+  for (int e = 0; e < 4 * TILES; e++) {
+    int j = v.keys.start + (v.n + column_of(e)) * v.keys.step;
+    float &x = s[e >> 2][e & 3];
+    x = __fmul_rn(x, p.scale);
+    if (SCORED) x = dil_chain(chain, x, rows.t[e >> 1 & 1], j, at[e >> 1 & 1]);
+  }
+}
+
+#endif
