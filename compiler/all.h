@@ -277,12 +277,12 @@ typedef struct cover_count {
   double empty, partial, full; /* tiles of the boxes given */
 } cover_count;
 
-/* Exact counts for one batch row, N queries, M keys; tiles are tile_rows query
+/* Exact counts for batch row b, N queries, M keys; tiles are tile_rows query
  * rows by tile_keys key rows of each branch. Inputs: `input` as in expr_point
  * and `range` as in expr_box read the given tensors; NULL where the pattern
  * has none. */
 void cover_pattern(const pattern *p, int64_t N, int64_t M, int32_t tile_rows,
-                   int32_t tile_keys, const dil_call *call,
+                   int32_t tile_keys, const dil_call *call, int64_t b,
                    cover_count *count);
 /* Whether branch b of the pattern reaches key j from position t in head h. */
 bool pattern_reaches(const pattern *p, int32_t branch, int64_t h, int64_t t,

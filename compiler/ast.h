@@ -81,7 +81,7 @@ typedef struct reader {
   int32_t depth;       /* open braces */
   bool panic;          /* dropping tokens after an error, see dil.y */
   int32_t panic_depth;
-  bool stop;           /* nested too deep: nothing more is read */
+  bool stop;           /* nested too deep, too many errors: no more is read */
   statement *items;    /* the result */
 } reader;
 

@@ -235,9 +235,10 @@ static dil_status claim_array(binding *b, int32_t index, const char *path,
                     path, bind_shape_text(b->arena, t), array_names[index] + 2,
                     p->name, index ? "M" : "N", (long long)heads,
                     (long long)dim);
-  dil_status status = claim_size(b, BIND_B, t->shape[0], path);
+  const char *who = arena_print(b->arena, "'%s'", path);
+  dil_status status = claim_size(b, BIND_B, t->shape[0], who);
   return status ? status
-                : claim_size(b, index ? BIND_M : BIND_N, t->shape[1], path);
+                : claim_size(b, index ? BIND_M : BIND_N, t->shape[1], who);
 }
 
 static dil_status load_tensor(binding *b, int32_t index, dil_tensor *tensor) {

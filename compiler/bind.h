@@ -54,6 +54,9 @@ dil_status bind_convert(binding *b, const dil_tensor *from, dil_tensor *to);
 /* Floats: standard normals of tensor `number`; i32: 0..7; u8: 0 or 1. */
 dil_status bind_random(binding *b, uint32_t seed, uint32_t number,
                  dil_tensor *tensor);
+/* "[1, 2048, 12, 64]" */
+const char *bind_shape_text(arena *a, const dil_tensor *tensor);
+
 /* ---- measure.c: counts of a call, and this machine's peak ---------------- */
 
 /* What cover counts, summed over the batch rows. */
@@ -63,8 +66,5 @@ void measure_cover(const binding *b, int32_t tile_rows, int32_t tile_keys,
  * in the arithmetic that `isa` has for the pattern's dtype. */
 dil_status measure_peak(const binding *b, const char *isa, double seconds,
                         double *peak);
-
-/* "[1, 2048, 12, 64]" */
-const char *bind_shape_text(arena *a, const dil_tensor *tensor);
 
 #endif

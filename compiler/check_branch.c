@@ -191,7 +191,7 @@ static int64_t phase_of(const scope *s, const branch *b, int32_t index,
   case PHASE_KV: return h / (s->heads / s->kv_heads) % r;
   case PHASE_EXPR: break;
   }
-  return floor_mod(expr_eval(b->phase_expr, &point, true).integer, r);
+  return floor_mod(expr_eval(b->phase_expr, &point, false).integer, r);
 }
 
 static phase_kind phase_kind_of(const statement *phase) {
@@ -326,7 +326,8 @@ static void check_lists(builder *w) {
                 word_text(either->word),
                 segments ? "dilations" : "segments");
   else if (segments->args.count != dilations->args.count)
-    check_error(w->c, dilations->at, NULL, "segments has %d values, dilations %d",
+    check_error(w->c, dilations->at, NULL,
+                "segments has %d values, dilations %d",
                 segments->args.count, dilations->args.count);
 }
 

@@ -122,7 +122,8 @@ static void check_words(pattern *p, const clauses *own) {
 static bool can_declare(const scope *s, const pattern *p,
                         const statement *input) {
   if (check_reserved(s->c, input->name, input->name_at)) return false;
-  const char *what = symbol_find(s->c, SYMBOL_LET, input->name) ? "a let" : NULL;
+  const symbol *let = symbol_find(s->c, SYMBOL_LET, input->name);
+  const char *what = let ? "a let" : NULL;
   for (int32_t i = 0; i < p->input_count; i++)
     if (p->input[i].name == input->name) what = "an input";
   if (what)

@@ -112,7 +112,7 @@ static void file_add(loader *l, int descriptor, span at, const char *path,
 }
 
 static void path_add(loader *l, const char *path, span at, int32_t depth) {
-  int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  int descriptor = open(path, O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) {
     cannot_read(l, at, path, strerror(errno));
     return;

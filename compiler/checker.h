@@ -79,8 +79,8 @@ typedef enum place {
   PLACE_KEEP = 32,
   PLACE_SCORE = 64,
   PLACE_FIXED = PLACE_LET | PLACE_CONSTANT,
-  PLACE_EXACT = PLACE_MASK | PLACE_KEEP,
-  PLACE_PAIR = PLACE_EXACT | PLACE_SCORE,
+  PLACE_PAIR = PLACE_MASK | PLACE_KEEP | PLACE_SCORE,
+  PLACE_EXACT = PLACE_MASK | PLACE_KEEP | PLACE_PHASE | PLACE_DIMENSION,
 } place;
 
 enum { SIZE_UNKNOWN = 0, SIZE_WRONG = -1 /* told already */ };
@@ -142,7 +142,7 @@ const char *operand_kind(const operand *o);                 /* "a float", ... */
 const char *operand_text(const scope *s, const operand *o); /* its value */
 int32_t operator_arguments(expr_op op); /* -1: any number from one */
 
-/* ---- check_builtin.c: what the language declares -------------------------- */
+/* ---- check_builtin.c: what the language declares ------------------------- */
 
 bool is_reserved(const char *name);
 /* false when `name` is none of them. */

@@ -2,15 +2,14 @@
  * exactly, and how long it would take here, which is a prediction. */
 #include "bind.h"
 #include "cost.h"
-#include "peak.h"
 #include <jansson.h>
-#include <math.h>
+#include <string.h>
 
 typedef struct bill {
   const pattern *pattern;
-  const char *kernel, *isa;
+  const char *kernel, *isa, *variant;
   int64_t B, N, M;
-  int32_t threads;
+  int32_t threads, tile_keys;
   bool causal;
   cover_count count; /* of all batch rows */
   double flops, bytes;
@@ -24,22 +23,54 @@ static bool all_causal(const pattern *p) {
   return true;
 }
 
-static dil_status make_bill(const binding *b, const compilation *c, bill *l) {
+/* The prediction needs the peak of this machine, and to know what would run:
+ * a kernel says so before any code is made. */
+static dil_status predict(const binding *b, compilation *c, bill *l) {
+  dil_kernel *made;
+  dil_status status = driver_kernel(c, &made);
+  if (status) return status;
+  l->variant = dil_kernel_variant(made, &b->call);
+  dil_kernel_free(made);
+  status = measure_peak(b, l->isa, 0.05, &l->peak);
+  bool bf16 = l->pattern->dtype == DIL_BF16 && !strcmp(l->isa, "avx512bf16");
+  cost_case spot = {.threads = l->threads,
+                    .count = &l->count,
+                    .tile = (double)COST_TILE_ROWS * l->tile_keys,
+                    .B = l->B,
+                    .M = l->M,
+                    .rows = !strcmp(l->variant, "rows"),
+                    .dedup = c->plan->table.dedup,
+                    .peak = l->peak,
+                    .bf16 = bf16};
+  l->seconds = cost_seconds(l->pattern, &spot);
+  return status;
+}
+
+/* Keys that are judged full, partial or empty at once: a tile of the plan, or
+ * the pieces of one where masks decide. */
+static int32_t tile_keys(const dil_table *table) {
+  enum { PIECE = 32 };
+  for (int32_t i = 0; i < table->predicate_count; i++)
+    if (table->predicates[i].masked) return PIECE;
+  return table->tile_keys;
+}
+
+static dil_status make_bill(const binding *b, compilation *c, bill *l) {
   const pattern *p = b->pattern;
   int64_t B = b->size[BIND_B], N = b->size[BIND_N], M = b->size[BIND_M];
-  *l = (bill){.pattern = p, .B = B, .N = N, .M = M};
-  l->kernel = c->kernel->name;
+  *l = (bill){.pattern = p, .kernel = c->kernel->name, .B = B, .N = N, .M = M};
   l->isa = b->options->cpu ? b->options->cpu : dil_host_isa();
+  if (!l->isa)
+    return dil_fail(DIL_ENVIRONMENT, "this processor lacks AVX2, FMA or F16C");
   l->threads = dil_threads_count(b->threads);
   l->causal = all_causal(p);
-  measure_cover(b, COST_TILE_ROWS, COST_TILE_KEYS, &l->count);
+  l->tile_keys = tile_keys(&c->plan->table);
+  measure_cover(b, COST_TILE_ROWS, l->tile_keys, &l->count);
   l->flops = cost_flops(p, l->count.pairs);
   l->bytes = (double)B * cost_bytes(p, N, M);
   l->dense = (double)B * cost_dense(p, N, M, false);
   l->dense_causal = (double)B * cost_dense(p, N, M, true);
-  dil_status status = measure_peak(b, l->isa, 0.05, &l->peak);
-  l->seconds = cost_seconds(p, &l->count, M, B, c->plan->table.dedup, l->peak);
-  return status;
+  return predict(b, c, l);
 }
 
 /* ---- for people ---------------------------------------------------------- */
@@ -68,17 +99,16 @@ static void print_pattern(const bill *l) {
 static void print_counts(const bill *l) {
   char text[MESSAGE_NUMBER];
   const cover_count *n = &l->count;
-  printf("pairs      %.0f, %.3g %% of dense", n->pairs,
-         percent(n->pairs, l->dense));
+  printf("pairs      %.0f, %.3g %% of them repeat a key of another branch\n",
+         n->pairs, percent(n->pairs - n->distinct, n->pairs));
+  printf("density    %.0f distinct pairs, %.3g %% of dense", n->distinct,
+         percent(n->distinct, l->dense));
   if (l->causal)
-    printf(", %.3g %% of dense causal", percent(n->pairs, l->dense_causal));
-  printf("\noverlap    %.0f distinct pairs; %.3g %% of the pairs repeat one "
-         "of another branch\n",
-         n->distinct, percent(n->pairs - n->distinct, n->pairs));
+    printf(", %.3g %% of dense causal", percent(n->distinct, l->dense_causal));
   double rows = (double)l->B * (double)l->N * (double)l->pattern->heads;
-  printf("uncovered  %.0f of %.0f rows have no key\n", n->uncovered, rows);
-  printf("work       %sFLOP by the definition\n",
-         message_scaled(l->flops, text));
+  printf("\nuncovered  %.0f of %.0f rows have no key\n", n->uncovered, rows);
+  printf("work       %sFLOP by the definition, %.3g %% of dense\n",
+         message_scaled(l->flops, text), percent(n->pairs, l->dense));
   printf("bytes      %s of q, k, v and o\n", message_bytes(l->bytes, text));
 }
 
@@ -88,11 +118,11 @@ static void print_bill(const bill *l) {
   print_pattern(l);
   print_counts(l);
   printf("tiles      of %d x %d: %.0f full, %.0f partial, %.0f empty\n",
-         COST_TILE_ROWS, COST_TILE_KEYS, n->full, n->partial, n->empty);
-  printf("predicted  %s on %d thread%s with %s; a guess from the peak measured "
-         "now,\n           %sFLOP/s\n",
-         message_time(l->seconds, time), l->threads, plural(l->threads), l->isa,
-         message_scaled(l->peak, rate));
+         COST_TILE_ROWS, l->tile_keys, n->full, n->partial, n->empty);
+  printf("predicted  %s by %s on %d thread%s with %s,\n"
+         "           a guess from the peak measured now: %sFLOP/s\n",
+         message_time(l->seconds, time), l->variant, l->threads,
+         plural(l->threads), l->isa, message_scaled(l->peak, rate));
 }
 
 /* ---- for programs -------------------------------------------------------- */
@@ -113,6 +143,8 @@ static void print_json(const bill *l) {
       {"uncovered_rows", n->uncovered},
       {"flops", l->flops},
       {"bytes", l->bytes},
+      {"tile_rows", COST_TILE_ROWS},
+      {"tile_keys", l->tile_keys},
       {"tiles_full", n->full},
       {"tiles_partial", n->partial},
       {"tiles_empty", n->empty},
@@ -128,6 +160,7 @@ static void print_json(const bill *l) {
   }
   json_object_set_new(o, "density",
                       json_real(percent(n->distinct, l->dense) / 100));
+  json_object_set_new(o, "variant", json_string(l->variant));
   json_object_set_new(o, "isa", json_string(l->isa));
   json_object_set_new(o, "peak_flops", json_real(l->peak));
   json_object_set_new(o, "predicted_seconds", json_real(l->seconds));

@@ -4,6 +4,7 @@
 
 #include "all.h"
 
+/* The tiles that are counted where no plan has chosen others. */
 enum { COST_TILE_ROWS = 32, COST_TILE_KEYS = 128 };
 
 /* Floating point operations of the definition for that many pairs. */
@@ -13,10 +14,20 @@ double cost_bytes(const pattern *p, int64_t N, int64_t M);
 /* (query, key, head) triples of dense attention over one batch row; causal:
  * those with j <= t. */
 double cost_dense(const pattern *p, int64_t N, int64_t M, bool causal);
-/* Seconds on the cpu for what was counted over `batch` batch rows of M keys,
- * when all threads together reach `peak` operations a second. dedup: keys that
- * several branches reach are visited once. A prediction, not a measurement. */
-double cost_seconds(const pattern *p, const cover_count *count, int64_t M,
-                    int64_t batch, bool dedup, double peak);
+
+/* What cost_seconds needs to know besides the pattern. */
+typedef struct cost_case {
+  const cover_count *count; /* of all batch rows */
+  double tile;              /* pairs of one of its tiles */
+  int64_t B, M;
+  bool rows;  /* run one by one, not in tiles */
+  bool dedup; /* keys of several branches are visited once */
+  int32_t threads;
+  double peak; /* operations a second of all threads together */
+  bool bf16;   /* the peak is that of bf16 pairs */
+} cost_case;
+
+/* Seconds on the cpu. A prediction, not a measurement. */
+double cost_seconds(const pattern *p, const cost_case *c);
 
 #endif

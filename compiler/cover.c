@@ -209,7 +209,7 @@ static void count_head(cover *c, tiling *t, double heads, cover_count *count) {
 }
 
 void cover_pattern(const pattern *p, int64_t N, int64_t M, int32_t tile_rows,
-                   int32_t tile_keys, const dil_call *call,
+                   int32_t tile_keys, const dil_call *call, int64_t b,
                    cover_count *count) {
   assert(N >= 0 && M >= 0 && N <= INT32_MAX && M <= INT32_MAX);
   assert(tile_rows > 0 && tile_keys > 0);
@@ -217,7 +217,8 @@ void cover_pattern(const pattern *p, int64_t N, int64_t M, int32_t tile_rows,
   cover c = {.arena = arena_new(), .pattern = p, .call = call,
              .first = M - N, .M = M};
   c.box.range = cover_range;
-  c.box.point = (expr_point){.B = call ? (int32_t)call->q.shape[0] : 1,
+  c.box.point = (expr_point){.b = (int32_t)b,
+                             .B = call ? (int32_t)call->q.shape[0] : 1,
                              .N = (int32_t)N,
                              .M = (int32_t)M,
                              .input = cover_input,

@@ -20,6 +20,7 @@ typedef struct cover_set {
   int64_t left, right; /* the window, causal included */
   bool segmented;
   int64_t period;     /* positions after which all repeats; 0: never */
+  bool relative;      /* conditions see i - j, and neither i nor j alone */
   int32_t condition_count;
   cover_condition *conditions;
 } cover_set;

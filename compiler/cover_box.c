@@ -110,17 +110,20 @@ static interval condition_bounds(const cover *c, const cover_condition *one,
   return any;
 }
 
-static verdict conditions_verdict(const cover_piece *p, box b) {
-  const cover_set *set = p->set;
+static verdict place_verdict(const cover_piece *p, const expr_box *at) {
   verdict all = ALL;
-  if (set->condition_count == 0) return all;
-  expr_box at = place_of(p, b);
-  for (int32_t k = 0; k < set->condition_count; k++) {
-    interval x = condition_bounds(p->cover, &set->conditions[k], &at);
+  for (int32_t k = 0; k < p->set->condition_count; k++) {
+    interval x = condition_bounds(p->cover, &p->set->conditions[k], at);
     if (x.high == 0) return NONE;
     if (x.low == 0) all = SOME;
   }
   return all;
+}
+
+static verdict conditions_verdict(const cover_piece *p, box b) {
+  if (p->set->condition_count == 0) return ALL;
+  expr_box at = place_of(p, b);
+  return place_verdict(p, &at);
 }
 
 static bool condition_holds(const cover *c, const cover_condition *one,
@@ -136,14 +139,18 @@ static bool condition_holds(const cover *c, const cover_condition *one,
   return false;
 }
 
-static bool pair_holds(const cover_piece *p, int64_t u, int64_t v) {
-  if (v - u < -p->left || v - u > p->right) return false;
-  expr_box at = place_of(p, (box){u, u, v, v});
+/* A box of one pair. */
+static bool place_holds(const cover_piece *p, expr_box at) {
   at.point.i = at.i0;
   at.point.j = at.j0;
   for (int32_t k = 0; k < p->set->condition_count; k++)
     if (!condition_holds(p->cover, &p->set->conditions[k], &at)) return false;
   return true;
+}
+
+static bool pair_holds(const cover_piece *p, int64_t u, int64_t v) {
+  if (v - u < -p->left || v - u > p->right) return false;
+  return place_holds(p, place_of(p, (box){u, u, v, v}));
 }
 
 /* ---- halving ------------------------------------------------------------- */
@@ -193,8 +200,36 @@ static double box_count(const cover_piece *p, box b) {
   return box_count(p, half[0]) + box_count(p, half[1]);
 }
 
+/* Pairs with a difference v - u of first..last, where the conditions see
+ * nothing but i - j: all of one difference are alike. */
+static double span_count(const cover_piece *p, int64_t first, int64_t last) {
+  if (first > last) return 0;
+  expr_box at = p->cover->box;
+  at.i0 = at.i1 = 0;
+  at.j0 = (int32_t)(first * p->step);
+  at.j1 = (int32_t)(last * p->step);
+  verdict conditions = place_verdict(p, &at);
+  if (conditions == SOME && first == last)
+    conditions = place_holds(p, at) ? ALL : NONE;
+  if (conditions == NONE) return 0;
+  if (conditions == ALL)
+    return (double)(below(whole(p), last) - below(whole(p), first - 1));
+  int64_t middle = floor_div(first + last, 2);
+  return span_count(p, first, middle) + span_count(p, middle + 1, last);
+}
+
+static bool fits(const cover_piece *p, int64_t difference) {
+  int64_t apart;
+  return !__builtin_mul_overflow(difference, p->step, &apart) &&
+         apart >= INT32_MIN && apart <= INT32_MAX;
+}
+
 double cover_piece_count(const cover_piece *piece) {
-  return box_count(piece, whole(piece));
+  int64_t first = larger(piece->v0 - piece->u1, -piece->left);
+  int64_t last = smaller(piece->v1 - piece->u0, piece->right);
+  bool relative = piece->set->relative && fits(piece, first);
+  return relative && fits(piece, last) ? span_count(piece, first, last)
+                                       : box_count(piece, whole(piece));
 }
 
 /* ---- rows with a key ----------------------------------------------------- */

@@ -54,6 +54,30 @@ static void add_conditions(cover_set *set, const branch *b) {
       add_condition(set, (cover_condition){NULL, &b->keeps[level]});
 }
 
+static bool is_position(const expr *e) {
+  return e->op == EXPR_I_ || e->op == EXPR_J_;
+}
+
+/* Whether the value depends on i and j by i - j alone. */
+static bool is_relative(const expr *e) {
+  if (is_position(e)) return false;
+  if (e->op == EXPR_SUB && is_position(e->arg[0]) && is_position(e->arg[1]))
+    return true;
+  for (int32_t k = 0; k < e->count; k++)
+    if (!is_relative(e->arg[k])) return false;
+  return true;
+}
+
+static bool is_condition_relative(const cover_condition *one) {
+  if (one->mask) return is_relative(one->mask);
+  for (int32_t k = 0; k < one->level->count; k++) {
+    const keep *any = &one->level->keep[k];
+    if (any->kind == KEEP_FROM) return false;
+    if (any->kind == KEEP_EXPR && !is_relative(any->condition)) return false;
+  }
+  return true;
+}
+
 static int64_t right_of(const branch *b) {
   return b->causal ? 0 : b->right;
 }
@@ -61,7 +85,8 @@ static int64_t right_of(const branch *b) {
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 void cover_set_make(cover *c, uint64_t members, cover_set *set) {
-  *set = (cover_set){members, DIL_ENDLESS, DIL_ENDLESS, false, 1, 0, NULL};
+  *set = (cover_set){.members = members, .left = DIL_ENDLESS,
+                     .right = DIL_ENDLESS, .period = 1};
   int32_t most = 0;
   FOR_MEMBERS(set, k) most += member(c, k)->mask_count + 2;
   set->conditions = ARENA_ARRAY(c->arena, cover_condition, most);
@@ -74,8 +99,12 @@ void cover_set_make(cover *c, uint64_t members, cover_set *set) {
         lcm_of(set->period, b->segment > 0 ? b->segment : b->dilation);
     add_conditions(set, b);
   }
-  if (set->condition_count > 0 || !set->segmented || set->period > c->M)
-    set->period = 0;
+  if (!set->segmented) set->period = 0;
+  if (set->condition_count == 0) return;
+  set->relative = true;
+  for (int32_t k = 0; k < set->condition_count; k++)
+    set->relative = set->relative && is_condition_relative(&set->conditions[k]);
+  if (!set->relative) set->period = 0;
 }
 
 /* ---- containment --------------------------------------------------------- */
@@ -139,7 +168,6 @@ static wide inverse(wide a, wide m) {
  * left in low..high. A step longer than any piece stands for "one point". */
 static bool lattice_meet(cover_piece *p, int64_t start, int64_t step,
                          int64_t low, int64_t high) {
-  if (p->step >= FAR) return floor_mod(p->origin - start, step) == 0;
   int64_t common = gcd_of(p->step, step);
   if (floor_mod(start - p->origin, common) != 0) return false;
   wide turn = step / common;

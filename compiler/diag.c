@@ -13,6 +13,7 @@
 
 enum {
   ERROR_MAX = 20,
+  WARNING_MAX = 100,
   LINE_MAX_BYTES = 160, /* of a source line; more is cut around the caret */
   LINE_BEFORE = 80,     /* bytes kept before the caret of a cut line */
   NEAREST_MAX = 64,     /* longer names get no suggestion */
@@ -29,8 +30,9 @@ struct diag {
   arena *arena;
   message *messages;
   int32_t count, room;
-  int32_t errors;
+  int32_t errors, warnings;
   bool stopped;         /* an error more than ERROR_MAX was reported */
+  int32_t hidden;       /* warnings beyond WARNING_MAX */
 };
 
 /* A place as people read it. */
@@ -86,18 +88,24 @@ static void message_add(diag *d, message m) {
   d->messages[d->count++] = m;
 }
 
+/* Counts a message that there is no room for. */
+static bool is_beyond(diag *d, severity level) {
+  bool error = level == SEVERITY_ERROR;
+  bool beyond = error ? diag_full(d) : d->warnings == WARNING_MAX;
+  if (beyond && error) d->stopped = true;
+  if (beyond && !error) d->hidden++;
+  return beyond;
+}
+
 void diag_report(diag *d, severity level, span at, const char *hint,
                  const char *format, ...) {
   va_list args;
   va_start(args, format);
   const char *text = text_of(d, format, args);
   va_end(args);
-  if (is_known(d, at, text)) return;
-  if (level == SEVERITY_ERROR && diag_full(d)) {
-    d->stopped = true;
-    return;
-  }
+  if (is_known(d, at, text) || is_beyond(d, level)) return;
   d->errors += level == SEVERITY_ERROR;
+  d->warnings += level == SEVERITY_WARNING;
   message_add(d, (message){level, at, text, hint, 0});
 }
 
@@ -132,7 +140,9 @@ static int message_compare(const void *left, const void *right) {
 
 /* ---- text ---------------------------------------------------------------- */
 
-static bool is_continuation(char c) { return ((unsigned char)c & 0xC0) == 0x80; }
+static bool is_continuation(char c) {
+  return ((unsigned char)c & 0xC0) == 0x80;
+}
 
 /* Bytes that would move the cursor or drive the terminal become blanks. */
 static void print_line(const char *text, int32_t from, int32_t to, FILE *out) {
@@ -225,9 +235,12 @@ void diag_print(const diag *d, FILE *out, bool json) {
     memcpy(sorted, d->messages, (size_t)d->count * sizeof(message));
   qsort(sorted, (size_t)d->count, sizeof(message), message_compare);
   for (int32_t i = 0; i < d->count; i++) print(&sorted[i], out);
-  if (!d->stopped) return;
-  message last = {.level = SEVERITY_ERROR, .text = "stopped after 20 errors"};
-  print(&last, out);
+  message hidden = {.level = SEVERITY_WARNING};
+  hidden.text = arena_print(d->arena, "%d more warnings", d->hidden);
+  if (d->hidden) print(&hidden, out);
+  message last = {.level = SEVERITY_ERROR};
+  last.text = arena_print(d->arena, "stopped after %d errors", ERROR_MAX);
+  if (d->stopped) print(&last, out);
 }
 
 /* ---- did you mean -------------------------------------------------------- */

@@ -1,7 +1,6 @@
 /* driver.c - the compiler, one stage a line: what makes it, what verifies it,
  * what prints it. In: a request. Out: a compilation, see driver.h. */
 #include "driver.h"
-#include "module.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -162,7 +161,7 @@ static dil_status print_cover(const driver_request *r, compilation *c) {
   enum { ROWS = 32, KEYS = 128 };
   int64_t N = r->call->q.shape[1], M = r->call->k.shape[1];
   cover_count n;
-  cover_pattern(c->pattern, N, M, ROWS, KEYS, r->call, &n);
+  cover_pattern(c->pattern, N, M, ROWS, KEYS, r->call, 0, &n);
   fprintf(r->dump,
           "cover %s\n  queries %lld\n  keys %lld\n  pairs %.0f\n"
           "  distinct %.0f\n  uncovered %.0f\n"
@@ -185,19 +184,28 @@ static dil_status print_plan(const driver_request *r, compilation *c) {
   return DIL_OK;
 }
 
+static void print_variant(dil_variant variant, const backend_code *made,
+                          FILE *out) {
+  const dil_code *code = &made->code;
+  if (variant == DIL_TILES)
+    fprintf(out,
+            "  tiles: %d query rows by %d keys, %d keys a block, k and v "
+            "packed as %s",
+            code->lanes, code->tile_keys, code->key_block,
+            code->pack == 2 ? "bf16 pairs" : "f32");
+  else
+    fprintf(out, "  rows, for few queries: one by one, k and v in place");
+  fprintf(out, "; %zu bytes of object\n", made->size);
+}
+
 static dil_status print_schedule(const driver_request *r, compilation *c) {
-  static const char *const name[] = {"tiles", "rows"};
   fprintf(r->dump, "schedule %s\n  device cpu\n  isa %s\n", c->pattern->name,
           c->isa);
   for (int32_t v = 0; v < DIL_VARIANT_COUNT; v++) {
     backend_code code;
     dil_status status = make_code(c, (dil_variant)v, NULL, NULL, &code);
     if (status) return status;
-    fprintf(r->dump,
-            "  variant %s: %d query rows by %d keys a tile, %d keys a block, "
-            "%s, %zu bytes of object\n",
-            name[v], code.code.lanes, code.code.tile_keys, code.code.key_block,
-            code.code.pack == 2 ? "bf16 pairs" : "f32", code.size);
+    print_variant((dil_variant)v, &code, r->dump);
     free(code.bytes);
   }
   return DIL_OK;

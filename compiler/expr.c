@@ -290,7 +290,7 @@ static bool fits(const expr *e) {
  * f32 arithmetic give that same constant, so that a mask and a score keep
  * their own roundings. */
 static expr *fold_by_value(arena *a, expr *e) {
-  for (int32_t k = 0; k < e->count; k++)
+  for (int32_t k = 0; k < e->count && e->op != EXPR_HASH; k++)
     if (!fits(e->arg[k])) return e;
   const expr_point nowhere = {0};
   value exact = expr_eval(e, &nowhere, false);
@@ -357,6 +357,9 @@ expr *expr_fold(arena *a, expr *e) {
   case RULE_CHOOSE: return fold_choice(a, copy);
   case RULE_LOGIC:
     return has_constants(copy) ? fold_constants(a, copy) : fold_logic(copy);
+  case RULE_ROUND:
+    if (copy->type == TYPE_I32) return copy->arg[0];
+    return has_constants(copy) ? fold_constants(a, copy) : copy;
   default: return has_constants(copy) ? fold_constants(a, copy) : copy;
   }
 }

@@ -55,6 +55,10 @@ void expr_print_real(double x, FILE *out) {
     return;
   }
   char digits[40];
+  if (fabs(x) < 1e15 && x == floor(x)) {
+    fprintf(out, "%.1f", x);
+    return;
+  }
   for (int precision = 1; precision <= 17; precision++) {
     snprintf(digits, sizeof digits, "%.*g", precision, x);
     if (strtod(digits, NULL) == x) break;

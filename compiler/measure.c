@@ -1,7 +1,6 @@
 /* measure.c - what a call's pattern counts to, and the peak of this machine,
  * on the threads that the call would use. */
 #include "bind.h"
-#include "peak.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,7 +44,7 @@ void measure_cover(const binding *b, int32_t tile_rows, int32_t tile_keys,
   *sum = (cover_count){0};
   for (int64_t row = 0; row < (alike && B ? 1 : B); row++) {
     cover_pattern(b->pattern, N, binding_keys(b, row), tile_rows, tile_keys,
-                  &b->call, &one);
+                  &b->call, row, &one);
     add_count(sum, &one, alike ? (double)B : 1);
   }
 }
@@ -59,7 +58,7 @@ typedef struct peak_work {
 static void measure_one(void *context, int64_t index, int32_t worker) {
   (void)worker;
   const peak_work *w = context;
-  w->rate[index] = dil_peak_flops(w->isa, w->bf16, w->seconds);
+  w->rate[index] = 1e9 * dil_peak_flops(w->isa, w->bf16, w->seconds);
 }
 
 dil_status measure_peak(const binding *b, const char *isa, double seconds,
@@ -71,6 +70,9 @@ dil_status measure_peak(const binding *b, const char *isa, double seconds,
   peak_work work = {isa, bf16, seconds, rate};
   dil_status status = dil_threads_run(b->threads, count, measure_one, &work);
   *peak = 0;
+  if (!status && rate[0] == 0)
+    status = dil_fail(DIL_ENVIRONMENT,
+                      "this processor has no instruction set '%s'", isa);
   for (int32_t i = 0; i < count; i++) *peak += rate[i];
   free(rate);
   return status;

@@ -46,10 +46,12 @@ static bool same_class(double got, double want) {
   return isnan(got) == isnan(want) && (isnan(got) || got == want);
 }
 
+/* The first that tears, or else the farthest off. */
 static void take_worst(verdict_place *worst, verdict_place place) {
-  double now = fabs(place.got - place.want);
-  double before = fabs(worst->got - worst->want);
-  if (!same_class(place.got, place.want) || !(now <= before)) *worst = place;
+  if (!same_class(worst->got, worst->want)) return;
+  bool tears = !same_class(place.got, place.want);
+  if (tears || fabs(place.got - place.want) >= fabs(worst->got - worst->want))
+    *worst = place;
 }
 
 /* ---- scores -------------------------------------------------------------- */

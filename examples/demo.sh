@@ -31,7 +31,7 @@ say "Compiled for this machine, run on the real activations, and compared" \
 show $dil run $example --q $data/q.npy --k $data/k.npy --v $data/v.npy \
   --check --repeat 5
 
-say "The same text with its paragraphs kept apart (46 packed documents)"
+say "The same text with its paragraphs kept apart, as packed documents"
 show $dil run examples/documents.dil --q $data/q.npy --k $data/k.npy \
   --v $data/v.npy --input doc=$data/doc.npy --check --repeat 5
 

@@ -396,7 +396,9 @@ static int yylex(YYSTYPE *meaning, span *at, reader *r, void *scanner) {
   int token;
   do {
     if (r->stop) return TOKEN_YYEOF;
+    bool full = diag_full(r->diag);
     token = scan_token(meaning, at, scanner);
+    if (token == TOKEN_GRAMMAR_error && full) r->stop = true;
     r->last = r->now;
     r->now = *at;
     if (token == TOKEN_GRAMMAR_error && !r->panic) {
@@ -435,6 +437,7 @@ static int yyreport_syntax_error(const yypcontext_t *context, reader *r,
   int count = yypcontext_expected_tokens(context, kinds, YYNTOKENS);
   for (int i = 0; i < count; i++) expected[i] = yysymbol_name(kinds[i]);
   yysymbol_kind_t got = yypcontext_token(context);
+  r->stop = diag_full(r->diag); /* this one is too many */
   ast_unexpected(r, *yypcontext_location(context), yysymbol_name(got),
                  expected, count);
   panic_start(r, got);
@@ -460,7 +463,9 @@ void grammar_tokens(reader *r, FILE *out) {
   int32_t line = 1, line_start = 0, seen = 0;
   YYSTYPE meaning;
   span at;
-  for (int token; (token = scan_token(&meaning, &at, scanner)) != TOKEN_YYEOF;) {
+  for (;;) {
+    int token = scan_token(&meaning, &at, scanner);
+    if (token == TOKEN_YYEOF) return;
     for (; seen < at.start; seen++)
       if (text[seen] == '\n') {
         line++;

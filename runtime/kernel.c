@@ -215,7 +215,7 @@ dil_status dil_kernel_run(dil_kernel *kernel, dil_threads *threads,
   if (!memory)
     return dil_fail(DIL_MEMORY, "no memory for %lld bytes of scratch",
                     (long long)bytes);
-  run_passes(&r, (char *)memory + SCRATCH_HEAD);
+  status = run_passes(&r, (char *)memory + SCRATCH_HEAD);
   give_scratch(kernel, memory);
-  return DIL_OK;
+  return status;
 }

@@ -403,7 +403,7 @@ static void merge(void *context, int64_t item, int32_t worker_index) {
   finish_row(w, b, n, head, total, total + 2);
 }
 
-void rows_run(run *r, const dil_pass *pass) {
+dil_status rows_run(run *r, const dil_pass *pass) {
   rows_work w = plan_work(r, pass);
   int64_t threads = dil_threads_count(r->threads);
   w.states = (float *)r->scratch;
@@ -411,6 +411,7 @@ void rows_run(run *r, const dil_pass *pass) {
   for (int64_t i = 0; i < threads; i++)
     cut_worker(&w, w.workers + i * w.worker_bytes);
   int64_t items = r->B * r->table->kv_heads * w.batches * w.splits;
-  dil_threads_run(r->threads, items, work, &w);
-  if (w.splits > 1) dil_threads_run(r->threads, row_count(r), merge, &w);
+  dil_status status = dil_threads_run(r->threads, items, work, &w);
+  if (status || w.splits == 1) return status;
+  return dil_threads_run(r->threads, row_count(r), merge, &w);
 }

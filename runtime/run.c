@@ -242,19 +242,22 @@ static layout lay_out(const run *r) {
 
 int64_t run_bytes(const run *r) { return lay_out(r).end; }
 
-void run_passes(run *r, char *memory) {
+dil_status run_passes(run *r, char *memory) {
   layout at = lay_out(r);
   if (at.state_o) input_bounds_fill(r, memory);
   r->state_o = (float *)(memory + at.state_o);
   r->state_lse = (float *)(memory + at.state_lse);
   r->scratch = memory + at.pass;
   bool stateful = at.state_lse > at.state_o;
-  if (stateful) dil_threads_run(r->threads, r->B * r->N, begin_row, r);
-  for (int32_t p = 0; p < r->table->pass_count; p++) {
+  int64_t rows_count = r->B * r->N;
+  dil_status status = DIL_OK;
+  if (stateful)
+    status = dil_threads_run(r->threads, rows_count, begin_row, r);
+  for (int32_t p = 0; p < r->table->pass_count && !status; p++) {
     const dil_pass *pass = &r->table->passes[p];
-    if (run_variant(r->table, pass, r->N) == DIL_ROWS) rows_run(r, pass);
-    else tiles_run(r, pass);
+    bool by_rows = run_variant(r->table, pass, r->N) == DIL_ROWS;
+    status = by_rows ? rows_run(r, pass) : tiles_run(r, pass);
   }
-  if (stateful || leaves_heads_out(r))
-    dil_threads_run(r->threads, r->B * r->N, end_row, r);
+  if (status || !(stateful || leaves_heads_out(r))) return status;
+  return dil_threads_run(r->threads, rows_count, end_row, r);
 }

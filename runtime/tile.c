@@ -9,6 +9,9 @@
 #include <math.h>
 #include <string.h>
 
+/* Keys of a piece of a tile that a mask leaves partial. */
+enum { PIECE = 32 };
+
 static const float log2_e = 1.44269504088896340736f;
 static const float ln_2 = 0.69314718055994530942f;
 
@@ -115,10 +118,10 @@ static void clear_row(const tile *tl, char *v, int64_t n) {
 /* A partial tile whose values hold NaN or Inf: 0 * NaN is NaN, so such rows
  * are taken out of the product and given only to the lanes that see them. */
 static void add_values_apart(tile *tl, const char *v, int64_t n) {
-  int64_t bytes = round_up(n, tl->code->pack) * tl->v_bytes;
-  memcpy(tl->v_clean, v, (size_t)bytes);
-  for (int64_t i = 0; i < n; i++)
-    if (!is_finite_row(tl, v, i)) clear_row(tl, tl->v_clean, i);
+  int64_t whole = round_up(n, tl->code->pack); /* a pair may end past n */
+  memcpy(tl->v_clean, v, (size_t)(whole * tl->v_bytes));
+  for (int64_t i = 0; i < whole; i++)
+    if (i >= n || !is_finite_row(tl, v, i)) clear_row(tl, tl->v_clean, i);
   tl->code->pv(tl->v_clean, tl->p, tl->o, tl->alpha, n);
   for (int64_t i = 0; i < n; i++) {
     if (is_finite_row(tl, v, i)) continue;
@@ -255,7 +258,7 @@ static void visit_union(tile *tl, const groups *g, const stretch *keys) {
     }
     if (g->of[i].cover == DIL_PARTIAL) partial |= 1ull << i;
   }
-  visit_partial(tl, g, partial, *keys, 1);
+  if (partial) visit_partial(tl, g, partial, *keys, 1);
 }
 
 /* `softmax`: full groups of one score chain share a visit; a partial group
@@ -285,11 +288,55 @@ static bool is_resolved(const groups *g) {
   return true;
 }
 
+static bool resolve_stretch(const tile *tl, groups *g, const stretch *keys) {
+  return groups_resolve(tl, g, key_position(tl, keys, keys->n0),
+                        key_position(tl, keys, keys->n1 - 1));
+}
+
+static bool has_masks(const tile *tl, const groups *g) {
+  for (int32_t i = 0; i < g->count; i++)
+    if (g->of[i].cover == DIL_PARTIAL &&
+        tl->run->table->predicates[g->of[i].predicate].masked)
+      return true;
+  return false;
+}
+
+static bool same_covers(const groups *a, const groups *b) {
+  for (int32_t i = 0; i < a->count; i++)
+    if (a->of[i].cover != b->of[i].cover) return false;
+  return true;
+}
+
+static void visit_tile(tile *tl, const groups *g, const stretch *keys) {
+  if (tl->run->table->combine == DIL_COMBINE_UNION) visit_union(tl, g, keys);
+  else visit_multiset(tl, g, keys);
+}
+
+/* A mask may have blocks smaller than a tile: pieces of it are settled one by
+ * one, and neighbours that came out alike are visited together. */
+static void visit_pieces(tile *tl, const groups *g, stretch keys) {
+  groups state = *g, now;
+  int64_t end = keys.n1;
+  for (int64_t n = keys.n0; n < end; n += PIECE) {
+    stretch piece = keys;
+    piece.n0 = n;
+    piece.n1 = minimum(n + PIECE, end);
+    now = *g;
+    resolve_stretch(tl, &now, &piece);
+    if (n > keys.n0 && !same_covers(&state, &now)) {
+      keys.n1 = n;
+      visit_tile(tl, &state, &keys);
+      keys.n0 = n;
+    }
+    state = now;
+  }
+  keys.n1 = end;
+  visit_tile(tl, &state, &keys);
+}
+
 /* Descends on halves of a stretch until it is settled or one tile. */
 static void visit_stretch(tile *tl, groups g, stretch keys, int64_t step) {
-  if (!groups_resolve(tl, &g, key_position(tl, &keys, keys.n0),
-                      key_position(tl, &keys, keys.n1 - 1)))
-    return;
+  if (!resolve_stretch(tl, &g, &keys)) return;
   int64_t tiles = (keys.n1 - keys.n0 + step - 1) / step;
   if (tiles > 1 && !is_resolved(&g)) {
     stretch left = keys, right = keys;
@@ -302,9 +349,8 @@ static void visit_stretch(tile *tl, groups g, stretch keys, int64_t step) {
     stretch one = keys;
     one.n0 = n;
     one.n1 = minimum(n + step, keys.n1);
-    if (tl->run->table->combine == DIL_COMBINE_UNION)
-      visit_union(tl, &g, &one);
-    else visit_multiset(tl, &g, &one);
+    if (has_masks(tl, &g)) visit_pieces(tl, &g, one);
+    else visit_tile(tl, &g, &one);
   }
 }
 

@@ -368,9 +368,10 @@ static void work(void *context, int64_t item, int32_t worker) {
   else if (index + 1 < ts->blocks) pack_item(ts, index + 1, rest, tl);
 }
 
-void tiles_run(run *r, const dil_pass *pass) {
+dil_status tiles_run(run *r, const dil_pass *pass) {
   tiles ts = plan_work(r, pass);
   cut_scratch(&ts);
-  dil_threads_run(r->threads,
-                  ts.packs + ts.blocks * (ts.packs + ts.strips), work, &ts);
+  return dil_threads_run(r->threads,
+                         ts.packs + ts.blocks * (ts.packs + ts.strips), work,
+                         &ts);
 }

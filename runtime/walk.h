@@ -140,7 +140,7 @@ dil_variant run_variant(const dil_table *table, const dil_pass *pass,
                         int64_t N);
 /* Scratch bytes of the whole run, and the run in that much memory. */
 int64_t run_bytes(const run *r);
-void run_passes(run *r, char *memory);
+dil_status run_passes(run *r, char *memory);
 
 finish run_finish(const run *r, int32_t head);
 /* Where query row n of (b, h) is written, and its lse (NULL: not wanted). */
@@ -197,8 +197,8 @@ void tile_run(tile *tl, cell query, int32_t c, int64_t n0, int64_t n1,
 
 /* Scratch bytes for a pass, and the pass itself. */
 int64_t tiles_bytes(const run *r, const dil_pass *pass);
-void tiles_run(run *r, const dil_pass *pass);
+dil_status tiles_run(run *r, const dil_pass *pass);
 int64_t rows_bytes(const run *r, const dil_pass *pass);
-void rows_run(run *r, const dil_pass *pass);
+dil_status rows_run(run *r, const dil_pass *pass);
 
 #endif

@@ -28,7 +28,10 @@ void code_case_open(code_case *c, int head_dim, int value_dim,
 }
 
 static void find_entries(code_loaded *l) {
-  const struct { const char *name; void *entry; } wanted[] = {
+  const struct {
+    const char *name;
+    void *entry;
+  } wanted[] = {
       {"qk", &l->code.qk},
       {"softmax", &l->code.softmax},
       {"softmax_drop", &l->code.softmax_drop},
@@ -56,8 +59,7 @@ static void find_entries(code_loaded *l) {
 }
 
 static void insist(dil_status status) {
-  if (status == DIL_OK)
-    return;
+  if (status == DIL_OK) return;
   fprintf(stderr, "%s: %s\n", dil_status_text(status), dil_last_error());
   abort();
 }
@@ -76,13 +78,14 @@ code_loaded code_make(const code_case *c, const char *isa, dil_variant variant,
   return loaded;
 }
 
-void code_drop(code_loaded *loaded) { dil_object_free(loaded->object); }
+void code_drop(code_loaded *loaded) {
+  dil_object_free(loaded->object);
+}
 
 void *room_of(size_t count, size_t size) {
   size_t bytes = (count * size + 63) / 64 * 64 + 64;
   void *room = aligned_alloc(64, bytes);
-  if (room == NULL)
-    abort();
+  if (room == NULL) abort();
   memset(room, 0xff, bytes);
   return room;
 }

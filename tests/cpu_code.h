@@ -16,8 +16,7 @@ typedef struct code_case {
 } code_case;
 
 /* One chain without scores, no predicates, f32. */
-void code_case_open(code_case *c, int head_dim, int value_dim,
-                    dil_dtype dtype);
+void code_case_open(code_case *c, int head_dim, int value_dim, dil_dtype dtype);
 
 typedef struct code_loaded {
   dil_code code;

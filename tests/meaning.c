@@ -137,6 +137,16 @@ static expr *is_residue(arena *a, uint64_t *state) {
                         make_int(a, random_in(state, 0, m - 1)));
 }
 
+static expr *is_strided(arena *a, uint64_t *state) {
+  expr *i = make_leaf(a, EXPR_I_), *j = make_leaf(a, EXPR_J_);
+  bool back = random_chance(state, 50);
+  expr *gap = make_number(a, EXPR_SUB, back ? j : i, back ? i : j);
+  return make_condition(
+      a, EXPR_LT,
+      make_number(a, EXPR_MOD, gap, make_int(a, random_in(state, 2, 7))),
+      make_int(a, random_in(state, 1, 4)));
+}
+
 static expr *is_float_near(arena *a, uint64_t *state) {
   expr *slope =
       make_input(a, SLOPE, TYPE_F32, make_leaf(a, EXPR_H_), NULL);
@@ -148,13 +158,14 @@ static expr *is_float_near(arena *a, uint64_t *state) {
 }
 
 static expr *any_mask(arena *a, uint64_t *state) {
-  switch (random_in(state, 0, 6)) {
+  switch (random_in(state, 0, 7)) {
   case 0: return hash_is_small(a, state);
   case 1: return of_one_document(a);
   case 2: return is_near_or_global(a, state);
   case 3: return is_residue(a, state);
   case 4: return is_float_near(a, state);
-  case 5:
+  case 5: return is_strided(a, state);
+  case 6:
     return make_condition(a, EXPR_NOT, is_residue(a, state), NULL);
   default:
     return make_condition(a, EXPR_LT, make_leaf(a, EXPR_J_),
@@ -216,12 +227,12 @@ static void random_geometry(arena *a, uint64_t *state, const pattern *p,
   b->head_last = (int32_t)random_in(state, b->head_first, p->heads - 1);
 }
 
-static void random_conditions(arena *a, uint64_t *state, branch *b) {
+static void random_conditions(arena *a, uint64_t *state, int64_t block,
+                              branch *b) {
   for (int64_t k = random_in(state, -2, 2); k > 0; k--)
     add_mask(a, b, any_mask(a, state));
   for (int level = 0; level < 2; level++) {
     if (!random_chance(state, 20)) continue;
-    int64_t block = random_in(state, 1, 4);
     for (int64_t k = random_in(state, 1, 2); k > 0; k--)
       add_keep(a, &b->keeps[level], block, any_keep(a, state, block));
   }
@@ -245,6 +256,7 @@ pattern *random_pattern(arena *a, uint64_t *state, bool scores) {
   p->combine = (dil_combine)random_in(state, 0, 3);
   add_inputs(a, p);
   bool conditions = random_chance(state, 50);
+  int64_t block = random_in(state, 1, 4);
   for (int32_t k = 0; k < p->branch_count; k++) {
     branch *b = &p->branch[k];
     if (k > 0 && random_chance(state, 15)) {
@@ -252,7 +264,7 @@ pattern *random_pattern(arena *a, uint64_t *state, bool scores) {
       continue;
     }
     random_geometry(a, state, p, b);
-    if (conditions) random_conditions(a, state, b);
+    if (conditions) random_conditions(a, state, block, b);
   }
   if (scores) random_scores(a, state, p);
   set_phases(a, p);

@@ -19,7 +19,9 @@ static void close_memory(void) { arena_free(memory); }
 static dil_call *make_call(const pattern *p, int64_t M, uint64_t *state) {
   int64_t blocks = (M + GIVEN_BLOCK - 1) / GIVEN_BLOCK;
   const int64_t shapes[GIVEN_COUNT][DIL_RANK_MAX] = {
-      [DOC] = {1, M}, [SLOPE] = {p->heads}, [KEPT] = {p->heads, blocks, blocks}};
+      [DOC] = {2, M},
+      [SLOPE] = {p->heads},
+      [KEPT] = {p->heads, blocks, blocks}};
   dil_tensor *inputs = ARENA_ARRAY(memory, dil_tensor, GIVEN_COUNT);
   for (int32_t k = 0; k < GIVEN_COUNT; k++) {
     const dil_input *input = &p->input[k];
@@ -32,7 +34,7 @@ static dil_call *make_call(const pattern *p, int64_t M, uint64_t *state) {
                         (double)random_in(state, 0, 2) / (k == SLOPE ? 4 : 1));
   }
   dil_call *call = ARENA_NEW(memory, dil_call);
-  call->q.shape[0] = 1;
+  call->q.shape[0] = 2;
   call->inputs = inputs;
   call->input_count = GIVEN_COUNT;
   return call;
@@ -61,7 +63,8 @@ typedef struct listing {
 static listing listing_of(const pattern *p, int64_t N, int64_t M,
                           const dil_call *call) {
   return (listing){p, N, M,
-                   {.B = 1, .N = (int32_t)N, .M = (int32_t)M,
+                   {.b = call ? 1 : 0, .B = call ? 2 : 1, .N = (int32_t)N,
+                    .M = (int32_t)M,
                     .input = read_input, .context = (void *)call}};
 }
 
@@ -177,7 +180,8 @@ static void check_pattern(const pattern *p, int64_t N, int64_t M,
   listing l = listing_of(p, N, M, call);
   list_pairs(&l, &should);
   list_tiles(&l, size, &should);
-  cover_pattern(p, N, M, size[0], size[1], call, &is);
+  cover_pattern(p, N, M, size[0], size[1], call, call ? 1 : 0,
+                &is);
   if (is.pairs != should.pairs || is.distinct != should.distinct ||
       is.uncovered != should.uncovered || !tiles_agree(p, &is, &should))
     explain(p, N, M, &is, &should);
@@ -223,7 +227,7 @@ END_TEST
 
 static cover_count counted(const pattern *p, int64_t N, int64_t M) {
   cover_count count;
-  cover_pattern(p, N, M, 128, 64, NULL, &count);
+  cover_pattern(p, N, M, 128, 64, NULL, 0, &count);
   return count;
 }
 
@@ -247,13 +251,58 @@ START_TEST(largest_sizes) {
   p->branch[0].right = INT64_MAX - 1;
   p->branch[0].segment = (int64_t)1 << 40;
   cover_count count;
-  cover_pattern(p, 1000, INT32_MAX, 128, 1 << 20, NULL, &count);
+  cover_pattern(p, 1000, INT32_MAX, 128, 1 << 20, NULL, 0, &count);
   ck_assert_double_eq(count.pairs, 1000 * 11 + 999 * 1000 / 2);
   p->branch[0].left = p->branch[0].right = DIL_ENDLESS;
   p->branch[0].dilation = (int64_t)1 << 38;
-  cover_pattern(p, 1000, INT32_MAX, 128, 1 << 20, NULL, &count);
+  cover_pattern(p, 1000, INT32_MAX, 128, 1 << 20, NULL, 0, &count);
   ck_assert_double_eq(count.pairs, 0);
   ck_assert_double_eq(count.uncovered, 1000);
+}
+END_TEST
+
+/* Keys of 0..M-1 that leave the rest of x when divided by m. */
+static double alike(int64_t x, int64_t M, int64_t m) {
+  return (double)(x / m + (M - 1 - x) / m + 1);
+}
+
+/* Two of the three dilations meet once in the whole sequence. */
+START_TEST(dilations_that_hardly_meet) {
+  const int64_t r[3] = {131071, 131101, 7}, M = INT32_MAX, x = M - 5, N = 1000;
+  pattern *p = make_pattern(memory, 1, 1, 1, 1, 3);
+  for (int32_t k = 0; k < 3; k++) {
+    p->branch[k].dilation = r[k];
+    p->branch[k].phase_kind = PHASE_EXPR;
+    p->branch[k].phase_expr = make_int(memory, x % r[k]);
+  }
+  set_phases(memory, p);
+  double rows = alike(x, M, 7) - alike(x % 7, M - N, 7);
+  double distinct = rows * alike(x, M, 7) + alike(x, M, r[0]) +
+                    alike(x, M, r[1]) - 1 - alike(x, M, 7 * r[0]) -
+                    alike(x, M, 7 * r[1]) + 1;
+  cover_count count;
+  cover_pattern(p, N, M, 128, 1 << 20, NULL, 0, &count);
+  ck_assert_double_eq(count.distinct, distinct);
+  ck_assert_double_eq(count.uncovered, 1000 - rows);
+}
+END_TEST
+
+/* Rows before the sequence read 0 from an input, its own rows read 1. */
+START_TEST(inputs_outside_read_zero) {
+  pattern *p = make_pattern(memory, 1, 1, 1, 1, 1);
+  add_inputs(memory, p);
+  expr *b = make_leaf(memory, EXPR_B_);
+  expr *i = make_input(memory, DOC, TYPE_I32, b, make_leaf(memory, EXPR_I_));
+  expr *j = make_input(memory, DOC, TYPE_I32, b, make_leaf(memory, EXPR_J_));
+  add_mask(memory, &p->branch[0], make_condition(memory, EXPR_EQ, i, j));
+  uint64_t state = 1;
+  dil_call *call = make_call(p, 300, &state);
+  for (int64_t e = 0; e < 300; e++)
+    dil_element_write(call->inputs[DOC].data, DIL_I32, e, 1);
+  cover_count count;
+  cover_pattern(p, 700, 300, 128, 64, call, 0, &count);
+  ck_assert_double_eq(count.pairs, 300 * 300);
+  ck_assert_double_eq(count.uncovered, 400);
 }
 END_TEST
 
@@ -325,6 +374,28 @@ START_TEST(longformer_of_65536) {
 }
 END_TEST
 
+/* A mask of differences alone costs no more than the number of differences. */
+START_TEST(strided_of_a_million) {
+  double start = seconds();
+  int64_t N = 1 << 20, l = 128;
+  pattern *p = make_pattern(memory, 8, 8, 1, 1, 1);
+  p->branch[0].causal = true;
+  p->branch[0].segment = N / 2;
+  expr *gap = make_number(memory, EXPR_SUB, make_leaf(memory, EXPR_I_),
+                          make_leaf(memory, EXPR_J_));
+  expr *rest = make_number(memory, EXPR_MOD, gap, make_int(memory, l));
+  add_mask(memory, &p->branch[0],
+           make_condition(memory, EXPR_EQ, rest, make_int(memory, 0)));
+  cover_count count;
+  cover_pattern(p, N, N, 1 << 14, 1 << 14, NULL, 0, &count);
+  double strides = (double)(N / 2 / l); /* each of l rows sees one more key */
+  ck_assert_double_eq(count.pairs,
+                      8 * 2 * (double)l * strides * (strides + 1) / 2);
+  ck_assert_double_eq(count.uncovered, 0);
+  ck_assert_double_lt(seconds() - start, 2);
+}
+END_TEST
+
 START_TEST(random_blocks_of_65536) {
   double start = seconds();
   pattern *p = make_pattern(memory, 4, 4, 1, 1, 1);
@@ -358,9 +429,12 @@ static Suite *cover_suite(void) {
   tcase_add_test(tests, many_branches_agree_with_listing);
   tcase_add_test(tests, dense_and_causal);
   tcase_add_test(tests, largest_sizes);
+  tcase_add_test(tests, dilations_that_hardly_meet);
+  tcase_add_test(tests, inputs_outside_read_zero);
   tcase_add_test(tests, equal_branches_count_twice);
   tcase_add_test(tests, longnet_of_a_million);
   tcase_add_test(tests, longformer_of_65536);
+  tcase_add_test(tests, strided_of_a_million);
   tcase_add_test(tests, random_blocks_of_65536);
   suite_add_tcase(suite, tests);
   return suite;

@@ -22,16 +22,16 @@ static float noise(void) {
 }
 
 static void fill(float *x, int count) {
-  for (int i = 0; i < count; i++)
-    x[i] = noise();
+  for (int i = 0; i < count; i++) x[i] = noise();
 }
 
-static int round_up(int x, int step) { return (x + step - 1) / step * step; }
+static int round_up(int x, int step) {
+  return (x + step - 1) / step * step;
+}
 
 /* One packed operand as pv and qk read it: f32 or bf16. */
 static double packed(const void *data, int pack, int64_t index) {
-  if (pack == 1)
-    return ((const float *)data)[index];
+  if (pack == 1) return ((const float *)data)[index];
   return dil_bf16_to_f32(((const uint16_t *)data)[index]);
 }
 
@@ -72,8 +72,7 @@ static void qk_compare(const qk_case *c, int nan_key) {
         ck_assert(isnan(got));
       else
         ck_assert_double_le(fabs(got - want), 1e-6 * c->depth);
-      if (got > mx)
-        mx = got;
+      if (got > mx) mx = got;
     }
     ck_assert(c->mx[lane] == mx);
   }
@@ -94,13 +93,15 @@ static void check_qk(const dil_code *code, int head_dim, int n, int nan_key) {
     bool real = i / (code->lanes * pack) * pack + i % pack < head_dim;
     pack_into(c.qt, pack, i, real ? noise() : 0);
   }
-  if (nan_key >= 0)
-    pack_into(c.k, pack, nan_key * c.depth, NAN);
+  if (nan_key >= 0) pack_into(c.k, pack, nan_key * c.depth, NAN);
   code->qk(c.k, c.qt, c.s, c.mx, n);
   qk_compare(&c, nan_key);
   for (int i = rows * code->lanes; i < ROOM_KEYS * code->lanes; i++)
     ck_assert(isnan(c.s[i])); /* nothing written beyond the last block */
-  free(c.k); free(c.qt); free(c.s); free(c.mx);
+  free(c.k);
+  free(c.qt);
+  free(c.s);
+  free(c.mx);
 }
 
 /* ---- pv ------------------------------------------------------------------ */
@@ -126,17 +127,20 @@ static void check_pv(const dil_code *code, int value_dim, int n) {
     for (int lane = 0; lane < lanes; lane++) {
       double want = (double)alpha[lane] * before[d * lanes + lane];
       for (int key = 0; key < pairs * pack; key++)
-        want += packed(v, pack,
-                       ((int64_t)(key / pack) * value_dim + d) * pack +
-                           key % pack) *
-                packed(p, pack,
-                       ((int64_t)(key / pack) * lanes + lane) * pack +
-                           key % pack);
+        want +=
+            packed(v, pack,
+                   ((int64_t)(key / pack) * value_dim + d) * pack +
+                       key % pack) *
+            packed(p, pack,
+                   ((int64_t)(key / pack) * lanes + lane) * pack + key % pack);
       ck_assert_double_le(fabs(o[d * lanes + lane] - want), 1e-6 * (n + 4));
     }
-  for (int i = value_dim * lanes; i % 16 != 0; i++)
-    ck_assert(isnan(o[i]));
-  free(v); free(p); free(o); free(before); free(alpha);
+  for (int i = value_dim * lanes; i % 16 != 0; i++) ck_assert(isnan(o[i]));
+  free(v);
+  free(p);
+  free(o);
+  free(before);
+  free(alpha);
 }
 
 /* ---- softmax ------------------------------------------------------------- */
@@ -161,8 +165,12 @@ static void softmax_open(softmax_case *c) {
 }
 
 static void softmax_close(softmax_case *c) {
-  free(c->s); free(c->p); free(c->mx);
-  free(c->m); free(c->l); free(c->alpha);
+  free(c->s);
+  free(c->p);
+  free(c->mx);
+  free(c->m);
+  free(c->l);
+  free(c->alpha);
 }
 
 /* Scores with a -inf here and there, and one lane that has nothing else. */
@@ -202,13 +210,12 @@ static void softmax_compare(const softmax_case *c, int lane, const float *s) {
   for (int key = 0; key < c->n; key++) {
     float shift = c->bias - (float)safe;
     double want = exp2((double)c->c2 * s[key * lanes + lane] + shift);
-    double got = packed(c->p, pack, ((int64_t)(key / pack) * lanes + lane) *
-                                            pack + key % pack);
+    double got = packed(
+        c->p, pack, ((int64_t)(key / pack) * lanes + lane) * pack + key % pack);
     double x = fabs((double)c->c2 * s[key * lanes + lane] + shift);
     double step = isfinite(x) ? x * 1e-7 : 0; /* rounding of the exponent */
     close_to(got, want, bound + step + (pack == 2 ? 0x1.01p-8 : 0));
-    if (want == 0)
-      ck_assert(got == 0);
+    if (want == 0) ck_assert(got == 0);
     l += want;
   }
   if (pack == 2 && c->n % 2 == 1)
@@ -219,13 +226,12 @@ static void softmax_compare(const softmax_case *c, int lane, const float *s) {
 
 static void check_softmax(const dil_code *code, int n, bool first, bool exact,
                           float spread) {
-  softmax_case c = {.code = code, .n = n, .c2 = 1.3f, .bias = 1.5f,
-                    .exact = exact};
+  softmax_case c = {
+      .code = code, .n = n, .c2 = 1.3f, .bias = 1.5f, .exact = exact};
   softmax_open(&c);
   softmax_fill(&c, first, spread);
   code->softmax(c.s, c.p, n, c.c2, c.bias, c.mx, c.m, c.l, c.alpha);
-  for (int lane = 0; lane < code->lanes; lane++)
-    softmax_compare(&c, lane, c.s);
+  for (int lane = 0; lane < code->lanes; lane++) softmax_compare(&c, lane, c.s);
   softmax_close(&c);
 }
 
@@ -239,8 +245,7 @@ static void check_softmax_in_place(const dil_code *code, int n) {
   code->softmax(c.s, c.s, n, c.c2, c.bias, c.mx, c.m, c.l, c.alpha);
   free(c.p);
   c.p = c.s;
-  for (int lane = 0; lane < code->lanes; lane++)
-    softmax_compare(&c, lane, s);
+  for (int lane = 0; lane < code->lanes; lane++) softmax_compare(&c, lane, s);
   c.p = NULL;
   softmax_close(&c);
 }
@@ -251,8 +256,7 @@ static void check_softmax_spoiled(const dil_code *code, float bad) {
   softmax_open(&c);
   softmax_fill(&c, true, 3);
   c.s[4 * code->lanes + 2] = bad;
-  if (bad > 0)
-    c.mx[2] = bad;
+  if (bad > 0) c.mx[2] = bad;
   code->softmax(c.s, c.p, c.n, c.c2, c.bias, c.mx, c.m, c.l, c.alpha);
   for (int lane = 0; lane < code->lanes; lane++)
     ck_assert_msg(isnan(c.l[lane]) == (lane == 2), "lane %d has %g", lane,
@@ -281,8 +285,7 @@ static void products(const char *isa, dil_dtype dtype, int dim) {
 
 START_TEST(matrix_products) {
   const char *isa = sets[_i / 2];
-  if (lacks(isa))
-    return;
+  if (lacks(isa)) return;
   for (int i = 0; i < COUNT(head_dims); i++)
     products(isa, _i % 2 ? DIL_BF16 : DIL_F32, head_dims[i]);
 }
@@ -291,8 +294,7 @@ END_TEST
 START_TEST(softmax) {
   const char *isa = sets[_i / 2];
   code_case c;
-  if (lacks(isa))
-    return;
+  if (lacks(isa)) return;
   code_case_open(&c, 8, 8, _i % 2 ? DIL_BF16 : DIL_F32);
   code_loaded l = code_make(&c, isa, DIL_TILES, false);
   for (int i = 0; i < COUNT(key_counts); i++)
@@ -300,8 +302,7 @@ START_TEST(softmax) {
       check_softmax(&l.code, key_counts[i], first, _i % 2 == 0, 4);
       check_softmax(&l.code, key_counts[i], first, _i % 2 == 0, 1e4f);
     }
-  if (l.code.pack == 1 && _i % 2 == 0)
-    check_softmax_in_place(&l.code, 77);
+  if (l.code.pack == 1 && _i % 2 == 0) check_softmax_in_place(&l.code, 77);
   check_softmax_spoiled(&l.code, NAN);
   check_softmax_spoiled(&l.code, INFINITY);
   code_drop(&l);

@@ -4,6 +4,7 @@
 #include "cpu_code.h"
 #include <check.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,14 +39,13 @@ static void check_row_qk(const dil_code *code, const dil_table *table, int n,
   int dim = table->head_dim, stride = dim + gap;
   char *k = stored_rows(table->dtype, n, dim, stride);
   float *q = room_at_wall((size_t)dim * 4), *s = room_of((size_t)n + 16, 4);
-  for (int d = 0; d < dim; d++)
-    q[d] = noise();
+  for (int d = 0; d < dim; d++) q[d] = noise();
   code->row_qk(q, k, stride * (int64_t)dil_dtype_size(table->dtype), s, n);
   for (int key = 0; key < n; key++) {
     double want = 0;
     for (int d = 0; d < dim; d++)
-      want += q[d] * dil_element_read(k, table->dtype,
-                                      (int64_t)key * stride + d);
+      want +=
+          q[d] * dil_element_read(k, table->dtype, (int64_t)key * stride + d);
     ck_assert_msg(fabs(s[key] - want) <= 1e-6 * (1 + dim), "key %d of %d: %g",
                   key, n, s[key] - want);
   }
@@ -68,12 +68,11 @@ static void check_row_pv(const dil_code *code, const dil_table *table, int n,
     for (int key = 0; key < n; key++) {
       int64_t at = (int64_t)key * stride + d;
       want[d] += s[key] * dil_element_read(v, table->dtype, at);
-      if (s[key] == 0)
-        dil_element_write(v, table->dtype, at, NAN);
+      if (s[key] == 0) dil_element_write(v, table->dtype, at, NAN);
     }
   }
-  code->row_pv(s, v, stride * (int64_t)dil_dtype_size(table->dtype), acc,
-               alpha, n);
+  code->row_pv(s, v, stride * (int64_t)dil_dtype_size(table->dtype), acc, alpha,
+               n);
   for (int d = 0; d < dim; d++)
     ck_assert_msg(fabs(acc[d] - want[d]) <= 1e-6 * (2 + n), "dim %d: %g", d,
                   acc[d] - want[d]);
@@ -85,8 +84,7 @@ START_TEST(products) {
   static const int dims[] = {1, 2, 7, 8, 15, 16, 17, 64, 100, 255, 256};
   static const int counts[] = {1, 7, 8, 9, 31};
   const char *isa = sets[_i / 3];
-  if (lacks(isa))
-    return;
+  if (lacks(isa)) return;
   for (int i = 0; i < 11; i++) {
     code_case c;
     code_case_open(&c, dims[i], 257 - dims[i], dtypes[_i % 3]);
@@ -135,8 +133,7 @@ static void check_row_softmax(const dil_code *code, int n, float m, float l,
 
 START_TEST(softmax) {
   code_case c;
-  if (lacks(sets[_i]))
-    return;
+  if (lacks(sets[_i])) return;
   code_case_open(&c, 4, 4, DIL_F32);
   code_loaded l = code_make(&c, sets[_i], DIL_ROWS, false);
   for (int n = 1; n < KEYS_MAX; n += 1 + n / 4) {
@@ -157,8 +154,11 @@ END_TEST
 /* ---- dropout ------------------------------------------------------------- */
 
 static const double share = 0.3;
-static const dil_env env = {.batch = 3, .head = 5, .seed_low = 0xabcdef01,
-                            .seed_high = 0x12345678, .scale = 1};
+static const dil_env env = {.batch = 3,
+                            .head = 5,
+                            .seed_low = 0xabcdef01,
+                            .seed_high = 0x12345678,
+                            .scale = 1};
 
 static bool dropped(int32_t t, int32_t j) {
   const uint32_t counter[4] = {(uint32_t)j >> 2, (uint32_t)t,
@@ -177,8 +177,8 @@ static void make_positions(int32_t *j, int n) {
 
 static void check_drop_row(const char *isa) {
   code_case c;
-  float s[64] __attribute__((aligned(64))), plain[64]
-      __attribute__((aligned(64)));
+  float s[64] __attribute__((aligned(64))),
+      plain[64] __attribute__((aligned(64)));
   float state[2] = {-INFINITY, 0}, same[2] = {-INFINITY, 0};
   code_case_open(&c, 4, 4, DIL_F32);
   c.plan.table.dropout = share;
@@ -186,24 +186,21 @@ static void check_drop_row(const char *isa) {
   for (int n = 1; n <= 41; n += 5) {
     int32_t *j = room_at_wall((size_t)n * 4), t = -n;
     make_positions(j, n);
-    for (int key = 0; key < n; key++)
-      s[key] = plain[key] = noise();
+    for (int key = 0; key < n; key++) s[key] = plain[key] = noise();
     l.code.row_softmax(plain, n, 1, 0, same);
     l.code.row_softmax_drop(s, n, 1, 0, state, t, j, &env);
     ck_assert(memcmp(state, same, sizeof state) == 0);
     for (int key = 0; key < n; key++)
-      ck_assert(s[key] == (dropped(t, j[key])
-                               ? 0
-                               : plain[key] * (float)(1 / (1 - share))));
+      ck_assert(
+          s[key] ==
+          (dropped(t, j[key]) ? 0 : plain[key] * (float)(1 / (1 - share))));
   }
   code_drop(&l);
 }
 
-static float weight_at(const void *p, const dil_code *code, int key,
-                       int lane) {
+static float weight_at(const void *p, const dil_code *code, int key, int lane) {
   int64_t row = (int64_t)(key / code->pack) * code->lanes + lane;
-  if (code->pack == 1)
-    return ((const float *)p)[row];
+  if (code->pack == 1) return ((const float *)p)[row];
   return dil_bf16_to_f32(((const uint16_t *)p)[row * 2 + key % 2]);
 }
 
@@ -218,8 +215,7 @@ static void check_drop_tile(const char *isa, dil_dtype dtype) {
   code_loaded l = code_make(&c, isa, DIL_TILES, true);
   int lanes = l.code.lanes, gone = 0;
   make_positions(j, N);
-  for (int i = 0; i < N * lanes; i++)
-    s[i] = noise();
+  for (int i = 0; i < N * lanes; i++) s[i] = noise();
   for (int i = 0; i < lanes; i++) {
     t[i] = 7 * i - 20;
     row[i] = 1;
@@ -240,16 +236,16 @@ static void check_drop_tile(const char *isa, dil_dtype dtype) {
     close_to(row[2 * lanes + i], row[4 * lanes + i], 1e-5);
   ck_assert(abs(gone - (int)(share * N * lanes)) < N * lanes / 10);
   code_drop(&l);
-  free(s); free(p); free(row);
+  free(s);
+  free(p);
+  free(row);
 }
 
 START_TEST(dropout) {
-  if (lacks(sets[_i]))
-    return;
+  if (lacks(sets[_i])) return;
   check_drop_row(sets[_i]);
   check_drop_tile(sets[_i], DIL_F32);
-  if (_i == 1 && !lacks("avx512bf16"))
-    check_drop_tile("avx512bf16", DIL_BF16);
+  if (_i == 1 && !lacks("avx512bf16")) check_drop_tile("avx512bf16", DIL_BF16);
 }
 END_TEST
 
@@ -297,6 +293,33 @@ START_TEST(texts) {
 }
 END_TEST
 
+/* Compiles on threads side by side give what one alone gives. */
+static void *compile_alone(void *place) {
+  code_case c;
+  backend_code *out = place;
+  code_case_open(&c, 24, 24, DIL_BF16);
+  backend_request request = {.plan = &c.plan, .isa = "avx512"};
+  if (dil_backend_init()->compile(&request, out) != DIL_OK) out->bytes = NULL;
+  return NULL;
+}
+
+START_TEST(threads) {
+  enum { THREADS = 4 };
+  pthread_t thread[THREADS];
+  backend_code out[THREADS];
+  for (int i = 0; i < THREADS; i++)
+    ck_assert_int_eq(pthread_create(&thread[i], NULL, compile_alone, &out[i]),
+                     0);
+  for (int i = 0; i < THREADS; i++) pthread_join(thread[i], NULL);
+  for (int i = 0; i < THREADS; i++) {
+    ck_assert_ptr_nonnull(out[i].bytes);
+    ck_assert_uint_eq(out[i].size, out[0].size);
+    ck_assert(memcmp(out[i].bytes, out[0].bytes, out[0].size) == 0);
+  }
+  for (int i = 0; i < THREADS; i++) free(out[i].bytes);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("cpu rows");
   TCase *rows = tcase_create("rows");
@@ -306,6 +329,7 @@ int main(void) {
   tcase_add_loop_test(rows, dropout, 0, SET_COUNT);
   tcase_add_test(rows, refusals);
   tcase_add_test(rows, texts);
+  tcase_add_test(rows, threads);
   suite_add_tcase(suite, rows);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);

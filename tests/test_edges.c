@@ -111,6 +111,8 @@ static const struct edge {
     {"window", P("window 9, 4; branch { }"), S(150, 150)},
     {"window ahead", P("window 0, inf; branch { }"), S(150, 150)},
     {"window of one", P("window 0, 0; branch { }"), S(90, 90)},
+    {"window that ends inside a pair", P("window inf, 21; "
+     "mask j < 48; branch { }"), S(54, 54)},
     {"window in segments", P("window 20, 20; " LONGNET), S(150, 150)},
     {"windows intersect", P("window 30, 5; branch { window 10, 20; causal; }"),
      S(150, 150)},

@@ -5,38 +5,21 @@
  * tests/golden/ast has its tree in X.ast. REGOLD=1 writes the expectations
  * anew. Run from the root of the repository. */
 #include "all.h"
+#include "text.h"
 #include <check.h>
 #include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- files --------------------------------------------------------------- */
-
-static char *file_text(const char *path) {
-  FILE *in = fopen(path, "r");
-  if (!in) return NULL;
-  char *text = NULL;
-  size_t length = 0;
-  FILE *out = open_memstream(&text, &length);
-  for (int c; (c = fgetc(in)) != EOF;) fputc(c, out);
-  fclose(out);
-  fclose(in);
-  return text;
-}
 
 static void file_write(const char *path, const char *text) {
   FILE *out = fopen(path, "w");
   ck_assert_msg(out, "cannot write %s: %s", path, strerror(errno));
   fputs(text, out);
   fclose(out);
-}
-
-static int is_program(const struct dirent *entry) {
-  const char *dot = strrchr(entry->d_name, '.');
-  return dot && !strcmp(dot, ".dil");
 }
 
 /* ---- golden texts -------------------------------------------------------- */
@@ -171,18 +154,6 @@ static void expect_error(const char *text, const char *message) {
   free(said);
 }
 
-static char *repeated(const char *before, const char *part, int count,
-                      const char *after) {
-  char *text = NULL;
-  size_t length = 0;
-  FILE *out = open_memstream(&text, &length);
-  fputs(before, out);
-  for (int i = 0; i < count; i++) fputs(part, out);
-  fputs(after, out);
-  fclose(out);
-  return text;
-}
-
 START_TEST(nesting_is_bounded) {
   static const struct { const char *open, *close; int count; } forms[] = {
       {"(", ")", 200}, {"-", "", 200}, {"1 + ", "", 200}, {"abs(", ")", 200},
@@ -306,191 +277,6 @@ START_TEST(json_lines) {
 }
 END_TEST
 
-/* ---- meaning ------------------------------------------------------------- */
-
-typedef struct parsed {
-  arena *arena;
-  program *program;
-} parsed;
-
-static parsed parse(const char *text) {
-  parsed all = {.arena = arena_new()};
-  diag *d = diag_new(all.arena);
-  all.program = program_parse(all.arena, d, "x.dil", text, strlen(text), NULL,
-                              0);
-  if (!all.program) diag_print(d, stdout, false);
-  ck_assert_ptr_nonnull(all.program);
-  pattern_verify(all.program->pattern[0]);
-  return all;
-}
-
-static const branch *branch_of(const parsed *all, int32_t index) {
-  ck_assert_int_lt(index, all->program->pattern[0]->branch_count);
-  return &all->program->pattern[0]->branch[index];
-}
-
-static void expect_phases(const branch *b, int32_t count,
-                          const int32_t *phases) {
-  for (int32_t h = 0; h < count; h++) ck_assert_int_eq(b->phase[h], phases[h]);
-}
-
-#define HEAD "pattern p { heads 6 kv 3; head_dim 16; dtype bf16; "
-
-START_TEST(phases_by_kind) {
-  parsed all = parse(HEAD "branch { dilation 4; } "
-                          "branch { dilation 4; phase block; } "
-                          "branch { dilation 4; phase branch; } "
-                          "branch { dilation 4; phase kv; } "
-                          "branch { dilation 4; phase 1 - 2 * h; } "
-                          "branch { } }");
-  expect_phases(branch_of(&all, 0), 6, (int32_t[]){0, 1, 2, 3, 0, 1});
-  expect_phases(branch_of(&all, 1), 6, (int32_t[]){0, 0, 1, 1, 2, 2});
-  expect_phases(branch_of(&all, 2), 6, (int32_t[]){2, 2, 2, 2, 2, 2});
-  expect_phases(branch_of(&all, 3), 6, (int32_t[]){0, 0, 1, 1, 2, 2});
-  expect_phases(branch_of(&all, 4), 6, (int32_t[]){1, 3, 1, 3, 1, 3});
-  arena_free(all.arena);
-}
-END_TEST
-
-START_TEST(branches_inherit) {
-  parsed all = parse(HEAD "window 8, inf; mask i < 3; score s + 1; phase kv; "
-                          "block 4; keep local(1); "
-                          "branch { window inf, 2; mask j < 3; score s * 2; "
-                          "causal; keep global(1); phase cycle; } "
-                          "branch { block 8; } }");
-  const branch *first = branch_of(&all, 0), *second = branch_of(&all, 1);
-  ck_assert(first->causal && !second->causal);
-  ck_assert_int_eq(first->left, 8);
-  ck_assert_int_eq(first->right, 2);
-  ck_assert_int_eq(second->right, DIL_ENDLESS);
-  ck_assert_int_eq(first->mask_count, 2);
-  ck_assert_int_eq(first->score_count, 2);
-  ck_assert_int_eq(first->score[0]->op, EXPR_ADD);
-  ck_assert_int_eq(first->score[1]->op, EXPR_MUL);
-  ck_assert_int_eq(first->phase_kind, PHASE_CYCLE);
-  ck_assert_int_eq(second->phase_kind, PHASE_KV);
-  ck_assert_int_eq(first->keeps[0].count, 1);
-  ck_assert_int_eq(first->keeps[1].count, 1);
-  ck_assert_int_eq(first->keeps[0].block, 4);
-  ck_assert_int_eq(second->keeps[0].block, 8);
-  ck_assert_int_eq(second->keeps[1].count, 0);
-  arena_free(all.arena);
-}
-END_TEST
-
-START_TEST(heads_are_split) {
-  parsed all = parse("pattern p { heads 10; head_dim 8; dtype f32; "
-                     "heads split; segments 4, 8, 16; dilations 1, 1, 1; }");
-  static const int32_t first[] = {0, 4, 7}, last[] = {3, 6, 9};
-  for (int32_t k = 0; k < 3; k++) {
-    ck_assert_int_eq(branch_of(&all, k)->head_first, first[k]);
-    ck_assert_int_eq(branch_of(&all, k)->head_last, last[k]);
-  }
-  arena_free(all.arena);
-}
-END_TEST
-
-static char *printed(const expr *e) {
-  char *text = NULL;
-  size_t length = 0;
-  FILE *out = open_memstream(&text, &length);
-  expr_print(e, NULL, out);
-  fclose(out);
-  return text;
-}
-
-START_TEST(names_are_spelled_out) {
-  static const struct { const char *written, *meant; } rows[] = {
-      {"bi == bj", "i / 4 == j / 4"},
-      {"bj < nb", "j / 4 < (M + 3) / 4"},
-      {"local(2)", "abs(i / 4 - j / 4) <= 2"},
-      {"global(2)", "i / 4 < 2 || j / 4 < 2"},
-      {"strided(2)", "j / 4 % 2 == 0"},
-      {"random(0.03125, 7)", "hash(h, i / 4, j / 4, 7) % 10000 < 312.5"},
-      {"hierarchical(1, 2, 4, 8)",
-       "i / 4 % 1 == 0 && abs(i / 4 - j / 4) <= 2 || i / 4 % 4 == 0 && "
-       "abs(i / 4 - j / 4) <= 8"},
-  };
-  for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
-    char *text = repeated(HEAD "block 4; keep ", rows[k].written, 1,
-                          "; branch { } }");
-    parsed all = parse(text);
-    char *meant = printed(branch_of(&all, 0)->keeps[0].keep[0].condition);
-    ck_assert_str_eq(meant, rows[k].meant);
-    free(meant);
-    free(text);
-    arena_free(all.arena);
-  }
-}
-END_TEST
-
-START_TEST(sizes_are_constants) {
-  parsed all = parse(HEAD "block 4; mask i < S * 1000 + H * 100 + HKV * 10 + "
-                          "D; branch { } }");
-  char *meant = printed(branch_of(&all, 0)->mask[0]);
-  ck_assert_str_eq(meant, "i < 4646");
-  free(meant);
-  arena_free(all.arena);
-}
-END_TEST
-
-START_TEST(topologies_fill_in) {
-  parsed all = parse(HEAD "branch { } } topology t { devices 8; heads 2; "
-                          "timeout 500ms; } topology u { } kernel k = p on t; "
-                          "kernel l = p backward;");
-  const program *p = all.program;
-  ck_assert_int_eq(p->topology_count, 2);
-  ck_assert_int_eq(p->topology[0]->ring, 4);
-  ck_assert_double_eq(p->topology[0]->timeout, 0.5);
-  ck_assert_int_eq(p->topology[1]->devices, 1);
-  ck_assert_double_eq(p->topology[1]->timeout, 30);
-  ck_assert_int_eq(p->kernel_count, 2);
-  ck_assert_ptr_eq(p->kernel[0]->topology, p->topology[0]);
-  ck_assert(p->kernel[1]->backward && !p->kernel[1]->topology);
-  arena_free(all.arena);
-}
-END_TEST
-
-START_TEST(kernels_without_a_statement) {
-  parsed all = parse(HEAD "branch { } }");
-  ck_assert_int_eq(all.program->kernel_count, 1);
-  ck_assert_str_eq(all.program->kernel[0]->name, "p");
-  arena_free(all.arena);
-  all = parse(HEAD "branch { } } pattern q { heads 1; head_dim 8; dtype f32; "
-                   "branch { } }");
-  ck_assert_int_eq(all.program->kernel_count, 0);
-  arena_free(all.arena);
-}
-END_TEST
-
-/* The canonical text of a pattern is a program of the same meaning. */
-START_TEST(patterns_print_and_parse) {
-  struct dirent **entry;
-  int count = scandir("examples", &entry, is_program, alphasort);
-  ck_assert_int_gt(count, 0);
-  for (int i = 0; i < count; i++) {
-    char path[512], *text = NULL;
-    size_t length = 0;
-    snprintf(path, sizeof path, "examples/%s", entry[i]->d_name);
-    char *example = file_text(path);
-    parsed first = parse(example);
-    FILE *out = open_memstream(&text, &length);
-    pattern_print(first.program->pattern[0], out);
-    fclose(out);
-    parsed second = parse(text);
-    ck_assert_msg(pattern_same(first.program->pattern[0],
-                               second.program->pattern[0]),
-                  "%s", text);
-    arena_free(first.arena);
-    arena_free(second.arena);
-    free(example);
-    free(text);
-    free(entry[i]);
-  }
-  free(entry);
-}
-END_TEST
-
 /* ---- util ---------------------------------------------------------------- */
 
 START_TEST(floored_arithmetic) {
@@ -555,11 +341,8 @@ int main(void) {
   static const TTest *const *const tests[] = {
       &golden_errors, &golden_trees, &nesting_is_bounded,
       &nesting_far_too_deep, &file_size_is_bounded, &unreadable_files,
-      &import_depth_is_bounded, &json_lines, &phases_by_kind,
-      &branches_inherit, &heads_are_split, &names_are_spelled_out,
-      &sizes_are_constants, &topologies_fill_in,
-      &kernels_without_a_statement, &patterns_print_and_parse,
-      &floored_arithmetic, &arenas, &arena_out_of_memory, &nearest_names};
+      &import_depth_is_bounded, &json_lines, &floored_arithmetic, &arenas,
+      &arena_out_of_memory, &nearest_names};
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
     tcase_add_test(all, *tests[i]);
   suite_add_tcase(suite, all);

@@ -5,10 +5,10 @@
 #include "load.h"
 
 #include <check.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 typedef struct file {
@@ -258,6 +258,32 @@ START_TEST(perf_map_names_functions) {
 }
 END_TEST
 
+static void *load_often(void *argument) {
+  const file *f = argument;
+  for (int i = 0; i < 200; i++) {
+    dil_object *objects[2] = {NULL, NULL};
+    for (int k = 0; k < 2; k++)
+      if (dil_object_load(f->bytes, f->size, "test", &objects[k])) return NULL;
+    for (int k = 0; k < 2; k++) dil_object_free(objects[k]);
+  }
+  return argument;
+}
+
+START_TEST(threads_load_at_once) {
+  file f = compile(whole_source, "-fPIC");
+  pthread_t threads[3];
+  for (int i = 0; i < 3; i++)
+    ck_assert_int_eq(pthread_create(&threads[i], NULL, load_often, &f), 0);
+  for (int i = 0; i < 3; i++) {
+    void *result;
+    pthread_join(threads[i], &result);
+    ck_assert_ptr_eq(result, &f);
+  }
+  ck_assert_int_eq(entries(), 0);
+  free(f.bytes);
+}
+END_TEST
+
 /* ---- damage -------------------------------------------------------------- */
 
 static uint32_t random_word(void) {
@@ -362,6 +388,7 @@ static Suite *load_suite(void) {
   tcase_add_test(whole, other_files_are_refused);
   tcase_add_test(whole, objects_are_listed_for_gdb);
   tcase_add_test(whole, perf_map_names_functions);
+  tcase_add_test(whole, threads_load_at_once);
   tcase_add_test(harmed, damaged_objects_are_refused_or_loaded);
   tcase_add_test(harmed, extreme_section_fields_are_refused_or_loaded);
   suite_add_tcase(suite, whole);

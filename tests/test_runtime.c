@@ -314,6 +314,27 @@ START_TEST(modules_are_opened_once) {
 }
 END_TEST
 
+static void *open_missing(void *unused) {
+  (void)unused;
+  void *address;
+  return dil_module_open("absent.so", "entry", &address) == DIL_ENVIRONMENT &&
+                 strstr(dil_last_error(), "absent.so")
+             ? folder
+             : NULL;
+}
+
+START_TEST(threads_open_at_once) {
+  pthread_t threads[4];
+  for (int i = 0; i < 4; i++)
+    ck_assert_int_eq(pthread_create(&threads[i], NULL, open_missing, NULL), 0);
+  for (int i = 0; i < 4; i++) {
+    void *result;
+    pthread_join(threads[i], &result);
+    ck_assert_ptr_eq(result, folder);
+  }
+}
+END_TEST
+
 START_TEST(missing_modules_say_what_was_tried) {
   setenv("DIL_MODULE_DIR", "/nonexistent", 1);
   refuse_module("nowhere.so", "tried /nonexistent/nowhere.so");
@@ -362,6 +383,7 @@ static Suite *runtime_suite(void) {
   tcase_add_test(random, normals_depend_on_all_of_the_key);
   tcase_add_test(host, peaks_of_the_host);
   tcase_add_test(host, modules_are_opened_once);
+  tcase_add_test(host, threads_open_at_once);
   tcase_add_test(host, missing_modules_say_what_was_tried);
   tcase_add_test(host, a_damaged_module_is_told);
   suite_add_tcase(suite, host);

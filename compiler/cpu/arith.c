@@ -8,8 +8,7 @@ ref emit_splat(const emit *e, ref scalar, int lanes) {
   if (LLVMIsConstant(scalar)) {
     ref lane[64];
     assert(lanes <= 64);
-    for (int i = 0; i < lanes; i++)
-      lane[i] = scalar;
+    for (int i = 0; i < lanes; i++) lane[i] = scalar;
     return LLVMConstVector(lane, (unsigned)lanes);
   }
   ref_type type = emit_vector(LLVMTypeOf(scalar), lanes);
@@ -20,8 +19,7 @@ ref emit_splat(const emit *e, ref scalar, int lanes) {
 }
 
 static ref spread_like(const emit *e, ref value, ref like) {
-  if (!emit_is_vector(like) || emit_is_vector(value))
-    return value;
+  if (!emit_is_vector(like) || emit_is_vector(value)) return value;
   return emit_splat(e, value, (int)LLVMGetVectorSize(LLVMTypeOf(like)));
 }
 
@@ -33,8 +31,8 @@ void emit_match(const emit *e, ref *a, ref *b) {
 static ref binary(const emit *e, LLVMOpcode of_integers, LLVMOpcode of_floats,
                   ref a, ref b) {
   emit_match(e, &a, &b);
-  return LLVMBuildBinOp(e->builder,
-                        emit_is_float(a) ? of_floats : of_integers, a, b, "");
+  return LLVMBuildBinOp(e->builder, emit_is_float(a) ? of_floats : of_integers,
+                        a, b, "");
 }
 
 ref emit_add(const emit *e, ref a, ref b) {
@@ -66,7 +64,9 @@ ref emit_xor(const emit *e, ref a, ref b) {
   return binary(e, LLVMXor, LLVMXor, a, b);
 }
 
-ref emit_not(const emit *e, ref a) { return LLVMBuildNot(e->builder, a, ""); }
+ref emit_not(const emit *e, ref a) {
+  return LLVMBuildNot(e->builder, a, "");
+}
 
 static ref shift(const emit *e, LLVMOpcode how, ref a, int bits) {
   ref amount = LLVMConstInt(emit_element(LLVMTypeOf(a)),
@@ -146,8 +146,7 @@ ref emit_convert(const emit *e, LLVMOpcode how, ref value, ref_type element) {
 ref emit_shuffle(const emit *e, ref a, ref b, const int *lane, int count) {
   ref index[64];
   assert(count <= 64);
-  for (int i = 0; i < count; i++)
-    index[i] = emit_word(e, lane[i]);
+  for (int i = 0; i < count; i++) index[i] = emit_word(e, lane[i]);
   return LLVMBuildShuffleVector(e->builder, a, b,
                                 LLVMConstVector(index, (unsigned)count), "");
 }
@@ -172,13 +171,11 @@ ref emit_intrinsic(emit *e, const char *name, ref_type *overload,
 }
 
 ref emit_lanes_word(const emit *e, ref mask) {
-  if (!emit_is_vector(mask))
-    return LLVMBuildZExt(e->builder, mask, e->i64, "");
+  if (!emit_is_vector(mask)) return LLVMBuildZExt(e->builder, mask, e->i64, "");
   ref_type bits =
       LLVMIntTypeInContext(e->context, LLVMGetVectorSize(LLVMTypeOf(mask)));
-  return LLVMBuildZExt(e->builder,
-                       LLVMBuildBitCast(e->builder, mask, bits, ""), e->i64,
-                       "");
+  return LLVMBuildZExt(e->builder, LLVMBuildBitCast(e->builder, mask, bits, ""),
+                       e->i64, "");
 }
 
 /* The upper half of the lanes combined with the lower, down to one. */

@@ -8,16 +8,24 @@
 #include <math.h>
 #include <stdlib.h>
 
-static ref smaller(const emit *e, ref a, ref b) { return emit_lesser(e, a, b); }
-static ref larger(const emit *e, ref a, ref b) { return emit_greater(e, a, b); }
+static ref smaller(const emit *e, ref a, ref b) {
+  return emit_lesser(e, a, b);
+}
+static ref larger(const emit *e, ref a, ref b) {
+  return emit_greater(e, a, b);
+}
 
-static ref never(const emit *e) { return emit_truth(e, false); }
+static ref never(const emit *e) {
+  return emit_truth(e, false);
+}
 
 static bounds pair(const emit *e, ref low, ref high) {
   return (bounds){low, high, never(e)};
 }
 
-static bounds single(const emit *e, ref x) { return pair(e, x, x); }
+static bounds single(const emit *e, ref x) {
+  return pair(e, x, x);
+}
 
 static bounds anything(const emit *e) {
   return (bounds){emit_real(e, -INFINITY), emit_real(e, INFINITY),
@@ -51,8 +59,8 @@ static ref is_single(const emit *e, bounds a) {
 
 /* Sums low..high after wrapping to i32: one run when all wrap alike. */
 static bounds wrapped(const emit *e, ref low, ref high) {
-  ref first = emit_convert(e, LLVMSExt, emit_convert(e, LLVMTrunc, low,
-                                                     e->i32), e->i64);
+  ref first = emit_convert(e, LLVMSExt, emit_convert(e, LLVMTrunc, low, e->i32),
+                           e->i64);
   ref last = emit_add(e, first, emit_sub(e, high, low));
   ref split = emit_compare(e, IS_GREATER, last, emit_long(e, INT32_MAX));
   return choose(e, split, any_integer(e), pair(e, first, last));
@@ -68,9 +76,9 @@ static bounds corners(const emit *e, ref const corner[4]) {
 }
 
 static bounds integer_product(const emit *e, bounds a, bounds b) {
-  ref const corner[4] = {
-      emit_mul(e, a.low, b.low), emit_mul(e, a.low, b.high),
-      emit_mul(e, a.high, b.low), emit_mul(e, a.high, b.high)};
+  ref const corner[4] = {emit_mul(e, a.low, b.low), emit_mul(e, a.low, b.high),
+                         emit_mul(e, a.high, b.low),
+                         emit_mul(e, a.high, b.high)};
   return corners(e, corner);
 }
 
@@ -80,8 +88,8 @@ static ref floor_divide(const emit *e, ref a, ref b) {
   ref rest = emit_sub(e, a, emit_mul(e, q, b));
   ref apart = emit_compare(e, IS_LESS, emit_xor(e, rest, b), zero);
   ref uneven = emit_compare(e, IS_UNEQUAL, rest, zero);
-  return emit_sub(e, q, emit_convert(e, LLVMZExt, emit_and(e, apart, uneven),
-                                     e->i64));
+  return emit_sub(
+      e, q, emit_convert(e, LLVMZExt, emit_and(e, apart, uneven), e->i64));
 }
 
 /* A quotient is monotone in either side while the divisor keeps its sign. */
@@ -101,8 +109,8 @@ static bounds modulo_positive(const emit *e, bounds a, bounds b) {
   ref shift = emit_mul(e, turns, b.low);
   ref whole = emit_compare(e, IS_GREATER_EQUAL, a.low, zero);
   ref under = emit_and(e, whole, emit_compare(e, IS_LESS, a.high, b.low));
-  bounds spread = pair(e, zero, emit_select(e, whole,
-                                            smaller(e, most, a.high), most));
+  bounds spread =
+      pair(e, zero, emit_select(e, whole, smaller(e, most, a.high), most));
   bounds near = pair(e, emit_sub(e, a.low, shift), emit_sub(e, a.high, shift));
   return choose(e, together, near, choose(e, under, a, spread));
 }
@@ -122,15 +130,14 @@ typedef bounds (*division)(const emit *e, bounds a, bounds b);
 static bounds by_sign(const emit *e, bounds a, bounds b, division negative,
                       division positive) {
   ref zero = emit_long(e, 0), one = emit_long(e, 1), minus = emit_long(e, -1);
-  if (LLVMIsAConstantInt(b.low) != NULL &&
-      LLVMConstIntGetSExtValue(b.low) > 0)
+  if (LLVMIsAConstantInt(b.low) != NULL && LLVMConstIntGetSExtValue(b.low) > 0)
     return positive(e, a, b);
   ref below = emit_compare(e, IS_LESS, b.low, zero);
   ref above = emit_compare(e, IS_GREATER, b.high, zero);
-  bounds under = negative(e, a, pair(e, smaller(e, b.low, minus),
-                                     smaller(e, b.high, minus)));
-  bounds over = positive(e, a, pair(e, larger(e, b.low, one),
-                                    larger(e, b.high, one)));
+  bounds under = negative(
+      e, a, pair(e, smaller(e, b.low, minus), smaller(e, b.high, minus)));
+  bounds over =
+      positive(e, a, pair(e, larger(e, b.low, one), larger(e, b.high, one)));
   bounds either = choose(e, emit_and(e, below, above), hull(e, under, over),
                          choose(e, below, under, over));
   ref at = emit_and(e, emit_compare(e, IS_LESS_EQUAL, b.low, zero),
@@ -153,21 +160,27 @@ static bounds integer_bounds(const emit *e, expr_op op, bounds a, bounds b) {
     return wrapped(e, emit_add(e, a.low, b.low), emit_add(e, a.high, b.high));
   case EXPR_SUB:
     return wrapped(e, emit_sub(e, a.low, b.high), emit_sub(e, a.high, b.low));
-  case EXPR_MUL: return integer_product(e, a, b);
-  case EXPR_DIV: return by_sign(e, a, b, quotient_corners, quotient_corners);
-  case EXPR_MOD: return by_sign(e, a, b, modulo_negative, modulo_positive);
+  case EXPR_MUL:
+    return integer_product(e, a, b);
+  case EXPR_DIV:
+    return by_sign(e, a, b, quotient_corners, quotient_corners);
+  case EXPR_MOD:
+    return by_sign(e, a, b, modulo_negative, modulo_positive);
   case EXPR_NEG: {
     bounds back = mirrored(e, a);
     return wrapped(e, back.low, back.high);
   }
-  case EXPR_ABS: return integer_absolute(e, a);
+  case EXPR_ABS:
+    return integer_absolute(e, a);
   case EXPR_MIN:
     return pair(e, smaller(e, a.low, b.low), smaller(e, a.high, b.high));
   case EXPR_MAX:
     return pair(e, larger(e, a.low, b.low), larger(e, a.high, b.high));
   case EXPR_FLOOR:
-  case EXPR_CEIL: return a;
-  default: abort();
+  case EXPR_CEIL:
+    return a;
+  default:
+    abort();
   }
 }
 
@@ -223,9 +236,9 @@ static bounds real_corners(const emit *e, ref const corner[4], ref nan,
 }
 
 static bounds real_product(emit *e, bounds a, bounds b) {
-  ref const corner[4] = {
-      emit_mul(e, a.low, b.low), emit_mul(e, a.low, b.high),
-      emit_mul(e, a.high, b.low), emit_mul(e, a.high, b.high)};
+  ref const corner[4] = {emit_mul(e, a.low, b.low), emit_mul(e, a.low, b.high),
+                         emit_mul(e, a.high, b.low),
+                         emit_mul(e, a.high, b.high)};
   ref unknown = emit_or(e, emit_and(e, holds_zero(e, a), is_infinite(e, b)),
                         emit_and(e, holds_zero(e, b), is_infinite(e, a)));
   return real_corners(e, corner, emit_or(e, a.nan, b.nan), unknown);
@@ -235,14 +248,13 @@ static bounds real_quotient(emit *e, bounds a, bounds b) {
   ref const corner[4] = {
       emit_divide(e, a.low, b.low), emit_divide(e, a.low, b.high),
       emit_divide(e, a.high, b.low), emit_divide(e, a.high, b.high)};
-  ref unknown = emit_or(e, holds_zero(e, b), emit_and(e, is_infinite(e, a),
-                                                      is_infinite(e, b)));
+  ref unknown = emit_or(e, holds_zero(e, b),
+                        emit_and(e, is_infinite(e, a), is_infinite(e, b)));
   return real_corners(e, corner, emit_or(e, a.nan, b.nan), unknown);
 }
 
 static bounds rounded(emit *e, const char *how, bounds a) {
-  return (bounds){emit_unary(e, how, a.low), emit_unary(e, how, a.high),
-                  a.nan};
+  return (bounds){emit_unary(e, how, a.low), emit_unary(e, how, a.high), a.nan};
 }
 
 static bounds real_modulo(emit *e, bounds a, bounds b) {
@@ -258,22 +270,32 @@ static bounds real_absolute(emit *e, bounds a) {
 
 static bounds real_bounds(emit *e, expr_op op, bounds a, bounds b) {
   switch (op) {
-  case EXPR_ADD: return real_sum(e, a, b);
-  case EXPR_SUB: return real_sum(e, a, real_negative(e, b));
-  case EXPR_MUL: return real_product(e, a, b);
-  case EXPR_DIV: return real_quotient(e, a, b);
-  case EXPR_MOD: return real_modulo(e, a, b);
-  case EXPR_NEG: return real_negative(e, a);
-  case EXPR_ABS: return real_absolute(e, a);
+  case EXPR_ADD:
+    return real_sum(e, a, b);
+  case EXPR_SUB:
+    return real_sum(e, a, real_negative(e, b));
+  case EXPR_MUL:
+    return real_product(e, a, b);
+  case EXPR_DIV:
+    return real_quotient(e, a, b);
+  case EXPR_MOD:
+    return real_modulo(e, a, b);
+  case EXPR_NEG:
+    return real_negative(e, a);
+  case EXPR_ABS:
+    return real_absolute(e, a);
   case EXPR_MIN:
     return (bounds){smaller(e, a.low, b.low), smaller(e, a.high, b.high),
                     emit_or(e, a.nan, b.nan)};
   case EXPR_MAX:
     return (bounds){larger(e, a.low, b.low), larger(e, a.high, b.high),
                     emit_or(e, a.nan, b.nan)};
-  case EXPR_FLOOR: return rounded(e, "llvm.floor", a);
-  case EXPR_CEIL: return rounded(e, "llvm.ceil", a);
-  default: abort(); /* what is not exact never stands in a mask */
+  case EXPR_FLOOR:
+    return rounded(e, "llvm.floor", a);
+  case EXPR_CEIL:
+    return rounded(e, "llvm.ceil", a);
+  default:
+    abort(); /* what is not exact never stands in a mask */
   }
 }
 
@@ -294,28 +316,33 @@ static bounds equal_bounds(const emit *e, bounds a, bounds b) {
 static bounds order_bounds(const emit *e, emit_relation relation, bounds a,
                            bounds b) {
   ref numbers = emit_not(e, emit_or(e, a.nan, b.nan));
-  return pair(e, emit_and(e, emit_compare(e, relation, a.high, b.low),
-                          numbers),
+  return pair(e, emit_and(e, emit_compare(e, relation, a.high, b.low), numbers),
               emit_compare(e, relation, a.low, b.high));
 }
 
 static bounds compare_bounds(const emit *e, expr_op op, bounds a, bounds b) {
   switch (op) {
-  case EXPR_EQ: return equal_bounds(e, a, b);
-  case EXPR_NE: return negated(e, equal_bounds(e, a, b));
-  case EXPR_LT: return order_bounds(e, IS_LESS, a, b);
-  case EXPR_LE: return order_bounds(e, IS_LESS_EQUAL, a, b);
-  case EXPR_GT: return order_bounds(e, IS_LESS, b, a);
-  case EXPR_GE: return order_bounds(e, IS_LESS_EQUAL, b, a);
-  default: abort();
+  case EXPR_EQ:
+    return equal_bounds(e, a, b);
+  case EXPR_NE:
+    return negated(e, equal_bounds(e, a, b));
+  case EXPR_LT:
+    return order_bounds(e, IS_LESS, a, b);
+  case EXPR_LE:
+    return order_bounds(e, IS_LESS_EQUAL, a, b);
+  case EXPR_GT:
+    return order_bounds(e, IS_LESS, b, a);
+  case EXPR_GE:
+    return order_bounds(e, IS_LESS_EQUAL, b, a);
+  default:
+    abort();
   }
 }
 
 /* ---- trees --------------------------------------------------------------- */
 
 static bounds as_real(const emit *e, bounds a) {
-  if (emit_is_float(a.low))
-    return a;
+  if (emit_is_float(a.low)) return a;
   return (bounds){emit_convert(e, LLVMSIToFP, a.low, e->f32),
                   emit_convert(e, LLVMSIToFP, a.high, e->f32), a.nan};
 }
@@ -354,26 +381,28 @@ static bounds hash_bounds(build *b, box *x, const expr *tree) {
 static bounds leaf_bounds(build *b, box *x, const expr *tree) {
   const emit *e = &b->emit;
   switch (tree->op) {
-  case EXPR_I_: return x->i;
-  case EXPR_J_: return x->j;
-  case EXPR_INPUT: return input_bounds(b, x, tree);
+  case EXPR_I_:
+    return x->i;
+  case EXPR_J_:
+    return x->j;
+  case EXPR_INPUT:
+    return input_bounds(b, x, tree);
   case EXPR_TRUTH:
   case EXPR_REAL: {
     ref leaf = expression_value(b, &x->site, tree);
     bool nan = tree->op == EXPR_REAL && isnan(tree->real);
     return (bounds){leaf, leaf, emit_truth(e, nan)};
   }
-  default: return word_bounds(e, expression_value(b, &x->site, tree));
+  default:
+    return word_bounds(e, expression_value(b, &x->site, tree));
   }
 }
 
 static bounds operator_bounds(build *b, box *x, const expr *tree) {
   emit *e = &b->emit;
   bounds first = bounds_of(b, x, tree->arg[0]), second = first;
-  if (tree->op == EXPR_NOT)
-    return negated(e, first);
-  if (tree->count > 1)
-    second = bounds_of(b, x, tree->arg[1]);
+  if (tree->op == EXPR_NOT) return negated(e, first);
+  if (tree->count > 1) second = bounds_of(b, x, tree->arg[1]);
   if (tree->op == EXPR_AND || tree->op == EXPR_OR) {
     ref (*both)(const emit *, ref, ref) =
         tree->op == EXPR_AND ? emit_and : emit_or;
@@ -394,10 +423,8 @@ static bounds operator_bounds(build *b, box *x, const expr *tree) {
 
 bounds bounds_of(build *b, box *x, const expr *tree) {
   build_locate(b, tree->at);
-  if (tree->op == EXPR_HASH)
-    return hash_bounds(b, x, tree);
-  if (tree->op == EXPR_CHOOSE)
-    return choose_bounds(b, x, tree);
+  if (tree->op == EXPR_HASH) return hash_bounds(b, x, tree);
+  if (tree->op == EXPR_CHOOSE) return choose_bounds(b, x, tree);
   if (tree->op == EXPR_INPUT || tree->count == 0)
     return leaf_bounds(b, x, tree);
   return operator_bounds(b, x, tree);

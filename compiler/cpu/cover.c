@@ -10,14 +10,19 @@
 static void call_range(build *b, box *x, const expr *tree, ref axis, ref first,
                        ref last) {
   const emit *e = &b->emit;
-  ref_type type[] = {e->pointer, e->i32, e->i32, e->pointer,
-                     e->i32, e->i32, e->pointer, e->pointer};
-  ref argument[] = {x->site.env, emit_word(e, tree->integer), axis, x->at,
+  ref_type type[] = {e->pointer, e->i32, e->i32,     e->pointer,
+                     e->i32,     e->i32, e->pointer, e->pointer};
+  ref argument[] = {x->site.env,
+                    emit_word(e, tree->integer),
+                    axis,
+                    x->at,
                     emit_convert(e, LLVMTrunc, first, e->i32),
-                    emit_convert(e, LLVMTrunc, last, e->i32), x->low, x->high};
-  ref entry = emit_load(e, e->pointer,
-                        emit_offset(e, x->site.env,
-                                    (int64_t)offsetof(dil_env, range)), 8);
+                    emit_convert(e, LLVMTrunc, last, e->i32),
+                    x->low,
+                    x->high};
+  ref entry = emit_load(
+      e, e->pointer,
+      emit_offset(e, x->site.env, (int64_t)offsetof(dil_env, range)), 8);
   LLVMBuildCall2(e->builder, LLVMFunctionType(e->nothing, type, 8, false),
                  entry, argument, 8, "");
 }
@@ -36,9 +41,9 @@ static bounds range_bounds(build *b, box *x, bool real) {
     return (bounds){emit_convert(e, LLVMFPToSI, low, e->i64),
                     emit_convert(e, LLVMFPToSI, high, e->i64), none};
   }
-  ref all = emit_and(
-      e, emit_compare(e, IS_EQUAL, low, emit_double(e, -INFINITY)),
-      emit_compare(e, IS_EQUAL, high, emit_double(e, INFINITY)));
+  ref all =
+      emit_and(e, emit_compare(e, IS_EQUAL, low, emit_double(e, -INFINITY)),
+               emit_compare(e, IS_EQUAL, high, emit_double(e, INFINITY)));
   return (bounds){emit_convert(e, LLVMFPTrunc, low, e->f32),
                   emit_convert(e, LLVMFPTrunc, high, e->f32), all};
 }
@@ -109,9 +114,11 @@ static void cover_predicate(build *b, box *x, int index) {
   }
   branch_block open;
   branch_begin(e, &open, "masks", kept.high);
+  exact_begin(b, &x->mode);
   bounds mask = bounds_of(b, x, b->plan->predicate[index]);
-  ref both = verdict(b, (bounds){emit_and(e, kept.low, mask.low), mask.high,
-                                 mask.nan});
+  ref both = verdict(
+      b, (bounds){emit_and(e, kept.low, mask.low), mask.high, mask.nan});
+  exact_end(b, &x->mode);
   branch_end(e, &open);
   emit_return(e, branch_merge(e, &open, both, emit_word(e, DIL_EMPTY)));
 }
@@ -134,10 +141,9 @@ static void cases_begin(build *b, ref number, int count, ref other,
 
 static bounds position_bounds(build *b, int low, int high) {
   const emit *e = &b->emit;
-  return (bounds){
-      emit_convert(e, LLVMSExt, emit_parameter(e, low), e->i64),
-      emit_convert(e, LLVMSExt, emit_parameter(e, high), e->i64),
-      emit_truth(e, false)};
+  return (bounds){emit_convert(e, LLVMSExt, emit_parameter(e, low), e->i64),
+                  emit_convert(e, LLVMSExt, emit_parameter(e, high), e->i64),
+                  emit_truth(e, false)};
 }
 
 void cover_function(build *b) {
@@ -146,14 +152,14 @@ void cover_function(build *b) {
   box x;
   emit_function(e, "cover", 'w', "wpwwww");
   x.at = emit_room(e, e->i32, DIL_RANK_MAX, 16);
+  x.mode = exact_open(b);
   x.low = emit_room(e, e->f64, 1, 8);
   x.high = emit_room(e, e->f64, 1, 8);
   site_open(b, &x.site, emit_parameter(e, 1));
   x.i = position_bounds(b, 2, 3);
   x.j = position_bounds(b, 4, 5);
   int count = b->plan->table.predicate_count;
-  cases_begin(b, emit_parameter(e, 0), count, emit_word(e, DIL_PARTIAL),
-              block);
+  cases_begin(b, emit_parameter(e, 0), count, emit_word(e, DIL_PARTIAL), block);
   for (int i = 0; i < count; i++) {
     LLVMPositionBuilderAtEnd(e->builder, block[i]);
     cover_predicate(b, &x, i);

@@ -9,8 +9,7 @@
 static void write_tiles(build *b) {
   tile_qk(b);
   tile_softmax(b, false);
-  if (b->plan->table.dropout > 0)
-    tile_softmax(b, true);
+  if (b->plan->table.dropout > 0) tile_softmax(b, true);
   tile_pv(b);
   for (int chain = 0; chain < b->plan->table.chain_count; chain++)
     tile_modify(b, chain);
@@ -20,18 +19,15 @@ static void write_tiles(build *b) {
 static void write_rows(build *b) {
   row_qk(b);
   row_softmax(b, false);
-  if (b->plan->table.dropout > 0)
-    row_softmax(b, true);
+  if (b->plan->table.dropout > 0) row_softmax(b, true);
   row_pv(b);
   for (int chain = 0; chain < b->plan->table.chain_count; chain++)
     row_modify(b, chain);
 }
 
 static void write_questions(build *b) {
-  if (b->plan->table.predicate_count > 0)
-    cover_function(b);
-  if (b->plan->table.input_count > 0)
-    dimension_function(b);
+  if (b->plan->table.predicate_count > 0) cover_function(b);
+  if (b->plan->table.input_count > 0) dimension_function(b);
 }
 
 /* Whole register blocks of keys, so that only a last tile has a tail; but the
@@ -39,8 +35,7 @@ static void write_questions(build *b) {
 static int tile_keys(const build *b) {
   const dil_table *table = &b->plan->table;
   for (int p = 0; p < table->predicate_count; p++)
-    if (table->predicates[p].masked)
-      return table->tile_keys;
+    if (table->predicates[p].masked) return table->tile_keys;
   return table->tile_keys - table->tile_keys % b->isa->key_block;
 }
 
@@ -57,13 +52,11 @@ static dil_status unknown(const char *name) {
 }
 
 static dil_status too_old(void) {
-  return dil_fail(DIL_ENVIRONMENT,
-                  "this processor lacks AVX2, FMA or F16C");
+  return dil_fail(DIL_ENVIRONMENT, "this processor lacks AVX2, FMA or F16C");
 }
 
 static dil_status compile(const backend_request *request, backend_code *out) {
-  build b = {.isa = request->isa != NULL ? isa_find(request->isa)
-                                         : isa_host()};
+  build b = {.isa = request->isa != NULL ? isa_find(request->isa) : isa_host()};
   if (b.isa == NULL)
     return request->isa != NULL ? unknown(request->isa) : too_old();
   dil_status status = build_open(&b, request);
@@ -82,21 +75,21 @@ static dil_status compile(const backend_request *request, backend_code *out) {
 
 static const char *host(void) {
   const isa *set = isa_host();
-  if (set == NULL)
-    too_old();
+  if (set == NULL) too_old();
   return set != NULL ? set->name : NULL;
 }
 
 static dil_status can(const char *name) {
   const isa *set = isa_find(name);
-  if (set == NULL)
-    return unknown(name);
+  if (set == NULL) return unknown(name);
   if (!set->present())
     return dil_fail(DIL_ENVIRONMENT, "this processor has no %s", name);
   return DIL_OK;
 }
 
-static const char *versions(void) { return "LLVM " LLVM_VERSION_STRING; }
+static const char *versions(void) {
+  return "LLVM " LLVM_VERSION_STRING;
+}
 
 const backend *dil_backend_init(void);
 const backend *dil_backend_init(void) {

@@ -12,21 +12,21 @@
 /* ---- isa.c --------------------------------------------------------------- */
 
 typedef struct isa {
-  const char *name;       /* as a user says it */
-  const char *processor;  /* LLVM's names of what may be used */
+  const char *name;      /* as a user says it */
+  const char *processor; /* LLVM's names of what may be used */
   const char *features;
-  bool (*present)(void);  /* on this machine */
-  int width;              /* floats in a vector register */
-  int parts;              /* registers that hold the lanes of a tile */
-  int key_block;          /* keys of a register block of Q K^T */
-  int value_block;        /* dimensions of a register block of P V */
-  bool scales_by_power;   /* has vscalefps: x * 2^n in one instruction */
-  bool dot_bf16;          /* has vdpbf16ps: pairs of bf16 into f32 */
+  bool (*present)(void); /* on this machine */
+  int width;             /* floats in a vector register */
+  int parts;             /* registers that hold the lanes of a tile */
+  int key_block;         /* keys of a register block of Q K^T */
+  int value_block;       /* dimensions of a register block of P V */
+  bool scales_by_power;  /* has vscalefps: x * 2^n in one instruction */
+  bool dot_bf16;         /* has vdpbf16ps: pairs of bf16 into f32 */
 } isa;
 
 #define ISA_NAMES "avx2, avx512 and avx512bf16" /* as messages list them */
-const isa *isa_find(const char *name); /* NULL: unknown */
-const isa *isa_host(void);             /* the last one present; NULL: none */
+const isa *isa_find(const char *name);          /* NULL: unknown */
+const isa *isa_host(void); /* the last one present; NULL: none */
 
 /* ---- cpu.c, object.c ----------------------------------------------------- */
 
@@ -35,10 +35,10 @@ typedef struct build {
   const isa *isa;
   const plan *plan;
   int lanes, pack;
-  int exp_degree;         /* of the polynomial behind softmax weights */
+  int exp_degree; /* of the polynomial behind softmax weights */
   LLVMTargetMachineRef machine;
   LLVMTargetDataRef layout;
-  char *complaint;        /* LLVM's first error; NULL: none */
+  char *complaint; /* LLVM's first error; NULL: none */
 } build;
 
 /* Opens a context and a module for the request; build_close drops all. */
@@ -56,6 +56,7 @@ enum { PARTS_MAX = 4, CELL = 4 }; /* bytes of an f32 or a pair of bf16 */
 
 /* A row of lanes in memory: its size, and its registers in and out. */
 int64_t tile_row_bytes(const build *b);
+ref tile_row_at(const build *b, ref rows, ref index);
 void tile_load_row(const build *b, ref_type type, ref place, ref *row);
 void tile_store_row(const build *b, ref const *row, ref place);
 
@@ -72,7 +73,9 @@ ref lanes_before(build *b, ref count);
 ref softmax_weight(build *b, ref score, ref c2, ref shift);
 /* From the running maximum and the tile's: the new one, the factor alpha for
  * what was summed before, and bias - maximum, safe when all is -inf. */
-typedef struct softmax_turn { ref maximum, alpha, shift; } softmax_turn;
+typedef struct softmax_turn {
+  ref maximum, alpha, shift;
+} softmax_turn;
 softmax_turn softmax_turn_of(build *b, ref before, ref mx, ref c2, ref bias);
 
 /* ---- math.c: functions over lanes ---------------------------------------- */
@@ -96,7 +99,10 @@ typedef struct site {
   ref env, i, j, score;
   ref b, h, batch, queries, keys;
   site_input input[DIL_INPUT_MAX];
-  struct { const expr *x; ref value; } ready[SITE_READY_MAX];
+  struct {
+    const expr *x;
+    ref value;
+  } ready[SITE_READY_MAX];
   int ready_count;
 } site;
 
@@ -115,16 +121,27 @@ int element_bytes(dil_dtype dtype);
 /* ---- dropout.c ----------------------------------------------------------- */
 
 typedef struct dropout {
-  ref t[PARTS_MAX];     /* lanes in a tile, one scalar in a row */
-  ref j;                /* the keys' positions, in memory */
-  ref words, quad;      /* four rows of random lanes, and j >> 2 of theirs */
-  ref head, batch, key[2];
+  ref t; /* a row of lanes in memory; in a row kernel, a word */
+  ref j; /* the keys' positions, in memory */
+  ref env;
+  ref function;    /* fills `words` for one quad of keys */
+  ref words, quad; /* four rows of random lanes, and j >> 2 of theirs */
 } dropout;
 
+void dropout_open(build *b, dropout *d); /* before the function that uses it */
 void dropout_tile(build *b, dropout *d, ref t, ref j, ref env);
 void dropout_row(build *b, dropout *d, ref key, ref *weight);
-void dropout_open_row(build *b, dropout *d, ref t, ref env);
 ref dropout_lanes(build *b, dropout *d, ref j, ref weight);
+
+/* ---- exact.c ------------------------------------------------------------- */
+
+typedef struct exact {
+  ref before, during;
+} exact; /* stack places */
+
+exact exact_open(build *b); /* in a function's first block */
+void exact_begin(build *b, const exact *x);
+void exact_end(build *b, const exact *x);
 
 /* ---- modify.c: final scores and predicates ------------------------------- */
 
@@ -136,13 +153,14 @@ void row_modify(build *b, int chain);
 /* Of i64 or f32 values; of conditions, whether all hold and whether some do. */
 typedef struct bounds {
   ref low, high;
-  ref nan;              /* i1: a value may be NaN */
+  ref nan; /* i1: a value may be NaN */
 } bounds;
 
 typedef struct box {
-  site site;            /* its i and j are not used */
+  site site; /* its i and j are not used */
   bounds i, j;
-  ref at, low, high;    /* stack places for calls of dil_env.range */
+  ref at, low, high; /* stack places for calls of dil_env.range */
+  exact mode;
 } box;
 
 bounds bounds_of(build *b, box *x, const expr *tree);

@@ -12,8 +12,8 @@ static void multiply_wide(build *b, ref x, uint32_t factor, ref *low,
                           ref *high) {
   const emit *e = &b->emit;
   int64_t lower = 0xffffffff;
-  ref pairs = LLVMBuildBitCast(e->builder, x,
-                               emit_vector(e->i64, e->width / 2), "");
+  ref pairs =
+      LLVMBuildBitCast(e->builder, x, emit_vector(e->i64, e->width / 2), "");
   ref even = emit_mul(e, emit_and(e, pairs, emit_long(e, lower)),
                       emit_long(e, factor));
   ref odd = emit_mul(e, emit_shift_right(e, pairs, 32), emit_long(e, factor));
@@ -40,17 +40,14 @@ static void philox(build *b, ref *counter, ref const *key) {
              carried, 6);
   multiply_wide(b, turn.carried[0], 0xD2511F53, &low[0], &high[0]);
   multiply_wide(b, turn.carried[2], 0xCD9E8D57, &low[1], &high[1]);
-  next[0] = emit_xor(e, emit_xor(e, high[1], turn.carried[1]),
-                     turn.carried[4]);
+  next[0] = emit_xor(e, emit_xor(e, high[1], turn.carried[1]), turn.carried[4]);
   next[1] = low[1];
-  next[2] = emit_xor(e, emit_xor(e, high[0], turn.carried[3]),
-                     turn.carried[5]);
+  next[2] = emit_xor(e, emit_xor(e, high[0], turn.carried[3]), turn.carried[5]);
   next[3] = low[0];
   next[4] = emit_add(e, turn.carried[4], emit_word(e, 0x9E3779B9));
   next[5] = emit_add(e, turn.carried[5], emit_word(e, 0xBB67AE85));
   loop_end(e, &turn, next);
-  for (int i = 0; i < 4; i++)
-    counter[i] = turn.carried[i];
+  for (int i = 0; i < 4; i++) counter[i] = turn.carried[i];
 }
 
 /* Weights that stay are divided by 1 - P, the others are 0. */
@@ -62,81 +59,96 @@ static ref keep_weight(build *b, ref weight, ref word) {
                      emit_mul(e, weight, emit_real(e, 1 / (1 - share))));
 }
 
-static void load_keys(build *b, dropout *d, ref env) {
+/* Counter and key of a call, but for the positions. */
+typedef struct stream {
+  ref batch, head, key[2];
+} stream;
+
+static stream stream_of(build *b, ref env) {
   const emit *e = &b->emit;
-  struct { ref *into; size_t offset; } field[] = {
-      {&d->batch, offsetof(dil_env, batch)},
-      {&d->head, offsetof(dil_env, head)},
-      {&d->key[0], offsetof(dil_env, seed_low)},
-      {&d->key[1], offsetof(dil_env, seed_high)},
-  };
+  ref word[4];
+  static const size_t offset[4] = {
+      offsetof(dil_env, batch), offsetof(dil_env, head),
+      offsetof(dil_env, seed_low), offsetof(dil_env, seed_high)};
   for (int i = 0; i < 4; i++)
-    *field[i].into = emit_load(e, e->i32,
-                               emit_offset(e, env, (int64_t)field[i].offset),
-                               CELL);
+    word[i] =
+        emit_load(e, e->i32, emit_offset(e, env, (int64_t)offset[i]), CELL);
+  return (stream){word[0], word[1], {word[2], word[3]}};
 }
 
 /* ---- tiles --------------------------------------------------------------- */
 
+/* void dropout_words(words, t, quad, env): four rows of random lanes, one a
+ * key of the quad j >> 2. Stands once in the module: it is long. */
+static ref words_function(build *b) {
+  emit *e = &b->emit;
+  ref t[PARTS_MAX];
+  emit_function(e, "dropout_words", 'v', "ppwp");
+  LLVMSetLinkage(e->function, LLVMInternalLinkage);
+  stream from = stream_of(b, emit_parameter(e, 3));
+  tile_load_row(b, emit_vector(e->i32, e->width), emit_parameter(e, 1), t);
+  for (int part = 0; part < b->isa->parts; part++) {
+    ref counter[4] = {emit_parameter(e, 2), t[part], from.head, from.batch};
+    philox(b, counter, from.key);
+    for (int word = 0; word < 4; word++)
+      emit_store(e, counter[word],
+                 emit_offset(e, emit_parameter(e, 0),
+                             word * tile_row_bytes(b) + part * e->width * CELL),
+                 (unsigned)e->width * CELL);
+  }
+  emit_return(e, NULL);
+  return e->function;
+}
+
+void dropout_open(build *b, dropout *d) {
+  d->function = words_function(b);
+}
+
 void dropout_tile(build *b, dropout *d, ref t, ref j, ref env) {
   const emit *e = &b->emit;
+  d->t = t;
   d->j = j;
+  d->env = env;
   d->words = emit_room(e, e->i32, 4 * b->lanes, 64);
   d->quad = emit_room(e, e->i32, 1, CELL);
   emit_store(e, emit_word(e, -1), d->quad, CELL); /* no j has it */
-  tile_load_row(b, emit_vector(e->i32, e->width), t, d->t);
-  load_keys(b, d, env);
 }
 
-/* Four keys in a row share their random words: made when j >> 2 changes. */
+/* Keys in a row share their quad: its words are made when j >> 2 changes. */
 static void refresh_words(build *b, dropout *d, ref quad) {
   emit *e = &b->emit;
   branch_block fresh;
-  branch_begin(e, &fresh, "fresh",
-               emit_compare(e, IS_UNEQUAL, quad,
-                            emit_load(e, e->i32, d->quad, CELL)));
+  ref argument[] = {d->words, d->t, quad, d->env};
+  branch_begin(
+      e, &fresh, "fresh",
+      emit_compare(e, IS_UNEQUAL, quad, emit_load(e, e->i32, d->quad, CELL)));
   emit_store(e, quad, d->quad, CELL);
-  for (int part = 0; part < b->isa->parts; part++) {
-    ref counter[4] = {quad, d->t[part], d->head, d->batch};
-    philox(b, counter, d->key);
-    for (int word = 0; word < 4; word++)
-      emit_store(e, counter[word],
-                 emit_offset(e, d->words, word * tile_row_bytes(b) +
-                                              part * e->width * CELL),
-                 (unsigned)e->width * CELL);
-  }
+  LLVMBuildCall2(e->builder, LLVMGlobalGetValueType(d->function), d->function,
+                 argument, 4, "");
   branch_end(e, &fresh);
 }
 
 void dropout_row(build *b, dropout *d, ref key, ref *weight) {
   emit *e = &b->emit;
   ref word[PARTS_MAX];
-  ref j = emit_load(e, e->i32,
-                    emit_at(e, d->j, emit_mul(e, key, emit_long(e, CELL))),
-                    CELL);
+  ref j = emit_load(
+      e, e->i32, emit_at(e, d->j, emit_mul(e, key, emit_long(e, CELL))), CELL);
   refresh_words(b, d, emit_shift_right(e, j, 2));
-  ref which = emit_convert(e, LLVMZExt, emit_and(e, j, emit_word(e, 3)),
-                           e->i64);
+  ref which =
+      emit_convert(e, LLVMZExt, emit_and(e, j, emit_word(e, 3)), e->i64);
   tile_load_row(b, emit_vector(e->i32, e->width),
-                emit_at(e, d->words, emit_mul(e, which,
-                                              emit_long(e,
-                                                        tile_row_bytes(b)))),
-                word);
+                tile_row_at(b, d->words, which), word);
   for (int part = 0; part < b->isa->parts; part++)
     weight[part] = keep_weight(b, weight[part], word[part]);
 }
 
 /* ---- rows ---------------------------------------------------------------- */
 
-void dropout_open_row(build *b, dropout *d, ref t, ref env) {
-  d->t[0] = t;
-  load_keys(b, d, env);
-}
-
 ref dropout_lanes(build *b, dropout *d, ref j, ref weight) {
   emit *e = &b->emit;
-  ref counter[4] = {emit_shift_right(e, j, 2), d->t[0], d->head, d->batch};
-  philox(b, counter, d->key);
+  stream from = stream_of(b, d->env);
+  ref counter[4] = {emit_shift_right(e, j, 2), d->t, from.head, from.batch};
+  philox(b, counter, from.key);
   ref which = emit_and(e, j, emit_word(e, 3)), word = counter[0];
   for (int i = 1; i < 4; i++)
     word = emit_select(e, emit_compare(e, IS_EQUAL, which, emit_word(e, i)),

@@ -8,11 +8,17 @@
 
 static ref_type type_of_letter(const emit *e, char letter) {
   switch (letter) {
-  case 'p': return e->pointer;
-  case 'l': return e->i64;
-  case 'w': return e->i32;
-  case 'f': return e->f32;
-  default: assert(letter == 'v'); return e->nothing;
+  case 'p':
+    return e->pointer;
+  case 'l':
+    return e->i64;
+  case 'w':
+    return e->i32;
+  case 'f':
+    return e->f32;
+  default:
+    assert(letter == 'v');
+    return e->nothing;
   }
 }
 
@@ -25,8 +31,7 @@ static void function_attributes(emit *e) {
   ref f = e->function;
   LLVMAddTargetDependentFunctionAttr(f, "target-cpu", e->processor);
   LLVMAddTargetDependentFunctionAttr(f, "target-features", e->features);
-  LLVMAddTargetDependentFunctionAttr(f, "prefer-vector-width",
-                                     e->vector_bits);
+  LLVMAddTargetDependentFunctionAttr(f, "prefer-vector-width", e->vector_bits);
   LLVMAddTargetDependentFunctionAttr(f, "min-legal-vector-width",
                                      e->vector_bits);
   LLVMAddAttributeAtIndex(f, (LLVMAttributeIndex)LLVMAttributeFunctionIndex,
@@ -34,9 +39,8 @@ static void function_attributes(emit *e) {
 }
 
 static void function_lines(emit *e, const char *name) {
-  LLVMMetadataRef none =
-      LLVMDIBuilderCreateSubroutineType(e->lines, e->file, NULL, 0,
-                                        LLVMDIFlagZero);
+  LLVMMetadataRef none = LLVMDIBuilderCreateSubroutineType(
+      e->lines, e->file, NULL, 0, LLVMDIFlagZero);
   e->scope = LLVMDIBuilderCreateFunction(
       e->lines, e->file, name, strlen(name), name, strlen(name), e->file,
       e->line, none, false, true, e->line, LLVMDIFlagZero, true);
@@ -55,11 +59,9 @@ void emit_function(emit *e, const char *name, char result,
       e->module, name,
       LLVMFunctionType(type_of_letter(e, result), type, count, false));
   function_attributes(e);
-  LLVMPositionBuilderAtEnd(
-      e->builder,
-      LLVMAppendBasicBlockInContext(e->context, e->function, "entry"));
-  if (e->lines != NULL)
-    function_lines(e, name);
+  LLVMPositionBuilderAtEnd(e->builder, LLVMAppendBasicBlockInContext(
+                                           e->context, e->function, "entry"));
+  if (e->lines != NULL) function_lines(e, name);
 }
 
 ref emit_parameter(const emit *e, int index) {
@@ -79,8 +81,7 @@ void emit_return(emit *e, ref result) {
 }
 
 void emit_locate(emit *e, unsigned line, unsigned column) {
-  if (e->lines == NULL)
-    return;
+  if (e->lines == NULL) return;
   LLVMSetCurrentDebugLocation2(
       e->builder, LLVMDIBuilderCreateDebugLocation(e->context, line, column,
                                                    e->scope, NULL));
@@ -108,7 +109,9 @@ ref emit_truth(const emit *e, bool truth) {
   return LLVMConstInt(e->i1, truth, false);
 }
 
-ref emit_zero(ref_type type) { return LLVMConstNull(type); }
+ref emit_zero(ref_type type) {
+  return LLVMConstNull(type);
+}
 
 ref_type emit_vector(ref_type element, int lanes) {
   return LLVMVectorType(element, (unsigned)lanes);
@@ -129,16 +132,14 @@ bool emit_is_float(ref value) {
 }
 
 ref_type emit_type_like(ref_type element, ref like) {
-  if (!emit_is_vector(like))
-    return element;
+  if (!emit_is_vector(like)) return element;
   return LLVMVectorType(element, LLVMGetVectorSize(LLVMTypeOf(like)));
 }
 
 ref emit_iota(const emit *e) {
   ref lane[64];
   assert(e->width <= 64);
-  for (int i = 0; i < e->width; i++)
-    lane[i] = emit_word(e, i);
+  for (int i = 0; i < e->width; i++) lane[i] = emit_word(e, i);
   return LLVMConstVector(lane, (unsigned)e->width);
 }
 
@@ -187,6 +188,12 @@ void emit_store_masked(emit *e, ref value, ref place, ref mask,
 
 static LLVMBasicBlockRef block_new(emit *e, const char *name) {
   return LLVMAppendBasicBlockInContext(e->context, e->function, name);
+}
+
+void emit_block(emit *e, const char *name) {
+  LLVMBasicBlockRef next = block_new(e, name);
+  LLVMBuildBr(e->builder, next);
+  LLVMPositionBuilderAtEnd(e->builder, next);
 }
 
 void loop_begin(emit *e, loop *l, const char *name, ref first, ref end,

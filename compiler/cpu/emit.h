@@ -20,13 +20,13 @@ typedef struct emit {
   LLVMContextRef context;
   LLVMModuleRef module;
   LLVMBuilderRef builder;
-  ref function;             /* the one being written */
+  ref function;                                   /* the one being written */
   const char *processor, *features, *vector_bits; /* attributes of all */
-  int width;                /* lanes of a vector register */
+  int width; /* lanes of a vector register */
   ref_type nothing, i1, i8, i16, i32, i64, f16, f32, f64, pointer;
-  LLVMDIBuilderRef lines;   /* NULL: no debug information */
+  LLVMDIBuilderRef lines; /* NULL: no debug information */
   LLVMMetadataRef file, unit, scope;
-  unsigned line, column;    /* of the pattern in the .dil file */
+  unsigned line, column; /* of the pattern in the .dil file */
 } emit;
 
 /* ---- functions ----------------------------------------------------------- */
@@ -54,7 +54,7 @@ bool emit_is_float(ref value); /* its elements */
 ref_type emit_element(ref_type type);
 /* `element`, or the vector of it that `like` is. */
 ref_type emit_type_like(ref_type element, ref like);
-ref emit_iota(const emit *e);  /* i32 0, 1, ... width - 1 */
+ref emit_iota(const emit *e); /* i32 0, 1, ... width - 1 */
 
 /* ---- memory -------------------------------------------------------------- */
 
@@ -67,13 +67,17 @@ ref emit_room(const emit *e, ref_type type, int64_t count, unsigned align);
 /* Lanes where `mask` holds; the others are not touched and read as 0. */
 ref emit_load_masked(emit *e, ref_type type, ref place, ref mask,
                      unsigned align);
-void emit_store_masked(emit *e, ref value, ref place, ref mask,
-                       unsigned align);
+void emit_store_masked(emit *e, ref value, ref place, ref mask, unsigned align);
 
 /* ---- arithmetic ---------------------------------------------------------- */
 
 typedef enum emit_relation {
-  IS_EQUAL, IS_UNEQUAL, IS_LESS, IS_LESS_EQUAL, IS_GREATER, IS_GREATER_EQUAL,
+  IS_EQUAL,
+  IS_UNEQUAL,
+  IS_LESS,
+  IS_LESS_EQUAL,
+  IS_GREATER,
+  IS_GREATER_EQUAL,
   RELATION_COUNT
 } emit_relation;
 
@@ -97,8 +101,8 @@ ref emit_below(const emit *e, ref a, ref b); /* as unsigned numbers */
 ref emit_select(const emit *e, ref condition, ref yes, ref no);
 /* a > b ? a : b, so that a NaN in a gives b. */
 ref emit_greater(const emit *e, ref a, ref b);
-ref emit_lesser(const emit *e, ref a, ref b); /* a < b ? a : b */
-ref emit_fma(emit *e, ref a, ref b, ref c);   /* a * b + c */
+ref emit_lesser(const emit *e, ref a, ref b);              /* a < b ? a : b */
+ref emit_fma(emit *e, ref a, ref b, ref c);                /* a * b + c */
 ref emit_bits(const emit *e, ref value, ref_type element); /* same size */
 ref emit_convert(const emit *e, LLVMOpcode how, ref value, ref_type element);
 ref emit_shuffle(const emit *e, ref a, ref b, const int *lane, int count);
@@ -113,6 +117,9 @@ ref emit_sum(const emit *e, ref vector);
 ref emit_largest(const emit *e, ref vector);
 
 /* ---- control ------------------------------------------------------------- */
+
+/* Goes on in a new block. */
+void emit_block(emit *e, const char *name);
 
 enum { LOOP_CARRIED_MAX = 64 };
 

@@ -25,8 +25,7 @@ static ref scale_by_power(build *b, ref x, ref n) {
 /* The nearest integers, as such; 0x80000000 for what has none. */
 static ref nearest_words(build *b, ref x) {
   assert(b->emit.width == 8);
-  return emit_intrinsic(&b->emit, "llvm.x86.avx.cvt.ps2dq.256", NULL, 0, &x,
-                        1);
+  return emit_intrinsic(&b->emit, "llvm.x86.avx.cvt.ps2dq.256", NULL, 0, &x, 1);
 }
 
 /* Minimax polynomials of 2^r on [-1/2, 1/2] whose first coefficient is 1
@@ -42,8 +41,7 @@ ref math_power(build *b, ref x, int degree) {
   if (b->isa->scales_by_power) {
     ref n = emit_unary(e, "llvm.roundeven", x);
     ref r = emit_sub(e, x, n);
-    return scale_by_power(b, polynomial(b, r, power_of_two[degree], degree),
-                          n);
+    return scale_by_power(b, polynomial(b, r, power_of_two[degree], degree), n);
   }
   /* The exponent is added as bits. -inf and all that is too small give 0; a
    * NaN has the integer 0x80000000, whose low bits leave it as it is. */
@@ -72,9 +70,14 @@ static ref scale_twice(build *b, ref x, ref n) {
  * result is 0 or inf in any case; they keep n small and infinities out. */
 ref math_exp(build *b, ref x) {
   emit *e = &b->emit;
-  static const double p[] = {1, 1, 5.0000001201e-1, 1.6666665459e-1,
-                             4.1665795894e-2, 8.3334519073e-3,
-                             1.3981999507e-3, 1.9875691500e-4};
+  static const double p[] = {1,
+                             1,
+                             5.0000001201e-1,
+                             1.6666665459e-1,
+                             4.1665795894e-2,
+                             8.3334519073e-3,
+                             1.3981999507e-3,
+                             1.9875691500e-4};
   x = emit_select(e, emit_compare(e, IS_GREATER, x, emit_real(e, 89)),
                   emit_real(e, 89), x);
   x = emit_select(e, emit_compare(e, IS_LESS, x, emit_real(e, -105)),
@@ -84,24 +87,22 @@ ref math_exp(build *b, ref x) {
   ref r = emit_fma(e, n, emit_real(e, -0x1.62e400p-1), x);
   r = emit_fma(e, n, emit_real(e, -0x1.7f7d1cp-20), r);
   ref result = polynomial(b, r, p, 7);
-  if (b->isa->scales_by_power)
-    return scale_by_power(b, result, n);
+  if (b->isa->scales_by_power) return scale_by_power(b, result, n);
   return scale_twice(b, result, nearest_words(b, n));
 }
 
 /* Cephes logf: x = m 2^n with m in [sqrt(1/2), sqrt 2). */
 ref math_log(build *b, ref x) {
   emit *e = &b->emit;
-  static const double p[] = {3.3333331174e-1, -2.4999993993e-1,
-                             2.0000714765e-1, -1.6668057665e-1,
-                             1.4249322787e-1, -1.2420140846e-1,
-                             1.1676998740e-1, -1.1514610310e-1,
-                             7.0376836292e-2};
+  static const double p[] = {
+      3.3333331174e-1,  -2.4999993993e-1, 2.0000714765e-1,
+      -1.6668057665e-1, 1.4249322787e-1,  -1.2420140846e-1,
+      1.1676998740e-1,  -1.1514610310e-1, 7.0376836292e-2};
   ref tiny = emit_compare(e, IS_LESS, x, emit_real(e, 0x1p-126));
   ref normal = emit_select(e, tiny, emit_mul(e, x, emit_real(e, 0x1p23)), x);
   /* Counting from sqrt(1/2) makes the exponent that of the wanted m. */
-  ref bits = emit_sub(e, emit_bits(e, normal, e->i32),
-                      emit_word(e, 0x3f3504f3));
+  ref bits =
+      emit_sub(e, emit_bits(e, normal, e->i32), emit_word(e, 0x3f3504f3));
   ref n = emit_shift_arithmetic(e, bits, 23);
   ref m = emit_add(e, emit_and(e, bits, emit_word(e, 0x7fffff)),
                    emit_word(e, 0x3f3504f3));
@@ -112,8 +113,7 @@ ref math_log(build *b, ref x) {
   ref y = emit_mul(e, emit_mul(e, polynomial(b, f, p, 8), f), square);
   y = emit_fma(e, turns, emit_real(e, -2.12194440e-4), y);
   y = emit_fma(e, square, emit_real(e, -0.5), y);
-  ref result = emit_fma(e, turns, emit_real(e, 0.693359375),
-                        emit_add(e, f, y));
+  ref result = emit_fma(e, turns, emit_real(e, 0.693359375), emit_add(e, f, y));
   ref huge = emit_compare(e, IS_EQUAL, x, emit_real(e, INFINITY));
   result = emit_select(e, huge, x, result);
   result = emit_select(e, emit_compare(e, IS_EQUAL, x, emit_real(e, 0)),
@@ -129,12 +129,12 @@ ref math_tanh(build *b, ref x) {
                              -5.37397155531e-2, 2.06390887954e-2,
                              -5.70498872745e-3};
   ref size = emit_unary(e, "llvm.fabs", x), square = emit_mul(e, x, x);
-  ref near = emit_fma(e, emit_mul(e, polynomial(b, square, p, 4), square), x,
-                      x);
+  ref near =
+      emit_fma(e, emit_mul(e, polynomial(b, square, p, 4), square), x, x);
   ref power = math_exp(b, emit_add(e, size, size));
-  ref far = emit_sub(e, emit_real(e, 1),
-                     emit_divide(e, emit_real(e, 2),
-                                 emit_add(e, power, emit_real(e, 1))));
+  ref far = emit_sub(
+      e, emit_real(e, 1),
+      emit_divide(e, emit_real(e, 2), emit_add(e, power, emit_real(e, 1))));
   ref sign = emit_and(e, emit_bits(e, x, e->i32), emit_word(e, INT32_MIN));
   far = emit_bits(e, emit_or(e, emit_bits(e, far, e->i32), sign), e->f32);
   ref small = emit_compare(e, IS_LESS, size, emit_real(e, 0.625));

@@ -32,11 +32,10 @@ static ref window_condition(build *b, const dil_predicate *window, ref t,
   ref kept = emit_truth(e, true);
   assert(window->left >= 0 && window->right >= 0);
   if (window->left < far)
-    kept = emit_is_vector(t)
-               ? emit_compare(e, IS_LESS_EQUAL, t,
-                              bound_after(b, j, window->left))
-               : emit_compare(e, IS_GREATER_EQUAL, j,
-                              bound_before(b, t, window->left));
+    kept = emit_is_vector(t) ? emit_compare(e, IS_LESS_EQUAL, t,
+                                            bound_after(b, j, window->left))
+                             : emit_compare(e, IS_GREATER_EQUAL, j,
+                                            bound_before(b, t, window->left));
   if (window->right < far) {
     ref right = emit_is_vector(t)
                     ? emit_compare(e, IS_GREATER_EQUAL, t,
@@ -53,8 +52,7 @@ static ref predicate_condition(build *b, site *s, int index) {
   emit *e = &b->emit;
   const dil_predicate *window = &b->plan->table.predicates[index];
   ref kept = window_condition(b, window, s->i, s->j);
-  if (!window->masked)
-    return kept;
+  if (!window->masked) return kept;
   ref mask = expression_value(b, s, b->plan->predicate[index]);
   build_locate(b, b->plan->pattern->at);
   return emit_and(e, kept, mask);
@@ -62,8 +60,8 @@ static ref predicate_condition(build *b, site *s, int index) {
 
 static ref predicate_chosen(build *b, ref predicates, int index) {
   const emit *e = &b->emit;
-  ref bit = emit_and(e, predicates, emit_long(e, (int64_t)(UINT64_C(1)
-                                                           << index)));
+  ref bit =
+      emit_and(e, predicates, emit_long(e, (int64_t)(UINT64_C(1) << index)));
   return emit_compare(e, IS_UNEQUAL, bit, emit_long(e, 0));
 }
 
@@ -92,8 +90,7 @@ static void keep_scores(build *b, site *s, int parts, ref predicates,
       kept[part] = branch_merge(e, &chosen, with[part], kept[part]);
     any = branch_merge(e, &chosen, any_with, any);
   }
-  for (int part = 0; part < parts; part++)
-    score[part] = kept[part];
+  for (int part = 0; part < parts; part++) score[part] = kept[part];
   *some = any;
 }
 
@@ -104,10 +101,8 @@ static ref chain_score(build *b, site *s, ref scale, ref score, int chain) {
   for (expr **x = b->plan->chain[chain]; *x != NULL; x++) {
     s->score = next;
     next = expression_value(b, s, *x);
-    if (!emit_is_float(next))
-      next = emit_convert(e, LLVMSIToFP, next, e->f32);
-    if (!emit_is_vector(next))
-      next = emit_splat(e, next, e->width);
+    if (!emit_is_float(next)) next = emit_convert(e, LLVMSIToFP, next, e->f32);
+    if (!emit_is_vector(next)) next = emit_splat(e, next, e->width);
   }
   build_locate(b, b->plan->pattern->at);
   return next;
@@ -128,9 +123,8 @@ static void modify_name(char *name, size_t size, const char *stem, int chain) {
 
 static ref env_scale(build *b, ref env) {
   const emit *e = &b->emit;
-  return emit_load(e, e->f32,
-                   emit_offset(e, env, (int64_t)offsetof(dil_env, scale)),
-                   CELL);
+  return emit_load(
+      e, e->f32, emit_offset(e, env, (int64_t)offsetof(dil_env, scale)), CELL);
 }
 
 /* ---- tiles: lanes of t, one key after the other -------------------------- */
@@ -152,8 +146,8 @@ static void modify_key(build *b, site *s, ref key, ref scale, ref row,
   emit *e = &b->emit;
   int parts = b->isa->parts;
   ref score[PARTS_MAX];
-  ref j = emit_at(e, emit_parameter(e, 4), emit_mul(e, key,
-                                                    emit_long(e, CELL)));
+  ref j =
+      emit_at(e, emit_parameter(e, 4), emit_mul(e, key, emit_long(e, CELL)));
   tile_load_row(b, emit_vector(e->f32, e->width), row, score);
   for (int part = 0; part < parts; part++) {
     s[part].j = part == 0 ? emit_load(e, e->i32, j, CELL) : s[0].j;
@@ -172,8 +166,7 @@ static void open_sites(build *b, site *s, int chain) {
   tile_load_row(b, emit_vector(e->i32, e->width), emit_parameter(e, 3), t);
   site_open(b, &s[0], emit_parameter(e, 6));
   site_open_inputs(b, &s[0]);
-  for (int part = 1; part < b->isa->parts; part++)
-    s[part] = s[0];
+  for (int part = 1; part < b->isa->parts; part++) s[part] = s[0];
   for (int part = 0; part < b->isa->parts; part++) {
     s[part].i = t[part];
     hoist_all(b, &s[part], chain, EXPR_J_);
@@ -191,26 +184,27 @@ void tile_modify(build *b, int chain) {
   emit_function(e, name, 'v', "pplpplpp");
   emit_noalias(e, 0);
   ref room = emit_room(e, e->i64, words, 8), seen = emit_parameter(e, 7);
-  ref wanted = emit_select(e, LLVMBuildIsNull(e->builder, seen, ""), room,
-                           seen);
+  ref wanted =
+      emit_select(e, LLVMBuildIsNull(e->builder, seen, ""), room, seen);
+  exact mode = exact_open(b);
+  exact_begin(b, &mode);
   ref scale = env_scale(b, emit_parameter(e, 6));
   open_sites(b, s, chain);
   for (int part = 0; part < parts; part++)
     carried[part] = emit_splat(e, emit_real(e, -INFINITY), e->width);
   carried[parts] = emit_long(e, 0);
   loop key;
-  loop_begin(e, &key, "keys", emit_long(e, 0), emit_parameter(e, 2), 1,
-             carried, parts + 1);
-  for (int part = 0; part < parts; part++)
-    next[part] = key.carried[part];
-  ref row = emit_at(e, emit_parameter(e, 0),
-                    emit_mul(e, key.index, emit_long(e, tile_row_bytes(b))));
+  loop_begin(e, &key, "keys", emit_long(e, 0), emit_parameter(e, 2), 1, carried,
+             parts + 1);
+  for (int part = 0; part < parts; part++) next[part] = key.carried[part];
+  ref row = tile_row_at(b, emit_parameter(e, 0), key.index);
   modify_key(b, s, key.index, scale, row, chain, next, &any);
   next[parts] = seen_word(b, key.index, key.carried[parts], any);
   ref word = emit_shift_left(e, emit_shift_right(e, key.index, 6), 3);
   emit_store(e, next[parts], emit_at(e, wanted, word), 8);
   loop_end(e, &key, next);
   tile_store_row(b, key.carried, emit_parameter(e, 1));
+  exact_end(b, &mode);
   emit_return(e, NULL);
 }
 
@@ -224,6 +218,8 @@ void row_modify(build *b, int chain) {
   modify_name(name, sizeof name, "row_modify", chain);
   emit_function(e, name, 'v', "plwplp");
   emit_noalias(e, 0);
+  exact mode = exact_open(b);
+  exact_begin(b, &mode);
   n = emit_parameter(e, 1);
   scale = env_scale(b, emit_parameter(e, 5));
   site_open(b, &s, emit_parameter(e, 5));
@@ -242,5 +238,6 @@ void row_modify(build *b, int chain) {
   keep_scores(b, &s, 1, emit_parameter(e, 4), &score, &any);
   emit_store(e, score, place, 32);
   loop_end(e, &key, NULL);
+  exact_end(b, &mode);
   emit_return(e, NULL);
 }

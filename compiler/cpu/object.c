@@ -20,8 +20,7 @@ static void target_open(void) {
   LLVMInitializeX86TargetMC();
   LLVMInitializeX86AsmPrinter();
   triple = LLVMNormalizeTargetTriple("x86_64-unknown-linux-gnu");
-  if (LLVMGetTargetFromTriple(triple, &target, &message) != 0)
-    target = NULL;
+  if (LLVMGetTargetFromTriple(triple, &target, &message) != 0) target = NULL;
   LLVMDisposeMessage(message);
 }
 
@@ -77,8 +76,7 @@ static void open_lines(emit *e, const pattern *p) {
 
 static void place_of(span at, unsigned *line, unsigned *column) {
   *line = *column = 1;
-  if (at.source == NULL || at.source->text == NULL)
-    return;
+  if (at.source == NULL || at.source->text == NULL) return;
   for (int32_t i = 0; i < at.start && (size_t)i < at.source->length; i++) {
     bool end = at.source->text[i] == '\n';
     *line += end;
@@ -87,9 +85,9 @@ static void place_of(span at, unsigned *line, unsigned *column) {
 }
 
 static LLVMTargetMachineRef machine_new(const isa *set) {
-  return LLVMCreateTargetMachine(target, triple, set->processor,
-                                 set->features, LLVMCodeGenLevelDefault,
-                                 LLVMRelocPIC, LLVMCodeModelSmall);
+  return LLVMCreateTargetMachine(target, triple, set->processor, set->features,
+                                 LLVMCodeGenLevelDefault, LLVMRelocPIC,
+                                 LLVMCodeModelSmall);
 }
 
 dil_status build_open(build *b, const backend_request *request) {
@@ -116,35 +114,26 @@ dil_status build_open(build *b, const backend_request *request) {
   b->layout = LLVMCreateTargetDataLayout(b->machine);
   LLVMSetModuleDataLayout(e->module, b->layout);
   LLVMSetTarget(e->module, triple);
-  if (request->debug)
-    open_lines(e, request->plan->pattern);
+  if (request->debug) open_lines(e, request->plan->pattern);
   place_of(request->plan->pattern->at, &e->line, &e->column);
   return DIL_OK;
 }
 
 void build_close(build *b) {
   emit *e = &b->emit;
-  if (e->lines != NULL)
-    LLVMDisposeDIBuilder(e->lines);
-  if (e->builder != NULL)
-    LLVMDisposeBuilder(e->builder);
-  if (e->module != NULL)
-    LLVMDisposeModule(e->module);
-  if (e->context != NULL)
-    LLVMContextDispose(e->context);
-  if (b->layout != NULL)
-    LLVMDisposeTargetData(b->layout);
-  if (b->machine != NULL)
-    LLVMDisposeTargetMachine(b->machine);
-  if (b->complaint != NULL)
-    LLVMDisposeMessage(b->complaint);
+  if (e->lines != NULL) LLVMDisposeDIBuilder(e->lines);
+  if (e->builder != NULL) LLVMDisposeBuilder(e->builder);
+  if (e->module != NULL) LLVMDisposeModule(e->module);
+  if (e->context != NULL) LLVMContextDispose(e->context);
+  if (b->layout != NULL) LLVMDisposeTargetData(b->layout);
+  if (b->machine != NULL) LLVMDisposeTargetMachine(b->machine);
+  if (b->complaint != NULL) LLVMDisposeMessage(b->complaint);
 }
 
 void build_locate(build *b, span at) {
   unsigned line, column;
   const span *whole = &b->plan->pattern->at;
-  if (b->emit.lines == NULL || at.source != whole->source)
-    return;
+  if (b->emit.lines == NULL || at.source != whole->source) return;
   place_of(at, &line, &column);
   emit_locate(&b->emit, line, column);
 }
@@ -154,8 +143,7 @@ void build_locate(build *b, span at) {
 static dil_status verify(build *b) {
   char *message = NULL;
   dil_status status = DIL_OK;
-  if (b->emit.lines != NULL)
-    LLVMDIBuilderFinalize(b->emit.lines);
+  if (b->emit.lines != NULL) LLVMDIBuilderFinalize(b->emit.lines);
   if (LLVMVerifyModule(b->emit.module, LLVMReturnStatusAction, &message) != 0)
     status = failed("verify", message);
   LLVMDisposeMessage(message);
@@ -176,8 +164,7 @@ static dil_status emit_code(build *b, LLVMModuleRef module,
   char *message = NULL;
   bool bad = LLVMTargetMachineEmitToMemoryBuffer(b->machine, module, kind,
                                                  &message, code) != 0;
-  if (!bad && b->complaint == NULL)
-    return DIL_OK;
+  if (!bad && b->complaint == NULL) return DIL_OK;
   dil_status status = failed("emit", bad ? message : b->complaint);
   if (bad)
     LLVMDisposeMessage(message);
@@ -211,8 +198,7 @@ dil_status build_object(build *b, const backend_request *request,
     status = print_assembly(b, request->assembly);
   if (status == DIL_OK)
     status = emit_code(b, b->emit.module, LLVMObjectFile, &code);
-  if (status != DIL_OK)
-    return status;
+  if (status != DIL_OK) return status;
   out->size = LLVMGetBufferSize(code);
   out->bytes = malloc(out->size);
   if (out->bytes != NULL)

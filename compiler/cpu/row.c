@@ -29,14 +29,12 @@ static ref load_stored(build *b, ref place, dil_dtype dtype, int count) {
                                         : e->i16;
   ref_type type = emit_vector(element, e->width);
   unsigned align = (unsigned)element_bytes(dtype);
-  ref stored = count == e->width
-                   ? emit_load(e, type, place, align)
-                   : emit_load_masked(e, type, place,
-                                      lanes_constant(b, count), align);
-  if (dtype == DIL_F32)
-    return stored;
-  if (dtype == DIL_F16)
-    return emit_convert(e, LLVMFPExt, stored, e->f32);
+  ref stored =
+      count == e->width
+          ? emit_load(e, type, place, align)
+          : emit_load_masked(e, type, place, lanes_constant(b, count), align);
+  if (dtype == DIL_F32) return stored;
+  if (dtype == DIL_F16) return emit_convert(e, LLVMFPExt, stored, e->f32);
   ref word = emit_convert(e, LLVMZExt, stored, e->i32);
   return emit_bits(e, emit_shift_left(e, word, 16), e->f32);
 }
@@ -55,25 +53,24 @@ static void key_rows(build *b, ref first, ref *row) {
 }
 
 /* sum[key] += q[d...] * k[key][d...] over `count` dimensions from d on. */
-static void row_step(build *b, ref const *row, ref d, int count,
-                     ref const *sum, ref *next) {
+static void row_step(build *b, ref const *row, ref d, int count, ref const *sum,
+                     ref *next) {
   emit *e = &b->emit;
   dil_dtype dtype = b->plan->table.dtype;
-  ref q = load_stored(b, emit_at(e, emit_parameter(e, 0),
-                                 emit_mul(e, d, emit_long(e, CELL))),
-                      DIL_F32, count);
+  ref q = load_stored(
+      b, emit_at(e, emit_parameter(e, 0), emit_mul(e, d, emit_long(e, CELL))),
+      DIL_F32, count);
   ref bytes = emit_mul(e, d, emit_long(e, element_bytes(dtype)));
   for (int key = 0; key < ROW_KEYS; key++)
-    next[key] = emit_fma(e, load_stored(b, emit_at(e, row[key], bytes), dtype,
-                                        count),
-                         q, sum[key]);
+    next[key] =
+        emit_fma(e, load_stored(b, emit_at(e, row[key], bytes), dtype, count),
+                 q, sum[key]);
 }
 
 static ref lower_and_upper(build *b, ref vector) {
   const emit *e = &b->emit;
   int low[ROW_KEYS], high[ROW_KEYS];
-  if (e->width == ROW_KEYS)
-    return vector;
+  if (e->width == ROW_KEYS) return vector;
   for (int i = 0; i < ROW_KEYS; i++) {
     low[i] = i;
     high[i] = ROW_KEYS + i;
@@ -92,8 +89,7 @@ static ref sum_each(build *b, ref const *sum) {
   };
   const emit *e = &b->emit;
   ref part[ROW_KEYS];
-  for (int i = 0; i < ROW_KEYS; i++)
-    part[i] = lower_and_upper(b, sum[i]);
+  for (int i = 0; i < ROW_KEYS; i++) part[i] = lower_and_upper(b, sum[i]);
   for (int round = 0, count = ROW_KEYS / 2; round < 3; round++, count /= 2)
     for (int i = 0; i < count; i++)
       part[i] = emit_add(
@@ -120,11 +116,9 @@ void row_qk(build *b) {
                sum, ROW_KEYS);
     row_step(b, row, d.index, e->width, d.carried, next);
     loop_end(e, &d, next);
-    for (int i = 0; i < ROW_KEYS; i++)
-      sum[i] = d.carried[i];
+    for (int i = 0; i < ROW_KEYS; i++) sum[i] = d.carried[i];
   }
-  if (rest > 0)
-    row_step(b, row, emit_long(e, whole), rest, sum, sum);
+  if (rest > 0) row_step(b, row, emit_long(e, whole), rest, sum, sum);
   emit_store(e, sum_each(b, sum),
              emit_at(e, emit_parameter(e, 3),
                      emit_mul(e, key.index, emit_long(e, CELL))),
@@ -137,8 +131,7 @@ void row_qk(build *b) {
 
 static ref score_place(build *b, ref key) {
   const emit *e = &b->emit;
-  return emit_at(e, emit_parameter(e, 0),
-                 emit_mul(e, key, emit_long(e, CELL)));
+  return emit_at(e, emit_parameter(e, 0), emit_mul(e, key, emit_long(e, CELL)));
 }
 
 /* -inf after the last score: whole registers can then be read. */
@@ -150,9 +143,10 @@ static ref row_maximum(build *b) {
   emit_store(e, none, score_place(b, n), CELL);
   loop key;
   loop_begin(e, &key, "maximum", emit_long(e, 0), n, e->width, &none, 1);
-  next = emit_greater(e, emit_load(e, type, score_place(b, key.index),
-                                   (unsigned)e->width * CELL),
-                      key.carried[0]);
+  next = emit_greater(
+      e,
+      emit_load(e, type, score_place(b, key.index), (unsigned)e->width * CELL),
+      key.carried[0]);
   loop_end(e, &key, &next);
   return emit_splat(e, emit_largest(e, key.carried[0]), e->width);
 }
@@ -190,7 +184,8 @@ void row_softmax(build *b, bool drop) {
   emit_noalias(e, 4);
   ref place = emit_parameter(e, 4), c2 = emit_parameter(e, 2);
   if (drop)
-    state = (dropout){.t = emit_parameter(e, 5), .j = emit_parameter(e, 6),
+    state = (dropout){.t = emit_parameter(e, 5),
+                      .j = emit_parameter(e, 6),
                       .env = emit_parameter(e, 7)};
   ref before = emit_load(e, e->f32, place, CELL);
   ref l = emit_load(e, e->f32, emit_offset(e, place, CELL), CELL);
@@ -213,8 +208,8 @@ static int elements_of(const build *b, int first, int index) {
 }
 
 /* One key: sum += weight * v, unless the weight is 0. */
-static void value_step(build *b, ref key, int first, int count,
-                       ref const *sum, ref *next) {
+static void value_step(build *b, ref key, int first, int count, ref const *sum,
+                       ref *next) {
   emit *e = &b->emit;
   dil_dtype dtype = b->plan->table.dtype;
   int64_t bytes = element_bytes(dtype);
@@ -223,14 +218,14 @@ static void value_step(build *b, ref key, int first, int count,
   branch_block used;
   branch_begin(e, &used, "used",
                emit_compare(e, IS_UNEQUAL, weight, emit_real(e, 0)));
-  ref row = emit_at(e, emit_parameter(e, 1),
-                    emit_mul(e, key, emit_parameter(e, 2)));
+  ref row =
+      emit_at(e, emit_parameter(e, 1), emit_mul(e, key, emit_parameter(e, 2)));
   for (int i = 0; i < count; i++)
-    with[i] = emit_fma(e, load_stored(b, emit_offset(e, row,
-                                                     (first + i * e->width) *
-                                                         bytes),
-                                      dtype, elements_of(b, first, i)),
-                       weight, sum[i]);
+    with[i] = emit_fma(
+        e,
+        load_stored(b, emit_offset(e, row, (first + i * e->width) * bytes),
+                    dtype, elements_of(b, first, i)),
+        weight, sum[i]);
   branch_end(e, &used);
   for (int i = 0; i < count; i++)
     next[i] = branch_merge(e, &used, with[i], sum[i]);

@@ -34,10 +34,9 @@ static ref pack_pair(build *b, ref first, ref second) {
   emit *e = &b->emit;
   int lane[64], width = e->width;
   ref argument[] = {second, first};
-  ref both = emit_intrinsic(e, "llvm.x86.avx512bf16.cvtne2ps2bf16.512", NULL,
-                            0, argument, 2);
-  for (int i = 0; i < 2 * width; i++)
-    lane[i] = i % 2 * width + i / 2;
+  ref both = emit_intrinsic(e, "llvm.x86.avx512bf16.cvtne2ps2bf16.512", NULL, 0,
+                            argument, 2);
+  for (int i = 0; i < 2 * width; i++) lane[i] = i % 2 * width + i / 2;
   return emit_shuffle(e, both, both, lane, 2 * width);
 }
 
@@ -76,13 +75,12 @@ static void softmax_keys(build *b, const softmax_tile *t, ref index, int count,
           softmax_weight(b, weight[key][part], t->c2, t->shift[part]);
   }
   for (int part = 0; part < parts; part++)
-    sum[part] = emit_add(e, sum[part],
-                         count == 1 ? weight[0][part]
-                                    : emit_add(e, weight[0][part],
-                                               weight[1][part]));
+    sum[part] =
+        emit_add(e, sum[part],
+                 count == 1 ? weight[0][part]
+                            : emit_add(e, weight[0][part], weight[1][part]));
   for (int key = 0; key < count && t->drop != NULL; key++)
-    dropout_row(b, t->drop, emit_add(e, index, emit_long(e, key)),
-                weight[key]);
+    dropout_row(b, t->drop, emit_add(e, index, emit_long(e, key)), weight[key]);
   store_weights(b, t, index, weight, count);
 }
 
@@ -117,8 +115,7 @@ static void softmax_sum(build *b, ref const *sum) {
 
 /* Says what is not the same memory: p may be s where both are f32. */
 static void softmax_noalias(build *b) {
-  for (int i = 5; i < 9; i++)
-    emit_noalias(&b->emit, i);
+  for (int i = 5; i < 9; i++) emit_noalias(&b->emit, i);
   if (b->pack == 2) {
     emit_noalias(&b->emit, 0);
     emit_noalias(&b->emit, 1);
@@ -126,44 +123,44 @@ static void softmax_noalias(build *b) {
 }
 
 /* Keys in twos, as bf16 pairs want them, and the odd one at the end. */
-static void softmax_all(build *b, const softmax_tile *t, ref n, ref *l) {
+static void softmax_all(build *b, const softmax_tile *t, ref n, ref *sum) {
   emit *e = &b->emit;
   int parts = b->isa->parts;
   ref even = emit_and(e, n, emit_long(e, -2)), next[PARTS_MAX];
   loop key;
-  loop_begin(e, &key, "keys", emit_long(e, 0), even, 2, l, parts);
-  for (int part = 0; part < parts; part++)
-    next[part] = key.carried[part];
+  loop_begin(e, &key, "keys", emit_long(e, 0), even, 2, sum, parts);
+  for (int part = 0; part < parts; part++) next[part] = key.carried[part];
   softmax_keys(b, t, key.index, 2, next);
   loop_end(e, &key, next);
-  for (int part = 0; part < parts; part++)
-    next[part] = key.carried[part];
+  for (int part = 0; part < parts; part++) next[part] = key.carried[part];
   branch_block odd;
   branch_begin(e, &odd, "odd", emit_compare(e, IS_LESS, even, n));
   softmax_keys(b, t, even, 1, next);
   branch_end(e, &odd);
   for (int part = 0; part < parts; part++)
-    l[part] = branch_merge(e, &odd, next[part], key.carried[part]);
+    sum[part] = branch_merge(e, &odd, next[part], key.carried[part]);
 }
 
 void tile_softmax(build *b, bool drop) {
   emit *e = &b->emit;
-  ref l[PARTS_MAX];
+  ref sum[PARTS_MAX];
   dropout state;
-  if (drop)
-    dropout_open(b, &state);
+  if (drop) dropout_open(b, &state);
   emit_function(e, drop ? "softmax_drop" : "softmax", 'v',
                 drop ? "pplffppppppp" : "pplffpppp");
   softmax_noalias(b);
-  softmax_tile t = {.s = emit_parameter(e, 0), .p = emit_parameter(e, 1),
+  softmax_tile t = {.s = emit_parameter(e, 0),
+                    .p = emit_parameter(e, 1),
                     .c2 = emit_parameter(e, 3)};
   if (drop) {
     dropout_tile(b, &state, emit_parameter(e, 9), emit_parameter(e, 10),
                  emit_parameter(e, 11));
     t.drop = &state;
   }
-  softmax_rescale(b, &t, emit_parameter(e, 4), l);
-  softmax_all(b, &t, emit_parameter(e, 2), l);
-  tile_store_row(b, l, emit_parameter(e, 7));
+  softmax_rescale(b, &t, emit_parameter(e, 4));
+  for (int part = 0; part < b->isa->parts; part++)
+    sum[part] = emit_zero(emit_vector(e->f32, e->width));
+  softmax_all(b, &t, emit_parameter(e, 2), sum);
+  softmax_sum(b, sum);
   emit_return(e, NULL);
 }

@@ -6,15 +6,18 @@
 #include <assert.h>
 #include <math.h>
 
-int64_t tile_row_bytes(const build *b) { return (int64_t)b->lanes * CELL; }
+int64_t tile_row_bytes(const build *b) {
+  return (int64_t)b->lanes * CELL;
+}
 
 /* Bytes of one vector register. */
-static int64_t part_bytes(const build *b) { return b->isa->width * CELL; }
+static int64_t part_bytes(const build *b) {
+  return b->isa->width * CELL;
+}
 
 static ref_type operand_type(const build *b) {
   const emit *e = &b->emit;
-  if (b->pack == 1)
-    return emit_vector(e->f32, e->width);
+  if (b->pack == 1) return emit_vector(e->f32, e->width);
   return emit_vector(LLVMBFloatTypeInContext(e->context), 2 * e->width);
 }
 
@@ -47,8 +50,7 @@ static ref broadcast(const build *b, ref place) {
 }
 
 static ref multiply_add(build *b, ref sum, ref cell, ref row) {
-  if (b->pack == 1)
-    return emit_fma(&b->emit, cell, row, sum);
+  if (b->pack == 1) return emit_fma(&b->emit, cell, row, sum);
   ref argument[] = {sum, cell, row};
   return emit_intrinsic(&b->emit, "llvm.x86.avx512bf16.dpbf16ps.512", NULL, 0,
                         argument, 3);
@@ -83,12 +85,10 @@ static void qk_block(build *b, ref rows, ref qt, ref *sum) {
   loop_begin(e, &d, "depth", emit_long(e, 0), emit_long(e, depth), 1, sum,
              count);
   step(b, emit_at(e, rows, emit_mul(e, d.index, emit_long(e, CELL))),
-       depth * CELL, b->isa->key_block,
-       tile_row_at(b, qt, d.index),
-       d.carried, next);
+       depth * CELL, b->isa->key_block, tile_row_at(b, qt, d.index), d.carried,
+       next);
   loop_end(e, &d, next);
-  for (int i = 0; i < count; i++)
-    sum[i] = d.carried[i];
+  for (int i = 0; i < count; i++) sum[i] = d.carried[i];
 }
 
 /* The maximum over the keys from `first` on that really exist; their scores
@@ -98,14 +98,12 @@ static void qk_tail_maximum(build *b, ref s, ref first, ref n, ref *mx) {
   ref score[PARTS_MAX], next[PARTS_MAX];
   loop key;
   loop_begin(e, &key, "tail", first, n, 1, mx, b->isa->parts);
-  tile_load_row(b, emit_vector(e->f32, e->width),
-           tile_row_at(b, s, key.index),
-           score);
+  tile_load_row(b, emit_vector(e->f32, e->width), tile_row_at(b, s, key.index),
+                score);
   for (int part = 0; part < b->isa->parts; part++)
     next[part] = emit_greater(e, score[part], key.carried[part]);
   loop_end(e, &key, next);
-  for (int part = 0; part < b->isa->parts; part++)
-    mx[part] = key.carried[part];
+  for (int part = 0; part < b->isa->parts; part++) mx[part] = key.carried[part];
 }
 
 /* mx after this block: of all its keys, or of those before n. */
@@ -135,8 +133,7 @@ void tile_qk(build *b) {
   int64_t depth = (b->plan->table.head_dim + b->pack - 1) / b->pack;
   int parts = b->isa->parts, block = b->isa->key_block;
   emit_function(e, "qk", 'v', "ppppl");
-  for (int i = 0; i < 4; i++)
-    emit_noalias(e, i);
+  for (int i = 0; i < 4; i++) emit_noalias(e, i);
   ref k = emit_parameter(e, 0), qt = emit_parameter(e, 1);
   ref s = emit_parameter(e, 2), n = emit_parameter(e, 4);
   ref sum[LOOP_CARRIED_MAX], mx[PARTS_MAX];
@@ -149,9 +146,8 @@ void tile_qk(build *b) {
   ref scores = tile_row_at(b, s, key.index);
   for (int line = 0; line < block; line++)
     tile_store_row(b, sum + line * parts,
-              emit_offset(e, scores, line * tile_row_bytes(b)));
-  for (int part = 0; part < parts; part++)
-    mx[part] = key.carried[part];
+                   emit_offset(e, scores, line * tile_row_bytes(b)));
+  for (int part = 0; part < parts; part++) mx[part] = key.carried[part];
   qk_maximum(b, s, key.index, n, sum, mx);
   loop_end(e, &key, mx);
   tile_store_row(b, key.carried, emit_parameter(e, 3));
@@ -161,7 +157,8 @@ void tile_qk(build *b) {
 /* ---- pv ------------------------------------------------------------------ */
 
 /* `dims` rows of o at once. The tile is summed from 0 and joins what was there
- * at the end: over many tiles that keeps far more digits than one long chain. */
+ * at the end: over many tiles that keeps far more digits than one long chain.
+ */
 static void pv_block(build *b, ref values, ref p, ref o, ref const *alpha,
                      ref turns, int dims) {
   emit *e = &b->emit;
@@ -172,8 +169,7 @@ static void pv_block(build *b, ref values, ref p, ref o, ref const *alpha,
     sum[i] = emit_zero(emit_vector(e->f32, e->width));
   loop key;
   loop_begin(e, &key, "keys", emit_long(e, 0), turns, 1, sum, count);
-  step(b, emit_at(e, values, emit_mul(e, key.index,
-                                      emit_long(e, value_bytes))),
+  step(b, emit_at(e, values, emit_mul(e, key.index, emit_long(e, value_bytes))),
        CELL, dims,
        emit_at(e, p, emit_mul(e, key.index, emit_long(e, tile_row_bytes(b)))),
        key.carried, next);
@@ -182,8 +178,8 @@ static void pv_block(build *b, ref values, ref p, ref o, ref const *alpha,
     ref row[PARTS_MAX], place = emit_offset(e, o, dim * tile_row_bytes(b));
     tile_load_row(b, emit_vector(e->f32, e->width), place, row);
     for (int part = 0; part < parts; part++)
-      row[part] = emit_fma(e, alpha[part], row[part],
-                           key.carried[dim * parts + part]);
+      row[part] =
+          emit_fma(e, alpha[part], row[part], key.carried[dim * parts + part]);
     tile_store_row(b, row, place);
   }
 }
@@ -193,8 +189,7 @@ void tile_pv(build *b) {
   int block = b->isa->value_block, rest = b->plan->table.value_dim % block;
   int64_t whole = b->plan->table.value_dim - rest;
   emit_function(e, "pv", 'v', "ppppl");
-  for (int i = 0; i < 4; i++)
-    emit_noalias(e, i);
+  for (int i = 0; i < 4; i++) emit_noalias(e, i);
   ref v = emit_parameter(e, 0), p = emit_parameter(e, 1);
   ref o = emit_parameter(e, 2), turns = emit_parameter(e, 4);
   ref alpha[PARTS_MAX];
@@ -206,8 +201,7 @@ void tile_pv(build *b) {
     loop_begin(e, &dim, "values", emit_long(e, 0), emit_long(e, whole), block,
                NULL, 0);
     pv_block(b, emit_at(e, v, emit_mul(e, dim.index, emit_long(e, CELL))), p,
-             tile_row_at(b, o, dim.index),
-             alpha, turns, block);
+             tile_row_at(b, o, dim.index), alpha, turns, block);
     loop_end(e, &dim, NULL);
   }
   if (rest > 0)

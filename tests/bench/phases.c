@@ -26,13 +26,13 @@ static double now(void) {
 }
 
 /* Enough sums to hide six cycles of latency on two pipes. */
-#define ALL(x) x(0) x(1) x(2) x(3) x(4) x(5) x(6) x(7) x(8) x(9) x(10) x(11) \
-  x(12) x(13)
+#define ALL(x)                                                                 \
+  x(0) x(1) x(2) x(3) x(4) x(5) x(6) x(7) x(8) x(9) x(10) x(11) x(12) x(13)
 #define FMA512(i) "vfmadd231ps %%zmm14, %%zmm15, %%zmm" #i "\n"
 #define FMA256(i) "vfmadd231ps %%ymm14, %%ymm15, %%ymm" #i "\n"
 #define DOT512(i) "vdpbf16ps %%zmm14, %%zmm15, %%zmm" #i "\n"
-#define CLOBBERED                                                             \
-  "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",     \
+#define CLOBBERED                                                              \
+  "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",      \
       "xmm9", "xmm10", "xmm11", "xmm12", "xmm13"
 
 /* Multiply-adds a second, in floats. */
@@ -99,14 +99,11 @@ static void tile(bench *b, size_t dim) {
   memset(b->o, 0, dim * (size_t)b->lanes * 4);
   for (size_t key = 0; key < KEYS; key += (size_t)b->tile_keys) {
     int64_t left = (int64_t)(KEYS - key), n = b->tile_keys;
-    if (left < n)
-      n = left;
-    if (b->qk)
-      code->qk(b->k + key * key_bytes, b->qt, b->s, b->mx, n);
+    if (left < n) n = left;
+    if (b->qk) code->qk(b->k + key * key_bytes, b->qt, b->s, b->mx, n);
     if (b->softmax)
       code->softmax(b->s, b->p, n, 0.18f, 0, b->mx, b->m, b->l, b->alpha);
-    if (b->pv)
-      code->pv(b->v + key * key_bytes, b->p, b->o, b->alpha, n);
+    if (b->pv) code->pv(b->v + key * key_bytes, b->p, b->o, b->alpha, n);
   }
 }
 
@@ -115,20 +112,18 @@ static double seconds(bench *b, size_t dim, int phases) {
   b->softmax = phases & 2;
   b->pv = phases & 4;
   double start = now();
-  for (int i = 0; i < TILES; i++)
-    tile(b, dim);
+  for (int i = 0; i < TILES; i++) tile(b, dim);
   return now() - start;
 }
 
 static double compile_seconds(const code_case *c, const char *isa) {
-  backend_request request = {.plan = &c->plan, .isa = isa,
-                             .variant = DIL_TILES};
+  backend_request request = {
+      .plan = &c->plan, .isa = isa, .variant = DIL_TILES};
   double best = 1;
   for (int i = 0; i < 5; i++) {
     backend_code made;
     double start = now();
-    if (dil_backend_init()->compile(&request, &made) != DIL_OK)
-      return NAN;
+    if (dil_backend_init()->compile(&request, &made) != DIL_OK) return NAN;
     best = fmin(best, now() - start);
     free(made.bytes);
   }
@@ -141,8 +136,7 @@ static void measure(const char *isa, dil_dtype dtype, int dim) {
   double best[8], top = 0, d = dim;
   open_case(&c, dim, dtype);
   bench_open(&b, &c, isa);
-  for (int i = 0; i < 8; i++)
-    best[i] = INFINITY;
+  for (int i = 0; i < 8; i++) best[i] = INFINITY;
   for (int round = 0; round < ROUNDS; round++) {
     for (int i = 0; i < 4; i++) {
       int phases = (int[]){7, 1, 2, 4}[i];
@@ -165,8 +159,7 @@ static void measure(const char *isa, dil_dtype dtype, int dim) {
 int main(void) {
   static const char *const sets[] = {"avx2", "avx512", "avx512bf16"};
   for (int i = 0; i < 3; i++) {
-    if (dil_backend_init()->can(sets[i]) != DIL_OK)
-      continue;
+    if (dil_backend_init()->can(sets[i]) != DIL_OK) continue;
     for (int dim = 32; dim <= 256; dim *= 2)
       measure(sets[i], i == 2 ? DIL_BF16 : DIL_F32, dim);
   }

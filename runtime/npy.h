@@ -1,0 +1,26 @@
+/* npy.h - arrays in files, in the .npy format of Python's numpy. */
+#ifndef DIL_NPY_H
+#define DIL_NPY_H
+
+#include "rt.h"
+
+typedef struct dil_npy {
+  dil_tensor tensor; /* row-major; its data is owned by this */
+} dil_npy;
+
+/* Reads versions 1 to 3, C or Fortran order, up to DIL_RANK_MAX dimensions,
+ * little-endian: f2 -> f16, f4 and f8 -> f32, i4 and i8 -> i32, u1 and b1 ->
+ * u8. An i8 beyond i32, or a finite f8 beyond f32, is an error; other f8 are
+ * rounded to nearest. Anything else in the file is an error that names the
+ * file: DIL_ENVIRONMENT when it cannot be read, DIL_INPUT when it is wrong.
+ * On failure there is nothing to free. */
+dil_status dil_npy_read(const char *path, dil_npy *array);
+void dil_npy_free(dil_npy *array);
+
+/* Writes version 1 in C order whatever the strides; bf16, which the format
+ * lacks, goes out as f4. The file appears whole or not at all: it is written
+ * beside its place and renamed. What is no regular file (a pipe) is written
+ * straight. DIL_ENVIRONMENT when the system refuses. */
+dil_status dil_npy_write(const char *path, const dil_tensor *tensor);
+
+#endif

@@ -1,0 +1,236 @@
+#!/bin/sh
+# test_cli.sh - the command line. Transcripts under golden/cli are replayed:
+# after a line `$ COMMAND` stands all that it writes, standard error included,
+# and `exit N` when that is not 0; `dil` is the program under test. Then come
+# the things that no transcript can hold. In: DIL, TMP; UPDATE=1 rewrites the
+# transcripts. Out: ok / not ok lines.
+set -u
+cd "$(dirname "$0")/.." || exit 70
+bad=0
+
+is() { # name, command...: ok when the command succeeds
+  name=$1
+  shift
+  if "$@" >"$TMP/said" 2>&1; then
+    echo "ok $name"
+  else
+    echo "not ok $name"
+    head -c 2000 "$TMP/said"
+    bad=1
+  fi
+}
+
+exits() { # status, command...
+  want=$1
+  shift
+  "$@" >/dev/null 2>&1
+  [ $? -eq "$want" ]
+}
+
+dil() { "$DIL" "$@"; }
+
+# ---- transcripts ------------------------------------------------------------
+
+# What varies from machine to machine is replaced by a word.
+steady() {
+  sed -E -e "s,$TMP,TMP,g" \
+    -e 's/ (in )?[0-9.]+ (us|ms|s)\b/ \1TIME/g' \
+    -e 's/[0-9.]+ [KMGT]?FLOP\/s/RATE/g' \
+    -e 's/, [0-9.]+ % of the peak/, SHARE/' \
+    -e 's/on [0-9]+ threads? with [a-z0-9]+/on THREADS/'
+}
+
+replay() { # file
+  grep '^\$ ' "$1" | sed 's/^\$ //' | while read -r line; do
+    echo "\$ $line"
+    status=0
+    (eval "$line") >"$TMP/out" 2>&1 </dev/null || status=$?
+    steady <"$TMP/out"
+    [ $status -eq 0 ] || echo "exit $status"
+  done
+}
+
+for file in tests/golden/cli/*; do
+  replay "$file" >"$TMP/replay"
+  [ "${UPDATE:-}" ] && cp "$TMP/replay" "$file"
+  is "transcript $(basename "$file")" diff -u "$file" "$TMP/replay"
+done
+
+# ---- start ------------------------------------------------------------------
+
+is "version" sh -c '[ "$("$DIL" --version)" = "dil 0.1.0" ]'
+
+# The quickest of many starts, so that a busy machine does not fail it.
+starts_quickly() {
+  best=1000000000
+  i=0
+  while [ $i -lt 30 ]; do
+    began=$(date +%s%N)
+    "$DIL" --version >/dev/null
+    took=$(($(date +%s%N) - began))
+    [ $took -lt $best ] && best=$took
+    i=$((i + 1))
+  done
+  echo "$best ns"
+  case $BUILD in *asan | *tsan) [ $best -lt 500000000 ] ;;
+  *) [ $best -lt 5000000 ] ;; esac
+}
+is "starts in 5 ms" starts_quickly
+
+loads_no_compiler() { # command...
+  LD_DEBUG=files "$@" 2>&1 | grep -c 'calling init.*LLVM' | grep -qx 0
+}
+is "version loads no compiler library" loads_no_compiler "$DIL" --version
+is "check loads no compiler library" loads_no_compiler "$DIL" check \
+  examples/dense.dil
+
+# ---- one table --------------------------------------------------------------
+
+options_of() { # verb: its long options
+  "$DIL" help "$1" | sed -nE 's/^  (-., |    )--([a-z-]+).*/\2/p'
+}
+
+manual_has_all() {
+  for verb in check explain show print run bench; do
+    for option in $(options_of $verb); do
+      sed 's/\\-/-/g' compiler/dil.1 | grep -q -- "^.*--$option" ||
+        { echo "--$option is missing" && return 1; }
+    done
+  done
+}
+is "the manual page has every option" manual_has_all
+
+table_is_accepted() { # every option of a verb is known to it
+  for verb in check explain show print run bench; do
+    for option in $(options_of $verb); do
+      "$DIL" $verb "--$option=no" nosuch.dil 2>&1 | grep 'has no option' &&
+        return 1
+    done
+  done
+  return 0
+}
+is "every option in the help is accepted" table_is_accepted
+is "help comes first with examples" sh -c \
+  '"$DIL" help run | sed -n 5p | grep -qx examples:'
+for verb in check explain show print run bench; do
+  is "help $verb equals $verb --help" sh -c \
+    "\"\$DIL\" help $verb >\$TMP/a; \"\$DIL\" $verb --help | cmp - \$TMP/a"
+done
+
+# ---- exit codes -------------------------------------------------------------
+
+is "0 for what is good" exits 0 "$DIL" check examples/longnet.dil
+is "1 for a wrong pattern" exits 1 "$DIL" check - <<'END'
+pattern p { }
+END
+is "2 for a wrong option" exits 2 "$DIL" check --fast examples/dense.dil
+is "3 for a missing file" exits 3 "$DIL" check "$TMP/nosuch.dil"
+is "3 for a full disk" sh -c '"$DIL" help >/dev/full 2>&1; [ $? -eq 3 ]'
+
+# ---- pictures ---------------------------------------------------------------
+
+draws() { # ending, bytes that it begins with, in octal
+  "$DIL" show examples/longnet.dil -D w=8 --seq 48 -o "$TMP/p.$1" &&
+    [ "$(head -c 4 "$TMP/p.$1" | od -An -to1 | tr -d ' ')" = "$2" ]
+}
+is "a picture as .png" draws png 211120116107
+is "a picture as .svg" draws svg 074163166147
+is "the svg is whole" sh -c 'tail -1 "$TMP/p.svg" | grep -qx "</svg>"'
+is "the same picture twice" sh -c \
+  'cp "$TMP/p.png" "$TMP/one.png" &&
+   "$DIL" show examples/longnet.dil -D w=8 --seq 48 -o "$TMP/p.png" &&
+   cmp "$TMP/p.png" "$TMP/one.png"'
+is "a large mask in a moment" timeout 60 "$DIL" show examples/longnet.dil \
+  --seq 1048576 -o "$TMP/large.png"
+is "no colours in a pipe" sh -c \
+  '! "$DIL" show examples/longnet.dil -D w=8 --seq 16 | grep -q "$(printf "\033")"'
+
+# ---- runs -------------------------------------------------------------------
+
+keys="kernel device variant force plan_hash seconds flops gflops peak_share
+rel_error lse_error checked_rows workspace_bytes compile_seconds"
+
+has_keys() { # command...: one object of a line, with just these keys in order
+  "$@" >"$TMP/json" || return
+  [ "$(wc -l <"$TMP/json")" -eq 1 ] || return
+  found=$(grep -oE '"[a-z_]+":' "$TMP/json" | tr -d '":')
+  [ "$(echo $found)" = "$(echo $keys)" ]
+}
+small="examples/longnet.dil -D w=16 --seq 100"
+is "the keys of run --json" has_keys "$DIL" run $small --random 1 --check --json
+is "the keys of bench --json" has_keys "$DIL" bench $small --repeat 2 --json
+is "the oracle as a device" has_keys "$DIL" run $small --random 1 \
+  --device oracle --check --json
+is "two variants, two lines" sh -c '[ "$("$DIL" bench '"$small"' --repeat 2 \
+  --force multiset --force dedup --json | wc -l)" -eq 2 ]'
+
+# From plan's text comes the same kernel, bit for bit.
+through_plan() {
+  "$DIL" print --after plan examples/longnet.dil -D w=16 >"$TMP/p.plan" &&
+    "$DIL" run $small --random 7 --out "$TMP/a.npy" --lse "$TMP/al.npy" &&
+    "$DIL" run --from plan "$TMP/p.plan" --seq 100 --random 7 \
+      --out "$TMP/b.npy" --lse "$TMP/bl.npy" --check &&
+    cmp "$TMP/a.npy" "$TMP/b.npy" && cmp "$TMP/al.npy" "$TMP/bl.npy"
+}
+is "run --from plan" through_plan
+
+# A run's own output can be read again: here as the queries of another run.
+reads_back() {
+  "$DIL" run examples/dense.dil --seq 20 --random 3 --out "$TMP/q.npy" &&
+    "$DIL" run examples/dense.dil --q "$TMP/q.npy" --random 3 --check
+}
+is "arrays written are arrays read" reads_back
+
+# Batch rows of 10, 0 and 57 keys: an .npy file is 128 bytes of header, then
+# the numbers.
+array() { # type, shape, bytes as printf has them
+  printf '\223NUMPY\001\000v\000%-117s\n' \
+    "{'descr': '$1', 'fortran_order': False, 'shape': $2, }"
+  printf "$3"
+}
+has_lengths() {
+  array '<i4' '(3,)' '\012\0\0\0\0\0\0\0\071\0\0\0' >"$TMP/lengths.npy"
+  "$DIL" run $small --batch 3 --random 2 --lengths "$TMP/lengths.npy" --check
+}
+is "lengths" has_lengths
+too_long() {
+  array '<i4' '(1,)' '\145\0\0\0' >"$TMP/lengths.npy"
+  "$DIL" run $small --random 2 --lengths "$TMP/lengths.npy" 2>&1 |
+    grep -q 'has 101 at batch row 0, which is not in 0..100'
+}
+is "a length above M is an error" too_long
+dropout='pattern d { heads 2; head_dim 8; dtype f32; dropout 0.5; branch { } }'
+drops() {
+  echo "$dropout" >"$TMP/d.dil"
+  "$DIL" run "$TMP/d.dil" --seq 40 --random 1 --train --seed 9 --check \
+    --out "$TMP/1.npy" &&
+    "$DIL" run "$TMP/d.dil" --seq 40 --random 1 --train --seed 10 --check \
+      --out "$TMP/2.npy" &&
+    "$DIL" run "$TMP/d.dil" --seq 40 --random 1 --check --out "$TMP/3.npy" &&
+    ! cmp -s "$TMP/1.npy" "$TMP/2.npy" && ! cmp -s "$TMP/1.npy" "$TMP/3.npy"
+}
+is "dropout by its seed, in training only" drops
+scale='pattern d { heads 2; head_dim 8; dtype f32; scale runtime; branch { } }'
+scales() {
+  echo "$scale" >"$TMP/s.dil"
+  "$DIL" run "$TMP/s.dil" --seq 40 --random 1 --scale 0.25 --check &&
+    ! "$DIL" run "$TMP/s.dil" --seq 40 --random 1
+}
+is "a scale at run time" scales
+no_rows() { "$DIL" run examples/dense.dil --seq 0 --random 1 --check; }
+is "no queries" no_rows
+no_keys() { "$DIL" run examples/dense.dil --seq 3 --keys 0 --random 1 --check; }
+is "no keys" no_keys
+
+same_for_threads() {
+  for t in 1 2 3; do
+    "$DIL" run $small --random 5 --threads $t --out "$TMP/$t.npy" || return
+  done
+  cmp "$TMP/1.npy" "$TMP/2.npy" && cmp "$TMP/1.npy" "$TMP/3.npy"
+}
+is "the same result for any threads" same_for_threads
+
+is "progress is silent in a pipe" sh -c \
+  '"$DIL" run examples/dense.dil --seq 400 --random 1 --check 2>&1 >/dev/null |
+   cmp - /dev/null'
+exit $bad
