@@ -284,9 +284,11 @@ DEVICE void clear_rows(const hopper_launch &run) {
 struct consumer {
   const hopper_launch &run;
   u32 base;
-  int group, warp, lane; // warpgroup, warp in it
-  bool lead;             // releases stages for the warpgroup
+  int group; // of warps
+  bool lead; // releases stages for the warpgroup
 };
+// Of this thread's warp: its first row in the tile.
+DEVICE int warp_row(u32 thread) { return (thread / 32 - 4) * 16; }
 
 // Turns at the tensor cores go round the warpgroups.
 DEVICE void wait_turn(const consumer &c) { turn_wait(2 + c.group, 256); }
@@ -308,16 +310,17 @@ DEVICE void mask_block(const consumer &c, float (&s)[TILE_KEYS / 2],
   int4 m = shared_load(message), window = shared_load(message + 16);
   int4 t = shared_load(c.base + AT_TILE + (m.x >> BLOCK_TILE & 3) * 32);
   float per_stride = __int_as_float(m.w);
+  u32 thread = thread_index();
   int first[2], width[2];
 #pragma unroll
   for (int half = 0; half < 2; half++) {
-    int row = c.group * 64 + c.warp * 16 + c.lane / 4 + half * 8;
+    int row = warp_row(thread) + thread % 32 / 4 + half * 8;
     int from = t.x + row * t.y - m.z; // position of the row in the block
     first[half] = keys_within(from - window.x - 1, per_stride) + 1;
     int end = min(keys_within(from + window.y, per_stride) + 1, window.z);
     width[half] = max(end - first[half], 0);
   }
-  hide(s, first, width, (c.lane & 3) * 2);
+  hide(s, first, width, thread % 4 * 2);
 }
 
 // Values that no row of the tile sees may hold NaN, and 0 * NaN is NaN: they
@@ -325,7 +328,7 @@ DEVICE void mask_block(const consumer &c, float (&s)[TILE_KEYS / 2],
 DEVICE void clear_values(const consumer &c, u32 values, int visible) {
   const int units = VALUE_CHUNK / 8; // of 16 bytes, a row of a chunk
 #pragma unroll 1
-  for (int i = visible * units + threadIdx.x % 128; i < TILE_KEYS * units;
+  for (int i = visible * units + thread_index() % 128; i < TILE_KEYS * units;
        i += 128)
 #pragma unroll
     for (int chunk = 0; chunk < VALUE_WIDTH / VALUE_CHUNK; chunk++)
@@ -337,15 +340,16 @@ DEVICE void clear_values(const consumer &c, u32 values, int visible) {
 
 // Sixteen rows of a warp that are all inside of the tile leave in one box.
 DEVICE void store_rows(const consumer &c, float (&o)[VALUE_WIDTH / 2],
-                       int4 to, int head) {
+                       u32 thread, int4 to, int head) {
   const int width = VALUE_CHUNK * 2, groups = VALUE_CHUNK / 16;
-  u32 area = c.base + AT_OUTPUT + (c.group * 4 + c.warp) * (16 * VALUE_WIDTH * 2);
-  u32 row = c.lane & 15, swizzle = width == 128 ? row & 7 : row >> 1 & 3;
-  if (c.lane == 0) store_wait_read();
+  u32 area = c.base + AT_OUTPUT + warp_row(thread) * VALUE_WIDTH * 2;
+  u32 lane = thread % 32, row = lane & 15;
+  u32 swizzle = width == 128 ? row & 7 : row >> 1 & 3;
+  if (lane == 0) store_wait_read();
   __syncwarp();
 #pragma unroll
   for (int i = 0; i < VALUE_WIDTH / 16; i++) {
-    u32 unit = i % groups * 2 + (c.lane >> 4);
+    u32 unit = i % groups * 2 + (lane >> 4);
     u32 at = area + i / groups * (16 * width) + row * width +
              ((unit ^ swizzle) << 4);
     asm volatile(
@@ -359,21 +363,21 @@ DEVICE void store_rows(const consumer &c, float (&o)[VALUE_WIDTH / 2],
   }
   proxy_fence();
   __syncwarp();
-  if (c.lane != 0) return;
+  if (lane != 0) return;
   for (int i = 0; i < VALUE_WIDTH / VALUE_CHUNK; i++)
     store_box(&c.run.o[0][0] + to.z, area + i * (16 * width), i * VALUE_CHUNK,
-              to.x + c.group * 64 + c.warp * 16, to.y, head, to.w);
+              to.x + warp_row(thread), to.y, head, to.w);
   store_commit();
 }
 
 // Rows at the end of a tile that is not full: a box would reach into rows of
 // another cell.
 DEVICE void store_single(const consumer &c, float (&o)[VALUE_WIDTH / 2],
-                         int4 t, int batch) {
-  int row = c.group * 64 + c.warp * 16 + c.lane / 4;
+                         u32 thread, int4 t, int batch) {
+  int row = warp_row(thread) + thread % 32 / 4;
   int n = t.x - (c.run.keys - c.run.queries);
   u32 *out = (u32 *)((unsigned short *)c.run.o_data + batch * c.run.o_batch +
-                     t.w * c.run.o_head + (c.lane & 3) * 2);
+                     t.w * c.run.o_head + thread % 4 * 2);
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     if (row + half * 8 >= t.z) break;
@@ -391,10 +395,11 @@ DEVICE void finish_tile(const consumer &c, float (&o)[VALUE_WIDTH / 2],
   int4 t = shared_load(c.base + AT_TILE + slot * 32);
   int4 to = shared_load(c.base + AT_TILE + slot * 32 + 16);
   float sum0 = row_sum(r.sum[0]), sum1 = row_sum(r.sum[1]);
-  int row = c.group * 64 + c.warp * 16, mine = row + c.lane / 4;
+  u32 thread = thread_index();
+  int row = warp_row(thread), mine = row + thread % 32 / 4;
   scale_rows(o, sum0 == 0 ? 0 : __fdividef(c.run.weight, sum0),
              sum1 == 0 ? 0 : __fdividef(c.run.weight, sum1));
-  if (c.run.lse && (c.lane & 3) == 0) {
+  if (c.run.lse && thread % 4 == 0) {
     int n = t.x - (c.run.keys - c.run.queries) + mine * t.y;
     float *lse = c.run.lse + to.w * c.run.lse_batch + t.w * c.run.lse_head;
     if (mine < t.z)
@@ -406,8 +411,8 @@ DEVICE void finish_tile(const consumer &c, float (&o)[VALUE_WIDTH / 2],
           sum1 == 0 ? MINUS_INFINITY
                     : (r.peak[1] * c.run.scale + log2_fast(sum1)) * ln_2;
   }
-  if (row + 16 <= t.z) store_rows(c, o, to, t.w);
-  else if (row < t.z) store_single(c, o, t, to.w);
+  if (row + 16 <= t.z) store_rows(c, o, thread, to, t.w);
+  else if (row < t.z) store_single(c, o, thread, t, to.w);
 }
 
 DEVICE bool takes(const consumer &c, int4 m) {
@@ -578,7 +583,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(
         CONSUMER_REGISTERS));
-    consume({run, base, (int)threadIdx.x / 128 - 1, (int)threadIdx.x / 32 % 4,
-             (int)threadIdx.x % 32, threadIdx.x % 128 == 0});
+    consume({run, base, (int)threadIdx.x / 128 - 1, threadIdx.x % 128 == 0});
   }
 }

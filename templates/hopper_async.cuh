@@ -93,6 +93,13 @@ DEVICE void shared_store(u32 address, int x, int y, int z, int w) {
                : "memory");
 }
 
+// Read anew at each use: what few paths need is not kept in a register.
+DEVICE u32 thread_index() {
+  u32 x;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+  return x;
+}
+
 DEVICE u32 count_up(unsigned *counter) {
   u32 before;
   asm volatile("atom.global.add.u32 %0, [%1], 1;"

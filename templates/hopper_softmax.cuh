@@ -7,7 +7,7 @@
 
 // The state of a thread's two rows. The sum is the thread's own share.
 struct row_state {
-  float peak[2]; // largest score so far, or a little less; -inf at first
+  float peak[2]; // largest score so far, or a little less; LOWEST at first
   float sum[2];
   float factor[2]; // what earlier sums are to be multiplied with
   bool moved;      // some row of the warp has a factor other than 1
@@ -24,9 +24,10 @@ DEVICE float log2_fast(float x) {
   return y;
 }
 #define MINUS_INFINITY __int_as_float(0xff800000)
+#define LOWEST -1e30f // finite, so that differences of peaks are
 
 DEVICE void state_clear(row_state &r) {
-  r.peak[0] = r.peak[1] = MINUS_INFINITY;
+  r.peak[0] = r.peak[1] = LOWEST;
   r.sum[0] = r.sum[1] = 0;
 }
 
@@ -48,17 +49,18 @@ DEVICE void raise_peaks(row_state &r, float top0, float top1, float scale) {
   float d0 = (r.peak[0] - top0) * scale, d1 = (r.peak[1] - top1) * scale;
   bool up0 = d0 < slack, up1 = d1 < slack;
   r.moved = __any_sync(~0u, up0 | up1);
-  if (!r.moved) return;
-  r.factor[0] = up0 ? exp2_fast(d0) : 1;
-  r.factor[1] = up1 ? exp2_fast(d1) : 1;
-  r.sum[0] *= r.factor[0];
-  r.sum[1] *= r.factor[1];
-  if (up0) r.peak[0] = top0;
-  if (up1) r.peak[1] = top1;
+  if (r.moved) {
+    r.factor[0] = exp2_fast(up0 ? d0 : 0); // 2^0 is exactly 1
+    r.factor[1] = exp2_fast(up1 ? d1 : 0);
+    r.sum[0] *= r.factor[0];
+    r.sum[1] *= r.factor[1];
+    r.peak[0] = up0 ? top0 : r.peak[0];
+    r.peak[1] = up1 ? top1 : r.peak[1];
+  }
 }
 
 // Two chains of maxima and of sums a row: a single one stalls on latency. A
-// row without any key so far must not turn -inf - -inf into NaN.
+// row without any key so far has hidden scores alone: 2^-inf is 0.
 DEVICE void softmax(float (&s)[TILE_KEYS / 2], row_state &r, float scale,
                     float bias) {
   float a0 = r.peak[0], a1 = r.peak[1], b0 = s[4], b1 = s[6];
@@ -72,8 +74,8 @@ DEVICE void softmax(float (&s)[TILE_KEYS / 2], row_state &r, float scale,
   raise_peaks(r, row_max(fmaxf(a0, b0)), row_max(fmaxf(a1, b1)), scale);
   float from0 = fmaf(r.peak[0], -scale, bias);
   float from1 = fmaf(r.peak[1], -scale, bias);
-  if (r.peak[0] == MINUS_INFINITY) from0 = 0;
-  if (r.peak[1] == MINUS_INFINITY) from1 = 0;
+  if (r.peak[0] == LOWEST) from0 = 0;
+  if (r.peak[1] == LOWEST) from1 = 0;
   float even0 = 0, even1 = 0;
 #pragma unroll
   for (int i = 0; i < TILE_KEYS / 2; i += 4) {
