@@ -35,6 +35,11 @@ typedef struct dil_cuda_code {
 typedef struct dil_cuda dil_cuda;               /* a device */
 typedef struct dil_cuda_kernel dil_cuda_kernel; /* a plan on a device */
 
+/* Dimension `axis` of input `index` as a call of these sizes must bring it. */
+typedef int64_t (*dil_cuda_dimension)(const void *context, int32_t index,
+                                      int32_t axis, int32_t B, int32_t N,
+                                      int32_t M);
+
 typedef struct dil_cuda_facts {
   char name[64];
   int32_t arch;          /* 90 for compute capability 9.0 */
@@ -62,14 +67,16 @@ typedef struct dil_cuda_module {
                          int64_t bytes);
   dil_status (*fill)(dil_cuda *device, void *to, uint8_t byte, int64_t bytes);
 
-  /* Borrows table; copies what it needs of the codes. */
+  /* Borrows table and context; copies what it needs of the codes. A plan
+   * without inputs needs no dimension. */
   dil_status (*kernel)(dil_cuda *device, const dil_table *table,
                        const dil_cuda_code *code, int32_t count,
+                       dil_cuda_dimension dimension, const void *context,
                        dil_cuda_kernel **kernel);
   void (*kernel_free)(dil_cuda_kernel *kernel);
   /* Puts the call on `stream` (a CUstream; NULL: the default one) and returns.
    * All data pointers of the call, lengths and inputs included, are device
-   * memory. */
+   * memory; a length outside 0..M counts as the nearer of the two. */
   dil_status (*run)(dil_cuda_kernel *kernel, const dil_call *call,
                     void *stream);
   /* The variants that a call of this shape takes, pass by pass. */
@@ -118,9 +125,20 @@ typedef struct cuda_family {
    * left in state_o and state_lse (`mean` and `sum`: added to them); all
    * others are written to the call's o and lse, rows that no branch of the
    * pass selects as 0 and -infinity. */
-  dil_status (*launch)(const cuda_run *r, int32_t pass, cuda_code *code);
+  dil_status (*launch)(const cuda_run *r, int32_t pass, const cuda_code *code);
 } cuda_family;
 
 extern const cuda_family cuda_general, cuda_hopper;
+
+/* The branches of a pass that serve a head. */
+uint64_t cuda_served(const dil_table *table, int32_t pass, int32_t head);
+/* Launches a function of a code: one-dimensional grid, one struct. */
+dil_status cuda_launch(const cuda_run *r, const cuda_code *code, int32_t entry,
+                       int64_t blocks, int32_t threads, int32_t shared,
+                       void *parameters);
+/* Before the first pass: an empty state for chained heads. After the last:
+ * their state to o and lse, and 0 for heads that no pass serves. */
+dil_status general_begin(const cuda_run *r, const cuda_code *code);
+dil_status general_end(const cuda_run *r, const cuda_code *code);
 
 #endif
