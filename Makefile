@@ -32,6 +32,10 @@ harness  := $(filter-out $(suites:=.o),$(call objects,tests/*.c)) \
 fuzzer   := $(BUILD)/tests/fuzz/fuzz_pattern
 library  := $(BUILD)/libdil.so $(BUILD)/libdilrt.so $(BUILD)/dil-cpu.so \
             $(BUILD)/dil-gpu.so $(BUILD)/dilrt-cuda.so
+# What loadable parts ask of the program that opens them.
+hosted   := -Wl,--export-dynamic-symbol=dil_fail \
+            -Wl,--export-dynamic-symbol=dil_last_error \
+            -Wl,--export-dynamic-symbol=run_check
 san      := -O1 -g -fno-omit-frame-pointer
 
 # The program of the plain build stands at the top as ./dil.
@@ -40,7 +44,7 @@ all: $(if $(filter build,$(BUILD)),dil) $(BUILD)/dil $(library)
 dil: $(BUILD)/dil
 	$(call say,copy)cp $< $@
 $(BUILD)/dil: $(BUILD)/compiler/main.o $(core) $(runtime)
-	$(call say,link)$(LINK) -Wl,--export-dynamic-symbol=dil_fail -o $@ $^ $(CORELIBS) $(LDLIBS)
+	$(call say,link)$(LINK) $(hosted) -o $@ $^ $(CORELIBS) $(LDLIBS)
 $(BUILD)/libdil.so: $(core) $(runtime)
 	$(call say,link)$(LINK) -shared -o $@ $^ $(CORELIBS) $(LDLIBS)
 $(BUILD)/libdilrt.so: $(runtime)
@@ -50,7 +54,7 @@ $(BUILD)/dil-cpu.so: $(cpu) $(BUILD)/compiler/util.o
 	$(call say,link)$(LINK) -shared -Wl,-Bsymbolic -o $@ $^ $(shell $(LLVM) --libs) \
 	  -L$(shell $(LLVM) --libdir) $(LDLIBS)
 # NVRTC and the CUDA driver are opened at run time: neither is needed here.
-$(BUILD)/dil-gpu.so: $(gpu)
+$(BUILD)/dil-gpu.so: $(gpu) $(BUILD)/runtime/tensor.o
 	$(call say,link)$(LINK) -shared -Wl,-Bsymbolic -o $@ $^ $(LDLIBS)
 $(BUILD)/dilrt-cuda.so: $(cuda) $(BUILD)/runtime/tensor.o
 	$(call say,link)$(LINK) -shared -Wl,-Bsymbolic -o $@ $^ $(LDLIBS)
@@ -89,7 +93,7 @@ $(BUILD)/tests/%.o: EXTRA = -Itests
 $(BUILD)/tests/harness.a: $(harness)
 	$(call say,ar)rm -f $@; $(AR) rcs $@ $^
 $(suites) $(fuzzer): %: %.o $(core) $(runtime) $(BUILD)/tests/harness.a
-	$(call say,link)$(LINK) -Wl,--export-dynamic-symbol=dil_fail -o $@ $(filter %.o,$^) \
+	$(call say,link)$(LINK) $(hosted) -o $@ $(filter %.o,$^) \
 	  $(filter %.a,$^) -lcheck -lsubunit -lrt $(CORELIBS) $(MORELIBS) $(LDLIBS)
 # Suites of the back end's insides are linked with it.
 $(cpusuite): $(cpu)
@@ -119,6 +123,19 @@ tsan:
 	  OPT='$(san) -fsanitize=thread'
 tsan-here: tests
 	@BUILD=$(BUILD) tests/tsan.sh
+
+# What `tests/run.sh gpu` needs on a machine with a GPU and without compilers:
+# programs, loadable parts, the libraries that they are linked to.
+bundled := $(BUILD)/tests/test_edges $(BUILD)/tests/test_numeric \
+           $(BUILD)/tests/test_laws $(fuzzer)
+gpu-bundle: $(bundled) $(BUILD)/dil-gpu.so $(BUILD)/dilrt-cuda.so
+	@rm -rf $(BUILD)/gpu && mkdir -p $(BUILD)/gpu/tests/fuzz $(BUILD)/gpu/lib
+	$(call say,copy)cp $(filter-out $(fuzzer),$(bundled)) $(BUILD)/gpu/tests
+	@cp $(fuzzer) $(BUILD)/gpu/tests/fuzz
+	@cp $(BUILD)/dil-gpu.so $(BUILD)/dilrt-cuda.so $(BUILD)/gpu
+	@cp -r examples tests/gpu.sh $(BUILD)/gpu
+	@ldd $(bundled) | awk '/=> .*(check|subunit|jansson|png|xxhash|libz)/ \
+	  { print $$3 }' | sort -u | xargs -I{} cp -L {} $(BUILD)/gpu/lib
 
 # Random patterns against the oracle, then the front end on random bytes.
 FUZZ_COUNT   ?= 3000
@@ -164,5 +181,5 @@ $(core) $(runtime) $(cpu) $(gpu) $(cuda) $(harness) $(suites:=.o) $(fuzzer).o \
 
 FORCE:
 .PHONY: all tests check check-here demo demo-here deps bench asan tsan \
-        tsan-here fuzz layers wc install clean FORCE
+        tsan-here gpu-bundle fuzz layers wc install clean FORCE
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

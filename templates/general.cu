@@ -47,6 +47,7 @@ template <int ROWS, int WIDTH, int PITCH, class At>
 DIL_INLINE void load_rows(char *to, bool whole, At at) {
   constexpr int pieces = WIDTH * ELEMENT_BYTES / 16;
   if (whole && pieces > 0) {
+#pragma unroll 4
     for (int i = threadIdx.x; i < ROWS * pieces; i += THREADS) {
       int row = i / (pieces ? pieces : 1), piece = i % (pieces ? pieces : 1);
       const element *from = at(row);
@@ -57,6 +58,7 @@ DIL_INLINE void load_rows(char *to, bool whole, At at) {
     }
     return;
   }
+#pragma unroll 1
   for (int i = threadIdx.x; i < ROWS * WIDTH; i += THREADS) {
     const element *from = at(i / WIDTH);
     ((element *)(to + i / WIDTH * PITCH))[i % WIDTH] =
@@ -67,9 +69,11 @@ DIL_INLINE void load_rows(char *to, bool whole, At at) {
 /* Columns that no row fills, once. */
 DIL_INLINE void clear_padding() {
   constexpr int pad_k = WIDTH_K - HEAD_DIM, pad_v = WIDTH_V - VALUE_DIM;
+#pragma unroll 1
   for (int i = threadIdx.x; i < (TILE_ROWS + TILE_KEYS) * pad_k; i += THREADS)
     ((element *)(shared + i / most(pad_k, 1) * PITCH_K))
         [HEAD_DIM + i % most(pad_k, 1)] = 0;
+#pragma unroll 1
   for (int i = threadIdx.x; i < TILE_KEYS * pad_v; i += THREADS)
     ((element *)(shared + SHARED_V + i / most(pad_v, 1) * PITCH_V))
         [VALUE_DIM + i % most(pad_v, 1)] = 0;
@@ -244,14 +248,17 @@ DIL_INLINE void take_bad_values(const float (&w)[SCORE_TILES][4],
                                 float (&o)[VALUE_TILES][4]) {
   char *bad = shared + SHARED_BAD;
   bool found = false;
+#pragma unroll 1
   for (int i = threadIdx.x; i < TILE_KEYS * VALUE_DIM; i += THREADS)
     found = found || !is_finite(((const element *)(shared + SHARED_V +
                                                    i / VALUE_DIM * PITCH_V))
                                     [i % VALUE_DIM]);
   if (!__syncthreads_or(found)) return;
+#pragma unroll 1
   for (int i = threadIdx.x; i < TILE_KEYS; i += THREADS) {
     const element *row = (const element *)(shared + SHARED_V + i * PITCH_V);
     bad[i] = 0;
+#pragma unroll 1
     for (int d = 0; d < VALUE_DIM; d++)
       if (!is_finite(row[d])) bad[i] = 1;
   }
@@ -279,6 +286,7 @@ DIL_INLINE void take_bad_values(const float (&w)[SCORE_TILES][4],
     }
   }
   __syncthreads();
+#pragma unroll 1
   for (int i = threadIdx.x; i < TILE_KEYS * VALUE_DIM; i += THREADS)
     if (bad[i / VALUE_DIM])
       ((element *)(shared + SHARED_V + i / VALUE_DIM * PITCH_V))
@@ -491,7 +499,7 @@ DIL_INLINE void run_tile(const dil_params &p, const dil_tile &t) {
   end_rows(p, t, rows, state, o);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     dil_pass(const __grid_constant__ dil_params p) {
   clear_padding();
   __syncthreads();
@@ -529,17 +537,21 @@ extern "C" __global__ void dil_merge(const __grid_constant__ dil_params p) {
     if (!pass_serves(p.pass, at.h)) continue;
     const float *part = p.partial + index * (2 + VALUE_DIM);
     float top = DIL_NONE, l = 0;
+#pragma unroll 1
     for (int s = 0; s < p.splits; s++)
       top = fmaxf(top, part[s * rows * (2 + VALUE_DIM)]);
     float base = top == DIL_NONE ? 0.0f : top;
+#pragma unroll 1
     for (int s = 0; s < p.splits; s++) {
       const float *one = part + s * rows * (2 + VALUE_DIM);
       l += one[1] * power_of_2(one[0] - base);
     }
     int how = finish_of(at.h);
     float factor = row_factor(p, l);
+#pragma unroll 1
     for (int d = threadIdx.x % 32; d < VALUE_DIM; d += 32) {
       float sum = 0;
+#pragma unroll 1
       for (int s = 0; s < p.splits; s++) {
         const float *one = part + s * rows * (2 + VALUE_DIM);
         sum += one[2 + d] * power_of_2(one[0] - base);
@@ -554,6 +566,7 @@ extern "C" __global__ void dil_merge(const __grid_constant__ dil_params p) {
 extern "C" __global__ void dil_begin(const __grid_constant__ dil_params p) {
   WARP_ROWS(p, index) {
     if (passes_of((int)(index % HEADS)) <= 1) continue;
+#pragma unroll 1
     for (int d = threadIdx.x % 32; d < VALUE_DIM; d += 32)
       p.state_o[index * VALUE_DIM + d] = 0;
     if (threadIdx.x % 32 == 0) p.state_lse[index] = DIL_NONE;
@@ -565,6 +578,7 @@ extern "C" __global__ void dil_end(const __grid_constant__ dil_params p) {
     dil_place at = place_of(p, index);
     int passes = passes_of(at.h);
     if (passes == 1) continue;
+#pragma unroll 1
     for (int d = threadIdx.x % 32; d < VALUE_DIM; d += 32)
       output_row(p, at.b, at.n, at.h)[d] =
           narrow(passes ? p.state_o[index * VALUE_DIM + d] : 0.0f);

@@ -3,7 +3,9 @@
  * its element [e / 4][e % 4] of the fragments (softmax.cuh). */
 #ifndef DIL_SCORE_CUH
 #define DIL_SCORE_CUH
+#if DROPOUT
 #include "philox.cuh"
+#endif
 #include "walk.cuh"
 
 /* The two rows of a thread. */
@@ -12,7 +14,7 @@ struct dil_rows {
   bool valid[2];
 };
 
-/* A tile of keys: numbers n .. n + TILE_KEYS - 1 of a sequence. */
+/* A tile of keys: numbers n and on of a sequence. */
 struct dil_visit {
   dil_keys keys;
   int n;
@@ -52,9 +54,9 @@ DIL_INLINE bool is_counted(const dil_tile &tile, int branch, int h, int t,
 }
 
 /* No pair of the tile needs to be asked. */
-template <int TILE_KEYS>
+template <int KEYS>
 DIL_INLINE bool is_full(const dil_tile &tile, const dil_visit &v) {
-  if (v.n + TILE_KEYS > v.keys.end) return false;
+  if (v.n + KEYS > v.keys.end) return false;
   if (COMBINE == 1 && (tile.branches & ((1ull << v.keys.branch) - 1)))
     return false;
   int predicate = dil_branches[v.keys.branch].predicate;
@@ -62,7 +64,7 @@ DIL_INLINE bool is_full(const dil_tile &tile, const dil_visit &v) {
   const dil_predicate_row &w = dil_predicates[predicate];
   if (w.masked) return false;
   int first = v.keys.start + v.n * v.keys.step;
-  int last = first + (TILE_KEYS - 1) * v.keys.step;
+  int last = first + (KEYS - 1) * v.keys.step;
   int t0 = tile.low, t1 = tile.low + (tile.count - 1) * tile.step;
   return (w.right == DIL_FAR || last - t0 <= w.right) &&
          (w.left == DIL_FAR || t1 - first <= w.left);
@@ -78,12 +80,12 @@ DIL_INLINE dil_pair pair_of(const dil_params &p, const dil_tile &tile, int h) {
   return at;
 }
 
-template <int TILE_KEYS>
+template <int KEYS>
 DIL_INLINE unsigned keep_bits(const dil_params &p, const dil_tile &tile,
                               const dil_rows &rows, const dil_visit &v) {
   unsigned bits = 0;
 #pragma unroll 1
-  for (int e = 0; e < TILE_KEYS / 2; e++) {
+  for (int e = 0; e < KEYS / 2; e++) {
     bool second = e & 2;
     int n = v.n + column_of(e);
     if (n >= v.keys.end || !(second ? rows.valid[1] : rows.valid[0])) continue;
@@ -98,13 +100,14 @@ DIL_INLINE unsigned keep_bits(const dil_params &p, const dil_tile &tile,
   return bits;
 }
 
+#if DROPOUT
 /* Bits of the weights that dropout takes. */
-template <int TILE_KEYS>
+template <int KEYS>
 DIL_INLINE unsigned drop_bits(const dil_params &p, const dil_tile &tile,
                               const dil_rows &rows, const dil_visit &v) {
   unsigned bits = 0;
 #pragma unroll 1
-  for (int e = 0; e < TILE_KEYS / 2; e++) {
+  for (int e = 0; e < KEYS / 2; e++) {
     bool second = e & 2;
     int j = v.keys.start + (v.n + column_of(e)) * v.keys.step;
     bool dropped = dil_dropped(tile.b, second ? rows.h[1] : rows.h[0],
@@ -114,6 +117,7 @@ DIL_INLINE unsigned drop_bits(const dil_params &p, const dil_tile &tile,
   }
   return bits;
 }
+#endif
 
 /* Final scores in natural units. */
 template <int TILES>

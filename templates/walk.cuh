@@ -35,8 +35,10 @@ DIL_INLINE bool serves(int branch, int head) {
 /* Passes that have a branch for this head. */
 DIL_INLINE int passes_of(int head) {
   int passes = 0;
+#pragma unroll 1
   for (int p = 0; p < PASSES; p++) {
     bool some = false;
+#pragma unroll 1
     for (int b = 0; b < BRANCHES; b++)
       some = some || (dil_passes[p].branches >> b & 1 && serves(b, head));
     passes += some;
@@ -46,6 +48,7 @@ DIL_INLINE int passes_of(int head) {
 
 DIL_INLINE bool pass_serves(int pass, int head) {
   bool some = false;
+#pragma unroll 1
   for (int b = 0; b < BRANCHES; b++)
     some = some || (dil_passes[pass].branches >> b & 1 && serves(b, head));
   return some;
@@ -65,6 +68,7 @@ DIL_INLINE bool selects(int branch, int head, int t) {
 
 /* The first position after `at` where a branch of the pass begins a segment. */
 DIL_INLINE int next_border(int pass, int at, int high) {
+#pragma unroll 1
   for (int b = 0; b < BRANCHES; b++) {
     int s = dil_branches[b].segment;
     if (dil_passes[pass].branches >> b & 1 && s)
@@ -103,6 +107,7 @@ DIL_INLINE void find_cell(const dil_params &p, int origin, int keys, int cell,
 /* Which branches of the pass select position t of a head. */
 DIL_INLINE unsigned long long class_of(int pass, int head, int t) {
   unsigned long long branches = 0;
+#pragma unroll 1
   for (int b = 0; b < BRANCHES; b++)
     if (dil_passes[pass].branches >> b & 1 && serves(b, head) &&
         selects(b, head, t))

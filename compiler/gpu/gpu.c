@@ -24,6 +24,10 @@ static dil_status attempt_one(const gpu_request *r, const gpu_strategy *s,
   dil_status status = DIL_OK;
   if (*more) {
     show_source(r->cuda, code, &text);
+    if (r->source_only) {
+      free(text.text);
+      return DIL_OK;
+    }
     if (r->ptxas)
       fprintf(r->ptxas, "%s, sm_%d%s\n", code->variant, code->arch,
               code->arch == 90 ? "a" : "");
@@ -49,7 +53,7 @@ static dil_status make_member(const gpu_request *r, const gpu_strategy *s,
     if (again) status = next;
   }
   if (!*more) return DIL_OK;
-  if (status == DIL_OK) out->code[out->count++] = code;
+  if (status == DIL_OK && !r->source_only) out->code[out->count++] = code;
   bool spared = status == DIL_UNSUPPORTED && s != &strategy_general;
   return spared ? DIL_OK : status;
 }

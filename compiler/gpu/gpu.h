@@ -17,6 +17,7 @@ typedef struct gpu_request {
   const plan *plan;
   int32_t arch;            /* 80, 86, 89, 90 (compiled as sm_90a) */
   const char *only;        /* a strategy's name; NULL: all that can */
+  bool source_only;        /* first attempts to `cuda`, nothing compiled */
   FILE *cuda, *ptxas;      /* not NULL: source and report go there as well */
 } gpu_request;
 
