@@ -127,7 +127,7 @@ DEVICE void produce_queries(producer &p, const tile &x) {
   map_row at = map_row_of(x.position - (p.run.keys - p.run.queries), k.stride,
                           k.slot, p.run.query_rest[k.slot]);
   const hopper_map *map = &p.run.q[0][0] + at.map;
-  u32 stage = p.tiles & 1, phase = ~p.tiles >> 1 & 1;
+  u32 stage = p.tiles & 1, phase = ~p.tiles >> 1 & 1; // see tile_of
   u32 full = p.base + AT_QUERY_FULL + 8 * stage;
   u32 to = p.base + AT_QUERY + stage * (WARPGROUPS * QUERY_BYTES);
   int boxes = (x.rows + 63) / 64;
@@ -143,16 +143,17 @@ DEVICE void produce_queries(producer &p, const tile &x) {
   shared_store(message + 16, at.row, at.phase, at.map, x.batch);
 }
 
-// Which warpgroups take part in a block and which of them must mask. Only in
-// a tile's last run may a warpgroup leave early: it does not come back.
+// Which warpgroups take part in a block and which of them must mask. One that
+// sees no more of a tile's last run may leave, but for the tile's first block:
+// each writes its rows.
 DEVICE int block_flags(const tile &x, int stride, const hopper_piece &piece,
-                       key_run keys, bool last) {
+                       key_run keys, bool may_leave) {
   int flags = 0, end = keys.position + (TILE_KEYS - 1) * piece.stride;
 #pragma unroll
   for (int w = 0; w < WARPGROUPS; w++) {
     if (w * 64 >= x.rows) break;
     int low = x.position + w * 64 * stride, high = low + 63 * stride;
-    if (!last || keys.position <= high + piece.right || w * 64 + 64 > x.rows)
+    if (!may_leave || keys.position <= high + piece.right)
       flags |= 1 << (BLOCK_TAKES + w);
     if (keys.count < TILE_KEYS || end > low + piece.right ||
         keys.position < high - piece.left)
@@ -211,7 +212,8 @@ DEVICE void produce_keys(producer &p, const tile &x) {
                             run.key_rest[piece.slot]);
     do {
       produce_block(p, piece,
-                    tell | block_flags(x, k.stride, piece, keys, last && keys.count),
+                    tell | block_flags(x, k.stride, piece, keys,
+                                       last && !(tell & BLOCK_NEW)),
                     keys, at, head, x.batch);
       tell &= ~BLOCK_NEW;
       keys.position += TILE_KEYS * piece.stride;
@@ -221,12 +223,17 @@ DEVICE void produce_keys(producer &p, const tile &x) {
   }
 }
 
+// Counters of tiles and of finished blocks, zero before and after a launch;
+// launches that overlap have slots of their own, 64 bytes apart.
+__device__ unsigned counters[HOPPER_SLOTS][16];
+
 // Tiles in their order: the first by the block's number, the next ones by a
 // counter. The last block to finish leaves the counters as it found them.
 DEVICE void produce(const hopper_launch &run, u32 base) {
   producer p = {run, base, {0, 1}, 0, 0};
+  unsigned *counter = counters[run.slot];
   for (int t = blockIdx.x; t < run.tiles;) {
-    int next = count_up(run.counter) + gridDim.x;
+    int next = count_up(counter) + gridDim.x;
     int section = t / run.section_tiles;
     tile x;
     if (tile_find(run, t - section * run.section_tiles, 0,
@@ -244,9 +251,9 @@ DEVICE void produce(const hopper_launch &run, u32 base) {
                    p.hidden << BLOCK_HIDDEN,
                0, 0, 0);
   barrier_arrive(base + AT_KEY_FULL + 8 * stage);
-  if (count_up(run.counter + 1) == gridDim.x - 1) {
-    run.counter[0] = 0;
-    run.counter[1] = 0;
+  if (count_up(counter + 1) == gridDim.x - 1) {
+    counter[0] = 0;
+    counter[1] = 0;
   }
 }
 
@@ -388,29 +395,31 @@ DEVICE void store_single(const consumer &c, float (&o)[VALUE_WIDTH / 2],
   }
 }
 
+// The log of a row's denominator, by one of its four threads.
+DEVICE void store_lse(const consumer &c, u32 thread, int4 t, int batch,
+                      float sum0, float sum1, const float (&peak)[2]) {
+  const float ln_2 = 0.69314718055994530942f;
+  int row = warp_row(thread) + thread % 32 / 4;
+  float *to = c.run.lse + batch * c.run.lse_batch + t.w * c.run.lse_head +
+              (t.x - (c.run.keys - c.run.queries) + row * t.y) * c.run.lse_row;
+  sum0 = (peak[0] * c.run.scale + log2_fast(sum0)) * ln_2; // log2 0 is -inf
+  sum1 = (peak[1] * c.run.scale + log2_fast(sum1)) * ln_2;
+  if (thread % 4 || row >= t.z) return;
+  *to = sum0;
+  if (row + 8 < t.z) to[8 * t.y * c.run.lse_row] = sum1;
+}
+
 // The end of a tile: divides by the sums and writes O and lse.
 DEVICE void finish_tile(const consumer &c, float (&o)[VALUE_WIDTH / 2],
-                        row_state r, int slot) {
-  const float ln_2 = 0.69314718055994530942f;
-  int4 t = shared_load(c.base + AT_TILE + slot * 32);
-  int4 to = shared_load(c.base + AT_TILE + slot * 32 + 16);
+                        const row_state &r, int slot) {
+  u32 message = c.base + AT_TILE + slot * 32, thread = thread_index();
+  int4 t = shared_load(message);
+  int row = warp_row(thread);
   float sum0 = row_sum(r.sum[0]), sum1 = row_sum(r.sum[1]);
-  u32 thread = thread_index();
-  int row = warp_row(thread), mine = row + thread % 32 / 4;
   scale_rows(o, sum0 == 0 ? 0 : __fdividef(c.run.weight, sum0),
              sum1 == 0 ? 0 : __fdividef(c.run.weight, sum1));
-  if (c.run.lse && thread % 4 == 0) {
-    int n = t.x - (c.run.keys - c.run.queries) + mine * t.y;
-    float *lse = c.run.lse + to.w * c.run.lse_batch + t.w * c.run.lse_head;
-    if (mine < t.z)
-      lse[n * c.run.lse_row] =
-          sum0 == 0 ? MINUS_INFINITY
-                    : (r.peak[0] * c.run.scale + log2_fast(sum0)) * ln_2;
-    if (mine + 8 < t.z)
-      lse[(n + 8 * t.y) * c.run.lse_row] =
-          sum1 == 0 ? MINUS_INFINITY
-                    : (r.peak[1] * c.run.scale + log2_fast(sum1)) * ln_2;
-  }
+  int4 to = shared_load(message + 16);
+  if (c.run.lse) store_lse(c, thread, t, to.w, sum0, sum1, r.peak);
   if (row + 16 <= t.z) store_rows(c, o, thread, to, t.w);
   else if (row < t.z) store_single(c, o, thread, t, to.w);
 }
@@ -421,20 +430,31 @@ DEVICE bool takes(const consumer &c, int4 m) {
 DEVICE bool masks(const consumer &c, int4 m) {
   return m.x >> (BLOCK_MASKS + c.group) & 1;
 }
-// The slot of the tile that runs up to this block.
-DEVICE int tile_before(int4 m) {
+// The slot of a block's tile, and of the tile that runs up to this block. They
+// count tiles modulo four: bit 0 is the stage of its queries, bit 1 the parity.
+DEVICE u32 tile_of(int4 m) { return m.x >> BLOCK_TILE & (TILE_SLOTS - 1); }
+DEVICE u32 tile_before(int4 m) {
   return ((m.x >> BLOCK_TILE) - (m.x & BLOCK_NEW)) & (TILE_SLOTS - 1);
+}
+DEVICE void wait_queries(const consumer &c, u32 tile) {
+  barrier_wait(c.base + AT_QUERY_FULL + 8 * (tile & 1), tile >> 1);
+}
+DEVICE void release_queries(const consumer &c, u32 tile) {
+  if (c.lead) barrier_arrive(c.base + AT_QUERY_EMPTY + 8 * (tile & 1));
+}
+DEVICE u32 query_descriptor(const consumer &c, u32 tile) {
+  return descriptor_low(c.base + AT_QUERY + c.group * QUERY_BYTES +
+                            (tile & 1) * (WARPGROUPS * QUERY_BYTES),
+                        16);
 }
 
 // A block in which this warpgroup has no rows, or none that see anything: it
 // only keeps turns and stages moving. The turn also orders its reads of the
 // message before the release.
-DEVICE void idle(const consumer &c, int4 m, const ring<STAGES> &block,
-                 ring<2> &query) {
+DEVICE void idle(const consumer &c, int4 m, const ring<STAGES> &block) {
   if (m.x & BLOCK_NEW) {
-    barrier_wait(c.base + AT_QUERY_FULL + 8 * query.stage, query.phase);
-    if (c.lead) barrier_arrive(c.base + AT_QUERY_EMPTY + 8 * query.stage);
-    query.next();
+    wait_queries(c, tile_of(m));
+    release_queries(c, tile_of(m));
   }
   wait_turn(c);
   pass_turn(c);
@@ -445,9 +465,7 @@ DEVICE void idle(const consumer &c, int4 m, const ring<STAGES> &block,
 
 DEVICE void consume(const consumer &c) {
   const hopper_launch &run = c.run;
-  u32 queries = c.base + AT_QUERY + c.group * QUERY_BYTES;
   ring<STAGES> block = {0, 0};
-  ring<2> query = {0, 0};
   if (c.group == 0) turn_pass(2, 256);
 #pragma unroll 1
   for (;;) {
@@ -455,19 +473,18 @@ DEVICE void consume(const consumer &c) {
     int4 m = shared_load(message_of(c.base, block.stage, block.phase));
     if (m.x & BLOCK_END) break;
     if (!takes(c, m)) {
-      idle(c, m, block, query);
+      idle(c, m, block);
       block.next();
       continue;
     }
     float o[VALUE_WIDTH / 2];
     u32 p[TILE_KEYS / 4];
     row_state r;
-    u32 q = descriptor_low(
-        queries + query.stage * (WARPGROUPS * QUERY_BYTES), 16);
+    u32 q = query_descriptor(c, tile_of(m));
     ring<STAGES> before;
     { // the first block of a tile that no other runs into
       float s[TILE_KEYS / 2];
-      barrier_wait(c.base + AT_QUERY_FULL + 8 * query.stage, query.phase);
+      wait_queries(c, tile_of(m));
       wait_turn(c);
       multiply_keys(
           s, q, descriptor_low(c.base + AT_KEY + block.stage * KEY_BYTES, 16));
@@ -497,12 +514,10 @@ DEVICE void consume(const consumer &c) {
         clear_values(c, values, TILE_KEYS - (m.x >> BLOCK_HIDDEN));
       }
       if ((m.x & BLOCK_NEW) || leaves) {
-        if (c.lead) barrier_arrive(c.base + AT_QUERY_EMPTY + 8 * query.stage);
-        query.next();
-        q = descriptor_low(
-            queries + query.stage * (WARPGROUPS * QUERY_BYTES), 16);
+        release_queries(c, tile_before(m));
         if (leaves) break;
-        barrier_wait(c.base + AT_QUERY_FULL + 8 * query.stage, query.phase);
+        q = query_descriptor(c, tile_of(m));
+        wait_queries(c, tile_of(m));
       }
       float s[TILE_KEYS / 2];
       wait_turn(c);

@@ -18,7 +18,8 @@ enum {
   HOPPER_CLASSES = 48,
   HOPPER_PIECES = 192,
   HOPPER_MEMBERS = 192,
-  HOPPER_FAR = 1 << 30 /* a window bound that nothing reaches */
+  HOPPER_SLOTS = 1024, /* tile counters, one a launch */
+  HOPPER_FAR = 1 << 29 /* a window bound that nothing reaches */
 };
 
 /* A CUtensorMap. */
@@ -31,10 +32,13 @@ typedef struct hopper_map {
  * those phases, [1] of the others. Nothing outside of the tensor is touched. */
 typedef hopper_map hopper_maps[HOPPER_STRIDES][2];
 
-typedef enum hopper_side { HOPPER_WHOLE, HOPPER_LEFT, HOPPER_RIGHT } hopper_side;
+typedef enum hopper_side {
+  HOPPER_WHOLE, HOPPER_LEFT, HOPPER_RIGHT, HOPPER_OTHER
+} hopper_side;
 
 /* Keys of the segment of length `outer` (0: all keys), without its part of
- * length `inner`: what lies left of that, or right of it. */
+ * length `inner`: what lies left of that, or right of it, or, where the one is
+ * twice the other, the other half. */
 typedef struct hopper_piece {
   int outer, inner;
   short side, slot;    /* hopper_side; index of the stride */
@@ -86,7 +90,7 @@ typedef struct hopper_launch {
   long long o_batch, o_row, o_head;
   float *lse;                  /* NULL: not wanted */
   long long lse_batch, lse_row, lse_head;
-  unsigned *counter;           /* [2], zero before and after the launch */
+  int slot;                    /* of the tile counter */
 } hopper_launch;
 
 #endif

@@ -77,7 +77,10 @@ DEVICE key_run keys_of(const hopper_launch &run, const tile &x,
   }
   if (p.side != HOPPER_WHOLE) {
     int hole = floor_to(x.position, p.inner);
-    if (p.side == HOPPER_LEFT) high = hole;
+    if (p.side == HOPPER_OTHER) {
+      low += hole == low ? p.inner : 0;
+      high = min(run.keys, low + p.inner);
+    } else if (p.side == HOPPER_LEFT) high = hole;
     else low = hole + p.inner;
   }
   int last = x.position + (x.rows - 1) * run.classes[x.klass].stride;
