@@ -283,7 +283,7 @@ DIL_INLINE void take_bad_values(const float (&w)[SCORE_TILES][4],
       float weight = e & 2 ? second : first;
       if (weight != 0)
         o[e >> 2][e & 3] += weight * widen(row[column_of(e)]);
-    }
+      }
   }
   __syncthreads();
 #pragma unroll 1

@@ -25,12 +25,15 @@ static int64_t shared_bytes(const dil_table *t, int32_t rows, int32_t keys) {
 
 typedef struct tiles {
   int32_t warps, keys;
+  bool lenient; /* some bytes may spill: there is nothing smaller */
 } tiles;
 
-/* In order of preference, f32 and 16-bit. */
-static const tiles choices[2][4] = {
-    {{4, 32}, {4, 16}, {2, 16}, {1, 16}},
-    {{4, 64}, {4, 32}, {4, 16}, {2, 16}},
+/* In order of preference: f32 of wide heads, f32, 16-bit. */
+enum { WIDE = 128, CHOICES = 3 };
+static const tiles choices[3][CHOICES] = {
+    {{4, 16, true}},
+    {{4, 32, false}, {4, 16, true}},
+    {{4, 64, false}, {4, 32, false}, {4, 16, true}},
 };
 
 static bool can(const gpu_request *r, char *reason, size_t size) {
@@ -42,8 +45,9 @@ static bool can(const gpu_request *r, char *reason, size_t size) {
 /* Attempt number `attempt` among the choices that fit the chip. */
 static const tiles *choose(const gpu_request *r, int32_t attempt) {
   const dil_table *t = &r->plan->table;
-  const tiles *list = choices[t->dtype != DIL_F32];
-  for (size_t i = 0; i < sizeof choices[0] / sizeof choices[0][0]; i++)
+  bool wide = t->value_dim > WIDE || t->head_dim > WIDE;
+  const tiles *list = choices[t->dtype != DIL_F32 ? 2 : wide ? 0 : 1];
+  for (int32_t i = 0; i < CHOICES && list[i].warps; i++)
     if (shared_bytes(t, 16 * list[i].warps, list[i].keys) <=
             shared_limit(r->arch) &&
         attempt-- == 0)
@@ -59,6 +63,7 @@ static bool write(const gpu_request *r, int32_t member, int32_t attempt,
   int32_t rows = 16 * tl->warps;
   *code = (dil_cuda_code){.family = "general",
                           .arch = r->arch,
+                          .lenient = tl->lenient,
                           .passes = UINT64_MAX,
                           .threads = 32 * tl->warps,
                           .shared = (int32_t)shared_bytes(t, rows, tl->keys),

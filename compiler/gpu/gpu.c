@@ -31,8 +31,7 @@ static dil_status attempt_one(const gpu_request *r, const gpu_strategy *s,
     if (r->ptxas)
       fprintf(r->ptxas, "%s, sm_%d%s\n", code->variant, code->arch,
               code->arch == 90 ? "a" : "");
-    status = nvrtc_compile(&text, code->variant, r->arch, r->ptxas,
-                           &code->cubin, &code->size);
+    status = nvrtc_compile(&text, code, r->ptxas);
     if (status == DIL_UNSUPPORTED && r->ptxas)
       fprintf(r->ptxas, "%s\n", dil_last_error());
   }

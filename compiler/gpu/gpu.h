@@ -85,11 +85,11 @@ extern const gpu_strategy strategy_general, strategy_hopper;
 
 /* ---- nvrtc.c: compile and gate ------------------------------------------- */
 
-/* One source to one cubin. DIL_UNSUPPORTED with the reason in dil_last_error:
- * the gate refused what ptxas made of it. */
-dil_status nvrtc_compile(const source_text *text, const char *name,
-                         int32_t arch, FILE *report, void **cubin,
-                         size_t *size);
+/* One source to the cubin of `code`, whose name, chip and leniency are set.
+ * DIL_UNSUPPORTED with the reason in dil_last_error: the gate refused what
+ * ptxas made of it. */
+dil_status nvrtc_compile(const source_text *text, dil_cuda_code *code,
+                         FILE *report);
 const char *nvrtc_version(void);
 
 #endif

@@ -120,12 +120,13 @@ static dil_status gate_counts(const char *name, const char *log) {
   return DIL_OK;
 }
 
-static dil_status gate(const char *name, const char *log) {
+static dil_status gate(const dil_cuda_code *code, const char *log) {
+  const char *name = code->variant;
   for (size_t i = 0; i < sizeof advisories / sizeof *advisories; i++)
     if (strstr(log, advisories[i].code))
       return dil_fail(DIL_UNSUPPORTED, "kernel %s is refused: %s (%s)", name,
                       advisories[i].meaning, advisories[i].code);
-  return gate_counts(name, log);
+  return code->lenient ? DIL_OK : gate_counts(name, log);
 }
 
 /* ---- compiling ----------------------------------------------------------- */
@@ -191,23 +192,22 @@ static dil_status compile(job_handle job, int32_t arch) {
   return status;
 }
 
-dil_status nvrtc_compile(const source_text *text, const char *name,
-                         int32_t arch, FILE *report, void **cubin,
-                         size_t *size) {
+dil_status nvrtc_compile(const source_text *text, dil_cuda_code *code,
+                         FILE *report) {
   job_handle job = NULL;
   dil_status status = ready();
   if (!status && text->lost)
     status = dil_fail(DIL_MEMORY, "no memory for CUDA source");
-  if (!status) status = create(text, name, &job);
+  if (!status) status = create(text, code->variant, &job);
   if (status) return status;
-  status = compile(job, arch);
+  status = compile(job, code->arch);
   if (!status) {
     char *log = log_of(job);
     if (report && log) fprintf(report, "%s", log);
-    status = log ? gate(name, log) : failed("give its report", 0);
+    status = log ? gate(code, log) : failed("give its report", 0);
     free(log);
   }
-  if (!status) status = take_cubin(job, cubin, size);
+  if (!status) status = take_cubin(job, &code->cubin, &code->size);
   nvrtc.DestroyProgram(&job);
   return status;
 }

@@ -21,6 +21,7 @@ typedef struct dil_cuda_code {
   const char *family;          /* "general", "hopper" */
   char variant[80];            /* for people: "general 64x64 d64" */
   int32_t arch;                /* 80, 86, 89, 90 */
+  bool lenient;                /* the gate lets it spill */
   uint64_t passes;             /* bit p: pass p of the plan may use it */
   int32_t threads;             /* of a block */
   int32_t shared;              /* dynamic shared memory, bytes */
