@@ -89,12 +89,25 @@ static const char *row_at(const rows *from, const shape *s, int32_t c,
   return from->base + (low + shape_row(s, c, n)) * from->stride;
 }
 
+/* Rows lie far apart: no hardware prefetcher follows them. */
+static inline void fetch_row(const rows *from, const char *row) {
+  int64_t bytes = from->width * (int64_t)dil_dtype_size(from->dtype);
+  for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
+}
+
+static inline void fetch_ahead(const rows *from, const shape *s, int32_t c,
+                               int64_t low, int64_t n, int64_t n1) {
+  enum { AHEAD = 16 };
+  if (n + AHEAD < n1) fetch_row(from, row_at(from, s, c, low, n + AHEAD));
+}
+
 void pack_keys(const rows *from, const shape *s, int32_t c, int64_t low,
                int64_t n0, int64_t n1, int32_t pack, char *out) {
   int64_t bytes = pack_key_bytes(from->width, pack);
   for (int64_t n = n0; n < n1; n++) {
     const char *row = row_at(from, s, c, low, n);
     char *to = out + n * bytes;
+    fetch_ahead(from, s, c, low, n, n1);
     if (pack == 1) {
       row_to_f32(row, from->dtype, from->width, (float *)to);
       continue;
@@ -150,6 +163,8 @@ static bool pack_pairs(const rows *from, const shape *s, int32_t c,
     const half *odd = n + 1 < n1
                           ? (const half *)row_at(from, s, c, low, n + 1)
                           : zero;
+    fetch_ahead(from, s, c, low, n, n1);
+    fetch_ahead(from, s, c, low, n + 1, n1);
     finite &= interleave(even, odd, from->width,
                          (half *)(out + n * from->width * 2));
   }
@@ -162,6 +177,7 @@ bool pack_values(const rows *from, const shape *s, int32_t c, int64_t low,
   bool finite = true;
   for (int64_t n = n0; n < n1; n++) {
     float *to = (float *)(out + n * from->width * 4);
+    fetch_ahead(from, s, c, low, n, n1);
     row_to_f32(row_at(from, s, c, low, n), from->dtype, from->width, to);
     finite &= finite_f32(to, from->width);
   }
@@ -204,6 +220,11 @@ VECTOR static void words_to_lanes(const float *const *words, int32_t count,
       for (int i = 0; i < 8; i++)
         memcpy(out + (int64_t)w * lanes + lane + i, words[lane + i] + w, 4);
   }
+}
+
+void fetch_queries(const rows *from, const int32_t *t, int32_t lanes) {
+  for (int32_t lane = 0; lane < lanes; lane++)
+    fetch_row(from, from->base + t[lane] * from->stride);
 }
 
 void pack_queries(const rows *from, const int32_t *t, int32_t lanes,

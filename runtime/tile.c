@@ -399,15 +399,27 @@ static void visit_block(tile *tl, cell query, uint64_t branches) {
 
 /* ---- a tile's beginning and end ------------------------------------------ */
 
+/* Positions of the rows from n0 on; lanes past the last row repeat it. */
+static void query_positions(const tile *tl, cell query, int32_t c, int64_t n0,
+                            int64_t n1, int32_t *t) {
+  for (int32_t lane = 0; lane < tl->code->lanes; lane++)
+    t[lane] = (int32_t)(query.low + shape_row(&tl->query, c,
+                                              minimum(n0 + lane, n1 - 1)));
+}
+
+/* The tile's rows are packed, and those of the next one asked for. */
 static void load_queries(tile *tl, cell query, int32_t c, int64_t n0,
                          int64_t n1, int64_t b) {
   const run *r = tl->run;
+  int32_t lanes = tl->code->lanes, next[DIL_LANES_MAX];
   rows q = run_rows(&r->call->q, b, tl->walk.head);
-  for (int32_t lane = 0; lane < tl->code->lanes; lane++)
-    tl->t[lane] = (int32_t)(query.low + shape_row(&tl->query, c,
-                                                  minimum(n0 + lane, n1 - 1)));
   q.base -= (run_keys(r, b) - r->N) * q.stride; /* row i is position t */
-  pack_queries(&q, tl->t, tl->code->lanes, tl->code->pack, tl->qt, tl->spare);
+  query_positions(tl, query, c, n0, n1, tl->t);
+  pack_queries(&q, tl->t, lanes, tl->code->pack, tl->qt, tl->spare);
+  int64_t rest = shape_rows(&tl->query, c, query.high - query.low);
+  if (n1 >= rest) return;
+  query_positions(tl, query, c, n1, rest, next);
+  fetch_queries(&q, next, lanes);
 }
 
 /* An empty state, or the one that an earlier pass left. `first` is the

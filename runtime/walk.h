@@ -92,6 +92,8 @@ bool pack_values(const rows *from, const shape *s, int32_t c, int64_t low,
 /* `lanes` query rows at positions t[] to the transposed layout. */
 void pack_queries(const rows *from, const int32_t *t, int32_t lanes,
                   int32_t pack, void *qt, float *spare);
+/* Asks for rows that will be packed soon. */
+void fetch_queries(const rows *from, const int32_t *t, int32_t lanes);
 /* Rows of f32 sums o[width][lanes], each times factor[lane], to memory; or
  * added to what is there (f32 only). out[lane] NULL skips a lane. */
 void unpack_rows(const float *o, int32_t width, int32_t lanes,

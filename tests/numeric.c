@@ -283,10 +283,20 @@ static void fill_with_nan(const dil_tensor *t) {
   }
 }
 
+enum { POOL_MAX = 16 };
+static dil_threads *pool[POOL_MAX + 1]; /* by number of threads */
+
+/* The leak checker stops over threads that still run at the end. */
+static void free_pools(void) {
+  for (int32_t i = 0; i <= POOL_MAX; i++) dil_threads_free(pool[i]);
+}
+
 static dil_threads *pool_of(int32_t count) {
-  static dil_threads *pool[17];
+  static bool registered;
   if (count <= 0) count = 2;
-  if (count > 16) abort();
+  if (count > POOL_MAX) abort();
+  if (!registered) atexit(free_pools);
+  registered = true;
   if (pool[count] == NULL) pool[count] = must(dil_threads_new(count));
   return pool[count];
 }

@@ -67,7 +67,8 @@ static spec_branch draw_branch(const spec *s, uint64_t *state) {
   spec_branch b = {.dilation = 1, .head_last = s->heads - 1};
   b.segment = chance(state, 75) ? draw(state, 1, 130) : 0;
   if (chance(state, 60)) b.dilation = draw(state, 1, 8);
-  if (chance(state, 5)) b.dilation = draw(state, 9, 40);
+  /* A union is one pass, whose common period has a limit. */
+  if (s->combine != 1 && chance(state, 5)) b.dilation = draw(state, 9, 40);
   draw_window(state, 20, &b.left, &b.right);
   b.mask = pick(state, 15, COUNT(masks));
   if (s->combine != 1) b.score = pick(state, 12, COUNT(scores));
