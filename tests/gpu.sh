@@ -1,11 +1,16 @@
 #!/bin/sh
 # gpu.sh - the numeric suites, the laws and random patterns on a GPU, spread
-# over processes because most of the time goes into compiling. In: BUILD (a
-# build, or a bundle made by `make gpu-bundle`), GPU_PROCESSES, GPU_PATTERNS.
-# Out: ok / not ok lines; one line that says so where there is no GPU.
+# over processes because most of the time goes into compiling. In: BUILD (its
+# bundle of `make gpu-bundle` where there is one), GPU_PROCESSES, GPU_PATTERNS,
+# FUZZ_SEED. Out: ok / not ok lines; one that says so where there is no GPU.
 set -u
 cd "$(dirname "$0")/.." || exit 70
 BUILD=${BUILD:-build}
+if [ -d "$BUILD/gpu/tests" ]; then
+  BUILD=$BUILD/gpu
+  LD_LIBRARY_PATH=$BUILD/lib:${LD_LIBRARY_PATH:-/usr/local/cuda/lib64}
+  export LD_LIBRARY_PATH
+fi
 processes=${GPU_PROCESSES:-$(nproc)}
 patterns=${GPU_PATTERNS:-160}
 limit=${TEST_LIMIT:-500} # seconds a process may take

@@ -2,7 +2,7 @@
 #ifndef DIL_CUDA_DEVICE_H
 #define DIL_CUDA_DEVICE_H
 
-#include "driver.h"
+#include "nvidia.h"
 
 /* ---- device.c ------------------------------------------------------------ */
 

@@ -1,7 +1,7 @@
-/* driver.c - opens the CUDA driver at run time, once, and translates what it
+/* nvidia.c - opens the CUDA driver at run time, once, and translates what it
  * says. In: libcuda.so.1. Out: a table of its functions, or the reason why
  * there is none, remembered. */
-#include "driver.h"
+#include "nvidia.h"
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>

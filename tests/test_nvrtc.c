@@ -1,4 +1,4 @@
-/* test_gpu.c - every example's kernels through NVRTC and the gate, for sm_80
+/* test_nvrtc.c - every example's kernels through NVRTC and the gate, for sm_80
  * and sm_90a; no GPU is needed. Skipped with a word where NVRTC is missing. */
 #include "gpu.h"
 #include <check.h>
@@ -85,8 +85,8 @@ START_TEST(unknown_chip) {
 END_TEST
 
 static Suite *make_suite(void) {
-  Suite *suite = suite_create("gpu");
-  TCase *tests = tcase_create("gpu");
+  Suite *suite = suite_create("nvrtc");
+  TCase *tests = tcase_create("nvrtc");
   tcase_set_timeout(tests, 240);
   tcase_add_loop_test(tests, example, 0, EXAMPLES);
   tcase_add_loop_test(tests, width, 0, 3);
