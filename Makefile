@@ -128,12 +128,11 @@ tsan-here: tests
 # programs, loadable parts, the libraries that they are linked to.
 bundled := $(BUILD)/tests/test_edges $(BUILD)/tests/test_numeric \
            $(BUILD)/tests/test_laws $(fuzzer)
-gpu-bundle: $(bundled) $(BUILD)/dil-gpu.so $(BUILD)/dilrt-cuda.so
+gpu-bundle: $(bundled) $(BUILD)/dil $(BUILD)/dil-gpu.so $(BUILD)/dilrt-cuda.so
 	@rm -rf $(BUILD)/gpu && mkdir -p $(BUILD)/gpu/tests/fuzz $(BUILD)/gpu/lib
 	$(call say,copy)cp $(filter-out $(fuzzer),$(bundled)) $(BUILD)/gpu/tests
 	@cp $(fuzzer) $(BUILD)/gpu/tests/fuzz
-	@cp $(BUILD)/dil-gpu.so $(BUILD)/dilrt-cuda.so $(BUILD)/gpu
-	@cp -r examples tests/gpu.sh $(BUILD)/gpu
+	@cp $(BUILD)/dil $(BUILD)/dil-gpu.so $(BUILD)/dilrt-cuda.so $(BUILD)/gpu
 	@ldd $(bundled) | awk '/=> .*(check|subunit|jansson|png|xxhash|libz)/ \
 	  { print $$3 }' | sort -u | xargs -I{} cp -L {} $(BUILD)/gpu/lib
 

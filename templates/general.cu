@@ -335,14 +335,27 @@ DIL_INLINE bool cursor_step(const dil_tile &t, dil_cursor &c, dil_visit &v) {
   }
 }
 
+/* After an empty tile: over LEAP tiles at once while they are empty too. */
+DIL_INLINE void leap(const dil_params &p, const dil_tile &t, dil_cursor &c) {
+  enum { LEAP = 16 * TILE_KEYS };
+  while (p.splits == 1 && c.n < c.keys.end &&
+         cover_of(p, t, c.keys, c.n, LEAP) == DIL_EMPTY)
+    c.n += LEAP;
+}
+
 /* The next tile that keeps some pair, with this thread's bits of it. */
 DIL_INLINE bool next_visit(const dil_params &p, const dil_tile &t,
                            const dil_rows &rows, dil_cursor &c, dil_visit &v,
                            unsigned &bits, bool &full) {
   while (cursor_step(t, c, v)) {
-    full = is_full<TILE_KEYS>(t, v);
+    int cover = cover_of(p, t, v.keys, v.n, TILE_KEYS);
+    full = cover == DIL_FULL;
     bits = 0xffffffffu;
     if (full) return true;
+    if (cover == DIL_EMPTY) {
+      leap(p, t, c);
+      continue;
+    }
     bits = keep_bits<TILE_KEYS>(p, t, rows, v);
     if (__syncthreads_or(bits != 0)) return true;
   }

@@ -47,6 +47,11 @@ static __device__ __forceinline__ float dil_chain(int, float s, int, int,
                                                   const dil_pair &) {
   return s;
 }
+#include "cover.cuh"
+DIL_INLINE dil_range dil_cover(int, dil_range, dil_range, dil_range,
+                               const dil_pair &) {
+  return r_int(1);
+}
 #endif
 
 #endif

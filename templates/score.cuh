@@ -53,31 +53,38 @@ DIL_INLINE bool is_counted(const dil_tile &tile, int branch, int h, int t,
   return true;
 }
 
-/* No pair of the tile needs to be asked. */
-template <int KEYS>
-DIL_INLINE bool is_full(const dil_tile &tile, const dil_visit &v) {
-  if (v.n + KEYS > v.keys.end) return false;
-  if (COMBINE == 1 && (tile.branches & ((1ull << v.keys.branch) - 1)))
-    return false;
-  int predicate = dil_branches[v.keys.branch].predicate;
-  if (predicate < 0) return true;
-  const dil_predicate_row &w = dil_predicates[predicate];
-  if (w.masked) return false;
-  int first = v.keys.start + v.n * v.keys.step;
-  int last = first + (KEYS - 1) * v.keys.step;
-  int t0 = tile.low, t1 = tile.low + (tile.count - 1) * tile.step;
-  return (w.right == DIL_FAR || last - t0 <= w.right) &&
-         (w.left == DIL_FAR || t1 - first <= w.left);
-}
-
-DIL_INLINE int column_of(int e) {
-  return 8 * (e >> 2) + 2 * (threadIdx.x & 3) + (e & 1);
-}
-
 DIL_INLINE dil_pair pair_of(const dil_params &p, const dil_tile &tile, int h) {
   dil_pair at = {tile.b, h, 0, p.N, tile.keys, p.input};
   at.B = p.B;
   return at;
+}
+
+enum { DIL_EMPTY, DIL_PARTIAL, DIL_FULL };
+
+/* What is known of `count` keys from number n on, without asking pairs. */
+DIL_INLINE int cover_of(const dil_params &p, const dil_tile &tile,
+                        const dil_keys &keys, int n, int count) {
+  int predicate = dil_branches[keys.branch].predicate;
+  bool whole = n + count <= keys.end;
+  if (COMBINE == 1 && (tile.branches & ((1ull << keys.branch) - 1)))
+    whole = false;
+  if (predicate < 0) return whole ? DIL_FULL : DIL_PARTIAL;
+  const dil_predicate_row &w = dil_predicates[predicate];
+  int first = keys.start + n * keys.step;
+  int last = keys.start + (least(n + count, keys.end) - 1) * keys.step;
+  int t0 = tile.low, t1 = tile.low + (tile.count - 1) * tile.step;
+  bool full = whole && (w.right == DIL_FAR || last - t0 <= w.right) &&
+              (w.left == DIL_FAR || t1 - first <= w.left);
+  if (!w.masked) return full ? DIL_FULL : DIL_PARTIAL;
+  dil_range kept = dil_cover(predicate, {t0, t1}, {first, last},
+                             {tile.head, tile.head + p.pack - 1},
+                             pair_of(p, tile, tile.head));
+  if (!kept.high) return DIL_EMPTY;
+  return full && kept.low ? DIL_FULL : DIL_PARTIAL;
+}
+
+DIL_INLINE int column_of(int e) {
+  return 8 * (e >> 2) + 2 * (threadIdx.x & 3) + (e & 1);
 }
 
 template <int KEYS>

@@ -73,6 +73,7 @@ static bool write(const gpu_request *r, int32_t member, int32_t attempt,
            dil_dtype_name(t->dtype), rows, tl->keys, t->head_dim);
   put_tables(text, r->plan);
   put_expressions(text, r->plan);
+  put_cover(text, r->plan);
   put(text, "#define WARPS %d\n#define TILE_KEYS %d\n", tl->warps, tl->keys);
   put_template(text, "general.cu");
   return true;

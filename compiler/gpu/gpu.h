@@ -54,7 +54,7 @@ void put(source_text *s, const char *format, ...)
  * templates ("x.cuh") are resolved by NVRTC from the same embedded set. */
 void put_template(source_text *s, const char *name);
 
-/* ---- expr.c, tables.c: what every strategy shares ------------------------ */
+/* ---- expr.c, cover.c, tables.c: what every strategy shares ------------------------ */
 
 /* Device functions of the plan's expressions, see templates/pair.cuh:
  *   bool  dil_keeps(int predicate, int i, int j, const dil_pair &at)
@@ -62,6 +62,10 @@ void put_template(source_text *s, const char *name);
  *   float dil_chain(int chain, float s, int i, int j, const dil_pair &at)
  *         score after scale and chain, natural units */
 void put_expressions(source_text *s, const plan *p);
+/*   dil_range dil_cover(int predicate, dil_range i, dil_range j, dil_range h,
+ *                       const dil_pair &at)
+ *         its masks over a whole tile, see templates/cover.cuh */
+void put_cover(source_text *s, const plan *p);
 /* The plan's numbers as macros and __constant__ tables (templates/plan.cuh):
  * HEADS, KV_HEADS, HEAD_DIM, VALUE_DIM, ELEMENT (0 f32, 1 bf16, 2 f16),
  * branches, passes, predicates, phases. */
