@@ -1,12 +1,12 @@
 // hopper.cu - attention forward on Hopper, all branches of a pattern at once.
 //
-// One block a multiprocessor. The first warpgroup produces: one thread finds
-// tiles and runs of keys and starts the copies; its other warps clear the rows
-// that no branch selects. The other warpgroups consume, 64 query rows each:
-// S = Q K^T, softmax, O += P V, taking turns so that one multiplies while the
-// others exponentiate.
+// One block a multiprocessor. The first warpgroup produces: a planning warp
+// finds tiles and their runs of keys, one loading thread starts the copies, the
+// other warps clear the rows that no branch selects. The other warpgroups
+// consume, 64 query rows each: S = Q K^T, softmax, O += P V, taking turns so
+// that one multiplies while the others exponentiate.
 //
-// Only the producer knows tiles, classes and branches. To the consumers it is
+// Only the planner knows tiles, classes and branches. To the consumers it is
 // one endless stream of key blocks, each with a message of what to do with it.
 // They multiply the queries with one block and the weights with the values of
 // the block before, across the borders of tiles: a tile costs its epilogue and
@@ -54,6 +54,8 @@
 #define VALUE_BYTES (TILE_KEYS * VALUE_WIDTH * 2)
 #define OUTPUT_BYTES (64 * VALUE_WIDTH * 2) // of a warpgroup
 #define TILE_SLOTS 4
+#define PLAN_RUNS 24
+#define PLAN_BYTES (48 + PLAN_RUNS * 32)
 
 // Offsets from the start of dynamic shared memory; barriers are 8 bytes.
 #define AT_QUERY 0
@@ -62,7 +64,10 @@
 #define AT_OUTPUT (AT_VALUE + STAGES * VALUE_BYTES)
 #define AT_BLOCK (AT_OUTPUT + WARPGROUPS * OUTPUT_BYTES) // messages, 32 bytes
 #define AT_TILE (AT_BLOCK + 2 * STAGES * 32)
-#define AT_QUERY_FULL (AT_TILE + TILE_SLOTS * 32)
+#define AT_PLAN (AT_TILE + TILE_SLOTS * 32)
+#define AT_PLAN_FULL (AT_PLAN + 2 * PLAN_BYTES)
+#define AT_PLAN_EMPTY (AT_PLAN_FULL + 2 * 8)
+#define AT_QUERY_FULL (AT_PLAN_EMPTY + 2 * 8)
 #define AT_QUERY_EMPTY (AT_QUERY_FULL + 2 * 8)
 #define AT_KEY_FULL (AT_QUERY_EMPTY + 2 * 8)
 #define AT_KEY_EMPTY (AT_KEY_FULL + STAGES * 8)
@@ -101,15 +106,16 @@ DEVICE u32 message_of(u32 base, u32 stage, u32 phase) {
 // Of a tile: {position of row 0, stride, rows, head} and
 // {row and phase of row 0 in the map of o, map, batch row}.
 
-// ---- the producer ----------------------------------------------------------
+// ---- the planner -----------------------------------------------------------
 
-struct producer {
-  const hopper_launch &run;
-  u32 base;
-  ring<STAGES> block;
-  int tiles;  // so far
-  int hidden; // keys behind the end of the last block's run
-};
+// A plan tells the loader of one tile, or of more runs of its keys: a head of
+// {what, runs, key head, tile} and the tile's message, then the runs. A run is
+// {position, keys, row in the map, where} and {left, right, bias, 1 / stride}.
+enum { PLAN_TILE = 1, PLAN_LAST = 2, PLAN_END = 4 }; // what
+enum { WHERE_MAP = 8, WHERE_STRIDE = 16 };           // shifts; phase below
+DEVICE u32 plan_of(u32 base, u32 stage) {
+  return base + AT_PLAN + stage * PLAN_BYTES;
+}
 
 // A row number as the maps count.
 struct map_row {
@@ -120,141 +126,257 @@ DEVICE map_row map_row_of(int n, int stride, int slot, int rest) {
   return {row, phase, slot * 2 + (phase >= rest)};
 }
 
-// Queries of a tile, one box a warpgroup, and the tile's message.
-DEVICE void produce_queries(producer &p, const tile &x) {
-  const hopper_class &k = p.run.classes[x.klass];
-  int head = p.run.members[x.member].head;
-  map_row at = map_row_of(x.position - (p.run.keys - p.run.queries), k.stride,
-                          k.slot, p.run.query_rest[k.slot]);
-  const hopper_map *map = &p.run.q[0][0] + at.map;
-  u32 stage = p.tiles & 1, phase = ~p.tiles >> 1 & 1; // see tile_of
-  u32 full = p.base + AT_QUERY_FULL + 8 * stage;
-  u32 to = p.base + AT_QUERY + stage * (WARPGROUPS * QUERY_BYTES);
-  int boxes = (x.rows + 63) / 64;
-  barrier_wait(p.base + AT_QUERY_EMPTY + 8 * stage, phase);
-  barrier_expect(full, boxes * QUERY_BYTES);
-  for (int w = 0; w < boxes; w++)
-    for (int c = 0; c < HEAD_WIDTH / CHUNK; c++)
-      load_box(to + w * QUERY_BYTES + c * (64 * CHUNK * 2), map, full,
-               c * CHUNK, at.row + w * 64, at.phase, head, x.batch,
-               KEEP_FIRST);
-  u32 message = p.base + AT_TILE + p.tiles % TILE_SLOTS * 32;
-  shared_store(message, x.position, k.stride, x.rows, head);
-  shared_store(message + 16, at.row, at.phase, at.map, x.batch);
-}
-
-// Which warpgroups take part in a block and which of them must mask. One that
-// sees no more of a tile's last run may leave, but for the tile's first block:
-// each writes its rows.
-DEVICE int block_flags(const tile &x, int stride, const hopper_piece &piece,
-                       key_run keys, bool may_leave) {
-  int flags = 0, end = keys.position + (TILE_KEYS - 1) * piece.stride;
-#pragma unroll
-  for (int w = 0; w < WARPGROUPS; w++) {
-    if (w * 64 >= x.rows) break;
-    int low = x.position + w * 64 * stride, high = low + 63 * stride;
-    if (!may_leave || keys.position <= high + piece.right)
-      flags |= 1 << (BLOCK_TAKES + w);
-    if (keys.count < TILE_KEYS || end > low + piece.right ||
-        keys.position < high - piece.left)
-      flags |= 1 << (BLOCK_MASKS + w);
-  }
-  return flags;
-}
-
-// One block of keys and values, when their stage is free.
-DEVICE void produce_block(producer &p, const hopper_piece &piece, int flags,
-                          key_run keys, map_row at, int head, int batch) {
-  const hopper_launch &run = p.run;
-  u32 stage = p.block.stage;
-  u32 message = message_of(p.base, stage, p.block.phase ^ 1);
-  u32 full = p.base + AT_KEY_FULL + 8 * stage;
-  barrier_wait(p.base + AT_KEY_EMPTY + 8 * stage, p.block.phase);
-  shared_store(message, flags | p.hidden << BLOCK_HIDDEN,
-               __float_as_int(piece.bias), keys.position,
-               __float_as_int(1.0f / piece.stride));
-  p.hidden = max(TILE_KEYS - keys.count, 0);
-  shared_store(message + 16, piece.left, piece.right, keys.count, 0);
-  barrier_expect(full, KEY_BYTES);
-#pragma unroll
-  for (int c = 0; c < HEAD_WIDTH / CHUNK; c++)
-    load_box(p.base + AT_KEY + stage * KEY_BYTES + c * TILE_KEYS * CHUNK * 2,
-             &run.k[0][0] + at.map, full, c * CHUNK, at.row, at.phase, head,
-             batch, KEEP_LAST);
-  full = p.base + AT_VALUE_FULL + 8 * stage;
-  barrier_wait(p.base + AT_VALUE_EMPTY + 8 * stage, p.block.phase);
-  barrier_expect(full, VALUE_BYTES);
-#pragma unroll
-  for (int c = 0; c < VALUE_WIDTH / VALUE_CHUNK; c++)
-    load_box(p.base + AT_VALUE + stage * VALUE_BYTES +
-                 c * TILE_KEYS * VALUE_CHUNK * 2,
-             &run.v[0][0] + at.map, full, c * VALUE_CHUNK, at.row, at.phase,
-             head, batch, KEEP_LAST);
-  p.block.next();
-}
-
-// All keys of a tile. A tile that sees none gets one block of hidden keys, so
-// that its rows are written: 0 and -infinity.
-DEVICE void produce_keys(producer &p, const tile &x) {
-  const hopper_launch &run = p.run;
+// The tile's message; also its class and member, behind the plan's head.
+DEVICE void plan_tile(const hopper_launch &run, const tile &x, u32 plan) {
   const hopper_class &k = run.classes[x.klass];
-  int head = run.members[x.member].head / run.group;
-  int tell = BLOCK_NEW | p.tiles % TILE_SLOTS << BLOCK_TILE;
-  for (int i = 0; i < k.pieces; i++) {
-    const hopper_piece &piece = run.pieces[k.piece + i];
-    key_run keys = keys_of(run, x, piece);
-    bool last = i + 1 == k.pieces;
-    if (keys.count <= 0) {
-      if (!last || !(tell & BLOCK_NEW)) continue;
-      keys.position = keys.count = 0;
-    }
-    map_row at = map_row_of(keys.position, piece.stride, piece.slot,
-                            run.key_rest[piece.slot]);
-    do {
-      produce_block(p, piece,
-                    tell | block_flags(x, k.stride, piece, keys,
-                                       last && !(tell & BLOCK_NEW)),
-                    keys, at, head, x.batch);
-      tell &= ~BLOCK_NEW;
-      keys.position += TILE_KEYS * piece.stride;
-      keys.count -= TILE_KEYS;
-      at.row += TILE_KEYS;
-    } while (keys.count > 0);
+  map_row at = map_row_of(x.position - (run.keys - run.queries), k.stride,
+                          k.slot, run.query_rest[k.slot]);
+  shared_store(plan + 32, at.row, at.phase, at.map, x.batch);
+  shared_store(plan + 16, x.position, k.stride, x.rows,
+               run.members[x.member].head);
+  shared_store(plan, 0, x.klass, x.member, 0);
+}
+
+// Run number `lane` of the pieces from `from` on; none: no keys.
+DEVICE key_run plan_run(const hopper_launch &run, int at, u32 plan) {
+  tile x;
+  x.klass = shared_word(plan + 4);
+  x.member = shared_word(plan + 8);
+  x.position = shared_word(plan + 16);
+  x.rows = shared_word(plan + 24);
+  const hopper_class &k = run.classes[x.klass];
+  if (at >= k.pieces) return {0, 0};
+  return keys_of(run, x, run.pieces[k.piece + at]);
+}
+
+// One run of keys a lane, those without keys left out; their number. A tile
+// that sees none gets one block of hidden keys, so that its rows are written.
+DEVICE int plan_runs(const hopper_launch &run, int from, bool must, u32 plan) {
+  u32 lane = thread_index() % 32;
+  key_run keys = {0, 0};
+  if (lane < PLAN_RUNS) keys = plan_run(run, from + lane, plan);
+  u32 all = __ballot_sync(~0u, keys.count > 0);
+  if (!all && must) all = 1;
+  if (all >> lane & 1) {
+    u32 to = plan + 48 + __popc(all & ((1u << lane) - 1)) * 32;
+    const hopper_piece &p =
+        run.pieces[run.classes[shared_word(plan + 4)].piece + from + lane];
+    if (keys.count <= 0) keys = {0, 0};
+    map_row at = map_row_of(keys.position, p.stride, p.slot,
+                            run.key_rest[p.slot]);
+    shared_store(to, keys.position, keys.count, at.row,
+                 at.phase | at.map << WHERE_MAP | p.stride << WHERE_STRIDE);
+    shared_store(to + 16, p.left, p.right, __float_as_int(p.bias),
+                 __float_as_int(__fdividef(1, p.stride)));
   }
+  return __popc(all);
 }
 
 // Counters of tiles and of finished blocks, zero before and after a launch;
 // launches that overlap have slots of their own, 64 bytes apart.
 __device__ unsigned counters[HOPPER_SLOTS][16];
 
+// The next tile's number. A block claims no tile before there is room for its
+// plan, or the last ones would wait in a busy block's queue.
+DEVICE int claim_tile(const hopper_launch &run) {
+  int t = 0;
+  if (thread_index() % 32 == 0) t = count_up(counters[run.slot]) + gridDim.x;
+  return __shfl_sync(~0u, t, 0);
+}
+
+DEVICE void plan_send(u32 base, u32 plans, int what, int runs, int head,
+                      u32 tiles) {
+  __syncwarp();
+  if (is_elected()) {
+    shared_store(plan_of(base, plans & 1), what, runs, head, tiles);
+    barrier_arrive(base + AT_PLAN_FULL + 8 * (plans & 1));
+  }
+  __syncwarp();
+}
+
+// Plan number `plans`, of a tile from its piece `from` on. Returns where the next
+// plan of the tile goes on, or 0; *must: no keys of the tile so far.
+DEVICE int plan_part(const hopper_launch &run, u32 base, u32 plans, int from,
+                     u32 tiles, bool &must) {
+  u32 plan = plan_of(base, plans & 1);
+  int next = from + PLAN_RUNS;
+  if (next >= run.classes[shared_word(plan + 4)].pieces) next = 0;
+  int runs = plan_runs(run, from, must && !next, plan);
+  int head = run.members[shared_word(plan + 8)].head / run.group;
+  must = must && !runs;
+  plan_send(base, plans,
+            (from ? 0 : PLAN_TILE) | (next ? 0 : PLAN_LAST), runs, head,
+            tiles);
+  return next;
+}
+
 // Tiles in their order: the first by the block's number, the next ones by a
 // counter. The last block to finish leaves the counters as it found them.
-DEVICE void produce(const hopper_launch &run, u32 base) {
-  producer p = {run, base, {0, 1}, 0, 0};
-  unsigned *counter = counters[run.slot];
-  for (int t = blockIdx.x; t < run.tiles;) {
-    int next = count_up(counter) + gridDim.x;
-    int section = t / run.section_tiles;
+DEVICE void make_plans(const hopper_launch &run, u32 base) {
+  u32 plans = 0, tiles = 0;
+  bool must = true;
+  for (int t = blockIdx.x, from = 0; t < run.tiles;) {
+    barrier_wait(base + AT_PLAN_EMPTY + 8 * (plans & 1), ~plans >> 1 & 1);
     tile x;
-    if (tile_find(run, t - section * run.section_tiles, 0,
-                  run.class_count - run.bare_count, section, x)) {
-      produce_queries(p, x);
-      produce_keys(p, x);
-      p.tiles++;
+    if (tile_find(run, t % run.section_tiles, 0,
+                  run.class_count - run.bare_count, t / run.section_tiles,
+                  x)) {
+      plan_tile(run, x, plan_of(base, plans & 1));
+      __syncwarp();
+      from = plan_part(run, base, plans++, from, tiles, must);
+      if (from) continue;
+      tiles++;
+      barrier_wait(base + AT_PLAN_EMPTY + 8 * (plans & 1), ~plans >> 1 & 1);
     }
-    t = next;
+    must = true;
+    t = claim_tile(run);
   }
-  u32 stage = p.block.stage;
-  barrier_wait(base + AT_KEY_EMPTY + 8 * stage, p.block.phase);
-  shared_store(message_of(base, stage, p.block.phase ^ 1),
-               BLOCK_END | BLOCK_NEW | p.tiles % TILE_SLOTS << BLOCK_TILE |
-                   p.hidden << BLOCK_HIDDEN,
+  barrier_wait(base + AT_PLAN_EMPTY + 8 * (plans & 1), ~plans >> 1 & 1);
+  plan_send(base, plans, PLAN_END, 0, 0, tiles);
+  if (thread_index() % 32 == 0 &&
+      count_up(counters[run.slot] + 1) == gridDim.x - 1) {
+    counters[run.slot][0] = 0;
+    counters[run.slot][1] = 0;
+  }
+}
+
+// ---- the loader ------------------------------------------------------------
+
+// Few registers are left to it: what a plan says is read anew at each use.
+struct loader {
+  const hopper_launch &run;
+  u32 base;
+  ring<STAGES> block;
+  int hidden; // keys behind the end of the last block's run
+  u32 plan;   // address
+};
+DEVICE u32 tile_number(const loader &l) { return shared_word(l.plan + 12); }
+
+// Queries of a tile, one box a warpgroup, and the tile's message.
+DEVICE void load_queries(loader &l) {
+  int4 at = shared_load(l.plan + 32);
+  const hopper_map *map = &l.run.q[0][0] + at.z;
+  u32 tile = tile_number(l), stage = tile & 1; // see tile_of
+  u32 full = l.base + AT_QUERY_FULL + 8 * stage;
+  u32 to = l.base + AT_QUERY + stage * (WARPGROUPS * QUERY_BYTES);
+  u32 message = l.base + AT_TILE + tile % TILE_SLOTS * 32;
+  barrier_wait(l.base + AT_QUERY_EMPTY + 8 * stage, ~tile >> 1 & 1);
+  shared_store(message + 16, at.x, at.y, at.z, at.w);
+  int4 t = shared_load(l.plan + 16);
+  shared_store(message, t.x, t.y, t.z, t.w);
+  int boxes = (t.z + 63) / 64;
+  barrier_expect(full, boxes * QUERY_BYTES);
+#pragma unroll 1
+  for (int w = 0; w < boxes; w++)
+#pragma unroll
+    for (int c = 0; c < HEAD_WIDTH / CHUNK; c++)
+      load_box(to + w * QUERY_BYTES + c * (64 * CHUNK * 2), map, full,
+               c * CHUNK, at.x + w * 64, at.y, t.w, at.w, KEEP_FIRST);
+}
+
+// Which warpgroups take part in a block of a run and which of them must mask.
+// One that sees no more of a tile's last run may leave, but for the tile's
+// first block: each writes its rows.
+DEVICE int block_flags(const loader &l, u32 from, int position, int count,
+                       bool may_leave) {
+  int end = position +
+            (TILE_KEYS - 1) * (shared_word(from + 12) >> WHERE_STRIDE);
+  int left = shared_word(from + 16), right = shared_word(from + 20);
+  int low = shared_word(l.plan + 16), stride = shared_word(l.plan + 20);
+  int flags = 0;
+#pragma unroll 1
+  for (int w = 0; w * 64 < shared_word(l.plan + 24); w++) {
+    int high = low + 63 * stride;
+    if (!may_leave || position <= high + right)
+      flags |= 1 << (BLOCK_TAKES + w);
+    if (count < TILE_KEYS || end > low + right || position < high - left)
+      flags |= 1 << (BLOCK_MASKS + w);
+    low = high + stride;
+  }
+  return flags;
+}
+
+// The message of a block, into a free stage.
+DEVICE void tell_block(loader &l, u32 from, int n) {
+  u32 message = message_of(l.base, l.block.stage, l.block.phase ^ 1);
+  int step = shared_word(from + 12) >> WHERE_STRIDE;
+  int position = shared_word(from) + n * step;
+  int count = shared_word(from + 4) - n;
+  int what = shared_word(l.plan), runs = shared_word(l.plan + 4);
+  bool first = what & PLAN_TILE && from + n == l.plan + 48;
+  bool last = what & PLAN_LAST && from == l.plan + 16 + runs * 32;
+  int flags = block_flags(l, from, position, count, last && !first);
+  flags |= first | tile_number(l) % TILE_SLOTS << BLOCK_TILE |
+           l.hidden << BLOCK_HIDDEN;
+  shared_store(message, flags, shared_word(from + 24), position,
+               shared_word(from + 28));
+  shared_store(message + 16, shared_word(from + 16), shared_word(from + 20),
+               count, 0);
+  l.hidden = max(TILE_KEYS - count, 0);
+}
+
+// A box of the keys or values of a run, from its key n on.
+template <int width, int chunk>
+DEVICE void load_tile(loader &l, u32 to, u32 full, const hopper_map *maps,
+                      u32 from, int n) {
+  int where = shared_word(from + 12), row = shared_word(from + 8) + n;
+  int head = shared_word(l.plan + 8), batch = shared_word(l.plan + 44);
+  int phase = where & ((1 << WHERE_MAP) - 1);
+  const hopper_map *map =
+      maps + (where >> WHERE_MAP & ((1 << (WHERE_STRIDE - WHERE_MAP)) - 1));
+  barrier_expect(full, TILE_KEYS * width * 2);
+#pragma unroll
+  for (int c = 0; c < width / chunk; c++)
+    load_box(to + c * TILE_KEYS * chunk * 2, map, full, c * chunk, row, phase,
+             head, batch, KEEP_LAST);
+}
+
+DEVICE void load_block(loader &l, u32 from, int n) {
+  u32 stage = l.block.stage, phase = l.block.phase;
+  barrier_wait(l.base + AT_KEY_EMPTY + 8 * stage, phase);
+  tell_block(l, from, n);
+  load_tile<HEAD_WIDTH, CHUNK>(l, l.base + AT_KEY + stage * KEY_BYTES,
+                               l.base + AT_KEY_FULL + 8 * stage,
+                               &l.run.k[0][0], from, n);
+  barrier_wait(l.base + AT_VALUE_EMPTY + 8 * stage, phase);
+  load_tile<VALUE_WIDTH, VALUE_CHUNK>(
+      l, l.base + AT_VALUE + stage * VALUE_BYTES,
+      l.base + AT_VALUE_FULL + 8 * stage, &l.run.v[0][0], from, n);
+  l.block.next();
+}
+
+// Whether a run has a key n, and the last row of the tile sees it.
+DEVICE bool is_seen(const loader &l, u32 from, int n) {
+  int position =
+      shared_word(from) + n * (shared_word(from + 12) >> WHERE_STRIDE);
+  int last = shared_word(l.plan + 16) +
+             (shared_word(l.plan + 24) - 1) * shared_word(l.plan + 20);
+  return n < shared_word(from + 4) && position <= last + shared_word(from + 20);
+}
+
+DEVICE void load_plans(const hopper_launch &run, u32 base) {
+  loader l = {run, base, {0, 1}, 0, 0};
+  for (u32 plans = 0;; plans++) {
+    l.plan = plan_of(base, plans & 1);
+    barrier_wait(base + AT_PLAN_FULL + 8 * (plans & 1), plans >> 1 & 1);
+    int what = shared_word(l.plan);
+    if (what & PLAN_END) break;
+    if (what & PLAN_TILE) load_queries(l);
+    u32 end = l.plan + 48 + shared_word(l.plan + 4) * 32;
+    for (u32 from = l.plan + 48; from < end; from += 32) {
+      int n = 0;
+      do load_block(l, from, n);
+      while (is_seen(l, from, n += TILE_KEYS));
+    }
+    barrier_arrive(base + AT_PLAN_EMPTY + 8 * (plans & 1));
+  }
+  u32 stage = l.block.stage;
+  barrier_wait(base + AT_KEY_EMPTY + 8 * stage, l.block.phase);
+  shared_store(message_of(base, stage, l.block.phase ^ 1),
+               BLOCK_END | BLOCK_NEW | tile_number(l) % TILE_SLOTS << BLOCK_TILE |
+                   l.hidden << BLOCK_HIDDEN,
                0, 0, 0);
   barrier_arrive(base + AT_KEY_FULL + 8 * stage);
-  if (count_up(counter + 1) == gridDim.x - 1) {
-    counter[0] = 0;
-    counter[1] = 0;
-  }
 }
 
 // ---- rows that no branch selects -------------------------------------------
@@ -278,7 +400,8 @@ DEVICE void clear_tile(const hopper_launch &run, const tile &x) {
 
 // By the idle warps of the producing warpgroup, dealt out in turn.
 DEVICE void clear_rows(const hopper_launch &run) {
-  for (int t = blockIdx.x * 3 + threadIdx.x / 32 - 1; t < run.bare_tiles; t += gridDim.x * 3) {
+  for (int t = blockIdx.x * 2 + threadIdx.x / 32 - 2; t < run.bare_tiles;
+       t += gridDim.x * 2) {
     tile x;
     if (tile_find(run, t, run.class_count - run.bare_count, run.bare_count, 0,
                   x))
@@ -572,6 +695,8 @@ DEVICE void consume(const consumer &c) {
 
 DEVICE void init_barriers(u32 base) {
   for (int i = 0; i < 2; i++) {
+    barrier_init(base + AT_PLAN_FULL + 8 * i, 1);
+    barrier_init(base + AT_PLAN_EMPTY + 8 * i, 1);
     barrier_init(base + AT_QUERY_FULL + 8 * i, 1);
     barrier_init(base + AT_QUERY_EMPTY + 8 * i, WARPGROUPS);
   }
@@ -593,8 +718,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   if (threadIdx.x < 128) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(
         PRODUCER_REGISTERS));
-    if (threadIdx.x >= 32) clear_rows(run);
-    else if (is_elected()) produce(run, base);
+    if (threadIdx.x >= 64) clear_rows(run);
+    else if (threadIdx.x >= 32) make_plans(run, base);
+    else if (is_elected()) load_plans(run, base);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(
         CONSUMER_REGISTERS));

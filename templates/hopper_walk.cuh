@@ -66,8 +66,9 @@ DEVICE bool tile_find(const hopper_launch &run, int t, int c, int classes,
   return x.rows > 0;
 }
 
-// The keys of a piece that some row of the tile sees. Windows are cut here,
-// so that invisible keys stand only behind the end of a run.
+// The keys of a piece from the first that some row of the tile sees to the
+// piece's end. Those behind the last row's window are no less valid, and each
+// is seen by its own row: only keys behind the end may hold anything.
 DEVICE key_run keys_of(const hopper_launch &run, const tile &x,
                        const hopper_piece &p) {
   int low = 0, high = run.keys;
@@ -85,7 +86,7 @@ DEVICE key_run keys_of(const hopper_launch &run, const tile &x,
   }
   int last = x.position + (x.rows - 1) * run.classes[x.klass].stride;
   low = max(low, x.position - p.left);
-  high = min(high, last + p.right + 1);
   int first = first_from(low, p.offset + run.members[x.member].shift, p.stride);
+  if (first > last + p.right) return {0, 0};
   return {first, rows_between(first, high, p.stride)};
 }

@@ -231,7 +231,7 @@ static dil_status launch(const cuda_run *r, int32_t pass,
     return dil_fail(DIL_USAGE, "more than 2^30 tiles in one call");
   dil_status status = fill_maps(r, &table, code, &l);
   if (status) return status;
-  int64_t blocks = minimum(maximum(l.tiles, (l.bare_tiles + 2) / 3),
+  int64_t blocks = minimum(maximum(l.tiles, (l.bare_tiles + 1) / 2),
                            r->device->facts.processors);
   return cuda_launch(r, code, 0, blocks, code->about.threads,
                      code->about.shared, &l);

@@ -49,6 +49,7 @@ enum { TIMED = 1, UNION = 2, MULTISET = 4, SPLIT = 8, SPOIL = 16, QUICK = 32 };
 #define CAUSAL -1, 0
 
 static const bench_case cases[] = {
+  {"tiny", 1, 128, 128, 1, 1, 64, 64, 1, DENSE, FULL, TIMED},
   {"longnet 8k", 1, 8192, 8192, 8, 8, 64, 64, 1, LONGNET, FULL, TIMED},
   {"longnet 8k multiset", 1, 8192, 8192, 8, 8, 64, 64, 1, LONGNET, FULL, TIMED | MULTISET},
   {"longnet 8k causal", 1, 8192, 8192, 8, 8, 64, 64, 1, LONGNET, CAUSAL, TIMED},
@@ -75,6 +76,9 @@ static const bench_case cases[] = {
   {"segment 1000", 1, 5500, 5500, 4, 4, 64, 64, 1, 1, {1000}, {1}, CYCLE, FULL, 0},
   {"dilated 4 nan", 1, 8192, 8192, 4, 4, 64, 64, 1, 1, {4096}, {4}, ZERO, FULL, SPOIL},
   {"dilated 3 nan causal", 1, 7001, 7001, 4, 4, 64, 64, 1, 1, {2000}, {3}, ZERO, CAUSAL, SPOIL},
+  {"longnet tail d32", 1, 9001, 9001, 4, 4, 32, 32, 1, LONGNET, CAUSAL, 0},
+  {"dense tail d96", 2, 1111, 1111, 4, 4, 96, 96, 1, DENSE, CAUSAL, 0},
+  {"dense one row", 3, 1, 700, 4, 4, 64, 64, 1, DENSE, CAUSAL, 0},
   {"dilated dense 5", 1, 7001, 7001, 4, 4, 128, 128, 1, 1, {0}, {5}, CYCLE, CAUSAL, 0},
   {"longnet 128k", 1, 131072, 131072, 12, 12, 64, 64, 1, LONGNET, FULL, TIMED},
   {"longnet 128k multiset", 1, 131072, 131072, 12, 12, 64, 64, 1, LONGNET, FULL, TIMED | MULTISET},
@@ -255,7 +259,7 @@ static void load_variant(bench *x, const char *folder, const char *file) {
   CUfunction f = function_of(library, "hopper_forward");
   v->code.function[0] = f;
   v->code.about.shared =
-      3 * groups * 64 * width * 2 + stages * keys * width * 4 + 1024;
+      3 * groups * 64 * width * 2 + stages * keys * width * 4 + 3072;
   TRY(cuFuncSetAttribute(f, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                          v->code.about.shared));
 }
