@@ -20,6 +20,9 @@
 #ifndef TILE_KEYS
 #define TILE_KEYS 64 /* at most 64: bits of a thread */
 #endif
+#ifndef BLOCKS
+#define BLOCKS 1 /* of a processor, at least: what registers must allow */
+#endif
 #define THREADS (32 * WARPS)
 #define TILE_ROWS (16 * WARPS)
 #define DEPTH (ELEMENT ? 16 : 8) /* of one product */
@@ -238,8 +241,17 @@ DIL_INLINE void add_values(const float (&w)[SCORE_TILES][4],
 
 /* ---- values that are not finite ------------------------------------------ */
 
-DIL_INLINE bool is_finite(element x) {
-  return fabsf(widen(x)) <= 3.402823466e38f;
+/* NaN and Inf have every bit of the exponent. */
+#define EXPONENT (ELEMENT == 2 ? 0x7c00u : ELEMENT == 1 ? 0x7f80u : 0u)
+DIL_INLINE bool is_bad(unsigned word) {
+  unsigned high = ELEMENT ? EXPONENT << 16 : 0x7f800000u;
+  return (word & high) == high || (ELEMENT && (word & EXPONENT) == EXPONENT);
+}
+
+/* A piece of 16 bytes; padding is zero. */
+DIL_INLINE bool is_bad_piece(const char *at) {
+  uint4 x = *(const uint4 *)at;
+  return is_bad(x.x) || is_bad(x.y) || is_bad(x.z) || is_bad(x.w);
 }
 
 /* A partial tile must not meet 0 * NaN: rows with NaN or Inf are taken out of
@@ -247,20 +259,19 @@ DIL_INLINE bool is_finite(element x) {
 DIL_INLINE void take_bad_values(const float (&w)[SCORE_TILES][4],
                                 float (&o)[VALUE_TILES][4]) {
   char *bad = shared + SHARED_BAD;
+  constexpr int pieces = WIDTH_V * ELEMENT_BYTES / 16;
   bool found = false;
-#pragma unroll 1
-  for (int i = threadIdx.x; i < TILE_KEYS * VALUE_DIM; i += THREADS)
-    found = found || !is_finite(((const element *)(shared + SHARED_V +
-                                                   i / VALUE_DIM * PITCH_V))
-                                    [i % VALUE_DIM]);
+#pragma unroll 4
+  for (int i = threadIdx.x; i < TILE_KEYS * pieces; i += THREADS)
+    found |= is_bad_piece(shared + SHARED_V + i / pieces * PITCH_V +
+                          i % pieces * 16);
   if (!__syncthreads_or(found)) return;
 #pragma unroll 1
   for (int i = threadIdx.x; i < TILE_KEYS; i += THREADS) {
-    const element *row = (const element *)(shared + SHARED_V + i * PITCH_V);
     bad[i] = 0;
 #pragma unroll 1
-    for (int d = 0; d < VALUE_DIM; d++)
-      if (!is_finite(row[d])) bad[i] = 1;
+    for (int k = 0; k < pieces; k++)
+      if (is_bad_piece(shared + SHARED_V + i * PITCH_V + 16 * k)) bad[i] = 1;
   }
   __syncthreads();
   int lane = threadIdx.x & 31;
@@ -355,6 +366,10 @@ DIL_INLINE bool next_visit(const dil_params &p, const dil_tile &t,
     if (cover == DIL_EMPTY) {
       leap(p, t, c);
       continue;
+    }
+    if (is_window(t, v.keys.branch)) {
+      bits = window_bits(t, rows, v);
+      return true;
     }
     bits = keep_bits<TILE_KEYS>(p, t, rows, v);
     if (__syncthreads_or(bits != 0)) return true;
@@ -512,7 +527,7 @@ DIL_INLINE void run_tile(const dil_params &p, const dil_tile &t) {
   end_rows(p, t, rows, state, o);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     dil_pass(const __grid_constant__ dil_params p) {
   clear_padding();
   __syncthreads();

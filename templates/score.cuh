@@ -87,6 +87,47 @@ DIL_INLINE int column_of(int e) {
   return 8 * (e >> 2) + 2 * (threadIdx.x & 3) + (e & 1);
 }
 
+/* Bits of a row's columns below `end`: the pairs of column_of in groups of
+ * four, of which a row has two. */
+DIL_INLINE unsigned columns_below(int end) {
+  int mine = end - 2 * (int)(threadIdx.x & 3);
+  if (mine <= 0) return 0;
+  int groups = least(mine >> 3, 8), rest = least(mine & 7, 2);
+  unsigned long long below = (1ull << 4 * groups) - 1;
+  if (groups < 8) below |= ((1ull << rest) - 1) << 4 * groups;
+  return (unsigned)below & 0x33333333u;
+}
+
+/* Whether all that a tile wants is a window, or the end of its keys. */
+DIL_INLINE bool is_window(const dil_tile &tile, int branch) {
+  int predicate = dil_branches[branch].predicate;
+  if (COMBINE == 1 && (tile.branches & ((1ull << branch) - 1))) return false;
+  return predicate < 0 || !dil_predicates[predicate].masked;
+}
+
+/* The same bits as keep_bits, by arithmetic on the ends of the window. */
+DIL_INLINE unsigned window_bits(const dil_tile &tile, const dil_rows &rows,
+                                const dil_visit &v) {
+  int predicate = dil_branches[v.keys.branch].predicate;
+  unsigned bits = 0;
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    int low = 0, high = v.keys.end - v.n; /* columns low .. high - 1 */
+    if (predicate >= 0) {
+      const dil_predicate_row &w = dil_predicates[predicate];
+      int away = v.keys.start + v.n * v.keys.step - rows.t[r]; /* column 0 */
+      if (w.right != DIL_FAR)
+        high = least(high, floor_div((long long)w.right - away, v.keys.step) +
+                               1);
+      if (w.left != DIL_FAR)
+        low = most(low, -floor_div((long long)w.left + away, v.keys.step));
+    }
+    unsigned mine = columns_below(high) & ~columns_below(low);
+    if (rows.valid[r]) bits |= mine << 2 * r;
+  }
+  return bits;
+}
+
 template <int KEYS>
 DIL_INLINE unsigned keep_bits(const dil_params &p, const dil_tile &tile,
                               const dil_rows &rows, const dil_visit &v) {

@@ -14,6 +14,15 @@ DIL_INLINE int floor_to(int a, int n) {
   int rest = a % n;
   return a - (rest < 0 ? rest + n : rest);
 }
+/* floor(a / n), n > 0, held within 2^10: more columns than a tile has. */
+DIL_INLINE int floor_div(long long a, int n) {
+  const long long far = 1 << 10;
+  long long least = -far * n, most = far * n;
+  a = a < least ? least : a > most ? most : a;
+  if (n == 1) return (int)a;
+  if (n < 1 << 20) return (int)a / n - ((int)a % n < 0);
+  return (int)(a / n - (a % n < 0));
+}
 DIL_INLINE int least(int a, int b) { return a < b ? a : b; }
 DIL_INLINE int most(int a, int b) { return a > b ? a : b; }
 

@@ -25,15 +25,16 @@ static int64_t shared_bytes(const dil_table *t, int32_t rows, int32_t keys) {
 
 typedef struct tiles {
   int32_t warps, keys;
-  bool lenient; /* some bytes may spill: there is nothing smaller */
+  int32_t blocks; /* of a processor, at least */
+  bool lenient;   /* some bytes may spill: there is nothing smaller */
 } tiles;
 
 /* In order of preference: f32 of wide heads, f32, 16-bit. */
-enum { WIDE = 128, CHOICES = 3 };
+enum { WIDE = 128, NARROW = 80, CHOICES = 4 };
 static const tiles choices[3][CHOICES] = {
-    {{4, 16, true}},
-    {{4, 32, false}, {4, 16, true}},
-    {{4, 64, false}, {4, 32, false}, {4, 16, true}},
+    {{4, 16, 1, true}},
+    {{4, 32, 3, false}, {4, 32, 1, false}, {4, 16, 1, true}},
+    {{4, 64, 3, false}, {4, 64, 1, false}, {4, 32, 1, false}, {4, 16, 1, true}},
 };
 
 static bool can(const gpu_request *r, char *reason, size_t size) {
@@ -42,13 +43,22 @@ static bool can(const gpu_request *r, char *reason, size_t size) {
   return false;
 }
 
+/* Masks take registers: three blocks are then beyond reach. */
+static bool is_narrow(const dil_table *t) {
+  bool masked = false;
+  for (int32_t p = 0; p < t->predicate_count; p++)
+    masked |= t->predicates[p].masked;
+  return !masked && t->head_dim <= NARROW && t->value_dim <= NARROW;
+}
+
 /* Attempt number `attempt` among the choices that fit the chip. */
 static const tiles *choose(const gpu_request *r, int32_t attempt) {
   const dil_table *t = &r->plan->table;
   bool wide = t->value_dim > WIDE || t->head_dim > WIDE;
   const tiles *list = choices[t->dtype != DIL_F32 ? 2 : wide ? 0 : 1];
   for (int32_t i = 0; i < CHOICES && list[i].warps; i++)
-    if (shared_bytes(t, 16 * list[i].warps, list[i].keys) <=
+    if ((list[i].blocks == 1 || is_narrow(t)) &&
+        shared_bytes(t, 16 * list[i].warps, list[i].keys) <=
             shared_limit(r->arch) &&
         attempt-- == 0)
       return &list[i];
@@ -74,7 +84,8 @@ static bool write(const gpu_request *r, int32_t member, int32_t attempt,
   put_tables(text, r->plan);
   put_expressions(text, r->plan);
   put_cover(text, r->plan);
-  put(text, "#define WARPS %d\n#define TILE_KEYS %d\n", tl->warps, tl->keys);
+  put(text, "#define WARPS %d\n#define TILE_KEYS %d\n#define BLOCKS %d\n",
+      tl->warps, tl->keys, tl->blocks);
   put_template(text, "general.cu");
   return true;
 }
