@@ -127,7 +127,7 @@ tsan-here: tests
 # What `tests/run.sh gpu` needs on a machine with a GPU and without compilers:
 # programs, loadable parts, the libraries that they are linked to.
 bundled := $(BUILD)/tests/test_edges $(BUILD)/tests/test_numeric \
-           $(BUILD)/tests/test_laws $(fuzzer)
+           $(BUILD)/tests/test_laws $(BUILD)/tests/test_rerun $(fuzzer)
 gpu-bundle: $(bundled) $(BUILD)/dil $(BUILD)/dil-gpu.so $(BUILD)/dilrt-cuda.so
 	@rm -rf $(BUILD)/gpu && mkdir -p $(BUILD)/gpu/tests/fuzz $(BUILD)/gpu/lib
 	$(call say,copy)cp $(filter-out $(fuzzer),$(bundled)) $(BUILD)/gpu/tests

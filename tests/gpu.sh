@@ -13,7 +13,7 @@ if [ -d "$BUILD/gpu/tests" ]; then
 fi
 processes=${GPU_PROCESSES:-$(nproc)}
 patterns=${GPU_PATTERNS:-160}
-limit=${TEST_LIMIT:-500} # seconds a process may take
+limit=${GPU_LIMIT:-500} # seconds a process may take
 if ! [ -e /dev/nvidiactl ] && ! nvidia-smi >/dev/null 2>&1; then
   echo "ok skipped: no GPU here"
   exit 0
@@ -55,8 +55,11 @@ spread() { # name, command with @ for the number of the process
 each=$(((patterns + processes - 1) / processes))
 timeout "$limit" "$BUILD/tests/test_laws" >"$work/laws" 2>&1 &
 laws=$!
+timeout "$limit" "$BUILD/tests/test_rerun" >"$work/rerun" 2>&1 &
+rerun=$!
 spread edges "$BUILD/tests/test_edges"
 spread numeric "$BUILD/tests/test_numeric"
-wait $laws
+wait $laws $rerun
 tell laws "$work/laws"
+tell rerun "$work/rerun"
 spread fuzz "$BUILD/tests/fuzz/fuzz_pattern" --count $each --seed @
