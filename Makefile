@@ -54,7 +54,9 @@ $(BUILD)/dil-cpu.so: $(cpu) $(BUILD)/compiler/util.o
 	$(call say,link)$(LINK) -shared -Wl,-Bsymbolic -o $@ $^ $(shell $(LLVM) --libs) \
 	  -L$(shell $(LLVM) --libdir) $(LDLIBS)
 # NVRTC and the CUDA driver are opened at run time: neither is needed here.
-$(BUILD)/dil-gpu.so: $(gpu) $(BUILD)/runtime/tensor.o
+# The fast kernel's tables are made at a call, and asked for when it is chosen.
+$(BUILD)/dil-gpu.so: $(gpu) $(BUILD)/runtime/tensor.o \
+                     $(BUILD)/runtime/cuda/hopper_table.o
 	$(call say,link)$(LINK) -shared -Wl,-Bsymbolic -o $@ $^ $(LDLIBS)
 $(BUILD)/dilrt-cuda.so: $(cuda) $(BUILD)/runtime/tensor.o
 	$(call say,link)$(LINK) -shared -Wl,-Bsymbolic -o $@ $^ $(LDLIBS)
