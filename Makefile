@@ -90,7 +90,7 @@ $(core): | $(BUILD)/grammar/parser.h $(BUILD)/grammar/scanner.h
 
 # ---- tests ----------------------------------------------------------------
 
-tests: all $(suites) $(fuzzer)
+tests: all $(suites) $(fuzzer) $(BUILD)/tests/fuzz/fuzz_front.o
 $(BUILD)/tests/%.o: EXTRA = -Itests
 $(BUILD)/tests/harness.a: $(harness)
 	$(call say,ar)rm -f $@; $(AR) rcs $@ $^

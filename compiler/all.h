@@ -173,6 +173,7 @@ typedef struct pattern {
   const char *name;
   span at;
   int64_t heads, kv_heads, head_dim, value_dim;
+  span head_dim_at, value_dim_at;
   dil_dtype dtype;
   bool fast;             /* `dtype f32 fast` */
   scale_kind scale_kind;

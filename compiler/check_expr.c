@@ -195,7 +195,8 @@ bool check_real(const scope *s, const term *t, double *result) {
                 "%s is an integer division, which gives %lld", s->what,
                 (long long)o.integer);
   else if (!isfinite(real))
-    check_error(s->c, t->at, NULL, "%s must be finite, got %g", s->what, real);
+    check_error(s->c, t->at, NULL, "%s must be finite, got %g", s->what,
+                isnan(real) ? NAN : real);
   else {
     *result = real;
     return true;

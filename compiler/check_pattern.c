@@ -54,10 +54,13 @@ static void check_head_dim(scope *s, pattern *p, const statement *dim) {
     check_count(&inner, argument(dim, 0), 1, HEAD_DIM_MAX, NULL,
                 &s->head_dim);
     p->value_dim = s->head_dim;
+    p->head_dim_at = argument(dim, 0)->at;
     inner = scope_at(s, PLACE_CONSTANT, "value head_dim");
-    if (dim->args.count > 1)
+    if (dim->args.count > 1) {
+      p->value_dim_at = argument(dim, 1)->at;
       check_count(&inner, argument(dim, 1), 1, HEAD_DIM_MAX, NULL,
                   &p->value_dim);
+    }
   }
   if (s->head_dim == SIZE_UNKNOWN) s->head_dim = SIZE_WRONG;
 }
@@ -169,7 +172,6 @@ void check_inputs(const scope *s, pattern *p, const statement *block) {
 /* ---- the pattern --------------------------------------------------------- */
 
 pattern *check_pattern(checker *c, const statement *s) {
-  int before = diag_errors(c->diag);
   clauses own;
   clauses_collect(c, s->child, &own);
   check_needed(c, s, &own);
@@ -188,7 +190,7 @@ pattern *check_pattern(checker *c, const statement *s) {
   check_scale(&sizes, p, own.of[WORD_SCALE]);
   check_dropout(&sizes, p, own.of[WORD_DROPOUT]);
   check_branches(&sizes, p, s->child, &own);
-  if (diag_errors(c->diag) == before && !diag_full(c->diag))
-    check_warnings(c, p);
+  /* After an error, a broken `let` say, parts of the pattern may be missing. */
+  if (diag_errors(c->diag) == 0) check_warnings(c, p);
   return p;
 }

@@ -68,10 +68,12 @@ static double check_timeout(checker *c, const statement *given) {
   if (!given) return TIMEOUT_DEFAULT;
   const term *t = argument(given, 0);
   double number = t->kind == TERM_INT ? (double)t->integer : t->real;
-  bool milli = !strcmp(given->name, "ms");
-  if (!milli && strcmp(given->name, "s"))
-    check_error(c, given->name_at, "`timeout 30s;` or `timeout 500ms;`",
-                "unknown unit of time '%s'", given->name);
+  const char *unit = given->name, *hint = "`timeout 30s;` or `timeout 500ms;`";
+  bool milli = unit && !strcmp(unit, "ms");
+  if (!unit)
+    check_error(c, t->at, hint, "timeout %g has no unit of time", number);
+  else if (!milli && strcmp(unit, "s"))
+    check_error(c, given->name_at, hint, "unknown unit of time '%s'", unit);
   if (number <= 0)
     check_error(c, t->at, NULL, "timeout must be above 0, got %g", number);
   return milli ? number / 1000 : number;

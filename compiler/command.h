@@ -42,6 +42,7 @@ enum { DEVICE_CPU, DEVICE_ORACLE, DEVICE_CUDA }; /* words of --device */
   X(FLAG, bool)                                                                \
   X(COUNT, int64_t)    /* 0 .. 2^31 - 1 */                                     \
   X(POSITIVE, int64_t) /* 1 .. 2^31 - 1 */                                     \
+  X(THREADS, int64_t)  /* 1 .. THREADS_MAX */                                  \
   X(WORD, uint32_t)    /* 0 .. 2^32 - 1 */                                     \
   X(SEED, uint64_t)    /* 0 .. 2^64 - 1 */                                     \
   X(REAL, double)                                                              \

@@ -8,6 +8,7 @@ static dil_status print_cover(arena *a, const options *o, driver_request *r,
   binding b;
   r->last = STAGE_pattern;
   dil_status status = driver_compile(r, c);
+  if (!status) status = driver_shapes_decide(c);
   if (status) return status;
   status = binding_open(a, o, c->pattern, &b);
   if (!status) status = binding_sizes(&b, COVER_QUERIES);

@@ -34,8 +34,9 @@ static int32_t terminal_limit(void) {
 }
 
 static bool wants_colours(void) {
-  const char *no = getenv("NO_COLOR");
-  return isatty(STDOUT_FILENO) && !(no && *no);
+  const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
+  bool dumb = !term || !strcmp(term, "dumb");
+  return isatty(STDOUT_FILENO) && !dumb && !(no && *no);
 }
 
 static dil_status write_file(arena *a, const show_mask *mask, const char *path,
@@ -79,6 +80,7 @@ dil_status command_show(arena *a, const options *o) {
   driver_request r = command_request(o, 0);
   r.last = STAGE_pattern;
   dil_status status = driver_compile(&r, &c);
+  if (!status) status = driver_shapes_decide(&c);
   if (status) return message_compiled(o, &c, status);
   binding b;
   status = binding_open(a, o, c.pattern, &b);

@@ -10,30 +10,35 @@ typedef dil_status (*step)(const driver_request *r, compilation *c);
 
 /* ---- reading ------------------------------------------------------------- */
 
-static const kernel *only_kernel(const program *p) {
-  if (p->kernel_count == 1) return p->kernel[0];
-  dil_fail(DIL_USAGE,
-           p->kernel_count ? "the file has %d kernels: choose one by its name"
-                           : "the file has no kernel (%d); with several "
-                             "patterns it takes a `kernel` line",
-           p->kernel_count);
-  return NULL;
+static dil_status only_kernel(const program *p, const kernel **only) {
+  if (p->kernel_count > 1)
+    return dil_fail(DIL_USAGE,
+                    "the file has %d kernels: choose one by its name",
+                    p->kernel_count);
+  if (p->kernel_count == 0)
+    return p->pattern_count
+               ? dil_fail(DIL_INPUT, "the file has %d patterns and no kernel: "
+                                     "a `kernel` line says which is meant",
+                          p->pattern_count)
+               : dil_fail(DIL_INPUT, "the file has no pattern");
+  *only = p->kernel[0];
+  return DIL_OK;
 }
 
-static const kernel *named_kernel(const program *p, const char *name) {
+static dil_status named_kernel(const program *p, const char *name,
+                               const kernel **named) {
   const char *names[64];
   int32_t count = 0;
   for (int32_t i = 0; i < p->kernel_count; i++) {
-    if (!strcmp(p->kernel[i]->name, name)) return p->kernel[i];
+    *named = p->kernel[i];
+    if (!strcmp((*named)->name, name)) return DIL_OK;
     if (count < 64) names[count++] = p->kernel[i]->name;
   }
+  *named = NULL;
   const char *near = diag_nearest(name, names, count);
-  if (near)
-    dil_fail(DIL_USAGE, "the file has no kernel '%s', did you mean '%s'?", name,
-             near);
-  else
-    dil_fail(DIL_USAGE, "the file has no kernel '%s'", name);
-  return NULL;
+  return dil_fail(DIL_USAGE, "the file has no kernel '%s'%s%s%s", name,
+                  near ? ", did you mean '" : "", near ? near : "",
+                  near ? "'?" : "");
 }
 
 static dil_status read_program(const driver_request *r, compilation *c) {
@@ -47,9 +52,9 @@ static dil_status read_kernel(const driver_request *r, compilation *c) {
   if (r->from_plan) return DIL_OK;
   dil_status status = read_program(r, c);
   if (status) return status;
-  c->kernel =
-      r->kernel ? named_kernel(c->program, r->kernel) : only_kernel(c->program);
-  if (!c->kernel) return DIL_USAGE;
+  status = r->kernel ? named_kernel(c->program, r->kernel, &c->kernel)
+                     : only_kernel(c->program, &c->kernel);
+  if (status) return status;
   c->pattern = c->kernel->pattern;
   return DIL_OK;
 }
@@ -113,8 +118,29 @@ static dil_status place_kernel(const driver_request *r, compilation *c) {
   return diag_errors(c->diag) > before ? DIL_INPUT : DIL_OK;
 }
 
+static bool width_fits(const compilation *c, span at, const char *what,
+                       int64_t width) {
+  if (width <= DIL_HEAD_DIM_MAX) return true;
+  diag_report(c->diag, SEVERITY_ERROR, at,
+              arena_print(c->arena, "this build takes at most %d",
+                          DIL_HEAD_DIM_MAX),
+              "%s %lld is not supported by this build", what,
+              (long long)width);
+  return false;
+}
+
+/* What the buffers of every back end have room for. */
+static bool widths_fit(const compilation *c) {
+  const pattern *p = c->pattern;
+  if (!width_fits(c, p->head_dim_at, "head_dim", p->head_dim)) return false;
+  return width_fits(c, p->value_dim_at, "value head_dim", p->value_dim);
+}
+
 static dil_status make_plan(const driver_request *r, compilation *c) {
-  if (r->from_plan) return read_plan(r, c);
+  dil_status status = r->from_plan ? read_plan(r, c) : DIL_OK;
+  if (status) return status;
+  if (!widths_fit(c)) return DIL_INPUT;
+  if (r->from_plan) return DIL_OK;
   c->plan = plan_make(c->arena, c->diag, c->pattern, r->force);
   return c->plan ? DIL_OK : DIL_INPUT;
 }
@@ -321,6 +347,21 @@ dil_status driver_check(const driver_request *r, compilation *c) {
     if (!planned_before(c->program, i)) make_plan(r, c);
   }
   return status ? status : diag_errors(c->diag) ? DIL_INPUT : DIL_OK;
+}
+
+dil_status driver_shapes_decide(const compilation *c) {
+  int before = diag_errors(c->diag);
+  for (int32_t b = 0; b < c->pattern->branch_count; b++)
+    for (int32_t level = 0; level < 2; level++) {
+      const keeps *all = &c->pattern->branch[b].keeps[level];
+      for (int32_t k = 0; k < all->count; k++)
+        if (all->keep[k].kind == KEEP_TOP || all->keep[k].kind == KEEP_MASS)
+          diag_report(c->diag, SEVERITY_ERROR, all->keep[k].at, NULL,
+                      "`keep %s` chooses blocks by the numbers in q and k, "
+                      "which are not known here",
+                      all->keep[k].kind == KEEP_TOP ? "top" : "mass");
+    }
+  return diag_errors(c->diag) > before ? DIL_INPUT : DIL_OK;
 }
 
 /* ---- running ------------------------------------------------------------- */

@@ -54,6 +54,9 @@ dil_status driver_compile(const driver_request *request, compilation *c);
 /* Reads one file and takes every kernel of it through its plan, so that all
  * that is wrong or refused is in c->diag. */
 dil_status driver_check(const driver_request *request, compilation *c);
+/* Refuses blocks that are chosen by the numbers in q and k: whatever looks at
+ * shapes alone would be silent about them. */
+dil_status driver_shapes_decide(const compilation *c);
 /* A kernel of a compilation that reached STAGE_schedule; its code is made when
  * a call first needs it. It borrows `c`. */
 dil_status driver_kernel(compilation *c, dil_kernel **kernel);

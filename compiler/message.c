@@ -19,12 +19,14 @@ dil_status message_error(dil_status status, const char *hint,
 
 dil_status message_compiled(const options *o, const compilation *c,
                             dil_status status) {
-  diag_print(c->diag, stderr, o->error_format == 1);
-  if (status && !diag_errors(c->diag)) {
-    const char *why = dil_last_error();
-    message_error(status, NULL, "%s", *why ? why : dil_status_text(status));
-  }
-  return status;
+  bool json = o->error_format == 1;
+  const char *why = dil_last_error();
+  if (!*why) why = dil_status_text(status);
+  bool untold = status && !diag_errors(c->diag);
+  if (untold && json)
+    diag_report(c->diag, SEVERITY_ERROR, (span){0}, NULL, "%s", why);
+  diag_print(c->diag, stderr, json);
+  return untold && !json ? message_error(status, NULL, "%s", why) : status;
 }
 
 /* The number with its unit, three or four digits of it. */

@@ -2,6 +2,7 @@
  * the help that the table holds. In: argv. Out: a struct options, or a message
  * on standard error with what was probably meant. */
 #include "command.h"
+#include "processors.h"
 #include <errno.h>
 #include <getopt.h>
 #include <stdlib.h>
@@ -198,8 +199,10 @@ static dil_status read_argument(arena *a, const option_row *row,
     break;
   case KIND_COUNT:
   case KIND_POSITIVE:
-    status =
-        read_integer(row, text, row->kind == KIND_POSITIVE, INT32_MAX, &number);
+  case KIND_THREADS:
+    status = read_integer(row, text, row->kind != KIND_COUNT,
+                          row->kind == KIND_THREADS ? THREADS_MAX : INT32_MAX,
+                          &number);
     *(int64_t *)field = (int64_t)number;
     break;
   case KIND_CHOICE:

@@ -14,6 +14,8 @@ static bool has_choice(const keeps *level) {
 }
 
 const char *oracle_refusal(const pattern *p) {
+  if (p->head_dim > DIL_HEAD_DIM_MAX || p->value_dim > DIL_HEAD_DIM_MAX)
+    return "head_dim above 256 is not supported by this build";
   for (int32_t b = 0; b < p->branch_count; b++)
     for (int level = 0; level < 2; level++)
       if (has_choice(&p->branch[b].keeps[level]))

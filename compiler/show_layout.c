@@ -11,6 +11,8 @@ static const double TEXT_SHARE = 1.0 / 40; /* of the plot's side */
 #define BOTTOM 4.4
 #define GAP    2.0
 #define LEGEND 25.0
+#define TITLE  45.0
+#define ENTRY  3.2 /* a line of the legend */
 #define INK    0x1F2937
 #define FAINT  0x6B7280
 #define PAPER  0xFFFFFF
@@ -22,12 +24,21 @@ static double text_size(const show_layout *l) {
   return side * TEXT_SHARE;
 }
 
+/* Lines of the legend: the head's branches, the overlap, the cells. */
+static int32_t count_entries(const show_mask *m) {
+  int32_t count = 2;
+  for (int32_t b = 0; b < m->pattern->branch_count; b++)
+    count += show_serves(m->pattern, b, m->head);
+  return count;
+}
+
 show_layout show_layout_make(const show_mask *mask, double side) {
   double most = fmax(mask->rows, mask->columns);
   show_layout l = {.mask = mask, .scale = fmax(1, floor(side / most))};
   double em = text_size(&l);
-  double plot = fmax(mask->rows * l.scale, 14 * em);
-  l.width = ceil((LEFT + GAP + LEGEND) * em + mask->columns * l.scale);
+  double plot = fmax(mask->rows * l.scale, count_entries(mask) * ENTRY * em);
+  double wide = mask->columns * l.scale + (GAP + LEGEND) * em;
+  l.width = ceil(LEFT * em + fmax(wide, TITLE * em));
   l.height = ceil((TOP + BOTTOM) * em + plot);
   return l;
 }
@@ -100,7 +111,11 @@ static void draw_axis(arena *a, const show_layout *l, show_canvas *canvas,
   int64_t length = keys ? m->M : m->N;
   double side = (keys ? m->columns : m->rows) * l->scale, em = text_size(l);
   double line = fmax(1, floor(em / 12)), tick = em * 0.4;
-  for (int64_t at = 0; at <= length; at += tick_step(length)) {
+  int64_t step = tick_step(length);
+  while (side * (double)step < em * 2 * (double)length && step < length)
+    step *= 2; /* thin plots: no tick over another */
+  if (side < em * 2) step = length + 1;
+  for (int64_t at = 0; at <= length; at += step) {
     double place = side * (double)at / (double)length;
     const char *text = tick_text(a, at);
     if (keys) {
@@ -127,8 +142,10 @@ static void draw_frame(const show_layout *l, show_canvas *canvas, double left,
   canvas->box(canvas, left + width, top, line, height, FRAME);
   canvas->text(canvas, left + width / 2, top + height + em * 3.4, em,
                SHOW_MIDDLE, false, INK, "key position");
-  canvas->text(canvas, em * 1.5, top + height / 2, em, SHOW_MIDDLE, true, INK,
-               "query position");
+  const char *rows = l->mask->N == l->mask->M ? "query position" : "query row";
+  if (height > em * 10)
+    canvas->text(canvas, em * 1.5, top + height / 2, em, SHOW_MIDDLE, true,
+                 INK, rows);
 }
 
 static void draw_title(arena *a, const show_layout *l, show_canvas *canvas,
@@ -143,9 +160,10 @@ static void draw_title(arena *a, const show_layout *l, show_canvas *canvas,
   canvas->text(
       canvas, left, em * 3.9, em, SHOW_LEFT, false, FAINT,
       arena_print(a,
-                  "%lld queries by %lld keys, %s %s, %.3g %% of all "
+                  "%lld quer%s by %lld key%s, %s %s, %.3g %% of all "
                   "pairs",
-                  (long long)m->N, (long long)m->M,
+                  (long long)m->N, m->N == 1 ? "y" : "ies",
+                  (long long)m->M, m->M == 1 ? "" : "s",
                   combine[m->pattern->combine],
                   m->pattern->branch_count == 1 ? "one branch" : "the branches",
                   100 * m->reach));
@@ -161,14 +179,14 @@ static double draw_entry(const show_layout *l, show_canvas *canvas, double x,
                name);
   canvas->text(canvas, x + em * 1.8, y + em * 2.2, em * 0.8, SHOW_LEFT, false,
                FAINT, note);
-  return y + em * 3.2;
+  return y + em * ENTRY;
 }
 
 static void draw_legend(arena *a, const show_layout *l, show_canvas *canvas,
                         double x, double y) {
   const show_mask *m = l->mask;
-  double em = text_size(l), bottom = l->height - em * 8;
-  for (int32_t b = 0; b < m->pattern->branch_count && y < bottom; b++) {
+  double em = text_size(l);
+  for (int32_t b = 0; b < m->pattern->branch_count; b++) {
     if (!show_serves(m->pattern, b, m->head)) continue;
     char *name = show_branch_text(a, m->pattern, b, m->head);
     char *note = strchr(name, ':');

@@ -68,7 +68,7 @@ dil_status trial_open(arena *a, const options *o, int32_t index, unsigned force,
   t->request.last = on_cuda(o)             ? STAGE_plan
                     : !on_oracle(o)        ? STAGE_schedule
                     : t->request.from_plan ? STAGE_plan
-                                           : STAGE_pattern;
+                                           : STAGE_place;
   dil_status status = check_device(o);
   if (!status) status = driver_compile(&t->request, &t->compilation);
   if (status) return status;

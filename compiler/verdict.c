@@ -90,38 +90,71 @@ static double dot(const float *a, const float *b, int64_t count) {
   return sum[0] + sum[1] + sum[2] + sum[3];
 }
 
-/* The largest finite |q . k| over the keys that one branch gives the row. */
-static double largest_product(const binding *b, int32_t index, verdict_place at,
-                              const float *q) {
+/* What the scores of a row ask of the bounds. */
+typedef struct heights {
+  double product; /* the largest finite |scale * q . k| */
+  double top;     /* the largest score, all of them rewritten */
+  double made;    /* the largest number on the way to it */
+} heights;
+
+static double finite_or(double number, double other) {
+  return isfinite(number) ? number : other;
+}
+
+/* One key's scores, from scale * q . k to the last rewriting. What lies below
+ * the top weighs nothing: a -1e9 in place of a mask forgives no error. */
+static void take_key(heights *most, const branch *br, expr_point *point) {
+  double made = finite_or(fabs(point->s), 0);
+  most->product = fmax(most->product, made);
+  for (int32_t i = 0; i < br->score_count; i++) {
+    value v = expr_eval(br->score[i], point, true);
+    point->s = br->score[i]->type == TYPE_F32 ? v.real : (double)v.integer;
+    made = fmax(made, finite_or(fabs(point->s), 0));
+  }
+  if (!(finite_or(point->s, -INFINITY) > most->top)) return;
+  most->top = point->s;
+  most->made = made;
+}
+
+static void take_branch(heights *most, const binding *b, int32_t index,
+                        verdict_place at, const float *q) {
   const pattern *p = b->pattern;
   const branch *br = &p->branch[index];
   expr_point point = binding_point(b, at.b);
   int64_t M = point.M, t = at.n + M - point.N;
   int64_t low = br->segment ? floor_div(t, br->segment) * br->segment : 0;
   int64_t high = br->segment && low + br->segment < M ? low + br->segment : M;
+  double scale = p->scale_kind == SCALE_RUNTIME ? b->call.scale : p->scale;
   float key[DIL_HEAD_DIM_MAX];
-  double most = 0;
   for (int64_t j = low < 0 ? high : low; j < high; j++) {
     if (!pattern_reaches(p, index, at.h, t, j, &point)) continue;
     int64_t kv = at.h / (p->heads / p->kv_heads);
     read_row(&b->call.k, row_start(&b->call.k, at.b, j, kv), p->head_dim, key);
-    double product = fabs(dot(q, key, p->head_dim));
-    if (isfinite(product) && product > most) most = product;
+    point.h = (int32_t)at.h;
+    point.i = (int32_t)t;
+    point.j = (int32_t)j;
+    point.s = scale * dot(q, key, p->head_dim);
+    take_key(most, br, &point);
   }
-  return most;
 }
 
-/* The largest finite |scale * q . k| over the keys that the row sees. */
+/* The largest finite |scale * q . k| over the keys that the row sees, or what
+ * its softmax's largest score went through, if that is more. */
 static double largest_score(const binding *b, verdict_place at) {
   const pattern *p = b->pattern;
+  bool apart = p->combine == DIL_COMBINE_MEAN || p->combine == DIL_COMBINE_SUM;
   float q[DIL_HEAD_DIM_MAX];
   read_row(&b->call.q, row_start(&b->call.q, at.b, at.n, at.h), p->head_dim, q);
-  double most = 0;
-  for (int32_t i = 0; i < p->branch_count; i++)
-    if (at.h >= p->branch[i].head_first && at.h <= p->branch[i].head_last)
-      most = fmax(most, largest_product(b, i, at, q));
-  double scale = p->scale_kind == SCALE_RUNTIME ? b->call.scale : p->scale;
-  return most * fabs(scale);
+  heights most = {0, -INFINITY, 0};
+  double largest = 0;
+  for (int32_t i = 0; i < p->branch_count; i++) {
+    if (at.h < p->branch[i].head_first || at.h > p->branch[i].head_last)
+      continue;
+    if (apart) most = (heights){0, -INFINITY, 0};
+    take_branch(&most, b, i, at, q);
+    if (apart) largest = fmax(largest, fmax(most.product, most.made));
+  }
+  return fmax(largest, fmax(most.product, most.made));
 }
 
 /* ---- rows ---------------------------------------------------------------- */

@@ -13,7 +13,8 @@ typedef struct verdict {
   int64_t rows, total;  /* (batch row, query, head) rows: checked, in all */
   double rel_error;     /* relative L2 of o */
   double lse_error;     /* largest absolute; NaN: the pattern has no lse */
-  double largest_score; /* |scale * q . k| over the checked rows' keys */
+  double largest_score; /* |scale * q . k| over the checked rows' keys, or a
+                           row's largest score once rewritten */
   double bound, lse_bound;
   bool good;
   verdict_place worst; /* of what is out of bounds, when not good */

@@ -279,6 +279,7 @@ topology_statement:
 | "timeout" number NAME ';' {
     $$ = named(plain(r, WORD_TIMEOUT, @1, $number, NULL), $NAME, @NAME);
   }
+| "timeout" number ';' { $$ = plain(r, WORD_TIMEOUT, @1, $number, NULL); }
 | "layout" layout ';' { $$ = chosen(r, WORD_LAYOUT, @1, $2, @2); }
 | "link" link ';' { $$ = chosen(r, WORD_LINK, @1, $2, @2); }
 | "exchange" exchange ';' { $$ = chosen(r, WORD_EXCHANGE, @1, $2, @2); }

@@ -57,16 +57,19 @@ static dil_status read_bytes(reader *r, void *bytes, size_t size,
 }
 
 static dil_status read_preamble(reader *r, uint32_t *length) {
-  unsigned char start[MAGIC_SIZE + 2], bytes[4] = {0};
-  dil_status status = read_bytes(r, start, sizeof start, "header");
-  if (status) return status;
+  unsigned char start[MAGIC_SIZE + 2] = {0}, bytes[4] = {0};
+  int64_t got = read_some(r, start, sizeof start);
+  if (got < 0)
+    return dil_fail(DIL_ENVIRONMENT, "cannot read '%s': %m", r->path);
   if (memcmp(start, magic, MAGIC_SIZE))
     return dil_fail(DIL_INPUT, "'%s' is not a .npy file", r->path);
+  if (got < (int64_t)sizeof start)
+    return dil_fail(DIL_INPUT, "'%s' ends within its header", r->path);
   unsigned version = start[MAGIC_SIZE], minor = start[MAGIC_SIZE + 1];
   if (version < 1 || version > 3 || minor != 0)
     return dil_fail(DIL_INPUT, "'%s' is of version %u.%u; 1.0 to 3.0 are read",
                     r->path, version, minor);
-  status = read_bytes(r, bytes, version == 1 ? 2 : 4, "header");
+  dil_status status = read_bytes(r, bytes, version == 1 ? 2 : 4, "header");
   *length = bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 |
             (uint32_t)bytes[3] << 24;
   if (!status && *length > HEADER_MAX)

@@ -9,6 +9,8 @@
 #include <string.h>
 
 #define VECTOR __attribute__((target("avx2,fma,f16c")))
+/* Small arrays of registers stay in registers only when loops are unrolled. */
+#define UNROLL _Pragma("GCC unroll 8")
 typedef uint16_t half;
 
 /* ---- rows ---------------------------------------------------------------- */
@@ -188,16 +190,19 @@ bool pack_values(const rows *from, const shape *s, int32_t c, int64_t low,
 
 VECTOR static inline void transpose8(__m256 r[8]) {
   __m256 a[8], b[8];
+  UNROLL
   for (int i = 0; i < 8; i += 2) {
     a[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
     a[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
   }
+  UNROLL
   for (int i = 0; i < 8; i += 4) {
     b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44);
     b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xee);
     b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44);
     b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xee);
   }
+  UNROLL
   for (int i = 0; i < 4; i++) {
     r[i] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x20);
     r[i + 4] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x31);
@@ -211,8 +216,10 @@ VECTOR static void words_to_lanes(const float *const *words, int32_t count,
     int32_t w = 0;
     for (; w + 8 <= count; w += 8) {
       __m256 r[8];
+      UNROLL
       for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_ps(words[lane + i] + w);
       transpose8(r);
+      UNROLL
       for (int i = 0; i < 8; i++)
         _mm256_store_ps(out + (int64_t)(w + i) * lanes + lane, r[i]);
     }
@@ -245,38 +252,40 @@ void pack_queries(const rows *from, const int32_t *t, int32_t lanes,
   words_to_lanes(words, count, lanes, qt);
 }
 
+/* Lane by lane, scaled, each to a row of f32; lanes are a multiple of 8. */
 VECTOR static void lanes_to_rows(const float *o, int32_t width, int32_t lanes,
-                                 int32_t lane, const float *factor,
-                                 float *out) {
-  __m256 f = _mm256_loadu_ps(factor + lane);
+                                 const float *factor, float *const *out) {
   int32_t d = 0;
-  for (; d + 8 <= width; d += 8) {
-    __m256 r[8];
-    for (int i = 0; i < 8; i++)
-      r[i] = _mm256_mul_ps(
-          f, _mm256_load_ps(o + (int64_t)(d + i) * lanes + lane));
-    transpose8(r);
-    for (int i = 0; i < 8; i++)
-      _mm256_storeu_ps(out + (int64_t)i * width + d, r[i]);
-  }
+  for (; d + 8 <= width; d += 8)
+    for (int32_t lane = 0; lane < lanes; lane += 8) {
+      const float *from = o + (int64_t)d * lanes + lane;
+      __m256 r[8], f = _mm256_loadu_ps(factor + lane);
+      UNROLL
+      for (int i = 0; i < 8; i++)
+        r[i] = _mm256_mul_ps(f, _mm256_load_ps(from + (int64_t)i * lanes));
+      transpose8(r);
+      UNROLL
+      for (int i = 0; i < 8; i++) _mm256_storeu_ps(out[lane + i] + d, r[i]);
+    }
   for (; d < width; d++)
-    for (int i = 0; i < 8; i++)
-      out[(int64_t)i * width + d] =
-          o[(int64_t)d * lanes + lane + i] * factor[lane + i];
+    for (int32_t lane = 0; lane < lanes; lane++)
+      out[lane][d] = o[(int64_t)d * lanes + lane] * factor[lane];
 }
 
 void unpack_rows(const float *o, int32_t width, int32_t lanes,
                  const float *factor, char *const *out, dil_dtype dtype,
-                 bool add) {
-  float eight[8 * DIL_HEAD_DIM_MAX];
-  for (int32_t lane = 0; lane < lanes; lane += 8) {
-    if (!out[lane]) break; /* rows fill the lanes from the first */
-    lanes_to_rows(o, width, lanes, lane, factor, eight);
-    for (int32_t i = 0; i < 8 && out[lane + i]; i++) {
-      const float *row = eight + (int64_t)i * width;
-      float *sum = (float *)out[lane + i];
-      if (!add) row_from_f32(row, dtype, width, out[lane + i]);
-      for (int32_t d = 0; add && d < width; d++) sum[d] += row[d];
-    }
+                 bool add, float *spare) {
+  float *row[DIL_LANES_MAX] = {0};
+  bool straight = dtype == DIL_F32 && !add;
+  for (int32_t lane = 0; lane < lanes; lane++)
+    row[lane] = straight && out[lane] ? (float *)out[lane]
+                                      : spare + (int64_t)lane * width;
+  lanes_to_rows(o, width, lanes, factor, row);
+  for (int32_t lane = 0; lane < lanes && !straight; lane++) {
+    float *sum = (float *)out[lane];
+    if (!out[lane]) continue;
+    if (!add) row_from_f32(row[lane], dtype, width, out[lane]);
+    else
+      for (int32_t d = 0; d < width; d++) sum[d] += row[lane][d];
   }
 }

@@ -1,10 +1,11 @@
-/* tile.c - one tile of query rows over all the keys that they see.
+/* tile.c - tiles of query rows over all the keys that they see.
  *
- * In: a class of rows of one cell and a block of packed keys. The keys of the
+ * In: rows of one class of a cell and a block of packed keys. The keys of the
  * block are walked cell by cell and class by class; each run of them is cut
  * into key tiles that are empty (skipped), full (no predicate code) or
- * partial. All branches of the pass share one running softmax. Out: the rows'
- * O and lse, or their advanced state (design: one pass). */
+ * partial. All branches of the pass share one running softmax. A group of
+ * tiles takes turns on a stretch of keys while that is in the cache. Out: the
+ * rows' O and lse, or their advanced state (design: one pass). */
 #include "walk.h"
 #include <math.h>
 #include <string.h>
@@ -29,6 +30,16 @@ static void *cut(cutter *c, int64_t bytes) {
   return at;
 }
 
+static void cut_queries(cutter *c, const dil_table *table, int64_t lanes,
+                        queries *q) {
+  int64_t f = sizeof(float);
+  q->t = cut(c, lanes * (int64_t)sizeof(int32_t));
+  q->qt = cut(c, round_up(table->head_dim, 2) * lanes * f);
+  q->o = cut(c, table->value_dim * lanes * f);
+  q->m = cut(c, lanes * f);
+  q->l = cut(c, lanes * f);
+}
+
 static int64_t cut_tile(tile *tl, const run *r, int64_t period,
                         char *memory) {
   const dil_table *table = r->table;
@@ -38,17 +49,14 @@ static int64_t cut_tile(tile *tl, const run *r, int64_t period,
   int64_t width = maximum(table->head_dim, table->value_dim);
   void *query = cut(&c, (int64_t)shape_size(period));
   void *key = cut(&c, (int64_t)shape_size(period));
-  tl->qt = cut(&c, round_up(table->head_dim, 2) * lanes * f);
+  for (int32_t i = 0; i < TILE_GROUP; i++)
+    cut_queries(&c, table, lanes, &tl->group[i]);
   tl->s = cut(&c, (keys + code->key_block) * lanes * f);
   tl->p = code->pack == 1 ? tl->s : cut(&c, (keys + 2) * lanes * 2);
-  tl->o = cut(&c, table->value_dim * lanes * f);
-  tl->m = cut(&c, lanes * f);
-  tl->l = cut(&c, lanes * f);
   tl->mx = cut(&c, lanes * f);
   tl->alpha = cut(&c, lanes * f);
   tl->spare = cut(&c, (width + 1) * lanes * f);
-  tl->t = cut(&c, lanes * 4);
-  tl->j = cut(&c, (keys + code->key_block) * 4);
+  tl->j = cut(&c, (keys + code->key_block) * (int64_t)sizeof(int32_t));
   tl->v_clean = cut(&c, (keys + 2) * table->value_dim * f);
   if (memory) {
     shape_init(&tl->query, period, query);
@@ -122,14 +130,14 @@ static void add_values_apart(tile *tl, const char *v, int64_t n) {
   memcpy(tl->v_clean, v, (size_t)(whole * tl->v_bytes));
   for (int64_t i = 0; i < whole; i++)
     if (i >= n || !is_finite_row(tl, v, i)) clear_row(tl, tl->v_clean, i);
-  tl->code->pv(tl->v_clean, tl->p, tl->o, tl->alpha, n);
+  tl->code->pv(tl->v_clean, tl->p, tl->q->o, tl->alpha, n);
   for (int64_t i = 0; i < n; i++) {
     if (is_finite_row(tl, v, i)) continue;
     for (int32_t lane = 0; lane < tl->code->lanes; lane++) {
       float weight = weight_element(tl, i, lane);
       if (weight == 0) continue;
       for (int64_t d = 0; d < tl->run->table->value_dim; d++)
-        tl->o[d * tl->code->lanes + lane] +=
+        tl->q->o[d * tl->code->lanes + lane] +=
             weight * value_element(tl, v, i, d);
     }
   }
@@ -144,21 +152,21 @@ static void visit(tile *tl, const stretch *keys, uint64_t predicates,
   const char *v = tl->v + at * tl->v_bytes;
   float c2 = env->scale * log2_e, bias = copies > 1 ? log2f((float)copies) : 0;
   bool rewrite = predicates || tl->run->table->scored || !(c2 > 0);
-  code->qk(tl->k + at * tl->k_bytes, tl->qt, tl->s, tl->mx, n);
+  code->qk(tl->k + at * tl->k_bytes, tl->q->qt, tl->s, tl->mx, n);
   if (rewrite || tl->run->drop)
     for (int64_t i = 0; i < n; i++)
       tl->j[i] = key_position(tl, keys, keys->n0 + i);
   if (rewrite) {
-    code->modify[chain](tl->s, tl->mx, n, tl->t, tl->j, predicates, env, NULL);
+    code->modify[chain](tl->s, tl->mx, n, tl->q->t, tl->j, predicates, env, NULL);
     c2 = log2_e;
   }
   if (tl->run->drop)
-    code->softmax_drop(tl->s, tl->p, n, c2, bias, tl->mx, tl->m, tl->l,
-                       tl->alpha, tl->t, tl->j, env);
+    code->softmax_drop(tl->s, tl->p, n, c2, bias, tl->mx, tl->q->m, tl->q->l,
+                       tl->alpha, tl->q->t, tl->j, env);
   else
-    code->softmax(tl->s, tl->p, n, c2, bias, tl->mx, tl->m, tl->l, tl->alpha);
+    code->softmax(tl->s, tl->p, n, c2, bias, tl->mx, tl->q->m, tl->q->l, tl->alpha);
   if (predicates && !tl->finite) add_values_apart(tl, v, n);
-  else code->pv(v, tl->p, tl->o, tl->alpha, n);
+  else code->pv(v, tl->p, tl->q->o, tl->alpha, n);
 }
 
 /* ---- runs of keys: cover, then visits ------------------------------------ */
@@ -366,11 +374,29 @@ static int64_t tile_step(const tile *tl, const groups *g, int64_t n) {
                                 2 * tl->code->key_block));
 }
 
+/* Key rows of a stretch that stays in the cache while a group of tiles takes
+ * turns on it, in whole tiles. */
+static int64_t stretch_rows(const tile *tl, int64_t step) {
+  enum { STRETCH_BYTES = 1 << 18 };
+  int64_t rows_fit = STRETCH_BYTES / (tl->k_bytes + tl->v_bytes);
+  return maximum(rows_fit / step, 1) * step;
+}
+
 static void visit_run(tile *tl, uint64_t branches, stretch keys) {
-  groups g = {.t0 = tl->t[0], .t1 = tl->t[tl->code->lanes - 1]};
+  groups g = {0};
   for (uint64_t rest = branches; rest; rest &= rest - 1)
     groups_add(&g, &tl->run->table->branches[__builtin_ctzll(rest)]);
-  visit_stretch(tl, g, keys, tile_step(tl, &g, keys.n1 - keys.n0));
+  int64_t step = tile_step(tl, &g, keys.n1 - keys.n0), end = keys.n1;
+  int64_t most = stretch_rows(tl, step);
+  for (; keys.n0 < end; keys.n0 = keys.n1) {
+    keys.n1 = minimum(keys.n0 + most, end);
+    for (int32_t i = 0; i < tl->group_count; i++) {
+      tl->q = &tl->group[i];
+      g.t0 = tl->q->t[0];
+      g.t1 = tl->q->t[tl->code->lanes - 1];
+      visit_stretch(tl, g, keys, step);
+    }
+  }
 }
 
 /* Every run of the block that `branches` of the query's class reach. */
@@ -407,38 +433,38 @@ static void query_positions(const tile *tl, cell query, int32_t c, int64_t n0,
                                               minimum(n0 + lane, n1 - 1)));
 }
 
-/* The tile's rows are packed, and those of the next one asked for. */
-static void load_queries(tile *tl, cell query, int32_t c, int64_t n0,
-                         int64_t n1, int64_t b) {
+/* Packs the rows of each tile of the group; the next one's are on the way. */
+static void load_queries(tile *tl, int64_t b) {
   const run *r = tl->run;
-  int32_t lanes = tl->code->lanes, next[DIL_LANES_MAX];
+  int32_t lanes = tl->code->lanes;
   rows q = run_rows(&r->call->q, b, tl->walk.head);
   q.base -= (run_keys(r, b) - r->N) * q.stride; /* row i is position t */
-  query_positions(tl, query, c, n0, n1, tl->t);
-  pack_queries(&q, tl->t, lanes, tl->code->pack, tl->qt, tl->spare);
-  int64_t rest = shape_rows(&tl->query, c, query.high - query.low);
-  if (n1 >= rest) return;
-  query_positions(tl, query, c, n1, rest, next);
-  fetch_queries(&q, next, lanes);
+  fetch_queries(&q, tl->group[0].t, lanes);
+  for (int32_t i = 0; i < tl->group_count; i++) {
+    const queries *now = &tl->group[i];
+    if (i + 1 < tl->group_count)
+      fetch_queries(&q, tl->group[i + 1].t, lanes);
+    pack_queries(&q, now->t, lanes, tl->code->pack, now->qt, tl->spare);
+  }
 }
 
 /* An empty state, or the one that an earlier pass left. `first` is the
  * position of query row 0. */
 static void load_state(tile *tl, int64_t b, int64_t first) {
   int32_t lanes = tl->code->lanes, width = tl->run->table->value_dim;
-  memset(tl->o, 0, (size_t)(width * lanes) * sizeof(float));
+  memset(tl->q->o, 0, (size_t)(width * lanes) * sizeof(float));
   for (int32_t lane = 0; lane < lanes; lane++) {
-    tl->m[lane] = -INFINITY;
-    tl->l[lane] = 0;
+    tl->q->m[lane] = -INFINITY;
+    tl->q->l[lane] = 0;
     if (tl->finish != FINISH_RESUME) continue;
-    int64_t n = tl->t[lane] - first;
+    int64_t n = tl->q->t[lane] - first;
     float lse = *run_lse(tl->run, b, n, tl->walk.head);
     const float *row =
         (const float *)run_output(tl->run, b, n, tl->walk.head);
     if (lse == -INFINITY) continue;
-    tl->m[lane] = lse * log2_e;
-    tl->l[lane] = 1;
-    for (int32_t d = 0; d < width; d++) tl->o[d * lanes + lane] = row[d];
+    tl->q->m[lane] = lse * log2_e;
+    tl->q->l[lane] = 1;
+    for (int32_t d = 0; d < width; d++) tl->q->o[d * lanes + lane] = row[d];
   }
 }
 
@@ -446,25 +472,35 @@ static void store_rows(tile *tl, int64_t b, int64_t count, int64_t first) {
   const run *r = tl->run;
   char *out[DIL_LANES_MAX] = {0};
   for (int32_t lane = 0; lane < tl->code->lanes; lane++) {
-    bool none = tl->l[lane] == 0;
-    tl->mx[lane] = none ? 0 : r->weight / tl->l[lane];
+    bool none = tl->q->l[lane] == 0;
+    tl->mx[lane] = none ? 0 : r->weight / tl->q->l[lane];
     if (lane >= count) continue;
-    int64_t n = tl->t[lane] - first;
+    int64_t n = tl->q->t[lane] - first;
     out[lane] = run_output(r, b, n, tl->walk.head);
     float *lse = run_lse(r, b, n, tl->walk.head);
     if (lse && tl->finish != FINISH_ADD)
-      *lse = none ? -INFINITY : tl->m[lane] * ln_2 + logf(tl->l[lane]);
+      *lse = none ? -INFINITY : tl->q->m[lane] * ln_2 + logf(tl->q->l[lane]);
   }
   bool state = tl->finish != FINISH_WRITE;
-  unpack_rows(tl->o, r->table->value_dim, tl->code->lanes, tl->mx, out,
-              state ? DIL_F32 : r->table->dtype, tl->finish == FINISH_ADD);
+  unpack_rows(tl->q->o, r->table->value_dim, tl->code->lanes, tl->mx, out,
+              state ? DIL_F32 : r->table->dtype, tl->finish == FINISH_ADD,
+              tl->spare);
 }
 
 void tile_run(tile *tl, cell query, int32_t c, int64_t n0, int64_t n1,
               int64_t b) {
-  int64_t first = run_keys(tl->run, b) - tl->run->N;
-  load_queries(tl, query, c, n0, n1, b);
-  load_state(tl, b, first);
+  int64_t first = run_keys(tl->run, b) - tl->run->N, lanes = tl->code->lanes;
+  tl->group_count = (int32_t)((n1 - n0 + lanes - 1) / lanes);
+  for (int32_t i = 0; i < tl->group_count; i++)
+    query_positions(tl, query, c, n0 + i * lanes, n1, tl->group[i].t);
+  load_queries(tl, b);
+  for (int32_t i = 0; i < tl->group_count; i++) {
+    tl->q = &tl->group[i];
+    load_state(tl, b, first);
+  }
   visit_block(tl, query, tl->query.branches[c]);
-  store_rows(tl, b, n1 - n0, first);
+  for (int32_t i = 0; i < tl->group_count; i++) {
+    tl->q = &tl->group[i];
+    store_rows(tl, b, minimum(n1 - n0 - i * lanes, lanes), first);
+  }
 }

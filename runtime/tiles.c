@@ -139,8 +139,8 @@ static tiles plan_work(const run *r, const dil_pass *pass) {
   ts.blocks = r->B * ts.units * ts.blocks_a_unit;
   ts.strip = STRIP * smallest_dilation(table, pass->branches);
   ts.packs = (ts.length + PACK_CHUNK - 1) / PACK_CHUNK;
-  int64_t queries = minimum(r->N, ts.length + rows_before_keys(r));
-  ts.strips = (queries / ts.strip + 2) * (table->heads / ts.units);
+  int64_t rows_most = minimum(r->N, ts.length + rows_before_keys(r));
+  ts.strips = (rows_most / ts.strip + 2) * (table->heads / ts.units);
   ts.slots = count_slots(&ts) + r->code[DIL_TILES]->key_block + 2;
   ts.buffers = minimum(ts.blocks, 2 + (threads + ts.strips - 1) / ts.strips);
   return ts;
@@ -305,7 +305,7 @@ static void zero_rows(const tile *tl, cell c, int32_t class_index, int64_t b) {
 }
 
 static void run_cell(tile *tl, cell c, int64_t b) {
-  int64_t lanes = tl->code->lanes;
+  int64_t most = TILE_GROUP * tl->code->lanes;
   walk_shape(&tl->walk, c, &tl->query);
   for (int32_t i = 0; i < tl->query.count; i++) {
     int64_t n = shape_rows(&tl->query, i, c.high - c.low);
@@ -313,8 +313,8 @@ static void run_cell(tile *tl, cell c, int64_t b) {
       if (tl->finish == FINISH_WRITE) zero_rows(tl, c, i, b);
       continue;
     }
-    for (int64_t at = 0; at < n; at += lanes)
-      tile_run(tl, c, i, at, minimum(at + lanes, n), b);
+    for (int64_t at = 0; at < n; at += most)
+      tile_run(tl, c, i, at, minimum(at + most, n), b);
   }
 }
 

@@ -89,7 +89,8 @@ void pack_keys(const rows *from, const shape *s, int32_t c, int64_t low,
  * a zero row. True when every element is finite. */
 bool pack_values(const rows *from, const shape *s, int32_t c, int64_t low,
                  int64_t n0, int64_t n1, int32_t pack, char *out);
-/* `lanes` query rows at positions t[] to the transposed layout. */
+/* `lanes` query rows at positions t[] to the transposed layout. Here and
+ * below, spare is room for `lanes` rows of f32. */
 void pack_queries(const rows *from, const int32_t *t, int32_t lanes,
                   int32_t pack, void *qt, float *spare);
 /* Asks for rows that will be packed soon. */
@@ -98,7 +99,7 @@ void fetch_queries(const rows *from, const int32_t *t, int32_t lanes);
  * added to what is there (f32 only). out[lane] NULL skips a lane. */
 void unpack_rows(const float *o, int32_t width, int32_t lanes,
                  const float *factor, char *const *out, dil_dtype dtype,
-                 bool add);
+                 bool add, float *spare);
 /* One row of `width` elements to f32, and back. */
 void row_to_f32(const void *from, dil_dtype dtype, int32_t width, float *out);
 void row_from_f32(const float *from, dil_dtype dtype, int32_t width, void *out);
@@ -169,7 +170,15 @@ void input_range(const dil_env *env, int32_t index, int32_t axis,
                  const int32_t *at, int32_t first, int32_t last, double *low,
                  double *high);
 
-/* ---- tile.c: one tile of queries over its keys --------------------------- */
+/* ---- tile.c: tiles of queries over their keys ---------------------------- */
+
+enum { TILE_GROUP = 8 }; /* tiles that take turns on a stretch of keys */
+
+/* The query rows of one tile and their running state. */
+typedef struct queries {
+  int32_t *t;              /* [lanes] positions */
+  float *qt, *o, *m, *l;   /* as in dil_code */
+} queries;
 
 /* Buffers of one worker, cut from its scratch. */
 typedef struct tile {
@@ -181,17 +190,21 @@ typedef struct tile {
   finish finish;
   /* the packed block */
   const char *k, *v;
-  bool finite;             /* no NaN or Inf among the block's values */
+  bool finite;              /* no NaN or Inf among the block's values */
   int64_t k_bytes, v_bytes; /* of one packed row */
-  int64_t low, high;       /* positions of the block's keys */
-  float *qt, *s, *p, *o, *m, *l, *mx, *alpha, *spare;
-  int32_t *t, *j;
-  char *v_clean;           /* a copy of a value tile without bad rows */
+  int64_t low, high;        /* positions of the block's keys */
+  queries group[TILE_GROUP];
+  int32_t group_count;
+  const queries *q;         /* the one whose turn it is */
+  float *s, *p, *mx, *alpha, *spare;
+  int32_t *j;
+  char *v_clean;            /* a copy of a value tile without bad rows */
 } tile;
 
 int64_t tile_bytes(const run *r, const dil_pass *pass);
 void tile_init(tile *tl, const run *r, const dil_pass *pass, char *memory);
-/* Runs rows n0..n1-1 (at most `lanes`) of class c of the query cell. */
+/* Runs rows n0..n1-1 (at most TILE_GROUP * lanes) of class c of the query
+ * cell. */
 void tile_run(tile *tl, cell query, int32_t c, int64_t n0, int64_t n1,
               int64_t b);
 

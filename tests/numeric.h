@@ -85,6 +85,7 @@ typedef struct kernel_made {
   dil_kernel *kernel;  /* NULL: see problem */
   struct dil_cuda_kernel *cuda; /* what runs in its place, see gpu.h */
   bool refused;        /* plan_make said no: nothing this build computes */
+  int32_t compiled;    /* how often machine code was asked for */
   recipe way;
   char problem[1500];
 } kernel_made;

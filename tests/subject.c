@@ -115,7 +115,8 @@ const forced force_all[] = {
 
 static dil_status make_variant(void *context, dil_variant variant,
                                void **bytes, size_t *size, dil_code *code) {
-  const kernel_made *k = context;
+  kernel_made *k = context;
+  k->compiled++;
   backend_request request = {
       .plan = k->plan, .isa = k->way.isa, .variant = variant};
   backend_code made = {0};

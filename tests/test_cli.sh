@@ -140,6 +140,24 @@ is "the same picture twice" sh -c \
   'cp "$TMP/p.png" "$TMP/one.png" &&
    "$DIL" show examples/longnet.dil -D w=8 --seq 48 -o "$TMP/p.png" &&
    cmp "$TMP/p.png" "$TMP/one.png"'
+legend_is_whole() { # more branches than the plot is high
+  {
+    echo 'pattern many { heads 1; head_dim 8; dtype f32;'
+    for i in $(seq 30); do echo "branch b$i { segment $((7 * i)); }"; done
+    echo '}'
+  } >"$TMP/many.dil"
+  "$DIL" show "$TMP/many.dil" --seq 90 -o "$TMP/many.svg" &&
+    [ "$(grep -oE '\bb[0-9]+, ' "$TMP/many.svg" | sort -u | wc -l)" -eq 30 ]
+}
+is "every branch is in the legend" legend_is_whole
+axis_says() { # words, arguments
+  words=$1
+  shift
+  "$DIL" show examples/dense.dil -o "$TMP/p.svg" "$@" &&
+    grep -q ">$words<" "$TMP/p.svg"
+}
+is "queries are at positions" axis_says "query position" --seq 30
+is "rows where positions are others" axis_says "query row" --seq 30 --keys 20
 is "a large mask in a moment" timeout 60 "$DIL" show examples/longnet.dil \
   --seq 1048576 -o "$TMP/large.png"
 is "no colours in a pipe" sh -c \

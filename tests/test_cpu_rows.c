@@ -257,9 +257,9 @@ START_TEST(refusals) {
   backend_code out;
   code_case_open(&c, 4, 4, DIL_F32);
   backend_request request = {.plan = &c.plan, .isa = "sse9"};
-  ck_assert_int_eq(cpu->can("sse9"), DIL_ENVIRONMENT);
+  ck_assert_int_eq(cpu->can("sse9"), DIL_USAGE);
   ck_assert_ptr_nonnull(strstr(dil_last_error(), "sse9"));
-  ck_assert_int_eq(cpu->compile(&request, &out), DIL_ENVIRONMENT);
+  ck_assert_int_eq(cpu->compile(&request, &out), DIL_USAGE);
   ck_assert_int_eq(cpu->version, DIL_BACKEND_VERSION);
   ck_assert_ptr_nonnull(strstr(cpu->versions(), "LLVM"));
   ck_assert_int_eq(cpu->can(cpu->host()), DIL_OK);

@@ -199,6 +199,30 @@ static const struct edge {
 };
 enum { EDGES = sizeof edges / sizeof edges[0] };
 
+/* Long enough for several blocks, strips and packing items (runtime/tiles.c),
+ * and for keys that are split between workers. */
+#define L(body) "pattern p { heads 2 kv 1; head_dim 8; dtype f32; " body " }"
+
+static const struct edge long_ones[] = {
+    {"long dense", L("branch { }"), S(2300, 4700)},
+    {"long causal LongNet", L("causal; segments 700, 1400, 2800; "
+     "dilations 1, 2, 4;"), S(4500, 4500)},
+    {"long segments, more queries", L("branch { segment 1100; dilation 3; } "
+     "branch { segment 90; }"), S(5200, 3300)},
+    {"long windows", L("combine union; causal; branch { window 200, 0; } "
+     "branch { mask j < 3; }"), S(4200, 4200)},
+    {"long documents", L("input doc : i32[B, M]; mask doc[b, i / 20] == "
+     "doc[b, j / 20]; branch { } branch { segment 2100; dilation 2; }"),
+     S(3000, 3000)},
+    {"long decoding", L("causal; branch { } branch { segment 5000; "
+     "dilation 4; }"), S(3, 21000)},
+    {"long decoding, ragged", L("branch { segment 3000; }"),
+     {.batch = 4, .queries = 1, .keys = 5000, .lengths = ragged}},
+    {"long lengths", L("causal; branch { segment 1500; }"),
+     {.batch = 4, .queries = 2500, .keys = 2500, .lengths = ragged}},
+};
+enum { LONG_ONES = sizeof long_ones / sizeof long_ones[0] };
+
 static void try_kernels(const subject *s, data *d, const char *name) {
   for (const char *const *isa = cpu_isas(); *isa; isa++)
     for (const forced *f = force_all; f->name; f++) {
@@ -227,6 +251,12 @@ static void try_shape(const char *name, const char *text, call_shape shape,
 START_TEST(edge) {
   try_shape(edges[_i].name, edges[_i].text, edges[_i].shape, DIL_F32);
   try_shape(edges[_i].name, edges[_i].text, edges[_i].shape, DIL_BF16);
+}
+END_TEST
+
+START_TEST(long_one) {
+  const struct edge *e = &long_ones[_i];
+  try_shape(e->name, e->text, e->shape, _i % 2 ? DIL_BF16 : DIL_F32);
 }
 END_TEST
 
@@ -271,6 +301,7 @@ static Suite *make_suite(void) {
   TCase *tests = tcase_create("edges");
   tcase_set_timeout(tests, 240);
   tcase_add_loop_test(tests, edge, 0, EDGES);
+  tcase_add_loop_test(tests, long_one, 0, LONG_ONES);
   tcase_add_loop_test(tests, width, 0, sizeof widths / sizeof widths[0]);
   tcase_add_loop_test(tests, decode, 0, 21);
   suite_add_tcase(suite, tests);

@@ -237,6 +237,10 @@ END_TEST
 
 START_TEST(other_files_are_refused) {
   put("x.npy", "", 0);
+  refuse("x.npy", DIL_INPUT, "is not a .npy file");
+  put("x.npy", "words", 5);
+  refuse("x.npy", DIL_INPUT, "is not a .npy file");
+  put("x.npy", "\x93NUMPY\1", 7);
   refuse("x.npy", DIL_INPUT, "ends within its header");
   put("x.npy", "PK\3\4 a zip file", 16);
   refuse("x.npy", DIL_INPUT, "is not a .npy file");

@@ -196,6 +196,32 @@ START_TEST(bounds_follow_the_scores) {
 }
 END_TEST
 
+/* What scores become counts too, at the top of each softmax: keys that a
+ * -1e9 takes out forgive nothing. */
+START_TEST(bounds_follow_rewritten_scores) {
+  static const struct {
+    const char *body;
+    double least, most;
+  } cases[] = {
+      {"score s + 1000; branch { }", 995, 1010},
+      {"score s + 1000; score s - 1000; branch { }", 995, 1010},
+      {"score -1000; branch { }", 1000, 1000},
+      {"score j % 2 == 0 ? s : -1e9; branch { }", 0, 10},
+      {"score j == 3 ? inf : s; branch { }", 0, 10},
+      {"score -inf; branch { }", 0, 10},
+      {"branch { } branch { score s - 1e6; }", 0, 10},
+      {"combine sum; branch { } branch { score s - 1000; }", 990, 1010},
+  };
+  char text[200];
+  snprintf(text, sizeof text, PATTERN("f32", "%s"), cases[_i].body);
+  bind_right(text, WORDS);
+  verdict v = judge(VERDICT_BUDGET);
+  ck_assert(v.good);
+  ck_assert_double_ge(v.largest_score, cases[_i].least);
+  ck_assert_double_le(v.largest_score, cases[_i].most);
+}
+END_TEST
+
 /* ---- random numbers, sizes ----------------------------------------------- */
 
 START_TEST(random_is_what_it_says) {
@@ -259,6 +285,7 @@ static Suite *verdict_suite(void) {
   tcase_add_test(tests, rows_without_keys_are_exact);
   tcase_add_test(tests, some_rows_of_many);
   tcase_add_test(tests, bounds_follow_the_scores);
+  tcase_add_loop_test(tests, bounds_follow_rewritten_scores, 0, 8);
   tcase_add_test(tests, random_is_what_it_says);
   tcase_add_test(tests, sizes_by_default);
   tcase_add_test(tests, sizes_are_asked_for);

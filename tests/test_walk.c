@@ -229,13 +229,13 @@ START_TEST(sums_come_back_as_rows) {
   dil_dtype dtype = dtypes[_i % 3];
   int32_t width = widths[_i / 3 % 8], lanes = 32, used = 1 + _i % 32;
   float *o = aligned_alloc(64, (size_t)(lanes * 256) * sizeof(float));
-  float factor[32];
+  float *spare = malloc((size_t)(lanes * 256) * sizeof(float)), factor[32];
   char *out[DIL_LANES_MAX] = {0};
   for (int32_t i = 0; i < lanes * width; i++)
     o[i] = (float)random_in(&state, -99, 99);
   for (int32_t i = 0; i < lanes; i++) factor[i] = 1 / (float)(i + 1);
   for (int32_t i = 0; i < used; i++) out[i] = malloc((size_t)width * 4);
-  unpack_rows(o, width, lanes, factor, out, dtype, false);
+  unpack_rows(o, width, lanes, factor, out, dtype, false, spare);
   for (int32_t lane = 0; lane < used; lane++) {
     for (int32_t d = 0; d < width; d++) {
       char want[4];
@@ -246,6 +246,7 @@ START_TEST(sums_come_back_as_rows) {
     }
     free(out[lane]);
   }
+  free(spare);
   free(o);
 }
 END_TEST

@@ -6,8 +6,13 @@ cd "$(dirname "$0")/.."
 TSAN_OPTIONS="halt_on_error=1 exitcode=66 ${TSAN_OPTIONS:-}"
 export TSAN_OPTIONS
 BUILD=$BUILD tests/run.sh thread runtime
-for pattern in longnet_text union decode_gqa headsplit_mean; do
-  echo "$pattern on 4 threads"
-  "$BUILD/dil" run "examples/$pattern.dil" --seq 300 --random 1 --threads 4 \
+for case in 'longnet_text --seq 300' 'union --seq 1000' \
+  'decode_gqa --seq 2 --keys 3000' 'headsplit_mean --seq 300'; do
+  echo "$case on 4 threads"
+  # shellcheck disable=SC2086 # an example and its options
+  set -- $case
+  example=$1
+  shift
+  "$BUILD/dil" run "examples/$example.dil" "$@" --random 1 --threads 4 \
     --check --repeat 3
 done

@@ -31,11 +31,13 @@ static void write_questions(build *b) {
 }
 
 /* Whole register blocks of keys, so that only a last tile has a tail; but the
- * plan's own number where it follows the blocks of a mask. */
+ * plan's own number where it follows the blocks of a mask, down to whole pairs:
+ * a tile cannot begin at the odd half of one. */
 static int tile_keys(const build *b) {
   const dil_table *table = &b->plan->table;
   for (int p = 0; p < table->predicate_count; p++)
-    if (table->predicates[p].masked) return table->tile_keys;
+    if (table->predicates[p].masked)
+      return table->tile_keys - table->tile_keys % b->pack;
   return table->tile_keys - table->tile_keys % b->isa->key_block;
 }
 
@@ -47,7 +49,7 @@ static void describe(const build *b, dil_code *code) {
 }
 
 static dil_status unknown(const char *name) {
-  return dil_fail(DIL_ENVIRONMENT,
+  return dil_fail(DIL_USAGE,
                   "unknown instruction set '%s'; there are " ISA_NAMES, name);
 }
 

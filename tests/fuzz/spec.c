@@ -88,6 +88,10 @@ static void draw_sizes(spec *s, uint64_t *state) {
                               : lengths[draw(state, 0, COUNT(lengths) - 1)];
   if (chance(state, 20)) s->queries = draw(state, 1, 20);
   if (chance(state, 2)) s->keys = 0;
+  if (s->heads <= 2 && chance(state, 8)) { /* several blocks and strips */
+    s->keys = draw(state, 1000, 5000);
+    if (chance(state, 50)) s->queries = s->keys - draw(state, 0, 300);
+  }
   s->layout = draw(state, 0, 3);
   s->lengths = chance(state, 12);
   s->threads = draw(state, 1, 3);

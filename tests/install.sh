@@ -1,0 +1,54 @@
+#!/bin/sh
+# install.sh - what `make install` lays down works from where it lies: the
+# program finds its back end, a host in C compiles against the header and
+# links with the run time. In: BUILD, TMP. Out: ok / not ok lines.
+set -u
+cd "$(dirname "$0")/.." || exit 70
+bad=0
+
+is() { # name, command...
+  name=$1
+  shift
+  if "$@" >"$TMP/said" 2>&1; then
+    echo "ok $name"
+  else
+    echo "not ok $name"
+    head -c 2000 "$TMP/said"
+    bad=1
+  fi
+}
+
+# -o all: installs what is built, whatever the flags of this make.
+is "make install" make --no-print-directory -o all install BUILD="$BUILD" \
+  PREFIX=/usr DESTDIR="$TMP/root"
+root=$TMP/root/usr
+for file in bin/dil lib/libdil.so lib/libdilrt.so lib/dil/dil-cpu.so \
+  include/dil/dilrt.h include/dil/status.def share/man/man1/dil.1; do
+  is "installs $file" test -s "$root/$file"
+done
+
+cp examples/union.dil "$TMP"
+is "the installed program runs a kernel" sh -c \
+  "cd '$TMP' && '$root/bin/dil' run union.dil --seq 100 --random 1 --check"
+
+cat >"$TMP/host.c" <<'C'
+#include <dil/dilrt.h>
+#include <stdio.h>
+int main(void) {
+  int64_t shape[] = {2, 3};
+  float data[6] = {0};
+  dil_tensor t = dil_tensor_make(data, DIL_F32, 2, shape);
+  puts(dil_status_text(DIL_OK));
+  return dil_tensor_count(&t) != 6;
+}
+C
+# A library built with a sanitizer wants a host that is built with it, too.
+if nm -D "$root/lib/libdilrt.so" | grep -q '__[at]san_init'; then
+  echo "a host in C: left to the plain build"
+else
+  is "a host in C compiles" "${CC:-cc}" -std=c11 -Wall -Wextra -Wpedantic \
+    -Werror -I"$root/include" -o "$TMP/host" "$TMP/host.c" \
+    -L"$root/lib" -ldilrt
+  is "and runs" env LD_LIBRARY_PATH="$root/lib" "$TMP/host"
+fi
+exit $bad
