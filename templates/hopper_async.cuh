@@ -92,6 +92,9 @@ DEVICE int shared_word(u32 address) {
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
   return x;
 }
+DEVICE void shared_set(u32 address, int x) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
+}
 DEVICE void shared_store(u32 address, int x, int y, int z, int w) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address),
                "r"(x), "r"(y), "r"(z), "r"(w)

@@ -73,7 +73,7 @@ typedef struct hopper_launch {
   hopper_piece pieces[HOPPER_PIECES];
   hopper_member members[HOPPER_MEMBERS];
   hopper_shape shapes[HOPPER_SHAPES];
-  short query_rest[HOPPER_STRIDES], key_rest[HOPPER_STRIDES]; /* N, M % stride */
+  short query_rest[HOPPER_STRIDES], key_rest[HOPPER_STRIDES]; /* N, M % it */
   int class_count, bare_count; /* of all classes; of those without keys */
   int batches, queries, keys;  /* B, N, M */
   int origin, period, home;    /* positions; first period begins at origin */

@@ -95,16 +95,24 @@ DEVICE void softmax(float (&s)[TILE_KEYS / 2], row_state &r, float scale,
   r.sum[1] += even1;
 }
 
-// Columns first .. first + width - 1 of a row are visible; `column` is the
-// thread's own first one.
-DEVICE void hide(float (&s)[TILE_KEYS / 2], const int (&first)[2],
-                 const int (&width)[2], int column) {
-  int from0 = column - first[0], from1 = column - first[1];
+// Hides the columns of a row from `end` on, and those before `first`; `column`
+// is the thread's own first one. Constants against two registers: a compare
+// and a select an element.
+DEVICE void hide_after(float (&s)[TILE_KEYS / 2], int end0, int end1,
+                       int column) {
+  end0 -= column;
+  end1 -= column;
 #pragma unroll
-  for (int i = 0; i < TILE_KEYS / 2; i++) {
-    int at = i / 4 * 8 + (i & 1) + (i & 2 ? from1 : from0);
-    if ((u32)at >= (u32)(i & 2 ? width[1] : width[0])) s[i] = MINUS_INFINITY;
-  }
+  for (int i = 0; i < TILE_KEYS / 2; i++)
+    if (i / 4 * 8 + (i & 1) >= (i & 2 ? end1 : end0)) s[i] = MINUS_INFINITY;
+}
+DEVICE void hide_before(float (&s)[TILE_KEYS / 2], int first0, int first1,
+                        int column) {
+  first0 -= column;
+  first1 -= column;
+#pragma unroll
+  for (int i = 0; i < TILE_KEYS / 2; i++)
+    if (i / 4 * 8 + (i & 1) < (i & 2 ? first1 : first0)) s[i] = MINUS_INFINITY;
 }
 
 DEVICE void scale_rows(float (&o)[VALUE_WIDTH / 2], float row0, float row1) {

@@ -25,7 +25,9 @@ typedef struct view {
   int32_t box;
 } view;
 
-static int32_t chunk_of(int64_t width) { return round_up(width, 32) % 64 ? 32 : 64; }
+static int32_t chunk_of(int64_t width) {
+  return round_up(width, 32) % 64 ? 32 : 64;
+}
 
 static bool is_mappable(const dil_tensor *t) {
   for (int32_t axis = 0; axis < 3; axis++)
@@ -145,13 +147,12 @@ static bool fill_tiles(const cuda_run *r, const hopper_table *table,
   int64_t each = number_tiles(l, table, tall, 0, keyed, section);
   int64_t bare =
       number_tiles(l, table, tall, keyed, table->class_count, blocks);
-  if (periods > INT32_MAX / 2 || each > INT32_MAX / 2 / (blocks / section + 1) ||
-      bare > INT32_MAX / 2)
-    return false;
+  int64_t sections = (blocks + section - 1) / section, most = INT32_MAX / 2;
+  if (periods > most || bare > most || each > most / sections) return false;
   l->periods = (int)periods;
   l->section = (int)section;
   l->section_tiles = (int)each;
-  l->tiles = (int)(each * ((blocks + section - 1) / section));
+  l->tiles = (int)(each * sections);
   l->bare_tiles = (int)bare;
   return true;
 }
@@ -231,7 +232,7 @@ static dil_status launch(const cuda_run *r, int32_t pass,
     return dil_fail(DIL_USAGE, "more than 2^30 tiles in one call");
   dil_status status = fill_maps(r, &table, code, &l);
   if (status) return status;
-  int64_t blocks = minimum(maximum(l.tiles, (l.bare_tiles + 1) / 2),
+  int64_t blocks = minimum(maximum(l.tiles, l.bare_tiles),
                            r->device->facts.processors);
   return cuda_launch(r, code, 0, blocks, code->about.threads,
                      code->about.shared, &l);

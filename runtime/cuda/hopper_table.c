@@ -189,7 +189,8 @@ static bool each_member(maker *mk, int32_t only) {
 /* Members of a shape stand together. */
 static bool find_shapes(maker *mk) {
   hopper_table *out = mk->out;
-  if (homes_of(mk) > INT16_MAX) return REFUSE(mk, "residues that hardly repeat");
+  if (homes_of(mk) > INT16_MAX)
+    return REFUSE(mk, "residues that hardly repeat");
   if (!each_member(mk, -1)) return false;
   for (int32_t s = 0; s < out->shape_count; s++) {
     out->shapes[s].member = (short)out->member_count;
@@ -390,10 +391,12 @@ static void add_alike(maker *mk, const residues *x, uint64_t branches,
 }
 
 static bool is_wider(const hopper_piece *a, const hopper_piece *b) {
+  if (a->outer == b->outer) return a->stride > b->stride;
   return b->outer && (!a->outer || a->outer > b->outer);
 }
 
-/* Wider pieces first, in the order they came. */
+/* Wider pieces first, then sparser ones: in the last run a warpgroup leaves
+ * its tile as soon as it sees no more. */
 static void sort_pieces(keys *k) {
   for (int32_t i = 1; i < k->count; i++) {
     hopper_piece one = k->piece[i];
@@ -450,7 +453,8 @@ static bool add_class(maker *mk, int32_t shape, uint64_t branches,
   hopper_table *out = mk->out;
   hopper_class k = {.shape = (short)shape, .cell = (int)cell_of(mk, branches)};
   double blocks = 0;
-  if (mk->table->combine == DIL_COMBINE_UNION && !shares_predicate(mk, branches))
+  if (mk->table->combine == DIL_COMBINE_UNION &&
+      !shares_predicate(mk, branches))
     return REFUSE(mk, "a union of branches with different windows");
   if (branches && !add_keys(mk, &mk->shape[shape], branches, &k, &blocks))
     return false;
