@@ -303,8 +303,10 @@ static dil_threads *pool_of(int32_t count) {
 
 /* Compiled for the device when a run first needs it. */
 static dil_status run_on_gpu(data *d, kernel_made *k) {
-  if (!k->cuda)
+  if (!k->cuda) {
+    k->compiled++;
     k->cuda = gpu_kernel_make(k->plan, k->problem, sizeof k->problem);
+  }
   return k->cuda ? gpu_run(d, k->cuda) : DIL_INTERNAL;
 }
 
