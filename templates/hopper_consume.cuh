@@ -142,6 +142,16 @@ DEVICE void finish_tile(const consumer &c, float (&o)[VALUE_WIDTH / 2],
   else if (row < t.z) store_single(c, o, thread, t, to.w);
 }
 
+// The hidden keys of the block before, where this one's message says so.
+DEVICE void clear_hidden(const consumer &c, int4 m,
+                         const ring<STAGES> &before) {
+  int hidden = m.x >> BLOCK_HIDDEN;
+  if (!hidden) return;
+  barrier_wait(c.base + AT_VALUE_FULL + 8 * before.stage, before.phase);
+  clear_values(c, c.base + AT_VALUE + before.stage * VALUE_BYTES,
+               TILE_KEYS - hidden);
+}
+
 DEVICE bool takes(const consumer &c, int4 m) {
   return m.x >> (BLOCK_TAKES + c.group) & 1;
 }
@@ -297,16 +307,13 @@ DEVICE void run_blocks(const consumer &c, int4 m, ring<STAGES> &block) {
     block.next();
     wait_keys(c, block);
     m = shared_load(message_of(c.base, block.stage, block.phase));
-    if (m.x >> BLOCK_HIDDEN) {
-      wait_values(c, before);
-      clear_values(c, c.base + AT_VALUE + before.stage * VALUE_BYTES,
-                   TILE_KEYS - (m.x >> BLOCK_HIDDEN));
-    }
-    if ((m.x & BLOCK_NEW) || !takes(c, m)) {
-      release_queries(c, tile_before(m));
+    if ((m.x & (BLOCK_NEW | ~0u << BLOCK_HIDDEN)) || !takes(c, m)) {
+      clear_hidden(c, m, before);
+      if ((m.x & BLOCK_NEW) || !takes(c, m))
+        release_queries(c, tile_before(m));
       if (!takes(c, m)) break;
       q = query_descriptor(c, tile_of(m));
-      wait_queries(c, tile_of(m));
+      wait_queries(c, tile_of(m)); // long there, but in a new tile
     }
     follow_block(c, f, m, q, block, before);
   }

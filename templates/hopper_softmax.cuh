@@ -43,20 +43,19 @@ DEVICE float row_sum(float x) {
 
 // A row keeps its peak until a score exceeds it by 2^8: weights stay below
 // 2^8 times the multiplicity, and most blocks need no rescaling. Each row
-// decides for itself; the warp only votes on whether there is work.
+// decides for itself; the warp only votes on whether there is work for O. No
+// branch here: it would part the maxima from the exponentials.
 DEVICE void raise_peaks(row_state &r, float top0, float top1, float scale) {
   const float slack = -8;
   float d0 = (r.peak[0] - top0) * scale, d1 = (r.peak[1] - top1) * scale;
   bool up0 = d0 < slack, up1 = d1 < slack;
   r.moved = __any_sync(~0u, up0 | up1);
-  if (r.moved) {
-    r.factor[0] = exp2_fast(up0 ? d0 : 0); // 2^0 is exactly 1
-    r.factor[1] = exp2_fast(up1 ? d1 : 0);
-    r.sum[0] *= r.factor[0];
-    r.sum[1] *= r.factor[1];
-    r.peak[0] = up0 ? top0 : r.peak[0];
-    r.peak[1] = up1 ? top1 : r.peak[1];
-  }
+  r.factor[0] = exp2_fast(up0 ? d0 : 0); // 2^0 is exactly 1
+  r.factor[1] = exp2_fast(up1 ? d1 : 0);
+  r.sum[0] *= r.factor[0];
+  r.sum[1] *= r.factor[1];
+  r.peak[0] = up0 ? top0 : r.peak[0];
+  r.peak[1] = up1 ? top1 : r.peak[1];
 }
 
 // Two chains of maxima and of sums a row: a single one stalls on latency. A
