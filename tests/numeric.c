@@ -341,10 +341,10 @@ double data_error(const data *d, double *lse_error) {
   double square = 0, whole = 0;
   for (int64_t e = 0; e < rows * width; e++) {
     double mine = o_element(d, e / width, e % width), right = d->o[e];
-    if (isnan(mine) && isnan(right)) continue;
-    double off = odd_pair(mine, right) ? INFINITY : mine - right;
-    square += off * off;
-    if (isfinite(right)) whole += right * right;
+    if (odd_pair(mine, right)) square = INFINITY;
+    if (!isfinite(mine) || !isfinite(right)) continue;
+    square += (mine - right) * (mine - right);
+    whole += right * right;
   }
   *lse_error = 0;
   for (int64_t e = 0; d->call.lse.data && e < rows; e++) {

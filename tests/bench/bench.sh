@@ -32,10 +32,12 @@ grep -m 1 'model name' /proc/cpuinfo | sed 's/.*: //'
 printf '%-30s %10s %9s %7s %9s %8s\n' case ms GFLOP/s '% peak' error compile
 for d in 64 128; do
   for type in f32 bf16 f16; do
-    row "$type-$d" $here/branch_$type.dil -D d=$d --seq 8192 --threads 1
+    row "$type-$d" $here/branch_$type.dil -D d=$d -D head_count=1 --seq 2048 \
+      --threads 1 --repeat 41
+    row "$type-$d-heads" $here/branch_$type.dil -D d=$d --seq 8192 --threads 1
   done
-  row "f32-$d-avx2" $here/branch_f32.dil -D d=$d --seq 8192 --threads 1 \
-    --cpu avx2
+  row "f32-$d-avx2" $here/branch_f32.dil -D d=$d -D head_count=1 --seq 2048 \
+    --threads 1 --cpu avx2 --repeat 41
 done
 for type in f32 bf16; do
   for force in multiset dedup; do

@@ -19,18 +19,35 @@ static const char *const masks[] = {
     "abs(i - j) <= 7 * (h + 1)", "i / 16 >= j / 16", "(i % 2 == 0 ? j < 50 : "
     "j % 4 == 2)", "flag[(i + j) % 7] == 1 || j == i", "min(i, j) % 9 < 6",
     "i * j % 11 != 3", "j < M - 5 && i >= N / 8", "N > 1 || b == 0",
-    "-j / 4 + 9 > -i"};
+    "-j / 4 + 9 > -i",
+    /* indices out of range, division by zero, 32 bits that wrap */
+    "i / (j - 5) < 3", "j % h == 0 || i % (h - 1) < 2",
+    "doc[b, i + 7] <= doc[b, j - 20]", "flag[j - i] == 1 || j < 30",
+    "i * 2000000000 < j * 1999999999", "hash(i, -1, j) % 2 == 0",
+    "tab[h, i % 5, j % 3] == 1", "tab[i % 3, (i / 3) % 5, j % 4] == 0",
+    /* floats */
+    "1.0 * i / (j - 3) > 0.3", "0.1 * i + 0.2 * j - 0.3 * (i - j) > 0.7",
+    "floor(0.3 * i) == floor(0.3 * j) || j % 2 == 0",
+    "ceil(i / 2.5) % 3 == 1.0", "min(0.5 * i, j) < 20",
+    /* single keys and rows, edges of tiles */
+    "j == 0", "i == M - 1 || j == 17", "i > 70 && i < 75", "j >= 128",
+    "abs(i - j) % 64 < 2", "i - j == 64 || i == j",
+    "max(i, j) / 10 == min(i, j) / 10", "B == 1 || HKV < 3 || j < D"};
 /* No jumps in s: there a rounding, and no mistake, decides the value. */
 static const char *const scores[] = {
     "", "s * 0.5", "s - slope[h] * abs(i - j)", "4 * tanh(s / 4)",
     "j % 5 == 2 ? -inf : s", "s + 0.01 * (i - j)", "min(s, 1.5)",
     "s + log(1 + exp(-abs(s)))", "s + floor(0.25 * j) * 0.125",
-    "s + sqrt(abs(s))", "s - 0.125 * (h - b)"};
+    "s + sqrt(abs(s))", "s - 0.125 * (h - b)",
+    "s * wide[h, j]", "s + wide[h, i - j]", "s - slope[j]", "0", "-s",
+    "i % 3 == 0 ? -inf : s", "tanh(s) * exp(-0.01 * abs(i - j))"};
 static const char *const keeps[] = {
     "", "local(1)", "local(2) || global(1)", "strided(3) || local(0)",
     "random(0.5, 9)", "bi >= bj && bi - bj < 5", "hierarchical(1, 1, 3, 4)",
-    "bj < nb - 1"};
-static const char *const scales[] = {"", "0.25", "runtime", "1.0 / 3"};
+    "bj < nb - 1", "abs(bi - bj) <= 1 && i % 3 != 0", "random(0.2, 1)",
+    "bi % 2 == bj % 2 && S > 3"};
+static const char *const scales[] = {"", "0.25", "runtime", "1.0 / 3", "-0.2",
+                                     "0"};
 static const int32_t widths[] = {1,  3,  8,  16, 16, 17, 20, 32,
                                  32, 33, 40, 64, 64, 80, 128};
 static const int32_t lengths[] = {1, 2, 7, 15, 16, 17, 31, 33, 64, 65, 100,
@@ -53,6 +70,12 @@ static bool chance(uint64_t *state, int32_t percent) {
 /* An index of a table, 0 in all but `percent` of the cases. */
 static int32_t pick(uint64_t *state, int32_t percent, int32_t count) {
   return chance(state, percent) ? draw(state, 1, count - 1) : 0;
+}
+
+/* Mostly a common width, sometimes any. */
+static int32_t draw_width(uint64_t *state) {
+  if (chance(state, 80)) return widths[draw(state, 0, COUNT(widths) - 1)];
+  return draw(state, 1, chance(state, 70) ? 64 : 256);
 }
 
 static void draw_window(uint64_t *state, int32_t percent, int32_t *left,
@@ -89,7 +112,7 @@ static void draw_sizes(spec *s, uint64_t *state) {
   if (chance(state, 20)) s->queries = draw(state, 1, 20);
   if (chance(state, 2)) s->keys = 0;
   if (s->heads <= 2 && chance(state, 8)) { /* several blocks and strips */
-    s->keys = draw(state, 1000, 5000);
+    s->keys = draw(state, 1000, 3500);
     if (chance(state, 50)) s->queries = s->keys - draw(state, 0, 300);
   }
   s->layout = draw(state, 0, 3);
@@ -106,9 +129,8 @@ spec spec_random(uint32_t seed) {
   s.seed = seed;
   s.kv_heads = draw(state, 1, 3);
   s.heads = s.kv_heads * draw(state, 1, 3);
-  s.head_dim = widths[draw(state, 0, COUNT(widths) - 1)];
-  s.value_dim = chance(state, 70) ? s.head_dim
-                                  : widths[draw(state, 0, COUNT(widths) - 1)];
+  s.head_dim = draw_width(state);
+  s.value_dim = chance(state, 70) ? s.head_dim : draw_width(state);
   s.dtype = draw(state, 0, 2);
   s.combine = chance(state, 50) ? 0 : draw(state, 1, 3);
   s.phase = pick(state, 40, COUNT(phases));
@@ -119,7 +141,7 @@ spec spec_random(uint32_t seed) {
   s.mask = pick(state, 25, COUNT(masks));
   s.score = pick(state, 20, COUNT(scores));
   s.keep = pick(state, 12, COUNT(keeps));
-  s.block = draw(state, 1, 5) * 8;
+  s.block = chance(state, 50) ? draw(state, 1, 5) * 8 : draw(state, 1, 130);
   draw_window(state, 12, &s.left, &s.right);
   s.branch_count = draw(state, 1, SPEC_BRANCHES);
   for (int32_t i = 0; i < s.branch_count; i++)
@@ -180,6 +202,8 @@ static void put_inputs(writer *w, const spec *s) {
   if (spec_names(s, "doc[")) put(w, "  input doc : i32[B, M];\n");
   if (spec_names(s, "slope[")) put(w, "  input slope : f32[H];\n");
   if (spec_names(s, "flag[")) put(w, "  input flag : u8[7];\n");
+  if (spec_names(s, "tab[")) put(w, "  input tab : u8[3, 5, 3];\n");
+  if (spec_names(s, "wide[")) put(w, "  input wide : bf16[H, N];\n");
 }
 
 void spec_print(const spec *s, char *text, size_t size) {
