@@ -56,7 +56,7 @@ $(BUILD)/dil-cpu.so: $(cpu) $(BUILD)/compiler/util.o
 # NVRTC and the CUDA driver are opened at run time: neither is needed here.
 # The fast kernel's tables are made at a call, and asked for when it is chosen.
 $(BUILD)/dil-gpu.so: $(gpu) $(BUILD)/runtime/tensor.o \
-                     $(BUILD)/runtime/cuda/hopper_table.o
+                     $(call objects,runtime/cuda/hopper_*.c)
 	$(call say,link)$(LINK) -shared -Wl,-Bsymbolic -o $@ $^ $(LDLIBS)
 $(BUILD)/dilrt-cuda.so: $(cuda) $(BUILD)/runtime/tensor.o
 	$(call say,link)$(LINK) -shared -Wl,-Bsymbolic -o $@ $^ $(LDLIBS)
