@@ -23,12 +23,19 @@ runtime  := $(call objects,runtime/*.c)
 core     := $(filter-out $(BUILD)/compiler/main.o,$(call objects,compiler/*.c)) \
             $(BUILD)/grammar/parser.o $(BUILD)/grammar/scanner.o
 cpu      := $(call objects,compiler/cpu/*.c)
+gpu      := $(call objects,compiler/gpu/*.c)
+cuda     := $(call objects,runtime/cuda/*.c)
 suites   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/test_*.c))
 cpusuite := $(filter $(BUILD)/tests/test_cpu%,$(suites))
 harness  := $(filter-out $(suites:=.o),$(call objects,tests/*.c)) \
             $(BUILD)/tests/fuzz/spec.o
 fuzzer   := $(BUILD)/tests/fuzz/fuzz_pattern
-library  := $(BUILD)/libdil.so $(BUILD)/libdilrt.so $(BUILD)/dil-cpu.so
+library  := $(BUILD)/libdil.so $(BUILD)/libdilrt.so $(BUILD)/dil-cpu.so \
+            $(BUILD)/dil-gpu.so $(BUILD)/dilrt-cuda.so
+# What loadable parts ask of the program that opens them.
+hosted   := -Wl,--export-dynamic-symbol=dil_fail \
+            -Wl,--export-dynamic-symbol=dil_last_error \
+            -Wl,--export-dynamic-symbol=run_check
 san      := -O1 -g -fno-omit-frame-pointer
 
 # The program of the plain build stands at the top as ./dil.
@@ -37,7 +44,7 @@ all: $(if $(filter build,$(BUILD)),dil) $(BUILD)/dil $(library)
 dil: $(BUILD)/dil
 	$(call say,copy)cp $< $@
 $(BUILD)/dil: $(BUILD)/compiler/main.o $(core) $(runtime)
-	$(call say,link)$(LINK) -Wl,--export-dynamic-symbol=dil_fail -o $@ $^ $(CORELIBS) $(LDLIBS)
+	$(call say,link)$(LINK) $(hosted) -o $@ $^ $(CORELIBS) $(LDLIBS)
 $(BUILD)/libdil.so: $(core) $(runtime)
 	$(call say,link)$(LINK) -shared -o $@ $^ $(CORELIBS) $(LDLIBS)
 $(BUILD)/libdilrt.so: $(runtime)
@@ -46,6 +53,21 @@ $(BUILD)/libdilrt.so: $(runtime)
 $(BUILD)/dil-cpu.so: $(cpu) $(BUILD)/compiler/util.o
 	$(call say,link)$(LINK) -shared -Wl,-Bsymbolic -o $@ $^ $(shell $(LLVM) --libs) \
 	  -L$(shell $(LLVM) --libdir) $(LDLIBS)
+# NVRTC and the CUDA driver are opened at run time: neither is needed here.
+# The fast kernel's tables are made at a call, and asked for when it is chosen.
+$(BUILD)/dil-gpu.so: $(gpu) $(BUILD)/runtime/tensor.o \
+                     $(call objects,runtime/cuda/hopper_*.c)
+	$(call say,link)$(LINK) -shared -Wl,-Bsymbolic -o $@ $^ $(LDLIBS)
+$(BUILD)/dilrt-cuda.so: $(cuda) $(BUILD)/runtime/tensor.o
+	$(call say,link)$(LINK) -shared -Wl,-Bsymbolic -o $@ $^ $(LDLIBS)
+# The templates as bytes of the module, so that nothing is looked up.
+templates := $(sort $(wildcard templates/*.cu templates/*.cuh templates/*.h))
+$(BUILD)/compiler/gpu/templates.inc: $(templates)
+	@mkdir -p $(@D)
+	$(call say,embed)for f in $^; do echo "{\"$${f##*/}\","; sed \
+	  's/\\/\\\\/g; s/"/\\"/g; s/^/"/; s/$$/\\n"/' $$f; echo "},"; done > $@
+$(BUILD)/compiler/gpu/emit.o: $(BUILD)/compiler/gpu/templates.inc
+$(BUILD)/compiler/gpu/%.o: EXTRA = -I$(BUILD)/compiler/gpu
 
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
@@ -73,7 +95,7 @@ $(BUILD)/tests/%.o: EXTRA = -Itests
 $(BUILD)/tests/harness.a: $(harness)
 	$(call say,ar)rm -f $@; $(AR) rcs $@ $^
 $(suites) $(fuzzer): %: %.o $(core) $(runtime) $(BUILD)/tests/harness.a
-	$(call say,link)$(LINK) -Wl,--export-dynamic-symbol=dil_fail -o $@ $(filter %.o,$^) \
+	$(call say,link)$(LINK) $(hosted) -o $@ $(filter %.o,$^) \
 	  $(filter %.a,$^) -lcheck -lsubunit -lrt $(CORELIBS) $(MORELIBS) $(LDLIBS)
 # Suites of the back end's insides are linked with it.
 $(cpusuite): $(cpu)
@@ -103,6 +125,18 @@ tsan:
 	  OPT='$(san) -fsanitize=thread'
 tsan-here: tests
 	@BUILD=$(BUILD) tests/tsan.sh
+
+# What `tests/run.sh gpu` needs on a machine with a GPU and without compilers:
+# programs, loadable parts, the libraries that they are linked to.
+bundled := $(BUILD)/tests/test_edges $(BUILD)/tests/test_numeric \
+           $(BUILD)/tests/test_laws $(BUILD)/tests/test_rerun $(fuzzer)
+gpu-bundle: $(bundled) $(BUILD)/dil $(BUILD)/dil-gpu.so $(BUILD)/dilrt-cuda.so
+	@rm -rf $(BUILD)/gpu && mkdir -p $(BUILD)/gpu/tests/fuzz $(BUILD)/gpu/lib
+	$(call say,copy)cp $(filter-out $(fuzzer),$(bundled)) $(BUILD)/gpu/tests
+	@cp $(fuzzer) $(BUILD)/gpu/tests/fuzz
+	@cp $(BUILD)/dil $(BUILD)/dil-gpu.so $(BUILD)/dilrt-cuda.so $(BUILD)/gpu
+	@ldd $(bundled) | awk '/=> .*(check|subunit|jansson|png|xxhash|libz)/ \
+	  { print $$3 }' | sort -u | xargs -I{} cp -L {} $(BUILD)/gpu/lib
 
 # Random patterns against the oracle, then the front end on random bytes.
 FUZZ_COUNT   ?= 3000
@@ -143,10 +177,10 @@ $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
 	@printf '%s\n' '$(subst ','\'',$(CC) $(FLAGS))' | cmp -s - $@ || \
 	  printf '%s\n' '$(subst ','\'',$(CC) $(FLAGS))' > $@
-$(core) $(runtime) $(cpu) $(harness) $(suites:=.o) $(fuzzer).o \
+$(core) $(runtime) $(cpu) $(gpu) $(cuda) $(harness) $(suites:=.o) $(fuzzer).o \
   $(BUILD)/tests/fuzz/fuzz_front.o $(BUILD)/compiler/main.o: $(BUILD)/flags
 
 FORCE:
 .PHONY: all tests check check-here demo demo-here deps bench asan tsan \
-        tsan-here fuzz layers wc install clean FORCE
+        tsan-here gpu-bundle fuzz layers wc install clean FORCE
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

@@ -32,6 +32,11 @@ typedef struct sets { /* one bit set for each time the option was given */
   unsigned *set;
 } sets;
 
+typedef struct device_choice {
+  int32_t word, number;
+} device_choice;
+enum { DEVICE_CPU, DEVICE_ORACLE, DEVICE_CUDA }; /* words of --device */
+
 /* The kinds of arguments, and the type of the field each is kept in. */
 #define OPTION_KINDS(X)                                                        \
   X(FLAG, bool)                                                                \
@@ -43,6 +48,7 @@ typedef struct sets { /* one bit set for each time the option was given */
   X(REAL, double)                                                              \
   X(TEXT, const char *)                                                        \
   X(CHOICE, int32_t) /* index of the word in the argument's list */            \
+  X(DEVICE, device_choice) /* the same, and a number after a colon */          \
   X(SET, sets)       /* bits by the words of the argument's list */            \
   X(PAIR, settings)
 
@@ -51,14 +57,15 @@ typedef struct options {
   bool seen[OPTION_COUNT];
   int32_t file_count;
   const char **file;
-  const char *kernel, *array[3], *lengths, *out, *lse, *cpu;
+  const char *kernel, *array[3], *lengths, *out, *lse, *cpu, *cuda;
   settings define, input;
   sets force;
   int64_t seq, keys, batch, head, threads, repeat;
   uint32_t random;
   uint64_t seed;
   double scale;
-  int32_t after, from, variant, device, error_format;
+  int32_t after, from, variant, emit, error_format;
+  device_choice device;
   bool train, check, json, help;
 } options;
 
@@ -115,6 +122,9 @@ void progress_end(progress *p); /* wipes the bar */
   dil_status command_##id(arena *a, const options *o);
 #include "options.def"
 
+/* The first chip of a list "sm_80,sm_90a", and the list after it. DIL_USAGE
+ * when there is none; it has said so. */
+dil_status command_arch(const char **list, int32_t *arch);
 /* The request that the options of any subcommand make for file `index`. */
 driver_request command_request(const options *o, int32_t index);
 

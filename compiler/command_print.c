@@ -30,6 +30,9 @@ static dil_status check_stage(const options *o) {
   if (sized && o->after != STAGE_cover)
     return message_error(DIL_USAGE, NULL,
                          "--seq, --keys and --input are for --after cover");
+  if (o->seen[OPTION_CUDA] && o->after != STAGE_cuda && o->after != STAGE_ptxas)
+    return message_error(DIL_USAGE, NULL,
+                         "--cuda is for --after cuda and ptxas");
   if (o->seen[OPTION_VARIANT] && o->after < STAGE_ir)
     return message_error(DIL_USAGE, NULL,
                          "--variant is for --after ir and asm");
@@ -37,10 +40,15 @@ static dil_status check_stage(const options *o) {
 }
 
 dil_status command_print(arena *a, const options *o) {
+  const char *chips = o->cuda ? o->cuda : "sm_90a";
   dil_status status = check_stage(o);
-  if (status) return status;
   compilation c = {.arena = a, .diag = diag_new(a)};
   driver_request r = command_request(o, 0);
+  if (!status) status = command_arch(&chips, &r.arch);
+  if (!status && *chips)
+    status = message_error(DIL_USAGE, NULL,
+                           "`dil print` takes one chip, got '%s' too", chips);
+  if (status) return status;
   r.last = (stage)o->after;
   r.dump = stdout;
   if (r.last == STAGE_cover && !r.from_plan) {

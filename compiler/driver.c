@@ -1,6 +1,7 @@
 /* driver.c - the compiler, one stage a line: what makes it, what verifies it,
  * what prints it. In: a request. Out: a compilation, see driver.h. */
 #include "driver.h"
+#include "trial_cuda.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -210,6 +211,29 @@ static dil_status print_plan(const driver_request *r, compilation *c) {
   return DIL_OK;
 }
 
+/* The source of every kernel, as the first attempt at it; no NVRTC needed. */
+static dil_status print_cuda(const driver_request *r, compilation *c) {
+  const gpu_backend *gpu;
+  gpu_codes codes = {0};
+  gpu_request request = {.plan = c->plan,
+                         .arch = r->arch,
+                         .source_only = true,
+                         .cuda = r->dump};
+  dil_status status = gpu_compiler_open(&gpu);
+  return status ? status : gpu->compile(&request, &codes);
+}
+
+/* What ptxas says of each attempt, and what the gate refused. */
+static dil_status print_ptxas(const driver_request *r, compilation *c) {
+  const gpu_backend *gpu;
+  gpu_codes codes = {0};
+  gpu_request request = {.plan = c->plan, .arch = r->arch, .ptxas = r->dump};
+  dil_status status = gpu_compiler_open(&gpu);
+  if (!status) status = gpu->compile(&request, &codes);
+  while (codes.count > 0) free(codes.code[--codes.count].cubin);
+  return status;
+}
+
 static void print_variant(dil_variant variant, const backend_code *made,
                           FILE *out) {
   const dil_code *code = &made->code;
@@ -274,6 +298,8 @@ static const struct {
     [STAGE_cover] = {NULL, NULL, print_cover},
     [STAGE_place] = {place_kernel, NULL, print_place},
     [STAGE_plan] = {make_plan, verify_plan, print_plan},
+    [STAGE_cuda] = {NULL, NULL, print_cuda},
+    [STAGE_ptxas] = {NULL, NULL, print_ptxas},
     [STAGE_schedule] = {choose_isa, NULL, print_schedule},
     [STAGE_ir] = {NULL, NULL, print_ir},
     [STAGE_asm] = {NULL, NULL, print_asm},

@@ -9,7 +9,8 @@
 #include "backend.h"
 
 #define DRIVER_STAGES(X)                                                       \
-  X(tokens) X(ast) X(pattern) X(cover) X(place) X(plan) X(schedule) X(ir) X(asm)
+  X(tokens) X(ast) X(pattern) X(cover) X(place) X(plan) X(cuda) X(ptxas)       \
+  X(schedule) X(ir) X(asm)
 
 typedef enum stage {
 #define X(name) STAGE_##name,
@@ -30,6 +31,7 @@ typedef struct driver_request {
   int32_t define_count;
   unsigned force;       /* plan_force bits */
   const char *isa;      /* NULL: the host's */
+  int32_t arch;         /* what cuda and ptxas show: 80, 90, ... */
   dil_variant variant;  /* what ir and asm show */
   const dil_call *call; /* sizes and inputs for cover; NULL elsewhere */
   stage last;           /* stops after this one */

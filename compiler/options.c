@@ -158,6 +158,20 @@ static dil_status read_pair(arena *a, const option_row *row, const char *text,
   return DIL_OK;
 }
 
+static dil_status read_device(arena *a, const option_row *row,
+                              const char *text, device_choice *device) {
+  size_t size = strcspn(text, ":");
+  uint64_t number = 0;
+  device->word = word_index(row->argument, text, size);
+  bool numbered = text[size] && device->word == DEVICE_CUDA;
+  if (device->word < 0 || (text[size] && !numbered))
+    return word_error(a, row, text);
+  dil_status status =
+      numbered ? read_integer(row, text + size + 1, 0, 255, &number) : DIL_OK;
+  device->number = (int32_t)number;
+  return status;
+}
+
 static dil_status read_argument(arena *a, const option_row *row,
                                 const char *text, void *field) {
   uint64_t number = 0;
@@ -175,6 +189,8 @@ static dil_status read_argument(arena *a, const option_row *row,
     return read_set(a, row, text, field);
   case KIND_PAIR:
     return read_pair(a, row, text, field);
+  case KIND_DEVICE:
+    return read_device(a, row, text, field);
   case KIND_SEED:
     return read_integer(row, text, 0, UINT64_MAX, field);
   case KIND_WORD:
@@ -294,7 +310,10 @@ static dil_status missing_argument(void) {
 static dil_status check_operands(const options *o) {
   const char *operand = verbs[o->verb].operand;
   if (o->help) return DIL_OK;
-  if (o->file_count == 0)
+  if (!*operand && o->file_count > 0)
+    return message_error(DIL_USAGE, NULL, "`dil %s` takes no file, got '%s'",
+                         verbs[o->verb].name, o->file[0]);
+  if (o->file_count == 0 && *operand)
     return message_error(DIL_USAGE, NULL, "`dil %s` wants %s",
                          verbs[o->verb].name, operand);
   if (o->file_count > 1 && !strstr(operand, "..."))
@@ -383,8 +402,9 @@ static void print_option(const option_row *row, FILE *out) {
 }
 
 void options_verb_help(verb which, FILE *out) {
-  fprintf(out, "usage: dil %s [OPTION...] %s\n\n%s\n", verbs[which].name,
-          verbs[which].operand, verbs[which].summary);
+  fprintf(out, "usage: dil %s [OPTION...]%s%s\n\n%s\n", verbs[which].name,
+          *verbs[which].operand ? " " : "", verbs[which].operand,
+          verbs[which].summary);
   print_examples(verbs[which].examples, out);
   fputs("\noptions:\n", out);
   for (int32_t i = 0; i < OPTION_COUNT; i++)

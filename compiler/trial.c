@@ -8,17 +8,32 @@
 #include <string.h>
 
 static bool on_oracle(const options *o) {
-  return o->device == 1;
+  return o->device.word == DEVICE_ORACLE;
 }
 
-/* Options that the oracle has no use for. */
+static bool on_cuda(const options *o) {
+  return o->device.word == DEVICE_CUDA;
+}
+
+/* Options that the oracle, or a GPU, has no use for. */
 static dil_status check_device(const options *o) {
-  if (!on_oracle(o)) return DIL_OK;
-  const char *useless = o->seen[OPTION_CPU]     ? "--cpu"
-                        : o->seen[OPTION_FORCE] ? "--force"
-                                                : NULL;
+  bool cpu = !on_oracle(o) && !on_cuda(o);
+  const char *useless = !cpu && o->seen[OPTION_CPU]             ? "--cpu"
+                        : on_oracle(o) && o->seen[OPTION_FORCE] ? "--force"
+                                                                : NULL;
   if (!useless) return DIL_OK;
-  return dil_fail(DIL_USAGE, "%s says nothing to --device oracle", useless);
+  return dil_fail(DIL_USAGE, "%s says nothing to --device %s", useless,
+                  on_cuda(o) ? "cuda" : "oracle");
+}
+
+static dil_status make_cuda(trial *t, const options *o) {
+  t->on_cuda = true;
+  dil_status status = trial_cuda_open(&t->cuda, o->device.number,
+                                      t->compilation.plan, &t->binding.call);
+  t->report.compile_seconds = t->cuda.compile_seconds;
+  t->report.variant = t->cuda.variant;
+  t->report.isa = t->cuda.arch;
+  return status;
 }
 
 static dil_status make_kernel(trial *t) {
@@ -36,7 +51,7 @@ static void describe(trial *t, const options *o) {
   const compilation *c = &t->compilation;
   report *r = &t->report;
   r->kernel = c->kernel ? c->kernel->name : c->pattern->name;
-  r->device = on_oracle(o) ? "oracle" : "cpu";
+  r->device = on_oracle(o) ? "oracle" : on_cuda(o) ? "cuda" : "cpu";
   r->isa = c->isa;
   r->force = t->request.force;
   r->planned = c->plan != NULL;
@@ -50,7 +65,8 @@ dil_status trial_open(arena *a, const options *o, int32_t index, unsigned force,
   t->report = (report){.compile_seconds = NAN, .workspace = NAN};
   t->request = command_request(o, index);
   t->request.force = force;
-  t->request.last = !on_oracle(o)          ? STAGE_schedule
+  t->request.last = on_cuda(o)             ? STAGE_plan
+                    : !on_oracle(o)        ? STAGE_schedule
                     : t->request.from_plan ? STAGE_plan
                                            : STAGE_place;
   dil_status status = check_device(o);
@@ -60,14 +76,14 @@ dil_status trial_open(arena *a, const options *o, int32_t index, unsigned force,
   t->bound = true;
   if (!status) status = binding_tensors(&t->binding, seq);
   if (!status) describe(t, o);
-  if (!status)
-    status = on_oracle(o) ? oracle_check(t->binding.pattern, &t->binding.call)
-                          : make_kernel(t);
-  return status;
+  if (status) return status;
+  if (on_oracle(o)) return oracle_check(t->binding.pattern, &t->binding.call);
+  return on_cuda(o) ? make_cuda(t, o) : make_kernel(t);
 }
 
 void trial_free(trial *t) {
   dil_kernel_free(t->kernel);
+  if (t->on_cuda) trial_cuda_free(&t->cuda);
   if (t->bound) binding_free(&t->binding);
   free(t->seconds);
   free(t->share);
@@ -123,6 +139,7 @@ static dil_status time_run(trial *t, double *seconds) {
   binding *b = &t->binding;
   double start = message_clock();
   dil_status status = DIL_OK;
+  if (t->on_cuda) return trial_cuda_run(&t->cuda, seconds);
   if (t->kernel)
     status = dil_kernel_run(t->kernel, b->threads, &b->call);
   else
@@ -164,8 +181,13 @@ dil_status trial_finish(trial *t, double budget) {
   r->share = median(t->share, t->runs) * r->flops;
   r->seconds = median(t->seconds, t->runs);
   if (t->kernel) r->workspace = (double)dil_kernel_workspace(t->kernel);
-  if (!(budget > 0)) return DIL_OK;
-  dil_status status = verdict_make(b, count.pairs, budget, &t->verdict);
+  dil_status status = DIL_OK;
+  if (t->on_cuda) {
+    r->workspace = (double)t->cuda.module->workspace(t->cuda.kernel);
+    status = trial_cuda_fetch(&t->cuda, &b->call);
+  }
+  if (status || !(budget > 0)) return status;
+  status = verdict_make(b, count.pairs, budget, &t->verdict);
   if (!status) r->verdict = &t->verdict;
   return status;
 }

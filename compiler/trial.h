@@ -4,12 +4,15 @@
 
 #include "bind.h"
 #include "report.h"
+#include "trial_cuda.h"
 
 typedef struct trial {
   compilation compilation;
   driver_request request;
   binding binding;
-  dil_kernel *kernel; /* NULL: the oracle runs it */
+  dil_kernel *kernel; /* on the CPU */
+  bool on_cuda;       /* `cuda` runs it; neither: the oracle */
+  trial_cuda cuda;
   bool bound;         /* the binding is open */
   double pairs;       /* of one call, by cover */
   int32_t runs;

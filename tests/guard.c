@@ -43,15 +43,16 @@ void guard_protect(guard *g) {
     must(NULL);
 }
 
-/* All that can be written: the tensor and the guard bytes around it. */
-static size_t inner_size(const guard *g) {
+size_t guard_inner_size(const guard *g) {
   return g->map_size - 2 * page_size();
 }
 
+unsigned char *guard_inner(const guard *g) { return g->map + page_size(); }
+
 void guard_snapshot(guard *g) {
   free(g->snapshot);
-  g->snapshot = must(malloc(inner_size(g)));
-  memcpy(g->snapshot, g->map + page_size(), inner_size(g));
+  g->snapshot = must(malloc(guard_inner_size(g)));
+  memcpy(g->snapshot, g->map + page_size(), guard_inner_size(g));
 }
 
 int64_t tensor_index(const dil_tensor *tensor, const int64_t *at) {
@@ -73,7 +74,7 @@ static bool next_place(const dil_tensor *tensor, int64_t *at) {
 /* Copies the elements of the tensor from the memory as it is into a copy of
  * the snapshot: what still differs was no element. */
 bool guard_intact(const guard *g, const dil_tensor *tensor) {
-  size_t inside = inner_size(g), size = dil_dtype_size(tensor->dtype);
+  size_t inside = guard_inner_size(g), size = dil_dtype_size(tensor->dtype);
   const unsigned char *base = g->map + page_size();
   unsigned char *copy = must(malloc(inside));
   memcpy(copy, g->snapshot, inside);

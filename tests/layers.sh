@@ -55,6 +55,24 @@ rule "libdil.so needs no LLVM" \
   "$(undefined "$BUILD/libdil.so" | grep -E '^LLVM|^_ZN4llvm')"
 rule "dil-cpu.so asks its host for dil_fail alone" \
   "$(comm -12 "$work/asked-cpu" "$work/dil" | grep -vx dil_fail)"
+asked() { undefined "$BUILD/$1" | sed 's/@.*//' | sort; }
+rule "dil-gpu.so asks its host for messages alone" \
+  "$(asked dil-gpu.so | grep -vE '^dil_fail$|^dil_last_error$' |
+    comm -12 - "$work/dil")"
+rule "dilrt-cuda.so asks its host for messages and checks alone" \
+  "$(asked dilrt-cuda.so | grep -vE '^dil_fail$|^run_check$' |
+    comm -12 - "$work/dil")"
+# What has no version is no symbol of the C library.
+rule "every other symbol of the GPU parts is there" \
+  "$(for part in dil-gpu.so dilrt-cuda.so; do
+    nm -D --undefined-only "$BUILD/$part" |
+      awk '$1 == "U" && $2 !~ /@/ { print $2 }' |
+      grep -vxE 'dil_fail|dil_last_error|run_check'
+  done)"
+rule "the GPU parts are linked to neither CUDA nor NVRTC" \
+  "$(for part in dil-gpu.so dilrt-cuda.so; do
+    readelf -d "$BUILD/$part" | grep -iE 'needed.*(cuda|nvrtc)'
+  done)"
 rule "the program is not linked to LLVM" \
   "$(readelf -d "$BUILD/dil" | grep -i 'needed.*llvm')"
 exit $bad

@@ -43,6 +43,10 @@ void guard_protect(guard *g);
 void guard_snapshot(guard *g);
 bool guard_intact(const guard *g, const dil_tensor *tensor);
 
+/* The bytes of a guard that can be written: the tensor and what surrounds it. */
+unsigned char *guard_inner(const guard *g);
+size_t guard_inner_size(const guard *g);
+
 /* Index in elements of tensor[at...]. */
 int64_t tensor_index(const dil_tensor *tensor, const int64_t *at);
 
@@ -65,7 +69,8 @@ void subject_free(subject *s);
 
 /* The CPU back end beside this program; aborts with the reason if none. */
 const backend *cpu_backend(void);
-/* Instruction sets that this host runs; NULL-terminated. */
+/* Instruction sets that this host runs, or the GPU alone where it is asked
+ * for; NULL-terminated. */
 const char *const *cpu_isas(void);
 
 typedef struct recipe { /* of computing */
@@ -78,6 +83,7 @@ typedef struct kernel_made {
   arena *memory;
   plan *plan;
   dil_kernel *kernel;  /* NULL: see problem */
+  struct dil_cuda_kernel *cuda; /* what runs in its place, see gpu.h */
   bool refused;        /* plan_make said no: nothing this build computes */
   int32_t compiled;    /* how often machine code was asked for */
   recipe way;

@@ -1,6 +1,6 @@
 /* subject.c - from the text of a pattern to a kernel, through the library:
  * parse, check, plan, compile with the back end beside the test program. */
-#include "numeric.h"
+#include "gpu.h"
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,7 +95,8 @@ const char *const *cpu_isas(void) {
   static const char *const all[] = {"avx2", "avx512", "avx512bf16"};
   static const char *mine[4];
   int32_t count = 0;
-  for (int32_t i = 0; i < 3; i++)
+  if (gpu_wanted()) mine[count++] = "cuda";
+  for (int32_t i = 0; i < 3 && !gpu_wanted(); i++)
     if (cpu_backend()->can(all[i]) == DIL_OK) mine[count++] = all[i];
   mine[count] = NULL;
   return mine;
@@ -151,5 +152,6 @@ kernel_made *kernel_make(const subject *s, recipe way) {
 void kernel_unmake(kernel_made *k) {
   if (k == NULL) return;
   dil_kernel_free(k->kernel);
+  gpu_kernel_unmake(k->cuda);
   arena_free(k->memory);
 }

@@ -1,0 +1,64 @@
+/* command_doctor.c - `dil doctor`: which devices and loadable parts this
+ * machine has, and for what is missing the reason. Writes to standard output;
+ * what is missing is no failure. */
+#include "command.h"
+#include "trial_cuda.h"
+
+static void say(const char *part, bool there, const char *text) {
+  printf("%-14s %-8s %s\n", part, there ? "found" : "missing", text);
+}
+
+static void doctor_cpu(void) {
+  void *symbol;
+  if (dil_module_open("dil-cpu.so", DIL_BACKEND_SYMBOL, &symbol)) {
+    say("cpu", false, dil_last_error());
+    return;
+  }
+  const backend *cpu = ((backend_init)symbol)();
+  const char *isa = cpu->host();
+  say("cpu", isa != NULL, isa ? isa : dil_last_error());
+  say("cpu compiler", true, cpu->versions());
+}
+
+static void doctor_compiler(void) {
+  const gpu_backend *gpu;
+  const char *version =
+      gpu_compiler_open(&gpu) == DIL_OK ? gpu->versions() : NULL;
+  say("gpu compiler", version != NULL, version ? version : dil_last_error());
+}
+
+static void doctor_device(const dil_cuda_module *cuda, int32_t index) {
+  char part[16], text[160];
+  dil_cuda *device;
+  snprintf(part, sizeof part, "cuda:%d", index);
+  if (cuda->open(index, &device)) {
+    say(part, false, dil_last_error());
+    return;
+  }
+  const dil_cuda_facts *facts = cuda->facts(device);
+  snprintf(text, sizeof text,
+           "%s, sm_%d, %d processors, %.0f GiB, driver %d.%d", facts->name,
+           facts->arch, facts->processors, (double)facts->memory / (1 << 30),
+           facts->driver / 1000, facts->driver % 1000 / 10);
+  say(part, true, text);
+  cuda->close(device);
+}
+
+static void doctor_devices(void) {
+  const dil_cuda_module *cuda;
+  int32_t count = 0;
+  dil_status status = gpu_module_open(&cuda);
+  if (!status) status = cuda->devices(&count);
+  if (status) say("gpu", false, dil_last_error());
+  else if (count == 0) say("gpu", false, "the driver sees no device");
+  for (int32_t i = 0; i < count; i++) doctor_device(cuda, i);
+}
+
+dil_status command_doctor(arena *a, const options *o) {
+  (void)a;
+  (void)o;
+  doctor_cpu();
+  doctor_compiler();
+  doctor_devices();
+  return DIL_OK;
+}

@@ -1,0 +1,93 @@
+/* general.c - the strategy that takes every plan: templates/general.cu with
+ * mma.sync. Its members differ in tiles alone; an attempt with fewer keys a
+ * tile needs fewer registers and less shared memory. */
+#include "gpu.h"
+
+/* Shared memory that a block may have, by chip. */
+static int64_t shared_limit(int32_t arch) {
+  switch (arch) {
+  case 80: case 87: return 163 * 1024;
+  case 86: case 89: case 120: case 121: return 99 * 1024;
+  default: return 227 * 1024;
+  }
+}
+
+static int64_t rounded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+/* The layout at the top of templates/general.cu. */
+static int64_t shared_bytes(const dil_table *t, int32_t rows, int32_t keys) {
+  int64_t bytes = (int64_t)dil_dtype_size(t->dtype);
+  int64_t depth = bytes == 4 ? 8 : 16;
+  int64_t key_pitch = rounded(t->head_dim, depth) * bytes + 16;
+  int64_t value_pitch = rounded(t->value_dim, depth) * bytes + 16;
+  return (rows + keys) * key_pitch + keys * value_pitch + keys;
+}
+
+typedef struct tiles {
+  int32_t warps, keys;
+  int32_t blocks; /* of a processor, at least */
+  bool lenient;   /* some bytes may spill: there is nothing smaller */
+} tiles;
+
+/* In order of preference: f32 of wide heads, f32, 16-bit. */
+enum { WIDE = 128, NARROW = 80, CHOICES = 4 };
+static const tiles choices[3][CHOICES] = {
+    {{4, 16, 1, true}},
+    {{4, 32, 3, false}, {4, 32, 1, false}, {4, 16, 1, true}},
+    {{4, 64, 3, false}, {4, 64, 1, false}, {4, 32, 1, false}, {4, 16, 1, true}},
+};
+
+static bool can(const gpu_request *r, char *reason, size_t size) {
+  if (r->arch >= 80) return true;
+  snprintf(reason, size, "mma.sync and cp.async need sm_80");
+  return false;
+}
+
+/* Masks take registers: three blocks are then beyond reach. */
+static bool is_narrow(const dil_table *t) {
+  bool masked = false;
+  for (int32_t p = 0; p < t->predicate_count; p++)
+    masked |= t->predicates[p].masked;
+  return !masked && t->head_dim <= NARROW && t->value_dim <= NARROW;
+}
+
+/* Attempt number `attempt` among the choices that fit the chip. */
+static const tiles *choose(const gpu_request *r, int32_t attempt) {
+  const dil_table *t = &r->plan->table;
+  bool wide = t->value_dim > WIDE || t->head_dim > WIDE;
+  const tiles *list = choices[t->dtype != DIL_F32 ? 2 : wide ? 0 : 1];
+  for (int32_t i = 0; i < CHOICES && list[i].warps; i++)
+    if ((list[i].blocks == 1 || is_narrow(t)) &&
+        shared_bytes(t, 16 * list[i].warps, list[i].keys) <=
+            shared_limit(r->arch) &&
+        attempt-- == 0)
+      return &list[i];
+  return NULL;
+}
+
+static bool write(const gpu_request *r, int32_t member, int32_t attempt,
+                  dil_cuda_code *code, source_text *text) {
+  const tiles *tl = member ? NULL : choose(r, attempt);
+  if (!tl) return false;
+  const dil_table *t = &r->plan->table;
+  int32_t rows = 16 * tl->warps;
+  *code = (dil_cuda_code){.family = "general",
+                          .arch = r->arch,
+                          .lenient = tl->lenient,
+                          .passes = UINT64_MAX,
+                          .threads = 32 * tl->warps,
+                          .shared = (int32_t)shared_bytes(t, rows, tl->keys),
+                          .tile_rows = rows,
+                          .tile_keys = tl->keys};
+  snprintf(code->variant, sizeof code->variant, "general %s %dx%d d%d",
+           dil_dtype_name(t->dtype), rows, tl->keys, t->head_dim);
+  put_tables(text, r->plan);
+  put_expressions(text, r->plan);
+  put_cover(text, r->plan);
+  put(text, "#define WARPS %d\n#define TILE_KEYS %d\n#define BLOCKS %d\n",
+      tl->warps, tl->keys, tl->blocks);
+  put_template(text, "general.cu");
+  return true;
+}
+
+const gpu_strategy strategy_general = {"general", can, write};

@@ -1,0 +1,99 @@
+/* gpu.h - dil-gpu.so: plans to CUDA C out of templates/ to cubins.
+ *
+ * The only user of NVRTC, which it opens at run time. In: a plan and a chip.
+ * Out: dil_cuda_code, one a kernel that went through the gate. A *strategy* is
+ * one way to write kernels for a plan (general.c, hopper.c); it brings members
+ * (kernels for different calls, all compiled) and for each member attempts in
+ * order of preference: one that the gate refuses gives way to the next. */
+#ifndef DIL_GPU_H
+#define DIL_GPU_H
+
+#include "../all.h"
+#include "../../runtime/cuda/cuda.h"
+
+enum { GPU_BACKEND_VERSION = 1, GPU_CODES_MAX = 16 };
+
+typedef struct gpu_request {
+  const plan *plan;
+  int32_t arch;            /* 80, 86, 89, 90 (compiled as sm_90a) */
+  const char *only;        /* a strategy's name; NULL: all that can */
+  bool source_only;        /* first attempts to `cuda`, nothing compiled */
+  FILE *cuda, *ptxas;      /* not NULL: source and report go there as well */
+} gpu_request;
+
+typedef struct gpu_codes {
+  int32_t count;           /* most specific first; the general one is last */
+  dil_cuda_code code[GPU_CODES_MAX];
+} gpu_codes;
+
+typedef struct gpu_backend {
+  int32_t version;         /* GPU_BACKEND_VERSION */
+  /* Every member of every strategy. On failure nothing is left to free.
+   * DIL_ENVIRONMENT: no NVRTC, or it does not know the chip. DIL_UNSUPPORTED:
+   * the gate refused all attempts of the general strategy. */
+  dil_status (*compile)(const gpu_request *request, gpu_codes *out);
+  /* "NVRTC 13.0"; NULL with the reason in dil_last_error. */
+  const char *(*versions)(void);
+} gpu_backend;
+
+typedef const gpu_backend *(*gpu_backend_init)(void);
+#define GPU_BACKEND_SYMBOL "dil_gpu_backend_init"
+
+/* ---- emit.c: growing source text ----------------------------------------- */
+
+typedef struct source_text {
+  char *text;              /* malloced, NUL-terminated */
+  size_t length, room;
+  bool lost;               /* memory ran out; told once at the end */
+} source_text;
+
+void put(source_text *s, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+/* A template by its name, embedded when the module was built; followed by
+ * #line marks so that errors name the template's own lines. Includes of other
+ * templates ("x.cuh") are resolved by NVRTC from the same embedded set. */
+void put_template(source_text *s, const char *name);
+
+/* ---- expr.c, cover.c, tables.c: what every strategy shares ------------------------ */
+
+/* Device functions of the plan's expressions, see templates/pair.cuh:
+ *   bool  dil_keeps(int predicate, int i, int j, const dil_pair &at)
+ *         window and masks of one predicate
+ *   float dil_chain(int chain, float s, int i, int j, const dil_pair &at)
+ *         score after scale and chain, natural units */
+void put_expressions(source_text *s, const plan *p);
+/*   dil_range dil_cover(int predicate, dil_range i, dil_range j, dil_range h,
+ *                       const dil_pair &at)
+ *         its masks over a whole tile, see templates/cover.cuh */
+void put_cover(source_text *s, const plan *p);
+/* The plan's numbers as macros and __constant__ tables (templates/plan.cuh):
+ * HEADS, KV_HEADS, HEAD_DIM, VALUE_DIM, ELEMENT (0 f32, 1 bf16, 2 f16),
+ * branches, passes, predicates, phases. */
+void put_tables(source_text *s, const plan *p);
+
+/* ---- strategies ---------------------------------------------------------- */
+
+typedef struct gpu_strategy {
+  const char *name;        /* = cuda_family.name */
+  /* Whether it has kernels for this plan on this chip; else `reason` is
+   * filled (for `dil print` and `dil doctor`). */
+  bool (*can)(const gpu_request *r, char *reason, size_t size);
+  /* Source and facts (all of dil_cuda_code but the cubin) of one attempt at
+   * one member. False: there is no such attempt (attempt > 0) or no such
+   * member (attempt 0). */
+  bool (*write)(const gpu_request *r, int32_t member, int32_t attempt,
+                dil_cuda_code *code, source_text *text);
+} gpu_strategy;
+
+extern const gpu_strategy strategy_general, strategy_hopper;
+
+/* ---- nvrtc.c: compile and gate ------------------------------------------- */
+
+/* One source to the cubin of `code`, whose name, chip and leniency are set.
+ * DIL_UNSUPPORTED with the reason in dil_last_error: the gate refused what
+ * ptxas made of it. */
+dil_status nvrtc_compile(const source_text *text, dil_cuda_code *code,
+                         FILE *report);
+const char *nvrtc_version(void);
+
+#endif

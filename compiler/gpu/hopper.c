@@ -1,0 +1,97 @@
+/* hopper.c - the strategy for Hopper (sm_90a): templates/hopper.cu.
+ *
+ * In: a plan whose passes the kernel's tables can describe (hopper_table).
+ * Out: a kernel that depends on head sizes, element and tile shape alone; the
+ * pattern itself travels in the launch. What it does not run, the general
+ * strategy takes. */
+#include "gpu.h"
+#include "../../runtime/cuda/hopper.h"
+#include <string.h>
+
+/* A way to cut one head size; every row is a member's attempt. */
+typedef struct shape {
+  int32_t width;       /* head_dim and value_dim up to this */
+  int32_t warpgroups, keys, stages;
+} shape;
+
+/* Narrowest first; wider heads are left to the general kernels. */
+static const shape shapes[] = {
+    {32, 3, 128, 4},
+    {64, 3, 128, 4},
+    {96, 2, 128, 3},
+    {128, 2, 128, 2},
+};
+
+static int32_t rounded(int32_t n, int32_t to) { return (n + to - 1) / to * to; }
+
+static int32_t width_of(const dil_table *t) {
+  return rounded(t->head_dim > t->value_dim ? t->head_dim : t->value_dim, 32);
+}
+
+static const shape *shape_of(const dil_table *t) {
+  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+    if (width_of(t) <= shapes[i].width) return &shapes[i];
+  return NULL;
+}
+
+/* The passes that have tables; the reason of the last that has none. */
+static uint64_t passes_of(const dil_table *t, int32_t keys, char *reason,
+                          size_t size) {
+  hopper_table unused;
+  uint64_t passes = 0;
+  for (int32_t p = 0; p < t->pass_count && p < 64; p++)
+    if (hopper_table_fill(t, p, keys, &unused, reason, size))
+      passes |= 1ull << p;
+  return passes;
+}
+
+static bool can(const gpu_request *r, char *reason, size_t size) {
+  const dil_table *t = &r->plan->table;
+  const shape *s = shape_of(t);
+  if (r->arch != 90) {
+    snprintf(reason, size, "wgmma needs sm_90a");
+    return false;
+  }
+  if (!s) {
+    snprintf(reason, size, "a head_dim of %d by %d", t->head_dim,
+             t->value_dim);
+    return false;
+  }
+  return passes_of(t, s->keys, reason, size) != 0;
+}
+
+/* The layout at the top of templates/hopper.cu, barriers and messages in the
+ * last 3 KiB. */
+static int32_t shared_bytes(const dil_table *t, const shape *s) {
+  int32_t q = rounded(t->head_dim, 32) * 2, v = rounded(t->value_dim, 32) * 2;
+  return s->warpgroups * 64 * (2 * q + v) + s->stages * s->keys * (q + v) +
+         3072;
+}
+
+static bool write(const gpu_request *r, int32_t member, int32_t attempt,
+                  dil_cuda_code *code, source_text *text) {
+  const dil_table *t = &r->plan->table;
+  const shape *s = shape_of(t);
+  char reason[256];
+  if (member || attempt) return false;
+  *code = (dil_cuda_code){
+      .family = "hopper",
+      .arch = r->arch,
+      .passes = passes_of(t, s->keys, reason, sizeof reason),
+      .threads = 128 * (s->warpgroups + 1),
+      .shared = shared_bytes(t, s),
+      .tile_rows = 64 * s->warpgroups,
+      .tile_keys = s->keys};
+  snprintf(code->variant, sizeof code->variant, "hopper %s %dx%d d%d",
+           dil_dtype_name(t->dtype), code->tile_rows, s->keys, t->head_dim);
+  put(text, "#define HEAD_WIDTH %d\n#define VALUE_WIDTH %d\n",
+      rounded(t->head_dim, 32), rounded(t->value_dim, 32));
+  put(text, "#define VALUE_DIM %d\n#define ELEMENT %d\n", t->value_dim,
+      t->dtype == DIL_BF16 ? 1 : 2);
+  put(text, "#define WARPGROUPS %d\n#define TILE_KEYS %d\n#define STAGES %d\n",
+      s->warpgroups, s->keys, s->stages);
+  put_template(text, "hopper.cu");
+  return true;
+}
+
+const gpu_strategy strategy_hopper = {"hopper", can, write};

@@ -1,0 +1,78 @@
+/* tables.c - the plan's numbers as macros and tables of CUDA C, see
+ * templates/plan.cuh. What is beyond every position is cut to FAR_SIZE, the
+ * most positions that a call may have: it means the same there. */
+#include "gpu.h"
+
+enum { FAR_SIZE = 1 << 30 };
+
+static int64_t cut(int64_t x) { return x < FAR_SIZE ? x : FAR_SIZE; }
+
+static void put_number(source_text *s, const char *name, int64_t x) {
+  put(s, "#define %s %lld\n", name, (long long)x);
+}
+
+static void put_sizes(source_text *s, const plan *p) {
+  static const int element[DIL_DTYPE_COUNT] = {
+      [DIL_F32] = 0, [DIL_BF16] = 1, [DIL_F16] = 2};
+  const dil_table *t = &p->table;
+  put_number(s, "HEADS", t->heads);
+  put_number(s, "KV_HEADS", t->kv_heads);
+  put_number(s, "HEAD_DIM", t->head_dim);
+  put_number(s, "VALUE_DIM", t->value_dim);
+  put_number(s, "ELEMENT", element[t->dtype]);
+  put_number(s, "FAST", p->pattern->fast);
+  put_number(s, "COMBINE", t->combine);
+  put_number(s, "SCORED", t->scored);
+  put(s, "#define DROPOUT %lluu\n",
+      (unsigned long long)(t->dropout * 4294967296.0));
+  put(s, "#define DROPOUT_KEPT %.9ef\n", 1 / (1 - t->dropout));
+  put_number(s, "BRANCHES", t->branch_count);
+  put_number(s, "PASSES", t->pass_count);
+}
+
+static void put_branches(source_text *s, const dil_table *t) {
+  put(s, "__constant__ dil_branch_row dil_branches[BRANCHES] = {\n");
+  for (int32_t b = 0; b < t->branch_count; b++) {
+    const dil_branch *row = &t->branches[b];
+    put(s, "  {%lld, %lld, %d, %d, %d, %d},\n", (long long)cut(row->segment),
+        (long long)cut(row->dilation), row->head_first, row->head_last,
+        row->predicate, row->chain);
+  }
+  put(s, "};\n__device__ const int dil_phases[BRANCHES * HEADS] = {\n");
+  for (int32_t b = 0; b < t->branch_count; b++) {
+    put(s, " ");
+    for (int32_t h = 0; h < t->heads; h++)
+      put(s, " %lld,", (long long)cut(t->branches[b].phase[h]));
+    put(s, "\n");
+  }
+  put(s, "};\n");
+}
+
+static void put_passes(source_text *s, const dil_table *t) {
+  put(s, "__constant__ dil_pass_row dil_passes[PASSES] = {\n");
+  for (int32_t i = 0; i < t->pass_count; i++)
+    put(s, "  {0x%llxull, %lld},\n",
+        (unsigned long long)t->passes[i].branches,
+        (long long)cut(t->passes[i].period));
+  put(s, "};\n");
+}
+
+static int64_t bound(int64_t x) { return x < INT32_MAX ? x : INT32_MAX; }
+
+static void put_predicates(source_text *s, const dil_table *t) {
+  put(s, "__constant__ dil_predicate_row dil_predicates[%d] = {\n",
+      t->predicate_count ? t->predicate_count : 1);
+  for (int32_t i = 0; i < t->predicate_count; i++)
+    put(s, "  {%lld, %lld, %d},\n", (long long)bound(t->predicates[i].left),
+        (long long)bound(t->predicates[i].right), t->predicates[i].masked);
+  put(s, t->predicate_count ? "};\n" : "  {DIL_FAR, DIL_FAR, 0}};\n");
+}
+
+void put_tables(source_text *s, const plan *p) {
+  put(s, "#define DIL_PLAN 1\n#include \"plan.cuh\"\n#include \"pair.cuh\"\n");
+  put(s, "#line 1 \"tables of %s\"\n", p->table.name);
+  put_sizes(s, p);
+  put_branches(s, &p->table);
+  put_passes(s, &p->table);
+  put_predicates(s, &p->table);
+}

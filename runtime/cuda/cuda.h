@@ -1,0 +1,145 @@
+/* cuda.h - GPU kernels at run time: what dilrt-cuda.so offers, what a compiler
+ * hands to it, and what a family of kernels has to bring.
+ *
+ * A GPU kernel is a dil_table (the plan as plain data) and one or more
+ * dil_cuda_code (a cubin and how to launch it). Every pass of the plan goes to
+ * the first code that can run it in this call; the choice is arithmetic on the
+ * call's sizes and the device alone. Nothing here allocates per run beyond the
+ * workspace that a run needs, waits for the device, or does work that grows
+ * with N on the host. */
+#ifndef DIL_CUDA_H
+#define DIL_CUDA_H
+
+#include "../rt.h"
+
+enum { DIL_CUDA_VERSION = 1, DIL_CUDA_KNOBS = 16 };
+
+/* One cubin, made by a family of templates for one plan and one chip. The
+ * meaning of tile sizes and knobs is the family's; its half in compiler/gpu
+ * writes them, its half in runtime/cuda reads them. */
+typedef struct dil_cuda_code {
+  const char *family;          /* "general", "hopper" */
+  char variant[80];            /* for people: "general 64x64 d64" */
+  int32_t arch;                /* 80, 86, 89, 90 */
+  bool lenient;                /* the gate lets it spill */
+  uint64_t passes;             /* bit p: pass p of the plan may use it */
+  int32_t threads;             /* of a block */
+  int32_t shared;              /* dynamic shared memory, bytes */
+  int32_t tile_rows, tile_keys;
+  int32_t knob[DIL_CUDA_KNOBS];
+  void *cubin;                 /* malloced; whoever holds the code frees it */
+  size_t size;
+} dil_cuda_code;
+
+/* ---- what the module dilrt-cuda.so exports ------------------------------- */
+
+typedef struct dil_cuda dil_cuda;               /* a device */
+typedef struct dil_cuda_kernel dil_cuda_kernel; /* a plan on a device */
+
+/* Dimension `axis` of input `index` as a call of these sizes must bring it. */
+typedef int64_t (*dil_cuda_dimension)(const void *context, int32_t index,
+                                      int32_t axis, int32_t B, int32_t N,
+                                      int32_t M);
+
+typedef struct dil_cuda_facts {
+  char name[64];
+  int32_t arch;          /* 90 for compute capability 9.0 */
+  int32_t processors;    /* SMs */
+  int64_t shared_block;  /* bytes of shared memory a block may have */
+  int64_t memory, l2;    /* bytes */
+  int32_t driver;        /* 13000 */
+} dil_cuda_facts;
+
+/* Every function but `run` may wait for the device. Errors: DIL_ENVIRONMENT
+ * with the driver's own text, DIL_USAGE and DIL_MEMORY. */
+typedef struct dil_cuda_module {
+  int32_t version;       /* DIL_CUDA_VERSION */
+  dil_status (*open)(int32_t index, dil_cuda **device);
+  void (*close)(dil_cuda *device);
+  const dil_cuda_facts *(*facts)(const dil_cuda *device);
+  dil_status (*devices)(int32_t *count);
+
+  /* Memory of the device and copies of it, for hosts without CUDA. */
+  dil_status (*take)(dil_cuda *device, int64_t bytes, void **memory);
+  void (*give)(dil_cuda *device, void *memory);
+  dil_status (*upload)(dil_cuda *device, void *to, const void *from,
+                       int64_t bytes);
+  dil_status (*download)(dil_cuda *device, void *to, const void *from,
+                         int64_t bytes);
+  dil_status (*fill)(dil_cuda *device, void *to, uint8_t byte, int64_t bytes);
+
+  /* Borrows table and context; copies what it needs of the codes. A plan
+   * without inputs needs no dimension. */
+  dil_status (*kernel)(dil_cuda *device, const dil_table *table,
+                       const dil_cuda_code *code, int32_t count,
+                       dil_cuda_dimension dimension, const void *context,
+                       dil_cuda_kernel **kernel);
+  void (*kernel_free)(dil_cuda_kernel *kernel);
+  /* Puts the call on `stream` (a CUstream; NULL: the default one) and returns.
+   * All data pointers of the call, lengths and inputs included, are device
+   * memory; a length outside 0..M counts as the nearer of the two. */
+  dil_status (*run)(dil_cuda_kernel *kernel, const dil_call *call,
+                    void *stream);
+  /* The variants that a call of this shape takes, pass by pass. */
+  dil_status (*variants)(dil_cuda_kernel *kernel, const dil_call *call,
+                         char *text, size_t size);
+  int64_t (*workspace)(const dil_cuda_kernel *kernel);
+  dil_status (*wait)(dil_cuda *device, void *stream);
+  /* Seconds on the device of one run, the mean of `repeat`. */
+  dil_status (*time)(dil_cuda_kernel *kernel, const dil_call *call,
+                     int32_t repeat, double *seconds);
+} dil_cuda_module;
+
+typedef const dil_cuda_module *(*dil_cuda_init)(void);
+#define DIL_CUDA_SYMBOL "dil_cuda_module_init"
+
+/* ---- inside the module: what a family brings ----------------------------- */
+
+typedef struct cuda_code {      /* a dil_cuda_code, loaded */
+  dil_cuda_code about;          /* cubin NULL */
+  const struct cuda_family *family;
+  void *library;                /* CUlibrary */
+  void *function[4];            /* CUfunction, by the family's entry names */
+} cuda_code;
+
+typedef struct cuda_run {       /* one call on one device */
+  const dil_cuda *device;
+  const dil_table *table;
+  const dil_call *call;         /* checked */
+  void *stream;
+  int64_t B, N, M;
+  float scale, weight;          /* weight: of a pass's own softmax */
+  bool drop;
+  const bool *chained;          /* [heads]: touched by more than one pass */
+  float *state_o, *state_lse;   /* [B, N, H, Dv], [B, H, N]; NULL: no chain */
+  char *workspace;              /* as many bytes as the pass asked for */
+} cuda_run;
+
+typedef struct cuda_family {
+  const char *name;
+  const char *entry[4];         /* functions of the cubin; NULL ends them */
+  /* Whether this code runs pass `pass` in this call. */
+  bool (*can)(const cuda_run *r, int32_t pass, const cuda_code *code);
+  /* Bytes of workspace that the pass needs. */
+  int64_t (*workspace)(const cuda_run *r, int32_t pass, const cuda_code *code);
+  /* Puts the pass on the stream. A chained head's rows are resumed from and
+   * left in state_o and state_lse (`mean` and `sum`: added to them); all
+   * others are written to the call's o and lse, rows that no branch of the
+   * pass selects as 0 and -infinity. */
+  dil_status (*launch)(const cuda_run *r, int32_t pass, const cuda_code *code);
+} cuda_family;
+
+extern const cuda_family cuda_general, cuda_hopper;
+
+/* The branches of a pass that serve a head. */
+uint64_t cuda_served(const dil_table *table, int32_t pass, int32_t head);
+/* Launches a function of a code: one-dimensional grid, one struct. */
+dil_status cuda_launch(const cuda_run *r, const cuda_code *code, int32_t entry,
+                       int64_t blocks, int32_t threads, int32_t shared,
+                       void *parameters);
+/* Before the first pass: an empty state for chained heads. After the last:
+ * their state to o and lse, and 0 for heads that no pass serves. */
+dil_status general_begin(const cuda_run *r, const cuda_code *code);
+dil_status general_end(const cuda_run *r, const cuda_code *code);
+
+#endif

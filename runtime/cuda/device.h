@@ -1,0 +1,37 @@
+/* device.h - what module.c lists: the functions behind dil_cuda_module. */
+#ifndef DIL_CUDA_DEVICE_H
+#define DIL_CUDA_DEVICE_H
+
+#include "nvidia.h"
+
+/* ---- device.c ------------------------------------------------------------ */
+
+dil_status device_count(int32_t *count);
+dil_status device_open(int32_t index, dil_cuda **device);
+void device_close(dil_cuda *device);
+const dil_cuda_facts *device_facts(const dil_cuda *device);
+dil_status device_take(dil_cuda *device, int64_t bytes, void **memory);
+void device_give(dil_cuda *device, void *memory);
+dil_status device_upload(dil_cuda *device, void *to, const void *from,
+                         int64_t bytes);
+dil_status device_download(dil_cuda *device, void *to, const void *from,
+                           int64_t bytes);
+dil_status device_fill(dil_cuda *device, void *to, uint8_t byte, int64_t bytes);
+dil_status device_wait(dil_cuda *device, void *stream);
+
+/* ---- kernel.c ------------------------------------------------------------ */
+
+dil_status kernel_new(dil_cuda *device, const dil_table *table,
+                      const dil_cuda_code *code, int32_t count,
+                      dil_cuda_dimension dimension, const void *context,
+                      dil_cuda_kernel **kernel);
+void kernel_free(dil_cuda_kernel *kernel);
+dil_status kernel_run(dil_cuda_kernel *kernel, const dil_call *call,
+                      void *stream);
+dil_status kernel_variants(dil_cuda_kernel *kernel, const dil_call *call,
+                           char *text, size_t size);
+int64_t kernel_workspace(const dil_cuda_kernel *kernel);
+dil_status kernel_time(dil_cuda_kernel *kernel, const dil_call *call,
+                       int32_t repeat, double *seconds);
+
+#endif

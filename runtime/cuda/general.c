@@ -1,0 +1,228 @@
+/* general.c - launches templates/general.cu. In: a call and a pass. Out: the
+ * numbers of its tile space (templates/launch.h), by arithmetic on the plan's
+ * tables; splits of the keys where there are too few tiles for the device. */
+#include "device.h"
+#include "../walk.h"
+#include "../../templates/launch.h"
+#include <string.h>
+
+enum { ENTRY_PASS, ENTRY_MERGE, ENTRY_BEGIN, ENTRY_END };
+enum {
+  SPLITS_MOST = 64,
+  SPLIT_TILES = 4,     /* tiles of keys a split, at least */
+  BLOCKS_A_PROCESSOR = 3,
+  ROW_WARPS = 8        /* of a block of dil_merge and the like */
+};
+
+/* ---- tile space ---------------------------------------------------------- */
+
+static int64_t shortest_segment(const dil_table *t, int32_t pass) {
+  int64_t least = 0;
+  for (int32_t b = 0; b < t->branch_count; b++) {
+    int64_t s = t->branches[b].segment;
+    if ((t->passes[pass].branches >> b & 1) && s && (!least || s < least))
+      least = s;
+  }
+  return least;
+}
+
+/* A grid cell of the shortest segment is cut at most once by each segment that
+ * is no multiple of it. */
+static int32_t parts_of(const dil_table *t, int32_t pass, int64_t segment) {
+  int32_t parts = 1;
+  for (int32_t b = 0; b < t->branch_count; b++)
+    if ((t->passes[pass].branches >> b & 1) && segment)
+      parts += t->branches[b].segment % segment != 0;
+  return parts;
+}
+
+/* Whether all heads of a K/V head have the same branches and phases. */
+static bool heads_agree(const dil_table *t, int32_t pass) {
+  int32_t group = t->heads / t->kv_heads;
+  for (int32_t b = 0; b < t->branch_count; b++) {
+    const dil_branch *branch = &t->branches[b];
+    if (!(t->passes[pass].branches >> b & 1)) continue;
+    if (branch->head_first % group || (branch->head_last + 1) % group)
+      return false;
+    for (int32_t h = 0; h < t->heads; h++)
+      if (branch->phase[h] != branch->phase[h / group * group]) return false;
+  }
+  return true;
+}
+
+/* Rows that a cell has of one residue, at most. */
+static int64_t rows_of_class(const cuda_run *r, int32_t pass,
+                             int64_t segment) {
+  int64_t length = segment ? minimum(segment, r->N) : r->N;
+  int64_t period = r->table->passes[pass].period;
+  return (length + period - 1) / period;
+}
+
+/* Few rows of grouped-query heads share a tile: they read the same keys. */
+static int32_t pack_of(const cuda_run *r, int32_t pass, int32_t tile_rows,
+                       int64_t segment) {
+  int32_t group = r->table->heads / r->table->kv_heads;
+  bool few = rows_of_class(r, pass, segment) < tile_rows;
+  return few && group <= tile_rows && heads_agree(r->table, pass) ? group : 1;
+}
+
+/* Keys that a row sees at most. */
+static int64_t keys_of_row(const cuda_run *r, int32_t pass) {
+  const dil_table *t = r->table;
+  int64_t keys = 0;
+  for (int32_t b = 0; b < t->branch_count; b++) {
+    const dil_branch *branch = &t->branches[b];
+    if (!(t->passes[pass].branches >> b & 1)) continue;
+    int64_t reach = branch->segment ? minimum(branch->segment, r->M) : r->M;
+    const dil_predicate *p =
+        branch->predicate < 0 ? NULL : &t->predicates[branch->predicate];
+    if (p && p->left < r->M && p->right < r->M)
+      reach = minimum(reach, p->left + p->right + 1);
+    keys += reach / branch->dilation + 1;
+  }
+  return keys;
+}
+
+static int32_t splits_of(const cuda_run *r, int32_t pass, int64_t tiles,
+                         int32_t tile_keys) {
+  int64_t wanted = (int64_t)r->device->facts.processors * BLOCKS_A_PROCESSOR;
+  int64_t most = keys_of_row(r, pass) / (SPLIT_TILES * (int64_t)tile_keys);
+  int64_t splits = minimum(minimum(wanted / maximum(tiles, 1), most),
+                           SPLITS_MOST);
+  return (int32_t)maximum(splits, 1);
+}
+
+static void fill_space(const cuda_run *r, int32_t pass, const cuda_code *code,
+                       dil_params *p) {
+  const dil_table *t = r->table;
+  int64_t segment = shortest_segment(t, pass);
+  if (segment > INT32_MAX / 2) segment = INT32_MAX / 2 + 1;
+  int64_t length = segment ? minimum(segment, r->N) : r->N;
+  int32_t tile_rows = code->about.tile_rows;
+  p->pass = pass;
+  p->segment = (int)segment;
+  p->cells = (int)(segment ? (r->N + segment - 2) / segment + 1 : 1);
+  p->parts = parts_of(t, pass, segment);
+  p->residues = (int)minimum(t->passes[pass].period, length);
+  p->pack = pack_of(r, pass, tile_rows, segment);
+  int64_t block = tile_rows / p->pack;
+  p->blocks = (int)((rows_of_class(r, pass, segment) + block - 1) / block);
+  int64_t tiles = (int64_t)p->cells * p->parts * p->residues * p->blocks *
+                  (t->heads / p->pack) * r->B;
+  p->splits = splits_of(r, pass, tiles, code->about.tile_keys);
+  p->items = tiles * p->splits;
+}
+
+/* ---- parameters ---------------------------------------------------------- */
+
+static void fill_strides(const dil_tensor *t, long long out[3]) {
+  for (int axis = 0; axis < 3; axis++) out[axis] = t->stride[axis];
+}
+
+/* Whether every row begins at a multiple of `bytes` and is made of such. */
+static bool is_whole(const dil_tensor *t, int64_t bytes) {
+  int64_t size = (int64_t)dil_dtype_size(t->dtype);
+  bool whole = (uintptr_t)t->data % (uint64_t)bytes == 0 &&
+               t->shape[3] * size % bytes == 0;
+  for (int axis = 0; axis < 3; axis++)
+    whole = whole && (t->shape[axis] < 2 || t->stride[axis] * size % bytes == 0);
+  return whole;
+}
+
+static void fill_inputs(const dil_call *call, dil_params *p) {
+  for (int32_t i = 0; i < call->input_count; i++) {
+    p->input[i].data = call->inputs[i].data;
+    for (int32_t axis = 0; axis < call->inputs[i].rank; axis++) {
+      p->input[i].dim[axis] = call->inputs[i].shape[axis];
+      p->input[i].stride[axis] = call->inputs[i].stride[axis];
+    }
+  }
+}
+
+static dil_params parameters_of(const cuda_run *r) {
+  const dil_call *c = r->call;
+  dil_params p = {.q = c->q.data,
+                  .k = c->k.data,
+                  .v = c->v.data,
+                  .o = c->o.data,
+                  .lse = c->lse.data,
+                  .state_o = r->state_o,
+                  .state_lse = r->state_lse,
+                  .partial = (float *)r->workspace,
+                  .lengths = c->lengths,
+                  .B = (int)r->B,
+                  .N = (int)r->N,
+                  .M = (int)r->M,
+                  .splits = 1,
+                  .pack = 1,
+                  .scale = r->scale,
+                  .weight = r->weight,
+                  .seed_low = (unsigned)c->seed,
+                  .seed_high = (unsigned)(c->seed >> 32)};
+  fill_strides(&c->q, p.q_stride);
+  fill_strides(&c->k, p.k_stride);
+  fill_strides(&c->v, p.v_stride);
+  fill_strides(&c->o, p.o_stride);
+  p.lse_stride[0] = c->lse.stride[0]; /* lse is [B, H, N] */
+  p.lse_stride[1] = c->lse.stride[2];
+  p.lse_stride[2] = c->lse.stride[1];
+  p.flags = (is_whole(&c->q, 16) ? DIL_WHOLE_Q : 0) |
+            (is_whole(&c->k, 16) ? DIL_WHOLE_K : 0) |
+            (is_whole(&c->v, 16) ? DIL_WHOLE_V : 0) |
+            (is_whole(&c->o, 16) ? DIL_WHOLE_O : 0) |
+            (r->drop ? DIL_DROP : 0);
+  fill_inputs(c, &p);
+  return p;
+}
+
+/* ---- the family ---------------------------------------------------------- */
+
+static bool can(const cuda_run *r, int32_t pass, const cuda_code *code) {
+  (void)pass;
+  return code->about.shared <= r->device->facts.shared_block;
+}
+
+static int64_t workspace(const cuda_run *r, int32_t pass,
+                         const cuda_code *code) {
+  dil_params p = {0};
+  fill_space(r, pass, code, &p);
+  if (p.splits == 1) return 0;
+  return (int64_t)p.splits * r->B * r->N * r->table->heads *
+         (2 + r->table->value_dim) * (int64_t)sizeof(float);
+}
+
+/* Blocks of ROW_WARPS warps, a warp a row of [B, N, H]. */
+static dil_status launch_rows(const cuda_run *r, const cuda_code *code,
+                              int32_t entry, dil_params *p) {
+  int64_t count = r->B * r->N * r->table->heads;
+  return cuda_launch(r, code, entry, (count + ROW_WARPS - 1) / ROW_WARPS,
+                     32 * ROW_WARPS, 0, p);
+}
+
+static dil_status launch(const cuda_run *r, int32_t pass,
+                         const cuda_code *code) {
+  dil_params p = parameters_of(r);
+  fill_space(r, pass, code, &p);
+  dil_status status = cuda_launch(r, code, ENTRY_PASS, p.items,
+                                  code->about.threads, code->about.shared, &p);
+  if (!status && p.splits > 1)
+    status = launch_rows(r, code, ENTRY_MERGE, &p);
+  return status;
+}
+
+dil_status general_begin(const cuda_run *r, const cuda_code *code) {
+  dil_params p = parameters_of(r);
+  return launch_rows(r, code, ENTRY_BEGIN, &p);
+}
+
+dil_status general_end(const cuda_run *r, const cuda_code *code) {
+  dil_params p = parameters_of(r);
+  return launch_rows(r, code, ENTRY_END, &p);
+}
+
+const cuda_family cuda_general = {
+    .name = "general",
+    .entry = {"dil_pass", "dil_merge", "dil_begin", "dil_end"},
+    .can = can,
+    .workspace = workspace,
+    .launch = launch};

@@ -1,0 +1,34 @@
+/* hopper.h - the tables of the Hopper kernel: what of a pass does not depend
+ * on the call. Made by arithmetic on the plan's table, by both halves: the
+ * compiler asks whether there are any, the run time fills its launches. */
+#ifndef DIL_CUDA_HOPPER_H
+#define DIL_CUDA_HOPPER_H
+
+#include "cuda.h"
+#include "../../templates/hopper_launch.h"
+
+enum { HOPPER_PERIOD = 64 }; /* largest common period of the dilations */
+
+/* Knobs of a dil_cuda_code of this family. */
+typedef enum hopper_knob {
+  HOPPER_KNOB_WARPGROUPS, HOPPER_KNOB_STAGES, HOPPER_KNOB_COUNT
+} hopper_knob;
+
+typedef struct hopper_table {
+  hopper_class classes[HOPPER_CLASSES]; /* most keys first, bare ones last */
+  hopper_piece pieces[HOPPER_PIECES];
+  hopper_member members[HOPPER_MEMBERS];
+  hopper_shape shapes[HOPPER_SHAPES];
+  int32_t strides[HOPPER_STRIDES];
+  int32_t class_count, bare_count, piece_count, member_count, shape_count;
+  int32_t stride_count;
+  int64_t period, home;   /* 0: all positions of the call */
+  bool causal;            /* some window ends at the query */
+} hopper_table;
+
+/* False with the reason in `reason`: the general kernels take such a pass.
+ * tile_keys: of the kernel, for which the visits are counted. */
+bool hopper_table_fill(const dil_table *table, int32_t pass, int32_t tile_keys,
+                       hopper_table *out, char *reason, size_t size);
+
+#endif

@@ -1,0 +1,231 @@
+/* hopper_keys.c - the runs of keys that a class of rows reads.
+ *
+ * In: the residues of a shape and the branches that select the class. Out:
+ * pieces: the keys of nested segments, ring by ring, a progression for each
+ * multiplicity. A key that several branches reach is visited once where that
+ * saves blocks. */
+#include "hopper_maker.h"
+#include <string.h>
+
+/* ---- residues to progressions -------------------------------------------- */
+
+int32_t maker_slot(maker *mk, int32_t stride) {
+  hopper_table *out = mk->out;
+  int32_t i = 0;
+  while (i < out->stride_count && out->strides[i] != stride) i++;
+  if (i == out->stride_count && i < HOPPER_STRIDES)
+    out->strides[out->stride_count++] = stride;
+  return i;
+}
+
+static bool has_all(uint64_t set, int32_t period, progression p) {
+  for (int32_t x = p.offset; x < period; x += p.stride)
+    if (!(set >> x & 1)) return false;
+  return true;
+}
+
+progression progression_take(uint64_t *set, int32_t period) {
+  for (int32_t stride = 1; stride <= period; stride++)
+    for (int32_t offset = 0; period % stride == 0 && offset < stride;
+         offset++) {
+      progression p = {stride, offset};
+      if (!has_all(*set, period, p)) continue;
+      for (int32_t x = offset; x < period; x += stride) *set &= ~(1ull << x);
+      return p;
+    }
+  return (progression){period, 0};
+}
+
+uint64_t maker_selecting(const maker *mk, const residues *x, uint64_t among,
+                          int32_t position) {
+  uint64_t mask = 0;
+  EACH_BRANCH(b, among)
+    if (position % mk->table->branches[b].dilation == x->of[b])
+      mask |= 1ull << b;
+  return mask;
+}
+
+static int32_t period_of(const maker *mk, uint64_t branches) {
+  int64_t period = 1;
+  EACH_BRANCH(b, branches)
+    period = least_multiple(period, mk->table->branches[b].dilation);
+  return (int32_t)period;
+}
+
+/* ---- the keys of a class ------------------------------------------------- */
+
+typedef struct keys {
+  hopper_piece piece[HOPPER_PIECES];
+  int32_t count;
+  double blocks;         /* visits of a tile, by the segments' full lengths */
+  bool full;             /* more pieces than there is room for */
+} keys;
+
+static void add_piece(maker *mk, const hopper_piece *form, progression p,
+                      int64_t length, keys *to) {
+  hopper_piece piece = *form;
+  int64_t n = length / p.stride;
+  to->blocks += (double)((n + mk->tile_keys - 1) / mk->tile_keys);
+  if (to->count == HOPPER_PIECES) {
+    to->full = true;
+    return;
+  }
+  piece.stride = p.stride;
+  piece.offset = p.offset;
+  piece.slot = (short)maker_slot(mk, p.stride);
+  to->full |= piece.slot == HOPPER_STRIDES;
+  to->piece[to->count++] = piece;
+}
+
+static float log2_small(int32_t k) { /* k <= DIL_BRANCH_MAX */
+  return (float)__builtin_log2((double)k);
+}
+
+/* The keys between the segments `inner` and `outer`: those branches that reach
+ * that far, one progression for each multiplicity. */
+static void add_ring(maker *mk, const residues *x, uint64_t branches,
+                     int64_t inner, int64_t outer, const hopper_piece *window,
+                     keys *to) {
+  int32_t period = period_of(mk, branches), most = 0;
+  uint64_t by_copies[DIL_BRANCH_MAX + 1] = {0};
+  for (int32_t p = 0; p < period; p++) {
+    int32_t copies =
+        __builtin_popcountll(maker_selecting(mk, x, branches, p));
+    by_copies[copies] |= 1ull << p;
+    if (copies > most) most = copies;
+  }
+  for (int32_t copies = 1; copies <= most; copies++)
+    while (by_copies[copies]) {
+      progression p = progression_take(&by_copies[copies], period);
+      hopper_piece form = *window;
+      bool once = mk->table->combine == DIL_COMBINE_UNION;
+      form.bias = once ? 0 : log2_small(copies);
+      form.outer = outer == ENDLESS ? 0 : (int)outer;
+      form.inner = (int)inner;
+      if (!inner) {
+        add_piece(mk, &form, p, outer, to);
+        continue;
+      }
+      form.side = HOPPER_OTHER;
+      if (outer != ENDLESS && outer == 2 * inner) {
+        add_piece(mk, &form, p, inner, to);
+        continue;
+      }
+      form.side = HOPPER_LEFT;
+      add_piece(mk, &form, p, (outer - inner) / 2, to);
+      form.side = HOPPER_RIGHT;
+      add_piece(mk, &form, p, (outer - inner) / 2, to);
+    }
+}
+
+/* The runs of keys of branches that share their visits, outermost first: what
+ * a causal tile sees only in part comes last. */
+static void add_group(maker *mk, const residues *x, uint64_t branches,
+                      const hopper_piece *window, keys *to) {
+  int64_t outer = 0, inner;
+  EACH_BRANCH(b, branches)
+    if (segment_of(mk, b) > outer) outer = segment_of(mk, b);
+  for (; outer; outer = inner) {
+    uint64_t reach = 0;
+    inner = 0;
+    EACH_BRANCH(b, branches) {
+      int64_t s = segment_of(mk, b);
+      if (s >= outer) reach |= 1ull << b;
+      else if (s > inner) inner = s;
+    }
+    add_ring(mk, x, reach, inner, outer, window, to);
+  }
+}
+
+static double cost_of(maker *mk, const residues *x, uint64_t branches) {
+  const hopper_piece none = {0};
+  int32_t strides = mk->out->stride_count;
+  keys unused = {.count = HOPPER_PIECES};
+  add_group(mk, x, branches, &none, &unused);
+  mk->out->stride_count = strides;
+  return unused.blocks;
+}
+
+/* Joins the two groups that save most by sharing visits, while any do. */
+static bool join_best(maker *mk, const residues *x, uint64_t *group,
+                      int32_t *count) {
+  bool whole = mk->table->combine == DIL_COMBINE_UNION;
+  double best = 0;
+  int32_t left = 0, right = 0;
+  for (int32_t i = 0; i < *count; i++)
+    for (int32_t j = i + 1; j < *count; j++) {
+      double saved = whole ? 1
+                           : cost_of(mk, x, group[i]) +
+                                 cost_of(mk, x, group[j]) -
+                                 cost_of(mk, x, group[i] | group[j]);
+      if (saved <= best) continue;
+      best = saved;
+      left = i;
+      right = j;
+    }
+  if (!right) return false;
+  group[left] |= group[right];
+  group[right] = group[--*count];
+  return true;
+}
+
+static hopper_piece window_of(const maker *mk, int32_t predicate) {
+  hopper_piece form = {.left = HOPPER_FAR, .right = HOPPER_FAR};
+  if (predicate < 0) return form;
+  const dil_predicate *p = &mk->table->predicates[predicate];
+  if (p->left < HOPPER_FAR) form.left = (int)p->left;
+  if (p->right < HOPPER_FAR) form.right = (int)p->right;
+  return form;
+}
+
+/* Branches of a class that have one window: groups that share visits. */
+static void add_alike(maker *mk, const residues *x, uint64_t branches,
+                      int32_t predicate, keys *to) {
+  uint64_t group[DIL_BRANCH_MAX];
+  int32_t count = 0;
+  hopper_piece window = window_of(mk, predicate);
+  EACH_BRANCH(b, branches)
+    if (mk->table->branches[b].predicate == predicate)
+      group[count++] = 1ull << b;
+  while (mk->table->dedup && join_best(mk, x, group, &count)) continue;
+  for (int32_t i = 0; i < count; i++)
+    add_group(mk, x, group[i], &window, to);
+  mk->out->causal |= count && window.right < HOPPER_FAR;
+}
+
+static bool is_wider(const hopper_piece *a, const hopper_piece *b) {
+  if (a->outer == b->outer) return a->stride > b->stride;
+  return b->outer && (!a->outer || a->outer > b->outer);
+}
+
+/* Wider pieces first, then sparser ones: in the last run a warpgroup leaves
+ * its tile as soon as it sees no more. */
+static void sort_pieces(keys *k) {
+  for (int32_t i = 1; i < k->count; i++) {
+    hopper_piece one = k->piece[i];
+    int32_t at = i;
+    while (at && is_wider(&one, &k->piece[at - 1])) {
+      k->piece[at] = k->piece[at - 1];
+      at--;
+    }
+    k->piece[at] = one;
+  }
+}
+
+bool keys_add(maker *mk, const residues *x, uint64_t branches,
+                     hopper_class *k, double *blocks) {
+  hopper_table *out = mk->out;
+  keys all = {0};
+  for (int32_t p = -1; p < mk->table->predicate_count; p++)
+    add_alike(mk, x, branches, p, &all);
+  sort_pieces(&all);
+  *blocks = all.blocks;
+  if (all.full || out->piece_count + all.count > HOPPER_PIECES)
+    return REFUSE(mk, "more than %d runs of keys", HOPPER_PIECES);
+  k->piece = (short)out->piece_count;
+  k->pieces = (short)all.count;
+  memcpy(out->pieces + out->piece_count, all.piece,
+         (size_t)all.count * sizeof *all.piece);
+  out->piece_count += all.count;
+  return true;
+}

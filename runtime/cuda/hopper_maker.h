@@ -1,0 +1,76 @@
+/* hopper_maker.h - what hopper_table.c and hopper_keys.c share while a pass
+ * becomes the Hopper kernel's tables. */
+#ifndef DIL_CUDA_HOPPER_MAKER_H
+#define DIL_CUDA_HOPPER_MAKER_H
+
+#include "hopper.h"
+#include <stdio.h>
+
+enum { ENDLESS = 1 << 30 }; /* a segment that holds every position */
+
+/* The residues of one (home, head), by branch of `served`. */
+typedef struct residues {
+  uint64_t served;
+  int32_t of[DIL_BRANCH_MAX];
+} residues;
+
+typedef struct maker {
+  const dil_table *table;
+  const dil_pass *pass;
+  hopper_table *out;
+  residues shape[HOPPER_SHAPES];
+  int32_t tile_keys;
+  char *reason;
+  size_t size;
+} maker;
+
+#define REFUSE(mk, ...) \
+  (snprintf((mk)->reason, (mk)->size, __VA_ARGS__), false)
+
+#define EACH_BRANCH(b, mask)                                   \
+  for (uint64_t rest_ = (mask), b = 0;                         \
+       rest_ && ((b = (uint64_t)__builtin_ctzll(rest_)), true); \
+       rest_ &= rest_ - 1)
+
+static inline int64_t segment_of(const maker *mk, uint64_t b) {
+  int64_t s = mk->table->branches[b].segment;
+  return s && s < ENDLESS ? s : ENDLESS;
+}
+
+static inline int64_t greatest_divisor(int64_t a, int64_t b) {
+  while (b) {
+    int64_t rest = a % b;
+    a = b;
+    b = rest;
+  }
+  return a;
+}
+
+static inline int64_t least_multiple(int64_t a, int64_t b) {
+  return a / greatest_divisor(a, b) * b;
+}
+
+static inline int32_t floor_rest(int64_t a, int64_t b) {
+  int64_t rest = a % b;
+  return (int32_t)(rest < 0 ? rest + b : rest);
+}
+
+/* ---- hopper_keys.c ------------------------------------------------------- */
+
+/* Every stride-th position from an offset on. */
+typedef struct progression {
+  int32_t stride, offset;
+} progression;
+
+/* Takes the coarsest progression out of a set of residues modulo `period`. */
+progression progression_take(uint64_t *set, int32_t period);
+/* The branches of `among` that select positions with this residue. */
+uint64_t maker_selecting(const maker *mk, const residues *x, uint64_t among,
+                         int32_t position);
+/* The index of a stride, HOPPER_STRIDES when there are too many. */
+int32_t maker_slot(maker *mk, int32_t stride);
+/* The keys of a class, appended to the table; their blocks a tile. */
+bool keys_add(maker *mk, const residues *x, uint64_t branches, hopper_class *k,
+              double *blocks);
+
+#endif

@@ -1,0 +1,333 @@
+/* kernel.c - a plan on a device: its codes loaded, a call checked and put on a
+ * stream, pass by pass. In: table, codes, a call whose data are device memory.
+ * Out: launches. Which code a pass takes follows from the call's sizes and the
+ * device alone; nothing here waits. */
+#include "device.h"
+#include "../walk.h"
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CODES_MAX = 16, MAX_DYNAMIC_SHARED = 8 /* CU_FUNC_ATTRIBUTE_... */ };
+
+struct dil_cuda_kernel {
+  dil_cuda *device;
+  const dil_table *table;
+  dil_cuda_dimension dimension;
+  const void *context;
+  int32_t count;
+  cuda_code code[CODES_MAX];
+  bool *chained;           /* [heads]: touched by more than one pass */
+  bool stateful;           /* some head is chained */
+  bool leaves_out;         /* some head is served by no pass */
+  atomic_llong workspace;  /* bytes of the last run */
+};
+
+static const cuda_family *const families[] = {&cuda_general};
+
+/* ---- making -------------------------------------------------------------- */
+
+uint64_t cuda_served(const dil_table *table, int32_t pass, int32_t head) {
+  uint64_t served = 0;
+  for (int32_t b = 0; b < table->branch_count; b++)
+    if ((table->passes[pass].branches >> b & 1) &&
+        table->branches[b].head_first <= head &&
+        head <= table->branches[b].head_last)
+      served |= 1ull << b;
+  return served;
+}
+
+static void count_passes(dil_cuda_kernel *k) {
+  for (int32_t h = 0; h < k->table->heads; h++) {
+    int32_t passes = 0;
+    for (int32_t p = 0; p < k->table->pass_count; p++)
+      passes += cuda_served(k->table, p, h) != 0;
+    k->chained[h] = passes > 1;
+    k->stateful |= passes > 1;
+    k->leaves_out |= passes == 0;
+  }
+}
+
+static const cuda_family *family_of(const char *name) {
+  for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+    if (!strcmp(families[i]->name, name)) return families[i];
+  return NULL;
+}
+
+static dil_status load_entry(const dil_cuda *d, cuda_code *code, int32_t i) {
+  cu_kernel kernel = NULL;
+  cu_function function = NULL;
+  cu_result result =
+      d->driver->library_kernel(&kernel, code->library, code->family->entry[i]);
+  if (!result) result = d->driver->kernel_function(&function, kernel);
+  if (!result && i == 0)
+    result = d->driver->function_set(function, MAX_DYNAMIC_SHARED,
+                                     code->about.shared);
+  code->function[i] = function;
+  return cuda_check(d->driver, result, "prepare a kernel");
+}
+
+static dil_status load_code(dil_cuda_kernel *k, const dil_cuda_code *from) {
+  const dil_cuda *d = k->device;
+  cuda_code *code = &k->code[k->count];
+  *code = (cuda_code){.about = *from, .family = family_of(from->family)};
+  code->about.cubin = NULL;
+  if (!code->family)
+    return dil_fail(DIL_UNSUPPORTED, "no kernels of family '%s' in this run "
+                    "time", from->family);
+  cu_library library = NULL;
+  dil_status status = cuda_check(
+      d->driver,
+      d->driver->library_load(&library, from->cubin, NULL, NULL, 0, NULL, NULL,
+                              0),
+      "load a kernel");
+  if (status) return status;
+  code->library = library;
+  k->count++;
+  for (int32_t i = 0; i < 4 && code->family->entry[i] && !status; i++)
+    status = load_entry(d, code, i);
+  return status;
+}
+
+dil_status kernel_new(dil_cuda *device, const dil_table *table,
+                      const dil_cuda_code *code, int32_t count,
+                      dil_cuda_dimension dimension, const void *context,
+                      dil_cuda_kernel **kernel) {
+  dil_cuda_kernel *k = calloc(1, sizeof *k);
+  bool *chained = calloc((size_t)table->heads, sizeof *chained);
+  if (!k || !chained || count > CODES_MAX) {
+    free(k);
+    free(chained);
+    return dil_fail(DIL_MEMORY, "no memory for a kernel of %d codes", count);
+  }
+  k->device = device;
+  k->table = table;
+  k->dimension = dimension;
+  k->context = context;
+  k->chained = chained;
+  count_passes(k);
+  dil_status status = cuda_enter(device);
+  bool entered = !status;
+  for (int32_t i = 0; !status && i < count; i++) status = load_code(k, &code[i]);
+  if (entered) cuda_leave(device);
+  if (status) kernel_free(k);
+  else *kernel = k;
+  return status;
+}
+
+void kernel_free(dil_cuda_kernel *k) {
+  if (!k) return;
+  if (!cuda_enter(k->device)) {
+    for (int32_t i = 0; i < k->count; i++)
+      k->device->driver->library_unload(k->code[i].library);
+    cuda_leave(k->device);
+  }
+  free(k->chained);
+  free(k);
+}
+
+int64_t kernel_workspace(const dil_cuda_kernel *kernel) {
+  return atomic_load(&kernel->workspace);
+}
+
+/* ---- checking ------------------------------------------------------------ */
+
+static dil_status check_input(const dil_cuda_kernel *k, const cuda_run *r,
+                              int32_t index) {
+  const dil_input *want = &k->table->inputs[index];
+  const dil_tensor *have = &r->call->inputs[index];
+  if (have->dtype != want->dtype || have->rank != want->rank)
+    return dil_fail(DIL_USAGE, "input '%s' must be %s of %d dimensions, got "
+                    "%s of %d", want->name, dil_dtype_name(want->dtype),
+                    want->rank, dil_dtype_name(have->dtype), have->rank);
+  for (int32_t axis = 0; axis < want->rank; axis++) {
+    int64_t size = k->dimension(k->context, index, axis, (int32_t)r->B,
+                                (int32_t)r->N, (int32_t)r->M);
+    if (have->shape[axis] != size)
+      return dil_fail(DIL_USAGE, "dimension %d of input '%s' must be %lld, "
+                      "got %lld", axis, want->name, (long long)size,
+                      (long long)have->shape[axis]);
+  }
+  if (!have->data && dil_tensor_count(have) > 0)
+    return dil_fail(DIL_USAGE, "input '%s' is not given", want->name);
+  return DIL_OK;
+}
+
+/* The checks of every device; lengths are out of the host's reach here. */
+static dil_status check_call(const dil_cuda_kernel *k, const dil_call *call,
+                             cuda_run *r) {
+  dil_call seen = *call;
+  run checked = {.table = k->table, .call = &seen};
+  seen.lengths = NULL;
+  dil_status status = run_check(&checked);
+  if (status) return status;
+  *r = (cuda_run){.device = k->device,
+                  .table = k->table,
+                  .call = call,
+                  .B = checked.B,
+                  .N = checked.N,
+                  .M = checked.M,
+                  .scale = checked.scale,
+                  .weight = checked.weight,
+                  .drop = checked.drop,
+                  .chained = k->chained};
+  if (call->input_count != k->table->input_count)
+    return dil_fail(DIL_USAGE, "the kernel takes %d inputs, got %d",
+                    k->table->input_count, call->input_count);
+  for (int32_t i = 0; !status && i < call->input_count; i++)
+    status = check_input(k, r, i);
+  return status;
+}
+
+/* ---- running ------------------------------------------------------------- */
+
+dil_status cuda_launch(const cuda_run *r, const cuda_code *code, int32_t entry,
+                       int64_t blocks, int32_t threads, int32_t shared,
+                       void *parameters) {
+  const cuda_driver *driver = r->device->driver;
+  void *arguments[] = {parameters};
+  if (blocks <= 0) return DIL_OK;
+  return cuda_check(driver,
+                    driver->launch(code->function[entry],
+                                   (unsigned)minimum(blocks, INT32_MAX), 1, 1,
+                                   (unsigned)threads, 1, 1, (unsigned)shared,
+                                   r->stream, arguments, NULL),
+                    "launch a kernel");
+}
+
+/* The first code that runs this pass. */
+static const cuda_code *choose(const dil_cuda_kernel *k, const cuda_run *r,
+                               int32_t pass) {
+  for (int32_t i = 0; i < k->count; i++) {
+    const cuda_code *code = &k->code[i];
+    if ((code->about.passes >> pass & 1) && code->family->can(r, pass, code))
+      return code;
+  }
+  return NULL;
+}
+
+/* Bytes of [state o][state lse][the neediest pass]. */
+typedef struct layout {
+  int64_t state_lse, pass, end;
+} layout;
+
+static dil_status lay_out(const dil_cuda_kernel *k, const cuda_run *r,
+                          layout *at) {
+  int64_t count = k->stateful ? r->B * r->N * k->table->heads : 0, most = 0;
+  for (int32_t p = 0; p < k->table->pass_count; p++) {
+    const cuda_code *code = choose(k, r, p);
+    if (!code)
+      return dil_fail(DIL_UNSUPPORTED, "no kernel here runs pass %d of '%s'", p,
+                      k->table->name);
+    most = maximum(most, code->family->workspace(r, p, code));
+  }
+  at->state_lse = round_up(count * k->table->value_dim * 4, 256);
+  at->pass = at->state_lse + round_up(count * 4, 256);
+  at->end = at->pass + most;
+  return DIL_OK;
+}
+
+static dil_status run_all(dil_cuda_kernel *k, cuda_run *r) {
+  const cuda_code *general = &k->code[k->count - 1];
+  bool ends = k->stateful || k->leaves_out;
+  dil_status status = DIL_OK;
+  if (k->stateful) status = general_begin(r, general);
+  for (int32_t p = 0; p < k->table->pass_count && !status; p++) {
+    const cuda_code *code = choose(k, r, p);
+    status = code->family->launch(r, p, code);
+  }
+  if (ends && !status) status = general_end(r, general);
+  return status;
+}
+
+/* With workspace taken and given back in the order of the stream. */
+static dil_status run_on_stream(dil_cuda_kernel *k, cuda_run *r) {
+  const cuda_driver *driver = k->device->driver;
+  cu_pointer memory = 0;
+  layout at = {0};
+  dil_status status = lay_out(k, r, &at);
+  if (status) return status;
+  if (at.end)
+    status = cuda_check(
+        driver, driver->take_ordered(&memory, (size_t)at.end, r->stream),
+        "take workspace");
+  if (status) return status;
+  char *base = (char *)(uintptr_t)memory;
+  if (k->stateful) r->state_o = (float *)base;
+  if (k->stateful) r->state_lse = (float *)(base + at.state_lse);
+  r->workspace = base + at.pass;
+  status = run_all(k, r);
+  if (at.end) {
+    dil_status given = cuda_check(
+        driver, driver->give_ordered(memory, r->stream), "give workspace back");
+    if (!status) status = given;
+  }
+  atomic_store(&k->workspace, at.end);
+  return status;
+}
+
+dil_status kernel_run(dil_cuda_kernel *kernel, const dil_call *call,
+                      void *stream) {
+  cuda_run r;
+  dil_status status = check_call(kernel, call, &r);
+  if (status || r.B == 0 || r.N == 0) return status;
+  r.stream = stream;
+  status = cuda_enter(kernel->device);
+  if (status) return status;
+  status = run_on_stream(kernel, &r);
+  cuda_leave(kernel->device);
+  return status;
+}
+
+/* ---- questions ----------------------------------------------------------- */
+
+dil_status kernel_variants(dil_cuda_kernel *kernel, const dil_call *call,
+                           char *text, size_t size) {
+  cuda_run r;
+  dil_status status = check_call(kernel, call, &r);
+  size_t length = 0;
+  text[0] = 0;
+  for (int32_t p = 0; !status && p < kernel->table->pass_count; p++) {
+    const cuda_code *code = choose(kernel, &r, p);
+    const char *name = code ? code->about.variant : "none";
+    if (p && strstr(text, name)) continue;
+    int added = snprintf(text + length, size - length, "%s%s", p ? "+" : "",
+                         name);
+    if (added < 0 || (size_t)added >= size - length) break;
+    length += (size_t)added;
+  }
+  return status;
+}
+
+static dil_status time_runs(dil_cuda_kernel *k, const dil_call *call,
+                            int32_t repeat, cu_event from, cu_event to,
+                            double *seconds) {
+  const cuda_driver *driver = k->device->driver;
+  float milliseconds = 0;
+  dil_status status = cuda_check(driver, driver->event_record(from, NULL),
+                                 "record an event");
+  for (int32_t i = 0; i < repeat && !status; i++)
+    status = kernel_run(k, call, NULL);
+  cu_result result = driver->event_record(to, NULL);
+  if (!result) result = driver->event_wait(to);
+  if (!result) result = driver->event_time(&milliseconds, from, to);
+  *seconds = milliseconds / 1e3 / repeat;
+  return status ? status : cuda_check(driver, result, "time a kernel");
+}
+
+dil_status kernel_time(dil_cuda_kernel *kernel, const dil_call *call,
+                       int32_t repeat, double *seconds) {
+  const cuda_driver *driver = kernel->device->driver;
+  cu_event from = NULL, to = NULL;
+  dil_status status = cuda_enter(kernel->device);
+  if (status) return status;
+  cu_result result = driver->event_new(&from, 0);
+  if (!result) result = driver->event_new(&to, 0);
+  status = cuda_check(driver, result, "make an event");
+  if (!status) status = time_runs(kernel, call, repeat, from, to, seconds);
+  if (to) driver->event_free(to);
+  if (from) driver->event_free(from);
+  cuda_leave(kernel->device);
+  return status;
+}

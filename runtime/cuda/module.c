@@ -1,0 +1,25 @@
+/* module.c - the one symbol of dilrt-cuda.so: its table of functions. */
+#include "device.h"
+
+const dil_cuda_module *dil_cuda_module_init(void);
+const dil_cuda_module *dil_cuda_module_init(void) {
+  static const dil_cuda_module table = {
+      .version = DIL_CUDA_VERSION,
+      .open = device_open,
+      .close = device_close,
+      .facts = device_facts,
+      .devices = device_count,
+      .take = device_take,
+      .give = device_give,
+      .upload = device_upload,
+      .download = device_download,
+      .fill = device_fill,
+      .kernel = kernel_new,
+      .kernel_free = kernel_free,
+      .run = kernel_run,
+      .variants = kernel_variants,
+      .workspace = kernel_workspace,
+      .wait = device_wait,
+      .time = kernel_time};
+  return &table;
+}

@@ -1,0 +1,83 @@
+/* nvidia.h - the part of the CUDA driver that the run time uses, declared here
+ * so that no CUDA header is needed, and the device behind a dil_cuda. */
+#ifndef DIL_CUDA_NVIDIA_H
+#define DIL_CUDA_NVIDIA_H
+
+#include "cuda.h"
+
+typedef int cu_result; /* 0: success */
+typedef int cu_device;
+typedef struct cu_context *cu_context;
+typedef struct cu_stream *cu_stream;
+typedef struct cu_event *cu_event;
+typedef struct cu_library *cu_library;
+typedef struct cu_kernel *cu_kernel;
+typedef struct cu_function *cu_function;
+typedef unsigned long long cu_pointer;
+
+/* X(name here, symbol of libcuda.so.1, arguments) */
+#define CUDA_FUNCTIONS(X)                                                      \
+  X(init, cuInit, (unsigned))                                                  \
+  X(version, cuDriverGetVersion, (int *))                                      \
+  X(error_text, cuGetErrorString, (cu_result, const char **))                  \
+  X(device_count, cuDeviceGetCount, (int *))                                   \
+  X(device, cuDeviceGet, (cu_device *, int))                                   \
+  X(device_name, cuDeviceGetName, (char *, int, cu_device))                    \
+  X(device_memory, cuDeviceTotalMem_v2, (size_t *, cu_device))                 \
+  X(attribute, cuDeviceGetAttribute, (int *, int, cu_device))                  \
+  X(retain, cuDevicePrimaryCtxRetain, (cu_context *, cu_device))               \
+  X(release, cuDevicePrimaryCtxRelease_v2, (cu_device))                        \
+  X(push, cuCtxPushCurrent_v2, (cu_context))                                   \
+  X(pop, cuCtxPopCurrent_v2, (cu_context *))                                   \
+  X(take, cuMemAlloc_v2, (cu_pointer *, size_t))                               \
+  X(give, cuMemFree_v2, (cu_pointer))                                          \
+  X(take_ordered, cuMemAllocAsync, (cu_pointer *, size_t, cu_stream))          \
+  X(give_ordered, cuMemFreeAsync, (cu_pointer, cu_stream))                     \
+  X(upload, cuMemcpyHtoD_v2, (cu_pointer, const void *, size_t))               \
+  X(download, cuMemcpyDtoH_v2, (void *, cu_pointer, size_t))                   \
+  X(fill, cuMemsetD8_v2, (cu_pointer, unsigned char, size_t))                  \
+  X(library_load, cuLibraryLoadData,                                           \
+    (cu_library *, const void *, int *, void **, unsigned, int *, void **,     \
+     unsigned))                                                                \
+  X(library_unload, cuLibraryUnload, (cu_library))                             \
+  X(library_kernel, cuLibraryGetKernel,                                        \
+    (cu_kernel *, cu_library, const char *))                                   \
+  X(kernel_function, cuKernelGetFunction, (cu_function *, cu_kernel))          \
+  X(function_set, cuFuncSetAttribute, (cu_function, int, int))                 \
+  X(launch, cuLaunchKernel,                                                    \
+    (cu_function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,  \
+     unsigned, cu_stream, void **, void **))                                   \
+  X(wait, cuStreamSynchronize, (cu_stream))                                    \
+  X(event_new, cuEventCreate, (cu_event *, unsigned))                          \
+  X(event_free, cuEventDestroy_v2, (cu_event))                                 \
+  X(event_record, cuEventRecord, (cu_event, cu_stream))                        \
+  X(event_wait, cuEventSynchronize, (cu_event))                                \
+  X(event_time, cuEventElapsedTime, (float *, cu_event, cu_event))             \
+  X(tensor_map, cuTensorMapEncodeTiled,                                        \
+    (void *map, int type, unsigned rank, void *data, const uint64_t *size,     \
+     const uint64_t *stride, const unsigned *box, const unsigned *step,        \
+     int interleave, int swizzle, int promotion, int fill))
+
+typedef struct cuda_driver {
+#define X(name, symbol, arguments) cu_result(*name) arguments;
+  CUDA_FUNCTIONS(X)
+#undef X
+} cuda_driver;
+
+struct dil_cuda {
+  const cuda_driver *driver;
+  dil_cuda_facts facts;
+  cu_device device;
+  cu_context context;
+};
+
+/* The opened driver, or DIL_ENVIRONMENT with the reason; tried once. */
+dil_status cuda_driver_open(const cuda_driver **driver);
+/* DIL_OK for 0, else the driver's own words; out of memory is DIL_MEMORY. */
+dil_status cuda_check(const cuda_driver *driver, cu_result result,
+                      const char *doing);
+/* Makes the device's context this thread's, and gives back the former. */
+dil_status cuda_enter(const dil_cuda *device);
+void cuda_leave(const dil_cuda *device);
+
+#endif

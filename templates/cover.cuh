@@ -1,0 +1,204 @@
+/* cover.cuh - interval arithmetic: what a mask makes of a whole tile. In: the
+ * ranges of positions and heads. Out: a condition's range, {0, 0} when no pair
+ * is kept, {1, 1} when all are. Never too narrow; integers that might wrap and
+ * floats that might be NaN are anything. Meanings are those of pair.cuh. */
+#ifndef DIL_COVER_CUH
+#define DIL_COVER_CUH
+#include "pair.cuh"
+
+struct dil_range { /* of i32 values or of a condition */
+  long long low, high;
+};
+struct dil_reals { /* nan: may be NaN too */
+  float low, high;
+  bool nan;
+};
+
+#define DIL_INT_LEAST (-2147483648ll)
+#define DIL_INT_MOST 2147483647ll
+
+DIL_INLINE dil_range r_int(long long x) { return {x, x}; }
+DIL_INLINE dil_range r_any() { return {DIL_INT_LEAST, DIL_INT_MOST}; }
+DIL_INLINE dil_range r_fit(dil_range x) {
+  return x.low < DIL_INT_LEAST || x.high > DIL_INT_MOST ? r_any() : x;
+}
+DIL_INLINE bool r_single(dil_range x) { return x.low == x.high; }
+DIL_INLINE dil_range r_hull(dil_range a, dil_range b) {
+  return {a.low < b.low ? a.low : b.low, a.high > b.high ? a.high : b.high};
+}
+
+DIL_INLINE dil_reals f_any() {
+  return {__int_as_float(0xff800000), __int_as_float(0x7f800000), true};
+}
+DIL_INLINE dil_reals r_float(float x) {
+  if (x != x) return f_any();
+  return {x, x, false};
+}
+/* A NaN bound says that nothing is known. */
+DIL_INLINE dil_reals f_of(float low, float high, bool nan) {
+  if (low != low || high != high) return f_any();
+  return {low, high, nan};
+}
+DIL_INLINE dil_reals f_hull(dil_reals a, dil_reals b) {
+  return {fminf(a.low, b.low), fmaxf(a.high, b.high), a.nan || b.nan};
+}
+DIL_INLINE dil_reals r_real(dil_range x) {
+  return {__int2float_rn((int)x.low), __int2float_rn((int)x.high), false};
+}
+
+/* ---- integers ------------------------------------------------------------ */
+
+DIL_INLINE dil_range r_add(dil_range a, dil_range b) {
+  return r_fit({a.low + b.low, a.high + b.high});
+}
+DIL_INLINE dil_range r_sub(dil_range a, dil_range b) {
+  return r_fit({a.low - b.high, a.high - b.low});
+}
+DIL_INLINE dil_range r_neg(dil_range a) { return r_sub(r_int(0), a); }
+DIL_INLINE dil_range r_mul(dil_range a, dil_range b) {
+  dil_range x = r_hull(r_int(a.low * b.low), r_int(a.high * b.high));
+  return r_fit(r_hull(x, r_hull(r_int(a.low * b.high), r_int(a.high * b.low))));
+}
+DIL_INLINE dil_range r_abs(dil_range a) {
+  if (a.low >= 0) return a;
+  dil_range turned = r_neg(a);
+  if (a.high <= 0 || turned.low == DIL_INT_LEAST) return turned;
+  return {0, a.high > turned.high ? a.high : turned.high};
+}
+DIL_INLINE dil_range r_min(dil_range a, dil_range b) {
+  return {a.low < b.low ? a.low : b.low, a.high < b.high ? a.high : b.high};
+}
+DIL_INLINE dil_range r_max(dil_range a, dil_range b) {
+  return {a.low > b.low ? a.low : b.low, a.high > b.high ? a.high : b.high};
+}
+DIL_INLINE long long r_floor(long long a, long long b) {
+  long long q = a / b;
+  return q - (a % b != 0 && (a < 0) != (b < 0));
+}
+/* For a divisor of one sign the extremes are at the corners. */
+DIL_INLINE dil_range r_div(dil_range a, dil_range b) {
+  if (b.low == 0 && b.high == 0) return r_int(0);
+  if (b.low <= 0 && b.high >= 0) return r_any();
+  dil_range x = r_hull(r_int(r_floor(a.low, b.low)),
+                       r_int(r_floor(a.high, b.high)));
+  return r_fit(r_hull(x, r_hull(r_int(r_floor(a.low, b.high)),
+                                r_int(r_floor(a.high, b.low)))));
+}
+DIL_INLINE dil_range r_mod(dil_range a, dil_range b) {
+  long long n = b.low;
+  if (r_single(b) && n > 0 && r_floor(a.low, n) == r_floor(a.high, n))
+    return {a.low - r_floor(a.low, n) * n, a.high - r_floor(a.high, n) * n};
+  return {b.low < 0 ? b.low + 1 : 0, b.high > 0 ? b.high - 1 : 0};
+}
+DIL_INLINE dil_range r_floor(dil_range a) { return a; }
+DIL_INLINE dil_range r_ceil(dil_range a) { return a; }
+
+/* ---- floats: every operation rounds monotonically ------------------------ */
+
+DIL_INLINE dil_reals r_add(dil_reals a, dil_reals b) {
+  return f_of(__fadd_rn(a.low, b.low), __fadd_rn(a.high, b.high),
+              a.nan || b.nan);
+}
+DIL_INLINE dil_reals r_neg(dil_reals a) { return {-a.high, -a.low, a.nan}; }
+DIL_INLINE dil_reals r_sub(dil_reals a, dil_reals b) {
+  return r_add(a, r_neg(b));
+}
+DIL_INLINE dil_reals f_corners(float a, float b, float c, float d, bool nan) {
+  if (a != a || b != b || c != c || d != d) return f_any();
+  return {fminf(fminf(a, b), fminf(c, d)), fmaxf(fmaxf(a, b), fmaxf(c, d)),
+          nan};
+}
+DIL_INLINE dil_reals r_mul(dil_reals a, dil_reals b) {
+  return f_corners(__fmul_rn(a.low, b.low), __fmul_rn(a.low, b.high),
+                   __fmul_rn(a.high, b.low), __fmul_rn(a.high, b.high),
+                   a.nan || b.nan);
+}
+DIL_INLINE dil_reals r_div(dil_reals a, dil_reals b) {
+  if (b.low <= 0 && b.high >= 0) return f_any();
+  return f_corners(__fdiv_rn(a.low, b.low), __fdiv_rn(a.low, b.high),
+                   __fdiv_rn(a.high, b.low), __fdiv_rn(a.high, b.high),
+                   a.nan || b.nan);
+}
+DIL_INLINE dil_reals r_mod(dil_reals, dil_reals) { return f_any(); }
+DIL_INLINE dil_reals r_abs(dil_reals a) {
+  if (a.low >= 0) return a;
+  if (a.high <= 0) return r_neg(a);
+  return {0, fmaxf(-a.low, a.high), a.nan};
+}
+DIL_INLINE dil_reals r_min(dil_reals a, dil_reals b) {
+  return {fminf(a.low, b.low), fminf(a.high, b.high), a.nan || b.nan};
+}
+DIL_INLINE dil_reals r_max(dil_reals a, dil_reals b) {
+  return {fmaxf(a.low, b.low), fmaxf(a.high, b.high), a.nan || b.nan};
+}
+DIL_INLINE dil_reals r_floor(dil_reals a) {
+  return {floorf(a.low), floorf(a.high), a.nan};
+}
+DIL_INLINE dil_reals r_ceil(dil_reals a) {
+  return {ceilf(a.low), ceilf(a.high), a.nan};
+}
+
+/* ---- conditions ---------------------------------------------------------- */
+
+DIL_INLINE dil_range r_truth(bool always, bool ever) {
+  return {always, ever};
+}
+DIL_INLINE dil_range r_not(dil_range a) { return {1 - a.high, 1 - a.low}; }
+#define DIL_RELATIONS(ranges, nan)                                            \
+  DIL_INLINE dil_range r_lt(ranges a, ranges b) {                             \
+    return r_truth(!(nan) && a.high < b.low, (nan) || a.low < b.high);        \
+  }                                                                           \
+  DIL_INLINE dil_range r_le(ranges a, ranges b) {                             \
+    return r_truth(!(nan) && a.high <= b.low, (nan) || a.low <= b.high);      \
+  }                                                                           \
+  DIL_INLINE dil_range r_gt(ranges a, ranges b) { return r_lt(b, a); }        \
+  DIL_INLINE dil_range r_ge(ranges a, ranges b) { return r_le(b, a); }        \
+  DIL_INLINE dil_range r_eq(ranges a, ranges b) {                             \
+    bool one = a.low == a.high && b.low == b.high && a.low == b.low;          \
+    return r_truth(!(nan) && one,                                             \
+                   (nan) || (a.low <= b.high && b.low <= a.high));            \
+  }                                                                           \
+  DIL_INLINE dil_range r_ne(ranges a, ranges b) { return r_not(r_eq(a, b)); }
+DIL_RELATIONS(dil_range, false)
+DIL_RELATIONS(dil_reals, (a.nan || b.nan))
+#undef DIL_RELATIONS
+DIL_INLINE dil_range r_and(dil_range a, dil_range b) { return r_min(a, b); }
+DIL_INLINE dil_range r_or(dil_range a, dil_range b) { return r_max(a, b); }
+DIL_INLINE dil_range r_choose(dil_range c, dil_range a, dil_range b) {
+  return c.low ? a : c.high ? r_hull(a, b) : b;
+}
+DIL_INLINE dil_reals r_choose(dil_range c, dil_reals a, dil_reals b) {
+  return c.low ? a : c.high ? f_hull(a, b) : b;
+}
+
+/* ---- hash and inputs: known where every argument is ---------------------- */
+
+struct dil_hashed {
+  unsigned x;
+  bool known;
+};
+DIL_INLINE dil_hashed r_hash_begin() { return {0x9E3779B9u, true}; }
+DIL_INLINE dil_hashed r_hash_step(dil_hashed h, dil_range a) {
+  return {dil_hash_step(h.x, (int)a.low), h.known && r_single(a)};
+}
+DIL_INLINE dil_range r_hash_end(dil_hashed h) {
+  if (h.known) return r_int(h.x >> 1);
+  return {0, DIL_INT_MOST};
+}
+
+#define DIL_READER(name, result, reader, point, any)                          \
+  DIL_INLINE result name(const dil_device_input &in, int rank, dil_range a,   \
+                         dil_range b, dil_range c, dil_range d) {             \
+    bool known = r_single(a) && r_single(b) && r_single(c) && r_single(d);    \
+    if (!known) return any;                                                   \
+    return point(reader(in, rank, (int)a.low, (int)b.low, (int)c.low,         \
+                        (int)d.low));                                         \
+  }
+DIL_READER(r_read_f32, dil_reals, dil_read_f32, r_float, f_any())
+DIL_READER(r_read_bf16, dil_reals, dil_read_bf16, r_float, f_any())
+DIL_READER(r_read_f16, dil_reals, dil_read_f16, r_float, f_any())
+DIL_READER(r_read_i32, dil_range, dil_read_i32, r_int, r_any())
+DIL_READER(r_read_u8, dil_range, dil_read_u8, r_int, (dil_range{0, 255}))
+#undef DIL_READER
+
+#endif

@@ -1,0 +1,155 @@
+// hopper.cu - attention forward on Hopper, all branches of a pattern at once.
+//
+// One block a multiprocessor. The first warpgroup produces: a planning warp
+// finds tiles and their runs of keys, two threads start the copies of keys and
+// of values, the last warp clears the rows that no branch selects. The other
+// warpgroups consume, 64 query rows each: S = Q K^T, softmax, O += P V, taking
+// turns so that one multiplies while the others exponentiate.
+//
+// Only the planner knows tiles, classes and branches. To the consumers it is
+// one endless stream of key blocks, each with a message of what to do with it.
+// They multiply the queries with one block and the weights with the values of
+// the block before, across the borders of tiles: a tile costs its epilogue and
+// no drained pipeline.
+
+#ifndef WARPGROUPS
+#define WARPGROUPS 3     // consumers: 2, 3 or 4
+#endif
+#ifndef TILE_KEYS
+#define TILE_KEYS 128
+#endif
+#ifndef STAGES
+#define STAGES 4         // of keys and values
+#endif
+#ifndef HEAD_WIDTH
+#define HEAD_WIDTH 64    // head_dim, a multiple of 32
+#endif
+#ifndef VALUE_WIDTH
+#define VALUE_WIDTH 64
+#endif
+#ifndef VALUE_DIM
+#define VALUE_DIM VALUE_WIDTH // columns that there really are
+#endif
+#ifndef ELEMENT
+#define ELEMENT 1        // 1 bf16, 2 f16
+#endif
+
+#define CHUNK (HEAD_WIDTH % 64 ? 32 : 64)
+#define VALUE_CHUNK (VALUE_WIDTH % 64 ? 32 : 64)
+#define PRODUCER_REGISTERS (WARPGROUPS == 2 ? 40 : 32)
+#define CONSUMER_REGISTERS \
+  (WARPGROUPS == 2 ? 232 : WARPGROUPS == 3 ? 160 : 112)
+#define THREADS (128 * (WARPGROUPS + 1))
+
+#include "hopper_launch.h"
+#include "hopper_async.cuh"
+#include "hopper_mma.cuh"
+#include "hopper_softmax.cuh"
+#include "hopper_walk.cuh"
+
+// ---- shared memory ---------------------------------------------------------
+
+#define QUERY_BYTES (64 * HEAD_WIDTH * 2) // of a warpgroup
+#define KEY_BYTES (TILE_KEYS * HEAD_WIDTH * 2)
+#define VALUE_BYTES (TILE_KEYS * VALUE_WIDTH * 2)
+#define OUTPUT_BYTES (64 * VALUE_WIDTH * 2) // of a warpgroup
+#define TILE_SLOTS 4
+#define PLAN_RUNS 24
+#define PLAN_BYTES (48 + PLAN_RUNS * 32)
+
+// Offsets from the start of dynamic shared memory; barriers are 8 bytes.
+#define AT_QUERY 0
+#define AT_KEY (AT_QUERY + 2 * WARPGROUPS * QUERY_BYTES)
+#define AT_VALUE (AT_KEY + STAGES * KEY_BYTES)
+#define AT_OUTPUT (AT_VALUE + STAGES * VALUE_BYTES)
+#define AT_BLOCK (AT_OUTPUT + WARPGROUPS * OUTPUT_BYTES) // messages, 48 bytes
+#define AT_TILE (AT_BLOCK + 2 * STAGES * 48)
+#define AT_PLAN (AT_TILE + TILE_SLOTS * 32)
+#define AT_PLAN_FULL (AT_PLAN + 2 * PLAN_BYTES)
+#define AT_PLAN_EMPTY (AT_PLAN_FULL + 2 * 8)
+#define AT_QUERY_FULL (AT_PLAN_EMPTY + 2 * 8)
+#define AT_QUERY_EMPTY (AT_QUERY_FULL + 2 * 8)
+#define AT_KEY_FULL (AT_QUERY_EMPTY + 2 * 8)
+#define AT_KEY_EMPTY (AT_KEY_FULL + STAGES * 8)
+#define AT_VALUE_FULL (AT_KEY_EMPTY + STAGES * 8)
+#define AT_VALUE_EMPTY (AT_VALUE_FULL + STAGES * 8)
+#define AT_TOLD (AT_VALUE_EMPTY + STAGES * 8)
+#define SHARED_BYTES (AT_TOLD + 2 * STAGES * 8) // one a message
+static_assert(SHARED_BYTES <= 232448, "tiles do not fit shared memory");
+
+// A stage of a ring of `size` and the parity to wait for.
+template <int size> struct ring {
+  u32 stage, phase;
+  DEVICE void next() {
+    if (++stage == size) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
+};
+
+// ---- messages --------------------------------------------------------------
+
+// Of a block of keys: 16 bytes {flags, bias, first position, 1 / stride}, then
+// {left, right, visible keys, -} that only masking reads, and {row, where, key
+// head, batch row} for the loader of values. There are twice as many as stages:
+// a message is written before its stage is free, and read after its release.
+enum {
+  BLOCK_NEW = 1,        // a tile begins
+  BLOCK_END = 2,        // nothing follows
+  BLOCK_TILE = 4,       // shift: slot of the tile
+  BLOCK_TAKES = 8,      // shift: warpgroups that take part
+  BLOCK_MASKS = 16,     // shift: warpgroups that must mask
+  BLOCK_HIDDEN = 20     // shift: hidden keys at the end of the block before
+};
+DEVICE void tell(u32 base, u32 stage, u32 phase) {
+  barrier_arrive(base + AT_TOLD + (stage + phase * STAGES) * 8);
+}
+DEVICE u32 message_of(u32 base, u32 stage, u32 phase) {
+  return base + AT_BLOCK + (stage + phase * STAGES) * 48;
+}
+// Of a tile: {position of row 0, stride, rows, head} and
+// {row and phase of row 0 in the map of o, map, batch row}.
+
+#include "hopper_produce.cuh"
+#include "hopper_consume.cuh"
+
+// ---- the kernel ------------------------------------------------------------
+
+DEVICE void init_barriers(u32 base) {
+  for (int i = 0; i < 2; i++) {
+    barrier_init(base + AT_PLAN_FULL + 8 * i, 1);
+    barrier_init(base + AT_PLAN_EMPTY + 8 * i, 1);
+    barrier_init(base + AT_QUERY_FULL + 8 * i, 1);
+    barrier_init(base + AT_QUERY_EMPTY + 8 * i, WARPGROUPS);
+  }
+  for (int i = 0; i < STAGES; i++) {
+    barrier_init(base + AT_KEY_FULL + 8 * i, 1);
+    barrier_init(base + AT_KEY_EMPTY + 8 * i, WARPGROUPS);
+    barrier_init(base + AT_VALUE_FULL + 8 * i, 1);
+    barrier_init(base + AT_VALUE_EMPTY + 8 * i, WARPGROUPS);
+    barrier_init(base + AT_TOLD + 16 * i, 1);
+    barrier_init(base + AT_TOLD + 16 * i + 8, 1);
+  }
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    hopper_forward(const __grid_constant__ hopper_launch run) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  u32 base = shared_address(memory);
+  if (threadIdx.x == 0) init_barriers(base);
+  __syncthreads();
+  if (threadIdx.x < 128) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(
+        PRODUCER_REGISTERS));
+    if (threadIdx.x >= 96) clear_rows(run);
+    else if (threadIdx.x >= 64) make_plans(run, base);
+    else if (threadIdx.x == 32) load_values(run, base);
+    else if (threadIdx.x == 0) load_plans(run, base);
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(
+        CONSUMER_REGISTERS));
+    consume({run, base, (int)threadIdx.x / 128 - 1, threadIdx.x % 128 == 0});
+  }
+}

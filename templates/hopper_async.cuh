@@ -1,0 +1,125 @@
+// hopper_async.cuh - barriers, copies and shared memory of the Hopper kernels.
+//
+// One instruction each: mbarriers (arrive, expect bytes, wait for a phase),
+// tensor copies in and out, named barriers, ordinary shared loads and stores.
+#pragma once
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+#define DEVICE __device__ __forceinline__
+
+DEVICE u32 shared_address(const void *p) {
+  return (u32)__cvta_generic_to_shared(p);
+}
+
+DEVICE void barrier_init(u32 barrier, u32 count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier),
+               "r"(count));
+}
+DEVICE void barrier_expect(u32 barrier, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
+                   barrier),
+               "r"(bytes)
+               : "memory");
+}
+DEVICE void barrier_arrive(u32 barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier)
+               : "memory");
+}
+DEVICE void barrier_wait(u32 barrier, u32 phase) {
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+      "@p bra.uni done;\nbra.uni again;\ndone:\n}" ::"r"(barrier),
+      "r"(phase)
+      : "memory");
+}
+
+// Named barriers, for turns: some threads only announce, others wait.
+DEVICE void turn_wait(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+DEVICE void turn_pass(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// A box of rows of one (phase, head, batch row) into shared memory; `keep` is
+// the L2 policy.
+#define KEEP_LAST 0x14F0000000000000ull  // keys and values: read many times
+#define KEEP_FIRST 0x12F0000000000000ull // queries: read once
+DEVICE void load_box(u32 to, const hopper_map *map, u32 barrier, int column,
+                     int row, int phase, int head, int batch, u64 keep) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::"
+      "bytes.L2::cache_hint [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(
+          to),
+      "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(phase), "r"(head),
+      "r"(batch), "l"(keep)
+      : "memory");
+}
+DEVICE void store_box(const hopper_map *map, u32 from, int column, int row,
+                      int phase, int head, int batch) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.global.shared::cta.bulk_group "
+      "[%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(map),
+      "r"(from), "r"(column), "r"(row), "r"(phase), "r"(head), "r"(batch)
+      : "memory");
+}
+DEVICE void store_commit() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+DEVICE void store_wait_read() { // the sources may be written again
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+DEVICE void store_wait() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+// Ordinary writes to shared memory become visible to copies and products.
+DEVICE void proxy_fence() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+DEVICE int4 shared_load(u32 address) {
+  int4 x;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(address)
+               : "memory");
+  return x;
+}
+DEVICE int shared_word(u32 address) {
+  int x;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
+  return x;
+}
+DEVICE void shared_set(u32 address, int x) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
+}
+DEVICE void shared_store(u32 address, int x, int y, int z, int w) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address),
+               "r"(x), "r"(y), "r"(z), "r"(w)
+               : "memory");
+}
+
+// Read anew at each use: what few paths need is not kept in a register.
+DEVICE u32 thread_index() {
+  u32 x;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+  return x;
+}
+
+DEVICE u32 count_up(unsigned *counter) {
+  u32 before;
+  asm volatile("atom.global.add.u32 %0, [%1], 1;"
+               : "=r"(before)
+               : "l"(counter)
+               : "memory");
+  return before;
+}
+DEVICE bool is_elected() {
+  u32 elected;
+  asm volatile(
+      "{.reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p;}"
+      : "=r"(elected));
+  return elected;
+}

@@ -1,0 +1,339 @@
+// hopper_consume.cuh - the consuming warpgroups: 64 query rows each.
+//
+// In: the stream of blocks and its messages. Out: O and lse of every row of
+// every tile, each by one warpgroup.
+#pragma once
+
+struct consumer {
+  const hopper_launch &run;
+  u32 base;
+  int group; // of warps
+  bool lead; // releases stages for the warpgroup
+};
+// Of this thread's warp: its first row in the tile.
+DEVICE int warp_row(u32 thread) { return (thread / 32 - 4) * 16; }
+
+// Turns at the tensor cores go round the warpgroups.
+DEVICE void wait_turn(const consumer &c) { turn_wait(2 + c.group, 256); }
+DEVICE void pass_turn(const consumer &c) {
+  turn_pass(2 + (c.group + 1) % WARPGROUPS, 256);
+}
+
+// Column x of a block stands `x / stride` keys from its first: exact while x
+// and the stride are below 2^20 and 2^12.
+DEVICE int keys_within(int distance, float per_stride) {
+  const int most = 1 << 20;
+  distance = max(-1, min(distance, most));
+  return __float2int_rd((distance + 0.5f) * per_stride);
+}
+
+DEVICE void mask_block(const consumer &c, float (&s)[TILE_KEYS / 2],
+                       const ring<STAGES> &block) {
+  u32 message = message_of(c.base, block.stage, block.phase);
+  u32 thread = thread_index();
+  int row = warp_row(thread) + thread % 32 / 4, column = thread % 4 * 2;
+  int4 m = shared_load(message), window = shared_load(message + 16);
+  u32 tile = c.base + AT_TILE + (m.x >> BLOCK_TILE & 3) * 32;
+  float per_stride = __int_as_float(m.w);
+  int step = shared_word(tile + 4);
+  int from = shared_word(tile) + row * step - m.z; // of the row in the block
+  hide_after(s,
+             min(keys_within(from + window.y, per_stride) + 1, window.z),
+             min(keys_within(from + 8 * step + window.y, per_stride) + 1,
+                 window.z),
+             column);
+  if (window.x < HOPPER_FAR)
+    hide_before(s, keys_within(from - window.x - 1, per_stride) + 1,
+                keys_within(from + 8 * step - window.x - 1, per_stride) + 1,
+                column);
+}
+
+// Values that no row of the tile sees may hold NaN, and 0 * NaN is NaN: they
+// are cleared. Each warpgroup does it for itself, zeros over zeros.
+DEVICE void clear_values(const consumer &c, u32 values, int visible) {
+  const int units = VALUE_CHUNK / 8; // of 16 bytes, a row of a chunk
+#pragma unroll 1
+  for (int i = visible * units + thread_index() % 128; i < TILE_KEYS * units;
+       i += 128)
+#pragma unroll
+    for (int chunk = 0; chunk < VALUE_WIDTH / VALUE_CHUNK; chunk++)
+      shared_store(values + chunk * (TILE_KEYS * VALUE_CHUNK * 2) + i * 16, 0,
+                   0, 0, 0);
+  proxy_fence();
+  turn_wait(8 + c.group, 128);
+}
+
+// Sixteen rows of a warp that are all inside of the tile leave in one box.
+DEVICE void store_rows(const consumer &c, float (&o)[VALUE_WIDTH / 2],
+                       u32 thread, int4 to, int head) {
+  const int width = VALUE_CHUNK * 2, groups = VALUE_CHUNK / 16;
+  u32 area = c.base + AT_OUTPUT + warp_row(thread) * VALUE_WIDTH * 2;
+  u32 lane = thread % 32, row = lane & 15;
+  u32 swizzle = width == 128 ? row & 7 : row >> 1 & 3;
+  if (lane == 0) store_wait_read();
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < VALUE_WIDTH / 16; i++) {
+    u32 unit = i % groups * 2 + (lane >> 4);
+    u32 at = area + i / groups * (16 * width) + row * width +
+             ((unit ^ swizzle) << 4);
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::
+            "r"(at),
+        "r"(pack(o[8 * i], o[8 * i + 1])),
+        "r"(pack(o[8 * i + 2], o[8 * i + 3])),
+        "r"(pack(o[8 * i + 4], o[8 * i + 5])),
+        "r"(pack(o[8 * i + 6], o[8 * i + 7]))
+        : "memory");
+  }
+  proxy_fence();
+  __syncwarp();
+  if (lane != 0) return;
+  for (int i = 0; i < VALUE_WIDTH / VALUE_CHUNK; i++)
+    store_box(&c.run.o[0][0] + to.z, area + i * (16 * width), i * VALUE_CHUNK,
+              to.x + warp_row(thread), to.y, head, to.w);
+  store_commit();
+}
+
+// Rows at the end of a tile that is not full: a box would reach into rows of
+// another cell.
+DEVICE void store_single(const consumer &c, float (&o)[VALUE_WIDTH / 2],
+                         u32 thread, int4 t, int batch) {
+  int row = warp_row(thread) + thread % 32 / 4;
+  int n = t.x - (c.run.keys - c.run.queries);
+  u32 *out = (u32 *)((unsigned short *)c.run.o_data + batch * c.run.o_batch +
+                     t.w * c.run.o_head + thread % 4 * 2);
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    if (row + half * 8 >= t.z) break;
+    u32 *to = out + (n + (row + half * 8) * t.y) * c.run.o_row / 2;
+#pragma unroll
+    for (int g = 0; g < VALUE_DIM / 8; g++)
+      to[g * 4] = pack(o[4 * g + half * 2], o[4 * g + half * 2 + 1]);
+  }
+}
+
+// The log of a row's denominator, by one of its four threads.
+DEVICE void store_lse(const consumer &c, u32 thread, int4 t, int batch,
+                      float sum0, float sum1, const float (&peak)[2]) {
+  const float ln_2 = 0.69314718055994530942f;
+  int row = warp_row(thread) + thread % 32 / 4;
+  float *to = c.run.lse + batch * c.run.lse_batch + t.w * c.run.lse_head +
+              (t.x - (c.run.keys - c.run.queries) + row * t.y) * c.run.lse_row;
+  sum0 = (peak[0] * c.run.scale + log2_fast(sum0)) * ln_2; // log2 0 is -inf
+  sum1 = (peak[1] * c.run.scale + log2_fast(sum1)) * ln_2;
+  if (thread % 4 || row >= t.z) return;
+  *to = sum0;
+  if (row + 8 < t.z) to[8 * t.y * c.run.lse_row] = sum1;
+}
+
+// The end of a tile: divides by the sums and writes O and lse.
+DEVICE void finish_tile(const consumer &c, float (&o)[VALUE_WIDTH / 2],
+                        const row_state &r, int slot) {
+  u32 message = c.base + AT_TILE + slot * 32, thread = thread_index();
+  int4 t = shared_load(message);
+  int row = warp_row(thread);
+  float sum0 = row_sum(r.sum[0]), sum1 = row_sum(r.sum[1]);
+  scale_rows(o, sum0 == 0 ? 0 : __fdividef(c.run.weight, sum0),
+             sum1 == 0 ? 0 : __fdividef(c.run.weight, sum1));
+  int4 to = shared_load(message + 16);
+  if (c.run.lse) store_lse(c, thread, t, to.w, sum0, sum1, r.peak);
+  if (row + 16 <= t.z) store_rows(c, o, thread, to, t.w);
+  else if (row < t.z) store_single(c, o, thread, t, to.w);
+}
+
+// The hidden keys of the block before, where this one's message says so.
+DEVICE void clear_hidden(const consumer &c, int4 m,
+                         const ring<STAGES> &before) {
+  int hidden = m.x >> BLOCK_HIDDEN;
+  if (!hidden) return;
+  barrier_wait(c.base + AT_VALUE_FULL + 8 * before.stage, before.phase);
+  clear_values(c, c.base + AT_VALUE + before.stage * VALUE_BYTES,
+               TILE_KEYS - hidden);
+}
+
+DEVICE bool takes(const consumer &c, int4 m) {
+  return m.x >> (BLOCK_TAKES + c.group) & 1;
+}
+DEVICE bool masks(const consumer &c, int4 m) {
+  return m.x >> (BLOCK_MASKS + c.group) & 1;
+}
+// The slot of a block's tile, and of the tile that runs up to this block. They
+// count tiles modulo four: bit 0 is the stage of its queries, bit 1 the parity.
+DEVICE u32 tile_of(int4 m) { return m.x >> BLOCK_TILE & (TILE_SLOTS - 1); }
+DEVICE u32 tile_before(int4 m) {
+  return ((m.x >> BLOCK_TILE) - (m.x & BLOCK_NEW)) & (TILE_SLOTS - 1);
+}
+DEVICE void wait_queries(const consumer &c, u32 tile) {
+  barrier_wait(c.base + AT_QUERY_FULL + 8 * (tile & 1), tile >> 1);
+}
+DEVICE void release_queries(const consumer &c, u32 tile) {
+  if (c.lead) barrier_arrive(c.base + AT_QUERY_EMPTY + 8 * (tile & 1));
+}
+DEVICE u32 query_descriptor(const consumer &c, u32 tile) {
+  return descriptor_low(c.base + AT_QUERY + c.group * QUERY_BYTES +
+                            (tile & 1) * (WARPGROUPS * QUERY_BYTES),
+                        16);
+}
+
+// A block in which this warpgroup has no rows, or none that see anything: it
+// only keeps turns and stages moving. The turn also orders its reads of the
+// message before the release.
+DEVICE void idle(const consumer &c, int4 m, const ring<STAGES> &block) {
+  if (m.x & BLOCK_NEW) {
+    wait_queries(c, tile_of(m));
+    release_queries(c, tile_of(m));
+  }
+  wait_turn(c);
+  pass_turn(c);
+  if (c.lead) barrier_arrive(c.base + AT_KEY_EMPTY + 8 * block.stage);
+  barrier_wait(c.base + AT_VALUE_FULL + 8 * block.stage, block.phase);
+  if (c.lead) barrier_arrive(c.base + AT_VALUE_EMPTY + 8 * block.stage);
+}
+
+// What a warpgroup carries from block to block of a tile.
+struct fragments {
+  float o[VALUE_WIDTH / 2];
+  u32 p[TILE_KEYS / 4]; // weights of the block before
+  row_state r;
+};
+
+DEVICE void clear_sums(float (&o)[VALUE_WIDTH / 2]) {
+#pragma unroll
+  for (int i = 0; i < VALUE_WIDTH / 2; i++) o[i] = 0;
+}
+
+DEVICE u32 key_descriptor(const consumer &c, u32 stage) {
+  return descriptor_low(c.base + AT_KEY + stage * KEY_BYTES, 16);
+}
+DEVICE u32 value_descriptor(const consumer &c, u32 stage) {
+  return descriptor_low(c.base + AT_VALUE + stage * VALUE_BYTES,
+                        TILE_KEYS * VALUE_CHUNK * 2);
+}
+DEVICE void wait_keys(const consumer &c, const ring<STAGES> &block) {
+  barrier_wait(c.base + AT_KEY_FULL + 8 * block.stage, block.phase);
+}
+DEVICE void wait_values(const consumer &c, const ring<STAGES> &block) {
+  barrier_wait(c.base + AT_VALUE_FULL + 8 * block.stage, block.phase);
+}
+DEVICE void release_keys(const consumer &c, const ring<STAGES> &block) {
+  if (c.lead) barrier_arrive(c.base + AT_KEY_EMPTY + 8 * block.stage);
+}
+DEVICE void release_values(const consumer &c, const ring<STAGES> &block) {
+  if (c.lead) barrier_arrive(c.base + AT_VALUE_EMPTY + 8 * block.stage);
+}
+
+// The first block of a tile that no other runs into.
+DEVICE void begin_tile(const consumer &c, fragments &f, int4 m, u32 q,
+                       const ring<STAGES> &block) {
+  float s[TILE_KEYS / 2];
+  wait_queries(c, tile_of(m));
+  wait_turn(c);
+  multiply_keys(s, q, key_descriptor(c, block.stage));
+  pass_turn(c);
+  mma_wait<0>();
+  settle(s);
+  release_keys(c, block);
+  if (masks(c, m)) mask_block(c, s, block);
+  state_clear(f.r);
+  softmax(s, f.r, c.run.scale, __int_as_float(m.y));
+  pack_weights(s, f.p);
+  clear_sums(f.o);
+}
+
+// A block that runs behind another: its scores, and that one's values. At the
+// border of two tiles the former is finished.
+DEVICE void follow_block(const consumer &c, fragments &f, int4 m, u32 q,
+                         const ring<STAGES> &block,
+                         const ring<STAGES> &before) {
+  u32 k = key_descriptor(c, block.stage), v = value_descriptor(c, before.stage);
+  float s[TILE_KEYS / 2];
+  wait_turn(c);
+  multiply_keys(s, q, k);
+  wait_values(c, before);
+  settle(f.o);
+  multiply_values(f.o, f.p, v);
+  pass_turn(c);
+  mma_wait<1>();
+  settle(s);
+  release_keys(c, block);
+  if (masks(c, m)) mask_block(c, s, block);
+  row_state done = f.r;
+  if (m.x & BLOCK_NEW) state_clear(f.r);
+  softmax(s, f.r, c.run.scale, __int_as_float(m.y));
+  settle(s);
+  settle(f.r.sum);
+  // Two arms with waits of different text: were they one, ptxas would hoist
+  // it above the exponentials, and nothing would overlap.
+  if (m.x & BLOCK_NEW) {
+    asm volatile("wgmma.wait_group.sync.aligned 0; // end of a tile" ::
+                     : "memory");
+    settle(f.o);
+    release_values(c, before);
+    pack_weights(s, f.p);
+    finish_tile(c, f.o, done, tile_before(m));
+    clear_sums(f.o);
+  } else {
+    mma_wait<0>();
+    settle(f.o);
+    release_values(c, before);
+    pack_weights(s, f.p);
+    if (f.r.moved) scale_rows(f.o, f.r.factor[0], f.r.factor[1]);
+  }
+}
+
+// The last block of a tile that does not run into another.
+DEVICE void end_tile(const consumer &c, fragments &f, int4 m,
+                     const ring<STAGES> &before) {
+  wait_values(c, before);
+  settle(f.o);
+  multiply_values(f.o, f.p, value_descriptor(c, before.stage));
+  mma_wait<0>();
+  settle(f.o);
+  release_values(c, before);
+  finish_tile(c, f.o, f.r, tile_before(m));
+}
+
+// From the first block that this warpgroup takes part in on, across tiles,
+// until one that it does not; `block` is left at that one.
+DEVICE void run_blocks(const consumer &c, int4 m, ring<STAGES> &block) {
+  fragments f;
+  ring<STAGES> before;
+  u32 q = query_descriptor(c, tile_of(m));
+  begin_tile(c, f, m, q, block);
+#pragma unroll 1
+  for (;;) {
+    before = block;
+    block.next();
+    wait_keys(c, block);
+    m = shared_load(message_of(c.base, block.stage, block.phase));
+    if ((m.x & (BLOCK_NEW | ~0u << BLOCK_HIDDEN)) || !takes(c, m)) {
+      clear_hidden(c, m, before);
+      if ((m.x & BLOCK_NEW) || !takes(c, m))
+        release_queries(c, tile_before(m));
+      if (!takes(c, m)) break;
+      q = query_descriptor(c, tile_of(m));
+      wait_queries(c, tile_of(m)); // long there, but in a new tile
+    }
+    follow_block(c, f, m, q, block, before);
+  }
+  end_tile(c, f, m, before);
+}
+
+DEVICE void consume(const consumer &c) {
+  ring<STAGES> block = {0, 0};
+  if (c.group == 0) turn_pass(2, 256);
+#pragma unroll 1
+  for (;;) {
+    wait_keys(c, block);
+    int4 m = shared_load(message_of(c.base, block.stage, block.phase));
+    if (m.x & BLOCK_END) break;
+    if (takes(c, m)) {
+      run_blocks(c, m, block);
+    } else {
+      idle(c, m, block);
+      block.next();
+    }
+  }
+  store_wait();
+}

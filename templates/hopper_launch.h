@@ -1,0 +1,96 @@
+/* hopper_launch.h - what the host tells the Hopper forward kernel.
+ *
+ * Plain C, read by the run time and by the kernel alike, so that the layout is
+ * written once. Everything travels as one kernel parameter: tensor maps, the
+ * pattern's small tables, and the numbers of this call.
+ *
+ * Positions of a batch row are cut into periods, after which the pattern's
+ * residues repeat; a period into homes, inside which they stay; a home into
+ * cells, inside which no branch of a class changes its segment. A *tile* is a
+ * few rows of one class in one cell: the rows `offset + shift (mod stride)`. A
+ * *piece* is one run of keys that the class reads, likewise a residue. */
+#ifndef HOPPER_LAUNCH_H
+#define HOPPER_LAUNCH_H
+
+enum {
+  HOPPER_STRIDES = 8,  /* distinct strides of rows and of keys */
+  HOPPER_SHAPES = 16,  /* distinct sets of residues, up to a shift */
+  HOPPER_CLASSES = 48,
+  HOPPER_PIECES = 192,
+  HOPPER_MEMBERS = 192,
+  HOPPER_SLOTS = 1024, /* tile counters, one a launch */
+  HOPPER_FAR = 1 << 29 /* a window bound that nothing reaches */
+};
+
+/* A CUtensorMap. */
+typedef struct hopper_map {
+  unsigned long long word[16];
+} __attribute__((aligned(64))) hopper_map;
+
+/* Maps of one tensor: rows n / stride, phases n % stride. Phases below the
+ * remainder of the length have one row more, hence two maps a stride: [0] of
+ * those phases, [1] of the others. Nothing outside of the tensor is touched. */
+typedef hopper_map hopper_maps[HOPPER_STRIDES][2];
+
+typedef enum hopper_side {
+  HOPPER_WHOLE, HOPPER_LEFT, HOPPER_RIGHT, HOPPER_OTHER
+} hopper_side;
+
+/* Keys of the segment of length `outer` (0: all keys), without its part of
+ * length `inner`: what lies left of that, or right of it, or, where the one is
+ * twice the other, the other half. */
+typedef struct hopper_piece {
+  int outer, inner;
+  short side, slot;    /* hopper_side; index of the stride */
+  int stride, offset;
+  int left, right;     /* the window; HOPPER_FAR: none */
+  float bias;          /* log2 of how often the keys count */
+} hopper_piece;
+
+typedef struct hopper_class {
+  short shape, slot;
+  int stride, offset;
+  int cell;            /* positions; 0: all of the call's */
+  short piece, pieces; /* none: nobody selects the rows; they are cleared */
+  /* of this call: */
+  int cells, tiles;    /* cells a home, tiles a cell */
+  int first;           /* number of its first tile in a section */
+} hopper_class;
+
+/* A head in one home of a period that has a given shape. */
+typedef struct hopper_member {
+  short head, home;
+  int shift;
+} hopper_member;
+
+typedef struct hopper_shape {
+  short member, members;
+} hopper_shape;
+
+typedef struct hopper_launch {
+  hopper_maps q, k, v, o;
+  hopper_class classes[HOPPER_CLASSES]; /* those with keys first */
+  hopper_piece pieces[HOPPER_PIECES];
+  hopper_member members[HOPPER_MEMBERS];
+  hopper_shape shapes[HOPPER_SHAPES];
+  short query_rest[HOPPER_STRIDES], key_rest[HOPPER_STRIDES]; /* N, M % it */
+  int class_count, bare_count; /* of all classes; of those without keys */
+  int batches, queries, keys;  /* B, N, M */
+  int origin, period, home;    /* positions; first period begins at origin */
+  int periods;                 /* of a batch row */
+  int group;                   /* query heads a key head */
+  int section;                 /* (batch row, period) blocks of a section */
+  int section_tiles, tiles;    /* tiles of a section, and of all sections */
+  int bare_tiles;
+  int spread;                  /* last tiles of all heads first */
+  float scale;                 /* of scores, times log2 e; positive */
+  float weight;                /* of the output */
+  /* Plain views of o (its own elements) and lse, in elements. */
+  void *o_data;
+  long long o_batch, o_row, o_head;
+  float *lse;                  /* NULL: not wanted */
+  long long lse_batch, lse_row, lse_head;
+  int slot;                    /* of the tile counter */
+} hopper_launch;
+
+#endif

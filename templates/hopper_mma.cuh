@@ -1,0 +1,157 @@
+// hopper_mma.cuh - warpgroup matrix products: S = Q K^T and O += P V.
+//
+// In: tiles in swizzled shared memory, weights in registers. Out: f32
+// fragments: element 4 g + e of a thread stands in row 16 warp + lane / 4 +
+// 8 (e / 2), column 8 g + 2 (lane % 4) + e % 2. Only the shapes that the
+// kernel was compiled for are instantiated.
+#pragma once
+
+#if ELEMENT == 1
+#define MMA_TYPE "bf16.bf16"
+#define PACK_TYPE "bf16x2"
+#else
+#define MMA_TYPE "f16.f16"
+#define PACK_TYPE "f16x2"
+#endif
+
+// Registers of a fragment, eight a line: their names and their operands.
+#define NAMES_0 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define NAMES_1 NAMES_0 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define NAMES_2 NAMES_1 ",%16,%17,%18,%19,%20,%21,%22,%23"
+#define NAMES_3 NAMES_2 ",%24,%25,%26,%27,%28,%29,%30,%31"
+#define NAMES_4 NAMES_3 ",%32,%33,%34,%35,%36,%37,%38,%39"
+#define NAMES_5 NAMES_4 ",%40,%41,%42,%43,%44,%45,%46,%47"
+#define NAMES_6 NAMES_5 ",%48,%49,%50,%51,%52,%53,%54,%55"
+#define NAMES_7 NAMES_6 ",%56,%57,%58,%59,%60,%61,%62,%63"
+#define NAMES_8 NAMES_7 ",%64,%65,%66,%67,%68,%69,%70,%71"
+#define NAMES_9 NAMES_8 ",%72,%73,%74,%75,%76,%77,%78,%79"
+#define NAMES_10 NAMES_9 ",%80,%81,%82,%83,%84,%85,%86,%87"
+#define NAMES_11 NAMES_10 ",%88,%89,%90,%91,%92,%93,%94,%95"
+#define NAMES_12 NAMES_11 ",%96,%97,%98,%99,%100,%101,%102,%103"
+#define NAMES_13 NAMES_12 ",%104,%105,%106,%107,%108,%109,%110,%111"
+#define NAMES_14 NAMES_13 ",%112,%113,%114,%115,%116,%117,%118,%119"
+#define NAMES_15 NAMES_14 ",%120,%121,%122,%123,%124,%125,%126,%127"
+
+#define EIGHT(i)                                                        \
+  "+f"(d[8 * i]), "+f"(d[8 * i + 1]), "+f"(d[8 * i + 2]),               \
+      "+f"(d[8 * i + 3]), "+f"(d[8 * i + 4]), "+f"(d[8 * i + 5]),       \
+      "+f"(d[8 * i + 6]), "+f"(d[8 * i + 7])
+#define TIED_0 EIGHT(0)
+#define TIED_1 TIED_0, EIGHT(1)
+#define TIED_2 TIED_1, EIGHT(2)
+#define TIED_3 TIED_2, EIGHT(3)
+#define TIED_4 TIED_3, EIGHT(4)
+#define TIED_5 TIED_4, EIGHT(5)
+#define TIED_6 TIED_5, EIGHT(6)
+#define TIED_7 TIED_6, EIGHT(7)
+#define TIED_8 TIED_7, EIGHT(8)
+#define TIED_9 TIED_8, EIGHT(9)
+#define TIED_10 TIED_9, EIGHT(10)
+#define TIED_11 TIED_10, EIGHT(11)
+#define TIED_12 TIED_11, EIGHT(12)
+#define TIED_13 TIED_12, EIGHT(13)
+#define TIED_14 TIED_13, EIGHT(14)
+#define TIED_15 TIED_14, EIGHT(15)
+
+// Both kinds of product for one width N: its last line of registers and the
+// names of the operands behind them.
+#define PRODUCTS(N, line, x0, x1, x2, x3, x4)                              \
+  DEVICE void mma_shared(float(&d)[N / 2], u64 a, u64 b, int add) {        \
+    asm volatile(                                                          \
+        "{.reg .pred p; setp.ne.b32 p, " x2 ", 0;\n"                       \
+        "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." MMA_TYPE         \
+        " {" NAMES_##line "}, " x0 ", " x1 ", p, 1, 1, 0, 0;}\n"           \
+        : TIED_##line                                                      \
+        : "l"(a), "l"(b), "r"(add));                                       \
+  }                                                                        \
+  DEVICE void mma_weights(float(&d)[N / 2], const u32 *a, u64 b) {         \
+    asm volatile(                                                          \
+        "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." MMA_TYPE         \
+        " {" NAMES_##line "}, {" x0 "," x1 "," x2 "," x3 "}, " x4          \
+        ", 1, 1, 1, 1;\n"                                                  \
+        : TIED_##line                                                      \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));             \
+  }
+#define PRODUCTS_32 PRODUCTS(32, 1, "%16", "%17", "%18", "%19", "%20")
+#define PRODUCTS_64 PRODUCTS(64, 3, "%32", "%33", "%34", "%35", "%36")
+#define PRODUCTS_80 PRODUCTS(80, 4, "%40", "%41", "%42", "%43", "%44")
+#define PRODUCTS_96 PRODUCTS(96, 5, "%48", "%49", "%50", "%51", "%52")
+#define PRODUCTS_112 PRODUCTS(112, 6, "%56", "%57", "%58", "%59", "%60")
+#define PRODUCTS_128 PRODUCTS(128, 7, "%64", "%65", "%66", "%67", "%68")
+#define PRODUCTS_160 PRODUCTS(160, 9, "%80", "%81", "%82", "%83", "%84")
+#define PRODUCTS_192 PRODUCTS(192, 11, "%96", "%97", "%98", "%99", "%100")
+#define PRODUCTS_224 PRODUCTS(224, 13, "%112", "%113", "%114", "%115", "%116")
+#define PRODUCTS_256 PRODUCTS(256, 15, "%128", "%129", "%130", "%131", "%132")
+#define INSTANTIATE(N) PRODUCTS_##N
+#define INSTANTIATE_WIDTH(N) INSTANTIATE(N)
+
+INSTANTIATE_WIDTH(TILE_KEYS)
+#if VALUE_WIDTH != TILE_KEYS
+INSTANTIATE_WIDTH(VALUE_WIDTH)
+#endif
+
+// Columns lie in chunks of CHUNK elements (64, or 32 where 64 does not divide
+// the width), a chunk is [rows][CHUNK] swizzled over its 128 or 64 bytes.
+// The high word of a descriptor says so; the low word is the address and the
+// distance of chunks, in units of 16 bytes.
+#define DESCRIPTOR_HIGH(bytes) ((bytes) == 128 ? 0x40000040u : 0x80000020u)
+
+// Made uniform over the warp once, so that advancing it by constants stays in
+// uniform registers; built per product it costs a fifth of all instructions.
+DEVICE u32 descriptor_low(u32 address, u32 chunk_bytes) {
+  return __shfl_sync(~0u, address >> 4 | chunk_bytes >> 4 << 16, 0);
+}
+DEVICE u64 descriptor(u32 low, u32 high) {
+  u64 both;
+  asm("mov.b64 %0, {%1, %2};" : "=l"(both) : "r"(low), "r"(high));
+  return both;
+}
+
+DEVICE void mma_fence() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+DEVICE void mma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int pending> DEVICE void mma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+}
+
+// Keeps the compiler from moving uses of a fragment across this point.
+template <int count> DEVICE void settle(float (&x)[count]) {
+#pragma unroll
+  for (int i = 0; i < count; i++) asm volatile("" : "+f"(x[i])::"memory");
+}
+
+DEVICE u32 pack(float low, float high) {
+  u32 both;
+  asm("cvt.rn." PACK_TYPE ".f32 %0, %1, %2;"
+      : "=r"(both)
+      : "f"(high), "f"(low));
+  return both;
+}
+
+// S = Q K^T over one warpgroup's 64 queries.
+DEVICE void multiply_keys(float (&s)[TILE_KEYS / 2], u32 q, u32 k) {
+  const int steps = CHUNK / 16;
+  const u32 high = DESCRIPTOR_HIGH(CHUNK * 2);
+  mma_fence();
+#pragma unroll
+  for (int i = 0; i < HEAD_WIDTH / 16; i++) {
+    u32 chunk = i / steps * (CHUNK * 2 / 16), step = i % steps * 2;
+    mma_shared(s, descriptor(q + chunk * 64 + step, high),
+               descriptor(k + chunk * TILE_KEYS + step, high), i != 0);
+  }
+  mma_commit();
+}
+
+// O += P V.
+DEVICE void multiply_values(float (&o)[VALUE_WIDTH / 2],
+                            u32 (&p)[TILE_KEYS / 4], u32 v) {
+  const u32 high = DESCRIPTOR_HIGH(VALUE_CHUNK * 2);
+  mma_fence();
+#pragma unroll
+  for (int i = 0; i < TILE_KEYS / 16; i++)
+    mma_weights(o, p + 4 * i, descriptor(v + i * VALUE_CHUNK * 2, high));
+  mma_commit();
+}

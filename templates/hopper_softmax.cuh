@@ -1,0 +1,130 @@
+// hopper_softmax.cuh - the running softmax over score fragments.
+//
+// In: scores of 64 queries by TILE_KEYS keys in the fragment layout of
+// hopper_mma.cuh; a thread holds two rows, `lane / 4` and that + 8. Out:
+// weights in place, and the rows' state advanced. Units of log2 throughout.
+#pragma once
+
+// The state of a thread's two rows. The sum is the thread's own share.
+struct row_state {
+  float peak[2]; // largest score so far, or a little less; LOWEST at first
+  float sum[2];
+  float factor[2]; // what earlier sums are to be multiplied with
+  bool moved;      // some row of the warp has a factor other than 1
+};
+
+DEVICE float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+DEVICE float log2_fast(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+#define MINUS_INFINITY __int_as_float(0xff800000)
+#define LOWEST -1e30f // finite, so that differences of peaks are
+
+DEVICE void state_clear(row_state &r) {
+  r.peak[0] = r.peak[1] = LOWEST;
+  r.sum[0] = r.sum[1] = 0;
+}
+
+// Over the four threads of a row.
+DEVICE float row_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+DEVICE float row_sum(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+// A row keeps its peak until a score exceeds it by 2^8: weights stay below
+// 2^8 times the multiplicity, and most blocks need no rescaling. Each row
+// decides for itself; the warp only votes on whether there is work for O. No
+// branch here: it would part the maxima from the exponentials.
+DEVICE void raise_peaks(row_state &r, float top0, float top1, float scale) {
+  const float slack = -8;
+  float d0 = (r.peak[0] - top0) * scale, d1 = (r.peak[1] - top1) * scale;
+  bool up0 = d0 < slack, up1 = d1 < slack;
+  r.moved = __any_sync(~0u, up0 | up1);
+  r.factor[0] = exp2_fast(up0 ? d0 : 0); // 2^0 is exactly 1
+  r.factor[1] = exp2_fast(up1 ? d1 : 0);
+  r.sum[0] *= r.factor[0];
+  r.sum[1] *= r.factor[1];
+  r.peak[0] = up0 ? top0 : r.peak[0];
+  r.peak[1] = up1 ? top1 : r.peak[1];
+}
+
+// Two chains of maxima and of sums a row: a single one stalls on latency. A
+// row without any key so far has hidden scores alone: 2^-inf is 0.
+DEVICE void softmax(float (&s)[TILE_KEYS / 2], row_state &r, float scale,
+                    float bias) {
+  float a0 = r.peak[0], a1 = r.peak[1], b0 = s[4], b1 = s[6];
+#pragma unroll
+  for (int i = 0; i < TILE_KEYS / 2; i += 8) {
+    a0 = fmaxf(a0, fmaxf(s[i], s[i + 1]));
+    a1 = fmaxf(a1, fmaxf(s[i + 2], s[i + 3]));
+    b0 = fmaxf(b0, fmaxf(s[i + 4], s[i + 5]));
+    b1 = fmaxf(b1, fmaxf(s[i + 6], s[i + 7]));
+  }
+  raise_peaks(r, row_max(fmaxf(a0, b0)), row_max(fmaxf(a1, b1)), scale);
+  float from0 = fmaf(r.peak[0], -scale, bias);
+  float from1 = fmaf(r.peak[1], -scale, bias);
+  if (r.peak[0] == LOWEST) from0 = 0;
+  if (r.peak[1] == LOWEST) from1 = 0;
+  float even0 = 0, even1 = 0;
+#pragma unroll
+  for (int i = 0; i < TILE_KEYS / 2; i += 4) {
+    s[i] = exp2_fast(fmaf(s[i], scale, from0));
+    s[i + 1] = exp2_fast(fmaf(s[i + 1], scale, from0));
+    s[i + 2] = exp2_fast(fmaf(s[i + 2], scale, from1));
+    s[i + 3] = exp2_fast(fmaf(s[i + 3], scale, from1));
+    if (i & 4) {
+      r.sum[0] += s[i] + s[i + 1];
+      r.sum[1] += s[i + 2] + s[i + 3];
+    } else {
+      even0 += s[i] + s[i + 1];
+      even1 += s[i + 2] + s[i + 3];
+    }
+  }
+  r.sum[0] += even0;
+  r.sum[1] += even1;
+}
+
+// Hides the columns of a row from `end` on, and those before `first`; `column`
+// is the thread's own first one. Constants against two registers: a compare
+// and a select an element.
+DEVICE void hide_after(float (&s)[TILE_KEYS / 2], int end0, int end1,
+                       int column) {
+  end0 -= column;
+  end1 -= column;
+#pragma unroll
+  for (int i = 0; i < TILE_KEYS / 2; i++)
+    if (i / 4 * 8 + (i & 1) >= (i & 2 ? end1 : end0)) s[i] = MINUS_INFINITY;
+}
+DEVICE void hide_before(float (&s)[TILE_KEYS / 2], int first0, int first1,
+                        int column) {
+  first0 -= column;
+  first1 -= column;
+#pragma unroll
+  for (int i = 0; i < TILE_KEYS / 2; i++)
+    if (i / 4 * 8 + (i & 1) < (i & 2 ? first1 : first0)) s[i] = MINUS_INFINITY;
+}
+
+DEVICE void scale_rows(float (&o)[VALUE_WIDTH / 2], float row0, float row1) {
+#pragma unroll
+  for (int i = 0; i < VALUE_WIDTH / 2; i += 4) {
+    o[i] *= row0;
+    o[i + 1] *= row0;
+    o[i + 2] *= row1;
+    o[i + 3] *= row1;
+  }
+}
+
+DEVICE void pack_weights(float (&s)[TILE_KEYS / 2], u32 (&p)[TILE_KEYS / 4]) {
+#pragma unroll
+  for (int i = 0; i < TILE_KEYS / 4; i++) p[i] = pack(s[2 * i], s[2 * i + 1]);
+}

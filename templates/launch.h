@@ -1,0 +1,46 @@
+/* launch.h - the parameters of the general kernels: one struct that the run
+ * time (C) fills and the kernels (CUDA C) read. Strides count elements.
+ *
+ * The tiles of a pass are numbered by arithmetic on its numbers: position in
+ * the grid of the shortest segment, part of it that other segments cut, row of
+ * the period, block of rows, split of the keys, head, batch row. */
+#ifndef DIL_LAUNCH_H
+#define DIL_LAUNCH_H
+
+typedef struct dil_device_input {
+  const void *data;
+  long long dim[4];
+  long long stride[4];
+} dil_device_input;
+
+enum { /* rows of 16-byte pieces, that may be copied as such */
+  DIL_WHOLE_Q = 1,
+  DIL_WHOLE_K = 2,
+  DIL_WHOLE_V = 4,
+  DIL_WHOLE_O = 8, /* pairs of elements are aligned */
+  DIL_DROP = 16    /* dropout applies */
+};
+
+typedef struct dil_params {
+  const void *q, *k, *v;
+  void *o;
+  float *lse;                    /* NULL: not wanted */
+  long long q_stride[3], k_stride[3], v_stride[3], o_stride[3]; /* b, n, h */
+  long long lse_stride[3];       /* b, n, h */
+  float *state_o, *state_lse;    /* of chained heads; [B, N, H, Dv] */
+  float *partial;                /* [splits][B, N, H][2 + Dv]: m, l, sums */
+  const int *lengths;            /* [B] or NULL */
+  int B, N, M;
+  int pass;
+  int segment;                   /* the shortest of the pass; 0: none */
+  int cells, parts, residues, blocks; /* a head's tiles, by the list above */
+  int splits;
+  int pack;                      /* heads of one K/V head that share a tile */
+  int flags;
+  long long items;               /* tiles of the whole launch */
+  float scale, weight;
+  unsigned seed_low, seed_high;
+  dil_device_input input[16];
+} dil_params;
+
+#endif

@@ -1,0 +1,186 @@
+/* score.cuh - which pairs of a partial tile are kept, as bits of the thread
+ * that holds them, and the chains that rewrite scores. Bit e of a thread is
+ * its element [e / 4][e % 4] of the fragments (softmax.cuh). */
+#ifndef DIL_SCORE_CUH
+#define DIL_SCORE_CUH
+#if DROPOUT
+#include "philox.cuh"
+#endif
+#include "walk.cuh"
+
+/* The two rows of a thread. */
+struct dil_rows {
+  int t[2], n[2], h[2]; /* position, query row, head */
+  bool valid[2];
+};
+
+/* A tile of keys: numbers n and on of a sequence. */
+struct dil_visit {
+  dil_keys keys;
+  int n;
+};
+
+DIL_INLINE bool window_holds(int predicate, int t, int j) {
+  const dil_predicate_row &w = dil_predicates[predicate];
+  return (w.right == DIL_FAR || j - t <= w.right) &&
+         (w.left == DIL_FAR || t - j <= w.left);
+}
+
+DIL_INLINE bool branch_keeps(int branch, int t, int j, const dil_pair &at) {
+  int predicate = dil_branches[branch].predicate;
+  if (predicate < 0) return true;
+  return window_holds(predicate, t, j) &&
+         (!dil_predicates[predicate].masked || dil_mask(predicate, t, j, at));
+}
+
+/* Whether a branch that selects t reaches key j. */
+DIL_INLINE bool branch_reaches(int branch, int h, int t, int j,
+                               const dil_pair &at) {
+  const dil_branch_row &row = dil_branches[branch];
+  int inside = j - segment_low(branch, t);
+  if (row.segment && (inside < 0 || inside >= row.segment)) return false;
+  return (inside - dil_phases[branch * HEADS + h]) % row.dilation == 0 &&
+         branch_keeps(branch, t, j, at);
+}
+
+/* `union`: a key counts in the first branch that reaches it. */
+DIL_INLINE bool is_counted(const dil_tile &tile, int branch, int h, int t,
+                           int j, const dil_pair &at) {
+  unsigned long long earlier = tile.branches & ((1ull << branch) - 1);
+  for (; earlier; earlier &= earlier - 1)
+    if (branch_reaches(__ffsll((long long)earlier) - 1, h, t, j, at))
+      return false;
+  return true;
+}
+
+DIL_INLINE dil_pair pair_of(const dil_params &p, const dil_tile &tile, int h) {
+  dil_pair at = {tile.b, h, 0, p.N, tile.keys, p.input};
+  at.B = p.B;
+  return at;
+}
+
+enum { DIL_EMPTY, DIL_PARTIAL, DIL_FULL };
+
+/* What is known of `count` keys from number n on, without asking pairs. */
+DIL_INLINE int cover_of(const dil_params &p, const dil_tile &tile,
+                        const dil_keys &keys, int n, int count) {
+  int predicate = dil_branches[keys.branch].predicate;
+  bool whole = n + count <= keys.end;
+  if (COMBINE == 1 && (tile.branches & ((1ull << keys.branch) - 1)))
+    whole = false;
+  if (predicate < 0) return whole ? DIL_FULL : DIL_PARTIAL;
+  const dil_predicate_row &w = dil_predicates[predicate];
+  int first = keys.start + n * keys.step;
+  int last = keys.start + (least(n + count, keys.end) - 1) * keys.step;
+  int t0 = tile.low, t1 = tile.low + (tile.count - 1) * tile.step;
+  bool full = whole && (w.right == DIL_FAR || last - t0 <= w.right) &&
+              (w.left == DIL_FAR || t1 - first <= w.left);
+  if (!w.masked) return full ? DIL_FULL : DIL_PARTIAL;
+  dil_range kept = dil_cover(predicate, {t0, t1}, {first, last},
+                             {tile.head, tile.head + p.pack - 1},
+                             pair_of(p, tile, tile.head));
+  if (!kept.high) return DIL_EMPTY;
+  return full && kept.low ? DIL_FULL : DIL_PARTIAL;
+}
+
+DIL_INLINE int column_of(int e) {
+  return 8 * (e >> 2) + 2 * (threadIdx.x & 3) + (e & 1);
+}
+
+/* Bits of a row's columns below `end`: the pairs of column_of in groups of
+ * four, of which a row has two. */
+DIL_INLINE unsigned columns_below(int end) {
+  int mine = end - 2 * (int)(threadIdx.x & 3);
+  if (mine <= 0) return 0;
+  int groups = least(mine >> 3, 8), rest = least(mine & 7, 2);
+  unsigned long long below = (1ull << 4 * groups) - 1;
+  if (groups < 8) below |= ((1ull << rest) - 1) << 4 * groups;
+  return (unsigned)below & 0x33333333u;
+}
+
+/* Whether all that a tile wants is a window, or the end of its keys. */
+DIL_INLINE bool is_window(const dil_tile &tile, int branch) {
+  int predicate = dil_branches[branch].predicate;
+  if (COMBINE == 1 && (tile.branches & ((1ull << branch) - 1))) return false;
+  return predicate < 0 || !dil_predicates[predicate].masked;
+}
+
+/* The same bits as keep_bits, by arithmetic on the ends of the window. */
+DIL_INLINE unsigned window_bits(const dil_tile &tile, const dil_rows &rows,
+                                const dil_visit &v) {
+  int predicate = dil_branches[v.keys.branch].predicate;
+  unsigned bits = 0;
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    int low = 0, high = v.keys.end - v.n; /* columns low .. high - 1 */
+    if (predicate >= 0) {
+      const dil_predicate_row &w = dil_predicates[predicate];
+      int away = v.keys.start + v.n * v.keys.step - rows.t[r]; /* column 0 */
+      if (w.right != DIL_FAR)
+        high = least(high, floor_div((long long)w.right - away, v.keys.step) +
+                               1);
+      if (w.left != DIL_FAR)
+        low = most(low, -floor_div((long long)w.left + away, v.keys.step));
+    }
+    unsigned mine = columns_below(high) & ~columns_below(low);
+    if (rows.valid[r]) bits |= mine << 2 * r;
+  }
+  return bits;
+}
+
+template <int KEYS>
+DIL_INLINE unsigned keep_bits(const dil_params &p, const dil_tile &tile,
+                              const dil_rows &rows, const dil_visit &v) {
+  unsigned bits = 0;
+#pragma unroll 1
+  for (int e = 0; e < KEYS / 2; e++) {
+    bool second = e & 2;
+    int n = v.n + column_of(e);
+    if (n >= v.keys.end || !(second ? rows.valid[1] : rows.valid[0])) continue;
+    int j = v.keys.start + n * v.keys.step;
+    int t = second ? rows.t[1] : rows.t[0];
+    int h = second ? rows.h[1] : rows.h[0];
+    dil_pair at = pair_of(p, tile, h);
+    bool kept = branch_keeps(v.keys.branch, t, j, at) &&
+                (COMBINE != 1 || is_counted(tile, v.keys.branch, h, t, j, at));
+    bits |= (unsigned)kept << e;
+  }
+  return bits;
+}
+
+#if DROPOUT
+/* Bits of the weights that dropout takes. */
+template <int KEYS>
+DIL_INLINE unsigned drop_bits(const dil_params &p, const dil_tile &tile,
+                              const dil_rows &rows, const dil_visit &v) {
+  unsigned bits = 0;
+#pragma unroll 1
+  for (int e = 0; e < KEYS / 2; e++) {
+    bool second = e & 2;
+    int j = v.keys.start + (v.n + column_of(e)) * v.keys.step;
+    bool dropped = dil_dropped(tile.b, second ? rows.h[1] : rows.h[0],
+                               second ? rows.t[1] : rows.t[0], j, p.seed_low,
+                               p.seed_high);
+    bits |= (unsigned)dropped << e;
+  }
+  return bits;
+}
+#endif
+
+/* Final scores in natural units. */
+template <int TILES>
+DIL_INLINE void rewrite_scores(const dil_params &p, const dil_tile &tile,
+                               const dil_rows &rows, const dil_visit &v,
+                               float (&s)[TILES][4]) {
+  int chain = dil_branches[v.keys.branch].chain;
+  dil_pair at[2] = {pair_of(p, tile, rows.h[0]), pair_of(p, tile, rows.h[1])};
+#pragma unroll
+  for (int e = 0; e < 4 * TILES; e++) {
+    int j = v.keys.start + (v.n + column_of(e)) * v.keys.step;
+    float &x = s[e >> 2][e & 3];
+    x = __fmul_rn(x, p.scale);
+    if (SCORED) x = dil_chain(chain, x, rows.t[e >> 1 & 1], j, at[e >> 1 & 1]);
+  }
+}
+
+#endif

@@ -1,0 +1,60 @@
+/* softmax.cuh - the running softmax over fragments of mma.sync (and of wgmma,
+ * whose rows lie alike): a thread holds columns 8g + 2 (lane % 4) + {0, 1} of
+ * two rows, lane / 4 and lane / 4 + 8 of its warp's sixteen. */
+#ifndef DIL_SOFTMAX_CUH
+#define DIL_SOFTMAX_CUH
+#include "plan.cuh"
+
+#define DIL_LOG2_E 1.44269504088896340736f
+#define DIL_LN_2 0.69314718055994530942f
+#define DIL_NONE __int_as_float(0xff800000) /* -infinity */
+
+DIL_INLINE float power_of_2(float x) {
+  float y;
+  asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/* Over the four lanes that share a row. */
+DIL_INLINE float row_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+DIL_INLINE float row_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+/* Rows of a thread: m, the largest score so far in units of log2 (-infinity:
+ * none), the same in the four lanes of a row; l, this lane's share of the sum
+ * of weights. A NaN score does not move m, but makes l and the sums NaN. */
+struct dil_state {
+  float m[2], l[2];
+};
+
+/* Scores become weights 2^(c2 * s - m); alpha is what older sums lose. */
+template <int TILES>
+DIL_INLINE void softmax_step(dil_state &state, float (&s)[TILES][4], float c2,
+                             float (&alpha)[2]) {
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    float top = DIL_NONE;
+#pragma unroll
+    for (int g = 0; g < TILES; g++)
+      top = fmaxf(top, fmaxf(s[g][2 * r], s[g][2 * r + 1]));
+    float m = fmaxf(state.m[r], row_max(top) * c2);
+    float base = m == DIL_NONE ? 0.0f : m; /* all -infinity: weights are 0 */
+    alpha[r] = power_of_2(state.m[r] - base);
+    state.m[r] = m;
+    float sum = 0;
+#pragma unroll
+    for (int g = 0; g < TILES; g++) {
+      s[g][2 * r] = power_of_2(fmaf(s[g][2 * r], c2, -base));
+      s[g][2 * r + 1] = power_of_2(fmaf(s[g][2 * r + 1], c2, -base));
+      sum += s[g][2 * r] + s[g][2 * r + 1];
+    }
+    state.l[r] = state.l[r] * alpha[r] + sum;
+  }
+}
+
+#endif

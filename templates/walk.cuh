@@ -1,0 +1,192 @@
+/* walk.cuh - from the number of a tile to its rows, and from its rows to the
+ * keys that they see, by arithmetic on the plan's tables.
+ *
+ * A cell is a stretch of positions in which no branch of the pass changes its
+ * segment. A tile's rows stand one period apart inside a cell, so that the
+ * same branches select all of them; what they see of a branch is then one
+ * arithmetic sequence of keys. */
+#ifndef DIL_WALK_CUH
+#define DIL_WALK_CUH
+#include "plan.cuh"
+
+/* The largest multiple of n (> 0) that is at most a. */
+DIL_INLINE int floor_to(int a, int n) {
+  int rest = a % n;
+  return a - (rest < 0 ? rest + n : rest);
+}
+/* floor(a / n), n > 0, held within 2^10: more columns than a tile has. */
+DIL_INLINE int floor_div(long long a, int n) {
+  const long long far = 1 << 10;
+  long long least = -far * n, most = far * n;
+  a = a < least ? least : a > most ? most : a;
+  if (n == 1) return (int)a;
+  if (n < 1 << 20) return (int)a / n - ((int)a % n < 0);
+  return (int)(a / n - (a % n < 0));
+}
+DIL_INLINE int least(int a, int b) { return a < b ? a : b; }
+DIL_INLINE int most(int a, int b) { return a > b ? a : b; }
+
+struct dil_tile {
+  int b, head, kv;   /* batch row, first head, its K/V head */
+  int keys;          /* M of this batch row */
+  int origin;        /* position of query row 0 */
+  int low, step;     /* positions of its rows: low + n * step */
+  int count;         /* how many; 0: the tile is empty */
+  int split;
+  unsigned long long branches; /* that select its rows */
+};
+
+DIL_INLINE bool serves(int branch, int head) {
+  return dil_branches[branch].head_first <= head &&
+         head <= dil_branches[branch].head_last;
+}
+
+/* Passes that have a branch for this head. */
+DIL_INLINE int passes_of(int head) {
+  int passes = 0;
+#pragma unroll 1
+  for (int p = 0; p < PASSES; p++) {
+    bool some = false;
+#pragma unroll 1
+    for (int b = 0; b < BRANCHES; b++)
+      some = some || (dil_passes[p].branches >> b & 1 && serves(b, head));
+    passes += some;
+  }
+  return passes;
+}
+
+DIL_INLINE bool pass_serves(int pass, int head) {
+  bool some = false;
+#pragma unroll 1
+  for (int b = 0; b < BRANCHES; b++)
+    some = some || (dil_passes[pass].branches >> b & 1 && serves(b, head));
+  return some;
+}
+
+DIL_INLINE int segment_low(int branch, int t) {
+  int s = dil_branches[branch].segment;
+  return s ? floor_to(t, s) : 0;
+}
+
+DIL_INLINE bool selects(int branch, int head, int t) {
+  const dil_branch_row &row = dil_branches[branch];
+  if (t < 0 && row.segment) return false;
+  int inside = t - segment_low(branch, t) - dil_phases[branch * HEADS + head];
+  return inside % row.dilation == 0;
+}
+
+/* The first position after `at` where a branch of the pass begins a segment. */
+DIL_INLINE int next_border(int pass, int at, int high) {
+#pragma unroll 1
+  for (int b = 0; b < BRANCHES; b++) {
+    int s = dil_branches[b].segment;
+    if (dil_passes[pass].branches >> b & 1 && s)
+      high = least(high, floor_to(at, s) + s);
+  }
+  return high;
+}
+
+/* Positions low..high-1 of part `part` of grid cell `cell`; none: low >= high.
+ * Before position 0 nothing has segments, and grid cells end there anyway. */
+DIL_INLINE void find_cell(const dil_params &p, int origin, int keys, int cell,
+                          int part, int *low, int *high) {
+  int end = keys; /* past the last row's position */
+  *low = origin;
+  *high = end;
+  if (!p.segment) return;
+  long long first = (long long)floor_to(origin, p.segment) +
+                    (long long)cell * p.segment;
+  if (first >= end) {
+    *low = end;
+    return;
+  }
+  int grid_low = (int)first;
+  int grid_high = (int)(first + p.segment < end ? first + p.segment : end);
+  int at = most(grid_low, origin);
+  if (grid_low >= 0)
+    for (; part > 0 && at < grid_high; part--)
+      at = next_border(p.pass, at, grid_high);
+  else if (part > 0)
+    at = grid_high;
+  *low = at;
+  *high = grid_low >= 0 && at < grid_high ? next_border(p.pass, at, grid_high)
+                                          : grid_high;
+}
+
+/* Which branches of the pass select position t of a head. */
+DIL_INLINE unsigned long long class_of(int pass, int head, int t) {
+  unsigned long long branches = 0;
+#pragma unroll 1
+  for (int b = 0; b < BRANCHES; b++)
+    if (dil_passes[pass].branches >> b & 1 && serves(b, head) &&
+        selects(b, head, t))
+      branches |= 1ull << b;
+  return branches;
+}
+
+/* Tile number `item`, of tile_rows rows. Blocks of late rows come first: with
+ * `causal` they see the most. */
+DIL_INLINE dil_tile find_tile(const dil_params &p, long long item,
+                              int tile_rows) {
+  dil_tile t;
+  int block, residue, part, cell, low, high;
+  t.split = (int)(item % p.splits);
+  item /= p.splits;
+  block = p.blocks - 1 - (int)(item % p.blocks);
+  item /= p.blocks;
+  residue = (int)(item % p.residues);
+  item /= p.residues;
+  part = (int)(item % p.parts);
+  item /= p.parts;
+  cell = p.cells - 1 - (int)(item % p.cells);
+  item /= p.cells;
+  t.head = (int)(item % (HEADS / p.pack)) * p.pack;
+  t.kv = t.head / (HEADS / KV_HEADS);
+  t.b = (int)(item / (HEADS / p.pack));
+  t.keys = p.lengths ? most(0, least(p.lengths[t.b], p.M)) : p.M;
+  t.origin = t.keys - p.N;
+  t.step = dil_passes[p.pass].period;
+  find_cell(p, t.origin, t.keys, cell, part, &low, &high);
+  long long from = (long long)low + residue +
+                   (long long)block * (tile_rows / p.pack) * t.step;
+  t.count = 0;
+  t.low = 0;
+  t.branches = 0;
+  if (low >= high || from >= high || !pass_serves(p.pass, t.head)) return t;
+  t.low = (int)from;
+  t.count = least((high - t.low - 1) / t.step + 1, tile_rows / p.pack);
+  t.branches = class_of(p.pass, t.head, t.low);
+  return t;
+}
+
+/* Keys start + n * step for first <= n < end: all that the tile's rows see of
+ * a branch, and possibly more where masks and windows cut. */
+struct dil_keys {
+  int branch;
+  int start, step;
+  int first, end;
+};
+
+DIL_INLINE dil_keys keys_of(const dil_tile &t, int branch) {
+  const dil_branch_row &row = dil_branches[branch];
+  dil_keys k;
+  int base = segment_low(branch, t.low);
+  long long low = base;
+  long long high = row.segment ? least(t.keys, base + row.segment) : t.keys;
+  k.branch = branch;
+  k.step = row.dilation;
+  k.start = base + dil_phases[branch * HEADS + t.head];
+  if (row.predicate >= 0) {
+    const dil_predicate_row &w = dil_predicates[row.predicate];
+    long long last = t.low + (long long)(t.count - 1) * t.step;
+    if (w.left != DIL_FAR && t.low - (long long)w.left > low)
+      low = t.low - (long long)w.left;
+    if (w.right != DIL_FAR && last + w.right + 1 < high)
+      high = last + w.right + 1;
+  }
+  k.first = low > k.start ? (int)((low - k.start + k.step - 1) / k.step) : 0;
+  k.end = high > k.start ? (int)((high - k.start + k.step - 1) / k.step) : 0;
+  return k;
+}
+
+#endif

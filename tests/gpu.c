@@ -1,0 +1,210 @@
+/* gpu.c - the numeric suites on a GPU: with DIL_TEST_DEVICE=cuda in the
+ * environment, kernels are made by dil-gpu.so and run by dilrt-cuda.so. In: a
+ * kernel and the guarded tensors of a call. Out: o and lse where the suites
+ * look for them, with whatever the device wrote beside their elements. */
+#include "gpu.h"
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+bool gpu_wanted(void) {
+  const char *device = getenv("DIL_TEST_DEVICE");
+  return device && !strcmp(device, "cuda");
+}
+
+/* ---- the modules, beside or above this program --------------------------- */
+
+static void *open_symbol(const char *name, const char *symbol) {
+  char path[4096], file[4200];
+  ssize_t length = readlink("/proc/self/exe", path, sizeof path - 32);
+  path[length > 0 ? length : 0] = 0;
+  for (char *slash; (slash = strrchr(path, '/')) != NULL;) {
+    *slash = 0;
+    snprintf(file, sizeof file, "%s/%s", path, name);
+    if (access(file, R_OK) != 0) continue;
+    void *module = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    if (!module) fprintf(stderr, "%s\n", dlerror());
+    return module ? dlsym(module, symbol) : NULL;
+  }
+  return NULL;
+}
+
+static void *must_find(const char *name, const char *symbol) {
+  void *found = open_symbol(name, symbol);
+  if (!found) {
+    fprintf(stderr, "no usable %s above the test program\n", name);
+    abort();
+  }
+  return found;
+}
+
+const gpu_backend *gpu_compiler(void) {
+  static const gpu_backend *found;
+  if (!found)
+    found = ((gpu_backend_init)must_find("dil-gpu.so", GPU_BACKEND_SYMBOL))();
+  return found;
+}
+
+static const dil_cuda_module *cuda(void) {
+  static const dil_cuda_module *found;
+  if (!found)
+    found = ((dil_cuda_init)must_find("dilrt-cuda.so", DIL_CUDA_SYMBOL))();
+  return found;
+}
+
+static dil_cuda *device(void) {
+  static dil_cuda *open;
+  if (open) return open;
+  if (cuda()->open(0, &open) == DIL_OK) return open;
+  fprintf(stderr, "%s\n", dil_last_error());
+  abort();
+}
+
+static void expect(dil_status status) {
+  if (status == DIL_OK) return;
+  fprintf(stderr, "%s\n", dil_last_error());
+  abort();
+}
+
+/* ---- kernels ------------------------------------------------------------- */
+
+static int64_t dimension(const void *context, int32_t index, int32_t axis,
+                         int32_t B, int32_t N, int32_t M) {
+  const pattern *p = context;
+  expr_point point = {.B = B, .N = N, .M = M};
+  return expr_eval(p->dimension[index][axis], &point, false).integer;
+}
+
+/* Codes of sources seen before in this process: ways of planning that are
+ * forced often come to the same kernels. */
+enum { REMEMBERED = 512 };
+static struct {
+  char *source;
+  gpu_codes codes;
+} remembered[REMEMBERED];
+static int32_t remembered_count;
+
+static char *source_of(gpu_request request) {
+  char *text = NULL;
+  size_t length = 0;
+  request.cuda = open_memstream(&text, &length);
+  request.source_only = true;
+  gpu_codes none = {0};
+  if (!request.cuda) abort();
+  expect(gpu_compiler()->compile(&request, &none));
+  fclose(request.cuda);
+  return text;
+}
+
+static dil_status compile(const plan *p, const gpu_codes **codes) {
+  gpu_request request = {.plan = p,
+                         .arch = cuda()->facts(device())->arch,
+                         .only = p->force & FORCE_GENERAL ? "general" : NULL};
+  char *text = source_of(request);
+  for (int32_t i = 0; i < remembered_count; i++)
+    if (!strcmp(remembered[i].source, text)) {
+      free(text);
+      *codes = &remembered[i].codes;
+      return DIL_OK;
+    }
+  if (remembered_count == REMEMBERED) abort();
+  gpu_codes *made = &remembered[remembered_count].codes;
+  dil_status status = gpu_compiler()->compile(&request, made);
+  if (status) return status;
+  remembered[remembered_count++].source = text;
+  *codes = made;
+  return DIL_OK;
+}
+
+dil_cuda_kernel *gpu_kernel_make(const plan *p, char *problem, size_t size) {
+  dil_cuda_kernel *made = NULL;
+  const gpu_codes *codes;
+  dil_status status = compile(p, &codes);
+  if (!status)
+    status = cuda()->kernel(device(), &p->table, codes->code, codes->count,
+                            dimension, p->pattern, &made);
+  if (status)
+    snprintf(problem, size, "%s: %s", dil_status_text(status),
+             dil_last_error());
+  return made;
+}
+
+/* DIL_TEST_SHARE=2/16: this process compares the third of every sixteen groups
+ * of comparisons, a group being about what one source of kernels serves. */
+bool gpu_leaves_out(void) {
+  enum { GROUP = 5 };
+  static int32_t number = -1;
+  const char *share = getenv("DIL_TEST_SHARE");
+  int mine = 0, all = 1;
+  number++;
+  if (!gpu_wanted() || !share || sscanf(share, "%d/%d", &mine, &all) != 2)
+    return false;
+  return number / GROUP % all != mine;
+}
+
+void gpu_kernel_unmake(dil_cuda_kernel *made) {
+  if (made) cuda()->kernel_free(made);
+}
+
+/* ---- calls --------------------------------------------------------------- */
+
+static bool holds(const guard *g, const void *bytes) {
+  const unsigned char *at = bytes;
+  return at && at >= g->map && at < g->map + g->map_size;
+}
+
+/* A guard on the device, guard bytes and all. */
+static void *copy_up(const guard *g) {
+  void *memory = NULL;
+  int64_t size = (int64_t)guard_inner_size(g);
+  expect(cuda()->take(device(), size, &memory));
+  expect(cuda()->upload(device(), memory, guard_inner(g), size));
+  return memory;
+}
+
+/* Outputs come back whole: what was written beside elements shows. */
+static void copy_down(const data *d, const guard *g, void *memory) {
+  if (holds(g, d->call.o.data) || holds(g, d->call.lse.data))
+    expect(cuda()->download(device(), guard_inner(g), memory,
+                            (int64_t)guard_inner_size(g)));
+}
+
+/* The address on the device of what lies at `host` in some guard. */
+static void *moved(const data *d, void *const *memory, const void *host) {
+  for (int32_t i = 0; i < d->guard_count; i++)
+    if (holds(&d->guards[i], host))
+      return (char *)memory[i] +
+             ((const unsigned char *)host - guard_inner(&d->guards[i]));
+  return NULL;
+}
+
+static dil_status run_moved(const data *d, dil_cuda_kernel *made,
+                            void *const *memory) {
+  dil_tensor inputs[DIL_INPUT_MAX];
+  dil_call call = d->call;
+  dil_tensor *const tensors[] = {&call.q, &call.k, &call.v, &call.o,
+                                 &call.lse};
+  for (int i = 0; i < 5; i++)
+    tensors[i]->data = moved(d, memory, tensors[i]->data);
+  for (int32_t i = 0; i < call.input_count; i++) {
+    inputs[i] = d->inputs[i];
+    inputs[i].data = moved(d, memory, inputs[i].data);
+  }
+  call.inputs = inputs;
+  call.lengths = moved(d, memory, call.lengths);
+  dil_status status = cuda()->run(made, &call, NULL);
+  return status ? status : cuda()->wait(device(), NULL);
+}
+
+dil_status gpu_run(data *d, dil_cuda_kernel *made) {
+  void *memory[NUMERIC_GUARDS] = {0};
+  for (int32_t i = 0; i < d->guard_count; i++)
+    memory[i] = copy_up(&d->guards[i]);
+  dil_status status = run_moved(d, made, memory);
+  for (int32_t i = 0; i < d->guard_count; i++) {
+    if (!status) copy_down(d, &d->guards[i], memory[i]);
+    cuda()->give(device(), memory[i]);
+  }
+  return status;
+}

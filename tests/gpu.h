@@ -1,0 +1,20 @@
+/* gpu.h - see gpu.c: the numeric suites on a GPU. */
+#ifndef DIL_TEST_GPU_H
+#define DIL_TEST_GPU_H
+
+#include "../compiler/gpu/gpu.h"
+#include "numeric.h"
+
+/* Whether DIL_TEST_DEVICE asks for the GPU. */
+bool gpu_wanted(void);
+/* The GPU compiler beside this program; aborts with the reason if none. */
+const gpu_backend *gpu_compiler(void);
+/* NULL with the reason in problem. */
+dil_cuda_kernel *gpu_kernel_make(const plan *p, char *problem, size_t size);
+void gpu_kernel_unmake(dil_cuda_kernel *made);
+/* Whether another process of the same test makes this comparison. */
+bool gpu_leaves_out(void);
+/* The call of d on the device; its outputs come back into d's tensors. */
+dil_status gpu_run(data *d, dil_cuda_kernel *made);
+
+#endif

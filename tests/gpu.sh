@@ -1,0 +1,65 @@
+#!/bin/sh
+# gpu.sh - the numeric suites, the laws and random patterns on a GPU, spread
+# over processes because most of the time goes into compiling. In: BUILD (its
+# bundle of `make gpu-bundle` where there is one), GPU_PROCESSES, GPU_PATTERNS,
+# FUZZ_SEED. Out: ok / not ok lines; one that says so where there is no GPU.
+set -u
+cd "$(dirname "$0")/.." || exit 70
+BUILD=${BUILD:-build}
+if [ -d "$BUILD/gpu/tests" ]; then
+  BUILD=$BUILD/gpu
+  LD_LIBRARY_PATH=$BUILD/lib:${LD_LIBRARY_PATH:-/usr/local/cuda/lib64}
+  export LD_LIBRARY_PATH
+fi
+processes=${GPU_PROCESSES:-$(nproc)}
+patterns=${GPU_PATTERNS:-160}
+limit=${GPU_LIMIT:-500} # seconds a process may take
+if ! [ -e /dev/nvidiactl ] && ! nvidia-smi >/dev/null 2>&1; then
+  echo "ok skipped: no GPU here"
+  exit 0
+fi
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export DIL_TEST_DEVICE=cuda CK_FORK=no CK_DEFAULT_TIMEOUT=600
+
+# Logs of one suite's processes: one line, then what went wrong.
+tell() { # name, logs...
+  name=$1
+  shift
+  if grep -L '^100%: Checks\|^ok ' "$@" | grep -q .; then
+    echo "not ok $name"
+    grep -hv '^Running\|^ok \|^[0-9]*%: Checks' "$@" | sort -u | head -c 9000
+    echo
+  else
+    echo "ok $name"
+  fi
+}
+
+spread() { # name, command with @ for the number of the process
+  name=$1
+  shift
+  i=0
+  pids=
+  while [ $i -lt "$processes" ]; do
+    # shellcheck disable=SC2001,SC2046,SC2048,SC2086 # words on purpose
+    DIL_TEST_SHARE=$i/$processes timeout "$limit" $(echo $* |
+      sed "s/@/$((${FUZZ_SEED:-1} + i * each))/") >"$work/$name.$i" 2>&1 &
+    pids="$pids $!"
+    i=$((i + 1))
+  done
+  # shellcheck disable=SC2086
+  wait $pids
+  tell "$name" "$work/$name".*
+}
+
+each=$(((patterns + processes - 1) / processes))
+timeout "$limit" "$BUILD/tests/test_laws" >"$work/laws" 2>&1 &
+laws=$!
+timeout "$limit" "$BUILD/tests/test_rerun" >"$work/rerun" 2>&1 &
+rerun=$!
+spread edges "$BUILD/tests/test_edges"
+spread numeric "$BUILD/tests/test_numeric"
+wait $laws $rerun
+tell laws "$work/laws"
+tell rerun "$work/rerun"
+spread fuzz "$BUILD/tests/fuzz/fuzz_pattern" --count $each --seed @

@@ -1,0 +1,104 @@
+/* test_nvrtc.c - every example's kernels through NVRTC and the gate, for sm_80
+ * and sm_90a; no GPU is needed. Skipped with a word where NVRTC is missing. */
+#include "gpu.h"
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const examples[] = {
+    "dense",       "causal",         "longnet",    "longnet_text",
+    "longnet_torchscale", "headsplit_mean", "longformer", "strided",
+    "blocksparse", "random_hash",    "alibi",      "softcap",
+    "documents",   "decode_gqa",     "union",
+};
+enum { EXAMPLES = sizeof examples / sizeof examples[0] };
+static const int32_t archs[] = {80, 90};
+
+static bool has_compiler(void) {
+  static int32_t told;
+  if (gpu_compiler()->versions()) return true;
+  if (!told++) printf("skipped: %s\n", dil_last_error());
+  return false;
+}
+
+static plan *plan_of(const subject *s, unsigned force) {
+  ck_assert_msg(s->pattern != NULL, "%s", s->problem);
+  plan *p = plan_make(s->memory, diag_new(s->memory), s->pattern, force);
+  ck_assert_ptr_nonnull(p);
+  return p;
+}
+
+static void compile(const plan *p, int32_t arch, const char *name) {
+  gpu_codes codes = {0};
+  gpu_request request = {.plan = p, .arch = arch};
+  dil_status status = gpu_compiler()->compile(&request, &codes);
+  ck_assert_msg(status == DIL_OK, "%s, sm_%d: %s", name, arch,
+                dil_last_error());
+  ck_assert_int_ge(codes.count, 1);
+  ck_assert_str_eq(codes.code[codes.count - 1].family, "general");
+  for (int32_t i = 0; i < codes.count; i++) {
+    ck_assert_msg(codes.code[i].size > 4 &&
+                      !memcmp(codes.code[i].cubin, "\177ELF", 4),
+                  "%s: no cubin", name);
+    free(codes.code[i].cubin);
+  }
+}
+
+START_TEST(example) {
+  if (!has_compiler()) return;
+  const char *folder = getenv("EXAMPLES");
+  char path[1000];
+  snprintf(path, sizeof path, "%s/%s.dil", folder ? folder : "examples",
+           examples[_i]);
+  subject *s = subject_read(path, NULL, 0);
+  for (int32_t a = 0; a < 2; a++) compile(plan_of(s, 0), archs[a], path);
+  subject_free(s);
+}
+END_TEST
+
+/* The largest head sizes of each type pass the gate on the smallest chip. */
+START_TEST(width) {
+  if (!has_compiler()) return;
+  static const char *const texts[] = {
+      "pattern p { heads 2; head_dim 256; dtype f32; causal; branch { } }",
+      "pattern p { heads 2; head_dim 256; dtype bf16; causal; branch { } }",
+      "pattern p { heads 2; head_dim 100; dtype f16; causal; branch { } }"};
+  subject *s = subject_new("width", texts[_i], NULL, 0);
+  compile(plan_of(s, 0), 86, texts[_i]);
+  subject_free(s);
+}
+END_TEST
+
+/* A kernel that spills is refused by its name and bytes. */
+START_TEST(unknown_chip) {
+  if (!has_compiler()) return;
+  subject *s = subject_new(
+      "old", "pattern p { heads 2; head_dim 8; dtype f32; branch { } }", NULL,
+      0);
+  gpu_codes codes = {0};
+  gpu_request request = {.plan = plan_of(s, 0), .arch = 70};
+  ck_assert_int_eq(gpu_compiler()->compile(&request, &codes), DIL_UNSUPPORTED);
+  ck_assert_ptr_nonnull(strstr(dil_last_error(), "sm_80"));
+  ck_assert_int_eq(codes.count, 0);
+  subject_free(s);
+}
+END_TEST
+
+static Suite *make_suite(void) {
+  Suite *suite = suite_create("nvrtc");
+  TCase *tests = tcase_create("nvrtc");
+  tcase_set_timeout(tests, 240);
+  tcase_add_loop_test(tests, example, 0, EXAMPLES);
+  tcase_add_loop_test(tests, width, 0, 3);
+  tcase_add_test(tests, unknown_chip);
+  suite_add_tcase(suite, tests);
+  return suite;
+}
+
+int main(void) {
+  SRunner *runner = srunner_create(make_suite());
+  srunner_run_all(runner, CK_NORMAL);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed != 0;
+}

@@ -1,0 +1,71 @@
+/* test_rerun.c - the same kernel on the same call gives the same bits every
+ * time: a few times on the CPU, a thousand times on a GPU. */
+#include "gpu.h"
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define P(body) "pattern p { heads 4; head_dim 64; dtype f32; " body " }"
+
+static const struct {
+  const char *text;
+  call_shape shape;
+} cases[] = {
+    {P("causal; segments 64, 128, 256; dilations 1, 2, 4;"),
+     {.batch = 1, .queries = 300, .keys = 300, .seed = 3}},
+    {P("combine mean; branch { segment 90; } branch { dilation 3; }"),
+     {.batch = 2, .queries = 200, .keys = 200, .seed = 4}},
+    {P("causal; branch { }"), /* few queries: the keys are split */
+     {.batch = 1, .queries = 2, .keys = 5000, .seed = 5}},
+    {P("combine union; branch { window 30, 30; } branch { mask j % 9 == 0; }"),
+     {.batch = 1, .queries = 250, .keys = 250, .seed = 6}},
+};
+enum { CASES = sizeof cases / sizeof cases[0] };
+
+static void expect_same_bits(data *d, kernel_made *k, int32_t runs) {
+  const dil_tensor *o = &d->call.o, *lse = &d->call.lse;
+  size_t o_size = (size_t)dil_tensor_count(o) * dil_dtype_size(o->dtype);
+  size_t lse_size =
+      lse->data ? (size_t)dil_tensor_count(lse) * sizeof(float) : 0;
+  unsigned char *first = malloc(o_size + lse_size);
+  for (int32_t run = 0; run < runs; run++) {
+    ck_assert_msg(data_run(d, k) == DIL_OK, "%s", dil_last_error());
+    if (run == 0) {
+      memcpy(first, o->data, o_size);
+      if (lse_size) memcpy(first + o_size, lse->data, lse_size);
+    }
+    ck_assert_msg(!memcmp(first, o->data, o_size), "o differs at run %d", run);
+    ck_assert_msg(!lse_size || !memcmp(first + o_size, lse->data, lse_size),
+                  "lse differs at run %d", run);
+  }
+  free(first);
+}
+
+START_TEST(rerun) {
+  static const dil_dtype dtypes[] = {DIL_F32, DIL_BF16};
+  for (int i = 0; i < 2; i++) {
+    subject *s = subject_new("rerun", cases[_i].text, NULL, 0);
+    ck_assert_msg(s->pattern != NULL, "%s", s->problem);
+    subject_retype(s, dtypes[i]);
+    data *d = data_new(s, cases[_i].shape);
+    kernel_made *k = kernel_make(s, (recipe){0});
+    expect_same_bits(d, k, gpu_wanted() ? 1000 : 10);
+    kernel_unmake(k);
+    data_free(d);
+    subject_free(s);
+  }
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("rerun");
+  TCase *tests = tcase_create("rerun");
+  tcase_set_timeout(tests, 240);
+  tcase_add_loop_test(tests, rerun, 0, CASES);
+  suite_add_tcase(suite, tests);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed != 0;
+}
