@@ -127,6 +127,8 @@ static dil_status check_names(const binding *b) {
     const char *name = b->options->input.pair[g].name;
     int32_t i = 0;
     while (i < p->input_count && strcmp(names[i], name)) i++;
+    if (given_input(b->options, name) != b->options->input.pair[g].value)
+      return dil_fail(DIL_USAGE, "--input %s is given twice", name);
     if (i < p->input_count) continue;
     const char *near = diag_nearest(name, names, p->input_count);
     return dil_fail(DIL_INPUT, "pattern '%s' has no input '%s'%s%s%s", p->name,
@@ -136,13 +138,23 @@ static dil_status check_names(const binding *b) {
   return DIL_OK;
 }
 
-static void input_shape(const binding *b, int32_t index, int64_t *shape) {
+/* The dimensions of an input for the sizes of the call. */
+static dil_status input_shape(const binding *b, int32_t index,
+                              int64_t *shape) {
   expr_point point = {.B = (int32_t)b->size[BIND_B],
                       .N = (int32_t)b->size[BIND_N],
                       .M = (int32_t)b->size[BIND_M]};
-  for (int32_t axis = 0; axis < b->pattern->input[index].rank; axis++)
+  for (int32_t axis = 0; axis < b->pattern->input[index].rank; axis++) {
     shape[axis] =
         expr_eval(b->pattern->dimension[index][axis], &point, false).integer;
+    if (shape[axis] < 0)
+      return dil_fail(DIL_INPUT,
+                      "dimension %d of input '%s' is %lld with %d queries and "
+                      "%d keys",
+                      axis, b->pattern->input[index].name,
+                      (long long)shape[axis], point.N, point.M);
+  }
+  return DIL_OK;
 }
 
 static bool is_float(dil_dtype dtype) {
@@ -187,7 +199,8 @@ static dil_status bind_input(binding *b, int32_t index, bool needed) {
   const dil_input *in = &b->pattern->input[index];
   const char *path = given_input(b->options, in->name);
   int64_t shape[DIL_RANK_MAX];
-  input_shape(b, index, shape);
+  dil_status status = input_shape(b, index, shape);
+  if (status) return status;
   b->inputs[index] = dil_tensor_make(NULL, in->dtype, in->rank, shape);
   if (!path && !needed) return DIL_OK;
   if (!path)
@@ -196,8 +209,7 @@ static dil_status bind_input(binding *b, int32_t index, bool needed) {
                     "%s=F.npy or --input %s=random",
                     in->name, b->pattern->name, in->name, in->name);
   if (strcmp(path, "random")) return load_input(b, index, path, shape);
-  dil_status status =
-      bind_reserve(b, in->dtype, in->rank, shape, &b->inputs[index]);
+  status = bind_reserve(b, in->dtype, in->rank, shape, &b->inputs[index]);
   if (status) return status;
   return bind_random(b, b->options->random, 3 + (uint32_t)index,
                      &b->inputs[index]);
