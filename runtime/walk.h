@@ -1,5 +1,5 @@
 /* walk.h - how a run moves over a plan: what kernel.c, walk.c, pack.c, tile.c,
- * tiles.c and rows.c share.
+ * visit.c, tiles.c and rows.c share.
  *
  * Positions are cut into cells: stretches in which no branch of the pass
  * changes its segment. Inside a cell the rows that the same branches select
@@ -207,6 +207,19 @@ void tile_init(tile *tl, const run *r, const dil_pass *pass, char *memory);
  * cell. */
 void tile_run(tile *tl, cell query, int32_t c, int64_t n0, int64_t n1,
               int64_t b);
+
+/* ---- visit.c: a run of keys for a group of tiles ------------------------- */
+
+/* Part of a run of packed keys: rows n0..n1-1 of class c of a cell. */
+typedef struct stretch {
+  cell cell;
+  int32_t c;
+  int64_t slot;       /* of the run's row 0 */
+  int64_t n0, n1;
+} stretch;
+
+/* Advances every tile of tl->group over a run that `branches` reach. */
+void visit_run(tile *tl, uint64_t branches, stretch keys);
 
 /* ---- tiles.c and rows.c: the two ways to run a pass ---------------------- */
 
