@@ -118,7 +118,7 @@ DEVICE u32 message_of(u32 base, u32 stage, u32 phase) {
 
 DEVICE void init_barriers(u32 base) {
   for (int i = 0; i < 2; i++) {
-    barrier_init(base + AT_PLAN_FULL + 8 * i, 1);
+    barrier_init(base + AT_PLAN_FULL + 8 * i, 32);
     barrier_init(base + AT_PLAN_EMPTY + 8 * i, 1);
     barrier_init(base + AT_QUERY_FULL + 8 * i, 1);
     barrier_init(base + AT_QUERY_EMPTY + 8 * i, WARPGROUPS);

@@ -116,10 +116,3 @@ DEVICE u32 count_up(unsigned *counter) {
                : "memory");
   return before;
 }
-DEVICE bool is_elected() {
-  u32 elected;
-  asm volatile(
-      "{.reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p;}"
-      : "=r"(elected));
-  return elected;
-}

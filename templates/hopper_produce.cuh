@@ -88,11 +88,9 @@ DEVICE int claim_tile(const hopper_launch &run) {
 DEVICE void plan_send(u32 base, u32 plans, int what, int runs, int head,
                       u32 tiles) {
   __syncwarp();
-  if (is_elected()) {
+  if (thread_index() % 32 == 0)
     shared_store(plan_of(base, plans & 1), what, runs, head, tiles);
-    barrier_arrive(base + AT_PLAN_FULL + 8 * (plans & 1));
-  }
-  __syncwarp();
+  barrier_arrive(base + AT_PLAN_FULL + 8 * (plans & 1)); // each for its part
 }
 
 // Whether all runs of a plan end at the same distance from the query.

@@ -194,12 +194,15 @@ static int32_t next_slot(void) {
 }
 
 /* What the tables cannot know: the sizes and strides of this call, and heads
- * whose state another pass continues. */
+ * whose state another pass continues. Few queries are better served by kernels
+ * that split the keys. */
 static bool can(const cuda_run *r, int32_t pass, const cuda_code *code) {
+  enum { FEW_QUERIES = 64 };
   const dil_call *c = r->call;
   const dil_table *t = r->table;
   (void)code;
   if (r->drop || c->lengths || !(r->scale > 0) || r->M == 0) return false;
+  if (r->N < FEW_QUERIES) return false;
   if (r->M > 1 << 29 || r->N > 1 << 29 || r->B > 1 << 16) return false;
   for (int32_t h = 0; h < t->heads; h++)
     if (r->chained[h] && cuda_served(t, pass, h)) return false;

@@ -59,7 +59,7 @@ static const bench_case cases[] = {
   {"dilated 3 nan causal", 1, 7001, 7001, 4, 4, 64, 64, 1, 1, {2000}, {3}, ZERO, CAUSAL, SPOIL},
   {"longnet tail d32", 1, 9001, 9001, 4, 4, 32, 32, 1, LONGNET, CAUSAL, 0},
   {"dense tail d96", 2, 1111, 1111, 4, 4, 96, 96, 1, DENSE, CAUSAL, 0},
-  {"dense one row", 3, 1, 700, 4, 4, 64, 64, 1, DENSE, CAUSAL, 0},
+  {"dense few rows", 3, 64, 700, 4, 4, 64, 64, 1, DENSE, CAUSAL, 0},
   {"dilated dense 5", 1, 7001, 7001, 4, 4, 128, 128, 1, 1, {0}, {5}, CYCLE, CAUSAL, 0},
   {"longnet 128k", 1, 131072, 131072, 12, 12, 64, 64, 1, LONGNET, FULL, TIMED},
   {"longnet 128k multiset", 1, 131072, 131072, 12, 12, 64, 64, 1, LONGNET, FULL, TIMED | MULTISET},
