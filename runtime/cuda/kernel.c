@@ -24,7 +24,7 @@ struct dil_cuda_kernel {
   atomic_llong workspace;  /* bytes of the last run */
 };
 
-static const cuda_family *const families[] = {&cuda_general};
+static const cuda_family *const families[] = {&cuda_hopper, &cuda_general};
 
 /* ---- making -------------------------------------------------------------- */
 
