@@ -127,6 +127,13 @@ is "2 for a wrong option" exits 2 "$DIL" check --fast examples/dense.dil
 is "3 for a missing file" exits 3 "$DIL" check "$TMP/nosuch.dil"
 is "3 for a full disk" sh -c '"$DIL" help >/dev/full 2>&1; [ $? -eq 3 ]'
 
+# f32 overflows where the oracle's float64 does not.
+is "4 for another result than the oracle's" sh -c '
+  echo "pattern p { heads 1; head_dim 8; dtype f32; score exp(100 * s);
+    branch { } }" >"$TMP/over.dil"
+  "$DIL" run "$TMP/over.dil" --seq 50 --random 1 --check --json >"$TMP/json"
+  [ $? -eq 4 ] && grep -q rel_error "$TMP/json"'
+
 # ---- pictures ---------------------------------------------------------------
 
 draws() { # ending, bytes that it begins with, in octal
