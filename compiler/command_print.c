@@ -21,7 +21,19 @@ static dil_status print_cover(arena *a, const options *o, driver_request *r,
   return status;
 }
 
-/* Options that only one stage reads. */
+/* The first stage that reads an option. */
+static const struct {
+  option_id option;
+  stage first;
+  const char *words;
+} readers[] = {
+    {OPTION_DEFINE, STAGE_pattern, "--define is for --after pattern and later"},
+    {OPTION_KERNEL, STAGE_pattern, "--kernel is for --after pattern and later"},
+    {OPTION_FORCE, STAGE_plan, "--force is for --after plan and later"},
+    {OPTION_CPU, STAGE_schedule, "--cpu is for --after schedule, ir and asm"},
+    {OPTION_VARIANT, STAGE_ir, "--variant is for --after ir and asm"},
+};
+
 static dil_status check_stage(const options *o) {
   bool sized = o->seen[OPTION_SEQ] || o->seen[OPTION_KEYS] || o->input.count;
   if (!o->seen[OPTION_AFTER])
@@ -33,9 +45,9 @@ static dil_status check_stage(const options *o) {
   if (o->seen[OPTION_CUDA] && o->after != STAGE_cuda && o->after != STAGE_ptxas)
     return message_error(DIL_USAGE, NULL,
                          "--cuda is for --after cuda and ptxas");
-  if (o->seen[OPTION_VARIANT] && o->after < STAGE_ir)
-    return message_error(DIL_USAGE, NULL,
-                         "--variant is for --after ir and asm");
+  for (size_t i = 0; i < sizeof readers / sizeof *readers; i++)
+    if (o->seen[readers[i].option] && o->after < (int32_t)readers[i].first)
+      return message_error(DIL_USAGE, NULL, "%s", readers[i].words);
   return DIL_OK;
 }
 
