@@ -1,0 +1,80 @@
+/* general_load.cuh - rows of q, k and v into the shared memory of general.cu:
+ * by 16-byte pieces in flight where they are whole, else element by element.
+ * Needs the sizes that general.cu defines. */
+#pragma once
+
+/* Row r comes from at(r), or is zeros when that is NULL. */
+template <int ROWS, int WIDTH, int PITCH, class At>
+DIL_INLINE void load_rows(char *to, bool whole, At at) {
+  constexpr int pieces = WIDTH * ELEMENT_BYTES / 16;
+  if (whole && pieces > 0) {
+#pragma unroll 4
+    for (int i = threadIdx.x; i < ROWS * pieces; i += THREADS) {
+      int row = i / (pieces ? pieces : 1), piece = i % (pieces ? pieces : 1);
+      const element *from = at(row);
+      const char *bytes = from ? (const char *)from + 16 * piece
+                               : (const char *)to; /* nothing is read */
+      copy_16(shared_address(to + row * PITCH + 16 * piece), bytes,
+              from != nullptr);
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int i = threadIdx.x; i < ROWS * WIDTH; i += THREADS) {
+    const element *from = at(i / WIDTH);
+    ((element *)(to + i / WIDTH * PITCH))[i % WIDTH] =
+        from ? from[i % WIDTH] : (element)0;
+  }
+}
+
+/* Columns that no row fills, once. */
+DIL_INLINE void clear_padding() {
+  constexpr int pad_k = WIDTH_K - HEAD_DIM, pad_v = WIDTH_V - VALUE_DIM;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < (TILE_ROWS + TILE_KEYS) * pad_k; i += THREADS)
+    ((element *)(shared + i / most(pad_k, 1) * PITCH_K))
+        [HEAD_DIM + i % most(pad_k, 1)] = 0;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < TILE_KEYS * pad_v; i += THREADS)
+    ((element *)(shared + SHARED_V + i / most(pad_v, 1) * PITCH_V))
+        [VALUE_DIM + i % most(pad_v, 1)] = 0;
+}
+
+DIL_INLINE void load_queries(const dil_params &p, const dil_tile &t) {
+  const element *q = (const element *)p.q + t.b * p.q_stride[0];
+  load_rows<TILE_ROWS, HEAD_DIM, PITCH_K>(
+      shared, p.flags & DIL_WHOLE_Q, [&](int row) -> const element * {
+        int n = row / p.pack;
+        if (n >= t.count) return nullptr;
+        long long at = t.low + (long long)n * t.step - t.origin;
+        return q + at * p.q_stride[1] +
+               (t.head + row % p.pack) * p.q_stride[2];
+      });
+}
+
+DIL_INLINE void load_keys(const dil_params &p, const dil_tile &t,
+                          const dil_visit &v) {
+  const element *k = (const element *)p.k + t.b * p.k_stride[0] +
+                     t.kv * p.k_stride[2];
+  load_rows<TILE_KEYS, HEAD_DIM, PITCH_K>(
+      shared + SHARED_K, p.flags & DIL_WHOLE_K,
+      [&](int row) -> const element * {
+        int n = v.n + row;
+        if (n >= v.keys.end) return nullptr;
+        return k + (v.keys.start + (long long)n * v.keys.step) * p.k_stride[1];
+      });
+}
+
+DIL_INLINE void load_values(const dil_params &p, const dil_tile &t,
+                            const dil_visit &v) {
+  const element *from = (const element *)p.v + t.b * p.v_stride[0] +
+                        t.kv * p.v_stride[2];
+  load_rows<TILE_KEYS, VALUE_DIM, PITCH_V>(
+      shared + SHARED_V, p.flags & DIL_WHOLE_V,
+      [&](int row) -> const element * {
+        int n = v.n + row;
+        if (n >= v.keys.end) return nullptr;
+        return from +
+               (v.keys.start + (long long)n * v.keys.step) * p.v_stride[1];
+      });
+}
