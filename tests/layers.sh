@@ -62,11 +62,14 @@ rule "dil-gpu.so asks its host for messages alone" \
 rule "dilrt-cuda.so asks its host for messages and checks alone" \
   "$(asked dilrt-cuda.so | grep -vE '^dil_fail$|^run_check$' |
     comm -12 - "$work/dil")"
-# What has no version is no symbol of the C library; a sanitizer's are its own.
+# Besides those only the C library's and, under a sanitizer, its own.
+for name in libc.so.6 libm.so.6; do
+  defined "$(${CC:-cc} -print-file-name=$name)" | sed 's/@.*//'
+done | sort -u >"$work/libc"
 rule "every other symbol of the GPU parts is there" \
   "$(for part in dil-gpu.so dilrt-cuda.so; do
-    nm -D --undefined-only "$BUILD/$part" |
-      awk '$1 == "U" && $2 !~ /@/ { print $2 }' |
+    nm -D --undefined-only "$BUILD/$part" | awk '$1 == "U" { print $2 }' |
+      sed 's/@.*//' | grep -vxFf "$work/libc" |
       grep -vxE 'dil_fail|dil_last_error|run_check|__(a|ub|t)san_.*'
   done)"
 rule "the GPU parts are linked to neither CUDA nor NVRTC" \
