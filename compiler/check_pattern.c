@@ -4,7 +4,7 @@
 #include "checker.h"
 #include <math.h>
 
-enum { HEADS_MAX = 4096, HEAD_DIM_MAX = 65536 };
+enum { HEAD_DIM_MAX = 65536 };
 
 static void check_needed(checker *c, const statement *s, const clauses *own) {
   static const word needed[] = {WORD_HEADS, WORD_HEAD_DIM, WORD_DTYPE};
@@ -27,7 +27,7 @@ static void check_kv(scope *s, const statement *heads) {
   }
   const term *kv = argument(heads, 1);
   scope inner = scope_at(s, PLACE_CONSTANT, "kv heads");
-  if (!check_count(&inner, kv, 1, HEADS_MAX, NULL, &s->kv_heads)) return;
+  if (!check_count(&inner, kv, 1, DIL_HEADS_MAX, NULL, &s->kv_heads)) return;
   if (s->heads < 0 || s->heads % s->kv_heads == 0) return;
   check_error(s->c, kv->at, "each k/v head serves as many query heads",
               "%lld heads cannot share %lld kv heads evenly",
@@ -38,7 +38,7 @@ static void check_heads(scope *s, const statement *heads) {
   s->heads = s->kv_heads = SIZE_UNKNOWN;
   if (heads) {
     scope inner = scope_at(s, PLACE_CONSTANT, "heads");
-    if (!check_count(&inner, argument(heads, 0), 1, HEADS_MAX, NULL,
+    if (!check_count(&inner, argument(heads, 0), 1, DIL_HEADS_MAX, NULL,
                      &s->heads))
       s->heads = SIZE_WRONG;
     check_kv(s, heads);

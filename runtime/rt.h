@@ -15,6 +15,7 @@ enum {
   DIL_INPUT_MAX = 16,   /* declared inputs */
   DIL_PART_MAX = 64,    /* distinct predicates, and distinct score chains */
   DIL_PERIOD_MAX = 4096, /* largest common period of branches in one pass */
+  DIL_HEADS_MAX = 4096,
   DIL_HEAD_DIM_MAX = 256,
   DIL_LANES_MAX = 64,   /* query rows of a tile */
 };
@@ -200,6 +201,15 @@ dil_status dil_object_load(const void *bytes, size_t size, const char *name,
                            dil_object **object);
 void *dil_object_symbol(const dil_object *object, const char *name); /* NULL */
 void dil_object_free(dil_object *object);
+
+/* ---- image.c ------------------------------------------------------------- */
+
+/* A plan as one run of bytes without pointers; *bytes is malloced. The same
+ * plan gives the same bytes. */
+dil_status dil_image_write(const dil_table *table, void **bytes, size_t *size);
+/* The table of an image, all in one block that free() gives back. DIL_INPUT
+ * for whatever dil_image_write has not written: no damage gets through. */
+dil_status dil_image_read(const void *bytes, size_t size, dil_table **table);
 
 /* ---- module.c ------------------------------------------------------------ */
 
