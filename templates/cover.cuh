@@ -39,7 +39,7 @@ DIL_INLINE dil_reals f_of(float low, float high, bool nan) {
   if (low != low || high != high) return f_any();
   return {low, high, nan};
 }
-DIL_INLINE dil_reals f_hull(dil_reals a, dil_reals b) {
+DIL_INLINE dil_reals r_hull(dil_reals a, dil_reals b) {
   return {fminf(a.low, b.low), fmaxf(a.high, b.high), a.nan || b.nan};
 }
 DIL_INLINE dil_reals r_real(dil_range x) {
@@ -168,10 +168,10 @@ DIL_INLINE dil_range r_choose(dil_range c, dil_range a, dil_range b) {
   return c.low ? a : c.high ? r_hull(a, b) : b;
 }
 DIL_INLINE dil_reals r_choose(dil_range c, dil_reals a, dil_reals b) {
-  return c.low ? a : c.high ? f_hull(a, b) : b;
+  return c.low ? a : c.high ? r_hull(a, b) : b;
 }
 
-/* ---- hash and inputs: known where every argument is ---------------------- */
+/* ---- hash: known where every argument is --------------------------------- */
 
 struct dil_hashed {
   unsigned x;
@@ -186,19 +186,69 @@ DIL_INLINE dil_range r_hash_end(dil_hashed h) {
   return {0, DIL_INT_MOST};
 }
 
-#define DIL_READER(name, result, reader, point, any)                          \
+/* ---- inputs: by the bounds of their blocks ------------------------------- */
+
+/* Blocks of a range that are looked at; a longer one is anything. */
+enum { DIL_BOUNDS_MOST = 64 };
+
+/* The number of the row (all axes but the last) that the ranges name. False:
+ * they name several. -1: it is outside of the input. */
+DIL_INLINE bool r_row(const dil_device_input &in, int rank,
+                      const dil_range *at, long long *row) {
+  *row = 0;
+#pragma unroll
+  for (int k = 0; k < 3; k++) {
+    if (k >= rank - 1) continue;
+    if (!r_single(at[k])) return false;
+    bool inside = at[k].low >= 0 && at[k].low < in.dim[k];
+    *row = inside && *row >= 0 ? *row * in.dim[k] + at[k].low : -1;
+  }
+  return true;
+}
+
+DIL_INLINE void r_pair(const float *at, dil_reals *x) {
+  *x = f_of(at[0], at[1], false);
+}
+DIL_INLINE void r_pair(const int *at, dil_range *x) { *x = {at[0], at[1]}; }
+
+/* Over the blocks that a range of the last axis touches; outside reads 0. */
+template <class Result, class Stored>
+DIL_INLINE Result r_blocks(const dil_device_input &in, int rank,
+                           const dil_range *at, Result zero, Result any) {
+  long long row, size = in.dim[rank - 1];
+  if (!in.bounds || !r_row(in, rank, at, &row)) return any;
+  dil_range last = at[rank - 1];
+  if (row < 0 || last.high < 0 || last.low >= size) return zero;
+  long long low = last.low > 0 ? last.low : 0;
+  long long high = last.high < size ? last.high : size - 1;
+  int blocks = (int)((size - 1) / DIL_BOUNDS_BLOCK + 1);
+  int from = (int)(low / DIL_BOUNDS_BLOCK), to = (int)(high / DIL_BOUNDS_BLOCK);
+  if (to - from >= DIL_BOUNDS_MOST) return any;
+  const Stored *pair = (const Stored *)in.bounds + 2 * (row * blocks + from);
+  Result x, next;
+  r_pair(pair, &x);
+#pragma unroll 1
+  for (int block = from + 1; block <= to; block++) {
+    r_pair(pair + 2 * (block - from), &next);
+    x = r_hull(x, next);
+  }
+  return low == last.low && high == last.high ? x : r_hull(x, zero);
+}
+
+#define DIL_READER(name, result, stored, reader, point, any)                  \
   DIL_INLINE result name(const dil_device_input &in, int rank, dil_range a,   \
                          dil_range b, dil_range c, dil_range d) {             \
-    bool known = r_single(a) && r_single(b) && r_single(c) && r_single(d);    \
-    if (!known) return any;                                                   \
-    return point(reader(in, rank, (int)a.low, (int)b.low, (int)c.low,         \
-                        (int)d.low));                                         \
+    const dil_range at[4] = {a, b, c, d};                                     \
+    if (r_single(a) && r_single(b) && r_single(c) && r_single(d))             \
+      return point(reader(in, rank, (int)a.low, (int)b.low, (int)c.low,       \
+                          (int)d.low));                                       \
+    return r_blocks<result, stored>(in, rank, at, point(0), any);             \
   }
-DIL_READER(r_read_f32, dil_reals, dil_read_f32, r_float, f_any())
-DIL_READER(r_read_bf16, dil_reals, dil_read_bf16, r_float, f_any())
-DIL_READER(r_read_f16, dil_reals, dil_read_f16, r_float, f_any())
-DIL_READER(r_read_i32, dil_range, dil_read_i32, r_int, r_any())
-DIL_READER(r_read_u8, dil_range, dil_read_u8, r_int, (dil_range{0, 255}))
+DIL_READER(r_read_f32, dil_reals, float, dil_read_f32, r_float, f_any())
+DIL_READER(r_read_bf16, dil_reals, float, dil_read_bf16, r_float, f_any())
+DIL_READER(r_read_f16, dil_reals, float, dil_read_f16, r_float, f_any())
+DIL_READER(r_read_i32, dil_range, int, dil_read_i32, r_int, r_any())
+DIL_READER(r_read_u8, dil_range, int, dil_read_u8, r_int, (dil_range{0, 255}))
 #undef DIL_READER
 
 #endif

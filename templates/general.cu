@@ -6,9 +6,11 @@
  *
  *   dil_pass   one pass of the plan, or one of its splits over keys
  *   dil_merge  the splits of a row, in order, into its end
+ *   dil_bounds bounds of the inputs that masks read (bounds.cuh)
  *   dil_begin  an empty state for the rows that several passes touch
  *   dil_end    that state rounded once to o; heads that nobody serves get 0 */
 #include "plan.cuh"
+#include "bounds.cuh"
 #include "element.cuh"
 #include "epilogue.cuh"
 #include "score.cuh"

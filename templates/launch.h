@@ -7,8 +7,16 @@
 #ifndef DIL_LAUNCH_H
 #define DIL_LAUNCH_H
 
+enum {
+  DIL_BOUNDS_BLOCK = 64, /* elements of the last axis in a block */
+  DIL_BOUND_BYTES = 8    /* its smallest and its largest */
+};
+
 typedef struct dil_device_input {
   const void *data;
+  /* Smallest and largest element of each block: [leading axes][blocks][2], i32
+   * or f32 as the input is; a smallest of NaN: some element is. NULL: none. */
+  const void *bounds;
   long long dim[4];
   long long stride[4];
 } dil_device_input;

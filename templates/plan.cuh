@@ -18,6 +18,11 @@ struct dil_predicate_row {
   int left, right;       /* DIL_FAR: no bound */
   int masked;
 };
+struct dil_input_row {
+  int dtype, rank;       /* dtype: DIL_INPUT_... */
+};
+enum { DIL_INPUT_F32, DIL_INPUT_BF16, DIL_INPUT_F16, DIL_INPUT_I32,
+       DIL_INPUT_U8 };
 #define DIL_FAR 0x7fffffff
 
 #ifndef DIL_PLAN
@@ -34,9 +39,11 @@ struct dil_predicate_row {
 #define DROPOUT_KEPT 1.0f /* 1 / (1 - P) */
 #define BRANCHES 1
 #define PASSES 1
+#define INPUTS 0
 __constant__ dil_branch_row dil_branches[BRANCHES] = {{0, 1, 0, 7, 0, 0}};
 __constant__ dil_pass_row dil_passes[PASSES] = {{1ull, 1}};
 __constant__ dil_predicate_row dil_predicates[1] = {{DIL_FAR, 0, 0}};
+__constant__ dil_input_row dil_inputs[1] = {{0, 0}};
 __device__ const int dil_phases[BRANCHES * HEADS] = {0};
 #include "pair.cuh"
 static __device__ __forceinline__ bool dil_mask(int, int, int,

@@ -28,6 +28,7 @@ static void put_sizes(source_text *s, const plan *p) {
   put(s, "#define DROPOUT_KEPT %.9ef\n", 1 / (1 - t->dropout));
   put_number(s, "BRANCHES", t->branch_count);
   put_number(s, "PASSES", t->pass_count);
+  put_number(s, "INPUTS", t->input_count);
 }
 
 static void put_branches(source_text *s, const dil_table *t) {
@@ -57,6 +58,18 @@ static void put_passes(source_text *s, const dil_table *t) {
   put(s, "};\n");
 }
 
+static void put_inputs(source_text *s, const dil_table *t) {
+  static const char *const kind[DIL_DTYPE_COUNT] = {
+      [DIL_F32] = "F32", [DIL_BF16] = "BF16", [DIL_F16] = "F16",
+      [DIL_I32] = "I32", [DIL_U8] = "U8"};
+  put(s, "__constant__ dil_input_row dil_inputs[%d] = {\n",
+      t->input_count ? t->input_count : 1);
+  for (int32_t i = 0; i < t->input_count; i++)
+    put(s, "  {DIL_INPUT_%s, %d},\n", kind[t->inputs[i].dtype],
+        t->inputs[i].rank);
+  put(s, t->input_count ? "};\n" : "  {0, 0}};\n");
+}
+
 static int64_t bound(int64_t x) { return x < INT32_MAX ? x : INT32_MAX; }
 
 static void put_predicates(source_text *s, const dil_table *t) {
@@ -75,4 +88,5 @@ void put_tables(source_text *s, const plan *p) {
   put_branches(s, &p->table);
   put_passes(s, &p->table);
   put_predicates(s, &p->table);
+  put_inputs(s, &p->table);
 }

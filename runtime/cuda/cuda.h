@@ -11,8 +11,9 @@
 #define DIL_CUDA_H
 
 #include "../rt.h"
+#include "../../templates/launch.h"
 
-enum { DIL_CUDA_VERSION = 1, DIL_CUDA_KNOBS = 16 };
+enum { DIL_CUDA_VERSION = 1, DIL_CUDA_KNOBS = 16, DIL_CUDA_ENTRIES = 8 };
 
 /* One cubin, made by a family of templates for one plan and one chip. The
  * meaning of tile sizes and knobs is the family's; its half in compiler/gpu
@@ -99,7 +100,7 @@ typedef struct cuda_code {      /* a dil_cuda_code, loaded */
   dil_cuda_code about;          /* cubin NULL */
   const struct cuda_family *family;
   void *library;                /* CUlibrary */
-  void *function[4];            /* CUfunction, by the family's entry names */
+  void *function[DIL_CUDA_ENTRIES]; /* CUfunction, by the family's entry names */
 } cuda_code;
 
 typedef struct cuda_run {       /* one call on one device */
@@ -112,12 +113,13 @@ typedef struct cuda_run {       /* one call on one device */
   bool drop;
   const bool *chained;          /* [heads]: touched by more than one pass */
   float *state_o, *state_lse;   /* [B, N, H, Dv], [B, H, N]; NULL: no chain */
+  char *bounds;                 /* of the inputs; NULL: none, see input.c */
   char *workspace;              /* as many bytes as the pass asked for */
 } cuda_run;
 
 typedef struct cuda_family {
   const char *name;
-  const char *entry[4];         /* functions of the cubin; NULL ends them */
+  const char *entry[DIL_CUDA_ENTRIES];        /* functions of the cubin; NULL ends them */
   /* Whether this code runs pass `pass` in this call. */
   bool (*can)(const cuda_run *r, int32_t pass, const cuda_code *code);
   /* Bytes of workspace that the pass needs. */
@@ -137,6 +139,12 @@ uint64_t cuda_served(const dil_table *table, int32_t pass, int32_t head);
 dil_status cuda_launch(const cuda_run *r, const cuda_code *code, int32_t entry,
                        int64_t blocks, int32_t threads, int32_t shared,
                        void *parameters);
+/* input.c: bytes of the bounds of the inputs that masks read; and the inputs
+ * as kernels see them, with r->bounds handed out among them. */
+int64_t cuda_bounds_bytes(const cuda_run *r);
+void cuda_inputs_fill(const cuda_run *r, dil_device_input *out);
+/* Before the first pass: the bounds that cuda_inputs_fill points to. */
+dil_status general_bounds(const cuda_run *r, const cuda_code *code);
 /* Before the first pass: an empty state for chained heads. After the last:
  * their state to o and lse, and 0 for heads that no pass serves. */
 dil_status general_begin(const cuda_run *r, const cuda_code *code);

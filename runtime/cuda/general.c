@@ -3,10 +3,9 @@
  * tables; splits of the keys where there are too few tiles for the device. */
 #include "device.h"
 #include "../walk.h"
-#include "../../templates/launch.h"
 #include <string.h>
 
-enum { ENTRY_PASS, ENTRY_MERGE, ENTRY_BEGIN, ENTRY_END };
+enum { ENTRY_PASS, ENTRY_MERGE, ENTRY_BEGIN, ENTRY_END, ENTRY_BOUNDS };
 enum {
   SPLITS_MOST = 64,
   SPLIT_TILES = 4,     /* tiles of keys a split, at least */
@@ -129,16 +128,6 @@ static bool is_whole(const dil_tensor *t, int64_t bytes) {
   return whole;
 }
 
-static void fill_inputs(const dil_call *call, dil_params *p) {
-  for (int32_t i = 0; i < call->input_count; i++) {
-    p->input[i].data = call->inputs[i].data;
-    for (int32_t axis = 0; axis < call->inputs[i].rank; axis++) {
-      p->input[i].dim[axis] = call->inputs[i].shape[axis];
-      p->input[i].stride[axis] = call->inputs[i].stride[axis];
-    }
-  }
-}
-
 static dil_params parameters_of(const cuda_run *r) {
   const dil_call *c = r->call;
   dil_params p = {.q = c->q.data,
@@ -171,7 +160,7 @@ static dil_params parameters_of(const cuda_run *r) {
             (is_whole(&c->v, 16) ? DIL_WHOLE_V : 0) |
             (is_whole(&c->o, 16) ? DIL_WHOLE_O : 0) |
             (r->drop ? DIL_DROP : 0);
-  fill_inputs(c, &p);
+  cuda_inputs_fill(r, p.input);
   return p;
 }
 
@@ -210,6 +199,14 @@ static dil_status launch(const cuda_run *r, int32_t pass,
   return status;
 }
 
+dil_status general_bounds(const cuda_run *r, const cuda_code *code) {
+  dil_params p = parameters_of(r);
+  int64_t blocks = cuda_bounds_bytes(r) / DIL_BOUND_BYTES;
+  return cuda_launch(r, code, ENTRY_BOUNDS,
+                     (blocks + ROW_WARPS - 1) / ROW_WARPS, 32 * ROW_WARPS, 0,
+                     &p);
+}
+
 dil_status general_begin(const cuda_run *r, const cuda_code *code) {
   dil_params p = parameters_of(r);
   return launch_rows(r, code, ENTRY_BEGIN, &p);
@@ -222,7 +219,7 @@ dil_status general_end(const cuda_run *r, const cuda_code *code) {
 
 const cuda_family cuda_general = {
     .name = "general",
-    .entry = {"dil_pass", "dil_merge", "dil_begin", "dil_end"},
+    .entry = {"dil_pass", "dil_merge", "dil_begin", "dil_end", "dil_bounds"},
     .can = can,
     .workspace = workspace,
     .launch = launch};

@@ -85,7 +85,8 @@ static dil_status load_code(dil_cuda_kernel *k, const dil_cuda_code *from) {
   if (status) return status;
   code->library = library;
   k->count++;
-  for (int32_t i = 0; i < 4 && code->family->entry[i] && !status; i++)
+  const char *const *entry = code->family->entry;
+  for (int32_t i = 0; i < DIL_CUDA_ENTRIES && entry[i] && !status; i++)
     status = load_entry(d, code, i);
   return status;
 }
@@ -207,9 +208,9 @@ static const cuda_code *choose(const dil_cuda_kernel *k, const cuda_run *r,
   return NULL;
 }
 
-/* Bytes of [state o][state lse][the neediest pass]. */
+/* Bytes of [state o][state lse][bounds of inputs][the neediest pass]. */
 typedef struct layout {
-  int64_t state_lse, pass, end;
+  int64_t state_lse, bounds, pass, end;
 } layout;
 
 static dil_status lay_out(const dil_cuda_kernel *k, const cuda_run *r,
@@ -223,7 +224,8 @@ static dil_status lay_out(const dil_cuda_kernel *k, const cuda_run *r,
     most = maximum(most, code->family->workspace(r, p, code));
   }
   at->state_lse = round_up(count * k->table->value_dim * 4, 256);
-  at->pass = at->state_lse + round_up(count * 4, 256);
+  at->bounds = at->state_lse + round_up(count * 4, 256);
+  at->pass = at->bounds + cuda_bounds_bytes(r);
   at->end = at->pass + most;
   return DIL_OK;
 }
@@ -232,7 +234,8 @@ static dil_status run_all(dil_cuda_kernel *k, cuda_run *r) {
   const cuda_code *general = &k->code[k->count - 1];
   bool ends = k->stateful || k->leaves_out;
   dil_status status = DIL_OK;
-  if (k->stateful) status = general_begin(r, general);
+  if (r->bounds) status = general_bounds(r, general);
+  if (k->stateful && !status) status = general_begin(r, general);
   for (int32_t p = 0; p < k->table->pass_count && !status; p++) {
     const cuda_code *code = choose(k, r, p);
     status = code->family->launch(r, p, code);
@@ -256,6 +259,7 @@ static dil_status run_on_stream(dil_cuda_kernel *k, cuda_run *r) {
   char *base = (char *)(uintptr_t)memory;
   if (k->stateful) r->state_o = (float *)base;
   if (k->stateful) r->state_lse = (float *)(base + at.state_lse);
+  if (at.pass > at.bounds) r->bounds = base + at.bounds;
   r->workspace = base + at.pass;
   status = run_all(k, r);
   if (at.end) {

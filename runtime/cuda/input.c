@@ -1,0 +1,41 @@
+/* input.c - the declared inputs as kernels see them. In: a call. Out: addresses
+ * and strides; for those that masks read, room for the bounds of their blocks
+ * (templates/bounds.cuh), so that whole tiles are known empty or full. */
+#include "cuda.h"
+#include "../walk.h"
+
+static bool is_summed_up(const cuda_run *r, int32_t index) {
+  const dil_tensor *t = &r->call->inputs[index];
+  return r->table->inputs[index].masks && t->rank > 0 &&
+         t->shape[t->rank - 1] > DIL_BOUNDS_BLOCK && dil_tensor_count(t) > 0;
+}
+
+static int64_t bytes_of(const cuda_run *r, int32_t index) {
+  const dil_tensor *t = &r->call->inputs[index];
+  int64_t blocks =
+      (t->shape[t->rank - 1] + DIL_BOUNDS_BLOCK - 1) / DIL_BOUNDS_BLOCK;
+  for (int32_t axis = 0; axis + 1 < t->rank; axis++) blocks *= t->shape[axis];
+  return round_up(blocks * DIL_BOUND_BYTES, 256);
+}
+
+int64_t cuda_bounds_bytes(const cuda_run *r) {
+  int64_t bytes = 0;
+  for (int32_t i = 0; i < r->call->input_count; i++)
+    if (is_summed_up(r, i)) bytes += bytes_of(r, i);
+  return bytes;
+}
+
+void cuda_inputs_fill(const cuda_run *r, dil_device_input *out) {
+  char *next = r->bounds;
+  for (int32_t i = 0; i < r->call->input_count; i++) {
+    const dil_tensor *t = &r->call->inputs[i];
+    out[i].data = t->data;
+    for (int32_t axis = 0; axis < t->rank; axis++) {
+      out[i].dim[axis] = t->shape[axis];
+      out[i].stride[axis] = t->stride[axis];
+    }
+    if (!next || !is_summed_up(r, i)) continue;
+    out[i].bounds = next;
+    next += bytes_of(r, i);
+  }
+}
