@@ -30,6 +30,7 @@ cpusuite := $(filter $(BUILD)/tests/test_cpu%,$(suites))
 harness  := $(filter-out $(suites:=.o),$(call objects,tests/*.c)) \
             $(BUILD)/tests/fuzz/spec.o
 fuzzer   := $(BUILD)/tests/fuzz/fuzz_pattern
+turns    := $(BUILD)/tests/bench/turns
 library  := $(BUILD)/libdil.so $(BUILD)/libdilrt.so $(BUILD)/dil-cpu.so \
             $(BUILD)/dil-gpu.so $(BUILD)/dilrt-cuda.so
 # What loadable parts ask of the program that opens them.
@@ -97,10 +98,12 @@ $(BUILD)/tests/harness.a: $(harness)
 $(suites) $(fuzzer): %: %.o $(core) $(runtime) $(BUILD)/tests/harness.a
 	$(call say,link)$(LINK) $(hosted) -o $@ $(filter %.o,$^) \
 	  $(filter %.a,$^) -lcheck -lsubunit -lrt $(CORELIBS) $(MORELIBS) $(LDLIBS)
+$(turns): %: %.o $(core) $(runtime)
+	$(call say,link)$(LINK) $(hosted) -o $@ $^ $(CORELIBS) $(LDLIBS)
 # Suites of the back end's insides are linked with it.
 $(cpusuite): $(cpu)
 $(cpusuite): MORELIBS = $(shell $(LLVM) --libs) -L$(shell $(LLVM) --libdir)
-.SECONDARY: $(suites:=.o) $(fuzzer).o
+.SECONDARY: $(suites:=.o) $(fuzzer).o $(turns).o
 
 # What the machine lacks comes first; only then is anything built.
 check demo:
@@ -126,17 +129,25 @@ tsan:
 tsan-here: tests
 	@BUILD=$(BUILD) tests/tsan.sh
 
-# What `tests/run.sh gpu` needs on a machine with a GPU and without compilers:
-# programs, loadable parts, the libraries that they are linked to.
+# What `tests/run.sh gpu` and `bench-gpu` need on a machine with a GPU and
+# without compilers: programs, loadable parts, libraries that they ask for.
 bundled := $(BUILD)/tests/test_edges $(BUILD)/tests/test_numeric \
-           $(BUILD)/tests/test_laws $(BUILD)/tests/test_rerun $(fuzzer)
+           $(BUILD)/tests/test_laws $(BUILD)/tests/test_rerun \
+           $(fuzzer) $(turns)
 gpu-bundle: $(bundled) $(BUILD)/dil $(BUILD)/dil-gpu.so $(BUILD)/dilrt-cuda.so
-	@rm -rf $(BUILD)/gpu && mkdir -p $(BUILD)/gpu/tests/fuzz $(BUILD)/gpu/lib
-	$(call say,copy)cp $(filter-out $(fuzzer),$(bundled)) $(BUILD)/gpu/tests
+	@rm -rf $(BUILD)/gpu && mkdir -p $(BUILD)/gpu/lib \
+	  $(BUILD)/gpu/tests/fuzz $(BUILD)/gpu/tests/bench
+	$(call say,copy)cp $(filter $(suites),$(bundled)) $(BUILD)/gpu/tests
 	@cp $(fuzzer) $(BUILD)/gpu/tests/fuzz
+	@cp $(turns) $(BUILD)/gpu/tests/bench
 	@cp $(BUILD)/dil $(BUILD)/dil-gpu.so $(BUILD)/dilrt-cuda.so $(BUILD)/gpu
 	@ldd $(bundled) | awk '/=> .*(check|subunit|jansson|png|xxhash|libz)/ \
 	  { print $$3 }' | sort -u | xargs -I{} cp -L {} $(BUILD)/gpu/lib
+# Both steps, where one machine has all.
+check-gpu: gpu-bundle
+	@BUILD=$(BUILD) tests/run.sh gpu
+bench-gpu: gpu-bundle
+	@BUILD=$(BUILD) tests/run.sh bench-gpu
 
 # Random patterns against the oracle, then the front end on random bytes.
 FUZZ_COUNT   ?= 3000
@@ -178,9 +189,11 @@ $(BUILD)/flags: FORCE
 	@printf '%s\n' '$(subst ','\'',$(CC) $(FLAGS))' | cmp -s - $@ || \
 	  printf '%s\n' '$(subst ','\'',$(CC) $(FLAGS))' > $@
 $(core) $(runtime) $(cpu) $(gpu) $(cuda) $(harness) $(suites:=.o) $(fuzzer).o \
-  $(BUILD)/tests/fuzz/fuzz_front.o $(BUILD)/compiler/main.o: $(BUILD)/flags
+  $(turns).o $(BUILD)/tests/fuzz/fuzz_front.o $(BUILD)/compiler/main.o: \
+  $(BUILD)/flags
 
 FORCE:
 .PHONY: all tests check check-here demo demo-here deps bench asan tsan \
-        tsan-here gpu-bundle fuzz layers wc install clean FORCE
+        tsan-here gpu-bundle check-gpu bench-gpu fuzz layers wc install clean \
+        FORCE
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

@@ -2,7 +2,8 @@
 # run.sh - every test of a build: the Check suites, the test scripts, a short
 # run of random patterns. In: BUILD, the build folder; words on the command
 # line choose suites by name. Out: a line a suite, the log of each that fails,
-# and at the end `N passed, N failed`.
+# and at the end `N passed, N failed`. The word `bench-gpu` prints a table in
+# place of all that (bench/gpu.sh); words after it choose its cases.
 #
 # A test script prints `ok NAME` or `not ok NAME` a test; it finds the program
 # in $DIL and a folder of its own in $TMP.
@@ -12,6 +13,10 @@ BUILD=${BUILD:-build}
 case $BUILD in /*) ;; *) BUILD=$PWD/$BUILD ;; esac
 DIL=$BUILD/dil
 export BUILD DIL
+if [ "${1:-}" = bench-gpu ]; then
+  shift
+  exec tests/bench/gpu.sh "$@"
+fi
 logs=$BUILD/logs
 mkdir -p "$logs"
 rm -f "$logs"/*

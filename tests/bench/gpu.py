@@ -1,0 +1,237 @@
+#!/usr/bin/env python3
+"""Speeds on a GPU beside PyTorch's: one table, every case in one run.
+
+Each case is a pattern; `turns` (turns.c) runs it and hands the GPU back after
+every few calls, so that ours and the peers' runs alternate. Times are medians
+of single calls between two events, inputs random, nothing flushed. Rows that
+`turns` draws are checked against the oracle, the peers' against float64.
+
+  gpu.py [WORD...]   cases whose names begin with a word; none: all
+  BENCH_COMPILE=0    leaves torch.compile out, which takes most of the time
+"""
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "peers"))
+try:
+    import torch
+    import torch_dense
+    import torch_flex
+    import torch_longnet
+except ImportError as reason:
+    torch = None
+    missing = reason
+
+ROUNDS = 5            # turns of each
+TURN = 0.03           # seconds a turn should take
+TURN_RUNS = 3, 20     # at least, at most
+
+
+@dataclass
+class Case:
+    name: str
+    queries: int
+    heads: int
+    width: int                    # head_dim
+    segments: tuple
+    dilations: tuple
+    causal: bool = False
+    combine: str = "softmax"
+    mask: str = ""                # in place of the branches
+    peers: object = None          # module of peers/
+
+    def text(self):
+        """The case as a .dil file."""
+        ways = "".join(f" branch {{ segment {s}; dilation {r}; }}"
+                       for s, r in zip(self.segments, self.dilations))
+        if self.mask:
+            ways = f" branch {{ mask {self.mask}; }}"
+        return (f"pattern bench {{ heads {self.heads}; head_dim {self.width};"
+                f" dtype bf16;{' causal;' if self.causal else ''}"
+                f" combine {self.combine};{ways} }}\n")
+
+
+def mask_of(segments, dilations):
+    """The union of the branches as one condition."""
+    def one(s, r):
+        near = f"i / {s} == j / {s}"
+        if r == 1:
+            return f"({near})"
+        return f"({near} && i % {s} % {r} == h % {r} && j % {s} % {r} == h % {r})"
+    return " || ".join(map(one, segments, dilations))
+
+
+def all_cases():
+    three = (2048, 4096, 8192), (1, 2, 4)
+    five = (2048, 4096, 8192, 16384, 32768), (1, 2, 4, 6, 12)
+    peers = lambda name: sys.modules.get(name)
+    longnet = peers("torch_longnet")
+    cases = []
+    for name, n, h, d in (("8192", 8192, 8, 64), ("131072", 131072, 12, 64),
+                          ("1048576", 1 << 20, 12, 64),
+                          ("d128", 131072, 16, 128)):
+        for causal in (False, True):
+            cases.append(Case(f"longnet-{name}{'-causal' * causal}", n, h, d,
+                              *three, causal=causal, peers=longnet))
+    cases.append(Case("paper-132072", 132072, 12, 64, *five, peers=longnet))
+    cases.append(Case("flex-branches", 32768, 12, 64, *three, combine="union",
+                      peers=peers("torch_flex")))
+    cases.append(Case("flex-mask", 32768, 12, 64, *three,
+                      mask=mask_of(*three), peers=peers("torch_flex")))
+    for d in (64, 128, 256):
+        for r in (1, 4, 16) if d < 256 else (1, 4):
+            cases.append(Case(f"branch-d{d}-r{r}", 32768 * r, 16, d,
+                              (2048 * r,), (r,), peers=peers("torch_dense")))
+    return cases
+
+
+# ---- ours -------------------------------------------------------------------
+
+class Ours:
+    """A `turns` process: its kernel is made, and it waits for its turns."""
+
+    def __init__(self, case, folder):
+        path = os.path.join(folder, case.name + ".dil")
+        with open(path, "w") as out:
+            out.write(case.text())
+        build = os.environ.get("BUILD", "build")
+        self.process = subprocess.Popen(
+            [build + "/tests/bench/turns", path, "--device", "cuda", "--random",
+             "1", "--seq", str(case.queries)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env=os.environ | {"DIL_MODULE_DIR": build})
+        self.times = []
+        self.good = self.process.stdout.readline().strip() == "ready"
+
+    def turn(self, runs):
+        """Seconds of each run, the first one left out."""
+        self.process.stdin.write(f"{runs + 1}\n")
+        self.process.stdin.flush()
+        times = self.process.stdout.readline().split()
+        self.good = self.good and len(times) == runs + 1
+        return [float(t) for t in times[1:]]
+
+    def finish(self):
+        self.process.stdin.close()
+        line = self.process.stdout.read()
+        self.good = self.process.wait() == 0 and self.good
+        return json.loads(line) if self.good else {}
+
+
+# ---- turns ------------------------------------------------------------------
+
+class Peer:
+    """One way to do the same in PyTorch; `first` is what its first call took."""
+
+    def __init__(self, name, run, first, extra, error):
+        self.name, self.run, self.first = name, run, first
+        self.extra, self.error, self.times = extra, error, []
+
+    def turn(self, runs):
+        times = []
+        for _ in range(runs + 1):
+            begin, end = (torch.cuda.Event(enable_timing=True)
+                          for _ in range(2))
+            begin.record()
+            self.run()
+            end.record()
+            end.synchronize()
+            times.append(begin.elapsed_time(end) / 1e3)
+        return times[1:]
+
+
+def runs_for(seconds):
+    low, high = TURN_RUNS
+    return int(min(max(TURN / max(seconds, 1e-6), low), high))
+
+
+def take_turns(sides):
+    counts = [runs_for(statistics.median(side.turn(2) or [1])) for side in sides]
+    for _ in range(ROUNDS):
+        for side, count in zip(sides, counts):
+            side.times += side.turn(count)
+
+
+def made_peers(case):
+    """The peers that work here; a word on those that do not."""
+    if torch is None or case.peers is None:
+        return []
+    made = []
+    compiled = os.environ.get("BENCH_COMPILE", "1") != "0"
+    for name, make in case.peers.ways(case, compiled):
+        try:
+            made.append(Peer(name, *make()))
+        except Exception as reason:        # of torch, or of a library below it
+            text = str(reason).strip().split("\n")[0][:100]
+            print(f"# {case.name}: peer {name} cannot: {text}")
+    return made
+
+
+# ---- the table --------------------------------------------------------------
+
+HEAD = (f"{'case':<24} {'ms':>8} {'TFLOP/s':>8} {'peak':>6} {'error':>8} "
+        f"{'MiB':>5} {'cold s':>6} | {'peer ms':>8} {'ratio':>6} "
+        f"{'error':>8} {'MiB':>6}  peers, ms (first call, s)")
+
+
+def number(value, form):
+    return "-" if value is None else format(value, form)
+
+
+def row(case, ours, report, peers):
+    ms = statistics.median(ours.times) * 1e3
+    peak = report.get("peak_share")
+    text = (f"{case.name:<24} {ms:8.3f} {report['flops'] / ms / 1e9:8.1f} "
+            f"{number(peak and 100 * peak, '5.1f'):>6} "
+            f"{number(report['rel_error'], '8.1e'):>8} "
+            f"{report['workspace_bytes'] / 2**20:5.1f} "
+            f"{number(report['compile_seconds'], '6.2f'):>6} |")
+    if not peers:
+        return text + "        -      -"
+    for peer in peers:
+        peer.ms = statistics.median(peer.times) * 1e3
+    best = min(peers, key=lambda peer: peer.ms)
+    said = ", ".join(f"{p.name} {p.ms:.3f} ({p.first:.1f})" for p in peers)
+    return (f"{text} {best.ms:8.3f} {best.ms / ms:6.2f} "
+            f"{number(best.error, '8.1e'):>8} {best.extra / 2**20:6.0f}  {said}")
+
+
+def measure(case, folder):
+    ours = Ours(case, folder)
+    peers = made_peers(case) if ours.good else []
+    if ours.good:
+        take_turns([ours] + peers)
+    report = ours.finish()
+    if not ours.good:
+        print(f"{case.name:<24} cannot be measured: see above", flush=True)
+    else:
+        print(row(case, ours, report, peers), flush=True)
+    for peer in peers:
+        peer.run = None
+    if torch is not None:
+        torch.cuda.empty_cache()
+
+
+def main(words):
+    cases = [case for case in all_cases()
+             if not words or any(map(case.name.startswith, words))]
+    if not cases:
+        names = ", ".join(case.name for case in all_cases())
+        sys.exit(f"bench-gpu: no case begins with {' or '.join(words)}: {names}")
+    if torch is None:
+        print(f"peers: skipped, no PyTorch ({missing})")
+    else:
+        print(f"peers: PyTorch {torch.__version__} on "
+              f"{torch.cuda.get_device_name()}")
+    print(HEAD, flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for case in cases:
+            measure(case, folder)
+
+
+main(sys.argv[1:])

@@ -1,0 +1,73 @@
+"""What the peers on a GPU share: attention with its log-denominator, the
+measure of a first call, and the definition in float64 on some rows."""
+import math
+import time
+
+import torch
+
+ROWS = 48                          # checked
+
+
+def attend(q, k, v, causal, backend):
+    """[B, H, rows, D] to output and log of the denominator."""
+    aten = torch.ops.aten
+    if backend == "flash":
+        made = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal,
+                                                        False)
+    else:
+        made = aten._scaled_dot_product_cudnn_attention(q, k, v, None, True,
+                                                        0.0, causal, False)
+    return made[0], made[1].reshape(q.shape[:3])
+
+
+def random_inputs(*shape):
+    torch.manual_seed(1)
+    return [torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+            for _ in range(3)]
+
+
+def first_call(run, check=None):
+    """(run, seconds of the first call, bytes beyond the output, error)."""
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    with torch.no_grad():
+        run()
+        torch.cuda.synchronize()
+        first = time.perf_counter() - start
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        output = run()
+        torch.cuda.synchronize()
+    most = torch.cuda.max_memory_allocated() - before
+    extra = most - output.numel() * output.element_size()
+    return run, first, extra, check(output) if check else None
+
+
+def keys_of(case, head, row, distinct):
+    """The keys of a row, once for each branch that reaches them."""
+    keys = []
+    for segment, dilation in zip(case.segments, case.dilations):
+        phase = head % dilation
+        start = row // segment * segment
+        if (row - start) % dilation != phase:
+            continue
+        end = min(start + segment, row + 1 if case.causal else case.queries)
+        keys += range(start + phase, end, dilation)
+    return sorted(set(keys)) if distinct else keys
+
+
+def error_of(case, output, q, k, v, distinct=False):
+    """Relative L2 distance to float64 on some rows; all are [N, H, D]."""
+    wrong = size = 0.0
+    for i in range(ROWS):
+        row, head = i * 7919 * 31 % case.queries, i * 5 % case.heads
+        keys = torch.tensor(keys_of(case, head, row, distinct), device="cuda")
+        if not len(keys):
+            continue
+        scores = (k[keys, head].double() @ q[row, head].double()
+                  / math.sqrt(case.width))
+        want = torch.softmax(scores, 0) @ v[keys, head].double()
+        wrong += (output[row, head].double() - want).square().sum().item()
+        size += want.square().sum().item()
+    return math.sqrt(wrong / size) if size else None
