@@ -153,6 +153,8 @@ dil_status trial_run(trial *t, int32_t limit, bool with_peak) {
   dil_status status = make_room(t, limit);
   if (!status && with_peak && t->kernel)
     status = measure_peak(&t->binding, t->compilation.isa, PEAK_SECONDS, &peak);
+  if (!status && with_peak && t->on_cuda)
+    status = trial_cuda_peak(&t->cuda, PEAK_SECONDS, &peak);
   if (!status) status = time_run(t, &t->seconds[t->runs]);
   if (status) return status;
   t->share[t->runs] = 1 / t->seconds[t->runs] / peak;

@@ -41,14 +41,13 @@ static double now(void) {
 }
 
 static dil_status make_kernel(trial_cuda *t, const plan *p) {
-  const gpu_backend *backend;
   gpu_codes codes = {0};
   gpu_request request = {.plan = p,
                          .arch = t->module->facts(t->device)->arch,
                          .only = p->force & FORCE_GENERAL ? "general" : NULL};
   double start = now();
-  dil_status status = gpu_compiler_open(&backend);
-  if (!status) status = backend->compile(&request, &codes);
+  dil_status status = gpu_compiler_open(&t->compiler);
+  if (!status) status = t->compiler->compile(&request, &codes);
   if (!status)
     status = t->module->kernel(t->device, &p->table, codes.code, codes.count,
                                dimension, p->pattern, &t->kernel);
@@ -98,7 +97,7 @@ static dil_status copy_call(trial_cuda *t, const dil_call *call) {
 
 dil_status trial_cuda_open(trial_cuda *t, int32_t index, const plan *p,
                            const dil_call *call) {
-  *t = (trial_cuda){0};
+  *t = (trial_cuda){.plan = p};
   dil_status status = gpu_module_open(&t->module);
   if (!status) status = t->module->open(index, &t->device);
   if (!status) status = make_kernel(t, p);
@@ -114,11 +113,23 @@ void trial_cuda_free(trial_cuda *t) {
   if (t->kernel) t->module->kernel_free(t->kernel);
   while (t->memory_count > 0)
     t->module->give(t->device, t->memory[--t->memory_count]);
+  free(t->peak.cubin);
   t->module->close(t->device);
 }
 
 dil_status trial_cuda_run(trial_cuda *t, double *seconds) {
   return t->module->time(t->kernel, &t->call, 1, seconds);
+}
+
+dil_status trial_cuda_peak(trial_cuda *t, double seconds, double *rate) {
+  enum { SPLIT_PRODUCTS = 3 };
+  bool split = t->plan->table.dtype == DIL_F32 && !t->plan->pattern->fast;
+  int32_t arch = t->module->facts(t->device)->arch;
+  dil_status status = DIL_OK;
+  if (!t->peak.cubin) status = t->compiler->peak(t->plan, arch, &t->peak);
+  if (!status) status = t->module->peak(t->device, &t->peak, seconds, rate);
+  if (split) *rate /= SPLIT_PRODUCTS;
+  return status;
 }
 
 dil_status trial_cuda_fetch(trial_cuda *t, const dil_call *call) {

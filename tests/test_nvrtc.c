@@ -84,6 +84,27 @@ START_TEST(unknown_chip) {
 }
 END_TEST
 
+/* The measure of a chip compiles for each type, and is a number above 0. */
+START_TEST(peak) {
+  if (!has_compiler()) return;
+  static const char *const types[] = {"f32", "bf16", "f16"};
+  char text[100];
+  snprintf(text, sizeof text,
+           "pattern p { heads 2; head_dim 8; dtype %s; branch { } }",
+           types[_i]);
+  subject *s = subject_new("peak", text, NULL, 0);
+  for (int32_t a = 0; a < 2; a++) {
+    dil_cuda_code code;
+    dil_status status = gpu_compiler()->peak(plan_of(s, 0), archs[a], &code);
+    ck_assert_msg(status == DIL_OK, "%s", dil_last_error());
+    ck_assert_str_eq(code.family, "peak");
+    ck_assert_int_gt(code.knob[CUDA_PEAK_OPERATIONS], 0);
+    free(code.cubin);
+  }
+  subject_free(s);
+}
+END_TEST
+
 static Suite *make_suite(void) {
   Suite *suite = suite_create("nvrtc");
   TCase *tests = tcase_create("nvrtc");
@@ -91,6 +112,7 @@ static Suite *make_suite(void) {
   tcase_add_loop_test(tests, example, 0, EXAMPLES);
   tcase_add_loop_test(tests, width, 0, 3);
   tcase_add_test(tests, unknown_chip);
+  tcase_add_loop_test(tests, peak, 0, 3);
   suite_add_tcase(suite, tests);
   return suite;
 }

@@ -89,6 +89,7 @@ const gpu_backend *dil_gpu_backend_init(void);
 const gpu_backend *dil_gpu_backend_init(void) {
   static const gpu_backend table = {.version = GPU_BACKEND_VERSION,
                                     .compile = compile,
+                                    .peak = peak_compile,
                                     .versions = nvrtc_version};
   return &table;
 }

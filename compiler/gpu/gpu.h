@@ -11,7 +11,7 @@
 #include "../all.h"
 #include "../../runtime/cuda/cuda.h"
 
-enum { GPU_BACKEND_VERSION = 1, GPU_CODES_MAX = 16 };
+enum { GPU_BACKEND_VERSION = 2, GPU_CODES_MAX = 16 };
 
 typedef struct gpu_request {
   const plan *plan;
@@ -32,6 +32,9 @@ typedef struct gpu_backend {
    * DIL_ENVIRONMENT: no NVRTC, or it does not know the chip. DIL_UNSUPPORTED:
    * the gate refused all attempts of the general strategy. */
   dil_status (*compile)(const gpu_request *request, gpu_codes *out);
+  /* The chip's products and nothing else, of what the plan's kernels multiply
+   * (tf32 for f32): what their speed is a share of. */
+  dil_status (*peak)(const plan *p, int32_t arch, dil_cuda_code *code);
   /* "NVRTC 13.0"; NULL with the reason in dil_last_error. */
   const char *(*versions)(void);
 } gpu_backend;
@@ -86,6 +89,10 @@ typedef struct gpu_strategy {
 } gpu_strategy;
 
 extern const gpu_strategy strategy_general, strategy_hopper;
+
+/* ---- peak.c -------------------------------------------------------------- */
+
+dil_status peak_compile(const plan *p, int32_t arch, dil_cuda_code *code);
 
 /* ---- nvrtc.c: compile and gate ------------------------------------------- */
 

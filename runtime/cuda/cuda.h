@@ -13,7 +13,7 @@
 #include "../rt.h"
 #include "../../templates/launch.h"
 
-enum { DIL_CUDA_VERSION = 1, DIL_CUDA_KNOBS = 16, DIL_CUDA_ENTRIES = 8 };
+enum { DIL_CUDA_VERSION = 2, DIL_CUDA_KNOBS = 16, DIL_CUDA_ENTRIES = 8 };
 
 /* One cubin, made by a family of templates for one plan and one chip. The
  * meaning of tile sizes and knobs is the family's; its half in compiler/gpu
@@ -89,6 +89,10 @@ typedef struct dil_cuda_module {
   /* Seconds on the device of one run, the mean of `repeat`. */
   dil_status (*time)(dil_cuda_kernel *kernel, const dil_call *call,
                      int32_t repeat, double *seconds);
+  /* Operations a second that the device reaches with nothing but products, by
+   * the code of templates/peak.cu, in about `seconds`. */
+  dil_status (*peak)(dil_cuda *device, const dil_cuda_code *code,
+                     double seconds, double *rate);
 } dil_cuda_module;
 
 typedef const dil_cuda_module *(*dil_cuda_init)(void);
@@ -132,6 +136,10 @@ typedef struct cuda_family {
 } cuda_family;
 
 extern const cuda_family cuda_general, cuda_hopper;
+/* No pass takes it: a measure of the device. Its knob: operations of a block in
+ * one round. */
+extern const cuda_family cuda_peak;
+enum { CUDA_PEAK_OPERATIONS };
 
 /* The branches of a pass that serve a head. */
 uint64_t cuda_served(const dil_table *table, int32_t pass, int32_t head);

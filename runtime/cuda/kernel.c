@@ -24,7 +24,8 @@ struct dil_cuda_kernel {
   atomic_llong workspace;  /* bytes of the last run */
 };
 
-static const cuda_family *const families[] = {&cuda_hopper, &cuda_general};
+static const cuda_family *const families[] = {&cuda_hopper, &cuda_general,
+                                              &cuda_peak};
 
 /* ---- making -------------------------------------------------------------- */
 
@@ -68,9 +69,8 @@ static dil_status load_entry(const dil_cuda *d, cuda_code *code, int32_t i) {
   return cuda_check(d->driver, result, "prepare a kernel");
 }
 
-static dil_status load_code(dil_cuda_kernel *k, const dil_cuda_code *from) {
-  const dil_cuda *d = k->device;
-  cuda_code *code = &k->code[k->count];
+dil_status code_load(const dil_cuda *d, const dil_cuda_code *from,
+                     cuda_code *code) {
   *code = (cuda_code){.about = *from, .family = family_of(from->family)};
   code->about.cubin = NULL;
   if (!code->family)
@@ -82,13 +82,15 @@ static dil_status load_code(dil_cuda_kernel *k, const dil_cuda_code *from) {
       d->driver->library_load(&library, from->cubin, NULL, NULL, 0, NULL, NULL,
                               0),
       "load a kernel");
-  if (status) return status;
   code->library = library;
-  k->count++;
   const char *const *entry = code->family->entry;
   for (int32_t i = 0; i < DIL_CUDA_ENTRIES && entry[i] && !status; i++)
     status = load_entry(d, code, i);
   return status;
+}
+
+void code_unload(const dil_cuda *d, cuda_code *code) {
+  if (code->library) d->driver->library_unload(code->library);
 }
 
 dil_status kernel_new(dil_cuda *device, const dil_table *table,
@@ -110,7 +112,8 @@ dil_status kernel_new(dil_cuda *device, const dil_table *table,
   count_passes(k);
   dil_status status = cuda_enter(device);
   bool entered = !status;
-  for (int32_t i = 0; !status && i < count; i++) status = load_code(k, &code[i]);
+  for (int32_t i = 0; !status && i < count; i++)
+    status = code_load(device, &code[i], &k->code[k->count++]);
   if (entered) cuda_leave(device);
   if (status) kernel_free(k);
   else *kernel = k;
@@ -120,8 +123,7 @@ dil_status kernel_new(dil_cuda *device, const dil_table *table,
 void kernel_free(dil_cuda_kernel *k) {
   if (!k) return;
   if (!cuda_enter(k->device)) {
-    for (int32_t i = 0; i < k->count; i++)
-      k->device->driver->library_unload(k->code[i].library);
+    for (int32_t i = 0; i < k->count; i++) code_unload(k->device, &k->code[i]);
     cuda_leave(k->device);
   }
   free(k->chained);
@@ -304,34 +306,56 @@ dil_status kernel_variants(dil_cuda_kernel *kernel, const dil_call *call,
   return status;
 }
 
-static dil_status time_runs(dil_cuda_kernel *k, const dil_call *call,
-                            int32_t repeat, cu_event from, cu_event to,
-                            double *seconds) {
-  const cuda_driver *driver = k->device->driver;
+static dil_status time_between(const dil_cuda *device, cu_event from,
+                               cu_event to, dil_status (*work)(void *),
+                               void *context, double *seconds) {
+  const cuda_driver *driver = device->driver;
   float milliseconds = 0;
   dil_status status = cuda_check(driver, driver->event_record(from, NULL),
                                  "record an event");
-  for (int32_t i = 0; i < repeat && !status; i++)
-    status = kernel_run(k, call, NULL);
+  if (!status) status = work(context);
   cu_result result = driver->event_record(to, NULL);
   if (!result) result = driver->event_wait(to);
   if (!result) result = driver->event_time(&milliseconds, from, to);
-  *seconds = milliseconds / 1e3 / repeat;
+  *seconds = milliseconds / 1e3;
   return status ? status : cuda_check(driver, result, "time a kernel");
+}
+
+dil_status cuda_time(const dil_cuda *device, dil_status (*work)(void *),
+                     void *context, double *seconds) {
+  const cuda_driver *driver = device->driver;
+  cu_event from = NULL, to = NULL;
+  cu_result result = driver->event_new(&from, 0);
+  if (!result) result = driver->event_new(&to, 0);
+  dil_status status = cuda_check(driver, result, "make an event");
+  if (!status)
+    status = time_between(device, from, to, work, context, seconds);
+  if (to) driver->event_free(to);
+  if (from) driver->event_free(from);
+  return status;
+}
+
+typedef struct repeats {
+  dil_cuda_kernel *kernel;
+  const dil_call *call;
+  int32_t count;
+} repeats;
+
+static dil_status run_repeats(void *context) {
+  const repeats *r = context;
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; i < r->count && !status; i++)
+    status = kernel_run(r->kernel, r->call, NULL);
+  return status;
 }
 
 dil_status kernel_time(dil_cuda_kernel *kernel, const dil_call *call,
                        int32_t repeat, double *seconds) {
-  const cuda_driver *driver = kernel->device->driver;
-  cu_event from = NULL, to = NULL;
+  repeats runs = {kernel, call, repeat};
   dil_status status = cuda_enter(kernel->device);
   if (status) return status;
-  cu_result result = driver->event_new(&from, 0);
-  if (!result) result = driver->event_new(&to, 0);
-  status = cuda_check(driver, result, "make an event");
-  if (!status) status = time_runs(kernel, call, repeat, from, to, seconds);
-  if (to) driver->event_free(to);
-  if (from) driver->event_free(from);
+  status = cuda_time(kernel->device, run_repeats, &runs, seconds);
+  *seconds /= repeat;
   cuda_leave(kernel->device);
   return status;
 }

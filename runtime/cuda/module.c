@@ -20,6 +20,7 @@ const dil_cuda_module *dil_cuda_module_init(void) {
       .variants = kernel_variants,
       .workspace = kernel_workspace,
       .wait = device_wait,
-      .time = kernel_time};
+      .time = kernel_time,
+      .peak = peak_measure};
   return &table;
 }

@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import warnings
 from dataclasses import dataclass
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "peers"))
@@ -133,16 +134,16 @@ class Peer:
         self.extra, self.error, self.times = extra, error, []
 
     def turn(self, runs):
-        times = []
-        for _ in range(runs + 1):
-            begin, end = (torch.cuda.Event(enable_timing=True)
-                          for _ in range(2))
+        """All are queued at once: gaps between its launches do not count."""
+        events = [torch.cuda.Event(enable_timing=True)
+                  for _ in range(2 * runs + 2)]
+        for begin, end in zip(events[::2], events[1::2]):
             begin.record()
             self.run()
             end.record()
-            end.synchronize()
-            times.append(begin.elapsed_time(end) / 1e3)
-        return times[1:]
+        torch.cuda.synchronize()
+        return [begin.elapsed_time(end) / 1e3
+                for begin, end in zip(events[2::2], events[3::2])]
 
 
 def runs_for(seconds):
@@ -174,7 +175,7 @@ def made_peers(case):
 
 # ---- the table --------------------------------------------------------------
 
-HEAD = (f"{'case':<24} {'ms':>8} {'TFLOP/s':>8} {'peak':>6} {'error':>8} "
+HEAD = (f"{'case':<24} {'ms':>8} {'TFLOP/s':>8} {'error':>8} "
         f"{'MiB':>5} {'cold s':>6} | {'peer ms':>8} {'ratio':>6} "
         f"{'error':>8} {'MiB':>6}  peers, ms (first call, s)")
 
@@ -185,9 +186,7 @@ def number(value, form):
 
 def row(case, ours, report, peers):
     ms = statistics.median(ours.times) * 1e3
-    peak = report.get("peak_share")
     text = (f"{case.name:<24} {ms:8.3f} {report['flops'] / ms / 1e9:8.1f} "
-            f"{number(peak and 100 * peak, '5.1f'):>6} "
             f"{number(report['rel_error'], '8.1e'):>8} "
             f"{report['workspace_bytes'] / 2**20:5.1f} "
             f"{number(report['compile_seconds'], '6.2f'):>6} |")
@@ -218,6 +217,7 @@ def measure(case, folder):
 
 
 def main(words):
+    warnings.simplefilter("ignore")    # of what the peers compile
     cases = [case for case in all_cases()
              if not words or any(map(case.name.startswith, words))]
     if not cases:
