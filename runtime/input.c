@@ -46,7 +46,10 @@ dil_status input_bind(run *r, const dil_code *code) {
   if (r->call->input_count != count)
     return dil_fail(DIL_USAGE, "the kernel takes %d inputs, got %d", count,
                     r->call->input_count);
-  dil_env sizes = {.B = (int32_t)r->B, .N = (int32_t)r->N, .M = (int32_t)r->M};
+  const dil_part *part = r->part;
+  dil_env sizes = {.B = (int32_t)(part ? part->B : r->B),
+                   .N = (int32_t)(part ? part->N : r->N),
+                   .M = (int32_t)(part ? part->M : r->M)};
   for (int32_t i = 0; i < count; i++) {
     dil_status status = check_input(r, i, code, &sizes);
     if (status) return status;

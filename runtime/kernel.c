@@ -147,25 +147,32 @@ static dil_status need_variant(dil_kernel *k, dil_variant variant) {
 
 /* ---- which variant ------------------------------------------------------- */
 
-static unsigned variants_of(const dil_kernel *k, int64_t N) {
+static unsigned variants_of(const dil_kernel *k, const dil_call *call,
+                            const dil_part *part) {
+  run r = {.table = k->table, .part = part, .N = call->q.shape[1]};
   unsigned mask = 0;
   for (int32_t p = 0; p < k->table->pass_count; p++)
-    mask |= 1u << run_variant(k->table, &k->table->passes[p], N);
+    mask |= 1u << run_variant(&r, &k->table->passes[p]);
   return mask;
 }
 
 const char *dil_kernel_variant(const dil_kernel *kernel, const dil_call *call) {
   static const char *const names[] = {"none", "tiles", "rows", "tiles+rows"};
-  return names[variants_of(kernel, call->q.shape[1])];
+  return names[variants_of(kernel, call, NULL)];
 }
 
-dil_status dil_kernel_prepare(dil_kernel *kernel, const dil_call *call) {
-  unsigned mask = variants_of(kernel, call->q.shape[1]);
+static dil_status need_variants(dil_kernel *kernel, const dil_call *call,
+                                const dil_part *part) {
+  unsigned mask = variants_of(kernel, call, part);
   for (int32_t v = 0; v < DIL_VARIANT_COUNT; v++) {
     dil_status status = mask >> v & 1 ? need_variant(kernel, v) : DIL_OK;
     if (status) return status;
   }
   return DIL_OK;
+}
+
+dil_status dil_kernel_prepare(dil_kernel *kernel, const dil_call *call) {
+  return need_variants(kernel, call, NULL);
 }
 
 /* ---- running ------------------------------------------------------------- */
@@ -197,25 +204,88 @@ int64_t dil_kernel_workspace(const dil_kernel *kernel) {
   return atomic_load(&kernel->workspace);
 }
 
-dil_status dil_kernel_run(dil_kernel *kernel, dil_threads *threads,
-                          const dil_call *call) {
-  run r = {.table = kernel->table,
-           .call = call,
-           .threads = threads,
-           .chained = kernel->chained};
-  dil_status status = run_check(&r);
-  if (!status) status = dil_kernel_prepare(kernel, call);
+static run run_of(const dil_kernel *kernel, dil_threads *threads,
+                  const dil_call *call, const dil_part *part) {
+  return (run){.table = kernel->table,
+               .call = call,
+               .part = part,
+               .threads = threads,
+               .chained = kernel->chained};
+}
+
+/* The passes of a run whose call is checked, or of a part of it. */
+static dil_status run_kernel(dil_kernel *kernel, run *r,
+                             dil_status (*passes)(run *r, char *memory)) {
+  dil_status status = need_variants(kernel, r->call, r->part);
   if (status) return status;
-  for (int32_t v = 0; v < DIL_VARIANT_COUNT; v++) r.code[v] = &kernel->code[v];
-  status = input_bind(&r, r.code[kernel->object[DIL_TILES] ? DIL_TILES
+  for (int32_t v = 0; v < DIL_VARIANT_COUNT; v++)
+    r->code[v] = &kernel->code[v];
+  status = input_bind(r, r->code[kernel->object[DIL_TILES] ? DIL_TILES
                                                             : DIL_ROWS]);
-  if (status || r.B == 0 || r.N == 0) return status;
-  int64_t bytes = run_bytes(&r);
+  if (status || r->B == 0 || r->N == 0) return status;
+  int64_t bytes = run_bytes(r);
   scratch *memory = take_scratch(kernel, bytes);
   if (!memory)
     return dil_fail(DIL_MEMORY, "no memory for %lld bytes of scratch",
                     (long long)bytes);
-  status = run_passes(&r, (char *)memory + SCRATCH_HEAD);
+  status = passes(r, (char *)memory + SCRATCH_HEAD);
   give_scratch(kernel, memory);
   return status;
+}
+
+dil_status dil_kernel_run(dil_kernel *kernel, dil_threads *threads,
+                          const dil_call *call) {
+  run r = run_of(kernel, threads, call, NULL);
+  dil_status status = run_check(&r);
+  return status ? status : run_kernel(kernel, &r, run_passes);
+}
+
+/* ---- a part of a sequence ------------------------------------------------ */
+
+static dil_status check_comb(const char *what, const dil_comb *comb,
+                             int64_t rows_given, int64_t low, int64_t high) {
+  if (comb->count == rows_given && comb->step >= 1 && comb->count >= 0 &&
+      (comb->count == 0 || (comb->first >= low && comb_end(*comb) <= high)))
+    return DIL_OK;
+  return dil_fail(DIL_USAGE, "%lld %s for %lld rows at positions %lld, %lld "
+                  "apart, of %lld to %lld", (long long)comb->count, what,
+                  (long long)rows_given, (long long)comb->first,
+                  (long long)comb->step, (long long)low, (long long)high);
+}
+
+static dil_status check_part(run *r) {
+  const dil_part *p = r->part;
+  dil_status status = run_check(r);
+  if (!status && r->call->lengths)
+    status = dil_fail(DIL_UNSUPPORTED, "lengths of batch rows cannot be used "
+                      "with a part of a sequence");
+  if (!status)
+    status = check_comb("queries", &p->queries, r->N, p->M - p->N, p->M);
+  return status ? status : check_comb("keys", &p->keys, r->M, 0, p->M);
+}
+
+int32_t dil_kernel_states(const dil_kernel *kernel) {
+  return run_states(kernel->table);
+}
+
+dil_status dil_kernel_begin(dil_kernel *kernel, dil_threads *threads,
+                            const dil_call *call, const dil_part *part) {
+  run r = run_of(kernel, threads, call, part);
+  dil_status status = check_part(&r);
+  return status ? status : run_begin(&r);
+}
+
+dil_status dil_kernel_advance(dil_kernel *kernel, dil_threads *threads,
+                              const dil_call *call, const dil_part *part) {
+  run r = run_of(kernel, threads, call, part);
+  dil_status status = check_part(&r);
+  if (status || part->keys.count == 0) return status;
+  return run_kernel(kernel, &r, run_advance);
+}
+
+dil_status dil_kernel_finish(dil_kernel *kernel, dil_threads *threads,
+                             const dil_call *call, const dil_part *part) {
+  run r = run_of(kernel, threads, call, part);
+  dil_status status = check_part(&r);
+  return status ? status : run_end(&r);
 }

@@ -88,7 +88,7 @@ int64_t pack_value_bytes(int32_t width, int32_t pack) {
 
 static const char *row_at(const rows *from, const shape *s, int32_t c,
                           int64_t low, int64_t n) {
-  return from->base + (low + shape_row(s, c, n)) * from->stride;
+  return rows_at(from, low + shape_row(s, c, n));
 }
 
 /* Rows lie far apart: no hardware prefetcher follows them. */
@@ -231,7 +231,7 @@ VECTOR static void words_to_lanes(const float *const *words, int32_t count,
 
 void fetch_queries(const rows *from, const int32_t *t, int32_t lanes) {
   for (int32_t lane = 0; lane < lanes; lane++)
-    fetch_row(from, from->base + t[lane] * from->stride);
+    fetch_row(from, rows_at(from, t[lane]));
 }
 
 void pack_queries(const rows *from, const int32_t *t, int32_t lanes,
@@ -240,7 +240,7 @@ void pack_queries(const rows *from, const int32_t *t, int32_t lanes,
   int32_t count = pack == 2 ? (from->width + 1) / 2 : from->width;
   bool copy = pack == 2 ? from->width % 2 : from->dtype != DIL_F32;
   for (int32_t lane = 0; lane < lanes; lane++) {
-    const char *row = from->base + t[lane] * from->stride;
+    const char *row = rows_at(from, t[lane]);
     float *place = spare + (int64_t)lane * count;
     words[lane] = copy ? place : (const float *)row;
     if (copy && pack == 1) row_to_f32(row, from->dtype, from->width, place);

@@ -59,7 +59,7 @@ static int64_t row_count(const run *r) {
 /* Only `union` walks the classes. */
 static int64_t shape_area(const run *r, const dil_pass *pass) {
   if (r->table->combine != DIL_COMBINE_UNION) return 0;
-  return round_up((int64_t)shape_size(pass->period), 64);
+  return round_up((int64_t)shape_size(run_period(r, pass)), 64);
 }
 
 static int64_t worker_area(const run *r, const dil_pass *pass) {
@@ -79,7 +79,7 @@ static rows_work plan_work(const run *r, const dil_pass *pass) {
                        table->branches[__builtin_ctzll(rest)].dilation);
   w.group = table->heads / table->kv_heads;
   w.batches = (r->N * w.group + BATCH - 1) / BATCH;
-  w.chunk = CHUNK * dilation;
+  w.chunk = CHUNK * dilation * (r->part ? r->part->keys.step : 1);
   int64_t items = maximum(r->B * table->kv_heads * w.batches, 1);
   int64_t most = maximum((r->M + SPLIT_LEAST - 1) / SPLIT_LEAST, 1);
   w.splits = minimum((SPLIT_ITEMS + items - 1) / items, most);
@@ -114,7 +114,8 @@ static void cut_worker(const rows_work *w, char *at) {
     wk->row[i].acc = (float *)at;
     at += round_up(table->value_dim, 16) * (int64_t)sizeof(float);
   }
-  if (shape_area(w->run, w->pass)) shape_init(&wk->key, w->pass->period, at);
+  if (shape_area(w->run, w->pass))
+    shape_init(&wk->key, run_period(w->run, w->pass), at);
 }
 
 /* ---- a stretch of keys of one row ---------------------------------------- */
@@ -126,20 +127,21 @@ typedef struct keys {
   int32_t chain;
 } keys;
 
-typedef struct place { /* where this item's keys and values lie */
+typedef struct source { /* where this item's keys and values lie */
   rows k, v;
   run_env env;
-} place;
+} source;
 
-static void visit(const rows_work *w, worker *wk, row *q, const place *at,
+static void visit(const rows_work *w, worker *wk, row *q, const source *at,
                   const keys *ks) {
   const dil_code *code = w->code;
   const dil_env *env = &at->env.env;
   int64_t n = (ks->end - ks->first + ks->step - 1) / ks->step;
   float c2 = env->scale * log2_e;
   bool rewrite = ks->predicates || w->run->table->scored || !(c2 > 0);
-  code->row_qk(q->q, at->k.base + ks->first * at->k.stride,
-               ks->step * at->k.stride, wk->s, n);
+  int64_t rows_a_step = ks->step / at->k.step;
+  code->row_qk(q->q, rows_at(&at->k, ks->first), rows_a_step * at->k.stride,
+               wk->s, n);
   if (rewrite || w->run->drop)
     for (int64_t i = 0; i < n; i++)
       wk->j[i] = (int32_t)(ks->first + i * ks->step);
@@ -152,12 +154,12 @@ static void visit(const rows_work *w, worker *wk, row *q, const place *at,
                     ? code->row_softmax_drop(wk->s, n, c2, 0, q->state,
                                              (int32_t)q->t, wk->j, env)
                     : code->row_softmax(wk->s, n, c2, 0, q->state);
-  code->row_pv(wk->s, at->v.base + ks->first * at->v.stride,
-               ks->step * at->v.stride, q->acc, alpha, n);
+  code->row_pv(wk->s, rows_at(&at->v, ks->first), rows_a_step * at->v.stride,
+               q->acc, alpha, n);
 }
 
 static void visit_pieces(const rows_work *w, worker *wk, row *q,
-                         const place *at, keys ks) {
+                         const source *at, keys ks) {
   int64_t end = ks.end;
   for (; ks.first < end; ks.first += CHUNK * ks.step) {
     ks.end = minimum(end, ks.first + CHUNK * ks.step);
@@ -176,9 +178,18 @@ static int64_t segment_low(const dil_branch *b, int64_t t) {
   return b->segment ? floor_to(t, b->segment) : 0;
 }
 
+/* Leaves of an arithmetic sequence what stands in the comb of the rows. */
+static bool keys_meet(keys *ks, const rows *there) {
+  int64_t tries = 0, step = ks->step;
+  while ((ks->first - there->first) % there->step && tries++ < there->step)
+    ks->first += step;
+  while (ks->step % there->step) ks->step += step;
+  return tries <= there->step;
+}
+
 /* The keys of branch b in positions low..high-1: an arithmetic sequence. */
 static void visit_branch(const rows_work *w, worker *wk, row *q,
-                         const place *at, int32_t b, int64_t low,
+                         const source *at, int32_t b, int64_t low,
                          int64_t high) {
   const dil_branch *branch = &w->run->table->branches[b];
   int64_t base = segment_low(branch, q->t);
@@ -193,15 +204,15 @@ static void visit_branch(const rows_work *w, worker *wk, row *q,
   int64_t origin = base + branch->phase[q->head];
   ks.first = origin + round_up(maximum(low - origin, 0), ks.step);
   ks.end = high;
-  visit_pieces(w, wk, q, at, ks);
+  if (keys_meet(&ks, &at->k)) visit_pieces(w, wk, q, at, ks);
 }
 
 /* `union`: each residue of the period once, with all that reach it. */
 static void visit_residue(const rows_work *w, worker *wk, row *q,
-                          const place *at, uint64_t reach, int64_t first,
+                          const source *at, uint64_t reach, int64_t first,
                           int64_t high) {
   const dil_table *table = w->run->table;
-  keys ks = {first, w->pass->period, high, 0,
+  keys ks = {first, wk->key.period, high, 0,
              table->branches[__builtin_ctzll(reach)].chain};
   for (; reach; reach &= reach - 1) {
     int32_t p = table->branches[__builtin_ctzll(reach)].predicate;
@@ -215,14 +226,15 @@ static void visit_residue(const rows_work *w, worker *wk, row *q,
 }
 
 static void visit_union(const rows_work *w, worker *wk, row *q,
-                        const place *at, int64_t low, int64_t high) {
+                        const source *at, int64_t low, int64_t high) {
   walk wa = {.table = w->run->table,
              .pass = w->pass,
              .served = q->selected,
              .head = q->head,
              .round = 1};
   cell mine = {q->t, q->t + 1};
-  shape_reset(&wk->key);
+  dil_comb there = {at->k.first, at->k.step, 0};
+  shape_reset(&wk->key, &there);
   while (low < high) {
     cell c = walk_cell(&wa, low, high);
     uint64_t near = walk_together(&wa, mine, c, q->selected);
@@ -271,9 +283,9 @@ static void reach_of(const rows_work *w, const row *q, int64_t *low,
 
 static void begin_row(const rows_work *w, row *q, int64_t b, bool resume) {
   const run *r = w->run;
-  rows from = run_rows(&r->call->q, b, q->head);
+  rows from = run_rows(&r->call->q, b, q->head, run_queries(r, b));
   int32_t width = r->table->value_dim;
-  row_to_f32(from.base + q->n * from.stride, from.dtype, from.width, q->q);
+  row_to_f32(rows_at(&from, q->t), from.dtype, from.width, q->q);
   memset(q->acc, 0, (size_t)width * sizeof(float));
   q->state[0] = -INFINITY;
   q->state[1] = 0;
@@ -305,9 +317,9 @@ static void finish_row(const rows_work *w, int64_t b, int64_t n, int32_t head,
   if (lse) *lse = none ? -INFINITY : state[0] * ln_2 + logf(state[1]);
 }
 
-static void run_row(const rows_work *w, worker *wk, row *q, place *at,
+static void advance_row(const rows_work *w, worker *wk, row *q, source *at,
                     int64_t low, int64_t high) {
-  at->env.env.head = q->head;
+  at->env.env.head = q->head + (w->run->part ? w->run->part->head : 0);
   if (w->run->table->combine == DIL_COMBINE_UNION) {
     visit_union(w, wk, q, at, low, high);
     return;
@@ -339,12 +351,13 @@ static void end_row(const rows_work *w, row *q, int64_t b, int64_t split) {
 static int32_t begin_batch(const rows_work *w, worker *wk, int64_t b,
                            int32_t kv, int64_t batch, int64_t split) {
   const run *r = w->run;
-  int64_t all = r->N * w->group, first = run_keys(r, b) - r->N;
+  int64_t all = r->N * w->group;
+  dil_comb comb = run_queries(r, b);
   int32_t count = 0;
   for (int64_t i = batch * BATCH; i < minimum(all, (batch + 1) * BATCH); i++) {
     row *q = &wk->row[count];
     q->n = i / w->group;
-    q->t = first + q->n;
+    q->t = comb.first + q->n * comb.step;
     q->head = kv * (int32_t)w->group + (int32_t)(i % w->group);
     if (!walk_served(r->table, w->pass, q->head)) continue;
     q->selected = selecting(w, q->head, q->t);
@@ -364,18 +377,22 @@ static void work(void *context, int64_t item, int32_t worker_index) {
   int64_t unit = item / w->splits / w->batches;
   int64_t b = unit / r->table->kv_heads;
   int32_t kv = (int32_t)(unit % r->table->kv_heads);
-  int64_t share = round_up((r->M + w->splits - 1) / w->splits, w->chunk);
+  dil_comb comb = run_key_comb(r, b);
+  int64_t span = comb_end(comb) - comb.first;
+  int64_t share = round_up((span + w->splits - 1) / w->splits, w->chunk);
   int64_t low = INT64_MAX, high = INT64_MIN;
   int32_t count = begin_batch(w, wk, b, kv, batch, split);
   for (int32_t i = 0; i < count; i++) reach_of(w, &wk->row[i], &low, &high);
-  low = maximum(low, split * share);
-  high = minimum(high, minimum((split + 1) * share, run_keys(r, b)));
-  place at = {run_rows(&r->call->k, b, kv), run_rows(&r->call->v, b, kv),
-              {{0}, NULL}};
+  low = maximum(low, comb.first + split * share);
+  high = minimum(high,
+                 comb.first + minimum((split + 1) * share, span));
+  source at = {run_rows(&r->call->k, b, kv, comb),
+               run_rows(&r->call->v, b, kv, comb),
+               {{0}, NULL}};
   run_env_init(r, b, 0, &at.env);
   for (int64_t from = low; from < high; from += w->chunk)
     for (int32_t i = 0; i < count; i++)
-      run_row(w, wk, &wk->row[i], &at, from, minimum(from + w->chunk, high));
+      advance_row(w, wk, &wk->row[i], &at, from, minimum(from + w->chunk, high));
   for (int32_t i = 0; i < count; i++) end_row(w, &wk->row[i], b, split);
 }
 

@@ -178,6 +178,25 @@ typedef struct dil_code {
 dil_status dil_fail(dil_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* ---- kernel.c: a part of a sequence --------------------------------------- */
+
+/* Positions first, first + step, ...: the rows that a rank owns, or some of
+ * them. */
+typedef struct dil_comb {
+  int64_t first, step, count; /* step >= 1 */
+} dil_comb;
+
+/* What a call holds of a longer sequence: its query rows stand at these
+ * positions, its key rows at those; they need not overlap. */
+typedef struct dil_part {
+  dil_comb queries, keys;
+  int64_t B, N, M;       /* of the whole */
+  int32_t batch, head;   /* numbers in the whole of the call's first */
+  /* The running state of the call's query rows, [states][B, N, H, Dv] and
+   * [states][B, N, H]; see dil_kernel_states. */
+  float *o, *lse;
+} dil_part;
+
 /* ---- thread.c ------------------------------------------------------------ */
 
 /* Calls work(context, index, worker) for each index of 0..count-1, handed out
@@ -248,6 +267,17 @@ dil_status dil_kernel_new(const dil_table *table, dil_make make, void *context,
 /* Compiles what a call of this shape will need, so that timing can leave it
  * out; dil_kernel_run does it by itself. */
 dil_status dil_kernel_prepare(dil_kernel *kernel, const dil_call *call);
+/* States a row of a part has: one, or with `mean` and `sum` one a pass. */
+int32_t dil_kernel_states(const dil_kernel *kernel);
+/* An empty state; the state advanced over the keys of the call (each key of
+ * the sequence may come in one call only; the order decides the rounding); the
+ * state rounded to the call's o and lse. `lengths` are refused. */
+dil_status dil_kernel_begin(dil_kernel *kernel, dil_threads *threads,
+                            const dil_call *call, const dil_part *part);
+dil_status dil_kernel_advance(dil_kernel *kernel, dil_threads *threads,
+                              const dil_call *call, const dil_part *part);
+dil_status dil_kernel_finish(dil_kernel *kernel, dil_threads *threads,
+                             const dil_call *call, const dil_part *part);
 /* "tiles" or "rows": what a call of this shape runs. */
 const char *dil_kernel_variant(const dil_kernel *kernel, const dil_call *call);
 

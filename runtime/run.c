@@ -97,21 +97,40 @@ dil_status run_check(run *r) {
 /* A tile of queries is worth it from this many rows that share their keys. */
 enum { TILE_ROWS_LEAST = 12 };
 
+static int64_t common_multiple(int64_t a, int64_t b) {
+  int64_t x = a, y = b;
+  while (y) {
+    int64_t rest = x % y;
+    x = y;
+    y = rest;
+  }
+  return a / x * b;
+}
+
+int64_t run_period(const run *r, const dil_pass *pass) {
+  if (!r->part) return pass->period;
+  return common_multiple(
+      pass->period,
+      common_multiple(r->part->queries.step, r->part->keys.step));
+}
+
 /* Rows that share their keys in a pass: a class of the shortest cell. */
-dil_variant run_variant(const dil_table *table, const dil_pass *pass,
-                                int64_t N) {
+dil_variant run_variant(const run *r, const dil_pass *pass) {
+  const dil_table *table = r->table;
   if (table->general) return DIL_ROWS;
-  int64_t shortest = N;
+  int64_t shortest = r->part ? r->N * r->part->queries.step : r->N;
   for (int32_t b = 0; b < table->branch_count; b++) {
     int64_t s = table->branches[b].segment;
     if ((pass->branches >> b & 1) && s) shortest = minimum(shortest, s);
   }
-  return shortest / pass->period < TILE_ROWS_LEAST ? DIL_ROWS : DIL_TILES;
+  return shortest / run_period(r, pass) < TILE_ROWS_LEAST ? DIL_ROWS
+                                                          : DIL_TILES;
 }
 
 /* ---- one run ------------------------------------------------------------- */
 
 finish run_finish(const run *r, int32_t head) {
+  if (r->part) return FINISH_RESUME;
   if (!r->chained[head]) return FINISH_WRITE;
   bool apart = r->table->combine == DIL_COMBINE_MEAN ||
                r->table->combine == DIL_COMBINE_SUM;
@@ -129,7 +148,7 @@ static int64_t state_row(const run *r, int64_t b, int64_t n, int32_t h) {
 }
 
 char *run_output(const run *r, int64_t b, int64_t n, int32_t h) {
-  if (!r->chained[h]) return final_output(r, b, n, h);
+  if (!r->part && !r->chained[h]) return final_output(r, b, n, h);
   return (char *)(r->state_o + state_row(r, b, n, h) * r->table->value_dim);
 }
 
@@ -141,27 +160,30 @@ static float *final_lse(const run *r, int64_t b, int64_t n, int32_t h) {
 }
 
 float *run_lse(const run *r, int64_t b, int64_t n, int32_t h) {
-  if (!r->chained[h]) return final_lse(r, b, n, h);
+  if (!r->part && !r->chained[h]) return final_lse(r, b, n, h);
   return r->state_lse + state_row(r, b, n, h);
 }
 
-rows run_rows(const dil_tensor *t, int64_t b, int32_t head) {
+rows run_rows(const dil_tensor *t, int64_t b, int32_t head, dil_comb comb) {
   int64_t size = (int64_t)dil_dtype_size(t->dtype);
   return (rows){
       .base = (const char *)t->data +
               (b * t->stride[0] + head * t->stride[2]) * size,
       .stride = t->stride[1] * size,
+      .first = comb.first,
+      .step = comb.step,
       .dtype = t->dtype,
       .width = (int32_t)t->shape[3]};
 }
 
 void run_env_init(const run *r, int64_t b, int32_t h, run_env *env) {
+  const dil_part *part = r->part;
   *env = (run_env){
-      .env = {.batch = (int32_t)b,
-              .head = h,
-              .B = (int32_t)r->B,
-              .N = (int32_t)r->N,
-              .M = (int32_t)run_keys(r, b),
+      .env = {.batch = (int32_t)(part ? part->batch + b : b),
+              .head = part ? part->head + h : h,
+              .B = (int32_t)(part ? part->B : r->B),
+              .N = (int32_t)(part ? part->N : r->N),
+              .M = (int32_t)(part ? part->M : run_keys(r, b)),
               .seed_low = (uint32_t)r->call->seed,
               .seed_high = (uint32_t)(r->call->seed >> 32),
               .scale = r->scale,
@@ -216,9 +238,8 @@ static bool leaves_heads_out(const run *r) {
 
 static int64_t pass_bytes(const run *r, int32_t p) {
   const dil_pass *pass = &r->table->passes[p];
-  return run_variant(r->table, pass, r->N) == DIL_ROWS
-             ? rows_bytes(r, pass)
-             : tiles_bytes(r, pass);
+  return run_variant(r, pass) == DIL_ROWS ? rows_bytes(r, pass)
+                                          : tiles_bytes(r, pass);
 }
 
 /* Scratch: [bounds of inputs][chained o][chained lse][what a pass needs]. */
@@ -228,7 +249,7 @@ typedef struct layout {
 
 static layout lay_out(const run *r) {
   int64_t rows_of_state = 0, pass = 64;
-  for (int32_t h = 0; h < r->table->heads; h++)
+  for (int32_t h = 0; h < r->table->heads && !r->part; h++)
     if (r->chained[h]) rows_of_state = r->B * r->N * r->table->heads;
   for (int32_t p = 0; p < r->table->pass_count; p++)
     pass = maximum(pass, pass_bytes(r, p));
@@ -242,6 +263,12 @@ static layout lay_out(const run *r) {
 
 int64_t run_bytes(const run *r) { return lay_out(r).end; }
 
+static dil_status run_pass(run *r, int32_t p) {
+  const dil_pass *pass = &r->table->passes[p];
+  return run_variant(r, pass) == DIL_ROWS ? rows_run(r, pass)
+                                          : tiles_run(r, pass);
+}
+
 dil_status run_passes(run *r, char *memory) {
   layout at = lay_out(r);
   if (at.state_o) input_bounds_fill(r, memory);
@@ -253,11 +280,95 @@ dil_status run_passes(run *r, char *memory) {
   dil_status status = DIL_OK;
   if (stateful)
     status = dil_threads_run(r->threads, rows_count, begin_row, r);
-  for (int32_t p = 0; p < r->table->pass_count && !status; p++) {
-    const dil_pass *pass = &r->table->passes[p];
-    bool by_rows = run_variant(r->table, pass, r->N) == DIL_ROWS;
-    status = by_rows ? rows_run(r, pass) : tiles_run(r, pass);
-  }
+  for (int32_t p = 0; p < r->table->pass_count && !status; p++)
+    status = run_pass(r, p);
   if (status || !(stateful || leaves_heads_out(r))) return status;
   return dil_threads_run(r->threads, rows_count, end_row, r);
+}
+
+/* ---- a part of a sequence ------------------------------------------------ */
+
+static bool combines_apart(const dil_table *table) {
+  return table->combine == DIL_COMBINE_MEAN ||
+         table->combine == DIL_COMBINE_SUM;
+}
+
+int32_t run_states(const dil_table *table) {
+  return combines_apart(table) ? table->pass_count : 1;
+}
+
+/* `state_o` and `state_lse` become those of pass p. */
+static void choose_state(run *r, int32_t p) {
+  int64_t rows_of_state = r->B * r->N * r->table->heads;
+  int64_t state = combines_apart(r->table) ? p : 0;
+  r->state_o = r->part->o + state * rows_of_state * r->table->value_dim;
+  r->state_lse = r->part->lse + state * rows_of_state;
+}
+
+static void begin_part_row(void *context, int64_t row, int32_t worker) {
+  (void)worker;
+  const run *r = context;
+  int64_t heads = r->table->heads, width = r->table->value_dim;
+  memset(r->part->o + row * heads * width, 0,
+         (size_t)(heads * width) * sizeof(float));
+  for (int64_t h = 0; h < heads; h++)
+    r->part->lse[row * heads + h] = -INFINITY;
+}
+
+dil_status run_begin(run *r) {
+  return dil_threads_run(r->threads, run_states(r->table) * r->B * r->N,
+                         begin_part_row, r);
+}
+
+dil_status run_advance(run *r, char *memory) {
+  layout at = lay_out(r);
+  dil_status status = DIL_OK;
+  if (at.state_o) input_bounds_fill(r, memory);
+  r->scratch = memory + at.pass;
+  r->weight = 1; /* states are weighted when they are added */
+  for (int32_t p = 0; p < r->table->pass_count && !status; p++) {
+    choose_state(r, p);
+    status = run_pass(r, p);
+  }
+  return status;
+}
+
+/* The states of one row and head, weighted and added, in place of the first. */
+static float *add_states(const run *r, int64_t row) {
+  int64_t width = r->table->value_dim;
+  int64_t size = r->B * r->N * r->table->heads * width;
+  float *sum = r->part->o + row * width;
+  if (!combines_apart(r->table)) return sum;
+  for (int64_t d = 0; d < width; d++) {
+    sum[d] *= r->weight;
+    for (int32_t p = 1; p < r->table->pass_count; p++)
+      sum[d] += r->weight * sum[p * size + d];
+  }
+  return sum;
+}
+
+/* lse of `mean` and `sum`: of the one pass that serves the head. */
+static float state_lse(const run *r, int64_t row, int32_t h) {
+  int64_t size = r->B * r->N * r->table->heads;
+  for (int32_t p = 0; p < run_states(r->table); p++)
+    if (run_states(r->table) == 1 ||
+        walk_served(r->table, &r->table->passes[p], h))
+      return r->part->lse[p * size + row];
+  return -INFINITY;
+}
+
+static void end_part_row(void *context, int64_t row, int32_t worker) {
+  (void)worker;
+  const run *r = context;
+  int64_t b = row / r->N, n = row % r->N;
+  for (int32_t h = 0; h < r->table->heads; h++) {
+    float *lse = final_lse(r, b, n, h);
+    row_from_f32(add_states(r, row * r->table->heads + h), r->table->dtype,
+                 r->table->value_dim, final_output(r, b, n, h));
+    if (lse) *lse = state_lse(r, row * r->table->heads + h, h);
+  }
+}
+
+dil_status run_end(run *r) {
+  return dil_threads_run(r->threads, r->B * r->N, end_part_row, r);
 }

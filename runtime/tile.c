@@ -64,13 +64,13 @@ static int64_t cut_tile(tile *tl, const run *r, int64_t period,
 
 int64_t tile_bytes(const run *r, const dil_pass *pass) {
   tile unused;
-  return cut_tile(&unused, r, pass->period, NULL);
+  return cut_tile(&unused, r, run_period(r, pass), NULL);
 }
 
 void tile_init(tile *tl, const run *r, const dil_pass *pass, char *memory) {
   const dil_code *code = r->code[DIL_TILES];
   *tl = (tile){.run = r, .code = code};
-  cut_tile(tl, r, pass->period, memory);
+  cut_tile(tl, r, run_period(r, pass), memory);
   tl->k_bytes = pack_key_bytes(r->table->head_dim, code->pack);
   tl->v_bytes = pack_value_bytes(r->table->value_dim, code->pack);
 }
@@ -115,8 +115,7 @@ static void query_positions(const tile *tl, cell query, int32_t c, int64_t n0,
 static void load_queries(tile *tl, int64_t b) {
   const run *r = tl->run;
   int32_t lanes = tl->code->lanes;
-  rows q = run_rows(&r->call->q, b, tl->walk.head);
-  q.base -= (run_keys(r, b) - r->N) * q.stride; /* row i is position t */
+  rows q = run_rows(&r->call->q, b, tl->walk.head, run_queries(r, b));
   fetch_queries(&q, tl->group[0].t, lanes);
   for (int32_t i = 0; i < tl->group_count; i++) {
     const queries *now = &tl->group[i];
@@ -126,16 +125,15 @@ static void load_queries(tile *tl, int64_t b) {
   }
 }
 
-/* An empty state, or the one that an earlier pass left. `first` is the
- * position of query row 0. */
-static void load_state(tile *tl, int64_t b, int64_t first) {
+/* An empty state, or the one that an earlier pass left. */
+static void load_state(tile *tl, int64_t b) {
   int32_t lanes = tl->code->lanes, width = tl->run->table->value_dim;
   memset(tl->q->o, 0, (size_t)(width * lanes) * sizeof(float));
   for (int32_t lane = 0; lane < lanes; lane++) {
     tl->q->m[lane] = -INFINITY;
     tl->q->l[lane] = 0;
     if (tl->finish != FINISH_RESUME) continue;
-    int64_t n = tl->q->t[lane] - first;
+    int64_t n = run_row(tl->run, b, tl->q->t[lane]);
     float lse = *run_lse(tl->run, b, n, tl->walk.head);
     const float *row =
         (const float *)run_output(tl->run, b, n, tl->walk.head);
@@ -146,14 +144,14 @@ static void load_state(tile *tl, int64_t b, int64_t first) {
   }
 }
 
-static void store_rows(tile *tl, int64_t b, int64_t count, int64_t first) {
+static void store_rows(tile *tl, int64_t b, int64_t count) {
   const run *r = tl->run;
   char *out[DIL_LANES_MAX] = {0};
   for (int32_t lane = 0; lane < tl->code->lanes; lane++) {
     bool none = tl->q->l[lane] == 0;
     tl->mx[lane] = none ? 0 : r->weight / tl->q->l[lane];
     if (lane >= count) continue;
-    int64_t n = tl->q->t[lane] - first;
+    int64_t n = run_row(r, b, tl->q->t[lane]);
     out[lane] = run_output(r, b, n, tl->walk.head);
     float *lse = run_lse(r, b, n, tl->walk.head);
     if (lse && tl->finish != FINISH_ADD)
@@ -167,18 +165,18 @@ static void store_rows(tile *tl, int64_t b, int64_t count, int64_t first) {
 
 void tile_run(tile *tl, cell query, int32_t c, int64_t n0, int64_t n1,
               int64_t b) {
-  int64_t first = run_keys(tl->run, b) - tl->run->N, lanes = tl->code->lanes;
+  int64_t lanes = tl->code->lanes;
   tl->group_count = (int32_t)((n1 - n0 + lanes - 1) / lanes);
   for (int32_t i = 0; i < tl->group_count; i++)
     query_positions(tl, query, c, n0 + i * lanes, n1, tl->group[i].t);
   load_queries(tl, b);
   for (int32_t i = 0; i < tl->group_count; i++) {
     tl->q = &tl->group[i];
-    load_state(tl, b, first);
+    load_state(tl, b);
   }
   visit_block(tl, query, tl->query.branches[c]);
   for (int32_t i = 0; i < tl->group_count; i++) {
     tl->q = &tl->group[i];
-    store_rows(tl, b, minimum(n1 - n0 - i * lanes, lanes), first);
+    store_rows(tl, b, minimum(n1 - n0 - i * lanes, lanes));
   }
 }

@@ -31,6 +31,8 @@ typedef struct tiles {
   bool backwards;         /* later strips are longer: hand them out first */
   int64_t units;          /* heads or K/V heads */
   int64_t length;         /* positions of a block */
+  int64_t span;           /* of which some hold keys, at most */
+  int64_t block_first;    /* number of the first block, counted from 0 */
   int64_t blocks_a_unit, blocks;
   int64_t strip;          /* positions a strip */
   int64_t packs, strips;  /* items a block; strips counts heads too */
@@ -43,7 +45,7 @@ typedef struct tiles {
 /* One block, found by arithmetic from its number. */
 typedef struct block {
   int64_t b, low, high;   /* keys: positions low..high-1 */
-  int64_t first;          /* position of the first query row in it */
+  int64_t first, last;    /* queries: positions first..last-1 */
   int32_t head, heads;    /* query heads head..head+heads-1 */
   int64_t generation;     /* blocks that used its buffer before */
   buffer *buffer;
@@ -95,12 +97,12 @@ static int64_t count_slots(const tiles *ts) {
   for (int32_t b = 0; b < table->branch_count; b++) {
     if (!(ts->pass->branches >> b & 1)) continue;
     int64_t s = table->branches[b].segment;
-    cells += s ? ts->length / s + 1 : 1;
-    selected += ts->length / table->branches[b].dilation +
-                (s ? ts->length / s + 1 : 1);
+    cells += s ? ts->span / s + 2 : 1;
+    selected += ts->span / table->branches[b].dilation +
+                (s ? ts->span / s + 2 : 1);
   }
   int64_t round = ts->run->code[DIL_TILES]->pack - 1;
-  return minimum(selected, ts->length) +
+  return minimum(selected, ts->span) +
          cells * minimum(ts->pass->period, 1 << 8) * round;
 }
 
@@ -123,7 +125,7 @@ static bool is_backwards(const dil_table *table, uint64_t branches) {
 static int64_t rows_before_keys(const run *r) { /* most rows at t < 0 */
   int64_t most = 0;
   for (int64_t b = 0; b < r->B; b++)
-    most = maximum(most, r->N - run_keys(r, b));
+    most = maximum(most, -run_queries(r, b).first);
   return most;
 }
 
@@ -131,15 +133,22 @@ static tiles plan_work(const run *r, const dil_pass *pass) {
   tiles ts = {.run = r, .pass = pass};
   const dil_table *table = r->table;
   int64_t threads = dil_threads_count(r->threads);
+  dil_comb keys = r->part ? r->part->keys : (dil_comb){0, 1, r->M};
+  dil_comb asked = run_queries(r, 0);
+  int64_t whole = r->part ? r->part->M : r->M;
   ts.shared = can_share(table, pass);
   ts.backwards = is_backwards(table, pass->branches);
   ts.units = ts.shared ? table->kv_heads : table->heads;
-  ts.length = common_segment(table, pass, maximum(r->M, 1));
-  ts.blocks_a_unit = maximum((r->M + ts.length - 1) / ts.length, 1);
+  ts.length = common_segment(table, pass, maximum(whole, 1));
+  ts.span = minimum(ts.length, comb_end(keys) - keys.first);
+  ts.block_first = keys.first / ts.length;
+  ts.blocks_a_unit =
+      maximum((comb_end(keys) + ts.length - 1) / ts.length - ts.block_first, 1);
   ts.blocks = r->B * ts.units * ts.blocks_a_unit;
-  ts.strip = STRIP * smallest_dilation(table, pass->branches);
-  ts.packs = (ts.length + PACK_CHUNK - 1) / PACK_CHUNK;
-  int64_t rows_most = minimum(r->N, ts.length + rows_before_keys(r));
+  ts.strip = STRIP * smallest_dilation(table, pass->branches) * asked.step;
+  ts.packs = maximum((ts.span + PACK_CHUNK - 1) / PACK_CHUNK, 1);
+  int64_t span = comb_end(asked) - asked.first;
+  int64_t rows_most = minimum(span, ts.length + rows_before_keys(r));
   ts.strips = (rows_most / ts.strip + 2) * (table->heads / ts.units);
   ts.slots = count_slots(&ts) + r->code[DIL_TILES]->key_block + 2;
   ts.buffers = minimum(ts.blocks, 2 + (threads + ts.strips - 1) / ts.strips);
@@ -199,12 +208,15 @@ static block find_block(const tiles *ts, int64_t index) {
   int64_t at = index % ts->blocks_a_unit;
   int64_t unit = index / ts->blocks_a_unit;
   block bk = {.b = unit / ts->units, .generation = index / ts->buffers};
-  int64_t keys = run_keys(r, bk.b);
+  dil_comb keys = run_key_comb(r, bk.b), asked = run_queries(r, bk.b);
+  int64_t low = (at + ts->block_first) * ts->length, high = low + ts->length;
   bk.heads = (int32_t)(r->table->heads / ts->units);
   bk.head = (int32_t)(unit % ts->units) * bk.heads;
-  bk.low = minimum(at * ts->length, keys);
-  bk.high = minimum(bk.low + ts->length, keys);
-  bk.first = at == 0 ? keys - r->N : maximum(bk.low, keys - r->N);
+  bk.high = minimum(high, comb_end(keys));
+  bk.low = minimum(maximum(low, keys.first), bk.high);
+  bk.last = minimum(high, comb_end(asked));
+  bk.first = at + ts->block_first == 0 ? asked.first
+                                       : maximum(low, asked.first);
   bk.buffer = &ts->buffer[index % ts->buffers];
   return bk;
 }
@@ -233,8 +245,9 @@ static bool pack_cell(const tiles *ts, const block *bk, const walk *w, cell c,
   const run *r = ts->run;
   int32_t pack = r->code[DIL_TILES]->pack;
   int32_t kv = bk->head / (r->table->heads / r->table->kv_heads);
-  rows k = run_rows(&r->call->k, bk->b, kv);
-  rows v = run_rows(&r->call->v, bk->b, kv);
+  dil_comb keys = run_key_comb(r, bk->b);
+  rows k = run_rows(&r->call->k, bk->b, kv, keys);
+  rows v = run_rows(&r->call->v, bk->b, kv, keys);
   bool finite = true;
   for (int32_t i = 0; i < s->count; i++) {
     if (!s->branches[i]) continue;
@@ -272,8 +285,9 @@ static void pack_item(const tiles *ts, int64_t index, int64_t chunk,
                       tile *tl) {
   block bk = find_block(ts, index);
   wait_for(&bk.buffer->done, bk.generation * ts->strips);
-  if (bk.first < bk.high && walk_served(ts->run->table, ts->pass, bk.head)) {
-    shape_reset(&tl->key);
+  if (bk.first < bk.last && walk_served(ts->run->table, ts->pass, bk.head)) {
+    dil_comb keys = run_key_comb(ts->run, bk.b);
+    shape_reset(&tl->key, &keys);
     pack_chunk(ts, &bk, index, chunk, tl);
   }
   atomic_fetch_add_explicit(&bk.buffer->packed, 1, memory_order_release);
@@ -284,8 +298,8 @@ static void pack_item(const tiles *ts, int64_t index, int64_t chunk,
 /* A strip's border moves up to the next cell's begin when that is near. */
 static int64_t snap(const walk *w, const block *bk, int64_t strip, int64_t x) {
   if (x <= bk->first) return bk->first;
-  if (x >= bk->high) return bk->high;
-  cell before = walk_cell(w, x - 1, bk->high);
+  if (x >= bk->last) return bk->last;
+  cell before = walk_cell(w, x - 1, bk->last);
   if (before.high == x) return x;
   return before.high - x < strip ? before.high : x;
 }
@@ -296,8 +310,8 @@ static void zero_rows(const tile *tl, cell c, int32_t class_index, int64_t b) {
   size_t bytes =
       (size_t)r->table->value_dim * dil_dtype_size(r->table->dtype);
   for (int64_t i = 0; i < n; i++) {
-    int64_t row = c.low + shape_row(&tl->query, class_index, i) -
-                  (run_keys(r, b) - r->N);
+    int64_t row =
+        run_row(r, b, c.low + shape_row(&tl->query, class_index, i));
     memset(run_output(r, b, row, tl->walk.head), 0, bytes);
     float *lse = run_lse(r, b, row, tl->walk.head);
     if (lse) *lse = -__builtin_inff();
@@ -322,8 +336,10 @@ static void strip_rows(const tiles *ts, const block *bk, int64_t strip,
                        int32_t head, tile *tl) {
   tl->walk = block_walk(ts, bk, head);
   if (!tl->walk.served) return;
-  shape_reset(&tl->query);
-  shape_reset(&tl->key);
+  dil_comb comb = run_queries(ts->run, bk->b);
+  shape_reset(&tl->query, &comb);
+  comb = run_key_comb(ts->run, bk->b);
+  shape_reset(&tl->key, &comb);
   int64_t base = floor_to(bk->first, ts->strip) + strip * ts->strip;
   int64_t from = snap(&tl->walk, bk, ts->strip, base);
   int64_t to = snap(&tl->walk, bk, ts->strip, base + ts->strip);
@@ -347,7 +363,7 @@ static void strip_item(const tiles *ts, int64_t index, int64_t item,
   tl->finite = atomic_load(&bk.buffer->bad) != index + 1;
   tl->low = bk.low;
   tl->high = bk.high;
-  if (bk.first < bk.high)
+  if (bk.first < bk.last)
     strip_rows(ts, &bk, strip, bk.head + (int32_t)(item / a_head), tl);
   atomic_fetch_add_explicit(&bk.buffer->done, 1, memory_order_release);
 }

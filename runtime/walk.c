@@ -17,13 +17,17 @@ size_t shape_size(int64_t period) {
 }
 
 void shape_init(shape *s, int64_t period, void *memory) {
-  *s = (shape){.period = period, .residue = memory};
+  *s = (shape){.period = period, .step = 1, .residue = memory};
   s->branches = (uint64_t *)(s->residue + DIL_BRANCH_MAX);
   s->first = (int32_t *)(s->branches + period);
   s->offset = s->first + period + 1;
 }
 
-void shape_reset(shape *s) { s->count = 0; }
+void shape_reset(shape *s, const dil_comb *comb) {
+  s->count = 0;
+  s->step = comb->step;
+  s->origin = comb->first;
+}
 
 uint64_t walk_served(const dil_table *table, const dil_pass *pass,
                      int32_t head) {
@@ -66,6 +70,7 @@ static uint64_t living(const walk *w, cell c) {
 
 static uint64_t selecting(const walk *w, const shape *s, int64_t offset) {
   uint64_t mask = 0;
+  if (offset % s->step != s->phase) return 0;
   for (uint64_t rest = s->served; rest; rest &= rest - 1) {
     int32_t b = __builtin_ctzll(rest);
     int64_t r = w->table->branches[b].dilation;
@@ -99,7 +104,8 @@ static void classify(const walk *w, shape *s) {
 
 void walk_shape(const walk *w, cell c, shape *s) {
   uint64_t served = living(w, c);
-  bool same = s->count > 0 && served == s->served;
+  int64_t phase = floored(s->origin - c.low, s->step);
+  bool same = s->count > 0 && served == s->served && phase == s->phase;
   for (uint64_t rest = served; rest; rest &= rest - 1) {
     int32_t b = __builtin_ctzll(rest);
     int64_t residue = first_selected(w, b, c);
@@ -107,6 +113,7 @@ void walk_shape(const walk *w, cell c, shape *s) {
     s->residue[b] = residue;
   }
   s->served = served;
+  s->phase = phase;
   if (!same) classify(w, s);
 }
 

@@ -18,6 +18,8 @@
  * period, rising. A class with branches 0 holds the rows nobody selects. */
 typedef struct shape {
   int64_t period;
+  int64_t step, origin; /* only positions origin + i * step are there */
+  int64_t phase;     /* offset of the first such position */
   uint64_t served;   /* branches that live in this cell for this head */
   int64_t *residue;  /* [DIL_BRANCH_MAX] first selected offset, by branch */
   int32_t count;     /* classes */
@@ -41,8 +43,10 @@ typedef struct walk {
 } walk;
 
 size_t shape_size(int64_t period);
+/* period: a multiple of the pass's and of the comb's step. */
 void shape_init(shape *s, int64_t period, void *memory);
-void shape_reset(shape *s); /* forgets the cell */
+/* Forgets the cell; from now on the rows are those of the comb. */
+void shape_reset(shape *s, const dil_comb *comb);
 /* The branches of the pass that serve a head. */
 uint64_t walk_served(const dil_table *table, const dil_pass *pass,
                      int32_t head);
@@ -70,14 +74,20 @@ static inline int64_t maximum(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* ---- pack.c: between the caller's rows and the kernel's layouts ---------- */
 
-/* How one tensor's rows lie, for one batch row and head: row at position p is
- * at base + p * stride bytes. */
+/* How one tensor's rows lie, for one batch row and head: position first + i *
+ * step is at base + i * stride bytes. */
 typedef struct rows {
   const char *base;
   int64_t stride;
+  int64_t first, step;
   dil_dtype dtype;
   int32_t width;  /* elements a row */
 } rows;
+
+static inline const char *rows_at(const rows *r, int64_t position) {
+  int64_t n = position - r->first;
+  return r->base + (r->step == 1 ? n : n / r->step) * r->stride;
+}
 
 /* Packed bytes of one key row, for a pack factor (see dil_code). */
 int64_t pack_key_bytes(int32_t width, int32_t pack);
@@ -119,14 +129,16 @@ typedef struct run {
   const dil_code *code[DIL_VARIANT_COUNT];
   const dil_call *call;
   dil_threads *threads;
-  int64_t B, N, M;
+  const dil_part *part;    /* NULL: the call is the whole sequence */
+  int64_t B, N, M;         /* rows of the call */
   float scale;
   float weight;            /* of a pass's own softmax: 1, or 1 / G (`mean`) */
   bool drop;
   dil_env_input inputs[DIL_INPUT_MAX];
   const struct bounds *bounds; /* of the inputs; see input.c */
-  /* f32 state of the heads that several passes touch: o like call->o in
-   * [B, N, H, Dv], lse [B, H, N]. NULL when no head needs it. */
+  /* f32 state of the heads that several passes touch, [B, N, H, Dv] and
+   * [B, N, H]; of a part's every head, and then that of the pass under way.
+   * NULL when no head needs it. */
   float *state_o, *state_lse;
   const bool *chained;     /* [heads]: touched by more than one pass */
   char *scratch;           /* 64-byte aligned */
@@ -136,20 +148,45 @@ typedef struct run {
 static inline int64_t run_keys(const run *r, int64_t b) {
   return r->call->lengths ? r->call->lengths[b] : r->M;
 }
+/* The positions of the call's query rows, and of its key rows. */
+static inline dil_comb run_queries(const run *r, int64_t b) {
+  if (r->part) return r->part->queries;
+  return (dil_comb){run_keys(r, b) - r->N, 1, r->N};
+}
+static inline dil_comb run_key_comb(const run *r, int64_t b) {
+  if (r->part) return r->part->keys;
+  return (dil_comb){0, 1, run_keys(r, b)};
+}
+/* One past the last position. */
+static inline int64_t comb_end(dil_comb c) {
+  return c.count ? c.first + (c.count - 1) * c.step + 1 : c.first;
+}
+/* The query row at position t. */
+static inline int64_t run_row(const run *r, int64_t b, int64_t t) {
+  dil_comb c = run_queries(r, b);
+  return c.step == 1 ? t - c.first : (t - c.first) / c.step;
+}
+/* The period of a pass's classes among the rows of this run. */
+int64_t run_period(const run *r, const dil_pass *pass);
 /* Checks the call against the table; fills B, N, M, scale, weight, drop. */
 dil_status run_check(run *r);
-/* What a pass takes for N query rows. */
-dil_variant run_variant(const dil_table *table, const dil_pass *pass,
-                        int64_t N);
+/* What a pass of this run takes. */
+dil_variant run_variant(const run *r, const dil_pass *pass);
 /* Scratch bytes of the whole run, and the run in that much memory. */
 int64_t run_bytes(const run *r);
 dil_status run_passes(run *r, char *memory);
+/* The same for a part: its state begun, advanced, rounded to the output. */
+int32_t run_states(const dil_table *table); /* a row */
+dil_status run_begin(run *r);
+dil_status run_advance(run *r, char *memory);
+dil_status run_end(run *r);
 
 finish run_finish(const run *r, int32_t head);
 /* Where query row n of (b, h) is written, and its lse (NULL: not wanted). */
 char *run_output(const run *r, int64_t b, int64_t n, int32_t h);
 float *run_lse(const run *r, int64_t b, int64_t n, int32_t h);
-rows run_rows(const dil_tensor *tensor, int64_t b, int32_t head);
+rows run_rows(const dil_tensor *tensor, int64_t b, int32_t head,
+              dil_comb comb);
 
 /* An environment for expressions that also finds the bounds of inputs. */
 typedef struct run_env {

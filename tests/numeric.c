@@ -385,7 +385,7 @@ static guard *guard_at(data *d, const void *bytes) {
   abort();
 }
 
-static const char *compare(data *d) {
+const char *data_compare(data *d) {
   static char text[900];
   char worst[400];
   double lse_error, error = data_error(d, &lse_error);
@@ -412,5 +412,5 @@ const char *data_problem(data *d, kernel_made *k) {
   if (!guard_intact(o, &d->call.o)) return "wrote beside the elements of o";
   if (lse && !guard_intact(lse, &d->call.lse))
     return "wrote beside the elements of lse";
-  return compare(d);
+  return data_compare(d);
 }

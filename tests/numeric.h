@@ -139,6 +139,8 @@ void data_free(data *d);
 /* Runs the kernel; "" or what is wrong with guards, o or lse. The text lives
  * until the next call. */
 const char *data_problem(data *d, kernel_made *k);
+/* What differs from the answer after a run; "" when nothing does. */
+const char *data_compare(data *d);
 /* Runs the kernel and leaves o and lse in the call, uncompared. */
 dil_status data_run(data *d, kernel_made *k);
 /* The relative L2 error of o and the largest error of lse as they stand. */

@@ -132,7 +132,7 @@ static matrix random_matrix(dil_dtype dtype, int32_t width, int64_t count,
                             uint64_t *state) {
   int64_t stride = (width + 3) * (int64_t)dil_dtype_size(dtype);
   matrix m = {malloc((size_t)(stride * count)), {0}};
-  m.rows = (rows){m.bytes, stride, dtype, width};
+  m.rows = (rows){m.bytes, stride, 0, 1, dtype, width};
   for (int64_t e = 0; e < (width + 3) * count; e++)
     dil_element_write(m.bytes, dtype, e,
                       (double)random_in(state, -999, 999) / 64);

@@ -1,0 +1,282 @@
+/* place.c - who owns which rows of a sequence, and which rows travel; see
+ * place.h. A *demand* is what one comb of the receiver's queries wants of one
+ * branch and phase. Where no demand changes its mind, the wanted rows are a few
+ * residues of a common period: a stretch. */
+#include "place.h"
+#include <stdlib.h>
+
+/* ---- shards -------------------------------------------------------------- */
+
+/* Piece `index` of `count` rows cut into `pieces`, one more to the first ones. */
+static dil_comb cut_piece(int64_t count, int64_t origin, int64_t pieces,
+                          int64_t index) {
+  int64_t each = count / pieces, more = count % pieces;
+  return (dil_comb){origin + index * each + minimum(index, more), 1,
+                    each + (index < more)};
+}
+
+static void shard_add(shard *s, dil_comb comb) {
+  dil_comb *last = s->count ? &s->comb[s->count - 1] : NULL;
+  if (comb.count == 0) return;
+  if (last && comb_end(*last) == comb.first) last->count += comb.count;
+  else s->comb[s->count++] = comb;
+}
+
+shard place_shard(dil_layout layout, int64_t count, int64_t origin,
+                  int32_t ranks, int32_t rank) {
+  shard s = {0};
+  if (layout == DIL_CONTIGUOUS)
+    shard_add(&s, cut_piece(count, origin, ranks, rank));
+  else if (layout == DIL_ZIGZAG) {
+    shard_add(&s, cut_piece(count, origin, 2 * ranks, rank));
+    shard_add(&s, cut_piece(count, origin, 2 * ranks, 2 * ranks - 1 - rank));
+  } else
+    shard_add(&s, (dil_comb){origin + rank, ranks,
+                             maximum(count - rank + ranks - 1, 0) / ranks});
+  return s;
+}
+
+int64_t shard_rows(const shard *s) {
+  int64_t rows_owned = 0;
+  for (int32_t i = 0; i < s->count; i++) rows_owned += s->comb[i].count;
+  return rows_owned;
+}
+
+shard place_queries(const ring_shape *r, int32_t rank) {
+  return place_shard(r->layout, r->N, r->M - r->N, r->ranks, rank);
+}
+
+shard place_keys(const ring_shape *r, int32_t rank) {
+  return place_shard(r->layout, r->M, 0, r->ranks, rank);
+}
+
+/* ---- arithmetic ---------------------------------------------------------- */
+
+static int64_t floored(int64_t a, int64_t b) { /* a mod b, b > 0 */
+  int64_t rest = a % b;
+  return rest < 0 ? rest + b : rest;
+}
+
+static int64_t common_multiple(int64_t a, int64_t b) {
+  int64_t x = a, y = b;
+  while (y) {
+    int64_t rest = x % y;
+    x = y;
+    y = rest;
+  }
+  return a / x * b;
+}
+
+/* Sums that stop at the ends of the line. */
+static int64_t add(int64_t a, int64_t b) {
+  int64_t sum;
+  if (__builtin_add_overflow(a, b, &sum)) return b > 0 ? INT64_MAX : INT64_MIN;
+  return sum;
+}
+
+/* The first x >= low with x = a mod r and x = b mod s; INT64_MAX: none. */
+static int64_t first_common(int64_t low, int64_t a, int64_t r, int64_t b,
+                            int64_t s) {
+  int64_t x = low + floored(a - low, r);
+  for (int64_t tries = 0; tries < s; tries++, x += r)
+    if (floored(x - b, s) == 0) return x;
+  return INT64_MAX;
+}
+
+/* ---- demands ------------------------------------------------------------- */
+
+typedef struct demand {
+  const dil_branch *branch;
+  int64_t phase;
+  int64_t left, right;  /* the window; DIL_ENDLESS: none */
+  dil_comb queries;
+} demand;
+
+/* What a demand wants from `at` on, until it changes. */
+typedef struct want {
+  bool some;
+  bool inside;          /* receivers' queries stand on both sides */
+  int64_t residue;      /* j = residue mod the dilation */
+  int64_t until;
+  int64_t query, every; /* wanting queries: query + i * every */
+} want;
+
+/* Positions t_min..t_max of the wanting queries within low..high-1. */
+static bool queries_within(const demand *d, int64_t residue, int64_t low,
+                           int64_t high, int64_t *t_min, int64_t *t_max,
+                           int64_t *every) {
+  const dil_comb *q = &d->queries;
+  int64_t r = d->branch->dilation;
+  *every = common_multiple(r, q->step);
+  *t_min = first_common(maximum(low, q->first), residue, r, q->first, q->step);
+  high = minimum(high, comb_end(*q));
+  if (*t_min >= high) return false;
+  *t_max = *t_min + (high - 1 - *t_min) / *every * *every;
+  return true;
+}
+
+/* A segment without queries of the receiver: the next that may have some. */
+static int64_t skip_segments(const demand *d, int64_t high) {
+  int64_t s = d->branch->segment;
+  if (!s || comb_end(d->queries) <= high) return INT64_MAX;
+  return maximum(high, floor_to(d->queries.first, s));
+}
+
+static want demand_at(const demand *d, int64_t at) {
+  int64_t s = d->branch->segment, low = s ? floor_to(at, s) : 0;
+  int64_t high = s ? low + s : INT64_MAX, t_min, t_max;
+  want w = {.residue = low + d->phase, .until = high};
+  if (!queries_within(d, w.residue, s ? low : INT64_MIN / 2, high, &t_min,
+                      &t_max, &w.every)) {
+    w.until = skip_segments(d, high);
+    return w;
+  }
+  int64_t border[4] = {d->left == DIL_ENDLESS ? INT64_MIN : t_min - d->left,
+                       t_min, t_max + 1,
+                       d->right == DIL_ENDLESS ? INT64_MAX
+                                               : add(t_max + 1, d->right)};
+  int32_t zone = 0; /* 1 and 3: one query decides; 2: among the queries */
+  while (zone < 4 && border[zone] <= at) zone++;
+  if (zone < 4) w.until = minimum(high, border[zone]);
+  w.some = zone >= 1 && zone <= 3;
+  w.inside = zone == 2;
+  w.query = t_min;
+  return w;
+}
+
+/* Among queries: does one stand within the window around j? */
+static bool sees_inside(const demand *d, const want *w, int64_t j) {
+  if (d->left == DIL_ENDLESS || d->right == DIL_ENDLESS) return true;
+  int64_t next = j - d->right + floored(w->query - (j - d->right), w->every);
+  return next <= j + d->left;
+}
+
+static bool is_wanted(const demand *d, const want *w, int64_t j) {
+  if (!w->some || floored(j - w->residue, d->branch->dilation)) return false;
+  return !w->inside || sees_inside(d, w, j);
+}
+
+/* ---- the rows of a pair of ranks ----------------------------------------- */
+
+enum { DEMANDS_MAX = 512 };
+
+typedef struct demands {
+  int32_t count;
+  demand of[DEMANDS_MAX];
+  want want[DEMANDS_MAX];
+} demands;
+
+static bool demands_add(demands *all, demand d) {
+  for (int32_t i = 0; i < all->count; i++) {
+    const demand *o = &all->of[i];
+    if (o->branch == d.branch && o->phase == d.phase &&
+        o->queries.first == d.queries.first)
+      return true;
+  }
+  if (all->count == DEMANDS_MAX) return false;
+  all->of[all->count++] = d;
+  return true;
+}
+
+static dil_status gather_demands(const ring_shape *r, int32_t to,
+                                 int32_t kv_head, demands *all) {
+  const dil_table *t = r->table;
+  int32_t group = t->heads / t->kv_heads;
+  shard asking = place_queries(r, to);
+  for (int32_t h = kv_head * group; h < (kv_head + 1) * group; h++)
+    for (int32_t b = 0; b < t->branch_count; b++) {
+      const dil_branch *branch = &t->branches[b];
+      if (h < branch->head_first || h > branch->head_last) continue;
+      demand d = {branch, branch->phase[h], DIL_ENDLESS, DIL_ENDLESS, {0}};
+      if (branch->predicate >= 0) {
+        d.left = t->predicates[branch->predicate].left;
+        d.right = t->predicates[branch->predicate].right;
+      }
+      for (int32_t i = 0; i < asking.count; i++) {
+        d.queries = asking.comb[i];
+        if (!demands_add(all, d))
+          return dil_fail(DIL_UNSUPPORTED, "more than %d phases of branches "
+                          "share a K/V head", DEMANDS_MAX);
+      }
+    }
+  return DIL_OK;
+}
+
+/* Fills all->want for `at`; where the next of them changes, and the period. */
+static int64_t ask(demands *all, int64_t at, int64_t step, int64_t *period) {
+  int64_t until = INT64_MAX;
+  *period = 0;
+  for (int32_t i = 0; i < all->count; i++) {
+    want *w = &all->want[i];
+    *w = demand_at(&all->of[i], at);
+    until = minimum(until, w->until);
+    if (!w->some) continue;
+    if (!*period) *period = step;
+    *period = common_multiple(
+        *period, w->inside ? w->every : all->of[i].branch->dilation);
+  }
+  return until;
+}
+
+static bool any_wants(const demands *all, int64_t j) {
+  for (int32_t i = 0; i < all->count; i++)
+    if (is_wanted(&all->of[i], &all->want[i], j)) return true;
+  return false;
+}
+
+/* The travelling rows of one comb of the sender. */
+static dil_status comb_rows(demands *all, int32_t index, dil_comb comb,
+                            int32_t *offset, place_visit visit,
+                            void *context) {
+  int64_t end = comb_end(comb);
+  for (int64_t at = comb.first; at < end;) {
+    stretch_of_rows rows_found = {.comb = index, .low = at, .offset = offset};
+    int64_t until = ask(all, at, comb.step, &rows_found.period);
+    rows_found.high = minimum(until, end);
+    int64_t length = rows_found.high - at, most = rows_found.period;
+    if (minimum(most, length) > DIL_PERIOD_MAX)
+      return dil_fail(DIL_UNSUPPORTED, "dilations with a common period of %lld "
+                      "on a ring (at most %d)", (long long)most,
+                      DIL_PERIOD_MAX);
+    for (int64_t o = 0; o < minimum(most, length); o++)
+      if (floored(at + o - comb.first, comb.step) == 0 &&
+          any_wants(all, at + o))
+        offset[rows_found.count++] = (int32_t)o;
+    if (rows_found.count) visit(context, &rows_found);
+    at = rows_found.high;
+  }
+  return DIL_OK;
+}
+
+dil_status place_rows(const ring_shape *r, int32_t from, int32_t to,
+                      int32_t kv_head, place_visit visit, void *context) {
+  demands *all = calloc(1, sizeof *all);
+  int32_t *offset = calloc(DIL_PERIOD_MAX, sizeof *offset);
+  shard owned = place_keys(r, from);
+  dil_status status = DIL_OK;
+  if (!all || !offset)
+    status = dil_fail(DIL_MEMORY, "no memory to place a sequence");
+  if (!status) status = gather_demands(r, to, kv_head, all);
+  for (int32_t i = 0; i < owned.count && !status; i++)
+    status = comb_rows(all, i, owned.comb[i], offset, visit, context);
+  free(all);
+  free(offset);
+  return status;
+}
+
+int64_t stretch_count(const stretch_of_rows *s) {
+  int64_t length = s->high - s->low, rest = length % s->period;
+  int64_t count = length / s->period * s->count;
+  for (int32_t i = 0; i < s->count && s->offset[i] < rest; i++) count++;
+  return count;
+}
+
+static void count_rows(void *context, const stretch_of_rows *rows_found) {
+  *(int64_t *)context += stretch_count(rows_found);
+}
+
+dil_status place_count(const ring_shape *r, int32_t from, int32_t to,
+                       int32_t kv_head, int64_t *count) {
+  *count = 0;
+  return place_rows(r, from, to, kv_head, count_rows, count);
+}

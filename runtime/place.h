@@ -1,0 +1,62 @@
+/* place.h - who owns which rows of a sequence, and which rows travel.
+ *
+ * In: a plan's table, the shape of a ring, N and M. Out: combs of positions a
+ * rank owns, and for each pair of ranks the key rows that some query of the
+ * receiver needs: exact for segments, dilations, phases and windows, from
+ * global positions, by arithmetic on cells. Sender and receiver compute the
+ * same list, so that no index ever travels. */
+#ifndef DIL_PLACE_H
+#define DIL_PLACE_H
+
+#include "walk.h"
+
+typedef enum dil_layout {
+  DIL_CONTIGUOUS, DIL_ZIGZAG, DIL_STRIPED, DIL_LAYOUT_COUNT
+} dil_layout;
+
+enum { SHARD_COMBS = 2 }; /* a zigzag shard has two ends */
+
+/* The rows 0..count-1, shifted by `origin`, that a rank owns; count may be 0. */
+typedef struct shard {
+  int32_t count;
+  dil_comb comb[SHARD_COMBS]; /* rising */
+} shard;
+
+shard place_shard(dil_layout layout, int64_t count, int64_t origin,
+                  int32_t ranks, int32_t rank);
+int64_t shard_rows(const shard *s);
+
+/* ---- rows that travel ---------------------------------------------------- */
+
+/* One sequence on a ring. */
+typedef struct ring_shape {
+  const dil_table *table;
+  dil_layout layout;
+  int32_t ranks;
+  int64_t N, M;
+} ring_shape;
+
+shard place_queries(const ring_shape *r, int32_t rank); /* positions t */
+shard place_keys(const ring_shape *r, int32_t rank);    /* positions j */
+
+/* Called for each stretch of travelling rows, rising: positions low + offset[i]
+ * + n * period below `high`. */
+typedef struct stretch_of_rows {
+  int32_t comb;            /* of the sender's shard */
+  int64_t low, high, period;
+  const int32_t *offset;
+  int32_t count;
+} stretch_of_rows;
+typedef void (*place_visit)(void *context, const stretch_of_rows *rows);
+
+/* The rows of `kv_head` that rank `from` owns and some query of rank `to`
+ * reaches, each once. DIL_MEMORY; DIL_UNSUPPORTED when a common period of
+ * dilations is above DIL_PERIOD_MAX. */
+dil_status place_rows(const ring_shape *r, int32_t from, int32_t to,
+                      int32_t kv_head, place_visit visit, void *context);
+/* How many they are. */
+dil_status place_count(const ring_shape *r, int32_t from, int32_t to,
+                       int32_t kv_head, int64_t *count);
+int64_t stretch_count(const stretch_of_rows *rows);
+
+#endif

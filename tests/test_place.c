@@ -1,0 +1,129 @@
+/* test_place.c - which rows travel, against the definition: a key row goes to
+ * a rank just when some query of that rank reaches it. */
+#include "../runtime/place.h"
+#include "meaning.h"
+#include "plan.h"
+#include <check.h>
+
+enum { CASES = 400 };
+
+static pattern *sample(arena *a, uint64_t *state) {
+  static const int32_t heads[][2] = {{1, 1}, {4, 4}, {6, 2}, {5, 1}};
+  int64_t pick = random_in(state, 0, 3);
+  pattern *p = make_pattern(a, heads[pick][0], heads[pick][1], 8, 8,
+                            (int32_t)random_in(state, 1, 3));
+  for (int32_t i = 0; i < p->branch_count; i++) {
+    branch *b = &p->branch[i];
+    b->segment = random_chance(state, 30) ? 0 : random_in(state, 1, 60);
+    b->dilation = random_in(state, 1, 7);
+    b->phase_kind = (phase_kind)random_in(state, PHASE_CYCLE, PHASE_KV);
+    b->causal = random_chance(state, 40);
+    if (random_chance(state, 40)) b->left = random_in(state, 0, 20);
+    if (random_chance(state, 40)) b->right = random_in(state, 0, 20);
+  }
+  set_phases(a, p);
+  return p;
+}
+
+static bool is_needed(const pattern *p, const ring_shape *r, int32_t to,
+                      int32_t kv, int64_t j) {
+  shard asking = place_queries(r, to);
+  int64_t group = p->heads / p->kv_heads;
+  expr_point point = {.B = 1, .N = (int32_t)r->N, .M = (int32_t)r->M};
+  for (int32_t c = 0; c < asking.count; c++)
+    for (int64_t i = 0; i < asking.comb[c].count; i++)
+      for (int64_t h = kv * group; h < (kv + 1) * group; h++)
+        for (int32_t b = 0; b < p->branch_count; b++)
+          if (pattern_reaches(p, b, h,
+                              asking.comb[c].first + i * asking.comb[c].step,
+                              j, &point))
+            return true;
+  return false;
+}
+
+typedef struct seen {
+  int64_t last, count;
+  bool row[512];
+} seen;
+
+static void note(void *context, const stretch_of_rows *rows_found) {
+  seen *s = context;
+  for (int64_t base = rows_found->low; base < rows_found->high;
+       base += rows_found->period)
+    for (int32_t i = 0; i < rows_found->count; i++) {
+      int64_t j = base + rows_found->offset[i];
+      if (j >= rows_found->high) break;
+      ck_assert_int_gt(j, s->last);
+      s->last = j;
+      s->row[j] = true;
+      s->count++;
+    }
+}
+
+static void check_pair(const pattern *p, const ring_shape *r, int32_t from,
+                       int32_t to, int32_t kv) {
+  seen s = {.last = -1};
+  int64_t count, owned_count = 0;
+  ck_assert_int_eq(place_rows(r, from, to, kv, note, &s), DIL_OK);
+  ck_assert_int_eq(place_count(r, from, to, kv, &count), DIL_OK);
+  ck_assert_int_eq(count, s.count);
+  shard owned = place_keys(r, from);
+  for (int32_t c = 0; c < owned.count; c++)
+    for (int64_t i = 0; i < owned.comb[c].count; i++) {
+      int64_t j = owned.comb[c].first + i * owned.comb[c].step;
+      ck_assert_msg(s.row[j] == is_needed(p, r, to, kv, j),
+                    "row %d from %d to %d of %d, layout %d: %d", (int)j, from,
+                    to, r->ranks, r->layout, s.row[j]);
+      owned_count += s.row[j];
+    }
+  ck_assert_int_eq(owned_count, s.count);
+}
+
+START_TEST(rows_that_travel) {
+  uint64_t state = (uint64_t)_i * 77 + 1;
+  arena *a = arena_new();
+  pattern *p = sample(a, &state);
+  plan *made = plan_make(a, diag_new(a), p, 0);
+  ck_assert_ptr_nonnull(made);
+  ring_shape r = {&made->table, (dil_layout)random_in(&state, 0, 2),
+                  (int32_t)random_in(&state, 2, 5), random_in(&state, 1, 160),
+                  random_in(&state, 1, 160)};
+  for (int32_t from = 0; from < r.ranks; from++)
+    for (int32_t to = 0; to < r.ranks; to++)
+      for (int32_t kv = 0; kv < p->kv_heads && from != to; kv++)
+        check_pair(p, &r, from, to, kv);
+  arena_free(a);
+}
+END_TEST
+
+START_TEST(shards_cover) {
+  uint64_t state = (uint64_t)_i + 5;
+  int64_t rows_all = random_in(&state, 0, 200);
+  int32_t ranks = (int32_t)random_in(&state, 1, 9);
+  for (int layout = 0; layout < DIL_LAYOUT_COUNT; layout++) {
+    int32_t owners[200] = {0};
+    for (int32_t rank = 0; rank < ranks; rank++) {
+      shard s = place_shard((dil_layout)layout, rows_all, 0, ranks, rank);
+      ck_assert_int_le(shard_rows(&s), (rows_all + ranks - 1) / ranks + 1);
+      for (int32_t c = 0; c < s.count; c++)
+        for (int64_t i = 0; i < s.comb[c].count; i++)
+          owners[s.comb[c].first + i * s.comb[c].step]++;
+    }
+    for (int64_t i = 0; i < rows_all; i++) ck_assert_int_eq(owners[i], 1);
+  }
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("place");
+  TCase *tests = tcase_create("place");
+  tcase_set_timeout(tests, 120);
+  tcase_add_loop_test(tests, rows_that_travel, 0, CASES);
+  tcase_add_loop_test(tests, shards_cover, 0, 50);
+  suite_add_tcase(suite, tests);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed != 0;
+}
