@@ -102,6 +102,7 @@ $(turns): %: %.o $(core) $(runtime)
 	$(call say,link)$(LINK) $(hosted) -o $@ $^ $(CORELIBS) $(LDLIBS)
 # Suites of the back end's insides are linked with it.
 $(cpusuite): $(cpu)
+$(BUILD)/tests/test_cuda: $(cuda)
 $(cpusuite): MORELIBS = $(shell $(LLVM) --libs) -L$(shell $(LLVM) --libdir)
 .SECONDARY: $(suites:=.o) $(fuzzer).o $(turns).o
 
@@ -133,7 +134,7 @@ tsan-here: tests
 # without compilers: programs, loadable parts, libraries that they ask for.
 bundled := $(BUILD)/tests/test_edges $(BUILD)/tests/test_numeric \
            $(BUILD)/tests/test_laws $(BUILD)/tests/test_rerun \
-           $(fuzzer) $(turns)
+           $(BUILD)/tests/test_launch $(fuzzer) $(turns)
 gpu-bundle: $(bundled) $(BUILD)/dil $(BUILD)/dil-gpu.so $(BUILD)/dilrt-cuda.so
 	@rm -rf $(BUILD)/gpu && mkdir -p $(BUILD)/gpu/lib \
 	  $(BUILD)/gpu/tests/fuzz $(BUILD)/gpu/tests/bench

@@ -18,7 +18,6 @@ enum {
   HOPPER_CLASSES = 48,
   HOPPER_PIECES = 192,
   HOPPER_MEMBERS = 192,
-  HOPPER_SLOTS = 1024, /* tile counters, one a launch */
   HOPPER_FAR = 1 << 29 /* a window bound that nothing reaches */
 };
 
@@ -90,7 +89,9 @@ typedef struct hopper_launch {
   long long o_batch, o_row, o_head;
   float *lse;                  /* NULL: not wanted */
   long long lse_batch, lse_row, lse_head;
-  int slot;                    /* of the tile counter */
+  /* Tiles dealt out and blocks finished: zero before and after a launch, and
+   * no other launch's while it runs. */
+  unsigned *counters;
 } hopper_launch;
 
 #endif

@@ -73,15 +73,11 @@ DEVICE int plan_runs(const hopper_launch &run, int from, u32 plan) {
   return __popc(all);
 }
 
-// Counters of tiles and of finished blocks, zero before and after a launch;
-// launches that overlap have slots of their own, 64 bytes apart.
-__device__ unsigned counters[HOPPER_SLOTS][16];
-
 // The next tile's number. A block claims no tile before there is room for its
 // plan, or the last ones would wait in a busy block's queue.
 DEVICE int claim_tile(const hopper_launch &run) {
   int t = 0;
-  if (thread_index() % 32 == 0) t = count_up(counters[run.slot]) + gridDim.x;
+  if (thread_index() % 32 == 0) t = count_up(run.counters) + gridDim.x;
   return __shfl_sync(~0u, t, 0);
 }
 
@@ -140,9 +136,9 @@ DEVICE void make_plans(const hopper_launch &run, u32 base) {
   barrier_wait(base + AT_PLAN_EMPTY + 8 * (plans & 1), ~plans >> 1 & 1);
   plan_send(base, plans, PLAN_END, 0, 0, tiles);
   if (thread_index() % 32 == 0 &&
-      count_up(counters[run.slot] + 1) == gridDim.x - 1) {
-    counters[run.slot][0] = 0;
-    counters[run.slot][1] = 0;
+      count_up(run.counters + 1) == gridDim.x - 1) {
+    run.counters[0] = 0;
+    run.counters[1] = 0;
   }
 }
 

@@ -46,17 +46,17 @@ const gpu_backend *gpu_compiler(void) {
   return found;
 }
 
-static const dil_cuda_module *cuda(void) {
+const dil_cuda_module *gpu_module(void) {
   static const dil_cuda_module *found;
   if (!found)
     found = ((dil_cuda_init)must_find("dilrt-cuda.so", DIL_CUDA_SYMBOL))();
   return found;
 }
 
-static dil_cuda *device(void) {
+dil_cuda *gpu_device(void) {
   static dil_cuda *open;
   if (open) return open;
-  if (cuda()->open(0, &open) == DIL_OK) return open;
+  if (gpu_module()->open(0, &open) == DIL_OK) return open;
   fprintf(stderr, "%s\n", dil_last_error());
   abort();
 }
@@ -99,7 +99,7 @@ static char *source_of(gpu_request request) {
 
 static dil_status compile(const plan *p, const gpu_codes **codes) {
   gpu_request request = {.plan = p,
-                         .arch = cuda()->facts(device())->arch,
+                         .arch = gpu_module()->facts(gpu_device())->arch,
                          .only = p->force & FORCE_GENERAL ? "general" : NULL};
   char *text = source_of(request);
   for (int32_t i = 0; i < remembered_count; i++)
@@ -122,8 +122,8 @@ dil_cuda_kernel *gpu_kernel_make(const plan *p, char *problem, size_t size) {
   const gpu_codes *codes;
   dil_status status = compile(p, &codes);
   if (!status)
-    status = cuda()->kernel(device(), &p->table, codes->code, codes->count,
-                            dimension, p->pattern, &made);
+    status = gpu_module()->kernel(gpu_device(), &p->table, codes->code,
+                                  codes->count, dimension, p->pattern, &made);
   if (status)
     snprintf(problem, size, "%s: %s", dil_status_text(status),
              dil_last_error());
@@ -144,7 +144,7 @@ bool gpu_leaves_out(void) {
 }
 
 void gpu_kernel_unmake(dil_cuda_kernel *made) {
-  if (made) cuda()->kernel_free(made);
+  if (made) gpu_module()->kernel_free(made);
 }
 
 /* ---- calls --------------------------------------------------------------- */
@@ -158,15 +158,15 @@ static bool holds(const guard *g, const void *bytes) {
 static void *copy_up(const guard *g) {
   void *memory = NULL;
   int64_t size = (int64_t)guard_inner_size(g);
-  expect(cuda()->take(device(), size, &memory));
-  expect(cuda()->upload(device(), memory, guard_inner(g), size));
+  expect(gpu_module()->take(gpu_device(), size, &memory));
+  expect(gpu_module()->upload(gpu_device(), memory, guard_inner(g), size));
   return memory;
 }
 
 /* Outputs come back whole: what was written beside elements shows. */
 static void copy_down(const data *d, const guard *g, void *memory) {
   if (holds(g, d->call.o.data) || holds(g, d->call.lse.data))
-    expect(cuda()->download(device(), guard_inner(g), memory,
+    expect(gpu_module()->download(gpu_device(), guard_inner(g), memory,
                             (int64_t)guard_inner_size(g)));
 }
 
@@ -193,8 +193,8 @@ static dil_status run_moved(const data *d, dil_cuda_kernel *made,
   }
   call.inputs = inputs;
   call.lengths = moved(d, memory, call.lengths);
-  dil_status status = cuda()->run(made, &call, NULL);
-  return status ? status : cuda()->wait(device(), NULL);
+  dil_status status = gpu_module()->run(made, &call, NULL);
+  return status ? status : gpu_module()->wait(gpu_device(), NULL);
 }
 
 dil_status gpu_run(data *d, dil_cuda_kernel *made) {
@@ -204,7 +204,7 @@ dil_status gpu_run(data *d, dil_cuda_kernel *made) {
   dil_status status = run_moved(d, made, memory);
   for (int32_t i = 0; i < d->guard_count; i++) {
     if (!status) copy_down(d, &d->guards[i], memory[i]);
-    cuda()->give(device(), memory[i]);
+    gpu_module()->give(gpu_device(), memory[i]);
   }
   return status;
 }

@@ -9,6 +9,9 @@
 bool gpu_wanted(void);
 /* The GPU compiler beside this program; aborts with the reason if none. */
 const gpu_backend *gpu_compiler(void);
+/* The run time for GPUs and its first device; abort with the reason. */
+const dil_cuda_module *gpu_module(void);
+dil_cuda *gpu_device(void);
 /* NULL with the reason in problem. */
 dil_cuda_kernel *gpu_kernel_make(const plan *p, char *problem, size_t size);
 void gpu_kernel_unmake(dil_cuda_kernel *made);

@@ -57,9 +57,12 @@ timeout "$limit" "$BUILD/tests/test_laws" >"$work/laws" 2>&1 &
 laws=$!
 timeout "$limit" "$BUILD/tests/test_rerun" >"$work/rerun" 2>&1 &
 rerun=$!
+timeout "$limit" "$BUILD/tests/test_launch" >"$work/launch" 2>&1 &
+launch=$!
 spread edges "$BUILD/tests/test_edges"
 spread numeric "$BUILD/tests/test_numeric"
-wait $laws $rerun
+wait $laws $rerun $launch
 tell laws "$work/laws"
 tell rerun "$work/rerun"
+tell launch "$work/launch"
 spread fuzz "$BUILD/tests/fuzz/fuzz_pattern" --count $each --seed @

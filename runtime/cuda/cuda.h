@@ -78,7 +78,10 @@ typedef struct dil_cuda_module {
   void (*kernel_free)(dil_cuda_kernel *kernel);
   /* Puts the call on `stream` (a CUstream; NULL: the default one) and returns.
    * All data pointers of the call, lengths and inputs included, are device
-   * memory; a length outside 0..M counts as the nearer of the two. */
+   * memory; a length outside 0..M counts as the nearer of the two. Threads may
+   * run one kernel at once, and runs on different streams overlap. Runs may be
+   * captured into a graph, of which one execution at a time writes the call's
+   * outputs. */
   dil_status (*run)(dil_cuda_kernel *kernel, const dil_call *call,
                     void *stream);
   /* The variants that a call of this shape takes, pass by pass. */
@@ -105,6 +108,7 @@ typedef struct cuda_code {      /* a dil_cuda_code, loaded */
   const struct cuda_family *family;
   void *library;                /* CUlibrary */
   void *function[DIL_CUDA_ENTRIES]; /* CUfunction, by the family's entry names */
+  struct cuda_memory *memory;   /* what the family keeps between launches */
 } cuda_code;
 
 typedef struct cuda_run {       /* one call on one device */
@@ -123,7 +127,11 @@ typedef struct cuda_run {       /* one call on one device */
 
 typedef struct cuda_family {
   const char *name;
-  const char *entry[DIL_CUDA_ENTRIES];        /* functions of the cubin; NULL ends them */
+  const char *entry[DIL_CUDA_ENTRIES]; /* functions of the cubin; NULL ends
+                                        * them */
+  /* What a loaded code keeps between launches; NULL: nothing. */
+  dil_status (*open)(const dil_table *table, cuda_code *code);
+  void (*close)(cuda_code *code);
   /* Whether this code runs pass `pass` in this call. */
   bool (*can)(const cuda_run *r, int32_t pass, const cuda_code *code);
   /* Bytes of workspace that the pass needs. */

@@ -1,5 +1,6 @@
 /* device.c - one GPU: its facts and its memory. In: its number. Out: a handle
  * on its primary context, shared with all other users of the process. */
+#include "counters.h"
 #include "device.h"
 #include <stdlib.h>
 
@@ -46,6 +47,17 @@ static dil_status read_facts(dil_cuda *d) {
   return cuda_check(d->driver, result, "describe the device");
 }
 
+/* Gives the context back when it fails. */
+static dil_status open_counters(dil_cuda *d) {
+  dil_status status = cuda_enter(d);
+  if (!status) {
+    status = counters_new(d->driver, &d->counters);
+    cuda_leave(d);
+  }
+  if (status) d->driver->release(d->device);
+  return status;
+}
+
 dil_status device_open(int32_t index, dil_cuda **device) {
   dil_cuda *d = calloc(1, sizeof *d);
   if (!d) return dil_fail(DIL_MEMORY, "no memory for a device");
@@ -57,6 +69,7 @@ dil_status device_open(int32_t index, dil_cuda **device) {
   if (!status)
     status = cuda_check(d->driver, d->driver->retain(&d->context, d->device),
                         "open the device");
+  if (!status && d->facts.arch == 90) status = open_counters(d);
   if (status) free(d);
   else *device = d;
   return status;
@@ -64,6 +77,10 @@ dil_status device_open(int32_t index, dil_cuda **device) {
 
 void device_close(dil_cuda *device) {
   if (!device) return;
+  if (device->counters && !cuda_enter(device)) {
+    counters_free(device->counters);
+    cuda_leave(device);
+  }
   device->driver->release(device->device);
   free(device);
 }

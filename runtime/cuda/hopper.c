@@ -2,98 +2,70 @@
  *
  * In: a checked call and a loaded code. Out: one launch a pass, whose single
  * parameter (templates/hopper_launch.h) holds the tensor maps, the pattern's
- * tables and this call's numbers; all by arithmetic on the tables. */
-#include "device.h"
+ * tables and this call's numbers. The tables are made once; what depends on
+ * sizes and on tensors is kept for the last of them. */
+#include "counters.h"
 #include "hopper.h"
+#include "maps.h"
 #include "../walk.h"
-#include <stdatomic.h>
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
-/* Of cuda.h's CUtensorMapDataType and its kin. */
-enum {
-  MAP_F16 = 6, MAP_BF16 = 9,
-  MAP_SWIZZLE_64 = 2, MAP_SWIZZLE_128 = 3,
-  MAP_PROMOTE_256 = 3
+/* ---- what is kept between launches --------------------------------------- */
+
+/* The tables of a pass and the numbers of a call's sizes. */
+typedef struct sized {
+  int32_t pass;
+  int64_t B, N, M;
+  bool refused;            /* too many tiles */
+  hopper_launch launch;    /* without tensors */
+} sized;
+
+enum { SIZES_KEPT = 8 };
+
+struct cuda_memory {
+  pthread_mutex_t lock;
+  hopper_table *table[64]; /* by pass; NULL: not of this code */
+  map_cache maps;
+  int32_t count, next;     /* of the sizes kept; the next to give way */
+  sized size[SIZES_KEPT];
 };
 
-/* ---- tensor maps --------------------------------------------------------- */
-
-/* How one tensor is read or written: rows of a box, columns that there are. */
-typedef struct view {
-  const dil_tensor *tensor;
-  int64_t rows, heads, width;
-  int32_t box;
-} view;
-
-static int32_t chunk_of(int64_t width) {
-  return round_up(width, 32) % 64 ? 32 : 64;
+static void close_memory(cuda_code *code) {
+  struct cuda_memory *m = code->memory;
+  for (int32_t p = 0; p < 64; p++) free(m->table[p]);
+  maps_close(&m->maps);
+  pthread_mutex_destroy(&m->lock);
+  free(m);
+  code->memory = NULL;
 }
 
-static bool is_mappable(const dil_tensor *t) {
-  for (int32_t axis = 0; axis < 3; axis++)
-    if (t->shape[axis] > 1 &&
-        (t->stride[axis] % 8 || t->stride[axis] < 0 ||
-         t->stride[axis] >= (1ll << 39) / HOPPER_PERIOD))
-      return false;
-  return (uintptr_t)t->data % 16 == 0;
+static dil_status make_table(const dil_table *from, int32_t pass,
+                             const cuda_code *code, hopper_table **table) {
+  char reason[128];
+  hopper_table *t = *table = malloc(sizeof *t);
+  if (!t) return dil_fail(DIL_MEMORY, "no memory for tables of a kernel");
+  if (hopper_table_fill(from, pass, code->about.tile_keys, t, reason,
+                        sizeof reason))
+    return DIL_OK;
+  return dil_fail(DIL_INTERNAL, "Hopper kernels without tables: %s", reason);
 }
 
-/* A stride in bytes; any will do where there is only one. */
-static uint64_t bytes_of(const dil_tensor *t, int32_t axis) {
-  return t->shape[axis] > 1 ? (uint64_t)t->stride[axis] * 2 : 16;
-}
-
-static dil_status encode(const cuda_run *r, const view *v, int64_t stride,
-                         int64_t count, int64_t phases, hopper_map *map) {
-  const dil_tensor *t = v->tensor;
-  int32_t chunk = chunk_of(v->width);
-  if (!count || !phases) return DIL_OK;
-  const uint64_t size[5] = {(uint64_t)v->width, (uint64_t)count,
-                            (uint64_t)phases, (uint64_t)v->heads,
-                            (uint64_t)r->B};
-  const uint64_t step[4] = {bytes_of(t, 1) * (uint64_t)stride, bytes_of(t, 1),
-                            bytes_of(t, 2), bytes_of(t, 0)};
-  const unsigned box[5] = {(unsigned)chunk, (unsigned)v->box, 1, 1, 1};
-  const unsigned each[5] = {1, 1, 1, 1, 1};
-  return cuda_check(
-      r->device->driver,
-      r->device->driver->tensor_map(
-          map, r->table->dtype == DIL_BF16 ? MAP_BF16 : MAP_F16, 5, t->data,
-          size, step, box, each, 0,
-          chunk == 64 ? MAP_SWIZZLE_128 : MAP_SWIZZLE_64, MAP_PROMOTE_256, 0),
-      "describe a tensor");
-}
-
-/* The two maps of each stride. */
-static dil_status encode_all(const cuda_run *r, const hopper_table *table,
-                             const view *v, hopper_maps maps) {
+static dil_status open_memory(const dil_table *table, cuda_code *code) {
+  struct cuda_memory *m = calloc(1, sizeof *m);
+  if (!m) return dil_fail(DIL_MEMORY, "no memory for a kernel's launches");
+  pthread_mutex_init(&m->lock, NULL);
+  code->memory = m;
   dil_status status = DIL_OK;
-  for (int32_t i = 0; i < table->stride_count && !status; i++) {
-    int64_t stride = table->strides[i], rest = v->rows % stride;
-    status = encode(r, v, stride, v->rows / stride + 1, rest, &maps[i][0]);
-    if (!status)
-      status = encode(r, v, stride, v->rows / stride, stride, &maps[i][1]);
+  int32_t strides = 1;
+  for (int32_t p = 0; p < table->pass_count && p < 64 && !status; p++) {
+    if (!(code->about.passes >> p & 1)) continue;
+    status = make_table(table, p, code, &m->table[p]);
+    if (!status) strides = (int32_t)maximum(strides, m->table[p]->stride_count);
   }
-  return status;
-}
-
-static dil_status fill_maps(const cuda_run *r, const hopper_table *table,
-                            const cuda_code *code, hopper_launch *l) {
-  const dil_table *t = r->table;
-  const dil_call *c = r->call;
-  const view views[4] = {
-      {&c->q, r->N, t->heads, t->head_dim, 64},
-      {&c->k, r->M, t->kv_heads, t->head_dim, code->about.tile_keys},
-      {&c->v, r->M, t->kv_heads, t->value_dim, code->about.tile_keys},
-      {&c->o, r->N, t->heads, t->value_dim, 16}};
-  hopper_maps *const maps[4] = {&l->q, &l->k, &l->v, &l->o};
-  dil_status status = DIL_OK;
-  for (int32_t i = 0; i < 4 && !status; i++)
-    status = encode_all(r, table, &views[i], *maps[i]);
-  for (int32_t i = 0; i < table->stride_count; i++) {
-    l->query_rest[i] = (short)(r->N % table->strides[i]);
-    l->key_rest[i] = (short)(r->M % table->strides[i]);
-  }
+  if (!status) status = maps_open(&m->maps, 2 * strides);
+  if (status) close_memory(code);
   return status;
 }
 
@@ -160,21 +132,53 @@ static bool fill_tiles(const cuda_run *r, const hopper_table *table,
 /* ---- the launch ---------------------------------------------------------- */
 
 static void fill_tables(const hopper_table *table, hopper_launch *l) {
-  memcpy(l->classes, table->classes, sizeof l->classes);
   memcpy(l->pieces, table->pieces, sizeof l->pieces);
   memcpy(l->members, table->members, sizeof l->members);
   memcpy(l->shapes, table->shapes, sizeof l->shapes);
+  memcpy(l->classes, table->classes, sizeof l->classes);
   l->class_count = table->class_count;
   l->bare_count = table->bare_count;
+}
+
+static void fill_sizes(const cuda_run *r, const hopper_table *table,
+                       const cuda_code *code, sized *s) {
+  hopper_launch *l = &s->launch;
+  memset(l, 0, sizeof *l);
+  fill_tables(table, l);
+  l->batches = (int)r->B;
+  l->queries = (int)r->N;
+  l->keys = (int)r->M;
+  l->group = r->table->heads / r->table->kv_heads;
+  for (int32_t i = 0; i < table->stride_count; i++) {
+    l->query_rest[i] = (short)(r->N % table->strides[i]);
+    l->key_rest[i] = (short)(r->M % table->strides[i]);
+  }
+  s->refused = !fill_tiles(r, table, code, l);
+}
+
+/* Of this call's sizes; made at the first call that has them. */
+static const sized *size_find(const cuda_run *r, int32_t pass,
+                              const cuda_code *code) {
+  struct cuda_memory *m = code->memory;
+  for (int32_t i = 0; i < m->count; i++) {
+    const sized *s = &m->size[i];
+    if (s->pass == pass && s->N == r->N && s->M == r->M && s->B == r->B)
+      return s;
+  }
+  sized *s = &m->size[m->next];
+  m->next = (m->next + 1) % SIZES_KEPT;
+  if (m->count < SIZES_KEPT) m->count++;
+  s->pass = pass;
+  s->B = r->B;
+  s->N = r->N;
+  s->M = r->M;
+  fill_sizes(r, m->table[pass], code, s);
+  return s;
 }
 
 static void fill_call(const cuda_run *r, hopper_launch *l) {
   const float log2_e = 1.44269504088896340736f;
   const dil_call *c = r->call;
-  l->batches = (int)r->B;
-  l->queries = (int)r->N;
-  l->keys = (int)r->M;
-  l->group = r->table->heads / r->table->kv_heads;
   l->scale = r->scale * log2_e;
   l->weight = r->weight;
   l->o_data = c->o.data;
@@ -187,10 +191,40 @@ static void fill_call(const cuda_run *r, hopper_launch *l) {
   l->lse_row = c->lse.stride[2];
 }
 
-/* Launches that overlap must not share a counter. */
-static int32_t next_slot(void) {
-  static atomic_uint slots;
-  return (int32_t)(atomic_fetch_add(&slots, 1) % HOPPER_SLOTS);
+static dil_status fill_maps(const cuda_run *r, int32_t pass,
+                            const cuda_code *code, hopper_launch *l) {
+  const dil_table *t = r->table;
+  const dil_call *c = r->call;
+  struct cuda_memory *m = code->memory;
+  int32_t keys = code->about.tile_keys;
+  map_view views[4] = {maps_view(&c->q, t->head_dim, 64),
+                       maps_view(&c->k, t->head_dim, keys),
+                       maps_view(&c->v, t->value_dim, keys),
+                       maps_view(&c->o, t->value_dim, 16)};
+  hopper_maps *const maps[4] = {&l->q, &l->k, &l->v, &l->o};
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; i < 4 && !status; i++) {
+    views[i].pass = pass;
+    status = maps_find(&m->maps, r->device->driver, &views[i],
+                       m->table[pass]->strides, m->table[pass]->stride_count,
+                       *maps[i]);
+  }
+  return status;
+}
+
+/* All of a launch but its counter. */
+static dil_status prepare(const cuda_run *r, int32_t pass,
+                          const cuda_code *code, hopper_launch *l) {
+  struct cuda_memory *m = code->memory;
+  pthread_mutex_lock(&m->lock);
+  const sized *s = size_find(r, pass, code);
+  bool refused = s->refused;
+  memcpy(l, &s->launch, sizeof *l);
+  dil_status status = refused ? DIL_OK : fill_maps(r, pass, code, l);
+  pthread_mutex_unlock(&m->lock);
+  fill_call(r, l);
+  if (refused) return dil_fail(DIL_USAGE, "more than 2^30 tiles in one call");
+  return status;
 }
 
 /* What the tables cannot know: the sizes and strides of this call, and heads
@@ -209,8 +243,8 @@ static bool can(const cuda_run *r, int32_t pass, const cuda_code *code) {
   for (int32_t b = 0; r->N > r->M && b < t->branch_count; b++)
     if ((t->passes[pass].branches >> b & 1) && t->branches[b].segment)
       return false;
-  return is_mappable(&c->q) && is_mappable(&c->k) && is_mappable(&c->v) &&
-         is_mappable(&c->o);
+  return maps_can(&c->q) && maps_can(&c->k) && maps_can(&c->v) &&
+         maps_can(&c->o);
 }
 
 static int64_t workspace(const cuda_run *r, int32_t pass,
@@ -221,28 +255,24 @@ static int64_t workspace(const cuda_run *r, int32_t pass,
 
 static dil_status launch(const cuda_run *r, int32_t pass,
                          const cuda_code *code) {
-  hopper_table table;
   hopper_launch l;
-  char reason[128];
-  if (!hopper_table_fill(r->table, pass, code->about.tile_keys, &table, reason,
-                         sizeof reason))
-    return dil_fail(DIL_INTERNAL, "Hopper kernels without tables: %s", reason);
-  memset(&l, 0, sizeof l);
-  fill_tables(&table, &l);
-  fill_call(r, &l);
-  l.slot = next_slot();
-  if (!fill_tiles(r, &table, code, &l))
-    return dil_fail(DIL_USAGE, "more than 2^30 tiles in one call");
-  dil_status status = fill_maps(r, &table, code, &l);
+  cuda_counter counter;
+  cuda_counters *counters = r->device->counters;
+  dil_status status = prepare(r, pass, code, &l);
+  if (!status) status = counters_take(counters, r->stream, &counter);
   if (status) return status;
+  l.counters = (unsigned *)(uintptr_t)counter.memory;
   int64_t blocks = minimum(maximum(l.tiles, l.bare_tiles),
                            r->device->facts.processors);
-  return cuda_launch(r, code, 0, blocks, code->about.threads,
-                     code->about.shared, &l);
+  status = cuda_launch(r, code, 0, blocks, code->about.threads,
+                       code->about.shared, &l);
+  return counters_give(counters, r->stream, &counter, status);
 }
 
 const cuda_family cuda_hopper = {.name = "hopper",
                                  .entry = {"hopper_forward"},
+                                 .open = open_memory,
+                                 .close = close_memory,
                                  .can = can,
                                  .workspace = workspace,
                                  .launch = launch};

@@ -90,7 +90,15 @@ dil_status code_load(const dil_cuda *d, const dil_cuda_code *from,
 }
 
 void code_unload(const dil_cuda *d, cuda_code *code) {
+  if (code->memory) code->family->close(code);
   if (code->library) d->driver->library_unload(code->library);
+}
+
+static dil_status add_code(dil_cuda_kernel *k, const dil_cuda_code *from) {
+  cuda_code *code = &k->code[k->count++];
+  dil_status status = code_load(k->device, from, code);
+  if (status || !code->family->open) return status;
+  return code->family->open(k->table, code);
 }
 
 dil_status kernel_new(dil_cuda *device, const dil_table *table,
@@ -112,8 +120,7 @@ dil_status kernel_new(dil_cuda *device, const dil_table *table,
   count_passes(k);
   dil_status status = cuda_enter(device);
   bool entered = !status;
-  for (int32_t i = 0; !status && i < count; i++)
-    status = code_load(device, &code[i], &k->code[k->count++]);
+  for (int32_t i = 0; !status && i < count; i++) status = add_code(k, &code[i]);
   if (entered) cuda_leave(device);
   if (status) kernel_free(k);
   else *kernel = k;

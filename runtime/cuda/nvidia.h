@@ -13,6 +13,8 @@ typedef struct cu_event *cu_event;
 typedef struct cu_library *cu_library;
 typedef struct cu_kernel *cu_kernel;
 typedef struct cu_function *cu_function;
+typedef struct cu_graph *cu_graph;
+typedef struct cu_object *cu_object;
 typedef unsigned long long cu_pointer;
 
 /* X(name here, symbol of libcuda.so.1, arguments) */
@@ -36,6 +38,8 @@ typedef unsigned long long cu_pointer;
   X(upload, cuMemcpyHtoD_v2, (cu_pointer, const void *, size_t))               \
   X(download, cuMemcpyDtoH_v2, (void *, cu_pointer, size_t))                   \
   X(fill, cuMemsetD8_v2, (cu_pointer, unsigned char, size_t))                  \
+  X(fill_ordered, cuMemsetD8Async,                                             \
+    (cu_pointer, unsigned char, size_t, cu_stream))                            \
   X(library_load, cuLibraryLoadData,                                           \
     (cu_library *, const void *, int *, void **, unsigned, int *, void **,     \
      unsigned))                                                                \
@@ -48,6 +52,15 @@ typedef unsigned long long cu_pointer;
     (cu_function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,  \
      unsigned, cu_stream, void **, void **))                                   \
   X(wait, cuStreamSynchronize, (cu_stream))                                    \
+  X(stream_number, cuStreamGetId, (cu_stream, unsigned long long *))           \
+  X(capture, cuStreamGetCaptureInfo_v2,                                        \
+    (cu_stream, int *status, unsigned long long *number, cu_graph *,           \
+     const void **nodes, size_t *count))                                       \
+  X(object_new, cuUserObjectCreate,                                            \
+    (cu_object *, void *, void (*)(void *), unsigned, unsigned))               \
+  X(object_free, cuUserObjectRelease, (cu_object, unsigned))                   \
+  X(graph_keep, cuGraphRetainUserObject,                                       \
+    (cu_graph, cu_object, unsigned, unsigned))                                 \
   X(event_new, cuEventCreate, (cu_event *, unsigned))                          \
   X(event_free, cuEventDestroy_v2, (cu_event))                                 \
   X(event_record, cuEventRecord, (cu_event, cu_stream))                        \
@@ -69,6 +82,7 @@ struct dil_cuda {
   dil_cuda_facts facts;
   cu_device device;
   cu_context context;
+  struct cuda_counters *counters; /* NULL where no family counts tiles */
 };
 
 /* The opened driver, or DIL_ENVIRONMENT with the reason; tried once. */

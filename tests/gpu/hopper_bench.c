@@ -1,6 +1,6 @@
 /* hopper_bench.c - checks and times the Hopper kernels by themselves.
  *
- * In: cubins named WIDTH_WARPGROUPS_KEYS_STAGES_ELEMENT.cubin, made of
+ * In: cubins named WIDTH_WARPGROUPS_KEYS_STAGES_ELEMENT-NOTE.cubin, made of
  * templates/hopper.cu with these macros, and reference.cubin. Every case runs
  * on each cubin of its width: against float64 on sampled rows, for unwritten
  * and stray elements, equal bits in a second run, and causality; then the
@@ -176,9 +176,9 @@ static CUfunction function_of(CUlibrary library, const char *name) {
 
 static void load_variant(bench *x, const char *folder, const char *file) {
   int width, groups, keys, stages, element;
-  char path[512];
-  if (sscanf(file, "%d_%d_%d_%d_%d.cubin", &width, &groups, &keys, &stages,
-             &element) != 5)
+  char path[512], note[16] = "";
+  if (sscanf(file, "%d_%d_%d_%d_%d%15[-a-z0-9]", &width, &groups, &keys,
+             &stages, &element, note) < 5)
     return;
   snprintf(path, sizeof path, "%s/%s", folder, file);
   variant *v = &x->variant[x->variants++];
@@ -186,9 +186,11 @@ static void load_variant(bench *x, const char *folder, const char *file) {
   TRY(cuLibraryLoadData(&library, load_file(path), 0, 0, 0, 0, 0, 0));
   v->width = width;
   v->element = element;
-  snprintf(v->name, sizeof v->name, "%dx%d/%d", 64 * groups, keys, stages);
+  snprintf(v->name, sizeof v->name, "%dx%d/%d%s", 64 * groups, keys, stages,
+           note);
   v->code.about = (dil_cuda_code){.tile_rows = 64 * groups,
                                   .tile_keys = keys,
+                                  .passes = 1,
                                   .threads = 128 * (groups + 1)};
   CUfunction f = function_of(library, "hopper_forward");
   v->code.function[0] = f;
@@ -326,14 +328,12 @@ static void compute_exact(bench *x, setup *s) {
   TRY(cuMemFree(scratch));
 }
 
-static bool run_once(setup *s, const variant *v) {
-  if (!cuda_hopper.can(&s->run, 0, &v->code)) return false;
+static void run_once(setup *s, const variant *v) {
   if (cuda_hopper.launch(&s->run, 0, &v->code)) {
     printf("%s %s: %s\n", s->c->name, v->name, dil_last_error());
     exit(1);
   }
   TRY(cuCtxSynchronize());
-  return true;
 }
 
 typedef struct count_sum { uint64_t count, sum; } count_sum;
@@ -399,16 +399,18 @@ static bool is_causal(bench *x, setup *s, const variant *v, int at) {
   return before.sum == after.sum;
 }
 
-static bool check(bench *x, setup *s, const variant *v) {
+static bool check(bench *x, setup *s, variant *v) {
+  if (!cuda_hopper.can(&s->run, 0, &v->code) ||
+      cuda_hopper.open(&s->plan.table, &v->code)) {
+    printf("%-26s %-14s refused\n", s->c->name, v->name);
+    return false;
+  }
   double o_error, lse_error;
   int bad;
   CUdeviceptr o = s->o + GUARD * 2;
   TRY(cuMemsetD16(s->o, 0x7fc1, s->o_count + 2 * GUARD));
   TRY(cuMemsetD16(s->lse, 0x7fc1, s->lse_count * 2));
-  if (!run_once(s, v)) {
-    printf("%-26s %-10s refused\n", s->c->name, v->name);
-    return false;
-  }
+  run_once(s, v);
   count_sum first = inspect(x, o, s->o_count, 0x7fc1);
   count_sum lse = inspect(x, s->lse, s->lse_count * 2, 0x7fc1);
   uint64_t guards = inspect(x, s->o, GUARD, 0x7fc1).count +
@@ -422,7 +424,7 @@ static bool check(bench *x, setup *s, const variant *v) {
   /* lse halves may look like poison by chance: whole words do not */
   bool right = o_error < most && lse_error < 1e-4 && !bad && same && causal &&
                !first.count && guards == 2 * GUARD;
-  printf("%-26s %-10s %s: error %.1e lse %.0e nan %d unwritten %lld stray %lld"
+  printf("%-26s %-14s %s: error %.1e lse %.0e nan %d unwritten %lld stray %lld"
          "%s%s\n", s->c->name, v->name, right ? "right" : "WRONG", o_error,
          lse_error, bad, (long long)first.count,
          (long long)(2 * GUARD - guards), same ? "" : " NOT THE SAME BITS",
@@ -458,7 +460,7 @@ static void time_case(bench *x, setup *s, const bool *use) {
   for (int v = 0; v < x->variants; v++) {
     if (!use[v]) continue;
     qsort(ms[v], ROUNDS, sizeof **ms, compare_floats);
-    printf("%-26s %-10s median %8.4f best %8.4f ms  %6.1f TFLOP/s\n",
+    printf("%-26s %-14s median %8.4f best %8.4f ms  %6.1f TFLOP/s\n",
            s->c->name, x->variant[v].name, ms[v][ROUNDS / 2], ms[v][0],
            work / ms[v][ROUNDS / 2] * 1e-9);
   }
@@ -474,6 +476,8 @@ static void bench_case_run(bench *x, const bench_case *c, bool timed) {
         x->variant[v].element == c->element)
       use[v] = check(x, &s, &x->variant[v]);
   if (timed && c->flags & TIMED) time_case(x, &s, use);
+  for (int v = 0; v < x->variants; v++)
+    if (x->variant[v].code.memory) cuda_hopper.close(&x->variant[v].code);
   setup_drop(&s);
 }
 

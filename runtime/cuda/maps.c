@@ -1,0 +1,113 @@
+/* maps.c - the tensor maps of the Hopper kernels.
+ *
+ * In: how a tensor lies in memory, and the strides at which its rows are read.
+ * Out: for each stride the two maps of templates/hopper_launch.h. A map is a
+ * description alone and stays true for as long as its addresses mean the same
+ * tensor, so the last ones made are kept; a new tensor takes the oldest's
+ * place. The caller holds a lock. */
+#include "hopper.h"
+#include "maps.h"
+#include <stdlib.h>
+#include <string.h>
+
+/* Of the driver's CUtensorMapDataType and its kin. */
+enum {
+  MAP_F16 = 6, MAP_BF16 = 9,
+  MAP_SWIZZLE_64 = 2, MAP_SWIZZLE_128 = 3,
+  MAP_PROMOTE_256 = 3
+};
+
+dil_status maps_open(map_cache *cache, int32_t most) {
+  *cache = (map_cache){.most = most};
+  size_t size = (size_t)MAPS_KEPT * (size_t)most * sizeof *cache->map;
+  cache->map = aligned_alloc(sizeof(hopper_map), size);
+  if (cache->map) return DIL_OK;
+  return dil_fail(DIL_MEMORY, "no memory for tensor maps");
+}
+
+void maps_close(map_cache *cache) {
+  free(cache->map);
+}
+
+bool maps_can(const dil_tensor *t) {
+  for (int32_t axis = 0; axis < 3; axis++)
+    if (t->shape[axis] > 1 &&
+        (t->stride[axis] % 8 || t->stride[axis] < 0 ||
+         t->stride[axis] >= (1ll << 39) / HOPPER_PERIOD))
+      return false;
+  return (uintptr_t)t->data % 16 == 0;
+}
+
+map_view maps_view(const dil_tensor *t, int32_t width, int32_t box) {
+  map_view v = {.data = t->data,
+                .rows = t->shape[1],
+                .batches = (int32_t)t->shape[0],
+                .heads = (int32_t)t->shape[2],
+                .width = width,
+                .box = box,
+                .half = t->dtype == DIL_F16};
+  for (int32_t axis = 0; axis < 3; axis++)
+    v.stride[axis] = t->shape[axis] > 1 ? t->stride[axis] : -1;
+  return v;
+}
+
+/* In bytes; any will do where there is only one entry. */
+static uint64_t bytes_of(const map_view *v, int32_t axis) {
+  return v->stride[axis] < 0 ? 16 : (uint64_t)v->stride[axis] * 2;
+}
+
+static dil_status encode(const cuda_driver *driver, const map_view *v,
+                         int64_t stride, int64_t count, int64_t phases,
+                         hopper_map *map) {
+  int32_t chunk = (v->width + 31) / 32 % 2 ? 32 : 64;
+  if (!count || !phases) return DIL_OK;
+  const uint64_t size[5] = {(uint64_t)v->width, (uint64_t)count,
+                            (uint64_t)phases, (uint64_t)v->heads,
+                            (uint64_t)v->batches};
+  const uint64_t step[4] = {bytes_of(v, 1) * (uint64_t)stride, bytes_of(v, 1),
+                            bytes_of(v, 2), bytes_of(v, 0)};
+  const unsigned box[5] = {(unsigned)chunk, (unsigned)v->box, 1, 1, 1};
+  const unsigned each[5] = {1, 1, 1, 1, 1};
+  return cuda_check(driver,
+                    driver->tensor_map(map, v->half ? MAP_F16 : MAP_BF16, 5,
+                                       (void *)(uintptr_t)v->data, size, step,
+                                       box, each, 0,
+                                       chunk == 64 ? MAP_SWIZZLE_128
+                                                   : MAP_SWIZZLE_64,
+                                       MAP_PROMOTE_256, 0),
+                    "describe a tensor");
+}
+
+static dil_status encode_all(const cuda_driver *driver, const map_view *v,
+                             const int32_t *strides, int32_t stride_count,
+                             hopper_map *maps) {
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; i < stride_count && !status; i++) {
+    int64_t stride = strides[i], rest = v->rows % stride;
+    status = encode(driver, v, stride, v->rows / stride + 1, rest, maps++);
+    if (!status)
+      status = encode(driver, v, stride, v->rows / stride, stride, maps++);
+  }
+  return status;
+}
+
+dil_status maps_find(map_cache *cache, const cuda_driver *driver,
+                     const map_view *view, const int32_t *strides,
+                     int32_t stride_count, hopper_maps out) {
+  int32_t at = 0;
+  while (at < cache->count && memcmp(&cache->view[at], view, sizeof *view))
+    at++;
+  hopper_map *maps = cache->map + (ptrdiff_t)at * cache->most;
+  if (at == cache->count) {
+    at = cache->next;
+    maps = cache->map + (ptrdiff_t)at * cache->most;
+    cache->view[at] = (map_view){0};
+    dil_status status = encode_all(driver, view, strides, stride_count, maps);
+    if (status) return status;
+    cache->view[at] = *view;
+    cache->next = (at + 1) % MAPS_KEPT;
+    if (cache->count < MAPS_KEPT) cache->count++;
+  }
+  memcpy(out, maps, (size_t)stride_count * 2 * sizeof *maps);
+  return DIL_OK;
+}
