@@ -134,7 +134,8 @@ tsan-here: tests
 # without compilers: programs, loadable parts, libraries that they ask for.
 bundled := $(BUILD)/tests/test_edges $(BUILD)/tests/test_numeric \
            $(BUILD)/tests/test_laws $(BUILD)/tests/test_rerun \
-           $(BUILD)/tests/test_launch $(fuzzer) $(turns)
+           $(BUILD)/tests/test_hopper $(BUILD)/tests/test_launch \
+           $(fuzzer) $(turns)
 gpu-bundle: $(bundled) $(BUILD)/dil $(BUILD)/dil-gpu.so $(BUILD)/dilrt-cuda.so
 	@rm -rf $(BUILD)/gpu && mkdir -p $(BUILD)/gpu/lib \
 	  $(BUILD)/gpu/tests/fuzz $(BUILD)/gpu/tests/bench

@@ -21,6 +21,15 @@
 #ifndef STAGES
 #define STAGES 4         // of keys and values
 #endif
+#ifndef QUERY_STAGES
+#define QUERY_STAGES 2   // 1: a tile's queries come when the last one's are done
+#endif
+#ifndef STAGED
+#define STAGED 1         // 0: rows leave straight from registers
+#endif
+#ifndef CHAINED
+#define CHAINED 1        // 0: no head is touched by more than one pass
+#endif
 #ifndef HEAD_WIDTH
 #define HEAD_WIDTH 64    // head_dim, a multiple of 32
 #endif
@@ -46,20 +55,21 @@
 #include "hopper_mma.cuh"
 #include "hopper_softmax.cuh"
 #include "hopper_walk.cuh"
+#include "hopper_state.cuh"
 
 // ---- shared memory ---------------------------------------------------------
 
 #define QUERY_BYTES (64 * HEAD_WIDTH * 2) // of a warpgroup
 #define KEY_BYTES (TILE_KEYS * HEAD_WIDTH * 2)
 #define VALUE_BYTES (TILE_KEYS * VALUE_WIDTH * 2)
-#define OUTPUT_BYTES (64 * VALUE_WIDTH * 2) // of a warpgroup
+#define OUTPUT_BYTES (STAGED * 64 * VALUE_WIDTH * 2) // of a warpgroup
 #define TILE_SLOTS 4
 #define PLAN_RUNS 24
 #define PLAN_BYTES (48 + PLAN_RUNS * 32)
 
 // Offsets from the start of dynamic shared memory; barriers are 8 bytes.
 #define AT_QUERY 0
-#define AT_KEY (AT_QUERY + 2 * WARPGROUPS * QUERY_BYTES)
+#define AT_KEY (AT_QUERY + QUERY_STAGES * WARPGROUPS * QUERY_BYTES)
 #define AT_VALUE (AT_KEY + STAGES * KEY_BYTES)
 #define AT_OUTPUT (AT_VALUE + STAGES * VALUE_BYTES)
 #define AT_BLOCK (AT_OUTPUT + WARPGROUPS * OUTPUT_BYTES) // messages, 48 bytes
@@ -88,6 +98,11 @@ template <int size> struct ring {
   }
 };
 
+// Tiles are counted modulo TILE_SLOTS: where the queries of one lie, and the
+// parity of their barriers.
+DEVICE u32 query_stage(u32 tile) { return tile & (QUERY_STAGES - 1); }
+DEVICE u32 query_parity(u32 tile) { return tile / QUERY_STAGES & 1; }
+
 // ---- messages --------------------------------------------------------------
 
 // Of a block of keys: 16 bytes {flags, bias, first position, 1 / stride}, then
@@ -97,6 +112,7 @@ template <int size> struct ring {
 enum {
   BLOCK_NEW = 1,        // a tile begins
   BLOCK_END = 2,        // nothing follows
+  BLOCK_LAST = 4,       // the tile has no other behind it
   BLOCK_TILE = 4,       // shift: slot of the tile
   BLOCK_TAKES = 8,      // shift: warpgroups that take part
   BLOCK_MASKS = 16,     // shift: warpgroups that must mask
@@ -109,7 +125,9 @@ DEVICE u32 message_of(u32 base, u32 stage, u32 phase) {
   return base + AT_BLOCK + (stage + phase * STAGES) * 48;
 }
 // Of a tile: {position of row 0, stride, rows, head} and
-// {row and phase of row 0 in the map of o, map, batch row}.
+// {row and phase of row 0 in the map of o, map, batch row}; hopper_finish stands
+// behind the map.
+enum { TILE_FINISH = 8 }; // shift
 
 #include "hopper_produce.cuh"
 #include "hopper_consume.cuh"

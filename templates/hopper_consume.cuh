@@ -95,37 +95,77 @@ DEVICE void store_rows(const consumer &c, float (&o)[VALUE_WIDTH / 2],
   store_commit();
 }
 
-// Rows at the end of a tile that is not full: a box would reach into rows of
-// another cell.
-DEVICE void store_single(const consumer &c, float (&o)[VALUE_WIDTH / 2],
+// Four words of each of the four threads of a row, transposed among them.
+DEVICE int4 exchange(u32 a, u32 b, u32 c, u32 d, u32 lane) {
+  bool odd = lane & 1, high = lane & 2;
+  u32 x = __shfl_xor_sync(~0u, odd ? a : b, 1);
+  u32 y = __shfl_xor_sync(~0u, odd ? c : d, 1);
+  u32 low0 = odd ? x : a, low1 = odd ? b : x;
+  u32 high0 = odd ? y : c, high1 = odd ? d : y;
+  x = __shfl_xor_sync(~0u, high ? low0 : high0, 2);
+  y = __shfl_xor_sync(~0u, high ? low1 : high1, 2);
+  if (high) return make_int4(x, y, high0, high1);
+  return make_int4(low0, low1, x, y);
+}
+
+// Rows straight from registers, 64 bytes of a row at once: those at the end of
+// a tile that is not full, where a box would reach into rows of another cell,
+// and all where nothing is staged.
+DEVICE void store_direct(const consumer &c, float (&o)[VALUE_WIDTH / 2],
                          u32 thread, int4 t, int batch) {
-  int row = warp_row(thread) + thread % 32 / 4;
+  int row = warp_row(thread) + thread % 32 / 4, lane = thread % 4;
   int n = t.x - (c.run.keys - c.run.queries);
-  u32 *out = (u32 *)((unsigned short *)c.run.o_data + batch * c.run.o_batch +
-                     t.w * c.run.o_head + thread % 4 * 2);
+  unsigned short *out = (unsigned short *)c.run.o_data +
+                        batch * c.run.o_batch + t.w * c.run.o_head;
 #pragma unroll
   for (int half = 0; half < 2; half++) {
-    if (row + half * 8 >= t.z) break;
-    u32 *to = out + (n + (row + half * 8) * t.y) * c.run.o_row / 2;
+    int at = row + half * 8;
+    unsigned short *to = out + (n + at * t.y) * c.run.o_row;
 #pragma unroll
-    for (int g = 0; g < VALUE_DIM / 8; g++)
-      to[g * 4] = pack(o[4 * g + half * 2], o[4 * g + half * 2 + 1]);
+    for (int g = 0; g < VALUE_WIDTH / 8; g += 4) {
+      const float *x = o + 4 * g + half * 2;
+      int4 eight = exchange(pack(x[0], x[1]), pack(x[4], x[5]),
+                            pack(x[8], x[9]), pack(x[12], x[13]), lane);
+      int column = 8 * (g + lane);
+      if (at < t.z && column < VALUE_DIM) *(int4 *)(to + column) = eight;
+    }
   }
 }
 
-// The log of a row's denominator, by one of its four threads.
-DEVICE void store_lse(const consumer &c, u32 thread, int4 t, int batch,
-                      float sum0, float sum1, const float (&peak)[2]) {
+// The log of a row's denominator; log2 0 is -infinity.
+DEVICE float row_lse(const consumer &c, float peak, float sum) {
   const float ln_2 = 0.69314718055994530942f;
+  return (peak * c.run.scale + log2_fast(sum)) * ln_2;
+}
+
+// By one of a row's four threads.
+DEVICE void store_lse(const consumer &c, u32 thread, int4 t, int batch,
+                      const float (&lse)[2]) {
   int row = warp_row(thread) + thread % 32 / 4;
   float *to = c.run.lse + batch * c.run.lse_batch + t.w * c.run.lse_head +
               (t.x - (c.run.keys - c.run.queries) + row * t.y) * c.run.lse_row;
-  sum0 = (peak[0] * c.run.scale + log2_fast(sum0)) * ln_2; // log2 0 is -inf
-  sum1 = (peak[1] * c.run.scale + log2_fast(sum1)) * ln_2;
   if (thread % 4 || row >= t.z) return;
-  *to = sum0;
-  if (row + 8 < t.z) to[8 * t.y * c.run.lse_row] = sum1;
+  *to = lse[0];
+  if (row + 8 < t.z) to[8 * t.y * c.run.lse_row] = lse[1];
 }
+
+#if CHAINED
+// Rows that other passes touch too, joined with what these left, O scaled by
+// `mine`; false when they are left to the next one.
+DEVICE bool finish_state(const consumer &c, float (&o)[VALUE_WIDTH / 2],
+                         u32 thread, int4 t, int batch, int finish,
+                         float (&lse)[2], const float (&mine)[2]) {
+  int row = warp_row(thread) + thread % 32 / 4;
+  int n = t.x - (c.run.keys - c.run.queries) + row * t.y;
+  if (row < t.z)
+    finish_row<0>(c.run, state_row(c.run, batch, n, t.w), finish, lse[0],
+                  mine[0], o);
+  if (row + 8 < t.z)
+    finish_row<1>(c.run, state_row(c.run, batch, n + 8 * t.y, t.w), finish,
+                  lse[1], mine[1], o);
+  return !(finish & HOPPER_LEAVE);
+}
+#endif
 
 // The end of a tile: divides by the sums and writes O and lse.
 DEVICE void finish_tile(const consumer &c, float (&o)[VALUE_WIDTH / 2],
@@ -134,19 +174,28 @@ DEVICE void finish_tile(const consumer &c, float (&o)[VALUE_WIDTH / 2],
   int4 t = shared_load(message);
   int row = warp_row(thread);
   float sum0 = row_sum(r.sum[0]), sum1 = row_sum(r.sum[1]);
-  scale_rows(o, sum0 == 0 ? 0 : __fdividef(c.run.weight, sum0),
-             sum1 == 0 ? 0 : __fdividef(c.run.weight, sum1));
+  float mine[2] = {sum0 == 0 ? 0 : __fdividef(c.run.weight, sum0),
+                   sum1 == 0 ? 0 : __fdividef(c.run.weight, sum1)};
+  float lse[2] = {row_lse(c, r.peak[0], sum0), row_lse(c, r.peak[1], sum1)};
   int4 to = shared_load(message + 16);
-  if (c.run.lse) store_lse(c, thread, t, to.w, sum0, sum1, r.peak);
-  if (row + 16 <= t.z) store_rows(c, o, thread, to, t.w);
-  else if (row < t.z) store_single(c, o, thread, t, to.w);
+#if CHAINED
+  int finish = to.z >> TILE_FINISH;
+  to.z &= (1 << TILE_FINISH) - 1;
+  if (finish) {
+    if (!finish_state(c, o, thread, t, to.w, finish, lse, mine)) return;
+    mine[0] = mine[1] = 1;
+  }
+#endif
+  scale_rows(o, mine[0], mine[1]);
+  if (c.run.lse) store_lse(c, thread, t, to.w, lse);
+  if (STAGED && row + 16 <= t.z) store_rows(c, o, thread, to, t.w);
+  else if (row < t.z) store_direct(c, o, thread, t, to.w);
 }
 
-// The hidden keys of the block before, where this one's message says so.
-DEVICE void clear_hidden(const consumer &c, int4 m,
+// The last `hidden` keys of a block.
+DEVICE void clear_hidden(const consumer &c, int hidden,
                          const ring<STAGES> &before) {
-  int hidden = m.x >> BLOCK_HIDDEN;
-  if (!hidden) return;
+  if (hidden <= 0) return;
   barrier_wait(c.base + AT_VALUE_FULL + 8 * before.stage, before.phase);
   clear_values(c, c.base + AT_VALUE + before.stage * VALUE_BYTES,
                TILE_KEYS - hidden);
@@ -158,21 +207,21 @@ DEVICE bool takes(const consumer &c, int4 m) {
 DEVICE bool masks(const consumer &c, int4 m) {
   return m.x >> (BLOCK_MASKS + c.group) & 1;
 }
-// The slot of a block's tile, and of the tile that runs up to this block. They
-// count tiles modulo four: bit 0 is the stage of its queries, bit 1 the parity.
+// The slot of a block's tile, and of the tile that runs up to this block.
 DEVICE u32 tile_of(int4 m) { return m.x >> BLOCK_TILE & (TILE_SLOTS - 1); }
 DEVICE u32 tile_before(int4 m) {
   return ((m.x >> BLOCK_TILE) - (m.x & BLOCK_NEW)) & (TILE_SLOTS - 1);
 }
 DEVICE void wait_queries(const consumer &c, u32 tile) {
-  barrier_wait(c.base + AT_QUERY_FULL + 8 * (tile & 1), tile >> 1);
+  barrier_wait(c.base + AT_QUERY_FULL + 8 * query_stage(tile),
+               query_parity(tile));
 }
 DEVICE void release_queries(const consumer &c, u32 tile) {
-  if (c.lead) barrier_arrive(c.base + AT_QUERY_EMPTY + 8 * (tile & 1));
+  if (c.lead) barrier_arrive(c.base + AT_QUERY_EMPTY + 8 * query_stage(tile));
 }
 DEVICE u32 query_descriptor(const consumer &c, u32 tile) {
   return descriptor_low(c.base + AT_QUERY + c.group * QUERY_BYTES +
-                            (tile & 1) * (WARPGROUPS * QUERY_BYTES),
+                            query_stage(tile) * (WARPGROUPS * QUERY_BYTES),
                         16);
 }
 
@@ -223,6 +272,13 @@ DEVICE void release_values(const consumer &c, const ring<STAGES> &block) {
   if (c.lead) barrier_arrive(c.base + AT_VALUE_EMPTY + 8 * block.stage);
 }
 
+// Queries that are held once are given back as soon as they are multiplied: the
+// next ones come while the tile ends.
+DEVICE bool is_last(int4 m) { return QUERY_STAGES == 1 && m.x & BLOCK_LAST; }
+DEVICE void release_early(const consumer &c, int4 m) {
+  if (is_last(m)) release_queries(c, tile_of(m));
+}
+
 // The first block of a tile that no other runs into.
 DEVICE void begin_tile(const consumer &c, fragments &f, int4 m, u32 q,
                        const ring<STAGES> &block) {
@@ -234,12 +290,16 @@ DEVICE void begin_tile(const consumer &c, fragments &f, int4 m, u32 q,
   mma_wait<0>();
   settle(s);
   release_keys(c, block);
+  release_early(c, m);
   if (masks(c, m)) mask_block(c, s, block);
   state_clear(f.r);
   softmax(s, f.r, c.run.scale, __int_as_float(m.y));
   pack_weights(s, f.p);
   clear_sums(f.o);
 }
+
+// Whether the stream runs on from another tile into this block's.
+DEVICE bool runs_on(int4 m) { return QUERY_STAGES > 1 && m.x & BLOCK_NEW; }
 
 // A block that runs behind another: its scores, and that one's values. At the
 // border of two tiles the former is finished.
@@ -257,15 +317,16 @@ DEVICE void follow_block(const consumer &c, fragments &f, int4 m, u32 q,
   mma_wait<1>();
   settle(s);
   release_keys(c, block);
+  release_early(c, m);
   if (masks(c, m)) mask_block(c, s, block);
   row_state done = f.r;
-  if (m.x & BLOCK_NEW) state_clear(f.r);
+  if (runs_on(m)) state_clear(f.r);
   softmax(s, f.r, c.run.scale, __int_as_float(m.y));
   settle(s);
   settle(f.r.sum);
   // Two arms with waits of different text: were they one, ptxas would hoist
   // it above the exponentials, and nothing would overlap.
-  if (m.x & BLOCK_NEW) {
+  if (runs_on(m)) {
     asm volatile("wgmma.wait_group.sync.aligned 0; // end of a tile" ::
                      : "memory");
     settle(f.o);
@@ -273,6 +334,13 @@ DEVICE void follow_block(const consumer &c, fragments &f, int4 m, u32 q,
     pack_weights(s, f.p);
     finish_tile(c, f.o, done, tile_before(m));
     clear_sums(f.o);
+  } else if (QUERY_STAGES == 1 && f.r.moved) {
+    asm volatile("wgmma.wait_group.sync.aligned 0; // of a moved peak" ::
+                     : "memory");
+    settle(f.o);
+    release_values(c, before);
+    pack_weights(s, f.p);
+    scale_rows(f.o, f.r.factor[0], f.r.factor[1]);
   } else {
     mma_wait<0>();
     settle(f.o);
@@ -283,7 +351,7 @@ DEVICE void follow_block(const consumer &c, fragments &f, int4 m, u32 q,
 }
 
 // The last block of a tile that does not run into another.
-DEVICE void end_tile(const consumer &c, fragments &f, int4 m,
+DEVICE void end_tile(const consumer &c, fragments &f, u32 tile,
                      const ring<STAGES> &before) {
   wait_values(c, before);
   settle(f.o);
@@ -291,33 +359,47 @@ DEVICE void end_tile(const consumer &c, fragments &f, int4 m,
   mma_wait<0>();
   settle(f.o);
   release_values(c, before);
-  finish_tile(c, f.o, f.r, tile_before(m));
+  finish_tile(c, f.o, f.r, tile);
+}
+
+// A message that changes more than the block, for the stream up to it: whether
+// the warpgroup goes on with it. A tile whose last block was not known as such
+// gives its queries back here.
+DEVICE bool turn_over(const consumer &c, int4 m, const ring<STAGES> &before) {
+  bool fresh = m.x & BLOCK_NEW;
+  clear_hidden(c, m.x >> BLOCK_HIDDEN, before);
+  if (fresh || !takes(c, m)) release_queries(c, tile_before(m));
+  return takes(c, m) && (QUERY_STAGES > 1 || !fresh);
 }
 
 // From the first block that this warpgroup takes part in on, across tiles,
-// until one that it does not; `block` is left at that one.
+// until one that it does not, or to the tile's end where its queries are held
+// once; `block` is left behind that.
 DEVICE void run_blocks(const consumer &c, int4 m, ring<STAGES> &block) {
   fragments f;
   ring<STAGES> before;
-  u32 q = query_descriptor(c, tile_of(m));
+  u32 q = query_descriptor(c, tile_of(m)), tile;
   begin_tile(c, f, m, q, block);
 #pragma unroll 1
   for (;;) {
     before = block;
     block.next();
+    tile = tile_of(m);
+    if (is_last(m)) {
+      u32 message = message_of(c.base, before.stage, before.phase);
+      clear_hidden(c, TILE_KEYS - shared_word(message + 24), before);
+      break;
+    }
     wait_keys(c, block);
     m = shared_load(message_of(c.base, block.stage, block.phase));
     if ((m.x & (BLOCK_NEW | ~0u << BLOCK_HIDDEN)) || !takes(c, m)) {
-      clear_hidden(c, m, before);
-      if ((m.x & BLOCK_NEW) || !takes(c, m))
-        release_queries(c, tile_before(m));
-      if (!takes(c, m)) break;
+      if (!turn_over(c, m, before)) break;
       q = query_descriptor(c, tile_of(m));
       wait_queries(c, tile_of(m)); // long there, but in a new tile
     }
     follow_block(c, f, m, q, block, before);
   }
-  end_tile(c, f, m, before);
+  end_tile(c, f, QUERY_STAGES > 1 ? tile_before(m) : tile, before);
 }
 
 DEVICE void consume(const consumer &c) {

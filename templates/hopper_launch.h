@@ -56,10 +56,18 @@ typedef struct hopper_class {
   int first;           /* number of its first tile in a section */
 } hopper_class;
 
+/* What becomes of a head's rows, where another pass touches it too; 0: they are
+ * written to o and lse, and 0 where no branch selects them. */
+typedef enum hopper_finish {
+  HOPPER_RESUME = 1, /* joined with the state that an earlier pass left */
+  HOPPER_LEAVE = 2,  /* left as state, not written */
+  HOPPER_ADD = 4     /* `mean`, `sum`: the outputs are added, no lse */
+} hopper_finish;
+
 /* A head in one home of a period that has a given shape. */
 typedef struct hopper_member {
   short head, home;
-  int shift;
+  short shift, finish; /* hopper_finish, of this call */
 } hopper_member;
 
 typedef struct hopper_shape {
@@ -89,6 +97,9 @@ typedef struct hopper_launch {
   long long o_batch, o_row, o_head;
   float *lse;                  /* NULL: not wanted */
   long long lse_batch, lse_row, lse_head;
+  /* Of heads that several passes touch: f32 [B, N, H, Dv] and [B, N, H]. */
+  float *state_o, *state_lse;
+  int heads;                   /* H */
   /* Tiles dealt out and blocks finished: zero before and after a launch, and
    * no other launch's while it runs. */
   unsigned *counters;

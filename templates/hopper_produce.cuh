@@ -12,6 +12,7 @@
 // the loader moves it on. PLAN_SORTED: blocks in the order of their positions,
 // so that what a warpgroup of a causal tile cannot see comes last.
 enum { PLAN_TILE = 1, PLAN_LAST = 2, PLAN_END = 4, PLAN_SORTED = 8 }; // what
+enum { PLAN_FINISH = 8 };                            // shift; hopper_finish
 enum { WHERE_MAP = 8, WHERE_STRIDE = 16 };           // shifts; phase below
 DEVICE u32 plan_of(u32 base, u32 stage) {
   return base + AT_PLAN + stage * PLAN_BYTES;
@@ -105,12 +106,13 @@ DEVICE int plan_part(const hopper_launch &run, u32 base, u32 plans, int from,
   int next = from + PLAN_RUNS;
   if (next >= run.classes[shared_word(plan + 4)].pieces) next = 0;
   int runs = plan_runs(run, from, plan);
-  int head = run.members[shared_word(plan + 8)].head / run.group;
+  const hopper_member &m = run.members[shared_word(plan + 8)];
+  int head = m.head / run.group;
+  int what = (from ? 0 : PLAN_TILE) | (next ? 0 : PLAN_LAST) |
+             (is_sorted(plan, runs) ? PLAN_SORTED : 0) |
+             m.finish << PLAN_FINISH;
   __syncwarp();
-  plan_send(base, plans,
-            (from ? 0 : PLAN_TILE) | (next ? 0 : PLAN_LAST) |
-                (is_sorted(plan, runs) ? PLAN_SORTED : 0),
-            runs, head, tiles);
+  plan_send(base, plans, what, runs, head, tiles);
   return next;
 }
 
@@ -158,12 +160,13 @@ DEVICE u32 tile_number(const loader &l) { return shared_word(l.plan + 12); }
 DEVICE void load_queries(loader &l) {
   int4 at = shared_load(l.plan + 32);
   const hopper_map *map = &l.run.q[0][0] + at.z;
-  u32 tile = tile_number(l), stage = tile & 1; // see tile_of
+  u32 tile = tile_number(l), stage = query_stage(tile);
   u32 full = l.base + AT_QUERY_FULL + 8 * stage;
   u32 to = l.base + AT_QUERY + stage * (WARPGROUPS * QUERY_BYTES);
   u32 message = l.base + AT_TILE + tile % TILE_SLOTS * 32;
-  barrier_wait(l.base + AT_QUERY_EMPTY + 8 * stage, ~tile >> 1 & 1);
-  shared_store(message + 16, at.x, at.y, at.z, at.w);
+  barrier_wait(l.base + AT_QUERY_EMPTY + 8 * stage, query_parity(tile) ^ 1);
+  int finish = shared_word(l.plan) >> PLAN_FINISH;
+  shared_store(message + 16, at.x, at.y, at.z | finish << TILE_FINISH, at.w);
   int4 t = shared_load(l.plan + 16);
   shared_store(message, t.x, t.y, t.z, t.w);
   int boxes = (t.z + 63) / 64;
@@ -198,24 +201,24 @@ DEVICE int block_flags(const loader &l, u32 run, int position, int count,
   return flags;
 }
 
-// The message of a block.
-DEVICE void tell_block(loader &l, u32 run) {
+// The message of a block, that begins at `at`: {position, keys, row in the map,
+// where}, as the run stood before it moved on.
+DEVICE void tell_block(loader &l, u32 run, int4 at, bool last) {
   u32 message = message_of(l.base, l.block.stage, l.block.phase ^ 1);
-  int position = shared_word(run), count = shared_word(run + 4);
   int what = shared_word(l.plan), both = PLAN_LAST | PLAN_SORTED;
-  int flags = block_flags(l, run, position, count,
+  int flags = block_flags(l, run, at.x, at.y,
                           (what & both) == both && !(what & PLAN_TILE));
-  flags |= (what & PLAN_TILE ? BLOCK_NEW : 0) |
+  flags |= (what & PLAN_TILE ? BLOCK_NEW : 0) | (last ? BLOCK_LAST : 0) |
            tile_number(l) % TILE_SLOTS << BLOCK_TILE |
            l.hidden << BLOCK_HIDDEN;
-  shared_store(message, flags, shared_word(run + 24), position,
+  shared_store(message, flags, shared_word(run + 24), at.x,
                shared_word(run + 28));
   shared_store(message + 16, shared_word(run + 16), shared_word(run + 20),
-               count, 0);
-  shared_store(message + 32, shared_word(run + 8), shared_word(run + 12),
-               shared_word(l.plan + 8), shared_word(l.plan + 44));
+               at.y, 0);
+  shared_store(message + 32, at.z, at.w, shared_word(l.plan + 8),
+               shared_word(l.plan + 44));
   tell(l.base, l.block.stage, l.block.phase ^ 1);
-  l.hidden = max(TILE_KEYS - count, 0);
+  l.hidden = max(TILE_KEYS - at.y, 0);
 }
 
 // The keys or values of a block, when their stage is free.
@@ -232,23 +235,6 @@ DEVICE void load_tile(u32 to, u32 full, u32 empty, u32 phase,
   for (int c = 0; c < width / chunk; c++)
     load_box(to + c * TILE_KEYS * chunk * 2, map, full, c * chunk, at.x, at.y,
              at.z, at.w, KEEP_LAST);
-}
-
-// The next block of a run; the run goes on behind it, and the tile is begun.
-DEVICE void load_block(loader &l, u32 run) {
-  u32 stage = l.block.stage, phase = l.block.phase;
-  tell_block(l, run);
-  int where = shared_word(run + 12);
-  shared_store(run, shared_word(run) + TILE_KEYS * (where >> WHERE_STRIDE),
-               shared_word(run + 4) - TILE_KEYS,
-               shared_word(run + 8) + TILE_KEYS, where);
-  shared_set(l.plan, shared_word(l.plan) & ~PLAN_TILE);
-  load_tile<HEAD_WIDTH, CHUNK>(l.base + AT_KEY + stage * KEY_BYTES,
-                               l.base + AT_KEY_FULL + 8 * stage,
-                               l.base + AT_KEY_EMPTY + 8 * stage, phase,
-                               &l.run.k[0][0],
-                               message_of(l.base, stage, phase ^ 1));
-  l.block.next();
 }
 
 // Whether a run has a key left that the last row of the tile sees; a tile's
@@ -272,6 +258,27 @@ DEVICE u32 choose_run(const loader &l) {
     if (!(shared_word(l.plan) & PLAN_SORTED)) break;
   }
   return best;
+}
+
+// Whether the tile has no block behind the runs as they stand.
+DEVICE bool is_last(const loader &l) {
+  return shared_word(l.plan) & PLAN_LAST && !choose_run(l);
+}
+
+// The next block of a run; the run goes on behind it, and the tile is begun.
+DEVICE void load_block(loader &l, u32 run) {
+  u32 stage = l.block.stage, phase = l.block.phase;
+  int4 at = shared_load(run);
+  shared_store(run, at.x + TILE_KEYS * (at.w >> WHERE_STRIDE),
+               at.y - TILE_KEYS, at.z + TILE_KEYS, at.w);
+  tell_block(l, run, at, QUERY_STAGES == 1 && is_last(l));
+  shared_set(l.plan, shared_word(l.plan) & ~PLAN_TILE);
+  load_tile<HEAD_WIDTH, CHUNK>(l.base + AT_KEY + stage * KEY_BYTES,
+                               l.base + AT_KEY_FULL + 8 * stage,
+                               l.base + AT_KEY_EMPTY + 8 * stage, phase,
+                               &l.run.k[0][0],
+                               message_of(l.base, stage, phase ^ 1));
+  l.block.next();
 }
 
 DEVICE void load_plans(const hopper_launch &run, u32 base) {
@@ -315,6 +322,7 @@ DEVICE void load_values(const hopper_launch &run, u32 base) {
 // ---- rows that no branch selects -------------------------------------------
 
 DEVICE void clear_tile(const hopper_launch &run, const tile &x) {
+  if (CHAINED && run.members[x.member].finish) return; // their state stands
   int lane = threadIdx.x % 32;
   const int units = VALUE_DIM / 8, together = 32 / units; // of 16 bytes; rows
   int n = x.position - (run.keys - run.queries);

@@ -208,3 +208,9 @@ dil_status gpu_run(data *d, dil_cuda_kernel *made) {
   }
   return status;
 }
+
+const char *gpu_variants(data *d, dil_cuda_kernel *made) {
+  static char text[512];
+  expect(cuda()->variants(made, &d->call, text, sizeof text));
+  return text;
+}

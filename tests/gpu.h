@@ -19,5 +19,7 @@ void gpu_kernel_unmake(dil_cuda_kernel *made);
 bool gpu_leaves_out(void);
 /* The call of d on the device; its outputs come back into d's tensors. */
 dil_status gpu_run(data *d, dil_cuda_kernel *made);
+/* The variants that the call of d takes there, pass by pass. */
+const char *gpu_variants(data *d, dil_cuda_kernel *made);
 
 #endif

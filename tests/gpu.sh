@@ -61,6 +61,7 @@ timeout "$limit" "$BUILD/tests/test_launch" >"$work/launch" 2>&1 &
 launch=$!
 spread edges "$BUILD/tests/test_edges"
 spread numeric "$BUILD/tests/test_numeric"
+spread hopper "$BUILD/tests/test_hopper"
 wait $laws $rerun $launch
 tell laws "$work/laws"
 tell rerun "$work/rerun"

@@ -69,6 +69,34 @@ START_TEST(width) {
 }
 END_TEST
 
+/* Every head size has a Hopper kernel that the gate lets pass, by itself and
+ * with state between passes. */
+START_TEST(hopper_width) {
+  if (!has_compiler()) return;
+  static const int32_t sizes[][2] = {
+      {8, 8},     {40, 40},   {64, 64},   {96, 96},   {128, 128}, {160, 160},
+      {192, 192}, {192, 128}, {224, 224}, {256, 256}, {64, 256},  {256, 64}};
+  enum { SIZES = sizeof sizes / sizeof *sizes };
+  static const unsigned forces[] = {0, FORCE_CHAIN};
+  char text[200];
+  snprintf(text, sizeof text,
+           "pattern p { heads 2; head_dim %d value %d; dtype %s; "
+           "segments 512, 1024; dilations 1, 2; }",
+           sizes[_i % SIZES][0], sizes[_i % SIZES][1],
+           _i % 2 ? "bf16" : "f16");
+  subject *s = subject_new("hopper", text, NULL, 0);
+  gpu_codes codes = {0};
+  gpu_request request = {.plan = plan_of(s, forces[_i / SIZES]),
+                         .arch = 90,
+                         .only = "hopper"};
+  dil_status status = gpu_compiler()->compile(&request, &codes);
+  ck_assert_msg(status == DIL_OK, "%s: %s", text, dil_last_error());
+  ck_assert_msg(codes.count >= 1, "%s: the gate refuses all", text);
+  while (codes.count > 0) free(codes.code[--codes.count].cubin);
+  subject_free(s);
+}
+END_TEST
+
 /* A kernel that spills is refused by its name and bytes. */
 START_TEST(unknown_chip) {
   if (!has_compiler()) return;
@@ -111,6 +139,7 @@ static Suite *make_suite(void) {
   tcase_set_timeout(tests, 240);
   tcase_add_loop_test(tests, example, 0, EXAMPLES);
   tcase_add_loop_test(tests, width, 0, 3);
+  tcase_add_loop_test(tests, hopper_width, 0, 24);
   tcase_add_test(tests, unknown_chip);
   tcase_add_loop_test(tests, peak, 0, 3);
   suite_add_tcase(suite, tests);

@@ -8,18 +8,20 @@
 #include "../../runtime/cuda/hopper.h"
 #include <string.h>
 
-/* A way to cut one head size; every row is a member's attempt. */
+/* A way to cut one head size; rows of one width are a member's attempts. */
 typedef struct shape {
   int32_t width;       /* head_dim and value_dim up to this */
   int32_t warpgroups, keys, stages;
+  int32_t queries;     /* tiles of queries held: 2, or 1 where room is short */
+  int32_t staged;      /* 1: rows leave through shared memory in boxes */
 } shape;
 
-/* Narrowest first; wider heads are left to the general kernels. */
+/* Narrowest first. What does not fit shared memory is passed over: with narrow
+ * values there is room for more keys. */
 static const shape shapes[] = {
-    {32, 3, 128, 4},
-    {64, 3, 128, 4},
-    {96, 2, 128, 3},
-    {128, 2, 128, 2},
+    {32, 3, 128, 4, 2, 1},  {64, 3, 128, 4, 2, 1},  {96, 2, 128, 3, 2, 1},
+    {128, 2, 128, 2, 2, 1}, {192, 2, 128, 2, 1, 0}, {192, 2, 112, 2, 1, 0},
+    {192, 2, 96, 2, 1, 0},  {256, 2, 80, 2, 1, 0},  {256, 2, 64, 2, 1, 0},
 };
 
 static int32_t rounded(int32_t n, int32_t to) { return (n + to - 1) / to * to; }
@@ -28,9 +30,24 @@ static int32_t width_of(const dil_table *t) {
   return rounded(t->head_dim > t->value_dim ? t->head_dim : t->value_dim, 32);
 }
 
-static const shape *shape_of(const dil_table *t) {
-  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-    if (width_of(t) <= shapes[i].width) return &shapes[i];
+/* The layout at the top of templates/hopper.cu, barriers and messages in the
+ * last 3 KiB. */
+static int32_t shared_bytes(const dil_table *t, const shape *s) {
+  int32_t q = rounded(t->head_dim, 32) * 2, v = rounded(t->value_dim, 32) * 2;
+  return s->warpgroups * 64 * (s->queries * q + s->staged * v) +
+         s->stages * s->keys * (q + v) + 3072;
+}
+
+/* Attempt number `attempt` at a plan's heads; NULL: there is none. */
+static const shape *shape_of(const dil_table *t, int32_t attempt) {
+  enum { SHARED = 227 * 1024 };
+  int32_t width = 0;
+  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    const shape *s = &shapes[i];
+    if (s->width < width_of(t) || (width && s->width > width)) continue;
+    width = s->width;
+    if (shared_bytes(t, s) <= SHARED && attempt-- == 0) return s;
+  }
   return NULL;
 }
 
@@ -45,9 +62,16 @@ static uint64_t passes_of(const dil_table *t, int32_t keys, char *reason,
   return passes;
 }
 
+/* Whether some head is touched by more than one pass. */
+static bool is_chained(const dil_table *t) {
+  for (int32_t h = 0; h < t->heads; h++)
+    if (cuda_passes(t, h) > 1) return true;
+  return false;
+}
+
 static bool can(const gpu_request *r, char *reason, size_t size) {
   const dil_table *t = &r->plan->table;
-  const shape *s = shape_of(t);
+  const shape *s = shape_of(t, 0);
   if (r->arch != 90) {
     snprintf(reason, size, "wgmma needs sm_90a");
     return false;
@@ -60,20 +84,12 @@ static bool can(const gpu_request *r, char *reason, size_t size) {
   return passes_of(t, s->keys, reason, size) != 0;
 }
 
-/* The layout at the top of templates/hopper.cu, barriers and messages in the
- * last 3 KiB. */
-static int32_t shared_bytes(const dil_table *t, const shape *s) {
-  int32_t q = rounded(t->head_dim, 32) * 2, v = rounded(t->value_dim, 32) * 2;
-  return s->warpgroups * 64 * (2 * q + v) + s->stages * s->keys * (q + v) +
-         3072;
-}
-
 static bool write(const gpu_request *r, int32_t member, int32_t attempt,
                   dil_cuda_code *code, source_text *text) {
   const dil_table *t = &r->plan->table;
-  const shape *s = shape_of(t);
+  const shape *s = member ? NULL : shape_of(t, attempt);
   char reason[256];
-  if (member || attempt) return false;
+  if (!s) return false;
   *code = (dil_cuda_code){
       .family = "hopper",
       .arch = r->arch,
@@ -90,6 +106,9 @@ static bool write(const gpu_request *r, int32_t member, int32_t attempt,
       t->dtype == DIL_BF16 ? 1 : 2);
   put(text, "#define WARPGROUPS %d\n#define TILE_KEYS %d\n#define STAGES %d\n",
       s->warpgroups, s->keys, s->stages);
+  put(text, "#define QUERY_STAGES %d\n#define STAGED %d\n", s->queries,
+      s->staged);
+  put(text, "#define CHAINED %d\n", is_chained(t));
   put_template(text, "hopper.cu");
   return true;
 }

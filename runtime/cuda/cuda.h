@@ -150,7 +150,23 @@ extern const cuda_family cuda_peak;
 enum { CUDA_PEAK_OPERATIONS };
 
 /* The branches of a pass that serve a head. */
-uint64_t cuda_served(const dil_table *table, int32_t pass, int32_t head);
+static inline uint64_t cuda_served(const dil_table *table, int32_t pass,
+                                   int32_t head) {
+  uint64_t served = 0;
+  for (int32_t b = 0; b < table->branch_count; b++)
+    if ((table->passes[pass].branches >> b & 1) &&
+        table->branches[b].head_first <= head &&
+        head <= table->branches[b].head_last)
+      served |= 1ull << b;
+  return served;
+}
+/* How many passes touch a head. */
+static inline int32_t cuda_passes(const dil_table *table, int32_t head) {
+  int32_t passes = 0;
+  for (int32_t p = 0; p < table->pass_count; p++)
+    passes += cuda_served(table, p, head) != 0;
+  return passes;
+}
 /* Launches a function of a code: one-dimensional grid, one struct. */
 dil_status cuda_launch(const cuda_run *r, const cuda_code *code, int32_t entry,
                        int64_t blocks, int32_t threads, int32_t shared,

@@ -189,6 +189,19 @@ static void fill_call(const cuda_run *r, hopper_launch *l) {
   l->lse_batch = c->lse.stride[0];
   l->lse_head = c->lse.stride[1];
   l->lse_row = c->lse.stride[2];
+  l->state_o = r->state_o;
+  l->state_lse = r->state_lse;
+  l->heads = r->table->heads;
+}
+
+/* Chained heads go on from their state and leave it to the next pass. */
+static void fill_finish(const cuda_run *r, const hopper_table *table,
+                        hopper_launch *l) {
+  dil_combine combine = r->table->combine;
+  bool adds = combine == DIL_COMBINE_MEAN || combine == DIL_COMBINE_SUM;
+  int how = HOPPER_RESUME | HOPPER_LEAVE | (adds ? HOPPER_ADD : 0);
+  for (int32_t i = 0; r->state_o && i < table->member_count; i++)
+    l->members[i].finish = (short)(r->chained[l->members[i].head] ? how : 0);
 }
 
 static dil_status fill_maps(const cuda_run *r, int32_t pass,
@@ -223,13 +236,13 @@ static dil_status prepare(const cuda_run *r, int32_t pass,
   dil_status status = refused ? DIL_OK : fill_maps(r, pass, code, l);
   pthread_mutex_unlock(&m->lock);
   fill_call(r, l);
+  fill_finish(r, m->table[pass], l);
   if (refused) return dil_fail(DIL_USAGE, "more than 2^30 tiles in one call");
   return status;
 }
 
-/* What the tables cannot know: the sizes and strides of this call, and heads
- * whose state another pass continues. Few queries are better served by kernels
- * that split the keys. */
+/* What the tables cannot know: the sizes and strides of this call. Few queries
+ * are better served by kernels that split the keys. */
 static bool can(const cuda_run *r, int32_t pass, const cuda_code *code) {
   enum { FEW_QUERIES = 64 };
   const dil_call *c = r->call;
@@ -238,8 +251,6 @@ static bool can(const cuda_run *r, int32_t pass, const cuda_code *code) {
   if (r->drop || c->lengths || !(r->scale > 0) || r->M == 0) return false;
   if (r->N < FEW_QUERIES) return false;
   if (r->M > 1 << 29 || r->N > 1 << 29 || r->B > 1 << 16) return false;
-  for (int32_t h = 0; h < t->heads; h++)
-    if (r->chained[h] && cuda_served(t, pass, h)) return false;
   for (int32_t b = 0; r->N > r->M && b < t->branch_count; b++)
     if ((t->passes[pass].branches >> b & 1) && t->branches[b].segment)
       return false;

@@ -101,7 +101,7 @@ static bool add_member(maker *mk, int32_t shape, int32_t head, int64_t home,
   if (out->member_count == HOPPER_MEMBERS)
     return REFUSE(mk, "more than %d heads and homes", HOPPER_MEMBERS);
   hopper_member *m = &out->members[out->member_count++];
-  *m = (hopper_member){(short)head, (short)home, shift};
+  *m = (hopper_member){(short)head, (short)home, (short)shift, 0};
   out->shapes[shape].members++;
   return true;
 }

@@ -29,21 +29,9 @@ static const cuda_family *const families[] = {&cuda_hopper, &cuda_general,
 
 /* ---- making -------------------------------------------------------------- */
 
-uint64_t cuda_served(const dil_table *table, int32_t pass, int32_t head) {
-  uint64_t served = 0;
-  for (int32_t b = 0; b < table->branch_count; b++)
-    if ((table->passes[pass].branches >> b & 1) &&
-        table->branches[b].head_first <= head &&
-        head <= table->branches[b].head_last)
-      served |= 1ull << b;
-  return served;
-}
-
 static void count_passes(dil_cuda_kernel *k) {
   for (int32_t h = 0; h < k->table->heads; h++) {
-    int32_t passes = 0;
-    for (int32_t p = 0; p < k->table->pass_count; p++)
-      passes += cuda_served(k->table, p, h) != 0;
+    int32_t passes = cuda_passes(k->table, h);
     k->chained[h] = passes > 1;
     k->stateful |= passes > 1;
     k->leaves_out |= passes == 0;

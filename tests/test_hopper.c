@@ -1,0 +1,110 @@
+/* test_hopper.c - what the Hopper kernels take: head sizes, chains of passes,
+ * segments of any kind. On a GPU of that kind each case is computed, compared
+ * with the oracle between guard bytes, and the path that it took is asserted;
+ * elsewhere the CPU computes it. */
+#include "gpu.h"
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define P(sizes, body) "pattern p { " sizes " " body " }"
+#define BF16(d) "heads 2; head_dim " #d "; dtype bf16;"
+#define F16(d) "heads 2; head_dim " #d "; dtype f16;"
+#define THREE "segments 256, 512, 1024; dilations 1, 2, 4;"
+
+typedef struct kernel_case {
+  const char *text;
+  unsigned force;
+  call_shape shape;
+} kernel_case;
+
+#define SHAPE(b, n, m, how) \
+  {.batch = b, .queries = n, .keys = m, .seed = 7, .layout = how}
+
+static const kernel_case cases[] = {
+    /* head sizes */
+    {P(BF16(256), "branch { segment 600; }"), 0, SHAPE(1, 1300, 1300, 0)},
+    {P(BF16(256), "causal; " THREE), 0, SHAPE(1, 1300, 1300, 0)},
+    {P(F16(256), "causal; branch { }"), 0, SHAPE(2, 401, 700, 1)},
+    {P(BF16(192), THREE), 0, SHAPE(1, 1500, 1500, 0)},
+    {P(F16(192), "causal; branch { window 300, 0; }"), 0,
+     SHAPE(1, 1000, 1000, 1)},
+    {P("heads 4 kv 2; head_dim 192 value 128; dtype bf16;", "causal; " THREE),
+     0, SHAPE(1, 1100, 1100, 0)},
+    {P("heads 2; head_dim 64 value 256; dtype bf16;", "branch { }"), 0,
+     SHAPE(1, 300, 777, 0)},
+    {P(BF16(160), "causal; branch { }"), 0, SHAPE(1, 500, 500, 0)},
+    {P(BF16(224), THREE), 0, SHAPE(1, 1100, 1100, 0)},
+    {P(BF16(200), "causal; branch { segment 500; dilation 3; }"), 0,
+     SHAPE(1, 1100, 1100, 1)},
+    {P(F16(104), "causal; branch { }"), 0, SHAPE(1, 600, 600, 0)},
+    {P(BF16(40), "causal; " THREE), 0, SHAPE(1, 1100, 1100, 0)},
+    {P(F16(8), "branch { segment 512; }"), 0, SHAPE(1, 1100, 1100, 0)},
+    /* chains */
+    {P(BF16(64), "causal; " THREE), FORCE_CHAIN, SHAPE(1, 1300, 1300, 0)},
+    {P(BF16(64), THREE), FORCE_CHAIN, SHAPE(2, 1100, 1300, 1)},
+    {P(F16(128), "causal; " THREE), FORCE_CHAIN, SHAPE(1, 1300, 1300, 0)},
+    {P(BF16(192), THREE), FORCE_CHAIN, SHAPE(1, 1100, 1100, 0)},
+    {P(BF16(256), "causal; " THREE), FORCE_CHAIN, SHAPE(1, 1100, 1100, 0)},
+    {P(BF16(64), "combine mean; " THREE), 0, SHAPE(1, 1300, 1300, 0)},
+    {P(F16(64), "combine sum; causal; " THREE), 0, SHAPE(1, 1300, 1300, 0)},
+    {P("heads 6; head_dim 64; dtype bf16;",
+       "branch { segment 512; heads 0..3; } "
+       "branch { segment 1024; dilation 2; heads 2..5; }"),
+     FORCE_CHAIN, SHAPE(1, 1300, 1300, 0)},
+    /* every row of the second pass is empty before: no branch has r = 1 */
+    {P(BF16(64), "segments 512, 1024; dilations 4, 8;"), FORCE_CHAIN,
+     SHAPE(1, 2100, 2100, 0)},
+};
+enum { CASES = sizeof cases / sizeof cases[0] };
+
+/* DIL_TEST_SHARE=2/16, as elsewhere, but case by case. */
+static int share_mine, share_all = 1;
+
+static subject *subject_of(const kernel_case *c) {
+  subject *s = subject_new("hopper", c->text, NULL, 0);
+  ck_assert_msg(s->pattern != NULL, "%s: %s", c->text, s->problem);
+  return s;
+}
+
+START_TEST(computed) {
+  const kernel_case *c = &cases[_i];
+  if (_i % share_all != share_mine) return;
+  subject *s = subject_of(c);
+  data *d = data_new(s, c->shape);
+  kernel_made *k = kernel_make(s, (recipe){.force = c->force});
+  ck_assert_msg(!k->refused, "%s: %s", c->text, k->problem);
+  if (k->cuda) {
+    const char *path = gpu_variants(d, k->cuda);
+    ck_assert_msg(strstr(path, "hopper") && !strstr(path, "general"),
+                  "%s takes %s", c->text, path);
+  }
+  const char *problem = data_problem(d, k);
+  ck_assert_msg(problem[0] == 0, "%s: %s", c->text, problem);
+  kernel_unmake(k);
+  data_free(d);
+  subject_free(s);
+}
+END_TEST
+
+static void read_share(void) {
+  const char *share = getenv("DIL_TEST_SHARE");
+  if (!share) return;
+  if (sscanf(share, "%d/%d", &share_mine, &share_all) != 2) abort();
+  unsetenv("DIL_TEST_SHARE"); /* comparisons are not divided again */
+}
+
+int main(void) {
+  read_share();
+  Suite *suite = suite_create("hopper");
+  TCase *tests = tcase_create("cases");
+  tcase_set_timeout(tests, 240);
+  tcase_add_loop_test(tests, computed, 0, CASES);
+  suite_add_tcase(suite, tests);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed != 0;
+}
