@@ -9,7 +9,7 @@ WARN     := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion \
             -Wstrict-prototypes -Wmissing-prototypes \
             -Werror=implicit-function-declaration $(if $(CI),-Werror)
 OPT      ?= -O2 -g
-FLAGS     = -std=gnu11 -fPIC $(OPT) $(WARN) -MMD -MP -D_GNU_SOURCE \
+FLAGS     = -std=gnu11 -fPIC -fvisibility=hidden $(OPT) $(WARN) -MMD -MP -D_GNU_SOURCE \
             -iquote compiler -iquote runtime -I$(BUILD) \
             -DDIL_LIBDIR='"$(PREFIX)/lib/dil"' $(CFLAGS)
 LDLIBS   := -lm -lpthread -ldl
@@ -22,6 +22,11 @@ objects   = $(patsubst %.c,$(BUILD)/%.o,$(wildcard $(1)))
 runtime  := $(call objects,runtime/*.c)
 core     := $(filter-out $(BUILD)/compiler/main.o,$(call objects,compiler/*.c)) \
             $(BUILD)/grammar/parser.o $(BUILD)/grammar/scanner.o
+# The command line: what of the core is no part of the library.
+cli      := $(call objects,compiler/command_*.c compiler/options.c \
+            compiler/message.c compiler/progress.c compiler/report.c \
+            compiler/trial*.c compiler/bind*.c compiler/measure.c \
+            compiler/verdict.c)
 cpu      := $(call objects,compiler/cpu/*.c)
 gpu      := $(call objects,compiler/gpu/*.c)
 cuda     := $(call objects,runtime/cuda/*.c)
@@ -31,12 +36,17 @@ harness  := $(filter-out $(suites:=.o),$(call objects,tests/*.c)) \
             $(BUILD)/tests/fuzz/spec.o
 fuzzer   := $(BUILD)/tests/fuzz/fuzz_pattern
 turns    := $(BUILD)/tests/bench/turns
-library  := $(BUILD)/libdil.so $(BUILD)/libdilrt.so $(BUILD)/dil-cpu.so \
-            $(BUILD)/dil-gpu.so $(BUILD)/dilrt-cuda.so
-# What loadable parts ask of the program that opens them.
-hosted   := -Wl,--export-dynamic-symbol=dil_fail \
-            -Wl,--export-dynamic-symbol=dil_last_error \
-            -Wl,--export-dynamic-symbol=run_check
+# A library by its own name, and the name that hosts are linked to.
+abi      := 1
+rt       := $(BUILD)/libdilrt.so.$(abi)
+parts    := dil-cpu.so dil-gpu.so dilrt-cuda.so
+library  := $(BUILD)/libdil.so $(BUILD)/libdilrt.so $(addprefix $(BUILD)/,$(parts))
+# A program that holds a copy of the run time shows all that the shared one
+# does: loadable parts, which are linked to that one, find the copy instead.
+hosted   := -Wl,--export-dynamic-symbol='dil_*'
+shared    = $(LINK) -shared -Wl,-soname,$(@F) -Wl,--no-undefined
+beside   := -Wl,-rpath,'$$ORIGIN:$$ORIGIN/..'
+part      = $(shared) -Wl,--version-script=$(BUILD)/part.map $(beside)
 san      := -O1 -g -fno-omit-frame-pointer
 
 # The program of the plain build stands at the top as ./dil.
@@ -46,21 +56,40 @@ dil: $(BUILD)/dil
 	$(call say,copy)cp $< $@
 $(BUILD)/dil: $(BUILD)/compiler/main.o $(core) $(runtime)
 	$(call say,link)$(LINK) $(hosted) -o $@ $^ $(CORELIBS) $(LDLIBS)
-$(BUILD)/libdil.so: $(core) $(runtime)
-	$(call say,link)$(LINK) -shared -o $@ $^ $(CORELIBS) $(LDLIBS)
-$(BUILD)/libdilrt.so: $(runtime)
-	$(call say,link)$(LINK) -shared -o $@ $^ $(LDLIBS)
-# The back end brings its own copy of the arena; of its host it asks dil_fail.
-$(BUILD)/dil-cpu.so: $(cpu) $(BUILD)/compiler/util.o
-	$(call say,link)$(LINK) -shared -Wl,-Bsymbolic -o $@ $^ $(shell $(LLVM) --libs) \
+# Names that a public header declares, and for libdilrt those that the parts of
+# dil share; all others stay inside.
+$(BUILD)/libdilrt.map: runtime/dilrt.h
+	@mkdir -p $(@D)
+	$(call say,map)(echo 'DIL_$(abi) { global:'; $(names) $<; echo '};'; \
+	  echo 'DIL_PRIVATE { global: dil_*; local: *; };') > $@
+$(BUILD)/libdil.map: compiler/dil.h
+	@mkdir -p $(@D)
+	$(call say,map)(echo 'DIL_$(abi) { global:'; $(names) $<; \
+	  echo 'local: *; };') > $@
+$(BUILD)/part.map: | $(BUILD)/flags
+	@echo '{ global: dil_*; local: *; };' > $@
+names := sed -n 's/^DIL_API [^(]*[ *]\(dil_[a-z_0-9]*\)(.*/  \1;/p'
+$(rt): $(runtime) $(BUILD)/libdilrt.map
+	$(call say,link)$(shared) -Wl,--version-script=$(BUILD)/libdilrt.map \
+	  -o $@ $(runtime) $(LDLIBS)
+# Arithmetic on a plan's rows is all that both hold.
+$(BUILD)/libdil.so.$(abi): $(filter-out $(cli),$(core)) \
+                           $(BUILD)/runtime/walk.o $(rt) $(BUILD)/libdil.map
+	$(call say,link)$(shared) -Wl,--version-script=$(BUILD)/libdil.map $(beside) \
+	  -o $@ $(filter %.o,$^) $(rt) $(CORELIBS) $(LDLIBS)
+$(BUILD)/%.so: $(BUILD)/%.so.$(abi)
+	@ln -sf $(<F) $@
+# The back end brings its own copy of the arena.
+$(BUILD)/dil-cpu.so: $(cpu) $(BUILD)/compiler/util.o $(rt) | $(BUILD)/part.map
+	$(call say,link)$(part) -o $@ $^ $(shell $(LLVM) --libs) \
 	  -L$(shell $(LLVM) --libdir) $(LDLIBS)
 # NVRTC and the CUDA driver are opened at run time: neither is needed here.
 # The fast kernel's tables are made at a call, and asked for when it is chosen.
-$(BUILD)/dil-gpu.so: $(gpu) $(BUILD)/runtime/tensor.o \
-                     $(call objects,runtime/cuda/hopper_*.c)
-	$(call say,link)$(LINK) -shared -Wl,-Bsymbolic -o $@ $^ $(LDLIBS)
-$(BUILD)/dilrt-cuda.so: $(cuda) $(BUILD)/runtime/tensor.o
-	$(call say,link)$(LINK) -shared -Wl,-Bsymbolic -o $@ $^ $(LDLIBS)
+$(BUILD)/dil-gpu.so: $(gpu) $(call objects,runtime/cuda/hopper_*.c) $(rt) \
+                     | $(BUILD)/part.map
+	$(call say,link)$(part) -o $@ $^ $(LDLIBS)
+$(BUILD)/dilrt-cuda.so: $(cuda) $(rt) | $(BUILD)/part.map
+	$(call say,link)$(part) -o $@ $^ $(LDLIBS)
 # The templates as bytes of the module, so that nothing is looked up.
 templates := $(sort $(wildcard templates/*.cu templates/*.cuh templates/*.h))
 $(BUILD)/compiler/gpu/templates.inc: $(templates)
@@ -142,7 +171,7 @@ gpu-bundle: $(bundled) $(BUILD)/dil $(BUILD)/dil-gpu.so $(BUILD)/dilrt-cuda.so
 	$(call say,copy)cp $(filter $(suites),$(bundled)) $(BUILD)/gpu/tests
 	@cp $(fuzzer) $(BUILD)/gpu/tests/fuzz
 	@cp $(turns) $(BUILD)/gpu/tests/bench
-	@cp $(BUILD)/dil $(BUILD)/dil-gpu.so $(BUILD)/dilrt-cuda.so $(BUILD)/gpu
+	@cp $(BUILD)/dil $(BUILD)/dil-gpu.so $(BUILD)/dilrt-cuda.so $(rt) $(BUILD)/gpu
 	@ldd $(bundled) | awk '/=> .*(check|subunit|jansson|png|xxhash|libz)/ \
 	  { print $$3 }' | sort -u | xargs -I{} cp -L {} $(BUILD)/gpu/lib
 # Both steps, where one machine has all.
@@ -177,9 +206,12 @@ man := $(DESTDIR)$(PREFIX)/share/man/man1
 install: all
 	install -d $(bin) $(lib)/dil $(inc) $(man)
 	install $(BUILD)/dil $(bin)/dil
-	install -m 644 $(BUILD)/libdil.so $(BUILD)/libdilrt.so $(lib)
-	install -m 644 $(BUILD)/dil-cpu.so $(lib)/dil
-	install -m 644 runtime/dilrt.h runtime/status.def $(inc)
+	install -m 644 $(BUILD)/libdil.so.$(abi) $(rt) $(lib)
+	ln -sf libdil.so.$(abi) $(lib)/libdil.so
+	ln -sf libdilrt.so.$(abi) $(lib)/libdilrt.so
+	install -m 644 $(addprefix $(BUILD)/,$(parts)) $(lib)/dil
+	install -m 644 compiler/dil.h runtime/dilrt.h runtime/dlpack.h \
+	  runtime/status.def $(inc)
 	$(if $(wildcard compiler/dil.1),install -m 644 compiler/dil.1 $(man))
 
 clean:

@@ -5,6 +5,7 @@
 #define DIL_ALL_H
 
 #include "../runtime/rt.h"
+#include "dil.h"
 #include <setjmp.h>
 #include <stdio.h>
 
@@ -242,7 +243,7 @@ typedef struct program {
   kernel **kernel;       /* implicit ones included */
 } program;
 
-typedef struct define { const char *name, *value; } define; /* -D name=value */
+typedef dil_define define; /* -D name=value */
 
 /* Reads `path` ("-": standard input) and its imports, parses and checks. NULL
  * when there were errors (they are in d); DIL_ENVIRONMENT through *status when
@@ -292,8 +293,9 @@ bool pattern_reaches(const pattern *p, int32_t branch, int64_t h, int64_t t,
 /* ---- plan.c: a chain of passes ------------------------------------------- */
 
 typedef enum plan_force {
-  FORCE_FUSE = 1, FORCE_CHAIN = 2, FORCE_DEDUP = 4, FORCE_MULTISET = 8,
-  FORCE_GENERAL = 16
+  FORCE_FUSE = DIL_FORCE_FUSE, FORCE_CHAIN = DIL_FORCE_CHAIN,
+  FORCE_DEDUP = DIL_FORCE_DEDUP, FORCE_MULTISET = DIL_FORCE_MULTISET,
+  FORCE_GENERAL = DIL_FORCE_GENERAL
 } plan_force;
 
 /* Rows of one period that the same branches of a pass select. */

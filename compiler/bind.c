@@ -17,13 +17,16 @@ dil_status binding_open(arena *a, const options *o, const pattern *p,
                        .seed = o->seed,
                        .train = o->train,
                        .scale = o->scale};
-  b->threads = dil_threads_new((int32_t)o->threads);
-  return b->threads ? DIL_OK : DIL_MEMORY;
+  dil_context_options processor = DIL_CONTEXT_OPTIONS_INIT;
+  processor.threads = (int32_t)o->threads;
+  dil_status status = dil_context_new(&processor, &b->context);
+  if (!status) b->threads = dil_context_workers(b->context);
+  return status;
 }
 
 void binding_free(binding *b) {
   for (int32_t i = 0; i < b->buffer_count; i++) free(b->buffer[i]);
-  dil_threads_free(b->threads);
+  dil_context_free(b->context);
 }
 
 /* ---- sizes --------------------------------------------------------------- */

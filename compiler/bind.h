@@ -13,7 +13,8 @@ typedef struct binding {
   arena *arena;
   const options *options;
   const pattern *pattern;
-  dil_threads *threads;
+  dil_context *context; /* the processor */
+  dil_threads *threads; /* the context's */
   int64_t size[BIND_SIZE_COUNT];
   const char *claimed[BIND_SIZE_COUNT]; /* who said so; NULL: nobody yet */
   dil_call call;                        /* filled as far as was asked */

@@ -2,7 +2,6 @@
  * kernels without a GPU. In: a file and chips. Out: NAME.FAMILY.ARCH.cubin for
  * each kernel, and a line for each. */
 #include "command.h"
-#include "trial_cuda.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

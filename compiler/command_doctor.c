@@ -2,7 +2,6 @@
  * machine has, and for what is missing the reason. Writes to standard output;
  * what is missing is no failure. */
 #include "command.h"
-#include "trial_cuda.h"
 
 static void say(const char *part, bool there, const char *text) {
   printf("%-14s %-8s %s\n", part, there ? "found" : "missing", text);
@@ -47,7 +46,7 @@ static void doctor_device(const dil_cuda_module *cuda, int32_t index) {
 static void doctor_devices(void) {
   const dil_cuda_module *cuda;
   int32_t count = 0;
-  dil_status status = gpu_module_open(&cuda);
+  dil_status status = dil_cuda_module_open(&cuda);
   if (!status) status = cuda->devices(&count);
   if (status) say("gpu", false, dil_last_error());
   else if (count == 0) say("gpu", false, "the driver sees no device");

@@ -7,7 +7,8 @@
 
 typedef struct bill {
   const pattern *pattern;
-  const char *kernel, *isa, *variant;
+  const char *kernel, *isa;
+  char variant[16];
   int64_t B, N, M;
   int32_t threads, tile_keys;
   bool causal;
@@ -27,11 +28,14 @@ static bool all_causal(const pattern *p) {
  * a kernel says so before any code is made. */
 static dil_status predict(const binding *b, compilation *c, bill *l) {
   dil_kernel *made;
-  dil_status status = driver_kernel(c, &made);
+  dil_kernel_source from;
+  dil_sizes sizes = {l->B, l->N, l->M};
+  dil_status status = driver_source(c, b->context, &from);
+  if (!status) status = dil_kernel_make(b->context, &from, &made);
   if (status) return status;
-  l->variant = dil_kernel_variant(made, &b->call);
+  status = dil_kernel_variant(made, &sizes, l->variant, sizeof l->variant);
   dil_kernel_free(made);
-  status = measure_peak(b, l->isa, 0.05, &l->peak);
+  if (!status) status = measure_peak(b, l->isa, 0.05, &l->peak);
   bool bf16 = l->pattern->dtype == DIL_BF16 && !strcmp(l->isa, "avx512bf16");
   cost_case spot = {.threads = l->threads,
                     .count = &l->count,

@@ -1,7 +1,6 @@
 /* driver.c - the compiler, one stage a line: what makes it, what verifies it,
  * what prints it. In: a request. Out: a compilation, see driver.h. */
 #include "driver.h"
-#include "trial_cuda.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,16 +40,20 @@ static dil_status named_kernel(const program *p, const char *name,
                   near ? "'?" : "");
 }
 
-static dil_status read_program(const driver_request *r, compilation *c) {
+dil_status driver_read(const driver_request *r, compilation *c) {
   dil_status status = DIL_INPUT;
-  c->program = program_read(c->arena, c->diag, r->path, r->defines,
+  if (r->text)
+    c->program = program_parse(c->arena, c->diag, r->path, r->text, r->length,
+                               r->defines, r->define_count);
+  else
+    c->program = program_read(c->arena, c->diag, r->path, r->defines,
                             r->define_count, &status);
   return c->program ? DIL_OK : status;
 }
 
 static dil_status read_kernel(const driver_request *r, compilation *c) {
   if (r->from_plan) return DIL_OK;
-  dil_status status = read_program(r, c);
+  dil_status status = c->program ? DIL_OK : driver_read(r, c);
   if (status) return status;
   status = r->kernel ? named_kernel(c->program, r->kernel, &c->kernel)
                      : only_kernel(c->program, &c->kernel);
@@ -338,7 +341,7 @@ static bool planned_before(const program *p, int32_t index) {
 }
 
 dil_status driver_check(const driver_request *r, compilation *c) {
-  dil_status status = read_program(r, c);
+  dil_status status = driver_read(r, c);
   for (int32_t i = 0; !status && i < c->program->kernel_count; i++) {
     c->kernel = c->program->kernel[i];
     c->pattern = c->kernel->pattern;
@@ -362,21 +365,4 @@ dil_status driver_shapes_decide(const compilation *c) {
                       all->keep[k].kind == KEEP_TOP ? "top" : "mass");
     }
   return diag_errors(c->diag) > before ? DIL_INPUT : DIL_OK;
-}
-
-/* ---- running ------------------------------------------------------------- */
-
-static dil_status make_variant(void *context, dil_variant variant, void **bytes,
-                               size_t *size, dil_code *out) {
-  backend_code code;
-  dil_status status = make_code(context, variant, NULL, NULL, &code);
-  if (status) return status;
-  *bytes = code.bytes;
-  *size = code.size;
-  *out = code.code;
-  return DIL_OK;
-}
-
-dil_status driver_kernel(compilation *c, dil_kernel **made) {
-  return dil_kernel_new(&c->plan->table, make_variant, c, made);
 }

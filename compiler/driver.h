@@ -7,6 +7,7 @@
 #define DIL_DRIVER_H
 
 #include "backend.h"
+#include "gpu/gpu.h"
 
 #define DRIVER_STAGES(X)                                                       \
   X(tokens) X(ast) X(pattern) X(cover) X(place) X(plan) X(cuda) X(ptxas)       \
@@ -25,6 +26,8 @@ typedef enum stage {
 
 typedef struct driver_request {
   const char *path;   /* "-": standard input */
+  const char *text;   /* not NULL: what is read, and path only names it */
+  size_t length;
   const char *kernel; /* NULL: the file's only one */
   bool from_plan;     /* path holds a plan's text form */
   const define *defines;
@@ -47,9 +50,13 @@ typedef struct compilation {
   const plan *plan; /* NULL before that stage; so the rest */
   const backend *backend;
   const char *isa; /* the one that code is made for */
+  char chip[16];   /* "sm_90", once GPU code is made */
 } compilation;
 
-/* Runs the stages up to request->last. `c` has arena and diag set. */
+/* Reads and checks the program alone. `c` has arena and diag set. */
+dil_status driver_read(const driver_request *request, compilation *c);
+/* Runs the stages up to request->last; a program that `c` already has is not
+ * read again. */
 dil_status driver_compile(const driver_request *request, compilation *c);
 /* Reads one file and takes every kernel of it through its plan, so that all
  * that is wrong or refused is in c->diag. */
@@ -57,8 +64,16 @@ dil_status driver_check(const driver_request *request, compilation *c);
 /* Refuses blocks that are chosen by the numbers in q and k: whatever looks at
  * shapes alone would be silent about them. */
 dil_status driver_shapes_decide(const compilation *c);
-/* A kernel of a compilation that reached STAGE_schedule; its code is made when
- * a call first needs it. It borrows `c`. */
-dil_status driver_kernel(compilation *c, dil_kernel **kernel);
+
+/* ---- driver_source.c ------------------------------------------------------ */
+
+/* What the run time makes a kernel of, for the context's device; it borrows
+ * `c`. On a GPU the code is made here, and driver_source_free is due once the
+ * kernel is made. */
+dil_status driver_source(compilation *c, dil_context *context,
+                         dil_kernel_source *source);
+void driver_source_free(dil_kernel_source *source);
+/* The GPU back end, opened once, or the reason why not. */
+dil_status gpu_compiler_open(const gpu_backend **backend);
 
 #endif

@@ -26,25 +26,35 @@ static dil_status check_device(const options *o) {
                   on_cuda(o) ? "cuda" : "oracle");
 }
 
-static dil_status make_cuda(trial *t, const options *o) {
-  t->on_cuda = true;
-  dil_status status = trial_cuda_open(&t->cuda, o->device.number,
-                                      t->compilation.plan, &t->binding.call);
-  t->report.compile_seconds = t->cuda.compile_seconds;
-  t->report.variant = t->cuda.variant;
-  t->report.isa = t->cuda.arch;
+/* The kernel on a context's device, with all its code for this call. */
+static dil_status make_kernel(trial *t, dil_context *context) {
+  const int64_t *size = t->binding.size;
+  dil_sizes sizes = {size[BIND_B], size[BIND_N], size[BIND_M]};
+  dil_kernel_source from;
+  double start = message_clock();
+  dil_status status = driver_source(&t->compilation, context, &from);
+  if (status) return status;
+  status = dil_kernel_make(context, &from, &t->kernel);
+  if (!status) status = dil_kernel_prepare(t->kernel, &sizes);
+  t->report.compile_seconds = message_clock() - start;
+  driver_source_free(&from);
+  if (!status)
+    status = dil_kernel_variant(t->kernel, &sizes, t->variant,
+                                sizeof t->variant);
+  t->report.variant = t->variant;
+  t->report.isa = from.target;
   return status;
 }
 
-static dil_status make_kernel(trial *t) {
-  dil_status status = driver_kernel(&t->compilation, &t->kernel);
-  if (status) return status;
-  double start = message_clock();
-  status = dil_kernel_prepare(t->kernel, &t->binding.call);
-  t->report.compile_seconds = message_clock() - start;
-  if (!status)
-    t->report.variant = dil_kernel_variant(t->kernel, &t->binding.call);
-  return status;
+static dil_status make_cuda(trial *t, const options *o) {
+  dil_context_options gpu = DIL_CONTEXT_OPTIONS_INIT;
+  char device[24];
+  snprintf(device, sizeof device, "cuda:%d", (int)o->device.number);
+  gpu.device = device;
+  t->on_cuda = true;
+  dil_status status = dil_context_new(&gpu, &t->cuda.context);
+  if (!status) status = make_kernel(t, t->cuda.context);
+  return status ? status : trial_cuda_open(&t->cuda, &t->binding.call);
 }
 
 static void describe(trial *t, const options *o) {
@@ -78,7 +88,7 @@ dil_status trial_open(arena *a, const options *o, int32_t index, unsigned force,
   if (!status) describe(t, o);
   if (status) return status;
   if (on_oracle(o)) return oracle_check(t->binding.pattern, &t->binding.call);
-  return on_cuda(o) ? make_cuda(t, o) : make_kernel(t);
+  return on_cuda(o) ? make_cuda(t, o) : make_kernel(t, t->binding.context);
 }
 
 void trial_free(trial *t) {
@@ -139,11 +149,10 @@ static dil_status time_run(trial *t, double *seconds) {
   binding *b = &t->binding;
   double start = message_clock();
   dil_status status = DIL_OK;
-  if (t->on_cuda) return trial_cuda_run(&t->cuda, seconds);
   if (t->kernel)
-    status = dil_kernel_run(t->kernel, b->threads, &b->call);
-  else
-    status = run_oracle(b);
+    return dil_kernel_time(t->kernel, t->on_cuda ? &t->cuda.call : &b->call, 1,
+                           seconds);
+  status = run_oracle(b);
   *seconds = message_clock() - start;
   return status;
 }
@@ -151,10 +160,10 @@ static dil_status time_run(trial *t, double *seconds) {
 dil_status trial_run(trial *t, int32_t limit, bool with_peak) {
   double peak = NAN;
   dil_status status = make_room(t, limit);
-  if (!status && with_peak && t->kernel)
+  if (!status && with_peak && t->kernel && !t->on_cuda)
     status = measure_peak(&t->binding, t->compilation.isa, PEAK_SECONDS, &peak);
   if (!status && with_peak && t->on_cuda)
-    status = trial_cuda_peak(&t->cuda, PEAK_SECONDS, &peak);
+    status = trial_cuda_peak(&t->cuda, t->compilation.plan, PEAK_SECONDS, &peak);
   if (!status) status = time_run(t, &t->seconds[t->runs]);
   if (status) return status;
   t->share[t->runs] = 1 / t->seconds[t->runs] / peak;
@@ -174,6 +183,15 @@ static double median(double *number, int32_t count) {
   return (number[(count - 1) / 2] + number[count / 2]) / 2;
 }
 
+static dil_status measure_workspace(trial *t) {
+  const int64_t *size = t->binding.size;
+  dil_sizes sizes = {size[BIND_B], size[BIND_N], size[BIND_M]};
+  int64_t bytes;
+  dil_status status = dil_kernel_workspace(t->kernel, &sizes, &bytes);
+  t->report.workspace = (double)bytes;
+  return status;
+}
+
 dil_status trial_finish(trial *t, double budget) {
   report *r = &t->report;
   const binding *b = &t->binding;
@@ -182,12 +200,9 @@ dil_status trial_finish(trial *t, double budget) {
   r->flops = cost_flops(b->pattern, count.pairs);
   r->share = median(t->share, t->runs) * r->flops;
   r->seconds = median(t->seconds, t->runs);
-  if (t->kernel) r->workspace = (double)dil_kernel_workspace(t->kernel);
   dil_status status = DIL_OK;
-  if (t->on_cuda) {
-    r->workspace = (double)t->cuda.module->workspace(t->cuda.kernel);
-    status = trial_cuda_fetch(&t->cuda, &b->call);
-  }
+  if (t->kernel) status = measure_workspace(t);
+  if (!status && t->on_cuda) status = trial_cuda_fetch(&t->cuda, &b->call);
   if (status || !(budget > 0)) return status;
   status = verdict_make(b, count.pairs, budget, &t->verdict);
   if (!status) r->verdict = &t->verdict;

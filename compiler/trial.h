@@ -10,9 +10,10 @@ typedef struct trial {
   compilation compilation;
   driver_request request;
   binding binding;
-  dil_kernel *kernel; /* on the CPU */
-  bool on_cuda;       /* `cuda` runs it; neither: the oracle */
-  trial_cuda cuda;
+  dil_kernel *kernel; /* NULL: the oracle runs it */
+  char variant[160];
+  bool on_cuda;
+  trial_cuda cuda;    /* the call there */
   bool bound;         /* the binding is open */
   double pairs;       /* of one call, by cover */
   int32_t runs;

@@ -1,19 +1,37 @@
-/* dilrt.h - the run time of dil: tensors, kernels, calls and threads.
+/* dilrt.h - the run time of dil: contexts, kernels, calls.
  *
- * All that a host of a ready-made kernel needs. No function prints, exits or
- * installs a handler; each returns a dil_status, and the text of the last
- * failure of this thread is at dil_last_error(). */
+ * All that a host of a ready-made kernel needs; dil.h adds the compiler. No
+ * function prints, exits or installs a handler. Each returns a dil_status, and
+ * the text of this thread's last failure is at dil_last_error(). Every function
+ * may be called from any thread at any time, unless it says otherwise; a
+ * `..._free` takes NULL, and must not overlap another use of what it frees.
+ * Structs that the host fills open with their size and have an initialiser:
+ * they may grow at their end. */
 #ifndef DILRT_H
 #define DILRT_H
 
+#include "dlpack.h"
 #include <stddef.h>
 #include <stdint.h>
+
+#ifdef __GNUC__
+#define DIL_API __attribute__((visibility("default")))
+#else
+#define DIL_API
+#endif
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 #define DIL_VERSION "0.1.0"
+#define DIL_VERSION_NUM 100 /* 10000 * major + 100 * minor + patch */
+
+/* DIL_VERSION_NUM and DIL_VERSION of the library that is loaded. */
+DIL_API int32_t dil_version(void);
+DIL_API const char *dil_version_text(void);
+
+/* ---- statuses ------------------------------------------------------------ */
 
 typedef enum dil_status {
 #define X(name, number, text) DIL_##name = number,
@@ -21,75 +39,187 @@ typedef enum dil_status {
 #undef X
 } dil_status;
 
-/* The general text of a status; never NULL. */
-const char *dil_status_text(dil_status status);
+/* "DIL_USAGE", and "the call is wrong"; never NULL. */
+DIL_API const char *dil_status_name(dil_status status);
+DIL_API const char *dil_status_text(dil_status status);
 /* What this thread's last failing call had to say; "" before any. Valid until
  * the next failing call of this thread. */
-const char *dil_last_error(void);
+DIL_API const char *dil_last_error(void);
 
-typedef enum dil_dtype {
-  DIL_F32, DIL_BF16, DIL_F16, DIL_I32, DIL_U8, DIL_DTYPE_COUNT
-} dil_dtype;
+/* ---- contexts ------------------------------------------------------------ */
 
-size_t dil_dtype_size(dil_dtype dtype);      /* bytes an element */
-const char *dil_dtype_name(dil_dtype dtype); /* "f32", ... */
+/* A device with its threads, its memory and the host's hooks. Programs and
+ * kernels belong to one and keep it alive: the order in which they are freed
+ * does not matter. A context does not survive a fork: in the child every
+ * function but dil_context_free returns DIL_USAGE. */
+typedef struct dil_context dil_context;
+
+enum { DIL_LOG_ERROR = 1, DIL_LOG_WARNING, DIL_LOG_INFO, DIL_LOG_DEBUG };
+
+/* Memory of the host, `alignment` a power of two; NULL when there is none. */
+typedef void *(*dil_allocate_hook)(void *user, size_t size, size_t alignment);
+typedef void (*dil_release_hook)(void *user, void *memory, size_t size);
+/* One line without its end. */
+typedef void (*dil_log_hook)(void *user, int32_t level, const char *text);
+/* Calls task(context, index) once for each index of 0..count-1, on any threads
+ * in any order, and returns when all have returned. */
+typedef void (*dil_task)(void *context, int32_t index);
+typedef void (*dil_parallel_hook)(void *user, int32_t count, dil_task task,
+                                  void *context);
+
+typedef struct dil_context_options {
+  size_t size;
+  const char *device;  /* "cpu", "cuda" or "cuda:1"; NULL: "cpu" */
+  int32_t threads;     /* 0: DIL_THREADS, or the processors at hand */
+  int32_t log_level;   /* the log hook hears of this level and below; 0: none */
+  dil_allocate_hook allocate; /* scratch memory; both or neither */
+  dil_release_hook release;
+  void *memory_user;
+  dil_log_hook log;    /* from any thread */
+  void *log_user;
+  dil_parallel_hook parallel; /* instead of own threads */
+  void *parallel_user;
+} dil_context_options;
+#define DIL_CONTEXT_OPTIONS_INIT \
+  {sizeof(dil_context_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/* options NULL: the processor with all its defaults. DIL_ENVIRONMENT with the
+ * reason where the device cannot be opened. */
+DIL_API dil_status dil_context_new(const dil_context_options *options,
+                                   dil_context **context);
+DIL_API void dil_context_free(dil_context *context);
+DIL_API const char *dil_context_device(const dil_context *context);
+DIL_API int32_t dil_context_threads(const dil_context *context);
+/* Waits for the work of a stream (CUstream; NULL: the default one); on the
+ * processor there is never any left. */
+DIL_API dil_status dil_context_wait(dil_context *context, void *stream);
+
+typedef struct dil_stats {
+  size_t size;
+  int64_t kernels;        /* alive now */
+  int64_t calls;          /* of dil_kernel_run that succeeded */
+  int64_t compiles;       /* machine code made anew */
+  double compile_seconds; /* spent on that */
+  int64_t pool_bytes;     /* scratch memory held, in use or not */
+  int64_t pool_in_use;
+  int64_t pool_peak;      /* the most that was ever in use */
+  int64_t pool_takes;     /* blocks handed out */
+  int64_t pool_fresh;     /* of those, allocated for it */
+} dil_stats;
+#define DIL_STATS_INIT {sizeof(dil_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0}
+/* Fills `stats` as far as its size goes. */
+DIL_API dil_status dil_context_stats(const dil_context *context,
+                                     dil_stats *stats);
+
+/* Memory of the context's device, for hosts that have no library of their own
+ * for it; 256-byte aligned. */
+DIL_API dil_status dil_memory_take(dil_context *context, int64_t bytes,
+                                   void **memory);
+DIL_API void dil_memory_give(dil_context *context, void *memory);
+/* Between the host's memory and the device's; done when they return. */
+DIL_API dil_status dil_memory_write(dil_context *context, void *device,
+                                    const void *host, int64_t bytes);
+DIL_API dil_status dil_memory_read(dil_context *context, void *host,
+                                   const void *device, int64_t bytes);
+
+/* ---- calls --------------------------------------------------------------- */
+
+/* One attention call. B batch rows, N query rows, M key rows; the heads H and
+ * Hkv and the head sizes D and Dv are the kernel's. Strides may be any, zero
+ * and negative ones included, but the last dimension of q, k, v and o must be
+ * contiguous; the outputs' elements must be apart from each other and from all
+ * that is read. All tensors are on the context's device (the processor also
+ * takes pinned and managed memory). */
+typedef struct dil_arguments {
+  size_t size;
+  const DLTensor *q;             /* [B, N, H, D] */
+  const DLTensor *k;             /* [B, M, Hkv, D] */
+  const DLTensor *v;             /* [B, M, Hkv, Dv] */
+  DLTensor *o;                   /* [B, N, H, Dv], written */
+  DLTensor *lse;                 /* f32 [B, H, N], written; NULL: not wanted */
+  const DLTensor *const *inputs; /* the pattern's inputs in its own order */
+  int32_t input_count;
+  int32_t train;                 /* not 0: dropout applies */
+  const DLTensor *lengths;       /* i32 [B], each row's own M_b; NULL: M */
+  uint64_t seed;                 /* of the dropout */
+  double scale;                  /* read when the pattern says `scale runtime` */
+  void *stream;                  /* CUstream; NULL: the default one */
+  uint64_t o_flags, lse_flags;   /* of the DLManagedTensorVersioned that they
+                                    came in: read-only ones are refused */
+} dil_arguments;
+#define DIL_ARGUMENTS_INIT \
+  {sizeof(dil_arguments), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/* What a call's shapes follow from. */
+typedef struct dil_sizes {
+  int64_t batch, queries, keys; /* B, N, M */
+} dil_sizes;
+
+/* ---- kernels ------------------------------------------------------------- */
+
+/* A compiled pattern on a context's device. */
+typedef struct dil_kernel dil_kernel;
+DIL_API void dil_kernel_free(dil_kernel *kernel);
+
+/* Writes o and lse. On the processor it returns when that is done, and the
+ * result does not depend on threads; on a GPU the call is put on the stream.
+ * Re-entrant; allocates nothing after the first call of a shape (or its
+ * dil_kernel_prepare) unless more calls run at once than before. DIL_USAGE:
+ * the text names the tensor and what is wrong with it; nothing was started. */
+DIL_API dil_status dil_kernel_run(dil_kernel *kernel,
+                                  const dil_arguments *arguments);
+/* Compiles and allocates all that a call of these sizes needs. */
+DIL_API dil_status dil_kernel_prepare(dil_kernel *kernel,
+                                      const dil_sizes *sizes);
+/* Bytes of scratch memory that a call of these sizes takes from the context;
+ * compiles what it has to know for that. On a GPU: of the last call. */
+DIL_API dil_status dil_kernel_workspace(dil_kernel *kernel,
+                                        const dil_sizes *sizes, int64_t *bytes);
+/* What a call of these sizes runs, "tiles" or "general 64x64 d64": cut to
+ * `room` bytes with its NUL. */
+DIL_API dil_status dil_kernel_variant(dil_kernel *kernel,
+                                      const dil_sizes *sizes, char *text,
+                                      size_t room);
+
+typedef struct dil_kernel_info {
+  size_t size;
+  const char *name;    /* this and all text: valid as long as the kernel */
+  const char *device;  /* "cpu", "cuda:0" */
+  const char *target;  /* "avx512", "sm_90" */
+  uint64_t plan_hash;
+  DLDataType dtype;    /* of q, k, v and o */
+  int32_t heads, kv_heads, head_dim, value_dim;
+  int32_t input_count;
+  int32_t has_lse;     /* lse may be asked for */
+  int32_t takes_scale; /* the pattern says `scale runtime` */
+  int32_t has_dropout;
+} dil_kernel_info;
+#define DIL_KERNEL_INFO_INIT \
+  {sizeof(dil_kernel_info), 0, 0, 0, 0, {0, 0, 0}, 0, 0, 0, 0, 0, 0, 0, 0}
+DIL_API dil_status dil_kernel_describe(const dil_kernel *kernel,
+                                       dil_kernel_info *info);
 
 enum { DIL_RANK_MAX = 4 };
 
-/* A strided view of memory that the caller owns. Strides count elements and
- * may be any for the outer dimensions; the last dimension of q, k, v and o
- * must be contiguous (stride 1). */
-typedef struct dil_tensor {
-  void *data;
-  dil_dtype dtype;
+/* The tensors of a call: these five, then the inputs. */
+enum {
+  DIL_TENSOR_Q, DIL_TENSOR_K, DIL_TENSOR_V, DIL_TENSOR_O, DIL_TENSOR_LSE,
+  DIL_TENSOR_INPUT
+};
+
+typedef struct dil_tensor_info {
+  size_t size;
+  const char *name;
+  DLDataType dtype;
   int32_t rank;
   int64_t shape[DIL_RANK_MAX];
-  int64_t stride[DIL_RANK_MAX];
-} dil_tensor;
-
-/* A row-major tensor over `data`; rank at most DIL_RANK_MAX. */
-dil_tensor dil_tensor_make(void *data, dil_dtype dtype, int32_t rank,
-                           const int64_t *shape);
-/* Elements; -1 when an extent is negative or the product does not fit. */
-int64_t dil_tensor_count(const dil_tensor *tensor);
-
-/* One attention call. B batch rows, N query rows, M key rows; the heads and
- * head sizes are the kernel's. Everything is read-only but o and lse. */
-typedef struct dil_call {
-  size_t size;              /* sizeof(dil_call) */
-  dil_tensor q;             /* [B, N, H, D] */
-  dil_tensor k;             /* [B, M, Hkv, D] */
-  dil_tensor v;             /* [B, M, Hkv, Dv] */
-  dil_tensor o;             /* [B, N, H, Dv] */
-  dil_tensor lse;           /* f32 [B, H, N]; data NULL: not wanted */
-  const dil_tensor *inputs; /* the pattern's inputs in its own order */
-  int32_t input_count;
-  int32_t train;            /* not 0: dropout applies */
-  uint64_t seed;            /* of the dropout */
-  double scale;             /* read when the pattern says `scale runtime` */
-  const int32_t *lengths;   /* [B], each row's own M_b <= M; NULL: M */
-} dil_call;
-
-/* A pool of worker threads; the calling thread is one of them. Runs of one
- * pool are serialised. count 0 takes DIL_THREADS, or else the processors that
- * this process may use. NULL when memory or threads are lacking or DIL_THREADS
- * is not a number; the reason is at dil_last_error(). */
-typedef struct dil_threads dil_threads;
-dil_threads *dil_threads_new(int32_t count);
-void dil_threads_free(dil_threads *threads);
-int32_t dil_threads_count(const dil_threads *threads);
-
-/* A compiled kernel. Running it is thread-safe and plans nothing anew. */
-typedef struct dil_kernel dil_kernel;
-void dil_kernel_free(dil_kernel *kernel);
-
-/* Writes o and lse. The result does not depend on the threads. Errors:
- * DIL_USAGE (shape, dtype, stride or a missing input, named in the text),
- * DIL_MEMORY. */
-dil_status dil_kernel_run(dil_kernel *kernel, dil_threads *threads,
-                          const dil_call *call);
-/* Bytes of scratch memory that the kernel holds after its last run. */
-int64_t dil_kernel_workspace(const dil_kernel *kernel);
+} dil_tensor_info;
+#define DIL_TENSOR_INFO_INIT \
+  {sizeof(dil_tensor_info), 0, {0, 0, 0}, 0, {0, 0, 0, 0}}
+/* What tensor `index` of a call of these sizes must be. */
+DIL_API dil_status dil_kernel_tensor(const dil_kernel *kernel, int32_t index,
+                                     const dil_sizes *sizes,
+                                     dil_tensor_info *info);
 
 #ifdef __cplusplus
 }

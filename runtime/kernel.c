@@ -1,291 +1,145 @@
-/* kernel.c - a compiled kernel: made on demand, checked at the call, run.
+/* kernel.c - kernels as a host sees them, on whatever device.
  *
- * In: a plan as data (dil_table) and a maker of machine code. Out: o and lse
- * of each call. A variant's object is made when a call first needs it; which
- * one a pass takes follows from the shape of the call alone. */
-#include "walk.h"
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdio.h>
+ * In: a plan as data with its machine code or a maker of it, and calls. Out:
+ * what the context's kind of device makes of them. */
+#include "context.h"
 #include <stdlib.h>
 #include <string.h>
 
-struct dil_kernel {
-  const dil_table *table;
-  dil_make make;
-  void *context;
-  pthread_mutex_t lock;               /* of what is made on demand */
-  dil_code code[DIL_VARIANT_COUNT];
-  dil_object *object[DIL_VARIANT_COUNT]; /* NULL: not made yet */
-  bool *chained;                      /* [heads] */
-  _Atomic(struct scratch *) scratch;
-  atomic_llong workspace;             /* bytes that the last run took */
-};
-
-/* ---- making -------------------------------------------------------------- */
-
-static void count_passes(dil_kernel *k) {
-  for (int32_t h = 0; h < k->table->heads; h++) {
-    int32_t passes = 0;
-    for (int32_t p = 0; p < k->table->pass_count; p++)
-      passes += walk_served(k->table, &k->table->passes[p], h) != 0;
-    k->chained[h] = passes > 1;
-  }
-}
-
-dil_status dil_kernel_new(const dil_table *table, dil_make make, void *context,
-                          dil_kernel **kernel) {
+dil_status dil_kernel_make(dil_context *context,
+                           const dil_kernel_source *source,
+                           dil_kernel **kernel) {
+  *kernel = NULL;
+  dil_status status = dil_context_check(context);
+  if (status) return status;
   dil_kernel *k = calloc(1, sizeof *k);
-  bool *chained = calloc((size_t)table->heads, sizeof *chained);
-  if (!k || !chained) {
-    free(k);
-    free(chained);
-    return dil_fail(DIL_MEMORY, "no memory for a kernel");
-  }
-  k->table = table;
-  k->make = make;
+  if (!k) return dil_fail(DIL_MEMORY, "no memory for a kernel");
+  k->source = *source;
   k->context = context;
-  k->chained = chained;
-  pthread_mutex_init(&k->lock, NULL);
-  count_passes(k);
+  status = context->kind->kernel(k);
+  if (status) {
+    free(k);
+    return status;
+  }
+  dil_context_keep(context);
+  atomic_fetch_add(&context->kernels, 1);
   *kernel = k;
   return DIL_OK;
 }
 
 void dil_kernel_free(dil_kernel *kernel) {
   if (!kernel) return;
-  for (int32_t v = 0; v < DIL_VARIANT_COUNT; v++)
-    dil_object_free(kernel->object[v]);
-  free(atomic_load(&kernel->scratch));
-  pthread_mutex_destroy(&kernel->lock);
-  free(kernel->chained);
+  dil_context *context = kernel->context;
+  if (!dil_context_check(context)) context->kind->kernel_free(kernel);
+  atomic_fetch_sub(&context->kernels, 1);
+  if (kernel->source.release) kernel->source.release(kernel->source.context);
   free(kernel);
+  dil_context_drop(context);
 }
 
-/* Symbols of the generated code and where they go; part: one a score chain. */
-#define ENTRY(variant, name) \
-  { DIL_##variant, #name, offsetof(dil_code, name) }
-static const struct entry {
-  dil_variant variant;
-  const char *symbol;
-  size_t offset;
-} entries[] = {
-    ENTRY(TILES, qk),          ENTRY(TILES, softmax),
-    ENTRY(TILES, softmax_drop), ENTRY(TILES, pv),
-    ENTRY(ROWS, row_qk),       ENTRY(ROWS, row_softmax),
-    ENTRY(ROWS, row_softmax_drop), ENTRY(ROWS, row_pv),
-    ENTRY(TILES, cover),       ENTRY(ROWS, cover),
-    ENTRY(TILES, dimension),   ENTRY(ROWS, dimension),
-};
+/* ---- running --------------------------------------------------------------- */
 
-static void bind_symbol(dil_code *code, const dil_object *object,
-                        const char *symbol, size_t offset) {
-  void *address = dil_object_symbol(object, symbol);
-  memcpy((char *)code + offset, &address, sizeof address);
+static dil_status check(const dil_kernel *kernel) {
+  if (!kernel) return dil_fail(DIL_USAGE, "there is no kernel");
+  return dil_context_check(kernel->context);
 }
 
-static void bind_code(const dil_table *table, dil_variant variant,
-                      const dil_object *object, dil_code *code) {
-  for (size_t i = 0; i < sizeof entries / sizeof *entries; i++)
-    if (entries[i].variant == variant)
-      bind_symbol(code, object, entries[i].symbol, entries[i].offset);
-  for (int32_t c = 0; c < table->chain_count; c++) {
-    char name[32];
-    bool tiles = variant == DIL_TILES;
-    snprintf(name, sizeof name, "%smodify%d", tiles ? "" : "row_", c);
-    size_t base = tiles ? offsetof(dil_code, modify)
-                        : offsetof(dil_code, row_modify);
-    bind_symbol(code, object, name, base + (size_t)c * sizeof(void *));
-  }
-}
-
-/* A generated object that lacks a function is a bug of the back end. */
-static dil_status check_code(const dil_table *table, dil_variant variant,
-                             const dil_code *c) {
-  bool whole = variant == DIL_TILES
-                   ? c->qk && c->softmax && c->pv && c->modify[0]
-                   : c->row_qk && c->row_softmax && c->row_pv &&
-                         c->row_modify[0];
-  if (table->dropout > 0)
-    whole &= variant == DIL_TILES ? c->softmax_drop != NULL
-                                  : c->row_softmax_drop != NULL;
-  for (int32_t p = 0; p < table->predicate_count; p++)
-    whole &= !table->predicates[p].masked || c->cover;
-  whole &= table->input_count == 0 || c->dimension;
-  if (whole) return DIL_OK;
-  return dil_fail(DIL_INTERNAL, "kernel '%s' lacks a generated function",
-                  table->name);
-}
-
-static dil_status make_variant(dil_kernel *k, dil_variant variant) {
-  void *bytes = NULL;
-  size_t size = 0;
-  dil_code code = {0};
-  dil_object *object = NULL;
-  dil_status status = k->make(k->context, variant, &bytes, &size, &code);
-  if (!status) status = dil_object_load(bytes, size, k->table->name, &object);
-  free(bytes);
-  if (status) return status;
-  bind_code(k->table, variant, object, &code);
-  status = check_code(k->table, variant, &code);
-  if (status) {
-    dil_object_free(object);
-    return status;
-  }
-  k->code[variant] = code;
-  k->object[variant] = object;
-  return DIL_OK;
-}
-
-static dil_status need_variant(dil_kernel *k, dil_variant variant) {
-  dil_status status = DIL_OK;
-  pthread_mutex_lock(&k->lock);
-  if (!k->object[variant]) status = make_variant(k, variant);
-  pthread_mutex_unlock(&k->lock);
+dil_status dil_kernel_call(dil_kernel *kernel, const dil_call *call,
+                           void *stream) {
+  dil_status status = check(kernel);
+  if (!status) status = kernel->context->kind->run(kernel, call, stream);
+  if (!status) atomic_fetch_add(&kernel->context->calls, 1);
   return status;
 }
 
-/* ---- which variant ------------------------------------------------------- */
-
-static unsigned variants_of(const dil_kernel *k, const dil_call *call,
-                            const dil_part *part) {
-  run r = {.table = k->table, .part = part, .N = call->q.shape[1]};
-  unsigned mask = 0;
-  for (int32_t p = 0; p < k->table->pass_count; p++)
-    mask |= 1u << run_variant(&r, &k->table->passes[p]);
-  return mask;
+dil_status dil_kernel_run(dil_kernel *kernel, const dil_arguments *given) {
+  arguments a;
+  dil_status status = check(kernel);
+  if (!status) status = arguments_read(kernel, given, &a);
+  return status ? status : dil_kernel_call(kernel, &a.call, a.stream);
 }
 
-const char *dil_kernel_variant(const dil_kernel *kernel, const dil_call *call) {
-  static const char *const names[] = {"none", "tiles", "rows", "tiles+rows"};
-  return names[variants_of(kernel, call, NULL)];
-}
-
-static dil_status need_variants(dil_kernel *kernel, const dil_call *call,
-                                const dil_part *part) {
-  unsigned mask = variants_of(kernel, call, part);
-  for (int32_t v = 0; v < DIL_VARIANT_COUNT; v++) {
-    dil_status status = mask >> v & 1 ? need_variant(kernel, v) : DIL_OK;
-    if (status) return status;
-  }
-  return DIL_OK;
-}
-
-dil_status dil_kernel_prepare(dil_kernel *kernel, const dil_call *call) {
-  return need_variants(kernel, call, NULL);
-}
-
-/* ---- running ------------------------------------------------------------- */
-
-/* Scratch memory is kept from run to run, headed by its size. */
-typedef struct scratch {
-  int64_t bytes;
-} scratch;
-enum { SCRATCH_HEAD = 64 };
-
-/* Takes what the last run left, or more of it; NULL when there is none. */
-static scratch *take_scratch(dil_kernel *k, int64_t bytes) {
-  scratch *have = atomic_exchange(&k->scratch, NULL);
-  if (have && have->bytes >= bytes) return have;
-  free(have);
-  have = aligned_alloc(64, (size_t)(SCRATCH_HEAD + round_up(bytes, 64)));
-  if (have) have->bytes = bytes;
-  return have;
-}
-
-static void give_scratch(dil_kernel *k, scratch *memory) {
-  atomic_store(&k->workspace, memory->bytes);
-  scratch *none = NULL;
-  if (!atomic_compare_exchange_strong(&k->scratch, &none, memory))
-    free(memory);
-}
-
-int64_t dil_kernel_workspace(const dil_kernel *kernel) {
-  return atomic_load(&kernel->workspace);
-}
-
-static run run_of(const dil_kernel *kernel, dil_threads *threads,
-                  const dil_call *call, const dil_part *part) {
-  return (run){.table = kernel->table,
-               .call = call,
-               .part = part,
-               .threads = threads,
-               .chained = kernel->chained};
-}
-
-/* The passes of a run whose call is checked, or of a part of it. */
-static dil_status run_kernel(dil_kernel *kernel, run *r,
-                             dil_status (*passes)(run *r, char *memory)) {
-  dil_status status = need_variants(kernel, r->call, r->part);
+dil_status dil_kernel_time(dil_kernel *kernel, const dil_call *call,
+                           int32_t repeat, double *seconds) {
+  dil_status status = check(kernel);
   if (status) return status;
-  for (int32_t v = 0; v < DIL_VARIANT_COUNT; v++)
-    r->code[v] = &kernel->code[v];
-  status = input_bind(r, r->code[kernel->object[DIL_TILES] ? DIL_TILES
-                                                            : DIL_ROWS]);
-  if (status || r->B == 0 || r->N == 0) return status;
-  int64_t bytes = run_bytes(r);
-  scratch *memory = take_scratch(kernel, bytes);
-  if (!memory)
-    return dil_fail(DIL_MEMORY, "no memory for %lld bytes of scratch",
-                    (long long)bytes);
-  status = passes(r, (char *)memory + SCRATCH_HEAD);
-  give_scratch(kernel, memory);
-  return status;
+  return kernel->context->kind->time(kernel, call, repeat, seconds);
 }
 
-dil_status dil_kernel_run(dil_kernel *kernel, dil_threads *threads,
-                          const dil_call *call) {
-  run r = run_of(kernel, threads, call, NULL);
-  dil_status status = run_check(&r);
-  return status ? status : run_kernel(kernel, &r, run_passes);
+dil_status dil_kernel_prepare(dil_kernel *kernel, const dil_sizes *sizes) {
+  arguments a;
+  dil_status status = check(kernel);
+  if (!status) status = arguments_of_sizes(kernel, sizes, &a);
+  return status ? status : kernel->context->kind->prepare(kernel, &a.call);
 }
 
-/* ---- a part of a sequence ------------------------------------------------ */
-
-static dil_status check_comb(const char *what, const dil_comb *comb,
-                             int64_t rows_given, int64_t low, int64_t high) {
-  if (comb->count == rows_given && comb->step >= 1 && comb->count >= 0 &&
-      (comb->count == 0 || (comb->first >= low && comb_end(*comb) <= high)))
-    return DIL_OK;
-  return dil_fail(DIL_USAGE, "%lld %s for %lld rows at positions %lld, %lld "
-                  "apart, of %lld to %lld", (long long)comb->count, what,
-                  (long long)rows_given, (long long)comb->first,
-                  (long long)comb->step, (long long)low, (long long)high);
+dil_status dil_kernel_workspace(dil_kernel *kernel, const dil_sizes *sizes,
+                                int64_t *bytes) {
+  arguments a;
+  dil_status status = check(kernel);
+  *bytes = 0;
+  if (!status) status = arguments_of_sizes(kernel, sizes, &a);
+  if (status) return status;
+  return kernel->context->kind->workspace(kernel, &a.call, bytes);
 }
 
-static dil_status check_part(run *r) {
-  const dil_part *p = r->part;
-  dil_status status = run_check(r);
-  if (!status && r->call->lengths)
-    status = dil_fail(DIL_UNSUPPORTED, "lengths of batch rows cannot be used "
-                      "with a part of a sequence");
+/* ---- what it is ------------------------------------------------------------ */
+
+dil_status dil_kernel_variant(dil_kernel *kernel, const dil_sizes *sizes,
+                              char *text, size_t room) {
+  arguments a;
+  if (room) *text = 0;
+  dil_status status = check(kernel);
+  if (!status) status = arguments_of_sizes(kernel, sizes, &a);
+  if (status || !room) return status;
+  return kernel->context->kind->variant(kernel, &a.call, text, room);
+}
+
+dil_status dil_kernel_describe(const dil_kernel *kernel,
+                               dil_kernel_info *info) {
+  dil_kernel_info now;
+  dil_status status = check(kernel);
   if (!status)
-    status = check_comb("queries", &p->queries, r->N, p->M - p->N, p->M);
-  return status ? status : check_comb("keys", &p->keys, r->M, 0, p->M);
+    status = dil_struct_read(&now, sizeof now, info, "dil_kernel_info");
+  if (status) return status;
+  const dil_table *t = kernel->source.table;
+  now = (dil_kernel_info){.name = t->name,
+                          .device = kernel->context->device,
+                          .target = kernel->source.target,
+                          .plan_hash = kernel->source.plan_hash,
+                          .dtype = arguments_type(t->dtype),
+                          .heads = t->heads,
+                          .kv_heads = t->kv_heads,
+                          .head_dim = t->head_dim,
+                          .value_dim = t->value_dim,
+                          .input_count = t->input_count,
+                          .has_lse = t->lse_allowed,
+                          .takes_scale = t->runtime_scale,
+                          .has_dropout = t->dropout > 0};
+  dil_struct_write(info, &now, sizeof now);
+  return DIL_OK;
 }
 
-int32_t dil_kernel_states(const dil_kernel *kernel) {
-  return run_states(kernel->table);
-}
-
-dil_status dil_kernel_begin(dil_kernel *kernel, dil_threads *threads,
-                            const dil_call *call, const dil_part *part) {
-  run r = run_of(kernel, threads, call, part);
-  dil_status status = check_part(&r);
-  return status ? status : run_begin(&r);
-}
-
-dil_status dil_kernel_advance(dil_kernel *kernel, dil_threads *threads,
-                              const dil_call *call, const dil_part *part) {
-  run r = run_of(kernel, threads, call, part);
-  dil_status status = check_part(&r);
-  if (status || part->keys.count == 0) return status;
-  return run_kernel(kernel, &r, run_advance);
-}
-
-dil_status dil_kernel_finish(dil_kernel *kernel, dil_threads *threads,
-                             const dil_call *call, const dil_part *part) {
-  run r = run_of(kernel, threads, call, part);
-  dil_status status = check_part(&r);
-  return status ? status : run_end(&r);
+dil_status dil_kernel_tensor(const dil_kernel *kernel, int32_t index,
+                             const dil_sizes *sizes, dil_tensor_info *info) {
+  static const char *const names[] = {"q", "k", "v", "o", "lse"};
+  dil_tensor_info now;
+  dil_status status = check(kernel);
+  if (!status) status = arguments_check_sizes(sizes);
+  if (!status)
+    status = dil_struct_read(&now, sizeof now, info, "dil_tensor_info");
+  if (status) return status;
+  const dil_table *table = kernel->source.table;
+  if (index < 0 || index >= DIL_TENSOR_INPUT + table->input_count)
+    return dil_fail(DIL_USAGE, "kernel '%s' has %d tensors, there is none of "
+                    "number %d", table->name,
+                    DIL_TENSOR_INPUT + table->input_count, (int)index);
+  dil_tensor t = arguments_tensor(kernel, index, sizes);
+  now = (dil_tensor_info){.dtype = arguments_type(t.dtype), .rank = t.rank};
+  now.name = index < DIL_TENSOR_INPUT
+                 ? names[index]
+                 : table->inputs[index - DIL_TENSOR_INPUT].name;
+  memcpy(now.shape, t.shape, sizeof now.shape);
+  dil_struct_write(info, &now, sizeof now);
+  return DIL_OK;
 }

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { REASON_SIZE = 2048, PLACE_MAX = 6 };
+enum { REASON_SIZE = 2048, PLACE_MAX = 7 };
 
 typedef struct attempt {
   struct attempt *next;
@@ -70,8 +70,10 @@ static void list_places(places *p, const char *file) {
     add_place(p, folder, "/build", file);
     add_place(p, folder, "/../lib/dil", file);
   }
-  if (own_library(&info) && folder_of(info.dli_fname, folder))
+  if (own_library(&info) && folder_of(info.dli_fname, folder)) {
     add_place(p, folder, "", file);
+    add_place(p, folder, "/dil", file);
+  }
   add_place(p, DIL_LIBDIR, "", file);
 }
 
@@ -97,18 +99,7 @@ static void refuse_missing(attempt *a, const places *p) {
   refuse(a, "there is no %.99s; tried %s", a->file, tried);
 }
 
-/* Modules call back into the library that opens them. A host that loaded it
- * for itself alone, as scripting languages do, has hidden it from them. For
- * code inside the program's own file this finds nothing to do. The handle is
- * kept, as modules are. */
-static void show_own_library(void) {
-  Dl_info info;
-  if (own_library(&info))
-    dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL);
-}
-
 static void open_file(attempt *a, const char *path) {
-  show_own_library();
   void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!library) {
     refuse(a, "cannot load %.99s: %s", a->file, dlerror());

@@ -4,6 +4,8 @@
 
 #include "rt.h"
 
+#pragma GCC visibility push(default)
+
 typedef struct dil_npy {
   dil_tensor tensor; /* row-major; its data is owned by this */
 } dil_npy;
@@ -23,4 +25,5 @@ void dil_npy_free(dil_npy *array);
  * straight. DIL_ENVIRONMENT when the system refuses. */
 dil_status dil_npy_write(const char *path, const dil_tensor *tensor);
 
+#pragma GCC visibility pop
 #endif

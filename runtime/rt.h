@@ -10,6 +10,59 @@
 #include "dilrt.h"
 #include <stdbool.h>
 
+/* What is declared here is shared with the compiler and the loadable parts,
+ * which lie in other files; hosts have no use for it and no promise of it. */
+#pragma GCC visibility push(default)
+
+/* ---- tensor.c: element types and views of memory ------------------------- */
+
+typedef enum dil_dtype {
+  DIL_F32, DIL_BF16, DIL_F16, DIL_I32, DIL_U8, DIL_DTYPE_COUNT
+} dil_dtype;
+
+size_t dil_dtype_size(dil_dtype dtype);      /* bytes an element */
+const char *dil_dtype_name(dil_dtype dtype); /* "f32", ... */
+
+/* A strided view of memory that somebody else owns. Strides count elements. */
+typedef struct dil_tensor {
+  void *data;
+  dil_dtype dtype;
+  int32_t rank;
+  int64_t shape[DIL_RANK_MAX];
+  int64_t stride[DIL_RANK_MAX];
+} dil_tensor;
+
+/* A row-major tensor over `data`; rank at most DIL_RANK_MAX. */
+dil_tensor dil_tensor_make(void *data, dil_dtype dtype, int32_t rank,
+                           const int64_t *shape);
+/* Elements; -1 when an extent is negative or the product does not fit. */
+int64_t dil_tensor_count(const dil_tensor *tensor);
+
+uint16_t dil_f32_to_bf16(float value); /* round to nearest even */
+uint16_t dil_f32_to_f16(float value);
+float dil_bf16_to_f32(uint16_t bits);
+float dil_f16_to_f32(uint16_t bits);
+double dil_element_read(const void *data, dil_dtype dtype, int64_t index);
+void dil_element_write(void *data, dil_dtype dtype, int64_t index,
+                       double value);
+
+/* One call as the run time sees it: dil_arguments with its tensors by value.
+ * Everything is read-only but o and lse. */
+typedef struct dil_call {
+  size_t size;              /* sizeof(dil_call) */
+  dil_tensor q;             /* [B, N, H, D] */
+  dil_tensor k;             /* [B, M, Hkv, D] */
+  dil_tensor v;             /* [B, M, Hkv, Dv] */
+  dil_tensor o;             /* [B, N, H, Dv] */
+  dil_tensor lse;           /* f32 [B, H, N]; data NULL: not wanted */
+  const dil_tensor *inputs; /* the pattern's inputs in its own order */
+  int32_t input_count;
+  int32_t train;            /* not 0: dropout applies */
+  uint64_t seed;            /* of the dropout */
+  double scale;             /* read when the pattern says `scale runtime` */
+  const int32_t *lengths;   /* [B], each row's own M_b <= M; NULL: M */
+} dil_call;
+
 enum {
   DIL_BRANCH_MAX = 64,  /* branches of a pattern: bits of a mask */
   DIL_INPUT_MAX = 16,   /* declared inputs */
@@ -177,8 +230,10 @@ typedef struct dil_code {
 /* Records the text of a failure for dil_last_error and returns `status`. */
 dil_status dil_fail(dil_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+/* The same for a text that is ready and may be long. */
+dil_status dil_fail_text(dil_status status, const char *text);
 
-/* ---- kernel.c: a part of a sequence --------------------------------------- */
+/* ---- cpu.c: a part of a sequence ----------------------------------------- */
 
 /* Positions first, first + step, ...: the rows that a rank owns, or some of
  * them. */
@@ -193,11 +248,23 @@ typedef struct dil_part {
   int64_t B, N, M;       /* of the whole */
   int32_t batch, head;   /* numbers in the whole of the call's first */
   /* The running state of the call's query rows, [states][B, N, H, Dv] and
-   * [states][B, N, H]; see dil_kernel_states. */
+   * [states][B, N, H]; see cpu_kernel_states. */
   float *o, *lse;
 } dil_part;
 
 /* ---- thread.c ------------------------------------------------------------ */
+
+/* A pool of worker threads; the calling thread is one of them. Runs of one
+ * pool are serialised. count 0 takes DIL_THREADS, or else the processors that
+ * this process may use. NULL when memory or threads are lacking or DIL_THREADS
+ * is not a number; the reason is at dil_last_error(). */
+typedef struct dil_threads dil_threads;
+dil_threads *dil_threads_new(int32_t count);
+/* The same on the host's threads: `parallel` is asked to run `count` tasks. */
+dil_threads *dil_threads_hosted(int32_t count, dil_parallel_hook parallel,
+                                void *user);
+void dil_threads_free(dil_threads *threads);
+int32_t dil_threads_count(const dil_threads *threads);
 
 /* Calls work(context, index, worker) for each index of 0..count-1, handed out
  * in rising order, each once; worker is 0..threads-1 and held by one thread at
@@ -234,7 +301,8 @@ dil_status dil_image_read(const void *bytes, size_t size, dil_table **table);
 
 /* Opens the loadable part `file` ("dil-cpu.so") and finds `symbol` in it. Looks
  * in DIL_MODULE_DIR alone when that is set, else beside the program, in its
- * build folder, in ../lib/dil beside it, beside this library and in DIL_LIBDIR.
+ * build folder, in ../lib/dil beside it, beside this library, in its folder
+ * `dil` and in DIL_LIBDIR.
  * Tried once a process: DIL_ENVIRONMENT with the same reason ever after.
  * Thread-safe; what is opened stays open. */
 dil_status dil_module_open(const char *file, const char *symbol,
@@ -252,7 +320,7 @@ double dil_peak_flops(const char *isa, bool bf16, double seconds);
 
 /* ---- kernel.c ------------------------------------------------------------ */
 
-/* The two families of machine code a kernel may ask for. */
+/* The two families of machine code that a kernel may ask for on the CPU. */
 typedef enum dil_variant { DIL_TILES, DIL_ROWS, DIL_VARIANT_COUNT } dil_variant;
 
 /* Makes a variant's object when a call first needs it. On success *bytes is
@@ -260,36 +328,61 @@ typedef enum dil_variant { DIL_TILES, DIL_ROWS, DIL_VARIANT_COUNT } dil_variant;
  * tile_keys filled. */
 typedef dil_status (*dil_make)(void *context, dil_variant variant,
                                void **bytes, size_t *size, dil_code *code);
+/* Dimension `axis` of input `index` as a call of these sizes must bring it. */
+typedef int64_t (*dil_dimension)(const void *context, int32_t index,
+                                 int32_t axis, int32_t B, int32_t N,
+                                 int32_t M);
 
-/* The kernel borrows table (and all in it) and context: they must outlive it. */
-dil_status dil_kernel_new(const dil_table *table, dil_make make, void *context,
-                          dil_kernel **kernel);
-/* Compiles what a call of this shape will need, so that timing can leave it
- * out; dil_kernel_run does it by itself. */
-dil_status dil_kernel_prepare(dil_kernel *kernel, const dil_call *call);
-/* States a row of a part has: one, or with `mean` and `sum` one a pass. */
-int32_t dil_kernel_states(const dil_kernel *kernel);
-/* An empty state; the state advanced over the keys of the call (each key of
- * the sequence may come in one call only; the order decides the rounding); the
- * state rounded to the call's o and lse. `lengths` are refused. */
-dil_status dil_kernel_begin(dil_kernel *kernel, dil_threads *threads,
-                            const dil_call *call, const dil_part *part);
-dil_status dil_kernel_advance(dil_kernel *kernel, dil_threads *threads,
-                              const dil_call *call, const dil_part *part);
-dil_status dil_kernel_finish(dil_kernel *kernel, dil_threads *threads,
-                             const dil_call *call, const dil_part *part);
-/* "tiles" or "rows": what a call of this shape runs. */
-const char *dil_kernel_variant(const dil_kernel *kernel, const dil_call *call);
+/* What a kernel is made of, however it was compiled. Table, codes' texts and
+ * context are borrowed until `release`. */
+typedef struct dil_kernel_source {
+  const dil_table *table;
+  uint64_t plan_hash;
+  const char *target;          /* "avx512", "sm_90" */
+  dil_make make;               /* on the processor; else NULL */
+  const struct dil_cuda_code *codes; /* on a GPU, see cuda/cuda.h */
+  int32_t code_count;
+  dil_dimension dimension;     /* NULL: the plan has no inputs */
+  void *context;               /* of make and dimension */
+  void (*release)(void *context); /* after the last use; NULL: nothing to do.
+                                  Not called when dil_kernel_make fails. */
+} dil_kernel_source;
+dil_status dil_kernel_make(dil_context *context,
+                           const dil_kernel_source *source,
+                           dil_kernel **kernel);
+/* dil_kernel_run of a call whose tensors are already of this form. */
+dil_status dil_kernel_call(dil_kernel *kernel, const dil_call *call,
+                           void *stream);
+/* Seconds that one run takes, the mean of `repeat`: the device's own time. */
+dil_status dil_kernel_time(dil_kernel *kernel, const dil_call *call,
+                           int32_t repeat, double *seconds);
 
-/* ---- tensor.c ------------------------------------------------------------ */
+/* ---- context.c ----------------------------------------------------------- */
 
-uint16_t dil_f32_to_bf16(float value); /* round to nearest even */
-uint16_t dil_f32_to_f16(float value);
-float dil_bf16_to_f32(uint16_t bits);
-float dil_f16_to_f32(uint16_t bits);
-double dil_element_read(const void *data, dil_dtype dtype, int64_t index);
-void dil_element_write(void *data, dil_dtype dtype, int64_t index,
-                       double value);
+/* The context of a kernel or program: one use more, one less. */
+dil_context *dil_context_keep(dil_context *context);
+void dil_context_drop(dil_context *context);
+/* DIL_USAGE in a child forked after the context was made. */
+dil_status dil_context_check(const dil_context *context);
+/* To the log hook, when it wants to hear of that level. */
+void dil_context_log(const dil_context *context, int32_t level,
+                     const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* Counts machine code that was made in this many seconds. */
+void dil_context_compiled(dil_context *context, double seconds);
+/* 0: the processor; else the chip of the GPU: 80, 90, ... */
+int32_t dil_context_arch(const dil_context *context);
+/* Threads of a processor's context, for work beside its kernels. */
+dil_threads *dil_context_workers(const dil_context *context);
+
+/* Copies a host's struct, whose first field is its size, into one of `known`
+ * bytes: what it lacks is 0. DIL_USAGE, naming it, when it is larger and sets
+ * something that this version does not know. */
+dil_status dil_struct_read(void *to, size_t known, const void *from,
+                           const char *name);
+/* Copies as much of `from` to a host's struct as its size allows; the size
+ * stays. */
+void dil_struct_write(void *to, const void *from, size_t known);
 
 /* ---- random.c ------------------------------------------------------------ */
 
@@ -300,4 +393,5 @@ void dil_philox(const uint32_t counter[4], const uint32_t key[2],
  * counter (e low, e high, 0, 0) and key (seed, n). */
 double dil_normal(uint32_t seed, uint32_t tensor, uint64_t element);
 
+#pragma GCC visibility pop
 #endif

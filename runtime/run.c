@@ -57,7 +57,7 @@ static dil_status check_lengths(const run *r) {
   return DIL_OK;
 }
 
-dil_status run_check(run *r) {
+dil_status dil_run_check(run *r) {
   const dil_table *table = r->table;
   const dil_call *c = r->call;
   if (c->size != sizeof *c)

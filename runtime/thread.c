@@ -37,6 +37,8 @@ struct dil_threads {
   int32_t started; /* workers that exist: at most count - 1 */
   pid_t process;   /* threads do not survive a fork */
   int64_t spin;    /* nanoseconds before a sleep */
+  dil_parallel_hook parallel; /* NULL: own workers */
+  void *parallel_user;
   pthread_mutex_t run;
 
   /* The run: written while the gate is shut and nobody is inside. */
@@ -175,6 +177,28 @@ static void run_locked(dil_threads *t, int64_t count) {
   if (shared) gate_shut(t);
 }
 
+/* What the host runs on threads of its own. */
+static void hosted_task(void *context, int32_t index) {
+  dil_threads *t = context;
+  uint32_t control = _mm_getcsr();
+  _mm_setcsr(control | FLUSH_SUBNORMALS);
+  drain(t, index);
+  _mm_setcsr(control);
+  atomic_fetch_sub(&t->gate, 1);
+}
+
+/* The gate counts the tasks that are not done. */
+static dil_status run_hosted(dil_threads *t, int64_t count) {
+  int32_t tasks = count < t->count ? (int32_t)count : t->count;
+  t->total = count;
+  atomic_store(&t->next, 0);
+  atomic_store(&t->gate, (uint32_t)tasks);
+  t->parallel(t->parallel_user, tasks, hosted_task, t);
+  if (atomic_load(&t->gate) == 0) return DIL_OK;
+  return dil_fail(DIL_USAGE, "the host's parallel hook returned with %u of %d "
+                  "tasks not done", atomic_load(&t->gate), (int)tasks);
+}
+
 dil_status dil_threads_run(dil_threads *t, int64_t count,
                            void (*work)(void *context, int64_t index,
                                         int32_t worker),
@@ -190,10 +214,12 @@ dil_status dil_threads_run(dil_threads *t, int64_t count,
   _mm_setcsr(control | FLUSH_SUBNORMALS);
   t->work = work;
   t->context = context;
-  run_locked(t, count);
+  dil_status status = DIL_OK;
+  if (t->parallel) status = run_hosted(t, count);
+  else run_locked(t, count);
   _mm_setcsr(control);
   pthread_mutex_unlock(&t->run);
-  return DIL_OK;
+  return status;
 }
 
 /* ---- the pool ------------------------------------------------------------ */
@@ -235,7 +261,8 @@ static dil_status choose_count(int32_t asked, int32_t *count) {
   return status;
 }
 
-dil_threads *dil_threads_new(int32_t asked) {
+/* A pool without workers yet. */
+static dil_threads *make_pool(int32_t asked) {
   int32_t count;
   if (choose_count(asked, &count)) return NULL;
   size_t size = sizeof(dil_threads) + (size_t)count * sizeof(worker);
@@ -251,9 +278,23 @@ dil_threads *dil_threads_new(int32_t asked) {
   /* Spinning where threads outnumber processors takes time from the work. */
   t->spin = count <= processors_count() ? SPIN_NANOSECONDS : 0;
   pthread_mutex_init(&t->run, NULL);
-  if (!start_workers(t)) return t;
+  return t;
+}
+
+dil_threads *dil_threads_new(int32_t asked) {
+  dil_threads *t = make_pool(asked);
+  if (!t || !start_workers(t)) return t;
   dil_threads_free(t);
   return NULL;
+}
+
+dil_threads *dil_threads_hosted(int32_t asked, dil_parallel_hook parallel,
+                                void *user) {
+  dil_threads *t = make_pool(asked);
+  if (!t) return NULL;
+  t->parallel = parallel;
+  t->parallel_user = user;
+  return t;
 }
 
 void dil_threads_free(dil_threads *t) {

@@ -123,7 +123,7 @@ typedef enum finish {
   FINISH_ADD      /* `mean` and `sum`: add the own softmax to the state */
 } finish;
 
-/* One dil_kernel_run: the call, what follows from it, and its memory. */
+/* One cpu_kernel_run: the call, what follows from it, and its memory. */
 typedef struct run {
   const dil_table *table;
   const dil_code *code[DIL_VARIANT_COUNT];
@@ -169,7 +169,7 @@ static inline int64_t run_row(const run *r, int64_t b, int64_t t) {
 /* The period of a pass's classes among the rows of this run. */
 int64_t run_period(const run *r, const dil_pass *pass);
 /* Checks the call against the table; fills B, N, M, scale, weight, drop. */
-dil_status run_check(run *r);
+DIL_API dil_status dil_run_check(run *r); /* dilrt-cuda.so has use for it */
 /* What a pass of this run takes. */
 dil_variant run_variant(const run *r, const dil_pass *pass);
 /* Scratch bytes of the whole run, and the run in that much memory. */

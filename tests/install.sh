@@ -23,7 +23,9 @@ is "make install" make --no-print-directory -o all install BUILD="$BUILD" \
   PREFIX=/usr DESTDIR="$TMP/root"
 root=$TMP/root/usr
 for file in bin/dil lib/libdil.so lib/libdilrt.so lib/dil/dil-cpu.so \
-  include/dil/dilrt.h include/dil/status.def share/man/man1/dil.1; do
+  lib/dil/dil-gpu.so lib/dil/dilrt-cuda.so lib/libdil.so.1 \
+  lib/libdilrt.so.1 include/dil/dil.h include/dil/dilrt.h \
+  include/dil/dlpack.h include/dil/status.def share/man/man1/dil.1; do
   is "installs $file" test -s "$root/$file"
 done
 
@@ -32,14 +34,14 @@ is "the installed program runs a kernel" sh -c \
   "cd '$TMP' && '$root/bin/dil' run union.dil --seq 100 --random 1 --check"
 
 cat >"$TMP/host.c" <<'C'
-#include <dil/dilrt.h>
+#include <dil/dil.h>
 #include <stdio.h>
 int main(void) {
-  int64_t shape[] = {2, 3};
-  float data[6] = {0};
-  dil_tensor t = dil_tensor_make(data, DIL_F32, 2, shape);
-  puts(dil_status_text(DIL_OK));
-  return dil_tensor_count(&t) != 6;
+  dil_context *context;
+  dil_status status = dil_context_new(NULL, &context);
+  if (!status) puts(dil_context_device(context));
+  dil_context_free(context);
+  return status || dil_version() != DIL_VERSION_NUM;
 }
 C
 # A library built with a sanitizer wants a host that is built with it, too.
@@ -48,7 +50,7 @@ if nm -D "$root/lib/libdilrt.so" | grep -q '__[at]san_init'; then
 else
   is "a host in C compiles" "${CC:-cc}" -std=c11 -Wall -Wextra -Wpedantic \
     -Werror -I"$root/include" -o "$TMP/host" "$TMP/host.c" \
-    -L"$root/lib" -ldilrt
+    -L"$root/lib" -ldil -ldilrt
   is "and runs" env LD_LIBRARY_PATH="$root/lib" "$TMP/host"
 fi
 exit $bad

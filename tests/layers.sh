@@ -22,7 +22,6 @@ includes() { # extended pattern of what must not be included, folders...
 }
 
 undefined() { nm -D --undefined-only "$1" | awk '{ print $NF }'; }
-defined() { nm -D --defined-only "$1" | awk '{ print $NF }'; }
 
 core=$(ls compiler/*.[ch] grammar/*.[ly])
 llvm='llvm|llvm-c|clang'
@@ -34,44 +33,56 @@ rule "the run time includes nothing of the compiler" \
 rule "the compiler core includes neither LLVM nor CUDA" \
   "$(includes "($llvm|$cuda)" $core)"
 rule "the run time includes neither LLVM nor CUDA" \
-  "$(includes "($llvm|$cuda)" runtime | grep -v '^runtime/cuda/')"
+  "$(includes "($llvm|$cuda)" runtime |
+    grep -v -e '^runtime/cuda/' -e '"cuda/cuda\.h"')" # our own module's
 rule "only compiler/cpu includes llvm-c" \
   "$(includes "($llvm)" compiler grammar runtime tests |
     grep -v '^compiler/cpu/')"
 rule "no C++" "$(git ls-files | grep -E '\.(cc|cpp|cxx|hpp)$')"
 
-# Undefined symbols of ours: those that some library of ours defines.
+# Symbols of ours, by the objects that define them: hidden ones have no place
+# among a library's own.
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-defined "$BUILD/libdil.so" | sort >"$work/dil"
-defined "$BUILD/libdilrt.so" | sort >"$work/rt"
-comm -23 "$work/dil" "$work/rt" >"$work/core"
-undefined "$BUILD/libdilrt.so" | sort >"$work/asked-rt"
-undefined "$BUILD/dil-cpu.so" | sed 's/@.*//' | sort >"$work/asked-cpu"
+symbols() { nm --defined-only "$@" | awk 'NF == 3 { print $3 }' | sort -u; }
+symbols "$BUILD"/compiler/*.o "$BUILD"/grammar/*.o >"$work/core"
+symbols "$BUILD"/runtime/*.o >"$work/rt"
+asked() { undefined "$BUILD/$1" | sed 's/@.*//' | sort -u; }
+asked libdilrt.so >"$work/asked-rt"
 rule "libdilrt.so needs nothing of the compiler" \
-  "$(comm -12 "$work/asked-rt" "$work/core")"
+  "$(comm -23 "$work/core" "$work/rt" | comm -12 "$work/asked-rt" -)"
 rule "libdilrt.so needs no LLVM" "$(grep -E '^LLVM|^_ZN4llvm' "$work/asked-rt")"
 rule "libdil.so needs no LLVM" \
-  "$(undefined "$BUILD/libdil.so" | grep -E '^LLVM|^_ZN4llvm')"
-rule "dil-cpu.so asks its host for dil_fail alone" \
-  "$(comm -12 "$work/asked-cpu" "$work/dil" | grep -vx dil_fail)"
-asked() { undefined "$BUILD/$1" | sed 's/@.*//' | sort; }
-rule "dil-gpu.so asks its host for messages alone" \
-  "$(asked dil-gpu.so | grep -vE '^dil_fail$|^dil_last_error$' |
-    comm -12 - "$work/dil")"
-rule "dilrt-cuda.so asks its host for messages and checks alone" \
-  "$(asked dilrt-cuda.so | grep -vE '^dil_fail$|^run_check$' |
-    comm -12 - "$work/dil")"
-# Besides those only the C library's and, under a sanitizer, its own.
-for name in libc.so.6 libm.so.6; do
-  defined "$(${CC:-cc} -print-file-name=$name)" | sed 's/@.*//'
-done | sort -u >"$work/libc"
-rule "every other symbol of the GPU parts is there" \
-  "$(for part in dil-gpu.so dilrt-cuda.so; do
-    nm -D --undefined-only "$BUILD/$part" | awk '$1 == "U" { print $2 }' |
-      sed 's/@.*//' | grep -vxFf "$work/libc" |
-      grep -vxE 'dil_fail|dil_last_error|run_check|__(a|ub|t)san_.*'
+  "$(asked libdil.so | grep -E '^LLVM|^_ZN4llvm')"
+rule "loadable parts need nothing of the compiler core" \
+  "$(for part in dil-cpu.so dil-gpu.so dilrt-cuda.so; do
+    comm -23 "$work/core" "$work/rt" >"$work/only"
+    asked $part | comm -12 - "$work/only"
   done)"
+# What is linked to the run time shares it; a second one would have threads,
+# memory and errors of its own.
+rule "what needs the run time is linked to it" \
+  "$(for part in libdil.so dil-cpu.so dil-gpu.so dilrt-cuda.so; do
+    readelf -d "$BUILD/$part" | grep -q 'NEEDED.*\[libdilrt\.so\.1\]' ||
+      echo "$part is not linked to libdilrt.so.1"
+    symbols "$BUILD/$part" | grep -xE 'dil_fail|dil_last_error|pool_new' |
+      sed "s/^/$part has its own /"
+  done)"
+for part in libdil.so libdilrt.so dil-cpu.so dil-gpu.so dilrt-cuda.so; do
+  rule "every name that $part exports begins with dil_" \
+    "$(nm -D --defined-only "$BUILD/$part" | awk '$2 != "A" { print $3 }' |
+      grep -v '^dil_')"
+done
+declared() { sed -n 's/^DIL_API [^(]*[ *]\(dil_[a-z_0-9]*\)(.*/\1/p' "$1" | sort; }
+exported() { # library: the names that hosts may rely on
+  nm -D --defined-only "$BUILD/$1" | sed -n 's/.* \(dil_.*\)@@DIL_1$/\1/p' | sort
+}
+declared runtime/dilrt.h >"$work/declared-rt"
+declared compiler/dil.h >"$work/declared-dil"
+rule "libdilrt.so promises what dilrt.h declares" \
+  "$(exported libdilrt.so | diff "$work/declared-rt" -)"
+rule "libdil.so promises what dil.h declares" \
+  "$(exported libdil.so | diff "$work/declared-dil" -)"
 rule "the GPU parts are linked to neither CUDA nor NVRTC" \
   "$(for part in dil-gpu.so dilrt-cuda.so; do
     readelf -d "$BUILD/$part" | grep -iE 'needed.*(cuda|nvrtc)'

@@ -284,11 +284,13 @@ static void fill_with_nan(const dil_tensor *t) {
 }
 
 enum { POOL_MAX = 16 };
-static dil_threads *pool[POOL_MAX + 1]; /* by number of threads */
+static dil_threads *threads[POOL_MAX + 1]; /* by number of threads */
+static pool *scratch;
 
 /* The leak checker stops over threads that still run at the end. */
 static void free_pools(void) {
-  for (int32_t i = 0; i <= POOL_MAX; i++) dil_threads_free(pool[i]);
+  for (int32_t i = 0; i <= POOL_MAX; i++) dil_threads_free(threads[i]);
+  pool_free(scratch);
 }
 
 static dil_threads *pool_of(int32_t count) {
@@ -297,8 +299,9 @@ static dil_threads *pool_of(int32_t count) {
   if (count > POOL_MAX) abort();
   if (!registered) atexit(free_pools);
   registered = true;
-  if (pool[count] == NULL) pool[count] = must(dil_threads_new(count));
-  return pool[count];
+  if (scratch == NULL) scratch = must(pool_new(NULL));
+  if (threads[count] == NULL) threads[count] = must(dil_threads_new(count));
+  return threads[count];
 }
 
 /* Compiled for the device when a run first needs it. */
@@ -314,7 +317,8 @@ dil_status data_run(data *d, kernel_made *k) {
   fill_with_nan(&d->call.o);
   if (d->call.lse.data) fill_with_nan(&d->call.lse);
   if (gpu_wanted()) return run_on_gpu(d, k);
-  return dil_kernel_run(k->kernel, pool_of(k->way.threads), &d->call);
+  dil_threads *workers = pool_of(k->way.threads);
+  return cpu_kernel_run(k->kernel, workers, scratch, &d->call);
 }
 
 static double o_element(const data *d, int64_t row, int64_t x) {

@@ -10,6 +10,7 @@
 
 #include "../compiler/all.h"
 #include "../compiler/backend.h"
+#include "../runtime/cpu.h"
 
 /* ---- guard.c: memory whose misuse is noticed ----------------------------- */
 
@@ -82,7 +83,7 @@ typedef struct recipe { /* of computing */
 typedef struct kernel_made {
   arena *memory;
   plan *plan;
-  dil_kernel *kernel;  /* NULL: see problem */
+  cpu_kernel *kernel;  /* NULL: see problem */
   struct dil_cuda_kernel *cuda; /* what runs in its place, see gpu.h */
   bool refused;        /* plan_make said no: nothing this build computes */
   int32_t compiled;    /* how often machine code was asked for */

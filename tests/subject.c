@@ -142,16 +142,16 @@ kernel_made *kernel_make(const subject *s, recipe way) {
   }
   plan_verify(k->plan);
   dil_status status =
-      dil_kernel_new(&k->plan->table, make_variant, k, &k->kernel);
+      cpu_kernel_new(&k->plan->table, make_variant, k, &k->kernel);
   if (status != DIL_OK)
-    snprintf(k->problem, sizeof k->problem, "dil_kernel_new: %s: %s",
+    snprintf(k->problem, sizeof k->problem, "cpu_kernel_new: %s: %s",
              dil_status_text(status), dil_last_error());
   return k;
 }
 
 void kernel_unmake(kernel_made *k) {
   if (k == NULL) return;
-  dil_kernel_free(k->kernel);
+  cpu_kernel_free(k->kernel);
   gpu_kernel_unmake(k->cuda);
   arena_free(k->memory);
 }

@@ -55,9 +55,10 @@ static void run_queries_of(data *d, const kernel_made *k, const ring_shape *ring
   dil_call call = d->call;
   int64_t origin = ring->M - ring->N;
   int64_t count = d->shape.batch * asking.count * p->heads *
-                 dil_kernel_states(k->kernel);
+                 cpu_kernel_states(k->kernel);
   float *o = calloc((size_t)(count * p->value_dim), sizeof *o);
   float *lse = calloc((size_t)count, sizeof *lse);
+  pool *scratch = pool_new(NULL);
   dil_part part = {.queries = asking, .B = d->shape.batch, .N = ring->N,
                    .M = ring->M, .o = o, .lse = lse};
   call.q = view(&d->call.q, asking, origin);
@@ -69,11 +70,12 @@ static void run_queries_of(data *d, const kernel_made *k, const ring_shape *ring
       part.keys = owned.comb[i];
       call.k = view(&d->call.k, part.keys, 0);
       call.v = view(&d->call.v, part.keys, 0);
-      if (!begun++) must(dil_kernel_begin(k->kernel, threads, &call, &part));
-      must(dil_kernel_advance(k->kernel, threads, &call, &part));
+      if (!begun++) must(cpu_kernel_begin(k->kernel, threads, &call, &part));
+      must(cpu_kernel_advance(k->kernel, threads, scratch, &call, &part));
     }
   }
-  must(dil_kernel_finish(k->kernel, threads, &call, &part));
+  must(cpu_kernel_finish(k->kernel, threads, &call, &part));
+  pool_free(scratch);
   free(o);
   free(lse);
 }

@@ -93,7 +93,7 @@ static const char *versions(void) {
   return "LLVM " LLVM_VERSION_STRING;
 }
 
-const backend *dil_backend_init(void);
+DIL_API const backend *dil_backend_init(void);
 const backend *dil_backend_init(void) {
   static const backend table = {.version = DIL_BACKEND_VERSION,
                                 .name = "cpu",

@@ -85,7 +85,7 @@ static dil_status compile(const gpu_request *request, gpu_codes *out) {
   return status;
 }
 
-const gpu_backend *dil_gpu_backend_init(void);
+DIL_API const gpu_backend *dil_gpu_backend_init(void);
 const gpu_backend *dil_gpu_backend_init(void) {
   static const gpu_backend table = {.version = GPU_BACKEND_VERSION,
                                     .compile = compile,

@@ -37,11 +37,6 @@ typedef struct dil_cuda_code {
 typedef struct dil_cuda dil_cuda;               /* a device */
 typedef struct dil_cuda_kernel dil_cuda_kernel; /* a plan on a device */
 
-/* Dimension `axis` of input `index` as a call of these sizes must bring it. */
-typedef int64_t (*dil_cuda_dimension)(const void *context, int32_t index,
-                                      int32_t axis, int32_t B, int32_t N,
-                                      int32_t M);
-
 typedef struct dil_cuda_facts {
   char name[64];
   int32_t arch;          /* 90 for compute capability 9.0 */
@@ -73,7 +68,7 @@ typedef struct dil_cuda_module {
    * without inputs needs no dimension. */
   dil_status (*kernel)(dil_cuda *device, const dil_table *table,
                        const dil_cuda_code *code, int32_t count,
-                       dil_cuda_dimension dimension, const void *context,
+                       dil_dimension dimension, const void *context,
                        dil_cuda_kernel **kernel);
   void (*kernel_free)(dil_cuda_kernel *kernel);
   /* Puts the call on `stream` (a CUstream; NULL: the default one) and returns.
@@ -100,6 +95,12 @@ typedef struct dil_cuda_module {
 
 typedef const dil_cuda_module *(*dil_cuda_init)(void);
 #define DIL_CUDA_SYMBOL "dil_cuda_module_init"
+/* The module's table, opened once (device_cuda.c), or the reason why not. */
+DIL_API dil_status dil_cuda_module_open(const dil_cuda_module **module);
+/* module->peak on a context's device. */
+DIL_API dil_status dil_cuda_peak(dil_context *context,
+                                 const dil_cuda_code *code, double seconds,
+                                 double *rate);
 
 /* ---- inside the module: what a family brings ----------------------------- */
 

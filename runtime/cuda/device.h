@@ -23,7 +23,7 @@ dil_status device_wait(dil_cuda *device, void *stream);
 
 dil_status kernel_new(dil_cuda *device, const dil_table *table,
                       const dil_cuda_code *code, int32_t count,
-                      dil_cuda_dimension dimension, const void *context,
+                      dil_dimension dimension, const void *context,
                       dil_cuda_kernel **kernel);
 void kernel_free(dil_cuda_kernel *kernel);
 dil_status kernel_run(dil_cuda_kernel *kernel, const dil_call *call,

@@ -14,7 +14,7 @@ enum { CODES_MAX = 16, MAX_DYNAMIC_SHARED = 8 /* CU_FUNC_ATTRIBUTE_... */ };
 struct dil_cuda_kernel {
   dil_cuda *device;
   const dil_table *table;
-  dil_cuda_dimension dimension;
+  dil_dimension dimension;
   const void *context;
   int32_t count;
   cuda_code code[CODES_MAX];
@@ -91,7 +91,7 @@ static dil_status add_code(dil_cuda_kernel *k, const dil_cuda_code *from) {
 
 dil_status kernel_new(dil_cuda *device, const dil_table *table,
                       const dil_cuda_code *code, int32_t count,
-                      dil_cuda_dimension dimension, const void *context,
+                      dil_dimension dimension, const void *context,
                       dil_cuda_kernel **kernel) {
   dil_cuda_kernel *k = calloc(1, sizeof *k);
   bool *chained = calloc((size_t)table->heads, sizeof *chained);
@@ -158,7 +158,7 @@ static dil_status check_call(const dil_cuda_kernel *k, const dil_call *call,
   dil_call seen = *call;
   run checked = {.table = k->table, .call = &seen};
   seen.lengths = NULL;
-  dil_status status = run_check(&checked);
+  dil_status status = dil_run_check(&checked);
   if (status) return status;
   *r = (cuda_run){.device = k->device,
                   .table = k->table,

@@ -1,7 +1,7 @@
 /* module.c - the one symbol of dilrt-cuda.so: its table of functions. */
 #include "device.h"
 
-const dil_cuda_module *dil_cuda_module_init(void);
+DIL_API const dil_cuda_module *dil_cuda_module_init(void);
 const dil_cuda_module *dil_cuda_module_init(void) {
   static const dil_cuda_module table = {
       .version = DIL_CUDA_VERSION,

@@ -1,0 +1,92 @@
+/* driver_source.c - from a compilation to what the run time makes a kernel of.
+ *
+ * In: a compilation that reached its plan (a GPU) or its schedule (the
+ * processor). Out: the source of a kernel. GPU code is made here, the
+ * processor's when a call first needs it. */
+#include "driver.h"
+#include <stdlib.h>
+#include <time.h>
+
+dil_status gpu_compiler_open(const gpu_backend **gpu) {
+  void *symbol;
+  dil_status status =
+      dil_module_open("dil-gpu.so", GPU_BACKEND_SYMBOL, &symbol);
+  if (status) return status;
+  *gpu = ((gpu_backend_init)symbol)();
+  if ((*gpu)->version == GPU_BACKEND_VERSION) return DIL_OK;
+  return dil_fail(DIL_ENVIRONMENT, "dil-gpu.so is of another version of dil");
+}
+
+static dil_status make_variant(void *context, dil_variant variant, void **bytes,
+                               size_t *size, dil_code *out) {
+  const compilation *c = context;
+  backend_code code;
+  backend_request request = {
+      .plan = c->plan, .isa = c->isa, .variant = variant, .debug = true};
+  dil_status status = c->backend->compile(&request, &code);
+  if (status) return status;
+  *bytes = code.bytes;
+  *size = code.size;
+  *out = code.code;
+  return DIL_OK;
+}
+
+static int64_t dimension(const void *context, int32_t index, int32_t axis,
+                         int32_t B, int32_t N, int32_t M) {
+  const pattern *p = ((const compilation *)context)->pattern;
+  expr_point point = {.B = B, .N = N, .M = M};
+  return expr_eval(p->dimension[index][axis], &point, false).integer;
+}
+
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static dil_status make_codes(compilation *c, dil_context *context,
+                             dil_kernel_source *s) {
+  const gpu_backend *gpu;
+  gpu_codes *codes = calloc(1, sizeof *codes);
+  gpu_request request = {.plan = c->plan,
+                         .arch = dil_context_arch(context),
+                         .only =
+                             c->plan->force & FORCE_GENERAL ? "general" : NULL};
+  double start = now();
+  dil_status status =
+      codes ? gpu_compiler_open(&gpu)
+            : dil_fail(DIL_MEMORY, "no memory for the code of a kernel");
+  if (!status) status = gpu->compile(&request, codes);
+  if (status) {
+    free(codes);
+    return status;
+  }
+  dil_context_compiled(context, now() - start);
+  s->codes = codes->code;
+  s->code_count = codes->count;
+  snprintf(c->chip, sizeof c->chip, "sm_%d", request.arch);
+  s->target = c->chip;
+  return DIL_OK;
+}
+
+dil_status driver_source(compilation *c, dil_context *context,
+                         dil_kernel_source *s) {
+  *s = (dil_kernel_source){.table = &c->plan->table,
+                                .plan_hash = plan_hash(c->plan),
+                                .target = c->isa,
+                                .dimension = dimension,
+                                .context = c};
+  if (dil_context_arch(context)) return make_codes(c, context, s);
+  s->make = make_variant;
+  return DIL_OK;
+}
+
+/* codes->code stands behind the count in one block. */
+void driver_source_free(dil_kernel_source *s) {
+  if (!s->codes) return;
+  gpu_codes *codes =
+      (gpu_codes *)((char *)(uintptr_t)s->codes - offsetof(gpu_codes, code));
+  for (int32_t i = 0; i < codes->count; i++) free(codes->code[i].cubin);
+  free(codes);
+  s->codes = NULL;
+}

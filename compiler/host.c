@@ -1,0 +1,251 @@
+/* host.c - the compiler as a library: dil.h in terms of driver.h.
+ *
+ * In: text or a file, options. Out: programs, and kernels that keep alive what
+ * they need of them. Diagnostics become the text of the failure; running out of
+ * memory anywhere in the compiler ends here, as a status. */
+#include "dil.h"
+#include "driver.h"
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct dil_program {
+  atomic_int uses;           /* the host's, and one a kernel */
+  dil_context *context;
+  compilation made;          /* its arena holds this struct's texts */
+  const char *warnings;
+};
+
+/* One compilation; the kernel's, and gone with it. */
+typedef struct kernel_made {
+  compilation made;          /* first: what the kernel's hooks get */
+  dil_program *program;
+} kernel_made;
+
+/* ---- running out of memory ----------------------------------------------- */
+
+typedef struct job {
+  dil_program *program;
+  kernel_made *kernel;       /* NULL: the program itself */
+  driver_request request;
+  bool json;
+} job;
+
+typedef dil_status (*work)(job *j);
+
+static dil_status no_memory(void) {
+  return dil_fail(DIL_MEMORY, "out of memory in the compiler");
+}
+
+/* Does the work; what its arena cannot give ends it with DIL_MEMORY. */
+static dil_status guard(arena *a, work todo, job *j) {
+  jmp_buf out;
+  arena_catch(a, &out);
+  dil_status status = setjmp(out) ? no_memory() : todo(j);
+  arena_catch(a, NULL);
+  return status;
+}
+
+/* ---- diagnostics --------------------------------------------------------- */
+
+/* All messages as one malloced text; NULL without memory. */
+static char *messages_of(const diag *d, bool json) {
+  char *text = NULL;
+  size_t length = 0;
+  FILE *out = open_memstream(&text, &length);
+  if (!out) return NULL;
+  diag_print(d, out, json);
+  bool whole = !ferror(out);
+  if (fclose(out) == 0 && whole) return text;
+  free(text);
+  return NULL;
+}
+
+/* The status of a stage; its diagnostics become the text of the failure. */
+static dil_status told(diag *d, bool json, dil_status status) {
+  if (!status || status == DIL_MEMORY) return status;
+  if (diag_errors(d) == 0 && !json) return status;
+  if (diag_errors(d) == 0)
+    diag_report(d, SEVERITY_ERROR, (span){0}, NULL, "%s", dil_last_error());
+  char *text = messages_of(d, json);
+  if (!text) return no_memory();
+  size_t length = strlen(text);
+  if (length && text[length - 1] == '\n') text[length - 1] = 0;
+  dil_fail_text(status, text);
+  free(text);
+  return status;
+}
+
+/* ---- programs ------------------------------------------------------------ */
+
+static const char *kept(arena *a, const char *text) {
+  return text ? arena_copy(a, text, strlen(text)) : NULL;
+}
+
+/* Texts of the host, which it may free once the program is made. */
+static void keep_request(arena *a, driver_request *r) {
+  define *copies = ARENA_ARRAY(a, define, r->define_count);
+  for (int32_t i = 0; i < r->define_count; i++)
+    copies[i] = (define){kept(a, r->defines[i].name),
+                         kept(a, r->defines[i].value)};
+  r->defines = copies;
+  r->path = kept(a, r->path);
+  if (r->text) r->text = arena_copy(a, r->text, r->length);
+}
+
+static dil_status read_it(job *j) {
+  compilation *c = &j->program->made;
+  c->diag = diag_new(c->arena);
+  keep_request(c->arena, &j->request);
+  dil_status status = driver_read(&j->request, c);
+  status = told(c->diag, j->json, status);
+  if (status) return status;
+  char *text = messages_of(c->diag, j->json);
+  if (!text) return no_memory();
+  j->program->warnings = kept(c->arena, text);
+  free(text);
+  return DIL_OK;
+}
+
+static void program_drop(dil_program *p) {
+  if (!p || atomic_fetch_sub(&p->uses, 1) > 1) return;
+  arena_free(p->made.arena);
+  dil_context_drop(p->context);
+  free(p);
+}
+
+static dil_program *program_new(dil_context *context) {
+  dil_program *p = calloc(1, sizeof *p);
+  arena *a = p ? arena_new() : NULL;
+  if (!a) {
+    free(p);
+    return NULL;
+  }
+  p->made.arena = a;
+  atomic_store(&p->uses, 1);
+  p->context = dil_context_keep(context);
+  return p;
+}
+
+static dil_status make_program(dil_context *context, driver_request request,
+                               const dil_program_options *options,
+                               dil_program **out) {
+  dil_program_options o = DIL_PROGRAM_OPTIONS_INIT;
+  *out = NULL;
+  dil_status status = dil_context_check(context);
+  if (!status && options)
+    status = dil_struct_read(&o, sizeof o, options, "dil_program_options");
+  if (status) return status;
+  dil_program *p = program_new(context);
+  if (!p) return no_memory();
+  request.defines = o.defines;
+  request.define_count = o.define_count;
+  job j = {.program = p, .request = request, .json = o.json != 0};
+  status = guard(p->made.arena, read_it, &j);
+  if (status) program_drop(p);
+  else *out = p;
+  return status;
+}
+
+dil_status dil_program_read(dil_context *context, const char *path,
+                            const dil_program_options *options,
+                            dil_program **out) {
+  return make_program(context, (driver_request){.path = path}, options,
+                      out);
+}
+
+dil_status dil_program_parse(dil_context *context, const char *name,
+                             const char *text, size_t length,
+                             const dil_program_options *options,
+                             dil_program **out) {
+  driver_request request = {
+      .path = name ? name : "<text>", .text = text, .length = length};
+  return make_program(context, request, options, out);
+}
+
+void dil_program_free(dil_program *p) { program_drop(p); }
+
+const char *dil_program_warnings(const dil_program *p) {
+  return p->warnings;
+}
+
+int32_t dil_program_kernel_count(const dil_program *p) {
+  return p->made.program->kernel_count;
+}
+
+const char *dil_program_kernel_name(const dil_program *p,
+                                    int32_t index) {
+  const program *all = p->made.program;
+  bool there = index >= 0 && index < all->kernel_count;
+  return there ? all->kernel[index]->name : NULL;
+}
+
+/* ---- kernels ------------------------------------------------------------- */
+
+static dil_status compile_it(job *j) {
+  compilation *c = &j->kernel->made;
+  c->diag = diag_new(c->arena);
+  j->request.isa = kept(c->arena, j->request.isa);
+  c->program = j->program->made.program;
+  return told(c->diag, j->json, driver_compile(&j->request, c));
+}
+
+static void kernel_drop(void *context) {
+  kernel_made *k = context;
+  arena_free(k->made.arena);
+  program_drop(k->program);
+  free(k);
+}
+
+static kernel_made *kernel_made_new(dil_program *p) {
+  kernel_made *k = calloc(1, sizeof *k);
+  arena *a = k ? arena_new() : NULL;
+  if (!a) {
+    free(k);
+    return NULL;
+  }
+  k->made.arena = a;
+  k->program = p;
+  atomic_fetch_add(&p->uses, 1);
+  return k;
+}
+
+/* Code for the device, and the kernel around it. */
+static dil_status make_kernel(kernel_made *k, dil_kernel **out) {
+  dil_kernel_source from;
+  dil_context *context = k->program->context;
+  dil_status status = driver_source(&k->made, context, &from);
+  if (status) return status;
+  from.release = kernel_drop;
+  status = dil_kernel_make(context, &from, out);
+  driver_source_free(&from);
+  return status;
+}
+
+dil_status dil_program_kernel(dil_program *p, const char *name,
+                              const dil_kernel_options *options,
+                              dil_kernel **out) {
+  dil_kernel_options o = DIL_KERNEL_OPTIONS_INIT;
+  *out = NULL;
+  if (!p) return dil_fail(DIL_USAGE, "there is no program");
+  dil_status status = dil_context_check(p->context);
+  if (!status && options)
+    status = dil_struct_read(&o, sizeof o, options, "dil_kernel_options");
+  if (status) return status;
+  bool gpu = dil_context_arch(p->context) != 0;
+  if (gpu && o.isa)
+    return dil_fail(DIL_USAGE, "instruction set '%s' says nothing to device "
+                    "%s", o.isa, dil_context_device(p->context));
+  kernel_made *k = kernel_made_new(p);
+  if (!k) return no_memory();
+  job j = {.program = p, .kernel = k, .json = o.json != 0};
+  j.request = (driver_request){.kernel = name,
+                               .force = o.force,
+                               .isa = o.isa,
+                               .last = gpu ? STAGE_plan : STAGE_schedule};
+  status = guard(k->made.arena, compile_it, &j);
+  if (!status) status = make_kernel(k, out);
+  if (status) kernel_drop(k);
+  return status;
+}

@@ -1,0 +1,211 @@
+/* context.c - a device with its threads, its memory and the host's hooks.
+ *
+ * In: options. Out: what programs and kernels share. It is counted: the host
+ * has one use of it, each kernel and program another. */
+#include "context.h"
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- structs of the host -------------------------------------------------- */
+
+dil_status dil_struct_read(void *to, size_t known, const void *from,
+                           const char *name) {
+  size_t size = 0;
+  if (from) memcpy(&size, from, sizeof size);
+  if (size < sizeof size)
+    return dil_fail(DIL_USAGE, "%s is not initialised: its size is %zu", name,
+                    size);
+  for (size_t i = known; i < size; i++)
+    if (((const char *)from)[i])
+      return dil_fail(DIL_USAGE, "%s has %zu bytes and sets what this version "
+                      "of dil, which knows %zu, does not have", name, size,
+                      known);
+  memset(to, 0, known);
+  memcpy(to, from, size < known ? size : known);
+  return DIL_OK;
+}
+
+void dil_struct_write(void *to, const void *from, size_t known) {
+  size_t size, head = sizeof size;
+  memcpy(&size, to, sizeof size);
+  if (size > known) size = known;
+  if (size > head)
+    memcpy((char *)to + head, (const char *)from + head, size - head);
+}
+
+/* ---- opening --------------------------------------------------------------- */
+
+static const device_kind *const kinds[] = {&device_cpu, &device_cuda};
+
+/* "cuda:1" is a kind and a number. */
+static dil_status read_device(const char *text, dil_context *c) {
+  if (!text) text = "cpu";
+  size_t length = strcspn(text, ":");
+  const char *number = text[length] ? text + length + 1 : "0";
+  char *end = (char *)number;
+  long index = *number >= '0' && *number <= '9' ? strtol(number, &end, 10) : -1;
+  for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+    if (strlen(kinds[i]->name) == length &&
+        !strncmp(kinds[i]->name, text, length))
+      c->kind = kinds[i];
+  if (!c->kind)
+    return dil_fail(DIL_USAGE, "there is no device '%.40s': it is cpu, cuda or "
+                    "cuda:N", text);
+  if (*end || index < 0 || index > 4095 || (c->kind == &device_cpu && index))
+    return dil_fail(DIL_USAGE, "device '%.40s' has no such number", text);
+  c->index = (int32_t)index;
+  bool only = c->kind == &device_cpu;
+  snprintf(c->device, sizeof c->device, only ? "%s" : "%s:%d", c->kind->name,
+           (int)index);
+  return DIL_OK;
+}
+
+static dil_status take_hooks(const dil_context_options *o, dil_context *c) {
+  if (!o->allocate != !o->release)
+    return dil_fail(DIL_USAGE, "a context takes both of allocate and release, "
+                    "or neither");
+  c->log_level = o->log ? o->log_level : 0;
+  c->log = o->log;
+  c->log_user = o->log_user;
+  const pool_source source = {o->allocate, o->release, o->memory_user};
+  c->pool = pool_new(&source);
+  if (c->pool) return DIL_OK;
+  return dil_fail(DIL_MEMORY, "no memory for a context");
+}
+
+static void destroy(dil_context *c) {
+  bool alive = c->process == getpid();
+  /* In a child the pool's lock may be held by a thread that is not there. */
+  if (c->kind && alive) c->kind->close(c);
+  if (alive) pool_free(c->pool);
+  else dil_threads_free(c->threads);
+  free(c);
+}
+
+dil_status dil_context_new(const dil_context_options *options,
+                           dil_context **context) {
+  dil_context_options o = DIL_CONTEXT_OPTIONS_INIT;
+  dil_status status =
+      options ? dil_struct_read(&o, sizeof o, options, "dil_context_options")
+              : DIL_OK;
+  *context = NULL;
+  if (status) return status;
+  dil_context *c = calloc(1, sizeof *c);
+  if (!c) return dil_fail(DIL_MEMORY, "no memory for a context");
+  c->process = getpid();
+  atomic_store(&c->uses, 1);
+  status = read_device(o.device, c);
+  if (!status) status = take_hooks(&o, c);
+  if (!status) status = c->kind->open(c, &o);
+  if (status) dil_context_drop(c);
+  else *context = c;
+  return status;
+}
+
+void dil_context_free(dil_context *context) { dil_context_drop(context); }
+
+dil_context *dil_context_keep(dil_context *context) {
+  atomic_fetch_add(&context->uses, 1);
+  return context;
+}
+
+void dil_context_drop(dil_context *context) {
+  if (context && atomic_fetch_sub(&context->uses, 1) == 1) destroy(context);
+}
+
+dil_status dil_context_check(const dil_context *context) {
+  if (context && context->process == getpid()) return DIL_OK;
+  if (!context) return dil_fail(DIL_USAGE, "there is no context");
+  return dil_fail(DIL_USAGE, "this context was made before a fork; make a new "
+                  "one in the child");
+}
+
+/* ---- what it is ------------------------------------------------------------ */
+
+const char *dil_context_device(const dil_context *context) {
+  return context->device;
+}
+
+int32_t dil_context_threads(const dil_context *context) {
+  return context->threads ? dil_threads_count(context->threads) : 0;
+}
+
+dil_threads *dil_context_workers(const dil_context *context) {
+  return context->threads;
+}
+
+int32_t dil_context_arch(const dil_context *context) {
+  return context->gpu ? context->cuda->facts(context->gpu)->arch : 0;
+}
+
+void dil_context_log(const dil_context *context, int32_t level,
+                     const char *format, ...) {
+  char text[1024];
+  if (level > context->log_level) return;
+  va_list list;
+  va_start(list, format);
+  int length = vsnprintf(text, sizeof text, format, list);
+  va_end(list);
+  if (length >= 0) context->log(context->log_user, level, text);
+}
+
+void dil_context_compiled(dil_context *context, double seconds) {
+  atomic_fetch_add(&context->compiles, 1);
+  atomic_fetch_add(&context->compile_nanoseconds, (long long)(seconds * 1e9));
+}
+
+dil_status dil_context_stats(const dil_context *context, dil_stats *stats) {
+  dil_stats now;
+  dil_status status = dil_context_check(context);
+  if (!status) status = dil_struct_read(&now, sizeof now, stats, "dil_stats");
+  if (status) return status;
+  now.kernels = atomic_load(&context->kernels);
+  now.calls = atomic_load(&context->calls);
+  now.compiles = atomic_load(&context->compiles);
+  now.compile_seconds = 1e-9 * (double)atomic_load(&context->compile_nanoseconds);
+  pool_stats(context->pool, &now);
+  dil_struct_write(stats, &now, sizeof now);
+  return DIL_OK;
+}
+
+/* ---- its memory ------------------------------------------------------------ */
+
+dil_status dil_context_wait(dil_context *context, void *stream) {
+  dil_status status = dil_context_check(context);
+  return status ? status : context->kind->wait(context, stream);
+}
+
+dil_status dil_memory_take(dil_context *context, int64_t bytes, void **memory) {
+  *memory = NULL;
+  dil_status status = dil_context_check(context);
+  if (!status && bytes < 0)
+    status = dil_fail(DIL_USAGE, "%lld bytes of memory", (long long)bytes);
+  return status ? status : context->kind->take(context, bytes, memory);
+}
+
+void dil_memory_give(dil_context *context, void *memory) {
+  if (memory && !dil_context_check(context))
+    context->kind->give(context, memory);
+}
+
+static dil_status copy(dil_context *c, void *to, const void *from,
+                       int64_t bytes, bool upwards) {
+  dil_status status = dil_context_check(c);
+  if (!status && bytes < 0)
+    status = dil_fail(DIL_USAGE, "a copy of %lld bytes", (long long)bytes);
+  if (status || bytes == 0) return status;
+  return c->kind->copy(c, to, from, bytes, upwards);
+}
+
+dil_status dil_memory_write(dil_context *context, void *device,
+                            const void *host, int64_t bytes) {
+  return copy(context, device, host, bytes, true);
+}
+
+dil_status dil_memory_read(dil_context *context, void *host,
+                           const void *device, int64_t bytes) {
+  return copy(context, host, device, bytes, false);
+}

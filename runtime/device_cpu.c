@@ -1,0 +1,136 @@
+/* device_cpu.c - the processor as a kind of device: see context.h. */
+#include "context.h"
+#include "cpu.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static dil_status open(dil_context *c, const dil_context_options *o) {
+  c->threads = o->parallel ? dil_threads_hosted(o->threads, o->parallel,
+                                                o->parallel_user)
+                           : dil_threads_new(o->threads);
+  return c->threads ? DIL_OK : dil_fail_text(DIL_ENVIRONMENT, dil_last_error());
+}
+
+static void close(dil_context *c) { dil_threads_free(c->threads); }
+
+static dil_status wait(dil_context *c, void *stream) {
+  (void)c;
+  (void)stream;
+  return DIL_OK;
+}
+
+static dil_status take(dil_context *c, int64_t bytes, void **memory) {
+  (void)c;
+  if (!posix_memalign(memory, 256, bytes ? (size_t)bytes : 1)) return DIL_OK;
+  return dil_fail(DIL_MEMORY, "no memory for %lld bytes", (long long)bytes);
+}
+
+static void give(dil_context *c, void *memory) {
+  (void)c;
+  free(memory);
+}
+
+static dil_status copy(dil_context *c, void *to, const void *from,
+                       int64_t bytes, bool upwards) {
+  (void)c;
+  (void)upwards;
+  memcpy(to, from, (size_t)bytes);
+  return DIL_OK;
+}
+
+static bool reaches(const dil_context *c, DLDevice device) {
+  (void)c;
+  return device.device_type == kDLCPU || device.device_type == kDLCUDAHost ||
+         device.device_type == kDLCUDAManaged;
+}
+
+/* ---- kernels --------------------------------------------------------------- */
+
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* The maker of the source, and what it took. */
+static dil_status make(void *context, dil_variant variant, void **bytes,
+                       size_t *size, dil_code *code) {
+  dil_kernel *k = context;
+  double start = now();
+  dil_status status =
+      k->source.make(k->source.context, variant, bytes, size, code);
+  double seconds = now() - start;
+  if (status) return status;
+  dil_context_compiled(k->context, seconds);
+  dil_context_log(k->context, DIL_LOG_INFO, "kernel '%s': %s for %s in %.1f ms",
+                  k->source.table->name,
+                  variant == DIL_TILES ? "tiles" : "rows", k->source.target,
+                  1e3 * seconds);
+  return DIL_OK;
+}
+
+static dil_status kernel(dil_kernel *k) {
+  if (!k->source.make)
+    return dil_fail(DIL_USAGE, "kernel '%s' was not made for the processor",
+                    k->source.table->name);
+  return cpu_kernel_new(k->source.table, make, k, &k->cpu);
+}
+
+static void kernel_free(dil_kernel *k) { cpu_kernel_free(k->cpu); }
+
+static dil_status run(dil_kernel *k, const dil_call *call, void *stream) {
+  if (stream)
+    return dil_fail(DIL_USAGE, "the processor has no streams, and the call "
+                    "names one");
+  return cpu_kernel_run(k->cpu, k->context->threads, k->context->pool, call);
+}
+
+static dil_status workspace(dil_kernel *k, const dil_call *call,
+                            int64_t *bytes) {
+  return cpu_kernel_workspace(k->cpu, k->context->threads, call, bytes);
+}
+
+/* A block that is taken and given back is there for the first run. */
+static dil_status prepare(dil_kernel *k, const dil_call *call) {
+  int64_t bytes;
+  dil_status status = workspace(k, call, &bytes);
+  if (status || bytes == 0) return status;
+  void *memory = pool_take(k->context->pool, bytes);
+  pool_give(k->context->pool, memory);
+  if (memory) return DIL_OK;
+  return dil_fail(DIL_MEMORY, "no memory for %lld bytes of scratch",
+                  (long long)bytes);
+}
+
+static dil_status variant(dil_kernel *k, const dil_call *call, char *text,
+                          size_t room) {
+  snprintf(text, room, "%s", cpu_kernel_variant(k->cpu, call));
+  return DIL_OK;
+}
+
+static dil_status time_runs(dil_kernel *k, const dil_call *call, int32_t repeat,
+                            double *seconds) {
+  double start = now();
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; i < repeat && !status; i++) status = run(k, call, NULL);
+  *seconds = (now() - start) / repeat;
+  return status;
+}
+
+const device_kind device_cpu = {.name = "cpu",
+                                .open = open,
+                                .close = close,
+                                .wait = wait,
+                                .take = take,
+                                .give = give,
+                                .copy = copy,
+                                .reaches = reaches,
+                                .kernel = kernel,
+                                .kernel_free = kernel_free,
+                                .run = run,
+                                .prepare = prepare,
+                                .workspace = workspace,
+                                .variant = variant,
+                                .time = time_runs};
