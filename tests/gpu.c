@@ -211,6 +211,6 @@ dil_status gpu_run(data *d, dil_cuda_kernel *made) {
 
 const char *gpu_variants(data *d, dil_cuda_kernel *made) {
   static char text[512];
-  expect(cuda()->variants(made, &d->call, text, sizeof text));
+  expect(gpu_module()->variants(made, &d->call, text, sizeof text));
   return text;
 }
