@@ -34,18 +34,18 @@ static dil_status write_code(arena *a, const options *o, const gpu_codes *codes,
   return status;
 }
 
-static dil_status build_arch(arena *a, const options *o, const plan *p,
+static dil_status build_arch(arena *a, const options *o, compilation *c,
                              int32_t arch) {
   const gpu_backend *gpu;
   gpu_codes codes = {0};
-  gpu_request request = {.plan = p, .arch = arch};
+  gpu_request request = {.plan = c->plan, .arch = arch, .knobs = &c->knobs};
   dil_status status = gpu_compiler_open(&gpu);
   if (!status) status = gpu->compile(&request, &codes);
   for (int32_t i = 0; i < codes.count; i++) {
     if (!status) status = write_code(a, o, &codes, i);
     free(codes.code[i].cubin);
   }
-  return status;
+  return driver_refused(c, status);
 }
 
 dil_status command_arch(const char **list, int32_t *arch) {
@@ -77,12 +77,13 @@ dil_status command_build(arena *a, const options *o) {
   compilation c = {.arena = a, .diag = diag_new(a)};
   driver_request r = command_request(o, 0);
   r.last = STAGE_plan;
+  r.device = KNOB_CUDA;
   status = driver_compile(&r, &c);
   for (const char *list = o->cuda; !status && *list;) {
     int32_t arch;
     status = command_arch(&list, &arch);
     if (status) return status;
-    status = build_arch(a, o, c.plan, arch);
+    status = build_arch(a, o, &c, arch);
   }
   return message_compiled(o, &c, status);
 }

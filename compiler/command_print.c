@@ -62,6 +62,8 @@ dil_status command_print(arena *a, const options *o) {
                            "`dil print` takes one chip, got '%s' too", chips);
   if (status) return status;
   r.last = (stage)o->after;
+  if (r.last == STAGE_cuda || r.last == STAGE_ptxas) r.device = KNOB_CUDA;
+  if (r.last >= STAGE_schedule) r.device = KNOB_CPU;
   r.dump = stdout;
   if (r.last == STAGE_cover && !r.from_plan) {
     r.dump = NULL;

@@ -100,7 +100,6 @@ static dil_status read_plan(const driver_request *r, compilation *c) {
 
 /* One device: what wants more, or a gradient, is refused where it stands. */
 static dil_status place_kernel(const driver_request *r, compilation *c) {
-  (void)r;
   const kernel *k = c->kernel;
   int before = diag_errors(c->diag);
   if (k && k->topology && k->topology->devices > 1)
@@ -113,11 +112,9 @@ static dil_status place_kernel(const driver_request *r, compilation *c) {
     diag_report(c->diag, SEVERITY_ERROR, k->at,
                 "this build runs kernels forward",
                 "backward kernel '%s' is not supported by this build", k->name);
-  for (int32_t i = 0; k && k->schedule && i < k->schedule->knob_count; i++)
-    diag_report(c->diag, SEVERITY_ERROR, k->schedule->knob[i].at,
-                "the cpu chooses its own tiles",
-                "knob '%s' is not one of this build's back ends",
-                k->schedule->knob[i].name);
+  if (k && k->schedule)
+    schedule_read(c->arena, c->diag, k->schedule,
+                  r->device ? r->device : KNOB_ANY, &c->knobs);
   return diag_errors(c->diag) > before ? DIL_INPUT : DIL_OK;
 }
 
@@ -145,7 +142,26 @@ static dil_status make_plan(const driver_request *r, compilation *c) {
   if (!widths_fit(c)) return DIL_INPUT;
   if (r->from_plan) return DIL_OK;
   c->plan = plan_make(c->arena, c->diag, c->pattern, r->force);
+  if (c->plan) driver_turn(c, &c->knobs);
   return c->plan ? DIL_OK : DIL_INPUT;
+}
+
+dil_status driver_refused(compilation *c, dil_status status) {
+  const schedule *s = c->kernel ? c->kernel->schedule : NULL;
+  bool unfit = status == DIL_INPUT || status == DIL_UNSUPPORTED;
+  if (!unfit || !s || !c->knobs.given) return status;
+  diag_report(c->diag, SEVERITY_ERROR, s->at, NULL,
+              "schedule '%s' cannot be had: %s", s->name, dil_last_error());
+  return DIL_INPUT;
+}
+
+void driver_turn(compilation *c, const knobs *k) {
+  plan *turned = ARENA_NEW(c->arena, plan);
+  *turned = *c->plan;
+  if (knob_given(k, KNOB_TILE_KEYS))
+    turned->table.tile_keys = k->value[KNOB_TILE_KEYS][0];
+  c->knobs = *k;
+  c->plan = turned;
 }
 
 /* Opens the back end; the first stage that loads the compiler library. */
@@ -220,21 +236,25 @@ static dil_status print_cuda(const driver_request *r, compilation *c) {
   gpu_codes codes = {0};
   gpu_request request = {.plan = c->plan,
                          .arch = r->arch,
+                         .knobs = &c->knobs,
                          .source_only = true,
                          .cuda = r->dump};
   dil_status status = gpu_compiler_open(&gpu);
-  return status ? status : gpu->compile(&request, &codes);
+  return status ? status : driver_refused(c, gpu->compile(&request, &codes));
 }
 
 /* What ptxas says of each attempt, and what the gate refused. */
 static dil_status print_ptxas(const driver_request *r, compilation *c) {
   const gpu_backend *gpu;
   gpu_codes codes = {0};
-  gpu_request request = {.plan = c->plan, .arch = r->arch, .ptxas = r->dump};
+  gpu_request request = {.plan = c->plan,
+                         .arch = r->arch,
+                         .knobs = &c->knobs,
+                         .ptxas = r->dump};
   dil_status status = gpu_compiler_open(&gpu);
   if (!status) status = gpu->compile(&request, &codes);
   while (codes.count > 0) free(codes.code[--codes.count].cubin);
-  return status;
+  return driver_refused(c, status);
 }
 
 static void print_variant(dil_variant variant, const backend_code *made,
@@ -252,8 +272,11 @@ static void print_variant(dil_variant variant, const backend_code *made,
 }
 
 static dil_status print_schedule(const driver_request *r, compilation *c) {
+  char text[KNOBS_TEXT];
   fprintf(r->dump, "schedule %s\n  device cpu\n  isa %s\n", c->pattern->name,
           c->isa);
+  if (c->knobs.given)
+    fprintf(r->dump, "  knobs %s\n", knobs_text(&c->knobs, text));
   for (int32_t v = 0; v < DIL_VARIANT_COUNT; v++) {
     backend_code code;
     dil_status status = make_code(c, (dil_variant)v, NULL, NULL, &code);

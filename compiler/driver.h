@@ -33,6 +33,8 @@ typedef struct driver_request {
   const define *defines;
   int32_t define_count;
   unsigned force;       /* plan_force bits */
+  unsigned device;      /* KNOB_CPU, KNOB_CUDA: whose knobs a schedule may have;
+                           0: none in particular */
   const char *isa;      /* NULL: the host's */
   int32_t arch;         /* what cuda and ptxas show: 80, 90, ... */
   dil_variant variant;  /* what ir and asm show */
@@ -47,6 +49,7 @@ typedef struct compilation {
   const program *program; /* NULL when it began at a plan */
   const kernel *kernel;   /* likewise */
   const pattern *pattern;
+  knobs knobs;            /* what its schedule decides */
   const plan *plan; /* NULL before that stage; so the rest */
   const backend *backend;
   const char *isa; /* the one that code is made for */
@@ -61,6 +64,11 @@ dil_status driver_compile(const driver_request *request, compilation *c);
 /* Reads one file and takes every kernel of it through its plan, so that all
  * that is wrong or refused is in c->diag. */
 dil_status driver_check(const driver_request *request, compilation *c);
+/* What a back end says of a kernel, told where the schedule stands when it is
+ * the schedule that cannot be had. Returns the status to go on with. */
+dil_status driver_refused(compilation *c, dil_status status);
+/* Gives a planned compilation other knobs: a tuner's, or remembered ones. */
+void driver_turn(compilation *c, const knobs *k);
 /* Refuses blocks that are chosen by the numbers in q and k: whatever looks at
  * shapes alone would be silent about them. */
 dil_status driver_shapes_decide(const compilation *c);

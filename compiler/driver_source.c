@@ -50,13 +50,14 @@ static dil_status make_codes(compilation *c, dil_context *context,
   gpu_codes *codes = calloc(1, sizeof *codes);
   gpu_request request = {.plan = c->plan,
                          .arch = dil_context_arch(context),
+                         .knobs = &c->knobs,
                          .only =
                              c->plan->force & FORCE_GENERAL ? "general" : NULL};
   double start = now();
   dil_status status =
       codes ? gpu_compiler_open(&gpu)
             : dil_fail(DIL_MEMORY, "no memory for the code of a kernel");
-  if (!status) status = gpu->compile(&request, codes);
+  if (!status) status = driver_refused(c, gpu->compile(&request, codes));
   if (status) {
     free(codes);
     return status;

@@ -35,7 +35,7 @@ static double gflops(const report *r) {
 }
 
 void report_json(const report *r, FILE *out) {
-  char force[64], hash[17];
+  char force[64], hash[17], text[KNOBS_TEXT];
   const verdict *v = r->verdict;
   snprintf(hash, sizeof hash, "%016llx", (unsigned long long)r->plan_hash);
   json_t *o = json_object();
@@ -43,6 +43,7 @@ void report_json(const report *r, FILE *out) {
   json_object_set_new(o, "device", text_or_null(r->device));
   json_object_set_new(o, "variant", text_or_null(r->variant));
   json_object_set_new(o, "force", text_or_null(report_force(r->force, force)));
+  json_object_set_new(o, "schedule", text_or_null(knobs_text(&r->knobs, text)));
   json_object_set_new(o, "plan_hash", text_or_null(r->planned ? hash : NULL));
   json_object_set_new(o, "seconds", number_or_null(r->seconds));
   json_object_set_new(o, "flops", number_or_null(r->flops));
@@ -63,7 +64,7 @@ void report_json(const report *r, FILE *out) {
 }
 
 static void print_device(const report *r, FILE *out) {
-  char force[64];
+  char force[64], text[KNOBS_TEXT];
   report_force(r->force, force);
   fprintf(out, "kernel  %s on %s", r->kernel, r->device);
   if (r->isa) fprintf(out, " (%s)", r->isa);
@@ -72,6 +73,8 @@ static void print_device(const report *r, FILE *out) {
   if (r->planned)
     fprintf(out, ", plan %016llx", (unsigned long long)r->plan_hash);
   fputc('\n', out);
+  if (r->knobs.given)
+    fprintf(out, "knobs   %s\n", knobs_text(&r->knobs, text));
 }
 
 void report_text(const report *r, FILE *out) {

@@ -10,6 +10,7 @@ typedef struct report {
   const char *isa;
   int32_t threads;
   unsigned force;
+  knobs knobs;  /* what a schedule decided */
   bool planned; /* plan_hash holds */
   uint64_t plan_hash;
   double seconds, flops; /* median; of the definition */

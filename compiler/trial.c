@@ -66,6 +66,7 @@ static void describe(trial *t, const options *o) {
   r->force = t->request.force;
   r->planned = c->plan != NULL;
   if (r->planned) r->plan_hash = plan_hash(c->plan);
+  if (!on_oracle(o)) r->knobs = c->knobs;
   r->threads = dil_threads_count(t->binding.threads);
 }
 
@@ -75,6 +76,7 @@ dil_status trial_open(arena *a, const options *o, int32_t index, unsigned force,
   t->report = (report){.compile_seconds = NAN, .workspace = NAN};
   t->request = command_request(o, index);
   t->request.force = force;
+  t->request.device = on_cuda(o) ? KNOB_CUDA : on_oracle(o) ? 0 : KNOB_CPU;
   t->request.last = on_cuda(o)             ? STAGE_plan
                     : !on_oracle(o)        ? STAGE_schedule
                     : t->request.from_plan ? STAGE_plan

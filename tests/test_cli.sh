@@ -172,7 +172,7 @@ is "no colours in a pipe" sh -c \
 
 # ---- runs -------------------------------------------------------------------
 
-keys="kernel device variant force plan_hash seconds flops gflops peak_share
+keys="kernel device variant force schedule plan_hash seconds flops gflops peak_share
 rel_error lse_error checked_rows workspace_bytes compile_seconds"
 
 has_keys() { # command...: one object of a line, with just these keys in order

@@ -37,11 +37,6 @@ static const tiles choices[3][CHOICES] = {
     {{4, 64, 3, false}, {4, 64, 1, false}, {4, 32, 1, false}, {4, 16, 1, true}},
 };
 
-static bool can(const gpu_request *r, char *reason, size_t size) {
-  if (r->arch >= 80) return true;
-  snprintf(reason, size, "mma.sync and cp.async need sm_80");
-  return false;
-}
 
 /* Masks take registers: three blocks are then beyond reach. */
 static bool is_narrow(const dil_table *t) {
@@ -65,29 +60,85 @@ static const tiles *choose(const gpu_request *r, int32_t attempt) {
   return NULL;
 }
 
+/* ---- knobs --------------------------------------------------------------- */
+
+/* The tiles of a schedule; what it does not say, as the first choice has it. */
+static tiles turned_tiles(const gpu_request *r) {
+  gpu_request plain = *r;
+  plain.knobs = NULL;
+  tiles tl = *choose(&plain, 0);
+  const int32_t *tile = r->knobs->value[KNOB_TILE];
+  if (knob_given(r->knobs, KNOB_TILE))
+    tl = (tiles){tile[0] / 16, tile[1], 1, false};
+  if (knob_given(r->knobs, KNOB_BLOCKS))
+    tl.blocks = r->knobs->value[KNOB_BLOCKS][0];
+  return tl;
+}
+
+static bool knobs_fit(const gpu_request *r, char *reason, size_t size) {
+  tiles tl = turned_tiles(r);
+  const int32_t *tile = r->knobs->value[KNOB_TILE];
+  int64_t shared = shared_bytes(&r->plan->table, 16 * tl.warps, tl.keys);
+  int32_t rows = knob_given(r->knobs, KNOB_TILE) ? tile[0] : 16;
+  if (rows % 16 || rows > 256)
+    snprintf(reason, size, "%d rows are not 16 for each of 1 to 16 warps",
+             rows);
+  else if (tl.keys % 16 || tl.keys > 64)
+    snprintf(reason, size, "%d keys a tile are none of 16, 32, 48 and 64",
+             tl.keys);
+  else if (shared * tl.blocks > shared_limit(r->arch))
+    snprintf(reason, size, "%d blocks of %lld bytes are more shared memory "
+             "than the %lld of a processor", tl.blocks, (long long)shared,
+             (long long)shared_limit(r->arch));
+  else
+    return true;
+  return false;
+}
+
+static bool can(const gpu_request *r, char *reason, size_t size) {
+  if (r->arch >= 80) return !r->knobs || knobs_fit(r, reason, size);
+  snprintf(reason, size, "mma.sync and cp.async need sm_80");
+  return false;
+}
+
+/* ---- source -------------------------------------------------------------- */
+
+static bool find_tiles(const gpu_request *r, int32_t attempt, tiles *tl) {
+  if (r->knobs) {
+    *tl = turned_tiles(r);
+    return attempt == 0;
+  }
+  const tiles *found = choose(r, attempt);
+  if (found) *tl = *found;
+  return found != NULL;
+}
+
 static bool write(const gpu_request *r, int32_t member, int32_t attempt,
                   dil_cuda_code *code, source_text *text) {
-  const tiles *tl = member ? NULL : choose(r, attempt);
-  if (!tl) return false;
+  tiles tl;
+  if (member || !find_tiles(r, attempt, &tl)) return false;
   const dil_table *t = &r->plan->table;
-  int32_t rows = 16 * tl->warps;
+  int32_t rows = 16 * tl.warps;
   *code = (dil_cuda_code){.family = "general",
                           .arch = r->arch,
-                          .lenient = tl->lenient,
+                          .lenient = tl.lenient,
                           .passes = UINT64_MAX,
-                          .threads = 32 * tl->warps,
-                          .shared = (int32_t)shared_bytes(t, rows, tl->keys),
+                          .threads = 32 * tl.warps,
+                          .shared = (int32_t)shared_bytes(t, rows, tl.keys),
                           .tile_rows = rows,
-                          .tile_keys = tl->keys};
+                          .tile_keys = tl.keys};
+  if (knob_given(r->knobs, KNOB_PARTS))
+    code->knob[GENERAL_KNOB_PARTS] = r->knobs->value[KNOB_PARTS][0];
   snprintf(code->variant, sizeof code->variant, "general %s %dx%d d%d",
-           dil_dtype_name(t->dtype), rows, tl->keys, t->head_dim);
+           dil_dtype_name(t->dtype), rows, tl.keys, t->head_dim);
   put_tables(text, r->plan);
   put_expressions(text, r->plan);
   put_cover(text, r->plan);
   put(text, "#define WARPS %d\n#define TILE_KEYS %d\n#define BLOCKS %d\n",
-      tl->warps, tl->keys, tl->blocks);
+      tl.warps, tl.keys, tl.blocks);
   put_template(text, "general.cu");
   return true;
 }
 
-const gpu_strategy strategy_general = {"general", can, write};
+const gpu_strategy strategy_general = {
+    "general", 1 << KNOB_TILE | 1 << KNOB_BLOCKS | 1 << KNOB_PARTS, can, write};

@@ -40,9 +40,51 @@ static dil_status attempt_one(const gpu_request *r, const gpu_strategy *s,
   return status;
 }
 
+/* ---- whom the knobs speak of --------------------------------------------- */
+
+static const char *const knob_names[KNOB_COUNT] = {
+#define KNOB(id, name, values, devices, least, most, of) [KNOB_##id] = name,
+#include "../knobs.def"
+#undef KNOB
+};
+
+static const gpu_strategy *speaks_of(const gpu_request *r) {
+  char unused[256];
+  gpu_request plain = *r;
+  plain.knobs = NULL;
+  if (knob_given(r->knobs, KNOB_HOPPER))
+    return r->knobs->value[KNOB_HOPPER][0] ? &strategy_hopper
+                                           : &strategy_general;
+  bool fast = strategy_hopper.can(&plain, unused, sizeof unused);
+  bool only_general = r->only && strcmp(r->only, strategy_hopper.name);
+  return fast && !only_general ? &strategy_hopper : &strategy_general;
+}
+
+/* The strategy that takes the knobs; NULL: there are none. */
+static dil_status turn(const gpu_request *r, const gpu_strategy **turned) {
+  char reason[256] = "";
+  *turned = NULL;
+  if (!r->knobs || !r->knobs->given) return DIL_OK;
+  const gpu_strategy *s = speaks_of(r);
+  unsigned strange = r->knobs->given & ~(s->knobs | 1u << KNOB_HOPPER);
+  if (strange)
+    return dil_fail(DIL_INPUT, "the %s kernel has no knob '%s'", s->name,
+                    knob_names[__builtin_ctz(strange)]);
+  if (r->only && strcmp(r->only, s->name))
+    return dil_fail(DIL_INPUT, "`hopper 1` asks for the one kernel and --force "
+                               "%s for the other", r->only);
+  if (!s->can(r, reason, sizeof reason))
+    return dil_fail(DIL_INPUT, "no %s kernel for sm_%d has these knobs: %s",
+                    s->name, r->arch, reason);
+  *turned = s;
+  return DIL_OK;
+}
+
+/* ---- all codes ----------------------------------------------------------- */
+
 /* The first attempt that passes. *more: whether there is such a member. A
- * member all of whose attempts were refused is left out, which only the
- * general strategy may not do. */
+ * member all of whose attempts were refused is left out, unless it must be: the
+ * general strategy has nothing behind it, and knobs are never ignored. */
 static dil_status make_member(const gpu_request *r, const gpu_strategy *s,
                               int32_t member, gpu_codes *out, bool *more) {
   dil_cuda_code code;
@@ -54,14 +96,14 @@ static dil_status make_member(const gpu_request *r, const gpu_strategy *s,
   }
   if (!*more) return DIL_OK;
   if (status == DIL_OK && !r->source_only) out->code[out->count++] = code;
-  bool spared = status == DIL_UNSUPPORTED && s != &strategy_general;
+  bool spared =
+      status == DIL_UNSUPPORTED && s != &strategy_general && !r->knobs;
   return spared ? DIL_OK : status;
 }
 
 static dil_status make_strategy(const gpu_request *r, const gpu_strategy *s,
                                 gpu_codes *out) {
   char reason[256] = "";
-  if (r->only && strcmp(r->only, s->name)) return DIL_OK;
   if (!s->can(r, reason, sizeof reason)) {
     if (r->ptxas) fprintf(r->ptxas, "%s: %s\n", s->name, reason);
     if (s != &strategy_general) return DIL_OK;
@@ -75,11 +117,26 @@ static dil_status make_strategy(const gpu_request *r, const gpu_strategy *s,
   return status;
 }
 
+/* `hopper 0` leaves the general kernels alone. */
+static bool is_wanted(const gpu_request *r, const gpu_strategy *s,
+                      const gpu_strategy *turned) {
+  if (r->only && strcmp(r->only, s->name)) return false;
+  bool refused = knob_given(r->knobs, KNOB_HOPPER) &&
+                 turned == &strategy_general && s == &strategy_hopper;
+  return !refused;
+}
+
 static dil_status compile(const gpu_request *request, gpu_codes *out) {
-  dil_status status = DIL_OK;
+  const gpu_strategy *turned;
+  dil_status status = turn(request, &turned);
   out->count = 0;
-  for (size_t i = 0; !status && i < sizeof strategies / sizeof *strategies; i++)
-    status = make_strategy(request, strategies[i], out);
+  for (size_t i = 0; !status && i < sizeof strategies / sizeof *strategies;
+       i++) {
+    gpu_request own = *request;
+    if (strategies[i] != turned) own.knobs = NULL;
+    if (is_wanted(request, strategies[i], turned))
+      status = make_strategy(&own, strategies[i], out);
+  }
   if (!status) return DIL_OK;
   while (out->count > 0) free(out->code[--out->count].cubin);
   return status;

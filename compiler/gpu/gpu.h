@@ -8,7 +8,7 @@
 #ifndef DIL_GPU_H
 #define DIL_GPU_H
 
-#include "../all.h"
+#include "../schedule.h"
 #include "../../runtime/cuda/cuda.h"
 
 enum { GPU_BACKEND_VERSION = 2, GPU_CODES_MAX = 16 };
@@ -17,6 +17,7 @@ typedef struct gpu_request {
   const plan *plan;
   int32_t arch;            /* 80, 86, 89, 90 (compiled as sm_90a) */
   const char *only;        /* a strategy's name; NULL: all that can */
+  const knobs *knobs;      /* for the strategy that they choose; NULL: none */
   bool source_only;        /* first attempts to `cuda`, nothing compiled */
   FILE *cuda, *ptxas;      /* not NULL: source and report go there as well */
 } gpu_request;
@@ -28,9 +29,10 @@ typedef struct gpu_codes {
 
 typedef struct gpu_backend {
   int32_t version;         /* GPU_BACKEND_VERSION */
-  /* Every member of every strategy. On failure nothing is left to free.
-   * DIL_ENVIRONMENT: no NVRTC, or it does not know the chip. DIL_UNSUPPORTED:
-   * the gate refused all attempts of the general strategy. */
+  /* Every member of every strategy; of one that knobs speak of, the member
+   * that they describe. On failure nothing is left to free. DIL_ENVIRONMENT: no
+   * NVRTC, or it does not know the chip. DIL_UNSUPPORTED: the gate refused all
+   * attempts of the general strategy. DIL_INPUT: no kernel has these knobs. */
   dil_status (*compile)(const gpu_request *request, gpu_codes *out);
   /* The chip's products and nothing else, of what the plan's kernels multiply
    * (tf32 for f32): what their speed is a share of. */
@@ -78,11 +80,12 @@ void put_tables(source_text *s, const plan *p);
 
 typedef struct gpu_strategy {
   const char *name;        /* = cuda_family.name */
-  /* Whether it has kernels for this plan on this chip; else `reason` is
-   * filled (for `dil print` and `dil doctor`). */
+  unsigned knobs;          /* bit k: knob k is one of its own */
+  /* Whether it has kernels for this plan on this chip, with the request's
+   * knobs; else `reason` is filled (for `dil print` and `dil doctor`). */
   bool (*can)(const gpu_request *r, char *reason, size_t size);
   /* Source and facts (all of dil_cuda_code but the cubin) of one attempt at
-   * one member. False: there is no such attempt (attempt > 0) or no such
+   * one member; with knobs there is one of either. False: there is no such attempt (attempt > 0) or no such
    * member (attempt 0). */
   bool (*write)(const gpu_request *r, int32_t member, int32_t attempt,
                 dil_cuda_code *code, source_text *text);

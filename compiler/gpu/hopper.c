@@ -38,9 +38,10 @@ static int32_t shared_bytes(const dil_table *t, const shape *s) {
          s->stages * s->keys * (q + v) + 3072;
 }
 
+enum { SHARED = 227 * 1024 };
+
 /* Attempt number `attempt` at a plan's heads; NULL: there is none. */
 static const shape *shape_of(const dil_table *t, int32_t attempt) {
-  enum { SHARED = 227 * 1024 };
   int32_t width = 0;
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
     const shape *s = &shapes[i];
@@ -50,6 +51,59 @@ static const shape *shape_of(const dil_table *t, int32_t attempt) {
   }
   return NULL;
 }
+
+/* ---- knobs --------------------------------------------------------------- */
+
+/* The first attempt with a schedule's numbers in place of its own. */
+static shape turned_shape(const gpu_request *r) {
+  const dil_table *t = &r->plan->table;
+  shape s = *shape_of(t, 0);
+  if (knob_given(r->knobs, KNOB_TILE)) {
+    s.warpgroups = r->knobs->value[KNOB_TILE][0] / 64;
+    s.keys = r->knobs->value[KNOB_TILE][1];
+  }
+  if (knob_given(r->knobs, KNOB_STAGES))
+    s.stages = r->knobs->value[KNOB_STAGES][0];
+  if (shared_bytes(t, &s) > SHARED) s.queries = 1;
+  if (shared_bytes(t, &s) > SHARED) s.staged = 0;
+  return s;
+}
+
+/* The widths that hopper_mma.cuh instantiates. */
+static bool has_product(int32_t keys) {
+  static const int32_t widths[] = {32,  64,  80,  96,  112,
+                                   128, 160, 192, 224, 256};
+  for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+    if (widths[i] == keys) return true;
+  return false;
+}
+
+static bool knobs_fit(const gpu_request *r, char *reason, size_t size) {
+  shape s = turned_shape(r);
+  int32_t shared = shared_bytes(&r->plan->table, &s);
+  int32_t rows = knob_given(r->knobs, KNOB_TILE) ? r->knobs->value[KNOB_TILE][0]
+                                                 : 64 * s.warpgroups;
+  if (rows % 64 || rows < 128 || rows > 256)
+    snprintf(reason, size, "%d rows are not 64 for each of 2 to 4 warpgroups",
+             rows);
+  else if (!has_product(s.keys))
+    snprintf(reason, size, "%d keys are no width of its products", s.keys);
+  else if (shared > SHARED)
+    snprintf(reason, size, "%d bytes of shared memory are more than %d", shared,
+             SHARED);
+  else
+    return true;
+  return false;
+}
+
+/* The shape of an attempt; knobs leave one. */
+static bool find_shape(const gpu_request *r, int32_t attempt, shape *s) {
+  const shape *found = shape_of(&r->plan->table, attempt);
+  if (found) *s = r->knobs ? turned_shape(r) : *found;
+  return found && (!r->knobs || attempt == 0);
+}
+
+/* ---- what it takes ------------------------------------------------------- */
 
 /* The passes that have tables; the reason of the last that has none. */
 static uint64_t passes_of(const dil_table *t, int32_t keys, char *reason,
@@ -71,46 +125,48 @@ static bool is_chained(const dil_table *t) {
 
 static bool can(const gpu_request *r, char *reason, size_t size) {
   const dil_table *t = &r->plan->table;
-  const shape *s = shape_of(t, 0);
+  shape s;
   if (r->arch != 90) {
     snprintf(reason, size, "wgmma needs sm_90a");
     return false;
   }
-  if (!s) {
+  if (!find_shape(r, 0, &s)) {
     snprintf(reason, size, "a head_dim of %d by %d", t->head_dim,
              t->value_dim);
     return false;
   }
-  return passes_of(t, s->keys, reason, size) != 0;
+  if (r->knobs && !knobs_fit(r, reason, size)) return false;
+  return passes_of(t, s.keys, reason, size) != 0;
 }
 
 static bool write(const gpu_request *r, int32_t member, int32_t attempt,
                   dil_cuda_code *code, source_text *text) {
   const dil_table *t = &r->plan->table;
-  const shape *s = member ? NULL : shape_of(t, attempt);
   char reason[256];
-  if (!s) return false;
+  shape s;
+  if (member || !find_shape(r, attempt, &s)) return false;
   *code = (dil_cuda_code){
       .family = "hopper",
       .arch = r->arch,
-      .passes = passes_of(t, s->keys, reason, sizeof reason),
-      .threads = 128 * (s->warpgroups + 1),
-      .shared = shared_bytes(t, s),
-      .tile_rows = 64 * s->warpgroups,
-      .tile_keys = s->keys};
+      .passes = passes_of(t, s.keys, reason, sizeof reason),
+      .threads = 128 * (s.warpgroups + 1),
+      .shared = shared_bytes(t, &s),
+      .tile_rows = 64 * s.warpgroups,
+      .tile_keys = s.keys};
   snprintf(code->variant, sizeof code->variant, "hopper %s %dx%d d%d",
-           dil_dtype_name(t->dtype), code->tile_rows, s->keys, t->head_dim);
+           dil_dtype_name(t->dtype), code->tile_rows, s.keys, t->head_dim);
   put(text, "#define HEAD_WIDTH %d\n#define VALUE_WIDTH %d\n",
       rounded(t->head_dim, 32), rounded(t->value_dim, 32));
   put(text, "#define VALUE_DIM %d\n#define ELEMENT %d\n", t->value_dim,
       t->dtype == DIL_BF16 ? 1 : 2);
   put(text, "#define WARPGROUPS %d\n#define TILE_KEYS %d\n#define STAGES %d\n",
-      s->warpgroups, s->keys, s->stages);
-  put(text, "#define QUERY_STAGES %d\n#define STAGED %d\n", s->queries,
-      s->staged);
+      s.warpgroups, s.keys, s.stages);
+  put(text, "#define QUERY_STAGES %d\n#define STAGED %d\n", s.queries,
+      s.staged);
   put(text, "#define CHAINED %d\n", is_chained(t));
   put_template(text, "hopper.cu");
   return true;
 }
 
-const gpu_strategy strategy_hopper = {"hopper", can, write};
+const gpu_strategy strategy_hopper = {
+    "hopper", 1 << KNOB_TILE | 1 << KNOB_STAGES, can, write};

@@ -83,9 +83,11 @@ static int64_t keys_of_row(const cuda_run *r, int32_t pass) {
 }
 
 static int32_t splits_of(const cuda_run *r, int32_t pass, int64_t tiles,
-                         int32_t tile_keys) {
+                         const dil_cuda_code *about) {
+  if (about->knob[GENERAL_KNOB_PARTS]) return about->knob[GENERAL_KNOB_PARTS];
   int64_t wanted = (int64_t)r->device->facts.processors * BLOCKS_A_PROCESSOR;
-  int64_t most = keys_of_row(r, pass) / (SPLIT_TILES * (int64_t)tile_keys);
+  int64_t most =
+      keys_of_row(r, pass) / (SPLIT_TILES * (int64_t)about->tile_keys);
   int64_t splits = minimum(minimum(wanted / maximum(tiles, 1), most),
                            SPLITS_MOST);
   return (int32_t)maximum(splits, 1);
@@ -108,7 +110,7 @@ static void fill_space(const cuda_run *r, int32_t pass, const cuda_code *code,
   p->blocks = (int)((rows_of_class(r, pass, segment) + block - 1) / block);
   int64_t tiles = (int64_t)p->cells * p->parts * p->residues * p->blocks *
                   (t->heads / p->pack) * r->B;
-  p->splits = splits_of(r, pass, tiles, code->about.tile_keys);
+  p->splits = splits_of(r, pass, tiles, &code->about);
   p->items = tiles * p->splits;
 }
 
