@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 const dil_sizes host_sizes = {1, 96, 96};
 const char *host_text = "pattern p {\n"
@@ -11,6 +12,15 @@ const char *host_text = "pattern p {\n"
                         "  branch near { segment 32; }\n"
                         "  branch far { segment 64; dilation 2; }\n"
                         "}\n";
+
+void host_modules(void) {
+  char path[4096];
+  ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+  path[length > 0 ? length : 0] = 0;
+  for (int i = 0; i < 2; i++)
+    if (strrchr(path, '/')) *strrchr(path, '/') = 0;
+  setenv("DIL_MODULE_DIR", path, 0);
+}
 
 void host_must(dil_status status) {
   ck_assert_msg(status == DIL_OK, "%s: %s", dil_status_name(status),

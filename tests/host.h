@@ -22,6 +22,8 @@ extern const char *host_text;
 void host_call_make(host_call *c, const dil_kernel *kernel,
                     const dil_sizes *sizes);
 void host_call_free(host_call *c);
+/* Loadable parts are looked for above the test program. */
+void host_modules(void);
 /* Ends the test with the text of the failure. */
 void host_must(dil_status status);
 /* The kernel of `text` on a new context of `options`. */
