@@ -3,7 +3,6 @@
  * In: options. Out: what programs and kernels share. It is counted: the host
  * has one use of it, each kernel and program another. */
 #include "context.h"
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,19 +66,22 @@ static dil_status take_hooks(const dil_context_options *o, dil_context *c) {
   if (!o->allocate != !o->release)
     return dil_fail(DIL_USAGE, "a context takes both of allocate and release, "
                     "or neither");
-  c->log_level = o->log ? o->log_level : 0;
-  c->log = o->log;
-  c->log_user = o->log_user;
-  const pool_source source = {o->allocate, o->release, o->memory_user};
-  c->pool = pool_new(&source);
-  if (c->pool) return DIL_OK;
-  return dil_fail(DIL_MEMORY, "no memory for a context");
+  if (o->log) c->log = (log_target){o->log, o->log_user, o->log_level};
+  pool_options wanted;
+  dil_status status = pool_options_read(&wanted);
+  if (status) return status;
+  wanted.log = c->log;
+  const pool_host host = {o->allocate, o->release, o->memory_user};
+  c->pool = pool_new_host(&host, &wanted);
+  return c->pool ? DIL_OK : DIL_MEMORY;
 }
 
 static void destroy(dil_context *c) {
   bool alive = c->process == getpid();
   /* In a child the pool's lock may be held by a thread that is not there. */
   if (c->kind && alive) c->kind->close(c);
+  if (c->cache.free) c->cache.free(c->cache.cache);
+  pthread_mutex_destroy(&c->cache.lock);
   if (alive) pool_free(c->pool);
   else dil_threads_free(c->threads);
   free(c);
@@ -96,6 +98,7 @@ dil_status dil_context_new(const dil_context_options *options,
   dil_context *c = calloc(1, sizeof *c);
   if (!c) return dil_fail(DIL_MEMORY, "no memory for a context");
   c->process = getpid();
+  pthread_mutex_init(&c->cache.lock, NULL);
   atomic_store(&c->uses, 1);
   status = read_device(o.device, c);
   if (!status) status = take_hooks(&o, c);
@@ -141,17 +144,6 @@ int32_t dil_context_arch(const dil_context *context) {
   return context->gpu ? context->cuda->facts(context->gpu)->arch : 0;
 }
 
-void dil_context_log(const dil_context *context, int32_t level,
-                     const char *format, ...) {
-  char text[1024];
-  if (level > context->log_level) return;
-  va_list list;
-  va_start(list, format);
-  int length = vsnprintf(text, sizeof text, format, list);
-  va_end(list);
-  if (length >= 0) context->log(context->log_user, level, text);
-}
-
 void dil_context_compiled(dil_context *context, double seconds) {
   atomic_fetch_add(&context->compiles, 1);
   atomic_fetch_add(&context->compile_nanoseconds, (long long)(seconds * 1e9));
@@ -166,7 +158,20 @@ dil_status dil_context_stats(const dil_context *context, dil_stats *stats) {
   now.calls = atomic_load(&context->calls);
   now.compiles = atomic_load(&context->compiles);
   now.compile_seconds = 1e-9 * (double)atomic_load(&context->compile_nanoseconds);
-  pool_stats(context->pool, &now);
+  pool_stats scratch;
+  pool_read_stats(context->pool, &scratch);
+  now.pool_bytes = scratch.held;
+  now.pool_in_use = scratch.in_use;
+  now.pool_peak = scratch.peak;
+  now.pool_takes = scratch.takes;
+  now.pool_fresh = scratch.fresh;
+  now.pool_cached = scratch.cached;
+  now.pool_reuse_rate = pool_reuse_rate(&scratch);
+  now.pool_fragmentation = pool_fragmentation(&scratch);
+  pthread_mutex_t *lock = (pthread_mutex_t *)&context->cache.lock;
+  pthread_mutex_lock(lock);
+  if (context->cache.stats) context->cache.stats(context->cache.cache, &now);
+  pthread_mutex_unlock(lock);
   dil_struct_write(stats, &now, sizeof now);
   return DIL_OK;
 }

@@ -3,7 +3,9 @@
 #define DIL_CONTEXT_H
 
 #include "cuda/cuda.h"
+#include "log.h"
 #include "pool.h"
+#include <pthread.h>
 #include <stdatomic.h>
 #include <sys/types.h>
 
@@ -35,15 +37,23 @@ typedef struct device_kind {
 
 extern const device_kind device_cpu, device_cuda;
 
+/* The cache of kernels, once a compiler has asked for it; behind pointers, so
+ * that a run time without a compiler has none of it. */
+typedef struct cache_slot {
+  pthread_mutex_t lock;
+  struct dil_cache *cache;
+  void (*free)(struct dil_cache *cache);
+  void (*stats)(struct dil_cache *cache, dil_stats *stats);
+} cache_slot;
+
 struct dil_context {
   atomic_int uses;         /* the host's, and one a kernel or program */
   pid_t process;           /* nothing of it works in another */
   const device_kind *kind;
   int32_t index;           /* of the device */
   char device[24];         /* "cuda:1" */
-  int32_t log_level;
-  dil_log_hook log;
-  void *log_user;
+  log_target log;
+  cache_slot cache;
   pool *pool;              /* the processor's scratch memory */
   dil_threads *threads;    /* on the processor */
   const dil_cuda_module *cuda; /* on a GPU */

@@ -64,10 +64,9 @@ static dil_status make(void *context, dil_variant variant, void **bytes,
   double seconds = now() - start;
   if (status) return status;
   dil_context_compiled(k->context, seconds);
-  dil_context_log(k->context, DIL_LOG_INFO, "kernel '%s': %s for %s in %.1f ms",
-                  k->source.table->name,
-                  variant == DIL_TILES ? "tiles" : "rows", k->source.target,
-                  1e3 * seconds);
+  LOG(&k->context->log, DIL_LOG_INFO, "kernel '%s': %s for %s in %.1f ms",
+      k->source.table->name, variant == DIL_TILES ? "tiles" : "rows",
+      k->source.target, 1e3 * seconds);
   return DIL_OK;
 }
 
@@ -99,9 +98,7 @@ static dil_status prepare(dil_kernel *k, const dil_call *call) {
   if (status || bytes == 0) return status;
   void *memory = pool_take(k->context->pool, bytes);
   pool_give(k->context->pool, memory);
-  if (memory) return DIL_OK;
-  return dil_fail(DIL_MEMORY, "no memory for %lld bytes of scratch",
-                  (long long)bytes);
+  return memory ? DIL_OK : DIL_MEMORY;
 }
 
 static dil_status variant(dil_kernel *k, const dil_call *call, char *text,

@@ -105,8 +105,21 @@ typedef struct dil_stats {
   int64_t pool_peak;      /* the most that was ever in use */
   int64_t pool_takes;     /* blocks handed out */
   int64_t pool_fresh;     /* of those, allocated for it */
+  int64_t pool_cached;    /* bytes held for the next, in nobody's use */
+  double pool_reuse_rate; /* 1 - fresh / takes */
+  double pool_fragmentation; /* of what is in use, the part not asked for */
+  int64_t cache_hits;     /* kernels found in memory or on disk */
+  int64_t cache_misses;
+  int64_t cache_refused;  /* entries that were damaged, stale or not ours */
+  int64_t cache_evictions;
+  double cache_hit_rate;  /* hits / (hits + misses); 0 before the first */
+  int64_t cache_memory_bytes;
+  int64_t cache_disk_bytes; /* as far as was looked at */
+  double cache_seconds_saved; /* of compilers, less the time to read */
 } dil_stats;
-#define DIL_STATS_INIT {sizeof(dil_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define DIL_STATS_INIT                                                       \
+  {sizeof(dil_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
+   0, 0}
 /* Fills `stats` as far as its size goes. */
 DIL_API dil_status dil_context_stats(const dil_context *context,
                                      dil_stats *stats);

@@ -364,10 +364,6 @@ dil_context *dil_context_keep(dil_context *context);
 void dil_context_drop(dil_context *context);
 /* DIL_USAGE in a child forked after the context was made. */
 dil_status dil_context_check(const dil_context *context);
-/* To the log hook, when it wants to hear of that level. */
-void dil_context_log(const dil_context *context, int32_t level,
-                     const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
 /* Counts machine code that was made in this many seconds. */
 void dil_context_compiled(dil_context *context, double seconds);
 /* 0: the processor; else the chip of the GPU: 80, 90, ... */

@@ -299,7 +299,7 @@ static dil_threads *pool_of(int32_t count) {
   if (count > POOL_MAX) abort();
   if (!registered) atexit(free_pools);
   registered = true;
-  if (scratch == NULL) scratch = must(pool_new(NULL));
+  if (scratch == NULL) scratch = must(pool_new_host(NULL, NULL));
   if (threads[count] == NULL) threads[count] = must(dil_threads_new(count));
   return threads[count];
 }

@@ -58,7 +58,7 @@ static void run_queries_of(data *d, const kernel_made *k, const ring_shape *ring
                  cpu_kernel_states(k->kernel);
   float *o = calloc((size_t)(count * p->value_dim), sizeof *o);
   float *lse = calloc((size_t)count, sizeof *lse);
-  pool *scratch = pool_new(NULL);
+  pool *scratch = pool_new_host(NULL, NULL);
   dil_part part = {.queries = asking, .B = d->shape.batch, .N = ring->N,
                    .M = ring->M, .o = o, .lse = lse};
   call.q = view(&d->call.q, asking, origin);

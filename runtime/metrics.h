@@ -1,0 +1,44 @@
+/* metrics.h - counting what happens in this process, for Prometheus.
+ *
+ * Counters are the process's, always on: one relaxed addition each. What has
+ * to be timed is counted while DIL_METRICS=FILE is set. */
+#ifndef DIL_METRICS_H
+#define DIL_METRICS_H
+
+#include "rt.h"
+#include <stdatomic.h>
+
+typedef enum metric {
+#define METRIC(field, kind, name, labels, help) METRIC_##field,
+#include "metrics.def"
+  METRIC_COUNT
+} metric;
+
+typedef enum histogram {
+#define HISTOGRAM(id, name, labels, help) HISTOGRAM_##id,
+#include "metrics.def"
+  HISTOGRAM_COUNT
+} histogram;
+
+extern _Atomic int64_t metric_value[METRIC_COUNT];
+
+static inline void metric_add(metric which, int64_t amount) {
+  atomic_fetch_add_explicit(&metric_value[which], amount,
+                            memory_order_relaxed);
+}
+static inline void metric_add_seconds(metric which, double seconds) {
+  metric_add(which, (int64_t)(seconds * 1e9));
+}
+
+/* Reads DIL_METRICS, once a process. DIL_USAGE when it cannot be followed. */
+dil_status metrics_open(void);
+/* Replaces the file, at once; nothing when there is none to write. */
+dil_status metrics_write(void);
+
+extern atomic_bool metrics_on;
+#define metering() \
+  __builtin_expect(atomic_load_explicit(&metrics_on, memory_order_relaxed), 0)
+/* Adds a time to a histogram; now and then the file is written by it. */
+void metrics_observe(histogram which, int64_t nanoseconds);
+
+#endif

@@ -1,0 +1,29 @@
+/* setting.h - what the environment says to the run time. */
+#ifndef DIL_SETTING_H
+#define DIL_SETTING_H
+
+#include "rt.h"
+
+/* The value of a variable; NULL when it is unset, empty, or this program runs
+ * with another user's rights. */
+const char *setting_text(const char *name);
+/* A number of bytes, "64M": digits and one of K, M, G, T (powers of 1024).
+ * `*bytes` is left as it is when the variable is not set. DIL_USAGE when it is
+ * something else. */
+dil_status setting_bytes(const char *name, int64_t *bytes);
+/* The same of a text that was given otherwise; `what` names it. */
+dil_status setting_read_bytes(const char *what, const char *text,
+                              int64_t *bytes);
+/* A number of 0..max, likewise. */
+dil_status setting_count(const char *name, int64_t max, int64_t *count);
+/* The place of `text` among `count` words. DIL_USAGE with all words when it is
+ * none of them. */
+dil_status setting_word(const char *name, const char *text,
+                        const char *const *words, int32_t count,
+                        int32_t *index);
+/* A file's path with %p as the process and %h as the host, so that processes
+ * that share a setting do not share the file. DIL_USAGE when it is too long. */
+dil_status setting_path(const char *name, const char *text, char *path,
+                        size_t size);
+
+#endif

@@ -1,0 +1,301 @@
+/* test_seeing.c - log, trace and metrics: what they write is what others read:
+ * JSON by jansson, Prometheus text by its grammar. Each is opened once a
+ * process, so every case is a process of its own. */
+#include "log.h"
+#include "metrics.h"
+#include "setting.h"
+#include "trace.h"
+
+#include <check.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <pthread.h>
+#include <regex.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char path[64];
+
+static void set_up(void) {
+  strcpy(path, "/tmp/dil-test-seeing-XXXXXX");
+  int file = mkstemp(path);
+  ck_assert_int_ge(file, 0);
+  close(file);
+}
+
+static void tear_down(void) { unlink(path); }
+
+static char *read_all(const char *name) {
+  static char text[1 << 22];
+  FILE *f = fopen(name, "rb");
+  ck_assert_ptr_nonnull(f);
+  size_t size = fread(text, 1, sizeof text - 1, f);
+  fclose(f);
+  text[size] = 0;
+  return text;
+}
+
+/* ---- log ----------------------------------------------------------------- */
+
+static void set_file(const char *name, const char *before) {
+  char value[128];
+  snprintf(value, sizeof value, "%s%s", before, path);
+  setenv(name, value, 1);
+}
+
+START_TEST(the_log_has_lines_of_its_level) {
+  set_file("DIL_LOG", "info:");
+  ck_assert_int_eq(log_open(), DIL_OK);
+  LOG(NULL, DIL_LOG_ERROR, "one %d", 1);
+  LOG(NULL, DIL_LOG_INFO, "two\nlines");
+  LOG(NULL, DIL_LOG_DEBUG, "three");
+  char *text = read_all(path);
+  regex_t line;
+  ck_assert_int_eq(
+      regcomp(&line,
+              "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}\\.[0-9]{6} "
+              "dil\\[[0-9]+/[0-9]+\\] (error: one 1|info: two lines)$",
+              REG_EXTENDED | REG_NOSUB),
+      0);
+  int lines = 0;
+  for (char *at = strtok(text, "\n"); at; at = strtok(NULL, "\n"), lines++)
+    ck_assert_msg(!regexec(&line, at, 0, NULL, 0), "%s", at);
+  ck_assert_int_eq(lines, 2);
+  regfree(&line);
+}
+END_TEST
+
+static char heard[64];
+static void hear(void *user, int32_t level, const char *text) {
+  snprintf(heard, sizeof heard, "%s %d %s", (char *)user, (int)level, text);
+}
+
+START_TEST(a_hook_hears_without_dil_log) {
+  log_target target = {hear, "me", DIL_LOG_WARNING};
+  unsetenv("DIL_LOG");
+  ck_assert_int_eq(log_open(), DIL_OK);
+  LOG(&target, DIL_LOG_INFO, "no");
+  ck_assert_str_eq(heard, "");
+  LOG(&target, DIL_LOG_WARNING, "yes");
+  ck_assert_str_eq(heard, "me 2 yes");
+  LOG(NULL, DIL_LOG_ERROR, "nobody");
+}
+END_TEST
+
+START_TEST(a_wrong_level_is_an_error) {
+  setenv("DIL_LOG", "loud", 1);
+  for (int i = 0; i < 2; i++) {
+    ck_assert_int_eq(log_open(), DIL_USAGE);
+    ck_assert_str_eq(dil_last_error(), "DIL_LOG is 'loud', not one of error, "
+                                       "warning, info, debug");
+  }
+}
+END_TEST
+
+START_TEST(a_log_that_cannot_be_opened_is_an_error) {
+  setenv("DIL_LOG", "info:/nosuch/folder/log", 1);
+  ck_assert_int_eq(log_open(), DIL_ENVIRONMENT);
+}
+END_TEST
+
+/* ---- trace --------------------------------------------------------------- */
+
+static void spans(int count) {
+  for (int i = 0; i < count; i++) {
+    int64_t outer = trace_begin();
+    int64_t inner = trace_begin();
+    trace_end(inner, "test", "inner", "a \"quoted\\\" text\x01", i);
+    trace_end(outer, "test", "outer", NULL, -1);
+  }
+}
+
+static void *thread_spans(void *name) {
+  trace_name_thread(name);
+  spans(3000);
+  return NULL;
+}
+
+/* The named events of the file, which is whole. */
+static int count_events(const char *name) {
+  json_error_t error;
+  json_t *all = json_load_file(path, JSON_REJECT_DUPLICATES, &error), *event;
+  ck_assert_msg(all != NULL, "%d:%d: %s", error.line, error.column, error.text);
+  json_t *list = json_object_get(all, "traceEvents");
+  ck_assert(json_is_array(list));
+  size_t index;
+  int count = 0;
+  json_array_foreach(list, index, event) {
+    const char *phase = json_string_value(json_object_get(event, "ph"));
+    ck_assert_ptr_nonnull(phase);
+    ck_assert(json_is_integer(json_object_get(event, "pid")));
+    ck_assert(json_is_integer(json_object_get(event, "tid")));
+    if (!strcmp(phase, "X")) {
+      ck_assert(json_is_number(json_object_get(event, "ts")));
+      ck_assert_double_ge(
+          json_number_value(json_object_get(event, "dur")), 0);
+    }
+    count += !strcmp(json_string_value(json_object_get(event, "name")), name);
+  }
+  json_decref(all);
+  return count;
+}
+
+START_TEST(a_trace_is_json_at_every_flush) {
+  setenv("DIL_TRACE", path, 1);
+  ck_assert_int_eq(trace_open(), DIL_OK);
+  ck_assert_int_eq(count_events("inner"), 0);
+  spans(10);
+  ck_assert_int_eq(trace_flush(), DIL_OK);
+  ck_assert_int_eq(count_events("inner"), 10);
+  pthread_t thread[3];
+  for (int i = 0; i < 3; i++)
+    ck_assert_int_eq(pthread_create(&thread[i], NULL, thread_spans, "worker"),
+                     0);
+  for (int i = 0; i < 3; i++) pthread_join(thread[i], NULL);
+  int64_t now = trace_now();
+  trace_add_line("cuda:0 stream 1", now - 1000, now, "pass", "pass", NULL, 0);
+  trace_add_line("cuda:0 stream 1", now, now + 5, "pass", "pass", "k", 1);
+  ck_assert_int_eq(trace_flush(), DIL_OK);
+  ck_assert_int_eq(count_events("inner"), 10 + 9000);
+  ck_assert_int_eq(count_events("outer"), 10 + 9000);
+  ck_assert_int_eq(count_events("thread_name"), 4);
+  ck_assert_int_eq(count_events("pass"), 2);
+  ck_assert_int_eq(trace_flush(), DIL_OK);
+  ck_assert_int_eq(count_events("outer"), 10 + 9000);
+}
+END_TEST
+
+START_TEST(no_trace_costs_and_writes_nothing) {
+  unsetenv("DIL_TRACE");
+  ck_assert_int_eq(trace_open(), DIL_OK);
+  ck_assert_int_eq(trace_begin(), 0);
+  spans(10);
+  ck_assert_int_eq(trace_flush(), DIL_OK);
+  ck_assert_str_eq(read_all(path), "");
+}
+END_TEST
+
+START_TEST(a_trace_that_cannot_be_written_is_an_error) {
+  setenv("DIL_TRACE", "/nosuch/folder/trace", 1);
+  ck_assert_int_eq(trace_open(), DIL_ENVIRONMENT);
+  ck_assert_int_eq(trace_begin(), 0);
+}
+END_TEST
+
+START_TEST(a_full_disk_is_an_error_of_the_flush) {
+  setenv("DIL_TRACE", "/dev/full", 1);
+  ck_assert_int_eq(trace_open(), DIL_ENVIRONMENT);
+}
+END_TEST
+
+/* ---- metrics ------------------------------------------------------------- */
+
+/* The text format 0.0.4, a line at a time. */
+static void check_prometheus(char *text) {
+  static const char *const forms[] = {
+      "^# HELP [a-zA-Z_:][a-zA-Z0-9_:]* .+$",
+      "^# TYPE [a-zA-Z_:][a-zA-Z0-9_:]* (counter|gauge|histogram)$",
+      "^[a-zA-Z_:][a-zA-Z0-9_:]*(\\{[a-zA-Z_][a-zA-Z0-9_]*=\"[^\"\\\\]*\""
+      "(,[a-zA-Z_][a-zA-Z0-9_]*=\"[^\"\\\\]*\")*\\})? "
+      "-?[0-9]+(\\.[0-9]+)?(e[-+]?[0-9]+)?$"};
+  regex_t form[3];
+  char family[128] = "", seen[8192] = "";
+  for (int i = 0; i < 3; i++)
+    ck_assert_int_eq(regcomp(&form[i], forms[i], REG_EXTENDED | REG_NOSUB), 0);
+  ck_assert_int_eq(text[strlen(text) - 1], '\n');
+  for (char *at = strtok(text, "\n"); at; at = strtok(NULL, "\n")) {
+    int kind = 0;
+    while (kind < 3 && regexec(&form[kind], at, 0, NULL, 0)) kind++;
+    ck_assert_msg(kind < 3, "%s", at);
+    if (kind == 0) { /* a family begins once */
+      sscanf(at, "# HELP %127s", family);
+      strcat(family, " ");
+      ck_assert_msg(!strstr(seen, family), "%s twice", family);
+      strcat(seen, family);
+      family[strlen(family) - 1] = 0;
+    } else if (kind == 2) {
+      ck_assert_msg(!strncmp(at, family, strlen(family)), "%s: %s", family, at);
+    }
+  }
+  for (int i = 0; i < 3; i++) regfree(&form[i]);
+}
+
+static double number_after(const char *text, const char *name) {
+  const char *at = strstr(text, name);
+  ck_assert_msg(at != NULL, "%s", name);
+  return atof(at + strlen(name));
+}
+
+START_TEST(metrics_are_prometheus_text) {
+  setenv("DIL_METRICS", path, 1);
+  ck_assert_int_eq(metrics_open(), DIL_OK);
+  metric_add(METRIC_runs_cpu, 3);
+  metric_add_seconds(METRIC_compile_cpu, 0.25);
+  static const int64_t times[] = {500, 20000, 3000000, INT64_C(20000000000)};
+  for (int i = 0; i < 4; i++) metrics_observe(HISTOGRAM_RUN_CPU, times[i]);
+  ck_assert_int_eq(metrics_write(), DIL_OK);
+  char *text = read_all(path);
+  ck_assert_double_eq(number_after(text, "dil_runs_total{device=\"cpu\"} "), 3);
+  ck_assert_double_eq_tol(
+      number_after(text, "dil_compile_seconds_total{compiler=\"cpu\"} "), 0.25,
+      1e-9);
+  ck_assert_double_eq(
+      number_after(text, "dil_run_seconds_bucket{device=\"cpu\",le=\"1e-06\"} "),
+      1);
+  ck_assert_double_eq(
+      number_after(text, "dil_run_seconds_bucket{device=\"cpu\",le=\"10\"} "),
+      3);
+  ck_assert_double_eq(
+      number_after(text, "dil_run_seconds_bucket{device=\"cpu\",le=\"+Inf\"} "),
+      4);
+  ck_assert_double_eq(number_after(text, "dil_run_seconds_count{device=\"cpu\"} "),
+                      4);
+  check_prometheus(text);
+}
+END_TEST
+
+START_TEST(metrics_that_cannot_be_written_are_an_error) {
+  setenv("DIL_METRICS", "/nosuch/folder/m.prom", 1);
+  ck_assert_int_eq(metrics_open(), DIL_OK);
+  ck_assert_int_eq(metrics_write(), DIL_ENVIRONMENT);
+  ck_assert_ptr_nonnull(strstr(dil_last_error(), "/nosuch/folder/m.prom"));
+}
+END_TEST
+
+START_TEST(paths_name_the_process) {
+  char out[32], want[32];
+  ck_assert_int_eq(setting_path("X", "a.%p.%q%", out, sizeof out), DIL_OK);
+  snprintf(want, sizeof want, "a.%d.%%q%%", (int)getpid());
+  ck_assert_str_eq(out, want);
+  ck_assert_int_eq(setting_path("X", "0123456789", out, 10), DIL_USAGE);
+  ck_assert_int_eq(setting_path("X", "012345678", out, 10), DIL_OK);
+}
+END_TEST
+
+int main(void) {
+  alarm(300);
+  Suite *suite = suite_create("seeing");
+  TCase *c = tcase_create("seeing");
+  tcase_add_checked_fixture(c, set_up, tear_down);
+  tcase_add_test(c, the_log_has_lines_of_its_level);
+  tcase_add_test(c, a_hook_hears_without_dil_log);
+  tcase_add_test(c, a_wrong_level_is_an_error);
+  tcase_add_test(c, a_log_that_cannot_be_opened_is_an_error);
+  tcase_add_test(c, a_trace_is_json_at_every_flush);
+  tcase_add_test(c, no_trace_costs_and_writes_nothing);
+  tcase_add_test(c, a_trace_that_cannot_be_written_is_an_error);
+  tcase_add_test(c, a_full_disk_is_an_error_of_the_flush);
+  tcase_add_test(c, metrics_are_prometheus_text);
+  tcase_add_test(c, metrics_that_cannot_be_written_are_an_error);
+  tcase_add_test(c, paths_name_the_process);
+  suite_add_tcase(suite, c);
+  SRunner *runner = srunner_create(suite);
+  srunner_set_fork_status(runner, CK_FORK);
+  srunner_run_all(runner, CK_NORMAL);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed != 0;
+}
