@@ -58,6 +58,7 @@ static dil_status dispatch(arena *a, int argc, char **argv) {
 static int exit_code(dil_status status) {
   if (status == DIL_MEMORY) return DIL_ENVIRONMENT;
   if (status == DIL_UNSUPPORTED) return DIL_INPUT;
+  if (status == DIL_PEER) return DIL_ENVIRONMENT;
   return (int)status;
 }
 

@@ -1,11 +1,11 @@
 #!/bin/sh
-# tsan.sh - the threads under ThreadSanitizer: the pool's suite, and kernels
+# tsan.sh - the threads under ThreadSanitizer: the suites of the pool and of rings, and kernels
 # that share the pool. In: BUILD, a build with -fsanitize=thread.
 set -eu
 cd "$(dirname "$0")/.."
 TSAN_OPTIONS="halt_on_error=1 exitcode=66 ${TSAN_OPTIONS:-}"
 export TSAN_OPTIONS
-BUILD=$BUILD tests/run.sh thread runtime
+BUILD=$BUILD tests/run.sh thread runtime ring
 for case in 'longnet_text --seq 300' 'union --seq 1000' \
   'decode_gqa --seq 2 --keys 3000' 'headsplit_mean --seq 300'; do
   echo "$case on 4 threads"

@@ -1,0 +1,54 @@
+/* link.h - what joins the ranks of a ring: one small table a kind of link.
+ *
+ * A link moves whole messages between ranks 0..ranks-1, in order between any
+ * two. Transfers are posted to slots and waited for; every wait has the link's
+ * deadline. A link that has failed once fails ever after, with the same
+ * reason, on all its ranks. */
+#ifndef DIL_LINK_H
+#define DIL_LINK_H
+
+#include "rt.h"
+
+typedef struct dil_link dil_link;
+
+/* A message to one rank and one from another; -1: none. The bytes stay in
+ * place until the slot has been waited for. */
+typedef struct link_transfer {
+  int32_t to, from;
+  const void *send;
+  void *receive;
+  int64_t send_bytes, receive_bytes; /* the very sizes: others are an error */
+} link_transfer;
+
+typedef struct link_calls {
+  const char *name;
+  /* Starts a transfer; slot is below `slots` and free. */
+  dil_status (*post)(dil_link *link, int32_t slot, const link_transfer *t);
+  /* Ends it. DIL_PEER: a rank is silent, gone, or sent another size. */
+  dil_status (*wait)(dil_link *link, int32_t slot);
+  /* Makes every wait of every rank fail: this rank cannot go on. */
+  void (*revoke)(dil_link *link, const char *why);
+  void (*free)(dil_link *link);
+} link_calls;
+
+/* Every link begins with this. */
+struct dil_link {
+  const link_calls *calls;
+  int32_t rank, ranks;
+  int32_t step;     /* of the ring, for messages; the ring sets it */
+  double timeout;   /* seconds that a wait may take */
+};
+
+static inline void link_free(dil_link *link) {
+  if (link) link->calls->free(link);
+}
+
+/* link_thread.c: ranks are threads of this process. A hub joins them; each
+ * rank's link is used by its own thread alone. Every link is freed before the
+ * hub is. */
+typedef struct thread_hub thread_hub;
+dil_status thread_hub_new(int32_t ranks, double timeout, thread_hub **hub);
+void thread_hub_free(thread_hub *hub);
+dil_status thread_link_new(thread_hub *hub, int32_t rank, dil_link **link);
+
+#endif

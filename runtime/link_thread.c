@@ -1,0 +1,237 @@
+/* link_thread.c - ranks are threads of this process. In: messages posted by one
+ * thread. Out: the same bytes copied by another, which is the only copy made.
+ * One lock and one condition serve all ranks: messages are few and large. */
+#include "link.h"
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct message {
+  const void *bytes;
+  int64_t size;
+  bool copying, taken;  /* the receiver makes its copy, has it */
+  struct message *next;
+} message;
+
+typedef struct waiter { /* a rank in a wait; target -1: it is not */
+  int32_t target, step;
+  struct timespec until;
+} waiter;
+
+struct thread_hub {
+  int32_t ranks;
+  double timeout;
+  pthread_mutex_t lock;
+  pthread_cond_t change;
+  bool failed;
+  char reason[256];
+  waiter *waiter;       /* [ranks] */
+  message *box[];       /* [from * ranks + to], oldest first */
+};
+
+typedef struct slot {
+  link_transfer transfer;
+  message sent;
+  bool used;
+} slot;
+
+typedef struct thread_link {
+  dil_link link;
+  thread_hub *hub;
+  slot slot[];          /* [ranks + 1] */
+} thread_link;
+
+/* ---- the hub ------------------------------------------------------------- */
+
+dil_status thread_hub_new(int32_t ranks, double timeout, thread_hub **hub) {
+  size_t boxes = (size_t)ranks * (size_t)ranks * sizeof(message *);
+  thread_hub *h = calloc(1, sizeof *h + boxes);
+  waiter *waiters = calloc((size_t)ranks, sizeof *waiters);
+  if (!h || !waiters) {
+    free(h);
+    free(waiters);
+    return dil_fail(DIL_MEMORY, "no memory to join %d ranks", ranks);
+  }
+  for (int32_t i = 0; i < ranks; i++) waiters[i].target = -1;
+  h->waiter = waiters;
+  h->ranks = ranks;
+  h->timeout = timeout;
+  pthread_mutex_init(&h->lock, NULL);
+  pthread_condattr_t monotonic;
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  pthread_cond_init(&h->change, &monotonic);
+  pthread_condattr_destroy(&monotonic);
+  *hub = h;
+  return DIL_OK;
+}
+
+void thread_hub_free(thread_hub *hub) {
+  if (!hub) return;
+  pthread_cond_destroy(&hub->change);
+  pthread_mutex_destroy(&hub->lock);
+  free(hub->waiter);
+  free(hub);
+}
+
+/* The first reason stays. With the lock held. */
+static void hub_fail(thread_hub *hub, const char *format, ...) {
+  va_list values;
+  if (hub->failed) return;
+  va_start(values, format);
+  vsnprintf(hub->reason, sizeof hub->reason, format, values);
+  va_end(values);
+  hub->failed = true;
+  pthread_cond_broadcast(&hub->change);
+}
+
+static message **box_of(thread_hub *hub, int32_t from, int32_t to) {
+  return &hub->box[from * hub->ranks + to];
+}
+
+/* ---- one rank's link ----------------------------------------------------- */
+
+static dil_status post(dil_link *link, int32_t index, const link_transfer *t) {
+  thread_link *l = (thread_link *)link;
+  slot *s = &l->slot[index];
+  s->used = true;
+  s->transfer = *t;
+  s->sent = (message){t->send, t->send_bytes, false, t->to < 0, NULL};
+  if (t->to < 0) return DIL_OK;
+  pthread_mutex_lock(&l->hub->lock);
+  message **end = box_of(l->hub, link->rank, t->to);
+  while (*end) end = &(*end)->next;
+  *end = &s->sent;
+  pthread_cond_broadcast(&l->hub->change);
+  pthread_mutex_unlock(&l->hub->lock);
+  return DIL_OK;
+}
+
+/* Copies the oldest message of the sender, without holding others up. */
+static void take(thread_link *l, const link_transfer *t) {
+  message **box = box_of(l->hub, t->from, l->link.rank), *m = *box;
+  if (m->size != t->receive_bytes) {
+    hub_fail(l->hub, "rank %d sent %lld bytes to rank %d in step %d, %lld "
+             "were due", t->from, (long long)m->size, l->link.rank,
+             l->link.step, (long long)t->receive_bytes);
+    return;
+  }
+  m->copying = true;
+  pthread_mutex_unlock(&l->hub->lock);
+  if (m->size) memcpy(t->receive, m->bytes, (size_t)m->size);
+  pthread_mutex_lock(&l->hub->lock);
+  *box = m->next;
+  m->copying = false;
+  m->taken = true;
+  pthread_cond_broadcast(&l->hub->change);
+}
+
+static struct timespec deadline(double seconds) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  int64_t nanoseconds = t.tv_nsec + (int64_t)(seconds * 1e9);
+  t.tv_sec += nanoseconds / 1000000000;
+  t.tv_nsec = nanoseconds % 1000000000;
+  return t;
+}
+
+/* What was posted may be freed only when nobody reads it any more. */
+static void wait_for_copy(thread_link *l, const slot *s) {
+  while (s->sent.copying)
+    pthread_cond_wait(&l->hub->change, &l->hub->lock);
+}
+
+static bool is_before(struct timespec a, struct timespec b) {
+  return a.tv_sec != b.tv_sec ? a.tv_sec < b.tv_sec : a.tv_nsec < b.tv_nsec;
+}
+
+/* Whoever has waited longest knows best who is silent. */
+static void blame(thread_hub *hub) {
+  int32_t first = -1;
+  for (int32_t i = 0; i < hub->ranks; i++)
+    if (hub->waiter[i].target >= 0 &&
+        (first < 0 ||
+         is_before(hub->waiter[i].until, hub->waiter[first].until)))
+      first = i;
+  hub_fail(hub, "rank %d is silent: rank %d waited %g s for it in step %d",
+           hub->waiter[first].target, first, hub->timeout,
+           hub->waiter[first].step);
+}
+
+/* Until both halves are done, the hub has failed, or the time is over. */
+static void wait_locked(thread_link *l, slot *s) {
+  thread_hub *hub = l->hub;
+  const link_transfer *t = &s->transfer;
+  waiter *me = &hub->waiter[l->link.rank];
+  bool received = t->from < 0;
+  *me = (waiter){-1, l->link.step, deadline(l->link.timeout)};
+  while (!hub->failed && !(received && s->sent.taken)) {
+    if (!received && *box_of(hub, t->from, l->link.rank)) {
+      take(l, t);
+      received = true;
+      continue;
+    }
+    me->target = received ? t->to : t->from;
+    if (pthread_cond_timedwait(&hub->change, &hub->lock, &me->until) ==
+        ETIMEDOUT)
+      blame(hub);
+  }
+  me->target = -1;
+}
+
+static dil_status wait_slot(dil_link *link, int32_t index) {
+  thread_link *l = (thread_link *)link;
+  dil_status status = DIL_OK;
+  pthread_mutex_lock(&l->hub->lock);
+  wait_locked(l, &l->slot[index]);
+  wait_for_copy(l, &l->slot[index]);
+  if (l->hub->failed) status = dil_fail(DIL_PEER, "%s", l->hub->reason);
+  pthread_mutex_unlock(&l->hub->lock);
+  l->slot[index].used = status != DIL_OK; /* its message may still stand */
+  return status;
+}
+
+static void revoke(dil_link *link, const char *why) {
+  thread_link *l = (thread_link *)link;
+  pthread_mutex_lock(&l->hub->lock);
+  hub_fail(l->hub, "rank %d failed in step %d: %s", link->rank, link->step,
+           why);
+  pthread_mutex_unlock(&l->hub->lock);
+}
+
+static void unlink_message(message **box, const message *gone) {
+  while (*box && *box != gone) box = &(*box)->next;
+  if (*box) *box = gone->next;
+}
+
+/* A message that nobody took goes with its sender; the hub has failed then. */
+static void free_link(dil_link *link) {
+  thread_link *l = (thread_link *)link;
+  pthread_mutex_lock(&l->hub->lock);
+  for (int32_t i = 0; i <= link->ranks; i++) {
+    slot *s = &l->slot[i];
+    wait_for_copy(l, s);
+    if (!s->used || s->sent.taken) continue;
+    hub_fail(l->hub, "rank %d is gone", link->rank);
+    unlink_message(box_of(l->hub, link->rank, s->transfer.to), &s->sent);
+  }
+  pthread_mutex_unlock(&l->hub->lock);
+  free(l);
+}
+
+static const link_calls thread_calls = {"thread", post, wait_slot, revoke,
+                                      free_link};
+
+dil_status thread_link_new(thread_hub *hub, int32_t rank, dil_link **link) {
+  size_t slots = ((size_t)hub->ranks + 1) * sizeof(slot);
+  thread_link *l = calloc(1, sizeof *l + slots);
+  if (!l) return dil_fail(DIL_MEMORY, "no memory for the link of rank %d", rank);
+  l->link = (dil_link){&thread_calls, rank, hub->ranks, 0, hub->timeout};
+  l->hub = hub;
+  *link = &l->link;
+  return DIL_OK;
+}

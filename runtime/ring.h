@@ -1,0 +1,77 @@
+/* ring.h - one sequence on many ranks: each owns a shard of the queries and of
+ * the keys, and sees the others' keys step by step.
+ *
+ * In step k rank r receives from rank r - k what its queries need of that
+ * rank's keys (place.h), packed in one message, while it computes on what came
+ * before. Or all of it comes first (gather). The order of the passes is the
+ * same either way: own keys, then those of ranks r-1, r-2, ... */
+#ifndef DIL_RING_H
+#define DIL_RING_H
+
+#include "cpu.h"
+#include "link.h"
+#include "place.h"
+
+typedef enum dil_exchange {
+  DIL_EXCHANGE_RING, DIL_EXCHANGE_GATHER
+} dil_exchange;
+
+/* A rank's own rows, a view for each comb of its shards. */
+typedef struct ring_rows {
+  dil_tensor q[SHARD_COMBS], o[SHARD_COMBS], lse[SHARD_COMBS];
+  dil_tensor k[SHARD_COMBS], v[SHARD_COMBS];
+} ring_rows;
+
+/* Bytes and seconds of one rank's run. */
+typedef struct ring_facts {
+  int64_t sent, received;    /* bytes of rows */
+  double waited, computed;   /* seconds */
+} ring_facts;
+
+typedef struct ring_checkpoint {
+  const char *prefix;  /* files PREFIX.RANK; NULL: none */
+  int32_t every;       /* steps */
+  bool resume;         /* begin with what the files hold */
+} ring_checkpoint;
+
+typedef struct dil_ring {
+  ring_shape shape;          /* its table is the kernel's own */
+  int64_t B;                 /* batch rows of the whole */
+  int32_t batch, head;       /* numbers in the whole of the first ones here */
+  dil_exchange exchange;
+  dil_link *link;            /* joins the ranks that share the sequence */
+  cpu_kernel *kernel;
+  dil_threads *threads;
+  pool *scratch;
+  const dil_call *call;      /* inputs, seed, scale, train; sizes from rows */
+  ring_rows *rows;
+  uint64_t plan_hash;        /* ranks must agree on it */
+  ring_checkpoint checkpoint;
+  ring_facts facts;          /* out */
+} dil_ring;
+
+/* Collective over the link: writes o and lse of this rank's rows. On failure
+ * every rank fails: DIL_PEER names the rank and the step, or this rank's own
+ * status. */
+dil_status ring_run(dil_ring *ring);
+
+/* Message bytes that step `step` brings from its rank to this one. */
+dil_status ring_bytes(const dil_ring *ring, int32_t from, int32_t to,
+                      int64_t *bytes);
+
+/* ---- heads on several ranks ---------------------------------------------- */
+
+/* The heads that rank `index` of `ranks` takes: whole K/V groups where there
+ * are enough, else query heads of one group. */
+typedef struct head_share {
+  int32_t head, heads, kv_head, kv_heads;
+} head_share;
+/* heads 0: more ranks than heads. */
+head_share share_heads(int32_t heads, int32_t kv_heads, int32_t ranks,
+                       int32_t index);
+/* The same plan for these heads alone; branches and phases are taken from
+ * `memory`, share_size(table) bytes that must outlive the result. */
+size_t share_size(const dil_table *table);
+dil_table share_table(const dil_table *table, head_share share, void *memory);
+
+#endif

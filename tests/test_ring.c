@@ -1,0 +1,327 @@
+/* test_ring.c - rings of ranks on threads against the oracle: any number of
+ * ranks, meshes, layouts and ways of exchange; and what happens when a rank
+ * fails, is silent, disagrees or sends too little. */
+#include "ring_crew.h"
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define P(body) "pattern p { heads 4; head_dim 16; dtype f32; " body " }"
+
+static const char *const patterns[] = {
+    P("causal; segments 32, 64, 128; dilations 1, 2, 4;"),
+    P("branch { }"),
+    P("phase block; segments 48, 90; dilations 3, 2;"),
+    P("causal; combine union; branch { window 20, 0; } branch { dilation 5; }"),
+    P("combine mean; branch { segment 50; } branch { dilation 3; }"),
+    P("heads split; branch { segment 40; } branch { dilation 2; }"),
+    P("causal; score s - 0.1 * abs(i - j) * (h + 1); branch { dilation 2; }"),
+    P("input doc : i32[B, M]; mask doc[b, i] == doc[b, j]; branch { }"),
+    "pattern p { heads 6 kv 2; head_dim 16; dtype f32; causal; phase kv;"
+    " segments 40, 200; dilations 1, 4; dropout 1.0 / 8; }",
+};
+enum { PATTERNS = sizeof patterns / sizeof patterns[0] };
+
+#define MESH(ring, heads, batch, layout) \
+  { ring, heads, batch, DIL_##layout, DIL_EXCHANGE_RING, 0, {0}, NULL }
+static const crew_plan meshes[] = {
+    MESH(1, 1, 1, CONTIGUOUS), MESH(2, 1, 1, ZIGZAG), MESH(3, 1, 1, CONTIGUOUS),
+    MESH(4, 1, 1, STRIPED),    MESH(7, 1, 1, ZIGZAG), MESH(8, 1, 1, CONTIGUOUS),
+    MESH(2, 2, 1, CONTIGUOUS), MESH(2, 1, 2, ZIGZAG), MESH(1, 4, 2, STRIPED),
+    MESH(3, 3, 1, STRIPED),
+};
+enum { MESHES = sizeof meshes / sizeof meshes[0] };
+
+typedef struct scene {
+  subject *s;
+  kernel_made *k;
+  data *d;
+} scene;
+
+static scene scene_open(const char *text, int64_t N, int64_t M) {
+  scene c = {.s = subject_new("ring", text, NULL, 0)};
+  ck_assert_msg(c.s->pattern != NULL, "%s", c.s->problem);
+  c.k = kernel_make(c.s, (recipe){0});
+  c.d = data_new(c.s, (call_shape){.batch = 2, .queries = N, .keys = M,
+                                   .seed = 9, .train = true,
+                                   .dropout_seed = 3});
+  return c;
+}
+
+static void scene_close(scene *c) {
+  data_free(c->d);
+  kernel_unmake(c->k);
+  subject_free(c->s);
+}
+
+static void expect_good(scene *c, const crew_plan *mesh) {
+  crew_result result;
+  int32_t ranks = mesh->ring * mesh->heads * mesh->batch;
+  crew_run(c->d, c->k, mesh, &result);
+  for (int32_t i = 0; i < ranks; i++)
+    ck_assert_msg(result.status[i] == DIL_OK, "rank %d of %d: %s", i, ranks,
+                  result.text[i]);
+  const char *problem = data_compare(c->d);
+  ck_assert_msg(!*problem, "%d x %d x %d, layout %d: %s", mesh->ring,
+                mesh->heads, mesh->batch, mesh->layout, problem);
+}
+
+START_TEST(meshes_agree_with_the_oracle) {
+  scene c = scene_open(patterns[_i], 171, 171);
+  for (int i = 0; i < MESHES; i++)
+    for (int exchange = 0; exchange < 2; exchange++) {
+      crew_plan mesh = meshes[i];
+      mesh.exchange = (dil_exchange)exchange;
+      expect_good(&c, &mesh);
+    }
+  scene_close(&c);
+}
+END_TEST
+
+START_TEST(other_lengths) {
+  static const int64_t lengths[][2] = {{3, 200}, {90, 40}, {2, 2}, {5, 0}};
+  for (int i = 0; i < 4; i++) {
+    scene c = scene_open(patterns[_i], lengths[i][0], lengths[i][1]);
+    crew_plan mesh = MESH(4, 1, 1, CONTIGUOUS);
+    mesh.layout = (dil_layout)(i % DIL_LAYOUT_COUNT);
+    expect_good(&c, &mesh);
+    scene_close(&c);
+  }
+}
+END_TEST
+
+static char *bytes_of(const data *d, size_t *size) {
+  *size = (size_t)dil_tensor_count(&d->call.o) *
+          dil_dtype_size(d->call.o.dtype);
+  char *copy = malloc(*size);
+  return memcpy(copy, d->call.o.data, *size);
+}
+
+START_TEST(ring_and_gather_give_the_same_bits) {
+  scene c = scene_open(patterns[0], 171, 171);
+  crew_plan mesh = MESH(4, 1, 1, ZIGZAG);
+  size_t size;
+  expect_good(&c, &mesh);
+  char *first = bytes_of(c.d, &size);
+  mesh.exchange = DIL_EXCHANGE_GATHER;
+  expect_good(&c, &mesh);
+  ck_assert(!memcmp(first, c.d->call.o.data, size));
+  free(first);
+  scene_close(&c);
+}
+END_TEST
+
+/* Segments inside a shard need nothing; a branch of dilation 4 a quarter. */
+START_TEST(only_needed_rows_travel) {
+  scene c = scene_open(P("branch { segment 50; }"), 200, 200);
+  crew_plan mesh = MESH(4, 1, 1, CONTIGUOUS);
+  crew_result result;
+  crew_run(c.d, c.k, &mesh, &result);
+  for (int i = 0; i < 4; i++) ck_assert_int_eq(result.facts[i].sent, 0);
+  scene_close(&c);
+  c = scene_open(P("phase kv; branch { dilation 4; }"), 200, 200);
+  crew_run(c.d, c.k, &mesh, &result);
+  /* 2 batch rows, 4 heads, 3 other ranks, of 50 rows 12 or 13, K and V */
+  for (int i = 0; i < 4; i++) {
+    ck_assert_int_eq(result.facts[i].received % (2 * 16 * 4), 0);
+    ck_assert_int_ge(result.facts[i].received, 2 * 4 * 3 * 12 * 2 * 16 * 4);
+    ck_assert_int_le(result.facts[i].received, 2 * 4 * 3 * 13 * 2 * 16 * 4);
+  }
+  scene_close(&c);
+}
+END_TEST
+
+/* ---- faults -------------------------------------------------------------- */
+
+static void expect_failure(const crew_plan *mesh, const char *words,
+                           dil_status own, int32_t culprit) {
+  scene c = scene_open(patterns[1], 171, 171);
+  crew_result result;
+  crew_run(c.d, c.k, mesh, &result);
+  for (int32_t i = 0; i < mesh->ring; i++) {
+    ck_assert_int_eq(result.status[i], i == culprit ? own : DIL_PEER);
+    if (i != culprit)
+      ck_assert_msg(strstr(result.text[i], words) != NULL, "rank %d: %s", i,
+                    result.text[i]);
+  }
+  ck_assert_msg(result.seconds < 3, "took %g s", result.seconds);
+  scene_close(&c);
+}
+
+static void lack_input(dil_ring *r, int32_t rank) {
+  static dil_call spoiled;
+  spoiled = *r->call;
+  spoiled.input_count = 1;
+  if (rank == 2) r->call = &spoiled;
+}
+
+START_TEST(failing_rank_is_named) {
+  crew_plan mesh = MESH(4, 1, 1, CONTIGUOUS);
+  mesh.spoil = lack_input;
+  expect_failure(&mesh, "rank 2 failed in step 0", DIL_USAGE, 2);
+}
+END_TEST
+
+static void change_plan(dil_ring *r, int32_t rank) {
+  if (rank == 1) r->plan_hash++;
+}
+
+START_TEST(disagreement_is_found_first) {
+  crew_plan mesh = MESH(3, 1, 1, CONTIGUOUS);
+  mesh.spoil = change_plan;
+  expect_failure(&mesh, "another plan", DIL_PEER, 1);
+}
+END_TEST
+
+/* A link that is silent, slow or brief, on top of another. */
+static const link_calls *below;
+static dil_status silent_post(dil_link *link, int32_t slot,
+                              const link_transfer *t) {
+  link_transfer nothing = *t;
+  if (slot == 2 && t->send_bytes > 200) nothing.to = -1;
+  return below->post(link, slot, &nothing);
+}
+static dil_status slow_post(dil_link *link, int32_t slot,
+                            const link_transfer *t) {
+  usleep(20000);
+  return below->post(link, slot, t);
+}
+static dil_status brief_post(dil_link *link, int32_t slot,
+                             const link_transfer *t) {
+  link_transfer less = *t;
+  if (t->send_bytes > 200) less.send_bytes -= 64;
+  return below->post(link, slot, &less);
+}
+
+static link_calls spoiled_calls;
+static void spoil_link(dil_ring *r, dil_status (*post)(dil_link *, int32_t,
+                                                       const link_transfer *)) {
+  below = r->link->calls;
+  spoiled_calls = *below;
+  spoiled_calls.post = post;
+  r->link->calls = &spoiled_calls;
+}
+static void be_silent(dil_ring *r, int32_t rank) {
+  if (rank == 1) spoil_link(r, silent_post);
+}
+static void be_slow(dil_ring *r, int32_t rank) {
+  if (rank == 1) spoil_link(r, slow_post);
+}
+static void be_brief(dil_ring *r, int32_t rank) {
+  if (rank == 1) spoil_link(r, brief_post);
+}
+
+START_TEST(silence_is_an_error_in_time) {
+  crew_plan mesh = MESH(4, 1, 1, CONTIGUOUS);
+  mesh.spoil = be_silent;
+  mesh.timeout = 0.5;
+  expect_failure(&mesh, "rank 1 is silent", DIL_PEER, -1);
+}
+END_TEST
+
+START_TEST(slowness_is_none) {
+  scene c = scene_open(patterns[0], 171, 171);
+  crew_plan mesh = MESH(4, 1, 1, CONTIGUOUS);
+  mesh.spoil = be_slow;
+  expect_good(&c, &mesh);
+  scene_close(&c);
+}
+END_TEST
+
+START_TEST(truncation_is_an_error) {
+  crew_plan mesh = MESH(4, 1, 1, CONTIGUOUS);
+  mesh.spoil = be_brief;
+  expect_failure(&mesh, "rank 1 sent", DIL_PEER, -1);
+}
+END_TEST
+
+/* ---- checkpoints --------------------------------------------------------- */
+
+static int32_t doomed_step;
+static dil_status doomed_wait(dil_link *link, int32_t slot) {
+  static _Thread_local int32_t waits;
+  if (link->step == doomed_step && waits++ == 0)
+    return dil_fail(DIL_INTERNAL, "struck down");
+  return below->wait(link, slot);
+}
+static void be_doomed(dil_ring *r, int32_t rank) {
+  if (rank != 2) return;
+  below = r->link->calls;
+  spoiled_calls = *below;
+  spoiled_calls.wait = doomed_wait;
+  r->link->calls = &spoiled_calls;
+}
+
+START_TEST(resume_continues_bit_equal) {
+  scene c = scene_open(patterns[0], 171, 171);
+  char prefix[64];
+  snprintf(prefix, sizeof prefix, "/tmp/test_ring.%d.%d", (int)getpid(), _i);
+  crew_plan mesh = MESH(5, 1, 1, CONTIGUOUS);
+  mesh.checkpoint = (ring_checkpoint){prefix, 1, false};
+  crew_result result;
+  size_t size;
+  expect_good(&c, &mesh);
+  char *whole = bytes_of(c.d, &size);
+  doomed_step = _i + 1;
+  mesh.spoil = be_doomed;
+  crew_run(c.d, c.k, &mesh, &result);
+  ck_assert_int_eq(result.status[2], DIL_INTERNAL);
+  mesh.spoil = NULL;
+  mesh.checkpoint.resume = true;
+  memset(c.d->call.o.data, 0, size);
+  expect_good(&c, &mesh);
+  ck_assert(!memcmp(whole, c.d->call.o.data, size));
+  for (int i = 0; i < 5; i++) {
+    char name[80];
+    snprintf(name, sizeof name, "%s.%d", prefix, i);
+    ck_assert_int_eq(unlink(name), 0);
+  }
+  free(whole);
+  scene_close(&c);
+}
+END_TEST
+
+START_TEST(heads_are_dealt_out_once) {
+  static const int32_t cases[][3] = {{12, 12, 5}, {6, 2, 4}, {8, 2, 2},
+                                     {8, 1, 8}, {7, 7, 7}, {32, 8, 16}};
+  for (int i = 0; i < 6; i++) {
+    int32_t heads = cases[i][0], kv = cases[i][1], ranks = cases[i][2];
+    int32_t next = 0;
+    for (int32_t rank = 0; rank < ranks; rank++) {
+      head_share s = share_heads(heads, kv, ranks, rank);
+      ck_assert_int_eq(s.head, next);
+      ck_assert_int_gt(s.heads, 0);
+      ck_assert_int_eq(s.heads % s.kv_heads, 0);
+      for (int32_t h = 0; h < s.heads; h++)
+        ck_assert_int_eq(s.kv_head + h / (s.heads / s.kv_heads),
+                         (s.head + h) / (heads / kv));
+      next += s.heads;
+    }
+    ck_assert_int_eq(next, heads);
+  }
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("ring");
+  TCase *tests = tcase_create("ring");
+  tcase_set_timeout(tests, 240);
+  tcase_add_loop_test(tests, meshes_agree_with_the_oracle, 0, PATTERNS);
+  tcase_add_loop_test(tests, other_lengths, 0, PATTERNS);
+  tcase_add_test(tests, ring_and_gather_give_the_same_bits);
+  tcase_add_test(tests, only_needed_rows_travel);
+  tcase_add_test(tests, failing_rank_is_named);
+  tcase_add_test(tests, disagreement_is_found_first);
+  tcase_add_test(tests, silence_is_an_error_in_time);
+  tcase_add_test(tests, slowness_is_none);
+  tcase_add_test(tests, truncation_is_an_error);
+  tcase_add_loop_test(tests, resume_continues_bit_equal, 0, 4);
+  tcase_add_test(tests, heads_are_dealt_out_once);
+  suite_add_tcase(suite, tests);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed != 0;
+}
