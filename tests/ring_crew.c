@@ -88,7 +88,7 @@ static dil_status run_member(member *m) {
                           m->d->shape.keys},
                 .B = m->d->shape.batch, .batch = (int32_t)rows_here.first,
                 .head = share.head, .exchange = p->exchange, .link = m->link,
-                .threads = dil_threads_new(1), .scratch = pool_new(NULL),
+                .threads = dil_threads_new(1), .scratch = pool_new_host(NULL, NULL),
                 .call = &m->d->call,
                 .rows = &owned, .plan_hash = plan_hash(m->made->plan),
                 .checkpoint = p->checkpoint};
