@@ -95,10 +95,17 @@ $(BUILD)/dilrt-cuda.so: $(cuda) $(rt) | $(BUILD)/part.map
 	$(call say,link)$(part) -o $@ $^ $(LDLIBS)
 # The templates as bytes of the module, so that nothing is looked up.
 templates := $(sort $(wildcard templates/*.cu templates/*.cuh templates/*.h))
+# A row a file: its name less an ending, its text.
+embed = for f in $^; do n=$${f\#\#*/}; echo "{\"$${n%$(1)}\","; sed \
+  's/\\/\\\\/g; s/"/\\"/g; s/^/"/; s/$$/\\n"/' $$f; echo "},"; done > $@
 $(BUILD)/compiler/gpu/templates.inc: $(templates)
 	@mkdir -p $(@D)
-	$(call say,embed)for f in $^; do echo "{\"$${f##*/}\","; sed \
-	  's/\\/\\\\/g; s/"/\\"/g; s/^/"/; s/$$/\\n"/' $$f; echo "},"; done > $@
+	$(call say,embed)$(call embed)
+presets := $(sort $(wildcard examples/presets/*.dil))
+$(BUILD)/compiler/presets.inc: $(presets)
+	@mkdir -p $(@D)
+	$(call say,embed)$(call embed,.dil)
+$(BUILD)/compiler/preset.o: $(BUILD)/compiler/presets.inc
 $(BUILD)/compiler/gpu/emit.o: $(BUILD)/compiler/gpu/templates.inc
 $(BUILD)/compiler/gpu/%.o: EXTRA = -I$(BUILD)/compiler/gpu
 

@@ -1,8 +1,10 @@
-/* check_read.c - files: reads a .dil file and what it imports, each once, and
- * hands all of their items to check in the order of the text. Bounded: the
- * size of a file, the depth of imports; an import cycle is an error. */
+/* check_read.c - files: reads a .dil file or a preset and what it imports, each
+ * once, and hands all of their items to check in the order of the text.
+ * Bounded: the size of a file, the depth of imports; an import cycle is an
+ * error. */
 #include "checker.h"
 #include "grammar/parser.h"
+#include "preset.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -70,6 +72,21 @@ static const source *descriptor_read(loader *l, int descriptor, span at,
                                            : source_new(l, path, text, length);
 }
 
+/* ---- presets -------------------------------------------------------------- */
+
+static bool is_preset(const char *path) {
+  return !strncmp(path, PRESET_PREFIX, strlen(PRESET_PREFIX));
+}
+
+static const source *preset_source(loader *l, const char *path, span at) {
+  const char *name = path + strlen(PRESET_PREFIX);
+  const char *text = dil_preset_text(name);
+  if (text) return source_new(l, path, text, strlen(text));
+  diag_report(l->diag, SEVERITY_ERROR, at, preset_hint(l->arena, name),
+              "there is no preset '%s'", name);
+  return NULL;
+}
+
 /* ---- files --------------------------------------------------------------- */
 
 /* The file of an identity, or a new one. */
@@ -111,7 +128,20 @@ static void file_add(loader *l, int descriptor, span at, const char *path,
   f->open = false;
 }
 
+/* A preset's text is as good as a file that is read once. */
+static void preset_add(loader *l, const char *path, span at, int32_t depth) {
+  bool known = false;
+  const source *s = preset_source(l, path, at);
+  if (!s) return;
+  file_find(l, &(struct stat){.st_ino = (ino_t)(uintptr_t)s->text}, &known);
+  if (!known) source_add(l, s, depth);
+}
+
 static void path_add(loader *l, const char *path, span at, int32_t depth) {
+  if (is_preset(path)) {
+    preset_add(l, path, at, depth);
+    return;
+  }
   int descriptor = open(path, O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) {
     cannot_read(l, at, path, strerror(errno));
@@ -127,7 +157,7 @@ static void path_add(loader *l, const char *path, span at, int32_t depth) {
 static const char *import_path(loader *l, const source *from,
                                const char *name) {
   const char *slash = strrchr(from->path, '/');
-  if (name[0] == '/' || !slash) return name;
+  if (name[0] == '/' || !slash || is_preset(name)) return name;
   return arena_print(l->arena, "%.*s/%s", (int)(slash - from->path),
                      from->path, name);
 }
@@ -203,6 +233,7 @@ program *program_parse(arena *a, diag *d, const char *path, const char *text,
 
 /* The one file alone: imports stand in it as they are written. */
 static const source *source_read(loader *l, const char *path) {
+  if (is_preset(path)) return preset_source(l, path, nowhere);
   bool standard = !strcmp(path, "-");
   int descriptor = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) {

@@ -73,8 +73,10 @@ typedef struct dil_kernel_options {
                       the best it has */
   uint32_t force;  /* DIL_FORCE_... */
   int32_t json;    /* diagnostics as in dil_program_options */
+  const char *dtype; /* of q, k, v and o: "f32", "bf16" or "f16"; NULL: what
+                        the pattern says */
 } dil_kernel_options;
-#define DIL_KERNEL_OPTIONS_INIT {sizeof(dil_kernel_options), 0, 0, 0}
+#define DIL_KERNEL_OPTIONS_INIT {sizeof(dil_kernel_options), 0, 0, 0, 0}
 
 /* A kernel of the program for its context's device; name NULL: the only one.
  * On the processor machine code is made when a call first needs it, on a GPU
@@ -83,6 +85,44 @@ typedef struct dil_kernel_options {
 DIL_API dil_status dil_program_kernel(dil_program *program, const char *name,
                                       const dil_kernel_options *options,
                                       dil_kernel **kernel);
+
+/* ---- without a file ------------------------------------------------------ */
+
+/* Patterns that come with dil: dil_program_read takes "preset:NAME" for a
+ * path, as `dil run` does. Their lets are what a caller may define. */
+DIL_API int32_t dil_preset_count(void);
+/* In the order of the alphabet; NULL when there is none of that index. */
+DIL_API const char *dil_preset_name(int32_t index);
+/* The preset as a .dil file; NULL when there is none of that name. */
+DIL_API const char *dil_preset_text(const char *name);
+
+typedef struct dil_attention_options {
+  size_t size;
+  const char *preset;  /* NULL: the branches below */
+  int32_t heads;       /* 0: the preset's; so the rest */
+  int32_t kv_heads;    /* 0: as many as heads */
+  int32_t head_dim;
+  int32_t value_dim;   /* 0: head_dim */
+  const char *dtype;   /* "f32", "bf16" or "f16"; NULL: the preset's, or f32 */
+  int32_t causal;
+  int32_t branch_count; /* 0: dense attention */
+  const int64_t *segments, *dilations; /* [branch_count], LongNet's w and r */
+  const int64_t *window; /* [2]: keys seen before and after a query, -1: all;
+                            NULL: no window */
+  const char *combine; /* "softmax", "union", "mean" or "sum"; NULL: softmax */
+  const dil_define *defines; /* of a preset's lets */
+  int32_t define_count;
+} dil_attention_options;
+#define DIL_ATTENTION_OPTIONS_INIT \
+  {sizeof(dil_attention_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/* A kernel in one call: the pattern that these options describe, on the
+ * context's device; context NULL: the first GPU, or where there is none the
+ * processor (dil_kernel_describe tells). Refuses what it cannot do, with the
+ * reason; nothing is left out. */
+DIL_API dil_status dil_attention(dil_context *context,
+                                 const dil_attention_options *options,
+                                 dil_kernel **kernel);
 
 #ifdef __cplusplus
 }

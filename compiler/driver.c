@@ -51,6 +51,22 @@ dil_status driver_read(const driver_request *r, compilation *c) {
   return c->program ? DIL_OK : status;
 }
 
+/* The same pattern with its tensors stored as another type. */
+static dil_status retype(compilation *c, const char *name) {
+  static const dil_dtype stored[] = {DIL_F32, DIL_BF16, DIL_F16};
+  for (size_t i = 0; i < sizeof stored / sizeof *stored; i++)
+    if (!strcmp(dil_dtype_name(stored[i]), name)) {
+      pattern *copy = ARENA_NEW(c->arena, pattern);
+      *copy = *c->pattern;
+      copy->dtype = stored[i];
+      copy->fast &= stored[i] == DIL_F32;
+      c->pattern = copy;
+      return DIL_OK;
+    }
+  return dil_fail(DIL_USAGE, "tensors are stored as f32, bf16 or f16, not as "
+                  "'%.40s'", name);
+}
+
 static dil_status read_kernel(const driver_request *r, compilation *c) {
   if (r->from_plan) return DIL_OK;
   dil_status status = c->program ? DIL_OK : driver_read(r, c);
@@ -59,7 +75,7 @@ static dil_status read_kernel(const driver_request *r, compilation *c) {
                      : only_kernel(c->program, &c->kernel);
   if (status) return status;
   c->pattern = c->kernel->pattern;
-  return DIL_OK;
+  return r->dtype ? retype(c, r->dtype) : DIL_OK;
 }
 
 /* The whole of a file, NUL-terminated, in the arena. */

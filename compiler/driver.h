@@ -33,6 +33,7 @@ typedef struct driver_request {
   const define *defines;
   int32_t define_count;
   unsigned force;       /* plan_force bits */
+  const char *dtype;    /* of q, k, v and o; NULL: the pattern's */
   unsigned device;      /* KNOB_CPU, KNOB_CUDA: whose knobs a schedule may have;
                            0: none in particular */
   const char *isa;      /* NULL: the host's */

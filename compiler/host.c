@@ -243,6 +243,7 @@ dil_status dil_program_kernel(dil_program *p, const char *name,
   j.request = (driver_request){.kernel = name,
                                .force = o.force,
                                .isa = o.isa,
+                               .dtype = o.dtype,
                                .device = gpu ? KNOB_CUDA : KNOB_CPU,
                                .last = gpu ? STAGE_plan : STAGE_schedule};
   status = guard(k->made.arena, compile_it, &j);

@@ -66,6 +66,19 @@ real="--q $data/q.npy --k $data/k.npy --v $data/v.npy"
   run documents $real --input doc=$data/doc.npy
 }
 
+# Presets, whichever way they are named, and looking back only.
+for file in examples/presets/*.dil; do
+  preset=$(basename "$file" .dil)
+  try "check $file" quiet "$DIL" check "$file"
+  head -1 "$file" | grep -q "^# preset:$preset - " ||
+    { echo "not ok $file opens with its name" && bad=1; }
+  try "run preset:$preset" "$DIL" run "preset:$preset" --seq 600 --random 1 --check
+  try "run preset:$preset causal" "$DIL" run "$file" -D ahead=0 -D q_heads=4 \
+    -D kv_heads=2 -D width=32 --seq 300 --random 2 --check
+  grep -q "^[^#]*\b$preset\b" compiler/dil.1 ||
+    { echo "not ok the manual page names $preset" && bad=1; }
+done
+
 # The picture of the README is what the program draws.
 "$DIL" show examples/longnet.dil -D w=12 --seq 96 --head 1 -o "$TMP/p.svg"
 try "picture longnet.svg" cmp "$TMP/p.svg" examples/longnet.svg
