@@ -17,19 +17,23 @@ CORELIBS := -ljansson -lpng -lxxhash
 # SHA-256 of libcrypto, from its archive: as a shared library it would take a
 # millisecond of every start. CRYPTO=-lcrypto where there is no archive.
 CRYPTO   ?= -Wl,-Bstatic -lcrypto -Wl,-Bdynamic -Wl,--exclude-libs,libcrypto.a
+CLILIBS  := $(CORELIBS) -lffi
 LINK      = $(CC) $(OPT) $(LDFLAGS)
 # One short line a step; V=1 shows the commands.
 say       = $(if $(V),,@printf '%-5s %s\n' $(1) $@;)
 
 objects   = $(patsubst %.c,$(BUILD)/%.o,$(wildcard $(1)))
-runtime  := $(call objects,runtime/*.c)
+# Calls by libffi are the program's alone.
+caller   := $(BUILD)/runtime/call.o
+runtime  := $(filter-out $(caller),$(call objects,runtime/*.c))
 core     := $(filter-out $(BUILD)/compiler/main.o,$(call objects,compiler/*.c)) \
-            $(BUILD)/grammar/parser.o $(BUILD)/grammar/scanner.o
+            $(BUILD)/grammar/parser.o $(BUILD)/grammar/scanner.o $(caller)
 # The command line: what of the core is no part of the library.
 cli      := $(call objects,compiler/command_*.c compiler/options.c \
             compiler/message.c compiler/progress.c compiler/report.c \
             compiler/trial*.c compiler/bind*.c compiler/measure.c \
-            compiler/verdict.c)
+            compiler/verdict.c compiler/build*.c compiler/library*.c) \
+            $(caller)
 cpu      := $(call objects,compiler/cpu/*.c)
 gpu      := $(call objects,compiler/gpu/*.c)
 cuda     := $(call objects,runtime/cuda/*.c)
@@ -43,7 +47,8 @@ turns    := $(BUILD)/tests/bench/turns
 abi      := 1
 rt       := $(BUILD)/libdilrt.so.$(abi)
 parts    := dil-cpu.so dil-gpu.so dilrt-cuda.so
-library  := $(BUILD)/libdil.so $(BUILD)/libdilrt.so $(addprefix $(BUILD)/,$(parts))
+library  := $(BUILD)/libdil.so $(BUILD)/libdilrt.so $(BUILD)/dilrt.o \
+            $(addprefix $(BUILD)/,$(parts))
 # A program that holds a copy of the run time shows all that the shared one
 # does: loadable parts, which are linked to that one, find the copy instead.
 hosted   := -Wl,--export-dynamic-symbol='dil_*'
@@ -58,12 +63,12 @@ all: $(if $(filter build,$(BUILD)),dil) $(BUILD)/dil $(library)
 dil: $(BUILD)/dil
 	$(call say,copy)cp $< $@
 $(BUILD)/dil: $(BUILD)/compiler/main.o $(core) $(runtime)
-	$(call say,link)$(LINK) $(hosted) -o $@ $^ $(CORELIBS) $(LDLIBS)
+	$(call say,link)$(LINK) $(hosted) -o $@ $^ $(CLILIBS) $(LDLIBS)
 # Names that a public header declares, and for libdilrt those that the parts of
 # dil share; all others stay inside.
-$(BUILD)/libdilrt.map: runtime/dilrt.h
+$(BUILD)/libdilrt.map: runtime/dilrt.h runtime/library.h
 	@mkdir -p $(@D)
-	$(call say,map)(echo 'DIL_$(abi) { global:'; $(names) $<; echo '};'; \
+	$(call say,map)(echo 'DIL_$(abi) { global:'; $(names) $^; echo '};'; \
 	  echo 'DIL_PRIVATE { global: dil_*; local: *; };') > $@
 $(BUILD)/libdil.map: compiler/dil.h
 	@mkdir -p $(@D)
@@ -93,6 +98,12 @@ $(BUILD)/dil-gpu.so: $(gpu) $(call objects,runtime/cuda/hopper_*.c) $(rt) \
 	$(call say,link)$(part) -o $@ $^ $(LDLIBS)
 $(BUILD)/dilrt-cuda.so: $(cuda) $(rt) | $(BUILD)/part.map
 	$(call say,link)$(part) -o $@ $^ $(LDLIBS)
+# The run time as one object, the GPU's part included, for libraries that carry
+# it: `dil build --standalone`. What calls of ready kernels need, and no more.
+carried := $(filter-out $(call objects,runtime/cache*.c runtime/npy*.c \
+           runtime/ring*.c runtime/link_*.c),$(runtime)) $(cuda)
+$(BUILD)/dilrt.o: $(carried)
+	$(call say,link)$(CC) -r -nostdlib -Wl,--strip-debug -o $@ $^
 # The templates as bytes of the module, so that nothing is looked up.
 templates := $(sort $(wildcard templates/*.cu templates/*.cuh templates/*.h))
 # A row a file: its name less an ending, its text.
@@ -108,6 +119,16 @@ $(BUILD)/compiler/presets.inc: $(presets)
 $(BUILD)/compiler/preset.o: $(BUILD)/compiler/presets.inc
 $(BUILD)/compiler/gpu/emit.o: $(BUILD)/compiler/gpu/templates.inc
 $(BUILD)/compiler/gpu/%.o: EXTRA = -I$(BUILD)/compiler/gpu
+
+# The header's template and DLPack's header, as bytes of the program.
+quoted = { echo "static const char $(1)[] ="; \
+  sed 's/\\/\\\\/g; s/"/\\"/g; s/^/"/; s/$$/\\n"/' $(2); echo ";"; }
+$(BUILD)/compiler/library_texts.inc: templates/kernel.h.in runtime/dlpack.h
+	@mkdir -p $(@D)
+	$(call say,embed)($(call quoted,kernel_template,$<); \
+	  $(call quoted,dlpack_header,$(word 2,$^))) > $@
+$(BUILD)/compiler/library_header.o: $(BUILD)/compiler/library_texts.inc
+$(BUILD)/compiler/library_header.o: EXTRA = -I$(BUILD)/compiler
 
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
@@ -136,9 +157,9 @@ $(BUILD)/tests/harness.a: $(harness)
 	$(call say,ar)rm -f $@; $(AR) rcs $@ $^
 $(suites) $(fuzzer): %: %.o $(core) $(runtime) $(BUILD)/tests/harness.a
 	$(call say,link)$(LINK) $(hosted) -o $@ $(filter %.o,$^) \
-	  $(filter %.a,$^) -lcheck -lsubunit -lrt $(CORELIBS) $(MORELIBS) $(LDLIBS)
+	  $(filter %.a,$^) -lcheck -lsubunit -lrt $(CLILIBS) $(MORELIBS) $(LDLIBS)
 $(turns): %: %.o $(core) $(runtime)
-	$(call say,link)$(LINK) $(hosted) -o $@ $^ $(CORELIBS) $(LDLIBS)
+	$(call say,link)$(LINK) $(hosted) -o $@ $^ $(CLILIBS) $(LDLIBS)
 # What tests/fault.c makes fail goes through it.
 faults   := malloc calloc realloc open openat read write fsync renameat
 $(BUILD)/tests/test_cache: MORELIBS = $(faults:%=-Wl,--wrap=%)
@@ -203,7 +224,7 @@ fuzz: all $(fuzzer)
 # libFuzzer needs clang; called by tests/fuzz/front.sh where it is installed.
 $(BUILD)/tests/fuzz/fuzz_front: $(BUILD)/tests/fuzz/fuzz_front.o $(core) \
                                 $(runtime)
-	$(call say,link)$(LINK) -fsanitize=fuzzer -o $@ $^ $(CORELIBS) $(LDLIBS)
+	$(call say,link)$(LINK) -fsanitize=fuzzer -o $@ $^ $(CLILIBS) $(LDLIBS)
 
 # ---- the house --------------------------------------------------------------
 
@@ -222,7 +243,7 @@ install: all
 	install -m 644 $(BUILD)/libdil.so.$(abi) $(rt) $(lib)
 	ln -sf libdil.so.$(abi) $(lib)/libdil.so
 	ln -sf libdilrt.so.$(abi) $(lib)/libdilrt.so
-	install -m 644 $(addprefix $(BUILD)/,$(parts)) $(lib)/dil
+	install -m 644 $(addprefix $(BUILD)/,$(parts)) $(BUILD)/dilrt.o $(lib)/dil
 	install -m 644 compiler/dil.h runtime/dilrt.h runtime/dlpack.h \
 	  runtime/status.def $(inc)
 	$(if $(wildcard compiler/dil.1),install -m 644 compiler/dil.1 $(man))

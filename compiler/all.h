@@ -192,6 +192,9 @@ bool pattern_same(const pattern *a, const pattern *b);
 /* Whether lse may be asked for (page 1 section 3, combine). */
 bool pattern_has_lse(const pattern *p);
 void pattern_print(const pattern *p, FILE *out); /* canonical .dil text */
+/* The dimensions of input `index`: "B, M". */
+void pattern_print_shape(const pattern *p, int32_t index, FILE *out);
+const char *pattern_combine_text(dil_combine combine);
 void pattern_verify(const pattern *p);           /* aborts: our bug */
 
 /* ---- check.c: from ast to program ---------------------------------------- */
@@ -241,6 +244,8 @@ typedef struct program {
   topology **topology;
   schedule **schedule;
   kernel **kernel;       /* implicit ones included */
+  int32_t file_count;    /* what it was read from: the file, then imports */
+  const char **file;
 } program;
 
 typedef dil_define define; /* -D name=value */

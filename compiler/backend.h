@@ -7,7 +7,7 @@
 
 #include "all.h"
 
-enum { DIL_BACKEND_VERSION = 1 };
+enum { DIL_BACKEND_VERSION = 2 };
 
 typedef struct backend_request {
   const plan *plan;
@@ -23,6 +23,53 @@ typedef struct backend_code {
   dil_code code;         /* lanes, pack, key_block, tile_keys filled */
 } backend_code;
 
+/* ---- kernels ahead of time: one object file of code and data ------------- */
+
+/* Machine code of a plan. Its functions are the object's own; `symbol` is the
+ * object's own dil_code that points to them. */
+typedef struct backend_part {
+  const plan *plan;
+  const char *isa;       /* NULL: `dimension` alone, for every x86-64 */
+  dil_variant variant;
+  const char *symbol;
+} backend_part;
+
+/* A pointer in data, in place of eight bytes at `offset`. */
+typedef struct backend_pointer {
+  size_t offset;
+  const char *symbol;    /* of a part, of data that stands before this, or
+                            of another object */
+} backend_pointer;
+
+typedef struct backend_data {
+  const char *symbol;    /* the object's own */
+  const char *section;   /* NULL: by what it is */
+  const void *bytes;
+  size_t size;
+  unsigned alignment;
+  bool writable;
+  int32_t pointer_count;
+  const backend_pointer *pointer; /* by rising offset */
+} backend_data;
+
+/* A function for the world: calls `callee`, which another object has, with
+ * the address of `data` unless that is NULL and then what it was called with,
+ * and returns what comes back. Letters of types: p pointer, w i32, v nothing. */
+typedef struct backend_entry {
+  const char *symbol, *callee, *data;
+  char result;
+  const char *parameters;
+} backend_entry;
+
+typedef struct backend_library {
+  const char *name;      /* of the object, for people */
+  int32_t part_count, data_count, entry_count;
+  const backend_part *part;
+  const backend_data *data;
+  const backend_entry *entry;
+  FILE *ir, *assembly;   /* not NULL: the text goes there as well */
+} backend_library;
+
 typedef struct backend {
   int32_t version;       /* DIL_BACKEND_VERSION */
   const char *name;
@@ -32,6 +79,11 @@ typedef struct backend {
   /* DIL_OK, or DIL_ENVIRONMENT when `isa` is unknown or not of this host. */
   dil_status (*can)(const char *isa);
   dil_status (*compile)(const backend_request *request, backend_code *out);
+  /* Nothing of the host is asked: any instruction set may be built. The same
+   * library gives the same bytes. */
+  dil_status (*library)(const backend_library *library, backend_code *out);
+  /* All instruction sets, each after those it holds; NULL ends them. */
+  const char *const *(*isas)(void);
   /* The compiler library and its version, for cache keys and `--version`. */
   const char *(*versions)(void);
 } backend;

@@ -16,6 +16,7 @@ enum { IMPORT_MAX = 16 };
 typedef struct file {
   dev_t device;
   ino_t inode;
+  const char *path;
   bool open;             /* it is being read: to import it is a cycle */
   struct file *next;
 } file;
@@ -123,6 +124,7 @@ static void file_add(loader *l, int descriptor, span at, const char *path,
                 path);
   if (known) return;
   const source *s = descriptor_read(l, descriptor, at, path);
+  f->path = path;
   f->open = true;
   if (s) source_add(l, s, depth);
   f->open = false;
@@ -210,12 +212,21 @@ static program *program_of(loader *l, const define *defines,
   return check_items(l->arena, l->diag, &l->items, defines, define_count);
 }
 
+/* In the order of reading; the list has the last first. */
+static void list_files(const loader *l, program *p) {
+  for (const file *f = l->files; f; f = f->next) p->file_count++;
+  p->file = ARENA_ARRAY(l->arena, const char *, p->file_count);
+  int32_t i = p->file_count;
+  for (const file *f = l->files; f; f = f->next) p->file[--i] = f->path;
+}
+
 program *program_read(arena *a, diag *d, const char *path,
                       const define *defines, int32_t define_count,
                       dil_status *status) {
   loader l = {.arena = a, .diag = d};
   main_add(&l, path);
   program *p = program_of(&l, defines, define_count);
+  if (p) list_files(&l, p);
   *status = p ? DIL_OK : l.unreadable ? DIL_ENVIRONMENT : DIL_INPUT;
   return p;
 }

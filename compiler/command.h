@@ -58,15 +58,16 @@ typedef struct options {
   int32_t file_count;
   const char **file;
   const char *kernel, *array[3], *lengths, *out, *lse, *cpu, *cuda;
+  const char *library, *depend_file;
   settings define, input;
-  sets force;
+  sets force, emit, dtype;
   int64_t seq, keys, batch, head, threads, repeat;
   uint32_t random;
   uint64_t seed;
   double scale;
-  int32_t after, from, variant, emit, error_format;
+  int32_t after, from, variant, error_format;
   device_choice device;
-  bool train, check, json, help;
+  bool train, check, json, help, standalone, list_outputs, depend;
 } options;
 
 /* Reads argv after the verb. DIL_USAGE when it is wrong; it has said why. */
@@ -76,7 +77,10 @@ verb options_verb(const char *name); /* VERB_COUNT: there is none such */
 void options_help(FILE *out);        /* of the whole program */
 void options_verb_help(verb which, FILE *out);
 const char *options_verb_nearest(const char *name); /* or NULL */
-unsigned options_force(const options *o); /* all that --force said, united */
+unsigned sets_union(const sets *list);    /* all bits of all times */
+unsigned options_force(const options *o); /* those of --force */
+/* Word `index` of an option's list "a|b|c". */
+const char *options_word(arena *a, option_id option, int32_t index);
 
 /* ---- message.c ----------------------------------------------------------- */
 

@@ -1,52 +1,11 @@
-/* command_build.c - `dil build FILE --cuda ARCH,... --emit cubin -o NAME`:
- * kernels without a GPU. In: a file and chips. Out: NAME.FAMILY.ARCH.cubin for
- * each kernel, and a line for each. */
-#include "command.h"
-#include <errno.h>
+/* command_build.c - `dil build FILE... -o NAME`: kernels ahead of time. In:
+ * files, targets, what to write. Out: the files of a library and, when asked,
+ * their names or a rule for make. Nothing is written before all is made. */
+#include "build.h"
 #include <stdlib.h>
 #include <string.h>
 
-static dil_status write_bytes(const char *path, const void *bytes,
-                              size_t size) {
-  FILE *out = fopen(path, "wb");
-  bool good = out && fwrite(bytes, 1, size, out) == size;
-  if (out) good = fclose(out) == 0 && good;
-  return good ? DIL_OK
-              : dil_fail(DIL_ENVIRONMENT, "cannot write '%s': %s", path,
-                         strerror(errno));
-}
-
-/* Members of one family are told apart by a number after its name. */
-static dil_status write_code(arena *a, const options *o, const gpu_codes *codes,
-                             int32_t index) {
-  const dil_cuda_code *code = &codes->code[index];
-  int32_t before = 0;
-  for (int32_t i = 0; i < index; i++)
-    before += !strcmp(codes->code[i].family, code->family);
-  const char *number = before ? arena_print(a, "%d", before) : "";
-  const char *path =
-      arena_print(a, "%s.%s%s.sm_%d%s.cubin", o->out, code->family, number,
-                  code->arch, code->arch == 90 ? "a" : "");
-  dil_status status = write_bytes(path, code->cubin, code->size);
-  if (!status)
-    printf("%s: %s, %d threads, %d bytes of shared memory, %zu bytes\n", path,
-           code->variant, code->threads, code->shared, code->size);
-  return status;
-}
-
-static dil_status build_arch(arena *a, const options *o, compilation *c,
-                             int32_t arch) {
-  const gpu_backend *gpu;
-  gpu_codes codes = {0};
-  gpu_request request = {.plan = c->plan, .arch = arch, .knobs = &c->knobs};
-  dil_status status = gpu_compiler_open(&gpu);
-  if (!status) status = gpu->compile(&request, &codes);
-  for (int32_t i = 0; i < codes.count; i++) {
-    if (!status) status = write_code(a, o, &codes, i);
-    free(codes.code[i].cubin);
-  }
-  return driver_refused(c, status);
-}
+/* ---- targets ------------------------------------------------------------- */
 
 dil_status command_arch(const char **list, int32_t *arch) {
   char *end = NULL;
@@ -63,27 +22,208 @@ dil_status command_arch(const char **list, int32_t *arch) {
   return DIL_OK;
 }
 
-static dil_status check_options(const options *o) {
-  if (!o->seen[OPTION_CUDA])
-    return message_error(DIL_USAGE, NULL, "`dil build` wants --cuda ARCH,...");
-  if (!o->seen[OPTION_OUT])
-    return message_error(DIL_USAGE, NULL, "`dil build` wants -o NAME");
+static dil_status read_chips(building *b) {
+  library *l = &b->library;
+  const char *list = b->options->cuda;
+  while (list && *list) {
+    int32_t arch, have = 0;
+    dil_status status = command_arch(&list, &arch);
+    if (status) return status;
+    while (have < l->arch_count && l->arch[have] != arch) have++;
+    if (have == LIBRARY_TARGETS_MAX)
+      return message_error(DIL_USAGE, NULL, "--cuda takes at most %d chips",
+                           LIBRARY_TARGETS_MAX);
+    if (have == l->arch_count) l->arch[l->arch_count++] = arch;
+  }
+  if (b->emit & EMIT_CHIPS && !l->arch_count)
+    return message_error(DIL_USAGE, NULL,
+                         "--emit=%s wants chips: --cuda ARCH,...",
+                         b->emit & BIT(CUBIN) ? "cubin" : "cu");
   return DIL_OK;
 }
 
-dil_status command_build(arena *a, const options *o) {
-  dil_status status = check_options(o);
-  if (status) return status;
-  compilation c = {.arena = a, .diag = diag_new(a)};
-  driver_request r = command_request(o, 0);
-  r.last = STAGE_plan;
-  r.device = KNOB_CUDA;
-  status = driver_compile(&r, &c);
-  for (const char *list = o->cuda; !status && *list;) {
-    int32_t arch;
-    status = command_arch(&list, &arch);
-    if (status) return status;
-    status = build_arch(a, o, &c, arch);
+static bool is_listed(const char *list, const char *word) {
+  size_t length = strlen(word);
+  for (; list; list = strchr(list, ',')) {
+    list += *list == ',';
+    if (!strncmp(list, word, length) && (!list[length] || list[length] == ','))
+      return true;
   }
-  return message_compiled(o, &c, status);
+  return false;
+}
+
+static dil_status check_isas(const char *list, const char *const *known) {
+  for (const char *at = list; *at;) {
+    size_t length = strcspn(at, ",");
+    int32_t i = 0;
+    while (known[i] &&
+           (strlen(known[i]) != length || strncmp(known[i], at, length)))
+      i++;
+    if (!known[i])
+      return message_error(DIL_USAGE, NULL,
+                           "--cpu wants instruction sets such as avx2,avx512, "
+                           "or none; got '%.*s'",
+                           (int)length, at);
+    at += length + (at[length] == ',');
+  }
+  return DIL_OK;
+}
+
+/* In the back end's order, whatever the user's; all when nothing is said. */
+static dil_status read_isas(building *b) {
+  library *l = &b->library;
+  const char *list = b->options->cpu;
+  /* what describes a library describes the whole of it */
+  l->has_object = (b->emit & ~EMIT_CHIPS) != 0;
+  if (!l->has_object && list && strcmp(list, "none"))
+    return message_error(DIL_USAGE, NULL, "--cpu says nothing to this --emit");
+  if (!l->has_object || (list && !strcmp(list, "none"))) return DIL_OK;
+  const backend *cpu;
+  dil_status status = driver_backend(&cpu);
+  if (status) return message_compiled(b->options, &b->compilation, status);
+  const char *const *known = cpu->isas();
+  if (list) status = check_isas(list, known);
+  for (int32_t i = 0; !status && known[i]; i++)
+    if (!list || is_listed(list, known[i])) l->isa[l->isa_count++] = known[i];
+  return status;
+}
+
+static dil_status check_options(const building *b) {
+  const options *o = b->options;
+  if (!o->seen[OPTION_OUT])
+    return message_error(DIL_USAGE, NULL, "`dil build` wants -o NAME");
+  if (o->seen[OPTION_FROM] && o->seen[OPTION_DTYPE])
+    return message_error(DIL_USAGE, NULL,
+                         "a plan's text is past what --dtype decides");
+  if (o->standalone && !(b->emit & (BIT(SO) | BIT(A) | BIT(O))))
+    return message_error(DIL_USAGE, NULL,
+                         "--standalone says nothing to this --emit");
+  return DIL_OK;
+}
+
+static dil_status check_targets(const building *b) {
+  const library *l = &b->library;
+  if (l->isa_count || l->arch_count || !l->has_object) return DIL_OK;
+  return message_error(DIL_USAGE, NULL,
+                       "--cpu none leaves nothing to build without --cuda");
+}
+
+/* ---- kernels ------------------------------------------------------------- */
+
+/* The pattern in another dtype; `fast` belongs to f32. */
+static dil_status add_dtype(building *b, const char *name, compilation c,
+                            dil_dtype dtype) {
+  pattern *p = ARENA_NEW(c.arena, pattern);
+  *p = *c.pattern;
+  p->dtype = dtype;
+  p->fast = p->fast && dtype == DIL_F32;
+  c.pattern = p;
+  c.plan = plan_make(c.arena, c.diag, p, options_force(b->options));
+  if (!c.plan) return DIL_INPUT;
+  driver_turn(&c, &c.knobs);
+  name = arena_print(c.arena, "%s_%s", name, dil_dtype_name(dtype));
+  return library_add(&b->library, name, &c);
+}
+
+/* A kernel that came to its plan, once for each dtype. */
+static dil_status add_kernel(building *b, const compilation *c) {
+  unsigned dtypes = sets_union(&b->options->dtype);
+  const char *name = c->kernel ? c->kernel->name : c->pattern->name;
+  dil_status status = DIL_OK;
+  if (!dtypes) return library_add(&b->library, name, c);
+  for (int32_t d = 0; !status && dtypes >> d; d++)
+    if (dtypes >> d & 1) status = add_dtype(b, name, *c, (dil_dtype)d);
+  return status;
+}
+
+/* All kernels of a file; a first look finds everything that is wrong. */
+static dil_status add_all(building *b, driver_request *r) {
+  compilation *c = &b->compilation;
+  dil_status status = driver_check(r, c);
+  for (int32_t i = 0; !status && i < c->program->kernel_count; i++) {
+    compilation one = *c;
+    r->kernel = c->program->kernel[i]->name;
+    status = driver_compile(r, &one);
+    if (!status) status = add_kernel(b, &one);
+  }
+  return status;
+}
+
+static dil_status add_one(building *b, const driver_request *r) {
+  dil_status status = driver_compile(r, &b->compilation);
+  return status ? status : add_kernel(b, &b->compilation);
+}
+
+static void note_file(building *b, const char *path) {
+  const char **grown =
+      ARENA_ARRAY(b->library.arena, const char *, b->file_count + 1);
+  for (int32_t i = 0; i < b->file_count; i++) grown[i] = b->file[i];
+  grown[b->file_count++] = path;
+  b->file = grown;
+}
+
+/* The file and what it imports; a plan's text imports nothing. */
+static void note_files(building *b, const driver_request *r) {
+  const program *p = b->compilation.program;
+  if (!p) note_file(b, r->path);
+  for (int32_t i = 0; p && i < p->file_count; i++) note_file(b, p->file[i]);
+}
+
+static dil_status add_file(building *b, int32_t index) {
+  compilation *c = &b->compilation;
+  driver_request r = command_request(b->options, index);
+  r.device = b->library.arch_count == 0  ? KNOB_CPU
+             : b->library.isa_count == 0 ? KNOB_CUDA
+                                         : 0;
+  *c = (compilation){.arena = c->arena, .diag = diag_new(c->arena)};
+  dil_status status =
+      r.kernel || r.from_plan ? add_one(b, &r) : add_all(b, &r);
+  if (!status) note_files(b, &r);
+  return message_compiled(b->options, c, status);
+}
+
+static dil_status add_files(building *b) {
+  const options *o = b->options;
+  dil_status status = DIL_OK;
+  if (o->kernel && o->file_count > 1)
+    return message_error(DIL_USAGE, NULL,
+                         "--kernel chooses from one file, got %d",
+                         o->file_count);
+  for (int32_t i = 0; !status && i < o->file_count; i++)
+    status = add_file(b, i);
+  if (!status && b->library.kernel_count == 0)
+    return message_error(DIL_INPUT, NULL, "the files have no kernel");
+  return status;
+}
+
+/* ---- the command --------------------------------------------------------- */
+
+static dil_status read_targets(building *b) {
+  const options *o = b->options;
+  b->emit = o->seen[OPTION_EMIT] ? sets_union(&o->emit) : BIT(SO) | BIT(H);
+  dil_status status = check_options(b);
+  if (!status) status = read_chips(b);
+  if (!status) status = read_isas(b);
+  return status ? status : check_targets(b);
+}
+
+static dil_status make_and_write(building *b) {
+  const compilation *at = NULL;
+  dil_status status = library_name(&b->library, b->options->out);
+  if (!status) status = build_make(b, &at);
+  if (!status) status = build_write(b);
+  if (!status) return DIL_OK;
+  b->compilation.diag = diag_new(b->library.arena);
+  return message_compiled(b->options, at ? at : &b->compilation, status);
+}
+
+dil_status command_build(arena *a, const options *o) {
+  building b = {.options = o,
+                .compilation = {.arena = a, .diag = diag_new(a)},
+                .library = {.arena = a, .standalone = o->standalone}};
+  dil_status status = read_targets(&b);
+  if (!status) status = add_files(&b);
+  if (!status) status = make_and_write(&b);
+  build_free(&b);
+  return status;
 }

@@ -36,7 +36,9 @@ static dil_status run_trial(trial *t, const options *o) {
 
 dil_status command_run(arena *a, const options *o) {
   trial t;
-  dil_status status = trial_open(a, o, 0, options_force(o), -1, &t);
+  dil_status status = o->library
+                          ? trial_open_library(a, o, &t)
+                          : trial_open(a, o, 0, options_force(o), -1, &t);
   if (!status) status = run_trial(&t, o);
   message_compiled(o, &t.compilation, status);
   if (!status) (o->json ? report_json : report_text)(&t.report, stdout);

@@ -180,15 +180,20 @@ void driver_turn(compilation *c, const knobs *k) {
   c->plan = turned;
 }
 
-/* Opens the back end; the first stage that loads the compiler library. */
-static dil_status choose_isa(const driver_request *r, compilation *c) {
+dil_status driver_backend(const backend **opened) {
   void *symbol;
   dil_status status =
       dil_module_open("dil-cpu.so", DIL_BACKEND_SYMBOL, &symbol);
   if (status) return status;
-  c->backend = ((backend_init)symbol)();
-  if (!c->backend || c->backend->version != DIL_BACKEND_VERSION)
-    return dil_fail(DIL_ENVIRONMENT, "dil-cpu.so is of another version of dil");
+  *opened = ((backend_init)symbol)();
+  if (*opened && (*opened)->version == DIL_BACKEND_VERSION) return DIL_OK;
+  return dil_fail(DIL_ENVIRONMENT, "dil-cpu.so is of another version of dil");
+}
+
+/* The first stage that loads the compiler library. */
+static dil_status choose_isa(const driver_request *r, compilation *c) {
+  dil_status status = driver_backend(&c->backend);
+  if (status) return status;
   c->isa = r->isa ? r->isa : c->backend->host();
   return c->isa ? c->backend->can(c->isa) : DIL_ENVIRONMENT;
 }

@@ -70,6 +70,8 @@ dil_status driver_check(const driver_request *request, compilation *c);
 dil_status driver_refused(compilation *c, dil_status status);
 /* Gives a planned compilation other knobs: a tuner's, or remembered ones. */
 void driver_turn(compilation *c, const knobs *k);
+/* The back end for processors: loads the compiler library. */
+dil_status driver_backend(const backend **opened);
 /* Refuses blocks that are chosen by the numbers in q and k: whatever looks at
  * shapes alone would be silent about them. */
 dil_status driver_shapes_decide(const compilation *c);

@@ -69,10 +69,20 @@ const char *options_verb_nearest(const char *name) {
   return diag_nearest(name, verb_names, VERB_COUNT + 1);
 }
 
+unsigned sets_union(const sets *list) {
+  unsigned all = 0;
+  for (int32_t i = 0; i < list->count; i++) all |= list->set[i];
+  return all;
+}
+
 unsigned options_force(const options *o) {
-  unsigned force = 0;
-  for (int32_t i = 0; i < o->force.count; i++) force |= o->force.set[i];
-  return force;
+  return sets_union(&o->force);
+}
+
+const char *options_word(arena *a, option_id option, int32_t index) {
+  const char *list = rows[option].argument;
+  while (index-- > 0) list = strchr(list, '|') + 1;
+  return arena_copy(a, list, strcspn(list, "|"));
 }
 
 /* ---- one argument -------------------------------------------------------- */
@@ -239,6 +249,20 @@ static void make_tables(verb which, tables *t) {
   t->longs[count] = (struct option){0};
 }
 
+/* -MD and -MF, as C compilers have them. */
+static bool is_compilers(const char *name) {
+  return name[0] >= 'A' && name[0] <= 'Z';
+}
+
+/* Those words as getopt wants long options: with two dashes. */
+static void spell_out(arena *a, verb which, int argc, char **argv) {
+  for (int i = 1; i < argc && strcmp(argv[i], "--"); i++)
+    for (int32_t r = 0; r < OPTION_COUNT; r++)
+      if (is_compilers(rows[r].name) && rows[r].verbs >> which & 1 &&
+          argv[i][0] == '-' && !strcmp(argv[i] + 1, rows[r].name))
+        argv[i] = arena_print(a, "-%s", argv[i]);
+}
+
 /* By getopt's value: LONG_ONLY + index, or a letter. */
 static const option_row *row_of(int found) {
   if (found >= LONG_ONLY) return &rows[found - LONG_ONLY];
@@ -310,6 +334,13 @@ static dil_status missing_argument(void) {
 static dil_status check_operands(const options *o) {
   const char *operand = verbs[o->verb].operand;
   if (o->help) return DIL_OK;
+  if (o->seen[OPTION_LIBRARY]) {
+    if (o->file_count == 0) return DIL_OK;
+    return message_error(DIL_USAGE, NULL,
+                         "--library runs its own kernel: it takes no file, got "
+                         "'%s'",
+                         o->file[0]);
+  }
   if (!*operand && o->file_count > 0)
     return message_error(DIL_USAGE, NULL, "`dil %s` takes no file, got '%s'",
                          verbs[o->verb].name, o->file[0]);
@@ -340,6 +371,7 @@ dil_status options_read(arena *a, verb which, int argc, char **argv,
                         options *o) {
   tables t;
   make_tables(which, &t);
+  spell_out(a, which, argc, argv);
   *o = (options){.verb = which, .batch = 1};
   opterr = 0;
   optind = 1;
@@ -394,8 +426,9 @@ static void print_examples(const char *examples, FILE *out) {
 static void print_option(const option_row *row, FILE *out) {
   char letter[] = "    ";
   if (row->letter) snprintf(letter, sizeof letter, "-%c, ", row->letter);
-  int at =
-      fprintf(out, "  %s--%s", letter[0] == '-' ? letter : "    ", row->name);
+  const char *dashes = is_compilers(row->name) ? "-" : "--";
+  int at = fprintf(out, "  %s%s%s", letter[0] == '-' ? letter : "    ", dashes,
+                   row->name);
   if (row->argument) at += fprintf(out, " %s", row->argument);
   /* at least two blanks between the option and what it does */
   print_wrapped(out, at + 2 > HELP_COLUMN ? HELP_COLUMN + 1 : at, row->help);

@@ -21,6 +21,10 @@ static const char *const phase_text[] = {
     [PHASE_KV] = "kv",
 };
 
+const char *pattern_combine_text(dil_combine combine) {
+  return combine_text[combine];
+}
+
 typedef struct printer {
   const pattern *pattern;
   arena *arena;     /* for trees that join several keeps */
@@ -177,14 +181,18 @@ static bool has_empty_share(const pattern *p) {
   return false;
 }
 
+void pattern_print_shape(const pattern *p, int32_t index, FILE *out) {
+  for (int32_t axis = 0; axis < p->input[index].rank; axis++) {
+    if (axis > 0) fputs(", ", out);
+    expr_print(p->dimension[index][axis], p->input, out);
+  }
+}
+
 static void print_input(const printer *p, int32_t index) {
   const dil_input *input = &p->pattern->input[index];
   fprintf(p->out, "    input %s : %s[", input->name,
           dil_dtype_name(input->dtype));
-  for (int32_t axis = 0; axis < input->rank; axis++) {
-    if (axis > 0) fputs(", ", p->out);
-    expr_print(p->pattern->dimension[index][axis], p->pattern->input, p->out);
-  }
+  pattern_print_shape(p->pattern, index, p->out);
   fputs("];\n", p->out);
 }
 

@@ -46,13 +46,17 @@ static dil_status make_kernel(trial *t, dil_context *context) {
   return status;
 }
 
-static dil_status make_cuda(trial *t, const options *o) {
+static dil_status open_cuda(trial *t, const options *o) {
   dil_context_options gpu = DIL_CONTEXT_OPTIONS_INIT;
   char device[24];
   snprintf(device, sizeof device, "cuda:%d", (int)o->device.number);
   gpu.device = device;
   t->on_cuda = true;
-  dil_status status = dil_context_new(&gpu, &t->cuda.context);
+  return dil_context_new(&gpu, &t->cuda.context);
+}
+
+static dil_status make_cuda(trial *t, const options *o) {
+  dil_status status = open_cuda(t, o);
   if (!status) status = make_kernel(t, t->cuda.context);
   return status ? status : trial_cuda_open(&t->cuda, &t->binding.call);
 }
@@ -93,7 +97,43 @@ dil_status trial_open(arena *a, const options *o, int32_t index, unsigned force,
   return on_cuda(o) ? make_cuda(t, o) : make_kernel(t, t->binding.context);
 }
 
+/* ---- a kernel of a library ----------------------------------------------- */
+
+static dil_status load_library(trial *t, const options *o) {
+  bool gpu = on_cuda(o);
+  DLDevice device = {gpu ? kDLCUDA : kDLCPU, gpu ? (int32_t)o->device.number : 0};
+  dil_status status = gpu ? open_cuda(t, o) : DIL_OK;
+  if (!status && gpu) status = trial_cuda_open(&t->cuda, &t->binding.call);
+  if (!status)
+    status = trial_library_load(&t->library, o,
+                                gpu ? t->cuda.context : t->binding.context);
+  if (!status)
+    trial_library_bind(&t->library, gpu ? &t->cuda.call : &t->binding.call,
+                       device);
+  return status;
+}
+
+dil_status trial_open_library(arena *a, const options *o, trial *t) {
+  *t = (trial){.compilation = {.arena = a, .diag = diag_new(a)}};
+  t->report = (report){.compile_seconds = NAN, .workspace = NAN};
+  t->on_library = true;
+  dil_status status = trial_library_read(&t->library, o, &t->compilation);
+  if (!status) {
+    if (!on_cuda(o)) t->compilation.isa = t->library.isa;
+    status = binding_open(a, o, t->compilation.pattern, &t->binding);
+    t->bound = true;
+  }
+  if (!status) status = binding_tensors(&t->binding, -1);
+  if (status) return status;
+  describe(t, o);
+  t->report.kernel = t->library.facts.name;
+  t->report.planned = true;
+  t->report.plan_hash = strtoull(t->library.facts.plan_hash, NULL, 16);
+  return load_library(t, o);
+}
+
 void trial_free(trial *t) {
+  if (t->on_library) trial_library_free(&t->library);
   dil_kernel_free(t->kernel);
   if (t->on_cuda) trial_cuda_free(&t->cuda);
   if (t->bound) binding_free(&t->binding);
@@ -154,7 +194,9 @@ static dil_status time_run(trial *t, double *seconds) {
   if (t->kernel)
     return dil_kernel_time(t->kernel, t->on_cuda ? &t->cuda.call : &b->call, 1,
                            seconds);
-  status = run_oracle(b);
+  status = t->on_library ? trial_library_run(&t->library) : run_oracle(b);
+  if (!status && t->on_library && t->on_cuda)
+    status = dil_context_wait(t->cuda.context, NULL);
   *seconds = message_clock() - start;
   return status;
 }
@@ -162,9 +204,10 @@ static dil_status time_run(trial *t, double *seconds) {
 dil_status trial_run(trial *t, int32_t limit, bool with_peak) {
   double peak = NAN;
   dil_status status = make_room(t, limit);
-  if (!status && with_peak && t->kernel && !t->on_cuda)
+  bool processor = (t->kernel || t->on_library) && !t->on_cuda;
+  if (!status && with_peak && processor && t->compilation.isa)
     status = measure_peak(&t->binding, t->compilation.isa, PEAK_SECONDS, &peak);
-  if (!status && with_peak && t->on_cuda)
+  if (!status && with_peak && t->on_cuda && t->kernel)
     status = trial_cuda_peak(&t->cuda, t->compilation.plan, PEAK_SECONDS, &peak);
   if (!status) status = time_run(t, &t->seconds[t->runs]);
   if (status) return status;

@@ -5,12 +5,15 @@
 #include "bind.h"
 #include "report.h"
 #include "trial_cuda.h"
+#include "trial_library.h"
 
 typedef struct trial {
   compilation compilation;
   driver_request request;
   binding binding;
-  dil_kernel *kernel; /* NULL: the oracle runs it */
+  dil_kernel *kernel; /* NULL: a library or the oracle runs it */
+  bool on_library;
+  trial_library library;
   char variant[160];
   bool on_cuda;
   trial_cuda cuda;    /* the call there */
@@ -27,6 +30,8 @@ typedef struct trial {
  * failure the diagnostics tell, and trial_free is still due. */
 dil_status trial_open(arena *a, const options *o, int32_t index, unsigned force,
                       int64_t seq, trial *t);
+/* The same for a kernel of --library. */
+dil_status trial_open_library(arena *a, const options *o, trial *t);
 void trial_free(trial *t);
 /* One run of at most `limit` in all, with the peak measured beside it when
  * `with_peak`. */

@@ -84,6 +84,7 @@ static void destroy(dil_context *c) {
   pthread_mutex_destroy(&c->cache.lock);
   if (alive) pool_free(c->pool);
   else dil_threads_free(c->threads);
+  if (alive) pthread_mutex_destroy(&c->attached_lock);
   free(c);
 }
 
@@ -100,6 +101,7 @@ dil_status dil_context_new(const dil_context_options *options,
   c->process = getpid();
   pthread_mutex_init(&c->cache.lock, NULL);
   atomic_store(&c->uses, 1);
+  pthread_mutex_init(&c->attached_lock, NULL);
   status = read_device(o.device, c);
   if (!status) status = take_hooks(&o, c);
   if (!status) status = c->kind->open(c, &o);
@@ -108,7 +110,20 @@ dil_status dil_context_new(const dil_context_options *options,
   return status;
 }
 
-void dil_context_free(dil_context *context) { dil_context_drop(context); }
+/* Each of them keeps the context: they end with the host's own use of it. */
+static void detach_all(dil_context *c) {
+  while (c->attached) {
+    attached *first = c->attached;
+    c->attached = first->next;
+    dil_kernel_free(first->kernel);
+    free(first);
+  }
+}
+
+void dil_context_free(dil_context *context) {
+  if (context) detach_all(context);
+  dil_context_drop(context);
+}
 
 dil_context *dil_context_keep(dil_context *context) {
   atomic_fetch_add(&context->uses, 1);

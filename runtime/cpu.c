@@ -16,7 +16,8 @@ struct cpu_kernel {
   void *context;
   pthread_mutex_t lock;               /* of what is made on demand */
   dil_code code[DIL_VARIANT_COUNT];
-  dil_object *object[DIL_VARIANT_COUNT]; /* NULL: not made yet */
+  bool made[DIL_VARIANT_COUNT];       /* the code is there */
+  dil_object *object[DIL_VARIANT_COUNT]; /* NULL: not made here */
   bool *chained;                      /* [heads] */
 };
 
@@ -59,20 +60,15 @@ void cpu_kernel_free(cpu_kernel *kernel) {
   free(kernel);
 }
 
-/* Symbols of the generated code and where they go; part: one a score chain. */
-#define ENTRY(variant, name) \
-  { DIL_##variant, #name, offsetof(dil_code, name) }
+/* Symbols of the generated code and where they go. */
 static const struct entry {
   dil_variant variant;
   const char *symbol;
   size_t offset;
 } entries[] = {
-    ENTRY(TILES, qk),          ENTRY(TILES, softmax),
-    ENTRY(TILES, softmax_drop), ENTRY(TILES, pv),
-    ENTRY(ROWS, row_qk),       ENTRY(ROWS, row_softmax),
-    ENTRY(ROWS, row_softmax_drop), ENTRY(ROWS, row_pv),
-    ENTRY(TILES, cover),       ENTRY(ROWS, cover),
-    ENTRY(TILES, dimension),   ENTRY(ROWS, dimension),
+#define X(variant, name) {DIL_##variant, #name, offsetof(dil_code, name)},
+    DIL_CODE_FUNCTIONS(X)
+#undef X
 };
 
 static void bind_symbol(dil_code *code, const dil_object *object,
@@ -131,13 +127,28 @@ static dil_status make_variant(cpu_kernel *k, dil_variant variant) {
   }
   k->code[variant] = code;
   k->object[variant] = object;
+  k->made[variant] = true;
   return DIL_OK;
+}
+
+dil_status cpu_kernel_take(const dil_table *table,
+                           const dil_code *const ready[DIL_VARIANT_COUNT],
+                           cpu_kernel **kernel) {
+  dil_status status = DIL_OK;
+  for (int32_t v = 0; v < DIL_VARIANT_COUNT && !status; v++)
+    status = check_code(table, (dil_variant)v, ready[v]);
+  if (!status) status = cpu_kernel_new(table, NULL, NULL, kernel);
+  for (int32_t v = 0; v < DIL_VARIANT_COUNT && !status; v++) {
+    (*kernel)->code[v] = *ready[v];
+    (*kernel)->made[v] = true;
+  }
+  return status;
 }
 
 static dil_status need_variant(cpu_kernel *k, dil_variant variant) {
   dil_status status = DIL_OK;
   pthread_mutex_lock(&k->lock);
-  if (!k->object[variant]) status = make_variant(k, variant);
+  if (!k->made[variant]) status = make_variant(k, variant);
   pthread_mutex_unlock(&k->lock);
   return status;
 }

@@ -9,6 +9,10 @@ typedef struct cpu_kernel cpu_kernel;
 /* The kernel borrows table (and all in it) and context: they must outlive it. */
 dil_status cpu_kernel_new(const dil_table *table, dil_make make, void *context,
                           cpu_kernel **kernel);
+/* A kernel of code that is there already; it is checked and copied. */
+dil_status cpu_kernel_take(const dil_table *table,
+                           const dil_code *const ready[DIL_VARIANT_COUNT],
+                           cpu_kernel **kernel);
 void cpu_kernel_free(cpu_kernel *kernel);
 /* Writes o and lse; scratch memory comes from `scratch`. Thread-safe. */
 dil_status cpu_kernel_run(cpu_kernel *kernel, dil_threads *threads,

@@ -71,6 +71,8 @@ static dil_status make(void *context, dil_variant variant, void **bytes,
 }
 
 static dil_status kernel(dil_kernel *k) {
+  if (k->source.ready)
+    return cpu_kernel_take(k->source.table, k->source.ready, &k->cpu);
   if (!k->source.make)
     return dil_fail(DIL_USAGE, "kernel '%s' was not made for the processor",
                     k->source.table->name);

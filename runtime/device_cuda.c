@@ -2,8 +2,15 @@
  * by dilrt-cuda.so, which is opened when the first context asks for it. */
 #include "context.h"
 
+/* Only a library that carries the run time has this part in itself. */
+const dil_cuda_module *dil_cuda_module_init(void) __attribute__((weak));
+
 dil_status dil_cuda_module_open(const dil_cuda_module **module) {
   void *symbol;
+  if (dil_cuda_module_init) {
+    *module = dil_cuda_module_init();
+    return DIL_OK;
+  }
   dil_status status =
       dil_module_open("dilrt-cuda.so", DIL_CUDA_SYMBOL, &symbol);
   if (status) return status;

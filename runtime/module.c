@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { REASON_SIZE = 2048, PLACE_MAX = 7 };
+enum { REASON_SIZE = 2048, PLACE_MAX = 9 };
 
 typedef struct attempt {
   struct attempt *next;
@@ -69,12 +69,14 @@ static void list_places(places *p, const char *file) {
     add_place(p, folder, "", file);
     add_place(p, folder, "/build", file);
     add_place(p, folder, "/../lib/dil", file);
+    add_place(p, folder, "/../lib", file);
   }
   if (own_library(&info) && folder_of(info.dli_fname, folder)) {
     add_place(p, folder, "", file);
     add_place(p, folder, "/dil", file);
   }
   add_place(p, DIL_LIBDIR, "", file);
+  add_place(p, DIL_LIBDIR, "/..", file);
 }
 
 /* ---- opening ------------------------------------------------------------- */
@@ -111,17 +113,22 @@ static void open_file(attempt *a, const char *path) {
   dlclose(library);
 }
 
-/* The first place that has the file decides. */
+/* The first place that has the file decides; NULL: none has it. */
+static const char *first_place(places *p, const char *file) {
+  list_places(p, file);
+  for (int i = 0; i < p->count; i++)
+    if (!access(p->path[i], F_OK)) return p->path[i];
+  return NULL;
+}
+
 static void try(attempt *a) {
   places *p = malloc(sizeof *p);
   if (!p) {
     refuse(a, "no memory to look for %.99s", a->file);
     return;
   }
-  list_places(p, a->file);
-  int found = 0;
-  while (found < p->count && access(p->path[found], F_OK)) found++;
-  if (found < p->count) open_file(a, p->path[found]);
+  const char *path = first_place(p, a->file);
+  if (path) open_file(a, path);
   else refuse_missing(a, p);
   free(p);
 }
@@ -158,4 +165,15 @@ dil_status dil_module_open(const char *file, const char *symbol,
   *address = a ? a->address : NULL;
   if (!a) return dil_fail(DIL_MEMORY, "no memory to open %s", file);
   return a->status ? dil_fail(a->status, "%s", a->reason) : DIL_OK;
+}
+
+dil_status dil_module_find(const char *file, char path[DIL_PATH_MAX]) {
+  attempt none = {.file = (char *)file, .status = DIL_OK};
+  places *p = malloc(sizeof *p);
+  if (!p) return dil_fail(DIL_MEMORY, "no memory to look for %s", file);
+  const char *found = first_place(p, file);
+  if (found) memcpy(path, found, strlen(found) + 1);
+  else refuse_missing(&none, p);
+  free(p);
+  return found ? DIL_OK : dil_fail(DIL_ENVIRONMENT, "%s", none.reason);
 }

@@ -7,6 +7,7 @@
 
 #include <cpuid.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -52,6 +53,20 @@ static level host_level(void) {
 
 const char *dil_host_isa(void) {
   return level_names[host_level()];
+}
+
+/* LEVEL_NONE: there is none of this name. */
+static level level_of(const char *isa) {
+  level l = LEVEL_BF16;
+  while (l > LEVEL_NONE && strcmp(level_names[l], isa)) l--;
+  return l;
+}
+
+bool dil_isa_usable(const char *isa) {
+  const char *limit = getenv("DIL_CPU");
+  level wanted = level_of(isa);
+  return wanted != LEVEL_NONE && wanted <= host_level() &&
+         (!limit || wanted <= level_of(limit));
 }
 
 /* ---- loops of multiply-adds ---------------------------------------------- */

@@ -225,6 +225,14 @@ typedef struct dil_code {
                  float alpha, int64_t n);
 } dil_code;
 
+/* The functions of a dil_code but for modify and row_modify, which stand once
+ * a score chain: X(variant that has it, name). */
+#define DIL_CODE_FUNCTIONS(X)                                                  \
+  X(TILES, qk) X(TILES, softmax) X(TILES, softmax_drop) X(TILES, pv)           \
+  X(TILES, cover) X(TILES, dimension)                                          \
+  X(ROWS, row_qk) X(ROWS, row_softmax) X(ROWS, row_softmax_drop)               \
+  X(ROWS, row_pv) X(ROWS, cover) X(ROWS, dimension)
+
 /* ---- status.c ------------------------------------------------------------ */
 
 /* Records the text of a failure for dil_last_error and returns `status`. */
@@ -301,18 +309,24 @@ dil_status dil_image_read(const void *bytes, size_t size, dil_table **table);
 
 /* Opens the loadable part `file` ("dil-cpu.so") and finds `symbol` in it. Looks
  * in DIL_MODULE_DIR alone when that is set, else beside the program, in its
- * build folder, in ../lib/dil beside it, beside this library, in its folder
- * `dil` and in DIL_LIBDIR.
+ * build folder, in ../lib/dil and ../lib beside it, beside this library, in
+ * its folder `dil`, in DIL_LIBDIR and above that.
  * Tried once a process: DIL_ENVIRONMENT with the same reason ever after.
  * Thread-safe; what is opened stays open. */
 dil_status dil_module_open(const char *file, const char *symbol,
                            void **address);
+/* Where such a file lies; nothing is opened. */
+enum { DIL_PATH_MAX = 4096 };
+dil_status dil_module_find(const char *file, char path[DIL_PATH_MAX]);
 
 /* ---- peak.c -------------------------------------------------------------- */
 
 /* "avx512bf16", "avx512" or "avx2", the best of this processor; NULL when it
  * lacks AVX2, FMA or F16C. */
 const char *dil_host_isa(void);
+/* Whether this processor has `isa` and DIL_CPU, where that is set, names it or
+ * one that holds it: a limit for kernels of libraries. */
+bool dil_isa_usable(const char *isa);
 /* GFLOP/s of multiply-adds (two operations) that one core reaches from
  * registers, the best round within about `seconds`; with bf16 and avx512bf16
  * those of bf16 pairs, else of f32. 0: this host does not know `isa`. */
@@ -340,6 +354,8 @@ typedef struct dil_kernel_source {
   uint64_t plan_hash;
   const char *target;          /* "avx512", "sm_90" */
   dil_make make;               /* on the processor; else NULL */
+  const dil_code *const *ready; /* [DIL_VARIANT_COUNT], code that is there
+                                  already, in place of make; or NULL */
   const struct dil_cuda_code *codes; /* on a GPU, see cuda/cuda.h */
   int32_t code_count;
   dil_dimension dimension;     /* NULL: the plan has no inputs */

@@ -22,7 +22,7 @@ is() { # name, command...
 is "make install" make --no-print-directory -o all install BUILD="$BUILD" \
   PREFIX=/usr DESTDIR="$TMP/root"
 root=$TMP/root/usr
-for file in bin/dil lib/libdil.so lib/libdilrt.so lib/dil/dil-cpu.so \
+for file in bin/dil lib/libdil.so lib/libdilrt.so lib/dil/dil-cpu.so lib/dil/dilrt.o \
   lib/dil/dil-gpu.so lib/dil/dilrt-cuda.so lib/libdil.so.1 \
   lib/libdilrt.so.1 include/dil/dil.h include/dil/dilrt.h \
   include/dil/dlpack.h include/dil/status.def share/man/man1/dil.1; do
@@ -32,6 +32,12 @@ done
 cp examples/union.dil "$TMP"
 is "the installed program runs a kernel" sh -c \
   "cd '$TMP' && '$root/bin/dil' run union.dil --seq 100 --random 1 --check"
+
+is "and builds a library" sh -c "cd '$TMP' && '$root/bin/dil' build \
+  union.dil -o libunion --emit=so,h && '$root/bin/dil' run \
+  --library libunion.so --seq 100 --random 1 --check"
+is "that may carry the run time" sh -c "cd '$TMP' && '$root/bin/dil' build \
+  union.dil -o libalone --emit=a,h --standalone && test -s libalone.a"
 
 cat >"$TMP/host.c" <<'C'
 #include <dil/dil.h>

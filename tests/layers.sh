@@ -35,6 +35,12 @@ rule "the compiler core includes neither LLVM nor CUDA" \
 rule "the run time includes neither LLVM nor CUDA" \
   "$(includes "($llvm|$cuda)" runtime |
     grep -v -e '^runtime/cuda/' -e '"cuda/cuda\.h"')" # our own module's
+rule "only runtime/call.c includes libffi" \
+  "$(includes 'ffi' compiler grammar runtime tests | grep -v '^runtime/call.c:')"
+rule "only the program is linked to libffi" \
+  "$(for file in libdil.so libdilrt.so dil-cpu.so dil-gpu.so dilrt-cuda.so; do
+    readelf -d "$BUILD/$file" | grep -i 'needed.*ffi'
+  done)"
 rule "only compiler/cpu includes llvm-c" \
   "$(includes "($llvm)" compiler grammar runtime tests |
     grep -v '^compiler/cpu/')"
@@ -73,13 +79,13 @@ for part in libdil.so libdilrt.so dil-cpu.so dil-gpu.so dilrt-cuda.so; do
     "$(nm -D --defined-only "$BUILD/$part" | awk '$2 != "A" { print $3 }' |
       grep -v '^dil_')"
 done
-declared() { sed -n 's/^DIL_API [^(]*[ *]\(dil_[a-z_0-9]*\)(.*/\1/p' "$1" | sort; }
+declared() { sed -n 's/^DIL_API [^(]*[ *]\(dil_[a-z_0-9]*\)(.*/\1/p' "$@" | sort; }
 exported() { # library: the names that hosts may rely on
   nm -D --defined-only "$BUILD/$1" | sed -n 's/.* \(dil_.*\)@@DIL_1$/\1/p' | sort
 }
-declared runtime/dilrt.h >"$work/declared-rt"
+declared runtime/dilrt.h runtime/library.h >"$work/declared-rt"
 declared compiler/dil.h >"$work/declared-dil"
-rule "libdilrt.so promises what dilrt.h declares" \
+rule "libdilrt.so promises what dilrt.h and library.h declare" \
   "$(exported libdilrt.so | diff "$work/declared-rt" -)"
 rule "libdil.so promises what dil.h declares" \
   "$(exported libdil.so | diff "$work/declared-dil" -)"

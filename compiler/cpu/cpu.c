@@ -57,19 +57,27 @@ static dil_status too_old(void) {
   return dil_fail(DIL_ENVIRONMENT, "this processor lacks AVX2, FMA or F16C");
 }
 
+void build_variant(build *b, dil_variant variant, dil_code *code) {
+  if (variant == DIL_TILES)
+    write_tiles(b);
+  else
+    write_rows(b);
+  write_questions(b);
+  describe(b, code);
+}
+
 static dil_status compile(const backend_request *request, backend_code *out) {
-  build b = {.isa = request->isa != NULL ? isa_find(request->isa) : isa_host()};
-  if (b.isa == NULL)
+  build b = {0};
+  const isa *set =
+      request->isa != NULL ? isa_find(request->isa) : isa_host();
+  if (set == NULL)
     return request->isa != NULL ? unknown(request->isa) : too_old();
-  dil_status status = build_open(&b, request);
+  dil_status status = build_open(&b, request->plan->table.name, set);
   if (status == DIL_OK) {
-    if (request->variant == DIL_TILES)
-      write_tiles(&b);
-    else
-      write_rows(&b);
-    write_questions(&b);
-    describe(&b, &out->code);
-    status = build_object(&b, request, out);
+    build_aim(&b, request->plan, set);
+    if (request->debug) build_lines(&b);
+    build_variant(&b, request->variant, &out->code);
+    status = build_object(&b, request->ir, request->assembly, out);
   }
   build_close(&b);
   return status;
@@ -100,6 +108,8 @@ const backend *dil_backend_init(void) {
                                 .host = host,
                                 .can = can,
                                 .compile = compile,
+                                .library = library_build,
+                                .isas = isa_list,
                                 .versions = versions};
   return &table;
 }

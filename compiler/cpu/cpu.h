@@ -27,8 +27,9 @@ typedef struct isa {
 #define ISA_NAMES "avx2, avx512 and avx512bf16" /* as messages list them */
 const isa *isa_find(const char *name);          /* NULL: unknown */
 const isa *isa_host(void); /* the last one present; NULL: none */
+const char *const *isa_list(void); /* weakest first; NULL ends them */
 
-/* ---- cpu.c, object.c ----------------------------------------------------- */
+/* ---- object.c, cpu.c ----------------------------------------------------- */
 
 typedef struct build {
   emit emit;
@@ -41,14 +42,25 @@ typedef struct build {
   char *complaint; /* LLVM's first error; NULL: none */
 } build;
 
-/* Opens a context and a module for the request; build_close drops all. */
-dil_status build_open(build *b, const backend_request *request);
+/* Opens a context and a module; build_close drops all. `set` NULL: code of
+ * its own, outside of any plan, runs on every x86-64. */
+dil_status build_open(build *b, const char *name, const isa *set);
 void build_close(build *b);
+/* What is emitted next is for this plan and instruction set. */
+void build_aim(build *b, const plan *p, const isa *set);
+/* With line tables, from the plan's pattern on. */
+void build_lines(build *b);
 /* What is emitted next comes from this place of the .dil file. */
 void build_locate(build *b, span at);
-/* Verifies the module and turns it into out->bytes. */
-dil_status build_object(build *b, const backend_request *request,
-                        backend_code *out);
+/* Verifies the module and turns it into out->bytes; its texts go where they
+ * are wanted (NULL: nowhere). */
+dil_status build_object(build *b, FILE *ir, FILE *assembly, backend_code *out);
+/* Writes the functions of a variant, and says how they want their data. */
+void build_variant(build *b, dil_variant variant, dil_code *code);
+
+/* ---- library.c ----------------------------------------------------------- */
+
+dil_status library_build(const backend_library *library, backend_code *out);
 
 /* ---- tile.c, softmax.c, row.c: the phases -------------------------------- */
 

@@ -2,6 +2,7 @@
  * memory and control. Arithmetic stands in arith.c. */
 #include "emit.h"
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- functions ----------------------------------------------------------- */
@@ -48,16 +49,33 @@ static void function_lines(emit *e, const char *name) {
   emit_locate(e, e->line, e->column);
 }
 
+enum { NAME_ROOM = 256 };
+
+static const char *full_name(const emit *e, const char *name,
+                             char room[NAME_ROOM]) {
+  if (e->family == NULL) return name;
+  int length = snprintf(room, NAME_ROOM, "%s.%s", e->family, name);
+  assert(length < NAME_ROOM);
+  return room;
+}
+
+ref emit_find(const emit *e, const char *name) {
+  char room[NAME_ROOM];
+  return LLVMGetNamedFunction(e->module, full_name(e, name, room));
+}
+
 void emit_function(emit *e, const char *name, char result,
                    const char *parameters) {
+  char room[NAME_ROOM];
   ref_type type[16];
   unsigned count = (unsigned)strlen(parameters);
   assert(count <= 16);
   for (unsigned i = 0; i < count; i++)
     type[i] = type_of_letter(e, parameters[i]);
   e->function = LLVMAddFunction(
-      e->module, name,
+      e->module, full_name(e, name, room),
       LLVMFunctionType(type_of_letter(e, result), type, count, false));
+  if (e->family != NULL) LLVMSetLinkage(e->function, LLVMInternalLinkage);
   function_attributes(e);
   LLVMPositionBuilderAtEnd(e->builder, LLVMAppendBasicBlockInContext(
                                            e->context, e->function, "entry"));

@@ -20,6 +20,8 @@ typedef struct emit {
   LLVMContextRef context;
   LLVMModuleRef module;
   LLVMBuilderRef builder;
+  const char *family; /* not NULL: functions are the module's own, and this
+                         stands before their names */
   ref function;                                   /* the one being written */
   const char *processor, *features, *vector_bits; /* attributes of all */
   int width; /* lanes of a vector register */
@@ -35,6 +37,8 @@ typedef struct emit {
  * `parameters`: p pointer, l i64, w i32, f f32, v nothing. */
 void emit_function(emit *e, const char *name, char result,
                    const char *parameters);
+/* The function of the current family; NULL: there is none such. */
+ref emit_find(const emit *e, const char *name);
 ref emit_parameter(const emit *e, int index);
 /* Says that no other pointer reaches what this parameter points to. */
 void emit_noalias(emit *e, int index);

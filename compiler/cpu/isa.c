@@ -60,3 +60,9 @@ const isa *isa_host(void) {
     if (table[i].present()) return &table[i];
   return NULL;
 }
+
+const char *const *isa_list(void) {
+  static const char *names[ISA_COUNT + 1];
+  for (int i = 0; i < ISA_COUNT; i++) names[i] = table[i].name;
+  return names;
+}

@@ -85,38 +85,47 @@ static void place_of(span at, unsigned *line, unsigned *column) {
 }
 
 static LLVMTargetMachineRef machine_new(const isa *set) {
-  return LLVMCreateTargetMachine(target, triple, set->processor, set->features,
+  const char *processor = set != NULL ? set->processor : "x86-64";
+  return LLVMCreateTargetMachine(target, triple, processor,
+                                 set != NULL ? set->features : "",
                                  LLVMCodeGenLevelDefault, LLVMRelocPIC,
                                  LLVMCodeModelSmall);
 }
 
-dil_status build_open(build *b, const backend_request *request) {
+dil_status build_open(build *b, const char *name, const isa *set) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, target_open);
   if (target == NULL)
     return dil_fail(DIL_ENVIRONMENT, "this LLVM has no x86-64 target");
-  const dil_table *table = &request->plan->table;
   emit *e = &b->emit;
-  b->plan = request->plan;
-  b->lanes = b->isa->width * b->isa->parts;
-  b->pack = b->isa->dot_bf16 && table->dtype == DIL_BF16 ? 2 : 1;
-  b->exp_degree = table->dtype == DIL_F32 ? 5 : 4;
-  b->machine = machine_new(b->isa);
+  b->machine = machine_new(set);
   e->context = LLVMContextCreate();
   LLVMContextSetDiagnosticHandler(e->context, on_diagnostic, b);
-  e->module = LLVMModuleCreateWithNameInContext(table->name, e->context);
+  e->module = LLVMModuleCreateWithNameInContext(name, e->context);
   e->builder = LLVMCreateBuilderInContext(e->context);
-  e->processor = b->isa->processor;
-  e->features = b->isa->features;
-  e->width = b->isa->width;
-  e->vector_bits = b->isa->width == 16 ? "512" : "256";
   open_types(e);
   b->layout = LLVMCreateTargetDataLayout(b->machine);
   LLVMSetModuleDataLayout(e->module, b->layout);
   LLVMSetTarget(e->module, triple);
-  if (request->debug) open_lines(e, request->plan->pattern);
-  place_of(request->plan->pattern->at, &e->line, &e->column);
   return DIL_OK;
+}
+
+void build_aim(build *b, const plan *p, const isa *set) {
+  emit *e = &b->emit;
+  b->plan = p;
+  b->isa = set;
+  b->lanes = set->width * set->parts;
+  b->pack = set->dot_bf16 && p->table.dtype == DIL_BF16 ? 2 : 1;
+  b->exp_degree = p->table.dtype == DIL_F32 ? 5 : 4;
+  e->processor = set->processor;
+  e->features = set->features;
+  e->width = set->width;
+  e->vector_bits = set->width == 16 ? "512" : "256";
+}
+
+void build_lines(build *b) {
+  open_lines(&b->emit, b->plan->pattern);
+  place_of(b->plan->pattern->at, &b->emit.line, &b->emit.column);
 }
 
 void build_close(build *b) {
@@ -188,14 +197,13 @@ static dil_status print_assembly(build *b, FILE *out) {
   return status;
 }
 
-dil_status build_object(build *b, const backend_request *request,
+dil_status build_object(build *b, FILE *ir, FILE *assembly,
                         backend_code *out) {
   LLVMMemoryBufferRef code;
   dil_status status = verify(b);
-  if (status == DIL_OK && request->ir != NULL)
-    status = print_ir(b, request->ir);
-  if (status == DIL_OK && request->assembly != NULL)
-    status = print_assembly(b, request->assembly);
+  if (status == DIL_OK && ir != NULL) status = print_ir(b, ir);
+  if (status == DIL_OK && assembly != NULL)
+    status = print_assembly(b, assembly);
   if (status == DIL_OK)
     status = emit_code(b, b->emit.module, LLVMObjectFile, &code);
   if (status != DIL_OK) return status;

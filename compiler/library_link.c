@@ -1,0 +1,130 @@
+/* library_link.c - shared libraries: the system's C compiler, $CC or cc, links
+ * them. In: objects in memory, the name of the library. Out: the file, or the
+ * compiler's own words about why not. */
+#include "library.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+
+enum { ARGUMENTS_MAX = 32, WORDS_MAX = 1500 };
+
+/* A folder of its own for what the linker reads, and its words. */
+typedef struct bench {
+  const library *library;
+  char folder[64];
+  const char *file[4], *words;
+  int32_t file_count;
+} bench;
+
+static dil_status write_object(bench *b, const library_object *o) {
+  arena *a = b->library->arena;
+  const char *path = arena_print(a, "%s/%s", b->folder, o->name);
+  FILE *out = fopen(path, "wb");
+  bool good = out && fwrite(o->bytes, 1, o->size, out) == o->size;
+  if (out) good = fclose(out) == 0 && good;
+  b->file[b->file_count++] = path;
+  if (good) return DIL_OK;
+  return dil_fail(DIL_ENVIRONMENT, "cannot write '%s': %s", path,
+                  strerror(errno));
+}
+
+static dil_status bench_open(bench *b) {
+  const char *wish = getenv("TMPDIR");
+  snprintf(b->folder, sizeof b->folder, "%.40s/dil-XXXXXX",
+           wish && strlen(wish) <= 40 ? wish : "/tmp");
+  if (!mkdtemp(b->folder))
+    return dil_fail(DIL_ENVIRONMENT, "cannot make a folder '%s': %s",
+                    b->folder, strerror(errno));
+  b->words = arena_print(b->library->arena, "%s/words", b->folder);
+  return DIL_OK;
+}
+
+static void bench_close(bench *b) {
+  for (int32_t i = 0; i < b->file_count; i++) unlink(b->file[i]);
+  if (b->words) unlink(b->words);
+  rmdir(b->folder);
+}
+
+/* ---- the command --------------------------------------------------------- */
+
+/* $CC may be several words: a shell takes them apart. */
+static int32_t list_arguments(const bench *b, const char *path,
+                              const char *runtime, const char **argument) {
+  const library *l = b->library;
+  arena *a = l->arena;
+  int32_t n = 0;
+  argument[n++] = "sh";
+  argument[n++] = "-c";
+  argument[n++] = "exec ${CC:-cc} \"$@\"";
+  argument[n++] = "sh";
+  argument[n++] = "-shared";
+  argument[n++] = "-o";
+  argument[n++] = path;
+  for (int32_t i = 0; i < b->file_count; i++) argument[n++] = b->file[i];
+  argument[n++] = arena_print(a, "-Wl,-soname,%s.so", l->base);
+  argument[n++] = "-Wl,--build-id=none";
+  argument[n++] = "-Wl,-z,relro,-z,now,-z,noexecstack,-z,defs";
+  argument[n++] = "-Wl,--as-needed";
+  if (!l->standalone) argument[n++] = runtime;
+  argument[n++] = "-lm";
+  argument[n++] = "-lpthread";
+  argument[n] = NULL;
+  return n;
+}
+
+/* What the compiler said, to the end of a line. */
+static const char *read_words(const bench *b) {
+  char text[WORDS_MAX];
+  FILE *in = fopen(b->words, "rb");
+  size_t length = in ? fread(text, 1, sizeof text, in) : 0;
+  if (in) fclose(in);
+  while (length && text[length - 1] == '\n') length--;
+  return length ? arena_copy(b->library->arena, text, length) : "no reason";
+}
+
+static dil_status run_compiler(const bench *b, const char **argument) {
+  posix_spawn_file_actions_t actions;
+  pid_t child;
+  int state = 0;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, 1, b->words,
+                                   O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  posix_spawn_file_actions_adddup2(&actions, 1, 2);
+  int failed = posix_spawnp(&child, "sh", &actions, NULL,
+                            (char *const *)argument, environ);
+  posix_spawn_file_actions_destroy(&actions);
+  while (!failed && waitpid(child, &state, 0) < 0 && errno == EINTR) {}
+  if (!failed && WIFEXITED(state) && WEXITSTATUS(state) == 0) return DIL_OK;
+  bool missing = failed || (WIFEXITED(state) && WEXITSTATUS(state) == 127);
+  const char *compiler = getenv("CC");
+  if (missing)
+    return dil_fail(DIL_ENVIRONMENT,
+                    "a shared library is linked by the C compiler, and '%s' "
+                    "cannot be run; --emit=a,h needs none",
+                    compiler && *compiler ? compiler : "cc");
+  return dil_fail(DIL_ENVIRONMENT, "the C compiler could not link '%s': %s",
+                  b->library->base, read_words(b));
+}
+
+dil_status library_link(const library *l, const library_object *object,
+                        int32_t count, const char *path) {
+  const char *argument[ARGUMENTS_MAX];
+  char runtime[DIL_PATH_MAX] = "";
+  bench b = {.library = l};
+  dil_status status =
+      l->standalone ? DIL_OK : dil_module_find("libdilrt.so", runtime);
+  if (!status) status = bench_open(&b);
+  if (status) return status;
+  for (int32_t i = 0; !status && i < count; i++)
+    status = write_object(&b, &object[i]);
+  list_arguments(&b, path, runtime, argument);
+  if (!status) status = run_compiler(&b, argument);
+  bench_close(&b);
+  return status;
+}

@@ -1,0 +1,217 @@
+#!/bin/sh
+# library.sh - `dil build`: every kind of file, what is in a library, programs
+# that use one. Standalone libraries are run where nothing of dil, LLVM or CUDA
+# can be reached. In: BUILD, DIL, TMP. Out: ok / not ok lines.
+set -u
+cd "$(dirname "$0")/.." || exit 70
+top=$PWD
+bad=0
+cc="${CC:-cc}"
+
+is() { # name, command...
+  name=$1
+  shift
+  if "$@" >"$TMP/said" 2>&1; then
+    echo "ok $name"
+  else
+    echo "not ok $name"
+    head -c 3000 "$TMP/said"
+    bad=1
+  fi
+}
+
+isnt() { # name, command...: ok when the command fails
+  name=$1
+  shift
+  is "$name" sh -c '! "$@"' sh "$@"
+}
+
+says() { # text, command...: ok when the output has the text
+  text=$1
+  shift
+  "$@" 2>&1 | grep -qF -e "$text"
+}
+
+cat >"$TMP/first.dil" <<'E'
+pattern first { heads 2; head_dim 16; dtype f32; causal; branch { } }
+E
+cat >"$TMP/second.dil" <<'E'
+pattern second { heads 2; head_dim 16; dtype f32; scale runtime; branch { } }
+E
+cat >"$TMP/many.dil" <<'E'
+import "second.dil";
+pattern p { heads 4 kv 2; head_dim 8 value 24; dtype f32; causal; dropout 0.25;
+            input slope : f32[H]; input doc : i32[B, M];
+            score s - slope[h] * abs(i - j); mask doc[b, i] == doc[b, j];
+            segments 64, 128; dilations 1, 2; }
+pattern means { heads 3; head_dim 32; dtype f16; combine mean;
+                segments 32, 64; dilations 1, 2; }
+kernel one = p;
+kernel two = means;
+kernel three = second;
+E
+cd "$TMP" || exit 70
+
+# ---- what is written ---------------------------------------------------------
+
+is "builds the default" "$DIL" build first.dil -o libdefault
+is "which is a shared library and a header" sh -c \
+  'test "$(echo libdefault.*)" = "libdefault.h libdefault.so"'
+every=so,a,o,h,pc,json,ll,s
+is "builds every kind" "$DIL" build many.dil -o libmany --emit=$every -MD
+for kind in so a o h pc json ll s d; do
+  is "writes .$kind" test -s libmany.$kind
+done
+is "lists what it would write" sh -c "
+  mkdir list && cd list &&
+  '$DIL' build ../many.dil -o x --emit=$every -MD --list-outputs >../listed &&
+  test -z \"\$(ls)\" && test \"\$(sort ../listed | tr '\n' ' ')\" = \
+  'x.a x.d x.h x.json x.ll x.o x.pc x.s x.so '"
+is "the rule names imports" grep -q "second.dil" libmany.d
+is "and make reads it" sh -c \
+  'printf "all: libmany.so\ninclude libmany.d\n" >rule && make -sqf rule'
+is "-MF says where the rule goes" sh -c \
+  "'$DIL' build first.dil -o libdefault --emit=h -MF else.mk && test -s else.mk"
+is "the IR has a function of each instruction set" sh -c \
+  'grep -q "one.avx2.tiles.qk" libmany.ll && grep -q "two.avx512.rows.row_qk" libmany.ll'
+is "the description is JSON" sh -c \
+  'grep -q "\"library\": \"many\"" libmany.json'
+is "the same input gives the same bytes" sh -c "
+  mkdir again && '$DIL' build many.dil -o again/libmany --emit=$every &&
+  for kind in so a o h pc json ll s; do
+    cmp libmany.\$kind again/libmany.\$kind || exit 1; done"
+is "some processors alone" sh -c \
+  "'$DIL' build first.dil -o libsome --cpu avx512,avx2 &&
+  '$DIL' inspect libsome.so | grep -qx '  processors: avx2, avx512'"
+is "each kernel in several dtypes" sh -c \
+  "'$DIL' build first.dil -o libtypes --dtype bf16,f32 &&
+  '$DIL' inspect libtypes.so | grep -c '^kernel first_' | grep -qx 2"
+
+# ---- archives and headers ----------------------------------------------------
+
+is "ar reads the archive" says libmany.o ar t libmany.a
+is "nm reads its table of symbols" says "one in libmany.o" nm -s libmany.a
+is "the functions are there and nothing else is" sh -c \
+  'test "$(nm -g --defined-only libmany.o | cut -d" " -f3 | tr "\n" " ")" = \
+   "many_last_error one three two "'
+is "the header is C" "$cc" -std=c99 -Wall -Wextra -Wpedantic -Werror \
+  -fsyntax-only -x c libmany.h
+if command -v c++ >/dev/null; then
+  is "and C++" c++ -Wall -Wextra -Wpedantic -Werror -fsyntax-only -x c++ libmany.h
+fi
+is "and for cffi declarations alone" sh -c "
+  $cc -E -P -DDIL_CFFI libmany.h >plain &&
+  grep -q 'int one(dil_context \*context, const one_arguments \*arguments);' plain &&
+  ! grep -nE '#|__|extern' plain"
+is "pkg-config reads the .pc file" sh -c \
+  '! command -v pkg-config >/dev/null ||
+   PKG_CONFIG_PATH=. pkg-config --exists --print-errors libmany ||
+   grep -q "^Requires: dilrt" libmany.pc'
+
+# ---- inspecting and running --------------------------------------------------
+
+for kind in so a o; do
+  is "inspects .$kind" says "input doc: i32 [B, M]" "$DIL" inspect libmany.$kind
+done
+is "inspects as JSON" says '"dropout": 0.25' "$DIL" inspect --json libmany.so
+is "runs a kernel with inputs" "$DIL" run --library libmany.so -k one \
+  --seq 300 --batch 2 --random 5 --check --input slope=random --input doc=random
+is "with dropout" "$DIL" run --library libmany.so -k one --train --seed 7 \
+  --seq 200 --random 5 --check --input slope=random --input doc=random
+is "with few queries" "$DIL" run --library libmany.so -k one --seq 2 --keys 500 \
+  --random 5 --check --input slope=random --input doc=random
+is "in f16, without an lse" "$DIL" run --library libmany.so -k two --seq 333 \
+  --random 5 --check
+is "with a scale" "$DIL" run --library libmany.so -k three --seq 333 \
+  --random 5 --scale 0.3 --check
+for isa in avx2 avx512 avx512bf16; do
+  "$DIL" print --after schedule --cpu $isa first.dil >/dev/null 2>&1 || continue
+  is "with the code for $isa" "$DIL" run --library libmany.so -k two --seq 333 \
+    --random 5 --check --cpu $isa
+done
+is "gives the bits of a run from source" sh -c "
+  '$DIL' run many.dil -k one --seq 200 --random 2 --input slope=random \
+    --input doc=random -o a.npy &&
+  '$DIL' run --library libmany.so -k one --seq 200 --random 2 \
+    --input slope=random --input doc=random -o b.npy && cmp a.npy b.npy"
+is "a processor that has none of them is told" says \
+  "runs on processors with avx2, avx512, avx512bf16" env DIL_CPU=none \
+  "$DIL" run --library libmany.so -k three --seq 9 --random 1 --scale 1
+
+# ---- what is refused ---------------------------------------------------------
+
+head -c 3000 libmany.so >cut.so
+is "half a library is none" says "is no library" "$DIL" inspect cut.so
+is "no compiler is told" says "'no-such-compiler' cannot be run" \
+  env CC=no-such-compiler "$DIL" build first.dil -o libno
+is "with exit 3" sh -c \
+  "CC=no-such-compiler '$DIL' build first.dil -o libno 2>/dev/null; test \$? = 3"
+is "and an archive needs none" env CC=no-such-compiler PATH=/nowhere \
+  "$DIL" build first.dil -o libno --emit=a,h
+isnt "a folder that is not there" "$DIL" build first.dil -o no/lib --emit=h
+
+# ---- programs ----------------------------------------------------------------
+
+# A library built with a sanitizer wants a program that is built with it, too.
+if nm -D "$BUILD/libdilrt.so" | grep -q '__[at]san_init'; then
+  echo "programs in C: left to the plain build"
+  exit $bad
+fi
+
+alone() { # a program, where there is nothing but the system's own libraries
+  (cd "$1" && env -i PATH=/nowhere HOME=/nowhere LD_LIBRARY_PATH=/nowhere \
+    DIL_MODULE_DIR=/nowhere "./$2" >"../$2.out" 2>&1)
+  status=$?
+  cat "$2.out"
+  grep '^ok \|^not ok ' "$2.out" | grep -v '^ok ' && return 1
+  return $status
+}
+
+only_the_system() { # output of a program: the files in its memory
+  sed -n 's/^file //p' "$1" | sort -u | grep -vE \
+    '/(ld-linux-x86-64|libc|libm|libpthread|libdl|libgcc_s)[^/]*$|/alone/' |
+    (! grep .)
+}
+
+mkdir alone
+for one in first second; do
+  is "builds the standalone library $one" "$DIL" build $one.dil \
+    -o alone/lib$one --standalone --emit=so,a,o,h
+  is "which shows its own functions alone" sh -c "
+    nm -D --defined-only alone/lib$one.so | cut -d' ' -f3 | tr '\n' ' ' |
+    grep -qx '$one ${one}_context_free ${one}_context_new ${one}_last_error '"
+  is "and asks for nothing of dil" sh -c \
+    "! nm -D --undefined-only alone/lib$one.so | grep -i dil"
+  scale=
+  [ $one = first ] || scale="--scale 0.25"
+  # shellcheck disable=SC2086 # two words or none
+  is "and dil runs it" "$DIL" run --library alone/lib$one.so --seq 200 \
+    --random 1 $scale --check --threads 2
+done
+compile() { # output, what is linked...
+  out=$1
+  shift
+  $cc -std=c11 -Wall -Wextra -Werror -Ialone -o "alone/$out" \
+    "$top/tests/library/host.c" "$@" -lm -lpthread
+}
+is "two of them in one program" compile shared alone/libfirst.so \
+  alone/libsecond.so -Wl,-rpath,"\$ORIGIN"
+is "which runs with nothing of dil in reach" alone alone shared
+is "and has none of it in memory" only_the_system shared.out
+is "two archives in one program" compile static alone/libfirst.a \
+  alone/libsecond.a
+is "which runs, too" alone alone static
+is "and has nothing more in memory" only_the_system static.out
+is "objects as they are" compile objects alone/libfirst.o \
+  alone/libfirst.runtime.o alone/libsecond.o alone/libsecond.runtime.o
+is "run likewise" alone alone objects
+
+mkdir shared
+for one in first second; do
+  is "builds the library $one" "$DIL" build $one.dil -o shared/lib$one
+done
+is "a program with libdilrt" $cc -std=c11 -Ishared -o shared/host \
+  "$top/tests/library/host.c" shared/libfirst.so shared/libsecond.so \
+  -L"$BUILD" -ldilrt -lm -lpthread -Wl,-rpath-link,"$BUILD"
+is "runs" env LD_LIBRARY_PATH="$TMP/shared:$BUILD" shared/host
+exit $bad

@@ -1,0 +1,191 @@
+/* host.c - a program that knows kernels by their libraries' headers
+ * alone: built by library.sh, never with the suites. It attends over numbers
+ * of its own, compares with the definition written out here, and says which
+ * files it has in memory. */
+#include "libfirst.h"
+#include "libsecond.h"
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N = 150, H = first_heads, D = first_head_dim, COUNT = N * H * D };
+
+static float q[COUNT], k[COUNT], v[COUNT];
+
+static void fill(float *x, unsigned seed) {
+  for (int i = 0; i < COUNT; i++) {
+    seed = seed * 1664525u + 1013904223u;
+    x[i] = (float)(seed >> 8) / (float)(1 << 24) - 0.5f;
+  }
+}
+
+static const float *row(const float *x, int n, int h) {
+  return x + (n * H + h) * D;
+}
+
+/* o of one row, and its lse, in double. */
+static double definition(int n, int h, int keys, double *o) {
+  double weight[N], most = -INFINITY, sum = 0;
+  for (int j = 0; j < keys; j++) {
+    weight[j] = 0;
+    for (int d = 0; d < D; d++)
+      weight[j] += (double)row(q, n, h)[d] * row(k, j, h)[d];
+    weight[j] /= sqrt(D);
+    most = fmax(most, weight[j]);
+  }
+  memset(o, 0, D * sizeof *o);
+  for (int j = 0; j < keys; j++) {
+    weight[j] = exp(weight[j] - most);
+    sum += weight[j];
+    for (int d = 0; d < D; d++) o[d] += weight[j] * row(v, j, h)[d];
+  }
+  for (int d = 0; d < D; d++) o[d] /= sum;
+  return most + log(sum);
+}
+
+static double error_of(const float *o, const float *lse, int causal) {
+  double want[D], worst = 0;
+  for (int n = 0; n < N; n++)
+    for (int h = 0; h < H; h++) {
+      double l = definition(n, h, causal ? n + 1 : N, want);
+      worst = fmax(worst, fabs(l - lse[h * N + n]));
+      for (int d = 0; d < D; d++)
+        worst = fmax(worst, fabs(want[d] - row(o, n, h)[d]));
+    }
+  return worst;
+}
+
+typedef struct tensors {
+  int64_t shape[4], lse_shape[3];
+  DLTensor q, k, v, o, lse;
+  float out[COUNT], out_lse[N * H];
+} tensors;
+
+static DLTensor tensor(float *data, int rank, int64_t *shape) {
+  DLTensor t = {0};
+  t.data = data;
+  t.device.device_type = kDLCPU;
+  t.ndim = rank;
+  t.dtype.code = kDLFloat;
+  t.dtype.bits = 32;
+  t.dtype.lanes = 1;
+  t.shape = shape;
+  return t;
+}
+
+static tensors *tensors_new(void) {
+  tensors *t = calloc(1, sizeof *t);
+  const int64_t shape[] = {1, N, H, D}, lse_shape[] = {1, H, N};
+  memcpy(t->shape, shape, sizeof shape);
+  memcpy(t->lse_shape, lse_shape, sizeof lse_shape);
+  t->q = tensor(q, 4, t->shape);
+  t->k = tensor(k, 4, t->shape);
+  t->v = tensor(v, 4, t->shape);
+  t->o = tensor(t->out, 4, t->shape);
+  t->lse = tensor(t->out_lse, 3, t->lse_shape);
+  return t;
+}
+
+static int failed;
+
+static void tell(const char *name, int good) {
+  printf("%s %s\n", good ? "ok" : "not ok", name);
+  failed |= !good;
+}
+
+static int run_first(tensors *t) {
+  first_arguments a = FIRST_ARGUMENTS_INIT;
+  a.q = &t->q;
+  a.k = &t->k;
+  a.v = &t->v;
+  a.o = &t->o;
+  a.lse = &t->lse;
+  return first(NULL, &a);
+}
+
+static int run_second(tensors *t, double scale) {
+  second_arguments a = SECOND_ARGUMENTS_INIT;
+  a.q = &t->q;
+  a.k = &t->k;
+  a.v = &t->v;
+  a.o = &t->o;
+  a.lse = &t->lse;
+  a.scale = scale;
+  return second(NULL, &a);
+}
+
+static void *turns(void *which) {
+  tensors *t = tensors_new();
+  double worst = 0;
+  for (int turn = 0; turn < 20; turn++) {
+    int status = which ? run_second(t, 0.25) : run_first(t);
+    double error = error_of(t->out, t->out_lse, !which);
+    worst = fmax(worst, status ? INFINITY : error);
+  }
+  free(t);
+  return worst < 1e-4 ? which : (void *)&failed;
+}
+
+static void check_threads(void) {
+  pthread_t thread[4];
+  int good = 1;
+  static int mark;
+  for (int i = 0; i < 4; i++)
+    pthread_create(&thread[i], NULL, turns, i % 2 ? &mark : NULL);
+  for (int i = 0; i < 4; i++) {
+    void *back;
+    pthread_join(thread[i], &back);
+    good &= back == (i % 2 ? &mark : NULL);
+  }
+  tell("both at once on four threads", good);
+}
+
+static void check_errors(tensors *t) {
+  first_arguments a = FIRST_ARGUMENTS_INIT;
+  int status = first(NULL, &a);
+  tell("a missing tensor is told by its name",
+       status == 2 && !strcmp(first_last_error(), "q is not given"));
+  a.size = 8;
+  status = first(NULL, &a);
+  tell("a struct of another size is refused",
+       status == 2 && strstr(first_last_error(), "have 64 bytes") != NULL);
+  t->k.shape = t->lse_shape;
+  t->k.ndim = 3;
+  status = run_first(t);
+  tell("a wrong shape is told",
+       status == 2 && strstr(first_last_error(), "k must"));
+  t->k = tensor(k, 4, t->shape);
+}
+
+/* Every file in memory, for the script to judge. */
+static void show_files(void) {
+  char line[4096];
+  FILE *in = fopen("/proc/self/maps", "r");
+  while (in && fgets(line, sizeof line, in)) {
+    char *path = strchr(line, '/');
+    if (path) printf("file %s", path);
+  }
+  if (in) fclose(in);
+}
+
+int main(void) {
+  fill(q, 1);
+  fill(k, 2);
+  fill(v, 3);
+  tensors *t = tensors_new();
+  int status = run_first(t);
+  tell("the first library runs", status == 0);
+  if (status) printf("%d %s\n", status, first_last_error());
+  tell("and is right", error_of(t->out, t->out_lse, 1) < 1e-4);
+  status = run_second(t, 0.25); /* D is 16 */
+  tell("the second library runs", status == 0);
+  if (status) printf("%d %s\n", status, second_last_error());
+  tell("and is right, too", error_of(t->out, t->out_lse, 0) < 1e-4);
+  check_threads();
+  check_errors(t);
+  show_files();
+  free(t);
+  return failed;
+}
