@@ -10,8 +10,7 @@ WARN     := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion \
             -Werror=implicit-function-declaration $(if $(CI),-Werror)
 OPT      ?= -O2 -g
 FLAGS     = -std=gnu11 -fPIC -fvisibility=hidden $(OPT) $(WARN) -MMD -MP -D_GNU_SOURCE \
-            -iquote compiler -iquote runtime -I$(BUILD) \
-            -DDIL_LIBDIR='"$(PREFIX)/lib/dil"' $(CFLAGS)
+            -iquote compiler -iquote runtime -I$(BUILD) $(CFLAGS)
 LDLIBS    = $(CRYPTO) -lm -lpthread -ldl
 CORELIBS := -ljansson -lpng -lxxhash
 # SHA-256 of libcrypto, from its archive: as a shared library it would take a
@@ -233,20 +232,59 @@ layers: all
 wc:
 	@tests/wc.sh
 
-bin := $(DESTDIR)$(PREFIX)/bin
-lib := $(DESTDIR)$(PREFIX)/lib
-inc := $(DESTDIR)$(PREFIX)/include/dil
-man := $(DESTDIR)$(PREFIX)/share/man/man1
+# Where things go; DESTDIR stands before all of it while it is being packed.
+# Loadable parts are looked for in lib/dil beside the program's bin, and beside
+# the libraries: nothing built knows its prefix.
+bindir     ?= $(PREFIX)/bin
+libdir     ?= $(PREFIX)/lib
+includedir ?= $(PREFIX)/include
+datadir    ?= $(PREFIX)/share
+partdir    := $(PREFIX)/lib/dil
+made       := $(BUILD)/install
+version    := $(shell sed -n 's/^\#define DIL_VERSION "\(.*\)"/\1/p' runtime/dilrt.h)
+headers    := compiler/dil.h runtime/dilrt.h runtime/dlpack.h runtime/status.def
+filled     := dil.pc dilrt.pc dilConfig.cmake dilConfigVersion.cmake
+# Rows: a file, where it goes, its mode.
+place       = $(foreach f,$(1),$(f):$(2)/$(notdir $(f)):$(3))
+installed   = $(BUILD)/dil:$(bindir)/dil:755 \
+  $(call place,$(BUILD)/libdil.so.$(abi) $(rt),$(libdir),644) \
+  $(call place,$(addprefix $(BUILD)/,$(parts) dilrt.o),$(partdir),644) \
+  $(call place,$(headers),$(includedir)/dil,644) \
+  $(call place,$(addprefix $(made)/,$(filter %.pc,$(filled))),$(libdir)/pkgconfig,644) \
+  $(call place,$(addprefix $(made)/,$(filter %.cmake,$(filled))),$(libdir)/cmake/dil,644) \
+  $(call place,compiler/dil.1,$(datadir)/man/man1,644) \
+  $(call place,grammar/dil.5,$(datadir)/man/man5,644) \
+  $(call place,$(presets),$(datadir)/dil/presets,644) \
+  $(made)/bash:$(datadir)/bash-completion/completions/dil:644 \
+  $(made)/zsh:$(datadir)/zsh/site-functions/_dil:644 \
+  $(made)/fish:$(datadir)/fish/vendor_completions.d/dil.fish:644
+linked      = $(libdir)/libdil.so $(libdir)/libdilrt.so
+# What names the places, and what the program writes by itself.
+fill:
+	@mkdir -p $(made)
+	@for f in $(filled); do sed -e 's,@PREFIX@,$(PREFIX),g' \
+	  -e 's,@BINDIR@,$(bindir),g' -e 's,@LIBDIR@,$(libdir),g' \
+	  -e 's,@INCLUDEDIR@,$(includedir),g' -e 's,@VERSION@,$(version),g' \
+	  -e 's,@ABI@,$(abi),g' compiler/install/$$f.in > $(made)/$$f || exit 1; done
+	@for s in bash zsh fish; do $(BUILD)/dil completion $$s > $(made)/$$s || \
+	  exit 1; done
 install: all
-	install -d $(bin) $(lib)/dil $(inc) $(man)
-	install $(BUILD)/dil $(bin)/dil
-	install -m 644 $(BUILD)/libdil.so.$(abi) $(rt) $(lib)
-	ln -sf libdil.so.$(abi) $(lib)/libdil.so
-	ln -sf libdilrt.so.$(abi) $(lib)/libdilrt.so
-	install -m 644 $(addprefix $(BUILD)/,$(parts)) $(BUILD)/dilrt.o $(lib)/dil
-	install -m 644 compiler/dil.h runtime/dilrt.h runtime/dlpack.h \
-	  runtime/status.def $(inc)
-	$(if $(wildcard compiler/dil.1),install -m 644 compiler/dil.1 $(man))
+	@$(MAKE) --no-print-directory -o all fill
+	@for row in $(installed); do from=$${row%%:*} to=$${row#*:}; \
+	  install -D -m $${to#*:} "$$from" "$(DESTDIR)$${to%:*}" || exit 1; done
+	@for link in $(linked); do \
+	  ln -sf "$${link##*/}.$(abi)" "$(DESTDIR)$$link" || exit 1; done
+	@echo "installed below $(DESTDIR)$(PREFIX)"
+uninstall:
+	@for row in $(installed); do to=$${row#*:}; \
+	  rm -f "$(DESTDIR)$${to%:*}"; done
+	@rm -f $(addprefix $(DESTDIR),$(linked))
+	@-rmdir -p $(addprefix $(DESTDIR),$(partdir) $(includedir)/dil \
+	  $(libdir)/cmake/dil $(libdir)/pkgconfig $(datadir)/dil/presets) \
+	  2>/dev/null; true
+# Hosts and CMake projects, built against a copy that lies below a DESTDIR.
+check-install: all
+	@BUILD=$(BUILD) tests/run.sh install
 
 clean:
 	rm -rf build dil
@@ -262,6 +300,7 @@ $(core) $(runtime) $(cpu) $(gpu) $(cuda) $(harness) $(suites:=.o) $(fuzzer).o \
 
 FORCE:
 .PHONY: all tests check check-here demo demo-here deps bench asan tsan \
-        tsan-here gpu-bundle check-gpu bench-gpu fuzz layers wc install clean \
+        tsan-here gpu-bundle check-gpu bench-gpu fuzz layers wc fill install \
+        uninstall check-install clean \
         FORCE
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

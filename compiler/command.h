@@ -81,6 +81,18 @@ unsigned sets_union(const sets *list);    /* all bits of all times */
 unsigned options_force(const options *o); /* those of --force */
 /* Word `index` of an option's list "a|b|c". */
 const char *options_word(arena *a, option_id option, int32_t index);
+/* Rows of the table, for completions: option `index` as verb `which` has it;
+ * false when it has not. */
+typedef struct option_text {
+  const char *name, *argument, *help; /* argument NULL: takes none */
+  char letter;                        /* 0: none */
+  bool words;                         /* the argument is "a|b|c" */
+} option_text;
+bool options_text(verb which, int32_t index, option_text *text);
+typedef struct verb_text {
+  const char *name, *operand, *summary;
+} verb_text;
+verb_text options_verb_text(verb which);
 
 /* ---- message.c ----------------------------------------------------------- */
 

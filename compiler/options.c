@@ -75,6 +75,23 @@ unsigned sets_union(const sets *list) {
   return all;
 }
 
+verb_text options_verb_text(verb which) {
+  return (verb_text){verbs[which].name, verbs[which].operand,
+                     verbs[which].summary};
+}
+
+bool options_text(verb which, int32_t index, option_text *text) {
+  const option_row *row = &rows[index];
+  *text = (option_text){.name = row->name,
+                        .argument = row->argument,
+                        .help = row->help,
+                        .letter = row->letter,
+                        .words = row->kind == KIND_CHOICE ||
+                                 row->kind == KIND_DEVICE ||
+                                 row->kind == KIND_SET};
+  return row->verbs >> which & 1;
+}
+
 unsigned options_force(const options *o) {
   return sets_union(&o->force);
 }
@@ -454,8 +471,8 @@ void options_help(FILE *out) {
             verbs[v].examples);
   fputs("\nverbs:\n", out);
   for (int32_t v = 0; v < VERB_COUNT; v++)
-    fprintf(out, "  %-9s%s\n", verbs[v].name, verbs[v].summary);
-  fputs("  help     Says this, or with a verb what that one takes.\n"
+    fprintf(out, "  %-11s%s\n", verbs[v].name, verbs[v].summary);
+  fputs("  help       Says this, or with a verb what that one takes.\n"
         "\n`dil --version` says which version this is. Exit codes: 0 good, 1 "
         "the input is\nwrong, 2 bad command line, 3 the machine lacks "
         "something, 4 a result differs\nfrom the oracle, 70 a bug of dil.\n",

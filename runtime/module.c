@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { REASON_SIZE = 2048, PLACE_MAX = 9 };
+enum { REASON_SIZE = 2048, PLACE_MAX = 8 };
 
 typedef struct attempt {
   struct attempt *next;
@@ -74,9 +74,8 @@ static void list_places(places *p, const char *file) {
   if (own_library(&info) && folder_of(info.dli_fname, folder)) {
     add_place(p, folder, "", file);
     add_place(p, folder, "/dil", file);
+    add_place(p, folder, "/../dil", file);
   }
-  add_place(p, DIL_LIBDIR, "", file);
-  add_place(p, DIL_LIBDIR, "/..", file);
 }
 
 /* ---- opening ------------------------------------------------------------- */

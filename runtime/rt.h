@@ -309,8 +309,8 @@ dil_status dil_image_read(const void *bytes, size_t size, dil_table **table);
 
 /* Opens the loadable part `file` ("dil-cpu.so") and finds `symbol` in it. Looks
  * in DIL_MODULE_DIR alone when that is set, else beside the program, in its
- * build folder, in ../lib/dil and ../lib beside it, beside this library, in
- * its folder `dil`, in DIL_LIBDIR and above that.
+ * build folder, in ../lib/dil and ../lib beside it, beside this library, and
+ * in a folder `dil` beside or above it.
  * Tried once a process: DIL_ENVIRONMENT with the same reason ever after.
  * Thread-safe; what is opened stays open. */
 dil_status dil_module_open(const char *file, const char *symbol,

@@ -1,7 +1,8 @@
 #!/bin/sh
 # install.sh - what `make install` lays down works from where it lies: the
-# program finds its back end, a host in C compiles against the header and
-# links with the run time. In: BUILD, TMP. Out: ok / not ok lines.
+# program finds its parts, the example hosts build against it with pkg-config
+# and with CMake, and run; `make uninstall` leaves nothing. In: BUILD, TMP.
+# Out: ok / not ok lines.
 set -u
 cd "$(dirname "$0")/.." || exit 70
 bad=0
@@ -19,44 +20,134 @@ is() { # name, command...
 }
 
 # -o all: installs what is built, whatever the flags of this make.
-is "make install" make --no-print-directory -o all install BUILD="$BUILD" \
-  PREFIX=/usr DESTDIR="$TMP/root"
-root=$TMP/root/usr
-for file in bin/dil lib/libdil.so lib/libdilrt.so lib/dil/dil-cpu.so lib/dil/dilrt.o \
-  lib/dil/dil-gpu.so lib/dil/dilrt-cuda.so lib/libdil.so.1 \
-  lib/libdilrt.so.1 include/dil/dil.h include/dil/dilrt.h \
-  include/dil/dlpack.h include/dil/status.def share/man/man1/dil.1; do
+staged() { # target
+  make --no-print-directory -o all "$1" BUILD="$BUILD" PREFIX=/opt/dil \
+    DESTDIR="$TMP/root"
+}
+is "make install" staged install
+root=$TMP/root/opt/dil
+for file in bin/dil lib/libdil.so lib/libdilrt.so lib/libdil.so.1 \
+  lib/libdilrt.so.1 lib/dil/dil-cpu.so lib/dil/dil-gpu.so \
+  lib/dil/dilrt-cuda.so lib/dil/dilrt.o include/dil/dil.h \
+  include/dil/dilrt.h include/dil/dlpack.h include/dil/status.def \
+  lib/pkgconfig/dil.pc lib/pkgconfig/dilrt.pc \
+  lib/cmake/dil/dilConfig.cmake share/man/man1/dil.1 share/man/man5/dil.5 \
+  share/dil/presets/longnet.dil share/bash-completion/completions/dil \
+  share/zsh/site-functions/_dil share/fish/vendor_completions.d/dil.fish; do
   is "installs $file" test -s "$root/$file"
 done
+is "no place is left open" sh -c "! grep -r '@[A-Z]*@' '$root/lib/pkgconfig' \
+  '$root/lib/cmake'"
 
 cp examples/union.dil "$TMP"
 is "the installed program runs a kernel" sh -c \
   "cd '$TMP' && '$root/bin/dil' run union.dil --seq 100 --random 1 --check"
 
-is "and builds a library" sh -c "cd '$TMP' && '$root/bin/dil' build \
-  union.dil -o libunion --emit=so,h && '$root/bin/dil' run \
-  --library libunion.so --seq 100 --random 1 --check"
-is "that may carry the run time" sh -c "cd '$TMP' && '$root/bin/dil' build \
-  union.dil -o libalone --emit=a,h --standalone && test -s libalone.a"
+# ---- manual pages ------------------------------------------------------------
 
-cat >"$TMP/host.c" <<'C'
-#include <dil/dil.h>
-#include <stdio.h>
-int main(void) {
-  dil_context *context;
-  dil_status status = dil_context_new(NULL, &context);
-  if (!status) puts(dil_context_device(context));
-  dil_context_free(context);
-  return status || dil_version() != DIL_VERSION_NUM;
+manual_knows_words() {
+  sed -nE 's/^KEYWORD\(.*"(.*)"\)/\1/p' grammar/keywords.def | while read -r w; do
+    grep -qw "$w" grammar/dil.5 || { echo "$w is missing" && return 1; }
+  done
 }
-C
+is "dil(5) has every keyword" manual_knows_words
+if command -v mandoc >/dev/null; then
+  is "the manual pages are well formed" sh -c \
+    "! mandoc -T lint -W error '$root'/share/man/man[15]/* | grep ."
+else
+  echo "skipped: there is no mandoc here"
+fi
+
+# ---- hosts in C ----------------------------------------------------------------
+
 # A library built with a sanitizer wants a host that is built with it, too.
 if nm -D "$root/lib/libdilrt.so" | grep -q '__[at]san_init'; then
-  echo "a host in C: left to the plain build"
-else
-  is "a host in C compiles" "${CC:-cc}" -std=c11 -Wall -Wextra -Wpedantic \
-    -Werror -I"$root/include" -o "$TMP/host" "$TMP/host.c" \
-    -L"$root/lib" -ldil -ldilrt
-  is "and runs" env LD_LIBRARY_PATH="$root/lib" "$TMP/host"
+  echo "hosts in C: left to the plain build"
+  exit $bad
 fi
+PKG_CONFIG_LIBDIR=$root/lib/pkgconfig
+PKG_CONFIG_SYSROOT_DIR=$TMP/root
+LD_LIBRARY_PATH=$root/lib
+export PKG_CONFIG_LIBDIR PKG_CONFIG_SYSROOT_DIR LD_LIBRARY_PATH
+strict="-std=c11 -O2 -Wall -Wextra -Wpedantic -Wshadow -Werror"
+
+host() { # package, source, more...
+  package=$1 source=$2
+  shift 2
+  # shellcheck disable=SC2046,SC2086 # lists of words
+  "${CC:-cc}" $strict "examples/host/$source.c" "$@" \
+    $(pkg-config --cflags --libs "$package") -lm
+}
+says() { # pattern, command...: succeeds and says so
+  pattern=$1
+  shift
+  "$@" >"$TMP/heard" 2>&1
+  status=$?
+  cat "$TMP/heard"
+  [ $status -eq 0 ] && grep -qE "$pattern" "$TMP/heard"
+}
+
+is "pkg-config knows the version" sh -c \
+  "[ dil\ \$(pkg-config --modversion dil) = \"\$('$root/bin/dil' --version)\" ]"
+is "the headers stand alone" sh -c "echo '#include <dil/dil.h>' |
+  ${CC:-cc} -std=c99 -Wall -Werror -x c -fsyntax-only \
+    \$(pkg-config --cflags dil) -"
+is "and are C++" sh -c "! command -v c++ >/dev/null ||
+  echo '#include <dil/dil.h>
+dil_arguments a = DIL_ARGUMENTS_INIT; dil_kernel_info i = DIL_KERNEL_INFO_INIT;
+dil_attention_options o = DIL_ATTENTION_OPTIONS_INIT;' |
+  c++ -Wall -Wextra -Werror -x c++ -fsyntax-only \
+    \$(pkg-config --cflags dil) -"
+is "jit builds" host dil jit -o "$TMP/jit"
+is "jit runs a preset" says 'longformer on cpu .*scratch' "$TMP/jit" \
+  preset:longformer 512
+is "jit runs a file" says 'lse of the last row: [0-9]' "$TMP/jit" \
+  examples/longnet.dil 300
+is "jit shows the caret" sh -c "echo 'pattern p { hads 3; }' >'$TMP/p.dil'
+  '$TMP/jit' '$TMP/p.dil' 2>&1 | grep -q '\^\^\^\^'"
+is "retriever builds" host dil retriever -o "$TMP/retriever"
+is "retriever finds what goes together" says ' 193: .*\[to\]' \
+  "$TMP/retriever" examples/data freedom
+is "retriever wants a word of the text" sh -c \
+  "! '$TMP/retriever' examples/data xyzzy"
+
+# ---- libraries of kernels --------------------------------------------------------
+
+made=$TMP/made
+mkdir -p "$made"
+is "dil build writes a library" "$root/bin/dil" build \
+  examples/longnet_text.dil -o "$made/liblongnet_text"
+is "generated builds with the shared one" host dilrt generated -I"$made" \
+  -L"$made" -llongnet_text -o "$TMP/shared"
+is "and runs" says 'saw 448 keys' env \
+  LD_LIBRARY_PATH="$root/lib:$made" "$TMP/shared"
+is "dil build writes one that stands alone" "$root/bin/dil" build \
+  examples/longnet_text.dil -o "$made/liblongnet_text" --standalone --emit=a,h
+# shellcheck disable=SC2086 # a list of words
+is "generated builds with the one that stands alone" "${CC:-cc}" $strict \
+  examples/host/generated.c -I"$made" "$made/liblongnet_text.a" -lm -lpthread \
+  -o "$TMP/alone"
+is "and runs without dil" says 'saw 448 keys' env -i "$TMP/alone"
+is "and needs nothing of dil" sh -c "! ldd '$TMP/alone' | grep -i dil"
+
+# ---- CMake -----------------------------------------------------------------------
+
+if command -v cmake >/dev/null; then
+  is "cmake configures" cmake -S examples/host -B "$TMP/cmake" \
+    -DCMAKE_PREFIX_PATH="$root" -DCMAKE_C_COMPILER="${CC:-cc}"
+  is "cmake builds the hosts and a library of kernels" \
+    cmake --build "$TMP/cmake"
+  is "and they run" says 'saw 448 keys' "$TMP/cmake/generated"
+  is "with the installed library" says 'heads of' "$TMP/cmake/jit" \
+    preset:dense 100
+  touch "$TMP/later"
+  is "cmake builds nothing twice" sh -c "cmake --build '$TMP/cmake' >/dev/null
+    ! find '$TMP/cmake' -name '*.a' -newer '$TMP/later' | grep ."
+else
+  echo "skipped: there is no cmake here"
+fi
+
+unset LD_LIBRARY_PATH
+is "make uninstall" staged uninstall
+is "and nothing is left" sh -c "! find '$TMP/root' -type f -o -type l | grep ."
 exit $bad
