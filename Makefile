@@ -31,7 +31,8 @@ core     := $(filter-out $(BUILD)/compiler/main.o,$(call objects,compiler/*.c)) 
 cli      := $(call objects,compiler/command_*.c compiler/options.c \
             compiler/message.c compiler/progress.c compiler/report.c \
             compiler/trial*.c compiler/bind*.c compiler/measure.c \
-            compiler/verdict.c compiler/build*.c compiler/library*.c) \
+            compiler/verdict.c compiler/build*.c compiler/library*.c \
+            compiler/recall.c compiler/tune.c) \
             $(caller)
 cpu      := $(call objects,compiler/cpu/*.c)
 gpu      := $(call objects,compiler/gpu/*.c)

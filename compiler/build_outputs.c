@@ -126,13 +126,8 @@ static dil_status make_source(building *b, const library_kernel *k,
   gpu_codes none = {0};
   dil_status status = text_begin(&t);
   if (status) return status;
-  gpu_request request = {.plan = k->plan,
-                         .arch = arch,
-                         .knobs = &k->compilation->knobs,
-                         .source_only = true,
-                         .cuda = t.out};
-  status = driver_refused(k->compilation,
-                          b->library.gpu->compile(&request, &none));
+  gpu_request request = {.arch = arch, .source_only = true, .cuda = t.out};
+  status = library_compile(&b->library, k, request, &none);
   dil_status ended =
       text_end(b, &t, chip_path(b, k, "", arch, "cu"), EMIT_CU);
   return status ? status : ended;

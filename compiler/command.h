@@ -27,6 +27,11 @@ typedef struct settings { /* NAME=VALUE, in the order given */
   define *pair;
 } settings;
 
+typedef struct counts { /* "8192,131072" */
+  int32_t count;
+  int64_t *number;
+} counts;
+
 typedef struct sets { /* one bit set for each time the option was given */
   int32_t count;
   unsigned *set;
@@ -45,6 +50,7 @@ enum { DEVICE_CPU, DEVICE_ORACLE, DEVICE_CUDA }; /* words of --device */
   X(THREADS, int64_t)  /* 1 .. THREADS_MAX */                                  \
   X(WORD, uint32_t)    /* 0 .. 2^32 - 1 */                                     \
   X(SEED, uint64_t)    /* 0 .. 2^64 - 1 */                                     \
+  X(COUNTS, counts)    /* of the size of a COUNT each, apart by commas */      \
   X(REAL, double)                                                              \
   X(TEXT, const char *)                                                        \
   X(CHOICE, int32_t) /* index of the word in the argument's list */            \
@@ -67,7 +73,10 @@ typedef struct options {
   double scale;
   int32_t after, from, variant, error_format;
   device_choice device;
-  bool train, check, json, help, standalone, list_outputs, depend;
+  counts sizes;
+  double budget;
+  bool train, check, json, help, standalone, list_outputs, depend, no_wisdom;
+  bool list;
 } options;
 
 /* Reads argv after the verb. DIL_USAGE when it is wrong; it has said why. */
@@ -101,6 +110,9 @@ verb_text options_verb_text(verb which);
 dil_status message_error(dil_status status, const char *hint,
                          const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* "dil: note: ...": what was done that nobody asked for in so many words. */
+void message_note(const char *format, ...)
+    __attribute__((format(printf, 1, 2)));
 /* The diagnostics of a compilation and, when it failed without one, the text
  * of the failure. Returns `status`. */
 dil_status message_compiled(const options *o, const compilation *c,

@@ -118,8 +118,8 @@ static dil_status add_dtype(building *b, const char *name, compilation c,
   p->dtype = dtype;
   p->fast = p->fast && dtype == DIL_F32;
   c.pattern = p;
-  c.plan = plan_make(c.arena, c.diag, p, options_force(b->options));
-  if (!c.plan) return DIL_INPUT;
+  c.planned = plan_make(c.arena, c.diag, p, options_force(b->options));
+  if (!c.planned) return DIL_INPUT;
   driver_turn(&c, &c.knobs);
   name = arena_print(c.arena, "%s_%s", name, dil_dtype_name(dtype));
   return library_add(&b->library, name, &c);
@@ -220,7 +220,9 @@ static dil_status make_and_write(building *b) {
 dil_status command_build(arena *a, const options *o) {
   building b = {.options = o,
                 .compilation = {.arena = a, .diag = diag_new(a)},
-                .library = {.arena = a, .standalone = o->standalone}};
+                .library = {.arena = a,
+                            .options = o,
+                            .standalone = o->standalone}};
   dil_status status = read_targets(&b);
   if (!status) status = add_files(&b);
   if (!status) status = make_and_write(&b);

@@ -30,4 +30,18 @@ typedef struct cost_case {
 /* Seconds on the cpu. A prediction, not a measurement. */
 double cost_seconds(const pattern *p, const cost_case *c);
 
+/* ---- cost_gpu.c ---------------------------------------------------------- */
+
+typedef struct cost_gpu_case {
+  const struct dil_cuda_facts *facts;
+  const struct dil_cuda_code *code; /* all but its cubin */
+  const cover_count *count;         /* of all batch rows, by the code's tiles */
+  int64_t B, N;
+  bool dedup;
+  double parts;                     /* that a row's keys are cut into */
+} cost_gpu_case;
+
+/* Seconds on a GPU; compare them with one another, not with a clock. */
+double cost_gpu_seconds(const pattern *p, const cost_gpu_case *c);
+
 #endif

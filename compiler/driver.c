@@ -106,9 +106,9 @@ static dil_status read_plan(const driver_request *r, compilation *c) {
   size_t length = 0;
   dil_status status = read_text(c->arena, r->path, &text, &length);
   if (status) return status;
-  c->plan = plan_parse(c->arena, c->diag, r->path, text, length);
-  if (!c->plan) return DIL_INPUT;
-  c->pattern = c->plan->pattern;
+  c->planned = plan_parse(c->arena, c->diag, r->path, text, length);
+  if (!c->planned) return DIL_INPUT;
+  c->pattern = c->planned->pattern;
   return DIL_OK;
 }
 
@@ -156,10 +156,10 @@ static dil_status make_plan(const driver_request *r, compilation *c) {
   dil_status status = r->from_plan ? read_plan(r, c) : DIL_OK;
   if (status) return status;
   if (!widths_fit(c)) return DIL_INPUT;
-  if (r->from_plan) return DIL_OK;
-  c->plan = plan_make(c->arena, c->diag, c->pattern, r->force);
-  if (c->plan) driver_turn(c, &c->knobs);
-  return c->plan ? DIL_OK : DIL_INPUT;
+  if (!r->from_plan)
+    c->planned = plan_make(c->arena, c->diag, c->pattern, r->force);
+  if (c->planned) driver_turn(c, &c->knobs);
+  return c->planned ? DIL_OK : DIL_INPUT;
 }
 
 dil_status driver_refused(compilation *c, dil_status status) {
@@ -173,7 +173,7 @@ dil_status driver_refused(compilation *c, dil_status status) {
 
 void driver_turn(compilation *c, const knobs *k) {
   plan *turned = ARENA_NEW(c->arena, plan);
-  *turned = *c->plan;
+  *turned = *c->planned;
   if (knob_given(k, KNOB_TILE_KEYS))
     turned->table.tile_keys = k->value[KNOB_TILE_KEYS][0];
   c->knobs = *k;

@@ -51,7 +51,8 @@ typedef struct compilation {
   const kernel *kernel;   /* likewise */
   const pattern *pattern;
   knobs knobs;            /* what its schedule decides */
-  const plan *plan; /* NULL before that stage; so the rest */
+  const plan *planned; /* NULL before that stage; so the rest */
+  const plan *plan;    /* the same, turned by the knobs */
   const backend *backend;
   const char *isa; /* the one that code is made for */
   char chip[16];   /* "sm_90", once GPU code is made */

@@ -2,6 +2,7 @@
  * machine code for GPUs. In: plans and targets. Out: a library whose object,
  * header and description can be written. */
 #include "library.h"
+#include "trial.h"
 #include <ctype.h>
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -135,17 +136,37 @@ static void take_codes(library *l, library_kernel *k, const gpu_codes *codes) {
   k->code_count = count;
 }
 
+static dil_status compile(const library *l, compilation *c, gpu_request r,
+                          gpu_codes *codes) {
+  r.plan = c->plan;
+  r.knobs = &c->knobs;
+  return driver_refused(c, l->gpu->compile(&r, codes));
+}
+
+dil_status library_compile(const library *l, const library_kernel *k,
+                           gpu_request r, gpu_codes *codes) {
+  compilation c = *k->compilation;
+  char text[KNOBS_TEXT];
+  const char *chip = arena_print(l->arena, "sm_%d", r.arch);
+  bool recalled = recall_any(&c, l->options, chip);
+  if (recalled)
+    message_note("%s for %s with what is remembered: %s", k->name, chip,
+                 knobs_text(&c.knobs, text));
+  dil_status status = compile(l, &c, r, codes);
+  if (!recalled || (status != DIL_INPUT && status != DIL_UNSUPPORTED))
+    return status;
+  recall_undo(&c);
+  return compile(l, &c, r, codes);
+}
+
 static dil_status make_cubins(library *l, library_kernel *k) {
   dil_status status = DIL_OK;
   for (int32_t i = 0; !status && i < l->arch_count; i++) {
     gpu_codes codes = {0};
     gpu_request request = {
-        .plan = k->plan,
         .arch = l->arch[i],
-        .knobs = &k->compilation->knobs,
         .only = k->plan->force & FORCE_GENERAL ? "general" : NULL};
-    status = driver_refused(k->compilation,
-                            l->gpu->compile(&request, &codes));
+    status = library_compile(l, k, request, &codes);
     if (!status) take_codes(l, k, &codes);
   }
   return status;

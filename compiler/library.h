@@ -25,6 +25,7 @@ typedef struct library_kernel {
 
 typedef struct library {
   arena *arena;
+  const struct options *options; /* of the command: what it remembers and says */
   const char *path;       /* what the names of its files begin with */
   const char *base;       /* the last part of path */
   const char *name;       /* as a C name; functions of the whole begin so */
@@ -56,6 +57,10 @@ dil_status library_make(library *l, const compilation **at);
 void library_free(library *l); /* the cubins */
 /* "sm_90a" */
 const char *library_arch_name(arena *a, int32_t arch);
+/* A kernel's GPU code as `r` wants it, with the knobs of its schedule or those
+ * that are remembered of the chip; a note tells of these. */
+dil_status library_compile(const library *l, const library_kernel *k,
+                           gpu_request r, gpu_codes *codes);
 
 /* ---- library_object.c ---------------------------------------------------- */
 

@@ -17,6 +17,15 @@ dil_status message_error(dil_status status, const char *hint,
   return status;
 }
 
+void message_note(const char *format, ...) {
+  va_list list;
+  va_start(list, format);
+  fputs("dil: note: ", stderr);
+  vfprintf(stderr, format, list);
+  fputc('\n', stderr);
+  va_end(list);
+}
+
 dil_status message_compiled(const options *o, const compilation *c,
                             dil_status status) {
   bool json = o->error_format == 1;

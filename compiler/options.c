@@ -171,6 +171,23 @@ static dil_status read_set(arena *a, const option_row *row, const char *text,
   return DIL_OK;
 }
 
+static dil_status read_counts(arena *a, const option_row *row,
+                              const char *text, counts *list) {
+  int32_t most = 1;
+  for (const char *at = text; *at; at++) most += *at == ',';
+  *list = (counts){0, ARENA_ARRAY(a, int64_t, most)};
+  for (const char *at = text;; at++) {
+    size_t size = strcspn(at, ",");
+    uint64_t number;
+    dil_status status = read_integer(row, arena_copy(a, at, size), 0, INT32_MAX,
+                                     &number);
+    if (status) return status;
+    list->number[list->count++] = (int64_t)number;
+    at += size;
+    if (!*at) return DIL_OK;
+  }
+}
+
 static dil_status read_pair(arena *a, const option_row *row, const char *text,
                             settings *list) {
   const char *equal = strchr(text, '=');
@@ -216,6 +233,8 @@ static dil_status read_argument(arena *a, const option_row *row,
     return read_set(a, row, text, field);
   case KIND_PAIR:
     return read_pair(a, row, text, field);
+  case KIND_COUNTS:
+    return read_counts(a, row, text, field);
   case KIND_DEVICE:
     return read_device(a, row, text, field);
   case KIND_SEED:
@@ -350,7 +369,7 @@ static dil_status missing_argument(void) {
 
 static dil_status check_operands(const options *o) {
   const char *operand = verbs[o->verb].operand;
-  if (o->help) return DIL_OK;
+  if (o->help || o->list) return DIL_OK;
   if (o->seen[OPTION_LIBRARY]) {
     if (o->file_count == 0) return DIL_OK;
     return message_error(DIL_USAGE, NULL,

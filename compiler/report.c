@@ -44,6 +44,7 @@ void report_json(const report *r, FILE *out) {
   json_object_set_new(o, "variant", text_or_null(r->variant));
   json_object_set_new(o, "force", text_or_null(report_force(r->force, force)));
   json_object_set_new(o, "schedule", text_or_null(knobs_text(&r->knobs, text)));
+  json_object_set_new(o, "remembered", json_boolean(r->recalled));
   json_object_set_new(o, "plan_hash", text_or_null(r->planned ? hash : NULL));
   json_object_set_new(o, "seconds", number_or_null(r->seconds));
   json_object_set_new(o, "flops", number_or_null(r->flops));
@@ -74,7 +75,8 @@ static void print_device(const report *r, FILE *out) {
     fprintf(out, ", plan %016llx", (unsigned long long)r->plan_hash);
   fputc('\n', out);
   if (r->knobs.given)
-    fprintf(out, "knobs   %s\n", knobs_text(&r->knobs, text));
+    fprintf(out, "knobs   %s%s\n", knobs_text(&r->knobs, text),
+            r->recalled ? " (remembered)" : "");
 }
 
 void report_text(const report *r, FILE *out) {

@@ -11,6 +11,7 @@ typedef struct report {
   int32_t threads;
   unsigned force;
   knobs knobs;  /* what a schedule decided */
+  bool recalled; /* a remembered one */
   bool planned; /* plan_hash holds */
   uint64_t plan_hash;
   double seconds, flops; /* median; of the definition */

@@ -121,7 +121,8 @@ static const char *skip_blanks(const char *at) {
 }
 
 /* "name 1, 2;" at *text, which moves behind it. */
-static bool read_one(const char **text, knobs *k, char *reason, size_t size) {
+static bool read_one(const char **text, unsigned device, knobs *k,
+                     char *reason, size_t size) {
   const char *at = *text;
   char name[32];
   int64_t number[KNOB_VALUES];
@@ -130,8 +131,8 @@ static bool read_one(const char **text, knobs *k, char *reason, size_t size) {
   snprintf(name, sizeof name, "%.*s",
            (int)(length < sizeof name ? length : sizeof name - 1), at);
   int32_t id = find_knob(name);
-  if (id == KNOB_COUNT) {
-    snprintf(reason, size, "no back end has a knob '%s'", name);
+  if (id == KNOB_COUNT || !(rows[id].devices & device)) {
+    snprintf(reason, size, "the device has no knob '%s'", name);
     return false;
   }
   for (at += length; count < KNOB_VALUES; at = skip_blanks(at) + 1) {
@@ -151,9 +152,10 @@ static bool read_one(const char **text, knobs *k, char *reason, size_t size) {
   return take_values(id, number, count, k, reason, size);
 }
 
-bool knobs_read(const char *text, knobs *k, char *reason, size_t size) {
+bool knobs_read(const char *text, unsigned device, knobs *k, char *reason,
+                size_t size) {
   *k = (knobs){0};
   for (text = skip_blanks(text); *text;)
-    if (!read_one(&text, k, reason, size)) return false;
+    if (!read_one(&text, device, k, reason, size)) return false;
   return true;
 }

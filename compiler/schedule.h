@@ -28,8 +28,9 @@ static inline bool knob_given(const knobs *k, knob_id id) {
 
 /* "tile 128, 64; stages 2;", as a schedule block has it; "" for none. */
 const char *knobs_text(const knobs *k, char text[KNOBS_TEXT]);
-/* Reads what knobs_text wrote. False with the reason in `reason`. */
-bool knobs_read(const char *text, knobs *k, char *reason, size_t size);
+/* Reads what knobs_text wrote for a device. False with the reason. */
+bool knobs_read(const char *text, unsigned device, knobs *k, char *reason,
+                size_t size);
 /* The knobs of a block for a device (KNOB_ANY: none in particular, what no
  * device has is still an error). Errors are in d. */
 void schedule_read(arena *a, diag *d, const schedule *s, unsigned device,

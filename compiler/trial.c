@@ -26,24 +26,55 @@ static dil_status check_device(const options *o) {
                   on_cuda(o) ? "cuda" : "oracle");
 }
 
-/* The kernel on a context's device, with all its code for this call. */
-static dil_status make_kernel(trial *t, dil_context *context) {
+dil_sizes trial_sizes(const trial *t) {
   const int64_t *size = t->binding.size;
-  dil_sizes sizes = {size[BIND_B], size[BIND_N], size[BIND_M]};
+  return (dil_sizes){size[BIND_B], size[BIND_N], size[BIND_M]};
+}
+
+dil_context *trial_context(const trial *t) {
+  return t->on_cuda ? t->cuda.context : t->binding.context;
+}
+
+const dil_call *trial_call(const trial *t) {
+  return t->on_cuda ? &t->cuda.call : &t->binding.call;
+}
+
+dil_status trial_kernel(const trial *t, compilation *c, dil_kernel **made,
+                        double *seconds) {
+  dil_context *context = trial_context(t);
+  dil_sizes sizes = trial_sizes(t);
   dil_kernel_source from;
   double start = message_clock();
-  dil_status status = driver_source(&t->compilation, context, &from);
+  *made = NULL;
+  dil_status status = driver_source(c, context, &from);
   if (status) return status;
-  status = dil_kernel_make(context, &from, &t->kernel);
-  if (!status) status = dil_kernel_prepare(t->kernel, &sizes);
-  t->report.compile_seconds = message_clock() - start;
+  status = dil_kernel_make(context, &from, made);
+  if (!status) status = dil_kernel_prepare(*made, &sizes);
   driver_source_free(&from);
-  if (!status)
-    status = dil_kernel_variant(t->kernel, &sizes, t->variant,
-                                sizeof t->variant);
-  t->report.variant = t->variant;
-  t->report.isa = from.target;
+  if (status) dil_kernel_free(*made);
+  if (status) *made = NULL;
+  *seconds = message_clock() - start;
   return status;
+}
+
+/* With what is remembered, and without it where that cannot be had. */
+static dil_status make_kernel(trial *t, const options *o) {
+  compilation *c = &t->compilation;
+  dil_sizes sizes = trial_sizes(t);
+  bool recalled = recall(t, o);
+  double *seconds = &t->report.compile_seconds;
+  dil_status status = trial_kernel(t, c, &t->kernel, seconds);
+  if (recalled && (status == DIL_INPUT || status == DIL_UNSUPPORTED)) {
+    recall_undo(c);
+    recalled = false;
+    status = trial_kernel(t, c, &t->kernel, seconds);
+  }
+  t->report.knobs = c->knobs;
+  t->report.recalled = recalled;
+  if (status) return status;
+  t->report.variant = t->variant;
+  if (t->on_cuda) t->report.isa = c->chip;
+  return dil_kernel_variant(t->kernel, &sizes, t->variant, sizeof t->variant);
 }
 
 static dil_status open_cuda(trial *t, const options *o) {
@@ -57,7 +88,7 @@ static dil_status open_cuda(trial *t, const options *o) {
 
 static dil_status make_cuda(trial *t, const options *o) {
   dil_status status = open_cuda(t, o);
-  if (!status) status = make_kernel(t, t->cuda.context);
+  if (!status) status = make_kernel(t, o);
   return status ? status : trial_cuda_open(&t->cuda, &t->binding.call);
 }
 
@@ -70,7 +101,6 @@ static void describe(trial *t, const options *o) {
   r->force = t->request.force;
   r->planned = c->plan != NULL;
   if (r->planned) r->plan_hash = plan_hash(c->plan);
-  if (!on_oracle(o)) r->knobs = c->knobs;
   r->threads = dil_threads_count(t->binding.threads);
 }
 
@@ -94,7 +124,7 @@ dil_status trial_open(arena *a, const options *o, int32_t index, unsigned force,
   if (!status) describe(t, o);
   if (status) return status;
   if (on_oracle(o)) return oracle_check(t->binding.pattern, &t->binding.call);
-  return on_cuda(o) ? make_cuda(t, o) : make_kernel(t, t->binding.context);
+  return on_cuda(o) ? make_cuda(t, o) : make_kernel(t, o);
 }
 
 /* ---- a kernel of a library ----------------------------------------------- */
@@ -229,8 +259,7 @@ static double median(double *number, int32_t count) {
 }
 
 static dil_status measure_workspace(trial *t) {
-  const int64_t *size = t->binding.size;
-  dil_sizes sizes = {size[BIND_B], size[BIND_N], size[BIND_M]};
+  dil_sizes sizes = trial_sizes(t);
   int64_t bytes;
   dil_status status = dil_kernel_workspace(t->kernel, &sizes, &bytes);
   t->report.workspace = (double)bytes;

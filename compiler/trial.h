@@ -6,6 +6,7 @@
 #include "report.h"
 #include "trial_cuda.h"
 #include "trial_library.h"
+#include "wisdom.h"
 
 typedef struct trial {
   compilation compilation;
@@ -33,10 +34,32 @@ dil_status trial_open(arena *a, const options *o, int32_t index, unsigned force,
 /* The same for a kernel of --library. */
 dil_status trial_open_library(arena *a, const options *o, trial *t);
 void trial_free(trial *t);
+/* The sizes, the context, and the call on the device of an open trial. */
+dil_sizes trial_sizes(const trial *t);
+dil_context *trial_context(const trial *t);
+const dil_call *trial_call(const trial *t);
+/* A kernel of `c`, which is planned, with all its code for the trial's call;
+ * `seconds` is what that took. It borrows `c`. */
+dil_status trial_kernel(const trial *t, compilation *c, dil_kernel **made,
+                        double *seconds);
 /* One run of at most `limit` in all, with the peak measured beside it when
  * `with_peak`. */
 dil_status trial_run(trial *t, int32_t limit, bool with_peak);
 /* Fills the report with medians, and the verdict when `budget` is positive. */
 dil_status trial_finish(trial *t, double budget);
+
+
+/* ---- recall.c: schedules that were remembered for a call ------------------ */
+
+/* What wisdom calls this device, pattern and shape. */
+void recall_key(const trial *t, wisdom_key *key);
+/* Gives the compilation the knobs that are remembered for its call, unless the
+ * options or its own schedule say otherwise. True: it has other knobs now. */
+bool recall(trial *t, const options *o);
+/* The same without a call, for any shape: what is remembered of the largest on
+ * a device whose name ends in `chip` ("sm_90"). */
+bool recall_any(compilation *c, const options *o, const char *chip);
+/* Takes them back: no kernel can be had with them. A note says so. */
+void recall_undo(compilation *c);
 
 #endif

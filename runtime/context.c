@@ -159,6 +159,10 @@ int32_t dil_context_arch(const dil_context *context) {
   return context->gpu ? context->cuda->facts(context->gpu)->arch : 0;
 }
 
+const dil_cuda_facts *dil_context_facts(const dil_context *context) {
+  return context->gpu ? context->cuda->facts(context->gpu) : NULL;
+}
+
 void dil_context_compiled(dil_context *context, double seconds) {
   atomic_fetch_add(&context->compiles, 1);
   atomic_fetch_add(&context->compile_nanoseconds, (long long)(seconds * 1e9));

@@ -384,6 +384,8 @@ dil_status dil_context_check(const dil_context *context);
 void dil_context_compiled(dil_context *context, double seconds);
 /* 0: the processor; else the chip of the GPU: 80, 90, ... */
 int32_t dil_context_arch(const dil_context *context);
+/* What is known of the context's GPU; NULL: it is the processor. */
+const struct dil_cuda_facts *dil_context_facts(const dil_context *context);
 /* Threads of a processor's context, for work beside its kernels. */
 dil_threads *dil_context_workers(const dil_context *context);
 

@@ -13,6 +13,8 @@ BUILD=${BUILD:-build}
 case $BUILD in /*) ;; *) BUILD=$PWD/$BUILD ;; esac
 DIL=$BUILD/dil
 export BUILD DIL
+DIL_WISDOM=off # what this machine's owner has tuned is no part of a test
+export DIL_WISDOM
 if [ "${1:-}" = bench-gpu ]; then
   shift
   exec tests/bench/gpu.sh "$@"

@@ -91,7 +91,7 @@ options_of() { # verb: its long options
 }
 
 manual_has_all() {
-  for verb in check explain show print run bench; do
+  for verb in check explain show print run bench tune; do
     for option in $(options_of $verb); do
       sed 's/\\-/-/g' compiler/dil.1 | grep -q -- "^.*--$option" ||
         { echo "--$option is missing" && return 1; }
@@ -101,7 +101,7 @@ manual_has_all() {
 is "the manual page has every option" manual_has_all
 
 table_is_accepted() { # every option of a verb is known to it
-  for verb in check explain show print run bench; do
+  for verb in check explain show print run bench tune; do
     for option in $(options_of $verb); do
       "$DIL" $verb "--$option=no" nosuch.dil 2>&1 | grep 'has no option' &&
         return 1
@@ -112,7 +112,7 @@ table_is_accepted() { # every option of a verb is known to it
 is "every option in the help is accepted" table_is_accepted
 is "help comes first with examples" sh -c \
   '"$DIL" help run | sed -n 5p | grep -qx examples:'
-for verb in check explain show print run bench; do
+for verb in check explain show print run bench tune; do
   is "help $verb equals $verb --help" sh -c \
     "\"\$DIL\" help $verb >\$TMP/a; \"\$DIL\" $verb --help | cmp - \$TMP/a"
 done
@@ -172,7 +172,7 @@ is "no colours in a pipe" sh -c \
 
 # ---- runs -------------------------------------------------------------------
 
-keys="kernel device variant force schedule plan_hash seconds flops gflops peak_share
+keys="kernel device variant force schedule remembered plan_hash seconds flops gflops peak_share
 rel_error lse_error checked_rows workspace_bytes compile_seconds"
 
 has_keys() { # command...: one object of a line, with just these keys in order
@@ -246,6 +246,52 @@ no_rows() { "$DIL" run examples/dense.dil --seq 0 --random 1 --check; }
 is "no queries" no_rows
 no_keys() { "$DIL" run examples/dense.dil --seq 3 --keys 0 --random 1 --check; }
 is "no keys" no_keys
+
+# ---- remembered schedules ----------------------------------------------------
+
+remembered="$TMP/state/wisdom"
+wise() { DIL_WISDOM=$remembered "$DIL" "$@"; }
+tunes() {
+  wise tune examples/longnet.dil -D w=16 --seq 100,300 --budget 0.3 &&
+    wise tune --list | grep -c 'longnet on cpu .* queries' | grep -qx 2
+}
+is "tune remembers each length" tunes
+# The record of 128 with knobs of our own.
+sed -i -E "/\t1 128 128\t/s/\t[^\t]*\t([^\t]*)\t([^\t]*)$/\ttile_keys 40;\t\1\t\2/" \
+  "$remembered"
+takes() {
+  wise run $small --random 1 --check >"$TMP/a" 2>&1 &&
+    grep -q 'tile_keys 40; (remembered)' "$TMP/a" &&
+    ! wise run $small --random 1 --no-wisdom | grep -q tile_keys &&
+    ! "$DIL" run $small --random 1 | grep -q tile_keys &&
+    ! wise run examples/longnet.dil -D w=16 --seq 400 --random 1 |
+      grep -q 'tile_keys 40' &&
+    ! wise run $small --random 1 --force chain | grep -q tile_keys
+}
+is "run takes what is remembered of its shape" takes
+warns_once() {
+  printf 'nonsense\n' >>"$remembered"
+  wise bench examples/longnet.dil examples/longnet.dil -D w=16 --seq 100 \
+    --repeat 1 >"$TMP/a" 2>&1 &&
+    grep -c 'line 3 is ignored: it is no record' "$TMP/a" | grep -qx 1
+}
+is "a bad record is told once" warns_once
+is "tune --list tells of it too" sh -c \
+  "DIL_WISDOM=$remembered \"\$DIL\" tune --list 2>&1 >/dev/null |
+   grep -q 'line 3 is ignored'"
+# The same for chips; no kernel has the second ones knobs.
+builds() { # knobs: what is said of them, NVRTC or none
+  sed -nE "/tile_keys 40;/{s//$1/; s/\tcpu [^\t]*\t/\tcuda Chip sm_90\t/p}" \
+    "$remembered" >"$TMP/chips"
+  DIL_WISDOM=$TMP/chips "$DIL" build examples/longnet.dil -D w=16 \
+    --cuda sm_90a --emit cubin -o "$TMP/o" 2>&1
+}
+builds_turned() { builds 'tile 128, 64;' | grep -q 'for sm_90 with what is remembered: tile 128, 64;'; }
+is "build takes what is remembered of the chip" builds_turned
+builds_anyway() {
+  builds 'tile 100, 64;' | grep -q 'remembered schedule tile 100, 64; cannot'
+}
+is "what no kernel has is told and left" builds_anyway
 
 same_for_threads() {
   for t in 1 2 3; do

@@ -140,5 +140,25 @@ static bool write(const gpu_request *r, int32_t member, int32_t attempt,
   return true;
 }
 
+/* Tiles and blocks a processor, then parts of the keys with tiles as chosen. */
+static bool propose(int32_t index, knobs *k) {
+  static const int32_t keys[] = {16, 32, 64};
+  enum { HEIGHTS = 3, WIDTHS = 3, HELD = 3, TILES = HEIGHTS * WIDTHS * HELD };
+  enum { PARTS = 7 };
+  if (index >= TILES + PARTS) return false;
+  k->given = 1u << KNOB_HOPPER; /* 0: this kernel */
+  if (index >= TILES) {
+    k->given |= 1u << KNOB_PARTS;
+    k->value[KNOB_PARTS][0] = 1 << (index - TILES);
+    return true;
+  }
+  k->given |= 1u << KNOB_TILE | 1u << KNOB_BLOCKS;
+  k->value[KNOB_TILE][0] = 32 << index % HEIGHTS;
+  k->value[KNOB_TILE][1] = keys[index / HEIGHTS % WIDTHS];
+  k->value[KNOB_BLOCKS][0] = 1 + index / HEIGHTS / WIDTHS;
+  return true;
+}
+
 const gpu_strategy strategy_general = {
-    "general", 1 << KNOB_TILE | 1 << KNOB_BLOCKS | 1 << KNOB_PARTS, can, write};
+    "general", 1 << KNOB_TILE | 1 << KNOB_BLOCKS | 1 << KNOB_PARTS, can, write,
+    propose};

@@ -142,10 +142,41 @@ static dil_status compile(const gpu_request *request, gpu_codes *out) {
   return status;
 }
 
+/* ---- what may be tried --------------------------------------------------- */
+
+/* Whether a kernel can be written with these knobs; its code's facts. */
+static bool is_candidate(const gpu_request *r, const gpu_strategy *s,
+                         gpu_candidate *c) {
+  source_text text = {0};
+  char unused[256];
+  gpu_request own = *r;
+  own.knobs = &c->knobs;
+  bool good = s->can(&own, unused, sizeof unused) &&
+              s->write(&own, 0, 0, &c->code, &text);
+  free(text.text);
+  return good;
+}
+
+static int32_t candidates(const gpu_request *r, gpu_candidate *list,
+                          int32_t room) {
+  int32_t count = 0;
+  for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i++) {
+    const gpu_strategy *s = strategies[i];
+    if (r->only && strcmp(r->only, s->name)) continue;
+    for (int32_t n = 0; count < room; n++) {
+      list[count] = (gpu_candidate){0};
+      if (!s->propose(n, &list[count].knobs)) break;
+      count += is_candidate(r, s, &list[count]);
+    }
+  }
+  return count;
+}
+
 DIL_API const gpu_backend *dil_gpu_backend_init(void);
 const gpu_backend *dil_gpu_backend_init(void) {
   static const gpu_backend table = {.version = GPU_BACKEND_VERSION,
                                     .compile = compile,
+                                    .candidates = candidates,
                                     .peak = peak_compile,
                                     .versions = nvrtc_version};
   return &table;

@@ -11,7 +11,7 @@
 #include "../schedule.h"
 #include "../../runtime/cuda/cuda.h"
 
-enum { GPU_BACKEND_VERSION = 2, GPU_CODES_MAX = 16 };
+enum { GPU_BACKEND_VERSION = 3, GPU_CODES_MAX = 16 };
 
 typedef struct gpu_request {
   const plan *plan;
@@ -27,6 +27,13 @@ typedef struct gpu_codes {
   dil_cuda_code code[GPU_CODES_MAX];
 } gpu_codes;
 
+/* A schedule that may be tried: the knobs, and the code but its cubin. */
+typedef struct gpu_candidate {
+  knobs knobs;
+  dil_cuda_code code;
+} gpu_candidate;
+enum { GPU_CANDIDATES_MAX = 128 };
+
 typedef struct gpu_backend {
   int32_t version;         /* GPU_BACKEND_VERSION */
   /* Every member of every strategy; of one that knobs speak of, the member
@@ -34,6 +41,10 @@ typedef struct gpu_backend {
    * NVRTC, or it does not know the chip. DIL_UNSUPPORTED: the gate refused all
    * attempts of the general strategy. DIL_INPUT: no kernel has these knobs. */
   dil_status (*compile)(const gpu_request *request, gpu_codes *out);
+  /* The schedules of a plan that the tuner may try, at most `room`, in no
+   * order; the gate has not seen them. Returns how many. */
+  int32_t (*candidates)(const gpu_request *request, gpu_candidate *list,
+                        int32_t room);
   /* The chip's products and nothing else, of what the plan's kernels multiply
    * (tf32 for f32): what their speed is a share of. */
   dil_status (*peak)(const plan *p, int32_t arch, dil_cuda_code *code);
@@ -89,6 +100,9 @@ typedef struct gpu_strategy {
    * member (attempt 0). */
   bool (*write)(const gpu_request *r, int32_t member, int32_t attempt,
                 dil_cuda_code *code, source_text *text);
+  /* Knobs number `index` that are worth a try, whether they fit or not. False:
+   * there are no more. */
+  bool (*propose)(int32_t index, knobs *k);
 } gpu_strategy;
 
 extern const gpu_strategy strategy_general, strategy_hopper;

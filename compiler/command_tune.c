@@ -1,0 +1,137 @@
+/* command_tune.c - `dil tune FILE --seq N,...`: the best schedule of each length
+ * on this device, found by running them, and remembered; `dil tune --list`. */
+#include "tune.h"
+#include <stdlib.h>
+
+enum { SHOWN = 5 };
+#define TUNE_BUDGET 30.0 /* seconds of a length */
+
+/* ---- what is remembered -------------------------------------------------- */
+
+static const char *knobs_words(const knobs *k, char text[KNOBS_TEXT]) {
+  return k->given ? knobs_text(k, text) : "the compiler's choice";
+}
+
+static dil_status list_records(arena *a, const char *path) {
+  wisdom w;
+  char time[MESSAGE_NUMBER], text[KNOBS_TEXT];
+  dil_status status = wisdom_read(a, path, &w);
+  if (status) return message_error(status, NULL, "%s", dil_last_error());
+  printf("%s: %d record%s\n", path, w.count, w.count == 1 ? "" : "s");
+  for (int32_t i = 0; i < w.count; i++) {
+    const wisdom_record *r = &w.record[i];
+    printf("%s on %s, about %lld x %lld queries, %lld keys: %s, %s\n", r->name,
+           r->key.device, (long long)r->key.size[0], (long long)r->key.size[1],
+           (long long)r->key.size[2], message_time(r->seconds, time),
+           knobs_words(&r->knobs, text));
+  }
+  if (w.bad_count)
+    fprintf(stderr, "dil: warning: line %d is ignored: %s\n", w.bad_line,
+            w.reason);
+  return DIL_OK;
+}
+
+static dil_status find_path(arena *a, const char **path) {
+  *path = wisdom_path(a);
+  if (*path) return DIL_OK;
+  return message_error(DIL_USAGE, "DIL_WISDOM=FILE says where",
+                       "there is no place to remember schedules");
+}
+
+/* ---- one length ---------------------------------------------------------- */
+
+/* Those that ran to the end first, by their medians. */
+static int by_median(const void *x, const void *y) {
+  const tune_candidate *a = *(const tune_candidate *const *)x;
+  const tune_candidate *b = *(const tune_candidate *const *)y;
+  if (!a->kernel || !b->kernel) return !a->kernel - !b->kernel;
+  return (a->median > b->median) - (a->median < b->median);
+}
+
+static void print_candidate(const tune_search *s, const tune_candidate *c) {
+  char time[MESSAGE_NUMBER], text[KNOBS_TEXT];
+  printf("  %10s  %s (%s)%s\n", message_time(c->median, time),
+         knobs_words(&c->knobs, text), c->variant,
+         c == s->best ? ", taken" : "");
+}
+
+static void print_search(arena *a, const tune_search *s,
+                         const wisdom_key *key) {
+  const trial *t = s->trial;
+  const tune_candidate **order =
+      ARENA_ARRAY(a, const tune_candidate *, s->count);
+  for (int32_t i = 0; i < s->count; i++) order[i] = &s->candidate[i];
+  qsort(order, (size_t)s->count, sizeof *order, by_median);
+  printf("%s on %s, %lld x %lld queries, %lld keys: %d of %d schedules run, "
+         "%d refused\n",
+         t->report.kernel, key->device, (long long)t->binding.size[BIND_B],
+         (long long)t->binding.size[BIND_N], (long long)t->binding.size[BIND_M],
+         s->made, s->count, s->refused);
+  for (int32_t i = 0; i < s->count && i < SHOWN; i++)
+    if (order[i]->kernel) print_candidate(s, order[i]);
+  int32_t own = 0;
+  while (order[own] != s->candidate) own++;
+  if (own >= SHOWN) print_candidate(s, s->candidate);
+}
+
+static dil_status remember(arena *a, const tune_search *s, const char *path) {
+  wisdom_record record = {.knobs = s->best->knobs,
+                          .seconds = s->best->median,
+                          .name = s->trial->compilation.pattern->name};
+  recall_key(s->trial, &record.key);
+  print_search(a, s, &record.key);
+  return wisdom_add(a, path, &record);
+}
+
+static dil_status check_kernel(const trial *t) {
+  const kernel *k = t->compilation.kernel;
+  if (!k || !k->schedule) return DIL_OK;
+  return dil_fail(DIL_USAGE, "kernel '%s' has a schedule, which leaves nothing "
+                             "to search: tune one without", k->name);
+}
+
+static dil_status tune_length(arena *a, const options *o, const char *path) {
+  trial t;
+  tune_search search = {0};
+  double budget = o->seen[OPTION_BUDGET] ? o->budget : TUNE_BUDGET;
+  dil_status status = trial_open(a, o, 0, 0, -1, &t);
+  if (!status) status = check_kernel(&t);
+  if (!status) status = tune_run(&t, budget, &search);
+  if (!status) status = remember(a, &search, path);
+  bool wrong = status == DIL_MISMATCH;
+  if (wrong) verdict_print(&t.verdict, stderr);
+  message_compiled(o, &t.compilation, wrong ? DIL_OK : status);
+  tune_free(&search);
+  trial_free(&t);
+  return status;
+}
+
+/* ---- the command --------------------------------------------------------- */
+
+static dil_status check_options(const options *o) {
+  if (!o->sizes.count)
+    return message_error(DIL_USAGE, NULL, "`dil tune` wants --seq N,...");
+  if (o->device.word == DEVICE_ORACLE)
+    return message_error(DIL_USAGE, NULL, "the oracle has no schedules");
+  if (o->seen[OPTION_BUDGET] && !(o->budget > 0))
+    return message_error(DIL_USAGE, NULL, "--budget must be above 0, got %g",
+                         o->budget);
+  return DIL_OK;
+}
+
+dil_status command_tune(arena *a, const options *o) {
+  const char *path;
+  dil_status status = o->list ? DIL_OK : check_options(o);
+  if (!status) status = find_path(a, &path);
+  if (!status && o->list) return list_records(a, path);
+  for (int32_t i = 0; i < o->sizes.count && !status; i++) {
+    options one = *o;
+    arena *own = arena_new();
+    one.seq = o->sizes.number[i];
+    one.seen[OPTION_SEQ] = one.no_wisdom = true;
+    status = tune_length(own, &one, path);
+    arena_free(own);
+  }
+  if (!status) printf("remembered in %s\n", path);
+  return status;
+}

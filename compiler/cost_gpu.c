@@ -1,0 +1,71 @@
+/* cost_gpu.c - how long a call takes on a GPU with one kernel or another, by
+ * arithmetic: tiles, how many of them are in flight at once (shared memory,
+ * registers, threads), waves, and what a processor reaches of its products.
+ * Shares are of kernels measured on one H200; what matters is the order. */
+#include "cost.h"
+#include "../runtime/cuda/cuda.h"
+#include <math.h>
+#include <string.h>
+
+/* Operations a second of one processor, 16-bit and tf32 in three products. */
+static const double RATE_16 = 7.0e12, RATE_32 = 1.23e12;
+/* Bytes a second, of all processors together. */
+static const double MEMORY_RATE = 3.5e12;
+enum { SHARED = 228 * 1024, REGISTERS = 65536, THREADS = 2048 };
+
+/* 1 / share = whole + each / mean(D, Dv) for tiles of many keys; each tile of
+ * keys costs as much as this many keys more. */
+static const struct {
+  const char *family;
+  double whole, each, keys;
+} slowness[] = {
+    {"hopper", 1.0, 50, 5},
+    {"general", 3.9, 150, 12},
+};
+
+/* Blocks that a processor holds at once. The Hopper kernel has one; the
+ * general one's registers are sums of a thread and what moves them. */
+static double blocks_at_once(const pattern *p, const dil_cuda_code *code) {
+  enum { OTHERS = 64, MOST = 255 };
+  if (!strcmp(code->family, "hopper")) return 1;
+  double registers = fmin(OTHERS + code->tile_keys / 2.0 +
+                          (double)p->value_dim / 2, MOST);
+  double held = fmin(SHARED / (code->shared + 1024.0),
+                     REGISTERS / (registers * code->threads));
+  return fmax(floor(fmin(held, (double)THREADS / code->threads)), 1);
+}
+
+/* Fewer warps than these wait for each other. */
+static double waiting(const dil_cuda_code *code, double blocks) {
+  enum { ENOUGH = 12 };
+  double warps = code->threads / 32.0 * blocks;
+  bool hopper = !strcmp(code->family, "hopper");
+  if (hopper) return code->tile_rows < 192 ? 1.04 : 1;
+  return fmax(ENOUGH / warps, 1);
+}
+
+static double slow_of(const pattern *p, const dil_cuda_code *code) {
+  double dim = (double)(p->head_dim + p->value_dim) / 2, slow = 1;
+  for (size_t i = 0; i < sizeof slowness / sizeof *slowness; i++)
+    if (!strcmp(slowness[i].family, code->family))
+      slow = (slowness[i].whole + slowness[i].each / dim) *
+             (1 + slowness[i].keys / code->tile_keys);
+  return slow;
+}
+
+double cost_gpu_seconds(const pattern *p, const cost_gpu_case *c) {
+  const dil_cuda_code *code = c->code;
+  const cover_count *n = c->count;
+  double rows = (double)c->B * (double)c->N * (double)p->heads;
+  double tiles = ceil(rows / code->tile_rows), parts = fmax(c->parts, 1);
+  double visited = (n->full + n->partial) * code->tile_rows * code->tile_keys;
+  if (c->dedup && n->pairs > 0) visited *= n->distinct / n->pairs;
+  double blocks = blocks_at_once(p, code);
+  double slots = blocks * c->facts->processors;
+  double waves = ceil(tiles * parts / slots);
+  double each = cost_flops(p, visited) / (tiles * parts);
+  double rate = p->dtype == DIL_F32 ? RATE_32 : RATE_16;
+  double slow = slow_of(p, code) * waiting(code, blocks);
+  double merged = parts > 1 ? rows * parts * (double)(p->value_dim + 2) * 8 : 0;
+  return waves * blocks * each * slow / rate + merged / MEMORY_RATE;
+}

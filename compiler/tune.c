@@ -1,0 +1,258 @@
+/* tune.c - races the schedules of a call, see tune.h. In: an open trial with
+ * the compiler's choice. Out: medians, and the one to remember. Half of the
+ * time goes into making kernels, in the order of their predictions; then those
+ * that are left run in turn, so that all meet the same seconds. */
+#include "tune.h"
+#include "cost.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROUNDS_LEAST = 5, ROUNDS_MOST = 25, ROUNDS_JUDGED = 3 };
+/* Out are those whose first run is far behind the best one, and those whose
+ * quickest run is behind the best median: a busy machine slows any run. */
+static const double FAR_BEHIND = 1.6, BEHIND = 1.1;
+/* What another schedule must gain on the compiler's to be taken. */
+static const double WORTH = 0.99;
+/* Seconds that the oracle may take over the winner. */
+static const double CHECK_SECONDS = 0.5;
+
+/* ---- candidates ---------------------------------------------------------- */
+
+static int32_t cpu_candidates(arena *a, gpu_candidate **list) {
+  static const int32_t keys[] = {32, 48, 64, 96, 112, 128};
+  enum { COUNT = sizeof keys / sizeof *keys };
+  *list = ARENA_ARRAY(a, gpu_candidate, COUNT);
+  for (int32_t i = 0; i < COUNT; i++) {
+    (*list)[i].knobs.given = 1u << KNOB_TILE_KEYS;
+    (*list)[i].knobs.value[KNOB_TILE_KEYS][0] = keys[i];
+  }
+  return COUNT;
+}
+
+static dil_status list_candidates(trial *t, gpu_candidate **list,
+                                  int32_t *count) {
+  arena *a = t->compilation.arena;
+  const gpu_backend *gpu;
+  if (!t->on_cuda) {
+    *count = cpu_candidates(a, list);
+    return DIL_OK;
+  }
+  dil_status status = gpu_compiler_open(&gpu);
+  if (status) return status;
+  gpu_request request = {.plan = t->compilation.plan,
+                         .arch = dil_context_arch(trial_context(t))};
+  *list = ARENA_ARRAY(a, gpu_candidate, GPU_CANDIDATES_MAX);
+  *count = gpu->candidates(&request, *list, GPU_CANDIDATES_MAX);
+  return DIL_OK;
+}
+
+/* ---- predictions --------------------------------------------------------- */
+
+static double predict_gpu(const trial *t, const gpu_candidate *c) {
+  const binding *b = &t->binding;
+  cover_count count;
+  measure_cover(b, c->code.tile_rows, c->code.tile_keys, &count);
+  cost_gpu_case spot = {.facts = dil_context_facts(t->cuda.context),
+                        .code = &c->code,
+                        .count = &count,
+                        .B = b->size[BIND_B],
+                        .N = b->size[BIND_N],
+                        .dedup = !strcmp(c->code.family, "hopper"),
+                        .parts = c->knobs.value[KNOB_PARTS][0]};
+  return cost_gpu_seconds(b->pattern, &spot);
+}
+
+/* Only differences matter: the peak is any. */
+static double predict_cpu(const trial *t, const gpu_candidate *c) {
+  const binding *b = &t->binding;
+  int32_t keys = c->knobs.value[KNOB_TILE_KEYS][0];
+  cover_count count;
+  measure_cover(b, COST_TILE_ROWS, keys, &count);
+  cost_case spot = {.count = &count,
+                    .tile = (double)COST_TILE_ROWS * keys,
+                    .B = b->size[BIND_B],
+                    .M = b->size[BIND_M],
+                    .dedup = t->compilation.plan->table.dedup,
+                    .threads = dil_threads_count(b->threads),
+                    .peak = 1e11};
+  return cost_seconds(b->pattern, &spot);
+}
+
+static int by_prediction(const void *x, const void *y) {
+  double a = ((const tune_candidate *)x)->predicted;
+  double b = ((const tune_candidate *)y)->predicted;
+  return (a > b) - (a < b);
+}
+
+static dil_status gather(trial *t, tune_search *s) {
+  arena *a = t->compilation.arena;
+  gpu_candidate *list;
+  int32_t count;
+  dil_status status = list_candidates(t, &list, &count);
+  if (status) return status;
+  s->count = count + 1;
+  s->candidate = ARENA_ARRAY(a, tune_candidate, s->count);
+  for (int32_t i = 0; i < count; i++) {
+    tune_candidate *c = &s->candidate[i + 1];
+    c->knobs = list[i].knobs;
+    c->predicted =
+        t->on_cuda ? predict_gpu(t, &list[i]) : predict_cpu(t, &list[i]);
+  }
+  qsort(s->candidate + 1, (size_t)count, sizeof *s->candidate, by_prediction);
+  return DIL_OK;
+}
+
+/* ---- the race ------------------------------------------------------------ */
+
+typedef struct race {
+  tune_search *search;
+  double start, seconds, best; /* best: of all single runs */
+  progress bar;
+  int64_t shown;               /* milliseconds on the bar */
+} race;
+
+static double spent(race *r) {
+  double now = message_clock() - r->start;
+  int64_t shown = (int64_t)(1000 * fmin(now, r->seconds));
+  if (shown > r->shown) progress_add(&r->bar, shown - r->shown);
+  r->shown = shown;
+  return now;
+}
+
+static void drop(tune_candidate *c) {
+  dil_kernel_free(c->kernel);
+  c->kernel = NULL;
+}
+
+static int by_size(const void *x, const void *y) {
+  double a = *(const double *)x, b = *(const double *)y;
+  return (a > b) - (a < b);
+}
+
+static double quickest(const tune_candidate *c) {
+  double least = c->seconds[0];
+  for (int32_t i = 1; i < c->runs; i++) least = fmin(least, c->seconds[i]);
+  return least;
+}
+
+static double median_of(const tune_candidate *c) {
+  double sorted[ROUNDS_MOST + 1];
+  memcpy(sorted, c->seconds, (size_t)c->runs * sizeof *sorted);
+  qsort(sorted, (size_t)c->runs, sizeof *sorted, by_size);
+  return (sorted[(c->runs - 1) / 2] + sorted[c->runs / 2]) / 2;
+}
+
+static dil_status run_once(race *r, tune_candidate *c) {
+  double seconds;
+  dil_status status =
+      dil_kernel_time(c->kernel, trial_call(r->search->trial), 1, &seconds);
+  if (status) return status;
+  c->seconds[c->runs++] = seconds;
+  c->median = median_of(c);
+  r->best = fmin(r->best, seconds);
+  return DIL_OK;
+}
+
+/* A kernel that cannot be had is no failure of the search. */
+static dil_status make_one(race *r, tune_candidate *c) {
+  tune_search *s = r->search;
+  arena *a = s->trial->compilation.arena;
+  dil_sizes sizes = trial_sizes(s->trial);
+  double unused;
+  c->made = s->trial->compilation;
+  c->seconds = ARENA_ARRAY(a, double, ROUNDS_MOST + 1);
+  driver_turn(&c->made, &c->knobs);
+  dil_status status = trial_kernel(s->trial, &c->made, &c->kernel, &unused);
+  if (status == DIL_MEMORY || status == DIL_ENVIRONMENT) return status;
+  if (status) {
+    s->refused++;
+    c->reason = arena_copy(a, dil_last_error(), strlen(dil_last_error()));
+    return DIL_OK;
+  }
+  s->made++;
+  status = dil_kernel_variant(c->kernel, &sizes, c->variant, sizeof c->variant);
+  if (!status) status = run_once(r, c); /* the first run is not counted */
+  c->runs = 0;
+  if (!status) status = run_once(r, c);
+  if (!status && c != s->candidate && c->median > FAR_BEHIND * r->best) drop(c);
+  return status;
+}
+
+static dil_status make_all(race *r) {
+  tune_search *s = r->search;
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; i < s->count; i++) s->candidate[i].median = NAN;
+  for (int32_t i = 0; i < s->count && !status; i++)
+    if (i == 0 || spent(r) < r->seconds / 2)
+      status = make_one(r, &s->candidate[i]);
+  return status;
+}
+
+static const tune_candidate *best_of(const tune_search *s) {
+  const tune_candidate *best = &s->candidate[0];
+  double own = best->median * WORTH;
+  for (int32_t i = 1; i < s->count; i++) {
+    const tune_candidate *c = &s->candidate[i];
+    double bar = best == s->candidate ? own : best->median;
+    if (c->kernel && c->median < bar) best = c;
+  }
+  return best;
+}
+
+static void drop_behind(tune_search *s) {
+  double best = best_of(s)->median;
+  for (int32_t i = 1; i < s->count; i++)
+    if (s->candidate[i].kernel && quickest(&s->candidate[i]) > BEHIND * best)
+      drop(&s->candidate[i]);
+}
+
+static dil_status run_rounds(race *r) {
+  tune_search *s = r->search;
+  dil_status status = DIL_OK;
+  for (int32_t round = 1; round < ROUNDS_MOST && !status; round++) {
+    if (round >= ROUNDS_LEAST && spent(r) >= r->seconds) break;
+    for (int32_t i = 0; i < s->count && !status; i++)
+      if (s->candidate[i].kernel) status = run_once(r, &s->candidate[i]);
+    if (round >= ROUNDS_JUDGED) drop_behind(s);
+    spent(r);
+  }
+  return status;
+}
+
+/* ---- the winner ---------------------------------------------------------- */
+
+/* Its outputs anew, and what the oracle says of them. */
+static dil_status check(tune_search *s) {
+  trial *t = s->trial;
+  double seconds;
+  dil_kernel *own = t->kernel;
+  dil_status status =
+      dil_kernel_time(s->best->kernel, trial_call(t), 1, &seconds);
+  t->kernel = s->best->kernel;
+  if (!status) status = trial_finish(t, CHECK_SECONDS);
+  t->kernel = own;
+  if (status || t->verdict.good) return status;
+  return DIL_MISMATCH;
+}
+
+dil_status tune_run(trial *t, double seconds, tune_search *s) {
+  *s = (tune_search){.trial = t};
+  race r = {.search = s,
+            .start = message_clock(),
+            .seconds = seconds,
+            .best = INFINITY};
+  dil_status status = gather(t, s);
+  if (status) return status;
+  progress_start(&r.bar, "tuning", (int64_t)(1000 * seconds));
+  status = make_all(&r);
+  if (!status) status = run_rounds(&r);
+  progress_end(&r.bar);
+  if (status) return status;
+  s->best = best_of(s);
+  return check(s);
+}
+
+void tune_free(tune_search *s) {
+  for (int32_t i = 0; i < s->count; i++) drop(&s->candidate[i]);
+}

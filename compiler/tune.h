@@ -1,0 +1,34 @@
+/* tune.h - the search for the best schedule of one call on one device. */
+#ifndef DIL_TUNE_H
+#define DIL_TUNE_H
+
+#include "trial.h"
+
+/* A schedule in the race. The first is the compiler's own choice. */
+typedef struct tune_candidate {
+  knobs knobs;
+  double predicted;      /* seconds by the cost model */
+  compilation made;      /* the trial's, with these knobs */
+  dil_kernel *kernel;    /* NULL: not made, refused or dropped */
+  char variant[160];
+  int32_t runs;
+  double *seconds;       /* [runs] */
+  double median;         /* NaN: never run */
+  const char *reason;    /* why it was refused; NULL: it was not */
+} tune_candidate;
+
+typedef struct tune_search {
+  trial *trial;
+  int32_t count, made, refused;
+  tune_candidate *candidate; /* the first one, then by prediction */
+  const tune_candidate *best;
+} tune_search;
+
+/* Makes, in the order that the cost model gives, as many candidates as the
+ * seconds allow, and has them run in turn; who falls behind is dropped. The
+ * winner is checked against the oracle. `trial` is open; tune_free is due in
+ * any case. DIL_MISMATCH: the winner's result is wrong, see trial->verdict. */
+dil_status tune_run(trial *t, double seconds, tune_search *s);
+void tune_free(tune_search *s);
+
+#endif
