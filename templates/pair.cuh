@@ -4,8 +4,7 @@
 #ifndef DIL_PAIR_CUH
 #define DIL_PAIR_CUH
 #include "launch.h"
-
-#define DIL_INLINE static __device__ __forceinline__
+#include "ptx.cuh"
 
 /* What an expression sees besides i, j and s. */
 struct dil_pair {
@@ -72,12 +71,6 @@ DIL_INLINE long long dil_offset(const dil_device_input &in, int rank,
 
 DIL_INLINE float dil_from_bf16(unsigned short x) {
   return __uint_as_float((unsigned)x << 16);
-}
-
-DIL_INLINE float dil_from_f16(unsigned short x) {
-  float f;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(x));
-  return f;
 }
 
 #define DIL_READER(name, stored, result, convert)                            \

@@ -35,6 +35,8 @@ enum { DIL_INPUT_F32, DIL_INPUT_BF16, DIL_INPUT_F16, DIL_INPUT_I32,
 #define FAST 0           /* f32: one tf32 product */
 #define COMBINE 0        /* 0 softmax, 1 union, 2 mean, 3 sum */
 #define SCORED 0         /* some chain rewrites scores */
+#define MASKED 0         /* some predicate has masks */
+#define DEDUP 1          /* a key of several branches is visited once */
 #define DROPOUT 0        /* its threshold among 2^32 */
 #define DROPOUT_KEPT 1.0f /* 1 / (1 - P) */
 #define BRANCHES 1
@@ -60,5 +62,8 @@ DIL_INLINE dil_range dil_cover(int, dil_range, dil_range, dil_range,
   return r_int(1);
 }
 #endif
+
+/* Keys may count several times in one visit. */
+#define HOSTING (BRANCHES > 1 && DEDUP && COMBINE == 0)
 
 #endif

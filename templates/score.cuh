@@ -10,7 +10,7 @@
 
 /* The two rows of a thread. */
 struct dil_rows {
-  int t[2], n[2], h[2]; /* position, query row, head */
+  int t[2], h[2]; /* position, head */
   bool valid[2];
 };
 
@@ -18,6 +18,8 @@ struct dil_rows {
 struct dil_visit {
   dil_keys keys;
   int n;
+  bool full;                 /* every pair is kept */
+  dil_set hosted; /* branches whose keys count here as well */
 };
 
 DIL_INLINE bool window_holds(int predicate, int t, int j) {
@@ -43,12 +45,13 @@ DIL_INLINE bool branch_reaches(int branch, int h, int t, int j,
          branch_keeps(branch, t, j, at);
 }
 
-/* `union`: a key counts in the first branch that reaches it. */
-DIL_INLINE bool is_counted(const dil_tile &tile, int branch, int h, int t,
-                           int j, const dil_pair &at) {
-  unsigned long long earlier = tile.branches & ((1ull << branch) - 1);
-  for (; earlier; earlier &= earlier - 1)
-    if (branch_reaches(__ffsll((long long)earlier) - 1, h, t, j, at))
+/* `union`: a key counts in the first branch that reaches it; `rivals` are those
+ * before this one that may. */
+DIL_INLINE bool is_counted(dil_set rivals, int h, int t, int j,
+                           const dil_pair &at) {
+#pragma unroll 1
+  for (; rivals; rivals &= rivals - 1)
+    if (branch_reaches(lowest(rivals), h, t, j, at))
       return false;
   return true;
 }
@@ -61,26 +64,76 @@ DIL_INLINE dil_pair pair_of(const dil_params &p, const dil_tile &tile, int h) {
 
 enum { DIL_EMPTY, DIL_PARTIAL, DIL_FULL };
 
-/* What is known of `count` keys from number n on, without asking pairs. */
-DIL_INLINE int cover_of(const dil_params &p, const dil_tile &tile,
-                        const dil_keys &keys, int n, int count) {
-  int predicate = dil_branches[keys.branch].predicate;
-  bool whole = n + count <= keys.end;
-  if (COMBINE == 1 && (tile.branches & ((1ull << keys.branch) - 1)))
-    whole = false;
-  if (predicate < 0) return whole ? DIL_FULL : DIL_PARTIAL;
+/* Some rows of a tile and some keys of a sequence. */
+struct dil_box {
+  int t0, t1;     /* positions, first and last */
+  int h0, h1;     /* heads */
+  int n, count;   /* keys: numbers of the sequence */
+};
+
+/* What a predicate makes of rows and of keys first..last. */
+DIL_INLINE int predicate_cover(const dil_params &p, const dil_tile &tile,
+                               const dil_box &box, int predicate, int first,
+                               int last) {
+  if (predicate < 0) return DIL_FULL;
   const dil_predicate_row &w = dil_predicates[predicate];
-  int first = keys.start + n * keys.step;
-  int last = keys.start + (least(n + count, keys.end) - 1) * keys.step;
-  int t0 = tile.low, t1 = tile.low + (tile.count - 1) * tile.step;
-  bool full = whole && (w.right == DIL_FAR || last - t0 <= w.right) &&
-              (w.left == DIL_FAR || t1 - first <= w.left);
-  if (!w.masked) return full ? DIL_FULL : DIL_PARTIAL;
-  dil_range kept = dil_cover(predicate, {t0, t1}, {first, last},
-                             {tile.head, tile.head + p.pack - 1},
-                             pair_of(p, tile, tile.head));
-  if (!kept.high) return DIL_EMPTY;
-  return full && kept.low ? DIL_FULL : DIL_PARTIAL;
+  if ((w.right != DIL_FAR && first - box.t1 > w.right) ||
+      (w.left != DIL_FAR && box.t0 - last > w.left))
+    return DIL_EMPTY;
+  bool full = (w.right == DIL_FAR || last - box.t0 <= w.right) &&
+              (w.left == DIL_FAR || box.t1 - first <= w.left);
+#if MASKED
+  if (w.masked) {
+    dil_range kept =
+        dil_cover(predicate, {box.t0, box.t1}, {first, last},
+                  {box.h0, box.h1}, pair_of(p, tile, box.h0));
+    if (!kept.high) return DIL_EMPTY;
+    full = full && kept.low;
+  }
+#endif
+  return full ? DIL_FULL : DIL_PARTIAL;
+}
+
+/* Which of the keys first..last, `step` apart, another branch may reach. */
+DIL_INLINE int rival_reach(const dil_tile &tile, int branch, int first,
+                           int last, int step) {
+  const dil_branch_row &row = dil_branches[branch];
+  int low = segment_low(branch, tile.low), cover = DIL_FULL;
+  if (row.segment && (last < low || first - low >= row.segment))
+    return DIL_EMPTY;
+  if (row.segment && (first < low || last - low >= row.segment))
+    cover = DIL_PARTIAL;
+  if (row.dilation == 1) return cover;
+  if (step % row.dilation) return DIL_PARTIAL;
+  int away = first - low - dil_phases[branch * HEADS + tile.head];
+  return away % row.dilation ? DIL_EMPTY : cover;
+}
+
+/* What is known of a box without asking pairs. */
+DIL_INLINE int cover_of(const dil_params &p, const dil_tile &tile,
+                        const dil_keys &keys, dil_set rivals,
+                        const dil_box &box) {
+  if (box.n >= keys.end || box.t0 > box.t1) return DIL_EMPTY;
+  bool whole = box.n + box.count <= keys.end;
+  int first = keys.start + box.n * keys.step;
+  int last = keys.start + (least(box.n + box.count, keys.end) - 1) * keys.step;
+  int cover = whole ? DIL_FULL : DIL_PARTIAL;
+  int branch = keys.branch;
+  bool mine = true;
+#pragma unroll 1
+  for (;;) { /* this branch first, then its rivals: one place that asks */
+    int reach =
+        mine ? DIL_FULL : rival_reach(tile, branch, first, last, keys.step);
+    if (reach != DIL_EMPTY)
+      reach = least(reach, predicate_cover(p, tile, box,
+                                           dil_branches[branch].predicate,
+                                           first, last));
+    cover = least(cover, mine ? reach : DIL_FULL - reach);
+    mine = false;
+    if (COMBINE != 1 || cover == DIL_EMPTY || !rivals) return cover;
+    branch = lowest(rivals);
+    rivals &= rivals - 1;
+  }
 }
 
 DIL_INLINE int column_of(int e) {
@@ -98,14 +151,8 @@ DIL_INLINE unsigned columns_below(int end) {
   return (unsigned)below & 0x33333333u;
 }
 
-/* Whether all that a tile wants is a window, or the end of its keys. */
-DIL_INLINE bool is_window(const dil_tile &tile, int branch) {
-  int predicate = dil_branches[branch].predicate;
-  if (COMBINE == 1 && (tile.branches & ((1ull << branch) - 1))) return false;
-  return predicate < 0 || !dil_predicates[predicate].masked;
-}
-
-/* The same bits as keep_bits, by arithmetic on the ends of the window. */
+/* Bits of a tile that nothing but a window and the end of its keys cut, by
+ * arithmetic. */
 DIL_INLINE unsigned window_bits(const dil_tile &tile, const dil_rows &rows,
                                 const dil_visit &v) {
   int predicate = dil_branches[v.keys.branch].predicate;
@@ -128,21 +175,22 @@ DIL_INLINE unsigned window_bits(const dil_tile &tile, const dil_rows &rows,
   return bits;
 }
 
-template <int KEYS>
+/* Bits of columns 8g to 8g + 7, pair by pair, in the lowest four. */
 DIL_INLINE unsigned keep_bits(const dil_params &p, const dil_tile &tile,
-                              const dil_rows &rows, const dil_visit &v) {
+                              const dil_rows &rows, const dil_visit &v,
+                              dil_set rivals, int g) {
   unsigned bits = 0;
 #pragma unroll 1
-  for (int e = 0; e < KEYS / 2; e++) {
+  for (int e = 0; e < 4; e++) {
     bool second = e & 2;
-    int n = v.n + column_of(e);
+    int n = v.n + column_of(4 * g + e);
     if (n >= v.keys.end || !(second ? rows.valid[1] : rows.valid[0])) continue;
     int j = v.keys.start + n * v.keys.step;
     int t = second ? rows.t[1] : rows.t[0];
     int h = second ? rows.h[1] : rows.h[0];
     dil_pair at = pair_of(p, tile, h);
     bool kept = branch_keeps(v.keys.branch, t, j, at) &&
-                (COMBINE != 1 || is_counted(tile, v.keys.branch, h, t, j, at));
+                (COMBINE != 1 || is_counted(rivals, h, t, j, at));
     bits |= (unsigned)kept << e;
   }
   return bits;

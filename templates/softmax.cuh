@@ -4,16 +4,11 @@
 #ifndef DIL_SOFTMAX_CUH
 #define DIL_SOFTMAX_CUH
 #include "plan.cuh"
+#include "ptx.cuh"
 
 #define DIL_LOG2_E 1.44269504088896340736f
 #define DIL_LN_2 0.69314718055994530942f
 #define DIL_NONE __int_as_float(0xff800000) /* -infinity */
-
-DIL_INLINE float power_of_2(float x) {
-  float y;
-  asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 /* Over the four lanes that share a row. */
 DIL_INLINE float row_max(float x) {
@@ -32,10 +27,12 @@ struct dil_state {
   float m[2], l[2];
 };
 
-/* Scores become weights 2^(c2 * s - m); alpha is what older sums lose. */
+/* Scores become weights 2^(c2 * s - m); alpha is what older sums lose. A key
+ * that counts several times has its column's number in `times` (shared
+ * memory; NULL: all count once). */
 template <int TILES>
 DIL_INLINE void softmax_step(dil_state &state, float (&s)[TILES][4], float c2,
-                             float (&alpha)[2]) {
+                             const float *times, float (&alpha)[2]) {
 #pragma unroll
   for (int r = 0; r < 2; r++) {
     float top = DIL_NONE;
@@ -46,13 +43,22 @@ DIL_INLINE void softmax_step(dil_state &state, float (&s)[TILES][4], float c2,
     float base = m == DIL_NONE ? 0.0f : m; /* all -infinity: weights are 0 */
     alpha[r] = power_of_2(state.m[r] - base);
     state.m[r] = m;
-    float sum = 0;
 #pragma unroll
     for (int g = 0; g < TILES; g++) {
       s[g][2 * r] = power_of_2(fmaf(s[g][2 * r], c2, -base));
       s[g][2 * r + 1] = power_of_2(fmaf(s[g][2 * r + 1], c2, -base));
-      sum += s[g][2 * r] + s[g][2 * r + 1];
     }
+  }
+  if (times) {
+#pragma unroll
+    for (int e = 0; e < 4 * TILES; e++)
+      s[e >> 2][e & 3] *= times[8 * (e >> 2) + 2 * (threadIdx.x & 3) + (e & 1)];
+  }
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    float sum = 0;
+#pragma unroll
+    for (int g = 0; g < TILES; g++) sum += s[g][2 * r] + s[g][2 * r + 1];
     state.l[r] = state.l[r] * alpha[r] + sum;
   }
 }

@@ -26,6 +26,15 @@ DIL_INLINE int floor_div(long long a, int n) {
 DIL_INLINE int least(int a, int b) { return a < b ? a : b; }
 DIL_INLINE int most(int a, int b) { return a > b ? a : b; }
 
+/* Branches, as bits. */
+#if BRANCHES > 32
+typedef unsigned long long dil_set;
+DIL_INLINE int lowest(dil_set x) { return __ffsll((long long)x) - 1; }
+#else
+typedef unsigned dil_set;
+DIL_INLINE int lowest(dil_set x) { return __ffs((int)x) - 1; }
+#endif
+
 struct dil_tile {
   int b, head, kv;   /* batch row, first head, its K/V head */
   int keys;          /* M of this batch row */
@@ -33,7 +42,7 @@ struct dil_tile {
   int low, step;     /* positions of its rows: low + n * step */
   int count;         /* how many; 0: the tile is empty */
   int split;
-  unsigned long long branches; /* that select its rows */
+  dil_set branches;  /* that select its rows */
 };
 
 DIL_INLINE bool serves(int branch, int head) {
@@ -114,13 +123,13 @@ DIL_INLINE void find_cell(const dil_params &p, int origin, int keys, int cell,
 }
 
 /* Which branches of the pass select position t of a head. */
-DIL_INLINE unsigned long long class_of(int pass, int head, int t) {
-  unsigned long long branches = 0;
+DIL_INLINE dil_set class_of(int pass, int head, int t) {
+  dil_set branches = 0;
 #pragma unroll 1
   for (int b = 0; b < BRANCHES; b++)
     if (dil_passes[pass].branches >> b & 1 && serves(b, head) &&
         selects(b, head, t))
-      branches |= 1ull << b;
+      branches |= (dil_set)1 << b;
   return branches;
 }
 

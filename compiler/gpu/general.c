@@ -14,29 +14,36 @@ static int64_t shared_limit(int32_t arch) {
 
 static int64_t rounded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
+typedef struct tiles {
+  int32_t warps, groups, keys; /* groups: of 16 rows, a warp */
+  int32_t blocks;              /* of a processor, at least */
+  bool hold;                   /* queries stay in registers */
+  bool lenient; /* some bytes may spill: there is nothing smaller */
+} tiles;
+
+static int32_t rows_of(const tiles *tl) { return 16 * tl->groups * tl->warps; }
+
 /* The layout at the top of templates/general.cu. */
-static int64_t shared_bytes(const dil_table *t, int32_t rows, int32_t keys) {
+static int64_t shared_bytes(const dil_table *t, const tiles *tl) {
   int64_t bytes = (int64_t)dil_dtype_size(t->dtype);
-  int64_t depth = bytes == 4 ? 8 : 16;
+  int64_t depth = bytes == 4 ? 8 : 16, keys = tl->keys;
   int64_t key_pitch = rounded(t->head_dim, depth) * bytes + 16;
   int64_t value_pitch = rounded(t->value_dim, depth) * bytes + 16;
-  return (rows + keys) * key_pitch + keys * value_pitch + keys;
+  int64_t loop = (rows_of(tl) + keys) * key_pitch + keys * value_pitch +
+                 keys + 4 * keys;
+  int64_t end = 16 * tl->warps * ((t->value_dim + 2) | 1) * 4;
+  return loop > end ? loop : end;
 }
-
-typedef struct tiles {
-  int32_t warps, keys;
-  int32_t blocks; /* of a processor, at least */
-  bool lenient;   /* some bytes may spill: there is nothing smaller */
-} tiles;
 
 /* In order of preference: f32 of wide heads, f32, 16-bit. */
 enum { WIDE = 128, NARROW = 80, CHOICES = 4 };
 static const tiles choices[3][CHOICES] = {
-    {{4, 16, 1, true}},
-    {{4, 32, 3, false}, {4, 32, 1, false}, {4, 16, 1, true}},
-    {{4, 64, 3, false}, {4, 64, 1, false}, {4, 32, 1, false}, {4, 16, 1, true}},
+    {{4, 1, 16, 1, false, true}},
+    {{4, 1, 32, 3, false, false}, {4, 1, 32, 1, false, false},
+     {4, 1, 16, 1, false, true}},
+    {{4, 1, 64, 3, false, false}, {4, 1, 64, 1, false, false},
+     {4, 1, 32, 1, false, false}, {4, 1, 16, 1, false, true}},
 };
-
 
 /* Masks take registers: three blocks are then beyond reach. */
 static bool is_narrow(const dil_table *t) {
@@ -53,8 +60,7 @@ static const tiles *choose(const gpu_request *r, int32_t attempt) {
   const tiles *list = choices[t->dtype != DIL_F32 ? 2 : wide ? 0 : 1];
   for (int32_t i = 0; i < CHOICES && list[i].warps; i++)
     if ((list[i].blocks == 1 || is_narrow(t)) &&
-        shared_bytes(t, 16 * list[i].warps, list[i].keys) <=
-            shared_limit(r->arch) &&
+        shared_bytes(t, &list[i]) <= shared_limit(r->arch) &&
         attempt-- == 0)
       return &list[i];
   return NULL;
@@ -69,7 +75,7 @@ static tiles turned_tiles(const gpu_request *r) {
   tiles tl = *choose(&plain, 0);
   const int32_t *tile = r->knobs->value[KNOB_TILE];
   if (knob_given(r->knobs, KNOB_TILE))
-    tl = (tiles){tile[0] / 16, tile[1], 1, false};
+    tl = (tiles){tile[0] / 16, 1, tile[1], 1, false, false};
   if (knob_given(r->knobs, KNOB_BLOCKS))
     tl.blocks = r->knobs->value[KNOB_BLOCKS][0];
   return tl;
@@ -78,7 +84,7 @@ static tiles turned_tiles(const gpu_request *r) {
 static bool knobs_fit(const gpu_request *r, char *reason, size_t size) {
   tiles tl = turned_tiles(r);
   const int32_t *tile = r->knobs->value[KNOB_TILE];
-  int64_t shared = shared_bytes(&r->plan->table, 16 * tl.warps, tl.keys);
+  int64_t shared = shared_bytes(&r->plan->table, &tl);
   int32_t rows = knob_given(r->knobs, KNOB_TILE) ? tile[0] : 16;
   if (rows % 16 || rows > 256)
     snprintf(reason, size, "%d rows are not 16 for each of 1 to 16 warps",
@@ -118,13 +124,13 @@ static bool write(const gpu_request *r, int32_t member, int32_t attempt,
   tiles tl;
   if (member || !find_tiles(r, attempt, &tl)) return false;
   const dil_table *t = &r->plan->table;
-  int32_t rows = 16 * tl.warps;
+  int32_t rows = rows_of(&tl);
   *code = (dil_cuda_code){.family = "general",
                           .arch = r->arch,
                           .lenient = tl.lenient,
                           .passes = UINT64_MAX,
                           .threads = 32 * tl.warps,
-                          .shared = (int32_t)shared_bytes(t, rows, tl.keys),
+                          .shared = (int32_t)shared_bytes(t, &tl),
                           .tile_rows = rows,
                           .tile_keys = tl.keys};
   if (knob_given(r->knobs, KNOB_PARTS))
@@ -134,8 +140,9 @@ static bool write(const gpu_request *r, int32_t member, int32_t attempt,
   put_tables(text, r->plan);
   put_expressions(text, r->plan);
   put_cover(text, r->plan);
-  put(text, "#define WARPS %d\n#define TILE_KEYS %d\n#define BLOCKS %d\n",
-      tl.warps, tl.keys, tl.blocks);
+  put(text, "#define WARPS %d\n#define ROW_GROUPS %d\n#define TILE_KEYS %d\n",
+      tl.warps, tl.groups, tl.keys);
+  put(text, "#define BLOCKS %d\n#define HOLD_Q %d\n", tl.blocks, tl.hold);
   put_template(text, "general.cu");
   return true;
 }

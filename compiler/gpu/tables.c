@@ -11,6 +11,13 @@ static void put_number(source_text *s, const char *name, int64_t x) {
   put(s, "#define %s %lld\n", name, (long long)x);
 }
 
+static bool is_masked(const dil_table *t) {
+  bool masked = false;
+  for (int32_t i = 0; i < t->predicate_count; i++)
+    masked |= t->predicates[i].masked;
+  return masked;
+}
+
 static void put_sizes(source_text *s, const plan *p) {
   static const int element[DIL_DTYPE_COUNT] = {
       [DIL_F32] = 0, [DIL_BF16] = 1, [DIL_F16] = 2};
@@ -23,6 +30,8 @@ static void put_sizes(source_text *s, const plan *p) {
   put_number(s, "FAST", p->pattern->fast);
   put_number(s, "COMBINE", t->combine);
   put_number(s, "SCORED", t->scored);
+  put_number(s, "MASKED", is_masked(t));
+  put_number(s, "DEDUP", t->dedup || t->combine == DIL_COMBINE_UNION);
   put(s, "#define DROPOUT %lluu\n",
       (unsigned long long)(t->dropout * 4294967296.0));
   put(s, "#define DROPOUT_KEPT %.9ef\n", 1 / (1 - t->dropout));

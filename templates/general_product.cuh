@@ -1,0 +1,213 @@
+/* general_product.cuh - the products of general.cu: scores of a tile of keys,
+ * sums of its values, and values that are not finite. A warp has ROW_GROUPS
+ * groups of 16 rows, which share what is read of keys and values. Needs the
+ * sizes that general.cu defines. */
+#pragma once
+
+/* Sixteen rows by 32 bytes of the queries, as the products take them. */
+struct query_part {
+  unsigned x[4];
+};
+
+DIL_INLINE query_part load_query_part(int group, int kk) {
+  int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  int row = 16 * (ROW_GROUPS * warp + group) + (lane >> 3 & 1) * 8 + (lane & 7);
+  query_part q;
+  load_matrices(q.x, shared_address(shared + row * PITCH_K + 32 * kk +
+                                    (lane >> 4) * 16));
+  return q;
+}
+
+DIL_INLINE void hold_queries(query_part (&held)[ROW_GROUPS][HELD_PARTS]) {
+#pragma unroll
+  for (int i = 0; i < ROW_GROUPS * HELD_PARTS; i++)
+    held[i / HELD_PARTS][i % HELD_PARTS] =
+        load_query_part(i / HELD_PARTS, i % HELD_PARTS);
+}
+
+/* s += 16 rows by two times 8 keys */
+DIL_INLINE void multiply_keys(float (&s)[SCORE_TILES][4], int g,
+                              const query_part &q, const unsigned (&beside)[4],
+                              const unsigned (&b)[4]) {
+#if ELEMENT
+  multiply_16(s[g], q.x, b[0], b[1]);
+  multiply_16(s[g + 1], q.x, b[2], b[3]);
+#else
+  multiply_8(s[g], q.x, beside, b[0], b[1]);
+  multiply_8(s[g + 1], q.x, beside, b[2], b[3]);
+#endif
+}
+
+/* s = Q K^T */
+DIL_INLINE void make_scores(const query_part (&held)[ROW_GROUPS][HELD_PARTS],
+                            float (&s)[ROW_GROUPS][SCORE_TILES][4]) {
+  int lane = threadIdx.x & 31;
+  int row = (lane >> 4) * 8 + (lane & 7);
+  unsigned keys = shared_address(shared + SHARED_K + row * PITCH_K +
+                                 (lane >> 3 & 1) * 16);
+#pragma unroll
+  for (int e = 0; e < 4 * SCORE_TILES * ROW_GROUPS; e++)
+    s[e / (4 * SCORE_TILES)][e / 4 % SCORE_TILES][e % 4] = 0;
+#pragma unroll(ELEMENT ? 16 : 4)
+  for (int kk = 0; kk < WIDTH_K / DEPTH; kk++) {
+    query_part q[ROW_GROUPS];
+    unsigned beside[ROW_GROUPS][4];
+#pragma unroll
+    for (int r = 0; r < ROW_GROUPS; r++) {
+      q[r] = HOLD_Q ? held[r][HOLD_Q ? kk : 0] : load_query_part(r, kk);
+#pragma unroll
+      for (int i = 0; i < 4; i++)
+        beside[r][i] = ELEMENT ? 0 : tf32_beside(q[r].x[i]);
+    }
+#pragma unroll
+    for (int g = 0; g < SCORE_TILES; g += 2) {
+      unsigned b[4];
+      load_matrices(b, keys + 8 * g * PITCH_K + 32 * kk);
+#pragma unroll
+      for (int r = 0; r < ROW_GROUPS; r++)
+        multiply_keys(s[r], g, q[r], beside[r], b);
+    }
+  }
+}
+
+#if ELEMENT
+/* o += P V */
+DIL_INLINE void add_values(const float (&w)[ROW_GROUPS][SCORE_TILES][4],
+                           float (&o)[ROW_GROUPS][VALUE_TILES][4]) {
+  int lane = threadIdx.x & 31;
+  int row = (lane >> 3 & 1) * 8 + (lane & 7);
+  unsigned values = shared_address(shared + SHARED_V + row * PITCH_V +
+                                   (lane >> 4) * 16);
+#pragma unroll
+  for (int kk = 0; kk < TILE_KEYS / 16; kk++) {
+    unsigned a[ROW_GROUPS][4];
+#pragma unroll
+    for (int r = 0; r < ROW_GROUPS; r++)
+#pragma unroll
+      for (int i = 0; i < 4; i++)
+        a[r][i] = pack_pair(w[r][2 * kk + i / 2][i % 2 * 2],
+                            w[r][2 * kk + i / 2][i % 2 * 2 + 1]);
+#pragma unroll
+    for (int g = 0; g < VALUE_TILES; g += 2) {
+      unsigned b[4];
+      load_matrices_turned(b, values + 16 * kk * PITCH_V + 16 * g);
+#pragma unroll
+      for (int r = 0; r < ROW_GROUPS; r++) {
+        multiply_16(o[r][g], a[r], b[0], b[1]);
+        multiply_16(o[r][g + 1], a[r], b[2], b[3]);
+      }
+    }
+  }
+}
+#else
+/* o += P V. The order of a tile's keys is free: a thread's columns 2c, 2c + 1
+ * are slots c and c + 4 of the product. Each tile is summed from zero, since
+ * the tensor cores cut where f32 addition rounds. */
+DIL_INLINE void add_values(const float (&w)[ROW_GROUPS][SCORE_TILES][4],
+                           float (&o)[ROW_GROUPS][VALUE_TILES][4]) {
+  int lane = threadIdx.x & 31;
+  const char *values = shared + SHARED_V + lane % 4 * 2 * PITCH_V + lane / 4 * 4;
+  unsigned a[ROW_GROUPS][SCORE_TILES][4], beside[ROW_GROUPS][SCORE_TILES][4];
+#pragma unroll
+  for (int e = 0; e < 4 * SCORE_TILES * ROW_GROUPS; e++) {
+    int r = e / (4 * SCORE_TILES), kk = e / 4 % SCORE_TILES, i = e % 4;
+    a[r][kk][i] = __float_as_uint(w[r][kk][i % 2 * 2 + i / 2]);
+    beside[r][kk][i] = tf32_beside(a[r][kk][i]);
+  }
+#pragma unroll
+  for (int g = 0; g < VALUE_TILES; g++) {
+    float sum[ROW_GROUPS][4] = {};
+#pragma unroll
+    for (int kk = 0; kk < SCORE_TILES; kk++) {
+      const char *from = values + 8 * kk * PITCH_V + 32 * g;
+      unsigned b0 = *(const unsigned *)from;
+      unsigned b1 = *(const unsigned *)(from + PITCH_V);
+#pragma unroll
+      for (int r = 0; r < ROW_GROUPS; r++)
+        multiply_8(sum[r], a[r][kk], beside[r][kk], b0, b1);
+    }
+#pragma unroll
+    for (int e = 0; e < 4 * ROW_GROUPS; e++) o[e / 4][g][e % 4] += sum[e / 4][e % 4];
+  }
+}
+#endif
+
+/* ---- values that are not finite ------------------------------------------ */
+
+/* NaN and Inf have every bit of the exponent. */
+#define EXPONENT (ELEMENT == 2 ? 0x7c00u : ELEMENT == 1 ? 0x7f80u : 0u)
+DIL_INLINE bool is_bad(unsigned word) {
+  unsigned high = ELEMENT ? EXPONENT << 16 : 0x7f800000u;
+  return (word & high) == high || (ELEMENT && (word & EXPONENT) == EXPONENT);
+}
+
+/* A piece of 16 bytes; padding is zero. */
+DIL_INLINE bool is_bad_piece(const char *at) {
+  uint4 x = *(const uint4 *)at;
+  return is_bad(x.x) || is_bad(x.y) || is_bad(x.z) || is_bad(x.w);
+}
+
+enum { VALUE_PIECES = WIDTH_V * ELEMENT_BYTES / 16 };
+
+/* Rows of the values that have such a piece, as flags; whether any has. */
+DIL_INLINE bool find_bad_rows(char *bad) {
+  bool found = false;
+#pragma unroll 4
+  for (int i = threadIdx.x; i < TILE_KEYS * VALUE_PIECES; i += THREADS)
+    found |= is_bad_piece(shared + SHARED_V + i / VALUE_PIECES * PITCH_V +
+                          i % VALUE_PIECES * 16);
+  if (!__syncthreads_or(found)) return false;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < TILE_KEYS; i += THREADS) {
+    bad[i] = 0;
+#pragma unroll 1
+    for (int k = 0; k < VALUE_PIECES; k++)
+      if (is_bad_piece(shared + SHARED_V + i * PITCH_V + 16 * k)) bad[i] = 1;
+  }
+  __syncthreads();
+  return true;
+}
+
+/* A row of values to the pairs of one group that are kept. */
+DIL_INLINE void add_row(int key, const float (&w)[SCORE_TILES][4],
+                        float (&o)[VALUE_TILES][4]) {
+  unsigned x = 0, y = 0; /* the weights of the key, in this lane or not */
+#pragma unroll
+  for (int g = 0; g < SCORE_TILES; g++) {
+    unsigned here = key >> 3 == g ? 0xffffffffu : 0;
+    x |= here & __float_as_uint(key & 1 ? w[g][1] : w[g][0]);
+    y |= here & __float_as_uint(key & 1 ? w[g][3] : w[g][2]);
+  }
+  int owner = (threadIdx.x & 28) | (key >> 1 & 3);
+  float first = __uint_as_float(__shfl_sync(0xffffffffu, x, owner));
+  float second = __uint_as_float(__shfl_sync(0xffffffffu, y, owner));
+  const element *row = (const element *)(shared + SHARED_V + key * PITCH_V);
+#pragma unroll
+  for (int g = 0; g < VALUE_TILES; g++) {
+    float v0 = widen(row[column_of(4 * g)]);
+    float v1 = widen(row[column_of(4 * g + 1)]);
+    if (first != 0) o[g][0] += first * v0, o[g][1] += first * v1;
+    if (second != 0) o[g][2] += second * v0, o[g][3] += second * v1;
+  }
+}
+
+/* A partial tile must not meet 0 * NaN: rows with NaN or Inf are taken out of
+ * the product and given to the pairs that are kept, one by one. */
+DIL_INLINE void take_bad_values(const float (&w)[ROW_GROUPS][SCORE_TILES][4],
+                                float (&o)[ROW_GROUPS][VALUE_TILES][4]) {
+  char *bad = shared + SHARED_BAD;
+  if (!find_bad_rows(bad)) return;
+#pragma unroll 1
+  for (int key = 0; key < TILE_KEYS; key++) {
+    if (!bad[key]) continue;
+#pragma unroll
+    for (int r = 0; r < ROW_GROUPS; r++) add_row(key, w[r], o[r]);
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (int i = threadIdx.x; i < TILE_KEYS * VALUE_DIM; i += THREADS)
+    if (bad[i / VALUE_DIM])
+      ((element *)(shared + SHARED_V + i / VALUE_DIM * PITCH_V))
+          [i % VALUE_DIM] = 0;
+  __syncthreads();
+}

@@ -1,0 +1,293 @@
+/* general_visit.cuh - the keys of a tile, in order: branch by branch, each an
+ * arithmetic sequence cut into tiles of TILE_KEYS. A warp asks what is known of
+ * 32 of them at once; of a tile that is partial it asks about its own rows by
+ * 8 keys, and pair by pair only what is left.
+ *
+ * A key that several branches reach is visited once. Branch a *hosts* b where
+ * every key that b reaches in a's segment is reached by a too, under the same
+ * predicate and chain: b then leaves a gap there, and a's keys count as often
+ * as they are reached (`union`: once). The host is the least in order. */
+#pragma once
+
+struct dil_cursor {
+  dil_set rest;   /* branches not begun */
+  dil_set hosted; /* whose keys count in this branch's visits */
+  dil_set rivals; /* `union`: those before it that may reach a key */
+  dil_keys keys;             /* a piece of a branch */
+  int later, later_end;      /* its piece behind the gap; none: later_end 0 */
+  int n, stop;               /* the next tile to ask about; the piece's end */
+  int base;                  /* the map: bit b is the tile at base + b * ... */
+  unsigned live, full;
+  int leap;                  /* keys that a bit of the next map stands for */
+  int skip, take;            /* of all tiles: those of this split */
+};
+
+enum { LEAP = 16 * TILE_KEYS };
+
+DIL_INLINE bool comes_before(int a, int b) {
+  int by = dil_branches[a].dilation - dil_branches[b].dilation;
+  return by < 0 || (by == 0 && a < b);
+}
+
+DIL_INLINE bool is_congruent(const dil_tile &t, int a, int b) {
+  int away = segment_low(b, t.low) + dil_phases[b * HEADS + t.head] -
+             segment_low(a, t.low) - dil_phases[a * HEADS + t.head];
+  return away % dil_branches[a].dilation == 0;
+}
+
+DIL_INLINE bool is_host(const dil_tile &t, int a, int b) {
+  const dil_branch_row &x = dil_branches[a], &y = dil_branches[b];
+  return comes_before(a, b) && y.dilation % x.dilation == 0 &&
+         x.predicate == y.predicate && (COMBINE == 1 || x.chain == y.chain) &&
+         is_congruent(t, a, b);
+}
+
+/* Branches of the tile that `is` relates to `branch`. */
+template <class Is>
+DIL_INLINE dil_set related(const dil_tile &t, int branch, Is is) {
+  dil_set found = 0;
+#pragma unroll 1
+  for (int a = 0; a < BRANCHES; a++)
+    if (t.branches >> a & 1 && a != branch && is(a)) found |= (dil_set)1 << a;
+  return found;
+}
+
+DIL_INLINE bool in_segment(const dil_tile &t, int branch, int j) {
+  int low = segment_low(branch, t.low), size = dil_branches[branch].segment;
+  return !size || (j >= low && j - low < size);
+}
+
+/* The first number of the keys at or after a position. */
+DIL_INLINE int number_at(const dil_keys &k, long long position) {
+  long long away = position - k.start;
+  return away > 0 ? (int)((away + k.step - 1) / k.step) : 0;
+}
+
+/* A branch's keys without the gap that its hosts leave: at most two pieces. */
+DIL_INLINE void cut_gap(const dil_tile &t, dil_set hosts,
+                        dil_cursor &c) {
+  long long low = 0x7fffffff, high = -0x7fffffff;
+  c.later = c.later_end = 0;
+#pragma unroll 1
+  for (; hosts; hosts &= hosts - 1) {
+    int a = lowest(hosts), size = dil_branches[a].segment;
+    long long from = segment_low(a, t.low);
+    if (!size) from = -0x7fffffff;
+    if (from < low) low = from;
+    if (!size) high = 0x7fffffff;
+    else if (from + size > high) high = from + size;
+  }
+  if (low >= high) return;
+  int from = most(number_at(c.keys, low), c.keys.first);
+  int to = number_at(c.keys, high);
+  if (from >= c.keys.end || to <= from) return;
+  c.later = to;
+  c.later_end = to < c.keys.end ? c.keys.end : 0;
+  c.keys.end = from;
+}
+
+DIL_INLINE void begin_branch(const dil_tile &t, int branch, dil_cursor &c) {
+  c.keys = keys_of(t, branch);
+  c.later = c.later_end = 0;
+  c.hosted = c.rivals = 0;
+#if BRANCHES > 1 && DEDUP
+  dil_set hosts =
+      related(t, branch, [&](int a) { return is_host(t, a, branch); });
+  cut_gap(t, hosts, c);
+#if COMBINE == 1
+  c.rivals = ~hosts & related(t, branch, [&](int a) {
+    return comes_before(a, branch);
+  });
+#else
+  c.hosted = related(t, branch, [&](int a) { return is_host(t, branch, a); });
+#endif
+#endif
+}
+
+DIL_INLINE int tiles_of(int first, int end) {
+  return end > first ? (end - first - 1) / TILE_KEYS + 1 : 0;
+}
+
+/* The piece first..end-1, less what other splits take of it. */
+DIL_INLINE void begin_piece(dil_cursor &c, int first, int end) {
+  int tiles = tiles_of(first, end);
+  int dropped = least(c.skip, tiles), taken = least(c.take, tiles - dropped);
+  c.skip -= dropped;
+  c.take -= taken;
+  c.keys.first = first;
+  c.keys.end = end;
+  c.n = first + dropped * TILE_KEYS;
+  c.stop = c.n + taken * TILE_KEYS;
+  c.live = 0;
+  c.leap = TILE_KEYS;
+}
+
+/* The next piece, of this branch or of the next one. */
+DIL_INLINE bool next_piece(const dil_tile &t, dil_cursor &c) {
+  if (c.later_end) {
+    begin_piece(c, c.later, c.later_end);
+    c.later_end = 0;
+    return true;
+  }
+  if (!c.rest) return false;
+  begin_branch(t, lowest(c.rest), c);
+  c.rest &= c.rest - 1;
+  begin_piece(c, c.keys.first, c.keys.end);
+  return true;
+}
+
+DIL_INLINE dil_cursor cursor_begin(const dil_params &p, const dil_tile &t) {
+  dil_cursor c;
+  c.rest = t.branches;
+  c.later_end = c.n = c.stop = 0;
+  c.live = 0;
+  c.skip = 0;
+  c.take = 0x7fffffff;
+  if (p.splits == 1) return c;
+  long long all = 0;
+#pragma unroll 1
+  for (; c.rest; c.rest &= c.rest - 1) {
+    begin_branch(t, lowest(c.rest), c);
+    all += tiles_of(c.keys.first, c.keys.end) + tiles_of(c.later, c.later_end);
+  }
+  c.rest = t.branches;
+  c.later_end = 0;
+  c.skip = (int)(all * t.split / p.splits);
+  c.take = (int)(all * (t.split + 1) / p.splits) - c.skip;
+  return c;
+}
+
+/* ---- what is known of tiles ---------------------------------------------- */
+
+/* All rows, and this lane's of the next 32 tiles. */
+DIL_INLINE dil_box map_box(const dil_params &p, const dil_tile &t,
+                           const dil_cursor &c) {
+  int n = c.n + (threadIdx.x & 31) * c.leap;
+  if (n >= c.stop || n < c.n) n = c.keys.end; /* nothing */
+  return {t.low, t.low + (t.count - 1) * t.step, t.head, t.head + p.pack - 1,
+          n, c.leap};
+}
+
+/* A map that is empty makes the next one coarse, until one is not. */
+DIL_INLINE void take_map(dil_cursor &c, unsigned live, unsigned full) {
+  int step = 32 * c.leap;
+  if (c.leap != TILE_KEYS && live) { /* look closer where it begins */
+    c.n += (__ffs((int)live) - 1) * c.leap;
+    c.leap = TILE_KEYS;
+    return;
+  }
+  c.base = c.n;
+  c.live = live;
+  c.full = full;
+  c.n = c.stop - c.n > step ? c.n + step : c.stop;
+  if (MASKED && !live && c.stop - c.n > 2 * LEAP) c.leap = LEAP;
+}
+
+/* Rows of group lane / SCORE_TILES of this warp, by eight keys. */
+DIL_INLINE dil_box part_box(const dil_params &p, const dil_tile &t,
+                            const dil_visit &v) {
+  int lane = threadIdx.x & 31;
+  int row = 16 * (ROW_GROUPS * (threadIdx.x >> 5) + lane / SCORE_TILES);
+  int first = row / p.pack, last = least((row + 15) / p.pack, t.count - 1);
+  bool mine = lane < ROW_GROUPS * SCORE_TILES;
+  return {t.low + first * t.step,
+          mine && first <= last ? t.low + last * t.step : -0x7fffffff,
+          t.head, t.head + p.pack - 1, v.n + lane % SCORE_TILES * 8, 8};
+}
+
+/* Bits of the parts: all, none, or what their pairs say. */
+DIL_INLINE void take_parts(const dil_params &p, const dil_tile &t,
+                           const dil_visit &v, dil_set rivals,
+                           unsigned live, unsigned full,
+                           unsigned (&bits)[ROW_GROUPS]) {
+#pragma unroll
+  for (int r = 0; r < ROW_GROUPS; r++) bits[r] = 0;
+#pragma unroll 1
+  for (; live; live &= live - 1) {
+    int part = __ffs((int)live) - 1, g = part % SCORE_TILES;
+    bool second = part >= SCORE_TILES;
+    unsigned mine = full >> part & 1
+                        ? 15u
+                        : keep_bits(p, t, rows_of(p, t, second), v, rivals, g);
+#pragma unroll
+    for (int r = 0; r < ROW_GROUPS; r++)
+      if (second == r) bits[r] |= mine << 4 * g;
+  }
+}
+
+DIL_INLINE bool has_bits(const unsigned (&bits)[ROW_GROUPS]) {
+  unsigned any = 0;
+#pragma unroll
+  for (int r = 0; r < ROW_GROUPS; r++) any |= bits[r];
+  return any != 0;
+}
+
+/* The next tile that keeps some pair, with this thread's bits of it. */
+DIL_INLINE bool next_visit(const dil_params &p, const dil_tile &t,
+                           dil_cursor &c, dil_visit &v,
+                           unsigned (&bits)[ROW_GROUPS]) {
+  for (;;) {
+    bool parts = false;
+    if (c.live) {
+      int tile = __ffs((int)c.live) - 1;
+      v.keys = c.keys;
+      v.n = c.base + tile * TILE_KEYS;
+      v.full = c.full >> tile & 1;
+      v.hosted = c.hosted;
+      c.live &= c.live - 1;
+      if (v.full) return true;
+      int predicate = dil_branches[c.keys.branch].predicate;
+      parts = c.rivals || (predicate >= 0 && dil_predicates[predicate].masked);
+      if (!parts) {
+#pragma unroll
+        for (int r = 0; r < ROW_GROUPS; r++)
+          bits[r] = window_bits(t, rows_of(p, t, r), v);
+        return true;
+      }
+    } else if (c.n >= c.stop) {
+      if (!next_piece(t, c)) return false;
+      continue;
+    }
+    dil_box box = parts ? part_box(p, t, v) : map_box(p, t, c);
+    int cover = cover_of(p, t, c.keys, c.rivals, box);
+    unsigned live = __ballot_sync(0xffffffffu, cover != DIL_EMPTY);
+    unsigned full = __ballot_sync(0xffffffffu, cover == DIL_FULL);
+    if (!parts) {
+      take_map(c, live, full);
+      continue;
+    }
+    take_parts(p, t, v, c.rivals, live, full, bits);
+    if (__syncthreads_or(has_bits(bits))) return true;
+  }
+}
+
+/* ---- how often keys count ------------------------------------------------ */
+
+/* Whether an earlier host than `branch` takes key j of a hosted branch. */
+DIL_INLINE bool taken_earlier(const dil_tile &t, int branch, int hosted,
+                              int j) {
+#pragma unroll 1
+  for (int a = 0; a < BRANCHES; a++)
+    if (t.branches >> a & 1 && comes_before(a, branch) &&
+        is_host(t, a, hosted) && in_segment(t, a, j))
+      return true;
+  return false;
+}
+
+/* The number of each column of a visit into shared memory; 1 where alone. */
+DIL_INLINE void count_keys(const dil_tile &t, const dil_visit &v,
+                           float *times) {
+#pragma unroll 1
+  for (int i = threadIdx.x; i < TILE_KEYS; i += THREADS) {
+    int j = v.keys.start + (v.n + i) * v.keys.step, count = 1;
+#pragma unroll 1
+    for (dil_set rest = v.hosted; rest; rest &= rest - 1) {
+      int b = lowest(rest);
+      int away = j - segment_low(b, t.low) - dil_phases[b * HEADS + t.head];
+      if (in_segment(t, b, j) && away % dil_branches[b].dilation == 0 &&
+          !taken_earlier(t, v.keys.branch, b, j))
+        count++;
+    }
+    times[i] = (float)count;
+  }
+}
