@@ -13,8 +13,6 @@
 #include "bounds.cuh"
 #include "element.cuh"
 #include "epilogue.cuh"
-#include "score.cuh"
-#include "softmax.cuh"
 
 #ifndef WARPS
 #define WARPS 4
@@ -44,15 +42,21 @@
 #endif
 #define HELD_PARTS (HOLD_Q ? WIDTH_K / DEPTH : 1)
 
-/* Shared memory: [Q][K][V][flags of bad value rows][how often keys count];
- * in the end [sums of the warps' rows]. */
-#define SHARED_K (TILE_ROWS * PITCH_K)
+#define PART_TURNS ((TILE_ROWS / 16 + 3) / 4)
+
+/* Shared memory: [desk][Q][K][V][flags of bad value rows][how often keys
+ * count]; in the end [desk][sums of the warps' rows]. */
+#define DESK_BYTES 512
+#define SHARED_Q DESK_BYTES
+#define SHARED_K (SHARED_Q + TILE_ROWS * PITCH_K)
 #define SHARED_V (SHARED_K + TILE_KEYS * PITCH_K)
 #define SHARED_BAD (SHARED_V + TILE_KEYS * PITCH_V)
 #define SHARED_TIMES (SHARED_BAD + TILE_KEYS)
 
 extern __shared__ __align__(16) char shared[];
 
+#include "score.cuh"
+#include "softmax.cuh"
 #include "general_load.cuh"
 #include "general_product.cuh"
 #include "general_state.cuh"
@@ -90,49 +94,59 @@ DIL_INLINE void make_weights(const dil_params &p, const dil_tile &t, int group,
 }
 
 /* Keys of the next visit travel while this one's scores become weights and
- * meet their values; values travel while the next visit is found and scores
- * are made. Visits are found while no scores are held: both take registers. */
+ * meet their values; values travel while the first warp plans the next visit
+ * and scores are made. */
+DIL_INLINE void run_visit(const dil_params &p, const dil_tile &t, int slot,
+                          const query_part (&held)[ROW_GROUPS][HELD_PARTS],
+                          dil_state (&state)[ROW_GROUPS],
+                          float (&o)[ROW_GROUPS][VALUE_TILES][4]) {
+  const dil_visit &v = DESK.visit[slot], &next = DESK.visit[slot ^ 1];
+  float s[ROW_GROUPS][SCORE_TILES][4];
+  unsigned bits[ROW_GROUPS];
+  load_values(p, t, v);
+  copy_commit();
+  if (threadIdx.x < 32) plan_visit(p, slot ^ 1);
+  if (!v.full) {
+#pragma unroll
+    for (int r = 0; r < ROW_GROUPS; r++) bits[r] = visit_bits(p, t, slot, r);
+  }
+  if (HOSTING && v.hosted)
+    count_keys(t, v, (float *)(shared + SHARED_TIMES));
+  make_scores(held, s);
+  __syncthreads(); /* K is free, the next visit is known */
+  if (next.some) load_keys(p, t, next);
+  copy_commit();
+#pragma unroll
+  for (int r = 0; r < ROW_GROUPS; r++)
+    make_weights(p, t, r, v, bits[r], s[r], state[r], o[r]);
+  copy_wait<1>();
+  __syncthreads(); /* V is here */
+  if (!v.full) take_bad_values(s, o);
+  add_values(s, o);
+  copy_wait<0>();
+  __syncthreads(); /* V is free, K is here */
+}
+
 DIL_INLINE void run_tile(const dil_params &p, const dil_tile &t) {
   dil_state state[ROW_GROUPS];
-  float o[ROW_GROUPS][VALUE_TILES][4], s[ROW_GROUPS][SCORE_TILES][4];
+  float o[ROW_GROUPS][VALUE_TILES][4];
   query_part held[ROW_GROUPS][HELD_PARTS];
-  dil_cursor cursor = cursor_begin(p, t);
-  dil_visit v, next;
-  unsigned bits[ROW_GROUPS], next_bits[ROW_GROUPS];
-  bool begun = false;
+  clear_padding();
   load_queries(p, t);
+  if (threadIdx.x < 32) {
+    begin_cursor(p);
+    plan_visit(p, 0);
+  }
 #pragma unroll
   for (int r = 0; r < ROW_GROUPS; r++) begin_rows(p, t, r, state[r], o[r]);
-  for (;;) {
-    bool more = next_visit(p, t, cursor, next, next_bits);
-    if (begun) {
-      if (HOSTING && v.hosted)
-        count_keys(t, v, (float *)(shared + SHARED_TIMES));
-      make_scores(held, s);
-      __syncthreads(); /* K is free */
-    }
-    if (more) load_keys(p, t, next);
-    copy_commit();
-    if (begun) {
-#pragma unroll
-      for (int r = 0; r < ROW_GROUPS; r++)
-        make_weights(p, t, r, v, bits[r], s[r], state[r], o[r]);
-      copy_wait<1>();
-      __syncthreads(); /* V is here */
-      if (!v.full) take_bad_values(s, o);
-      add_values(s, o);
-    }
-    copy_wait<0>();
-    __syncthreads(); /* V is free, K is here */
-    if (!more) break;
-    v = next;
-#pragma unroll
-    for (int r = 0; r < ROW_GROUPS; r++) bits[r] = next_bits[r];
-    load_values(p, t, v);
-    copy_commit();
-    if (HOLD_Q && !begun) hold_queries(held);
-    begun = true;
-  }
+  __syncthreads();
+  if (DESK.visit[0].some) load_keys(p, t, DESK.visit[0]);
+  copy_commit();
+  copy_wait<0>();
+  __syncthreads();
+  if (HOLD_Q) hold_queries(held);
+  for (int slot = 0; DESK.visit[slot].some; slot ^= 1)
+    run_visit(p, t, slot, held, state, o);
 #pragma unroll
   for (int r = 0; r < ROW_GROUPS; r++) end_rows(p, t, r, state[r], o[r]);
 }
@@ -140,10 +154,12 @@ DIL_INLINE void run_tile(const dil_params &p, const dil_tile &t) {
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     dil_pass(const __grid_constant__ dil_params p) {
   for (long long item = blockIdx.x; item < p.items; item += gridDim.x) {
-    dil_tile t = find_tile(p, item, TILE_ROWS);
-    if (!t.count) continue;
-    clear_padding();
-    run_tile(p, t);
+    if (threadIdx.x < 32) {
+      dil_tile t = find_tile(p, item, TILE_ROWS);
+      if (threadIdx.x == 0) DESK.tile = t;
+    }
+    __syncthreads();
+    if (DESK.tile.count) run_tile(p, DESK.tile);
     __syncthreads();
   }
 }

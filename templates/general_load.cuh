@@ -3,6 +3,8 @@
  * Needs the sizes that general.cu defines. */
 #pragma once
 
+constexpr int most_of(int a, int b) { return a > b ? a : b; }
+
 /* Row r comes from at(r), or is zeros when that is NULL. */
 template <int ROWS, int WIDTH, int PITCH, class At>
 DIL_INLINE void load_rows(char *to, bool whole, At at) {
@@ -32,7 +34,7 @@ DIL_INLINE void clear_padding() {
   constexpr int pad_k = WIDTH_K - HEAD_DIM, pad_v = WIDTH_V - VALUE_DIM;
 #pragma unroll 1
   for (int i = threadIdx.x; i < (TILE_ROWS + TILE_KEYS) * pad_k; i += THREADS)
-    ((element *)(shared + i / most(pad_k, 1) * PITCH_K))
+    ((element *)(shared + SHARED_Q + i / most(pad_k, 1) * PITCH_K))
         [HEAD_DIM + i % most(pad_k, 1)] = 0;
 #pragma unroll 1
   for (int i = threadIdx.x; i < TILE_KEYS * pad_v; i += THREADS)
@@ -43,7 +45,7 @@ DIL_INLINE void clear_padding() {
 DIL_INLINE void load_queries(const dil_params &p, const dil_tile &t) {
   const element *q = (const element *)p.q + t.b * p.q_stride[0];
   load_rows<TILE_ROWS, HEAD_DIM, PITCH_K>(
-      shared, p.flags & DIL_WHOLE_Q, [&](int row) -> const element * {
+      shared + SHARED_Q, p.flags & DIL_WHOLE_Q, [&](int row) -> const element * {
         int n = row / p.pack;
         if (n >= t.count) return nullptr;
         long long at = t.low + (long long)n * t.step - t.origin;
@@ -52,29 +54,46 @@ DIL_INLINE void load_queries(const dil_params &p, const dil_tile &t) {
       });
 }
 
+/* Rows `stride` elements apart, `step` of them from one key to the next: the
+ * rows that a thread copies follow each other at one distance. */
+template <int ROWS, int WIDTH, int PITCH>
+DIL_INLINE void load_series(char *to, bool whole, const element *from,
+                            long long stride, const dil_visit &v) {
+  constexpr int pieces = most_of(WIDTH * ELEMENT_BYTES / 16, 1);
+  from += (v.keys.start + (long long)v.n * v.keys.step) * stride;
+  stride *= v.keys.step;
+  int left = v.keys.end - v.n;
+  if (!whole || THREADS % pieces) {
+    load_rows<ROWS, WIDTH, PITCH>(to, whole, [&](int row) -> const element * {
+      return row < left ? from + row * stride : nullptr;
+    });
+    return;
+  }
+  constexpr int turn = THREADS / pieces;
+  int row = threadIdx.x / pieces, piece = threadIdx.x % pieces;
+  unsigned at = shared_address(to + row * PITCH + 16 * piece);
+  const char *bytes = (const char *)(from + row * stride) + 16 * piece;
+#pragma unroll
+  for (int k = 0; k < ROWS; k += turn) {
+    if (turn > ROWS && row >= ROWS) break;
+    copy_16(at + k * PITCH, row + k < left ? bytes : (const char *)from,
+            row + k < left);
+    bytes += turn * stride * ELEMENT_BYTES;
+  }
+}
+
 DIL_INLINE void load_keys(const dil_params &p, const dil_tile &t,
                           const dil_visit &v) {
-  const element *k = (const element *)p.k + t.b * p.k_stride[0] +
-                     t.kv * p.k_stride[2];
-  load_rows<TILE_KEYS, HEAD_DIM, PITCH_K>(
+  load_series<TILE_KEYS, HEAD_DIM, PITCH_K>(
       shared + SHARED_K, p.flags & DIL_WHOLE_K,
-      [&](int row) -> const element * {
-        int n = v.n + row;
-        if (n >= v.keys.end) return nullptr;
-        return k + (v.keys.start + (long long)n * v.keys.step) * p.k_stride[1];
-      });
+      (const element *)p.k + t.b * p.k_stride[0] + t.kv * p.k_stride[2],
+      p.k_stride[1], v);
 }
 
 DIL_INLINE void load_values(const dil_params &p, const dil_tile &t,
                             const dil_visit &v) {
-  const element *from = (const element *)p.v + t.b * p.v_stride[0] +
-                        t.kv * p.v_stride[2];
-  load_rows<TILE_KEYS, VALUE_DIM, PITCH_V>(
+  load_series<TILE_KEYS, VALUE_DIM, PITCH_V>(
       shared + SHARED_V, p.flags & DIL_WHOLE_V,
-      [&](int row) -> const element * {
-        int n = v.n + row;
-        if (n >= v.keys.end) return nullptr;
-        return from +
-               (v.keys.start + (long long)n * v.keys.step) * p.v_stride[1];
-      });
+      (const element *)p.v + t.b * p.v_stride[0] + t.kv * p.v_stride[2],
+      p.v_stride[1], v);
 }

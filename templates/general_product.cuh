@@ -13,7 +13,7 @@ DIL_INLINE query_part load_query_part(int group, int kk) {
   int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   int row = 16 * (ROW_GROUPS * warp + group) + (lane >> 3 & 1) * 8 + (lane & 7);
   query_part q;
-  load_matrices(q.x, shared_address(shared + row * PITCH_K + 32 * kk +
+  load_matrices(q.x, shared_address(shared + SHARED_Q + row * PITCH_K + 32 * kk +
                                     (lane >> 4) * 16));
   return q;
 }

@@ -81,7 +81,7 @@ DIL_INLINE void end_rows(const dil_params &p, const dil_tile &t, int group,
                          const dil_state &state,
                          const float (&o)[VALUE_TILES][4]) {
   int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  float *place = (float *)shared + warp * 16 * PITCH_END;
+  float *place = (float *)(shared + SHARED_Q) + warp * 16 * PITCH_END;
   __syncwarp();
 #pragma unroll
   for (int r = 0; r < 2; r++) {

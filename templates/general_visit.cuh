@@ -1,7 +1,7 @@
 /* general_visit.cuh - the keys of a tile, in order: branch by branch, each an
- * arithmetic sequence cut into tiles of TILE_KEYS. A warp asks what is known of
- * 32 of them at once; of a tile that is partial it asks about its own rows by
- * 8 keys, and pair by pair only what is left.
+ * arithmetic sequence cut into tiles of TILE_KEYS. The first warp asks what is
+ * known of 32 of them at once; of one that is partial it asks again, by 16
+ * rows and 8 keys. What is left every warp asks pair by pair for its rows.
  *
  * A key that several branches reach is visited once. Branch a *hosts* b where
  * every key that b reaches in a's segment is reached by a too, under the same
@@ -183,49 +183,36 @@ DIL_INLINE void take_map(dil_cursor &c, unsigned live, unsigned full) {
   if (MASKED && !live && c.stop - c.n > 2 * LEAP) c.leap = LEAP;
 }
 
-/* Rows of group lane / SCORE_TILES of this warp, by eight keys. */
+/* Rows of group 4 * turn + lane / 8 of the tile, by eight keys. */
 DIL_INLINE dil_box part_box(const dil_params &p, const dil_tile &t,
-                            const dil_visit &v) {
-  int lane = threadIdx.x & 31;
-  int row = 16 * (ROW_GROUPS * (threadIdx.x >> 5) + lane / SCORE_TILES);
-  int first = row / p.pack, last = least((row + 15) / p.pack, t.count - 1);
-  bool mine = lane < ROW_GROUPS * SCORE_TILES;
-  return {t.low + first * t.step,
-          mine && first <= last ? t.low + last * t.step : -0x7fffffff,
-          t.head, t.head + p.pack - 1, v.n + lane % SCORE_TILES * 8, 8};
+                            const dil_visit &v, int turn) {
+  int lane = threadIdx.x & 31, group = 4 * turn + lane / 8;
+  int first = 16 * group / p.pack;
+  int last = least((16 * group + 15) / p.pack, t.count - 1);
+  bool some = group < TILE_ROWS / 16 && lane % 8 < SCORE_TILES && first <= last;
+  return {t.low + first * t.step, some ? t.low + last * t.step : -0x7fffffff,
+          t.head, t.head + p.pack - 1, v.n + lane % 8 * 8, 8};
 }
 
-/* Bits of the parts: all, none, or what their pairs say. */
-DIL_INLINE void take_parts(const dil_params &p, const dil_tile &t,
-                           const dil_visit &v, dil_set rivals,
-                           unsigned live, unsigned full,
-                           unsigned (&bits)[ROW_GROUPS]) {
-#pragma unroll
-  for (int r = 0; r < ROW_GROUPS; r++) bits[r] = 0;
-#pragma unroll 1
-  for (; live; live &= live - 1) {
-    int part = __ffs((int)live) - 1, g = part % SCORE_TILES;
-    bool second = part >= SCORE_TILES;
-    unsigned mine = full >> part & 1
-                        ? 15u
-                        : keep_bits(p, t, rows_of(p, t, second), v, rivals, g);
-#pragma unroll
-    for (int r = 0; r < ROW_GROUPS; r++)
-      if (second == r) bits[r] |= mine << 4 * g;
-  }
-}
+/* ---- planning ------------------------------------------------------------ */
 
-DIL_INLINE bool has_bits(const unsigned (&bits)[ROW_GROUPS]) {
-  unsigned any = 0;
-#pragma unroll
-  for (int r = 0; r < ROW_GROUPS; r++) any |= bits[r];
-  return any != 0;
-}
+/* What a block shares beside rows: its tile, where it stands in the keys, and
+ * two visits, the one at hand and the next. */
+struct dil_desk {
+  dil_tile tile;
+  dil_cursor cursor;
+  dil_visit visit[2];
+  /* Of a visit that is neither full nor a window: what is known of parts of 16
+   * rows and 8 keys, a byte for each 16 rows, a bit for each 8 keys. */
+  unsigned part_live[2][PART_TURNS], part_full[2][PART_TURNS];
+};
+static_assert(sizeof(dil_desk) <= DESK_BYTES, "DESK_BYTES");
+#define DESK (*(dil_desk *)shared)
 
-/* The next tile that keeps some pair, with this thread's bits of it. */
-DIL_INLINE bool next_visit(const dil_params &p, const dil_tile &t,
-                           dil_cursor &c, dil_visit &v,
-                           unsigned (&bits)[ROW_GROUPS]) {
+/* The next tile that may keep some pair; the first warp, all lanes. */
+DIL_INLINE void find_visit(const dil_params &p, const dil_tile &t,
+                           dil_cursor &c, dil_visit &v, int slot) {
+  v.some = true;
   for (;;) {
     bool parts = false;
     if (c.live) {
@@ -234,31 +221,73 @@ DIL_INLINE bool next_visit(const dil_params &p, const dil_tile &t,
       v.n = c.base + tile * TILE_KEYS;
       v.full = c.full >> tile & 1;
       v.hosted = c.hosted;
+      v.rivals = c.rivals;
       c.live &= c.live - 1;
-      if (v.full) return true;
       int predicate = dil_branches[c.keys.branch].predicate;
-      parts = c.rivals || (predicate >= 0 && dil_predicates[predicate].masked);
-      if (!parts) {
-#pragma unroll
-        for (int r = 0; r < ROW_GROUPS; r++)
-          bits[r] = window_bits(t, rows_of(p, t, r), v);
-        return true;
-      }
+      v.window =
+          !c.rivals && (predicate < 0 || !dil_predicates[predicate].masked);
+      if (v.full || v.window) return;
+      parts = true;
     } else if (c.n >= c.stop) {
-      if (!next_piece(t, c)) return false;
-      continue;
+      if (next_piece(t, c)) continue;
+      v.some = false;
+      return;
     }
-    dil_box box = parts ? part_box(p, t, v) : map_box(p, t, c);
-    int cover = cover_of(p, t, c.keys, c.rivals, box);
-    unsigned live = __ballot_sync(0xffffffffu, cover != DIL_EMPTY);
-    unsigned full = __ballot_sync(0xffffffffu, cover == DIL_FULL);
-    if (!parts) {
-      take_map(c, live, full);
-      continue;
+    bool kept = false;
+#pragma unroll 1
+    for (int turn = 0; turn < (parts ? PART_TURNS : 1); turn++) {
+      dil_box box = parts ? part_box(p, t, v, turn) : map_box(p, t, c);
+      int cover = cover_of(p, t, c.keys, c.rivals, box);
+      unsigned live = __ballot_sync(0xffffffffu, cover != DIL_EMPTY);
+      unsigned full = __ballot_sync(0xffffffffu, cover == DIL_FULL);
+      if (!parts) take_map(c, live, full);
+      kept = kept || (parts && live);
+      if (parts && (threadIdx.x & 31) == 0) {
+        DESK.part_live[slot][turn] = live;
+        DESK.part_full[slot][turn] = full;
+      }
     }
-    take_parts(p, t, v, c.rivals, live, full, bits);
-    if (__syncthreads_or(has_bits(bits))) return true;
+    if (kept) return;
   }
+}
+
+DIL_INLINE void begin_cursor(const dil_params &p) {
+  dil_cursor c = cursor_begin(p, DESK.tile);
+  if (threadIdx.x == 0) DESK.cursor = c;
+  __syncwarp();
+}
+
+DIL_INLINE void plan_visit(const dil_params &p, int slot) {
+  dil_cursor c = DESK.cursor;
+  dil_visit v;
+  find_visit(p, DESK.tile, c, v, slot);
+  __syncwarp();
+  if ((threadIdx.x & 31) == 0) {
+    DESK.cursor = c;
+    DESK.visit[slot] = v;
+  }
+  __syncwarp();
+}
+
+/* Bits of a group of this warp: its parts are all, none, or what their pairs
+ * say. */
+DIL_INLINE unsigned visit_bits(const dil_params &p, const dil_tile &t,
+                               int slot, int group) {
+  const dil_visit &v = DESK.visit[slot];
+  dil_rows rows = rows_of(p, t, group);
+  if (v.window) return window_bits(t, rows, v);
+  int number = ROW_GROUPS * (threadIdx.x >> 5) + group;
+  int byte = 8 * (number % 4);
+  unsigned live = DESK.part_live[slot][number / 4] >> byte & 0xff;
+  unsigned full = DESK.part_full[slot][number / 4] >> byte & 0xff;
+  unsigned bits = 0;
+#pragma unroll 1
+  for (; live; live &= live - 1) {
+    int g = __ffs((int)live) - 1;
+    unsigned mine = full >> g & 1 ? 15u : keep_bits(p, t, rows, v, v.rivals, g);
+    bits |= mine << 4 * g;
+  }
+  return bits;
 }
 
 /* ---- how often keys count ------------------------------------------------ */

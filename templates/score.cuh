@@ -17,9 +17,12 @@ struct dil_rows {
 /* A tile of keys: numbers n and on of a sequence. */
 struct dil_visit {
   dil_keys keys;
-  int n;
-  bool full;                 /* every pair is kept */
   dil_set hosted; /* branches whose keys count here as well */
+  dil_set rivals; /* `union`: branches that may reach a key before this one */
+  int n;
+  bool some;      /* there is such a tile */
+  bool full;      /* every pair is kept */
+  bool window;    /* nothing but a window and the end of its keys cut it */
 };
 
 DIL_INLINE bool window_holds(int predicate, int t, int j) {

@@ -29,10 +29,10 @@ static int64_t shared_bytes(const dil_table *t, const tiles *tl) {
   int64_t depth = bytes == 4 ? 8 : 16, keys = tl->keys;
   int64_t key_pitch = rounded(t->head_dim, depth) * bytes + 16;
   int64_t value_pitch = rounded(t->value_dim, depth) * bytes + 16;
-  int64_t loop = (rows_of(tl) + keys) * key_pitch + keys * value_pitch +
+  int64_t desk = 512, loop = (rows_of(tl) + keys) * key_pitch + keys * value_pitch +
                  keys + 4 * keys;
   int64_t end = 16 * tl->warps * ((t->value_dim + 2) | 1) * 4;
-  return loop > end ? loop : end;
+  return desk + (loop > end ? loop : end);
 }
 
 /* In order of preference: f32 of wide heads, f32, 16-bit. */
@@ -41,7 +41,7 @@ static const tiles choices[3][CHOICES] = {
     {{4, 1, 16, 1, false, true}},
     {{4, 1, 32, 3, false, false}, {4, 1, 32, 1, false, false},
      {4, 1, 16, 1, false, true}},
-    {{4, 1, 64, 3, false, false}, {4, 1, 64, 1, false, false},
+    {{4, 1, 64, 3, true, false}, {4, 1, 64, 1, false, false},
      {4, 1, 32, 1, false, false}, {4, 1, 16, 1, false, true}},
 };
 
