@@ -198,19 +198,21 @@ static dil_status add_files(building *b) {
 
 /* ---- the command --------------------------------------------------------- */
 
+static dil_status name_library(building *b) {
+  dil_status status = library_name(&b->library, b->options->out);
+  return status ? message_compiled(b->options, &b->compilation, status)
+                : DIL_OK;
+}
+
 static dil_status read_targets(building *b) {
-  const options *o = b->options;
-  b->emit = o->seen[OPTION_EMIT] ? sets_union(&o->emit) : BIT(SO) | BIT(H);
-  dil_status status = check_options(b);
-  if (!status) status = read_chips(b);
+  dil_status status = read_chips(b);
   if (!status) status = read_isas(b);
   return status ? status : check_targets(b);
 }
 
 static dil_status make_and_write(building *b) {
   const compilation *at = NULL;
-  dil_status status = library_name(&b->library, b->options->out);
-  if (!status) status = build_make(b, &at);
+  dil_status status = build_make(b, &at);
   if (!status) status = build_write(b);
   if (!status) return DIL_OK;
   b->compilation.diag = diag_new(b->library.arena);
@@ -219,11 +221,15 @@ static dil_status make_and_write(building *b) {
 
 dil_status command_build(arena *a, const options *o) {
   building b = {.options = o,
+                .emit = o->seen[OPTION_EMIT] ? sets_union(&o->emit)
+                                             : BIT(SO) | BIT(H),
                 .compilation = {.arena = a, .diag = diag_new(a)},
                 .library = {.arena = a,
                             .options = o,
                             .standalone = o->standalone}};
-  dil_status status = read_targets(&b);
+  dil_status status = check_options(&b);
+  if (!status) status = name_library(&b);
+  if (!status) status = read_targets(&b);
   if (!status) status = add_files(&b);
   if (!status) status = make_and_write(&b);
   build_free(&b);

@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 /* ---- names --------------------------------------------------------------- */
 
@@ -102,14 +103,50 @@ dil_status library_name(library *l, const char *path) {
                              "'%s'", path);
 }
 
+/* Names that go with a name in the header. */
+static const char *const of_kernels[] = {"arguments", "heads", "kv_heads",
+                                         "head_dim", "value_dim", NULL};
+static const char *const of_libraries[] = {"last_error", "context",
+                                           "context_new", "context_free", NULL};
+
+static bool is_name_of(const char *name, const char *owner,
+                       const char *const *rests) {
+  size_t length = strlen(owner);
+  if (strncmp(name, owner, length) || name[length] != '_') return false;
+  for (; *rests; rests++)
+    if (!strcmp(name + length + 1, *rests)) return true;
+  return false;
+}
+
+/* Macros have the names in capitals, where a and A are the same. */
+static dil_status check_apart(const char *name, const char *other) {
+  if (!strcmp(name, other))
+    return dil_fail(DIL_USAGE, "two kernels of the library are called '%s'",
+                    name);
+  if (!strcasecmp(name, other) || is_name_of(name, other, of_kernels) ||
+      is_name_of(other, name, of_kernels))
+    return dil_fail(DIL_USAGE,
+                    "kernels '%s' and '%s' cannot stand in one C header", other,
+                    name);
+  return DIL_OK;
+}
+
+static dil_status check_all_apart(const library *l, const char *name) {
+  dil_status status = DIL_OK;
+  if (is_name_of(name, l->name, of_libraries))
+    return dil_fail(DIL_USAGE,
+                    "kernel '%s' would have the name of a function of library "
+                    "'%s'", name, l->name);
+  for (int32_t i = 0; i < l->kernel_count && !status; i++)
+    status = check_apart(name, l->kernel[i].name);
+  return status;
+}
+
 dil_status library_add(library *l, const char *name, const compilation *c) {
   dil_status status = check_name(name);
   if (!status) status = check_inputs(c->plan);
+  if (!status) status = check_all_apart(l, name);
   if (status) return status;
-  for (int32_t i = 0; i < l->kernel_count; i++)
-    if (!strcmp(l->kernel[i].name, name))
-      return dil_fail(DIL_USAGE, "two kernels of the library are called '%s'",
-                      name);
   library_kernel *grown =
       ARENA_ARRAY(l->arena, library_kernel, l->kernel_count + 1);
   for (int32_t i = 0; i < l->kernel_count; i++) grown[i] = l->kernel[i];

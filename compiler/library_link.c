@@ -70,6 +70,8 @@ static int32_t list_arguments(const bench *b, const char *path,
   argument[n++] = arena_print(a, "-Wl,-soname,%s.so", l->base);
   argument[n++] = "-Wl,--build-id=none";
   argument[n++] = "-Wl,-z,relro,-z,now,-z,noexecstack,-z,defs";
+  /* contexts keep threads and pointers to code: closing must not unmap it */
+  argument[n++] = "-Wl,-z,nodelete";
   argument[n++] = "-Wl,--as-needed";
   if (!l->standalone) argument[n++] = runtime;
   argument[n++] = "-lm";

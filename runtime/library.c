@@ -2,8 +2,8 @@
  *
  * In: a dil_library_kernel and the generated struct of its arguments. Out: a
  * call of a kernel that is made of the library's own machine code when a
- * context first sees it, and that the context then keeps. Nothing of the
- * library is written to, so that it may be closed when no call is running. */
+ * context first sees it, and that the context then keeps until the host gives
+ * it back. Nothing of the library is written to. */
 #include "library.h"
 #include "context.h"
 #include <stdio.h>
@@ -115,8 +115,8 @@ static dil_status make_kernel(const dil_library_kernel *k, dil_context *c,
   return status;
 }
 
-/* A library that was closed and another that lies in its place differ in
- * their hashes. */
+/* Should a library be closed and another lie in its place, their hashes
+ * differ. */
 static attached *find_attached(const dil_context *c,
                                const dil_library_kernel *k) {
   attached *a = c->attached;

@@ -76,6 +76,9 @@ is "the IR has a function of each instruction set" sh -c \
   'grep -q "one.avx2.tiles.qk" libmany.ll && grep -q "two.avx512.rows.row_qk" libmany.ll'
 is "the description is JSON" sh -c \
   'grep -q "\"library\": \"many\"" libmany.json'
+is "a header by itself is the same" sh -c "
+  mkdir header && '$DIL' build many.dil -o header/libmany --emit=h &&
+  cmp libmany.h header/libmany.h"
 is "the same input gives the same bytes" sh -c "
   mkdir again && '$DIL' build many.dil -o again/libmany --emit=$every &&
   for kind in so a o h pc json ll s; do
@@ -138,6 +141,26 @@ is "a processor that has none of them is told" says \
   "runs on processors with avx2, avx512, avx512bf16" env DIL_CPU=none \
   "$DIL" run --library libmany.so -k three --seq 9 --random 1 --scale 1
 
+# ---- for GPUs -----------------------------------------------------------------
+
+if "$DIL" build first.dil -o chips --cuda sm_80 --cpu none \
+  --emit=so,cubin,cu >said 2>&1; then
+  is "a cubin by itself" test -s chips.sm_80.cubin
+  is "CUDA source" grep -q 'define HEAD_DIM 16' chips.sm_80.cu
+  is "a library of cubins alone" says "nothing: it is for GPUs" \
+    "$DIL" run --library chips.so --seq 9 --random 1
+  is "cubins of two kernels" sh -c "
+    '$DIL' build first.dil second.dil -o two --cuda sm_80 --emit=so,cubin \
+      --cpu avx2 && ls two.*.cubin | tr '\n' ' ' |
+    grep -qx 'two.first.sm_80.cubin two.second.sm_80.cubin '"
+  is "and both in a library" sh -c \
+    "'$DIL' inspect two.so | grep -c '^  sm_80: general' | grep -qx 2"
+  is "which runs on a processor, too" "$DIL" run --library two.so -k first \
+    --seq 100 --random 1 --check
+else
+  echo "cubins: left out, $(head -1 said)"
+fi
+
 # ---- what is refused ---------------------------------------------------------
 
 head -c 3000 libmany.so >cut.so
@@ -191,7 +214,7 @@ done
 compile() { # output, what is linked...
   out=$1
   shift
-  $cc -std=c11 -Wall -Wextra -Werror -Ialone -o "alone/$out" \
+  $cc -std=gnu11 -Wall -Wextra -Werror -Ialone -o "alone/$out" \
     "$top/tests/library/host.c" "$@" -lm -lpthread
 }
 is "two of them in one program" compile shared alone/libfirst.so \
@@ -210,7 +233,9 @@ mkdir shared
 for one in first second; do
   is "builds the library $one" "$DIL" build $one.dil -o shared/lib$one
 done
-is "a program with libdilrt" $cc -std=c11 -Ishared -o shared/host \
+mkdir include && ln -s "$top/runtime" include/dil
+is "a program with libdilrt" $cc -std=gnu11 -DWITH_DILRT -Iinclude -Ishared \
+  -o shared/host \
   "$top/tests/library/host.c" shared/libfirst.so shared/libsecond.so \
   -L"$BUILD" -ldilrt -lm -lpthread -Wl,-rpath-link,"$BUILD"
 is "runs" env LD_LIBRARY_PATH="$TMP/shared:$BUILD" shared/host

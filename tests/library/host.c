@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { N = 150, H = first_heads, D = first_head_dim, COUNT = N * H * D };
 
@@ -159,6 +161,69 @@ static void check_errors(tensors *t) {
   t->k = tensor(k, 4, t->shape);
 }
 
+/* ---- contexts of its own ------------------------------------------------- */
+
+#ifdef WITH_DILRT
+#include <dil/dilrt.h>
+typedef dil_context own_context;
+static int own_new(own_context **c) {
+  dil_context_options options = DIL_CONTEXT_OPTIONS_INIT;
+  options.threads = 2;
+  return (int)dil_context_new(&options, c);
+}
+static void own_free(own_context *c) { dil_context_free(c); }
+#else
+typedef first_context own_context;
+static int own_new(own_context **c) { return first_context_new(2, c); }
+static void own_free(own_context *c) { first_context_free(c); }
+#endif
+
+/* A number of /proc/self/status: "VmRSS:" in KiB, "Threads:". */
+static long number_of(const char *name) {
+  char line[256];
+  long number = -1;
+  FILE *in = fopen("/proc/self/status", "r");
+  while (in && fgets(line, sizeof line, in))
+    if (!strncmp(line, name, strlen(name)))
+      number = strtol(line + strlen(name), NULL, 10);
+  if (in) fclose(in);
+  return number;
+}
+
+static int run_own(tensors *t) {
+  own_context *c;
+  first_arguments a = FIRST_ARGUMENTS_INIT;
+  a.q = &t->q;
+  a.k = &t->k;
+  a.v = &t->v;
+  a.o = &t->o;
+  int status = own_new(&c);
+  if (status) return status;
+  for (int i = 0; i < 2 && !status; i++) status = first(c, &a);
+  own_free(c);
+  return status;
+}
+
+static void check_contexts(tensors *t) {
+  enum { TURNS = 500 };
+  int bad = 0;
+  for (int i = 0; i < 20; i++) bad |= run_own(t);
+  long memory = number_of("VmRSS:"), threads = number_of("Threads:");
+  for (int i = 0; i < TURNS; i++) bad |= run_own(t);
+  tell("contexts come and go", bad == 0);
+  tell("and leave no thread", number_of("Threads:") == threads);
+  tell("and no memory", number_of("VmRSS:") - memory < 1024);
+}
+
+static void check_fork(tensors *t) {
+  fflush(stdout);
+  pid_t child = fork();
+  if (child == 0) _exit(run_first(t));
+  int state = 0;
+  waitpid(child, &state, 0);
+  tell("a child runs by itself", WIFEXITED(state) && !WEXITSTATUS(state));
+}
+
 /* Every file in memory, for the script to judge. */
 static void show_files(void) {
   char line[4096];
@@ -185,6 +250,8 @@ int main(void) {
   tell("and is right, too", error_of(t->out, t->out_lse, 0) < 1e-4);
   check_threads();
   check_errors(t);
+  check_contexts(t);
+  check_fork(t);
   show_files();
   free(t);
   return failed;
