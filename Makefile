@@ -32,7 +32,7 @@ cli      := $(call objects,compiler/command_*.c compiler/options.c \
             compiler/message.c compiler/progress.c compiler/report.c \
             compiler/trial*.c compiler/bind*.c compiler/measure.c \
             compiler/verdict.c compiler/build*.c compiler/library*.c \
-            compiler/recall.c compiler/tune.c) \
+            compiler/recall.c compiler/tune.c compiler/place_bill.c) \
             $(caller)
 cpu      := $(call objects,compiler/cpu/*.c)
 gpu      := $(call objects,compiler/gpu/*.c)
@@ -101,7 +101,8 @@ $(BUILD)/dilrt-cuda.so: $(cuda) $(rt) | $(BUILD)/part.map
 # The run time as one object, the GPU's part included, for libraries that carry
 # it: `dil build --standalone`. What calls of ready kernels need, and no more.
 carried := $(filter-out $(call objects,runtime/cache*.c runtime/npy*.c \
-           runtime/ring*.c runtime/link_*.c),$(runtime)) $(cuda)
+           runtime/ring*.c runtime/link_*.c runtime/crew.c runtime/share.c \
+           runtime/place.c),$(runtime)) $(cuda)
 $(BUILD)/dilrt.o: $(carried)
 	$(call say,link)$(CC) -r -nostdlib -Wl,--strip-debug -o $@ $^
 # The templates as bytes of the module, so that nothing is looked up.

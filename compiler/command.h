@@ -63,11 +63,11 @@ typedef struct options {
   bool seen[OPTION_COUNT];
   int32_t file_count;
   const char **file;
-  const char *kernel, *array[3], *lengths, *out, *lse, *cpu, *cuda;
+  const char *kernel, *topology, *state, *array[3], *lengths, *out, *lse, *cpu, *cuda;
   const char *library, *depend_file;
   settings define, input;
   sets force, emit, dtype;
-  int64_t seq, keys, batch, head, threads, repeat;
+  int64_t seq, keys, batch, head, threads, repeat, every;
   uint32_t random;
   uint64_t seed;
   double scale;
@@ -76,7 +76,7 @@ typedef struct options {
   counts sizes;
   double budget;
   bool train, check, json, help, standalone, list_outputs, depend, no_wisdom;
-  bool list;
+  bool list, resume;
 } options;
 
 /* Reads argv after the verb. DIL_USAGE when it is wrong; it has said why. */

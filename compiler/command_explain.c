@@ -2,6 +2,7 @@
  * exactly, and how long it would take here, which is a prediction. */
 #include "bind.h"
 #include "cost.h"
+#include "place.h"
 #include <jansson.h>
 #include <string.h>
 
@@ -16,6 +17,7 @@ typedef struct bill {
   double flops, bytes;
   double dense, dense_causal; /* pairs */
   double peak, seconds;
+  place_bill *place;          /* NULL: one device */
 } bill;
 
 static bool all_causal(const pattern *p) {
@@ -127,6 +129,7 @@ static void print_bill(const bill *l) {
          "           a guess from the peak measured now: %sFLOP/s\n",
          message_time(l->seconds, time), l->variant, l->threads,
          plural(l->threads), l->isa, message_scaled(l->peak, rate));
+  if (l->place) place_bill_print(l->place, stdout);
 }
 
 /* ---- for programs -------------------------------------------------------- */
@@ -168,6 +171,8 @@ static void print_json(const bill *l) {
   json_object_set_new(o, "isa", json_string(l->isa));
   json_object_set_new(o, "peak_flops", json_real(l->peak));
   json_object_set_new(o, "predicted_seconds", json_real(l->seconds));
+  if (l->place)
+    json_object_set_new(o, "topology", place_bill_json(l->place));
   json_dumpf(o, stdout, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));
   putchar('\n');
   json_decref(o);
@@ -185,6 +190,9 @@ dil_status command_explain(arena *a, const options *o) {
   if (!status) status = binding_sizes(&b, -1);
   if (!status) status = binding_inputs(&b, false);
   if (!status) status = make_bill(&b, &c, &l);
+  if (!status && c.topology)
+    status = place_count_up(a, c.pattern, &c.plan->table, c.topology, l.B, l.N,
+                            l.M, l.seconds, l.place = ARENA_NEW(a, place_bill));
   if (!status && o->json)
     print_json(&l);
   else if (!status)

@@ -1,6 +1,7 @@
 /* driver.c - the compiler, one stage a line: what makes it, what verifies it,
  * what prints it. In: a request. Out: a compilation, see driver.h. */
 #include "driver.h"
+#include "place.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -114,16 +115,45 @@ static dil_status read_plan(const driver_request *r, compilation *c) {
 
 /* ---- what is made -------------------------------------------------------- */
 
-/* One device: what wants more, or a gradient, is refused where it stands. */
+static dil_status named_topology(const program *p, const char *name,
+                                 const topology **named) {
+  const char *names[64];
+  int32_t count = 0;
+  for (int32_t i = 0; i < p->topology_count; i++) {
+    *named = p->topology[i];
+    if (!strcmp((*named)->name, name)) return DIL_OK;
+    if (count < 64) names[count++] = p->topology[i]->name;
+  }
+  *named = NULL;
+  const char *near = diag_nearest(name, names, count);
+  return dil_fail(DIL_USAGE, "the file has no topology '%s'%s%s%s", name,
+                  near ? ", did you mean '" : "", near ? near : "",
+                  near ? "'?" : "");
+}
+
+/* Several devices: who asks must be able to join them, and there must be a
+ * link. */
+static void join_devices(const driver_request *r, compilation *c) {
+  const topology *t = c->topology;
+  if (t->devices == 1) c->topology = NULL;
+  else if (r->joins) place_possible(c->diag, t);
+  else
+    diag_report(c->diag, SEVERITY_ERROR, t->at,
+                "`dil run` and `dil explain` take it",
+                "topology '%s' has %lld devices, this runs a kernel on one",
+                t->name, (long long)t->devices);
+}
+
+/* What no link or back end of this build has is refused where it stands. */
 static dil_status place_kernel(const driver_request *r, compilation *c) {
   const kernel *k = c->kernel;
   int before = diag_errors(c->diag);
-  if (k && k->topology && k->topology->devices > 1)
-    diag_report(c->diag, SEVERITY_ERROR, k->topology->at,
-                "this build runs a kernel on one device",
-                "topology '%s' with %lld devices is not supported by this "
-                "build",
-                k->topology->name, (long long)k->topology->devices);
+  dil_status status = DIL_OK;
+  c->topology = k ? k->topology : NULL;
+  if (r->topology)
+    status = named_topology(c->program, r->topology, &c->topology);
+  if (status) return status;
+  if (c->topology) join_devices(r, c);
   if (k && k->backward)
     diag_report(c->diag, SEVERITY_ERROR, k->at,
                 "this build runs kernels forward",
@@ -239,10 +269,7 @@ static dil_status print_cover(const driver_request *r, compilation *c) {
 }
 
 static dil_status print_place(const driver_request *r, compilation *c) {
-  fprintf(r->dump,
-          "place %s\n  devices 1\n  device 0 owns every row of q, k, v and o\n"
-          "  rows that travel: none\n",
-          c->pattern->name);
+  place_print(c->pattern, c->topology, r->dump);
   return DIL_OK;
 }
 
@@ -359,6 +386,7 @@ static dil_status check_request(const driver_request *r) {
     return dil_fail(DIL_USAGE, "a plan's text begins at stage plan: there is "
                                "nothing before it to print");
   const char *useless = r->kernel         ? "--kernel"
+                        : r->topology     ? "--topology"
                         : r->define_count ? "--define"
                         : r->force        ? "--force"
                                           : NULL;

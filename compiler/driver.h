@@ -29,6 +29,8 @@ typedef struct driver_request {
   const char *text;   /* not NULL: what is read, and path only names it */
   size_t length;
   const char *kernel; /* NULL: the file's only one */
+  const char *topology; /* of the file, in place of the kernel's; NULL: its own */
+  bool joins;         /* whoever asks can run a kernel on many devices */
   bool from_plan;     /* path holds a plan's text form */
   const define *defines;
   int32_t define_count;
@@ -50,6 +52,7 @@ typedef struct compilation {
   const program *program; /* NULL when it began at a plan */
   const kernel *kernel;   /* likewise */
   const pattern *pattern;
+  const topology *topology; /* NULL: one device */
   knobs knobs;            /* what its schedule decides */
   const plan *planned; /* NULL before that stage; so the rest */
   const plan *plan;    /* the same, turned by the knobs */

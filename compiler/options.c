@@ -503,6 +503,11 @@ void options_help(FILE *out) {
 driver_request command_request(const options *o, int32_t index) {
   return (driver_request){.path = o->file[index],
                           .kernel = o->kernel,
+                          .topology = o->topology,
+                          .joins = o->verb == VERB_run ||
+                                   o->verb == VERB_explain ||
+                                   o->verb == VERB_print ||
+                                   o->verb == VERB_check,
                           .from_plan = o->seen[OPTION_FROM],
                           .defines = o->define.pair,
                           .define_count = o->define.count,

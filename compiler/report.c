@@ -59,6 +59,11 @@ void report_json(const report *r, FILE *out) {
                           ? json_integer((json_int_t)r->workspace)
                           : json_null());
   json_object_set_new(o, "compile_seconds", number_or_null(r->compile_seconds));
+  if (r->ranks) {
+    json_object_set_new(o, "ranks", json_integer(r->ranks));
+    json_object_set_new(o, "bytes_moved", json_integer((json_int_t)r->moved));
+    json_object_set_new(o, "waited_seconds", json_real(r->waited));
+  }
   json_dumpf(o, out, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));
   fputc('\n', out);
   json_decref(o);
@@ -89,9 +94,14 @@ void report_text(const report *r, FILE *out) {
   if (isfinite(r->share)) fprintf(out, ", %.1f %% of the peak", 100 * r->share);
   fputc('\n', out);
   if (isfinite(r->compile_seconds))
-    fprintf(out, "code    compiled in %s, workspace %s\n",
-            message_time(r->compile_seconds, time),
-            message_bytes(r->workspace, bytes));
+    fprintf(out, "code    compiled in %s", message_time(r->compile_seconds, time));
+  if (isfinite(r->compile_seconds) && isfinite(r->workspace))
+    fprintf(out, ", workspace %s", message_bytes(r->workspace, bytes));
+  if (isfinite(r->compile_seconds)) fputc('\n', out);
+  if (r->ranks)
+    fprintf(out, "ring    %d ranks, %s between them, the longest wait %s\n",
+            r->ranks, message_bytes(r->moved, bytes),
+            message_time(r->waited, time));
   if (r->verdict) verdict_print(r->verdict, out);
 }
 

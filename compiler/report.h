@@ -17,6 +17,8 @@ typedef struct report {
   double seconds, flops; /* median; of the definition */
   double share;          /* of the peak measured beside the runs */
   double workspace, compile_seconds;
+  int32_t ranks;         /* of a topology; 0: one device */
+  double moved, waited;  /* bytes between ranks; seconds of the slowest */
   const verdict *verdict; /* NULL: not checked */
 } report;
 

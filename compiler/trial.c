@@ -92,6 +92,19 @@ static dil_status make_cuda(trial *t, const options *o) {
   return status ? status : trial_cuda_open(&t->cuda, &t->binding.call);
 }
 
+/* The ranks of a topology, with all their code. */
+static dil_status make_crew(trial *t, const options *o) {
+  double start = message_clock();
+  if (on_cuda(o))
+    return dil_fail(DIL_UNSUPPORTED, "topologies of several GPUs are not "
+                                     "supported by this build");
+  t->on_crew = true;
+  dil_status status = trial_crew_open(&t->crew, &t->compilation, &t->binding);
+  t->report.compile_seconds = message_clock() - start;
+  t->report.isa = t->compilation.isa;
+  return status;
+}
+
 static void describe(trial *t, const options *o) {
   const compilation *c = &t->compilation;
   report *r = &t->report;
@@ -124,6 +137,7 @@ dil_status trial_open(arena *a, const options *o, int32_t index, unsigned force,
   if (!status) describe(t, o);
   if (status) return status;
   if (on_oracle(o)) return oracle_check(t->binding.pattern, &t->binding.call);
+  if (t->compilation.topology) return make_crew(t, o);
   return on_cuda(o) ? make_cuda(t, o) : make_kernel(t, o);
 }
 
@@ -166,6 +180,7 @@ void trial_free(trial *t) {
   if (t->on_library) trial_library_free(&t->library);
   dil_kernel_free(t->kernel);
   if (t->on_cuda) trial_cuda_free(&t->cuda);
+  if (t->on_crew) trial_crew_free(&t->crew);
   if (t->bound) binding_free(&t->binding);
   free(t->seconds);
   free(t->share);
@@ -224,6 +239,7 @@ static dil_status time_run(trial *t, double *seconds) {
   if (t->kernel)
     return dil_kernel_time(t->kernel, t->on_cuda ? &t->cuda.call : &b->call, 1,
                            seconds);
+  if (t->on_crew) return trial_crew_run(&t->crew, &b->call, seconds);
   status = t->on_library ? trial_library_run(&t->library) : run_oracle(b);
   if (!status && t->on_library && t->on_cuda)
     status = dil_context_wait(t->cuda.context, NULL);
@@ -276,6 +292,7 @@ dil_status trial_finish(trial *t, double budget) {
   r->seconds = median(t->seconds, t->runs);
   dil_status status = DIL_OK;
   if (t->kernel) status = measure_workspace(t);
+  if (t->on_crew) trial_crew_tell(&t->crew, r);
   if (!status && t->on_cuda) status = trial_cuda_fetch(&t->cuda, &b->call);
   if (status || !(budget > 0)) return status;
   status = verdict_make(b, count.pairs, budget, &t->verdict);

@@ -4,6 +4,7 @@
 
 #include "bind.h"
 #include "report.h"
+#include "trial_crew.h"
 #include "trial_cuda.h"
 #include "trial_library.h"
 #include "wisdom.h"
@@ -18,6 +19,8 @@ typedef struct trial {
   char variant[160];
   bool on_cuda;
   trial_cuda cuda;    /* the call there */
+  bool on_crew;       /* the ranks of a topology run it, and no kernel */
+  trial_crew crew;
   bool bound;         /* the binding is open */
   double pairs;       /* of one call, by cover */
   int32_t runs;

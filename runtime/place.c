@@ -3,6 +3,7 @@
  * branch and phase. Where no demand changes its mind, the wanted rows are a few
  * residues of a common period: a stretch. */
 #include "place.h"
+#include "walk.h"
 #include <stdlib.h>
 
 /* ---- shards -------------------------------------------------------------- */

@@ -8,7 +8,7 @@
 #ifndef DIL_PLACE_H
 #define DIL_PLACE_H
 
-#include "walk.h"
+#include "rt.h"
 
 typedef enum dil_layout {
   DIL_CONTIGUOUS, DIL_ZIGZAG, DIL_STRIPED, DIL_LAYOUT_COUNT

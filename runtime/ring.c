@@ -3,6 +3,7 @@
  * move the link's. */
 #include "ring.h"
 #include "ring_state.h"
+#include "walk.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

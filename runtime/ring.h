@@ -29,7 +29,8 @@ typedef struct ring_facts {
 } ring_facts;
 
 typedef struct ring_checkpoint {
-  const char *prefix;  /* files PREFIX.RANK; NULL: none */
+  const char *prefix;  /* files PREFIX.NAME; NULL: none */
+  int32_t name;        /* the rank's number among all */
   int32_t every;       /* steps */
   bool resume;         /* begin with what the files hold */
 } ring_checkpoint;

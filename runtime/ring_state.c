@@ -80,7 +80,8 @@ static char *file_name(const dil_ring *r, const char *end) {
   size_t size = strlen(r->checkpoint.prefix) + 32;
   char *name = malloc(size);
   if (name)
-    snprintf(name, size, "%s.%d%s", r->checkpoint.prefix, r->link->rank, end);
+    snprintf(name, size, "%s.%d%s", r->checkpoint.prefix, r->checkpoint.name,
+             end);
   return name;
 }
 

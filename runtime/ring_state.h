@@ -14,7 +14,7 @@ typedef struct ring_state {
 dil_status state_new(ring_state *state, const dil_ring *ring);
 void state_free(ring_state *state);
 
-/* Writes PREFIX.RANK aside and moves it into place, so that a rank that dies
+/* Writes PREFIX.NAME aside and moves it into place, so that a rank that dies
  * leaves the file of an earlier step. */
 dil_status state_write(const ring_state *state, const dil_ring *ring);
 /* Reads it back. DIL_INPUT: it is not of this plan, shape or rank, or it is

@@ -1,6 +1,7 @@
 /* share.c - heads on several ranks: which heads a rank takes, and the plan for
  * them alone. See ring.h. */
 #include "ring.h"
+#include "walk.h"
 #include <string.h>
 
 /* Piece `index` of `count` cut into `pieces`, one more to the first ones. */

@@ -58,6 +58,7 @@ run random_hash --seq 500 --random 1
 run softcap --seq 600 --random 1 --batch 2
 run decode_gqa --seq 1 --keys 3000 --random 1 --batch 3
 run union --seq 700 --random 1
+run longnet_ring -D w=32 --seq 1500 --random 1 --topology four
 real="--q $data/q.npy --k $data/k.npy --v $data/v.npy"
 # shellcheck disable=SC2086 # a list of words
 {

@@ -1,10 +1,12 @@
 /* test_ring.c - rings of ranks on threads against the oracle: any number of
  * ranks, meshes, layouts and ways of exchange; and what happens when a rank
  * fails, is silent, disagrees or sends too little. */
-#include "ring_crew.h"
+#include "../runtime/crew.h"
+#include "numeric.h"
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define P(body) "pattern p { heads 4; head_dim 16; dtype f32; " body " }"
@@ -24,14 +26,29 @@ static const char *const patterns[] = {
 enum { PATTERNS = sizeof patterns / sizeof patterns[0] };
 
 #define MESH(ring, heads, batch, layout) \
-  { ring, heads, batch, DIL_##layout, DIL_EXCHANGE_RING, 0, {0}, NULL }
-static const crew_plan meshes[] = {
+  { ring, heads, batch, DIL_##layout, DIL_EXCHANGE_RING, 30 }
+static const mesh meshes[] = {
     MESH(1, 1, 1, CONTIGUOUS), MESH(2, 1, 1, ZIGZAG), MESH(3, 1, 1, CONTIGUOUS),
     MESH(4, 1, 1, STRIPED),    MESH(7, 1, 1, ZIGZAG), MESH(8, 1, 1, CONTIGUOUS),
     MESH(2, 2, 1, CONTIGUOUS), MESH(2, 1, 2, ZIGZAG), MESH(1, 4, 2, STRIPED),
     MESH(3, 3, 1, STRIPED),
 };
 enum { MESHES = sizeof meshes / sizeof meshes[0] };
+
+/* What a test asks of a crew, and what came of it. */
+typedef struct trial {
+  mesh mesh;
+  ring_checkpoint checkpoint;
+  void (*spoil)(dil_ring *ring, int32_t rank);
+} trial;
+
+enum { RANKS_MOST = 16 };
+
+typedef struct result {
+  dil_status status;
+  crew_report of[RANKS_MOST];
+  double seconds;
+} result;
 
 typedef struct scene {
   subject *s;
@@ -55,25 +72,56 @@ static void scene_close(scene *c) {
   subject_free(c->s);
 }
 
-static void expect_good(scene *c, const crew_plan *mesh) {
-  crew_result result;
-  int32_t ranks = mesh->ring * mesh->heads * mesh->batch;
-  crew_run(c->d, c->k, mesh, &result);
-  for (int32_t i = 0; i < ranks; i++)
-    ck_assert_msg(result.status[i] == DIL_OK, "rank %d of %d: %s", i, ranks,
-                  result.text[i]);
+static dil_status make_variant(void *context, dil_variant variant,
+                               void **bytes, size_t *size, dil_code *code) {
+  backend_request request = {.plan = context, .variant = variant};
+  backend_code made = {0};
+  dil_status status = cpu_backend()->compile(&request, &made);
+  *bytes = made.bytes;
+  *size = made.size;
+  *code = made.code;
+  return status;
+}
+
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static result run_trial(scene *c, const trial *t) {
+  crew_task task = {.mesh = t->mesh, .table = &c->k->plan->table,
+                    .plan_hash = plan_hash(c->k->plan), .make = make_variant,
+                    .context = c->k->plan, .threads = 1,
+                    .checkpoint = t->checkpoint, .spoil = t->spoil};
+  crew *all;
+  ck_assert_msg(!crew_new(&task, &all), "%s", dil_last_error());
+  double start = now();
+  result r = {.status = crew_run(all, &c->d->call)};
+  r.seconds = now() - start;
+  for (int32_t i = 0; i < mesh_ranks(&t->mesh); i++) r.of[i] = *crew_of(all, i);
+  crew_free(all);
+  return r;
+}
+
+static void expect_good(scene *c, const trial *t) {
+  const mesh *m = &t->mesh;
+  result r = run_trial(c, t);
+  for (int32_t i = 0; i < mesh_ranks(m); i++)
+    ck_assert_msg(r.of[i].status == DIL_OK, "rank %d of %d: %s", i,
+                  mesh_ranks(m), r.of[i].text);
   const char *problem = data_compare(c->d);
-  ck_assert_msg(!*problem, "%d x %d x %d, layout %d: %s", mesh->ring,
-                mesh->heads, mesh->batch, mesh->layout, problem);
+  ck_assert_msg(!*problem, "%d x %d x %d, layout %d: %s", m->ring, m->heads,
+                m->batch, m->layout, problem);
 }
 
 START_TEST(meshes_agree_with_the_oracle) {
   scene c = scene_open(patterns[_i], 171, 171);
   for (int i = 0; i < MESHES; i++)
     for (int exchange = 0; exchange < 2; exchange++) {
-      crew_plan mesh = meshes[i];
-      mesh.exchange = (dil_exchange)exchange;
-      expect_good(&c, &mesh);
+      trial t = {.mesh = meshes[i]};
+      t.mesh.exchange = (dil_exchange)exchange;
+      expect_good(&c, &t);
     }
   scene_close(&c);
 }
@@ -83,9 +131,9 @@ START_TEST(other_lengths) {
   static const int64_t lengths[][2] = {{3, 200}, {90, 40}, {2, 2}, {5, 0}};
   for (int i = 0; i < 4; i++) {
     scene c = scene_open(patterns[_i], lengths[i][0], lengths[i][1]);
-    crew_plan mesh = MESH(4, 1, 1, CONTIGUOUS);
-    mesh.layout = (dil_layout)(i % DIL_LAYOUT_COUNT);
-    expect_good(&c, &mesh);
+    trial t = {.mesh = MESH(4, 1, 1, CONTIGUOUS)};
+    t.mesh.layout = (dil_layout)(i % DIL_LAYOUT_COUNT);
+    expect_good(&c, &t);
     scene_close(&c);
   }
 }
@@ -100,12 +148,12 @@ static char *bytes_of(const data *d, size_t *size) {
 
 START_TEST(ring_and_gather_give_the_same_bits) {
   scene c = scene_open(patterns[0], 171, 171);
-  crew_plan mesh = MESH(4, 1, 1, ZIGZAG);
+  trial t = {.mesh = MESH(4, 1, 1, ZIGZAG)};
   size_t size;
-  expect_good(&c, &mesh);
+  expect_good(&c, &t);
   char *first = bytes_of(c.d, &size);
-  mesh.exchange = DIL_EXCHANGE_GATHER;
-  expect_good(&c, &mesh);
+  t.mesh.exchange = DIL_EXCHANGE_GATHER;
+  expect_good(&c, &t);
   ck_assert(!memcmp(first, c.d->call.o.data, size));
   free(first);
   scene_close(&c);
@@ -115,18 +163,17 @@ END_TEST
 /* Segments inside a shard need nothing; a branch of dilation 4 a quarter. */
 START_TEST(only_needed_rows_travel) {
   scene c = scene_open(P("branch { segment 50; }"), 200, 200);
-  crew_plan mesh = MESH(4, 1, 1, CONTIGUOUS);
-  crew_result result;
-  crew_run(c.d, c.k, &mesh, &result);
-  for (int i = 0; i < 4; i++) ck_assert_int_eq(result.facts[i].sent, 0);
+  trial t = {.mesh = MESH(4, 1, 1, CONTIGUOUS)};
+  result r = run_trial(&c, &t);
+  for (int i = 0; i < 4; i++) ck_assert_int_eq(r.of[i].facts.sent, 0);
   scene_close(&c);
   c = scene_open(P("phase kv; branch { dilation 4; }"), 200, 200);
-  crew_run(c.d, c.k, &mesh, &result);
+  r = run_trial(&c, &t);
   /* 2 batch rows, 4 heads, 3 other ranks, of 50 rows 12 or 13, K and V */
   for (int i = 0; i < 4; i++) {
-    ck_assert_int_eq(result.facts[i].received % (2 * 16 * 4), 0);
-    ck_assert_int_ge(result.facts[i].received, 2 * 4 * 3 * 12 * 2 * 16 * 4);
-    ck_assert_int_le(result.facts[i].received, 2 * 4 * 3 * 13 * 2 * 16 * 4);
+    ck_assert_int_eq(r.of[i].facts.received % (2 * 16 * 4), 0);
+    ck_assert_int_ge(r.of[i].facts.received, 2 * 4 * 3 * 12 * 2 * 16 * 4);
+    ck_assert_int_le(r.of[i].facts.received, 2 * 4 * 3 * 13 * 2 * 16 * 4);
   }
   scene_close(&c);
 }
@@ -134,18 +181,18 @@ END_TEST
 
 /* ---- faults -------------------------------------------------------------- */
 
-static void expect_failure(const crew_plan *mesh, const char *words,
+static void expect_failure(const trial *t, const char *words,
                            dil_status own, int32_t culprit) {
   scene c = scene_open(patterns[1], 171, 171);
-  crew_result result;
-  crew_run(c.d, c.k, mesh, &result);
-  for (int32_t i = 0; i < mesh->ring; i++) {
-    ck_assert_int_eq(result.status[i], i == culprit ? own : DIL_PEER);
+  result r = run_trial(&c, t);
+  for (int32_t i = 0; i < t->mesh.ring; i++) {
+    ck_assert_int_eq(r.of[i].status, i == culprit ? own : DIL_PEER);
     if (i != culprit)
-      ck_assert_msg(strstr(result.text[i], words) != NULL, "rank %d: %s", i,
-                    result.text[i]);
+      ck_assert_msg(strstr(r.of[i].text, words) != NULL, "rank %d: %s", i,
+                    r.of[i].text);
   }
-  ck_assert_msg(result.seconds < 3, "took %g s", result.seconds);
+  ck_assert_int_eq(r.status, own);
+  ck_assert_msg(r.seconds < 3, "took %g s", r.seconds);
   scene_close(&c);
 }
 
@@ -157,9 +204,9 @@ static void lack_input(dil_ring *r, int32_t rank) {
 }
 
 START_TEST(failing_rank_is_named) {
-  crew_plan mesh = MESH(4, 1, 1, CONTIGUOUS);
-  mesh.spoil = lack_input;
-  expect_failure(&mesh, "rank 2 failed in step 0", DIL_USAGE, 2);
+  trial t = {.mesh = MESH(4, 1, 1, CONTIGUOUS)};
+  t.spoil = lack_input;
+  expect_failure(&t, "rank 2 failed in step 0", DIL_USAGE, 2);
 }
 END_TEST
 
@@ -168,9 +215,9 @@ static void change_plan(dil_ring *r, int32_t rank) {
 }
 
 START_TEST(disagreement_is_found_first) {
-  crew_plan mesh = MESH(3, 1, 1, CONTIGUOUS);
-  mesh.spoil = change_plan;
-  expect_failure(&mesh, "another plan", DIL_PEER, 1);
+  trial t = {.mesh = MESH(3, 1, 1, CONTIGUOUS)};
+  t.spoil = change_plan;
+  expect_failure(&t, "another plan", DIL_PEER, 1);
 }
 END_TEST
 
@@ -213,26 +260,26 @@ static void be_brief(dil_ring *r, int32_t rank) {
 }
 
 START_TEST(silence_is_an_error_in_time) {
-  crew_plan mesh = MESH(4, 1, 1, CONTIGUOUS);
-  mesh.spoil = be_silent;
-  mesh.timeout = 0.5;
-  expect_failure(&mesh, "rank 1 is silent", DIL_PEER, -1);
+  trial t = {.mesh = MESH(4, 1, 1, CONTIGUOUS)};
+  t.spoil = be_silent;
+  t.mesh.timeout = 0.5;
+  expect_failure(&t, "rank 1 is silent", DIL_PEER, -1);
 }
 END_TEST
 
 START_TEST(slowness_is_none) {
   scene c = scene_open(patterns[0], 171, 171);
-  crew_plan mesh = MESH(4, 1, 1, CONTIGUOUS);
-  mesh.spoil = be_slow;
-  expect_good(&c, &mesh);
+  trial t = {.mesh = MESH(4, 1, 1, CONTIGUOUS)};
+  t.spoil = be_slow;
+  expect_good(&c, &t);
   scene_close(&c);
 }
 END_TEST
 
 START_TEST(truncation_is_an_error) {
-  crew_plan mesh = MESH(4, 1, 1, CONTIGUOUS);
-  mesh.spoil = be_brief;
-  expect_failure(&mesh, "rank 1 sent", DIL_PEER, -1);
+  trial t = {.mesh = MESH(4, 1, 1, CONTIGUOUS)};
+  t.spoil = be_brief;
+  expect_failure(&t, "rank 1 sent", DIL_PEER, -1);
 }
 END_TEST
 
@@ -257,20 +304,18 @@ START_TEST(resume_continues_bit_equal) {
   scene c = scene_open(patterns[0], 171, 171);
   char prefix[64];
   snprintf(prefix, sizeof prefix, "/tmp/test_ring.%d.%d", (int)getpid(), _i);
-  crew_plan mesh = MESH(5, 1, 1, CONTIGUOUS);
-  mesh.checkpoint = (ring_checkpoint){prefix, 1, false};
-  crew_result result;
+  trial t = {.mesh = MESH(5, 1, 1, CONTIGUOUS)};
+  t.checkpoint = (ring_checkpoint){prefix, 0, 1, false};
   size_t size;
-  expect_good(&c, &mesh);
+  expect_good(&c, &t);
   char *whole = bytes_of(c.d, &size);
   doomed_step = _i + 1;
-  mesh.spoil = be_doomed;
-  crew_run(c.d, c.k, &mesh, &result);
-  ck_assert_int_eq(result.status[2], DIL_INTERNAL);
-  mesh.spoil = NULL;
-  mesh.checkpoint.resume = true;
+  t.spoil = be_doomed;
+  ck_assert_int_eq(run_trial(&c, &t).status, DIL_INTERNAL);
+  t.spoil = NULL;
+  t.checkpoint.resume = true;
   memset(c.d->call.o.data, 0, size);
-  expect_good(&c, &mesh);
+  expect_good(&c, &t);
   ck_assert(!memcmp(whole, c.d->call.o.data, size));
   for (int i = 0; i < 5; i++) {
     char name[80];

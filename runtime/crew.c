@@ -1,0 +1,252 @@
+/* crew.c - all ranks of a mesh as threads; see crew.h. A rank sees views of
+ * its own rows, heads and batch rows, so nothing is copied but what travels. */
+#include "crew.h"
+#include "walk.h"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct member {
+  struct crew *crew;
+  int32_t rank;
+  head_share share;
+  dil_table table;       /* of its heads */
+  void *branches;        /* in it */
+  cpu_kernel *kernel;
+  dil_threads *threads;
+  pool *scratch;
+  dil_link *link;        /* of the run */
+  pthread_t thread;
+  bool started;
+  crew_report report;
+} member;
+
+struct crew {
+  crew_task task;
+  const dil_call *call;  /* of the run */
+  pthread_mutex_t lock;
+  struct {               /* machine code, the same for every rank */
+    void *bytes;
+    size_t size;
+    dil_code code;
+  } made[DIL_VARIANT_COUNT];
+  member member[];
+};
+
+/* ---- making -------------------------------------------------------------- */
+
+/* One rank has it compiled; the others get copies. With the lock held. */
+static dil_status make_once(crew *c, dil_variant variant) {
+  if (c->made[variant].bytes) return DIL_OK;
+  return c->task.make(c->task.context, variant, &c->made[variant].bytes,
+                      &c->made[variant].size, &c->made[variant].code);
+}
+
+static dil_status make_shared(void *context, dil_variant variant, void **bytes,
+                              size_t *size, dil_code *code) {
+  crew *c = context;
+  pthread_mutex_lock(&c->lock);
+  dil_status status = make_once(c, variant);
+  pthread_mutex_unlock(&c->lock);
+  if (status) return status;
+  *size = c->made[variant].size;
+  *code = c->made[variant].code;
+  *bytes = malloc(*size);
+  if (!*bytes) return dil_fail(DIL_MEMORY, "no memory for machine code");
+  memcpy(*bytes, c->made[variant].bytes, *size);
+  return DIL_OK;
+}
+
+static dil_status member_open(member *m) {
+  const crew_task *t = &m->crew->task;
+  m->share = share_heads(t->table->heads, t->table->kv_heads, t->mesh.heads,
+                         m->rank / t->mesh.ring % t->mesh.heads);
+  if (m->share.heads == 0)
+    return dil_fail(DIL_USAGE, "heads are split over %d ranks, %d heads in %d "
+                    "groups leave some without", t->mesh.heads, t->table->heads,
+                    t->table->kv_heads);
+  m->branches = malloc(share_size(t->table) + 1);
+  m->threads = dil_threads_new(t->threads);
+  m->scratch = pool_new_host(NULL, NULL);
+  if (!m->branches || !m->threads || !m->scratch)
+    return dil_fail(DIL_MEMORY, "no memory for rank %d", m->rank);
+  m->table = share_table(t->table, m->share, m->branches);
+  return cpu_kernel_new(&m->table, make_shared, m->crew, &m->kernel);
+}
+
+static void member_close(member *m) {
+  cpu_kernel_free(m->kernel);
+  dil_threads_free(m->threads);
+  if (m->scratch) pool_free(m->scratch);
+  free(m->branches);
+}
+
+dil_status crew_new(const crew_task *task, crew **made) {
+  int32_t ranks = mesh_ranks(&task->mesh);
+  crew *c = calloc(1, sizeof *c + (size_t)ranks * sizeof(member));
+  if (!c) return dil_fail(DIL_MEMORY, "no memory for %d ranks", ranks);
+  c->task = *task;
+  pthread_mutex_init(&c->lock, NULL);
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; i < ranks && !status; i++) {
+    c->member[i].crew = c;
+    c->member[i].rank = i;
+    status = member_open(&c->member[i]);
+  }
+  if (status) crew_free(c);
+  else *made = c;
+  return status;
+}
+
+void crew_free(crew *c) {
+  if (!c) return;
+  for (int32_t i = 0; i < mesh_ranks(&c->task.mesh); i++)
+    member_close(&c->member[i]);
+  for (int32_t v = 0; v < DIL_VARIANT_COUNT; v++) free(c->made[v].bytes);
+  pthread_mutex_destroy(&c->lock);
+  free(c);
+}
+
+/* ---- a rank's rows ------------------------------------------------------- */
+
+/* Rows of a comb, heads and batch rows of a tensor [B, rows, H, D]. */
+static dil_tensor view_rows(const dil_tensor *whole, dil_comb comb,
+                            int64_t origin, dil_comb batch, int32_t head,
+                            int32_t heads) {
+  dil_tensor t = *whole;
+  int64_t at = batch.first * t.stride[0] +
+               (comb.first - origin) * t.stride[1] + head * t.stride[2];
+  t.data = (char *)t.data + at * (int64_t)dil_dtype_size(t.dtype);
+  t.stride[1] *= comb.step;
+  t.shape[0] = batch.count;
+  t.shape[1] = comb.count;
+  t.shape[2] = heads;
+  return t;
+}
+
+static dil_tensor view_lse(const dil_tensor *whole, dil_comb comb,
+                           int64_t origin, dil_comb batch, int32_t head,
+                           int32_t heads) {
+  dil_tensor t = *whole;
+  if (!t.data) return t;
+  t.data = (float *)t.data + batch.first * t.stride[0] + head * t.stride[1] +
+           (comb.first - origin) * t.stride[2];
+  t.stride[2] *= comb.step;
+  t.shape[0] = batch.count;
+  t.shape[1] = heads;
+  t.shape[2] = comb.count;
+  return t;
+}
+
+static void view_own(const dil_call *c, const dil_ring *r, dil_comb batch,
+                     head_share s, ring_rows *out) {
+  int32_t rank = r->link->rank;
+  shard mine = place_queries(&r->shape, rank);
+  shard owned = place_keys(&r->shape, rank);
+  int64_t origin = r->shape.M - r->shape.N;
+  for (int32_t i = 0; i < SHARD_COMBS; i++) {
+    dil_comb q = i < mine.count ? mine.comb[i] : (dil_comb){origin, 1, 0};
+    dil_comb k = i < owned.count ? owned.comb[i] : (dil_comb){0, 1, 0};
+    out->q[i] = view_rows(&c->q, q, origin, batch, s.head, s.heads);
+    out->o[i] = view_rows(&c->o, q, origin, batch, s.head, s.heads);
+    out->lse[i] = view_lse(&c->lse, q, origin, batch, s.head, s.heads);
+    out->k[i] = view_rows(&c->k, k, 0, batch, s.kv_head, s.kv_heads);
+    out->v[i] = view_rows(&c->v, k, 0, batch, s.kv_head, s.kv_heads);
+  }
+}
+
+/* ---- a run --------------------------------------------------------------- */
+
+static dil_status member_run(member *m) {
+  const crew_task *t = &m->crew->task;
+  const dil_call *call = m->crew->call;
+  int32_t slice = m->rank / t->mesh.ring / t->mesh.heads;
+  shard batch = place_shard(DIL_CONTIGUOUS, call->q.shape[0], 0, t->mesh.batch,
+                            slice);
+  dil_comb rows_here = batch.count ? batch.comb[0] : (dil_comb){0, 1, 0};
+  ring_rows owned;
+  dil_ring r = {.shape = {&m->table, t->mesh.layout, t->mesh.ring,
+                          call->q.shape[1], call->k.shape[1]},
+                .B = call->q.shape[0],
+                .batch = (int32_t)rows_here.first,
+                .head = m->share.head,
+                .exchange = t->mesh.exchange,
+                .link = m->link,
+                .kernel = m->kernel,
+                .threads = m->threads,
+                .scratch = m->scratch,
+                .call = call,
+                .rows = &owned,
+                .plan_hash = t->plan_hash,
+                .checkpoint = t->checkpoint};
+  r.checkpoint.name = m->rank;
+  view_own(call, &r, rows_here, m->share, &owned);
+  if (t->spoil) t->spoil(&r, m->rank);
+  dil_status status = ring_run(&r);
+  m->report.facts = r.facts;
+  return status;
+}
+
+static void *member_thread(void *context) {
+  member *m = context;
+  m->report.status = member_run(m);
+  snprintf(m->report.text, sizeof m->report.text, "%s",
+           m->report.status ? dil_last_error() : "");
+  link_free(m->link);
+  return NULL;
+}
+
+/* Without its thread a rank is gone before it began: the others are told. */
+static void member_start(member *m) {
+  m->started = !pthread_create(&m->thread, NULL, member_thread, m);
+  if (m->started) return;
+  m->report = (crew_report){DIL_ENVIRONMENT, "no thread for the rank", {0}};
+  m->link->calls->revoke(m->link, m->report.text);
+  link_free(m->link);
+}
+
+static dil_status open_links(crew *c, thread_hub **hub) {
+  const mesh *m = &c->task.mesh;
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; i < mesh_ranks(m) && !status; i++) {
+    if (i % m->ring == 0)
+      status = thread_hub_new(m->ring, m->timeout, &hub[i / m->ring]);
+    if (!status)
+      status = thread_link_new(hub[i / m->ring], i % m->ring,
+                               &c->member[i].link);
+  }
+  for (int32_t i = 0; i < mesh_ranks(m) && status; i++) {
+    link_free(c->member[i].link);
+    c->member[i].link = NULL;
+  }
+  return status;
+}
+
+static dil_status worst(const crew *c) {
+  const crew_report *found = NULL;
+  for (int32_t i = 0; i < mesh_ranks(&c->task.mesh); i++) {
+    const crew_report *r = &c->member[i].report;
+    bool better = !found || (found->status == DIL_PEER && r->status != DIL_PEER);
+    if (r->status && better) found = r;
+  }
+  return found ? dil_fail(found->status, "%s", found->text) : DIL_OK;
+}
+
+dil_status crew_run(crew *c, const dil_call *call) {
+  int32_t ranks = mesh_ranks(&c->task.mesh), rings = ranks / c->task.mesh.ring;
+  thread_hub **hub = calloc((size_t)rings, sizeof *hub);
+  dil_status status = hub ? open_links(c, hub)
+                          : dil_fail(DIL_MEMORY, "no memory for links");
+  c->call = call;
+  for (int32_t i = 0; i < ranks && !status; i++) member_start(&c->member[i]);
+  for (int32_t i = 0; i < ranks && !status; i++)
+    if (c->member[i].started) pthread_join(c->member[i].thread, NULL);
+  for (int32_t i = 0; hub && i < rings; i++) thread_hub_free(hub[i]);
+  free(hub);
+  return status ? status : worst(c);
+}
+
+const crew_report *crew_of(const crew *c, int32_t rank) {
+  return &c->member[rank].report;
+}

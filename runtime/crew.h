@@ -1,0 +1,48 @@
+/* crew.h - all ranks of a mesh as threads of this process: sequence, heads and
+ * batch rows dealt out, a kernel and a ring for each rank. */
+#ifndef DIL_CREW_H
+#define DIL_CREW_H
+
+#include "ring.h"
+
+/* ring * heads * batch ranks; rank = (batch * heads + head) * ring + place. */
+typedef struct mesh {
+  int32_t ring, heads, batch;
+  dil_layout layout;
+  dil_exchange exchange;
+  double timeout;             /* seconds that a wait may take */
+} mesh;
+
+static inline int32_t mesh_ranks(const mesh *m) {
+  return m->ring * m->heads * m->batch;
+}
+
+/* What all ranks share. Borrowed: it must outlive the crew. */
+typedef struct crew_task {
+  mesh mesh;
+  const dil_table *table;
+  uint64_t plan_hash;
+  dil_make make;              /* called from one thread at a time */
+  void *context;
+  int32_t threads;            /* of each rank */
+  ring_checkpoint checkpoint;
+  /* Tests: rewrites a rank's ring before each run; NULL: as it is. */
+  void (*spoil)(dil_ring *ring, int32_t rank);
+} crew_task;
+
+typedef struct crew_report {   /* of one rank's last run */
+  dil_status status;
+  char text[256];              /* of its failure */
+  ring_facts facts;
+} crew_report;
+
+typedef struct crew crew;
+/* DIL_USAGE: more ranks than heads. */
+dil_status crew_new(const crew_task *task, crew **made);
+void crew_free(crew *c);
+/* Runs a whole call, whose memory all ranks see. Fails with what a rank
+ * itself says before what others say of it. */
+dil_status crew_run(crew *c, const dil_call *call);
+const crew_report *crew_of(const crew *c, int32_t rank);
+
+#endif
