@@ -164,6 +164,12 @@ $(turns): %: %.o $(core) $(runtime)
 # What tests/fault.c makes fail goes through it.
 faults   := malloc calloc realloc open openat read write fsync renameat
 $(BUILD)/tests/test_cache: MORELIBS = $(faults:%=-Wl,--wrap=%)
+# One suite has our own allocations fail.
+faulty := malloc calloc realloc aligned_alloc posix_memalign strdup free mmap \
+          munmap mprotect pthread_create open_memstream arena_take
+$(BUILD)/tests/test_faults: $(BUILD)/tests/faults/faults.o
+$(BUILD)/tests/test_faults: MORELIBS = $(addprefix -Wl$(,)--wrap=,$(faulty))
+, := ,
 # Suites of the back end's insides are linked with it.
 $(cpusuite): $(cpu)
 $(BUILD)/tests/test_cuda: $(cuda)
@@ -297,7 +303,7 @@ $(BUILD)/flags: FORCE
 	@printf '%s\n' '$(subst ','\'',$(CC) $(FLAGS))' | cmp -s - $@ || \
 	  printf '%s\n' '$(subst ','\'',$(CC) $(FLAGS))' > $@
 $(core) $(runtime) $(cpu) $(gpu) $(cuda) $(harness) $(suites:=.o) $(fuzzer).o \
-  $(turns).o $(BUILD)/tests/fuzz/fuzz_front.o $(BUILD)/compiler/main.o: \
+  $(turns).o $(BUILD)/tests/faults/faults.o $(BUILD)/tests/fuzz/fuzz_front.o $(BUILD)/compiler/main.o: \
   $(BUILD)/flags
 
 FORCE:

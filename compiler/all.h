@@ -16,7 +16,9 @@
  * 1, or aborts when there is none. Memory is zeroed. */
 typedef struct arena arena;
 arena *arena_new(void);
-void arena_catch(arena *a, jmp_buf *out);
+jmp_buf *arena_catch(arena *a, jmp_buf *out); /* what stood there before */
+/* Memory is lacking elsewhere: goes where arena_take would. */
+_Noreturn void arena_lack(arena *a);
 void arena_free(arena *a);
 void *arena_take(arena *a, size_t count, size_t size); /* overflow-checked */
 char *arena_copy(arena *a, const char *bytes, size_t length); /* NUL added */
@@ -192,6 +194,8 @@ bool pattern_same(const pattern *a, const pattern *b);
 /* Whether lse may be asked for (page 1 section 3, combine). */
 bool pattern_has_lse(const pattern *p);
 void pattern_print(const pattern *p, FILE *out); /* canonical .dil text */
+/* The same; what it needs meanwhile is taken from the arena. */
+void pattern_print_within(arena *a, const pattern *p, FILE *out);
 /* The dimensions of input `index`: "B, M". */
 void pattern_print_shape(const pattern *p, int32_t index, FILE *out);
 const char *pattern_combine_text(dil_combine combine);
@@ -310,6 +314,7 @@ typedef struct plan_class {
 } plan_class;
 
 typedef struct plan {
+  arena *arena;          /* that it lies in */
   const pattern *pattern;
   unsigned force;        /* plan_force bits */
   dil_table table;       /* what the run time walks */

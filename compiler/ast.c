@@ -20,7 +20,7 @@ statement *ast_parse(arena *a, diag *d, const source *s) {
   reader r = {.arena = a, .diag = d, .source = s};
   r.now = r.last = (span){s, 0, 0};
   int before = diag_errors(d);
-  int failed = grammar_parse(&r, scan_open(&r));
+  int failed = grammar_read(&r);
   assert(!failed || diag_errors(d) > before || diag_full(d));
   return r.items;
 }

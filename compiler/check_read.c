@@ -56,21 +56,46 @@ static bool is_too_large(loader *l, span at, const char *path, size_t length) {
   return true;
 }
 
-/* All bytes of an open file, up to one more than a file may have. */
-static const source *descriptor_read(loader *l, int descriptor, span at,
-                                     const char *path) {
-  char *text = ARENA_ARRAY(l->arena, char, FILE_MAX + 2);
-  size_t length = 0;
+/* Bytes of a file. Memory is taken before it is opened, so that nothing stays
+ * open where there is none. */
+typedef struct bytes {
+  char *text;            /* [FILE_MAX + 2] */
+  size_t length;
+  struct stat info;
+} bytes;
+
+static bytes bytes_new(loader *l) {
+  return (bytes){.text = ARENA_ARRAY(l->arena, char, FILE_MAX + 2)};
+}
+
+/* All of an open file, up to one byte more than it may have; 0 or errno. */
+static int descriptor_read(int descriptor, bytes *b) {
+  if (fstat(descriptor, &b->info)) return errno;
+  if (S_ISDIR(b->info.st_mode)) return EISDIR;
   for (;;) {
-    ssize_t got = read(descriptor, text + length, FILE_MAX + 1 - length);
+    ssize_t got = read(descriptor, b->text + b->length,
+                       FILE_MAX + 1 - b->length);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) cannot_read(l, at, path, strerror(errno));
-    if (got < 0) return NULL;
-    if (got == 0) break;
-    length += (size_t)got;
+    if (got < 0) return errno;
+    if (got == 0) return 0;
+    b->length += (size_t)got;
   }
-  return is_too_large(l, at, path, length) ? NULL
-                                           : source_new(l, path, text, length);
+}
+
+static int path_read(const char *path, bytes *b) {
+  int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return errno;
+  int error = descriptor_read(descriptor, b);
+  close(descriptor);
+  return error;
+}
+
+/* The source of what was read; NULL, and told, when there is none. */
+static const source *bytes_source(loader *l, const bytes *b, int error,
+                                  span at, const char *path) {
+  if (error) cannot_read(l, at, path, strerror(error));
+  if (error || is_too_large(l, at, path, b->length)) return NULL;
+  return source_new(l, path, b->text, b->length);
 }
 
 /* ---- presets -------------------------------------------------------------- */
@@ -106,27 +131,18 @@ static file *file_find(loader *l, const struct stat *info, bool *known) {
 
 static void source_add(loader *l, const source *s, int32_t depth);
 
-static void file_add(loader *l, int descriptor, span at, const char *path,
-                     int32_t depth) {
-  struct stat info;
-  bool known;
-  if (fstat(descriptor, &info)) {
-    cannot_read(l, at, path, strerror(errno));
-    return;
-  }
-  if (S_ISDIR(info.st_mode)) {
-    cannot_read(l, at, path, strerror(EISDIR));
-    return;
-  }
-  file *f = file_find(l, &info, &known);
+static void file_add(loader *l, const bytes *b, int error, span at,
+                     const char *path, int32_t depth) {
+  bool known = false;
+  file *f = error ? NULL : file_find(l, &b->info, &known);
   if (known && f->open)
     diag_report(l->diag, SEVERITY_ERROR, at, NULL, "'%s' imports itself",
                 path);
   if (known) return;
-  const source *s = descriptor_read(l, descriptor, at, path);
-  f->path = path;
+  const source *s = bytes_source(l, b, error, at, path);
+  if (!s) return;
   f->open = true;
-  if (s) source_add(l, s, depth);
+  source_add(l, s, depth);
   f->open = false;
 }
 
@@ -144,13 +160,9 @@ static void path_add(loader *l, const char *path, span at, int32_t depth) {
     preset_add(l, path, at, depth);
     return;
   }
-  int descriptor = open(path, O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) {
-    cannot_read(l, at, path, strerror(errno));
-    return;
-  }
-  file_add(l, descriptor, at, path, depth);
-  close(descriptor);
+  bytes b = bytes_new(l);
+  int error = path_read(path, &b);
+  file_add(l, &b, error, at, path, depth);
 }
 
 /* ---- imports ------------------------------------------------------------- */
@@ -200,7 +212,9 @@ static void main_add(loader *l, const char *path) {
     path_add(l, path, nowhere, 0);
     return;
   }
-  const source *s = descriptor_read(l, STDIN_FILENO, nowhere, "<stdin>");
+  bytes b = bytes_new(l);
+  int error = descriptor_read(STDIN_FILENO, &b);
+  const source *s = bytes_source(l, &b, error, nowhere, "<stdin>");
   if (s) source_add(l, s, 0);
 }
 
@@ -246,15 +260,10 @@ program *program_parse(arena *a, diag *d, const char *path, const char *text,
 static const source *source_read(loader *l, const char *path) {
   if (is_preset(path)) return preset_source(l, path, nowhere);
   bool standard = !strcmp(path, "-");
-  int descriptor = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) {
-    cannot_read(l, nowhere, path, strerror(errno));
-    return NULL;
-  }
-  const source *s =
-      descriptor_read(l, descriptor, nowhere, standard ? "<stdin>" : path);
-  if (!standard) close(descriptor);
-  return s;
+  bytes b = bytes_new(l);
+  int error = standard ? descriptor_read(STDIN_FILENO, &b)
+                       : path_read(path, &b);
+  return bytes_source(l, &b, error, nowhere, standard ? "<stdin>" : path);
 }
 
 static dil_status outcome(const loader *l) {

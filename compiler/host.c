@@ -29,6 +29,7 @@ typedef struct job {
   dil_program *program;
   kernel_made *kernel;       /* NULL: the program itself */
   driver_request request;
+  dil_kernel_source source;  /* of the kernel, when it is made */
   bool json;
 } job;
 
@@ -50,25 +51,29 @@ static dil_status guard(arena *a, work todo, job *j) {
 /* ---- diagnostics --------------------------------------------------------- */
 
 /* All messages as one malloced text; NULL without memory. */
-static char *messages_of(const diag *d, bool json) {
+static char *messages_of(arena *a, const diag *d, bool json) {
   char *text = NULL;
   size_t length = 0;
   FILE *out = open_memstream(&text, &length);
   if (!out) return NULL;
-  diag_print(d, out, json);
-  bool whole = !ferror(out);
+  jmp_buf lost, *before = arena_catch(a, &lost);
+  bool whole = !setjmp(lost);
+  if (whole) diag_print(d, out, json);
+  arena_catch(a, before);
+  whole = whole && !ferror(out);
   if (fclose(out) == 0 && whole) return text;
   free(text);
   return NULL;
 }
 
 /* The status of a stage; its diagnostics become the text of the failure. */
-static dil_status told(diag *d, bool json, dil_status status) {
+static dil_status told(const compilation *c, bool json, dil_status status) {
+  diag *d = c->diag;
   if (!status || status == DIL_MEMORY) return status;
   if (diag_errors(d) == 0 && !json) return status;
   if (diag_errors(d) == 0)
     diag_report(d, SEVERITY_ERROR, (span){0}, NULL, "%s", dil_last_error());
-  char *text = messages_of(d, json);
+  char *text = messages_of(c->arena, d, json);
   if (!text) return no_memory();
   size_t length = strlen(text);
   if (length && text[length - 1] == '\n') text[length - 1] = 0;
@@ -99,9 +104,9 @@ static dil_status read_it(job *j) {
   c->diag = diag_new(c->arena);
   keep_request(c->arena, &j->request);
   dil_status status = driver_read(&j->request, c);
-  status = told(c->diag, j->json, status);
+  status = told(c, j->json, status);
   if (status) return status;
-  char *text = messages_of(c->diag, j->json);
+  char *text = messages_of(c->arena, c->diag, j->json);
   if (!text) return no_memory();
   j->program->warnings = kept(c->arena, text);
   free(text);
@@ -188,7 +193,9 @@ static dil_status compile_it(job *j) {
   c->diag = diag_new(c->arena);
   j->request.isa = kept(c->arena, j->request.isa);
   c->program = j->program->made.program;
-  return told(c->diag, j->json, driver_compile(&j->request, c));
+  dil_status status = driver_compile(&j->request, c);
+  if (!status) status = driver_source(c, j->program->context, &j->source);
+  return told(c, j->json, status);
 }
 
 static void kernel_drop(void *context) {
@@ -209,18 +216,6 @@ static kernel_made *kernel_made_new(dil_program *p) {
   k->program = p;
   atomic_fetch_add(&p->uses, 1);
   return k;
-}
-
-/* Code for the device, and the kernel around it. */
-static dil_status make_kernel(kernel_made *k, dil_kernel **out) {
-  dil_kernel_source from;
-  dil_context *context = k->program->context;
-  dil_status status = driver_source(&k->made, context, &from);
-  if (status) return status;
-  from.release = kernel_drop;
-  status = dil_kernel_make(context, &from, out);
-  driver_source_free(&from);
-  return status;
 }
 
 dil_status dil_program_kernel(dil_program *p, const char *name,
@@ -247,7 +242,9 @@ dil_status dil_program_kernel(dil_program *p, const char *name,
                                .device = gpu ? KNOB_CUDA : KNOB_CPU,
                                .last = gpu ? STAGE_plan : STAGE_schedule};
   status = guard(k->made.arena, compile_it, &j);
-  if (!status) status = make_kernel(k, out);
+  j.source.release = kernel_drop;
+  if (!status) status = dil_kernel_make(p->context, &j.source, out);
+  driver_source_free(&j.source);
   if (status) kernel_drop(k);
   return status;
 }

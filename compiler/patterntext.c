@@ -228,7 +228,14 @@ static void print_head(const printer *p) {
 }
 
 void pattern_print(const pattern *p, FILE *out) {
-  printer all = {p, arena_new(), out, needs_two_levels(p), has_empty_share(p)};
+  arena *a = arena_new();
+  if (!a) abort();
+  pattern_print_within(a, p, out);
+  arena_free(a);
+}
+
+void pattern_print_within(arena *a, const pattern *p, FILE *out) {
+  printer all = {p, a, out, needs_two_levels(p), has_empty_share(p)};
   fprintf(out, "pattern %s {\n", p->name);
   print_head(&all);
   for (int32_t k = 0; k < p->input_count; k++) print_input(&all, k);
@@ -239,5 +246,4 @@ void pattern_print(const pattern *p, FILE *out) {
   for (int32_t b = 0; b < p->branch_count; b++)
     print_branch(&all, &p->branch[b]);
   fputs("}\n", out);
-  arena_free(all.arena);
 }

@@ -277,6 +277,7 @@ bool plan_passes_fit(planner *pl, span at) {
 
 planner plan_begin(arena *a, diag *d, const pattern *p, unsigned force) {
   planner pl = {a, d, ARENA_NEW(a, plan)};
+  pl.plan->arena = a;
   pl.plan->pattern = p;
   pl.plan->force = force;
   for (int32_t b = 0; b < p->branch_count; b++) refuse_keeps(&pl, &p->branch[b]);

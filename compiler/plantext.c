@@ -47,8 +47,7 @@ static void print_classes(const plan *p, const dil_pass *pass, FILE *out) {
   if (pass->period > DIL_PERIOD_MAX) return; /* one branch, one class */
   walk w = {.table = &p->table, .pass = pass, .round = 1, .keys = INT32_MAX};
   while (!(w.served = walk_served(&p->table, pass, w.head))) w.head++;
-  void *memory = calloc(1, shape_size(pass->period));
-  if (!memory) abort();
+  void *memory = arena_take(p->arena, 1, shape_size(pass->period));
   shape s;
   shape_init(&s, pass->period, memory);
   cell c = walk_cell(&w, 0, INT32_MAX);
@@ -59,7 +58,6 @@ static void print_classes(const plan *p, const dil_pass *pass, FILE *out) {
             (long long)c.high);
   for (int32_t i = 0; i < s.count; i++)
     if (s.branches[i]) print_class(p, &s, i, out);
-  free(memory);
 }
 
 static void print_bound(int64_t bound, FILE *out) {
@@ -104,16 +102,22 @@ void plan_print(const plan *p, FILE *out) {
     fprintf(out, "  # period %lld\n", (long long)t->passes[i].period);
     print_classes(p, &t->passes[i], out);
   }
-  pattern_print(p->pattern, out);
+  pattern_print_within(p->arena, p->pattern, out);
 }
 
 uint64_t plan_hash(const plan *p) {
   char *text = NULL;
   size_t length = 0;
   FILE *out = open_memstream(&text, &length);
-  if (!out) abort();
-  plan_print(p, out);
-  if (fclose(out)) abort();
+  if (!out) arena_lack(p->arena);
+  jmp_buf lost, *before = arena_catch(p->arena, &lost);
+  bool whole = !setjmp(lost);
+  if (whole) plan_print(p, out);
+  arena_catch(p->arena, before);
+  if (fclose(out) || !whole) {
+    free(text);
+    arena_lack(p->arena);
+  }
   uint64_t hash = XXH3_64bits(text, length);
   free(text);
   return hash;

@@ -46,9 +46,13 @@ void arena_free(arena *a) {
   free(a);
 }
 
-void arena_catch(arena *a, jmp_buf *out) { a->out = out; }
+jmp_buf *arena_catch(arena *a, jmp_buf *out) {
+  jmp_buf *before = a->out;
+  a->out = out;
+  return before;
+}
 
-static _Noreturn void out_of_memory(arena *a) {
+_Noreturn void arena_lack(arena *a) {
   if (a->out) longjmp(*a->out, 1);
   abort();
 }
@@ -58,7 +62,7 @@ static chunk *chunk_add(arena *a, size_t size) {
   chunk *c = room <= PTRDIFF_MAX - sizeof(chunk)
                  ? calloc(1, sizeof(chunk) + room)
                  : NULL;
-  if (!c) out_of_memory(a);
+  if (!c) arena_lack(a);
   c->size = room;
   /* A large block gets a chunk of its own behind the one in use. */
   if (room == size && a->chunks) {
@@ -75,7 +79,7 @@ void *arena_take(arena *a, size_t count, size_t size) {
   size_t bytes;
   if (__builtin_mul_overflow(count, size, &bytes) ||
       __builtin_add_overflow(bytes, ALIGNMENT - 1, &bytes))
-    out_of_memory(a);
+    arena_lack(a);
   bytes &= ~(size_t)(ALIGNMENT - 1);
   chunk *c = a->chunks;
   if (!c || c->size - c->used < bytes) c = chunk_add(a, bytes);
@@ -87,7 +91,7 @@ void *arena_take(arena *a, size_t count, size_t size) {
 /* ---- text ---------------------------------------------------------------- */
 
 char *arena_copy(arena *a, const char *bytes, size_t length) {
-  if (length == SIZE_MAX) out_of_memory(a);
+  if (length == SIZE_MAX) arena_lack(a);
   char *copy = arena_take(a, length + 1, 1);
   if (length) memcpy(copy, bytes, length);
   return copy;

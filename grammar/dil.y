@@ -25,6 +25,8 @@
 /* dil.l */
 void *scan_open(reader *r);
 int scan_token(GRAMMAR_STYPE *meaning, span *at, void *scanner);
+/* dil.y: the whole of a source; 0, or not when that is no use */
+int grammar_read(reader *r);
 /* dil.y: the tokens of a source, one a line: line:column, kind, text */
 void grammar_tokens(reader *r, FILE *out);
 }
@@ -34,6 +36,11 @@ void grammar_tokens(reader *r, FILE *out);
 #include <string.h>
 
 #define YYLTYPE_IS_TRIVIAL 1
+/* The stacks lie in the arena, so that whoever leaves the parser by running
+ * out of memory leaves nothing behind. */
+static _Thread_local arena *stacks;
+#define YYMALLOC(size) arena_take(stacks, 1, size)
+#define YYFREE(stack) ((void)(stack))
 #define YYMAXDEPTH 4000 /* NESTING_MAX levels of the widest production fit */
 #define YYLLOC_DEFAULT(now, rhs, count) \
   ((now) = (count) ? (span){YYRHSLOC(rhs, 1).source, YYRHSLOC(rhs, 1).start, \
@@ -411,6 +418,11 @@ static int yylex(YYSTYPE *meaning, span *at, reader *r, void *scanner) {
     if (r->panic) token = token_drop(r, token);
   } while (r->panic);
   return token;
+}
+
+int grammar_read(reader *r) {
+  stacks = r->arena;
+  return yyparse(r, scan_open(r));
 }
 
 /* ---- what went wrong ----------------------------------------------------- */
