@@ -39,21 +39,26 @@ const dil_call *trial_call(const trial *t) {
   return t->on_cuda ? &t->cuda.call : &t->binding.call;
 }
 
-dil_status trial_kernel(const trial *t, compilation *c, dil_kernel **made,
-                        double *seconds) {
-  dil_context *context = trial_context(t);
+dil_status trial_load(const trial *t, dil_kernel_source *from,
+                      dil_kernel **made) {
   dil_sizes sizes = trial_sizes(t);
+  *made = NULL;
+  dil_status status = dil_kernel_make(trial_context(t), from, made);
+  if (!status) status = dil_kernel_prepare(*made, &sizes);
+  driver_source_free(from);
+  if (!status) return DIL_OK;
+  dil_kernel_free(*made);
+  *made = NULL;
+  return status;
+}
+
+/* A kernel of the trial's compilation, and how long it took to be had. */
+static dil_status new_kernel(trial *t) {
   dil_kernel_source from;
   double start = message_clock();
-  *made = NULL;
-  dil_status status = driver_source(c, context, &from);
-  if (status) return status;
-  status = dil_kernel_make(context, &from, made);
-  if (!status) status = dil_kernel_prepare(*made, &sizes);
-  driver_source_free(&from);
-  if (status) dil_kernel_free(*made);
-  if (status) *made = NULL;
-  *seconds = message_clock() - start;
+  dil_status status = driver_source(&t->compilation, trial_context(t), &from);
+  if (!status) status = trial_load(t, &from, &t->kernel);
+  t->report.compile_seconds = message_clock() - start;
   return status;
 }
 
@@ -62,12 +67,11 @@ static dil_status make_kernel(trial *t, const options *o) {
   compilation *c = &t->compilation;
   dil_sizes sizes = trial_sizes(t);
   bool recalled = recall(t, o);
-  double *seconds = &t->report.compile_seconds;
-  dil_status status = trial_kernel(t, c, &t->kernel, seconds);
+  dil_status status = new_kernel(t);
   if (recalled && (status == DIL_INPUT || status == DIL_UNSUPPORTED)) {
     recall_undo(c);
     recalled = false;
-    status = trial_kernel(t, c, &t->kernel, seconds);
+    status = new_kernel(t);
   }
   t->report.knobs = c->knobs;
   t->report.recalled = recalled;

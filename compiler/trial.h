@@ -41,10 +41,10 @@ void trial_free(trial *t);
 dil_sizes trial_sizes(const trial *t);
 dil_context *trial_context(const trial *t);
 const dil_call *trial_call(const trial *t);
-/* A kernel of `c`, which is planned, with all its code for the trial's call;
- * `seconds` is what that took. It borrows `c`. */
-dil_status trial_kernel(const trial *t, compilation *c, dil_kernel **made,
-                        double *seconds);
+/* A kernel of a source, with all its code for the trial's call; the source is
+ * given back. */
+dil_status trial_load(const trial *t, dil_kernel_source *from,
+                      dil_kernel **made);
 /* One run of at most `limit` in all, with the peak measured beside it when
  * `with_peak`. */
 dil_status trial_run(trial *t, int32_t limit, bool with_peak);

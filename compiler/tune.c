@@ -110,6 +110,7 @@ typedef struct race {
   double start, seconds, best; /* best: of all single runs */
   progress bar;
   int64_t shown;               /* milliseconds on the bar */
+  int32_t first;               /* candidate of those being compiled */
 } race;
 
 static double spent(race *r) {
@@ -154,25 +155,42 @@ static dil_status run_once(race *r, tune_candidate *c) {
   return DIL_OK;
 }
 
-/* A kernel that cannot be had is no failure of the search. */
-static dil_status make_one(race *r, tune_candidate *c) {
+/* Its code, in a thread of its own: what cannot be had is no failure of the
+ * search. */
+static void compile_one(void *context, int64_t index, int32_t worker) {
+  (void)worker;
+  const race *r = context;
+  tune_candidate *c = &r->search->candidate[r->first + index];
+  c->status =
+      driver_source(&c->made, trial_context(r->search->trial), &c->source);
+  if (c->status) snprintf(c->reason, sizeof c->reason, "%s", dil_last_error());
+}
+
+static dil_status compile_some(race *r, int32_t count) {
   tune_search *s = r->search;
-  arena *a = s->trial->compilation.arena;
+  for (int32_t i = r->first; i < r->first + count; i++) {
+    tune_candidate *c = &s->candidate[i];
+    c->made = s->trial->compilation;
+    c->seconds = ARENA_ARRAY(c->made.arena, double, ROUNDS_MOST + 1);
+    driver_turn(&c->made, &c->knobs);
+  }
+  return dil_threads_run(s->trial->binding.threads, count, compile_one, r);
+}
+
+/* A kernel of that code, and its first runs, of which one does not count. */
+static dil_status load_one(race *r, tune_candidate *c) {
+  tune_search *s = r->search;
   dil_sizes sizes = trial_sizes(s->trial);
-  double unused;
-  c->made = s->trial->compilation;
-  c->seconds = ARENA_ARRAY(a, double, ROUNDS_MOST + 1);
-  driver_turn(&c->made, &c->knobs);
-  dil_status status = trial_kernel(s->trial, &c->made, &c->kernel, &unused);
-  if (status == DIL_MEMORY || status == DIL_ENVIRONMENT) return status;
-  if (status) {
+  if (!c->status) c->status = trial_load(s->trial, &c->source, &c->kernel);
+  if (c->status == DIL_MEMORY || c->status == DIL_ENVIRONMENT) return c->status;
+  if (c->status) {
     s->refused++;
-    c->reason = arena_copy(a, dil_last_error(), strlen(dil_last_error()));
     return DIL_OK;
   }
   s->made++;
-  status = dil_kernel_variant(c->kernel, &sizes, c->variant, sizeof c->variant);
-  if (!status) status = run_once(r, c); /* the first run is not counted */
+  dil_status status =
+      dil_kernel_variant(c->kernel, &sizes, c->variant, sizeof c->variant);
+  if (!status) status = run_once(r, c);
   c->runs = 0;
   if (!status) status = run_once(r, c);
   if (!status && c != s->candidate && c->median > FAR_BEHIND * r->best) drop(c);
@@ -182,10 +200,15 @@ static dil_status make_one(race *r, tune_candidate *c) {
 static dil_status make_all(race *r) {
   tune_search *s = r->search;
   dil_status status = DIL_OK;
+  int32_t batch = dil_threads_count(s->trial->binding.threads);
   for (int32_t i = 0; i < s->count; i++) s->candidate[i].median = NAN;
-  for (int32_t i = 0; i < s->count && !status; i++)
-    if (i == 0 || spent(r) < r->seconds / 2)
-      status = make_one(r, &s->candidate[i]);
+  for (r->first = 0; r->first < s->count && !status; r->first += batch) {
+    int32_t count = s->count - r->first < batch ? s->count - r->first : batch;
+    if (r->first && spent(r) >= r->seconds / 2) break;
+    status = compile_some(r, count);
+    for (int32_t i = 0; i < count && !status; i++)
+      status = load_one(r, &s->candidate[r->first + i]);
+  }
   return status;
 }
 
@@ -254,5 +277,8 @@ dil_status tune_run(trial *t, double seconds, tune_search *s) {
 }
 
 void tune_free(tune_search *s) {
-  for (int32_t i = 0; i < s->count; i++) drop(&s->candidate[i]);
+  for (int32_t i = 0; i < s->count; i++) {
+    driver_source_free(&s->candidate[i].source);
+    drop(&s->candidate[i]);
+  }
 }

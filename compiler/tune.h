@@ -9,12 +9,14 @@ typedef struct tune_candidate {
   knobs knobs;
   double predicted;      /* seconds by the cost model */
   compilation made;      /* the trial's, with these knobs */
+  dil_kernel_source source; /* until there is a kernel */
   dil_kernel *kernel;    /* NULL: not made, refused or dropped */
   char variant[160];
   int32_t runs;
   double *seconds;       /* [runs] */
   double median;         /* NaN: never run */
-  const char *reason;    /* why it was refused; NULL: it was not */
+  dil_status status;     /* of making it */
+  char reason[160];      /* why it could not be made */
 } tune_candidate;
 
 typedef struct tune_search {
@@ -24,7 +26,7 @@ typedef struct tune_search {
   const tune_candidate *best;
 } tune_search;
 
-/* Makes, in the order that the cost model gives, as many candidates as the
+/* Makes, in the order that the cost model gives, on all threads, as many candidates as the
  * seconds allow, and has them run in turn; who falls behind is dropped. The
  * winner is checked against the oracle. `trial` is open; tune_free is due in
  * any case. DIL_MISMATCH: the winner's result is wrong, see trial->verdict. */
