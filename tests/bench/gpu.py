@@ -6,7 +6,7 @@ every few calls, so that ours and the peers' runs alternate. Times are medians
 of single calls between two events, inputs random, nothing flushed. Rows that
 `turns` draws are checked against the oracle, the peers' against float64.
 
-  gpu.py [WORD...]   cases whose names begin with a word; none: all
+  gpu.py [WORD...]   cases whose names begin so (longnet, longnet-8192); none: all
   BENCH_COMPILE=0    leaves torch.compile out, which takes most of the time
 """
 import json
@@ -219,7 +219,8 @@ def measure(case, folder):
 def main(words):
     warnings.simplefilter("ignore")    # of what the peers compile
     cases = [case for case in all_cases()
-             if not words or any(map(case.name.startswith, words))]
+             if not words or any(map((case.name + "-").startswith,
+                                     (word + "-" for word in words)))]
     if not cases:
         names = ", ".join(case.name for case in all_cases())
         sys.exit(f"bench-gpu: no case begins with {' or '.join(words)}: {names}")
