@@ -217,7 +217,7 @@ gpu-bundle: $(bundled) $(BUILD)/dil $(BUILD)/dil-gpu.so $(BUILD)/dilrt-cuda.so
 	  { print $$3 }' | sort -u | xargs -I{} cp -L {} $(BUILD)/gpu/lib
 # Both steps, where one machine has all.
 check-gpu: gpu-bundle
-	@BUILD=$(BUILD) tests/run.sh gpu
+	@BUILD=$(BUILD) tests/run.sh gpu schedule
 bench-gpu: gpu-bundle
 	@BUILD=$(BUILD) tests/run.sh bench-gpu
 

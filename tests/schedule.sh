@@ -5,7 +5,13 @@
 set -u
 cd "$(dirname "$0")/.." || exit 70
 bad=0
-if [ -x "$BUILD/gpu/dil" ] && ! [ -x "$DIL" ]; then DIL=$BUILD/gpu/dil; fi
+bundle=
+if [ -x "$BUILD/gpu/dil" ] && ! [ -x "$DIL" ]; then
+  bundle=$BUILD/gpu # without the CPU's back end
+  DIL=$bundle/dil
+  LD_LIBRARY_PATH=$bundle/lib:$bundle:${LD_LIBRARY_PATH:-/usr/local/cuda/lib64}
+  export LD_LIBRARY_PATH
+fi
 
 # The pattern of an example with a schedule, and a kernel of both.
 runs() { # device, example, knobs, options...
@@ -26,11 +32,14 @@ runs() { # device, example, knobs, options...
   fi
 }
 
-for keys in 32 33 47 64 100 128; do
-  runs cpu longnet "tile_keys $keys;" -D w=64 --seq 333
-  runs cpu blocksparse "tile_keys $keys;" --seq 333
-done
-runs cpu dense "tile_keys 39;" --seq 100 --keys 301 --cpu avx2
+cpu_runs() {
+  for keys in 32 33 47 64 100 128; do
+    runs cpu longnet "tile_keys $keys;" -D w=64 --seq 333
+    runs cpu blocksparse "tile_keys $keys;" --seq 333
+  done
+  runs cpu dense "tile_keys 39;" --seq 100 --keys 301 --cpu avx2
+}
+[ "$bundle" ] || cpu_runs
 if [ -e /dev/nvidiactl ] || nvidia-smi >/dev/null 2>&1; then
   for knobs in "tile 128, 64;" "tile 192, 96; stages 2;" "stages 5;" \
     "hopper 0;" "hopper 0; tile 32, 32;" "hopper 0; tile 128, 48; parts 3;" \
