@@ -16,7 +16,7 @@ enum { IMPORT_MAX = 16 };
 typedef struct file {
   dev_t device;
   ino_t inode;
-  const char *path;
+  const char *path;      /* NULL: a preset */
   bool open;             /* it is being read: to import it is a cycle */
   struct file *next;
 } file;
@@ -141,6 +141,7 @@ static void file_add(loader *l, const bytes *b, int error, span at,
   if (known) return;
   const source *s = bytes_source(l, b, error, at, path);
   if (!s) return;
+  f->path = path;
   f->open = true;
   source_add(l, s, depth);
   f->open = false;
@@ -228,10 +229,11 @@ static program *program_of(loader *l, const define *defines,
 
 /* In the order of reading; the list has the last first. */
 static void list_files(const loader *l, program *p) {
-  for (const file *f = l->files; f; f = f->next) p->file_count++;
+  for (const file *f = l->files; f; f = f->next) p->file_count += f->path != NULL;
   p->file = ARENA_ARRAY(l->arena, const char *, p->file_count);
   int32_t i = p->file_count;
-  for (const file *f = l->files; f; f = f->next) p->file[--i] = f->path;
+  for (const file *f = l->files; f; f = f->next)
+    if (f->path) p->file[--i] = f->path;
 }
 
 program *program_read(arena *a, diag *d, const char *path,
