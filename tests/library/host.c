@@ -1,5 +1,5 @@
 /* host.c - a program that knows kernels by their libraries' headers
- * alone: built by library.sh, never with the suites. It attends over numbers
+ * alone: built by build.sh, never with the suites. It attends over numbers
  * of its own, compares with the definition written out here, and says which
  * files it has in memory. */
 #include "libfirst.h"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# library.sh - `dil build`: every kind of file, what is in a library, programs
+# build.sh - `dil build`: every kind of file, what is in a library, programs
 # that use one. Standalone libraries are run where nothing of dil, LLVM or CUDA
 # can be reached. In: BUILD, DIL, TMP. Out: ok / not ok lines.
 set -u
