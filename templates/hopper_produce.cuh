@@ -108,10 +108,10 @@ DEVICE int plan_part(const hopper_launch &run, u32 base, u32 plans, int from,
   int runs = plan_runs(run, from, plan);
   const hopper_member &m = run.members[shared_word(plan + 8)];
   int head = m.head / run.group;
+  __syncwarp(); // the runs of all lanes are there
   int what = (from ? 0 : PLAN_TILE) | (next ? 0 : PLAN_LAST) |
              (is_sorted(plan, runs) ? PLAN_SORTED : 0) |
              m.finish << PLAN_FINISH;
-  __syncwarp();
   plan_send(base, plans, what, runs, head, tiles);
   return next;
 }
