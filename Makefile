@@ -28,7 +28,7 @@ runtime  := $(filter-out $(caller),$(call objects,runtime/*.c))
 core     := $(filter-out $(BUILD)/compiler/main.o,$(call objects,compiler/*.c)) \
             $(BUILD)/grammar/parser.o $(BUILD)/grammar/scanner.o $(caller)
 # The command line: what of the core is no part of the library.
-cli      := $(call objects,compiler/command_*.c compiler/options.c \
+cli      := $(call objects,compiler/command_*.c compiler/options*.c \
             compiler/message.c compiler/progress.c compiler/report.c \
             compiler/trial*.c compiler/bind*.c compiler/measure.c \
             compiler/verdict.c compiler/build*.c compiler/library*.c \

@@ -93,13 +93,14 @@ const char *options_word(arena *a, option_id option, int32_t index);
 /* Rows of the table, for completions: option `index` as verb `which` has it;
  * false when it has not. */
 typedef struct option_text {
+  const char *dashes;                 /* "--", or "-" as C compilers have it */
   const char *name, *argument, *help; /* argument NULL: takes none */
   char letter;                        /* 0: none */
   bool words;                         /* the argument is "a|b|c" */
 } option_text;
 bool options_text(verb which, int32_t index, option_text *text);
 typedef struct verb_text {
-  const char *name, *operand, *summary;
+  const char *name, *operand, *summary, *examples;
 } verb_text;
 verb_text options_verb_text(verb which);
 

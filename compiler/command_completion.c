@@ -40,7 +40,7 @@ static void bash_option(const option_text *o) {
   if (!o->words && !names_file(o)) return;
   fputs("    ", stdout);
   if (o->letter) printf("-%c|", o->letter);
-  printf("--%s)\n", o->name);
+  printf("%s%s)\n", o->dashes, o->name);
   fputs("      COMPREPLY=($(compgen ", stdout);
   if (o->words) {
     fputs("-W '", stdout);
@@ -59,7 +59,7 @@ static void bash_verb(verb which) {
     if (options_text(which, i, &o)) bash_option(&o);
   fputs("    esac\n    options='", stdout);
   for (int32_t i = 0; i < OPTION_COUNT; i++)
-    if (options_text(which, i, &o)) printf("--%s ", o.name);
+    if (options_text(which, i, &o)) printf("%s%s ", o.dashes, o.name);
   fputs("'\n    operands='", stdout);
   put_words(operand_words(which), ' ');
   puts("' ;;");
@@ -100,7 +100,8 @@ static void zsh_option(const option_text *o) {
   bool again = o->argument && strchr(o->argument, '=');
   fputs("      '", stdout);
   if (again || o->words) putchar('*');
-  printf("--%s%s[", o->name, o->argument ? "=" : "");
+  bool joined = o->argument && o->dashes[1];
+  printf("%s%s%s[", o->dashes, o->name, joined ? "=" : "");
   put_escaped(o->help, "[]:\\");
   putchar(']');
   if (o->words) {
@@ -165,8 +166,8 @@ static void print_zsh(void) {
 /* ---- fish ------------------------------------------------------------------ */
 
 static void fish_option(verb which, const option_text *o) {
-  printf("complete -c dil -n '__fish_seen_subcommand_from %s' -l %s",
-         options_verb_text(which).name, o->name);
+  printf("complete -c dil -n '__fish_seen_subcommand_from %s' -%c %s",
+         options_verb_text(which).name, o->dashes[1] ? 'l' : 'o', o->name);
   if (o->letter) printf(" -s %c", o->letter);
   if (o->words) {
     fputs(" -x -a '", stdout);

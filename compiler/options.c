@@ -75,14 +75,20 @@ unsigned sets_union(const sets *list) {
   return all;
 }
 
+/* -MD and -MF, as C compilers have them. */
+static bool is_compilers(const char *name) {
+  return name[0] >= 'A' && name[0] <= 'Z';
+}
+
 verb_text options_verb_text(verb which) {
   return (verb_text){verbs[which].name, verbs[which].operand,
-                     verbs[which].summary};
+                     verbs[which].summary, verbs[which].examples};
 }
 
 bool options_text(verb which, int32_t index, option_text *text) {
   const option_row *row = &rows[index];
-  *text = (option_text){.name = row->name,
+  *text = (option_text){.dashes = is_compilers(row->name) ? "-" : "--",
+                        .name = row->name,
                         .argument = row->argument,
                         .help = row->help,
                         .letter = row->letter,
@@ -285,11 +291,6 @@ static void make_tables(verb which, tables *t) {
   t->longs[count] = (struct option){0};
 }
 
-/* -MD and -MF, as C compilers have them. */
-static bool is_compilers(const char *name) {
-  return name[0] >= 'A' && name[0] <= 'Z';
-}
-
 /* Those words as getopt wants long options: with two dashes. */
 static void spell_out(arena *a, verb which, int argc, char **argv) {
   for (int i = 1; i < argc && strcmp(argv[i], "--"); i++)
@@ -424,78 +425,6 @@ dil_status options_read(arena *a, verb which, int argc, char **argv,
   o->file = (const char **)argv + optind;
   dil_status status = check_operands(o);
   return status ? status : check_force(o);
-}
-
-/* ---- help ---------------------------------------------------------------- */
-
-enum { HELP_COLUMN = 26, HELP_WIDTH = 79 };
-
-/* Words of `text` from column `at` on, broken before HELP_WIDTH. */
-static void print_wrapped(FILE *out, int at, const char *text) {
-  for (bool first = true; *text; first = false) {
-    int size = (int)strcspn(text, " ");
-    if (first || at + 1 + size > HELP_WIDTH) {
-      bool fresh = !first || at > HELP_COLUMN;
-      fprintf(out, "%s%*s", fresh ? "\n" : "",
-              fresh ? HELP_COLUMN : HELP_COLUMN - at, "");
-      at = HELP_COLUMN;
-    } else {
-      fputc(' ', out);
-      at++;
-    }
-    fwrite(text, 1, (size_t)size, out);
-    at += size;
-    text += size + (text[size] == ' ');
-  }
-  fputc('\n', out);
-}
-
-static void print_examples(const char *examples, FILE *out) {
-  fputs("\nexamples:\n", out);
-  while (*examples) {
-    int size = (int)strcspn(examples, "\n");
-    fprintf(out, "  %.*s\n", size, examples);
-    examples += size + 1;
-  }
-}
-
-static void print_option(const option_row *row, FILE *out) {
-  char letter[] = "    ";
-  if (row->letter) snprintf(letter, sizeof letter, "-%c, ", row->letter);
-  const char *dashes = is_compilers(row->name) ? "-" : "--";
-  int at = fprintf(out, "  %s%s%s", letter[0] == '-' ? letter : "    ", dashes,
-                   row->name);
-  if (row->argument) at += fprintf(out, " %s", row->argument);
-  /* at least two blanks between the option and what it does */
-  print_wrapped(out, at + 2 > HELP_COLUMN ? HELP_COLUMN + 1 : at, row->help);
-}
-
-void options_verb_help(verb which, FILE *out) {
-  fprintf(out, "usage: dil %s [OPTION...]%s%s\n\n%s\n", verbs[which].name,
-          *verbs[which].operand ? " " : "", verbs[which].operand,
-          verbs[which].summary);
-  print_examples(verbs[which].examples, out);
-  fputs("\noptions:\n", out);
-  for (int32_t i = 0; i < OPTION_COUNT; i++)
-    if (rows[i].verbs >> which & 1) print_option(&rows[i], out);
-}
-
-void options_help(FILE *out) {
-  fputs("usage: dil VERB [OPTION...] FILE\n\n"
-        "A compiler for attention: patterns in, kernels out.\n"
-        "\nexamples:\n",
-        out);
-  for (int32_t v = 0; v < VERB_COUNT; v++)
-    fprintf(out, "  %.*s\n", (int)strcspn(verbs[v].examples, "\n"),
-            verbs[v].examples);
-  fputs("\nverbs:\n", out);
-  for (int32_t v = 0; v < VERB_COUNT; v++)
-    fprintf(out, "  %-11s%s\n", verbs[v].name, verbs[v].summary);
-  fputs("  help       Says this, or with a verb what that one takes.\n"
-        "\n`dil --version` says which version this is. Exit codes: 0 good, 1 "
-        "the input is\nwrong, 2 bad command line, 3 the machine lacks "
-        "something, 4 a result differs\nfrom the oracle, 70 a bug of dil.\n",
-        out);
 }
 
 /* ---- what all subcommands ask of the compiler ---------------------------- */

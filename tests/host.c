@@ -27,6 +27,13 @@ void host_must(dil_status status) {
                 dil_last_error());
 }
 
+void host_refused(dil_status status, dil_status want, const char *words) {
+  ck_assert_msg(status == want, "%s, wanted %s", dil_status_name(status),
+                dil_status_name(want));
+  ck_assert_msg(strstr(dil_last_error(), words) != NULL,
+                "'%s' does not say '%s'", dil_last_error(), words);
+}
+
 static void fill(DLTensor *t, int64_t count, uint32_t seed, int output) {
   for (int64_t i = 0; i < count; i++) {
     seed = seed * 1664525u + 1013904223u;

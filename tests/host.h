@@ -26,6 +26,8 @@ void host_call_free(host_call *c);
 void host_modules(void);
 /* Ends the test with the text of the failure. */
 void host_must(dil_status status);
+/* The call failed like that, and the text of the failure has these words. */
+void host_refused(dil_status status, dil_status want, const char *words);
 /* The kernel of `text` on a new context of `options`. */
 dil_kernel *host_kernel(const dil_context_options *options, const char *text);
 

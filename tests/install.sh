@@ -65,6 +65,10 @@ if nm -D "$root/lib/libdilrt.so" | grep -q '__[at]san_init'; then
   echo "hosts in C: left to the plain build"
   exit $bad
 fi
+if ! command -v pkg-config >/dev/null; then
+  echo "hosts in C: skipped, there is no pkg-config here"
+  exit $bad
+fi
 PKG_CONFIG_LIBDIR=$root/lib/pkgconfig
 PKG_CONFIG_SYSROOT_DIR=$TMP/root
 LD_LIBRARY_PATH=$root/lib
