@@ -43,7 +43,7 @@ cpu_runs() {
 if [ -e /dev/nvidiactl ] || nvidia-smi >/dev/null 2>&1; then
   for knobs in "tile 128, 64;" "tile 192, 96; stages 2;" "stages 5;" \
     "hopper 0;" "hopper 0; tile 32, 32;" "hopper 0; tile 128, 48; parts 3;" \
-    "hopper 0; parts 64; blocks 2;"; do
+    "hopper 0; parts 64; blocks 2;" "hopper 0; tile 128, 32; warps 4;"; do
     runs cuda longnet "$knobs" -D w=256 --seq 1000
   done
   runs cuda blocksparse "tile 16, 16; parts 7;" --seq 900

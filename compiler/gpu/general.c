@@ -68,27 +68,39 @@ static const tiles *choose(const gpu_request *r, int32_t attempt) {
 
 /* ---- knobs --------------------------------------------------------------- */
 
+enum { ROWS = 16, GROUPS_MOST = 4, WARPS_MOST = 16 };
+
 /* The tiles of a schedule; what it does not say, as the first choice has it. */
 static tiles turned_tiles(const gpu_request *r) {
   gpu_request plain = *r;
   plain.knobs = NULL;
   tiles tl = *choose(&plain, 0);
-  const int32_t *tile = r->knobs->value[KNOB_TILE];
-  if (knob_given(r->knobs, KNOB_TILE))
-    tl = (tiles){tile[0] / 16, 1, tile[1], 1, false, false};
+  int32_t groups = tl.warps * tl.groups; /* of the tile */
+  if (knob_given(r->knobs, KNOB_TILE)) {
+    groups = r->knobs->value[KNOB_TILE][0] / ROWS;
+    tl.keys = r->knobs->value[KNOB_TILE][1];
+    tl.blocks = 1;
+    tl.warps = groups;
+  }
+  if (knob_given(r->knobs, KNOB_WARPS))
+    tl.warps = r->knobs->value[KNOB_WARPS][0];
   if (knob_given(r->knobs, KNOB_BLOCKS))
     tl.blocks = r->knobs->value[KNOB_BLOCKS][0];
+  tl.groups = tl.warps && groups % tl.warps == 0 ? groups / tl.warps : 0;
+  tl.hold = tl.hold && tl.groups == 1;
+  tl.lenient = false;
   return tl;
 }
 
 static bool knobs_fit(const gpu_request *r, char *reason, size_t size) {
   tiles tl = turned_tiles(r);
-  const int32_t *tile = r->knobs->value[KNOB_TILE];
   int64_t shared = shared_bytes(&r->plan->table, &tl);
-  int32_t rows = knob_given(r->knobs, KNOB_TILE) ? tile[0] : 16;
-  if (rows % 16 || rows > 256)
-    snprintf(reason, size, "%d rows are not 16 for each of 1 to 16 warps",
-             rows);
+  bool whole = !knob_given(r->knobs, KNOB_TILE) ||
+               r->knobs->value[KNOB_TILE][0] % ROWS == 0;
+  if (!whole || tl.groups < 1 || tl.groups > GROUPS_MOST ||
+      tl.warps > WARPS_MOST)
+    snprintf(reason, size, "its rows are not %d, or up to %d times that, for "
+             "each of 1 to %d warps", ROWS, GROUPS_MOST, WARPS_MOST);
   else if (tl.keys % 16 || tl.keys > 64)
     snprintf(reason, size, "%d keys a tile are none of 16, 32, 48 and 64",
              tl.keys);
@@ -150,8 +162,8 @@ static bool write(const gpu_request *r, int32_t member, int32_t attempt,
 /* Tiles and blocks a processor, then parts of the keys with tiles as chosen. */
 static bool propose(int32_t index, knobs *k) {
   static const int32_t keys[] = {16, 32, 64};
-  enum { HEIGHTS = 3, WIDTHS = 3, HELD = 3, TILES = HEIGHTS * WIDTHS * HELD };
-  enum { PARTS = 7 };
+  enum { HEIGHTS = 3, WIDTHS = 3, HELD = 3, SHARES = 2, PARTS = 7 };
+  enum { TILES = HEIGHTS * WIDTHS * HELD * SHARES };
   if (index >= TILES + PARTS) return false;
   k->given = 1u << KNOB_HOPPER; /* 0: this kernel */
   if (index >= TILES) {
@@ -159,13 +171,17 @@ static bool propose(int32_t index, knobs *k) {
     k->value[KNOB_PARTS][0] = 1 << (index - TILES);
     return true;
   }
-  k->given |= 1u << KNOB_TILE | 1u << KNOB_BLOCKS;
+  k->given |= 1u << KNOB_TILE | 1u << KNOB_WARPS | 1u << KNOB_BLOCKS;
   k->value[KNOB_TILE][0] = 32 << index % HEIGHTS;
   k->value[KNOB_TILE][1] = keys[index / HEIGHTS % WIDTHS];
-  k->value[KNOB_BLOCKS][0] = 1 + index / HEIGHTS / WIDTHS;
+  k->value[KNOB_BLOCKS][0] = 1 + index / HEIGHTS / WIDTHS % HELD;
+  k->value[KNOB_WARPS][0] = k->value[KNOB_TILE][0] / ROWS /
+                            (1 + index / HEIGHTS / WIDTHS / HELD);
   return true;
 }
 
 const gpu_strategy strategy_general = {
-    "general", 1 << KNOB_TILE | 1 << KNOB_BLOCKS | 1 << KNOB_PARTS, can, write,
+    "general",
+    1 << KNOB_TILE | 1 << KNOB_WARPS | 1 << KNOB_BLOCKS | 1 << KNOB_PARTS, can,
+    write,
     propose};

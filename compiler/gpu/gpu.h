@@ -32,7 +32,7 @@ typedef struct gpu_candidate {
   knobs knobs;
   dil_cuda_code code;
 } gpu_candidate;
-enum { GPU_CANDIDATES_MAX = 128 };
+enum { GPU_CANDIDATES_MAX = 192 };
 
 typedef struct gpu_backend {
   int32_t version;         /* GPU_BACKEND_VERSION */
