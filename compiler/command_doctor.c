@@ -27,7 +27,7 @@ static void doctor_compiler(void) {
 }
 
 static void doctor_device(const dil_cuda_module *cuda, int32_t index) {
-  char part[16], text[160];
+  char part[24], text[160];
   dil_cuda *device;
   snprintf(part, sizeof part, "cuda:%d", index);
   if (cuda->open(index, &device)) {
