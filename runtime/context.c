@@ -112,9 +112,8 @@ dil_status dil_context_new(const dil_context_options *options,
 
 /* Each of them keeps the context: they end with the host's own use of it. */
 static void detach_all(dil_context *c) {
-  while (c->attached) {
-    attached *first = c->attached;
-    c->attached = first->next;
+  for (attached *first; (first = atomic_load(&c->attached));) {
+    atomic_store(&c->attached, first->next);
     dil_kernel_free(first->kernel);
     free(first);
   }

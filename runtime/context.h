@@ -46,8 +46,8 @@ typedef struct cache_slot {
   void (*stats)(struct dil_cache *cache, dil_stats *stats);
 } cache_slot;
 
-/* A kernel of a library, made for the context and kept by it: until the host
- * gives the context back. The key is where the library has it. */
+/* A kernel of a library, made for the context and kept by it, unchanged, until
+ * the host gives the context back. The key is where the library has it. */
 typedef struct attached {
   struct attached *next;
   const void *key;
@@ -67,8 +67,8 @@ struct dil_context {
   dil_threads *threads;    /* on the processor */
   const dil_cuda_module *cuda; /* on a GPU */
   dil_cuda *gpu;
-  pthread_mutex_t attached_lock;
-  attached *attached;
+  pthread_mutex_t attached_lock; /* of adding; reading takes none */
+  _Atomic(attached *) attached;
   atomic_llong kernels, calls, compiles, compile_nanoseconds;
 };
 

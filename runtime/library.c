@@ -119,7 +119,7 @@ static dil_status make_kernel(const dil_library_kernel *k, dil_context *c,
  * differ. */
 static attached *find_attached(const dil_context *c,
                                const dil_library_kernel *k) {
-  attached *a = c->attached;
+  attached *a = atomic_load_explicit(&c->attached, memory_order_acquire);
   while (a && (a->key != k || a->hash != k->hash)) a = a->next;
   return a;
 }
@@ -135,18 +135,28 @@ static dil_status attach(dil_context *c, const dil_library_kernel *k,
   }
   a->key = k;
   a->hash = k->hash;
-  a->next = c->attached;
-  *out = c->attached = a;
+  a->next = atomic_load(&c->attached);
+  atomic_store(&c->attached, a);
+  *out = a;
   return DIL_OK;
 }
 
+static dil_status find_or_attach(dil_context *c, const dil_library_kernel *k,
+                                 attached **found) {
+  dil_status status = dil_context_check(c);
+  if (status) return status;
+  pthread_mutex_lock(&c->attached_lock);
+  *found = find_attached(c, k);
+  if (!*found) status = attach(c, k, found);
+  pthread_mutex_unlock(&c->attached_lock);
+  return status;
+}
+
+/* Whoever runs the kernel checks the context, too. */
 static dil_status find_kernel(dil_context *c, const dil_library_kernel *k,
                               dil_kernel **found) {
-  dil_status status = DIL_OK;
-  pthread_mutex_lock(&c->attached_lock);
   attached *a = find_attached(c, k);
-  if (!a) status = attach(c, k, &a);
-  pthread_mutex_unlock(&c->attached_lock);
+  dil_status status = a ? DIL_OK : find_or_attach(c, k, &a);
   if (!status) *found = a->kernel;
   return status;
 }
@@ -249,7 +259,6 @@ int32_t dil_library_run(const dil_library_kernel *k, dil_context *context,
     status = dil_fail(DIL_USAGE, "kernel '%s' has no arguments", k->name);
   if (!status && !context)
     status = default_context(pointer_at(given, DIL_WORD_Q), &context);
-  if (!status) status = dil_context_check(context);
   if (!status) status = find_kernel(context, k, &made);
   if (!status)
     status = read_arguments(k, made->source.table, given, &call);
