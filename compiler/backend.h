@@ -86,6 +86,8 @@ typedef struct backend {
   const char *const *(*isas)(void);
   /* The compiler library and its version, for cache keys and `--version`. */
   const char *(*versions)(void);
+  /* The path of the compiler library's file; NULL: it cannot be told. */
+  const char *(*origin)(void);
 } backend;
 
 typedef const backend *(*backend_init)(void);

@@ -19,6 +19,8 @@ dil_status binding_open(arena *a, const options *o, const pattern *p,
                        .scale = o->scale};
   dil_context_options processor = DIL_CONTEXT_OPTIONS_INIT;
   processor.threads = (int32_t)o->threads;
+  processor.log = message_log;
+  processor.log_level = DIL_LOG_WARNING;
   dil_status status = dil_context_new(&processor, &b->context);
   if (!status) b->threads = dil_context_workers(b->context);
   return status;

@@ -64,7 +64,7 @@ typedef struct options {
   int32_t file_count;
   const char **file;
   const char *kernel, *topology, *state, *array[3], *lengths, *out, *lse, *cpu, *cuda;
-  const char *library, *depend_file;
+  const char *library, *depend_file, *max_size;
   settings define, input;
   sets force, emit, dtype;
   int64_t seq, keys, batch, head, threads, repeat, every;
@@ -114,6 +114,9 @@ dil_status message_error(dil_status status, const char *hint,
 /* "dil: note: ...": what was done that nobody asked for in so many words. */
 void message_note(const char *format, ...)
     __attribute__((format(printf, 1, 2)));
+/* What the library says on the way, as a context's log hook: "dil: warning:
+ * ..." to standard error. */
+void message_log(void *user, int32_t level, const char *text);
 /* The diagnostics of a compilation and, when it failed without one, the text
  * of the failure. Returns `status`. */
 dil_status message_compiled(const options *o, const compilation *c,

@@ -1,6 +1,7 @@
 /* driver.c - the compiler, one stage a line: what makes it, what verifies it,
  * what prints it. In: a request. Out: a compilation, see driver.h. */
 #include "driver.h"
+#include "../runtime/trace.h"
 #include "place.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -43,12 +44,14 @@ static dil_status named_kernel(const program *p, const char *name,
 
 dil_status driver_read(const driver_request *r, compilation *c) {
   dil_status status = DIL_INPUT;
+  int64_t begin = trace_begin();
   if (r->text)
     c->program = program_parse(c->arena, c->diag, r->path, r->text, r->length,
                                r->defines, r->define_count);
   else
     c->program = program_read(c->arena, c->diag, r->path, r->defines,
                             r->define_count, &status);
+  trace_end(begin, "stage", "parse and check", r->path, -1);
   return c->program ? DIL_OK : status;
 }
 
@@ -210,6 +213,13 @@ void driver_turn(compilation *c, const knobs *k) {
   c->plan = turned;
 }
 
+/* By what the run time knows of the processor: the code may lie in the cache,
+ * and then no compiler is opened. */
+static dil_status choose_isa(const driver_request *r, compilation *c) {
+  c->isa = r->isa ? r->isa : dil_host_isa();
+  return dil_isa_check(c->isa);
+}
+
 dil_status driver_backend(const backend **opened) {
   void *symbol;
   dil_status status =
@@ -220,14 +230,6 @@ dil_status driver_backend(const backend **opened) {
   return dil_fail(DIL_ENVIRONMENT, "dil-cpu.so is of another version of dil");
 }
 
-/* The first stage that loads the compiler library. */
-static dil_status choose_isa(const driver_request *r, compilation *c) {
-  dil_status status = driver_backend(&c->backend);
-  if (status) return status;
-  c->isa = r->isa ? r->isa : c->backend->host();
-  return c->isa ? c->backend->can(c->isa) : DIL_ENVIRONMENT;
-}
-
 static dil_status make_code(const compilation *c, dil_variant variant, FILE *ir,
                             FILE *assembly, backend_code *code) {
   backend_request request = {.plan = c->plan,
@@ -236,7 +238,9 @@ static dil_status make_code(const compilation *c, dil_variant variant, FILE *ir,
                              .debug = true,
                              .ir = ir,
                              .assembly = assembly};
-  return c->backend->compile(&request, code);
+  const backend *cpu;
+  dil_status status = driver_backend(&cpu);
+  return status ? status : cpu->compile(&request, code);
 }
 
 /* ---- what is printed ----------------------------------------------------- */
@@ -394,13 +398,21 @@ static dil_status check_request(const driver_request *r) {
   return dil_fail(DIL_USAGE, "a plan's text is past what %s decides", useless);
 }
 
+static const char *const stage_names[STAGE_COUNT] = {
+#define X(name) #name,
+    DRIVER_STAGES(X)
+#undef X
+};
+
 dil_status driver_compile(const driver_request *r, compilation *c) {
   dil_status status = check_request(r);
   if (status) return status;
   for (int32_t s = 0; s <= (int32_t)r->last; s++) {
+    int64_t begin = stages[s].make ? trace_begin() : 0;
     status = stages[s].make ? stages[s].make(r, c) : DIL_OK;
     if (status) return status;
     if (stages[s].verify) stages[s].verify(c);
+    trace_end(begin, "stage", stage_names[s], r->path, -1);
   }
   return r->dump ? stages[r->last].print(r, c) : DIL_OK;
 }

@@ -56,7 +56,7 @@ typedef struct compilation {
   knobs knobs;            /* what its schedule decides */
   const plan *planned; /* NULL before that stage; so the rest */
   const plan *plan;    /* the same, turned by the knobs */
-  const backend *backend;
+  dil_context *context; /* whose cache and counts its code goes through */
   const char *isa; /* the one that code is made for */
   char chip[16];   /* "sm_90", once GPU code is made */
 } compilation;
@@ -74,7 +74,7 @@ dil_status driver_check(const driver_request *request, compilation *c);
 dil_status driver_refused(compilation *c, dil_status status);
 /* Gives a planned compilation other knobs: a tuner's, or remembered ones. */
 void driver_turn(compilation *c, const knobs *k);
-/* The back end for processors: loads the compiler library. */
+/* The back end for processors, opened once: loads the compiler library. */
 dil_status driver_backend(const backend **opened);
 /* Refuses blocks that are chosen by the numbers in q and k: whatever looks at
  * shapes alone would be silent about them. */

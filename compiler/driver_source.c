@@ -3,9 +3,8 @@
  * In: a compilation that reached its plan (a GPU) or its schedule (the
  * processor). Out: the source of a kernel. GPU code is made here, the
  * processor's when a call first needs it. */
-#include "driver.h"
+#include "keep.h"
 #include <stdlib.h>
-#include <time.h>
 
 dil_status gpu_compiler_open(const gpu_backend **gpu) {
   void *symbol;
@@ -19,11 +18,8 @@ dil_status gpu_compiler_open(const gpu_backend **gpu) {
 
 static dil_status make_variant(void *context, dil_variant variant, void **bytes,
                                size_t *size, dil_code *out) {
-  const compilation *c = context;
   backend_code code;
-  backend_request request = {
-      .plan = c->plan, .isa = c->isa, .variant = variant, .debug = true};
-  dil_status status = c->backend->compile(&request, &code);
+  dil_status status = keep_object(context, variant, &code);
   if (status) return status;
   *bytes = code.bytes;
   *size = code.size;
@@ -38,31 +34,19 @@ static int64_t dimension(const void *context, int32_t index, int32_t axis,
   return expr_eval(p->dimension[index][axis], &point, false).integer;
 }
 
-static double now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static dil_status make_codes(compilation *c, dil_context *context,
-                             dil_kernel_source *s) {
-  const gpu_backend *gpu;
+static dil_status make_codes(compilation *c, dil_kernel_source *s) {
   gpu_codes *codes = calloc(1, sizeof *codes);
   gpu_request request = {.plan = c->plan,
-                         .arch = dil_context_arch(context),
+                         .arch = dil_context_arch(c->context),
                          .knobs = &c->knobs,
                          .only =
                              c->plan->force & FORCE_GENERAL ? "general" : NULL};
-  double start = now();
-  dil_status status =
-      codes ? gpu_compiler_open(&gpu)
-            : dil_fail(DIL_MEMORY, "no memory for the code of a kernel");
-  if (!status) status = driver_refused(c, gpu->compile(&request, codes));
+  if (!codes) return dil_fail(DIL_MEMORY, "no memory for the code of a kernel");
+  dil_status status = driver_refused(c, keep_codes(c, &request, codes));
   if (status) {
     free(codes);
     return status;
   }
-  dil_context_compiled(context, now() - start);
   s->codes = codes->code;
   s->code_count = codes->count;
   snprintf(c->chip, sizeof c->chip, "sm_%d", request.arch);
@@ -77,7 +61,8 @@ dil_status driver_source(compilation *c, dil_context *context,
                                 .target = c->isa,
                                 .dimension = dimension,
                                 .context = c};
-  if (dil_context_arch(context)) return make_codes(c, context, s);
+  c->context = context;
+  if (dil_context_arch(context)) return make_codes(c, s);
   s->make = make_variant;
   return DIL_OK;
 }

@@ -1,6 +1,8 @@
 /* main.c - the `dil` program: finds the subcommand, has its options read, runs
  * it, and turns the status into an exit code (see `dil help`). */
 #include "command.h"
+#include "../runtime/seeing.h"
+#include "../runtime/trace.h"
 #include <errno.h>
 #include <string.h>
 
@@ -64,10 +66,15 @@ static int exit_code(dil_status status) {
 
 int main(int argc, char **argv) {
   arena *a = arena_new();
-  dil_status status = dispatch(a, argc, argv);
+  dil_status status = dil_seeing_open();
+  if (status) message_error(status, NULL, "%s", dil_last_error());
+  dil_trace_name_thread("main");
+  if (!status) status = dispatch(a, argc, argv);
   arena_free(a);
   if ((fflush(stdout) || ferror(stdout)) && !status)
     status = message_error(DIL_ENVIRONMENT, NULL,
                            "cannot write standard output: %s", strerror(errno));
+  if (dil_seeing_flush() && !status)
+    status = message_error(DIL_ENVIRONMENT, NULL, "%s", dil_last_error());
   return exit_code(status);
 }

@@ -26,6 +26,12 @@ void message_note(const char *format, ...) {
   va_end(list);
 }
 
+void message_log(void *user, int32_t level, const char *text) {
+  (void)user;
+  fprintf(stderr, "dil: %s: %s\n",
+          level <= DIL_LOG_ERROR ? "error" : "warning", text);
+}
+
 dil_status message_compiled(const options *o, const compilation *c,
                             dil_status status) {
   bool json = o->error_format == 1;

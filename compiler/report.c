@@ -94,7 +94,8 @@ void report_text(const report *r, FILE *out) {
   if (isfinite(r->share)) fprintf(out, ", %.1f %% of the peak", 100 * r->share);
   fputc('\n', out);
   if (isfinite(r->compile_seconds))
-    fprintf(out, "code    compiled in %s", message_time(r->compile_seconds, time));
+    fprintf(out, "code    %s in %s", r->kept ? "from the cache" : "compiled",
+            message_time(r->compile_seconds, time));
   if (isfinite(r->compile_seconds) && isfinite(r->workspace))
     fprintf(out, ", workspace %s", message_bytes(r->workspace, bytes));
   if (isfinite(r->compile_seconds)) fputc('\n', out);

@@ -19,6 +19,7 @@ typedef struct report {
   double workspace, compile_seconds;
   int32_t ranks;         /* of a topology; 0: one device */
   double moved, waited;  /* bytes between ranks; seconds of the slowest */
+  bool kept;             /* the code came out of the cache */
   const verdict *verdict; /* NULL: not checked */
 } report;
 

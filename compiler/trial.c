@@ -78,6 +78,10 @@ static dil_status make_kernel(trial *t, const options *o) {
   if (status) return status;
   t->report.variant = t->variant;
   if (t->on_cuda) t->report.isa = c->chip;
+  dil_stats stats = DIL_STATS_INIT;
+  status = dil_context_stats(trial_context(t), &stats);
+  t->report.kept = stats.cache_hits > 0;
+  if (status) return status;
   return dil_kernel_variant(t->kernel, &sizes, t->variant, sizeof t->variant);
 }
 
@@ -86,6 +90,8 @@ static dil_status open_cuda(trial *t, const options *o) {
   char device[24];
   snprintf(device, sizeof device, "cuda:%d", (int)o->device.number);
   gpu.device = device;
+  gpu.log = message_log;
+  gpu.log_level = DIL_LOG_WARNING;
   t->on_cuda = true;
   return dil_context_new(&gpu, &t->cuda.context);
 }

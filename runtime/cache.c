@@ -252,7 +252,7 @@ static bool get_file(dil_cache *c, const uint8_t *digest, const void *key,
   return true;
 }
 
-bool cache_get(dil_cache *cache, const void *key, size_t key_size,
+bool dil_cache_get(dil_cache *cache, const void *key, size_t key_size,
                cache_value *value) {
   uint8_t digest[CACHE_DIGEST];
   if (!cache || cache->options.mode == CACHE_OFF) return false;
@@ -306,7 +306,7 @@ static void note_written(dil_cache *c, dil_status status, const char *name) {
         dil_last_error());
 }
 
-void cache_put(dil_cache *cache, const void *key, size_t key_size,
+void dil_cache_put(dil_cache *cache, const void *key, size_t key_size,
                const cache_value *value) {
   uint8_t digest[CACHE_DIGEST];
   char name[CACHE_NAME];

@@ -31,11 +31,11 @@ typedef struct cache_options {
 /* What was made. `witness`: the compiler's own files; when one of them is
  * another than it was, the entry is stale. */
 typedef struct cache_value {
-  void *bytes;          /* from cache_get: malloced, the caller's */
+  void *bytes;          /* from dil_cache_get: malloced, the caller's */
   size_t size;
   double seconds;       /* that making it took */
-  const char *label;    /* for people: "longnet tiles avx512"; cache_put only */
-  const char *witness[CACHE_WITNESS_MAX]; /* paths, NULL ends; cache_put only */
+  const char *label;    /* for people: "longnet tiles avx512"; dil_cache_put only */
+  const char *witness[CACHE_WITNESS_MAX]; /* paths, NULL ends; dil_cache_put only */
 } cache_value;
 
 typedef struct cache_stats {
@@ -58,18 +58,20 @@ dil_status cache_new(const cache_options *options, dil_cache **cache);
 dil_status cache_options_read(cache_options *options, char *folder);
 void cache_free(dil_cache *cache);
 
+#pragma GCC visibility push(default) /* the compiler has use for these */
 /* Whether there is a value; NULL as the cache has none. */
-bool cache_get(dil_cache *cache, const void *key, size_t key_size,
+bool dil_cache_get(dil_cache *cache, const void *key, size_t key_size,
                cache_value *value);
-void cache_put(dil_cache *cache, const void *key, size_t key_size,
+void dil_cache_put(dil_cache *cache, const void *key, size_t key_size,
                const cache_value *value);
+#pragma GCC visibility pop
 void cache_read_stats(dil_cache *cache, cache_stats *stats);
 
 /* ---- cache_context.c ----------------------------------------------------- */
 
 /* The context's own, with options from the environment; it ends with the
  * context. DIL_USAGE when the environment cannot be followed. */
-dil_status dil_context_cache(dil_context *context, dil_cache **cache);
+DIL_API dil_status dil_context_cache(dil_context *context, dil_cache **cache);
 
 /* ---- cache_folder.c: the directory, and who may have written to it ------- */
 
@@ -108,7 +110,8 @@ void cache_digest(const void *bytes, size_t size, uint8_t digest[CACHE_DIGEST]);
 /* The name of the file under which a key is kept. */
 void cache_name(const uint8_t digest[CACHE_DIGEST], char name[CACHE_NAME]);
 /* Reads and checks one file. DIL_ENVIRONMENT with the reason: it is not there
- * (errno ENOENT), not ours, not a plain file, cut short, damaged, stale. */
+ * (errno ENOENT), stale (errno ESTALE), not ours, not a plain file, cut short
+ * or damaged. */
 dil_status cache_file_read(int folder, const char *name, bool read_only,
                            cache_entry *entry);
 /* Written aside, synced, renamed, the folder synced. */

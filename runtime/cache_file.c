@@ -166,11 +166,11 @@ static dil_status check_meaning(const char *name, const cache_entry *e) {
   cache_digest(e->key, e->key_size, digest);
   cache_name(digest, expected);
   if (strcmp(name, expected)) return refused(name, "it is another key's");
-  if (!witness_holds(e, path))
-    return dil_fail(DIL_ENVIRONMENT,
-                    "cache entry %s: '%s' is not the one that made it", name,
-                    path);
-  return DIL_OK;
+  if (witness_holds(e, path)) return DIL_OK;
+  dil_fail(DIL_ENVIRONMENT, "cache entry %s: '%s' is not the one that made it",
+           name, path);
+  errno = ESTALE;
+  return DIL_ENVIRONMENT;
 }
 
 /* Use is what eviction goes by; the kernel's own access times may be off. */

@@ -3,6 +3,7 @@
  * In: options. Out: what programs and kernels share. It is counted: the host
  * has one use of it, each kernel and program another. */
 #include "context.h"
+#include "seeing.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,6 +86,8 @@ static void destroy(dil_context *c) {
   if (alive) pool_free(c->pool);
   else dil_threads_free(c->threads);
   if (alive) pthread_mutex_destroy(&c->attached_lock);
+  if (dil_seeing_flush())
+    LOG(&c->log, DIL_LOG_WARNING, "%s", dil_last_error());
   free(c);
 }
 
@@ -95,6 +98,7 @@ dil_status dil_context_new(const dil_context_options *options,
       options ? dil_struct_read(&o, sizeof o, options, "dil_context_options")
               : DIL_OK;
   *context = NULL;
+  if (!status) status = dil_seeing_open();
   if (status) return status;
   dil_context *c = calloc(1, sizeof *c);
   if (!c) return dil_fail(DIL_MEMORY, "no memory for a context");
@@ -161,6 +165,7 @@ int32_t dil_context_arch(const dil_context *context) {
 const dil_cuda_facts *dil_context_facts(const dil_context *context) {
   return context->gpu ? context->cuda->facts(context->gpu) : NULL;
 }
+const log_target *dil_log_of(const dil_context *context) { return &context->log; }
 
 void dil_context_compiled(dil_context *context, double seconds) {
   atomic_fetch_add(&context->compiles, 1);

@@ -1,6 +1,8 @@
 /* device_cpu.c - the processor as a kind of device: see context.h. */
 #include "context.h"
 #include "cpu.h"
+#include "metrics.h"
+#include "trace.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,29 +56,14 @@ static double now(void) {
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* The maker of the source, and what it took. */
-static dil_status make(void *context, dil_variant variant, void **bytes,
-                       size_t *size, dil_code *code) {
-  dil_kernel *k = context;
-  double start = now();
-  dil_status status =
-      k->source.make(k->source.context, variant, bytes, size, code);
-  double seconds = now() - start;
-  if (status) return status;
-  dil_context_compiled(k->context, seconds);
-  LOG(&k->context->log, DIL_LOG_INFO, "kernel '%s': %s for %s in %.1f ms",
-      k->source.table->name, variant == DIL_TILES ? "tiles" : "rows",
-      k->source.target, 1e3 * seconds);
-  return DIL_OK;
-}
-
 static dil_status kernel(dil_kernel *k) {
   if (k->source.ready)
     return cpu_kernel_take(k->source.table, k->source.ready, &k->cpu);
   if (!k->source.make)
     return dil_fail(DIL_USAGE, "kernel '%s' was not made for the processor",
                     k->source.table->name);
-  return cpu_kernel_new(k->source.table, make, k, &k->cpu);
+  return cpu_kernel_new(k->source.table, k->source.make, k->source.context,
+                        &k->cpu);
 }
 
 static void kernel_free(dil_kernel *k) { cpu_kernel_free(k->cpu); }
@@ -85,7 +72,14 @@ static dil_status run(dil_kernel *k, const dil_call *call, void *stream) {
   if (stream)
     return dil_fail(DIL_USAGE, "the processor has no streams, and the call "
                     "names one");
-  return cpu_kernel_run(k->cpu, k->context->threads, k->context->pool, call);
+  int64_t begin = tracing() || metering() ? dil_trace_now() : 0;
+  dil_status status =
+      cpu_kernel_run(k->cpu, k->context->threads, k->context->pool, call);
+  metric_add(status ? METRIC_run_failures : METRIC_runs_cpu, 1);
+  if (!begin) return status;
+  dil_metrics_observe(HISTOGRAM_RUN_CPU, dil_trace_now() - begin);
+  trace_end(begin, "run", "kernel", k->source.table->name, -1);
+  return status;
 }
 
 static dil_status workspace(dil_kernel *k, const dil_call *call,

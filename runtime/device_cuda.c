@@ -1,6 +1,8 @@
 /* device_cuda.c - a GPU as a kind of device: see context.h. The work is done
  * by dilrt-cuda.so, which is opened when the first context asks for it. */
 #include "context.h"
+#include "metrics.h"
+#include "trace.h"
 
 /* Only a library that carries the run time has this part in itself. */
 const dil_cuda_module *dil_cuda_module_init(void) __attribute__((weak));
@@ -78,7 +80,11 @@ static void kernel_free(dil_kernel *k) {
 }
 
 static dil_status run(dil_kernel *k, const dil_call *call, void *stream) {
-  return k->context->cuda->run(k->gpu, call, stream);
+  int64_t begin = trace_begin();
+  dil_status status = k->context->cuda->run(k->gpu, call, stream);
+  metric_add(status ? METRIC_run_failures : METRIC_runs_cuda, 1);
+  trace_end(begin, "run", "launch", k->source.table->name, -1);
+  return status;
 }
 
 /* The codes are loaded already; a run takes its workspace by itself. */
@@ -101,7 +107,11 @@ static dil_status variant(dil_kernel *k, const dil_call *call, char *text,
 
 static dil_status time_runs(dil_kernel *k, const dil_call *call, int32_t repeat,
                             double *seconds) {
-  return k->context->cuda->time(k->gpu, call, repeat, seconds);
+  int64_t begin = trace_begin();
+  dil_status status = k->context->cuda->time(k->gpu, call, repeat, seconds);
+  if (!status) metric_add(METRIC_runs_cuda, repeat);
+  trace_end(begin, "run", "timed launches", k->source.table->name, repeat);
+  return status;
 }
 
 dil_status dil_cuda_peak(dil_context *context, const dil_cuda_code *code,

@@ -22,7 +22,7 @@ enum { LINE_SIZE = 2048, LEVELS = DIL_LOG_DEBUG };
 static const char *const level_names[LEVELS] = {"error", "warning",
                                                        "info", "debug"};
 
-_Atomic int32_t log_level;
+_Atomic int32_t dil_log_level;
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static dil_status opened;     /* of DIL_LOG; written once */
@@ -51,7 +51,7 @@ static dil_status follow(const char *text) {
   if (status) return status;
   if (text[length]) status = open_file(text + length + 1);
   else file = STDERR_FILENO;
-  if (!status) atomic_store(&log_level, index + 1);
+  if (!status) atomic_store(&dil_log_level, index + 1);
   return status;
 }
 
@@ -83,7 +83,7 @@ static void write_line(int32_t level, const char *text) {
   (void)written; /* a log that cannot be written has nowhere to say so */
 }
 
-void log_write(const log_target *target, int32_t level, const char *format,
+void dil_log_write(const log_target *target, int32_t level, const char *format,
                ...) {
   char text[LINE_SIZE];
   int kept = errno;
@@ -93,7 +93,7 @@ void log_write(const log_target *target, int32_t level, const char *format,
   va_end(arguments);
   for (char *c = text; *c; c++)
     if (*c == '\n') *c = ' ';
-  if (level <= log_level) write_line(level, text);
+  if (level <= dil_log_level) write_line(level, text);
   if (target && level <= target->level) target->hook(target->user, level, text);
   errno = kept;
 }

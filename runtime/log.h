@@ -7,6 +7,8 @@
 
 #include "rt.h"
 
+#pragma GCC visibility push(default) /* the parts of dil share it */
+
 /* Whom a message goes to besides: a context's own hook. The text is one line
  * without an end. May be called from any thread. */
 typedef struct log_target {
@@ -22,18 +24,23 @@ typedef struct log_target {
 dil_status log_open(void);
 
 /* The most talkative level that DIL_LOG asks for. */
-extern _Atomic int32_t log_level;
+extern _Atomic int32_t dil_log_level;
 static inline bool log_hears(const log_target *target, int32_t level) {
-  return __builtin_expect(level <= log_level, 0) ||
+  return __builtin_expect(level <= dil_log_level, 0) ||
          (target && level <= target->level);
 }
-void log_write(const log_target *target, int32_t level, const char *format,
+void dil_log_write(const log_target *target, int32_t level, const char *format,
                ...) __attribute__((format(printf, 3, 4)));
+/* The hook of a context. */
+const log_target *dil_log_of(const dil_context *context);
+
 /* target NULL: DIL_LOG alone hears of it. */
 #define LOG(target, level, ...)                                   \
   do {                                                            \
     if (log_hears((target), (level)))                             \
-      log_write((target), (level), __VA_ARGS__);                  \
+      dil_log_write((target), (level), __VA_ARGS__);                  \
   } while (0)
+
+#pragma GCC visibility pop
 
 #endif

@@ -20,8 +20,8 @@ enum {
   EACH_SECONDS = 10     /* at least between two writings on the way */
 };
 
-_Atomic int64_t metric_value[METRIC_COUNT];
-atomic_bool metrics_on;
+_Atomic int64_t dil_metric_value[METRIC_COUNT];
+atomic_bool dil_metrics_on;
 
 typedef enum kind { KIND_COUNTER, KIND_GAUGE, KIND_SECONDS } kind;
 
@@ -49,7 +49,7 @@ static struct {
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static dil_status opened;
 static char path[PATH_MAX], reason[512];
-static _Atomic int64_t written;    /* when, by trace_now */
+static _Atomic int64_t written;    /* when, by dil_trace_now */
 
 /* ---- opening ------------------------------------------------------------- */
 
@@ -58,8 +58,8 @@ static void open_once(void) {
   if (!text) return;
   opened = setting_path("DIL_METRICS", text, path, sizeof path);
   if (opened) snprintf(reason, sizeof reason, "%s", dil_last_error());
-  atomic_store(&written, trace_now());
-  atomic_store(&metrics_on, !opened);
+  atomic_store(&written, dil_trace_now());
+  atomic_store(&dil_metrics_on, !opened);
 }
 
 dil_status metrics_open(void) {
@@ -69,7 +69,7 @@ dil_status metrics_open(void) {
 
 /* ---- counting ------------------------------------------------------------ */
 
-void metrics_observe(histogram which, int64_t nanoseconds) {
+void dil_metrics_observe(histogram which, int64_t nanoseconds) {
   int32_t bucket = 0;
   for (int64_t bound = 1000; nanoseconds > bound && bucket < BUCKETS;
        bound *= 10)
@@ -77,7 +77,7 @@ void metrics_observe(histogram which, int64_t nanoseconds) {
   if (bucket < BUCKETS) atomic_fetch_add(&observed[which].bucket[bucket], 1);
   atomic_fetch_add(&observed[which].nanoseconds, nanoseconds);
   atomic_fetch_add(&observed[which].count, 1);
-  int64_t now = trace_now(), last = atomic_load(&written);
+  int64_t now = dil_trace_now(), last = atomic_load(&written);
   if (now - last > EACH_SECONDS * INT64_C(1000000000) &&
       atomic_compare_exchange_strong(&written, &last, now) && metrics_write())
     LOG(NULL, DIL_LOG_WARNING, "%s", dil_last_error());
@@ -123,7 +123,7 @@ static void put_all(FILE *out) {
     if (i == 0 || strcmp(rows[i].name, rows[i - 1].name))
       put_heading(out, &rows[i],
                   rows[i].kind == KIND_GAUGE ? "gauge" : "counter");
-    put_value(out, &rows[i], atomic_load(&metric_value[i]));
+    put_value(out, &rows[i], atomic_load(&dil_metric_value[i]));
   }
   for (int32_t i = 0; i < HISTOGRAM_COUNT; i++) {
     if (i == 0 || strcmp(histograms[i].name, histograms[i - 1].name))

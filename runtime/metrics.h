@@ -20,10 +20,12 @@ typedef enum histogram {
   HISTOGRAM_COUNT
 } histogram;
 
-extern _Atomic int64_t metric_value[METRIC_COUNT];
+#pragma GCC visibility push(default) /* the parts of dil share it */
+
+extern _Atomic int64_t dil_metric_value[METRIC_COUNT];
 
 static inline void metric_add(metric which, int64_t amount) {
-  atomic_fetch_add_explicit(&metric_value[which], amount,
+  atomic_fetch_add_explicit(&dil_metric_value[which], amount,
                             memory_order_relaxed);
 }
 static inline void metric_add_seconds(metric which, double seconds) {
@@ -35,10 +37,12 @@ dil_status metrics_open(void);
 /* Replaces the file, at once; nothing when there is none to write. */
 dil_status metrics_write(void);
 
-extern atomic_bool metrics_on;
+extern atomic_bool dil_metrics_on;
 #define metering() \
-  __builtin_expect(atomic_load_explicit(&metrics_on, memory_order_relaxed), 0)
+  __builtin_expect(atomic_load_explicit(&dil_metrics_on, memory_order_relaxed), 0)
 /* Adds a time to a histogram; now and then the file is written by it. */
-void metrics_observe(histogram which, int64_t nanoseconds);
+void dil_metrics_observe(histogram which, int64_t nanoseconds);
+
+#pragma GCC visibility pop
 
 #endif

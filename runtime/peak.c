@@ -5,7 +5,6 @@
  * another time or machine would not do. */
 #include "rt.h"
 
-#include <cpuid.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,32 +22,10 @@ static const char *const level_names[] = {
     [LEVEL_BF16] = "avx512bf16",
 };
 
-/* The register state that the operating system saves (XCR0). */
-static uint64_t saved_state(void) {
-  uint32_t low, high;
-  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-  return (uint64_t)high << 32 | low;
-}
-
-static bool has(uint64_t word, uint64_t bits) {
-  return (word & bits) == bits;
-}
-
 static level host_level(void) {
-  enum { YMM_STATE = 0x06, ZMM_STATE = 0xe6, AVX512_BF16 = 1 << 5 };
-  uint32_t a, b, c, d;
-  if (!__get_cpuid(1, &a, &b, &c, &d) ||
-      !has(c, bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C))
-    return LEVEL_NONE;
-  uint64_t state = saved_state();
-  if (!has(state, YMM_STATE) || !__get_cpuid_count(7, 0, &a, &b, &c, &d) ||
-      !has(b, bit_AVX2))
-    return LEVEL_NONE;
-  if (!has(state, ZMM_STATE) ||
-      !has(b, bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL))
-    return LEVEL_AVX2;
-  bool more = a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d);
-  return more && has(a, AVX512_BF16) ? LEVEL_BF16 : LEVEL_AVX512;
+  if (!__builtin_cpu_supports("x86-64-v3")) return LEVEL_NONE;
+  if (!__builtin_cpu_supports("x86-64-v4")) return LEVEL_AVX2;
+  return __builtin_cpu_supports("avx512bf16") ? LEVEL_BF16 : LEVEL_AVX512;
 }
 
 const char *dil_host_isa(void) {
@@ -67,6 +44,18 @@ bool dil_isa_usable(const char *isa) {
   level wanted = level_of(isa);
   return wanted != LEVEL_NONE && wanted <= host_level() &&
          (!limit || wanted <= level_of(limit));
+}
+
+dil_status dil_isa_check(const char *isa) {
+  if (!isa)
+    return dil_fail(DIL_ENVIRONMENT,
+                    "this processor lacks AVX2, FMA or F16C");
+  level wanted = level_of(isa);
+  if (wanted == LEVEL_NONE)
+    return dil_fail(DIL_USAGE, "unknown instruction set '%s'; there are avx2, "
+                    "avx512 and avx512bf16", isa);
+  if (wanted <= host_level()) return DIL_OK;
+  return dil_fail(DIL_ENVIRONMENT, "this processor has no %s", isa);
 }
 
 /* ---- loops of multiply-adds ---------------------------------------------- */

@@ -7,6 +7,7 @@
  * with grouped queries) go over the same keys together. Where there are few
  * rows, stretches of keys run in parallel and their states are merged in
  * order; how many depends on the shape of the call alone. */
+#include "trace.h"
 #include "walk.h"
 #include <math.h>
 #include <string.h>
@@ -372,6 +373,7 @@ static void work(void *context, int64_t item, int32_t worker_index) {
   const rows_work *w = context;
   const run *r = w->run;
   worker *wk = (worker *)(w->workers + worker_index * w->worker_bytes);
+  int64_t begin = trace_begin();
   int64_t split = item % w->splits;
   int64_t batch = item / w->splits % w->batches;
   int64_t unit = item / w->splits / w->batches;
@@ -394,6 +396,7 @@ static void work(void *context, int64_t item, int32_t worker_index) {
     for (int32_t i = 0; i < count; i++)
       advance_row(w, wk, &wk->row[i], &at, from, minimum(from + w->chunk, high));
   for (int32_t i = 0; i < count; i++) end_row(w, &wk->row[i], b, split);
+  trace_end(begin, "work", "rows", NULL, item);
 }
 
 /* Merges a row's states of all splits, in order, into the first. */

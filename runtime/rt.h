@@ -327,6 +327,9 @@ const char *dil_host_isa(void);
 /* Whether this processor has `isa` and DIL_CPU, where that is set, names it or
  * one that holds it: a limit for kernels of libraries. */
 bool dil_isa_usable(const char *isa);
+/* DIL_USAGE: there is no such instruction set; DIL_ENVIRONMENT: this processor
+ * has not got it, or (isa NULL) has none of them. */
+dil_status dil_isa_check(const char *isa);
 /* GFLOP/s of multiply-adds (two operations) that one core reaches from
  * registers, the best round within about `seconds`; with bf16 and avx512bf16
  * those of bf16 pairs, else of f32. 0: this host does not know `isa`. */

@@ -2,6 +2,7 @@
  *
  * In: a plan as data, generated code, a call. Out: o and lse, or an error that
  * names what is wrong with the call. Nothing here depends on threads. */
+#include "trace.h"
 #include "walk.h"
 #include <math.h>
 #include <string.h>
@@ -265,8 +266,11 @@ int64_t run_bytes(const run *r) { return lay_out(r).end; }
 
 static dil_status run_pass(run *r, int32_t p) {
   const dil_pass *pass = &r->table->passes[p];
-  return run_variant(r, pass) == DIL_ROWS ? rows_run(r, pass)
-                                          : tiles_run(r, pass);
+  bool by_rows = run_variant(r, pass) == DIL_ROWS;
+  int64_t begin = trace_begin();
+  dil_status status = by_rows ? rows_run(r, pass) : tiles_run(r, pass);
+  trace_end(begin, "pass", by_rows ? "pass by rows" : "pass by tiles", NULL, p);
+  return status;
 }
 
 dil_status run_passes(run *r, char *memory) {

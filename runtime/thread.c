@@ -5,6 +5,7 @@
  * spins for a moment, then sleeps in the kernel; a run waits only for threads
  * that took part in it, so a small run never waits for a sleeper. */
 #include "processors.h"
+#include "trace.h"
 
 #include <errno.h>
 #include <immintrin.h>
@@ -97,11 +98,12 @@ static bool spin(const dil_threads *t, _Atomic uint32_t *word,
 
 static void drain(dil_threads *t, int32_t index) {
   const dil_threads *outer = busy_with;
+  int64_t begin = trace_begin(), done = 0;
   busy_with = t;
-  int64_t next;
-  while ((next = atomic_fetch_add(&t->next, 1)) < t->total)
+  for (int64_t next; (next = atomic_fetch_add(&t->next, 1)) < t->total; done++)
     t->work(t->context, next, index);
   busy_with = outer;
+  trace_end(begin, "thread", "items of work", NULL, done);
 }
 
 static bool gate_enter(dil_threads *t) {
@@ -145,6 +147,7 @@ static void *worker_main(void *argument) {
   char name[16];
   snprintf(name, sizeof name, "dil-%d", (int)w->index);
   pthread_setname_np(pthread_self(), name);
+  dil_trace_name_thread(name);
   _mm_setcsr(_mm_getcsr() | FLUSH_SUBNORMALS);
   for (;;) {
     wait_for_generation(t, seen);

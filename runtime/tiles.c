@@ -7,6 +7,7 @@
  * block, its packing and then its strips of queries; packing runs one block
  * ahead, and an item waits only for items before it. What a tile computes
  * depends on the shape of the call alone, never on threads or timing. */
+#include "trace.h"
 #include "walk.h"
 #include <sched.h>
 #include <stdatomic.h>
@@ -373,15 +374,14 @@ static void strip_item(const tiles *ts, int64_t index, int64_t item,
 static void work(void *context, int64_t item, int32_t worker) {
   const tiles *ts = context;
   tile *tl = &ts->tile[worker];
-  if (item < ts->packs) {
-    pack_item(ts, 0, item, tl);
-    return;
-  }
-  item -= ts->packs;
-  int64_t index = item / (ts->packs + ts->strips);
-  int64_t rest = item % (ts->packs + ts->strips);
-  if (rest >= ts->packs) strip_item(ts, index, rest - ts->packs, tl);
+  int64_t begin = trace_begin(), ahead = item - ts->packs;
+  int64_t index = ahead / (ts->packs + ts->strips);
+  int64_t rest = ahead % (ts->packs + ts->strips);
+  bool first = ahead < 0, packs = first || rest < ts->packs;
+  if (first) pack_item(ts, 0, item, tl);
+  else if (!packs) strip_item(ts, index, rest - ts->packs, tl);
   else if (index + 1 < ts->blocks) pack_item(ts, index + 1, rest, tl);
+  trace_end(begin, "work", packs ? "pack" : "strip", NULL, item);
 }
 
 dil_status tiles_run(run *r, const dil_pass *pass) {

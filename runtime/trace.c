@@ -38,7 +38,7 @@ typedef struct buffer {
   span_record span[SPANS];
 } buffer;
 
-atomic_bool trace_on;
+atomic_bool dil_trace_on;
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static dil_status opened;
@@ -167,7 +167,7 @@ static void open_once(void) {
   if (!opened && pthread_key_create(&key, leave))
     opened = dil_fail(DIL_ENVIRONMENT, "no room for a trace in threads");
   if (opened) snprintf(reason, sizeof reason, "%s", dil_last_error());
-  atomic_store(&trace_on, !opened);
+  atomic_store(&dil_trace_on, !opened);
 }
 
 dil_status trace_open(void) {
@@ -177,12 +177,12 @@ dil_status trace_open(void) {
 
 /* This library may be unloaded before its threads end. */
 __attribute__((destructor)) static void close_key(void) {
-  if (atomic_load(&trace_on)) pthread_key_delete(key);
+  if (atomic_load(&dil_trace_on)) pthread_key_delete(key);
 }
 
 /* ---- gathering ----------------------------------------------------------- */
 
-int64_t trace_now(void) {
+int64_t dil_trace_now(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
   return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
@@ -238,11 +238,11 @@ static void gather(span_record s, const char *text, int32_t line) {
   pthread_mutex_unlock(&b->lock);
 }
 
-void trace_add(int64_t begin, const char *category, const char *name,
+void dil_trace_add(int64_t begin, const char *category, const char *name,
                const char *text, int64_t number) {
   if (!tracing()) return;
   gather((span_record){.begin = begin,
-                       .end = trace_now(),
+                       .end = dil_trace_now(),
                        .category = category,
                        .name = name,
                        .number = number},
@@ -266,7 +266,7 @@ static int32_t find_line(const char *name) {
   return found ? i + 1 : 0;
 }
 
-void trace_add_line(const char *line, int64_t begin, int64_t end,
+void dil_trace_add_line(const char *line, int64_t begin, int64_t end,
                     const char *category, const char *name, const char *text,
                     int64_t number) {
   if (!tracing()) return;
@@ -282,7 +282,7 @@ static void put_thread(FILE *out, const void *name) {
   put_name(out, "thread_name", thread_line(), name);
 }
 
-void trace_name_thread(const char *name) {
+void dil_trace_name_thread(const char *name) {
   if (!tracing()) return;
   pthread_mutex_lock(&file_lock);
   append(put_thread, name);

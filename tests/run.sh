@@ -44,7 +44,8 @@ run_suite() { # name, command...
   shift
   began=$(date +%s)
   TMP=$(mktemp -d)
-  export TMP
+  DIL_CACHE_DIR=$TMP/cache # not the user's own
+  export TMP DIL_CACHE_DIR
   timeout -k 10 "$limit" "$@" >"$logs/$name" 2>&1 </dev/null
   status=$?
   rm -rf "$TMP"

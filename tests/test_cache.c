@@ -75,14 +75,14 @@ static cache_value value_of(const char *text) {
 
 static void put(dil_cache *c, const char *key, const char *text) {
   cache_value v = value_of(text);
-  cache_put(c, key, strlen(key), &v);
+  dil_cache_put(c, key, strlen(key), &v);
 }
 
 /* Whether the cache has just this; anything else that it has is a failure.
  * Check's own words would go through the faults. */
 static bool has(dil_cache *c, const char *key, const char *text) {
   cache_value v;
-  if (!cache_get(c, key, strlen(key), &v)) return false;
+  if (!dil_cache_get(c, key, strlen(key), &v)) return false;
   bool same = v.size == strlen(text) && !memcmp(v.bytes, text, v.size);
   free(v.bytes);
   if (!same) {
@@ -177,16 +177,16 @@ END_TEST
 START_TEST(empty_and_odd_values) {
   dil_cache *c = open_cache(CACHE_ON);
   cache_value v = {.bytes = "\0\n\0", .size = 3}, got;
-  cache_put(c, "a\0b", 3, &v);
+  dil_cache_put(c, "a\0b", 3, &v);
   v.size = 0;
-  cache_put(c, "a\0c", 3, &v);
+  dil_cache_put(c, "a\0c", 3, &v);
   cache_free(c);
   c = open_cache(CACHE_ON);
-  ck_assert(cache_get(c, "a\0b", 3, &got));
+  ck_assert(dil_cache_get(c, "a\0b", 3, &got));
   ck_assert_uint_eq(got.size, 3);
   ck_assert_mem_eq(got.bytes, "\0\n\0", 3);
   free(got.bytes);
-  ck_assert(cache_get(c, "a\0c", 3, &got));
+  ck_assert(dil_cache_get(c, "a\0c", 3, &got));
   ck_assert_uint_eq(got.size, 0);
   free(got.bytes);
   cache_free(c);
@@ -284,7 +284,7 @@ START_TEST(a_compiler_that_changed_makes_entries_stale) {
   cache_value v = value_of("value");
   v.witness[0] = "/bin/sh";
   v.witness[1] = compiler;
-  cache_put(c, "key", 3, &v);
+  dil_cache_put(c, "key", 3, &v);
   cache_free(c);
   ck_assert(disk_has("key", "value"));
   write_file(compiler, "other", 5);
@@ -298,7 +298,7 @@ START_TEST(a_compiler_that_changed_makes_entries_stale) {
   ck_assert(!disk_has("key", "value"));
   /* What cannot be looked at cannot vouch for anything. */
   c = open_cache(CACHE_ON);
-  cache_put(c, "other", 5, &v);
+  dil_cache_put(c, "other", 5, &v);
   cache_free(c);
   ck_assert(!disk_has("other", "value"));
 }
@@ -590,7 +590,7 @@ static void check_keys(dil_cache *c) {
   for (unsigned k = 0; k < KEYS; k++) {
     cache_value v;
     snprintf(key, sizeof key, "key %u", k);
-    if (!cache_get(c, key, strlen(key), &v)) continue;
+    if (!dil_cache_get(c, key, strlen(key), &v)) continue;
     size_t good = 0;
     while (good < v.size && ((char *)v.bytes)[good] == 'a' + (int)k) good++;
     ck_assert_uint_eq(good, v.size);

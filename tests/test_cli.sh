@@ -29,6 +29,9 @@ exits() { # status, command...
 
 dil() { "$DIL" "$@"; }
 
+# What compiles, compiles; the cache has a part of its own below.
+export DIL_CACHE=off
+
 # ---- transcripts ------------------------------------------------------------
 
 # What varies from machine to machine is replaced by a word.
@@ -91,7 +94,7 @@ options_of() { # verb: its long options
 }
 
 manual_has_all() {
-  for verb in check explain show print run bench tune; do
+  for verb in check explain show print run bench tune cache; do
     for option in $(options_of $verb); do
       sed 's/\\-/-/g' compiler/dil.1 | grep -q -- "^.*--$option" ||
         { echo "--$option is missing" && return 1; }
@@ -101,7 +104,7 @@ manual_has_all() {
 is "the manual page has every option" manual_has_all
 
 table_is_accepted() { # every option of a verb is known to it
-  for verb in check explain show print run bench tune; do
+  for verb in check explain show print run bench tune cache; do
     for option in $(options_of $verb); do
       "$DIL" $verb "--$option=no" nosuch.dil 2>&1 | grep 'has no option' &&
         return 1
@@ -112,7 +115,7 @@ table_is_accepted() { # every option of a verb is known to it
 is "every option in the help is accepted" table_is_accepted
 is "help comes first with examples" sh -c \
   '"$DIL" help run | sed -n 5p | grep -qx examples:'
-for verb in check explain show print run bench tune; do
+for verb in check explain show print run bench tune cache; do
   is "help $verb equals $verb --help" sh -c \
     "\"\$DIL\" help $verb >\$TMP/a; \"\$DIL\" $verb --help | cmp - \$TMP/a"
 done
@@ -133,6 +136,117 @@ is "4 for another result than the oracle's" sh -c '
     branch { } }" >"$TMP/over.dil"
   "$DIL" run "$TMP/over.dil" --seq 50 --random 1 --check --json >"$TMP/json"
   [ $? -eq 4 ] && grep -q rel_error "$TMP/json"'
+
+# ---- the cache --------------------------------------------------------------
+
+tiny="examples/longnet.dil -D w=16 --seq 64 --random 3"
+fresh_cache() { DIL_CACHE_DIR=$TMP/kept && rm -rf "$TMP/kept"; }
+fresh_cache
+export DIL_CACHE_DIR
+unset DIL_CACHE
+entries() { find "$TMP/kept" -name '*.kernel' | wc -l; }
+
+same_from_cache() {
+  "$DIL" run $tiny --out "$TMP/cold.npy" | grep -q 'compiled in' &&
+    [ "$(entries)" -eq 1 ] &&
+    "$DIL" run $tiny --out "$TMP/warm.npy" --check | grep -q 'from the cache' &&
+    [ "$(entries)" -eq 1 ] && cmp "$TMP/cold.npy" "$TMP/warm.npy"
+}
+is "the same result from the cache" same_from_cache
+is "a warm start loads no compiler library" loads_no_compiler "$DIL" run $tiny
+is "nor dil-cpu.so" sh -c "! LD_DEBUG=files \"\$DIL\" run $tiny 2>&1 |
+  grep 'calling init.*dil-cpu'"
+
+# Comments and layout are no part of the key; what changes the code is.
+keyed() {
+  { echo "# a comment"; cat examples/longnet.dil; } >"$TMP/longnet.dil"
+  "$DIL" run "$TMP/longnet.dil" -D w=16 --seq 64 --random 3 |
+    grep -q 'from the cache' || return
+  for change in '-D w=32' '-D w=16 --cpu avx2' '-D w=16 --force multiset'; do
+    "$DIL" run examples/longnet.dil $change --seq 64 --random 3 |
+      grep -q 'compiled in' || { echo "$change" && return 1; }
+  done
+}
+is "kept by what it follows from" keyed
+
+flip() { # file: another last byte
+  last=$(tail -c 1 "$1" | od -An -tu1 | tr -d ' ')
+  truncate -s -1 "$1"
+  printf "\\$(printf %o $(((last + 1) % 256)))" >>"$1"
+}
+mends() {
+  fresh_cache
+  "$DIL" run $tiny >/dev/null && flip "$TMP/kept"/*.kernel || return
+  exits 4 "$DIL" cache verify || return
+  "$DIL" run $tiny --check >"$TMP/out" 2>"$TMP/err" &&
+    grep -q 'compiled in' "$TMP/out" && [ "$(wc -l <"$TMP/err")" -eq 1 ] &&
+    grep -q '^dil: warning: cache entry .*: it is damaged' "$TMP/err" &&
+    "$DIL" cache verify && "$DIL" run $tiny | grep -q 'from the cache'
+}
+is "a damaged entry is told, made anew and mended" mends
+
+goes_on() { # command that spoils the folder: one warning, no entry
+  fresh_cache
+  eval "$1"
+  "$DIL" run $tiny --check >/dev/null 2>"$TMP/err" &&
+    [ "$(grep -c '^dil: warning: kernels are kept in memory alone' \
+      "$TMP/err")" -eq 1 ] && [ "$(wc -l <"$TMP/err")" -eq 1 ]
+}
+is "a folder that others may write" goes_on \
+  'mkdir "$TMP/kept" && chmod 770 "$TMP/kept"'
+is "a folder that is a link" goes_on \
+  'mkdir -p "$TMP/real" && ln -s "$TMP/real" "$TMP/kept"'
+is "a folder that is a pipe" goes_on 'mkfifo "$TMP/kept"'
+
+off() {
+  fresh_cache
+  DIL_CACHE=off "$DIL" run $tiny | grep -q 'compiled in' && ! [ -e "$TMP/kept" ]
+}
+is "DIL_CACHE=off keeps nothing" off
+reads_only() {
+  fresh_cache
+  DIL_CACHE=ro "$DIL" run $tiny | grep -q 'compiled in' &&
+    ! [ -e "$TMP/kept" ] && "$DIL" run $tiny >/dev/null &&
+    DIL_CACHE=ro "$DIL" run $tiny | grep -q 'from the cache' &&
+    exits 2 env DIL_CACHE=ro "$DIL" cache clear
+}
+is "DIL_CACHE=ro writes nothing" reads_only
+is "DIL_CACHE=of is an error" exits 2 env DIL_CACHE=of "$DIL" run $tiny
+lists() {
+  fresh_cache
+  "$DIL" run $tiny >/dev/null && "$DIL" run $tiny --cpu avx2 >/dev/null &&
+    [ "$("$DIL" cache list | grep -c 'longnet avx.* tiles$')" -eq 2 ] &&
+    [ "$("$DIL" cache list --json | grep -c '"wrong": null}$')" -eq 2 ] &&
+    "$DIL" cache gc --max-size 9K && [ "$(entries)" -eq 1 ] &&
+    "$DIL" cache clear && [ "$(entries)" -eq 0 ]
+}
+is "cache list, gc and clear" lists
+
+export DIL_CACHE=off
+
+# ---- what goes on inside ----------------------------------------------------
+
+traced() {
+  DIL_TRACE=$TMP/%p.json DIL_METRICS=$TMP/m.prom "$DIL" run $tiny --threads 2 \
+    >/dev/null || return
+  for name in '"parse and check"' '"plan"' '"pass by tiles"' '"pack"' \
+    '"strip"' '"kernel"' '"thread_name"'; do
+    grep -q "$name" "$TMP"/[0-9]*.json || { echo "$name" && return 1; }
+  done
+  grep -qx 'dil_runs_total{device="cpu"} 1' "$TMP/m.prom" &&
+    tail -1 "$TMP"/[0-9]*.json | grep -qx ']}'
+}
+is "a trace and metrics of a run" traced
+is "a trace that cannot be written" exits 3 \
+  env DIL_TRACE=/nosuch/folder/t.json "$DIL" run $tiny
+is "metrics that cannot be written" exits 3 \
+  env DIL_METRICS=/nosuch/folder/m.prom "$DIL" run $tiny
+is "a log of the wrong level" exits 2 env DIL_LOG=loud "$DIL" --version
+logs() {
+  DIL_LOG=info:$TMP/log "$DIL" run $tiny >/dev/null &&
+    grep -q "info: kernel 'longnet' for avx.* tiles: " "$TMP/log"
+}
+is "a log of a run" logs
 
 # ---- pictures ---------------------------------------------------------------
 

@@ -280,13 +280,13 @@ START_TEST(plain_counts_nothing) {
   pool_options options = {.plain = true};
   pool *p = pool_new_host(NULL, &options);
   pool_stats s;
-  int64_t before = atomic_load(&metric_value[METRIC_pool_takes]);
+  int64_t before = atomic_load(&dil_metric_value[METRIC_pool_takes]);
   pool_give(p, pool_take(p, 5000));
   pool_read_stats(p, &s);
   ck_assert_int_eq(s.takes, 0);
   ck_assert_int_eq(s.in_use, 0);
   ck_assert_int_gt(s.held, 5000);
-  ck_assert_int_eq(atomic_load(&metric_value[METRIC_pool_takes]), before);
+  ck_assert_int_eq(atomic_load(&dil_metric_value[METRIC_pool_takes]), before);
   pool_free(p);
 }
 END_TEST

@@ -113,7 +113,7 @@ static void spans(int count) {
 }
 
 static void *thread_spans(void *name) {
-  trace_name_thread(name);
+  dil_trace_name_thread(name);
   spans(3000);
   return NULL;
 }
@@ -155,9 +155,9 @@ START_TEST(a_trace_is_json_at_every_flush) {
     ck_assert_int_eq(pthread_create(&thread[i], NULL, thread_spans, "worker"),
                      0);
   for (int i = 0; i < 3; i++) pthread_join(thread[i], NULL);
-  int64_t now = trace_now();
-  trace_add_line("cuda:0 stream 1", now - 1000, now, "pass", "pass", NULL, 0);
-  trace_add_line("cuda:0 stream 1", now, now + 5, "pass", "pass", "k", 1);
+  int64_t now = dil_trace_now();
+  dil_trace_add_line("cuda:0 stream 1", now - 1000, now, "pass", "pass", NULL, 0);
+  dil_trace_add_line("cuda:0 stream 1", now, now + 5, "pass", "pass", "k", 1);
   ck_assert_int_eq(trace_flush(), DIL_OK);
   ck_assert_int_eq(count_events("inner"), 10 + 9000);
   ck_assert_int_eq(count_events("outer"), 10 + 9000);
@@ -235,7 +235,7 @@ START_TEST(metrics_are_prometheus_text) {
   metric_add(METRIC_runs_cpu, 3);
   metric_add_seconds(METRIC_compile_cpu, 0.25);
   static const int64_t times[] = {500, 20000, 3000000, INT64_C(20000000000)};
-  for (int i = 0; i < 4; i++) metrics_observe(HISTOGRAM_RUN_CPU, times[i]);
+  for (int i = 0; i < 4; i++) dil_metrics_observe(HISTOGRAM_RUN_CPU, times[i]);
   ck_assert_int_eq(metrics_write(), DIL_OK);
   char *text = read_all(path);
   ck_assert_double_eq(number_after(text, "dil_runs_total{device=\"cpu\"} "), 3);

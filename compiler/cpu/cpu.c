@@ -2,6 +2,7 @@
  * It lists which functions of dil_code each of the two families has; every
  * other file writes one kind of them. */
 #include "cpu.h"
+#include <dlfcn.h>
 #include <llvm/Config/llvm-config.h>
 #include <string.h>
 
@@ -101,6 +102,11 @@ static const char *versions(void) {
   return "LLVM " LLVM_VERSION_STRING;
 }
 
+static const char *origin(void) {
+  Dl_info info;
+  return dladdr((void *)LLVMContextCreate, &info) ? info.dli_fname : NULL;
+}
+
 DIL_API const backend *dil_backend_init(void);
 const backend *dil_backend_init(void) {
   static const backend table = {.version = DIL_BACKEND_VERSION,
@@ -110,6 +116,7 @@ const backend *dil_backend_init(void) {
                                 .compile = compile,
                                 .library = library_build,
                                 .isas = isa_list,
-                                .versions = versions};
+                                .versions = versions,
+                                .origin = origin};
   return &table;
 }

@@ -178,6 +178,7 @@ const gpu_backend *dil_gpu_backend_init(void) {
                                     .compile = compile,
                                     .candidates = candidates,
                                     .peak = peak_compile,
-                                    .versions = nvrtc_version};
+                                    .versions = nvrtc_version,
+                                    .origin = nvrtc_origin};
   return &table;
 }

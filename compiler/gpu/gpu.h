@@ -50,6 +50,8 @@ typedef struct gpu_backend {
   dil_status (*peak)(const plan *p, int32_t arch, dil_cuda_code *code);
   /* "NVRTC 13.0"; NULL with the reason in dil_last_error. */
   const char *(*versions)(void);
+  /* The path of NVRTC's file; NULL: it cannot be told. */
+  const char *(*origin)(void);
 } gpu_backend;
 
 typedef const gpu_backend *(*gpu_backend_init)(void);
@@ -119,5 +121,6 @@ dil_status peak_compile(const plan *p, int32_t arch, dil_cuda_code *code);
 dil_status nvrtc_compile(const source_text *text, dil_cuda_code *code,
                          FILE *report);
 const char *nvrtc_version(void);
+const char *nvrtc_origin(void); /* the path of its file, or NULL */
 
 #endif

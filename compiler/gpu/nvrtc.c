@@ -80,6 +80,12 @@ const char *nvrtc_version(void) {
   return ready() ? NULL : nvrtc.version;
 }
 
+const char *nvrtc_origin(void) {
+  Dl_info info;
+  bool found = !ready() && dladdr((void *)nvrtc.Version, &info);
+  return found ? info.dli_fname : NULL;
+}
+
 /* ---- the gate ------------------------------------------------------------ */
 
 /* Words of ptxas that refuse a kernel when the number before them is not 0. */

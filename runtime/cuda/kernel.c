@@ -64,6 +64,7 @@ dil_status code_load(const dil_cuda *d, const dil_cuda_code *from,
   if (!code->family)
     return dil_fail(DIL_UNSUPPORTED, "no kernels of family '%s' in this run "
                     "time", from->family);
+  code->about.family = code->family->name; /* the given one may go */
   cu_library library = NULL;
   dil_status status = cuda_check(
       d->driver,

@@ -4,6 +4,7 @@
 # measured and how. In: BUILD; words choose cases by name. Not a test: nothing
 # passes or fails by speed.
 set -eu
+export DIL_CACHE=off # the compile column means a compiler
 cd "$(dirname "$0")/../.."
 dil=${BUILD:-build}/dil
 here=tests/bench

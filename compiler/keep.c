@@ -1,0 +1,302 @@
+/* keep.c - what the compilers make, kept from process to process.
+ *
+ * In: a compilation with its plan. Out: machine code. Its key is all that the
+ * code follows from: the plan's canonical text (so neither layout nor comments
+ * of the .dil file, whose lines a debugger sees as they were when the code was
+ * made), knobs, target, and what the back end's own file holds. The compiler
+ * library behind that is a witness: a kept value falls with its file. */
+#include "keep.h"
+#include "../runtime/cache.h"
+#include "../runtime/metrics.h"
+#include "../runtime/trace.h"
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+enum { KEEP_VERSION = 1 }; /* of how values are written below */
+
+/* ---- which compiler ------------------------------------------------------ */
+
+static const char *const module_files[] = {"dil-cpu.so", "dil-gpu.so"};
+typedef enum module { MODULE_CPU, MODULE_GPU, MODULE_COUNT } module;
+
+/* Each is looked at once a process: what is loaded stays loaded. */
+static struct {
+  XXH128_hash_t hash;
+  bool looked, known;
+} modules[MODULE_COUNT];
+static pthread_mutex_t modules_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* What is in the file; false when it cannot be read. */
+static bool hash_file(const char *path, XXH128_hash_t *hash) {
+  struct stat found;
+  int file = open(path, O_RDONLY | O_CLOEXEC);
+  bool good = file >= 0 && !fstat(file, &found) && found.st_size > 0;
+  size_t size = good ? (size_t)found.st_size : 0;
+  void *bytes = good ? mmap(NULL, size, PROT_READ, MAP_PRIVATE | MAP_POPULATE,
+                            file, 0)
+                     : MAP_FAILED;
+  if (file >= 0) close(file);
+  if (bytes == MAP_FAILED) return false;
+  *hash = XXH3_128bits(bytes, size);
+  munmap(bytes, size);
+  return true;
+}
+
+static bool hash_module(module m, XXH128_hash_t *hash) {
+  char path[DIL_PATH_MAX];
+  pthread_mutex_lock(&modules_lock);
+  if (!modules[m].looked)
+    modules[m].known = !dil_module_find(module_files[m], path) &&
+                       hash_file(path, &modules[m].hash);
+  modules[m].looked = true;
+  *hash = modules[m].hash;
+  bool known = modules[m].known;
+  pthread_mutex_unlock(&modules_lock);
+  return known;
+}
+
+/* ---- keys ---------------------------------------------------------------- */
+
+typedef struct text {
+  char *bytes;   /* malloced; NULL: the compiler cannot be told, or no memory */
+  size_t size;
+} text;
+
+/* `target` is "avx512 tiles", "sm_90 general". */
+static text key_of(const compilation *c, module m, const char *target) {
+  text key = {0};
+  char turned[KNOBS_TEXT];
+  XXH128_hash_t hash;
+  FILE *out =
+      hash_module(m, &hash) ? open_memstream(&key.bytes, &key.size) : NULL;
+  if (!out) return key;
+  fprintf(out, "dil " DIL_VERSION " keep %d\n%s %016llx%016llx\n", KEEP_VERSION,
+          module_files[m], (unsigned long long)hash.high64,
+          (unsigned long long)hash.low64);
+  fprintf(out, "target %s\nknobs %s\nforce %u\n", target,
+          knobs_text(&c->knobs, turned), c->plan->force);
+  plan_print(c->plan, out);
+  bool whole = !ferror(out);
+  if (fclose(out) == 0 && whole) return key;
+  free(key.bytes);
+  return (text){0};
+}
+
+/* ---- the processor ------------------------------------------------------- */
+
+/* A kept object: these, then its bytes. */
+typedef struct object_facts {
+  int32_t lanes, pack, key_block, tile_keys;
+} object_facts;
+
+static text write_object(const void *made) {
+  const backend_code *code = made;
+  object_facts facts = {code->code.lanes, code->code.pack,
+                        code->code.key_block, code->code.tile_keys};
+  text kept = {malloc(sizeof facts + code->size), sizeof facts + code->size};
+  if (!kept.bytes) return (text){0};
+  memcpy(kept.bytes, &facts, sizeof facts);
+  memcpy(kept.bytes + sizeof facts, code->bytes, code->size);
+  return kept;
+}
+
+static bool read_object(cache_value *found, void *made) {
+  backend_code *code = made;
+  object_facts facts;
+  if (found->size < sizeof facts) {
+    free(found->bytes);
+    return false;
+  }
+  memcpy(&facts, found->bytes, sizeof facts);
+  *code = (backend_code){.bytes = found->bytes,
+                         .size = found->size - sizeof facts,
+                         .code = {.lanes = facts.lanes,
+                                  .pack = facts.pack,
+                                  .key_block = facts.key_block,
+                                  .tile_keys = facts.tile_keys}};
+  memmove(code->bytes, (char *)code->bytes + sizeof facts, code->size);
+  return true;
+}
+
+static dil_status make_object(const void *request, void *made,
+                              const char **origin) {
+  const backend *cpu;
+  dil_status status = driver_backend(&cpu);
+  if (!status) status = cpu->compile(request, made);
+  if (!status) *origin = cpu->origin();
+  return status;
+}
+
+/* ---- GPUs ---------------------------------------------------------------- */
+
+enum { FAMILY_SIZE = 32 };
+
+/* A kept list of codes: for each this, then its cubin. */
+typedef struct code_head {
+  dil_cuda_code about; /* cubin and family NULL */
+  char family[FAMILY_SIZE];
+} code_head;
+
+static text write_codes(const void *made) {
+  const gpu_codes *codes = made;
+  text kept = {0};
+  FILE *out = open_memstream(&kept.bytes, &kept.size);
+  if (!out) return kept;
+  for (int32_t i = 0; i < codes->count; i++) {
+    code_head head;
+    memset(&head, 0, sizeof head);
+    head.about = codes->code[i];
+    head.about.cubin = NULL;
+    head.about.family = NULL;
+    snprintf(head.family, sizeof head.family, "%s", codes->code[i].family);
+    fwrite(&head, sizeof head, 1, out);
+    fwrite(codes->code[i].cubin, 1, codes->code[i].size, out);
+  }
+  bool whole = !ferror(out);
+  if (fclose(out) == 0 && whole) return kept;
+  free(kept.bytes);
+  return (text){0};
+}
+
+/* The name of the family stands behind the cubin, in its block. */
+static bool read_code(const char **at, const char *end, dil_cuda_code *code) {
+  code_head head;
+  if ((size_t)(end - *at) < sizeof head) return false;
+  memcpy(&head, *at, sizeof head);
+  *at += sizeof head;
+  size_t size = head.about.size;
+  char *block = size <= (size_t)(end - *at) ? malloc(size + FAMILY_SIZE) : NULL;
+  if (!block) return false;
+  memcpy(block, *at, size);
+  memcpy(block + size, head.family, FAMILY_SIZE);
+  block[size + FAMILY_SIZE - 1] = 0;
+  *at += size;
+  *code = head.about;
+  code->cubin = block;
+  code->family = block + size;
+  return true;
+}
+
+static bool read_codes(cache_value *found, void *made) {
+  gpu_codes *codes = made;
+  const char *at = found->bytes, *end = at + found->size;
+  codes->count = 0;
+  bool good = true;
+  while (good && at < end && codes->count < GPU_CODES_MAX) {
+    good = read_code(&at, end, &codes->code[codes->count]);
+    codes->count += good;
+  }
+  free(found->bytes);
+  if (good && at == end && codes->count) return true;
+  while (codes->count > 0) free(codes->code[--codes->count].cubin);
+  return false;
+}
+
+static dil_status make_codes(const void *request, void *made,
+                             const char **origin) {
+  const gpu_backend *gpu;
+  dil_status status = gpu_compiler_open(&gpu);
+  if (!status) status = gpu->compile(request, made);
+  if (!status) *origin = gpu->origin();
+  return status;
+}
+
+/* ---- one way for both ---------------------------------------------------- */
+
+/* A kind of code: read and write turn it into bytes and back; `read` takes the
+ * bytes it is given. */
+typedef struct kind {
+  module module;
+  const char *compiler; /* for the trace */
+  metric compiles, seconds;
+  bool (*read)(cache_value *found, void *made);
+  text (*write)(const void *made);
+  dil_status (*make)(const void *request, void *made, const char **origin);
+} kind;
+
+static const kind objects = {MODULE_CPU,   "llvm",
+                             METRIC_compiles_cpu, METRIC_compile_cpu,
+                             read_object,  write_object, make_object};
+static const kind cubins = {MODULE_GPU,   "nvrtc",
+                            METRIC_compiles_cuda, METRIC_compile_cuda,
+                            read_codes,   write_codes, make_codes};
+
+/* A compiler that cannot say where it came from could change unseen: what it
+ * makes is not kept. */
+static void put_made(const compilation *c, const kind *k, dil_cache *cache,
+                     text key, const char *target, const void *made,
+                     const char *origin, double seconds) {
+  char label[160];
+  text kept = key.bytes && origin ? k->write(made) : (text){0};
+  snprintf(label, sizeof label, "%s %s", c->plan->table.name, target);
+  if (kept.bytes)
+    dil_cache_put(cache, key.bytes, key.size,
+                  &(cache_value){.bytes = kept.bytes,
+                                 .size = kept.size,
+                                 .seconds = seconds,
+                                 .label = label,
+                                 .witness = {origin}});
+  free(kept.bytes);
+}
+
+static dil_status make_and_put(const compilation *c, const kind *k,
+                               dil_cache *cache, text key, const char *target,
+                               const void *request, void *made) {
+  const char *origin = NULL;
+  int64_t begin = dil_trace_now();
+  dil_status status = k->make(request, made, &origin);
+  if (status) return status;
+  double seconds = 1e-9 * (double)(dil_trace_now() - begin);
+  dil_context_compiled(c->context, seconds);
+  metric_add(k->compiles, 1);
+  metric_add_seconds(k->seconds, seconds);
+  put_made(c, k, cache, key, target, made, origin, seconds);
+  return DIL_OK;
+}
+
+static dil_status get_or_make(const compilation *c, const kind *k,
+                              const char *target, const void *request,
+                              void *made) {
+  dil_cache *cache;
+  cache_value found;
+  int64_t begin = dil_trace_now();
+  dil_status status = dil_context_cache(c->context, &cache);
+  if (status) return status;
+  text key = key_of(c, k->module, target);
+  bool hit = key.bytes && dil_cache_get(cache, key.bytes, key.size, &found) &&
+             k->read(&found, made);
+  if (!hit) status = make_and_put(c, k, cache, key, target, request, made);
+  free(key.bytes);
+  if (tracing())
+    dil_trace_add(begin, "compile", hit ? "cache" : k->compiler, target, -1);
+  if (!status)
+    LOG(dil_log_of(c->context), DIL_LOG_INFO, "kernel '%s' for %s: %s in %.1f ms",
+        c->plan->table.name, target, hit ? "from the cache" : "compiled",
+        1e-6 * (double)(dil_trace_now() - begin));
+  return status;
+}
+
+dil_status keep_object(const compilation *c, dil_variant variant,
+                       backend_code *code) {
+  char target[64];
+  backend_request request = {
+      .plan = c->plan, .isa = c->isa, .variant = variant, .debug = true};
+  snprintf(target, sizeof target, "%s %s", c->isa,
+           variant == DIL_TILES ? "tiles" : "rows");
+  return get_or_make(c, &objects, target, &request, code);
+}
+
+dil_status keep_codes(const compilation *c, const gpu_request *request,
+                      gpu_codes *codes) {
+  char target[64];
+  snprintf(target, sizeof target, "sm_%d%s%s", request->arch,
+           request->only ? " " : "", request->only ? request->only : "");
+  return get_or_make(c, &cubins, target, request, codes);
+}

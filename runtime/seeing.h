@@ -1,0 +1,14 @@
+/* seeing.h - log, trace and metrics as one: opened at the start, written at
+ * the end. */
+#ifndef DIL_SEEING_H
+#define DIL_SEEING_H
+
+#include "rt.h"
+
+/* Starts what DIL_LOG, DIL_TRACE and DIL_METRICS ask for, once a process. The
+ * first that cannot be followed, again at each call. */
+DIL_API dil_status dil_seeing_open(void);
+/* Writes what has been gathered. DIL_ENVIRONMENT: it cannot be written. */
+DIL_API dil_status dil_seeing_flush(void);
+
+#endif

@@ -1,0 +1,293 @@
+/* test_keep.c - kernels through the cache: the same code without a compiler,
+ * on the processor and for GPUs; a start in a few milliseconds; memory that is
+ * never both writable and executable. */
+#include "host.h"
+#include "keep.h"
+#include "numeric.h"
+
+#include <check.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Times mean nothing under a sanitizer. */
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+#define SLOW 1
+#else
+#define SLOW 0
+#endif
+
+static char folder[64];
+
+static void set_up(void) {
+  strcpy(folder, "/tmp/dil-test-keep-XXXXXX");
+  ck_assert_ptr_nonnull(mkdtemp(folder));
+  setenv("DIL_CACHE_DIR", folder, 1);
+  setenv("DIL_CACHE", "on", 1);
+}
+
+static void tear_down(void) {
+  char command[128];
+  snprintf(command, sizeof command, "rm -rf %s", folder);
+  ck_assert_int_eq(system(command), 0);
+}
+
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Whether some mapping of this process has all of `marks` in its line. */
+static bool mapped(const char *marks) {
+  char line[4096];
+  bool found = false;
+  FILE *f = fopen("/proc/self/maps", "r");
+  ck_assert_ptr_nonnull(f);
+  while (fgets(line, sizeof line, f)) found |= strstr(line, marks) != NULL;
+  fclose(f);
+  return found;
+}
+
+/* ---- the processor ------------------------------------------------------- */
+
+enum { ELEMENTS = 96 * 2 * 16 };
+
+/* One run of the test's kernel in a new context; its statistics. */
+static dil_stats run_once(float out[ELEMENTS]) {
+  dil_context *c;
+  dil_program *p;
+  dil_kernel *k;
+  host_call call;
+  dil_stats stats = DIL_STATS_INIT;
+  host_must(dil_context_new(NULL, &c));
+  host_must(dil_program_parse(c, "p.dil", host_text, strlen(host_text), NULL,
+                              &p));
+  host_must(dil_program_kernel(p, NULL, NULL, &k));
+  host_call_make(&call, k, &host_sizes);
+  host_must(dil_kernel_run(k, &call.arguments));
+  memcpy(out, call.arguments.o->data, ELEMENTS * sizeof *out);
+  host_must(dil_context_stats(c, &stats));
+  host_call_free(&call);
+  dil_kernel_free(k);
+  dil_program_free(p);
+  dil_context_free(c);
+  return stats;
+}
+
+START_TEST(the_second_context_compiles_nothing) {
+  float cold[ELEMENTS], warm[ELEMENTS];
+  dil_stats first = run_once(cold), second = run_once(warm);
+  ck_assert_int_eq(first.compiles, 1);
+  ck_assert_int_eq(first.cache_misses, 1);
+  ck_assert_int_eq(first.cache_hits, 0);
+  ck_assert_int_eq(second.compiles, 0);
+  ck_assert_int_eq(second.cache_hits, 1);
+  ck_assert_double_eq(second.cache_hit_rate, 1);
+  ck_assert_double_gt(second.cache_seconds_saved, 0);
+  ck_assert_int_gt(second.cache_memory_bytes, 0);
+  ck_assert_mem_eq(cold, warm, sizeof cold);
+}
+END_TEST
+
+START_TEST(a_wrong_setting_is_an_error_of_the_kernel) {
+  dil_context *c;
+  dil_program *p;
+  dil_kernel *k;
+  setenv("DIL_CACHE", "maybe", 1);
+  host_must(dil_context_new(NULL, &c));
+  host_must(dil_program_parse(c, "p.dil", host_text, strlen(host_text), NULL,
+                              &p));
+  host_must(dil_program_kernel(p, NULL, NULL, &k));
+  ck_assert_int_eq(dil_kernel_prepare(k, &host_sizes), DIL_USAGE);
+  ck_assert_str_eq(dil_last_error(),
+                   "DIL_CACHE is 'maybe', not one of on, ro, off");
+  dil_kernel_free(k);
+  dil_program_free(p);
+  dil_context_free(c);
+}
+END_TEST
+
+START_TEST(nothing_is_writable_and_executable) {
+  float out[ELEMENTS];
+  for (int turn = 0; turn < 2; turn++) { /* compiled, then kept */
+    dil_context *c;
+    dil_program *p;
+    dil_kernel *k;
+    host_call call;
+    host_must(dil_context_new(NULL, &c));
+    host_must(dil_program_parse(c, "p.dil", host_text, strlen(host_text), NULL,
+                                &p));
+    host_must(dil_program_kernel(p, NULL, NULL, &k));
+    host_call_make(&call, k, &host_sizes);
+    host_must(dil_kernel_run(k, &call.arguments));
+    ck_assert(!mapped(" rwx"));
+    host_call_free(&call);
+    dil_kernel_free(k);
+    dil_program_free(p);
+    dil_context_free(c);
+  }
+  run_once(out);
+  ck_assert(!mapped(" rwx"));
+}
+END_TEST
+
+/* ---- for GPUs, without one ----------------------------------------------- */
+
+static subject *read_example(const char *name) {
+  const char *examples = getenv("EXAMPLES");
+  char path[1000];
+  snprintf(path, sizeof path, "%s/%s.dil", examples ? examples : "examples",
+           name);
+  subject *s = subject_read(path, NULL, 0);
+  ck_assert_msg(s->pattern != NULL, "%s", s->problem);
+  return s;
+}
+
+static double get_codes(const subject *s, gpu_codes *codes, dil_stats *stats) {
+  dil_context *c;
+  compilation made = {.arena = s->memory, .diag = diag_new(s->memory)};
+  gpu_request request = {.arch = 80, .only = "general"};
+  made.plan = request.plan =
+      plan_make(s->memory, made.diag, s->pattern, FORCE_GENERAL);
+  host_must(dil_context_new(NULL, &c));
+  made.context = c;
+  double start = now();
+  host_must(keep_codes(&made, &request, codes));
+  double seconds = now() - start;
+  *stats = (dil_stats)DIL_STATS_INIT;
+  host_must(dil_context_stats(c, stats));
+  dil_context_free(c);
+  return seconds;
+}
+
+static void free_codes(gpu_codes *codes) {
+  while (codes->count > 0) free(codes->code[--codes->count].cubin);
+}
+
+/* The same facts and the same bytes. */
+static void check_same(const gpu_codes *a, const gpu_codes *b) {
+  ck_assert_int_eq(a->count, b->count);
+  for (int32_t i = 0; i < a->count; i++) {
+    dil_cuda_code x = a->code[i], y = b->code[i];
+    ck_assert_str_eq(x.family, y.family);
+    ck_assert_uint_eq(x.size, y.size);
+    ck_assert_mem_eq(x.cubin, y.cubin, x.size);
+    ck_assert_str_eq(x.variant, y.variant);
+    ck_assert_int_eq(x.arch, y.arch);
+    ck_assert_uint_eq(x.passes, y.passes);
+    ck_assert_int_eq(x.threads, y.threads);
+    ck_assert_int_eq(x.shared, y.shared);
+    ck_assert_int_eq(x.tile_rows, y.tile_rows);
+    ck_assert_int_eq(x.tile_keys, y.tile_keys);
+    ck_assert_mem_eq(x.knob, y.knob, sizeof x.knob);
+  }
+}
+
+/* In a process of its own: NVRTC is not loaded in this one, and never by a
+ * hit. */
+START_TEST(cubins_come_back_without_nvrtc) {
+  gpu_codes cold = {0}, warm = {0};
+  dil_stats stats;
+  subject *s = read_example("longnet");
+  fflush(NULL);
+  pid_t child = fork();
+  if (child == 0) {
+    const gpu_backend *gpu;
+    if (gpu_compiler_open(&gpu) || !gpu->versions()) _exit(77);
+    get_codes(s, &cold, &stats);
+    _exit(stats.compiles == 1 && mapped("libnvrtc") ? 0 : 1);
+  }
+  int status;
+  ck_assert_int_eq(waitpid(child, &status, 0), child);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) {
+    puts("skipped: there is no NVRTC");
+    subject_free(s);
+    return;
+  }
+  ck_assert_int_eq(status, 0);
+  double best = 1;
+  for (int i = 0; i < 20; i++) {
+    double seconds = get_codes(s, &warm, &stats);
+    ck_assert_int_eq(stats.compiles, 0);
+    ck_assert_int_eq(stats.cache_hits, 1);
+    ck_assert_int_ge(warm.count, 1);
+    if (seconds < best) best = seconds;
+    if (i < 19) free_codes(&warm);
+  }
+  ck_assert(!mapped("libnvrtc"));
+  printf("%d cubins from disk in %.2f ms\n", (int)warm.count, 1e3 * best);
+  ck_assert_double_lt(best, SLOW ? 0.5 : 0.005);
+  setenv("DIL_CACHE", "off", 1);
+  get_codes(s, &cold, &stats);
+  ck_assert_int_eq(stats.compiles, 1);
+  check_same(&cold, &warm);
+  free_codes(&cold);
+  free_codes(&warm);
+  subject_free(s);
+}
+END_TEST
+
+/* ---- a process from its start -------------------------------------------- */
+
+static double run_program(const char *path, const char *example) {
+  const char *const words[] = {path,    "run",      example, "-D", "w=4",
+                               "--seq", "8",        "--random", "1",  NULL};
+  posix_spawn_file_actions_t quiet;
+  pid_t child;
+  int status;
+  posix_spawn_file_actions_init(&quiet);
+  posix_spawn_file_actions_addopen(&quiet, 1, "/dev/null", O_WRONLY, 0);
+  double start = now();
+  ck_assert_int_eq(posix_spawn(&child, path, &quiet, NULL,
+                               (char *const *)(uintptr_t)words, environ), 0);
+  ck_assert_int_eq(waitpid(child, &status, 0), child);
+  double seconds = now() - start;
+  posix_spawn_file_actions_destroy(&quiet);
+  ck_assert_int_eq(status, 0);
+  return seconds;
+}
+
+/* The quickest of many, so that a busy machine does not fail it. */
+START_TEST(a_warm_start_to_the_result_in_5_ms) {
+  char path[4200], example[1000];
+  const char *examples = getenv("EXAMPLES");
+  snprintf(path, sizeof path, "%s/dil", getenv("DIL_MODULE_DIR"));
+  if (access(path, X_OK)) return; /* only the suites are here */
+  snprintf(example, sizeof example, "%s/longnet.dil",
+           examples ? examples : "examples");
+  double cold = run_program(path, example), best = cold;
+  for (int i = 0; i < 100; i++) {
+    double seconds = run_program(path, example);
+    if (seconds < best) best = seconds;
+  }
+  printf("a process: %.1f ms cold, %.2f ms warm\n", 1e3 * cold, 1e3 * best);
+  ck_assert_double_lt(best, SLOW ? 0.5 : 0.005);
+}
+END_TEST
+
+int main(void) {
+  host_modules();
+  alarm(300);
+  Suite *suite = suite_create("keep");
+  TCase *c = tcase_create("keep");
+  tcase_add_checked_fixture(c, set_up, tear_down);
+  tcase_set_timeout(c, 120);
+  tcase_add_test(c, cubins_come_back_without_nvrtc);
+  tcase_add_test(c, the_second_context_compiles_nothing);
+  tcase_add_test(c, a_wrong_setting_is_an_error_of_the_kernel);
+  tcase_add_test(c, nothing_is_writable_and_executable);
+  tcase_add_test(c, a_warm_start_to_the_result_in_5_ms);
+  suite_add_tcase(suite, c);
+  SRunner *runner = srunner_create(suite);
+  srunner_set_fork_status(runner, CK_NOFORK);
+  srunner_run_all(runner, CK_NORMAL);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed != 0;
+}
