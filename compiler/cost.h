@@ -36,9 +36,10 @@ typedef struct cost_gpu_case {
   const struct dil_cuda_facts *facts;
   const struct dil_cuda_code *code; /* all but its cubin */
   const cover_count *count;         /* of all batch rows, by the code's tiles */
-  int64_t B, N;
+  int64_t B, N, M;
   bool dedup;
-  double parts;                     /* that a row's keys are cut into */
+  double parts;                     /* that a row's keys are cut into; 0: the
+                                       kernel's choice */
 } cost_gpu_case;
 
 /* Seconds on a GPU; compare them with one another, not with a clock. */

@@ -35,12 +35,14 @@ static double blocks_at_once(const pattern *p, const dil_cuda_code *code) {
   return fmax(floor(fmin(held, (double)THREADS / code->threads)), 1);
 }
 
-/* Fewer warps than these wait for each other. */
+/* Fewer warps than these wait for each other; of the Hopper kernel three
+ * warpgroups of consumers hide each other best, and four lack registers. */
 static double waiting(const dil_cuda_code *code, double blocks) {
   enum { ENOUGH = 12 };
   double warps = code->threads / 32.0 * blocks;
   bool hopper = !strcmp(code->family, "hopper");
-  if (hopper) return code->tile_rows < 192 ? 1.04 : 1;
+  if (hopper)
+    return code->tile_rows < 192 ? 1.04 : code->tile_rows > 192 ? 1.15 : 1;
   return fmax(ENOUGH / warps, 1);
 }
 
@@ -53,19 +55,46 @@ static double slow_of(const pattern *p, const dil_cuda_code *code) {
   return slow;
 }
 
+/* Few rows of grouped heads share a tile of the general kernel. */
+static double pack_of(const pattern *p, const cost_gpu_case *c) {
+  double group = (double)p->heads / (double)p->kv_heads;
+  bool few = c->N < c->code->tile_rows && group <= c->code->tile_rows;
+  return few && strcmp(c->code->family, "hopper") ? group : 1;
+}
+
+/* Into how many parts the keys are cut, where that is the kernel's to say. */
+static double parts_of(const cost_gpu_case *c, double tiles) {
+  enum { BLOCKS_WANTED = 3, MOST = 64 };
+  if (c->parts > 0) return c->parts;
+  if (!strcmp(c->code->family, "hopper")) return 1;
+  double wanted = floor(BLOCKS_WANTED * (double)c->facts->processors / tiles);
+  return fmin(fmax(wanted, 1), MOST);
+}
+
+/* Tiles one after the other on each of `slots`: they differ in length and come
+ * the longest first, so that the last ones fill gaps; never less than one. */
+static double turns(double tiles, double slots) {
+  double gap = 0.35;
+  return fmax(tiles / slots + gap, 1);
+}
+
 double cost_gpu_seconds(const pattern *p, const cost_gpu_case *c) {
   const dil_cuda_code *code = c->code;
   const cover_count *n = c->count;
   double rows = (double)c->B * (double)c->N * (double)p->heads;
-  double tiles = ceil(rows / code->tile_rows), parts = fmax(c->parts, 1);
-  double visited = (n->full + n->partial) * code->tile_rows * code->tile_keys;
+  double pack = pack_of(p, c), per_tile = code->tile_rows / pack;
+  double tiles = (double)c->B * (double)p->heads / pack *
+                 ceil((double)c->N / per_tile);
+  double parts = parts_of(c, tiles), blocks = blocks_at_once(p, code);
+  double visited =
+      (n->full + n->partial) * code->tile_rows * code->tile_keys / pack;
   if (c->dedup && n->pairs > 0) visited *= n->distinct / n->pairs;
-  double blocks = blocks_at_once(p, code);
-  double slots = blocks * c->facts->processors;
-  double waves = ceil(tiles * parts / slots);
   double each = cost_flops(p, visited) / (tiles * parts);
   double rate = p->dtype == DIL_F32 ? RATE_32 : RATE_16;
   double slow = slow_of(p, code) * waiting(code, blocks);
+  double computed = turns(tiles * parts, blocks * c->facts->processors) *
+                    blocks * each * slow / rate;
+  double moved = (double)c->B * cost_bytes(p, c->N, c->M) / MEMORY_RATE;
   double merged = parts > 1 ? rows * parts * (double)(p->value_dim + 2) * 8 : 0;
-  return waves * blocks * each * slow / rate + merged / MEMORY_RATE;
+  return fmax(computed, moved) + merged / MEMORY_RATE;
 }

@@ -61,6 +61,7 @@ static double predict_gpu(const trial *t, const gpu_candidate *c) {
                         .count = &count,
                         .B = b->size[BIND_B],
                         .N = b->size[BIND_N],
+                        .M = b->size[BIND_M],
                         .dedup = !strcmp(c->code.family, "hopper"),
                         .parts = c->knobs.value[KNOB_PARTS][0]};
   return cost_gpu_seconds(b->pattern, &spot);
@@ -85,7 +86,8 @@ static double predict_cpu(const trial *t, const gpu_candidate *c) {
 static int by_prediction(const void *x, const void *y) {
   double a = ((const tune_candidate *)x)->predicted;
   double b = ((const tune_candidate *)y)->predicted;
-  return (a > b) - (a < b);
+  if (a != b) return (a > b) - (a < b);
+  return ((const tune_candidate *)x)->order - ((const tune_candidate *)y)->order;
 }
 
 static dil_status gather(trial *t, tune_search *s) {
@@ -99,6 +101,7 @@ static dil_status gather(trial *t, tune_search *s) {
   for (int32_t i = 0; i < count; i++) {
     tune_candidate *c = &s->candidate[i + 1];
     c->knobs = list[i].knobs;
+    c->order = i;
     c->predicted =
         t->on_cuda ? predict_gpu(t, &list[i]) : predict_cpu(t, &list[i]);
   }

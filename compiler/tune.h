@@ -8,6 +8,7 @@
 typedef struct tune_candidate {
   knobs knobs;
   double predicted;      /* seconds by the cost model */
+  int32_t order;         /* as the back end lists them, for equal ones */
   compilation made;      /* the trial's, with these knobs */
   dil_kernel_source source; /* until there is a kernel */
   dil_kernel *kernel;    /* NULL: not made, refused or dropped */

@@ -201,6 +201,7 @@ static double predicted(const pattern *p, int64_t N, const char *family,
                      .count = &count,
                      .B = 1,
                      .N = N,
+                     .M = N,
                      .dedup = *family == 'h',
                      .parts = parts};
   return cost_gpu_seconds(p, &c);
@@ -229,6 +230,27 @@ START_TEST(cost_orders_gpu_kernels) {
 }
 END_TEST
 
+/* Kernels that were measured beside each other (tests/bench/NOTES.md): the tall
+ * tile is best in a long call, as good as the other in a short one, and slower
+ * where there are fewer tiles than processors. */
+START_TEST(cost_knows_small_calls) {
+  subject *s = subject_new(
+      "small", "pattern p { heads 8; head_dim 64; dtype bf16; segments 2048, "
+               "4096, 8192; dilations 1, 2, 4; }", NULL, 0);
+  static const struct {
+    int64_t N;
+    double low, high; /* of tall over flat */
+  } cases[] = {{1 << 17, 0.95, 1.0}, {8192, 0.9, 1.1}, {1024, 1.1, 2}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    double tall = predicted(s->pattern, cases[i].N, "hopper", 192, 128, 0);
+    double flat = predicted(s->pattern, cases[i].N, "hopper", 128, 128, 0);
+    ck_assert_double_gt(tall / flat, cases[i].low);
+    ck_assert_double_lt(tall / flat, cases[i].high);
+  }
+  subject_free(s);
+}
+END_TEST
+
 static Suite *make_suite(void) {
   Suite *suite = suite_create("wisdom");
   TCase *tests = tcase_create("wisdom");
@@ -240,6 +262,7 @@ static Suite *make_suite(void) {
   tcase_add_loop_test(tests, noise, 0, 50);
   tcase_add_test(tests, knobs_read_what_they_write);
   tcase_add_test(tests, cost_orders_gpu_kernels);
+  tcase_add_test(tests, cost_knows_small_calls);
   suite_add_tcase(suite, tests);
   return suite;
 }

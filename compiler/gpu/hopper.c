@@ -168,16 +168,18 @@ static bool write(const gpu_request *r, int32_t member, int32_t attempt,
   return true;
 }
 
-/* Every height by every width of keys by every depth. */
+/* Every height by every width of keys by every depth, the likely depth first. */
 static bool propose(int32_t index, knobs *k) {
+  static const int32_t depths[] = {4, 3, 2, 5};
   static const int32_t keys[] = {64, 80, 96, 112, 128, 160, 192};
-  enum { HEIGHTS = 3, WIDTHS = sizeof keys / sizeof *keys, DEPTHS = 4 };
+  enum { HEIGHTS = 3, WIDTHS = sizeof keys / sizeof *keys };
+  enum { DEPTHS = sizeof depths / sizeof *depths };
   if (index >= HEIGHTS * WIDTHS * DEPTHS) return false;
   k->given = 1u << KNOB_HOPPER | 1u << KNOB_TILE | 1u << KNOB_STAGES;
   k->value[KNOB_HOPPER][0] = 1;
   k->value[KNOB_TILE][0] = 64 * (2 + index % HEIGHTS);
   k->value[KNOB_TILE][1] = keys[index / HEIGHTS % WIDTHS];
-  k->value[KNOB_STAGES][0] = 2 + index / HEIGHTS / WIDTHS;
+  k->value[KNOB_STAGES][0] = depths[index / HEIGHTS / WIDTHS];
   return true;
 }
 
