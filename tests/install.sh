@@ -109,6 +109,35 @@ is "jit runs a file" says 'lse of the last row: [0-9]' "$TMP/jit" \
   examples/longnet.dil 300
 is "jit shows the caret" sh -c "echo 'pattern p { hads 3; }' >'$TMP/p.dil'
   '$TMP/jit' '$TMP/p.dil' 2>&1 | grep -q '\^\^\^\^'"
+# A host that opens the library for itself alone, as scripting languages do,
+# and closes it again.
+cat >"$TMP/open.c" <<'C'
+#include <dil/dil.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#define FIND(name) __typeof__(&name) name##_ = (__typeof__(&name))dlsym(l, #name)
+static int once(void) {
+  void *l = dlopen("libdil.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (!l) return puts(dlerror()), 1;
+  FIND(dil_attention);
+  FIND(dil_kernel_prepare);
+  FIND(dil_kernel_free);
+  FIND(dil_last_error);
+  dil_attention_options o = DIL_ATTENTION_OPTIONS_INIT;
+  dil_sizes sizes = {1, 64, 64};
+  dil_kernel *kernel;
+  o.preset = "sliding";
+  int status = dil_attention_(0, &o, &kernel);
+  if (!status) status = dil_kernel_prepare_(kernel, &sizes);
+  if (status) puts(dil_last_error_());
+  dil_kernel_free_(kernel);
+  return dlclose(l) || status;
+}
+int main(void) { return once() || once() || once(); }
+C
+is "a host with dlopen builds" sh -c "${CC:-cc} -std=gnu11 -Wall \
+  \$(pkg-config --cflags dil) '$TMP/open.c' -o '$TMP/open' -ldl"
+is "and opens the library for itself" "$TMP/open"
 is "retriever builds" host dil retriever -o "$TMP/retriever"
 is "retriever finds what goes together" says ' 193: .*\[to\]' \
   "$TMP/retriever" examples/data freedom

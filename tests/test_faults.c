@@ -220,6 +220,21 @@ START_TEST(every_site_fails) {
 }
 END_TEST
 
+/* Not one call that could fail: not in the kernel's run, and not around it. */
+START_TEST(a_prepared_run_allocates_nothing) {
+  dil_kernel *k = ready.kernel;
+  host_must(dil_kernel_prepare(k, &host_sizes));
+  host_must(dil_kernel_run(k, &ready.call.arguments));
+  dil_status status = DIL_OK;
+  int64_t before = faults_calls();
+  for (int i = 0; i < 20 && !status; i++)
+    status = dil_kernel_run(k, &ready.call.arguments);
+  int64_t made = faults_calls() - before;
+  host_must(status); /* which allocates itself, and so is not in the loop */
+  ck_assert_int_eq(made, 0);
+}
+END_TEST
+
 int main(void) {
   host_modules();
   alarm(600); /* a hang is a failure */
@@ -227,6 +242,7 @@ int main(void) {
   TCase *t = tcase_create("faults");
   tcase_set_timeout(t, 0);
   tcase_add_unchecked_fixture(t, open_all, close_all);
+  tcase_add_test(t, a_prepared_run_allocates_nothing);
   tcase_add_loop_test(t, every_site_fails, 0, SCENARIOS);
   suite_add_tcase(s, t);
   SRunner *runner = srunner_create(s);

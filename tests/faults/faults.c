@@ -12,6 +12,7 @@
 
 static atomic_llong left = INT64_MAX; /* calls before the one that fails */
 static atomic_bool ever;
+static atomic_llong calls;
 static _Atomic(const char *) fired;
 
 void faults_arm(int64_t n, bool for_ever) {
@@ -25,7 +26,10 @@ const char *faults_disarm(void) {
   return atomic_load(&fired);
 }
 
+int64_t faults_calls(void) { return atomic_load(&calls); }
+
 static bool fails(const char *name) {
+  atomic_fetch_add(&calls, 1);
   long long n = atomic_fetch_sub(&left, 1);
   bool now = atomic_load(&ever) ? n <= 1 : n == 1;
   const char *none = NULL;

@@ -14,6 +14,8 @@ void faults_arm(int64_t n, bool ever);
 /* Calls work again. The name of the function that failed first; NULL: fewer
  * than n were made. */
 const char *faults_disarm(void);
+/* How many such calls were made so far. */
+int64_t faults_calls(void);
 /* Blocks and mappings that are alive. */
 int64_t faults_live(void);
 
