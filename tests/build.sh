@@ -155,8 +155,35 @@ if "$DIL" build first.dil -o chips --cuda sm_80 --cpu none \
     grep -qx 'two.first.sm_80.cubin two.second.sm_80.cubin '"
   is "and both in a library" sh -c \
     "'$DIL' inspect two.so | grep -c '^  sm_80: general' | grep -qx 2"
+  "$DIL" build first.dil -o libtwo --cpu avx2
   is "which runs on a processor, too" "$DIL" run --library two.so -k first \
     --seq 100 --random 1 --check
+  # Launches on a driver that has no device behind it.
+  fake() {
+    for part in -DDEFAULTS=1 -UDEFAULTS; do
+      $cc -std=gnu2x -w -fPIC $part -iquote "$top/runtime" -c \
+        -o fake/part$part.o "$top/tests/library/driver.c" || return 1
+    done
+    $cc -shared -Wl,-soname,libcuda.so.1 -o fake/libcuda.so.1 fake/*.o
+  }
+  mkdir fake
+  is "builds a driver without a GPU" fake
+  on_fake() { # chip, words to expect, library
+    env LD_LIBRARY_PATH="$TMP/fake" FAKE_CHIP="$1" "$DIL" run --library "$3" \
+      -k first --seq 200 --random 1 --device cuda 2>&1 | grep -F -e "$2"
+  }
+  is "the cubin is launched" on_fake 80 "launch of " two.so
+  is "on a later chip of the generation, too" on_fake 86 "launch of " two.so
+  is "but on no other" on_fake 90 "runs on chips with sm_80; this one is sm_90" \
+    two.so
+  is "nor where there is none" on_fake 80 "nothing: it is for processors" \
+    libtwo.so
+  if ! nm -D "$BUILD/libdilrt.so" | grep -q '__[at]san_init'; then
+    is "a standalone library brings the GPU's part" sh -c "
+      '$DIL' build first.dil -o libgpu --cuda sm_80 --standalone --cpu none &&
+      DIL_MODULE_DIR= && ! nm -D --undefined-only libgpu.so | grep -i ' cu'"
+    is "and launches by itself" on_fake 80 "launch of " libgpu.so
+  fi
 else
   echo "cubins: left out, $(head -1 said)"
 fi
