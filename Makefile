@@ -46,7 +46,9 @@ turns    := $(BUILD)/tests/bench/turns
 # A library by its own name, and the name that hosts are linked to.
 abi      := 1
 rt       := $(BUILD)/libdilrt.so.$(abi)
-parts    := dil-cpu.so dil-gpu.so dilrt-cuda.so
+# Ranks as processes, where MPI is installed.
+MPICC    ?= $(shell command -v mpicc)
+parts    := dil-cpu.so dil-gpu.so dilrt-cuda.so $(if $(MPICC),dilrt-mpi.so)
 library  := $(BUILD)/libdil.so $(BUILD)/libdilrt.so $(BUILD)/dilrt.o \
             $(addprefix $(BUILD)/,$(parts))
 # A program that holds a copy of the run time shows all that the shared one
@@ -98,6 +100,10 @@ $(BUILD)/dil-gpu.so: $(gpu) $(call objects,runtime/cuda/hopper_*.c) $(rt) \
 	$(call say,link)$(part) -o $@ $^ $(LDLIBS)
 $(BUILD)/dilrt-cuda.so: $(cuda) $(rt) | $(BUILD)/part.map
 	$(call say,link)$(part) -o $@ $^ $(LDLIBS)
+$(BUILD)/dilrt-mpi.so: $(BUILD)/runtime/mpi/link_mpi.o $(rt) | $(BUILD)/part.map
+	$(call say,link)$(part) -o $@ $^ $(shell $(MPICC) --showme:link) $(LDLIBS)
+$(BUILD)/runtime/mpi/%.o: EXTRA = $(patsubst -I%,-isystem %,$(shell \
+                                   $(MPICC) --showme:compile))
 # The run time as one object, the GPU's part included, for libraries that carry
 # it: `dil build --standalone`. What calls of ready kernels need, and no more.
 carried := $(filter-out $(call objects,runtime/cache*.c runtime/npy*.c \
@@ -187,6 +193,9 @@ check-here: tests
 	@BUILD=$(BUILD) tests/run.sh
 demo-here: all
 	@examples/demo.sh
+# Rings alone: what travels, parts of a sequence, threads, processes.
+check-ring: tests
+	@BUILD=$(BUILD) tests/run.sh place parts ring mpi
 bench: all
 	@BUILD=$(BUILD) tests/bench/bench.sh
 
@@ -308,7 +317,7 @@ $(core) $(runtime) $(cpu) $(gpu) $(cuda) $(harness) $(suites:=.o) $(fuzzer).o \
   $(BUILD)/flags
 
 FORCE:
-.PHONY: all tests check check-here demo demo-here deps bench asan tsan \
+.PHONY: all tests check check-here check-ring demo demo-here deps bench asan tsan \
         tsan-here gpu-bundle check-gpu bench-gpu fuzz layers wc fill install \
         uninstall check-install clean \
         FORCE

@@ -1,6 +1,7 @@
 /* command_doctor.c - `dil doctor`: which devices and loadable parts this
  * machine has, and for what is missing the reason. Writes to standard output;
  * what is missing is no failure. */
+#include "../runtime/mpi/job.h"
 #include "command.h"
 
 static void say(const char *part, bool there, const char *text) {
@@ -53,11 +54,18 @@ static void doctor_devices(void) {
   for (int32_t i = 0; i < count; i++) doctor_device(cuda, i);
 }
 
+static void doctor_mpi(void) {
+  void *symbol;
+  bool there = !dil_module_open("dilrt-mpi.so", DIL_MPI_SYMBOL, &symbol);
+  say("mpi", there, there ? "ranks may be processes" : dil_last_error());
+}
+
 dil_status command_doctor(arena *a, const options *o) {
   (void)a;
   (void)o;
   doctor_cpu();
   doctor_compiler();
   doctor_devices();
+  doctor_mpi();
   return DIL_OK;
 }

@@ -30,7 +30,8 @@ static dil_status run_trial(trial *t, const options *o) {
     progress_add(&bar, 1);
   }
   progress_end(&bar);
-  if (!status) status = trial_finish(t, o->check ? VERDICT_BUDGET : 0);
+  if (status || !trial_speaks(t)) return status;
+  status = trial_finish(t, o->check ? VERDICT_BUDGET : 0);
   return status ? status : write_arrays(&t->binding, o);
 }
 
@@ -41,7 +42,8 @@ dil_status command_run(arena *a, const options *o) {
                           : trial_open(a, o, 0, options_force(o), -1, &t);
   if (!status) status = run_trial(&t, o);
   message_compiled(o, &t.compilation, status);
-  if (!status) (o->json ? report_json : report_text)(&t.report, stdout);
+  if (!status && trial_speaks(&t))
+    (o->json ? report_json : report_text)(&t.report, stdout);
   if (!status && t.report.verdict && !t.verdict.good) {
     if (o->json) verdict_print(&t.verdict, stderr);
     status = DIL_MISMATCH;

@@ -186,6 +186,10 @@ dil_status trial_open_library(arena *a, const options *o, trial *t) {
   return load_library(t, o);
 }
 
+bool trial_speaks(const trial *t) {
+  return !t->on_crew || trial_crew_speaks(&t->crew);
+}
+
 void trial_free(trial *t) {
   if (t->on_library) trial_library_free(&t->library);
   dil_kernel_free(t->kernel);

@@ -12,6 +12,32 @@ static dil_status check_options(const options *o) {
   return DIL_OK;
 }
 
+/* This process as a rank: a link to its ring, and one to all. */
+static dil_status join_processes(trial_crew *t, const topology *on) {
+  void *symbol;
+  int32_t ranks = 0;
+  dil_status status = dil_module_open("dilrt-mpi.so", DIL_MPI_SYMBOL, &symbol);
+  if (status) return status;
+  t->mpi = ((dil_mpi_init)symbol)();
+  if (t->mpi->version != DIL_MPI_VERSION)
+    return dil_fail(DIL_ENVIRONMENT, "dilrt-mpi.so is of another version of "
+                                     "dil");
+  status = t->mpi->open(&t->task.rank, &ranks);
+  if (!status && ranks != on->devices)
+    return dil_fail(DIL_USAGE, "topology '%s' has %lld devices, and there are "
+                    "%d processes: `mpirun -n %lld dil run ...`", on->name,
+                    (long long)on->devices, ranks, (long long)on->devices);
+  if (!status) status = t->mpi->link(0, on->timeout, &t->world);
+  if (!status)
+    status = t->mpi->link(t->task.rank / t->task.mesh.ring, on->timeout,
+                          &t->task.link);
+  return status;
+}
+
+bool trial_crew_speaks(const trial_crew *t) {
+  return !t->mpi || t->task.rank == 0;
+}
+
 dil_status trial_crew_open(trial_crew *t, compilation *c, const binding *b) {
   const options *o = b->options;
   dil_status status = check_options(o);
@@ -32,11 +58,17 @@ dil_status trial_crew_open(trial_crew *t, compilation *c, const binding *b) {
                                                     ? (int32_t)o->every
                                                     : 1,
                                        .resume = o->resume}};
-  return crew_new(&t->task, &t->crew);
+  if (c->topology->link == LINK_MPI) status = join_processes(t, c->topology);
+  if (!status) status = crew_new(&t->task, &t->crew);
+  t->failed = status != DIL_OK;
+  return status;
 }
 
 void trial_crew_free(trial_crew *t) {
   crew_free(t->crew);
+  link_free(t->task.link);
+  link_free(t->world);
+  if (t->mpi && !t->failed) t->mpi->close();
   if (t->from.table) driver_source_free(&t->from);
 }
 
@@ -45,6 +77,8 @@ dil_status trial_crew_run(trial_crew *t, const dil_call *call,
   double start = message_clock();
   dil_status status = crew_run(t->crew, call);
   *seconds = message_clock() - start;
+  if (!status && t->mpi) status = crew_collect(t->crew, t->world, call);
+  t->failed |= status != DIL_OK;
   return status;
 }
 

@@ -2,6 +2,7 @@
 #ifndef DIL_TRIAL_CREW_H
 #define DIL_TRIAL_CREW_H
 
+#include "../runtime/mpi/job.h"
 #include "bind.h"
 #include "place.h"
 #include "report.h"
@@ -10,14 +11,19 @@ typedef struct trial_crew {
   crew *crew;
   crew_task task;
   dil_kernel_source from;
+  const dil_mpi_module *mpi; /* NULL: ranks are threads */
+  dil_link *world;           /* joins all processes */
+  bool failed;               /* this process leaves MPI as it is */
 } trial_crew;
 
-/* Ranks on threads of this process, each with a kernel for its own heads; the
- * machine code is made here. */
+/* Ranks on threads of this process, each with a kernel for its own heads, or
+ * this process as one of them. The machine code is made here. */
 dil_status trial_crew_open(trial_crew *t, compilation *c, const binding *b);
 void trial_crew_free(trial_crew *t);
 dil_status trial_crew_run(trial_crew *t, const dil_call *call,
                           double *seconds);
+/* Whether this process tells what came of it: ranks but the first do not. */
+bool trial_crew_speaks(const trial_crew *t);
 /* What the ranks moved and waited, into the report. */
 void trial_crew_tell(const trial_crew *t, report *r);
 

@@ -58,7 +58,7 @@ static dil_status make_shared(void *context, dil_variant variant, void **bytes,
   return DIL_OK;
 }
 
-static dil_status member_open(member *m) {
+static dil_status member_share(member *m) {
   const crew_task *t = &m->crew->task;
   m->share = share_heads(t->table->heads, t->table->kv_heads, t->mesh.heads,
                          m->rank / t->mesh.ring % t->mesh.heads);
@@ -66,6 +66,11 @@ static dil_status member_open(member *m) {
     return dil_fail(DIL_USAGE, "heads are split over %d ranks, %d heads in %d "
                     "groups leave some without", t->mesh.heads, t->table->heads,
                     t->table->kv_heads);
+  return DIL_OK;
+}
+
+static dil_status member_open(member *m) {
+  const crew_task *t = &m->crew->task;
   m->branches = malloc(share_size(t->table) + 1);
   m->threads = dil_threads_new(t->threads);
   m->scratch = pool_new_host(NULL, NULL);
@@ -92,7 +97,9 @@ dil_status crew_new(const crew_task *task, crew **made) {
   for (int32_t i = 0; i < ranks && !status; i++) {
     c->member[i].crew = c;
     c->member[i].rank = i;
-    status = member_open(&c->member[i]);
+    status = member_share(&c->member[i]);
+    if (!status && (!task->link || i == task->rank))
+      status = member_open(&c->member[i]);
   }
   if (status) crew_free(c);
   else *made = c;
@@ -139,12 +146,10 @@ static dil_tensor view_lse(const dil_tensor *whole, dil_comb comb,
   return t;
 }
 
-static void view_own(const dil_call *c, const dil_ring *r, dil_comb batch,
-                     head_share s, ring_rows *out) {
-  int32_t rank = r->link->rank;
-  shard mine = place_queries(&r->shape, rank);
-  shard owned = place_keys(&r->shape, rank);
-  int64_t origin = r->shape.M - r->shape.N;
+static void view_own(const dil_call *c, const ring_shape *r, int32_t rank,
+                     dil_comb batch, head_share s, ring_rows *out) {
+  shard mine = place_queries(r, rank), owned = place_keys(r, rank);
+  int64_t origin = r->M - r->N;
   for (int32_t i = 0; i < SHARD_COMBS; i++) {
     dil_comb q = i < mine.count ? mine.comb[i] : (dil_comb){origin, 1, 0};
     dil_comb k = i < owned.count ? owned.comb[i] : (dil_comb){0, 1, 0};
@@ -158,13 +163,17 @@ static void view_own(const dil_call *c, const dil_ring *r, dil_comb batch,
 
 /* ---- a run --------------------------------------------------------------- */
 
+static dil_comb member_batch(const member *m, const dil_call *call) {
+  const mesh *all = &m->crew->task.mesh;
+  shard batch = place_shard(DIL_CONTIGUOUS, call->q.shape[0], 0, all->batch,
+                            m->rank / all->ring / all->heads);
+  return batch.count ? batch.comb[0] : (dil_comb){0, 1, 0};
+}
+
 static dil_status member_run(member *m) {
   const crew_task *t = &m->crew->task;
   const dil_call *call = m->crew->call;
-  int32_t slice = m->rank / t->mesh.ring / t->mesh.heads;
-  shard batch = place_shard(DIL_CONTIGUOUS, call->q.shape[0], 0, t->mesh.batch,
-                            slice);
-  dil_comb rows_here = batch.count ? batch.comb[0] : (dil_comb){0, 1, 0};
+  dil_comb rows_here = member_batch(m, call);
   ring_rows owned;
   dil_ring r = {.shape = {&m->table, t->mesh.layout, t->mesh.ring,
                           call->q.shape[1], call->k.shape[1]},
@@ -181,18 +190,22 @@ static dil_status member_run(member *m) {
                 .plan_hash = t->plan_hash,
                 .checkpoint = t->checkpoint};
   r.checkpoint.name = m->rank;
-  view_own(call, &r, rows_here, m->share, &owned);
+  view_own(call, &r.shape, r.link->rank, rows_here, m->share, &owned);
   if (t->spoil) t->spoil(&r, m->rank);
   dil_status status = ring_run(&r);
   m->report.facts = r.facts;
   return status;
 }
 
-static void *member_thread(void *context) {
-  member *m = context;
+static void member_try(member *m) {
   m->report.status = member_run(m);
   snprintf(m->report.text, sizeof m->report.text, "%s",
            m->report.status ? dil_last_error() : "");
+}
+
+static void *member_thread(void *context) {
+  member *m = context;
+  member_try(m);
   link_free(m->link);
   return NULL;
 }
@@ -233,12 +246,19 @@ static dil_status worst(const crew *c) {
   return found ? dil_fail(found->status, "%s", found->text) : DIL_OK;
 }
 
-dil_status crew_run(crew *c, const dil_call *call) {
+static dil_status run_alone(crew *c) {
+  member *m = &c->member[c->task.rank];
+  m->link = c->task.link;
+  member_try(m);
+  return m->report.status ? dil_fail(m->report.status, "%s", m->report.text)
+                          : DIL_OK;
+}
+
+static dil_status run_all(crew *c) {
   int32_t ranks = mesh_ranks(&c->task.mesh), rings = ranks / c->task.mesh.ring;
   thread_hub **hub = calloc((size_t)rings, sizeof *hub);
   dil_status status = hub ? open_links(c, hub)
                           : dil_fail(DIL_MEMORY, "no memory for links");
-  c->call = call;
   for (int32_t i = 0; i < ranks && !status; i++) member_start(&c->member[i]);
   for (int32_t i = 0; i < ranks && !status; i++)
     if (c->member[i].started) pthread_join(c->member[i].thread, NULL);
@@ -247,6 +267,90 @@ dil_status crew_run(crew *c, const dil_call *call) {
   return status ? status : worst(c);
 }
 
+dil_status crew_run(crew *c, const dil_call *call) {
+  c->call = call;
+  return c->task.link ? run_alone(c) : run_all(c);
+}
+
 const crew_report *crew_of(const crew *c, int32_t rank) {
   return &c->member[rank].report;
+}
+
+/* ---- ranks that are processes: their rows to rank 0 ---------------------- */
+
+/* Rows of all heads of a tensor, to a message or from it. */
+static void move_tensor(const dil_tensor *t, char **at, bool unpack) {
+  size_t size = dil_dtype_size(t->dtype), row = (size_t)t->shape[3] * size;
+  int64_t n[3];
+  for (n[0] = 0; n[0] < t->shape[0]; n[0]++)
+    for (n[1] = 0; n[1] < t->shape[1]; n[1]++)
+      for (n[2] = 0; n[2] < t->shape[2]; n[2]++, *at += row) {
+        char *place = (char *)t->data + (n[0] * t->stride[0] +
+                                         n[1] * t->stride[1] +
+                                         n[2] * t->stride[2]) *
+                                            (int64_t)size;
+        memcpy(unpack ? place : *at, unpack ? *at : place, row);
+      }
+}
+
+/* lse is [B, H, N]: each number a row of its own. */
+static void move_lse(dil_tensor t, char **at, bool unpack) {
+  if (!t.data) return;
+  t.shape[3] = 1;
+  move_tensor(&t, at, unpack);
+}
+
+/* What a rank has written, and its report. */
+static void move_result(member *m, const dil_call *call, char *message,
+                        bool unpack) {
+  const crew_task *t = &m->crew->task;
+  ring_shape shape_of = {t->table, t->mesh.layout, t->mesh.ring,
+                         call->q.shape[1], call->k.shape[1]};
+  ring_rows owned;
+  view_own(call, &shape_of, m->rank % t->mesh.ring, member_batch(m, call),
+           m->share, &owned);
+  if (unpack) memcpy(&m->report, message, sizeof m->report);
+  else memcpy(message, &m->report, sizeof m->report);
+  message += sizeof m->report;
+  for (int32_t i = 0; i < SHARD_COMBS; i++) {
+    move_tensor(&owned.o[i], &message, unpack);
+    move_lse(owned.lse[i], &message, unpack);
+  }
+}
+
+static int64_t result_bytes(const member *m, const dil_call *call) {
+  const crew_task *t = &m->crew->task;
+  shard mine = place_shard(t->mesh.layout, call->q.shape[1], 0, t->mesh.ring,
+                           m->rank % t->mesh.ring);
+  int64_t one = t->table->value_dim * (int64_t)dil_dtype_size(t->table->dtype) +
+                (call->lse.data ? (int64_t)sizeof(float) : 0);
+  return (int64_t)sizeof m->report +
+         shard_rows(&mine) * member_batch(m, call).count * m->share.heads * one;
+}
+
+/* One rank's message, at either end. */
+static dil_status collect_one(crew *c, dil_link *world, const dil_call *call,
+                              int32_t rank) {
+  member *m = &c->member[rank];
+  int64_t bytes = result_bytes(m, call);
+  bool here = world->rank == 0;
+  char *message = malloc((size_t)bytes);
+  if (!message)
+    return dil_fail(DIL_MEMORY, "no memory for the rows of rank %d", rank);
+  if (!here) move_result(m, call, message, false);
+  const link_transfer t = {here ? -1 : 0, here ? rank : -1, message, message,
+                           here ? 0 : bytes, here ? bytes : 0};
+  dil_status status = world->calls->post(world, 0, &t);
+  if (!status) status = world->calls->wait(world, 0);
+  if (!status && here) move_result(m, call, message, true);
+  free(message);
+  return status;
+}
+
+dil_status crew_collect(crew *c, dil_link *world, const dil_call *call) {
+  dil_status status = DIL_OK;
+  for (int32_t i = 1; i < world->ranks && !status; i++)
+    if (world->rank == 0 || world->rank == i)
+      status = collect_one(c, world, call, i);
+  return status;
 }

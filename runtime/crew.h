@@ -26,6 +26,10 @@ typedef struct crew_task {
   void *context;
   int32_t threads;            /* of each rank */
   ring_checkpoint checkpoint;
+  /* Not NULL: this process is one rank of the mesh alone, and this link joins
+   * it to the others of its ring. */
+  dil_link *link;
+  int32_t rank;
   /* Tests: rewrites a rank's ring before each run; NULL: as it is. */
   void (*spoil)(dil_ring *ring, int32_t rank);
 } crew_task;
@@ -44,5 +48,8 @@ void crew_free(crew *c);
  * itself says before what others say of it. */
 dil_status crew_run(crew *c, const dil_call *call);
 const crew_report *crew_of(const crew *c, int32_t rank);
+/* Ranks that are processes: brings every rank's o, lse and report to rank 0 of
+ * `world`, which joins all of them. Collective. */
+dil_status crew_collect(crew *c, dil_link *world, const dil_call *call);
 
 #endif

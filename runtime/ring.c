@@ -2,6 +2,7 @@
  * passes in between. See ring.h; which rows travel is place.c's, how bytes
  * move the link's. */
 #include "ring.h"
+#include "flight.h"
 #include "ring_state.h"
 #include "walk.h"
 #include <stdio.h>
@@ -22,6 +23,7 @@ typedef struct exchange {
 typedef struct ring_work {
   dil_ring *ring;
   int64_t B;            /* batch rows here */
+  flight flight;
   ring_state state;     /* of this rank's queries */
   exchange *exchange;   /* [ranks], by step; 0 is unused */
 } ring_work;
@@ -217,6 +219,7 @@ static dil_status post_step(ring_work *w, int32_t step) {
                            .receive = e->incoming,
                            .send_bytes = e->outgoing_bytes,
                            .receive_bytes = e->incoming_bytes};
+  flight_note(&w->flight, step, "send to", t.to, e->outgoing_bytes);
   r->facts.sent += e->outgoing_bytes;
   r->facts.received += e->incoming_bytes;
   e->posted = true;
@@ -226,8 +229,11 @@ static dil_status post_step(ring_work *w, int32_t step) {
 static dil_status wait_step(ring_work *w, int32_t step) {
   dil_ring *r = w->ring;
   double start = clock_seconds();
+  const exchange *e = &w->exchange[step];
   r->link->step = step;
+  flight_note(&w->flight, step, "wait for", e->from, e->incoming_bytes);
   dil_status status = r->link->calls->wait(r->link, step);
+  flight_note(&w->flight, step, status ? "has failed" : "has come", -1, 0);
   w->exchange[step].posted = false;
   r->facts.waited += clock_seconds() - start;
   return status;
@@ -270,6 +276,7 @@ static dil_status finish_step(ring_work *w, int32_t step) {
                   : advance(w, w->ring->link->rank, w->ring->rows->k,
                             w->ring->rows->v);
     w->state.step = step;
+    flight_note(&w->flight, step, "computed", -1, 0);
     if (!status && c->prefix && (step + 1) % c->every == 0)
       status = state_write(&w->state, w->ring);
   }
@@ -383,7 +390,9 @@ static void end(ring_work *w) {
 dil_status ring_run(dil_ring *r) {
   ring_work w = {.ring = r, .B = r->rows->q[0].shape[0]};
   r->facts = (ring_facts){0};
-  dil_status status = agree(r, w.B);
+  dil_status status = flight_begin(&w.flight, r->checkpoint.prefix,
+                                   r->checkpoint.name);
+  if (!status) status = agree(r, w.B);
   if (!status) status = begin(&w);
   if (!status) status = run_steps(&w);
   if (!status) status = without_keys(&w, finish_part);
@@ -392,5 +401,6 @@ dil_status ring_run(dil_ring *r) {
   snprintf(why, sizeof why, "%s", dil_last_error());
   if (status) r->link->calls->revoke(r->link, why);
   end(&w);
+  flight_end(&w.flight, status != DIL_OK);
   return status ? dil_fail(status, "%s", why) : DIL_OK;
 }

@@ -24,6 +24,7 @@ includes() { # extended pattern of what must not be included, folders...
 undefined() { nm -D --undefined-only "$1" | awk '{ print $NF }'; }
 
 core=$(ls compiler/*.[ch] grammar/*.[ly])
+mpi=$([ ! -e "$BUILD/dilrt-mpi.so" ] || echo dilrt-mpi.so)
 llvm='llvm|llvm-c|clang'
 cuda='cuda|nvrtc|nccl|nvml|cublas|cudnn'
 
@@ -38,12 +39,14 @@ rule "the run time includes neither LLVM nor CUDA" \
 rule "only runtime/call.c includes libffi" \
   "$(includes 'ffi' compiler grammar runtime tests | grep -v '^runtime/call.c:')"
 rule "only the program is linked to libffi" \
-  "$(for file in libdil.so libdilrt.so dil-cpu.so dil-gpu.so dilrt-cuda.so; do
+  "$(for file in libdil.so libdilrt.so dil-cpu.so dil-gpu.so dilrt-cuda.so $mpi; do
     readelf -d "$BUILD/$file" | grep -i 'needed.*ffi'
   done)"
 rule "only compiler/cpu includes llvm-c" \
   "$(includes "($llvm)" compiler grammar runtime tests |
     grep -v '^compiler/cpu/')"
+rule "only runtime/mpi includes MPI" \
+  "$(includes '<mpi' compiler grammar runtime tests | grep -v '^runtime/mpi/')"
 rule "no C++" "$(git ls-files | grep -E '\.(cc|cpp|cxx|hpp)$')"
 
 # Symbols of ours, by the objects that define them: hidden ones have no place
@@ -61,20 +64,20 @@ rule "libdilrt.so needs no LLVM" "$(grep -E '^LLVM|^_ZN4llvm' "$work/asked-rt")"
 rule "libdil.so needs no LLVM" \
   "$(asked libdil.so | grep -E '^LLVM|^_ZN4llvm')"
 rule "loadable parts need nothing of the compiler core" \
-  "$(for part in dil-cpu.so dil-gpu.so dilrt-cuda.so; do
+  "$(for part in dil-cpu.so dil-gpu.so dilrt-cuda.so $mpi; do
     comm -23 "$work/core" "$work/rt" >"$work/only"
     asked $part | comm -12 - "$work/only"
   done)"
 # What is linked to the run time shares it; a second one would have threads,
 # memory and errors of its own.
 rule "what needs the run time is linked to it" \
-  "$(for part in libdil.so dil-cpu.so dil-gpu.so dilrt-cuda.so; do
+  "$(for part in libdil.so dil-cpu.so dil-gpu.so dilrt-cuda.so $mpi; do
     readelf -d "$BUILD/$part" | grep -q 'NEEDED.*\[libdilrt\.so\.1\]' ||
       echo "$part is not linked to libdilrt.so.1"
     symbols "$BUILD/$part" | grep -xE 'dil_fail|dil_last_error|pool_new' |
       sed "s/^/$part has its own /"
   done)"
-for part in libdil.so libdilrt.so dil-cpu.so dil-gpu.so dilrt-cuda.so; do
+for part in libdil.so libdilrt.so dil-cpu.so dil-gpu.so dilrt-cuda.so $mpi; do
   rule "every name that $part exports begins with dil_" \
     "$(nm -D --defined-only "$BUILD/$part" | awk '$2 != "A" { print $3 }' |
       grep -v '^dil_')"
@@ -90,7 +93,7 @@ rule "libdilrt.so promises what dilrt.h and library.h declare" \
 rule "libdil.so promises what dil.h declares" \
   "$(exported libdil.so | diff "$work/declared-dil" -)"
 rule "the GPU parts are linked to neither CUDA nor NVRTC" \
-  "$(for part in dil-gpu.so dilrt-cuda.so; do
+  "$(for part in dil-gpu.so dilrt-cuda.so $mpi; do
     readelf -d "$BUILD/$part" | grep -iE 'needed.*(cuda|nvrtc)'
   done)"
 rule "the program is not linked to LLVM" \
