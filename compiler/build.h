@@ -14,6 +14,9 @@ typedef enum emitted {
 } emitted;
 #define BIT(which) (1u << EMIT_##which)
 #define EMIT_OBJECTS (BIT(SO) | BIT(A) | BIT(O) | BIT(LL) | BIT(S))
+/* Those that differ when the run time comes along. */
+#define EMIT_LIBRARY \
+  (BIT(SO) | BIT(A) | BIT(O) | BIT(H) | BIT(PC) | BIT(JSON))
 #define EMIT_CHIPS   (BIT(CU) | BIT(CUBIN))
 
 typedef struct output {

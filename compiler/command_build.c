@@ -95,7 +95,7 @@ static dil_status check_options(const building *b) {
   if (o->seen[OPTION_FROM] && o->seen[OPTION_DTYPE])
     return message_error(DIL_USAGE, NULL,
                          "a plan's text is past what --dtype decides");
-  if (o->standalone && !(b->emit & (BIT(SO) | BIT(A) | BIT(O))))
+  if (o->standalone && !(b->emit & EMIT_LIBRARY))
     return message_error(DIL_USAGE, NULL,
                          "--standalone says nothing to this --emit");
   return DIL_OK;

@@ -79,6 +79,9 @@ is "the description is JSON" sh -c \
 is "a header by itself is the same" sh -c "
   mkdir header && '$DIL' build many.dil -o header/libmany --emit=h &&
   cmp libmany.h header/libmany.h"
+is "and that of a standalone library" sh -c "
+  '$DIL' build many.dil -o header/a --emit=a,h --standalone && mv header/a.h b.h
+  '$DIL' build many.dil -o header/a --emit=h --standalone && cmp b.h header/a.h"
 is "the same input gives the same bytes" sh -c "
   mkdir again && '$DIL' build many.dil -o again/libmany --emit=$every &&
   for kind in so a o h pc json ll s; do
