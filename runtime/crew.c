@@ -1,6 +1,7 @@
 /* crew.c - all ranks of a mesh as threads; see crew.h. A rank sees views of
  * its own rows, heads and batch rows, so nothing is copied but what travels. */
 #include "crew.h"
+#include "trace.h"
 #include "walk.h"
 #include <pthread.h>
 #include <stdio.h>
@@ -205,6 +206,9 @@ static void member_try(member *m) {
 
 static void *member_thread(void *context) {
   member *m = context;
+  char name[16];
+  snprintf(name, sizeof name, "rank %d", (int)m->rank);
+  dil_trace_name_thread(name);
   member_try(m);
   link_free(m->link);
   return NULL;

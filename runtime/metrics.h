@@ -32,6 +32,15 @@ static inline void metric_add_seconds(metric which, double seconds) {
   metric_add(which, (int64_t)(seconds * 1e9));
 }
 
+/* For a gauge that is the most of something. */
+static inline void metric_at_least(metric which, int64_t amount) {
+  int64_t now = atomic_load_explicit(&dil_metric_value[which],
+                                     memory_order_relaxed);
+  while (now < amount &&
+         !atomic_compare_exchange_weak(&dil_metric_value[which], &now, amount))
+    continue;
+}
+
 /* Reads DIL_METRICS, once a process. DIL_USAGE when it cannot be followed. */
 dil_status metrics_open(void);
 /* Replaces the file, at once; nothing when there is none to write. */

@@ -83,6 +83,8 @@ static void count_use(pool *p, const pool_block *b, int sign) {
   if (p->stats.in_use > p->stats.peak) p->stats.peak = p->stats.in_use;
   p->stats.takes += sign > 0;
   metric_add(METRIC_pool_in_use_bytes, sign * b->bytes);
+  metric_add(METRIC_pool_requested_bytes, sign * b->requested);
+  metric_at_least(METRIC_pool_peak_bytes, p->stats.peak);
   if (sign > 0) metric_add(METRIC_pool_takes, 1);
 }
 

@@ -3,7 +3,9 @@
  * move the link's. */
 #include "ring.h"
 #include "flight.h"
+#include "metrics.h"
 #include "ring_state.h"
+#include "trace.h"
 #include "walk.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -208,10 +210,12 @@ static dil_status size_messages(const dil_ring *r, int32_t step, exchange *e) {
 static dil_status post_step(ring_work *w, int32_t step) {
   dil_ring *r = w->ring;
   exchange *e = &w->exchange[step];
+  int64_t begin = trace_begin();
   dil_status status = size_messages(r, step, e);
   if (!status)
     status = move_rows(r, r->link->rank, e->to, e->outgoing, false, r->rows->k,
                        r->rows->v);
+  trace_end(begin, "ring", "pack rows that travel", NULL, step);
   if (status) return status;
   const link_transfer t = {.to = e->outgoing_bytes ? e->to : -1,
                            .from = e->incoming_bytes ? e->from : -1,
@@ -230,12 +234,14 @@ static dil_status wait_step(ring_work *w, int32_t step) {
   dil_ring *r = w->ring;
   double start = clock_seconds();
   const exchange *e = &w->exchange[step];
+  int64_t begin = trace_begin();
   r->link->step = step;
   flight_note(&w->flight, step, "wait for", e->from, e->incoming_bytes);
   dil_status status = r->link->calls->wait(r->link, step);
   flight_note(&w->flight, step, status ? "has failed" : "has come", -1, 0);
   w->exchange[step].posted = false;
   r->facts.waited += clock_seconds() - start;
+  trace_end(begin, "ring", "wait", r->link->calls->name, step);
   return status;
 }
 
@@ -291,12 +297,21 @@ static dil_status run_steps(ring_work *w) {
   int32_t ahead = r->exchange == DIL_EXCHANGE_GATHER ? last : 1;
   dil_status status = DIL_OK;
   for (int32_t step = 0; step <= last && !status; step++) {
+    int64_t begin = trace_begin();
     if (step) status = wait_step(w, step);
     while (!status && posted < last && posted < step + ahead)
       status = post_step(w, ++posted);
     if (!status) status = finish_step(w, step);
+    metric_add(METRIC_ring_steps, 1);
+    trace_end(begin, "ring", "ring step", NULL, step);
   }
   return status;
+}
+
+static void count_facts(const ring_facts *f) {
+  metric_add(METRIC_ring_sent_bytes, f->sent);
+  metric_add(METRIC_ring_received_bytes, f->received);
+  metric_add_seconds(METRIC_ring_waited, f->waited);
 }
 
 /* ---- ranks must agree ---------------------------------------------------- */
@@ -402,5 +417,6 @@ dil_status ring_run(dil_ring *r) {
   if (status) r->link->calls->revoke(r->link, why);
   end(&w);
   flight_end(&w.flight, status != DIL_OK);
+  count_facts(&r->facts);
   return status ? dil_fail(status, "%s", why) : DIL_OK;
 }

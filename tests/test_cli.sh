@@ -237,6 +237,16 @@ traced() {
     tail -1 "$TMP"/[0-9]*.json | grep -qx ']}'
 }
 is "a trace and metrics of a run" traced
+traced_ring() {
+  DIL_TRACE=$TMP/ring.json DIL_METRICS=$TMP/ring.prom "$DIL" run \
+    examples/longnet_ring.dil -D w=16 --topology four --seq 256 --random 1 \
+    >/dev/null || return
+  [ "$(grep -c '"ring step"' "$TMP/ring.json")" -eq 16 ] &&
+    [ "$(grep -c '"name":"rank [0-3]"' "$TMP/ring.json")" -eq 4 ] &&
+    grep -q '"cat":"ring","name":"wait"' "$TMP/ring.json" &&
+    grep -qx 'dil_ring_steps_total 16' "$TMP/ring.prom"
+}
+is "the steps of a ring, rank by rank" traced_ring
 is "a trace that cannot be written" exits 3 \
   env DIL_TRACE=/nosuch/folder/t.json "$DIL" run $tiny
 is "metrics that cannot be written" exits 3 \
