@@ -326,6 +326,8 @@ typedef struct plan {
 /* NULL when the pattern has what no back end runs yet; the reason is in d. */
 plan *plan_make(arena *a, diag *d, const pattern *p, unsigned force);
 void plan_print(const plan *p, FILE *out);
+/* The same; false when memory was lacking, and then the text is cut short. */
+bool plan_write(const plan *p, FILE *out);
 void plan_verify(const plan *p);
 /* Text form in; errors located in d. */
 plan *plan_parse(arena *a, diag *d, const char *path, const char *text,

@@ -82,8 +82,7 @@ static text key_of(const compilation *c, module m, const char *target) {
           (unsigned long long)hash.low64);
   fprintf(out, "target %s\nknobs %s\nforce %u\n", target,
           knobs_text(&c->knobs, turned), c->plan->force);
-  plan_print(c->plan, out);
-  bool whole = !ferror(out);
+  bool whole = plan_write(c->plan, out);
   if (fclose(out) == 0 && whole) return key;
   free(key.bytes);
   return (text){0};

@@ -105,15 +105,20 @@ void plan_print(const plan *p, FILE *out) {
   pattern_print_within(p->arena, p->pattern, out);
 }
 
+bool plan_write(const plan *p, FILE *out) {
+  jmp_buf lost, *before = arena_catch(p->arena, &lost);
+  bool whole = !setjmp(lost);
+  if (whole) plan_print(p, out);
+  arena_catch(p->arena, before);
+  return whole && !ferror(out);
+}
+
 uint64_t plan_hash(const plan *p) {
   char *text = NULL;
   size_t length = 0;
   FILE *out = open_memstream(&text, &length);
   if (!out) arena_lack(p->arena);
-  jmp_buf lost, *before = arena_catch(p->arena, &lost);
-  bool whole = !setjmp(lost);
-  if (whole) plan_print(p, out);
-  arena_catch(p->arena, before);
+  bool whole = plan_write(p, out);
   if (fclose(out) || !whole) {
     free(text);
     arena_lack(p->arena);

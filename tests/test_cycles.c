@@ -1,6 +1,7 @@
 /* test_cycles.c - contexts, programs and kernels made, run and freed over and
- * over: memory, descriptors and threads stay what they were. In: DIL_CYCLES,
- * how often; a small number when it is not set. */
+ * over: memory, descriptors and threads stay what they were. A few times with
+ * the compiler, many times with kernels that were kept. In: DIL_CYCLES, how
+ * often the latter; a small number when it is not set. */
 #include "host.h"
 #include <check.h>
 #include <dirent.h>
@@ -10,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { CYCLES = 150, WARM = 40, GROWTH_MOST = 1 << 20 };
+enum { COMPILED = 100, KEPT = 3000, WARM = 40, GROWTH_MOST = 1 << 20 };
 
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
 enum { SANITIZED = 1 }; /* what is freed stays in quarantine */
@@ -71,9 +72,7 @@ static void cycle(int number) {
   if (number % 3) dil_context_free(context);
 }
 
-START_TEST(nothing_grows) {
-  const char *wish = getenv("DIL_CYCLES");
-  int count = wish ? atoi(wish) : CYCLES;
+static void repeat(int count) {
   for (int i = 0; i < WARM; i++) cycle(i);
   footprint before = measure();
   for (int i = 0; i < count; i++) cycle(i);
@@ -85,6 +84,24 @@ START_TEST(nothing_grows) {
   if (!SANITIZED)
     ck_assert_int_le(after.bytes - before.bytes, GROWTH_MOST);
 }
+
+START_TEST(compiling_leaves_nothing) {
+  setenv("DIL_CACHE", "off", 1);
+  repeat(COMPILED);
+}
+END_TEST
+
+/* In a folder of its own, so that the first one is compiled. */
+START_TEST(running_leaves_nothing) {
+  char folder[] = "/tmp/dil-cycles-XXXXXX", line[64];
+  const char *wish = getenv("DIL_CYCLES");
+  ck_assert_ptr_nonnull(mkdtemp(folder));
+  setenv("DIL_CACHE", "on", 1);
+  setenv("DIL_CACHE_DIR", folder, 1);
+  repeat(wish ? atoi(wish) : KEPT);
+  snprintf(line, sizeof line, "rm -r %s", folder);
+  ck_assert_int_eq(system(line), 0);
+}
 END_TEST
 
 int main(void) {
@@ -92,7 +109,8 @@ int main(void) {
   Suite *s = suite_create("cycles");
   TCase *t = tcase_create("cycles");
   tcase_set_timeout(t, 0);
-  tcase_add_test(t, nothing_grows);
+  tcase_add_test(t, compiling_leaves_nothing);
+  tcase_add_test(t, running_leaves_nothing);
   suite_add_tcase(s, t);
   SRunner *runner = srunner_create(s);
   srunner_set_fork_status(runner, CK_NOFORK);
