@@ -6,6 +6,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 70
 bad=0
+cc=${CC:-cc} # may be several words
 
 is() { # name, command...
   name=$1
@@ -79,7 +80,7 @@ host() { # package, source, more...
   package=$1 source=$2
   shift 2
   # shellcheck disable=SC2046,SC2086 # lists of words
-  "${CC:-cc}" $strict "examples/host/$source.c" "$@" \
+  $cc $strict "examples/host/$source.c" "$@" \
     $(pkg-config --cflags --libs "$package") -lm
 }
 says() { # pattern, command...: succeeds and says so
@@ -94,7 +95,7 @@ says() { # pattern, command...: succeeds and says so
 is "pkg-config knows the version" sh -c \
   "[ dil\ \$(pkg-config --modversion dil) = \"\$('$root/bin/dil' --version)\" ]"
 is "the headers stand alone" sh -c "echo '#include <dil/dil.h>' |
-  ${CC:-cc} -std=c99 -Wall -Werror -x c -fsyntax-only \
+  $cc -std=c99 -Wall -Werror -x c -fsyntax-only \
     \$(pkg-config --cflags dil) -"
 is "and are C++" sh -c "! command -v c++ >/dev/null ||
   echo '#include <dil/dil.h>
@@ -135,7 +136,7 @@ static int once(void) {
 }
 int main(void) { return once() || once() || once(); }
 C
-is "a host with dlopen builds" sh -c "${CC:-cc} -std=gnu11 -Wall \
+is "a host with dlopen builds" sh -c "$cc -std=gnu11 -Wall \
   \$(pkg-config --cflags dil) '$TMP/open.c' -o '$TMP/open' -ldl"
 is "and opens the library for itself" "$TMP/open"
 is "retriever builds" host dil retriever -o "$TMP/retriever"
@@ -157,7 +158,7 @@ is "and runs" says 'saw 448 keys' env \
 is "dil build writes one that stands alone" "$root/bin/dil" build \
   examples/longnet_text.dil -o "$made/liblongnet_text" --standalone --emit=a,h
 # shellcheck disable=SC2086 # a list of words
-is "generated builds with the one that stands alone" "${CC:-cc}" $strict \
+is "generated builds with the one that stands alone" $cc $strict \
   examples/host/generated.c -I"$made" "$made/liblongnet_text.a" -lm -lpthread \
   -o "$TMP/alone"
 is "and runs without dil" says 'saw 448 keys' env -i "$TMP/alone"
@@ -166,8 +167,8 @@ is "and needs nothing of dil" sh -c "! ldd '$TMP/alone' | grep -i dil"
 # ---- CMake -----------------------------------------------------------------------
 
 if command -v cmake >/dev/null; then
-  is "cmake configures" cmake -S examples/host -B "$TMP/cmake" \
-    -DCMAKE_PREFIX_PATH="$root" -DCMAKE_C_COMPILER="${CC:-cc}"
+  is "cmake configures" env CC="$cc" cmake -S examples/host -B "$TMP/cmake" \
+    -DCMAKE_PREFIX_PATH="$root"
   is "cmake builds the hosts and a library of kernels" \
     cmake --build "$TMP/cmake"
   is "and they run" says 'saw 448 keys' "$TMP/cmake/generated"
