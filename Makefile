@@ -223,7 +223,7 @@ gpu-bundle: $(bundled) $(BUILD)/dil $(BUILD)/dil-gpu.so $(BUILD)/dilrt-cuda.so
 	@cp $(fuzzer) $(BUILD)/gpu/tests/fuzz
 	@cp $(turns) $(BUILD)/gpu/tests/bench
 	@cp $(BUILD)/dil $(BUILD)/dil-gpu.so $(BUILD)/dilrt-cuda.so $(rt) $(BUILD)/gpu
-	@ldd $(bundled) | awk '/=> .*(check|subunit|jansson|png|xxhash|libz)/ \
+	@ldd $(bundled) | awk '/=> .*(check|subunit|jansson|png|xxhash|ffi|crypto|libz)/ \
 	  { print $$3 }' | sort -u | xargs -I{} cp -L {} $(BUILD)/gpu/lib
 # Both steps, where one machine has all.
 check-gpu: gpu-bundle
