@@ -8,12 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS_LEAST = 5, ROUNDS_MOST = 25, ROUNDS_JUDGED = 3 };
+enum { ROUNDS_LEAST = 4, ROUNDS_MOST = 25, ROUNDS_JUDGED = 3 };
 /* Out are those whose first run is far behind the best one, and those whose
  * quickest run is behind the best median: a busy machine slows any run. */
 static const double FAR_BEHIND = 1.6, BEHIND = 1.1;
 /* What another schedule must gain on the compiler's to be taken. */
 static const double WORTH = 0.99;
+/* Of the budget, for predictions at most. */
+static const double COUNTING = 0.2;
 /* Seconds that the oracle may take over the winner. */
 static const double CHECK_SECONDS = 0.5;
 
@@ -52,35 +54,57 @@ static dil_status list_candidates(trial *t, gpu_candidate **list,
 
 /* ---- predictions --------------------------------------------------------- */
 
-static double predict_gpu(const trial *t, const gpu_candidate *c) {
-  const binding *b = &t->binding;
+/* What cover counts for a tile, counted once. */
+typedef struct counted {
+  int32_t rows, keys;
   cover_count count;
-  measure_cover(b, c->code.tile_rows, c->code.tile_keys, &count);
-  cost_gpu_case spot = {.facts = dil_context_facts(t->cuda.context),
-                        .code = &c->code,
-                        .count = &count,
-                        .B = b->size[BIND_B],
-                        .N = b->size[BIND_N],
-                        .M = b->size[BIND_M],
-                        .dedup = !strcmp(c->code.family, "hopper"),
-                        .parts = c->knobs.value[KNOB_PARTS][0]};
-  return cost_gpu_seconds(b->pattern, &spot);
+} counted;
+
+typedef struct forecast {
+  const trial *trial;
+  double until;      /* by the clock: what is later is not predicted */
+  counted *known;    /* [known_count], room for each candidate */
+  int32_t known_count;
+} forecast;
+
+/* NULL: there is no time left to count. */
+static const cover_count *count_of(forecast *f, int32_t rows, int32_t keys) {
+  for (int32_t i = 0; i < f->known_count; i++)
+    if (f->known[i].rows == rows && f->known[i].keys == keys)
+      return &f->known[i].count;
+  if (message_clock() > f->until) return NULL;
+  counted *c = &f->known[f->known_count++];
+  *c = (counted){.rows = rows, .keys = keys};
+  measure_cover(&f->trial->binding, rows, keys, &c->count);
+  return &c->count;
+}
+
+static double predict_gpu(forecast *f, const gpu_candidate *c) {
+  const binding *b = &f->trial->binding;
+  cost_gpu_case spot = {
+      .facts = dil_context_facts(f->trial->cuda.context),
+      .code = &c->code,
+      .count = count_of(f, c->code.tile_rows, c->code.tile_keys),
+      .B = b->size[BIND_B],
+      .N = b->size[BIND_N],
+      .M = b->size[BIND_M],
+      .dedup = !strcmp(c->code.family, "hopper"),
+      .parts = c->knobs.value[KNOB_PARTS][0]};
+  return spot.count ? cost_gpu_seconds(b->pattern, &spot) : INFINITY;
 }
 
 /* Only differences matter: the peak is any. */
-static double predict_cpu(const trial *t, const gpu_candidate *c) {
-  const binding *b = &t->binding;
+static double predict_cpu(forecast *f, const gpu_candidate *c) {
+  const binding *b = &f->trial->binding;
   int32_t keys = c->knobs.value[KNOB_TILE_KEYS][0];
-  cover_count count;
-  measure_cover(b, COST_TILE_ROWS, keys, &count);
-  cost_case spot = {.count = &count,
+  cost_case spot = {.count = count_of(f, COST_TILE_ROWS, keys),
                     .tile = (double)COST_TILE_ROWS * keys,
                     .B = b->size[BIND_B],
                     .M = b->size[BIND_M],
-                    .dedup = t->compilation.plan->table.dedup,
+                    .dedup = f->trial->compilation.plan->table.dedup,
                     .threads = dil_threads_count(b->threads),
                     .peak = 1e11};
-  return cost_seconds(b->pattern, &spot);
+  return spot.count ? cost_seconds(b->pattern, &spot) : INFINITY;
 }
 
 static int by_prediction(const void *x, const void *y) {
@@ -90,12 +114,16 @@ static int by_prediction(const void *x, const void *y) {
   return ((const tune_candidate *)x)->order - ((const tune_candidate *)y)->order;
 }
 
-static dil_status gather(trial *t, tune_search *s) {
+/* Counting the pairs of a mask may take long: a part of the budget is enough,
+ * and what is not predicted by then comes last. */
+static dil_status gather(trial *t, double seconds, tune_search *s) {
   arena *a = t->compilation.arena;
   gpu_candidate *list;
   int32_t count;
   dil_status status = list_candidates(t, &list, &count);
   if (status) return status;
+  forecast f = {t, message_clock() + seconds * COUNTING,
+                ARENA_ARRAY(a, counted, count), 0};
   s->count = count + 1;
   s->candidate = ARENA_ARRAY(a, tune_candidate, s->count);
   for (int32_t i = 0; i < count; i++) {
@@ -103,7 +131,7 @@ static dil_status gather(trial *t, tune_search *s) {
     c->knobs = list[i].knobs;
     c->order = i;
     c->predicted =
-        t->on_cuda ? predict_gpu(t, &list[i]) : predict_cpu(t, &list[i]);
+        t->on_cuda ? predict_gpu(&f, &list[i]) : predict_cpu(&f, &list[i]);
   }
   qsort(s->candidate + 1, (size_t)count, sizeof *s->candidate, by_prediction);
   return DIL_OK;
@@ -271,7 +299,7 @@ dil_status tune_run(trial *t, double seconds, tune_search *s) {
             .start = message_clock(),
             .seconds = seconds,
             .best = INFINITY};
-  dil_status status = gather(t, s);
+  dil_status status = gather(t, seconds, s);
   if (status) return status;
   progress_start(&r.bar, "tuning", (int64_t)(1000 * seconds));
   status = make_all(&r);
