@@ -1,0 +1,465 @@
+"""dil from Python: patterns of attention, compiled and run on arrays.
+
+One file, ctypes alone. Tensors are NumPy arrays or anything with `__dlpack__`
+(PyTorch, CuPy, JAX, ...); nothing is copied. The interpreter's lock is free
+while dil works, and a mistake is a `dil.Error` with dil's own text, caret lines
+included.
+
+    import dil, numpy
+    kernel = dil.Program(path="longnet.dil").kernel()
+    o, lse = kernel(q, k, v, lse=True)      # q: [B, N, H, D] of the kernel's type
+
+A kernel of 16-bit brain floats takes NumPy arrays of `uint16` or of
+`ml_dtypes.bfloat16`; `dil.bfloat16(x)` rounds float32 to the former, and
+`dil.float32(x)` goes back. The library is libdil.so: DIL_LIBRARY, or that of the
+build this file lies in, or the system's.
+"""
+
+import ctypes
+import os
+
+__all__ = ["Error", "Context", "Program", "Kernel", "attention", "bfloat16",
+           "float32", "version"]
+
+# ---- the library -----------------------------------------------------------
+
+
+def _load():
+    here = os.path.dirname(os.path.abspath(__file__))
+    built = os.path.join(here, "..", "..", "build", "libdil.so")
+    for path in (os.environ.get("DIL_LIBRARY"), built, "libdil.so.1"):
+        if path and (path != built or os.path.exists(built)):
+            return ctypes.CDLL(path)
+
+
+class _Device(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int32), ("id", ctypes.c_int32)]
+
+
+class _DataType(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
+                ("lanes", ctypes.c_uint16)]
+
+
+class _Tensor(ctypes.Structure):  # DLTensor
+    _fields_ = [("data", ctypes.c_void_p), ("device", _Device),
+                ("ndim", ctypes.c_int32), ("dtype", _DataType),
+                ("shape", ctypes.POINTER(ctypes.c_int64)),
+                ("strides", ctypes.POINTER(ctypes.c_int64)),
+                ("byte_offset", ctypes.c_uint64)]
+
+
+class _Managed(ctypes.Structure):  # DLManagedTensor
+    pass
+
+
+class _Versioned(ctypes.Structure):  # DLManagedTensorVersioned
+    pass
+
+
+_Managed._fields_ = [
+    ("tensor", _Tensor), ("context", ctypes.c_void_p),
+    ("deleter", ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed)))]
+_Versioned._fields_ = [
+    ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32),
+    ("context", ctypes.c_void_p),
+    ("deleter", ctypes.CFUNCTYPE(None, ctypes.POINTER(_Versioned))),
+    ("flags", ctypes.c_uint64), ("tensor", _Tensor)]
+
+
+class _Sized(ctypes.Structure):
+    """A struct of dil: its size comes first, whatever is not set is 0."""
+
+    def __init__(self, **fields):
+        super().__init__(size=ctypes.sizeof(self), **fields)
+
+
+class _ContextOptions(_Sized):
+    _fields_ = [("size", ctypes.c_size_t), ("device", ctypes.c_char_p),
+                ("threads", ctypes.c_int32), ("log_level", ctypes.c_int32),
+                ("allocate", ctypes.c_void_p), ("release", ctypes.c_void_p),
+                ("memory_user", ctypes.c_void_p), ("log", ctypes.c_void_p),
+                ("log_user", ctypes.c_void_p), ("parallel", ctypes.c_void_p),
+                ("parallel_user", ctypes.c_void_p)]
+
+
+class _Define(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("value", ctypes.c_char_p)]
+
+
+class _ProgramOptions(_Sized):
+    _fields_ = [("size", ctypes.c_size_t),
+                ("defines", ctypes.POINTER(_Define)),
+                ("define_count", ctypes.c_int32), ("json", ctypes.c_int32)]
+
+
+class _KernelOptions(_Sized):
+    _fields_ = [("size", ctypes.c_size_t), ("isa", ctypes.c_char_p),
+                ("force", ctypes.c_uint32), ("json", ctypes.c_int32)]
+
+
+class _AttentionOptions(_Sized):
+    _fields_ = [("size", ctypes.c_size_t), ("preset", ctypes.c_char_p),
+                ("heads", ctypes.c_int32), ("kv_heads", ctypes.c_int32),
+                ("head_dim", ctypes.c_int32), ("value_dim", ctypes.c_int32),
+                ("dtype", ctypes.c_char_p), ("causal", ctypes.c_int32),
+                ("branch_count", ctypes.c_int32),
+                ("segments", ctypes.POINTER(ctypes.c_int64)),
+                ("dilations", ctypes.POINTER(ctypes.c_int64)),
+                ("window", ctypes.POINTER(ctypes.c_int64)),
+                ("combine", ctypes.c_char_p),
+                ("defines", ctypes.POINTER(_Define)),
+                ("define_count", ctypes.c_int32)]
+
+
+class _Sizes(ctypes.Structure):
+    _fields_ = [("batch", ctypes.c_int64), ("queries", ctypes.c_int64),
+                ("keys", ctypes.c_int64)]
+
+
+class _TensorInfo(_Sized):
+    _fields_ = [("size", ctypes.c_size_t), ("name", ctypes.c_char_p),
+                ("dtype", _DataType), ("rank", ctypes.c_int32),
+                ("shape", ctypes.c_int64 * 4)]
+
+
+class _KernelInfo(_Sized):
+    _fields_ = [("size", ctypes.c_size_t), ("name", ctypes.c_char_p),
+                ("device", ctypes.c_char_p), ("target", ctypes.c_char_p),
+                ("plan_hash", ctypes.c_uint64), ("dtype", _DataType),
+                ("heads", ctypes.c_int32), ("kv_heads", ctypes.c_int32),
+                ("head_dim", ctypes.c_int32), ("value_dim", ctypes.c_int32),
+                ("input_count", ctypes.c_int32), ("has_lse", ctypes.c_int32),
+                ("takes_scale", ctypes.c_int32),
+                ("has_dropout", ctypes.c_int32)]
+
+
+_TensorPointer = ctypes.POINTER(_Tensor)
+
+
+class _Arguments(_Sized):
+    _fields_ = [("size", ctypes.c_size_t), ("q", _TensorPointer),
+                ("k", _TensorPointer), ("v", _TensorPointer),
+                ("o", _TensorPointer), ("lse", _TensorPointer),
+                ("inputs", ctypes.POINTER(_TensorPointer)),
+                ("input_count", ctypes.c_int32), ("train", ctypes.c_int32),
+                ("lengths", _TensorPointer), ("seed", ctypes.c_uint64),
+                ("scale", ctypes.c_double), ("stream", ctypes.c_void_p),
+                ("o_flags", ctypes.c_uint64), ("lse_flags", ctypes.c_uint64)]
+
+
+_library = _load()
+for _name in ("dil_version_text", "dil_last_error", "dil_status_name",
+              "dil_program_warnings", "dil_program_kernel_name"):
+    getattr(_library, _name).restype = ctypes.c_char_p
+for _name in ("dil_context_free", "dil_program_free", "dil_kernel_free"):
+    getattr(_library, _name).argtypes = [ctypes.c_void_p]
+    getattr(_library, _name).restype = None
+_library.dil_program_warnings.argtypes = [ctypes.c_void_p]
+_library.dil_program_kernel_name.argtypes = [ctypes.c_void_p, ctypes.c_int32]
+_library.dil_program_kernel_count.argtypes = [ctypes.c_void_p]
+
+version = _library.dil_version_text().decode()
+
+
+class Error(Exception):
+    """What dil has to say; `status` is its name, such as "DIL_USAGE"."""
+
+    def __init__(self, status, text):
+        super().__init__(text)
+        self.status = status
+
+
+def _must(status):
+    if status:
+        raise Error(_library.dil_status_name(status).decode(),
+                    _library.dil_last_error().decode())
+
+
+def _text(value):
+    return None if value is None else os.fsencode(value)
+
+
+def _defines(values):
+    pairs = [(name.encode(), str(value).encode())
+             for name, value in (values or {}).items()]
+    return (_Define * len(pairs))(*pairs), len(pairs)
+
+
+# ---- tensors ---------------------------------------------------------------
+
+_CPU = 1
+_CODES = {"i": 0, "u": 1, "f": 2}  # of DLDataTypeCode; brain floats are 4
+_NAMES = {(2, 32): "float32", (2, 16): "float16", (4, 16): "uint16",
+          (0, 32): "int32", (1, 8): "uint8"}
+
+
+def _is_array(x):
+    return hasattr(x, "__array_interface__")
+
+
+def _array_type(x, want):
+    kind, bits = x.dtype.kind, x.dtype.itemsize * 8
+    brain = x.dtype.name == "bfloat16" or (want == 4 and x.dtype.name == "uint16")
+    if brain:
+        return _DataType(4, 16, 1)
+    if kind not in _CODES:
+        raise Error("DIL_USAGE", f"arrays of {x.dtype} cannot be passed")
+    return _DataType(_CODES[kind], bits, 1)
+
+
+def _view_array(x, want):
+    """A DLTensor of a NumPy array, and what must stay alive beside it."""
+    size = x.dtype.itemsize
+    if any(step % size for step in x.strides):
+        raise Error("DIL_USAGE", "an array's strides must be whole elements")
+    shape = (ctypes.c_int64 * x.ndim)(*x.shape)
+    strides = (ctypes.c_int64 * x.ndim)(*(s // size for s in x.strides))
+    pointer, read_only = x.__array_interface__["data"]
+    tensor = _Tensor(pointer, _Device(_CPU, 0), x.ndim, _array_type(x, want),
+                     shape, strides, 0)
+    return tensor, int(read_only), (x, shape, strides)
+
+
+_capsule = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule.restype = ctypes.c_void_p
+_capsule.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_capsule_name = ctypes.pythonapi.PyCapsule_GetName
+_capsule_name.restype = ctypes.c_char_p
+_capsule_name.argtypes = [ctypes.py_object]
+
+
+def _export(x):
+    """The capsule of a tensor, in the newest form that it knows."""
+    try:
+        return x.__dlpack__(max_version=(1, 1))
+    except TypeError:
+        return x.__dlpack__()
+
+
+def _view_dlpack(x):
+    """A DLTensor that the capsule keeps alive: it is not consumed, so that it
+    frees what it holds when it goes."""
+    capsule = _export(x)
+    name = _capsule_name(capsule)
+    kinds = {b"dltensor": _Managed, b"dltensor_versioned": _Versioned}
+    if name not in kinds:
+        raise Error("DIL_USAGE", f"a capsule named {name} is no tensor")
+    made = kinds[name].from_address(_capsule(capsule, name))
+    flags = made.flags & 1 if name == b"dltensor_versioned" else 0
+    return made.tensor, flags, (x, capsule)
+
+
+def _view(x, want):
+    if _is_array(x) and hasattr(x, "strides") and hasattr(x, "itemsize"):
+        return _view_array(x, want)
+    if hasattr(x, "__dlpack__"):
+        return _view_dlpack(x)
+    raise Error("DIL_USAGE", f"{type(x).__name__} is neither a NumPy array nor "
+                "has it __dlpack__")
+
+
+def _like(x, shape, dtype):
+    """An empty tensor of x's kind, on its device."""
+    if hasattr(x, "new_empty"):  # PyTorch
+        import torch
+        kind = torch.float32 if dtype == "lse" else x.dtype
+        return x.new_empty(shape, dtype=kind)
+    if _is_array(x):
+        import numpy
+        return numpy.empty(shape, "float32" if dtype == "lse" else x.dtype)
+    raise Error("DIL_USAGE", f"outputs beside {type(x).__name__} must be given")
+
+
+def bfloat16(x):
+    """float32 rounded to the nearest brain floats (ties to even), as uint16."""
+    import numpy
+    bits = numpy.ascontiguousarray(x, "float32").view("uint32")
+    rounded = bits + 0x7FFF + (bits >> 16 & 1)
+    quiet = numpy.where(numpy.isnan(x), bits | 0x400000, rounded)
+    return (quiet >> 16).astype("uint16")
+
+
+def float32(x):
+    """Brain floats, as uint16, to float32."""
+    import numpy
+    return (numpy.asarray(x).astype("uint32") << 16).view("float32")
+
+
+# ---- contexts, programs, kernels ---------------------------------------------
+
+
+class _Owned:
+    """A pointer of dil's that goes with its object."""
+
+    def __init__(self, pointer, free):
+        self._pointer, self._free = pointer, free
+
+    def __del__(self):
+        pointer = getattr(self, "_pointer", None)
+        if pointer:
+            self._free(pointer)
+
+
+class Context(_Owned):
+    """A device with its threads and memory: "cpu", "cuda", "cuda:1"."""
+
+    def __init__(self, device="cpu", threads=0):
+        pointer = ctypes.c_void_p()
+        options = _ContextOptions(device=_text(device), threads=threads)
+        _must(_library.dil_context_new(ctypes.byref(options),
+                                       ctypes.byref(pointer)))
+        super().__init__(pointer, _library.dil_context_free)
+
+    def wait(self, stream=None):
+        """Until the work of a CUDA stream is done."""
+        _must(_library.dil_context_wait(self._pointer, ctypes.c_void_p(stream)))
+
+
+class Program(_Owned):
+    """The patterns and kernels of a .dil file, or of a text.
+
+    `defines` replaces the values of `let` lines. `path` may be "preset:NAME".
+    """
+
+    def __init__(self, text=None, path=None, defines=None, context=None):
+        if (text is None) == (path is None):
+            raise Error("DIL_USAGE", "a program is a text or a path")
+        self.context = context or Context()
+        pointer = ctypes.c_void_p()
+        pairs, count = _defines(defines)
+        options = _ProgramOptions(defines=pairs, define_count=count)
+        tail = (ctypes.byref(options), ctypes.byref(pointer))
+        if path is not None:
+            _must(_library.dil_program_read(self.context._pointer, _text(path),
+                                            *tail))
+        else:
+            code = text.encode()
+            _must(_library.dil_program_parse(self.context._pointer, b"<text>",
+                                             code, ctypes.c_size_t(len(code)),
+                                             *tail))
+        super().__init__(pointer, _library.dil_program_free)
+
+    @property
+    def warnings(self):
+        return _library.dil_program_warnings(self._pointer).decode()
+
+    @property
+    def kernels(self):
+        count = _library.dil_program_kernel_count(self._pointer)
+        return [_library.dil_program_kernel_name(self._pointer, i).decode()
+                for i in range(count)]
+
+    def kernel(self, name=None, isa=None):
+        """The kernel of that name; the only one when not given."""
+        pointer = ctypes.c_void_p()
+        options = _KernelOptions(isa=_text(isa))
+        _must(_library.dil_program_kernel(self._pointer, _text(name),
+                                          ctypes.byref(options),
+                                          ctypes.byref(pointer)))
+        return Kernel(pointer, self.context)
+
+
+class Kernel(_Owned):
+    """A compiled pattern; a call runs it."""
+
+    def __init__(self, pointer, context):
+        super().__init__(pointer, _library.dil_kernel_free)
+        self.context = context
+        info = _KernelInfo()
+        _must(_library.dil_kernel_describe(pointer, ctypes.byref(info)))
+        self.name, self.device = info.name.decode(), info.device.decode()
+        self.target = info.target.decode()
+        self.heads, self.kv_heads = info.heads, info.kv_heads
+        self.head_dim, self.value_dim = info.head_dim, info.value_dim
+        self.has_lse, self._code = bool(info.has_lse), info.dtype.code
+        self.dtype = _NAMES[info.dtype.code, info.dtype.bits]
+        self._input_count = info.input_count
+
+    def inputs(self, batch, queries, keys):
+        """Name, dtype and shape of each declared input, for these sizes."""
+        sizes, found = _Sizes(batch, queries, keys), []
+        for index in range(self._input_count):
+            info = _TensorInfo()
+            _must(_library.dil_kernel_tensor(self._pointer, 5 + index,
+                                             ctypes.byref(sizes),
+                                             ctypes.byref(info)))
+            found.append((info.name.decode(),
+                          _NAMES[info.dtype.code, info.dtype.bits],
+                          tuple(info.shape[:info.rank])))
+        return found
+
+    def _ordered(self, inputs, q, k):
+        given = dict(inputs or {})
+        names = [name for name, _, _ in
+                 self.inputs(q.shape[0], q.shape[1], k.shape[1])]
+        for name in given:
+            if name not in names:
+                raise Error("DIL_USAGE", f"kernel '{self.name}' has no input "
+                            f"'{name}'; it has {', '.join(names) or 'none'}")
+        missing = [name for name in names if name not in given]
+        if missing:
+            raise Error("DIL_USAGE", f"input '{missing[0]}' is not given")
+        return [given[name] for name in names]
+
+    def __call__(self, q, k, v, inputs=None, out=None, lse=False, lengths=None,
+                 train=False, seed=0, scale=0.0, stream=None):
+        """Attention of q [B, N, H, D] over k [B, M, Hkv, D], v [B, M, Hkv, Dv].
+
+        `inputs`: the declared inputs by name. `out`, `lse`: tensors to write
+        to; `lse=True` makes one, float32 [B, H, N]. `stream`: a CUDA stream's
+        handle; the call does not wait for it. Returns the output, or the output
+        and lse.
+        """
+        alive, flags = [], {}
+
+        def pointer(x, name, want=None):
+            tensor, flags[name], keep = _view(x, want)
+            alive.append((tensor, keep))
+            return ctypes.pointer(tensor)
+
+        if out is None:
+            out = _like(q, tuple(q.shape[:3]) + (self.value_dim,), None)
+        if lse is True:
+            lse = _like(q, (q.shape[0], self.heads, q.shape[1]), "lse")
+        wants_lse = lse is not False and lse is not None
+        tensors = [pointer(x, "input") for x in self._ordered(inputs, q, k)]
+        arguments = _Arguments(
+            q=pointer(q, "q", self._code), k=pointer(k, "k", self._code),
+            v=pointer(v, "v", self._code), o=pointer(out, "o", self._code),
+            inputs=(_TensorPointer * len(tensors))(*tensors),
+            input_count=len(tensors), train=int(train), seed=seed, scale=scale,
+            stream=stream)
+        if wants_lse:
+            arguments.lse = pointer(lse, "lse")
+        if lengths is not None:
+            arguments.lengths = pointer(lengths, "lengths")
+        arguments.o_flags = flags["o"]
+        arguments.lse_flags = flags.get("lse", 0)
+        _must(_library.dil_kernel_run(self._pointer, ctypes.byref(arguments)))
+        return (out, lse) if wants_lse else out
+
+
+def attention(preset=None, heads=0, kv_heads=0, head_dim=0, value_dim=0,
+              dtype=None, causal=False, segments=(), dilations=(), window=None,
+              combine=None, defines=None, context=None):
+    """A kernel without a file: a preset, or branches by their segment lengths
+    and dilations (none: dense attention). window: how many keys a query sees
+    before and after itself, -1 for all."""
+    context = context or Context()
+    if len(segments) != len(dilations):
+        raise Error("DIL_USAGE", f"{len(segments)} segments and "
+                    f"{len(dilations)} dilations")
+    pairs, count = _defines(defines)
+    options = _AttentionOptions(
+        preset=_text(preset), heads=heads, kv_heads=kv_heads,
+        head_dim=head_dim, value_dim=value_dim, dtype=_text(dtype),
+        causal=int(causal), branch_count=len(segments),
+        segments=(ctypes.c_int64 * len(segments))(*segments),
+        dilations=(ctypes.c_int64 * len(segments))(*dilations),
+        window=None if window is None else (ctypes.c_int64 * 2)(*window),
+        combine=_text(combine), defines=pairs, define_count=count)
+    pointer = ctypes.c_void_p()
+    _must(_library.dil_attention(context._pointer, ctypes.byref(options),
+                                 ctypes.byref(pointer)))
+    return Kernel(pointer, context)

@@ -1,0 +1,202 @@
+"""python.py - the Python host: examples/python/dil.py on NumPy arrays and on
+DLPack tensors. Prints `ok NAME` or `not ok NAME` a test."""
+
+import os
+import sys
+import threading
+import traceback
+
+import numpy
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)),
+                                "..", "examples", "python"))
+import dil
+
+CAUSAL = "pattern p { heads 4; head_dim 16; dtype %s; causal; branch { } }"
+random = numpy.random.default_rng(7)
+
+
+def tensors(heads=4, kv=4, n=50, d=16, dtype="float32"):
+    return [random.standard_normal((2, n, h, d)).astype(dtype)
+            for h in (heads, kv, kv)]
+
+
+def dense(q, k, v):
+    """Causal attention in float64."""
+    n = q.shape[1]
+    scores = numpy.einsum("bihd,bjhd->bhij", q, k, dtype="float64")
+    scores = scores / q.shape[-1] ** 0.5
+    scores[..., numpy.triu_indices(n, 1)[0], numpy.triu_indices(n, 1)[1]] = -numpy.inf
+    top = scores.max(-1, keepdims=True)
+    weights = numpy.exp(scores - top)
+    total = weights.sum(-1, keepdims=True)
+    o = numpy.einsum("bhij,bjhd->bihd", weights / total, v)
+    return o, (numpy.log(total) + top)[..., 0]
+
+
+def off(a, b):
+    return numpy.linalg.norm(a - b) / numpy.linalg.norm(b)
+
+
+def fails(status, words, call, *args, **named):
+    try:
+        call(*args, **named)
+    except dil.Error as error:
+        assert error.status == status, error.status
+        assert words in str(error), str(error)
+        return
+    raise AssertionError("nothing was raised")
+
+
+class OnlyDlpack:
+    """A tensor of which nothing but DLPack is known."""
+
+    def __init__(self, array):
+        self.array, self.shape = array, array.shape
+
+    def __dlpack__(self, **named):
+        return self.array.__dlpack__()
+
+
+def test_against_numpy():
+    q, k, v = tensors()
+    o, lse = dil.Program(CAUSAL % "f32").kernel()(q, k, v, lse=True)
+    right, right_lse = dense(q, k, v)
+    assert off(o, right) < 2e-6 and abs(lse - right_lse).max() < 2e-5
+
+
+def test_brain_floats():
+    q, k, v = (dil.bfloat16(x) for x in tensors())
+    kernel = dil.Program(CAUSAL % "bf16").kernel()
+    o = kernel(q, k, v)
+    right, _ = dense(*(dil.float32(x) for x in (q, k, v)))
+    assert kernel.dtype == "uint16" and o.dtype == "uint16"
+    assert off(dil.float32(o), right) < 4e-3
+    edge = numpy.array([1.0, numpy.inf, numpy.nan, 1.00390625, -0.0], "float32")
+    back = dil.float32(dil.bfloat16(edge))
+    assert back[1] == numpy.inf and numpy.isnan(back[2]) and back[3] == 1.0
+
+
+def test_half_floats_and_views():
+    q, k, v = tensors(dtype="float16")
+    heads_first = numpy.ascontiguousarray(q.transpose(0, 2, 1, 3))
+    kernel = dil.Program(CAUSAL % "f16").kernel()
+    o = kernel(heads_first.transpose(0, 2, 1, 3), k, v)
+    assert off(o.astype("float64"), dense(q, k, v)[0]) < 1e-3
+
+
+def test_dlpack():
+    q, k, v = tensors()
+    out = numpy.zeros_like(q)
+    kernel = dil.Program(CAUSAL % "f32").kernel()
+    kernel(OnlyDlpack(q), OnlyDlpack(k), OnlyDlpack(v), out=OnlyDlpack(out))
+    assert off(out, dense(q, k, v)[0]) < 2e-6
+    fails("DIL_USAGE", "must be given", kernel, *map(OnlyDlpack, (q, k, v)))
+
+
+def test_inputs_by_name():
+    text = ("pattern p { heads 4; head_dim 16; dtype f32; "
+            "input slope : f32[H]; input doc : i32[B, M]; "
+            "score s - slope[h] * abs(i - j); mask doc[b, i] == doc[b, j]; "
+            "branch { } }")
+    kernel = dil.Program(text).kernel()
+    q, k, v = tensors()
+    slope = random.random(4).astype("float32")
+    doc = (numpy.arange(50) // 10 * numpy.ones((2, 1))).astype("int32")
+    o = kernel(q, k, v, inputs={"doc": doc, "slope": slope})
+    scores = numpy.einsum("bihd,bjhd->bhij", q, k, dtype="float64") / 4
+    far = abs(numpy.subtract.outer(numpy.arange(50), numpy.arange(50)))
+    scores = scores - slope[None, :, None, None] * far
+    scores[..., doc[0][:, None] != doc[0]] = -numpy.inf
+    weights = numpy.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    assert off(o, numpy.einsum("bhij,bjhd->bihd", weights, v)) < 2e-6
+    assert kernel.inputs(2, 50, 50) == [("slope", "float32", (4,)),
+                                        ("doc", "int32", (2, 50))]
+    fails("DIL_USAGE", "'doc' is not given", kernel, q, k, v,
+          inputs={"slope": slope})
+    fails("DIL_USAGE", "no input 'dog'", kernel, q, k, v, inputs={"dog": doc})
+
+
+def test_errors_carry_carets():
+    fails("DIL_INPUT", "did you mean 'dilation'?", dil.Program,
+          "pattern p { heads 4; head_dim 8; dtype f32; "
+          "branch { segment 16; dilaton 2; } }")
+    fails("DIL_INPUT", "^^^^^^^", dil.Program,
+          "pattern p { heads 4; head_dim 8; dtype f32; branch { dilaton 2; } }")
+    fails("DIL_ENVIRONMENT", "nosuch.dil", dil.Program, path="nosuch.dil")
+    fails("DIL_USAGE", "a text or a path", dil.Program)
+
+
+def test_calls_are_checked():
+    q, k, v = tensors()
+    kernel = dil.Program(CAUSAL % "f32").kernel()
+    fails("DIL_USAGE", "k must", kernel, q, k[:, :, :2], v)
+    fails("DIL_USAGE", "q has an element type", kernel, q.astype("float64"), k, v)
+    fails("DIL_USAGE", "list", kernel, q, k, v, out=[1])
+    shut = numpy.zeros_like(q)
+    shut.setflags(write=False)
+    fails("DIL_USAGE", "read-only", kernel, q, k, v, out=shut)
+    fails("DIL_USAGE", "o ", kernel, q, k, v, out=q)
+
+
+def test_files_presets_and_defines():
+    here = os.path.dirname(os.path.abspath(__file__))
+    path = os.path.join(here, "..", "examples", "longnet.dil")
+    program = dil.Program(path=path, defines={"w": 16})
+    assert program.kernels == ["longnet"] and program.warnings == ""
+    kernel = program.kernel("longnet")
+    assert (kernel.heads, kernel.head_dim, kernel.dtype) == (12, 64, "uint16")
+    assert dil.attention("sliding", heads=4, head_dim=16).heads == 4
+    fails("DIL_USAGE", "2 segments and 1 dilations", dil.attention, heads=2,
+          head_dim=8, segments=[1, 2], dilations=[1])
+
+
+def test_readme():
+    """The README's lines, on tensors of the sizes that they name."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    text = open(os.path.join(here, "..", "README.md")).read()
+    q, k, v = tensors(heads=12, kv=12, n=100, d=64)
+    seen = {"q": q, "k": k, "v": v}
+    exec(text.split("```python\n")[1].split("```")[0], seen)
+    right, right_lse = dense(q, k, v)
+    assert off(seen["o"], right) < 2e-6
+    assert abs(seen["lse"] - right_lse).max() < 2
+
+
+def test_threads_run_at_once():
+    """The lock is free in a call: four threads of calls, one kernel."""
+    kernel = dil.Program(CAUSAL % "f32").kernel()
+    q, k, v = tensors(n=300)
+    right, wrong = kernel(q, k, v), []
+
+    def work():
+        for _ in range(20):
+            if not numpy.array_equal(kernel(q, k, v), right):
+                wrong.append(1)
+
+    crowd = [threading.Thread(target=work) for _ in range(4)]
+    for one in crowd:
+        one.start()
+    for one in crowd:
+        one.join()
+    assert not wrong
+
+
+def main():
+    bad = 0
+    for name, test in sorted(globals().items()):
+        if not name.startswith("test_"):
+            continue
+        try:
+            test()
+            print("ok", name[5:])
+        except Exception:
+            traceback.print_exc(file=sys.stdout)
+            print("not ok", name[5:])
+            bad = 1
+    return bad
+
+
+if __name__ == "__main__":
+    sys.exit(main())
