@@ -7,22 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
-static dil_status write_bytes(const char *path, const void *bytes,
-                              size_t size) {
-  FILE *out = fopen(path, "wb");
-  bool good = out && fwrite(bytes, 1, size, out) == size;
-  if (out) good = fclose(out) == 0 && good;
-  if (good) return DIL_OK;
-  int why = errno;
-  if (out) unlink(path);
-  return dil_fail(DIL_ENVIRONMENT, "cannot write '%s': %s", path,
-                  strerror(why));
-}
-
 static dil_status write_output(const building *b, const output *o) {
   return o->kind == EMIT_SO ? library_link(&b->library, b->object,
                                            b->object_count, o->path)
-                            : write_bytes(o->path, o->bytes, o->size);
+                            : library_file_write(o->path, o->bytes, o->size);
 }
 
 /* ---- names and rules ----------------------------------------------------- */

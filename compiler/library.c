@@ -158,6 +158,20 @@ dil_status library_add(library *l, const char *name, const compilation *c) {
   return DIL_OK;
 }
 
+const char *library_printed(arena *a,
+                            void (*print)(const pattern *, int32_t, FILE *),
+                            const pattern *p, int32_t index) {
+  char *text = NULL;
+  size_t length = 0;
+  FILE *out = open_memstream(&text, &length);
+  if (!out) abort();
+  print(p, index, out);
+  if (fclose(out)) abort();
+  const char *copy = arena_copy(a, text, length);
+  free(text);
+  return copy;
+}
+
 /* ---- GPUs ---------------------------------------------------------------- */
 
 const char *library_arch_name(arena *a, int32_t arch) {

@@ -55,6 +55,10 @@ dil_status library_add(library *l, const char *name, const compilation *c);
  * description. *at: the compilation that has failed, and tells; else NULL. */
 dil_status library_make(library *l, const compilation **at);
 void library_free(library *l); /* the cubins */
+/* What `print` writes of a pattern and a number. */
+const char *library_printed(arena *a,
+                            void (*print)(const pattern *, int32_t, FILE *),
+                            const pattern *p, int32_t index);
 /* "sm_90a" */
 const char *library_arch_name(arena *a, int32_t arch);
 /* A kernel's GPU code as `r` wants it, with the knobs of its schedule or those
@@ -96,7 +100,10 @@ typedef struct library_kernel_facts {
   json_t *inputs, *isas, *codes; /* arrays */
 } library_kernel_facts;
 
+/* A file whole; *bytes is malloced. */
 dil_status library_file(const char *path, void **bytes, size_t *size);
+/* On failure nothing of it is left. */
+dil_status library_file_write(const char *path, const void *bytes, size_t size);
 /* *described is the caller's. DIL_INPUT: not one of ours. */
 dil_status library_read(arena *a, const char *path, json_t **described);
 /* DIL_INPUT when something is missing; `path` is for the message. */

@@ -72,21 +72,6 @@ static const char *number(arena *a, int64_t n) {
   return arena_print(a, "%lld", (long long)n);
 }
 
-/* What `print` writes. */
-static const char *printed(arena *a,
-                           void (*print)(const pattern *, int32_t, FILE *),
-                           const pattern *p, int32_t index) {
-  char *text = NULL;
-  size_t length = 0;
-  FILE *out = open_memstream(&text, &length);
-  if (!out) abort();
-  print(p, index, out);
-  if (fclose(out)) abort();
-  const char *copy = arena_copy(a, text, length);
-  free(text);
-  return copy;
-}
-
 /* The pattern as lines of a comment, which nothing in it may end. */
 static void print_comment(const pattern *p, int32_t index, FILE *out) {
   char *text = NULL;
@@ -153,7 +138,7 @@ static void fill_kernel(const library *l, const library_kernel *k, holes *h) {
   const pattern *p = k->plan->pattern;
   fill(h, "NAME", k->name);
   fill(h, "NAME_UPPER", upper(a, k->name));
-  fill(h, "TEXT", printed(a, print_comment, p, 0));
+  fill(h, "TEXT", library_printed(a, print_comment, p, 0));
   fill(h, "HEADS", number(a, p->heads));
   fill(h, "KV_HEADS", number(a, p->kv_heads));
   fill(h, "HEAD_DIM", number(a, p->head_dim));
@@ -174,7 +159,7 @@ static void put_inputs(const library *l, const pattern *p, const holes *of,
     holes h = *of;
     fill(&h, "INPUT", p->input[i].name);
     fill(&h, "INPUT_DTYPE", dil_dtype_name(p->input[i].dtype));
-    fill(&h, "INPUT_SHAPE", printed(l->arena, pattern_print_shape, p, i));
+    fill(&h, "INPUT_SHAPE", library_printed(l->arena, pattern_print_shape, p, i));
     put_block("input", &h, out);
   }
 }

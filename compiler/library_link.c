@@ -25,13 +25,8 @@ typedef struct bench {
 static dil_status write_object(bench *b, const library_object *o) {
   arena *a = b->library->arena;
   const char *path = arena_print(a, "%s/%s", b->folder, o->name);
-  FILE *out = fopen(path, "wb");
-  bool good = out && fwrite(o->bytes, 1, o->size, out) == o->size;
-  if (out) good = fclose(out) == 0 && good;
   b->file[b->file_count++] = path;
-  if (good) return DIL_OK;
-  return dil_fail(DIL_ENVIRONMENT, "cannot write '%s': %s", path,
-                  strerror(errno));
+  return library_file_write(path, o->bytes, o->size);
 }
 
 static dil_status bench_open(bench *b) {

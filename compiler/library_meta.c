@@ -19,32 +19,19 @@ static json_t *hex(uint64_t number) {
   return json_string(text);
 }
 
-/* What `print` writes, as a JSON string. */
-static json_t *printed(void (*print)(const pattern *, int32_t, FILE *),
-                       const pattern *p, int32_t index) {
-  char *text = NULL;
-  size_t length = 0;
-  FILE *out = open_memstream(&text, &length);
-  if (!out) abort();
-  print(p, index, out);
-  if (fclose(out)) abort();
-  json_t *made = json_string(text);
-  free(text);
-  return made;
-}
-
 static void print_text(const pattern *p, int32_t index, FILE *out) {
   (void)index;
   pattern_print(p, out);
 }
 
-static json_t *inputs_of(const pattern *p) {
+static json_t *inputs_of(const library *l, const pattern *p) {
   json_t *list = json_array();
   for (int32_t i = 0; i < p->input_count; i++) {
     json_t *in = json_object();
     set(in, "name", json_string(p->input[i].name));
     set(in, "dtype", json_string(dil_dtype_name(p->input[i].dtype)));
-    set(in, "shape", printed(pattern_print_shape, p, i));
+    set(in, "shape", json_string(library_printed(
+                         l->arena, pattern_print_shape, p, i)));
     json_array_append_new(list, in);
   }
   return list;
@@ -86,12 +73,12 @@ static json_t *kernel_of(const library *l, const library_kernel *k) {
   set(o, "scale", p->scale_kind == SCALE_RUNTIME ? json_string("runtime")
                                                  : json_real(p->scale));
   set(o, "dropout", json_real(p->dropout));
-  set(o, "inputs", inputs_of(p));
+  set(o, "inputs", inputs_of(l, p));
   set(o, "passes", json_integer(k->plan->table.pass_count));
   set(o, "plan_hash", hex(plan_hash(k->plan)));
   set(o, "cpu", isas_of(l));
   set(o, "cuda", codes_of(l, k));
-  set(o, "text", printed(print_text, p, 0));
+  set(o, "text", json_string(library_printed(l->arena, print_text, p, 0)));
   return o;
 }
 

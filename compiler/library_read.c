@@ -1,15 +1,25 @@
-/* library_read.c - the description of a library from its file. In: the path of
- * a .so, .o or .a, from anywhere. Out: its JSON, parsed, or why there is none.
- * Nothing of the file is run. */
+/* library_read.c - files whole, out and in, and the description of a library
+ * from its file. In: the path of a .so, .o or .a, from anywhere. Out: its JSON,
+ * parsed, or why there is none. Nothing of the file is run. */
 #include "library.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
+
+/* A pipe that nobody writes to must not be waited for. */
+static FILE *open_file(const char *path) {
+  int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  FILE *in = file < 0 ? NULL : fdopen(file, "rb");
+  if (file >= 0 && !in) close(file);
+  return in;
+}
 
 dil_status library_file(const char *path, void **bytes, size_t *size) {
   struct stat about;
-  FILE *in = fopen(path, "rb");
+  FILE *in = open_file(path);
   bool good = in && !fstat(fileno(in), &about);
   if (good && !S_ISREG(about.st_mode)) {
     fclose(in);
@@ -23,6 +33,18 @@ dil_status library_file(const char *path, void **bytes, size_t *size) {
   if (good) return DIL_OK;
   free(*bytes);
   return dil_fail(DIL_ENVIRONMENT, "cannot read '%s': %s", path,
+                  strerror(why));
+}
+
+dil_status library_file_write(const char *path, const void *bytes,
+                              size_t size) {
+  FILE *out = fopen(path, "wb");
+  bool good = out && fwrite(bytes, 1, size, out) == size;
+  if (out) good = fclose(out) == 0 && good;
+  if (good) return DIL_OK;
+  int why = errno;
+  if (out) unlink(path);
+  return dil_fail(DIL_ENVIRONMENT, "cannot write '%s': %s", path,
                   strerror(why));
 }
 

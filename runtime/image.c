@@ -119,18 +119,9 @@ static void input_fields(codec *c, dil_input *in) {
   flag(c, &in->masks);
 }
 
-static size_t branch_bytes(const dil_table *t) {
-  return (size_t)t->branch_count * sizeof(dil_branch);
-}
-static size_t pass_bytes(const dil_table *t) {
-  return (size_t)t->pass_count * sizeof(dil_pass);
-}
-static size_t predicate_bytes(const dil_table *t) {
-  return (size_t)t->predicate_count * sizeof(dil_predicate);
-}
-static size_t input_bytes(const dil_table *t) {
-  return (size_t)t->input_count * sizeof(dil_input);
-}
+/* Bytes of one of the table's arrays: of its elements, `count` of them. */
+#define ARRAY_BYTES(t, name, count) ((size_t)(t)->count * sizeof *(t)->name)
+
 static size_t phase_bytes(const dil_table *t) {
   return (size_t)t->heads * sizeof(int32_t);
 }
@@ -138,10 +129,10 @@ static size_t phase_bytes(const dil_table *t) {
 /* What follows the table's own fields; reading, the arrays are taken. */
 static void array_fields(codec *c, dil_table *t) {
   if (c->reading) {
-    t->branches = take(c, branch_bytes(t));
-    t->passes = take(c, pass_bytes(t));
-    t->predicates = take(c, predicate_bytes(t));
-    t->inputs = take(c, input_bytes(t));
+    t->branches = take(c, ARRAY_BYTES(t, branches, branch_count));
+    t->passes = take(c, ARRAY_BYTES(t, passes, pass_count));
+    t->predicates = take(c, ARRAY_BYTES(t, predicates, predicate_count));
+    t->inputs = take(c, ARRAY_BYTES(t, inputs, input_count));
   }
   for (int32_t i = 0; i < t->branch_count; i++) {
     dil_branch *b = (dil_branch *)&t->branches[i];
@@ -280,8 +271,11 @@ static dil_status check_head(const void *bytes, size_t size) {
 
 /* Names take no more than the image's own bytes, and a NUL each. */
 static size_t block_bytes(const dil_table *t, size_t image) {
-  return sizeof *t + branch_bytes(t) + pass_bytes(t) + predicate_bytes(t) +
-         input_bytes(t) + (size_t)t->branch_count * phase_bytes(t) + image +
+  return sizeof *t + ARRAY_BYTES(t, branches, branch_count) +
+         ARRAY_BYTES(t, passes, pass_count) +
+         ARRAY_BYTES(t, predicates, predicate_count) +
+         ARRAY_BYTES(t, inputs, input_count) +
+         (size_t)t->branch_count * phase_bytes(t) + image +
          (size_t)t->input_count + 1;
 }
 

@@ -195,6 +195,9 @@ fi
 
 head -c 3000 libmany.so >cut.so
 is "half a library is none" says "is no library" "$DIL" inspect cut.so
+mkfifo pipe
+is "a pipe is no library" says "it is no file" timeout 10 "$DIL" inspect pipe
+is "nor is a folder" says "it is no file" "$DIL" inspect .
 is "no compiler is told" says "'no-such-compiler' cannot be run" \
   env CC=no-such-compiler "$DIL" build first.dil -o libno
 is "with exit 3" sh -c \
