@@ -1,5 +1,6 @@
-/* command_tune.c - `dil tune FILE --seq N,...`: the best schedule of each length
- * on this device, found by running them, and remembered; `dil tune --list`. */
+/* command_tune.c - `dil tune FILE --seq N,...`: the best schedule of each
+ * length on this device, found by running them, and remembered; and `dil tune
+ * --list`. */
 #include "tune.h"
 #include <stdlib.h>
 

@@ -42,7 +42,7 @@ static dil_status list_candidates(trial *t, gpu_candidate **list,
   }
   dil_status status = gpu_compiler_open(&gpu);
   if (status) return status;
-  /* a call that the Hopper kernel leaves to others is not served by its knobs */
+  /* its knobs do nothing for a call that the Hopper kernel leaves to others */
   bool taken = strstr(t->variant, "hopper") != NULL;
   gpu_request request = {.plan = t->compilation.plan,
                          .arch = dil_context_arch(trial_context(t)),
@@ -108,10 +108,10 @@ static double predict_cpu(forecast *f, const gpu_candidate *c) {
 }
 
 static int by_prediction(const void *x, const void *y) {
-  double a = ((const tune_candidate *)x)->predicted;
-  double b = ((const tune_candidate *)y)->predicted;
-  if (a != b) return (a > b) - (a < b);
-  return ((const tune_candidate *)x)->order - ((const tune_candidate *)y)->order;
+  const tune_candidate *a = x, *b = y;
+  if (a->predicted != b->predicted)
+    return (a->predicted > b->predicted) - (a->predicted < b->predicted);
+  return a->order - b->order;
 }
 
 /* Counting the pairs of a mask may take long: a part of the budget is enough,

@@ -101,7 +101,11 @@ static int32_t cut(char *line, char *field[FIELDS]) {
   return count;
 }
 
-typedef enum line_kind { LINE_EMPTY, LINE_FOREIGN, LINE_BAD, LINE_RECORD } line_kind;
+typedef enum line_kind {
+  LINE_EMPTY,   /* or a comment */
+  LINE_FOREIGN, /* of another version */
+  LINE_BAD, LINE_RECORD
+} line_kind;
 
 /* A line without its end, which is cut up. */
 static line_kind read_line(char *line, wisdom_record *r, char *reason,

@@ -410,7 +410,10 @@ builds() { # knobs: what is said of them, NVRTC or none
   DIL_WISDOM=$TMP/chips "$DIL" build examples/longnet.dil -D w=16 \
     --cuda sm_90a --emit cubin -o "$TMP/o" 2>&1
 }
-builds_turned() { builds 'tile 128, 64;' | grep -q 'for sm_90 with what is remembered: tile 128, 64;'; }
+builds_turned() {
+  builds 'tile 128, 64;' |
+    grep -q 'for sm_90 with what is remembered: tile 128, 64;'
+}
 is "build takes what is remembered of the chip" builds_turned
 builds_anyway() {
   builds 'tile 100, 64;' | grep -q 'remembered schedule tile 100, 64; cannot'

@@ -98,8 +98,8 @@ typedef struct gpu_strategy {
    * knobs; else `reason` is filled (for `dil print` and `dil doctor`). */
   bool (*can)(const gpu_request *r, char *reason, size_t size);
   /* Source and facts (all of dil_cuda_code but the cubin) of one attempt at
-   * one member; with knobs there is one of either. False: there is no such attempt (attempt > 0) or no such
-   * member (attempt 0). */
+   * one member; with knobs there is one of either. False: there is no such
+   * attempt (attempt > 0) or no such member (attempt 0). */
   bool (*write)(const gpu_request *r, int32_t member, int32_t attempt,
                 dil_cuda_code *code, source_text *text);
   /* Knobs number `index` that are worth a try, whether they fit or not. False:

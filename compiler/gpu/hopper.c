@@ -168,7 +168,7 @@ static bool write(const gpu_request *r, int32_t member, int32_t attempt,
   return true;
 }
 
-/* Every height by every width of keys by every depth, the likely depth first. */
+/* Heights by widths of keys by depths, the likely depth first. */
 static bool propose(int32_t index, knobs *k) {
   static const int32_t depths[] = {4, 3, 2, 5};
   static const int32_t keys[] = {64, 80, 96, 112, 128, 160, 192};
