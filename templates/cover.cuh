@@ -6,6 +6,9 @@
 #define DIL_COVER_CUH
 #include "pair.cuh"
 
+/* What is known of a tile: no pair is kept, some may be, all are. */
+enum { DIL_EMPTY, DIL_PARTIAL, DIL_FULL };
+
 struct dil_range { /* of i32 values or of a condition */
   long long low, high;
 };

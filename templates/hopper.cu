@@ -43,14 +43,28 @@
 #define ELEMENT 1        // 1 bf16, 2 f16
 #endif
 
+// Masks, scores or several windows at once: compiled behind a plan's tables and
+// expressions (plan.cuh).
+#ifndef PAIRED
+#define PAIRED 0
+#endif
+#ifndef CHAINS
+#define CHAINS 1         // of scores, where SCORED
+#endif
+
 #define CHUNK (HEAD_WIDTH % 64 ? 32 : 64)
 #define VALUE_CHUNK (VALUE_WIDTH % 64 ? 32 : 64)
+#ifndef PRODUCER_REGISTERS
 #define PRODUCER_REGISTERS (WARPGROUPS == 2 ? 40 : 32)
 #define CONSUMER_REGISTERS \
   (WARPGROUPS == 2 ? 232 : WARPGROUPS == 3 ? 160 : 112)
+#endif
 #define THREADS (128 * (WARPGROUPS + 1))
 
 #include "hopper_launch.h"
+#if PAIRED
+#include "bits.cuh"
+#endif
 #include "hopper_async.cuh"
 #include "hopper_mma.cuh"
 #include "hopper_softmax.cuh"
@@ -64,8 +78,9 @@
 #define VALUE_BYTES (TILE_KEYS * VALUE_WIDTH * 2)
 #define OUTPUT_BYTES (STAGED * 64 * VALUE_WIDTH * 2) // of a warpgroup
 #define TILE_SLOTS 4
-#define PLAN_RUNS 24
-#define PLAN_BYTES (48 + PLAN_RUNS * 32)
+#define PLAN_RUNS (PAIRED ? 8 : 24)
+#define RUN_BYTES (PAIRED ? 64 : 32)
+#define PLAN_BYTES (48 + PLAN_RUNS * RUN_BYTES)
 
 // Offsets from the start of dynamic shared memory; barriers are 8 bytes.
 #define AT_QUERY 0
@@ -131,6 +146,9 @@ enum { TILE_FINISH = 8 }; // shift
 
 #include "hopper_produce.cuh"
 #include "hopper_consume.cuh"
+#if PAIRED
+#include "hopper_pair.cuh"
+#endif
 
 // ---- the kernel ------------------------------------------------------------
 
@@ -168,6 +186,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(
         CONSUMER_REGISTERS));
-    consume({run, base, (int)threadIdx.x / 128 - 1, threadIdx.x % 128 == 0});
+    consumer c = {run, base, (int)threadIdx.x / 128 - 1,
+                  threadIdx.x % 128 == 0};
+#if PAIRED
+    consume_pairs(c);
+#else
+    consume(c);
+#endif
   }
 }

@@ -279,23 +279,42 @@ DEVICE void release_early(const consumer &c, int4 m) {
   if (is_last(m)) release_queries(c, tile_of(m));
 }
 
-// The first block of a tile that no other runs into.
-DEVICE void begin_tile(const consumer &c, fragments &f, int4 m, u32 q,
-                       const ring<STAGES> &block) {
+#if PAIRED
+#include "hopper_pair_score.cuh"
+#else
+// Windows are all there is, and need no asking ahead.
+struct kept_pairs {};
+DEVICE kept_pairs ask_pairs(const consumer &, int4, const ring<STAGES> &) {
+  return {};
+}
+DEVICE void settle_scores(const consumer &c, int4 m,
+                          float (&s)[TILE_KEYS / 2],
+                          const ring<STAGES> &block, kept_pairs) {
+  if (masks(c, m)) mask_block(c, s, block);
+}
+#endif
+
+// The first block of a tile that no other runs into, or (not fresh) one that
+// goes on with sums that wait for nothing.
+template <bool fresh>
+DEVICE void begin_block(const consumer &c, fragments &f, int4 m, u32 q,
+                        const ring<STAGES> &block) {
   float s[TILE_KEYS / 2];
-  wait_queries(c, tile_of(m));
+  if (fresh) wait_queries(c, tile_of(m));
   wait_turn(c);
   multiply_keys(s, q, key_descriptor(c, block.stage));
   pass_turn(c);
+  kept_pairs kept = ask_pairs(c, m, block);
   mma_wait<0>();
   settle(s);
   release_keys(c, block);
   release_early(c, m);
-  if (masks(c, m)) mask_block(c, s, block);
-  state_clear(f.r);
+  settle_scores(c, m, s, block, kept);
+  if (fresh) state_clear(f.r);
   softmax(s, f.r, c.run.scale, __int_as_float(m.y));
   pack_weights(s, f.p);
-  clear_sums(f.o);
+  if (fresh) clear_sums(f.o);
+  else scale_rows(f.o, f.r.factor[0], f.r.factor[1]);
 }
 
 // Whether the stream runs on from another tile into this block's.
@@ -314,11 +333,12 @@ DEVICE void follow_block(const consumer &c, fragments &f, int4 m, u32 q,
   settle(f.o);
   multiply_values(f.o, f.p, v);
   pass_turn(c);
+  kept_pairs kept = ask_pairs(c, m, block);
   mma_wait<1>();
   settle(s);
   release_keys(c, block);
   release_early(c, m);
-  if (masks(c, m)) mask_block(c, s, block);
+  settle_scores(c, m, s, block, kept);
   row_state done = f.r;
   if (runs_on(m)) state_clear(f.r);
   softmax(s, f.r, c.run.scale, __int_as_float(m.y));
@@ -379,7 +399,7 @@ DEVICE void run_blocks(const consumer &c, int4 m, ring<STAGES> &block) {
   fragments f;
   ring<STAGES> before;
   u32 q = query_descriptor(c, tile_of(m)), tile;
-  begin_tile(c, f, m, q, block);
+  begin_block<true>(c, f, m, q, block);
 #pragma unroll 1
   for (;;) {
     before = block;

@@ -12,6 +12,8 @@
 #ifndef HOPPER_LAUNCH_H
 #define HOPPER_LAUNCH_H
 
+#include "launch.h"
+
 enum {
   HOPPER_STRIDES = 8,  /* distinct strides of rows and of keys */
   HOPPER_SHAPES = 16,  /* distinct sets of residues, up to a shift */
@@ -44,6 +46,8 @@ typedef struct hopper_piece {
   int stride, offset;
   int left, right;     /* the window; HOPPER_FAR: none */
   float bias;          /* log2 of how often the keys count */
+  unsigned predicates; /* bits: a pair counts that one of these keeps; 0: all */
+  int chain;           /* of scores */
 } hopper_piece;
 
 typedef struct hopper_class {
@@ -103,6 +107,9 @@ typedef struct hopper_launch {
   /* Tiles dealt out and blocks finished: zero before and after a launch, and
    * no other launch's while it runs. */
   unsigned *counters;
+  /* Where expressions have a say: */
+  float natural;               /* what the chains want scores multiplied by */
+  dil_device_input input[16];
 } hopper_launch;
 
 #endif

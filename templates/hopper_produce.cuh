@@ -116,6 +116,10 @@ DEVICE int plan_part(const hopper_launch &run, u32 base, u32 plans, int from,
   return next;
 }
 
+#if PAIRED
+#include "hopper_pair_plan.cuh"
+#endif
+
 // Tiles in their order: the first by the block's number, the next ones by a
 // counter. The last block to finish leaves the counters as it found them.
 DEVICE void make_plans(const hopper_launch &run, u32 base) {
@@ -126,10 +130,17 @@ DEVICE void make_plans(const hopper_launch &run, u32 base) {
     if (tile_find(run, t % run.section_tiles, 0,
                   run.class_count - run.bare_count, t / run.section_tiles,
                   x)) {
+#if PAIRED
+      pair_planner p = {run, base, plans, tiles};
+      plan_pairs(p, x);
+      plans = p.plans;
+      (void)from;
+#else
       plan_tile(run, x, plan_of(base, plans & 1));
       __syncwarp();
       from = plan_part(run, base, plans++, from, tiles);
       if (from) continue;
+#endif
       tiles++;
       barrier_wait(base + AT_PLAN_EMPTY + 8 * (plans & 1), ~plans >> 1 & 1);
     }
@@ -237,6 +248,17 @@ DEVICE void load_tile(u32 to, u32 full, u32 empty, u32 phase,
              at.z, at.w, KEEP_LAST);
 }
 
+// The keys of the block that was told last.
+DEVICE void load_keys(loader &l) {
+  u32 stage = l.block.stage, phase = l.block.phase;
+  load_tile<HEAD_WIDTH, CHUNK>(l.base + AT_KEY + stage * KEY_BYTES,
+                               l.base + AT_KEY_FULL + 8 * stage,
+                               l.base + AT_KEY_EMPTY + 8 * stage, phase,
+                               &l.run.k[0][0],
+                               message_of(l.base, stage, phase ^ 1));
+  l.block.next();
+}
+
 // Whether a run has a key left that the last row of the tile sees; a tile's
 // first block is loaded in any case.
 DEVICE bool is_seen(const loader &l, u32 run) {
@@ -267,19 +289,17 @@ DEVICE bool is_last(const loader &l) {
 
 // The next block of a run; the run goes on behind it, and the tile is begun.
 DEVICE void load_block(loader &l, u32 run) {
-  u32 stage = l.block.stage, phase = l.block.phase;
   int4 at = shared_load(run);
   shared_store(run, at.x + TILE_KEYS * (at.w >> WHERE_STRIDE),
                at.y - TILE_KEYS, at.z + TILE_KEYS, at.w);
   tell_block(l, run, at, QUERY_STAGES == 1 && is_last(l));
   shared_set(l.plan, shared_word(l.plan) & ~PLAN_TILE);
-  load_tile<HEAD_WIDTH, CHUNK>(l.base + AT_KEY + stage * KEY_BYTES,
-                               l.base + AT_KEY_FULL + 8 * stage,
-                               l.base + AT_KEY_EMPTY + 8 * stage, phase,
-                               &l.run.k[0][0],
-                               message_of(l.base, stage, phase ^ 1));
-  l.block.next();
+  load_keys(l);
 }
+
+#if PAIRED
+#include "hopper_pair_load.cuh"
+#endif
 
 DEVICE void load_plans(const hopper_launch &run, u32 base) {
   loader l = {run, base, {0, 1}, 0, 0};
@@ -289,8 +309,13 @@ DEVICE void load_plans(const hopper_launch &run, u32 base) {
     int what = shared_word(l.plan);
     if (what & PLAN_END) break;
     if (what & PLAN_TILE) load_queries(l);
+#if PAIRED
+    for (int i = 0; i < shared_word(l.plan + 4); i++)
+      load_run(l, l.plan + 48 + i * RUN_BYTES);
+#else
     if (what & PLAN_TILE && !choose_run(l)) load_block(l, l.plan + 48);
     for (u32 next; (next = choose_run(l));) load_block(l, next);
+#endif
     barrier_arrive(base + AT_PLAN_EMPTY + 8 * (plans & 1));
   }
   u32 stage = l.block.stage;

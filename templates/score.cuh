@@ -65,8 +65,6 @@ DIL_INLINE dil_pair pair_of(const dil_params &p, const dil_tile &tile, int h) {
   return at;
 }
 
-enum { DIL_EMPTY, DIL_PARTIAL, DIL_FULL };
-
 /* Some rows of a tile and some keys of a sequence. */
 struct dil_box {
   int t0, t1;     /* positions, first and last */

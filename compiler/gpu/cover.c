@@ -84,6 +84,10 @@ static void put_range(source_text *s, const plan *p, const expr *e) {
   else put_call(s, p, e);
 }
 
+void put_condition_range(source_text *s, const plan *p, const expr *e) {
+  put_range(s, p, e);
+}
+
 void put_cover(source_text *s, const plan *p) {
   put(s, "#include \"cover.cuh\"\n#line 1 \"cover of %s\"\n"
          "DIL_INLINE dil_range dil_cover(int predicate, dil_range i, "

@@ -165,6 +165,10 @@ static void put_value(source_text *s, const plan *p, const expr *e) {
   else if (!put_power(s, p, e)) put_call(s, p, e);
 }
 
+void put_condition(source_text *s, const plan *p, const expr *e) {
+  put_value(s, p, e);
+}
+
 /* ---- the plan's conditions and chains ------------------------------------ */
 
 static void put_head(source_text *s, const char *type, const char *name,

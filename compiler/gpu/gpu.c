@@ -5,8 +5,8 @@
 #include <string.h>
 
 /* The general one is last: it takes what the others leave. */
-static const gpu_strategy *const strategies[] = {&strategy_hopper,
-                                                &strategy_general};
+static const gpu_strategy *const strategies[] = {
+    &strategy_hopper, &strategy_hopper_pair, &strategy_general};
 
 static void show_source(FILE *out, const dil_cuda_code *code,
                         const source_text *text) {

@@ -72,7 +72,7 @@ void put(source_text *s, const char *format, ...)
  * templates ("x.cuh") are resolved by NVRTC from the same embedded set. */
 void put_template(source_text *s, const char *name);
 
-/* ---- expr.c, cover.c, tables.c: what every strategy shares ------------------------ */
+/* ---- expr.c, cover.c, bits.c, tables.c: what strategies share ------------ */
 
 /* Device functions of the plan's expressions, see templates/pair.cuh:
  *   bool  dil_keeps(int predicate, int i, int j, const dil_pair &at)
@@ -84,6 +84,13 @@ void put_expressions(source_text *s, const plan *p);
  *                       const dil_pair &at)
  *         its masks over a whole tile, see templates/cover.cuh */
 void put_cover(source_text *s, const plan *p);
+/*   dil_bits dil_mask_bits(int predicate, const dil_block &x,
+ *                          const dil_pair &at)
+ *         its masks over a block of keys, see templates/bits.cuh */
+void put_mask_bits(source_text *s, const plan *p);
+/* One condition, at a pair and over ranges: what these functions return. */
+void put_condition(source_text *s, const plan *p, const expr *e);
+void put_condition_range(source_text *s, const plan *p, const expr *e);
 /* The plan's numbers as macros and __constant__ tables (templates/plan.cuh):
  * HEADS, KV_HEADS, HEAD_DIM, VALUE_DIM, ELEMENT (0 f32, 1 bf16, 2 f16),
  * branches, passes, predicates, phases. */
@@ -107,7 +114,13 @@ typedef struct gpu_strategy {
   bool (*propose)(int32_t index, knobs *k);
 } gpu_strategy;
 
-extern const gpu_strategy strategy_general, strategy_hopper;
+extern const gpu_strategy strategy_general, strategy_hopper,
+    strategy_hopper_pair;
+
+/* hopper.c: the passes that have tables, of those whose pairs are asked
+ * (masks, scores) or of the others; the reason of the last that is left. */
+uint64_t hopper_passes(const dil_table *t, int32_t tile_keys, bool paired,
+                       char *reason, size_t size);
 
 /* ---- peak.c -------------------------------------------------------------- */
 

@@ -105,14 +105,17 @@ static bool find_shape(const gpu_request *r, int32_t attempt, shape *s) {
 
 /* ---- what it takes ------------------------------------------------------- */
 
-/* The passes that have tables; the reason of the last that has none. */
-static uint64_t passes_of(const dil_table *t, int32_t keys, char *reason,
-                          size_t size) {
-  hopper_table unused;
+uint64_t hopper_passes(const dil_table *t, int32_t keys, bool paired,
+                       char *reason, size_t size) {
+  hopper_table made;
   uint64_t passes = 0;
-  for (int32_t p = 0; p < t->pass_count && p < 64; p++)
-    if (hopper_table_fill(t, p, keys, &unused, reason, size))
-      passes |= 1ull << p;
+  for (int32_t p = 0; p < t->pass_count && p < 64; p++) {
+    if (!hopper_table_fill(t, p, keys, &made, reason, size)) continue;
+    if (made.paired == paired) passes |= 1ull << p;
+    else
+      snprintf(reason, size, paired ? "no masks or scores"
+                                    : "masks or scores");
+  }
   return passes;
 }
 
@@ -136,7 +139,7 @@ static bool can(const gpu_request *r, char *reason, size_t size) {
     return false;
   }
   if (r->knobs && !knobs_fit(r, reason, size)) return false;
-  return passes_of(t, s.keys, reason, size) != 0;
+  return hopper_passes(t, s.keys, false, reason, size) != 0;
 }
 
 static bool write(const gpu_request *r, int32_t member, int32_t attempt,
@@ -148,7 +151,7 @@ static bool write(const gpu_request *r, int32_t member, int32_t attempt,
   *code = (dil_cuda_code){
       .family = "hopper",
       .arch = r->arch,
-      .passes = passes_of(t, s.keys, reason, sizeof reason),
+      .passes = hopper_passes(t, s.keys, false, reason, sizeof reason),
       .threads = 128 * (s.warpgroups + 1),
       .shared = shared_bytes(t, &s),
       .tile_rows = 64 * s.warpgroups,

@@ -179,7 +179,9 @@ static const sized *size_find(const cuda_run *r, int32_t pass,
 static void fill_call(const cuda_run *r, hopper_launch *l) {
   const float log2_e = 1.44269504088896340736f;
   const dil_call *c = r->call;
-  l->scale = r->scale * log2_e;
+  l->scale = r->table->scored ? log2_e : r->scale * log2_e;
+  l->natural = r->scale;
+  cuda_inputs_fill(r, l->input);
   l->weight = r->weight;
   l->o_data = c->o.data;
   l->o_batch = c->o.stride[0];
@@ -248,7 +250,8 @@ static bool can(const cuda_run *r, int32_t pass, const cuda_code *code) {
   const dil_call *c = r->call;
   const dil_table *t = r->table;
   (void)code;
-  if (r->drop || c->lengths || !(r->scale > 0) || r->M == 0) return false;
+  if (r->drop || c->lengths || r->M == 0) return false;
+  if (!(r->scale > 0) && !t->scored) return false;
   if (r->N < FEW_QUERIES) return false;
   if (r->M > 1 << 29 || r->N > 1 << 29 || r->B > 1 << 16) return false;
   for (int32_t b = 0; r->N > r->M && b < t->branch_count; b++)

@@ -7,7 +7,10 @@
 #include "cuda.h"
 #include "../../templates/hopper_launch.h"
 
-enum { HOPPER_PERIOD = 64 }; /* largest common period of the dilations */
+enum {
+  HOPPER_PERIOD = 64,    /* largest common period of the dilations */
+  HOPPER_PREDICATES = 32 /* of a pattern, where pairs are asked */
+};
 
 /* Knobs of a dil_cuda_code of this family. */
 typedef enum hopper_knob {
@@ -24,6 +27,7 @@ typedef struct hopper_table {
   int32_t stride_count;
   int64_t period, home;   /* 0: all positions of the call */
   bool causal;            /* some window ends at the query */
+  bool paired;            /* masks or scores: for kernels that ask pairs */
 } hopper_table;
 
 /* False with the reason in `reason`: the general kernels take such a pass.

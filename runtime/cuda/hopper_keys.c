@@ -81,47 +81,96 @@ static float log2_small(int32_t k) { /* k <= DIL_BRANCH_MAX */
   return (float)__builtin_log2((double)k);
 }
 
-/* The keys between the segments `inner` and `outer`: those branches that reach
- * that far, one progression for each multiplicity. */
-static void add_ring(maker *mk, const residues *x, uint64_t branches,
-                     int64_t inner, int64_t outer, const hopper_piece *window,
-                     keys *to) {
-  int32_t period = period_of(mk, branches), most = 0;
-  uint64_t by_copies[DIL_BRANCH_MAX + 1] = {0};
-  for (int32_t p = 0; p < period; p++) {
-    int32_t copies =
-        __builtin_popcountll(maker_selecting(mk, x, branches, p));
-    by_copies[copies] |= 1ull << p;
-    if (copies > most) most = copies;
+/* The predicates of some branches; 0 when one of them keeps all. */
+static uint64_t predicates_of(const maker *mk, uint64_t branches) {
+  uint64_t mask = 0;
+  EACH_BRANCH(b, branches) {
+    int32_t p = mk->table->branches[b].predicate;
+    if (p < 0) return 0;
+    mask |= 1ull << p;
   }
-  for (int32_t copies = 1; copies <= most; copies++)
-    while (by_copies[copies]) {
-      progression p = progression_take(&by_copies[copies], period);
-      hopper_piece form = *window;
-      bool once = mk->table->combine == DIL_COMBINE_UNION;
-      form.bias = once ? 0 : log2_small(copies);
-      form.outer = outer == ENDLESS ? 0 : (int)outer;
-      form.inner = (int)inner;
-      if (!inner) {
-        add_piece(mk, &form, p, outer, to);
-        continue;
-      }
-      form.side = HOPPER_OTHER;
-      if (outer != ENDLESS && outer == 2 * inner) {
-        add_piece(mk, &form, p, inner, to);
-        continue;
-      }
-      form.side = HOPPER_LEFT;
-      add_piece(mk, &form, p, (outer - inner) / 2, to);
-      form.side = HOPPER_RIGHT;
-      add_piece(mk, &form, p, (outer - inner) / 2, to);
-    }
+  return mask;
+}
+
+static int32_t within(int64_t bound) {
+  return bound < HOPPER_FAR ? (int32_t)bound : HOPPER_FAR;
+}
+
+/* What the branches that reach some keys say of them: the widest window, the
+ * predicates of which one must hold, how often they count. */
+static hopper_piece form_of(const maker *mk, uint64_t branches) {
+  uint64_t predicates = predicates_of(mk, branches);
+  bool once = mk->table->combine == DIL_COMBINE_UNION;
+  hopper_piece form = {
+      .left = predicates ? 0 : HOPPER_FAR,
+      .right = predicates ? -HOPPER_FAR : HOPPER_FAR,
+      .bias = once ? 0 : log2_small(__builtin_popcountll(branches)),
+      .predicates = (unsigned)predicates,
+      .chain = mk->table->branches[__builtin_ctzll(branches)].chain};
+  EACH_BRANCH(p, predicates) {
+    const dil_predicate *window = &mk->table->predicates[p];
+    if (within(window->left) > form.left) form.left = within(window->left);
+    if (within(window->right) > form.right) form.right = within(window->right);
+  }
+  return form;
+}
+
+/* Whether keys that these branches reach may share a piece. */
+static bool form_alike(const maker *mk, uint64_t a, uint64_t b) {
+  bool once = mk->table->combine == DIL_COMBINE_UNION;
+  return predicates_of(mk, a) == predicates_of(mk, b) &&
+         (once || __builtin_popcountll(a) == __builtin_popcountll(b));
+}
+
+/* One progression of the keys between the segments `inner` and `outer`. */
+static void add_run(maker *mk, hopper_piece form, progression p, int64_t inner,
+                    int64_t outer, keys *to) {
+  form.outer = outer == ENDLESS ? 0 : (int)outer;
+  form.inner = (int)inner;
+  if (!inner) {
+    add_piece(mk, &form, p, outer, to);
+    return;
+  }
+  form.side = HOPPER_OTHER;
+  if (outer != ENDLESS && outer == 2 * inner) {
+    add_piece(mk, &form, p, inner, to);
+    return;
+  }
+  form.side = HOPPER_LEFT;
+  add_piece(mk, &form, p, (outer - inner) / 2, to);
+  form.side = HOPPER_RIGHT;
+  add_piece(mk, &form, p, (outer - inner) / 2, to);
+}
+
+/* The keys between two segments: of those branches that reach that far, one
+ * progression for each way to be reached, those of fewest branches first. */
+static void add_ring(maker *mk, const residues *x, uint64_t branches,
+                     int64_t inner, int64_t outer, keys *to) {
+  int32_t period = period_of(mk, branches);
+  uint64_t by[HOPPER_PERIOD], left = 0;
+  for (int32_t p = 0; p < period; p++) {
+    by[p] = maker_selecting(mk, x, branches, p);
+    if (by[p]) left |= 1ull << p;
+  }
+  while (left) {
+    uint64_t fewest = 0, alike = 0;
+    EACH_BRANCH(p, left)
+      if (!fewest ||
+          __builtin_popcountll(by[p]) < __builtin_popcountll(fewest))
+        fewest = by[p];
+    EACH_BRANCH(p, left)
+      if (form_alike(mk, by[p], fewest)) alike |= 1ull << p;
+    left &= ~alike;
+    while (alike)
+      add_run(mk, form_of(mk, fewest), progression_take(&alike, period), inner,
+              outer, to);
+  }
 }
 
 /* The runs of keys of branches that share their visits, outermost first: what
  * a causal tile sees only in part comes last. */
 static void add_group(maker *mk, const residues *x, uint64_t branches,
-                      const hopper_piece *window, keys *to) {
+                      keys *to) {
   int64_t outer = 0, inner;
   EACH_BRANCH(b, branches)
     if (segment_of(mk, b) > outer) outer = segment_of(mk, b);
@@ -133,15 +182,14 @@ static void add_group(maker *mk, const residues *x, uint64_t branches,
       if (s >= outer) reach |= 1ull << b;
       else if (s > inner) inner = s;
     }
-    add_ring(mk, x, reach, inner, outer, window, to);
+    add_ring(mk, x, reach, inner, outer, to);
   }
 }
 
 static double cost_of(maker *mk, const residues *x, uint64_t branches) {
-  const hopper_piece none = {0};
   int32_t strides = mk->out->stride_count;
   keys unused = {.count = HOPPER_PIECES};
-  add_group(mk, x, branches, &none, &unused);
+  add_group(mk, x, branches, &unused);
   mk->out->stride_count = strides;
   return unused.blocks;
 }
@@ -169,28 +217,22 @@ static bool join_best(maker *mk, const residues *x, uint64_t *group,
   return true;
 }
 
-static hopper_piece window_of(const maker *mk, int32_t predicate) {
-  hopper_piece form = {.left = HOPPER_FAR, .right = HOPPER_FAR};
-  if (predicate < 0) return form;
-  const dil_predicate *p = &mk->table->predicates[predicate];
-  if (p->left < HOPPER_FAR) form.left = (int)p->left;
-  if (p->right < HOPPER_FAR) form.right = (int)p->right;
-  return form;
+/* Whether two branches may share visits: in a union all do. */
+static bool may_share(const maker *mk, uint64_t a, uint64_t b) {
+  const dil_branch *one = &mk->table->branches[a];
+  const dil_branch *other = &mk->table->branches[b];
+  return mk->table->combine == DIL_COMBINE_UNION ||
+         (one->predicate == other->predicate && one->chain == other->chain);
 }
 
-/* Branches of a class that have one window: groups that share visits. */
+/* Branches of a class that may share visits, in groups that gain by it. */
 static void add_alike(maker *mk, const residues *x, uint64_t branches,
-                      int32_t predicate, keys *to) {
+                      keys *to) {
   uint64_t group[DIL_BRANCH_MAX];
   int32_t count = 0;
-  hopper_piece window = window_of(mk, predicate);
-  EACH_BRANCH(b, branches)
-    if (mk->table->branches[b].predicate == predicate)
-      group[count++] = 1ull << b;
+  EACH_BRANCH(b, branches) group[count++] = 1ull << b;
   while (mk->table->dedup && join_best(mk, x, group, &count)) continue;
-  for (int32_t i = 0; i < count; i++)
-    add_group(mk, x, group[i], &window, to);
-  mk->out->causal |= count && window.right < HOPPER_FAR;
+  for (int32_t i = 0; i < count; i++) add_group(mk, x, group[i], to);
 }
 
 static bool is_wider(const hopper_piece *a, const hopper_piece *b) {
@@ -216,9 +258,16 @@ bool keys_add(maker *mk, const residues *x, uint64_t branches,
                      hopper_class *k, double *blocks) {
   hopper_table *out = mk->out;
   keys all = {0};
-  for (int32_t p = -1; p < mk->table->predicate_count; p++)
-    add_alike(mk, x, branches, p, &all);
+  for (uint64_t left = branches; left;) {
+    uint64_t first = (uint64_t)__builtin_ctzll(left), alike = 0;
+    EACH_BRANCH(b, left)
+      if (may_share(mk, first, b)) alike |= 1ull << b;
+    left &= ~alike;
+    add_alike(mk, x, alike, &all);
+  }
   sort_pieces(&all);
+  for (int32_t i = 0; i < all.count; i++)
+    out->causal |= all.piece[i].right < HOPPER_FAR;
   *blocks = all.blocks;
   if (all.full || out->piece_count + all.count > HOPPER_PIECES)
     return REFUSE(mk, "more than %d runs of keys", HOPPER_PIECES);

@@ -11,10 +11,6 @@
 /* ---- what the kernel has no code for ------------------------------------- */
 
 static bool accept_branch(maker *mk, uint64_t b) {
-  const dil_branch *branch = &mk->table->branches[b];
-  int32_t p = branch->predicate;
-  if (p >= 0 && mk->table->predicates[p].masked)
-    return REFUSE(mk, "a mask expression");
   for (int32_t other = 0; other < mk->table->branch_count; other++) {
     int64_t s = segment_of(mk, b), o = segment_of(mk, (uint64_t)other);
     if ((mk->pass->branches >> other & 1) && s < o && o < ENDLESS && o % s)
@@ -24,6 +20,21 @@ static bool accept_branch(maker *mk, uint64_t b) {
   return true;
 }
 
+/* Whether pairs must be asked: masks, scores, or windows that differ where a
+ * key counts once. */
+static bool asks_pairs(const maker *mk) {
+  bool asks = mk->table->scored;
+  bool once = mk->table->combine == DIL_COMBINE_UNION;
+  int32_t first = mk->table->branches[__builtin_ctzll(mk->pass->branches)]
+                      .predicate;
+  EACH_BRANCH(b, mk->pass->branches) {
+    int32_t p = mk->table->branches[b].predicate;
+    asks |= p >= 0 && mk->table->predicates[p].masked;
+    asks |= once && p != first;
+  }
+  return asks;
+}
+
 static bool accept(maker *mk) {
   const dil_table *t = mk->table;
   if (t->dtype != DIL_BF16 && t->dtype != DIL_F16)
@@ -31,7 +42,9 @@ static bool accept(maker *mk) {
   if (t->head_dim % 8 || t->value_dim % 8 || t->head_dim > DIL_HEAD_DIM_MAX)
     return REFUSE(mk, "a head_dim of %d by %d", t->head_dim, t->value_dim);
   if (t->general) return REFUSE(mk, "the general path is forced");
-  if (t->scored) return REFUSE(mk, "a score expression");
+  mk->out->paired = asks_pairs(mk);
+  if (mk->out->paired && t->predicate_count > HOPPER_PREDICATES)
+    return REFUSE(mk, "more than %d conditions", HOPPER_PREDICATES);
   if (t->dropout > 0) return REFUSE(mk, "dropout");
   if (mk->pass->period > HOPPER_PERIOD)
     return REFUSE(mk, "a period of %lld, above %d",
@@ -150,16 +163,6 @@ static bool find_shapes(maker *mk) {
 
 /* ---- classes ------------------------------------------------------------- */
 
-static bool shares_predicate(const maker *mk, uint64_t branches) {
-  int32_t first = -2;
-  EACH_BRANCH(b, branches) {
-    int32_t p = mk->table->branches[b].predicate;
-    if (first != -2 && p != first) return false;
-    first = p;
-  }
-  return true;
-}
-
 static int64_t cell_of(const maker *mk, uint64_t branches) {
   int64_t cell = mk->out->home ? mk->out->home : ENDLESS;
   EACH_BRANCH(b, branches)
@@ -173,9 +176,6 @@ static bool add_class(maker *mk, int32_t shape, uint64_t branches,
   hopper_table *out = mk->out;
   hopper_class k = {.shape = (short)shape, .cell = (int)cell_of(mk, branches)};
   double blocks = 0;
-  if (mk->table->combine == DIL_COMBINE_UNION &&
-      !shares_predicate(mk, branches))
-    return REFUSE(mk, "a union of branches with different windows");
   if (branches && !keys_add(mk, &mk->shape[shape], branches, &k, &blocks))
     return false;
   while (set) {

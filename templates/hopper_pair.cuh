@@ -1,0 +1,157 @@
+// hopper_pair.cuh - the consumers' loop where masks decide over pairs: warpgroups
+// may sit out blocks in the middle of a tile, and values that no row may see
+// must not meet the weights.
+//
+// In: blocks whose messages say which warpgroups take part and which of those
+// must ask pair by pair. Out: O and lse, as hopper_consume.cuh writes them.
+#pragma once
+
+// ---- values that are not finite ----------------------------------------------
+
+// Whether some value of a block is NaN or infinite: such times 0 is NaN, and
+// sums of it stay so. Asked by the whole warpgroup.
+DEVICE bool has_bad_values(u32 values, int group) {
+#if ELEMENT == 1
+#define TIMES_ZERO "fma.rn.bf16x2 %0, %1, %2, %0;"
+#else
+#define TIMES_ZERO "fma.rn.f16x2 %0, %1, %2, %0;"
+#endif
+  u32 sum = 0, bad;
+#pragma unroll 4
+  for (int i = thread_index() % 128 * 16; i < VALUE_BYTES; i += 128 * 16) {
+    int4 x = shared_load(values + i);
+    asm(TIMES_ZERO : "+r"(sum) : "r"(x.x), "r"(0));
+    asm(TIMES_ZERO : "+r"(sum) : "r"(x.y), "r"(0));
+    asm(TIMES_ZERO : "+r"(sum) : "r"(x.z), "r"(0));
+    asm(TIMES_ZERO : "+r"(sum) : "r"(x.w), "r"(0));
+  }
+  asm volatile("{.reg .pred p, q; setp.ne.u32 p, %1, 0;\n"
+               "bar.red.or.pred q, %2, 128, p; selp.u32 %0, 1, 0, q;}"
+               : "=r"(bad)
+               : "r"(sum & 0x7fff7fff), "r"(8 + group)
+               : "memory");
+  return bad;
+}
+
+DEVICE float low_half(u32 both) {
+  return ELEMENT == 1 ? __uint_as_float(both << 16) : dil_from_f16(both);
+}
+DEVICE float high_half(u32 both) {
+  return ELEMENT == 1 ? __uint_as_float(both & 0xffff0000)
+                      : dil_from_f16(both >> 16);
+}
+
+// O += P V one key at a time: a weight of 0 does not meet the value.
+DEVICE void add_values_singly(fragments &f, u32 values) {
+  const int width = VALUE_CHUNK * 2;
+  u32 lane = thread_index() % 32, c = lane % 4;
+#pragma unroll 1
+  for (u32 key = 0; key < TILE_KEYS; key++) {
+    u32 mine0 = 0, mine1 = 0; // the key's weights, in this lane or not
+#pragma unroll
+    for (int g = 0; g < TILE_KEYS / 8; g++) {
+      u32 here = key / 8 == g ? ~0u : 0;
+      mine0 |= here & f.p[2 * g];
+      mine1 |= here & f.p[2 * g + 1];
+    }
+    u32 owner = (lane & ~3) | (key / 2 & 3);
+    mine0 = __shfl_sync(~0u, mine0, owner);
+    mine1 = __shfl_sync(~0u, mine1, owner);
+    float w0 = key & 1 ? high_half(mine0) : low_half(mine0);
+    float w1 = key & 1 ? high_half(mine1) : low_half(mine1);
+    u32 row = values + key * width + c * 4;
+    u32 swizzle = width == 128 ? key & 7 : key >> 1 & 3;
+#pragma unroll
+    for (int g = 0; g < VALUE_WIDTH / 8; g++) {
+      u32 unit = g % (VALUE_CHUNK / 8) ^ swizzle;
+      u32 v = shared_word(row + g / (VALUE_CHUNK / 8) * (TILE_KEYS * width) +
+                          unit * 16);
+      if (w0 != 0) {
+        f.o[4 * g] += w0 * low_half(v);
+        f.o[4 * g + 1] += w0 * high_half(v);
+      }
+      if (w1 != 0) {
+        f.o[4 * g + 2] += w1 * low_half(v);
+        f.o[4 * g + 3] += w1 * high_half(v);
+      }
+    }
+  }
+}
+
+// ---- the loop ------------------------------------------------------------------
+
+// The weights of the block before meet their values, and nothing else runs.
+DEVICE void drain(const consumer &c, fragments &f, const ring<STAGES> &before,
+                  bool bad) {
+  wait_values(c, before);
+  if (bad) {
+    add_values_singly(f, c.base + AT_VALUE + before.stage * VALUE_BYTES);
+    turn_wait(8 + c.group, 128); // all have read
+  } else {
+    settle(f.o);
+    multiply_values(f.o, f.p, value_descriptor(c, before.stage));
+    mma_wait<0>();
+    settle(f.o);
+  }
+  release_values(c, before);
+}
+
+// A warpgroup's place in the stream.
+struct pair_state {
+  bool open;    // a tile is begun
+  bool pending; // its last block's weights have not met their values
+  bool asked;   // in that block pairs were hidden
+};
+
+// The tile before a block, where the block is not simply the next one of it.
+DEVICE void close_tile(const consumer &c, fragments &f, pair_state &p, int4 m,
+                       const ring<STAGES> &before) {
+  bool bad = false;
+  if (p.pending) {
+    clear_hidden(c, m.x >> BLOCK_HIDDEN, before);
+    if (p.asked) {
+      wait_values(c, before);
+      bad = has_bad_values(c.base + AT_VALUE + before.stage * VALUE_BYTES,
+                           c.group);
+    }
+    if (bad || !takes(c, m)) {
+      drain(c, f, before, bad);
+      p.pending = false;
+    }
+  }
+  if (!(m.x & BLOCK_NEW)) return;
+  if (p.open) release_queries(c, tile_before(m));
+  if (p.open && !p.pending) finish_tile(c, f.o, f.r, tile_before(m));
+  p.open = p.pending;
+}
+
+DEVICE void consume_pairs(const consumer &c) {
+  fragments f;
+  ring<STAGES> block = {0, 0}, before = {0, 0};
+  pair_state p = {false, false, false};
+  if (c.group == 0) turn_pass(2, 256);
+#pragma unroll 1
+  for (;; before = block, block.next()) {
+    wait_keys(c, block);
+    int4 m = shared_load(message_of(c.base, block.stage, block.phase));
+    close_tile(c, f, p, m, before);
+    if (m.x & BLOCK_END) break;
+    if (m.x & BLOCK_NEW) wait_queries(c, tile_of(m));
+    if (!p.open) {
+      state_clear(f.r);
+      clear_sums(f.o);
+      p.open = true;
+    }
+    if (!takes(c, m)) {
+      m.x &= ~BLOCK_NEW; // its queries are held
+      idle(c, m, block);
+      continue;
+    }
+    u32 q = query_descriptor(c, tile_of(m));
+    if (p.pending) follow_block(c, f, m, q, block, before);
+    else begin_block<false>(c, f, m, q, block);
+    p.pending = true;
+    p.asked = masks(c, m);
+  }
+  store_wait();
+}

@@ -1,0 +1,40 @@
+// hopper_pair_load.cuh - loading where masks decide over pairs.
+//
+// In: a plan of hopper_pair_plan.cuh. Out: the same stream of blocks as
+// hopper_produce.cuh makes, with messages of {flags, bias, first position,
+// 1 / stride}, {predicates, chain, visible keys, stride} and, for the loader of
+// values, {row, where, key head, batch row}.
+#pragma once
+
+// The message of block `n` of a run.
+DEVICE void tell_pair(loader &l, u32 run, int n) {
+  u32 message = message_of(l.base, l.block.stage, l.block.phase ^ 1);
+  int where = shared_word(run + 12), stride = where >> WHERE_STRIDE;
+  int count = min(shared_word(run + 4) - n * TILE_KEYS, int(TILE_KEYS));
+  int flags = (shared_word(l.plan) & PLAN_TILE ? BLOCK_NEW : 0) |
+              tile_number(l) % TILE_SLOTS << BLOCK_TILE |
+              l.hidden << BLOCK_HIDDEN;
+#pragma unroll
+  for (int w = 0; w < WARPGROUPS; w++)
+    flags |= (shared_word(run + 32 + 4 * w) >> n & 1) << (BLOCK_TAKES + w) |
+             (shared_word(run + 48 + 4 * w) >> n & 1) << (BLOCK_MASKS + w);
+  shared_store(message, flags, shared_word(run + 24),
+               shared_word(run) + n * TILE_KEYS * stride,
+               shared_word(run + 28));
+  shared_store(message + 16, shared_word(run + 16), shared_word(run + 20),
+               count, stride);
+  shared_store(message + 32, shared_word(run + 8) + n * TILE_KEYS, where,
+               shared_word(l.plan + 8), shared_word(l.plan + 44));
+  tell(l.base, l.block.stage, l.block.phase ^ 1);
+  l.hidden = TILE_KEYS - count;
+}
+
+// The blocks of a run, in their order.
+DEVICE void load_run(loader &l, u32 run) {
+#pragma unroll 1
+  for (u32 rest = shared_word(run + 44); rest; rest &= rest - 1) {
+    tell_pair(l, run, __ffs(rest) - 1);
+    shared_set(l.plan, shared_word(l.plan) & ~PLAN_TILE);
+    load_keys(l);
+  }
+}

@@ -1,0 +1,166 @@
+// hopper_pair_plan.cuh - planning where masks decide over pairs.
+//
+// In: a tile of the launch. Out: its plans, without the blocks of which no pair
+// is kept. The planner asks the ranges of the masks, a lane a block: once for
+// each warpgroup's rows, and first for 32 blocks together where there are many.
+#pragma once
+
+// A run of a plan holds up to 32 blocks: {position, keys, row in the map,
+// where}, {predicates, chain, bias, 1 / stride}, then words with a bit a block:
+// {those that warpgroup 0, 1, 2 takes part in, those to be loaded yet} and
+// {those that warpgroup 0, 1, 2 must ask pair by pair, -}.
+enum { PAIR_MANY = 256 }; // blocks of which groups are asked first
+
+DEVICE dil_pair pair_at(const hopper_launch &run, int batch, int head) {
+  return {batch, head, run.batches, run.queries, run.keys, run.input};
+}
+
+// What a predicate, window and masks, makes of a box of positions.
+DEVICE int cover_predicate(int predicate, dil_range rows, dil_range keys,
+                           const dil_pair &at) {
+  const dil_predicate_row &w = dil_predicates[predicate];
+  if (w.right != DIL_FAR && keys.low - rows.high > w.right) return DIL_EMPTY;
+  if (w.left != DIL_FAR && rows.low - keys.high > w.left) return DIL_EMPTY;
+  bool full = (w.right == DIL_FAR || keys.high - rows.low <= w.right) &&
+              (w.left == DIL_FAR || rows.high - keys.low <= w.left);
+  if (w.masked) {
+    dil_range kept = dil_cover(predicate, rows, keys, r_int(at.h), at);
+    if (!kept.high) return DIL_EMPTY;
+    full = full && kept.low;
+  }
+  return full ? DIL_FULL : DIL_PARTIAL;
+}
+
+// The best that any of a run's predicates makes of it; none keep all.
+DEVICE int cover_box(u32 predicates, dil_range rows, dil_range keys,
+                     const dil_pair &at) {
+  int best = predicates ? DIL_EMPTY : DIL_FULL;
+#pragma unroll 1
+  for (; predicates && best < DIL_FULL; predicates &= predicates - 1)
+    best = max(best, cover_predicate(__ffs(predicates) - 1, rows, keys, at));
+  return best;
+}
+
+// Keys of one piece of a tile, and what masks see of the tile.
+struct pair_run {
+  const hopper_piece &piece;
+  key_run keys;
+  dil_pair at;
+};
+
+// Blocks `from` to `from + count - 1` of a run against rows `row` to
+// `row + rows - 1` of the tile. Blocks behind the end are empty.
+DEVICE int cover_blocks(const tile &x, const pair_run &r, int stride, int from,
+                        int count, int row, int rows) {
+  int first = from * TILE_KEYS, keys = count * TILE_KEYS;
+  int left = r.keys.count - first;
+  if (left <= 0 || row >= x.rows) return DIL_EMPTY;
+  int low = r.keys.position + first * r.piece.stride;
+  int top = x.position + row * stride;
+  int best = cover_box(
+      r.piece.predicates,
+      {top, top + (min(rows, x.rows - row) - 1) * stride},
+      {low, low + (min(left, keys) - 1) * r.piece.stride}, r.at);
+  return best == DIL_FULL && left < keys ? DIL_PARTIAL : best;
+}
+
+// What the planner carries through a tile.
+struct pair_planner {
+  const hopper_launch &run;
+  u32 base, plans, tiles; // plans: how many were sent before this one
+  int runs;               // of the plan that is being written
+  int what;               // PLAN_TILE until the tile's first plan is sent
+};
+
+DEVICE void pair_send(pair_planner &p, const tile &x, int last) {
+  plan_send(p.base, p.plans++, p.what | last, p.runs,
+            p.run.members[x.member].head / p.run.group, p.tiles);
+  p.what = p.runs = 0;
+}
+
+DEVICE u32 pair_begin(pair_planner &p, const tile &x) {
+  u32 plan = plan_of(p.base, p.plans & 1);
+  barrier_wait(p.base + AT_PLAN_EMPTY + 8 * (p.plans & 1),
+               ~p.plans >> 1 & 1);
+  plan_tile(p.run, x, plan);
+  return plan;
+}
+
+// Blocks from 32 `group` on as a run of the plan, where any pair is kept.
+DEVICE void pair_group(pair_planner &p, const tile &x, const pair_run &r,
+                       int group) {
+  int lane = thread_index() % 32, from = group * 32;
+  int stride = p.run.classes[x.klass].stride;
+  int takes[3] = {0, 0, 0}, asks[3] = {0, 0, 0};
+#pragma unroll
+  for (int w = 0; w < WARPGROUPS; w++) {
+    int cover = cover_blocks(x, r, stride, from + lane, 1, w * 64, 64);
+    takes[w] = __ballot_sync(~0u, cover != DIL_EMPTY);
+    asks[w] = __ballot_sync(~0u, cover == DIL_PARTIAL);
+  }
+  int all = takes[0] | takes[1] | takes[2];
+  if (!all) return;
+  if (p.runs == PLAN_RUNS) {
+    pair_send(p, x, 0);
+    pair_begin(p, x);
+  }
+  u32 to = plan_of(p.base, p.plans & 1) + 48 + p.runs++ * RUN_BYTES;
+  int keys = from * TILE_KEYS;
+  map_row at = map_row_of(r.keys.position + keys * r.piece.stride,
+                          r.piece.stride, r.piece.slot,
+                          p.run.key_rest[r.piece.slot]);
+  if (lane) return;
+  shared_store(to, r.keys.position + keys * r.piece.stride,
+               r.keys.count - keys, at.row,
+               at.phase | at.map << WHERE_MAP |
+                   r.piece.stride << WHERE_STRIDE);
+  shared_store(to + 16, r.piece.predicates, r.piece.chain,
+               __float_as_int(r.piece.bias),
+               __float_as_int(__fdividef(1, r.piece.stride)));
+  shared_store(to + 32, takes[0], takes[1], takes[2], all);
+  shared_store(to + 48, asks[0], asks[1], asks[2], 0);
+}
+
+// Bit n: some pair of blocks from 32 (first + n) on may be kept.
+DEVICE u32 pair_groups(const tile &x, const pair_run &r, int stride,
+                       int first) {
+  int blocks = (r.keys.count + TILE_KEYS - 1) / TILE_KEYS;
+  int group = first + thread_index() % 32;
+  bool some = group * 32 < blocks;
+  if (blocks > PAIR_MANY)
+    some = cover_blocks(x, r, stride, group * 32, 32, 0, TILE_ROWS) !=
+           DIL_EMPTY;
+  return __ballot_sync(~0u, some);
+}
+
+// All plans of a tile. One without any block gets a block that no warpgroup
+// takes part in: its rows are written all the same.
+DEVICE void plan_pairs(pair_planner &p, const tile &x) {
+  const hopper_class &k = p.run.classes[x.klass];
+  u32 plan = pair_begin(p, x);
+  int head = p.run.members[x.member].head;
+  p.what = PLAN_TILE;
+  p.runs = 0;
+#pragma unroll 1
+  for (int i = 0; i < k.pieces; i++) {
+    const hopper_piece &piece = p.run.pieces[k.piece + i];
+    pair_run r = {piece, keys_of(p.run, x, piece),
+                  pair_at(p.run, x.batch, head)};
+#pragma unroll 1
+    for (int first = 0; first * 32 * TILE_KEYS < r.keys.count; first += 32)
+#pragma unroll 1
+      for (u32 rest = pair_groups(x, r, k.stride, first); rest;
+           rest &= rest - 1)
+        pair_group(p, x, r, first + __ffs(rest) - 1);
+  }
+  if (p.what && !p.runs) {
+    if (thread_index() % 32 == 0) {
+      shared_store(plan + 48, 0, 0, 0, 1 << WHERE_STRIDE);
+      shared_store(plan + 64, 0, 0, 0, 0);
+      shared_store(plan + 80, 0, 0, 0, 1);
+      shared_store(plan + 96, 0, 0, 0, 0);
+    }
+    p.runs = 1;
+  }
+  pair_send(p, x, PLAN_LAST);
+}

@@ -1,0 +1,119 @@
+// hopper_pair_score.cuh - masks and scores on the consumers' fragments.
+//
+// In: a block's message, with its predicates and score chain. Out: which of a
+// thread's pairs are kept, asked while the products run; scores rewritten in
+// natural units, those of hidden pairs at minus infinity.
+#pragma once
+
+// Of the tile that a block belongs to: {position, stride, rows, head} and
+// {.., batch row}; what expressions see of it.
+struct pair_tile {
+  int4 rows;
+  dil_pair at;
+};
+DEVICE pair_tile pair_tile_of(const consumer &c, int4 m) {
+  u32 tile = c.base + AT_TILE + tile_of(m) * 32;
+  int4 rows = shared_load(tile);
+  return {rows, pair_at(c.run, shared_word(tile + 28), rows.w)};
+}
+
+// This thread's first row and column.
+DEVICE int pair_row(u32 thread) { return warp_row(thread) + thread % 32 / 4; }
+DEVICE int pair_column(u32 thread) { return thread % 4 * 2; }
+
+// The window of a predicate.
+DEVICE dil_bits window_bits(int predicate, const dil_block &x,
+                            float per_stride) {
+  const dil_predicate_row &w = dil_predicates[predicate];
+  dil_bits bits = bits_all(true);
+  bool after = w.right != DIL_FAR && x.keys.high - x.rows.low > w.right;
+  bool before = w.left != DIL_FAR && x.rows.high - x.keys.low > w.left;
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    int from = x.i[r] - x.j;
+    if (after)
+      bits.row[r] &= bits_below(keys_within(from + w.right, per_stride) + 1);
+    if (before)
+      bits.row[r] &=
+          ~bits_below(keys_within(from - w.left - 1, per_stride) + 1);
+  }
+  return bits;
+}
+
+// Which pairs of a block are kept, by any of its predicates.
+DEVICE dil_bits keep_pairs(const consumer &c, int4 m,
+                           const ring<STAGES> &block) {
+  u32 thread = thread_index(), message = message_of(c.base, block.stage,
+                                                    block.phase);
+  int4 what = shared_load(message + 16);
+  pair_tile t = pair_tile_of(c, m);
+  int top = t.rows.x + warp_row(thread) * t.rows.y;
+  int row = t.rows.x + pair_row(thread) * t.rows.y;
+  dil_block x = {{row, row + 8 * t.rows.y},
+                 m.z,
+                 what.w,
+                 {top, top + 15 * t.rows.y},
+                 {m.z, m.z + (what.z - 1) * what.w}};
+  dil_bits kept = bits_all(what.x == 0);
+#pragma unroll 1
+  for (u32 rest = what.x; rest; rest &= rest - 1) {
+    int predicate = __ffs(rest) - 1;
+    dil_bits one = window_bits(predicate, x, __int_as_float(m.w));
+    if (dil_predicates[predicate].masked)
+      one = bits_and(one, [&] { return dil_mask_bits(predicate, x, t.at); });
+    kept.row[0] |= one.row[0];
+    kept.row[1] |= one.row[1];
+  }
+  if (what.z < TILE_KEYS) {
+    kept.row[0] &= bits_below(what.z);
+    kept.row[1] &= bits_below(what.z);
+  }
+  return kept;
+}
+
+DEVICE void hide_pairs(float (&s)[TILE_KEYS / 2], const dil_bits &kept) {
+#pragma unroll
+  for (int i = 0; i < TILE_KEYS / 2; i++) {
+    int bit = i / 4 % 4 * 8 + i / 16 * 2 + (i & 1);
+    if (!(kept.row[i >> 1 & 1] >> bit & 1)) s[i] = MINUS_INFINITY;
+  }
+}
+
+// The scores of a block in natural units, by chain number `chain`.
+template <int chain>
+DEVICE void rewrite_scores(const consumer &c, float (&s)[TILE_KEYS / 2],
+                           int4 m, int step) {
+  pair_tile t = pair_tile_of(c, m);
+  u32 thread = thread_index();
+  int row = t.rows.x + pair_row(thread) * t.rows.y;
+  int j = m.z + pair_column(thread) * step;
+#pragma unroll
+  for (int i = 0; i < TILE_KEYS / 2; i++)
+    s[i] = dil_chain(chain, __fmul_rn(s[i], c.run.natural),
+                     row + (i & 2) * 4 * t.rows.y,
+                     j + (i / 4 * 8 + (i & 1)) * step, t.at);
+}
+
+template <int chain>
+DEVICE void run_chains(const consumer &c, float (&s)[TILE_KEYS / 2], int4 m,
+                       int4 what) {
+  if (what.y == chain) rewrite_scores<chain>(c, s, m, what.w);
+  if constexpr (chain + 1 < CHAINS) run_chains<chain + 1>(c, s, m, what);
+}
+
+// ---- how a block's scores become final ----------------------------------------
+
+typedef dil_bits kept_pairs;
+DEVICE kept_pairs ask_pairs(const consumer &c, int4 m,
+                            const ring<STAGES> &block) {
+  return masks(c, m) ? keep_pairs(c, m, block) : bits_all(true);
+}
+DEVICE void settle_scores(const consumer &c, int4 m,
+                          float (&s)[TILE_KEYS / 2],
+                          const ring<STAGES> &block, const kept_pairs &kept) {
+  if (SCORED) {
+    u32 message = message_of(c.base, block.stage, block.phase);
+    run_chains<0>(c, s, m, shared_load(message + 16));
+  }
+  if (masks(c, m)) hide_pairs(s, kept);
+}
