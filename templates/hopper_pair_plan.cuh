@@ -73,8 +73,9 @@ struct pair_planner {
 };
 
 DEVICE void pair_send(pair_planner &p, const tile &x, int last) {
-  plan_send(p.base, p.plans++, p.what | last, p.runs,
-            p.run.members[x.member].head / p.run.group, p.tiles);
+  const hopper_member &m = p.run.members[x.member];
+  plan_send(p.base, p.plans++, p.what | last | m.finish << PLAN_FINISH,
+            p.runs, m.head / p.run.group, p.tiles);
   p.what = p.runs = 0;
 }
 
@@ -133,14 +134,14 @@ DEVICE u32 pair_groups(const tile &x, const pair_run &r, int stride,
   return __ballot_sync(~0u, some);
 }
 
-// All plans of a tile. One without any block gets a block that no warpgroup
-// takes part in: its rows are written all the same.
-DEVICE void plan_pairs(pair_planner &p, const tile &x) {
+// All plans of a tile at once. One without any block gets a block that no
+// warpgroup takes part in: its rows are written all the same.
+DEVICE int plan_next(const hopper_launch &run, u32 base, const tile &x,
+                     u32 &plans, int, u32 tiles) {
+  pair_planner p = {run, base, plans, tiles, 0, PLAN_TILE};
   const hopper_class &k = p.run.classes[x.klass];
   u32 plan = pair_begin(p, x);
   int head = p.run.members[x.member].head;
-  p.what = PLAN_TILE;
-  p.runs = 0;
 #pragma unroll 1
   for (int i = 0; i < k.pieces; i++) {
     const hopper_piece &piece = p.run.pieces[k.piece + i];
@@ -163,4 +164,6 @@ DEVICE void plan_pairs(pair_planner &p, const tile &x) {
     p.runs = 1;
   }
   pair_send(p, x, PLAN_LAST);
+  plans = p.plans;
+  return 0;
 }

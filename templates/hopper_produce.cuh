@@ -118,6 +118,15 @@ DEVICE int plan_part(const hopper_launch &run, u32 base, u32 plans, int from,
 
 #if PAIRED
 #include "hopper_pair_plan.cuh"
+#else
+// The next plan of a tile, from its piece `from` on. Returns where the one
+// behind it goes on, or 0.
+DEVICE int plan_next(const hopper_launch &run, u32 base, const tile &x,
+                     u32 &plans, int from, u32 tiles) {
+  plan_tile(run, x, plan_of(base, plans & 1));
+  __syncwarp();
+  return plan_part(run, base, plans++, from, tiles);
+}
 #endif
 
 // Tiles in their order: the first by the block's number, the next ones by a
@@ -130,17 +139,8 @@ DEVICE void make_plans(const hopper_launch &run, u32 base) {
     if (tile_find(run, t % run.section_tiles, 0,
                   run.class_count - run.bare_count, t / run.section_tiles,
                   x)) {
-#if PAIRED
-      pair_planner p = {run, base, plans, tiles};
-      plan_pairs(p, x);
-      plans = p.plans;
-      (void)from;
-#else
-      plan_tile(run, x, plan_of(base, plans & 1));
-      __syncwarp();
-      from = plan_part(run, base, plans++, from, tiles);
+      from = plan_next(run, base, x, plans, from, tiles);
       if (from) continue;
-#endif
       tiles++;
       barrier_wait(base + AT_PLAN_EMPTY + 8 * (plans & 1), ~plans >> 1 & 1);
     }

@@ -119,8 +119,7 @@ uint64_t hopper_passes(const dil_table *t, int32_t keys, bool paired,
   return passes;
 }
 
-/* Whether some head is touched by more than one pass. */
-static bool is_chained(const dil_table *t) {
+bool hopper_chained(const dil_table *t) {
   for (int32_t h = 0; h < t->heads; h++)
     if (cuda_passes(t, h) > 1) return true;
   return false;
@@ -166,7 +165,7 @@ static bool write(const gpu_request *r, int32_t member, int32_t attempt,
       s.warpgroups, s.keys, s.stages);
   put(text, "#define QUERY_STAGES %d\n#define STAGED %d\n", s.queries,
       s.staged);
-  put(text, "#define CHAINED %d\n", is_chained(t));
+  put(text, "#define CHAINED %d\n", hopper_chained(t));
   put_template(text, "hopper.cu");
   return true;
 }
