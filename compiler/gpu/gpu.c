@@ -52,12 +52,16 @@ static const gpu_strategy *speaks_of(const gpu_request *r) {
   char unused[256];
   gpu_request plain = *r;
   plain.knobs = NULL;
+  const gpu_strategy *fast = &strategy_hopper;
+  bool can = fast->can(&plain, unused, sizeof unused);
+  if (!can && strategy_hopper_pair.can(&plain, unused, sizeof unused)) {
+    fast = &strategy_hopper_pair;
+    can = true;
+  }
   if (knob_given(r->knobs, KNOB_HOPPER))
-    return r->knobs->value[KNOB_HOPPER][0] ? &strategy_hopper
-                                           : &strategy_general;
-  bool fast = strategy_hopper.can(&plain, unused, sizeof unused);
-  bool only_general = r->only && strcmp(r->only, strategy_hopper.name);
-  return fast && !only_general ? &strategy_hopper : &strategy_general;
+    return r->knobs->value[KNOB_HOPPER][0] ? fast : &strategy_general;
+  bool only_general = r->only && !strcmp(r->only, strategy_general.name);
+  return can && !only_general ? fast : &strategy_general;
 }
 
 /* The strategy that takes the knobs; NULL: there are none. */
@@ -122,7 +126,7 @@ static bool is_wanted(const gpu_request *r, const gpu_strategy *s,
                       const gpu_strategy *turned) {
   if (r->only && strcmp(r->only, s->name)) return false;
   bool refused = knob_given(r->knobs, KNOB_HOPPER) &&
-                 turned == &strategy_general && s == &strategy_hopper;
+                 turned == &strategy_general && s != turned;
   return !refused;
 }
 
