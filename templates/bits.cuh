@@ -1,10 +1,11 @@
-/* bits.cuh - masks over a block of keys at once. In: a thread's two rows and
- * the block's columns. Out: which of the thread's pairs are kept, as bits.
+/* bits.cuh - masks over a block of keys at once. In: a thread's two rows, the
+ * block's columns, and what ranges have settled of the block before. Out: which
+ * of the thread's pairs are kept, as bits.
  *
  * A condition is taken apart at its && and ||: what depends on the row alone
  * is asked once a row, what depends on the key alone once a key by the whole
- * warp, and only what is left pair by pair, unless its range over the block
- * settles it. Whatever the warp knows already is not asked at all.
+ * warp, and only what is left pair by pair. Parts that ranges settle, and sides
+ * that no longer matter to the warp, are not asked at all.
  *
  * Column 32 q + 8 a + 2 c + e (c: lane % 4) is bit 8 a + 2 q + e of its
  * thread; fragments (softmax.cuh) hold it as element e of group 4 q + a. */
@@ -17,10 +18,16 @@ struct dil_bits {
 };
 
 struct dil_block {
-  int i[2];             /* positions of the thread's rows */
-  int j, step;          /* of column 0, and between columns */
-  dil_range rows, keys; /* positions of the warp's rows, and of the keys */
+  int i[2];       /* positions of the thread's rows */
+  int j, step;    /* of column 0, and between columns */
+  unsigned known; /* what dil_known says of it */
 };
+
+/* Part `part` of the masks over a block: bit 0, whether its range settles it;
+ * bit 1, as what. */
+DIL_INLINE unsigned bits_settled(int part, dil_range condition) {
+  return r_single(condition) ? (1u | (condition.low != 0) << 1) << 2 * part : 0;
+}
 
 /* Those that a block of TILE_KEYS columns has. */
 #define DIL_BITS_ALL                                                          \
@@ -66,9 +73,12 @@ DIL_INLINE dil_bits bits_rows(const dil_block &x, Condition kept) {
   return {{kept(x.i[0]) ? DIL_BITS_ALL : 0, kept(x.i[1]) ? DIL_BITS_ALL : 0}};
 }
 
-/* What depends on the key alone: a lane asks for one column of 32. */
-template <class Condition>
+/* What depends on the key alone: a lane asks for one column of 32. `part`: its
+ * number among those that ranges may settle; -1: none. */
+template <int part, class Condition>
 DIL_INLINE dil_bits bits_columns(const dil_block &x, Condition kept) {
+  if (part >= 0 && x.known >> 2 * part & 1)
+    return bits_all(x.known >> 2 * part & 2);
   unsigned bits = 0;
 #pragma unroll
   for (int q = 0; q < TILE_KEYS / 32; q++) {
@@ -78,12 +88,11 @@ DIL_INLINE dil_bits bits_columns(const dil_block &x, Condition kept) {
   return {{bits, bits}};
 }
 
-/* What depends on both; `range`: the condition over ranges of both. */
-template <class Range, class Condition>
-DIL_INLINE dil_bits bits_pairs(const dil_block &x, Range range,
-                               Condition kept) {
-  dil_range known = range(x.rows, x.keys);
-  if (r_single(known)) return bits_all(known.low != 0);
+/* What depends on both. */
+template <int part, class Condition>
+DIL_INLINE dil_bits bits_pairs(const dil_block &x, Condition kept) {
+  if (part >= 0 && x.known >> 2 * part & 1)
+    return bits_all(x.known >> 2 * part & 2);
   dil_bits bits = {{0, 0}};
   int j = x.j + 2 * (int)(threadIdx.x & 3) * x.step;
 #pragma unroll 1

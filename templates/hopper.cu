@@ -78,17 +78,26 @@
 #define VALUE_BYTES (TILE_KEYS * VALUE_WIDTH * 2)
 #define OUTPUT_BYTES (STAGED * 64 * VALUE_WIDTH * 2) // of a warpgroup
 #define TILE_SLOTS 4
-#define PLAN_RUNS (PAIRED ? 8 : 24)
-#define RUN_BYTES (PAIRED ? 64 : 32)
+#if !PAIRED
+#define PLAN_RUNS 24
+#define RUN_BYTES 32
+#elif KNOWN_PARTS
+#define PLAN_RUNS 2
+#define RUN_BYTES (64 + WARPGROUPS * 128) // a word a block and warpgroup more
+#else
+#define PLAN_RUNS 8
+#define RUN_BYTES 64
+#endif
 #define PLAN_BYTES (48 + PLAN_RUNS * RUN_BYTES)
+#define MESSAGE_BYTES (PAIRED ? 64 : 48)
 
 // Offsets from the start of dynamic shared memory; barriers are 8 bytes.
 #define AT_QUERY 0
 #define AT_KEY (AT_QUERY + QUERY_STAGES * WARPGROUPS * QUERY_BYTES)
 #define AT_VALUE (AT_KEY + STAGES * KEY_BYTES)
 #define AT_OUTPUT (AT_VALUE + STAGES * VALUE_BYTES)
-#define AT_BLOCK (AT_OUTPUT + WARPGROUPS * OUTPUT_BYTES) // messages, 48 bytes
-#define AT_TILE (AT_BLOCK + 2 * STAGES * 48)
+#define AT_BLOCK (AT_OUTPUT + WARPGROUPS * OUTPUT_BYTES) // messages
+#define AT_TILE (AT_BLOCK + 2 * STAGES * MESSAGE_BYTES)
 #define AT_PLAN (AT_TILE + TILE_SLOTS * 32)
 #define AT_PLAN_FULL (AT_PLAN + 2 * PLAN_BYTES)
 #define AT_PLAN_EMPTY (AT_PLAN_FULL + 2 * 8)
@@ -137,7 +146,7 @@ DEVICE void tell(u32 base, u32 stage, u32 phase) {
   barrier_arrive(base + AT_TOLD + (stage + phase * STAGES) * 8);
 }
 DEVICE u32 message_of(u32 base, u32 stage, u32 phase) {
-  return base + AT_BLOCK + (stage + phase * STAGES) * 48;
+  return base + AT_BLOCK + (stage + phase * STAGES) * MESSAGE_BYTES;
 }
 // Of a tile: {position of row 0, stride, rows, head} and
 // {row and phase of row 0 in the map of o, map, batch row}; hopper_finish stands

@@ -2,8 +2,9 @@
 //
 // In: a plan of hopper_pair_plan.cuh. Out: the same stream of blocks as
 // hopper_produce.cuh makes, with messages of {flags, bias, first position,
-// 1 / stride}, {predicates, chain, visible keys, stride} and, for the loader of
-// values, {row, where, key head, batch row}.
+// 1 / stride}, {predicates, chain, visible keys, stride}, for the loader of
+// values {row, where, key head, batch row}, and what is known of the block for
+// warpgroups {0, 1, 2, -}.
 #pragma once
 
 // The message of block `n` of a run.
@@ -15,9 +16,14 @@ DEVICE void tell_pair(loader &l, u32 run, int n) {
               tile_number(l) % TILE_SLOTS << BLOCK_TILE |
               l.hidden << BLOCK_HIDDEN;
 #pragma unroll
-  for (int w = 0; w < WARPGROUPS; w++)
+  for (int w = 0; w < WARPGROUPS; w++) {
+#if KNOWN_PARTS
+    shared_set(message + 48 + 4 * w,
+               shared_word(run + 64 + 128 * w + 4 * n));
+#endif
     flags |= (shared_word(run + 32 + 4 * w) >> n & 1) << (BLOCK_TAKES + w) |
              (shared_word(run + 48 + 4 * w) >> n & 1) << (BLOCK_MASKS + w);
+  }
   shared_store(message, flags, shared_word(run + 24),
                shared_word(run) + n * TILE_KEYS * stride,
                shared_word(run + 28));

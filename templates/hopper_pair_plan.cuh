@@ -7,8 +7,9 @@
 
 // A run of a plan holds up to 32 blocks: {position, keys, row in the map,
 // where}, {predicates, chain, bias, 1 / stride}, then words with a bit a block:
-// {those that warpgroup 0, 1, 2 takes part in, those to be loaded yet} and
-// {those that warpgroup 0, 1, 2 must ask pair by pair, -}.
+// {those that warpgroup 0, 1, 2 takes part in, those to be loaded} and
+// {those that warpgroup 0, 1, 2 must ask pair by pair, -}; behind them, a word
+// a block for each warpgroup, what dil_known says of it.
 enum { PAIR_MANY = 256 }; // blocks of which groups are asked first
 
 DEVICE dil_pair pair_at(const hopper_launch &run, int batch, int head) {
@@ -50,18 +51,24 @@ struct pair_run {
 
 // Blocks `from` to `from + count - 1` of a run against rows `row` to
 // `row + rows - 1` of the tile. Blocks behind the end are empty.
-DEVICE int cover_blocks(const tile &x, const pair_run &r, int stride, int from,
-                        int count, int row, int rows) {
-  int first = from * TILE_KEYS, keys = count * TILE_KEYS;
-  int left = r.keys.count - first;
-  if (left <= 0 || row >= x.rows) return DIL_EMPTY;
-  int low = r.keys.position + first * r.piece.stride;
+struct pair_box {
+  dil_range rows, keys;
+  bool some, whole; // some keys and rows are there; all keys are
+};
+DEVICE pair_box box_of(const tile &x, const pair_run &r, int stride, int from,
+                       int count, int row, int rows) {
+  int left = r.keys.count - from * TILE_KEYS, all = count * TILE_KEYS;
+  int low = r.keys.position + from * TILE_KEYS * r.piece.stride;
   int top = x.position + row * stride;
-  int best = cover_box(
-      r.piece.predicates,
-      {top, top + (min(rows, x.rows - row) - 1) * stride},
-      {low, low + (min(left, keys) - 1) * r.piece.stride}, r.at);
-  return best == DIL_FULL && left < keys ? DIL_PARTIAL : best;
+  return {{top, top + (min(rows, x.rows - row) - 1) * stride},
+          {low, low + (min(left, all) - 1) * r.piece.stride},
+          left > 0 && row < x.rows,
+          left >= all};
+}
+DEVICE int cover_blocks(const pair_run &r, const pair_box &box) {
+  if (!box.some) return DIL_EMPTY;
+  int best = cover_box(r.piece.predicates, box.rows, box.keys, r.at);
+  return best == DIL_FULL && !box.whole ? DIL_PARTIAL : best;
 }
 
 // What the planner carries through a tile.
@@ -87,39 +94,56 @@ DEVICE u32 pair_begin(pair_planner &p, const tile &x) {
   return plan;
 }
 
+// What each warpgroup makes of blocks from 32 `group` on, a lane a block: which
+// it takes part in, and of which it must ask pairs.
+struct pair_words {
+  int takes[3], asks[3], all;
+};
+DEVICE pair_words pair_cover(const tile &x, const pair_run &r, int stride,
+                             int group, u32 known) {
+  int lane = thread_index() % 32;
+  pair_words words = {{0, 0, 0}, {0, 0, 0}, 0};
+#pragma unroll
+  for (int w = 0; w < WARPGROUPS; w++) {
+    pair_box box = box_of(x, r, stride, group * 32 + lane, 1, w * 64, 64);
+    int cover = cover_blocks(r, box);
+    words.takes[w] = __ballot_sync(~0u, cover != DIL_EMPTY);
+    words.asks[w] = __ballot_sync(~0u, cover == DIL_PARTIAL);
+    words.all |= words.takes[w];
+#if KNOWN_PARTS
+    shared_set(known + 128 * w + 4 * lane,
+               dil_known(box.rows, box.keys, r_int(r.at.h), r.at));
+#endif
+  }
+  return words;
+}
+
 // Blocks from 32 `group` on as a run of the plan, where any pair is kept.
 DEVICE void pair_group(pair_planner &p, const tile &x, const pair_run &r,
                        int group) {
-  int lane = thread_index() % 32, from = group * 32;
-  int stride = p.run.classes[x.klass].stride;
-  int takes[3] = {0, 0, 0}, asks[3] = {0, 0, 0};
-#pragma unroll
-  for (int w = 0; w < WARPGROUPS; w++) {
-    int cover = cover_blocks(x, r, stride, from + lane, 1, w * 64, 64);
-    takes[w] = __ballot_sync(~0u, cover != DIL_EMPTY);
-    asks[w] = __ballot_sync(~0u, cover == DIL_PARTIAL);
-  }
-  int all = takes[0] | takes[1] | takes[2];
-  if (!all) return;
   if (p.runs == PLAN_RUNS) {
     pair_send(p, x, 0);
     pair_begin(p, x);
   }
-  u32 to = plan_of(p.base, p.plans & 1) + 48 + p.runs++ * RUN_BYTES;
-  int keys = from * TILE_KEYS;
-  map_row at = map_row_of(r.keys.position + keys * r.piece.stride,
-                          r.piece.stride, r.piece.slot,
+  u32 to = plan_of(p.base, p.plans & 1) + 48 + p.runs * RUN_BYTES;
+  pair_words words = pair_cover(x, r, p.run.classes[x.klass].stride, group,
+                                to + 64);
+  if (!words.all) return;
+  p.runs++;
+  int keys = group * 32 * TILE_KEYS;
+  int position = r.keys.position + keys * r.piece.stride;
+  map_row at = map_row_of(position, r.piece.stride, r.piece.slot,
                           p.run.key_rest[r.piece.slot]);
-  if (lane) return;
-  shared_store(to, r.keys.position + keys * r.piece.stride,
-               r.keys.count - keys, at.row,
+  if (thread_index() % 32) return;
+  shared_store(to, position, r.keys.count - keys, at.row,
                at.phase | at.map << WHERE_MAP |
                    r.piece.stride << WHERE_STRIDE);
   shared_store(to + 16, r.piece.predicates, r.piece.chain,
                __float_as_int(r.piece.bias),
                __float_as_int(__fdividef(1, r.piece.stride)));
-  shared_store(to + 32, takes[0], takes[1], takes[2], all);
-  shared_store(to + 48, asks[0], asks[1], asks[2], 0);
+  shared_store(to + 32, words.takes[0], words.takes[1], words.takes[2],
+               words.all);
+  shared_store(to + 48, words.asks[0], words.asks[1], words.asks[2], 0);
 }
 
 // Bit n: some pair of blocks from 32 (first + n) on may be kept.
@@ -129,8 +153,8 @@ DEVICE u32 pair_groups(const tile &x, const pair_run &r, int stride,
   int group = first + thread_index() % 32;
   bool some = group * 32 < blocks;
   if (blocks > PAIR_MANY)
-    some = cover_blocks(x, r, stride, group * 32, 32, 0, TILE_ROWS) !=
-           DIL_EMPTY;
+    some = cover_blocks(r, box_of(x, r, stride, group * 32, 32, 0,
+                                  TILE_ROWS)) != DIL_EMPTY;
   return __ballot_sync(~0u, some);
 }
 

@@ -21,13 +21,15 @@ DEVICE pair_tile pair_tile_of(const consumer &c, int4 m) {
 DEVICE int pair_row(u32 thread) { return warp_row(thread) + thread % 32 / 4; }
 DEVICE int pair_column(u32 thread) { return thread % 4 * 2; }
 
-// The window of a predicate.
-DEVICE dil_bits window_bits(int predicate, const dil_block &x,
-                            float per_stride) {
+// The window of a predicate, for rows at x.i; `rows` and `keys` say how far the
+// warp's rows and the block's keys reach.
+DEVICE dil_bits window_bits(int predicate, const dil_block &x, int rows,
+                            int keys, float per_stride) {
   const dil_predicate_row &w = dil_predicates[predicate];
   dil_bits bits = bits_all(true);
-  bool after = w.right != DIL_FAR && x.keys.high - x.rows.low > w.right;
-  bool before = w.left != DIL_FAR && x.rows.high - x.keys.low > w.left;
+  int top = __shfl_sync(~0u, x.i[0], 0); // the warp's first row
+  bool after = w.right != DIL_FAR && x.j + keys - top > w.right;
+  bool before = w.left != DIL_FAR && top + rows - x.j > w.left;
 #pragma unroll
   for (int r = 0; r < 2; r++) {
     int from = x.i[r] - x.j;
@@ -47,18 +49,17 @@ DEVICE dil_bits keep_pairs(const consumer &c, int4 m,
                                                     block.phase);
   int4 what = shared_load(message + 16);
   pair_tile t = pair_tile_of(c, m);
-  int top = t.rows.x + warp_row(thread) * t.rows.y;
   int row = t.rows.x + pair_row(thread) * t.rows.y;
-  dil_block x = {{row, row + 8 * t.rows.y},
-                 m.z,
-                 what.w,
-                 {top, top + 15 * t.rows.y},
-                 {m.z, m.z + (what.z - 1) * what.w}};
+  dil_block x = {{row, row + 8 * t.rows.y}, m.z, what.w, 0};
+#if KNOWN_PARTS
+  x.known = shared_word(message + 48 + 4 * c.group);
+#endif
   dil_bits kept = bits_all(what.x == 0);
 #pragma unroll 1
   for (u32 rest = what.x; rest; rest &= rest - 1) {
     int predicate = __ffs(rest) - 1;
-    dil_bits one = window_bits(predicate, x, __int_as_float(m.w));
+    dil_bits one = window_bits(predicate, x, 15 * t.rows.y,
+                               (what.z - 1) * what.w, __int_as_float(m.w));
     if (dil_predicates[predicate].masked)
       one = bits_and(one, [&] { return dil_mask_bits(predicate, x, t.at); });
     kept.row[0] |= one.row[0];

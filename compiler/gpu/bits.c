@@ -1,8 +1,11 @@
 /* bits.c - masks as CUDA C over a block of keys. In: the plan's typed trees.
- * Out: dil_mask_bits, made of the words of templates/bits.cuh: a tree is taken
- * apart at its && and ||, and each part is asked as seldom as what it depends
- * on allows. */
+ * Out: dil_mask_bits and dil_known, made of the words of templates/bits.cuh: a
+ * tree is taken apart at its && and ||, each part is asked as seldom as what it
+ * depends on allows, and the first parts that depend on keys have a number, by
+ * which ranges over a whole block may settle them. */
 #include "gpu.h"
+
+enum { PARTS_MOST = 16 }; /* that have a number: two bits each of a word */
 
 static bool depends_on(const expr *e, expr_op op) {
   bool found = e->op == op;
@@ -10,47 +13,76 @@ static bool depends_on(const expr *e, expr_op op) {
   return found;
 }
 
+static bool is_joint(const expr *e) {
+  return e->op == EXPR_AND || e->op == EXPR_OR || e->op == EXPR_NOT;
+}
+
+/* ---- parts that ranges may settle ---------------------------------------- */
+
+/* What dil_known says of the parts of a tree. */
+static void put_settled(source_text *s, const plan *p, const expr *e,
+                        int32_t *part) {
+  for (int32_t k = 0; k < e->count && is_joint(e); k++)
+    put_settled(s, p, e->arg[k], part);
+  if (is_joint(e) || !depends_on(e, EXPR_J_) || *part == PARTS_MOST) return;
+  put(s, "  known |= bits_settled(%d, ", (*part)++);
+  put_condition_range(s, p, e);
+  put(s, ");\n");
+}
+
+static void put_known(source_text *s, const plan *p) {
+  int32_t parts = 0;
+  put(s, "DIL_INLINE unsigned dil_known(dil_range i, dil_range j, dil_range h, "
+         "const dil_pair &at) {\n  unsigned known = 0;\n");
+  for (int32_t k = 0; k < p->table.predicate_count; k++)
+    if (p->predicate[k]) put_settled(s, p, p->predicate[k], &parts);
+  put(s, "  return known;\n}\n#define KNOWN_PARTS %d\n", parts);
+}
+
+/* ---- asking -------------------------------------------------------------- */
+
 /* A condition that is no && or ||. */
-static void put_part(source_text *s, const plan *p, const expr *e) {
+static void put_part(source_text *s, const plan *p, const expr *e,
+                     int32_t *part) {
   bool row = depends_on(e, EXPR_I_), key = depends_on(e, EXPR_J_);
-  if (row && key) {
-    put(s, "bits_pairs(x, [&](dil_range i, dil_range j) { return ");
-    put_condition_range(s, p, e);
-    put(s, "; }, [&](int i, int j) { return ");
+  if (key) {
+    int32_t number = *part < PARTS_MOST ? (*part)++ : -1;
+    put(s, "bits_%s<%d>(x, [&](%sint j) { return ", row ? "pairs" : "columns",
+        number, row ? "int i, " : "");
   } else {
-    put(s, row ? "bits_rows(x, [&](int i) { return "
-               : key ? "bits_columns(x, [&](int j) { return " : "bits_all(");
+    put(s, row ? "bits_rows(x, [&](int i) { return " : "bits_all(");
   }
   put_condition(s, p, e);
   put(s, row || key ? "; })" : ")");
 }
 
-static void put_bits(source_text *s, const plan *p, const expr *e) {
+static void put_bits(source_text *s, const plan *p, const expr *e,
+                     int32_t *part) {
   if (e->op == EXPR_NOT) {
     put(s, "bits_not(");
-    put_bits(s, p, e->arg[0]);
+    put_bits(s, p, e->arg[0], part);
     put(s, ")");
-  } else if (e->op == EXPR_AND || e->op == EXPR_OR) {
+  } else if (is_joint(e)) {
     put(s, e->op == EXPR_AND ? "bits_and(" : "bits_or(");
-    put_bits(s, p, e->arg[0]);
+    put_bits(s, p, e->arg[0], part);
     put(s, ",\n    [&] { return ");
-    put_bits(s, p, e->arg[1]);
+    put_bits(s, p, e->arg[1], part);
     put(s, "; })");
   } else {
-    put_part(s, p, e);
+    put_part(s, p, e, part);
   }
 }
 
 void put_mask_bits(source_text *s, const plan *p) {
-  put(s, "#include \"bits.cuh\"\n#line 1 \"bits of %s\"\n"
-         "DIL_INLINE dil_bits dil_mask_bits(int predicate, const dil_block &x, "
-         "const dil_pair &at) {\n"
-         "  dil_range h = r_int(at.h);\n  (void)h;\n"
-         "  switch (predicate) {\n", p->table.name);
+  int32_t part = 0;
+  put(s, "#include \"bits.cuh\"\n#line 1 \"bits of %s\"\n", p->table.name);
+  put_known(s, p);
+  put(s, "DIL_INLINE dil_bits dil_mask_bits(int predicate, const dil_block &x, "
+         "const dil_pair &at) {\n  switch (predicate) {\n");
   for (int32_t k = 0; k < p->table.predicate_count; k++) {
     if (!p->predicate[k]) continue;
     put(s, "  case %d: return ", k);
-    put_bits(s, p, p->predicate[k]);
+    put_bits(s, p, p->predicate[k], &part);
     put(s, ";\n");
   }
   put(s, "  default: return bits_all(true);\n  }\n}\n");

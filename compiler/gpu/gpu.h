@@ -86,7 +86,10 @@ void put_expressions(source_text *s, const plan *p);
 void put_cover(source_text *s, const plan *p);
 /*   dil_bits dil_mask_bits(int predicate, const dil_block &x,
  *                          const dil_pair &at)
- *         its masks over a block of keys, see templates/bits.cuh */
+ *         its masks over a block of keys, see templates/bits.cuh
+ *   unsigned dil_known(dil_range i, dil_range j, dil_range h,
+ *                      const dil_pair &at)
+ *         which parts of all masks ranges settle */
 void put_mask_bits(source_text *s, const plan *p);
 /* One condition, at a pair and over ranges: what these functions return. */
 void put_condition(source_text *s, const plan *p, const expr *e);
