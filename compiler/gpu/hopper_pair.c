@@ -147,5 +147,18 @@ static bool write(const gpu_request *r, int32_t member, int32_t attempt,
   return true;
 }
 
+static bool propose(int32_t index, knobs *k) {
+  static const int32_t keys[] = {64, 96, 128};
+  enum { HEIGHTS = 2, WIDTHS = sizeof keys / sizeof *keys, DEPTHS = 3 };
+  if (index >= HEIGHTS * WIDTHS * DEPTHS) return false;
+  k->given = 1u << KNOB_HOPPER | 1u << KNOB_TILE | 1u << KNOB_STAGES;
+  k->value[KNOB_HOPPER][0] = 1;
+  k->value[KNOB_TILE][0] = 64 * (2 + index % HEIGHTS);
+  k->value[KNOB_TILE][1] = keys[index / HEIGHTS % WIDTHS];
+  k->value[KNOB_STAGES][0] = 2 + index / HEIGHTS / WIDTHS;
+  return true;
+}
+
 const gpu_strategy strategy_hopper_pair = {
-    "hopper pairs", 1 << KNOB_TILE | 1 << KNOB_STAGES, can, write};
+    "hopper pairs", 1 << KNOB_TILE | 1 << KNOB_STAGES, can, write,
+    propose};
