@@ -1,0 +1,140 @@
+/* gpu_host.c - a host that uses a GPU through dil.h and has no CUDA library of
+ * its own. Run on the driver of driver.c it checks what happens before and
+ * around a launch; on a real one (with the argument `compute`), that the sums
+ * are right. Out: ok / not ok lines. */
+#include <dil/dil.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N = 64, H = 2, D = 16, COUNT = N * H * D };
+static const char *text = "pattern p { heads 2; head_dim 16; dtype f32;\n"
+                          "  input doc : i32[N]; mask doc[i] == doc[j];\n"
+                          "  branch { segment 32; } }\n";
+static int bad;
+
+static void is(const char *name, int good) {
+  printf("%s %s\n", good ? "ok" : "not ok", name);
+  if (!good) printf("  %s\n", dil_last_error());
+  bad |= !good;
+}
+
+static void refused(const char *words, dil_status status) {
+  char name[200];
+  snprintf(name, sizeof name, "refused: %s", words);
+  is(name, status == DIL_USAGE && strstr(dil_last_error(), words) != NULL);
+}
+
+typedef struct tensors {
+  DLTensor q, k, v, o, on;
+  int64_t shape[4], length;
+  const DLTensor *inputs[1];
+} tensors;
+
+static DLTensor on_device(dil_context *context, const void *from, size_t bytes,
+                          int32_t ndim, int64_t *shape, DLDataType type) {
+  DLTensor t = {.device = {kDLCUDA, 0}, .ndim = ndim, .dtype = type};
+  t.shape = shape;
+  if (dil_memory_take(context, (int64_t)bytes, &t.data) ||
+      dil_memory_write(context, t.data, from, (int64_t)bytes))
+    is("memory of the device", 0);
+  return t;
+}
+
+static void make(tensors *t, dil_context *context) {
+  static float ones[COUNT];
+  static int32_t on[N];
+  DLDataType f32 = {kDLFloat, 32, 1}, i32 = {kDLInt, 32, 1};
+  for (int i = 0; i < COUNT; i++) ones[i] = 1;
+  int64_t shape[] = {1, N, H, D};
+  memcpy(t->shape, shape, sizeof shape);
+  t->length = N;
+  t->q = on_device(context, ones, sizeof ones, 4, t->shape, f32);
+  t->k = on_device(context, ones, sizeof ones, 4, t->shape, f32);
+  t->v = on_device(context, ones, sizeof ones, 4, t->shape, f32);
+  t->o = on_device(context, ones, sizeof ones, 4, t->shape, f32);
+  t->on = on_device(context, on, sizeof on, 1, &t->length, i32);
+  t->inputs[0] = &t->on;
+}
+
+static void give(tensors *t, dil_context *context) {
+  DLTensor *all[] = {&t->q, &t->k, &t->v, &t->o, &t->on};
+  for (int i = 0; i < 5; i++) dil_memory_give(context, all[i]->data);
+}
+
+/* Values of 1 give sums of 1 exactly. */
+static void check_sums(dil_context *context, const tensors *t) {
+  static float sums[COUNT];
+  int good = !dil_context_wait(context, NULL) &&
+             !dil_memory_read(context, sums, t->o.data, sizeof sums);
+  for (int i = 0; i < COUNT; i++) good &= fabsf(sums[i] - 1) < 1e-6f;
+  is("sums of ones are one", good);
+}
+
+static void run(dil_context *context, dil_kernel *kernel, int compute) {
+  tensors t;
+  dil_arguments a = DIL_ARGUMENTS_INIT;
+  dil_sizes sizes = {1, N, N};
+  char variant[80];
+  make(&t, context);
+  a.q = &t.q;
+  a.k = &t.k;
+  a.v = &t.v;
+  a.o = &t.o;
+  a.inputs = t.inputs;
+  a.input_count = 1;
+  is("prepare", !dil_kernel_prepare(kernel, &sizes));
+  is("variant", !dil_kernel_variant(kernel, &sizes, variant, sizeof variant) &&
+                    strstr(variant, "general") != NULL);
+  is("run", !dil_kernel_run(kernel, &a));
+  if (compute) check_sums(context, &t);
+  t.k.device.device_type = kDLCPU;
+  refused("k is on DLPack device 1:0, the kernel is on cuda:0",
+          dil_kernel_run(kernel, &a));
+  t.k.device = (DLDevice){kDLCUDA, 1};
+  refused("k is on DLPack device 2:1", dil_kernel_run(kernel, &a));
+  t.k.device = (DLDevice){kDLCUDAManaged, 0};
+  is("managed memory", !dil_kernel_run(kernel, &a));
+  t.length = N - 1;
+  refused("of input 'doc' must be 64, got 63", dil_kernel_run(kernel, &a));
+  a.o = &t.q;
+  refused("o is an output and shares memory with q",
+          dil_kernel_run(kernel, &a));
+  give(&t, context);
+}
+
+int main(int argc, char **argv) {
+  dil_context_options o = DIL_CONTEXT_OPTIONS_INIT;
+  dil_kernel_options general = DIL_KERNEL_OPTIONS_INIT;
+  dil_kernel_info info = DIL_KERNEL_INFO_INIT;
+  dil_stats stats = DIL_STATS_INIT;
+  dil_context *context;
+  dil_program *program;
+  dil_kernel *kernel;
+  o.device = "cuda:0";
+  o.threads = 2;
+  refused("no threads of the processor", dil_context_new(&o, &context));
+  o.threads = 0;
+  is("a context on a GPU", !dil_context_new(&o, &context));
+  if (bad) return 1;
+  is("a program", !dil_program_parse(context, "p.dil", text, strlen(text), NULL,
+                                     &program));
+  general.isa = "avx2";
+  refused("instruction set 'avx2' says nothing to device cuda:0",
+          dil_program_kernel(program, NULL, &general, &kernel));
+  general.isa = NULL;
+  general.force = DIL_FORCE_GENERAL;
+  is("a kernel", !dil_program_kernel(program, NULL, &general, &kernel));
+  if (bad) return 1;
+  is("which says where it is", !dil_kernel_describe(kernel, &info) &&
+                                   !strcmp(info.device, "cuda:0") &&
+                                   !strncmp(info.target, "sm_", 3));
+  run(context, kernel, argc > 1 && !strcmp(argv[1], "compute"));
+  is("statistics", !dil_context_stats(context, &stats) && stats.calls == 2 &&
+                       stats.kernels == 1);
+  dil_program_free(program);
+  dil_context_free(context);
+  dil_kernel_free(kernel);
+  return bad;
+}
