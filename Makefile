@@ -179,6 +179,7 @@ $(BUILD)/tests/test_faults: MORELIBS = $(addprefix -Wl$(,)--wrap=,$(faulty))
 , := ,
 # Suites of the back end's insides are linked with it.
 $(cpusuite): $(cpu)
+$(BUILD)/tests/test_hopper_tables: $(call objects,runtime/cuda/hopper_*.c)
 $(BUILD)/tests/test_cuda: $(cuda)
 $(cpusuite): MORELIBS = $(shell $(LLVM) --libs) -L$(shell $(LLVM) --libdir)
 .SECONDARY: $(suites:=.o) $(fuzzer).o $(turns).o

@@ -27,6 +27,9 @@
 #ifndef STAGED
 #define STAGED 1         // 0: rows leave straight from registers
 #endif
+#ifndef NESTED
+#define NESTED 0         // 1: segments divide one another
+#endif
 #ifndef CHAINED
 #define CHAINED 1        // 0: no head is touched by more than one pass
 #endif
@@ -154,6 +157,7 @@ DEVICE u32 message_of(u32 base, u32 stage, u32 phase) {
 enum { TILE_FINISH = 8 }; // shift
 
 #include "hopper_produce.cuh"
+#include "hopper_clear.cuh"
 #include "hopper_consume.cuh"
 #if PAIRED
 #include "hopper_pair.cuh"

@@ -20,6 +20,7 @@ enum {
   HOPPER_CLASSES = 48,
   HOPPER_PIECES = 192,
   HOPPER_MEMBERS = 192,
+  HOPPER_SEGMENTS = 16, /* of branches whose segments are not nested */
   HOPPER_FAR = 1 << 29 /* a window bound that nothing reaches */
 };
 
@@ -33,13 +34,19 @@ typedef struct hopper_map {
  * those phases, [1] of the others. Nothing outside of the tensor is touched. */
 typedef hopper_map hopper_maps[HOPPER_STRIDES][2];
 
-typedef enum hopper_side {
-  HOPPER_WHOLE, HOPPER_LEFT, HOPPER_RIGHT, HOPPER_OTHER
-} hopper_side;
-
 /* Keys of the segment of length `outer` (0: all keys), without its part of
  * length `inner`: what lies left of that, or right of it, or, where the one is
- * twice the other, the other half. */
+ * twice the other, the other half.
+ *
+ * HOPPER_SHARED and on: segments that are not nested, the bits of `outer` in
+ * the launch's `segments`. Those that a row stands in all hold its position, so
+ * that what `inner` of them reach, or more, is one stretch: that stretch, or
+ * its part left or right of what one more reaches. */
+typedef enum hopper_side {
+  HOPPER_WHOLE, HOPPER_LEFT, HOPPER_RIGHT, HOPPER_OTHER,
+  HOPPER_SHARED, HOPPER_SHARED_LEFT, HOPPER_SHARED_RIGHT
+} hopper_side;
+
 typedef struct hopper_piece {
   int outer, inner;
   short side, slot;    /* hopper_side; index of the stride */
@@ -54,6 +61,7 @@ typedef struct hopper_class {
   short shape, slot;
   int stride, offset;
   int cell;            /* positions; 0: all of the call's */
+  unsigned cuts;       /* segments that cut a home into cells; 0: `cell` does */
   short piece, pieces; /* none: nobody selects the rows; they are cleared */
   /* of this call: */
   int cells, tiles;    /* cells a home, tiles a cell */
@@ -89,10 +97,16 @@ typedef struct hopper_launch {
   int batches, queries, keys;  /* B, N, M */
   int origin, period, home;    /* positions; first period begins at origin */
   int periods;                 /* of a batch row */
+  int relative;                /* residues count from the home's start */
+  int segments[HOPPER_SEGMENTS]; /* 0: holds every position */
   int group;                   /* query heads a key head */
   int section;                 /* (batch row, period) blocks of a section */
   int section_tiles, tiles;    /* tiles of a section, and of all sections */
   int bare_tiles;
+  int early;                   /* rows before position 0, all of them bare */
+  int but;                     /* > 0: all rows but those without this residue are
+                                  bare, and in no class */
+  int member_count;
   int spread;                  /* last tiles of all heads first */
   float scale;                 /* of scores, times log2 e; positive */
   float weight;                /* of the output */

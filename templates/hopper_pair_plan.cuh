@@ -169,7 +169,7 @@ DEVICE int plan_next(const hopper_launch &run, u32 base, const tile &x,
 #pragma unroll 1
   for (int i = 0; i < k.pieces; i++) {
     const hopper_piece &piece = p.run.pieces[k.piece + i];
-    pair_run r = {piece, keys_of(p.run, x, piece),
+    pair_run r = {piece, keys_of(&p.run, &x, &piece),
                   pair_at(p.run, x.batch, head)};
 #pragma unroll 1
     for (int first = 0; first * 32 * TILE_KEYS < r.keys.count; first += 32)

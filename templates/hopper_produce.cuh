@@ -1,4 +1,4 @@
-// hopper_produce.cuh - the producing warpgroup: plans, copies, cleared rows.
+// hopper_produce.cuh - the producing warpgroup: plans and copies.
 //
 // In: the launch. Out: the stream of blocks for the consumers: queries, keys
 // and values in shared memory, and a message for each tile and block.
@@ -13,7 +13,7 @@
 // so that what a warpgroup of a causal tile cannot see comes last.
 enum { PLAN_TILE = 1, PLAN_LAST = 2, PLAN_END = 4, PLAN_SORTED = 8 }; // what
 enum { PLAN_FINISH = 8 };                            // shift; hopper_finish
-enum { WHERE_MAP = 8, WHERE_STRIDE = 16 };           // shifts; phase below
+enum { WHERE_MAP = 12, WHERE_STRIDE = 16 };          // shifts; phase below
 DEVICE u32 plan_of(u32 base, u32 stage) {
   return base + AT_PLAN + stage * PLAN_BYTES;
 }
@@ -38,25 +38,30 @@ DEVICE void plan_tile(const hopper_launch &run, const tile &x, u32 plan) {
   shared_store(plan, 0, x.klass, x.member, 0);
 }
 
-// Run number `lane` of the pieces from `from` on; none: no keys.
-DEVICE key_run plan_run(const hopper_launch &run, int at, u32 plan) {
+// The run of this lane of the pieces from `from` on; none: no keys. The tile is
+// read bit by bit, for want of registers.
+DEVICE key_run plan_run(const hopper_launch &run, int from, u32 plan) {
   tile x;
+  int at = thread_index() % 32;
+  if (at >= PLAN_RUNS) return {0, 0};
+  at += from;
   x.klass = shared_word(plan + 4);
-  x.member = shared_word(plan + 8);
-  x.position = shared_word(plan + 16);
-  x.rows = shared_word(plan + 24);
   const hopper_class &k = run.classes[x.klass];
   if (at >= k.pieces) return {0, 0};
-  return keys_of(run, x, run.pieces[k.piece + at]);
+  const hopper_piece *p = &run.pieces[k.piece + at];
+  x.position = shared_word(plan + 16);
+  key_bounds in = bounds_of(&run, x.position, p);
+  x.member = shared_word(plan + 8);
+  x.rows = shared_word(plan + 24);
+  return keys_inside(&run, &x, p, in);
 }
 
 // One run of keys a lane, those without keys left out; their number. A tile's
 // first plan has one in any case: a block of hidden keys begins the tile, and
 // its rows are written even if they see nothing.
 DEVICE int plan_runs(const hopper_launch &run, int from, u32 plan) {
+  key_run keys = plan_run(run, from, plan);
   u32 lane = thread_index() % 32;
-  key_run keys = {0, 0};
-  if (lane < PLAN_RUNS) keys = plan_run(run, from + lane, plan);
   u32 all = __ballot_sync(~0u, keys.count > 0);
   if (!all && !from) all = 1;
   if (all >> lane & 1) {
@@ -136,9 +141,9 @@ DEVICE void make_plans(const hopper_launch &run, u32 base) {
   for (int t = blockIdx.x, from = 0; t < run.tiles;) {
     barrier_wait(base + AT_PLAN_EMPTY + 8 * (plans & 1), ~plans >> 1 & 1);
     tile x;
-    if (tile_find(run, t % run.section_tiles, 0,
+    if (tile_find(&run, t % run.section_tiles, 0,
                   run.class_count - run.bare_count, t / run.section_tiles,
-                  x)) {
+                  &x)) {
       from = plan_next(run, base, x, plans, from, tiles);
       if (from) continue;
       tiles++;
@@ -341,37 +346,5 @@ DEVICE void load_values(const hopper_launch &run, u32 base) {
         base + AT_VALUE + stage * VALUE_BYTES,
         base + AT_VALUE_FULL + 8 * stage, base + AT_VALUE_EMPTY + 8 * stage,
         phase ^ 1, &run.v[0][0], message);
-  }
-}
-
-// ---- rows that no branch selects -------------------------------------------
-
-DEVICE void clear_tile(const hopper_launch &run, const tile &x) {
-  if (CHAINED && run.members[x.member].finish) return; // their state stands
-  int lane = threadIdx.x % 32;
-  const int units = VALUE_DIM / 8, together = 32 / units; // of 16 bytes; rows
-  int n = x.position - (run.keys - run.queries);
-  int head = run.members[x.member].head, stride = run.classes[x.klass].stride;
-  char *to = (char *)run.o_data +
-             2 * (x.batch * run.o_batch + head * run.o_head +
-                  (n + lane / units * stride) * run.o_row + lane % units * 8);
-  long long step = 2 * together * stride * run.o_row;
-  int rows = lane < together * units ? x.rows - lane / units : 0;
-#pragma unroll 4
-  for (; rows > 0; rows -= together, to += step)
-    *(int4 *)to = make_int4(0, 0, 0, 0);
-  if (!run.lse) return;
-  float *lse = run.lse + x.batch * run.lse_batch + head * run.lse_head;
-  for (int row = lane; row < x.rows; row += 32)
-    lse[(n + row * stride) * run.lse_row] = MINUS_INFINITY;
-}
-
-// By the last warp of the producing warpgroup, dealt out in turn.
-DEVICE void clear_rows(const hopper_launch &run) {
-  for (int t = blockIdx.x; t < run.bare_tiles; t += gridDim.x) {
-    tile x;
-    if (tile_find(run, t, run.class_count - run.bare_count, run.bare_count, 0,
-                  x))
-      clear_tile(run, x);
   }
 }

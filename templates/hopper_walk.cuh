@@ -3,23 +3,30 @@
 // In: the launch's tables. Out: where the tile's rows lie, and each run of
 // keys that they read, already cut to what the windows let the tile see. All
 // is arithmetic on the position of the cell; nothing is stored by length.
-#pragma once
+//
+// Plain C, so that tests can walk a launch without a GPU: they define DEVICE,
+// WARPGROUPS and NESTED themselves.
+#ifndef HOPPER_WALK_CUH
+#define HOPPER_WALK_CUH
+#include "hopper_launch.h"
 
 enum { TILE_ROWS = 64 * WARPGROUPS };
 
 // Few numbers, since the producer has few registers; the rest is in the tables.
-struct tile {
+typedef struct tile {
   int position; // of row 0
   int rows;     // 1 .. TILE_ROWS
   int batch;
   short klass, member;
-};
+} tile;
 
 // A run of keys: `count` of them from `position` on, `stride` apart.
-struct key_run {
+typedef struct key_run {
   int position, count;
-};
+} key_run;
 
+DEVICE int lesser(int a, int b) { return a < b ? a : b; }
+DEVICE int greater(int a, int b) { return a > b ? a : b; }
 DEVICE int floor_to(int x, int n) {
   int rest = x % n;
   return x - (rest < 0 ? rest + n : rest);
@@ -33,60 +40,168 @@ DEVICE int rows_between(int first, int end, int stride) {
   return first < end ? (end - 1 - first) / stride + 1 : 0;
 }
 
+// What residues count from: 0, or where one segment for all begins.
+DEVICE int base_of(const hopper_launch *run, int position) {
+  return run->relative ? floor_to(position, run->home) : 0;
+}
+
+// The first position behind `at` where one of `segments` begins anew.
+DEVICE int next_cut(const hopper_launch *run, unsigned segments, int at) {
+  int next = HOPPER_FAR;
+  for (int i = 0; segments >> i; i++)
+    if (segments >> i & 1 && run->segments[i])
+      next = lesser(next, floor_to(at, run->segments[i]) + run->segments[i]);
+  return next;
+}
+
+// Rows of tile t of the positions low .. high - 1.
+DEVICE void tile_rows(int t, int low, int high, int at, int stride, tile *x) {
+  x->position = first_from(low, at, stride) + t * TILE_ROWS * stride;
+  x->rows = lesser(rows_between(x->position, high, stride), TILE_ROWS);
+}
+
+// The same where several segments cut low .. high - 1 into cells.
+DEVICE void tile_among(const hopper_launch *run, const hopper_class *k, int t,
+                       int low, int high, int at, tile *x) {
+  x->rows = 0;
+  while (low < high) {
+    int end = lesser(next_cut(run, k->cuts, low), high);
+    int rows = rows_between(first_from(low, at, k->stride), end, k->stride);
+    int tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
+    if (t < tiles) {
+      tile_rows(t, low, end, at, k->stride, x);
+      break;
+    }
+    t -= tiles;
+    low = end;
+  }
+}
+
 // Where tile t of the classes from c on stands among the members of its
 // class: false when it falls behind the end of the call.
-DEVICE bool tile_find(const hopper_launch &run, int t, int c, int classes,
-                      int section, tile &x) {
-  while (--classes && t >= run.classes[c + 1].first) c++;
-  const hopper_class &k = run.classes[c];
-  const hopper_shape &s = run.shapes[k.shape];
-  t -= k.first;
-  int each = k.cells * k.tiles, pairs = run.section * s.members, pair;
-  if (run.spread) {
+DEVICE bool tile_find(const hopper_launch *run, int t, int c, int classes,
+                      int section, tile *x) {
+  while (--classes && t >= run->classes[c + 1].first) c++;
+  const hopper_class *k = &run->classes[c];
+  const hopper_shape *s = &run->shapes[k->shape];
+  t -= k->first;
+  int each = k->cells * k->tiles, pairs = run->section * s->members, pair;
+  if (run->spread) {
     pair = t % pairs;
     t = each - 1 - t / pairs;
   } else {
     pair = t / each;
     t -= pair * each;
   }
-  int block = section * run.section + pair / s.members;
-  x.klass = c;
-  x.member = s.member + pair % s.members;
-  x.batch = block / run.periods;
-  if (x.batch >= run.batches) return false;
-  const hopper_member &m = run.members[x.member];
-  int cell = t / k.tiles;
-  int low = run.origin + (block - x.batch * run.periods) * run.period +
-            m.home * run.home + cell * k.cell;
-  int high = min(low + k.cell, run.keys);
-  low = max(low, run.keys - run.queries);
-  x.position = first_from(low, k.offset + m.shift, k.stride) +
-               (t - cell * k.tiles) * TILE_ROWS * k.stride;
-  x.rows = min(rows_between(x.position, high, k.stride), int(TILE_ROWS));
-  return x.rows > 0;
+  int block = section * run->section + pair / s->members;
+  x->klass = (short)c;
+  x->member = (short)(s->member + pair % s->members);
+  x->batch = block / run->periods;
+  if (x->batch >= run->batches) return false;
+  const hopper_member *m = &run->members[x->member];
+  int first = run->keys - run->queries; // of the call's positions
+  int low = run->origin + (block - x->batch * run->periods) * run->period +
+            m->home * run->home;
+  int at = k->offset + m->shift + (run->relative ? low : 0);
+  if (!NESTED && k->cuts) {
+    tile_among(run, k, t, greater(low, first),
+               lesser(low + run->home, run->keys), at, x);
+  } else {
+    int cell = t / k->tiles;
+    low += cell * k->cell;
+    tile_rows(t - cell * k->tiles, greater(low, first),
+              lesser(low + k->cell, run->keys), at, k->stride, x);
+  }
+  return x->rows > 0;
+}
+
+// ---- keys ------------------------------------------------------------------
+
+// How far segment i, that holds a position, reaches: where it begins, or to the
+// front where it ends, negated. Small is far.
+DEVICE int reach_of(const hopper_launch *run, int position, int i, bool front) {
+  int s = run->segments[i], low = s ? floor_to(position, s) : 0;
+  if (!front) return low;
+  return s ? -lesser(low + s, run->keys) : -run->keys;
+}
+
+// The reach of the one that is rank-th, from 1 on, among those that reach
+// farthest.
+DEVICE int ranked(const hopper_launch *run, int position, unsigned segments,
+                  int rank, bool front) {
+  int found = -HOPPER_FAR - 1;
+  while (rank > 0) {
+    int next = HOPPER_FAR;
+    for (int i = 0; segments >> i; i++) {
+      int reach = reach_of(run, position, i, front);
+      if (segments >> i & 1 && reach > found) next = lesser(next, reach);
+    }
+    found = next;
+    for (int i = 0; segments >> i; i++)
+      rank -= segments >> i & 1 && reach_of(run, position, i, front) == found;
+  }
+  return front ? -found : found;
+}
+
+// The positions from low on, below high, that a piece may take its keys from.
+typedef struct key_bounds {
+  int low, high;
+} key_bounds;
+
+DEVICE key_bounds shared_bounds(const hopper_launch *run, int position,
+                                const hopper_piece *p) {
+  bool left = p->side == HOPPER_SHARED_LEFT;
+  bool right = p->side == HOPPER_SHARED_RIGHT;
+  key_bounds r;
+  r.low = ranked(run, position, p->outer, p->inner + right, right);
+  r.high = ranked(run, position, p->outer, p->inner + left, !left);
+  return r;
+}
+
+DEVICE key_bounds bounds_of(const hopper_launch *run, int position,
+                            const hopper_piece *p) {
+  key_bounds r;
+  if (!NESTED && p->side >= HOPPER_SHARED)
+    return shared_bounds(run, position, p);
+  r.low = 0;
+  r.high = run->keys;
+  if (p->outer) {
+    r.low = floor_to(position, p->outer);
+    r.high = lesser(r.high, r.low + p->outer);
+  }
+  if (p->side == HOPPER_WHOLE) return r;
+  int hole = floor_to(position, p->inner);
+  if (p->side == HOPPER_OTHER) {
+    r.low += hole == r.low ? p->inner : 0;
+    r.high = lesser(run->keys, r.low + p->inner);
+  } else if (p->side == HOPPER_LEFT) {
+    r.high = hole;
+  } else {
+    r.low = hole + p->inner;
+  }
+  return r;
 }
 
 // The keys of a piece from the first that some row of the tile sees to the
 // piece's end. Those behind the last row's window are no less valid, and each
 // is seen by its own row: only keys behind the end may hold anything.
-DEVICE key_run keys_of(const hopper_launch &run, const tile &x,
-                       const hopper_piece &p) {
-  int low = 0, high = run.keys;
-  if (p.outer) {
-    low = floor_to(x.position, p.outer);
-    high = min(high, low + p.outer);
-  }
-  if (p.side != HOPPER_WHOLE) {
-    int hole = floor_to(x.position, p.inner);
-    if (p.side == HOPPER_OTHER) {
-      low += hole == low ? p.inner : 0;
-      high = min(run.keys, low + p.inner);
-    } else if (p.side == HOPPER_LEFT) high = hole;
-    else low = hole + p.inner;
-  }
-  int last = x.position + (x.rows - 1) * run.classes[x.klass].stride;
-  low = max(low, x.position - p.left);
-  int first = first_from(low, p.offset + run.members[x.member].shift, p.stride);
-  if (first > last + p.right) return {0, 0};
-  return {first, rows_between(first, high, p.stride)};
+DEVICE key_run keys_inside(const hopper_launch *run, const tile *x,
+                           const hopper_piece *p, key_bounds in) {
+  key_run r;
+  int last = x->position + (x->rows - 1) * run->classes[x->klass].stride;
+  int at = p->offset + run->members[x->member].shift +
+           base_of(run, x->position);
+  r.position = first_from(greater(in.low, x->position - p->left), at,
+                          p->stride);
+  r.count = 0;
+  if (r.position <= last + p->right)
+    r.count = rows_between(r.position, in.high, p->stride);
+  return r;
 }
+
+DEVICE key_run keys_of(const hopper_launch *run, const tile *x,
+                       const hopper_piece *p) {
+  return keys_inside(run, x, p, bounds_of(run, x->position, p));
+}
+
+#endif

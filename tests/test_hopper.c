@@ -12,6 +12,7 @@
 #define BF16(d) "heads 2; head_dim " #d "; dtype bf16;"
 #define F16(d) "heads 2; head_dim " #d "; dtype f16;"
 #define THREE "segments 256, 512, 1024; dilations 1, 2, 4;"
+#define CROSSING "segments 512, 750, 1250; dilations 1, 2, 4;"
 
 typedef struct kernel_case {
   const char *text;
@@ -56,6 +57,35 @@ static const kernel_case cases[] = {
     /* every row of the second pass is empty before: no branch has r = 1 */
     {P(BF16(64), "segments 512, 1024; dilations 4, 8;"), FORCE_CHAIN,
      SHAPE(1, 2100, 2100, 0)},
+    /* segments that are not nested */
+    {P(BF16(64), CROSSING), 0, SHAPE(1, 2500, 2500, 0)},
+    {P(BF16(64), "causal; " CROSSING), 0, SHAPE(1, 2500, 2500, 1)},
+    {P(F16(64), CROSSING), FORCE_FUSE | FORCE_MULTISET, SHAPE(2, 1500, 1999, 0)},
+    {P(BF16(64), CROSSING), FORCE_CHAIN, SHAPE(1, 2500, 2500, 0)},
+    {P(BF16(64), "combine union; " CROSSING), 0, SHAPE(1, 2500, 2500, 0)},
+    {P(BF16(128), "combine union; causal; " CROSSING), 0,
+     SHAPE(1, 1700, 1700, 0)},
+    {P(BF16(256), "segments 512, 750; dilations 1, 2;"), 0,
+     SHAPE(1, 1300, 1300, 0)},
+    {P("heads 4 kv 2; head_dim 64; dtype bf16;",
+       "phase kv; branch { segment 700; } branch { segment 900; dilation 3; } "
+       "branch { dilation 5; }"), 0, SHAPE(1, 1900, 1900, 0)},
+    /* dilations that do not divide their segments, and large ones */
+    {P(BF16(64), "segments 256, 512, 1024, 2048, 4096; "
+                 "dilations 1, 2, 4, 6, 12;"), FORCE_CHAIN,
+     SHAPE(1, 5000, 5000, 0)},
+    {P(BF16(64), "causal; branch { segment 700; dilation 9; }"), 0,
+     SHAPE(1, 2500, 2500, 0)},
+    {P(BF16(64), "branch { segment 9000; dilation 100; }"), 0,
+     SHAPE(1, 9500, 9500, 0)},
+    {P(F16(40), "branch { segment 9000; dilation 129; }"), 0,
+     SHAPE(2, 9500, 9500, 1)},
+    {P(BF16(64), "branch { segment 512; } branch { dilation 150; }"), 0,
+     SHAPE(1, 6000, 6000, 0)},
+    /* rows before position 0 */
+    {P(BF16(64), THREE), 0, SHAPE(1, 1500, 1100, 0)},
+    {P(BF16(64), "causal; " THREE), FORCE_CHAIN, SHAPE(2, 1500, 1100, 1)},
+    {P(BF16(64), "branch { dilation 3; }"), 0, SHAPE(1, 1500, 700, 0)},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 

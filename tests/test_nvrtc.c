@@ -81,24 +81,35 @@ START_TEST(width) {
 }
 END_TEST
 
-/* Every head size has a Hopper kernel that the gate lets pass, by itself and
- * with state between passes. */
-START_TEST(hopper_width) {
+/* Every head size has a Hopper kernel that the gate lets pass; some of them as
+ * well with state between passes, and for segments that are not nested. */
+static const struct {
+  int32_t head_dim, value_dim, segment;
+  unsigned force;
+} hopper_sizes[] = {
+    {8, 8, 1024, 0},             {40, 40, 1024, 0},
+    {64, 64, 1024, 0},           {96, 96, 1024, 0},
+    {128, 128, 1024, 0},         {160, 160, 1024, 0},
+    {192, 192, 1024, 0},         {192, 128, 1024, 0},
+    {224, 224, 1024, 0},         {256, 256, 1024, 0},
+    {64, 256, 1024, 0},          {256, 64, 1024, 0},
+    {64, 64, 1024, FORCE_CHAIN}, {128, 128, 1024, FORCE_CHAIN},
+    {64, 64, 750, 0},            {128, 128, 750, 0},
+    {192, 192, 750, 0},          {256, 256, 750, 0},
+};
+enum { HOPPER_SIZES = sizeof hopper_sizes / sizeof *hopper_sizes };
+
+START_TEST(hopper_size) {
   if (!has_compiler()) return;
-  static const int32_t sizes[][2] = {
-      {8, 8},     {40, 40},   {64, 64},   {96, 96},   {128, 128}, {160, 160},
-      {192, 192}, {192, 128}, {224, 224}, {256, 256}, {64, 256},  {256, 64}};
-  enum { SIZES = sizeof sizes / sizeof *sizes };
-  static const unsigned forces[] = {0, FORCE_CHAIN};
   char text[200];
   snprintf(text, sizeof text,
            "pattern p { heads 2; head_dim %d value %d; dtype %s; "
-           "segments 512, 1024; dilations 1, 2; }",
-           sizes[_i % SIZES][0], sizes[_i % SIZES][1],
-           _i % 2 ? "bf16" : "f16");
+           "segments 512, %d; dilations 1, 2; }",
+           hopper_sizes[_i].head_dim, hopper_sizes[_i].value_dim,
+           _i % 2 ? "bf16" : "f16", hopper_sizes[_i].segment);
   subject *s = subject_new("hopper", text, NULL, 0);
   gpu_codes codes = {0};
-  gpu_request request = {.plan = plan_of(s, forces[_i / SIZES]),
+  gpu_request request = {.plan = plan_of(s, hopper_sizes[_i].force),
                          .arch = 90,
                          .only = "hopper"};
   dil_status status = gpu_compiler()->compile(&request, &codes);
@@ -151,7 +162,7 @@ static Suite *make_suite(void) {
   tcase_set_timeout(tests, 240);
   tcase_add_loop_test(tests, example, 0, EXAMPLES);
   tcase_add_loop_test(tests, width, 0, 3);
-  tcase_add_loop_test(tests, hopper_width, 0, 24);
+  tcase_add_loop_test(tests, hopper_size, 0, HOPPER_SIZES);
   tcase_add_test(tests, unknown_chip);
   tcase_add_loop_test(tests, peak, 0, 3);
   suite_add_tcase(suite, tests);

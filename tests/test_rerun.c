@@ -19,6 +19,12 @@ static const struct {
      {.batch = 1, .queries = 2, .keys = 5000, .seed = 5}},
     {P("combine union; branch { window 30, 30; } branch { mask j % 9 == 0; }"),
      {.batch = 1, .queries = 250, .keys = 250, .seed = 6}},
+    /* in bf16 these are the Hopper kernel's: cells that cross, state between
+     * passes */
+    {P("causal; segments 300, 500; dilations 1, 2;"),
+     {.batch = 1, .queries = 900, .keys = 900, .seed = 7}},
+    {P("combine mean; segments 256, 512; dilations 1, 2;"),
+     {.batch = 1, .queries = 700, .keys = 700, .seed = 8}},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 

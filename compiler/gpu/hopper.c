@@ -119,6 +119,12 @@ uint64_t hopper_passes(const dil_table *t, int32_t keys, bool paired,
   return passes;
 }
 
+bool hopper_nested(const dil_table *t) {
+  for (int32_t p = 0; p < t->pass_count; p++)
+    if (!hopper_is_nested(t, t->passes[p].branches)) return false;
+  return true;
+}
+
 bool hopper_chained(const dil_table *t) {
   for (int32_t h = 0; h < t->heads; h++)
     if (cuda_passes(t, h) > 1) return true;
@@ -165,7 +171,8 @@ static bool write(const gpu_request *r, int32_t member, int32_t attempt,
       s.warpgroups, s.keys, s.stages);
   put(text, "#define QUERY_STAGES %d\n#define STAGED %d\n", s.queries,
       s.staged);
-  put(text, "#define CHAINED %d\n", hopper_chained(t));
+  put(text, "#define CHAINED %d\n#define NESTED %d\n", hopper_chained(t),
+      hopper_nested(t));
   put_template(text, "hopper.cu");
   return true;
 }

@@ -117,7 +117,8 @@ static void put_shape(source_text *text, const dil_table *t, const shape *s) {
       rounded(t->head_dim, 32), rounded(t->value_dim, 32));
   put(text, "#define WARPGROUPS %d\n#define TILE_KEYS %d\n#define STAGES %d\n",
       s->warpgroups, s->keys, s->stages);
-  put(text, "#define CHAINED %d\n", hopper_chained(t));
+  put(text, "#define CHAINED %d\n#define NESTED %d\n", hopper_chained(t),
+      hopper_nested(t));
   put(text, "#define PRODUCER_REGISTERS %d\n#define CONSUMER_REGISTERS %d\n",
       s->producer, s->consumer);
 }

@@ -69,91 +69,15 @@ static dil_status open_memory(const dil_table *table, cuda_code *code) {
   return status;
 }
 
-/* ---- tiles --------------------------------------------------------------- */
-
-/* Cells of a home, tiles of a cell; the tiles of one block of all members. */
-static int64_t count_tiles(const hopper_launch *l, const hopper_table *table,
-                           int32_t tile_rows, hopper_class *k) {
-  int64_t span = l->keys - l->origin;
-  int64_t length = k->cell ? minimum(k->cell, span) : span;
-  int64_t each = (length + k->stride - 1) / k->stride;
-  k->tiles = (int)((each + tile_rows - 1) / tile_rows);
-  k->cells = k->cell ? (int)minimum(l->home / k->cell,
-                                    (span + k->cell - 1) / k->cell)
-                     : 1;
-  if (!k->cell) k->cell = (int)span;
-  return (int64_t)table->shapes[k->shape].members * k->cells * k->tiles;
-}
-
-/* Numbers the tiles of all classes from `first` on, for `blocks` blocks. */
-static int64_t number_tiles(hopper_launch *l, const hopper_table *table,
-                            int32_t tile_rows, int32_t from, int32_t to,
-                            int64_t blocks) {
-  int64_t first = 0;
-  for (int32_t i = from; i < to; i++) {
-    int64_t each = count_tiles(l, table, tile_rows, &l->classes[i]);
-    l->classes[i].first = (int)minimum(first, INT32_MAX);
-    first += each * blocks;
-  }
-  return first;
-}
-
-/* The last tiles of all heads first where a causal cell is many tiles long;
- * sections of one block where there are many, to stay in the cache. */
-static bool fill_tiles(const cuda_run *r, const hopper_table *table,
-                       const cuda_code *code, hopper_launch *l) {
-  enum { LONG = 16, MANY = 64 };
-  int32_t tall = code->about.tile_rows;
-  int32_t keyed = table->class_count - table->bare_count;
-  int64_t t = maximum(r->M - r->N, 0);
-  l->period = (int)(table->period ? table->period : r->N);
-  l->home = (int)(table->home ? table->home : r->N);
-  l->origin = (int)(table->home ? t / l->period * l->period : r->M - r->N);
-  int64_t periods = (r->M - l->origin + l->period - 1) / l->period;
-  int64_t blocks = r->B * periods;
-  number_tiles(l, table, tall, 0, keyed, 1);
-  for (int32_t i = 0; i < keyed; i++)
-    l->spread |= table->causal && l->classes[i].tiles > LONG;
-  int64_t section = blocks >= MANY && !l->spread ? 1 : blocks;
-  memcpy(l->classes, table->classes, sizeof l->classes);
-  int64_t each = number_tiles(l, table, tall, 0, keyed, section);
-  int64_t bare =
-      number_tiles(l, table, tall, keyed, table->class_count, blocks);
-  int64_t sections = (blocks + section - 1) / section, most = INT32_MAX / 2;
-  if (periods > most || bare > most || each > most / sections) return false;
-  l->periods = (int)periods;
-  l->section = (int)section;
-  l->section_tiles = (int)each;
-  l->tiles = (int)(each * sections);
-  l->bare_tiles = (int)bare;
-  return true;
-}
-
 /* ---- the launch ---------------------------------------------------------- */
-
-static void fill_tables(const hopper_table *table, hopper_launch *l) {
-  memcpy(l->pieces, table->pieces, sizeof l->pieces);
-  memcpy(l->members, table->members, sizeof l->members);
-  memcpy(l->shapes, table->shapes, sizeof l->shapes);
-  memcpy(l->classes, table->classes, sizeof l->classes);
-  l->class_count = table->class_count;
-  l->bare_count = table->bare_count;
-}
 
 static void fill_sizes(const cuda_run *r, const hopper_table *table,
                        const cuda_code *code, sized *s) {
   hopper_launch *l = &s->launch;
   memset(l, 0, sizeof *l);
-  fill_tables(table, l);
-  l->batches = (int)r->B;
-  l->queries = (int)r->N;
-  l->keys = (int)r->M;
+  s->refused =
+      !hopper_tiles_fill(table, r->B, r->N, r->M, code->about.tile_rows, l);
   l->group = r->table->heads / r->table->kv_heads;
-  for (int32_t i = 0; i < table->stride_count; i++) {
-    l->query_rest[i] = (short)(r->N % table->strides[i]);
-    l->key_rest[i] = (short)(r->M % table->strides[i]);
-  }
-  s->refused = !fill_tiles(r, table, code, l);
 }
 
 /* Of this call's sizes; made at the first call that has them. */
@@ -249,14 +173,12 @@ static bool can(const cuda_run *r, int32_t pass, const cuda_code *code) {
   enum { FEW_QUERIES = 64 };
   const dil_call *c = r->call;
   const dil_table *t = r->table;
-  (void)code;
   if (r->drop || c->lengths || r->M == 0) return false;
   if (!(r->scale > 0) && !t->scored) return false;
   if (r->N < FEW_QUERIES) return false;
   if (r->M > 1 << 29 || r->N > 1 << 29 || r->B > 1 << 16) return false;
-  for (int32_t b = 0; r->N > r->M && b < t->branch_count; b++)
-    if ((t->passes[pass].branches >> b & 1) && t->branches[b].segment)
-      return false;
+  const hopper_table *table = code->memory->table[pass];
+  if (r->N > r->M && table->endless && table->home) return false;
   return maps_can(&c->q) && maps_can(&c->k) && maps_can(&c->v) &&
          maps_can(&c->o);
 }
@@ -267,8 +189,17 @@ static int64_t workspace(const cuda_run *r, int32_t pass,
   return 0;
 }
 
+/* Whether there are rows without keys that are in no class and must be written. */
+static bool leaves_bare(const hopper_launch *l) {
+  bool written = false;
+  for (int32_t i = 0; i < l->member_count; i++)
+    written |= !l->members[i].finish;
+  return written && (l->but || l->early);
+}
+
 static dil_status launch(const cuda_run *r, int32_t pass,
                          const cuda_code *code) {
+  enum { CLEARING = 8 }; /* blocks a processor */
   hopper_launch l;
   cuda_counter counter;
   cuda_counters *counters = r->device->counters;
@@ -276,15 +207,18 @@ static dil_status launch(const cuda_run *r, int32_t pass,
   if (!status) status = counters_take(counters, r->stream, &counter);
   if (status) return status;
   l.counters = (unsigned *)(uintptr_t)counter.memory;
-  int64_t blocks = minimum(maximum(l.tiles, l.bare_tiles),
-                           r->device->facts.processors);
-  status = cuda_launch(r, code, 0, blocks, code->about.threads,
-                       code->about.shared, &l);
+  int64_t processors = r->device->facts.processors;
+  if (leaves_bare(&l))
+    status = cuda_launch(r, code, 1, CLEARING * processors, 256, 0, &l);
+  int64_t blocks = minimum(maximum(l.tiles, l.bare_tiles), processors);
+  if (!status)
+    status = cuda_launch(r, code, 0, blocks, code->about.threads,
+                         code->about.shared, &l);
   return counters_give(counters, r->stream, &counter, status);
 }
 
 const cuda_family cuda_hopper = {.name = "hopper",
-                                 .entry = {"hopper_forward"},
+                                 .entry = {"hopper_forward", "hopper_clear"},
                                  .open = open_memory,
                                  .close = close_memory,
                                  .can = can,

@@ -8,7 +8,8 @@
 #include "../../templates/hopper_launch.h"
 
 enum {
-  HOPPER_PERIOD = 64,    /* largest common period of the dilations */
+  HOPPER_PERIOD = 64,    /* largest common period of dilations */
+  HOPPER_DILATION = 4096, /* largest dilation of a branch alone in its pass */
   HOPPER_PREDICATES = 32 /* of a pattern, where pairs are asked */
 };
 
@@ -26,6 +27,10 @@ typedef struct hopper_table {
   int32_t class_count, bare_count, piece_count, member_count, shape_count;
   int32_t stride_count;
   int64_t period, home;   /* 0: all positions of the call */
+  bool relative;          /* residues count from the home's start */
+  bool endless;           /* some branch has no segments */
+  int32_t but;            /* see hopper_launch */
+  int32_t segments[HOPPER_SEGMENTS], segment_count;
   bool causal;            /* some window ends at the query */
   bool paired;            /* masks or scores: for kernels that ask pairs */
 } hopper_table;
@@ -34,5 +39,12 @@ typedef struct hopper_table {
  * tile_keys: of the kernel, for which the visits are counted. */
 bool hopper_table_fill(const dil_table *table, int32_t pass, int32_t tile_keys,
                        hopper_table *out, char *reason, size_t size);
+/* Whether all segments of these branches divide one another. */
+bool hopper_is_nested(const dil_table *table, uint64_t branches);
+
+/* hopper_tiles.c: tables and sizes of a call into a launch, whose tensors are
+ * left out. False: too many tiles. */
+bool hopper_tiles_fill(const hopper_table *table, int64_t B, int64_t N,
+                       int64_t M, int32_t tile_rows, hopper_launch *l);
 
 #endif

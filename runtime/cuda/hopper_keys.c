@@ -2,8 +2,8 @@
  *
  * In: the residues of a shape and the branches that select the class. Out:
  * pieces: the keys of nested segments, ring by ring, a progression for each
- * multiplicity. A key that several branches reach is visited once where that
- * saves blocks. */
+ * multiplicity; of segments that are not nested, by how many of them reach. A
+ * key that several branches reach is visited once where that saves blocks. */
 #include "hopper_maker.h"
 #include <string.h>
 
@@ -15,6 +15,19 @@ int32_t maker_slot(maker *mk, int32_t stride) {
   while (i < out->stride_count && out->strides[i] != stride) i++;
   if (i == out->stride_count && i < HOPPER_STRIDES)
     out->strides[out->stride_count++] = stride;
+  return i;
+}
+
+int32_t maker_segment(maker *mk, uint64_t b) {
+  hopper_table *out = mk->out;
+  int32_t i = 0;
+  while (i < out->segment_count && mk->owner[i] != (int32_t)b) i++;
+  if (i == out->segment_count && i < HOPPER_SEGMENTS) {
+    int64_t s = segment_of(mk, b);
+    mk->owner[i] = (int32_t)b;
+    out->segments[i] = s == ENDLESS ? 0 : (int32_t)s;
+    out->segment_count++;
+  }
   return i;
 }
 
@@ -142,16 +155,39 @@ static void add_run(maker *mk, hopper_piece form, progression p, int64_t inner,
   add_piece(mk, &form, p, (outer - inner) / 2, to);
 }
 
+static bool is_single(uint64_t branches) {
+  return !(branches & (branches - 1));
+}
+
+/* Of one branch, whose dilation may be beyond any set of residues. */
+static progression only_progression(const maker *mk, const residues *x,
+                                    uint64_t branch) {
+  int32_t b = __builtin_ctzll(branch);
+  return (progression){(int32_t)mk->table->branches[b].dilation, x->of[b]};
+}
+
+/* The branches that select each residue; a set of those that some do. */
+static uint64_t selecting_by(const maker *mk, const residues *x,
+                             uint64_t branches, uint64_t by[HOPPER_PERIOD]) {
+  uint64_t some = 0;
+  for (int32_t p = 0; p < period_of(mk, branches); p++) {
+    by[p] = maker_selecting(mk, x, branches, p);
+    if (by[p]) some |= 1ull << p;
+  }
+  return some;
+}
+
 /* The keys between two segments: of those branches that reach that far, one
  * progression for each way to be reached, those of fewest branches first. */
 static void add_ring(maker *mk, const residues *x, uint64_t branches,
                      int64_t inner, int64_t outer, keys *to) {
-  int32_t period = period_of(mk, branches);
-  uint64_t by[HOPPER_PERIOD], left = 0;
-  for (int32_t p = 0; p < period; p++) {
-    by[p] = maker_selecting(mk, x, branches, p);
-    if (by[p]) left |= 1ull << p;
+  if (is_single(branches)) {
+    add_run(mk, form_of(mk, branches), only_progression(mk, x, branches),
+            inner, outer, to);
+    return;
   }
+  int32_t period = period_of(mk, branches);
+  uint64_t by[HOPPER_PERIOD], left = selecting_by(mk, x, branches, by);
   while (left) {
     uint64_t fewest = 0, alike = 0;
     EACH_BRANCH(p, left)
@@ -167,11 +203,79 @@ static void add_ring(maker *mk, const residues *x, uint64_t branches,
   }
 }
 
+/* The segments of some branches, longest first. */
+static int32_t sort_segments(const maker *mk, uint64_t branches,
+                             int64_t segment[DIL_BRANCH_MAX]) {
+  int32_t count = 0;
+  EACH_BRANCH(b, branches) {
+    int32_t at = count++;
+    for (; at && segment[at - 1] < segment_of(mk, b); at--)
+      segment[at] = segment[at - 1];
+    segment[at] = segment_of(mk, b);
+  }
+  return count;
+}
+
+/* One progression of keys that exactly these branches select, where their
+ * segments reach: a union takes all, else by how many reach. */
+static void add_shares(maker *mk, uint64_t branches, progression p, keys *to) {
+  int64_t segment[DIL_BRANCH_MAX];
+  int32_t count = sort_segments(mk, branches, segment);
+  hopper_piece form = form_of(mk, branches);
+  if (count == 1) {
+    add_run(mk, form, p, 0, segment[0], to);
+    return;
+  }
+  form.side = HOPPER_SHARED;
+  form.inner = 1;
+  EACH_BRANCH(b, branches) {
+    int32_t i = maker_segment(mk, b);
+    if (i == HOPPER_SEGMENTS) to->full = true;
+    else form.outer |= 1 << i;
+  }
+  if (mk->table->combine == DIL_COMBINE_UNION) {
+    add_piece(mk, &form, p, segment[0], to);
+    return;
+  }
+  for (int32_t rank = 1; rank < count; rank++) {
+    int64_t length = (segment[rank - 1] - segment[rank]) / 2;
+    form.inner = rank;
+    form.bias = log2_small(rank);
+    form.side = HOPPER_SHARED_LEFT;
+    if (length) add_piece(mk, &form, p, length, to);
+    form.side = HOPPER_SHARED_RIGHT;
+    if (length) add_piece(mk, &form, p, length, to);
+  }
+  form.inner = count;
+  form.bias = log2_small(count);
+  form.side = HOPPER_SHARED;
+  add_piece(mk, &form, p, segment[count - 1], to);
+}
+
+/* Branches whose segments are not nested. */
+static void add_crossing(maker *mk, const residues *x, uint64_t branches,
+                         keys *to) {
+  uint64_t by[HOPPER_PERIOD], left = selecting_by(mk, x, branches, by);
+  while (left) {
+    uint64_t first = by[__builtin_ctzll(left)], alike = 0;
+    EACH_BRANCH(p, left)
+      if (by[p] == first) alike |= 1ull << p;
+    left &= ~alike;
+    while (alike)
+      add_shares(mk, first, progression_take(&alike, period_of(mk, branches)),
+                 to);
+  }
+}
+
 /* The runs of keys of branches that share their visits, outermost first: what
  * a causal tile sees only in part comes last. */
 static void add_group(maker *mk, const residues *x, uint64_t branches,
                       keys *to) {
   int64_t outer = 0, inner;
+  if (!hopper_is_nested(mk->table, branches)) {
+    add_crossing(mk, x, branches, to);
+    return;
+  }
   EACH_BRANCH(b, branches)
     if (segment_of(mk, b) > outer) outer = segment_of(mk, b);
   for (; outer; outer = inner) {
@@ -188,9 +292,11 @@ static void add_group(maker *mk, const residues *x, uint64_t branches,
 
 static double cost_of(maker *mk, const residues *x, uint64_t branches) {
   int32_t strides = mk->out->stride_count;
+  int32_t segments = mk->out->segment_count;
   keys unused = {.count = HOPPER_PIECES};
   add_group(mk, x, branches, &unused);
   mk->out->stride_count = strides;
+  mk->out->segment_count = segments;
   return unused.blocks;
 }
 
@@ -236,6 +342,7 @@ static void add_alike(maker *mk, const residues *x, uint64_t branches,
 }
 
 static bool is_wider(const hopper_piece *a, const hopper_piece *b) {
+  if (a->side >= HOPPER_SHARED || b->side >= HOPPER_SHARED) return false;
   if (a->outer == b->outer) return a->stride > b->stride;
   return b->outer && (!a->outer || a->outer > b->outer);
 }

@@ -19,6 +19,7 @@ typedef struct maker {
   const dil_pass *pass;
   hopper_table *out;
   residues shape[HOPPER_SHAPES];
+  int32_t owner[HOPPER_SEGMENTS]; /* the branch of each of out->segments */
   int32_t tile_keys;
   char *reason;
   size_t size;
@@ -69,6 +70,9 @@ uint64_t maker_selecting(const maker *mk, const residues *x, uint64_t among,
                          int32_t position);
 /* The index of a stride, HOPPER_STRIDES when there are too many. */
 int32_t maker_slot(maker *mk, int32_t stride);
+/* The index of a branch's segment in out->segments, HOPPER_SEGMENTS when there
+ * are too many. */
+int32_t maker_segment(maker *mk, uint64_t b);
 /* The keys of a class, appended to the table; their blocks a tile. */
 bool keys_add(maker *mk, const residues *x, uint64_t branches, hopper_class *k,
               double *blocks);

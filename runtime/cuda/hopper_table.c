@@ -1,36 +1,52 @@
 /* hopper_table.c - from a pass of the plan to the Hopper kernel's tables.
  *
- * In: branches (segment, dilation, phases, heads, window) whose segments are
- * nested. Out: homes (stretches inside which no residue shifts) grouped into
- * shapes; for each shape the classes of rows that the same branches select;
- * for each class the runs of keys it reads (hopper_keys.c). O(heads x branches
- * x period), never O(N). */
+ * In: branches (segment, dilation, phases, heads, window). Out: homes (stretches
+ * inside which no residue shifts) grouped into shapes; for each shape the
+ * classes of rows that the same branches select, and how segments cut a home
+ * into their cells; for each class the runs of keys it reads (hopper_keys.c).
+ * O(heads x branches x period), never O(N). */
 #include "hopper_maker.h"
 #include <string.h>
 
 /* ---- what the kernel has no code for ------------------------------------- */
 
-static bool accept_branch(maker *mk, uint64_t b) {
-  for (int32_t other = 0; other < mk->table->branch_count; other++) {
-    int64_t s = segment_of(mk, b), o = segment_of(mk, (uint64_t)other);
-    if ((mk->pass->branches >> other & 1) && s < o && o < ENDLESS && o % s)
-      return REFUSE(mk, "segments %lld and %lld are not nested",
-                    (long long)s, (long long)o);
+bool hopper_is_nested(const dil_table *table, uint64_t branches) {
+  const maker mk = {.table = table};
+  EACH_BRANCH(a, branches) {
+    int64_t s = segment_of(&mk, a);
+    for (int32_t b = 0; b < table->branch_count; b++) {
+      int64_t o = segment_of(&mk, (uint64_t)b);
+      if ((branches >> b & 1) && s < o && o < ENDLESS && o % s) return false;
+    }
   }
   return true;
+}
+
+static bool accept_period(maker *mk) {
+  bool alone = !(mk->pass->branches & (mk->pass->branches - 1));
+  int64_t most = alone ? HOPPER_DILATION : HOPPER_PERIOD;
+  return mk->pass->period <= most ||
+         REFUSE(mk, "a period of %lld, above %lld",
+                (long long)mk->pass->period, (long long)most);
+}
+
+/* Whether some branches keep other pairs than the rest. */
+static bool predicates_differ(const maker *mk) {
+  int32_t first = mk->table->branches[__builtin_ctzll(mk->pass->branches)]
+                      .predicate;
+  EACH_BRANCH(b, mk->pass->branches)
+    if (mk->table->branches[b].predicate != first) return true;
+  return false;
 }
 
 /* Whether pairs must be asked: masks, scores, or windows that differ where a
  * key counts once. */
 static bool asks_pairs(const maker *mk) {
   bool asks = mk->table->scored;
-  bool once = mk->table->combine == DIL_COMBINE_UNION;
-  int32_t first = mk->table->branches[__builtin_ctzll(mk->pass->branches)]
-                      .predicate;
+  if (mk->table->combine == DIL_COMBINE_UNION) asks |= predicates_differ(mk);
   EACH_BRANCH(b, mk->pass->branches) {
     int32_t p = mk->table->branches[b].predicate;
     asks |= p >= 0 && mk->table->predicates[p].masked;
-    asks |= once && p != first;
   }
   return asks;
 }
@@ -46,32 +62,52 @@ static bool accept(maker *mk) {
   if (mk->out->paired && t->predicate_count > HOPPER_PREDICATES)
     return REFUSE(mk, "more than %d conditions", HOPPER_PREDICATES);
   if (t->dropout > 0) return REFUSE(mk, "dropout");
-  if (mk->pass->period > HOPPER_PERIOD)
-    return REFUSE(mk, "a period of %lld, above %d",
-                  (long long)mk->pass->period, HOPPER_PERIOD);
-  EACH_BRANCH(b, mk->pass->branches)
-    if (!accept_branch(mk, b)) return false;
-  return true;
+  if (t->combine == DIL_COMBINE_UNION && predicates_differ(mk) &&
+      !hopper_is_nested(t, mk->pass->branches))
+    return REFUSE(mk, "a union of windows over segments that are not nested");
+  return accept_period(mk);
 }
 
 /* ---- homes and shapes ---------------------------------------------------- */
 
+/* One segment for all branches: residues may count from where it begins. */
+static bool is_uniform(const maker *mk) {
+  int64_t first = segment_of(mk, __builtin_ctzll(mk->pass->branches));
+  EACH_BRANCH(b, mk->pass->branches)
+    if (segment_of(mk, b) != first) return false;
+  return first != ENDLESS;
+}
+
+/* Where nothing shifts, a home is as long as the longest segment; where
+ * segments cut each other as well, a few of them, for the home cuts too. */
+static int64_t steady_home(const maker *mk, int64_t longest) {
+  enum { LONG = 8192 };
+  if (!longest || hopper_is_nested(mk->table, mk->pass->branches))
+    return longest;
+  return longest * (longest < LONG ? LONG / longest : 1);
+}
+
 /* A branch whose dilation divides its segment has the same residue in every
- * segment; of the others, the shortest sets the home. */
+ * segment; what divides the segments of all others is the home. */
 static bool choose_home(maker *mk) {
-  int64_t home = ENDLESS, longest = 0, period = 1;
+  hopper_table *out = mk->out;
+  int64_t home = 0, longest = 0, period = 1;
   EACH_BRANCH(b, mk->pass->branches) {
     int64_t s = segment_of(mk, b), r = mk->table->branches[b].dilation;
+    out->endless |= s == ENDLESS;
     if (s == ENDLESS) continue;
     if (s > longest) longest = s;
     if (s % r == 0) continue;
-    if (s < home) home = s;
-    period = least_multiple(period, s / greatest_divisor(s, r) * r);
-    if (period > ENDLESS) return REFUSE(mk, "residues that hardly repeat");
+    home = greatest_divisor(s, home);
+    int64_t repeats = s / greatest_divisor(s, r) * r;
+    period = repeats > ENDLESS ? repeats : least_multiple(period, repeats);
+    if (period > ENDLESS) period = ENDLESS + 1;
   }
-  if (home == ENDLESS) home = period = longest;
-  mk->out->home = home;
-  mk->out->period = least_multiple(period, home ? home : 1);
+  out->relative = home && is_uniform(mk);
+  if (!home || out->relative) home = period = steady_home(mk, longest);
+  if (period > ENDLESS) return REFUSE(mk, "residues that hardly repeat");
+  out->home = home;
+  out->period = least_multiple(period, home ? home : 1);
   return true;
 }
 
@@ -81,6 +117,7 @@ static residues residues_of(const maker *mk, int32_t head, int64_t low) {
     const dil_branch *branch = &mk->table->branches[b];
     if (head < branch->head_first || head > branch->head_last) continue;
     int64_t s = segment_of(mk, b), start = s == ENDLESS ? 0 : low / s * s;
+    if (mk->out->relative) start = 0;
     x.served |= 1ull << b;
     x.of[b] = floor_rest(start + branch->phase[head], branch->dilation);
   }
@@ -163,47 +200,104 @@ static bool find_shapes(maker *mk) {
 
 /* ---- classes ------------------------------------------------------------- */
 
-static int64_t cell_of(const maker *mk, uint64_t branches) {
-  int64_t cell = mk->out->home ? mk->out->home : ENDLESS;
-  EACH_BRANCH(b, branches)
-    if (segment_of(mk, b) < cell) cell = segment_of(mk, b);
-  return cell == ENDLESS ? 0 : cell;
+/* How segments cut a home into the cells of a class; the mean length of one, 0
+ * when there are too many segments. */
+static double cut_cells(maker *mk, uint64_t branches, hopper_class *k) {
+  int64_t home = mk->out->home, cell = home;
+  uint64_t cuts = 0;
+  double borders = 1;
+  k->cell = (int)home;
+  if (!home) return ENDLESS;
+  EACH_BRANCH(b, branches) {
+    int64_t s = segment_of(mk, b);
+    if (s == ENDLESS || s % home == 0) continue;
+    cuts |= 1ull << b;
+    if (s < cell) cell = s;
+    borders += (double)home / (double)s;
+  }
+  bool nested = home % cell == 0;
+  EACH_BRANCH(b, cuts) nested &= segment_of(mk, b) % cell == 0;
+  if (nested) {
+    k->cell = (int)cell;
+    return (double)cell;
+  }
+  EACH_BRANCH(b, cuts) {
+    int32_t i = maker_segment(mk, b);
+    if (i == HOPPER_SEGMENTS) return 0;
+    k->cuts |= 1u << i;
+  }
+  return (double)home / borders;
+}
+
+/* What classes of rows that the same branches select have in common. */
+typedef struct form {
+  hopper_class k;
+  double blocks, cell; /* visits of a tile; positions of a cell, about */
+  double *work;        /* [HOPPER_CLASSES] the blocks of each class so far */
+} form;
+
+static bool form_make(maker *mk, int32_t shape, uint64_t branches, form *f) {
+  f->k = (hopper_class){.shape = (short)shape};
+  f->blocks = 0;
+  f->cell = cut_cells(mk, branches, &f->k);
+  if (!f->cell)
+    return REFUSE(mk, "more than %d segments that are not nested",
+                  HOPPER_SEGMENTS);
+  return !branches || keys_add(mk, &mk->shape[shape], branches, &f->k,
+                               &f->blocks);
+}
+
+/* A class of the rows of one progression; those with most blocks come first. */
+static bool add_rows(maker *mk, const form *f, progression p) {
+  enum { FEW_ROWS = 32 };
+  hopper_table *out = mk->out;
+  hopper_class k = f->k;
+  if (out->class_count == HOPPER_CLASSES)
+    return REFUSE(mk, "more than %d classes of rows", HOPPER_CLASSES);
+  if (k.pieces && f->cell / p.stride < FEW_ROWS)
+    return REFUSE(mk, "cells of %d positions with rows %d apart",
+                  (int)f->cell, p.stride);
+  k.stride = p.stride;
+  k.offset = p.offset;
+  if (k.pieces) k.slot = (short)maker_slot(mk, p.stride);
+  if (k.slot == HOPPER_STRIDES)
+    return REFUSE(mk, "more than %d strides", HOPPER_STRIDES);
+  int32_t at = out->class_count++;
+  for (; at && f->work[at - 1] < f->blocks; at--) {
+    f->work[at] = f->work[at - 1];
+    out->classes[at] = out->classes[at - 1];
+  }
+  f->work[at] = f->blocks;
+  out->classes[at] = k;
+  out->bare_count += !k.pieces;
+  return true;
 }
 
 /* The rows of a shape that `branches` select, one class a progression. */
 static bool add_class(maker *mk, int32_t shape, uint64_t branches,
-                      uint64_t set, double work[HOPPER_CLASSES]) {
-  hopper_table *out = mk->out;
-  hopper_class k = {.shape = (short)shape, .cell = (int)cell_of(mk, branches)};
-  double blocks = 0;
-  if (branches && !keys_add(mk, &mk->shape[shape], branches, &k, &blocks))
-    return false;
-  while (set) {
-    progression p = progression_take(&set, (int32_t)mk->pass->period);
-    if (out->class_count == HOPPER_CLASSES)
-      return REFUSE(mk, "more than %d classes of rows", HOPPER_CLASSES);
-    if (branches && k.cell && k.cell / p.stride < 64)
-      return REFUSE(mk, "segments of %d with rows %d apart", k.cell, p.stride);
-    k.stride = p.stride;
-    k.offset = p.offset;
-    k.slot = (short)maker_slot(mk, p.stride);
-    if (k.slot == HOPPER_STRIDES)
-      return REFUSE(mk, "more than %d strides", HOPPER_STRIDES);
-    int32_t at = out->class_count++;
-    for (; at && work[at - 1] < blocks; at--) {
-      work[at] = work[at - 1];
-      out->classes[at] = out->classes[at - 1];
-    }
-    work[at] = blocks;
-    out->classes[at] = k;
-    out->bare_count += !branches;
-  }
+                      uint64_t set, double *work) {
+  form f = {.work = work};
+  if (!form_make(mk, shape, branches, &f)) return false;
+  while (set)
+    if (!add_rows(mk, &f, progression_take(&set, (int32_t)mk->pass->period)))
+      return false;
   return true;
+}
+
+/* A branch alone in its pass, of any dilation: all rows but its own are bare. */
+static bool add_alone(maker *mk, double *work) {
+  form f = {.work = work};
+  uint64_t branch = mk->pass->branches;
+  progression p = {(int32_t)mk->pass->period,
+                   mk->shape[0].of[__builtin_ctzll(branch)]};
+  mk->out->but = p.stride;
+  return form_make(mk, 0, branch, &f) && add_rows(mk, &f, p);
 }
 
 static bool find_classes(maker *mk) {
   int32_t period = (int32_t)mk->pass->period;
   double work[HOPPER_CLASSES];
+  if (period > HOPPER_PERIOD) return add_alone(mk, work);
   for (int32_t s = 0; s < mk->out->shape_count; s++) {
     const residues *x = &mk->shape[s];
     uint64_t left = period == 64 ? ~0ull : (1ull << period) - 1;

@@ -30,11 +30,12 @@ void maps_close(map_cache *cache) {
 }
 
 bool maps_can(const dil_tensor *t) {
-  for (int32_t axis = 0; axis < 3; axis++)
-    if (t->shape[axis] > 1 &&
-        (t->stride[axis] % 8 || t->stride[axis] < 0 ||
-         t->stride[axis] >= (1ll << 39) / HOPPER_PERIOD))
+  for (int32_t axis = 0; axis < 3; axis++) {
+    int64_t most = (1ll << 39) / (axis == 1 ? HOPPER_DILATION : 1);
+    if (t->shape[axis] > 1 && (t->stride[axis] % 8 || t->stride[axis] < 0 ||
+                               t->stride[axis] >= most))
       return false;
+  }
   return (uintptr_t)t->data % 16 == 0;
 }
 

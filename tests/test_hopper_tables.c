@@ -1,0 +1,366 @@
+/* test_hopper_tables.c - the tables of the Hopper kernels against plain
+ * enumeration: random lists of (segment, dilation, phase, heads, window), of
+ * lengths N and M. A launch is walked as the kernel walks it, with the kernel's
+ * own arithmetic; every row must come once, with every key as often as the
+ * definition says. No GPU is needed. */
+#include "../runtime/cuda/hopper.h"
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEVICE static inline
+#define WARPGROUPS 2
+#define NESTED 0
+#include "../templates/hopper_walk.cuh"
+
+/* An assertion that costs nothing while it holds. */
+#define expect(holds, ...)              \
+  do {                                  \
+    if (!(holds)) ck_abort_msg(__VA_ARGS__); \
+  } while (0)
+
+enum { BRANCHES = 5, HEADS = 4, CHECKED = 30 /* tiles of a launch, about */ };
+
+typedef struct subject {
+  dil_table table;
+  dil_branch branch[BRANCHES];
+  dil_predicate predicate[BRANCHES];
+  dil_pass pass;
+  int32_t phase[BRANCHES][HEADS];
+  int64_t B, N, M;
+  hopper_table made;
+  hopper_launch launch;
+} subject;
+
+/* ---- random subjects ----------------------------------------------------- */
+
+static uint64_t state;
+static int64_t random_to(int64_t n) { /* 0 .. n - 1 */
+  state = state * 6364136223846793005u + 1442695040888963407u;
+  return (int64_t)((state >> 33) % (uint64_t)n);
+}
+
+static int64_t random_segment(void) {
+  static const int64_t common[] = {0, 256, 512, 1024, 300, 500, 700, 1500};
+  return random_to(3) ? common[random_to(8)] : 40 + random_to(2000);
+}
+
+static int64_t random_dilation(void) {
+  static const int64_t common[] = {1, 1, 2, 3, 4, 6, 8, 12};
+  return common[random_to(8)];
+}
+
+static void add_branch(subject *s, int32_t b) {
+  dil_branch *branch = &s->branch[b];
+  *branch = (dil_branch){.segment = random_segment(),
+                         .dilation = random_dilation(),
+                         .head_last = HEADS - 1,
+                         .predicate = random_to(4) ? -1 : 0,
+                         .phase = s->phase[b]};
+  if (!random_to(5)) branch->head_last = (int32_t)random_to(HEADS);
+  for (int32_t h = 0; h < HEADS; h++)
+    s->phase[b][h] = (int32_t)random_to(branch->dilation);
+}
+
+static void predicate_random(subject *s) {
+  s->predicate[0] = (dil_predicate){random_to(2) ? DIL_ENDLESS
+                                                 : random_to(800),
+                                    random_to(2) ? 0 : random_to(500), false};
+  bool all = random_to(2); /* most windows are those of a whole pattern */
+  for (int32_t b = 0; all && b < s->table.branch_count; b++)
+    s->branch[b].predicate = 0;
+}
+
+static void subject_random(subject *s, uint64_t seed) {
+  state = seed * 7919 + 1;
+  random_to(2);
+  int32_t branches = 1 + (int32_t)random_to(BRANCHES);
+  *s = (subject){.B = 1 + random_to(2)};
+  s->pass = (dil_pass){(1ull << branches) - 1, 1};
+  for (int32_t b = 0; b < branches; b++) {
+    add_branch(s, b);
+    if (branches == 1 && !random_to(4)) {
+      s->branch[0].dilation = 65 + random_to(200);
+      for (int32_t h = 0; h < HEADS; h++)
+        s->phase[0][h] = (int32_t)random_to(s->branch[0].dilation);
+    }
+    int64_t period = s->pass.period, r = s->branch[b].dilation;
+    while (s->pass.period % r) s->pass.period += period;
+  }
+  s->M = 1 + random_to(random_to(3) ? 3000 : 9000);
+  s->N = random_to(2) ? s->M : 1 + random_to(3000);
+  s->table = (dil_table){.name = "random",
+                         .heads = HEADS,
+                         .kv_heads = HEADS,
+                         .head_dim = 64,
+                         .value_dim = 64,
+                         .dtype = DIL_BF16,
+                         .dedup = random_to(3) > 0,
+                         .branch_count = branches,
+                         .pass_count = 1,
+                         .predicate_count = 1,
+                         .chain_count = 1,
+                         .branches = s->branch,
+                         .passes = &s->pass,
+                         .predicates = s->predicate};
+  if (!random_to(3)) s->table.combine = DIL_COMBINE_UNION;
+  s->table.dedup |= s->table.combine == DIL_COMBINE_UNION;
+  predicate_random(s);
+}
+
+static const char *describe(const subject *s) {
+  static char text[1000];
+  int n = snprintf(text, sizeof text, "B %d N %d M %d, %s%s:", (int)s->B,
+                   (int)s->N, (int)s->M,
+                   s->table.combine == DIL_COMBINE_UNION ? "union" : "softmax",
+                   s->table.dedup ? ", dedup" : "");
+  for (int32_t b = 0; b < s->table.branch_count; b++)
+    n += snprintf(text + n, sizeof text - (size_t)n,
+                  " (%d, %d, heads to %d, phases %d %d %d %d, %s)",
+                  (int)s->branch[b].segment, (int)s->branch[b].dilation,
+                  s->branch[b].head_last, s->phase[b][0], s->phase[b][1],
+                  s->phase[b][2], s->phase[b][3],
+                  s->branch[b].predicate < 0 ? "all" : "window");
+  snprintf(text + n, sizeof text - (size_t)n, " window %lld %lld",
+           (long long)s->predicate[0].left, (long long)s->predicate[0].right);
+  return text;
+}
+
+/* ---- the definition ------------------------------------------------------ */
+
+static bool selects(const subject *s, int32_t b, int32_t h, int64_t t) {
+  const dil_branch *branch = &s->branch[b];
+  if (h > branch->head_last || (t < 0 && branch->segment)) return false;
+  int64_t inside = branch->segment ? t % branch->segment : t;
+  int64_t r = branch->dilation;
+  return ((inside - branch->phase[h]) % r + r) % r == 0;
+}
+
+static bool reaches(const subject *s, int32_t b, int32_t h, int64_t t,
+                    int64_t j) {
+  const dil_branch *branch = &s->branch[b];
+  int64_t segment = branch->segment;
+  if (!selects(s, b, h, t) || !selects(s, b, h, j)) return false;
+  if (segment && t / segment != j / segment) return false;
+  const dil_predicate *p = &s->predicate[0];
+  return branch->predicate < 0 || (j - t <= p->right && t - j <= p->left);
+}
+
+static int32_t defined(const subject *s, int32_t h, int64_t t, int64_t j) {
+  int32_t copies = 0;
+  for (int32_t b = 0; b < s->table.branch_count; b++)
+    copies += reaches(s, b, h, t, j);
+  return s->table.combine == DIL_COMBINE_UNION ? copies > 0 : copies;
+}
+
+static int32_t selecting(const subject *s, int32_t h, int64_t t) {
+  int32_t count = 0;
+  for (int32_t b = 0; b < s->table.branch_count; b++)
+    count += selects(s, b, h, t);
+  return count;
+}
+
+/* ---- the walk ------------------------------------------------------------ */
+
+typedef struct visits {
+  unsigned char *rows;  /* [B][HEADS][N] */
+  float *keys;          /* [M] of one row */
+} visits;
+
+static unsigned char *row_of(const subject *s, const visits *v, const tile *x,
+                             int64_t position) {
+  int32_t head = s->launch.members[x->member].head;
+  int64_t n = position - (s->M - s->N);
+  expect(n >= 0 && n < s->N, "%s: row %lld", describe(s), (long long)n);
+  return &v->rows[((int64_t)x->batch * HEADS + head) * s->N + n];
+}
+
+static void visit_keys(const subject *s, const tile *x, int64_t t,
+                       float *keys) {
+  const hopper_class *k = &s->launch.classes[x->klass];
+  for (int32_t i = 0; i < k->pieces; i++) {
+    const hopper_piece *p = &s->launch.pieces[k->piece + i];
+    key_run run = keys_of(&s->launch, x, p);
+    for (int32_t n = 0; n < run.count; n++) {
+      int64_t j = run.position + (int64_t)n * p->stride;
+      expect(j >= 0 && j < s->M, "%s: key %lld", describe(s),
+                    (long long)j);
+      if (j - t <= p->right && t - j <= p->left) keys[j] += exp2f(p->bias);
+    }
+  }
+}
+
+/* One row of a tile: all of all tiles are too many. */
+static void check_row(const subject *s, const visits *v, const tile *x,
+                      int32_t row) {
+  int32_t head = s->launch.members[x->member].head;
+  int64_t t = x->position + (int64_t)row * s->launch.classes[x->klass].stride;
+  memset(v->keys, 0, (size_t)s->M * sizeof *v->keys);
+  visit_keys(s, x, t, v->keys);
+  for (int64_t j = 0; j < s->M; j++) {
+    int32_t want = defined(s, head, t, j);
+    expect(fabsf(v->keys[j] - (float)want) < 1e-3f,
+                  "%s: head %d row at %lld, key %lld: %g times, not %d",
+                  describe(s), head, (long long)t, (long long)j, v->keys[j],
+                  want);
+  }
+}
+
+static void visit_tile(const subject *s, const visits *v, const tile *x,
+                       bool bare) {
+  const hopper_class *k = &s->launch.classes[x->klass];
+  int32_t head = s->launch.members[x->member].head;
+  expect(x->rows <= TILE_ROWS, "%s: %d rows", describe(s), x->rows);
+  for (int32_t i = 0; i < x->rows; i++) {
+    int64_t t = x->position + (int64_t)i * k->stride;
+    expect((selecting(s, head, t) == 0) == bare, "%s: row at %lld of "
+                  "head %d is bare or not", describe(s), (long long)t, head);
+    ++*row_of(s, v, x, t);
+  }
+  if (bare || random_to(1 + s->launch.tiles / CHECKED)) return;
+  check_row(s, v, x, 0);
+  check_row(s, v, x, x->rows - 1);
+  check_row(s, v, x, (int32_t)random_to(x->rows));
+}
+
+/* As hopper_clear does: rows that are in no class. */
+static void visit_others(const subject *s, const visits *v) {
+  const hopper_launch *l = &s->launch;
+  for (int64_t at = 0; at < s->B * s->N * l->member_count; at++) {
+    int64_t row = at / l->member_count;
+    tile x = {.member = (short)(at % l->member_count),
+              .batch = (int)(row / s->N),
+              .position = (int)(row % s->N + s->M - s->N)};
+    const hopper_member *m = &l->members[x.member];
+    int base = base_of(l, x.position);
+    bool bare = x.position < 0 && l->early;
+    if (l->but && !bare)
+      bare = first_from(x.position, base + m->shift, l->but) != x.position;
+    if (!bare || m->home) continue;
+    expect(!selecting(s, m->head, x.position), "%s: row at %d is not bare",
+           describe(s), x.position);
+    ++*row_of(s, v, &x, x.position);
+  }
+}
+
+static void visit_all(const subject *s, const visits *v) {
+  const hopper_launch *l = &s->launch;
+  int32_t keyed = l->class_count - l->bare_count;
+  tile x;
+  for (int32_t t = 0; t < l->tiles; t++)
+    if (tile_find(l, t % l->section_tiles, 0, keyed, t / l->section_tiles, &x))
+      visit_tile(s, v, &x, false);
+  for (int32_t t = 0; t < l->bare_tiles; t++)
+    if (tile_find(l, t, keyed, l->bare_count, 0, &x)) visit_tile(s, v, &x, true);
+  visit_others(s, v);
+}
+
+static bool is_served(const subject *s, int32_t h) {
+  for (int32_t b = 0; b < s->table.branch_count; b++)
+    if (h <= s->branch[b].head_last) return true;
+  return false;
+}
+
+/* False: the tables refuse. */
+static bool subject_check(subject *s) {
+  char reason[128] = "";
+  if (!hopper_table_fill(&s->table, 0, 128, &s->made, reason, sizeof reason)) {
+    ck_assert(reason[0]);
+    return false;
+  }
+  if (s->N > s->M && s->made.endless && s->made.home) return false;
+  size_t rows = (size_t)(s->B * HEADS * s->N);
+  visits v = {calloc(rows, 1), calloc((size_t)s->M, sizeof *v.keys)};
+  ck_assert(hopper_tiles_fill(&s->made, s->B, s->N, s->M, TILE_ROWS,
+                              &s->launch));
+  visit_all(s, &v);
+  for (size_t i = 0; i < rows; i++)
+    expect(v.rows[i] == is_served(s, (int32_t)(i / (size_t)s->N) % HEADS),
+                  "%s: row %zu of head %zu comes %d times", describe(s),
+                  i % (size_t)s->N, i / (size_t)s->N % HEADS, v.rows[i]);
+  free(v.rows);
+  free(v.keys);
+  return true;
+}
+
+enum { GROUPS = 10, EACH = 30 };
+
+START_TEST(random_lists) {
+  subject *s = malloc(sizeof *s);
+  int32_t taken = 0;
+  const char *first = getenv("FUZZ_SEED");
+  for (uint64_t i = 0; i < EACH; i++) {
+    subject_random(s, (first ? (uint64_t)atoll(first) : 1) * 1000000 +
+                          (uint64_t)_i * EACH + i);
+    taken += subject_check(s);
+  }
+  ck_assert_msg(taken * 10 > EACH, "only %d of %d are taken", taken, EACH);
+  free(s);
+}
+END_TEST
+
+/* ---- lists that are known ------------------------------------------------ */
+
+typedef struct list {
+  int64_t B, N, M;
+  int32_t branches;
+  int64_t segment[BRANCHES], dilation[BRANCHES];
+} list;
+
+static const list lists[] = {
+    {1, 33000, 33000, 5, {2048, 4096, 8192, 16384, 32768}, {1, 2, 4, 6, 12}},
+    {1, 12000, 12000, 3, {2048, 3000, 5000}, {1, 2, 4}},
+    {2, 5000, 7777, 3, {2048, 3000, 5000}, {1, 2, 4}},
+    {1, 9000, 9000, 1, {3000}, {7}},
+    {1, 9000, 9000, 1, {8192}, {128}},
+    {1, 9000, 4000, 2, {1024, 2048}, {1, 2}},
+    {1, 8000, 8000, 2, {1000, 3000}, {3, 7}},
+    {1, 8000, 8000, 3, {1000, 0, 1700}, {1, 5, 2}},
+};
+
+START_TEST(known_list) {
+  const list *l = &lists[_i];
+  for (int32_t way = 0; way < 3; way++) {
+    subject *s = calloc(1, sizeof *s);
+    *s = (subject){.B = l->B, .N = l->N, .M = l->M};
+    s->pass = (dil_pass){(1ull << l->branches) - 1, 1};
+    for (int32_t b = 0; b < l->branches; b++) {
+      s->branch[b] = (dil_branch){.segment = l->segment[b],
+                                  .dilation = l->dilation[b],
+                                  .head_last = HEADS - 1,
+                                  .predicate = -1,
+                                  .phase = s->phase[b]};
+      for (int32_t h = 0; h < HEADS; h++)
+        s->phase[b][h] = h % (int32_t)l->dilation[b];
+      int64_t period = s->pass.period;
+      while (s->pass.period % l->dilation[b]) s->pass.period += period;
+    }
+    s->table = (dil_table){.name = "known", .heads = HEADS, .kv_heads = 2,
+                           .head_dim = 64, .value_dim = 64,
+                           .dtype = DIL_BF16, .dedup = way > 0,
+                           .combine = way == 2 ? DIL_COMBINE_UNION
+                                               : DIL_COMBINE_SOFTMAX,
+                           .branch_count = l->branches, .pass_count = 1,
+                           .chain_count = 1, .branches = s->branch,
+                           .passes = &s->pass};
+    ck_assert_msg(subject_check(s), "%s: refused", describe(s));
+    free(s);
+  }
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("hopper_tables");
+  TCase *tests = tcase_create("tables");
+  tcase_set_timeout(tests, 240);
+  tcase_add_loop_test(tests, known_list, 0, sizeof lists / sizeof *lists);
+  tcase_add_loop_test(tests, random_lists, 0, GROUPS);
+  suite_add_tcase(suite, tests);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed != 0;
+}
