@@ -11,6 +11,7 @@ import numpy
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)),
                                 "..", "examples", "python"))
 import dil
+import longnet
 
 CAUSAL = "pattern p { heads 4; head_dim 16; dtype %s; causal; branch { } }"
 random = numpy.random.default_rng(7)
@@ -159,9 +160,11 @@ def test_readme():
     q, k, v = tensors(heads=12, kv=12, n=100, d=64)
     seen = {"q": q, "k": k, "v": v}
     exec(text.split("```python\n")[1].split("```")[0], seen)
-    right, right_lse = dense(q, k, v)
-    assert off(seen["o"], right) < 2e-6
-    assert abs(seen["lse"] - right_lse).max() < 2
+    branches = [(2048, 1), (4096, 2), (8192, 4)]
+    for t, h in ((0, 0), (57, 3), (99, 11)):
+        right = longnet.expected(q, k, v, t, h, branches)
+        assert off(seen["o"][0, t, h], right) < 2e-6
+    assert seen["lse"].shape == (2, 12, 100)
 
 
 def test_threads_run_at_once():
