@@ -160,7 +160,7 @@ def test_readme():
     q, k, v = tensors(heads=12, kv=12, n=100, d=64)
     seen = {"q": q, "k": k, "v": v}
     exec(text.split("```python\n")[1].split("```")[0], seen)
-    branches = [(2048, 1), (4096, 2), (8192, 4)]
+    branches = [(2048, 1), (4096, 2), (8192, 4), (16384, 6), (32768, 12)]
     for t, h in ((0, 0), (57, 3), (99, 11)):
         right = longnet.expected(q, k, v, t, h, branches)
         assert off(seen["o"][0, t, h], right) < 2e-6
