@@ -54,7 +54,8 @@ typedef struct backend_data {
 
 /* A function for the world: calls `callee`, which another object has, with
  * the address of `data` unless that is NULL and then what it was called with,
- * and returns what comes back. Letters of types: p pointer, w i32, v nothing. */
+ * and returns what comes back. Letters of types: p pointer, w i32, l i64, v
+ * nothing. */
 typedef struct backend_entry {
   const char *symbol, *callee, *data;
   char result;

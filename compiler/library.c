@@ -104,8 +104,9 @@ dil_status library_name(library *l, const char *path) {
 }
 
 /* Names that go with a name in the header. */
-static const char *const of_kernels[] = {"arguments", "heads", "kv_heads",
-                                         "head_dim", "value_dim", NULL};
+static const char *const of_kernels[] = {"arguments", "prepare", "heads",
+                                         "kv_heads",  "head_dim", "value_dim",
+                                         NULL};
 static const char *const of_libraries[] = {"last_error", "context",
                                            "context_new", "context_free", NULL};
 

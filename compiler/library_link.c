@@ -62,7 +62,10 @@ static int32_t list_arguments(const bench *b, const char *path,
   argument[n++] = "-o";
   argument[n++] = path;
   for (int32_t i = 0; i < b->file_count; i++) argument[n++] = b->file[i];
-  argument[n++] = arena_print(a, "-Wl,-soname,%s.so", l->base);
+  argument[n++] = "-Xlinker"; /* not -Wl: a name may have a comma */
+  argument[n++] = "-soname";
+  argument[n++] = "-Xlinker";
+  argument[n++] = arena_print(a, "%s.so", l->base);
   argument[n++] = "-Wl,--build-id=none";
   argument[n++] = "-Wl,-z,relro,-z,now,-z,noexecstack,-z,defs";
   /* contexts keep threads and pointers to code: closing must not unmap it */

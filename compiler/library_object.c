@@ -194,9 +194,13 @@ static const char *name_of(writer *w, const char *rest) {
  * of it from the library. */
 static void put_entries(writer *w) {
   const library *l = w->library;
-  for (int32_t i = 0; i < l->kernel_count; i++)
-    put_entry(w, l->kernel[i].name, "dil_library_run",
-              symbol_of(w, &l->kernel[i], "library"), 'w', "pp");
+  for (int32_t i = 0; i < l->kernel_count; i++) {
+    const library_kernel *k = &l->kernel[i];
+    const char *data = symbol_of(w, k, "library");
+    put_entry(w, k->name, "dil_library_run", data, 'w', "pp");
+    put_entry(w, arena_print(w->arena, "%s_prepare", k->name),
+              "dil_library_prepare", data, 'w', "plll");
+  }
   put_entry(w, name_of(w, "last_error"), "dil_last_error", NULL, 'p', "");
   if (!l->standalone) return;
   put_entry(w, name_of(w, "context_new"), "dil_library_context", NULL, 'w',
@@ -212,7 +216,8 @@ static void writer_open(writer *w, const library *l) {
   }
   w->part = ARENA_ARRAY(w->arena, backend_part, parts);
   w->data = ARENA_ARRAY(w->arena, backend_data, data);
-  w->entry = ARENA_ARRAY(w->arena, backend_entry, l->kernel_count + FUNCTIONS);
+  w->entry = ARENA_ARRAY(w->arena, backend_entry,
+                         2 * l->kernel_count + FUNCTIONS);
   w->out.name = l->name;
   w->out.part = w->part;
   w->out.data = w->data;

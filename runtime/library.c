@@ -245,23 +245,39 @@ static dil_status read_arguments(const dil_library_kernel *k,
   return DIL_OK;
 }
 
+/* The kernel of a context, or of the default one for the device of q. */
+static dil_status open_kernel(const dil_library_kernel *k, dil_context *context,
+                              const DLTensor *q, dil_kernel **found) {
+  dil_status status = DIL_OK;
+  if (k->abi != DIL_LIBRARY_ABI)
+    return dil_fail(DIL_ENVIRONMENT,
+                    "kernel '%s' is in a library of form %d, this run time "
+                    "takes form %d: build it again",
+                    k->name, k->abi, DIL_LIBRARY_ABI);
+  if (!context) status = default_context(q, &context);
+  return status ? status : find_kernel(context, k, found);
+}
+
 int32_t dil_library_run(const dil_library_kernel *k, dil_context *context,
                         const void *given) {
   dil_arguments call;
   dil_kernel *made;
-  dil_status status = DIL_OK;
-  if (k->abi != DIL_LIBRARY_ABI)
-    status = dil_fail(DIL_ENVIRONMENT,
-                      "kernel '%s' is in a library of form %d, this run time "
-                      "takes form %d: build it again",
-                      k->name, k->abi, DIL_LIBRARY_ABI);
-  else if (!given)
-    status = dil_fail(DIL_USAGE, "kernel '%s' has no arguments", k->name);
-  if (!status && !context)
-    status = default_context(pointer_at(given, DIL_WORD_Q), &context);
-  if (!status) status = find_kernel(context, k, &made);
+  if (!given)
+    return (int32_t)dil_fail(DIL_USAGE, "kernel '%s' has no arguments",
+                             k->name);
+  dil_status status =
+      open_kernel(k, context, pointer_at(given, DIL_WORD_Q), &made);
   if (!status)
     status = read_arguments(k, made->source.table, given, &call);
   if (!status) status = dil_kernel_run(made, &call);
+  return (int32_t)status;
+}
+
+int32_t dil_library_prepare(const dil_library_kernel *k, dil_context *context,
+                            int64_t batch, int64_t queries, int64_t keys) {
+  const dil_sizes sizes = {batch, queries, keys};
+  dil_kernel *made;
+  dil_status status = open_kernel(k, context, NULL, &made);
+  if (!status) status = dil_kernel_prepare(made, &sizes);
   return (int32_t)status;
 }

@@ -47,6 +47,11 @@ typedef enum dil_library_word {
  * for the device that q is on, made at the first such call. */
 DIL_API int32_t dil_library_run(const dil_library_kernel *kernel,
                                 dil_context *context, const void *arguments);
+/* Makes and allocates all that a call of these sizes needs. context NULL: that
+ * of the processor. */
+DIL_API int32_t dil_library_prepare(const dil_library_kernel *kernel,
+                                    dil_context *context, int64_t batch,
+                                    int64_t queries, int64_t keys);
 /* A context of the processor, for a library that carries the run time. */
 DIL_API int32_t dil_library_context(int32_t threads, dil_context **context);
 

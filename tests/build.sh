@@ -99,7 +99,7 @@ is "ar reads the archive" says libmany.o ar t libmany.a
 is "nm reads its table of symbols" says "one in libmany.o" nm -s libmany.a
 is "the functions are there and nothing else is" sh -c \
   'test "$(nm -g --defined-only libmany.o | cut -d" " -f3 | tr "\n" " ")" = \
-   "many_last_error one three two "'
+   "many_last_error one one_prepare three three_prepare two two_prepare "'
 is "the header is C" "$cc" -std=c99 -Wall -Wextra -Wpedantic -Werror \
   -fsyntax-only -x c libmany.h
 if command -v c++ >/dev/null; then
@@ -235,7 +235,8 @@ for one in first second; do
     -o alone/lib$one --standalone --emit=so,a,o,h
   is "which shows its own functions alone" sh -c "
     nm -D --defined-only alone/lib$one.so | cut -d' ' -f3 | tr '\n' ' ' |
-    grep -qx '$one ${one}_context_free ${one}_context_new ${one}_last_error '"
+    grep -qx '$one ${one}_context_free ${one}_context_new ${one}_last_error \
+${one}_prepare '"
   is "and asks for nothing of dil" sh -c \
     "! nm -D --undefined-only alone/lib$one.so | grep -i dil"
   scale=

@@ -50,9 +50,12 @@ static void drop_library(void) {
 
 static void expect_name(void *context, const char *name) {
   int *seen = context;
-  *seen |= !strcmp(name, "shared_kernel") ? 1 : 2;
-  ck_assert(!strcmp(name, "shared_kernel") ||
-            !strcmp(name, "shared_last_error"));
+  static const char *const names[] = {"shared_kernel", "shared_kernel_prepare",
+                                      "shared_last_error"};
+  int i = 0;
+  while (i < 3 && strcmp(names[i], name)) i++;
+  ck_assert_int_lt(i, 3);
+  *seen |= 1 << i;
 }
 
 START_TEST(an_object_says_what_it_holds) {
@@ -63,7 +66,7 @@ START_TEST(an_object_says_what_it_holds) {
                              &data, &size));
   ck_assert_str_eq(data, made.meta);
   elf_each_global(object.bytes, object.size, expect_name, &seen);
-  ck_assert_int_eq(seen, 3);
+  ck_assert_int_eq(seen, 7);
 }
 END_TEST
 
@@ -80,7 +83,7 @@ START_TEST(names_are_changed_and_nothing_else) {
   ck_assert_int_eq(elf_rename(object.bytes, object.size, "mine_", &bytes,
                               &size), DIL_OK);
   elf_each_global(bytes, size, expect_prefix, &count);
-  ck_assert_int_eq(count, 2);
+  ck_assert_int_eq(count, 3);
   ck_assert(elf_find_section(bytes, size, ".dil.library", &data, &length));
   ck_assert_str_eq(data, made.meta);
   free(bytes);

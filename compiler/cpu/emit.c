@@ -7,7 +7,7 @@
 
 /* ---- functions ----------------------------------------------------------- */
 
-static ref_type type_of_letter(const emit *e, char letter) {
+ref_type emit_type(const emit *e, char letter) {
   switch (letter) {
   case 'p':
     return e->pointer;
@@ -71,10 +71,10 @@ void emit_function(emit *e, const char *name, char result,
   unsigned count = (unsigned)strlen(parameters);
   assert(count <= 16);
   for (unsigned i = 0; i < count; i++)
-    type[i] = type_of_letter(e, parameters[i]);
+    type[i] = emit_type(e, parameters[i]);
   e->function = LLVMAddFunction(
       e->module, full_name(e, name, room),
-      LLVMFunctionType(type_of_letter(e, result), type, count, false));
+      LLVMFunctionType(emit_type(e, result), type, count, false));
   if (e->family != NULL) LLVMSetLinkage(e->function, LLVMInternalLinkage);
   function_attributes(e);
   LLVMPositionBuilderAtEnd(e->builder, LLVMAppendBasicBlockInContext(

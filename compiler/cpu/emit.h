@@ -33,8 +33,9 @@ typedef struct emit {
 
 /* ---- functions ----------------------------------------------------------- */
 
-/* Starts a function that the loader finds by name. Letters of `result` and
- * `parameters`: p pointer, l i64, w i32, f f32, v nothing. */
+/* By a letter: p pointer, l i64, w i32, f f32, v nothing. */
+ref_type emit_type(const emit *e, char letter);
+/* Starts a function that the loader finds by name; types by letters. */
 void emit_function(emit *e, const char *name, char result,
                    const char *parameters);
 /* The function of the current family; NULL: there is none such. */

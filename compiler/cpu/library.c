@@ -159,10 +159,6 @@ static dil_status write_data(emit *e, const backend_data *data) {
   return DIL_OK;
 }
 
-static ref_type type_of(const emit *e, char letter) {
-  return letter == 'p' ? e->pointer : letter == 'w' ? e->i32 : e->nothing;
-}
-
 static void write_entry(emit *e, const backend_entry *entry) {
   ref_type type[8];
   ref argument[8];
@@ -171,8 +167,8 @@ static void write_entry(emit *e, const backend_entry *entry) {
   assert(count + first <= 8);
   type[0] = e->pointer;
   for (unsigned i = 0; i < count; i++)
-    type[first + i] = type_of(e, entry->parameters[i]);
-  ref_type result = type_of(e, entry->result);
+    type[first + i] = emit_type(e, entry->parameters[i]);
+  ref_type result = emit_type(e, entry->result);
   ref_type inner = LLVMFunctionType(result, type, count + first, false);
   ref_type outer = LLVMFunctionType(result, type + first, count, false);
   ref function = LLVMAddFunction(e->module, entry->symbol, outer);

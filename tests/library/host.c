@@ -240,6 +240,9 @@ int main(void) {
   fill(k, 2);
   fill(v, 3);
   tensors *t = tensors_new();
+  tell("a call can be prepared", first_prepare(NULL, 1, N, N) == 0);
+  tell("but of no negative size", first_prepare(NULL, 1, -1, N) == 2 &&
+                                      strstr(first_last_error(), "queries -1"));
   int status = run_first(t);
   tell("the first library runs", status == 0);
   if (status) printf("%d %s\n", status, first_last_error());
