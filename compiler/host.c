@@ -50,17 +50,22 @@ static dil_status guard(arena *a, work todo, job *j) {
 
 /* ---- diagnostics --------------------------------------------------------- */
 
+/* diag_print; false when memory was lacking. */
+static bool print_messages(arena *a, const diag *d, bool json, FILE *out) {
+  jmp_buf lost, *before = arena_catch(a, &lost);
+  bool whole = !setjmp(lost);
+  if (whole) diag_print(d, out, json);
+  arena_catch(a, before);
+  return whole && !ferror(out);
+}
+
 /* All messages as one malloced text; NULL without memory. */
 static char *messages_of(arena *a, const diag *d, bool json) {
   char *text = NULL;
   size_t length = 0;
   FILE *out = open_memstream(&text, &length);
   if (!out) return NULL;
-  jmp_buf lost, *before = arena_catch(a, &lost);
-  bool whole = !setjmp(lost);
-  if (whole) diag_print(d, out, json);
-  arena_catch(a, before);
-  whole = whole && !ferror(out);
+  bool whole = print_messages(a, d, json, out);
   if (fclose(out) == 0 && whole) return text;
   free(text);
   return NULL;
