@@ -9,7 +9,7 @@
 
 typedef dil_attention_options wishes;
 
-/* ---- a preset -------------------------------------------------------------- */
+/* ---- a preset ------------------------------------------------------------ */
 
 /* What a preset decides by itself. */
 static dil_status refuse_own(const wishes *w) {
@@ -63,7 +63,7 @@ static dil_status parse_preset(dil_context *context, const wishes *w,
   return status;
 }
 
-/* ---- branches -------------------------------------------------------------- */
+/* ---- branches ------------------------------------------------------------ */
 
 static bool is_word(const char *text) {
   return *text && text[strspn(text, "abcdefghijklmnopqrstuvwxyz")] == 0;
@@ -136,7 +136,7 @@ static dil_status parse_branches(dil_context *context, const wishes *w,
   return status;
 }
 
-/* ---- the call -------------------------------------------------------------- */
+/* ---- the call ------------------------------------------------------------ */
 
 /* The first GPU; without one the processor. */
 static dil_status choose_device(dil_context **context) {

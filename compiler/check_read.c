@@ -98,7 +98,7 @@ static const source *bytes_source(loader *l, const bytes *b, int error,
   return source_new(l, path, b->text, b->length);
 }
 
-/* ---- presets -------------------------------------------------------------- */
+/* ---- presets ------------------------------------------------------------- */
 
 static bool is_preset(const char *path) {
   return !strncmp(path, PRESET_PREFIX, strlen(PRESET_PREFIX));
@@ -229,7 +229,8 @@ static program *program_of(loader *l, const define *defines,
 
 /* In the order of reading; the list has the last first. */
 static void list_files(const loader *l, program *p) {
-  for (const file *f = l->files; f; f = f->next) p->file_count += f->path != NULL;
+  for (const file *f = l->files; f; f = f->next)
+    p->file_count += f->path != NULL;
   p->file = ARENA_ARRAY(l->arena, const char *, p->file_count);
   int32_t i = p->file_count;
   for (const file *f = l->files; f; f = f->next)

@@ -3,7 +3,7 @@
 #include "command.h"
 #include <string.h>
 
-/* ---- what all shells need -------------------------------------------------- */
+/* ---- what all shells need ------------------------------------------------ */
 
 /* A list "a|b|c" with other signs between its words. */
 static void put_words(const char *list, char between) {
@@ -34,7 +34,7 @@ static bool names_file(const option_text *o) {
   return o->argument && strstr(o->argument, "F.npy");
 }
 
-/* ---- bash ------------------------------------------------------------------ */
+/* ---- bash ---------------------------------------------------------------- */
 
 static void bash_option(const option_text *o) {
   if (!o->words && !names_file(o)) return;
@@ -94,7 +94,7 @@ static void print_bash(void) {
        "complete -o filenames -F _dil dil");
 }
 
-/* ---- zsh ------------------------------------------------------------------- */
+/* ---- zsh ----------------------------------------------------------------- */
 
 static void zsh_option(const option_text *o) {
   bool again = o->argument && strchr(o->argument, '=');
@@ -163,7 +163,7 @@ static void print_zsh(void) {
        "fi");
 }
 
-/* ---- fish ------------------------------------------------------------------ */
+/* ---- fish ---------------------------------------------------------------- */
 
 static void fish_option(verb which, const option_text *o) {
   printf("complete -c dil -n '__fish_seen_subcommand_from %s' -%c %s",
@@ -199,7 +199,7 @@ static void print_fish(void) {
   }
 }
 
-/* ---- the command ----------------------------------------------------------- */
+/* ---- the command --------------------------------------------------------- */
 
 static const struct {
   const char *name;

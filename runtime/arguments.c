@@ -64,7 +64,8 @@ static dil_status read_tensor(const dil_context *c, const char *name,
     return dil_fail(DIL_USAGE, "%s is on DLPack device %d:%d, the kernel is on "
                     "%s", name, (int)from->device.device_type,
                     (int)from->device.device_id, c->device);
-  if (from->ndim < 0 || from->ndim > DIL_RANK_MAX || (from->ndim && !from->shape))
+  if (from->ndim < 0 || from->ndim > DIL_RANK_MAX ||
+      (from->ndim && !from->shape))
     return dil_fail(DIL_USAGE, "%s must have 0 to %d dimensions with a shape, "
                     "got %d", name, DIL_RANK_MAX, (int)from->ndim);
   dil_status status = read_type(name, from->dtype, &to->dtype);

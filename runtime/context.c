@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- structs of the host -------------------------------------------------- */
+/* ---- structs of the host ------------------------------------------------- */
 
 dil_status dil_struct_read(void *to, size_t known, const void *from,
                            const char *name) {
@@ -36,7 +36,7 @@ void dil_struct_write(void *to, const void *from, size_t known) {
     memcpy((char *)to + head, (const char *)from + head, size - head);
 }
 
-/* ---- opening --------------------------------------------------------------- */
+/* ---- opening ------------------------------------------------------------- */
 
 static const device_kind *const kinds[] = {&device_cpu, &device_cuda};
 
@@ -144,7 +144,7 @@ dil_status dil_context_check(const dil_context *context) {
                   "one in the child");
 }
 
-/* ---- what it is ------------------------------------------------------------ */
+/* ---- what it is ---------------------------------------------------------- */
 
 const char *dil_context_device(const dil_context *context) {
   return context->device;
@@ -165,7 +165,9 @@ int32_t dil_context_arch(const dil_context *context) {
 const dil_cuda_facts *dil_context_facts(const dil_context *context) {
   return context->gpu ? context->cuda->facts(context->gpu) : NULL;
 }
-const log_target *dil_log_of(const dil_context *context) { return &context->log; }
+const log_target *dil_log_of(const dil_context *context) {
+  return &context->log;
+}
 
 void dil_context_compiled(dil_context *context, double seconds) {
   atomic_fetch_add(&context->compiles, 1);
@@ -180,7 +182,8 @@ dil_status dil_context_stats(const dil_context *context, dil_stats *stats) {
   now.kernels = atomic_load(&context->kernels);
   now.calls = atomic_load(&context->calls);
   now.compiles = atomic_load(&context->compiles);
-  now.compile_seconds = 1e-9 * (double)atomic_load(&context->compile_nanoseconds);
+  now.compile_seconds =
+      1e-9 * (double)atomic_load(&context->compile_nanoseconds);
   pool_stats scratch;
   pool_read_stats(context->pool, &scratch);
   now.pool_bytes = scratch.held;
@@ -199,7 +202,7 @@ dil_status dil_context_stats(const dil_context *context, dil_stats *stats) {
   return DIL_OK;
 }
 
-/* ---- its memory ------------------------------------------------------------ */
+/* ---- its memory ---------------------------------------------------------- */
 
 dil_status dil_context_wait(dil_context *context, void *stream) {
   dil_status status = dil_context_check(context);

@@ -6,7 +6,7 @@
 
 typedef struct cpu_kernel cpu_kernel;
 
-/* The kernel borrows table (and all in it) and context: they must outlive it. */
+/* The kernel borrows table, with all in it, and context: both outlive it. */
 dil_status cpu_kernel_new(const dil_table *table, dil_make make, void *context,
                           cpu_kernel **kernel);
 /* A kernel of code that is there already; it is checked and copied. */

@@ -48,7 +48,7 @@ static bool reaches(const dil_context *c, DLDevice device) {
          device.device_type == kDLCUDAManaged;
 }
 
-/* ---- kernels --------------------------------------------------------------- */
+/* ---- kernels ------------------------------------------------------------- */
 
 static double now(void) {
   struct timespec t;

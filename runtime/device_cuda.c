@@ -60,7 +60,7 @@ static bool reaches(const dil_context *c, DLDevice device) {
          (device.device_type == kDLCUDA && device.device_id == c->index);
 }
 
-/* ---- kernels --------------------------------------------------------------- */
+/* ---- kernels ------------------------------------------------------------- */
 
 static dil_status kernel(dil_kernel *k) {
   const dil_kernel_source *s = &k->source;

@@ -155,7 +155,7 @@ typedef struct dil_arguments {
   int32_t train;                 /* not 0: dropout applies */
   const DLTensor *lengths;       /* i32 [B], each row's own M_b; NULL: M */
   uint64_t seed;                 /* of the dropout */
-  double scale;                  /* read when the pattern says `scale runtime` */
+  double scale;                  /* read where a pattern says `scale runtime` */
   void *stream;                  /* CUstream; NULL: the default one */
   uint64_t o_flags, lse_flags;   /* of the DLManagedTensorVersioned that they
                                     came in: read-only ones are refused */

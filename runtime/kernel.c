@@ -37,7 +37,7 @@ void dil_kernel_free(dil_kernel *kernel) {
   dil_context_drop(context);
 }
 
-/* ---- running --------------------------------------------------------------- */
+/* ---- running ------------------------------------------------------------- */
 
 static dil_status check(const dil_kernel *kernel) {
   if (!kernel) return dil_fail(DIL_USAGE, "there is no kernel");
@@ -83,7 +83,7 @@ dil_status dil_kernel_workspace(dil_kernel *kernel, const dil_sizes *sizes,
   return kernel->context->kind->workspace(kernel, &a.call, bytes);
 }
 
-/* ---- what it is ------------------------------------------------------------ */
+/* ---- what it is ---------------------------------------------------------- */
 
 dil_status dil_kernel_variant(dil_kernel *kernel, const dil_sizes *sizes,
                               char *text, size_t room) {

@@ -143,15 +143,17 @@ START_TEST(inputs_are_checked) {
           "has 6 tensors");
   host_must(dil_kernel_run(k, &c.arguments));
   c.tensor[DIL_TENSOR_INPUT].shape[1] = 95;
-  host_refused(dil_kernel_run(k, &c.arguments), DIL_USAGE, "of input 'doc' must be "
-                                                      "96, got 95");
+  host_refused(dil_kernel_run(k, &c.arguments), DIL_USAGE,
+               "of input 'doc' must be "
+               "96, got 95");
   c.tensor[DIL_TENSOR_INPUT].shape[1] = 96;
   void *o = c.tensor[DIL_TENSOR_O].data;
   c.tensor[DIL_TENSOR_O].data = c.tensor[DIL_TENSOR_INPUT].data;
   host_refused(dil_kernel_run(k, &c.arguments), DIL_USAGE, "shares memory with "
-                                                      "input 'doc'");
+               "input 'doc'");
   c.inputs[0] = NULL;
-  host_refused(dil_kernel_run(k, &c.arguments), DIL_USAGE, "input 'doc' is not");
+  host_refused(dil_kernel_run(k, &c.arguments), DIL_USAGE,
+               "input 'doc' is not");
   c.tensor[DIL_TENSOR_O].data = o;
   host_call_free(&c);
   dil_kernel_free(k);

@@ -134,7 +134,7 @@ START_TEST(presets_take_definitions) {
 }
 END_TEST
 
-/* ---- refusals -------------------------------------------------------------- */
+/* ---- refusals ------------------------------------------------------------ */
 
 static const int64_t one[] = {1}, none[] = {0}, pair[] = {-2, 4};
 static const dil_define strange = {"colour", "3"};

@@ -1,6 +1,7 @@
 /* test_crowd.c - the public interface from many threads at once: one kernel
  * that all run, programs and kernels that each makes of the same context, the
- * last use of which may be anybody's. Every result has the bits of a run alone. */
+ * last use of which may be anybody's. Every result has the bits of a run by
+ * itself. */
 #include "host.h"
 #include <check.h>
 #include <pthread.h>
@@ -111,7 +112,8 @@ static void *race(void *argument) {
   crowd *c = argument;
   atomic_fetch_add(&c->here, 1);
   while (atomic_load(&c->here) < CROWD) continue;
-  if (dil_kernel_prepare(c->kernel, &host_sizes)) atomic_fetch_add(&c->wrong, 1);
+  if (dil_kernel_prepare(c->kernel, &host_sizes))
+    atomic_fetch_add(&c->wrong, 1);
   return NULL;
 }
 

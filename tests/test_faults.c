@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- the front end --------------------------------------------------------- */
+/* ---- the front end ------------------------------------------------------- */
 
 static dil_context *context;
 
@@ -105,7 +105,7 @@ static dil_status attend(void) {
   return status;
 }
 
-/* ---- the run time ---------------------------------------------------------- */
+/* ---- the run time -------------------------------------------------------- */
 
 /* The code of a kernel, made once by the real compiler. */
 static struct {
@@ -197,7 +197,7 @@ static void close_all(void) {
   ck_assert_int_eq(system(line), 0);
 }
 
-/* ---- all of them ----------------------------------------------------------- */
+/* ---- all of them --------------------------------------------------------- */
 
 static const struct {
   const char *name;

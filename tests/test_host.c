@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* ---- contexts -------------------------------------------------------------- */
+/* ---- contexts ------------------------------------------------------------ */
 
 START_TEST(versions_agree) {
   ck_assert_int_eq(dil_version(), DIL_VERSION_NUM);
@@ -178,7 +178,8 @@ START_TEST(a_hook_that_does_nothing_is_told) {
   dil_kernel *k = host_kernel(&o, host_text);
   host_call c;
   host_call_make(&c, k, &host_sizes);
-  host_refused(dil_kernel_run(k, &c.arguments), DIL_USAGE, "parallel hook returned");
+  host_refused(dil_kernel_run(k, &c.arguments), DIL_USAGE,
+               "parallel hook returned");
   host_call_free(&c);
   dil_kernel_free(k);
 }
@@ -206,7 +207,7 @@ START_TEST(a_child_is_refused) {
 }
 END_TEST
 
-/* ---- programs -------------------------------------------------------------- */
+/* ---- programs ------------------------------------------------------------ */
 
 START_TEST(diagnostics_are_the_text) {
   static const char *wrong = "pattern p { heads 4; head_dim 8; dtype f32;\n"
@@ -224,7 +225,8 @@ START_TEST(diagnostics_are_the_text) {
           DIL_INPUT, "{\"file\":\"w.dil\",\"line\":2,\"column\":10,");
   host_refused(dil_program_read(c, "/no/such.dil", NULL, &p), DIL_ENVIRONMENT,
           "cannot read '/no/such.dil'");
-  host_refused(dil_program_read(NULL, "x.dil", NULL, &p), DIL_USAGE, "no context");
+  host_refused(dil_program_read(NULL,
+               "x.dil", NULL, &p), DIL_USAGE, "no context");
   dil_context_free(c);
 }
 END_TEST
@@ -249,7 +251,8 @@ START_TEST(kernels_are_chosen_by_name) {
   ck_assert_str_eq(dil_program_kernel_name(p, 1), "two");
   ck_assert_ptr_null(dil_program_kernel_name(p, 2));
   ck_assert_str_eq(dil_program_warnings(p), "");
-  host_refused(dil_program_kernel(p, NULL, NULL, &k), DIL_USAGE, "has 2 kernels");
+  host_refused(dil_program_kernel(p, NULL, NULL, &k), DIL_USAGE,
+               "has 2 kernels");
   host_refused(dil_program_kernel(p, "tow", NULL, &k), DIL_USAGE,
           "did you mean 'two'");
   dil_kernel_options isa = DIL_KERNEL_OPTIONS_INIT;
@@ -285,7 +288,7 @@ START_TEST(warnings_are_kept) {
 }
 END_TEST
 
-/* ---- kernels --------------------------------------------------------------- */
+/* ---- kernels ------------------------------------------------------------- */
 
 START_TEST(a_second_run_allocates_nothing) {
   dil_context *c;
@@ -355,8 +358,9 @@ START_TEST(strides_may_weave) {
     ck_assert_mem_eq(woven + n * ROW + 3 * H * D, output(&c) + n * H * D,
                      H * D * sizeof *woven);
   slice[3].byte_offset -= 4; /* its first element is v's last */
-  host_refused(dil_kernel_run(k, &a), DIL_USAGE, "o is an output and shares memory "
-                                            "with v");
+  host_refused(dil_kernel_run(k, &a), DIL_USAGE,
+               "o is an output and shares memory "
+               "with v");
   free(woven);
   host_call_free(&c);
   dil_kernel_free(k);
@@ -369,7 +373,8 @@ START_TEST(sizes_are_checked) {
   int64_t bytes;
   host_refused(dil_kernel_prepare(k, &wrong), DIL_USAGE, "queries -1");
   wrong = (dil_sizes){1, 8, INT64_MAX};
-  host_refused(dil_kernel_workspace(k, &wrong, &bytes), DIL_USAGE, "must be within");
+  host_refused(dil_kernel_workspace(k, &wrong, &bytes), DIL_USAGE,
+               "must be within");
   dil_sizes none = {1, 0, 8};
   host_must(dil_kernel_workspace(k, &none, &bytes));
   ck_assert_int_eq(bytes, 0);

@@ -23,7 +23,7 @@ typedef struct document {
   char (*word)[24];  /* [tokens] word pieces */
 } document;
 
-/* ---- files ----------------------------------------------------------------- */
+/* ---- files --------------------------------------------------------------- */
 
 static int complain(const char *what, const char *why) {
   fprintf(stderr, "retriever: %s: %s\n", what, why);
@@ -40,7 +40,7 @@ static int read_npy(const char *folder, const char *name, document *d,
   if (!file) return complain(path, "cannot be opened");
   size_t length = 0;
   if (fread(head, 1, 10, file) == 10)
-    length = (size_t)(unsigned char)head[8] | (size_t)(unsigned char)head[9] << 8;
+    length = (size_t)((unsigned char)head[8] | (unsigned char)head[9] << 8);
   const char *shape = NULL;
   if (length && length < sizeof head && fread(head, 1, length, file) == length)
     shape = strstr(head, "'shape': (");
@@ -74,7 +74,7 @@ static int read_words(const char *folder, document *d) {
   return count == d->tokens ? 0 : complain(path, "has too few words");
 }
 
-/* ---- attention ------------------------------------------------------------- */
+/* ---- attention ----------------------------------------------------------- */
 
 static float from_f16(uint16_t bits) {
   int exponent = bits >> 10 & 31, fraction = bits & 1023;
@@ -100,7 +100,7 @@ static dil_status make_kernel(const document *d, dil_kernel **kernel) {
   return status;
 }
 
-/* Adds the mean over the heads of every weight for keys first..first + WIDTH. */
+/* Adds the mean over the heads of each weight of keys first..first + WIDTH. */
 static void add_weights(const document *d, const uint16_t *o, int64_t first,
                         float *weight) {
   for (int64_t n = 0; n < d->tokens; n++)
@@ -142,7 +142,7 @@ static dil_status attend(const document *d, dil_kernel *kernel, uint16_t *v,
   return DIL_OK;
 }
 
-/* ---- telling --------------------------------------------------------------- */
+/* ---- telling ------------------------------------------------------------- */
 
 static void print_around(const document *d, int64_t at) {
   for (int64_t i = at - 5; i <= at + 5; i++) {

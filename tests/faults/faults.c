@@ -47,7 +47,7 @@ void *__wrap_arena_take(arena *a, size_t count, size_t size) {
   return __real_arena_take(a, count, size);
 }
 
-/* ---- what is alive --------------------------------------------------------- */
+/* ---- what is alive ------------------------------------------------------- */
 
 enum { LIVE_MAX = 1 << 16 };
 static void *live[LIVE_MAX]; /* open addressing; 1: was taken once */
@@ -87,7 +87,7 @@ int64_t faults_live(void) {
   return count;
 }
 
-/* ---- the functions --------------------------------------------------------- */
+/* ---- the functions ------------------------------------------------------- */
 
 #define WRAP(result, name, parameters)      \
   result __real_##name parameters;          \
