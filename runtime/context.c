@@ -69,7 +69,7 @@ static dil_status take_hooks(const dil_context_options *o, dil_context *c) {
                     "or neither");
   if (o->log) c->log = (log_target){o->log, o->log_user, o->log_level};
   pool_options wanted;
-  dil_status status = pool_options_read(&wanted);
+  dil_status status = dil_pool_options_read(&wanted);
   if (status) return status;
   wanted.log = c->log;
   const pool_host host = {o->allocate, o->release, o->memory_user};
@@ -83,7 +83,7 @@ static void destroy(dil_context *c) {
   if (c->kind && alive) c->kind->close(c);
   if (c->cache.free) c->cache.free(c->cache.cache);
   pthread_mutex_destroy(&c->cache.lock);
-  if (alive) pool_free(c->pool);
+  if (alive) dil_pool_free(c->pool);
   else dil_threads_free(c->threads);
   if (alive) pthread_mutex_destroy(&c->attached_lock);
   if (dil_seeing_flush())
@@ -185,7 +185,8 @@ dil_status dil_context_stats(const dil_context *context, dil_stats *stats) {
   now.compile_seconds =
       1e-9 * (double)atomic_load(&context->compile_nanoseconds);
   pool_stats scratch;
-  pool_read_stats(context->pool, &scratch);
+  pool *of_gpu = context->gpu ? context->cuda->pool(context->gpu) : NULL;
+  dil_pool_read_stats(of_gpu ? of_gpu : context->pool, &scratch);
   now.pool_bytes = scratch.held;
   now.pool_in_use = scratch.in_use;
   now.pool_peak = scratch.peak;

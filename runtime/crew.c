@@ -84,7 +84,7 @@ static dil_status member_open(member *m) {
 static void member_close(member *m) {
   cpu_kernel_free(m->kernel);
   dil_threads_free(m->threads);
-  if (m->scratch) pool_free(m->scratch);
+  if (m->scratch) dil_pool_free(m->scratch);
   free(m->branches);
 }
 

@@ -27,6 +27,7 @@ struct pool_block {
   pool_block *next, *before;     /* of its class while kept; else of all out */
   pool_block *newer, *older;     /* of all kept */
   void *memory, *stream, *event; /* event: of the last give; NULL: none yet */
+  uint64_t identity;             /* of the stream */
   int64_t bytes, requested;
   int64_t given;                 /* when, by clock_coarse */
 };
@@ -45,17 +46,19 @@ struct pool {
 
 /* ---- options and statistics ---------------------------------------------- */
 
-dil_status pool_options_read(pool_options *options) {
-  static const char *const words[] = {"on", "plain"};
+dil_status dil_pool_options_read(pool_options *options) {
+  static const char *const words[] = {"on", "plain", "off"};
   const char *word = setting_text("DIL_POOL");
   int64_t seconds = 10;
-  int32_t plain = 0;
+  int32_t which = 0;
   *options = (pool_options){0};
-  dil_status status = word ? setting_word("DIL_POOL", word, words, 2, &plain)
+  dil_status status = word ? setting_word("DIL_POOL", word, words, 3, &which)
                            : DIL_OK;
   if (!status) status = setting_bytes("DIL_POOL_MAX", &options->max);
   if (!status) status = setting_count("DIL_POOL_IDLE", 1 << 30, &seconds);
-  options->plain = plain == 1;
+  options->plain = which == 1;
+  options->off = which == 2;
+  options->asked = word && !options->off;
   options->idle = seconds * INT64_C(1000000000);
   return status;
 }
@@ -68,7 +71,7 @@ double pool_fragmentation(const pool_stats *s) {
   return s->in_use ? 1 - (double)s->requested / (double)s->in_use : 0;
 }
 
-void pool_read_stats(pool *p, pool_stats *stats) {
+void dil_pool_read_stats(pool *p, pool_stats *stats) {
   pthread_mutex_lock(&p->lock);
   *stats = p->stats;
   stats->held = p->held;
@@ -178,14 +181,20 @@ static void trim_idle(pool *p) {
 
 /* ---- taking -------------------------------------------------------------- */
 
-static bool is_ready(const pool *p, const pool_block *b, const void *stream) {
-  return !p->source.mark || b->stream == stream || !b->event ||
+static uint64_t identity_of(const pool *p, void *stream) {
+  if (!p->source.identify) return (uint64_t)(uintptr_t)stream;
+  return p->source.identify(p->source.user, stream);
+}
+
+static bool is_ready(const pool *p, const pool_block *b, uint64_t stream) {
+  return !p->source.mark || !b->event ||
+         (b->identity == stream && stream != POOL_NO_STREAM) ||
          p->source.passed(p->source.user, b->event);
 }
 
 /* A kept block that can serve; with `wait`, one that the stream has to wait
  * for is good too. */
-static pool_block *find_kept(const pool *p, int32_t class, const void *stream,
+static pool_block *find_kept(const pool *p, int32_t class, uint64_t stream,
                              bool wait) {
   int32_t last = class + CLASSES_ABOVE;
   for (int32_t c = class; c <= last && c < CLASSES; c++) {
@@ -243,8 +252,9 @@ static dil_status make_block(pool *p, int64_t bytes, pool_block **made) {
 }
 
 /* A kept block for the stream, behind the work that it was given back after. */
-static dil_status reuse(pool *p, pool_block *b, void *stream) {
-  bool behind = !is_ready(p, b, stream);
+static dil_status reuse(pool *p, pool_block *b, void *stream,
+                        uint64_t identity) {
+  bool behind = !is_ready(p, b, identity);
   dil_status status =
       behind ? p->source.follow(p->source.user, stream, b->event) : DIL_OK;
   if (status) return status;
@@ -257,13 +267,17 @@ static dil_status reuse(pool *p, pool_block *b, void *stream) {
 static dil_status take_locked(pool *p, int32_t class, void *stream,
                               pool_block **block) {
   int64_t bytes = bytes_of_class(class);
-  pool_block *b = find_kept(p, class, stream, false);
-  if (!b && !fits(p, bytes)) b = find_kept(p, class, stream, true);
+  uint64_t identity = identity_of(p, stream);
+  pool_block *b = find_kept(p, class, identity, false);
+  if (!b && !fits(p, bytes)) b = find_kept(p, class, identity, true);
   *block = b;
-  return b ? reuse(p, b, stream) : make_block(p, bytes, block);
+  dil_status status = b ? reuse(p, b, stream, identity)
+                        : make_block(p, bytes, block);
+  if (!status) (*block)->identity = identity;
+  return status;
 }
 
-dil_status pool_take_block(pool *p, int64_t bytes, void *stream,
+dil_status dil_pool_take_block(pool *p, int64_t bytes, void *stream,
                            pool_block **block) {
   int32_t class = class_of(bytes);
   *block = NULL;
@@ -272,7 +286,8 @@ dil_status pool_take_block(pool *p, int64_t bytes, void *stream,
                     (long long)bytes);
   pthread_mutex_lock(&p->lock);
   dil_status status = take_locked(p, class, stream, block);
-  if (!status) {
+  if (status) *block = NULL;
+  else {
     (*block)->stream = stream;
     (*block)->requested = bytes;
     list_add(&p->out, *block);
@@ -282,11 +297,11 @@ dil_status pool_take_block(pool *p, int64_t bytes, void *stream,
   return status;
 }
 
-void *pool_memory(const pool_block *block) { return block->memory; }
+void *dil_pool_memory(const pool_block *block) { return block->memory; }
 
 /* ---- giving back --------------------------------------------------------- */
 
-void pool_give_block(pool *p, pool_block *b) {
+void dil_pool_give_block(pool *p, pool_block *b) {
   if (!b) return;
   pthread_mutex_lock(&p->lock);
   list_remove(&p->out, b);
@@ -296,7 +311,10 @@ void pool_give_block(pool *p, pool_block *b) {
   /* Where nobody can tell when it is free, nobody may have it. */
   if (p->source.mark &&
       p->source.mark(p->source.user, b->stream, &b->event)) {
-    LOG(&p->options.log, DIL_LOG_WARNING, "%s: %s", p->source.name, dil_last_error());
+    LOG(&p->options.log, DIL_LOG_WARNING, "%s: %s", p->source.name,
+        dil_last_error());
+    release(p, b);
+  } else if (p->options.off) {
     release(p, b);
   }
   trim_idle(p);
@@ -311,7 +329,7 @@ void pool_trim(pool *p, int64_t keep_bytes) {
 
 /* ---- the pool ------------------------------------------------------------ */
 
-dil_status pool_new(const pool_source *source, const pool_options *options,
+dil_status dil_pool_new(const pool_source *source, const pool_options *options,
                     pool **made) {
   pool *p = calloc(1, sizeof *p);
   *made = p;
@@ -334,7 +352,7 @@ static void report_leaks(const pool *p) {
         p->source.name, (long long)(count - SHOWN));
 }
 
-void pool_free(pool *p) {
+void dil_pool_free(pool *p) {
   if (!p) return;
   report_leaks(p);
   trim(p, 0);
@@ -366,7 +384,7 @@ static void host_give(void *user, void *memory, int64_t bytes) {
 pool *pool_new_host(const pool_host *host, const pool_options *options) {
   pool *p;
   pool_source source = {.name = "cpu", .take = host_take, .give = host_give};
-  if (pool_new(&source, options ? options : &(pool_options){0}, &p)) return NULL;
+  if (dil_pool_new(&source, options ? options : &(pool_options){0}, &p)) return NULL;
   if (host) p->host = *host;
   p->source.user = &p->host;
   return p;
@@ -376,7 +394,7 @@ pool *pool_new_host(const pool_host *host, const pool_options *options) {
 void *pool_take(pool *p, int64_t bytes) {
   pool_block *b;
   if (bytes > INT64_MAX - POOL_ALIGNMENT ||
-      pool_take_block(p, bytes + POOL_ALIGNMENT, NULL, &b))
+      dil_pool_take_block(p, bytes + POOL_ALIGNMENT, NULL, &b))
     return NULL;
   memcpy(b->memory, &b, sizeof b);
   return (char *)b->memory + POOL_ALIGNMENT;
@@ -386,5 +404,5 @@ void pool_give(pool *p, void *memory) {
   pool_block *b;
   if (!memory) return;
   memcpy(&b, (char *)memory - POOL_ALIGNMENT, sizeof b);
-  pool_give_block(p, b);
+  dil_pool_give_block(p, b);
 }

@@ -8,6 +8,8 @@
 
 #include "log.h"
 
+#pragma GCC visibility push(default) /* dilrt-cuda.so has use for it */
+
 typedef struct pool pool;
 
 /* Where a pool has its memory from. On a device with streams, a block that is
@@ -22,18 +24,26 @@ typedef struct pool_source {
   bool (*passed)(void *user, void *event);
   dil_status (*follow)(void *user, void *stream, void *event); /* waits there */
   void (*forget)(void *user, void *event);
+  /* Which stream a handle is, POOL_NO_STREAM when that cannot be told; NULL:
+   * the handle itself says. */
+  uint64_t (*identify)(void *user, void *stream);
   void *user;
 } pool_source;
+
+#define POOL_NO_STREAM UINT64_MAX
 
 typedef struct pool_options {
   int64_t max;           /* bytes held, in use or not; 0: no bound */
   int64_t idle;          /* nanoseconds that a kept block may lie; 0: for ever */
   bool plain;            /* counts nothing */
+  bool off;              /* keeps nothing */
+  bool asked;            /* DIL_POOL says on or plain */
   log_target log;        /* hears of leaks */
 } pool_options;
-/* From DIL_POOL_MAX (bytes), DIL_POOL_IDLE (seconds) and DIL_POOL (on, plain).
+/* From DIL_POOL_MAX (bytes), DIL_POOL_IDLE (seconds) and DIL_POOL (on, plain,
+ * off).
  * DIL_USAGE when one of them cannot be followed. */
-dil_status pool_options_read(pool_options *options);
+dil_status dil_pool_options_read(pool_options *options);
 
 typedef struct pool_stats {
   int64_t held;          /* bytes taken from the device: in use and cached */
@@ -46,14 +56,14 @@ double pool_reuse_rate(const pool_stats *stats);
 /* Of the bytes in use, the part that nobody asked for. */
 double pool_fragmentation(const pool_stats *stats);
 
-dil_status pool_new(const pool_source *source, const pool_options *options,
+dil_status dil_pool_new(const pool_source *source, const pool_options *options,
                     pool **made);
 /* What is still out is a leak: told in the log, and not touched. */
-void pool_free(pool *p);
+void dil_pool_free(pool *p);
 /* Gives what is kept back to the device until at most `keep` bytes of it are
  * left. */
 void pool_trim(pool *p, int64_t keep);
-void pool_read_stats(pool *p, pool_stats *stats);
+void dil_pool_read_stats(pool *p, pool_stats *stats);
 
 /* ---- blocks -------------------------------------------------------------- */
 
@@ -61,11 +71,11 @@ typedef struct pool_block pool_block;
 
 /* A block of at least `bytes`, for work on `stream` from now on. DIL_MEMORY:
  * the device has none, or the bound is reached. */
-dil_status pool_take_block(pool *p, int64_t bytes, void *stream,
+dil_status dil_pool_take_block(pool *p, int64_t bytes, void *stream,
                            pool_block **block);
 /* After the last work was put on the stream that it was taken for. */
-void pool_give_block(pool *p, pool_block *block);
-void *pool_memory(const pool_block *block);
+void dil_pool_give_block(pool *p, pool_block *block);
+void *dil_pool_memory(const pool_block *block);
 
 /* ---- memory of the host, by its address ---------------------------------- */
 
@@ -84,5 +94,7 @@ pool *pool_new_host(const pool_host *host, const pool_options *options);
  * in it; NULL, with the text of the failure, where there is none. */
 void *pool_take(pool *p, int64_t bytes);
 void pool_give(pool *p, void *memory);
+
+#pragma GCC visibility pop
 
 #endif

@@ -290,7 +290,7 @@ static pool *scratch;
 /* The leak checker stops over threads that still run at the end. */
 static void free_pools(void) {
   for (int32_t i = 0; i <= POOL_MAX; i++) dil_threads_free(threads[i]);
-  pool_free(scratch);
+  dil_pool_free(scratch);
 }
 
 static dil_threads *pool_of(int32_t count) {

@@ -3,6 +3,7 @@
  * cleared after an error. Needs no GPU. */
 #include "../runtime/cuda/counters.h"
 #include "../runtime/cuda/device.h"
+#include "../runtime/cuda/workspace.h"
 #include "../templates/hopper_launch.h"
 #include "gpu.h"
 #include <check.h>
@@ -20,6 +21,9 @@ static struct notes {
   cu_pointer filled;         /* what was cleared last, in stream order */
   cu_result launch;          /* what a launch answers */
   int capture;               /* what a stream says */
+  int32_t taken, events, waits; /* device memory and events alive; waits put */
+  uintptr_t recorded;        /* the stream of the last event */
+  bool done;                 /* what events answer */
   int32_t objects;
   void (*destroy[OBJECTS])(void *);
   void *object[OBJECTS];
@@ -28,9 +32,13 @@ static struct notes {
 static cu_result push(cu_context c) { return (void)c, 0; }
 static cu_result pop(cu_context *c) { return *c = NULL, 0; }
 static cu_result take(cu_pointer *p, size_t size) {
-  return *p = MEMORY, (void)size, 0;
+  notes.taken++;
+  return *p = (cu_pointer)MEMORY * (cu_pointer)notes.taken, (void)size, 0;
 }
-static cu_result give(cu_pointer p) { return (void)p, 0; }
+static cu_result give(cu_pointer p) {
+  notes.taken--;
+  return (void)p, 0;
+}
 static cu_result fill(cu_pointer p, unsigned char byte, size_t size) {
   return (void)p, (void)byte, (void)size, 0;
 }
@@ -100,6 +108,27 @@ static cu_result graph_keep(cu_graph graph, cu_object object, unsigned count,
                             unsigned flags) {
   return (void)graph, (void)object, (void)count, (void)flags, 0;
 }
+static cu_result event_new(cu_event *event, unsigned flags) {
+  ck_assert_uint_eq(flags, 2); /* no timing */
+  notes.events++;
+  return *event = (cu_event)(uintptr_t)(16 * notes.events), 0;
+}
+static cu_result event_record(cu_event event, cu_stream stream) {
+  notes.recorded = (uintptr_t)stream;
+  return (void)event, 0;
+}
+static cu_result event_query(cu_event event) {
+  enum { NOT_READY = 600 };
+  return (void)event, notes.done ? 0 : NOT_READY;
+}
+static cu_result event_free(cu_event event) {
+  notes.events--;
+  return (void)event, 0;
+}
+static cu_result stream_wait(cu_stream stream, cu_event event, unsigned flags) {
+  notes.waits++;
+  return (void)stream, (void)event, (void)flags, 0;
+}
 static cu_result error_text(cu_result result, const char **text) {
   return *text = "as told", (void)result, 0;
 }
@@ -134,6 +163,11 @@ static const cuda_driver driver = {.push = push,
                                    .capture = capture,
                                    .object_new = object_new,
                                    .graph_keep = graph_keep,
+                                   .event_new = event_new,
+                                   .event_record = event_record,
+                                   .event_query = event_query,
+                                   .event_free = event_free,
+                                   .stream_wait = stream_wait,
                                    .error_text = error_text,
                                    .tensor_map = tensor_map};
 
@@ -310,6 +344,86 @@ START_TEST(cleared_after_error) {
 }
 END_TEST
 
+/* ---- workspace ----------------------------------------------------------- */
+
+static void open_pooled(dil_cuda *d, const char *word, const char *max) {
+  *d = (dil_cuda){.driver = &driver};
+  memset(&notes, 0, sizeof notes);
+  if (word) setenv("DIL_POOL", word, 1);
+  if (max) setenv("DIL_POOL_MAX", max, 1);
+  ck_assert_int_eq(workspace_open(d), DIL_OK);
+  unsetenv("DIL_POOL");
+  unsetenv("DIL_POOL_MAX");
+}
+
+/* One run's worth; what it was given. */
+static char *work_on(const dil_cuda *d, uintptr_t stream, int64_t bytes) {
+  workspace w;
+  ck_assert_int_eq(workspace_take(d, (void *)stream, bytes, &w), DIL_OK);
+  char *memory = w.memory;
+  ck_assert_int_eq(workspace_give(d, (void *)stream, &w), DIL_OK);
+  return memory;
+}
+
+START_TEST(the_driver_gives_workspace) {
+  dil_cuda d;
+  open_pooled(&d, NULL, NULL);
+  ck_assert_ptr_null(d.pool);
+  ck_assert_ptr_eq(work_on(&d, 1, 100), (void *)(uintptr_t)(2 * MEMORY));
+  ck_assert_int_eq(notes.ordered, 0);
+  ck_assert_ptr_null(work_on(&d, 1, 0));
+  workspace_close(&d);
+}
+END_TEST
+
+START_TEST(a_pool_follows_streams) {
+  dil_cuda d;
+  open_pooled(&d, "on", NULL);
+  char *one = work_on(&d, 1, 100000);
+  ck_assert_uint_eq(notes.recorded, 1);
+  for (int i = 0; i < 10; i++) ck_assert_ptr_eq(work_on(&d, 1, 100000), one);
+  ck_assert_int_eq(notes.taken, 1);
+  char *two = work_on(&d, 2, 100000); /* the first stream is at work yet */
+  ck_assert_ptr_ne(two, one);
+  notes.done = true;
+  pool_block *block;
+  ck_assert_int_eq(dil_pool_take_block(d.pool, 100000, (void *)(uintptr_t)2,
+                                       &block), DIL_OK);
+  char *three = work_on(&d, 2, 100000);
+  ck_assert(three == one || three == two);
+  ck_assert_int_eq(notes.taken, 2);
+  ck_assert_int_eq(notes.waits, 0);
+  dil_pool_give_block(d.pool, block);
+  workspace_close(&d);
+  ck_assert_int_eq(notes.taken, 0);
+  ck_assert_int_eq(notes.events, 0);
+}
+END_TEST
+
+START_TEST(at_its_bound_a_pool_has_streams_wait) {
+  dil_cuda d;
+  open_pooled(&d, NULL, "200K");
+  char *one = work_on(&d, 1, 150000);
+  ck_assert_ptr_eq(work_on(&d, 2, 150000), one);
+  ck_assert_int_eq(notes.waits, 1);
+  workspace w;
+  ck_assert_int_eq(workspace_take(&d, NULL, 250000, &w), DIL_MEMORY);
+  ck_assert_ptr_nonnull(strstr(dil_last_error(), "DIL_POOL_MAX"));
+  workspace_close(&d);
+  ck_assert_int_eq(notes.taken, 0);
+}
+END_TEST
+
+START_TEST(a_capture_has_memory_of_its_graph) {
+  dil_cuda d;
+  open_pooled(&d, "on", NULL);
+  notes.capture = 1;
+  ck_assert_ptr_eq(work_on(&d, 1, 100), (void *)(uintptr_t)(2 * MEMORY));
+  ck_assert_int_eq(notes.taken, 0);
+  workspace_close(&d);
+}
+END_TEST
+
 /* ---- the cost ------------------------------------------------------------ */
 
 static double now(void) {
@@ -347,6 +461,10 @@ int main(void) {
   tcase_add_test(tests, streams_without_end);
   tcase_add_test(tests, captures_have_counters);
   tcase_add_test(tests, cleared_after_error);
+  tcase_add_test(tests, the_driver_gives_workspace);
+  tcase_add_test(tests, a_pool_follows_streams);
+  tcase_add_test(tests, at_its_bound_a_pool_has_streams_wait);
+  tcase_add_test(tests, a_capture_has_memory_of_its_graph);
   tcase_add_test(tests, launches_are_cheap);
   suite_add_tcase(suite, tests);
   SRunner *runner = srunner_create(suite);

@@ -75,7 +75,7 @@ static void run_queries_of(data *d, const kernel_made *k, const ring_shape *ring
     }
   }
   must(cpu_kernel_finish(k->kernel, threads, &call, &part));
-  pool_free(scratch);
+  dil_pool_free(scratch);
   free(o);
   free(lse);
 }

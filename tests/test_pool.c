@@ -89,13 +89,13 @@ static pool *fake_pool(fake *f, int64_t max) {
                         .user = f};
   pool_options options = {.max = max};
   pool *p;
-  ck_assert_int_eq(pool_new(&source, &options, &p), DIL_OK);
+  ck_assert_int_eq(dil_pool_new(&source, &options, &p), DIL_OK);
   return p;
 }
 
 static pool_block *take(pool *p, int64_t bytes, fake_stream *stream) {
   pool_block *b;
-  ck_assert_int_eq(pool_take_block(p, bytes, stream, &b), DIL_OK);
+  ck_assert_int_eq(dil_pool_take_block(p, bytes, stream, &b), DIL_OK);
   return b;
 }
 
@@ -109,12 +109,12 @@ START_TEST(no_block_is_much_larger_than_asked) {
     fake_stream stream = {0, 0};
     pool *p = fake_pool(&f, 0);
     pool_block *b = take(p, bytes, &stream);
-    pool_read_stats(p, &s);
+    dil_pool_read_stats(p, &s);
     ck_assert_int_ge(s.held, bytes);
     ck_assert_int_le(s.held, bytes <= 4096 ? 4096 : bytes + bytes / 8);
-    memset(pool_memory(b), 1, (size_t)bytes);
-    pool_give_block(p, b);
-    pool_free(p);
+    memset(dil_pool_memory(b), 1, (size_t)bytes);
+    dil_pool_give_block(p, b);
+    dil_pool_free(p);
   }
   ck_assert_int_eq(f.used, 0);
 }
@@ -125,13 +125,13 @@ START_TEST(sizes_that_cannot_be) {
   fake_stream s = {0, 0};
   pool *p = fake_pool(&f, 0);
   pool_block *b;
-  ck_assert_int_eq(pool_take_block(p, -1, &s, &b), DIL_MEMORY);
-  ck_assert_int_eq(pool_take_block(p, INT64_MAX, &s, &b), DIL_MEMORY);
-  ck_assert_int_eq(pool_take_block(p, 1 << 21, &s, &b), DIL_MEMORY);
+  ck_assert_int_eq(dil_pool_take_block(p, -1, &s, &b), DIL_MEMORY);
+  ck_assert_int_eq(dil_pool_take_block(p, INT64_MAX, &s, &b), DIL_MEMORY);
+  ck_assert_int_eq(dil_pool_take_block(p, 1 << 21, &s, &b), DIL_MEMORY);
   ck_assert_ptr_null(b);
   b = take(p, 0, &s);
-  pool_give_block(p, b);
-  pool_free(p);
+  dil_pool_give_block(p, b);
+  dil_pool_free(p);
   ck_assert_int_eq(f.used, 0);
   ck_assert_int_eq(f.events, 0);
 }
@@ -147,18 +147,18 @@ START_TEST(the_same_stream_gets_it_again) {
   for (int i = 0; i < 10; i++) {
     pool_block *b = take(p, 100000 - i, &s);
     s.put++;
-    pool_give_block(p, b);
+    dil_pool_give_block(p, b);
   }
   ck_assert_int_eq(f.takes, 1);
   ck_assert_int_eq(f.follows, 0);
-  pool_read_stats(p, &stats);
+  dil_pool_read_stats(p, &stats);
   ck_assert_int_eq(stats.takes, 10);
   ck_assert_int_eq(stats.fresh, 1);
   ck_assert_double_eq_tol(pool_reuse_rate(&stats), 0.9, 1e-9);
   ck_assert_int_eq(stats.in_use, 0);
   ck_assert_int_eq(stats.cached, stats.held);
   ck_assert_int_eq(stats.peak, stats.held);
-  pool_free(p);
+  dil_pool_free(p);
   ck_assert_int_eq(f.used, 0);
   ck_assert_int_eq(f.events, 0);
 }
@@ -169,18 +169,18 @@ START_TEST(another_stream_gets_it_when_the_work_is_done) {
   fake_stream one = {0, 0}, two = {0, 0};
   pool *p = fake_pool(&f, 0);
   pool_block *b = take(p, 100000, &one);
-  void *memory = pool_memory(b);
+  void *memory = dil_pool_memory(b);
   one.put++;
-  pool_give_block(p, b);
+  dil_pool_give_block(p, b);
   b = take(p, 100000, &two); /* the first is still at work */
-  ck_assert_ptr_ne(pool_memory(b), memory);
+  ck_assert_ptr_ne(dil_pool_memory(b), memory);
   one.done = one.put;
   pool_block *c = take(p, 100000, &two);
-  ck_assert_ptr_eq(pool_memory(c), memory);
+  ck_assert_ptr_eq(dil_pool_memory(c), memory);
   ck_assert_int_eq(f.follows, 0);
-  pool_give_block(p, b);
-  pool_give_block(p, c);
-  pool_free(p);
+  dil_pool_give_block(p, b);
+  dil_pool_give_block(p, c);
+  dil_pool_free(p);
 }
 END_TEST
 
@@ -190,14 +190,14 @@ START_TEST(at_the_bound_a_stream_waits) {
   fake_stream one = {0, 0}, two = {0, 0};
   pool *p = fake_pool(&f, 150000);
   pool_block *b = take(p, 100000, &one);
-  void *memory = pool_memory(b);
+  void *memory = dil_pool_memory(b);
   one.put++;
-  pool_give_block(p, b);
+  dil_pool_give_block(p, b);
   b = take(p, 100000, &two);
-  ck_assert_ptr_eq(pool_memory(b), memory);
+  ck_assert_ptr_eq(dil_pool_memory(b), memory);
   ck_assert_int_eq(f.follows, 1);
-  pool_give_block(p, b);
-  pool_free(p);
+  dil_pool_give_block(p, b);
+  dil_pool_free(p);
 }
 END_TEST
 
@@ -206,15 +206,15 @@ START_TEST(the_bound_is_hard) {
   fake_stream s = {0, 0};
   pool *p = fake_pool(&f, 1 << 20);
   pool_block *b = take(p, 700000, &s), *c;
-  ck_assert_int_eq(pool_take_block(p, 700000, &s, &c), DIL_MEMORY);
+  ck_assert_int_eq(dil_pool_take_block(p, 700000, &s, &c), DIL_MEMORY);
   ck_assert_ptr_nonnull(strstr(dil_last_error(), "DIL_POOL_MAX"));
   ck_assert_int_le(f.used, 1 << 20);
-  pool_give_block(p, b);
+  dil_pool_give_block(p, b);
   c = take(p, 1 << 20, &s); /* what was kept makes room */
   ck_assert_int_le(f.used, 1 << 20);
   ck_assert_int_eq(f.gives, 1);
-  pool_give_block(p, c);
-  pool_free(p);
+  dil_pool_give_block(p, c);
+  dil_pool_free(p);
 }
 END_TEST
 
@@ -224,11 +224,11 @@ START_TEST(under_pressure_what_is_kept_goes_back) {
   pool *p = fake_pool(&f, 0);
   pool_block *b[4];
   for (int i = 0; i < 4; i++) b[i] = take(p, 200000, &s);
-  for (int i = 0; i < 4; i++) pool_give_block(p, b[i]);
+  for (int i = 0; i < 4; i++) dil_pool_give_block(p, b[i]);
   b[0] = take(p, 900000, &s); /* fits only without the four */
   ck_assert_int_eq(f.gives, 4);
-  pool_give_block(p, b[0]);
-  pool_free(p);
+  dil_pool_give_block(p, b[0]);
+  dil_pool_free(p);
 }
 END_TEST
 
@@ -236,9 +236,9 @@ START_TEST(what_cannot_be_marked_is_not_kept) {
   fake f = {.room = 1 << 20, .mark_fails = true};
   fake_stream s = {0, 0};
   pool *p = fake_pool(&f, 0);
-  pool_give_block(p, take(p, 5000, &s));
+  dil_pool_give_block(p, take(p, 5000, &s));
   ck_assert_int_eq(f.used, 0);
-  pool_free(p);
+  dil_pool_free(p);
 }
 END_TEST
 
@@ -248,12 +248,12 @@ START_TEST(trimming) {
   pool *p = fake_pool(&f, 0);
   pool_block *b[8];
   for (int i = 0; i < 8; i++) b[i] = take(p, 65536, &s);
-  for (int i = 0; i < 8; i++) pool_give_block(p, b[i]);
+  for (int i = 0; i < 8; i++) dil_pool_give_block(p, b[i]);
   pool_trim(p, 3 * 65536 + 100);
   ck_assert_int_eq(f.gives, 5);
   pool_trim(p, 0);
   ck_assert_int_eq(f.used, 0);
-  pool_free(p);
+  dil_pool_free(p);
 }
 END_TEST
 
@@ -268,11 +268,11 @@ START_TEST(what_lies_idle_goes_back) {
     pool_give(p, b);
     b = pool_take(p, 100);
   }
-  pool_read_stats(p, &s);
+  dil_pool_read_stats(p, &s);
   ck_assert_int_eq(s.releases, 1);
   ck_assert_int_eq(s.cached, 0);
   pool_give(p, b);
-  pool_free(p);
+  dil_pool_free(p);
 }
 END_TEST
 
@@ -282,12 +282,24 @@ START_TEST(plain_counts_nothing) {
   pool_stats s;
   int64_t before = atomic_load(&dil_metric_value[METRIC_pool_takes]);
   pool_give(p, pool_take(p, 5000));
-  pool_read_stats(p, &s);
+  dil_pool_read_stats(p, &s);
   ck_assert_int_eq(s.takes, 0);
   ck_assert_int_eq(s.in_use, 0);
   ck_assert_int_gt(s.held, 5000);
   ck_assert_int_eq(atomic_load(&dil_metric_value[METRIC_pool_takes]), before);
-  pool_free(p);
+  dil_pool_free(p);
+}
+END_TEST
+
+START_TEST(off_keeps_nothing) {
+  pool_options options = {.off = true};
+  pool *p = pool_new_host(NULL, &options);
+  pool_stats s;
+  for (int i = 0; i < 3; i++) pool_give(p, pool_take(p, 5000));
+  dil_pool_read_stats(p, &s);
+  ck_assert_int_eq(s.fresh, 3);
+  ck_assert_int_eq(s.held, 0);
+  dil_pool_free(p);
 }
 END_TEST
 
@@ -309,7 +321,7 @@ START_TEST(leaks_are_told) {
   void *memory = pool_take(p, 1000);
   void *start = (char *)memory - POOL_ALIGNMENT;
   pool_give(p, pool_take(p, 2000));
-  pool_free(p);
+  dil_pool_free(p);
   ck_assert_int_eq(lines, 1);
   ck_assert_ptr_nonnull(strstr(said, "1064 bytes"));
   free(start);
@@ -357,11 +369,11 @@ START_TEST(blocks_that_are_out_never_overlap) {
     pthread_join(thread[i], &wrong);
     ck_assert_ptr_null(wrong);
   }
-  pool_read_stats(p, &s);
+  dil_pool_read_stats(p, &s);
   ck_assert_int_eq(s.in_use, 0);
   ck_assert_int_eq(s.requested, 0);
   ck_assert_double_gt(pool_reuse_rate(&s), 0.9);
-  pool_free(p);
+  dil_pool_free(p);
 }
 END_TEST
 
@@ -369,21 +381,25 @@ END_TEST
 
 START_TEST(the_environment_chooses) {
   pool_options o;
-  ck_assert_int_eq(pool_options_read(&o), DIL_OK);
+  ck_assert_int_eq(dil_pool_options_read(&o), DIL_OK);
   ck_assert_int_eq(o.max, 0);
   setenv("DIL_POOL_MAX", "2G", 1);
   setenv("DIL_POOL_IDLE", "3", 1);
   setenv("DIL_POOL", "plain", 1);
-  ck_assert_int_eq(pool_options_read(&o), DIL_OK);
+  ck_assert_int_eq(dil_pool_options_read(&o), DIL_OK);
   ck_assert_int_eq(o.max, INT64_C(2) << 30);
   ck_assert_int_eq(o.idle, INT64_C(3000000000));
   ck_assert(o.plain);
   setenv("DIL_POOL", "off", 1);
-  ck_assert_int_eq(pool_options_read(&o), DIL_USAGE);
-  ck_assert_str_eq(dil_last_error(), "DIL_POOL is 'off', not one of on, plain");
+  ck_assert_int_eq(dil_pool_options_read(&o), DIL_OK);
+  ck_assert(o.off && !o.plain && !o.asked);
+  setenv("DIL_POOL", "maybe", 1);
+  ck_assert_int_eq(dil_pool_options_read(&o), DIL_USAGE);
+  ck_assert_str_eq(dil_last_error(),
+                   "DIL_POOL is 'maybe', not one of on, plain, off");
   setenv("DIL_POOL", "on", 1);
   setenv("DIL_POOL_IDLE", "-3", 1);
-  ck_assert_int_eq(pool_options_read(&o), DIL_USAGE);
+  ck_assert_int_eq(dil_pool_options_read(&o), DIL_USAGE);
   unsetenv("DIL_POOL");
   unsetenv("DIL_POOL_MAX");
   unsetenv("DIL_POOL_IDLE");
@@ -405,6 +421,7 @@ int main(void) {
   tcase_add_test(c, trimming);
   tcase_add_test(c, what_lies_idle_goes_back);
   tcase_add_test(c, plain_counts_nothing);
+  tcase_add_test(c, off_keeps_nothing);
   tcase_add_test(c, leaks_are_told);
   tcase_add_test(c, blocks_that_are_out_never_overlap);
   tcase_add_test(c, the_environment_chooses);

@@ -13,7 +13,7 @@
 #include "../rt.h"
 #include "../../templates/launch.h"
 
-enum { DIL_CUDA_VERSION = 2, DIL_CUDA_KNOBS = 16, DIL_CUDA_ENTRIES = 8 };
+enum { DIL_CUDA_VERSION = 3, DIL_CUDA_KNOBS = 16, DIL_CUDA_ENTRIES = 8 };
 
 /* One cubin, made by a family of templates for one plan and one chip. The
  * meaning of tile sizes and knobs is the family's; its half in compiler/gpu
@@ -83,6 +83,8 @@ typedef struct dil_cuda_module {
   dil_status (*variants)(dil_cuda_kernel *kernel, const dil_call *call,
                          char *text, size_t size);
   int64_t (*workspace)(const dil_cuda_kernel *kernel);
+  /* Of the device's pool; NULL: its memory is the driver's to keep. */
+  struct pool *(*pool)(const dil_cuda *device);
   dil_status (*wait)(dil_cuda *device, void *stream);
   /* Seconds on the device of one run, the mean of `repeat`. */
   dil_status (*time)(dil_cuda_kernel *kernel, const dil_call *call,

@@ -2,6 +2,7 @@
  * on its primary context, shared with all other users of the process. */
 #include "counters.h"
 #include "device.h"
+#include "workspace.h"
 #include <stdlib.h>
 
 dil_status device_count(int32_t *count) {
@@ -69,6 +70,7 @@ dil_status device_open(int32_t index, dil_cuda **device) {
   if (!status)
     status = cuda_check(d->driver, d->driver->retain(&d->context, d->device),
                         "open the device");
+  if (!status) status = workspace_open(d);
   if (!status && d->facts.arch == 90) status = open_counters(d);
   if (status) free(d);
   else *device = d;
@@ -81,9 +83,12 @@ void device_close(dil_cuda *device) {
     counters_free(device->counters);
     cuda_leave(device);
   }
+  workspace_close(device);
   device->driver->release(device->device);
   free(device);
 }
+
+struct pool *device_pool(const dil_cuda *device) { return device->pool; }
 
 const dil_cuda_facts *device_facts(const dil_cuda *device) {
   return &device->facts;

@@ -9,6 +9,7 @@
 dil_status device_count(int32_t *count);
 dil_status device_open(int32_t index, dil_cuda **device);
 void device_close(dil_cuda *device);
+struct pool *device_pool(const dil_cuda *device);
 const dil_cuda_facts *device_facts(const dil_cuda *device);
 dil_status device_take(dil_cuda *device, int64_t bytes, void **memory);
 void device_give(dil_cuda *device, void *memory);

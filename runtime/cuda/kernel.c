@@ -3,6 +3,7 @@
  * Out: launches. Which code a pass takes follows from the call's sizes and the
  * device alone; nothing here waits. */
 #include "device.h"
+#include "workspace.h"
 #include "../walk.h"
 #include <stdatomic.h>
 #include <stdio.h>
@@ -244,27 +245,19 @@ static dil_status run_all(dil_cuda_kernel *k, cuda_run *r) {
 
 /* With workspace taken and given back in the order of the stream. */
 static dil_status run_on_stream(dil_cuda_kernel *k, cuda_run *r) {
-  const cuda_driver *driver = k->device->driver;
-  cu_pointer memory = 0;
+  workspace w;
   layout at = {0};
   dil_status status = lay_out(k, r, &at);
+  if (!status) status = workspace_take(k->device, r->stream, at.end, &w);
   if (status) return status;
-  if (at.end)
-    status = cuda_check(
-        driver, driver->take_ordered(&memory, (size_t)at.end, r->stream),
-        "take workspace");
-  if (status) return status;
-  char *base = (char *)(uintptr_t)memory;
+  char *base = w.memory;
   if (k->stateful) r->state_o = (float *)base;
   if (k->stateful) r->state_lse = (float *)(base + at.state_lse);
   if (at.pass > at.bounds) r->bounds = base + at.bounds;
   r->workspace = base + at.pass;
   status = run_all(k, r);
-  if (at.end) {
-    dil_status given = cuda_check(
-        driver, driver->give_ordered(memory, r->stream), "give workspace back");
-    if (!status) status = given;
-  }
+  dil_status given = workspace_give(k->device, r->stream, &w);
+  if (!status) status = given;
   atomic_store(&k->workspace, at.end);
   return status;
 }

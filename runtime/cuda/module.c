@@ -19,6 +19,7 @@ const dil_cuda_module *dil_cuda_module_init(void) {
       .run = kernel_run,
       .variants = kernel_variants,
       .workspace = kernel_workspace,
+      .pool = device_pool,
       .wait = device_wait,
       .time = kernel_time,
       .peak = peak_measure};

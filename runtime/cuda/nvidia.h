@@ -65,6 +65,8 @@ typedef unsigned long long cu_pointer;
   X(event_free, cuEventDestroy_v2, (cu_event))                                 \
   X(event_record, cuEventRecord, (cu_event, cu_stream))                        \
   X(event_wait, cuEventSynchronize, (cu_event))                                \
+  X(event_query, cuEventQuery, (cu_event))                                     \
+  X(stream_wait, cuStreamWaitEvent, (cu_stream, cu_event, unsigned))           \
   X(event_time, cuEventElapsedTime, (float *, cu_event, cu_event))             \
   X(tensor_map, cuTensorMapEncodeTiled,                                        \
     (void *map, int type, unsigned rank, void *data, const uint64_t *size,     \
@@ -83,6 +85,7 @@ struct dil_cuda {
   cu_device device;
   cu_context context;
   struct cuda_counters *counters; /* NULL where no family counts tiles */
+  struct pool *pool;       /* of workspace; NULL: the driver's */
 };
 
 /* The opened driver, or DIL_ENVIRONMENT with the reason; tried once. */

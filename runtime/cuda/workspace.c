@@ -1,0 +1,129 @@
+/* workspace.c - where runs have their memory from, in the order of streams.
+ *
+ * In: sizes and streams. Out: memory. By default the driver's allocator; with
+ * a pool of our own, blocks stay this device's, with events that tell when the
+ * last stream is done with them. */
+#include "workspace.h"
+#include "device.h"
+#include <stdlib.h>
+
+enum { DISABLE_TIMING = 2, CAPTURING = 1 }; /* CU_EVENT_..., CU_STREAM_... */
+
+/* ---- the pool's source --------------------------------------------------- */
+
+static dil_status take(void *user, int64_t bytes, void **memory) {
+  return device_take(user, bytes, memory);
+}
+
+static void give(void *user, void *memory, int64_t bytes) {
+  (void)bytes;
+  device_give(user, memory);
+}
+
+static dil_status mark(void *user, void *stream, void **event) {
+  const dil_cuda *d = user;
+  cu_event made = *event;
+  dil_status status = cuda_enter(d);
+  if (status) return status;
+  cu_result result = made ? 0 : d->driver->event_new(&made, DISABLE_TIMING);
+  *event = made;
+  if (!result) result = d->driver->event_record(made, stream);
+  cuda_leave(d);
+  return cuda_check(d->driver, result, "note where a stream stands");
+}
+
+static bool passed(void *user, void *event) {
+  const dil_cuda *d = user;
+  if (cuda_enter(d)) return false;
+  bool done = d->driver->event_query(event) == 0;
+  cuda_leave(d);
+  return done;
+}
+
+static dil_status follow(void *user, void *stream, void *event) {
+  const dil_cuda *d = user;
+  dil_status status = cuda_enter(d);
+  if (status) return status;
+  status = cuda_check(d->driver, d->driver->stream_wait(stream, event, 0),
+                      "have a stream wait");
+  cuda_leave(d);
+  return status;
+}
+
+static void forget(void *user, void *event) {
+  const dil_cuda *d = user;
+  if (cuda_enter(d)) return;
+  d->driver->event_free(event);
+  cuda_leave(d);
+}
+
+/* A handle may come back for another stream; its number does not. */
+static uint64_t identify(void *user, void *stream) {
+  const dil_cuda *d = user;
+  unsigned long long number = 0;
+  if (cuda_enter(d)) return POOL_NO_STREAM;
+  bool known = d->driver->stream_number(stream, &number) == 0;
+  cuda_leave(d);
+  return known ? number : POOL_NO_STREAM;
+}
+
+dil_status workspace_open(dil_cuda *device) {
+  pool_options options;
+  dil_status status = dil_pool_options_read(&options);
+  if (status || !(options.asked || options.max)) return status;
+  const pool_source source = {.name = device->facts.name,
+                              .take = take,
+                              .give = give,
+                              .mark = mark,
+                              .passed = passed,
+                              .follow = follow,
+                              .forget = forget,
+                              .identify = identify,
+                              .user = device};
+  return dil_pool_new(&source, &options, &device->pool);
+}
+
+void workspace_close(dil_cuda *device) { dil_pool_free(device->pool); }
+
+/* ---- one run ------------------------------------------------------------- */
+
+/* What a graph replays must stay the graph's own. */
+static dil_status from_pool(const dil_cuda *d, void *stream, bool *pooled) {
+  int capture = 0;
+  cu_graph graph = NULL;
+  *pooled = false;
+  if (!d->pool) return DIL_OK;
+  cu_result result =
+      d->driver->capture(stream, &capture, NULL, &graph, NULL, NULL);
+  *pooled = capture != CAPTURING;
+  return cuda_check(d->driver, result, "ask whether a stream is captured");
+}
+
+dil_status workspace_take(const dil_cuda *d, void *stream, int64_t bytes,
+                          workspace *w) {
+  cu_pointer memory = 0;
+  bool pooled;
+  *w = (workspace){NULL, NULL};
+  if (bytes == 0) return DIL_OK;
+  dil_status status = from_pool(d, stream, &pooled);
+  if (status) return status;
+  if (pooled) {
+    status = dil_pool_take_block(d->pool, bytes, stream, &w->block);
+    if (!status) w->memory = dil_pool_memory(w->block);
+    return status;
+  }
+  status = cuda_check(d->driver,
+                      d->driver->take_ordered(&memory, (size_t)bytes, stream),
+                      "take workspace");
+  w->memory = (char *)(uintptr_t)memory;
+  return status;
+}
+
+dil_status workspace_give(const dil_cuda *d, void *stream, workspace *w) {
+  if (w->block) dil_pool_give_block(d->pool, w->block);
+  if (w->block || !w->memory) return DIL_OK;
+  return cuda_check(
+      d->driver,
+      d->driver->give_ordered((cu_pointer)(uintptr_t)w->memory, stream),
+      "give workspace back");
+}
