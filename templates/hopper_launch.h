@@ -19,7 +19,7 @@ enum {
   HOPPER_SHAPES = 16,  /* distinct sets of residues, up to a shift */
   HOPPER_CLASSES = 48,
   HOPPER_PIECES = 192,
-  HOPPER_MEMBERS = 192,
+  HOPPER_MEMBERS = 512,
   HOPPER_SEGMENTS = 16, /* of branches whose segments are not nested */
   HOPPER_FAR = 1 << 29 /* a window bound that nothing reaches */
 };

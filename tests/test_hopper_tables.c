@@ -320,34 +320,94 @@ static const list lists[] = {
     {1, 8000, 8000, 3, {1000, 0, 1700}, {1, 5, 2}},
 };
 
+static subject *subject_of(const list *l, dil_combine combine, bool dedup) {
+  subject *s = calloc(1, sizeof *s);
+  *s = (subject){.B = l->B, .N = l->N, .M = l->M};
+  s->pass = (dil_pass){(1ull << l->branches) - 1, 1};
+  for (int32_t b = 0; b < l->branches; b++) {
+    s->branch[b] = (dil_branch){.segment = l->segment[b],
+                                .dilation = l->dilation[b],
+                                .head_last = HEADS - 1,
+                                .predicate = -1,
+                                .phase = s->phase[b]};
+    for (int32_t h = 0; h < HEADS; h++)
+      s->phase[b][h] = h % (int32_t)l->dilation[b];
+    int64_t period = s->pass.period;
+    while (s->pass.period % l->dilation[b]) s->pass.period += period;
+  }
+  s->predicate[0] = (dil_predicate){100, 0, false};
+  s->table = (dil_table){.name = "known",
+                         .heads = HEADS,
+                         .kv_heads = 2,
+                         .head_dim = 64,
+                         .value_dim = 64,
+                         .dtype = DIL_BF16,
+                         .dedup = dedup,
+                         .combine = combine,
+                         .branch_count = l->branches,
+                         .pass_count = 1,
+                         .predicate_count = 1,
+                         .chain_count = 1,
+                         .branches = s->branch,
+                         .passes = &s->pass,
+                         .predicates = s->predicate};
+  return s;
+}
+
 START_TEST(known_list) {
-  const list *l = &lists[_i];
+  static const dil_combine combines[] = {DIL_COMBINE_SOFTMAX,
+                                         DIL_COMBINE_SOFTMAX,
+                                         DIL_COMBINE_UNION};
   for (int32_t way = 0; way < 3; way++) {
-    subject *s = calloc(1, sizeof *s);
-    *s = (subject){.B = l->B, .N = l->N, .M = l->M};
-    s->pass = (dil_pass){(1ull << l->branches) - 1, 1};
-    for (int32_t b = 0; b < l->branches; b++) {
-      s->branch[b] = (dil_branch){.segment = l->segment[b],
-                                  .dilation = l->dilation[b],
-                                  .head_last = HEADS - 1,
-                                  .predicate = -1,
-                                  .phase = s->phase[b]};
-      for (int32_t h = 0; h < HEADS; h++)
-        s->phase[b][h] = h % (int32_t)l->dilation[b];
-      int64_t period = s->pass.period;
-      while (s->pass.period % l->dilation[b]) s->pass.period += period;
-    }
-    s->table = (dil_table){.name = "known", .heads = HEADS, .kv_heads = 2,
-                           .head_dim = 64, .value_dim = 64,
-                           .dtype = DIL_BF16, .dedup = way > 0,
-                           .combine = way == 2 ? DIL_COMBINE_UNION
-                                               : DIL_COMBINE_SOFTMAX,
-                           .branch_count = l->branches, .pass_count = 1,
-                           .chain_count = 1, .branches = s->branch,
-                           .passes = &s->pass};
+    subject *s = subject_of(&lists[_i], combines[way], way > 0);
     ck_assert_msg(subject_check(s), "%s: refused", describe(s));
     free(s);
   }
+}
+END_TEST
+
+/* ---- what is refused, and why -------------------------------------------- */
+
+static const struct {
+  list list;
+  const char *reason;
+} refused[] = {
+    {{1, 999, 999, 1, {100}, {4}},
+     "cells of 100 positions with rows 4 apart"},
+    {{1, 999, 999, 2, {4004, 8008}, {11, 13}}, "a period of 143, above 64"},
+    {{1, 999, 999, 1, {0}, {5000}}, "a period of 5000, above 4096"},
+    {{1, 999, 999, 2, {3001, 5003}, {7, 5}}, "residues that hardly repeat"},
+    {{1, 999, 999, 2, {1000, 1700}, {7, 3}},
+     "more than 512 heads and homes"},
+};
+
+START_TEST(refusal) {
+  char reason[128] = "";
+  subject *s = subject_of(&refused[_i].list, DIL_COMBINE_SOFTMAX, true);
+  ck_assert(!hopper_table_fill(&s->table, 0, 128, &s->made, reason,
+                               sizeof reason));
+  ck_assert_str_eq(reason, refused[_i].reason);
+  free(s);
+}
+END_TEST
+
+/* One window and none, in a union: nested segments alone can tell them apart. */
+START_TEST(union_of_windows) {
+  static const list nested = {1, 3000, 3000, 2, {512, 1024}, {1, 1}};
+  static const list crossing = {1, 3000, 3000, 2, {512, 700}, {1, 1}};
+  char reason[128] = "";
+  subject *s = subject_of(&nested, DIL_COMBINE_UNION, true);
+  s->branch[0].predicate = 0;
+  ck_assert(hopper_table_fill(&s->table, 0, 128, &s->made, reason,
+                              sizeof reason));
+  free(s);
+  s = subject_of(&crossing, DIL_COMBINE_UNION, true);
+  s->branch[0].predicate = 0;
+  ck_assert(!hopper_table_fill(&s->table, 0, 128, &s->made, reason,
+                               sizeof reason));
+  ck_assert_str_eq(reason,
+                   "a union of windows over segments that are not nested");
+  free(s);
 }
 END_TEST
 
@@ -357,6 +417,8 @@ int main(void) {
   tcase_set_timeout(tests, 240);
   tcase_add_loop_test(tests, known_list, 0, sizeof lists / sizeof *lists);
   tcase_add_loop_test(tests, random_lists, 0, GROUPS);
+  tcase_add_loop_test(tests, refusal, 0, sizeof refused / sizeof *refused);
+  tcase_add_test(tests, union_of_windows);
   suite_add_tcase(suite, tests);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);

@@ -162,10 +162,13 @@ static Suite *make_suite(void) {
   tcase_set_timeout(tests, 240);
   tcase_add_loop_test(tests, example, 0, EXAMPLES);
   tcase_add_loop_test(tests, width, 0, 3);
-  tcase_add_loop_test(tests, hopper_size, 0, HOPPER_SIZES);
   tcase_add_test(tests, unknown_chip);
   tcase_add_loop_test(tests, peak, 0, 3);
   suite_add_tcase(suite, tests);
+  TCase *hopper = tcase_create("hopper");
+  tcase_set_timeout(hopper, 240);
+  tcase_add_loop_test(hopper, hopper_size, 0, HOPPER_SIZES);
+  suite_add_tcase(suite, hopper);
   return suite;
 }
 
