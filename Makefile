@@ -43,6 +43,8 @@ harness  := $(filter-out $(suites:=.o),$(call objects,tests/*.c)) \
             $(BUILD)/tests/fuzz/spec.o
 fuzzer   := $(BUILD)/tests/fuzz/fuzz_pattern
 turns    := $(BUILD)/tests/bench/turns
+gpuhost  := $(BUILD)/tests/library/gpu_host
+headers  := compiler/dil.h runtime/dilrt.h runtime/dlpack.h runtime/status.def
 # A library by its own name, and the name that hosts are linked to.
 abi      := 1
 rt       := $(BUILD)/libdilrt.so.$(abi)
@@ -158,14 +160,14 @@ $(core): | $(BUILD)/grammar/parser.h $(BUILD)/grammar/scanner.h
 
 # ---- tests ----------------------------------------------------------------
 
-tests: all $(suites) $(fuzzer) $(BUILD)/tests/fuzz/fuzz_front.o
+tests: all $(gpuhost) $(suites) $(fuzzer) $(BUILD)/tests/fuzz/fuzz_front.o
 $(BUILD)/tests/%.o: EXTRA = -Itests
 $(BUILD)/tests/harness.a: $(harness)
 	$(call say,ar)rm -f $@; $(AR) rcs $@ $^
 $(suites) $(fuzzer): %: %.o $(core) $(runtime) $(BUILD)/tests/harness.a
 	$(call say,link)$(LINK) $(hosted) -o $@ $(filter %.o,$^) \
 	  $(filter %.a,$^) -lcheck -lsubunit -lrt $(CLILIBS) $(MORELIBS) $(LDLIBS)
-$(turns): %: %.o $(core) $(runtime)
+$(turns) $(gpuhost): %: %.o $(core) $(runtime)
 	$(call say,link)$(LINK) $(hosted) -o $@ $^ $(CLILIBS) $(LDLIBS)
 # What tests/fault.c makes fail goes through it.
 faults   := malloc calloc realloc open openat read write fsync renameat
@@ -177,12 +179,17 @@ faulty := malloc calloc realloc aligned_alloc posix_memalign strdup free mmap \
 $(BUILD)/tests/test_faults: $(BUILD)/tests/faults/faults.o
 $(BUILD)/tests/test_faults: MORELIBS = $(addprefix -Wl$(,)--wrap=,$(faulty))
 , := ,
+# A host sees the headers as they are installed.
+$(gpuhost).o: EXTRA = -I$(BUILD)/include
+$(gpuhost).o: | $(BUILD)/include/dil
+$(BUILD)/include/dil:
+	@mkdir -p $@ && ln -sf $(addprefix $(CURDIR)/,$(headers)) $@
 # Suites of the back end's insides are linked with it.
 $(cpusuite): $(cpu)
 $(BUILD)/tests/test_hopper_tables: $(call objects,runtime/cuda/hopper_*.c)
 $(BUILD)/tests/test_cuda: $(cuda)
 $(cpusuite): MORELIBS = $(shell $(LLVM) --libs) -L$(shell $(LLVM) --libdir)
-.SECONDARY: $(suites:=.o) $(fuzzer).o $(turns).o
+.SECONDARY: $(suites:=.o) $(fuzzer).o $(turns).o $(gpuhost).o
 
 # What the machine lacks comes first; only then is anything built.
 check demo:
@@ -216,13 +223,14 @@ tsan-here: tests
 bundled := $(BUILD)/tests/test_edges $(BUILD)/tests/test_numeric \
            $(BUILD)/tests/test_laws $(BUILD)/tests/test_rerun \
            $(BUILD)/tests/test_hopper $(BUILD)/tests/test_launch \
-           $(fuzzer) $(turns)
+           $(fuzzer) $(turns) $(gpuhost)
 gpu-bundle: $(bundled) $(BUILD)/dil $(BUILD)/dil-gpu.so $(BUILD)/dilrt-cuda.so
 	@rm -rf $(BUILD)/gpu && mkdir -p $(BUILD)/gpu/lib \
 	  $(BUILD)/gpu/tests/fuzz $(BUILD)/gpu/tests/bench
 	$(call say,copy)cp $(filter $(suites),$(bundled)) $(BUILD)/gpu/tests
 	@cp $(fuzzer) $(BUILD)/gpu/tests/fuzz
 	@cp $(turns) $(BUILD)/gpu/tests/bench
+	@cp $(gpuhost) $(BUILD)/gpu/tests
 	@cp $(BUILD)/dil $(BUILD)/dil-gpu.so $(BUILD)/dilrt-cuda.so $(rt) $(BUILD)/gpu
 	@ldd $(bundled) | awk '/=> .*(check|subunit|jansson|png|xxhash|ffi|crypto|libz)/ \
 	  { print $$3 }' | sort -u | xargs -I{} cp -L {} $(BUILD)/gpu/lib
@@ -261,7 +269,6 @@ datadir    ?= $(PREFIX)/share
 partdir    := $(PREFIX)/lib/dil
 made       := $(BUILD)/install
 version    := $(shell sed -n 's/^\#define DIL_VERSION "\(.*\)"/\1/p' runtime/dilrt.h)
-headers    := compiler/dil.h runtime/dilrt.h runtime/dlpack.h runtime/status.def
 filled     := dil.pc dilrt.pc dilConfig.cmake dilConfigVersion.cmake
 # Rows: a file, where it goes, its mode.
 place       = $(foreach f,$(1),$(f):$(2)/$(notdir $(f)):$(3))
@@ -314,7 +321,7 @@ $(BUILD)/flags: FORCE
 	@printf '%s\n' '$(subst ','\'',$(CC) $(FLAGS))' | cmp -s - $@ || \
 	  printf '%s\n' '$(subst ','\'',$(CC) $(FLAGS))' > $@
 $(core) $(runtime) $(cpu) $(gpu) $(cuda) $(harness) $(suites:=.o) $(fuzzer).o \
-  $(turns).o $(BUILD)/tests/faults/faults.o $(BUILD)/tests/fuzz/fuzz_front.o $(BUILD)/compiler/main.o: \
+  $(turns).o $(gpuhost).o $(BUILD)/tests/faults/faults.o $(BUILD)/tests/fuzz/fuzz_front.o $(BUILD)/compiler/main.o: \
   $(BUILD)/flags
 
 FORCE:

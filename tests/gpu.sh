@@ -35,6 +35,16 @@ tell() { # name, logs...
   fi
 }
 
+# A program of ok and not ok lines, which says of itself what went wrong.
+tell_lines() { # name, log
+  if grep -q '^ok ' "$2" && ! grep -v '^ok ' "$2" | grep -q .; then
+    echo "ok $1"
+  else
+    echo "not ok $1"
+    grep -v '^ok ' "$2" | head -c 2000
+  fi
+}
+
 spread() { # name, command with @ for the number of the process
   name=$1
   shift
@@ -59,11 +69,15 @@ timeout "$limit" "$BUILD/tests/test_rerun" >"$work/rerun" 2>&1 &
 rerun=$!
 timeout "$limit" "$BUILD/tests/test_launch" >"$work/launch" 2>&1 &
 launch=$!
+DIL_MODULE_DIR=$BUILD timeout "$limit" "$BUILD/tests/gpu_host" compute \
+  >"$work/host" 2>&1 &
+host=$!
 spread edges "$BUILD/tests/test_edges"
 spread numeric "$BUILD/tests/test_numeric"
 spread hopper "$BUILD/tests/test_hopper"
-wait $laws $rerun $launch
+wait $laws $rerun $launch $host
 tell laws "$work/laws"
 tell rerun "$work/rerun"
 tell launch "$work/launch"
+tell_lines host "$work/host"
 spread fuzz "$BUILD/tests/fuzz/fuzz_pattern" --count $each --seed @

@@ -103,6 +103,19 @@ dil_arguments a = DIL_ARGUMENTS_INIT; dil_kernel_info i = DIL_KERNEL_INFO_INIT;
 dil_attention_options o = DIL_ATTENTION_OPTIONS_INIT;' |
   c++ -Wall -Wextra -Werror -x c++ -fsyntax-only \
     \$(pkg-config --cflags dil) -"
+# The README's lines in C, as the body of a function.
+awk '/^```/ { inside = ($0 == "```c"); next }
+  inside && /^#include/ { print >"/dev/stderr"; next } inside' README.md \
+  >"$TMP/body" 2>"$TMP/readme.c"
+{
+  echo '#include <stdio.h>'
+  echo 'void host(DLTensor q, DLTensor k, DLTensor v, DLTensor out);'
+  echo 'void host(DLTensor q, DLTensor k, DLTensor v, DLTensor out) {'
+  cat "$TMP/body"
+  echo '}'
+} >>"$TMP/readme.c"
+is "the README's program is one" sh -c "grep -q dil_attention '$TMP/body' &&
+  $cc -Wall -Werror -fsyntax-only \$(pkg-config --cflags dil) '$TMP/readme.c'"
 is "jit builds" host dil jit -o "$TMP/jit"
 is "jit runs a preset" says 'longformer on cpu .*scratch' "$TMP/jit" \
   preset:longformer 512
