@@ -3,6 +3,7 @@
  * what is missing is no failure. */
 #include "../runtime/mpi/job.h"
 #include "command.h"
+#include "wisdom.h"
 
 static void say(const char *part, bool there, const char *text) {
   printf("%-14s %-8s %s\n", part, there ? "found" : "missing", text);
@@ -60,12 +61,23 @@ static void doctor_mpi(void) {
   say("mpi", there, there ? "ranks may be processes" : dil_last_error());
 }
 
+static void doctor_wisdom(arena *a) {
+  wisdom w;
+  const char *path = wisdom_path(a), *text = "DIL_WISDOM is off, or there is no home";
+  bool good = path && wisdom_read(a, path, &w) == DIL_OK;
+  if (path && !good) text = dil_last_error();
+  if (good)
+    text = arena_print(a, "%d schedule%s of `dil tune` in %s", w.count,
+                       w.count == 1 ? "" : "s", path);
+  say("wisdom", good && w.count > 0, text);
+}
+
 dil_status command_doctor(arena *a, const options *o) {
-  (void)a;
   (void)o;
   doctor_cpu();
   doctor_compiler();
   doctor_devices();
   doctor_mpi();
+  doctor_wisdom(a);
   return DIL_OK;
 }

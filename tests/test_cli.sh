@@ -380,6 +380,8 @@ tunes() {
     wise tune --list | grep -c 'longnet on cpu .* queries' | grep -qx 2
 }
 is "tune remembers each length" tunes
+is "doctor says how many" sh -c "DIL_WISDOM=$remembered \"\$DIL\" doctor |
+  grep -q '^wisdom  *found  *2 schedules of .dil tune. in $remembered'"
 # The record of 128 with knobs of our own.
 sed -i -E "/\t1 128 128\t/s/\t[^\t]*\t([^\t]*)\t([^\t]*)$/\ttile_keys 40;\t\1\t\2/" \
   "$remembered"
