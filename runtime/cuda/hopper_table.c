@@ -135,6 +135,12 @@ static residues shifted(const maker *mk, const residues *from, int32_t shift) {
 static int32_t normalise(const maker *mk, residues *x) {
   residues given = *x;
   int32_t best = 0;
+  if (!(x->served & (x->served - 1))) { /* one residue: 0 comes first */
+    int32_t *only = &x->of[__builtin_ctzll(x->served)];
+    best = *only;
+    *only = 0;
+    return best;
+  }
   for (int32_t shift = 1; shift < mk->pass->period; shift++) {
     residues other = shifted(mk, &given, shift);
     if (memcmp(other.of, x->of, sizeof x->of) < 0) {
