@@ -63,7 +63,8 @@ static void doctor_mpi(void) {
 
 static void doctor_wisdom(arena *a) {
   wisdom w;
-  const char *path = wisdom_path(a), *text = "DIL_WISDOM is off, or there is no home";
+  const char *path = wisdom_path(a);
+  const char *text = "DIL_WISDOM is off, or there is no home";
   bool good = path && wisdom_read(a, path, &w) == DIL_OK;
   if (path && !good) text = dil_last_error();
   if (good)
