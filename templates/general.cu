@@ -37,6 +37,9 @@
 #define PITCH_END (VALUE_DIM + 2 | 1) /* floats: m, l, sums */
 #define SCORE_TILES (TILE_KEYS / 8)
 #define VALUE_TILES (WIDTH_V / 8)
+#ifndef DESK_BYTES
+#define DESK_BYTES 512
+#endif
 #ifndef HOLD_Q
 #define HOLD_Q 0 /* queries stay in registers */
 #endif
@@ -46,7 +49,6 @@
 
 /* Shared memory: [desk][Q][K][V][flags of bad value rows][how often keys
  * count]; in the end [desk][sums of the warps' rows]. */
-#define DESK_BYTES 512
 #define SHARED_Q DESK_BYTES
 #define SHARED_K (SHARED_Q + TILE_ROWS * PITCH_K)
 #define SHARED_V (SHARED_K + TILE_KEYS * PITCH_K)
@@ -79,9 +81,11 @@ DIL_INLINE void make_weights(const dil_params &p, const dil_tile &t, int group,
   softmax_step<SCORE_TILES>(state, s,
                             natural ? DIL_LOG2_E : p.scale * DIL_LOG2_E,
                             HOSTING && v.hosted ? times : nullptr, alpha);
+  if (__any_sync(0xffffffffu, alpha[0] != 1 || alpha[1] != 1)) {
 #pragma unroll
-  for (int e = 0; e < 4 * VALUE_TILES; e++)
-    o[e >> 2][e & 3] *= alpha[e >> 1 & 1];
+    for (int e = 0; e < 4 * VALUE_TILES; e++)
+      o[e >> 2][e & 3] *= alpha[e >> 1 & 1];
+  }
 #if DROPOUT
   if (p.flags & DIL_DROP) {
     unsigned gone = drop_bits<TILE_KEYS>(p, t, rows_of(p, t, group), v);
@@ -110,8 +114,9 @@ DIL_INLINE void run_visit(const dil_params &p, const dil_tile &t, int slot,
 #pragma unroll
     for (int r = 0; r < ROW_GROUPS; r++) bits[r] = visit_bits(p, t, slot, r);
   }
-  if (HOSTING && v.hosted)
-    count_keys(t, v, (float *)(shared + SHARED_TIMES));
+#if HOSTING
+  if (v.hosted) count_keys(v, (float *)(shared + SHARED_TIMES));
+#endif
   make_scores(held, s);
   __syncthreads(); /* K is free, the next visit is known */
   if (next.some) load_keys(p, t, next);

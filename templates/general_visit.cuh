@@ -12,6 +12,7 @@
 struct dil_cursor {
   dil_set rest;   /* branches not begun */
   dil_set hosted; /* whose keys count in this branch's visits */
+  int table;      /* and which of the desk's tables describes them */
   dil_set rivals; /* `union`: those before it that may reach a key */
   dil_keys keys;             /* a piece of a branch */
   int later, later_end;      /* its piece behind the gap; none: later_end 0 */
@@ -42,20 +43,31 @@ DIL_INLINE bool is_host(const dil_tile &t, int a, int b) {
          is_congruent(t, a, b);
 }
 
-/* Branches of the tile that `is` relates to `branch`. */
+/* Branches of the tile that `is` relates to `branch`; a lane asks for each. */
 template <class Is>
 DIL_INLINE dil_set related(const dil_tile &t, int branch, Is is) {
   dil_set found = 0;
 #pragma unroll 1
-  for (int a = 0; a < BRANCHES; a++)
-    if (t.branches >> a & 1 && a != branch && is(a)) found |= (dil_set)1 << a;
+  for (int first = 0; first < BRANCHES; first += 32) {
+    int a = first + (threadIdx.x & 31);
+    bool yes =
+        a < BRANCHES && (t.branches >> a & 1) && a != branch && is(a);
+    found |= (dil_set)__ballot_sync(0xffffffffu, yes) << first;
+  }
   return found;
 }
 
-DIL_INLINE bool in_segment(const dil_tile &t, int branch, int j) {
-  int low = segment_low(branch, t.low), size = dil_branches[branch].segment;
-  return !size || (j >= low && j - low < size);
+/* Positions low..high-1, all that some branches' segments hold. */
+struct dil_span {
+  int low, high;
+};
+DIL_INLINE dil_span no_span() { return {0x7fffffff, -0x7fffffff}; }
+DIL_INLINE void widen_span(const dil_tile &t, int branch, dil_span &s) {
+  int size = dil_branches[branch].segment, low = segment_low(branch, t.low);
+  s.low = least(s.low, size ? low : -0x7fffffff);
+  s.high = most(s.high, size ? low + size : 0x7fffffff);
 }
+DIL_INLINE bool in_span(dil_span s, int j) { return j >= s.low && j < s.high; }
 
 /* The first number of the keys at or after a position. */
 DIL_INLINE int number_at(const dil_keys &k, long long position) {
@@ -64,22 +76,13 @@ DIL_INLINE int number_at(const dil_keys &k, long long position) {
 }
 
 /* A branch's keys without the gap that its hosts leave: at most two pieces. */
-DIL_INLINE void cut_gap(const dil_tile &t, dil_set hosts,
-                        dil_cursor &c) {
-  long long low = 0x7fffffff, high = -0x7fffffff;
-  c.later = c.later_end = 0;
+DIL_INLINE void cut_gap(const dil_tile &t, dil_set hosts, dil_cursor &c) {
+  dil_span gap = no_span();
 #pragma unroll 1
-  for (; hosts; hosts &= hosts - 1) {
-    int a = lowest(hosts), size = dil_branches[a].segment;
-    long long from = segment_low(a, t.low);
-    if (!size) from = -0x7fffffff;
-    if (from < low) low = from;
-    if (!size) high = 0x7fffffff;
-    else if (from + size > high) high = from + size;
-  }
-  if (low >= high) return;
-  int from = most(number_at(c.keys, low), c.keys.first);
-  int to = number_at(c.keys, high);
+  for (; hosts; hosts &= hosts - 1) widen_span(t, lowest(hosts), gap);
+  if (gap.low >= gap.high) return;
+  int from = most(number_at(c.keys, gap.low), c.keys.first);
+  int to = number_at(c.keys, gap.high);
   if (from >= c.keys.end || to <= from) return;
   c.later = to;
   c.later_end = to < c.keys.end ? c.keys.end : 0;
@@ -94,15 +97,85 @@ DIL_INLINE void begin_branch(const dil_tile &t, int branch, dil_cursor &c) {
   dil_set hosts =
       related(t, branch, [&](int a) { return is_host(t, a, branch); });
   cut_gap(t, hosts, c);
-#if COMBINE == 1
+#endif
+#if BRANCHES > 1 && COMBINE == 1
   c.rivals = ~hosts & related(t, branch, [&](int a) {
     return comes_before(a, branch);
   });
-#else
+#endif
+#if HOSTING
   c.hosted = related(t, branch, [&](int a) { return is_host(t, branch, a); });
 #endif
-#endif
 }
+
+/* ---- how often keys count ------------------------------------------------ */
+
+/* A hosted branch: its keys, its segment, and what earlier hosts take. */
+struct dil_guest {
+  int start, step;
+  dil_span segment, taken;
+};
+
+/* What a block shares beside rows: its tile, where it stands in the keys, and
+ * two visits, the one at hand and the next. */
+struct dil_desk {
+  dil_tile tile;
+  dil_cursor cursor;
+  dil_visit visit[2];
+  /* Of a visit that is neither full nor a window: what is known of parts of 16
+   * rows and 8 keys, a byte for each 16 rows, a bit for each 8 keys. */
+  unsigned part_live[2][PART_TURNS], part_full[2][PART_TURNS];
+#if HOSTING
+  int guests[2];
+  dil_guest guest[2][BRANCHES];
+#endif
+};
+static_assert(sizeof(dil_desk) <= DESK_BYTES, "DESK_BYTES");
+#define DESK (*(dil_desk *)shared)
+
+#if HOSTING
+DIL_INLINE dil_guest guest_of(const dil_tile &t, int branch, int hosted) {
+  dil_guest g;
+  g.step = dil_branches[hosted].dilation;
+  g.start = segment_low(hosted, t.low) + dil_phases[hosted * HEADS + t.head];
+  g.segment = g.taken = no_span();
+  widen_span(t, hosted, g.segment);
+#pragma unroll 1
+  for (int a = 0; a < BRANCHES; a++)
+    if (t.branches >> a & 1 && comes_before(a, branch) && is_host(t, a, hosted))
+      widen_span(t, a, g.taken);
+  return g;
+}
+
+/* The table of a branch's guests; a lane makes each. */
+DIL_INLINE void list_guests(const dil_tile &t, const dil_cursor &c) {
+#pragma unroll 1
+  for (int first = 0; first < BRANCHES; first += 32) {
+    int a = first + (threadIdx.x & 31);
+    if (a >= BRANCHES || !(c.hosted >> a & 1)) continue;
+    int index = __popcll(c.hosted & (((dil_set)1 << a) - 1));
+    DESK.guest[c.table][index] = guest_of(t, c.keys.branch, a);
+  }
+  if ((threadIdx.x & 31) == 0) DESK.guests[c.table] = __popcll(c.hosted);
+}
+
+/* The number of each column of a visit into shared memory; 1 where alone. */
+DIL_INLINE void count_keys(const dil_visit &v, float *times) {
+#pragma unroll 1
+  for (int i = threadIdx.x; i < TILE_KEYS; i += THREADS) {
+    int j = v.keys.start + (v.n + i) * v.keys.step, count = 1;
+#pragma unroll 1
+    for (int k = 0; k < DESK.guests[v.table]; k++) {
+      const dil_guest &g = DESK.guest[v.table][k];
+      count += in_span(g.segment, j) && !in_span(g.taken, j) &&
+               (j - g.start) % g.step == 0;
+    }
+    times[i] = (float)count;
+  }
+}
+#endif
+
+/* ---- pieces of branches -------------------------------------------------- */
 
 DIL_INLINE int tiles_of(int first, int end) {
   return end > first ? (end - first - 1) / TILE_KEYS + 1 : 0;
@@ -122,8 +195,8 @@ DIL_INLINE void begin_piece(dil_cursor &c, int first, int end) {
   c.leap = TILE_KEYS;
 }
 
-/* The next piece, of this branch or of the next one. */
-DIL_INLINE bool next_piece(const dil_tile &t, dil_cursor &c) {
+/* The next piece, of this branch or of the next one; for a visit in `slot`. */
+DIL_INLINE bool next_piece(const dil_tile &t, dil_cursor &c, int slot) {
   if (c.later_end) {
     begin_piece(c, c.later, c.later_end);
     c.later_end = 0;
@@ -132,6 +205,10 @@ DIL_INLINE bool next_piece(const dil_tile &t, dil_cursor &c) {
   if (!c.rest) return false;
   begin_branch(t, lowest(c.rest), c);
   c.rest &= c.rest - 1;
+#if HOSTING
+  c.table = DESK.visit[slot ^ 1].table ^ 1; /* the visit at hand has its own */
+  if (c.hosted) list_guests(t, c);
+#endif
   begin_piece(c, c.keys.first, c.keys.end);
   return true;
 }
@@ -141,6 +218,7 @@ DIL_INLINE dil_cursor cursor_begin(const dil_params &p, const dil_tile &t) {
   c.rest = t.branches;
   c.later_end = c.n = c.stop = 0;
   c.live = 0;
+  c.table = 0;
   c.skip = 0;
   c.take = 0x7fffffff;
   if (p.splits == 1) return c;
@@ -196,19 +274,6 @@ DIL_INLINE dil_box part_box(const dil_params &p, const dil_tile &t,
 
 /* ---- planning ------------------------------------------------------------ */
 
-/* What a block shares beside rows: its tile, where it stands in the keys, and
- * two visits, the one at hand and the next. */
-struct dil_desk {
-  dil_tile tile;
-  dil_cursor cursor;
-  dil_visit visit[2];
-  /* Of a visit that is neither full nor a window: what is known of parts of 16
-   * rows and 8 keys, a byte for each 16 rows, a bit for each 8 keys. */
-  unsigned part_live[2][PART_TURNS], part_full[2][PART_TURNS];
-};
-static_assert(sizeof(dil_desk) <= DESK_BYTES, "DESK_BYTES");
-#define DESK (*(dil_desk *)shared)
-
 /* The next tile that may keep some pair; the first warp, all lanes. */
 DIL_INLINE void find_visit(const dil_params &p, const dil_tile &t,
                            dil_cursor &c, dil_visit &v, int slot) {
@@ -221,6 +286,7 @@ DIL_INLINE void find_visit(const dil_params &p, const dil_tile &t,
       v.n = c.base + tile * TILE_KEYS;
       v.full = c.full >> tile & 1;
       v.hosted = c.hosted;
+      v.table = c.table;
       v.rivals = c.rivals;
       c.live &= c.live - 1;
       int predicate = dil_branches[c.keys.branch].predicate;
@@ -229,7 +295,7 @@ DIL_INLINE void find_visit(const dil_params &p, const dil_tile &t,
       if (v.full || v.window) return;
       parts = true;
     } else if (c.n >= c.stop) {
-      if (next_piece(t, c)) continue;
+      if (next_piece(t, c, slot)) continue;
       v.some = false;
       return;
     }
@@ -253,7 +319,10 @@ DIL_INLINE void find_visit(const dil_params &p, const dil_tile &t,
 
 DIL_INLINE void begin_cursor(const dil_params &p) {
   dil_cursor c = cursor_begin(p, DESK.tile);
-  if (threadIdx.x == 0) DESK.cursor = c;
+  if (threadIdx.x == 0) {
+    DESK.cursor = c;
+    DESK.visit[1].table = 0;
+  }
   __syncwarp();
 }
 
@@ -290,33 +359,3 @@ DIL_INLINE unsigned visit_bits(const dil_params &p, const dil_tile &t,
   return bits;
 }
 
-/* ---- how often keys count ------------------------------------------------ */
-
-/* Whether an earlier host than `branch` takes key j of a hosted branch. */
-DIL_INLINE bool taken_earlier(const dil_tile &t, int branch, int hosted,
-                              int j) {
-#pragma unroll 1
-  for (int a = 0; a < BRANCHES; a++)
-    if (t.branches >> a & 1 && comes_before(a, branch) &&
-        is_host(t, a, hosted) && in_segment(t, a, j))
-      return true;
-  return false;
-}
-
-/* The number of each column of a visit into shared memory; 1 where alone. */
-DIL_INLINE void count_keys(const dil_tile &t, const dil_visit &v,
-                           float *times) {
-#pragma unroll 1
-  for (int i = threadIdx.x; i < TILE_KEYS; i += THREADS) {
-    int j = v.keys.start + (v.n + i) * v.keys.step, count = 1;
-#pragma unroll 1
-    for (dil_set rest = v.hosted; rest; rest &= rest - 1) {
-      int b = lowest(rest);
-      int away = j - segment_low(b, t.low) - dil_phases[b * HEADS + t.head];
-      if (in_segment(t, b, j) && away % dil_branches[b].dilation == 0 &&
-          !taken_earlier(t, v.keys.branch, b, j))
-        count++;
-    }
-    times[i] = (float)count;
-  }
-}

@@ -37,6 +37,7 @@ enum { DIL_INPUT_F32, DIL_INPUT_BF16, DIL_INPUT_F16, DIL_INPUT_I32,
 #define SCORED 0         /* some chain rewrites scores */
 #define MASKED 0         /* some predicate has masks */
 #define DEDUP 1          /* a key of several branches is visited once */
+#define HOSTING 0        /* ... and may count several times */
 #define DROPOUT 0        /* its threshold among 2^32 */
 #define DROPOUT_KEPT 1.0f /* 1 / (1 - P) */
 #define BRANCHES 1
@@ -62,8 +63,5 @@ DIL_INLINE dil_range dil_cover(int, dil_range, dil_range, dil_range,
   return r_int(1);
 }
 #endif
-
-/* Keys may count several times in one visit. */
-#define HOSTING (BRANCHES > 1 && DEDUP && COMBINE == 0)
 
 #endif

@@ -18,6 +18,7 @@ struct dil_rows {
 struct dil_visit {
   dil_keys keys;
   dil_set hosted; /* branches whose keys count here as well */
+  int table;      /* which of the two tables of them */
   dil_set rivals; /* `union`: branches that may reach a key before this one */
   int n;
   bool some;      /* there is such a tile */

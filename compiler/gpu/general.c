@@ -23,16 +23,21 @@ typedef struct tiles {
 
 static int32_t rows_of(const tiles *tl) { return 16 * tl->groups * tl->warps; }
 
+/* dil_desk of templates/general_visit.cuh, at most. */
+static int64_t desk_bytes(const dil_table *t) {
+  return 512 + (is_hosting(t) ? 2 * 24 * t->branch_count : 0);
+}
+
 /* The layout at the top of templates/general.cu. */
 static int64_t shared_bytes(const dil_table *t, const tiles *tl) {
   int64_t bytes = (int64_t)dil_dtype_size(t->dtype);
   int64_t depth = bytes == 4 ? 8 : 16, keys = tl->keys;
   int64_t key_pitch = rounded(t->head_dim, depth) * bytes + 16;
   int64_t value_pitch = rounded(t->value_dim, depth) * bytes + 16;
-  int64_t desk = 512, loop = (rows_of(tl) + keys) * key_pitch + keys * value_pitch +
+  int64_t loop = (rows_of(tl) + keys) * key_pitch + keys * value_pitch +
                  keys + 4 * keys;
   int64_t end = 16 * tl->warps * ((t->value_dim + 2) | 1) * 4;
-  return desk + (loop > end ? loop : end);
+  return desk_bytes(t) + (loop > end ? loop : end);
 }
 
 /* In order of preference: f32 of wide heads, f32, 16-bit. */
@@ -45,12 +50,8 @@ static const tiles choices[3][CHOICES] = {
      {4, 1, 32, 1, false, false}, {4, 1, 16, 1, false, true}},
 };
 
-/* Masks take registers: three blocks are then beyond reach. */
 static bool is_narrow(const dil_table *t) {
-  bool masked = false;
-  for (int32_t p = 0; p < t->predicate_count; p++)
-    masked |= t->predicates[p].masked;
-  return !masked && t->head_dim <= NARROW && t->value_dim <= NARROW;
+  return t->head_dim <= NARROW && t->value_dim <= NARROW;
 }
 
 /* Attempt number `attempt` among the choices that fit the chip. */
@@ -154,7 +155,8 @@ static bool write(const gpu_request *r, int32_t member, int32_t attempt,
   put_cover(text, r->plan);
   put(text, "#define WARPS %d\n#define ROW_GROUPS %d\n#define TILE_KEYS %d\n",
       tl.warps, tl.groups, tl.keys);
-  put(text, "#define BLOCKS %d\n#define HOLD_Q %d\n", tl.blocks, tl.hold);
+  put(text, "#define BLOCKS %d\n#define HOLD_Q %d\n#define DESK_BYTES %lld\n",
+      tl.blocks, tl.hold, (long long)desk_bytes(t));
   put_template(text, "general.cu");
   return true;
 }

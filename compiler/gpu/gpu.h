@@ -98,6 +98,8 @@ void put_condition_range(source_text *s, const plan *p, const expr *e);
  * HEADS, KV_HEADS, HEAD_DIM, VALUE_DIM, ELEMENT (0 f32, 1 bf16, 2 f16),
  * branches, passes, predicates, phases. */
 void put_tables(source_text *s, const plan *p);
+/* Whether a key that is visited once may count several times (HOSTING). */
+bool is_hosting(const dil_table *t);
 
 /* ---- strategies ---------------------------------------------------------- */
 
