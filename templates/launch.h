@@ -3,7 +3,8 @@
  *
  * The tiles of a pass are numbered by arithmetic on its numbers: position in
  * the grid of the shortest segment, part of it that other segments cut, row of
- * the period, block of rows, split of the keys, head, batch row. */
+ * the period, block of rows, split of the keys, head, batch row (walk.cuh says
+ * in which order). */
 #ifndef DIL_LAUNCH_H
 #define DIL_LAUNCH_H
 
@@ -43,6 +44,7 @@ typedef struct dil_params {
   int segment;                   /* the shortest of the pass; 0: none */
   int cells, parts, residues, blocks; /* a head's tiles, by the list above */
   int splits;
+  int spread;                    /* heads in turn: long tiles come first */
   int pack;                      /* heads of one K/V head that share a tile */
   int flags;
   long long items;               /* tiles of the whole launch */

@@ -134,13 +134,18 @@ DIL_INLINE dil_set class_of(int pass, int head, int t) {
 }
 
 /* Tile number `item`, of tile_rows rows. Blocks of late rows come first: with
- * `causal` they see the most. */
+ * `causal` they see the most. Where there are few tiles those of all heads do;
+ * else those of a head stay together, near the same keys. */
 DIL_INLINE dil_tile find_tile(const dil_params &p, long long item,
                               int tile_rows) {
   dil_tile t;
-  int block, residue, part, cell, low, high;
+  int block, residue, part, cell, low, high, heads = HEADS / p.pack;
   t.split = (int)(item % p.splits);
   item /= p.splits;
+  if (p.spread) {
+    t.head = (int)(item % heads) * p.pack;
+    item /= heads;
+  }
   block = p.blocks - 1 - (int)(item % p.blocks);
   item /= p.blocks;
   residue = (int)(item % p.residues);
@@ -149,9 +154,12 @@ DIL_INLINE dil_tile find_tile(const dil_params &p, long long item,
   item /= p.parts;
   cell = p.cells - 1 - (int)(item % p.cells);
   item /= p.cells;
-  t.head = (int)(item % (HEADS / p.pack)) * p.pack;
+  if (!p.spread) {
+    t.head = (int)(item % heads) * p.pack;
+    item /= heads;
+  }
   t.kv = t.head / (HEADS / KV_HEADS);
-  t.b = (int)(item / (HEADS / p.pack));
+  t.b = (int)item;
   t.keys = p.lengths ? most(0, least(p.lengths[t.b], p.M)) : p.M;
   t.origin = t.keys - p.N;
   t.step = dil_passes[p.pass].period;

@@ -49,6 +49,11 @@ static const tiles choices[3][CHOICES] = {
     {{4, 1, 64, 3, true, false}, {4, 1, 64, 1, false, false},
      {4, 1, 32, 1, false, false}, {4, 1, 16, 1, false, true}},
 };
+/* For many rows: f32, 16-bit, 16-bit before sm_90. They share what is read of
+ * keys and values, and leave no registers for masks and scores. */
+static const tiles large[3] = {{4, 2, 32, 2, false, false},
+                               {4, 2, 64, 2, true, false},
+                               {4, 2, 64, 2, false, false}};
 
 static bool is_narrow(const dil_table *t) {
   return t->head_dim <= NARROW && t->value_dim <= NARROW;
@@ -65,6 +70,15 @@ static const tiles *choose(const gpu_request *r, int32_t attempt) {
         attempt-- == 0)
       return &list[i];
   return NULL;
+}
+
+static const tiles *choose_large(const gpu_request *r) {
+  const dil_table *t = &r->plan->table;
+  const tiles *tl = &large[t->dtype == DIL_F32 ? 0 : r->arch >= 90 ? 1 : 2];
+  bool plain = is_narrow(t) && !t->scored && t->dropout == 0;
+  for (int32_t i = 0; i < t->predicate_count; i++)
+    plain = plain && !t->predicates[i].masked;
+  return plain && shared_bytes(t, tl) <= shared_limit(r->arch) ? tl : NULL;
 }
 
 /* ---- knobs --------------------------------------------------------------- */
@@ -122,12 +136,19 @@ static bool can(const gpu_request *r, char *reason, size_t size) {
 
 /* ---- source -------------------------------------------------------------- */
 
-static bool find_tiles(const gpu_request *r, int32_t attempt, tiles *tl) {
+/* Member 0 is the large one where there is one; knobs make the only member. */
+static bool find_tiles(const gpu_request *r, int32_t member, int32_t attempt,
+                       tiles *tl) {
+  const tiles *many = r->knobs ? NULL : choose_large(r), *found = NULL;
+  tiles turned;
   if (r->knobs) {
-    *tl = turned_tiles(r);
-    return attempt == 0;
+    turned = turned_tiles(r);
+    if (member == 0 && attempt == 0) found = &turned;
+  } else if (many && member == 0) {
+    if (attempt == 0) found = many;
+  } else if (member == (many != NULL)) {
+    found = choose(r, attempt);
   }
-  const tiles *found = choose(r, attempt);
   if (found) *tl = *found;
   return found != NULL;
 }
@@ -135,7 +156,7 @@ static bool find_tiles(const gpu_request *r, int32_t attempt, tiles *tl) {
 static bool write(const gpu_request *r, int32_t member, int32_t attempt,
                   dil_cuda_code *code, source_text *text) {
   tiles tl;
-  if (member || !find_tiles(r, attempt, &tl)) return false;
+  if (!find_tiles(r, member, attempt, &tl)) return false;
   const dil_table *t = &r->plan->table;
   int32_t rows = rows_of(&tl);
   *code = (dil_cuda_code){.family = "general",
@@ -146,6 +167,7 @@ static bool write(const gpu_request *r, int32_t member, int32_t attempt,
                           .shared = (int32_t)shared_bytes(t, &tl),
                           .tile_rows = rows,
                           .tile_keys = tl.keys};
+  code->knob[GENERAL_KNOB_MANY] = !r->knobs && tl.groups > 1;
   if (knob_given(r->knobs, KNOB_PARTS))
     code->knob[GENERAL_KNOB_PARTS] = r->knobs->value[KNOB_PARTS][0];
   snprintf(code->variant, sizeof code->variant, "general %s %dx%d d%d",

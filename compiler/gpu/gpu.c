@@ -1,6 +1,7 @@
 /* gpu.c - the provider: every strategy asked in turn, every member of it taken
- * through its attempts until the gate lets one pass. */
+ * through its attempts until the gate lets one pass, all of them at once. */
 #include "gpu.h"
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -86,27 +87,68 @@ static dil_status turn(const gpu_request *r, const gpu_strategy **turned) {
 
 /* ---- all codes ----------------------------------------------------------- */
 
-/* The first attempt that passes. *more: whether there is such a member. A
- * member all of whose attempts were refused is left out, unless it must be: the
- * general strategy has nothing behind it, and knobs are never ignored. */
-static dil_status make_member(const gpu_request *r, const gpu_strategy *s,
-                              int32_t member, gpu_codes *out, bool *more) {
+/* One member of a strategy, made in a thread of its own: compilers take their
+ * time, and most of it by themselves. */
+typedef struct gpu_job {
+  gpu_request request;      /* source and report go to the texts below */
+  const gpu_strategy *strategy;
+  int32_t member;
   dil_cuda_code code;
-  dil_status status = attempt_one(r, s, member, 0, &code, more);
-  bool again = *more;
-  for (int32_t attempt = 1; again && status == DIL_UNSUPPORTED; attempt++) {
-    dil_status next = attempt_one(r, s, member, attempt, &code, &again);
-    if (again) status = next;
+  dil_status status;
+  char problem[2048];       /* dil_last_error of its thread */
+  char *text[2];
+  size_t length[2];
+  pthread_t thread;
+  bool running;
+} gpu_job;
+
+typedef struct gpu_jobs {
+  int32_t count;
+  gpu_job job[GPU_CODES_MAX];
+} gpu_jobs;
+
+/* The first attempt that passes the gate. */
+static void *run_job(void *context) {
+  gpu_job *j = context;
+  bool again;
+  j->status = attempt_one(&j->request, j->strategy, j->member, 0, &j->code,
+                          &again);
+  for (int32_t n = 1; again && j->status == DIL_UNSUPPORTED; n++) {
+    dil_status next =
+        attempt_one(&j->request, j->strategy, j->member, n, &j->code, &again);
+    if (again) j->status = next;
   }
-  if (!*more) return DIL_OK;
-  if (status == DIL_OK && !r->source_only) out->code[out->count++] = code;
-  bool spared =
-      status == DIL_UNSUPPORTED && s != &strategy_general && !r->knobs;
-  return spared ? DIL_OK : status;
+  if (j->status)
+    snprintf(j->problem, sizeof j->problem, "%s", dil_last_error());
+  return NULL;
 }
 
-static dil_status make_strategy(const gpu_request *r, const gpu_strategy *s,
-                                gpu_codes *out) {
+/* A member whose thread cannot be had runs here. */
+static void start_job(gpu_job *j) {
+  FILE *wanted[2] = {j->request.cuda, j->request.ptxas}, *own[2] = {0};
+  for (int i = 0; i < 2; i++)
+    if (wanted[i]) own[i] = open_memstream(&j->text[i], &j->length[i]);
+  j->request.cuda = own[0];
+  j->request.ptxas = own[1];
+  j->running = !j->request.source_only &&
+               !pthread_create(&j->thread, NULL, run_job, j);
+  if (!j->running) run_job(j);
+}
+
+static void finish_job(gpu_job *j, const gpu_request *asked) {
+  FILE *wanted[2] = {asked->cuda, asked->ptxas};
+  FILE *own[2] = {j->request.cuda, j->request.ptxas};
+  if (j->running) pthread_join(j->thread, NULL);
+  for (int i = 0; i < 2; i++) {
+    if (own[i]) fclose(own[i]);
+    if (own[i]) fwrite(j->text[i], 1, j->length[i], wanted[i]);
+    free(j->text[i]);
+  }
+}
+
+/* A strategy's members, one job each. */
+static dil_status list_members(const gpu_request *r, const gpu_strategy *s,
+                               gpu_jobs *jobs) {
   char reason[256] = "";
   if (!s->can(r, reason, sizeof reason)) {
     if (r->ptxas) fprintf(r->ptxas, "%s: %s\n", s->name, reason);
@@ -114,10 +156,37 @@ static dil_status make_strategy(const gpu_request *r, const gpu_strategy *s,
     return dil_fail(DIL_UNSUPPORTED, "no kernel for sm_%d: %s", r->arch,
                     reason);
   }
+  for (int32_t m = 0; jobs->count < GPU_CODES_MAX; m++) {
+    source_text text = {0};
+    dil_cuda_code unused;
+    bool more = s->write(r, m, 0, &unused, &text);
+    free(text.text);
+    if (!more) break;
+    jobs->job[jobs->count++] =
+        (gpu_job){.request = *r, .strategy = s, .member = m};
+  }
+  return DIL_OK;
+}
+
+/* A member that the gate refused is left out, unless it must be there: nothing
+ * stands behind the last, and knobs are never ignored. */
+static dil_status take_job(const gpu_job *j, bool last, gpu_codes *out) {
+  if (j->status == DIL_UNSUPPORTED && !last && !j->request.knobs)
+    return DIL_OK;
+  if (j->status) return dil_fail(j->status, "%s", j->problem);
+  if (!j->request.source_only) out->code[out->count++] = j->code;
+  return DIL_OK;
+}
+
+static dil_status run_jobs(const gpu_request *request, gpu_jobs *jobs,
+                           gpu_codes *out) {
   dil_status status = DIL_OK;
-  bool more = true;
-  for (int32_t m = 0; more && !status && out->count < GPU_CODES_MAX; m++)
-    status = make_member(r, s, m, out, &more);
+  for (int32_t i = 0; i < jobs->count; i++) start_job(&jobs->job[i]);
+  for (int32_t i = 0; i < jobs->count; i++) {
+    finish_job(&jobs->job[i], request);
+    dil_status next = take_job(&jobs->job[i], i + 1 == jobs->count, out);
+    if (!status) status = next;
+  }
   return status;
 }
 
@@ -132,6 +201,8 @@ static bool is_wanted(const gpu_request *r, const gpu_strategy *s,
 
 static dil_status compile(const gpu_request *request, gpu_codes *out) {
   const gpu_strategy *turned;
+  gpu_jobs *jobs = calloc(1, sizeof *jobs);
+  if (!jobs) return dil_fail(DIL_MEMORY, "no memory for compilers");
   dil_status status = turn(request, &turned);
   out->count = 0;
   for (size_t i = 0; !status && i < sizeof strategies / sizeof *strategies;
@@ -139,8 +210,10 @@ static dil_status compile(const gpu_request *request, gpu_codes *out) {
     gpu_request own = *request;
     if (strategies[i] != turned) own.knobs = NULL;
     if (is_wanted(request, strategies[i], turned))
-      status = make_strategy(&own, strategies[i], out);
+      status = list_members(&own, strategies[i], jobs);
   }
+  if (!status) status = run_jobs(request, jobs, out);
+  free(jobs);
   if (!status) return DIL_OK;
   while (out->count > 0) free(out->code[--out->count].cubin);
   return status;

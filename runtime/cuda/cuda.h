@@ -152,8 +152,9 @@ extern const cuda_family cuda_general, cuda_hopper;
 extern const cuda_family cuda_peak;
 enum { CUDA_PEAK_OPERATIONS };
 /* Knobs of the general family: how many parts the keys of a row are cut into;
- * 0: as many as the call wants. */
-enum { GENERAL_KNOB_PARTS };
+ * 0: as many as the call wants. And whether the code is for many rows, and
+ * gives way to the next where a call has few. */
+enum { GENERAL_KNOB_PARTS, GENERAL_KNOB_MANY };
 
 /* The branches of a pass that serve a head. */
 static inline uint64_t cuda_served(const dil_table *table, int32_t pass,

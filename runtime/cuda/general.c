@@ -10,6 +10,8 @@ enum {
   SPLITS_MOST = 64,
   SPLIT_TILES = 4,     /* tiles of keys a split, at least */
   BLOCKS_A_PROCESSOR = 3,
+  MANY_WAVES = 3,      /* tiles a processor, at least, where they are large */
+  SPREAD_WAVES = 48,   /* fewer than that: long tiles of all heads first */
   ROW_WARPS = 8        /* of a block of dil_merge and the like */
 };
 
@@ -111,6 +113,7 @@ static void fill_space(const cuda_run *r, int32_t pass, const cuda_code *code,
   int64_t tiles = (int64_t)p->cells * p->parts * p->residues * p->blocks *
                   (t->heads / p->pack) * r->B;
   p->splits = splits_of(r, pass, tiles, &code->about);
+  p->spread = tiles < SPREAD_WAVES * (int64_t)r->device->facts.processors;
   p->items = tiles * p->splits;
 }
 
@@ -168,9 +171,19 @@ static dil_params parameters_of(const cuda_run *r) {
 
 /* ---- the family ---------------------------------------------------------- */
 
+/* Whether tiles of many rows are full of them, and enough for the device. */
+static bool has_many(const cuda_run *r, int32_t pass, const cuda_code *code) {
+  dil_params p = {0};
+  fill_space(r, pass, code, &p);
+  int64_t filled = rows_of_class(r, pass, p.segment);
+  int64_t places = (int64_t)p.blocks * code->about.tile_rows;
+  return p.pack == 1 && places - filled <= filled / 8 &&
+         p.items / p.splits >= MANY_WAVES * r->device->facts.processors;
+}
+
 static bool can(const cuda_run *r, int32_t pass, const cuda_code *code) {
-  (void)pass;
-  return code->about.shared <= r->device->facts.shared_block;
+  return code->about.shared <= r->device->facts.shared_block &&
+         (!code->about.knob[GENERAL_KNOB_MANY] || has_many(r, pass, code));
 }
 
 static int64_t workspace(const cuda_run *r, int32_t pass,
