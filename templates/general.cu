@@ -97,30 +97,13 @@ DIL_INLINE void make_weights(const dil_params &p, const dil_tile &t, int group,
 #endif
 }
 
-/* Keys of the next visit travel while this one's scores become weights and
- * meet their values; values travel while the first warp plans the next visit
- * and scores are made. */
-DIL_INLINE void run_visit(const dil_params &p, const dil_tile &t, int slot,
-                          const query_part (&held)[ROW_GROUPS][HELD_PARTS],
-                          dil_state (&state)[ROW_GROUPS],
-                          float (&o)[ROW_GROUPS][VALUE_TILES][4]) {
-  const dil_visit &v = DESK.visit[slot], &next = DESK.visit[slot ^ 1];
-  float s[ROW_GROUPS][SCORE_TILES][4];
-  unsigned bits[ROW_GROUPS];
-  load_values(p, t, v);
-  copy_commit();
-  if (threadIdx.x < 32) plan_visit(p, slot ^ 1);
-  if (!v.full) {
-#pragma unroll
-    for (int r = 0; r < ROW_GROUPS; r++) bits[r] = visit_bits(p, t, slot, r);
-  }
-#if HOSTING
-  if (v.hosted) count_keys(v, (float *)(shared + SHARED_TIMES));
-#endif
-  make_scores(held, s);
-  __syncthreads(); /* K is free, the next visit is known */
-  if (next.some) load_keys(p, t, next);
-  copy_commit();
+/* Weights of a visit and what they make of its values, which are on the way. */
+DIL_INLINE void finish_visit(const dil_params &p, const dil_tile &t,
+                             const dil_visit &v,
+                             const unsigned (&bits)[ROW_GROUPS],
+                             float (&s)[ROW_GROUPS][SCORE_TILES][4],
+                             dil_state (&state)[ROW_GROUPS],
+                             float (&o)[ROW_GROUPS][VALUE_TILES][4]) {
 #pragma unroll
   for (int r = 0; r < ROW_GROUPS; r++)
     make_weights(p, t, r, v, bits[r], s[r], state[r], o[r]);
@@ -128,30 +111,49 @@ DIL_INLINE void run_visit(const dil_params &p, const dil_tile &t, int slot,
   __syncthreads(); /* V is here */
   if (!v.full) take_bad_values(s, o);
   add_values(s, o);
-  copy_wait<0>();
-  __syncthreads(); /* V is free, K is here */
 }
 
+/* Keys of the next visit travel while this one's scores become weights and
+ * meet their values; values travel while the first warp plans the next visit
+ * and scores are made. The first round only plans. */
 DIL_INLINE void run_tile(const dil_params &p, const dil_tile &t) {
   dil_state state[ROW_GROUPS];
-  float o[ROW_GROUPS][VALUE_TILES][4];
+  float o[ROW_GROUPS][VALUE_TILES][4], s[ROW_GROUPS][SCORE_TILES][4];
   query_part held[ROW_GROUPS][HELD_PARTS];
+  unsigned bits[ROW_GROUPS];
+  bool begun = false;
   clear_padding();
   load_queries(p, t);
-  if (threadIdx.x < 32) {
-    begin_cursor(p);
-    plan_visit(p, 0);
-  }
+  if (threadIdx.x < 32) begin_cursor(p, t);
 #pragma unroll
   for (int r = 0; r < ROW_GROUPS; r++) begin_rows(p, t, r, state[r], o[r]);
-  __syncthreads();
-  if (DESK.visit[0].some) load_keys(p, t, DESK.visit[0]);
-  copy_commit();
-  copy_wait<0>();
-  __syncthreads();
-  if (HOLD_Q) hold_queries(held);
-  for (int slot = 0; DESK.visit[slot].some; slot ^= 1)
-    run_visit(p, t, slot, held, state, o);
+#pragma unroll 1
+  for (int slot = 1;; slot ^= 1) {
+    const dil_visit &v = DESK.visit[slot], &next = DESK.visit[slot ^ 1];
+    if (begun) load_values(p, t, v);
+    copy_commit();
+    if (threadIdx.x < 32) plan_visit(p, slot ^ 1);
+    if (begun) {
+      if (!v.full) {
+#pragma unroll
+        for (int r = 0; r < ROW_GROUPS; r++)
+          bits[r] = visit_bits(p, t, slot, r);
+      }
+#if HOSTING
+      if (v.hosted) count_keys(v, (float *)(shared + SHARED_TIMES));
+#endif
+      make_scores(held, s);
+    }
+    __syncthreads(); /* K is free, the next visit is known */
+    if (next.some) load_keys(p, t, next);
+    copy_commit();
+    if (begun) finish_visit(p, t, v, bits, s, state, o);
+    copy_wait<0>();
+    __syncthreads(); /* V is free, K is here */
+    if (!next.some) break;
+    if (HOLD_Q && !begun) hold_queries(held);
+    begun = true;
+  }
 #pragma unroll
   for (int r = 0; r < ROW_GROUPS; r++) end_rows(p, t, r, state[r], o[r]);
 }

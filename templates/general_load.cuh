@@ -10,7 +10,7 @@ template <int ROWS, int WIDTH, int PITCH, class At>
 DIL_INLINE void load_rows(char *to, bool whole, At at) {
   constexpr int pieces = WIDTH * ELEMENT_BYTES / 16;
   if (whole && pieces > 0) {
-#pragma unroll 4
+#pragma unroll 2
     for (int i = threadIdx.x; i < ROWS * pieces; i += THREADS) {
       int row = i / (pieces ? pieces : 1), piece = i % (pieces ? pieces : 1);
       const element *from = at(row);

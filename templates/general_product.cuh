@@ -152,7 +152,7 @@ enum { VALUE_PIECES = WIDTH_V * ELEMENT_BYTES / 16 };
 /* Rows of the values that have such a piece, as flags; whether any has. */
 DIL_INLINE bool find_bad_rows(char *bad) {
   bool found = false;
-#pragma unroll 4
+#pragma unroll 1
   for (int i = threadIdx.x; i < TILE_KEYS * VALUE_PIECES; i += THREADS)
     found |= is_bad_piece(shared + SHARED_V + i / VALUE_PIECES * PITCH_V +
                           i % VALUE_PIECES * 16);

@@ -21,6 +21,8 @@ struct dil_cursor {
   unsigned live, full;
   int leap;                  /* keys that a bit of the next map stands for */
   int skip, take;            /* of all tiles: those of this split */
+  bool counting;             /* tiles are counted, not walked */
+  long long tiles;
 };
 
 enum { LEAP = 16 * TILE_KEYS };
@@ -213,26 +215,31 @@ DIL_INLINE bool next_piece(const dil_tile &t, dil_cursor &c, int slot) {
   return true;
 }
 
-DIL_INLINE dil_cursor cursor_begin(const dil_params &p, const dil_tile &t) {
-  dil_cursor c;
-  c.rest = t.branches;
-  c.later_end = c.n = c.stop = 0;
-  c.live = 0;
-  c.table = 0;
-  c.skip = 0;
-  c.take = 0x7fffffff;
-  if (p.splits == 1) return c;
-  long long all = 0;
-#pragma unroll 1
-  for (; c.rest; c.rest &= c.rest - 1) {
-    begin_branch(t, lowest(c.rest), c);
-    all += tiles_of(c.keys.first, c.keys.end) + tiles_of(c.later, c.later_end);
+/* Where keys are split all tiles are counted first, then walked from the start
+ * with those of this split left. */
+DIL_INLINE void begin_cursor(const dil_params &p, const dil_tile &t) {
+  if (threadIdx.x == 0) {
+    dil_cursor c;
+    c.rest = t.branches;
+    c.later_end = c.n = c.stop = 0;
+    c.live = 0;
+    c.table = 0;
+    c.skip = 0;
+    c.take = 0x7fffffff;
+    c.tiles = 0;
+    c.counting = p.splits > 1;
+    DESK.cursor = c;
+    DESK.visit[1].table = 0;
   }
+  __syncwarp();
+}
+
+DIL_INLINE void share_tiles(const dil_params &p, const dil_tile &t,
+                            dil_cursor &c) {
   c.rest = t.branches;
-  c.later_end = 0;
-  c.skip = (int)(all * t.split / p.splits);
-  c.take = (int)(all * (t.split + 1) / p.splits) - c.skip;
-  return c;
+  c.counting = false;
+  c.skip = (int)(c.tiles * t.split / p.splits);
+  c.take = (int)(c.tiles * (t.split + 1) / p.splits) - c.skip;
 }
 
 /* ---- what is known of tiles ---------------------------------------------- */
@@ -295,9 +302,17 @@ DIL_INLINE void find_visit(const dil_params &p, const dil_tile &t,
       if (v.full || v.window) return;
       parts = true;
     } else if (c.n >= c.stop) {
-      if (next_piece(t, c, slot)) continue;
-      v.some = false;
-      return;
+      bool more = next_piece(t, c, slot);
+      if (c.counting && more) {
+        c.tiles += (c.stop - c.n) / TILE_KEYS;
+        c.n = c.stop;
+      } else if (c.counting) {
+        share_tiles(p, t, c);
+      } else if (!more) {
+        v.some = false;
+        return;
+      }
+      continue;
     }
     bool kept = false;
 #pragma unroll 1
@@ -315,15 +330,6 @@ DIL_INLINE void find_visit(const dil_params &p, const dil_tile &t,
     }
     if (kept) return;
   }
-}
-
-DIL_INLINE void begin_cursor(const dil_params &p) {
-  dil_cursor c = cursor_begin(p, DESK.tile);
-  if (threadIdx.x == 0) {
-    DESK.cursor = c;
-    DESK.visit[1].table = 0;
-  }
-  __syncwarp();
 }
 
 DIL_INLINE void plan_visit(const dil_params &p, int slot) {
