@@ -182,12 +182,11 @@ DIL_INLINE void add_row(int key, const float (&w)[SCORE_TILES][4],
   float first = __uint_as_float(__shfl_sync(0xffffffffu, x, owner));
   float second = __uint_as_float(__shfl_sync(0xffffffffu, y, owner));
   const element *row = (const element *)(shared + SHARED_V + key * PITCH_V);
+  if (first == 0 && second == 0) return;
 #pragma unroll
-  for (int g = 0; g < VALUE_TILES; g++) {
-    float v0 = widen(row[column_of(4 * g)]);
-    float v1 = widen(row[column_of(4 * g + 1)]);
-    if (first != 0) o[g][0] += first * v0, o[g][1] += first * v1;
-    if (second != 0) o[g][2] += second * v0, o[g][3] += second * v1;
+  for (int e = 0; e < 4 * VALUE_TILES; e++) {
+    float weight = e & 2 ? second : first;
+    o[e >> 2][e & 3] += weight == 0 ? 0.0f : weight * widen(row[column_of(e)]);
   }
 }
 

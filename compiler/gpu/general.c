@@ -76,6 +76,8 @@ static const tiles *choose_large(const gpu_request *r) {
   const dil_table *t = &r->plan->table;
   const tiles *tl = &large[t->dtype == DIL_F32 ? 0 : r->arch >= 90 ? 1 : 2];
   bool plain = is_narrow(t) && !t->scored && t->dropout == 0;
+  if (r->arch == 90 && t->dtype != DIL_F32 && !r->only)
+    return NULL; /* hopper.cu takes these: nothing to compile */
   for (int32_t i = 0; i < t->predicate_count; i++)
     plain = plain && !t->predicates[i].masked;
   return plain && shared_bytes(t, tl) <= shared_limit(r->arch) ? tl : NULL;
