@@ -153,7 +153,10 @@ typedef struct dil_arguments {
   const DLTensor *const *inputs; /* the pattern's inputs in its own order */
   int32_t input_count;
   int32_t train;                 /* not 0: dropout applies */
-  const DLTensor *lengths;       /* i32 [B], each row's own M_b; NULL: M */
+  const DLTensor *lengths;       /* i32 [B], each row's own M_b; NULL: M. One
+                                    outside 0..M is refused on the processor; on
+                                    a GPU, where nothing waits to look, it
+                                    counts as the nearer of the two */
   uint64_t seed;                 /* of the dropout */
   double scale;                  /* read where a pattern says `scale runtime` */
   void *stream;                  /* CUstream; NULL: the default one */

@@ -4,6 +4,8 @@
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #define P(body) "pattern p { heads 4; head_dim 64; dtype f32; " body " }"
 
@@ -63,11 +65,54 @@ START_TEST(rerun) {
 }
 END_TEST
 
+/* Inputs are read-only pages once they are made. */
+static void change_lengths(const data *d, const int32_t *to, size_t size) {
+  void *bytes = (void *)(uintptr_t)d->call.lengths;
+  size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  void *from = (void *)((uintptr_t)bytes / page * page);
+  ck_assert_int_eq(mprotect(from, page, PROT_READ | PROT_WRITE), 0);
+  memcpy(bytes, to, size);
+}
+
+/* A length outside 0..M: refused where the host can look, the nearer of the two
+ * on a GPU, where nothing waits to. */
+START_TEST(length_outside) {
+  static const int32_t inside[] = {0, 130}, outside[] = {-7, 2000000000};
+  subject *s = subject_new("lengths", P("causal; branch { segment 50; }"), NULL,
+                           0);
+  ck_assert_msg(s->pattern != NULL, "%s", s->problem);
+  data *d = data_new(s, (call_shape){.batch = 2, .queries = 130, .keys = 130,
+                                     .seed = 7, .lengths = inside});
+  kernel_made *k = kernel_make(s, (recipe){0});
+  size_t size = (size_t)dil_tensor_count(&d->call.o) * sizeof(float);
+  float *first = malloc(size);
+  ck_assert_msg(data_run(d, k) == DIL_OK, "%s", dil_last_error());
+  memcpy(first, d->call.o.data, size);
+  change_lengths(d, outside, sizeof outside);
+  dil_status status = data_run(d, k);
+  if (gpu_wanted()) {
+    ck_assert_msg(status == DIL_OK, "%s", dil_last_error());
+    ck_assert(!memcmp(first, d->call.o.data, size));
+  } else {
+    ck_assert_int_eq(status, DIL_USAGE);
+    ck_assert_ptr_nonnull(
+        strstr(dil_last_error(), "lengths[0] must be within 0 and 130"));
+  }
+  free(first);
+  kernel_unmake(k);
+  data_free(d);
+  subject_free(s);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("rerun");
   TCase *tests = tcase_create("rerun");
   tcase_set_timeout(tests, 240);
   tcase_add_loop_test(tests, rerun, 0, CASES);
+  TCase *lengths = tcase_create("lengths");
+  tcase_add_test(lengths, length_outside);
+  suite_add_tcase(suite, lengths);
   suite_add_tcase(suite, tests);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);
