@@ -106,7 +106,8 @@ DIL_INLINE void add_values(const float (&w)[ROW_GROUPS][SCORE_TILES][4],
 DIL_INLINE void add_values(const float (&w)[ROW_GROUPS][SCORE_TILES][4],
                            float (&o)[ROW_GROUPS][VALUE_TILES][4]) {
   int lane = threadIdx.x & 31;
-  const char *values = shared + SHARED_V + lane % 4 * 2 * PITCH_V + lane / 4 * 4;
+  const char *values =
+      shared + SHARED_V + lane % 4 * 2 * PITCH_V + lane / 4 * 4;
   unsigned a[ROW_GROUPS][SCORE_TILES][4], beside[ROW_GROUPS][SCORE_TILES][4];
 #pragma unroll
   for (int e = 0; e < 4 * SCORE_TILES * ROW_GROUPS; e++) {
@@ -127,7 +128,8 @@ DIL_INLINE void add_values(const float (&w)[ROW_GROUPS][SCORE_TILES][4],
         multiply_8(sum[r], a[r][kk], beside[r][kk], b0, b1);
     }
 #pragma unroll
-    for (int e = 0; e < 4 * ROW_GROUPS; e++) o[e / 4][g][e % 4] += sum[e / 4][e % 4];
+    for (int e = 0; e < 4 * ROW_GROUPS; e++)
+      o[e / 4][g][e % 4] += sum[e / 4][e % 4];
   }
 }
 #endif
