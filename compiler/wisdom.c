@@ -17,8 +17,8 @@ enum { FIELDS = 7, FILE_MOST = 1 << 22 };
 /* ---- keys ---------------------------------------------------------------- */
 
 const char *wisdom_path(arena *a) {
-  const char *given = getenv("DIL_WISDOM"), *state = getenv("XDG_STATE_HOME");
-  const char *home = getenv("HOME");
+  const char *given = secure_getenv("DIL_WISDOM"), *state = secure_getenv("XDG_STATE_HOME");
+  const char *home = secure_getenv("HOME");
   if (given && *given) return strcmp(given, "off") ? given : NULL;
   if (state && *state == '/') return arena_print(a, "%s/dil/wisdom", state);
   if (!home || *home != '/') return NULL;

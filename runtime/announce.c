@@ -95,7 +95,7 @@ static dil_status write_map(const dil_object *o) {
 }
 
 dil_status object_announce(dil_object *o) {
-  const char *wish = getenv("DIL_PERF_MAP");
+  const char *wish = secure_getenv("DIL_PERF_MAP");
   if (wish && strcmp(wish, "0") && strcmp(wish, "1"))
     return dil_fail(DIL_USAGE, "DIL_PERF_MAP is '%s', not 0 or 1", wish);
   if (wish && !strcmp(wish, "1")) {

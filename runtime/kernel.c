@@ -44,19 +44,23 @@ static dil_status check(const dil_kernel *kernel) {
   return dil_context_check(kernel->context);
 }
 
+static dil_status run(dil_kernel *kernel, const dil_call *call, void *stream) {
+  dil_status status = kernel->context->kind->run(kernel, call, stream);
+  if (!status) atomic_fetch_add(&kernel->context->calls, 1);
+  return status;
+}
+
 dil_status dil_kernel_call(dil_kernel *kernel, const dil_call *call,
                            void *stream) {
   dil_status status = check(kernel);
-  if (!status) status = kernel->context->kind->run(kernel, call, stream);
-  if (!status) atomic_fetch_add(&kernel->context->calls, 1);
-  return status;
+  return status ? status : run(kernel, call, stream);
 }
 
 dil_status dil_kernel_run(dil_kernel *kernel, const dil_arguments *given) {
   arguments a;
   dil_status status = check(kernel);
   if (!status) status = arguments_read(kernel, given, &a);
-  return status ? status : dil_kernel_call(kernel, &a.call, a.stream);
+  return status ? status : run(kernel, &a.call, a.stream);
 }
 
 dil_status dil_kernel_time(dil_kernel *kernel, const dil_call *call,

@@ -57,7 +57,7 @@ static bool own_library(Dl_info *info) {
 
 /* DIL_MODULE_DIR, where it is set, is the only place. */
 static void list_places(places *p, const char *file) {
-  const char *given = getenv("DIL_MODULE_DIR");
+  const char *given = secure_getenv("DIL_MODULE_DIR");
   char folder[PATH_MAX];
   Dl_info info;
   p->count = 0;
