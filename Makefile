@@ -45,6 +45,7 @@ fuzzer   := $(BUILD)/tests/fuzz/fuzz_pattern
 turns    := $(BUILD)/tests/bench/turns
 gpuhost  := $(BUILD)/tests/library/gpu_host
 headers  := compiler/dil.h runtime/dilrt.h runtime/dlpack.h runtime/status.def
+pools    := $(BUILD)/tests/bench/pool
 # A library by its own name, and the name that hosts are linked to.
 abi      := 1
 rt       := $(BUILD)/libdilrt.so.$(abi)
@@ -167,7 +168,7 @@ $(BUILD)/tests/harness.a: $(harness)
 $(suites) $(fuzzer): %: %.o $(core) $(runtime) $(BUILD)/tests/harness.a
 	$(call say,link)$(LINK) $(hosted) -o $@ $(filter %.o,$^) \
 	  $(filter %.a,$^) -lcheck -lsubunit -lrt $(CLILIBS) $(MORELIBS) $(LDLIBS)
-$(turns) $(gpuhost): %: %.o $(core) $(runtime)
+$(turns) $(pools) $(gpuhost): %: %.o $(core) $(runtime)
 	$(call say,link)$(LINK) $(hosted) -o $@ $^ $(CLILIBS) $(LDLIBS)
 # What tests/fault.c makes fail goes through it.
 faults   := malloc calloc realloc open openat read write fsync renameat
@@ -189,7 +190,7 @@ $(cpusuite): $(cpu)
 $(BUILD)/tests/test_hopper_tables: $(call objects,runtime/cuda/hopper_*.c)
 $(BUILD)/tests/test_cuda: $(cuda)
 $(cpusuite): MORELIBS = $(shell $(LLVM) --libs) -L$(shell $(LLVM) --libdir)
-.SECONDARY: $(suites:=.o) $(fuzzer).o $(turns).o $(gpuhost).o
+.SECONDARY: $(suites:=.o) $(fuzzer).o $(turns).o $(pools).o $(gpuhost).o
 
 # What the machine lacks comes first; only then is anything built.
 check demo:
@@ -321,7 +322,8 @@ $(BUILD)/flags: FORCE
 	@printf '%s\n' '$(subst ','\'',$(CC) $(FLAGS))' | cmp -s - $@ || \
 	  printf '%s\n' '$(subst ','\'',$(CC) $(FLAGS))' > $@
 $(core) $(runtime) $(cpu) $(gpu) $(cuda) $(harness) $(suites:=.o) $(fuzzer).o \
-  $(turns).o $(gpuhost).o $(BUILD)/tests/faults/faults.o $(BUILD)/tests/fuzz/fuzz_front.o $(BUILD)/compiler/main.o: \
+  $(turns).o $(pools).o $(gpuhost).o $(BUILD)/tests/faults/faults.o \
+  $(BUILD)/tests/fuzz/fuzz_front.o $(BUILD)/compiler/main.o: \
   $(BUILD)/flags
 
 FORCE:

@@ -3,13 +3,16 @@
  * cleared after an error. Needs no GPU. */
 #include "../runtime/cuda/counters.h"
 #include "../runtime/cuda/device.h"
+#include "../runtime/cuda/spans.h"
 #include "../runtime/cuda/workspace.h"
+#include "../runtime/seeing.h"
 #include "../templates/hopper_launch.h"
 #include "gpu.h"
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 /* ---- a driver that takes notes ------------------------------------------- */
 
@@ -24,6 +27,7 @@ static struct notes {
   int32_t taken, events, waits; /* device memory and events alive; waits put */
   uintptr_t recorded;        /* the stream of the last event */
   bool done;                 /* what events answer */
+  bool timed;                /* what events are for */
   int32_t objects;
   void (*destroy[OBJECTS])(void *);
   void *object[OBJECTS];
@@ -109,7 +113,7 @@ static cu_result graph_keep(cu_graph graph, cu_object object, unsigned count,
   return (void)graph, (void)object, (void)count, (void)flags, 0;
 }
 static cu_result event_new(cu_event *event, unsigned flags) {
-  ck_assert_uint_eq(flags, 2); /* no timing */
+  ck_assert_uint_eq(flags, notes.timed ? 0 : 2); /* 2: no timing */
   notes.events++;
   return *event = (cu_event)(uintptr_t)(16 * notes.events), 0;
 }
@@ -120,6 +124,11 @@ static cu_result event_record(cu_event event, cu_stream stream) {
 static cu_result event_query(cu_event event) {
   enum { NOT_READY = 600 };
   return (void)event, notes.done ? 0 : NOT_READY;
+}
+static cu_result event_wait(cu_event event) { return (void)event, 0; }
+/* Events are numbered in the order they are made in: an origin, then pairs. */
+static cu_result event_time(float *milliseconds, cu_event from, cu_event to) {
+  return *milliseconds = (float)((uintptr_t)to - (uintptr_t)from) / 16, 0;
 }
 static cu_result event_free(cu_event event) {
   notes.events--;
@@ -168,6 +177,8 @@ static const cuda_driver driver = {.push = push,
                                    .event_query = event_query,
                                    .event_free = event_free,
                                    .stream_wait = stream_wait,
+                                   .event_wait = event_wait,
+                                   .event_time = event_time,
                                    .error_text = error_text,
                                    .tensor_map = tensor_map};
 
@@ -424,6 +435,56 @@ START_TEST(a_capture_has_memory_of_its_graph) {
 }
 END_TEST
 
+/* ---- spans --------------------------------------------------------------- */
+
+static void put_spans(cuda_spans *s, int count, uintptr_t stream) {
+  for (int i = 0; i < count; i++) {
+    int32_t number = spans_begin(s, (void *)stream);
+    ck_assert_int_ge(number, 0);
+    spans_end(s, number, (void *)stream, "pass", "noted", i);
+  }
+}
+
+static int count_lines(const char *path, const char *words) {
+  char line[1024];
+  int count = 0;
+  FILE *f = fopen(path, "r");
+  ck_assert_ptr_nonnull(f);
+  while (fgets(line, sizeof line, f)) count += strstr(line, words) != NULL;
+  fclose(f);
+  return count;
+}
+
+/* Whether or not events pass in time, each pass is in the trace, once. */
+START_TEST(passes_are_traced_by_their_streams) {
+  char path[] = "/tmp/dil-test-cuda-XXXXXX";
+  int file = mkstemp(path);
+  dil_cuda d = {.driver = &driver, .device = 3};
+  ck_assert_int_ge(file, 0);
+  memset(&notes, 0, sizeof notes);
+  notes.timed = true;
+  ck_assert_ptr_null(spans_new(&d)); /* nothing is traced yet */
+  setenv("DIL_TRACE", path, 1);
+  ck_assert_int_eq(dil_seeing_open(), DIL_OK);
+  cuda_spans *s = spans_new(&d);
+  ck_assert_ptr_nonnull(s);
+  put_spans(s, 300, 7);
+  notes.done = true;
+  put_spans(s, 300, 8);
+  notes.capture = 1;
+  ck_assert_int_eq(spans_begin(s, NULL), -1);
+  spans_free(s);
+  ck_assert_int_eq(notes.events, 0);
+  ck_assert_int_eq(dil_seeing_flush(), DIL_OK);
+  ck_assert_int_eq(count_lines(path, "\"cat\":\"gpu\",\"name\":\"pass\""), 600);
+  ck_assert_int_eq(count_lines(path, "\"name\":\"gpu 3 stream 7\""), 1);
+  ck_assert_int_eq(count_lines(path, "\"name\":\"gpu 3 stream 8\""), 1);
+  ck_assert_int_eq(count_lines(path, "\"dur\":1000.000"), 600);
+  unlink(path);
+  close(file);
+}
+END_TEST
+
 /* ---- the cost ------------------------------------------------------------ */
 
 static double now(void) {
@@ -465,6 +526,7 @@ int main(void) {
   tcase_add_test(tests, a_pool_follows_streams);
   tcase_add_test(tests, at_its_bound_a_pool_has_streams_wait);
   tcase_add_test(tests, a_capture_has_memory_of_its_graph);
+  tcase_add_test(tests, passes_are_traced_by_their_streams);
   tcase_add_test(tests, launches_are_cheap);
   suite_add_tcase(suite, tests);
   SRunner *runner = srunner_create(suite);

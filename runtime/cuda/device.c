@@ -2,6 +2,7 @@
  * on its primary context, shared with all other users of the process. */
 #include "counters.h"
 #include "device.h"
+#include "spans.h"
 #include "workspace.h"
 #include <stdlib.h>
 
@@ -48,14 +49,36 @@ static dil_status read_facts(dil_cuda *d) {
   return cuda_check(d->driver, result, "describe the device");
 }
 
-/* Gives the context back when it fails. */
-static dil_status open_counters(dil_cuda *d) {
+/* What a device has besides its context. */
+static dil_status open_parts(dil_cuda *d) {
   dil_status status = cuda_enter(d);
-  if (!status) {
+  if (status) return status;
+  status = workspace_open(d);
+  if (!status && d->facts.arch == 90)
     status = counters_new(d->driver, &d->counters);
+  if (!status) d->spans = spans_new(d);
+  cuda_leave(d);
+  return status;
+}
+
+static void close_parts(dil_cuda *d) {
+  if (!cuda_enter(d)) {
+    spans_free(d->spans);
+    if (d->counters) counters_free(d->counters);
     cuda_leave(d);
   }
-  if (status) d->driver->release(d->device);
+  workspace_close(d);
+}
+
+static dil_status open_context(dil_cuda *d) {
+  dil_status status =
+      cuda_check(d->driver, d->driver->retain(&d->context, d->device),
+                 "open the device");
+  if (status) return status;
+  status = open_parts(d);
+  if (!status) return DIL_OK;
+  close_parts(d);
+  d->driver->release(d->device);
   return status;
 }
 
@@ -67,11 +90,7 @@ dil_status device_open(int32_t index, dil_cuda **device) {
     status = cuda_check(d->driver, d->driver->device(&d->device, index),
                         "find the device");
   if (!status) status = read_facts(d);
-  if (!status)
-    status = cuda_check(d->driver, d->driver->retain(&d->context, d->device),
-                        "open the device");
-  if (!status) status = workspace_open(d);
-  if (!status && d->facts.arch == 90) status = open_counters(d);
+  if (!status) status = open_context(d);
   if (status) free(d);
   else *device = d;
   return status;
@@ -79,11 +98,7 @@ dil_status device_open(int32_t index, dil_cuda **device) {
 
 void device_close(dil_cuda *device) {
   if (!device) return;
-  if (device->counters && !cuda_enter(device)) {
-    counters_free(device->counters);
-    cuda_leave(device);
-  }
-  workspace_close(device);
+  close_parts(device);
   device->driver->release(device->device);
   free(device);
 }

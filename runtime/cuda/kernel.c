@@ -3,6 +3,7 @@
  * Out: launches. Which code a pass takes follows from the call's sizes and the
  * device alone; nothing here waits. */
 #include "device.h"
+#include "spans.h"
 #include "workspace.h"
 #include "../walk.h"
 #include <stdatomic.h>
@@ -237,7 +238,10 @@ static dil_status run_all(dil_cuda_kernel *k, cuda_run *r) {
   if (k->stateful && !status) status = general_begin(r, general);
   for (int32_t p = 0; p < k->table->pass_count && !status; p++) {
     const cuda_code *code = choose(k, r, p);
+    int32_t span = spans_begin(k->device->spans, r->stream);
     status = code->family->launch(r, p, code);
+    spans_end(k->device->spans, span, r->stream, "pass", code->about.variant,
+              p);
   }
   if (ends && !status) status = general_end(r, general);
   return status;

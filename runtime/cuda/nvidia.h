@@ -86,6 +86,7 @@ struct dil_cuda {
   cu_context context;
   struct cuda_counters *counters; /* NULL where no family counts tiles */
   struct pool *pool;       /* of workspace; NULL: the driver's */
+  struct cuda_spans *spans; /* NULL: nothing is traced */
 };
 
 /* The opened driver, or DIL_ENVIRONMENT with the reason; tried once. */
