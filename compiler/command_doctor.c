@@ -3,6 +3,7 @@
  * what is missing is no failure. */
 #include "../runtime/mpi/job.h"
 #include "command.h"
+#include "library.h"
 #include "wisdom.h"
 
 static void say(const char *part, bool there, const char *text) {
@@ -73,6 +74,20 @@ static void doctor_wisdom(arena *a) {
   say("wisdom", good && w.count > 0, text);
 }
 
+static void doctor_file(const char *part, const char *file) {
+  char path[DIL_PATH_MAX];
+  bool there = !dil_module_find(file, path);
+  say(part, there, there ? path : dil_last_error());
+}
+
+/* What `dil build` needs besides compilers. */
+static void doctor_libraries(arena *a) {
+  const char *linker = library_linker(a);
+  doctor_file("libraries", LIBRARY_LINKED);
+  doctor_file("standalone", LIBRARY_CARRIED);
+  say("linker", linker != NULL, linker ? linker : dil_last_error());
+}
+
 dil_status command_doctor(arena *a, const options *o) {
   (void)o;
   doctor_cpu();
@@ -80,5 +95,6 @@ dil_status command_doctor(arena *a, const options *o) {
   doctor_devices();
   doctor_mpi();
   doctor_wisdom(a);
+  doctor_libraries(a);
   return DIL_OK;
 }

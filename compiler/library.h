@@ -143,8 +143,15 @@ dil_status archive_make(const library_object *object, int32_t count,
 bool archive_next(const char *bytes, size_t size, size_t *at,
                   const char **member, size_t *length);
 
+/* What a library is linked to, or carries. */
+#define LIBRARY_LINKED  "libdilrt.so"
+#define LIBRARY_CARRIED "dilrt.o"
+
 /* ---- library_link.c ------------------------------------------------------ */
 
+/* Where the C compiler lies that links shared libraries; NULL with the reason
+ * in dil_last_error. */
+const char *library_linker(arena *a);
 /* Has $CC link a shared library of these objects. */
 dil_status library_link(const library *l, const library_object *object,
                         int32_t count, const char *path);

@@ -46,6 +46,35 @@ static void bench_close(bench *b) {
   rmdir(b->folder);
 }
 
+/* ---- the compiler -------------------------------------------------------- */
+
+static const char *compiler_words(void) {
+  const char *wish = getenv("CC");
+  return wish && *wish ? wish : "cc";
+}
+
+static dil_status no_compiler(void) {
+  return dil_fail(DIL_ENVIRONMENT,
+                  "a shared library is linked by the C compiler, and '%s' "
+                  "cannot be run; --emit=a,h needs none",
+                  compiler_words());
+}
+
+/* The first word of $CC, in the folders of $PATH. */
+const char *library_linker(arena *a) {
+  const char *words = compiler_words(), *folders = getenv("PATH");
+  const char *name = arena_copy(a, words, strcspn(words, " "));
+  if (strchr(name, '/') && !access(name, X_OK)) return name;
+  while (folders && *folders && !strchr(name, '/')) {
+    int length = (int)strcspn(folders, ":");
+    const char *path = arena_print(a, "%.*s/%s", length, folders, name);
+    if (!access(path, X_OK)) return path;
+    folders += length + (folders[length] == ':');
+  }
+  no_compiler();
+  return NULL;
+}
+
 /* ---- the command --------------------------------------------------------- */
 
 /* $CC may be several words: a shell takes them apart. */
@@ -102,12 +131,7 @@ static dil_status run_compiler(const bench *b, const char **argument) {
   while (!failed && waitpid(child, &state, 0) < 0 && errno == EINTR) {}
   if (!failed && WIFEXITED(state) && WEXITSTATUS(state) == 0) return DIL_OK;
   bool missing = failed || (WIFEXITED(state) && WEXITSTATUS(state) == 127);
-  const char *compiler = getenv("CC");
-  if (missing)
-    return dil_fail(DIL_ENVIRONMENT,
-                    "a shared library is linked by the C compiler, and '%s' "
-                    "cannot be run; --emit=a,h needs none",
-                    compiler && *compiler ? compiler : "cc");
+  if (missing) return no_compiler();
   return dil_fail(DIL_ENVIRONMENT, "the C compiler could not link '%s': %s",
                   b->library->base, read_words(b));
 }
@@ -118,7 +142,7 @@ dil_status library_link(const library *l, const library_object *object,
   char runtime[DIL_PATH_MAX] = "";
   bench b = {.library = l};
   dil_status status =
-      l->standalone ? DIL_OK : dil_module_find("libdilrt.so", runtime);
+      l->standalone ? DIL_OK : dil_module_find(LIBRARY_LINKED, runtime);
   if (!status) status = bench_open(&b);
   if (status) return status;
   for (int32_t i = 0; !status && i < count; i++)

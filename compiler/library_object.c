@@ -243,13 +243,11 @@ dil_status library_object_make(const library *l, FILE *ir, FILE *assembly,
 
 /* ---- the run time's own object ------------------------------------------- */
 
-#define RUNTIME_FILE "dilrt.o"
-
 dil_status library_runtime(const library *l, void **bytes, size_t *size) {
   char path[DIL_PATH_MAX];
   void *plain;
   size_t length;
-  dil_status status = dil_module_find(RUNTIME_FILE, path);
+  dil_status status = dil_module_find(LIBRARY_CARRIED, path);
   if (!status) status = library_file(path, &plain, &length);
   if (status) return status;
   status = elf_rename(plain, length, l->prefix, bytes, size);

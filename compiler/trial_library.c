@@ -122,7 +122,7 @@ static void *symbol_of(const trial_library *t, const char *rest) {
  * it is loaded from where this program's parts lie. */
 static void load_runtime(void) {
   char path[DIL_PATH_MAX];
-  if (!dil_module_find("libdilrt.so", path)) dlopen(path, RTLD_LAZY);
+  if (!dil_module_find(LIBRARY_LINKED, path)) dlopen(path, RTLD_LAZY);
 }
 
 /* One that carries the run time knows no contexts but its own. */

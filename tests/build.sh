@@ -200,6 +200,9 @@ is "a pipe is no library" says "it is no file" timeout 10 "$DIL" inspect pipe
 is "nor is a folder" says "it is no file" "$DIL" inspect .
 is "no compiler is told" says "'no-such-compiler' cannot be run" \
   env CC=no-such-compiler "$DIL" build first.dil -o libno
+is "by dil doctor, too" sh -c \
+  "CC=no-such-compiler '$DIL' doctor | grep '^linker  *missing' &&
+  '$DIL' doctor | grep '^standalone  *found  *.*dilrt.o'"
 is "with exit 3" sh -c \
   "CC=no-such-compiler '$DIL' build first.dil -o libno 2>/dev/null; test \$? = 3"
 is "and an archive needs none" env CC=no-such-compiler PATH=/nowhere \
