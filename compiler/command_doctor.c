@@ -1,10 +1,15 @@
 /* command_doctor.c - `dil doctor`: which devices and loadable parts this
  * machine has, and for what is missing the reason. Writes to standard output;
  * what is missing is no failure. */
+#include "../runtime/cache.h"
 #include "../runtime/mpi/job.h"
 #include "command.h"
 #include "library.h"
 #include "wisdom.h"
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 static void say(const char *part, bool there, const char *text) {
   printf("%-14s %-8s %s\n", part, there ? "found" : "missing", text);
@@ -88,11 +93,34 @@ static void doctor_libraries(arena *a) {
   say("linker", linker != NULL, linker ? linker : dil_last_error());
 }
 
+/* How many kernels are kept, or why none are. */
+static void doctor_cache(void) {
+  cache_options wanted;
+  cache_file *files = NULL;
+  char path[PATH_MAX], text[PATH_MAX + 64];
+  int32_t count = 0;
+  dil_status status = cache_options_read(&wanted, path);
+  bool read_only = wanted.mode == CACHE_READ_ONLY;
+  bool off = !status && (wanted.mode == CACHE_OFF || !wanted.folder);
+  int folder = status || off ? -1 : cache_folder_open(path, false, read_only);
+  bool refused = status || (!off && folder < 0 && errno != ENOENT);
+  if (folder >= 0) refused = cache_folder_list(folder, &files, &count);
+  snprintf(text, sizeof text, "%s, %d file%s", path, count,
+           count == 1 ? "" : "s");
+  say("cache", !refused && !off,
+      refused ? dil_last_error()
+      : off   ? "DIL_CACHE=off, or neither DIL_CACHE_DIR nor HOME is set"
+              : text);
+  free(files);
+  if (folder >= 0) close(folder);
+}
+
 dil_status command_doctor(arena *a, const options *o) {
   (void)o;
   doctor_cpu();
   doctor_compiler();
   doctor_devices();
+  doctor_cache();
   doctor_mpi();
   doctor_wisdom(a);
   doctor_libraries(a);

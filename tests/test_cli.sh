@@ -221,6 +221,15 @@ lists() {
     "$DIL" cache clear && [ "$(entries)" -eq 0 ]
 }
 is "cache list, gc and clear" lists
+doctor_tells() {
+  fresh_cache
+  "$DIL" run $tiny >/dev/null &&
+    "$DIL" doctor | grep -q '^cache  *found  *.*/kept, 1 file$' &&
+    chmod 770 "$TMP/kept" &&
+    "$DIL" doctor | grep -q '^cache  *missing  *.*others may write to it' &&
+    DIL_CACHE=off "$DIL" doctor | grep -q '^cache  *missing  *DIL_CACHE=off'
+}
+is "doctor tells of the cache" doctor_tells
 
 export DIL_CACHE=off
 
