@@ -126,10 +126,18 @@ static void *run_job(void *context) {
 /* A member whose thread cannot be had runs here. */
 static void start_job(gpu_job *j) {
   FILE *wanted[2] = {j->request.cuda, j->request.ptxas}, *own[2] = {0};
-  for (int i = 0; i < 2; i++)
+  bool lost = false;
+  for (int i = 0; i < 2; i++) {
     if (wanted[i]) own[i] = open_memstream(&j->text[i], &j->length[i]);
+    lost = lost || (wanted[i] && !own[i]);
+  }
   j->request.cuda = own[0];
   j->request.ptxas = own[1];
+  if (lost) {
+    j->status = DIL_MEMORY;
+    snprintf(j->problem, sizeof j->problem, "no memory for a report");
+    return;
+  }
   j->running = !j->request.source_only &&
                !pthread_create(&j->thread, NULL, run_job, j);
   if (!j->running) run_job(j);
