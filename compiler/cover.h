@@ -80,6 +80,19 @@ void cover_piece_mark(const cover_piece *piece, uint8_t *covered);
 void cover_piece_tiles(const cover_piece *piece, int64_t rows, int64_t keys,
                        cover_tiles *tiles);
 
+/* ---- cover_part.c -------------------------------------------------------- */
+
+/* Pairs of the box of rows first[0]..last[0] and keys first[1]..last[1], which
+ * lies inside the band and whose positions `at` holds. False: its conditions do
+ * not come apart. */
+bool cover_parts_count(const cover_piece *piece, const expr_box *at,
+                       const int64_t first[2], const int64_t last[2],
+                       double *count);
+/* Likewise: covered[u - u0] becomes 1 for every row that has a key there. */
+bool cover_parts_mark(const cover_piece *piece, const expr_box *at,
+                      const int64_t first[2], const int64_t last[2],
+                      uint8_t *covered);
+
 /* ---- cover_input.c ------------------------------------------------------- */
 
 value cover_input(void *context, int32_t index, const int32_t *at);

@@ -3,7 +3,8 @@
  * In: a piece: a lattice of rows and keys, a band of differences, conditions.
  * Out: exact counts. Without conditions they are sums of arithmetic series;
  * with them, boxes of the piece are halved until the bounds of the conditions
- * say all or nothing, or few pairs are left to try one by one. */
+ * say all or nothing, or they come apart (cover_part.c), or few pairs are left
+ * to try one by one. */
 #include "cover.h"
 
 enum { FEW = 16 };
@@ -188,13 +189,23 @@ static double count_each(const cover_piece *p, box b) {
   return count;
 }
 
+/* By answers of rows and keys, where that is possible. */
+static bool count_parts(const cover_piece *p, box b, double *count) {
+  if (band_verdict(p, b) != ALL) return false;
+  expr_box at = place_of(p, b);
+  const int64_t first[2] = {b.u0, b.v0}, last[2] = {b.u1, b.v1};
+  return cover_parts_count(p, &at, first, last, count);
+}
+
 static double box_count(const cover_piece *p, box b) {
+  double count;
   b = clipped(p, b);
   if (is_empty(b) || band_verdict(p, b) == NONE) return 0;
   verdict conditions = conditions_verdict(p, b);
   if (conditions == NONE) return 0;
   if (conditions == ALL) return band_count(p, b);
   if (is_small(b)) return count_each(p, b);
+  if (count_parts(p, b, &count)) return count;
   box half[2];
   halve(p, b, half);
   return box_count(p, half[0]) + box_count(p, half[1]);
@@ -252,6 +263,13 @@ static void mark_each(const cover_piece *p, box b, uint8_t *covered) {
       covered[u - p->u0] = pair_holds(p, u, v);
 }
 
+static bool mark_parts(const cover_piece *p, box b, uint8_t *covered) {
+  if (band_verdict(p, b) != ALL) return false;
+  expr_box at = place_of(p, b);
+  const int64_t first[2] = {b.u0, b.v0}, last[2] = {b.u1, b.v1};
+  return cover_parts_mark(p, &at, first, last, covered);
+}
+
 static void box_mark(const cover_piece *p, box b, uint8_t *covered) {
   b = clipped(p, b);
   if (is_empty(b) || band_verdict(p, b) == NONE) return;
@@ -266,6 +284,7 @@ static void box_mark(const cover_piece *p, box b, uint8_t *covered) {
     mark_each(p, b, covered);
     return;
   }
+  if (mark_parts(p, b, covered)) return;
   box half[2];
   halve(p, b, half);
   box_mark(p, half[0], covered);

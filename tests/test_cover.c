@@ -363,6 +363,56 @@ static pattern *longformer(int64_t w, int64_t g) {
   return p;
 }
 
+/* The branches of longnet() as one mask: x % s % r == h % r of both sides, where
+ * both lie in one segment. */
+static expr *residue_holds(expr_op side, int64_t s, int64_t r) {
+  expr *inside = make_number(memory, EXPR_MOD, make_leaf(memory, side),
+                             make_int(memory, s));
+  return make_condition(
+      memory, EXPR_EQ,
+      make_number(memory, EXPR_MOD, inside, make_int(memory, r)),
+      make_number(memory, EXPR_MOD, make_leaf(memory, EXPR_H_),
+                  make_int(memory, r)));
+}
+
+static expr *segment_holds(int64_t s) {
+  expr *i = make_number(memory, EXPR_DIV, make_leaf(memory, EXPR_I_),
+                        make_int(memory, s));
+  expr *j = make_number(memory, EXPR_DIV, make_leaf(memory, EXPR_J_),
+                        make_int(memory, s));
+  return make_condition(memory, EXPR_EQ, i, j);
+}
+
+static pattern *longnet_as_mask(int64_t w, int32_t branches, bool causal) {
+  pattern *p = make_pattern(memory, 12, 12, 1, 1, 1);
+  expr *any = NULL;
+  for (int32_t b = 0; b < branches; b++) {
+    int64_t s = w << b, r = 1 << b;
+    expr *both = make_condition(memory, EXPR_AND, residue_holds(EXPR_I_, s, r),
+                                residue_holds(EXPR_J_, s, r));
+    expr *one = make_condition(memory, EXPR_AND, segment_holds(s), both);
+    any = any ? make_condition(memory, EXPR_OR, any, one) : one;
+  }
+  p->branch[0].causal = causal;
+  add_mask(memory, &p->branch[0], any);
+  return p;
+}
+
+START_TEST(branches_as_one_mask) {
+  double start = seconds();
+  for (int32_t causal = 0; causal < 2; causal++) {
+    int64_t size = causal ? 3000 : 32768, w = causal ? 256 : 2048;
+    pattern *p = longnet(w, 3);
+    for (int32_t b = 0; b < 3; b++) p->branch[b].causal = causal;
+    cover_count branches = counted(p, size, size);
+    cover_count mask = counted(longnet_as_mask(w, 3, causal), size, size);
+    ck_assert_double_eq(mask.pairs, branches.distinct);
+    ck_assert_double_eq(mask.uncovered, branches.uncovered);
+  }
+  ck_assert_double_lt(seconds() - start, 6);
+}
+END_TEST
+
 START_TEST(longformer_of_65536) {
   double start = seconds(), N = 65536, w = 256, g = 16;
   cover_count count = counted(longformer(256, 16), 65536, 65536);
@@ -433,6 +483,7 @@ static Suite *cover_suite(void) {
   tcase_add_test(tests, inputs_outside_read_zero);
   tcase_add_test(tests, equal_branches_count_twice);
   tcase_add_test(tests, longnet_of_a_million);
+  tcase_add_test(tests, branches_as_one_mask);
   tcase_add_test(tests, longformer_of_65536);
   tcase_add_test(tests, strided_of_a_million);
   tcase_add_test(tests, random_blocks_of_65536);
