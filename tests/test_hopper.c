@@ -1,5 +1,5 @@
 /* test_hopper.c - what the Hopper kernels take: head sizes, chains of passes,
- * segments of any kind. On a GPU of that kind each case is computed, compared
+ * segments of any kind, masks and scores. On a GPU of that kind each case is computed, compared
  * with the oracle between guard bytes, and the path that it took is asserted;
  * elsewhere the CPU computes it. */
 #include "gpu.h"
@@ -88,6 +88,63 @@ static const kernel_case cases[] = {
     {P(BF16(64), THREE), 0, SHAPE(1, 1500, 1100, 0)},
     {P(BF16(64), "causal; " THREE), FORCE_CHAIN, SHAPE(2, 1500, 1100, 1)},
     {P(BF16(64), "branch { dilation 3; }"), 0, SHAPE(1, 1500, 700, 0)},
+    /* masks: of pairs, of rows and keys alone, of heads; none kept; all but */
+    {P(BF16(64), "causal; mask (i - j) % 3 != 1; branch { }"), 0,
+     SHAPE(1, 500, 500, 0)},
+    {P(BF16(64), "mask (i + h) % 2 == j % 2 || j < 9; branch { }"), 0,
+     SHAPE(2, 300, 700, 1)},
+    {P(F16(64), "mask i % 4 == 1 && j > 90; branch { }"), 0,
+     SHAPE(1, 400, 400, 0)},
+    {P(BF16(64), "mask !(i / 100 == j / 100); branch { window 400, 200; }"), 0,
+     SHAPE(1, 900, 900, 0)},
+    {P(F16(32), "mask hash(i / 3, j) % 4 != 0; " THREE), 0,
+     SHAPE(1, 1300, 1300, 0)},
+    {P(BF16(64), "block 32; keep local(2) || bj % 5 == 0; branch { }"), 0,
+     SHAPE(1, 777, 777, 0)},
+    {P(BF16(128), "causal; mask (i / 50 + j / 70) % 3 > 0; branch { }"), 0,
+     SHAPE(1, 500, 600, 0)},
+    {P(BF16(64), "mask i / 128 == j / 128 || i / 512 == j / 512 && "
+                 "i % 2 == h % 2 && j % 2 == h % 2; branch { }"), 0,
+     SHAPE(1, 1400, 1400, 0)},
+    /* unions in which branches differ in their windows and masks */
+    {P(BF16(64), "combine union; branch { window 40, 40; } "
+                 "branch { mask i < 9 || j < 9; }"), 0,
+     SHAPE(1, 700, 700, 0)},
+    {P(BF16(64), "combine union; branch { window 30, 0; } "
+                 "branch { segment 512; window 0, 90; } "
+                 "branch { segment 1024; dilation 2; }"), 0,
+     SHAPE(1, 1100, 1100, 0)},
+    {P(F16(64), "combine union; causal; branch { segment 256; } "
+                "branch { segment 512; dilation 2; mask j % 5 != 3; } "
+                "branch { segment 1024; dilation 4; }"), 0,
+     SHAPE(1, 1300, 1300, 0)},
+    /* branches with masks and chains of their own, together and in a row */
+    {P(BF16(64), "branch { segment 256; mask (i + j) % 7 > 2; } "
+                 "branch { segment 512; dilation 2; } "
+                 "branch { segment 1024; dilation 4; score s * 0.5; }"), 0,
+     SHAPE(1, 1300, 1300, 0)},
+    {P(F16(64), "causal; mask (i + 2 * j) % 3 != 0; " THREE), FORCE_CHAIN,
+     SHAPE(1, 1300, 1300, 0)},
+    {P(BF16(64), "combine mean; branch { segment 256; mask i != j; } "
+                 "branch { segment 512; dilation 2; }"), 0,
+     SHAPE(1, 1100, 1100, 0)},
+    /* scores */
+    {P("heads 6 kv 3; head_dim 64; dtype bf16;",
+       "causal; score 20 * tanh(s / 20); branch { segment 512; } "
+       "branch { segment 1024; dilation 2; }"), 0,
+     SHAPE(1, 1100, 1100, 0)},
+    {P(BF16(64), "scale -0.2; score s + 0.5; score s * 2; branch { }"), 0,
+     SHAPE(1, 300, 500, 0)},
+    {P(F16(64), "score j % 3 == i % 3 ? s : -inf; branch { window 200, 50; }"),
+     0, SHAPE(1, 600, 600, 0)},
+    /* inputs */
+    {P(F16(32), "input doc : i32[B, M]; input slope : f32[H]; "
+                "mask doc[b, i] == doc[b, j]; "
+                "score s - slope[h] * abs(i - j); branch { }"), 0,
+     SHAPE(2, 300, 700, 1)},
+    {P(BF16(64), "input w : bf16[M]; input k : u8[H, M]; causal; "
+                 "mask k[h, j] > 1 || j > i - 8; score s + w[j]; branch { }"),
+     0, SHAPE(1, 500, 500, 0)},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
