@@ -172,7 +172,7 @@ $(turns) $(pools) $(gpuhost): %: %.o $(core) $(runtime)
 	$(call say,link)$(LINK) $(hosted) -o $@ $^ $(CLILIBS) $(LDLIBS)
 # What tests/fault.c makes fail goes through it.
 faults   := malloc calloc realloc open openat read write fsync renameat
-$(BUILD)/tests/test_cache $(BUILD)/tests/test_library: \
+$(BUILD)/tests/test_cache_faults $(BUILD)/tests/test_library: \
   MORELIBS = $(faults:%=-Wl,--wrap=%)
 # One suite has our own allocations fail.
 faulty := malloc calloc realloc aligned_alloc posix_memalign strdup free mmap \

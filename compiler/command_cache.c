@@ -58,7 +58,8 @@ static void print_json(const cache_file *f, const cache_entry *e,
   json_object_set_new(o, "label",
                       wrong ? json_null()
                             : json_stringn(e->label, e->label_size));
-  json_object_set_new(o, "seconds", wrong ? json_null() : json_real(e->seconds));
+  json_object_set_new(o, "seconds",
+                      wrong ? json_null() : json_real(e->seconds));
   json_object_set_new(o, "made", wrong ? json_null() : json_integer(e->made));
   json_object_set_new(o, "used", json_integer(f->used.tv_sec));
   json_object_set_new(o, "wrong", wrong ? json_string(wrong) : json_null());
@@ -205,7 +206,8 @@ dil_status command_cache(arena *a, const options *o) {
                          "--max-size says nothing to `dil cache %s`",
                          acts[i].word);
   if (acts[i].act != list && o->json)
-    return message_error(DIL_USAGE, NULL, "--json says nothing to `dil cache %s`",
+    return message_error(DIL_USAGE, NULL,
+                         "--json says nothing to `dil cache %s`",
                          acts[i].word);
   dil_status status = open_store(&s);
   if (!status && acts[i].writes && s.wanted.mode == CACHE_READ_ONLY)

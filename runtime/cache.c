@@ -71,15 +71,17 @@ dil_status cache_options_read(cache_options *options, char *folder) {
 /* ---- the cache ----------------------------------------------------------- */
 
 static void open_folder(dil_cache *c) {
+  const log_target *log = &c->options.log;
   bool read_only = c->options.mode == CACHE_READ_ONLY;
   if (!c->options.folder) {
-    LOG(&c->options.log, DIL_LOG_WARNING, "kernels are kept in memory alone: neither DIL_CACHE_DIR "
-                     "nor HOME says where else");
+    LOG(log, DIL_LOG_WARNING, "kernels are kept in memory alone: neither "
+                              "DIL_CACHE_DIR nor HOME says where else");
     return;
   }
   c->folder = cache_folder_open(c->options.folder, !read_only, read_only);
   if (c->folder < 0 && !(read_only && errno == ENOENT))
-    LOG(&c->options.log, DIL_LOG_WARNING, "kernels are kept in memory alone: %s", dil_last_error());
+    LOG(log, DIL_LOG_WARNING, "kernels are kept in memory alone: %s",
+        dil_last_error());
   c->options.folder = NULL; /* borrowed until here */
 }
 
@@ -224,8 +226,8 @@ static void note_refused(dil_cache *c) {
   bool first = !c->warned_read;
   c->warned_read = true;
   pthread_mutex_unlock(&c->lock);
-  LOG(&c->options.log, first ? DIL_LOG_WARNING : DIL_LOG_INFO, "%s; the kernel is made anew",
-      dil_last_error());
+  LOG(&c->options.log, first ? DIL_LOG_WARNING : DIL_LOG_INFO,
+      "%s; the kernel is made anew", dil_last_error());
 }
 
 static bool get_file(dil_cache *c, const uint8_t *digest, const void *key,
@@ -248,7 +250,8 @@ static bool get_file(dil_cache *c, const uint8_t *digest, const void *key,
   COUNT(c, disk_hits, 1);
   count_saved(c, value->seconds - (now() - start));
   pthread_mutex_unlock(&c->lock);
-  LOG(&c->options.log, DIL_LOG_DEBUG, "cache entry %s read: %zu bytes", name, value->size);
+  LOG(&c->options.log, DIL_LOG_DEBUG, "cache entry %s read: %zu bytes", name,
+      value->size);
   return true;
 }
 
@@ -300,10 +303,11 @@ static void note_written(dil_cache *c, dil_status status, const char *name) {
   bool first = status && !c->warned_write;
   c->warned_write |= first;
   pthread_mutex_unlock(&c->lock);
-  if (!status) LOG(&c->options.log, DIL_LOG_DEBUG, "cache entry %s written", name);
+  if (status)
+    LOG(&c->options.log, first ? DIL_LOG_WARNING : DIL_LOG_INFO,
+        "%s; the kernel is not kept on disk", dil_last_error());
   else
-    LOG(&c->options.log, first ? DIL_LOG_WARNING : DIL_LOG_INFO, "%s; the kernel is not kept on disk",
-        dil_last_error());
+    LOG(&c->options.log, DIL_LOG_DEBUG, "cache entry %s written", name);
 }
 
 void dil_cache_put(dil_cache *cache, const void *key, size_t key_size,

@@ -34,8 +34,10 @@ typedef struct cache_value {
   void *bytes;          /* from dil_cache_get: malloced, the caller's */
   size_t size;
   double seconds;       /* that making it took */
-  const char *label;    /* for people: "longnet tiles avx512"; dil_cache_put only */
-  const char *witness[CACHE_WITNESS_MAX]; /* paths, NULL ends; dil_cache_put only */
+  /* Of dil_cache_put alone: for people, "longnet avx512 tiles"; paths, NULL
+   * ends. */
+  const char *label;
+  const char *witness[CACHE_WITNESS_MAX];
 } cache_value;
 
 typedef struct cache_stats {

@@ -88,7 +88,8 @@ typedef struct listing {
 
 static bool add_file(listing *l, int folder, const char *name) {
   struct stat found;
-  if (fstatat(folder, name, &found, AT_SYMLINK_NOFOLLOW)) return true; /* gone */
+  if (fstatat(folder, name, &found, AT_SYMLINK_NOFOLLOW))
+    return true; /* gone */
   if (l->count == l->room) {
     int32_t room = l->room ? 2 * l->room : 64;
     cache_file *grown = realloc(l->file, (size_t)room * sizeof *grown);

@@ -47,8 +47,9 @@ dil_status metrics_open(void);
 dil_status metrics_write(void);
 
 extern atomic_bool dil_metrics_on;
-#define metering() \
-  __builtin_expect(atomic_load_explicit(&dil_metrics_on, memory_order_relaxed), 0)
+#define metering()                                                            \
+  __builtin_expect(                                                           \
+      atomic_load_explicit(&dil_metrics_on, memory_order_relaxed), 0)
 /* Adds a time to a histogram; now and then the file is written by it. */
 void dil_metrics_observe(histogram which, int64_t nanoseconds);
 

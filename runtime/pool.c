@@ -346,7 +346,8 @@ static void report_leaks(const pool *p) {
   for (const pool_block *b = p->out; b; b = b->next)
     if (count++ < SHOWN)
       LOG(&p->options.log, DIL_LOG_WARNING,
-          "%s: %lld bytes at %p were not given back", p->source.name, (long long)b->requested, b->memory);
+          "%s: %lld bytes at %p were not given back", p->source.name,
+          (long long)b->requested, b->memory);
   if (count > SHOWN)
     LOG(&p->options.log, DIL_LOG_WARNING, "%s: nor were %lld other blocks",
         p->source.name, (long long)(count - SHOWN));
@@ -384,7 +385,8 @@ static void host_give(void *user, void *memory, int64_t bytes) {
 pool *pool_new_host(const pool_host *host, const pool_options *options) {
   pool *p;
   pool_source source = {.name = "cpu", .take = host_take, .give = host_give};
-  if (dil_pool_new(&source, options ? options : &(pool_options){0}, &p)) return NULL;
+  if (dil_pool_new(&source, options ? options : &(pool_options){0}, &p))
+    return NULL;
   if (host) p->host = *host;
   p->source.user = &p->host;
   return p;

@@ -34,7 +34,7 @@ typedef struct pool_source {
 
 typedef struct pool_options {
   int64_t max;           /* bytes held, in use or not; 0: no bound */
-  int64_t idle;          /* nanoseconds that a kept block may lie; 0: for ever */
+  int64_t idle;          /* nanoseconds that a kept block may lie; 0: no end */
   bool plain;            /* counts nothing */
   bool off;              /* keeps nothing */
   bool asked;            /* DIL_POOL says on or plain */

@@ -156,8 +156,9 @@ START_TEST(a_trace_is_json_at_every_flush) {
                      0);
   for (int i = 0; i < 3; i++) pthread_join(thread[i], NULL);
   int64_t now = dil_trace_now();
-  dil_trace_add_line("cuda:0 stream 1", now - 1000, now, "pass", "pass", NULL, 0);
-  dil_trace_add_line("cuda:0 stream 1", now, now + 5, "pass", "pass", "k", 1);
+  const char *line = "cuda:0 stream 1";
+  dil_trace_add_line(line, now - 1000, now, "pass", "pass", NULL, 0);
+  dil_trace_add_line(line, now, now + 5, "pass", "pass", "k", 1);
   ck_assert_int_eq(trace_flush(), DIL_OK);
   ck_assert_int_eq(count_events("inner"), 10 + 9000);
   ck_assert_int_eq(count_events("outer"), 10 + 9000);
@@ -242,17 +243,18 @@ START_TEST(metrics_are_prometheus_text) {
   ck_assert_double_eq_tol(
       number_after(text, "dil_compile_seconds_total{compiler=\"cpu\"} "), 0.25,
       1e-9);
-  ck_assert_double_eq(
-      number_after(text, "dil_run_seconds_bucket{device=\"cpu\",le=\"1e-06\"} "),
-      1);
-  ck_assert_double_eq(
-      number_after(text, "dil_run_seconds_bucket{device=\"cpu\",le=\"10\"} "),
-      3);
-  ck_assert_double_eq(
-      number_after(text, "dil_run_seconds_bucket{device=\"cpu\",le=\"+Inf\"} "),
-      4);
-  ck_assert_double_eq(number_after(text, "dil_run_seconds_count{device=\"cpu\"} "),
-                      4);
+  static const struct {
+    const char *sample;
+    double number;
+  } samples[] = {{"bucket{device=\"cpu\",le=\"1e-06\"} ", 1},
+                 {"bucket{device=\"cpu\",le=\"10\"} ", 3},
+                 {"bucket{device=\"cpu\",le=\"+Inf\"} ", 4},
+                 {"count{device=\"cpu\"} ", 4}};
+  for (int i = 0; i < 4; i++) {
+    char name[80];
+    snprintf(name, sizeof name, "dil_run_seconds_%s", samples[i].sample);
+    ck_assert_double_eq(number_after(text, name), samples[i].number);
+  }
   check_prometheus(text);
 }
 END_TEST
