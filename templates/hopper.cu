@@ -1,10 +1,10 @@
 // hopper.cu - attention forward on Hopper, all branches of a pattern at once.
 //
 // One block a multiprocessor. The first warpgroup produces: a planning warp
-// finds tiles and their runs of keys, two threads start the copies of keys and
-// of values, the last warp clears the rows that no branch selects. The other
-// warpgroups consume, 64 query rows each: S = Q K^T, softmax, O += P V, taking
-// turns so that one multiplies while the others exponentiate.
+// finds tiles and their runs of keys, a warp starts the copies of keys and a
+// thread those of values, the last warp clears the rows that no branch selects.
+// The other warpgroups consume, 64 query rows each: S = Q K^T, softmax, O += P V,
+// taking turns so that one multiplies while the others exponentiate.
 //
 // Only the planner knows tiles, classes and branches. To the consumers it is
 // one endless stream of key blocks, each with a message of what to do with it.
@@ -29,6 +29,9 @@
 #endif
 #ifndef NESTED
 #define NESTED 0         // 1: segments divide one another
+#endif
+#ifndef RELEASES
+#define RELEASES 1       // warps of a warpgroup that release a stage, see lead
 #endif
 #ifndef CHAINED
 #define CHAINED 1        // 0: no head is touched by more than one pass
@@ -170,13 +173,13 @@ DEVICE void init_barriers(u32 base) {
     barrier_init(base + AT_PLAN_FULL + 8 * i, 32);
     barrier_init(base + AT_PLAN_EMPTY + 8 * i, 1);
     barrier_init(base + AT_QUERY_FULL + 8 * i, 1);
-    barrier_init(base + AT_QUERY_EMPTY + 8 * i, WARPGROUPS);
+    barrier_init(base + AT_QUERY_EMPTY + 8 * i, WARPGROUPS * RELEASES);
   }
   for (int i = 0; i < STAGES; i++) {
     barrier_init(base + AT_KEY_FULL + 8 * i, 1);
-    barrier_init(base + AT_KEY_EMPTY + 8 * i, WARPGROUPS);
+    barrier_init(base + AT_KEY_EMPTY + 8 * i, WARPGROUPS * RELEASES);
     barrier_init(base + AT_VALUE_FULL + 8 * i, 1);
-    barrier_init(base + AT_VALUE_EMPTY + 8 * i, WARPGROUPS);
+    barrier_init(base + AT_VALUE_EMPTY + 8 * i, WARPGROUPS * RELEASES);
     barrier_init(base + AT_TOLD + 16 * i, 1);
     barrier_init(base + AT_TOLD + 16 * i + 8, 1);
   }
@@ -195,12 +198,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x >= 96) clear_rows(run);
     else if (threadIdx.x >= 64) make_plans(run, base);
     else if (threadIdx.x == 32) load_values(run, base);
-    else if (threadIdx.x == 0) load_plans(run, base);
+    else if (threadIdx.x < 32) load_plans(run, base);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(
         CONSUMER_REGISTERS));
     consumer c = {run, base, (int)threadIdx.x / 128 - 1,
-                  threadIdx.x % 128 == 0};
+                  threadIdx.x % (128 / RELEASES) == 0};
 #if PAIRED
     consume_pairs(c);
 #else

@@ -8,8 +8,16 @@ struct consumer {
   const hopper_launch &run;
   u32 base;
   int group; // of warps
-  bool lead; // releases stages for the warpgroup
+  // Releases stages for the warpgroup. One thread is enough: the products that
+  // it waited for hold the four warps together, so that none is still reading
+  // what came before them. Checkers of races, which do not know this of wgmma,
+  // are given a thread of each warp (RELEASES 4).
+  bool lead;
 };
+DEVICE void release(const consumer &c, u32 barrier) {
+  if (RELEASES > 1) __syncwarp();
+  if (c.lead) barrier_arrive(barrier);
+}
 // Of this thread's warp: its first row in the tile.
 DEVICE int warp_row(u32 thread) { return (thread / 32 - 4) * 16; }
 
@@ -217,7 +225,7 @@ DEVICE void wait_queries(const consumer &c, u32 tile) {
                query_parity(tile));
 }
 DEVICE void release_queries(const consumer &c, u32 tile) {
-  if (c.lead) barrier_arrive(c.base + AT_QUERY_EMPTY + 8 * query_stage(tile));
+  release(c, c.base + AT_QUERY_EMPTY + 8 * query_stage(tile));
 }
 DEVICE u32 query_descriptor(const consumer &c, u32 tile) {
   return descriptor_low(c.base + AT_QUERY + c.group * QUERY_BYTES +
@@ -235,9 +243,9 @@ DEVICE void idle(const consumer &c, int4 m, const ring<STAGES> &block) {
   }
   wait_turn(c);
   pass_turn(c);
-  if (c.lead) barrier_arrive(c.base + AT_KEY_EMPTY + 8 * block.stage);
+  release(c, c.base + AT_KEY_EMPTY + 8 * block.stage);
   barrier_wait(c.base + AT_VALUE_FULL + 8 * block.stage, block.phase);
-  if (c.lead) barrier_arrive(c.base + AT_VALUE_EMPTY + 8 * block.stage);
+  release(c, c.base + AT_VALUE_EMPTY + 8 * block.stage);
 }
 
 // What a warpgroup carries from block to block of a tile.
@@ -266,10 +274,10 @@ DEVICE void wait_values(const consumer &c, const ring<STAGES> &block) {
   barrier_wait(c.base + AT_VALUE_FULL + 8 * block.stage, block.phase);
 }
 DEVICE void release_keys(const consumer &c, const ring<STAGES> &block) {
-  if (c.lead) barrier_arrive(c.base + AT_KEY_EMPTY + 8 * block.stage);
+  release(c, c.base + AT_KEY_EMPTY + 8 * block.stage);
 }
 DEVICE void release_values(const consumer &c, const ring<STAGES> &block) {
-  if (c.lead) barrier_arrive(c.base + AT_VALUE_EMPTY + 8 * block.stage);
+  release(c, c.base + AT_VALUE_EMPTY + 8 * block.stage);
 }
 
 // Queries that are held once are given back as soon as they are multiplied: the
@@ -311,10 +319,10 @@ DEVICE void begin_block(const consumer &c, fragments &f, int4 m, u32 q,
   release_early(c, m);
   settle_scores(c, m, s, block, kept);
   if (fresh) state_clear(f.r);
-  softmax(s, f.r, c.run.scale, __int_as_float(m.y));
+  softmax(s, f.r, c.run.scale, c.run.slack, __int_as_float(m.y));
   pack_weights(s, f.p);
   if (fresh) clear_sums(f.o);
-  else scale_rows(f.o, f.r.factor[0], f.r.factor[1]);
+  else if (f.r.moved) scale_rows(f.o, f.r.factor[0], f.r.factor[1]);
 }
 
 // Whether the stream runs on from another tile into this block's.
@@ -341,7 +349,7 @@ DEVICE void follow_block(const consumer &c, fragments &f, int4 m, u32 q,
   settle_scores(c, m, s, block, kept);
   row_state done = f.r;
   if (runs_on(m)) state_clear(f.r);
-  softmax(s, f.r, c.run.scale, __int_as_float(m.y));
+  softmax(s, f.r, c.run.scale, c.run.slack, __int_as_float(m.y));
   settle(s);
   settle(f.r.sum);
   // Two arms with waits of different text: were they one, ptxas would hoist

@@ -109,6 +109,7 @@ typedef struct hopper_launch {
   int member_count;
   int spread;                  /* last tiles of all heads first */
   float scale;                 /* of scores, times log2 e; positive */
+  float slack;                 /* above its peak, before that moves: scores */
   float weight;                /* of the output */
   /* Plain views of o (its own elements) and lse, in elements. */
   void *o_data;

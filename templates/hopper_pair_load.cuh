@@ -9,10 +9,10 @@
 
 // The message of block `n` of a run.
 DEVICE void tell_pair(loader &l, u32 run, int n) {
-  u32 message = message_of(l.base, l.block.stage, l.block.phase ^ 1);
+  u32 message = message_of(l);
   int where = shared_word(run + 12), stride = where >> WHERE_STRIDE;
   int count = min(shared_word(run + 4) - n * TILE_KEYS, int(TILE_KEYS));
-  int flags = (shared_word(l.plan) & PLAN_TILE ? BLOCK_NEW : 0) |
+  int flags = (l.what & PLAN_TILE ? BLOCK_NEW : 0) |
               tile_number(l) % TILE_SLOTS << BLOCK_TILE |
               l.hidden << BLOCK_HIDDEN;
 #pragma unroll
@@ -31,7 +31,7 @@ DEVICE void tell_pair(loader &l, u32 run, int n) {
                count, stride);
   shared_store(message + 32, shared_word(run + 8) + n * TILE_KEYS, where,
                shared_word(l.plan + 8), shared_word(l.plan + 44));
-  tell(l.base, l.block.stage, l.block.phase ^ 1);
+  tell(l.base, stage_of(l), phase_of(l));
   l.hidden = TILE_KEYS - count;
 }
 
@@ -40,7 +40,15 @@ DEVICE void load_run(loader &l, u32 run) {
 #pragma unroll 1
   for (u32 rest = shared_word(run + 44); rest; rest &= rest - 1) {
     tell_pair(l, run, __ffs(rest) - 1);
-    shared_set(l.plan, shared_word(l.plan) & ~PLAN_TILE);
-    load_keys(l);
+    l.what &= ~PLAN_TILE;
+    load_keys(l, shared_load(message_of(l) + 32));
+    l.blocks++;
   }
+}
+
+// All blocks of a plan, by the first lane alone.
+DEVICE void load_runs(loader &l) {
+  if (thread_index() % 32) return;
+  for (int i = 0; i < shared_word(l.plan + 4); i++)
+    load_run(l, l.plan + 48 + i * RUN_BYTES);
 }

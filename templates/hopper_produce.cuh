@@ -121,6 +121,12 @@ DEVICE int plan_part(const hopper_launch &run, u32 base, u32 plans, int from,
   return next;
 }
 
+// Waits until the loader has done with the plan two before number `plans`,
+// which lies where that one goes.
+DEVICE void wait_plan(u32 base, u32 plans) {
+  barrier_wait(base + AT_PLAN_EMPTY + 8 * (plans & 1), ~plans >> 1 & 1);
+}
+
 #if PAIRED
 #include "hopper_pair_plan.cuh"
 #else
@@ -135,11 +141,14 @@ DEVICE int plan_next(const hopper_launch &run, u32 base, const tile &x,
 #endif
 
 // Tiles in their order: the first by the block's number, the next ones by a
-// counter. The last block to finish leaves the counters as it found them.
+// counter. Where a block has few of them, it claims the next one when all keys
+// of the last are on their way and no sooner: a block in a long tile must not
+// sit on another. The last block to finish leaves the counters as it found them.
 DEVICE void make_plans(const hopper_launch &run, u32 base) {
+  const u32 few = 8; // masks take longer to plan than a few blocks to multiply
   u32 plans = 0, tiles = 0;
   for (int t = blockIdx.x, from = 0; t < run.tiles;) {
-    barrier_wait(base + AT_PLAN_EMPTY + 8 * (plans & 1), ~plans >> 1 & 1);
+    wait_plan(base, plans);
     tile x;
     if (tile_find(&run, t % run.section_tiles, 0,
                   run.class_count - run.bare_count, t / run.section_tiles,
@@ -147,11 +156,11 @@ DEVICE void make_plans(const hopper_launch &run, u32 base) {
       from = plan_next(run, base, x, plans, from, tiles);
       if (from) continue;
       tiles++;
-      barrier_wait(base + AT_PLAN_EMPTY + 8 * (plans & 1), ~plans >> 1 & 1);
+      wait_plan(base, plans + (!PAIRED && run.tiles < few * gridDim.x));
     }
     t = claim_tile(run);
   }
-  barrier_wait(base + AT_PLAN_EMPTY + 8 * (plans & 1), ~plans >> 1 & 1);
+  wait_plan(base, plans);
   plan_send(base, plans, PLAN_END, 0, 0, tiles);
   if (thread_index() % 32 == 0 &&
       count_up(run.counters + 1) == gridDim.x - 1) {
@@ -162,14 +171,20 @@ DEVICE void make_plans(const hopper_launch &run, u32 base) {
 
 // ---- the loader ------------------------------------------------------------
 
-// Few registers are left to it: what a plan says is read anew at each use.
+// What the lanes of the loading warp carry from block to block.
 struct loader {
   const hopper_launch &run;
   u32 base;
-  ring<STAGES> block;
-  int hidden; // keys behind the end of the last block's run
+  u32 blocks; // that were loaded
   u32 plan;   // address
+  int what;   // of the plan
+  int hidden; // keys behind the end of the last block's run
 };
+DEVICE u32 stage_of(const loader &l) { return l.blocks % STAGES; }
+DEVICE u32 phase_of(const loader &l) { return l.blocks / STAGES & 1; }
+DEVICE u32 message_of(const loader &l) {
+  return message_of(l.base, stage_of(l), phase_of(l));
+}
 DEVICE u32 tile_number(const loader &l) { return shared_word(l.plan + 12); }
 
 // Queries of a tile, one box a warpgroup, and the tile's message.
@@ -195,53 +210,10 @@ DEVICE void load_queries(loader &l) {
                c * CHUNK, at.x + w * 64, at.y, t.w, at.w, KEEP_FIRST);
 }
 
-// Which warpgroups take part in a block of a run and which of them must mask.
-// One that sees no more of a tile's last run may leave, but for the tile's
-// first block: each writes its rows.
-DEVICE int block_flags(const loader &l, u32 run, int position, int count,
-                       bool may_leave) {
-  int end = position +
-            (TILE_KEYS - 1) * (shared_word(run + 12) >> WHERE_STRIDE);
-  int left = shared_word(run + 16), right = shared_word(run + 20);
-  int low = shared_word(l.plan + 16), stride = shared_word(l.plan + 20);
-  int flags = 0;
-#pragma unroll 1
-  for (int w = 0; w * 64 < shared_word(l.plan + 24); w++) {
-    int high = low + 63 * stride;
-    if (!may_leave || position <= high + right)
-      flags |= 1 << (BLOCK_TAKES + w);
-    if (count < TILE_KEYS || end > low + right || position < high - left)
-      flags |= 1 << (BLOCK_MASKS + w);
-    low = high + stride;
-  }
-  return flags;
-}
-
-// The message of a block, that begins at `at`: {position, keys, row in the map,
-// where}, as the run stood before it moved on.
-DEVICE void tell_block(loader &l, u32 run, int4 at, bool last) {
-  u32 message = message_of(l.base, l.block.stage, l.block.phase ^ 1);
-  int what = shared_word(l.plan), both = PLAN_LAST | PLAN_SORTED;
-  int flags = block_flags(l, run, at.x, at.y,
-                          (what & both) == both && !(what & PLAN_TILE));
-  flags |= (what & PLAN_TILE ? BLOCK_NEW : 0) | (last ? BLOCK_LAST : 0) |
-           tile_number(l) % TILE_SLOTS << BLOCK_TILE |
-           l.hidden << BLOCK_HIDDEN;
-  shared_store(message, flags, shared_word(run + 24), at.x,
-               shared_word(run + 28));
-  shared_store(message + 16, shared_word(run + 16), shared_word(run + 20),
-               at.y, 0);
-  shared_store(message + 32, at.z, at.w, shared_word(l.plan + 8),
-               shared_word(l.plan + 44));
-  tell(l.base, l.block.stage, l.block.phase ^ 1);
-  l.hidden = max(TILE_KEYS - at.y, 0);
-}
-
 // The keys or values of a block, when their stage is free.
 template <int width, int chunk>
 DEVICE void load_tile(u32 to, u32 full, u32 empty, u32 phase,
-                      const hopper_map *maps, u32 message) {
-  int4 at = shared_load(message + 32);
+                      const hopper_map *maps, int4 at) {
   const hopper_map *map =
       maps + (at.y >> WHERE_MAP & ((1 << (WHERE_STRIDE - WHERE_MAP)) - 1));
   at.y &= (1 << WHERE_MAP) - 1;
@@ -253,85 +225,47 @@ DEVICE void load_tile(u32 to, u32 full, u32 empty, u32 phase,
              at.z, at.w, KEEP_LAST);
 }
 
-// The keys of the block that was told last.
-DEVICE void load_keys(loader &l) {
-  u32 stage = l.block.stage, phase = l.block.phase;
-  load_tile<HEAD_WIDTH, CHUNK>(l.base + AT_KEY + stage * KEY_BYTES,
-                               l.base + AT_KEY_FULL + 8 * stage,
-                               l.base + AT_KEY_EMPTY + 8 * stage, phase,
-                               &l.run.k[0][0],
-                               message_of(l.base, stage, phase ^ 1));
-  l.block.next();
-}
-
-// Whether a run has a key left that the last row of the tile sees; a tile's
-// first block is loaded in any case.
-DEVICE bool is_seen(const loader &l, u32 run) {
-  int last = shared_word(l.plan + 16) +
-             (shared_word(l.plan + 24) - 1) * shared_word(l.plan + 20);
-  return shared_word(run + 4) > 0 &&
-         shared_word(run) <= last + shared_word(run + 20);
-}
-
-// The run to go on with: the first that is seen, or of all of them the one
-// whose next block comes first. 0: none.
-DEVICE u32 choose_run(const loader &l) {
-  u32 best = 0, end = l.plan + 48 + shared_word(l.plan + 4) * 32;
-  int position = 0;
-  for (u32 run = l.plan + 48; run < end; run += 32) {
-    if (!is_seen(l, run) || (best && shared_word(run) >= position)) continue;
-    best = run;
-    position = shared_word(run);
-    if (!(shared_word(l.plan) & PLAN_SORTED)) break;
-  }
-  return best;
-}
-
-// Whether the tile has no block behind the runs as they stand.
-DEVICE bool is_last(const loader &l) {
-  return shared_word(l.plan) & PLAN_LAST && !choose_run(l);
-}
-
-// The next block of a run; the run goes on behind it, and the tile is begun.
-DEVICE void load_block(loader &l, u32 run) {
-  int4 at = shared_load(run);
-  shared_store(run, at.x + TILE_KEYS * (at.w >> WHERE_STRIDE),
-               at.y - TILE_KEYS, at.z + TILE_KEYS, at.w);
-  tell_block(l, run, at, QUERY_STAGES == 1 && is_last(l));
-  shared_set(l.plan, shared_word(l.plan) & ~PLAN_TILE);
-  load_keys(l);
+// The keys of the block whose message was told last, {row, where, head, batch}.
+DEVICE void load_keys(const loader &l, int4 at) {
+  u32 stage = stage_of(l);
+  load_tile<HEAD_WIDTH, CHUNK>(
+      l.base + AT_KEY + stage * KEY_BYTES, l.base + AT_KEY_FULL + 8 * stage,
+      l.base + AT_KEY_EMPTY + 8 * stage, phase_of(l) ^ 1, &l.run.k[0][0], at);
 }
 
 #if PAIRED
 #include "hopper_pair_load.cuh"
+#else
+#include "hopper_load.cuh"
 #endif
 
-DEVICE void load_plans(const hopper_launch &run, u32 base) {
-  loader l = {run, base, {0, 1}, 0, 0};
-  for (u32 plans = 0;; plans++) {
-    l.plan = plan_of(base, plans & 1);
-    barrier_wait(base + AT_PLAN_FULL + 8 * (plans & 1), plans >> 1 & 1);
-    int what = shared_word(l.plan);
-    if (what & PLAN_END) break;
-    if (what & PLAN_TILE) load_queries(l);
-#if PAIRED
-    for (int i = 0; i < shared_word(l.plan + 4); i++)
-      load_run(l, l.plan + 48 + i * RUN_BYTES);
-#else
-    if (what & PLAN_TILE && !choose_run(l)) load_block(l, l.plan + 48);
-    for (u32 next; (next = choose_run(l));) load_block(l, next);
-#endif
-    barrier_arrive(base + AT_PLAN_EMPTY + 8 * (plans & 1));
-  }
-  u32 stage = l.block.stage;
-  shared_store(message_of(base, stage, l.block.phase ^ 1),
+// Nothing follows.
+DEVICE void tell_end(const loader &l) {
+  u32 stage = stage_of(l);
+  shared_store(message_of(l),
                BLOCK_END | BLOCK_NEW |
                    tile_number(l) % TILE_SLOTS << BLOCK_TILE |
                    l.hidden << BLOCK_HIDDEN,
                0, 0, 0);
-  tell(base, stage, l.block.phase ^ 1);
-  barrier_wait(base + AT_KEY_EMPTY + 8 * stage, l.block.phase);
-  barrier_arrive(base + AT_KEY_FULL + 8 * stage);
+  tell(l.base, stage, phase_of(l));
+  barrier_wait(l.base + AT_KEY_EMPTY + 8 * stage, phase_of(l) ^ 1);
+  barrier_arrive(l.base + AT_KEY_FULL + 8 * stage);
+}
+
+DEVICE void load_plans(const hopper_launch &run, u32 base) {
+  bool lead = thread_index() % 32 == 0;
+  loader l = {run, base, 0, 0, 0, 0};
+  for (u32 plans = 0;; plans++) {
+    l.plan = plan_of(base, plans & 1);
+    barrier_wait(base + AT_PLAN_FULL + 8 * (plans & 1), plans >> 1 & 1);
+    l.what = shared_word(l.plan);
+    if (l.what & PLAN_END) break;
+    if (l.what & PLAN_TILE && lead) load_queries(l);
+    load_runs(l);
+    __syncwarp();
+    if (lead) barrier_arrive(base + AT_PLAN_EMPTY + 8 * (plans & 1));
+  }
+  if (lead) tell_end(l);
 }
 
 // Values follow the messages, by a thread of their own: their stages come free
@@ -345,6 +279,6 @@ DEVICE void load_values(const hopper_launch &run, u32 base) {
     load_tile<VALUE_WIDTH, VALUE_CHUNK>(
         base + AT_VALUE + stage * VALUE_BYTES,
         base + AT_VALUE_FULL + 8 * stage, base + AT_VALUE_EMPTY + 8 * stage,
-        phase ^ 1, &run.v[0][0], message);
+        phase ^ 1, &run.v[0][0], shared_load(message + 32));
   }
 }

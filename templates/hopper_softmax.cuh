@@ -9,8 +9,8 @@
 struct row_state {
   float peak[2]; // largest score so far, or a little less; LOWEST at first
   float sum[2];
-  float factor[2]; // what earlier sums are to be multiplied with
   bool moved;      // some row of the warp has a factor other than 1
+  float factor[2]; // if so: what earlier sums are to be multiplied with
 };
 
 DEVICE float exp2_fast(float x) {
@@ -41,28 +41,27 @@ DEVICE float row_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// A row keeps its peak until a score exceeds it by 2^8: weights stay below
-// 2^8 times the multiplicity, and most blocks need no rescaling. Each row
-// decides for itself; the warp only votes on whether there is work for O. No
-// branch here: it would part the maxima from the exponentials.
-DEVICE void raise_peaks(row_state &r, float top0, float top1, float scale) {
-  const float slack = -8;
-  float d0 = (r.peak[0] - top0) * scale, d1 = (r.peak[1] - top1) * scale;
-  bool up0 = d0 < slack, up1 = d1 < slack;
-  r.moved = __any_sync(~0u, up0 | up1);
-  r.factor[0] = exp2_fast(up0 ? d0 : 0); // 2^0 is exactly 1
-  r.factor[1] = exp2_fast(up1 ? d1 : 0);
+// A row keeps its peak until a score exceeds it by `slack`, 2^8 in weights: they
+// stay below 2^8 times the multiplicity, and few blocks need any of this. Each
+// row decides for itself; the warp only votes on whether one of them must.
+DEVICE void raise_peaks(row_state &r, float top0, float top1, float scale,
+                        float slack) {
+  top0 = row_max(top0);
+  top1 = row_max(top1);
+  bool up0 = top0 > r.peak[0] + slack, up1 = top1 > r.peak[1] + slack;
+  r.factor[0] = up0 ? exp2_fast((r.peak[0] - top0) * scale) : 1;
+  r.factor[1] = up1 ? exp2_fast((r.peak[1] - top1) * scale) : 1;
   r.sum[0] *= r.factor[0];
   r.sum[1] *= r.factor[1];
   r.peak[0] = up0 ? top0 : r.peak[0];
   r.peak[1] = up1 ? top1 : r.peak[1];
 }
 
-// Two chains of maxima and of sums a row: a single one stalls on latency. A
-// row without any key so far has hidden scores alone: 2^-inf is 0.
-DEVICE void softmax(float (&s)[TILE_KEYS / 2], row_state &r, float scale,
-                    float bias) {
-  float a0 = r.peak[0], a1 = r.peak[1], b0 = s[4], b1 = s[6];
+// Two chains of maxima a row: a single one stalls on latency. A thread votes on
+// the scores that it holds: the four of a row need not agree first.
+DEVICE void find_peaks(float (&s)[TILE_KEYS / 2], row_state &r, float scale,
+                       float slack) {
+  float a0 = s[0], a1 = s[2], b0 = s[4], b1 = s[6];
 #pragma unroll
   for (int i = 0; i < TILE_KEYS / 2; i += 8) {
     a0 = fmaxf(a0, fmaxf(s[i], s[i + 1]));
@@ -70,11 +69,19 @@ DEVICE void softmax(float (&s)[TILE_KEYS / 2], row_state &r, float scale,
     b0 = fmaxf(b0, fmaxf(s[i + 4], s[i + 5]));
     b1 = fmaxf(b1, fmaxf(s[i + 6], s[i + 7]));
   }
-  raise_peaks(r, row_max(fmaxf(a0, b0)), row_max(fmaxf(a1, b1)), scale);
-  float from0 = fmaf(r.peak[0], -scale, bias);
-  float from1 = fmaf(r.peak[1], -scale, bias);
-  if (r.peak[0] == LOWEST) from0 = 0;
-  if (r.peak[1] == LOWEST) from1 = 0;
+  a0 = fmaxf(a0, b0);
+  a1 = fmaxf(a1, b1);
+  r.moved = __any_sync(~0u, a0 > r.peak[0] + slack || a1 > r.peak[1] + slack);
+  if (r.moved) raise_peaks(r, a0, a1, scale, slack);
+}
+
+// Scores to weights. Two chains of sums a row. One without any key so far has
+// hidden scores alone, and 2^-inf is 0; what is added to them stays finite.
+DEVICE void softmax(float (&s)[TILE_KEYS / 2], row_state &r, float scale,
+                    float slack, float bias) {
+  find_peaks(s, r, scale, slack);
+  float from0 = fminf(fmaf(r.peak[0], -scale, bias), -LOWEST);
+  float from1 = fminf(fmaf(r.peak[1], -scale, bias), -LOWEST);
   float even0 = 0, even1 = 0;
 #pragma unroll
   for (int i = 0; i < TILE_KEYS / 2; i += 4) {

@@ -104,6 +104,7 @@ static void fill_call(const cuda_run *r, hopper_launch *l) {
   const float log2_e = 1.44269504088896340736f;
   const dil_call *c = r->call;
   l->scale = r->table->scored ? log2_e : r->scale * log2_e;
+  l->slack = 8 / l->scale;
   l->natural = r->scale;
   cuda_inputs_fill(r, l->input);
   l->weight = r->weight;

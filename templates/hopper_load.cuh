@@ -1,0 +1,114 @@
+// hopper_load.cuh - the blocks of a plan's runs, as the windows let them be seen.
+//
+// In: a plan. Out: for each block its message and the copy of its keys. Each
+// lane of the warp holds a run of the plan and moves it on from block to block;
+// the lane whose turn it is writes the message and starts the copy.
+#pragma once
+
+struct lane_run {
+  int position, count; // of what is left
+  int last;            // position that the last row of the tile sees
+};
+DEVICE u32 run_of(const loader &l) {
+  return l.plan + 48 + thread_index() % 32 * 32;
+}
+
+// Which warpgroups take part in a block and which of them must mask. One that
+// sees no more of a tile's last run may leave, but for the tile's first block:
+// each writes its rows. Most blocks are seen whole by all of them.
+DEVICE int block_flags(int4 tile, int position, int end, int count, int left,
+                       int right, bool may_leave) {
+  int groups = (tile.z + 63) / 64, low = tile.x, flags = 0;
+  if (count >= TILE_KEYS && end <= low + right &&
+      position >= low + (groups * 64 - 1) * tile.y - left)
+    return ((1 << groups) - 1) << BLOCK_TAKES;
+#pragma unroll 1
+  for (int w = 0; w < groups; w++) {
+    int high = low + 63 * tile.y;
+    if (!may_leave || position <= high + right)
+      flags |= 1 << (BLOCK_TAKES + w);
+    if (count < TILE_KEYS || end > low + right || position < high - left)
+      flags |= 1 << (BLOCK_MASKS + w);
+    low = high + tile.y;
+  }
+  return flags;
+}
+
+// The message of a block but for where it lies, by the lane whose run it is of.
+// `last`: the tile has no block behind it.
+DEVICE void tell_form(const loader &l, const lane_run &r, bool last) {
+  const int both = PLAN_LAST | PLAN_SORTED;
+  u32 message = message_of(l);
+  int4 tile = shared_load(l.plan + 16), form = shared_load(run_of(l) + 16);
+  int step = shared_word(run_of(l) + 12) >> WHERE_STRIDE;
+  int flags = block_flags(tile, r.position, r.position + (TILE_KEYS - 1) * step,
+                          r.count, form.x, form.y,
+                          (l.what & (both | PLAN_TILE)) == both);
+  flags |= (l.what & PLAN_TILE ? BLOCK_NEW : 0) | (last ? BLOCK_LAST : 0) |
+           tile_number(l) % TILE_SLOTS << BLOCK_TILE |
+           l.hidden << BLOCK_HIDDEN;
+  shared_store(message, flags, form.z, r.position, form.w);
+  shared_store(message + 16, form.x, form.y, r.count, 0);
+}
+
+// The next block of this lane's run.
+DEVICE void load_block(const loader &l, const lane_run &r, bool last) {
+  tell_form(l, r, last);
+  int4 at = shared_load(run_of(l));
+  at = make_int4(at.z + at.y - r.count, at.w, shared_word(l.plan + 8),
+                 shared_word(l.plan + 44));
+  shared_store(message_of(l) + 32, at.x, at.y, at.z, at.w);
+  tell(l.base, stage_of(l), phase_of(l));
+  load_keys(l, at);
+}
+
+DEVICE void run_move(const loader &l, lane_run &r) {
+  r.position += TILE_KEYS * (shared_word(run_of(l) + 12) >> WHERE_STRIDE);
+  r.count -= TILE_KEYS;
+}
+// Whether a run has a key left that the last row of the tile sees.
+DEVICE bool is_seen(const lane_run &r) {
+  return r.count > 0 && r.position <= r.last;
+}
+// Whether no block of the tile comes behind the next one of this lane's run.
+DEVICE bool is_end(const loader &l, const lane_run &r, int lane) {
+  lane_run next = r;
+  if (thread_index() % 32 == lane) run_move(l, next);
+  return !__any_sync(~0u, is_seen(next)) && l.what & PLAN_LAST;
+}
+
+DEVICE lane_run run_begin(const loader &l) {
+  int lane = thread_index() % 32;
+  if (lane >= shared_word(l.plan + 4)) return {0, 0, 0};
+  int4 r = shared_load(run_of(l)), tile = shared_load(l.plan + 16);
+  return {r.x, r.y,
+          tile.x + (tile.z - 1) * tile.y + shared_word(run_of(l) + 20)};
+}
+
+// The lane to go on with: the first whose run is seen, or of all of them the one
+// whose next block comes first. A tile's first block is loaded in any case. -1:
+// none.
+DEVICE int choose_lane(const loader &l, const lane_run &r) {
+  bool seen = is_seen(r);
+  u32 all = __ballot_sync(~0u, seen);
+  if (all & (all - 1) && l.what & PLAN_SORTED) {
+    int first = __reduce_min_sync(~0u, seen ? r.position : HOPPER_FAR * 2);
+    all = __ballot_sync(~0u, seen && r.position == first);
+  }
+  if (!all && l.what & PLAN_TILE) return 0;
+  return __ffs(all) - 1;
+}
+
+// All blocks of a plan.
+DEVICE void load_runs(loader &l) {
+  lane_run r = run_begin(l);
+  for (int lane; (lane = choose_lane(l, r)) >= 0;) {
+    bool last = QUERY_STAGES == 1 && is_end(l, r, lane);
+    if (thread_index() % 32 == lane) load_block(l, r, last);
+    l.hidden = max(TILE_KEYS - __shfl_sync(~0u, r.count, lane), 0);
+    if (thread_index() % 32 == lane) run_move(l, r);
+    l.what &= ~PLAN_TILE;
+    l.blocks++;
+    __syncwarp(); // what one lane waited for, the next may rely on
+  }
+}
