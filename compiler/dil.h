@@ -80,8 +80,10 @@ typedef struct dil_kernel_options {
 
 /* A kernel of the program for its context's device; name NULL: the only one.
  * On the processor machine code is made when a call first needs it, on a GPU
- * here. DIL_INPUT: the pattern asks for what this build does not run, the text
- * says where; DIL_ENVIRONMENT: the device or its compiler is lacking. */
+ * here, unless it is in the cache (DIL_CACHE in dil(1)), whose troubles the
+ * context's log hook hears of. DIL_INPUT: the pattern asks for what this build
+ * does not run, the text says where; DIL_ENVIRONMENT: the device or its
+ * compiler is lacking. */
 DIL_API dil_status dil_program_kernel(dil_program *program, const char *name,
                                       const dil_kernel_options *options,
                                       dil_kernel **kernel);

@@ -2,7 +2,9 @@
  * and numbers with their units. */
 #include "command.h"
 #include <math.h>
+#include <pthread.h>
 #include <stdarg.h>
+#include <string.h>
 #include <time.h>
 
 dil_status message_error(dil_status status, const char *hint,
@@ -26,8 +28,16 @@ void message_note(const char *format, ...) {
   va_end(list);
 }
 
+/* Each context says what is wrong with the cache; the program says it once. */
 void message_log(void *user, int32_t level, const char *text) {
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  static char last[1024];
   (void)user;
+  pthread_mutex_lock(&lock);
+  bool again = !strncmp(last, text, sizeof last - 1);
+  snprintf(last, sizeof last, "%s", text);
+  pthread_mutex_unlock(&lock);
+  if (again) return;
   fprintf(stderr, "dil: %s: %s\n",
           level <= DIL_LOG_ERROR ? "error" : "warning", text);
 }

@@ -203,6 +203,13 @@ off() {
   DIL_CACHE=off "$DIL" run $tiny | grep -q 'compiled in' && ! [ -e "$TMP/kept" ]
 }
 is "DIL_CACHE=off keeps nothing" off
+one_warning() { # however many kernels
+  fresh_cache
+  mkdir "$TMP/kept" && chmod 770 "$TMP/kept" &&
+    "$DIL" bench examples/longnet.dil examples/union.dil --seq 64 --repeat 1 \
+      >/dev/null 2>"$TMP/err" && [ "$(wc -l <"$TMP/err")" -eq 1 ]
+}
+is "one warning for several kernels" one_warning
 reads_only() {
   fresh_cache
   DIL_CACHE=ro "$DIL" run $tiny | grep -q 'compiled in' &&
