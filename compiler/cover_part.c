@@ -1,7 +1,8 @@
 /* cover_part.c - a box whose conditions come apart: every part that sees both i
  * and j is settled by its bounds, and all others see one of the two. In: a box
  * of a piece, inside the band. Out: its pairs, or its rows with a key, in time
- * that grows with rows plus keys: rows that answer alike are counted together, and so are keys.
+ * that grows with rows plus keys: rows that answer alike are counted together,
+ * and so are keys.
  *
  * Branches written as one mask come to this, segments being settled and
  * residues seen by rows and keys alone. */

@@ -1,12 +1,12 @@
-// hopper_pair.cuh - the consumers' loop where masks decide over pairs: warpgroups
-// may sit out blocks in the middle of a tile, and values that no row may see
-// must not meet the weights.
+// hopper_pair.cuh - the consumers' loop where masks decide over pairs: a
+// warpgroup may sit out blocks in the middle of a tile, and values that no row
+// may see must not meet the weights.
 //
 // In: blocks whose messages say which warpgroups take part and which of those
 // must ask pair by pair. Out: O and lse, as hopper_consume.cuh writes them.
 #pragma once
 
-// ---- values that are not finite ----------------------------------------------
+// ---- values that are not finite --------------------------------------------
 
 // Whether some value of a block is NaN or infinite: such times 0 is NaN, and
 // sums of it stay so. Asked by the whole warpgroup.
@@ -78,7 +78,7 @@ DEVICE void add_values_singly(fragments &f, u32 values) {
   }
 }
 
-// ---- the loop ------------------------------------------------------------------
+// ---- the loop --------------------------------------------------------------
 
 // The weights of the block before meet their values, and nothing else runs.
 DEVICE void drain(const consumer &c, fragments &f, const ring<STAGES> &before,

@@ -102,7 +102,7 @@ DEVICE void run_chains(const consumer &c, float (&s)[TILE_KEYS / 2], int4 m,
   if constexpr (chain + 1 < CHAINS) run_chains<chain + 1>(c, s, m, what);
 }
 
-// ---- how a block's scores become final ----------------------------------------
+// ---- how a block's scores become final -------------------------------------
 
 typedef dil_bits kept_pairs;
 DEVICE kept_pairs ask_pairs(const consumer &c, int4 m,
