@@ -1,6 +1,6 @@
 #!/bin/sh
-# tsan.sh - the threads under ThreadSanitizer: the suites of the pool and of rings, and kernels
-# that share the pool. In: BUILD, a build with -fsanitize=thread.
+# tsan.sh - the threads under ThreadSanitizer: suites in which several meet, and
+# kernels that share a pool. In: BUILD, a build with -fsanitize=thread.
 set -eu
 cd "$(dirname "$0")/.."
 TSAN_OPTIONS="halt_on_error=1 exitcode=66 ${TSAN_OPTIONS:-}"
