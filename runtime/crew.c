@@ -26,7 +26,6 @@ typedef struct member {
 struct crew {
   crew_task task;
   const dil_call *call;  /* of the run */
-  pthread_mutex_t lock;
   struct {               /* machine code, the same for every rank */
     void *bytes;
     size_t size;
@@ -37,20 +36,15 @@ struct crew {
 
 /* ---- making -------------------------------------------------------------- */
 
-/* One rank has it compiled; the others get copies. With the lock held. */
 static dil_status make_once(crew *c, dil_variant variant) {
-  if (c->made[variant].bytes) return DIL_OK;
   return c->task.make(c->task.context, variant, &c->made[variant].bytes,
                       &c->made[variant].size, &c->made[variant].code);
 }
 
+/* Each rank's kernel gets a copy of its own. */
 static dil_status make_shared(void *context, dil_variant variant, void **bytes,
                               size_t *size, dil_code *code) {
-  crew *c = context;
-  pthread_mutex_lock(&c->lock);
-  dil_status status = make_once(c, variant);
-  pthread_mutex_unlock(&c->lock);
-  if (status) return status;
+  const crew *c = context;
   *size = c->made[variant].size;
   *code = c->made[variant].code;
   *bytes = malloc(*size);
@@ -93,7 +87,6 @@ dil_status crew_new(const crew_task *task, crew **made) {
   crew *c = calloc(1, sizeof *c + (size_t)ranks * sizeof(member));
   if (!c) return dil_fail(DIL_MEMORY, "no memory for %d ranks", ranks);
   c->task = *task;
-  pthread_mutex_init(&c->lock, NULL);
   dil_status status = DIL_OK;
   for (int32_t i = 0; i < ranks && !status; i++) {
     c->member[i].crew = c;
@@ -102,6 +95,9 @@ dil_status crew_new(const crew_task *task, crew **made) {
     if (!status && (!task->link || i == task->rank))
       status = member_open(&c->member[i]);
   }
+  /* Which kind a rank takes depends on its part of a call. */
+  for (int32_t v = 0; v < DIL_VARIANT_COUNT && !status; v++)
+    status = make_once(c, (dil_variant)v);
   if (status) crew_free(c);
   else *made = c;
   return status;
@@ -112,7 +108,6 @@ void crew_free(crew *c) {
   for (int32_t i = 0; i < mesh_ranks(&c->task.mesh); i++)
     member_close(&c->member[i]);
   for (int32_t v = 0; v < DIL_VARIANT_COUNT; v++) free(c->made[v].bytes);
-  pthread_mutex_destroy(&c->lock);
   free(c);
 }
 

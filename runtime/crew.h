@@ -22,7 +22,7 @@ typedef struct crew_task {
   mesh mesh;
   const dil_table *table;
   uint64_t plan_hash;
-  dil_make make;              /* called from one thread at a time */
+  dil_make make;              /* called when the crew is made */
   void *context;
   int32_t threads;            /* of each rank */
   ring_checkpoint checkpoint;

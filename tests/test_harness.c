@@ -16,6 +16,7 @@ static data *d;
 static kernel_made *k;
 
 /* Under AddressSanitizer, too, a bad access has to end as a signal. */
+__attribute__((visibility("default"))) /* the sanitizer looks for it */
 const char *__asan_default_options(void);
 const char *__asan_default_options(void) { return "handle_segv=0"; }
 
