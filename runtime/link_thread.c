@@ -149,17 +149,22 @@ static bool is_before(struct timespec a, struct timespec b) {
   return a.tv_sec != b.tv_sec ? a.tv_sec < b.tv_sec : a.tv_nsec < b.tv_nsec;
 }
 
-/* Whoever has waited longest knows best who is silent. */
+/* Whoever has waited longest knows who is silent, or waits himself for the one
+ * who is. Where they all wait for each other, it is the first's word. */
 static void blame(thread_hub *hub) {
-  int32_t first = -1;
+  const waiter *w = hub->waiter;
+  int32_t first = -1, by;
   for (int32_t i = 0; i < hub->ranks; i++)
     if (hub->waiter[i].target >= 0 &&
         (first < 0 ||
          is_before(hub->waiter[i].until, hub->waiter[first].until)))
       first = i;
-  hub_fail(hub, "rank %d is silent: rank %d waited %g s for it in step %d",
-           hub->waiter[first].target, first, hub->timeout,
-           hub->waiter[first].step);
+  by = first;
+  for (int32_t i = 0; i < hub->ranks && w[w[by].target].target >= 0; i++)
+    by = w[by].target;
+  if (w[w[by].target].target >= 0) by = first;
+  hub_fail(hub, "rank %d is silent: rank %d waited for it in step %d, at most "
+           "%g s", w[by].target, by, w[by].step, hub->timeout);
 }
 
 /* Until both halves are done, the hub has failed, or the time is over. */
