@@ -277,7 +277,8 @@ static dil_status get_or_make(const compilation *c, const kind *k,
     dil_trace_add(begin, "compile", hit ? "cache" : k->compiler, target, -1);
   if (!status)
     LOG(dil_log_of(c->context), DIL_LOG_INFO,
-        "kernel '%s' for %s: %s in %.1f ms", c->plan->table.name, target, hit ? "from the cache" : "compiled",
+        "kernel '%s' for %s: %s in %.1f ms", c->plan->table.name, target,
+        hit ? "from the cache" : "compiled",
         1e-6 * (double)(dil_trace_now() - begin));
   return status;
 }
