@@ -69,33 +69,38 @@ is "the number of processes must be the topology's" wrong_count
 long="$ring -D w=64 --topology four_mpi --seq 16384 --random 7 --threads 1"
 
 of_job() { # pids of the ranks, in no order
-  pgrep -P "$1" -x dil
+  pgrep -P "$(pgrep -d , -P "$1")" -x dil # the launcher is a shell's child
 }
 
-# A rank is killed or stopped at a random moment; the job must end in time, not
-# with success unless it was too late, and leave no process.
+states() { # how many ranks have kept a state
+  ls "$TMP"/state.[0-3] 2>/dev/null | wc -l
+}
+
+# A rank is killed or stopped at a random moment after every rank has kept a
+# state; the job must end in time and without success.
 strike() { # signal, seconds that the end may take
   rm -f "$TMP"/state*
   # shellcheck disable=SC2086 # a list of words
   job 4 $long --state "$TMP/state" --out "$TMP/struck.npy" >"$TMP/job" 2>&1 &
   launcher=$!
-  while [ -z "$(of_job $launcher)" ] && kill -0 $launcher 2>/dev/null; do
-    sleep 0.01
+  while [ "$(states)" -lt 4 ] && kill -0 $launcher 2>/dev/null; do
+    sleep 0.002
   done
-  sleep "$(awk -v s="$RANDOM_SEED" 'BEGIN { srand(s); print 0.1 + rand() }')"
+  sleep "$(awk -v s="$RANDOM_SEED" 'BEGIN { srand(s); print rand() / 20 }')"
   victim=$(of_job $launcher | shuf -n 1)
-  [ -n "$victim" ] && kill -"$1" "$victim" 2>/dev/null
+  [ -n "$victim" ] || { echo "no rank to strike" && return 1; }
+  kill -"$1" "$victim"
   began=$(date +%s%N)
   wait $launcher
   status=$?
   took=$((($(date +%s%N) - began) / 1000000))
   [ "$took" -le "$2" ] || { echo "took $took ms" && return 1; }
-  [ $status -ne 0 ] || cmp "$TMP/struck.npy" "$TMP/whole.npy"
+  [ $status -ne 0 ] || { echo "the job succeeded" && return 1; }
 }
 
 # What is left is enough to go on from.
 resumes() {
-  [ "$(ls "$TMP"/state.[0-3] 2>/dev/null | wc -l)" -eq 4 ] || return 0
+  [ "$(states)" -eq 4 ] || { echo "$(states) states" && return 1; }
   # shellcheck disable=SC2086
   job 4 $long --state "$TMP/state" --resume --out "$TMP/resumed.npy" &&
     cmp "$TMP/resumed.npy" "$TMP/whole.npy"
