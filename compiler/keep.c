@@ -124,13 +124,17 @@ static bool read_object(cache_value *found, void *made) {
   return true;
 }
 
-static dil_status make_object(const void *request, void *made,
-                              const char **origin) {
+static dil_status open_cpu(const char **origin) {
   const backend *cpu;
   dil_status status = driver_backend(&cpu);
-  if (!status) status = cpu->compile(request, made);
   if (!status) *origin = cpu->origin();
   return status;
+}
+
+static dil_status make_object(const void *request, void *made) {
+  const backend *cpu;
+  dil_status status = driver_backend(&cpu);
+  return status ? status : cpu->compile(request, made);
 }
 
 /* ---- GPUs ---------------------------------------------------------------- */
@@ -198,13 +202,17 @@ static bool read_codes(cache_value *found, void *made) {
   return false;
 }
 
-static dil_status make_codes(const void *request, void *made,
-                             const char **origin) {
+static dil_status open_gpu(const char **origin) {
   const gpu_backend *gpu;
   dil_status status = gpu_compiler_open(&gpu);
-  if (!status) status = gpu->compile(request, made);
   if (!status) *origin = gpu->origin();
   return status;
+}
+
+static dil_status make_codes(const void *request, void *made) {
+  const gpu_backend *gpu;
+  dil_status status = gpu_compiler_open(&gpu);
+  return status ? status : gpu->compile(request, made);
 }
 
 /* ---- one way for both ---------------------------------------------------- */
@@ -214,18 +222,33 @@ static dil_status make_codes(const void *request, void *made,
 typedef struct kind {
   module module;
   const char *compiler; /* for the trace */
-  metric compiles, seconds;
+  metric compiles, opening, seconds;
   bool (*read)(cache_value *found, void *made);
   text (*write)(const void *made);
-  dil_status (*make)(const void *request, void *made, const char **origin);
+  /* Loads the compiler, once a process; *origin: its file, NULL when that
+   * cannot be told. */
+  dil_status (*open)(const char **origin);
+  dil_status (*make)(const void *request, void *made);
 } kind;
 
-static const kind objects = {MODULE_CPU,   "llvm",
-                             METRIC_compiles_cpu, METRIC_compile_cpu,
-                             read_object,  write_object, make_object};
-static const kind cubins = {MODULE_GPU,   "nvrtc",
-                            METRIC_compiles_cuda, METRIC_compile_cuda,
-                            read_codes,   write_codes, make_codes};
+static const kind objects = {.module = MODULE_CPU,
+                             .compiler = "llvm",
+                             .compiles = METRIC_compiles_cpu,
+                             .opening = METRIC_open_cpu,
+                             .seconds = METRIC_compile_cpu,
+                             .read = read_object,
+                             .write = write_object,
+                             .open = open_cpu,
+                             .make = make_object};
+static const kind cubins = {.module = MODULE_GPU,
+                            .compiler = "nvrtc",
+                            .compiles = METRIC_compiles_cuda,
+                            .opening = METRIC_open_cuda,
+                            .seconds = METRIC_compile_cuda,
+                            .read = read_codes,
+                            .write = write_codes,
+                            .open = open_gpu,
+                            .make = make_codes};
 
 /* A compiler that cannot say where it came from could change unseen: what it
  * makes is not kept. */
@@ -250,11 +273,16 @@ static dil_status make_and_put(const compilation *c, const kind *k,
                                const void *request, void *made) {
   const char *origin = NULL;
   int64_t begin = dil_trace_now();
-  dil_status status = k->make(request, made, &origin);
+  dil_status status = k->open(&origin);
+  int64_t opened = dil_trace_now();
+  if (tracing()) dil_trace_add(begin, "compile", "open", k->compiler, -1);
+  if (!status) status = k->make(request, made);
   if (status) return status;
-  double seconds = 1e-9 * (double)(dil_trace_now() - begin);
-  dil_context_compiled(c->context, seconds);
+  double opening = 1e-9 * (double)(opened - begin);
+  double seconds = 1e-9 * (double)(dil_trace_now() - opened);
+  dil_context_compiled(c->context, opening, seconds);
   metric_add(k->compiles, 1);
+  metric_add_seconds(k->opening, opening);
   metric_add_seconds(k->seconds, seconds);
   put_made(c, k, cache, key, target, made, origin, seconds);
   return DIL_OK;

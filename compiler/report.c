@@ -59,6 +59,7 @@ void report_json(const report *r, FILE *out) {
                           ? json_integer((json_int_t)r->workspace)
                           : json_null());
   json_object_set_new(o, "compile_seconds", number_or_null(r->compile_seconds));
+  json_object_set_new(o, "open_seconds", number_or_null(r->open_seconds));
   if (r->ranks) {
     json_object_set_new(o, "ranks", json_integer(r->ranks));
     json_object_set_new(o, "bytes_moved", json_integer((json_int_t)r->moved));
@@ -84,6 +85,20 @@ static void print_device(const report *r, FILE *out) {
             r->recalled ? " (remembered)" : "");
 }
 
+/* How the code was had, and what a run takes beside its tensors. */
+static void print_code(const report *r, FILE *out) {
+  char time[MESSAGE_NUMBER];
+  if (!isfinite(r->compile_seconds)) return;
+  fprintf(out, "code    %s in %s", r->kept ? "from the cache" : "compiled",
+          message_time(r->compile_seconds, time));
+  if (r->open_seconds > 0)
+    fprintf(out, ", the compiler loaded in %s",
+            message_time(r->open_seconds, time));
+  if (isfinite(r->workspace))
+    fprintf(out, ", workspace %s", message_bytes(r->workspace, time));
+  fputc('\n', out);
+}
+
 void report_text(const report *r, FILE *out) {
   char time[MESSAGE_NUMBER], work[MESSAGE_NUMBER], bytes[MESSAGE_NUMBER];
   print_device(r, out);
@@ -93,12 +108,7 @@ void report_text(const report *r, FILE *out) {
   if (r->seconds > 0) fprintf(out, ", %.1f GFLOP/s", gflops(r));
   if (isfinite(r->share)) fprintf(out, ", %.1f %% of the peak", 100 * r->share);
   fputc('\n', out);
-  if (isfinite(r->compile_seconds))
-    fprintf(out, "code    %s in %s", r->kept ? "from the cache" : "compiled",
-            message_time(r->compile_seconds, time));
-  if (isfinite(r->compile_seconds) && isfinite(r->workspace))
-    fprintf(out, ", workspace %s", message_bytes(r->workspace, bytes));
-  if (isfinite(r->compile_seconds)) fputc('\n', out);
+  print_code(r, out);
   if (r->ranks)
     fprintf(out, "ring    %d ranks, %s between them, the longest wait %s\n",
             r->ranks, message_bytes(r->moved, bytes),

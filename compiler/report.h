@@ -16,7 +16,9 @@ typedef struct report {
   uint64_t plan_hash;
   double seconds, flops; /* median; of the definition */
   double share;          /* of the peak measured beside the runs */
-  double workspace, compile_seconds;
+  double workspace;
+  double compile_seconds; /* until the code was there, less: */
+  double open_seconds;    /* loading the compiler; 0: it was not */
   int32_t ranks;         /* of a topology; 0: one device */
   double moved, waited;  /* bytes between ranks; seconds of the slowest */
   bool kept;             /* the code came out of the cache */

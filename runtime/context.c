@@ -169,8 +169,10 @@ const log_target *dil_log_of(const dil_context *context) {
   return &context->log;
 }
 
-void dil_context_compiled(dil_context *context, double seconds) {
+void dil_context_compiled(dil_context *context, double opening,
+                          double seconds) {
   atomic_fetch_add(&context->compiles, 1);
+  atomic_fetch_add(&context->open_nanoseconds, (long long)(opening * 1e9));
   atomic_fetch_add(&context->compile_nanoseconds, (long long)(seconds * 1e9));
 }
 
@@ -184,6 +186,7 @@ dil_status dil_context_stats(const dil_context *context, dil_stats *stats) {
   now.compiles = atomic_load(&context->compiles);
   now.compile_seconds =
       1e-9 * (double)atomic_load(&context->compile_nanoseconds);
+  now.open_seconds = 1e-9 * (double)atomic_load(&context->open_nanoseconds);
   pool_stats scratch;
   pool *of_gpu = context->gpu ? context->cuda->pool(context->gpu) : NULL;
   dil_pool_read_stats(of_gpu ? of_gpu : context->pool, &scratch);

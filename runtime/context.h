@@ -69,7 +69,8 @@ struct dil_context {
   dil_cuda *gpu;
   pthread_mutex_t attached_lock; /* of adding; reading takes none */
   _Atomic(attached *) attached;
-  atomic_llong kernels, calls, compiles, compile_nanoseconds;
+  atomic_llong kernels, calls, compiles, compile_nanoseconds,
+      open_nanoseconds;
 };
 
 struct dil_kernel {

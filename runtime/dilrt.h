@@ -116,10 +116,11 @@ typedef struct dil_stats {
   int64_t cache_memory_bytes;
   int64_t cache_disk_bytes; /* as far as was looked at */
   double cache_seconds_saved; /* of compilers, less the time to read */
+  double open_seconds;    /* loading compilers, before what they compiled */
 } dil_stats;
 #define DIL_STATS_INIT                                                       \
   {sizeof(dil_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-   0, 0}
+   0, 0, 0}
 /* Fills `stats` as far as its size goes. */
 DIL_API dil_status dil_context_stats(const dil_context *context,
                                      dil_stats *stats);

@@ -383,8 +383,10 @@ dil_context *dil_context_keep(dil_context *context);
 void dil_context_drop(dil_context *context);
 /* DIL_USAGE in a child forked after the context was made. */
 dil_status dil_context_check(const dil_context *context);
-/* Counts machine code that was made in this many seconds. */
-void dil_context_compiled(dil_context *context, double seconds);
+/* Counts machine code that was made in `seconds`, after `opening` in which its
+ * compiler was loaded. */
+void dil_context_compiled(dil_context *context, double opening,
+                          double seconds);
 /* 0: the processor; else the chip of the GPU: 80, 90, ... */
 int32_t dil_context_arch(const dil_context *context);
 /* What is known of the context's GPU; NULL: it is the processor. */

@@ -169,6 +169,16 @@ keyed() {
 }
 is "kept by what it follows from" keyed
 
+# Loading the compiler has a clock of its own, which stands still without one.
+clocks() {
+  fresh_cache
+  "$DIL" run $tiny --json >"$TMP/cold" && "$DIL" run $tiny --json >"$TMP/warm" &&
+    grep -q '"open_seconds": 0\.0}' "$TMP/warm" &&
+    ! grep -qE '"(compile|open)_seconds": -?0\.0[,}]' "$TMP/cold" &&
+    DIL_CACHE=off "$DIL" run $tiny | grep -q 'ms, the compiler loaded in [0-9]'
+}
+is "compiling and loading the compiler are told apart" clocks
+
 flip() { # file: another last byte
   last=$(tail -c 1 "$1" | od -An -tu1 | tr -d ' ')
   truncate -s -1 "$1"
@@ -313,7 +323,7 @@ is "no colours in a pipe" sh -c \
 # ---- runs -------------------------------------------------------------------
 
 keys="kernel device variant force schedule remembered plan_hash seconds flops gflops peak_share
-rel_error lse_error checked_rows workspace_bytes compile_seconds"
+rel_error lse_error checked_rows workspace_bytes compile_seconds open_seconds"
 
 has_keys() { # command...: one object of a line, with just these keys in order
   "$@" >"$TMP/json" || return
