@@ -111,7 +111,7 @@ $(BUILD)/runtime/mpi/%.o: EXTRA = $(patsubst -I%,-isystem %,$(shell \
 # it: `dil build --standalone`. What calls of ready kernels need, and no more.
 carried := $(filter-out $(call objects,runtime/cache*.c runtime/npy*.c \
            runtime/ring*.c runtime/link_*.c runtime/crew.c runtime/share.c \
-           runtime/place.c),$(runtime)) $(cuda)
+           runtime/place.c runtime/route.c),$(runtime)) $(cuda)
 $(BUILD)/dilrt.o: $(carried)
 	$(call say,link)$(CC) -r -nostdlib -Wl,--strip-debug -o $@ $^
 # The templates as bytes of the module, so that nothing is looked up.

@@ -15,8 +15,8 @@ typedef struct member {
   dil_table table;       /* of its heads */
   void *branches;        /* in it */
   cpu_kernel *kernel;
-  dil_threads *threads;
-  pool *scratch;
+  ring_device *device;
+  ring_routes routes;
   dil_link *link;        /* of the run */
   pthread_t thread;
   bool started;
@@ -67,18 +67,18 @@ static dil_status member_share(member *m) {
 static dil_status member_open(member *m) {
   const crew_task *t = &m->crew->task;
   m->branches = malloc(share_size(t->table) + 1);
-  m->threads = dil_threads_new(t->threads);
-  m->scratch = pool_new_host(NULL, NULL);
-  if (!m->branches || !m->threads || !m->scratch)
+  if (!m->branches)
     return dil_fail(DIL_MEMORY, "no memory for rank %d", m->rank);
   m->table = share_table(t->table, m->share, m->branches);
-  return cpu_kernel_new(&m->table, make_shared, m->crew, &m->kernel);
+  dil_status status =
+      cpu_kernel_new(&m->table, make_shared, m->crew, &m->kernel);
+  return status ? status : ring_cpu_new(m->kernel, t->threads, &m->device);
 }
 
 static void member_close(member *m) {
+  ring_routes_free(&m->routes, m->device);
+  ring_device_free(m->device);
   cpu_kernel_free(m->kernel);
-  dil_threads_free(m->threads);
-  if (m->scratch) dil_pool_free(m->scratch);
   free(m->branches);
 }
 
@@ -152,8 +152,8 @@ static void view_own(const dil_call *c, const ring_shape *r, int32_t rank,
     out->q[i] = view_rows(&c->q, q, origin, batch, s.head, s.heads);
     out->o[i] = view_rows(&c->o, q, origin, batch, s.head, s.heads);
     out->lse[i] = view_lse(&c->lse, q, origin, batch, s.head, s.heads);
-    out->k[i] = view_rows(&c->k, k, 0, batch, s.kv_head, s.kv_heads);
-    out->v[i] = view_rows(&c->v, k, 0, batch, s.kv_head, s.kv_heads);
+    out->keys.k[i] = view_rows(&c->k, k, 0, batch, s.kv_head, s.kv_heads);
+    out->keys.v[i] = view_rows(&c->v, k, 0, batch, s.kv_head, s.kv_heads);
   }
 }
 
@@ -178,9 +178,8 @@ static dil_status member_run(member *m) {
                 .head = m->share.head,
                 .exchange = t->mesh.exchange,
                 .link = m->link,
-                .kernel = m->kernel,
-                .threads = m->threads,
-                .scratch = m->scratch,
+                .device = m->device,
+                .routes = &m->routes,
                 .call = call,
                 .rows = &owned,
                 .plan_hash = t->plan_hash,

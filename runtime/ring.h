@@ -8,9 +8,7 @@
 #ifndef DIL_RING_H
 #define DIL_RING_H
 
-#include "cpu.h"
-#include "link.h"
-#include "place.h"
+#include "ring_device.h"
 
 typedef enum dil_exchange {
   DIL_EXCHANGE_RING, DIL_EXCHANGE_GATHER
@@ -19,14 +17,16 @@ typedef enum dil_exchange {
 /* A rank's own rows, a view for each comb of its shards. */
 typedef struct ring_rows {
   dil_tensor q[SHARD_COMBS], o[SHARD_COMBS], lse[SHARD_COMBS];
-  dil_tensor k[SHARD_COMBS], v[SHARD_COMBS];
+  ring_keys keys;
 } ring_rows;
 
-/* Bytes and seconds of one rank's run. */
-typedef struct ring_facts {
-  int64_t sent, received;    /* bytes of rows */
-  double waited, computed;   /* seconds */
-} ring_facts;
+/* What travels, listed by the first run of a shape and kept for the next. */
+typedef struct ring_routes {
+  ring_shape shape;
+  int32_t rank;
+  route *list;     /* [2 * ranks], by step: out, in; NULL: not yet made */
+} ring_routes;
+void ring_routes_free(ring_routes *routes, ring_device *device);
 
 typedef struct ring_checkpoint {
   const char *prefix;  /* files PREFIX.NAME; NULL: none */
@@ -41,9 +41,8 @@ typedef struct dil_ring {
   int32_t batch, head;       /* numbers in the whole of the first ones here */
   dil_exchange exchange;
   dil_link *link;            /* joins the ranks that share the sequence */
-  cpu_kernel *kernel;
-  dil_threads *threads;
-  pool *scratch;
+  ring_device *device;       /* where this rank's rows lie */
+  ring_routes *routes;       /* kept by the caller, all 0 at first */
   const dil_call *call;      /* inputs, seed, scale, train; sizes from rows */
   ring_rows *rows;
   uint64_t plan_hash;        /* ranks must agree on it */
@@ -56,9 +55,10 @@ typedef struct dil_ring {
  * status. */
 dil_status ring_run(dil_ring *ring);
 
-/* Message bytes that step `step` brings from its rank to this one. */
-dil_status ring_bytes(const dil_ring *ring, int32_t from, int32_t to,
-                      int64_t *bytes);
+/* ring_agree.c: ranks compare all that they must have alike, before any row
+ * moves; and nobody is done before all are. Collective. */
+dil_status ring_agree(const dil_ring *ring, int64_t B);
+dil_status ring_part(const dil_ring *ring);
 
 /* ---- heads on several ranks ---------------------------------------------- */
 

@@ -8,30 +8,83 @@
 #include <string.h>
 #include <unistd.h>
 
+static dil_status take_floats(ring_device *d, int64_t count, float **floats) {
+  void *memory = NULL;
+  dil_status status =
+      d->calls->take(d, count * (int64_t)sizeof(float), true, &memory);
+  *floats = memory;
+  return status;
+}
+
 dil_status state_new(ring_state *s, const dil_ring *r) {
   const dil_table *t = r->shape.table;
   shard mine = place_queries(&r->shape, r->link->rank);
-  int64_t states = cpu_kernel_states(r->kernel), B = r->rows->q[0].shape[0];
+  ring_device *d = r->device;
+  int64_t states = d->calls->states(d), B = r->rows->q[0].shape[0];
+  dil_status status = DIL_OK;
   *s = (ring_state){.step = -1};
-  for (int32_t i = 0; i < mine.count; i++) {
+  for (int32_t i = 0; i < mine.count && !status; i++) {
     s->rows[i] = states * B * mine.comb[i].count * t->heads;
-    s->lse[i] = calloc((size_t)s->rows[i] + 1, sizeof(float));
-    s->o[i] = calloc((size_t)s->rows[i] + 1,
-                     (size_t)t->value_dim * sizeof(float));
-    if (s->lse[i] && s->o[i]) continue;
-    state_free(s);
-    return dil_fail(DIL_MEMORY, "no memory for the state of %lld rows",
-                    (long long)mine.comb[i].count);
+    status = take_floats(d, s->rows[i], &s->lse[i]);
+    if (!status)
+      status = take_floats(d, s->rows[i] * t->value_dim, &s->o[i]);
   }
-  return DIL_OK;
+  if (status) state_free(s, d);
+  return status;
 }
 
-void state_free(ring_state *s) {
+void state_free(ring_state *s, ring_device *d) {
   for (int32_t i = 0; i < SHARD_COMBS; i++) {
-    free(s->o[i]);
-    free(s->lse[i]);
+    if (s->o[i]) d->calls->give(d, s->o[i]);
+    if (s->lse[i]) d->calls->give(d, s->lse[i]);
     s->o[i] = s->lse[i] = NULL;
   }
+}
+
+/* ---- as the host sees it -------------------------------------------------- */
+
+/* Where the device's memory is the host's, it is looked at in place. */
+static dil_status mirror_new(const ring_state *s, const dil_ring *r,
+                             ring_state *host) {
+  size_t width = (size_t)r->shape.table->value_dim * sizeof(float);
+  bool good = true;
+  *host = *s;
+  if (r->device->calls->on_host) return DIL_OK;
+  for (int32_t i = 0; i < SHARD_COMBS; i++) {
+    host->o[i] = calloc((size_t)s->rows[i] + 1, width);
+    host->lse[i] = calloc((size_t)s->rows[i] + 1, sizeof(float));
+    good = good && host->o[i] && host->lse[i];
+  }
+  return good ? DIL_OK
+              : dil_fail(DIL_MEMORY, "no memory to keep the state of a rank");
+}
+
+static void mirror_free(ring_state *host, const dil_ring *r) {
+  for (int32_t i = 0; i < SHARD_COMBS && !r->device->calls->on_host; i++) {
+    free(host->o[i]);
+    free(host->lse[i]);
+  }
+}
+
+/* All floats of the state, to the mirror or from it. */
+static dil_status mirror_move(const ring_state *s, const dil_ring *r,
+                              const ring_state *host, bool up) {
+  const ring_device_calls *calls = r->device->calls;
+  int64_t width = r->shape.table->value_dim;
+  dil_status status = DIL_OK;
+  if (calls->on_host) return DIL_OK;
+  for (int32_t i = 0; i < SHARD_COMBS; i++) {
+    float *const there[] = {s->o[i], s->lse[i]};
+    float *const here[] = {host->o[i], host->lse[i]};
+    const int64_t floats[] = {s->rows[i] * width, s->rows[i]};
+    for (int32_t n = 0; n < 2 && !status; n++) {
+      int64_t bytes = floats[n] * (int64_t)sizeof(float);
+      if (!bytes) continue;
+      status = up ? calls->write(r->device, there[n], here[n], bytes)
+                  : calls->read(r->device, here[n], there[n], bytes);
+    }
+  }
+  return status;
 }
 
 /* ---- the file ------------------------------------------------------------ */
@@ -97,7 +150,7 @@ static bool write_all(FILE *out, const ring_state *s, const header *h,
   return good && !fflush(out) && !fsync(fileno(out));
 }
 
-dil_status state_write(const ring_state *s, const dil_ring *r) {
+static dil_status write_file(const ring_state *s, const dil_ring *r) {
   char *name = file_name(r, ""), *aside = file_name(r, ".new");
   header h = describe(s, r);
   dil_status status = DIL_OK;
@@ -111,6 +164,15 @@ dil_status state_write(const ring_state *s, const dil_ring *r) {
   }
   free(name);
   free(aside);
+  return status;
+}
+
+dil_status state_write(const ring_state *s, const dil_ring *r) {
+  ring_state host;
+  dil_status status = mirror_new(s, r, &host);
+  if (!status) status = mirror_move(s, r, &host, false);
+  if (!status) status = write_file(&host, r);
+  mirror_free(&host, r);
   return status;
 }
 
@@ -135,7 +197,7 @@ static bool is_ours(const header *file, const ring_state *s,
          file->step < r->link->ranks;
 }
 
-dil_status state_read(ring_state *s, const dil_ring *r) {
+static dil_status read_file(ring_state *s, const dil_ring *r) {
   char *name = file_name(r, "");
   FILE *in = name ? fopen(name, "rb") : NULL;
   header h;
@@ -153,5 +215,15 @@ dil_status state_read(ring_state *s, const dil_ring *r) {
     s->step = h.step;
   if (in) fclose(in);
   free(name);
+  return status;
+}
+
+dil_status state_read(ring_state *s, const dil_ring *r) {
+  ring_state host;
+  dil_status status = mirror_new(s, r, &host);
+  if (!status) status = read_file(&host, r);
+  if (!status) status = mirror_move(s, r, &host, true);
+  if (!status) s->step = host.step;
+  mirror_free(&host, r);
   return status;
 }
