@@ -84,6 +84,11 @@ for script in tests/*.sh; do
 done
 chosen fuzz "$@" && run_suite fuzz "$BUILD/tests/fuzz/fuzz_pattern" \
   --count "${FUZZ_COUNT:-150}" --seed "${FUZZ_SEED:-1}"
+for word; do
+  [ -e "$logs/$word" ] && continue
+  echo "no suite is called '$word'"
+  failed=$((failed + 1))
+done
 
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

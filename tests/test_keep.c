@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -235,25 +236,37 @@ END_TEST
 
 /* ---- a process from its start -------------------------------------------- */
 
-static double run_program(const char *path, const char *example) {
+typedef struct times {
+  double wall, processor; /* of the whole process; by the clock, and used */
+} times;
+
+static double seconds_of(struct timeval t) {
+  return (double)t.tv_sec + 1e-6 * (double)t.tv_usec;
+}
+
+static times run_program(const char *path, const char *example) {
   const char *const words[] = {path,    "run",      example, "-D", "w=4",
                                "--seq", "8",        "--random", "1",  NULL};
   posix_spawn_file_actions_t quiet;
   pid_t child;
   int status;
+  struct rusage used;
   posix_spawn_file_actions_init(&quiet);
   posix_spawn_file_actions_addopen(&quiet, 1, "/dev/null", O_WRONLY, 0);
   double start = now();
   ck_assert_int_eq(posix_spawn(&child, path, &quiet, NULL,
                                (char *const *)(uintptr_t)words, environ), 0);
-  ck_assert_int_eq(waitpid(child, &status, 0), child);
-  double seconds = now() - start;
+  ck_assert_int_eq(wait4(child, &status, 0, &used), child);
+  times t = {now() - start,
+             seconds_of(used.ru_utime) + seconds_of(used.ru_stime)};
   posix_spawn_file_actions_destroy(&quiet);
   ck_assert_int_eq(status, 0);
-  return seconds;
+  return t;
 }
 
-/* The quickest of many, so that a busy machine does not fail it. */
+/* The least of many tries. Of the time by the clock others take their share
+ * where they want more than the machine has: it is tried until a process met
+ * none of them, for a minute at most. */
 START_TEST(a_warm_start_to_the_result_in_5_ms) {
   char path[4200], example[1000];
   const char *examples = getenv("EXAMPLES");
@@ -261,18 +274,20 @@ START_TEST(a_warm_start_to_the_result_in_5_ms) {
   if (access(path, X_OK)) return; /* only the suites are here */
   snprintf(example, sizeof example, "%s/longnet.dil",
            examples ? examples : "examples");
-  double cold = run_program(path, example), best = cold;
-  for (int i = 0; i < 100; i++) {
-    double seconds = run_program(path, example);
-    if (seconds < best) best = seconds;
+  const double limit = SLOW ? 0.5 : 0.005, start = now();
+  times cold = run_program(path, example), best = cold;
+  int tries = 0;
+  while (tries < 60 || (best.wall > limit && now() - start < 60)) {
+    times t = run_program(path, example);
+    if (t.wall < best.wall) best.wall = t.wall;
+    if (t.processor < best.processor) best.processor = t.processor;
+    tries++;
   }
-  /* Where others want more than there is, the time is theirs too. */
-  double load = 0;
-  bool busy = getloadavg(&load, 1) == 1 &&
-              load > (double)sysconf(_SC_NPROCESSORS_ONLN);
-  printf("a process: %.1f ms cold, %.2f ms warm%s\n", 1e3 * cold, 1e3 * best,
-         busy ? ", on a busy machine" : "");
-  ck_assert_double_lt(best, SLOW ? 0.5 : busy ? 0.05 : 0.005);
+  printf("a process: %.1f ms cold; warm %.2f ms, of processors %.2f ms, the "
+         "least of %d\n", 1e3 * cold.wall, 1e3 * best.wall,
+         1e3 * best.processor, tries);
+  ck_assert_double_lt(best.processor, limit);
+  ck_assert_double_lt(best.wall, limit);
 }
 END_TEST
 
