@@ -140,7 +140,18 @@ $(BUILD)/compiler/library_texts.inc: templates/kernel.h.in runtime/dlpack.h
 $(BUILD)/compiler/library_header.o: $(BUILD)/compiler/library_texts.inc
 $(BUILD)/compiler/library_header.o: EXTRA = -I$(BUILD)/compiler
 
-$(BUILD)/%.o: %.c
+# What the parts of dil must agree on: a number of all headers that they share,
+# in place of one that somebody has to raise.
+agreed := $(sort $(wildcard compiler/*.h compiler/*.def compiler/gpu/gpu.h \
+          runtime/*.h runtime/*.def runtime/cuda/cuda.h runtime/mpi/job.h \
+          templates/launch.h))
+$(BUILD)/interface.h: $(agreed)
+	@mkdir -p $(@D)
+	$(call say,hash)sum=$$(cat $^ | sha256sum | cut -c 1-7) && \
+	  printf 'enum { DIL_INTERFACE = 0x%s };\n' $$sum > $@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+
+$(BUILD)/%.o: %.c | $(BUILD)/interface.h
 	@mkdir -p $(@D)
 	$(call say,cc)$(CC) $(FLAGS) $(EXTRA) -c -o $@ $<
 $(BUILD)/compiler/cpu/%.o: EXTRA = -isystem $(shell $(LLVM) --includedir)

@@ -1,4 +1,4 @@
-/* backend.h - the ABI of a loadable back end (dil-cpu.so, later dil-gpu.so).
+/* backend.h - the ABI of a loadable back end (dil-cpu.so).
  *
  * A module exports one symbol, dil_backend_init, that returns its table. It is
  * opened once; a failure is remembered with its reason. */
@@ -6,8 +6,6 @@
 #define DIL_BACKEND_H
 
 #include "all.h"
-
-enum { DIL_BACKEND_VERSION = 2 };
 
 typedef struct backend_request {
   const plan *plan;
@@ -72,7 +70,7 @@ typedef struct backend_library {
 } backend_library;
 
 typedef struct backend {
-  int32_t version;       /* DIL_BACKEND_VERSION */
+  int32_t version;       /* DIL_INTERFACE, of interface.h */
   const char *name;
   /* The instruction set this host would get; NULL with the reason in
    * dil_last_error when the module cannot serve it. */

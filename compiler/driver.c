@@ -3,6 +3,7 @@
 #include "driver.h"
 #include "../runtime/trace.h"
 #include "place.h"
+#include "interface.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -226,7 +227,7 @@ dil_status driver_backend(const backend **opened) {
       dil_module_open("dil-cpu.so", DIL_BACKEND_SYMBOL, &symbol);
   if (status) return status;
   *opened = ((backend_init)symbol)();
-  if (*opened && (*opened)->version == DIL_BACKEND_VERSION) return DIL_OK;
+  if (*opened && (*opened)->version == DIL_INTERFACE) return DIL_OK;
   return dil_fail(DIL_ENVIRONMENT, "dil-cpu.so is of another version of dil");
 }
 

@@ -4,6 +4,7 @@
  * processor). Out: the source of a kernel. GPU code is made here, the
  * processor's when a call first needs it. */
 #include "keep.h"
+#include "interface.h"
 #include <stdlib.h>
 
 dil_status gpu_compiler_open(const gpu_backend **gpu) {
@@ -12,7 +13,7 @@ dil_status gpu_compiler_open(const gpu_backend **gpu) {
       dil_module_open("dil-gpu.so", GPU_BACKEND_SYMBOL, &symbol);
   if (status) return status;
   *gpu = ((gpu_backend_init)symbol)();
-  if ((*gpu)->version == GPU_BACKEND_VERSION) return DIL_OK;
+  if ((*gpu)->version == DIL_INTERFACE) return DIL_OK;
   return dil_fail(DIL_ENVIRONMENT, "dil-gpu.so is of another version of dil");
 }
 

@@ -3,9 +3,11 @@
  * In: a compilation with its plan. Out: machine code. Its key is all that the
  * code follows from: the plan's canonical text (so neither layout nor comments
  * of the .dil file, whose lines a debugger sees as they were when the code was
- * made), knobs, target, and what the back end's own file holds. The compiler
+ * made), knobs, target, the headers that dil's parts share, and what the back
+ * end's own file holds, its templates among it. The compiler
  * library behind that is a witness: a kept value falls with its file. */
 #include "keep.h"
+#include "interface.h"
 #include "../runtime/cache.h"
 #include "../runtime/metrics.h"
 #include "../runtime/trace.h"
@@ -77,9 +79,9 @@ static text key_of(const compilation *c, module m, const char *target) {
   FILE *out =
       hash_module(m, &hash) ? open_memstream(&key.bytes, &key.size) : NULL;
   if (!out) return key;
-  fprintf(out, "dil " DIL_VERSION " keep %d\n%s %016llx%016llx\n", KEEP_VERSION,
-          module_files[m], (unsigned long long)hash.high64,
-          (unsigned long long)hash.low64);
+  fprintf(out, "dil " DIL_VERSION " %x keep %d\n%s %016llx%016llx\n",
+          (unsigned)DIL_INTERFACE, KEEP_VERSION, module_files[m],
+          (unsigned long long)hash.high64, (unsigned long long)hash.low64);
   fprintf(out, "target %s\nknobs %s\nforce %u\n", target,
           knobs_text(&c->knobs, turned), c->plan->force);
   bool whole = plan_write(c->plan, out);

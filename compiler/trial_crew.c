@@ -2,6 +2,7 @@
  * topology has several devices, a call. Out: runs by a crew. */
 #include "trial_crew.h"
 #include "command.h"
+#include "interface.h"
 
 static dil_status check_options(const options *o) {
   bool resumes = o->seen[OPTION_RESUME] || o->seen[OPTION_EVERY];
@@ -19,7 +20,7 @@ static dil_status join_processes(trial_crew *t, const topology *on) {
   dil_status status = dil_module_open("dilrt-mpi.so", DIL_MPI_SYMBOL, &symbol);
   if (status) return status;
   t->mpi = ((dil_mpi_init)symbol)();
-  if (t->mpi->version != DIL_MPI_VERSION)
+  if (t->mpi->version != DIL_INTERFACE)
     return dil_fail(DIL_ENVIRONMENT, "dilrt-mpi.so is of another version of "
                                      "dil");
   status = t->mpi->open(&t->task.rank, &ranks);

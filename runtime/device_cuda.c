@@ -3,6 +3,7 @@
 #include "context.h"
 #include "metrics.h"
 #include "trace.h"
+#include "interface.h"
 
 /* Only a library that carries the run time has this part in itself. */
 const dil_cuda_module *dil_cuda_module_init(void) __attribute__((weak));
@@ -17,7 +18,7 @@ dil_status dil_cuda_module_open(const dil_cuda_module **module) {
       dil_module_open("dilrt-cuda.so", DIL_CUDA_SYMBOL, &symbol);
   if (status) return status;
   *module = ((dil_cuda_init)symbol)();
-  if ((*module)->version == DIL_CUDA_VERSION) return DIL_OK;
+  if ((*module)->version == DIL_INTERFACE) return DIL_OK;
   return dil_fail(DIL_ENVIRONMENT,
                   "dilrt-cuda.so is of another version of dil");
 }

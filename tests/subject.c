@@ -1,6 +1,7 @@
 /* subject.c - from the text of a pattern to a kernel, through the library:
  * parse, check, plan, compile with the back end beside the test program. */
 #include "gpu.h"
+#include "interface.h"
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,7 +85,7 @@ static const backend *backend_open(void) {
 const backend *cpu_backend(void) {
   static const backend *found;
   if (found == NULL) found = backend_open();
-  if (found == NULL || found->version != DIL_BACKEND_VERSION) {
+  if (found == NULL || found->version != DIL_INTERFACE) {
     fprintf(stderr, "no usable dil-cpu.so above the test program\n");
     abort();
   }

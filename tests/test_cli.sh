@@ -179,6 +179,26 @@ clocks() {
 }
 is "compiling and loading the compiler are told apart" clocks
 
+# A back end that was changed, and one of a build with other headers.
+changed_parts() {
+  mkdir -p "$TMP/parts" && cp "$BUILD/dil-cpu.so" "$TMP/parts" &&
+    "$DIL" run $tiny | grep -q 'from the cache' &&
+    echo changed >>"$TMP/parts/dil-cpu.so" &&
+    LD_LIBRARY_PATH=$BUILD DIL_MODULE_DIR=$TMP/parts "$DIL" run $tiny |
+    grep -q 'compiled in'
+}
+is "what another back end made is not taken" changed_parts
+stale_part() {
+  mkdir -p "$TMP/stale" && echo 'const void *dil_backend_init(void);
+    const void *dil_backend_init(void) {
+      static const int version[64] = {2};
+      return version;
+    }' | ${CC:-cc} -shared -fPIC -x c -o "$TMP/stale/dil-cpu.so" - &&
+    ! DIL_CACHE=off DIL_MODULE_DIR=$TMP/stale "$DIL" run $tiny 2>"$TMP/err" &&
+    grep -q 'dil-cpu.so is of another version of dil' "$TMP/err"
+}
+is "a back end of another build is refused" stale_part
+
 flip() { # file: another last byte
   last=$(tail -c 1 "$1" | od -An -tu1 | tr -d ' ')
   truncate -s -1 "$1"

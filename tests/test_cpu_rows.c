@@ -2,6 +2,7 @@
  * and values at the very end of readable memory, and the dropout of tiles and
  * rows against Philox, weight by weight. */
 #include "cpu_code.h"
+#include "interface.h"
 #include <check.h>
 #include <math.h>
 #include <pthread.h>
@@ -260,7 +261,7 @@ START_TEST(refusals) {
   ck_assert_int_eq(cpu->can("sse9"), DIL_USAGE);
   ck_assert_ptr_nonnull(strstr(dil_last_error(), "sse9"));
   ck_assert_int_eq(cpu->compile(&request, &out), DIL_USAGE);
-  ck_assert_int_eq(cpu->version, DIL_BACKEND_VERSION);
+  ck_assert_int_eq(cpu->version, DIL_INTERFACE);
   ck_assert_ptr_nonnull(strstr(cpu->versions(), "LLVM"));
   ck_assert_int_eq(cpu->can(cpu->host()), DIL_OK);
 }

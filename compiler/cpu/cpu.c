@@ -2,6 +2,7 @@
  * It lists which functions of dil_code each of the two families has; every
  * other file writes one kind of them. */
 #include "cpu.h"
+#include "interface.h"
 #include <dlfcn.h>
 #include <llvm/Config/llvm-config.h>
 #include <string.h>
@@ -109,7 +110,7 @@ static const char *origin(void) {
 
 DIL_API const backend *dil_backend_init(void);
 const backend *dil_backend_init(void) {
-  static const backend table = {.version = DIL_BACKEND_VERSION,
+  static const backend table = {.version = DIL_INTERFACE,
                                 .name = "cpu",
                                 .host = host,
                                 .can = can,

@@ -1,6 +1,7 @@
 /* gpu.c - the provider: every strategy asked in turn, every member of it taken
  * through its attempts until the gate lets one pass, all of them at once. */
 #include "gpu.h"
+#include "interface.h"
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -259,7 +260,7 @@ static int32_t candidates(const gpu_request *r, gpu_candidate *list,
 
 DIL_API const gpu_backend *dil_gpu_backend_init(void);
 const gpu_backend *dil_gpu_backend_init(void) {
-  static const gpu_backend table = {.version = GPU_BACKEND_VERSION,
+  static const gpu_backend table = {.version = DIL_INTERFACE,
                                     .compile = compile,
                                     .candidates = candidates,
                                     .peak = peak_compile,

@@ -11,7 +11,7 @@
 #include "../schedule.h"
 #include "../../runtime/cuda/cuda.h"
 
-enum { GPU_BACKEND_VERSION = 3, GPU_CODES_MAX = 16 };
+enum { GPU_CODES_MAX = 16 };
 
 typedef struct gpu_request {
   const plan *plan;
@@ -35,7 +35,7 @@ typedef struct gpu_candidate {
 enum { GPU_CANDIDATES_MAX = 192 };
 
 typedef struct gpu_backend {
-  int32_t version;         /* GPU_BACKEND_VERSION */
+  int32_t version;         /* DIL_INTERFACE */
   /* Every member of every strategy; of one that knobs speak of, the member
    * that they describe. On failure nothing is left to free. DIL_ENVIRONMENT: no
    * NVRTC, or it does not know the chip. DIL_UNSUPPORTED: the gate refused all

@@ -13,7 +13,7 @@
 #include "../rt.h"
 #include "../../templates/launch.h"
 
-enum { DIL_CUDA_VERSION = 3, DIL_CUDA_KNOBS = 16, DIL_CUDA_ENTRIES = 8 };
+enum { DIL_CUDA_KNOBS = 16, DIL_CUDA_ENTRIES = 8 };
 
 /* One cubin, made by a family of templates for one plan and one chip. The
  * meaning of tile sizes and knobs is the family's; its half in compiler/gpu
@@ -49,7 +49,7 @@ typedef struct dil_cuda_facts {
 /* Every function but `run` may wait for the device. Errors: DIL_ENVIRONMENT
  * with the driver's own text, DIL_USAGE and DIL_MEMORY. */
 typedef struct dil_cuda_module {
-  int32_t version;       /* DIL_CUDA_VERSION */
+  int32_t version;       /* DIL_INTERFACE, of interface.h */
   dil_status (*open)(int32_t index, dil_cuda **device);
   void (*close)(dil_cuda *device);
   const dil_cuda_facts *(*facts)(const dil_cuda *device);

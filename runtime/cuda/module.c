@@ -1,10 +1,11 @@
 /* module.c - the one symbol of dilrt-cuda.so: its table of functions. */
 #include "device.h"
+#include "interface.h"
 
 DIL_API const dil_cuda_module *dil_cuda_module_init(void);
 const dil_cuda_module *dil_cuda_module_init(void) {
   static const dil_cuda_module table = {
-      .version = DIL_CUDA_VERSION,
+      .version = DIL_INTERFACE,
       .open = device_open,
       .close = device_close,
       .facts = device_facts,

@@ -6,10 +6,8 @@
 
 #include "../link.h"
 
-enum { DIL_MPI_VERSION = 1 };
-
 typedef struct dil_mpi_module {
-  int32_t version;     /* DIL_MPI_VERSION */
+  int32_t version;     /* DIL_INTERFACE, of interface.h */
   /* Begins MPI, once; this process's number and how many there are. */
   dil_status (*open)(int32_t *rank, int32_t *ranks);
   /* Collective: processes of the same `color` get a link of their own, ranked

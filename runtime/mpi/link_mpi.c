@@ -4,6 +4,7 @@
  * goes in chunks whose sizes both sides know; a chunk of another size is an
  * error before it is received. */
 #include "job.h"
+#include "interface.h"
 #include <mpi.h>
 #include <sched.h>
 #include <stdio.h>
@@ -233,7 +234,7 @@ static void close_job(void) {
 
 DIL_API const dil_mpi_module *dil_mpi_module_init(void);
 const dil_mpi_module *dil_mpi_module_init(void) {
-  static const dil_mpi_module module = {DIL_MPI_VERSION, open_job, new_link,
+  static const dil_mpi_module module = {DIL_INTERFACE, open_job, new_link,
                                         close_job};
   return &module;
 }
