@@ -5,6 +5,7 @@ BUILD    ?= build
 CC       ?= cc
 LLVM     ?= llvm-config-19
 PREFIX   ?= /usr/local
+OBJCOPY  ?= objcopy
 WARN     := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion \
             -Wstrict-prototypes -Wmissing-prototypes \
             -Werror=implicit-function-declaration $(if $(CI),-Werror)
@@ -53,6 +54,7 @@ rt       := $(BUILD)/libdilrt.so.$(abi)
 MPICC    ?= $(shell command -v mpicc)
 parts    := dil-cpu.so dil-gpu.so dilrt-cuda.so $(if $(MPICC),dilrt-mpi.so)
 library  := $(BUILD)/libdil.so $(BUILD)/libdilrt.so $(BUILD)/dilrt.o \
+            $(BUILD)/libdilrt.a \
             $(addprefix $(BUILD)/,$(parts))
 # A program that holds a copy of the run time shows all that the shared one
 # does: loadable parts, which are linked to that one, find the copy instead.
@@ -114,6 +116,11 @@ carried := $(filter-out $(call objects,runtime/cache*.c runtime/npy*.c \
            runtime/place.c runtime/route.c),$(runtime)) $(cuda)
 $(BUILD)/dilrt.o: $(carried)
 	$(call say,link)$(CC) -r -nostdlib -Wl,--strip-debug -o $@ $^
+# The same for hosts without shared libraries: one object, so that names which
+# are no host's business can be its own.
+$(BUILD)/libdilrt.a: $(BUILD)/dilrt.o
+	$(call say,ar)$(OBJCOPY) -w --keep-global-symbol='dil_*' $< $(BUILD)/rt.o \
+	  && rm -f $@ && $(AR) rcs $@ $(BUILD)/rt.o
 # The templates as bytes of the module, so that nothing is looked up.
 templates := $(sort $(wildcard templates/*.cu templates/*.cuh templates/*.h))
 # A row a file: its name less an ending, its text.
@@ -287,6 +294,7 @@ place       = $(foreach f,$(1),$(f):$(2)/$(notdir $(f)):$(3))
 installed   = $(BUILD)/dil:$(bindir)/dil:755 \
   $(call place,$(BUILD)/libdil.so.$(abi) $(rt),$(libdir),644) \
   $(call place,$(addprefix $(BUILD)/,$(parts) dilrt.o),$(partdir),644) \
+  $(call place,$(BUILD)/libdilrt.a,$(libdir),644) \
   $(call place,$(headers),$(includedir)/dil,644) \
   $(call place,$(addprefix $(made)/,$(filter %.pc,$(filled))),$(libdir)/pkgconfig,644) \
   $(call place,$(addprefix $(made)/,$(filter %.cmake,$(filled))),$(libdir)/cmake/dil,644) \

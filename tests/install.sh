@@ -28,7 +28,7 @@ staged() { # target
 is "make install" staged install
 root=$TMP/root/opt/dil
 for file in bin/dil lib/libdil.so lib/libdilrt.so lib/libdil.so.1 \
-  lib/libdilrt.so.1 lib/dil/dil-cpu.so lib/dil/dil-gpu.so \
+  lib/libdilrt.so.1 lib/libdilrt.a lib/dil/dil-cpu.so lib/dil/dil-gpu.so \
   lib/dil/dilrt-cuda.so lib/dil/dilrt.o include/dil/dil.h \
   include/dil/dilrt.h include/dil/dlpack.h include/dil/status.def \
   lib/pkgconfig/dil.pc lib/pkgconfig/dilrt.pc \
@@ -168,6 +168,32 @@ is "generated builds with the shared one" host dilrt generated -I"$made" \
   -L"$made" -llongnet_text -o "$TMP/shared"
 is "and runs" says 'saw 448 keys' env \
   LD_LIBRARY_PATH="$root/lib:$made" "$TMP/shared"
+# With the run time's archive: in a program that is static altogether (glibc
+# warns that opening a driver would want its shared form), or but for the C
+# library, where that has no archive.
+static_libs() { pkg-config --static --libs dilrt; }
+is "pkg-config --static says what the archive wants" sh -c "case \"\$(pkg-config \
+  --static --libs dilrt)\" in *-ldilrt*-lm*-lpthread*-ldl*) ;; *) exit 1 ;; esac"
+is "the archive shows names of dil alone" sh -c \
+  "! nm -g --defined-only '$root/lib/libdilrt.a' | awk 'NF == 3 { print \$3 }' |
+    grep -v '^dil_'"
+is "dil build writes an archive" "$root/bin/dil" build \
+  examples/longnet_text.dil -o "$made/liblongnet_text" --emit=a,h
+if echo 'int main(void) { return 0; }' |
+  $cc -static -x c - -o "$TMP/whole" -lm 2>/dev/null; then
+  mode=-static runtime=$(static_libs)
+else
+  echo "skipped: there is no C library for static programs here"
+  mode='' runtime=$(static_libs | sed 's/-ldilrt/-l:libdilrt.a/')
+fi
+# shellcheck disable=SC2046,SC2086 # lists of words
+is "generated builds without shared libraries" $cc $strict $mode \
+  examples/host/generated.c -I"$made" $(pkg-config --cflags dilrt) \
+  "$made/liblongnet_text.a" $runtime -o "$TMP/whole"
+is "and runs with nothing in reach" says 'saw 448 keys' env -i "$TMP/whole"
+is "and asks for no library of dil" sh -c \
+  "! readelf -d '$TMP/whole' | grep 'NEEDED.*dil'"
+
 is "dil build writes one that stands alone" "$root/bin/dil" build \
   examples/longnet_text.dil -o "$made/liblongnet_text" --standalone --emit=a,h
 # shellcheck disable=SC2086 # a list of words
@@ -187,6 +213,21 @@ if command -v cmake >/dev/null; then
   is "and they run" says 'saw 448 keys' "$TMP/cmake/generated"
   is "with the installed library" says 'heads of' "$TMP/cmake/jit" \
     preset:dense 100
+  mkdir "$TMP/static" && cat >"$TMP/static/CMakeLists.txt" <<CMAKE
+cmake_minimum_required(VERSION 3.16)
+project(static C)
+find_package(dil REQUIRED)
+dil_add_library(liblongnet_text $PWD/examples/longnet_text.dil STATIC
+  OPTIONS --cpu avx2)
+add_executable(generated $PWD/examples/host/generated.c)
+target_link_libraries(generated liblongnet_text)
+CMAKE
+  is "cmake builds a host with the archive" sh -c "CC='$cc' cmake \
+    -S '$TMP/static' -B '$TMP/static/build' -DCMAKE_PREFIX_PATH='$root' &&
+    cmake --build '$TMP/static/build'"
+  is "which asks for no library of dil, and runs" sh -c \
+    "! readelf -d '$TMP/static/build/generated' | grep 'NEEDED.*dil' &&
+    env -i '$TMP/static/build/generated' | grep 'saw 448 keys'"
   touch "$TMP/later"
   is "cmake builds nothing twice" sh -c "cmake --build '$TMP/cmake' >/dev/null
     ! find '$TMP/cmake' -name '*.a' -newer '$TMP/later' | grep ."
