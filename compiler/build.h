@@ -21,8 +21,8 @@ typedef enum emitted {
 
 typedef struct output {
   const char *path;
-  emitted kind;        /* EMIT_SO is linked, the others are bytes */
-  void *bytes;         /* malloced */
+  emitted kind;
+  void *bytes;         /* malloced; NULL: linked of the objects */
   size_t size;
 } output;
 

@@ -78,7 +78,8 @@ static dil_status make_text(building *b, emitted kind,
 
 /* ---- for GPUs ------------------------------------------------------------ */
 
-/* NAME.sm_90a.cubin; what more it takes to tell them apart stands between. */
+/* NAME.sm_90a.cubin; with the kernel between where the library has several, and
+ * with the member where it is not the first for the chip. */
 static const char *chip_path(const building *b, const library_kernel *k,
                              const char *member, int32_t arch,
                              const char *ending) {
@@ -89,20 +90,20 @@ static const char *chip_path(const building *b, const library_kernel *k,
                      library_arch_name(a, arch), ending);
 }
 
-/* ".hopper", ".hopper1", ... of several for one chip; "" of the only one. */
+/* "" of a chip's first, which calls try before the others; ".general",
+ * ".general2", ... of these. */
 static const char *member_of(const building *b, const library_kernel *k,
                              int32_t index) {
-  int32_t same = 0, before = 0;
+  int32_t before = 0, same = 0;
   const dil_cuda_code *code = &k->code[index];
-  for (int32_t i = 0; i < k->code_count; i++) {
+  for (int32_t i = 0; i < index; i++) {
     if (k->code[i].arch != code->arch) continue;
-    same++;
-    before += i < index && !strcmp(k->code[i].family, code->family);
+    same += before++ && !strcmp(k->code[i].family, code->family);
   }
-  if (same == 1) return "";
   arena *a = b->library.arena;
-  return before ? arena_print(a, ".%s%d", code->family, before)
-                : arena_print(a, ".%s", code->family);
+  if (before == 0) return "";
+  return same ? arena_print(a, ".%s%d", code->family, same + 1)
+              : arena_print(a, ".%s", code->family);
 }
 
 static dil_status make_cubins(building *b) {
@@ -183,15 +184,15 @@ static dil_status make_archive(building *b) {
   return status;
 }
 
-/* The objects stay the building's. */
-static dil_status copy_objects(building *b) {
-  for (int32_t i = 0; i < b->object_count; i++) {
-    const library_object *o = &b->object[i];
-    void *copy = malloc(o->size);
-    if (!copy) return dil_fail(DIL_MEMORY, "no memory for an object");
-    memcpy(copy, o->bytes, o->size);
-    add_output(b, path_of(b, i ? "runtime.o" : "o"), EMIT_O, copy, o->size);
-  }
+/* The only object as bytes, which stays the building's; one of several is made
+ * by the linker, when it is written. */
+static dil_status add_one_object(building *b) {
+  const library_object *o = b->object;
+  void *copy = b->object_count == 1 ? malloc(o->size) : NULL;
+  if (!copy && b->object_count == 1)
+    return dil_fail(DIL_MEMORY, "no memory for an object");
+  if (copy) memcpy(copy, o->bytes, o->size);
+  add_output(b, path_of(b, "o"), EMIT_O, copy, copy ? o->size : 0);
   return DIL_OK;
 }
 
@@ -199,7 +200,7 @@ static dil_status make_objects(building *b) {
   dil_status status = make_object(b);
   if (!status && b->library.standalone) status = make_runtime(b);
   if (!status && b->emit & BIT(A)) status = make_archive(b);
-  if (!status && b->emit & BIT(O)) status = copy_objects(b);
+  if (!status && b->emit & BIT(O)) status = add_one_object(b);
   if (!status && b->emit & BIT(SO))
     add_output(b, path_of(b, "so"), EMIT_SO, NULL, 0);
   return status;

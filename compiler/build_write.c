@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 static dil_status write_output(const building *b, const output *o) {
-  return o->kind == EMIT_SO ? library_link(&b->library, b->object,
-                                           b->object_count, o->path)
-                            : library_file_write(o->path, o->bytes, o->size);
+  if (o->bytes) return library_file_write(o->path, o->bytes, o->size);
+  return library_link(&b->library, b->object, b->object_count,
+                      o->kind == EMIT_SO, o->path);
 }
 
 /* ---- names and rules ----------------------------------------------------- */

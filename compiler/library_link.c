@@ -1,5 +1,5 @@
-/* library_link.c - shared libraries: the system's C compiler, $CC or cc, links
- * them. In: objects in memory, the name of the library. Out: the file, or the
+/* library_link.c - shared libraries, and objects made of several: the system's C
+ * compiler, $CC or cc, links them. In: objects in memory, the name of the library. Out: the file, or the
  * compiler's own words about why not. */
 #include "library.h"
 #include <errno.h>
@@ -55,8 +55,9 @@ static const char *compiler_words(void) {
 
 static dil_status no_compiler(void) {
   return dil_fail(DIL_ENVIRONMENT,
-                  "a shared library is linked by the C compiler, and '%s' "
-                  "cannot be run; --emit=a,h needs none",
+                  "shared libraries, and objects that stand alone, are linked "
+                  "by the C compiler, and '%s' cannot be run; --emit=a,h needs "
+                  "none",
                   compiler_words());
 }
 
@@ -77,34 +78,45 @@ const char *library_linker(arena *a) {
 
 /* ---- the command --------------------------------------------------------- */
 
-/* $CC may be several words: a shell takes them apart. */
-static int32_t list_arguments(const bench *b, const char *path,
-                              const char *runtime, const char **argument) {
-  const library *l = b->library;
-  arena *a = l->arena;
-  int32_t n = 0;
-  argument[n++] = "sh";
-  argument[n++] = "-c";
-  argument[n++] = "exec ${CC:-cc} \"$@\"";
-  argument[n++] = "sh";
-  argument[n++] = "-shared";
-  argument[n++] = "-o";
-  argument[n++] = path;
-  for (int32_t i = 0; i < b->file_count; i++) argument[n++] = b->file[i];
-  argument[n++] = "-Xlinker"; /* not -Wl: a name may have a comma */
-  argument[n++] = "-soname";
-  argument[n++] = "-Xlinker";
-  argument[n++] = arena_print(a, "%s.so", l->base);
-  argument[n++] = "-Wl,--build-id=none";
-  argument[n++] = "-Wl,-z,relro,-z,now,-z,noexecstack,-z,defs";
+/* A command as it grows; a NULL ends it. */
+typedef struct command {
+  int32_t count;
+  const char *word[ARGUMENTS_MAX];
+} command;
+
+static void add(command *w, const char *word) { w->word[w->count++] = word; }
+
+static void add_shared(command *w, const library *l, const char *runtime) {
+  add(w, "-Xlinker"); /* not -Wl: a name may have a comma */
+  add(w, "-soname");
+  add(w, "-Xlinker");
+  add(w, arena_print(l->arena, "%s.so", l->base));
+  add(w, "-Wl,--build-id=none");
+  add(w, "-Wl,-z,relro,-z,now,-z,noexecstack,-z,defs");
   /* contexts keep threads and pointers to code: closing must not unmap it */
-  argument[n++] = "-Wl,-z,nodelete";
-  argument[n++] = "-Wl,--as-needed";
-  if (!l->standalone) argument[n++] = runtime;
-  argument[n++] = "-lm";
-  argument[n++] = "-lpthread";
-  argument[n] = NULL;
-  return n;
+  add(w, "-Wl,-z,nodelete");
+  add(w, "-Wl,--as-needed");
+  if (!l->standalone) add(w, runtime);
+  add(w, "-lm");
+  add(w, "-lpthread");
+}
+
+/* $CC may be several words: a shell takes them apart. */
+static command list_arguments(const bench *b, bool shared, const char *path,
+                              const char *runtime) {
+  command w = {0};
+  add(&w, "sh");
+  add(&w, "-c");
+  add(&w, "exec ${CC:-cc} \"$@\"");
+  add(&w, "sh");
+  add(&w, shared ? "-shared" : "-r");
+  if (!shared) add(&w, "-nostdlib");
+  add(&w, "-o");
+  add(&w, path);
+  for (int32_t i = 0; i < b->file_count; i++) add(&w, b->file[i]);
+  if (shared) add_shared(&w, b->library, runtime);
+  add(&w, NULL);
+  return w;
 }
 
 /* What the compiler said, to the end of a line. */
@@ -137,8 +149,7 @@ static dil_status run_compiler(const bench *b, const char **argument) {
 }
 
 dil_status library_link(const library *l, const library_object *object,
-                        int32_t count, const char *path) {
-  const char *argument[ARGUMENTS_MAX];
+                        int32_t count, bool shared, const char *path) {
   char runtime[DIL_PATH_MAX] = "";
   bench b = {.library = l};
   dil_status status =
@@ -147,8 +158,8 @@ dil_status library_link(const library *l, const library_object *object,
   if (status) return status;
   for (int32_t i = 0; !status && i < count; i++)
     status = write_object(&b, &object[i]);
-  list_arguments(&b, path, runtime, argument);
-  if (!status) status = run_compiler(&b, argument);
+  command w = list_arguments(&b, shared, path, runtime);
+  if (!status) status = run_compiler(&b, w.word);
   bench_close(&b);
   return status;
 }

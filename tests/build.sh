@@ -148,15 +148,21 @@ is "a processor that has none of them is told" says \
 
 if "$DIL" build first.dil -o chips --cuda sm_80 --cpu none \
   --emit=so,cubin,cu >said 2>&1; then
-  # A plan may have several kernels on a chip; then their names tell.
-  is "cubins by themselves" sh -c 'ls chips.*sm_80.cubin'
+  is "a chip's cubin by itself" test -s chips.sm_80.cubin
+  "$DIL" build "$top/examples/causal.dil" -o members --cuda sm_80 --cpu none \
+    --emit=so,cubin
+  is "and what it has besides, in the order of inspect" sh -c "
+    test \"\$(ls members.*cubin | wc -l)\" -eq \
+      \"\$('$DIL' inspect members.so | grep -c '^  sm_80: ')\" &&
+    test \"\$(echo members.*cubin)\" = \
+      'members.general.sm_80.cubin members.sm_80.cubin'"
   is "CUDA source" grep -q 'define HEAD_DIM 16' chips.sm_80.cu
   is "a library of cubins alone" says "nothing: it is for GPUs" \
     "$DIL" run --library chips.so --seq 9 --random 1
   "$DIL" build first.dil second.dil -o two --cuda sm_80 --emit=so,cubin \
     --cpu avx2
   is "cubins of two kernels" sh -c \
-    'ls two.first.*sm_80.cubin two.second.*sm_80.cubin'
+    'ls two.first.sm_80.cubin two.second.sm_80.cubin'
   is "all of which are in the library" sh -c "test \$(ls two.*.cubin | wc -l) \
     = \$('$DIL' inspect two.so | grep -c '^  sm_80: general')"
   "$DIL" build first.dil -o libtwo --cpu avx2
@@ -263,8 +269,20 @@ is "two archives in one program" compile static alone/libfirst.a \
   alone/libsecond.a
 is "which runs, too" alone alone static
 is "and has nothing more in memory" only_the_system static.out
-is "objects as they are" compile objects alone/libfirst.o \
-  alone/libfirst.runtime.o alone/libsecond.o alone/libsecond.runtime.o
+is "an object that stands alone is one file" sh -c \
+  "test \"\$('$DIL' build first.dil -o x --standalone --emit=o \
+    --list-outputs)\" = x.o"
+is "and shows no name of the run time" sh -c \
+  "! nm -g --defined-only alone/libfirst.o | grep -E ' (dil|pool|log)_' &&
+   ! readelf -sW alone/libfirst.o | grep 'GLOBAL DEFAULT *[0-9]' |
+     awk '{ print \$8 }' | grep -vE '^first(_|\$)' | grep ."
+is "the same bytes again" sh -c "
+  mkdir twice && '$DIL' build first.dil -o twice/libfirst --standalone \
+    --emit=o && cmp alone/libfirst.o twice/libfirst.o"
+is "without a C compiler it is refused" sh -c "
+  CC=/none/cc '$DIL' build first.dil -o x --standalone --emit=o 2>said2; s=\$?
+  cat said2; test \$s -eq 3 && test ! -e x.o && grep -q 'emit=a,h' said2"
+is "two such objects" compile objects alone/libfirst.o alone/libsecond.o
 is "run likewise" alone alone objects
 
 mkdir shared

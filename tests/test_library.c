@@ -238,7 +238,7 @@ static entry load(void) {
   int file = mkstemp(path);
   ck_assert_int_ge(file, 0);
   close(file);
-  ck_assert_msg(!library_link(&made, &one, 1, path), "%s", dil_last_error());
+  ck_assert_msg(!library_link(&made, &one, 1, true, path), "%s", dil_last_error());
   /* there already when the library asks for it by its name */
   ck_assert_int_eq(dil_module_find("libdilrt.so", runtime), DIL_OK);
   ck_assert_ptr_nonnull(dlopen(runtime, RTLD_NOW));
