@@ -275,6 +275,10 @@ $(BUILD)/tests/fuzz/fuzz_front: $(BUILD)/tests/fuzz/fuzz_front.o $(core) \
 
 layers: all
 	@BUILD=$(BUILD) tests/layers.sh
+# Records what the libraries promise; `check` compares with it.
+abi: all
+	@TMP=$$(mktemp -d) && BUILD=$(abspath $(BUILD)) TMP=$$TMP tests/abi.sh \
+	  record; status=$$?; rm -rf $$TMP; exit $$status
 wc:
 	@tests/wc.sh
 
@@ -347,7 +351,7 @@ $(core) $(runtime) $(cpu) $(gpu) $(cuda) $(harness) $(suites:=.o) $(fuzzer).o \
 
 FORCE:
 .PHONY: all tests check check-here check-ring demo demo-here deps bench asan tsan \
-        tsan-here gpu-bundle check-gpu bench-gpu fuzz layers wc fill install \
+        tsan-here gpu-bundle check-gpu bench-gpu fuzz layers abi wc fill install \
         uninstall check-install clean \
         FORCE
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
