@@ -242,6 +242,7 @@ tsan-here: tests
 bundled := $(BUILD)/tests/test_edges $(BUILD)/tests/test_numeric \
            $(BUILD)/tests/test_laws $(BUILD)/tests/test_rerun \
            $(BUILD)/tests/test_hopper $(BUILD)/tests/test_launch \
+           $(BUILD)/tests/test_parts \
            $(fuzzer) $(turns) $(gpuhost)
 gpu-bundle: $(bundled) $(BUILD)/dil $(BUILD)/dil-gpu.so $(BUILD)/dilrt-cuda.so
 	@rm -rf $(BUILD)/gpu && mkdir -p $(BUILD)/gpu/lib \

@@ -236,26 +236,11 @@ dil_status cpu_kernel_run(cpu_kernel *kernel, dil_threads *threads,
 
 /* ---- a part of a sequence ------------------------------------------------ */
 
-static dil_status check_comb(const char *what, const dil_comb *comb,
-                             int64_t rows_given, int64_t low, int64_t high) {
-  if (comb->count == rows_given && comb->step >= 1 && comb->count >= 0 &&
-      (comb->count == 0 || (comb->first >= low && comb_end(*comb) <= high)))
-    return DIL_OK;
-  return dil_fail(DIL_USAGE, "%lld %s for %lld rows at positions %lld, %lld "
-                  "apart, of %lld to %lld", (long long)comb->count, what,
-                  (long long)rows_given, (long long)comb->first,
-                  (long long)comb->step, (long long)low, (long long)high);
-}
-
 static dil_status check_part(run *r) {
-  const dil_part *p = r->part;
-  dil_status status = dil_run_check(r);
-  if (!status && r->call->lengths)
-    status = dil_fail(DIL_UNSUPPORTED, "lengths of batch rows cannot be used "
-                      "with a part of a sequence");
-  if (!status)
-    status = check_comb("queries", &p->queries, r->N, p->M - p->N, p->M);
-  return status ? status : check_comb("keys", &p->keys, r->M, 0, p->M);
+  if (r->call->lengths)
+    return dil_fail(DIL_UNSUPPORTED, "lengths of batch rows cannot be used "
+                    "with a part of a sequence");
+  return dil_part_check(r);
 }
 
 int32_t cpu_kernel_states(const cpu_kernel *kernel) {

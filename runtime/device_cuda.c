@@ -91,7 +91,7 @@ static dil_status run(dil_kernel *k, const dil_call *call, void *stream) {
 /* The codes are loaded already; a run takes its workspace by itself. */
 static dil_status prepare(dil_kernel *k, const dil_call *call) {
   char text[8];
-  return k->context->cuda->variants(k->gpu, call, text, sizeof text);
+  return k->context->cuda->variants(k->gpu, call, NULL, text, sizeof text);
 }
 
 static dil_status workspace(dil_kernel *k, const dil_call *call,
@@ -103,7 +103,7 @@ static dil_status workspace(dil_kernel *k, const dil_call *call,
 
 static dil_status variant(dil_kernel *k, const dil_call *call, char *text,
                           size_t room) {
-  return k->context->cuda->variants(k->gpu, call, text, room);
+  return k->context->cuda->variants(k->gpu, call, NULL, text, room);
 }
 
 static dil_status time_runs(dil_kernel *k, const dil_call *call, int32_t repeat,

@@ -93,6 +93,28 @@ dil_status dil_run_check(run *r) {
   return status;
 }
 
+static dil_status check_comb(const char *what, const dil_comb *comb,
+                             int64_t rows_given, int64_t low, int64_t high) {
+  if (comb->count == rows_given && comb->step >= 1 && comb->count >= 0 &&
+      (comb->count == 0 || (comb->first >= low && comb_end(*comb) <= high)))
+    return DIL_OK;
+  return dil_fail(DIL_USAGE, "%lld %s for %lld rows at positions %lld, %lld "
+                  "apart, of %lld to %lld", (long long)comb->count, what,
+                  (long long)rows_given, (long long)comb->first,
+                  (long long)comb->step, (long long)low, (long long)high);
+}
+
+dil_status dil_part_check(run *r) {
+  const dil_part *p = r->part;
+  dil_status status = dil_run_check(r);
+  if (status) return status;
+  if (p->N < 0 || p->M < 0 || p->N > INT32_MAX / 2 || p->M > INT32_MAX / 2)
+    return dil_fail(DIL_USAGE, "lengths of the whole must be within 0 and %d",
+                    INT32_MAX / 2);
+  status = check_comb("queries", &p->queries, r->N, p->M - p->N, p->M);
+  return status ? status : check_comb("keys", &p->keys, r->M, 0, p->M);
+}
+
 /* ---- which variant ------------------------------------------------------- */
 
 /* A tile of queries is worth it from this many rows that share their keys. */
@@ -133,9 +155,7 @@ dil_variant run_variant(const run *r, const dil_pass *pass) {
 finish run_finish(const run *r, int32_t head) {
   if (r->part) return FINISH_RESUME;
   if (!r->chained[head]) return FINISH_WRITE;
-  bool apart = r->table->combine == DIL_COMBINE_MEAN ||
-               r->table->combine == DIL_COMBINE_SUM;
-  return apart ? FINISH_ADD : FINISH_RESUME;
+  return run_apart(r->table) ? FINISH_ADD : FINISH_RESUME;
 }
 
 static char *final_output(const run *r, int64_t b, int64_t n, int32_t h) {
@@ -292,19 +312,10 @@ dil_status run_passes(run *r, char *memory) {
 
 /* ---- a part of a sequence ------------------------------------------------ */
 
-static bool combines_apart(const dil_table *table) {
-  return table->combine == DIL_COMBINE_MEAN ||
-         table->combine == DIL_COMBINE_SUM;
-}
-
-int32_t run_states(const dil_table *table) {
-  return combines_apart(table) ? table->pass_count : 1;
-}
-
 /* `state_o` and `state_lse` become those of pass p. */
 static void choose_state(run *r, int32_t p) {
   int64_t rows_of_state = r->B * r->N * r->table->heads;
-  int64_t state = combines_apart(r->table) ? p : 0;
+  int64_t state = run_apart(r->table) ? p : 0;
   r->state_o = r->part->o + state * rows_of_state * r->table->value_dim;
   r->state_lse = r->part->lse + state * rows_of_state;
 }
@@ -342,7 +353,7 @@ static float *add_states(const run *r, int64_t row) {
   int64_t width = r->table->value_dim;
   int64_t size = r->B * r->N * r->table->heads * width;
   float *sum = r->part->o + row * width;
-  if (!combines_apart(r->table)) return sum;
+  if (!run_apart(r->table)) return sum;
   for (int64_t d = 0; d < width; d++) {
     sum[d] *= r->weight;
     for (int32_t p = 1; p < r->table->pass_count; p++)

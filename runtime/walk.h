@@ -170,13 +170,23 @@ static inline int64_t run_row(const run *r, int64_t b, int64_t t) {
 int64_t run_period(const run *r, const dil_pass *pass);
 /* Checks the call against the table; fills B, N, M, scale, weight, drop. */
 DIL_API dil_status dil_run_check(run *r); /* dilrt-cuda.so has use for it */
+/* The same where r->part is set, against that too. */
+DIL_API dil_status dil_part_check(run *r);
 /* What a pass of this run takes. */
 dil_variant run_variant(const run *r, const dil_pass *pass);
 /* Scratch bytes of the whole run, and the run in that much memory. */
 int64_t run_bytes(const run *r);
 dil_status run_passes(run *r, char *memory);
+/* Whether passes have a softmax each, and their outputs are added. */
+static inline bool run_apart(const dil_table *table) {
+  return table->combine == DIL_COMBINE_MEAN ||
+         table->combine == DIL_COMBINE_SUM;
+}
+/* States that a row of a part has. */
+static inline int32_t run_states(const dil_table *table) {
+  return run_apart(table) ? table->pass_count : 1;
+}
 /* The same for a part: its state begun, advanced, rounded to the output. */
-int32_t run_states(const dil_table *table); /* a row */
 dil_status run_begin(run *r);
 dil_status run_advance(run *r, char *memory);
 dil_status run_end(run *r);

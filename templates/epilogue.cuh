@@ -1,6 +1,7 @@
 /* epilogue.cuh - how a row of a pass ends. In: m (units of log2), l and sums.
  * Out: the call's o and lse where no other pass touches the head; else the
- * state that the next pass resumes, or (`mean`, `sum`) what it adds to. */
+ * state that the next pass resumes, or (`mean`, `sum`) what it adds to. In a
+ * part of a sequence all is state, and `mean` and `sum` have one a pass. */
 #ifndef DIL_EPILOGUE_CUH
 #define DIL_EPILOGUE_CUH
 #include "element.cuh"
@@ -9,14 +10,15 @@
 
 enum { FINISH_WRITE, FINISH_RESUME, FINISH_ADD };
 
-DIL_INLINE int finish_of(int head) {
+DIL_INLINE int finish_of(const dil_params &p, int head) {
+  if (p.flags & DIL_PART) return FINISH_RESUME;
   if (passes_of(head) <= 1) return FINISH_WRITE;
   return COMBINE >= 2 ? FINISH_ADD : FINISH_RESUME;
 }
 
 /* Rows of the state and of partial results. */
 DIL_INLINE long long row_number(const dil_params &p, int b, int n, int h) {
-  return ((long long)b * p.N + n) * HEADS + h;
+  return ((long long)b * p.rows + n) * HEADS + h;
 }
 
 DIL_INLINE element *output_row(const dil_params &p, int b, int n, int h) {

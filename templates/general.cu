@@ -126,7 +126,7 @@ DIL_INLINE void run_tile(const dil_params &p, const dil_tile &t) {
   load_queries(p, t);
   if (threadIdx.x < 32) begin_cursor(p, t);
 #pragma unroll
-  for (int r = 0; r < ROW_GROUPS; r++) begin_rows(p, t, r, state[r], o[r]);
+  for (int r = 0; r < ROW_GROUPS; r++) begin_rows(state[r], o[r]);
 #pragma unroll 1
   for (int slot = 1;; slot ^= 1) {
     const dil_visit &v = DESK.visit[slot], &next = DESK.visit[slot ^ 1];
@@ -163,6 +163,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
   for (long long item = blockIdx.x; item < p.items; item += gridDim.x) {
     if (threadIdx.x < 32) {
       dil_tile t = find_tile(p, item, TILE_ROWS);
+      /* Rows that a part has no keys for keep their state. */
+      if (p.flags & DIL_PART && p.splits == 1 && !sees_keys(p, t)) t.count = 0;
       if (threadIdx.x == 0) DESK.tile = t;
     }
     __syncthreads();

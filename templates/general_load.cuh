@@ -48,20 +48,26 @@ DIL_INLINE void load_queries(const dil_params &p, const dil_tile &t) {
       shared + SHARED_Q, p.flags & DIL_WHOLE_Q, [&](int row) -> const element * {
         int n = row / p.pack;
         if (n >= t.count) return nullptr;
-        long long at = t.low + (long long)n * t.step - t.origin;
+        long long at = row_at(p, t, t.low + n * t.step);
         return q + at * p.q_stride[1] +
                (t.head + row % p.pack) * p.q_stride[2];
       });
 }
 
-/* Rows `stride` elements apart, `step` of them from one key to the next: the
- * rows that a thread copies follow each other at one distance. */
+/* Rows `stride` elements apart: those that a thread copies follow each other at
+ * one distance. */
 template <int ROWS, int WIDTH, int PITCH>
-DIL_INLINE void load_series(char *to, bool whole, const element *from,
-                            long long stride, const dil_visit &v) {
+DIL_INLINE void load_series(const dil_params &p, char *to, bool whole,
+                            const element *from, long long stride,
+                            const dil_visit &v) {
   constexpr int pieces = most_of(WIDTH * ELEMENT_BYTES / 16, 1);
-  from += (v.keys.start + (long long)v.n * v.keys.step) * stride;
-  stride *= v.keys.step;
+  int away = v.keys.start - p.key_first, step = v.keys.step;
+  if (p.key_step > 1) {
+    away /= p.key_step;
+    step /= p.key_step;
+  }
+  from += (away + (long long)v.n * step) * stride;
+  stride *= step;
   int left = v.keys.end - v.n;
   if (!whole || THREADS % pieces) {
     load_rows<ROWS, WIDTH, PITCH>(to, whole, [&](int row) -> const element * {
@@ -85,7 +91,7 @@ DIL_INLINE void load_series(char *to, bool whole, const element *from,
 DIL_INLINE void load_keys(const dil_params &p, const dil_tile &t,
                           const dil_visit &v) {
   load_series<TILE_KEYS, HEAD_DIM, PITCH_K>(
-      shared + SHARED_K, p.flags & DIL_WHOLE_K,
+      p, shared + SHARED_K, p.flags & DIL_WHOLE_K,
       (const element *)p.k + t.b * p.k_stride[0] + t.kv * p.k_stride[2],
       p.k_stride[1], v);
 }
@@ -93,7 +99,7 @@ DIL_INLINE void load_keys(const dil_params &p, const dil_tile &t,
 DIL_INLINE void load_values(const dil_params &p, const dil_tile &t,
                             const dil_visit &v) {
   load_series<TILE_KEYS, VALUE_DIM, PITCH_V>(
-      shared + SHARED_V, p.flags & DIL_WHOLE_V,
+      p, shared + SHARED_V, p.flags & DIL_WHOLE_V,
       (const element *)p.v + t.b * p.v_stride[0] + t.kv * p.v_stride[2],
       p.v_stride[1], v);
 }

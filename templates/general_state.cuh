@@ -25,30 +25,38 @@ DIL_INLINE dil_rows rows_of(const dil_params &p, const dil_tile &t,
   return rows;
 }
 
-/* An empty state, or what an earlier pass left. */
-DIL_INLINE void begin_rows(const dil_params &p, const dil_tile &t,
-                           int group, dil_state &state,
-                           float (&o)[VALUE_TILES][4]) {
-  dil_rows rows = rows_of(p, t, group);
+DIL_INLINE void begin_rows(dil_state &state, float (&o)[VALUE_TILES][4]) {
 #pragma unroll
   for (int e = 0; e < 4 * VALUE_TILES; e++) o[e >> 2][e & 3] = 0;
 #pragma unroll
   for (int r = 0; r < 2; r++) {
     state.m[r] = DIL_NONE;
     state.l[r] = 0;
-    if (PASSES == 1 || t.split || !rows.valid[r] ||
-        finish_of(rows.h[r]) != FINISH_RESUME)
-      continue;
-    long long row = row_number(p, t.b, rows.t[r] - t.origin, rows.h[r]);
-    float lse = p.state_lse[row];
-    if (lse == DIL_NONE) continue;
-    state.m[r] = lse * DIL_LOG2_E;
-    state.l[r] = (threadIdx.x & 3) == 0 ? 1.0f : 0.0f;
-    const float *from = p.state_o + row * VALUE_DIM;
-#pragma unroll
-    for (int e = 0; e < 4 * VALUE_TILES; e++)
-      if ((e >> 1 & 1) == r && column_of(e) < VALUE_DIM)
-        o[e >> 2][e & 3] = from[column_of(e)];
+  }
+}
+
+/* The end of row `row` of the state's and the output's order, (b, n, h): sum(d)
+ * are its sums, of weights that add up to l and belong to m; what an earlier
+ * pass or part has left joins them. Without a key nothing of that changes. */
+template <class Sum>
+DIL_INLINE void finish_row(const dil_params &p, long long row, int b, int n,
+                           int h, float m, float l, Sum sum) {
+  int how = finish_of(p, h), lane = threadIdx.x & 31;
+  bool resumes = how == FINISH_RESUME;
+  float before = resumes ? p.state_lse[row] * DIL_LOG2_E : DIL_NONE;
+  if (resumes && l == 0) return;
+  float base = fmaxf(m, before);
+  if (base == DIL_NONE) base = 0;
+  float theirs = power_of_2(before - base), mine = power_of_2(m - base);
+  l = theirs + l * mine;
+  float factor = row_factor(p, l);
+  __syncwarp(); /* all have read the lse */
+  if (lane == 0) finish_lse(p, how, b, n, h, row_lse(base, l));
+#pragma unroll 1
+  for (int d = lane; d < VALUE_DIM; d += 32) {
+    float x = sum(d) * mine;
+    if (resumes) x += p.state_o[row * VALUE_DIM + d] * theirs;
+    finish_element(p, how, b, n, h, d, l == 0 ? 0.0f : x * factor);
   }
 }
 
@@ -57,22 +65,17 @@ DIL_INLINE void end_row(const dil_params &p, const dil_tile &t, int row,
                         const float *sums) {
   int position, h;
   if (!find_row(p, t, row, &position, &h)) return;
-  int n = position - t.origin, lane = threadIdx.x & 31;
-  float m = sums[0], l = sums[1];
-  if (p.splits > 1) {
-    long long count = (long long)p.B * p.N * HEADS;
-    float *part = p.partial + (t.split * count + row_number(p, t.b, n, h)) *
-                                  (2 + VALUE_DIM);
-#pragma unroll 1
-    for (int d = lane; d < 2 + VALUE_DIM; d += 32) part[d] = sums[d];
+  int n = row_at(p, t, position);
+  long long number = row_number(p, t.b, n, h);
+  if (p.splits == 1) {
+    finish_row(p, number, t.b, n, h, sums[0], sums[1],
+               [&](int d) { return sums[2 + d]; });
     return;
   }
-  int how = finish_of(h);
-  float factor = row_factor(p, l);
-  if (lane == 0) finish_lse(p, how, t.b, n, h, row_lse(m, l));
+  long long count = (long long)p.batches * p.rows * HEADS;
+  float *part = p.partial + (t.split * count + number) * (2 + VALUE_DIM);
 #pragma unroll 1
-  for (int d = lane; d < VALUE_DIM; d += 32)
-    finish_element(p, how, t.b, n, h, d, l == 0 ? 0.0f : sums[2 + d] * factor);
+  for (int d = threadIdx.x & 31; d < 2 + VALUE_DIM; d += 32) part[d] = sums[d];
 }
 
 /* Sums, m and l of a group through shared memory, so that rows are written
@@ -104,60 +107,51 @@ DIL_INLINE void end_rows(const dil_params &p, const dil_tile &t, int group,
 
 /* ---- rows whose state is in memory --------------------------------------- */
 
-/* Row number `index` of [B, N, H]. */
+/* Row number `index` of [batches, rows, H]. */
 struct dil_place {
   int b, n, h;
 };
 DIL_INLINE dil_place place_of(const dil_params &p, long long index) {
   dil_place at;
   at.h = (int)(index % HEADS);
-  at.n = (int)(index / HEADS % p.N);
-  at.b = (int)(index / HEADS / p.N);
+  at.n = (int)(index / HEADS % p.rows);
+  at.b = (int)(index / HEADS / p.rows);
   return at;
 }
 
 #define WARP_ROWS(p, index)                                                   \
   for (long long index = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / \
                          32;                                                  \
-       index < (long long)(p).B * (p).N * HEADS;                              \
+       index < (long long)(p).batches * (p).rows * HEADS;                     \
        index += (long long)gridDim.x * blockDim.x / 32)
 
 extern "C" __global__ void dil_merge(const __grid_constant__ dil_params p) {
-  long long rows = (long long)p.B * p.N * HEADS;
+  long long stride =
+      (long long)p.batches * p.rows * HEADS * (2 + VALUE_DIM);
   WARP_ROWS(p, index) {
     dil_place at = place_of(p, index);
     if (!pass_serves(p.pass, at.h)) continue;
     const float *part = p.partial + index * (2 + VALUE_DIM);
     float top = DIL_NONE, l = 0;
 #pragma unroll 1
-    for (int s = 0; s < p.splits; s++)
-      top = fmaxf(top, part[s * rows * (2 + VALUE_DIM)]);
+    for (int s = 0; s < p.splits; s++) top = fmaxf(top, part[s * stride]);
     float base = top == DIL_NONE ? 0.0f : top;
 #pragma unroll 1
-    for (int s = 0; s < p.splits; s++) {
-      const float *one = part + s * rows * (2 + VALUE_DIM);
-      l += one[1] * power_of_2(one[0] - base);
-    }
-    int how = finish_of(at.h);
-    float factor = row_factor(p, l);
-#pragma unroll 1
-    for (int d = threadIdx.x % 32; d < VALUE_DIM; d += 32) {
+    for (int s = 0; s < p.splits; s++)
+      l += part[s * stride + 1] * power_of_2(part[s * stride] - base);
+    finish_row(p, index, at.b, at.n, at.h, top, l, [&](int d) {
       float sum = 0;
 #pragma unroll 1
-      for (int s = 0; s < p.splits; s++) {
-        const float *one = part + s * rows * (2 + VALUE_DIM);
-        sum += one[2 + d] * power_of_2(one[0] - base);
-      }
-      finish_element(p, how, at.b, at.n, at.h, d, l == 0 ? 0.0f : sum * factor);
-    }
-    if (threadIdx.x % 32 == 0)
-      finish_lse(p, how, at.b, at.n, at.h, row_lse(top, l));
+      for (int s = 0; s < p.splits; s++)
+        sum += part[s * stride + 2 + d] * power_of_2(part[s * stride] - base);
+      return sum;
+    });
   }
 }
 
 extern "C" __global__ void dil_begin(const __grid_constant__ dil_params p) {
   WARP_ROWS(p, index) {
-    if (passes_of((int)(index % HEADS)) <= 1) continue;
+    if (!(p.flags & DIL_PART) && passes_of((int)(index % HEADS)) <= 1) continue;
 #pragma unroll 1
     for (int d = threadIdx.x % 32; d < VALUE_DIM; d += 32)
       p.state_o[index * VALUE_DIM + d] = 0;
@@ -165,16 +159,40 @@ extern "C" __global__ void dil_begin(const __grid_constant__ dil_params p) {
   }
 }
 
+/* The states of a row of a part: one, or one a pass, weighted and added. */
+#define STATES (COMBINE >= 2 ? PASSES : 1)
+DIL_INLINE float states_sum(const dil_params &p, long long index, int d) {
+  long long stride = (long long)p.batches * p.rows * HEADS * VALUE_DIM;
+  const float *state = p.state_o + index * VALUE_DIM + d;
+  float sum = state[0] * p.weight;
+#pragma unroll 1
+  for (int s = 1; s < STATES; s++) sum += state[s * stride] * p.weight;
+  return sum;
+}
+/* lse of several: that of the one pass which serves the head. */
+DIL_INLINE float states_lse(const dil_params &p, long long index, int head) {
+  long long stride = (long long)p.batches * p.rows * HEADS;
+  int s = 0;
+  while (s < STATES - 1 && !pass_serves(s, head)) s++;
+  return p.state_lse[s * stride + index];
+}
+
 extern "C" __global__ void dil_end(const __grid_constant__ dil_params p) {
   WARP_ROWS(p, index) {
     dil_place at = place_of(p, index);
-    int passes = passes_of(at.h);
+    bool part = p.flags & DIL_PART;
+    int passes = part ? 2 : passes_of(at.h);
     if (passes == 1) continue;
 #pragma unroll 1
     for (int d = threadIdx.x % 32; d < VALUE_DIM; d += 32)
       output_row(p, at.b, at.n, at.h)[d] =
-          narrow(passes ? p.state_o[index * VALUE_DIM + d] : 0.0f);
+          narrow(part     ? states_sum(p, index, d)
+                 : passes ? p.state_o[index * VALUE_DIM + d]
+                          : 0.0f);
     if (threadIdx.x % 32 == 0)
-      write_lse(p, at.b, at.n, at.h, passes ? p.state_lse[index] : DIL_NONE);
+      write_lse(p, at.b, at.n, at.h,
+                part     ? states_lse(p, index, at.h)
+                : passes ? p.state_lse[index]
+                         : DIL_NONE);
   }
 }

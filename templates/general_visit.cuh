@@ -91,8 +91,9 @@ DIL_INLINE void cut_gap(const dil_tile &t, dil_set hosts, dil_cursor &c) {
   c.keys.end = from;
 }
 
-DIL_INLINE void begin_branch(const dil_tile &t, int branch, dil_cursor &c) {
-  c.keys = keys_of(t, branch);
+DIL_INLINE void begin_branch(const dil_params &p, const dil_tile &t, int branch,
+                             dil_cursor &c) {
+  c.keys = keys_of(p, t, branch);
   c.later = c.later_end = 0;
   c.hosted = c.rivals = 0;
 #if BRANCHES > 1 && DEDUP
@@ -198,14 +199,15 @@ DIL_INLINE void begin_piece(dil_cursor &c, int first, int end) {
 }
 
 /* The next piece, of this branch or of the next one; for a visit in `slot`. */
-DIL_INLINE bool next_piece(const dil_tile &t, dil_cursor &c, int slot) {
+DIL_INLINE bool next_piece(const dil_params &p, const dil_tile &t,
+                           dil_cursor &c, int slot) {
   if (c.later_end) {
     begin_piece(c, c.later, c.later_end);
     c.later_end = 0;
     return true;
   }
   if (!c.rest) return false;
-  begin_branch(t, lowest(c.rest), c);
+  begin_branch(p, t, lowest(c.rest), c);
   c.rest &= c.rest - 1;
 #if HOSTING
   c.table = DESK.visit[slot ^ 1].table ^ 1; /* the visit at hand has its own */
@@ -302,7 +304,7 @@ DIL_INLINE void find_visit(const dil_params &p, const dil_tile &t,
       if (v.full || v.window) return;
       parts = true;
     } else if (c.n >= c.stop) {
-      bool more = next_piece(t, c, slot);
+      bool more = next_piece(p, t, c, slot);
       if (c.counting && more) {
         c.tiles += (c.stop - c.n) / TILE_KEYS;
         c.n = c.stop;

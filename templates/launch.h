@@ -27,7 +27,8 @@ enum { /* rows of 16-byte pieces, that may be copied as such */
   DIL_WHOLE_K = 2,
   DIL_WHOLE_V = 4,
   DIL_WHOLE_O = 8, /* pairs of elements are aligned */
-  DIL_DROP = 16    /* dropout applies */
+  DIL_DROP = 16,   /* dropout applies */
+  DIL_PART = 32    /* of a sequence: every row ends in the state, see dil_part */
 };
 
 typedef struct dil_params {
@@ -36,11 +37,17 @@ typedef struct dil_params {
   float *lse;                    /* NULL: not wanted */
   long long q_stride[3], k_stride[3], v_stride[3], o_stride[3]; /* b, n, h */
   long long lse_stride[3];       /* b, n, h */
-  float *state_o, *state_lse;    /* of chained heads; [B, N, H, Dv] */
-  float *partial;                /* [splits][B, N, H][2 + Dv]: m, l, sums */
+  /* Of chained heads, and of all in a part; [batches, rows, H, Dv]. */
+  float *state_o, *state_lse;
+  float *partial;                /* [splits][rows of those][2 + Dv]: m, l, sums */
   const int *lengths;            /* [B] or NULL */
-  int B, N, M;
+  int B, N, M;                   /* of the whole sequence */
+  int batches, rows;             /* of the call: batch rows, query rows */
+  int first, step;               /* where they stand, where M keys are there */
+  int key_first, key_step, key_rows; /* where the rows of k and v stand */
+  int batch, head;               /* numbers in the whole of the call's first */
   int pass;
+  int stride;                    /* positions between the rows of a tile */
   int segment;                   /* the shortest of the pass; 0: none */
   int cells, parts, residues, blocks; /* a head's tiles, by the list above */
   int splits;

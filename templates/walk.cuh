@@ -1,5 +1,6 @@
 /* walk.cuh - from the number of a tile to its rows, and from its rows to the
- * keys that they see, by arithmetic on the plan's tables.
+ * keys that they see, by arithmetic on the plan's tables. Rows and keys may be
+ * those of a part of a sequence: all positions are the whole's.
  *
  * A cell is a stretch of positions in which no branch of the pass changes its
  * segment. A tile's rows stand one period apart inside a cell, so that the
@@ -96,10 +97,10 @@ DIL_INLINE int next_border(int pass, int at, int high) {
 }
 
 /* Positions low..high-1 of part `part` of grid cell `cell`; none: low >= high.
- * Before position 0 nothing has segments, and grid cells end there anyway. */
-DIL_INLINE void find_cell(const dil_params &p, int origin, int keys, int cell,
+ * `end` is past the last row's. Before position 0 nothing has segments, and
+ * grid cells end there anyway. */
+DIL_INLINE void find_cell(const dil_params &p, int origin, int end, int cell,
                           int part, int *low, int *high) {
-  int end = keys; /* past the last row's position */
   *low = origin;
   *high = end;
   if (!p.segment) return;
@@ -133,6 +134,18 @@ DIL_INLINE dil_set class_of(int pass, int head, int t) {
   return branches;
 }
 
+/* The number of the query row at a position. */
+DIL_INLINE int row_at(const dil_params &p, const dil_tile &t, int position) {
+  int away = position - t.origin;
+  return p.step == 1 ? away : away / p.step;
+}
+/* The position of the first query row from `low` on, which is not before the
+ * call's first. */
+DIL_INLINE int row_from(const dil_params &p, const dil_tile &t, int low) {
+  if (p.step == 1) return low;
+  return t.origin + (low - t.origin + p.step - 1) / p.step * p.step;
+}
+
 /* Tile number `item`, of tile_rows rows. Blocks of late rows come first: with
  * `causal` they see the most. Where there are few tiles those of all heads do;
  * else those of a head stay together, near the same keys. */
@@ -161,10 +174,11 @@ DIL_INLINE dil_tile find_tile(const dil_params &p, long long item,
   t.kv = t.head / (HEADS / KV_HEADS);
   t.b = (int)item;
   t.keys = p.lengths ? most(0, least(p.lengths[t.b], p.M)) : p.M;
-  t.origin = t.keys - p.N;
-  t.step = dil_passes[p.pass].period;
-  find_cell(p, t.origin, t.keys, cell, part, &low, &high);
-  long long from = (long long)low + residue +
+  t.origin = p.first - (p.M - t.keys);
+  t.step = p.stride;
+  find_cell(p, t.origin, t.origin + (p.rows - 1) * p.step + 1, cell, part,
+            &low, &high);
+  long long from = (long long)row_from(p, t, low) + (long long)residue * p.step +
                    (long long)block * (tile_rows / p.pack) * t.step;
   t.count = 0;
   t.low = 0;
@@ -184,7 +198,23 @@ struct dil_keys {
   int first, end;
 };
 
-DIL_INLINE dil_keys keys_of(const dil_tile &t, int branch) {
+/* A branch's keys become those that the call holds. False: none. The turns are
+ * as many as the comb has steps at most, and one where it is no comb. */
+DIL_INLINE bool meet_comb(const dil_params &p, dil_keys &k) {
+  long long start = k.start, step = k.step;
+  long long end = p.key_first + (long long)p.key_rows * p.key_step;
+  while ((start - p.key_first) % p.key_step != 0) {
+    start += k.step;
+    if (start >= end) return false;
+  }
+  while (step % p.key_step != 0) step += k.step;
+  k.start = (int)start;
+  k.step = (int)(step < 1 << 30 ? step : 1 << 30);
+  return true;
+}
+
+DIL_INLINE dil_keys keys_of(const dil_params &p, const dil_tile &t,
+                            int branch) {
   const dil_branch_row &row = dil_branches[branch];
   dil_keys k;
   int base = segment_low(branch, t.low);
@@ -201,9 +231,25 @@ DIL_INLINE dil_keys keys_of(const dil_tile &t, int branch) {
     if (w.right != DIL_FAR && last + w.right + 1 < high)
       high = last + w.right + 1;
   }
+  if (p.flags & DIL_PART) {
+    long long end = p.key_first + (p.key_rows - 1) * (long long)p.key_step + 1;
+    if (low < p.key_first) low = p.key_first;
+    if (high > end) high = end;
+    if (!meet_comb(p, k)) high = low;
+  }
   k.first = low > k.start ? (int)((low - k.start + k.step - 1) / k.step) : 0;
   k.end = high > k.start ? (int)((high - k.start + k.step - 1) / k.step) : 0;
   return k;
+}
+
+/* Whether a tile's rows have keys at all, as far as windows know. */
+DIL_INLINE bool sees_keys(const dil_params &p, const dil_tile &t) {
+#pragma unroll 1
+  for (dil_set rest = t.branches; rest; rest &= rest - 1) {
+    dil_keys k = keys_of(p, t, lowest(rest));
+    if (k.first < k.end) return true;
+  }
+  return false;
 }
 
 #endif

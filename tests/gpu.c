@@ -179,38 +179,49 @@ static void *moved(const data *d, void *const *memory, const void *host) {
   return NULL;
 }
 
-static dil_status run_moved(const data *d, dil_cuda_kernel *made,
-                            void *const *memory) {
-  dil_tensor inputs[DIL_INPUT_MAX];
-  dil_call call = d->call;
-  dil_tensor *const tensors[] = {&call.q, &call.k, &call.v, &call.o,
-                                 &call.lse};
+void gpu_copy_up(const data *d, gpu_copy *to) {
+  void **memory = to->memory;
+  *to = (gpu_copy){.call = d->call};
+  for (int32_t i = 0; i < d->guard_count; i++)
+    memory[i] = copy_up(&d->guards[i]);
+  dil_call *call = &to->call;
+  dil_tensor *const tensors[] = {&call->q, &call->k, &call->v, &call->o,
+                                 &call->lse};
   for (int i = 0; i < 5; i++)
     tensors[i]->data = moved(d, memory, tensors[i]->data);
-  for (int32_t i = 0; i < call.input_count; i++) {
-    inputs[i] = d->inputs[i];
-    inputs[i].data = moved(d, memory, inputs[i].data);
+  for (int32_t i = 0; i < call->input_count; i++) {
+    to->inputs[i] = d->inputs[i];
+    to->inputs[i].data = moved(d, memory, d->inputs[i].data);
   }
-  call.inputs = inputs;
-  call.lengths = moved(d, memory, call.lengths);
-  dil_status status = gpu_module()->run(made, &call, NULL);
-  return status ? status : gpu_module()->wait(gpu_device(), NULL);
+  call->inputs = to->inputs;
+  call->lengths = moved(d, memory, call->lengths);
+}
+
+void gpu_copy_down(data *d, gpu_copy *from, bool outputs) {
+  for (int32_t i = 0; i < d->guard_count; i++) {
+    if (outputs) copy_down(d, &d->guards[i], from->memory[i]);
+    gpu_module()->give(gpu_device(), from->memory[i]);
+  }
+}
+
+void *gpu_memory(const void *from, size_t size) {
+  void *memory = NULL;
+  expect(gpu_module()->take(gpu_device(), (int64_t)size, &memory));
+  expect(gpu_module()->upload(gpu_device(), memory, from, (int64_t)size));
+  return memory;
 }
 
 dil_status gpu_run(data *d, dil_cuda_kernel *made) {
-  void *memory[NUMERIC_GUARDS] = {0};
-  for (int32_t i = 0; i < d->guard_count; i++)
-    memory[i] = copy_up(&d->guards[i]);
-  dil_status status = run_moved(d, made, memory);
-  for (int32_t i = 0; i < d->guard_count; i++) {
-    if (!status) copy_down(d, &d->guards[i], memory[i]);
-    gpu_module()->give(gpu_device(), memory[i]);
-  }
+  gpu_copy on;
+  gpu_copy_up(d, &on);
+  dil_status status = gpu_module()->run(made, &on.call, NULL);
+  if (!status) status = gpu_module()->wait(gpu_device(), NULL);
+  gpu_copy_down(d, &on, !status);
   return status;
 }
 
 const char *gpu_variants(data *d, dil_cuda_kernel *made) {
   static char text[512];
-  expect(gpu_module()->variants(made, &d->call, text, sizeof text));
+  expect(gpu_module()->variants(made, &d->call, NULL, text, sizeof text));
   return text;
 }

@@ -17,6 +17,17 @@ dil_cuda_kernel *gpu_kernel_make(const plan *p, char *problem, size_t size);
 void gpu_kernel_unmake(dil_cuda_kernel *made);
 /* Whether another process of the same test makes this comparison. */
 bool gpu_leaves_out(void);
+/* The tensors of a call, guards and all, copied to the device. */
+typedef struct gpu_copy {
+  void *memory[NUMERIC_GUARDS];
+  dil_tensor inputs[DIL_INPUT_MAX];
+  dil_call call; /* there */
+} gpu_copy;
+void gpu_copy_up(const data *d, gpu_copy *to); /* which must not move */
+/* Gives it back; `outputs`: o and lse come into d's tensors. */
+void gpu_copy_down(data *d, gpu_copy *from, bool outputs);
+/* A copy of so many bytes on the device. */
+void *gpu_memory(const void *from, size_t size);
 /* The call of d on the device; its outputs come back into d's tensors. */
 dil_status gpu_run(data *d, dil_cuda_kernel *made);
 /* The variants that the call of d takes there, pass by pass. */

@@ -75,6 +75,7 @@ host=$!
 spread edges "$BUILD/tests/test_edges"
 spread numeric "$BUILD/tests/test_numeric"
 spread hopper "$BUILD/tests/test_hopper"
+spread parts "$BUILD/tests/test_parts"
 wait $laws $rerun $launch $host
 tell laws "$work/laws"
 tell rerun "$work/rerun"

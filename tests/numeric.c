@@ -313,9 +313,13 @@ static dil_status run_on_gpu(data *d, kernel_made *k) {
   return k->cuda ? gpu_run(d, k->cuda) : DIL_INTERNAL;
 }
 
-dil_status data_run(data *d, kernel_made *k) {
+void data_forget(data *d) {
   fill_with_nan(&d->call.o);
   if (d->call.lse.data) fill_with_nan(&d->call.lse);
+}
+
+dil_status data_run(data *d, kernel_made *k) {
+  data_forget(d);
   if (gpu_wanted()) return run_on_gpu(d, k);
   dil_threads *workers = pool_of(k->way.threads);
   return cpu_kernel_run(k->kernel, workers, scratch, &d->call);

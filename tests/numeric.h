@@ -140,6 +140,8 @@ void data_free(data *d);
 /* Runs the kernel; "" or what is wrong with guards, o or lse. The text lives
  * until the next call. */
 const char *data_problem(data *d, kernel_made *k);
+/* o and lse full of NaN, as data_run leaves them to the kernel. */
+void data_forget(data *d);
 /* What differs from the answer after a run; "" when nothing does. */
 const char *data_compare(data *d);
 /* Runs the kernel and leaves o and lse in the call, uncompared. */

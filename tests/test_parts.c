@@ -1,10 +1,13 @@
 /* test_parts.c - a sequence computed in parts, as ranks of a ring would: each
  * owner's queries over each owner's keys, the state carried in between,
- * against the oracle. */
+ * against the oracle. On a GPU keys come as a ring brings them: a buffer as
+ * large as the owner's shard, in which only the rows that travel are filled,
+ * the others NaN. */
 #include "../runtime/place.h"
-#include "numeric.h"
+#include "gpu.h"
 #include <check.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define P(body) "pattern p { heads 4; head_dim 24; dtype f32; " body " }"
 
@@ -20,6 +23,8 @@ static const char *const patterns[] = {
     P("dropout 1.0 / 8; causal; branch { } branch { segment 64; dilation 2; }"),
     P("score s - 0.1 * abs(i - j) * (h + 1); branch { dilation 2; phase 1; }"),
     P("branch { segment 7; }"), /* by rows */
+    P("input doc : i32[B, M]; mask doc[b, i] == doc[b, j] && hash(h, i / 8, "
+      "j / 8, 7) % 3 != N % 2; branch { }"),
 };
 enum { PATTERNS = sizeof patterns / sizeof patterns[0] };
 static const unsigned forces[] = {0, FORCE_CHAIN, FORCE_GENERAL};
@@ -48,55 +53,231 @@ static void must(dil_status status) {
   ck_assert_msg(status == DIL_OK, "%s", dil_last_error());
 }
 
+/* ---- on the processor and on a GPU --------------------------------------- */
+
+/* One comb of queries and the keys that it meets. */
+typedef struct work {
+  data *d;
+  const kernel_made *k;
+  const ring_shape *ring;
+  int32_t rank;        /* that asks */
+  dil_call whole;      /* its tensors where the kernel looks for them */
+  dil_call call;       /* of the part */
+  dil_part part;
+  dil_threads *threads;
+  pool *scratch;
+} work;
+
+/* Room for the state of the part's rows, full of NaN. */
+static float *state_new(int64_t count) {
+  size_t size = (size_t)count * sizeof(float);
+  float *state = malloc(size);
+  memset(state, 0xff, size);
+  if (!gpu_wanted()) return state;
+  float *there = gpu_memory(state, size);
+  free(state);
+  return there;
+}
+
+static void state_free(float *state) {
+  if (gpu_wanted()) gpu_module()->give(gpu_device(), state);
+  else free(state);
+}
+
+static void part_begin(work *w) {
+  if (gpu_wanted())
+    must(gpu_module()->begin(w->k->cuda, &w->call, &w->part, NULL));
+  else
+    must(cpu_kernel_begin(w->k->kernel, w->threads, &w->call, &w->part));
+}
+
+static void part_finish(work *w) {
+  if (!gpu_wanted()) {
+    must(cpu_kernel_finish(w->k->kernel, w->threads, &w->call, &w->part));
+    return;
+  }
+  must(gpu_module()->finish(w->k->cuda, &w->call, &w->part, NULL));
+  must(gpu_module()->wait(gpu_device(), NULL));
+}
+
+/* A message: rows of the sender's comb that travel, of one K/V head, of which
+ * those of comb `index` are copied. */
+typedef struct message {
+  const work *w;
+  int32_t head, index;
+  const dil_tensor *from; /* the whole */
+  char *to;               /* [B, comb, Hkv, width] */
+} message;
+
+static void copy_rows(void *context, const stretch_of_rows *rows) {
+  const message *m = context;
+  const dil_tensor *t = m->from;
+  const dil_comb *comb = &m->w->part.keys;
+  int64_t size = (int64_t)dil_dtype_size(t->dtype), width = t->shape[3] * size;
+  for (int64_t b = 0; rows->comb == m->index && b < t->shape[0]; b++)
+    for (int64_t low = rows->low; low < rows->high; low += rows->period)
+      for (int32_t i = 0; i < rows->count; i++) {
+        int64_t j = low + rows->offset[i];
+        if (j >= rows->high) break;
+        int64_t row = (b * comb->count + (j - comb->first) / comb->step) *
+                          t->shape[2] +
+                      m->head;
+        int64_t at = b * t->stride[0] + j * t->stride[1] +
+                     m->head * t->stride[2];
+        memcpy(m->to + row * width, (char *)t->data + at * size,
+               (size_t)width);
+      }
+}
+
+/* k or v as rank `from` sends it, on the device. */
+static dil_tensor send_rows(work *w, const dil_tensor *whole, int32_t from,
+                            int32_t index, void **memory) {
+  const int64_t shape[] = {whole->shape[0], w->part.keys.count,
+                           whole->shape[2], whole->shape[3]};
+  dil_tensor t = dil_tensor_make(NULL, whole->dtype, 4, shape);
+  size_t size = (size_t)dil_tensor_count(&t) * dil_dtype_size(t.dtype);
+  message m = {.w = w, .index = index, .from = whole, .to = malloc(size)};
+  memset(m.to, 0xff, size);
+  for (; m.head < whole->shape[2]; m.head++)
+    must(place_rows(w->ring, from, w->rank, m.head, copy_rows, &m));
+  t.data = *memory = gpu_memory(m.to, size);
+  free(m.to);
+  return t;
+}
+
+/* Comb `index` of what rank `from` owns. */
+static void part_advance(work *w, int32_t from, int32_t index) {
+  if (!gpu_wanted()) {
+    w->call.k = view(&w->whole.k, w->part.keys, 0);
+    w->call.v = view(&w->whole.v, w->part.keys, 0);
+    must(cpu_kernel_advance(w->k->kernel, w->threads, w->scratch, &w->call,
+                            &w->part));
+    return;
+  }
+  void *sent[2];
+  w->call.k = send_rows(w, &w->d->call.k, from, index, &sent[0]);
+  w->call.v = send_rows(w, &w->d->call.v, from, index, &sent[1]);
+  must(gpu_module()->advance(w->k->cuda, &w->call, &w->part, NULL));
+  must(gpu_module()->wait(gpu_device(), NULL));
+  for (int i = 0; i < 2; i++) gpu_module()->give(gpu_device(), sent[i]);
+}
+
+/* ---- rings --------------------------------------------------------------- */
+
 /* One comb of queries over every owner's keys. */
-static void run_queries_of(data *d, const kernel_made *k, const ring_shape *ring,
-                           dil_comb asking, dil_threads *threads) {
-  const pattern *p = d->pattern;
-  dil_call call = d->call;
-  int64_t origin = ring->M - ring->N;
-  int64_t count = d->shape.batch * asking.count * p->heads *
-                 cpu_kernel_states(k->kernel);
-  float *o = calloc((size_t)(count * p->value_dim), sizeof *o);
-  float *lse = calloc((size_t)count, sizeof *lse);
-  pool *scratch = pool_new_host(NULL, NULL);
-  dil_part part = {.queries = asking, .B = d->shape.batch, .N = ring->N,
-                   .M = ring->M, .o = o, .lse = lse};
-  call.q = view(&d->call.q, asking, origin);
-  call.o = view(&d->call.o, asking, origin);
-  call.lse = view_lse(&d->call.lse, asking, origin);
-  for (int32_t from = 0, begun = 0; from < ring->ranks; from++) {
+static void run_queries_of(work *w, dil_comb asking) {
+  const pattern *p = w->d->pattern;
+  const ring_shape *ring = w->ring;
+  int64_t origin = ring->M - ring->N, batch = w->d->shape.batch;
+  int32_t states = gpu_wanted() ? gpu_module()->states(w->k->cuda)
+                                : cpu_kernel_states(w->k->kernel);
+  int64_t count = batch * asking.count * p->heads * states;
+  w->call = w->whole;
+  w->call.q = view(&w->whole.q, asking, origin);
+  w->call.o = view(&w->whole.o, asking, origin);
+  w->call.lse = view_lse(&w->whole.lse, asking, origin);
+  w->call.k.shape[1] = w->call.v.shape[1] = 0;
+  w->part = (dil_part){.queries = asking, .keys = {0, 1, 0}, .B = batch,
+                       .N = ring->N, .M = ring->M,
+                       .o = state_new(count * p->value_dim),
+                       .lse = state_new(count)};
+  part_begin(w);
+  for (int32_t i = 0; i < ring->ranks; i++) {
+    int32_t from = (w->rank + i) % ring->ranks; /* as they come round */
     shard owned = place_keys(ring, from);
-    for (int32_t i = 0; i < owned.count; i++) {
-      part.keys = owned.comb[i];
-      call.k = view(&d->call.k, part.keys, 0);
-      call.v = view(&d->call.v, part.keys, 0);
-      if (!begun++) must(cpu_kernel_begin(k->kernel, threads, &call, &part));
-      must(cpu_kernel_advance(k->kernel, threads, scratch, &call, &part));
+    for (int32_t c = 0; c < owned.count; c++) {
+      w->part.keys = owned.comb[c];
+      part_advance(w, from, c);
     }
   }
-  must(cpu_kernel_finish(k->kernel, threads, &call, &part));
-  dil_pool_free(scratch);
-  free(o);
-  free(lse);
+  part_finish(w);
+  state_free(w->part.o);
+  state_free(w->part.lse);
+}
+
+static void run_ring(work *w) {
+  for (w->rank = 0; w->rank < w->ring->ranks; w->rank++) {
+    shard mine = place_queries(w->ring, w->rank);
+    for (int32_t i = 0; i < mine.count; i++) run_queries_of(w, mine.comb[i]);
+  }
+}
+
+/* One ring, and what comes of it. */
+static const char *ring_problem(data *d, const kernel_made *k,
+                                const ring_shape *ring, dil_threads *threads,
+                                pool *scratch) {
+  gpu_copy on;
+  data_forget(d);
+  work w = {.d = d, .k = k, .ring = ring, .threads = threads,
+            .scratch = scratch, .whole = d->call};
+  if (gpu_wanted()) {
+    gpu_copy_up(d, &on);
+    w.whole = on.call;
+  }
+  run_ring(&w);
+  if (gpu_wanted()) gpu_copy_down(d, &on, true);
+  return data_compare(d);
+}
+
+/* The bytes of o and lse as they stand. */
+static char *outputs_copy(const data *d, size_t *size) {
+  const dil_tensor *o = &d->call.o, *lse = &d->call.lse;
+  size_t first = (size_t)dil_tensor_count(o) * dil_dtype_size(o->dtype);
+  size_t second = lse->data ? (size_t)dil_tensor_count(lse) * 4 : 0;
+  char *copy = malloc(*size = first + second);
+  memcpy(copy, o->data, first);
+  if (second) memcpy(copy + first, lse->data, second);
+  return copy;
+}
+
+/* Whether the whole as one part takes what the plain call takes. */
+static bool takes_the_same(const work *w) {
+  char plain[512], part[512];
+  const dil_cuda_module *gpu = gpu_module();
+  must(gpu->variants(w->k->cuda, &w->whole, NULL, plain, sizeof plain));
+  must(gpu->variants(w->k->cuda, &w->whole, &w->part, part, sizeof part));
+  return !strcmp(plain, part);
+}
+
+/* The whole as one part and one pass is computed as the plain call is, to the
+ * last bit. */
+static void check_one_part(data *d, kernel_made *k) {
+  ring_shape ring = {&k->plan->table, DIL_CONTIGUOUS, 1, d->shape.queries,
+                     d->shape.keys};
+  work w = {.d = d, .k = k, .ring = &ring, .whole = d->call};
+  size_t size;
+  w.part = (dil_part){.queries = place_queries(&ring, 0).comb[0],
+                      .keys = place_keys(&ring, 0).comb[0],
+                      .B = d->shape.batch, .N = ring.N, .M = ring.M};
+  if (k->plan->table.pass_count > 1 || !takes_the_same(&w)) return;
+  must(data_run(d, k));
+  char *plain = outputs_copy(d, &size);
+  const char *problem = ring_problem(d, k, &ring, NULL, NULL);
+  char *parts = outputs_copy(d, &size);
+  ck_assert_msg(!*problem && !memcmp(plain, parts, size),
+                "one part is not the plain run: %s", problem);
+  free(plain);
+  free(parts);
 }
 
 static void check_parts(const subject *s, unsigned force, call_shape size) {
   data *d = data_new(s, size);
   kernel_made *k = kernel_make(s, (recipe){.force = force});
   dil_threads *threads = dil_threads_new(2);
-  for (int32_t ranks = 1; ranks <= 5 && !k->refused; ranks += 1 + ranks / 2)
+  pool *scratch = pool_new_host(NULL, NULL);
+  if (gpu_wanted() && !k->refused)
+    k->cuda = gpu_kernel_make(k->plan, k->problem, sizeof k->problem);
+  ck_assert_msg(k->refused || !k->problem[0], "%s", k->problem);
+  if (k->cuda) check_one_part(d, k);
+  for (int32_t ranks = 1; ranks <= 7 && !k->refused; ranks += 1 + ranks / 2)
     for (int layout = 0; layout < DIL_LAYOUT_COUNT; layout++) {
       ring_shape ring = {&k->plan->table, (dil_layout)layout, ranks,
                          size.queries, size.keys};
-      for (int32_t rank = 0; rank < ranks; rank++) {
-        shard mine = place_queries(&ring, rank);
-        for (int32_t i = 0; i < mine.count; i++)
-          run_queries_of(d, k, &ring, mine.comb[i], threads);
-      }
-      const char *problem = data_compare(d);
+      const char *problem = ring_problem(d, k, &ring, threads, scratch);
       ck_assert_msg(!*problem, "%d ranks, layout %d, force %u: %s", ranks,
                     layout, force, problem);
     }
+  dil_pool_free(scratch);
   dil_threads_free(threads);
   kernel_unmake(k);
   data_free(d);
@@ -108,10 +289,11 @@ START_TEST(parts) {
   subject *s = subject_new("parts", text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s", s->problem);
   for (int i = 0; i < 3; i++)
-    check_parts(s, forces[_i % 3],
-                (call_shape){.batch = 2, .queries = lengths[i][0],
-                             .keys = lengths[i][1], .seed = 5,
-                             .train = true, .dropout_seed = 77});
+    if (!gpu_leaves_out())
+      check_parts(s, forces[_i % 3],
+                  (call_shape){.batch = 2, .queries = lengths[i][0],
+                               .keys = lengths[i][1], .seed = 5,
+                               .train = true, .dropout_seed = 77});
   subject_free(s);
 }
 END_TEST

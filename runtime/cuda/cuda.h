@@ -79,9 +79,25 @@ typedef struct dil_cuda_module {
    * outputs. */
   dil_status (*run)(dil_cuda_kernel *kernel, const dil_call *call,
                     void *stream);
-  /* The variants that a call of this shape takes, pass by pass. */
+  /* The variants that a call of this shape, or the advance of a part of this
+   * shape (NULL: none), takes, pass by pass. */
   dil_status (*variants)(dil_cuda_kernel *kernel, const dil_call *call,
-                         char *text, size_t size);
+                         const dil_part *part, char *text, size_t size);
+
+  /* A part of a sequence, as cpu_kernel_begin and on (cpu.h) have it, on a
+   * stream as `run`; the state is device memory too. Inputs must be there
+   * whole, with the whole's sizes; of k and v the rows of the part's keys, of
+   * which those that no query here reaches may hold anything. `lengths`, of the
+   * call's batch rows, count as ever: M of the part is then the longest, and
+   * the queries of a shorter row stand as much earlier. */
+  int32_t (*states)(const dil_cuda_kernel *kernel);
+  dil_status (*begin)(dil_cuda_kernel *kernel, const dil_call *call,
+                      const dil_part *part, void *stream);
+  dil_status (*advance)(dil_cuda_kernel *kernel, const dil_call *call,
+                        const dil_part *part, void *stream);
+  dil_status (*finish)(dil_cuda_kernel *kernel, const dil_call *call,
+                       const dil_part *part, void *stream);
+
   int64_t (*workspace)(const dil_cuda_kernel *kernel);
   /* Of the device's pool; NULL: its memory is the driver's to keep. */
   struct pool *(*pool)(const dil_cuda *device);
@@ -118,15 +134,26 @@ typedef struct cuda_run {       /* one call on one device */
   const dil_cuda *device;
   const dil_table *table;
   const dil_call *call;         /* checked */
+  const dil_part *part;         /* NULL: the call is the whole sequence */
   void *stream;
-  int64_t B, N, M;
+  int64_t B, N, M;              /* rows of the call */
   float scale, weight;          /* weight: of a pass's own softmax */
   bool drop;
   const bool *chained;          /* [heads]: touched by more than one pass */
-  float *state_o, *state_lse;   /* [B, N, H, Dv], [B, H, N]; NULL: no chain */
+  /* [B, N, H, Dv], [B, N, H]; NULL: no chain. Of a part all heads are chained,
+   * and `mean` and `sum` resume a state for each pass. */
+  float *state_o, *state_lse;
   char *bounds;                 /* of the inputs; NULL: none, see input.c */
   char *workspace;              /* as many bytes as the pass asked for */
 } cuda_run;
+
+/* The positions of the call's query rows, and of its key rows. */
+static inline dil_comb cuda_queries(const cuda_run *r) {
+  return r->part ? r->part->queries : (dil_comb){r->M - r->N, 1, r->N};
+}
+static inline dil_comb cuda_keys(const cuda_run *r) {
+  return r->part ? r->part->keys : (dil_comb){0, 1, r->M};
+}
 
 typedef struct cuda_family {
   const char *name;
@@ -140,9 +167,9 @@ typedef struct cuda_family {
   /* Bytes of workspace that the pass needs. */
   int64_t (*workspace)(const cuda_run *r, int32_t pass, const cuda_code *code);
   /* Puts the pass on the stream. A chained head's rows are resumed from and
-   * left in state_o and state_lse (`mean` and `sum`: added to them); all
-   * others are written to the call's o and lse, rows that no branch of the
-   * pass selects as 0 and -infinity. */
+   * left in state_o and state_lse (`mean` and `sum`: added to them, but in a
+   * part); all others are written to the call's o and lse, rows that no branch
+   * of the pass selects as 0 and -infinity. */
   dil_status (*launch)(const cuda_run *r, int32_t pass, const cuda_code *code);
 } cuda_family;
 
@@ -185,7 +212,8 @@ void cuda_inputs_fill(const cuda_run *r, dil_device_input *out);
 /* Before the first pass: the bounds that cuda_inputs_fill points to. */
 dil_status general_bounds(const cuda_run *r, const cuda_code *code);
 /* Before the first pass: an empty state for chained heads. After the last:
- * their state to o and lse, and 0 for heads that no pass serves. */
+ * their state to o and lse, and 0 for heads that no pass serves. Of a part: for
+ * all heads, and all states as one. */
 dil_status general_begin(const cuda_run *r, const cuda_code *code);
 dil_status general_end(const cuda_run *r, const cuda_code *code);
 

@@ -30,7 +30,14 @@ void kernel_free(dil_cuda_kernel *kernel);
 dil_status kernel_run(dil_cuda_kernel *kernel, const dil_call *call,
                       void *stream);
 dil_status kernel_variants(dil_cuda_kernel *kernel, const dil_call *call,
-                           char *text, size_t size);
+                           const dil_part *part, char *text, size_t size);
+int32_t kernel_states(const dil_cuda_kernel *kernel);
+dil_status kernel_begin(dil_cuda_kernel *kernel, const dil_call *call,
+                        const dil_part *part, void *stream);
+dil_status kernel_advance(dil_cuda_kernel *kernel, const dil_call *call,
+                          const dil_part *part, void *stream);
+dil_status kernel_finish(dil_cuda_kernel *kernel, const dil_call *call,
+                         const dil_part *part, void *stream);
 int64_t kernel_workspace(const dil_cuda_kernel *kernel);
 dil_status kernel_time(dil_cuda_kernel *kernel, const dil_call *call,
                        int32_t repeat, double *seconds);

@@ -7,6 +7,7 @@
 
 enum { ENTRY_PASS, ENTRY_MERGE, ENTRY_BEGIN, ENTRY_END, ENTRY_BOUNDS };
 enum {
+  FAR_APART = 1 << 30, /* rows that have a tile each */
   SPLITS_MOST = 64,
   SPLIT_TILES = 4,     /* tiles of keys a split, at least */
   BLOCKS_A_PROCESSOR = 3,
@@ -51,12 +52,40 @@ static bool heads_agree(const dil_table *t, int32_t pass) {
   return true;
 }
 
+static int64_t multiple_of_both(int64_t a, int64_t b) {
+  int64_t x = a, y = b;
+  while (y) {
+    int64_t rest = x % y;
+    x = y;
+    y = rest;
+  }
+  return a / x * b;
+}
+
+/* Positions between rows of a tile: of the same residue of the pass. */
+static int64_t stride_of(const cuda_run *r, int32_t pass) {
+  int64_t period = r->table->passes[pass].period;
+  return minimum(multiple_of_both(period, cuda_queries(r).step), FAR_APART);
+}
+
+/* Positions from the first query row to the last. */
+static int64_t span_of(const cuda_run *r) {
+  return (r->N - 1) * cuda_queries(r).step + 1;
+}
+
+/* Positions of a cell, at most. */
+static int64_t length_of(const cuda_run *r, int64_t segment) {
+  return segment ? minimum(segment, span_of(r)) : span_of(r);
+}
+
+static int64_t quotient_up(int64_t n, int64_t size) {
+  return (n + size - 1) / size;
+}
+
 /* Rows that a cell has of one residue, at most. */
 static int64_t rows_of_class(const cuda_run *r, int32_t pass,
                              int64_t segment) {
-  int64_t length = segment ? minimum(segment, r->N) : r->N;
-  int64_t period = r->table->passes[pass].period;
-  return (length + period - 1) / period;
+  return quotient_up(length_of(r, segment), stride_of(r, pass));
 }
 
 /* Few rows of grouped-query heads share a tile: they read the same keys. */
@@ -70,16 +99,17 @@ static int32_t pack_of(const cuda_run *r, int32_t pass, int32_t tile_rows,
 /* Keys that a row sees at most. */
 static int64_t keys_of_row(const cuda_run *r, int32_t pass) {
   const dil_table *t = r->table;
-  int64_t keys = 0;
+  dil_comb there = cuda_keys(r);
+  int64_t keys = 0, span = r->M * there.step;
   for (int32_t b = 0; b < t->branch_count; b++) {
     const dil_branch *branch = &t->branches[b];
     if (!(t->passes[pass].branches >> b & 1)) continue;
-    int64_t reach = branch->segment ? minimum(branch->segment, r->M) : r->M;
+    int64_t reach = branch->segment ? minimum(branch->segment, span) : span;
     const dil_predicate *p =
         branch->predicate < 0 ? NULL : &t->predicates[branch->predicate];
-    if (p && p->left < r->M && p->right < r->M)
+    if (p && p->left < span && p->right < span)
       reach = minimum(reach, p->left + p->right + 1);
-    keys += reach / branch->dilation + 1;
+    keys += reach / multiple_of_both(branch->dilation, there.step) + 1;
   }
   return keys;
 }
@@ -100,16 +130,18 @@ static void fill_space(const cuda_run *r, int32_t pass, const cuda_code *code,
   const dil_table *t = r->table;
   int64_t segment = shortest_segment(t, pass);
   if (segment > INT32_MAX / 2) segment = INT32_MAX / 2 + 1;
-  int64_t length = segment ? minimum(segment, r->N) : r->N;
   int32_t tile_rows = code->about.tile_rows;
+  int64_t step = cuda_queries(r).step, stride = stride_of(r, pass);
   p->pass = pass;
+  p->stride = (int)stride;
   p->segment = (int)segment;
-  p->cells = (int)(segment ? (r->N + segment - 2) / segment + 1 : 1);
+  p->cells = (int)(segment ? (span_of(r) + segment - 2) / segment + 1 : 1);
   p->parts = parts_of(t, pass, segment);
-  p->residues = (int)minimum(t->passes[pass].period, length);
+  p->residues = (int)minimum(quotient_up(stride, step),
+                             quotient_up(length_of(r, segment), step));
   p->pack = pack_of(r, pass, tile_rows, segment);
   int64_t block = tile_rows / p->pack;
-  p->blocks = (int)((rows_of_class(r, pass, segment) + block - 1) / block);
+  p->blocks = (int)quotient_up(rows_of_class(r, pass, segment), block);
   int64_t tiles = (int64_t)p->cells * p->parts * p->residues * p->blocks *
                   (t->heads / p->pack) * r->B;
   p->splits = splits_of(r, pass, tiles, &code->about);
@@ -121,6 +153,24 @@ static void fill_space(const cuda_run *r, int32_t pass, const cuda_code *code,
 
 static void fill_strides(const dil_tensor *t, long long out[3]) {
   for (int axis = 0; axis < 3; axis++) out[axis] = t->stride[axis];
+}
+
+/* Where rows and keys stand, and the sizes of the whole. */
+static void fill_place(const cuda_run *r, dil_params *p) {
+  const dil_part *part = r->part;
+  dil_comb asking = cuda_queries(r), keys = cuda_keys(r);
+  p->B = (int)(part ? part->B : r->B);
+  p->N = (int)(part ? part->N : r->N);
+  p->M = (int)(part ? part->M : r->M);
+  p->batches = (int)r->B;
+  p->rows = (int)r->N;
+  p->first = (int)asking.first;
+  p->step = (int)asking.step;
+  p->key_first = (int)keys.first;
+  p->key_step = (int)keys.step;
+  p->key_rows = (int)keys.count;
+  p->batch = part ? part->batch : 0;
+  p->head = part ? part->head : 0;
 }
 
 /* Whether every row begins at a multiple of `bytes` and is made of such. */
@@ -144,9 +194,6 @@ static dil_params parameters_of(const cuda_run *r) {
                   .state_lse = r->state_lse,
                   .partial = (float *)r->workspace,
                   .lengths = c->lengths,
-                  .B = (int)r->B,
-                  .N = (int)r->N,
-                  .M = (int)r->M,
                   .splits = 1,
                   .pack = 1,
                   .scale = r->scale,
@@ -164,7 +211,8 @@ static dil_params parameters_of(const cuda_run *r) {
             (is_whole(&c->k, 16) ? DIL_WHOLE_K : 0) |
             (is_whole(&c->v, 16) ? DIL_WHOLE_V : 0) |
             (is_whole(&c->o, 16) ? DIL_WHOLE_O : 0) |
-            (r->drop ? DIL_DROP : 0);
+            (r->drop ? DIL_DROP : 0) | (r->part ? DIL_PART : 0);
+  fill_place(r, &p);
   cuda_inputs_fill(r, p.input);
   return p;
 }
@@ -224,6 +272,7 @@ dil_status general_bounds(const cuda_run *r, const cuda_code *code) {
 
 dil_status general_begin(const cuda_run *r, const cuda_code *code) {
   dil_params p = parameters_of(r);
+  if (r->part) p.batches *= run_states(r->table);
   return launch_rows(r, code, ENTRY_BEGIN, &p);
 }
 

@@ -174,7 +174,7 @@ static bool can(const cuda_run *r, int32_t pass, const cuda_code *code) {
   enum { FEW_QUERIES = 64 };
   const dil_call *c = r->call;
   const dil_table *t = r->table;
-  if (r->drop || c->lengths || r->M == 0) return false;
+  if (r->drop || c->lengths || r->M == 0 || r->part) return false;
   if (!(r->scale > 0) && !t->scored) return false;
   if (r->N < FEW_QUERIES) return false;
   if (r->M > 1 << 29 || r->N > 1 << 29 || r->B > 1 << 16) return false;

@@ -1,5 +1,5 @@
-/* kernel.c - a plan on a device: its codes loaded, a call checked and put on a
- * stream, pass by pass. In: table, codes, a call whose data are device memory.
+/* kernel.c - a plan on a device: its codes loaded, a call, or one for a part of
+ * a sequence, checked and put on a stream, pass by pass. In: table, codes, a call whose data are device memory.
  * Out: launches. Which code a pass takes follows from the call's sizes and the
  * device alone; nothing here waits. */
 #include "device.h"
@@ -138,13 +138,16 @@ static dil_status check_input(const dil_cuda_kernel *k, const cuda_run *r,
                               int32_t index) {
   const dil_input *want = &k->table->inputs[index];
   const dil_tensor *have = &r->call->inputs[index];
+  const dil_part *part = r->part;
   if (have->dtype != want->dtype || have->rank != want->rank)
     return dil_fail(DIL_USAGE, "input '%s' must be %s of %d dimensions, got "
                     "%s of %d", want->name, dil_dtype_name(want->dtype),
                     want->rank, dil_dtype_name(have->dtype), have->rank);
   for (int32_t axis = 0; axis < want->rank; axis++) {
-    int64_t size = k->dimension(k->context, index, axis, (int32_t)r->B,
-                                (int32_t)r->N, (int32_t)r->M);
+    int64_t size = k->dimension(k->context, index, axis,
+                                (int32_t)(part ? part->B : r->B),
+                                (int32_t)(part ? part->N : r->N),
+                                (int32_t)(part ? part->M : r->M));
     if (have->shape[axis] != size)
       return dil_fail(DIL_USAGE, "dimension %d of input '%s' must be %lld, "
                       "got %lld", axis, want->name, (long long)size,
@@ -157,15 +160,16 @@ static dil_status check_input(const dil_cuda_kernel *k, const cuda_run *r,
 
 /* The checks of every device; lengths are out of the host's reach here. */
 static dil_status check_call(const dil_cuda_kernel *k, const dil_call *call,
-                             cuda_run *r) {
+                             const dil_part *part, cuda_run *r) {
   dil_call seen = *call;
-  run checked = {.table = k->table, .call = &seen};
+  run checked = {.table = k->table, .call = &seen, .part = part};
   seen.lengths = NULL;
-  dil_status status = dil_run_check(&checked);
+  dil_status status = part ? dil_part_check(&checked) : dil_run_check(&checked);
   if (status) return status;
   *r = (cuda_run){.device = k->device,
                   .table = k->table,
                   .call = call,
+                  .part = part,
                   .B = checked.B,
                   .N = checked.N,
                   .M = checked.M,
@@ -215,7 +219,8 @@ typedef struct layout {
 
 static dil_status lay_out(const dil_cuda_kernel *k, const cuda_run *r,
                           layout *at) {
-  int64_t count = k->stateful ? r->B * r->N * k->table->heads : 0, most = 0;
+  bool own = k->stateful && !r->part; /* a part brings its state */
+  int64_t count = own ? r->B * r->N * k->table->heads : 0, most = 0;
   for (int32_t p = 0; p < k->table->pass_count; p++) {
     const cuda_code *code = choose(k, r, p);
     if (!code)
@@ -230,19 +235,40 @@ static dil_status lay_out(const dil_cuda_kernel *k, const cuda_run *r,
   return DIL_OK;
 }
 
-static dil_status run_all(dil_cuda_kernel *k, cuda_run *r) {
-  const cuda_code *general = &k->code[k->count - 1];
-  bool ends = k->stateful || k->leaves_out;
+/* The one that knows bounds, and how states begin and end. */
+static const cuda_code *general_of(const dil_cuda_kernel *k) {
+  return &k->code[k->count - 1];
+}
+
+/* `state_o` and `state_lse` become those of pass p of a part. */
+static void choose_state(cuda_run *r, int32_t p) {
+  int64_t rows_of_state = r->B * r->N * r->table->heads;
+  int64_t state = run_apart(r->table) ? p : 0;
+  r->state_o = r->part->o + state * rows_of_state * r->table->value_dim;
+  r->state_lse = r->part->lse + state * rows_of_state;
+}
+
+static dil_status run_passes_of(dil_cuda_kernel *k, cuda_run *r) {
   dil_status status = DIL_OK;
-  if (r->bounds) status = general_bounds(r, general);
-  if (k->stateful && !status) status = general_begin(r, general);
   for (int32_t p = 0; p < k->table->pass_count && !status; p++) {
     const cuda_code *code = choose(k, r, p);
     int32_t span = spans_begin(k->device->spans, r->stream);
+    if (r->part) choose_state(r, p);
     status = code->family->launch(r, p, code);
     spans_end(k->device->spans, span, r->stream, "pass", code->about.variant,
               p);
   }
+  return status;
+}
+
+static dil_status run_all(dil_cuda_kernel *k, cuda_run *r) {
+  const cuda_code *general = general_of(k);
+  bool begins = k->stateful && !r->part;
+  bool ends = (k->stateful || k->leaves_out) && !r->part;
+  dil_status status = DIL_OK;
+  if (r->bounds) status = general_bounds(r, general);
+  if (begins && !status) status = general_begin(r, general);
+  if (!status) status = run_passes_of(k, r);
   if (ends && !status) status = general_end(r, general);
   return status;
 }
@@ -255,8 +281,8 @@ static dil_status run_on_stream(dil_cuda_kernel *k, cuda_run *r) {
   if (!status) status = workspace_take(k->device, r->stream, at.end, &w);
   if (status) return status;
   char *base = w.memory;
-  if (k->stateful) r->state_o = (float *)base;
-  if (k->stateful) r->state_lse = (float *)(base + at.state_lse);
+  if (at.state_lse) r->state_o = (float *)base;
+  if (at.state_lse) r->state_lse = (float *)(base + at.state_lse);
   if (at.pass > at.bounds) r->bounds = base + at.bounds;
   r->workspace = base + at.pass;
   status = run_all(k, r);
@@ -266,25 +292,72 @@ static dil_status run_on_stream(dil_cuda_kernel *k, cuda_run *r) {
   return status;
 }
 
+/* A call that is checked, entered and put on a stream by `work`. */
+static dil_status run_entered(dil_cuda_kernel *kernel, cuda_run *r,
+                              void *stream,
+                              dil_status (*work)(dil_cuda_kernel *kernel,
+                                                 cuda_run *r)) {
+  if (r->B == 0 || r->N == 0) return DIL_OK;
+  dil_status status = cuda_enter(kernel->device);
+  if (status) return status;
+  r->stream = stream;
+  status = work(kernel, r);
+  cuda_leave(kernel->device);
+  return status;
+}
+
 dil_status kernel_run(dil_cuda_kernel *kernel, const dil_call *call,
                       void *stream) {
   cuda_run r;
-  dil_status status = check_call(kernel, call, &r);
-  if (status || r.B == 0 || r.N == 0) return status;
-  r.stream = stream;
-  status = cuda_enter(kernel->device);
-  if (status) return status;
-  status = run_on_stream(kernel, &r);
-  cuda_leave(kernel->device);
-  return status;
+  dil_status status = check_call(kernel, call, NULL, &r);
+  return status ? status : run_entered(kernel, &r, stream, run_on_stream);
+}
+
+/* ---- a part of a sequence ------------------------------------------------ */
+
+int32_t kernel_states(const dil_cuda_kernel *kernel) {
+  return run_states(kernel->table);
+}
+
+static dil_status begin_states(dil_cuda_kernel *k, cuda_run *r) {
+  choose_state(r, 0);
+  return general_begin(r, general_of(k));
+}
+
+static dil_status end_states(dil_cuda_kernel *k, cuda_run *r) {
+  choose_state(r, 0);
+  return general_end(r, general_of(k));
+}
+
+dil_status kernel_begin(dil_cuda_kernel *kernel, const dil_call *call,
+                        const dil_part *part, void *stream) {
+  cuda_run r;
+  dil_status status = check_call(kernel, call, part, &r);
+  return status ? status : run_entered(kernel, &r, stream, begin_states);
+}
+
+dil_status kernel_advance(dil_cuda_kernel *kernel, const dil_call *call,
+                          const dil_part *part, void *stream) {
+  cuda_run r;
+  dil_status status = check_call(kernel, call, part, &r);
+  if (status || part->keys.count == 0) return status;
+  r.weight = 1; /* states are weighted when they are added */
+  return run_entered(kernel, &r, stream, run_on_stream);
+}
+
+dil_status kernel_finish(dil_cuda_kernel *kernel, const dil_call *call,
+                         const dil_part *part, void *stream) {
+  cuda_run r;
+  dil_status status = check_call(kernel, call, part, &r);
+  return status ? status : run_entered(kernel, &r, stream, end_states);
 }
 
 /* ---- questions ----------------------------------------------------------- */
 
 dil_status kernel_variants(dil_cuda_kernel *kernel, const dil_call *call,
-                           char *text, size_t size) {
+                           const dil_part *part, char *text, size_t size) {
   cuda_run r;
-  dil_status status = check_call(kernel, call, &r);
+  dil_status status = check_call(kernel, call, part, &r);
   size_t length = 0;
   text[0] = 0;
   for (int32_t p = 0; !status && p < kernel->table->pass_count; p++) {
