@@ -124,13 +124,10 @@ static dil_status make_cuda(trial *t, const options *o) {
 /* The ranks of a topology, with all their code. */
 static dil_status make_crew(trial *t, const options *o) {
   clocks before = read_clocks(t);
-  if (on_cuda(o))
-    return dil_fail(DIL_UNSUPPORTED, "topologies of several GPUs are not "
-                                     "supported by this build");
   t->on_crew = true;
   dil_status status = trial_crew_open(&t->crew, &t->compilation, &t->binding);
   split_times(t, before);
-  t->report.isa = t->compilation.isa;
+  t->report.isa = on_cuda(o) ? t->compilation.chip : t->compilation.isa;
   return status;
 }
 
@@ -330,6 +327,7 @@ dil_status trial_finish(trial *t, double budget) {
   dil_status status = DIL_OK;
   if (t->kernel) status = measure_workspace(t);
   if (t->on_crew) trial_crew_tell(&t->crew, r);
+  if (t->on_crew) status = trial_crew_fetch(&t->crew, &b->call);
   if (!status && t->on_cuda) status = trial_cuda_fetch(&t->cuda, &b->call);
   if (status || !(budget > 0)) return status;
   status = verdict_make(b, count.pairs, budget, &t->verdict);

@@ -42,7 +42,10 @@ bool trial_crew_speaks(const trial_crew *t) {
 dil_status trial_crew_open(trial_crew *t, compilation *c, const binding *b) {
   const options *o = b->options;
   dil_status status = check_options(o);
-  if (!status) status = driver_source(c, b->context, &t->from);
+  t->on_gpu = o->device.word == DEVICE_CUDA;
+  if (!status)
+    status = t->on_gpu ? trial_crew_gpu(t, c, o)
+                       : driver_source(c, b->context, &t->from);
   if (status) return status;
   mesh m = place_mesh(c->pattern, c->topology);
   int32_t threads = dil_threads_count(b->threads) / mesh_ranks(&m);
@@ -54,6 +57,7 @@ dil_status trial_crew_open(trial_crew *t, compilation *c, const binding *b) {
                         .plan_hash = t->from.plan_hash,
                         .make = t->from.make,
                         .context = t->from.context,
+                        .gpu = t->on_gpu ? &t->gpu : NULL,
                         .checkpoint = {.prefix = o->state,
                                        .every = o->seen[OPTION_EVERY]
                                                     ? (int32_t)o->every
@@ -61,6 +65,7 @@ dil_status trial_crew_open(trial_crew *t, compilation *c, const binding *b) {
                                        .resume = o->resume}};
   if (c->topology->link == LINK_MPI) status = join_processes(t, c->topology);
   if (!status) status = crew_new(&t->task, &t->crew);
+  if (!status) status = crew_place(t->crew, &b->call);
   t->failed = status != DIL_OK;
   return status;
 }
@@ -71,6 +76,7 @@ void trial_crew_free(trial_crew *t) {
   link_free(t->world);
   if (t->mpi && !t->failed) t->mpi->close();
   if (t->from.table) driver_source_free(&t->from);
+  if (t->on_gpu) trial_crew_gpu_free(t);
 }
 
 dil_status trial_crew_run(trial_crew *t, const dil_call *call,
@@ -78,9 +84,14 @@ dil_status trial_crew_run(trial_crew *t, const dil_call *call,
   double start = message_clock();
   dil_status status = crew_run(t->crew, call);
   *seconds = message_clock() - start;
+  if (!status && t->mpi) status = crew_fetch(t->crew, call);
   if (!status && t->mpi) status = crew_collect(t->crew, t->world, call);
   t->failed |= status != DIL_OK;
   return status;
+}
+
+dil_status trial_crew_fetch(trial_crew *t, const dil_call *call) {
+  return t->mpi ? DIL_OK : crew_fetch(t->crew, call);
 }
 
 void trial_crew_tell(const trial_crew *t, report *r) {

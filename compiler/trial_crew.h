@@ -11,6 +11,9 @@ typedef struct trial_crew {
   crew *crew;
   crew_task task;
   dil_kernel_source from;
+  bool on_gpu;
+  crew_gpu gpu;              /* of ranks on GPUs */
+  dil_context *context;      /* the first of them; NULL: the processor's */
   const dil_mpi_module *mpi; /* NULL: ranks are threads */
   dil_link *world;           /* joins all processes */
   bool failed;               /* this process leaves MPI as it is */
@@ -22,9 +25,16 @@ dil_status trial_crew_open(trial_crew *t, compilation *c, const binding *b);
 void trial_crew_free(trial_crew *t);
 dil_status trial_crew_run(trial_crew *t, const dil_call *call,
                           double *seconds);
+/* o and lse of ranks on GPUs to the call's tensors, after the last run. */
+dil_status trial_crew_fetch(trial_crew *t, const dil_call *call);
 /* Whether this process tells what came of it: ranks but the first do not. */
 bool trial_crew_speaks(const trial_crew *t);
 /* What the ranks moved and waited, into the report. */
 void trial_crew_tell(const trial_crew *t, report *r);
+
+/* ---- trial_crew_gpu.c ---------------------------------------------------- */
+
+dil_status trial_crew_gpu(trial_crew *t, compilation *c, const options *o);
+void trial_crew_gpu_free(trial_crew *t);
 
 #endif

@@ -1,38 +1,10 @@
 /* crew.c - all ranks of a mesh as threads; see crew.h. A rank sees views of
  * its own rows, heads and batch rows, so nothing is copied but what travels. */
-#include "crew.h"
+#include "crew_member.h"
 #include "trace.h"
-#include "walk.h"
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-typedef struct member {
-  struct crew *crew;
-  int32_t rank;
-  head_share share;
-  dil_table table;       /* of its heads */
-  void *branches;        /* in it */
-  cpu_kernel *kernel;
-  ring_device *device;
-  ring_routes routes;
-  dil_link *link;        /* of the run */
-  pthread_t thread;
-  bool started;
-  crew_report report;
-} member;
-
-struct crew {
-  crew_task task;
-  const dil_call *call;  /* of the run */
-  struct {               /* machine code, the same for every rank */
-    void *bytes;
-    size_t size;
-    dil_code code;
-  } made[DIL_VARIANT_COUNT];
-  member member[];
-};
 
 /* ---- making -------------------------------------------------------------- */
 
@@ -70,13 +42,19 @@ static dil_status member_open(member *m) {
   if (!m->branches)
     return dil_fail(DIL_MEMORY, "no memory for rank %d", m->rank);
   m->table = share_table(t->table, m->share, m->branches);
+  if (t->gpu) return resident_open(t->gpu, &m->table, m->rank, &m->resident);
   dil_status status =
       cpu_kernel_new(&m->table, make_shared, m->crew, &m->kernel);
   return status ? status : ring_cpu_new(m->kernel, t->threads, &m->device);
 }
 
+static ring_device *device_of(const member *m) {
+  return m->resident.shared ? m->resident.device : m->device;
+}
+
 static void member_close(member *m) {
-  ring_routes_free(&m->routes, m->device);
+  ring_routes_free(&m->routes, device_of(m));
+  resident_close(&m->resident);
   ring_device_free(m->device);
   cpu_kernel_free(m->kernel);
   free(m->branches);
@@ -96,7 +74,7 @@ dil_status crew_new(const crew_task *task, crew **made) {
       status = member_open(&c->member[i]);
   }
   /* Which kind a rank takes depends on its part of a call. */
-  for (int32_t v = 0; v < DIL_VARIANT_COUNT && !status; v++)
+  for (int32_t v = 0; v < DIL_VARIANT_COUNT && !status && !task->gpu; v++)
     status = make_once(c, (dil_variant)v);
   if (status) crew_free(c);
   else *made = c;
@@ -111,81 +89,33 @@ void crew_free(crew *c) {
   free(c);
 }
 
-/* ---- a rank's rows ------------------------------------------------------- */
-
-/* Rows of a comb, heads and batch rows of a tensor [B, rows, H, D]. */
-static dil_tensor view_rows(const dil_tensor *whole, dil_comb comb,
-                            int64_t origin, dil_comb batch, int32_t head,
-                            int32_t heads) {
-  dil_tensor t = *whole;
-  int64_t at = batch.first * t.stride[0] +
-               (comb.first - origin) * t.stride[1] + head * t.stride[2];
-  t.data = (char *)t.data + at * (int64_t)dil_dtype_size(t.dtype);
-  t.stride[1] *= comb.step;
-  t.shape[0] = batch.count;
-  t.shape[1] = comb.count;
-  t.shape[2] = heads;
-  return t;
-}
-
-static dil_tensor view_lse(const dil_tensor *whole, dil_comb comb,
-                           int64_t origin, dil_comb batch, int32_t head,
-                           int32_t heads) {
-  dil_tensor t = *whole;
-  if (!t.data) return t;
-  t.data = (float *)t.data + batch.first * t.stride[0] + head * t.stride[1] +
-           (comb.first - origin) * t.stride[2];
-  t.stride[2] *= comb.step;
-  t.shape[0] = batch.count;
-  t.shape[1] = heads;
-  t.shape[2] = comb.count;
-  return t;
-}
-
-static void view_own(const dil_call *c, const ring_shape *r, int32_t rank,
-                     dil_comb batch, head_share s, ring_rows *out) {
-  shard mine = place_queries(r, rank), owned = place_keys(r, rank);
-  int64_t origin = r->M - r->N;
-  for (int32_t i = 0; i < SHARD_COMBS; i++) {
-    dil_comb q = i < mine.count ? mine.comb[i] : (dil_comb){origin, 1, 0};
-    dil_comb k = i < owned.count ? owned.comb[i] : (dil_comb){0, 1, 0};
-    out->q[i] = view_rows(&c->q, q, origin, batch, s.head, s.heads);
-    out->o[i] = view_rows(&c->o, q, origin, batch, s.head, s.heads);
-    out->lse[i] = view_lse(&c->lse, q, origin, batch, s.head, s.heads);
-    out->keys.k[i] = view_rows(&c->k, k, 0, batch, s.kv_head, s.kv_heads);
-    out->keys.v[i] = view_rows(&c->v, k, 0, batch, s.kv_head, s.kv_heads);
-  }
-}
-
 /* ---- a run --------------------------------------------------------------- */
 
-static dil_comb member_batch(const member *m, const dil_call *call) {
-  const mesh *all = &m->crew->task.mesh;
-  shard batch = place_shard(DIL_CONTIGUOUS, call->q.shape[0], 0, all->batch,
-                            m->rank / all->ring / all->heads);
-  return batch.count ? batch.comb[0] : (dil_comb){0, 1, 0};
+/* The call as the rank's device sees it. */
+static dil_call member_call(const member *m) {
+  dil_call call = *m->crew->call;
+  if (m->resident.shared) call.inputs = m->resident.inputs;
+  return call;
 }
 
 static dil_status member_run(member *m) {
   const crew_task *t = &m->crew->task;
-  const dil_call *call = m->crew->call;
-  dil_comb rows_here = member_batch(m, call);
+  dil_call call = member_call(m);
   ring_rows owned;
-  dil_ring r = {.shape = {&m->table, t->mesh.layout, t->mesh.ring,
-                          call->q.shape[1], call->k.shape[1]},
-                .B = call->q.shape[0],
-                .batch = (int32_t)rows_here.first,
+  dil_ring r = {.shape = member_shape(m, &call),
+                .B = call.q.shape[0],
+                .batch = (int32_t)member_batch(m, &call).first,
                 .head = m->share.head,
                 .exchange = t->mesh.exchange,
                 .link = m->link,
-                .device = m->device,
+                .device = device_of(m),
                 .routes = &m->routes,
-                .call = call,
-                .rows = &owned,
+                .call = &call,
+                .rows = m->resident.shared ? &m->resident.rows : &owned,
                 .plan_hash = t->plan_hash,
                 .checkpoint = t->checkpoint};
   r.checkpoint.name = m->rank;
-  view_own(call, &r.shape, r.link->rank, rows_here, m->share, &owned);
+  member_view(m, &call, &owned);
   if (t->spoil) t->spoil(&r, m->rank);
   dil_status status = ring_run(&r);
   m->report.facts = r.facts;
@@ -270,85 +200,47 @@ dil_status crew_run(crew *c, const dil_call *call) {
   return c->task.link ? run_alone(c) : run_all(c);
 }
 
+/* ---- ranks on GPUs ------------------------------------------------------- */
+
+static bool is_here(const crew *c, int32_t rank) {
+  return !c->task.link || rank == c->task.rank;
+}
+
+static dil_status member_place(member *m, const dil_call *call) {
+  const dil_table *t = m->crew->task.table;
+  ring_shape shape_of = member_shape(m, call);
+  int32_t rank = m->rank % m->crew->task.mesh.ring;
+  resident_part part = {.queries = place_queries(&shape_of, rank),
+                        .keys = place_keys(&shape_of, rank),
+                        .N = shape_of.N,
+                        .M = shape_of.M,
+                        .batch = (int32_t)member_batch(m, call).first,
+                        .head = m->share.head,
+                        .kv_head = m->share.kv_head,
+                        .heads = t->heads,
+                        .kv_heads = t->kv_heads};
+  member_view(m, call, &part.rows);
+  return resident_place(&m->resident, call, &part);
+}
+
+dil_status crew_place(crew *c, const dil_call *call) {
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; c->task.gpu && i < mesh_ranks(&c->task.mesh); i++)
+    if (is_here(c, i) && !status) status = member_place(&c->member[i], call);
+  return status;
+}
+
+dil_status crew_fetch(crew *c, const dil_call *call) {
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; c->task.gpu && i < mesh_ranks(&c->task.mesh); i++) {
+    ring_rows host;
+    if (!is_here(c, i) || status) continue;
+    member_view(&c->member[i], call, &host);
+    status = resident_fetch(&c->member[i].resident, &host);
+  }
+  return status;
+}
+
 const crew_report *crew_of(const crew *c, int32_t rank) {
   return &c->member[rank].report;
-}
-
-/* ---- ranks that are processes: their rows to rank 0 ---------------------- */
-
-/* Rows of all heads of a tensor, to a message or from it. */
-static void move_tensor(const dil_tensor *t, char **at, bool unpack) {
-  size_t size = dil_dtype_size(t->dtype), row = (size_t)t->shape[3] * size;
-  int64_t n[3];
-  for (n[0] = 0; n[0] < t->shape[0]; n[0]++)
-    for (n[1] = 0; n[1] < t->shape[1]; n[1]++)
-      for (n[2] = 0; n[2] < t->shape[2]; n[2]++, *at += row) {
-        char *place = (char *)t->data + (n[0] * t->stride[0] +
-                                         n[1] * t->stride[1] +
-                                         n[2] * t->stride[2]) *
-                                            (int64_t)size;
-        memcpy(unpack ? place : *at, unpack ? *at : place, row);
-      }
-}
-
-/* lse is [B, H, N]: each number a row of its own. */
-static void move_lse(dil_tensor t, char **at, bool unpack) {
-  if (!t.data) return;
-  t.shape[3] = 1;
-  move_tensor(&t, at, unpack);
-}
-
-/* What a rank has written, and its report. */
-static void move_result(member *m, const dil_call *call, char *message,
-                        bool unpack) {
-  const crew_task *t = &m->crew->task;
-  ring_shape shape_of = {t->table, t->mesh.layout, t->mesh.ring,
-                         call->q.shape[1], call->k.shape[1]};
-  ring_rows owned;
-  view_own(call, &shape_of, m->rank % t->mesh.ring, member_batch(m, call),
-           m->share, &owned);
-  if (unpack) memcpy(&m->report, message, sizeof m->report);
-  else memcpy(message, &m->report, sizeof m->report);
-  message += sizeof m->report;
-  for (int32_t i = 0; i < SHARD_COMBS; i++) {
-    move_tensor(&owned.o[i], &message, unpack);
-    move_lse(owned.lse[i], &message, unpack);
-  }
-}
-
-static int64_t result_bytes(const member *m, const dil_call *call) {
-  const crew_task *t = &m->crew->task;
-  shard mine = place_shard(t->mesh.layout, call->q.shape[1], 0, t->mesh.ring,
-                           m->rank % t->mesh.ring);
-  int64_t one = t->table->value_dim * (int64_t)dil_dtype_size(t->table->dtype) +
-                (call->lse.data ? (int64_t)sizeof(float) : 0);
-  return (int64_t)sizeof m->report +
-         shard_rows(&mine) * member_batch(m, call).count * m->share.heads * one;
-}
-
-/* One rank's message, at either end. */
-static dil_status collect_one(crew *c, dil_link *world, const dil_call *call,
-                              int32_t rank) {
-  member *m = &c->member[rank];
-  int64_t bytes = result_bytes(m, call);
-  bool here = world->rank == 0;
-  char *message = malloc((size_t)bytes);
-  if (!message)
-    return dil_fail(DIL_MEMORY, "no memory for the rows of rank %d", rank);
-  if (!here) move_result(m, call, message, false);
-  const link_transfer t = {here ? -1 : 0, here ? rank : -1, message, message,
-                           here ? 0 : bytes, here ? bytes : 0};
-  dil_status status = world->calls->post(world, 0, &t);
-  if (!status) status = world->calls->wait(world, 0);
-  if (!status && here) move_result(m, call, message, true);
-  free(message);
-  return status;
-}
-
-dil_status crew_collect(crew *c, dil_link *world, const dil_call *call) {
-  dil_status status = DIL_OK;
-  for (int32_t i = 1; i < world->ranks && !status; i++)
-    if (world->rank == 0 || world->rank == i)
-      status = collect_one(c, world, call, i);
-  return status;
 }

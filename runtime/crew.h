@@ -3,7 +3,7 @@
 #ifndef DIL_CREW_H
 #define DIL_CREW_H
 
-#include "ring.h"
+#include "crew_gpu.h"
 
 /* ring * heads * batch ranks; rank = (batch * heads + head) * ring + place. */
 typedef struct mesh {
@@ -25,6 +25,7 @@ typedef struct crew_task {
   dil_make make;              /* called when the crew is made */
   void *context;
   int32_t threads;            /* of each rank */
+  const crew_gpu *gpu;        /* in place of make and threads; NULL: none */
   ring_checkpoint checkpoint;
   /* Not NULL: this process is one rank of the mesh alone, and this link joins
    * it to the others of its ring. */
@@ -44,6 +45,10 @@ typedef struct crew crew;
 /* DIL_USAGE: more ranks than heads. */
 dil_status crew_new(const crew_task *task, crew **made);
 void crew_free(crew *c);
+/* Before the first run of a call whose ranks are on GPUs, and after its last:
+ * each rank's rows to its device, and o and lse back. Others need neither. */
+dil_status crew_place(crew *c, const dil_call *call);
+dil_status crew_fetch(crew *c, const dil_call *call);
 /* Runs a whole call, whose memory all ranks see. Fails with what a rank
  * itself says before what others say of it. */
 dil_status crew_run(crew *c, const dil_call *call);

@@ -11,6 +11,19 @@
 
 typedef struct dil_link dil_link;
 
+/* Memory of a device, whose copies are made in the order of a stream: waiting
+ * for such a message only puts the copy there. */
+typedef struct link_order {
+  void *user;
+  void *stream;     /* for links that move such memory by themselves */
+  /* The receiver: puts a copy behind what the sender has marked, and marks
+   * where it ends. The marks stay valid until the run is over. */
+  dil_status (*copy)(void *user, int32_t slot, void *to, const void *from,
+                     int64_t bytes, const void *ready, const void **done);
+  /* The sender: what it puts there next comes after the copy. */
+  dil_status (*follow)(void *user, const void *done);
+} link_order;
+
 /* A message to one rank and one from another; -1: none. The bytes stay in
  * place until the slot has been waited for. */
 typedef struct link_transfer {
@@ -18,6 +31,8 @@ typedef struct link_transfer {
   const void *send;
   void *receive;
   int64_t send_bytes, receive_bytes; /* the very sizes: others are an error */
+  const link_order *order; /* NULL: memory of the host, copied at once */
+  const void *ready;       /* where the message is whole, in that order */
 } link_transfer;
 
 typedef struct link_calls {
@@ -26,6 +41,8 @@ typedef struct link_calls {
   dil_status (*post)(dil_link *link, int32_t slot, const link_transfer *t);
   /* Ends it. DIL_PEER: a rank is silent, gone, or sent another size. */
   dil_status (*wait)(dil_link *link, int32_t slot);
+  /* Whether it has failed, by now; nothing is waited for. */
+  dil_status (*check)(dil_link *link);
   /* Makes every wait of every rank fail: this rank cannot go on. */
   void (*revoke)(dil_link *link, const char *why);
   void (*free)(dil_link *link);

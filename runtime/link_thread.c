@@ -14,6 +14,7 @@ typedef struct message {
   const void *bytes;
   int64_t size;
   bool copying, taken;  /* the receiver makes its copy, has it */
+  const void *ready, *done; /* of memory of a device: see link_order */
   struct message *next;
 } message;
 
@@ -100,7 +101,8 @@ static dil_status post(dil_link *link, int32_t index, const link_transfer *t) {
   slot *s = &l->slot[index];
   s->used = true;
   s->transfer = *t;
-  s->sent = (message){t->send, t->send_bytes, false, t->to < 0, NULL};
+  s->sent = (message){.bytes = t->send, .size = t->send_bytes,
+                      .taken = t->to < 0, .ready = t->ready};
   if (t->to < 0) return DIL_OK;
   pthread_mutex_lock(&l->hub->lock);
   message **end = box_of(l->hub, link->rank, t->to);
@@ -111,8 +113,17 @@ static dil_status post(dil_link *link, int32_t index, const link_transfer *t) {
   return DIL_OK;
 }
 
+static dil_status copy(const link_transfer *t, int32_t index, message *m) {
+  const link_order *o = t->order;
+  if (o)
+    return o->copy(o->user, index, t->receive, m->bytes, m->size, m->ready,
+                   &m->done);
+  if (m->size) memcpy(t->receive, m->bytes, (size_t)m->size);
+  return DIL_OK;
+}
+
 /* Copies the oldest message of the sender, without holding others up. */
-static void take(thread_link *l, const link_transfer *t) {
+static void take(thread_link *l, int32_t index, const link_transfer *t) {
   message **box = box_of(l->hub, t->from, l->link.rank), *m = *box;
   if (m->size != t->receive_bytes) {
     hub_fail(l->hub, "rank %d sent %lld bytes to rank %d in step %d, %lld "
@@ -122,8 +133,11 @@ static void take(thread_link *l, const link_transfer *t) {
   }
   m->copying = true;
   pthread_mutex_unlock(&l->hub->lock);
-  if (m->size) memcpy(t->receive, m->bytes, (size_t)m->size);
+  dil_status status = copy(t, index, m);
   pthread_mutex_lock(&l->hub->lock);
+  if (status)
+    hub_fail(l->hub, "rank %d failed in step %d: %s", l->link.rank,
+             l->link.step, dil_last_error());
   *box = m->next;
   m->copying = false;
   m->taken = true;
@@ -168,7 +182,8 @@ static void blame(thread_hub *hub) {
 }
 
 /* Until both halves are done, the hub has failed, or the time is over. */
-static void wait_locked(thread_link *l, slot *s) {
+static void wait_locked(thread_link *l, int32_t index) {
+  slot *s = &l->slot[index];
   thread_hub *hub = l->hub;
   const link_transfer *t = &s->transfer;
   waiter *me = &hub->waiter[l->link.rank];
@@ -176,7 +191,7 @@ static void wait_locked(thread_link *l, slot *s) {
   *me = (waiter){-1, l->link.step, deadline(l->link.timeout)};
   while (!hub->failed && !(received && s->sent.taken)) {
     if (!received && *box_of(hub, t->from, l->link.rank)) {
-      take(l, t);
+      take(l, index, t);
       received = true;
       continue;
     }
@@ -192,11 +207,23 @@ static dil_status wait_slot(dil_link *link, int32_t index) {
   thread_link *l = (thread_link *)link;
   dil_status status = DIL_OK;
   pthread_mutex_lock(&l->hub->lock);
-  wait_locked(l, &l->slot[index]);
-  wait_for_copy(l, &l->slot[index]);
+  slot *s = &l->slot[index];
+  const link_transfer *t = &s->transfer;
+  wait_locked(l, index);
+  wait_for_copy(l, s);
   if (l->hub->failed) status = dil_fail(DIL_PEER, "%s", l->hub->reason);
   pthread_mutex_unlock(&l->hub->lock);
-  l->slot[index].used = status != DIL_OK; /* its message may still stand */
+  s->used = status != DIL_OK; /* its message may still stand */
+  if (status || !t->order || t->to < 0) return status;
+  return t->order->follow(t->order->user, s->sent.done);
+}
+
+static dil_status check(dil_link *link) {
+  const thread_link *l = (thread_link *)link;
+  dil_status status = DIL_OK;
+  pthread_mutex_lock(&l->hub->lock);
+  if (l->hub->failed) status = dil_fail(DIL_PEER, "%s", l->hub->reason);
+  pthread_mutex_unlock(&l->hub->lock);
   return status;
 }
 
@@ -228,8 +255,8 @@ static void free_link(dil_link *link) {
   free(l);
 }
 
-static const link_calls thread_calls = {"thread", post, wait_slot, revoke,
-                                      free_link};
+static const link_calls thread_calls = {"thread", post,   wait_slot,
+                                        check,    revoke, free_link};
 
 dil_status thread_link_new(thread_hub *hub, int32_t rank, dil_link **link) {
   size_t slots = ((size_t)hub->ranks + 1) * sizeof(slot);

@@ -121,7 +121,8 @@ static dil_status advance(ring_work *w, int32_t from, const ring_keys *keys) {
   for (int32_t i = 0; i < owned.count && !status; i++)
     status = each_query_comb(w, w->device->calls->advance, owned.comb[i],
                              &keys->k[i], &keys->v[i]);
-  w->ring->facts.computed += clock_seconds() - start;
+  if (w->device->calls->on_host)
+    w->ring->facts.computed += clock_seconds() - start;
   return status;
 }
 
@@ -184,7 +185,7 @@ static dil_status wait_step(ring_work *w, int32_t step) {
   dil_status status = w->device->calls->wait(w->device, r->link, step);
   flight_note(&w->flight, step, status ? "has failed" : "has come", -1, 0);
   w->exchange[step].posted = false;
-  r->facts.waited += clock_seconds() - start;
+  if (w->device->calls->on_host) r->facts.waited += clock_seconds() - start;
   trace_end(begin, "ring", "wait", r->link->calls->name, step);
   return status;
 }
@@ -285,7 +286,8 @@ static void count_facts(const ring_facts *f) {
 
 static dil_status begin(ring_work *w) {
   dil_ring *r = w->ring;
-  dil_status status = list_routes(r);
+  dil_status status = w->device->calls->start(w->device);
+  if (!status) status = list_routes(r);
   if (!status) status = state_new(&w->state, r);
   w->exchange = calloc((size_t)r->link->ranks, sizeof *w->exchange);
   if (!status && !w->exchange)

@@ -43,8 +43,12 @@ dil_status ring_agree(const dil_ring *r, int64_t B) {
   dil_status status = DIL_OK;
   for (int32_t step = 1; step < ranks && !status; step++) {
     int32_t from = (rank - step + ranks) % ranks;
-    const link_transfer t = {(rank + step) % ranks, from, &mine, &theirs,
-                             sizeof mine, sizeof theirs};
+    const link_transfer t = {.to = (rank + step) % ranks,
+                             .from = from,
+                             .send = &mine,
+                             .receive = &theirs,
+                             .send_bytes = sizeof mine,
+                             .receive_bytes = sizeof theirs};
     status = r->link->calls->post(r->link, step, &t);
     if (!status) status = r->link->calls->wait(r->link, step);
     if (!status) status = compare(&mine, &theirs, from);
@@ -59,8 +63,12 @@ dil_status ring_part(const dil_ring *r) {
   int64_t mine = 0, theirs;
   dil_status status = DIL_OK;
   for (int32_t far = 1; far < ranks && !status; far *= 2) {
-    const link_transfer t = {(rank + far) % ranks, (rank - far + ranks) % ranks,
-                             &mine, &theirs, sizeof mine, sizeof theirs};
+    const link_transfer t = {.to = (rank + far) % ranks,
+                             .from = (rank - far + ranks) % ranks,
+                             .send = &mine,
+                             .receive = &theirs,
+                             .send_bytes = sizeof mine,
+                             .receive_bytes = sizeof theirs};
     status = r->link->calls->post(r->link, 0, &t);
     if (!status) status = r->link->calls->wait(r->link, 0);
   }

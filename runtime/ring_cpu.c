@@ -15,6 +15,11 @@ static int32_t states(const ring_device *d) {
   return cpu_kernel_states(((const ring_cpu *)d)->kernel);
 }
 
+static dil_status start(ring_device *d) {
+  (void)d;
+  return DIL_OK;
+}
+
 static dil_status take(ring_device *d, int64_t bytes, bool zero,
                        void **memory) {
   (void)d;
@@ -153,6 +158,7 @@ static void free_device(ring_device *d) {
 static const ring_device_calls calls = {.name = "cpu",
                                         .on_host = true,
                                         .states = states,
+                                        .start = start,
                                         .take = take,
                                         .give = give,
                                         .pack = pack,

@@ -24,10 +24,20 @@ typedef struct ring_facts {
   double waited, computed;   /* seconds */
 } ring_facts;
 
+/* Which elements of a tensor [B, whole_rows, whole_heads, D] a part of it
+ * holds, for random numbers that are made by the number of the element. */
+typedef struct dil_normal_place {
+  uint32_t seed, tensor;
+  dil_comb rows;
+  int64_t whole_rows;
+  int32_t batch, head, whole_heads; /* the first ones held */
+} dil_normal_place;
+
 typedef struct ring_device_calls {
   const char *name;
   bool on_host;              /* its memory is the host's */
   int32_t (*states)(const ring_device *d); /* see cpu_kernel_states */
+  dil_status (*start)(ring_device *d); /* a run begins */
   /* Memory in the order of what is asked: what is given back may still be in
    * use by what was asked before. With `zero` it is all 0. */
   dil_status (*take)(ring_device *d, int64_t bytes, bool zero, void **memory);

@@ -264,6 +264,7 @@ const gpu_backend *dil_gpu_backend_init(void) {
                                     .compile = compile,
                                     .candidates = candidates,
                                     .peak = peak_compile,
+                                    .rows = rows_compile,
                                     .versions = nvrtc_version,
                                     .origin = nvrtc_origin};
   return &table;

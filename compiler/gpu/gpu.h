@@ -48,6 +48,8 @@ typedef struct gpu_backend {
   /* The chip's products and nothing else, of what the plan's kernels multiply
    * (tf32 for f32): what their speed is a share of. */
   dil_status (*peak)(const plan *p, int32_t arch, dil_cuda_code *code);
+  /* What ranks of a ring do with rows on that chip, besides attention. */
+  dil_status (*rows)(int32_t arch, dil_cuda_code *code);
   /* "NVRTC 13.0"; NULL with the reason in dil_last_error. */
   const char *(*versions)(void);
   /* The path of NVRTC's file; NULL: it cannot be told. */
@@ -134,6 +136,10 @@ bool hopper_nested(const dil_table *t);
 /* ---- peak.c -------------------------------------------------------------- */
 
 dil_status peak_compile(const plan *p, int32_t arch, dil_cuda_code *code);
+
+/* ---- rows.c -------------------------------------------------------------- */
+
+dil_status rows_compile(int32_t arch, dil_cuda_code *code);
 
 /* ---- nvrtc.c: compile and gate ------------------------------------------- */
 

@@ -34,6 +34,8 @@ typedef struct dil_cuda_code {
 
 /* ---- what the module dilrt-cuda.so exports ------------------------------- */
 
+struct ring_device;      /* ../ring_device.h */
+struct dil_normal_place;
 typedef struct dil_cuda dil_cuda;               /* a device */
 typedef struct dil_cuda_kernel dil_cuda_kernel; /* a plan on a device */
 
@@ -109,6 +111,15 @@ typedef struct dil_cuda_module {
    * the code of templates/peak.cu, in about `seconds`. */
   dil_status (*peak)(dil_cuda *device, const dil_cuda_code *code,
                      double seconds, double *rate);
+
+  /* A rank of a ring on this device, with streams of its own; `rows` is the
+   * code of templates/rows.cu. Borrows device and kernel. */
+  dil_status (*ring)(dil_cuda *device, dil_cuda_kernel *kernel,
+                     const dil_cuda_code *rows, struct ring_device **made);
+  /* Fills a contiguous tensor [B, rows, H, D] of such a rank with standard
+   * normals by the numbers of their elements: see dil_normal. */
+  dil_status (*normal)(struct ring_device *ring, const dil_tensor *tensor,
+                       const struct dil_normal_place *place);
 } dil_cuda_module;
 
 typedef const dil_cuda_module *(*dil_cuda_init)(void);
@@ -177,6 +188,8 @@ extern const cuda_family cuda_general, cuda_hopper;
 /* No pass takes it: a measure of the device. Its knob: operations of a block in
  * one round. */
 extern const cuda_family cuda_peak;
+/* Nor this: what ranks of a ring do with rows (rows.c). */
+extern const cuda_family cuda_rows;
 enum { CUDA_PEAK_OPERATIONS };
 /* Knobs of the general family: how many parts the keys of a row are cut into;
  * 0: as many as the call wants. And whether the code is for many rows, and

@@ -54,4 +54,12 @@ dil_status cuda_time(const dil_cuda *device, dil_status (*work)(void *),
 dil_status peak_measure(dil_cuda *device, const dil_cuda_code *code,
                         double seconds, double *rate);
 
+/* ---- ring.c -------------------------------------------------------------- */
+
+dil_status ring_cuda_new(dil_cuda *gpu, dil_cuda_kernel *kernel,
+                         const dil_cuda_code *rows,
+                         struct ring_device **device);
+dil_status ring_cuda_normal(struct ring_device *ring, const dil_tensor *tensor,
+                            const struct dil_normal_place *place);
+
 #endif

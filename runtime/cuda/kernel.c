@@ -27,7 +27,7 @@ struct dil_cuda_kernel {
 };
 
 static const cuda_family *const families[] = {&cuda_hopper, &cuda_general,
-                                              &cuda_peak};
+                                              &cuda_peak, &cuda_rows};
 
 /* ---- making -------------------------------------------------------------- */
 

@@ -27,6 +27,8 @@ const dil_cuda_module *dil_cuda_module_init(void) {
       .pool = device_pool,
       .wait = device_wait,
       .time = kernel_time,
-      .peak = peak_measure};
+      .peak = peak_measure,
+      .ring = ring_cuda_new,
+      .normal = ring_cuda_normal};
   return &table;
 }

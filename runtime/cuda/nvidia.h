@@ -51,6 +51,12 @@ typedef unsigned long long cu_pointer;
   X(launch, cuLaunchKernel,                                                    \
     (cu_function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,  \
      unsigned, cu_stream, void **, void **))                                   \
+  X(copy_peer, cuMemcpyPeerAsync,                                              \
+    (cu_pointer, cu_context, cu_pointer, cu_context, size_t, cu_stream))       \
+  X(peer_can, cuDeviceCanAccessPeer, (int *, cu_device, cu_device))            \
+  X(peer_enable, cuCtxEnablePeerAccess, (cu_context, unsigned))                \
+  X(stream_new, cuStreamCreate, (cu_stream *, unsigned))                       \
+  X(stream_free, cuStreamDestroy_v2, (cu_stream))                              \
   X(wait, cuStreamSynchronize, (cu_stream))                                    \
   X(stream_number, cuStreamGetId, (cu_stream, unsigned long long *))           \
   X(capture, cuStreamGetCaptureInfo_v2,                                        \

@@ -119,6 +119,8 @@ static dil_status post(dil_link *link, int32_t index, const link_transfer *t) {
                    MPI_REQUEST_NULL, t->to >= 0 && t->send_bytes == 0};
   s->receive = (half){t->from, t->receive, t->receive_bytes, MPI_REQUEST_NULL,
                       t->from >= 0 && t->receive_bytes == 0};
+  if (t->order)
+    return dil_fail(DIL_UNSUPPORTED, "MPI moves memory of the host alone");
   if (l->failed) return fail(l);
   if (t->to >= 0) send_chunk(l, &s->send);
   return l->failed ? fail(l) : DIL_OK;
@@ -164,6 +166,12 @@ static dil_status wait_slot(dil_link *link, int32_t index) {
   return fail(l);
 }
 
+static dil_status check(dil_link *link) {
+  mpi_link *l = (mpi_link *)link;
+  if (!l->failed) hear_revoke(l);
+  return l->failed ? fail(l) : DIL_OK;
+}
+
 /* Best effort: who is gone hears nothing, who is silent hears it later. */
 static void revoke(dil_link *link, const char *why) {
   mpi_link *l = (mpi_link *)link;
@@ -189,7 +197,8 @@ static void free_link(dil_link *link) {
   free(l);
 }
 
-static const link_calls mpi_calls = {"mpi", post, wait_slot, revoke, free_link};
+static const link_calls mpi_calls = {"mpi", post,   wait_slot,
+                                     check, revoke, free_link};
 
 /* ---- the module ---------------------------------------------------------- */
 

@@ -1,0 +1,13 @@
+/* rows.c - templates/rows.cu for a chip: what ranks of a ring do with rows. It
+ * knows nothing of a plan. Out: one code. */
+#include "gpu.h"
+#include <stdlib.h>
+
+dil_status rows_compile(int32_t arch, dil_cuda_code *code) {
+  source_text text = {0};
+  *code = (dil_cuda_code){.family = "rows", .arch = arch, .variant = "rows"};
+  put_template(&text, "rows.cu");
+  dil_status status = nvrtc_compile(&text, code, NULL);
+  free(text.text);
+  return status;
+}

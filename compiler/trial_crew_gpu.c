@@ -1,0 +1,70 @@
+/* trial_crew_gpu.c - what ranks on GPUs share: the code of the plan and of what
+ * they do with rows, and which devices there are. In: a compilation. Out: a
+ * crew_gpu. */
+#include "command.h"
+#include "driver.h"
+#include "gpu/gpu.h"
+#include "trial_crew.h"
+#include <stdlib.h>
+
+/* The device that the code is made for; the ranks open their own. */
+static dil_status open_context(trial_crew *t, const options *o) {
+  dil_context_options gpu = DIL_CONTEXT_OPTIONS_INIT;
+  char device[24];
+  snprintf(device, sizeof device, "cuda:%d", (int)o->device.number);
+  gpu.device = device;
+  gpu.log = message_log;
+  gpu.log_level = DIL_LOG_WARNING;
+  return dil_context_new(&gpu, &t->context);
+}
+
+static dil_status count_devices(trial_crew *t, const options *o,
+                                const topology *on) {
+  int32_t count = 0;
+  dil_status status = dil_cuda_module_open(&t->gpu.cuda);
+  if (!status) status = t->gpu.cuda->devices(&count);
+  if (status) return status;
+  t->gpu.first = (int32_t)o->device.number;
+  t->gpu.devices = count - t->gpu.first;
+  if (t->gpu.devices > on->devices) t->gpu.devices = (int32_t)on->devices;
+  if (t->gpu.devices < 1)
+    return dil_fail(DIL_USAGE, "there is no device cuda:%d, of %d",
+                    t->gpu.first, count);
+  if (t->gpu.devices < on->devices)
+    message_note("%lld ranks share %d GPU%s", (long long)on->devices,
+                 t->gpu.devices, t->gpu.devices == 1 ? "" : "s");
+  return DIL_OK;
+}
+
+static dil_status check_topology(const topology *on) {
+  if (on->link == LINK_MPI)
+    return dil_fail(DIL_UNSUPPORTED, "topology '%s' is linked by MPI, which "
+                    "moves memory of the host: say `link nccl` or `link "
+                    "thread` for GPUs", on->name);
+  if (on->heads > 1)
+    return dil_fail(DIL_UNSUPPORTED, "topology '%s' splits heads, which this "
+                    "build does not do on GPUs", on->name);
+  return DIL_OK;
+}
+
+dil_status trial_crew_gpu(trial_crew *t, compilation *c, const options *o) {
+  const gpu_backend *maker;
+  dil_status status = check_topology(c->topology);
+  if (!status) status = open_context(t, o);
+  if (!status) status = count_devices(t, o, c->topology);
+  if (!status) status = driver_source(c, t->context, &t->from);
+  if (!status) status = gpu_compiler_open(&maker);
+  if (!status)
+    status = maker->rows(dil_context_arch(t->context), &t->gpu.rows);
+  t->gpu.codes = t->from.codes;
+  t->gpu.code_count = t->from.code_count;
+  t->gpu.dimension = t->from.dimension;
+  t->gpu.context = t->from.context;
+  t->gpu.seed = o->random;
+  return status;
+}
+
+void trial_crew_gpu_free(trial_crew *t) {
+  free(t->gpu.rows.cubin);
+  dil_context_free(t->context);
+}

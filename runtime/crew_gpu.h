@@ -1,0 +1,59 @@
+/* crew_gpu.h - ranks on GPUs: each has a device, a kernel on it, and its own
+ * rows there. */
+#ifndef DIL_CREW_GPU_H
+#define DIL_CREW_GPU_H
+
+#include "cuda/cuda.h"
+#include "ring.h"
+
+/* What all ranks share. Borrowed: it must outlive the crew. */
+typedef struct crew_gpu {
+  const dil_cuda_module *cuda;
+  const dil_cuda_code *codes; /* of the plan, of all heads */
+  int32_t code_count;
+  dil_cuda_code rows;         /* of templates/rows.cu */
+  dil_dimension dimension;    /* NULL: the plan has no inputs */
+  const void *context;
+  int32_t first, devices;     /* ranks take them in turn, from the first on */
+  /* Where q, k or v of a call has no data: standard normals by this seed. */
+  uint32_t seed;
+} crew_gpu;
+
+/* A rank's part of a call, and where it stands in the whole of one. */
+typedef struct resident_part {
+  ring_rows rows;          /* views of the host's tensors, or without data */
+  shard queries, keys;     /* positions */
+  int64_t N, M;            /* of the whole */
+  int32_t batch, head, kv_head, heads, kv_heads; /* first ones; of the whole */
+} resident_part;
+
+/* One rank's device and what lies there. */
+typedef struct resident {
+  const crew_gpu *shared;
+  dil_cuda *gpu;
+  dil_cuda_kernel *kernel;
+  ring_device *device;
+  ring_rows rows;          /* on the device */
+  dil_tensor inputs[DIL_INPUT_MAX];
+  void *memory[5 * SHARD_COMBS + DIL_INPUT_MAX];
+  int32_t memory_count;
+} resident;
+
+/* The device of a rank, and the plan on it; resident_close is due even after a
+ * failure. */
+dil_status resident_open(const crew_gpu *shared, const dil_table *table,
+                         int32_t rank, resident *r);
+void resident_close(resident *r);
+/* Copies a rank's part of a call to its device, or makes it there; o and lse
+ * are NaN. The former part is given up. */
+dil_status resident_place(resident *r, const dil_call *call,
+                          const resident_part *part);
+/* o and lse back to the host's views. */
+dil_status resident_fetch(resident *r, const ring_rows *host);
+
+/* crew_rows.c: rows of all heads of a tensor [B, rows, H, D] to a message, or
+ * from it; an lse [B, H, N] in its own order. */
+void rows_copy(const dil_tensor *t, char **message, bool unpack);
+void lse_copy(dil_tensor t, char **message, bool unpack);
+
+#endif

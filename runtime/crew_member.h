@@ -1,0 +1,42 @@
+/* crew_member.h - one rank of a crew, for the files that make up crew.h. */
+#ifndef DIL_CREW_MEMBER_H
+#define DIL_CREW_MEMBER_H
+
+#include "crew.h"
+#include <pthread.h>
+
+typedef struct member {
+  struct crew *crew;
+  int32_t rank;
+  head_share share;
+  dil_table table;       /* of its heads */
+  void *branches;        /* in it */
+  cpu_kernel *kernel;    /* on the processor */
+  ring_device *device;   /* there; a GPU's is the resident's */
+  resident resident;     /* on a GPU */
+  ring_routes routes;
+  dil_link *link;        /* of the run */
+  pthread_t thread;
+  bool started;
+  crew_report report;
+} member;
+
+struct crew {
+  crew_task task;
+  const dil_call *call;  /* of the run */
+  struct {               /* machine code, the same for every rank */
+    void *bytes;
+    size_t size;
+    dil_code code;
+  } made[DIL_VARIANT_COUNT];
+  member member[];
+};
+
+/* Batch rows of a rank. */
+dil_comb member_batch(const member *m, const dil_call *call);
+/* The sequence as its ring has it. */
+ring_shape member_shape(const member *m, const dil_call *call);
+/* Its own rows of a call. */
+void member_view(const member *m, const dil_call *call, ring_rows *out);
+
+#endif

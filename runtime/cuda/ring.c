@@ -1,0 +1,470 @@
+/* ring.c - a GPU as the device of a rank: two streams, one for passes and one
+ * for messages, joined by events. In: what a ring asks for, in order. Out: the
+ * same on the device, later; the host waits only when it settles. */
+#include "ring_memory.h"
+#include "rows.h"
+#include "../walk.h"
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { NON_BLOCKING = 1, PEERS_MOST = 64 };
+
+/* Where a stream stands, for whoever has another context. */
+typedef struct mark_of {
+  cu_event event;
+  cu_context context;
+  cu_device device;
+} mark_of;
+
+/* What is noted of a step; addresses stay. */
+typedef struct step_notes {
+  mark_of packed, came;    /* of the messages' stream */
+  cu_event begun, done;    /* of the passes' stream, timed */
+  bool expects, ran;       /* something is to come; it was begun */
+  int32_t from;
+} step_notes;
+
+typedef struct ring_cuda {
+  ring_device device;
+  dil_cuda *gpu;
+  dil_cuda_kernel *kernel;
+  cuda_code rows;
+  cu_stream passes, messages;  /* the memory's two */
+  cu_event end;
+  link_order order;
+  step_notes **step;
+  int32_t steps, begun, settled; /* settled: steps that are known to be over */
+  ring_memory memory;
+  int32_t peer_count;
+  cu_context peer[PEERS_MOST];   /* whose memory this one may read */
+} ring_cuda;
+
+static ring_cuda *self(ring_device *d) { return (ring_cuda *)d; }
+
+static const cuda_driver *driver_of(const ring_cuda *c) {
+  return c->gpu->driver;
+}
+
+static dil_status check(const ring_cuda *c, cu_result result,
+                        const char *doing) {
+  return cuda_check(driver_of(c), result, doing);
+}
+
+/* ---- notes --------------------------------------------------------------- */
+
+static dil_status notes_new(ring_cuda *c, step_notes **made) {
+  enum { UNTIMED = 2 };
+  const cuda_driver *driver = driver_of(c);
+  step_notes *n = calloc(1, sizeof *n);
+  if (!n) return dil_fail(DIL_MEMORY, "no memory for a step of a ring");
+  n->packed.context = n->came.context = c->gpu->context;
+  n->packed.device = n->came.device = c->gpu->device;
+  *made = n;
+  cu_result result = driver->event_new(&n->packed.event, UNTIMED);
+  if (!result) result = driver->event_new(&n->came.event, UNTIMED);
+  if (!result) result = driver->event_new(&n->begun, 0);
+  if (!result) result = driver->event_new(&n->done, 0);
+  return check(c, result, "make an event");
+}
+
+/* Of a step; the first run makes them. */
+static dil_status notes_of(ring_cuda *c, int32_t step, step_notes **found) {
+  dil_status status = DIL_OK;
+  if (step >= c->steps) {
+    size_t size = ((size_t)step + 1) * sizeof *c->step;
+    step_notes **grown = realloc(c->step, size);
+    if (!grown) return dil_fail(DIL_MEMORY, "no memory for %d steps", step + 1);
+    c->step = grown;
+    while (c->steps <= step && !status) {
+      grown[c->steps] = NULL;
+      status = notes_new(c, &grown[c->steps++]);
+    }
+  }
+  *found = status ? NULL : c->step[step];
+  return status;
+}
+
+static void notes_free(ring_cuda *c) {
+  const cuda_driver *driver = driver_of(c);
+  for (int32_t i = 0; i < c->steps; i++) {
+    step_notes *n = c->step[i];
+    if (!n) continue;
+    cu_event const all[] = {n->packed.event, n->came.event, n->begun, n->done};
+    for (size_t e = 0; e < sizeof all / sizeof *all; e++)
+      if (all[e]) driver->event_free(all[e]);
+    free(n);
+  }
+  free(c->step);
+}
+
+/* ---- memory -------------------------------------------------------------- */
+
+static dil_status take(ring_device *d, int64_t bytes, bool zero,
+                       void **memory) {
+  ring_cuda *c = self(d);
+  *memory = NULL;
+  if (!bytes) return DIL_OK;
+  dil_status status = cuda_enter(c->gpu);
+  if (status) return status;
+  status = memory_take(&c->memory, bytes, zero, memory);
+  cuda_leave(c->gpu);
+  return status;
+}
+
+static void give(ring_device *d, void *memory) {
+  ring_cuda *c = self(d);
+  if (!memory || cuda_enter(c->gpu)) return;
+  memory_give(&c->memory, memory);
+  cuda_leave(c->gpu);
+}
+
+/* ---- rows ---------------------------------------------------------------- */
+
+static dil_status move(ring_cuda *c, cu_stream stream, route *r,
+                       const ring_keys *keys, void *message, bool spread) {
+  const rows_target to = {c->gpu, &c->rows, stream};
+  dil_status status = cuda_enter(c->gpu);
+  if (status) return status;
+  status = rows_move(&to, r, keys, message, spread);
+  cuda_leave(c->gpu);
+  return status;
+}
+
+static dil_status pack(ring_device *d, route *r, const ring_keys *keys,
+                       void *message) {
+  return move(self(d), self(d)->messages, r, keys, message, false);
+}
+
+static dil_status spread(ring_device *d, route *r, const void *message,
+                         const ring_keys *keys) {
+  return move(self(d), self(d)->passes, r, keys, (void *)(uintptr_t)message,
+              true);
+}
+
+static void forget(ring_device *d, route *r) { rows_forget(self(d)->gpu, r); }
+
+dil_status ring_cuda_normal(ring_device *d, const dil_tensor *tensor,
+                            const dil_normal_place *place) {
+  ring_cuda *c = self(d);
+  const rows_target to = {c->gpu, &c->rows, c->passes};
+  dil_status status = cuda_enter(c->gpu);
+  if (status) return status;
+  status = rows_random(&to, tensor, place);
+  cuda_leave(c->gpu);
+  return status ? status : device_wait(c->gpu, c->passes);
+}
+
+/* ---- passes -------------------------------------------------------------- */
+
+static int32_t states(const ring_device *d) {
+  return kernel_states(((const ring_cuda *)d)->kernel);
+}
+
+/* Where the passes of a step begin. */
+static dil_status note_begun(ring_cuda *c, int32_t step) {
+  step_notes *n;
+  dil_status status = cuda_enter(c->gpu);
+  if (status) return status;
+  status = notes_of(c, step, &n);
+  if (!status) n->ran = false;
+  if (!status)
+    status = check(c, driver_of(c)->event_record(n->begun, c->passes),
+                   "note the begin of a step");
+  cuda_leave(c->gpu);
+  return status;
+}
+
+static dil_status begin_part(ring_device *d, const dil_call *call,
+                        const dil_part *part) {
+  ring_cuda *c = self(d);
+  return kernel_begin(c->kernel, call, part, c->passes);
+}
+
+static dil_status advance_part(ring_device *d, const dil_call *call,
+                          const dil_part *part) {
+  ring_cuda *c = self(d);
+  return kernel_advance(c->kernel, call, part, c->passes);
+}
+
+static dil_status end_part(ring_device *d, const dil_call *call,
+                         const dil_part *part) {
+  ring_cuda *c = self(d);
+  return kernel_finish(c->kernel, call, part, c->passes);
+}
+
+static dil_status start(ring_device *d) {
+  ring_cuda *c = self(d);
+  c->begun = c->settled = 0;
+  return note_begun(c, 0);
+}
+
+static dil_status mark(ring_device *d, int32_t step) {
+  ring_cuda *c = self(d);
+  step_notes *n;
+  dil_status status = cuda_enter(c->gpu);
+  if (status) return status;
+  status = notes_of(c, step, &n);
+  if (!status)
+    status = check(c, driver_of(c)->event_record(n->done, c->passes),
+                   "note the end of a step");
+  if (!status) n->ran = true;
+  c->begun = step + 1;
+  cuda_leave(c->gpu);
+  return status;
+}
+
+/* ---- messages ------------------------------------------------------------ */
+
+/* This device may read that context's memory; asked once of each. */
+static dil_status befriend(ring_cuda *c, const mark_of *peer) {
+  enum { ALREADY = 704 };
+  const cuda_driver *driver = driver_of(c);
+  int can = 0;
+  if (peer->context == c->gpu->context) return DIL_OK;
+  for (int32_t i = 0; i < c->peer_count; i++)
+    if (c->peer[i] == peer->context) return DIL_OK;
+  cu_result result = driver->peer_can(&can, c->gpu->device, peer->device);
+  if (!result && can) result = driver->peer_enable(peer->context, 0);
+  if (result == ALREADY) result = 0;
+  if (!result && c->peer_count < PEERS_MOST)
+    c->peer[c->peer_count++] = peer->context;
+  return check(c, result, "reach the memory of another device");
+}
+
+static dil_status copy(void *user, int32_t slot, void *to, const void *from,
+                       int64_t bytes, const void *ready, const void **done) {
+  ring_cuda *c = user;
+  const cuda_driver *driver = driver_of(c);
+  const mark_of *there = ready;
+  step_notes *n;
+  dil_status status = cuda_enter(c->gpu);
+  if (status) return status;
+  status = notes_of(c, slot, &n);
+  if (!status) status = befriend(c, there);
+  if (!status) {
+    cu_result result = driver->stream_wait(c->messages, there->event, 0);
+    if (!result && bytes)
+      result = driver->copy_peer((cu_pointer)(uintptr_t)to, c->gpu->context,
+                                 (cu_pointer)(uintptr_t)from, there->context,
+                                 (size_t)bytes, c->messages);
+    if (!result) result = driver->event_record(n->came.event, c->messages);
+    status = check(c, result, "copy from another device");
+    *done = &n->came;
+  }
+  cuda_leave(c->gpu);
+  return status;
+}
+
+static dil_status follow(void *user, const void *done) {
+  ring_cuda *c = user;
+  const mark_of *there = done;
+  dil_status status = cuda_enter(c->gpu);
+  if (status) return status;
+  status = check(c, driver_of(c)->stream_wait(c->messages, there->event, 0),
+                 "have a stream wait");
+  cuda_leave(c->gpu);
+  return status;
+}
+
+static dil_status post(ring_device *d, dil_link *link, int32_t slot,
+                       const link_transfer *t) {
+  ring_cuda *c = self(d);
+  link_transfer ordered = *t;
+  step_notes *n;
+  dil_status status = cuda_enter(c->gpu);
+  if (status) return status;
+  status = notes_of(c, slot, &n);
+  if (!status)
+    status = check(c, driver_of(c)->event_record(n->packed.event, c->messages),
+                   "note that a message is whole");
+  if (!status) {
+    n->expects = t->from >= 0;
+    n->from = t->from;
+    ordered.order = &c->order;
+    ordered.ready = &n->packed;
+    status = link->calls->post(link, slot, &ordered);
+  }
+  cuda_leave(c->gpu);
+  return status;
+}
+
+/* The passes of the step come after what has come. */
+static dil_status wait(ring_device *d, dil_link *link, int32_t slot) {
+  ring_cuda *c = self(d);
+  const cuda_driver *driver = driver_of(c);
+  step_notes *n;
+  dil_status status = link->calls->wait(link, slot);
+  if (!status) status = cuda_enter(c->gpu);
+  if (status) return status;
+  status = notes_of(c, slot, &n);
+  cu_result result = 0;
+  if (!status) result = driver->event_record(n->came.event, c->messages);
+  if (!status && !result)
+    result = driver->stream_wait(c->passes, n->came.event, 0);
+  if (!status) status = check(c, result, "have a stream wait");
+  cuda_leave(c->gpu);
+  return status ? status : note_begun(c, slot);
+}
+
+/* ---- waiting ------------------------------------------------------------- */
+
+static double clock_seconds(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* First without sleep: most events come soon. */
+static void rest(int64_t turns) {
+  struct timespec moment = {0, 20000};
+  if (turns > 200) nanosleep(&moment, NULL);
+}
+
+/* Until the event has passed. A link that fails, or with `from` a rank that is
+ * silent for longer than the link allows, ends it. */
+static dil_status watch(ring_cuda *c, dil_link *link, cu_event event,
+                        int32_t from) {
+  enum { NOT_READY = 600 };
+  double end = clock_seconds() + link->timeout;
+  for (int64_t turns = 0;; turns++) {
+    cu_result result = driver_of(c)->event_query(event);
+    if (result != NOT_READY) return check(c, result, "finish a step");
+    dil_status status = link->calls->check(link);
+    if (status) return status;
+    if (from >= 0 && clock_seconds() > end)
+      return dil_fail(DIL_PEER, "rank %d is silent: rank %d waited for it in "
+                      "step %d, at most %g s", from, link->rank, link->step,
+                      link->timeout);
+    rest(turns);
+  }
+}
+
+static double seconds_between(const ring_cuda *c, cu_event from, cu_event to) {
+  float milliseconds = 0;
+  if (driver_of(c)->event_time(&milliseconds, from, to)) return 0;
+  return (double)milliseconds * 1e-3;
+}
+
+/* Waiting is the time between the passes of two steps. */
+static void count_step(ring_cuda *c, int32_t step, ring_facts *facts) {
+  const step_notes *n = c->step[step];
+  if (!n->ran) return;
+  facts->computed += seconds_between(c, n->begun, n->done);
+  if (step && c->step[step - 1]->ran)
+    facts->waited += seconds_between(c, c->step[step - 1]->done, n->begun);
+}
+
+static dil_status settle_entered(ring_cuda *c, dil_link *link,
+                                 ring_facts *facts) {
+  dil_status status = DIL_OK;
+  while (c->settled < c->begun && !status) {
+    step_notes *n = c->step[c->settled];
+    link->step = c->settled;
+    if (n->expects && c->settled)
+      status = watch(c, link, n->came.event, n->from);
+    if (!status && n->ran) status = watch(c, link, n->done, -1);
+    if (!status) count_step(c, c->settled++, facts);
+  }
+  if (!status)
+    status = check(c, driver_of(c)->event_record(c->end, c->passes),
+                   "note the end of a run");
+  return status ? status : watch(c, link, c->end, -1);
+}
+
+static dil_status settle(ring_device *d, dil_link *link, ring_facts *facts) {
+  ring_cuda *c = self(d);
+  dil_status status = cuda_enter(c->gpu);
+  if (status) return status;
+  status = settle_entered(c, link, facts);
+  cuda_leave(c->gpu);
+  return status;
+}
+
+static void drain(ring_device *d) {
+  ring_cuda *c = self(d);
+  if (cuda_enter(c->gpu)) return;
+  driver_of(c)->wait(c->passes);
+  driver_of(c)->wait(c->messages);
+  cuda_leave(c->gpu);
+}
+
+/* ---- memory, from the host ----------------------------------------------- */
+
+static dil_status write(ring_device *d, void *to, const void *from,
+                        int64_t bytes) {
+  return bytes ? device_upload(self(d)->gpu, to, from, bytes) : DIL_OK;
+}
+
+static dil_status read(ring_device *d, void *to, const void *from,
+                       int64_t bytes) {
+  return bytes ? device_download(self(d)->gpu, to, from, bytes) : DIL_OK;
+}
+
+/* ---- the device ---------------------------------------------------------- */
+
+static void free_device(ring_device *d) {
+  ring_cuda *c = self(d);
+  if (!cuda_enter(c->gpu)) {
+    memory_close(&c->memory);
+    notes_free(c);
+    if (c->end) driver_of(c)->event_free(c->end);
+    if (c->passes) driver_of(c)->stream_free(c->passes);
+    if (c->messages) driver_of(c)->stream_free(c->messages);
+    code_unload(c->gpu, &c->rows);
+    cuda_leave(c->gpu);
+  }
+  free(c);
+}
+
+static const ring_device_calls calls = {.name = "cuda",
+                                        .states = states,
+                                        .start = start,
+                                        .take = take,
+                                        .give = give,
+                                        .pack = pack,
+                                        .spread = spread,
+                                        .forget = forget,
+                                        .begin = begin_part,
+                                        .advance = advance_part,
+                                        .finish = end_part,
+                                        .post = post,
+                                        .wait = wait,
+                                        .mark = mark,
+                                        .settle = settle,
+                                        .drain = drain,
+                                        .write = write,
+                                        .read = read,
+                                        .free = free_device};
+
+static dil_status open_entered(ring_cuda *c, const dil_cuda_code *code) {
+  const cuda_driver *driver = driver_of(c);
+  cu_result result = driver->stream_new(&c->passes, NON_BLOCKING);
+  if (!result) result = driver->stream_new(&c->messages, NON_BLOCKING);
+  if (!result) result = driver->event_new(&c->end, 2);
+  dil_status status = check(c, result, "make a stream");
+  c->memory.driver = driver;
+  c->memory.stream[0] = c->passes;
+  c->memory.stream[1] = c->messages;
+  return status ? status : code_load(c->gpu, code, &c->rows);
+}
+
+dil_status ring_cuda_new(dil_cuda *gpu, dil_cuda_kernel *kernel,
+                         const dil_cuda_code *code, ring_device **device) {
+  ring_cuda *c = calloc(1, sizeof *c);
+  if (!c) return dil_fail(DIL_MEMORY, "no memory for the device of a rank");
+  c->device.calls = &calls;
+  c->gpu = gpu;
+  c->kernel = kernel;
+  dil_status status = cuda_enter(gpu);
+  if (status) {
+    free(c);
+    return status;
+  }
+  status = open_entered(c, code);
+  cuda_leave(gpu);
+  c->order = (link_order){c, c->messages, copy, follow};
+  *device = &c->device;
+  if (status) free_device(*device);
+  return status;
+}

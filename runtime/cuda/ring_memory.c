@@ -1,0 +1,72 @@
+/* ring_memory.c - memory of a rank; see ring_memory.h. In: sizes. Out: blocks
+ * that are kept, so that only the first run asks the driver. */
+#include "ring_memory.h"
+
+/* The smallest block that is free and not much too large. */
+static ring_block *find_block(ring_memory *m, int64_t bytes) {
+  ring_block *best = NULL;
+  for (int32_t i = 0; i < m->count; i++) {
+    ring_block *b = &m->block[i];
+    bool fits = !b->used && b->bytes >= bytes && b->bytes / 2 <= bytes;
+    if (fits && (!best || b->bytes < best->bytes)) best = b;
+  }
+  return best;
+}
+
+static dil_status new_block(ring_memory *m, int64_t bytes,
+                            ring_block **made) {
+  enum { UNTIMED = 2 };
+  ring_block *b = &m->block[m->count];
+  if (m->count == RING_BLOCKS)
+    return dil_fail(DIL_MEMORY, "more than %d pieces of memory of a rank",
+                    RING_BLOCKS);
+  *b = (ring_block){.bytes = bytes};
+  cu_result result = m->driver->take(&b->memory, (size_t)bytes);
+  if (result) return cuda_check(m->driver, result, "take memory of a rank");
+  m->count++;
+  for (int32_t i = 0; i < 2 && !result; i++)
+    result = m->driver->event_new(&b->at[i], UNTIMED);
+  *made = b;
+  return cuda_check(m->driver, result, "make an event");
+}
+
+/* Each stream comes after the other's last use. */
+static dil_status follow_block(const ring_memory *m, const ring_block *b) {
+  cu_result result = m->driver->stream_wait(m->stream[0], b->at[1], 0);
+  if (!result) result = m->driver->stream_wait(m->stream[1], b->at[0], 0);
+  return cuda_check(m->driver, result, "have a stream wait");
+}
+
+dil_status memory_take(ring_memory *m, int64_t bytes, bool zero,
+                       void **memory) {
+  ring_block *b = find_block(m, bytes);
+  dil_status status = b ? follow_block(m, b) : new_block(m, bytes, &b);
+  if (!status && zero)
+    status = cuda_check(
+        m->driver,
+        m->driver->fill_ordered(b->memory, 0, (size_t)bytes, m->stream[0]),
+        "clear memory of a rank");
+  if (status) return status;
+  b->used = true;
+  *memory = (void *)(uintptr_t)b->memory;
+  return DIL_OK;
+}
+
+void memory_give(ring_memory *m, void *memory) {
+  for (int32_t i = 0; i < m->count; i++) {
+    ring_block *b = &m->block[i];
+    if (b->memory != (cu_pointer)(uintptr_t)memory) continue;
+    bool good = !m->driver->event_record(b->at[0], m->stream[0]) &&
+                !m->driver->event_record(b->at[1], m->stream[1]);
+    b->used = !good; /* one whose end is not known is not lent again */
+  }
+}
+
+void memory_close(ring_memory *m) {
+  for (int32_t i = 0; i < m->count; i++) {
+    ring_block *b = &m->block[i];
+    m->driver->give(b->memory);
+    for (int32_t n = 0; n < 2; n++)
+      if (b->at[n]) m->driver->event_free(b->at[n]);
+  }
+}

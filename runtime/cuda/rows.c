@@ -1,0 +1,133 @@
+/* rows.c - what a rank does with rows on a GPU; see templates/rows.cu. In: a
+ * route, keys, a message, all of them on the device. Out: launches. */
+#include "rows.h"
+#include "../../templates/rows.h"
+#include "../walk.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { ENTRY_MOVE, ENTRY_RANDOM, BLOCKS_A_PROCESSOR = 16 };
+
+const cuda_family cuda_rows = {
+    .name = "rows", .entry = {"dil_rows_move", "dil_rows_random_fill"}};
+
+/* Blocks of threads that take an item each, in turns where there are many. */
+static dil_status launch(const rows_target *to, int32_t entry, int64_t items,
+                         void *parameters) {
+  cuda_run r = {.device = to->device, .stream = to->stream};
+  int64_t blocks = (items + DIL_ROWS_THREADS - 1) / DIL_ROWS_THREADS;
+  int64_t most = (int64_t)to->device->facts.processors * BLOCKS_A_PROCESSOR;
+  return cuda_launch(&r, to->code, entry, minimum(blocks, most),
+                     DIL_ROWS_THREADS, 0, parameters);
+}
+
+/* ---- routes -------------------------------------------------------------- */
+
+/* On the device: the runs, then the offsets. */
+static int64_t runs_bytes(const route *r) {
+  return r->run_count * (int64_t)sizeof(dil_rows_run);
+}
+
+static void list_runs(const route *r, dil_rows_run *out) {
+  for (int32_t i = 0; i < r->run_count; i++) {
+    const route_run *from = &r->run[i];
+    out[i] = (dil_rows_run){.low = from->low,
+                            .period = from->period,
+                            .before = from->before,
+                            .kv = from->kv,
+                            .comb = from->comb,
+                            .first = from->first,
+                            .count = from->count};
+  }
+}
+
+static dil_status copy_route(dil_cuda *device, route *r) {
+  int64_t runs = runs_bytes(r);
+  int64_t offsets = r->offset_count * (int64_t)sizeof *r->offset;
+  char *host = malloc((size_t)(runs + offsets) + 1);
+  void *there = NULL;
+  if (!host)
+    return dil_fail(DIL_MEMORY, "no memory to list the rows that travel");
+  list_runs(r, (dil_rows_run *)(void *)host);
+  if (offsets) memcpy(host + runs, r->offset, (size_t)offsets);
+  dil_status status = device_take(device, runs + offsets, &there);
+  if (!status) status = device_upload(device, there, host, runs + offsets);
+  if (status && there) device_give(device, there);
+  else r->copy = there;
+  free(host);
+  return status;
+}
+
+void rows_forget(dil_cuda *device, route *r) {
+  if (r->copy) device_give(device, r->copy);
+  r->copy = NULL;
+}
+
+/* ---- moving -------------------------------------------------------------- */
+
+static void fill_strides(const dil_tensor *t, long long out[3]) {
+  for (int32_t axis = 0; axis < 3; axis++)
+    out[axis] = t->stride[axis] * (int64_t)dil_dtype_size(t->dtype);
+}
+
+/* Bytes that all rows of a tensor are made of and begin at a multiple of. */
+static int64_t unit_of(const dil_tensor *t) {
+  int64_t size = (int64_t)dil_dtype_size(t->dtype);
+  uint64_t all = (uintptr_t)t->data | (uint64_t)(t->shape[3] * size);
+  for (int32_t axis = 0; axis < 3; axis++)
+    all |= (uint64_t)(t->stride[axis] * size);
+  return all % 16 == 0 ? 16 : all % 4 == 0 ? 4 : 2;
+}
+
+static void fill_places(const route *r, const ring_keys *keys, dil_rows *p) {
+  int64_t unit = 16;
+  for (int32_t i = 0; i < r->owned.count; i++) {
+    const dil_tensor *k = &keys->k[i], *v = &keys->v[i];
+    unit = minimum(unit, minimum(unit_of(k), unit_of(v)));
+    p->k[i] = k->data;
+    p->v[i] = v->data;
+    fill_strides(k, p->k_stride[i]);
+    fill_strides(v, p->v_stride[i]);
+    p->first[i] = r->owned.comb[i].first;
+    p->step[i] = r->owned.comb[i].step;
+  }
+  int64_t size = (int64_t)dil_dtype_size(keys->k[0].dtype);
+  p->unit = (int)unit;
+  p->k_pieces = (int)(keys->k[0].shape[3] * size / unit);
+  p->v_pieces = (int)(keys->v[0].shape[3] * size / unit);
+}
+
+dil_status rows_move(const rows_target *to, route *r, const ring_keys *keys,
+                     void *message, bool spread) {
+  dil_status status = r->rows && !r->copy ? copy_route(to->device, r) : DIL_OK;
+  if (status || !r->rows) return status;
+  dil_rows p = {.run = r->copy,
+                .offset = (const int *)(const void *)((const char *)r->copy +
+                                                      runs_bytes(r)),
+                .runs = r->run_count,
+                .spread = spread,
+                .rows = r->rows,
+                .message = message};
+  fill_places(r, keys, &p);
+  p.items = r->rows * keys->k[0].shape[0] * (p.k_pieces + p.v_pieces);
+  return launch(to, ENTRY_MOVE, p.items, &p);
+}
+
+dil_status rows_random(const rows_target *to, const dil_tensor *t,
+                       const dil_normal_place *place) {
+  dil_rows_random p = {.data = t->data,
+                       .rows = t->shape[1],
+                       .items = dil_tensor_count(t),
+                       .first = place->rows.first,
+                       .step = place->rows.step,
+                       .whole_rows = place->whole_rows,
+                       .batch = place->batch,
+                       .head = place->head,
+                       .heads = (int)t->shape[2],
+                       .whole_heads = place->whole_heads,
+                       .width = (int)t->shape[3],
+                       .dtype = (int)t->dtype,
+                       .seed = place->seed,
+                       .tensor = place->tensor};
+  return launch(to, ENTRY_RANDOM, p.items, &p);
+}

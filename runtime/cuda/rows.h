@@ -1,0 +1,25 @@
+/* rows.h - launches of templates/rows.cu: rows of keys into messages and back,
+ * and random rows. */
+#ifndef DIL_CUDA_ROWS_H
+#define DIL_CUDA_ROWS_H
+
+#include "device.h"
+#include "../ring_device.h"
+
+/* Where a launch goes: the device's context is this thread's. */
+typedef struct rows_target {
+  dil_cuda *device;
+  const cuda_code *code;
+  void *stream;
+} rows_target;
+
+/* Packs the rows of a route, or spreads them; makes the route's copy when it
+ * has none yet, which may wait for the device. */
+dil_status rows_move(const rows_target *to, route *r, const ring_keys *keys,
+                     void *message, bool spread);
+void rows_forget(dil_cuda *device, route *r);
+/* Standard normals into a contiguous tensor [B, rows, H, D]. */
+dil_status rows_random(const rows_target *to, const dil_tensor *tensor,
+                       const dil_normal_place *place);
+
+#endif

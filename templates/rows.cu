@@ -1,0 +1,102 @@
+// rows.cu - what a rank of a ring does with rows besides attention: packs those
+// that travel into a message, spreads a message over their places, and makes
+// random ones by their numbers, so that any of them can be made again anywhere.
+
+#include "ptx.cuh"
+#include "rows.h"
+
+typedef unsigned long long u64;
+
+// The last run that does not begin after `row`.
+__device__ __forceinline__ int run_of(const dil_rows &p, long long row) {
+  int low = 0, high = p.runs - 1;
+  while (low < high) {
+    int middle = (low + high + 1) / 2;
+    if (p.run[middle].before <= row) low = middle;
+    else high = middle - 1;
+  }
+  return low;
+}
+
+template <class Piece>
+__device__ __forceinline__ void move_piece(const dil_rows &p, long long item) {
+  int pieces = p.k_pieces + p.v_pieces;
+  long long row = item / pieces, batch = row / p.rows;
+  int piece = (int)(item - row * pieces);
+  row -= batch * p.rows;
+  const dil_rows_run run = p.run[run_of(p, row)];
+  long long index = row - run.before;
+  long long at = run.low + index / run.count * run.period +
+                 p.offset[run.first + index % run.count];
+  at = (at - p.first[run.comb]) / p.step[run.comb];
+  bool value = piece >= p.k_pieces;
+  const long long *stride =
+      value ? p.v_stride[run.comb] : p.k_stride[run.comb];
+  char *place = (value ? p.v[run.comb] : p.k[run.comb]) + batch * stride[0] +
+                at * stride[1] + run.kv * stride[2];
+  if (value) piece -= p.k_pieces;
+  Piece *there = (Piece *)place + piece, *here = (Piece *)p.message + item;
+  if (p.spread) *there = *here;
+  else *here = *there;
+}
+
+extern "C" __global__ void __launch_bounds__(DIL_ROWS_THREADS)
+    dil_rows_move(const __grid_constant__ dil_rows p) {
+  long long step = (long long)gridDim.x * blockDim.x;
+  long long item = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+  for (; item < p.items; item += step) {
+    if (p.unit == 16) move_piece<uint4>(p, item);
+    else if (p.unit == 4) move_piece<unsigned>(p, item);
+    else move_piece<unsigned short>(p, item);
+  }
+}
+
+// Philox 4x32-10: two words of a counter below 2^64.
+__device__ __forceinline__ void philox_words(u64 element, unsigned seed,
+                                             unsigned tensor,
+                                             unsigned (&word)[2]) {
+  unsigned c0 = (unsigned)element, c1 = (unsigned)(element >> 32), c2 = 0;
+  unsigned c3 = 0, k0 = seed, k1 = tensor;
+#pragma unroll
+  for (int round = 0; round < 10; round++) {
+    u64 p0 = (u64)0xD2511F53u * c0, p1 = (u64)0xCD9E8D57u * c2;
+    c0 = (unsigned)(p1 >> 32) ^ c1 ^ k0;
+    c1 = (unsigned)p1;
+    c2 = (unsigned)(p0 >> 32) ^ c3 ^ k1;
+    c3 = (unsigned)p0;
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  word[0] = c0;
+  word[1] = c1;
+}
+
+// As dil_normal of the run time has it.
+__device__ __forceinline__ double normal(const dil_rows_random &p,
+                                         u64 element) {
+  unsigned word[2];
+  philox_words(element, p.seed, p.tensor, word);
+  double radius = (word[0] + 0.5) * 0x1p-32, angle = (word[1] + 0.5) * 0x1p-32;
+  return sqrt(-2 * log(radius)) * cos(2 * 3.14159265358979323846 * angle);
+}
+
+extern "C" __global__ void __launch_bounds__(DIL_ROWS_THREADS)
+    dil_rows_random_fill(const __grid_constant__ dil_rows_random p) {
+  long long step = (long long)gridDim.x * blockDim.x;
+  long long item = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+  for (; item < p.items; item += step) {
+    long long rest = item / p.width, d = item % p.width;
+    long long head = rest % p.heads;
+    rest /= p.heads;
+    long long row = rest % p.rows, batch = rest / p.rows;
+    u64 element = (((batch + p.batch) * p.whole_rows + p.first + row * p.step) *
+                       p.whole_heads + p.head + head) * p.width + d;
+    float value = (float)normal(p, element);
+    if (p.dtype == 0) {
+      ((float *)p.data)[item] = value;
+      continue;
+    }
+    unsigned pair = p.dtype == 1 ? pack_bf16(value, 0) : pack_f16(value, 0);
+    ((unsigned short *)p.data)[item] = (unsigned short)pair;
+  }
+}

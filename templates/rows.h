@@ -1,0 +1,44 @@
+/* rows.h - the parameters of rows.cu: a struct that the run time (C) fills and
+ * the kernels (CUDA C) read. */
+#ifndef DIL_ROWS_H
+#define DIL_ROWS_H
+
+enum { DIL_ROWS_COMBS = 2, DIL_ROWS_THREADS = 256 };
+
+/* Rows of one K/V head, at positions low + offset[first + i] + n * period. */
+typedef struct dil_rows_run {
+  long long low, period;
+  long long before;        /* rows of the list that stand before these */
+  int kv, comb, first, count;
+} dil_rows_run;
+
+/* Rows of keys and values between their places and a message: for each batch
+ * row the rows of the list, each its K and then its V. */
+typedef struct dil_rows {
+  const dil_rows_run *run;
+  const int *offset;
+  int runs;
+  int spread;              /* from the message to the places */
+  int unit;                /* bytes of a piece: 16 or 2, or 4 */
+  int k_pieces, v_pieces;  /* of a row */
+  long long rows, items;   /* of a batch row; pieces of all of them */
+  char *message;
+  char *k[DIL_ROWS_COMBS], *v[DIL_ROWS_COMBS];
+  long long k_stride[DIL_ROWS_COMBS][3]; /* bytes: b, row, head */
+  long long v_stride[DIL_ROWS_COMBS][3];
+  long long first[DIL_ROWS_COMBS], step[DIL_ROWS_COMBS]; /* of the combs */
+} dil_rows;
+
+/* Standard normals by the number of each element in a tensor [B, N, H, D] of
+ * which this holds some batch rows, rows and heads. */
+typedef struct dil_rows_random {
+  void *data;              /* [batches, rows, heads, width], contiguous */
+  long long rows, items;   /* items: elements here */
+  long long first, step;   /* rows of the whole that stand here */
+  long long whole_rows;
+  int batch, head, heads, whole_heads, width;
+  int dtype;               /* 0 f32, 1 bf16, 2 f16 */
+  unsigned seed, tensor;
+} dil_rows_random;
+
+#endif
