@@ -138,12 +138,18 @@ static dil_status parse_branches(dil_context *context, const wishes *w,
 
 /* ---- the call ------------------------------------------------------------ */
 
-/* The first GPU; without one the processor. */
+/* The first GPU; without one the processor, with the reason. */
 static dil_status choose_device(dil_context **context) {
+  char reason[256] = "the first GPU";
   dil_context_options gpu = DIL_CONTEXT_OPTIONS_INIT;
   gpu.device = "cuda";
   dil_status status = dil_context_new(&gpu, context);
-  return status == DIL_ENVIRONMENT ? dil_context_new(NULL, context) : status;
+  if (status == DIL_ENVIRONMENT) {
+    snprintf(reason, sizeof reason, "no GPU: %s", dil_last_error());
+    status = dil_context_new(NULL, context);
+  }
+  if (!status) dil_context_because(*context, reason);
+  return status;
 }
 
 static dil_status make(dil_context *context, const wishes *w,

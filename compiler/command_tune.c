@@ -1,6 +1,7 @@
 /* command_tune.c - `dil tune FILE --seq N,...`: the best schedule of each
  * length on this device, found by running them, and remembered; and `dil tune
  * --list`. */
+#include "recall.h"
 #include "tune.h"
 #include <stdlib.h>
 
@@ -79,7 +80,8 @@ static dil_status remember(arena *a, const tune_search *s, const char *path) {
   wisdom_record record = {.knobs = s->best->knobs,
                           .seconds = s->best->median,
                           .name = s->trial->compilation.pattern->name};
-  recall_key(s->trial, &record.key);
+  const trial *t = s->trial;
+  recall_key(&t->compilation, trial_context(t), t->binding.size, &record.key);
   print_search(a, s, &record.key);
   return wisdom_add(a, path, &record);
 }

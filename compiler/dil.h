@@ -75,10 +75,15 @@ typedef struct dil_kernel_options {
   int32_t json;    /* diagnostics as in dil_program_options */
   const char *dtype; /* of q, k, v and o: "f32", "bf16" or "f16"; NULL: what
                         the pattern says */
+  const dil_sizes *sizes; /* of the calls to come, for schedules that `dil tune`
+                             remembers; NULL: not known, the largest tuned */
 } dil_kernel_options;
-#define DIL_KERNEL_OPTIONS_INIT {sizeof(dil_kernel_options), 0, 0, 0, 0}
+#define DIL_KERNEL_OPTIONS_INIT {sizeof(dil_kernel_options), 0, 0, 0, 0, 0}
 
 /* A kernel of the program for its context's device; name NULL: the only one.
+ * A schedule that is remembered of pattern and device is taken, unless the
+ * program has one, `force` is set or DIL_WISDOM is `off`; dil_kernel_describe
+ * tells of it.
  * On the processor machine code is made when a call first needs it, on a GPU
  * here, unless it is in the cache (DIL_CACHE in dil(1)), whose troubles the
  * context's log hook hears of. DIL_INPUT: the pattern asks for what this build
@@ -120,7 +125,8 @@ typedef struct dil_attention_options {
 
 /* A kernel in one call: the pattern that these options describe, on the
  * context's device; context NULL: the first GPU, or where there is none the
- * processor (dil_kernel_describe tells). Refuses what it cannot do, with the
+ * processor (dil_kernel_describe tells which and why, as does the log at level
+ * info). Refuses what it cannot do, with the
  * reason; nothing is left out. */
 DIL_API dil_status dil_attention(dil_context *context,
                                  const dil_attention_options *options,

@@ -4,7 +4,8 @@
  * they need of them. Diagnostics become the text of the failure; running out of
  * memory anywhere in the compiler ends here, as a status. */
 #include "dil.h"
-#include "driver.h"
+#include "../runtime/log.h"
+#include "recall.h"
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +31,7 @@ typedef struct job {
   kernel_made *kernel;       /* NULL: the program itself */
   driver_request request;
   dil_kernel_source source;  /* of the kernel, when it is made */
+  const dil_sizes *sizes;    /* of its calls; NULL: not known */
   bool json;
 } job;
 
@@ -193,14 +195,47 @@ const char *dil_program_kernel_name(const dil_program *p,
 
 /* ---- kernels ------------------------------------------------------------- */
 
+/* What is no error goes to the log. */
+static dil_status log_warnings(const job *j, const compilation *c) {
+  char *text = messages_of(c->arena, c->diag, false);
+  if (!text) return no_memory();
+  size_t length = strlen(text);
+  if (length && text[length - 1] == '\n') text[length - 1] = 0;
+  if (length) LOG(dil_log_of(j->program->context), DIL_LOG_WARNING, "%s", text);
+  free(text);
+  return DIL_OK;
+}
+
+/* With what is remembered, and without it where that cannot be had. */
+static dil_status make_source(job *j, compilation *c) {
+  dil_context *context = j->program->context;
+  const dil_sizes *s = j->sizes;
+  const int64_t size[3] = {s ? s->batch : 0, s ? s->queries : 0,
+                           s ? s->keys : 0};
+  char text[KNOBS_TEXT];
+  bool recalled = recall(c, context, s ? size : NULL);
+  dil_status status = driver_source(c, context, &j->source);
+  knobs_text(&c->knobs, text);
+  if (recalled && (status == DIL_INPUT || status == DIL_UNSUPPORTED)) {
+    LOG(dil_log_of(context), DIL_LOG_WARNING, RECALL_LOST, text,
+        dil_last_error());
+    recall_undo(c);
+    recalled = false;
+    status = driver_source(c, context, &j->source);
+  }
+  j->source.remembered = recalled;
+  j->source.schedule = kept(c->arena, knobs_text(&c->knobs, text));
+  return status;
+}
+
 static dil_status compile_it(job *j) {
   compilation *c = &j->kernel->made;
   c->diag = diag_new(c->arena);
   j->request.isa = kept(c->arena, j->request.isa);
   c->program = j->program->made.program;
   dil_status status = driver_compile(&j->request, c);
-  if (!status) status = driver_source(c, j->program->context, &j->source);
-  return told(c, j->json, status);
+  if (!status) status = make_source(j, c);
+  return status ? told(c, j->json, status) : log_warnings(j, c);
 }
 
 static void kernel_drop(void *context) {
@@ -239,7 +274,8 @@ dil_status dil_program_kernel(dil_program *p, const char *name,
                     "%s", o.isa, dil_context_device(p->context));
   kernel_made *k = kernel_made_new(p);
   if (!k) return no_memory();
-  job j = {.program = p, .kernel = k, .json = o.json != 0};
+  job j = {.program = p, .kernel = k, .json = o.json != 0,
+           .sizes = o.sizes};
   j.request = (driver_request){.kernel = name,
                                .force = o.force,
                                .isa = o.isa,

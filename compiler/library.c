@@ -2,6 +2,7 @@
  * machine code for GPUs. In: plans and targets. Out: a library whose object,
  * header and description can be written. */
 #include "library.h"
+#include "recall.h"
 #include "trial.h"
 #include <ctype.h>
 #include <dlfcn.h>
@@ -200,13 +201,14 @@ dil_status library_compile(const library *l, const library_kernel *k,
   compilation c = *k->compilation;
   char text[KNOBS_TEXT];
   const char *chip = arena_print(l->arena, "sm_%d", r.arch);
-  bool recalled = recall_any(&c, l->options, chip);
+  bool recalled = !l->options->no_wisdom && recall_chip(&c, chip);
   if (recalled)
     message_note("%s for %s with what is remembered: %s", k->name, chip,
                  knobs_text(&c.knobs, text));
   dil_status status = compile(l, &c, r, codes);
   if (!recalled || (status != DIL_INPUT && status != DIL_UNSUPPORTED))
     return status;
+  message_note(RECALL_LOST, knobs_text(&c.knobs, text), dil_last_error());
   recall_undo(&c);
   return compile(l, &c, r, codes);
 }

@@ -1,6 +1,6 @@
-/* library_link.c - shared libraries, and objects made of several: the system's C
- * compiler, $CC or cc, links them. In: objects in memory, the name of the library. Out: the file, or the
- * compiler's own words about why not. */
+/* library_link.c - shared libraries, and objects made of several: the system's
+ * C compiler, $CC or cc, links them. In: objects in memory, the name of the
+ * library. Out: the file, or the compiler's own words about why not. */
 #include "library.h"
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
-/* recall.c - which remembered schedule a call takes. In: an open trial, or a
- * compilation for any shape. Out: its knobs, from the file of wisdom; what is
- * wrong with that file is a warning, once. */
-#include "trial.h"
+/* recall.c - which remembered schedule a compilation takes. In: a device, and
+ * the size of a call or none. Out: its knobs, from the file of wisdom. */
+#include "recall.h"
+#include <stdatomic.h>
 #include <string.h>
 
 /* ---- names --------------------------------------------------------------- */
@@ -20,26 +20,25 @@ static const char *processor_name(arena *a) {
   return name ? name : "unknown";
 }
 
-static const char *device_name(const trial *t) {
-  arena *a = t->compilation.arena;
-  const dil_cuda_facts *gpu = dil_context_facts(trial_context(t));
-  if (gpu) return arena_print(a, "cuda %s sm_%d", gpu->name, gpu->arch);
-  return arena_print(a, "cpu %s %s", processor_name(a), t->compilation.isa);
+static const char *device_name(const compilation *c,
+                               const dil_context *context) {
+  const dil_cuda_facts *gpu = dil_context_facts(context);
+  if (gpu) return arena_print(c->arena, "cuda %s sm_%d", gpu->name, gpu->arch);
+  return arena_print(c->arena, "cpu %s %s", processor_name(c->arena), c->isa);
 }
 
-void recall_key(const trial *t, wisdom_key *key) {
-  key->device = device_name(t);
-  key->pattern = wisdom_pattern(t->compilation.arena, t->compilation.pattern);
-  for (int32_t i = 0; i < BIND_SIZE_COUNT; i++)
-    key->size[i] = wisdom_class(t->binding.size[i]);
+void recall_key(const compilation *c, const dil_context *context,
+                const int64_t size[3], wisdom_key *key) {
+  key->device = device_name(c, context);
+  key->pattern = wisdom_pattern(c->arena, c->pattern);
+  for (int32_t i = 0; i < 3; i++) key->size[i] = wisdom_class(size[i]);
 }
 
 /* ---- the file ------------------------------------------------------------ */
 
 static void warn_of(const compilation *c, const char *path, const wisdom *w) {
-  static bool told;
-  if (!w->bad_count || told) return;
-  told = true;
+  static atomic_flag told = ATOMIC_FLAG_INIT;
+  if (!w->bad_count || atomic_flag_test_and_set(&told)) return;
   const char *more = w->bad_count > 1
                          ? arena_print(c->arena, ", and %d more",
                                        w->bad_count - 1)
@@ -50,10 +49,10 @@ static void warn_of(const compilation *c, const char *path, const wisdom *w) {
 }
 
 /* False: there is nothing to remember, or nobody wants to. */
-static bool read_wisdom(compilation *c, const options *o, wisdom *w) {
+static bool read_wisdom(compilation *c, wisdom *w) {
   const char *path = wisdom_path(c->arena);
   bool scheduled = c->kernel && c->kernel->schedule;
-  if (o->no_wisdom || !path || scheduled || c->plan->force) return false;
+  if (!path || scheduled || c->plan->force) return false;
   if (wisdom_read(c->arena, path, w)) {
     diag_report(c->diag, SEVERITY_WARNING, (span){0}, NULL,
                 "wisdom is ignored: %s", dil_last_error());
@@ -69,20 +68,13 @@ static bool take(compilation *c, const wisdom_record *r) {
   return true;
 }
 
-bool recall(trial *t, const options *o) {
-  wisdom w;
-  wisdom_key key;
-  if (!read_wisdom(&t->compilation, o, &w)) return false;
-  recall_key(t, &key);
-  return take(&t->compilation, wisdom_find(&w, &key));
-}
-
 /* ---- any shape ----------------------------------------------------------- */
 
+/* As a whole, or the last words of it. */
 static bool ends_in(const char *text, const char *end) {
   size_t length = strlen(text), size = strlen(end);
-  return length > size && !strcmp(text + length - size, end) &&
-         text[length - size - 1] == ' ';
+  if (length < size || strcmp(text + length - size, end)) return false;
+  return length == size || text[length - size - 1] == ' ';
 }
 
 static double work_of(const wisdom_record *r) {
@@ -91,24 +83,39 @@ static double work_of(const wisdom_record *r) {
   return work;
 }
 
-bool recall_any(compilation *c, const options *o, const char *chip) {
-  wisdom w;
+/* The record of the most work; of equal ones the last. */
+static const wisdom_record *find_any(const wisdom *w, uint64_t meaning,
+                                     const char *device) {
   const wisdom_record *best = NULL;
-  if (!read_wisdom(c, o, &w)) return false;
-  uint64_t meaning = wisdom_pattern(c->arena, c->pattern);
-  for (int32_t i = 0; i < w.count; i++) {
-    const wisdom_record *r = &w.record[i];
-    if (r->key.pattern == meaning && ends_in(r->key.device, chip) &&
+  for (int32_t i = 0; i < w->count; i++) {
+    const wisdom_record *r = &w->record[i];
+    if (r->key.pattern == meaning && ends_in(r->key.device, device) &&
         (!best || work_of(r) >= work_of(best)))
       best = r;
   }
-  return take(c, best);
+  return best;
+}
+
+/* ---- for a compilation --------------------------------------------------- */
+
+bool recall(compilation *c, const dil_context *context,
+            const int64_t size[3]) {
+  static const int64_t none[3];
+  wisdom w;
+  wisdom_key key;
+  if (!read_wisdom(c, &w)) return false;
+  recall_key(c, context, size ? size : none, &key);
+  return take(c, size ? wisdom_find(&w, &key)
+                      : find_any(&w, key.pattern, key.device));
+}
+
+bool recall_chip(compilation *c, const char *chip) {
+  wisdom w;
+  if (!read_wisdom(c, &w)) return false;
+  return take(c, find_any(&w, wisdom_pattern(c->arena, c->pattern), chip));
 }
 
 void recall_undo(compilation *c) {
   knobs none = {0};
-  char text[KNOBS_TEXT];
-  message_note("the remembered schedule %s cannot be had: %s",
-               knobs_text(&c->knobs, text), dil_last_error());
   driver_turn(c, &none);
 }

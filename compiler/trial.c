@@ -3,6 +3,7 @@
 #include "trial.h"
 #include "cost.h"
 #include "oracle.h"
+#include "recall.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,9 +86,12 @@ static dil_status new_kernel(trial *t) {
 static dil_status make_kernel(trial *t, const options *o) {
   compilation *c = &t->compilation;
   dil_sizes sizes = trial_sizes(t);
-  bool recalled = recall(t, o);
+  char text[KNOBS_TEXT];
+  bool recalled = !o->no_wisdom &&
+                  recall(c, trial_context(t), t->binding.size);
   dil_status status = new_kernel(t);
   if (recalled && (status == DIL_INPUT || status == DIL_UNSUPPORTED)) {
+    message_note(RECALL_LOST, knobs_text(&c->knobs, text), dil_last_error());
     recall_undo(c);
     recalled = false;
     status = new_kernel(t);

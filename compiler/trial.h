@@ -53,18 +53,4 @@ dil_status trial_run(trial *t, int32_t limit, bool with_peak);
 /* Fills the report with medians, and the verdict when `budget` is positive. */
 dil_status trial_finish(trial *t, double budget);
 
-
-/* ---- recall.c: schedules that were remembered for a call ------------------ */
-
-/* What wisdom calls this device, pattern and shape. */
-void recall_key(const trial *t, wisdom_key *key);
-/* Gives the compilation the knobs that are remembered for its call, unless the
- * options or its own schedule say otherwise. True: it has other knobs now. */
-bool recall(trial *t, const options *o);
-/* The same without a call, for any shape: what is remembered of the largest on
- * a device whose name ends in `chip` ("sm_90"). */
-bool recall_any(compilation *c, const options *o, const char *chip);
-/* Takes them back: no kernel can be had with them. A note says so. */
-void recall_undo(compilation *c);
-
 #endif

@@ -150,6 +150,11 @@ const char *dil_context_device(const dil_context *context) {
   return context->device;
 }
 
+void dil_context_because(dil_context *context, const char *reason) {
+  snprintf(context->reason, sizeof context->reason, "%s", reason);
+  LOG(&context->log, DIL_LOG_INFO, "device %s: %s", context->device, reason);
+}
+
 int32_t dil_context_threads(const dil_context *context) {
   return context->threads ? dil_threads_count(context->threads) : 0;
 }

@@ -61,6 +61,7 @@ struct dil_context {
   const device_kind *kind;
   int32_t index;           /* of the device */
   char device[24];         /* "cuda:1" */
+  char reason[256];        /* why it is that; "": the host said so */
   log_target log;
   cache_slot cache;
   pool *pool;              /* the processor's scratch memory */

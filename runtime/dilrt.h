@@ -210,9 +210,15 @@ typedef struct dil_kernel_info {
   int32_t has_lse;     /* lse may be asked for */
   int32_t takes_scale; /* the pattern says `scale runtime` */
   int32_t has_dropout;
+  const char *schedule; /* the knobs that it was made with, "stages 3;"; "": all
+                           are the compiler's choice */
+  int32_t remembered;   /* these are what `dil tune` found */
+  const char *device_reason; /* why this device, where dil chose: "the first
+                                GPU", "no GPU: ..."; "": the host named it */
 } dil_kernel_info;
-#define DIL_KERNEL_INFO_INIT \
-  {sizeof(dil_kernel_info), 0, 0, 0, 0, {0, 0, 0}, 0, 0, 0, 0, 0, 0, 0, 0}
+#define DIL_KERNEL_INFO_INIT                                                 \
+  {sizeof(dil_kernel_info), 0, 0, 0, 0, {0, 0, 0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
+   0, 0}
 DIL_API dil_status dil_kernel_describe(const dil_kernel *kernel,
                                        dil_kernel_info *info);
 

@@ -106,11 +106,12 @@ dil_status dil_kernel_describe(const dil_kernel *kernel,
   if (!status)
     status = dil_struct_read(&now, sizeof now, info, "dil_kernel_info");
   if (status) return status;
-  const dil_table *t = kernel->source.table;
+  const dil_kernel_source *s = &kernel->source;
+  const dil_table *t = s->table;
   now = (dil_kernel_info){.name = t->name,
                           .device = kernel->context->device,
-                          .target = kernel->source.target,
-                          .plan_hash = kernel->source.plan_hash,
+                          .target = s->target,
+                          .plan_hash = s->plan_hash,
                           .dtype = arguments_type(t->dtype),
                           .heads = t->heads,
                           .kv_heads = t->kv_heads,
@@ -119,7 +120,10 @@ dil_status dil_kernel_describe(const dil_kernel *kernel,
                           .input_count = t->input_count,
                           .has_lse = t->lse_allowed,
                           .takes_scale = t->runtime_scale,
-                          .has_dropout = t->dropout > 0};
+                          .has_dropout = t->dropout > 0,
+                          .schedule = s->schedule ? s->schedule : "",
+                          .remembered = s->remembered,
+                          .device_reason = kernel->context->reason};
   dil_struct_write(info, &now, sizeof now);
   return DIL_OK;
 }

@@ -356,6 +356,8 @@ typedef struct dil_kernel_source {
   const dil_table *table;
   uint64_t plan_hash;
   const char *target;          /* "avx512", "sm_90" */
+  const char *schedule;        /* its knobs; NULL: none were given */
+  bool remembered;             /* by wisdom */
   dil_make make;               /* on the processor; else NULL */
   const dil_code *const *ready; /* [DIL_VARIANT_COUNT], code that is there
                                   already, in place of make; or NULL */
@@ -387,6 +389,8 @@ dil_status dil_context_check(const dil_context *context);
  * compiler was loaded. */
 void dil_context_compiled(dil_context *context, double opening,
                           double seconds);
+/* Why its device was chosen, in the host's place; before anything uses it. */
+void dil_context_because(dil_context *context, const char *reason);
 /* 0: the processor; else the chip of the GPU: 80, 90, ... */
 int32_t dil_context_arch(const dil_context *context);
 /* What is known of the context's GPU; NULL: it is the processor. */

@@ -3,6 +3,7 @@
  * file says; whatever cannot be done is refused with the reason. */
 #include "host.h"
 #include <check.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -190,7 +191,22 @@ START_TEST(the_rest_is_refused) {
 }
 END_TEST
 
-/* Without a context it looks for a GPU first; here or there it says where. */
+static char log_path[] = "/tmp/dil-test-attention-XXXXXX";
+
+static bool log_has(const char *before, const char *device,
+                    const char *reason) {
+  char line[600], want[400];
+  bool found = false;
+  FILE *in = fopen(log_path, "r");
+  ck_assert_ptr_nonnull(in);
+  snprintf(want, sizeof want, "%s%s: %s\n", before, device, reason);
+  while (fgets(line, sizeof line, in)) found |= strstr(line, want) != NULL;
+  fclose(in);
+  return found;
+}
+
+/* Without a context it looks for a GPU first; here or there it says where, and
+ * why. */
 START_TEST(the_device_is_chosen) {
   dil_attention_options o = DIL_ATTENTION_OPTIONS_INIT;
   o.preset = "dense";
@@ -198,7 +214,15 @@ START_TEST(the_device_is_chosen) {
   dil_kernel_info info = DIL_KERNEL_INFO_INIT;
   host_must(dil_attention(NULL, &o, &k));
   host_must(dil_kernel_describe(k, &info));
+  const char *begin = !strcmp(info.device, "cpu") ? "no GPU: " : "the first GPU";
   ck_assert(!strcmp(info.device, "cpu") || !strcmp(info.device, "cuda:0"));
+  ck_assert_msg(!strncmp(info.device_reason, begin, strlen(begin)),
+                "'%s' for '%s'", info.device_reason, info.device);
+  ck_assert(log_has("info: device ", info.device, info.device_reason));
+  dil_kernel_free(k);
+  k = made(&o); /* on a context of ours */
+  host_must(dil_kernel_describe(k, &info));
+  ck_assert_str_eq(info.device_reason, "");
   dil_kernel_free(k);
 }
 END_TEST
@@ -207,8 +231,19 @@ static void open_context(void) { host_must(dil_context_new(NULL, &context)); }
 
 static void close_context(void) { dil_context_free(context); }
 
+/* Read at the first context. */
+static void open_log(void) {
+  char text[64];
+  int file = mkstemp(log_path);
+  if (file < 0) abort();
+  close(file);
+  snprintf(text, sizeof text, "info:%s", log_path);
+  setenv("DIL_LOG", text, 1);
+}
+
 int main(void) {
   host_modules();
+  open_log();
   alarm(300); /* a hang is a failure */
   Suite *s = suite_create("attention");
   TCase *t = tcase_create("attention");
@@ -227,5 +262,6 @@ int main(void) {
   srunner_run_all(runner, CK_NORMAL);
   int failed = srunner_ntests_failed(runner);
   srunner_free(runner);
+  unlink(log_path);
   return failed != 0;
 }

@@ -178,10 +178,23 @@ static void make_ready(void) {
 
 static char folder[] = "/tmp/dil-faults-XXXXXX";
 
+/* One record, of no pattern here. */
+static void write_wisdom(void) {
+  char path[64];
+  snprintf(path, sizeof path, "%s/wisdom", folder);
+  FILE *out = fopen(path, "w");
+  ck_assert_ptr_nonnull(out);
+  fputs("dil " DIL_VERSION "\tcpu none\t0000000000000001\t1 64 64\t"
+        "tile_keys 40;\t1\tp\n", out);
+  fclose(out);
+  setenv("DIL_WISDOM", path, 1);
+}
+
 static void open_all(void) {
   ck_assert_ptr_nonnull(mkdtemp(folder));
   setenv("DIL_CACHE", "on", 1);
   setenv("DIL_CACHE_DIR", folder, 1);
+  write_wisdom();
   host_must(dil_context_new(NULL, &context));
   write_rich();
   make_ready();
