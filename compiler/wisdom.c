@@ -25,6 +25,15 @@ const char *wisdom_path(arena *a) {
   return arena_print(a, "%s/.local/state/dil/wisdom", home);
 }
 
+/* pattern_print; false when memory was lacking. */
+static bool print_whole(arena *a, const pattern *p, FILE *out) {
+  jmp_buf lost, *before = arena_catch(a, &lost);
+  bool whole = !setjmp(lost);
+  if (whole) pattern_print_within(a, p, out);
+  arena_catch(a, before);
+  return whole && !ferror(out);
+}
+
 uint64_t wisdom_pattern(arena *a, const pattern *p) {
   pattern nameless = *p;
   nameless.name = "p";
@@ -36,9 +45,12 @@ uint64_t wisdom_pattern(arena *a, const pattern *p) {
   char *text = NULL;
   size_t length = 0;
   FILE *out = open_memstream(&text, &length);
-  if (!out) return 0;
-  pattern_print(&nameless, out);
-  fclose(out);
+  if (!out) arena_lack(a);
+  bool whole = print_whole(a, &nameless, out);
+  if (fclose(out) || !whole) {
+    free(text);
+    arena_lack(a);
+  }
   uint64_t hash = XXH3_64bits(text, length);
   free(text);
   return hash;
@@ -151,10 +163,12 @@ static dil_status failed(const char *doing, const char *path) {
 
 /* The whole file in the arena, NUL-terminated; "" when there is none. */
 static dil_status read_text(arena *a, const char *path, char **text) {
+  struct stat about;
   *text = arena_copy(a, "", 0);
-  FILE *in = fopen(path, "rb");
-  if (!in) return errno == ENOENT ? DIL_OK : failed("open", path);
+  if (stat(path, &about) && errno == ENOENT) return DIL_OK;
   char *bytes = arena_take(a, FILE_MOST + 1, 1);
+  FILE *in = fopen(path, "rb");
+  if (!in) return failed("open", path);
   size_t length = fread(bytes, 1, FILE_MOST + 1, in);
   bool good = !ferror(in);
   fclose(in);
