@@ -45,6 +45,7 @@ harness  := $(filter-out $(suites:=.o),$(call objects,tests/*.c)) \
 fuzzer   := $(BUILD)/tests/fuzz/fuzz_pattern
 turns    := $(BUILD)/tests/bench/turns
 gpuhost  := $(BUILD)/tests/library/gpu_host
+mpihost  := $(BUILD)/tests/mpi/link_host
 headers  := compiler/dil.h runtime/dilrt.h runtime/dlpack.h runtime/status.def
 pools    := $(BUILD)/tests/bench/pool
 # A library by its own name, and the name that hosts are linked to.
@@ -105,14 +106,14 @@ $(BUILD)/dil-gpu.so: $(gpu) $(call objects,runtime/cuda/hopper_*.c) $(rt) \
 	$(call say,link)$(part) -o $@ $^ $(LDLIBS)
 $(BUILD)/dilrt-cuda.so: $(cuda) $(rt) | $(BUILD)/part.map
 	$(call say,link)$(part) -o $@ $^ $(LDLIBS)
-$(BUILD)/dilrt-mpi.so: $(BUILD)/runtime/mpi/link_mpi.o $(rt) | $(BUILD)/part.map
+$(BUILD)/dilrt-mpi.so: $(call objects,runtime/mpi/*.c) $(rt) | $(BUILD)/part.map
 	$(call say,link)$(part) -o $@ $^ $(shell $(MPICC) --showme:link) $(LDLIBS)
 $(BUILD)/runtime/mpi/%.o: EXTRA = $(patsubst -I%,-isystem %,$(shell \
                                    $(MPICC) --showme:compile))
 # The run time as one object, the GPU's part included, for libraries that carry
 # it: `dil build --standalone`. What calls of ready kernels need, and no more.
 carried := $(filter-out $(call objects,runtime/cache*.c runtime/npy*.c \
-           runtime/ring*.c runtime/link_*.c runtime/crew.c runtime/share.c \
+           runtime/ring*.c runtime/link*.c runtime/crew.c runtime/share.c \
            runtime/place.c runtime/route.c),$(runtime)) $(cuda)
 $(BUILD)/dilrt.o: $(carried)
 	$(call say,link)$(CC) -r -nostdlib -Wl,--strip-debug -o $@ $^
@@ -179,14 +180,14 @@ $(core): | $(BUILD)/grammar/parser.h $(BUILD)/grammar/scanner.h
 
 # ---- tests ----------------------------------------------------------------
 
-tests: all $(gpuhost) $(suites) $(fuzzer) $(BUILD)/tests/fuzz/fuzz_front.o
+tests: all $(gpuhost) $(mpihost) $(suites) $(fuzzer) $(BUILD)/tests/fuzz/fuzz_front.o
 $(BUILD)/tests/%.o: EXTRA = -Itests
 $(BUILD)/tests/harness.a: $(harness)
 	$(call say,ar)rm -f $@; $(AR) rcs $@ $^
 $(suites) $(fuzzer): %: %.o $(core) $(runtime) $(BUILD)/tests/harness.a
 	$(call say,link)$(LINK) $(hosted) -o $@ $(filter %.o,$^) \
 	  $(filter %.a,$^) -lcheck -lsubunit -lrt $(CLILIBS) $(MORELIBS) $(LDLIBS)
-$(turns) $(pools) $(gpuhost): %: %.o $(core) $(runtime)
+$(turns) $(pools) $(gpuhost) $(mpihost): %: %.o $(core) $(runtime)
 	$(call say,link)$(LINK) $(hosted) -o $@ $^ $(CLILIBS) $(LDLIBS)
 # What tests/fault.c makes fail goes through it.
 faults   := malloc calloc realloc open openat read write fsync renameat
@@ -208,7 +209,8 @@ $(cpusuite): $(cpu)
 $(BUILD)/tests/test_hopper_tables: $(call objects,runtime/cuda/hopper_*.c)
 $(BUILD)/tests/test_cuda: $(cuda)
 $(cpusuite): MORELIBS = $(shell $(LLVM) --libs) -L$(shell $(LLVM) --libdir)
-.SECONDARY: $(suites:=.o) $(fuzzer).o $(turns).o $(pools).o $(gpuhost).o
+.SECONDARY: $(suites:=.o) $(fuzzer).o $(turns).o $(pools).o $(gpuhost).o \
+            $(mpihost).o
 
 # What the machine lacks comes first; only then is anything built.
 check demo:
@@ -222,7 +224,7 @@ demo-here: all
 	@examples/demo.sh
 # Rings alone: what travels, parts of a sequence, threads, processes.
 check-ring: tests
-	@BUILD=$(BUILD) tests/run.sh place parts ring mpi
+	@BUILD=$(BUILD) tests/run.sh place parts ring mpi mpi_faults
 bench: all
 	@BUILD=$(BUILD) tests/bench/bench.sh
 
@@ -346,7 +348,8 @@ $(BUILD)/flags: FORCE
 	@printf '%s\n' '$(subst ','\'',$(CC) $(FLAGS))' | cmp -s - $@ || \
 	  printf '%s\n' '$(subst ','\'',$(CC) $(FLAGS))' > $@
 $(core) $(runtime) $(cpu) $(gpu) $(cuda) $(harness) $(suites:=.o) $(fuzzer).o \
-  $(turns).o $(pools).o $(gpuhost).o $(BUILD)/tests/faults/faults.o \
+  $(turns).o $(pools).o $(gpuhost).o $(mpihost).o \
+  $(BUILD)/tests/faults/faults.o \
   $(BUILD)/tests/fuzz/fuzz_front.o $(BUILD)/compiler/main.o: \
   $(BUILD)/flags
 

@@ -30,6 +30,7 @@ static dil_status run_trial(trial *t, const options *o) {
     progress_add(&bar, 1);
   }
   progress_end(&bar);
+  if (!status) status = trial_part(t);
   if (status || !trial_speaks(t)) return status;
   status = trial_finish(t, o->check ? VERDICT_BUDGET : 0);
   return status ? status : write_arrays(&t->binding, o);

@@ -214,6 +214,10 @@ bool trial_speaks(const trial *t) {
   return !t->on_crew || trial_crew_speaks(&t->crew);
 }
 
+dil_status trial_part(trial *t) {
+  return t->on_crew ? trial_crew_part(&t->crew) : DIL_OK;
+}
+
 void trial_free(trial *t) {
   if (t->on_library) trial_library_free(&t->library);
   dil_kernel_free(t->kernel);

@@ -70,11 +70,29 @@ dil_status trial_crew_open(trial_crew *t, compilation *c, const binding *b) {
   return status;
 }
 
-void trial_crew_free(trial_crew *t) {
-  crew_free(t->crew);
+static void free_links(trial_crew *t) {
   link_free(t->task.link);
   link_free(t->world);
-  if (t->mpi && !t->failed) t->mpi->close();
+  t->task.link = t->world = NULL;
+}
+
+dil_status trial_crew_part(trial_crew *t) {
+  if (!t->mpi || t->failed) return DIL_OK;
+  double timeout = t->world->timeout;
+  dil_status status = link_meet(t->world);
+  t->failed = status != DIL_OK;
+  if (status) t->world->calls->revoke(t->world, dil_last_error());
+  free_links(t);
+  if (!status) status = t->mpi->close(timeout);
+  t->failed = true; /* or ended: there is nothing more to leave */
+  return status;
+}
+
+/* Nothing is left to do for who did not part before, so nothing can fail. */
+void trial_crew_free(trial_crew *t) {
+  trial_crew_part(t);
+  crew_free(t->crew);
+  free_links(t);
   if (t->from.table) driver_source_free(&t->from);
   if (t->on_gpu) trial_crew_gpu_free(t);
 }

@@ -23,6 +23,9 @@ typedef struct trial_crew {
  * this process as one of them. The machine code is made here. */
 dil_status trial_crew_open(trial_crew *t, compilation *c, const binding *b);
 void trial_crew_free(trial_crew *t);
+/* After the last run: all ranks are done, and processes leave their job; what
+ * is left is for the one that speaks. */
+dil_status trial_crew_part(trial_crew *t);
 dil_status trial_crew_run(trial_crew *t, const dil_call *call,
                           double *seconds);
 /* o and lse of ranks on GPUs to the call's tensors, after the last run. */

@@ -60,6 +60,9 @@ static inline void link_free(dil_link *link) {
   if (link) link->calls->free(link);
 }
 
+/* Returns when every rank has come here. Collective. */
+dil_status link_meet(dil_link *link);
+
 /* link_thread.c: ranks are threads of this process. A hub joins them; each
  * rank's link is used by its own thread alone. Every link is freed before the
  * hub is. */

@@ -318,7 +318,7 @@ dil_status ring_run(dil_ring *r) {
   if (!status) status = run_steps(&w);
   if (!status) status = without_keys(&w, w.device->calls->finish);
   if (!status) status = w.device->calls->settle(w.device, r->link, &r->facts);
-  if (!status) status = ring_part(r);
+  if (!status) status = link_meet(r->link);
   char why[256];
   snprintf(why, sizeof why, "%s", dil_last_error());
   if (status) r->link->calls->revoke(r->link, why);

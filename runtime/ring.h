@@ -56,9 +56,8 @@ typedef struct dil_ring {
 dil_status ring_run(dil_ring *ring);
 
 /* ring_agree.c: ranks compare all that they must have alike, before any row
- * moves; and nobody is done before all are. Collective. */
+ * moves. Collective. */
 dil_status ring_agree(const dil_ring *ring, int64_t B);
-dil_status ring_part(const dil_ring *ring);
 
 /* ---- heads on several ranks ---------------------------------------------- */
 

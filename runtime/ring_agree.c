@@ -1,5 +1,6 @@
-/* ring_agree.c - what ranks say to each other before any row moves, and at the
- * end. In: a ring. Out: DIL_PEER where they differ, on all of them. */
+/* ring_agree.c - what ranks say to each other before any row moves. In: a ring.
+ * Out: DIL_PEER where they differ, on all of them. */
+#include "interface.h"
 #include "ring.h"
 #include <string.h>
 
@@ -16,7 +17,7 @@ static const char *const greeting_words[] = {
     "first batch row", "word on training", "seed", "scale"};
 
 static greeting greet(const dil_ring *r, int64_t B) {
-  return (greeting){.plan_hash = r->plan_hash, .version = 1,
+  return (greeting){.plan_hash = r->plan_hash, .version = DIL_INTERFACE,
                     .ranks = r->link->ranks, .layout = r->shape.layout,
                     .exchange = r->exchange, .B = B, .N = r->shape.N,
                     .M = r->shape.M, .batch = r->batch,
@@ -52,25 +53,6 @@ dil_status ring_agree(const dil_ring *r, int64_t B) {
     status = r->link->calls->post(r->link, step, &t);
     if (!status) status = r->link->calls->wait(r->link, step);
     if (!status) status = compare(&mine, &theirs, from);
-  }
-  return status;
-}
-
-/* Nobody is done before all are: a dissemination barrier (Hensgen, Finkel and
- * Manber, 1988). */
-dil_status ring_part(const dil_ring *r) {
-  int32_t rank = r->link->rank, ranks = r->link->ranks;
-  int64_t mine = 0, theirs;
-  dil_status status = DIL_OK;
-  for (int32_t far = 1; far < ranks && !status; far *= 2) {
-    const link_transfer t = {.to = (rank + far) % ranks,
-                             .from = (rank - far + ranks) % ranks,
-                             .send = &mine,
-                             .receive = &theirs,
-                             .send_bytes = sizeof mine,
-                             .receive_bytes = sizeof theirs};
-    status = r->link->calls->post(r->link, 0, &t);
-    if (!status) status = r->link->calls->wait(r->link, 0);
   }
   return status;
 }

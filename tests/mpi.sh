@@ -1,40 +1,11 @@
 #!/bin/sh
-# mpi.sh - rings of processes: the same results as on threads, and what is left
-# when a rank is killed, frozen or disagrees. In: DIL, TMP, BUILD; MPI_KILLS,
-# how many times a rank is killed. Out: ok / not ok lines.
+# mpi.sh - rings of processes: the same results as on threads and by the
+# oracle, what moves while ranks compute, and what a rank is told about others.
+# In: DIL, TMP, BUILD. Out: ok / not ok lines.
 set -u
 cd "$(dirname "$0")/.." || exit 70
-bad=0
-
-if ! command -v mpirun >/dev/null || [ ! -e "$BUILD/dilrt-mpi.so" ]; then
-  echo "ok skipped: MPI is not installed"
-  exit 0
-fi
-OMPI_ALLOW_RUN_AS_ROOT=1
-OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM
-# What Open MPI leaves behind at its end is not ours to find.
-ASAN_OPTIONS=detect_leaks=0:${ASAN_OPTIONS:-}
-export ASAN_OPTIONS
+. tests/mpi/job.sh
 ring=examples/longnet_ring.dil
-
-is() { # name, command...: ok when the command succeeds
-  name=$1
-  shift
-  if "$@" >"$TMP/said" 2>&1; then
-    echo "ok $name"
-  else
-    echo "not ok $name"
-    head -c 3000 "$TMP/said"
-    bad=1
-  fi
-}
-
-job() { # processes, options of dil run...
-  count=$1
-  shift
-  mpirun --oversubscribe -n "$count" "$DIL" run "$@"
-}
 
 # Every mesh of two to four processes, checked by rank 0.
 for mesh in 'devices 2; ring 2;' 'devices 3; ring 3; layout striped;' \
@@ -64,56 +35,17 @@ wrong_count() {
 }
 is "the number of processes must be the topology's" wrong_count
 
-# ---- killed and frozen ranks --------------------------------------------------
+# ---- the link by itself ------------------------------------------------------
 
-long="$ring -D w=64 --topology four_mpi --seq 16384 --random 7 --threads 1"
-
-of_job() { # pids of the ranks, in no order
-  pgrep -P "$(pgrep -d , -P "$1")" -x dil # the launcher is a shell's child
+# Each of 3 ranks says that all went as it must; some of them are meant to fail.
+link() { # trial
+  DIL_MODULE_DIR=$BUILD timeout 60 mpirun --oversubscribe -n 3 \
+    "$BUILD/tests/mpi/link_host" "$1" 2>&1 | tee "$TMP/link"
+  [ "$(grep -c '^good$' "$TMP/link")" -eq 3 ]
 }
-
-states() { # how many ranks have kept a state
-  ls "$TMP"/state.[0-3] 2>/dev/null | wc -l
-}
-
-# A rank is killed or stopped at a random moment after every rank has kept a
-# state; the job must end in time and without success.
-strike() { # signal, seconds that the end may take
-  rm -f "$TMP"/state*
-  # shellcheck disable=SC2086 # a list of words
-  job 4 $long --state "$TMP/state" --out "$TMP/struck.npy" >"$TMP/job" 2>&1 &
-  launcher=$!
-  while [ "$(states)" -lt 4 ] && kill -0 $launcher 2>/dev/null; do
-    sleep 0.002
-  done
-  sleep "$(awk -v s="$RANDOM_SEED" 'BEGIN { srand(s); print rand() / 20 }')"
-  victim=$(of_job $launcher | shuf -n 1)
-  [ -n "$victim" ] || { echo "no rank to strike" && return 1; }
-  kill -"$1" "$victim"
-  began=$(date +%s%N)
-  wait $launcher
-  status=$?
-  took=$((($(date +%s%N) - began) / 1000000))
-  [ "$took" -le "$2" ] || { echo "took $took ms" && return 1; }
-  [ $status -ne 0 ] || { echo "the job succeeded" && return 1; }
-}
-
-# What is left is enough to go on from.
-resumes() {
-  [ "$(states)" -eq 4 ] || { echo "$(states) states" && return 1; }
-  # shellcheck disable=SC2086
-  job 4 $long --state "$TMP/state" --resume --out "$TMP/resumed.npy" &&
-    cmp "$TMP/resumed.npy" "$TMP/whole.npy"
-}
-
-# shellcheck disable=SC2086
-is "a whole run" job 4 $long --out "$TMP/whole.npy"
-for turn in $(seq "${MPI_KILLS:-3}"); do
-  RANDOM_SEED=$turn
-  is "killed rank, turn $turn" strike KILL 5000
-  is "resumed after it" resumes
-done
-# The timeout of the topology, and the launcher's own time to end.
-RANDOM_SEED=99
-is "frozen rank" strike STOP 20000
+is "bytes move while ranks compute" link overlap
+is "messages out of order" link reordered
+is "a slow rank is no fault" link slow
+is "a message too short is an error of all" link truncated
+is "the rank that is silent is named, not one that waits for it" link chain
 exit $bad

@@ -14,8 +14,8 @@ typedef struct dil_mpi_module {
    * by their numbers. */
   dil_status (*link)(int32_t color, double timeout, dil_link **link);
   /* Ends MPI; only when every rank does, and every link is freed. A process
-   * that has failed leaves without. */
-  void (*close)(void);
+   * that has failed leaves without. DIL_PEER: some rank does not end. */
+  dil_status (*close)(double timeout);
 } dil_mpi_module;
 
 typedef const dil_mpi_module *(*dil_mpi_init)(void);

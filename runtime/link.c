@@ -1,0 +1,21 @@
+/* link.c - what all kinds of links have in common. */
+#include "link.h"
+
+/* Nobody is done before all are: a dissemination barrier (Hensgen, Finkel and
+ * Manber, 1988). */
+dil_status link_meet(dil_link *l) {
+  int32_t rank = l->rank, ranks = l->ranks;
+  int64_t mine = 0, theirs;
+  dil_status status = DIL_OK;
+  for (int32_t far = 1; far < ranks && !status; far *= 2) {
+    const link_transfer t = {.to = (rank + far) % ranks,
+                             .from = (rank - far + ranks) % ranks,
+                             .send = &mine,
+                             .receive = &theirs,
+                             .send_bytes = sizeof mine,
+                             .receive_bytes = sizeof theirs};
+    status = l->calls->post(l, 0, &t);
+    if (!status) status = l->calls->wait(l, 0);
+  }
+  return status;
+}

@@ -1,0 +1,88 @@
+/* blame.c - whose fault it is that a rank waits too long. In: a wait over its
+ * time. Out: the rank that is silent. Who waits himself says for whom; the one
+ * who does not answer is frozen, gone, or busy for longer than a wait may
+ * take. Also what a rank that fails tells all others. */
+#include "link_mpi.h"
+
+/* Seconds that an answer may take. */
+static double patience(const mpi_link *l) {
+  double share = l->link.timeout / 4;
+  return share < 0.5 ? share : 0.5;
+}
+
+static bool has_come(mpi_link *l, int source, int tag, MPI_Status *status) {
+  int here = 0;
+  return link_good(l, MPI_Iprobe(source, tag, l->comm, &here, status),
+                   "look for a message") &&
+         here;
+}
+
+static void hear_revoke(mpi_link *l) {
+  MPI_Status status;
+  char words[LINK_REASON];
+  if (!has_come(l, MPI_ANY_SOURCE, TAG_REVOKE, &status)) return;
+  MPI_Recv(words, LINK_REASON, MPI_BYTE, status.MPI_SOURCE, TAG_REVOKE,
+           l->comm, MPI_STATUS_IGNORE);
+  words[LINK_REASON - 1] = 0;
+  link_fail(l, "%s", words);
+}
+
+/* Sent and forgotten: who is gone does not hear it. */
+static void send_word(mpi_link *l, int32_t to, int tag, const void *word,
+                      int bytes) {
+  MPI_Request request;
+  if (link_good(l, MPI_Isend(word, bytes, MPI_BYTE, to, tag, l->comm, &request),
+                "send"))
+    MPI_Request_free(&request);
+}
+
+static void answer_question(mpi_link *l) {
+  MPI_Status status;
+  if (!has_come(l, MPI_ANY_SOURCE, TAG_QUESTION, &status)) return;
+  int32_t from = status.MPI_SOURCE;
+  MPI_Recv(NULL, 0, MPI_BYTE, from, TAG_QUESTION, l->comm, MPI_STATUS_IGNORE);
+  l->answer[from] = l->here;
+  send_word(l, from, TAG_ANSWER, &l->answer[from], sizeof(wait_word));
+}
+
+void blame_listen(mpi_link *l) {
+  hear_revoke(l);
+  if (!l->failed) answer_question(l);
+}
+
+static void give_up(mpi_link *l, int32_t silent, int32_t by, int32_t step) {
+  link_fail(l, "rank %d is silent: rank %d waited for it in step %d, at most "
+            "%g s", silent, by, step, l->link.timeout);
+}
+
+static void ask(mpi_link *l, inquiry *q, int32_t suspect, int32_t by,
+                int32_t step) {
+  q->asked = link_seconds();
+  q->suspect = suspect;
+  q->by = by;
+  q->step = step;
+  send_word(l, suspect, TAG_QUESTION, NULL, 0);
+}
+
+/* Where they all wait for each other, it is this rank's word. */
+static void follow(mpi_link *l, inquiry *q, wait_word said) {
+  if (said.target < 0) give_up(l, q->suspect, q->by, q->step);
+  else if (said.target == l->link.rank || ++q->hops > l->link.ranks)
+    give_up(l, l->here.target, l->link.rank, l->here.step);
+  else ask(l, q, said.target, q->suspect, said.step);
+}
+
+void blame_pursue(mpi_link *l, inquiry *q) {
+  MPI_Status status;
+  wait_word said;
+  if (q->asked == 0) {
+    ask(l, q, l->here.target, l->link.rank, l->here.step);
+    return;
+  }
+  if (has_come(l, q->suspect, TAG_ANSWER, &status)) {
+    MPI_Recv(&said, sizeof said, MPI_BYTE, q->suspect, TAG_ANSWER, l->comm,
+             MPI_STATUS_IGNORE);
+    follow(l, q, said);
+  } else if (link_seconds() > q->asked + patience(l))
+    give_up(l, q->suspect, q->by, q->step);
+}
