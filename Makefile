@@ -48,6 +48,11 @@ gpuhost  := $(BUILD)/tests/library/gpu_host
 mpihost  := $(BUILD)/tests/mpi/link_host
 headers  := compiler/dil.h runtime/dilrt.h runtime/dlpack.h runtime/status.def
 pools    := $(BUILD)/tests/bench/pool
+# A driver and an NVRTC that run kernels on the processor.
+emulator := $(addprefix $(BUILD)/emulator/,libcuda.so.1 libnvrtc.so.13 \
+            chip.h chip_calls.h chip_hopper.h)
+emulated := $(call objects,tests/emulator/*.c)
+compiler := $(BUILD)/tests/emulator/nvrtc.o $(BUILD)/tests/emulator/translate.o
 # A library by its own name, and the name that hosts are linked to.
 abi      := 1
 rt       := $(BUILD)/libdilrt.so.$(abi)
@@ -180,7 +185,8 @@ $(core): | $(BUILD)/grammar/parser.h $(BUILD)/grammar/scanner.h
 
 # ---- tests ----------------------------------------------------------------
 
-tests: all $(gpuhost) $(mpihost) $(suites) $(fuzzer) $(BUILD)/tests/fuzz/fuzz_front.o
+tests: all $(gpuhost) $(mpihost) $(suites) $(fuzzer) \
+       $(BUILD)/tests/fuzz/fuzz_front.o $(emulator)
 $(BUILD)/tests/%.o: EXTRA = -Itests
 $(BUILD)/tests/harness.a: $(harness)
 	$(call say,ar)rm -f $@; $(AR) rcs $@ $^
@@ -189,6 +195,21 @@ $(suites) $(fuzzer): %: %.o $(core) $(runtime) $(BUILD)/tests/harness.a
 	  $(filter %.a,$^) -lcheck -lsubunit -lrt $(CLILIBS) $(MORELIBS) $(LDLIBS)
 $(turns) $(pools) $(gpuhost) $(mpihost): %: %.o $(core) $(runtime)
 	$(call say,link)$(LINK) $(hosted) -o $@ $^ $(CLILIBS) $(LDLIBS)
+# Kernels switch stacks, which no sanitizer follows.
+$(emulated): OPT = -O2 -g
+$(BUILD)/tests/emulator/absent.o: EXTRA += -Wno-unused-parameter
+$(BUILD)/tests/emulator/group.o: EXTRA += $(if $(filter x86_64,$(machine)), \
+                                          -O3 -mavx2 -mfma)
+machine := $(shell uname -m)
+$(BUILD)/emulator/libcuda.so.1: $(filter-out $(compiler),$(emulated))
+	@mkdir -p $(@D)
+	$(call say,link)$(CC) -shared -Wl,-soname,$(@F) -o $@ $^ -lpthread -ldl
+$(BUILD)/emulator/libnvrtc.so.13: $(compiler)
+	@mkdir -p $(@D)
+	$(call say,link)$(CC) -shared -Wl,-soname,$(@F) -o $@ $^ -ldl
+$(BUILD)/emulator/%.h: tests/emulator/%.h
+	@mkdir -p $(@D)
+	$(call say,copy)cp $< $@
 # What tests/fault.c makes fail goes through it.
 faults   := malloc calloc realloc open openat read write fsync renameat
 $(BUILD)/tests/test_cache_faults $(BUILD)/tests/test_library: \
@@ -348,9 +369,9 @@ $(BUILD)/flags: FORCE
 	@printf '%s\n' '$(subst ','\'',$(CC) $(FLAGS))' | cmp -s - $@ || \
 	  printf '%s\n' '$(subst ','\'',$(CC) $(FLAGS))' > $@
 $(core) $(runtime) $(cpu) $(gpu) $(cuda) $(harness) $(suites:=.o) $(fuzzer).o \
-  $(turns).o $(pools).o $(gpuhost).o $(mpihost).o \
-  $(BUILD)/tests/faults/faults.o \
-  $(BUILD)/tests/fuzz/fuzz_front.o $(BUILD)/compiler/main.o: \
+  $(turns).o $(pools).o $(gpuhost).o $(mpihost).o $(emulated) \
+  $(BUILD)/tests/faults/faults.o $(BUILD)/tests/fuzz/fuzz_front.o \
+  $(BUILD)/compiler/main.o: \
   $(BUILD)/flags
 
 FORCE:

@@ -1,0 +1,99 @@
+/* block.h - blocks of threads that run: what block.c offers to the parts of the
+ * emulator that make threads wait for each other (warp.c, async.c, group.c). */
+#ifndef EMULATOR_BLOCK_H
+#define EMULATOR_BLOCK_H
+
+#include "chip_calls.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { WARP = 32, THREADS_MOST = 1024, WARPS_MOST = 32, BARRIERS = 16 };
+
+typedef struct thread thread;
+typedef struct block block;
+typedef struct copies copies; /* async.c */
+typedef struct groups groups; /* group.c */
+
+typedef struct warp {
+  uint32_t ready;    /* threads that may run, a bit each */
+  uint32_t alive;    /* that have not returned */
+  /* what it does together: */
+  int kind;          /* 0: nothing */
+  uint32_t arrived, mask;
+  uint32_t x[WARP], y[WARP];  /* what each lane gave, and gets */
+  const void *from[WARP];
+} warp;
+
+typedef struct barrier {
+  unsigned threads;  /* that it waits for; 0: idle */
+  unsigned arrived;
+  bool some;
+  bool outcome;      /* of the last round */
+} barrier;
+
+struct thread {
+  chip_thread told;  /* what the kernel reads; first */
+  void *stack_top;   /* while it does not run */
+  char *stack;
+  block *block;
+  int index;         /* in its block */
+  bool done;
+  const void *waits_for;  /* NULL: nothing */
+  const char *doing;      /* while it waits, for people */
+  copies *copies;
+};
+
+struct block {
+  int threads, warps, left;
+  char *shared;
+  unsigned shared_size;
+  bool late;         /* what may happen later, does */
+  warp warp[WARPS_MOST];
+  barrier barrier[BARRIERS];
+  thread *thread;
+  groups *groups;    /* what warpgroups multiply */
+  struct boxes *boxes; /* copies of boxes that are under way */
+};
+
+/* The thread that runs, and what it belongs to. */
+static inline thread *thread_now(void) { return (thread *)(void *)chip_now; }
+static inline block *block_now(void) { return thread_now()->block; }
+static inline warp *warp_now(void) {
+  return &block_now()->warp[thread_now()->index / WARP];
+}
+
+/* Others run until someone wakes those that wait for `what`. */
+void thread_wait(const void *what, const char *doing);
+void block_wake(block *b, const void *what);
+/* Ends the launch; does not come back to a thread. */
+void chip_fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* `size` bytes of the block's shared memory, aligned; or a fault. */
+char *shared_at(unsigned at, unsigned size, unsigned alignment,
+                const char *doing);
+
+typedef struct launch {
+  void (*entry)(const void *);
+  const char *name;
+  const void *parameters;
+  unsigned grid, threads, shared;
+  int resident;      /* blocks that run at once */
+  uint32_t seed;
+  int device;
+} launch;
+/* Runs all blocks; false with the reason in fault_text. */
+bool block_run(const launch *l);
+const char *fault_text(void);
+
+void warp_thread_end(thread *t);
+
+/* Of async.c and group.c: at the start and the end of a block; and whether
+ * something that was put off is done now, since nobody else can go on. */
+void async_begin(block *b);
+void async_end(block *b);
+bool async_proceed(block *b);
+void async_thread_end(thread *t);
+void groups_begin(block *b);
+void groups_end(block *b);
+
+#endif

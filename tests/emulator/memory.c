@@ -1,0 +1,205 @@
+/* memory.c - memory of devices: pages of the host that only the emulator can
+ * touch. Every block ends in guard bytes and a page that nobody may touch, no
+ * address is handed out twice, and new memory is full of NaN. */
+#include "memory.h"
+#include "driver.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { PAGE = 4096, GUARD_LEAST = 128, GUARD_BYTE = 0xA5, FRESH_BYTE = 0xff };
+static const size_t REGION = 1ull << 38; /* addresses of a device */
+
+typedef struct block {
+  char *at;
+  size_t size, pages; /* bytes asked for; with guards, without the last page */
+  bool live;
+} block;
+
+static struct region {
+  char *base;
+  size_t used;
+  int64_t live_bytes;
+  block *blocks;
+  int count, room, first_live;
+} regions[DEVICES_MOST];
+
+typedef struct pinned {
+  const char *at;
+  size_t size;
+  struct pinned *next;
+} pinned;
+static pinned *pins;
+static int openings;
+static char problem[300];
+
+const char *memory_problem(void) { return problem; }
+
+int64_t memory_left(int device) {
+  return wish("FAKE_MEMORY", 1ll << 34) - regions[device].live_bytes;
+}
+
+/* ---- looking up --------------------------------------------------------------- */
+
+int memory_device(const void *at) {
+  const char *p = at;
+  for (int d = 0; d < DEVICES_MOST; d++)
+    if (regions[d].base && p >= regions[d].base &&
+        p < regions[d].base + REGION)
+      return d;
+  return -1;
+}
+
+/* The last block that begins at or before it; NULL: none. */
+static block *block_of(const void *at) {
+  int device = memory_device(at), low = 0;
+  if (device < 0) return NULL;
+  struct region *r = &regions[device];
+  for (int high = r->count; low < high;) {
+    int middle = (low + high) / 2;
+    if (r->blocks[middle].at <= (const char *)at) low = middle + 1;
+    else high = middle;
+  }
+  return low ? &r->blocks[low - 1] : NULL;
+}
+
+bool memory_pinned(const void *at, size_t size) {
+  const char *p = at;
+  for (const pinned *x = pins; x; x = x->next)
+    if (p >= x->at && p + size <= x->at + x->size) return true;
+  return false;
+}
+
+static bool says(const char *what, const void *at, size_t size) {
+  snprintf(problem, sizeof problem, "%zu bytes at %p: %s", size, at, what);
+  return false;
+}
+
+bool memory_holds(const void *at, size_t size, int device) {
+  int owner = memory_device(at);
+  if (owner < 0)
+    return memory_pinned(at, size) ||
+           says("memory of the host that is not pinned", at, size);
+  if (device >= 0 && !device_reaches(device, owner))
+    return says("memory of a device that is no peer", at, size);
+  const block *b = block_of(at);
+  if (!b) return says("no memory was taken there", at, size);
+  if (!b->live) return says("memory that was given back", at, size);
+  return (const char *)at + size <= b->at + b->size ||
+         says("beyond the end of its block", at, size);
+}
+
+/* ---- taking and giving ---------------------------------------------------------- */
+
+static bool region_open(struct region *r) {
+  if (r->base) return true;
+  void *base = mmap(NULL, REGION, PROT_NONE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) return false;
+  r->base = base;
+  return true;
+}
+
+static block *block_new(struct region *r) {
+  if (r->count == r->room) {
+    r->room = r->room ? 2 * r->room : 256;
+    r->blocks = realloc(r->blocks, (size_t)r->room * sizeof *r->blocks);
+    if (!r->blocks) abort();
+  }
+  return &r->blocks[r->count++];
+}
+
+void *memory_take(int device, size_t size) {
+  struct region *r = &regions[device];
+  size_t pages = (size + GUARD_LEAST + PAGE - 1) / PAGE * PAGE;
+  if (!region_open(r) || (int64_t)size > memory_left(device) ||
+      pages + PAGE > REGION - r->used)
+    return NULL;
+  block *b = block_new(r);
+  *b = (block){r->base + r->used, size, pages, true};
+  r->used += pages + PAGE;
+  r->live_bytes += (int64_t)size;
+  mprotect(b->at, pages, PROT_READ | PROT_WRITE);
+  memset(b->at, FRESH_BYTE, size);
+  memset(b->at + size, GUARD_BYTE, pages - size);
+  if (!openings) mprotect(b->at, pages, PROT_NONE);
+  return b->at;
+}
+
+static bool is_intact(const block *b) {
+  for (size_t i = b->size; i < b->pages; i++)
+    if ((unsigned char)b->at[i] != GUARD_BYTE) {
+      snprintf(problem, sizeof problem, "%zu bytes at %p are followed by a byte "
+               "that was written, %zu behind their end", b->size,
+               (void *)b->at, i - b->size);
+      return false;
+    }
+  return true;
+}
+
+bool memory_give(void *at) {
+  block *b = block_of(at);
+  if (!b || b->at != at || !b->live)
+    return says(b && b->at == at ? "it was given back before"
+                                 : "no block begins there", at, 0);
+  memory_open();
+  bool intact = is_intact(b);
+  memory_close();
+  b->live = false;
+  regions[memory_device(at)].live_bytes -= (int64_t)b->size;
+  madvise(b->at, b->pages, MADV_DONTNEED);
+  mprotect(b->at, b->pages, PROT_NONE);
+  return intact;
+}
+
+/* ---- who may touch it --------------------------------------------------------------- */
+
+/* Blocks that are gone for good are not looked at again. */
+static void protect(struct region *r, int how) {
+  while (r->first_live < r->count && !r->blocks[r->first_live].live)
+    r->first_live++;
+  for (int i = r->first_live; i < r->count; i++)
+    if (r->blocks[i].live) mprotect(r->blocks[i].at, r->blocks[i].pages, how);
+}
+
+static void protect_all(int how) {
+  for (int d = 0; d < DEVICES_MOST; d++) protect(&regions[d], how);
+}
+
+void memory_open(void) {
+  if (!openings++) protect_all(PROT_READ | PROT_WRITE);
+}
+
+void memory_close(void) {
+  if (!--openings) protect_all(PROT_NONE);
+}
+
+bool memory_intact(void) {
+  for (int d = 0; d < DEVICES_MOST; d++)
+    for (int i = regions[d].first_live; i < regions[d].count; i++)
+      if (regions[d].blocks[i].live && !is_intact(&regions[d].blocks[i]))
+        return false;
+  return true;
+}
+
+/* ---- the host's pages ----------------------------------------------------------------- */
+
+void memory_pin(const void *at, size_t size) {
+  pinned *x = malloc(sizeof *x);
+  if (!x) abort();
+  *x = (pinned){at, size, pins};
+  pins = x;
+}
+
+bool memory_unpin(const void *at, size_t *size) {
+  for (pinned **x = &pins; *x; x = &(*x)->next)
+    if ((*x)->at == at) {
+      pinned *gone = *x;
+      *size = gone->size;
+      *x = gone->next;
+      free(gone);
+      return true;
+    }
+  return false;
+}

@@ -1,0 +1,242 @@
+/* warp.c - what the threads of a warp, and of a block, do together: shuffles,
+ * votes, matrices of 8 x 8, mma.sync, barriers. The last to arrive does it for
+ * all. A warp whose threads are at different places does not go on, and says so. */
+#include "block.h"
+#include <string.h>
+
+/* Kinds of the first three are CHIP_SYNC and its kin. */
+enum { SHUFFLE = 8, LOAD, LOAD_TURNED, STORE, MULTIPLY };
+
+static const char *const names[] = {
+    [CHIP_SYNC + 1] = "__syncwarp", [CHIP_BALLOT + 1] = "a vote",
+    [CHIP_MIN + 1] = "a minimum",   [SHUFFLE] = "a shuffle",
+    [LOAD] = "ldmatrix",            [LOAD_TURNED] = "ldmatrix.trans",
+    [STORE] = "stmatrix",           [MULTIPLY] = "mma.sync"};
+
+/* ---- what is done when all are there ---------------------------------------- */
+
+static void vote(warp *w) {
+  uint32_t all = 0;
+  for (int i = 0; i < WARP; i++)
+    if (w->arrived >> i & 1) all |= (uint32_t)(w->x[i] != 0) << i;
+  for (int i = 0; i < WARP; i++) w->y[i] = all;
+}
+
+static void least(warp *w) {
+  int32_t all = INT32_MAX;
+  for (int i = 0; i < WARP; i++)
+    if (w->arrived >> i & 1 && (int32_t)w->x[i] < all) all = (int32_t)w->x[i];
+  for (int i = 0; i < WARP; i++) w->y[i] = (uint32_t)all;
+}
+
+static void shuffle(warp *w) {
+  for (int i = 0; i < WARP; i++) {
+    uint32_t lane = w->y[i] & 31;
+    if (!(w->arrived >> i & 1)) continue;
+    if (!(w->arrived >> lane & 1))
+      chip_fault("lane %d shuffles with lane %u, which is not there", i, lane);
+  }
+  uint32_t all[WARP];
+  for (int i = 0; i < WARP; i++) all[i] = w->x[w->y[i] & 31];
+  memcpy(w->y, all, sizeof all);
+}
+
+static void load(warp *w) {
+  for (int m = 0; m < 4; m++)
+    for (int i = 0; i < WARP; i++) {
+      unsigned *x = (unsigned *)(uintptr_t)w->from[i];
+      memcpy(&x[m], shared_at(w->x[8 * m + i / 4], 16, 16, "ldmatrix") +
+                        4 * (i % 4), 4);
+    }
+}
+
+static void load_turned(warp *w) {
+  for (int m = 0; m < 4; m++)
+    for (int i = 0; i < WARP; i++) {
+      unsigned *x = (unsigned *)(uintptr_t)w->from[i];
+      for (int half = 0; half < 2; half++)
+        memcpy((char *)&x[m] + 2 * half,
+               shared_at(w->x[8 * m + 2 * (i % 4) + half], 16, 16,
+                         "ldmatrix.trans") + 2 * (i / 4), 2);
+    }
+}
+
+static void store(warp *w) {
+  for (int m = 0; m < 4; m++)
+    for (int i = 0; i < WARP; i++) {
+      const unsigned *x = w->from[i];
+      chip_shared_write(w->x[8 * m + i / 4] + 4 * (i % 4), &x[m], 4);
+    }
+}
+
+static float number(int type, uint32_t x) {
+  float f;
+  if (type == CHIP_F16) {
+    _Float16 h;
+    memcpy(&h, &x, 2);
+    return (float)h;
+  }
+  x = type == CHIP_BF16 ? x << 16 : x & 0xffffe000;
+  memcpy(&f, &x, 4);
+  return f;
+}
+
+/* What a lane of mma.sync brings. */
+typedef struct factors {
+  float *sum;
+  const unsigned *x; /* a[4], b[2] */
+} factors;
+
+/* Operands as matrices: a has 16 rows, b 8 columns; a register holds one
+ * element of 32 bits, or two. */
+static int gather(const warp *w, int type, float (*a)[16], float (*b)[8]) {
+  int each = type == CHIP_TF32 ? 1 : 2;
+  for (int i = 0; i < WARP; i++) {
+    const factors *f = w->from[i];
+    for (int r = 0; r < 6; r++)
+      for (int e = 0; e < each; e++) {
+        uint32_t bits = each == 2 ? f->x[r] >> 16 * e & 0xffff : f->x[r];
+        int k = each * (i % 4) + e;
+        if (r < 4)
+          a[i / 4 + 8 * (r & 1)][k + 4 * each * (r >> 1)] = number(type, bits);
+        else b[k + 4 * each * (r - 4)][i / 4] = number(type, bits);
+      }
+  }
+  return 8 * each;
+}
+
+static void multiply(warp *w) {
+  float a[16][16], b[16][8];
+  int depth = gather(w, (int)w->x[0], a, b);
+  for (int i = 0; i < WARP; i++) {
+    const factors *f = w->from[i];
+    for (int e = 0; e < 4; e++) {
+      int row = i / 4 + 8 * (e >> 1), column = 2 * (i % 4) + (e & 1);
+      double sum = f->sum[e];
+      for (int k = 0; k < depth; k++)
+        sum += (double)a[row][k] * (double)b[k][column];
+      f->sum[e] = (float)sum;
+    }
+  }
+}
+
+/* ---- meeting ------------------------------------------------------------------- */
+
+static void together(int kind, warp *w) {
+  switch (kind) {
+    case CHIP_BALLOT + 1: vote(w); break;
+    case CHIP_MIN + 1: least(w); break;
+    case SHUFFLE: shuffle(w); break;
+    case LOAD: load(w); break;
+    case LOAD_TURNED: load_turned(w); break;
+    case STORE: store(w); break;
+    case MULTIPLY: multiply(w); break;
+    default: break;
+  }
+}
+
+static void wake_warp(block *b, warp *w, uint32_t lanes) {
+  int first = (int)(w - b->warp) * WARP;
+  for (uint32_t rest = lanes; rest; rest &= rest - 1)
+    b->thread[first + __builtin_ctz(rest)].waits_for = NULL;
+  w->ready |= lanes;
+}
+
+static void finish(block *b, warp *w, int lane) {
+  together(w->kind, w);
+  uint32_t all = w->arrived;
+  w->arrived = 0;
+  wake_warp(b, w, all & ~(1u << lane));
+}
+
+static uint32_t meet(int kind, uint32_t mask, uint32_t x, uint32_t y,
+                     const void *from) {
+  thread *t = thread_now();
+  warp *w = warp_now();
+  int lane = t->index % WARP;
+  if (!(mask >> lane & 1))
+    chip_fault("%s without itself: mask %x", names[kind], mask);
+  if (!w->arrived) {
+    w->kind = kind;
+    w->mask = mask;
+  } else if (w->kind != kind || w->mask != mask)
+    chip_fault("its warp is at %s of mask %x, it is at %s of mask %x",
+               names[w->kind], w->mask, names[kind], mask);
+  w->arrived |= 1u << lane;
+  w->x[lane] = x;
+  w->y[lane] = y;
+  w->from[lane] = from;
+  if (w->arrived != (mask & w->alive)) {
+    thread_wait(&w->arrived, names[kind]);
+    return w->y[lane];
+  }
+  finish(t->block, w, lane);
+  return w->y[lane];
+}
+
+/* Those who are gone are waited for no more. */
+void warp_thread_end(thread *t) {
+  warp *w = &t->block->warp[t->index / WARP];
+  int lane = t->index % WARP;
+  w->alive &= ~(1u << lane);
+  w->ready &= ~(1u << lane);
+  if (w->arrived && w->arrived == (w->mask & w->alive))
+    finish(t->block, w, lane);
+}
+
+unsigned chip_ballot(int kind, unsigned mask, unsigned x) {
+  return meet(kind + 1, mask, x, 0, NULL);
+}
+
+unsigned chip_shuffle(unsigned mask, unsigned x, int lane) {
+  return meet(SHUFFLE, mask, x, (uint32_t)lane, NULL);
+}
+
+void chip_load_matrices(unsigned from, int turned, unsigned *x) {
+  meet(turned ? LOAD_TURNED : LOAD, ~0u, from, 0, x);
+}
+
+void chip_store_matrices(unsigned to, const unsigned *x) {
+  meet(STORE, ~0u, to, 0, x);
+}
+
+void chip_multiply(int type, float *sum, const unsigned *x) {
+  factors f = {sum, x};
+  meet(MULTIPLY, ~0u, (uint32_t)type, 0, &f);
+}
+
+/* ---- barriers ------------------------------------------------------------------- */
+
+static barrier *arrive(unsigned number, unsigned threads) {
+  block *b = block_now();
+  if (number >= BARRIERS) chip_fault("there is no barrier %u", number);
+  if (threads % WARP && threads != (unsigned)b->threads)
+    chip_fault("barrier %u of %u threads, no multiple of 32", number, threads);
+  barrier *it = &b->barrier[number];
+  if (it->arrived && it->threads != threads)
+    chip_fault("barrier %u of %u threads is one of %u to others", number,
+               threads, it->threads);
+  it->threads = threads;
+  it->arrived++;
+  return it;
+}
+
+static bool complete(barrier *it) {
+  if (it->arrived < it->threads) return false;
+  it->outcome = it->some;
+  it->some = false;
+  it->arrived = 0;
+  block_wake(block_now(), it);
+  return true;
+}
+
+int chip_barrier(unsigned number, unsigned threads, int yes) {
+  barrier *it = arrive(number, threads);
+  it->some |= yes;
+  if (!complete(it)) thread_wait(it, "a barrier of the block");
+  return it->outcome;
+}
+
+void chip_barrier_arrive(unsigned number, unsigned threads) {
+  complete(arrive(number, threads));
+}
