@@ -47,7 +47,7 @@ turns    := $(BUILD)/tests/bench/turns
 gpuhost  := $(BUILD)/tests/library/gpu_host
 mpihost  := $(BUILD)/tests/mpi/link_host
 headers  := compiler/dil.h runtime/dilrt.h runtime/dlpack.h runtime/status.def
-pools    := $(BUILD)/tests/bench/pool
+pools    := $(BUILD)/tests/bench/pool $(BUILD)/tests/bench/pool_cuda
 # A driver and an NVRTC that run kernels on the processor.
 emulator := $(addprefix $(BUILD)/emulator/,libcuda.so.1 libnvrtc.so.13 \
             chip.h chip_calls.h chip_hopper.h)
@@ -193,6 +193,7 @@ $(BUILD)/tests/harness.a: $(harness)
 $(suites) $(fuzzer): %: %.o $(core) $(runtime) $(BUILD)/tests/harness.a
 	$(call say,link)$(LINK) $(hosted) -o $@ $(filter %.o,$^) \
 	  $(filter %.a,$^) -lcheck -lsubunit -lrt $(CLILIBS) $(MORELIBS) $(LDLIBS)
+$(BUILD)/tests/bench/pool_cuda: $(cuda)
 $(turns) $(pools) $(gpuhost) $(mpihost): %: %.o $(core) $(runtime)
 	$(call say,link)$(LINK) $(hosted) -o $@ $^ $(CLILIBS) $(LDLIBS)
 # Kernels switch stacks, which no sanitizer follows.
@@ -230,7 +231,7 @@ $(cpusuite): $(cpu)
 $(BUILD)/tests/test_hopper_tables: $(call objects,runtime/cuda/hopper_*.c)
 $(BUILD)/tests/test_cuda: $(cuda)
 $(cpusuite): MORELIBS = $(shell $(LLVM) --libs) -L$(shell $(LLVM) --libdir)
-.SECONDARY: $(suites:=.o) $(fuzzer).o $(turns).o $(pools).o $(gpuhost).o \
+.SECONDARY: $(suites:=.o) $(fuzzer).o $(turns).o $(pools:=.o) $(gpuhost).o \
             $(mpihost).o
 
 # What the machine lacks comes first; only then is anything built.
@@ -266,15 +267,16 @@ bundled := $(BUILD)/tests/test_edges $(BUILD)/tests/test_numeric \
            $(BUILD)/tests/test_laws $(BUILD)/tests/test_rerun \
            $(BUILD)/tests/test_hopper $(BUILD)/tests/test_launch \
            $(BUILD)/tests/test_parts \
-           $(fuzzer) $(turns) $(gpuhost)
+           $(fuzzer) $(turns) $(gpuhost) $(pools)
 gpu-bundle: $(bundled) $(BUILD)/dil $(BUILD)/dil-gpu.so $(BUILD)/dilrt-cuda.so
 	@rm -rf $(BUILD)/gpu && mkdir -p $(BUILD)/gpu/lib \
 	  $(BUILD)/gpu/tests/fuzz $(BUILD)/gpu/tests/bench
 	$(call say,copy)cp $(filter $(suites),$(bundled)) $(BUILD)/gpu/tests
 	@cp $(fuzzer) $(BUILD)/gpu/tests/fuzz
-	@cp $(turns) $(BUILD)/gpu/tests/bench
+	@cp $(turns) $(pools) $(BUILD)/gpu/tests/bench
 	@cp $(gpuhost) $(BUILD)/gpu/tests
-	@cp $(BUILD)/dil $(BUILD)/dil-gpu.so $(BUILD)/dilrt-cuda.so $(rt) $(BUILD)/gpu
+	@cp $(BUILD)/dil $(BUILD)/dil-gpu.so $(BUILD)/dilrt-cuda.so \
+	  $(rt) $(BUILD)/libdil.so.$(abi) $(BUILD)/gpu
 	@ldd $(bundled) | awk '/=> .*(check|subunit|jansson|png|xxhash|ffi|crypto|libz)/ \
 	  { print $$3 }' | sort -u | xargs -I{} cp -L {} $(BUILD)/gpu/lib
 # Both steps, where one machine has all.
@@ -369,7 +371,7 @@ $(BUILD)/flags: FORCE
 	@printf '%s\n' '$(subst ','\'',$(CC) $(FLAGS))' | cmp -s - $@ || \
 	  printf '%s\n' '$(subst ','\'',$(CC) $(FLAGS))' > $@
 $(core) $(runtime) $(cpu) $(gpu) $(cuda) $(harness) $(suites:=.o) $(fuzzer).o \
-  $(turns).o $(pools).o $(gpuhost).o $(mpihost).o $(emulated) \
+  $(turns).o $(pools:=.o) $(gpuhost).o $(mpihost).o $(emulated) \
   $(BUILD)/tests/faults/faults.o $(BUILD)/tests/fuzz/fuzz_front.o \
   $(BUILD)/compiler/main.o: \
   $(BUILD)/flags

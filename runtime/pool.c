@@ -58,7 +58,6 @@ dil_status dil_pool_options_read(pool_options *options) {
   if (!status) status = setting_count("DIL_POOL_IDLE", 1 << 30, &seconds);
   options->plain = which == 1;
   options->off = which == 2;
-  options->asked = word && !options->off;
   options->idle = seconds * INT64_C(1000000000);
   return status;
 }

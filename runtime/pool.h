@@ -37,7 +37,6 @@ typedef struct pool_options {
   int64_t idle;          /* nanoseconds that a kept block may lie; 0: no end */
   bool plain;            /* counts nothing */
   bool off;              /* keeps nothing */
-  bool asked;            /* DIL_POOL says on or plain */
   log_target log;        /* hears of leaks */
 } pool_options;
 /* From DIL_POOL_MAX (bytes), DIL_POOL_IDLE (seconds) and DIL_POOL (on, plain,

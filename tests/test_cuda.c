@@ -379,6 +379,9 @@ static char *work_on(const dil_cuda *d, uintptr_t stream, int64_t bytes) {
 START_TEST(the_driver_gives_workspace) {
   dil_cuda d;
   open_pooled(&d, NULL, NULL);
+  ck_assert_ptr_nonnull(d.pool);
+  workspace_close(&d);
+  open_pooled(&d, "off", NULL);
   ck_assert_ptr_null(d.pool);
   ck_assert_ptr_eq(work_on(&d, 1, 100), (void *)(uintptr_t)(2 * MEMORY));
   ck_assert_int_eq(notes.ordered, 0);

@@ -131,7 +131,9 @@ class _KernelInfo(_Sized):
                 ("head_dim", ctypes.c_int32), ("value_dim", ctypes.c_int32),
                 ("input_count", ctypes.c_int32), ("has_lse", ctypes.c_int32),
                 ("takes_scale", ctypes.c_int32),
-                ("has_dropout", ctypes.c_int32)]
+                ("has_dropout", ctypes.c_int32),
+                ("schedule", ctypes.c_char_p), ("remembered", ctypes.c_int32),
+                ("device_reason", ctypes.c_char_p)]
 
 
 _TensorPointer = ctypes.POINTER(_Tensor)
@@ -189,6 +191,8 @@ def _defines(values):
 # ---- tensors ---------------------------------------------------------------
 
 _CPU = 1
+_GPUS = (2, 13)      # CUDA's memory, and managed memory
+_DEFAULT_STREAM = 1  # as DLPack numbers it
 _CODES = {"i": 0, "u": 1, "f": 2}  # of DLDataTypeCode; brain floats are 4
 _NAMES = {(2, 32): "float32", (2, 16): "float16", (4, 16): "uint16",
           (0, 32): "int32", (1, 8): "uint8"}
@@ -229,18 +233,22 @@ _capsule_name.restype = ctypes.c_char_p
 _capsule_name.argtypes = [ctypes.py_object]
 
 
-def _export(x):
-    """The capsule of a tensor, in the newest form that it knows."""
+def _export(x, stream):
+    """The capsule of a tensor, in the newest form that it knows. On a GPU its
+    owner is told the stream, which waits for what it has still to write."""
+    named = {}
+    if getattr(x, "__dlpack_device__", lambda: (_CPU, 0))()[0] in _GPUS:
+        named["stream"] = stream or _DEFAULT_STREAM
     try:
-        return x.__dlpack__(max_version=(1, 1))
+        return x.__dlpack__(max_version=(1, 1), **named)
     except TypeError:
-        return x.__dlpack__()
+        return x.__dlpack__(**named)
 
 
-def _view_dlpack(x):
+def _view_dlpack(x, stream):
     """A DLTensor that the capsule keeps alive: it is not consumed, so that it
     frees what it holds when it goes."""
-    capsule = _export(x)
+    capsule = _export(x, stream)
     name = _capsule_name(capsule)
     kinds = {b"dltensor": _Managed, b"dltensor_versioned": _Versioned}
     if name not in kinds:
@@ -250,11 +258,11 @@ def _view_dlpack(x):
     return made.tensor, flags, (x, capsule)
 
 
-def _view(x, want):
+def _view(x, want, stream):
     if _is_array(x) and hasattr(x, "strides") and hasattr(x, "itemsize"):
         return _view_array(x, want)
     if hasattr(x, "__dlpack__"):
-        return _view_dlpack(x)
+        return _view_dlpack(x, stream)
     raise Error("DIL_USAGE", f"{type(x).__name__} is neither a NumPy array nor "
                 "has it __dlpack__")
 
@@ -370,6 +378,8 @@ class Kernel(_Owned):
         _must(_library.dil_kernel_describe(pointer, ctypes.byref(info)))
         self.name, self.device = info.name.decode(), info.device.decode()
         self.target = info.target.decode()
+        self.schedule = info.schedule.decode()  # knobs; "": dil's own choice
+        self.remembered = bool(info.remembered)  # they are of `dil tune`
         self.heads, self.kv_heads = info.heads, info.kv_heads
         self.head_dim, self.value_dim = info.head_dim, info.value_dim
         self.has_lse, self._code = bool(info.has_lse), info.dtype.code
@@ -408,13 +418,14 @@ class Kernel(_Owned):
 
         `inputs`: the declared inputs by name. `out`, `lse`: tensors to write
         to; `lse=True` makes one, float32 [B, H, N]. `stream`: a CUDA stream's
-        handle; the call does not wait for it. Returns the output, or the output
+        handle, the default one when not given; what the tensors' owner has yet
+        to write comes first, and the call does not wait for its own end. Returns the output, or the output
         and lse.
         """
         alive, flags = [], {}
 
         def pointer(x, name, want=None):
-            tensor, flags[name], keep = _view(x, want)
+            tensor, flags[name], keep = _view(x, want, stream)
             alive.append((tensor, keep))
             return ctypes.pointer(tensor)
 

@@ -1,8 +1,9 @@
 /* workspace.c - where runs have their memory from, in the order of streams.
  *
- * In: sizes and streams. Out: memory. By default the driver's allocator; with
- * a pool of our own, blocks stay this device's, with events that tell when the
- * last stream is done with them. */
+ * In: sizes and streams. Out: memory. Blocks of a pool stay this device's, with
+ * events that tell when the last stream is done with them; graphs, and whoever
+ * wants no pool, have the driver's allocator (slower at every size that was
+ * measured: tests/bench/NOTES.md). */
 #include "workspace.h"
 #include "device.h"
 #include <stdlib.h>
@@ -70,7 +71,7 @@ static uint64_t identify(void *user, void *stream) {
 dil_status workspace_open(dil_cuda *device) {
   pool_options options;
   dil_status status = dil_pool_options_read(&options);
-  if (status || !(options.asked || options.max)) return status;
+  if (status || (options.off && !options.max)) return status;
   const pool_source source = {.name = device->facts.name,
                               .take = take,
                               .give = give,

@@ -10,8 +10,8 @@ typedef struct workspace {
   pool_block *block;     /* NULL: it is the driver's */
 } workspace;
 
-/* A pool for the device when DIL_POOL or DIL_POOL_MAX asks for one; else the
- * driver's own allocator serves. DIL_USAGE when they cannot be followed. */
+/* A pool for the device, unless DIL_POOL=off without a DIL_POOL_MAX leaves it to
+ * the driver's own allocator. DIL_USAGE when they cannot be followed. */
 dil_status workspace_open(dil_cuda *device);
 void workspace_close(dil_cuda *device);
 /* For work that is put on `stream` before workspace_give; the device's context

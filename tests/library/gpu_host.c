@@ -1,8 +1,12 @@
 /* gpu_host.c - a host that uses a GPU through dil.h and has no CUDA library of
  * its own. Run on the driver of driver.c it checks what happens before and
  * around a launch; on a real one (with the argument `compute`), that the sums
- * are right. Out: ok / not ok lines. */
+ * are right; with `cycles N`, that making and freeing it N times leaves nothing.
+ * Out: ok / not ok lines. */
 #include <dil/dil.h>
+#include <dirent.h>
+#include <dlfcn.h>
+#include <malloc.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -104,7 +108,108 @@ static void run(dil_context *context, dil_kernel *kernel, int compute) {
   give(&t, context);
 }
 
+/* ---- over and over -------------------------------------------------------- */
+
+typedef struct footprint {
+  long bytes, descriptors, threads;
+  size_t of_device;
+} footprint;
+
+static long entries(const char *path) {
+  long count = 0;
+  DIR *folder = opendir(path);
+  while (folder && readdir(folder)) count++;
+  if (folder) closedir(folder);
+  return count;
+}
+
+/* Bytes of the device that are taken; 0: the driver does not tell. */
+static size_t of_device(void) {
+  void *driver = dlopen("libcuda.so.1", RTLD_NOW), *context;
+  int (*retain)(void **, int) =
+      (int (*)(void **, int))dlsym(driver, "cuDevicePrimaryCtxRetain");
+  int (*enter)(void *) = (int (*)(void *))dlsym(driver, "cuCtxSetCurrent");
+  int (*memory)(size_t *, size_t *) =
+      (int (*)(size_t *, size_t *))dlsym(driver, "cuMemGetInfo_v2");
+  size_t whole = 0, rest = 0;
+  if (!retain || !enter || !memory || retain(&context, 0) || enter(context) ||
+      memory(&rest, &whole))
+    return 0;
+  enter(NULL); /* dil brings a context of its own to each call */
+  return whole - rest;
+}
+
+static footprint measure(void) {
+  footprint f = {0};
+  malloc_trim(0);
+  FILE *file = fopen("/proc/self/statm", "r");
+  is("memory is counted", file && fscanf(file, "%*d %ld", &f.bytes) == 1);
+  if (file) fclose(file);
+  f.bytes *= 4096;
+  f.descriptors = entries("/proc/self/fd");
+  f.threads = entries("/proc/self/task");
+  f.of_device = of_device();
+  return f;
+}
+
+static int cycle(int number) {
+  dil_context_options o = DIL_CONTEXT_OPTIONS_INIT;
+  dil_context *context;
+  dil_program *program;
+  dil_kernel *kernel = NULL;
+  dil_arguments a = DIL_ARGUMENTS_INIT;
+  tensors t;
+  o.device = "cuda:0";
+  int failed = dil_context_new(&o, &context) ||
+               dil_program_parse(context, "p.dil", text, strlen(text), NULL,
+                                 &program) ||
+               dil_program_kernel(program, NULL, NULL, &kernel);
+  if (failed) return 1;
+  make(&t, context);
+  a.q = &t.q;
+  a.k = &t.k;
+  a.v = &t.v;
+  a.o = &t.o;
+  a.inputs = t.inputs;
+  a.input_count = 1;
+  failed = dil_kernel_run(kernel, &a) || dil_context_wait(context, NULL);
+  give(&t, context);
+  if (number % 2) dil_program_free(program);
+  dil_context_free(context);
+  dil_kernel_free(kernel);
+  if (number % 2 == 0) dil_program_free(program);
+  return failed;
+}
+
+/* Contexts, programs and kernels made and freed beside one that stays, since a
+ * driver's context takes a tenth of a second by itself. */
+static int repeat(int count) {
+  enum { WARM = 40, GROWTH_MOST = 2 << 20 };
+  dil_context_options o = DIL_CONTEXT_OPTIONS_INIT;
+  dil_context *stays;
+  int failed = 0;
+  o.device = "cuda:0";
+  is("a context on a GPU", !dil_context_new(&o, &stays));
+  for (int i = 0; i < WARM && !bad; i++) failed |= cycle(i);
+  footprint before = measure();
+  for (int i = 0; i < count && !bad && !failed; i++) failed |= cycle(i);
+  footprint after = measure();
+  printf("ok %d cycles: %+ld bytes, %+ld of the device, %ld descriptors, "
+         "%ld threads\n", count, after.bytes - before.bytes,
+         (long)(after.of_device - before.of_device), after.descriptors,
+         after.threads);
+  is("every cycle succeeds", !failed);
+  is("memory is constant", after.bytes - before.bytes <= GROWTH_MOST);
+  is("and the device's", after.of_device &&
+                             after.of_device == before.of_device);
+  is("and descriptors", after.descriptors == before.descriptors);
+  is("and threads", after.threads == before.threads);
+  dil_context_free(stays);
+  return bad;
+}
+
 int main(int argc, char **argv) {
+  if (argc > 2 && !strcmp(argv[1], "cycles")) return repeat(atoi(argv[2]));
   dil_context_options o = DIL_CONTEXT_OPTIONS_INIT;
   dil_kernel_options general = DIL_KERNEL_OPTIONS_INIT;
   dil_kernel_info info = DIL_KERNEL_INFO_INIT;
