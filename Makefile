@@ -119,7 +119,8 @@ $(BUILD)/runtime/mpi/%.o: EXTRA = $(patsubst -I%,-isystem %,$(shell \
 # it: `dil build --standalone`. What calls of ready kernels need, and no more.
 carried := $(filter-out $(call objects,runtime/cache*.c runtime/npy*.c \
            runtime/ring*.c runtime/link*.c runtime/crew.c runtime/share.c \
-           runtime/place.c runtime/route.c),$(runtime)) $(cuda)
+           runtime/place.c runtime/route.c runtime/stream*.c),$(runtime)) \
+           $(cuda)
 $(BUILD)/dilrt.o: $(carried)
 	$(call say,link)$(CC) -r -nostdlib -Wl,--strip-debug -o $@ $^
 # The same for hosts without shared libraries: one object, so that names which

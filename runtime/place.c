@@ -179,11 +179,9 @@ static bool demands_add(demands *all, demand d) {
   return true;
 }
 
-static dil_status gather_demands(const ring_shape *r, int32_t to,
+static dil_status gather_demands(const dil_table *t, const shard *asking,
                                  int32_t kv_head, demands *all) {
-  const dil_table *t = r->table;
   int32_t group = t->heads / t->kv_heads;
-  shard asking = place_queries(r, to);
   for (int32_t h = kv_head * group; h < (kv_head + 1) * group; h++)
     for (int32_t b = 0; b < t->branch_count; b++) {
       const dil_branch *branch = &t->branches[b];
@@ -193,8 +191,8 @@ static dil_status gather_demands(const ring_shape *r, int32_t to,
         d.left = t->predicates[branch->predicate].left;
         d.right = t->predicates[branch->predicate].right;
       }
-      for (int32_t i = 0; i < asking.count; i++) {
-        d.queries = asking.comb[i];
+      for (int32_t i = 0; i < asking->count; i++) {
+        d.queries = asking->comb[i];
         if (!demands_add(all, d))
           return dil_fail(DIL_UNSUPPORTED, "more than %d phases of branches "
                           "share a K/V head", DEMANDS_MAX);
@@ -237,7 +235,7 @@ static dil_status comb_rows(demands *all, int32_t index, dil_comb comb,
     int64_t length = rows_found.high - at, most = rows_found.period;
     if (minimum(most, length) > DIL_PERIOD_MAX)
       return dil_fail(DIL_UNSUPPORTED, "dilations with a common period of %lld "
-                      "on a ring (at most %d)", (long long)most,
+                      "in a sequence of parts (at most %d)", (long long)most,
                       DIL_PERIOD_MAX);
     for (int64_t o = 0; o < minimum(most, length); o++)
       if (floored(at + o - comb.first, comb.step) == 0 &&
@@ -249,20 +247,26 @@ static dil_status comb_rows(demands *all, int32_t index, dil_comb comb,
   return DIL_OK;
 }
 
-dil_status place_rows(const ring_shape *r, int32_t from, int32_t to,
-                      int32_t kv_head, place_visit visit, void *context) {
+dil_status place_reach(const dil_table *t, const shard *owned,
+                       const shard *asking, int32_t kv_head,
+                       place_visit visit, void *context) {
   demands *all = calloc(1, sizeof *all);
   int32_t *offset = calloc(DIL_PERIOD_MAX, sizeof *offset);
-  shard owned = place_keys(r, from);
   dil_status status = DIL_OK;
   if (!all || !offset)
     status = dil_fail(DIL_MEMORY, "no memory to place a sequence");
-  if (!status) status = gather_demands(r, to, kv_head, all);
-  for (int32_t i = 0; i < owned.count && !status; i++)
-    status = comb_rows(all, i, owned.comb[i], offset, visit, context);
+  if (!status) status = gather_demands(t, asking, kv_head, all);
+  for (int32_t i = 0; i < owned->count && !status; i++)
+    status = comb_rows(all, i, owned->comb[i], offset, visit, context);
   free(all);
   free(offset);
   return status;
+}
+
+dil_status place_rows(const ring_shape *r, int32_t from, int32_t to,
+                      int32_t kv_head, place_visit visit, void *context) {
+  shard owned = place_keys(r, from), asking = place_queries(r, to);
+  return place_reach(r->table, &owned, &asking, kv_head, visit, context);
 }
 
 int64_t stretch_count(const stretch_of_rows *s) {

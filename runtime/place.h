@@ -49,9 +49,13 @@ typedef struct stretch_of_rows {
 } stretch_of_rows;
 typedef void (*place_visit)(void *context, const stretch_of_rows *rows);
 
-/* The rows of `kv_head` that rank `from` owns and some query of rank `to`
- * reaches, each once. DIL_MEMORY; DIL_UNSUPPORTED when a common period of
- * dilations is above DIL_PERIOD_MAX. */
+/* The rows of `kv_head` among `owned` keys that some query of `asking` reaches,
+ * each once. DIL_MEMORY; DIL_UNSUPPORTED when a common period of dilations is
+ * above DIL_PERIOD_MAX. */
+dil_status place_reach(const dil_table *table, const shard *owned,
+                       const shard *asking, int32_t kv_head,
+                       place_visit visit, void *context);
+/* Those that rank `from` owns and rank `to` asks for. */
 dil_status place_rows(const ring_shape *r, int32_t from, int32_t to,
                       int32_t kv_head, place_visit visit, void *context);
 /* How many they are. */

@@ -29,6 +29,9 @@ typedef struct route {
 
 dil_status route_new(const ring_shape *r, int32_t from, int32_t to,
                      route *made);
+/* The rows among some keys that some queries reach, whoever they are of. */
+dil_status route_between(const dil_table *table, const shard *owned,
+                         const shard *asking, route *made);
 void route_free(route *route); /* the copy is its device's to free */
 
 /* Bytes of one row of K and one of V. */

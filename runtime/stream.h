@@ -1,0 +1,105 @@
+/* stream.h - a call whose arrays are larger than the memory that computes it:
+ * chunks of queries, and for each of them the chunks of keys that it needs.
+ *
+ * In: a whole call in memory of the host, which may be a mapped file; a bound.
+ * Out: o and lse. A thread brings the rows of the next chunk into one of two
+ * buffers while passes run on the other (page 3 of the design: one pass a
+ * chunk, resuming). Only rows that some query of the chunk reaches are brought
+ * (place.h); chunks without any are skipped. Keys come in rising order: what a
+ * result is rounded to depends on the cuts, and on nothing else. */
+#ifndef DIL_STREAM_H
+#define DIL_STREAM_H
+
+#include "ring_device.h"
+
+/* ---- stream_walk.c: which chunk comes when ------------------------------- */
+
+/* Rows of a chunk, the last one may be shorter. */
+typedef struct stream_chunks {
+  int64_t batch, queries, keys;
+} stream_chunks;
+
+typedef struct stream_shape {
+  const dil_table *table;
+  int64_t B, N, M;
+  const int32_t *lengths;  /* [B] or NULL: see dil_call */
+  stream_chunks chunks;
+} stream_shape;
+
+/* Fills the chunks, so that what is in memory at a time stays within `bound`
+ * bytes: buffers, states, and what `threads` threads pack. DIL_USAGE: it is too
+ * small for a query and a tile of keys. */
+dil_status stream_plan(stream_shape *shape, int32_t states, int32_t threads,
+                       int64_t bound);
+/* Pairs of a chunk of queries and one of keys. */
+int64_t stream_pairs(const stream_shape *shape);
+
+/* The next thing to bring. */
+typedef struct stream_job {
+  bool keys;               /* a chunk of keys, else of queries */
+  int64_t batch, batches;  /* its batch rows */
+  int64_t M;               /* keys of these */
+  dil_comb rows;           /* positions */
+  int64_t first;           /* row of the array that the first one is */
+  int32_t slot;            /* which of its two buffers */
+  bool there;              /* the buffer has it already */
+  bool whole;              /* every row of it is wanted */
+  int64_t skipped;         /* pairs without a row, since the job before */
+  route route;             /* of the keys; the walk's own */
+  int64_t bytes;           /* to bring, in the dtype of the pattern */
+} stream_job;
+
+/* Where a walk over all chunks stands. */
+typedef struct stream_walk {
+  const stream_shape *shape;
+  int64_t unit, query, key;  /* of the next pair */
+  bool begun;                /* the queries of the pair are there */
+  int32_t slot[2];           /* of the last keys, and queries */
+  struct {
+    int64_t unit, key;       /* unit -1: nothing */
+    bool whole;
+  } held[2];                 /* by the buffers of keys */
+  stream_job job;
+} stream_walk;
+
+void stream_walk_begin(stream_walk *walk, const stream_shape *shape);
+/* False at the end, or when *status tells of a failure. */
+bool stream_walk_next(stream_walk *walk, dil_status *status);
+void stream_walk_end(stream_walk *walk);
+
+/* ---- stream_copy.c: rows of the host ------------------------------------- */
+
+/* Tensors of 3 or 4 dimensions and one shape, converted between floats. */
+dil_status stream_copy(dil_threads *threads, const dil_tensor *from,
+                       const dil_tensor *to);
+/* The rows of a route: of [B, M, Hkv, D], whose row is the position, to a chunk
+ * whose first row is position `first`. */
+dil_status stream_copy_route(dil_threads *threads, const route *r,
+                             const dil_tensor *from, const dil_tensor *to,
+                             int64_t first);
+
+/* ---- stream.c: the run ---------------------------------------------------- */
+
+typedef struct stream_facts {
+  int64_t chunks, skipped;  /* pairs computed, and those without a row */
+  int64_t loaded, stored;   /* bytes of rows */
+  double waited, computed;  /* seconds: for rows, and in passes */
+} stream_facts;
+
+typedef struct dil_stream {
+  stream_shape shape;
+  ring_device *device;
+  dil_threads *threads;     /* that copy */
+  /* Whole; q, k, v and o of any float type, lse f32; on the host. */
+  const dil_call *call;
+  /* Pairs that are done; from any thread. NULL: nobody asks. */
+  void (*progress)(void *user, int64_t pairs);
+  void *user;
+  stream_facts facts;       /* out */
+} dil_stream;
+
+dil_status stream_run(dil_stream *stream);
+/* What a run would load, and its pairs, without running it. */
+dil_status stream_count(const stream_shape *shape, stream_facts *facts);
+
+#endif

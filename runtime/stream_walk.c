@@ -1,0 +1,211 @@
+/* stream_walk.c - which chunk of a streamed call comes when, into which buffer,
+ * and which of its rows. In: a shape and a bound. Out: jobs, one by one; the
+ * same for whoever runs them and whoever only counts. */
+#include "stream.h"
+#include "walk.h"
+#include <string.h>
+
+/* ---- sizes --------------------------------------------------------------- */
+
+static int64_t value_bytes(const dil_table *t) {
+  return (int64_t)dil_dtype_size(t->dtype);
+}
+
+/* Two buffers of q, the state, and o before it is written back. */
+static int64_t query_cost(const dil_table *t, int32_t states) {
+  int64_t state = states * (t->value_dim + 1) * (int64_t)sizeof(float);
+  return t->heads *
+         ((2 * t->head_dim + t->value_dim) * value_bytes(t) + state);
+}
+
+/* Two buffers of k and v, and what threads pack of one head. */
+static int64_t key_cost(const dil_table *t, int32_t threads) {
+  enum { PACKED_AHEAD = 2 };
+  int64_t width = t->head_dim + t->value_dim;
+  return 2 * t->kv_heads * width * value_bytes(t) +
+         (threads + PACKED_AHEAD) * width * (int64_t)sizeof(float);
+}
+
+/* Cuts are at ends of segments where they can be: fewer keys are shared. */
+static int64_t cut_well(const dil_table *t, int64_t rows_asked, int64_t all) {
+  enum { TILES = 128 };
+  int64_t unit = rows_asked < TILES ? 1 : TILES;
+  if (rows_asked >= all) return maximum(all, 1);
+  for (int32_t b = 0; b < t->branch_count; b++)
+    if (t->branches[b].segment <= rows_asked)
+      unit = maximum(unit, t->branches[b].segment);
+  return rows_asked / unit * unit;
+}
+
+/* Below a tile of keys a pass rounds the state more than it adds to it. */
+enum { KEYS_LEAST = 128 };
+
+/* A call that fits still comes in pieces: passes begin with the first. */
+static int64_t pieces_of(int64_t keys) {
+  enum { PIECES = 8, LEAST = 4096 };
+  return maximum((keys + PIECES - 1) / PIECES, minimum(keys, LEAST));
+}
+
+dil_status stream_plan(stream_shape *s, int32_t states, int32_t threads,
+                       int64_t bound) {
+  const dil_table *t = s->table;
+  int64_t query = query_cost(t, states), key = key_cost(t, threads);
+  int64_t least = minimum(s->M, KEYS_LEAST);
+  if (bound < query + least * key)
+    return dil_fail(DIL_USAGE, "%lld bytes are too few to stream this call: "
+                    "one query and %lld keys take %lld", (long long)bound,
+                    (long long)least, (long long)(query + least * key));
+  double sequence = (double)s->N * (double)query + (double)s->M * (double)key;
+  stream_chunks *c = &s->chunks;
+  if (sequence <= (double)bound) {
+    double fit = (double)bound / (sequence + 1);
+    int64_t batch = fit < (double)s->B ? (int64_t)fit : s->B;
+    *c = (stream_chunks){s->lengths ? 1 : maximum(batch, 1),
+                         maximum(s->N, 1), maximum(s->M, 1)};
+    if (c->batch == s->B) c->keys = cut_well(t, pieces_of(c->keys), c->keys);
+    return DIL_OK;
+  }
+  int64_t keys = minimum(s->M, maximum(bound / 4 / key, least));
+  if (bound - keys * key < query) keys = (bound - query) / key;
+  int64_t asking = minimum(s->N, (bound - keys * key) / query);
+  if (asking == s->N) keys = minimum(s->M, (bound - asking * query) / key);
+  *c = (stream_chunks){1, cut_well(t, asking, s->N),
+                       cut_well(t, keys, s->M)};
+  return DIL_OK;
+}
+
+static int64_t pieces(int64_t all, int64_t each) {
+  return (all + each - 1) / each;
+}
+
+/* Keys of the batch rows of a unit. */
+static int64_t unit_keys(const stream_shape *s, int64_t unit) {
+  return s->lengths ? s->lengths[unit * s->chunks.batch] : s->M;
+}
+
+int64_t stream_pairs(const stream_shape *s) {
+  int64_t units = pieces(s->B, s->chunks.batch), sum = 0;
+  for (int64_t u = 0; u < units; u++)
+    sum += pieces(unit_keys(s, u), s->chunks.keys);
+  return sum * pieces(s->N, s->chunks.queries);
+}
+
+/* ---- the walk ------------------------------------------------------------ */
+
+void stream_walk_begin(stream_walk *w, const stream_shape *of) {
+  *w = (stream_walk){.shape = of, .slot = {1, 1}};
+  w->held[0].unit = w->held[1].unit = -1;
+}
+
+void stream_walk_end(stream_walk *w) { route_free(&w->job.route); }
+
+static void cut_rows(const stream_walk *w, stream_job *j) {
+  const stream_shape *s = w->shape;
+  int64_t each = j->keys ? s->chunks.keys : s->chunks.queries;
+  int64_t all = j->keys ? j->M : s->N;
+  j->first = (j->keys ? w->key : w->query) * each;
+  j->rows = (dil_comb){j->first + (j->keys ? 0 : j->M - s->N), 1,
+                       minimum(each, all - j->first)};
+}
+
+static void begin_job(stream_walk *w, bool keys) {
+  const stream_shape *s = w->shape;
+  stream_job *j = &w->job;
+  route_free(&j->route);
+  *j = (stream_job){.keys = keys, .batch = w->unit * s->chunks.batch,
+                    .M = unit_keys(s, w->unit), .skipped = j->skipped};
+  j->batches = minimum(s->chunks.batch, s->B - j->batch);
+  cut_rows(w, j);
+}
+
+static void bring_queries(stream_walk *w) {
+  const dil_table *t = w->shape->table;
+  stream_job *j = &w->job;
+  begin_job(w, false);
+  j->slot = w->slot[0] ^= 1;
+  j->whole = true;
+  j->bytes = j->batches * j->rows.count * t->heads * t->head_dim *
+             value_bytes(t);
+}
+
+static dil_comb queries_of(const stream_walk *w) {
+  stream_job j = {.M = unit_keys(w->shape, w->unit)};
+  cut_rows(w, &j);
+  return j.rows;
+}
+
+/* A buffer with these keys, all of them; or the one that is older. */
+static void choose_slot(stream_walk *w) {
+  stream_job *j = &w->job;
+  for (int32_t i = 0; i < 2; i++)
+    if (w->held[i].unit == w->unit && w->held[i].key == w->key &&
+        w->held[i].whole) {
+      j->there = true;
+      w->slot[1] = i;
+    }
+  if (!j->there) w->slot[1] ^= 1;
+  j->slot = w->slot[1];
+  if (j->there) return;
+  w->held[j->slot].unit = w->unit;
+  w->held[j->slot].key = w->key;
+  w->held[j->slot].whole = j->whole;
+  j->bytes = j->batches * j->route.rows * route_row_bytes(w->shape->table);
+}
+
+/* False: no query of the pair has a key in it. */
+static bool bring_keys(stream_walk *w, dil_status *status) {
+  const dil_table *t = w->shape->table;
+  stream_job *j = &w->job;
+  begin_job(w, true);
+  shard owned = {1, {j->rows}}, asking = {1, {queries_of(w)}};
+  *status = route_between(t, &owned, &asking, &j->route);
+  if (*status || !j->route.rows) return false;
+  j->whole = j->route.rows == j->rows.count * t->kv_heads;
+  choose_slot(w);
+  return true;
+}
+
+/* To the next pair. */
+static void step(stream_walk *w) {
+  const stream_shape *s = w->shape;
+  if (++w->key < pieces(unit_keys(s, w->unit), s->chunks.keys)) return;
+  w->key = 0;
+  w->begun = false;
+  if (++w->query < pieces(s->N, s->chunks.queries)) return;
+  w->query = 0;
+  w->unit++;
+}
+
+bool stream_walk_next(stream_walk *w, dil_status *status) {
+  const stream_shape *s = w->shape;
+  bool found = false;
+  *status = DIL_OK;
+  w->job.skipped = 0;
+  while (!found && !*status && s->N && w->unit < pieces(s->B, s->chunks.batch)) {
+    if (!w->begun) {
+      bring_queries(w);
+      w->begun = true;
+      if (!unit_keys(s, w->unit)) step(w);
+      return true;
+    }
+    found = bring_keys(w, status);
+    w->job.skipped += !found;
+    step(w);
+  }
+  return found;
+}
+
+dil_status stream_count(const stream_shape *of, stream_facts *facts) {
+  stream_walk w;
+  dil_status status;
+  *facts = (stream_facts){0};
+  stream_walk_begin(&w, of);
+  while (stream_walk_next(&w, &status)) {
+    facts->chunks += w.job.keys;
+    facts->skipped += w.job.skipped;
+    facts->loaded += w.job.bytes;
+  }
+  facts->skipped += w.job.skipped;
+  stream_walk_end(&w);
+  return status;
+}
