@@ -2,7 +2,6 @@
  * pattern. Out: a dil_call whose sizes agree, or a message that names the two
  * that do not. See bind.h. */
 #include "bind.h"
-#include "npy.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +27,9 @@ dil_status binding_open(arena *a, const options *o, const pattern *p,
 
 void binding_free(binding *b) {
   for (int32_t i = 0; i < b->buffer_count; i++) free(b->buffer[i]);
+  for (int32_t i = 0; i < 3; i++) dil_npy_free(&b->mapped[i]);
+  dil_npy_discard(&b->out);
+  dil_npy_discard(&b->lse);
   dil_context_free(b->context);
 }
 
@@ -258,9 +260,28 @@ static dil_status claim_array(binding *b, int32_t index, const char *path,
                 : claim_size(b, index ? BIND_M : BIND_N, t->shape[1], who);
 }
 
+static bool is_streamed(const binding *b) {
+  return b->options->seen[OPTION_STREAM];
+}
+
+static dil_status map_tensor(binding *b, int32_t index, dil_tensor *tensor) {
+  const char *path = b->options->array[index];
+  dil_npy *file = &b->mapped[index];
+  dil_status status = dil_npy_map(path, file);
+  if (status) return status;
+  *tensor = file->tensor;
+  add_batch(tensor);
+  if (!is_float(tensor->dtype))
+    return dil_fail(DIL_INPUT, "'%s' holds %s, %s is wanted", path,
+                    dil_dtype_name(tensor->dtype),
+                    dil_dtype_name(b->pattern->dtype));
+  return claim_array(b, index, path, tensor);
+}
+
 static dil_status load_tensor(binding *b, int32_t index, dil_tensor *tensor) {
   const char *path = b->options->array[index];
   dil_npy file;
+  if (is_streamed(b)) return map_tensor(b, index, tensor);
   dil_status status = dil_npy_read(path, &file);
   if (status) return status;
   add_batch(&file.tensor);
@@ -344,17 +365,33 @@ static dil_status check_scale(const binding *b) {
   return DIL_OK;
 }
 
+static dil_status bind_output(binding *b, const char *path, dil_dtype in_place,
+                              dil_npy_output *output, dil_tensor *tensor) {
+  if (!path || !is_streamed(b))
+    return bind_reserve(b, tensor->dtype, tensor->rank, tensor->shape, tensor);
+  dil_status status = dil_npy_create(path, in_place, tensor->rank,
+                                     tensor->shape, output);
+  *tensor = output->tensor;
+  return status;
+}
+
 static dil_status bind_outputs(binding *b) {
   dil_tensor *o = &b->call.o, *lse = &b->call.lse;
-  dil_status status = bind_reserve(b, o->dtype, o->rank, o->shape, o);
+  dil_status status = bind_output(b, b->options->out, DIL_F32, &b->out, o);
   if (!status && pattern_has_lse(b->pattern))
-    status = bind_reserve(b, DIL_F32, lse->rank, lse->shape, lse);
+    status = bind_output(b, b->options->lse, DIL_F32, &b->lse, lse);
   else if (!status && b->options->lse)
     status = dil_fail(DIL_INPUT,
                       "pattern '%s' has no lse: its branches are "
                       "normalised each by itself",
                       b->pattern->name);
   if (!status) binding_wipe(b);
+  return status;
+}
+
+dil_status binding_publish(binding *b) {
+  dil_status status = b->out.map ? dil_npy_publish(&b->out) : DIL_OK;
+  if (!status && b->lse.map) status = dil_npy_publish(&b->lse);
   return status;
 }
 
@@ -372,8 +409,10 @@ dil_status binding_tensors(binding *b, int64_t seq) {
 /* All bits set is a NaN of every float type. */
 void binding_wipe(binding *b) {
   dil_tensor *o = &b->call.o, *lse = &b->call.lse;
-  memset(o->data, 0xFF, (size_t)dil_tensor_count(o) * dil_dtype_size(o->dtype));
-  if (lse->data)
+  if (!b->out.map)
+    memset(o->data, 0xFF,
+           (size_t)dil_tensor_count(o) * dil_dtype_size(o->dtype));
+  if (lse->data && !b->lse.map)
     memset(lse->data, 0xFF, (size_t)dil_tensor_count(lse) * sizeof(float));
 }
 

@@ -6,6 +6,7 @@
 #define DIL_BIND_H
 
 #include "command.h"
+#include "npy.h"
 
 typedef enum bind_size { BIND_B, BIND_N, BIND_M, BIND_SIZE_COUNT } bind_size;
 
@@ -21,6 +22,8 @@ typedef struct binding {
   dil_tensor inputs[DIL_INPUT_MAX];
   void *buffer[DIL_INPUT_MAX + 8]; /* everything to free */
   int32_t buffer_count;
+  dil_npy mapped[3];               /* q, k, v of a streamed call */
+  dil_npy_output out, lse;         /* its outputs that are written in place */
 } binding;
 
 /* Threads as the options want them; nothing else yet. */
@@ -35,10 +38,15 @@ dil_status binding_sizes(binding *b, int64_t seq);
  * kept. After the sizes. */
 dil_status binding_inputs(binding *b, bool all);
 /* q, k and v from arrays or random numbers (which settles the sizes), o and
- * lse full of NaN, lengths, scale, dropout. */
+ * lse full of NaN, lengths, scale, dropout. With --stream arrays are mapped as
+ * they are, o and lse too where they are asked for, o as f32. */
 dil_status binding_tensors(binding *b, int64_t seq);
-/* Again full of NaN, so that what a run leaves out is seen. */
+/* Again full of NaN, so that what a run leaves out is seen; not what is written
+ * in place, which would be written twice. */
 void binding_wipe(binding *b);
+
+/* Gives o and lse that are written in place their names. */
+dil_status binding_publish(binding *b);
 
 /* What a mask sees in batch row b_row; bounds of N and M as in the call. */
 expr_point binding_point(const binding *b, int64_t b_row);

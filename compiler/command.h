@@ -56,7 +56,8 @@ enum { DEVICE_CPU, DEVICE_ORACLE, DEVICE_CUDA }; /* words of --device */
   X(CHOICE, int32_t) /* index of the word in the argument's list */            \
   X(DEVICE, device_choice) /* the same, and a number after a colon */          \
   X(SET, sets)       /* bits by the words of the argument's list */            \
-  X(PAIR, settings)
+  X(PAIR, settings)                                                            \
+  X(ROOM, int64_t)   /* bytes, "4G"; may be left out, then 0 */
 
 typedef struct options {
   verb verb;
@@ -67,7 +68,7 @@ typedef struct options {
   const char *library, *depend_file, *max_size;
   settings define, input;
   sets force, emit, dtype;
-  int64_t seq, keys, batch, head, threads, repeat, every;
+  int64_t seq, keys, batch, head, threads, repeat, every, stream;
   uint32_t random;
   uint64_t seed;
   double scale;
@@ -95,6 +96,7 @@ const char *options_word(arena *a, option_id option, int32_t index);
 typedef struct option_text {
   const char *dashes;                 /* "--", or "-" as C compilers have it */
   const char *name, *argument, *help; /* argument NULL: takes none */
+  const char *optional;               /* an argument that may be left out */
   char letter;                        /* 0: none */
   bool words;                         /* the argument is "a|b|c" */
 } option_text;

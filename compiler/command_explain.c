@@ -3,6 +3,7 @@
 #include "bind.h"
 #include "cost.h"
 #include "place.h"
+#include "trial_stream.h"
 #include <jansson.h>
 #include <string.h>
 
@@ -18,6 +19,9 @@ typedef struct bill {
   double dense, dense_causal; /* pairs */
   double peak, seconds;
   place_bill *place;          /* NULL: one device */
+  bool streamed;              /* by --stream */
+  stream_shape shape;
+  stream_facts stream;
 } bill;
 
 static bool all_causal(const pattern *p) {
@@ -129,6 +133,9 @@ static void print_bill(const bill *l) {
          "           a guess from the peak measured now: %sFLOP/s\n",
          message_time(l->seconds, time), l->variant, l->threads,
          plural(l->threads), l->isa, message_scaled(l->peak, rate));
+  if (l->streamed)
+    report_stream_text(&l->shape.chunks, &l->stream, true, "streamed   ",
+                       stdout);
   if (l->place) place_bill_print(l->place, stdout);
 }
 
@@ -171,11 +178,21 @@ static void print_json(const bill *l) {
   json_object_set_new(o, "isa", json_string(l->isa));
   json_object_set_new(o, "peak_flops", json_real(l->peak));
   json_object_set_new(o, "predicted_seconds", json_real(l->seconds));
+  if (l->streamed)
+    json_object_set_new(o, "stream", report_stream_json(&l->shape.chunks,
+                                                        &l->stream, true));
   if (l->place)
     json_object_set_new(o, "topology", place_bill_json(l->place));
   json_dumpf(o, stdout, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));
   putchar('\n');
   json_decref(o);
+}
+
+static dil_status count_stream(const binding *b, const compilation *c,
+                               bill *l) {
+  dil_status status = trial_stream_plan(b, &c->plan->table, &l->shape);
+  l->streamed = true;
+  return status ? status : stream_count(&l->shape, &l->stream);
 }
 
 dil_status command_explain(arena *a, const options *o) {
@@ -193,6 +210,7 @@ dil_status command_explain(arena *a, const options *o) {
   if (!status && c.topology)
     status = place_count_up(a, c.pattern, &c.plan->table, c.topology, l.B, l.N,
                             l.M, l.seconds, l.place = ARENA_NEW(a, place_bill));
+  if (!status && o->seen[OPTION_STREAM]) status = count_stream(&b, &c, &l);
   if (!status && o->json)
     print_json(&l);
   else if (!status)

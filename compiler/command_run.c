@@ -1,5 +1,4 @@
 /* command_run.c - `dil run FILE`: one call on arrays or random numbers. */
-#include "npy.h"
 #include "trial.h"
 
 /* The output in float32, whatever the pattern stores. */
@@ -14,6 +13,7 @@ static dil_status write_output(binding *b, const char *path) {
 }
 
 static dil_status write_arrays(binding *b, const options *o) {
+  if (o->seen[OPTION_STREAM]) return binding_publish(b);
   dil_status status = o->out ? write_output(b, o->out) : DIL_OK;
   if (!status && o->lse) status = dil_npy_write(o->lse, &b->call.lse);
   return status;

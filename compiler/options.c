@@ -3,6 +3,7 @@
  * on standard error with what was probably meant. */
 #include "command.h"
 #include "processors.h"
+#include "setting.h"
 #include <errno.h>
 #include <getopt.h>
 #include <stdlib.h>
@@ -80,6 +81,11 @@ static bool is_compilers(const char *name) {
   return name[0] >= 'A' && name[0] <= 'Z';
 }
 
+/* An argument that may be left out stands behind "=" when it does not. */
+static bool is_optional(const option_row *row) {
+  return row->argument && row->argument[0] == '[';
+}
+
 verb_text options_verb_text(verb which) {
   return (verb_text){verbs[which].name, verbs[which].operand,
                      verbs[which].summary, verbs[which].examples};
@@ -89,7 +95,8 @@ bool options_text(verb which, int32_t index, option_text *text) {
   const option_row *row = &rows[index];
   *text = (option_text){.dashes = is_compilers(row->name) ? "-" : "--",
                         .name = row->name,
-                        .argument = row->argument,
+                        .argument = is_optional(row) ? NULL : row->argument,
+                        .optional = is_optional(row) ? row->argument : NULL,
                         .help = row->help,
                         .letter = row->letter,
                         .words = row->kind == KIND_CHOICE ||
@@ -249,6 +256,11 @@ static dil_status read_argument(arena *a, const option_row *row,
     status = read_integer(row, text, 0, UINT32_MAX, &number);
     *(uint32_t *)field = (uint32_t)number;
     break;
+  case KIND_ROOM:
+    *(int64_t *)field = 0;
+    if (text && setting_read_bytes("--stream", text, field))
+      return message_error(DIL_USAGE, NULL, "%s", dil_last_error());
+    break;
   case KIND_COUNT:
   case KIND_POSITIVE:
   case KIND_THREADS:
@@ -281,7 +293,9 @@ static void make_tables(verb which, tables *t) {
   *letter++ = ':';
   for (int32_t i = 0; i < OPTION_COUNT; i++) {
     if (!(rows[i].verbs >> which & 1)) continue;
-    int has = rows[i].argument ? required_argument : no_argument;
+    int has = is_optional(&rows[i]) ? optional_argument
+              : rows[i].argument   ? required_argument
+                                   : no_argument;
     t->longs[count++] = (struct option){rows[i].name, has, NULL, LONG_ONLY + i};
     if (!rows[i].letter) continue;
     *letter++ = rows[i].letter;

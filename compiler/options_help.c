@@ -39,6 +39,7 @@ static void print_option(const option_text *row, FILE *out) {
   if (row->letter) snprintf(letter, sizeof letter, "-%c, ", row->letter);
   int at = fprintf(out, "  %s%s%s", letter[0] == '-' ? letter : "    ",
                    row->dashes, row->name);
+  if (row->optional) at += fprintf(out, "%s", row->optional);
   if (row->argument) at += fprintf(out, " %s", row->argument);
   /* at least two blanks between the option and what it does */
   print_wrapped(out, at + 2 > HELP_COLUMN ? HELP_COLUMN + 1 : at, row->help);

@@ -56,8 +56,16 @@ static inline double of_f16(uint16_t half) {
   return half & 0x8000 ? -size : size;
 }
 
-static void read_row(const dil_tensor *x, int64_t start, int64_t count,
-                     double *to) {
+/* A row of an array as the pattern stores it, if the array is wider. */
+static void round_row(dil_dtype dtype, int64_t count, double *to) {
+  for (int64_t d = 0; d < count; d++)
+    to[d] = dtype == DIL_BF16  ? of_bf16(dil_f32_to_bf16((float)to[d]))
+            : dtype == DIL_F16 ? of_f16(dil_f32_to_f16((float)to[d]))
+                               : to[d];
+}
+
+static void read_stored(const dil_tensor *x, int64_t start, int64_t count,
+                        double *to) {
   const float *wide = (const float *)x->data + start;
   const uint16_t *half = (const uint16_t *)x->data + start;
   switch (x->dtype) {
@@ -72,6 +80,12 @@ static void read_row(const dil_tensor *x, int64_t start, int64_t count,
     return;
   default: abort();
   }
+}
+
+static void read_row(const pattern *p, const dil_tensor *x, int64_t start,
+                     int64_t count, double *to) {
+  read_stored(x, start, count, to);
+  if (x->dtype != p->dtype) round_row(p->dtype, count, to);
 }
 
 static value read_input(void *context, int32_t index, const int32_t *at) {
@@ -177,7 +191,7 @@ static double product(const double *a, const double *b, int64_t count) {
 static double score_of(row *r, const branch *b, int64_t j) {
   const dil_tensor *k = &r->call->k;
   int64_t count = r->pattern->head_dim;
-  read_row(k, row_start(k, r->b, j, r->kv), count, r->key);
+  read_row(r->pattern, k, row_start(k, r->b, j, r->kv), count, r->key);
   r->point.j = (int32_t)j;
   r->point.s = r->scale * product(r->q, r->key, count);
   for (int32_t n = 0; n < b->score_count; n++) {
@@ -202,7 +216,7 @@ static bool is_dropped(const row *r, int64_t j) {
 static void add_value(const row *r, softmax *state, int64_t j, double weight) {
   const dil_tensor *v = &r->call->v;
   int64_t count = r->pattern->value_dim;
-  read_row(v, row_start(v, r->b, j, r->kv), count, r->key);
+  read_row(r->pattern, v, row_start(v, r->b, j, r->kv), count, r->key);
   for (int64_t d = 0; d < count; d++) state->values[d] += weight * r->key[d];
 }
 
@@ -317,7 +331,7 @@ void oracle_row(const pattern *p, const dil_call *call, int64_t b, int64_t n,
   int64_t longest = p->head_dim > p->value_dim ? p->head_dim : p->value_dim;
   double q[p->head_dim], key[longest];
   row r = row_open(p, call, b, n, h);
-  read_row(&call->q, row_start(&call->q, b, n, h), p->head_dim, q);
+  read_row(p, &call->q, row_start(&call->q, b, n, h), p->head_dim, q);
   r.q = q;
   r.key = key;
   r.point.context = &r;

@@ -34,6 +34,18 @@ static double gflops(const report *r) {
   return r->flops / r->seconds * 1e-9;
 }
 
+struct json_t *report_stream_json(const stream_chunks *c, const stream_facts *f,
+                                  bool counted) {
+  json_t *o = json_pack("{s:[III], s:I, s:I, s:I}", "chunk_rows", c->batch,
+                        c->queries, c->keys, "chunks", f->chunks, "skipped",
+                        f->skipped, "loaded_bytes", f->loaded);
+  if (counted) return o;
+  json_object_set_new(o, "stored_bytes", json_integer(f->stored));
+  json_object_set_new(o, "waited_seconds", json_real(f->waited));
+  json_object_set_new(o, "computed_seconds", json_real(f->computed));
+  return o;
+}
+
 void report_json(const report *r, FILE *out) {
   char force[64], hash[17], text[KNOBS_TEXT];
   const verdict *v = r->verdict;
@@ -65,9 +77,26 @@ void report_json(const report *r, FILE *out) {
     json_object_set_new(o, "bytes_moved", json_integer((json_int_t)r->moved));
     json_object_set_new(o, "waited_seconds", json_real(r->waited));
   }
+  if (r->streamed)
+    json_object_set_new(o, "stream",
+                        report_stream_json(&r->chunks, &r->stream, false));
   json_dumpf(o, out, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));
   fputc('\n', out);
   json_decref(o);
+}
+
+void report_stream_text(const stream_chunks *c, const stream_facts *f,
+                        bool counted, const char *label, FILE *out) {
+  char bytes[MESSAGE_NUMBER], wait[MESSAGE_NUMBER];
+  fprintf(out, "%schunks of %lld queries and %lld keys: %lld passes, %lld "
+          "skipped,\n%*s%s in", label, (long long)c->queries,
+          (long long)c->keys, (long long)f->chunks, (long long)f->skipped,
+          (int)strlen(label), "", message_bytes((double)f->loaded, bytes));
+  if (!counted)
+    fprintf(out, ", %s out, waited %s",
+            message_bytes((double)f->stored, bytes),
+            message_time(f->waited, wait));
+  fputc('\n', out);
 }
 
 static void print_device(const report *r, FILE *out) {
@@ -113,6 +142,8 @@ void report_text(const report *r, FILE *out) {
     fprintf(out, "ring    %d ranks, %s between them, the longest wait %s\n",
             r->ranks, message_bytes(r->moved, bytes),
             message_time(r->waited, time));
+  if (r->streamed)
+    report_stream_text(&r->chunks, &r->stream, false, "stream  ", out);
   if (r->verdict) verdict_print(r->verdict, out);
 }
 

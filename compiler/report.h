@@ -2,6 +2,7 @@
 #ifndef DIL_REPORT_H
 #define DIL_REPORT_H
 
+#include "../runtime/stream.h"
 #include "verdict.h"
 
 /* Unknown numbers are NaN, unknown texts NULL; both are null in JSON. */
@@ -21,9 +22,19 @@ typedef struct report {
   double open_seconds;    /* loading the compiler; 0: it was not */
   int32_t ranks;         /* of a topology; 0: one device */
   double moved, waited;  /* bytes between ranks; seconds of the slowest */
+  bool streamed;         /* in chunks, which moved and waited for this much */
+  stream_chunks chunks;
+  stream_facts stream;
   bool kept;             /* the code came out of the cache */
   const verdict *verdict; /* NULL: not checked */
 } report;
+
+/* A streamed call's chunks and what they move; as lines that begin with
+ * `label`. What only a run knows is left out of a count. */
+struct json_t *report_stream_json(const stream_chunks *chunks,
+                                  const stream_facts *facts, bool counted);
+void report_stream_text(const stream_chunks *chunks, const stream_facts *facts,
+                        bool counted, const char *label, FILE *out);
 
 void report_json(const report *r, FILE *out);
 void report_text(const report *r, FILE *out);

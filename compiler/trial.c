@@ -21,7 +21,9 @@ static dil_status check_device(const options *o) {
   bool cpu = !on_oracle(o) && !on_cuda(o);
   const char *useless = !cpu && o->seen[OPTION_CPU]             ? "--cpu"
                         : on_oracle(o) && o->seen[OPTION_FORCE] ? "--force"
-                                                                : NULL;
+                        : on_oracle(o) && o->seen[OPTION_STREAM]
+                            ? "--stream"
+                            : NULL;
   if (!useless) return DIL_OK;
   return dil_fail(DIL_USAGE, "%s says nothing to --device %s", useless,
                   on_cuda(o) ? "cuda" : "oracle");
@@ -135,6 +137,19 @@ static dil_status make_crew(trial *t, const options *o) {
   return status;
 }
 
+static dil_status make_stream(trial *t, const options *o) {
+  double start = message_clock();
+  if (on_cuda(o))
+    return dil_fail(DIL_UNSUPPORTED, "--stream is not supported on a GPU by "
+                                     "this build");
+  t->on_stream = true;
+  dil_status status =
+      trial_stream_open(&t->stream, &t->compilation, &t->binding);
+  t->report.compile_seconds = message_clock() - start;
+  t->report.isa = t->compilation.isa;
+  return status;
+}
+
 static void describe(trial *t, const options *o) {
   const compilation *c = &t->compilation;
   report *r = &t->report;
@@ -169,6 +184,7 @@ dil_status trial_open(arena *a, const options *o, int32_t index, unsigned force,
   if (!status) describe(t, o);
   if (status) return status;
   if (on_oracle(o)) return oracle_check(t->binding.pattern, &t->binding.call);
+  if (o->seen[OPTION_STREAM]) return make_stream(t, o);
   if (t->compilation.topology) return make_crew(t, o);
   return on_cuda(o) ? make_cuda(t, o) : make_kernel(t, o);
 }
@@ -195,6 +211,8 @@ dil_status trial_open_library(arena *a, const options *o, trial *t) {
                        .open_seconds = NAN,
                        .workspace = NAN};
   t->on_library = true;
+  if (o->seen[OPTION_STREAM])
+    return dil_fail(DIL_USAGE, "--stream cannot be used with --library");
   dil_status status = trial_library_read(&t->library, o, &t->compilation);
   if (!status) {
     if (!on_cuda(o)) t->compilation.isa = t->library.isa;
@@ -223,6 +241,7 @@ void trial_free(trial *t) {
   dil_kernel_free(t->kernel);
   if (t->on_cuda) trial_cuda_free(&t->cuda);
   if (t->on_crew) trial_crew_free(&t->crew);
+  if (t->on_stream) trial_stream_free(&t->stream);
   if (t->bound) binding_free(&t->binding);
   free(t->seconds);
   free(t->share);
@@ -282,6 +301,7 @@ static dil_status time_run(trial *t, double *seconds) {
     return dil_kernel_time(t->kernel, t->on_cuda ? &t->cuda.call : &b->call, 1,
                            seconds);
   if (t->on_crew) return trial_crew_run(&t->crew, &b->call, seconds);
+  if (t->on_stream) return trial_stream_run(&t->stream, seconds);
   status = t->on_library ? trial_library_run(&t->library) : run_oracle(b);
   if (!status && t->on_library && t->on_cuda)
     status = dil_context_wait(t->cuda.context, NULL);
@@ -336,6 +356,7 @@ dil_status trial_finish(trial *t, double budget) {
   if (t->kernel) status = measure_workspace(t);
   if (t->on_crew) trial_crew_tell(&t->crew, r);
   if (t->on_crew) status = trial_crew_fetch(&t->crew, &b->call);
+  if (t->on_stream) trial_stream_tell(&t->stream, r);
   if (!status && t->on_cuda) status = trial_cuda_fetch(&t->cuda, &b->call);
   if (status || !(budget > 0)) return status;
   status = verdict_make(b, count.pairs, budget, &t->verdict);

@@ -7,6 +7,7 @@
 #include "trial_crew.h"
 #include "trial_cuda.h"
 #include "trial_library.h"
+#include "trial_stream.h"
 #include "wisdom.h"
 
 typedef struct trial {
@@ -21,6 +22,8 @@ typedef struct trial {
   trial_cuda cuda;    /* the call there */
   bool on_crew;       /* the ranks of a topology run it, and no kernel */
   trial_crew crew;
+  bool on_stream;     /* chunks of the call, one by one, and no kernel */
+  trial_stream stream;
   bool bound;         /* the binding is open */
   double pairs;       /* of one call, by cover */
   int32_t runs;

@@ -183,7 +183,7 @@ static void compare_output(const binding *b, verdict_place at,
   for (at.d = 0; at.d < b->pattern->value_dim; at.d++) {
     at.got = dil_element_read(o->data, o->dtype, base + at.d);
     at.want = want[at.d];
-    if (!same_class(at.got, stored(o->dtype, at.want)))
+    if (!same_class(at.got, stored(b->pattern->dtype, at.want)))
       r->torn = true;
     else if (isfinite(at.got)) {
       r->difference += (at.got - at.want) * (at.got - at.want);

@@ -1,8 +1,8 @@
 /* npy.c - reads and writes arrays as .npy files.
  *
  * In: a path, or a tensor. Out: a row-major tensor that owns its memory, or a
- * file. The data is read, not mapped: a file that shrinks while it is in use
- * must not end the process. */
+ * file. The data is read, and mapped only for those who ask for it: a file that
+ * shrinks while it is in use must not end the process. */
 #include "npy.h"
 #include "npy_header.h"
 
@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -207,7 +208,37 @@ static dil_status read_array(reader *r, dil_npy *array) {
   return status;
 }
 
-dil_status dil_npy_read(const char *path, dil_npy *array) {
+/* What is mapped is used as it stands. */
+static dil_status check_as_is(const reader *r, const npy_header *h) {
+  const char *how = r->size < 0                        ? "is no regular file"
+                    : h->kind->converted               ? "has to be converted"
+                    : h->fortran && h->rank > 1        ? "is in Fortran order"
+                    : r->offset % (int64_t)h->kind->size ? "is not aligned"
+                                                       : NULL;
+  if (!how) return DIL_OK;
+  return dil_fail(DIL_INPUT, "'%s' %s: only float32, float16, int32 and uint8 "
+                  "in C order can be used in place", r->path, how);
+}
+
+static dil_status map_array(reader *r, dil_npy *array) {
+  npy_header header = {0};
+  int64_t count = 0;
+  size_t bytes = 0;
+  dil_status status = read_header(r, &header);
+  if (!status) status = check_as_is(r, &header);
+  if (!status) status = check_size(r, &header, &count, &bytes);
+  if (status) return status;
+  size_t size = (size_t)r->offset + bytes;
+  char *map = mmap(NULL, size, PROT_READ, MAP_SHARED, r->file, 0);
+  if (map == MAP_FAILED)
+    return dil_fail(DIL_ENVIRONMENT, "cannot map '%s': %m", r->path);
+  *array = (dil_npy){dil_tensor_make(map + r->offset, header.kind->dtype,
+                                     header.rank, header.shape), map, size};
+  return DIL_OK;
+}
+
+static dil_status with_reader(const char *path, dil_npy *array,
+                              dil_status (*get)(reader *r, dil_npy *array)) {
   memset(array, 0, sizeof *array);
   struct stat about;
   int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -215,12 +246,21 @@ dil_status dil_npy_read(const char *path, dil_npy *array) {
     return dil_fail(DIL_ENVIRONMENT, "cannot open '%s': %m", path);
   reader r = {path, file, -1, 0};
   if (!fstat(file, &about) && S_ISREG(about.st_mode)) r.size = about.st_size;
-  dil_status status = read_array(&r, array);
+  dil_status status = get(&r, array);
   close(file);
   return status;
 }
 
+dil_status dil_npy_read(const char *path, dil_npy *array) {
+  return with_reader(path, array, read_array);
+}
+
+dil_status dil_npy_map(const char *path, dil_npy *array) {
+  return with_reader(path, array, map_array);
+}
+
 void dil_npy_free(dil_npy *array) {
-  free(array->tensor.data);
-  array->tensor.data = NULL;
+  if (array->map) munmap(array->map, array->map_size);
+  else free(array->tensor.data);
+  array->map = array->tensor.data = NULL;
 }

@@ -8,6 +8,8 @@
 
 typedef struct dil_npy {
   dil_tensor tensor; /* row-major; its data is owned by this */
+  void *map;         /* NULL: it is memory */
+  size_t map_size;
 } dil_npy;
 
 /* Reads versions 1 to 3, C or Fortran order, up to DIL_RANK_MAX dimensions,
@@ -17,6 +19,11 @@ typedef struct dil_npy {
  * file: DIL_ENVIRONMENT when it cannot be read, DIL_INPUT when it is wrong.
  * On failure there is nothing to free. */
 dil_status dil_npy_read(const char *path, dil_npy *array);
+/* The same without reading: the file's own bytes, to be looked at only. In C
+ * order, f2, f4, i4 or u1, of a regular file; DIL_INPUT names what else it is.
+ * While it is mapped the file must not become shorter: the system ends a
+ * process that looks beyond its end (SIGBUS). */
+dil_status dil_npy_map(const char *path, dil_npy *array);
 void dil_npy_free(dil_npy *array);
 
 /* Writes version 1 in C order whatever the strides; bf16, which the format
@@ -24,6 +31,20 @@ void dil_npy_free(dil_npy *array);
  * beside its place and renamed. What is no regular file (a pipe) is written
  * straight. DIL_ENVIRONMENT when the system refuses. */
 dil_status dil_npy_write(const char *path, const dil_tensor *tensor);
+
+/* An array that is written in place, larger than memory if need be: the file
+ * has its room at once, and lies beside its place until it is published. */
+typedef struct dil_npy_output {
+  dil_tensor tensor; /* row-major, all 0 at first; bf16 is not to be had */
+  void *map;         /* NULL: there is none */
+  size_t map_size;
+  char *path, *part;
+} dil_npy_output;
+dil_status dil_npy_create(const char *path, dil_dtype dtype, int32_t rank,
+                          const int64_t *shape, dil_npy_output *output);
+/* The file is whole: it takes its place. Either way the output is over. */
+dil_status dil_npy_publish(dil_npy_output *output);
+void dil_npy_discard(dil_npy_output *output); /* also after publishing */
 
 #pragma GCC visibility pop
 #endif

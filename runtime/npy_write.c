@@ -1,6 +1,8 @@
-/* npy_write.c - writes a tensor as a .npy file, whole or not at all.
+/* npy_write.c - writes a tensor as a .npy file, whole or not at all: at once,
+ * or in place by whoever computes it.
  *
- * In: a path and a strided tensor. Out: the file, version 1.0, C order. */
+ * In: a path and a strided tensor, or its shape. Out: the file, version 1.0, C
+ * order. */
 #include "npy.h"
 
 #include <errno.h>
@@ -9,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -98,7 +101,7 @@ static int open_part(const char *path, char part[PATH_MAX]) {
       errno = ENAMETOOLONG;
       return -1;
     }
-    int file = open(part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    int file = open(part, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (file >= 0 || errno != EEXIST) return file;
   }
   return -1;
@@ -138,4 +141,78 @@ dil_status dil_npy_write(const char *path, const dil_tensor *tensor) {
   }
   if (!S_ISREG(about.st_mode)) return write_straight(path, tensor);
   return realpath(path, real) ? replace(real, &about, tensor) : refused(path);
+}
+
+/* ---- in place ------------------------------------------------------------ */
+
+/* A file with a header and room for the rest, mapped; on failure errno. */
+static bool map_part(int file, dil_npy_output *out) {
+  int copy = dup(file); /* fclose takes one */
+  FILE *stream = copy < 0 ? NULL : fdopen(copy, "wb");
+  if (!stream) {
+    if (copy >= 0) close(copy);
+    return false;
+  }
+  put_header(stream, &out->tensor);
+  long header = fflush(stream) ? -1 : ftell(stream);
+  if (fclose(stream) || header < 0) return false;
+  out->map_size = (size_t)header + (size_t)dil_tensor_count(&out->tensor) *
+                                       dil_dtype_size(out->tensor.dtype);
+  errno = posix_fallocate(file, 0, (off_t)out->map_size);
+  if (errno) return false;
+  char *map = mmap(NULL, out->map_size, PROT_READ | PROT_WRITE, MAP_SHARED,
+                   file, 0);
+  if (map == MAP_FAILED) return false;
+  out->map = map;
+  out->tensor.data = map + header;
+  return true;
+}
+
+static void end_output(dil_npy_output *out) {
+  if (out->map) munmap(out->map, out->map_size);
+  free(out->path);
+  free(out->part);
+  *out = (dil_npy_output){0};
+}
+
+dil_status dil_npy_create(const char *path, dil_dtype dtype, int32_t rank,
+                          const int64_t *shape, dil_npy_output *out) {
+  struct stat about;
+  char real[PATH_MAX], part[PATH_MAX];
+  *out = (dil_npy_output){.tensor = dil_tensor_make(NULL, dtype, rank, shape)};
+  if (dil_tensor_count(&out->tensor) < 0)
+    return dil_fail(DIL_USAGE, "a tensor for '%s' is too large", path);
+  bool there = !stat(path, &about);
+  if (!there && errno != ENOENT) return refused(path);
+  if (there && !S_ISREG(about.st_mode))
+    return dil_fail(DIL_INPUT, "'%s' is no regular file: it cannot be written "
+                    "in place", path);
+  const char *place = there ? realpath(path, real) : path;
+  int file = place ? open_part(place, part) : -1;
+  if (file < 0) return refused(path);
+  out->path = strdup(place);
+  out->part = strdup(part);
+  bool good = out->path && out->part &&
+              !(there && fchmod(file, about.st_mode & 0777)) &&
+              map_part(file, out);
+  dil_status status = good ? DIL_OK : refused(path);
+  close(file);
+  if (good) return DIL_OK;
+  unlink(part);
+  end_output(out);
+  return status;
+}
+
+dil_status dil_npy_publish(dil_npy_output *out) {
+  bool good = !msync(out->map, out->map_size, MS_SYNC) &&
+              !rename(out->part, out->path);
+  dil_status status = good ? DIL_OK : refused(out->path);
+  if (!good) unlink(out->part);
+  end_output(out);
+  return status;
+}
+
+void dil_npy_discard(dil_npy_output *out) {
+  if (out->part) unlink(out->part);
+  end_output(out);
 }

@@ -29,8 +29,7 @@ typedef struct stream_shape {
 /* Fills the chunks, so that what is in memory at a time stays within `bound`
  * bytes: buffers, states, and what `threads` threads pack. DIL_USAGE: it is too
  * small for a query and a tile of keys. */
-dil_status stream_plan(stream_shape *shape, int32_t states, int32_t threads,
-                       int64_t bound);
+dil_status stream_plan(stream_shape *shape, int32_t threads, int64_t bound);
 /* Pairs of a chunk of queries and one of keys. */
 int64_t stream_pairs(const stream_shape *shape);
 

@@ -12,8 +12,8 @@ static int64_t value_bytes(const dil_table *t) {
 }
 
 /* Two buffers of q, the state, and o before it is written back. */
-static int64_t query_cost(const dil_table *t, int32_t states) {
-  int64_t state = states * (t->value_dim + 1) * (int64_t)sizeof(float);
+static int64_t query_cost(const dil_table *t) {
+  int64_t state = run_states(t) * (t->value_dim + 1) * (int64_t)sizeof(float);
   return t->heads *
          ((2 * t->head_dim + t->value_dim) * value_bytes(t) + state);
 }
@@ -46,10 +46,9 @@ static int64_t pieces_of(int64_t keys) {
   return maximum((keys + PIECES - 1) / PIECES, minimum(keys, LEAST));
 }
 
-dil_status stream_plan(stream_shape *s, int32_t states, int32_t threads,
-                       int64_t bound) {
+dil_status stream_plan(stream_shape *s, int32_t threads, int64_t bound) {
   const dil_table *t = s->table;
-  int64_t query = query_cost(t, states), key = key_cost(t, threads);
+  int64_t query = query_cost(t), key = key_cost(t, threads);
   int64_t least = minimum(s->M, KEYS_LEAST);
   if (bound < query + least * key)
     return dil_fail(DIL_USAGE, "%lld bytes are too few to stream this call: "

@@ -328,8 +328,7 @@ START_TEST(memory_stays_within_its_bound) {
   c->device->calls = &calls;
   for (int i = 0; i < 4; i++) {
     dil_stream s = stream_of(c, (stream_chunks){0});
-    dil_status status = stream_plan(&s.shape, calls.states(c->device), 2,
-                                    bounds[i]);
+    dil_status status = stream_plan(&s.shape, 2, bounds[i]);
     ck_assert_msg(!status || (i == 0 && status == DIL_USAGE), "%s",
                   dil_last_error());
     if (status) continue;
@@ -346,7 +345,7 @@ END_TEST
 START_TEST(bound_below_one_row_is_refused) {
   scene *c = scene_open(patterns[1], (call_shape){.queries = 9, .keys = 9}, 0);
   dil_stream s = stream_of(c, (stream_chunks){0});
-  ck_assert_int_eq(stream_plan(&s.shape, 1, 1, 100), DIL_USAGE);
+  ck_assert_int_eq(stream_plan(&s.shape, 1, 100), DIL_USAGE);
   ck_assert(strstr(dil_last_error(), "100 bytes are too few to stream"));
   scene_close(c);
 }

@@ -1,0 +1,105 @@
+/* trial_stream.c - a trial whose arrays are streamed through memory. In: a
+ * compilation, a call of mapped files or memory, a bound. Out: runs in chunks,
+ * and what they brought. */
+#include "trial_stream.h"
+#include "../runtime/setting.h"
+#include "../runtime/stream_bound.h"
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+static dil_status check_options(const options *o, const compilation *c) {
+  if (o->seen[OPTION_STATE] || o->seen[OPTION_EVERY] || o->seen[OPTION_RESUME])
+    return dil_fail(DIL_USAGE, "--state, --every and --resume cannot be used "
+                    "with --stream");
+  if (c->topology)
+    return dil_fail(DIL_USAGE, "--stream is for one device, topology '%s' has "
+                    "%lld", c->topology->name, (long long)c->topology->devices);
+  return DIL_OK;
+}
+
+dil_status trial_stream_plan(const binding *b, const dil_table *table,
+                             stream_shape *s) {
+  int64_t bound = b->options->stream;
+  dil_status status = bound ? DIL_OK : stream_bound(&bound);
+  *s = (stream_shape){.table = table,
+                      .B = b->size[BIND_B],
+                      .N = b->size[BIND_N],
+                      .M = b->size[BIND_M],
+                      .lengths = b->call.lengths};
+  if (status) return status;
+  return stream_plan(s, dil_threads_count(b->threads), bound);
+}
+
+/* A mapped file that has become shorter ends the process: say why. */
+static void tell_shrunk(int number) {
+  static const char text[] =
+      "dil: error: an array has become shorter while it was streamed, or its "
+      "disk fails\n";
+  ssize_t written = write(STDERR_FILENO, text, sizeof text - 1);
+  (void)written;
+  (void)number;
+  _exit(DIL_ENVIRONMENT);
+}
+
+static void watch_files(void) {
+  struct sigaction action = {.sa_handler = tell_shrunk};
+  sigaction(SIGBUS, &action, NULL);
+}
+
+static dil_status make_kernel(trial_stream *t, compilation *c,
+                              const binding *b) {
+  dil_call first = b->call; /* a chunk, as far as code goes */
+  dil_status status = driver_source(c, b->context, &t->from);
+  if (!status)
+    status = cpu_kernel_new(t->from.table, t->from.make, t->from.context,
+                            &t->kernel);
+  if (!status)
+    status = trial_stream_plan(b, t->from.table, &t->stream.shape);
+  if (status) return status;
+  if (first.q.shape[1] > t->stream.shape.chunks.queries)
+    first.q.shape[1] = t->stream.shape.chunks.queries;
+  return cpu_kernel_prepare(t->kernel, &first);
+}
+
+dil_status trial_stream_open(trial_stream *t, compilation *c,
+                             const binding *b) {
+  dil_status status = check_options(b->options, c);
+  if (!status) status = make_kernel(t, c, b);
+  if (!status)
+    status = ring_cpu_new(t->kernel, dil_threads_count(b->threads),
+                          &t->stream.device);
+  if (status) return status;
+  t->threads = dil_threads_new(1);
+  t->stream.threads = t->threads;
+  t->stream.call = &b->call;
+  watch_files();
+  return t->threads ? DIL_OK : dil_fail_text(DIL_MEMORY, dil_last_error());
+}
+
+void trial_stream_free(trial_stream *t) {
+  ring_device_free(t->stream.device);
+  cpu_kernel_free(t->kernel);
+  if (t->threads) dil_threads_free(t->threads);
+  if (t->from.table) driver_source_free(&t->from);
+}
+
+static void add_pairs(void *user, int64_t pairs) { progress_add(user, pairs); }
+
+dil_status trial_stream_run(trial_stream *t, double *seconds) {
+  double start = message_clock();
+  t->stream.progress = add_pairs;
+  t->stream.user = &t->bar;
+  progress_start(&t->bar, "streaming", stream_pairs(&t->stream.shape));
+  dil_status status = stream_run(&t->stream);
+  progress_end(&t->bar);
+  *seconds = message_clock() - start;
+  return status;
+}
+
+void trial_stream_tell(const trial_stream *t, report *r) {
+  r->streamed = true;
+  r->chunks = t->stream.shape.chunks;
+  r->stream = t->stream.facts;
+}

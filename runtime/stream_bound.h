@@ -1,0 +1,11 @@
+/* stream_bound.h - how much memory a streamed call may take when nobody says. */
+#ifndef DIL_STREAM_BOUND_H
+#define DIL_STREAM_BOUND_H
+
+#include "rt.h"
+
+/* DIL_POOL_MAX, or half of what this process can still have of the host's
+ * memory: by the machine, its control group and its own limits. */
+dil_status stream_bound(int64_t *bytes);
+
+#endif
