@@ -347,7 +347,8 @@ dil_status stream_run(dil_stream *s) {
   s->facts = (stream_facts){0};
   pthread_mutex_init(&w.lock, NULL);
   pthread_cond_init(&w.changed, NULL);
-  dil_status status = take_buffers(&w);
+  dil_status status = s->device->calls->start(s->device);
+  if (!status) status = take_buffers(&w);
   if (!status) status = run_both(&w);
   give_buffers(&w);
   pthread_cond_destroy(&w.changed);
