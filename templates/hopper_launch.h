@@ -101,6 +101,7 @@ typedef struct hopper_launch {
   int segments[HOPPER_SEGMENTS]; /* 0: holds every position */
   int group;                   /* query heads a key head */
   int section;                 /* (batch row, period) blocks of a section */
+  int tile_rows;               /* at most; fewer where tiles are few */
   int section_tiles, tiles;    /* tiles of a section, and of all sections */
   int bare_tiles;
   int early;                   /* rows before position 0, all of them bare */

@@ -55,9 +55,10 @@ DEVICE int next_cut(const hopper_launch *run, unsigned segments, int at) {
 }
 
 // Rows of tile t of the positions low .. high - 1.
-DEVICE void tile_rows(int t, int low, int high, int at, int stride, tile *x) {
-  x->position = first_from(low, at, stride) + t * TILE_ROWS * stride;
-  x->rows = lesser(rows_between(x->position, high, stride), TILE_ROWS);
+DEVICE void tile_rows(const hopper_launch *run, int t, int low, int high,
+                      int at, int stride, tile *x) {
+  x->position = first_from(low, at, stride) + t * run->tile_rows * stride;
+  x->rows = lesser(rows_between(x->position, high, stride), run->tile_rows);
 }
 
 // The same where several segments cut low .. high - 1 into cells.
@@ -67,9 +68,9 @@ DEVICE void tile_among(const hopper_launch *run, const hopper_class *k, int t,
   while (low < high) {
     int end = lesser(next_cut(run, k->cuts, low), high);
     int rows = rows_between(first_from(low, at, k->stride), end, k->stride);
-    int tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
+    int tiles = (rows + run->tile_rows - 1) / run->tile_rows;
     if (t < tiles) {
-      tile_rows(t, low, end, at, k->stride, x);
+      tile_rows(run, t, low, end, at, k->stride, x);
       break;
     }
     t -= tiles;
@@ -109,7 +110,7 @@ DEVICE bool tile_find(const hopper_launch *run, int t, int c, int classes,
   } else {
     int cell = t / k->tiles;
     low += cell * k->cell;
-    tile_rows(t - cell * k->tiles, greater(low, first),
+    tile_rows(run, t - cell * k->tiles, greater(low, first),
               lesser(low + k->cell, run->keys), at, k->stride, x);
   }
   return x->rows > 0;

@@ -212,7 +212,7 @@ static void visit_tile(const subject *s, const visits *v, const tile *x,
                        bool bare) {
   const hopper_class *k = &s->launch.classes[x->klass];
   int32_t head = s->launch.members[x->member].head;
-  expect(x->rows <= TILE_ROWS, "%s: %d rows", describe(s), x->rows);
+  expect(x->rows <= s->launch.tile_rows, "%s: %d rows", describe(s), x->rows);
   for (int32_t i = 0; i < x->rows; i++) {
     int64_t t = x->position + (int64_t)i * k->stride;
     expect((selecting(s, head, t) == 0) == bare, "%s: row at %lld of "
@@ -273,8 +273,8 @@ static bool subject_check(subject *s) {
   if (s->N > s->M && s->made.endless && s->made.home) return false;
   size_t rows = (size_t)(s->B * HEADS * s->N);
   visits v = {calloc(rows, 1), calloc((size_t)s->M, sizeof *v.keys)};
-  ck_assert(hopper_tiles_fill(&s->made, s->B, s->N, s->M, TILE_ROWS,
-                              &s->launch));
+  int32_t height = 64 * (1 + (int32_t)random_to(TILE_ROWS / 64));
+  ck_assert(hopper_tiles_fill(&s->made, s->B, s->N, s->M, height, &s->launch));
   visit_all(s, &v);
   for (size_t i = 0; i < rows; i++)
     expect(v.rows[i] == is_served(s, (int32_t)(i / (size_t)s->N) % HEADS),
@@ -354,6 +354,26 @@ static subject *subject_of(const list *l, dil_combine combine, bool dedup) {
   return s;
 }
 
+/* Few tiles: as high as still fills the processors. */
+START_TEST(heights) {
+  static const struct {
+    int64_t N;
+    int32_t rows;
+  } wanted[] = {{1000, 64}, {4000, 128}, {6000, 192}, {100000, 192}};
+  for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+    list dense = {1, wanted[i].N, wanted[i].N, 1, {0}, {1}};
+    subject *s = subject_of(&dense, DIL_COMBINE_SOFTMAX, true);
+    char reason[128];
+    ck_assert(hopper_table_fill(&s->table, 0, 128, &s->made, reason,
+                                sizeof reason));
+    ck_assert(hopper_tiles_choose(&s->made, s->B, s->N, s->M, 192, 132,
+                                  &s->launch));
+    ck_assert_int_eq(s->launch.tile_rows, wanted[i].rows);
+    free(s);
+  }
+}
+END_TEST
+
 START_TEST(known_list) {
   static const dil_combine combines[] = {DIL_COMBINE_SOFTMAX,
                                          DIL_COMBINE_SOFTMAX,
@@ -419,6 +439,7 @@ int main(void) {
   tcase_add_loop_test(tests, random_lists, 0, GROUPS);
   tcase_add_loop_test(tests, refusal, 0, sizeof refused / sizeof *refused);
   tcase_add_test(tests, union_of_windows);
+  tcase_add_test(tests, heights);
   suite_add_tcase(suite, tests);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);

@@ -75,8 +75,9 @@ static void fill_sizes(const cuda_run *r, const hopper_table *table,
                        const cuda_code *code, sized *s) {
   hopper_launch *l = &s->launch;
   memset(l, 0, sizeof *l);
-  s->refused =
-      !hopper_tiles_fill(table, r->B, r->N, r->M, code->about.tile_rows, l);
+  s->refused = !hopper_tiles_choose(table, r->B, r->N, r->M,
+                                    code->about.tile_rows,
+                                    r->device->facts.processors, l);
   l->group = r->table->heads / r->table->kv_heads;
 }
 

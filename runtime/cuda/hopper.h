@@ -46,5 +46,10 @@ bool hopper_is_nested(const dil_table *table, uint64_t branches);
  * left out. False: too many tiles. */
 bool hopper_tiles_fill(const hopper_table *table, int64_t B, int64_t N,
                        int64_t M, int32_t tile_rows, hopper_launch *l);
+/* The same with tiles of at most tile_rows: of fewer where that fills more of
+ * the processors. */
+bool hopper_tiles_choose(const hopper_table *table, int64_t B, int64_t N,
+                         int64_t M, int32_t tile_rows, int64_t processors,
+                         hopper_launch *l);
 
 #endif
