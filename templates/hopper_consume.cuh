@@ -319,8 +319,8 @@ DEVICE void begin_block(const consumer &c, fragments &f, int4 m, u32 q,
   release_early(c, m);
   settle_scores(c, m, s, block, kept);
   if (fresh) state_clear(f.r);
-  softmax(s, f.r, c.run.scale, c.run.slack, __int_as_float(m.y));
-  pack_weights(s, f.p);
+  find_peaks(s, f.r, c.run.scale, c.run.slack);
+  weigh(s, f.p, f.r, c.run.scale, __int_as_float(m.y));
   if (fresh) clear_sums(f.o);
   else if (f.r.moved) scale_rows(f.o, f.r.factor[0], f.r.factor[1]);
 }
@@ -328,19 +328,20 @@ DEVICE void begin_block(const consumer &c, fragments &f, int4 m, u32 q,
 // Whether the stream runs on from another tile into this block's.
 DEVICE bool runs_on(int4 m) { return QUERY_STAGES > 1 && m.x & BLOCK_NEW; }
 
-// A block that runs behind another: its scores, and that one's values. At the
-// border of two tiles the former is finished.
+// A block that runs behind another: its scores, and that one's values. Peaks
+// are found while the values are multiplied; weights take the place of those
+// that were. At the border of two tiles the former is finished.
 DEVICE void follow_block(const consumer &c, fragments &f, int4 m, u32 q,
                          const ring<STAGES> &block,
                          const ring<STAGES> &before) {
   u32 k = key_descriptor(c, block.stage), v = value_descriptor(c, before.stage);
   float s[TILE_KEYS / 2];
+  q = uniform(q); // in the loop it has become one of each thread
   wait_turn(c);
   multiply_keys(s, q, k);
   wait_values(c, before);
   settle(f.o);
-  multiply_values(f.o, f.p, v);
-  pass_turn(c);
+  multiply_values(f.o, f.p, v, [&] { pass_turn(c); });
   kept_pairs kept = ask_pairs(c, m, block);
   mma_wait<1>();
   settle(s);
@@ -349,32 +350,20 @@ DEVICE void follow_block(const consumer &c, fragments &f, int4 m, u32 q,
   settle_scores(c, m, s, block, kept);
   row_state done = f.r;
   if (runs_on(m)) state_clear(f.r);
-  softmax(s, f.r, c.run.scale, c.run.slack, __int_as_float(m.y));
+  find_peaks(s, f.r, c.run.scale, c.run.slack);
   settle(s);
-  settle(f.r.sum);
-  // Two arms with waits of different text: were they one, ptxas would hoist
-  // it above the exponentials, and nothing would overlap.
+  mma_wait<0>();
+  settle(f.o);
+  settle(f.p);
+  release_values(c, before);
+  weigh(s, f.p, f.r, c.run.scale, __int_as_float(m.y));
   if (runs_on(m)) {
-    asm volatile("wgmma.wait_group.sync.aligned 0; // end of a tile" ::
-                     : "memory");
-    settle(f.o);
-    release_values(c, before);
-    pack_weights(s, f.p);
+    settle(f.p);
+    settle(f.r.sum);
     finish_tile(c, f.o, done, tile_before(m));
     clear_sums(f.o);
-  } else if (QUERY_STAGES == 1 && f.r.moved) {
-    asm volatile("wgmma.wait_group.sync.aligned 0; // of a moved peak" ::
-                     : "memory");
-    settle(f.o);
-    release_values(c, before);
-    pack_weights(s, f.p);
+  } else if (f.r.moved) {
     scale_rows(f.o, f.r.factor[0], f.r.factor[1]);
-  } else {
-    mma_wait<0>();
-    settle(f.o);
-    release_values(c, before);
-    pack_weights(s, f.p);
-    if (f.r.moved) scale_rows(f.o, f.r.factor[0], f.r.factor[1]);
   }
 }
 

@@ -98,8 +98,9 @@ INSTANTIATE_WIDTH(VALUE_WIDTH)
 
 // Made uniform over the warp once, so that advancing it by constants stays in
 // uniform registers; built per product it costs a fifth of all instructions.
+DEVICE u32 uniform(u32 x) { return __shfl_sync(~0u, x, 0); }
 DEVICE u32 descriptor_low(u32 address, u32 chunk_bytes) {
-  return __shfl_sync(~0u, address >> 4 | chunk_bytes >> 4 << 16, 0);
+  return uniform(address >> 4 | chunk_bytes >> 4 << 16);
 }
 DEVICE u64 descriptor(u32 low, u32 high) {
   u64 both;
@@ -117,10 +118,15 @@ template <int pending> DEVICE void mma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
-// Keeps the compiler from moving uses of a fragment across this point.
+// Keeps the compiler from moving uses of a fragment across this point, and its
+// registers from others' use before it.
 template <int count> DEVICE void settle(float (&x)[count]) {
 #pragma unroll
   for (int i = 0; i < count; i++) asm volatile("" : "+f"(x[i])::"memory");
+}
+template <int count> DEVICE void settle(u32 (&x)[count]) {
+#pragma unroll
+  for (int i = 0; i < count; i++) asm volatile("" : "+r"(x[i])::"memory");
 }
 
 DEVICE u32 pack(float low, float high) {
@@ -145,13 +151,20 @@ DEVICE void multiply_keys(float (&s)[TILE_KEYS / 2], u32 q, u32 k) {
   mma_commit();
 }
 
-// O += P V.
+// O += P V. `late` is called when two of the products are left to start.
+template <class function>
 DEVICE void multiply_values(float (&o)[VALUE_WIDTH / 2],
-                            u32 (&p)[TILE_KEYS / 4], u32 v) {
+                            u32 (&p)[TILE_KEYS / 4], u32 v, function late) {
   const u32 high = DESCRIPTOR_HIGH(VALUE_CHUNK * 2);
   mma_fence();
 #pragma unroll
-  for (int i = 0; i < TILE_KEYS / 16; i++)
+  for (int i = 0; i < TILE_KEYS / 16; i++) {
+    if (i + 2 == TILE_KEYS / 16) late();
     mma_weights(o, p + 4 * i, descriptor(v + i * VALUE_CHUNK * 2, high));
+  }
   mma_commit();
+}
+DEVICE void multiply_values(float (&o)[VALUE_WIDTH / 2],
+                            u32 (&p)[TILE_KEYS / 4], u32 v) {
+  multiply_values(o, p, v, [] {});
 }

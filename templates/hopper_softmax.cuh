@@ -75,11 +75,11 @@ DEVICE void find_peaks(float (&s)[TILE_KEYS / 2], row_state &r, float scale,
   if (r.moved) raise_peaks(r, a0, a1, scale, slack);
 }
 
-// Scores to weights. Two chains of sums a row. One without any key so far has
-// hidden scores alone, and 2^-inf is 0; what is added to them stays finite.
-DEVICE void softmax(float (&s)[TILE_KEYS / 2], row_state &r, float scale,
-                    float slack, float bias) {
-  find_peaks(s, r, scale, slack);
+// Scores to weights, packed as they come: that hides behind the exponentials.
+// Two chains of sums a row. One without any key so far has hidden scores alone,
+// and 2^-inf is 0; what is added to them stays finite.
+DEVICE void weigh(float (&s)[TILE_KEYS / 2], u32 (&p)[TILE_KEYS / 4],
+                  row_state &r, float scale, float bias) {
   float from0 = fminf(fmaf(r.peak[0], -scale, bias), -LOWEST);
   float from1 = fminf(fmaf(r.peak[1], -scale, bias), -LOWEST);
   float even0 = 0, even1 = 0;
@@ -96,6 +96,8 @@ DEVICE void softmax(float (&s)[TILE_KEYS / 2], row_state &r, float scale,
       even0 += s[i] + s[i + 1];
       even1 += s[i + 2] + s[i + 3];
     }
+    p[i / 2] = pack(s[i], s[i + 1]);
+    p[i / 2 + 1] = pack(s[i + 2], s[i + 3]);
   }
   r.sum[0] += even0;
   r.sum[1] += even1;
@@ -129,9 +131,4 @@ DEVICE void scale_rows(float (&o)[VALUE_WIDTH / 2], float row0, float row1) {
     o[i + 2] *= row1;
     o[i + 3] *= row1;
   }
-}
-
-DEVICE void pack_weights(float (&s)[TILE_KEYS / 2], u32 (&p)[TILE_KEYS / 4]) {
-#pragma unroll
-  for (int i = 0; i < TILE_KEYS / 4; i++) p[i] = pack(s[2 * i], s[2 * i + 1]);
 }
