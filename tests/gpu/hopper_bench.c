@@ -400,8 +400,8 @@ static bool is_causal(bench *x, setup *s, const variant *v, int at) {
 }
 
 static bool check(bench *x, setup *s, variant *v) {
-  if (!cuda_hopper.can(&s->run, 0, &v->code) ||
-      cuda_hopper.open(&s->plan.table, &v->code)) {
+  if (cuda_hopper.open(&s->plan.table, &v->code) ||
+      !cuda_hopper.can(&s->run, 0, &v->code)) {
     printf("%-26s %-14s refused\n", s->c->name, v->name);
     return false;
   }

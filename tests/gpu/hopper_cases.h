@@ -31,6 +31,11 @@ enum { TIMED = 1, UNION = 2, MULTISET = 4, SPLIT = 8, SPOIL = 16, QUICK = 32 };
 
 static const bench_case cases[] = {
   {"tiny", 1, 128, 128, 1, 1, 64, 64, 1, DENSE, FULL, TIMED},
+  {"few 1k", 1, 1024, 1024, 8, 8, 64, 64, 1, DENSE, FULL, TIMED},
+  {"few 2k", 1, 2048, 2048, 8, 8, 64, 64, 1, DENSE, FULL, TIMED},
+  {"few 2k causal", 1, 2048, 2048, 8, 8, 64, 64, 1, DENSE, CAUSAL, TIMED},
+  {"few 4k", 1, 4096, 4096, 4, 4, 64, 64, 1, LONGNET, FULL, TIMED},
+  {"few 2k d128", 1, 2048, 2048, 8, 8, 128, 128, 1, DENSE, FULL, TIMED},
   {"longnet 8k", 1, 8192, 8192, 8, 8, 64, 64, 1, LONGNET, FULL, TIMED},
   {"longnet 8k multiset", 1, 8192, 8192, 8, 8, 64, 64, 1, LONGNET, FULL, TIMED | MULTISET},
   {"longnet 8k causal", 1, 8192, 8192, 8, 8, 64, 64, 1, LONGNET, CAUSAL, TIMED},
