@@ -59,5 +59,6 @@ DEVICE void finish_row(const hopper_launch &run, long long row, int finish,
   join_row<half>(state, theirs, mine, o);
   if (!(finish & HOPPER_LEAVE)) return;
   leave_row<half>(state, o);
+  __syncwarp(15u << (thread_index() & 28)); // all four have read the old lse
   if (lane == 0 && !adds) run.state_lse[row] = lse;
 }

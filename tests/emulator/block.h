@@ -15,12 +15,16 @@ typedef struct block block;
 typedef struct copies copies; /* async.c */
 typedef struct groups groups; /* group.c */
 
+typedef struct meeting { /* of the lanes of a mask */
+  int kind;
+  uint32_t arrived, mask; /* nobody yet: there is none */
+} meeting;
+
 typedef struct warp {
   uint32_t ready;    /* threads that may run, a bit each */
   uint32_t alive;    /* that have not returned */
-  /* what it does together: */
-  int kind;          /* 0: nothing */
-  uint32_t arrived, mask;
+  meeting meeting[WARP]; /* of a mask, by its first lane */
+  int meetings;          /* that somebody waits at */
   uint32_t x[WARP], y[WARP];  /* what each lane gave, and gets */
   const void *from[WARP];
 } warp;

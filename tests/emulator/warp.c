@@ -15,30 +15,28 @@ static const char *const names[] = {
 
 /* ---- what is done when all are there ---------------------------------------- */
 
-static void vote(warp *w) {
+#define LANES(i, lanes) \
+  for (int i = 0; i < WARP; i++) if ((lanes) >> i & 1)
+
+static void vote(warp *w, uint32_t lanes) {
   uint32_t all = 0;
-  for (int i = 0; i < WARP; i++)
-    if (w->arrived >> i & 1) all |= (uint32_t)(w->x[i] != 0) << i;
-  for (int i = 0; i < WARP; i++) w->y[i] = all;
+  LANES(i, lanes) all |= (uint32_t)(w->x[i] != 0) << i;
+  LANES(i, lanes) w->y[i] = all;
 }
 
-static void least(warp *w) {
+static void least(warp *w, uint32_t lanes) {
   int32_t all = INT32_MAX;
-  for (int i = 0; i < WARP; i++)
-    if (w->arrived >> i & 1 && (int32_t)w->x[i] < all) all = (int32_t)w->x[i];
-  for (int i = 0; i < WARP; i++) w->y[i] = (uint32_t)all;
+  LANES(i, lanes) if ((int32_t)w->x[i] < all) all = (int32_t)w->x[i];
+  LANES(i, lanes) w->y[i] = (uint32_t)all;
 }
 
-static void shuffle(warp *w) {
-  for (int i = 0; i < WARP; i++) {
+static void shuffle(warp *w, uint32_t lanes) {
+  LANES(i, lanes) {
     uint32_t lane = w->y[i] & 31;
-    if (!(w->arrived >> i & 1)) continue;
-    if (!(w->arrived >> lane & 1))
+    if (!(lanes >> lane & 1))
       chip_fault("lane %d shuffles with lane %u, which is not there", i, lane);
+    w->y[i] = w->x[lane];
   }
-  uint32_t all[WARP];
-  for (int i = 0; i < WARP; i++) all[i] = w->x[w->y[i] & 31];
-  memcpy(w->y, all, sizeof all);
 }
 
 static void load(warp *w) {
@@ -122,11 +120,11 @@ static void multiply(warp *w) {
 
 /* ---- meeting ------------------------------------------------------------------- */
 
-static void together(int kind, warp *w) {
+static void together(int kind, warp *w, uint32_t lanes) {
   switch (kind) {
-    case CHIP_BALLOT + 1: vote(w); break;
-    case CHIP_MIN + 1: least(w); break;
-    case SHUFFLE: shuffle(w); break;
+    case CHIP_BALLOT + 1: vote(w, lanes); break;
+    case CHIP_MIN + 1: least(w, lanes); break;
+    case SHUFFLE: shuffle(w, lanes); break;
     case LOAD: load(w); break;
     case LOAD_TURNED: load_turned(w); break;
     case STORE: store(w); break;
@@ -135,18 +133,41 @@ static void together(int kind, warp *w) {
   }
 }
 
-static void wake_warp(block *b, warp *w, uint32_t lanes) {
+/* All are there: `lane`, which runs, and those that wait. */
+static void finish(block *b, warp *w, meeting *m, int lane) {
   int first = (int)(w - b->warp) * WARP;
-  for (uint32_t rest = lanes; rest; rest &= rest - 1)
+  uint32_t others = m->arrived & ~(1u << lane);
+  together(m->kind, w, m->arrived);
+  m->arrived = 0;
+  w->meetings--;
+  for (uint32_t rest = others; rest; rest &= rest - 1)
     b->thread[first + __builtin_ctz(rest)].waits_for = NULL;
-  w->ready |= lanes;
+  w->ready |= others;
 }
 
-static void finish(block *b, warp *w, int lane) {
-  together(w->kind, w);
-  uint32_t all = w->arrived;
-  w->arrived = 0;
-  wake_warp(b, w, all & ~(1u << lane));
+static void check_others(const warp *w, const meeting *m, int kind,
+                         uint32_t mask) {
+  for (int i = 0; i < WARP; i++) {
+    const meeting *other = &w->meeting[i];
+    if (other->arrived && other->mask & mask &&
+        (other != m || other->mask != mask || other->kind != kind))
+      chip_fault("lanes %x of its warp are at %s of mask %x, it is at %s of "
+                 "mask %x", other->arrived, names[other->kind], other->mask,
+                 names[kind], mask);
+  }
+}
+
+/* Lanes may meet in several groups at once that share none of them. */
+static meeting *meeting_of(warp *w, int lane, int kind, uint32_t mask) {
+  if (!(mask >> lane & 1))
+    chip_fault("%s without itself: mask %x", names[kind], mask);
+  meeting *m = &w->meeting[__builtin_ctz(mask)];
+  if (w->meetings && (w->meetings > 1 || m->mask != mask || m->kind != kind))
+    check_others(w, m, kind, mask);
+  w->meetings += !m->arrived;
+  m->kind = kind;
+  m->mask = mask;
+  return m;
 }
 
 static uint32_t meet(int kind, uint32_t mask, uint32_t x, uint32_t y,
@@ -154,23 +175,13 @@ static uint32_t meet(int kind, uint32_t mask, uint32_t x, uint32_t y,
   thread *t = thread_now();
   warp *w = warp_now();
   int lane = t->index % WARP;
-  if (!(mask >> lane & 1))
-    chip_fault("%s without itself: mask %x", names[kind], mask);
-  if (!w->arrived) {
-    w->kind = kind;
-    w->mask = mask;
-  } else if (w->kind != kind || w->mask != mask)
-    chip_fault("its warp is at %s of mask %x, it is at %s of mask %x",
-               names[w->kind], w->mask, names[kind], mask);
-  w->arrived |= 1u << lane;
+  meeting *m = meeting_of(w, lane, kind, mask);
+  m->arrived |= 1u << lane;
   w->x[lane] = x;
   w->y[lane] = y;
   w->from[lane] = from;
-  if (w->arrived != (mask & w->alive)) {
-    thread_wait(&w->arrived, names[kind]);
-    return w->y[lane];
-  }
-  finish(t->block, w, lane);
+  if (m->arrived == (mask & w->alive)) finish(t->block, w, m, lane);
+  else thread_wait(m, names[kind]);
   return w->y[lane];
 }
 
@@ -180,8 +191,11 @@ void warp_thread_end(thread *t) {
   int lane = t->index % WARP;
   w->alive &= ~(1u << lane);
   w->ready &= ~(1u << lane);
-  if (w->arrived && w->arrived == (w->mask & w->alive))
-    finish(t->block, w, lane);
+  for (int i = 0; i < WARP; i++) {
+    meeting *m = &w->meeting[i];
+    if (m->arrived && m->arrived == (m->mask & w->alive))
+      finish(t->block, w, m, lane);
+  }
 }
 
 unsigned chip_ballot(int kind, unsigned mask, unsigned x) {
