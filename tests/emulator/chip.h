@@ -85,14 +85,22 @@ static inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
 static inline unsigned __umulhi(unsigned a, unsigned b) {
   return (unsigned)((unsigned long long)a * b >> 32);
 }
-extern "C" {
-float floorf(float), ceilf(float), fabsf(float), sqrtf(float), expf(float),
-    exp2f(float), logf(float), log2f(float), tanhf(float), fmaf(float, float,
-    float), fmaxf(float, float), fminf(float, float), rintf(float),
-    truncf(float), powf(float, float), sinf(float), cosf(float), log1pf(float),
-    erff(float), rsqrtf(float), expm1f(float), copysignf(float, float);
-int abs(int);
-}
+#define CHIP_MATH(name) \
+  extern "C" double name(double); \
+  extern "C" float name##f(float);
+CHIP_MATH(floor) CHIP_MATH(ceil) CHIP_MATH(fabs) CHIP_MATH(sqrt)
+CHIP_MATH(exp) CHIP_MATH(exp2) CHIP_MATH(expm1) CHIP_MATH(log)
+CHIP_MATH(log2) CHIP_MATH(log1p) CHIP_MATH(sin) CHIP_MATH(cos)
+CHIP_MATH(tanh) CHIP_MATH(erf) CHIP_MATH(rint) CHIP_MATH(trunc)
+#define CHIP_MATH2(name)                   \
+  extern "C" double name(double, double); \
+  extern "C" float name##f(float, float);
+CHIP_MATH2(pow) CHIP_MATH2(fmod) CHIP_MATH2(fmax) CHIP_MATH2(fmin)
+CHIP_MATH2(copysign)
+extern "C" double fma(double, double, double);
+extern "C" float fmaf(float, float, float);
+static inline float rsqrtf(float x) { return 1 / sqrtf(x); }
+extern "C" int abs(int);
 template <class A, class B> static inline auto min(A a, B b) {
   return a < b ? a : b;
 }

@@ -187,7 +187,7 @@ static bool build(job *j, const char *compiler, const char *made) {
           "-o kernel.ii", compiler, home()) &&
       translate_file(j, folder) &&
       run(j, folder, "%s -shared -x c++ kernel.cc -o kernel.so -L'%s' "
-          "-l:libcuda.so.1 && mv kernel.so '%s'", compiler, home(), made);
+          "-l:libcuda.so.1 -lm && mv kernel.so '%s'", compiler, home(), made);
   if (!getenv("EMULATED_KEEP")) {
     char command[PATH_MAX + 16];
     snprintf(command, sizeof command, "rm -rf '%s'", folder);

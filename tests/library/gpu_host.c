@@ -1,8 +1,7 @@
 /* gpu_host.c - a host that uses a GPU through dil.h and has no CUDA library of
- * its own. Run on the driver of driver.c it checks what happens before and
- * around a launch; on a real one (with the argument `compute`), that the sums
- * are right; with `cycles N`, that making and freeing it N times leaves nothing.
- * Out: ok / not ok lines. */
+ * its own: what happens before and around a launch; with the argument
+ * `compute`, that the sums are right; with `cycles N`, that making and freeing it
+ * N times leaves nothing. Out: ok / not ok lines. */
 #include <dil/dil.h>
 #include <dirent.h>
 #include <dlfcn.h>
