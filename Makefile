@@ -118,7 +118,7 @@ $(BUILD)/runtime/mpi/%.o: EXTRA = $(patsubst -I%,-isystem %,$(shell \
 # The run time as one object, the GPU's part included, for libraries that carry
 # it: `dil build --standalone`. What calls of ready kernels need, and no more.
 carried := $(filter-out $(call objects,runtime/cache*.c runtime/npy*.c \
-           runtime/ring*.c runtime/link*.c runtime/crew.c runtime/share.c \
+           runtime/ring*.c runtime/link*.c runtime/crew*.c runtime/share.c \
            runtime/place.c runtime/route.c runtime/stream*.c),$(runtime)) \
            $(cuda)
 $(BUILD)/dilrt.o: $(carried)
