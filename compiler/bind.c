@@ -406,6 +406,15 @@ dil_status binding_tensors(binding *b, int64_t seq) {
   return status ? status : bind_outputs(b);
 }
 
+dil_status binding_follow(binding *b, const int64_t size[BIND_SIZE_COUNT]) {
+  dil_status status = check_scale(b);
+  if (!status) status = claim_options(b);
+  for (int32_t i = 0; i < BIND_SIZE_COUNT && !status; i++)
+    status = claim_size(b, (bind_size)i, size[i], "rank 0");
+  if (!status) status = binding_sizes(b, -1);
+  return status ? status : binding_inputs(b, true);
+}
+
 /* All bits set is a NaN of every float type. */
 void binding_wipe(binding *b) {
   dil_tensor *o = &b->call.o, *lse = &b->call.lse;

@@ -41,6 +41,10 @@ dil_status binding_inputs(binding *b, bool all);
  * lse full of NaN, lengths, scale, dropout. With --stream arrays are mapped as
  * they are, o and lse too where they are asked for, o as f32. */
 dil_status binding_tensors(binding *b, int64_t seq);
+/* A later process of a job: the sizes are rank 0's, which the options must not
+ * contradict; inputs are this process's own, and the tensors have shapes
+ * alone. */
+dil_status binding_follow(binding *b, const int64_t size[BIND_SIZE_COUNT]);
 /* Again full of NaN, so that what a run leaves out is seen; not what is written
  * in place, which would be written twice. */
 void binding_wipe(binding *b);

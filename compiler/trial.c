@@ -128,10 +128,11 @@ static dil_status make_cuda(trial *t, const options *o) {
 }
 
 /* The ranks of a topology, with all their code. */
-static dil_status make_crew(trial *t, const options *o) {
+static dil_status make_crew(trial *t, const options *o, int64_t seq) {
   clocks before = read_clocks(t);
   t->on_crew = true;
-  dil_status status = trial_crew_open(&t->crew, &t->compilation, &t->binding);
+  dil_status status = trial_crew_open(&t->crew, &t->compilation,
+                                      &t->binding, seq);
   split_times(t, before);
   t->report.isa = on_cuda(o) ? t->compilation.chip : t->compilation.isa;
   return status;
@@ -180,12 +181,14 @@ dil_status trial_open(arena *a, const options *o, int32_t index, unsigned force,
   if (status) return status;
   status = binding_open(a, o, t->compilation.pattern, &t->binding);
   t->bound = true;
-  if (!status) status = binding_tensors(&t->binding, seq);
   if (!status) describe(t, o);
+  if (!status && t->compilation.topology && !on_oracle(o) &&
+      !o->seen[OPTION_STREAM])
+    return make_crew(t, o, seq);
+  if (!status) status = binding_tensors(&t->binding, seq);
   if (status) return status;
   if (on_oracle(o)) return oracle_check(t->binding.pattern, &t->binding.call);
   if (o->seen[OPTION_STREAM]) return make_stream(t, o);
-  if (t->compilation.topology) return make_crew(t, o);
   return on_cuda(o) ? make_cuda(t, o) : make_kernel(t, o);
 }
 

@@ -2,7 +2,6 @@
  * topology has several devices, a call. Out: runs by a crew. */
 #include "trial_crew.h"
 #include "command.h"
-#include "interface.h"
 
 static dil_status check_options(const options *o) {
   bool resumes = o->seen[OPTION_RESUME] || o->seen[OPTION_EVERY];
@@ -13,33 +12,12 @@ static dil_status check_options(const options *o) {
   return DIL_OK;
 }
 
-/* This process as a rank: a link to its ring, and one to all. */
-static dil_status join_processes(trial_crew *t, const topology *on) {
-  void *symbol;
-  int32_t ranks = 0;
-  dil_status status = dil_module_open("dilrt-mpi.so", DIL_MPI_SYMBOL, &symbol);
-  if (status) return status;
-  t->mpi = ((dil_mpi_init)symbol)();
-  if (t->mpi->version != DIL_INTERFACE)
-    return dil_fail(DIL_ENVIRONMENT, "dilrt-mpi.so is of another version of "
-                                     "dil");
-  status = t->mpi->open(&t->task.rank, &ranks);
-  if (!status && ranks != on->devices)
-    return dil_fail(DIL_USAGE, "topology '%s' has %lld devices, and there are "
-                    "%d processes: `mpirun -n %lld dil run ...`", on->name,
-                    (long long)on->devices, ranks, (long long)on->devices);
-  if (!status) status = t->mpi->link(0, on->timeout, &t->world);
-  if (!status)
-    status = t->mpi->link(t->task.rank / t->task.mesh.ring, on->timeout,
-                          &t->task.link);
-  return status;
-}
-
 bool trial_crew_speaks(const trial_crew *t) {
   return !t->mpi || t->task.rank == 0;
 }
 
-dil_status trial_crew_open(trial_crew *t, compilation *c, const binding *b) {
+/* What all ranks share, but for what depends on sizes. */
+static dil_status make_task(trial_crew *t, compilation *c, const binding *b) {
   const options *o = b->options;
   dil_status status = check_options(o);
   t->on_gpu = o->device.word == DEVICE_CUDA;
@@ -49,8 +27,6 @@ dil_status trial_crew_open(trial_crew *t, compilation *c, const binding *b) {
   if (status) return status;
   mesh m = place_mesh(c->pattern, c->topology);
   int32_t threads = dil_threads_count(b->threads) / mesh_ranks(&m);
-  m.exchange = place_exchange(c->topology, c->pattern, b->size[BIND_B],
-                              b->size[BIND_M]);
   t->task = (crew_task){.mesh = m,
                         .threads = threads > 0 ? threads : 1,
                         .table = t->from.table,
@@ -63,10 +39,22 @@ dil_status trial_crew_open(trial_crew *t, compilation *c, const binding *b) {
                                                     ? (int32_t)o->every
                                                     : 1,
                                        .resume = o->resume}};
-  if (c->topology->link == LINK_MPI) status = join_processes(t, c->topology);
+  return DIL_OK;
+}
+
+dil_status trial_crew_open(trial_crew *t, compilation *c, binding *b,
+                           int64_t seq) {
+  bool job = c->topology->link == LINK_MPI;
+  dil_status status = make_task(t, c, b);
+  if (!status)
+    status = job ? trial_job_join(t, c->topology, b, seq)
+                 : binding_tensors(b, seq);
+  t->task.mesh.exchange = place_exchange(c->topology, c->pattern,
+                                         b->size[BIND_B], b->size[BIND_M]);
   if (!status) status = crew_new(&t->task, &t->crew);
+  if (!status && job) status = trial_job_begin(t, c->topology, b);
   if (!status) status = crew_place(t->crew, &b->call);
-  t->failed = status != DIL_OK;
+  if (status) trial_job_fail(t);
   return status;
 }
 
@@ -80,8 +68,7 @@ dil_status trial_crew_part(trial_crew *t) {
   if (!t->mpi || t->failed) return DIL_OK;
   double timeout = t->world->timeout;
   dil_status status = link_meet(t->world);
-  t->failed = status != DIL_OK;
-  if (status) t->world->calls->revoke(t->world, dil_last_error());
+  if (status) trial_job_fail(t);
   free_links(t);
   if (!status) status = t->mpi->close(timeout);
   t->failed = true; /* or ended: there is nothing more to leave */
@@ -104,7 +91,7 @@ dil_status trial_crew_run(trial_crew *t, const dil_call *call,
   *seconds = message_clock() - start;
   if (!status && t->mpi) status = crew_fetch(t->crew, call);
   if (!status && t->mpi) status = crew_collect(t->crew, t->world, call);
-  t->failed |= status != DIL_OK;
+  if (status) trial_job_fail(t);
   return status;
 }
 

@@ -20,8 +20,10 @@ typedef struct trial_crew {
 } trial_crew;
 
 /* Ranks on threads of this process, each with a kernel for its own heads, or
- * this process as one of them. The machine code is made here. */
-dil_status trial_crew_open(trial_crew *t, compilation *c, const binding *b);
+ * this process as one of them. The machine code is made here, and the binding's
+ * call: of a later process of a job it has shapes alone. */
+dil_status trial_crew_open(trial_crew *t, compilation *c, binding *b,
+                           int64_t seq);
 void trial_crew_free(trial_crew *t);
 /* After the last run: all ranks are done, and processes leave their job; what
  * is left is for the one that speaks. */
@@ -34,6 +36,18 @@ dil_status trial_crew_fetch(trial_crew *t, const dil_call *call);
 bool trial_crew_speaks(const trial_crew *t);
 /* What the ranks moved and waited, into the report. */
 void trial_crew_tell(const trial_crew *t, report *r);
+
+/* ---- trial_job.c --------------------------------------------------------- */
+
+/* This process as a rank of a job: links to its ring and to all, and the call,
+ * bound by rank 0 and followed by the others. */
+dil_status trial_job_join(trial_crew *t, const topology *on, binding *b,
+                          int64_t seq);
+/* All have made their code: each gets its rows. */
+dil_status trial_job_begin(trial_crew *t, const topology *on,
+                           const binding *b);
+/* Tells the others that this process cannot go on, with the last error. */
+void trial_job_fail(trial_crew *t);
 
 /* ---- trial_crew_gpu.c ---------------------------------------------------- */
 

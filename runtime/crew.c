@@ -58,6 +58,7 @@ static void member_close(member *m) {
   ring_device_free(m->device);
   cpu_kernel_free(m->kernel);
   free(m->branches);
+  free(m->store);
 }
 
 dil_status crew_new(const crew_task *task, crew **made) {

@@ -53,8 +53,12 @@ dil_status crew_fetch(crew *c, const dil_call *call);
  * itself says before what others say of it. */
 dil_status crew_run(crew *c, const dil_call *call);
 const crew_report *crew_of(const crew *c, int32_t rank);
+/* Ranks that are processes: rank 0 of `world`, which joins all of them, sends
+ * each its q, k and v; the call of any other has shapes alone, and its rows
+ * stay in memory of its own. Collective, once, before crew_place. */
+dil_status crew_scatter(crew *c, dil_link *world, const dil_call *call);
 /* Ranks that are processes: brings every rank's o, lse and report to rank 0 of
- * `world`, which joins all of them. Collective. */
+ * `world`. Collective. */
 dil_status crew_collect(crew *c, dil_link *world, const dil_call *call);
 
 #endif

@@ -15,6 +15,8 @@ typedef struct member {
   ring_device *device;   /* there; a GPU's is the resident's */
   resident resident;     /* on a GPU */
   ring_routes routes;
+  ring_rows held;        /* its own copy of its rows, in `store`; */
+  void *store;           /* NULL: they are the call's */
   dil_link *link;        /* of the run */
   pthread_t thread;
   bool started;

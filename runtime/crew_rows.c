@@ -26,9 +26,9 @@ static dil_tensor view_lse(const dil_tensor *whole, dil_comb comb,
                            int64_t origin, dil_comb batch, int32_t head,
                            int32_t heads) {
   dil_tensor t = *whole;
-  if (!t.data) return t;
-  t.data = (float *)t.data + batch.first * t.stride[0] + head * t.stride[1] +
-           (comb.first - origin) * t.stride[2];
+  if (t.data)
+    t.data = (float *)t.data + batch.first * t.stride[0] + head * t.stride[1] +
+             (comb.first - origin) * t.stride[2];
   t.stride[2] *= comb.step;
   t.shape[0] = batch.count;
   t.shape[1] = heads;
@@ -65,6 +65,10 @@ ring_shape member_shape(const member *m, const dil_call *call) {
 }
 
 void member_view(const member *m, const dil_call *call, ring_rows *out) {
+  if (m->store) {
+    *out = m->held;
+    return;
+  }
   ring_shape shape_of = member_shape(m, call);
   view_own(call, &shape_of, m->rank % m->crew->task.mesh.ring,
            member_batch(m, call), m->share, out);
@@ -111,13 +115,15 @@ static void move_result(member *m, const dil_call *call, char *message,
 }
 
 static int64_t result_bytes(const member *m, const dil_call *call) {
-  const crew_task *t = &m->crew->task;
-  shard mine = place_shard(t->mesh.layout, call->q.shape[1], 0, t->mesh.ring,
-                           m->rank % t->mesh.ring);
-  int64_t one = t->table->value_dim * (int64_t)dil_dtype_size(t->table->dtype) +
-                (call->lse.data ? (int64_t)sizeof(float) : 0);
-  return (int64_t)sizeof m->report +
-         shard_rows(&mine) * member_batch(m, call).count * m->share.heads * one;
+  int64_t bytes = (int64_t)sizeof m->report;
+  ring_rows owned;
+  member_view(m, call, &owned);
+  for (int32_t i = 0; i < SHARD_COMBS; i++) {
+    const dil_tensor *o = &owned.o[i], *lse = &owned.lse[i];
+    bytes += dil_tensor_count(o) * (int64_t)dil_dtype_size(o->dtype);
+    if (lse->data) bytes += dil_tensor_count(lse) * (int64_t)sizeof(float);
+  }
+  return bytes;
 }
 
 /* One rank's message, at either end. */

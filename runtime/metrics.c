@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum {
@@ -114,7 +115,14 @@ static void put_histogram(FILE *out, histogram which) {
           (long long)(count > sum ? count : sum));
 }
 
+static void measure_process(void) {
+  struct rusage used;
+  if (!getrusage(RUSAGE_SELF, &used))
+    metric_at_least(METRIC_process_peak_bytes, used.ru_maxrss * 1024);
+}
+
 static void put_all(FILE *out) {
+  measure_process();
   fputs("# HELP dil_build_info The version of dil.\n"
         "# TYPE dil_build_info gauge\n"
         "dil_build_info{version=\"" DIL_VERSION "\"} 1\n",

@@ -21,8 +21,9 @@ dil_status setting_count(const char *name, int64_t max, int64_t *count);
 dil_status setting_word(const char *name, const char *text,
                         const char *const *words, int32_t count,
                         int32_t *index);
-/* A file's path with %p as the process and %h as the host, so that processes
- * that share a setting do not share the file. DIL_USAGE when it is too long. */
+/* A file's path with %p as the process, %h as the host and %r as the rank in a
+ * job (0 outside of one), so that processes that share a setting do not share
+ * the file. DIL_USAGE when it is too long. */
 dil_status setting_path(const char *name, const char *text, char *path,
                         size_t size);
 

@@ -35,6 +35,68 @@ wrong_count() {
 }
 is "the number of processes must be the topology's" wrong_count
 
+# ---- what ranks hold, and what they must have alike ----------------------------
+
+cat >"$TMP/wide.dil" <<'END'
+pattern p { heads 8; head_dim 64; dtype f32; branch { segment 64; } }
+topology t { devices 4; ring 4; link mpi; }
+END
+peak() { # rank: its most MiB
+  awk '/^dil_process_peak_bytes/ { print int($2 / 1048576) }' "$TMP/peak.$1"
+}
+peaks() { # queries: the most MiB of rank 0, and of the largest of the others
+  DIL_METRICS=$TMP/peak.%r job 4 "$TMP/wide.dil" --topology t --seq "$1" \
+    --random 7 --threads 1 >/dev/null || return 1
+  echo "$(peak 0)" "$( (peak 1 && peak 2 && peak 3) | sort -n | tail -1)"
+}
+# 65536 rows more of q, k, v and o are 512 MiB. A quarter of them, the state of
+# its rows and the message with its outputs are 192 MiB for a rank.
+holds_its_shard() {
+  # shellcheck disable=SC2046 # two words each
+  set -- $(peaks 16384) $(peaks 81920)
+  echo "rank 0: $1 and $3 MiB, others: $2 and $4 MiB"
+  [ $(($3 - $1)) -ge 400 ] && [ $(($4 - $2)) -le 200 ]
+}
+is "a rank but the first holds its shard alone" holds_its_shard
+
+# Two of the four ranks are told something else: the job fails, and says what.
+differ() { # words of the message, options of the first two, of the others
+  ! timeout 60 mpirun --oversubscribe -n 2 "$DIL" run $2 : \
+    -n 2 "$DIL" run $3 >"$TMP/differ" 2>&1 || return 1
+  cat "$TMP/differ"
+  grep -q "error: .*$1" "$TMP/differ"
+}
+sed 's/heads  .*12;/heads 6;/' $ring >"$TMP/six.dil"
+sed 's/^topology four_mpi.*/topology four_mpi { devices 4; ring 2; heads 2;\
+ link mpi; }/' $ring >"$TMP/mesh.dil"
+same="-D w=16 --topology four_mpi --random 1"
+is "another pattern on a rank" differ 'rank 0 has another plan' \
+  "$ring $same --seq 300" "$TMP/six.dil $same --seq 300"
+is "another definition on a rank" differ 'rank 0 has another plan' \
+  "$ring $same --seq 300" \
+  "$ring -D w=32 --topology four_mpi --random 1 --seq 300"
+is "another length on a rank" differ \
+  'rank 0 has 300 queries, but --seq has 400' \
+  "$ring $same --seq 300" "$ring $same --seq 400"
+is "another mesh on a rank" differ 'rank 0 has another length of the ring' \
+  "$ring $same --seq 300" "$TMP/mesh.dil $same --seq 300"
+is "another seed on a rank" differ 'rank [23] has another seed' \
+  "$ring $same --seq 300 --train --seed 1" \
+  "$ring $same --seq 300 --train --seed 2"
+sed 's/causal;/causal; input x : i32[M]; mask x[i] == x[j];/' $ring \
+  >"$TMP/input.dil"
+is "another input on a rank" differ 'rank [23] has another declared input' \
+  "$TMP/input.dil $same --seq 300 --input x=random" \
+  "$TMP/input.dil -D w=16 --topology four_mpi --random 2 --seq 300
+   --input x=random"
+first_fails() {
+  ! job 4 $ring -D w=16 --topology four_mpi --q "$TMP/nowhere.npy" \
+    >"$TMP/differ" 2>&1 || return 1
+  cat "$TMP/differ"
+  grep -q 'rank 0 failed in step 0: .*nowhere.npy' "$TMP/differ"
+}
+is "rank 0 cannot read its arrays" first_fails
+
 # ---- the link by itself ------------------------------------------------------
 
 # Each of 3 ranks says that all went as it must; some of them are meant to fail.

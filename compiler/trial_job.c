@@ -1,0 +1,156 @@
+/* trial_job.c - ranks that are processes of a job: how they come together
+ * before they run. In: a topology, and a call that only rank 0 has read. Out:
+ * links, and the same sizes on every rank; or what one has unlike the others,
+ * before any row moves. */
+#include "command.h"
+#include "interface.h"
+#include "trial_crew.h"
+#include <string.h>
+#include <xxhash.h>
+
+/* Rank 0 reads its arrays, and each makes its code, in one wait of the others:
+ * seconds. */
+enum { SETTING_UP = 600 };
+
+/* What every rank must have alike. */
+typedef struct hello {
+  uint64_t plan_hash;
+  int64_t version, ring, heads, batch, layout, exchange;
+  int64_t size[BIND_SIZE_COUNT];
+  int64_t train, seed;
+  double scale;
+  uint64_t inputs;
+} hello;
+
+static const char *const hello_words[] = {
+    "plan", "version of dil", "length of the ring", "split of heads",
+    "split of batch rows", "layout", "way of exchange", "number of batch rows",
+    "number of queries", "number of keys", "word on training", "seed", "scale",
+    "declared input"};
+
+enum { FIELD = 8, FIELDS = sizeof(hello) / FIELD };
+_Static_assert(FIELDS == sizeof hello_words / sizeof *hello_words,
+               "a word for each field");
+
+static uint64_t hash_inputs(const binding *b) {
+  uint64_t hash = 0;
+  for (int32_t i = 0; i < b->call.input_count; i++) {
+    const dil_tensor *t = &b->inputs[i];
+    size_t bytes = (size_t)dil_tensor_count(t) * dil_dtype_size(t->dtype);
+    hash = XXH3_64bits_withSeed(t->data, bytes, hash + 1);
+  }
+  return hash;
+}
+
+static hello make_hello(const trial_crew *t, const topology *on,
+                        const binding *b) {
+  mesh m = place_mesh(b->pattern, on);
+  hello h = {.plan_hash = t->from.plan_hash,
+             .version = DIL_INTERFACE,
+             .ring = m.ring,
+             .heads = m.heads,
+             .batch = m.batch,
+             .layout = m.layout,
+             .exchange = on->exchange,
+             .train = b->call.train,
+             .seed = (int64_t)b->call.seed,
+             .scale = b->call.scale,
+             .inputs = hash_inputs(b)};
+  memcpy(h.size, b->size, sizeof h.size);
+  return h;
+}
+
+static dil_status compare(const hello *mine, const hello *theirs, int32_t rank,
+                          size_t fields) {
+  for (size_t i = 0; i < fields; i++)
+    if (memcmp((const char *)mine + i * FIELD, (const char *)theirs + i * FIELD,
+               FIELD))
+      return dil_fail(DIL_PEER, "rank %d has another %s", rank,
+                      hello_words[i]);
+  return DIL_OK;
+}
+
+static dil_status say(dil_link *world, int32_t to, const hello *mine) {
+  const link_transfer t = {.to = to, .from = -1, .send = mine,
+                           .send_bytes = sizeof *mine};
+  dil_status status = world->calls->post(world, 0, &t);
+  return status ? status : world->calls->wait(world, 0);
+}
+
+static dil_status hear(dil_link *world, int32_t from, hello *theirs) {
+  const link_transfer t = {.to = -1, .from = from, .receive = theirs,
+                           .receive_bytes = sizeof *theirs};
+  dil_status status = world->calls->post(world, 0, &t);
+  return status ? status : world->calls->wait(world, 0);
+}
+
+/* The first has read the call: it tells what it is, and hears what the others
+ * make of it. */
+static dil_status lead(trial_crew *t, const topology *on, binding *b,
+                       int64_t seq) {
+  dil_status status = binding_tensors(b, seq);
+  if (status) return status;
+  hello mine = make_hello(t, on, b), theirs;
+  for (int32_t i = 1; i < t->world->ranks && !status; i++)
+    status = say(t->world, i, &mine);
+  for (int32_t i = 1; i < t->world->ranks && !status; i++) {
+    status = hear(t->world, i, &theirs);
+    if (!status) status = compare(&mine, &theirs, i, FIELDS);
+  }
+  return status;
+}
+
+/* The others take its sizes, unless their own options say otherwise, and hold
+ * no rows yet. */
+static dil_status follow(trial_crew *t, const topology *on, binding *b) {
+  hello first;
+  enum { BEFORE_SIZES = offsetof(hello, size) / FIELD };
+  dil_status status = hear(t->world, 0, &first);
+  hello mine = make_hello(t, on, b);
+  if (!status) status = compare(&mine, &first, 0, BEFORE_SIZES);
+  if (!status) status = binding_follow(b, first.size);
+  if (status) return status;
+  mine = make_hello(t, on, b);
+  return say(t->world, 0, &mine);
+}
+
+static dil_status open_job(trial_crew *t, const topology *on) {
+  void *symbol;
+  int32_t ranks = 0;
+  dil_status status = dil_module_open("dilrt-mpi.so", DIL_MPI_SYMBOL, &symbol);
+  if (status) return status;
+  t->mpi = ((dil_mpi_init)symbol)();
+  if (t->mpi->version != DIL_INTERFACE)
+    return dil_fail(DIL_ENVIRONMENT, "dilrt-mpi.so is of another version of "
+                                     "dil");
+  status = t->mpi->open(&t->task.rank, &ranks);
+  if (!status && ranks != on->devices)
+    return dil_fail(DIL_USAGE, "topology '%s' has %lld devices, and there are "
+                    "%d processes: `mpirun -n %lld dil run ...`", on->name,
+                    (long long)on->devices, ranks, (long long)on->devices);
+  return status ? status : t->mpi->link(0, SETTING_UP, &t->world);
+}
+
+dil_status trial_job_join(trial_crew *t, const topology *on, binding *b,
+                          int64_t seq) {
+  int32_t ring = (int32_t)on->ring;
+  dil_status status = open_job(t, on);
+  if (!status)
+    status = t->task.rank ? follow(t, on, b) : lead(t, on, b, seq);
+  if (!status)
+    status = t->mpi->link(t->task.rank / ring, on->timeout, &t->task.link);
+  return status;
+}
+
+dil_status trial_job_begin(trial_crew *t, const topology *on,
+                           const binding *b) {
+  dil_status status = link_meet(t->world);
+  t->world->timeout = on->timeout;
+  return status ? status : crew_scatter(t->crew, t->world, &b->call);
+}
+
+void trial_job_fail(trial_crew *t) {
+  if (t->world && !t->failed)
+    t->world->calls->revoke(t->world, dil_last_error());
+  t->failed = true;
+}
