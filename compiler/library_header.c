@@ -133,6 +133,18 @@ static const char *zeros(arena *a, const pattern *p) {
   return text;
 }
 
+/* What a call gives besides q, k, v and o, as lines of a comment. */
+static const char *example(arena *a, const pattern *p) {
+  const char *text = "";
+  for (int32_t i = 0; i < p->input_count; i++)
+    text = arena_print(a, "%s *   a.%s = &%s;\n", text, p->input[i].name,
+                       p->input[i].name);
+  if (p->scale_kind == SCALE_RUNTIME)
+    text = arena_print(a, "%s *   a.scale = 1 / sqrt(%lld);\n", text,
+                       (long long)p->head_dim);
+  return text;
+}
+
 static void fill_kernel(const library *l, const library_kernel *k, holes *h) {
   arena *a = l->arena;
   const pattern *p = k->plan->pattern;
@@ -151,6 +163,7 @@ static void fill_kernel(const library *l, const library_kernel *k, holes *h) {
            : "NULL: this kernel has none");
   fill(h, "DROPOUT", arena_print(a, "%g", p->dropout));
   fill(h, "ZEROS", zeros(a, p));
+  fill(h, "EXAMPLE", example(a, p));
 }
 
 static void put_inputs(const library *l, const pattern *p, const holes *of,

@@ -142,7 +142,7 @@ DIL_API dil_status dil_memory_read(dil_context *context, void *host,
  * Hkv and the head sizes D and Dv are the kernel's. Strides may be any, zero
  * and negative ones included, but the last dimension of q, k, v and o must be
  * contiguous; the outputs' elements must be apart from each other and from all
- * that is read. All tensors are on the context's device (the processor also
+ * that is read. Memory is aligned to the tensor's elements. All tensors are on the context's device (the processor also
  * takes pinned and managed memory). */
 typedef struct dil_arguments {
   size_t size;
@@ -182,7 +182,9 @@ DIL_API void dil_kernel_free(dil_kernel *kernel);
  * result does not depend on threads; on a GPU the call is put on the stream.
  * Re-entrant; allocates nothing after the first call of a shape (or its
  * dil_kernel_prepare) unless more calls run at once than before. DIL_USAGE:
- * the text names the tensor and what is wrong with it; nothing was started. */
+ * the text names the tensor and what is wrong with it; nothing was started.
+ * DIL_MEMORY: there is no scratch memory; DIL_ENVIRONMENT: a GPU, or a compiler
+ * that is needed for the first call of a kind, failed, with its own words. */
 DIL_API dil_status dil_kernel_run(dil_kernel *kernel,
                                   const dil_arguments *arguments);
 /* Compiles and allocates all that a call of these sizes needs. */
@@ -232,14 +234,15 @@ enum {
 
 typedef struct dil_tensor_info {
   size_t size;
-  const char *name;
+  const char *name;   /* "q", or an input's; valid as long as the kernel */
   DLDataType dtype;
   int32_t rank;
-  int64_t shape[DIL_RANK_MAX];
+  int64_t shape[DIL_RANK_MAX]; /* of `rank` dimensions, the rest is 0 */
 } dil_tensor_info;
 #define DIL_TENSOR_INFO_INIT \
   {sizeof(dil_tensor_info), 0, {0, 0, 0}, 0, {0, 0, 0, 0}}
-/* What tensor `index` of a call of these sizes must be. */
+/* What tensor `index` of a call of these sizes must be: DIL_TENSOR_Q and so on,
+ * DIL_TENSOR_INPUT + i for input i. DIL_USAGE where there is none of it. */
 DIL_API dil_status dil_kernel_tensor(const dil_kernel *kernel, int32_t index,
                                      const dil_sizes *sizes,
                                      dil_tensor_info *info);

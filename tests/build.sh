@@ -105,6 +105,22 @@ is "the header is C" "$cc" -std=c99 -Wall -Wextra -Wpedantic -Werror \
 if command -v c++ >/dev/null; then
   is "and C++" c++ -Wall -Wextra -Wpedantic -Werror -fsyntax-only -x c++ libmany.h
 fi
+examples() { # header: a program of the calls that its comments show
+  echo '#include "libmany.h"'
+  echo '#include <math.h>'
+  echo '#include <stdio.h>'
+  awk '/_arguments a = / { print "void f" ++n "(DLTensor q, DLTensor k, " \
+         "DLTensor v, DLTensor o, DLTensor slope, DLTensor doc);" \
+         "void f" n "(DLTensor q, DLTensor k, DLTensor v, DLTensor o, " \
+         "DLTensor slope, DLTensor doc) { (void)slope; (void)doc;"; on = 1 }
+       on { sub(/^ \* */, ""); print }
+       /_last_error\(\)\);$/ && on { print "}"; on = 0 }' "$1"
+}
+examples libmany.h >calls.c
+is "the calls that it shows are C" sh -c "cat calls.c
+  grep -c '(NULL, &a)' calls.c | grep -qx 3 && grep -q 'a.doc = &doc;' calls.c &&
+  grep -q 'a.scale = ' calls.c &&
+  $cc -std=c99 -Wall -Wextra -Werror -fsyntax-only calls.c"
 is "and for cffi declarations alone" sh -c "
   $cc -E -P -DDIL_CFFI libmany.h >plain &&
   grep -q 'int one(dil_context \*context, const one_arguments \*arguments);' plain &&

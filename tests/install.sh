@@ -116,6 +116,18 @@ awk '/^```/ { inside = ($0 == "```c"); next }
 } >>"$TMP/readme.c"
 is "the README's program is one" sh -c "grep -q dil_attention '$TMP/body' &&
   $cc -Wall -Werror -fsyntax-only \$(pkg-config --cflags dil) '$TMP/readme.c'"
+# Those in the comment that opens dil.h.
+{
+  echo '#include <dil/dil.h>'
+  echo '#include <stdio.h>'
+  echo 'void host(void);'
+  echo 'void host(void) {'
+  sed -n '/^ \*\//q; s/^ \*   //p' compiler/dil.h
+  echo '}'
+} >"$TMP/opening.c"
+is "and the opening of dil.h is one" sh -c \
+  "grep -q dil_program_kernel '$TMP/opening.c' &&
+  $cc -Wall -Werror -fsyntax-only \$(pkg-config --cflags dil) '$TMP/opening.c'"
 is "jit builds" host dil jit -o "$TMP/jit"
 is "jit runs a preset" says 'longformer on cpu .*scratch' "$TMP/jit" \
   preset:longformer 512
