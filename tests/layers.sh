@@ -56,11 +56,15 @@ trap 'rm -rf "$work"' EXIT
 symbols() { nm --defined-only "$@" | awk 'NF == 3 { print $3 }' | sort -u; }
 symbols "$BUILD"/compiler/*.o "$BUILD"/grammar/*.o >"$work/core"
 symbols "$BUILD"/runtime/*.o >"$work/rt"
+symbols -g "$BUILD"/runtime/*.o >"$work/shown"
 asked() { undefined "$BUILD/$1" | sed 's/@.*//' | sort -u; }
 asked libdilrt.so >"$work/asked-rt"
 rule "libdilrt.so needs nothing of the compiler" \
   "$(comm -23 "$work/core" "$work/rt" | comm -12 "$work/asked-rt" -)"
 rule "libdilrt.so needs no LLVM" "$(grep -E '^LLVM|^_ZN4llvm' "$work/asked-rt")"
+rule "the run time that libraries carry is whole" \
+  "$(nm --undefined-only "$BUILD/dilrt.o" | awk '{ print $2 }' | sort -u |
+    comm -12 "$work/shown" -)"
 rule "libdil.so needs no LLVM" \
   "$(asked libdil.so | grep -E '^LLVM|^_ZN4llvm')"
 rule "loadable parts need nothing of the compiler core" \
