@@ -277,6 +277,8 @@ bool plan_passes_fit(planner *pl, span at) {
 
 planner plan_begin(arena *a, diag *d, const pattern *p, unsigned force) {
   planner pl = {a, d, ARENA_NEW(a, plan)};
+  /* What is forced speaks of the branches that a person wrote. */
+  if (!(force & (FORCE_CHAIN | FORCE_MULTISET))) p = pattern_lift(a, p);
   pl.plan->arena = a;
   pl.plan->pattern = p;
   pl.plan->force = force;

@@ -10,6 +10,9 @@ typedef struct planner {
   plan *plan;
 } planner;
 
+/* lift.c: the same attention with branches in place of masks that say what a
+ * branch can say; the pattern itself where there are none. */
+const pattern *pattern_lift(arena *a, const pattern *p);
 /* A plan with all but its passes; look at the diag before using it. */
 planner plan_begin(arena *a, diag *d, const pattern *p, unsigned force);
 /* Whether each pass can be one; what is wrong is told at `at`. */

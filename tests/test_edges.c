@@ -30,6 +30,10 @@ static double far_index(int32_t index, const int64_t *at,
   (void)index, (void)sizes;
   return (double)(at[0] % 5) * 7 - 9;
 }
+/* LongNet's branches in words: compilers find them again. */
+#define BRANCHES                                                           \
+  "(i / 96 == j / 96 || (i / 192 == j / 192 && i % 192 % 2 == h % 2 && "   \
+  "j % 192 % 2 == h % 2))"
 static const int32_t ragged[] = {100, 0, 1, 63};
 
 static const struct edge {
@@ -123,6 +127,13 @@ static const struct edge {
      S(100, 100)},
     {"mask by floor division", P("mask (i - 50) / 7 == (j - 50) / 7 || "
      "(j - 40) % 9 == 2; branch { }"), S(100, 100)},
+    {"mask of branches", P("mask " BRANCHES "; branch { }"), S(300, 300)},
+    {"mask of branches, few rows", P("mask " BRANCHES "; branch { "
+     "window 99, 20; }"), S(90, 333)},
+    {"mask of branches, few keys", P("mask " BRANCHES " && i + h != j; "
+     "branch { causal; }"), S(333, 200)},
+    {"mask of a branch", P("mask i / 96 == j / 96 && i % 96 % 3 == (h + 1) % 3 "
+     "&& j % 96 % 3 == (h + 1) % 3; branch { }"), S(200, 300)},
     {"division by zero", P("mask 10 / (j % 3) == 5 || i % (j % 2) == 0; "
      "branch { }"), S(64, 64)},
     {"mask by batch", P("mask b == 0 || (i + j) % 2 == 0; branch { }"),

@@ -98,6 +98,63 @@ START_TEST(equal_conditions_and_scores_are_one) {
 }
 END_TEST
 
+/* What masks say that branches can say: segments and dilations of the plan, and
+ * whether a mask is left. */
+#define NEAR "i / 64 == j / 64"
+#define FAR "i / 128 == j / 128 && i % 128 % 2 == h % 2 && h % 2 == j % 128 % 2"
+static const struct {
+  const char *statements;
+  unsigned force;
+  int32_t branches;
+  int64_t segment[2], dilation[2];
+  bool masked;
+} lifted[] = {
+    {"branch { mask " NEAR "; }", 0, 1, {64}, {1}, false},
+    {"mask j / 64 == i / 64 && (i + j) % 3 != 0; branch { causal; }", 0, 1,
+     {64}, {1}, true},
+    {"branch { mask " FAR "; }", 0, 1, {128}, {2}, false},
+    {"branch { mask " NEAR " || (" FAR "); }", 0, 2, {64, 128}, {1, 2}, false},
+    {"mask i != j; branch { mask " NEAR " || (" FAR "); }", 0, 2, {64, 128},
+     {1, 2}, true},
+    {"branch { segment 512; } branch { mask " NEAR "; }", 0, 2, {512, 64},
+     {1, 1}, false},
+    /* left as they are: what is forced; rows that only some branches count;
+     * which key of several is dropped; rows or keys alone; another segment;
+     * a head without residue; tiles that stay empty; no segment */
+    {"branch { mask " NEAR " || (" FAR "); }", FORCE_CHAIN, 1, {0}, {1}, true},
+    {"combine mean; branch { mask " NEAR "; }", 0, 1, {0}, {1}, true},
+    {"dropout 0.5; branch { mask " NEAR " || (" FAR "); }", 0, 1, {0}, {1},
+     true},
+    {"branch { mask " NEAR " && j % 2 == 0; }", 0, 1, {0}, {1}, true},
+    {"branch { mask " NEAR " && i % 60 % 4 == 0 && j % 60 % 4 == 1; }", 0, 1,
+     {0}, {1}, true},
+    {"branch { mask " NEAR " && i % 2 == h && j % 2 == h; }", 0, 1, {0}, {1},
+     true},
+    {"branch { mask i / 16 == j / 16; }", 0, 1, {0}, {1}, true},
+    {"branch { mask i % 2 == h % 2 && j % 2 == h % 2; }", 0, 1, {0}, {1}, true},
+    {"branch { segment 512; mask " NEAR "; }", 0, 1, {512}, {1}, true},
+};
+
+START_TEST(masks_become_branches) {
+  plan *p = plan_of(lifted[_i].statements, lifted[_i].force);
+  ck_assert_msg(p != NULL, "%s", complaints());
+  plan_verify(p);
+  const dil_table *t = &p->table;
+  ck_assert_int_eq(t->branch_count, lifted[_i].branches);
+  for (int32_t b = 0; b < t->branch_count; b++) {
+    ck_assert_int_eq(t->branches[b].segment, lifted[_i].segment[b]);
+    ck_assert_int_eq(t->branches[b].dilation, lifted[_i].dilation[b]);
+    for (int32_t h = 0; h < t->heads; h++)
+      ck_assert_int_eq(t->branches[b].phase[h],
+                       h % t->branches[b].dilation);
+  }
+  bool masked = false;
+  for (int32_t i = 0; i < t->predicate_count; i++)
+    masked |= t->predicates[i].masked;
+  ck_assert(masked == lifted[_i].masked);
+}
+END_TEST
+
 START_TEST(a_branch_without_condition_has_no_predicate) {
   plan *p = plan_of("branch { segment 64; }", 0);
   ck_assert_int_eq(p->table.branches[0].predicate, -1);
@@ -242,6 +299,7 @@ int main(void) {
   tcase_add_checked_fixture(tests, open_memory, close_memory);
   tcase_add_loop_test(tests, passes_fill_tiles, 0, COUNT(shapes));
   tcase_add_test(tests, equal_conditions_and_scores_are_one);
+  tcase_add_loop_test(tests, masks_become_branches, 0, COUNT(lifted));
   tcase_add_test(tests, a_branch_without_condition_has_no_predicate);
   tcase_add_test(tests, tiles_end_where_blocks_do);
   tcase_add_loop_test(tests, what_cannot_run_is_refused, 0, COUNT(refused));
