@@ -30,6 +30,7 @@ void binding_free(binding *b) {
   for (int32_t i = 0; i < 3; i++) dil_npy_free(&b->mapped[i]);
   dil_npy_discard(&b->out);
   dil_npy_discard(&b->lse);
+  bind_sparse_free(b);
   dil_context_free(b->context);
 }
 
@@ -308,7 +309,9 @@ static dil_status load_tensors(binding *b, dil_tensor *loaded) {
 static dil_status random_tensors(binding *b, const dil_tensor *loaded) {
   dil_tensor *tensors[] = {&b->call.q, &b->call.k, &b->call.v};
   dil_status status = DIL_OK;
-  for (int32_t i = 0; !status && i < 3; i++) {
+  b->absent = bind_is_absent(b);
+  b->call.random = b->options->random;
+  for (int32_t i = 0; !status && i < 3 && !b->absent; i++) {
     dil_tensor *t = tensors[i];
     if (b->options->array[i])
       *t = loaded[i];
@@ -376,6 +379,7 @@ static dil_status bind_output(binding *b, const char *path, dil_dtype in_place,
 }
 
 static dil_status bind_outputs(binding *b) {
+  if (b->absent) return bind_sparse(b);
   dil_tensor *o = &b->call.o, *lse = &b->call.lse;
   dil_status status = bind_output(b, b->options->out, DIL_F32, &b->out, o);
   if (!status && pattern_has_lse(b->pattern))

@@ -20,6 +20,12 @@ typedef struct binding {
   const char *claimed[BIND_SIZE_COUNT]; /* who said so; NULL: nobody yet */
   dil_call call;                        /* filled as far as was asked */
   dil_tensor inputs[DIL_INPUT_MAX];
+  /* q, k and v have no data: standard normals, too many to hold here. Pages of
+   * o and lse are there once a row is brought. */
+  bool absent;
+  dil_status (*bring)(void *owner, int64_t b, int64_t n, int64_t h);
+  void *owner;                          /* bring NULL: all rows are here */
+  size_t sparse[2];                     /* bytes of o and lse; 0: a buffer */
   void *buffer[DIL_INPUT_MAX + 8]; /* everything to free */
   int32_t buffer_count;
   dil_npy mapped[3];               /* q, k, v of a streamed call */
@@ -61,6 +67,11 @@ int64_t binding_keys(const binding *b, int64_t b_row); /* its M or length */
 /* A zeroed tensor of the binding's own. */
 dil_status bind_reserve(binding *b, dil_dtype dtype, int32_t rank,
                         const int64_t *shape, dil_tensor *tensor);
+/* Whether the ranks of a topology make their own rows on their GPUs. */
+bool bind_is_absent(const binding *b);
+/* Room for o and lse that takes memory only where it is written. */
+dil_status bind_sparse(binding *b);
+void bind_sparse_free(binding *b);
 /* Elements of `to` from those of `from`, rounded; both row-major and of the
  * same count. */
 dil_status bind_convert(binding *b, const dil_tensor *from, dil_tensor *to);

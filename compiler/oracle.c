@@ -88,6 +88,13 @@ static void read_row(const pattern *p, const dil_tensor *x, int64_t start,
   if (x->dtype != p->dtype) round_row(p->dtype, count, to);
 }
 
+/* A row of q, k or v, made here when it has no data. */
+static void read_operand(const row *r, const dil_tensor *x, int64_t start,
+                         int64_t count, double *to) {
+  if (x->data) read_row(r->pattern, x, start, count, to);
+  else dil_normal_row(r->call, x, start, count, to);
+}
+
 static value read_input(void *context, int32_t index, const int32_t *at) {
   const row *r = context;
   const dil_tensor *x = &r->call->inputs[index];
@@ -191,7 +198,7 @@ static double product(const double *a, const double *b, int64_t count) {
 static double score_of(row *r, const branch *b, int64_t j) {
   const dil_tensor *k = &r->call->k;
   int64_t count = r->pattern->head_dim;
-  read_row(r->pattern, k, row_start(k, r->b, j, r->kv), count, r->key);
+  read_operand(r, k, row_start(k, r->b, j, r->kv), count, r->key);
   r->point.j = (int32_t)j;
   r->point.s = r->scale * product(r->q, r->key, count);
   for (int32_t n = 0; n < b->score_count; n++) {
@@ -216,7 +223,7 @@ static bool is_dropped(const row *r, int64_t j) {
 static void add_value(const row *r, softmax *state, int64_t j, double weight) {
   const dil_tensor *v = &r->call->v;
   int64_t count = r->pattern->value_dim;
-  read_row(r->pattern, v, row_start(v, r->b, j, r->kv), count, r->key);
+  read_operand(r, v, row_start(v, r->b, j, r->kv), count, r->key);
   for (int64_t d = 0; d < count; d++) state->values[d] += weight * r->key[d];
 }
 
@@ -331,7 +338,7 @@ void oracle_row(const pattern *p, const dil_call *call, int64_t b, int64_t n,
   int64_t longest = p->head_dim > p->value_dim ? p->head_dim : p->value_dim;
   double q[p->head_dim], key[longest];
   row r = row_open(p, call, b, n, h);
-  read_row(p, &call->q, row_start(&call->q, b, n, h), p->head_dim, q);
+  read_operand(&r, &call->q, row_start(&call->q, b, n, h), p->head_dim, q);
   r.q = q;
   r.key = key;
   r.point.context = &r;

@@ -358,7 +358,7 @@ dil_status trial_finish(trial *t, double budget) {
   dil_status status = DIL_OK;
   if (t->kernel) status = measure_workspace(t);
   if (t->on_crew) trial_crew_tell(&t->crew, r);
-  if (t->on_crew) status = trial_crew_fetch(&t->crew, &b->call);
+  if (t->on_crew) status = trial_crew_fetch(&t->crew, &t->binding);
   if (t->on_stream) trial_stream_tell(&t->stream, r);
   if (!status && t->on_cuda) status = trial_cuda_fetch(&t->cuda, &b->call);
   if (status || !(budget > 0)) return status;

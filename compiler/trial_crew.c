@@ -95,8 +95,19 @@ dil_status trial_crew_run(trial_crew *t, const dil_call *call,
   return status;
 }
 
-dil_status trial_crew_fetch(trial_crew *t, const dil_call *call) {
-  return t->mpi ? DIL_OK : crew_fetch(t->crew, call);
+/* The rows of a binding without data, one by one. */
+static dil_status bring(void *owner, int64_t b, int64_t n, int64_t h) {
+  trial_crew *t = owner;
+  return crew_fetch_row(t->crew, t->call, b, n, (int32_t)h);
+}
+
+dil_status trial_crew_fetch(trial_crew *t, binding *b) {
+  if (t->mpi) return DIL_OK;
+  if (!b->absent) return crew_fetch(t->crew, &b->call);
+  t->call = &b->call;
+  b->bring = bring;
+  b->owner = t;
+  return DIL_OK;
 }
 
 void trial_crew_tell(const trial_crew *t, report *r) {

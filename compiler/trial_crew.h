@@ -16,6 +16,7 @@ typedef struct trial_crew {
   dil_context *context;      /* the first of them; NULL: the processor's */
   const dil_mpi_module *mpi; /* NULL: ranks are threads */
   dil_link *world;           /* joins all processes */
+  const dil_call *call;      /* whose rows are brought one by one */
   bool failed;               /* this process leaves MPI as it is */
 } trial_crew;
 
@@ -30,8 +31,9 @@ void trial_crew_free(trial_crew *t);
 dil_status trial_crew_part(trial_crew *t);
 dil_status trial_crew_run(trial_crew *t, const dil_call *call,
                           double *seconds);
-/* o and lse of ranks on GPUs to the call's tensors, after the last run. */
-dil_status trial_crew_fetch(trial_crew *t, const dil_call *call);
+/* o and lse of ranks on GPUs to the call's tensors, after the last run; where
+ * those are absent, each when it is asked for. */
+dil_status trial_crew_fetch(trial_crew *t, binding *b);
 /* Whether this process tells what came of it: ranks but the first do not. */
 bool trial_crew_speaks(const trial_crew *t);
 /* What the ranks moved and waited, into the report. */

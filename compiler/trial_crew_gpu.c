@@ -60,7 +60,6 @@ dil_status trial_crew_gpu(trial_crew *t, compilation *c, const options *o) {
   t->gpu.code_count = t->from.code_count;
   t->gpu.dimension = t->from.dimension;
   t->gpu.context = t->from.context;
-  t->gpu.seed = o->random;
   return status;
 }
 

@@ -69,10 +69,19 @@ static int64_t row_start(const dil_tensor *x, int64_t b, int64_t n, int64_t h) {
   return b * x->stride[0] + n * x->stride[1] + h * x->stride[2];
 }
 
-static void read_row(const dil_tensor *x, int64_t start, int64_t count,
-                     float *to) {
+/* A row of q or k of a call whose tensors have no data. */
+static void make_row(const dil_call *call, const dil_tensor *x, int64_t start,
+                     int64_t count, float *to) {
+  double made[DIL_HEAD_DIM_MAX];
+  dil_normal_row(call, x, start, count, made);
+  for (int64_t d = 0; d < count; d++) to[d] = (float)made[d];
+}
+
+static void read_row(const dil_call *call, const dil_tensor *x, int64_t start,
+                     int64_t count, float *to) {
   const uint16_t *half = (const uint16_t *)x->data + start;
-  if (x->dtype == DIL_F32)
+  if (!x->data) make_row(call, x, start, count, to);
+  else if (x->dtype == DIL_F32)
     memcpy(to, (const float *)x->data + start, (size_t)count * sizeof *to);
   else if (x->dtype == DIL_BF16)
     for (int64_t d = 0; d < count; d++) to[d] = dil_bf16_to_f32(half[d]);
@@ -129,7 +138,8 @@ static void take_branch(heights *most, const binding *b, int32_t index,
   for (int64_t j = low < 0 ? high : low; j < high; j++) {
     if (!pattern_reaches(p, index, at.h, t, j, &point)) continue;
     int64_t kv = at.h / (p->heads / p->kv_heads);
-    read_row(&b->call.k, row_start(&b->call.k, at.b, j, kv), p->head_dim, key);
+    read_row(&b->call, &b->call.k, row_start(&b->call.k, at.b, j, kv),
+             p->head_dim, key);
     point.h = (int32_t)at.h;
     point.i = (int32_t)t;
     point.j = (int32_t)j;
@@ -144,7 +154,8 @@ static double largest_score(const binding *b, verdict_place at) {
   const pattern *p = b->pattern;
   bool apart = p->combine == DIL_COMBINE_MEAN || p->combine == DIL_COMBINE_SUM;
   float q[DIL_HEAD_DIM_MAX];
-  read_row(&b->call.q, row_start(&b->call.q, at.b, at.n, at.h), p->head_dim, q);
+  read_row(&b->call, &b->call.q, row_start(&b->call.q, at.b, at.n, at.h),
+           p->head_dim, q);
   heights most = {0, -INFINITY, 0};
   double largest = 0;
   for (int32_t i = 0; i < p->branch_count; i++) {
@@ -233,6 +244,7 @@ static void check_row(void *context, int64_t index, int32_t worker) {
 #define LOOK_SECONDS    12e-9
 #define PAIR_SECONDS    30e-9
 #define ELEMENT_SECONDS 0.7e-9
+#define NORMAL_SECONDS  50e-9 /* an element that has to be made */
 
 static double look_count(const binding *b) {
   double rows = (double)b->size[BIND_B] * (double)b->size[BIND_N], looks = 0;
@@ -249,11 +261,13 @@ static int64_t affordable_rows(const binding *b, double pairs, double budget,
                                int64_t total) {
   const pattern *p = b->pattern;
   double elements = (double)(2 * p->head_dim + p->value_dim);
+  double each = b->call.q.data ? ELEMENT_SECONDS : NORMAL_SECONDS;
   double seconds = look_count(b) * LOOK_SECONDS +
-                   pairs * (PAIR_SECONDS + elements * ELEMENT_SECONDS);
+                   pairs * (PAIR_SECONDS + elements * each);
+  int64_t least = b->call.q.data ? 64 : 1000;
   if (seconds <= budget) return total;
   int64_t rows = (int64_t)((double)total * budget / seconds);
-  return rows < 64 ? (total < 64 ? total : 64) : rows;
+  return rows < least ? (total < least ? total : least) : rows;
 }
 
 static void sum_rows(const binding *b, const checker *c, verdict *v) {
@@ -284,6 +298,17 @@ static void sum_rows(const binding *b, const checker *c, verdict *v) {
   if (!b->call.lse.data) v->lse_error = NAN;
 }
 
+/* Outputs that still lie where they were computed. */
+static dil_status bring_rows(const checker *c) {
+  const binding *b = c->binding;
+  dil_status status = DIL_OK;
+  for (int64_t i = 0; b->bring && i < c->verdict->rows && !status; i++) {
+    verdict_place at = row_place(c, i);
+    status = b->bring(b->owner, at.b, at.n, at.h);
+  }
+  return status;
+}
+
 dil_status verdict_make(const binding *b, double pairs, double budget,
                         verdict *v) {
   int64_t total = b->size[BIND_B] * b->size[BIND_N] * b->pattern->heads;
@@ -293,8 +318,9 @@ dil_status verdict_make(const binding *b, double pairs, double budget,
   progress bar;
   checker c = {b, v, calloc((size_t)v->rows, sizeof(row_result)), &bar};
   if (!c.row) return dil_fail(DIL_MEMORY, "no memory to check the result");
+  dil_status status = bring_rows(&c);
   progress_start(&bar, "checking", v->rows);
-  dil_status status = dil_threads_run(b->threads, v->rows, check_row, &c);
+  if (!status) status = dil_threads_run(b->threads, v->rows, check_row, &c);
   progress_end(&bar);
   if (!status) sum_rows(b, &c, v);
   free(c.row);

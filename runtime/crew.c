@@ -219,7 +219,8 @@ static dil_status member_place(member *m, const dil_call *call) {
                         .head = m->share.head,
                         .kv_head = m->share.kv_head,
                         .heads = t->heads,
-                        .kv_heads = t->kv_heads};
+                        .kv_heads = t->kv_heads,
+                        .seed = call->random};
   member_view(m, call, &part.rows);
   return resident_place(&m->resident, call, &part);
 }
@@ -239,6 +240,41 @@ dil_status crew_fetch(crew *c, const dil_call *call) {
     member_view(&c->member[i], call, &host);
     status = resident_fetch(&c->member[i].resident, &host);
   }
+  return status;
+}
+
+/* Index of the row at position t in a comb; -1: it is not there. */
+static int64_t row_in(dil_comb comb, int64_t t) {
+  int64_t from = t - comb.first;
+  bool there = from >= 0 && from % comb.step == 0 && from / comb.step < comb.count;
+  return there ? from / comb.step : -1;
+}
+
+static dil_status member_fetch_row(member *m, const dil_call *call, int64_t b,
+                                   int64_t n, int32_t h) {
+  ring_shape shape_of = member_shape(m, call);
+  shard mine = place_queries(&shape_of, m->rank % m->crew->task.mesh.ring);
+  dil_status status = DIL_OK;
+  b -= member_batch(m, call).first;
+  h -= m->share.head;
+  if (b < 0 || b >= member_batch(m, call).count || h < 0 ||
+      h >= m->share.heads)
+    return DIL_OK;
+  ring_rows host;
+  member_view(m, call, &host);
+  for (int32_t i = 0; i < mine.count && !status; i++) {
+    int64_t row = row_in(mine.comb[i], n + shape_of.M - shape_of.N);
+    if (row >= 0) status = resident_fetch_row(&m->resident, &host, i, b, row, h);
+  }
+  return status;
+}
+
+dil_status crew_fetch_row(crew *c, const dil_call *call, int64_t b, int64_t n,
+                          int32_t h) {
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; c->task.gpu && i < mesh_ranks(&c->task.mesh); i++)
+    if (is_here(c, i) && !status)
+      status = member_fetch_row(&c->member[i], call, b, n, h);
   return status;
 }
 

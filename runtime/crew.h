@@ -49,6 +49,9 @@ void crew_free(crew *c);
  * each rank's rows to its device, and o and lse back. Others need neither. */
 dil_status crew_place(crew *c, const dil_call *call);
 dil_status crew_fetch(crew *c, const dil_call *call);
+/* One row of o and lse alone. */
+dil_status crew_fetch_row(crew *c, const dil_call *call, int64_t b, int64_t n,
+                          int32_t h);
 /* Runs a whole call, whose memory all ranks see. Fails with what a rank
  * itself says before what others say of it. */
 dil_status crew_run(crew *c, const dil_call *call);

@@ -24,6 +24,7 @@ dil_status resident_open(const crew_gpu *shared, const dil_table *table,
 static void give_all(resident *r) {
   while (r->memory_count > 0)
     r->shared->cuda->give(r->gpu, r->memory[--r->memory_count]);
+  r->bytes = 0;
 }
 
 void resident_close(resident *r) {
@@ -49,6 +50,7 @@ static dil_status take_tensor(resident *r, const dil_tensor *like,
   dil_status status = r->shared->cuda->take(r->gpu, bytes_of(made), &memory);
   if (status) return status;
   r->memory[r->memory_count++] = memory;
+  r->bytes += bytes_of(made);
   made->data = memory;
   return DIL_OK;
 }
@@ -111,7 +113,7 @@ static dil_comb comb_of(const shard *s, int32_t index) {
 
 static dil_status place_keys_of(resident *r, const resident_part *p,
                                 int32_t comb) {
-  dil_normal_place place = {.seed = r->shared->seed, .tensor = 1,
+  dil_normal_place place = {.seed = p->seed, .tensor = 1,
                             .rows = comb_of(&p->keys, comb),
                             .whole_rows = p->M, .batch = p->batch,
                             .head = p->kv_head, .whole_heads = p->kv_heads};
@@ -126,7 +128,7 @@ static dil_status place_keys_of(resident *r, const resident_part *p,
 
 static dil_status place_queries_of(resident *r, const resident_part *p,
                                    int32_t comb) {
-  dil_normal_place place = {.seed = r->shared->seed, .tensor = 0,
+  dil_normal_place place = {.seed = p->seed, .tensor = 0,
                             .rows = comb_of(&p->queries, comb),
                             .whole_rows = p->N, .batch = p->batch,
                             .head = p->head, .whole_heads = p->heads};
@@ -162,4 +164,26 @@ dil_status resident_fetch(resident *r, const ring_rows *host) {
       status = copy_tensor(r, &host->lse[i], &r->rows.lse[i], false, copy_lse);
   }
   return status;
+}
+
+/* Where a row of o stands, and its number of lse [B, H, N], in bytes. */
+static int64_t place_of(const dil_tensor *o, int64_t b, int64_t row,
+                        int32_t h) {
+  return (b * o->stride[0] + row * o->stride[1] + h * o->stride[2]) *
+         (int64_t)dil_dtype_size(o->dtype);
+}
+
+dil_status resident_fetch_row(resident *r, const ring_rows *host, int32_t comb,
+                              int64_t b, int64_t row, int32_t h) {
+  const dil_tensor *there = &r->rows.o[comb], *here = &host->o[comb];
+  dil_tensor sums = r->rows.lse[comb], out = host->lse[comb];
+  dil_status status = r->shared->cuda->download(
+      r->gpu, (char *)here->data + place_of(here, b, row, h),
+      (char *)there->data + place_of(there, b, row, h),
+      here->shape[3] * (int64_t)dil_dtype_size(here->dtype));
+  if (status || !out.data) return status;
+  return r->shared->cuda->download(r->gpu,
+                                   (char *)out.data + place_of(&out, b, h, (int32_t)row),
+                                   (char *)sums.data + place_of(&sums, b, h, (int32_t)row),
+                                   sizeof(float));
 }

@@ -15,8 +15,6 @@ typedef struct crew_gpu {
   dil_dimension dimension;    /* NULL: the plan has no inputs */
   const void *context;
   int32_t first, devices;     /* ranks take them in turn, from the first on */
-  /* Where q, k or v of a call has no data: standard normals by this seed. */
-  uint32_t seed;
 } crew_gpu;
 
 /* A rank's part of a call, and where it stands in the whole of one. */
@@ -25,6 +23,7 @@ typedef struct resident_part {
   shard queries, keys;     /* positions */
   int64_t N, M;            /* of the whole */
   int32_t batch, head, kv_head, heads, kv_heads; /* first ones; of the whole */
+  uint32_t seed;           /* of rows without data */
 } resident_part;
 
 /* One rank's device and what lies there. */
@@ -35,6 +34,7 @@ typedef struct resident {
   ring_device *device;
   ring_rows rows;          /* on the device */
   dil_tensor inputs[DIL_INPUT_MAX];
+  int64_t bytes;           /* of all that lies there */
   void *memory[5 * SHARD_COMBS + DIL_INPUT_MAX];
   int32_t memory_count;
 } resident;
@@ -50,6 +50,10 @@ dil_status resident_place(resident *r, const dil_call *call,
                           const resident_part *part);
 /* o and lse back to the host's views. */
 dil_status resident_fetch(resident *r, const ring_rows *host);
+
+/* One row of them. */
+dil_status resident_fetch_row(resident *r, const ring_rows *host, int32_t comb,
+                              int64_t b, int64_t row, int32_t h);
 
 /* crew_rows.c: rows of all heads of a tensor [B, rows, H, D] to a message, or
  * from it; an lse [B, H, N] in its own order. */

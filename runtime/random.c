@@ -35,3 +35,19 @@ double dil_normal(uint32_t seed, uint32_t tensor, uint64_t element) {
   double radius = (word[0] + 0.5) * 0x1p-32, angle = (word[1] + 0.5) * 0x1p-32;
   return sqrt(-2 * log(radius)) * cos(2 * pi * angle);
 }
+
+static double stored(dil_dtype dtype, double number) {
+  switch (dtype) {
+  case DIL_BF16: return dil_bf16_to_f32(dil_f32_to_bf16((float)number));
+  case DIL_F16: return dil_f16_to_f32(dil_f32_to_f16((float)number));
+  default: return (float)number;
+  }
+}
+
+void dil_normal_row(const dil_call *call, const dil_tensor *tensor,
+                    int64_t start, int64_t count, double *to) {
+  uint32_t number = tensor == &call->q ? 0 : tensor == &call->k ? 1 : 2;
+  for (int64_t d = 0; d < count; d++)
+    to[d] = stored(tensor->dtype,
+                   dil_normal(call->random, number, (uint64_t)(start + d)));
+}

@@ -61,6 +61,8 @@ typedef struct dil_call {
   uint64_t seed;            /* of the dropout */
   double scale;             /* read when the pattern says `scale runtime` */
   const int32_t *lengths;   /* [B], each row's own M_b <= M; NULL: M */
+  uint32_t random;          /* q, k, v without data hold dil_normal of this
+                               seed and 0, 1, 2: who computes makes them */
 } dil_call;
 
 enum {
@@ -417,6 +419,10 @@ void dil_philox(const uint32_t counter[4], const uint32_t key[2],
 /* Element e of tensor n: a standard normal by Box-Muller of Philox with
  * counter (e low, e high, 0, 0) and key (seed, n). */
 double dil_normal(uint32_t seed, uint32_t tensor, uint64_t element);
+/* `count` elements from `start` on of a call's q, k or v that has no data, as
+ * the tensor would store them. */
+void dil_normal_row(const dil_call *call, const dil_tensor *tensor,
+                    int64_t start, int64_t count, double *to);
 
 #pragma GCC visibility pop
 #endif
