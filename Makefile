@@ -58,7 +58,8 @@ abi      := 1
 rt       := $(BUILD)/libdilrt.so.$(abi)
 # Ranks as processes, where MPI is installed.
 MPICC    ?= $(shell command -v mpicc)
-parts    := dil-cpu.so dil-gpu.so dilrt-cuda.so $(if $(MPICC),dilrt-mpi.so)
+parts    := dil-cpu.so dil-gpu.so dilrt-cuda.so dilrt-nccl.so \
+            $(if $(MPICC),dilrt-mpi.so)
 library  := $(BUILD)/libdil.so $(BUILD)/libdilrt.so $(BUILD)/dilrt.o \
             $(BUILD)/libdilrt.a \
             $(addprefix $(BUILD)/,$(parts))
@@ -111,6 +112,9 @@ $(BUILD)/dil-gpu.so: $(gpu) $(call objects,runtime/cuda/hopper_*.c) $(rt) \
 	$(call say,link)$(part) -o $@ $^ $(LDLIBS)
 $(BUILD)/dilrt-cuda.so: $(cuda) $(rt) | $(BUILD)/part.map
 	$(call say,link)$(part) -o $@ $^ $(LDLIBS)
+$(BUILD)/dilrt-nccl.so: $(call objects,runtime/nccl/*.c) $(rt) \
+                        | $(BUILD)/part.map
+	$(call say,link)$(part) -o $@ $^ $(LDLIBS)
 $(BUILD)/dilrt-mpi.so: $(call objects,runtime/mpi/*.c) $(rt) | $(BUILD)/part.map
 	$(call say,link)$(part) -o $@ $^ $(shell $(MPICC) --showme:link) $(LDLIBS)
 $(BUILD)/runtime/mpi/%.o: EXTRA = $(patsubst -I%,-isystem %,$(shell \
@@ -157,7 +161,7 @@ $(BUILD)/compiler/library_header.o: EXTRA = -I$(BUILD)/compiler
 # What the parts of dil must agree on: a number of all headers that they share,
 # in place of one that somebody has to raise.
 agreed := $(sort $(wildcard compiler/*.h compiler/*.def compiler/gpu/gpu.h \
-          runtime/*.h runtime/*.def runtime/cuda/cuda.h runtime/mpi/job.h \
+          runtime/*.h runtime/*.def runtime/cuda/cuda.h runtime/mpi/job.h runtime/nccl/*.h \
           templates/launch.h))
 $(BUILD)/interface.h: $(agreed)
 	@mkdir -p $(@D)

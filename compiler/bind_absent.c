@@ -1,7 +1,6 @@
 /* bind_absent.c - calls larger than a host wants to hold: q, k and v are random
  * numbers that each rank of a topology makes on its own GPU, and of o and lse
  * only the rows that are looked at ever come here. */
-#define _DEFAULT_SOURCE
 #include "bind.h"
 #include <sys/mman.h>
 
@@ -17,6 +16,7 @@ bool bind_is_absent(const binding *b) {
   bool arrays = o->array[0] || o->array[1] || o->array[2] || o->out || o->lse;
   const dil_call *c = &b->call;
   return o->device.word == DEVICE_CUDA && o->topology && !arrays &&
+         !bind_is_process() &&
          bytes_of(&c->q) + bytes_of(&c->k) + bytes_of(&c->v) > small;
 }
 

@@ -50,10 +50,6 @@ bool place_possible(diag *d, const topology *t) {
     diag_report(d, SEVERITY_ERROR, t->at, NULL,
                 "topology '%s' has %lld devices, this build joins at most %d",
                 t->name, (long long)t->devices, RANKS_MOST);
-  if (t->link == LINK_NCCL && t->devices > 1)
-    diag_report(d, SEVERITY_ERROR, t->at, "`link thread;` or `link mpi;`",
-                "topology '%s' is linked by NCCL, which this build does not "
-                "have", t->name);
   return diag_errors(d) == 0;
 }
 

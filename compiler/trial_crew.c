@@ -13,7 +13,7 @@ static dil_status check_options(const options *o) {
 }
 
 bool trial_crew_speaks(const trial_crew *t) {
-  return !t->mpi || t->task.rank == 0;
+  return !t->world || t->task.rank == 0;
 }
 
 /* What all ranks share, but for what depends on sizes. */
@@ -44,8 +44,9 @@ static dil_status make_task(trial_crew *t, compilation *c, const binding *b) {
 
 dil_status trial_crew_open(trial_crew *t, compilation *c, binding *b,
                            int64_t seq) {
-  bool job = c->topology->link == LINK_MPI;
+  bool job = trial_crew_is_job(c->topology);
   dil_status status = make_task(t, c, b);
+  if (!status) status = trial_crew_nccl(t, c->topology);
   if (!status)
     status = job ? trial_job_join(t, c->topology, b, seq)
                  : binding_tensors(b, seq);
@@ -54,6 +55,7 @@ dil_status trial_crew_open(trial_crew *t, compilation *c, binding *b,
   if (!status) status = crew_new(&t->task, &t->crew);
   if (!status && job) status = trial_job_begin(t, c->topology, b);
   if (!status) status = crew_place(t->crew, &b->call);
+  if (!status) status = crew_join(t->crew);
   if (status) trial_job_fail(t);
   return status;
 }
@@ -65,12 +67,12 @@ static void free_links(trial_crew *t) {
 }
 
 dil_status trial_crew_part(trial_crew *t) {
-  if (!t->mpi || t->failed) return DIL_OK;
+  if (!t->world || t->failed) return DIL_OK;
   double timeout = t->world->timeout;
   dil_status status = link_meet(t->world);
   if (status) trial_job_fail(t);
   free_links(t);
-  if (!status) status = t->mpi->close(timeout);
+  if (!status && t->mpi) status = t->mpi->close(timeout);
   t->failed = true; /* or ended: there is nothing more to leave */
   return status;
 }
@@ -89,8 +91,8 @@ dil_status trial_crew_run(trial_crew *t, const dil_call *call,
   double start = message_clock();
   dil_status status = crew_run(t->crew, call);
   *seconds = message_clock() - start;
-  if (!status && t->mpi) status = crew_fetch(t->crew, call);
-  if (!status && t->mpi) status = crew_collect(t->crew, t->world, call);
+  if (!status && t->world) status = crew_fetch(t->crew, call);
+  if (!status && t->world) status = crew_collect(t->crew, t->world, call);
   if (status) trial_job_fail(t);
   return status;
 }
@@ -102,7 +104,7 @@ static dil_status bring(void *owner, int64_t b, int64_t n, int64_t h) {
 }
 
 dil_status trial_crew_fetch(trial_crew *t, binding *b) {
-  if (t->mpi) return DIL_OK;
+  if (t->world) return DIL_OK;
   if (!b->absent) return crew_fetch(t->crew, &b->call);
   t->call = &b->call;
   b->bring = bring;

@@ -14,8 +14,8 @@ typedef struct trial_crew {
   bool on_gpu;
   crew_gpu gpu;              /* of ranks on GPUs */
   dil_context *context;      /* the first of them; NULL: the processor's */
-  const dil_mpi_module *mpi; /* NULL: ranks are threads */
-  dil_link *world;           /* joins all processes */
+  const dil_mpi_module *mpi; /* NULL: processes of no job */
+  dil_link *world;           /* joins all processes; NULL: ranks are threads */
   const dil_call *call;      /* whose rows are brought one by one */
   bool failed;               /* this process leaves MPI as it is */
 } trial_crew;
@@ -50,6 +50,18 @@ dil_status trial_job_begin(trial_crew *t, const topology *on,
                            const binding *b);
 /* Tells the others that this process cannot go on, with the last error. */
 void trial_job_fail(trial_crew *t);
+
+/* ---- trial_crew_join.c --------------------------------------------------- */
+
+/* Whether the ranks are processes: of an MPI job, or, with NCCL, of one or such
+ * as meet in the file DIL_MEET. */
+bool trial_crew_is_job(const topology *on);
+/* This process's number and a link to all, within so many seconds; a link to
+ * its ring. */
+dil_status trial_crew_world(trial_crew *t, const topology *on, double timeout);
+dil_status trial_crew_ring(trial_crew *t, const topology *on);
+/* Rows of GPUs travel by NCCL, when the topology says so. */
+dil_status trial_crew_nccl(trial_crew *t, const topology *on);
 
 /* ---- trial_crew_gpu.c ---------------------------------------------------- */
 

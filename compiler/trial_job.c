@@ -114,32 +114,12 @@ static dil_status follow(trial_crew *t, const topology *on, binding *b) {
   return say(t->world, 0, &mine);
 }
 
-static dil_status open_job(trial_crew *t, const topology *on) {
-  void *symbol;
-  int32_t ranks = 0;
-  dil_status status = dil_module_open("dilrt-mpi.so", DIL_MPI_SYMBOL, &symbol);
-  if (status) return status;
-  t->mpi = ((dil_mpi_init)symbol)();
-  if (t->mpi->version != DIL_INTERFACE)
-    return dil_fail(DIL_ENVIRONMENT, "dilrt-mpi.so is of another version of "
-                                     "dil");
-  status = t->mpi->open(&t->task.rank, &ranks);
-  if (!status && ranks != on->devices)
-    return dil_fail(DIL_USAGE, "topology '%s' has %lld devices, and there are "
-                    "%d processes: `mpirun -n %lld dil run ...`", on->name,
-                    (long long)on->devices, ranks, (long long)on->devices);
-  return status ? status : t->mpi->link(0, SETTING_UP, &t->world);
-}
-
 dil_status trial_job_join(trial_crew *t, const topology *on, binding *b,
                           int64_t seq) {
-  int32_t ring = (int32_t)on->ring;
-  dil_status status = open_job(t, on);
+  dil_status status = trial_crew_world(t, on, SETTING_UP);
   if (!status)
     status = t->task.rank ? follow(t, on, b) : lead(t, on, b, seq);
-  if (!status)
-    status = t->mpi->link(t->task.rank / ring, on->timeout, &t->task.link);
-  return status;
+  return status ? status : trial_crew_ring(t, on);
 }
 
 dil_status trial_job_begin(trial_crew *t, const topology *on,

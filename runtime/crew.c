@@ -53,6 +53,7 @@ static ring_device *device_of(const member *m) {
 }
 
 static void member_close(member *m) {
+  if (m->comm) m->crew->task.nccl->leave(m->comm);
   ring_routes_free(&m->routes, device_of(m));
   resident_close(&m->resident);
   ring_device_free(m->device);
@@ -99,7 +100,7 @@ static dil_call member_call(const member *m) {
   return call;
 }
 
-static dil_status member_run(member *m) {
+static dil_status member_run(member *m, dil_link *link) {
   const crew_task *t = &m->crew->task;
   dil_call call = member_call(m);
   ring_rows owned;
@@ -108,7 +109,7 @@ static dil_status member_run(member *m) {
                 .batch = (int32_t)member_batch(m, &call).first,
                 .head = m->share.head,
                 .exchange = t->mesh.exchange,
-                .link = m->link,
+                .link = link,
                 .device = device_of(m),
                 .routes = &m->routes,
                 .call = &call,
@@ -123,8 +124,44 @@ static dil_status member_run(member *m) {
   return status;
 }
 
+/* A communicator for the rank's GPU, unless the last run has left it one. */
+static dil_status member_join(member *m) {
+  const dil_nccl_module *nccl = m->crew->task.nccl;
+  if (m->comm && nccl->alive(m->comm)) return DIL_OK;
+  if (m->comm) nccl->leave(m->comm);
+  m->comm = NULL;
+  dil_status status = nccl->join(m->link, &m->comm);
+  char why[256];
+  snprintf(why, sizeof why, "%s", dil_last_error());
+  if (!status) return DIL_OK;
+  m->link->calls->revoke(m->link, why);
+  return dil_fail(status, "%s", why);
+}
+
+/* A run whose rows travel by NCCL. */
+static dil_status member_run_nccl(member *m) {
+  const dil_nccl_module *nccl = m->crew->task.nccl;
+  dil_link *link = NULL;
+  dil_status status = member_join(m);
+  if (status || !m->crew->call) return status;
+  status = nccl->link(m->comm, m->link, &link);
+  if (!status) status = member_run(m, link);
+  link_free(link);
+  return status;
+}
+
+static dil_status member_work(member *m) {
+  const crew_task *t = &m->crew->task;
+  if (!t->nccl) return m->crew->call ? member_run(m, m->link) : DIL_OK;
+  dil_status status = t->gpu->cuda->enter(m->resident.gpu);
+  if (status) return status;
+  status = member_run_nccl(m);
+  t->gpu->cuda->leave(m->resident.gpu);
+  return status;
+}
+
 static void member_try(member *m) {
-  m->report.status = member_run(m);
+  m->report.status = member_work(m);
   snprintf(m->report.text, sizeof m->report.text, "%s",
            m->report.status ? dil_last_error() : "");
 }
@@ -276,6 +313,11 @@ dil_status crew_fetch_row(crew *c, const dil_call *call, int64_t b, int64_t n,
     if (is_here(c, i) && !status)
       status = member_fetch_row(&c->member[i], call, b, n, h);
   return status;
+}
+
+dil_status crew_join(crew *c) {
+  c->call = NULL;
+  return c->task.nccl ? (c->task.link ? run_alone(c) : run_all(c)) : DIL_OK;
 }
 
 const crew_report *crew_of(const crew *c, int32_t rank) {

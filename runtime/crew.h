@@ -4,6 +4,7 @@
 #define DIL_CREW_H
 
 #include "crew_gpu.h"
+#include "nccl/rows_link.h"
 
 /* ring * heads * batch ranks; rank = (batch * heads + head) * ring + place. */
 typedef struct mesh {
@@ -31,6 +32,7 @@ typedef struct crew_task {
    * it to the others of its ring. */
   dil_link *link;
   int32_t rank;
+  const dil_nccl_module *nccl; /* rows of GPUs travel by it; NULL: by the link */
   /* Tests: rewrites a rank's ring before each run; NULL: as it is. */
   void (*spoil)(dil_ring *ring, int32_t rank);
 } crew_task;
@@ -45,6 +47,8 @@ typedef struct crew crew;
 /* DIL_USAGE: more ranks than heads. */
 dil_status crew_new(const crew_task *task, crew **made);
 void crew_free(crew *c);
+/* Before the first run: communicators of ranks on GPUs. Collective. */
+dil_status crew_join(crew *c);
 /* Before the first run of a call whose ranks are on GPUs, and after its last:
  * each rank's rows to its device, and o and lse back. Others need neither. */
 dil_status crew_place(crew *c, const dil_call *call);

@@ -18,6 +18,7 @@ typedef struct member {
   ring_rows held;        /* its own copy of its rows, in `store`; */
   void *store;           /* NULL: they are the call's */
   dil_link *link;        /* of the run */
+  dil_nccl *comm;        /* beside it; NULL: none yet, or none wanted */
   pthread_t thread;
   bool started;
   crew_report report;
@@ -25,7 +26,7 @@ typedef struct member {
 
 struct crew {
   crew_task task;
-  const dil_call *call;  /* of the run */
+  const dil_call *call;  /* of the run; NULL: ranks only join */
   struct {               /* machine code, the same for every rank */
     void *bytes;
     size_t size;

@@ -43,6 +43,8 @@ typedef struct link_calls {
   dil_status (*wait)(dil_link *link, int32_t slot);
   /* Whether it has failed, by now; nothing is waited for. */
   dil_status (*check)(dil_link *link);
+  /* Whom to name when `peer` has been silent for too long; NULL: the peer. */
+  int32_t (*blame)(dil_link *link, int32_t peer);
   /* Makes every wait of every rank fail: this rank cannot go on. */
   void (*revoke)(dil_link *link, const char *why);
   void (*free)(dil_link *link);
@@ -70,5 +72,10 @@ typedef struct thread_hub thread_hub;
 dil_status thread_hub_new(int32_t ranks, double timeout, thread_hub **hub);
 void thread_hub_free(thread_hub *hub);
 dil_status thread_link_new(thread_hub *hub, int32_t rank, dil_link **link);
+
+/* link_file.c: ranks are processes of this host that meet in a file, each with
+ * its number; they have half a minute for it, or the timeout if that is more. */
+dil_status file_link_new(const char *path, int32_t rank, int32_t ranks,
+                         double timeout, dil_link **link);
 
 #endif

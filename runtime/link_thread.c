@@ -255,8 +255,12 @@ static void free_link(dil_link *link) {
   free(l);
 }
 
-static const link_calls thread_calls = {"thread", post,   wait_slot,
-                                        check,    revoke, free_link};
+static const link_calls thread_calls = {.name = "thread",
+                                        .post = post,
+                                        .wait = wait_slot,
+                                        .check = check,
+                                        .revoke = revoke,
+                                        .free = free_link};
 
 dil_status thread_link_new(thread_hub *hub, int32_t rank, dil_link **link) {
   size_t slots = ((size_t)hub->ranks + 1) * sizeof(slot);

@@ -56,6 +56,9 @@ typedef struct dil_cuda_module {
   void (*close)(dil_cuda *device);
   const dil_cuda_facts *(*facts)(const dil_cuda *device);
   dil_status (*devices)(int32_t *count);
+  /* Makes the device's context this thread's, and gives back the former. */
+  dil_status (*enter)(const dil_cuda *device);
+  void (*leave)(const dil_cuda *device);
 
   /* Memory of the device and copies of it, for hosts without CUDA. */
   dil_status (*take)(dil_cuda *device, int64_t bytes, void **memory);

@@ -10,6 +10,8 @@ const dil_cuda_module *dil_cuda_module_init(void) {
       .close = device_close,
       .facts = device_facts,
       .devices = device_count,
+      .enter = cuda_enter,
+      .leave = cuda_leave,
       .take = device_take,
       .give = device_give,
       .upload = device_upload,

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { NON_BLOCKING = 1, PEERS_MOST = 64 };
+enum { NON_BLOCKING = 1, PEERS_MOST = 64, SOON = -5 }; /* SOON: a priority */
 
 /* Where a stream stands, for whoever has another context. */
 typedef struct mark_of {
@@ -267,6 +267,14 @@ static dil_status follow(void *user, const void *done) {
   return status;
 }
 
+/* Passes that fill the device come after: they would hold the message up. */
+static dil_status note_packed(ring_cuda *c, const step_notes *n) {
+  const cuda_driver *driver = driver_of(c);
+  cu_result result = driver->event_record(n->packed.event, c->messages);
+  if (!result) result = driver->stream_wait(c->passes, n->packed.event, 0);
+  return check(c, result, "note that a message is whole");
+}
+
 static dil_status post(ring_device *d, dil_link *link, int32_t slot,
                        const link_transfer *t) {
   ring_cuda *c = self(d);
@@ -276,8 +284,7 @@ static dil_status post(ring_device *d, dil_link *link, int32_t slot,
   if (status) return status;
   status = notes_of(c, slot, &n);
   if (!status)
-    status = check(c, driver_of(c)->event_record(n->packed.event, c->messages),
-                   "note that a message is whole");
+    status = note_packed(c, n);
   if (!status) {
     n->expects = t->from >= 0;
     n->from = t->from;
@@ -332,10 +339,12 @@ static dil_status watch(ring_cuda *c, dil_link *link, cu_event event,
     if (result != NOT_READY) return check(c, result, "finish a step");
     dil_status status = link->calls->check(link);
     if (status) return status;
-    if (from >= 0 && clock_seconds() > end)
+    if (from >= 0 && clock_seconds() > end) {
+      if (link->calls->blame) from = link->calls->blame(link, from);
       return dil_fail(DIL_PEER, "rank %d is silent: rank %d waited for it in "
                       "step %d, at most %g s", from, link->rank, link->step,
                       link->timeout);
+    }
     rest(turns);
   }
 }
@@ -439,8 +448,8 @@ static const ring_device_calls calls = {.name = "cuda",
 
 static dil_status open_entered(ring_cuda *c, const dil_cuda_code *code) {
   const cuda_driver *driver = driver_of(c);
-  cu_result result = driver->stream_new(&c->passes, NON_BLOCKING);
-  if (!result) result = driver->stream_new(&c->messages, NON_BLOCKING);
+  cu_result result = driver->stream_new(&c->passes, NON_BLOCKING, 0);
+  if (!result) result = driver->stream_new(&c->messages, NON_BLOCKING, SOON);
   if (!result) result = driver->event_new(&c->end, 2);
   dil_status status = check(c, result, "make a stream");
   c->memory.driver = driver;

@@ -250,8 +250,12 @@ static void free_link(dil_link *link) {
   free(l);
 }
 
-static const link_calls mpi_calls = {"mpi", post,   wait_slot,
-                                     check, revoke, free_link};
+static const link_calls mpi_calls = {.name = "mpi",
+                                     .post = post,
+                                     .wait = wait_slot,
+                                     .check = check,
+                                     .revoke = revoke,
+                                     .free = free_link};
 
 dil_status mpi_link_new(MPI_Comm comm, double timeout, dil_link **link) {
   int rank = 0, ranks = 1;

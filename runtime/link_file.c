@@ -1,0 +1,326 @@
+/* link_file.c - ranks are processes of one host that meet in a file. In: a path
+ * that all are given, a number for each. Out: messages through the file's
+ * pages, in pieces. A process that has ended or been stopped is named; the file
+ * goes as soon as all have it. */
+#include "link.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PIECE = 1 << 16, REASON = 256, RANKS_MOST = 256 };
+
+typedef struct seat {
+  atomic_int pid;          /* 0: nobody has come */
+  atomic_int left;         /* done, in peace */
+} seat;
+
+typedef struct box {       /* from one rank to another */
+  atomic_int full;
+  int32_t bytes;           /* of this piece */
+  int64_t size;            /* of the message */
+  char piece[PIECE];
+} box;
+
+typedef struct board {
+  char magic[8];
+  int32_t ranks;
+  atomic_int came;
+  atomic_int failed;       /* 1: the reason is being written; 2: it is there */
+  char reason[REASON];
+  seat seat[RANKS_MOST];
+  box box[];               /* [from * ranks + to] */
+} board;
+
+typedef struct half {      /* of a transfer: what one side moves */
+  int32_t peer;            /* -1: nothing */
+  char *at;
+  int64_t size, left;
+  bool begun;              /* a message of no bytes is still a message */
+} half;
+
+typedef struct file_link {
+  dil_link link;
+  board *board;
+  size_t size;
+  struct slot {
+    half send, receive;
+  } slot[];                /* [ranks + 1] */
+} file_link;
+
+static const char magic[8] = "dilmeet1";
+
+static double clock_seconds(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void rest(int64_t turns) {
+  struct timespec moment = {0, 50000};
+  if (turns > 1000) nanosleep(&moment, NULL);
+}
+
+static file_link *self(dil_link *link) { return (file_link *)link; }
+
+static box *box_of(const file_link *l, int32_t from, int32_t to) {
+  return &l->board->box[from * l->link.ranks + to];
+}
+
+/* ---- failing ------------------------------------------------------------- */
+
+/* The first reason stays. */
+static void board_fail(board *b, const char *why) {
+  int none = 0;
+  if (!atomic_compare_exchange_strong(&b->failed, &none, 1)) return;
+  snprintf(b->reason, sizeof b->reason, "%s", why);
+  atomic_store(&b->failed, 2);
+}
+
+/* 'R', 'S', 'T' stopped, 'Z' ended but not waited for; 0: it is gone. */
+static char process_state(int pid) {
+  char path[40], text[512], *end;
+  snprintf(path, sizeof path, "/proc/%d/stat", pid);
+  int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return kill(pid, 0) && errno == ESRCH ? 0 : 'R';
+  ssize_t count = read(file, text, sizeof text - 1);
+  close(file);
+  if (count <= 0) return 0;
+  text[count] = 0;
+  end = strrchr(text, ')');
+  return end && end[1] && end[2] ? end[2] : 'R';
+}
+
+/* A rank whose process has one of these states; -1: none has. */
+static int32_t rank_in_state(const file_link *l, const char *states) {
+  for (int32_t i = 0; i < l->link.ranks; i++) {
+    int pid = atomic_load(&l->board->seat[i].pid);
+    if (!pid || atomic_load(&l->board->seat[i].left)) continue;
+    char state = process_state(pid);
+    if (state ? strchr(states, state) != NULL : strchr(states, 'Z') != NULL)
+      return i;
+  }
+  return -1;
+}
+
+static void look_for_dead(file_link *l) {
+  char why[REASON];
+  int32_t dead = rank_in_state(l, "ZX");
+  if (dead < 0) return;
+  snprintf(why, sizeof why, "rank %d is gone: its process has ended, rank %d "
+           "was in step %d", dead, l->link.rank, l->link.step);
+  board_fail(l->board, why);
+}
+
+static dil_status check(dil_link *link) {
+  file_link *l = self(link);
+  if (!atomic_load(&l->board->failed)) look_for_dead(l);
+  while (atomic_load(&l->board->failed) == 1) rest(0);
+  if (!atomic_load(&l->board->failed)) return DIL_OK;
+  return dil_fail(DIL_PEER, "%s", l->board->reason);
+}
+
+/* Who is stopped is silent; else it is whom this rank waits for. */
+static int32_t blame(dil_link *link, int32_t peer) {
+  int32_t stopped = rank_in_state(self(link), "Tt");
+  return stopped >= 0 ? stopped : peer;
+}
+
+static void revoke_link(dil_link *link, const char *why) {
+  char text[REASON];
+  snprintf(text, sizeof text, "rank %d failed in step %d: %.180s", link->rank,
+           link->step, why);
+  board_fail(self(link)->board, text);
+}
+
+/* ---- messages ------------------------------------------------------------ */
+
+static half half_of(int32_t peer, const void *at, int64_t bytes) {
+  return (half){peer, (char *)(uintptr_t)at, bytes, bytes, peer < 0};
+}
+
+static dil_status post(dil_link *link, int32_t index, const link_transfer *t) {
+  struct slot *s = &self(link)->slot[index];
+  if (t->order)
+    return dil_fail(DIL_UNSUPPORTED, "a file moves memory of the host alone");
+  s->send = half_of(t->to, t->send, t->send_bytes);
+  s->receive = half_of(t->from, t->receive, t->receive_bytes);
+  return DIL_OK;
+}
+
+static bool is_done(const half *h) { return h->begun && h->left == 0; }
+
+static bool send_piece(file_link *l, half *h) {
+  box *b = box_of(l, l->link.rank, h->peer);
+  if (atomic_load(&b->full)) return false;
+  b->bytes = (int32_t)(h->left < PIECE ? h->left : PIECE);
+  b->size = h->size;
+  memcpy(b->piece, h->at, (size_t)b->bytes);
+  h->at += b->bytes;
+  h->left -= b->bytes;
+  h->begun = true;
+  atomic_store(&b->full, 1);
+  return true;
+}
+
+static bool receive_piece(file_link *l, half *h) {
+  box *b = box_of(l, h->peer, l->link.rank);
+  char why[REASON];
+  if (!atomic_load(&b->full)) return false;
+  if (b->size != h->size || b->bytes > h->left) {
+    snprintf(why, sizeof why, "rank %d sent %lld bytes to rank %d in step %d, "
+             "%lld were due", h->peer, (long long)b->size, l->link.rank,
+             l->link.step, (long long)h->size);
+    board_fail(l->board, why);
+    return false;
+  }
+  memcpy(h->at, b->piece, (size_t)b->bytes);
+  h->at += b->bytes;
+  h->left -= b->bytes;
+  h->begun = true;
+  atomic_store(&b->full, 0);
+  return true;
+}
+
+static void be_silent(file_link *l, int32_t peer) {
+  char why[REASON];
+  snprintf(why, sizeof why, "rank %d is silent: rank %d waited for it in step "
+           "%d, at most %g s", blame(&l->link, peer), l->link.rank,
+           l->link.step, l->link.timeout);
+  board_fail(l->board, why);
+}
+
+static dil_status wait_slot(dil_link *link, int32_t index) {
+  enum { LOOKS = 64 }; /* turns between looks at processes */
+  file_link *l = self(link);
+  struct slot *s = &l->slot[index];
+  double end = clock_seconds() + link->timeout;
+  for (int64_t turns = 0;; turns++) {
+    bool moved = !is_done(&s->send) && send_piece(l, &s->send);
+    if (!is_done(&s->receive)) moved |= receive_piece(l, &s->receive);
+    if (is_done(&s->send) && is_done(&s->receive)) return DIL_OK;
+    if (moved) continue;
+    dil_status status = turns % LOOKS ? DIL_OK : check(link);
+    if (status) return status;
+    if (clock_seconds() > end)
+      be_silent(l, is_done(&s->receive) ? s->send.peer : s->receive.peer);
+    rest(turns);
+  }
+}
+
+/* ---- meeting ------------------------------------------------------------- */
+
+static void free_link(dil_link *link) {
+  file_link *l = self(link);
+  atomic_store(&l->board->seat[link->rank].left, 1);
+  munmap(l->board, l->size);
+  free(l);
+}
+
+static const link_calls file_calls = {.name = "file",
+                                      .post = post,
+                                      .wait = wait_slot,
+                                      .check = check,
+                                      .blame = blame,
+                                      .revoke = revoke_link,
+                                      .free = free_link};
+
+static board *map_board(int file, size_t size) {
+  void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  return at == MAP_FAILED ? NULL : at;
+}
+
+/* Rank 0 makes the file aside, so that nobody sees half of it. */
+static board *make_board(const char *path, int32_t ranks, size_t size) {
+  char aside[4096];
+  board *b = NULL;
+  if (snprintf(aside, sizeof aside, "%s.%d", path, (int)getpid()) >=
+      (int)sizeof aside)
+    return NULL;
+  int file = open(aside, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (file >= 0 && !ftruncate(file, (off_t)size)) b = map_board(file, size);
+  if (file >= 0) close(file);
+  if (!b) return NULL;
+  memcpy(b->magic, magic, sizeof magic);
+  b->ranks = ranks;
+  atomic_store(&b->seat[0].pid, (int)getpid());
+  if (!rename(aside, path)) return b;
+  munmap(b, size);
+  unlink(aside);
+  return NULL;
+}
+
+/* A file of an earlier job has a rank 0 that has ended, or this seat taken. */
+static board *find_board(const char *path, int32_t rank, int32_t ranks,
+                         size_t size) {
+  struct stat about;
+  int nobody = 0, file = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+  board *b = NULL;
+  if (file >= 0 && !fstat(file, &about) && about.st_size == (off_t)size &&
+      about.st_uid == geteuid())
+    b = map_board(file, size);
+  if (file >= 0) close(file);
+  if (!b) return NULL;
+  char first = process_state(atomic_load(&b->seat[0].pid));
+  if (!memcmp(b->magic, magic, sizeof magic) && b->ranks == ranks && first &&
+      first != 'Z' &&
+      atomic_compare_exchange_strong(&b->seat[rank].pid, &nobody,
+                                     (int)getpid()))
+    return b;
+  munmap(b, size);
+  return NULL;
+}
+
+static dil_status meet(const char *path, int32_t rank, int32_t ranks,
+                       double timeout, size_t size, board **met) {
+  double end = clock_seconds() + timeout;
+  board *b = rank ? NULL : make_board(path, ranks, size);
+  if (!rank && !b)
+    return dil_fail(DIL_ENVIRONMENT, "cannot meet in '%s': %s", path,
+                    strerror(errno));
+  while (!b && clock_seconds() < end) {
+    b = find_board(path, rank, ranks, size);
+    if (!b) rest(INT64_MAX);
+  }
+  if (!b)
+    return dil_fail(DIL_PEER, "rank 0 has not come to '%s' in %g s", path,
+                    timeout);
+  *met = b;
+  atomic_fetch_add(&b->came, 1);
+  while (atomic_load(&b->came) < ranks && clock_seconds() < end)
+    rest(INT64_MAX);
+  if (atomic_load(&b->came) == ranks) return DIL_OK;
+  return dil_fail(DIL_PEER, "%d of %d ranks have come to '%s' in %g s",
+                  atomic_load(&b->came), ranks, path, timeout);
+}
+
+dil_status file_link_new(const char *path, int32_t rank, int32_t ranks,
+                         double timeout, dil_link **link) {
+  enum { PATIENCE = 30 }; /* seconds: processes do not begin at once */
+  size_t size = sizeof(board) + (size_t)ranks * (size_t)ranks * sizeof(box);
+  if (ranks > RANKS_MOST || rank < 0 || rank >= ranks)
+    return dil_fail(DIL_USAGE, "rank %d of %d, at most %d may meet in a file",
+                    rank, ranks, RANKS_MOST);
+  file_link *l =
+      calloc(1, sizeof *l + ((size_t)ranks + 1) * sizeof(struct slot));
+  if (!l) return dil_fail(DIL_MEMORY, "no memory for a link of %d ranks", ranks);
+  l->link = (dil_link){&file_calls, rank, ranks, 0, timeout};
+  l->size = size;
+  dil_status status =
+      meet(path, rank, ranks, timeout > PATIENCE ? timeout : PATIENCE, size,
+           &l->board);
+  if (rank == 0) unlink(path);
+  if (!status) *link = &l->link;
+  else {
+    if (l->board) munmap(l->board, size);
+    free(l);
+  }
+  return status;
+}

@@ -1,0 +1,50 @@
+/* nccl.h - the part of NCCL that the run time uses, declared here so that no
+ * header of it is needed. */
+#ifndef DIL_NCCL_NCCL_H
+#define DIL_NCCL_NCCL_H
+
+#include "../rt.h"
+
+enum { NCCL_OK = 0, NCCL_IN_PROGRESS = 7, NCCL_BYTES = 0 };
+
+typedef struct nccl_comm *nccl_comm;
+typedef struct nccl_id {
+  char bytes[128];
+} nccl_id;
+
+/* As version 2.14 has it: `size` and `version` say where it ends. */
+typedef struct nccl_config {
+  size_t size;
+  unsigned magic, version;
+  int blocking;
+} nccl_config;
+#define NCCL_CONFIG \
+  (nccl_config) { sizeof(nccl_config), 0xcafebeef, 21400, 0 }
+
+/* X(name here, symbol of libnccl.so.2, arguments): all return an int */
+#define NCCL_FUNCTIONS(X)                                                  \
+  X(version, ncclGetVersion, (int *))                                      \
+  X(id, ncclGetUniqueId, (nccl_id *))                                      \
+  X(join, ncclCommInitRankConfig,                                          \
+    (nccl_comm *, int ranks, nccl_id, int rank, nccl_config *))            \
+  X(state, ncclCommGetAsyncError, (nccl_comm, int *))                      \
+  X(abort, ncclCommAbort, (nccl_comm))                                     \
+  X(begin, ncclGroupStart, (void))                                         \
+  X(end, ncclGroupEnd, (void))                                             \
+  X(send, ncclSend,                                                        \
+    (const void *, size_t, int type, int to, nccl_comm, void *stream))     \
+  X(receive, ncclRecv,                                                     \
+    (void *, size_t, int type, int from, nccl_comm, void *stream))
+
+typedef struct nccl_functions {
+#define X(name, symbol, arguments) int(*name) arguments;
+  NCCL_FUNCTIONS(X)
+#undef X
+  const char *(*text)(int);        /* ncclGetErrorString */
+  const char *(*last)(nccl_comm);  /* ncclGetLastError */
+} nccl_functions;
+
+/* nccl_open.c: opened once, or DIL_ENVIRONMENT with the reason. */
+dil_status nccl_open(const nccl_functions **functions);
+
+#endif
