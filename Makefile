@@ -273,15 +273,15 @@ bundled := $(BUILD)/tests/test_edges $(BUILD)/tests/test_numeric \
            $(BUILD)/tests/test_hopper $(BUILD)/tests/test_launch \
            $(BUILD)/tests/test_parts \
            $(fuzzer) $(turns) $(gpuhost) $(pools)
-gpu-bundle: $(bundled) $(BUILD)/dil $(BUILD)/dil-gpu.so $(BUILD)/dilrt-cuda.so
+gpuparts := $(addprefix $(BUILD)/,dil-gpu.so dilrt-cuda.so dilrt-nccl.so)
+gpu-bundle: $(bundled) $(BUILD)/dil $(gpuparts)
 	@rm -rf $(BUILD)/gpu && mkdir -p $(BUILD)/gpu/lib \
 	  $(BUILD)/gpu/tests/fuzz $(BUILD)/gpu/tests/bench
 	$(call say,copy)cp $(filter $(suites),$(bundled)) $(BUILD)/gpu/tests
 	@cp $(fuzzer) $(BUILD)/gpu/tests/fuzz
 	@cp $(turns) $(pools) $(BUILD)/gpu/tests/bench
 	@cp $(gpuhost) $(BUILD)/gpu/tests
-	@cp $(BUILD)/dil $(BUILD)/dil-gpu.so $(BUILD)/dilrt-cuda.so \
-	  $(rt) $(BUILD)/libdil.so.$(abi) $(BUILD)/gpu
+	@cp $(BUILD)/dil $(gpuparts) $(rt) $(BUILD)/libdil.so.$(abi) $(BUILD)/gpu
 	@ldd $(bundled) | awk '/=> .*(check|subunit|jansson|png|xxhash|ffi|crypto|libz)/ \
 	  { print $$3 }' | sort -u | xargs -I{} cp -L {} $(BUILD)/gpu/lib
 # Both steps, where one machine has all.

@@ -400,9 +400,13 @@ static void drain(ring_device *d) {
 
 /* ---- memory, from the host ----------------------------------------------- */
 
+/* After what was asked of that memory before. */
 static dil_status write(ring_device *d, void *to, const void *from,
                         int64_t bytes) {
-  return bytes ? device_upload(self(d)->gpu, to, from, bytes) : DIL_OK;
+  ring_cuda *c = self(d);
+  dil_status status = bytes ? device_wait(c->gpu, c->passes) : DIL_OK;
+  if (status || !bytes) return status;
+  return device_upload(c->gpu, to, from, bytes);
 }
 
 static dil_status read(ring_device *d, void *to, const void *from,

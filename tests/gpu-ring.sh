@@ -1,0 +1,196 @@
+#!/bin/sh
+# gpu-ring.sh - rings of GPUs: the oracle's results for ranks, layouts and
+# exchanges; the same bits by NCCL as by copies; ranks that are killed or
+# frozen. Ranks share what GPUs there are; where there is none they are emulated
+# (emulator/README.md), and NCCL is left out. In: BUILD (its bundle of `make
+# gpu-bundle` where there is one), DIL, TMP. Out: ok / not ok lines.
+set -u
+cd "$(dirname "$0")/.." || exit 70
+bad=0
+gpus=0
+if [ -e /dev/nvidiactl ]; then
+  gpus=$(nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU')
+fi
+if [ -d "$BUILD/gpu/tests" ] && [ "$gpus" -gt 0 ]; then
+  BUILD=$BUILD/gpu
+  DIL=$BUILD/dil
+  LD_LIBRARY_PATH=$BUILD/lib:${LD_LIBRARY_PATH:-/usr/local/cuda/lib64}
+fi
+if [ "$gpus" -eq 0 ]; then
+  if [ ! -e "$BUILD/emulator/libcuda.so.1" ] || [ "$(uname -m)" != x86_64 ] ||
+    ! command -v c++ >/dev/null ||
+    nm -D "$BUILD/libdilrt.so" | grep -q '__[at]san_init'; then
+    echo "ok skipped: no GPU here, and no emulator"
+    exit 0
+  fi
+  LD_LIBRARY_PATH=$BUILD/emulator:${LD_LIBRARY_PATH:-}
+  FAKE_CHIP=80 FAKE_DEVICES=3
+  export FAKE_CHIP FAKE_DEVICES
+fi
+nccl=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib")' \
+  2>/dev/null)
+LD_LIBRARY_PATH=$LD_LIBRARY_PATH${nccl:+:$nccl}
+export LD_LIBRARY_PATH
+
+is() { # name, command...: ok when the command succeeds
+  name=$1
+  shift
+  if "$@" >"$TMP/said" 2>&1; then
+    echo "ok $name"
+  else
+    echo "not ok $name"
+    head -c 2000 "$TMP/said"
+    bad=1
+  fi
+}
+
+# An example on a topology of this script's.
+on() { # example, words of the topology
+  sed '/^topology/d' "examples/$1.dil" >"$TMP/$1.dil"
+  case $2 in *timeout*) within= ;; *) within='timeout 10s;' ;; esac
+  echo "topology t { $2 $within }" >>"$TMP/$1.dil"
+}
+
+run() { # example, topology, options...
+  on "$1" "$2"
+  example=$TMP/$1.dil
+  shift 2
+  "$DIL" run "$example" --topology t --device cuda --random 7 "$@"
+}
+
+# ---- against the oracle -------------------------------------------------------
+
+check() { # example, topology, options...
+  example=$1 topology=$2
+  shift 2
+  is "$example: $topology" run "$example" "$topology" --check "$@"
+}
+
+if [ "$gpus" -eq 0 ]; then
+  for order in now late random; do
+    EMULATED_ORDER=$order
+    export EMULATED_ORDER
+    check longnet_ring 'devices 3; ring 3;' -D w=16 --seq 100
+    check causal 'devices 2; ring 2; layout zigzag; exchange gather;' --seq 60
+    check softcap 'devices 4; ring 2; batch 2; layout striped;' --seq 40 --batch 2
+  done
+else
+  for ring in 1 2 4; do
+    for layout in contiguous zigzag striped; do
+      shape="devices $ring; ring $ring; layout $layout;"
+      check longnet_ring "$shape" -D w=64 --seq 5000
+      check longnet_ring "$shape exchange gather;" -D w=16 --seq 3001
+      check dense "$shape" --seq 1024 --keys 1500
+      check causal "$shape exchange gather;" --seq 2048
+      check longformer "$shape" -D w=64 --seq 2000
+      check headsplit_mean "$shape" --seq 1400
+      check union "$shape" --seq 1700
+      check softcap "$shape" --seq 1200 --batch 2
+      check random_hash "$shape" --seq 800
+    done
+  done
+  check decode_gqa 'devices 4; ring 4;' --seq 1 --keys 9000 --batch 3
+  check longnet 'devices 4; ring 2; batch 2;' -D w=128 --seq 4096 --batch 3
+  check longnet_torchscale 'devices 3; ring 3;' -D w=100 --seq 7777
+  # More than the host is asked to hold: each rank makes its own rows.
+  check longnet_ring 'devices 4; ring 4;' --seq 524288
+fi
+
+# ---- state ---------------------------------------------------------------------
+
+resumes() {
+  run causal 'devices 2; ring 2;' --seq 64 --state "$TMP/kept" \
+    --out "$TMP/one.npy" &&
+    run causal 'devices 2; ring 2;' --seq 64 --state "$TMP/kept" --resume \
+      --out "$TMP/two.npy" && cmp "$TMP/one.npy" "$TMP/two.npy"
+}
+is "a rank's state is written, and resumed to the same bits" resumes
+
+# ---- NCCL -----------------------------------------------------------------------
+
+if [ "$gpus" -lt 2 ]; then
+  echo "ok NCCL: left out, it wants two GPUs"
+  exit $bad
+fi
+ring=4
+[ "$gpus" -ge 4 ] || ring=2
+by_nccl="devices $ring; ring $ring; link nccl;"
+small='-D w=64 --seq 5000'
+
+# One process a GPU, which meet in a file; each says what it has to say in a
+# file of its own. Sets `pids`.
+start() { # topology, options...
+  on longnet_ring "$1"
+  shift
+  pids=
+  rank=0
+  rm -f "$TMP/meet"*
+  while [ $rank -lt $ring ]; do
+    DIL_MEET=$TMP/meet DIL_RANK=$rank "$DIL" run "$TMP/longnet_ring.dil" \
+      --topology t --device cuda --random 7 "$@" >"$TMP/rank.$rank" 2>&1 &
+    pids="$pids $!"
+    rank=$((rank + 1))
+  done
+}
+
+finished() { # all processes have ended well
+  for pid in $pids; do
+    wait "$pid" || { cat "$TMP"/rank.*; return 1; }
+  done
+}
+
+same_bits() {
+  # shellcheck disable=SC2086 # a list of words
+  {
+    run longnet_ring "devices $ring; ring $ring;" $small --out "$TMP/copies.npy" &&
+      run longnet_ring "$by_nccl" $small --out "$TMP/one.npy" &&
+      cmp "$TMP/copies.npy" "$TMP/one.npy" &&
+      start "$by_nccl" $small --out "$TMP/many.npy" && finished &&
+      cmp "$TMP/copies.npy" "$TMP/many.npy"
+  }
+}
+is "NCCL, in one process and in $ring: the bits that copies give" same_bits
+check longnet_ring "$by_nccl exchange gather; layout zigzag;" -D w=64 --seq 5000
+check causal "$by_nccl" --seq 4096
+
+# A rank is struck while all of them run again and again; each survivor must end
+# in time and say who it was and in which step.
+strike() { # signal, word of the message
+  # shellcheck disable=SC2086 # a list of words
+  start "$by_nccl timeout 3s;" $small --repeat 1000000
+  sleep 12
+  victim=$(echo "$pids" | awk '{ print $2 }')
+  for pid in $pids; do
+    kill -0 "$pid" || { cat "$TMP"/rank.*; return 1; }
+  done
+  kill -"$1" "$victim"
+  began=$(date +%s%N)
+  for pid in $pids; do
+    [ "$pid" = "$victim" ] || wait "$pid"
+  done
+  took=$((($(date +%s%N) - began) / 1000000))
+  kill -KILL "$victim" 2>/dev/null
+  wait "$victim"
+  echo "took $took ms"
+  grep error "$TMP"/rank.*
+  [ $took -le 5000 ] || return 1
+  for rank in $(seq 0 $((ring - 1))); do
+    [ "$rank" -eq 1 ] || grep -q "rank 1 is $2.*step" "$TMP/rank.$rank" || return 1
+  done
+}
+is "a rank is killed" strike KILL gone
+is "a rank is frozen" strike STOP silent
+
+if command -v mpirun >/dev/null; then
+  OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+  export OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM
+  by_mpi() {
+    on longnet_ring "$by_nccl"
+    # shellcheck disable=SC2086 # a list of words
+    mpirun --oversubscribe -n $ring "$DIL" run "$TMP/longnet_ring.dil" \
+      --topology t --device cuda --random 7 $small --out "$TMP/mpi.npy" &&
+      cmp "$TMP/copies.npy" "$TMP/mpi.npy"
+  }
+  is "NCCL, as an MPI job" by_mpi
+fi
+exit $bad
