@@ -5,7 +5,10 @@
 
 dil_status rows_compile(int32_t arch, dil_cuda_code *code) {
   source_text text = {0};
-  *code = (dil_cuda_code){.family = "rows", .arch = arch, .variant = "rows"};
+  *code = (dil_cuda_code){.family = "rows",
+                          .arch = arch,
+                          .lenient = true,
+                          .variant = "rows"};
   put_template(&text, "rows.cu");
   dil_status status = nvrtc_compile(&text, code, NULL);
   free(text.text);

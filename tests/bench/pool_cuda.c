@@ -98,7 +98,7 @@ static void measure(int way, const int64_t *size, int count,
   must(device_open(0, &d));
   must(cuda_enter(d));
   driver_keeps(ways[way].kept);
-  for (int i = 0; i < 2; i++) can(d, d->driver->stream_new(&stream[i], 1));
+  for (int i = 0; i < 2; i++) can(d, d->driver->stream_new(&stream[i], 1, 0));
   for (int i = 0; i < count; i++)
     for (int mode = 0; mode < MODES; mode++)
       seconds[i][mode][way] = once(d, stream, mode, size[i]);
