@@ -139,7 +139,8 @@ static dil_status named_topology(const program *p, const char *name,
  * link. */
 static void join_devices(const driver_request *r, compilation *c) {
   const topology *t = c->topology;
-  if (t->devices == 1) c->topology = NULL;
+  bool asked = r->topology && r->joins && r->device == KNOB_CUDA;
+  if (t->devices == 1 && !asked) c->topology = NULL; /* GPUs: a ring of one */
   else if (r->joins) place_possible(c->diag, t);
   else
     diag_report(c->diag, SEVERITY_ERROR, t->at,

@@ -76,6 +76,9 @@ void report_json(const report *r, FILE *out) {
     json_object_set_new(o, "ranks", json_integer(r->ranks));
     json_object_set_new(o, "bytes_moved", json_integer((json_int_t)r->moved));
     json_object_set_new(o, "waited_seconds", json_real(r->waited));
+    if (r->rank_bytes > 0)
+      json_object_set_new(o, "rank_bytes",
+                          json_integer((json_int_t)r->rank_bytes));
   }
   if (r->streamed)
     json_object_set_new(o, "stream",
@@ -139,9 +142,13 @@ void report_text(const report *r, FILE *out) {
   fputc('\n', out);
   print_code(r, out);
   if (r->ranks)
-    fprintf(out, "ring    %d ranks, %s between them, the longest wait %s\n",
+    fprintf(out, "ring    %d ranks, %s between them, the longest wait %s",
             r->ranks, message_bytes(r->moved, bytes),
             message_time(r->waited, time));
+  if (r->ranks && r->rank_bytes > 0)
+    fprintf(out, ", %s on the GPU of each",
+            message_bytes(r->rank_bytes, bytes));
+  if (r->ranks) fputc('\n', out);
   if (r->streamed)
     report_stream_text(&r->chunks, &r->stream, false, "stream  ", out);
   if (r->verdict) verdict_print(r->verdict, out);

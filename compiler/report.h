@@ -21,6 +21,7 @@ typedef struct report {
   double compile_seconds; /* until the code was there, less: */
   double open_seconds;    /* loading the compiler; 0: it was not */
   int32_t ranks;         /* of a topology; 0: one device */
+  double rank_bytes;     /* on a rank's GPU; 0: ranks are on the processor */
   double moved, waited;  /* bytes between ranks; seconds of the slowest */
   bool streamed;         /* in chunks, which moved and waited for this much */
   stream_chunks chunks;

@@ -114,10 +114,12 @@ dil_status trial_crew_fetch(trial_crew *t, binding *b) {
 
 void trial_crew_tell(const trial_crew *t, report *r) {
   r->ranks = mesh_ranks(&t->task.mesh);
-  r->moved = r->waited = 0;
+  r->moved = r->waited = r->rank_bytes = 0;
   for (int32_t i = 0; i < r->ranks; i++) {
     const ring_facts *facts = &crew_of(t->crew, i)->facts;
     r->moved += (double)facts->received;
     if (facts->waited > r->waited) r->waited = facts->waited;
+    if ((double)facts->memory > r->rank_bytes)
+      r->rank_bytes = (double)facts->memory;
   }
 }

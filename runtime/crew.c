@@ -120,6 +120,7 @@ static dil_status member_run(member *m, dil_link *link) {
   member_view(m, &call, &owned);
   if (t->spoil) t->spoil(&r, m->rank);
   dil_status status = ring_run(&r);
+  r.facts.memory += m->resident.bytes;
   m->report.facts = r.facts;
   return status;
 }

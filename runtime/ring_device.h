@@ -22,6 +22,7 @@ typedef struct ring_keys {
 typedef struct ring_facts {
   int64_t sent, received;    /* bytes of rows */
   double waited, computed;   /* seconds */
+  int64_t memory;            /* bytes on a GPU; 0: it is the host's */
 } ring_facts;
 
 /* Which elements of a tensor [B, whole_rows, whole_heads, D] a part of it

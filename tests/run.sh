@@ -15,10 +15,13 @@ DIL=$BUILD/dil
 export BUILD DIL
 DIL_WISDOM=off # what this machine's owner has tuned is no part of a test
 export DIL_WISDOM
-if [ "${1:-}" = bench-gpu ]; then
+case ${1:-} in
+bench-gpu | bench-gpu-ring)
+  bench=$1
   shift
-  exec tests/bench/gpu.sh "$@"
-fi
+  exec tests/bench/gpu.sh "$bench" "$@"
+  ;;
+esac
 logs=$BUILD/logs
 mkdir -p "$logs"
 rm -f "$logs"/*

@@ -383,6 +383,7 @@ static dil_status settle_entered(ring_cuda *c, dil_link *link,
 
 static dil_status settle(ring_device *d, dil_link *link, ring_facts *facts) {
   ring_cuda *c = self(d);
+  facts->memory = memory_bytes(&c->memory);
   dil_status status = cuda_enter(c->gpu);
   if (status) return status;
   status = settle_entered(c, link, facts);

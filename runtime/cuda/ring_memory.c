@@ -62,6 +62,12 @@ void memory_give(ring_memory *m, void *memory) {
   }
 }
 
+int64_t memory_bytes(const ring_memory *m) {
+  int64_t bytes = 0;
+  for (int32_t i = 0; i < m->count; i++) bytes += m->block[i].bytes;
+  return bytes;
+}
+
 void memory_close(ring_memory *m) {
   for (int32_t i = 0; i < m->count; i++) {
     ring_block *b = &m->block[i];

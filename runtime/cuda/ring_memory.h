@@ -27,6 +27,7 @@ typedef struct ring_memory {
 dil_status memory_take(ring_memory *m, int64_t bytes, bool zero,
                        void **memory);
 void memory_give(ring_memory *m, void *memory);
+int64_t memory_bytes(const ring_memory *m);
 void memory_close(ring_memory *m);
 
 #endif

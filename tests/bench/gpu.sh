@@ -1,6 +1,6 @@
 #!/bin/sh
 # gpu.sh - `tests/run.sh bench-gpu`: speeds on a GPU beside PyTorch's, one table
-# (gpu.py). In: BUILD, or its bundle of `make gpu-bundle` where there is one;
+# (gpu.py); `bench-gpu-ring`: on several (gpu_ring.py). In: which of them, BUILD, or its bundle of `make gpu-bundle` where there is one;
 # words choose cases by the beginnings of their names. Skipped with a word where
 # there is no GPU or no python3. Not a test: nothing passes or fails by speed.
 set -u
@@ -12,12 +12,19 @@ if [ -d "$BUILD/gpu/tests" ]; then
   export LD_LIBRARY_PATH
 fi
 if ! [ -e /dev/nvidiactl ] && ! nvidia-smi >/dev/null 2>&1; then
-  echo "bench-gpu: skipped, no GPU here"
+  echo "$1: skipped, no GPU here"
   exit 0
 fi
 if ! command -v python3 >/dev/null; then
-  echo "bench-gpu: skipped, no python3"
+  echo "$1: skipped, no python3"
   exit 0
 fi
 export BUILD
-exec python3 tests/bench/gpu.py "$@"
+table=gpu.py
+[ "$1" = bench-gpu ] || table=gpu_ring.py
+nccl=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib")' \
+  2>/dev/null)
+LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}${nccl:+:$nccl}
+export LD_LIBRARY_PATH
+shift
+exec python3 "tests/bench/$table" "$@"
