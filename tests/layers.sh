@@ -35,11 +35,12 @@ rule "the compiler core includes neither LLVM nor CUDA" \
   "$(includes "($llvm|$cuda)" $core)"
 rule "the run time includes neither LLVM nor CUDA" \
   "$(includes "($llvm|$cuda)" runtime |
-    grep -v -e '^runtime/cuda/' -e '"cuda/cuda\.h"')" # our own module's
+    grep -v -e '^runtime/cuda/' -e '"cuda/cuda\.h"' -e '^runtime/nccl/' \
+      -e '"nccl/rows_link\.h"')" # our own modules'
 rule "only runtime/call.c includes libffi" \
   "$(includes 'ffi' compiler grammar runtime tests | grep -v '^runtime/call.c:')"
 rule "only the program is linked to libffi" \
-  "$(for file in libdil.so libdilrt.so dil-cpu.so dil-gpu.so dilrt-cuda.so $mpi; do
+  "$(for file in libdil.so libdilrt.so dil-cpu.so dil-gpu.so dilrt-cuda.so dilrt-nccl.so $mpi; do
     readelf -d "$BUILD/$file" | grep -i 'needed.*ffi'
   done)"
 rule "only compiler/cpu includes llvm-c" \
@@ -68,20 +69,20 @@ rule "the run time that libraries carry is whole" \
 rule "libdil.so needs no LLVM" \
   "$(asked libdil.so | grep -E '^LLVM|^_ZN4llvm')"
 rule "loadable parts need nothing of the compiler core" \
-  "$(for part in dil-cpu.so dil-gpu.so dilrt-cuda.so $mpi; do
+  "$(for part in dil-cpu.so dil-gpu.so dilrt-cuda.so dilrt-nccl.so $mpi; do
     comm -23 "$work/core" "$work/rt" >"$work/only"
     asked $part | comm -12 - "$work/only"
   done)"
 # What is linked to the run time shares it; a second one would have threads,
 # memory and errors of its own.
 rule "what needs the run time is linked to it" \
-  "$(for part in libdil.so dil-cpu.so dil-gpu.so dilrt-cuda.so $mpi; do
+  "$(for part in libdil.so dil-cpu.so dil-gpu.so dilrt-cuda.so dilrt-nccl.so $mpi; do
     readelf -d "$BUILD/$part" | grep -q 'NEEDED.*\[libdilrt\.so\.1\]' ||
       echo "$part is not linked to libdilrt.so.1"
     symbols "$BUILD/$part" | grep -xE 'dil_fail|dil_last_error|pool_new' |
       sed "s/^/$part has its own /"
   done)"
-for part in libdil.so libdilrt.so dil-cpu.so dil-gpu.so dilrt-cuda.so $mpi; do
+for part in libdil.so libdilrt.so dil-cpu.so dil-gpu.so dilrt-cuda.so dilrt-nccl.so $mpi; do
   rule "every name that $part exports begins with dil_" \
     "$(nm -D --defined-only "$BUILD/$part" | awk '$2 != "A" { print $3 }' |
       grep -v '^dil_')"
@@ -97,7 +98,7 @@ rule "libdilrt.so promises what dilrt.h and library.h declare" \
 rule "libdil.so promises what dil.h declares" \
   "$(exported libdil.so | diff "$work/declared-dil" -)"
 rule "the GPU parts are linked to neither CUDA nor NVRTC" \
-  "$(for part in dil-gpu.so dilrt-cuda.so $mpi; do
+  "$(for part in dil-gpu.so dilrt-cuda.so dilrt-nccl.so $mpi; do
     readelf -d "$BUILD/$part" | grep -iE 'needed.*(cuda|nvrtc)'
   done)"
 rule "the program is not linked to LLVM" \
