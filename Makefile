@@ -33,7 +33,7 @@ cli      := $(call objects,compiler/command_*.c compiler/options*.c \
             compiler/message.c compiler/progress.c compiler/report.c \
             compiler/trial*.c compiler/bind*.c compiler/measure.c \
             compiler/verdict.c compiler/build*.c compiler/library*.c \
-            compiler/tune.c compiler/place_bill.c) \
+            compiler/tune.c compiler/place_bill.c compiler/place_judge.c) \
             $(caller)
 cpu      := $(call objects,compiler/cpu/*.c)
 gpu      := $(call objects,compiler/gpu/*.c)
@@ -251,7 +251,8 @@ demo-here: all
 	@examples/demo.sh
 # Rings alone: what travels, parts of a sequence, threads, processes.
 check-ring: tests
-	@BUILD=$(BUILD) tests/run.sh place parts ring mpi mpi_faults
+	@BUILD=$(BUILD) tests/run.sh place parts ring mpi mpi_faults \
+	  ring_examples
 bench: all
 	@BUILD=$(BUILD) tests/bench/bench.sh
 

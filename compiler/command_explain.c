@@ -208,8 +208,8 @@ dil_status command_explain(arena *a, const options *o) {
   if (!status) status = binding_inputs(&b, false);
   if (!status) status = make_bill(&b, &c, &l);
   if (!status && c.topology)
-    status = place_count_up(a, c.pattern, &c.plan->table, c.topology, l.B, l.N,
-                            l.M, l.seconds, l.place = ARENA_NEW(a, place_bill));
+    status = place_count_up(a, c.plan, c.topology, l.B, l.N, l.M, l.seconds,
+                            l.place = ARENA_NEW(a, place_bill));
   if (!status && o->seen[OPTION_STREAM]) status = count_stream(&b, &c, &l);
   if (!status && o->json)
     print_json(&l);

@@ -68,8 +68,10 @@ static dil_status count_bytes(const ring_shape *r, int64_t B,
     for (int32_t to = 0; to < r->ranks; to++)
       for (int32_t kv = 0; kv < t->kv_heads && from != to; kv++) {
         int64_t count;
-        dil_status status = place_count(r, from, to, kv, &count);
+        bool exact;
+        dil_status status = place_count(r, from, to, kv, &count, &exact);
         if (status) return status;
+        bill->exact &= exact;
         bill->bytes[from * r->ranks + to] += count * row;
       }
   return DIL_OK;
@@ -103,17 +105,21 @@ static void predict(const place_bill *b, double seconds, double *compute,
   *transfer = (double)bytes / rates[b->topology->link];
 }
 
-dil_status place_count_up(arena *a, const pattern *p, const dil_table *table,
-                          const topology *t, int64_t B, int64_t N, int64_t M,
-                          double seconds, place_bill *bill) {
-  *bill = (place_bill){.topology = t, .mesh = place_mesh(p, t)};
+dil_status place_count_up(arena *a, const plan *of, const topology *t,
+                          int64_t B, int64_t N, int64_t M, double seconds,
+                          place_bill *bill) {
+  const pattern *p = of->pattern;
+  const dil_table *table = &of->table;
+  place_judge judge = {of, B, N, M};
+  place_mask mask = place_judge_masks(&judge);
+  *bill = (place_bill){.topology = t, .mesh = place_mesh(p, t), .exact = true};
   mesh *m = &bill->mesh;
   m->exchange = place_exchange(t, p, B, M);
   bill->bytes = ARENA_ARRAY(a, int64_t, m->ring * m->ring);
   bill->queries = ARENA_ARRAY(a, int64_t, m->ring);
   bill->keys = ARENA_ARRAY(a, int64_t, m->ring);
   bill->pairs = ARENA_ARRAY(a, double, m->ring);
-  ring_shape r = {table, m->layout, m->ring, N, M};
+  ring_shape r = {table, m->layout, m->ring, N, M, mask.judge ? &mask : NULL};
   for (int32_t i = 0; i < m->ring; i++) {
     shard asking = place_queries(&r, i), owned = place_keys(&r, i);
     bill->queries[i] = shard_rows(&asking);
@@ -183,6 +189,9 @@ void place_bill_print(const place_bill *b, FILE *out) {
   print_ranks(b, sum / b->mesh.ring, out);
   print_table(b, out);
   if (b->mesh.ring > 1) print_steps(b, out);
+  if (!b->exact)
+    fprintf(out, "           an upper bound: some mask is not settled without "
+                 "its inputs, or\n           not in reasonable time\n");
   double hidden = b->transfer > 0 ? fmin(1, b->compute / b->transfer) : 1;
   fprintf(out, "predicted  %s if each rank has a device like this one: %s of "
                "passes, %s of\n           transfers, of which up to %.0f %% "
@@ -201,9 +210,10 @@ json_t *place_bill_json(const place_bill *b) {
                          (json_int_t)b->keys[i], "sends",
                          (json_int_t)sent(b, i), "receives",
                          (json_int_t)received(b, i), "pairs", b->pairs[i]));
-  return json_pack("{s:s, s:i, s:i, s:i, s:o, s:f, s:f}", "name",
+  return json_pack("{s:s, s:i, s:i, s:i, s:o, s:b, s:f, s:f}", "name",
                    b->topology->name, "ring", b->mesh.ring, "heads",
                    b->mesh.heads, "batch", b->mesh.batch, "ranks", ranks,
+                   "exact", b->exact,
                    "compute_seconds", b->compute, "transfer_seconds",
                    b->transfer);
 }

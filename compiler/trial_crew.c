@@ -52,6 +52,10 @@ dil_status trial_crew_open(trial_crew *t, compilation *c, binding *b,
                  : binding_tensors(b, seq);
   t->task.mesh.exchange = place_exchange(c->topology, c->pattern,
                                          b->size[BIND_B], b->size[BIND_M]);
+  t->judge = (place_judge){c->plan, b->size[BIND_B], b->size[BIND_N],
+                           b->size[BIND_M]};
+  t->mask = place_judge_masks(&t->judge);
+  t->task.mask = t->mask.judge ? &t->mask : NULL;
   if (!status) status = crew_new(&t->task, &t->crew);
   if (!status && job) status = trial_job_begin(t, c->topology, b);
   if (!status) status = crew_place(t->crew, &b->call);

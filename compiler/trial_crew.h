@@ -11,6 +11,8 @@ typedef struct trial_crew {
   crew *crew;
   crew_task task;
   dil_kernel_source from;
+  place_judge judge;         /* of the plan's masks */
+  place_mask mask;
   bool on_gpu;
   crew_gpu gpu;              /* of ranks on GPUs */
   dil_context *context;      /* the first of them; NULL: the processor's */

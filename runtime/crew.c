@@ -33,6 +33,8 @@ static dil_status member_share(member *m) {
     return dil_fail(DIL_USAGE, "heads are split over %d ranks, %d heads in %d "
                     "groups leave some without", t->mesh.heads, t->table->heads,
                     t->table->kv_heads);
+  if (t->mask) m->mask = *t->mask;
+  m->mask.head = m->share.head;
   return DIL_OK;
 }
 

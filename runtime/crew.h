@@ -26,6 +26,7 @@ typedef struct crew_task {
   dil_make make;              /* called when the crew is made */
   void *context;
   int32_t threads;            /* of each rank */
+  const place_mask *mask;     /* NULL: masks are not looked at */
   const crew_gpu *gpu;        /* in place of make and threads; NULL: none */
   ring_checkpoint checkpoint;
   /* Not NULL: this process is one rank of the mesh alone, and this link joins

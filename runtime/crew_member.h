@@ -9,6 +9,7 @@ typedef struct member {
   struct crew *crew;
   int32_t rank;
   head_share share;
+  place_mask mask;       /* for its heads; judge NULL: not looked at */
   dil_table table;       /* of its heads */
   void *branches;        /* in it */
   cpu_kernel *kernel;    /* on the processor */

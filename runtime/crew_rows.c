@@ -60,8 +60,12 @@ dil_comb member_batch(const member *m, const dil_call *call) {
 
 ring_shape member_shape(const member *m, const dil_call *call) {
   const crew_task *t = &m->crew->task;
-  return (ring_shape){&m->table, t->mesh.layout, t->mesh.ring,
-                      call->q.shape[1], call->k.shape[1]};
+  return (ring_shape){.table = &m->table,
+                      .layout = t->mesh.layout,
+                      .ranks = t->mesh.ring,
+                      .N = call->q.shape[1],
+                      .M = call->k.shape[1],
+                      .mask = m->mask.judge ? &m->mask : NULL};
 }
 
 void member_view(const member *m, const dil_call *call, ring_rows *out) {

@@ -2,7 +2,7 @@
  * place.h. A *demand* is what one comb of the receiver's queries wants of one
  * branch and phase. Where no demand changes its mind, the wanted rows are a few
  * residues of a common period: a stretch. */
-#include "place.h"
+#include "place_demand.h"
 #include "walk.h"
 #include <stdlib.h>
 
@@ -86,22 +86,6 @@ static int64_t first_common(int64_t low, int64_t a, int64_t r, int64_t b,
 
 /* ---- demands ------------------------------------------------------------- */
 
-typedef struct demand {
-  const dil_branch *branch;
-  int64_t phase;
-  int64_t left, right;  /* the window; DIL_ENDLESS: none */
-  dil_comb queries;
-} demand;
-
-/* What a demand wants from `at` on, until it changes. */
-typedef struct want {
-  bool some;
-  bool inside;          /* receivers' queries stand on both sides */
-  int64_t residue;      /* j = residue mod the dilation */
-  int64_t until;
-  int64_t query, every; /* wanting queries: query + i * every */
-} want;
-
 /* Positions t_min..t_max of the wanting queries within low..high-1. */
 static bool queries_within(const demand *d, int64_t residue, int64_t low,
                            int64_t high, int64_t *t_min, int64_t *t_max,
@@ -142,6 +126,7 @@ static want demand_at(const demand *d, int64_t at) {
   w.some = zone >= 1 && zone <= 3;
   w.inside = zone == 2;
   w.query = t_min;
+  w.last = t_max;
   return w;
 }
 
@@ -159,24 +144,52 @@ static bool is_wanted(const demand *d, const want *w, int64_t j) {
 
 /* ---- the rows of a pair of ranks ----------------------------------------- */
 
-enum { DEMANDS_MAX = 512 };
+enum { DEMANDS_MAX = 512, QUESTIONS_MAX = 1 << 17 };
 
+/* Stretches of one comb, on their way to the visitor. */
 typedef struct demands {
   int32_t count;
   demand of[DEMANDS_MAX];
   want want[DEMANDS_MAX];
+  mask_search search;     /* mask NULL: none is looked at */
+  int32_t comb_index;
+  dil_comb comb;          /* of the sender */
+  int64_t low, high;      /* gathered, not yet told; none: low == high */
+  bool keeps[DEMANDS_MAX]; /* demands that want something of them */
+  int32_t offset[DIL_PERIOD_MAX];
+  place_visit visit;
+  void *context;
 } demands;
 
+static bool same_demand(const demands *all, const demand *a, const demand *b) {
+  bool heads = a->masked && all->search.mask->by_head;
+  return a->branch == b->branch && a->phase == b->phase &&
+         a->queries.first == b->queries.first &&
+         (!heads || a->head == b->head);
+}
+
 static bool demands_add(demands *all, demand d) {
-  for (int32_t i = 0; i < all->count; i++) {
-    const demand *o = &all->of[i];
-    if (o->branch == d.branch && o->phase == d.phase &&
-        o->queries.first == d.queries.first)
-      return true;
-  }
+  for (int32_t i = 0; i < all->count; i++)
+    if (same_demand(all, &all->of[i], &d)) return true;
   if (all->count == DEMANDS_MAX) return false;
   all->of[all->count++] = d;
   return true;
+}
+
+/* A branch as it looks to one head. */
+static demand make_demand(demands *all, const dil_table *t, int32_t b,
+                          int32_t h) {
+  const dil_branch *branch = &t->branches[b];
+  demand d = {.branch = branch, .phase = branch->phase[h], .head = h,
+              .left = DIL_ENDLESS, .right = DIL_ENDLESS};
+  if (branch->predicate < 0) return d;
+  const dil_predicate *p = &t->predicates[branch->predicate];
+  const place_mask *mask = all->search.mask;
+  d.left = p->left;
+  d.right = p->right;
+  d.masked = p->masked && mask && mask->judged >> branch->predicate & 1;
+  if (p->masked && !d.masked) all->search.exact = false;
+  return d;
 }
 
 static dil_status gather_demands(const dil_table *t, const shard *asking,
@@ -184,13 +197,9 @@ static dil_status gather_demands(const dil_table *t, const shard *asking,
   int32_t group = t->heads / t->kv_heads;
   for (int32_t h = kv_head * group; h < (kv_head + 1) * group; h++)
     for (int32_t b = 0; b < t->branch_count; b++) {
-      const dil_branch *branch = &t->branches[b];
-      if (h < branch->head_first || h > branch->head_last) continue;
-      demand d = {branch, branch->phase[h], DIL_ENDLESS, DIL_ENDLESS, {0}};
-      if (branch->predicate >= 0) {
-        d.left = t->predicates[branch->predicate].left;
-        d.right = t->predicates[branch->predicate].right;
-      }
+      if (h < t->branches[b].head_first || h > t->branches[b].head_last)
+        continue;
+      demand d = make_demand(all, t, b, h);
       for (int32_t i = 0; i < asking->count; i++) {
         d.queries = asking->comb[i];
         if (!demands_add(all, d))
@@ -201,72 +210,153 @@ static dil_status gather_demands(const dil_table *t, const shard *asking,
   return DIL_OK;
 }
 
-/* Fills all->want for `at`; where the next of them changes, and the period. */
-static int64_t ask(demands *all, int64_t at, int64_t step, int64_t *period) {
+/* Fills all->want for `at`; where the next of them changes. */
+static int64_t ask(demands *all, int64_t at) {
   int64_t until = INT64_MAX;
-  *period = 0;
   for (int32_t i = 0; i < all->count; i++) {
-    want *w = &all->want[i];
-    *w = demand_at(&all->of[i], at);
-    until = minimum(until, w->until);
-    if (!w->some) continue;
-    if (!*period) *period = step;
-    *period = common_multiple(
-        *period, w->inside ? w->every : all->of[i].branch->dilation);
+    all->want[i] = demand_at(&all->of[i], at);
+    until = minimum(until, all->want[i].until);
   }
   return until;
 }
 
+/* After how many positions the wanted rows repeat; 0: there are none. */
+static int64_t period_of(const demands *all) {
+  int64_t period = 0;
+  for (int32_t i = 0; i < all->count; i++) {
+    const want *w = &all->want[i];
+    if (!all->keeps[i]) continue;
+    if (!period) period = all->comb.step;
+    period = common_multiple(
+        period, w->inside ? w->every : all->of[i].branch->dilation);
+  }
+  return period;
+}
+
 static bool any_wants(const demands *all, int64_t j) {
   for (int32_t i = 0; i < all->count; i++)
-    if (is_wanted(&all->of[i], &all->want[i], j)) return true;
+    if (all->keeps[i] && is_wanted(&all->of[i], &all->want[i], j)) return true;
   return false;
 }
 
-/* The travelling rows of one comb of the sender. */
-static dil_status comb_rows(demands *all, int32_t index, dil_comb comb,
-                            int32_t *offset, place_visit visit,
-                            void *context) {
-  int64_t end = comb_end(comb);
-  for (int64_t at = comb.first; at < end;) {
-    stretch_of_rows rows_found = {.comb = index, .low = at, .offset = offset};
-    int64_t until = ask(all, at, comb.step, &rows_found.period);
-    rows_found.high = minimum(until, end);
-    int64_t length = rows_found.high - at, most = rows_found.period;
-    if (minimum(most, length) > DIL_PERIOD_MAX)
-      return dil_fail(DIL_UNSUPPORTED, "dilations with a common period of %lld "
-                      "in a sequence of parts (at most %d)", (long long)most,
-                      DIL_PERIOD_MAX);
-    for (int64_t o = 0; o < minimum(most, length); o++)
-      if (floored(at + o - comb.first, comb.step) == 0 &&
-          any_wants(all, at + o))
-        offset[rows_found.count++] = (int32_t)o;
-    if (rows_found.count) visit(context, &rows_found);
-    at = rows_found.high;
-  }
+/* Tells the visitor of what was gathered. */
+static dil_status flush(demands *all) {
+  stretch_of_rows found = {.comb = all->comb_index, .low = all->low,
+                           .high = all->high, .offset = all->offset,
+                           .period = period_of(all)};
+  int64_t length = minimum(found.period, found.high - found.low);
+  if (length > DIL_PERIOD_MAX)
+    return dil_fail(DIL_UNSUPPORTED, "dilations with a common period of %lld "
+                    "in a sequence of parts (at most %d)",
+                    (long long)found.period, DIL_PERIOD_MAX);
+  for (int64_t o = 0; o < length; o++)
+    if (floored(found.low + o - all->comb.first, all->comb.step) == 0 &&
+        any_wants(all, found.low + o))
+      all->offset[found.count++] = (int32_t)o;
+  if (found.count) all->visit(all->context, &found);
+  all->low = all->high;
   return DIL_OK;
+}
+
+/* Neighbours that the same demands want are one stretch. */
+static dil_status gather(demands *all, int64_t low, int64_t high,
+                         const mask_answer *answer) {
+  bool same = all->low < all->high && all->high == low;
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; i < all->count && same; i++)
+    same = all->keeps[i] == (answer[i] != MASK_NONE);
+  if (!same) {
+    status = flush(all);
+    all->low = low;
+    for (int32_t i = 0; i < all->count; i++)
+      all->keeps[i] = answer[i] != MASK_NONE;
+  }
+  all->high = high;
+  return status;
+}
+
+/* Where a range is cut: at the roundest number inside. */
+static int64_t round_middle(int64_t low, int64_t high) {
+  int64_t bit = 1;
+  for (int64_t differ = low ^ (high - 1); differ > 1; differ /= 2) bit *= 2;
+  return (high - 1) / bit * bit;
+}
+
+/* Cuts low..high-1 until every demand wants all of a range or nothing. */
+static dil_status settle(demands *all, int64_t low, int64_t high,
+                         const mask_answer *before) {
+  mask_answer answer[DEMANDS_MAX];
+  bool mixed = false;
+  for (int32_t i = 0; i < all->count; i++) {
+    answer[i] = before[i] != MASK_MIXED
+                    ? before[i]
+                    : mask_ask(&all->search, &all->of[i], &all->want[i], low,
+                               high);
+    mixed |= answer[i] == MASK_MIXED;
+  }
+  if (!mixed) return gather(all, low, high, answer);
+  int64_t middle = round_middle(low, high);
+  dil_status status = settle(all, low, middle, answer);
+  return status ? status : settle(all, middle, high, answer);
+}
+
+/* The travelling rows of one comb of the sender. */
+static dil_status comb_rows(demands *all, int32_t index, dil_comb comb) {
+  int64_t end = comb_end(comb);
+  dil_status status = DIL_OK;
+  all->comb_index = index;
+  all->comb = comb;
+  all->low = all->high = 0;
+  for (int64_t at = comb.first; at < end && !status;) {
+    mask_answer first[DEMANDS_MAX];
+    int64_t high = minimum(ask(all, at), end);
+    for (int32_t i = 0; i < all->count; i++)
+      first[i] = !all->want[i].some     ? MASK_NONE
+                 : all->of[i].masked ? MASK_MIXED
+                                     : MASK_ALL;
+    status = settle(all, at, high, first);
+    if (!status) status = flush(all); /* of these wants, not the next ones */
+    at = high;
+  }
+  return status;
+}
+
+static dil_status reach(const dil_table *t, const place_mask *mask,
+                        const shard *owned, const shard *asking,
+                        int32_t kv_head, place_visit visit, void *context,
+                        bool *exact) {
+  demands *all = calloc(1, sizeof *all);
+  if (!all) return dil_fail(DIL_MEMORY, "no memory to place a sequence");
+  all->search = (mask_search){mask, QUESTIONS_MAX, true};
+  all->visit = visit;
+  all->context = context;
+  dil_status status = gather_demands(t, asking, kv_head, all);
+  for (int32_t i = 0; i < owned->count && !status; i++)
+    status = comb_rows(all, i, owned->comb[i]);
+  *exact = all->search.exact;
+  free(all);
+  return status;
 }
 
 dil_status place_reach(const dil_table *t, const shard *owned,
                        const shard *asking, int32_t kv_head,
                        place_visit visit, void *context) {
-  demands *all = calloc(1, sizeof *all);
-  int32_t *offset = calloc(DIL_PERIOD_MAX, sizeof *offset);
-  dil_status status = DIL_OK;
-  if (!all || !offset)
-    status = dil_fail(DIL_MEMORY, "no memory to place a sequence");
-  if (!status) status = gather_demands(t, asking, kv_head, all);
-  for (int32_t i = 0; i < owned->count && !status; i++)
-    status = comb_rows(all, i, owned->comb[i], offset, visit, context);
-  free(all);
-  free(offset);
-  return status;
+  bool exact;
+  return reach(t, NULL, owned, asking, kv_head, visit, context, &exact);
+}
+
+static dil_status ring_reach(const ring_shape *r, int32_t from, int32_t to,
+                             int32_t kv_head, place_visit visit, void *context,
+                             bool *exact) {
+  shard owned = place_keys(r, from), asking = place_queries(r, to);
+  return reach(r->table, r->mask, &owned, &asking, kv_head, visit, context,
+               exact);
 }
 
 dil_status place_rows(const ring_shape *r, int32_t from, int32_t to,
                       int32_t kv_head, place_visit visit, void *context) {
-  shard owned = place_keys(r, from), asking = place_queries(r, to);
-  return place_reach(r->table, &owned, &asking, kv_head, visit, context);
+  bool exact;
+  return ring_reach(r, from, to, kv_head, visit, context, &exact);
 }
 
 int64_t stretch_count(const stretch_of_rows *s) {
@@ -281,7 +371,7 @@ static void count_rows(void *context, const stretch_of_rows *rows_found) {
 }
 
 dil_status place_count(const ring_shape *r, int32_t from, int32_t to,
-                       int32_t kv_head, int64_t *count) {
+                       int32_t kv_head, int64_t *count, bool *exact) {
   *count = 0;
-  return place_rows(r, from, to, kv_head, count_rows, count);
+  return ring_reach(r, from, to, kv_head, count_rows, count, exact);
 }

@@ -28,12 +28,27 @@ int64_t shard_rows(const shard *s);
 
 /* ---- rows that travel ---------------------------------------------------- */
 
+/* What is known of a plan's masks without their inputs. All ranks ask alike. */
+typedef struct place_mask {
+  /* What the mask of a predicate, its window aside, makes of the box of
+   * positions t0..t1 x j0..j1 (inclusive) for a head of the whole; DIL_PARTIAL
+   * where it cannot tell. Any number of threads may ask. */
+  dil_cover (*judge)(const void *context, int32_t predicate, int32_t head,
+                     int64_t t0, int64_t t1, int64_t j0, int64_t j1);
+  const void *context;
+  uint64_t judged, exact; /* predicates: that can be asked about, and whose
+                             every pair is settled */
+  bool by_head;           /* some mask differs from head to head */
+  int32_t head;           /* number in the whole of the table's first */
+} place_mask;
+
 /* One sequence on a ring. */
 typedef struct ring_shape {
   const dil_table *table;
   dil_layout layout;
   int32_t ranks;
   int64_t N, M;
+  const place_mask *mask; /* NULL: masks are not looked at */
 } ring_shape;
 
 shard place_queries(const ring_shape *r, int32_t rank); /* positions t */
@@ -58,9 +73,10 @@ dil_status place_reach(const dil_table *table, const shard *owned,
 /* Those that rank `from` owns and rank `to` asks for. */
 dil_status place_rows(const ring_shape *r, int32_t from, int32_t to,
                       int32_t kv_head, place_visit visit, void *context);
-/* How many they are. */
+/* How many they are, and whether these are the least that the pattern needs;
+ * else some are there that a mask may keep from being seen. */
 dil_status place_count(const ring_shape *r, int32_t from, int32_t to,
-                       int32_t kv_head, int64_t *count);
+                       int32_t kv_head, int64_t *count, bool *exact);
 int64_t stretch_count(const stretch_of_rows *rows);
 
 #endif

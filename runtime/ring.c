@@ -50,7 +50,8 @@ void ring_routes_free(ring_routes *r, ring_device *device) {
 
 static bool same_shape(const ring_shape *a, const ring_shape *b) {
   return a->table == b->table && a->layout == b->layout &&
-         a->ranks == b->ranks && a->N == b->N && a->M == b->M;
+         a->ranks == b->ranks && a->N == b->N && a->M == b->M &&
+         a->mask == b->mask;
 }
 
 /* To the rank `step` ahead, and from the one as far behind. */

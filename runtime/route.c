@@ -54,6 +54,13 @@ static void add_run(void *context, const stretch_of_rows *s) {
   r->rows += stretch_count(s);
 }
 
+static dil_status end(maker *m, dil_status status) {
+  if (!status && m->lacking)
+    status = dil_fail(DIL_MEMORY, "no memory to list the rows that travel");
+  if (status) route_free(m->made);
+  return status;
+}
+
 dil_status route_between(const dil_table *t, const shard *owned,
                          const shard *asking, route *made) {
   maker m = {.made = made};
@@ -61,19 +68,17 @@ dil_status route_between(const dil_table *t, const shard *owned,
   *made = (route){.from = -1, .to = -1, .owned = *owned};
   for (m.kv = 0; m.kv < t->kv_heads && !status; m.kv++)
     status = place_reach(t, owned, asking, m.kv, add_run, &m);
-  if (!status && m.lacking)
-    status = dil_fail(DIL_MEMORY, "no memory to list the rows that travel");
-  if (status) route_free(made);
-  return status;
+  return end(&m, status);
 }
 
 dil_status route_new(const ring_shape *r, int32_t from, int32_t to,
                      route *made) {
-  shard owned = place_keys(r, from), asking = place_queries(r, to);
-  dil_status status = route_between(r->table, &owned, &asking, made);
-  made->from = from;
-  made->to = to;
-  return status;
+  maker m = {.made = made};
+  dil_status status = DIL_OK;
+  *made = (route){.from = from, .to = to, .owned = place_keys(r, from)};
+  for (m.kv = 0; m.kv < r->table->kv_heads && !status; m.kv++)
+    status = place_rows(r, from, to, m.kv, add_run, &m);
+  return end(&m, status);
 }
 
 void route_free(route *r) {

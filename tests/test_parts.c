@@ -242,8 +242,8 @@ static bool takes_the_same(const work *w) {
 /* The whole as one part and one pass is computed as the plain call is, to the
  * last bit. */
 static void check_one_part(data *d, kernel_made *k) {
-  ring_shape ring = {&k->plan->table, DIL_CONTIGUOUS, 1, d->shape.queries,
-                     d->shape.keys};
+  ring_shape ring = {.table = &k->plan->table, .ranks = 1,
+                     .N = d->shape.queries, .M = d->shape.keys};
   work w = {.d = d, .k = k, .ring = &ring, .whole = d->call};
   size_t size;
   w.part = (dil_part){.queries = place_queries(&ring, 0).comb[0],
@@ -271,8 +271,9 @@ static void check_parts(const subject *s, unsigned force, call_shape size) {
   if (k->cuda) check_one_part(d, k);
   for (int32_t ranks = 1; ranks <= 7 && !k->refused; ranks += 1 + ranks / 2)
     for (int layout = 0; layout < DIL_LAYOUT_COUNT; layout++) {
-      ring_shape ring = {&k->plan->table, (dil_layout)layout, ranks,
-                         size.queries, size.keys};
+      ring_shape ring = {.table = &k->plan->table,
+                         .layout = (dil_layout)layout, .ranks = ranks,
+                         .N = size.queries, .M = size.keys};
       const char *problem = ring_problem(d, k, &ring, threads, scratch);
       ck_assert_msg(!*problem, "%d ranks, layout %d, force %u: %s", ranks,
                     layout, force, problem);
