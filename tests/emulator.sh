@@ -1,6 +1,6 @@
 #!/bin/sh
-# emulator.sh - GPU kernels where there is no GPU: a share of the numeric suites
-# and random patterns on the emulated device (emulator/README.md). In: BUILD,
+# emulator.sh - GPU kernels where there is no GPU: a share of the numeric suites,
+# random patterns and rings on emulated devices (emulator/README.md). In: BUILD,
 # TMP, FUZZ_SEED, EMULATED_SHARE (one of so many groups of comparisons). Out:
 # ok / not ok lines.
 set -u
@@ -16,34 +16,47 @@ fi
 share=${EMULATED_SHARE:-48}
 seed=${FUZZ_SEED:-1}
 export LD_LIBRARY_PATH="$BUILD/emulator" DIL_TEST_DEVICE=cuda CK_FORK=no
+export EMULATED_SEED="$seed" DIL_TEST_SHARE="$((seed % share))/$share"
 bad=0
 
-# One line a run, then what went wrong.
-tell() { # name
-  if grep -q '^100%: Checks\|^ok ' "$TMP/$1" && ! grep -q '^not ok' "$TMP/$1"
-  then
-    echo "ok $1"
-  else
-    echo "not ok $1"
-    head -c 3000 "$TMP/$1"
-    bad=1
-  fi
+# Numeric suites and random patterns on a chip.
+compare() { # chip, patterns, suites...
+  export FAKE_CHIP="$1"
+  patterns=$2
+  shift 2
+  for suite; do
+    "$BUILD/tests/test_$suite" >"$TMP/$suite on sm_$FAKE_CHIP" 2>&1
+  done
+  "$BUILD/tests/fuzz/fuzz_pattern" --count "$patterns" --seed "$seed" \
+    >"$TMP/patterns on sm_$FAKE_CHIP" 2>&1
+}
+
+# A ring of devices whose work is done as late as may be, and in any order.
+cat >"$TMP/ring.dil" <<'END'
+pattern p { heads 2; head_dim 32; dtype bf16; causal;
+            segments 64, 128, 256; dilations 1, 2, 4; }
+topology four { devices 4; ring 4; link thread; }
+END
+rings() {
+  for order in late random; do
+    FAKE_DEVICES=4 EMULATED_ORDER=$order "$BUILD/dil" run "$TMP/ring.dil" \
+      --topology four --seq 256 --random 1 --device cuda --check \
+      >"$TMP/ring, $order" 2>&1
+  done
 }
 
 # Two chips at once, a processor each.
-for chip in 80 86; do
-  {
-    export FAKE_CHIP=$chip EMULATED_SEED="$seed"
-    for suite in edges numeric; do
-      DIL_TEST_SHARE=$((seed % share))/$share "$BUILD/tests/test_$suite" \
-        >"$TMP/$suite-$chip" 2>&1
-    done
-    "$BUILD/tests/fuzz/fuzz_pattern" --count 12 --seed "$seed" \
-      >"$TMP/fuzz-$chip" 2>&1
-  } &
-done
+compare 80 12 edges &
+{ compare 90 16 edges numeric hopper; rings; } &
 wait
-for suite in edges numeric fuzz; do
-  for chip in 80 86; do tell $suite-$chip; done
+for log in "$TMP"/*" on sm_"* "$TMP"/ring,*; do
+  if grep -q '^100%: Checks\|^ok \|^good ' "$log" &&
+    ! grep -q '^not ok' "$log"; then
+    echo "ok $(basename "$log")"
+  else
+    echo "not ok $(basename "$log")"
+    head -c 3000 "$log"
+    bad=1
+  fi
 done
 exit $bad

@@ -23,8 +23,8 @@ typedef struct meeting { /* of the lanes of a mask */
 typedef struct warp {
   uint32_t ready;    /* threads that may run, a bit each */
   uint32_t alive;    /* that have not returned */
-  meeting meeting[WARP]; /* of a mask, by its first lane */
-  int meetings;          /* that somebody waits at */
+  meeting meeting[WARP]; /* with those that nobody waits at among them */
+  int meetings;
   uint32_t x[WARP], y[WARP];  /* what each lane gave, and gets */
   const void *from[WARP];
 } warp;

@@ -139,32 +139,29 @@ static void finish(block *b, warp *w, meeting *m, int lane) {
   uint32_t others = m->arrived & ~(1u << lane);
   together(m->kind, w, m->arrived);
   m->arrived = 0;
-  w->meetings--;
   for (uint32_t rest = others; rest; rest &= rest - 1)
     b->thread[first + __builtin_ctz(rest)].waits_for = NULL;
   w->ready |= others;
 }
 
-static void check_others(const warp *w, const meeting *m, int kind,
-                         uint32_t mask) {
-  for (int i = 0; i < WARP; i++) {
-    const meeting *other = &w->meeting[i];
-    if (other->arrived && other->mask & mask &&
-        (other != m || other->mask != mask || other->kind != kind))
-      chip_fault("lanes %x of its warp are at %s of mask %x, it is at %s of "
-                 "mask %x", other->arrived, names[other->kind], other->mask,
-                 names[kind], mask);
-  }
-}
-
-/* Lanes may meet in several groups at once that share none of them. */
+/* Lanes may meet in several groups at once; but those of one mask do the same. */
 static meeting *meeting_of(warp *w, int lane, int kind, uint32_t mask) {
+  meeting *m = NULL;
   if (!(mask >> lane & 1))
     chip_fault("%s without itself: mask %x", names[kind], mask);
-  meeting *m = &w->meeting[__builtin_ctz(mask)];
-  if (w->meetings && (w->meetings > 1 || m->mask != mask || m->kind != kind))
-    check_others(w, m, kind, mask);
-  w->meetings += !m->arrived;
+  for (int i = 0; i < w->meetings; i++) {
+    meeting *other = &w->meeting[i];
+    if (!other->arrived) m = other;
+    else if (other->mask == mask) {
+      m = other;
+      break;
+    }
+  }
+  if (m && m->arrived && m->kind != kind)
+    chip_fault("lanes %x of its warp are at %s, it is at %s, both of mask %x",
+               m->arrived, names[m->kind], names[kind], mask);
+  if (!m && w->meetings == WARP) chip_fault("more masks than lanes");
+  if (!m) m = &w->meeting[w->meetings++];
   m->kind = kind;
   m->mask = mask;
   return m;
