@@ -194,6 +194,13 @@ dil_status trial_open(arena *a, const options *o, int32_t index, unsigned force,
 
 /* ---- a kernel of a library ----------------------------------------------- */
 
+/* A library loads its code for a GPU when it is first called: no part of what a
+ * call takes. */
+static dil_status warm_library(trial *t) {
+  dil_status status = trial_library_run(&t->library);
+  return status ? status : dil_context_wait(t->cuda.context, NULL);
+}
+
 static dil_status load_library(trial *t, const options *o) {
   bool gpu = on_cuda(o);
   DLDevice device = {gpu ? kDLCUDA : kDLCPU, gpu ? (int32_t)o->device.number : 0};
@@ -205,6 +212,7 @@ static dil_status load_library(trial *t, const options *o) {
   if (!status)
     trial_library_bind(&t->library, gpu ? &t->cuda.call : &t->binding.call,
                        device);
+  if (!status && gpu) status = warm_library(t);
   return status;
 }
 
