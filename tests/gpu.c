@@ -211,11 +211,25 @@ void *gpu_memory(const void *from, size_t size) {
   return memory;
 }
 
+/* A kernel's fault ends the context, and with it this program: what came after
+ * would only say so again. */
+static void stop_if_lost(data *d, dil_cuda_kernel *made) {
+  char cause[400];
+  snprintf(cause, sizeof cause, "%s", dil_last_error());
+  if (!strstr(cause, "the context of the device is lost")) return;
+  fprintf(stderr, "not ok %s, %s, batch %d, %d queries, %d keys, %s: %s\n",
+          d->name, dil_dtype_name(d->pattern->dtype), (int)d->shape.batch,
+          (int)d->shape.queries, (int)d->shape.keys, gpu_variants(d, made),
+          cause);
+  exit(1);
+}
+
 dil_status gpu_run(data *d, dil_cuda_kernel *made) {
   gpu_copy on;
   gpu_copy_up(d, &on);
   dil_status status = gpu_module()->run(made, &on.call, NULL);
   if (!status) status = gpu_module()->wait(gpu_device(), NULL);
+  if (status) stop_if_lost(d, made);
   gpu_copy_down(d, &on, !status);
   return status;
 }

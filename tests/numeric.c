@@ -238,6 +238,7 @@ data *data_new(const subject *s, call_shape shape) {
   data *d = must(calloc(1, sizeof *d));
   const pattern *p = s->pattern;
   d->pattern = p;
+  memcpy(d->name, s->name, sizeof d->name);
   d->shape = shape;
   d->call.size = sizeof d->call;
   d->call.train = shape.train;

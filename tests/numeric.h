@@ -56,6 +56,7 @@ int64_t tensor_index(const dil_tensor *tensor, const int64_t *at);
 typedef struct subject {
   arena *memory;
   const pattern *pattern;
+  char name[80];           /* as given */
   char problem[1500];      /* why there is no pattern; "" when there is */
 } subject;
 
@@ -121,10 +122,11 @@ typedef struct call_shape {
   double (*element)(int32_t tensor, const int64_t *at, double value);
 } call_shape;
 
-enum { NUMERIC_GUARDS = 6 + DIL_INPUT_MAX };
+enum { NUMERIC_GUARDS = 7 + DIL_INPUT_MAX };
 
 typedef struct data {
   const pattern *pattern;
+  char name[80];           /* of the subject */
   call_shape shape;
   dil_call call;
   dil_tensor inputs[DIL_INPUT_MAX];

@@ -19,10 +19,11 @@ static void keep_messages(const diag *d, char *text, size_t size) {
   free(all);
 }
 
-static subject *subject_take(arena *memory, const diag *d,
+static subject *subject_take(arena *memory, const char *name, const diag *d,
                              const program *read) {
   subject *s = ARENA_NEW(memory, subject);
   s->memory = memory;
+  snprintf(s->name, sizeof s->name, "%s", name);
   if (read == NULL || diag_errors(d) > 0)
     keep_messages(d, s->problem, sizeof s->problem);
   else
@@ -34,7 +35,7 @@ subject *subject_new(const char *name, const char *text,
                      const define *defines, int32_t define_count) {
   arena *memory = arena_new();
   diag *d = diag_new(memory);
-  return subject_take(memory, d,
+  return subject_take(memory, name, d,
                       program_parse(memory, d, name, text, strlen(text),
                                     defines, define_count));
 }
@@ -44,7 +45,7 @@ subject *subject_read(const char *path, const define *defines,
   arena *memory = arena_new();
   diag *d = diag_new(memory);
   dil_status status = DIL_OK;
-  return subject_take(memory, d,
+  return subject_take(memory, path, d,
                       program_read(memory, d, path, defines, define_count,
                                    &status));
 }

@@ -16,7 +16,8 @@
 
 /* ---- a driver that takes notes ------------------------------------------- */
 
-enum { MEMORY = 1 << 24, OBJECTS = 16384, LAUNCH_FAILED = 719 };
+enum { MEMORY = 1 << 24, OBJECTS = 16384 };
+enum { NO_RESOURCES = 701, ILLEGAL_INSTRUCTION = 715 };
 
 static struct notes {
   int32_t maps, launches, ordered, fills;
@@ -340,7 +341,7 @@ START_TEST(cleared_after_error) {
   host h;
   host_open(&h);
   cu_pointer counter = run_on(&h, 1);
-  notes.launch = LAUNCH_FAILED;
+  notes.launch = NO_RESOURCES;
   ck_assert_int_eq(kernel_run(h.kernel, &h.call, (void *)1), DIL_ENVIRONMENT);
   ck_assert_ptr_nonnull(strstr(dil_last_error(), "launch a kernel"));
   notes.launch = 0;
@@ -351,6 +352,26 @@ START_TEST(cleared_after_error) {
   ck_assert_uint_eq(notes.filled, counter);
   run_on(&h, 1);
   ck_assert_int_eq(notes.fills, 1);
+  host_close(&h);
+}
+END_TEST
+
+/* After a fault the driver is asked nothing more, and the cause is told once. */
+START_TEST(a_lost_context_is_told_once) {
+  host h;
+  host_open(&h);
+  notes.launch = ILLEGAL_INSTRUCTION;
+  ck_assert_int_eq(kernel_run(h.kernel, &h.call, NULL), DIL_ENVIRONMENT);
+  ck_assert_ptr_nonnull(strstr(dil_last_error(), "(715); the context of the "
+                                                 "device is lost"));
+  int32_t launches = notes.launches;
+  notes.launch = 0;
+  ck_assert_int_eq(kernel_run(h.kernel, &h.call, NULL), DIL_ENVIRONMENT);
+  ck_assert_str_eq(dil_last_error(),
+                   "the context of device cuda:0 is lost since an earlier "
+                   "failure; only a new process gets another");
+  ck_assert_int_eq(notes.launches, launches);
+  atomic_store(&h.device.lost, false); /* what is left is the host's */
   host_close(&h);
 }
 END_TEST
@@ -525,6 +546,7 @@ int main(void) {
   tcase_add_test(tests, streams_without_end);
   tcase_add_test(tests, captures_have_counters);
   tcase_add_test(tests, cleared_after_error);
+  tcase_add_test(tests, a_lost_context_is_told_once);
   tcase_add_test(tests, the_driver_gives_workspace);
   tcase_add_test(tests, a_pool_follows_streams);
   tcase_add_test(tests, at_its_bound_a_pool_has_streams_wait);

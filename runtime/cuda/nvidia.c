@@ -49,23 +49,50 @@ dil_status cuda_driver_open(const cuda_driver **driver) {
   return failure[0] ? dil_fail(DIL_ENVIRONMENT, "%s", failure) : DIL_OK;
 }
 
+/* ---- what the driver says ------------------------------------------------ */
+
+static _Thread_local const dil_cuda *entered; /* by this thread, and how deep */
+static _Thread_local int32_t depth;
+
+/* Faults of kernels and memory, after which a context answers nothing else. */
+static bool ends_context(cu_result result) {
+  static const cu_result faults[] = {214, 700, 702, 709, 710, 714,
+                                     715, 716, 717, 718, 719};
+  for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+    if (faults[i] == result) return true;
+  return false;
+}
+
 dil_status cuda_check(const cuda_driver *driver, cu_result result,
                       const char *doing) {
   enum { OUT_OF_MEMORY = 2 };
   const char *text = NULL;
   if (!result) return DIL_OK;
   if (driver->error_text(result, &text)) text = NULL;
+  bool ends = entered && ends_context(result);
+  if (ends) atomic_store(&((dil_cuda *)(uintptr_t)entered)->lost, true);
   return dil_fail(result == OUT_OF_MEMORY ? DIL_MEMORY : DIL_ENVIRONMENT,
-                  "the CUDA driver cannot %s: %s (%d)", doing,
-                  text ? text : "unknown error", result);
+                  "the CUDA driver cannot %s: %s (%d)%s", doing,
+                  text ? text : "unknown error", result,
+                  ends ? "; the context of the device is lost" : "");
 }
 
 dil_status cuda_enter(const dil_cuda *device) {
-  return cuda_check(device->driver, device->driver->push(device->context),
-                    "enter its context");
+  if (atomic_load(&device->lost))
+    return dil_fail(DIL_ENVIRONMENT, "the context of device cuda:%d is lost "
+                    "since an earlier failure; only a new process gets "
+                    "another", device->device);
+  dil_status status =
+      cuda_check(device->driver, device->driver->push(device->context),
+                 "enter its context");
+  if (status) return status;
+  entered = device;
+  depth++;
+  return DIL_OK;
 }
 
 void cuda_leave(const dil_cuda *device) {
   cu_context former;
   device->driver->pop(&former);
+  if (--depth == 0) entered = NULL;
 }

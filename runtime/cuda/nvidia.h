@@ -4,6 +4,7 @@
 #define DIL_CUDA_NVIDIA_H
 
 #include "cuda.h"
+#include <stdatomic.h>
 
 typedef int cu_result; /* 0: success */
 typedef int cu_device;
@@ -93,14 +94,17 @@ struct dil_cuda {
   struct cuda_counters *counters; /* NULL where no family counts tiles */
   struct pool *pool;       /* of workspace; NULL: the driver's */
   struct cuda_spans *spans; /* NULL: nothing is traced */
+  atomic_bool lost;         /* a kernel's fault has ended the context */
 };
 
 /* The opened driver, or DIL_ENVIRONMENT with the reason; tried once. */
 dil_status cuda_driver_open(const cuda_driver **driver);
-/* DIL_OK for 0, else the driver's own words; out of memory is DIL_MEMORY. */
+/* DIL_OK for 0, else the driver's own words; out of memory is DIL_MEMORY. A
+ * fault that no context outlives is noted with the device that is entered. */
 dil_status cuda_check(const cuda_driver *driver, cu_result result,
                       const char *doing);
-/* Makes the device's context this thread's, and gives back the former. */
+/* Makes the device's context this thread's, and gives back the former. One that
+ * is lost is not entered again: the fault was told where it happened. */
 dil_status cuda_enter(const dil_cuda *device);
 void cuda_leave(const dil_cuda *device);
 
