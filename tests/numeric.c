@@ -225,12 +225,12 @@ static void make_outputs(data *d) {
   d->call.lse = dil_tensor_make(g->bytes, DIL_F32, 3, shape);
 }
 
-static void make_lengths(data *d) {
-  if (d->shape.lengths == NULL) return;
+static void make_lengths(data *d, const int32_t *lengths) {
+  if (lengths == NULL) return;
   size_t size = (size_t)d->shape.batch * sizeof(int32_t);
   guard *g = guard_next(d);
   *g = guard_new(size, true);
-  memcpy(g->bytes, d->shape.lengths, size);
+  memcpy(g->bytes, lengths, size);
   d->call.lengths = (const int32_t *)(void *)g->bytes;
 }
 
@@ -250,7 +250,7 @@ data *data_new(const subject *s, call_shape shape) {
   fill_tensor(d, 0, &d->call.q);
   fill_tensor(d, 1, &d->call.k);
   fill_tensor(d, 2, &d->call.v);
-  make_lengths(d);
+  make_lengths(d, shape.lengths);
   d->call.inputs = d->inputs;
   d->call.input_count = p->input_count;
   for (int32_t i = 0; i < p->input_count; i++) make_input(d, i);
@@ -258,6 +258,7 @@ data *data_new(const subject *s, call_shape shape) {
   if (!shape.clean) spoil_unseen(d);
   for (int32_t i = 0; i < d->guard_count; i++) guard_protect(&d->guards[i]);
   ask_oracle(d);
+  make_lengths(d, shape.told);
   make_outputs(d);
   return d;
 }

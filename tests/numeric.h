@@ -116,6 +116,7 @@ typedef struct call_shape {
   uint64_t dropout_seed;
   double scale;            /* for `scale runtime` */
   const int32_t *lengths;  /* [batch] or NULL */
+  const int32_t *told;     /* what the call says in their place; NULL: them */
   /* Values of a declared input; NULL: small numbers of each kind. */
   double (*input)(int32_t index, const int64_t *at, const int64_t *shape);
   /* Rewrites an element of q, k or v (tensor 0, 1, 2); NULL: as it is. */

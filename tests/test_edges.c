@@ -2,7 +2,7 @@
  * and what else has corners: head sizes, shares, phases, windows, lengths,
  * strides, few queries. One row a case; each is computed in two storage types
  * by every instruction set and plan, and compared with the oracle. */
-#include "numeric.h"
+#include "gpu.h"
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -307,6 +307,29 @@ START_TEST(decode) {
 }
 END_TEST
 
+/* Lengths outside 0..M: refused where the host sees them; a GPU takes the
+ * nearer of the two. */
+START_TEST(lengths_outside) {
+  static const int32_t told[] = {101, -1, 1, INT32_MAX};
+  static const int32_t near[] = {100, 0, 1, 100};
+  subject *s = subject_new("lengths outside", edges[0].text, NULL, 0);
+  ck_assert_msg(s->pattern != NULL, "%s", s->problem);
+  data *d = data_new(s, (call_shape){.batch = 4, .queries = 70, .keys = 100,
+                                     .seed = 3, .lengths = near,
+                                     .told = told});
+  if (gpu_wanted()) {
+    try_kernels(s, d, "lengths outside");
+  } else {
+    kernel_made *k = kernel_make(s, (recipe){*cpu_isas(), 0, 0});
+    ck_assert_str_eq(data_problem(d, k), "the call is wrong: "
+                     "lengths[0] must be within 0 and 100, got 101");
+    kernel_unmake(k);
+  }
+  data_free(d);
+  subject_free(s);
+}
+END_TEST
+
 static Suite *make_suite(void) {
   Suite *suite = suite_create("edges");
   TCase *tests = tcase_create("edges");
@@ -315,6 +338,7 @@ static Suite *make_suite(void) {
   tcase_add_loop_test(tests, long_one, 0, LONG_ONES);
   tcase_add_loop_test(tests, width, 0, sizeof widths / sizeof widths[0]);
   tcase_add_loop_test(tests, decode, 0, 21);
+  tcase_add_test(tests, lengths_outside);
   suite_add_tcase(suite, tests);
   return suite;
 }
