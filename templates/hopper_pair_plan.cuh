@@ -158,6 +158,19 @@ DEVICE u32 pair_groups(const tile &x, const pair_run &r, int stride,
   return __ballot_sync(~0u, some);
 }
 
+// A run of one block that no warpgroup takes part in. It is copied all the same,
+// and there may be no row but the first: that one's map is the one that is made.
+DEVICE void pair_nothing(pair_planner &p, u32 plan) {
+  map_row at = map_row_of(0, 1, 0, p.run.key_rest[0]);
+  p.runs = 1;
+  if (thread_index() % 32) return;
+  shared_store(plan + 48, 0, 0, at.row,
+               at.phase | at.map << WHERE_MAP | 1 << WHERE_STRIDE);
+  shared_store(plan + 64, 0, 0, 0, 0);
+  shared_store(plan + 80, 0, 0, 0, 1);
+  shared_store(plan + 96, 0, 0, 0, 0);
+}
+
 // All plans of a tile at once. One without any block gets a block that no
 // warpgroup takes part in: its rows are written all the same.
 DEVICE int plan_next(const hopper_launch &run, u32 base, const tile &x,
@@ -178,15 +191,7 @@ DEVICE int plan_next(const hopper_launch &run, u32 base, const tile &x,
            rest &= rest - 1)
         pair_group(p, x, r, first + __ffs(rest) - 1);
   }
-  if (p.what && !p.runs) {
-    if (thread_index() % 32 == 0) {
-      shared_store(plan + 48, 0, 0, 0, 1 << WHERE_STRIDE);
-      shared_store(plan + 64, 0, 0, 0, 0);
-      shared_store(plan + 80, 0, 0, 0, 1);
-      shared_store(plan + 96, 0, 0, 0, 0);
-    }
-    p.runs = 1;
-  }
+  if (p.what && !p.runs) pair_nothing(p, plan);
   pair_send(p, x, PLAN_LAST);
   plans = p.plans;
   return 0;

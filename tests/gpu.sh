@@ -67,8 +67,10 @@ timeout "$limit" "$BUILD/tests/test_laws" >"$work/laws" 2>&1 &
 laws=$!
 timeout "$limit" "$BUILD/tests/test_rerun" >"$work/rerun" 2>&1 &
 rerun=$!
-timeout "$limit" "$BUILD/tests/test_launch" >"$work/launch" 2>&1 &
+DIL_POOL=off timeout "$limit" "$BUILD/tests/test_launch" >"$work/launch" 2>&1 &
 launch=$!
+DIL_POOL=on timeout "$limit" "$BUILD/tests/test_launch" >"$work/pooled" 2>&1 &
+pooled=$!
 DIL_MODULE_DIR=$BUILD timeout "$limit" "$BUILD/tests/gpu_host" compute \
   >"$work/host" 2>&1 &
 host=$!
@@ -76,9 +78,10 @@ spread edges "$BUILD/tests/test_edges"
 spread numeric "$BUILD/tests/test_numeric"
 spread hopper "$BUILD/tests/test_hopper"
 spread parts "$BUILD/tests/test_parts"
-wait $laws $rerun $launch $host
+wait $laws $rerun $launch $pooled $host
 tell laws "$work/laws"
 tell rerun "$work/rerun"
 tell launch "$work/launch"
+tell pooled "$work/pooled"
 tell_lines host "$work/host"
 spread fuzz "$BUILD/tests/fuzz/fuzz_pattern" --count $each --seed @

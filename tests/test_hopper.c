@@ -88,6 +88,14 @@ static const kernel_case cases[] = {
     {P(BF16(64), THREE), 0, SHAPE(1, 1500, 1100, 0)},
     {P(BF16(64), "causal; " THREE), FORCE_CHAIN, SHAPE(2, 1500, 1100, 1)},
     {P(BF16(64), "branch { dilation 3; }"), 0, SHAPE(1, 1500, 700, 0)},
+    /* masks that keep nothing of some tiles, and of all */
+    {P(BF16(64), "mask i < 0; branch { }"), 0, SHAPE(1, 300, 300, 0)},
+    {P(F16(32), "mask i > 400; branch { segment 512; dilation 2; }"), 0,
+     SHAPE(2, 1025, 1025, 0)},
+    {P(BF16(64), "combine union; causal; branch { window 20, 0; } "
+                 "branch { mask j < 9; }"), 0, SHAPE(1, 700, 90, 0)},
+    {P(BF16(64), "combine sum; branch { mask i < 0; } branch { }"), 0,
+     SHAPE(1, 300, 301, 0)},
     /* masks: of pairs, of rows and keys alone, of heads; none kept; all but */
     {P(BF16(64), "causal; mask (i - j) % 3 != 1; branch { }"), 0,
      SHAPE(1, 500, 500, 0)},
