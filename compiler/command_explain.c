@@ -190,7 +190,8 @@ static void print_json(const bill *l) {
 
 static dil_status count_stream(const binding *b, const compilation *c,
                                bill *l) {
-  dil_status status = trial_stream_plan(b, &c->plan->table, &l->shape);
+  dil_status status = trial_stream_plan(b, &c->plan->table, l->threads, 0,
+                                        &l->shape);
   l->streamed = true;
   return status ? status : stream_count(&l->shape, &l->stream);
 }

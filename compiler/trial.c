@@ -111,14 +111,8 @@ static dil_status make_kernel(trial *t, const options *o) {
 }
 
 static dil_status open_cuda(trial *t, const options *o) {
-  dil_context_options gpu = DIL_CONTEXT_OPTIONS_INIT;
-  char device[24];
-  snprintf(device, sizeof device, "cuda:%d", (int)o->device.number);
-  gpu.device = device;
-  gpu.log = message_log;
-  gpu.log_level = DIL_LOG_WARNING;
   t->on_cuda = true;
-  return dil_context_new(&gpu, &t->cuda.context);
+  return trial_cuda_context(o, &t->cuda.context);
 }
 
 static dil_status make_cuda(trial *t, const options *o) {
@@ -139,15 +133,12 @@ static dil_status make_crew(trial *t, const options *o, int64_t seq) {
 }
 
 static dil_status make_stream(trial *t, const options *o) {
-  double start = message_clock();
-  if (on_cuda(o))
-    return dil_fail(DIL_UNSUPPORTED, "--stream is not supported on a GPU by "
-                                     "this build");
+  clocks before = read_clocks(t);
   t->on_stream = true;
   dil_status status =
       trial_stream_open(&t->stream, &t->compilation, &t->binding);
-  t->report.compile_seconds = message_clock() - start;
-  t->report.isa = t->compilation.isa;
+  split_times(t, before);
+  t->report.isa = on_cuda(o) ? t->compilation.chip : t->compilation.isa;
   return status;
 }
 

@@ -3,20 +3,9 @@
  * crew_gpu. */
 #include "command.h"
 #include "driver.h"
-#include "gpu/gpu.h"
 #include "trial_crew.h"
+#include "trial_cuda.h"
 #include <stdlib.h>
-
-/* The device that the code is made for; the ranks open their own. */
-static dil_status open_context(trial_crew *t, const options *o) {
-  dil_context_options gpu = DIL_CONTEXT_OPTIONS_INIT;
-  char device[24];
-  snprintf(device, sizeof device, "cuda:%d", (int)o->device.number);
-  gpu.device = device;
-  gpu.log = message_log;
-  gpu.log_level = DIL_LOG_WARNING;
-  return dil_context_new(&gpu, &t->context);
-}
 
 static dil_status count_devices(trial_crew *t, const options *o,
                                 const topology *on) {
@@ -55,7 +44,7 @@ static dil_status check_topology(const topology *on) {
 dil_status trial_crew_gpu(trial_crew *t, compilation *c, const options *o) {
   const gpu_backend *maker;
   dil_status status = check_topology(c->topology);
-  if (!status) status = open_context(t, o);
+  if (!status) status = trial_cuda_context(o, &t->context);
   if (!status) status = count_devices(t, o, c->topology);
   if (!status) status = driver_source(c, t->context, &t->from);
   if (!status) status = gpu_compiler_open(&maker);

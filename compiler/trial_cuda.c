@@ -4,6 +4,16 @@
 #include "driver.h"
 #include <stdlib.h>
 
+dil_status trial_cuda_context(const options *o, dil_context **made) {
+  dil_context_options gpu = DIL_CONTEXT_OPTIONS_INIT;
+  char device[24];
+  snprintf(device, sizeof device, "cuda:%d", (int)o->device.number);
+  gpu.device = device;
+  gpu.log = message_log;
+  gpu.log_level = DIL_LOG_WARNING;
+  return dil_context_new(&gpu, made);
+}
+
 static dil_status copy_up(trial_cuda *t, int64_t bytes, const void *from,
                           void **to) {
   *to = NULL;

@@ -2,6 +2,7 @@
 #ifndef DIL_TRIAL_CUDA_H
 #define DIL_TRIAL_CUDA_H
 
+#include "command.h"
 #include "gpu/gpu.h"
 
 enum { TRIAL_CUDA_BLOCKS = 6 + DIL_INPUT_MAX };
@@ -15,6 +16,8 @@ typedef struct trial_cuda {
   dil_cuda_code peak;        /* cubin NULL until it is first wanted */
 } trial_cuda;
 
+/* A context on the GPU that --device names. */
+dil_status trial_cuda_context(const options *o, dil_context **made);
 /* Copies the call's tensors, all of them row-major, to the device of
  * t->context, which is set. trial_cuda_free is due in any case. */
 dil_status trial_cuda_open(trial_cuda *t, const dil_call *call);

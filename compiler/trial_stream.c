@@ -20,16 +20,17 @@ static dil_status check_options(const options *o, const compilation *c) {
 }
 
 dil_status trial_stream_plan(const binding *b, const dil_table *table,
+                             int32_t threads, int64_t memory,
                              stream_shape *s) {
   int64_t bound = b->options->stream;
-  dil_status status = bound ? DIL_OK : stream_bound(&bound);
+  dil_status status = bound ? DIL_OK : stream_bound(memory, &bound);
   *s = (stream_shape){.table = table,
                       .B = b->size[BIND_B],
                       .N = b->size[BIND_N],
                       .M = b->size[BIND_M],
                       .lengths = b->call.lengths};
   if (status) return status;
-  return stream_plan(s, dil_threads_count(b->threads), bound);
+  return stream_plan(s, threads, bound);
 }
 
 /* A mapped file that has become shorter ends the process: say why. */
@@ -48,38 +49,42 @@ static void watch_files(void) {
   sigaction(SIGBUS, &action, NULL);
 }
 
-static dil_status make_kernel(trial_stream *t, compilation *c,
+static dil_status make_cpu(trial_stream *t, compilation *c,
                               const binding *b) {
   dil_call first = b->call; /* a chunk, as far as code goes */
+  int32_t threads = dil_threads_count(b->threads);
   dil_status status = driver_source(c, b->context, &t->from);
   if (!status)
     status = cpu_kernel_new(t->from.table, t->from.make, t->from.context,
                             &t->kernel);
   if (!status)
-    status = trial_stream_plan(b, t->from.table, &t->stream.shape);
+    status = trial_stream_plan(b, t->from.table, threads, 0,
+                               &t->stream.shape);
   if (status) return status;
   if (first.q.shape[1] > t->stream.shape.chunks.queries)
     first.q.shape[1] = t->stream.shape.chunks.queries;
-  return cpu_kernel_prepare(t->kernel, &first);
+  status = cpu_kernel_prepare(t->kernel, &first);
+  if (status) return status;
+  return ring_cpu_new(t->kernel, threads, &t->stream.device);
 }
 
 dil_status trial_stream_open(trial_stream *t, compilation *c,
                              const binding *b) {
   dil_status status = check_options(b->options, c);
-  if (!status) status = make_kernel(t, c, b);
-  if (!status)
-    status = ring_cpu_new(t->kernel, dil_threads_count(b->threads),
-                          &t->stream.device);
-  if (status) return status;
-  t->threads = dil_threads_new(1);
-  t->stream.threads = t->threads;
+  t->on_gpu = b->options->device.word == DEVICE_CUDA;
   t->stream.call = &b->call;
+  if (!status) status = (t->on_gpu ? trial_stream_gpu : make_cpu)(t, c, b);
+  if (status) return status;
+  /* Beside passes of the processor one that copies is enough. */
+  t->threads = dil_threads_new(t->on_gpu ? dil_threads_count(b->threads) : 1);
+  t->stream.threads = t->threads;
   watch_files();
   return t->threads ? DIL_OK : dil_fail_text(DIL_MEMORY, dil_last_error());
 }
 
 void trial_stream_free(trial_stream *t) {
-  ring_device_free(t->stream.device);
+  if (t->on_gpu) trial_stream_gpu_free(t);
+  else ring_device_free(t->stream.device);
   cpu_kernel_free(t->kernel);
   if (t->threads) dil_threads_free(t->threads);
   if (t->from.table) driver_source_free(&t->from);

@@ -2,6 +2,7 @@
 #ifndef DIL_TRIAL_STREAM_H
 #define DIL_TRIAL_STREAM_H
 
+#include "../runtime/crew_gpu.h"
 #include "../runtime/stream.h"
 #include "bind.h"
 #include "report.h"
@@ -11,6 +12,10 @@ typedef struct trial_stream {
   cpu_kernel *kernel;
   dil_kernel_source from;
   dil_threads *threads;      /* that copy */
+  bool on_gpu;
+  dil_context *context;      /* the GPU's, for which the code is made */
+  crew_gpu gpu;              /* one rank there is */
+  resident rank;
   progress bar;
 } trial_stream;
 
@@ -21,8 +26,14 @@ dil_status trial_stream_run(trial_stream *t, double *seconds);
 /* What was brought and waited for, into the report. */
 void trial_stream_tell(const trial_stream *t, report *r);
 
-/* The chunks that a call of these sizes is cut into, by --stream. */
+/* trial_stream_gpu.c: the same on a GPU, but for what both share. */
+dil_status trial_stream_gpu(trial_stream *t, compilation *c, const binding *b);
+void trial_stream_gpu_free(trial_stream *t);
+
+/* The chunks that a call of these sizes is cut into, by --stream; `memory` of
+ * a device with its own, 0: the host's. */
 dil_status trial_stream_plan(const binding *b, const dil_table *table,
+                             int32_t threads, int64_t memory,
                              stream_shape *shape);
 
 #endif

@@ -49,9 +49,7 @@ dil_status input_bind(run *r, const dil_code *code) {
   const dil_part *part = r->part;
   dil_env sizes = {.B = (int32_t)(part ? part->B : r->B),
                    .N = (int32_t)(part ? part->N : r->N),
-                   .M = (int32_t)(!part           ? r->M
-                                  : part->longest ? part->longest
-                                                  : part->M)};
+                   .M = (int32_t)(part ? part_longest(part) : r->M)};
   for (int32_t i = 0; i < count; i++) {
     dil_status status = check_input(r, i, code, &sizes);
     if (status) return status;

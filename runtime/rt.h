@@ -263,6 +263,9 @@ typedef struct dil_part {
   int64_t longest;         /* M of the inputs' sizes, where a batch row is
                               shorter than the call has it; 0: M */
 } dil_part;
+static inline int64_t part_longest(const dil_part *p) {
+  return p->longest ? p->longest : p->M;
+}
 
 /* ---- thread.c ------------------------------------------------------------ */
 

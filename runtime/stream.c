@@ -1,8 +1,11 @@
-/* stream.c - the run of a streamed call: a thread brings chunks in the order of
- * a walk, this one computes on them. See stream.h.
+/* stream.c - the run of a streamed call: one thread brings chunks in the order
+ * of a walk, this one has passes run over them, and one takes finished rows
+ * back. See stream.h.
  *
- * A chunk's buffer is given to the passes when it is full, and back when they
- * are done with it; the order in between is that of a short queue. */
+ * There are two buffers of each kind. One is given on when it is full, and back
+ * when it is free; the order in between is that of a short queue. On a device
+ * with memory of its own (stream_lift.h) all of it is only asked for here, and
+ * done later. */
 #include "stream.h"
 #include "metrics.h"
 #include "trace.h"
@@ -10,38 +13,49 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 enum { QUEUE = 4 };
 
-/* One of two buffers, of keys or of queries. */
+typedef enum kind { QUERIES, KEYS, OUTPUTS, KINDS } kind;
+
+/* One of two. */
 typedef struct buffer {
-  void *memory[2];         /* q, or k and v */
-  int32_t uses;            /* times it waits in the queue, or is computed on */
+  void *memory[2];         /* q; k and v; o and lse */
+  int32_t uses;            /* times it waits for a thread, or is worked on */
 } buffer;
 
 typedef struct arrival {
-  bool keys;
+  kind kind;
   int32_t slot;
   int64_t batch, batches, M, first;
   dil_comb rows;
 } arrival;
 
+typedef struct queue {
+  arrival of[QUEUE];
+  int64_t put, taken;
+  bool ended;              /* nothing more comes */
+} queue;
+
 typedef struct stream_work {
   dil_stream *stream;
   ring_device *device;
-  buffer buffer[2][2];     /* queries, keys */
+  stream_carry carry[LIFT_LANES];
+  buffer buffer[KINDS][2];
+  void *message;           /* rows of keys on their way; with a lift alone */
   float *o_state, *lse_state;
-  void *o;                 /* of a chunk; NULL: the call's own place will do */
-  arrival queries;         /* that are being computed */
-  bool open;
-  pthread_t loader;
+  dil_tensor inputs[DIL_INPUT_MAX];
+  bool apart;              /* o has buffers: the call's place will not do */
+  arrival open;            /* queries that are being computed */
+  bool is_open;
+  int64_t closed;          /* chunks of queries that are done */
+  pthread_t loader, storer;
   pthread_mutex_t lock;    /* of what follows, and of uses */
   pthread_cond_t changed;
-  arrival queue[QUEUE];
-  int64_t put, taken;
-  bool ended, stop;        /* nothing more comes; nothing more is wanted */
-  dil_status status;       /* of the loader */
+  queue arrived, finished;
+  dil_status status;       /* of the first that failed */
   char why[256];
 } stream_work;
 
@@ -51,15 +65,101 @@ static double clock_seconds(void) {
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* ---- between threads ----------------------------------------------------- */
+
+/* What fails first is what is told; every thread stops. */
+static void fail(stream_work *w, dil_status status) {
+  if (!status) return;
+  pthread_mutex_lock(&w->lock);
+  if (!w->status) {
+    w->status = status;
+    snprintf(w->why, sizeof w->why, "%s", dil_last_error());
+  }
+  pthread_cond_broadcast(&w->changed);
+  pthread_mutex_unlock(&w->lock);
+}
+
+/* Waits until nobody uses a buffer; false: the run has failed. */
+static bool claim_buffer(stream_work *w, kind of, int32_t slot) {
+  const buffer *b = &w->buffer[of][slot];
+  pthread_mutex_lock(&w->lock);
+  while (b->uses && !w->status) pthread_cond_wait(&w->changed, &w->lock);
+  bool free_now = !w->status;
+  pthread_mutex_unlock(&w->lock);
+  return free_now;
+}
+
+static void release_buffer(stream_work *w, kind of, int32_t slot) {
+  pthread_mutex_lock(&w->lock);
+  w->buffer[of][slot].uses--;
+  pthread_cond_broadcast(&w->changed);
+  pthread_mutex_unlock(&w->lock);
+}
+
+static void put(stream_work *w, queue *q, arrival a) {
+  pthread_mutex_lock(&w->lock);
+  while (q->put - q->taken == QUEUE && !w->status)
+    pthread_cond_wait(&w->changed, &w->lock);
+  q->of[q->put++ % QUEUE] = a;
+  w->buffer[a.kind][a.slot].uses++;
+  pthread_cond_broadcast(&w->changed);
+  pthread_mutex_unlock(&w->lock);
+}
+
+static bool take_next(stream_work *w, queue *q, arrival *a) {
+  pthread_mutex_lock(&w->lock);
+  while (q->put == q->taken && !q->ended && !w->status)
+    pthread_cond_wait(&w->changed, &w->lock);
+  bool some = q->put > q->taken && !w->status;
+  if (some) *a = q->of[q->taken++ % QUEUE];
+  pthread_cond_broadcast(&w->changed);
+  pthread_mutex_unlock(&w->lock);
+  return some;
+}
+
+static void end_queue(stream_work *w, queue *q) {
+  pthread_mutex_lock(&w->lock);
+  q->ended = true;
+  pthread_cond_broadcast(&w->changed);
+  pthread_mutex_unlock(&w->lock);
+}
+
+/* ---- between streams of a device ----------------------------------------- */
+
+static int32_t slot_of(const arrival *a) {
+  return 2 * (int32_t)a->kind + a->slot;
+}
+
+static dil_status lift_use(stream_work *w, const arrival *a) {
+  stream_lift *l = w->stream->lift;
+  return l ? l->calls->use(l, slot_of(a), a->kind != QUERIES) : DIL_OK;
+}
+
+static dil_status lift_release(stream_work *w, const arrival *a) {
+  stream_lift *l = w->stream->lift;
+  return l ? l->calls->release(l, slot_of(a)) : DIL_OK;
+}
+
+static dil_status lift_follow(stream_work *w, lift_lane lane,
+                              const arrival *a) {
+  stream_lift *l = w->stream->lift;
+  return l ? l->calls->follow(l, lane, slot_of(a)) : DIL_OK;
+}
+
+static dil_status lift_came(stream_work *w, const arrival *a) {
+  stream_lift *l = w->stream->lift;
+  return l ? l->calls->came(l, slot_of(a)) : DIL_OK;
+}
+
 /* ---- views --------------------------------------------------------------- */
 
 /* Batch rows and rows of an array, whose rows are its second axis. */
-static dil_tensor view(const dil_tensor *t, int64_t batch, int64_t batches,
-                       int64_t first, int64_t rows_here) {
+static dil_tensor view(const dil_tensor *t, const arrival *a, int64_t first,
+                       int64_t rows_here) {
   dil_tensor part = *t;
-  int64_t at = batch * t->stride[0] + first * t->stride[1];
+  int64_t at = a->batch * t->stride[0] + first * t->stride[1];
   part.data = (char *)t->data + at * (int64_t)dil_dtype_size(t->dtype);
-  part.shape[0] = batches;
+  part.shape[0] = a->batches;
   part.shape[1] = rows_here;
   return part;
 }
@@ -82,54 +182,33 @@ static dil_tensor chunk(void *memory, const dil_table *t, int64_t batches,
 
 /* ---- bringing ------------------------------------------------------------ */
 
-/* Waits until the passes are done with a buffer; false: nobody wants it. */
-static bool claim_buffer(stream_work *w, const buffer *b) {
-  pthread_mutex_lock(&w->lock);
-  while (b->uses && !w->stop) pthread_cond_wait(&w->changed, &w->lock);
-  bool wanted = !w->stop;
-  pthread_mutex_unlock(&w->lock);
-  return wanted;
-}
-
-static dil_status load_queries(stream_work *w, const stream_job *j) {
+static dil_status load_queries(stream_work *w, const arrival *a) {
   const dil_table *t = w->stream->shape.table;
-  const dil_tensor *q = &w->stream->call->q;
-  dil_tensor from = view(q, j->batch, j->batches, j->first, j->rows.count);
-  dil_tensor to = chunk(w->buffer[0][j->slot].memory[0], t, j->batches,
-                        j->rows.count, t->heads, t->head_dim);
-  return stream_copy(w->stream->threads, &from, &to);
+  dil_tensor from = view(&w->stream->call->q, a, a->first, a->rows.count);
+  dil_tensor to = chunk(w->buffer[QUERIES][a->slot].memory[0], t, a->batches,
+                        a->rows.count, t->heads, t->head_dim);
+  return carry_up(&w->carry[LIFT_UP], &from, &to);
 }
 
-static dil_status load_keys(stream_work *w, const stream_job *j) {
+static dil_status load_keys(stream_work *w, const arrival *a, route *r) {
   const dil_table *t = w->stream->shape.table;
-  const dil_tensor *all[] = {&w->stream->call->k, &w->stream->call->v};
-  const int32_t width[] = {t->head_dim, t->value_dim};
-  dil_status status = DIL_OK;
-  for (int32_t i = 0; i < 2 && !status; i++) {
-    dil_tensor from = view(all[i], j->batch, j->batches, 0, all[i]->shape[1]);
-    dil_tensor to = chunk(w->buffer[1][j->slot].memory[i], t, j->batches,
-                          j->rows.count, t->kv_heads, width[i]);
-    status = stream_copy_route(w->stream->threads, &j->route, &from, &to,
-                               j->first);
-  }
-  return status;
+  const dil_call *c = w->stream->call;
+  void *const *memory = w->buffer[KEYS][a->slot].memory;
+  ring_keys from = {.k = {view(&c->k, a, 0, c->k.shape[1])},
+                    .v = {view(&c->v, a, 0, c->v.shape[1])}};
+  ring_keys to = {.k = {chunk(memory[0], t, a->batches, a->rows.count,
+                              t->kv_heads, t->head_dim)},
+                  .v = {chunk(memory[1], t, a->batches, a->rows.count,
+                              t->kv_heads, t->value_dim)}};
+  return carry_route(&w->carry[LIFT_UP], r, &from, &to, a->first, w->message);
 }
 
-/* Into the queue, once there is room. */
-static void put(stream_work *w, const stream_job *j) {
-  pthread_mutex_lock(&w->lock);
-  while (w->put - w->taken == QUEUE && !w->stop)
-    pthread_cond_wait(&w->changed, &w->lock);
-  w->queue[w->put++ % QUEUE] =
-      (arrival){j->keys, j->slot, j->batch, j->batches, j->M, j->first, j->rows};
-  w->buffer[j->keys][j->slot].uses++;
-  pthread_cond_broadcast(&w->changed);
-  pthread_mutex_unlock(&w->lock);
-}
-
-static dil_status bring(stream_work *w, const stream_job *j) {
+static dil_status bring(stream_work *w, const arrival *a, stream_job *j) {
   int64_t begin = trace_begin();
-  dil_status status = j->keys ? load_keys(w, j) : load_queries(w, j);
+  dil_status status = lift_follow(w, LIFT_UP, a);
+  if (!status)
+    status = j->keys ? load_keys(w, a, &j->route) : load_queries(w, a);
+  if (!status) status = lift_came(w, a);
   trace_end(begin, "stream", j->keys ? "load chunk of keys"
                                      : "load chunk of queries", NULL, j->first);
   w->stream->facts.loaded += j->bytes;
@@ -145,14 +224,15 @@ static dil_status bring_all(stream_work *w, stream_walk *order) {
   dil_stream *s = w->stream;
   dil_status status;
   while (stream_walk_next(order, &status)) {
-    const stream_job *j = &order->job;
-    const buffer *b = &w->buffer[j->keys][j->slot];
+    stream_job *j = &order->job;
+    arrival a = {j->keys ? KEYS : QUERIES, j->slot,  j->batch, j->batches,
+                 j->M,                     j->first, j->rows};
     s->facts.skipped += j->skipped;
     tell(s, j->skipped);
-    if (!j->there && !claim_buffer(w, b)) return DIL_OK;
-    if (!j->there) status = bring(w, j);
+    if (!j->there && !claim_buffer(w, a.kind, a.slot)) return DIL_OK;
+    if (!j->there) status = bring(w, &a, j);
     if (status) return status;
-    put(w, j);
+    put(w, &w->arrived, a);
   }
   s->facts.skipped += order->job.skipped;
   tell(s, order->job.skipped);
@@ -164,62 +244,85 @@ static void *run_loader(void *context) {
   stream_walk order;
   dil_trace_name_thread("loader");
   stream_walk_begin(&order, &w->stream->shape);
-  dil_status status = bring_all(w, &order);
+  fail(w, bring_all(w, &order));
   stream_walk_end(&order);
-  pthread_mutex_lock(&w->lock);
-  w->status = status;
-  snprintf(w->why, sizeof w->why, "%s", status ? dil_last_error() : "");
-  w->ended = true;
-  pthread_cond_broadcast(&w->changed);
-  pthread_mutex_unlock(&w->lock);
+  end_queue(w, &w->arrived);
+  return NULL;
+}
+
+/* ---- taking back --------------------------------------------------------- */
+
+static dil_tensor output_chunk(const stream_work *w, const arrival *a,
+                               int32_t slot) {
+  const dil_table *t = w->stream->shape.table;
+  return chunk(w->buffer[OUTPUTS][slot].memory[0], t, a->batches, a->rows.count,
+               t->heads, t->value_dim);
+}
+
+static dil_tensor lse_chunk(const stream_work *w, const arrival *a,
+                            int32_t slot) {
+  const int64_t shape_of[] = {a->batches, w->stream->shape.table->heads,
+                              a->rows.count};
+  return dil_tensor_make(w->buffer[OUTPUTS][slot].memory[1], DIL_F32, 3,
+                         shape_of);
+}
+
+/* Finished rows to their places in the call. */
+static dil_status store(stream_work *w, const arrival *a) {
+  const dil_call *c = w->stream->call;
+  int64_t begin = trace_begin();
+  dil_tensor from = output_chunk(w, a, a->slot), lse = lse_chunk(w, a, a->slot);
+  dil_tensor to = view(&c->o, a, a->first, a->rows.count);
+  dil_tensor lse_to = view_lse(&c->lse, a);
+  dil_status status = lift_follow(w, LIFT_DOWN, a);
+  if (!status) status = carry_down(&w->carry[LIFT_DOWN], &from, &to);
+  if (!status && lse.data && lse_to.data)
+    status = carry_down(&w->carry[LIFT_DOWN], &lse, &lse_to);
+  trace_end(begin, "stream", "store chunk", NULL, a->first);
+  return status;
+}
+
+static void *run_storer(void *context) {
+  stream_work *w = context;
+  arrival a;
+  dil_trace_name_thread("storer");
+  while (take_next(w, &w->finished, &a)) {
+    fail(w, store(w, &a));
+    release_buffer(w, OUTPUTS, a.slot);
+  }
   return NULL;
 }
 
 /* ---- computing ----------------------------------------------------------- */
 
-static bool take_next(stream_work *w, arrival *a) {
-  double start = clock_seconds();
-  int64_t begin = trace_begin();
-  pthread_mutex_lock(&w->lock);
-  while (w->put == w->taken && !w->ended)
-    pthread_cond_wait(&w->changed, &w->lock);
-  bool some = w->put > w->taken;
-  if (some) *a = w->queue[w->taken++ % QUEUE];
-  pthread_cond_broadcast(&w->changed);
-  pthread_mutex_unlock(&w->lock);
-  trace_end(begin, "stream", "wait for a chunk", NULL, -1);
-  w->stream->facts.waited += clock_seconds() - start;
-  return some;
-}
-
-static void release(stream_work *w, const arrival *a) {
-  pthread_mutex_lock(&w->lock);
-  w->buffer[a->keys][a->slot].uses--;
-  pthread_cond_broadcast(&w->changed);
-  pthread_mutex_unlock(&w->lock);
-}
-
 typedef dil_status (*part_step)(ring_device *d, const dil_call *call,
                                 const dil_part *part);
+
+static void view_outputs(const stream_work *w, dil_call *call) {
+  const arrival *q = &w->open;
+  int32_t slot = (int32_t)(w->closed % 2);
+  dil_tensor lse = view_lse(&call->lse, q);
+  call->o = w->apart ? output_chunk(w, q, slot)
+                     : view(&call->o, q, q->first, q->rows.count);
+  call->lse = w->stream->lift && lse.data ? lse_chunk(w, q, slot) : lse;
+}
 
 /* A step over the open queries with some keys, or none. */
 static dil_status run_part(stream_work *w, part_step do_step,
                            const arrival *keys) {
   const dil_stream *s = w->stream;
   const dil_table *t = s->shape.table;
-  const arrival *q = &w->queries;
-  void *const *memory = w->buffer[1][keys ? keys->slot : 0].memory;
+  const arrival *q = &w->open;
+  void *const *memory = w->buffer[KEYS][keys ? keys->slot : 0].memory;
   int64_t count = keys ? keys->rows.count : 0;
   dil_call call = *s->call;
   call.lengths = NULL;
-  call.q = chunk(w->buffer[0][q->slot].memory[0], t, q->batches, q->rows.count,
-                 t->heads, t->head_dim);
+  if (s->lift) call.inputs = w->inputs;
+  call.q = chunk(w->buffer[QUERIES][q->slot].memory[0], t, q->batches,
+                 q->rows.count, t->heads, t->head_dim);
   call.k = chunk(memory[0], t, q->batches, count, t->kv_heads, t->head_dim);
   call.v = chunk(memory[1], t, q->batches, count, t->kv_heads, t->value_dim);
-  call.o = w->o ? chunk(w->o, t, q->batches, q->rows.count, t->heads,
-                        t->value_dim)
-                : view(&call.o, q->batch, q->batches, q->first, q->rows.count);
-  call.lse = view_lse(&call.lse, q);
+  view_outputs(w, &call);
   dil_part part = {.queries = q->rows,
                    .keys = keys ? keys->rows : (dil_comb){0, 1, 0},
                    .B = s->shape.B, .N = s->shape.N, .M = q->M,
@@ -228,68 +331,105 @@ static dil_status run_part(stream_work *w, part_step do_step,
   return do_step(w->device, &call, &part);
 }
 
-/* The finished rows of a chunk, to their place in the call. */
-static dil_status store(stream_work *w) {
-  dil_stream *s = w->stream;
-  const dil_table *t = s->shape.table;
-  const arrival *q = &w->queries;
-  dil_status status = run_part(w, w->device->calls->finish, NULL);
-  int64_t elements = q->batches * q->rows.count * t->heads * t->value_dim;
-  if (!status && w->o) {
-    int64_t begin = trace_begin();
-    dil_tensor from = chunk(w->o, t, q->batches, q->rows.count, t->heads,
-                            t->value_dim);
-    dil_tensor to = view(&s->call->o, q->batch, q->batches, q->first,
-                         q->rows.count);
-    status = stream_copy(s->threads, &from, &to);
-    trace_end(begin, "stream", "store chunk", NULL, q->first);
-  }
-  s->facts.stored += elements * (int64_t)dil_dtype_size(s->call->o.dtype);
-  return status;
-}
-
+/* Rounds the state of the open queries to o, and hands that on. */
 static dil_status close_queries(stream_work *w) {
-  if (!w->open) return DIL_OK;
-  dil_status status = store(w);
-  w->open = false;
-  release(w, &w->queries);
+  dil_stream *s = w->stream;
+  arrival done = w->open;
+  if (!w->is_open) return DIL_OK;
+  w->is_open = false;
+  done.kind = OUTPUTS;
+  done.slot = (int32_t)(w->closed % 2);
+  if (w->apart && !claim_buffer(w, OUTPUTS, done.slot)) return DIL_OK;
+  dil_status status = lift_use(w, &done);
+  if (!status) status = run_part(w, w->device->calls->finish, NULL);
+  if (!status) status = lift_release(w, &done);
+  if (!status) status = lift_release(w, &w->open);
+  release_buffer(w, QUERIES, w->open.slot);
+  s->facts.stored += done.batches * done.rows.count * s->call->o.shape[2] *
+                     s->call->o.shape[3] *
+                     (int64_t)dil_dtype_size(s->call->o.dtype);
+  w->closed++;
+  if (!status && w->apart) put(w, &w->finished, done);
   return status;
 }
 
 static dil_status open_queries(stream_work *w, const arrival *a) {
   dil_status status = close_queries(w);
-  w->queries = *a;
-  w->open = true;
+  w->open = *a;
+  w->is_open = true;
+  if (!status) status = lift_use(w, a);
   return status ? status : run_part(w, w->device->calls->begin, NULL);
 }
 
 static dil_status compute_pair(stream_work *w, const arrival *keys) {
   dil_stream *s = w->stream;
   int64_t begin = trace_begin();
-  dil_status status = run_part(w, w->device->calls->advance, keys);
+  dil_status status = lift_use(w, keys);
+  if (!status) status = run_part(w, w->device->calls->advance, keys);
+  if (!status) status = lift_release(w, keys);
   trace_end(begin, "stream", "pass over a chunk", NULL, keys->first);
-  release(w, keys);
+  release_buffer(w, KEYS, keys->slot);
   s->facts.chunks++;
   metric_add(METRIC_stream_chunks, 1);
   tell(s, 1);
   return status;
 }
 
+static bool wait_for_chunk(stream_work *w, arrival *a) {
+  double start = clock_seconds();
+  int64_t begin = trace_begin();
+  bool some = take_next(w, &w->arrived, a);
+  trace_end(begin, "stream", "wait for a chunk", NULL, -1);
+  w->stream->facts.waited += clock_seconds() - start;
+  return some;
+}
+
 static dil_status compute_all(stream_work *w) {
   arrival a;
   dil_status status = DIL_OK;
-  while (!status && take_next(w, &a)) {
+  while (!status && wait_for_chunk(w, &a)) {
     double start = clock_seconds();
-    status = a.keys ? compute_pair(w, &a) : open_queries(w, &a);
+    status = a.kind == KEYS ? compute_pair(w, &a) : open_queries(w, &a);
     w->stream->facts.computed += clock_seconds() - start;
   }
   return status ? status : close_queries(w);
 }
 
-/* ---- the run ------------------------------------------------------------- */
+/* ---- memory -------------------------------------------------------------- */
 
 static dil_status take(stream_work *w, int64_t bytes, void **memory) {
   return w->device->calls->take(w->device, bytes, true, memory);
+}
+
+static dil_status take_outputs(stream_work *w, int64_t asking) {
+  const dil_stream *s = w->stream;
+  const dil_table *t = s->shape.table;
+  int64_t size = (int64_t)dil_dtype_size(t->dtype);
+  dil_status status = DIL_OK;
+  w->apart = s->lift || s->call->o.dtype != t->dtype;
+  for (int32_t i = 0; i < 2 && !status && w->apart; i++) {
+    void **memory = w->buffer[OUTPUTS][i].memory;
+    status = take(w, asking * t->value_dim * size, &memory[0]);
+    if (!status && s->lift)
+      status = take(w, asking * (int64_t)sizeof(float), &memory[1]);
+  }
+  return status;
+}
+
+/* The device's own copies. */
+static dil_status take_inputs(stream_work *w) {
+  const dil_call *c = w->stream->call;
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; i < c->input_count && !status; i++) {
+    const dil_tensor *in = &c->inputs[i];
+    int64_t bytes = dil_tensor_count(in) * (int64_t)dil_dtype_size(in->dtype);
+    w->inputs[i] = dil_tensor_make(NULL, in->dtype, in->rank, in->shape);
+    status = take(w, bytes, &w->inputs[i].data);
+    if (!status)
+      status = w->device->calls->write(w->device, w->inputs[i].data, in->data,
+                                       bytes);
+  }
+  return status;
 }
 
 /* Rows that are not brought are never seen; they stay finite. */
@@ -305,41 +445,73 @@ static dil_status take_buffers(stream_work *w) {
   void *o = NULL, *lse = NULL;
   dil_status status = DIL_OK;
   for (int32_t i = 0; i < 2 && !status; i++) {
-    status = take(w, asking * t->head_dim * size, &w->buffer[0][i].memory[0]);
-    if (!status)
-      status = take(w, keys * t->head_dim, &w->buffer[1][i].memory[0]);
-    if (!status)
-      status = take(w, keys * t->value_dim, &w->buffer[1][i].memory[1]);
+    void **k = w->buffer[KEYS][i].memory;
+    status = take(w, asking * t->head_dim * size,
+                  &w->buffer[QUERIES][i].memory[0]);
+    if (!status) status = take(w, keys * t->head_dim, &k[0]);
+    if (!status) status = take(w, keys * t->value_dim, &k[1]);
   }
   if (!status) status = take(w, state * t->value_dim, &o);
   if (!status) status = take(w, state, &lse);
   w->o_state = o;
   w->lse_state = lse;
-  if (!status && s->call->o.dtype != t->dtype)
-    status = take(w, asking * t->value_dim * size, &w->o);
-  return status;
+  if (!status && s->lift)
+    status = take(w, keys * (t->head_dim + t->value_dim), &w->message);
+  if (!status) status = take_outputs(w, asking);
+  return status || !s->lift ? status : take_inputs(w);
 }
 
 static void give_buffers(stream_work *w) {
-  void *const memory[] = {
-      w->buffer[0][0].memory[0], w->buffer[0][1].memory[0],
-      w->buffer[1][0].memory[0], w->buffer[1][0].memory[1],
-      w->buffer[1][1].memory[0], w->buffer[1][1].memory[1],
-      w->o_state, w->lse_state, w->o};
-  for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
-    if (memory[i]) w->device->calls->give(w->device, memory[i]);
+  enum { OTHERS = 3 };
+  void *const others[OTHERS] = {w->o_state, w->lse_state, w->message};
+  void (*give)(ring_device *, void *) = w->device->calls->give;
+  for (int32_t i = 0; i < OTHERS; i++)
+    if (others[i]) give(w->device, others[i]);
+  for (int32_t i = 0; i < 2 * KINDS; i++)
+    for (int32_t n = 0; n < 2; n++) {
+      void *memory = w->buffer[i / 2][i % 2].memory[n];
+      if (memory) give(w->device, memory);
+    }
+  for (int32_t i = 0; i < DIL_INPUT_MAX; i++)
+    if (w->inputs[i].data) give(w->device, w->inputs[i].data);
 }
 
-static dil_status run_both(stream_work *w) {
-  if (pthread_create(&w->loader, NULL, run_loader, w))
-    return dil_fail(DIL_ENVIRONMENT, "no thread to load chunks");
-  dil_status status = compute_all(w);
-  pthread_mutex_lock(&w->lock);
-  w->stop = true;
-  pthread_cond_broadcast(&w->changed);
-  pthread_mutex_unlock(&w->lock);
+/* ---- the run ------------------------------------------------------------- */
+
+/* Lanes come after the passes' stream has cleared the buffers. */
+static dil_status begin_slots(stream_work *w) {
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; i < 2 * KINDS && !status; i++) {
+    arrival a = {.kind = (kind)(i / 2), .slot = i % 2};
+    status = lift_release(w, &a);
+  }
+  return status;
+}
+
+static dil_status start_thread(stream_work *w, pthread_t *thread,
+                               void *(*work)(void *)) {
+  if (!pthread_create(thread, NULL, work, w)) return DIL_OK;
+  dil_status status = dil_fail(DIL_ENVIRONMENT, "no thread to stream with");
+  fail(w, status);
+  return status;
+}
+
+static void run_threads(stream_work *w) {
+  if (start_thread(w, &w->loader, run_loader)) return;
+  bool stores = w->apart && !start_thread(w, &w->storer, run_storer);
+  fail(w, compute_all(w));
+  end_queue(w, &w->finished);
   pthread_join(w->loader, NULL);
-  return status || !w->status ? status : dil_fail(w->status, "%s", w->why);
+  if (stores) pthread_join(w->storer, NULL);
+}
+
+/* What was asked of the device is done; its own clock tells for how long. */
+static void settle(stream_work *w, double start) {
+  dil_stream *s = w->stream;
+  if (!s->lift) return;
+  s->facts.computed = 0;
+  fail(w, s->lift->calls->finish(s->lift, &s->facts.computed));
+  s->facts.waited = clock_seconds() - start - s->facts.computed;
 }
 
 dil_status stream_run(dil_stream *s) {
@@ -347,12 +519,18 @@ dil_status stream_run(dil_stream *s) {
   s->facts = (stream_facts){0};
   pthread_mutex_init(&w.lock, NULL);
   pthread_cond_init(&w.changed, NULL);
+  for (int32_t i = 0; i < LIFT_LANES; i++)
+    w.carry[i] = (stream_carry){.lift = s->lift, .threads = s->threads};
   dil_status status = s->device->calls->start(s->device);
   if (!status) status = take_buffers(&w);
-  if (!status) status = run_both(&w);
+  if (!status) status = begin_slots(&w);
+  double start = clock_seconds();
+  fail(&w, status);
+  if (!status) run_threads(&w);
+  settle(&w, start);
   give_buffers(&w);
   pthread_cond_destroy(&w.changed);
   pthread_mutex_destroy(&w.lock);
   metric_add_seconds(METRIC_stream_waited, s->facts.waited);
-  return status;
+  return w.status ? dil_fail(w.status, "%s", w.why) : DIL_OK;
 }

@@ -11,6 +11,7 @@
 #define DIL_STREAM_H
 
 #include "ring_device.h"
+#include "stream_lift.h"
 
 /* ---- stream_walk.c: which chunk comes when ------------------------------- */
 
@@ -27,8 +28,9 @@ typedef struct stream_shape {
 } stream_shape;
 
 /* Fills the chunks, so that what is in memory at a time stays within `bound`
- * bytes: buffers, states, and what `threads` threads pack. DIL_USAGE: it is too
- * small for a query and a tile of keys. */
+ * bytes: buffers, states, and what `threads` threads pack; 0: a device with
+ * memory of its own. DIL_USAGE: it is too small for a query and a tile of
+ * keys. */
 dil_status stream_plan(stream_shape *shape, int32_t threads, int64_t bound);
 /* Pairs of a chunk of queries and one of keys. */
 int64_t stream_pairs(const stream_shape *shape);
@@ -76,18 +78,43 @@ dil_status stream_copy(dil_threads *threads, const dil_tensor *from,
 dil_status stream_copy_route(dil_threads *threads, const route *r,
                              const dil_tensor *from, const dil_tensor *to,
                              int64_t first);
+/* Rows begin..end-1 of a route's list, of one batch row, as a message has
+ * them (route.h), in this dtype. */
+dil_status stream_pack(dil_threads *threads, const route *r,
+                       const dil_tensor *k, const dil_tensor *v, int64_t b,
+                       int64_t begin, int64_t end, dil_dtype dtype,
+                       void *message);
+
+/* ---- stream_carry.c: between the host's rows and a device's buffers ------- */
+
+typedef struct stream_carry {
+  stream_lift *lift;         /* NULL: the device's memory is the host's */
+  dil_threads *threads;
+  int32_t turn[LIFT_LANES];  /* pieces so far */
+} stream_carry;
+
+/* All rows of a tensor, to or from a buffer that holds just them. */
+dil_status carry_up(stream_carry *c, const dil_tensor *from,
+                    const dil_tensor *buffer);
+dil_status carry_down(stream_carry *c, const dil_tensor *buffer,
+                      const dil_tensor *to);
+/* The rows of a route from the whole k and v to a chunk that begins at
+ * position `first`; `message`: memory of the device for them. */
+dil_status carry_route(stream_carry *c, route *r, const ring_keys *from,
+                       const ring_keys *chunk, int64_t first, void *message);
 
 /* ---- stream.c: the run ---------------------------------------------------- */
 
 typedef struct stream_facts {
   int64_t chunks, skipped;  /* pairs computed, and those without a row */
   int64_t loaded, stored;   /* bytes of rows */
-  double waited, computed;  /* seconds: for rows, and in passes */
+  double waited, computed;  /* seconds: without rows, and in passes */
 } stream_facts;
 
 typedef struct dil_stream {
   stream_shape shape;
   ring_device *device;
+  stream_lift *lift;        /* to the device; NULL: its memory is the host's */
   dil_threads *threads;     /* that copy */
   /* Whole; q, k, v and o of any float type, lse f32; on the host. */
   const dil_call *call;

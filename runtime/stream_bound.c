@@ -35,11 +35,14 @@ static int64_t limit_of(int resource) {
   return l.rlim_cur > INT64_MAX ? INT64_MAX : (int64_t)l.rlim_cur;
 }
 
-dil_status stream_bound(int64_t *bytes) {
+static int64_t host_has(void) {
+  int64_t limits = minimum(limit_of(RLIMIT_DATA), limit_of(RLIMIT_AS));
+  return minimum(minimum(machine_has(), group_has()), limits);
+}
+
+dil_status stream_bound(int64_t memory, int64_t *bytes) {
   pool_options set = {0};
   dil_status status = dil_pool_options_read(&set);
-  int64_t limits = minimum(limit_of(RLIMIT_DATA), limit_of(RLIMIT_AS));
-  *bytes = set.max ? set.max
-                   : minimum(minimum(machine_has(), group_has()), limits) / 2;
+  *bytes = set.max ? set.max : (memory ? memory : host_has()) / 2;
   return status;
 }

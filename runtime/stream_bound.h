@@ -4,8 +4,9 @@
 
 #include "rt.h"
 
-/* DIL_POOL_MAX, or half of what this process can still have of the host's
- * memory: by the machine, its control group and its own limits. */
-dil_status stream_bound(int64_t *bytes);
+/* DIL_POOL_MAX, or half of a device's memory, or with `memory` 0 half of what
+ * this process can still have of the host's: by the machine, its control group
+ * and its own limits. */
+dil_status stream_bound(int64_t memory, int64_t *bytes);
 
 #endif

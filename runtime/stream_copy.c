@@ -16,6 +16,15 @@ typedef struct copier {
   bool together;               /* all heads want the same rows */
 } copier;
 
+/* Rows of a route to a message. */
+typedef struct packer {
+  copier list;                 /* its route and runs */
+  const dil_tensor *k, *v;
+  dil_tensor row[2];           /* of K and of V, in the message */
+  int64_t b, begin, end, bytes;
+  char *message;               /* row `begin` of the list */
+} packer;
+
 static char *place(const dil_tensor *t, int64_t b, int64_t row, int64_t h) {
   int64_t at = b * t->stride[0] + row * t->stride[1] + h * t->stride[2];
   return (char *)t->data + at * (int64_t)dil_dtype_size(t->dtype);
@@ -71,12 +80,32 @@ static void copy_listed(const copier *c, int64_t b, int64_t begin,
   }
 }
 
+/* Rows of both lie one behind the other. */
+static bool is_block(const copier *c) {
+  const dil_tensor *t[] = {c->from, c->to};
+  bool dense = !c->route && c->from->dtype == c->to->dtype;
+  for (int32_t i = 0; i < 2; i++)
+    dense = dense && (t[i]->shape[2] == 1 || t[i]->stride[2] == t[i]->shape[3]) &&
+            t[i]->stride[1] == t[i]->shape[2] * t[i]->shape[3];
+  return dense;
+}
+
+static void copy_block(const copier *c, int64_t b, int64_t row, int64_t end) {
+  int64_t elements = (end - row) * c->to->stride[1];
+  memcpy(place(c->to, b, row, 0), place(c->from, b, row, 0),
+         (size_t)elements * dil_dtype_size(c->to->dtype));
+}
+
 static void copy_task(void *context, int64_t index, int32_t worker) {
   (void)worker;
   const copier *c = context;
   int64_t tasks = (c->rows + TASK_ROWS - 1) / TASK_ROWS;
   int64_t b = index / tasks, begin = index % tasks * TASK_ROWS;
   int64_t end = minimum(begin + TASK_ROWS, c->rows);
+  if (is_block(c)) {
+    copy_block(c, b, begin, end);
+    return;
+  }
   if (c->route) copy_listed(c, b, begin, end);
   for (int64_t row = begin; row < end && !c->route; row++)
     copy_row(c, b, row, 0, c->to->shape[2]);
@@ -129,4 +158,50 @@ dil_status stream_copy_route(dil_threads *threads, const route *r,
     c.runs /= (int32_t)to->shape[2];
   }
   return copy_all(threads, &c);
+}
+
+/* ---- messages ------------------------------------------------------------ */
+
+static void pack_row(packer *p, const dil_tensor *from, int32_t of, int64_t row,
+                     int32_t kv, char *target) {
+  const char *source = place(from, p->b, row, kv);
+  const dil_tensor *to = &p->row[of];
+  if (from->dtype == to->dtype)
+    memcpy(target, source, (size_t)to->shape[3] * dil_dtype_size(to->dtype));
+  else
+    convert(from, source, to, target);
+}
+
+static void pack_task(void *context, int64_t index, int32_t worker) {
+  (void)worker;
+  packer *p = context;
+  const route *r = p->list.route;
+  int64_t n = p->begin + index * TASK_ROWS;
+  int64_t end = minimum(n + TASK_ROWS, p->end);
+  int64_t key = p->row[0].shape[3] * (int64_t)dil_dtype_size(p->row[0].dtype);
+  char *target = p->message + (n - p->begin) * p->bytes;
+  for (int32_t i = find_run(&p->list, n); n < end; i++) {
+    const route_run *at = &r->run[i];
+    int64_t stop = minimum(at->before + route_run_rows(r, i), end);
+    for (; n < stop; n++, target += p->bytes) {
+      int64_t row = route_position(r, at, n - at->before);
+      pack_row(p, p->k, 0, row, at->kv, target);
+      pack_row(p, p->v, 1, row, at->kv, target + key);
+    }
+  }
+}
+
+dil_status stream_pack(dil_threads *threads, const route *r,
+                       const dil_tensor *k, const dil_tensor *v, int64_t b,
+                       int64_t begin, int64_t end, dil_dtype dtype,
+                       void *message) {
+  const int64_t shape_of[2][4] = {{1, 1, 1, k->shape[3]},
+                                  {1, 1, 1, v->shape[3]}};
+  packer p = {.list = {.route = r, .runs = r->run_count}, .k = k, .v = v,
+              .b = b, .begin = begin, .end = end, .message = message};
+  for (int32_t i = 0; i < 2; i++)
+    p.row[i] = dil_tensor_make(NULL, dtype, 4, shape_of[i]);
+  p.bytes = (k->shape[3] + v->shape[3]) * (int64_t)dil_dtype_size(dtype);
+  return dil_threads_run(threads, (end - begin + TASK_ROWS - 1) / TASK_ROWS,
+                         pack_task, &p);
 }

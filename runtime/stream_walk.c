@@ -11,19 +11,23 @@ static int64_t value_bytes(const dil_table *t) {
   return (int64_t)dil_dtype_size(t->dtype);
 }
 
-/* Two buffers of q, the state, and o before it is written back. */
+/* Two buffers of q, two of o and lse before they are written back, and the
+ * state. */
 static int64_t query_cost(const dil_table *t) {
   int64_t state = run_states(t) * (t->value_dim + 1) * (int64_t)sizeof(float);
-  return t->heads *
-         ((2 * t->head_dim + t->value_dim) * value_bytes(t) + state);
+  int64_t out = t->value_dim * value_bytes(t) + (int64_t)sizeof(float);
+  return t->heads * (2 * t->head_dim * value_bytes(t) + 2 * out + state);
 }
 
-/* Two buffers of k and v, and what threads pack of one head. */
+/* Two buffers of k and v, and what threads pack of one head; or the message in
+ * which they come to a device. */
 static int64_t key_cost(const dil_table *t, int32_t threads) {
   enum { PACKED_AHEAD = 2 };
   int64_t width = t->head_dim + t->value_dim;
-  return 2 * t->kv_heads * width * value_bytes(t) +
-         (threads + PACKED_AHEAD) * width * (int64_t)sizeof(float);
+  int64_t row = t->kv_heads * width * value_bytes(t);
+  return threads ? 2 * row + (threads + PACKED_AHEAD) * width *
+                                 (int64_t)sizeof(float)
+                 : 3 * row;
 }
 
 /* Cuts are at ends of segments where they can be: fewer keys are shared. */

@@ -35,6 +35,7 @@ typedef struct dil_cuda_code {
 /* ---- what the module dilrt-cuda.so exports ------------------------------- */
 
 struct ring_device;      /* ../ring_device.h */
+struct stream_lift;      /* ../stream_lift.h */
 struct dil_normal_place;
 typedef struct dil_cuda dil_cuda;               /* a device */
 typedef struct dil_cuda_kernel dil_cuda_kernel; /* a plan on a device */
@@ -123,6 +124,10 @@ typedef struct dil_cuda_module {
    * normals by the numbers of their elements: see dil_normal. */
   dil_status (*normal)(struct ring_device *ring, const dil_tensor *tensor,
                        const struct dil_normal_place *place);
+  /* Between memory of the host and of such a rank's device, beside its passes:
+   * see ../stream_lift.h. Borrows both. */
+  dil_status (*lift)(dil_cuda *device, struct ring_device *ring,
+                     const dil_cuda_code *rows, struct stream_lift **made);
 } dil_cuda_module;
 
 typedef const dil_cuda_module *(*dil_cuda_init)(void);

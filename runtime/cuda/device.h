@@ -59,7 +59,13 @@ dil_status peak_measure(dil_cuda *device, const dil_cuda_code *code,
 dil_status ring_cuda_new(dil_cuda *gpu, dil_cuda_kernel *kernel,
                          const dil_cuda_code *rows,
                          struct ring_device **device);
+void *ring_cuda_passes(struct ring_device *ring); /* the stream of its passes */
 dil_status ring_cuda_normal(struct ring_device *ring, const dil_tensor *tensor,
                             const struct dil_normal_place *place);
+
+/* ---- lift.c -------------------------------------------------------------- */
+
+dil_status lift_cuda_new(dil_cuda *gpu, struct ring_device *rank,
+                         const dil_cuda_code *rows, struct stream_lift **made);
 
 #endif

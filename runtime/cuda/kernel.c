@@ -147,7 +147,8 @@ static dil_status check_input(const dil_cuda_kernel *k, const cuda_run *r,
     int64_t size = k->dimension(k->context, index, axis,
                                 (int32_t)(part ? part->B : r->B),
                                 (int32_t)(part ? part->N : r->N),
-                                (int32_t)(part ? part->M : r->M));
+                                (int32_t)(part ? part_longest(part)
+                                               : r->M));
     if (have->shape[axis] != size)
       return dil_fail(DIL_USAGE, "dimension %d of input '%s' must be %lld, "
                       "got %lld", axis, want->name, (long long)size,

@@ -31,6 +31,7 @@ const dil_cuda_module *dil_cuda_module_init(void) {
       .time = kernel_time,
       .peak = peak_measure,
       .ring = ring_cuda_new,
-      .normal = ring_cuda_normal};
+      .normal = ring_cuda_normal,
+      .lift = lift_cuda_new};
   return &table;
 }

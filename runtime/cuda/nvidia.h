@@ -38,6 +38,12 @@ typedef unsigned long long cu_pointer;
   X(give_ordered, cuMemFreeAsync, (cu_pointer, cu_stream))                     \
   X(upload, cuMemcpyHtoD_v2, (cu_pointer, const void *, size_t))               \
   X(download, cuMemcpyDtoH_v2, (void *, cu_pointer, size_t))                   \
+  X(upload_ordered, cuMemcpyHtoDAsync_v2,                                      \
+    (cu_pointer, const void *, size_t, cu_stream))                             \
+  X(download_ordered, cuMemcpyDtoHAsync_v2,                                    \
+    (void *, cu_pointer, size_t, cu_stream))                                   \
+  X(pin, cuMemHostAlloc, (void **, size_t, unsigned))                          \
+  X(unpin, cuMemFreeHost, (void *))                                            \
   X(fill, cuMemsetD8_v2, (cu_pointer, unsigned char, size_t))                  \
   X(fill_ordered, cuMemsetD8Async,                                             \
     (cu_pointer, unsigned char, size_t, cu_stream))                            \

@@ -155,6 +155,8 @@ dil_status ring_cuda_normal(ring_device *d, const dil_tensor *tensor,
   return status ? status : device_wait(c->gpu, c->passes);
 }
 
+void *ring_cuda_passes(ring_device *d) { return self(d)->passes; }
+
 /* ---- passes -------------------------------------------------------------- */
 
 static int32_t states(const ring_device *d) {

@@ -41,17 +41,25 @@ static void list_runs(const route *r, dil_rows_run *out) {
   }
 }
 
+int64_t rows_list_bytes(const route *r) {
+  return runs_bytes(r) + r->offset_count * (int64_t)sizeof *r->offset;
+}
+
+void rows_list(const route *r, void *out) {
+  list_runs(r, out);
+  if (r->offset_count)
+    memcpy((char *)out + runs_bytes(r), r->offset,
+           (size_t)r->offset_count * sizeof *r->offset);
+}
+
 static dil_status copy_route(dil_cuda *device, route *r) {
-  int64_t runs = runs_bytes(r);
-  int64_t offsets = r->offset_count * (int64_t)sizeof *r->offset;
-  char *host = malloc((size_t)(runs + offsets) + 1);
-  void *there = NULL;
+  int64_t bytes = rows_list_bytes(r);
+  void *host = malloc((size_t)bytes + 1), *there = NULL;
   if (!host)
     return dil_fail(DIL_MEMORY, "no memory to list the rows that travel");
-  list_runs(r, (dil_rows_run *)(void *)host);
-  if (offsets) memcpy(host + runs, r->offset, (size_t)offsets);
-  dil_status status = device_take(device, runs + offsets, &there);
-  if (!status) status = device_upload(device, there, host, runs + offsets);
+  rows_list(r, host);
+  dil_status status = device_take(device, bytes, &there);
+  if (!status) status = device_upload(device, there, host, bytes);
   if (status && there) device_give(device, there);
   else r->copy = there;
   free(host);

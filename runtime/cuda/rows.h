@@ -17,6 +17,9 @@ typedef struct rows_target {
  * has none yet, which may wait for the device. */
 dil_status rows_move(const rows_target *to, route *r, const ring_keys *keys,
                      void *message, bool spread);
+/* The copy's bytes, for who brings it there himself. */
+int64_t rows_list_bytes(const route *r);
+void rows_list(const route *r, void *out);
 void rows_forget(dil_cuda *device, route *r);
 /* Standard normals into a contiguous tensor [B, rows, H, D]. */
 dil_status rows_random(const rows_target *to, const dil_tensor *tensor,

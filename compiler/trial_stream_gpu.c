@@ -1,0 +1,45 @@
+/* trial_stream_gpu.c - a trial that is streamed to a GPU: one rank, and a lift
+ * between it and the host. In: a compilation, a call of the host. Out: what
+ * trial_stream.c runs. */
+#include "trial_cuda.h"
+#include "trial_stream.h"
+#include <stdlib.h>
+
+static dil_status make_codes(trial_stream *t, compilation *c) {
+  const gpu_backend *maker;
+  dil_status status = driver_source(c, t->context, &t->from);
+  if (!status) status = gpu_compiler_open(&maker);
+  if (!status)
+    status = maker->rows(dil_context_arch(t->context), &t->gpu.rows);
+  t->gpu.codes = t->from.codes;
+  t->gpu.code_count = t->from.code_count;
+  t->gpu.dimension = t->from.dimension;
+  t->gpu.context = t->from.context;
+  t->gpu.devices = 1;
+  return status;
+}
+
+dil_status trial_stream_gpu(trial_stream *t, compilation *c,
+                            const binding *b) {
+  const options *o = b->options;
+  t->gpu.first = (int32_t)o->device.number;
+  dil_status status = trial_cuda_context(o, &t->context);
+  if (!status) status = dil_cuda_module_open(&t->gpu.cuda);
+  if (!status) status = make_codes(t, c);
+  if (!status) status = resident_open(&t->gpu, t->from.table, 0, &t->rank);
+  if (status) return status;
+  t->stream.device = t->rank.device;
+  status = t->gpu.cuda->lift(t->rank.gpu, t->rank.device, &t->gpu.rows,
+                             &t->stream.lift);
+  if (status) return status;
+  return trial_stream_plan(b, t->from.table, 0,
+                           t->gpu.cuda->facts(t->rank.gpu)->memory,
+                           &t->stream.shape);
+}
+
+void trial_stream_gpu_free(trial_stream *t) {
+  stream_lift_free(t->stream.lift);
+  resident_close(&t->rank);
+  free(t->gpu.rows.cubin);
+  dil_context_free(t->context);
+}
