@@ -6,58 +6,11 @@
  * when it is free; the order in between is that of a short queue. On a device
  * with memory of its own (stream_lift.h) all of it is only asked for here, and
  * done later. */
-#include "stream.h"
+#include "stream_work.h"
 #include "metrics.h"
 #include "trace.h"
-#include "walk.h"
-#include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-
-enum { QUEUE = 4 };
-
-typedef enum kind { QUERIES, KEYS, OUTPUTS, KINDS } kind;
-
-/* One of two. */
-typedef struct buffer {
-  void *memory[2];         /* q; k and v; o and lse */
-  int32_t uses;            /* times it waits for a thread, or is worked on */
-} buffer;
-
-typedef struct arrival {
-  kind kind;
-  int32_t slot;
-  int64_t batch, batches, M, first;
-  dil_comb rows;
-} arrival;
-
-typedef struct queue {
-  arrival of[QUEUE];
-  int64_t put, taken;
-  bool ended;              /* nothing more comes */
-} queue;
-
-typedef struct stream_work {
-  dil_stream *stream;
-  ring_device *device;
-  stream_carry carry[LIFT_LANES];
-  buffer buffer[KINDS][2];
-  void *message;           /* rows of keys on their way; with a lift alone */
-  float *o_state, *lse_state;
-  dil_tensor inputs[DIL_INPUT_MAX];
-  bool apart;              /* o has buffers: the call's place will not do */
-  arrival open;            /* queries that are being computed */
-  bool is_open;
-  int64_t closed;          /* chunks of queries that are done */
-  pthread_t loader, storer;
-  pthread_mutex_t lock;    /* of what follows, and of uses */
-  pthread_cond_t changed;
-  queue arrived, finished;
-  dil_status status;       /* of the first that failed */
-  char why[256];
-} stream_work;
 
 static double clock_seconds(void) {
   struct timespec t;
@@ -395,87 +348,6 @@ static dil_status compute_all(stream_work *w) {
   return status ? status : close_queries(w);
 }
 
-/* ---- memory -------------------------------------------------------------- */
-
-static dil_status take(stream_work *w, int64_t bytes, void **memory) {
-  return w->device->calls->take(w->device, bytes, true, memory);
-}
-
-static dil_status take_outputs(stream_work *w, int64_t asking) {
-  const dil_stream *s = w->stream;
-  const dil_table *t = s->shape.table;
-  int64_t size = (int64_t)dil_dtype_size(t->dtype);
-  dil_status status = DIL_OK;
-  w->apart = s->lift || s->call->o.dtype != t->dtype;
-  for (int32_t i = 0; i < 2 && !status && w->apart; i++) {
-    void **memory = w->buffer[OUTPUTS][i].memory;
-    status = take(w, asking * t->value_dim * size, &memory[0]);
-    if (!status && s->lift)
-      status = take(w, asking * (int64_t)sizeof(float), &memory[1]);
-  }
-  return status;
-}
-
-/* The device's own copies. */
-static dil_status take_inputs(stream_work *w) {
-  const dil_call *c = w->stream->call;
-  dil_status status = DIL_OK;
-  for (int32_t i = 0; i < c->input_count && !status; i++) {
-    const dil_tensor *in = &c->inputs[i];
-    int64_t bytes = dil_tensor_count(in) * (int64_t)dil_dtype_size(in->dtype);
-    w->inputs[i] = dil_tensor_make(NULL, in->dtype, in->rank, in->shape);
-    status = take(w, bytes, &w->inputs[i].data);
-    if (!status)
-      status = w->device->calls->write(w->device, w->inputs[i].data, in->data,
-                                       bytes);
-  }
-  return status;
-}
-
-/* Rows that are not brought are never seen; they stay finite. */
-static dil_status take_buffers(stream_work *w) {
-  const dil_stream *s = w->stream;
-  const dil_table *t = s->shape.table;
-  stream_chunks c = s->shape.chunks;
-  int64_t size = (int64_t)dil_dtype_size(t->dtype);
-  int64_t asking = c.batch * c.queries * t->heads;
-  int64_t keys = c.batch * c.keys * t->kv_heads * size;
-  int64_t state = w->device->calls->states(w->device) * asking *
-                  (int64_t)sizeof(float);
-  void *o = NULL, *lse = NULL;
-  dil_status status = DIL_OK;
-  for (int32_t i = 0; i < 2 && !status; i++) {
-    void **k = w->buffer[KEYS][i].memory;
-    status = take(w, asking * t->head_dim * size,
-                  &w->buffer[QUERIES][i].memory[0]);
-    if (!status) status = take(w, keys * t->head_dim, &k[0]);
-    if (!status) status = take(w, keys * t->value_dim, &k[1]);
-  }
-  if (!status) status = take(w, state * t->value_dim, &o);
-  if (!status) status = take(w, state, &lse);
-  w->o_state = o;
-  w->lse_state = lse;
-  if (!status && s->lift)
-    status = take(w, keys * (t->head_dim + t->value_dim), &w->message);
-  if (!status) status = take_outputs(w, asking);
-  return status || !s->lift ? status : take_inputs(w);
-}
-
-static void give_buffers(stream_work *w) {
-  enum { OTHERS = 3 };
-  void *const others[OTHERS] = {w->o_state, w->lse_state, w->message};
-  void (*give)(ring_device *, void *) = w->device->calls->give;
-  for (int32_t i = 0; i < OTHERS; i++)
-    if (others[i]) give(w->device, others[i]);
-  for (int32_t i = 0; i < 2 * KINDS; i++)
-    for (int32_t n = 0; n < 2; n++) {
-      void *memory = w->buffer[i / 2][i % 2].memory[n];
-      if (memory) give(w->device, memory);
-    }
-  for (int32_t i = 0; i < DIL_INPUT_MAX; i++)
-    if (w->inputs[i].data) give(w->device, w->inputs[i].data);
-}
-
 /* ---- the run ------------------------------------------------------------- */
 
 /* Lanes come after the passes' stream has cleared the buffers. */
@@ -522,13 +394,13 @@ dil_status stream_run(dil_stream *s) {
   for (int32_t i = 0; i < LIFT_LANES; i++)
     w.carry[i] = (stream_carry){.lift = s->lift, .threads = s->threads};
   dil_status status = s->device->calls->start(s->device);
-  if (!status) status = take_buffers(&w);
+  if (!status) status = work_take(&w);
   if (!status) status = begin_slots(&w);
   double start = clock_seconds();
   fail(&w, status);
   if (!status) run_threads(&w);
   settle(&w, start);
-  give_buffers(&w);
+  work_give(&w);
   pthread_cond_destroy(&w.changed);
   pthread_mutex_destroy(&w.lock);
   metric_add_seconds(METRIC_stream_waited, s->facts.waited);

@@ -85,7 +85,7 @@ dil_status stream_pack(dil_threads *threads, const route *r,
                        int64_t begin, int64_t end, dil_dtype dtype,
                        void *message);
 
-/* ---- stream_carry.c: between the host's rows and a device's buffers ------- */
+/* ---- stream_carry.c: between the host's rows and a device's buffers ------ */
 
 typedef struct stream_carry {
   stream_lift *lift;         /* NULL: the device's memory is the host's */
@@ -103,7 +103,7 @@ dil_status carry_down(stream_carry *c, const dil_tensor *buffer,
 dil_status carry_route(stream_carry *c, route *r, const ring_keys *from,
                        const ring_keys *chunk, int64_t first, void *message);
 
-/* ---- stream.c: the run ---------------------------------------------------- */
+/* ---- stream.c: the run --------------------------------------------------- */
 
 typedef struct stream_facts {
   int64_t chunks, skipped;  /* pairs computed, and those without a row */

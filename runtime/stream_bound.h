@@ -1,4 +1,4 @@
-/* stream_bound.h - how much memory a streamed call may take when nobody says. */
+/* stream_bound.h - what memory a streamed call may take if nobody says. */
 #ifndef DIL_STREAM_BOUND_H
 #define DIL_STREAM_BOUND_H
 

@@ -1,6 +1,6 @@
 /* stream_carry.c - rows between the host and the buffers of a device: at once
- * where its memory is the host's, else piece by piece through pinned memory. In:
- * tensors of the host. Out: the same rows in buffers, or back. */
+ * where its memory is the host's, else piece by piece through pinned memory.
+ * In: tensors of the host. Out: the same rows in buffers, or back. */
 #include "stream.h"
 #include "walk.h"
 

@@ -85,8 +85,8 @@ static bool is_block(const copier *c) {
   const dil_tensor *t[] = {c->from, c->to};
   bool dense = !c->route && c->from->dtype == c->to->dtype;
   for (int32_t i = 0; i < 2; i++)
-    dense = dense && (t[i]->shape[2] == 1 || t[i]->stride[2] == t[i]->shape[3]) &&
-            t[i]->stride[1] == t[i]->shape[2] * t[i]->shape[3];
+    dense = dense && t[i]->stride[1] == t[i]->shape[2] * t[i]->shape[3] &&
+            (t[i]->shape[2] == 1 || t[i]->stride[2] == t[i]->shape[3]);
   return dense;
 }
 

@@ -184,7 +184,8 @@ bool stream_walk_next(stream_walk *w, dil_status *status) {
   bool found = false;
   *status = DIL_OK;
   w->job.skipped = 0;
-  while (!found && !*status && s->N && w->unit < pieces(s->B, s->chunks.batch)) {
+  int64_t units = s->N ? pieces(s->B, s->chunks.batch) : 0;
+  while (!found && !*status && w->unit < units) {
     if (!w->begun) {
       bring_queries(w);
       w->begun = true;

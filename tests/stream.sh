@@ -134,6 +134,44 @@ lengths() {
 }
 is "batch rows of their own lengths" lengths
 
+"$DIL" run "$TMP/wide.dil" --seq 300 --random 4 --out "$TMP/short.npy" \
+  >/dev/null || echo "not ok a short array is made"
+
+# ---- to a device -------------------------------------------------------------
+
+# On the stand-in for a GPU, whose copies and passes come in any order that
+# their streams allow; chunks by routes, whole, and several times over.
+device() { # order, pattern, options...
+  order=$1
+  echo "$2" >"$TMP/device.dil"
+  shift 2
+  LD_LIBRARY_PATH=$BUILD/emulator EMULATED_ORDER=$order EMULATED_SEED=5 \
+    "$DIL" run "$TMP/device.dil" --device cuda --random 3 --check "$@"
+}
+routes='pattern p { heads 4 kv 2; head_dim 32; dtype bf16; causal; phase kv;
+  segments 64, 512; dilations 1, 4; }'
+masks='pattern p { heads 2; head_dim 32; dtype f16; combine mean;
+  input doc : i32[B, M]; mask doc[b, i] == doc[b, j];
+  branch { segment 100; } branch { dilation 3; } }'
+if [ ! -e "$BUILD/emulator/libcuda.so.1" ] ||
+  [ -n "${ASAN_OPTIONS#intercept_tls_get_addr=0:}" ]; then
+  echo "ok skipped: the emulator is left to the plain build"
+else
+  for order in late random; do
+    is "device: routes, $order" device $order "$routes" --seq 600 \
+      --stream=300K --out "$TMP/$order.npy"
+    is "device: again, $order" device $order "$routes" --seq 300 --batch 2 \
+      --stream=250K --repeat 2
+    is "device: inputs and lengths, $order" device $order "$masks" --seq 150 \
+      --batch 2 --stream=300K --input doc=random --lengths "$TMP/lengths.npy"
+  done
+  is "device: the same bits in any order" cmp "$TMP/late.npy" "$TMP/random.npy"
+  is "device: wider arrays" device late 'pattern p { heads 2; head_dim 64;
+    dtype bf16; causal; branch { window 100, 0; } }' --stream=400K \
+    --q "$TMP/short.npy" --k "$TMP/short.npy" --v "$TMP/short.npy" \
+    --out "$TMP/o.npy" --lse "$TMP/lse.npy"
+fi
+
 # ---- what is told ------------------------------------------------------------
 
 facts() {
