@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NON_BLOCKING = 1, UNTIMED = 2 };
+enum { NON_BLOCKING = 1, UNTIMED = 2, SOON = -1 /* before passes */ };
 
 typedef struct slot {
   cu_event came;
@@ -218,7 +218,7 @@ static void free_lift(stream_lift *lift) {
 
 static cu_result open_lane(cuda_lift *l, int32_t lane) {
   const cuda_driver *driver = driver_of(l);
-  cu_result result = driver->stream_new(&l->lane[lane], NON_BLOCKING);
+  cu_result result = driver->stream_new(&l->lane[lane], NON_BLOCKING, SOON);
   for (int32_t i = 0; i < LIFT_PIECES && !result; i++) {
     result = driver->pin(&l->piece[lane][i], LIFT_PIECE, 0);
     if (!result) result = driver->event_new(&l->done[lane][i], UNTIMED);
