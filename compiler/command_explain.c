@@ -52,7 +52,7 @@ static dil_status predict(const binding *b, compilation *c, bill *l) {
                     .dedup = c->plan->table.dedup,
                     .peak = l->peak,
                     .bf16 = bf16};
-  l->seconds = cost_seconds(l->pattern, &spot);
+  l->seconds = cost_seconds(c->plan->pattern, &spot);
   return status;
 }
 
@@ -75,7 +75,10 @@ static dil_status make_bill(const binding *b, compilation *c, bill *l) {
   l->threads = dil_threads_count(b->threads);
   l->causal = all_causal(p);
   l->tile_keys = tile_keys(&c->plan->table);
-  measure_cover(b, COST_TILE_ROWS, l->tile_keys, &l->count);
+  /* As it runs: masks may have become branches (lift.c). */
+  binding planned = *b;
+  planned.pattern = c->plan->pattern;
+  measure_cover(&planned, COST_TILE_ROWS, l->tile_keys, &l->count);
   l->flops = cost_flops(p, l->count.pairs);
   l->bytes = (double)B * cost_bytes(p, N, M);
   l->dense = (double)B * cost_dense(p, N, M, false);

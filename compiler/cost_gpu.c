@@ -3,7 +3,7 @@
  * registers, threads), waves, and what a processor reaches of its products.
  * Shares are of kernels measured on one H200; what matters is the order. */
 #include "cost.h"
-#include "../runtime/cuda/cuda.h"
+#include "../runtime/cuda/hopper.h"
 #include <math.h>
 #include <string.h>
 
@@ -23,11 +23,15 @@ static const struct {
     {"general", 3.9, 150, 12},
 };
 
+static bool is_hopper(const dil_cuda_code *code) {
+  return !strcmp(code->family, "hopper");
+}
+
 /* Blocks that a processor holds at once. The Hopper kernel has one; the
  * general one's registers are sums of a thread and what moves them. */
 static double blocks_at_once(const pattern *p, const dil_cuda_code *code) {
   enum { OTHERS = 64, MOST = 255 };
-  if (!strcmp(code->family, "hopper")) return 1;
+  if (is_hopper(code)) return 1;
   double registers = fmin(OTHERS + code->tile_keys / 2.0 +
                           (double)p->value_dim / 2, MOST);
   double held = fmin(SHARED / (code->shared + 1024.0),
@@ -40,9 +44,8 @@ static double blocks_at_once(const pattern *p, const dil_cuda_code *code) {
 static double waiting(const dil_cuda_code *code, double blocks) {
   enum { ENOUGH = 12 };
   double warps = code->threads / 32.0 * blocks;
-  bool hopper = !strcmp(code->family, "hopper");
-  if (hopper)
-    return code->tile_rows < 192 ? 1.04 : code->tile_rows > 192 ? 1.15 : 1;
+  if (is_hopper(code))
+    return code->tile_rows < 192 ? 1.2 : code->tile_rows > 192 ? 1.15 : 1;
   return fmax(ENOUGH / warps, 1);
 }
 
@@ -59,14 +62,14 @@ static double slow_of(const pattern *p, const dil_cuda_code *code) {
 static double pack_of(const pattern *p, const cost_gpu_case *c) {
   double group = (double)p->heads / (double)p->kv_heads;
   bool few = c->N < c->code->tile_rows && group <= c->code->tile_rows;
-  return few && strcmp(c->code->family, "hopper") ? group : 1;
+  return few && !is_hopper(c->code) ? group : 1;
 }
 
 /* Into how many parts the keys are cut, where that is the kernel's to say. */
 static double parts_of(const cost_gpu_case *c, double tiles) {
   enum { BLOCKS_WANTED = 3, MOST = 64 };
   if (c->parts > 0) return c->parts;
-  if (!strcmp(c->code->family, "hopper")) return 1;
+  if (is_hopper(c->code)) return 1;
   double wanted = floor(BLOCKS_WANTED * (double)c->facts->processors / tiles);
   return fmin(fmax(wanted, 1), MOST);
 }
@@ -75,7 +78,23 @@ static double parts_of(const cost_gpu_case *c, double tiles) {
  * the longest first, so that the last ones fill gaps; never less than one. */
 static double turns(double tiles, double slots) {
   double gap = 0.35;
-  return fmax(tiles / slots + gap, 1);
+  return tiles <= slots ? 1 : tiles / slots + gap;
+}
+
+/* The same in tiles of the code's height. Where they are few, the Hopper kernel
+ * takes lower ones (hopper_tiles_choose). */
+static double turns_of(const cost_gpu_case *c, double tiles, double slots) {
+  const dil_cuda_code *code = c->code;
+  double least = turns(tiles, slots);
+  if (!is_hopper(code)) return least;
+  for (int32_t height = code->tile_rows - 64; height > 0; height -= 64) {
+    double lower = tiles * ceil((double)c->N / height) /
+                   ceil((double)c->N / code->tile_rows);
+    double share =
+        hopper_block_time(height) / hopper_block_time(code->tile_rows);
+    least = fmin(least, turns(lower, slots) * share);
+  }
+  return least;
 }
 
 double cost_gpu_seconds(const pattern *p, const cost_gpu_case *c) {
@@ -92,7 +111,7 @@ double cost_gpu_seconds(const pattern *p, const cost_gpu_case *c) {
   double each = cost_flops(p, visited) / (tiles * parts);
   double rate = p->dtype == DIL_F32 ? RATE_32 : RATE_16;
   double slow = slow_of(p, code) * waiting(code, blocks);
-  double computed = turns(tiles * parts, blocks * c->facts->processors) *
+  double computed = turns_of(c, tiles * parts, blocks * c->facts->processors) *
                     blocks * each * slow / rate;
   double moved = (double)c->B * cost_bytes(p, c->N, c->M) / MEMORY_RATE;
   double merged = parts > 1 ? rows * parts * (double)(p->value_dim + 2) * 8 : 0;

@@ -75,7 +75,9 @@ static const cover_count *count_of(forecast *f, int32_t rows, int32_t keys) {
   if (message_clock() > f->until) return NULL;
   counted *c = &f->known[f->known_count++];
   *c = (counted){.rows = rows, .keys = keys};
-  measure_cover(&f->trial->binding, rows, keys, &c->count);
+  binding planned = f->trial->binding; /* as it runs, see lift.c */
+  planned.pattern = f->trial->compilation.plan->pattern;
+  measure_cover(&planned, rows, keys, &c->count);
   return &c->count;
 }
 
@@ -90,7 +92,8 @@ static double predict_gpu(forecast *f, const gpu_candidate *c) {
       .M = b->size[BIND_M],
       .dedup = !strcmp(c->code.family, "hopper"),
       .parts = c->knobs.value[KNOB_PARTS][0]};
-  return spot.count ? cost_gpu_seconds(b->pattern, &spot) : INFINITY;
+  const pattern *p = f->trial->compilation.plan->pattern;
+  return spot.count ? cost_gpu_seconds(p, &spot) : INFINITY;
 }
 
 /* Only differences matter: the peak is any. */
@@ -104,7 +107,8 @@ static double predict_cpu(forecast *f, const gpu_candidate *c) {
                     .dedup = f->trial->compilation.plan->table.dedup,
                     .threads = dil_threads_count(b->threads),
                     .peak = 1e11};
-  return spot.count ? cost_seconds(b->pattern, &spot) : INFINITY;
+  const pattern *p = f->trial->compilation.plan->pattern;
+  return spot.count ? cost_seconds(p, &spot) : INFINITY;
 }
 
 static int by_prediction(const void *x, const void *y) {

@@ -231,8 +231,8 @@ START_TEST(cost_orders_gpu_kernels) {
 END_TEST
 
 /* Kernels that were measured beside each other (tests/bench/NOTES.md): the tall
- * tile is best in a long call, as good as the other in a short one, and slower
- * where there are fewer tiles than processors. */
+ * tile is best in a long call, and in a short one by less; where tiles are fewer
+ * than processors, both take lower ones. */
 START_TEST(cost_knows_small_calls) {
   subject *s = subject_new(
       "small", "pattern p { heads 8; head_dim 64; dtype bf16; segments 2048, "
@@ -240,7 +240,7 @@ START_TEST(cost_knows_small_calls) {
   static const struct {
     int64_t N;
     double low, high; /* of tall over flat */
-  } cases[] = {{1 << 17, 0.95, 1.0}, {8192, 0.9, 1.1}, {1024, 1.1, 2}};
+  } cases[] = {{1 << 17, 0.8, 0.87}, {8192, 0.85, 0.95}, {1024, 0.9, 1.1}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     double tall = predicted(s->pattern, cases[i].N, "hopper", 192, 128, 0);
     double flat = predicted(s->pattern, cases[i].N, "hopper", 128, 128, 0);

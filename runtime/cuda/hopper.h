@@ -46,6 +46,13 @@ bool hopper_is_nested(const dil_table *table, uint64_t branches);
  * left out. False: too many tiles. */
 bool hopper_tiles_fill(const hopper_table *table, int64_t B, int64_t N,
                        int64_t M, int32_t tile_rows, hopper_launch *l);
+/* What a block of keys takes with so many rows of a tile, beside 192: the
+ * warpgroups wait for the same latencies, so that fewer are not as much
+ * faster. As measured at 64 columns (tests/bench/NOTES.md). */
+static inline double hopper_block_time(int64_t height) {
+  static const double times[] = {0, 0.67, 0.85, 1, 1.3};
+  return times[(height + 63) / 64];
+}
 /* The same with tiles of at most tile_rows: of fewer where that fills more of
  * the processors. */
 bool hopper_tiles_choose(const hopper_table *table, int64_t B, int64_t N,

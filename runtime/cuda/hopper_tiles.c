@@ -104,25 +104,18 @@ bool hopper_tiles_fill(const hopper_table *table, int64_t B, int64_t N,
 
 /* ---- how high tiles are --------------------------------------------------- */
 
-/* What a block of keys takes with the rows of so many warpgroups, beside three:
- * they wait for the same latencies, so that fewer are not as much faster. */
-static double block_time(int64_t height) {
-  static const double times[] = {0, 0.67, 0.85, 1, 1.3};
-  return times[parts(height, 64)];
-}
-
 /* Tiles of all classes, each as long as the others: those of the fullest
  * processor, one after the other. The last ones leave gaps. */
 static double time_of(const hopper_launch *l, int64_t processors) {
   const double gap = 0.35;
-  double work = 0, one = block_time(l->tile_rows);
+  double work = 0, one = hopper_block_time(l->tile_rows);
   for (int32_t i = 0; i < l->class_count - l->bare_count; i++) {
     const hopper_class *k = &l->classes[i];
     int64_t tall = parts(minimum(k->cell, l->keys - l->origin), k->stride);
     double cells = (double)l->shapes[k->shape].members * k->cells *
                    l->batches * l->periods;
     work += cells * ((double)(tall / l->tile_rows) * one +
-                     block_time(tall % l->tile_rows));
+                     hopper_block_time(tall % l->tile_rows));
   }
   if (l->tiles <= processors) return one;
   return work / (double)processors + gap * one;
