@@ -13,7 +13,11 @@ static dil_status check_options(const options *o) {
 }
 
 bool trial_crew_speaks(const trial_crew *t) {
-  return !t->world || t->task.rank == 0;
+  return !t->job || t->task.rank == 0;
+}
+
+static void count_step(void *watcher) {
+  progress_add(watcher, 1);
 }
 
 /* What all ranks share, but for what depends on sizes. */
@@ -33,6 +37,8 @@ static dil_status make_task(trial_crew *t, compilation *c, const binding *b) {
                         .plan_hash = t->from.plan_hash,
                         .make = t->from.make,
                         .context = t->from.context,
+                        .stepped = count_step,
+                        .watcher = &t->bar,
                         .gpu = t->on_gpu ? &t->gpu : NULL,
                         .checkpoint = {.prefix = o->state,
                                        .every = o->seen[OPTION_EVERY]
@@ -44,7 +50,7 @@ static dil_status make_task(trial_crew *t, compilation *c, const binding *b) {
 
 dil_status trial_crew_open(trial_crew *t, compilation *c, binding *b,
                            int64_t seq) {
-  bool job = trial_crew_is_job(c->topology);
+  bool job = t->job = trial_crew_is_job(c->topology);
   dil_status status = make_task(t, c, b);
   if (!status) status = trial_crew_nccl(t, c->topology);
   if (!status)
@@ -90,10 +96,19 @@ void trial_crew_free(trial_crew *t) {
   if (t->on_gpu) trial_crew_gpu_free(t);
 }
 
+/* One run, with a line for who looks on. */
+static dil_status watched_run(trial_crew *t, const dil_call *call) {
+  const mesh *m = &t->task.mesh;
+  progress_start(&t->bar, "ring", t->mpi ? m->ring : m->ring * mesh_ranks(m));
+  dil_status status = crew_run(t->crew, call);
+  progress_end(&t->bar);
+  return status;
+}
+
 dil_status trial_crew_run(trial_crew *t, const dil_call *call,
                           double *seconds) {
   double start = message_clock();
-  dil_status status = crew_run(t->crew, call);
+  dil_status status = watched_run(t, call);
   *seconds = message_clock() - start;
   if (!status && t->world) status = crew_fetch(t->crew, call);
   if (!status && t->world) status = crew_collect(t->crew, t->world, call);
@@ -108,7 +123,7 @@ static dil_status bring(void *owner, int64_t b, int64_t n, int64_t h) {
 }
 
 dil_status trial_crew_fetch(trial_crew *t, binding *b) {
-  if (t->world) return DIL_OK;
+  if (t->job) return DIL_OK;
   if (!b->absent) return crew_fetch(t->crew, &b->call);
   t->call = &b->call;
   b->bring = bring;

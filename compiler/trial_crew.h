@@ -11,12 +11,14 @@ typedef struct trial_crew {
   crew *crew;
   crew_task task;
   dil_kernel_source from;
+  progress bar;              /* steps of the ranks here */
   place_judge judge;         /* of the plan's masks */
   place_mask mask;
   bool on_gpu;
   crew_gpu gpu;              /* of ranks on GPUs */
   dil_context *context;      /* the first of them; NULL: the processor's */
   const dil_mpi_module *mpi; /* NULL: processes of no job */
+  bool job;                  /* ranks are processes, and this is one */
   dil_link *world;           /* joins all processes; NULL: ranks are threads */
   const dil_call *call;      /* whose rows are brought one by one */
   bool failed;               /* this process leaves MPI as it is */

@@ -117,7 +117,9 @@ static dil_status member_run(member *m, dil_link *link) {
                 .call = &call,
                 .rows = m->resident.shared ? &m->resident.rows : &owned,
                 .plan_hash = t->plan_hash,
-                .checkpoint = t->checkpoint};
+                .checkpoint = t->checkpoint,
+                .stepped = t->stepped,
+                .watcher = t->watcher};
   r.checkpoint.name = m->rank;
   member_view(m, &call, &owned);
   if (t->spoil) t->spoil(&r, m->rank);

@@ -29,6 +29,8 @@ typedef struct crew_task {
   const place_mask *mask;     /* NULL: masks are not looked at */
   const crew_gpu *gpu;        /* in place of make and threads; NULL: none */
   ring_checkpoint checkpoint;
+  void (*stepped)(void *watcher); /* by every rank here, after each step */
+  void *watcher;
   /* Not NULL: this process is one rank of the mesh alone, and this link joins
    * it to the others of its ring. */
   dil_link *link;

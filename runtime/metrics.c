@@ -138,6 +138,7 @@ static void put_all(FILE *out) {
       put_heading(out, &histograms[i], "histogram");
     put_histogram(out, (histogram)i);
   }
+  metrics_put_steps(out);
 }
 
 static dil_status cannot_write(void) {

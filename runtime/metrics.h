@@ -7,6 +7,7 @@
 
 #include "rt.h"
 #include <stdatomic.h>
+#include <stdio.h>
 
 typedef enum metric {
 #define METRIC(field, kind, name, labels, help) METRIC_##field,
@@ -52,6 +53,13 @@ extern atomic_bool dil_metrics_on;
       atomic_load_explicit(&dil_metrics_on, memory_order_relaxed), 0)
 /* Adds a time to a histogram; now and then the file is written by it. */
 void dil_metrics_observe(histogram which, int64_t nanoseconds);
+
+/* What a rank received in a step of a ring, how long it waited, and how long
+ * the bytes were under way; only while metering. */
+void dil_metrics_step(int32_t rank, int32_t step, int64_t bytes, double waited,
+                      double moving);
+/* metrics_ring.c: their series. */
+void metrics_put_steps(FILE *out);
 
 #pragma GCC visibility pop
 

@@ -17,6 +17,7 @@
 typedef struct exchange {
   route *out, *in;
   bool posted;          /* the link holds on to both messages */
+  double since;         /* when they were posted */
   int64_t outgoing_bytes, incoming_bytes;
   void *outgoing, *incoming;
   void *k, *v;          /* [B, rows of the shard, Hkv, D] */
@@ -173,6 +174,7 @@ static dil_status post_step(ring_work *w, int32_t step) {
   r->facts.sent += e->outgoing_bytes;
   r->facts.received += e->incoming_bytes;
   e->posted = true;
+  e->since = clock_seconds();
   return w->device->calls->post(w->device, r->link, step, &t);
 }
 
@@ -186,7 +188,13 @@ static dil_status wait_step(ring_work *w, int32_t step) {
   dil_status status = w->device->calls->wait(w->device, r->link, step);
   flight_note(&w->flight, step, status ? "has failed" : "has come", -1, 0);
   w->exchange[step].posted = false;
-  if (w->device->calls->on_host) r->facts.waited += clock_seconds() - start;
+  if (w->device->calls->on_host) {
+    double now = clock_seconds();
+    r->facts.waited += now - start;
+    if (metering() && !status)
+      dil_metrics_step(r->checkpoint.name, step, e->incoming_bytes,
+                       now - start, now - e->since);
+  }
   trace_end(begin, "ring", "wait", r->link->calls->name, step);
   return status;
 }
@@ -272,6 +280,7 @@ static dil_status run_steps(ring_work *w) {
       status = post_step(w, ++posted);
     if (!status) status = finish_step(w, step);
     metric_add(METRIC_ring_steps, 1);
+    if (r->stepped && !status) r->stepped(r->watcher);
     trace_end(begin, "ring", "ring step", NULL, step);
   }
   return status;

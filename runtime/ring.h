@@ -47,6 +47,8 @@ typedef struct dil_ring {
   ring_rows *rows;
   uint64_t plan_hash;        /* ranks must agree on it */
   ring_checkpoint checkpoint;
+  void (*stepped)(void *watcher); /* after each step; NULL: nobody looks */
+  void *watcher;
   ring_facts facts;          /* out */
 } dil_ring;
 

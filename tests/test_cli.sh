@@ -290,9 +290,27 @@ traced_ring() {
   [ "$(grep -c '"ring step"' "$TMP/ring.json")" -eq 16 ] &&
     [ "$(grep -c '"name":"rank [0-3]"' "$TMP/ring.json")" -eq 4 ] &&
     grep -q '"cat":"ring","name":"wait"' "$TMP/ring.json" &&
-    grep -qx 'dil_ring_steps_total 16' "$TMP/ring.prom"
+    grep -qx 'dil_ring_steps_total 16' "$TMP/ring.prom" &&
+    [ "$(grep -c '^dil_ring_step_bytes_per_second{' "$TMP/ring.prom")" -eq 12 ] &&
+    awk '/^dil_ring_step_bytes_total/ { steps += $2 }
+         /^dil_ring_bytes_total{direction="received"}/ { all = $2 }
+         END { exit !(steps == all && all > 0) }' "$TMP/ring.prom"
 }
 is "the steps of a ring, rank by rank" traced_ring
+shows_progress() { # on a terminal, when a run takes long
+  cat >"$TMP/slow.dil" <<'END'
+pattern p { heads 2; head_dim 16; dtype f32; branch { } }
+topology t { devices 8; ring 8; link thread; }
+END
+  script -qec "$DIL run $TMP/slow.dil --topology t --seq 24000 --random 1 \
+    --threads 1" /dev/null >"$TMP/terminal" 2>&1 &&
+    grep -q 'ring \[#*\.*\]  *[0-9]* %' "$TMP/terminal" &&
+    "$DIL" run "$TMP/slow.dil" --topology t --seq 24000 --random 1 \
+      >"$TMP/pipe" 2>&1 && ! grep -q '%' "$TMP/pipe"
+}
+if command -v script >/dev/null; then
+  is "a ring's progress, on a terminal alone" shows_progress
+fi
 is "a trace that cannot be written" exits 3 \
   env DIL_TRACE=/nosuch/folder/t.json "$DIL" run $tiny
 is "metrics that cannot be written" exits 3 \

@@ -182,6 +182,8 @@ static void wait_active(mpi_link *l, slot *s) {
   double begun = link_seconds();
   for (int64_t turns = 0; !l->failed; turns++) {
     carry(l);
+    if (!s->active) blame_listen(l); /* a rank that fails says so before its
+                                        memory is another's */
     if (!s->active || l->failed) return;
     bool receiving = has_more(&s->receive) ||
                      s->receive.request != MPI_REQUEST_NULL;
