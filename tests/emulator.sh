@@ -39,7 +39,7 @@ topology four { devices 4; ring 4; link thread; }
 END
 rings() {
   for order in late random; do
-    FAKE_DEVICES=4 EMULATED_ORDER=$order "$BUILD/dil" run "$TMP/ring.dil" \
+    EMULATED_CHECK=1 FAKE_DEVICES=4 EMULATED_ORDER=$order "$BUILD/dil" run "$TMP/ring.dil" \
       --topology four --seq 256 --random 1 --device cuda --check \
       >"$TMP/ring, $order" 2>&1
   done

@@ -20,11 +20,16 @@ unsigned chip_shared_address(const void *p) {
 }
 
 void chip_shared_read(unsigned from, void *to, unsigned size) {
-  memcpy(to, shared_at(from, size, size, "ld.shared"), size);
+  const char *at = shared_at(from, size, size, "ld.shared");
+  check_shared(at, size, false);
+  memcpy(to, at, size);
 }
 
 void chip_shared_write(unsigned to, const void *from, unsigned size) {
-  memcpy(shared_at(to, size, size, "st.shared"), from, size);
+  char *at = shared_at(to, size, size, "st.shared");
+  if (!memcmp(at, from, size)) return; /* as others of its warp have */
+  check_shared(at, size, true);
+  memcpy(at, from, size);
 }
 
 unsigned chip_global_add(void *at, unsigned x) {
@@ -49,6 +54,8 @@ struct copies { /* of a thread, in order */
 
 static void run_copy(const copy *c) {
   char *to = shared_at(c->to, (unsigned)c->size, 16, "cp.async");
+  if (c->given && !memory_holds(c->from, (size_t)c->given, -1))
+    chip_fault("cp.async: %s", memory_problem());
   if (c->given) memcpy(to, c->from, (size_t)c->given);
   memset(to + c->given, 0, (size_t)(c->size - c->given));
 }

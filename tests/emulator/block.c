@@ -13,13 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* A little more than a power of two: stacks share no cache lines' places. */
-enum {
-  STACK = 128 * 1024,
-  SKEW = 9 * 64,
-  SHARED_MOST = 256 * 1024,
-  RESIDENT_MOST = 16
-};
+enum { SHARED_MOST = 256 * 1024, RESIDENT_MOST = 16 };
 
 chip_thread *chip_now;
 char *chip_shared;
@@ -71,6 +65,7 @@ void thread_wait(const void *what, const char *doing) {
   chip_switch(&t->stack_top, scheduler);
 }
 
+/* Whoever waits together has met. */
 void block_wake(block *b, const void *what) {
   for (int i = 0; i < b->threads; i++) {
     thread *t = &b->thread[i];
@@ -117,9 +112,9 @@ static block *block_new(void) {
   block *b = calloc(1, sizeof *b);
   b->thread = calloc(THREADS_MOST, sizeof *b->thread);
   b->shared = map(SHARED_MOST);
-  char *stacks = map((size_t)THREADS_MOST * (STACK + SKEW));
+  char *stacks = map((size_t)THREADS_MOST * STACK_ROOM);
   for (int i = 0; i < THREADS_MOST; i++) {
-    b->thread[i].stack = stacks + (size_t)i * (STACK + SKEW);
+    b->thread[i].stack = stacks + (size_t)i * STACK_ROOM;
     b->thread[i].block = b;
     b->thread[i].index = i;
   }
@@ -129,7 +124,7 @@ static block *block_new(void) {
 /* What the first switch to a thread takes from its stack. */
 static void set_stack(thread *t) {
   enum { SAVED = 6 };
-  uintptr_t top = ((uintptr_t)t->stack + STACK + SKEW) & ~(uintptr_t)63;
+  uintptr_t top = ((uintptr_t)t->stack + STACK_ROOM) & ~(uintptr_t)63;
   void **at = (void **)top;
   *--at = NULL;
   *--at = (void *)(uintptr_t)thread_main;
@@ -159,6 +154,7 @@ static void block_begin(block *b, const launch *l, unsigned number) {
   for (int i = 0; i < b->warps; i++) b->warp[i].alive = b->warp[i].ready;
   async_begin(b);
   groups_begin(b);
+  check_block_begin(b);
 }
 
 /* Runs what may run of a warp, each thread until it waits. */
@@ -243,6 +239,7 @@ bool block_run(const launch *l) {
   running = l;
   fault[0] = 0;
   chip_now = NULL;
+  check_begin(l);
   if (setjmp(escape)) {
     chip_now = NULL;
     return false;

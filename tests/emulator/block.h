@@ -9,6 +9,8 @@
 #include <stdint.h>
 
 enum { WARP = 32, THREADS_MOST = 1024, WARPS_MOST = 32, BARRIERS = 16 };
+/* A little more than a power of two: stacks share no cache lines' places. */
+enum { STACK_ROOM = 128 * 1024 + 9 * 64 };
 
 typedef struct thread thread;
 typedef struct block block;
@@ -23,6 +25,7 @@ typedef struct meeting { /* of the lanes of a mask */
 typedef struct warp {
   uint32_t ready;    /* threads that may run, a bit each */
   uint32_t alive;    /* that have not returned */
+  uint32_t time;     /* how often they have met */
   meeting meeting[WARP]; /* with those that nobody waits at among them */
   int meetings;
   uint32_t x[WARP], y[WARP];  /* what each lane gave, and gets */
@@ -53,6 +56,8 @@ struct block {
   char *shared;
   unsigned shared_size;
   bool late;         /* what may happen later, does */
+  uint32_t stamp;    /* check.c: this use of the shared memory, */
+  void *words;       /* and who touched it */
   warp warp[WARPS_MOST];
   barrier barrier[BARRIERS];
   thread *thread;
@@ -80,6 +85,7 @@ typedef struct launch {
   void (*entry)(const void *);
   const char *name;
   const void *parameters;
+  size_t parameter_bytes;
   unsigned grid, threads, shared;
   int resident;      /* blocks that run at once */
   uint32_t seed;
@@ -90,6 +96,10 @@ bool block_run(const launch *l);
 const char *fault_text(void);
 
 void warp_thread_end(thread *t);
+/* Of check.c: accesses that no compiler announces, and where they begin. */
+void check_begin(const launch *l);
+void check_block_begin(block *b);
+void check_shared(const void *at, unsigned size, bool write);
 
 /* Of async.c and group.c: at the start and the end of a block; and whether
  * something that was put off is done now, since nobody else can go on. */

@@ -173,6 +173,8 @@ static void finish(block *b, group *g) {
   product *x = g->made;
   g->made = NULL;
   g->arrived = 0;
+  int first = (int)(g - b->groups->group) * (GROUP / WARP);
+  for (int i = 0; i < GROUP / WARP; i++) b->warp[first + i].time++;
   block_wake(b, g);
   if (!b->late) {
     make(b, x);

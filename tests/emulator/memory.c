@@ -51,6 +51,10 @@ int memory_device(const void *at) {
   return -1;
 }
 
+const char *memory_region(int device, size_t *size) {
+  return *size = REGION, regions[device].base;
+}
+
 /* The last block that begins at or before it; NULL: none. */
 static block *block_of(const void *at) {
   int device = memory_device(at), low = 0;

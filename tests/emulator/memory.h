@@ -16,6 +16,8 @@ int memory_device(const void *at);
  * its own memory, that of its peers, or pages that the host has pinned. */
 bool memory_holds(const void *at, size_t size, int device);
 const char *memory_problem(void);
+/* The addresses of a device. */
+const char *memory_region(int device, size_t *size);
 int64_t memory_left(int device);
 /* Pages of the host that devices reach. */
 void memory_pin(const void *at, size_t size);

@@ -2,7 +2,8 @@
  * emulated driver. In: CUDA C and its headers. Out: a shared object, made by
  * the host's C++ compiler from what translate.c writes, and kept by what it was
  * made of. EMULATED_CXX names the compiler and its first options,
- * EMULATED_CACHE the folder; EMULATED_KEEP=1 leaves the C++ there. */
+ * EMULATED_CACHE the folder; EMULATED_KEEP=1 leaves the C++ there;
+ * EMULATED_CHECK=1 has every access told to check.c. */
 #include "translate.h"
 #include <dlfcn.h>
 #include <limits.h>
@@ -186,8 +187,9 @@ static bool build(job *j, const char *compiler, const char *made) {
       run(j, folder, "%s -E -P -x c++ -include '%s/chip.h' kernel.cu "
           "-o kernel.ii", compiler, home()) &&
       translate_file(j, folder) &&
-      run(j, folder, "%s -shared -x c++ kernel.cc -o kernel.so -L'%s' "
-          "-l:libcuda.so.1 -lm && mv kernel.so '%s'", compiler, home(), made);
+      run(j, folder, "%s -c -x c++ kernel.cc -o kernel.o", compiler) &&
+      run(j, folder, "c++ -shared kernel.o -o kernel.so -L'%s' "
+          "-l:libcuda.so.1 -lm && mv kernel.so '%s'", home(), made);
   if (!getenv("EMULATED_KEEP")) {
     char command[PATH_MAX + 16];
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
@@ -203,8 +205,11 @@ NVRTC(int, nvrtcCompileProgram, job *j, int count,
   (void)count, (void)options;
   snprintf(compiler, sizeof compiler,
            "%s -std=c++17 -w -fPIC -fvisibility=hidden -fno-strict-aliasing "
-           "-fwrapv -ffp-contract=off -mfma -mf16c -mavx2",
-           wish && *wish ? wish : "c++ -Og");
+           "-fwrapv -ffp-contract=off -mfma -mf16c -mavx2 %s",
+           wish && *wish ? wish : "c++ -Og",
+           getenv("EMULATED_CHECK")
+               ? "-fsanitize=thread --param tsan-instrument-func-entry-exit=0"
+               : "");
   snprintf(path, sizeof path, "%s/%016llx.so", cache(),
            (unsigned long long)key_of(j, compiler));
   if (access(path, R_OK) && !build(j, compiler, path))

@@ -138,6 +138,7 @@ static void finish(block *b, warp *w, meeting *m, int lane) {
   int first = (int)(w - b->warp) * WARP;
   uint32_t others = m->arrived & ~(1u << lane);
   together(m->kind, w, m->arrived);
+  w->time++;
   m->arrived = 0;
   for (uint32_t rest = others; rest; rest &= rest - 1)
     b->thread[first + __builtin_ctz(rest)].waits_for = NULL;
@@ -237,7 +238,9 @@ static bool complete(barrier *it) {
   it->outcome = it->some;
   it->some = false;
   it->arrived = 0;
-  block_wake(block_now(), it);
+  block *b = block_now();
+  for (int i = 0; i < b->warps; i++) b->warp[i].time++;
+  block_wake(b, it);
   return true;
 }
 
