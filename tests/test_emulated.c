@@ -2,6 +2,7 @@
  * must be stopped with its reason, and work of streams that nothing orders must
  * come in another order. In: BUILD/emulator. Every test is a process of its own,
  * since a driver that has stopped says so for good. */
+#include "gpu.h"
 #include <check.h>
 #include <dlfcn.h>
 #include <stdbool.h>
@@ -141,26 +142,26 @@ static const char kernel_head[] =
     "extern \"C\" __global__ void run(const __grid_constant__ parameters p) {";
 
 static void *compile(const char *body) {
-  char source[4096];
-  void *job, *library, *kernel;
+  char text[4096];
+  void *job, *library, *function;
   size_t size;
-  snprintf(source, sizeof source, "%s%s}\n", kernel_head, body);
-  ck_assert_int_eq(cu.create(&job, source, "case", 0, NULL, NULL), 0);
-  ck_assert_msg(!cu.compile(job, 0, NULL), "%s", source);
+  snprintf(text, sizeof text, "%s%s}\n", kernel_head, body);
+  ck_assert_int_eq(cu.create(&job, text, "case", 0, NULL, NULL), 0);
+  ck_assert_msg(!cu.compile(job, 0, NULL), "%s", text);
   ck_assert_int_eq(cu.size(job, &size), 0);
   char *cubin = malloc(size);
   ck_assert_int_eq(cu.cubin(job, cubin), 0);
   good(cu.load(&library, cubin, NULL, NULL, 0, NULL, NULL, 0));
-  good(cu.kernel(&kernel, library, "run"));
+  good(cu.kernel(&function, library, "run"));
   free(cubin);
-  return kernel;
+  return function;
 }
 
-static int run(void *kernel) {
+static int run(void *function) {
   static int host;
   struct { address data; int *never; } p = {memory, &host};
   void *parameters[] = {&p};
-  int result = cu.launch(kernel, 2, 1, 1, 64, 1, 1, 1024, NULL, parameters,
+  int result = cu.launch(function, 2, 1, 1, 64, 1, 1, 1024, NULL, parameters,
                          NULL);
   return result ? result : cu.wait(NULL);
 }
@@ -216,6 +217,21 @@ START_TEST(late_streams) {
 }
 END_TEST
 
+/* What the run time fills is filled for every stream. */
+START_TEST(fill_is_over) {
+  void *stream, *filled;
+  unsigned char found;
+  begin("late");
+  good(cu.stream(&stream, 1));
+  ck_assert_int_eq(gpu_module()->take(gpu_device(), 256, &filled), DIL_OK);
+  ck_assert_int_eq(gpu_module()->fill(gpu_device(), filled, 7, 256), DIL_OK);
+  good(cu.copy(memory, (address)(uintptr_t)filled, 256, stream));
+  good(cu.wait(stream));
+  good(cu.read(&found, memory, 1));
+  ck_assert_int_eq(found, 7);
+}
+END_TEST
+
 /* ---- the suite --------------------------------------------------------------- */
 
 static bool can_run(void) {
@@ -241,6 +257,7 @@ int main(void) {
     tcase_add_test_raise_signal(c, host_touches, 11);
     tcase_add_test(c, given_back_twice);
     tcase_add_loop_test(c, late_streams, 0, 2);
+    tcase_add_test(c, fill_is_over);
   }
   SRunner *r = srunner_create(s);
   srunner_run_all(r, CK_NORMAL);

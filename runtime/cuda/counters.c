@@ -34,6 +34,7 @@ dil_status counters_new(const cuda_driver *driver, cuda_counters **counters) {
   const size_t size = (size_t)SLOTS * COUNTER_BYTES;
   cu_result result = driver->take(&c->memory, size);
   if (!result) result = driver->fill(c->memory, 0, size);
+  if (!result) result = driver->wait(NULL); /* launches may be on any stream */
   if (result) {
     if (c->memory) driver->give(c->memory);
     free(c);

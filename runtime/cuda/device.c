@@ -153,14 +153,17 @@ dil_status device_download(dil_cuda *device, void *to, const void *from,
   return status;
 }
 
+/* The driver's own returns before it is done, and streams that do not wait for
+ * the default one would not wait for it. */
 dil_status device_fill(dil_cuda *device, void *to, uint8_t byte,
                        int64_t bytes) {
+  const cuda_driver *driver = device->driver;
   dil_status status = cuda_enter(device);
   if (status) return status;
-  status = cuda_check(device->driver,
-                      device->driver->fill((cu_pointer)(uintptr_t)to, byte,
-                                           (size_t)bytes),
-                      "fill device memory");
+  cu_result result =
+      driver->fill((cu_pointer)(uintptr_t)to, byte, (size_t)bytes);
+  if (!result) result = driver->wait(NULL);
+  status = cuda_check(driver, result, "fill device memory");
   cuda_leave(device);
   return status;
 }
