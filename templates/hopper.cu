@@ -33,9 +33,6 @@
 #ifndef RELEASES
 #define RELEASES 1       // warps of a warpgroup that release a stage, see lead
 #endif
-#ifndef CHAINED
-#define CHAINED 1        // 0: no head is touched by more than one pass
-#endif
 #ifndef HEAD_WIDTH
 #define HEAD_WIDTH 64    // head_dim, a multiple of 32
 #endif

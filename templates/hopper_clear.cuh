@@ -8,7 +8,7 @@
 DEVICE void clear_tile(const hopper_launch &run, const tile &x, int stride) {
   int lane = threadIdx.x % 32;
   const int units = VALUE_DIM / 8, together = 32 / units; // of 16 bytes; rows
-  int n = x.position - (run.keys - run.queries);
+  int n = x.position - run.first;
   int head = run.members[x.member].head;
   char *to = (char *)run.o_data +
              2 * (x.batch * run.o_batch + head * run.o_head +
@@ -30,7 +30,7 @@ DEVICE void clear_rows(const hopper_launch &run) {
     tile x;
     if (!tile_find(&run, t, run.class_count - run.bare_count, run.bare_count,
                    0, &x) ||
-        (CHAINED && run.members[x.member].finish))
+        run.members[x.member].finish)
       continue;
     clear_tile(run, x, run.classes[x.klass].stride);
   }
@@ -47,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(256)
     x.member = at % run.member_count;
     long long row = at / run.member_count;
     x.batch = (int)(row / run.queries);
-    x.position = (int)(row % run.queries) + run.keys - run.queries;
+    x.position = (int)(row % run.queries) + run.first;
     x.rows = 1;
     const hopper_member &m = run.members[x.member];
     int base = base_of(&run, x.position);

@@ -122,7 +122,7 @@ DEVICE int4 exchange(u32 a, u32 b, u32 c, u32 d, u32 lane) {
 DEVICE void store_direct(const consumer &c, float (&o)[VALUE_WIDTH / 2],
                          u32 thread, int4 t, int batch) {
   int row = warp_row(thread) + thread % 32 / 4, lane = thread % 4;
-  int n = t.x - (c.run.keys - c.run.queries);
+  int n = t.x - c.run.first;
   unsigned short *out = (unsigned short *)c.run.o_data +
                         batch * c.run.o_batch + t.w * c.run.o_head;
 #pragma unroll
@@ -151,20 +151,19 @@ DEVICE void store_lse(const consumer &c, u32 thread, int4 t, int batch,
                       const float (&lse)[2]) {
   int row = warp_row(thread) + thread % 32 / 4;
   float *to = c.run.lse + batch * c.run.lse_batch + t.w * c.run.lse_head +
-              (t.x - (c.run.keys - c.run.queries) + row * t.y) * c.run.lse_row;
+              (t.x - c.run.first + row * t.y) * c.run.lse_row;
   if (thread % 4 || row >= t.z) return;
   *to = lse[0];
   if (row + 8 < t.z) to[8 * t.y * c.run.lse_row] = lse[1];
 }
 
-#if CHAINED
-// Rows that other passes touch too, joined with what these left, O scaled by
+// Rows that other passes or parts touch too, joined with what these left, O scaled by
 // `mine`; false when they are left to the next one.
 DEVICE bool finish_state(const consumer &c, float (&o)[VALUE_WIDTH / 2],
                          u32 thread, int4 t, int batch, int finish,
                          float (&lse)[2], const float (&mine)[2]) {
   int row = warp_row(thread) + thread % 32 / 4;
-  int n = t.x - (c.run.keys - c.run.queries) + row * t.y;
+  int n = t.x - c.run.first + row * t.y;
   if (row < t.z)
     finish_row<0>(c.run, state_row(c.run, batch, n, t.w), finish, lse[0],
                   mine[0], o);
@@ -173,7 +172,6 @@ DEVICE bool finish_state(const consumer &c, float (&o)[VALUE_WIDTH / 2],
                   lse[1], mine[1], o);
   return !(finish & HOPPER_LEAVE);
 }
-#endif
 
 // The end of a tile: divides by the sums and writes O and lse.
 DEVICE void finish_tile(const consumer &c, float (&o)[VALUE_WIDTH / 2],
@@ -186,14 +184,12 @@ DEVICE void finish_tile(const consumer &c, float (&o)[VALUE_WIDTH / 2],
                    sum1 == 0 ? 0 : __fdividef(c.run.weight, sum1)};
   float lse[2] = {row_lse(c, r.peak[0], sum0), row_lse(c, r.peak[1], sum1)};
   int4 to = shared_load(message + 16);
-#if CHAINED
   int finish = to.z >> TILE_FINISH;
   to.z &= (1 << TILE_FINISH) - 1;
   if (finish) {
     if (!finish_state(c, o, thread, t, to.w, finish, lse, mine)) return;
     mine[0] = mine[1] = 1;
   }
-#endif
   scale_rows(o, mine[0], mine[1]);
   if (c.run.lse) store_lse(c, thread, t, to.w, lse);
   if (STAGED && row + 16 <= t.z) store_rows(c, o, thread, to, t.w);

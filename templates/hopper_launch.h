@@ -92,9 +92,14 @@ typedef struct hopper_launch {
   hopper_piece pieces[HOPPER_PIECES];
   hopper_member members[HOPPER_MEMBERS];
   hopper_shape shapes[HOPPER_SHAPES];
-  short query_rest[HOPPER_STRIDES], key_rest[HOPPER_STRIDES]; /* N, M % it */
+  short query_rest[HOPPER_STRIDES], key_rest[HOPPER_STRIDES]; /* rows % it */
   int class_count, bare_count; /* of all classes; of those without keys */
-  int batches, queries, keys;  /* B, N, M */
+  int batches, queries;        /* rows of the call, a head and batch row */
+  int keys;                    /* M; of the whole sequence, as are positions */
+  int part;                    /* of a sequence: see hopper_place */
+  int first;                   /* position of query row 0 */
+  int low, high;               /* of the rows to be computed; high behind them */
+  int key_low, key_high;       /* of the keys that are there */
   int origin, period, home;    /* positions; first period begins at origin */
   int periods;                 /* of a batch row */
   int relative;                /* residues count from the home's start */
@@ -117,13 +122,16 @@ typedef struct hopper_launch {
   long long o_batch, o_row, o_head;
   float *lse;                  /* NULL: not wanted */
   long long lse_batch, lse_row, lse_head;
-  /* Of heads that several passes touch: f32 [B, N, H, Dv] and [B, N, H]. */
+  /* Of heads that several passes touch, and of all in a part of a sequence: f32
+   * [batches, queries, H, Dv] and [batches, queries, H]. */
   float *state_o, *state_lse;
   int heads;                   /* H */
   /* Tiles dealt out and blocks finished: zero before and after a launch, and
    * no other launch's while it runs. */
   unsigned *counters;
   /* Where expressions have a say: */
+  int all_batches, all_queries; /* B, N of the whole */
+  int batch, head;             /* numbers in the whole of the call's first */
   float natural;               /* what the chains want scores multiplied by */
   dil_device_input input[16];
 } hopper_launch;

@@ -13,7 +13,8 @@
 enum { PAIR_MANY = 256 }; // blocks of which groups are asked first
 
 DEVICE dil_pair pair_at(const hopper_launch &run, int batch, int head) {
-  return {batch, head, run.batches, run.queries, run.keys, run.input};
+  return {batch + run.batch, head + run.head, run.all_batches,
+          run.all_queries,   run.keys,        run.input};
 }
 
 // What a predicate, window and masks, makes of a box of positions.
@@ -132,7 +133,7 @@ DEVICE void pair_group(pair_planner &p, const tile &x, const pair_run &r,
   p.runs++;
   int keys = group * 32 * TILE_KEYS;
   int position = r.keys.position + keys * r.piece.stride;
-  map_row at = map_row_of(position, r.piece.stride, r.piece.slot,
+  map_row at = map_row_of(position - p.run.key_low, r.piece.stride, r.piece.slot,
                           p.run.key_rest[r.piece.slot]);
   if (thread_index() % 32) return;
   shared_store(to, position, r.keys.count - keys, at.row,
@@ -172,9 +173,10 @@ DEVICE void pair_nothing(pair_planner &p, u32 plan) {
 }
 
 // All plans of a tile at once. One without any block gets a block that no
-// warpgroup takes part in: its rows are written all the same.
+// warpgroup takes part in, for its rows are written all the same; or it is left
+// out where they stand as other passes left them.
 DEVICE int plan_next(const hopper_launch &run, u32 base, const tile &x,
-                     u32 &plans, int, u32 tiles) {
+                     u32 &plans, int, u32 tiles, bool &begun) {
   pair_planner p = {run, base, plans, tiles, 0, PLAN_TILE};
   const hopper_class &k = p.run.classes[x.klass];
   u32 plan = pair_begin(p, x);
@@ -191,6 +193,8 @@ DEVICE int plan_next(const hopper_launch &run, u32 base, const tile &x,
            rest &= rest - 1)
         pair_group(p, x, r, first + __ffs(rest) - 1);
   }
+  begun = !p.what || p.runs || !p.run.members[x.member].finish;
+  if (!begun) return 0;
   if (p.what && !p.runs) pair_nothing(p, plan);
   pair_send(p, x, PLAN_LAST);
   plans = p.plans;

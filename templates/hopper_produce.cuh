@@ -30,8 +30,8 @@ DEVICE map_row map_row_of(int n, int stride, int slot, int rest) {
 // The tile's message; also its class and member, behind the plan's head.
 DEVICE void plan_tile(const hopper_launch &run, const tile &x, u32 plan) {
   const hopper_class &k = run.classes[x.klass];
-  map_row at = map_row_of(x.position - (run.keys - run.queries), k.stride,
-                          k.slot, run.query_rest[k.slot]);
+  map_row at = map_row_of(x.position - run.first, k.stride, k.slot,
+                          run.query_rest[k.slot]);
   shared_store(plan + 32, at.row, at.phase, at.map, x.batch);
   shared_store(plan + 16, x.position, k.stride, x.rows,
                run.members[x.member].head);
@@ -56,20 +56,19 @@ DEVICE key_run plan_run(const hopper_launch &run, int from, u32 plan) {
   return keys_inside(&run, &x, p, in);
 }
 
-// One run of keys a lane, those without keys left out; their number. A tile's
-// first plan has one in any case: a block of hidden keys begins the tile, and
-// its rows are written even if they see nothing.
-DEVICE int plan_runs(const hopper_launch &run, int from, u32 plan) {
+// One run of keys a lane, those without keys left out; their number. `some`:
+// there is one in any case, a block of hidden keys.
+DEVICE int plan_runs(const hopper_launch &run, int from, u32 plan, bool some) {
   key_run keys = plan_run(run, from, plan);
   u32 lane = thread_index() % 32;
   u32 all = __ballot_sync(~0u, keys.count > 0);
-  if (!all && !from) all = 1;
+  if (!all && some) all = 1;
   if (all >> lane & 1) {
     u32 to = plan + 48 + __popc(all & ((1u << lane) - 1)) * 32;
     const hopper_piece &p =
         run.pieces[run.classes[shared_word(plan + 4)].piece + from + lane];
     if (keys.count <= 0) keys = {0, 0};
-    map_row at = map_row_of(keys.position, p.stride, p.slot,
+    map_row at = map_row_of(keys.position - run.key_low, p.stride, p.slot,
                             run.key_rest[p.slot]);
     shared_store(to, keys.position, keys.count, at.row,
                  at.phase | at.map << WHERE_MAP | p.stride << WHERE_STRIDE);
@@ -104,20 +103,24 @@ DEVICE bool is_sorted(u32 plan, int runs) {
 }
 
 // Plan number `plans`, of a tile from its piece `from` on. Returns where the
-// next plan of the tile goes on, or 0.
-DEVICE int plan_part(const hopper_launch &run, u32 base, u32 plans, int from,
-                     u32 tiles) {
+// next plan of the tile goes on, or 0. A tile begins with its first plan that
+// has runs. Without any its rows are written all the same, or stand as other
+// passes left them.
+DEVICE int plan_part(const hopper_launch &run, u32 base, u32 &plans, int from,
+                     u32 tiles, bool &begun) {
   u32 plan = plan_of(base, plans & 1);
   int next = from + PLAN_RUNS;
   if (next >= run.classes[shared_word(plan + 4)].pieces) next = 0;
-  int runs = plan_runs(run, from, plan);
   const hopper_member &m = run.members[shared_word(plan + 8)];
   int head = m.head / run.group;
+  int runs = plan_runs(run, from, plan, !begun && !m.finish);
   __syncwarp(); // the runs of all lanes are there
-  int what = (from ? 0 : PLAN_TILE) | (next ? 0 : PLAN_LAST) |
+  if (!runs && !begun) return next;
+  int what = (begun ? 0 : PLAN_TILE) | (next ? 0 : PLAN_LAST) |
              (is_sorted(plan, runs) ? PLAN_SORTED : 0) |
              m.finish << PLAN_FINISH;
-  plan_send(base, plans, what, runs, head, tiles);
+  plan_send(base, plans++, what, runs, head, tiles);
+  begun = true;
   return next;
 }
 
@@ -131,12 +134,12 @@ DEVICE void wait_plan(u32 base, u32 plans) {
 #include "hopper_pair_plan.cuh"
 #else
 // The next plan of a tile, from its piece `from` on. Returns where the one
-// behind it goes on, or 0.
+// behind it goes on, or 0; `begun`: there is something to do.
 DEVICE int plan_next(const hopper_launch &run, u32 base, const tile &x,
-                     u32 &plans, int from, u32 tiles) {
+                     u32 &plans, int from, u32 tiles, bool &begun) {
   plan_tile(run, x, plan_of(base, plans & 1));
   __syncwarp();
-  return plan_part(run, base, plans++, from, tiles);
+  return plan_part(run, base, plans, from, tiles, begun);
 }
 #endif
 
@@ -147,16 +150,19 @@ DEVICE int plan_next(const hopper_launch &run, u32 base, const tile &x,
 DEVICE void make_plans(const hopper_launch &run, u32 base) {
   const u32 few = 8; // masks take longer to plan than a few blocks to multiply
   u32 plans = 0, tiles = 0;
+  bool begun = false;
   for (int t = blockIdx.x, from = 0; t < run.tiles;) {
     wait_plan(base, plans);
     tile x;
     if (tile_find(&run, t % run.section_tiles, 0,
                   run.class_count - run.bare_count, t / run.section_tiles,
                   &x)) {
-      from = plan_next(run, base, x, plans, from, tiles);
+      from = plan_next(run, base, x, plans, from, tiles, begun);
       if (from) continue;
-      tiles++;
-      wait_plan(base, plans + (!PAIRED && run.tiles < few * gridDim.x));
+      if (begun)
+        wait_plan(base, plans + (!PAIRED && run.tiles < few * gridDim.x));
+      tiles += begun;
+      begun = false;
     }
     t = claim_tile(run);
   }

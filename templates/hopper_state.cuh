@@ -6,7 +6,7 @@
 // when no pass has seen a key of it.
 #pragma once
 
-// The state's rows are [B, N, H].
+// The state's rows are [batches, queries, H].
 DEVICE long long state_row(const hopper_launch &run, int batch, int n,
                            int head) {
   return ((long long)batch * run.queries + n) * run.heads + head;

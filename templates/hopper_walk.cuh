@@ -100,18 +100,17 @@ DEVICE bool tile_find(const hopper_launch *run, int t, int c, int classes,
   x->batch = block / run->periods;
   if (x->batch >= run->batches) return false;
   const hopper_member *m = &run->members[x->member];
-  int first = run->keys - run->queries; // of the call's positions
   int low = run->origin + (block - x->batch * run->periods) * run->period +
             m->home * run->home;
   int at = k->offset + m->shift + (run->relative ? low : 0);
   if (!NESTED && k->cuts) {
-    tile_among(run, k, t, greater(low, first),
-               lesser(low + run->home, run->keys), at, x);
+    tile_among(run, k, t, greater(low, run->low),
+               lesser(low + run->home, run->high), at, x);
   } else {
     int cell = t / k->tiles;
     low += cell * k->cell;
-    tile_rows(run, t - cell * k->tiles, greater(low, first),
-              lesser(low + k->cell, run->keys), at, k->stride, x);
+    tile_rows(run, t - cell * k->tiles, greater(low, run->low),
+              lesser(low + k->cell, run->high), at, k->stride, x);
   }
   return x->rows > 0;
 }
@@ -184,19 +183,22 @@ DEVICE key_bounds bounds_of(const hopper_launch *run, int position,
 }
 
 // The keys of a piece from the first that some row of the tile sees to the
-// piece's end. Those behind the last row's window are no less valid, and each
-// is seen by its own row: only keys behind the end may hold anything.
+// piece's end. Those behind the last row's window are no less valid, where each
+// is seen by its own row: only keys behind the end may hold anything. Where
+// their rows are not there, the window is the end.
 DEVICE key_run keys_inside(const hopper_launch *run, const tile *x,
                            const hopper_piece *p, key_bounds in) {
   key_run r;
   int last = x->position + (x->rows - 1) * run->classes[x->klass].stride;
   int at = p->offset + run->members[x->member].shift +
            base_of(run, x->position);
-  r.position = first_from(greater(in.low, x->position - p->left), at,
-                          p->stride);
+  int low = greater(greater(in.low, run->key_low), x->position - p->left);
+  int high = lesser(in.high, run->key_high);
+  r.position = first_from(low, at, p->stride);
   r.count = 0;
+  if (high > run->high) high = lesser(high, last + p->right + 1);
   if (r.position <= last + p->right)
-    r.count = rows_between(r.position, in.high, p->stride);
+    r.count = rows_between(r.position, high, p->stride);
   return r;
 }
 

@@ -172,13 +172,13 @@ START_TEST(computed) {
   data *d = data_new(s, c->shape);
   kernel_made *k = kernel_make(s, (recipe){.force = c->force});
   ck_assert_msg(!k->refused, "%s: %s", c->text, k->problem);
-  if (k->cuda) {
+  const char *problem = data_problem(d, k);
+  ck_assert_msg(problem[0] == 0, "%s: %s", c->text, problem);
+  if (k->cuda) { /* made by the run */
     const char *path = gpu_variants(d, k->cuda);
     ck_assert_msg(strstr(path, "hopper") && !strstr(path, "general"),
                   "%s takes %s", c->text, path);
   }
-  const char *problem = data_problem(d, k);
-  ck_assert_msg(problem[0] == 0, "%s: %s", c->text, problem);
   kernel_unmake(k);
   data_free(d);
   subject_free(s);

@@ -1,8 +1,9 @@
 /* test_hopper_tables.c - the tables of the Hopper kernels against plain
  * enumeration: random lists of (segment, dilation, phase, heads, window), of
- * lengths N and M. A launch is walked as the kernel walks it, with the kernel's
- * own arithmetic; every row must come once, with every key as often as the
- * definition says. No GPU is needed. */
+ * lengths N and M, and parts of those. A launch is walked as the kernel walks
+ * it, with the kernel's own arithmetic; every row must come once, with every key
+ * that is there as often as the definition says, and no key may be read that no
+ * row of the call sees. No GPU is needed. */
 #include "../runtime/cuda/hopper.h"
 #include <check.h>
 #include <math.h>
@@ -30,6 +31,7 @@ typedef struct subject {
   dil_pass pass;
   int32_t phase[BRANCHES][HEADS];
   int64_t B, N, M;
+  hopper_place place;
   hopper_table made;
   hopper_launch launch;
 } subject;
@@ -123,8 +125,12 @@ static const char *describe(const subject *s) {
                   s->branch[b].head_last, s->phase[b][0], s->phase[b][1],
                   s->phase[b][2], s->phase[b][3],
                   s->branch[b].predicate < 0 ? "all" : "window");
-  snprintf(text + n, sizeof text - (size_t)n, " window %lld %lld",
-           (long long)s->predicate[0].left, (long long)s->predicate[0].right);
+  const hopper_place *at = &s->place;
+  snprintf(text + n, sizeof text - (size_t)n,
+           " window %lld %lld, rows %lld on, %lld..%lld, keys %lld..%lld",
+           (long long)s->predicate[0].left, (long long)s->predicate[0].right,
+           (long long)at->first, (long long)at->low, (long long)at->high,
+           (long long)at->key_low, (long long)at->key_high);
   return text;
 }
 
@@ -165,28 +171,42 @@ static int32_t selecting(const subject *s, int32_t h, int64_t t) {
 /* ---- the walk ------------------------------------------------------------ */
 
 typedef struct visits {
-  unsigned char *rows;  /* [B][HEADS][N] */
+  unsigned char *rows;  /* [B][HEADS][rows of the call] */
   float *keys;          /* [M] of one row */
 } visits;
+
+static bool is_there(const subject *s, int64_t j) {
+  return j >= s->place.key_low && j < s->place.key_high;
+}
+
+/* Whether some row of the call sees a key. */
+static bool is_reached(const subject *s, int32_t h, int64_t j) {
+  for (int64_t n = 0; n < s->place.rows; n++)
+    if (defined(s, h, s->place.first + n, j)) return true;
+  return false;
+}
 
 static unsigned char *row_of(const subject *s, const visits *v, const tile *x,
                              int64_t position) {
   int32_t head = s->launch.members[x->member].head;
-  int64_t n = position - (s->M - s->N);
-  expect(n >= 0 && n < s->N, "%s: row %lld", describe(s), (long long)n);
-  return &v->rows[((int64_t)x->batch * HEADS + head) * s->N + n];
+  int64_t n = position - s->place.first, rows = s->place.rows;
+  expect(n >= 0 && n < rows, "%s: row %lld", describe(s), (long long)n);
+  return &v->rows[((int64_t)x->batch * HEADS + head) * rows + n];
 }
 
 static void visit_keys(const subject *s, const tile *x, int64_t t,
                        float *keys) {
   const hopper_class *k = &s->launch.classes[x->klass];
+  int32_t head = s->launch.members[x->member].head;
   for (int32_t i = 0; i < k->pieces; i++) {
     const hopper_piece *p = &s->launch.pieces[k->piece + i];
     key_run run = keys_of(&s->launch, x, p);
     for (int32_t n = 0; n < run.count; n++) {
       int64_t j = run.position + (int64_t)n * p->stride;
-      expect(j >= 0 && j < s->M, "%s: key %lld", describe(s),
-                    (long long)j);
+      expect(is_there(s, j), "%s: key %lld", describe(s), (long long)j);
+      if (n > run.count - 3 || !random_to(200))
+        expect(is_reached(s, head, j), "%s: head %d key %lld is seen by none",
+               describe(s), head, (long long)j);
       if (j - t <= p->right && t - j <= p->left) keys[j] += exp2f(p->bias);
     }
   }
@@ -200,7 +220,7 @@ static void check_row(const subject *s, const visits *v, const tile *x,
   memset(v->keys, 0, (size_t)s->M * sizeof *v->keys);
   visit_keys(s, x, t, v->keys);
   for (int64_t j = 0; j < s->M; j++) {
-    int32_t want = defined(s, head, t, j);
+    int32_t want = is_there(s, j) ? defined(s, head, t, j) : 0;
     expect(fabsf(v->keys[j] - (float)want) < 1e-3f,
                   "%s: head %d row at %lld, key %lld: %g times, not %d",
                   describe(s), head, (long long)t, (long long)j, v->keys[j],
@@ -228,11 +248,12 @@ static void visit_tile(const subject *s, const visits *v, const tile *x,
 /* As hopper_clear does: rows that are in no class. */
 static void visit_others(const subject *s, const visits *v) {
   const hopper_launch *l = &s->launch;
-  for (int64_t at = 0; at < s->B * s->N * l->member_count; at++) {
+  int64_t rows = s->place.rows;
+  for (int64_t at = 0; at < s->B * rows * l->member_count; at++) {
     int64_t row = at / l->member_count;
     tile x = {.member = (short)(at % l->member_count),
-              .batch = (int)(row / s->N),
-              .position = (int)(row % s->N + s->M - s->N)};
+              .batch = (int)(row / rows),
+              .position = (int)(row % rows + s->place.first)};
     const hopper_member *m = &l->members[x.member];
     int base = base_of(l, x.position);
     bool bare = x.position < 0 && l->early;
@@ -254,13 +275,64 @@ static void visit_all(const subject *s, const visits *v) {
       visit_tile(s, v, &x, false);
   for (int32_t t = 0; t < l->bare_tiles; t++)
     if (tile_find(l, t, keyed, l->bare_count, 0, &x)) visit_tile(s, v, &x, true);
-  visit_others(s, v);
+  if (s->place.key_high - s->place.key_low == s->M) visit_others(s, v);
 }
 
 static bool is_served(const subject *s, int32_t h) {
   for (int32_t b = 0; b < s->table.branch_count; b++)
     if (h <= s->branch[b].head_last) return true;
   return false;
+}
+
+/* A row that no tile has: none selects it, or it sees no key that is there. */
+static void check_left_out(const subject *s, int32_t h, int64_t t) {
+  if (!s->place.part)
+    expect(!selecting(s, h, t), "%s: head %d leaves out the row at %lld",
+           describe(s), h, (long long)t);
+  for (int64_t j = s->place.key_low; j < s->place.key_high; j++)
+    expect(!defined(s, h, t, j), "%s: head %d leaves out the row at %lld, "
+           "which sees %lld", describe(s), h, (long long)t, (long long)j);
+}
+
+static void check_place(subject *s) {
+  const hopper_place *at = &s->place;
+  size_t rows = (size_t)(s->B * HEADS * at->rows);
+  visits v = {calloc(rows, 1), calloc((size_t)s->M, sizeof *v.keys)};
+  bool whole = at->rows == s->N && at->key_high - at->key_low == s->M;
+  memset(&s->launch, 0, sizeof s->launch);
+  int32_t height = 64 * (1 + (int32_t)random_to(TILE_ROWS / 64));
+  ck_assert(hopper_tiles_fill(&s->made, at, height, &s->launch));
+  visit_all(s, &v);
+  for (size_t i = 0; i < rows; i++) {
+    size_t n = i % (size_t)at->rows;
+    int32_t h = (int32_t)(i / (size_t)at->rows) % HEADS;
+    expect(whole ? v.rows[i] == is_served(s, h) : v.rows[i] <= 1,
+           "%s: row %zu of head %d comes %d times", describe(s), n, h,
+           v.rows[i]);
+    if (!v.rows[i] && !random_to(20))
+      check_left_out(s, h, at->first + (int64_t)n);
+  }
+  free(v.rows);
+  free(v.keys);
+}
+
+/* Some stretch of low..low + length - 1. */
+static dil_comb stretch_random(int64_t low, int64_t length) {
+  int64_t count = 1 + random_to(length);
+  return (dil_comb){low + random_to(length - count + 1), 1, count};
+}
+
+static void check_part(subject *s) {
+  dil_part part = {.queries = stretch_random(s->M - s->N, s->N),
+                   .keys = stretch_random(0, s->M),
+                   .B = s->B, .N = s->N, .M = s->M};
+  if (!random_to(4)) part.queries = part.keys; /* its own, on a ring */
+  bool early = part.queries.first < 0 && s->made.home;
+  if (part.queries.first < s->M - s->N) return;
+  if (early && (s->made.endless ||
+                part.queries.first + part.queries.count <= 0)) return;
+  s->place = hopper_place_part(&s->table, 0, &part, s->B);
+  check_place(s);
 }
 
 /* False: the tables refuse. */
@@ -271,17 +343,9 @@ static bool subject_check(subject *s) {
     return false;
   }
   if (s->N > s->M && s->made.endless && s->made.home) return false;
-  size_t rows = (size_t)(s->B * HEADS * s->N);
-  visits v = {calloc(rows, 1), calloc((size_t)s->M, sizeof *v.keys)};
-  int32_t height = 64 * (1 + (int32_t)random_to(TILE_ROWS / 64));
-  ck_assert(hopper_tiles_fill(&s->made, s->B, s->N, s->M, height, &s->launch));
-  visit_all(s, &v);
-  for (size_t i = 0; i < rows; i++)
-    expect(v.rows[i] == is_served(s, (int32_t)(i / (size_t)s->N) % HEADS),
-                  "%s: row %zu of head %zu comes %d times", describe(s),
-                  i % (size_t)s->N, i / (size_t)s->N % HEADS, v.rows[i]);
-  free(v.rows);
-  free(v.keys);
+  s->place = hopper_place_whole(s->B, s->N, s->M);
+  check_place(s);
+  for (int32_t i = 0; i < 3; i++) check_part(s);
   return true;
 }
 
@@ -366,8 +430,8 @@ START_TEST(heights) {
     char reason[128];
     ck_assert(hopper_table_fill(&s->table, 0, 128, &s->made, reason,
                                 sizeof reason));
-    ck_assert(hopper_tiles_choose(&s->made, s->B, s->N, s->M, 192, 132,
-                                  &s->launch));
+    s->place = hopper_place_whole(s->B, s->N, s->M);
+    ck_assert(hopper_tiles_choose(&s->made, &s->place, 192, 132, &s->launch));
     ck_assert_int_eq(s->launch.tile_rows, wanted[i].rows);
     free(s);
   }

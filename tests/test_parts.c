@@ -27,6 +27,42 @@ static const char *const patterns[] = {
       "j / 8, 7) % 3 != N % 2; branch { }"),
 };
 enum { PATTERNS = sizeof patterns / sizeof patterns[0] };
+
+/* Those that the Hopper kernels take, on a GPU that has them. */
+#define H(sizes, body) "pattern p { " sizes " dtype bf16; " body " }"
+#define TWO "heads 2; head_dim 64;"
+#define THREE "segments 256, 512, 1024; dilations 1, 2, 4;"
+
+static const struct fast {
+  const char *text;
+  unsigned force;
+  int64_t queries, keys;
+} fast[] = {
+    {H(TWO, "branch { }"), 0, 1300, 1300},
+    {H(TWO, "causal; branch { }"), 0, 1300, 1300},
+    {H(TWO, "causal; branch { }"), 0, 700, 1900},
+    {H(TWO, "causal; " THREE), 0, 2100, 2100},
+    {H(TWO, THREE), FORCE_CHAIN, 1500, 2100},
+    {H(TWO, THREE), 0, 1700, 1300},
+    {H(TWO, "segments 512, 750, 1250; dilations 1, 2, 4;"), 0, 2500, 2500},
+    {H(TWO, "branch { window 300, 0; }"), 0, 1900, 1900},
+    {H(TWO, "branch { window 90, 170; }"), 0, 1900, 1900},
+    {H(TWO, "branch { segment 700; dilation 9; }"), 0, 2500, 2500},
+    {H(TWO, "branch { dilation 129; }"), 0, 9500, 9500},
+    {H(TWO, "combine mean; causal; " THREE), 0, 1300, 1300},
+    {H(TWO, "combine sum; branch { } branch { segment 512; }"), 0, 1300, 1300},
+    {H("heads 4 kv 2; head_dim 128;", "causal; " THREE), 0, 1300, 1300},
+    {H("heads 2; head_dim 192;", "causal; " THREE), 0, 1300, 1300},
+    {H(TWO, "causal; mask (i - j) % 3 != 1; branch { }"), 0, 1300, 1300},
+    {H(TWO, "combine union; branch { window 100, 60; } "
+            "branch { segment 512; window 0, 90; } "
+            "branch { segment 1024; dilation 2; }"), 0, 1300, 1300},
+    {H(TWO, "score s - 0.01 * (h + 1) * abs(i - j); branch { window 400, "
+            "400; }"), 0, 1300, 1300},
+    {H(TWO, "input doc : i32[B, M]; mask doc[b, i] == doc[b, j] && "
+            "hash(h, i / 8, j / 8, 7) % 3 != N % 2; branch { }"), 0, 900, 1300},
+};
+enum { FAST = sizeof fast / sizeof fast[0] };
 static const unsigned forces[] = {0, FORCE_CHAIN, FORCE_GENERAL};
 
 /* The rows of a tensor [B, rows, H, D] that a comb names. */
@@ -145,6 +181,20 @@ static dil_tensor send_rows(work *w, const dil_tensor *whole, int32_t from,
   return t;
 }
 
+/* Rows that stand side by side and are enough for it go to the fast kernel,
+ * where the plain call does. */
+static void check_variant(const work *w) {
+  char plain[512], part[512];
+  const dil_cuda_module *gpu = gpu_module();
+  const dil_comb *q = &w->part.queries, *k = &w->part.keys;
+  must(gpu->variants(w->k->cuda, &w->whole, NULL, plain, sizeof plain));
+  must(gpu->variants(w->k->cuda, &w->call, &w->part, part, sizeof part));
+  bool fast_one = q->step == 1 && k->step == 1 && k->count && q->count >= 64 &&
+                  q->first >= 0 && strstr(plain, "hopper");
+  ck_assert_msg(!fast_one || !strcmp(plain, part),
+                "a part takes %s, the whole %s", part, plain);
+}
+
 /* Comb `index` of what rank `from` owns. */
 static void part_advance(work *w, int32_t from, int32_t index) {
   if (!gpu_wanted()) {
@@ -157,6 +207,7 @@ static void part_advance(work *w, int32_t from, int32_t index) {
   void *sent[2];
   w->call.k = send_rows(w, &w->d->call.k, from, index, &sent[0]);
   w->call.v = send_rows(w, &w->d->call.v, from, index, &sent[1]);
+  check_variant(w);
   must(gpu_module()->advance(w->k->cuda, &w->call, &w->part, NULL));
   must(gpu_module()->wait(gpu_device(), NULL));
   for (int i = 0; i < 2; i++) gpu_module()->give(gpu_device(), sent[i]);
@@ -284,17 +335,36 @@ static void check_parts(const subject *s, unsigned force, call_shape size) {
   data_free(d);
 }
 
+/* DIL_TEST_SHARE=2/16, as elsewhere, but pattern by pattern. */
+static bool is_left_out(int number) {
+  const char *share = getenv("DIL_TEST_SHARE");
+  int mine = 0, all = 1;
+  return gpu_wanted() && share && sscanf(share, "%d/%d", &mine, &all) == 2 &&
+         number % all != mine;
+}
+
 START_TEST(parts) {
   const char *text = patterns[_i / 3];
+  if (is_left_out(_i / 3)) return;
   static const int64_t lengths[][2] = {{171, 171}, {100, 160}, {170, 120}};
   subject *s = subject_new("parts", text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s", s->problem);
   for (int i = 0; i < 3; i++)
-    if (!gpu_leaves_out())
-      check_parts(s, forces[_i % 3],
-                  (call_shape){.batch = 2, .queries = lengths[i][0],
-                               .keys = lengths[i][1], .seed = 5,
-                               .train = true, .dropout_seed = 77});
+    check_parts(s, forces[_i % 3],
+                (call_shape){.batch = 2, .queries = lengths[i][0],
+                             .keys = lengths[i][1], .seed = 5,
+                             .train = true, .dropout_seed = 77});
+  subject_free(s);
+}
+END_TEST
+
+START_TEST(fast_parts) {
+  const struct fast *f = &fast[_i];
+  if (!gpu_wanted() || is_left_out(PATTERNS + _i)) return;
+  subject *s = subject_new("parts", f->text, NULL, 0);
+  ck_assert_msg(s->pattern != NULL, "%s", s->problem);
+  check_parts(s, f->force, (call_shape){.batch = 2, .queries = f->queries,
+                                        .keys = f->keys, .seed = 9});
   subject_free(s);
 }
 END_TEST
@@ -304,6 +374,7 @@ int main(void) {
   TCase *tests = tcase_create("parts");
   tcase_set_timeout(tests, 240);
   tcase_add_loop_test(tests, parts, 0, PATTERNS * 3);
+  tcase_add_loop_test(tests, fast_parts, 0, FAST);
   suite_add_tcase(suite, tests);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);

@@ -128,8 +128,6 @@ extern const gpu_strategy strategy_general, strategy_hopper,
  * (masks, scores) or of the others; the reason of the last that is left. */
 uint64_t hopper_passes(const dil_table *t, int32_t tile_keys, bool paired,
                        char *reason, size_t size);
-/* Whether some head is touched by more than one pass. */
-bool hopper_chained(const dil_table *t);
 /* Whether the segments of every pass divide one another. */
 bool hopper_nested(const dil_table *t);
 

@@ -84,12 +84,6 @@ bool hopper_nested(const dil_table *t) {
   return true;
 }
 
-bool hopper_chained(const dil_table *t) {
-  for (int32_t h = 0; h < t->heads; h++)
-    if (cuda_passes(t, h) > 1) return true;
-  return false;
-}
-
 bool hopper_can(const gpu_request *r, const hopper_cuts *all, char *reason,
                 size_t size) {
   const dil_table *t = &r->plan->table;
@@ -140,7 +134,6 @@ bool hopper_begin(const gpu_request *r, const hopper_cuts *all,
       rounded(t->head_dim, 32), rounded(t->value_dim, 32));
   put(text, "#define WARPGROUPS %d\n#define TILE_KEYS %d\n#define STAGES %d\n",
       s->warpgroups, s->keys, s->stages);
-  put(text, "#define CHAINED %d\n#define NESTED %d\n", hopper_chained(t),
-      hopper_nested(t));
+  put(text, "#define NESTED %d\n", hopper_nested(t));
   return true;
 }

@@ -17,7 +17,7 @@
 /* The tables of a pass and the numbers of a call's sizes. */
 typedef struct sized {
   int32_t pass;
-  int64_t B, N, M;
+  hopper_place place;
   bool refused;            /* too many tiles */
   hopper_launch launch;    /* without tensors */
 } sized;
@@ -71,12 +71,16 @@ static dil_status open_memory(const dil_table *table, cuda_code *code) {
 
 /* ---- the launch ---------------------------------------------------------- */
 
+static hopper_place place_of(const cuda_run *r, int32_t pass) {
+  return r->part ? hopper_place_part(r->table, pass, r->part, r->B)
+                 : hopper_place_whole(r->B, r->N, r->M);
+}
+
 static void fill_sizes(const cuda_run *r, const hopper_table *table,
                        const cuda_code *code, sized *s) {
   hopper_launch *l = &s->launch;
   memset(l, 0, sizeof *l);
-  s->refused = !hopper_tiles_choose(table, r->B, r->N, r->M,
-                                    code->about.tile_rows,
+  s->refused = !hopper_tiles_choose(table, &s->place, code->about.tile_rows,
                                     r->device->facts.processors, l);
   l->group = r->table->heads / r->table->kv_heads;
 }
@@ -85,18 +89,16 @@ static void fill_sizes(const cuda_run *r, const hopper_table *table,
 static const sized *size_find(const cuda_run *r, int32_t pass,
                               const cuda_code *code) {
   struct cuda_memory *m = code->memory;
+  hopper_place place = place_of(r, pass);
   for (int32_t i = 0; i < m->count; i++) {
     const sized *s = &m->size[i];
-    if (s->pass == pass && s->N == r->N && s->M == r->M && s->B == r->B)
-      return s;
+    if (s->pass == pass && !memcmp(&s->place, &place, sizeof place)) return s;
   }
   sized *s = &m->size[m->next];
   m->next = (m->next + 1) % SIZES_KEPT;
   if (m->count < SIZES_KEPT) m->count++;
   s->pass = pass;
-  s->B = r->B;
-  s->N = r->N;
-  s->M = r->M;
+  s->place = place;
   fill_sizes(r, m->table[pass], code, s);
   return s;
 }
@@ -107,6 +109,10 @@ static void fill_call(const cuda_run *r, hopper_launch *l) {
   l->scale = r->table->scored ? log2_e : r->scale * log2_e;
   l->slack = 8 / l->scale;
   l->natural = r->scale;
+  l->all_batches = (int)(r->part ? r->part->B : r->B);
+  l->all_queries = (int)(r->part ? r->part->N : r->N);
+  l->batch = r->part ? r->part->batch : 0;
+  l->head = r->part ? r->part->head : 0;
   cuda_inputs_fill(r, l->input);
   l->weight = r->weight;
   l->o_data = c->o.data;
@@ -122,14 +128,16 @@ static void fill_call(const cuda_run *r, hopper_launch *l) {
   l->heads = r->table->heads;
 }
 
-/* Chained heads go on from their state and leave it to the next pass. */
+/* Chained heads, and all of a part, go on from their state and leave it to the
+ * next pass or part. */
 static void fill_finish(const cuda_run *r, const hopper_table *table,
                         hopper_launch *l) {
-  dil_combine combine = r->table->combine;
-  bool adds = combine == DIL_COMBINE_MEAN || combine == DIL_COMBINE_SUM;
+  bool adds = run_apart(r->table) && !r->part;
   int how = HOPPER_RESUME | HOPPER_LEAVE | (adds ? HOPPER_ADD : 0);
-  for (int32_t i = 0; r->state_o && i < table->member_count; i++)
-    l->members[i].finish = (short)(r->chained[l->members[i].head] ? how : 0);
+  for (int32_t i = 0; r->state_o && i < table->member_count; i++) {
+    bool chained = r->part || r->chained[l->members[i].head];
+    l->members[i].finish = (short)(chained ? how : 0);
+  }
 }
 
 static dil_status fill_maps(const cuda_run *r, int32_t pass,
@@ -175,12 +183,17 @@ static bool can(const cuda_run *r, int32_t pass, const cuda_code *code) {
   enum { FEW_QUERIES = 64 };
   const dil_call *c = r->call;
   const dil_table *t = r->table;
-  if (r->drop || c->lengths || r->M == 0 || r->part) return false;
+  dil_comb asking = cuda_queries(r);
+  int64_t M = r->part ? r->part->M : r->M;
+  if (r->drop || c->lengths || r->M == 0) return false;
+  if (asking.step > 1 || cuda_keys(r).step > 1) return false;
   if (!(r->scale > 0) && !t->scored) return false;
   if (r->N < FEW_QUERIES) return false;
-  if (r->M > 1 << 29 || r->N > 1 << 29 || r->B > 1 << 16) return false;
+  if (M > 1 << 29 || r->N > 1 << 29 || r->B > 1 << 16) return false;
   const hopper_table *table = code->memory->table[pass];
-  if (r->N > r->M && table->endless && table->home) return false;
+  if (asking.first < 0 && table->home &&
+      (table->endless || asking.first + asking.count <= 0))
+    return false;
   return maps_can(&c->q) && maps_can(&c->k) && maps_can(&c->v) &&
          maps_can(&c->o);
 }
@@ -206,6 +219,7 @@ static dil_status launch(const cuda_run *r, int32_t pass,
   cuda_counter counter;
   cuda_counters *counters = r->device->counters;
   dil_status status = prepare(r, pass, code, &l);
+  if (r->part && !status && !l.tiles) return DIL_OK; /* no row sees a key */
   if (!status) status = counters_take(counters, r->stream, &counter);
   if (status) return status;
   l.counters = (unsigned *)(uintptr_t)counter.memory;

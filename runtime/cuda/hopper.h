@@ -42,10 +42,26 @@ bool hopper_table_fill(const dil_table *table, int32_t pass, int32_t tile_keys,
 /* Whether all segments of these branches divide one another. */
 bool hopper_is_nested(const dil_table *table, uint64_t branches);
 
-/* hopper_tiles.c: tables and sizes of a call into a launch, whose tensors are
- * left out. False: too many tiles. */
-bool hopper_tiles_fill(const hopper_table *table, int64_t B, int64_t N,
-                       int64_t M, int32_t tile_rows, hopper_launch *l);
+/* What rows of a sequence a call has, and which of them see its keys at all.
+ * Compared byte by byte. */
+typedef struct hopper_place {
+  int64_t batches, rows;     /* of the call */
+  int64_t first;             /* position of query row 0 */
+  int64_t low, high;         /* positions of the rows to be computed */
+  int64_t key_low, key_high; /* positions of the keys that are there */
+  int64_t M;                 /* of the whole */
+  int64_t part;              /* rows that see no key are left as they are */
+} hopper_place;
+
+/* hopper_tiles.c: of a plain call; of a part, in a pass of the plan, whose rows
+ * and keys stand side by side. */
+hopper_place hopper_place_whole(int64_t B, int64_t N, int64_t M);
+hopper_place hopper_place_part(const dil_table *table, int32_t pass,
+                               const dil_part *part, int64_t batches);
+/* Tables and sizes of a call into a launch, whose tensors are left out. False:
+ * too many tiles. */
+bool hopper_tiles_fill(const hopper_table *table, const hopper_place *place,
+                       int32_t tile_rows, hopper_launch *l);
 /* What a block of keys takes with so many rows of a tile, beside 192: the
  * warpgroups wait for the same latencies, so that fewer are not as much
  * faster. As measured at 64 columns (tests/bench/NOTES.md). */
@@ -55,8 +71,8 @@ static inline double hopper_block_time(int64_t height) {
 }
 /* The same with tiles of at most tile_rows: of fewer where that fills more of
  * the processors. */
-bool hopper_tiles_choose(const hopper_table *table, int64_t B, int64_t N,
-                         int64_t M, int32_t tile_rows, int64_t processors,
+bool hopper_tiles_choose(const hopper_table *table, const hopper_place *place,
+                         int32_t tile_rows, int64_t processors,
                          hopper_launch *l);
 
 #endif

@@ -1,8 +1,9 @@
 /* hopper_tiles.c - tables and sizes of a call into a launch.
  *
- * In: a pass's tables (hopper_table.c), B, N and M. Out: all of the launch but
- * tensors and heads' states: how high tiles are, how many each class has, in
- * which order they are numbered. By arithmetic on the tables, never by length. */
+ * In: a pass's tables (hopper_table.c), where rows and keys stand. Out: all of
+ * the launch but tensors and heads' states: how high tiles are, how many each
+ * class has, in which order they are numbered. By arithmetic on the tables,
+ * never by length. */
 #include "hopper.h"
 #include "../walk.h"
 #include <string.h>
@@ -33,7 +34,7 @@ static int64_t crossing_tiles(const hopper_launch *l, const hopper_class *k,
 
 /* Cells of a home, tiles of a cell; the tiles of one block of all members. */
 static int64_t count_tiles(const hopper_launch *l, hopper_class *k) {
-  int64_t span = l->keys - l->origin;
+  int64_t span = l->high - l->origin;
   int64_t length = k->cell ? minimum(k->cell, span) : span;
   k->tiles = (int)parts(parts(length, k->stride), l->tile_rows);
   k->cells = 1;
@@ -44,12 +45,51 @@ static int64_t count_tiles(const hopper_launch *l, hopper_class *k) {
   return (int64_t)l->shapes[k->shape].members * k->cells * k->tiles;
 }
 
+/* The rows that see a key of low..high-1 of a segment (0: no borders) through a
+ * window. */
+typedef struct row_span {
+  int64_t low, high;
+} row_span;
+static row_span seeing_rows(int64_t low, int64_t high, int64_t segment,
+                            int64_t left, int64_t right) {
+  row_span s = {INT64_MIN, INT64_MAX};
+  if (segment) {
+    s.low = floor_to(low, segment);
+    s.high = floor_to(high - 1, segment) + segment;
+  }
+  if (right < HOPPER_FAR) s.low = maximum(s.low, low - right);
+  if (left < HOPPER_FAR) s.high = minimum(s.high, high + left);
+  return s;
+}
+
+/* Whether rows to be computed may see a key that is there, of a piece as far as
+ * this segment goes. */
+static bool segment_sees(const hopper_launch *l, const hopper_piece *p,
+                         int64_t segment) {
+  row_span s = seeing_rows(l->key_low, l->key_high, segment, p->left, p->right);
+  return s.low < l->high && s.high > l->low;
+}
+
+/* The same of all pieces of a class. Where none do, the rows' state stands, and
+ * there are no tiles. */
+static bool class_sees(const hopper_launch *l, const hopper_class *k) {
+  bool sees = false;
+  for (int32_t n = k->piece; n < k->piece + k->pieces && !sees; n++) {
+    const hopper_piece *p = &l->pieces[n];
+    if (p->side < HOPPER_SHARED) sees = segment_sees(l, p, p->outer);
+    for (int32_t i = 0; p->side >= HOPPER_SHARED && i < HOPPER_SEGMENTS; i++)
+      sees |= (p->outer >> i & 1) && segment_sees(l, p, l->segments[i]);
+  }
+  return sees;
+}
+
 /* Numbers the tiles of all classes from `from` on, for `blocks` blocks. */
 static int64_t number_tiles(hopper_launch *l, int32_t from, int32_t to,
                             int64_t blocks) {
   int64_t first = 0;
   for (int32_t i = from; i < to; i++) {
     int64_t each = count_tiles(l, &l->classes[i]);
+    if (l->part && !class_sees(l, &l->classes[i])) each = 0;
     l->classes[i].first = (int)minimum(first, INT32_MAX);
     first += each * blocks;
   }
@@ -61,7 +101,7 @@ static int64_t number_tiles(hopper_launch *l, int32_t from, int32_t to,
 static bool fill_tiles(const hopper_table *table, hopper_launch *l) {
   enum { LONG = 16, MANY = 64 };
   int32_t keyed = table->class_count - table->bare_count;
-  int64_t periods = parts(l->keys - l->origin, l->period);
+  int64_t periods = parts(l->high - l->origin, l->period);
   int64_t blocks = l->batches * periods;
   number_tiles(l, 0, keyed, 1);
   l->spread = 0;
@@ -81,25 +121,68 @@ static bool fill_tiles(const hopper_table *table, hopper_launch *l) {
   return true;
 }
 
-bool hopper_tiles_fill(const hopper_table *table, int64_t B, int64_t N,
-                       int64_t M, int32_t tile_rows, hopper_launch *l) {
-  fill_tables(table, l);
-  l->batches = (int)B;
-  l->queries = (int)N;
-  l->keys = (int)M;
-  l->period = (int)(table->period ? table->period : N);
-  l->home = (int)(table->home ? table->home : N);
-  l->origin = (int)(M - N);
+/* ---- where rows and keys stand ------------------------------------------- */
+
+hopper_place hopper_place_whole(int64_t B, int64_t N, int64_t M) {
+  return (hopper_place){.batches = B, .rows = N, .first = M - N, .low = M - N,
+                        .high = M, .key_low = 0, .key_high = M, .M = M};
+}
+
+hopper_place hopper_place_part(const dil_table *table, int32_t pass,
+                               const dil_part *part, int64_t batches) {
+  static const dil_predicate none = {DIL_ENDLESS, DIL_ENDLESS, false};
+  const dil_comb *q = &part->queries, *k = &part->keys;
+  hopper_place at = {.batches = batches, .rows = q->count, .first = q->first,
+                     .low = INT64_MAX, .high = INT64_MIN,
+                     .key_low = k->first, .key_high = k->first + k->count,
+                     .M = part->M, .part = true};
+  for (int32_t b = 0; b < table->branch_count; b++) {
+    const dil_branch *branch = &table->branches[b];
+    const dil_predicate *window =
+        branch->predicate < 0 ? &none : &table->predicates[branch->predicate];
+    if (!(table->passes[pass].branches >> b & 1)) continue;
+    row_span seen = seeing_rows(at.key_low, at.key_high, branch->segment,
+                               window->left, window->right);
+    at.low = minimum(at.low, seen.low);
+    at.high = maximum(at.high, seen.high);
+  }
+  at.low = maximum(at.low, q->first);
+  at.high = maximum(minimum(at.high, q->first + q->count), at.low);
+  return at;
+}
+
+/* ---- the launch ---------------------------------------------------------- */
+
+static void fill_place(const hopper_table *table, const hopper_place *at,
+                       hopper_launch *l) {
+  l->batches = (int)at->batches;
+  l->queries = (int)at->rows;
+  l->part = (int)at->part;
+  l->keys = (int)at->M;
+  l->first = (int)at->first;
+  l->low = l->origin = (int)at->low;
+  l->high = (int)at->high;
+  l->key_low = (int)at->key_low;
+  l->key_high = (int)at->key_high;
+  l->period = (int)(table->period ? table->period : at->high - at->low);
+  l->home = (int)(table->home ? table->home : at->high - at->low);
   if (table->home) {
-    l->origin = (int)(maximum(M - N, 0) / l->period * l->period);
-    l->early = (int)maximum(N - M, 0);
+    l->origin = (int)(maximum(at->low, 0) / l->period * l->period);
+    l->early = (int)maximum(-at->first, 0);
   }
   for (int32_t i = 0; i < table->stride_count; i++) {
-    l->query_rest[i] = (short)(N % table->strides[i]);
-    l->key_rest[i] = (short)(M % table->strides[i]);
+    int64_t stride = table->strides[i];
+    l->query_rest[i] = (short)(at->rows % stride);
+    l->key_rest[i] = (short)((at->key_high - at->key_low) % stride);
   }
+}
+
+bool hopper_tiles_fill(const hopper_table *table, const hopper_place *place,
+                       int32_t tile_rows, hopper_launch *l) {
+  fill_tables(table, l);
+  fill_place(table, place, l);
   l->tile_rows = tile_rows;
-  return fill_tiles(table, l);
+  return place->low == place->high || fill_tiles(table, l);
 }
 
 /* ---- how high tiles are --------------------------------------------------- */
@@ -111,7 +194,8 @@ static double time_of(const hopper_launch *l, int64_t processors) {
   double work = 0, one = hopper_block_time(l->tile_rows);
   for (int32_t i = 0; i < l->class_count - l->bare_count; i++) {
     const hopper_class *k = &l->classes[i];
-    int64_t tall = parts(minimum(k->cell, l->keys - l->origin), k->stride);
+    if (l->part && !class_sees(l, k)) continue;
+    int64_t tall = parts(minimum(k->cell, l->high - l->origin), k->stride);
     double cells = (double)l->shapes[k->shape].members * k->cells *
                    l->batches * l->periods;
     work += cells * ((double)(tall / l->tile_rows) * one +
@@ -121,19 +205,19 @@ static double time_of(const hopper_launch *l, int64_t processors) {
   return work / (double)processors + gap * one;
 }
 
-bool hopper_tiles_choose(const hopper_table *table, int64_t B, int64_t N,
-                         int64_t M, int32_t tile_rows, int64_t processors,
+bool hopper_tiles_choose(const hopper_table *table, const hopper_place *place,
+                         int32_t tile_rows, int64_t processors,
                          hopper_launch *l) {
   const double better = 0.95; /* than what the estimate may be wrong by */
-  if (!hopper_tiles_fill(table, B, N, M, tile_rows, l)) return false;
+  if (!hopper_tiles_fill(table, place, tile_rows, l)) return false;
   double least = time_of(l, processors);
   int32_t best = tile_rows;
   for (int32_t height = tile_rows - 64; height > 0; height -= 64) {
-    if (!hopper_tiles_fill(table, B, N, M, height, l)) break;
+    if (!hopper_tiles_fill(table, place, height, l)) break;
     double time = time_of(l, processors);
     if (time >= better * least) continue;
     least = time;
     best = height;
   }
-  return hopper_tiles_fill(table, B, N, M, best, l);
+  return hopper_tiles_fill(table, place, best, l);
 }
