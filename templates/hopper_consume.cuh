@@ -357,6 +357,8 @@ DEVICE void follow_block(const consumer &c, fragments &f, int4 m, u32 q,
     settle(f.p);
     settle(f.r.sum);
     finish_tile(c, f.o, done, tile_before(m));
+    // Or ptxas moves that into the next products, and serialises them.
+    if (PAIRED) asm volatile("// the tile has ended" ::: "memory");
     clear_sums(f.o);
   } else if (f.r.moved) {
     scale_rows(f.o, f.r.factor[0], f.r.factor[1]);

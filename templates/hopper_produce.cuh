@@ -56,13 +56,15 @@ DEVICE key_run plan_run(const hopper_launch &run, int from, u32 plan) {
   return keys_inside(&run, &x, p, in);
 }
 
-// One run of keys a lane, those without keys left out; their number. `some`:
-// there is one in any case, a block of hidden keys.
-DEVICE int plan_runs(const hopper_launch &run, int from, u32 plan, bool some) {
+// One run of keys a lane, those without keys left out; their number. A tile
+// whose rows must be written begins with one in any case, a block of hidden
+// keys.
+DEVICE int plan_runs(const hopper_launch &run, int from, u32 plan,
+                     bool begun) {
   key_run keys = plan_run(run, from, plan);
   u32 lane = thread_index() % 32;
   u32 all = __ballot_sync(~0u, keys.count > 0);
-  if (!all && some) all = 1;
+  if (!all && !begun && !run.members[shared_word(plan + 8)].finish) all = 1;
   if (all >> lane & 1) {
     u32 to = plan + 48 + __popc(all & ((1u << lane) - 1)) * 32;
     const hopper_piece &p =
@@ -111,9 +113,9 @@ DEVICE int plan_part(const hopper_launch &run, u32 base, u32 &plans, int from,
   u32 plan = plan_of(base, plans & 1);
   int next = from + PLAN_RUNS;
   if (next >= run.classes[shared_word(plan + 4)].pieces) next = 0;
+  int runs = plan_runs(run, from, plan, begun);
   const hopper_member &m = run.members[shared_word(plan + 8)];
   int head = m.head / run.group;
-  int runs = plan_runs(run, from, plan, !begun && !m.finish);
   __syncwarp(); // the runs of all lanes are there
   if (!runs && !begun) return next;
   int what = (begun ? 0 : PLAN_TILE) | (next ? 0 : PLAN_LAST) |
