@@ -157,8 +157,8 @@ DEVICE void store_lse(const consumer &c, u32 thread, int4 t, int batch,
   if (row + 8 < t.z) to[8 * t.y * c.run.lse_row] = lse[1];
 }
 
-// Rows that other passes or parts touch too, joined with what these left, O scaled by
-// `mine`; false when they are left to the next one.
+// Rows that other passes or parts touch too, joined with what these left, O
+// scaled by `mine`; false when they are left to the next one.
 DEVICE bool finish_state(const consumer &c, float (&o)[VALUE_WIDTH / 2],
                          u32 thread, int4 t, int batch, int finish,
                          float (&lse)[2], const float (&mine)[2]) {

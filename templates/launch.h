@@ -28,7 +28,7 @@ enum { /* rows of 16-byte pieces, that may be copied as such */
   DIL_WHOLE_V = 4,
   DIL_WHOLE_O = 8, /* pairs of elements are aligned */
   DIL_DROP = 16,   /* dropout applies */
-  DIL_PART = 32    /* of a sequence: every row ends in the state, see dil_part */
+  DIL_PART = 32    /* of a sequence (dil_part): every row ends in the state */
 };
 
 typedef struct dil_params {
@@ -39,7 +39,7 @@ typedef struct dil_params {
   long long lse_stride[3];       /* b, n, h */
   /* Of chained heads, and of all in a part; [batches, rows, H, Dv]. */
   float *state_o, *state_lse;
-  float *partial;                /* [splits][rows of those][2 + Dv]: m, l, sums */
+  float *partial;                /* [splits][those rows][2 + Dv]: m, l, sums */
   const int *lengths;            /* [B] or NULL */
   int B, N, M;                   /* of the whole sequence */
   int batches, rows;             /* of the call: batch rows, query rows */

@@ -178,7 +178,8 @@ DIL_INLINE dil_tile find_tile(const dil_params &p, long long item,
   t.step = p.stride;
   find_cell(p, t.origin, t.origin + (p.rows - 1) * p.step + 1, cell, part,
             &low, &high);
-  long long from = (long long)row_from(p, t, low) + (long long)residue * p.step +
+  long long from = (long long)row_from(p, t, low) +
+                   (long long)residue * p.step +
                    (long long)block * (tile_rows / p.pack) * t.step;
   t.count = 0;
   t.low = 0;

@@ -68,8 +68,8 @@ static const kernel_case cases[] = {
     {P(BF16(256), "segments 512, 750; dilations 1, 2;"), 0,
      SHAPE(1, 1300, 1300, 0)},
     {P("heads 4 kv 2; head_dim 64; dtype bf16;",
-       "phase kv; branch { segment 700; } branch { segment 900; dilation 3; } "
-       "branch { dilation 5; }"), 0, SHAPE(1, 1900, 1900, 0)},
+       "phase kv; branch { segment 1100; } "
+       "branch { segment 1300; dilation 3; } branch { dilation 5; }"), 0, SHAPE(1, 1900, 1900, 0)},
     {P(BF16(64), CROSSING " mask (i / 64 + j / 64) % 3 != 0;"), 0,
      SHAPE(1, 1900, 1900, 0)},
     /* dilations that do not divide their segments, and large ones */

@@ -1,7 +1,7 @@
 /* kernel.c - a plan on a device: its codes loaded, a call, or one for a part of
- * a sequence, checked and put on a stream, pass by pass. In: table, codes, a call whose data are device memory.
- * Out: launches. Which code a pass takes follows from the call's sizes and the
- * device alone; nothing here waits. */
+ * a sequence, checked and put on a stream, pass by pass. In: table, codes, a
+ * call whose data are device memory. Out: launches. Which code a pass takes
+ * follows from the call's sizes and the device alone; nothing here waits. */
 #include "device.h"
 #include "spans.h"
 #include "workspace.h"
