@@ -68,7 +68,7 @@ dil_status stream_plan(stream_shape *s, int32_t threads, int64_t bound) {
     if (c->batch == s->B) c->keys = cut_well(t, pieces_of(c->keys), c->keys);
     return DIL_OK;
   }
-  int64_t keys = minimum(s->M, maximum(bound / 4 / key, least));
+  int64_t keys = minimum(s->M, maximum(bound / 2 / key, least));
   if (bound - keys * key < query) keys = (bound - query) / key;
   int64_t asking = minimum(s->N, (bound - keys * key) / query);
   if (asking == s->N) keys = minimum(s->M, (bound - asking * query) / key);
