@@ -202,9 +202,8 @@ static void write_line(translation *t, const char *s, const char *end) {
   }
   if (s == end) return;
   if (*s == '.') { /* .reg .pred p, q */
-    const char *names = strrchr(s, '.');
-    while (names > end) names--;
-    for (names = end; names[-1] != '.';) names--;
+    const char *names = end;
+    while (names[-1] != '.') names--;
     bool predicate = begins(names, "pred");
     names = skip_space(skip_word(names));
     fprintf(t->out, "%s %.*s; ", predicate ? "bool" : "unsigned",
