@@ -64,7 +64,7 @@ static const struct { void *to; const char *symbol; } symbols[] = {
     {&cu.size, "nvrtcGetCUBINSize"},
     {&cu.cubin, "nvrtcGetCUBIN"}};
 
-static address memory; /* 256 bytes of the device */
+static address memory; /* 512 bytes of the device */
 
 static void good(int result) {
   const char *text = "";
@@ -94,13 +94,13 @@ static void begin(const char *order) {
   good(cu.init(0));
   good(cu.retain(&context, 0));
   good(cu.enter(context));
-  good(cu.take(&memory, 256));
+  good(cu.take(&memory, 512));
 }
 
 /* ---- faulty kernels --------------------------------------------------------- */
 
 static const struct {
-  const char *words, *body; /* of a kernel of two warps; p.data: 256 bytes */
+  const char *words, *body; /* of a kernel of 128 threads; p.data: one word each */
 } cases[] = {
     {NULL, "if (blockIdx.x == 0) p.data[threadIdx.x] = 1;"},
     {"beyond the end of its block", "p.data[threadIdx.x + 1] = 1;"},
@@ -128,6 +128,18 @@ static const struct {
      "unsigned x, y, z, w; asm volatile(\"ldmatrix.sync.aligned.m8n8.x4.shared"
      ".b16 {%0,%1,%2,%3}, [%4];\" : \"=r\"(x), \"=r\"(y), \"=r\"(z), \"=r\"(w) "
      ": \"r\"(8)); p.data[threadIdx.x] = x + y + z + w;"},
+    {"without a fence",
+     "unsigned at = 0; float d[16]; asm volatile(\"st.shared.b32 [%0], %1;\" :: "
+     "\"r\"(at), \"r\"(1)); __syncthreads(); "
+     "asm volatile(\"wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0,"
+     "%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %16, 0, 1, 1, 0,"
+     " 0;\" : \"+f\"(d[0]), \"+f\"(d[1]), \"+f\"(d[2]), \"+f\"(d[3]), "
+     "\"+f\"(d[4]), \"+f\"(d[5]), \"+f\"(d[6]), \"+f\"(d[7]), \"+f\"(d[8]), "
+     "\"+f\"(d[9]), \"+f\"(d[10]), \"+f\"(d[11]), \"+f\"(d[12]), "
+     "\"+f\"(d[13]), \"+f\"(d[14]), \"+f\"(d[15]) : "
+     "\"l\"(0x4000004000000000ull));"
+     "asm volatile(\"wgmma.commit_group.sync.aligned;\"); "
+     "asm volatile(\"wgmma.wait_group.sync.aligned 0;\");"},
     {"nobody made this map",
      "unsigned at = 0; asm volatile(\"mbarrier.init.shared::cta.b64 [%0], 1;\" "
      ":: \"r\"(at)); asm volatile(\"cp.async.bulk.tensor.5d.shared::cluster."
@@ -161,7 +173,7 @@ static int run(void *function) {
   static int host;
   struct { address data; int *never; } p = {memory, &host};
   void *parameters[] = {&p};
-  int result = cu.launch(function, 2, 1, 1, 64, 1, 1, 1024, NULL, parameters,
+  int result = cu.launch(function, 2, 1, 1, 128, 1, 1, 1024, NULL, parameters,
                          NULL);
   return result ? result : cu.wait(NULL);
 }

@@ -19,6 +19,34 @@ unsigned chip_shared_address(const void *p) {
   return (unsigned)at;
 }
 
+/* The last thread that wrote 16 bytes, and its fences until then. */
+enum { PLACES = 256 * 1024 / 16 };
+struct unfenced {
+  struct {
+    uint16_t thread; /* and 1 */
+    uint16_t fences;
+  } by[PLACES];
+};
+
+static void note_unfenced(unsigned at) {
+  const thread *t = thread_now();
+  struct unfenced *u = t->block->unfenced;
+  u->by[at / 16].thread = (uint16_t)(t->index + 1);
+  u->by[at / 16].fences = (uint16_t)t->fences;
+}
+
+void proxy_read(const block *b, unsigned at, const char *doing) {
+  int writer = b->unfenced->by[at / 16].thread;
+  if (!writer) return;
+  const thread *t = &b->thread[writer - 1];
+  if ((uint16_t)t->fences == b->unfenced->by[at / 16].fences)
+    chip_fault("%s reads shared memory at %u, which thread %d has written "
+               "without a fence", doing, at, writer - 1);
+}
+
+/* What a thread wrote by itself is seen by boxes and products from here on. */
+void chip_fence_proxy(void) { thread_now()->fences++; }
+
 void chip_shared_read(unsigned from, void *to, unsigned size) {
   const char *at = shared_at(from, size, size, "ld.shared");
   check_shared(at, size, false);
@@ -29,6 +57,7 @@ void chip_shared_write(unsigned to, const void *from, unsigned size) {
   char *at = shared_at(to, size, size, "st.shared");
   if (!memcmp(at, from, size)) return; /* as others of its warp have */
   check_shared(at, size, true);
+  note_unfenced(to);
   memcpy(at, from, size);
 }
 
@@ -169,9 +198,6 @@ int chip_mbarrier_wait(unsigned at, unsigned parity) {
   return 1;
 }
 
-/* What a thread wrote by itself is seen by boxes and products from here on. */
-void chip_fence_proxy(void) {}
-
 /* ---- boxes ----------------------------------------------------------------------- */
 
 typedef struct box {
@@ -190,6 +216,8 @@ struct boxes {
 
 static void run_box(block *b, const box *x) {
   char *shared = b->shared + x->shared;
+  for (unsigned i = 0; !x->load && i < map_box_bytes(x->map); i += 16)
+    proxy_read(b, x->shared + i, "the store of a box");
   if (!map_copy(x->map, x->at, shared, b->shared, x->load))
     chip_fault("a box at %d, %d, %d, %d, %d of a tensor map: %s", x->at[0],
                x->at[1], x->at[2], x->at[3], x->at[4], map_problem());
@@ -260,6 +288,8 @@ void chip_box_wait(int left, int read_only) {
 
 void async_begin(block *b) {
   if (!b->boxes) b->boxes = calloc(1, sizeof *b->boxes);
+  if (!b->unfenced) b->unfenced = calloc(1, sizeof *b->unfenced);
+  memset(b->unfenced, 0, sizeof *b->unfenced);
   memset(b->boxes->committed, 0, sizeof b->boxes->committed);
   b->boxes->count = 0;
 }

@@ -48,6 +48,7 @@ struct thread {
   bool done;
   const void *waits_for;  /* NULL: nothing */
   const char *doing;      /* while it waits, for people */
+  uint32_t fences;        /* of the asynchronous proxy, so far */
   copies *copies;
 };
 
@@ -63,6 +64,7 @@ struct block {
   thread *thread;
   groups *groups;    /* what warpgroups multiply */
   struct boxes *boxes; /* copies of boxes that are under way */
+  struct unfenced *unfenced; /* who wrote what boxes and products may read */
 };
 
 /* The thread that runs, and what it belongs to. */
@@ -100,6 +102,10 @@ void warp_thread_end(thread *t);
 void check_begin(const launch *l);
 void check_block_begin(block *b);
 void check_shared(const void *at, unsigned size, bool write);
+
+/* Boxes and products read shared memory as it was before the last fence of who
+ * wrote it: 16 bytes that they may not read yet are a fault. */
+void proxy_read(const block *b, unsigned at, const char *doing);
 
 /* Of async.c and group.c: at the start and the end of a block; and whether
  * something that was put off is done now, since nobody else can go on. */

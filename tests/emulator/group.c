@@ -66,6 +66,7 @@ static const char *element_at(const block *b, const place *p, unsigned at) {
   if (at + 2 > b->shared_size)
     chip_fault("wgmma reads shared memory at %u, beyond %u", at,
                b->shared_size);
+  proxy_read(b, at, "wgmma");
   return b->shared + at;
 }
 
