@@ -161,6 +161,40 @@ START_TEST(ring_and_gather_give_the_same_bits) {
 END_TEST
 
 /* Segments inside a shard need nothing; a branch of dilation 4 a quarter. */
+/* Runs of the same scene that must agree to the last bit. */
+static void expect_same_bits(const char *text, int64_t length,
+                             const mesh *of, int count) {
+  scene c = scene_open(text, length, length);
+  char *first = NULL;
+  size_t size;
+  for (int i = 0; i < count; i++) {
+    trial t = {.mesh = of[i]};
+    expect_good(&c, &t);
+    if (!first) first = bytes_of(c.d, &size);
+    ck_assert_msg(!memcmp(first, c.d->call.o.data, size), "%d x %d x %d",
+                  of[i].ring, of[i].heads, of[i].batch);
+  }
+  free(first);
+  scene_close(&c);
+}
+
+/* Where segments lie inside shards, any ring has the order of one rank; heads
+ * and batch rows never change it. */
+START_TEST(same_order_same_bits) {
+  static const mesh inside[] = {
+      MESH(1, 1, 1, CONTIGUOUS), MESH(2, 1, 1, CONTIGUOUS),
+      MESH(4, 1, 1, CONTIGUOUS), MESH(8, 1, 1, CONTIGUOUS),
+      MESH(2, 2, 2, CONTIGUOUS)};
+  static const mesh across[] = {
+      MESH(3, 1, 1, ZIGZAG), MESH(3, 2, 1, ZIGZAG), MESH(3, 1, 2, ZIGZAG),
+      MESH(3, 4, 1, ZIGZAG)};
+  expect_same_bits(P("causal; segments 8, 16; dilations 1, 2;"), 128, inside,
+                   5);
+  for (int i = 0; i < PATTERNS - 1; i++)
+    expect_same_bits(patterns[i], 171, across, 4);
+}
+END_TEST
+
 START_TEST(only_needed_rows_travel) {
   scene c = scene_open(P("branch { segment 50; }"), 200, 200);
   trial t = {.mesh = MESH(4, 1, 1, CONTIGUOUS)};
@@ -355,6 +389,7 @@ int main(void) {
   tcase_add_loop_test(tests, meshes_agree_with_the_oracle, 0, PATTERNS);
   tcase_add_loop_test(tests, other_lengths, 0, PATTERNS);
   tcase_add_test(tests, ring_and_gather_give_the_same_bits);
+  tcase_add_test(tests, same_order_same_bits);
   tcase_add_test(tests, only_needed_rows_travel);
   tcase_add_test(tests, failing_rank_is_named);
   tcase_add_test(tests, disagreement_is_found_first);
