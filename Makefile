@@ -287,7 +287,7 @@ gpu-bundle: $(bundled) $(BUILD)/dil $(gpuparts)
 	  { print $$3 }' | sort -u | xargs -I{} cp -L {} $(BUILD)/gpu/lib
 # Both steps, where one machine has all.
 check-gpu: gpu-bundle
-	@BUILD=$(BUILD) tests/run.sh gpu schedule
+	@BUILD=$(BUILD) tests/run.sh gpu gpu_api schedule
 bench-gpu: gpu-bundle
 	@BUILD=$(BUILD) tests/run.sh bench-gpu
 

@@ -252,12 +252,23 @@ static const kind cubins = {.module = MODULE_GPU,
                             .open = open_gpu,
                             .make = make_codes};
 
+/* The path from the root: loaders tell it as it was given to them. Links stay,
+ * since a newer compiler may come to lie behind them. */
+static const char *whole_path(const char *path, char room[PATH_MAX]) {
+  char here[PATH_MAX];
+  if (!path || *path == '/') return path;
+  if (!getcwd(here, sizeof here)) return NULL;
+  int length = snprintf(room, PATH_MAX, "%s/%s", here, path);
+  return length > 0 && length < PATH_MAX ? room : NULL;
+}
+
 /* A compiler that cannot say where it came from could change unseen: what it
  * makes is not kept. */
 static void put_made(const compilation *c, const kind *k, dil_cache *cache,
                      text key, const char *target, const void *made,
                      const char *origin, double seconds) {
-  char label[160];
+  char label[160], room[PATH_MAX];
+  origin = whole_path(origin, room);
   text kept = key.bytes && origin ? k->write(made) : (text){0};
   snprintf(label, sizeof label, "%s %s", c->plan->table.name, target);
   if (kept.bytes)

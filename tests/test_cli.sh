@@ -179,6 +179,17 @@ clocks() {
 }
 is "compiling and loading the compiler are told apart" clocks
 
+# A compiler whose path is known from another folder only.
+whole_path() {
+  fresh_cache
+  example=$PWD/examples/longnet.dil
+  real=$(ldd "$BUILD/dil-cpu.so" | sed -nE 's/.*libLLVM.* => (.*) \(.*/\1/p')
+  mkdir -p "$TMP/links" && ln -s "$real" "$TMP/links" &&
+    (cd "$TMP" && LD_LIBRARY_PATH=links "$DIL" run "$example" -D w=16 --seq 64 \
+      --random 3 >/dev/null) && "$DIL" cache verify | grep -q ' 1 entry.* 0 stale'
+}
+is "an entry is good in other folders, too" whole_path
+
 # A back end that was changed, and one of a build with other headers.
 changed_parts() {
   mkdir -p "$TMP/parts" && cp "$BUILD/dil-cpu.so" "$TMP/parts" &&

