@@ -19,7 +19,7 @@ typedef struct trial_crew {
   dil_context *context;      /* the first of them; NULL: the processor's */
   const dil_mpi_module *mpi; /* NULL: processes of no job */
   bool job;                  /* ranks are processes, and this is one */
-  dil_link *world;           /* joins all processes; NULL: ranks are threads */
+  dil_link *world;           /* joins them, until they part */
   const dil_call *call;      /* whose rows are brought one by one */
   bool failed;               /* this process leaves MPI as it is */
 } trial_crew;

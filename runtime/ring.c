@@ -116,16 +116,23 @@ static dil_status each_query_comb(ring_work *w, part_step step, dil_comb keys,
   return status;
 }
 
-static dil_status advance(ring_work *w, int32_t from, const ring_keys *keys) {
+/* The passes over the keys of a rank, the last of them by `last`. */
+static dil_status pass_over(ring_work *w, int32_t from, const ring_keys *keys,
+                            part_step last) {
   shard owned = place_keys(&w->ring->shape, from);
   double start = clock_seconds();
   dil_status status = DIL_OK;
   for (int32_t i = 0; i < owned.count && !status; i++)
-    status = each_query_comb(w, w->device->calls->advance, owned.comb[i],
-                             &keys->k[i], &keys->v[i]);
+    status = each_query_comb(
+        w, i + 1 < owned.count ? w->device->calls->advance : last,
+        owned.comb[i], &keys->k[i], &keys->v[i]);
   if (w->device->calls->on_host)
     w->ring->facts.computed += clock_seconds() - start;
   return status;
+}
+
+static dil_status advance(ring_work *w, int32_t from, const ring_keys *keys) {
+  return pass_over(w, from, keys, w->device->calls->advance);
 }
 
 /* A step that looks at no keys. */
@@ -234,8 +241,8 @@ static dil_status compute_step(ring_work *w, int32_t step) {
                   (int64_t)dil_dtype_size(t->dtype);
   ring_keys keys = {0};
   if (!e->incoming_bytes) return DIL_OK;
-  dil_status status = d->calls->take(d, there * t->head_dim, true, &e->k);
-  if (!status) status = d->calls->take(d, there * t->value_dim, true, &e->v);
+  dil_status status = d->calls->take(d, there * t->head_dim, d->calls->on_host, &e->k);
+  if (!status) status = d->calls->take(d, there * t->value_dim, d->calls->on_host, &e->v);
   if (status) return status;
   view_arrived(w, e, &keys);
   status = d->calls->spread(d, e->in, e->incoming, &keys);
@@ -286,6 +293,39 @@ static dil_status run_steps(ring_work *w) {
   return status;
 }
 
+/* All keys of others come first, and a rank's own conclude its rows: where
+ * those that travel are few, their transfer is short, and the state of the
+ * other rows is never written. */
+static bool concludes(const dil_ring *r) {
+  shard owned = place_keys(&r->shape, r->link->rank);
+  return r->exchange == DIL_EXCHANGE_GATHER && r->device->calls->conclude &&
+         !r->checkpoint.prefix && owned.count > 0;
+}
+
+static dil_status run_others_first(ring_work *w) {
+  const dil_ring *r = w->ring;
+  int32_t ranks = r->link->ranks;
+  dil_status status = DIL_OK;
+  for (int32_t step = 1; step < ranks && !status; step++)
+    status = post_step(w, step);
+  for (int32_t step = 1; step < ranks && !status; step++) {
+    status = wait_step(w, step);
+    if (!status) status = finish_step(w, step);
+    metric_add(METRIC_ring_steps, 1);
+  }
+  if (!status)
+    status = pass_over(w, r->link->rank, &r->rows->keys,
+                       w->device->calls->conclude);
+  metric_add(METRIC_ring_steps, 1);
+  return status;
+}
+
+static dil_status run_ring(ring_work *w) {
+  if (concludes(w->ring)) return run_others_first(w);
+  dil_status status = run_steps(w);
+  return status ? status : without_keys(w, w->device->calls->finish);
+}
+
 static void count_facts(const ring_facts *f) {
   metric_add(METRIC_ring_sent_bytes, f->sent);
   metric_add(METRIC_ring_received_bytes, f->received);
@@ -325,8 +365,7 @@ dil_status ring_run(dil_ring *r) {
                                    r->checkpoint.name);
   if (!status) status = ring_agree(r, w.B);
   if (!status) status = begin(&w);
-  if (!status) status = run_steps(&w);
-  if (!status) status = without_keys(&w, w.device->calls->finish);
+  if (!status) status = run_ring(&w);
   if (!status) status = w.device->calls->settle(w.device, r->link, &r->facts);
   if (!status) status = link_meet(r->link);
   char why[256];

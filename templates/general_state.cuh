@@ -55,7 +55,7 @@ DIL_INLINE void finish_row(const dil_params &p, long long row, int b, int n,
 #pragma unroll 1
   for (int d = lane; d < VALUE_DIM; d += 32) {
     float x = sum(d) * mine;
-    if (resumes) x += p.state_o[row * VALUE_DIM + d] * theirs;
+    if (theirs != 0) x += p.state_o[row * VALUE_DIM + d] * theirs;
     finish_element(p, how, b, n, h, d, l == 0 ? 0.0f : x * factor);
   }
 }
@@ -152,21 +152,25 @@ extern "C" __global__ void dil_merge(const __grid_constant__ dil_params p) {
 extern "C" __global__ void dil_begin(const __grid_constant__ dil_params p) {
   WARP_ROWS(p, index) {
     if (!(p.flags & DIL_PART) && passes_of((int)(index % HEADS)) <= 1) continue;
+    if (threadIdx.x % 32 == 0) p.state_lse[index] = DIL_NONE;
+    if (p.flags & DIL_PART) continue; /* nobody reads sums without an lse */
 #pragma unroll 1
     for (int d = threadIdx.x % 32; d < VALUE_DIM; d += 32)
       p.state_o[index * VALUE_DIM + d] = 0;
-    if (threadIdx.x % 32 == 0) p.state_lse[index] = DIL_NONE;
   }
 }
 
 /* The states of a row of a part: one, or one a pass, weighted and added. */
 #define STATES (COMBINE >= 2 ? PASSES : 1)
 DIL_INLINE float states_sum(const dil_params &p, long long index, int d) {
-  long long stride = (long long)p.batches * p.rows * HEADS * VALUE_DIM;
-  const float *state = p.state_o + index * VALUE_DIM + d;
-  float sum = state[0] * p.weight;
+  long long stride = (long long)p.batches * p.rows * HEADS;
+  float sum = 0;
 #pragma unroll 1
-  for (int s = 1; s < STATES; s++) sum += state[s * stride] * p.weight;
+  for (int s = 0; s < STATES; s++) {
+    long long row = s * stride + index;
+    if (p.state_lse[row] != DIL_NONE)
+      sum += p.state_o[row * VALUE_DIM + d] * p.weight;
+  }
   return sum;
 }
 /* lse of several: that of the one pass which serves the head. */

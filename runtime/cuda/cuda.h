@@ -103,6 +103,10 @@ typedef struct dil_cuda_module {
                         const dil_part *part, void *stream);
   dil_status (*finish)(dil_cuda_kernel *kernel, const dil_call *call,
                        const dil_part *part, void *stream);
+  /* The last advance and the finish, at less than the cost of both where one
+   * pass has keys for every row; what is left in the state is undefined. */
+  dil_status (*conclude)(dil_cuda_kernel *kernel, const dil_call *call,
+                         const dil_part *part, void *stream);
 
   int64_t (*workspace)(const dil_cuda_kernel *kernel);
   /* Of the device's pool; NULL: its memory is the driver's to keep. */
@@ -156,6 +160,8 @@ typedef struct cuda_run {       /* one call on one device */
   const dil_part *part;         /* NULL: the call is the whole sequence */
   void *stream;
   int64_t B, N, M;              /* rows of the call */
+  int32_t last;                 /* of a part: this pass comes last; -1: none */
+  bool concludes;               /* it does, and writes o and lse */
   float scale, weight;          /* weight: of a pass's own softmax */
   bool drop;
   const bool *chained;          /* [heads]: touched by more than one pass */

@@ -133,7 +133,8 @@ static void fill_call(const cuda_run *r, hopper_launch *l) {
 static void fill_finish(const cuda_run *r, const hopper_table *table,
                         hopper_launch *l) {
   bool adds = run_apart(r->table) && !r->part;
-  int how = HOPPER_RESUME | HOPPER_LEAVE | (adds ? HOPPER_ADD : 0);
+  int how = HOPPER_RESUME | (r->concludes ? 0 : HOPPER_LEAVE) |
+            (adds ? HOPPER_ADD : 0);
   for (int32_t i = 0; r->state_o && i < table->member_count; i++) {
     bool chained = r->part || r->chained[l->members[i].head];
     l->members[i].finish = (short)(chained ? how : 0);

@@ -171,6 +171,7 @@ static dil_status check_call(const dil_cuda_kernel *k, const dil_call *call,
                   .table = k->table,
                   .call = call,
                   .part = part,
+                  .last = -1,
                   .B = checked.B,
                   .N = checked.N,
                   .M = checked.M,
@@ -249,17 +250,21 @@ static void choose_state(cuda_run *r, int32_t p) {
   r->state_lse = r->part->lse + state * rows_of_state;
 }
 
-static dil_status run_passes_of(dil_cuda_kernel *k, cuda_run *r) {
-  dil_status status = DIL_OK;
-  for (int32_t p = 0; p < k->table->pass_count && !status; p++) {
-    const cuda_code *code = choose(k, r, p);
-    int32_t span = spans_begin(k->device->spans, r->stream);
-    if (r->part) choose_state(r, p);
-    status = code->family->launch(r, p, code);
-    spans_end(k->device->spans, span, r->stream, "pass", code->about.variant,
-              p);
-  }
+static dil_status run_pass(const dil_cuda_kernel *k, cuda_run *r, int32_t p) {
+  const cuda_code *code = choose(k, r, p);
+  int32_t span = spans_begin(k->device->spans, r->stream);
+  if (r->part) choose_state(r, p);
+  dil_status status = code->family->launch(r, p, code);
+  spans_end(k->device->spans, span, r->stream, "pass", code->about.variant, p);
   return status;
+}
+
+static dil_status run_passes_of(const dil_cuda_kernel *k, cuda_run *r) {
+  dil_status status = DIL_OK;
+  for (int32_t p = 0; p < k->table->pass_count && !status; p++)
+    if (p != r->last) status = run_pass(k, r, p);
+  r->concludes = r->last >= 0;
+  return !status && r->concludes ? run_pass(k, r, r->last) : status;
 }
 
 static dil_status run_all(dil_cuda_kernel *k, cuda_run *r) {
@@ -351,6 +356,45 @@ dil_status kernel_finish(dil_cuda_kernel *kernel, const dil_call *call,
   cuda_run r;
   dil_status status = check_call(kernel, call, part, &r);
   return status ? status : run_entered(kernel, &r, stream, end_states);
+}
+
+/* Whether every row of the call sees a key by this branch: its own. */
+static bool sees_itself(const cuda_run *r, const dil_branch *b) {
+  const dil_table *t = r->table;
+  const dil_comb *q = &r->part->queries, *k = &r->part->keys;
+  const dil_predicate *p =
+      b->predicate < 0 ? NULL : &t->predicates[b->predicate];
+  return b->dilation == 1 && b->head_first == 0 &&
+         b->head_last == t->heads - 1 &&
+         (!p || (!p->masked && p->left >= 0 && p->right >= 0)) &&
+         q->step == 1 && k->step == 1 && q->first >= 0 &&
+         k->first <= q->first && q->first + q->count <= k->first + k->count;
+}
+
+/* A pass that has keys for every row, and a kernel that can write them; -1:
+ * there is none. */
+static int32_t concluding_pass(const dil_cuda_kernel *k, const cuda_run *r) {
+  const dil_table *t = k->table;
+  for (int32_t p = 0; p < t->pass_count && !run_apart(t); p++) {
+    const cuda_code *code = choose(k, r, p);
+    if (!code || code->family != &cuda_hopper) continue;
+    for (int32_t b = 0; b < t->branch_count; b++)
+      if ((t->passes[p].branches >> b & 1) && sees_itself(r, &t->branches[b]))
+        return p;
+  }
+  return -1;
+}
+
+dil_status kernel_conclude(dil_cuda_kernel *kernel, const dil_call *call,
+                           const dil_part *part, void *stream) {
+  cuda_run r;
+  dil_status status = check_call(kernel, call, part, &r);
+  if (status) return status;
+  r.last = r.B && r.N ? concluding_pass(kernel, &r) : -1;
+  r.weight = 1;
+  if (r.last >= 0) return run_entered(kernel, &r, stream, run_on_stream);
+  status = kernel_advance(kernel, call, part, stream);
+  return status ? status : kernel_finish(kernel, call, part, stream);
 }
 
 /* ---- questions ----------------------------------------------------------- */

@@ -195,6 +195,12 @@ static dil_status end_part(ring_device *d, const dil_call *call,
   return kernel_finish(c->kernel, call, part, c->passes);
 }
 
+static dil_status conclude_part(ring_device *d, const dil_call *call,
+                                const dil_part *part) {
+  ring_cuda *c = self(d);
+  return kernel_conclude(c->kernel, call, part, c->passes);
+}
+
 static dil_status start(ring_device *d) {
   ring_cuda *c = self(d);
   c->begun = c->settled = 0;
@@ -444,6 +450,7 @@ static const ring_device_calls calls = {.name = "cuda",
                                         .begin = begin_part,
                                         .advance = advance_part,
                                         .finish = end_part,
+                                        .conclude = conclude_part,
                                         .post = post,
                                         .wait = wait,
                                         .mark = mark,

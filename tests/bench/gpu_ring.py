@@ -14,7 +14,7 @@ import tempfile
 
 BUILD = os.environ.get("BUILD", "build")
 HERE = os.path.dirname(os.path.abspath(__file__))
-MI = 1 << 20
+MI = int(os.environ.get("BENCH_ROWS", 1 << 20))  # rows of a GPU
 LONGNET = ((2048, 1), (16384, 8), (131072, 64), (1048576, 512),
            (4194304, 2048))
 ROUNDS = 9
@@ -29,7 +29,7 @@ def gpus():
 def pattern(heads, branches):
     ways = "".join(f" branch {{ segment {s}; dilation {r}; }}"
                    for s, r in branches) or " branch { }"
-    return (f"pattern ring {{ heads {heads}; head_dim 64; dtype bf16;{ways} }}\n"
+    return (f"pattern longnet {{ heads {heads}; head_dim 64; dtype bf16;{ways} }}\n"
             + "".join(f"topology {link}{n} {{ devices {n}; ring {n};"
                       f" link {link}; timeout 30s; }}\n"
                       for link in ("thread", "nccl") for n in (1, 2, 3, 4, 8)))
@@ -100,7 +100,7 @@ def longnet(folder, counts):
 
 
 def dense(folder, counts):
-    rows = 128 << 10
+    rows = MI // 8
     print("dense, 128 Ki tokens a GPU, 12 heads of 64, bf16")
     line("GPUs", "link", "ms", "TFLOP/s a GPU", "of one GPU")
     one = None
@@ -118,7 +118,7 @@ def dense(folder, counts):
 
 def long(folder, counts):
     ranks = counts[-1]
-    seq = min(1 << 29, ranks << 27)
+    seq = ranks * 128 * MI
     print(f"LongNet, {seq} tokens on {ranks} GPUs, 1 head of 64, bf16")
     line("seconds", "tokens/s", "GiB a GPU", "error")
     run = ours(folder, pattern(1, LONGNET), ranks, seq, "--check", rounds=3)
