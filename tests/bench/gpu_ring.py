@@ -26,12 +26,12 @@ def gpus():
     return said.count("GPU ")
 
 
-def pattern(heads, branches):
+def pattern(heads, branches, exchange):
     ways = "".join(f" branch {{ segment {s}; dilation {r}; }}"
                    for s, r in branches) or " branch { }"
     return (f"pattern longnet {{ heads {heads}; head_dim 64; dtype bf16;{ways} }}\n"
             + "".join(f"topology {link}{n} {{ devices {n}; ring {n};"
-                      f" link {link}; timeout 30s; }}\n"
+                      f" link {link}; exchange {exchange}; timeout 30s; }}\n"
                       for link in ("thread", "nccl") for n in (1, 2, 3, 4, 8)))
 
 
@@ -85,7 +85,7 @@ def longnet(folder, counts):
     for ranks in counts:
         peer = torch_times(ranks, MI, 12)
         for link in ("thread", "nccl") if ranks > 1 else ("thread",):
-            run = ours(folder, pattern(12, LONGNET), ranks, ranks * MI,
+            run = ours(folder, pattern(12, LONGNET, "gather"), ranks, ranks * MI,
                        "--check", link=link)
             if not run:
                 continue
@@ -106,7 +106,7 @@ def dense(folder, counts):
     one = None
     for ranks in counts:
         for link in ("thread", "nccl") if ranks > 1 else ("thread",):
-            run = ours(folder, pattern(12, ()), ranks, ranks * rows, link=link,
+            run = ours(folder, pattern(12, (), "ring"), ranks, ranks * rows, link=link,
                        rounds=3)
             if not run:
                 continue
@@ -121,7 +121,7 @@ def long(folder, counts):
     seq = ranks * 128 * MI
     print(f"LongNet, {seq} tokens on {ranks} GPUs, 1 head of 64, bf16")
     line("seconds", "tokens/s", "GiB a GPU", "error")
-    run = ours(folder, pattern(1, LONGNET), ranks, seq, "--check", rounds=3)
+    run = ours(folder, pattern(1, LONGNET, "gather"), ranks, seq, "--check", rounds=3)
     if run:
         line(f"{run['seconds']:.3f}", f"{seq / run['seconds']:.3g}",
              f"{run.get('rank_bytes', 0) / (1 << 30):.1f}", told(run))
