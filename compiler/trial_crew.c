@@ -58,6 +58,8 @@ dil_status trial_crew_open(trial_crew *t, compilation *c, binding *b,
                  : binding_tensors(b, seq);
   t->task.mesh.exchange = place_exchange(c->topology, c->pattern,
                                          b->size[BIND_B], b->size[BIND_M]);
+  if (!status && t->on_gpu && c->topology->exchange == EXCHANGE_AUTO)
+    status = trial_crew_gpu_exchange(t, b);
   t->judge = (place_judge){c->plan, b->size[BIND_B], b->size[BIND_N],
                            b->size[BIND_M]};
   t->mask = place_judge_masks(&t->judge);

@@ -1,0 +1,151 @@
+/* test_link.c - ranks that are processes and meet in a file: what they send
+ * arrives whole, and whoever is killed, stopped, or sends another size is named
+ * on all others in time. */
+#include "../runtime/link.h"
+#include <check.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { RANKS = 4, VICTIM = 2, BYTES = 300001 }; /* several pieces */
+
+typedef struct scene {
+  char path[64];
+  double timeout;
+  int64_t odd;           /* bytes that the victim's messages lack */
+  int32_t rounds;
+} scene;
+
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* To the next rank, from the one before: bytes that tell whose they are. */
+static dil_status pass_on(dil_link *link, const scene *s, int32_t round) {
+  int32_t rank = link->rank, from = (rank + RANKS - 1) % RANKS;
+  int64_t odd = rank == VICTIM ? s->odd : 0;
+  char *mine = malloc(BYTES), *theirs = malloc(BYTES);
+  memset(mine, rank + round, BYTES);
+  const link_transfer t = {.to = (rank + 1) % RANKS, .from = from,
+                           .send = mine, .receive = theirs,
+                           .send_bytes = BYTES - odd, .receive_bytes = BYTES};
+  link->step = round;
+  dil_status status = link->calls->post(link, 0, &t);
+  if (!status) status = link->calls->wait(link, 0);
+  for (int32_t i = 0; i < BYTES && !status; i++)
+    if (theirs[i] != (char)(from + round)) status = DIL_INTERNAL;
+  free(mine);
+  free(theirs);
+  return status;
+}
+
+/* A rank's life; its last words go to a file. */
+static int live(const scene *s, int32_t rank) {
+  char words[80];
+  dil_link *link;
+  dil_status status = file_link_new(s->path, rank, RANKS, s->timeout, &link);
+  for (int32_t i = 0; i < s->rounds && !status; i++)
+    status = pass_on(link, s, i);
+  snprintf(words, sizeof words, "%s.%d", s->path, rank);
+  FILE *out = fopen(words, "w");
+  fprintf(out, "%s\n", status ? dil_last_error() : "");
+  fclose(out);
+  if (!status) link_free(link);
+  return status != DIL_OK;
+}
+
+static scene scene_of(const char *name, double timeout) {
+  scene s = {.timeout = timeout, .rounds = 1 << 30};
+  snprintf(s.path, sizeof s.path, "/tmp/test_link.%s.%d", name, (int)getpid());
+  return s;
+}
+
+static void begin(const scene *s, pid_t pids[RANKS]) {
+  for (int32_t i = 0; i < RANKS; i++) {
+    pids[i] = fork();
+    if (!pids[i]) _exit(live(s, i));
+  }
+}
+
+/* How a rank ended, and that its last words hold `word`. */
+static int ended(const scene *s, pid_t pid, int32_t rank, const char *word) {
+  char path[80], text[512] = "";
+  int status;
+  ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+  snprintf(path, sizeof path, "%s.%d", s->path, rank);
+  FILE *in = fopen(path, "r");
+  ck_assert_msg(in != NULL, "rank %d said nothing", rank);
+  ck_assert(fgets(text, sizeof text, in) != NULL);
+  fclose(in);
+  unlink(path);
+  ck_assert_msg(strstr(text, word) != NULL, "rank %d: %s", rank, text);
+  return status;
+}
+
+START_TEST(messages_arrive_whole) {
+  scene s = scene_of("whole", 20);
+  pid_t pids[RANKS];
+  s.rounds = 20;
+  begin(&s, pids);
+  for (int32_t i = 0; i < RANKS; i++)
+    ck_assert_int_eq(ended(&s, pids[i], i, "\n"), 0);
+  ck_assert_int_ne(access(s.path, F_OK), 0);
+}
+END_TEST
+
+static void strike(const scene *s, int signal_number, const char *word) {
+  pid_t pids[RANKS];
+  begin(s, pids);
+  usleep(300000);
+  kill(pids[VICTIM], signal_number);
+  double start = now();
+  for (int32_t i = 0; i < RANKS; i++)
+    if (i != VICTIM) ck_assert_int_ne(ended(s, pids[i], i, word), 0);
+  ck_assert_msg(now() - start < 3, "took %g s", now() - start);
+  kill(pids[VICTIM], SIGKILL);
+  waitpid(pids[VICTIM], NULL, 0);
+}
+
+START_TEST(killed_rank_is_named) {
+  scene s = scene_of("killed", 10);
+  strike(&s, SIGKILL, "rank 2 is gone");
+}
+END_TEST
+
+START_TEST(stopped_rank_is_named) {
+  scene s = scene_of("stopped", 1);
+  strike(&s, SIGSTOP, "rank 2 is silent");
+}
+END_TEST
+
+START_TEST(another_size_is_an_error) {
+  scene s = scene_of("size", 10);
+  pid_t pids[RANKS];
+  s.odd = 7;
+  begin(&s, pids);
+  for (int32_t i = 0; i < RANKS; i++)
+    ck_assert_int_ne(ended(&s, pids[i], i, "rank 2 sent 299994 bytes"), 0);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("link");
+  TCase *tests = tcase_create("link");
+  tcase_set_timeout(tests, 60);
+  tcase_add_test(tests, messages_arrive_whole);
+  tcase_add_test(tests, killed_rank_is_named);
+  tcase_add_test(tests, stopped_rank_is_named);
+  tcase_add_test(tests, another_size_is_an_error);
+  suite_add_tcase(suite, tests);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed != 0;
+}
