@@ -251,8 +251,8 @@ demo-here: all
 	@examples/demo.sh
 # Rings alone: what travels, parts of a sequence, threads, processes.
 check-ring: tests
-	@BUILD=$(BUILD) tests/run.sh place parts ring mpi mpi_faults \
-	  ring_examples
+	@BUILD=$(BUILD) tests/run.sh place parts ring link mpi mpi_faults \
+	  ring_examples gpu-ring
 bench: all
 	@BUILD=$(BUILD) tests/bench/bench.sh
 
