@@ -154,6 +154,15 @@ static void describe(trial *t, const options *o) {
   r->threads = dil_threads_count(t->binding.threads);
 }
 
+/* States are kept between the steps of ranks. */
+static dil_status check_no_state(const options *o) {
+  if (!o->seen[OPTION_STATE] && !o->seen[OPTION_EVERY] &&
+      !o->seen[OPTION_RESUME])
+    return DIL_OK;
+  return dil_fail(DIL_USAGE, "--state, --every and --resume want a topology "
+                  "of several devices");
+}
+
 dil_status trial_open(arena *a, const options *o, int32_t index, unsigned force,
                       int64_t seq, trial *t) {
   *t = (trial){.compilation = {.arena = a, .diag = diag_new(a)}};
@@ -176,6 +185,7 @@ dil_status trial_open(arena *a, const options *o, int32_t index, unsigned force,
   if (!status && t->compilation.topology && !on_oracle(o) &&
       !o->seen[OPTION_STREAM])
     return make_crew(t, o, seq);
+  if (!status) status = check_no_state(o);
   if (!status) status = binding_tensors(&t->binding, seq);
   if (status) return status;
   if (on_oracle(o)) return oracle_check(t->binding.pattern, &t->binding.call);
@@ -215,7 +225,9 @@ dil_status trial_open_library(arena *a, const options *o, trial *t) {
   t->on_library = true;
   if (o->seen[OPTION_STREAM])
     return dil_fail(DIL_USAGE, "--stream cannot be used with --library");
-  dil_status status = trial_library_read(&t->library, o, &t->compilation);
+  dil_status status = check_no_state(o);
+  if (!status)
+    status = trial_library_read(&t->library, o, &t->compilation);
   if (!status) {
     if (!on_cuda(o)) t->compilation.isa = t->library.isa;
     status = binding_open(a, o, t->compilation.pattern, &t->binding);

@@ -9,10 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static dil_status check_options(const options *o, const compilation *c) {
-  if (o->seen[OPTION_STATE] || o->seen[OPTION_EVERY] || o->seen[OPTION_RESUME])
-    return dil_fail(DIL_USAGE, "--state, --every and --resume cannot be used "
-                    "with --stream");
+static dil_status check_options(const compilation *c) {
   if (c->topology)
     return dil_fail(DIL_USAGE, "--stream is for one device, topology '%s' has "
                     "%lld", c->topology->name, (long long)c->topology->devices);
@@ -70,7 +67,7 @@ static dil_status make_cpu(trial_stream *t, compilation *c,
 
 dil_status trial_stream_open(trial_stream *t, compilation *c,
                              const binding *b) {
-  dil_status status = check_options(b->options, c);
+  dil_status status = check_options(c);
   t->on_gpu = b->options->device.word == DEVICE_CUDA;
   t->stream.call = &b->call;
   if (!status) status = (t->on_gpu ? trial_stream_gpu : make_cpu)(t, c, b);

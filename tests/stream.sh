@@ -210,7 +210,7 @@ any="$TMP/wide.dil --seq 64 --random 1"
   fails "a bound that is none" 2 "--stream" "$DIL" run $any --stream=lots
   fails "the oracle" 2 "--stream says nothing to --device oracle" \
     "$DIL" run $any --stream --device oracle
-  fails "states" 2 "cannot be used with --stream" \
+  fails "states" 2 "want a topology of several devices" \
     "$DIL" run $any --stream --state "$TMP/state"
   fails "topologies" 2 "--stream is for one device, topology 'four' has 4" \
     "$DIL" run examples/longnet_ring.dil --topology four --seq 64 --random 1 \

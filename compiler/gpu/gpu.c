@@ -2,6 +2,7 @@
  * through its attempts until the gate lets one pass, all of them at once. */
 #include "gpu.h"
 #include "interface.h"
+#include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -165,12 +166,13 @@ static dil_status list_members(const gpu_request *r, const gpu_strategy *s,
     return dil_fail(DIL_UNSUPPORTED, "no kernel for sm_%d: %s", r->arch,
                     reason);
   }
-  for (int32_t m = 0; jobs->count < GPU_CODES_MAX; m++) {
+  for (int32_t m = 0;; m++) {
     source_text text = {0};
     dil_cuda_code unused;
     bool more = s->write(r, m, 0, &unused, &text);
     free(text.text);
     if (!more) break;
+    assert(jobs->count < GPU_CODES_MAX);
     jobs->job[jobs->count++] =
         (gpu_job){.request = *r, .strategy = s, .member = m};
   }

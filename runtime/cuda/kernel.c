@@ -96,9 +96,12 @@ dil_status kernel_new(dil_cuda *device, const dil_table *table,
                       const dil_cuda_code *code, int32_t count,
                       dil_dimension dimension, const void *context,
                       dil_cuda_kernel **kernel) {
+  if (count > CODES_MAX)
+    return dil_fail(DIL_UNSUPPORTED, "a kernel has at most %d codes, got %d",
+                    CODES_MAX, count);
   dil_cuda_kernel *k = calloc(1, sizeof *k);
   bool *chained = calloc((size_t)table->heads, sizeof *chained);
-  if (!k || !chained || count > CODES_MAX) {
+  if (!k || !chained) {
     free(k);
     free(chained);
     return dil_fail(DIL_MEMORY, "no memory for a kernel of %d codes", count);
@@ -399,6 +402,13 @@ dil_status kernel_conclude(dil_cuda_kernel *kernel, const dil_call *call,
 
 /* ---- questions ----------------------------------------------------------- */
 
+/* Whether a pass before this one takes the same code. */
+static bool is_named(const dil_cuda_kernel *k, const cuda_run *r, int32_t pass) {
+  for (int32_t p = 0; p < pass; p++)
+    if (choose(k, r, p) == choose(k, r, pass)) return true;
+  return false;
+}
+
 dil_status kernel_variants(dil_cuda_kernel *kernel, const dil_call *call,
                            const dil_part *part, char *text, size_t size) {
   cuda_run r;
@@ -408,7 +418,7 @@ dil_status kernel_variants(dil_cuda_kernel *kernel, const dil_call *call,
   for (int32_t p = 0; !status && p < kernel->table->pass_count; p++) {
     const cuda_code *code = choose(kernel, &r, p);
     const char *name = code ? code->about.variant : "none";
-    if (p && strstr(text, name)) continue;
+    if (is_named(kernel, &r, p)) continue;
     int added = snprintf(text + length, size - length, "%s%s", p ? "+" : "",
                          name);
     if (added < 0 || (size_t)added >= size - length) break;
@@ -466,7 +476,7 @@ dil_status kernel_time(dil_cuda_kernel *kernel, const dil_call *call,
   dil_status status = cuda_enter(kernel->device);
   if (status) return status;
   status = cuda_time(kernel->device, run_repeats, &runs, seconds);
-  *seconds /= repeat;
+  if (!status) *seconds /= repeat;
   cuda_leave(kernel->device);
   return status;
 }

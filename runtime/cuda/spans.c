@@ -16,7 +16,7 @@ typedef struct gpu_span {
   cu_event begin, end;
   bool used, ended;
   const char *name;
-  char text[32];
+  char text[80];
   int64_t pass;
   unsigned long long stream;
 } gpu_span;
