@@ -218,7 +218,7 @@ static void run_box(block *b, const box *x) {
   char *shared = b->shared + x->shared;
   for (unsigned i = 0; !x->load && i < map_box_bytes(x->map); i += 16)
     proxy_read(b, x->shared + i, "the store of a box");
-  if (!map_copy(x->map, x->at, shared, b->shared, x->load))
+  if (!map_copy(x->map, b->device, x->at, shared, b->shared, x->load))
     chip_fault("a box at %d, %d, %d, %d, %d of a tensor map: %s", x->at[0],
                x->at[1], x->at[2], x->at[3], x->at[4], map_problem());
   if (!x->load) return;

@@ -136,6 +136,7 @@ static void block_begin(block *b, const launch *l, unsigned number) {
   b->threads = b->left = (int)l->threads;
   b->warps = (b->threads + WARP - 1) / WARP;
   b->shared_size = l->shared;
+  b->device = l->device;
   b->late = (l->seed + number) & 1;
   memset(b->shared, 0xff, l->shared);
   memset(b->warp, 0, sizeof b->warp);

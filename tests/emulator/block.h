@@ -56,6 +56,7 @@ struct block {
   int threads, warps, left;
   char *shared;
   unsigned shared_size;
+  int device;        /* that it runs on */
   bool late;         /* what may happen later, does */
   uint32_t stamp;    /* check.c: this use of the shared memory, */
   void *words;       /* and who touched it */

@@ -105,10 +105,10 @@ static uint32_t swizzled(const tensor_map *m, uint32_t at) {
 }
 
 /* `inside` of the bytes of one row of the box at `row`. */
-static bool copy_row(const tensor_map *m, char *row, uint32_t inside,
-                     char *base, uint32_t shared, bool load) {
+static bool copy_row(const tensor_map *m, int device, char *row,
+                     uint32_t inside, char *base, uint32_t shared, bool load) {
   uint32_t bytes = (uint32_t)m->box[0] * m->element;
-  if (inside && !memory_holds(row, inside, 0)) {
+  if (inside && !memory_holds(row, inside, device)) {
     snprintf(problem, sizeof problem, "%u bytes at %p: %s", inside,
              (void *)row, memory_problem());
     return false;
@@ -135,7 +135,7 @@ static uint32_t row_bytes(const tensor_map *m, int column) {
   return (uint32_t)(left < m->box[0] ? left : m->box[0]) * m->element;
 }
 
-bool map_copy(const tensor_map *m, const int *at, char *shared,
+bool map_copy(const tensor_map *m, int device, const int *at, char *shared,
               const char *base, bool load) {
   uint32_t row = (uint32_t)m->box[0] * m->element, rows = 1, wide;
   uint32_t place = (uint32_t)(shared - base);
@@ -154,7 +154,8 @@ bool map_copy(const tensor_map *m, const int *at, char *shared,
       if (!is_inside(m, i, x)) inside = 0;
       else from += x * (int64_t)m->stride[i - 1];
     }
-    if (!copy_row(m, from, inside, shared - place, place + r * row, load))
+    if (!copy_row(m, device, from, inside, shared - place, place + r * row,
+                  load))
       return false;
   }
   return true;
