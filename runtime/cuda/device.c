@@ -131,12 +131,13 @@ void device_give(dil_cuda *device, void *memory) {
 
 dil_status device_upload(dil_cuda *device, void *to, const void *from,
                          int64_t bytes) {
+  const cuda_driver *driver = device->driver;
   dil_status status = cuda_enter(device);
   if (status) return status;
-  status = cuda_check(device->driver,
-                      device->driver->upload((cu_pointer)(uintptr_t)to, from,
-                                             (size_t)bytes),
-                      "copy to the device");
+  cu_result result =
+      driver->upload((cu_pointer)(uintptr_t)to, from, (size_t)bytes);
+  if (!result) result = driver->wait(NULL); /* it may have been staged only */
+  status = cuda_check(driver, result, "copy to the device");
   cuda_leave(device);
   return status;
 }

@@ -170,15 +170,19 @@ static void keep_source(rows *r) {
   r->kept = true;
 }
 
-/* `finish`: the copy is over when the call returns. */
+/* `finish`: the copy is over when the call returns. What comes of pageable
+ * memory is not: the call returns when it has been staged. */
 static cu_result put_copy(rows r, cu_stream stream, bool finish) {
   if (!r.width || !r.height) return driver_broken();
   size_t to_size = extent(r.width, r.height, r.to_pitch);
   size_t from_size = extent(r.width, r.height, r.from_pitch);
   if (!is_good(r.to, to_size) || !is_good(r.from, from_size))
     return driver_refuse(INVALID_VALUE, memory_problem());
+  if (is_pageable(r.from, from_size)) {
+    keep_source(&r);
+    finish = false;
+  }
   finish |= is_pageable(r.to, to_size);
-  if (is_pageable(r.from, from_size)) keep_source(&r);
   work *w = work_new(sizeof r, run_copy);
   w->drop = drop_copy;
   *(rows *)(void *)w->data = r;
