@@ -274,7 +274,7 @@ bundled := $(BUILD)/tests/test_edges $(BUILD)/tests/test_numeric \
            $(BUILD)/tests/test_hopper $(BUILD)/tests/test_launch \
            $(BUILD)/tests/test_parts \
            $(fuzzer) $(turns) $(gpuhost) $(pools)
-gpuparts := $(addprefix $(BUILD)/,dil-gpu.so dilrt-cuda.so dilrt-nccl.so)
+gpuparts := $(addprefix $(BUILD)/,$(filter-out dil-cpu.so,$(parts)))
 gpu-bundle: $(bundled) $(BUILD)/dil $(gpuparts)
 	@rm -rf $(BUILD)/gpu && mkdir -p $(BUILD)/gpu/lib \
 	  $(BUILD)/gpu/tests/fuzz $(BUILD)/gpu/tests/bench

@@ -313,10 +313,10 @@ shows_progress() { # on a terminal, when a run takes long
 pattern p { heads 2; head_dim 16; dtype f32; branch { } }
 topology t { devices 8; ring 8; link thread; }
 END
-  script -qec "$DIL run $TMP/slow.dil --topology t --seq 24000 --random 1 \
+  script -qec "$DIL run $TMP/slow.dil --topology t --seq 70000 --random 1 \
     --threads 1" /dev/null >"$TMP/terminal" 2>&1 &&
     grep -q 'ring \[#*\.*\]  *[0-9]* %' "$TMP/terminal" &&
-    "$DIL" run "$TMP/slow.dil" --topology t --seq 24000 --random 1 \
+    "$DIL" run "$TMP/slow.dil" --topology t --seq 70000 --random 1 \
       >"$TMP/pipe" 2>&1 && ! grep -q '%' "$TMP/pipe"
 }
 if command -v script >/dev/null; then
