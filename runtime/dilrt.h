@@ -142,8 +142,8 @@ DIL_API dil_status dil_memory_read(dil_context *context, void *host,
  * Hkv and the head sizes D and Dv are the kernel's. Strides may be any, zero
  * and negative ones included, but the last dimension of q, k, v and o must be
  * contiguous; the outputs' elements must be apart from each other and from all
- * that is read. Memory is aligned to the tensor's elements. All tensors are on the context's device (the processor also
- * takes pinned and managed memory). */
+ * that is read. Memory is aligned to the tensor's elements. All tensors are on
+ * the context's device (the processor also takes pinned and managed memory). */
 typedef struct dil_arguments {
   size_t size;
   const DLTensor *q;             /* [B, N, H, D] */

@@ -1,8 +1,9 @@
 #!/bin/sh
 # gpu.sh - `tests/run.sh bench-gpu`: speeds on a GPU beside PyTorch's, one table
-# (gpu.py); `bench-gpu-ring`: on several (gpu_ring.py). In: which of them, BUILD, or its bundle of `make gpu-bundle` where there is one;
-# words choose cases by the beginnings of their names. Skipped with a word where
-# there is no GPU or no python3. Not a test: nothing passes or fails by speed.
+# (gpu.py); `bench-gpu-ring`: on several (gpu_ring.py). In: which of them; BUILD,
+# or its bundle of `make gpu-bundle` where there is one; words that choose cases
+# by the beginnings of their names. Skipped with a word where there is no GPU or
+# no python3. Not a test: nothing passes or fails by speed.
 set -u
 cd "$(dirname "$0")/../.." || exit 70
 BUILD=${BUILD:-build}
