@@ -1,7 +1,7 @@
 #!/bin/sh
 # stream.sh - `dil run --stream` as a person uses it: every example in chunks
 # against the oracle, arrays beyond the memory that the system grants, outputs
-# in place, and what is refused. In: DIL, TMP. Out: ok / not ok lines.
+# in place, and what is refused. In: BUILD, DIL, TMP. Out: ok / not ok lines.
 set -u
 cd "$(dirname "$0")/.." || exit 70
 data=examples/data
@@ -77,6 +77,10 @@ for n in q k v; do
 done
 arrays="--q $TMP/q.npy --k $TMP/k.npy --v $TMP/v.npy"
 
+sanitized() { # a build with a sanitizer
+  nm -D "$BUILD/libdilrt.so" | grep -q '__[at]san_init'
+}
+
 # 96 MiB come in and 33 go out of a process that may have 48 of its own.
 within() { # kilobytes of private memory, options...
   (
@@ -87,7 +91,7 @@ within() { # kilobytes of private memory, options...
     "$DIL" run "$TMP/wide.dil" $arrays "$@"
   )
 }
-if [ -n "${ASAN_OPTIONS#intercept_tls_get_addr=0:}" ]; then
+if sanitized; then
   echo "ok skipped: sanitizers need memory of their own"
 else
   fails "the arrays are larger than memory" 3 "no memory for" \
@@ -153,8 +157,7 @@ routes='pattern p { heads 4 kv 2; head_dim 32; dtype bf16; causal; phase kv;
 masks='pattern p { heads 2; head_dim 32; dtype f16; combine mean;
   input doc : i32[B, M]; mask doc[b, i] == doc[b, j];
   branch { segment 100; } branch { dilation 3; } }'
-if [ ! -e "$BUILD/emulator/libcuda.so.1" ] ||
-  [ -n "${ASAN_OPTIONS#intercept_tls_get_addr=0:}" ]; then
+if [ ! -e "$BUILD/emulator/libcuda.so.1" ] || sanitized; then
   echo "ok skipped: the emulator is left to the plain build"
 else
   for order in late random; do

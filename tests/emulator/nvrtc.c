@@ -75,9 +75,10 @@ NVRTC(int, nvrtcDestroyProgram, job **made) {
 
 /* ---- files ------------------------------------------------------------------- */
 
-/* The folder of this library: chip.h is there, and the driver. */
+/* The folder of this library: chip.h is there, and the driver. Here and below:
+ * kernels are compiled by several threads at once. */
 static const char *home(void) {
-  static char path[PATH_MAX];
+  static _Thread_local char path[PATH_MAX];
   Dl_info info;
   if (path[0] || !dladdr(must((void *)(uintptr_t)home), &info)) return path;
   if (!realpath(info.dli_fname, path)) abort();
@@ -86,7 +87,7 @@ static const char *home(void) {
 }
 
 static const char *cache(void) {
-  static char path[PATH_MAX + 16];
+  static _Thread_local char path[PATH_MAX + 16];
   const char *wish = getenv("EMULATED_CACHE");
   if (path[0]) return path;
   if (wish && *wish) snprintf(path, sizeof path, "%s", wish);
