@@ -312,7 +312,7 @@ static dil_status time_run(trial *t, double *seconds) {
   double start = message_clock();
   dil_status status = DIL_OK;
   if (t->kernel)
-    return dil_kernel_time(t->kernel, t->on_cuda ? &t->cuda.call : &b->call, 1,
+    return dil_kernel_time(t->kernel, t->on_cuda ? &t->cuda.call : &b->call,
                            seconds);
   if (t->on_crew) return trial_crew_run(&t->crew, &b->call, seconds);
   if (t->on_stream) return trial_stream_run(&t->stream, seconds);

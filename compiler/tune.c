@@ -185,7 +185,7 @@ static double median_of(const tune_candidate *c) {
 static dil_status run_once(race *r, tune_candidate *c) {
   double seconds;
   dil_status status =
-      dil_kernel_time(c->kernel, trial_call(r->search->trial), 1, &seconds);
+      dil_kernel_time(c->kernel, trial_call(r->search->trial), &seconds);
   if (status) return status;
   c->seconds[c->runs++] = seconds;
   c->median = median_of(c);
@@ -289,7 +289,7 @@ static dil_status check(tune_search *s) {
   double seconds;
   dil_kernel *own = t->kernel;
   dil_status status =
-      dil_kernel_time(s->best->kernel, trial_call(t), 1, &seconds);
+      dil_kernel_time(s->best->kernel, trial_call(t), &seconds);
   t->kernel = s->best->kernel;
   if (!status) status = trial_finish(t, CHECK_SECONDS);
   t->kernel = own;

@@ -31,8 +31,7 @@ typedef struct device_kind {
   dil_status (*workspace)(dil_kernel *k, const dil_call *call, int64_t *bytes);
   dil_status (*variant)(dil_kernel *k, const dil_call *call, char *text,
                         size_t room);
-  dil_status (*time)(dil_kernel *k, const dil_call *call, int32_t repeat,
-                     double *seconds);
+  dil_status (*time)(dil_kernel *k, const dil_call *call, double *seconds);
 } device_kind;
 
 extern const device_kind device_cpu, device_cuda;

@@ -64,10 +64,10 @@ dil_status dil_kernel_run(dil_kernel *kernel, const dil_arguments *given) {
 }
 
 dil_status dil_kernel_time(dil_kernel *kernel, const dil_call *call,
-                           int32_t repeat, double *seconds) {
+                           double *seconds) {
   dil_status status = check(kernel);
   if (status) return status;
-  return kernel->context->kind->time(kernel, call, repeat, seconds);
+  return kernel->context->kind->time(kernel, call, seconds);
 }
 
 dil_status dil_kernel_prepare(dil_kernel *kernel, const dil_sizes *sizes) {

@@ -381,9 +381,9 @@ dil_status dil_kernel_make(dil_context *context,
 /* dil_kernel_run of a call whose tensors are already of this form. */
 dil_status dil_kernel_call(dil_kernel *kernel, const dil_call *call,
                            void *stream);
-/* Seconds that one run takes, the mean of `repeat`: the device's own time. */
+/* Seconds that one run takes: the device's own time. */
 dil_status dil_kernel_time(dil_kernel *kernel, const dil_call *call,
-                           int32_t repeat, double *seconds);
+                           double *seconds);
 
 /* ---- context.c ----------------------------------------------------------- */
 

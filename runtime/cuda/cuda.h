@@ -112,9 +112,9 @@ typedef struct dil_cuda_module {
   /* Of the device's pool; NULL: its memory is the driver's to keep. */
   struct pool *(*pool)(const dil_cuda *device);
   dil_status (*wait)(dil_cuda *device, void *stream);
-  /* Seconds on the device of one run, the mean of `repeat`. */
+  /* Seconds on the device of one run. */
   dil_status (*time)(dil_cuda_kernel *kernel, const dil_call *call,
-                     int32_t repeat, double *seconds);
+                     double *seconds);
   /* Operations a second that the device reaches with nothing but products, by
    * the code of templates/peak.cu, in about `seconds`. */
   dil_status (*peak)(dil_cuda *device, const dil_cuda_code *code,

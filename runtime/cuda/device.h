@@ -42,14 +42,17 @@ dil_status kernel_conclude(dil_cuda_kernel *kernel, const dil_call *call,
                            const dil_part *part, void *stream);
 int64_t kernel_workspace(const dil_cuda_kernel *kernel);
 dil_status kernel_time(dil_cuda_kernel *kernel, const dil_call *call,
-                       int32_t repeat, double *seconds);
+                       double *seconds);
 /* The library and functions of a code; unloading takes half-made ones too. */
 dil_status code_load(const dil_cuda *device, const dil_cuda_code *from,
                      cuda_code *code);
 void code_unload(const dil_cuda *device, cuda_code *code);
-/* Seconds on the device of what `work` puts on the default stream. */
-dil_status cuda_time(const dil_cuda *device, dil_status (*work)(void *),
-                     void *context, double *seconds);
+/* Seconds on the device of what `work` puts on the default stream: as it
+ * comes, or behind the same once more, on a device that is busy already. */
+typedef enum cuda_clock { CLOCK_ALONE, CLOCK_BEHIND } cuda_clock;
+dil_status cuda_time(const dil_cuda *device, cuda_clock clock,
+                     dil_status (*work)(void *), void *context,
+                     double *seconds);
 
 /* ---- peak.c -------------------------------------------------------------- */
 

@@ -32,14 +32,14 @@ static dil_status measure(dil_cuda *device, const cuda_code *code,
   peak_run p = {.run = {.device = device}, .code = code};
   double took = 0;
   p.launch.rounds = FIRST_ROUNDS;
-  dil_status status = cuda_time(device, launch, &p, &took);
-  if (!status) status = cuda_time(device, launch, &p, &took);
+  dil_status status = cuda_time(device, CLOCK_ALONE, launch, &p, &took);
+  if (!status) status = cuda_time(device, CLOCK_ALONE, launch, &p, &took);
   if (status) return status;
   double rounds = FIRST_ROUNDS * seconds / took;
   p.launch.rounds = rounds < FIRST_ROUNDS  ? FIRST_ROUNDS
                     : rounds > ROUNDS_MOST ? ROUNDS_MOST
                                            : (int)rounds;
-  status = cuda_time(device, launch, &p, &took);
+  status = cuda_time(device, CLOCK_ALONE, launch, &p, &took);
   *rate = (double)code->about.knob[CUDA_PEAK_OPERATIONS] * p.launch.rounds *
           device->facts.processors * BLOCKS_A_PROCESSOR / took;
   return status;
