@@ -16,7 +16,7 @@ block() { # marker: the commands of such blocks, one a line
 # The program under test stands in for ./dil, files go to TMP.
 block '```sh' >"$TMP/commands"
 while read -r command; do
-  line=$(echo "$command" | sed "s,/tmp/,$TMP/,g; s,^\./dil ,$DIL ,")
+  line=$(echo "$command" | sed "s,/tmp/,$TMP/,g; s,\./dil ,$DIL ,g")
   if sh -c "$line" >"$TMP/out" 2>&1 </dev/null; then
     echo "ok $command"
   else
