@@ -7,20 +7,7 @@
 # Makefile goes up first. In: BUILD, TMP. Out: ok / not ok lines.
 set -u
 cd "$(dirname "$0")/.." || exit 70
-bad=0
-cc=${CC:-cc} # may be several words
-
-is() { # name, command...
-  name=$1
-  shift
-  if "$@" >"$TMP/said" 2>&1; then
-    echo "ok $name"
-  else
-    echo "not ok $name"
-    head -c 4000 "$TMP/said"
-    bad=1
-  fi
-}
+. tests/ok.sh
 
 skip() { # reason
   echo "ok nothing to compare ($1)"

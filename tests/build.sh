@@ -4,33 +4,8 @@
 # can be reached. In: BUILD, DIL, TMP. Out: ok / not ok lines.
 set -u
 cd "$(dirname "$0")/.." || exit 70
+. tests/ok.sh
 top=$PWD
-bad=0
-cc="${CC:-cc}"
-
-is() { # name, command...
-  name=$1
-  shift
-  if "$@" >"$TMP/said" 2>&1; then
-    echo "ok $name"
-  else
-    echo "not ok $name"
-    head -c 3000 "$TMP/said"
-    bad=1
-  fi
-}
-
-isnt() { # name, command...: ok when the command fails
-  name=$1
-  shift
-  is "$name" sh -c '! "$@"' sh "$@"
-}
-
-says() { # text, command...: ok when the output has the text
-  text=$1
-  shift
-  "$@" 2>&1 | grep -qF -e "$text"
-}
 
 cat >"$TMP/first.dil" <<'E'
 pattern first { heads 2; head_dim 16; dtype f32; causal; branch { } }
@@ -100,7 +75,7 @@ is "nm reads its table of symbols" says "one in libmany.o" nm -s libmany.a
 is "the functions are there and nothing else is" sh -c \
   'test "$(nm -g --defined-only libmany.o | cut -d" " -f3 | tr "\n" " ")" = \
    "many_last_error one one_prepare three three_prepare two two_prepare "'
-is "the header is C" "$cc" -std=c99 -Wall -Wextra -Wpedantic -Werror \
+is "the header is C" $cc -std=c99 -Wall -Wextra -Wpedantic -Werror \
   -fsyntax-only -x c libmany.h
 if command -v c++ >/dev/null; then
   is "and C++" c++ -Wall -Wextra -Wpedantic -Werror -fsyntax-only -x c++ libmany.h

@@ -4,19 +4,7 @@
 # person at a keyboard would see it. In: DIL, TMP. Out: ok / not ok lines.
 set -u
 cd "$(dirname "$0")/.." || exit 70
-bad=0
-
-is() { # name, command...
-  name=$1
-  shift
-  if "$@" >"$TMP/said" 2>&1; then
-    echo "ok $name"
-  else
-    echo "not ok $name"
-    head -c 2000 "$TMP/said"
-    bad=1
-  fi
-}
+. tests/ok.sh
 
 for shell in bash zsh fish; do
   is "completion $shell" sh -c \

@@ -4,46 +4,34 @@
 # In: DIL, TMP. Out: ok / not ok lines.
 set -u
 cd "$(dirname "$0")/.." || exit 70
+. tests/ok.sh
 data=examples/data
-bad=0
-
-try() { # name, command...
-  name=$1
-  shift
-  if "$@" >"$TMP/out" 2>&1; then
-    echo "ok $name"
-  else
-    echo "not ok $name: status $?: $*"
-    head -c 2000 "$TMP/out"
-    bad=1
-  fi
-}
 
 quiet() { # succeeds only without a word
-  "$@" >"$TMP/said" 2>&1
+  "$@" >"$TMP/out" 2>&1
   status=$?
-  cat "$TMP/said"
-  [ $status -eq 0 ] && [ ! -s "$TMP/said" ]
+  cat "$TMP/out"
+  [ $status -eq 0 ] && [ ! -s "$TMP/out" ]
 }
 
 run() { # example, options...
   name=$1
   shift
-  try "run $name" "$DIL" run "examples/$name.dil" --check "$@"
+  is "run $name" "$DIL" run "examples/$name.dil" --check "$@"
 }
 
 warns_of_rows() { # its only message is that one
-  "$DIL" check "$1" >"$TMP/said" 2>&1 && grep -q 'no branch selects' \
-    "$TMP/said" && [ "$(grep -c 'warning:\|error:' "$TMP/said")" -eq 1 ]
+  says 'no branch selects' "$DIL" check "$1" &&
+    [ "$(grep -c 'warning:\|error:' "$TMP/out")" -eq 1 ]
 }
 
 for file in examples/*.dil; do
   case $file in
-  */headsplit_mean.dil) try "check $file" warns_of_rows "$file" ;;
-  *) try "check $file" quiet "$DIL" check "$file" ;;
+  */headsplit_mean.dil) is "check $file" warns_of_rows "$file" ;;
+  *) is "check $file" quiet "$DIL" check "$file" ;;
   esac
-  head -1 "$file" | grep -q "^# $(basename "$file"):" ||
-    { echo "not ok $file opens with what it shows" && bad=1; }
+  is "$file opens with what it shows" \
+    says "# $(basename "$file"):" head -1 "$file"
 done
 
 run dense --seq 300 --keys 451 --random 1
@@ -70,24 +58,22 @@ real="--q $data/q.npy --k $data/k.npy --v $data/v.npy"
 # Presets, whichever way they are named, and looking back only.
 for file in examples/presets/*.dil; do
   preset=$(basename "$file" .dil)
-  try "check $file" quiet "$DIL" check "$file"
-  head -1 "$file" | grep -q "^# preset:$preset - " ||
-    { echo "not ok $file opens with its name" && bad=1; }
-  try "run preset:$preset" "$DIL" run "preset:$preset" --seq 600 --random 1 --check
-  try "run preset:$preset causal" "$DIL" run "$file" -D ahead=0 -D q_heads=4 \
+  is "check $file" quiet "$DIL" check "$file"
+  is "$file opens with its name" says "# preset:$preset - " head -1 "$file"
+  is "run preset:$preset" "$DIL" run "preset:$preset" --seq 600 --random 1 --check
+  is "run preset:$preset causal" "$DIL" run "$file" -D ahead=0 -D q_heads=4 \
     -D kv_heads=2 -D width=32 --seq 300 --random 2 --check
-  grep -q "^[^#]*\b$preset\b" compiler/dil.1 ||
-    { echo "not ok the manual page names $preset" && bad=1; }
+  is "the manual page names $preset" \
+    grep "^[^#]*\b$preset\b" compiler/dil.1
 done
 
 # The picture of the README is what the program draws.
 "$DIL" show examples/longnet.dil -D w=12 --seq 96 --head 1 -o "$TMP/p.svg"
-try "picture longnet.svg" cmp "$TMP/p.svg" examples/longnet.svg
+is "picture longnet.svg" cmp "$TMP/p.svg" examples/longnet.svg
 
 # All are listed above: an example that is never run may be wrong for years.
 for file in examples/*.dil; do
   name=$(basename "$file" .dil)
-  grep -q "^ *run $name " "$0" ||
-    { echo "not ok $name is run by this script" && bad=1; }
+  is "$name is run by this script" grep "^ *run $name " tests/examples.sh
 done
 exit $bad

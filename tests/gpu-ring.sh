@@ -6,7 +6,7 @@
 # gpu-bundle` where there is one), DIL, TMP. Out: ok / not ok lines.
 set -u
 cd "$(dirname "$0")/.." || exit 70
-bad=0
+. tests/ok.sh
 gpus=0
 if [ -e /dev/nvidiactl ]; then
   gpus=$(nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU')
@@ -31,18 +31,6 @@ nccl=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib")'
   2>/dev/null)
 LD_LIBRARY_PATH=$LD_LIBRARY_PATH${nccl:+:$nccl}
 export LD_LIBRARY_PATH
-
-is() { # name, command...: ok when the command succeeds
-  name=$1
-  shift
-  if "$@" >"$TMP/said" 2>&1; then
-    echo "ok $name"
-  else
-    echo "not ok $name"
-    head -c 2000 "$TMP/said"
-    bad=1
-  fi
-}
 
 # An example on a topology of this script's.
 on() { # example, words of the topology

@@ -5,6 +5,7 @@
 # Out: ok / not ok lines; one that says so where there is no GPU.
 set -u
 cd "$(dirname "$0")/.." || exit 70
+. tests/ok.sh
 if [ -d "$BUILD/gpu/tests" ]; then
   BUILD=$BUILD/gpu
   LD_LIBRARY_PATH=$BUILD/lib:${LD_LIBRARY_PATH:-/usr/local/cuda/lib64}
@@ -21,19 +22,6 @@ DIL_CACHE_DIR=$TMP/kept
 export DIL DIL_MODULE_DIR DIL_LIBRARY DIL_CACHE_DIR
 host=$BUILD/tests/library/gpu_host
 [ -x "$host" ] || host=$BUILD/tests/gpu_host
-bad=0
-
-is() { # name, command...
-  name=$1
-  shift
-  if "$@" >"$TMP/said" 2>&1; then
-    echo "ok $name"
-  else
-    echo "not ok $name"
-    head -c 3000 "$TMP/said"
-    bad=1
-  fi
-}
 
 "$host" compute || bad=1
 "$host" cycles "${GPU_CYCLES:-1000}" || bad=1

@@ -5,20 +5,7 @@
 # Out: ok / not ok lines.
 set -u
 cd "$(dirname "$0")/.." || exit 70
-bad=0
-cc=${CC:-cc} # may be several words
-
-is() { # name, command...
-  name=$1
-  shift
-  if "$@" >"$TMP/said" 2>&1; then
-    echo "ok $name"
-  else
-    echo "not ok $name"
-    head -c 2000 "$TMP/said"
-    bad=1
-  fi
-}
+. tests/ok.sh
 
 # -o all: installs what is built, whatever the flags of this make.
 staged() { # target
@@ -83,7 +70,7 @@ host() { # package, source, more...
   $cc $strict "examples/host/$source.c" "$@" \
     $(pkg-config --cflags --libs "$package") -lm
 }
-says() { # pattern, command...: succeeds and says so
+tells() { # pattern, command...: succeeds and says so
   pattern=$1
   shift
   "$@" >"$TMP/heard" 2>&1
@@ -129,9 +116,9 @@ is "and the opening of dil.h is one" sh -c \
   "grep -q dil_program_kernel '$TMP/opening.c' &&
   $cc -Wall -Werror -fsyntax-only \$(pkg-config --cflags dil) '$TMP/opening.c'"
 is "jit builds" host dil jit -o "$TMP/jit"
-is "jit runs a preset" says 'longformer on cpu .*scratch' "$TMP/jit" \
+is "jit runs a preset" tells 'longformer on cpu .*scratch' "$TMP/jit" \
   preset:longformer 512
-is "jit runs a file" says 'lse of the last row: [0-9]' "$TMP/jit" \
+is "jit runs a file" tells 'lse of the last row: [0-9]' "$TMP/jit" \
   examples/longnet.dil 300
 is "jit shows the caret" sh -c "echo 'pattern p { hads 3; }' >'$TMP/p.dil'
   '$TMP/jit' '$TMP/p.dil' 2>&1 | grep -q '\^\^\^\^'"
@@ -165,7 +152,7 @@ is "a host with dlopen builds" sh -c "$cc -std=gnu11 -Wall \
   \$(pkg-config --cflags dil) '$TMP/open.c' -o '$TMP/open' -ldl"
 is "and opens the library for itself" "$TMP/open"
 is "retriever builds" host dil retriever -o "$TMP/retriever"
-is "retriever finds what goes together" says ' 193: .*\[to\]' \
+is "retriever finds what goes together" tells ' 193: .*\[to\]' \
   "$TMP/retriever" examples/data freedom
 is "retriever wants a word of the text" sh -c \
   "! '$TMP/retriever' examples/data xyzzy"
@@ -178,7 +165,7 @@ is "dil build writes a library" "$root/bin/dil" build \
   examples/longnet_text.dil -o "$made/liblongnet_text"
 is "generated builds with the shared one" host dilrt generated -I"$made" \
   -L"$made" -llongnet_text -o "$TMP/shared"
-is "and runs" says 'saw 448 keys' env \
+is "and runs" tells 'saw 448 keys' env \
   LD_LIBRARY_PATH="$root/lib:$made" "$TMP/shared"
 # With the run time's archive: in a program that is static altogether (glibc
 # warns that opening a driver would want its shared form), or but for the C
@@ -202,7 +189,7 @@ fi
 is "generated builds without shared libraries" $cc $strict $mode \
   examples/host/generated.c -I"$made" $(pkg-config --cflags dilrt) \
   "$made/liblongnet_text.a" $runtime -o "$TMP/whole"
-is "and runs with nothing in reach" says 'saw 448 keys' env -i "$TMP/whole"
+is "and runs with nothing in reach" tells 'saw 448 keys' env -i "$TMP/whole"
 is "and asks for no library of dil" sh -c \
   "! readelf -d '$TMP/whole' | grep 'NEEDED.*dil'"
 
@@ -212,7 +199,7 @@ is "dil build writes one that stands alone" "$root/bin/dil" build \
 is "generated builds with the one that stands alone" $cc $strict \
   examples/host/generated.c -I"$made" "$made/liblongnet_text.a" -lm -lpthread \
   -o "$TMP/alone"
-is "and runs without dil" says 'saw 448 keys' env -i "$TMP/alone"
+is "and runs without dil" tells 'saw 448 keys' env -i "$TMP/alone"
 is "and needs nothing of dil" sh -c "! ldd '$TMP/alone' | grep -i dil"
 
 # ---- CMake -----------------------------------------------------------------------
@@ -222,8 +209,8 @@ if command -v cmake >/dev/null; then
     -DCMAKE_PREFIX_PATH="$root"
   is "cmake builds the hosts and a library of kernels" \
     cmake --build "$TMP/cmake"
-  is "and they run" says 'saw 448 keys' "$TMP/cmake/generated"
-  is "with the installed library" says 'heads of' "$TMP/cmake/jit" \
+  is "and they run" tells 'saw 448 keys' "$TMP/cmake/generated"
+  is "with the installed library" tells 'heads of' "$TMP/cmake/jit" \
     preset:dense 100
   mkdir "$TMP/static" && cat >"$TMP/static/CMakeLists.txt" <<CMAKE
 cmake_minimum_required(VERSION 3.16)

@@ -2,7 +2,7 @@
 # python.sh - the Python host and its example. In: BUILD. Out: ok / not ok lines.
 set -u
 cd "$(dirname "$0")/.." || exit 70
-bad=0
+. tests/ok.sh
 if ! python3 -c 'import numpy' 2>/dev/null; then
   echo "ok skipped: python3 has no NumPy"
   exit 0
@@ -16,6 +16,5 @@ case $(nm -D "$BUILD/libdil.so" 2>/dev/null) in
   exit 0 ;;
 esac
 python3 tests/python.py || bad=1
-if python3 examples/python/longnet.py; then echo "ok longnet.py"
-else echo "not ok longnet.py" && bad=1; fi
+is "longnet.py" python3 examples/python/longnet.py
 exit $bad

@@ -5,7 +5,7 @@
 # targets must exist. In: DIL, TMP. Out: ok / not ok lines.
 set -u
 cd "$(dirname "$0")/.." || exit 70
-bad=0
+. tests/ok.sh
 
 block() { # marker: the commands of such blocks, one a line
   awk -v marker="$1" '
@@ -17,36 +17,19 @@ block() { # marker: the commands of such blocks, one a line
 block '```sh' >"$TMP/commands"
 while read -r command; do
   line=$(echo "$command" | sed "s,/tmp/,$TMP/,g; s,\./dil ,$DIL ,g")
-  if sh -c "$line" >"$TMP/out" 2>&1 </dev/null; then
-    echo "ok $command"
-  else
-    echo "not ok $command"
-    head -c 2000 "$TMP/out"
-    bad=1
-  fi
+  is "$command" sh -c "$line" </dev/null
 done <"$TMP/commands"
 
 block '```sh slow' >"$TMP/slow"
 while read -r word target _; do
   [ "$word" = make ] || continue
-  if make -n "$target" >/dev/null 2>"$TMP/out"; then
-    echo "ok make $target exists"
-  else
-    echo "not ok make $target"
-    cat "$TMP/out"
-    bad=1
-  fi
+  is "make $target exists" make -n "$target"
 done <"$TMP/slow"
 
 grep -oE '\]\([^)#]+\)|src="[^"]+"' README.md | sed -E 's/^\]\(|\)$|src="|"$//g' |
   sort -u >"$TMP/links"
 while read -r link; do
   case $link in http*) continue ;; esac
-  if [ -e "$link" ]; then
-    echo "ok link $link"
-  else
-    echo "not ok link $link"
-    bad=1
-  fi
+  is "link $link" test -e "$link"
 done <"$TMP/links"
 exit $bad

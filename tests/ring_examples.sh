@@ -5,18 +5,10 @@
 # In: DIL, TMP, BUILD. Out: ok / not ok lines.
 set -u
 cd "$(dirname "$0")/.." || exit 70
+. tests/ok.sh
 cp -r examples/*.dil examples/presets "$TMP"
 DIL_CACHE=on
 export DIL_CACHE
-bad=0
-
-say() { # name, 0 when good
-  if [ "$2" -eq 0 ]; then echo "ok $1"; else
-    echo "not ok $1"
-    head -c 2000 "$TMP/said"
-    bad=1
-  fi
-}
 
 # Lets that are sizes become small; declared inputs are random.
 options_of() { # file
@@ -37,17 +29,18 @@ foretold() { # file, options...: the bytes that all ranks receive
 on_threads() { # file, ranks
   # shellcheck disable=SC2046 # a list of words
   set -- "$1" --topology "r$2" $(options_of "$1")
-  "$DIL" run "$@" --check --json >"$TMP/said" 2>&1 || return 1
-  moved=$(number bytes_moved "$TMP/said")
+  "$DIL" run "$@" --check --json >"$TMP/ran" || { cat "$TMP/ran" && return 1; }
+  moved=$(number bytes_moved "$TMP/ran")
+  # shellcheck disable=SC2046
   expected=$(foretold $(echo "$@" | sed 's/--random 5//'))
-  echo "moved ${moved:-nothing}, foretold $expected" >>"$TMP/said"
+  echo "moved ${moved:-nothing}, foretold $expected"
   [ "${moved:-0}" -eq "$expected" ]
 }
 
 on_processes() { # file, ranks
   # shellcheck disable=SC2046
   timeout 120 mpirun --oversubscribe -n "$2" "$DIL" run "$1" \
-    --topology "m$2" $(options_of "$1") --threads 1 --check >"$TMP/said" 2>&1
+    --topology "m$2" $(options_of "$1") --threads 1 --check
 }
 
 processes=$(command -v mpirun)
@@ -65,15 +58,13 @@ for source in examples/*.dil; do
 topology m$ranks { devices $ranks; ring $ranks; link mpi; }" >>"$file"
   done
   for ranks in 1 2 3 4 7 8; do
-    on_threads "$file" $ranks
-    say "$name on $ranks threads" $?
+    is "$name on $ranks threads" on_threads "$file" $ranks
   done
   turn=$((turn % 5 + 1))
   some=$(echo 2 3 4 7 8 | cut -d ' ' -f $turn)
   [ -z "${RING_ALL:-}" ] || some="2 3 4 7 8"
   for ranks in ${processes:+$some}; do
-    on_processes "$file" "$ranks"
-    say "$name on $ranks processes" $?
+    is "$name on $ranks processes" on_processes "$file" "$ranks"
   done
 done
 exit $bad

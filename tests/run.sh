@@ -82,7 +82,7 @@ for source in tests/test_*.c; do
 done
 for script in tests/*.sh; do
   name=$(basename "$script" .sh)
-  case $name in run | wc | tsan) continue ;; esac
+  case $name in run | ok | wc | tsan) continue ;; esac
   chosen "$name" "$@" && run_suite "$name" "$script"
 done
 chosen fuzz "$@" && run_suite fuzz "$BUILD/tests/fuzz/fuzz_pattern" \

@@ -4,7 +4,7 @@
 # TMP. Out: ok / not ok lines.
 set -u
 cd "$(dirname "$0")/.." || exit 70
-bad=0
+. tests/ok.sh
 bundle=
 if [ -x "$BUILD/gpu/dil" ] && ! [ -x "$DIL" ]; then
   bundle=$BUILD/gpu # without the CPU's back end
@@ -22,14 +22,8 @@ runs() { # device, example, knobs, options...
     echo "schedule turned { $knobs }"
     echo "kernel turned = $name with turned;"
   } >"$TMP/turned.dil"
-  if "$DIL" run "$TMP/turned.dil" -k turned --device "$device" --random 1 \
-    --check "$@" >"$TMP/out" 2>&1; then
-    echo "ok $device $name $knobs"
-  else
-    echo "not ok $device $name $knobs: status $?"
-    head -c 1000 "$TMP/out"
-    bad=1
-  fi
+  is "$device $name $knobs" "$DIL" run "$TMP/turned.dil" -k turned \
+    --device "$device" --random 1 --check "$@"
 }
 
 cpu_runs() {

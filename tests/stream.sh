@@ -4,33 +4,21 @@
 # in place, and what is refused. In: BUILD, DIL, TMP. Out: ok / not ok lines.
 set -u
 cd "$(dirname "$0")/.." || exit 70
+. tests/ok.sh
 data=examples/data
-bad=0
-
-is() { # name, command...: ok when the command succeeds
-  name=$1
-  shift
-  if "$@" >"$TMP/said" 2>&1; then
-    echo "ok $name"
-  else
-    echo "not ok $name: status $?: $*"
-    head -c 2000 "$TMP/said"
-    bad=1
-  fi
-}
 
 fails() { # name, status, text, command...
-  name=$1 want=$2 text=$3
-  shift 3
-  "$@" >"$TMP/said" 2>&1
+  name=$1
+  shift
+  is "$name" ends "$@"
+}
+ends() { # status, text, command...
+  want=$1 text=$2
+  shift 2
+  "$@" >"$TMP/out" 2>&1
   got=$?
-  if [ $got -eq "$want" ] && grep -qF -- "$text" "$TMP/said"; then
-    echo "ok $name"
-  else
-    echo "not ok $name: status $got, wanted $want and '$text': $*"
-    head -c 2000 "$TMP/said"
-    bad=1
-  fi
+  cat "$TMP/out"
+  [ $got -eq "$want" ] && grep -qF -e "$text" "$TMP/out"
 }
 
 stream() { # example, bytes, options...

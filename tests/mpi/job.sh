@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # job.sh - what the scripts that start MPI jobs share; sourced. In: DIL, TMP,
 # BUILD. A script that sources it ends here, well, where MPI is not installed.
 if ! command -v mpirun >/dev/null || [ ! -e "$BUILD/dilrt-mpi.so" ]; then
@@ -10,19 +11,7 @@ export OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM
 # What Open MPI leaves behind at its end is not ours to find.
 ASAN_OPTIONS=detect_leaks=0:${ASAN_OPTIONS:-}
 export ASAN_OPTIONS
-bad=0
-
-is() { # name, command...: ok when the command succeeds
-  name=$1
-  shift
-  if "$@" >"$TMP/said" 2>&1; then
-    echo "ok $name"
-  else
-    echo "not ok $name"
-    head -c 3000 "$TMP/said"
-    bad=1
-  fi
-}
+. tests/ok.sh
 
 job() { # processes, options of dil run...
   count=$1

@@ -1,0 +1,199 @@
+#!/bin/sh
+# cli_run.sh - `dil run`: arrays, lengths, seeds and sizes of a call, threads,
+# what it reports (JSON, traces, metrics, logs), and schedules that `dil tune`
+# remembered. In: DIL, TMP. Out: ok / not ok lines.
+set -u
+cd "$(dirname "$0")/.." || exit 70
+. tests/ok.sh
+
+export DIL_CACHE=off # what compiles, compiles
+
+keys="kernel device variant force schedule remembered plan_hash seconds flops gflops peak_share
+rel_error lse_error checked_rows workspace_bytes compile_seconds open_seconds"
+
+has_keys() { # command...: one object of a line, with just these keys in order
+  "$@" >"$TMP/json" || return
+  [ "$(wc -l <"$TMP/json")" -eq 1 ] || return
+  found=$(grep -oE '"[a-z_]+":' "$TMP/json" | tr -d '":')
+  [ "$(echo $found)" = "$(echo $keys)" ]
+}
+small="examples/longnet.dil -D w=16 --seq 100"
+is "the keys of run --json" has_keys "$DIL" run $small --random 1 --check --json
+is "the keys of bench --json" has_keys "$DIL" bench $small --repeat 2 --json
+is "the oracle as a device" has_keys "$DIL" run $small --random 1 \
+  --device oracle --check --json
+is "two variants, two lines" sh -c '[ "$("$DIL" bench '"$small"' --repeat 2 \
+  --force multiset --force dedup --json | wc -l)" -eq 2 ]'
+
+# From plan's text comes the same kernel, bit for bit.
+through_plan() {
+  "$DIL" print --after plan examples/longnet.dil -D w=16 >"$TMP/p.plan" &&
+    "$DIL" run $small --random 7 --out "$TMP/a.npy" --lse "$TMP/al.npy" &&
+    "$DIL" run --from plan "$TMP/p.plan" --seq 100 --random 7 \
+      --out "$TMP/b.npy" --lse "$TMP/bl.npy" --check &&
+    cmp "$TMP/a.npy" "$TMP/b.npy" && cmp "$TMP/al.npy" "$TMP/bl.npy"
+}
+is "run --from plan" through_plan
+
+# A run's own output can be read again: here as the queries of another run.
+reads_back() {
+  "$DIL" run examples/dense.dil --seq 20 --random 3 --out "$TMP/q.npy" &&
+    "$DIL" run examples/dense.dil --q "$TMP/q.npy" --random 3 --check
+}
+is "arrays written are arrays read" reads_back
+
+# Batch rows of 10, 0 and 57 keys: an .npy file is 128 bytes of header, then
+# the numbers.
+array() { # type, shape, bytes as printf has them
+  printf '\223NUMPY\001\000v\000%-117s\n' \
+    "{'descr': '$1', 'fortran_order': False, 'shape': $2, }"
+  printf "$3"
+}
+has_lengths() {
+  array '<i4' '(3,)' '\012\0\0\0\0\0\0\0\071\0\0\0' >"$TMP/lengths.npy"
+  "$DIL" run $small --batch 3 --random 2 --lengths "$TMP/lengths.npy" --check
+}
+is "lengths" has_lengths
+too_long() {
+  array '<i4' '(1,)' '\145\0\0\0' >"$TMP/lengths.npy"
+  "$DIL" run $small --random 2 --lengths "$TMP/lengths.npy" 2>&1 |
+    grep -q 'has 101 at batch row 0, which is not in 0..100'
+}
+is "a length above M is an error" too_long
+dropout='pattern d { heads 2; head_dim 8; dtype f32; dropout 0.5; branch { } }'
+drops() {
+  echo "$dropout" >"$TMP/d.dil"
+  "$DIL" run "$TMP/d.dil" --seq 40 --random 1 --train --seed 9 --check \
+    --out "$TMP/1.npy" &&
+    "$DIL" run "$TMP/d.dil" --seq 40 --random 1 --train --seed 10 --check \
+      --out "$TMP/2.npy" &&
+    "$DIL" run "$TMP/d.dil" --seq 40 --random 1 --check --out "$TMP/3.npy" &&
+    ! cmp -s "$TMP/1.npy" "$TMP/2.npy" && ! cmp -s "$TMP/1.npy" "$TMP/3.npy"
+}
+is "dropout by its seed, in training only" drops
+scale='pattern d { heads 2; head_dim 8; dtype f32; scale runtime; branch { } }'
+scales() {
+  echo "$scale" >"$TMP/s.dil"
+  "$DIL" run "$TMP/s.dil" --seq 40 --random 1 --scale 0.25 --check &&
+    ! "$DIL" run "$TMP/s.dil" --seq 40 --random 1
+}
+is "a scale at run time" scales
+no_rows() { "$DIL" run examples/dense.dil --seq 0 --random 1 --check; }
+is "no queries" no_rows
+no_keys() { "$DIL" run examples/dense.dil --seq 3 --keys 0 --random 1 --check; }
+is "no keys" no_keys
+same_for_threads() {
+  for t in 1 2 3; do
+    "$DIL" run $small --random 5 --threads $t --out "$TMP/$t.npy" || return
+  done
+  cmp "$TMP/1.npy" "$TMP/2.npy" && cmp "$TMP/1.npy" "$TMP/3.npy"
+}
+is "the same result for any threads" same_for_threads
+is "progress is silent in a pipe" sh -c \
+  '"$DIL" run examples/dense.dil --seq 400 --random 1 --check 2>&1 >/dev/null |
+   cmp - /dev/null'
+
+# ---- what goes on inside ----------------------------------------------------
+
+tiny="examples/longnet.dil -D w=16 --seq 64 --random 3"
+traced() {
+  DIL_TRACE=$TMP/%p.json DIL_METRICS=$TMP/m.prom "$DIL" run $tiny --threads 2 \
+    >/dev/null || return
+  for name in '"parse and check"' '"plan"' '"pass by tiles"' '"pack"' \
+    '"strip"' '"kernel"' '"thread_name"'; do
+    grep -q "$name" "$TMP"/[0-9]*.json || { echo "$name" && return 1; }
+  done
+  grep -qx 'dil_runs_total{device="cpu"} 1' "$TMP/m.prom" &&
+    tail -1 "$TMP"/[0-9]*.json | grep -qx ']}'
+}
+is "a trace and metrics of a run" traced
+traced_ring() {
+  DIL_TRACE=$TMP/ring.json DIL_METRICS=$TMP/ring.prom "$DIL" run \
+    examples/longnet_ring.dil -D w=16 --topology four --seq 256 --random 1 \
+    >/dev/null || return
+  [ "$(grep -c '"ring step"' "$TMP/ring.json")" -eq 16 ] &&
+    [ "$(grep -c '"name":"rank [0-3]"' "$TMP/ring.json")" -eq 4 ] &&
+    grep -q '"cat":"ring","name":"wait"' "$TMP/ring.json" &&
+    grep -qx 'dil_ring_steps_total 16' "$TMP/ring.prom" &&
+    [ "$(grep -c '^dil_ring_step_bytes_per_second{' "$TMP/ring.prom")" -eq 12 ] &&
+    awk '/^dil_ring_step_bytes_total/ { steps += $2 }
+         /^dil_ring_bytes_total{direction="received"}/ { all = $2 }
+         END { exit !(steps == all && all > 0) }' "$TMP/ring.prom"
+}
+is "the steps of a ring, rank by rank" traced_ring
+shows_progress() { # on a terminal, when a run takes long
+  cat >"$TMP/slow.dil" <<'END'
+pattern p { heads 2; head_dim 16; dtype f32; branch { } }
+topology t { devices 8; ring 8; link thread; }
+END
+  script -qec "$DIL run $TMP/slow.dil --topology t --seq 70000 --random 1 \
+    --threads 1" /dev/null >"$TMP/terminal" 2>&1 &&
+    grep -q 'ring \[#*\.*\]  *[0-9]* %' "$TMP/terminal" &&
+    "$DIL" run "$TMP/slow.dil" --topology t --seq 70000 --random 1 \
+      >"$TMP/pipe" 2>&1 && ! grep -q '%' "$TMP/pipe"
+}
+if command -v script >/dev/null; then
+  is "a ring's progress, on a terminal alone" shows_progress
+fi
+is "a trace that cannot be written" exits 3 \
+  env DIL_TRACE=/nosuch/folder/t.json "$DIL" run $tiny
+is "metrics that cannot be written" exits 3 \
+  env DIL_METRICS=/nosuch/folder/m.prom "$DIL" run $tiny
+is "a log of the wrong level" exits 2 env DIL_LOG=loud "$DIL" --version
+logs() {
+  DIL_LOG=info:$TMP/log "$DIL" run $tiny >/dev/null &&
+    grep -q "info: kernel 'longnet' for avx.* tiles: " "$TMP/log"
+}
+is "a log of a run" logs
+
+# ---- remembered schedules ----------------------------------------------------
+
+remembered="$TMP/state/wisdom"
+wise() { DIL_WISDOM=$remembered "$DIL" "$@"; }
+tunes() {
+  wise tune examples/longnet.dil -D w=16 --seq 100,300 --budget 0.3 &&
+    wise tune --list | grep -c 'longnet on cpu .* queries' | grep -qx 2
+}
+is "tune remembers each length" tunes
+is "doctor says how many" sh -c "DIL_WISDOM=$remembered \"\$DIL\" doctor |
+  grep -q '^wisdom  *found  *2 schedules of .dil tune. in $remembered'"
+# The record of 128 with knobs of our own.
+sed -i -E "/\t1 128 128\t/s/\t[^\t]*\t([^\t]*)\t([^\t]*)$/\ttile_keys 40;\t\1\t\2/" \
+  "$remembered"
+takes() {
+  wise run $small --random 1 --check >"$TMP/a" 2>&1 &&
+    grep -q 'tile_keys 40; (remembered)' "$TMP/a" &&
+    ! wise run $small --random 1 --no-wisdom | grep -q tile_keys &&
+    ! "$DIL" run $small --random 1 | grep -q tile_keys &&
+    ! wise run examples/longnet.dil -D w=16 --seq 400 --random 1 |
+      grep -q 'tile_keys 40' &&
+    ! wise run $small --random 1 --force chain | grep -q tile_keys
+}
+is "run takes what is remembered of its shape" takes
+warns_once() {
+  printf 'nonsense\n' >>"$remembered"
+  wise bench examples/longnet.dil examples/longnet.dil -D w=16 --seq 100 \
+    --repeat 1 >"$TMP/a" 2>&1 &&
+    grep -c 'line 3 is ignored: it is no record' "$TMP/a" | grep -qx 1
+}
+is "a bad record is told once" warns_once
+is "tune --list tells of it too" sh -c \
+  "DIL_WISDOM=$remembered \"\$DIL\" tune --list 2>&1 >/dev/null |
+   grep -q 'line 3 is ignored'"
+# The same for chips; no kernel has the second ones knobs.
+builds() { # knobs: what is said of them, NVRTC or none
+  sed -nE "/tile_keys 40;/{s//$1/; s/\tcpu [^\t]*\t/\tcuda Chip sm_90\t/p}" \
+    "$remembered" >"$TMP/chips"
+  DIL_WISDOM=$TMP/chips "$DIL" build examples/longnet.dil -D w=16 \
+    --cuda sm_90a --emit cubin -o "$TMP/o" 2>&1
+}
+builds_turned() {
+  builds 'tile 128, 64;' |
+    grep -q 'for sm_90 with what is remembered: tile 128, 64;'
+}
+is "build takes what is remembered of the chip" builds_turned
+builds_anyway() {
+  builds 'tile 100, 64;' | grep -q 'remembered schedule tile 100, 64; cannot'
+}
+is "what no kernel has is told and left" builds_anyway
+exit $bad

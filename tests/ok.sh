@@ -1,0 +1,45 @@
+# shellcheck shell=sh disable=SC2034
+# ok.sh - what test scripts share; sourced from the top of the tree. A test is
+# a line `ok NAME` or `not ok NAME`, and below the latter what its command said.
+# In: TMP, CC. Out: bad, the status to end with; cc, the compiler, which may be
+# several words.
+bad=0
+cc=${CC:-cc}
+
+is() { # name, command...: ok when the command succeeds
+  test_name=$1
+  shift
+  "$@" >"$TMP/said" 2>&1
+  test_status=$?
+  if [ $test_status -eq 0 ]; then
+    echo "ok $test_name"
+  else
+    echo "not ok $test_name"
+    echo "status $test_status of: $*"
+    head -c 4000 "$TMP/said"
+    bad=1
+  fi
+}
+
+not() { ! "$@"; }
+
+isnt() { # name, command...: ok when the command fails
+  test_name=$1
+  shift
+  is "$test_name" not "$@"
+}
+
+exits() { # status, command...: ends with this status
+  wanted=$1
+  shift
+  "$@"
+  [ $? -eq "$wanted" ]
+}
+
+says() { # text, command...: has the text in its output
+  text=$1
+  shift
+  "$@" >"$TMP/out" 2>&1
+  cat "$TMP/out"
+  grep -qF -e "$text" "$TMP/out"
+}
