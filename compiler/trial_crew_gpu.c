@@ -35,9 +35,6 @@ static dil_status check_topology(const topology *on) {
     return dil_fail(DIL_UNSUPPORTED, "topology '%s' is linked by MPI, which "
                     "moves memory of the host: say `link nccl` or `link "
                     "thread` for GPUs", on->name);
-  if (on->heads > 1)
-    return dil_fail(DIL_UNSUPPORTED, "topology '%s' splits heads, which this "
-                    "build does not do on GPUs", on->name);
   return DIL_OK;
 }
 

@@ -18,18 +18,18 @@ DIL_INLINE int finish_of(const dil_params &p, int head) {
 
 /* Rows of the state and of partial results. */
 DIL_INLINE long long row_number(const dil_params &p, int b, int n, int h) {
-  return ((long long)b * p.rows + n) * HEADS + h;
+  return ((long long)b * p.rows + n) * p.heads + h - p.head;
 }
 
 DIL_INLINE element *output_row(const dil_params &p, int b, int n, int h) {
   return (element *)p.o + b * p.o_stride[0] + n * p.o_stride[1] +
-         h * p.o_stride[2];
+         (h - p.head) * p.o_stride[2];
 }
 
 DIL_INLINE void write_lse(const dil_params &p, int b, int n, int h, float lse) {
   if (p.lse)
-    p.lse[b * p.lse_stride[0] + n * p.lse_stride[1] + h * p.lse_stride[2]] =
-        lse;
+    p.lse[b * p.lse_stride[0] + n * p.lse_stride[1] +
+          (h - p.head) * p.lse_stride[2]] = lse;
 }
 
 /* The factor of a row's sums, and its lse. NaN sums keep l NaN, not 0. */

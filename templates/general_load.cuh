@@ -50,7 +50,7 @@ DIL_INLINE void load_queries(const dil_params &p, const dil_tile &t) {
         if (n >= t.count) return nullptr;
         long long at = row_at(p, t, t.low + n * t.step);
         return q + at * p.q_stride[1] +
-               (t.head + row % p.pack) * p.q_stride[2];
+               (t.head - p.head + row % p.pack) * p.q_stride[2];
       });
 }
 

@@ -72,7 +72,7 @@ DIL_INLINE void end_row(const dil_params &p, const dil_tile &t, int row,
                [&](int d) { return sums[2 + d]; });
     return;
   }
-  long long count = (long long)p.batches * p.rows * HEADS;
+  long long count = (long long)p.batches * p.rows * p.heads;
   float *part = p.partial + (t.split * count + number) * (2 + VALUE_DIM);
 #pragma unroll 1
   for (int d = threadIdx.x & 31; d < 2 + VALUE_DIM; d += 32) part[d] = sums[d];
@@ -107,27 +107,27 @@ DIL_INLINE void end_rows(const dil_params &p, const dil_tile &t, int group,
 
 /* ---- rows whose state is in memory --------------------------------------- */
 
-/* Row number `index` of [batches, rows, H]. */
+/* Row number `index` of [batches, rows, heads]. */
 struct dil_place {
   int b, n, h;
 };
 DIL_INLINE dil_place place_of(const dil_params &p, long long index) {
   dil_place at;
-  at.h = (int)(index % HEADS);
-  at.n = (int)(index / HEADS % p.rows);
-  at.b = (int)(index / HEADS / p.rows);
+  at.h = p.head + (int)(index % p.heads);
+  at.n = (int)(index / p.heads % p.rows);
+  at.b = (int)(index / p.heads / p.rows);
   return at;
 }
 
 #define WARP_ROWS(p, index)                                                   \
   for (long long index = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / \
                          32;                                                  \
-       index < (long long)(p).batches * (p).rows * HEADS;                     \
+       index < (long long)(p).batches * (p).rows * (p).heads;                 \
        index += (long long)gridDim.x * blockDim.x / 32)
 
 extern "C" __global__ void dil_merge(const __grid_constant__ dil_params p) {
   long long stride =
-      (long long)p.batches * p.rows * HEADS * (2 + VALUE_DIM);
+      (long long)p.batches * p.rows * p.heads * (2 + VALUE_DIM);
   WARP_ROWS(p, index) {
     dil_place at = place_of(p, index);
     if (!pass_serves(p.pass, at.h)) continue;
@@ -151,7 +151,8 @@ extern "C" __global__ void dil_merge(const __grid_constant__ dil_params p) {
 
 extern "C" __global__ void dil_begin(const __grid_constant__ dil_params p) {
   WARP_ROWS(p, index) {
-    if (!(p.flags & DIL_PART) && passes_of((int)(index % HEADS)) <= 1) continue;
+    if (!(p.flags & DIL_PART) && passes_of(place_of(p, index).h) <= 1)
+      continue;
     if (threadIdx.x % 32 == 0) p.state_lse[index] = DIL_NONE;
     if (p.flags & DIL_PART) continue; /* nobody reads sums without an lse */
 #pragma unroll 1
@@ -163,7 +164,7 @@ extern "C" __global__ void dil_begin(const __grid_constant__ dil_params p) {
 /* The states of a row of a part: one, or one a pass, weighted and added. */
 #define STATES (COMBINE >= 2 ? PASSES : 1)
 DIL_INLINE float states_sum(const dil_params &p, long long index, int d) {
-  long long stride = (long long)p.batches * p.rows * HEADS;
+  long long stride = (long long)p.batches * p.rows * p.heads;
   float sum = 0;
 #pragma unroll 1
   for (int s = 0; s < STATES; s++) {
@@ -175,7 +176,7 @@ DIL_INLINE float states_sum(const dil_params &p, long long index, int d) {
 }
 /* lse of several: that of the one pass which serves the head. */
 DIL_INLINE float states_lse(const dil_params &p, long long index, int head) {
-  long long stride = (long long)p.batches * p.rows * HEADS;
+  long long stride = (long long)p.batches * p.rows * p.heads;
   int s = 0;
   while (s < STATES - 1 && !pass_serves(s, head)) s++;
   return p.state_lse[s * stride + index];

@@ -37,7 +37,7 @@ typedef struct dil_params {
   float *lse;                    /* NULL: not wanted */
   long long q_stride[3], k_stride[3], v_stride[3], o_stride[3]; /* b, n, h */
   long long lse_stride[3];       /* b, n, h */
-  /* Of chained heads, and of all in a part; [batches, rows, H, Dv]. */
+  /* Of chained heads, and of all in a part; [batches, rows, heads, Dv]. */
   float *state_o, *state_lse;
   float *partial;                /* [splits][those rows][2 + Dv]: m, l, sums */
   const int *lengths;            /* [B] or NULL */
@@ -46,6 +46,7 @@ typedef struct dil_params {
   int first, step;               /* where they stand, where M keys are there */
   int key_first, key_step, key_rows; /* where the rows of k and v stand */
   int batch, head;               /* numbers in the whole of the call's first */
+  int heads;                     /* of the call, of those of the plan */
   int pass;
   int stride;                    /* positions between the rows of a tile */
   int segment;                   /* the shortest of the pass; 0: none */

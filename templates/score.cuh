@@ -61,7 +61,7 @@ DIL_INLINE bool is_counted(dil_set rivals, int h, int t, int j,
 }
 
 DIL_INLINE dil_pair pair_of(const dil_params &p, const dil_tile &tile, int h) {
-  dil_pair at = {tile.b + p.batch, h + p.head, 0, p.N, tile.keys, p.input};
+  dil_pair at = {tile.b + p.batch, h, 0, p.N, tile.keys, p.input};
   at.B = p.B;
   return at;
 }
@@ -88,7 +88,7 @@ DIL_INLINE int predicate_cover(const dil_params &p, const dil_tile &tile,
   if (w.masked) {
     dil_range kept =
         dil_cover(predicate, {box.t0, box.t1}, {first, last},
-                  {box.h0 + p.head, box.h1 + p.head},
+                  {box.h0, box.h1},
                   pair_of(p, tile, box.h0));
     if (!kept.high) return DIL_EMPTY;
     full = full && kept.low;
@@ -210,7 +210,7 @@ DIL_INLINE unsigned drop_bits(const dil_params &p, const dil_tile &tile,
     bool second = e & 2;
     int j = v.keys.start + (v.n + column_of(e)) * v.keys.step;
     int h = second ? rows.h[1] : rows.h[0];
-    bool dropped = dil_dropped(tile.b + p.batch, h + p.head,
+    bool dropped = dil_dropped(tile.b + p.batch, h,
                                second ? rows.t[1] : rows.t[0], j, p.seed_low,
                                p.seed_high);
     bits |= (unsigned)dropped << e;

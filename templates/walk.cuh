@@ -1,6 +1,7 @@
 /* walk.cuh - from the number of a tile to its rows, and from its rows to the
  * keys that they see, by arithmetic on the plan's tables. Rows and keys may be
- * those of a part of a sequence: all positions are the whole's.
+ * those of a part of a sequence, and heads some of the plan's: positions and
+ * heads are numbered as in the whole.
  *
  * A cell is a stretch of positions in which no branch of the pass changes its
  * segment. A tile's rows stand one period apart inside a cell, so that the
@@ -27,6 +28,8 @@ DIL_INLINE int floor_div(long long a, int n) {
 DIL_INLINE int least(int a, int b) { return a < b ? a : b; }
 DIL_INLINE int most(int a, int b) { return a > b ? a : b; }
 
+#define GROUP (HEADS / KV_HEADS) /* query heads of a K/V head */
+
 /* Branches, as bits. */
 #if BRANCHES > 32
 typedef unsigned long long dil_set;
@@ -37,7 +40,8 @@ DIL_INLINE int lowest(dil_set x) { return __ffs((int)x) - 1; }
 #endif
 
 struct dil_tile {
-  int b, head, kv;   /* batch row, first head, its K/V head */
+  int b;             /* batch row of the call */
+  int head, kv;      /* first head, of the plan's; K/V head of the call */
   int keys;          /* M of this batch row */
   int origin;        /* position of query row 0 */
   int low, step;     /* positions of its rows: low + n * step */
@@ -152,11 +156,11 @@ DIL_INLINE int row_from(const dil_params &p, const dil_tile &t, int low) {
 DIL_INLINE dil_tile find_tile(const dil_params &p, long long item,
                               int tile_rows) {
   dil_tile t;
-  int block, residue, part, cell, low, high, heads = HEADS / p.pack;
+  int block, residue, part, cell, low, high, heads = p.heads / p.pack;
   t.split = (int)(item % p.splits);
   item /= p.splits;
   if (p.spread) {
-    t.head = (int)(item % heads) * p.pack;
+    t.head = p.head + (int)(item % heads) * p.pack;
     item /= heads;
   }
   block = p.blocks - 1 - (int)(item % p.blocks);
@@ -168,10 +172,10 @@ DIL_INLINE dil_tile find_tile(const dil_params &p, long long item,
   cell = p.cells - 1 - (int)(item % p.cells);
   item /= p.cells;
   if (!p.spread) {
-    t.head = (int)(item % heads) * p.pack;
+    t.head = p.head + (int)(item % heads) * p.pack;
     item /= heads;
   }
-  t.kv = t.head / (HEADS / KV_HEADS);
+  t.kv = t.head / GROUP - p.head / GROUP;
   t.b = (int)item;
   t.keys = p.lengths ? most(0, least(p.lengths[t.b], p.M)) : p.M;
   t.origin = p.first - (p.M - t.keys);

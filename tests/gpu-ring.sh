@@ -1,6 +1,6 @@
 #!/bin/sh
-# gpu-ring.sh - rings of GPUs: the oracle's results for ranks, layouts and
-# exchanges; the same bits by NCCL as by copies; ranks that are killed or
+# gpu-ring.sh - rings of GPUs: the oracle's results for ranks, meshes, layouts
+# and exchanges; the same bits by NCCL as by copies; ranks that are killed or
 # frozen. Ranks share what GPUs there are; where there is none they are emulated
 # (emulator/README.md), and NCCL is left out. In: BUILD (its bundle of `make
 # gpu-bundle` where there is one), DIL, TMP. Out: ok / not ok lines.
@@ -48,6 +48,18 @@ run() { # example, topology, options...
 
 # ---- against the oracle -------------------------------------------------------
 
+# Heads by whole groups of a K/V head, by parts of groups, by branches' shares,
+# with masks and scores that ask for the head.
+meshes() { # queries
+  check decode_gqa 'devices 6; ring 2; heads 3; layout striped;' --seq "$1"
+  check decode_gqa 'devices 12; heads 12;' --seq "$1"
+  check decode_gqa 'devices 4; heads 2; batch 2;' --seq 1 --keys 900 --batch 3
+  check headsplit_mean 'devices 6; ring 2; heads 3;' --seq $(($1 * 8))
+  check random_hash 'devices 3; heads 3;' --seq $(($1 * 2))
+  check alibi 'devices 4; ring 2; heads 2; exchange gather;' --seq "$1" \
+    --input slope=random
+}
+
 check() { # example, topology, options...
   example=$1 topology=$2
   shift 2
@@ -61,6 +73,11 @@ if [ "$gpus" -eq 0 ]; then
     check longnet_ring 'devices 3; ring 3;' -D w=16 --seq 100
     check causal 'devices 2; ring 2; layout zigzag; exchange gather;' --seq 60
     check softcap 'devices 4; ring 2; batch 2; layout striped;' --seq 40 --batch 2
+    check longnet_ring 'devices 4; ring 2; heads 2; layout zigzag;' -D w=16 --seq 70
+  done
+  for chip in 90 80; do # with Hopper kernels, and the general one alone
+    FAKE_CHIP=$chip
+    meshes 70
   done
 else
   for ring in 1 2 4; do
@@ -80,6 +97,8 @@ else
   check decode_gqa 'devices 4; ring 4;' --seq 1 --keys 9000 --batch 3
   check longnet 'devices 4; ring 2; batch 2;' -D w=128 --seq 4096 --batch 3
   check longnet_torchscale 'devices 3; ring 3;' -D w=100 --seq 7777
+  check longnet 'devices 4; ring 2; heads 2;' -D w=128 --seq 4096 --batch 3
+  meshes 900
   # More than the host is asked to hold: each rank makes its own rows.
   check longnet_ring 'devices 4; ring 4;' --seq 524288
 fi
@@ -140,6 +159,7 @@ same_bits() {
 is "NCCL, in one process and in $ring: the bits that copies give" same_bits
 check longnet_ring "$by_nccl exchange gather; layout zigzag;" -D w=64 --seq 5000
 check causal "$by_nccl" --seq 4096
+check decode_gqa "devices $ring; ring $((ring / 2)); heads 2; link nccl;" --seq 900
 
 # A rank is struck while all of them run again and again; each survivor must end
 # in time and say who it was and in which step.

@@ -171,6 +171,7 @@ static void fill_place(const cuda_run *r, dil_params *p) {
   p->key_rows = (int)keys.count;
   p->batch = part ? part->batch : 0;
   p->head = part ? part->head : 0;
+  p->heads = r->table->heads;
 }
 
 /* Whether every row begins at a multiple of `bytes` and is made of such. */
