@@ -1,6 +1,7 @@
 /* cache_box.c - see cache_box.h. In: nothing. Out: a cache whose warnings are
  * counted, files to damage, a suite's main. */
 #include "cache_box.h"
+#include "suite.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -139,10 +140,5 @@ int box_run(const char *name, const box_case *cases) {
     for (const TTest *const *t = cases->tests; *t; t++) tcase_add_test(c, *t);
     suite_add_tcase(suite, c);
   }
-  SRunner *runner = srunner_create(suite);
-  srunner_set_fork_status(runner, CK_NOFORK);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_run(suite, CK_NOFORK);
 }

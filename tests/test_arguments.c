@@ -1,9 +1,9 @@
 /* test_arguments.c - what a call is refused for, by its text: every tensor, its
  * type, shape, device, strides and memory, before anything starts. */
 #include "host.h"
+#include "suite.h"
 #include <check.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -173,10 +173,5 @@ static Suite *arguments_suite(void) {
 int main(void) {
   host_modules();
   alarm(300); /* a hang is a failure */
-  SRunner *runner = srunner_create(arguments_suite());
-  srunner_set_fork_status(runner, CK_NOFORK);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_run(arguments_suite(), CK_NOFORK);
 }

@@ -2,6 +2,7 @@
  * what the same pattern gives as text, bit by bit; every preset is what its
  * file says; whatever cannot be done is refused with the reason. */
 #include "host.h"
+#include "suite.h"
 #include <check.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -257,11 +258,7 @@ int main(void) {
   tcase_add_loop_test(t, the_rest_is_refused, 0, REFUSALS);
   tcase_add_test(t, the_device_is_chosen);
   suite_add_tcase(s, t);
-  SRunner *runner = srunner_create(s);
-  srunner_set_fork_status(runner, CK_NOFORK);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
+  int failed = suite_run(s, CK_NOFORK);
   unlink(log_path);
-  return failed != 0;
+  return failed;
 }

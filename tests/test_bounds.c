@@ -1,6 +1,7 @@
 /* test_bounds.c - bounds of expressions over boxes: they hold every value of
  * thousands of random trees, narrow with the box, and are sharp for the
  * conditions that patterns are made of. */
+#include "suite.h"
 #include "trees.h"
 
 #include <check.h>
@@ -129,9 +130,5 @@ static Suite *bounds_suite(void) {
 }
 
 int main(void) {
-  SRunner *runner = srunner_create(bounds_suite());
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return suite_run(bounds_suite(), CK_FORK_GETENV);
 }

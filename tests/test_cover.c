@@ -2,6 +2,7 @@
  * through pattern_reaches, on random patterns and on shapes whose counts are
  * known in closed form; and that large sequences take no time. */
 #include "meaning.h"
+#include "suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -492,9 +493,5 @@ static Suite *cover_suite(void) {
 }
 
 int main(void) {
-  SRunner *runner = srunner_create(cover_suite());
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return suite_run(cover_suite(), CK_FORK_GETENV);
 }

@@ -2,6 +2,7 @@
  * float64: every instruction set that this machine has, odd sizes, tails,
  * infinities and NaNs. */
 #include "cpu_code.h"
+#include "suite.h"
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -316,9 +317,5 @@ int main(void) {
   tcase_add_loop_test(tiles, matrix_products, 0, 2 * SET_COUNT);
   tcase_add_loop_test(tiles, softmax, 0, 2 * SET_COUNT);
   suite_add_tcase(suite, tiles);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_run(suite, CK_FORK_GETENV);
 }

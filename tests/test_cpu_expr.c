@@ -3,6 +3,7 @@
  * for bit, in tiles and in rows. */
 #include "cpu_code.h"
 #include "cpu_random.h"
+#include "suite.h"
 #include <check.h>
 #include <immintrin.h>
 #include <math.h>
@@ -387,9 +388,5 @@ int main(void) {
   tcase_add_loop_test(cases, random_expressions, 0, SET_COUNT);
   tcase_add_loop_test(cases, functions, 0, SET_COUNT);
   suite_add_tcase(suite, cases);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_run(suite, CK_FORK_GETENV);
 }

@@ -3,6 +3,7 @@
  * rows against Philox, weight by weight. */
 #include "cpu_code.h"
 #include "interface.h"
+#include "suite.h"
 #include <check.h>
 #include <math.h>
 #include <pthread.h>
@@ -332,9 +333,5 @@ int main(void) {
   tcase_add_test(rows, texts);
   tcase_add_test(rows, threads);
   suite_add_tcase(suite, rows);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_run(suite, CK_FORK_GETENV);
 }

@@ -3,6 +3,7 @@
  * last use of which may be anybody's. Every result has the bits of a run by
  * itself. */
 #include "host.h"
+#include "suite.h"
 #include <check.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -146,10 +147,5 @@ int main(void) {
   tcase_add_test(t, all_at_once);
   tcase_add_test(t, compiled_once);
   suite_add_tcase(s, t);
-  SRunner *runner = srunner_create(s);
-  srunner_set_fork_status(runner, CK_NOFORK);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_run(s, CK_NOFORK);
 }

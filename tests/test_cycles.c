@@ -3,6 +3,7 @@
  * the compiler, many times with kernels that were kept. In: DIL_CYCLES, how
  * often the latter; a small number when it is not set. */
 #include "host.h"
+#include "suite.h"
 #include <check.h>
 #include <dirent.h>
 #include <malloc.h>
@@ -112,10 +113,5 @@ int main(void) {
   tcase_add_test(t, compiling_leaves_nothing);
   tcase_add_test(t, running_leaves_nothing);
   suite_add_tcase(s, t);
-  SRunner *runner = srunner_create(s);
-  srunner_set_fork_status(runner, CK_NOFORK);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_run(s, CK_NOFORK);
 }

@@ -3,6 +3,7 @@
  * strides, few queries. One row a case; each is computed in two storage types
  * by every instruction set and plan, and compared with the oracle. */
 #include "gpu.h"
+#include "suite.h"
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -344,9 +345,5 @@ static Suite *make_suite(void) {
 }
 
 int main(void) {
-  SRunner *runner = srunner_create(make_suite());
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_run(make_suite(), CK_FORK_GETENV);
 }

@@ -3,6 +3,7 @@
  * come in another order. In: BUILD/emulator. Every test is a process of its own,
  * since a driver that has stopped says so for good. */
 #include "gpu.h"
+#include "suite.h"
 #include <check.h>
 #include <dlfcn.h>
 #include <stdbool.h>
@@ -271,9 +272,5 @@ int main(void) {
     tcase_add_loop_test(c, late_streams, 0, 2);
     tcase_add_test(c, fill_is_over);
   }
-  SRunner *r = srunner_create(s);
-  srunner_run_all(r, CK_NORMAL);
-  int failed = srunner_ntests_failed(r);
-  srunner_free(r);
-  return failed != 0;
+  return suite_run(s, CK_FORK_GETENV);
 }

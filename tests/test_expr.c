@@ -1,5 +1,6 @@
 /* test_expr.c - the meaning of expressions: known values, folding, and text
  * that reads back as the same tree. */
+#include "suite.h"
 #include "trees.h"
 
 #include <check.h>
@@ -437,9 +438,5 @@ static Suite *expr_suite(void) {
 }
 
 int main(void) {
-  SRunner *runner = srunner_create(expr_suite());
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return suite_run(expr_suite(), CK_FORK_GETENV);
 }

@@ -5,6 +5,7 @@
 #include "../runtime/context.h"
 #include "faults/faults.h"
 #include "host.h"
+#include "suite.h"
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -286,10 +287,5 @@ int main(void) {
   tcase_add_test(t, a_prepared_run_allocates_nothing);
   tcase_add_loop_test(t, every_site_fails, 0, SCENARIOS);
   suite_add_tcase(s, t);
-  SRunner *runner = srunner_create(s);
-  srunner_set_fork_status(runner, CK_NOFORK);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_run(s, CK_NOFORK);
 }

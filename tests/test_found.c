@@ -2,6 +2,7 @@
  * as it stayed wrong: by every instruction set and every forced plan against
  * the oracle. A new finding of the fuzzer is a row here. */
 #include "numeric.h"
+#include "suite.h"
 #include <check.h>
 #include <stdlib.h>
 
@@ -53,9 +54,5 @@ int main(void) {
   tcase_set_timeout(tests, 120);
   tcase_add_loop_test(tests, right_now, 0, FOUND);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return suite_run(suite, CK_FORK_GETENV);
 }

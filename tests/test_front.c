@@ -5,6 +5,7 @@
  * tests/golden/ast has its tree in X.ast. REGOLD=1 writes the expectations
  * anew. Run from the root of the repository. */
 #include "all.h"
+#include "suite.h"
 #include "text.h"
 #include <check.h>
 #include <dirent.h>
@@ -346,10 +347,5 @@ int main(void) {
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
     tcase_add_test(all, *tests[i]);
   suite_add_tcase(suite, all);
-  SRunner *runner = srunner_create(suite);
-  srunner_set_fork_status(runner, CK_NOFORK);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_run(suite, CK_NOFORK);
 }

@@ -2,10 +2,10 @@
  * wrong element, a row not written, a byte beside the output, a read beyond an
  * input, a wrong lse. Without this, a green numeric suite proves nothing. */
 #include "numeric.h"
+#include "suite.h"
 #include <check.h>
 #include <math.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const char text[] =
@@ -135,10 +135,5 @@ int main(void) {
   tcase_add_test_raise_signal(tests, write_to_input, SIGSEGV);
   tcase_add_test(tests, unseen_rows_are_nan);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_set_fork_status(runner, CK_FORK); /* two of them must crash */
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_run(suite, CK_FORK); /* two of them must crash */
 }

@@ -3,6 +3,7 @@
  * with the oracle between guard bytes, and the path that it took is asserted;
  * elsewhere the CPU computes it. */
 #include "gpu.h"
+#include "suite.h"
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -199,9 +200,5 @@ int main(void) {
   tcase_set_timeout(tests, 240);
   tcase_add_loop_test(tests, computed, 0, CASES);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_run(suite, CK_FORK_GETENV);
 }

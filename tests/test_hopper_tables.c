@@ -4,7 +4,8 @@
  * it, with the kernel's own arithmetic; every row must come once, with every key
  * that is there as often as the definition says, and no key may be read that no
  * row of the call sees. No GPU is needed. */
-#include "../runtime/cuda/hopper.h"
+#include "hopper_lists.h"
+#include "suite.h"
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -22,121 +23,11 @@
     if (!(holds)) ck_abort_msg(__VA_ARGS__); \
   } while (0)
 
-enum { BRANCHES = 5, HEADS = 4, CHECKED = 30 /* tiles of a launch, about */ };
-
-typedef struct subject {
-  dil_table table;
-  dil_branch branch[BRANCHES];
-  dil_predicate predicate[BRANCHES];
-  dil_pass pass;
-  int32_t phase[BRANCHES][HEADS];
-  int64_t B, N, M;
-  hopper_place place;
-  hopper_table made;
-  hopper_launch launch;
-} subject;
-
-/* ---- random subjects ----------------------------------------------------- */
-
-static uint64_t state;
-static int64_t random_to(int64_t n) { /* 0 .. n - 1 */
-  state = state * 6364136223846793005u + 1442695040888963407u;
-  return (int64_t)((state >> 33) % (uint64_t)n);
-}
-
-static int64_t random_segment(void) {
-  static const int64_t common[] = {0, 256, 512, 1024, 300, 500, 700, 1500};
-  return random_to(3) ? common[random_to(8)] : 40 + random_to(2000);
-}
-
-static int64_t random_dilation(void) {
-  static const int64_t common[] = {1, 1, 2, 3, 4, 6, 8, 12};
-  return common[random_to(8)];
-}
-
-static void add_branch(subject *s, int32_t b) {
-  dil_branch *branch = &s->branch[b];
-  *branch = (dil_branch){.segment = random_segment(),
-                         .dilation = random_dilation(),
-                         .head_last = HEADS - 1,
-                         .predicate = random_to(4) ? -1 : 0,
-                         .phase = s->phase[b]};
-  if (!random_to(5)) branch->head_last = (int32_t)random_to(HEADS);
-  for (int32_t h = 0; h < HEADS; h++)
-    s->phase[b][h] = (int32_t)random_to(branch->dilation);
-}
-
-static void predicate_random(subject *s) {
-  s->predicate[0] = (dil_predicate){random_to(2) ? DIL_ENDLESS
-                                                 : random_to(800),
-                                    random_to(2) ? 0 : random_to(500), false};
-  bool all = random_to(2); /* most windows are those of a whole pattern */
-  for (int32_t b = 0; all && b < s->table.branch_count; b++)
-    s->branch[b].predicate = 0;
-}
-
-static void subject_random(subject *s, uint64_t seed) {
-  state = seed * 7919 + 1;
-  random_to(2);
-  int32_t branches = 1 + (int32_t)random_to(BRANCHES);
-  *s = (subject){.B = 1 + random_to(2)};
-  s->pass = (dil_pass){(1ull << branches) - 1, 1};
-  for (int32_t b = 0; b < branches; b++) {
-    add_branch(s, b);
-    if (branches == 1 && !random_to(4)) {
-      s->branch[0].dilation = 65 + random_to(200);
-      for (int32_t h = 0; h < HEADS; h++)
-        s->phase[0][h] = (int32_t)random_to(s->branch[0].dilation);
-    }
-    int64_t period = s->pass.period, r = s->branch[b].dilation;
-    while (s->pass.period % r) s->pass.period += period;
-  }
-  s->M = 1 + random_to(random_to(3) ? 3000 : 9000);
-  s->N = random_to(2) ? s->M : 1 + random_to(3000);
-  s->table = (dil_table){.name = "random",
-                         .heads = HEADS,
-                         .kv_heads = HEADS,
-                         .head_dim = 64,
-                         .value_dim = 64,
-                         .dtype = DIL_BF16,
-                         .dedup = random_to(3) > 0,
-                         .branch_count = branches,
-                         .pass_count = 1,
-                         .predicate_count = 1,
-                         .chain_count = 1,
-                         .branches = s->branch,
-                         .passes = &s->pass,
-                         .predicates = s->predicate};
-  if (!random_to(3)) s->table.combine = DIL_COMBINE_UNION;
-  s->table.dedup |= s->table.combine == DIL_COMBINE_UNION;
-  predicate_random(s);
-}
-
-static const char *describe(const subject *s) {
-  static char text[1000];
-  int n = snprintf(text, sizeof text, "B %d N %d M %d, %s%s:", (int)s->B,
-                   (int)s->N, (int)s->M,
-                   s->table.combine == DIL_COMBINE_UNION ? "union" : "softmax",
-                   s->table.dedup ? ", dedup" : "");
-  for (int32_t b = 0; b < s->table.branch_count; b++)
-    n += snprintf(text + n, sizeof text - (size_t)n,
-                  " (%d, %d, heads to %d, phases %d %d %d %d, %s)",
-                  (int)s->branch[b].segment, (int)s->branch[b].dilation,
-                  s->branch[b].head_last, s->phase[b][0], s->phase[b][1],
-                  s->phase[b][2], s->phase[b][3],
-                  s->branch[b].predicate < 0 ? "all" : "window");
-  const hopper_place *at = &s->place;
-  snprintf(text + n, sizeof text - (size_t)n,
-           " window %lld %lld, rows %lld on, %lld..%lld, keys %lld..%lld",
-           (long long)s->predicate[0].left, (long long)s->predicate[0].right,
-           (long long)at->first, (long long)at->low, (long long)at->high,
-           (long long)at->key_low, (long long)at->key_high);
-  return text;
-}
+enum { CHECKED = 30 /* tiles of a launch, about */ };
 
 /* ---- the definition ------------------------------------------------------ */
 
-static bool selects(const subject *s, int32_t b, int32_t h, int64_t t) {
+static bool selects(const hopper_list *s, int32_t b, int32_t h, int64_t t) {
   const dil_branch *branch = &s->branch[b];
   if (h > branch->head_last || (t < 0 && branch->segment)) return false;
   int64_t inside = branch->segment ? t % branch->segment : t;
@@ -144,7 +35,7 @@ static bool selects(const subject *s, int32_t b, int32_t h, int64_t t) {
   return ((inside - branch->phase[h]) % r + r) % r == 0;
 }
 
-static bool reaches(const subject *s, int32_t b, int32_t h, int64_t t,
+static bool reaches(const hopper_list *s, int32_t b, int32_t h, int64_t t,
                     int64_t j) {
   const dil_branch *branch = &s->branch[b];
   int64_t segment = branch->segment;
@@ -154,14 +45,14 @@ static bool reaches(const subject *s, int32_t b, int32_t h, int64_t t,
   return branch->predicate < 0 || (j - t <= p->right && t - j <= p->left);
 }
 
-static int32_t defined(const subject *s, int32_t h, int64_t t, int64_t j) {
+static int32_t defined(const hopper_list *s, int32_t h, int64_t t, int64_t j) {
   int32_t copies = 0;
   for (int32_t b = 0; b < s->table.branch_count; b++)
     copies += reaches(s, b, h, t, j);
   return s->table.combine == DIL_COMBINE_UNION ? copies > 0 : copies;
 }
 
-static int32_t selecting(const subject *s, int32_t h, int64_t t) {
+static int32_t selecting(const hopper_list *s, int32_t h, int64_t t) {
   int32_t count = 0;
   for (int32_t b = 0; b < s->table.branch_count; b++)
     count += selects(s, b, h, t);
@@ -175,26 +66,26 @@ typedef struct visits {
   float *keys;          /* [M] of one row */
 } visits;
 
-static bool is_there(const subject *s, int64_t j) {
+static bool is_there(const hopper_list *s, int64_t j) {
   return j >= s->place.key_low && j < s->place.key_high;
 }
 
 /* Whether some row of the call sees a key. */
-static bool is_reached(const subject *s, int32_t h, int64_t j) {
+static bool is_reached(const hopper_list *s, int32_t h, int64_t j) {
   for (int64_t n = 0; n < s->place.rows; n++)
     if (defined(s, h, s->place.first + n, j)) return true;
   return false;
 }
 
-static unsigned char *row_of(const subject *s, const visits *v, const tile *x,
-                             int64_t position) {
+static unsigned char *row_of(const hopper_list *s, const visits *v,
+                             const tile *x, int64_t position) {
   int32_t head = s->launch.members[x->member].head;
   int64_t n = position - s->place.first, rows = s->place.rows;
-  expect(n >= 0 && n < rows, "%s: row %lld", describe(s), (long long)n);
+  expect(n >= 0 && n < rows, "%s: row %lld", list_describe(s), (long long)n);
   return &v->rows[((int64_t)x->batch * HEADS + head) * rows + n];
 }
 
-static void visit_keys(const subject *s, const tile *x, int64_t t,
+static void visit_keys(const hopper_list *s, const tile *x, int64_t t,
                        float *keys) {
   const hopper_class *k = &s->launch.classes[x->klass];
   int32_t head = s->launch.members[x->member].head;
@@ -203,17 +94,17 @@ static void visit_keys(const subject *s, const tile *x, int64_t t,
     key_run run = keys_of(&s->launch, x, p);
     for (int32_t n = 0; n < run.count; n++) {
       int64_t j = run.position + (int64_t)n * p->stride;
-      expect(is_there(s, j), "%s: key %lld", describe(s), (long long)j);
+      expect(is_there(s, j), "%s: key %lld", list_describe(s), (long long)j);
       if (n > run.count - 3 || !random_to(200))
         expect(is_reached(s, head, j), "%s: head %d key %lld is seen by none",
-               describe(s), head, (long long)j);
+               list_describe(s), head, (long long)j);
       if (j - t <= p->right && t - j <= p->left) keys[j] += exp2f(p->bias);
     }
   }
 }
 
 /* One row of a tile: all of all tiles are too many. */
-static void check_row(const subject *s, const visits *v, const tile *x,
+static void check_row(const hopper_list *s, const visits *v, const tile *x,
                       int32_t row) {
   int32_t head = s->launch.members[x->member].head;
   int64_t t = x->position + (int64_t)row * s->launch.classes[x->klass].stride;
@@ -223,20 +114,22 @@ static void check_row(const subject *s, const visits *v, const tile *x,
     int32_t want = is_there(s, j) ? defined(s, head, t, j) : 0;
     expect(fabsf(v->keys[j] - (float)want) < 1e-3f,
                   "%s: head %d row at %lld, key %lld: %g times, not %d",
-                  describe(s), head, (long long)t, (long long)j, v->keys[j],
-                  want);
+                  list_describe(s), head, (long long)t, (long long)j,
+                  v->keys[j], want);
   }
 }
 
-static void visit_tile(const subject *s, const visits *v, const tile *x,
+static void visit_tile(const hopper_list *s, const visits *v, const tile *x,
                        bool bare) {
   const hopper_class *k = &s->launch.classes[x->klass];
   int32_t head = s->launch.members[x->member].head;
-  expect(x->rows <= s->launch.tile_rows, "%s: %d rows", describe(s), x->rows);
+  expect(x->rows <= s->launch.tile_rows, "%s: %d rows", list_describe(s),
+         x->rows);
   for (int32_t i = 0; i < x->rows; i++) {
     int64_t t = x->position + (int64_t)i * k->stride;
-    expect((selecting(s, head, t) == 0) == bare, "%s: row at %lld of "
-                  "head %d is bare or not", describe(s), (long long)t, head);
+    expect((selecting(s, head, t) == 0) == bare,
+           "%s: row at %lld of head %d is bare or not", list_describe(s),
+           (long long)t, head);
     ++*row_of(s, v, x, t);
   }
   if (bare || random_to(1 + s->launch.tiles / CHECKED)) return;
@@ -246,7 +139,7 @@ static void visit_tile(const subject *s, const visits *v, const tile *x,
 }
 
 /* As hopper_clear does: rows that are in no class. */
-static void visit_others(const subject *s, const visits *v) {
+static void visit_others(const hopper_list *s, const visits *v) {
   const hopper_launch *l = &s->launch;
   int64_t rows = s->place.rows;
   for (int64_t at = 0; at < s->B * rows * l->member_count; at++) {
@@ -261,12 +154,12 @@ static void visit_others(const subject *s, const visits *v) {
       bare = first_from(x.position, base + m->shift, l->but) != x.position;
     if (!bare || m->home) continue;
     expect(!selecting(s, m->head, x.position), "%s: row at %d is not bare",
-           describe(s), x.position);
+           list_describe(s), x.position);
     ++*row_of(s, v, &x, x.position);
   }
 }
 
-static void visit_all(const subject *s, const visits *v) {
+static void visit_all(const hopper_list *s, const visits *v) {
   const hopper_launch *l = &s->launch;
   int32_t keyed = l->class_count - l->bare_count;
   tile x;
@@ -278,23 +171,23 @@ static void visit_all(const subject *s, const visits *v) {
   if (s->place.key_high - s->place.key_low == s->M) visit_others(s, v);
 }
 
-static bool is_served(const subject *s, int32_t h) {
+static bool is_served(const hopper_list *s, int32_t h) {
   for (int32_t b = 0; b < s->table.branch_count; b++)
     if (h <= s->branch[b].head_last) return true;
   return false;
 }
 
 /* A row that no tile has: none selects it, or it sees no key that is there. */
-static void check_left_out(const subject *s, int32_t h, int64_t t) {
+static void check_left_out(const hopper_list *s, int32_t h, int64_t t) {
   if (!s->place.part)
     expect(!selecting(s, h, t), "%s: head %d leaves out the row at %lld",
-           describe(s), h, (long long)t);
+           list_describe(s), h, (long long)t);
   for (int64_t j = s->place.key_low; j < s->place.key_high; j++)
     expect(!defined(s, h, t, j), "%s: head %d leaves out the row at %lld, "
-           "which sees %lld", describe(s), h, (long long)t, (long long)j);
+           "which sees %lld", list_describe(s), h, (long long)t, (long long)j);
 }
 
-static void check_place(subject *s) {
+static void check_place(hopper_list *s) {
   const hopper_place *at = &s->place;
   size_t rows = (size_t)(s->B * HEADS * at->rows);
   visits v = {calloc(rows, 1), calloc((size_t)s->M, sizeof *v.keys)};
@@ -307,7 +200,7 @@ static void check_place(subject *s) {
     size_t n = i % (size_t)at->rows;
     int32_t h = (int32_t)(i / (size_t)at->rows) % HEADS;
     expect(whole ? v.rows[i] == is_served(s, h) : v.rows[i] <= 1,
-           "%s: row %zu of head %d comes %d times", describe(s), n, h,
+           "%s: row %zu of head %d comes %d times", list_describe(s), n, h,
            v.rows[i]);
     if (!v.rows[i] && !random_to(20))
       check_left_out(s, h, at->first + (int64_t)n);
@@ -322,7 +215,7 @@ static dil_comb stretch_random(int64_t low, int64_t length) {
   return (dil_comb){low + random_to(length - count + 1), 1, count};
 }
 
-static void check_part(subject *s) {
+static void check_part(hopper_list *s) {
   dil_part part = {.queries = stretch_random(s->M - s->N, s->N),
                    .keys = stretch_random(0, s->M),
                    .B = s->B, .N = s->N, .M = s->M};
@@ -336,7 +229,7 @@ static void check_part(subject *s) {
 }
 
 /* False: the tables refuse. */
-static bool subject_check(subject *s) {
+static bool list_check(hopper_list *s) {
   char reason[128] = "";
   if (!hopper_table_fill(&s->table, 0, 128, &s->made, reason, sizeof reason)) {
     ck_assert(reason[0]);
@@ -352,13 +245,13 @@ static bool subject_check(subject *s) {
 enum { GROUPS = 10, EACH = 30 };
 
 START_TEST(random_lists) {
-  subject *s = malloc(sizeof *s);
+  hopper_list *s = malloc(sizeof *s);
   int32_t taken = 0;
   const char *first = getenv("FUZZ_SEED");
   for (uint64_t i = 0; i < EACH; i++) {
-    subject_random(s, (first ? (uint64_t)atoll(first) : 1) * 1000000 +
+    list_random(s, (first ? (uint64_t)atoll(first) : 1) * 1000000 +
                           (uint64_t)_i * EACH + i);
-    taken += subject_check(s);
+    taken += list_check(s);
   }
   ck_assert_msg(taken * 10 > EACH, "only %d of %d are taken", taken, EACH);
   free(s);
@@ -367,13 +260,7 @@ END_TEST
 
 /* ---- lists that are known ------------------------------------------------ */
 
-typedef struct list {
-  int64_t B, N, M;
-  int32_t branches;
-  int64_t segment[BRANCHES], dilation[BRANCHES];
-} list;
-
-static const list lists[] = {
+static const known_shape lists[] = {
     {1, 33000, 33000, 5, {2048, 4096, 8192, 16384, 32768}, {1, 2, 4, 6, 12}},
     {1, 12000, 12000, 3, {2048, 3000, 5000}, {1, 2, 4}},
     {2, 5000, 7777, 3, {2048, 3000, 5000}, {1, 2, 4}},
@@ -384,40 +271,6 @@ static const list lists[] = {
     {1, 8000, 8000, 3, {1000, 0, 1700}, {1, 5, 2}},
 };
 
-static subject *subject_of(const list *l, dil_combine combine, bool dedup) {
-  subject *s = calloc(1, sizeof *s);
-  *s = (subject){.B = l->B, .N = l->N, .M = l->M};
-  s->pass = (dil_pass){(1ull << l->branches) - 1, 1};
-  for (int32_t b = 0; b < l->branches; b++) {
-    s->branch[b] = (dil_branch){.segment = l->segment[b],
-                                .dilation = l->dilation[b],
-                                .head_last = HEADS - 1,
-                                .predicate = -1,
-                                .phase = s->phase[b]};
-    for (int32_t h = 0; h < HEADS; h++)
-      s->phase[b][h] = h % (int32_t)l->dilation[b];
-    int64_t period = s->pass.period;
-    while (s->pass.period % l->dilation[b]) s->pass.period += period;
-  }
-  s->predicate[0] = (dil_predicate){100, 0, false};
-  s->table = (dil_table){.name = "known",
-                         .heads = HEADS,
-                         .kv_heads = 2,
-                         .head_dim = 64,
-                         .value_dim = 64,
-                         .dtype = DIL_BF16,
-                         .dedup = dedup,
-                         .combine = combine,
-                         .branch_count = l->branches,
-                         .pass_count = 1,
-                         .predicate_count = 1,
-                         .chain_count = 1,
-                         .branches = s->branch,
-                         .passes = &s->pass,
-                         .predicates = s->predicate};
-  return s;
-}
-
 /* Few tiles: as high as still fills the processors. */
 START_TEST(heights) {
   static const struct {
@@ -425,8 +278,8 @@ START_TEST(heights) {
     int32_t rows;
   } wanted[] = {{1000, 64}, {4000, 128}, {6000, 192}, {100000, 192}};
   for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
-    list dense = {1, wanted[i].N, wanted[i].N, 1, {0}, {1}};
-    subject *s = subject_of(&dense, DIL_COMBINE_SOFTMAX, true);
+    known_shape dense = {1, wanted[i].N, wanted[i].N, 1, {0}, {1}};
+    hopper_list *s = list_known(&dense, DIL_COMBINE_SOFTMAX, true);
     char reason[128];
     ck_assert(hopper_table_fill(&s->table, 0, 128, &s->made, reason,
                                 sizeof reason));
@@ -443,8 +296,8 @@ START_TEST(known_list) {
                                          DIL_COMBINE_SOFTMAX,
                                          DIL_COMBINE_UNION};
   for (int32_t way = 0; way < 3; way++) {
-    subject *s = subject_of(&lists[_i], combines[way], way > 0);
-    ck_assert_msg(subject_check(s), "%s: refused", describe(s));
+    hopper_list *s = list_known(&lists[_i], combines[way], way > 0);
+    ck_assert_msg(list_check(s), "%s: refused", list_describe(s));
     free(s);
   }
 }
@@ -453,7 +306,7 @@ END_TEST
 /* ---- what is refused, and why -------------------------------------------- */
 
 static const struct {
-  list list;
+  known_shape list;
   const char *reason;
 } refused[] = {
     {{1, 999, 999, 1, {100}, {4}},
@@ -467,7 +320,7 @@ static const struct {
 
 START_TEST(refusal) {
   char reason[128] = "";
-  subject *s = subject_of(&refused[_i].list, DIL_COMBINE_SOFTMAX, true);
+  hopper_list *s = list_known(&refused[_i].list, DIL_COMBINE_SOFTMAX, true);
   ck_assert(!hopper_table_fill(&s->table, 0, 128, &s->made, reason,
                                sizeof reason));
   ck_assert_str_eq(reason, refused[_i].reason);
@@ -477,15 +330,15 @@ END_TEST
 
 /* One window and none, in a union: nested segments alone can tell them apart. */
 START_TEST(union_of_windows) {
-  static const list nested = {1, 3000, 3000, 2, {512, 1024}, {1, 1}};
-  static const list crossing = {1, 3000, 3000, 2, {512, 700}, {1, 1}};
+  static const known_shape nested = {1, 3000, 3000, 2, {512, 1024}, {1, 1}};
+  static const known_shape crossing = {1, 3000, 3000, 2, {512, 700}, {1, 1}};
   char reason[128] = "";
-  subject *s = subject_of(&nested, DIL_COMBINE_UNION, true);
+  hopper_list *s = list_known(&nested, DIL_COMBINE_UNION, true);
   s->branch[0].predicate = 0;
   ck_assert(hopper_table_fill(&s->table, 0, 128, &s->made, reason,
                               sizeof reason));
   free(s);
-  s = subject_of(&crossing, DIL_COMBINE_UNION, true);
+  s = list_known(&crossing, DIL_COMBINE_UNION, true);
   s->branch[0].predicate = 0;
   ck_assert(!hopper_table_fill(&s->table, 0, 128, &s->made, reason,
                                sizeof reason));
@@ -505,9 +358,5 @@ int main(void) {
   tcase_add_test(tests, union_of_windows);
   tcase_add_test(tests, heights);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_run(suite, CK_FORK_GETENV);
 }

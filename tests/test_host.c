@@ -1,6 +1,7 @@
 /* test_host.c - the public interface: contexts and their hooks, programs and
  * their diagnostics, kernels. */
 #include "host.h"
+#include "suite.h"
 #include <check.h>
 #include <math.h>
 #include <pthread.h>
@@ -425,10 +426,5 @@ static Suite *host_suite(void) {
 int main(void) {
   host_modules();
   alarm(300); /* a hang is a failure */
-  SRunner *runner = srunner_create(host_suite());
-  srunner_set_fork_status(runner, CK_NOFORK);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_run(host_suite(), CK_NOFORK);
 }

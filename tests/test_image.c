@@ -2,6 +2,7 @@
  * damage gets through: every byte changed, every end cut off, and random
  * changes behind a sum that was made to fit. */
 #include "meaning.h"
+#include "suite.h"
 
 #include <check.h>
 #include <glob.h>
@@ -253,9 +254,5 @@ int main(void) {
   tcase_set_timeout(damage, 120);
   suite_add_tcase(suite, trips);
   suite_add_tcase(suite, damage);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_run(suite, CK_FORK_GETENV);
 }

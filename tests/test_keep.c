@@ -4,6 +4,7 @@
 #include "host.h"
 #include "keep.h"
 #include "numeric.h"
+#include "suite.h"
 
 #include <check.h>
 #include <fcntl.h>
@@ -304,10 +305,5 @@ int main(void) {
   tcase_add_test(c, nothing_is_writable_and_executable);
   tcase_add_test(c, a_warm_start_to_the_result_in_5_ms);
   suite_add_tcase(suite, c);
-  SRunner *runner = srunner_create(suite);
-  srunner_set_fork_status(runner, CK_NOFORK);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_run(suite, CK_NOFORK);
 }

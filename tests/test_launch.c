@@ -2,6 +2,7 @@
  * streams at once, from threads at once, and what they cost the host. In:
  * DIL_TEST_DEVICE=cuda. Every result must be the bits of a run by itself. */
 #include "gpu.h"
+#include "suite.h"
 #include <check.h>
 #include <dlfcn.h>
 #include <pthread.h>
@@ -337,9 +338,5 @@ int main(void) {
   tcase_add_loop_test(tests, threads_share_a_kernel, 0, TEXTS);
   tcase_add_test(tests, launches_are_cheap);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_run(suite, CK_FORK_GETENV);
 }

@@ -3,6 +3,7 @@
  * in V, the past does not see the future, repetition shifts lse, and neither
  * threads nor rows that nobody may see change a bit. */
 #include "numeric.h"
+#include "suite.h"
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -289,9 +290,5 @@ int main(void) {
   tcase_add_loop_test(tests, two_ways_to_say_it, 0,
                       sizeof same / sizeof same[0]);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_run(suite, CK_FORK_GETENV);
 }

@@ -4,6 +4,7 @@
 #include "fault.h"
 #include "host.h"
 #include "library.h"
+#include "suite.h"
 
 #include <check.h>
 #include <dlfcn.h>
@@ -312,9 +313,5 @@ int main(void) {
   tcase_set_timeout(calls, 240);
   suite_add_tcase(suite, files);
   suite_add_tcase(suite, calls);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_run(suite, CK_FORK_GETENV);
 }

@@ -2,6 +2,7 @@
  * arrives whole, and whoever is killed, stopped, or sends another size is named
  * on all others in time. */
 #include "../runtime/link.h"
+#include "suite.h"
 #include <check.h>
 #include <signal.h>
 #include <stdio.h>
@@ -143,9 +144,5 @@ int main(void) {
   tcase_add_test(tests, stopped_rank_is_named);
   tcase_add_test(tests, another_size_is_an_error);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_run(suite, CK_FORK_GETENV);
 }

@@ -3,6 +3,7 @@
  * Whole objects must run; damaged ones, by the thousand, must be refused or
  * loaded, and nothing else. What a damaged object says is never executed. */
 #include "load.h"
+#include "suite.h"
 
 #include <check.h>
 #include <pthread.h>
@@ -408,11 +409,7 @@ static void remove_folder(void) {
 
 int main(void) {
   if (!mkdtemp(folder)) return 1;
-  SRunner *runner = srunner_create(load_suite());
-  srunner_set_fork_status(runner, CK_NOFORK);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
+  int failed = suite_run(load_suite(), CK_NOFORK);
   remove_folder();
-  return failed != 0;
+  return failed;
 }

@@ -3,6 +3,7 @@
  * Headers are spelled out byte by byte, so that reader and writer are not
  * only each other's mirror. */
 #include "npy.h"
+#include "suite.h"
 
 #include <check.h>
 #include <dirent.h>
@@ -484,11 +485,7 @@ static void remove_folder(void) {
 
 int main(void) {
   if (!mkdtemp(folder)) return 1;
-  SRunner *runner = srunner_create(npy_suite());
-  srunner_set_fork_status(runner, CK_NOFORK);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
+  int failed = suite_run(npy_suite(), CK_NOFORK);
   remove_folder();
-  return failed != 0;
+  return failed;
 }

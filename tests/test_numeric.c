@@ -2,6 +2,7 @@
  * instruction set of this host, each forced plan. The sizes are small, the
  * segments shortened to fit, and the lengths no multiple of anything. */
 #include "gpu.h"
+#include "suite.h"
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,9 +97,5 @@ int main(void) {
   tcase_set_timeout(tests, 240);
   tcase_add_loop_test(tests, example, 0, EXAMPLES);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_run(suite, CK_FORK_GETENV);
 }

@@ -1,6 +1,7 @@
 /* test_nvrtc.c - every example's kernels through NVRTC and the gate, for sm_80
  * and sm_90a; no GPU is needed. Skipped with a word where NVRTC is missing. */
 #include "gpu.h"
+#include "suite.h"
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -173,9 +174,5 @@ static Suite *make_suite(void) {
 }
 
 int main(void) {
-  SRunner *runner = srunner_create(make_suite());
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_run(make_suite(), CK_FORK_GETENV);
 }

@@ -2,6 +2,7 @@
  * on random patterns and calls in which nobody may see what is NaN; and whole
  * runs, with the calls that are refused. */
 #include "definition.h"
+#include "suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -235,9 +236,5 @@ static Suite *oracle_suite(void) {
 }
 
 int main(void) {
-  SRunner *runner = srunner_create(oracle_suite());
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return suite_run(oracle_suite(), CK_FORK_GETENV);
 }

@@ -1,6 +1,7 @@
 /* test_oracle_cases.c - the oracle on cases worked by hand, and on the edge
  * table of the language reference. */
 #include "definition.h"
+#include "suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -365,9 +366,5 @@ static Suite *oracle_cases_suite(void) {
 }
 
 int main(void) {
-  SRunner *runner = srunner_create(oracle_cases_suite());
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return suite_run(oracle_cases_suite(), CK_FORK_GETENV);
 }

@@ -2,6 +2,7 @@
  * of every byte. A wrong no is a failure; so is a wrong yes where both are
  * slices of one array. */
 #include "../runtime/context.h"
+#include "suite.h"
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,10 +103,5 @@ int main(void) {
   tcase_add_test(t, slices_of_one_array);
   tcase_add_test(t, empty_ones_share_nothing);
   suite_add_tcase(s, t);
-  SRunner *runner = srunner_create(s);
-  srunner_set_fork_status(runner, CK_NOFORK);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_run(s, CK_NOFORK);
 }

@@ -5,6 +5,7 @@
  * the others NaN. */
 #include "../runtime/place.h"
 #include "gpu.h"
+#include "suite.h"
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -376,9 +377,5 @@ int main(void) {
   tcase_add_loop_test(tests, parts, 0, PATTERNS * 3);
   tcase_add_loop_test(tests, fast_parts, 0, FAST);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_run(suite, CK_FORK_GETENV);
 }

@@ -1,6 +1,7 @@
 /* test_pattern.c - patterns as text and as invariants: what is printed reads
  * back as the same pattern, with the same keys; broken invariants abort. */
 #include "meaning.h"
+#include "suite.h"
 
 #include <check.h>
 #include <glob.h>
@@ -328,9 +329,5 @@ static Suite *pattern_suite(void) {
 }
 
 int main(void) {
-  SRunner *runner = srunner_create(pattern_suite());
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return suite_run(pattern_suite(), CK_FORK_GETENV);
 }

@@ -3,6 +3,7 @@
 #include "place.h"
 #include "meaning.h"
 #include "plan.h"
+#include "suite.h"
 #include <check.h>
 
 enum { CASES = 400 };
@@ -167,9 +168,5 @@ int main(void) {
   tcase_add_loop_test(tests, rows_that_travel, 0, CASES);
   tcase_add_loop_test(tests, shards_cover, 0, 50);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_run(suite, CK_FORK_GETENV);
 }

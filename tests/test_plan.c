@@ -1,6 +1,7 @@
 /* test_plan.c - plans: which branches share a pass, what is refused, and the
  * text form out and in. */
 #include "all.h"
+#include "suite.h"
 
 #include <check.h>
 #include <glob.h>
@@ -308,9 +309,5 @@ int main(void) {
   tcase_add_loop_test(tests, a_wrong_plan_is_told_where, 0, COUNT(wrong));
   tcase_add_loop_test(tests, passes_fit_the_combine, 0, COUNT(misfits));
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return suite_run(suite, CK_FORK_GETENV);
 }

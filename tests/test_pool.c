@@ -4,6 +4,7 @@
  * and the test itself does the work. */
 #include "metrics.h"
 #include "pool.h"
+#include "suite.h"
 
 #include <check.h>
 #include <pthread.h>
@@ -426,10 +427,5 @@ int main(void) {
   tcase_add_test(c, blocks_that_are_out_never_overlap);
   tcase_add_test(c, the_environment_chooses);
   suite_add_tcase(suite, c);
-  SRunner *runner = srunner_create(suite);
-  srunner_set_fork_status(runner, CK_NOFORK);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_run(suite, CK_NOFORK);
 }

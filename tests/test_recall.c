@@ -3,6 +3,7 @@
  * same; nobody is given what they did not ask for. */
 #include "host.h"
 #include "recall.h"
+#include "suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -168,10 +169,5 @@ int main(void) {
   tcase_add_test(t, a_schedule_of_its_own_is_told);
   tcase_add_test(t, a_bad_record_is_logged_once);
   suite_add_tcase(s, t);
-  SRunner *runner = srunner_create(s);
-  srunner_set_fork_status(runner, CK_NOFORK);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_run(s, CK_NOFORK);
 }

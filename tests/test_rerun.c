@@ -1,6 +1,7 @@
 /* test_rerun.c - the same kernel on the same call gives the same bits every
  * time: a few times on the CPU, a thousand times on a GPU. */
 #include "gpu.h"
+#include "suite.h"
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -114,9 +115,5 @@ int main(void) {
   tcase_add_test(lengths, length_outside);
   suite_add_tcase(suite, lengths);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_run(suite, CK_FORK_GETENV);
 }

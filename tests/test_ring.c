@@ -3,6 +3,7 @@
  * fails, is silent, disagrees or sends too little. */
 #include "../runtime/crew.h"
 #include "numeric.h"
+#include "suite.h"
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -399,9 +400,5 @@ int main(void) {
   tcase_add_loop_test(tests, resume_continues_bit_equal, 0, 4);
   tcase_add_test(tests, heads_are_dealt_out_once);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_run(suite, CK_FORK_GETENV);
 }

@@ -3,6 +3,7 @@
  * Conversions are held to rounding done in float64 arithmetic, Philox to the
  * published known-answer vectors of its authors. */
 #include "rt.h"
+#include "suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -394,10 +395,5 @@ static Suite *runtime_suite(void) {
 }
 
 int main(void) {
-  SRunner *runner = srunner_create(runtime_suite());
-  srunner_set_fork_status(runner, CK_NOFORK);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_run(runtime_suite(), CK_NOFORK);
 }

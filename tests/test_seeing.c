@@ -4,6 +4,7 @@
 #include "log.h"
 #include "metrics.h"
 #include "setting.h"
+#include "suite.h"
 #include "trace.h"
 
 #include <check.h>
@@ -295,10 +296,5 @@ int main(void) {
   tcase_add_test(c, metrics_that_cannot_be_written_are_an_error);
   tcase_add_test(c, paths_name_the_process);
   suite_add_tcase(suite, c);
-  SRunner *runner = srunner_create(suite);
-  srunner_set_fork_status(runner, CK_FORK);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_run(suite, CK_FORK);
 }

@@ -3,6 +3,7 @@
  * what is in memory stays within its bound. */
 #include "../runtime/stream.h"
 #include "numeric.h"
+#include "suite.h"
 #include <check.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -408,9 +409,5 @@ int main(void) {
   tcase_add_test(tests, failure_ends_both_threads);
   tcase_add_test(tests, failure_to_load_is_told);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_run(suite, CK_FORK_GETENV);
 }

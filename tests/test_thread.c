@@ -3,6 +3,7 @@
  * Each index once, in rising order, with work that waits for lower indices; a
  * forked child that must not hang; quotas read from made-up control groups. */
 #include "processors.h"
+#include "suite.h"
 
 #include <check.h>
 #include <pthread.h>
@@ -447,10 +448,5 @@ static Suite *thread_suite(void) {
 
 int main(void) {
   alarm(300); /* a hang is a failure */
-  SRunner *runner = srunner_create(thread_suite());
-  srunner_set_fork_status(runner, CK_NOFORK);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_run(thread_suite(), CK_NOFORK);
 }

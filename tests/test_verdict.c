@@ -2,6 +2,7 @@
  * good, and each way to be wrong is found and located. Also the sizes that a
  * command line settles, and the plain counts of cost.c. */
 #include "cost.h"
+#include "suite.h"
 #include "verdict.h"
 
 #include <check.h>
@@ -295,9 +296,5 @@ static Suite *verdict_suite(void) {
 }
 
 int main(void) {
-  SRunner *runner = srunner_create(verdict_suite());
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return suite_run(verdict_suite(), CK_FORK_GETENV);
 }

@@ -2,6 +2,7 @@
  * position; packing and transposing against plain loops. */
 #include "meaning.h"
 #include "../runtime/walk.h"
+#include "suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -262,9 +263,5 @@ int main(void) {
   tcase_add_loop_test(tests, values_that_are_not_finite_are_noticed, 0, 48);
   tcase_add_loop_test(tests, sums_come_back_as_rows, 0, 96);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return suite_run(suite, CK_FORK_GETENV);
 }

@@ -2,8 +2,9 @@
  * a file that may hold anything; and the order that the cost model gives. */
 #include "../compiler/cost.h"
 #include "../compiler/wisdom.h"
-#include "numeric.h"
 #include "../runtime/cuda/cuda.h"
+#include "numeric.h"
+#include "suite.h"
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -269,11 +270,8 @@ static Suite *make_suite(void) {
 
 int main(void) {
   if (!mkdtemp(folder)) return 70;
-  SRunner *runner = srunner_create(make_suite());
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
+  int failed = suite_run(make_suite(), CK_FORK_GETENV);
   char remove_all[64];
   snprintf(remove_all, sizeof remove_all, "rm -r %s", folder);
-  return failed != 0 || system(remove_all) != 0;
+  return failed || system(remove_all) != 0;
 }
