@@ -50,9 +50,10 @@ headers  := compiler/dil.h runtime/dilrt.h runtime/dlpack.h runtime/status.def
 pools    := $(BUILD)/tests/bench/pool $(BUILD)/tests/bench/pool_cuda
 # A driver and an NVRTC that run kernels on the processor.
 emulator := $(addprefix $(BUILD)/emulator/,libcuda.so.1 libnvrtc.so.13 \
-            chip.h chip_calls.h chip_hopper.h)
+            libnccl.so.2 chip.h chip_calls.h chip_hopper.h)
 emulated := $(call objects,tests/emulator/*.c)
 compiler := $(BUILD)/tests/emulator/nvrtc.o $(BUILD)/tests/emulator/translate.o
+talker   := $(BUILD)/tests/emulator/nccl.o
 # A library by its own name, and the name that hosts are linked to.
 abi      := 1
 rt       := $(BUILD)/libdilrt.so.$(abi)
@@ -207,12 +208,15 @@ $(BUILD)/tests/emulator/absent.o: EXTRA += -Wno-unused-parameter
 $(BUILD)/tests/emulator/group.o: EXTRA += $(if $(filter x86_64,$(machine)), \
                                           -O3 -mavx2 -mfma)
 machine := $(shell uname -m)
-$(BUILD)/emulator/libcuda.so.1: $(filter-out $(compiler),$(emulated))
+$(BUILD)/emulator/libcuda.so.1: $(filter-out $(compiler) $(talker),$(emulated))
 	@mkdir -p $(@D)
 	$(call say,link)$(CC) -shared -Wl,-soname,$(@F) -o $@ $^ -lpthread -ldl
 $(BUILD)/emulator/libnvrtc.so.13: $(compiler)
 	@mkdir -p $(@D)
 	$(call say,link)$(CC) -shared -Wl,-soname,$(@F) -o $@ $^ -ldl
+$(BUILD)/emulator/libnccl.so.2: $(talker) $(BUILD)/emulator/libcuda.so.1
+	$(call say,link)$(CC) -shared -Wl,-soname,$(@F) -Wl,--no-undefined \
+	  -Wl,-rpath,'$$ORIGIN' -o $@ $^ -lpthread -lrt
 $(BUILD)/emulator/%.h: tests/emulator/%.h
 	@mkdir -p $(@D)
 	$(call say,copy)cp $< $@

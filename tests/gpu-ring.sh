@@ -1,8 +1,8 @@
 #!/bin/sh
 # gpu-ring.sh - rings of GPUs: the oracle's results for ranks, meshes, layouts
 # and exchanges; the same bits by NCCL as by copies; ranks that are killed or
-# frozen. Ranks share what GPUs there are; where there is none they are emulated
-# (emulator/README.md), and NCCL is left out. In: BUILD (its bundle of `make
+# frozen. Ranks share what GPUs there are; where there is none they are emulated,
+# and NCCL with them (emulator/README.md). In: BUILD (its bundle of `make
 # gpu-bundle` where there is one), DIL, TMP. Out: ok / not ok lines.
 set -u
 cd "$(dirname "$0")/.." || exit 70
@@ -115,14 +115,18 @@ is "a rank's state is written, and resumed to the same bits" resumes
 
 # ---- NCCL -----------------------------------------------------------------------
 
-if [ "$gpus" -lt 2 ]; then
+if [ "$gpus" -eq 1 ]; then
   echo "ok NCCL: left out, it wants two GPUs"
   exit $bad
 fi
-ring=4
-[ "$gpus" -ge 4 ] || ring=2
+if [ "$gpus" -eq 0 ]; then
+  ring=3 small='-D w=16 --seq 100' few='-D w=16 --seq 48' patience=8
+  EMULATED_ORDER=random
+else
+  ring=4 small='-D w=64 --seq 5000' few=$small patience=3
+  [ "$gpus" -ge 4 ] || ring=2
+fi
 by_nccl="devices $ring; ring $ring; link nccl;"
-small='-D w=64 --seq 5000'
 
 # One process a GPU, which meet in a file; each says what it has to say in a
 # file of its own. Sets `pids`.
@@ -131,7 +135,7 @@ start() { # topology, options...
   shift
   pids=
   rank=0
-  rm -f "$TMP/meet"*
+  rm -f "$TMP/meet"* "$TMP/rank".*
   while [ $rank -lt $ring ]; do
     DIL_MEET=$TMP/meet DIL_RANK=$rank "$DIL" run "$TMP/longnet_ring.dil" \
       --topology t --device cuda --random 7 "$@" >"$TMP/rank.$rank" 2>&1 &
@@ -157,16 +161,32 @@ same_bits() {
   }
 }
 is "NCCL, in one process and in $ring: the bits that copies give" same_bits
-check longnet_ring "$by_nccl exchange gather; layout zigzag;" -D w=64 --seq 5000
-check causal "$by_nccl" --seq 4096
-check decode_gqa "devices $ring; ring $((ring / 2)); heads 2; link nccl;" --seq 900
+if [ "$gpus" -eq 0 ]; then
+  EMULATED_ORDER=late
+  check longnet_ring "$by_nccl exchange gather; layout zigzag;" -D w=16 --seq 60
+  EMULATED_ORDER=now
+  check softcap "$by_nccl" --seq 40 --batch 2 --repeat 3
+  FAKE_DEVICES=4
+  check decode_gqa 'devices 4; ring 2; heads 2; link nccl;' --seq 1 --keys 60
+  FAKE_DEVICES=3
+else
+  check longnet_ring "$by_nccl exchange gather; layout zigzag;" -D w=64 --seq 5000
+  check causal "$by_nccl" --seq 4096
+  check decode_gqa "devices $ring; ring $((ring / 2)); heads 2; link nccl;" \
+    --seq 900
+fi
 
 # A rank is struck while all of them run again and again; each survivor must end
-# in time and say who it was and in which step.
+# in time and say who it was and in which step. State files tell that they run.
 strike() { # signal, word of the message
   # shellcheck disable=SC2086 # a list of words
-  start "$by_nccl timeout 3s;" $small --repeat 1000000
-  sleep 12
+  start "$by_nccl timeout ${patience}s;" $few --repeat 1000000 \
+    --state "$TMP/struck.$1"
+  for _ in $(seq 600); do
+    [ -e "$TMP/struck.$1.$((ring - 1))" ] && break
+    sleep 0.1
+  done
+  sleep 1
   victim=$(echo "$pids" | awk '{ print $2 }')
   for pid in $pids; do
     kill -0 "$pid" || { cat "$TMP"/rank.*; return 1; }
@@ -181,13 +201,41 @@ strike() { # signal, word of the message
   wait "$victim"
   echo "took $took ms"
   grep error "$TMP"/rank.*
-  [ $took -le 5000 ] || return 1
+  [ $took -le $((patience * 1000 + 2000)) ] || return 1
   for rank in $(seq 0 $((ring - 1))); do
     [ "$rank" -eq 1 ] || grep -q "rank 1 is $2.*step" "$TMP/rank.$rank" || return 1
   done
 }
 is "a rank is killed" strike KILL gone
 is "a rank is frozen" strike STOP silent
+
+# What NCCL refuses or loses, in one process and in several.
+fails() { # words of rank 0's message
+  # shellcheck disable=SC2086 # a list of words
+  {
+    run longnet_ring "$by_nccl" $few >"$TMP/one" 2>&1 && return 1
+    start "$by_nccl" $few
+    for pid in $pids; do
+      wait "$pid" && return 1
+    done
+  }
+  cat "$TMP/one" "$TMP/rank.0"
+  grep -q "error: .*$1" "$TMP/one" && grep -q "error: .*$1" "$TMP/rank.0"
+}
+if [ "$gpus" -eq 0 ]; then
+  EMULATED_NCCL_REFUSE=0
+  export EMULATED_NCCL_REFUSE
+  is "NCCL refuses a rank" fails "NCCL cannot join the ranks: unhandled system"
+  unset EMULATED_NCCL_REFUSE
+  EMULATED_NCCL_LOSE=2
+  export EMULATED_NCCL_LOSE
+  is "NCCL loses a rank" fails "lost rank . in step .: NCCL says remote process"
+  unset EMULATED_NCCL_LOSE
+  FAKE_NCCL=21300
+  export FAKE_NCCL
+  is "an NCCL that is too old" fails "NCCL 2.13 is too old, 2.14 is wanted"
+  unset FAKE_NCCL
+fi
 
 if command -v mpirun >/dev/null; then
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

@@ -357,19 +357,22 @@ static dil_status watch(ring_cuda *c, dil_link *link, cu_event event,
   }
 }
 
-static double seconds_between(const ring_cuda *c, cu_event from, cu_event to) {
+static dil_status add_seconds(const ring_cuda *c, cu_event from, cu_event to,
+                              double *seconds) {
   float milliseconds = 0;
-  if (driver_of(c)->event_time(&milliseconds, from, to)) return 0;
-  return (double)milliseconds * 1e-3;
+  cu_result result = driver_of(c)->event_time(&milliseconds, from, to);
+  *seconds += (double)milliseconds * 1e-3;
+  return check(c, result, "time a step");
 }
 
 /* Waiting is the time between the passes of two steps. */
-static void count_step(ring_cuda *c, int32_t step, ring_facts *facts) {
+static dil_status count_step(ring_cuda *c, int32_t step, ring_facts *facts) {
   const step_notes *n = c->step[step];
-  if (!n->ran) return;
-  facts->computed += seconds_between(c, n->begun, n->done);
-  if (step && c->step[step - 1]->ran)
-    facts->waited += seconds_between(c, c->step[step - 1]->done, n->begun);
+  if (!n->ran) return DIL_OK;
+  dil_status status = add_seconds(c, n->begun, n->done, &facts->computed);
+  if (!status && step && c->step[step - 1]->ran)
+    status = add_seconds(c, c->step[step - 1]->done, n->begun, &facts->waited);
+  return status;
 }
 
 static dil_status settle_entered(ring_cuda *c, dil_link *link,
@@ -381,7 +384,7 @@ static dil_status settle_entered(ring_cuda *c, dil_link *link,
     if (n->expects && c->settled)
       status = watch(c, link, n->came.event, n->from);
     if (!status && n->ran) status = watch(c, link, n->done, -1);
-    if (!status) count_step(c, c->settled++, facts);
+    if (!status) status = count_step(c, c->settled++, facts);
   }
   if (!status)
     status = check(c, driver_of(c)->event_record(c->end, c->passes),

@@ -33,22 +33,23 @@ enum { /* CUresult */
 enum { DEVICES_MOST = 16 };
 
 /* Exported, and declared where it is defined. */
+#define SHOWN __attribute__((visibility("default")))
 #define CUDA(name, ...)                                                     \
-  __attribute__((visibility("default"))) cu_result name(__VA_ARGS__);       \
+  SHOWN cu_result name(__VA_ARGS__);                                        \
   cu_result name(__VA_ARGS__)
 
 /* ---- device.c ------------------------------------------------------------ */
 
-/* A whole number of the environment. */
-long long wish(const char *name, long long otherwise);
+/* A whole number of the environment. (What is SHOWN is for libnccl.so.2.) */
+SHOWN long long wish(const char *name, long long otherwise);
 int device_count(void);
 /* The device of the current context; -1: there is none. */
-int device_now(void);
+SHOWN int device_now(void);
 int device_of(cu_context context); /* -1: it is none */
 bool device_reaches(int from, int to); /* peer access, or the same */
 
-void driver_lock(void);
-void driver_unlock(void);
+SHOWN void driver_lock(void);
+SHOWN void driver_unlock(void);
 /* The result, with words for cuGetErrorString. */
 cu_result driver_refuse(cu_result result, const char *why);
 /* The fault of a kernel: what every call says from then on; 0: none. */
@@ -60,19 +61,27 @@ cu_result driver_broken(void);
 /* A piece of work of a stream, in its order. What it needs is copied behind it.
  * A run that fails breaks the driver. */
 typedef struct work {
+  /* Whether it can be run, now that what stands before it is done: with the
+   * memory of devices closed. NULL: it always can. */
+  bool (*ready)(struct work *);
   void (*run)(struct work *);
   void (*drop)(struct work *); /* NULL: nothing to drop */
   struct work *next;
   int device;
+  cu_stream stream;            /* and its place there, from 1 */
+  uint64_t at;
   _Alignas(64) char data[];
 } work;
-work *work_new(size_t size, void (*run)(work *));
+SHOWN work *work_new(size_t size, void (*run)(work *));
 /* Puts it on the stream, which must be of the current device; 0 or a reason.
  * Takes the work. */
-cu_result work_put(cu_stream stream, work *w);
-/* Runs what the stream has been given so far. */
+SHOWN cu_result work_put(cu_stream stream, work *w);
+/* Runs its stream as far as it, or as far as what is not ready. */
+SHOWN void work_push(work *w);
+/* Runs what the stream has been given so far. While something is not ready the
+ * driver is unlocked. */
 cu_result stream_finish(cu_stream stream);
-/* Runs all work of a device; of all devices for -1. */
+/* Runs all work of a device; of all devices for -1; likewise. */
 void streams_finish(int device);
 
 /* Locks, and unlocks whatever the body gives. */

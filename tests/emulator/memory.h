@@ -2,6 +2,7 @@
 #ifndef EMULATOR_MEMORY_H
 #define EMULATOR_MEMORY_H
 
+#include "driver.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -14,7 +15,7 @@ bool memory_give(void *at);
 int memory_device(const void *at);
 /* Whether all of the bytes may be read and written by `device` (-1: any):
  * its own memory, that of its peers, or pages that the host has pinned. */
-bool memory_holds(const void *at, size_t size, int device);
+SHOWN bool memory_holds(const void *at, size_t size, int device);
 const char *memory_problem(void);
 /* The addresses of a device. */
 const char *memory_region(int device, size_t *size);
@@ -25,8 +26,8 @@ bool memory_unpin(const void *at, size_t *size);
 bool memory_pinned(const void *at, size_t size);
 /* Between these two, memory of devices can be touched; outside of them a host
  * that touches it faults, as it would. They nest. */
-void memory_open(void);
-void memory_close(void);
+SHOWN void memory_open(void);
+SHOWN void memory_close(void);
 /* Whether every block's guards are as they were: false with memory_problem. */
 bool memory_intact(void);
 

@@ -73,12 +73,28 @@ static void run_first(cu_stream s) {
   s->done++;
 }
 
+static bool is_ready(work *w) {
+  return driver_broken() || !w->ready || w->ready(w);
+}
+
 static void run_until(cu_stream s, uint64_t at) {
   if (s->running) return; /* a wait for its own past */
   s->running = true;
-  while (s->done < at && s->first) run_first(s);
+  while (s->done < at && s->first && is_ready(s->first)) run_first(s);
   s->running = false;
 }
+
+/* The same, for who does not go on before: others bring what is missing. */
+static void finish_until(cu_stream s, uint64_t at) {
+  const struct timespec moment = {0, 50000};
+  for (run_until(s, at); s->done < at && !s->running; run_until(s, at)) {
+    driver_unlock();
+    nanosleep(&moment, NULL);
+    driver_lock();
+  }
+}
+
+void work_push(work *w) { run_until(w->stream, w->at); }
 
 static void run_some(void) {
   for (uint32_t n = chance() % 4; n && count; n--) {
@@ -136,9 +152,10 @@ work *work_new(size_t size, void (*run)(work *)) {
 static void append(cu_stream s, work *w) {
   w->next = NULL;
   w->device = s->device;
+  w->stream = s;
+  w->at = ++s->given;
   *s->last = w;
   s->last = &w->next;
-  s->given++;
 }
 
 typedef struct wait_for {
@@ -146,14 +163,18 @@ typedef struct wait_for {
   uint64_t at;
 } wait_for;
 
-static void run_wait(work *w) {
+static bool is_over(work *w) {
   const wait_for *x = (const wait_for *)(const void *)w->data;
   run_until(x->stream, x->at);
+  return x->stream->done >= x->at;
 }
+
+static void run_nothing(work *w) { (void)w; }
 
 static void append_wait(cu_stream s, cu_stream other, uint64_t at) {
   if (other == s || other->done >= at) return;
-  work *w = work_new(sizeof(wait_for), run_wait);
+  work *w = work_new(sizeof(wait_for), run_nothing);
+  w->ready = is_over;
   *(wait_for *)(void *)w->data = (wait_for){other, at};
   append(s, w);
 }
@@ -197,14 +218,14 @@ cu_result stream_finish(cu_stream stream) {
   cu_stream s = stream_of(stream, &result);
   if (!s) return result;
   append_default_waits(s);
-  run_until(s, s->given);
+  finish_until(s, s->given);
   return driver_broken();
 }
 
 void streams_finish(int device) {
   for (int i = 0; i < count; i++)
     if (device < 0 || streams[i]->device == device)
-      run_until(streams[i], streams[i]->given);
+      finish_until(streams[i], streams[i]->given);
 }
 
 /* ---- the driver's functions: streams ------------------------------------------------ */
@@ -313,7 +334,7 @@ CUDA(cuEventRecord, cu_event event, cu_stream stream) {
 }
 
 static cu_result wait_event(cu_event event) {
-  if (event->stream) run_until(event->stream, event->at);
+  if (event->stream) finish_until(event->stream, event->at);
   return driver_broken();
 }
 CUDA(cuEventSynchronize, cu_event event) { LOCKED(wait_event(event)); }
