@@ -111,6 +111,8 @@ statement_list statement_list_add(statement_list list, statement *s);
 void ast_unexpected(reader *r, span at, const char *got,
                     const char *const *expected, int32_t count);
 void ast_too_deep(reader *r, span at);
+/* A hint for a word of another language or library; NULL: it is none. */
+const char *ast_habit(const char *text);
 /* Scanner errors: the bytes at `at` are no token. */
 void ast_bad_character(reader *r, span at);
 void ast_bad_number(reader *r, span at);

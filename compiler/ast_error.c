@@ -80,13 +80,70 @@ static const char *expected_list(reader *r, const char *const *list,
   return text;
 }
 
+/* ---- habits from elsewhere ------------------------------------------------ */
+
+typedef struct habit {
+  const char *wrote, *hint;
+} habit;
+
+static const habit words[] = {
+    {"and", "'and' is written &&"},
+    {"or", "'or' is written ||"},
+    {"not", "'not' is written !"},
+    {"q_idx", "the position of the query is `i`"},
+    {"kv_idx", "the position of the key is `j`"},
+    {"float32", "it is called 'f32' here"},
+    {"float16", "it is called 'f16' here"},
+    {"half", "it is called 'f16' here"},
+    {"bfloat16", "it is called 'bf16' here"},
+    {"int32", "it is called 'i32' here"},
+    {"uint8", "it is called 'u8' here"},
+    {"bool", "a `u8` holds 0 or 1"},
+};
+
+static const habit signs[] = {
+    {"&", "'and' is written &&"},
+    {"|", "'or' is written ||"},
+    {"=>", "'=>' is written >="},
+};
+
+const char *ast_habit(const char *text) {
+  for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+    if (!strcmp(words[i].wrote, text)) return words[i].hint;
+  return NULL;
+}
+
+static bool stands_at(const source *s, int32_t at, const char *text) {
+  size_t length = strlen(text);
+  return at >= 0 && (size_t)at + length <= (size_t)s->length &&
+         !memcmp(s->text + at, text, length);
+}
+
+/* valued: what stands before wants a value: `segment: 64;`, `segment = 64;` */
+static const char *sign_habit(reader *r, span at, bool valued) {
+  const source *s = r->source;
+  for (size_t i = 0; i < sizeof signs / sizeof *signs; i++)
+    if (stands_at(s, at.start, signs[i].wrote)) return signs[i].hint;
+  if (stands_at(s, at.start, "//")) return "a comment begins with #";
+  if (stands_at(s, at.start - 1, "//"))
+    return "`/` of integers rounds down; a comment begins with #";
+  const char *last = arena_copy(r->arena, s->text + r->last.start,
+                                (size_t)(r->last.end - r->last.start));
+  bool assigns = s->text[at.start] == ':' || s->text[at.start] == '=';
+  return assigns && valued && is_keyword(last)
+             ? arena_print(r->arena, "a value follows its word: `%s VALUE;`",
+                           last)
+             : NULL;
+}
+
 /* ---- one message each ---------------------------------------------------- */
 
 static const char *meant(reader *r, span at, const char *const *list,
                          int32_t count) {
   const char *got = arena_copy(r->arena, r->source->text + at.start,
                                (size_t)(at.end - at.start));
-  const char *near = diag_nearest(got, list, count);
+  const char *known = ast_habit(got), *near = diag_nearest(got, list, count);
+  if (known) return known;
   if (!near || !is_keyword(near)) return NULL;
   return arena_print(r->arena, "did you mean '%s'?", near);
 }
@@ -105,8 +162,8 @@ static void missing_end(reader *r, span at, const char *hint) {
 }
 
 static void unknown_statement(reader *r, span at, bool is_name,
-                              const char *const *list, int32_t count) {
-  const char *hint = is_name ? meant(r, at, list, count) : NULL;
+                              const char *hint, const char *const *list,
+                              int32_t count) {
   if (!hint)
     hint = arena_print(r->arena, "here may stand %s",
                        expected_list(r, list, count));
@@ -131,16 +188,18 @@ void ast_unexpected(reader *r, span at, const char *got,
   const char **list = ARENA_ARRAY(r->arena, const char *, count + 1);
   int32_t kept = expected_shorten(list, expected, count);
   bool keyword = is_keyword(got), name = !strcmp(got, "a name");
-  const char *hint = name ? meant(r, at, list, kept) : NULL;
+  bool named = kept == 1 && !strcmp(list[0], "a name");
+  const char *hint = name ? meant(r, at, list, kept) : sign_habit(r, at, !named);
   if (at.start == at.end)
     unexpected_end(r);
-  else if (keyword && kept == 1 && !strcmp(list[0], "a name"))
-    diag_report(r->diag, SEVERITY_ERROR, at, "keywords are reserved",
+  else if (keyword && named)
+    diag_report(r->diag, SEVERITY_ERROR, at,
+                arena_print(r->arena, "'my_%s' would do", got),
                 "%s is a keyword and cannot be a name", quote(r, at));
   else if (is_expected("';'", list, kept))
     missing_end(r, at, hint);
   else if (kept > EXPECTED_SHOWN)
-    unknown_statement(r, at, name, list, kept);
+    unknown_statement(r, at, name, hint, list, kept);
   else
     diag_report(r->diag, SEVERITY_ERROR, at, hint, "expected %s, got %s",
                 expected_list(r, list, kept), quote(r, at));
@@ -159,12 +218,9 @@ void ast_too_deep(reader *r, span at) {
 void ast_bad_character(reader *r, span at) {
   unsigned char c = (unsigned char)r->source->text[at.start];
   bool shown = (c > ' ' && c < 0x7F) || at.end - at.start > 1;
-  const char *hint = c == '&'   ? "'and' is written &&"
-                     : c == '|' ? "'or' is written ||"
-                                : NULL;
   if (shown)
-    diag_report(r->diag, SEVERITY_ERROR, at, hint, "unexpected character %s",
-                quote(r, at));
+    diag_report(r->diag, SEVERITY_ERROR, at, sign_habit(r, at, false),
+                "unexpected character %s", quote(r, at));
   else
     diag_report(r->diag, SEVERITY_ERROR, at, NULL, "unexpected byte 0x%02X",
                 c);

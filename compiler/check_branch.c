@@ -172,6 +172,13 @@ static int64_t check_bound(const scope *s, const term *t) {
 
 static void narrow_window(const scope *s, const statement *window, branch *b) {
   if (!window) return;
+  if (!argument(window, 1)) {
+    check_error(s->c, window->at,
+                "`window 128, 0;` reaches 128 keys back, `window 128, 128;` "
+                "both ways",
+                "'window' has one bound, and wants two");
+    return;
+  }
   int64_t left = check_bound(s, argument(window, 0));
   int64_t right = check_bound(s, argument(window, 1));
   if (left < b->left) b->left = left;

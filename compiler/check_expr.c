@@ -18,6 +18,7 @@ static int32_t input_find(const scope *s, const char *name) {
 static const char *name_meant(const scope *s, const char *name) {
   static const word phases[] = {WORD_CYCLE, WORD_BLOCK, WORD_BRANCH, WORD_KV};
   int32_t count;
+  if (ast_habit(name)) return ast_habit(name);
   const char **lets = symbol_names(s->c, SYMBOL_LET, &count);
   const char **names = ARENA_ARRAY(s->c->arena, const char *,
                                    count + BUILTIN_MAX + DIL_INPUT_MAX + 4);
@@ -27,7 +28,10 @@ static const char *name_meant(const scope *s, const char *name) {
     names[count++] = s->pattern->input[i].name;
   for (int32_t i = 0; s->place == PLACE_PHASE && i < 4; i++)
     names[count++] = word_text(phases[i]);
-  return check_meant(s->c, name, names, count);
+  const char *hint = check_meant(s->c, name, names, count);
+  return hint ? hint
+              : arena_print(s->c->arena, "a constant is declared first: `let %s = ...;`",
+                            name);
 }
 
 static operand unknown_name(const scope *s, const term *t) {
@@ -107,7 +111,8 @@ static operand call_operand(const scope *s, const term *t,
   if (builtin_call(s, t, args, &result)) return result;
   const char *names[BUILTIN_MAX];
   int32_t count = builtin_functions(names);
-  const char *hint = check_meant(s->c, t->name, names, count);
+  const char *hint = ast_habit(t->name);
+  if (!hint) hint = check_meant(s->c, t->name, names, count);
   if (input_find(s, t->name) >= 0) hint = "an input is read with [ ]";
   check_error(s->c, t->name_at, hint, "unknown function '%s'", t->name);
   return operand_wrong(t->at);

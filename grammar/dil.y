@@ -247,6 +247,7 @@ common:
 | "phase" phase_word ';' { $$ = chosen(r, WORD_PHASE, @1, $2, @2); }
 | "phase" expr ';' { $$ = plain(r, WORD_PHASE, @1, $2, NULL); }
 | "window" expr ',' expr ';' { $$ = plain(r, WORD_WINDOW, @1, $2, $4); }
+| "window" expr ';' { $$ = plain(r, WORD_WINDOW, @1, $2, NULL); /* refused */ }
 | "mask" expr ';' { $$ = plain(r, WORD_MASK, @1, $2, NULL); }
 | "score" expr ';' { $$ = plain(r, WORD_SCORE, @1, $2, NULL); }
 | "block" expr ';' { $$ = plain(r, WORD_BLOCK, @1, $2, NULL); }
