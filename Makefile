@@ -255,8 +255,8 @@ demo-here: all
 	@examples/demo.sh
 # Rings alone: what travels, parts of a sequence, threads, processes.
 check-ring: tests
-	@BUILD=$(BUILD) tests/run.sh place parts ring link mpi mpi_faults \
-	  ring_examples gpu-ring
+	@BUILD=$(BUILD) tests/run.sh place parts ring apart link mpi \
+	  mpi_faults ring_examples gpu-ring
 bench: all
 	@BUILD=$(BUILD) tests/bench/bench.sh
 
@@ -276,7 +276,7 @@ tsan-here: tests
 bundled := $(BUILD)/tests/test_edges $(BUILD)/tests/test_numeric \
            $(BUILD)/tests/test_laws $(BUILD)/tests/test_rerun \
            $(BUILD)/tests/test_hopper $(BUILD)/tests/test_launch \
-           $(BUILD)/tests/test_parts \
+           $(BUILD)/tests/test_parts $(BUILD)/tests/test_apart \
            $(fuzzer) $(turns) $(gpuhost) $(pools)
 gpuparts := $(addprefix $(BUILD)/,$(filter-out dil-cpu.so,$(parts)))
 gpu-bundle: $(bundled) $(BUILD)/dil $(gpuparts)

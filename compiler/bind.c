@@ -36,8 +36,8 @@ void binding_free(binding *b) {
 
 /* ---- sizes --------------------------------------------------------------- */
 
-static dil_status claim_size(binding *b, bind_size which, int64_t size,
-                             const char *who) {
+dil_status bind_claim(binding *b, bind_size which, int64_t size,
+                      const char *who) {
   if (b->claimed[which] && b->size[which] != size)
     return dil_fail(DIL_INPUT, "%s has %lld %s, but %s has %lld", who,
                     (long long)size, size_names[which], b->claimed[which],
@@ -52,11 +52,11 @@ static dil_status claim_options(binding *b) {
   const options *o = b->options;
   dil_status status = DIL_OK;
   if (o->seen[OPTION_BATCH])
-    status = claim_size(b, BIND_B, o->batch, "--batch");
+    status = bind_claim(b, BIND_B, o->batch, "--batch");
   if (!status && o->seen[OPTION_SEQ])
-    status = claim_size(b, BIND_N, o->seq, "--seq");
+    status = bind_claim(b, BIND_N, o->seq, "--seq");
   if (!status && o->seen[OPTION_KEYS])
-    status = claim_size(b, BIND_M, o->keys, "--keys");
+    status = bind_claim(b, BIND_M, o->keys, "--keys");
   return status;
 }
 
@@ -64,9 +64,9 @@ static dil_status claim_options(binding *b) {
 static dil_status default_sizes(binding *b, int64_t seq) {
   if (!b->claimed[BIND_N] && seq < 0)
     return dil_fail(DIL_USAGE, "how many queries? say --seq N");
-  claim_size(b, BIND_B, b->claimed[BIND_B] ? b->size[BIND_B] : 1, "one");
-  claim_size(b, BIND_N, b->claimed[BIND_N] ? b->size[BIND_N] : seq, "one");
-  claim_size(b, BIND_M, b->claimed[BIND_M] ? b->size[BIND_M] : b->size[BIND_N],
+  bind_claim(b, BIND_B, b->claimed[BIND_B] ? b->size[BIND_B] : 1, "one");
+  bind_claim(b, BIND_N, b->claimed[BIND_N] ? b->size[BIND_N] : seq, "one");
+  bind_claim(b, BIND_M, b->claimed[BIND_M] ? b->size[BIND_M] : b->size[BIND_N],
              "--seq");
   return DIL_OK;
 }
@@ -165,15 +165,11 @@ static dil_status input_shape(const binding *b, int32_t index,
   return DIL_OK;
 }
 
-static bool is_float(dil_dtype dtype) {
-  return dtype <= DIL_F16;
-}
-
-/* A file's elements as a tensor of `dtype`; kinds do not mix. */
-static dil_status load_array(binding *b, const char *path, dil_dtype dtype,
-                             dil_npy *file, dil_tensor *tensor) {
-  if (is_float(file->tensor.dtype) != is_float(dtype) ||
-      (!is_float(dtype) && file->tensor.dtype != dtype))
+dil_status bind_array(binding *b, const char *path, dil_dtype dtype,
+                      const dil_npy *file, dil_tensor *tensor) {
+  bool floats = bind_is_float(dtype);
+  if (bind_is_float(file->tensor.dtype) != floats ||
+      (!floats && file->tensor.dtype != dtype))
     return dil_fail(DIL_INPUT, "'%s' holds %s, %s is wanted", path,
                     dil_dtype_name(file->tensor.dtype), dil_dtype_name(dtype));
   dil_status status =
@@ -198,7 +194,7 @@ static dil_status load_input(binding *b, int32_t index, const char *path,
                       in->name, bind_shape_text(b->arena, &want), path,
                       bind_shape_text(b->arena, &file.tensor));
   else
-    status = load_array(b, path, in->dtype, &file, &b->inputs[index]);
+    status = bind_array(b, path, in->dtype, &file, &b->inputs[index]);
   dil_npy_free(&file);
   return status;
 }
@@ -232,96 +228,7 @@ dil_status binding_inputs(binding *b, bool all) {
   return status;
 }
 
-/* ---- q, k, v, o, lse ----------------------------------------------------- */
-
-static const char *const array_names[] = {"--q", "--k", "--v"};
-
-/* [N, H, D] is one batch row. */
-static void add_batch(dil_tensor *t) {
-  if (t->rank != 3) return;
-  const int64_t shape[] = {1, t->shape[0], t->shape[1], t->shape[2]};
-  *t = dil_tensor_make(t->data, t->dtype, 4, shape);
-}
-
-static dil_status claim_array(binding *b, int32_t index, const char *path,
-                              const dil_tensor *t) {
-  const pattern *p = b->pattern;
-  int64_t heads = index ? p->kv_heads : p->heads;
-  int64_t dim = index == 2 ? p->value_dim : p->head_dim;
-  if (t->rank != 4 || t->shape[2] != heads || t->shape[3] != dim)
-    return dil_fail(DIL_INPUT,
-                    "'%s' is %s, but %s of pattern '%s' is [B, %s, %lld, "
-                    "%lld]",
-                    path, bind_shape_text(b->arena, t), array_names[index] + 2,
-                    p->name, index ? "M" : "N", (long long)heads,
-                    (long long)dim);
-  const char *who = arena_print(b->arena, "'%s'", path);
-  dil_status status = claim_size(b, BIND_B, t->shape[0], who);
-  return status ? status
-                : claim_size(b, index ? BIND_M : BIND_N, t->shape[1], who);
-}
-
-static bool is_streamed(const binding *b) {
-  return b->options->seen[OPTION_STREAM];
-}
-
-static dil_status map_tensor(binding *b, int32_t index, dil_tensor *tensor) {
-  const char *path = b->options->array[index];
-  dil_npy *file = &b->mapped[index];
-  dil_status status = dil_npy_map(path, file);
-  if (status) return status;
-  *tensor = file->tensor;
-  add_batch(tensor);
-  if (!is_float(tensor->dtype))
-    return dil_fail(DIL_INPUT, "'%s' holds %s, %s is wanted", path,
-                    dil_dtype_name(tensor->dtype),
-                    dil_dtype_name(b->pattern->dtype));
-  return claim_array(b, index, path, tensor);
-}
-
-static dil_status load_tensor(binding *b, int32_t index, dil_tensor *tensor) {
-  const char *path = b->options->array[index];
-  dil_npy file;
-  if (is_streamed(b)) return map_tensor(b, index, tensor);
-  dil_status status = dil_npy_read(path, &file);
-  if (status) return status;
-  add_batch(&file.tensor);
-  status = claim_array(b, index, path, &file.tensor);
-  if (!status) status = load_array(b, path, b->pattern->dtype, &file, tensor);
-  dil_npy_free(&file);
-  return status;
-}
-
-static dil_status load_tensors(binding *b, dil_tensor *loaded) {
-  dil_status status = DIL_OK;
-  for (int32_t i = 0; !status && i < 3; i++) {
-    if (b->options->array[i])
-      status = load_tensor(b, i, &loaded[i]);
-    else if (!b->options->seen[OPTION_RANDOM] && b->options->verb == VERB_run)
-      status = dil_fail(DIL_USAGE,
-                        "%s is not given: say %s F.npy or --random "
-                        "SEED",
-                        array_names[i], array_names[i]);
-  }
-  return status;
-}
-
-static dil_status random_tensors(binding *b, const dil_tensor *loaded) {
-  dil_tensor *tensors[] = {&b->call.q, &b->call.k, &b->call.v};
-  dil_status status = DIL_OK;
-  b->absent = bind_is_absent(b);
-  b->call.random = b->options->random;
-  for (int32_t i = 0; !status && i < 3 && !b->absent; i++) {
-    dil_tensor *t = tensors[i];
-    if (b->options->array[i])
-      *t = loaded[i];
-    else {
-      status = bind_reserve(b, t->dtype, t->rank, t->shape, t);
-      if (!status) status = bind_random(b, b->options->random, (uint32_t)i, t);
-    }
-  }
-  return status;
-}
+/* ---- the rest of a call ------------------------------------------------- */
 
 static dil_status bind_lengths(binding *b) {
   const char *path = b->options->lengths;
@@ -336,7 +243,7 @@ static dil_status bind_lengths(binding *b) {
                       (long long)shape[0], path,
                       bind_shape_text(b->arena, &file.tensor));
   else
-    status = load_array(b, path, DIL_I32, &file, &lengths);
+    status = bind_array(b, path, DIL_I32, &file, &lengths);
   dil_npy_free(&file);
   if (status) return status;
   b->call.lengths = lengths.data;
@@ -370,7 +277,7 @@ static dil_status check_scale(const binding *b) {
 
 static dil_status bind_output(binding *b, const char *path, dil_dtype in_place,
                               dil_npy_output *output, dil_tensor *tensor) {
-  if (!path || !is_streamed(b))
+  if (!path || !b->options->seen[OPTION_STREAM])
     return bind_reserve(b, tensor->dtype, tensor->rank, tensor->shape, tensor);
   dil_status status = dil_npy_create(path, in_place, tensor->rank,
                                      tensor->shape, output);
@@ -379,7 +286,7 @@ static dil_status bind_output(binding *b, const char *path, dil_dtype in_place,
 }
 
 static dil_status bind_outputs(binding *b) {
-  if (b->absent) return bind_sparse(b);
+  if (bind_is_sparse(b)) return bind_sparse(b);
   dil_tensor *o = &b->call.o, *lse = &b->call.lse;
   dil_status status = bind_output(b, b->options->out, DIL_F32, &b->out, o);
   if (!status && pattern_has_lse(b->pattern))
@@ -402,21 +309,24 @@ dil_status binding_publish(binding *b) {
 dil_status binding_tensors(binding *b, int64_t seq) {
   dil_tensor loaded[3];
   dil_status status = check_scale(b);
-  if (!status) status = load_tensors(b, loaded);
+  if (!status) status = bind_load(b, loaded);
   if (!status) status = binding_sizes(b, seq);
   if (!status) status = binding_inputs(b, true);
-  if (!status) status = random_tensors(b, loaded);
+  if (!status) status = bind_rows(b, loaded);
   if (!status) status = bind_lengths(b);
   return status ? status : bind_outputs(b);
 }
 
 dil_status binding_follow(binding *b, const int64_t size[BIND_SIZE_COUNT]) {
+  dil_tensor loaded[3];
   dil_status status = check_scale(b);
   if (!status) status = claim_options(b);
   for (int32_t i = 0; i < BIND_SIZE_COUNT && !status; i++)
-    status = claim_size(b, (bind_size)i, size[i], "rank 0");
+    status = bind_claim(b, (bind_size)i, size[i], "rank 0");
+  if (!status) status = bind_load(b, loaded);
   if (!status) status = binding_sizes(b, -1);
-  return status ? status : binding_inputs(b, true);
+  if (!status) status = binding_inputs(b, true);
+  return status ? status : bind_rows(b, loaded);
 }
 
 /* All bits set is a NaN of every float type. */
@@ -440,7 +350,7 @@ static value read_input(void *context, int32_t index, const int32_t *at) {
     place += at[axis] * t->stride[axis];
   }
   double element = dil_element_read(t->data, t->dtype, place);
-  return (value){is_float(t->dtype) ? 0 : (int64_t)element, element};
+  return (value){bind_is_float(t->dtype) ? 0 : (int64_t)element, element};
 }
 
 int64_t binding_keys(const binding *b, int64_t b_row) {

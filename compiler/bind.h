@@ -23,6 +23,10 @@ typedef struct binding {
   /* q, k and v have no data: standard normals, too many to hold here. Pages of
    * o and lse are there once a row is brought. */
   bool absent;
+  /* This process is one rank of several: q, k and v are mapped files, for every
+   * rank to take its own rows of, or random numbers without data; o and lse
+   * have room on rank 0 alone. */
+  bool apart;
   dil_status (*bring)(void *owner, int64_t b, int64_t n, int64_t h);
   void *owner;                          /* bring NULL: all rows are here */
   size_t sparse[2];                     /* bytes of o and lse; 0: a buffer */
@@ -47,13 +51,16 @@ dil_status binding_inputs(binding *b, bool all);
  * lse full of NaN, lengths, scale, dropout. With --stream arrays are mapped as
  * they are, o and lse too where they are asked for, o as f32. */
 dil_status binding_tensors(binding *b, int64_t seq);
-/* A later process of a job: the sizes are rank 0's, which the options must not
- * contradict; inputs are this process's own, and the tensors have shapes
- * alone. */
+/* A later process of a job: the sizes are rank 0's, which options and arrays
+ * must not contradict; o and lse have shapes alone. */
 dil_status binding_follow(binding *b, const int64_t size[BIND_SIZE_COUNT]);
 /* Again full of NaN, so that what a run leaves out is seen; not what is written
  * in place, which would be written twice. */
 void binding_wipe(binding *b);
+
+/* Before a check: q, k and v of a process among others are made here after all,
+ * where they are few. */
+dil_status binding_complete(binding *b);
 
 /* Gives o and lse that are written in place their names. */
 dil_status binding_publish(binding *b);
@@ -61,6 +68,26 @@ dil_status binding_publish(binding *b);
 /* What a mask sees in batch row b_row; bounds of N and M as in the call. */
 expr_point binding_point(const binding *b, int64_t b_row);
 int64_t binding_keys(const binding *b, int64_t b_row); /* its M or length */
+
+/* Who says that a size is this; DIL_INPUT: somebody has said otherwise. */
+dil_status bind_claim(binding *b, bind_size which, int64_t size,
+                      const char *who);
+static inline bool bind_is_float(dil_dtype dtype) { return dtype <= DIL_F16; }
+/* A file's elements as a tensor of `dtype`; kinds do not mix. */
+dil_status bind_array(binding *b, const char *path, dil_dtype dtype,
+                      const dil_npy *file, dil_tensor *tensor);
+
+/* ---- bind_rows.c: q, k and v --------------------------------------------- */
+
+/* Those that files hold, before the sizes are known; all, after. */
+dil_status bind_load(binding *b, dil_tensor loaded[3]);
+dil_status bind_rows(binding *b, const dil_tensor loaded[3]);
+/* Whether a check finds them here, or will (binding_complete); the same in
+ * every process of a job. */
+bool bind_has_rows(const binding *b);
+/* From now on a mapped file that becomes shorter ends the process with a
+ * message. */
+void bind_watch_files(void);
 
 /* ---- bind_fill.c: tensors from files and from random numbers ------------- */
 
@@ -71,8 +98,10 @@ dil_status bind_reserve(binding *b, dil_dtype dtype, int32_t rank,
 bool bind_is_process(void);
 /* Whether the ranks of a topology make their own rows on their GPUs. */
 bool bind_is_absent(const binding *b);
-/* Room for o and lse that takes memory only where it is written. */
+/* Room for o and lse that takes memory only where it is written; whether only
+ * rows that are looked at come there. */
 dil_status bind_sparse(binding *b);
+bool bind_is_sparse(const binding *b);
 void bind_sparse_free(binding *b);
 /* Elements of `to` from those of `from`, rounded; both row-major and of the
  * same count. */

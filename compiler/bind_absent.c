@@ -1,6 +1,7 @@
 /* bind_absent.c - calls larger than a host wants to hold: q, k and v are random
  * numbers that each rank of a topology makes on its own GPU, and of o and lse
- * only the rows that are looked at ever come here. */
+ * only the rows that are looked at ever come here. In: a binding with sizes.
+ * Out: room. */
 #include "bind.h"
 #include <sys/mman.h>
 
@@ -18,6 +19,11 @@ bool bind_is_absent(const binding *b) {
   return o->device.word == DEVICE_CUDA && o->topology && !arrays &&
          !bind_is_process() &&
          bytes_of(&c->q) + bytes_of(&c->k) + bytes_of(&c->v) > small;
+}
+
+bool bind_is_sparse(const binding *b) {
+  const options *o = b->options;
+  return b->absent || (b->apart && !o->out && !o->lse);
 }
 
 static dil_status reserve(binding *b, int32_t index, dil_tensor *t) {

@@ -21,6 +21,7 @@ static dil_status write_arrays(binding *b, const options *o) {
 
 static dil_status run_trial(trial *t, const options *o) {
   int32_t repeat = o->seen[OPTION_REPEAT] ? (int32_t)o->repeat : 1;
+  double budget = o->check ? VERDICT_BUDGET : 0;
   bool with_peak = o->json || o->seen[OPTION_REPEAT];
   dil_status status = DIL_OK;
   progress bar;
@@ -30,9 +31,9 @@ static dil_status run_trial(trial *t, const options *o) {
     progress_add(&bar, 1);
   }
   progress_end(&bar);
-  if (!status) status = trial_part(t);
+  if (!status) status = trial_part(t, budget);
   if (status || !trial_speaks(t)) return status;
-  status = trial_finish(t, o->check ? VERDICT_BUDGET : 0);
+  status = trial_finish(t, budget);
   return status ? status : write_arrays(&t->binding, o);
 }
 

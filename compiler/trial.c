@@ -246,8 +246,8 @@ bool trial_speaks(const trial *t) {
   return !t->on_crew || trial_crew_speaks(&t->crew);
 }
 
-dil_status trial_part(trial *t) {
-  return t->on_crew ? trial_crew_part(&t->crew) : DIL_OK;
+dil_status trial_part(trial *t, double budget) {
+  return t->on_crew ? trial_crew_part(&t->crew, &t->binding, budget) : DIL_OK;
 }
 
 void trial_free(trial *t) {
@@ -360,7 +360,7 @@ static dil_status measure_workspace(trial *t) {
 
 dil_status trial_finish(trial *t, double budget) {
   report *r = &t->report;
-  const binding *b = &t->binding;
+  binding *b = &t->binding;
   cover_count count;
   measure_cover(b, COST_TILE_ROWS, COST_TILE_KEYS, &count);
   r->flops = cost_flops(b->pattern, count.pairs);
@@ -373,7 +373,8 @@ dil_status trial_finish(trial *t, double budget) {
   if (t->on_stream) trial_stream_tell(&t->stream, r);
   if (!status && t->on_cuda) status = trial_cuda_fetch(&t->cuda, &b->call);
   if (status || !(budget > 0)) return status;
-  status = verdict_make(b, count.pairs, budget, &t->verdict);
+  status = binding_complete(b);
+  if (!status) status = verdict_make(b, count.pairs, budget, &t->verdict);
   if (!status) r->verdict = &t->verdict;
   return status;
 }

@@ -41,7 +41,7 @@ dil_status trial_open(arena *a, const options *o, int32_t index, unsigned force,
 dil_status trial_open_library(arena *a, const options *o, trial *t);
 void trial_free(trial *t);
 /* After the last run, before trial_finish: see trial_crew_part. */
-dil_status trial_part(trial *t);
+dil_status trial_part(trial *t, double budget);
 /* False in a process that is a later rank of a topology: the first tells. */
 bool trial_speaks(const trial *t);
 /* The sizes, the context, and the call on the device of an open trial. */

@@ -78,7 +78,8 @@ static void free_links(trial_crew *t) {
   t->task.link = t->world = NULL;
 }
 
-dil_status trial_crew_part(trial_crew *t) {
+/* Processes leave their job. */
+static dil_status leave(trial_crew *t) {
   if (!t->world || t->failed) return DIL_OK;
   double timeout = t->world->timeout;
   dil_status status = link_meet(t->world);
@@ -89,9 +90,15 @@ dil_status trial_crew_part(trial_crew *t) {
   return status;
 }
 
+dil_status trial_crew_part(trial_crew *t, const binding *b, double budget) {
+  dil_status status = DIL_OK;
+  if (t->world && !t->failed) status = trial_job_collect(t, b, budget);
+  return status ? status : leave(t);
+}
+
 /* Nothing is left to do for who did not part before, so nothing can fail. */
 void trial_crew_free(trial_crew *t) {
-  trial_crew_part(t);
+  leave(t);
   crew_free(t->crew);
   free_links(t);
   if (t->from.table) driver_source_free(&t->from);
@@ -112,8 +119,6 @@ dil_status trial_crew_run(trial_crew *t, const dil_call *call,
   double start = message_clock();
   dil_status status = watched_run(t, call);
   *seconds = message_clock() - start;
-  if (!status && t->world) status = crew_fetch(t->crew, call);
-  if (!status && t->world) status = crew_collect(t->crew, t->world, call);
   if (status) trial_job_fail(t);
   return status;
 }
@@ -121,7 +126,7 @@ dil_status trial_crew_run(trial_crew *t, const dil_call *call,
 /* The rows of a binding without data, one by one. */
 static dil_status bring(void *owner, int64_t b, int64_t n, int64_t h) {
   trial_crew *t = owner;
-  return crew_fetch_row(t->crew, t->call, b, n, (int32_t)h);
+  return crew_fetch_row(t->crew, t->call, (crew_row){b, n, (int32_t)h});
 }
 
 dil_status trial_crew_fetch(trial_crew *t, binding *b) {

@@ -30,9 +30,10 @@ typedef struct trial_crew {
 dil_status trial_crew_open(trial_crew *t, compilation *c, binding *b,
                            int64_t seq);
 void trial_crew_free(trial_crew *t);
-/* After the last run: all ranks are done, and processes leave their job; what
+/* After the last run: all ranks are done, what of processes' rows is wanted, or
+ * checked within `budget`, comes to the first, and they leave their job; what
  * is left is for the one that speaks. */
-dil_status trial_crew_part(trial_crew *t);
+dil_status trial_crew_part(trial_crew *t, const binding *b, double budget);
 dil_status trial_crew_run(trial_crew *t, const dil_call *call,
                           double *seconds);
 /* o and lse of ranks on GPUs to the call's tensors, after the last run; where
@@ -49,9 +50,11 @@ void trial_crew_tell(const trial_crew *t, report *r);
  * bound by rank 0 and followed by the others. */
 dil_status trial_job_join(trial_crew *t, const topology *on, binding *b,
                           int64_t seq);
-/* All have made their code: each gets its rows. */
+/* All have made their code: each takes its rows. */
 dil_status trial_job_begin(trial_crew *t, const topology *on,
                            const binding *b);
+/* After the last run: o, lse and reports to rank 0. */
+dil_status trial_job_collect(trial_crew *t, const binding *b, double budget);
 /* Tells the others that this process cannot go on, with the last error. */
 void trial_job_fail(trial_crew *t);
 

@@ -3,12 +3,14 @@
  * links, and the same sizes on every rank; or what one has unlike the others,
  * before any row moves. */
 #include "command.h"
+#include "cost.h"
 #include "interface.h"
 #include "trial_crew.h"
+#include "verdict.h"
 #include <string.h>
 #include <xxhash.h>
 
-/* Rank 0 reads its arrays, and each makes its code, in one wait of the others:
+/* Rank 0 looks at its arrays, and each makes its code, in one wait of the others:
  * seconds. */
 enum { SETTING_UP = 600 };
 
@@ -100,8 +102,7 @@ static dil_status lead(trial_crew *t, const topology *on, binding *b,
   return status;
 }
 
-/* The others take its sizes, unless their own options say otherwise, and hold
- * no rows yet. */
+/* The others take its sizes, unless their own options say otherwise. */
 static dil_status follow(trial_crew *t, const topology *on, binding *b) {
   hello first;
   enum { BEFORE_SIZES = offsetof(hello, size) / FIELD };
@@ -116,6 +117,7 @@ static dil_status follow(trial_crew *t, const topology *on, binding *b) {
 
 dil_status trial_job_join(trial_crew *t, const topology *on, binding *b,
                           int64_t seq) {
+  b->apart = true;
   dil_status status = trial_crew_world(t, on, SETTING_UP);
   if (!status)
     status = t->task.rank ? follow(t, on, b) : lead(t, on, b, seq);
@@ -126,7 +128,33 @@ dil_status trial_job_begin(trial_crew *t, const topology *on,
                            const binding *b) {
   dil_status status = link_meet(t->world);
   t->world->timeout = on->timeout;
-  return status ? status : crew_scatter(t->crew, t->world, &b->call);
+  return status ? status : crew_hold(t->crew, &b->call);
+}
+
+/* ---- the end -------------------------------------------------------------- */
+
+typedef struct checked {
+  const binding *binding;
+  int64_t rows;
+} checked;
+
+static void checked_row(const void *owner, int64_t index, crew_row *row) {
+  const checked *c = owner;
+  verdict_place at = verdict_row(c->binding, c->rows, index);
+  *row = (crew_row){at.b, at.n, (int32_t)at.h};
+}
+
+dil_status trial_job_collect(trial_crew *t, const binding *b, double budget) {
+  checked c = {b, 0};
+  if (budget > 0) {
+    cover_count count;
+    measure_cover(b, COST_TILE_ROWS, COST_TILE_KEYS, &count);
+    c.rows = verdict_rows(b, count.pairs, budget);
+  }
+  crew_wanted wanted = {bind_is_sparse(b) ? c.rows : -1, checked_row, &c};
+  dil_status status = crew_collect(t->crew, t->world, &b->call, &wanted);
+  if (status) trial_job_fail(t);
+  return status;
 }
 
 void trial_job_fail(trial_crew *t) {

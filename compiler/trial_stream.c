@@ -4,10 +4,6 @@
 #include "trial_stream.h"
 #include "../runtime/setting.h"
 #include "../runtime/stream_bound.h"
-#include <errno.h>
-#include <signal.h>
-#include <string.h>
-#include <unistd.h>
 
 static dil_status check_options(const compilation *c) {
   if (c->topology)
@@ -28,22 +24,6 @@ dil_status trial_stream_plan(const binding *b, const dil_table *table,
                       .lengths = b->call.lengths};
   if (status) return status;
   return stream_plan(s, threads, bound);
-}
-
-/* A mapped file that has become shorter ends the process: say why. */
-static void tell_shrunk(int number) {
-  static const char text[] =
-      "dil: error: an array has become shorter while it was streamed, or its "
-      "disk fails\n";
-  ssize_t written = write(STDERR_FILENO, text, sizeof text - 1);
-  (void)written;
-  (void)number;
-  _exit(DIL_ENVIRONMENT);
-}
-
-static void watch_files(void) {
-  struct sigaction action = {.sa_handler = tell_shrunk};
-  sigaction(SIGBUS, &action, NULL);
 }
 
 static dil_status make_cpu(trial_stream *t, compilation *c,
@@ -75,7 +55,6 @@ dil_status trial_stream_open(trial_stream *t, compilation *c,
   /* Beside passes of the processor one that copies is enough. */
   t->threads = dil_threads_new(t->on_gpu ? dil_threads_count(b->threads) : 1);
   t->stream.threads = t->threads;
-  watch_files();
   return t->threads ? DIL_OK : dil_fail_text(DIL_MEMORY, dil_last_error());
 }
 

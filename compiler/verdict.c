@@ -170,19 +170,21 @@ static double largest_score(const binding *b, verdict_place at) {
 
 /* ---- rows ---------------------------------------------------------------- */
 
-/* The place of the index-th checked row among all rows. */
-static verdict_place row_place(const checker *c, int64_t index) {
-  const verdict *v = c->verdict;
-  int64_t row = index;
-  if (v->rows < v->total) {
+static int64_t total_rows(const binding *b) {
+  return b->size[BIND_B] * b->size[BIND_N] * b->pattern->heads;
+}
+
+verdict_place verdict_row(const binding *b, int64_t rows, int64_t index) {
+  int64_t row = index, total = total_rows(b);
+  if (rows < total) {
     uint32_t counter[4] = {(uint32_t)index, (uint32_t)(index >> 32), 0, 0};
     uint32_t key[2] = {0x64696C, 0}, out[4];
     dil_philox(counter, key, out);
-    double stretch = (double)v->total / (double)v->rows;
+    double stretch = (double)total / (double)rows;
     row = (int64_t)(((double)index + out[0] * 0x1p-32) * stretch);
-    if (row >= v->total) row = v->total - 1;
+    if (row >= total) row = total - 1;
   }
-  int64_t heads = c->binding->pattern->heads, N = c->binding->size[BIND_N];
+  int64_t heads = b->pattern->heads, N = b->size[BIND_N];
   return (verdict_place){
       .b = row / heads / N, .n = row / heads % N, .h = row % heads};
 }
@@ -226,7 +228,7 @@ static void compare_lse(const binding *b, verdict_place at, double want,
 static void check_row(void *context, int64_t index, int32_t worker) {
   (void)worker;
   const checker *c = context;
-  verdict_place at = row_place(c, index);
+  verdict_place at = verdict_row(c->binding, c->verdict->rows, index);
   double output[DIL_HEAD_DIM_MAX], lse;
   oracle_row(c->binding->pattern, &c->binding->call, at.b, at.n, at.h, output,
              &lse);
@@ -257,14 +259,14 @@ static double look_count(const binding *b) {
   return looks;
 }
 
-static int64_t affordable_rows(const binding *b, double pairs, double budget,
-                               int64_t total) {
+int64_t verdict_rows(const binding *b, double pairs, double budget) {
   const pattern *p = b->pattern;
+  bool made = bind_has_rows(b);
+  int64_t total = total_rows(b), least = made ? 64 : 1000;
   double elements = (double)(2 * p->head_dim + p->value_dim);
-  double each = b->call.q.data ? ELEMENT_SECONDS : NORMAL_SECONDS;
+  double each = made ? ELEMENT_SECONDS : NORMAL_SECONDS;
   double seconds = look_count(b) * LOOK_SECONDS +
                    pairs * (PAIR_SECONDS + elements * each);
-  int64_t least = b->call.q.data ? 64 : 1000;
   if (seconds <= budget) return total;
   int64_t rows = (int64_t)((double)total * budget / seconds);
   return rows < least ? (total < least ? total : least) : rows;
@@ -303,7 +305,7 @@ static dil_status bring_rows(const checker *c) {
   const binding *b = c->binding;
   dil_status status = DIL_OK;
   for (int64_t i = 0; b->bring && i < c->verdict->rows && !status; i++) {
-    verdict_place at = row_place(c, i);
+    verdict_place at = verdict_row(b, c->verdict->rows, i);
     status = b->bring(b->owner, at.b, at.n, at.h);
   }
   return status;
@@ -311,9 +313,8 @@ static dil_status bring_rows(const checker *c) {
 
 dil_status verdict_make(const binding *b, double pairs, double budget,
                         verdict *v) {
-  int64_t total = b->size[BIND_B] * b->size[BIND_N] * b->pattern->heads;
-  *v = (verdict){.total = total, .good = true};
-  v->rows = affordable_rows(b, pairs, budget, total);
+  *v = (verdict){.total = total_rows(b), .good = true};
+  v->rows = verdict_rows(b, pairs, budget);
   if (v->rows == 0) return DIL_OK;
   progress bar;
   checker c = {b, v, calloc((size_t)v->rows, sizeof(row_result)), &bar};

@@ -28,6 +28,10 @@ typedef struct verdict {
  * stretches of all rows (always the same). pairs: as cover counts them. */
 dil_status verdict_make(const binding *b, double pairs, double budget,
                         verdict *v);
+/* How many rows that would be, and which is the index-th of them: the same in
+ * every process that has the call's sizes. */
+int64_t verdict_rows(const binding *b, double pairs, double budget);
+verdict_place verdict_row(const binding *b, int64_t rows, int64_t index);
 /* Lines for people, or nothing when json is on and it is good. */
 void verdict_print(const verdict *v, FILE *out);
 

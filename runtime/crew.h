@@ -57,18 +57,32 @@ dil_status crew_join(crew *c);
 dil_status crew_place(crew *c, const dil_call *call);
 dil_status crew_fetch(crew *c, const dil_call *call);
 /* One row of o and lse alone. */
-dil_status crew_fetch_row(crew *c, const dil_call *call, int64_t b, int64_t n,
-                          int32_t h);
+typedef struct crew_row {
+  int64_t b, n;
+  int32_t h;
+} crew_row;
+dil_status crew_fetch_row(crew *c, const dil_call *call, crew_row row);
 /* Runs a whole call, whose memory all ranks see. Fails with what a rank
  * itself says before what others say of it. */
 dil_status crew_run(crew *c, const dil_call *call);
 const crew_report *crew_of(const crew *c, int32_t rank);
-/* Ranks that are processes: rank 0 of `world`, which joins all of them, sends
- * each its q, k and v; the call of any other has shapes alone, and its rows
- * stay in memory of its own. Collective, once, before crew_place. */
-dil_status crew_scatter(crew *c, dil_link *world, const dil_call *call);
-/* Ranks that are processes: brings every rank's o, lse and report to rank 0 of
- * `world`. Collective. */
-dil_status crew_collect(crew *c, dil_link *world, const dil_call *call);
+/* This process is a rank alone: q, k and v of the call, of any float type, are
+ * there for every rank to read its own rows of (mapped files), or have no data
+ * and are random numbers, of which each makes its own. Those rows are the
+ * rank's from now on, and so is room for o and lse; on a GPU crew_place takes
+ * them there. Once, before crew_place; the call outlives that. */
+dil_status crew_hold(crew *c, const dil_call *call);
+
+/* Which rows of o and lse are wanted; the same on every rank. */
+typedef struct crew_wanted {
+  int64_t count;          /* negative: all */
+  void (*row)(const void *owner, int64_t index, crew_row *row);
+  const void *owner;
+} crew_wanted;
+/* Ranks that are processes: brings these rows of every rank, and its report,
+ * to rank 0 of `world`, which joins all of them. After the last run;
+ * collective. */
+dil_status crew_collect(crew *c, dil_link *world, const dil_call *call,
+                        const crew_wanted *wanted);
 
 #endif

@@ -44,9 +44,9 @@ static int64_t bytes_of(const dil_tensor *t) {
 
 /* A contiguous tensor of the device with the shape of `like`. */
 static dil_status take_tensor(resident *r, const dil_tensor *like,
-                              dil_tensor *made) {
+                              dil_dtype dtype, dil_tensor *made) {
   void *memory = NULL;
-  *made = dil_tensor_make(NULL, like->dtype, like->rank, like->shape);
+  *made = dil_tensor_make(NULL, dtype, like->rank, like->shape);
   dil_status status = r->shared->cuda->take(r->gpu, bytes_of(made), &memory);
   if (status) return status;
   r->memory[r->memory_count++] = memory;
@@ -55,22 +55,39 @@ static dil_status take_tensor(resident *r, const dil_tensor *like,
   return DIL_OK;
 }
 
-/* Through memory of the host, which is in one piece. */
-static dil_status copy_tensor(resident *r, const dil_tensor *host,
-                              const dil_tensor *there, bool up,
-                              void (*copy)(const dil_tensor *, char **, bool)) {
-  const dil_cuda_module *cuda = r->shared->cuda;
+/* Memory of the host for a tensor of the device in one piece. */
+static dil_status take_whole(const dil_tensor *there, char **whole) {
   int64_t bytes = bytes_of(there);
-  char *whole = malloc((size_t)bytes + 1), *at = whole;
-  if (!whole)
-    return dil_fail(DIL_MEMORY, "no memory to copy %lld bytes of a rank",
-                    (long long)bytes);
-  dil_status status = DIL_OK;
-  if (up) copy(host, &at, false);
-  if (bytes)
-    status = up ? cuda->upload(r->gpu, there->data, whole, bytes)
-                : cuda->download(r->gpu, whole, there->data, bytes);
-  if (!up && !status) copy(host, &at, true);
+  *whole = malloc((size_t)bytes + 1);
+  return *whole ? DIL_OK
+                : dil_fail(DIL_MEMORY, "no memory to copy %lld bytes of a rank",
+                           (long long)bytes);
+}
+
+static dil_status copy_up(resident *r, const dil_tensor *host,
+                          const dil_tensor *there) {
+  char *whole;
+  dil_status status = take_whole(there, &whole);
+  if (status) return status;
+  rows_pack(host, there->dtype, whole);
+  if (bytes_of(there))
+    status = r->shared->cuda->upload(r->gpu, there->data, whole,
+                                     bytes_of(there));
+  free(whole);
+  return status;
+}
+
+static dil_status copy_down(resident *r, const dil_tensor *host,
+                            const dil_tensor *there,
+                            void (*copy)(const dil_tensor *, char **, bool)) {
+  char *whole;
+  dil_status status = take_whole(there, &whole);
+  if (status) return status;
+  if (bytes_of(there))
+    status = r->shared->cuda->download(r->gpu, whole, there->data,
+                                       bytes_of(there));
+  char *at = whole;
+  if (!status) copy(host, &at, true);
   free(whole);
   return status;
 }
@@ -79,27 +96,28 @@ static void copy_lse(const dil_tensor *t, char **at, bool unpack) {
   lse_copy(*t, at, unpack);
 }
 
-/* q, k or v: the host's rows, or random ones. */
-static dil_status place_rows_of(resident *r, const dil_tensor *host,
-                                const dil_normal_place *place,
-                                dil_tensor *made) {
-  dil_status status = take_tensor(r, host, made);
+/* q, k or v (0, 1, 2): the host's rows, or random ones. */
+static dil_status place_rows_of(resident *r, const resident_part *p,
+                                int32_t tensor, int32_t comb,
+                                const dil_tensor *host, dil_tensor *made) {
+  dil_normal_place place = part_place(p, tensor, comb);
+  dil_status status = take_tensor(r, host, p->dtype, made);
   if (status) return status;
-  if (host->data) return copy_tensor(r, host, made, true, rows_copy);
-  return r->shared->cuda->normal(r->device, made, place);
+  if (host->data) return copy_up(r, host, made);
+  return r->shared->cuda->normal(r->device, made, &place);
 }
 
 /* What a run leaves out is seen. */
 static dil_status place_output(resident *r, const dil_tensor *like,
                                dil_tensor *made) {
-  dil_status status = take_tensor(r, like, made);
+  dil_status status = take_tensor(r, like, like->dtype, made);
   if (status) return status;
   return r->shared->cuda->fill(r->gpu, made->data, 0xff, bytes_of(made));
 }
 
 static dil_status place_input(resident *r, const dil_tensor *host,
                               dil_tensor *made) {
-  dil_status status = take_tensor(r, host, made);
+  dil_status status = take_tensor(r, host, host->dtype, made);
   if (status || !bytes_of(made)) return status;
   return r->shared->cuda->upload(r->gpu, made->data, host->data,
                                  bytes_of(made));
@@ -107,38 +125,22 @@ static dil_status place_input(resident *r, const dil_tensor *host,
 
 /* ---- a part of a call ---------------------------------------------------- */
 
-static dil_comb comb_of(const shard *s, int32_t index) {
-  return index < s->count ? s->comb[index] : (dil_comb){0, 1, 0};
-}
-
-static dil_status place_keys_of(resident *r, const resident_part *p,
-                                int32_t comb) {
-  dil_normal_place place = {.seed = p->seed, .tensor = 1,
-                            .rows = comb_of(&p->keys, comb),
-                            .whole_rows = p->M, .batch = p->batch,
-                            .head = p->kv_head, .whole_heads = p->kv_heads};
-  dil_status status = place_rows_of(r, &p->rows.keys.k[comb], &place,
-                                    &r->rows.keys.k[comb]);
-  place.tensor = 2;
-  if (!status)
-    status = place_rows_of(r, &p->rows.keys.v[comb], &place,
-                           &r->rows.keys.v[comb]);
-  return status;
-}
-
-static dil_status place_queries_of(resident *r, const resident_part *p,
-                                   int32_t comb) {
-  dil_normal_place place = {.seed = p->seed, .tensor = 0,
-                            .rows = comb_of(&p->queries, comb),
-                            .whole_rows = p->N, .batch = p->batch,
-                            .head = p->head, .whole_heads = p->heads};
-  place.rows.first -= p->M - p->N;
+static dil_status place_comb(resident *r, const resident_part *p,
+                             int32_t comb) {
+  const ring_rows *from = &p->rows;
+  ring_rows *to = &r->rows;
   dil_status status =
-      place_rows_of(r, &p->rows.q[comb], &place, &r->rows.q[comb]);
-  if (!status) status = place_output(r, &p->rows.o[comb], &r->rows.o[comb]);
-  r->rows.lse[comb] = p->rows.lse[comb];
-  if (!status && p->rows.lse[comb].data)
-    status = place_output(r, &p->rows.lse[comb], &r->rows.lse[comb]);
+      place_rows_of(r, p, 0, comb, &from->q[comb], &to->q[comb]);
+  if (!status)
+    status = place_rows_of(r, p, 1, comb, &from->keys.k[comb],
+                           &to->keys.k[comb]);
+  if (!status)
+    status = place_rows_of(r, p, 2, comb, &from->keys.v[comb],
+                           &to->keys.v[comb]);
+  if (!status) status = place_output(r, &from->o[comb], &to->o[comb]);
+  to->lse[comb] = from->lse[comb];
+  if (!status && from->lse[comb].data)
+    status = place_output(r, &from->lse[comb], &to->lse[comb]);
   return status;
 }
 
@@ -146,10 +148,8 @@ dil_status resident_place(resident *r, const dil_call *call,
                           const resident_part *part) {
   dil_status status = DIL_OK;
   give_all(r);
-  for (int32_t i = 0; i < SHARD_COMBS && !status; i++) {
-    status = place_queries_of(r, part, i);
-    if (!status) status = place_keys_of(r, part, i);
-  }
+  for (int32_t i = 0; i < SHARD_COMBS && !status; i++)
+    status = place_comb(r, part, i);
   for (int32_t i = 0; i < call->input_count && !status; i++)
     status = place_input(r, &call->inputs[i], &r->inputs[i]);
   return status;
@@ -159,9 +159,9 @@ dil_status resident_fetch(resident *r, const ring_rows *host) {
   dil_status status = DIL_OK;
   for (int32_t i = 0; i < SHARD_COMBS && !status; i++) {
     if (host->o[i].data)
-      status = copy_tensor(r, &host->o[i], &r->rows.o[i], false, rows_copy);
+      status = copy_down(r, &host->o[i], &r->rows.o[i], rows_copy);
     if (!status && host->lse[i].data)
-      status = copy_tensor(r, &host->lse[i], &r->rows.lse[i], false, copy_lse);
+      status = copy_down(r, &host->lse[i], &r->rows.lse[i], copy_lse);
   }
   return status;
 }

@@ -19,7 +19,8 @@ typedef struct crew_gpu {
 
 /* A rank's part of a call, and where it stands in the whole of one. */
 typedef struct resident_part {
-  ring_rows rows;          /* views of the host's tensors, or without data */
+  ring_rows rows;          /* views of the host's tensors, or without data; */
+  dil_dtype dtype;         /* theirs may be wider than the kernel's */
   shard queries, keys;     /* positions */
   int64_t N, M;            /* of the whole */
   int32_t batch, head, kv_head, heads, kv_heads; /* first ones; of the whole */
@@ -55,9 +56,13 @@ dil_status resident_fetch(resident *r, const ring_rows *host);
 dil_status resident_fetch_row(resident *r, const ring_rows *host, int32_t comb,
                               int64_t b, int64_t row, int32_t h);
 
-/* crew_rows.c: rows of all heads of a tensor [B, rows, H, D] to a message, or
- * from it; an lse [B, H, N] in its own order. */
+/* crew_rows.c: which elements of q, k or v (0, 1, 2) a part's comb holds. */
+dil_normal_place part_place(const resident_part *part, int32_t tensor,
+                            int32_t comb);
+/* Rows of all heads of a tensor [B, rows, H, D] to a message, or from it; as
+ * rows of another dtype; an lse [B, H, N] in its own order. */
 void rows_copy(const dil_tensor *t, char **message, bool unpack);
+void rows_pack(const dil_tensor *t, dil_dtype dtype, char *to);
 void lse_copy(dil_tensor t, char **message, bool unpack);
 
 #endif

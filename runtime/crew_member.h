@@ -16,8 +16,9 @@ typedef struct member {
   ring_device *device;   /* there; a GPU's is the resident's */
   resident resident;     /* on a GPU */
   ring_routes routes;
-  ring_rows held;        /* its own copy of its rows, in `store`; */
-  void *store;           /* NULL: they are the call's */
+  bool holds;            /* a process: rows of its own, and none of the call's, */
+  ring_rows held;        /* but for those that go straight to its GPU; */
+  void *store;           /* in here */
   dil_link *link;        /* of the run */
   dil_nccl *comm;        /* beside it; NULL: none yet, or none wanted */
   pthread_t thread;
@@ -40,7 +41,25 @@ struct crew {
 dil_comb member_batch(const member *m, const dil_call *call);
 /* The sequence as its ring has it. */
 ring_shape member_shape(const member *m, const dil_call *call);
-/* Its own rows of a call. */
+/* Its own rows, wherever they are; those of the call's tensors. */
 void member_view(const member *m, const dil_call *call, ring_rows *out);
+void member_view_call(const member *m, const dil_call *call, ring_rows *out);
+/* The first, and where they stand in the whole. */
+resident_part member_part(const member *m, const dil_call *call);
+
+/* A row of o among a member's. */
+typedef struct row_place {
+  int32_t comb;
+  int64_t b, row;
+  int32_t h;
+} row_place;
+
+/* False: it is another's. */
+bool member_find(const member *m, const dil_call *call, crew_row row,
+                 row_place *found);
+/* crew_place.c: o and lse, or a row of them, from a member's GPU. */
+dil_status member_fetch(member *m, const dil_call *call);
+dil_status member_fetch_row(member *m, const dil_call *call,
+                            const row_place *row);
 
 #endif

@@ -1,5 +1,5 @@
-/* crew_rows.c - which rows of a call are a rank's: views of them, copies of
- * them, and those of processes brought to rank 0. */
+/* crew_rows.c - which rows of a call are a rank's: where they stand in it, views
+ * of them, copies of them. */
 #include "crew_member.h"
 #include "walk.h"
 #include <stdlib.h>
@@ -51,6 +51,10 @@ static void view_own(const dil_call *c, const ring_shape *r, int32_t rank,
   }
 }
 
+static int32_t place_in_ring(const member *m) {
+  return m->rank % m->crew->task.mesh.ring;
+}
+
 dil_comb member_batch(const member *m, const dil_call *call) {
   const mesh *all = &m->crew->task.mesh;
   shard batch = place_shard(DIL_CONTIGUOUS, call->q.shape[0], 0, all->batch,
@@ -68,14 +72,70 @@ ring_shape member_shape(const member *m, const dil_call *call) {
                       .mask = m->mask.judge ? &m->mask : NULL};
 }
 
-void member_view(const member *m, const dil_call *call, ring_rows *out) {
-  if (m->store) {
-    *out = m->held;
-    return;
-  }
+void member_view_call(const member *m, const dil_call *call, ring_rows *out) {
   ring_shape shape_of = member_shape(m, call);
-  view_own(call, &shape_of, m->rank % m->crew->task.mesh.ring,
-           member_batch(m, call), m->share, out);
+  view_own(call, &shape_of, place_in_ring(m), member_batch(m, call), m->share,
+           out);
+}
+
+void member_view(const member *m, const dil_call *call, ring_rows *out) {
+  if (m->holds) *out = m->held;
+  else member_view_call(m, call, out);
+}
+
+resident_part member_part(const member *m, const dil_call *call) {
+  const dil_table *t = m->crew->task.table;
+  ring_shape shape_of = member_shape(m, call);
+  resident_part part = {.queries = place_queries(&shape_of, place_in_ring(m)),
+                        .keys = place_keys(&shape_of, place_in_ring(m)),
+                        .N = shape_of.N,
+                        .M = shape_of.M,
+                        .batch = (int32_t)member_batch(m, call).first,
+                        .head = m->share.head,
+                        .kv_head = m->share.kv_head,
+                        .heads = t->heads,
+                        .kv_heads = t->kv_heads,
+                        .dtype = t->dtype,
+                        .seed = call->random};
+  member_view(m, call, &part.rows);
+  return part;
+}
+
+dil_normal_place part_place(const resident_part *p, int32_t tensor,
+                            int32_t comb) {
+  const shard *s = tensor ? &p->keys : &p->queries;
+  dil_normal_place place = {
+      .seed = p->seed, .tensor = (uint32_t)tensor,
+      .rows = comb < s->count ? s->comb[comb] : (dil_comb){0, 1, 0},
+      .whole_rows = tensor ? p->M : p->N, .batch = p->batch,
+      .head = tensor ? p->kv_head : p->head,
+      .whole_heads = tensor ? p->kv_heads : p->heads};
+  if (!tensor) place.rows.first -= p->M - p->N;
+  return place;
+}
+
+/* Index of the row at position t in a comb; -1: it is not there. */
+static int64_t row_in(dil_comb comb, int64_t t) {
+  int64_t from = t - comb.first;
+  bool there =
+      from >= 0 && from % comb.step == 0 && from / comb.step < comb.count;
+  return there ? from / comb.step : -1;
+}
+
+bool member_find(const member *m, const dil_call *call, crew_row at,
+                 row_place *found) {
+  ring_shape shape_of = member_shape(m, call);
+  shard mine = place_queries(&shape_of, place_in_ring(m));
+  dil_comb batch = member_batch(m, call);
+  *found = (row_place){.b = at.b - batch.first, .h = at.h - m->share.head};
+  if (found->b < 0 || found->b >= batch.count || found->h < 0 ||
+      found->h >= m->share.heads)
+    return false;
+  for (; found->comb < mine.count; found->comb++) {
+    found->row = row_in(mine.comb[found->comb], at.n + shape_of.M - shape_of.N);
+    if (found->row >= 0) return true;
+  }
+  return false;
 }
 
 /* ---- copies -------------------------------------------------------------- */
@@ -95,68 +155,31 @@ void rows_copy(const dil_tensor *t, char **at, bool unpack) {
       }
 }
 
+/* Rows of another float type, one behind the other. */
+static void convert_rows(const dil_tensor *t, dil_dtype dtype, char *to) {
+  float wide[DIL_HEAD_DIM_MAX];
+  int32_t width = (int32_t)t->shape[3];
+  int64_t n[3];
+  for (n[0] = 0; n[0] < t->shape[0]; n[0]++)
+    for (n[1] = 0; n[1] < t->shape[1]; n[1]++)
+      for (n[2] = 0; n[2] < t->shape[2]; n[2]++) {
+        int64_t at = n[0] * t->stride[0] + n[1] * t->stride[1] +
+                     n[2] * t->stride[2];
+        row_to_f32((const char *)t->data + at * (int64_t)dil_dtype_size(t->dtype),
+                   t->dtype, width, wide);
+        row_from_f32(wide, dtype, width, to);
+        to += width * (int32_t)dil_dtype_size(dtype);
+      }
+}
+
+void rows_pack(const dil_tensor *t, dil_dtype dtype, char *to) {
+  if (t->dtype == dtype) rows_copy(t, &to, false);
+  else convert_rows(t, dtype, to);
+}
+
 /* lse is [B, H, N]: each number a row of its own. */
 void lse_copy(dil_tensor t, char **at, bool unpack) {
   if (!t.data) return;
   t.shape[3] = 1;
   rows_copy(&t, at, unpack);
-}
-
-/* ---- ranks that are processes: their rows to rank 0 ---------------------- */
-
-/* What a rank has written, and its report. */
-static void move_result(member *m, const dil_call *call, char *message,
-                        bool unpack) {
-  ring_rows owned;
-  member_view(m, call, &owned);
-  if (unpack) memcpy(&m->report, message, sizeof m->report);
-  else memcpy(message, &m->report, sizeof m->report);
-  message += sizeof m->report;
-  for (int32_t i = 0; i < SHARD_COMBS; i++) {
-    rows_copy(&owned.o[i], &message, unpack);
-    lse_copy(owned.lse[i], &message, unpack);
-  }
-}
-
-static int64_t result_bytes(const member *m, const dil_call *call) {
-  int64_t bytes = (int64_t)sizeof m->report;
-  ring_rows owned;
-  member_view(m, call, &owned);
-  for (int32_t i = 0; i < SHARD_COMBS; i++) {
-    const dil_tensor *o = &owned.o[i], *lse = &owned.lse[i];
-    bytes += dil_tensor_count(o) * (int64_t)dil_dtype_size(o->dtype);
-    if (lse->data) bytes += dil_tensor_count(lse) * (int64_t)sizeof(float);
-  }
-  return bytes;
-}
-
-/* One rank's message, at either end. */
-static dil_status collect_one(crew *c, dil_link *world, const dil_call *call,
-                              int32_t rank) {
-  member *m = &c->member[rank];
-  int64_t bytes = result_bytes(m, call);
-  bool here = world->rank == 0;
-  char *message = malloc((size_t)bytes);
-  if (!message)
-    return dil_fail(DIL_MEMORY, "no memory for the rows of rank %d", rank);
-  if (!here) move_result(m, call, message, false);
-  const link_transfer t = {.to = here ? -1 : 0,
-                           .from = here ? rank : -1,
-                           .send = message,
-                           .receive = message,
-                           .send_bytes = here ? 0 : bytes,
-                           .receive_bytes = here ? bytes : 0};
-  dil_status status = world->calls->post(world, 0, &t);
-  if (!status) status = world->calls->wait(world, 0);
-  if (!status && here) move_result(m, call, message, true);
-  free(message);
-  return status;
-}
-
-dil_status crew_collect(crew *c, dil_link *world, const dil_call *call) {
-  dil_status status = DIL_OK;
-  for (int32_t i = 1; i < world->ranks && !status; i++)
-    if (world->rank == 0 || world->rank == i)
-      status = collect_one(c, world, call, i);
-  return status;
 }

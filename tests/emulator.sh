@@ -46,7 +46,7 @@ rings() {
 }
 
 # Two chips at once, a processor each.
-compare 80 12 edges &
+compare 80 12 edges apart &
 { compare 90 16 edges numeric hopper; rings; } &
 wait
 for log in "$TMP"/*" on sm_"* "$TMP"/ring,*; do

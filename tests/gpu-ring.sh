@@ -161,6 +161,14 @@ same_bits() {
   }
 }
 is "NCCL, in one process and in $ring: the bits that copies give" same_bits
+
+# Rows that no process has whole, and of the output those that are checked.
+checked() {
+  # shellcheck disable=SC2086 # a list of words
+  start "$by_nccl layout zigzag;" $small --check && finished &&
+    grep '^good' "$TMP/rank.0"
+}
+is "processes make their own rows and are checked" checked
 if [ "$gpus" -eq 0 ]; then
   EMULATED_ORDER=late
   check longnet_ring "$by_nccl exchange gather; layout zigzag;" -D w=16 --seq 60

@@ -130,6 +130,18 @@ dil_cuda_kernel *gpu_kernel_make(const plan *p, char *problem, size_t size) {
   return made;
 }
 
+const crew_gpu *gpu_crew(const plan *p) {
+  static crew_gpu shared;
+  const gpu_codes *codes;
+  expect(compile(p, &codes));
+  shared = (crew_gpu){.cuda = gpu_module(), .codes = codes->code,
+                      .code_count = codes->count, .dimension = dimension,
+                      .context = p->pattern, .devices = 1};
+  int32_t arch = gpu_module()->facts(gpu_device())->arch;
+  expect(gpu_compiler()->rows(arch, &shared.rows));
+  return &shared;
+}
+
 /* DIL_TEST_SHARE=2/16: this process compares the third of every sixteen groups
  * of comparisons, a group being about what one source of kernels serves. */
 bool gpu_leaves_out(void) {

@@ -3,6 +3,7 @@
 #define DIL_TEST_GPU_H
 
 #include "../compiler/gpu/gpu.h"
+#include "../runtime/crew_gpu.h"
 #include "numeric.h"
 
 /* Whether DIL_TEST_DEVICE asks for the GPU. */
@@ -15,6 +16,8 @@ dil_cuda *gpu_device(void);
 /* NULL with the reason in problem. */
 dil_cuda_kernel *gpu_kernel_make(const plan *p, char *problem, size_t size);
 void gpu_kernel_unmake(dil_cuda_kernel *made);
+/* What ranks of a plan on GPUs share; it may be asked for once a process. */
+const crew_gpu *gpu_crew(const plan *p);
 /* Whether another process of the same test makes this comparison. */
 bool gpu_leaves_out(void);
 /* The tensors of a call, guards and all, copied to the device. */

@@ -77,6 +77,7 @@ spread edges "$BUILD/tests/test_edges"
 spread numeric "$BUILD/tests/test_numeric"
 spread hopper "$BUILD/tests/test_hopper"
 spread parts "$BUILD/tests/test_parts"
+spread apart "$BUILD/tests/test_apart"
 wait $laws $rerun $host
 tell laws "$work/laws"
 tell rerun "$work/rerun"

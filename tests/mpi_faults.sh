@@ -2,7 +2,7 @@
 # mpi_faults.sh - a rank of a job is killed or frozen at a random moment: the
 # job ends in time, without success, and can be resumed to the same bits. In:
 # DIL, TMP, BUILD; MPI_KILLS and MPI_STOPS, how many times. Out: ok / not ok
-# lines.
+# lines, and the longest that an end took.
 set -u
 cd "$(dirname "$0")/.." || exit 70
 . tests/mpi/job.sh
@@ -56,6 +56,7 @@ strike() { # signal, milliseconds that the end may take
   took=$((($(date +%s%N) - began) / 1000000))
   kill $guard 2>/dev/null
   echo "rank $rank, $took ms, status $status"
+  echo "$took $1 $rank" >>"$TMP/times"
   [ "$took" -le "$2" ] || return 1
   [ $status -ne 0 ] || { echo "the job succeeded" && return 1; }
   # Without a name where only the end of MPI was left.
@@ -83,5 +84,10 @@ for turn in $(seq "${MPI_STOPS:-2}"); do
   SEED=$((1000 + turn))
   is "frozen rank, turn $turn" strike STOP 9000
   is "resumed after it" resumes
+done
+for signal in KILL STOP; do
+  grep "$signal" "$TMP/times" | sort -n | awk -v signal=$signal '
+    { took = $1 } END { if (NR) print NR " ends after " signal ", the latest " \
+      took " ms" }'
 done
 exit $bad

@@ -234,7 +234,7 @@ cut_short() {
   : >"$TMP/cut.npy"
   wait $!
   [ $? -eq 3 ] && [ ! -e "$TMP/never.npy" ] &&
-    grep -q 'an array has become shorter while it was streamed' "$TMP/why"
+    grep -q 'an array has become shorter while it was read' "$TMP/why"
 }
 is "a file that is cut short" cut_short
 exit $bad

@@ -1,0 +1,140 @@
+/* crew_collect.c - ranks that are processes: what they have computed comes to
+ * rank 0. In: every rank's own o and lse, and which rows are wanted. Out: those
+ * rows in the call of rank 0, and all reports. */
+#include "crew_member.h"
+#include "walk.h"
+#include <stdlib.h>
+#include <string.h>
+
+/* One rank's message, at either end. */
+typedef struct parcel {
+  member *of;
+  const dil_call *call;
+  const crew_wanted *wanted;
+  ring_rows rows;          /* of this end */
+} parcel;
+
+/* ---- wanted rows --------------------------------------------------------- */
+
+static int64_t width_of(const dil_tensor *o) {
+  return o->shape[3] * (int64_t)dil_dtype_size(o->dtype);
+}
+
+static bool find_wanted(const parcel *p, int64_t index, row_place *at) {
+  crew_row row;
+  p->wanted->row(p->wanted->owner, index, &row);
+  return member_find(p->of, p->call, row, at);
+}
+
+static int64_t count_wanted(const parcel *p) {
+  row_place at;
+  int64_t count = 0;
+  for (int64_t i = 0; i < p->wanted->count; i++) count += find_wanted(p, i, &at);
+  return count;
+}
+
+static void move(void *here, char **message, int64_t bytes, bool unpack) {
+  memcpy(unpack ? here : *message, unpack ? *message : here, (size_t)bytes);
+  *message += bytes;
+}
+
+static void move_row(const parcel *p, const row_place *at, char **message,
+                     bool unpack) {
+  const dil_tensor *o = &p->rows.o[at->comb], *lse = &p->rows.lse[at->comb];
+  int64_t place = at->b * o->stride[0] + at->row * o->stride[1] +
+                  at->h * o->stride[2];
+  move((char *)o->data + place * (int64_t)dil_dtype_size(o->dtype), message,
+       width_of(o), unpack);
+  if (!lse->data) return;
+  place = at->b * lse->stride[0] + at->h * lse->stride[1] +
+          at->row * lse->stride[2];
+  move((float *)lse->data + place, message, sizeof(float), unpack);
+}
+
+/* ---- messages ------------------------------------------------------------ */
+
+static int64_t parcel_bytes(const parcel *p) {
+  int64_t bytes = 0, lse = p->rows.lse[0].data ? sizeof(float) : 0;
+  if (p->wanted->count >= 0)
+    return count_wanted(p) * (width_of(&p->rows.o[0]) + lse);
+  for (int32_t i = 0; i < SHARD_COMBS; i++) {
+    const dil_tensor *o = &p->rows.o[i];
+    bytes += o->shape[0] * o->shape[1] * o->shape[2] * (width_of(o) + lse);
+  }
+  return bytes;
+}
+
+/* To the message or from it. */
+static void move_rows(const parcel *p, char *message, bool unpack) {
+  row_place at;
+  for (int64_t i = 0; i < p->wanted->count; i++)
+    if (find_wanted(p, i, &at)) move_row(p, &at, &message, unpack);
+  for (int32_t i = 0; i < SHARD_COMBS && p->wanted->count < 0; i++) {
+    rows_copy(&p->rows.o[i], &message, unpack);
+    lse_copy(p->rows.lse[i], &message, unpack);
+  }
+}
+
+/* What of it lies on a GPU; all of it, where that is less trouble. */
+static dil_status fetch_wanted(const parcel *p) {
+  enum { FEW = 8 }; /* of all rows, one in so many */
+  const dil_tensor *o = &p->rows.o[0];
+  int64_t all = 0;
+  for (int32_t i = 0; i < SHARD_COMBS; i++)
+    all += o[i].shape[0] * o[i].shape[1] * o[i].shape[2];
+  dil_status status = DIL_OK;
+  row_place at;
+  if (!p->of->crew->task.gpu) return DIL_OK;
+  if (p->wanted->count < 0 || count_wanted(p) > all / FEW)
+    return member_fetch(p->of, p->call);
+  for (int64_t i = 0; i < p->wanted->count && !status; i++)
+    if (find_wanted(p, i, &at)) status = member_fetch_row(p->of, p->call, &at);
+  return status;
+}
+
+/* Rank 0's own go through a message, too. */
+static dil_status transfer(dil_link *world, int32_t rank, char *message,
+                           int64_t bytes) {
+  bool here = world->rank == 0;
+  const link_transfer t = {.to = here ? -1 : 0,
+                           .from = here ? rank : -1,
+                           .send = message,
+                           .receive = message,
+                           .send_bytes = here ? 0 : bytes,
+                           .receive_bytes = here ? bytes : 0};
+  if (rank == 0) return DIL_OK;
+  dil_status status = world->calls->post(world, 0, &t);
+  return status ? status : world->calls->wait(world, 0);
+}
+
+static dil_status collect_one(crew *c, dil_link *world, parcel *p) {
+  bool own = p->of->rank == c->task.rank;
+  member_view(p->of, p->call, &p->rows);
+  int64_t bytes = parcel_bytes(p), report = (int64_t)sizeof p->of->report;
+  char *message = malloc((size_t)(bytes + report));
+  if (!message)
+    return dil_fail(DIL_MEMORY, "no memory for the rows of rank %d",
+                    p->of->rank);
+  dil_status status = own ? fetch_wanted(p) : DIL_OK;
+  memcpy(message, &p->of->report, (size_t)report);
+  if (!status && own) move_rows(p, message + report, false);
+  if (!status) status = transfer(world, p->of->rank, message, bytes + report);
+  memcpy(&p->of->report, message, (size_t)report);
+  if (!status && world->rank == 0) {
+    member_view_call(p->of, p->call, &p->rows);
+    move_rows(p, message + report, true);
+  }
+  free(message);
+  return status;
+}
+
+dil_status crew_collect(crew *c, dil_link *world, const dil_call *call,
+                        const crew_wanted *wanted) {
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; i < world->ranks && !status; i++) {
+    parcel p = {.of = &c->member[i], .call = call, .wanted = wanted};
+    if (world->rank == 0 || world->rank == i)
+      status = collect_one(c, world, &p);
+  }
+  return status;
+}
