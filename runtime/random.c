@@ -33,7 +33,7 @@ double dil_normal(uint32_t seed, uint32_t tensor, uint64_t element) {
   uint32_t key[2] = {seed, tensor}, word[4];
   dil_philox(counter, key, word);
   double radius = (word[0] + 0.5) * 0x1p-32, angle = (word[1] + 0.5) * 0x1p-32;
-  return sqrt(-2 * log(radius)) * cos(2 * pi * angle);
+  return (float)(sqrt(-2 * log(radius)) * cos(2 * pi * angle));
 }
 
 static double stored(dil_dtype dtype, double number) {

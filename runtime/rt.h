@@ -420,7 +420,8 @@ void dil_struct_write(void *to, const void *from, size_t known);
 void dil_philox(const uint32_t counter[4], const uint32_t key[2],
                 uint32_t out[4]);
 /* Element e of tensor n: a standard normal by Box-Muller of Philox with
- * counter (e low, e high, 0, 0) and key (seed, n). */
+ * counter (e low, e high, 0, 0) and key (seed, n), rounded to f32: that is what
+ * GPUs make, and narrower types are rounded from it everywhere. */
 double dil_normal(uint32_t seed, uint32_t tensor, uint64_t element);
 /* `count` elements from `start` on of a call's q, k or v that has no data, as
  * the tensor would store them. */
