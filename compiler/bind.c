@@ -165,13 +165,25 @@ static dil_status input_shape(const binding *b, int32_t index,
   return DIL_OK;
 }
 
+dil_status bind_wrong_type(const char *path, dil_dtype holds,
+                           dil_dtype wanted) {
+  return dil_fail(DIL_INPUT, "'%s' holds %s, %s is wanted: save "
+                  "x.astype('%s')", path,
+                  bind_is_float(holds) ? "floats"
+                  : holds == DIL_U8    ? "u8"
+                                       : "integers",
+                  dil_dtype_name(wanted),
+                  bind_is_float(wanted) ? "float32"
+                  : wanted == DIL_U8    ? "uint8"
+                                        : "int32");
+}
+
 dil_status bind_array(binding *b, const char *path, dil_dtype dtype,
                       const dil_npy *file, dil_tensor *tensor) {
   bool floats = bind_is_float(dtype);
   if (bind_is_float(file->tensor.dtype) != floats ||
       (!floats && file->tensor.dtype != dtype))
-    return dil_fail(DIL_INPUT, "'%s' holds %s, %s is wanted", path,
-                    dil_dtype_name(file->tensor.dtype), dil_dtype_name(dtype));
+    return bind_wrong_type(path, file->tensor.dtype, dtype);
   dil_status status =
       bind_reserve(b, dtype, file->tensor.rank, file->tensor.shape, tensor);
   return status ? status : bind_convert(b, &file->tensor, tensor);

@@ -73,6 +73,9 @@ int64_t binding_keys(const binding *b, int64_t b_row); /* its M or length */
 dil_status bind_claim(binding *b, bind_size which, int64_t size,
                       const char *who);
 static inline bool bind_is_float(dil_dtype dtype) { return dtype <= DIL_F16; }
+/* What an array holds and what is wanted, in NumPy's words; its wider integers
+ * were read as i32. */
+dil_status bind_wrong_type(const char *path, dil_dtype holds, dil_dtype wanted);
 /* A file's elements as a tensor of `dtype`; kinds do not mix. */
 dil_status bind_array(binding *b, const char *path, dil_dtype dtype,
                       const dil_npy *file, dil_tensor *tensor);

@@ -7,6 +7,17 @@
 
 enum { CHUNK = 1 << 11 }; /* elements a work item */
 
+static dil_status no_memory(const binding *b, dil_dtype dtype, int32_t rank,
+                            const int64_t *shape) {
+  char size[MESSAGE_NUMBER];
+  double bytes = (double)dil_dtype_size(dtype);
+  dil_tensor wanted = dil_tensor_make(NULL, dtype, rank, shape);
+  for (int32_t i = 0; i < rank; i++) bytes *= (double)shape[i];
+  return dil_fail(DIL_MEMORY, "no memory for %s of %s: %s",
+                  bind_shape_text(b->arena, &wanted), dil_dtype_name(dtype),
+                  message_bytes(bytes, size));
+}
+
 dil_status bind_reserve(binding *b, dil_dtype dtype, int32_t rank,
                         const int64_t *shape, dil_tensor *tensor) {
   size_t bytes = dil_dtype_size(dtype);
@@ -16,7 +27,7 @@ dil_status bind_reserve(binding *b, dil_dtype dtype, int32_t rank,
   huge |= bytes > SIZE_MAX / 2;
   size_t rounded = huge ? 0 : (bytes + 64) / 64 * 64; /* never 0 */
   void *data = huge ? NULL : aligned_alloc(64, rounded);
-  if (!data) return dil_fail(DIL_MEMORY, "no memory for a tensor of the call");
+  if (!data) return no_memory(b, dtype, rank, shape);
   memset(data, 0, rounded);
   b->buffer[b->buffer_count++] = data;
   *tensor = dil_tensor_make(data, dtype, rank, shape);

@@ -20,13 +20,15 @@ static dil_status claim_array(binding *b, int32_t index, const char *path,
   const pattern *p = b->pattern;
   int64_t heads = index ? p->kv_heads : p->heads;
   int64_t dim = index == 2 ? p->value_dim : p->head_dim;
+  bool turned = t->rank == 4 && t->shape[1] == heads && t->shape[3] == dim;
   if (t->rank != 4 || t->shape[2] != heads || t->shape[3] != dim)
     return dil_fail(DIL_INPUT,
                     "'%s' is %s, but %s of pattern '%s' is [B, %s, %lld, "
-                    "%lld]",
+                    "%lld]%s",
                     path, bind_shape_text(b->arena, t), array_names[index] + 2,
                     p->name, index ? "M" : "N", (long long)heads,
-                    (long long)dim);
+                    (long long)dim,
+                    turned ? ": save x.transpose(0, 2, 1, 3)" : "");
   const char *who = arena_print(b->arena, "'%s'", path);
   dil_status status = bind_claim(b, BIND_B, t->shape[0], who);
   return status ? status
@@ -69,9 +71,7 @@ static dil_status map_tensor(binding *b, int32_t index, dil_tensor *tensor) {
   *tensor = file->tensor;
   add_batch(tensor);
   if (!bind_is_float(tensor->dtype))
-    return dil_fail(DIL_INPUT, "'%s' holds %s, %s is wanted", path,
-                    dil_dtype_name(tensor->dtype),
-                    dil_dtype_name(b->pattern->dtype));
+    return bind_wrong_type(path, tensor->dtype, b->pattern->dtype);
   return claim_array(b, index, path, tensor);
 }
 

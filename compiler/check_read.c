@@ -37,7 +37,11 @@ static const span nowhere = {0};
 static void cannot_read(loader *l, span at, const char *path,
                         const char *reason) {
   l->unreadable = true;
-  diag_report(l->diag, SEVERITY_ERROR, at, NULL, "cannot read '%s': %s", path,
+  const char *hint = dil_preset_text(path)
+                         ? arena_print(l->arena, "'" PRESET_PREFIX "%s' is one "
+                                       "that comes with dil", path)
+                         : NULL;
+  diag_report(l->diag, SEVERITY_ERROR, at, hint, "cannot read '%s': %s", path,
               reason);
 }
 
@@ -90,11 +94,22 @@ static int path_read(const char *path, bytes *b) {
   return error;
 }
 
+/* What has a byte 0 is a program, a library, an array. */
+static bool is_no_text(loader *l, span at, const char *path, const bytes *b) {
+  if (!memchr(b->text, 0, b->length)) return false;
+  diag_report(l->diag, SEVERITY_ERROR, at,
+              "a library of `dil build` is run with --library", "'%s' is no "
+              "text", path);
+  return true;
+}
+
 /* The source of what was read; NULL, and told, when there is none. */
 static const source *bytes_source(loader *l, const bytes *b, int error,
                                   span at, const char *path) {
   if (error) cannot_read(l, at, path, strerror(error));
-  if (error || is_too_large(l, at, path, b->length)) return NULL;
+  if (error || is_too_large(l, at, path, b->length) ||
+      is_no_text(l, at, path, b))
+    return NULL;
   return source_new(l, path, b->text, b->length);
 }
 

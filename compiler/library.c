@@ -6,9 +6,11 @@
 #include "trial.h"
 #include <ctype.h>
 #include <dlfcn.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 /* ---- names --------------------------------------------------------------- */
 
@@ -85,6 +87,16 @@ static bool has_ending(const char *base) {
   return false;
 }
 
+/* Told before anything is compiled. */
+static dil_status check_folder(const library *l, const char *path,
+                               const char *slash) {
+  const char *folder =
+      slash ? arena_copy(l->arena, path, (size_t)(slash - path + 1)) : ".";
+  if (!access(folder, W_OK | X_OK)) return DIL_OK;
+  return dil_fail(DIL_ENVIRONMENT, "cannot write '%s': %s", path,
+                  strerror(errno));
+}
+
 dil_status library_name(library *l, const char *path) {
   const char *slash = strrchr(path, '/');
   l->path = path;
@@ -99,6 +111,8 @@ dil_status library_name(library *l, const char *path) {
   for (char *at = name; *at; at++)
     if (!isalnum((unsigned char)*at)) *at = '_';
   l->name = name;
+  dil_status status = check_folder(l, path, slash);
+  if (status) return status;
   if (isalpha((unsigned char)*name)) return DIL_OK;
   return dil_fail(DIL_USAGE, "-o wants a name that begins with a letter, got "
                              "'%s'", path);

@@ -1,4 +1,4 @@
-/* main.c - the `dil` program: finds the subcommand, has its options read, runs
+/* main.c - the `dil` program: finds the verb, has its options read, runs
  * it, and turns the status into an exit code (see `dil help`). */
 #include "command.h"
 #include "../runtime/seeing.h"
@@ -12,11 +12,16 @@ static dil_status (*const commands[VERB_COUNT])(arena *, const options *) = {
 };
 
 static dil_status unknown_verb(arena *a, const char *name) {
+  if (*name == '-')
+    return message_error(DIL_USAGE,
+                         "options stand behind a verb; `dil --help` and "
+                         "`dil --version` have none",
+                         "there is no verb '%s'", name);
   const char *near = options_verb_nearest(name);
   return message_error(DIL_USAGE,
                        near ? arena_print(a, "did you mean '%s'?", near)
                             : "`dil help` lists them",
-                       "there is no subcommand '%s'", name);
+                       "there is no verb '%s'", name);
 }
 
 static dil_status help(arena *a, int argc, char **argv) {

@@ -160,7 +160,8 @@ static dil_status word_error(arena *a, const option_row *row,
     word[count++] = arena_copy(a, list, size);
     list += size + (list[size] == '|');
   }
-  const char *near = diag_nearest(text, word, count);
+  const char *near = strncmp(text, "gpu", 3) ? diag_nearest(text, word, count)
+                                             : "cuda";
   const char *hint = near ? arena_print(a, "did you mean '%s'?", near) : NULL;
   return message_error(DIL_USAGE, hint, "--%s is one of %s, got '%s'",
                        row->name, row->argument, text);

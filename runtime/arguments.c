@@ -24,9 +24,13 @@ static dil_status read_type(const char *name, DLDataType have, dil_dtype *out) {
       *out = types[i].dtype;
       return DIL_OK;
     }
+  static const char *const kinds[] = {"int",    "uint",    "float", "opaque",
+                                      "bfloat", "complex", "bool"};
+  enum { KIND_COUNT = sizeof kinds / sizeof *kinds };
   return dil_fail(DIL_USAGE, "%s has an element type that no kernel takes: "
-                  "DLPack code %d, %d bits, %d lanes", name, have.code,
-                  have.bits, have.lanes);
+                  "%s (DLPack code %d) of %d bits, %d lanes", name,
+                  have.code < KIND_COUNT ? kinds[have.code] : "unknown",
+                  have.code, have.bits, have.lanes);
 }
 
 DLDataType arguments_type(dil_dtype dtype) {

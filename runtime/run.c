@@ -9,6 +9,17 @@
 
 /* ---- checking a call ----------------------------------------------------- */
 
+static dil_status wrong_shape(const char *name, const dil_tensor *t,
+                              const int64_t want[4]) {
+  bool turned = t->shape[2] != want[2] && t->shape[1] == want[2];
+  return dil_fail(DIL_USAGE, "%s must be [%lld, %lld, %lld, %lld], got "
+                  "[%lld, %lld, %lld, %lld]%s", name, (long long)want[0],
+                  (long long)want[1], (long long)want[2], (long long)want[3],
+                  (long long)t->shape[0], (long long)t->shape[1],
+                  (long long)t->shape[2], (long long)t->shape[3],
+                  turned ? ": rows come before heads" : "");
+}
+
 static dil_status check_tensor(const char *name, const dil_tensor *t,
                                dil_dtype dtype, const int64_t want[4]) {
   if (t->dtype != dtype)
@@ -18,13 +29,7 @@ static dil_status check_tensor(const char *name, const dil_tensor *t,
     return dil_fail(DIL_USAGE, "%s must have 4 dimensions, got %d", name,
                     t->rank);
   for (int32_t axis = 0; axis < 4; axis++)
-    if (t->shape[axis] != want[axis])
-      return dil_fail(DIL_USAGE, "%s must be [%lld, %lld, %lld, %lld], got "
-                      "[%lld, %lld, %lld, %lld]", name, (long long)want[0],
-                      (long long)want[1], (long long)want[2],
-                      (long long)want[3], (long long)t->shape[0],
-                      (long long)t->shape[1], (long long)t->shape[2],
-                      (long long)t->shape[3]);
+    if (t->shape[axis] != want[axis]) return wrong_shape(name, t, want);
   int64_t count = dil_tensor_count(t);
   if (count && !t->data)
     return dil_fail(DIL_USAGE, "%s is not given", name);

@@ -54,6 +54,23 @@ has_lengths() {
   "$DIL" run $small --batch 3 --random 2 --lengths "$TMP/lengths.npy" --check
 }
 is "lengths" has_lengths
+# Axes and elements as other libraries have them.
+turned() {
+  array '<f4' '(1, 3, 2, 1)' "$(printf '%024d' 0 | sed 's/0/\\0/g')" \
+    >"$TMP/turned.npy"
+  echo 'pattern p { heads 3; head_dim 1; dtype bf16; branch { } }' \
+    >"$TMP/turned.dil"
+  says "[B, N, 3, 1]: save x.transpose(0, 2, 1, 3)" \
+    "$DIL" run "$TMP/turned.dil" --q "$TMP/turned.npy" --random 1
+}
+is "axes of another order are told" turned
+typed() {
+  array '<i8' '(1, 1, 3, 1)' "$(printf '%024d' 0 | sed 's/0/\\0/g')" \
+    >"$TMP/typed.npy"
+  says "holds integers, bf16 is wanted: save x.astype('float32')" \
+    "$DIL" run "$TMP/turned.dil" --q "$TMP/typed.npy" --random 1
+}
+is "and elements of another type" typed
 too_long() {
   array '<i4' '(1,)' '\145\0\0\0' >"$TMP/lengths.npy"
   "$DIL" run $small --random 2 --lengths "$TMP/lengths.npy" 2>&1 |

@@ -18,6 +18,10 @@ typedef struct bent { /* a call, and its tensors to spoil */
 
 static void q_missing(bent *b) { b->a->q = NULL; }
 static void q_nowhere(bent *b) { b->q->data = NULL; }
+static void q_turned(bent *b) {
+  b->q->shape[1] = 2;
+  b->q->shape[2] = 96;
+}
 static void q_type(bent *b) { b->q->dtype.bits = 64; }
 static void q_lanes(bent *b) { b->q->dtype.lanes = 4; }
 static void k_type(bent *b) { b->k->dtype.bits = 16; }
@@ -76,12 +80,15 @@ static const struct {
 } refusals[] = {
     {q_missing, "q is not given"},
     {q_nowhere, "q is not given"},
-    {q_type, "q has an element type that no kernel takes: DLPack code 2, 64"},
+    {q_type, "q has an element type that no kernel takes: float (DLPack "
+             "code 2) of 64 bits"},
     {q_lanes, "bits, 4 lanes"},
     {k_type, "k must be f32, got f16"},
     {k_device, "k is on DLPack device 2:0, the kernel is on cpu"},
     {v_rank, "v must have 4 dimensions, got 3"},
     {v_ranks, "v must have 0 to 4 dimensions with a shape, got 9"},
+    {q_turned, "q must be [1, 2, 2, 16], got [1, 2, 96, 16]: rows come "
+               "before heads"},
     {o_shape, "o must be [1, 96, 2, 16], got [1, 96, 3, 16]"},
     {o_negative, "o has a negative extent"},
     {o_stride, "o is an output and its strides let elements share memory"},
