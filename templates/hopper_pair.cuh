@@ -147,9 +147,13 @@ DEVICE void consume_pairs(const consumer &c) {
       idle(c, m, block);
       continue;
     }
-    u32 q = query_descriptor(c, tile_of(m));
-    if (p.pending) follow_block(c, f, m, q, block, before);
-    else begin_block<false>(c, f, m, q, block);
+    row_state done;
+    if (p.pending) {
+      follow_block(c, f, m, block, before, done);
+      settle_sums(c, f, m, done);
+    } else {
+      begin_block<false>(c, f, m, block);
+    }
     p.pending = true;
     p.asked = masks(c, m);
   }
