@@ -59,6 +59,8 @@ typedef struct compilation {
   dil_context *context; /* whose cache and counts its code goes through */
   const char *isa; /* the one that code is made for */
   char chip[16];   /* "sm_90", once GPU code is made */
+  bool early;      /* a kernel may be made before all GPU code of it is */
+  struct late *late; /* what is still made of it; NULL: nothing */
 } compilation;
 
 /* Reads and checks the program alone. `c` has arena and diag set. */
@@ -84,10 +86,11 @@ dil_status driver_shapes_decide(const compilation *c);
 
 /* What the run time makes a kernel of, for the context's device; it borrows
  * `c`. On a GPU the code is made here, and driver_source_free is due once the
- * kernel is made. */
+ * kernel is made; where `c` is early, driver_drop once the kernel is freed. */
 dil_status driver_source(compilation *c, dil_context *context,
                          dil_kernel_source *source);
 void driver_source_free(dil_kernel_source *source);
+void driver_drop(compilation *c);
 /* The GPU back end, opened once, or the reason why not. */
 dil_status gpu_compiler_open(const gpu_backend **backend);
 

@@ -35,6 +35,18 @@ static int64_t dimension(const void *context, int32_t index, int32_t axis,
   return expr_eval(p->dimension[index][axis], &point, false).integer;
 }
 
+static dil_status more(const void *context, int32_t index,
+                       dil_cuda_code *code) {
+  return late_wait(((const compilation *)context)->late, index, code);
+}
+
+static dil_status have_codes(compilation *c, const gpu_request *request,
+                             gpu_codes *codes) {
+  driver_drop(c);
+  return c->early ? late_begin(c, request, codes, &c->late)
+                  : keep_codes(c, request, codes);
+}
+
 static dil_status make_codes(compilation *c, dil_kernel_source *s) {
   gpu_codes *codes = calloc(1, sizeof *codes);
   gpu_request request = {.plan = c->plan,
@@ -43,13 +55,14 @@ static dil_status make_codes(compilation *c, dil_kernel_source *s) {
                          .only =
                              c->plan->force & FORCE_GENERAL ? "general" : NULL};
   if (!codes) return dil_fail(DIL_MEMORY, "no memory for the code of a kernel");
-  dil_status status = driver_refused(c, keep_codes(c, &request, codes));
+  dil_status status = driver_refused(c, have_codes(c, &request, codes));
   if (status) {
     free(codes);
     return status;
   }
   s->codes = codes->code;
   s->code_count = codes->count;
+  s->more = c->late ? more : NULL;
   snprintf(c->chip, sizeof c->chip, "sm_%d", request.arch);
   s->target = c->chip;
   return DIL_OK;
@@ -66,6 +79,11 @@ dil_status driver_source(compilation *c, dil_context *context,
   if (dil_context_arch(context)) return make_codes(c, s);
   s->make = make_variant;
   return DIL_OK;
+}
+
+void driver_drop(compilation *c) {
+  late_end(c->late);
+  c->late = NULL;
 }
 
 /* codes->code stands behind the count in one block. */

@@ -240,6 +240,7 @@ static dil_status compile_it(job *j) {
 
 static void kernel_drop(void *context) {
   kernel_made *k = context;
+  driver_drop(&k->made);
   arena_free(k->made.arena);
   program_drop(k->program);
   free(k);
@@ -253,6 +254,7 @@ static kernel_made *kernel_made_new(dil_program *p) {
     return NULL;
   }
   k->made.arena = a;
+  k->made.early = true;
   k->program = p;
   atomic_fetch_add(&p->uses, 1);
   return k;

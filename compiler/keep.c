@@ -21,7 +21,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { KEEP_VERSION = 1 }; /* of how values are written below */
+enum { KEEP_VERSION = 2 }; /* of how values are written below */
 
 /* ---- which compiler ------------------------------------------------------ */
 
@@ -143,9 +143,11 @@ static dil_status make_object(const void *request, void *made) {
 
 enum { FAMILY_SIZE = 32 };
 
-/* A kept list of codes: for each this, then its cubin. */
+/* A kept list of codes: for each this, then its cubin, of size 0 where that
+ * comes apart. */
 typedef struct code_head {
   dil_cuda_code about; /* cubin and family NULL */
+  int32_t member;
   char family[FAMILY_SIZE];
 } code_head;
 
@@ -160,9 +162,10 @@ static text write_codes(const void *made) {
     head.about = codes->code[i];
     head.about.cubin = NULL;
     head.about.family = NULL;
+    head.member = codes->member[i];
     snprintf(head.family, sizeof head.family, "%s", codes->code[i].family);
     fwrite(&head, sizeof head, 1, out);
-    fwrite(codes->code[i].cubin, 1, codes->code[i].size, out);
+    if (head.about.size) fwrite(codes->code[i].cubin, 1, head.about.size, out);
   }
   bool whole = !ferror(out);
   if (fclose(out) == 0 && whole) return kept;
@@ -171,7 +174,8 @@ static text write_codes(const void *made) {
 }
 
 /* The name of the family stands behind the cubin, in its block. */
-static bool read_code(const char **at, const char *end, dil_cuda_code *code) {
+static bool read_code(const char **at, const char *end, dil_cuda_code *code,
+                      int32_t *member) {
   code_head head;
   if ((size_t)(end - *at) < sizeof head) return false;
   memcpy(&head, *at, sizeof head);
@@ -184,6 +188,7 @@ static bool read_code(const char **at, const char *end, dil_cuda_code *code) {
   block[size + FAMILY_SIZE - 1] = 0;
   *at += size;
   *code = head.about;
+  *member = head.member;
   code->cubin = block;
   code->family = block + size;
   return true;
@@ -195,7 +200,8 @@ static bool read_codes(cache_value *found, void *made) {
   codes->count = 0;
   bool good = true;
   while (good && at < end && codes->count < GPU_CODES_MAX) {
-    good = read_code(&at, end, &codes->code[codes->count]);
+    good = read_code(&at, end, &codes->code[codes->count],
+                     &codes->member[codes->count]);
     codes->count += good;
   }
   free(found->bytes);
@@ -301,25 +307,30 @@ static dil_status make_and_put(const compilation *c, const kind *k,
   return DIL_OK;
 }
 
-static dil_status get_or_make(const compilation *c, const kind *k,
-                              const char *target, const void *request,
-                              void *made) {
-  dil_cache *cache;
+/* From the cache; false: it must be made. */
+static bool find_made(const compilation *c, const kind *k, dil_cache *cache,
+                      text key, const char *target, void *made) {
   cache_value found;
   int64_t begin = dil_trace_now();
-  dil_status status = dil_context_cache(c->context, &cache);
-  if (status) return status;
-  text key = key_of(c, k->module, target);
   bool hit = key.bytes && dil_cache_get(cache, key.bytes, key.size, &found) &&
              k->read(&found, made);
-  if (!hit) status = make_and_put(c, k, cache, key, target, request, made);
-  free(key.bytes);
-  if (tracing())
-    dil_trace_add(begin, "compile", hit ? "cache" : k->compiler, target, -1);
+  if (hit && tracing()) dil_trace_add(begin, "compile", "cache", target, -1);
+  if (hit)
+    LOG(dil_log_of(c->context), DIL_LOG_INFO,
+        "kernel '%s' for %s: from the cache in %.1f ms", c->plan->table.name,
+        target, 1e-6 * (double)(dil_trace_now() - begin));
+  return hit;
+}
+
+static dil_status make_new(const compilation *c, const kind *k,
+                           dil_cache *cache, text key, const char *target,
+                           const void *request, void *made) {
+  int64_t begin = dil_trace_now();
+  dil_status status = make_and_put(c, k, cache, key, target, request, made);
+  if (tracing()) dil_trace_add(begin, "compile", k->compiler, target, -1);
   if (!status)
     LOG(dil_log_of(c->context), DIL_LOG_INFO,
-        "kernel '%s' for %s: %s in %.1f ms", c->plan->table.name, target,
-        hit ? "from the cache" : "compiled",
+        "kernel '%s' for %s: compiled in %.1f ms", c->plan->table.name, target,
         1e-6 * (double)(dil_trace_now() - begin));
   return status;
 }
@@ -327,17 +338,67 @@ static dil_status get_or_make(const compilation *c, const kind *k,
 dil_status keep_object(const compilation *c, dil_variant variant,
                        backend_code *code) {
   char target[64];
+  dil_cache *cache;
   backend_request request = {
       .plan = c->plan, .isa = c->isa, .variant = variant, .debug = true};
   snprintf(target, sizeof target, "%s %s", c->isa,
            variant == DIL_TILES ? "tiles" : "rows");
-  return get_or_make(c, &objects, target, &request, code);
+  dil_status status = dil_context_cache(c->context, &cache);
+  if (status) return status;
+  text key = key_of(c, MODULE_CPU, target);
+  if (!find_made(c, &objects, cache, key, target, code))
+    status = make_new(c, &objects, cache, key, target, &request, code);
+  free(key.bytes);
+  return status;
+}
+
+static void name_target(const gpu_request *r, char target[64]) {
+  snprintf(target, 64, "sm_%d%s%s%s", r->arch, r->only ? " " : "",
+           r->only ? r->only : "", r->apart ? " first" : "");
+}
+
+dil_status keep_find_codes(const compilation *c, const gpu_request *request,
+                           gpu_codes *codes, bool *found) {
+  char target[64];
+  dil_cache *cache;
+  *found = false;
+  dil_status status = dil_context_cache(c->context, &cache);
+  if (status) return status;
+  name_target(request, target);
+  text key = key_of(c, MODULE_GPU, target);
+  *found = find_made(c, &cubins, cache, key, target, codes);
+  free(key.bytes);
+  return DIL_OK;
+}
+
+dil_status keep_make_codes(const compilation *c, const gpu_request *request,
+                           gpu_codes *codes) {
+  char target[64];
+  dil_cache *cache;
+  dil_status status = dil_context_cache(c->context, &cache);
+  if (status) return status;
+  name_target(request, target);
+  text key = key_of(c, MODULE_GPU, target);
+  status = make_new(c, &cubins, cache, key, target, request, codes);
+  free(key.bytes);
+  return status;
+}
+
+void keep_put_codes(const compilation *c, const gpu_request *request,
+                    const gpu_codes *codes, double seconds) {
+  char target[64];
+  dil_cache *cache;
+  const char *origin = NULL;
+  if (dil_context_cache(c->context, &cache) || cubins.open(&origin)) return;
+  name_target(request, target);
+  text key = key_of(c, MODULE_GPU, target);
+  put_made(c, &cubins, cache, key, target, codes, origin, seconds);
+  free(key.bytes);
 }
 
 dil_status keep_codes(const compilation *c, const gpu_request *request,
                       gpu_codes *codes) {
-  char target[64];
-  snprintf(target, sizeof target, "sm_%d%s%s", request->arch,
-           request->only ? " " : "", request->only ? request->only : "");
-  return get_or_make(c, &cubins, target, request, codes);
+  bool found;
+  dil_status status = keep_find_codes(c, request, codes, &found);
+  return status || found ? status : keep_make_codes(c, request, codes);
 }

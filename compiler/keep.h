@@ -11,5 +11,29 @@ dil_status keep_object(const compilation *c, dil_variant variant,
 /* The codes of a plan on a GPU. */
 dil_status keep_codes(const compilation *c, const gpu_request *request,
                       gpu_codes *codes);
+/* The steps of that: from the cache, where they are found there; from the
+ * compiler; and, made, into the cache. */
+dil_status keep_find_codes(const compilation *c, const gpu_request *request,
+                           gpu_codes *codes, bool *found);
+dil_status keep_make_codes(const compilation *c, const gpu_request *request,
+                           gpu_codes *codes);
+void keep_put_codes(const compilation *c, const gpu_request *request,
+                    const gpu_codes *codes, double seconds);
+
+/* ---- late.c --------------------------------------------------------------- */
+
+/* The codes of a plan for a kernel that is made of them now: those that few of
+ * its calls take may still be without cubin, and are compiled in a thread.
+ * *late: NULL when none is; else it borrows `c` until late_end. What is made is
+ * kept, what is made first by itself, so that a process that ends early has not
+ * worked for nothing. */
+dil_status late_begin(const compilation *c, const gpu_request *request,
+                      gpu_codes *codes, struct late **late);
+/* Waits for code number `index`; its cubin is malloced and the caller's. What
+ * went wrong is told each time. */
+dil_status late_wait(struct late *late, int32_t index, dil_cuda_code *code);
+/* Ends the thread, and what it compiles with it, where the compiler can be
+ * stopped. */
+void late_end(struct late *late);
 
 #endif

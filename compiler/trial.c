@@ -78,6 +78,7 @@ static void split_times(trial *t, clocks before) {
 static dil_status new_kernel(trial *t) {
   dil_kernel_source from;
   clocks before = read_clocks(t);
+  t->compilation.early = true;
   dil_status status = driver_source(&t->compilation, trial_context(t), &from);
   if (!status) status = trial_load(t, &from, &t->kernel);
   split_times(t, before);
@@ -253,6 +254,7 @@ dil_status trial_part(trial *t, double budget) {
 void trial_free(trial *t) {
   if (t->on_library) trial_library_free(&t->library);
   dil_kernel_free(t->kernel);
+  driver_drop(&t->compilation);
   if (t->on_cuda) trial_cuda_free(&t->cuda);
   if (t->on_crew) trial_crew_free(&t->crew);
   if (t->on_stream) trial_stream_free(&t->stream);

@@ -209,6 +209,8 @@ static dil_status compile_some(race *r, int32_t count) {
   for (int32_t i = r->first; i < r->first + count; i++) {
     tune_candidate *c = &s->candidate[i];
     c->made = s->trial->compilation;
+    c->made.early = false;
+    c->made.late = NULL; /* the trial's own */
     c->seconds = ARENA_ARRAY(c->made.arena, double, ROUNDS_MOST + 1);
     driver_turn(&c->made, &c->knobs);
   }

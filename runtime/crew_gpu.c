@@ -15,7 +15,8 @@ dil_status resident_open(const crew_gpu *shared, const dil_table *table,
       cuda->open(shared->first + rank % shared->devices, &r->gpu);
   if (!status)
     status = cuda->kernel(r->gpu, table, shared->codes, shared->code_count,
-                          shared->dimension, shared->context, &r->kernel);
+                          NULL, shared->dimension, shared->context,
+                          &r->kernel);
   if (!status)
     status = cuda->ring(r->gpu, r->kernel, &shared->rows, &r->device);
   return status;

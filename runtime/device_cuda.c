@@ -70,8 +70,8 @@ static dil_status kernel(dil_kernel *k) {
                     s->table->name);
   dil_status status =
       k->context->cuda->kernel(k->context->gpu, s->table, s->codes,
-                               s->code_count, s->dimension, s->context,
-                               &k->gpu);
+                               s->code_count, s->more, s->dimension,
+                               s->context, &k->gpu);
   k->source.codes = NULL; /* the device has its own copy */
   return status;
 }
@@ -88,7 +88,8 @@ static dil_status run(dil_kernel *k, const dil_call *call, void *stream) {
   return status;
 }
 
-/* The codes are loaded already; a run takes its workspace by itself. */
+/* Waits for the codes that such a call takes; a run takes its workspace by
+ * itself. */
 static dil_status prepare(dil_kernel *k, const dil_call *call) {
   char text[8];
   return k->context->cuda->variants(k->gpu, call, NULL, text, sizeof text);

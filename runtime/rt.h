@@ -357,6 +357,13 @@ typedef int64_t (*dil_dimension)(const void *context, int32_t index,
                                  int32_t axis, int32_t B, int32_t N,
                                  int32_t M);
 
+/* Code number `index` of those of a kernel on a GPU, which had no cubin yet when
+ * the kernel was made: waits for it. On success its cubin is malloced and the
+ * caller's. DIL_UNSUPPORTED: there is no such code after all. */
+struct dil_cuda_code;
+typedef dil_status (*dil_more)(const void *context, int32_t index,
+                               struct dil_cuda_code *code);
+
 /* What a kernel is made of, however it was compiled. Table, codes' texts and
  * context are borrowed until `release`. */
 typedef struct dil_kernel_source {
@@ -370,8 +377,9 @@ typedef struct dil_kernel_source {
                                   already, in place of make; or NULL */
   const struct dil_cuda_code *codes; /* on a GPU, see cuda/cuda.h */
   int32_t code_count;
+  dil_more more;               /* NULL: each of them has its cubin */
   dil_dimension dimension;     /* NULL: the plan has no inputs */
-  void *context;               /* of make and dimension */
+  void *context;               /* of make, more and dimension */
   void (*release)(void *context); /* after the last use; NULL: nothing to do.
                                   Not called when dil_kernel_make fails. */
 } dil_kernel_source;

@@ -123,7 +123,8 @@ dil_cuda_kernel *gpu_kernel_make(const plan *p, char *problem, size_t size) {
   dil_status status = compile(p, &codes);
   if (!status)
     status = gpu_module()->kernel(gpu_device(), &p->table, codes->code,
-                                  codes->count, dimension, p->pattern, &made);
+                                  codes->count, NULL, dimension, p->pattern,
+                                  &made);
   if (status)
     snprintf(problem, size, "%s: %s", dil_status_text(status),
              dil_last_error());

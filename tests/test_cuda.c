@@ -56,7 +56,7 @@ static void host_open(host *h) {
   h->device.driver = &noted_driver;
   h->device.facts.processors = 132;
   ck_assert_int_eq(counters_new(&noted_driver, &h->device.counters), DIL_OK);
-  dil_status status = kernel_new(&h->device, &p->table, &code, 1, NULL, NULL,
+  dil_status status = kernel_new(&h->device, &p->table, &code, 1, NULL, NULL, NULL,
                                  &h->kernel);
   ck_assert_msg(status == DIL_OK, "%s", dil_last_error());
   h->call = call_at(0x10000, 0x40000);

@@ -235,6 +235,127 @@ START_TEST(cubins_come_back_without_nvrtc) {
 }
 END_TEST
 
+/* ---- codes that come after the kernel ------------------------------------ */
+
+/* causal for sm_90a: the Hopper kernel comes first, the general one late. */
+typedef struct later {
+  subject *s;
+  dil_context *context;
+  compilation made;
+  gpu_request request;
+  gpu_codes codes;
+  struct late *late;
+} later;
+
+static bool open_later(later *l) {
+  const gpu_backend *gpu;
+  if (gpu_compiler_open(&gpu) || !gpu->versions()) {
+    puts("skipped: there is no NVRTC");
+    return false;
+  }
+  *l = (later){.s = read_example("causal"), .request = {.arch = 90}};
+  l->made =
+      (compilation){.arena = l->s->memory, .diag = diag_new(l->s->memory)};
+  l->made.plan = l->request.plan =
+      plan_make(l->s->memory, l->made.diag, l->s->pattern, 0);
+  host_must(dil_context_new(NULL, &l->context));
+  l->made.context = l->context;
+  host_must(late_begin(&l->made, &l->request, &l->codes, &l->late));
+  return true;
+}
+
+static dil_stats close_later(later *l) {
+  dil_stats stats = DIL_STATS_INIT;
+  late_end(l->late);
+  host_must(dil_context_stats(l->context, &stats));
+  free_codes(&l->codes);
+  dil_context_free(l->context);
+  subject_free(l->s);
+  return stats;
+}
+
+static void expect_late(const later *l) {
+  ck_assert_ptr_nonnull(l->late);
+  ck_assert_int_eq(l->codes.count, 2);
+  ck_assert_str_eq(l->codes.code[0].family, "hopper");
+  ck_assert_uint_gt(l->codes.code[0].size, 0);
+  ck_assert_str_eq(l->codes.code[1].family, "general");
+  ck_assert_uint_eq(l->codes.code[1].size, 0);
+}
+
+/* Waits until the thread has kept all of them. */
+static void wait_kept(later *l) {
+  bool found = false;
+  for (int i = 0; i < 3000 && !found; i++) {
+    gpu_codes whole = {0};
+    host_must(keep_find_codes(&l->made, &l->request, &whole, &found));
+    free_codes(&whole);
+    usleep(10000);
+  }
+  ck_assert_msg(found, "the whole list was never kept");
+}
+
+START_TEST(what_few_calls_take_comes_late_and_is_kept) {
+  later l, again;
+  gpu_codes whole = {0}, at_once = {0};
+  if (!open_later(&l)) return;
+  expect_late(&l);
+  dil_cuda_code promised = l.codes.code[1], general;
+  host_must(late_wait(l.late, 1, &general));
+  ck_assert_str_eq(general.variant, promised.variant);
+  ck_assert_mem_eq(general.cubin, "\177ELF", 4);
+  free(general.cubin);
+  wait_kept(&l);
+  ck_assert_int_eq(close_later(&l).compiles, 1);
+  ck_assert(open_later(&again));
+  ck_assert_ptr_null(again.late);
+  whole = again.codes;
+  again.codes.count = 0;
+  setenv("DIL_CACHE", "off", 1);
+  ck_assert_int_eq(close_later(&again).compiles, 0);
+  ck_assert(open_later(&again)); /* as if no cache were there */
+  host_must(keep_codes(&again.made, &again.request, &at_once));
+  close_later(&again);
+  check_same(&whole, &at_once);
+  free_codes(&whole);
+  free_codes(&at_once);
+}
+END_TEST
+
+START_TEST(what_came_first_is_kept_by_itself) {
+  later l, again;
+  dil_cuda_code general;
+  if (!open_later(&l)) return;
+  expect_late(&l);
+  double begin = now();
+  ck_assert_int_eq(close_later(&l).compiles, 1);
+  printf("a compiler at work ends in %.0f ms\n", 1e3 * (now() - begin));
+  ck_assert(open_later(&again));
+  expect_late(&again);
+  host_must(late_wait(again.late, 1, &general));
+  free(general.cubin);
+  dil_stats stats = close_later(&again);
+  ck_assert_int_eq(stats.compiles, 0);
+  ck_assert_int_eq(stats.cache_hits, 1);
+}
+END_TEST
+
+/* exit() while a compiler works: it ends before its library does. */
+START_TEST(a_process_ends_while_codes_are_made) {
+  fflush(NULL);
+  pid_t child = fork();
+  if (child == 0) {
+    later l;
+    if (open_later(&l)) usleep(100000);
+    exit(0);
+  }
+  int status;
+  ck_assert_int_eq(waitpid(child, &status, 0), child);
+  ck_assert(WIFEXITED(status));
+  ck_assert_int_eq(WEXITSTATUS(status), 0);
+}
+END_TEST
+
 /* ---- a process from its start -------------------------------------------- */
 
 typedef struct times {
@@ -300,6 +421,9 @@ int main(void) {
   tcase_add_checked_fixture(c, set_up, tear_down);
   tcase_set_timeout(c, 120);
   tcase_add_test(c, cubins_come_back_without_nvrtc);
+  tcase_add_test(c, what_few_calls_take_comes_late_and_is_kept);
+  tcase_add_test(c, what_came_first_is_kept_by_itself);
+  tcase_add_test(c, a_process_ends_while_codes_are_made);
   tcase_add_test(c, the_second_context_compiles_nothing);
   tcase_add_test(c, a_wrong_setting_is_an_error_of_the_kernel);
   tcase_add_test(c, nothing_is_writable_and_executable);

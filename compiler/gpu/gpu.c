@@ -35,7 +35,7 @@ static dil_status attempt_one(const gpu_request *r, const gpu_strategy *s,
     if (r->ptxas)
       fprintf(r->ptxas, "%s, sm_%d%s\n", code->variant, code->arch,
               code->arch == 90 ? "a" : "");
-    status = nvrtc_compile(&text, code, r->ptxas);
+    status = nvrtc_compile(&text, code, r->ptxas, r->stop);
     if (status == DIL_UNSUPPORTED && r->ptxas)
       fprintf(r->ptxas, "%s\n", dil_last_error());
   }
@@ -95,7 +95,8 @@ typedef struct gpu_job {
   gpu_request request;      /* source and report go to the texts below */
   const gpu_strategy *strategy;
   int32_t member;
-  dil_cuda_code code;
+  bool apart;               /* may come after the kernel */
+  dil_cuda_code code;       /* of the first attempt, until one is made */
   dil_status status;
   char problem[2048];       /* dil_last_error of its thread */
   char *text[2];
@@ -168,34 +169,47 @@ static dil_status list_members(const gpu_request *r, const gpu_strategy *s,
   }
   for (int32_t m = 0;; m++) {
     source_text text = {0};
-    dil_cuda_code unused;
-    bool more = s->write(r, m, 0, &unused, &text);
+    dil_cuda_code code;
+    bool more = s->write(r, m, 0, &code, &text);
     free(text.text);
     if (!more) break;
     assert(jobs->count < GPU_CODES_MAX);
     jobs->job[jobs->count++] =
-        (gpu_job){.request = *r, .strategy = s, .member = m};
+        (gpu_job){.request = *r, .strategy = s, .member = m, .code = code};
   }
   return DIL_OK;
 }
 
+static void put_code(const gpu_job *j, int32_t index, gpu_codes *out) {
+  out->member[out->count] = index;
+  out->code[out->count++] = j->code;
+}
+
 /* A member that the gate refused is left out, unless it must be there: nothing
  * stands behind the last, and knobs are never ignored. */
-static dil_status take_job(const gpu_job *j, bool last, gpu_codes *out) {
+static dil_status take_job(const gpu_jobs *jobs, int32_t index,
+                           gpu_codes *out) {
+  const gpu_job *j = &jobs->job[index];
+  bool last = index + 1 == jobs->count;
   if (j->status == DIL_UNSUPPORTED && !last && !j->request.knobs)
     return DIL_OK;
   if (j->status) return dil_fail(j->status, "%s", j->problem);
-  if (!j->request.source_only) out->code[out->count++] = j->code;
+  if (!j->request.source_only) put_code(j, index, out);
   return DIL_OK;
 }
 
 static dil_status run_jobs(const gpu_request *request, gpu_jobs *jobs,
                            gpu_codes *out) {
   dil_status status = DIL_OK;
-  for (int32_t i = 0; i < jobs->count; i++) start_job(&jobs->job[i]);
+  for (int32_t i = 0; i < jobs->count; i++)
+    if (!jobs->job[i].apart) start_job(&jobs->job[i]);
   for (int32_t i = 0; i < jobs->count; i++) {
+    if (jobs->job[i].apart) {
+      put_code(&jobs->job[i], i, out);
+      continue;
+    }
     finish_job(&jobs->job[i], request);
-    dil_status next = take_job(&jobs->job[i], i + 1 == jobs->count, out);
+    dil_status next = take_job(jobs, i, out);
     if (!status) status = next;
   }
   return status;
@@ -210,23 +224,78 @@ static bool is_wanted(const gpu_request *r, const gpu_strategy *s,
   return !refused;
 }
 
-static dil_status compile(const gpu_request *request, gpu_codes *out) {
+/* All members that a request wants. */
+static dil_status list(const gpu_request *request, gpu_jobs **jobs) {
   const gpu_strategy *turned;
-  gpu_jobs *jobs = calloc(1, sizeof *jobs);
-  if (!jobs) return dil_fail(DIL_MEMORY, "no memory for compilers");
+  *jobs = calloc(1, sizeof **jobs);
+  if (!*jobs) return dil_fail(DIL_MEMORY, "no memory for compilers");
   dil_status status = turn(request, &turned);
-  out->count = 0;
   for (size_t i = 0; !status && i < sizeof strategies / sizeof *strategies;
        i++) {
     gpu_request own = *request;
     if (strategies[i] != turned) own.knobs = NULL;
     if (is_wanted(request, strategies[i], turned))
-      status = list_members(&own, strategies[i], jobs);
+      status = list_members(&own, strategies[i], *jobs);
   }
+  return status;
+}
+
+/* The general members stand behind others that take every pass, or are for
+ * calls of many rows alone. What knobs speak of is never apart: whether it can
+ * be had is part of making a kernel. */
+static void mark_apart(const plan *p, gpu_jobs *jobs) {
+  int32_t count = p->table.pass_count;
+  uint64_t all = count < 64 ? (1ull << count) - 1 : UINT64_MAX, taken = 0;
+  for (int32_t i = 0; i < jobs->count; i++) {
+    gpu_job *j = &jobs->job[i];
+    bool general = j->strategy == &strategy_general;
+    if (!general) taken |= j->code.passes;
+    j->apart = general && !j->request.knobs &&
+               ((taken & all) == all || j->code.knob[GENERAL_KNOB_MANY]);
+  }
+}
+
+static dil_status compile(const gpu_request *request, gpu_codes *out) {
+  gpu_jobs *jobs;
+  dil_status status = list(request, &jobs);
+  out->count = 0;
+  if (!status && request->apart) mark_apart(request->plan, jobs);
   if (!status) status = run_jobs(request, jobs, out);
   free(jobs);
   if (!status) return DIL_OK;
   while (out->count > 0) free(out->code[--out->count].cubin);
+  return status;
+}
+
+/* ---- members that come later --------------------------------------------- */
+
+static uint32_t apart(const gpu_request *request, bool *beside) {
+  const dil_table *t = &request->plan->table;
+  gpu_jobs *jobs;
+  uint32_t found = 0;
+  bool general = true;
+  if (!list(request, &jobs)) mark_apart(request->plan, jobs);
+  for (int32_t i = 0; jobs && i < jobs->count; i++) {
+    found |= (uint32_t)jobs->job[i].apart << i;
+    general &= jobs->job[i].strategy == &strategy_general;
+  }
+  /* It knows bounds of inputs, and how states between passes begin and end. */
+  *beside = general || t->pass_count > 1 || t->input_count > 0;
+  free(jobs);
+  return found;
+}
+
+static dil_status member(const gpu_request *request, int32_t member,
+                         dil_cuda_code *code) {
+  gpu_jobs *jobs;
+  dil_status status = list(request, &jobs);
+  if (!status) {
+    gpu_job *j = &jobs->job[member];
+    run_job(j);
+    *code = j->code;
+    if (j->status) status = dil_fail(j->status, "%s", j->problem);
+  }
+  free(jobs);
   return status;
 }
 
@@ -264,6 +333,8 @@ DIL_API const gpu_backend *dil_gpu_backend_init(void);
 const gpu_backend *dil_gpu_backend_init(void) {
   static const gpu_backend table = {.version = DIL_INTERFACE,
                                     .compile = compile,
+                                    .apart = apart,
+                                    .member = member,
                                     .candidates = candidates,
                                     .peak = peak_compile,
                                     .rows = rows_compile,

@@ -10,6 +10,7 @@
 
 #include "../schedule.h"
 #include "../../runtime/cuda/cuda.h"
+#include <stdatomic.h>
 
 enum { GPU_CODES_MAX = 16 };
 
@@ -20,10 +21,13 @@ typedef struct gpu_request {
   const knobs *knobs;      /* for the strategy that they choose; NULL: none */
   bool source_only;        /* first attempts to `cuda`, nothing compiled */
   FILE *cuda, *ptxas;      /* not NULL: source and report go there as well */
+  bool apart;              /* gpu_backend.apart are left without a cubin */
+  const atomic_bool *stop; /* not NULL: set, it ends a compilation early */
 } gpu_request;
 
 typedef struct gpu_codes {
   int32_t count;           /* most specific first; the general one is last */
+  int32_t member[GPU_CODES_MAX]; /* which each is, for gpu_backend.member */
   dil_cuda_code code[GPU_CODES_MAX];
 } gpu_codes;
 
@@ -41,6 +45,14 @@ typedef struct gpu_backend {
    * NVRTC, or it does not know the chip. DIL_UNSUPPORTED: the gate refused all
    * attempts of the general strategy. DIL_INPUT: no kernel has these knobs. */
   dil_status (*compile)(const gpu_request *request, gpu_codes *out);
+  /* The members, bit by bit, that may come after a kernel: those that few of
+   * its calls take, or calls of many rows alone. *beside: they are as likely as
+   * the others, and not worth less haste. */
+  uint32_t (*apart)(const gpu_request *request, bool *beside);
+  /* One of them; DIL_UNSUPPORTED: the gate refused all attempts. Told to stop,
+   * it fails. */
+  dil_status (*member)(const gpu_request *request, int32_t member,
+                       dil_cuda_code *code);
   /* The schedules of a plan that the tuner may try, at most `room`, in no
    * order; the gate has not seen them. Returns how many. */
   int32_t (*candidates)(const gpu_request *request, gpu_candidate *list,
@@ -143,9 +155,9 @@ dil_status rows_compile(int32_t arch, dil_cuda_code *code);
 
 /* One source to the cubin of `code`, whose name, chip and leniency are set.
  * DIL_UNSUPPORTED with the reason in dil_last_error: the gate refused what
- * ptxas made of it. */
+ * ptxas made of it. `stop` (or NULL), once set, ends it with DIL_INTERNAL. */
 dil_status nvrtc_compile(const source_text *text, dil_cuda_code *code,
-                         FILE *report);
+                         FILE *report, const atomic_bool *stop);
 const char *nvrtc_version(void);
 const char *nvrtc_origin(void); /* the path of its file, or NULL */
 

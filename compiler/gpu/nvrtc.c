@@ -31,6 +31,8 @@ static struct {
   NVRTC_FUNCTIONS(X)
 #undef X
   const char *(*GetErrorString)(int);
+  /* NULL: this NVRTC is too old to be stopped. */
+  int (*SetFlowCallback)(job_handle, int (*ask)(void *, void *), void *);
   char failure[256], version[32];
 } nvrtc;
 static pthread_once_t nvrtc_once = PTHREAD_ONCE_INIT;
@@ -65,6 +67,8 @@ static void nvrtc_open(void) {
   NVRTC_FUNCTIONS(X)
 #undef X
   good = good && find(library, "nvrtcGetErrorString", &nvrtc.GetErrorString);
+  void *flow = good ? dlsym(library, "nvrtcSetFlowCallback") : NULL;
+  memcpy(&nvrtc.SetFlowCallback, &flow, sizeof flow);
   int major = 0, minor = 0;
   if (good && nvrtc.Version(&major, &minor) == 0)
     snprintf(nvrtc.version, sizeof nvrtc.version, "NVRTC %d.%d", major, minor);
@@ -198,15 +202,29 @@ static dil_status compile(job_handle job, int32_t arch) {
   return status;
 }
 
+/* Asked by NVRTC between its phases: 1 ends the compilation. */
+static int is_stopped(void *stop, void *unused) {
+  (void)unused;
+  return atomic_load((const atomic_bool *)stop);
+}
+
+static dil_status allow_stop(job_handle job, const atomic_bool *stop) {
+  if (!stop || !nvrtc.SetFlowCallback) return DIL_OK;
+  int code =
+      nvrtc.SetFlowCallback(job, is_stopped, (void *)(uintptr_t)stop);
+  return code ? failed("be made to stop", code) : DIL_OK;
+}
+
 dil_status nvrtc_compile(const source_text *text, dil_cuda_code *code,
-                         FILE *report) {
+                         FILE *report, const atomic_bool *stop) {
   job_handle job = NULL;
   dil_status status = ready();
   if (!status && text->lost)
     status = dil_fail(DIL_MEMORY, "no memory for CUDA source");
   if (!status) status = create(text, code->variant, &job);
   if (status) return status;
-  status = compile(job, code->arch);
+  status = allow_stop(job, stop);
+  if (!status) status = compile(job, code->arch);
   if (!status) {
     char *log = log_of(job);
     if (report && log) fprintf(report, "%s", log);

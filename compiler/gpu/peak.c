@@ -30,7 +30,7 @@ dil_status peak_compile(const plan *p, int32_t arch, dil_cuda_code *code) {
            dtype == DIL_F32 ? "tf32" : dil_dtype_name(dtype));
   put(&text, "#define ELEMENT %d\n#define HOPPER %d\n", element[dtype], hopper);
   put_template(&text, "peak.cu");
-  dil_status status = nvrtc_compile(&text, code, NULL);
+  dil_status status = nvrtc_compile(&text, code, NULL, NULL);
   free(text.text);
   return status;
 }

@@ -10,7 +10,7 @@ dil_status rows_compile(int32_t arch, dil_cuda_code *code) {
                           .lenient = true,
                           .variant = "rows"};
   put_template(&text, "rows.cu");
-  dil_status status = nvrtc_compile(&text, code, NULL);
+  dil_status status = nvrtc_compile(&text, code, NULL, NULL);
   free(text.text);
   return status;
 }

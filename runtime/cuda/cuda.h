@@ -70,10 +70,11 @@ typedef struct dil_cuda_module {
                          int64_t bytes);
   dil_status (*fill)(dil_cuda *device, void *to, uint8_t byte, int64_t bytes);
 
-  /* Borrows table and context; copies what it needs of the codes. A plan
-   * without inputs needs no dimension. */
+  /* Borrows table and context; copies what it needs of the codes. Those without
+   * a cubin come from `more` (NULL: there are none) when a call needs them. A
+   * plan without inputs needs no dimension. */
   dil_status (*kernel)(dil_cuda *device, const dil_table *table,
-                       const dil_cuda_code *code, int32_t count,
+                       const dil_cuda_code *code, int32_t count, dil_more more,
                        dil_dimension dimension, const void *context,
                        dil_cuda_kernel **kernel);
   void (*kernel_free)(dil_cuda_kernel *kernel);
@@ -86,7 +87,7 @@ typedef struct dil_cuda_module {
   dil_status (*run)(dil_cuda_kernel *kernel, const dil_call *call,
                     void *stream);
   /* The variants that a call of this shape, or the advance of a part of this
-   * shape (NULL: none), takes, pass by pass. */
+   * shape (NULL: none), takes, pass by pass; they are there when it returns. */
   dil_status (*variants)(dil_cuda_kernel *kernel, const dil_call *call,
                          const dil_part *part, char *text, size_t size);
 

@@ -23,7 +23,7 @@ dil_status device_wait(dil_cuda *device, void *stream);
 /* ---- kernel.c ------------------------------------------------------------ */
 
 dil_status kernel_new(dil_cuda *device, const dil_table *table,
-                      const dil_cuda_code *code, int32_t count,
+                      const dil_cuda_code *code, int32_t count, dil_more more,
                       dil_dimension dimension, const void *context,
                       dil_cuda_kernel **kernel);
 void kernel_free(dil_cuda_kernel *kernel);
@@ -43,16 +43,19 @@ dil_status kernel_conclude(dil_cuda_kernel *kernel, const dil_call *call,
 int64_t kernel_workspace(const dil_cuda_kernel *kernel);
 dil_status kernel_time(dil_cuda_kernel *kernel, const dil_call *call,
                        double *seconds);
-/* The library and functions of a code; unloading takes half-made ones too. */
-dil_status code_load(const dil_cuda *device, const dil_cuda_code *from,
-                     cuda_code *code);
-void code_unload(const dil_cuda *device, cuda_code *code);
 /* Seconds on the device of what `work` puts on the default stream: as it
  * comes, or behind the same once more, on a device that is busy already. */
 typedef enum cuda_clock { CLOCK_ALONE, CLOCK_BEHIND } cuda_clock;
 dil_status cuda_time(const dil_cuda *device, cuda_clock clock,
                      dil_status (*work)(void *), void *context,
                      double *seconds);
+
+/* ---- codes.c ------------------------------------------------------------- */
+
+/* The library and functions of a code; unloading takes half-made ones too. */
+dil_status code_load(const dil_cuda *device, const dil_cuda_code *from,
+                     cuda_code *code);
+void code_unload(const dil_cuda *device, cuda_code *code);
 
 /* ---- peak.c -------------------------------------------------------------- */
 

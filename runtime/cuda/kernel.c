@@ -2,32 +2,25 @@
  * a sequence, checked and put on a stream, pass by pass. In: table, codes, a
  * call whose data are device memory. Out: launches. Which code a pass takes
  * follows from the call's sizes and the device alone; nothing here waits. */
-#include "device.h"
+#include "codes.h"
 #include "spans.h"
 #include "workspace.h"
 #include "../walk.h"
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { CODES_MAX = 16, MAX_DYNAMIC_SHARED = 8 /* CU_FUNC_ATTRIBUTE_... */ };
 
 struct dil_cuda_kernel {
   dil_cuda *device;
   const dil_table *table;
   dil_dimension dimension;
   const void *context;
-  int32_t count;
-  cuda_code code[CODES_MAX];
+  cuda_codes codes;
   bool *chained;           /* [heads]: touched by more than one pass */
   bool stateful;           /* some head is chained */
   bool leaves_out;         /* some head is served by no pass */
   atomic_llong workspace;  /* bytes of the last run */
 };
-
-static const cuda_family *const families[] = {&cuda_hopper, &cuda_general,
-                                              &cuda_peak, &cuda_rows};
 
 /* ---- making -------------------------------------------------------------- */
 
@@ -40,60 +33,8 @@ static void count_passes(dil_cuda_kernel *k) {
   }
 }
 
-static const cuda_family *family_of(const char *name) {
-  for (size_t i = 0; i < sizeof families / sizeof *families; i++)
-    if (!strcmp(families[i]->name, name)) return families[i];
-  return NULL;
-}
-
-static dil_status load_entry(const dil_cuda *d, cuda_code *code, int32_t i) {
-  cu_kernel kernel = NULL;
-  cu_function function = NULL;
-  cu_result result =
-      d->driver->library_kernel(&kernel, code->library, code->family->entry[i]);
-  if (!result) result = d->driver->kernel_function(&function, kernel);
-  if (!result && i == 0)
-    result = d->driver->function_set(function, MAX_DYNAMIC_SHARED,
-                                     code->about.shared);
-  code->function[i] = function;
-  return cuda_check(d->driver, result, "prepare a kernel");
-}
-
-dil_status code_load(const dil_cuda *d, const dil_cuda_code *from,
-                     cuda_code *code) {
-  *code = (cuda_code){.about = *from, .family = family_of(from->family)};
-  code->about.cubin = NULL;
-  if (!code->family)
-    return dil_fail(DIL_UNSUPPORTED, "no kernels of family '%s' in this run "
-                    "time", from->family);
-  code->about.family = code->family->name; /* the given one may go */
-  cu_library library = NULL;
-  dil_status status = cuda_check(
-      d->driver,
-      d->driver->library_load(&library, from->cubin, NULL, NULL, 0, NULL, NULL,
-                              0),
-      "load a kernel");
-  code->library = library;
-  const char *const *entry = code->family->entry;
-  for (int32_t i = 0; i < DIL_CUDA_ENTRIES && entry[i] && !status; i++)
-    status = load_entry(d, code, i);
-  return status;
-}
-
-void code_unload(const dil_cuda *d, cuda_code *code) {
-  if (code->memory) code->family->close(code);
-  if (code->library) d->driver->library_unload(code->library);
-}
-
-static dil_status add_code(dil_cuda_kernel *k, const dil_cuda_code *from) {
-  cuda_code *code = &k->code[k->count++];
-  dil_status status = code_load(k->device, from, code);
-  if (status || !code->family->open) return status;
-  return code->family->open(k->table, code);
-}
-
 dil_status kernel_new(dil_cuda *device, const dil_table *table,
-                      const dil_cuda_code *code, int32_t count,
+                      const dil_cuda_code *code, int32_t count, dil_more more,
                       dil_dimension dimension, const void *context,
                       dil_cuda_kernel **kernel) {
   if (count > CODES_MAX)
@@ -114,8 +55,10 @@ dil_status kernel_new(dil_cuda *device, const dil_table *table,
   count_passes(k);
   dil_status status = cuda_enter(device);
   bool entered = !status;
-  for (int32_t i = 0; !status && i < count; i++) status = add_code(k, &code[i]);
-  if (entered) cuda_leave(device);
+  if (entered) {
+    status = codes_open(&k->codes, device, table, code, count, more, context);
+    cuda_leave(device);
+  }
   if (status) kernel_free(k);
   else *kernel = k;
   return status;
@@ -124,7 +67,7 @@ dil_status kernel_new(dil_cuda *device, const dil_table *table,
 void kernel_free(dil_cuda_kernel *k) {
   if (!k) return;
   if (!cuda_enter(k->device)) {
-    for (int32_t i = 0; i < k->count; i++) code_unload(k->device, &k->code[i]);
+    codes_close(&k->codes);
     cuda_leave(k->device);
   }
   free(k->chained);
@@ -206,28 +149,33 @@ dil_status cuda_launch(const cuda_run *r, const cuda_code *code, int32_t entry,
                     "launch a kernel");
 }
 
-/* The first code that runs this pass. */
-static const cuda_code *choose(const dil_cuda_kernel *k, const cuda_run *r,
-                               int32_t pass) {
-  for (int32_t i = 0; i < k->count; i++) {
-    const cuda_code *code = &k->code[i];
-    if ((code->about.passes >> pass & 1) && code->family->can(r, pass, code))
-      return code;
-  }
-  return NULL;
-}
-
 /* Bytes of [state o][state lse][bounds of inputs][the neediest pass]. */
 typedef struct layout {
   int64_t state_lse, bounds, pass, end;
 } layout;
+
+/* Whether a call takes what only the last code has: see codes_take_last. */
+static bool takes_last(const dil_cuda_kernel *k, const cuda_run *r) {
+  bool own = (k->stateful || k->leaves_out) && !r->part;
+  return own || cuda_bounds_bytes(r) > 0;
+}
+
+/* From here on all codes that the call takes are there. */
+static dil_status have_codes(dil_cuda_kernel *k, cuda_run *r) {
+  const cuda_code *code;
+  dil_status status = takes_last(k, r) ? codes_take_last(&k->codes, &code)
+                                       : DIL_OK;
+  for (int32_t p = 0; p < k->table->pass_count && !status; p++)
+    status = codes_take(&k->codes, r, p, &code);
+  return status;
+}
 
 static dil_status lay_out(const dil_cuda_kernel *k, const cuda_run *r,
                           layout *at) {
   bool own = k->stateful && !r->part; /* a part brings its state */
   int64_t count = own ? r->B * r->N * k->table->heads : 0, most = 0;
   for (int32_t p = 0; p < k->table->pass_count; p++) {
-    const cuda_code *code = choose(k, r, p);
+    const cuda_code *code = codes_choose(&k->codes, r, p);
     if (!code)
       return dil_fail(DIL_UNSUPPORTED, "no kernel here runs pass %d of '%s'", p,
                       k->table->name);
@@ -240,11 +188,6 @@ static dil_status lay_out(const dil_cuda_kernel *k, const cuda_run *r,
   return DIL_OK;
 }
 
-/* The one that knows bounds, and how states begin and end. */
-static const cuda_code *general_of(const dil_cuda_kernel *k) {
-  return &k->code[k->count - 1];
-}
-
 /* `state_o` and `state_lse` become those of pass p of a part. */
 static void choose_state(cuda_run *r, int32_t p) {
   int64_t rows_of_state = r->B * r->N * r->table->heads;
@@ -254,7 +197,7 @@ static void choose_state(cuda_run *r, int32_t p) {
 }
 
 static dil_status run_pass(const dil_cuda_kernel *k, cuda_run *r, int32_t p) {
-  const cuda_code *code = choose(k, r, p);
+  const cuda_code *code = codes_choose(&k->codes, r, p);
   int32_t span = spans_begin(k->device->spans, r->stream);
   if (r->part) choose_state(r, p);
   dil_status status = code->family->launch(r, p, code);
@@ -271,11 +214,12 @@ static dil_status run_passes_of(const dil_cuda_kernel *k, cuda_run *r) {
 }
 
 static dil_status run_all(dil_cuda_kernel *k, cuda_run *r) {
-  const cuda_code *general = general_of(k);
+  const cuda_code *general = NULL;
   bool begins = k->stateful && !r->part;
   bool ends = (k->stateful || k->leaves_out) && !r->part;
-  dil_status status = DIL_OK;
-  if (r->bounds) status = general_bounds(r, general);
+  dil_status status =
+      takes_last(k, r) ? codes_take_last(&k->codes, &general) : DIL_OK;
+  if (r->bounds && !status) status = general_bounds(r, general);
   if (begins && !status) status = general_begin(r, general);
   if (!status) status = run_passes_of(k, r);
   if (ends && !status) status = general_end(r, general);
@@ -286,7 +230,8 @@ static dil_status run_all(dil_cuda_kernel *k, cuda_run *r) {
 static dil_status run_on_stream(dil_cuda_kernel *k, cuda_run *r) {
   workspace w;
   layout at = {0};
-  dil_status status = lay_out(k, r, &at);
+  dil_status status = have_codes(k, r);
+  if (!status) status = lay_out(k, r, &at);
   if (!status) status = workspace_take(k->device, r->stream, at.end, &w);
   if (status) return status;
   char *base = w.memory;
@@ -329,13 +274,17 @@ int32_t kernel_states(const dil_cuda_kernel *kernel) {
 }
 
 static dil_status begin_states(dil_cuda_kernel *k, cuda_run *r) {
+  const cuda_code *general;
+  dil_status status = codes_take_last(&k->codes, &general);
   choose_state(r, 0);
-  return general_begin(r, general_of(k));
+  return status ? status : general_begin(r, general);
 }
 
 static dil_status end_states(dil_cuda_kernel *k, cuda_run *r) {
+  const cuda_code *general;
+  dil_status status = codes_take_last(&k->codes, &general);
   choose_state(r, 0);
-  return general_end(r, general_of(k));
+  return status ? status : general_end(r, general);
 }
 
 dil_status kernel_begin(dil_cuda_kernel *kernel, const dil_call *call,
@@ -379,7 +328,7 @@ static bool sees_itself(const cuda_run *r, const dil_branch *b) {
 static int32_t concluding_pass(const dil_cuda_kernel *k, const cuda_run *r) {
   const dil_table *t = k->table;
   for (int32_t p = 0; p < t->pass_count && !run_apart(t); p++) {
-    const cuda_code *code = choose(k, r, p);
+    const cuda_code *code = codes_choose(&k->codes, r, p);
     if (!code || code->family != &cuda_hopper) continue;
     for (int32_t b = 0; b < t->branch_count; b++)
       if ((t->passes[p].branches >> b & 1) && sees_itself(r, &t->branches[b]))
@@ -405,7 +354,8 @@ dil_status kernel_conclude(dil_cuda_kernel *kernel, const dil_call *call,
 /* Whether a pass before this one takes the same code. */
 static bool is_named(const dil_cuda_kernel *k, const cuda_run *r, int32_t pass) {
   for (int32_t p = 0; p < pass; p++)
-    if (choose(k, r, p) == choose(k, r, pass)) return true;
+    if (codes_choose(&k->codes, r, p) == codes_choose(&k->codes, r, pass))
+      return true;
   return false;
 }
 
@@ -415,8 +365,9 @@ dil_status kernel_variants(dil_cuda_kernel *kernel, const dil_call *call,
   dil_status status = check_call(kernel, call, part, &r);
   size_t length = 0;
   text[0] = 0;
+  if (!status) status = run_entered(kernel, &r, NULL, have_codes);
   for (int32_t p = 0; !status && p < kernel->table->pass_count; p++) {
-    const cuda_code *code = choose(kernel, &r, p);
+    const cuda_code *code = codes_choose(&kernel->codes, &r, p);
     const char *name = code ? code->about.variant : "none";
     if (is_named(kernel, &r, p)) continue;
     int added = snprintf(text + length, size - length, "%s%s", p ? "+" : "",

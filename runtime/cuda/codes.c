@@ -1,0 +1,169 @@
+/* codes.c - see codes.h. In: codes, with their cubins or a promise of them. Out:
+ * loaded ones, and which of them a pass of a call takes. */
+#include "codes.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_DYNAMIC_SHARED = 8 /* CU_FUNC_ATTRIBUTE_... */ };
+
+static const cuda_family *const families[] = {&cuda_hopper, &cuda_general,
+                                              &cuda_peak, &cuda_rows};
+
+/* ---- one code ------------------------------------------------------------ */
+
+static const cuda_family *family_of(const char *name) {
+  for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+    if (!strcmp(families[i]->name, name)) return families[i];
+  return NULL;
+}
+
+static dil_status load_entry(const dil_cuda *d, cuda_code *code, int32_t i) {
+  cu_kernel kernel = NULL;
+  cu_function function = NULL;
+  cu_result result =
+      d->driver->library_kernel(&kernel, code->library, code->family->entry[i]);
+  if (!result) result = d->driver->kernel_function(&function, kernel);
+  if (!result && i == 0)
+    result = d->driver->function_set(function, MAX_DYNAMIC_SHARED,
+                                     code->about.shared);
+  code->function[i] = function;
+  return cuda_check(d->driver, result, "prepare a kernel");
+}
+
+/* All that is known of a code before it is loaded. */
+static dil_status describe(const dil_cuda_code *from, cuda_code *code) {
+  *code = (cuda_code){.about = *from, .family = family_of(from->family)};
+  code->about.cubin = NULL;
+  if (!code->family)
+    return dil_fail(DIL_UNSUPPORTED, "no kernels of family '%s' in this run "
+                    "time", from->family);
+  code->about.family = code->family->name; /* the given one may go */
+  return DIL_OK;
+}
+
+dil_status code_load(const dil_cuda *d, const dil_cuda_code *from,
+                     cuda_code *code) {
+  dil_status status = describe(from, code);
+  if (status) return status;
+  cu_library library = NULL;
+  status = cuda_check(d->driver,
+                      d->driver->library_load(&library, from->cubin, NULL, NULL,
+                                              0, NULL, NULL, 0),
+                      "load a kernel");
+  code->library = library;
+  const char *const *entry = code->family->entry;
+  for (int32_t i = 0; i < DIL_CUDA_ENTRIES && entry[i] && !status; i++)
+    status = load_entry(d, code, i);
+  return status;
+}
+
+void code_unload(const dil_cuda *d, cuda_code *code) {
+  if (code->memory) code->family->close(code);
+  if (code->library) d->driver->library_unload(code->library);
+}
+
+/* ---- all of a kernel ----------------------------------------------------- */
+
+static dil_status load(cuda_codes *c, const dil_cuda_code *from, int32_t i) {
+  cuda_code *code = &c->loaded[i];
+  dil_status status = code_load(c->device, from, code);
+  if (!status && code->family->open)
+    status = code->family->open(c->table, code);
+  if (!status) atomic_store(&c->now[i], code);
+  return status;
+}
+
+static dil_status add(cuda_codes *c, const dil_cuda_code *from) {
+  int32_t i = c->count++;
+  if (from->size || !c->more) return load(c, from, i);
+  atomic_store(&c->now[i], &c->promised[i]);
+  return describe(from, &c->promised[i]);
+}
+
+dil_status codes_open(cuda_codes *codes, dil_cuda *device,
+                      const dil_table *table, const dil_cuda_code *from,
+                      int32_t count, dil_more more, const void *context) {
+  codes->device = device;
+  codes->table = table;
+  codes->more = more;
+  codes->context = context;
+  pthread_mutex_init(&codes->lock, NULL);
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; !status && i < count; i++) status = add(codes, &from[i]);
+  return status;
+}
+
+void codes_close(cuda_codes *codes) {
+  for (int32_t i = 0; i < codes->count; i++)
+    code_unload(codes->device, &codes->loaded[i]);
+  pthread_mutex_destroy(&codes->lock);
+}
+
+/* ---- choosing ------------------------------------------------------------ */
+
+/* The number of the first code that runs a pass; -1: none does. */
+static int32_t find(const cuda_codes *codes, const cuda_run *r, int32_t pass) {
+  for (int32_t i = 0; i < codes->count; i++) {
+    const cuda_code *code = atomic_load(&codes->now[i]);
+    if (code && (code->about.passes >> pass & 1) &&
+        code->family->can(r, pass, code))
+      return i;
+  }
+  return -1;
+}
+
+const cuda_code *codes_choose(const cuda_codes *codes, const cuda_run *r,
+                              int32_t pass) {
+  int32_t i = find(codes, r, pass);
+  return i < 0 ? NULL : atomic_load(&codes->now[i]);
+}
+
+/* A code that the compiler refused is left out, but for the last, behind which
+ * there is none. */
+static dil_status fetch(cuda_codes *codes, int32_t i) {
+  dil_cuda_code made;
+  dil_status status = codes->more(codes->context, i, &made);
+  if (status == DIL_UNSUPPORTED && i + 1 < codes->count) {
+    atomic_store(&codes->now[i], NULL);
+    return DIL_OK;
+  }
+  if (status) return status;
+  status = load(codes, &made, i);
+  free(made.cubin);
+  if (!status) return DIL_OK;
+  code_unload(codes->device, &codes->loaded[i]);
+  codes->loaded[i] = (cuda_code){0};
+  return status;
+}
+
+static bool is_there(const cuda_codes *codes, int32_t i) {
+  return atomic_load(&codes->now[i]) != &codes->promised[i];
+}
+
+/* Waits for a code that is to come. */
+static dil_status arrive(cuda_codes *codes, int32_t i) {
+  if (is_there(codes, i)) return DIL_OK;
+  pthread_mutex_lock(&codes->lock);
+  dil_status status = is_there(codes, i) ? DIL_OK : fetch(codes, i);
+  pthread_mutex_unlock(&codes->lock);
+  return status;
+}
+
+dil_status codes_take(cuda_codes *codes, const cuda_run *r, int32_t pass,
+                      const cuda_code **code) {
+  dil_status status = DIL_OK;
+  int32_t i = find(codes, r, pass);
+  while (i >= 0 && !is_there(codes, i) && !status) {
+    status = arrive(codes, i);
+    if (!status) i = find(codes, r, pass);
+  }
+  *code = i < 0 || status ? NULL : atomic_load(&codes->now[i]);
+  return status;
+}
+
+dil_status codes_take_last(cuda_codes *codes, const cuda_code **code) {
+  dil_status status = arrive(codes, codes->count - 1);
+  *code = status ? NULL : atomic_load(&codes->now[codes->count - 1]);
+  return status;
+}
