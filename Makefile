@@ -33,7 +33,8 @@ cli      := $(call objects,compiler/command_*.c compiler/options*.c \
             compiler/message.c compiler/progress.c compiler/report.c \
             compiler/trial*.c compiler/bind*.c compiler/measure.c \
             compiler/verdict.c compiler/build*.c compiler/library*.c \
-            compiler/tune.c compiler/place_bill.c compiler/place_judge.c) \
+            compiler/tune.c compiler/place_bill.c compiler/place_judge.c \
+            compiler/place_exchange.c compiler/place_work.c) \
             $(caller)
 cpu      := $(call objects,compiler/cpu/*.c)
 gpu      := $(call objects,compiler/gpu/*.c)

@@ -27,21 +27,8 @@ mesh place_mesh(const pattern *p, const topology *t) {
                 .heads = (int32_t)t->heads,
                 .batch = (int32_t)t->batch,
                 .layout = choose_layout(p, t),
-                .exchange = t->exchange == EXCHANGE_GATHER
-                                ? DIL_EXCHANGE_GATHER
-                                : DIL_EXCHANGE_RING,
+                .gathered = t->exchange == EXCHANGE_GATHER ? ~(uint64_t)0 : 0,
                 .timeout = t->timeout};
-}
-
-dil_exchange place_exchange(const topology *t, const pattern *p, int64_t B,
-                            int64_t M) {
-  enum { SMALL = 4 << 20 }; /* bytes of all keys and values */
-  if (t->exchange == EXCHANGE_RING) return DIL_EXCHANGE_RING;
-  if (t->exchange == EXCHANGE_GATHER) return DIL_EXCHANGE_GATHER;
-  double bytes = (double)(B * M) * (double)p->kv_heads *
-                 (double)(p->head_dim + p->value_dim) *
-                 (double)dil_dtype_size(p->dtype);
-  return bytes <= SMALL ? DIL_EXCHANGE_GATHER : DIL_EXCHANGE_RING;
 }
 
 bool place_possible(diag *d, const topology *t) {

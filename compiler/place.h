@@ -11,15 +11,50 @@
 mesh place_mesh(const pattern *p, const topology *t);
 /* Refuses, where it stands, what this build has no link for. */
 bool place_possible(diag *d, const topology *t);
-/* Small transfers come all at once, large ones step by step behind the
- * passes: `exchange auto`. All ranks agree, for it is by M alone. */
-dil_exchange place_exchange(const topology *t, const pattern *p, int64_t B,
-                            int64_t M);
-
 /* "4 ranks: ring 4, ..." */
 void place_print_mesh(const mesh *m, const topology *t, FILE *out);
 /* The text form of the stage, without sizes. */
 void place_print(const pattern *p, const topology *t, FILE *out);
+
+/* ---- place_exchange.c ---------------------------------------------------- */
+
+/* Of a link and the devices that it joins: bytes a second, seconds until a
+ * message is there and that it takes a rank, operations a second. */
+typedef struct place_speed {
+  double bytes, latency, message, operations;
+} place_speed;
+place_speed place_speed_of(const topology *t, bool on_gpu);
+
+typedef enum place_reason {
+  PLACE_NOTHING, PLACE_FORCED, PLACE_GAIN, PLACE_NO_GAIN, PLACE_TOO_LARGE
+} place_reason;
+
+/* What a rank receives of a branch, at most, if it travels alone. */
+typedef struct place_branch {
+  double bytes;
+  int32_t messages;
+  place_reason reason;
+} place_branch;
+
+typedef struct place_choice {
+  uint64_t gathered;       /* branches, as bits; the others rotate */
+  bool forced;             /* the topology says so */
+  double seconds, saved;   /* of a run; over one in which all rotate */
+  double room;             /* bytes that messages of gathered rows may take */
+  int32_t branch_count;
+  place_branch branch[64];
+} place_choice;
+/* Every rank chooses alike. */
+dil_status place_choose(arena *a, const dil_table *table, const mesh *m,
+                        const topology *t, bool on_gpu, int64_t B, int64_t N,
+                        int64_t M, place_choice *made);
+
+/* ---- place_work.c -------------------------------------------------------- */
+
+/* Pairs of all heads, masks not looked at; so many stretches of a long shard
+ * stand for all of it. */
+double place_pairs(const dil_table *t, const shard *asking, const shard *keys,
+                   int32_t stretches);
 
 /* ---- place_judge.c ------------------------------------------------------- */
 
@@ -33,18 +68,22 @@ place_mask place_judge_masks(place_judge *judge);
 
 /* ---- place_bill.c -------------------------------------------------------- */
 
-/* What travels and what is computed, for one slice of heads and batch rows. */
+/* What travels and what is computed. The ranks of a place in the ring, which
+ * share heads and batch rows, count as one. */
 typedef struct place_bill {
   const topology *topology;
+  const plan *plan;
   mesh mesh;
-  int64_t *bytes;      /* [ring * ring], from * ring + to; of all heads here */
+  place_choice choice;
+  int64_t *bytes;      /* [ring * ring], from * ring + to */
+  double most;         /* bytes that one rank sends or receives */
   int64_t *queries, *keys; /* [ring] rows owned */
   double *pairs;       /* [ring]; masks not looked at, long shards sampled */
   double compute, transfer; /* seconds of the busiest rank */
   bool exact;          /* the bytes are the least that the pattern needs */
 } place_bill;
 
-/* seconds: what the whole call takes on one device. */
+/* seconds: what the whole call takes on one device. By NCCL ranks are GPUs. */
 dil_status place_count_up(arena *a, const plan *of, const topology *t,
                           int64_t B, int64_t N, int64_t M, double seconds,
                           place_bill *bill);

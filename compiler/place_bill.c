@@ -8,73 +8,65 @@
 
 /* ---- the bill ------------------------------------------------------------ */
 
-/* Keys that query t sees of a branch, masks aside. */
-static double keys_of(const dil_table *table, const dil_branch *b, int32_t h,
-                      int64_t t, int64_t M) {
-  int64_t low = 0, high = M, base = 0;
-  if (b->segment) {
-    if (t < 0) return 0;
-    base = low = t / b->segment * b->segment;
-    high = minimum(high, low + b->segment);
+enum { STRETCHES = 64, REASON = 128 };
+
+/* One share of the heads: what travels of all batch rows. */
+static dil_status count_share(const ring_shape *r, int64_t B, int64_t *bytes,
+                              bool *exact) {
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; i < r->ranks * r->ranks; i++) {
+    int32_t from = i / r->ranks, to = i % r->ranks;
+    int64_t count = 0;
+    bool known = true;
+    if (from == to) continue;
+    for (int32_t n = 0; n < PLACE_PARTS * r->table->kv_heads; n++) {
+      status = place_count(r, from, to, n / PLACE_PARTS,
+                           (place_part)(n % PLACE_PARTS), &count, &known);
+      if (status) return status;
+      *exact &= known;
+      bytes[i] += count * B * route_row_bytes(r->table);
+    }
   }
-  if (floor_mod(t - base - b->phase[h], b->dilation)) return 0;
-  if (b->predicate >= 0) {
-    const dil_predicate *p = &table->predicates[b->predicate];
-    if (p->left != DIL_ENDLESS) low = maximum(low, t - p->left);
-    if (p->right != DIL_ENDLESS) high = minimum(high, t + p->right + 1);
-  }
-  int64_t origin = base + b->phase[h];
-  int64_t first = low + floor_mod(origin - low, b->dilation);
-  return first < high ? (double)((high - 1 - first) / b->dilation + 1) : 0;
-}
-
-static double row_pairs(const dil_table *t, int64_t at, int64_t M) {
-  double sum = 0;
-  for (int32_t h = 0; h < t->heads; h++)
-    for (int32_t b = 0; b < t->branch_count; b++)
-      if (t->branches[b].head_first <= h && h <= t->branches[b].head_last)
-        sum += keys_of(t, &t->branches[b], h, at, M);
-  return sum;
-}
-
-/* Neighbours differ by their residues, so a sample is made of stretches. */
-static double comb_pairs(const dil_table *t, dil_comb c, int64_t M) {
-  enum { STRETCH = 64, STRETCHES = 64 };
-  int64_t taken = 0, gap = maximum(c.count / STRETCHES, STRETCH);
-  double sum = 0;
-  for (int64_t from = 0; from < c.count; from += gap)
-    for (int64_t i = from; i < minimum(from + STRETCH, c.count); i++, taken++)
-      sum += row_pairs(t, c.first + i * c.step, M);
-  return taken ? sum * (double)c.count / (double)taken : 0;
-}
-
-static double shard_pairs(const dil_table *t, const shard *s, int64_t M) {
-  double sum = 0;
-  for (int32_t i = 0; i < s->count; i++) sum += comb_pairs(t, s->comb[i], M);
-  return sum;
-}
-
-/* Bytes a second between two ranks, a guess for each link. */
-static const double rates[] = {
-    [LINK_DEFAULT] = 8e9, [LINK_THREAD] = 8e9, [LINK_MPI] = 4e9,
-    [LINK_NCCL] = 345e9};
-
-static dil_status count_bytes(const ring_shape *r, int64_t B,
-                              place_bill *bill) {
-  const dil_table *t = r->table;
-  int64_t row = (t->head_dim + t->value_dim) * B *
-                (int64_t)dil_dtype_size(t->dtype);
-  for (int32_t from = 0; from < r->ranks; from++)
-    for (int32_t to = 0; to < r->ranks; to++)
-      for (int32_t kv = 0; kv < t->kv_heads && from != to; kv++) {
-        int64_t count;
-        bool exact;
-        dil_status status = place_count(r, from, to, kv, &count, &exact);
-        if (status) return status;
-        bill->exact &= exact;
-        bill->bytes[from * r->ranks + to] += count * row;
-      }
   return DIL_OK;
+}
+
+/* Bytes into and out of a place. */
+static int64_t most_of(const ring_shape *r, const int64_t *bytes) {
+  int64_t most = 0;
+  for (int32_t i = 0; i < r->ranks; i++) {
+    int64_t in = 0, out = 0;
+    for (int32_t k = 0; k < r->ranks; k++) {
+      in += bytes[k * r->ranks + i];
+      out += bytes[i * r->ranks + k];
+    }
+    most = maximum(most, maximum(in, out));
+  }
+  return most;
+}
+
+/* K/V heads that several ranks need travel to each of them. */
+static dil_status count_bytes(arena *a, const ring_shape *whole, int64_t B,
+                              place_bill *bill) {
+  const mesh *m = &bill->mesh;
+  int64_t pairs = (int64_t)m->ring * m->ring;
+  int64_t batch = (B + m->batch - 1) / m->batch;
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; i < m->heads && !status; i++) {
+    const dil_table *all = whole->table;
+    head_share share = share_heads(all->heads, all->kv_heads, m->heads, i);
+    dil_table mine = share_table(all, share, arena_take(a, 1, share_size(all)));
+    place_mask mask = whole->mask ? *whole->mask : (place_mask){0};
+    int64_t *bytes = ARENA_ARRAY(a, int64_t, pairs);
+    ring_shape r = *whole;
+    r.table = &mine;
+    mask.head = share.head;
+    if (whole->mask) r.mask = &mask;
+    status = count_share(&r, B, bytes, &bill->exact);
+    for (int64_t k = 0; k < pairs; k++) bill->bytes[k] += bytes[k];
+    double most = (double)most_of(&r, bytes) * (double)batch / (double)B;
+    bill->most = B ? fmax(bill->most, most) : 0;
+  }
+  return status;
 }
 
 static int64_t received(const place_bill *b, int32_t rank) {
@@ -92,42 +84,52 @@ static int64_t sent(const place_bill *b, int32_t rank) {
 }
 
 /* The busiest rank's share of the whole call's seconds. */
-static void predict(const place_bill *b, double seconds, double *compute,
-                    double *transfer) {
+static void predict(place_bill *b, double seconds, bool on_gpu) {
   double all = 0, most = 0;
-  int64_t bytes = 0;
   for (int32_t i = 0; i < b->mesh.ring; i++) {
     all += b->pairs[i];
     most = fmax(most, b->pairs[i]);
-    bytes = maximum(bytes, maximum(sent(b, i), received(b, i)));
   }
-  *compute = all > 0 ? seconds * most / all / (b->mesh.heads * b->mesh.batch) : 0;
-  *transfer = (double)bytes / rates[b->topology->link];
+  b->compute =
+      all > 0 ? seconds * most / all / (b->mesh.heads * b->mesh.batch) : 0;
+  b->transfer = b->most / place_speed_of(b->topology, on_gpu).bytes;
+}
+
+static void count_rows(arena *a, const ring_shape *r, int64_t B,
+                       place_bill *bill) {
+  shard whole = {1, {{0, 1, r->M}}};
+  bill->queries = ARENA_ARRAY(a, int64_t, r->ranks);
+  bill->keys = ARENA_ARRAY(a, int64_t, r->ranks);
+  bill->pairs = ARENA_ARRAY(a, double, r->ranks);
+  for (int32_t i = 0; i < r->ranks; i++) {
+    shard asking = place_queries(r, i), owned = place_keys(r, i);
+    bill->queries[i] = shard_rows(&asking);
+    bill->keys[i] = shard_rows(&owned);
+    bill->pairs[i] =
+        (double)B * place_pairs(r->table, &asking, &whole, STRETCHES);
+  }
 }
 
 dil_status place_count_up(arena *a, const plan *of, const topology *t,
                           int64_t B, int64_t N, int64_t M, double seconds,
                           place_bill *bill) {
-  const pattern *p = of->pattern;
-  const dil_table *table = &of->table;
   place_judge judge = {of, B, N, M};
   place_mask mask = place_judge_masks(&judge);
-  *bill = (place_bill){.topology = t, .mesh = place_mesh(p, t), .exact = true};
+  bool on_gpu = t->link == LINK_NCCL;
+  *bill = (place_bill){.topology = t, .plan = of, .exact = true,
+                       .mesh = place_mesh(of->pattern, t)};
   mesh *m = &bill->mesh;
-  m->exchange = place_exchange(t, p, B, M);
+  dil_status status =
+      place_choose(a, &of->table, m, t, on_gpu, B, N, M, &bill->choice);
+  if (status) return status;
+  m->gathered = bill->choice.gathered;
   bill->bytes = ARENA_ARRAY(a, int64_t, m->ring * m->ring);
-  bill->queries = ARENA_ARRAY(a, int64_t, m->ring);
-  bill->keys = ARENA_ARRAY(a, int64_t, m->ring);
-  bill->pairs = ARENA_ARRAY(a, double, m->ring);
-  ring_shape r = {table, m->layout, m->ring, N, M, mask.judge ? &mask : NULL};
-  for (int32_t i = 0; i < m->ring; i++) {
-    shard asking = place_queries(&r, i), owned = place_keys(&r, i);
-    bill->queries[i] = shard_rows(&asking);
-    bill->keys[i] = shard_rows(&owned);
-    bill->pairs[i] = (double)B * shard_pairs(table, &asking, M);
-  }
-  dil_status status = count_bytes(&r, B, bill);
-  predict(bill, seconds, &bill->compute, &bill->transfer);
+  ring_shape r = {.table = &of->table, .layout = m->layout, .ranks = m->ring,
+                  .N = N, .M = M, .mask = mask.judge ? &mask : NULL,
+                  .gathered = m->gathered};
+  count_rows(a, &r, B, bill);
+  status = count_bytes(a, &r, B, bill);
+  predict(bill, seconds, on_gpu);
   return status;
 }
 
@@ -179,13 +181,62 @@ static void print_ranks(const place_bill *b, double mean, FILE *out) {
             mean > 0 ? 100 * b->pairs[i] / mean : 0);
 }
 
+/* What a branch of the table is called in the file. */
+static const char *branch_name(const place_bill *b, int32_t index,
+                               char text[MESSAGE_NUMBER]) {
+  const pattern *p = b->plan->pattern;
+  const char *name = index < p->branch_count ? p->branch[index].name : NULL;
+  if (!name) snprintf(text, MESSAGE_NUMBER, "branch %d", index);
+  return name ? name : text;
+}
+
+static bool gathers(const place_bill *b, int32_t index) {
+  return b->mesh.gathered >> index & 1;
+}
+
+static const char *why(const place_bill *b, place_reason reason,
+                       char text[REASON]) {
+  char room[MESSAGE_NUMBER];
+  static const char *const reasons[] = {
+      [PLACE_NOTHING] = "none of its rows travel",
+      [PLACE_FORCED] = "the topology says so",
+      [PLACE_GAIN] = "all under way at once",
+      [PLACE_NO_GAIN] = "gathering saves no time",
+      [PLACE_TOO_LARGE] = "gathering takes more than "};
+  snprintf(text, REASON, "%s%s", reasons[reason],
+           reason == PLACE_TOO_LARGE ? message_bytes(b->choice.room, room)
+                                     : "");
+  return text;
+}
+
+/* Which branch goes which way, and why. */
+static void print_choice(const place_bill *b, FILE *out) {
+  char name[MESSAGE_NUMBER], bytes[MESSAGE_NUMBER], text[REASON];
+  for (int32_t i = 0; i < b->choice.branch_count; i++) {
+    const place_branch *of = &b->choice.branch[i];
+    fprintf(out, "%-11s%-10s ", i ? "" : "exchange", branch_name(b, i, name));
+    if (of->reason != PLACE_NOTHING)
+      fprintf(out, "%-6s %10s in %d message%s: ",
+              gathers(b, i) ? "gather" : "ring",
+              message_bytes(of->bytes, bytes), of->messages,
+              of->messages == 1 ? "" : "s");
+    fprintf(out, "%s\n", why(b, of->reason, text));
+  }
+  if (b->choice.saved > 0)
+    fprintf(out, "           gathering saves %s of %s by the speeds of such "
+                 "links\n",
+            message_time(b->choice.saved, text),
+            message_time(b->choice.seconds + b->choice.saved, bytes));
+}
+
 void place_bill_print(const place_bill *b, FILE *out) {
   char compute[MESSAGE_NUMBER], transfer[MESSAGE_NUMBER], all[MESSAGE_NUMBER];
   double sum = 0;
   for (int32_t i = 0; i < b->mesh.ring; i++) sum += b->pairs[i];
   fprintf(out, "\ntopology   %s: ", b->topology->name);
   place_print_mesh(&b->mesh, b->topology, out);
-  fprintf(out, ", exchange %s\n", b->mesh.exchange == DIL_EXCHANGE_RING ? "ring" : "gather");
+  fprintf(out, "\n");
+  print_choice(b, out);
   print_ranks(b, sum / b->mesh.ring, out);
   print_table(b, out);
   if (b->mesh.ring > 1) print_steps(b, out);
@@ -201,6 +252,21 @@ void place_bill_print(const place_bill *b, FILE *out) {
           message_time(b->transfer, transfer), 100 * hidden);
 }
 
+static json_t *choice_json(const place_bill *b) {
+  json_t *branches = json_array();
+  for (int32_t i = 0; i < b->choice.branch_count; i++) {
+    const place_branch *of = &b->choice.branch[i];
+    char name[MESSAGE_NUMBER], text[REASON];
+    json_array_append_new(
+        branches,
+        json_pack("{s:s, s:s, s:f, s:i, s:s}", "branch",
+                  branch_name(b, i, name), "way",
+                  gathers(b, i) ? "gather" : "ring", "bytes", of->bytes,
+                  "messages", of->messages, "why", why(b, of->reason, text)));
+  }
+  return branches;
+}
+
 json_t *place_bill_json(const place_bill *b) {
   json_t *ranks = json_array();
   for (int32_t i = 0; i < b->mesh.ring; i++)
@@ -210,10 +276,10 @@ json_t *place_bill_json(const place_bill *b) {
                          (json_int_t)b->keys[i], "sends",
                          (json_int_t)sent(b, i), "receives",
                          (json_int_t)received(b, i), "pairs", b->pairs[i]));
-  return json_pack("{s:s, s:i, s:i, s:i, s:o, s:b, s:f, s:f}", "name",
+  return json_pack("{s:s, s:i, s:i, s:i, s:o, s:o, s:b, s:f, s:f}", "name",
                    b->topology->name, "ring", b->mesh.ring, "heads",
-                   b->mesh.heads, "batch", b->mesh.batch, "ranks", ranks,
-                   "exact", b->exact,
+                   b->mesh.heads, "batch", b->mesh.batch, "exchange",
+                   choice_json(b), "ranks", ranks, "exact", b->exact,
                    "compute_seconds", b->compute, "transfer_seconds",
                    b->transfer);
 }

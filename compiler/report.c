@@ -74,6 +74,7 @@ void report_json(const report *r, FILE *out) {
   json_object_set_new(o, "open_seconds", number_or_null(r->open_seconds));
   if (r->ranks) {
     json_object_set_new(o, "ranks", json_integer(r->ranks));
+    json_object_set_new(o, "gathered_branches", json_integer(r->gathered));
     json_object_set_new(o, "bytes_moved", json_integer((json_int_t)r->moved));
     json_object_set_new(o, "waited_seconds", json_real(r->waited));
     if (r->rank_bytes > 0)

@@ -22,6 +22,7 @@ typedef struct report {
   double open_seconds;    /* loading the compiler; 0: it was not */
   int32_t ranks;         /* of a topology; 0: one device */
   double rank_bytes;     /* on a rank's GPU; 0: ranks are on the processor */
+  int32_t gathered;      /* branches whose rows come before the steps */
   double moved, waited;  /* bytes between ranks; seconds of the slowest */
   bool streamed;         /* in chunks, which moved and waited for this much */
   stream_chunks chunks;

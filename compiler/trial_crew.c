@@ -48,6 +48,17 @@ static dil_status make_task(trial_crew *t, compilation *c, const binding *b) {
   return DIL_OK;
 }
 
+static dil_status choose_exchange(trial_crew *t, const compilation *c,
+                                  const binding *b) {
+  place_choice made;
+  if (c->topology->exchange != EXCHANGE_AUTO) return DIL_OK;
+  dil_status status = place_choose(
+      c->arena, t->task.table, &t->task.mesh, c->topology, t->on_gpu,
+      b->size[BIND_B], b->size[BIND_N], b->size[BIND_M], &made);
+  t->task.mesh.gathered = made.gathered;
+  return status;
+}
+
 dil_status trial_crew_open(trial_crew *t, compilation *c, binding *b,
                            int64_t seq) {
   bool job = t->job = trial_crew_is_job(c->topology);
@@ -56,10 +67,7 @@ dil_status trial_crew_open(trial_crew *t, compilation *c, binding *b,
   if (!status)
     status = job ? trial_job_join(t, c->topology, b, seq)
                  : binding_tensors(b, seq);
-  t->task.mesh.exchange = place_exchange(c->topology, c->pattern,
-                                         b->size[BIND_B], b->size[BIND_M]);
-  if (!status && t->on_gpu && c->topology->exchange == EXCHANGE_AUTO)
-    status = trial_crew_gpu_exchange(t, b);
+  if (!status) status = choose_exchange(t, c, b);
   t->judge = (place_judge){c->plan, b->size[BIND_B], b->size[BIND_N],
                            b->size[BIND_M]};
   t->mask = place_judge_masks(&t->judge);
@@ -140,6 +148,9 @@ dil_status trial_crew_fetch(trial_crew *t, binding *b) {
 
 void trial_crew_tell(const trial_crew *t, report *r) {
   r->ranks = mesh_ranks(&t->task.mesh);
+  r->gathered = 0;
+  for (int32_t b = 0; b < t->task.table->branch_count; b++)
+    r->gathered += t->task.mesh.gathered >> b & 1;
   r->moved = r->waited = r->rank_bytes = 0;
   for (int32_t i = 0; i < r->ranks; i++) {
     const ring_facts *facts = &crew_of(t->crew, i)->facts;

@@ -73,9 +73,6 @@ dil_status trial_crew_nccl(trial_crew *t, const topology *on);
 /* ---- trial_crew_gpu.c ---------------------------------------------------- */
 
 dil_status trial_crew_gpu(trial_crew *t, compilation *c, const options *o);
-/* `exchange auto` on GPUs: gathering saves rows their state, so it is chosen
- * unless much travels. After the sizes. */
-dil_status trial_crew_gpu_exchange(trial_crew *t, const binding *b);
 void trial_crew_gpu_free(trial_crew *t);
 
 #endif

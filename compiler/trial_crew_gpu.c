@@ -54,37 +54,6 @@ dil_status trial_crew_gpu(trial_crew *t, compilation *c, const options *o) {
   return status;
 }
 
-/* Bytes of keys and values that a rank receives at most, masks aside. */
-static dil_status most_received(const crew_task *t, const binding *b,
-                                double *most) {
-  ring_shape r = {.table = t->table, .layout = t->mesh.layout,
-                  .ranks = t->mesh.ring, .N = b->size[BIND_N],
-                  .M = b->size[BIND_M]};
-  dil_status status = DIL_OK;
-  bool exact;
-  *most = 0;
-  for (int32_t to = 0; to < r.ranks && !status; to++) {
-    int64_t rows = 0, count = 0;
-    for (int32_t from = 0; from < r.ranks && !status; from++)
-      for (int32_t kv = 0; kv < t->table->kv_heads && from != to && !status;
-           kv++, rows += count)
-        status = place_count(&r, from, to, kv, &count, &exact);
-    double bytes = (double)(rows * b->size[BIND_B]) *
-                   (double)route_row_bytes(t->table);
-    if (bytes > *most) *most = bytes;
-  }
-  return status;
-}
-
-dil_status trial_crew_gpu_exchange(trial_crew *t, const binding *b) {
-  enum { FEW = 16 << 20 }; /* bytes: some 50 us between GPUs */
-  double most;
-  dil_status status = most_received(&t->task, b, &most);
-  t->task.mesh.exchange =
-      most <= FEW ? DIL_EXCHANGE_GATHER : DIL_EXCHANGE_RING;
-  return status;
-}
-
 void trial_crew_gpu_free(trial_crew *t) {
   free(t->gpu.rows.cubin);
   dil_context_free(t->context);

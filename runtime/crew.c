@@ -110,7 +110,6 @@ static dil_status member_run(member *m, dil_link *link) {
                 .B = call.q.shape[0],
                 .batch = (int32_t)member_batch(m, &call).first,
                 .head = m->share.head,
-                .exchange = t->mesh.exchange,
                 .link = link,
                 .device = device_of(m),
                 .routes = &m->routes,

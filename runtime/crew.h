@@ -10,7 +10,7 @@
 typedef struct mesh {
   int32_t ring, heads, batch;
   dil_layout layout;
-  dil_exchange exchange;
+  uint64_t gathered;          /* branches whose rows all come first */
   double timeout;             /* seconds that a wait may take */
 } mesh;
 

@@ -69,7 +69,8 @@ ring_shape member_shape(const member *m, const dil_call *call) {
                       .ranks = t->mesh.ring,
                       .N = call->q.shape[1],
                       .M = call->k.shape[1],
-                      .mask = m->mask.judge ? &m->mask : NULL};
+                      .mask = m->mask.judge ? &m->mask : NULL,
+                      .gathered = t->mesh.gathered};
 }
 
 void member_view_call(const member *m, const dil_call *call, ring_rows *out) {

@@ -146,8 +146,15 @@ static bool is_wanted(const demand *d, const want *w, int64_t j) {
 
 enum { DEMANDS_MAX = 512, QUESTIONS_MAX = 1 << 17 };
 
+/* What is asked of the demands of a pair of ranks. */
+typedef struct asking_for {
+  uint64_t gathered;      /* branches */
+  bool first, rest;       /* their rows; those that no such branch wants */
+} asking_for;
+
 /* Stretches of one comb, on their way to the visitor. */
 typedef struct demands {
+  asking_for part;
   int32_t count;
   demand of[DEMANDS_MAX];
   want want[DEMANDS_MAX];
@@ -181,6 +188,7 @@ static demand make_demand(demands *all, const dil_table *t, int32_t b,
                           int32_t h) {
   const dil_branch *branch = &t->branches[b];
   demand d = {.branch = branch, .phase = branch->phase[h], .head = h,
+              .gathered = all->part.gathered >> b & 1,
               .left = DIL_ENDLESS, .right = DIL_ENDLESS};
   if (branch->predicate < 0) return d;
   const dil_predicate *p = &t->predicates[branch->predicate];
@@ -233,10 +241,15 @@ static int64_t period_of(const demands *all) {
   return period;
 }
 
-static bool any_wants(const demands *all, int64_t j) {
-  for (int32_t i = 0; i < all->count; i++)
-    if (all->keeps[i] && is_wanted(&all->of[i], &all->want[i], j)) return true;
-  return false;
+/* Whether key j is wanted, and of the part that is asked for. */
+static bool is_asked(const demands *all, int64_t j) {
+  bool first = false, any = false;
+  for (int32_t i = 0; i < all->count && !first; i++) {
+    if (!all->keeps[i] || !is_wanted(&all->of[i], &all->want[i], j)) continue;
+    any = true;
+    first = all->of[i].gathered || all->part.first == all->part.rest;
+  }
+  return first ? all->part.first : any && all->part.rest;
 }
 
 /* Tells the visitor of what was gathered. */
@@ -251,7 +264,7 @@ static dil_status flush(demands *all) {
                     (long long)found.period, DIL_PERIOD_MAX);
   for (int64_t o = 0; o < length; o++)
     if (floored(found.low + o - all->comb.first, all->comb.step) == 0 &&
-        any_wants(all, found.low + o))
+        is_asked(all, found.low + o))
       all->offset[found.count++] = (int32_t)o;
   if (found.count) all->visit(all->context, &found);
   all->low = all->high;
@@ -323,10 +336,11 @@ static dil_status comb_rows(demands *all, int32_t index, dil_comb comb) {
 
 static dil_status reach(const dil_table *t, const place_mask *mask,
                         const shard *owned, const shard *asking,
-                        int32_t kv_head, place_visit visit, void *context,
-                        bool *exact) {
+                        int32_t kv_head, asking_for part, place_visit visit,
+                        void *context, bool *exact) {
   demands *all = calloc(1, sizeof *all);
   if (!all) return dil_fail(DIL_MEMORY, "no memory to place a sequence");
+  all->part = part;
   all->search = (mask_search){mask, QUESTIONS_MAX, true};
   all->visit = visit;
   all->context = context;
@@ -342,21 +356,41 @@ dil_status place_reach(const dil_table *t, const shard *owned,
                        const shard *asking, int32_t kv_head,
                        place_visit visit, void *context) {
   bool exact;
-  return reach(t, NULL, owned, asking, kv_head, visit, context, &exact);
+  return reach(t, NULL, owned, asking, kv_head, (asking_for){0, true, true},
+               visit, context, &exact);
 }
 
+/* Branches of the table, as bits. */
+static uint64_t all_branches(const dil_table *t) {
+  return t->branch_count < 64 ? ((uint64_t)1 << t->branch_count) - 1
+                              : ~(uint64_t)0;
+}
+
+bool place_gathers(const ring_shape *r) {
+  return !(all_branches(r->table) & ~r->gathered);
+}
+
+/* Where all branches go one way, their part holds all. */
 static dil_status ring_reach(const ring_shape *r, int32_t from, int32_t to,
-                             int32_t kv_head, place_visit visit, void *context,
-                             bool *exact) {
+                             int32_t kv_head, place_part part,
+                             place_visit visit, void *context, bool *exact) {
   shard owned = place_keys(r, from), asking = place_queries(r, to);
-  return reach(r->table, r->mask, &owned, &asking, kv_head, visit, context,
-               exact);
+  uint64_t all = all_branches(r->table);
+  uint64_t mine = part == PLACE_FIRST ? r->gathered : ~r->gathered;
+  bool alone = !(all & ~mine);
+  asking_for what = {r->gathered, alone || part == PLACE_FIRST,
+                     alone || part == PLACE_REST};
+  *exact = true;
+  if (!(all & mine)) return DIL_OK;
+  return reach(r->table, r->mask, &owned, &asking, kv_head, what, visit,
+               context, exact);
 }
 
 dil_status place_rows(const ring_shape *r, int32_t from, int32_t to,
-                      int32_t kv_head, place_visit visit, void *context) {
+                      int32_t kv_head, place_part part, place_visit visit,
+                      void *context) {
   bool exact;
-  return ring_reach(r, from, to, kv_head, visit, context, &exact);
+  return ring_reach(r, from, to, kv_head, part, visit, context, &exact);
 }
 
 int64_t stretch_count(const stretch_of_rows *s) {
@@ -371,7 +405,8 @@ static void count_rows(void *context, const stretch_of_rows *rows_found) {
 }
 
 dil_status place_count(const ring_shape *r, int32_t from, int32_t to,
-                       int32_t kv_head, int64_t *count, bool *exact) {
+                       int32_t kv_head, place_part part, int64_t *count,
+                       bool *exact) {
   *count = 0;
-  return ring_reach(r, from, to, kv_head, count_rows, count, exact);
+  return ring_reach(r, from, to, kv_head, part, count_rows, count, exact);
 }

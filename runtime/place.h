@@ -42,6 +42,10 @@ typedef struct place_mask {
   int32_t head;           /* number in the whole of the table's first */
 } place_mask;
 
+/* Which of the rows that a rank needs: those of branches that gather come first
+ * and all at once, the rest step by step. A row that both want comes first. */
+typedef enum place_part { PLACE_FIRST, PLACE_REST, PLACE_PARTS } place_part;
+
 /* One sequence on a ring. */
 typedef struct ring_shape {
   const dil_table *table;
@@ -49,7 +53,11 @@ typedef struct ring_shape {
   int32_t ranks;
   int64_t N, M;
   const place_mask *mask; /* NULL: masks are not looked at */
+  uint64_t gathered;      /* branches whose rows come first, as bits */
 } ring_shape;
+
+/* Whether all branches gather. */
+bool place_gathers(const ring_shape *r);
 
 shard place_queries(const ring_shape *r, int32_t rank); /* positions t */
 shard place_keys(const ring_shape *r, int32_t rank);    /* positions j */
@@ -70,13 +78,15 @@ typedef void (*place_visit)(void *context, const stretch_of_rows *rows);
 dil_status place_reach(const dil_table *table, const shard *owned,
                        const shard *asking, int32_t kv_head,
                        place_visit visit, void *context);
-/* Those that rank `from` owns and rank `to` asks for. */
+/* A part of those that rank `from` owns and rank `to` asks for. */
 dil_status place_rows(const ring_shape *r, int32_t from, int32_t to,
-                      int32_t kv_head, place_visit visit, void *context);
+                      int32_t kv_head, place_part part, place_visit visit,
+                      void *context);
 /* How many they are, and whether these are the least that the pattern needs;
  * else some are there that a mask may keep from being seen. */
 dil_status place_count(const ring_shape *r, int32_t from, int32_t to,
-                       int32_t kv_head, int64_t *count, bool *exact);
+                       int32_t kv_head, place_part part, int64_t *count,
+                       bool *exact);
 int64_t stretch_count(const stretch_of_rows *rows);
 
 #endif

@@ -10,6 +10,7 @@ typedef struct demand {
   int64_t phase;
   int64_t left, right;  /* the window; DIL_ENDLESS: none */
   bool masked;          /* and the mask is looked at, for this head */
+  bool gathered;        /* its branch's rows come first */
   int32_t head;
   dil_comb queries;
 } demand;

@@ -12,14 +12,19 @@
 #include <string.h>
 #include <time.h>
 
-/* One step's messages, and the keys that came in their places. Rows that did
- * not travel are never seen; they stay finite. */
-typedef struct exchange {
+/* A message each way. */
+typedef struct parcel {
   route *out, *in;
   bool posted;          /* the link holds on to both messages */
   double since;         /* when they were posted */
   int64_t outgoing_bytes, incoming_bytes;
   void *outgoing, *incoming;
+} parcel;
+
+/* One step's messages, and the keys that came in their places. Rows that did
+ * not travel are never seen; they stay finite. */
+typedef struct exchange {
+  parcel part[PLACE_PARTS];
   void *k, *v;          /* [B, rows of the shard, Hkv, D] */
 } exchange;
 
@@ -41,7 +46,7 @@ static double clock_seconds(void) {
 /* ---- routes -------------------------------------------------------------- */
 
 void ring_routes_free(ring_routes *r, ring_device *device) {
-  for (int32_t i = 0; r->list && i < 2 * r->shape.ranks; i++) {
+  for (int32_t i = 0; r->list && i < 2 * PLACE_PARTS * r->shape.ranks; i++) {
     if (device) device->calls->forget(device, &r->list[i]);
     route_free(&r->list[i]);
   }
@@ -52,15 +57,26 @@ void ring_routes_free(ring_routes *r, ring_device *device) {
 static bool same_shape(const ring_shape *a, const ring_shape *b) {
   return a->table == b->table && a->layout == b->layout &&
          a->ranks == b->ranks && a->N == b->N && a->M == b->M &&
-         a->mask == b->mask;
+         a->mask == b->mask && a->gathered == b->gathered;
 }
 
 /* To the rank `step` ahead, and from the one as far behind. */
-static route *route_out(const ring_routes *r, int32_t step) {
-  return &r->list[2 * step];
+static route *route_out(const ring_routes *r, int32_t step, place_part part) {
+  return &r->list[2 * (PLACE_PARTS * step + (int32_t)part)];
 }
-static route *route_in(const ring_routes *r, int32_t step) {
-  return &r->list[2 * step + 1];
+static route *route_in(const ring_routes *r, int32_t step, place_part part) {
+  return route_out(r, step, part) + 1;
+}
+
+static dil_status list_step(const ring_routes *r, int32_t step,
+                            place_part part) {
+  int32_t ranks = r->shape.ranks;
+  int32_t to = (r->rank + step) % ranks;
+  int32_t from = (r->rank - step + ranks) % ranks;
+  dil_status status =
+      route_new(&r->shape, r->rank, to, part, route_out(r, step, part));
+  if (status) return status;
+  return route_new(&r->shape, from, r->rank, part, route_in(r, step, part));
 }
 
 /* Lists them, unless the last run had the same shape. */
@@ -72,15 +88,11 @@ static dil_status list_routes(const dil_ring *ring) {
     return DIL_OK;
   ring_routes_free(r, ring->device);
   *r = (ring_routes){.shape = ring->shape, .rank = rank};
-  r->list = calloc(2 * (size_t)ranks, sizeof *r->list);
+  r->list = calloc(2 * PLACE_PARTS * (size_t)ranks, sizeof *r->list);
   if (!r->list)
     return dil_fail(DIL_MEMORY, "no memory for %d steps", ranks);
-  for (int32_t step = 1; step < ranks && !status; step++) {
-    int32_t from = (rank - step + ranks) % ranks;
-    status =
-        route_new(&r->shape, rank, (rank + step) % ranks, route_out(r, step));
-    if (!status) status = route_new(&r->shape, from, rank, route_in(r, step));
-  }
+  for (int32_t i = PLACE_PARTS; i < PLACE_PARTS * ranks && !status; i++)
+    status = list_step(r, i / PLACE_PARTS, (place_part)(i % PLACE_PARTS));
   if (status) ring_routes_free(r, ring->device);
   return status;
 }
@@ -147,67 +159,98 @@ static dil_status without_keys(ring_work *w, part_step step) {
 
 /* ---- steps --------------------------------------------------------------- */
 
-static dil_status size_messages(ring_work *w, int32_t step, exchange *e) {
+/* Where the link has an end for it. Of a step's two messages the first is
+ * posted early, one place on: who has that place waits for it before. */
+static int32_t slot_of(const ring_work *w, int32_t step, place_part part) {
+  return step + (part == PLACE_FIRST && !place_gathers(&w->ring->shape));
+}
+
+static dil_status size_messages(ring_work *w, parcel *p, int32_t step,
+                                place_part part) {
   ring_device *d = w->device;
-  e->out = route_out(w->ring->routes, step);
-  e->in = route_in(w->ring->routes, step);
-  e->outgoing_bytes = message_bytes(w, e->out);
-  e->incoming_bytes = message_bytes(w, e->in);
+  p->out = route_out(w->ring->routes, step, part);
+  p->in = route_in(w->ring->routes, step, part);
+  p->outgoing_bytes = message_bytes(w, p->out);
+  p->incoming_bytes = message_bytes(w, p->in);
   dil_status status =
-      d->calls->take(d, e->outgoing_bytes, false, &e->outgoing);
+      d->calls->take(d, p->outgoing_bytes, false, &p->outgoing);
   if (!status)
-    status = d->calls->take(d, e->incoming_bytes, false, &e->incoming);
+    status = d->calls->take(d, p->incoming_bytes, false, &p->incoming);
   return status;
 }
 
 /* Packs what the rank `step` ahead needs, and posts both ways. */
-static dil_status post_step(ring_work *w, int32_t step) {
+static dil_status post_part(ring_work *w, int32_t step, place_part part) {
   dil_ring *r = w->ring;
-  exchange *e = &w->exchange[step];
+  parcel *p = &w->exchange[step].part[part];
   int64_t begin = trace_begin();
-  dil_status status = size_messages(w, step, e);
+  dil_status status = size_messages(w, p, step, part);
   if (!status)
-    status = w->device->calls->pack(w->device, e->out, &r->rows->keys,
-                                    e->outgoing);
+    status = w->device->calls->pack(w->device, p->out, &r->rows->keys,
+                                    p->outgoing);
   trace_end(begin, "ring", "pack rows that travel", NULL, step);
   if (status) return status;
-  const link_transfer t = {.to = e->outgoing_bytes ? e->out->to : -1,
-                           .from = e->incoming_bytes ? e->in->from : -1,
-                           .send = e->outgoing,
-                           .receive = e->incoming,
-                           .send_bytes = e->outgoing_bytes,
-                           .receive_bytes = e->incoming_bytes};
-  flight_note(&w->flight, step, "send to", t.to, e->outgoing_bytes);
-  r->facts.sent += e->outgoing_bytes;
-  r->facts.received += e->incoming_bytes;
-  e->posted = true;
-  e->since = clock_seconds();
-  return w->device->calls->post(w->device, r->link, step, &t);
+  const link_transfer t = {.to = p->outgoing_bytes ? p->out->to : -1,
+                           .from = p->incoming_bytes ? p->in->from : -1,
+                           .send = p->outgoing,
+                           .receive = p->incoming,
+                           .send_bytes = p->outgoing_bytes,
+                           .receive_bytes = p->incoming_bytes};
+  flight_note(&w->flight, step, "send to", t.to, p->outgoing_bytes);
+  r->facts.sent += p->outgoing_bytes;
+  r->facts.received += p->incoming_bytes;
+  p->posted = true;
+  p->since = clock_seconds();
+  return w->device->calls->post(w->device, r->link, slot_of(w, step, part), &t);
 }
 
-static dil_status wait_step(ring_work *w, int32_t step) {
-  dil_ring *r = w->ring;
-  double start = clock_seconds();
-  const exchange *e = &w->exchange[step];
-  int64_t begin = trace_begin();
-  r->link->step = step;
-  flight_note(&w->flight, step, "wait for", e->in->from, e->incoming_bytes);
-  dil_status status = w->device->calls->wait(w->device, r->link, step);
-  flight_note(&w->flight, step, status ? "has failed" : "has come", -1, 0);
-  w->exchange[step].posted = false;
-  if (w->device->calls->on_host) {
-    double now = clock_seconds();
-    r->facts.waited += now - start;
-    if (metering() && !status)
-      dil_metrics_step(r->checkpoint.name, step, e->incoming_bytes,
-                       now - start, now - e->since);
-  }
-  trace_end(begin, "ring", "wait", r->link->calls->name, step);
+/* What gathers, of all steps. */
+static dil_status post_first(ring_work *w) {
+  dil_status status = DIL_OK;
+  if (!w->ring->shape.gathered) return status;
+  for (int32_t step = 1; step < w->ring->link->ranks && !status; step++)
+    status = post_part(w, step, PLACE_FIRST);
   return status;
 }
 
+/* What rotates, of a step; there may be no such step. */
+static dil_status post_rest(ring_work *w, int32_t step) {
+  bool none = place_gathers(&w->ring->shape) || step >= w->ring->link->ranks;
+  return none ? DIL_OK : post_part(w, step, PLACE_REST);
+}
+
+static dil_status wait_part(ring_work *w, int32_t step, place_part part) {
+  dil_ring *r = w->ring;
+  double start = clock_seconds();
+  parcel *p = &w->exchange[step].part[part];
+  if (!p->posted) return DIL_OK;
+  flight_note(&w->flight, step, "wait for", p->in->from, p->incoming_bytes);
+  dil_status status =
+      w->device->calls->wait(w->device, r->link, slot_of(w, step, part));
+  flight_note(&w->flight, step, status ? "has failed" : "has come", -1, 0);
+  p->posted = false;
+  if (!w->device->calls->on_host) return status;
+  double now = clock_seconds();
+  r->facts.waited += now - start;
+  if (metering() && !status)
+    dil_metrics_step(r->checkpoint.name, step, p->incoming_bytes, now - start,
+                     now - p->since);
+  return status;
+}
+
+static dil_status wait_step(ring_work *w, int32_t step) {
+  int64_t begin = trace_begin();
+  w->ring->link->step = step;
+  dil_status first = wait_part(w, step, PLACE_FIRST);
+  dil_status rest = wait_part(w, step, PLACE_REST);
+  trace_end(begin, "ring", "wait", w->ring->link->calls->name, step);
+  return first ? first : rest;
+}
+
 static void exchange_free(ring_work *w, exchange *e) {
-  void *const memory[] = {e->outgoing, e->incoming, e->k, e->v};
+  void *const memory[] = {e->part[0].outgoing, e->part[0].incoming,
+                          e->part[1].outgoing, e->part[1].incoming,
+                          e->k, e->v};
   for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
     if (memory[i]) w->device->calls->give(w->device, memory[i]);
   *e = (exchange){0};
@@ -215,9 +258,8 @@ static void exchange_free(ring_work *w, exchange *e) {
 
 /* Views of another rank's keys, a comb each. */
 static void view_arrived(const ring_work *w, const exchange *e,
-                         ring_keys *keys) {
+                         const shard *owned, ring_keys *keys) {
   const dil_table *t = w->ring->shape.table;
-  const shard *owned = &e->in->owned;
   int64_t all = shard_rows(owned), row = 0;
   int64_t size = (int64_t)dil_dtype_size(t->dtype) * t->kv_heads;
   int64_t ks[] = {w->B, all, t->kv_heads, t->head_dim};
@@ -232,21 +274,35 @@ static void view_arrived(const ring_work *w, const exchange *e,
   }
 }
 
-/* Keys that came, to their places, and the passes over them. */
-static dil_status compute_step(ring_work *w, int32_t step) {
+/* Keys that came, to their places. */
+static dil_status spread_step(ring_work *w, exchange *e, const shard *owned,
+                              ring_keys *keys) {
   const dil_table *t = w->ring->shape.table;
   ring_device *d = w->device;
-  exchange *e = &w->exchange[step];
-  int64_t there = w->B * shard_rows(&e->in->owned) * t->kv_heads *
+  int64_t there = w->B * shard_rows(owned) * t->kv_heads *
                   (int64_t)dil_dtype_size(t->dtype);
+  bool zero = d->calls->on_host;
+  dil_status status = d->calls->take(d, there * t->head_dim, zero, &e->k);
+  if (!status) status = d->calls->take(d, there * t->value_dim, zero, &e->v);
+  if (!status) view_arrived(w, e, owned, keys);
+  for (int32_t i = 0; i < PLACE_PARTS && !status; i++)
+    if (e->part[i].incoming_bytes)
+      status = d->calls->spread(d, e->part[i].in, e->part[i].incoming, keys);
+  return status;
+}
+
+/* The passes over what has come. */
+static dil_status compute_step(ring_work *w, int32_t step) {
+  const dil_ring *r = w->ring;
+  exchange *e = &w->exchange[step];
+  int32_t ranks = r->link->ranks, from = (r->link->rank - step + ranks) % ranks;
+  shard owned = place_keys(&r->shape, from);
   ring_keys keys = {0};
-  if (!e->incoming_bytes) return DIL_OK;
-  dil_status status = d->calls->take(d, there * t->head_dim, d->calls->on_host, &e->k);
-  if (!status) status = d->calls->take(d, there * t->value_dim, d->calls->on_host, &e->v);
-  if (status) return status;
-  view_arrived(w, e, &keys);
-  status = d->calls->spread(d, e->in, e->incoming, &keys);
-  return status ? status : advance(w, e->in->from, &keys);
+  int64_t bytes = 0;
+  for (int32_t i = 0; i < PLACE_PARTS; i++) bytes += e->part[i].incoming_bytes;
+  if (!bytes) return DIL_OK;
+  dil_status status = spread_step(w, e, &owned, &keys);
+  return status ? status : advance(w, from, &keys);
 }
 
 static dil_status keep_state(ring_work *w) {
@@ -274,17 +330,14 @@ static dil_status finish_step(ring_work *w, int32_t step) {
   return status;
 }
 
-/* Transfers are one step ahead of the passes; all at once when gathering. */
+/* What rotates is one step ahead of the passes. */
 static dil_status run_steps(ring_work *w) {
   const dil_ring *r = w->ring;
-  int32_t last = r->link->ranks - 1, posted = 0;
-  int32_t ahead = r->exchange == DIL_EXCHANGE_GATHER ? last : 1;
-  dil_status status = DIL_OK;
-  for (int32_t step = 0; step <= last && !status; step++) {
+  dil_status status = post_first(w);
+  for (int32_t step = 0; step < r->link->ranks && !status; step++) {
     int64_t begin = trace_begin();
     if (step) status = wait_step(w, step);
-    while (!status && posted < last && posted < step + ahead)
-      status = post_step(w, ++posted);
+    if (!status) status = post_rest(w, step + 1);
     if (!status) status = finish_step(w, step);
     metric_add(METRIC_ring_steps, 1);
     if (r->stepped && !status) r->stepped(r->watcher);
@@ -298,16 +351,14 @@ static dil_status run_steps(ring_work *w) {
  * other rows is never written. */
 static bool concludes(const dil_ring *r) {
   shard owned = place_keys(&r->shape, r->link->rank);
-  return r->exchange == DIL_EXCHANGE_GATHER && r->device->calls->conclude &&
+  return place_gathers(&r->shape) && r->device->calls->conclude &&
          !r->checkpoint.prefix && owned.count > 0;
 }
 
 static dil_status run_others_first(ring_work *w) {
   const dil_ring *r = w->ring;
   int32_t ranks = r->link->ranks;
-  dil_status status = DIL_OK;
-  for (int32_t step = 1; step < ranks && !status; step++)
-    status = post_step(w, step);
+  dil_status status = post_first(w);
   for (int32_t step = 1; step < ranks && !status; step++) {
     status = wait_step(w, step);
     if (!status) status = finish_step(w, step);
@@ -348,8 +399,10 @@ static dil_status begin(ring_work *w) {
 
 /* What the link still holds must stay until it lets go. */
 static void end(ring_work *w, bool failed) {
-  for (int32_t i = 0; w->exchange && i < w->ring->link->ranks; i++)
-    if (w->exchange[i].posted) wait_step(w, i);
+  for (int32_t i = 0; w->exchange && i < w->ring->link->ranks; i++) {
+    wait_part(w, i, PLACE_FIRST);
+    wait_part(w, i, PLACE_REST);
+  }
   if (failed) w->device->calls->drain(w->device);
   for (int32_t i = 0; w->exchange && i < w->ring->link->ranks; i++)
     exchange_free(w, &w->exchange[i]);
@@ -361,6 +414,7 @@ dil_status ring_run(dil_ring *r) {
   ring_work w = {.ring = r, .device = r->device,
                  .B = r->rows->q[0].shape[0]};
   r->facts = (ring_facts){0};
+  r->link->step = 0;
   dil_status status = flight_begin(&w.flight, r->checkpoint.prefix,
                                    r->checkpoint.name);
   if (!status) status = ring_agree(r, w.B);

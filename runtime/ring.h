@@ -1,18 +1,15 @@
 /* ring.h - one sequence on many ranks: each owns a shard of the queries and of
  * the keys, and sees the others' keys step by step.
  *
- * In step k rank r receives from rank r - k what its queries need of that
- * rank's keys (place.h), packed in one message, while it computes on what came
- * before. Or all of it comes first (gather). The order of the passes is the
- * same either way: own keys, then those of ranks r-1, r-2, ... */
+ * In step k rank r computes on what its queries need of the keys of rank r - k
+ * (place.h). Rows of branches that rotate come in one message a step, while it
+ * computes on what came before; those of branches that gather are all sent
+ * before anything is computed, in one message from each rank. The order of the
+ * passes is the same either way: own keys, then those of ranks r-1, r-2, ... */
 #ifndef DIL_RING_H
 #define DIL_RING_H
 
 #include "ring_device.h"
-
-typedef enum dil_exchange {
-  DIL_EXCHANGE_RING, DIL_EXCHANGE_GATHER
-} dil_exchange;
 
 /* A rank's own rows, a view for each comb of its shards. */
 typedef struct ring_rows {
@@ -24,7 +21,7 @@ typedef struct ring_rows {
 typedef struct ring_routes {
   ring_shape shape;
   int32_t rank;
-  route *list;     /* [2 * ranks], by step: out, in; NULL: not yet made */
+  route *list;     /* [ranks][PLACE_PARTS][out, in]; NULL: not yet made */
 } ring_routes;
 void ring_routes_free(ring_routes *routes, ring_device *device);
 
@@ -39,7 +36,6 @@ typedef struct dil_ring {
   ring_shape shape;          /* its table is the kernel's own */
   int64_t B;                 /* batch rows of the whole */
   int32_t batch, head;       /* numbers in the whole of the first ones here */
-  dil_exchange exchange;
   dil_link *link;            /* joins the ranks that share the sequence */
   ring_device *device;       /* where this rank's rows lie */
   ring_routes *routes;       /* kept by the caller, all 0 at first */

@@ -19,8 +19,8 @@ static const char *const greeting_words[] = {
 static greeting greet(const dil_ring *r, int64_t B) {
   return (greeting){.plan_hash = r->plan_hash, .version = DIL_INTERFACE,
                     .ranks = r->link->ranks, .layout = r->shape.layout,
-                    .exchange = r->exchange, .B = B, .N = r->shape.N,
-                    .M = r->shape.M, .batch = r->batch,
+                    .exchange = (int64_t)r->shape.gathered, .B = B,
+                    .N = r->shape.N, .M = r->shape.M, .batch = r->batch,
                     .train = r->call->train, .seed = (int64_t)r->call->seed,
                     .scale = r->call->scale};
 }

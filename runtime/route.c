@@ -72,12 +72,12 @@ dil_status route_between(const dil_table *t, const shard *owned,
 }
 
 dil_status route_new(const ring_shape *r, int32_t from, int32_t to,
-                     route *made) {
+                     place_part part, route *made) {
   maker m = {.made = made};
   dil_status status = DIL_OK;
   *made = (route){.from = from, .to = to, .owned = place_keys(r, from)};
   for (m.kv = 0; m.kv < r->table->kv_heads && !status; m.kv++)
-    status = place_rows(r, from, to, m.kv, add_run, &m);
+    status = place_rows(r, from, to, m.kv, part, add_run, &m);
   return end(&m, status);
 }
 

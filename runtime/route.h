@@ -28,7 +28,7 @@ typedef struct route {
 } route;
 
 dil_status route_new(const ring_shape *r, int32_t from, int32_t to,
-                     route *made);
+                     place_part part, route *made);
 /* The rows among some keys that some queries reach, whoever they are of. */
 dil_status route_between(const dil_table *table, const shard *owned,
                          const shard *asking, route *made);

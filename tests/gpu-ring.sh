@@ -103,6 +103,25 @@ else
   check longnet_ring 'devices 4; ring 4;' --seq 524288
 fi
 
+# ---- exchange -----------------------------------------------------------------
+
+# What each branch's rows do does not change the bits, nor what moves: where all
+# rotate, and where memory is short and some gather.
+mixed() { # topology
+  for way in ring auto; do
+    DIL_GATHER_MAX=100K run longnet_ring "$1 exchange $way;" -D w=16 --seq 1000 \
+      --out "$TMP/$way.npy" --json >"$TMP/$way.json" || return 1
+    sed 's/.*"gathered_branches": \([0-9]*\), "bytes_moved": \([0-9]*\).*/\1 \2/' \
+      "$TMP/$way.json"
+  done >"$TMP/moved"
+  cat "$TMP/moved"
+  cmp "$TMP/ring.npy" "$TMP/auto.npy" &&
+    awk '{ n[NR] = $1; moved[NR] = $2 }
+         END { exit !(n[1] == 0 && n[2] == 2 && moved[1] == moved[2]) }' \
+      "$TMP/moved"
+}
+is "some branches gather, others rotate: the same bits" mixed 'devices 4; ring 4;'
+
 # ---- state ---------------------------------------------------------------------
 
 resumes() {

@@ -28,6 +28,14 @@ same_as_threads() {
 }
 is "processes and threads give the same bits" same_as_threads
 
+some_gather() {
+  DIL_GATHER_MAX=100K job 4 $ring -D w=16 --topology four_mpi --seq 1000 \
+    --random 7 --out "$TMP/mixed.npy" --json >"$TMP/mixed.json" &&
+    grep '"gathered_branches": 2,' "$TMP/mixed.json" &&
+    cmp "$TMP/mixed.npy" "$TMP/threads.npy"
+}
+is "some branches gather, others rotate: the same bits" some_gather
+
 wrong_count() {
   ! job 3 $ring --topology four_mpi --seq 100 --random 1 &&
     job 3 $ring --topology four_mpi --seq 100 --random 1 2>&1 |

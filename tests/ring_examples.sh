@@ -1,7 +1,7 @@
 #!/bin/sh
 # ring_examples.sh - every example on rings: 1, 2, 3, 4, 7 and 8 ranks that are
 # threads, all against the oracle, with just the bytes moved that `explain`
-# foretells; and on processes, of one number of ranks each unless RING_ALL=1.
+# foretells, whichever branches gather; and on processes, of one number of ranks each unless RING_ALL=1.
 # In: DIL, TMP, BUILD. Out: ok / not ok lines.
 set -u
 cd "$(dirname "$0")/.." || exit 70
@@ -37,6 +37,15 @@ on_threads() { # file, ranks
   [ "${moved:-0}" -eq "$expected" ]
 }
 
+on_little() { # file, ranks
+  DIL_GATHER_MAX=40K
+  export DIL_GATHER_MAX
+  on_threads "$@"
+  good=$?
+  unset DIL_GATHER_MAX
+  return $good
+}
+
 on_processes() { # file, ranks
   # shellcheck disable=SC2046
   timeout 120 mpirun --oversubscribe -n "$2" "$DIL" run "$1" \
@@ -53,13 +62,14 @@ turn=0
 for source in examples/*.dil; do
   name=$(basename "$source" .dil)
   file=$TMP/$name.dil
-  for ranks in 1 2 3 4 7 8; do
+  for ranks in 1 2 3 4 5 7 8; do
     echo "topology r$ranks { devices $ranks; ring $ranks; link thread; }
 topology m$ranks { devices $ranks; ring $ranks; link mpi; }" >>"$file"
   done
   for ranks in 1 2 3 4 7 8; do
     is "$name on $ranks threads" on_threads "$file" $ranks
   done
+  is "$name on 5 threads, with little room to gather" on_little "$file" 5
   turn=$((turn % 5 + 1))
   some=$(echo 2 3 4 7 8 | cut -d ' ' -f $turn)
   [ -z "${RING_ALL:-}" ] || some="2 3 4 7 8"
@@ -67,4 +77,8 @@ topology m$ranks { devices $ranks; ring $ranks; link mpi; }" >>"$file"
     is "$name on $ranks processes" on_processes "$file" "$ranks"
   done
 done
+
+# More ranks than K/V heads: each has a copy, and all of them travel.
+echo "topology r20 { devices 20; ring 2; heads 10; }" >>"$TMP/decode_gqa.dil"
+is "decode_gqa, its groups split" on_threads "$TMP/decode_gqa.dil" 20
 exit $bad

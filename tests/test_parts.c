@@ -176,7 +176,8 @@ static dil_tensor send_rows(work *w, const dil_tensor *whole, int32_t from,
   message m = {.w = w, .index = index, .from = whole, .to = malloc(size)};
   memset(m.to, 0xff, size);
   for (; m.head < whole->shape[2]; m.head++)
-    must(place_rows(w->ring, from, w->rank, m.head, copy_rows, &m));
+    must(place_rows(w->ring, from, w->rank, m.head, PLACE_REST, copy_rows,
+                    &m));
   t.data = *memory = gpu_memory(m.to, size);
   free(m.to);
   return t;

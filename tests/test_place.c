@@ -65,8 +65,9 @@ static pattern *sample(arena *a, uint64_t *state) {
   return p;
 }
 
+/* By one of these branches. */
 static bool is_needed(const pattern *p, const ring_shape *r, int32_t to,
-                      int32_t kv, int64_t j) {
+                      int32_t kv, int64_t j, uint64_t branches) {
   shard asking = place_queries(r, to);
   int64_t group = p->heads / p->kv_heads;
   expr_point point = {.B = 1, .N = (int32_t)r->N, .M = (int32_t)r->M};
@@ -74,7 +75,8 @@ static bool is_needed(const pattern *p, const ring_shape *r, int32_t to,
     for (int64_t i = 0; i < asking.comb[c].count; i++)
       for (int64_t h = kv * group; h < (kv + 1) * group; h++)
         for (int32_t b = 0; b < p->branch_count; b++)
-          if (pattern_reaches(p, b, h,
+          if ((branches >> b & 1) &&
+              pattern_reaches(p, b, h,
                               asking.comb[c].first + i * asking.comb[c].step,
                               j, &point))
             return true;
@@ -100,25 +102,37 @@ static void note(void *context, const stretch_of_rows *rows_found) {
     }
 }
 
-static void check_pair(const pattern *p, const ring_shape *r, int32_t from,
-                       int32_t to, int32_t kv) {
+static seen see_part(const ring_shape *r, int32_t from, int32_t to, int32_t kv,
+                     place_part part) {
   seen s = {.last = -1};
-  int64_t count, owned_count = 0;
-  ck_assert_int_eq(place_rows(r, from, to, kv, note, &s), DIL_OK);
+  int64_t count;
   bool exact;
-  ck_assert_int_eq(place_count(r, from, to, kv, &count, &exact), DIL_OK);
+  ck_assert_int_eq(place_rows(r, from, to, kv, part, note, &s), DIL_OK);
+  ck_assert_int_eq(place_count(r, from, to, kv, part, &count, &exact), DIL_OK);
   ck_assert(exact);
   ck_assert_int_eq(count, s.count);
+  return s;
+}
+
+/* Rows of gathered branches come first, all others that are needed after them,
+ * and none comes twice. */
+static void check_pair(const pattern *p, const ring_shape *r, int32_t from,
+                       int32_t to, int32_t kv) {
+  seen first = see_part(r, from, to, kv, PLACE_FIRST);
+  seen rest = see_part(r, from, to, kv, PLACE_REST);
+  int64_t owned_count = 0;
   shard owned = place_keys(r, from);
   for (int32_t c = 0; c < owned.count; c++)
     for (int64_t i = 0; i < owned.comb[c].count; i++) {
       int64_t j = owned.comb[c].first + i * owned.comb[c].step;
-      ck_assert_msg(s.row[j] == is_needed(p, r, to, kv, j),
-                    "row %d from %d to %d of %d, layout %d: %d", (int)j, from,
-                    to, r->ranks, r->layout, s.row[j]);
-      owned_count += s.row[j];
+      bool early = is_needed(p, r, to, kv, j, r->gathered);
+      bool late = !early && is_needed(p, r, to, kv, j, ~r->gathered);
+      ck_assert_msg(first.row[j] == early && rest.row[j] == late,
+                    "row %d from %d to %d of %d, layout %d: %d and %d", (int)j,
+                    from, to, r->ranks, r->layout, first.row[j], rest.row[j]);
+      owned_count += early + late;
     }
-  ck_assert_int_eq(owned_count, s.count);
+  ck_assert_int_eq(owned_count, first.count + rest.count);
 }
 
 START_TEST(rows_that_travel) {
@@ -131,14 +145,15 @@ START_TEST(rows_that_travel) {
                   .layout = (dil_layout)random_in(&state, 0, 2),
                   .ranks = (int32_t)random_in(&state, 2, 5),
                   .N = random_in(&state, 1, 160),
-                  .M = random_in(&state, 1, 160)};
+                  .M = random_in(&state, 1, 160),
+                  .gathered = (uint64_t)random_in(&state, 0, 7)};
   place_judge judge = {made, 1, r.N, r.M};
   place_mask mask = place_judge_masks(&judge);
   if (mask.judge) r.mask = &mask;
   for (int32_t from = 0; from < r.ranks; from++)
     for (int32_t to = 0; to < r.ranks; to++)
       for (int32_t kv = 0; kv < p->kv_heads && from != to; kv++)
-        check_pair(p, &r, from, to, kv);
+        check_pair(made->pattern, &r, from, to, kv);
   arena_free(a);
 }
 END_TEST

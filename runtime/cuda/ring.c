@@ -2,6 +2,7 @@
  * for messages, joined by events. In: what a ring asks for, in order. Out: the
  * same on the device, later; the host waits only when it settles. */
 #include "ring_memory.h"
+#include "ring_notes.h"
 #include "rows.h"
 #include "../walk.h"
 #include <stdlib.h>
@@ -9,21 +10,6 @@
 #include <time.h>
 
 enum { NON_BLOCKING = 1, PEERS_MOST = 64, SOON = -5 }; /* SOON: a priority */
-
-/* Where a stream stands, for whoever has another context. */
-typedef struct mark_of {
-  cu_event event;
-  cu_context context;
-  cu_device device;
-} mark_of;
-
-/* What is noted of a step; addresses stay. */
-typedef struct step_notes {
-  mark_of packed, came;    /* of the messages' stream */
-  cu_event begun, done;    /* of the passes' stream, timed */
-  bool expects, ran;       /* something is to come; it was begun */
-  int32_t from;
-} step_notes;
 
 typedef struct ring_cuda {
   ring_device device;
@@ -33,8 +19,8 @@ typedef struct ring_cuda {
   cu_stream passes, messages;  /* the memory's two */
   cu_event end;
   link_order order;
-  step_notes **step;
-  int32_t steps, begun, settled; /* settled: steps that are known to be over */
+  ring_notes notes;
+  int32_t begun, settled;        /* settled: steps that are known to be over */
   ring_memory memory;
   int32_t peer_count;
   cu_context peer[PEERS_MOST];   /* whose memory this one may read */
@@ -49,53 +35,6 @@ static const cuda_driver *driver_of(const ring_cuda *c) {
 static dil_status check(const ring_cuda *c, cu_result result,
                         const char *doing) {
   return cuda_check(driver_of(c), result, doing);
-}
-
-/* ---- notes --------------------------------------------------------------- */
-
-static dil_status notes_new(ring_cuda *c, step_notes **made) {
-  enum { UNTIMED = 2 };
-  const cuda_driver *driver = driver_of(c);
-  step_notes *n = calloc(1, sizeof *n);
-  if (!n) return dil_fail(DIL_MEMORY, "no memory for a step of a ring");
-  n->packed.context = n->came.context = c->gpu->context;
-  n->packed.device = n->came.device = c->gpu->device;
-  *made = n;
-  cu_result result = driver->event_new(&n->packed.event, UNTIMED);
-  if (!result) result = driver->event_new(&n->came.event, UNTIMED);
-  if (!result) result = driver->event_new(&n->begun, 0);
-  if (!result) result = driver->event_new(&n->done, 0);
-  return check(c, result, "make an event");
-}
-
-/* Of a step; the first run makes them. */
-static dil_status notes_of(ring_cuda *c, int32_t step, step_notes **found) {
-  dil_status status = DIL_OK;
-  if (step >= c->steps) {
-    size_t size = ((size_t)step + 1) * sizeof *c->step;
-    step_notes **grown = realloc(c->step, size);
-    if (!grown) return dil_fail(DIL_MEMORY, "no memory for %d steps", step + 1);
-    c->step = grown;
-    while (c->steps <= step && !status) {
-      grown[c->steps] = NULL;
-      status = notes_new(c, &grown[c->steps++]);
-    }
-  }
-  *found = status ? NULL : c->step[step];
-  return status;
-}
-
-static void notes_free(ring_cuda *c) {
-  const cuda_driver *driver = driver_of(c);
-  for (int32_t i = 0; i < c->steps; i++) {
-    step_notes *n = c->step[i];
-    if (!n) continue;
-    cu_event const all[] = {n->packed.event, n->came.event, n->begun, n->done};
-    for (size_t e = 0; e < sizeof all / sizeof *all; e++)
-      if (all[e]) driver->event_free(all[e]);
-    free(n);
-  }
-  free(c->step);
 }
 
 /* ---- memory -------------------------------------------------------------- */
@@ -165,10 +104,10 @@ static int32_t states(const ring_device *d) {
 
 /* Where the passes of a step begin. */
 static dil_status note_begun(ring_cuda *c, int32_t step) {
-  step_notes *n;
+  step_note *n;
   dil_status status = cuda_enter(c->gpu);
   if (status) return status;
-  status = notes_of(c, step, &n);
+  status = notes_step(&c->notes, step, &n);
   if (!status) n->ran = false;
   if (!status)
     status = check(c, driver_of(c)->event_record(n->begun, c->passes),
@@ -204,15 +143,16 @@ static dil_status conclude_part(ring_device *d, const dil_call *call,
 static dil_status start(ring_device *d) {
   ring_cuda *c = self(d);
   c->begun = c->settled = 0;
+  notes_begin(&c->notes);
   return note_begun(c, 0);
 }
 
 static dil_status mark(ring_device *d, int32_t step) {
   ring_cuda *c = self(d);
-  step_notes *n;
+  step_note *n;
   dil_status status = cuda_enter(c->gpu);
   if (status) return status;
-  status = notes_of(c, step, &n);
+  status = notes_step(&c->notes, step, &n);
   if (!status)
     status = check(c, driver_of(c)->event_record(n->done, c->passes),
                    "note the end of a step");
@@ -245,11 +185,10 @@ static dil_status copy(void *user, int32_t slot, void *to, const void *from,
   ring_cuda *c = user;
   const cuda_driver *driver = driver_of(c);
   const mark_of *there = ready;
-  step_notes *n;
+  message_note *n = notes_last(&c->notes, slot);
   dil_status status = cuda_enter(c->gpu);
   if (status) return status;
-  status = notes_of(c, slot, &n);
-  if (!status) status = befriend(c, there);
+  status = befriend(c, there);
   if (!status) {
     cu_result result = driver->stream_wait(c->messages, there->event, 0);
     if (!result && bytes)
@@ -276,7 +215,7 @@ static dil_status follow(void *user, const void *done) {
 }
 
 /* Passes that fill the device come after: they would hold the message up. */
-static dil_status note_packed(ring_cuda *c, const step_notes *n) {
+static dil_status note_packed(ring_cuda *c, const message_note *n) {
   const cuda_driver *driver = driver_of(c);
   cu_result result = driver->event_record(n->packed.event, c->messages);
   if (!result) result = driver->stream_wait(c->passes, n->packed.event, 0);
@@ -287,12 +226,11 @@ static dil_status post(ring_device *d, dil_link *link, int32_t slot,
                        const link_transfer *t) {
   ring_cuda *c = self(d);
   link_transfer ordered = *t;
-  step_notes *n;
+  message_note *n;
   dil_status status = cuda_enter(c->gpu);
   if (status) return status;
-  status = notes_of(c, slot, &n);
-  if (!status)
-    status = note_packed(c, n);
+  status = notes_post(&c->notes, slot, &n);
+  if (!status) status = note_packed(c, n);
   if (!status) {
     n->expects = t->from >= 0;
     n->from = t->from;
@@ -308,18 +246,16 @@ static dil_status post(ring_device *d, dil_link *link, int32_t slot,
 static dil_status wait(ring_device *d, dil_link *link, int32_t slot) {
   ring_cuda *c = self(d);
   const cuda_driver *driver = driver_of(c);
-  step_notes *n;
   dil_status status = link->calls->wait(link, slot);
   if (!status) status = cuda_enter(c->gpu);
   if (status) return status;
-  status = notes_of(c, slot, &n);
-  cu_result result = 0;
-  if (!status) result = driver->event_record(n->came.event, c->messages);
-  if (!status && !result)
-    result = driver->stream_wait(c->passes, n->came.event, 0);
-  if (!status) status = check(c, result, "have a stream wait");
+  message_note *n = notes_last(&c->notes, slot);
+  n->step = link->step;
+  cu_result result = driver->event_record(n->came.event, c->messages);
+  if (!result) result = driver->stream_wait(c->passes, n->came.event, 0);
+  status = check(c, result, "have a stream wait");
   cuda_leave(c->gpu);
-  return status ? status : note_begun(c, slot);
+  return status ? status : note_begun(c, link->step);
 }
 
 /* ---- waiting ------------------------------------------------------------- */
@@ -367,11 +303,23 @@ static dil_status add_seconds(const ring_cuda *c, cu_event from, cu_event to,
 
 /* Waiting is the time between the passes of two steps. */
 static dil_status count_step(ring_cuda *c, int32_t step, ring_facts *facts) {
-  const step_notes *n = c->step[step];
+  step_note *const *all = c->notes.step;
+  const step_note *n = all[step];
   if (!n->ran) return DIL_OK;
   dil_status status = add_seconds(c, n->begun, n->done, &facts->computed);
-  if (!status && step && c->step[step - 1]->ran)
-    status = add_seconds(c, c->step[step - 1]->done, n->begun, &facts->waited);
+  if (!status && step && all[step - 1]->ran)
+    status = add_seconds(c, all[step - 1]->done, n->begun, &facts->waited);
+  return status;
+}
+
+/* Until all has come that a step waits for. */
+static dil_status watch_messages(ring_cuda *c, dil_link *link, int32_t step) {
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; i < c->notes.posted && !status; i++) {
+    const message_note *n = c->notes.message[i];
+    if (n->expects && n->step == step)
+      status = watch(c, link, n->came.event, n->from);
+  }
   return status;
 }
 
@@ -379,10 +327,9 @@ static dil_status settle_entered(ring_cuda *c, dil_link *link,
                                  ring_facts *facts) {
   dil_status status = DIL_OK;
   while (c->settled < c->begun && !status) {
-    step_notes *n = c->step[c->settled];
+    const step_note *n = c->notes.step[c->settled];
     link->step = c->settled;
-    if (n->expects && c->settled)
-      status = watch(c, link, n->came.event, n->from);
+    if (c->settled) status = watch_messages(c, link, c->settled);
     if (!status && n->ran) status = watch(c, link, n->done, -1);
     if (!status) status = count_step(c, c->settled++, facts);
   }
@@ -432,7 +379,7 @@ static void free_device(ring_device *d) {
   ring_cuda *c = self(d);
   if (!cuda_enter(c->gpu)) {
     memory_close(&c->memory);
-    notes_free(c);
+    notes_free(&c->notes);
     if (c->end) driver_of(c)->event_free(c->end);
     if (c->passes) driver_of(c)->stream_free(c->passes);
     if (c->messages) driver_of(c)->stream_free(c->messages);
@@ -469,6 +416,7 @@ static dil_status open_entered(ring_cuda *c, const dil_cuda_code *code) {
   if (!result) result = driver->stream_new(&c->messages, NON_BLOCKING, SOON);
   if (!result) result = driver->event_new(&c->end, 2);
   dil_status status = check(c, result, "make a stream");
+  c->notes.gpu = c->gpu;
   c->memory.driver = driver;
   c->memory.stream[0] = c->passes;
   c->memory.stream[1] = c->messages;
