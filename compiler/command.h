@@ -77,7 +77,7 @@ typedef struct options {
   counts sizes;
   double budget;
   bool train, check, json, help, standalone, list_outputs, depend, no_wisdom;
-  bool list, resume;
+  bool list, resume, shrink;
 } options;
 
 /* Reads argv after the verb. DIL_USAGE when it is wrong; it has said why. */

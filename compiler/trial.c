@@ -157,6 +157,8 @@ static void describe(trial *t, const options *o) {
 
 /* States are kept between the steps of ranks. */
 static dil_status check_no_state(const options *o) {
+  if (o->seen[OPTION_SHRINK])
+    return dil_fail(DIL_USAGE, "--shrink wants a topology of several devices");
   if (!o->seen[OPTION_STATE] && !o->seen[OPTION_EVERY] &&
       !o->seen[OPTION_RESUME])
     return DIL_OK;

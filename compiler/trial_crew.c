@@ -12,6 +12,17 @@ static dil_status check_options(const options *o) {
   return DIL_OK;
 }
 
+/* Before anything is made: whether ranks could go on without one. */
+static dil_status check_shrink(const topology *on, const mesh *m) {
+  if (m->ring != mesh_ranks(m))
+    return dil_fail(DIL_UNSUPPORTED, "--shrink: topology '%s' splits heads or "
+                    "batch rows, so no rank can be left out", on->name);
+  if (on->link == LINK_MPI || (trial_crew_is_job(on) && trial_crew_in_mpi(on)))
+    return dil_fail(DIL_UNSUPPORTED, "--shrink: an MPI job ends with the first "
+                    "rank that is lost; ranks that meet by DIL_MEET go on");
+  return DIL_OK;
+}
+
 bool trial_crew_speaks(const trial_crew *t) {
   return !t->job || t->task.rank == 0;
 }
@@ -30,6 +41,8 @@ static dil_status make_task(trial_crew *t, compilation *c, const binding *b) {
                        : driver_source(c, b->context, &t->from);
   if (status) return status;
   mesh m = place_mesh(c->pattern, c->topology);
+  if (o->shrink) status = check_shrink(c->topology, &m);
+  if (status) return status;
   int32_t threads = dil_threads_count(b->threads) / mesh_ranks(&m);
   t->task = (crew_task){.mesh = m,
                         .threads = threads > 0 ? threads : 1,
@@ -37,6 +50,7 @@ static dil_status make_task(trial_crew *t, compilation *c, const binding *b) {
                         .plan_hash = t->from.plan_hash,
                         .make = t->from.make,
                         .context = t->from.context,
+                        .shrinks = o->shrink,
                         .stepped = count_step,
                         .watcher = &t->bar,
                         .gpu = t->on_gpu ? &t->gpu : NULL,
@@ -126,6 +140,12 @@ dil_status trial_crew_run(trial_crew *t, const dil_call *call,
                           double *seconds) {
   double start = message_clock();
   dil_status status = watched_run(t, call);
+  while (status && t->task.shrinks) {
+    status = trial_crew_shrink(t, call, status);
+    start = message_clock();
+    if (status) break;
+    status = watched_run(t, call);
+  }
   *seconds = message_clock() - start;
   if (status) trial_job_fail(t);
   return status;

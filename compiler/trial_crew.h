@@ -58,11 +58,20 @@ dil_status trial_job_collect(trial_crew *t, const binding *b, double budget);
 /* Tells the others that this process cannot go on, with the last error. */
 void trial_job_fail(trial_crew *t);
 
+/* ---- trial_shrink.c ------------------------------------------------------ */
+
+/* After a run that failed, with its words as the last error: the ranks that are left become a smaller ring, with
+ * their rows of the call. Fails as the run did where it has lost nobody, this
+ * process, or the one that writes the output. */
+dil_status trial_crew_shrink(trial_crew *t, const dil_call *call,
+                             dil_status failure);
+
 /* ---- trial_crew_join.c --------------------------------------------------- */
 
 /* Whether the ranks are processes: of an MPI job, or, with NCCL, of one or such
  * as meet in the file DIL_MEET. */
 bool trial_crew_is_job(const topology *on);
+bool trial_crew_in_mpi(const topology *on); /* of a job, not by DIL_MEET */
 /* This process's number and a link to all, within so many seconds; a link to
  * its ring. */
 dil_status trial_crew_world(trial_crew *t, const topology *on, double timeout);

@@ -25,6 +25,8 @@ static const char *meeting_file(const topology *on) {
   return on->link == LINK_NCCL ? setting_text("DIL_MEET") : NULL;
 }
 
+bool trial_crew_in_mpi(const topology *on) { return !meeting_file(on); }
+
 static dil_status check_count(const topology *on, int32_t ranks) {
   if (ranks == on->devices) return DIL_OK;
   return dil_fail(DIL_USAGE, "topology '%s' has %lld devices, and there are "

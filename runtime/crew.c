@@ -54,7 +54,16 @@ static ring_device *device_of(const member *m) {
   return m->resident.shared ? m->resident.device : m->device;
 }
 
-static void member_close(member *m) {
+static dil_status member_new(crew *c, int32_t rank) {
+  member *m = c->member[rank] = calloc(1, sizeof *m);
+  if (!m) return dil_fail(DIL_MEMORY, "no memory for rank %d", rank);
+  m->crew = c;
+  m->rank = rank;
+  return DIL_OK;
+}
+
+void member_close(member *m) {
+  if (!m) return;
   if (m->comm) m->crew->task.nccl->leave(m->comm);
   ring_routes_free(&m->routes, device_of(m));
   resident_close(&m->resident);
@@ -62,20 +71,20 @@ static void member_close(member *m) {
   cpu_kernel_free(m->kernel);
   free(m->branches);
   free(m->store);
+  free(m);
 }
 
 dil_status crew_new(const crew_task *task, crew **made) {
   int32_t ranks = mesh_ranks(&task->mesh);
-  crew *c = calloc(1, sizeof *c + (size_t)ranks * sizeof(member));
+  crew *c = calloc(1, sizeof *c + (size_t)ranks * sizeof(member *));
   if (!c) return dil_fail(DIL_MEMORY, "no memory for %d ranks", ranks);
   c->task = *task;
   dil_status status = DIL_OK;
   for (int32_t i = 0; i < ranks && !status; i++) {
-    c->member[i].crew = c;
-    c->member[i].rank = i;
-    status = member_share(&c->member[i]);
+    status = member_new(c, i);
+    if (!status) status = member_share(c->member[i]);
     if (!status && (!task->link || i == task->rank))
-      status = member_open(&c->member[i]);
+      status = member_open(c->member[i]);
   }
   /* Which kind a rank takes depends on its part of a call. */
   for (int32_t v = 0; v < DIL_VARIANT_COUNT && !status && !task->gpu; v++)
@@ -88,7 +97,7 @@ dil_status crew_new(const crew_task *task, crew **made) {
 void crew_free(crew *c) {
   if (!c) return;
   for (int32_t i = 0; i < mesh_ranks(&c->task.mesh); i++)
-    member_close(&c->member[i]);
+    member_close(c->member[i]);
   for (int32_t v = 0; v < DIL_VARIANT_COUNT; v++) free(c->made[v].bytes);
   free(c);
 }
@@ -128,13 +137,18 @@ static dil_status member_run(member *m, dil_link *link) {
   return status;
 }
 
-/* A communicator for the rank's GPU, unless the last run has left it one. */
+/* A communicator for the rank's GPU, unless the last run has left one to every
+ * rank: where they were shrunk, one may lack it. */
 static dil_status member_join(member *m) {
   const dil_nccl_module *nccl = m->crew->task.nccl;
-  if (m->comm && nccl->alive(m->comm)) return DIL_OK;
+  bool joined = m->comm && nccl->serves(m->comm, m->link->ranks);
+  dil_status status = DIL_OK;
+  if (m->shrunk) status = crew_agree(m->link, joined, &joined);
+  m->shrunk = false;
+  if (!status && joined) return DIL_OK;
   if (m->comm) nccl->leave(m->comm);
   m->comm = NULL;
-  dil_status status = nccl->join(m->link, &m->comm);
+  if (!status) status = nccl->join(m->link, &m->comm);
   char why[256];
   snprintf(why, sizeof why, "%s", dil_last_error());
   if (!status) return DIL_OK;
@@ -148,7 +162,7 @@ static dil_status member_run_nccl(member *m) {
   dil_link *link = NULL;
   dil_status status = member_join(m);
   if (status || !m->crew->call) return status;
-  status = nccl->link(m->comm, m->link, &link);
+  status = nccl->link(m->comm, m->link, m->crew->task.shrinks, &link);
   if (!status) status = member_run(m, link);
   link_free(link);
   return status;
@@ -168,6 +182,7 @@ static void member_try(member *m) {
   m->report.status = member_work(m);
   snprintf(m->report.text, sizeof m->report.text, "%s",
            m->report.status ? dil_last_error() : "");
+  if (m->report.status) member_ask_lost(m);
 }
 
 static void *member_thread(void *context) {
@@ -197,11 +212,11 @@ static dil_status open_links(crew *c, thread_hub **hub) {
       status = thread_hub_new(m->ring, m->timeout, &hub[i / m->ring]);
     if (!status)
       status = thread_link_new(hub[i / m->ring], i % m->ring,
-                               &c->member[i].link);
+                               &c->member[i]->link);
   }
   for (int32_t i = 0; i < mesh_ranks(m) && status; i++) {
-    link_free(c->member[i].link);
-    c->member[i].link = NULL;
+    link_free(c->member[i]->link);
+    c->member[i]->link = NULL;
   }
   return status;
 }
@@ -209,7 +224,7 @@ static dil_status open_links(crew *c, thread_hub **hub) {
 static dil_status worst(const crew *c) {
   const crew_report *found = NULL;
   for (int32_t i = 0; i < mesh_ranks(&c->task.mesh); i++) {
-    const crew_report *r = &c->member[i].report;
+    const crew_report *r = &c->member[i]->report;
     bool better = !found || (found->status == DIL_PEER && r->status != DIL_PEER);
     if (r->status && better) found = r;
   }
@@ -217,7 +232,7 @@ static dil_status worst(const crew *c) {
 }
 
 static dil_status run_alone(crew *c) {
-  member *m = &c->member[c->task.rank];
+  member *m = c->member[c->task.rank];
   m->link = c->task.link;
   member_try(m);
   return m->report.status ? dil_fail(m->report.status, "%s", m->report.text)
@@ -229,9 +244,9 @@ static dil_status run_all(crew *c) {
   thread_hub **hub = calloc((size_t)rings, sizeof *hub);
   dil_status status = hub ? open_links(c, hub)
                           : dil_fail(DIL_MEMORY, "no memory for links");
-  for (int32_t i = 0; i < ranks && !status; i++) member_start(&c->member[i]);
+  for (int32_t i = 0; i < ranks && !status; i++) member_start(c->member[i]);
   for (int32_t i = 0; i < ranks && !status; i++)
-    if (c->member[i].started) pthread_join(c->member[i].thread, NULL);
+    if (c->member[i]->started) pthread_join(c->member[i]->thread, NULL);
   for (int32_t i = 0; hub && i < rings; i++) thread_hub_free(hub[i]);
   free(hub);
   return status ? status : worst(c);
@@ -248,5 +263,5 @@ dil_status crew_join(crew *c) {
 }
 
 const crew_report *crew_of(const crew *c, int32_t rank) {
-  return &c->member[rank].report;
+  return &c->member[rank]->report;
 }

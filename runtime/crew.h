@@ -36,6 +36,7 @@ typedef struct crew_task {
   dil_link *link;
   int32_t rank;
   const dil_nccl_module *nccl; /* rows of GPUs travel by it; NULL: by the link */
+  bool shrinks;               /* crew_shrink may follow a run that failed */
   /* Tests: rewrites a rank's ring before each run; NULL: as it is. */
   void (*spoil)(dil_ring *ring, int32_t rank);
 } crew_task;
@@ -84,5 +85,14 @@ typedef struct crew_wanted {
  * collective. */
 dil_status crew_collect(crew *c, dil_link *world, const dil_call *call,
                         const crew_wanted *wanted);
+/* Whom the last run has lost: lost[ranks], those that cannot go on. False: it
+ * has lost nobody, or its links do not tell. */
+bool crew_lost(const crew *c, bool *lost);
+/* The ranks that are left go on as a smaller ring, numbered anew in their order:
+ * crew_hold (of processes), crew_place and crew_join are due as at first.
+ * States that were kept are of the whole ring, and are not resumed. `link` joins
+ * ranks that are processes; the former one is the caller's. Collective over
+ * those left. DIL_UNSUPPORTED: heads or batch rows are dealt out, too. */
+dil_status crew_shrink(crew *c, const bool *lost, dil_link *link);
 
 #endif

@@ -132,7 +132,7 @@ dil_status crew_collect(crew *c, dil_link *world, const dil_call *call,
                         const crew_wanted *wanted) {
   dil_status status = DIL_OK;
   for (int32_t i = 0; i < world->ranks && !status; i++) {
-    parcel p = {.of = &c->member[i], .call = call, .wanted = wanted};
+    parcel p = {.of = c->member[i], .call = call, .wanted = wanted};
     if (world->rank == 0 || world->rank == i)
       status = collect_one(c, world, &p);
   }

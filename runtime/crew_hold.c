@@ -103,7 +103,7 @@ static dil_status fill_rows(member *m, const resident_part *whole) {
 }
 
 dil_status crew_hold(crew *c, const dil_call *call) {
-  member *m = &c->member[c->task.rank];
+  member *m = c->member[c->task.rank];
   resident_part whole = member_part(m, call);
   m->held = whole.rows;
   dil_status status = make_room(m);

@@ -22,7 +22,8 @@ typedef struct member {
   dil_link *link;        /* of the run */
   dil_nccl *comm;        /* beside it; NULL: none yet, or none wanted */
   pthread_t thread;
-  bool started;
+  bool started, lost;    /* the last run was lost over it */
+  bool shrunk;           /* and its communicator may have been */
   crew_report report;
 } member;
 
@@ -34,8 +35,15 @@ struct crew {
     size_t size;
     dil_code code;
   } made[DIL_VARIANT_COUNT];
-  member member[];
+  member *member[];      /* by rank */
 };
+
+void member_close(member *m);
+/* crew_shrink.c: after a failed run, whether its link has lost this rank; a
+ * process alone learns it of all. */
+void member_ask_lost(member *m);
+/* Whether every rank says so. Collective. */
+dil_status crew_agree(dil_link *link, bool mine, bool *all);
 
 /* Batch rows of a rank. */
 dil_comb member_batch(const member *m, const dil_call *call);

@@ -29,14 +29,14 @@ dil_status member_fetch_row(member *m, const dil_call *call,
 dil_status crew_place(crew *c, const dil_call *call) {
   dil_status status = DIL_OK;
   for (int32_t i = 0; c->task.gpu && i < mesh_ranks(&c->task.mesh); i++)
-    if (is_here(c, i) && !status) status = member_place(&c->member[i], call);
+    if (is_here(c, i) && !status) status = member_place(c->member[i], call);
   return status;
 }
 
 dil_status crew_fetch(crew *c, const dil_call *call) {
   dil_status status = DIL_OK;
   for (int32_t i = 0; c->task.gpu && i < mesh_ranks(&c->task.mesh); i++)
-    if (is_here(c, i) && !status) status = member_fetch(&c->member[i], call);
+    if (is_here(c, i) && !status) status = member_fetch(c->member[i], call);
   return status;
 }
 
@@ -44,7 +44,7 @@ dil_status crew_fetch_row(crew *c, const dil_call *call, crew_row row) {
   dil_status status = DIL_OK;
   row_place at;
   for (int32_t i = 0; c->task.gpu && i < mesh_ranks(&c->task.mesh); i++)
-    if (is_here(c, i) && !status && member_find(&c->member[i], call, row, &at))
-      status = member_fetch_row(&c->member[i], call, &at);
+    if (is_here(c, i) && !status && member_find(c->member[i], call, row, &at))
+      status = member_fetch_row(c->member[i], call, &at);
   return status;
 }

@@ -48,6 +48,15 @@ typedef struct link_calls {
   /* Makes every wait of every rank fail: this rank cannot go on. */
   void (*revoke)(dil_link *link, const char *why);
   void (*free)(dil_link *link);
+  /* Links that tell who was lost; NULL of those that do not. The others are
+   * told that a rank cannot go on, by one that has seen it elsewhere. */
+  void (*accuse)(dil_link *link, int32_t rank, const char *why);
+  /* After it failed, and all others know: the ranks that cannot go on, the same
+   * on all that can. False: it failed over none. */
+  bool (*lost)(dil_link *link, bool *lost);
+  /* A link of those left, ranked as before. Collective over them. NULL: there
+   * is none, or whoever made this one makes another. */
+  dil_status (*shrink)(dil_link *link, const bool *lost, dil_link **smaller);
 } link_calls;
 
 /* Every link begins with this. */
@@ -60,6 +69,13 @@ struct dil_link {
 
 static inline void link_free(dil_link *link) {
   if (link) link->calls->free(link);
+}
+
+/* How many of the ranks below `rank` are left, which is its rank then. */
+static inline int32_t link_left(const bool *lost, int32_t rank) {
+  int32_t left = 0;
+  for (int32_t i = 0; i < rank; i++) left += !lost[i];
+  return left;
 }
 
 /* Returns when every rank has come here. Collective. */

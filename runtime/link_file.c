@@ -35,6 +35,7 @@ typedef struct board {
   atomic_int came;
   atomic_int failed;       /* 1: the reason is being written; 2: it is there */
   char reason[REASON];
+  bool lost[RANKS_MOST];   /* over whom it failed */
   seat seat[RANKS_MOST];
   box box[];               /* [from * ranks + to] */
 } board;
@@ -48,6 +49,7 @@ typedef struct half {      /* of a transfer: what one side moves */
 
 typedef struct file_link {
   dil_link link;
+  char *path;
   board *board;
   size_t size;
   struct slot {
@@ -76,14 +78,6 @@ static box *box_of(const file_link *l, int32_t from, int32_t to) {
 
 /* ---- failing ------------------------------------------------------------- */
 
-/* The first reason stays. */
-static void board_fail(board *b, const char *why) {
-  int none = 0;
-  if (!atomic_compare_exchange_strong(&b->failed, &none, 1)) return;
-  snprintf(b->reason, sizeof b->reason, "%s", why);
-  atomic_store(&b->failed, 2);
-}
-
 /* 'R', 'S', 'T' stopped, 'Z' ended but not waited for; 0: it is gone. */
 static char process_state(int pid) {
   char path[40], text[512], *end;
@@ -98,16 +92,31 @@ static char process_state(int pid) {
   return end && end[1] && end[2] ? end[2] : 'R';
 }
 
+static bool is_in_state(const file_link *l, int32_t rank, const char *states) {
+  const seat *s = &l->board->seat[rank];
+  int pid = atomic_load(&s->pid);
+  if (!pid || atomic_load(&s->left)) return false;
+  char state = process_state(pid);
+  return strchr(states, state ? state : 'Z') != NULL;
+}
+
 /* A rank whose process has one of these states; -1: none has. */
 static int32_t rank_in_state(const file_link *l, const char *states) {
-  for (int32_t i = 0; i < l->link.ranks; i++) {
-    int pid = atomic_load(&l->board->seat[i].pid);
-    if (!pid || atomic_load(&l->board->seat[i].left)) continue;
-    char state = process_state(pid);
-    if (state ? strchr(states, state) != NULL : strchr(states, 'Z') != NULL)
-      return i;
-  }
+  for (int32_t i = 0; i < l->link.ranks; i++)
+    if (is_in_state(l, i, states)) return i;
   return -1;
+}
+
+/* The first reason stays, and who is lost by it: that rank (-1: none), and all
+ * whose processes have ended. */
+static void fail_over(file_link *l, int32_t rank, const char *why) {
+  board *b = l->board;
+  int none = 0;
+  if (!atomic_compare_exchange_strong(&b->failed, &none, 1)) return;
+  snprintf(b->reason, sizeof b->reason, "%s", why);
+  for (int32_t i = 0; i < l->link.ranks; i++)
+    b->lost[i] = i == rank || (rank >= 0 && is_in_state(l, i, "ZX"));
+  atomic_store(&b->failed, 2);
 }
 
 static void look_for_dead(file_link *l) {
@@ -116,7 +125,7 @@ static void look_for_dead(file_link *l) {
   if (dead < 0) return;
   snprintf(why, sizeof why, "rank %d is gone: its process has ended, rank %d "
            "was in step %d", dead, l->link.rank, l->link.step);
-  board_fail(l->board, why);
+  fail_over(l, dead, why);
 }
 
 static dil_status check(dil_link *link) {
@@ -137,7 +146,20 @@ static void revoke_link(dil_link *link, const char *why) {
   char text[REASON];
   snprintf(text, sizeof text, "rank %d failed in step %d: %.180s", link->rank,
            link->step, why);
-  board_fail(self(link)->board, text);
+  fail_over(self(link), link->rank, text);
+}
+
+static void accuse(dil_link *link, int32_t rank, const char *why) {
+  fail_over(self(link), rank, why);
+}
+
+static bool tell_lost(dil_link *link, bool *lost) {
+  const board *b = self(link)->board;
+  bool any = false;
+  if (check(link) == DIL_OK) return false;
+  memcpy(lost, b->lost, (size_t)link->ranks * sizeof *lost);
+  for (int32_t i = 0; i < link->ranks; i++) any |= lost[i];
+  return any;
 }
 
 /* ---- messages ------------------------------------------------------------ */
@@ -178,7 +200,7 @@ static bool receive_piece(file_link *l, half *h) {
     snprintf(why, sizeof why, "rank %d sent %lld bytes to rank %d in step %d, "
              "%lld were due", h->peer, (long long)b->size, l->link.rank,
              l->link.step, (long long)h->size);
-    board_fail(l->board, why);
+    fail_over(l, -1, why);
     return false;
   }
   memcpy(h->at, b->piece, (size_t)b->bytes);
@@ -191,10 +213,11 @@ static bool receive_piece(file_link *l, half *h) {
 
 static void be_silent(file_link *l, int32_t peer) {
   char why[REASON];
+  int32_t silent = blame(&l->link, peer);
   snprintf(why, sizeof why, "rank %d is silent: rank %d waited for it in step "
-           "%d, at most %g s", blame(&l->link, peer), l->link.rank,
-           l->link.step, l->link.timeout);
-  board_fail(l->board, why);
+           "%d, at most %g s", silent, l->link.rank, l->link.step,
+           l->link.timeout);
+  fail_over(l, silent, why);
 }
 
 static dil_status wait_slot(dil_link *link, int32_t index) {
@@ -221,7 +244,19 @@ static void free_link(dil_link *link) {
   file_link *l = self(link);
   atomic_store(&l->board->seat[link->rank].left, 1);
   munmap(l->board, l->size);
+  free(l->path);
   free(l);
+}
+
+/* In a file of their own, which nobody else comes to. */
+static dil_status shrink(dil_link *link, const bool *lost, dil_link **smaller) {
+  const file_link *l = self(link);
+  int32_t left = link_left(lost, link->ranks);
+  char path[4096];
+  if (snprintf(path, sizeof path, "%s.%d", l->path, left) >= (int)sizeof path)
+    return dil_fail(DIL_USAGE, "the path '%.40s...' is too long", l->path);
+  return file_link_new(path, link_left(lost, link->rank), left, link->timeout,
+                       smaller);
 }
 
 static const link_calls file_calls = {.name = "file",
@@ -230,7 +265,10 @@ static const link_calls file_calls = {.name = "file",
                                       .check = check,
                                       .blame = blame,
                                       .revoke = revoke_link,
-                                      .free = free_link};
+                                      .free = free_link,
+                                      .accuse = accuse,
+                                      .lost = tell_lost,
+                                      .shrink = shrink};
 
 static board *map_board(int file, size_t size) {
   void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -313,13 +351,16 @@ dil_status file_link_new(const char *path, int32_t rank, int32_t ranks,
   if (!l) return dil_fail(DIL_MEMORY, "no memory for a link of %d ranks", ranks);
   l->link = (dil_link){&file_calls, rank, ranks, 0, timeout};
   l->size = size;
+  l->path = strdup(path);
   dil_status status =
-      meet(path, rank, ranks, timeout > PATIENCE ? timeout : PATIENCE, size,
-           &l->board);
+      l->path ? meet(path, rank, ranks, timeout > PATIENCE ? timeout : PATIENCE,
+                     size, &l->board)
+              : dil_fail(DIL_MEMORY, "no memory for the path of a link");
   if (rank == 0) unlink(path);
   if (!status) *link = &l->link;
   else {
     if (l->board) munmap(l->board, size);
+    free(l->path);
     free(l);
   }
   return status;

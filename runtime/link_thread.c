@@ -30,6 +30,7 @@ struct thread_hub {
   pthread_cond_t change;
   bool failed;
   char reason[256];
+  int32_t lost;         /* over whom; -1: nobody */
   waiter *waiter;       /* [ranks] */
   message *box[];       /* [from * ranks + to], oldest first */
 };
@@ -79,14 +80,16 @@ void thread_hub_free(thread_hub *hub) {
   free(hub);
 }
 
-/* The first reason stays. With the lock held. */
-static void hub_fail(thread_hub *hub, const char *format, ...) {
+/* The first reason stays, and who is lost by it. With the lock held. */
+__attribute__((format(printf, 3, 4)))
+static void hub_fail(thread_hub *hub, int32_t lost, const char *format, ...) {
   va_list values;
   if (hub->failed) return;
   va_start(values, format);
   vsnprintf(hub->reason, sizeof hub->reason, format, values);
   va_end(values);
   hub->failed = true;
+  hub->lost = lost;
   pthread_cond_broadcast(&hub->change);
 }
 
@@ -126,7 +129,7 @@ static dil_status copy(const link_transfer *t, int32_t index, message *m) {
 static void take(thread_link *l, int32_t index, const link_transfer *t) {
   message **box = box_of(l->hub, t->from, l->link.rank), *m = *box;
   if (m->size != t->receive_bytes) {
-    hub_fail(l->hub, "rank %d sent %lld bytes to rank %d in step %d, %lld "
+    hub_fail(l->hub, -1, "rank %d sent %lld bytes to rank %d in step %d, %lld "
              "were due", t->from, (long long)m->size, l->link.rank,
              l->link.step, (long long)t->receive_bytes);
     return;
@@ -136,8 +139,8 @@ static void take(thread_link *l, int32_t index, const link_transfer *t) {
   dil_status status = copy(t, index, m);
   pthread_mutex_lock(&l->hub->lock);
   if (status)
-    hub_fail(l->hub, "rank %d failed in step %d: %s", l->link.rank,
-             l->link.step, dil_last_error());
+    hub_fail(l->hub, l->link.rank, "rank %d failed in step %d: %s",
+             l->link.rank, l->link.step, dil_last_error());
   *box = m->next;
   m->copying = false;
   m->taken = true;
@@ -177,8 +180,9 @@ static void blame(thread_hub *hub) {
   for (int32_t i = 0; i < hub->ranks && w[w[by].target].target >= 0; i++)
     by = w[by].target;
   if (w[w[by].target].target >= 0) by = first;
-  hub_fail(hub, "rank %d is silent: rank %d waited for it in step %d, at most "
-           "%g s", w[by].target, by, w[by].step, hub->timeout);
+  hub_fail(hub, w[by].target, "rank %d is silent: rank %d waited for it in "
+           "step %d, at most %g s", w[by].target, by, w[by].step,
+           hub->timeout);
 }
 
 /* Until both halves are done, the hub has failed, or the time is over. */
@@ -230,9 +234,26 @@ static dil_status check(dil_link *link) {
 static void revoke(dil_link *link, const char *why) {
   thread_link *l = (thread_link *)link;
   pthread_mutex_lock(&l->hub->lock);
-  hub_fail(l->hub, "rank %d failed in step %d: %s", link->rank, link->step,
-           why);
+  hub_fail(l->hub, link->rank, "rank %d failed in step %d: %s", link->rank,
+           link->step, why);
   pthread_mutex_unlock(&l->hub->lock);
+}
+
+static void accuse(dil_link *link, int32_t rank, const char *why) {
+  thread_link *l = (thread_link *)link;
+  pthread_mutex_lock(&l->hub->lock);
+  hub_fail(l->hub, rank, "%s", why);
+  pthread_mutex_unlock(&l->hub->lock);
+}
+
+static bool tell_lost(dil_link *link, bool *lost) {
+  const thread_link *l = (thread_link *)link;
+  memset(lost, 0, (size_t)link->ranks * sizeof *lost);
+  pthread_mutex_lock(&l->hub->lock);
+  bool any = l->hub->failed && l->hub->lost >= 0;
+  if (any) lost[l->hub->lost] = true;
+  pthread_mutex_unlock(&l->hub->lock);
+  return any;
 }
 
 static void unlink_message(message **box, const message *gone) {
@@ -248,7 +269,7 @@ static void free_link(dil_link *link) {
     slot *s = &l->slot[i];
     wait_for_copy(l, s);
     if (!s->used || s->sent.taken) continue;
-    hub_fail(l->hub, "rank %d is gone", link->rank);
+    hub_fail(l->hub, link->rank, "rank %d is gone", link->rank);
     unlink_message(box_of(l->hub, link->rank, s->transfer.to), &s->sent);
   }
   pthread_mutex_unlock(&l->hub->lock);
@@ -260,7 +281,9 @@ static const link_calls thread_calls = {.name = "thread",
                                         .wait = wait_slot,
                                         .check = check,
                                         .revoke = revoke,
-                                        .free = free_link};
+                                        .free = free_link,
+                                        .accuse = accuse,
+                                        .lost = tell_lost};
 
 dil_status thread_link_new(thread_hub *hub, int32_t rank, dil_link **link) {
   size_t slots = ((size_t)hub->ranks + 1) * sizeof(slot);

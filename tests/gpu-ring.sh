@@ -139,10 +139,10 @@ if [ "$gpus" -eq 1 ]; then
   exit $bad
 fi
 if [ "$gpus" -eq 0 ]; then
-  ring=3 small='-D w=16 --seq 100' few='-D w=16 --seq 48' patience=8
+  ring=3 small='-D w=16 --seq 100' few='-D w=16 --seq 48' patience=8 many=6
   EMULATED_ORDER=random
 else
-  ring=4 small='-D w=64 --seq 5000' few=$small patience=3
+  ring=4 small='-D w=64 --seq 5000' few=$small patience=3 many=3000
   [ "$gpus" -ge 4 ] || ring=2
 fi
 by_nccl="devices $ring; ring $ring; link nccl;"
@@ -203,31 +203,39 @@ else
     --seq 900
 fi
 
-# A rank is struck while all of them run again and again; each survivor must end
-# in time and say who it was and in which step. State files tell that they run.
-strike() { # signal, word of the message
+# Rank 1 is struck while all of them run again and again, which state files tell;
+# the others end, in `took` milliseconds.
+struck() { # signal, options...
+  signal=$1
+  shift
   # shellcheck disable=SC2086 # a list of words
-  start "$by_nccl timeout ${patience}s;" $few --repeat 1000000 \
-    --state "$TMP/struck.$1"
+  start "$by_nccl timeout ${patience}s;" $few --state "$TMP/struck" "$@"
   for _ in $(seq 600); do
-    [ -e "$TMP/struck.$1.$((ring - 1))" ] && break
+    [ -e "$TMP/struck.$((ring - 1))" ] && break
     sleep 0.1
   done
-  sleep 1
+  [ "$gpus" -eq 0 ] || sleep 1
   victim=$(echo "$pids" | awk '{ print $2 }')
   for pid in $pids; do
     kill -0 "$pid" || { cat "$TMP"/rank.*; return 1; }
   done
-  kill -"$1" "$victim"
+  kill -"$signal" "$victim"
   began=$(date +%s%N)
+  ended=0
   for pid in $pids; do
-    [ "$pid" = "$victim" ] || wait "$pid"
+    [ "$pid" = "$victim" ] || wait "$pid" || ended=$?
   done
   took=$((($(date +%s%N) - began) / 1000000))
   kill -KILL "$victim" 2>/dev/null
   wait "$victim"
+  rm -f "$TMP/struck".*
   echo "took $took ms"
-  grep error "$TMP"/rank.*
+  grep . "$TMP"/rank.*
+}
+
+# Each survivor must end in time and say who it was and in which step.
+strike() { # signal, word of the message
+  struck "$1" --repeat 1000000 || return 1
   [ $took -le $((patience * 1000 + 2000)) ] || return 1
   for rank in $(seq 0 $((ring - 1))); do
     [ "$rank" -eq 1 ] || grep -q "rank 1 is $2.*step" "$TMP/rank.$rank" || return 1
@@ -235,6 +243,40 @@ strike() { # signal, word of the message
 }
 is "a rank is killed" strike KILL gone
 is "a rank is frozen" strike STOP silent
+
+# Those left go on, to what so few ranks give. (Where some are struck within the
+# run and some behind it, NCCL's own way is in progress until time is up.)
+goes_on() { # signal, word of the message, way to another communicator
+  struck "$1" --repeat $many --shrink --check --out "$TMP/left.npy" || return 1
+  # shellcheck disable=SC2086 # a list of words
+  run longnet_ring "devices $((ring - 1)); ring $((ring - 1));" $few \
+    --out "$TMP/fewer.npy" &&
+    [ $ended -eq 0 ] && grep -q "go.* on, without 1: rank 1 is $2" "$TMP/rank.0" &&
+    grep -q '^good' "$TMP/rank.0" && cmp "$TMP/left.npy" "$TMP/fewer.npy" &&
+    { [ -n "${3:-}" ] || ! grep NCCL "$TMP/rank.0" | grep -v progress; } &&
+    grep -q "${3:-good}" "$TMP/rank.0"
+}
+DIL_LOG=warning
+export DIL_LOG
+is "those left after a killed rank go on" goes_on KILL gone
+is "those left after a frozen rank go on" goes_on STOP silent
+if [ "$gpus" -eq 0 ]; then
+  FAKE_NCCL=22600
+  export FAKE_NCCL
+  is "those left go on by a new communicator" goes_on KILL gone \
+    "no ncclCommShrink, which came with 2.27: the ranks that are left make"
+  unset FAKE_NCCL
+  EMULATED_NCCL_LOSE=2 # until one is left
+  export EMULATED_NCCL_LOSE
+  alone() {
+    run longnet_ring "$by_nccl" --seq 48 -D w=16 --repeat 2 --shrink --check &&
+      grep -q "2 ranks go on, without .*NCCL says remote" "$TMP/said" &&
+      grep -q "1 rank goes on, without .*NCCL says remote" "$TMP/said"
+  }
+  is "threads that are left go on" alone
+  unset EMULATED_NCCL_LOSE
+fi
+unset DIL_LOG
 
 # What NCCL refuses or loses, in one process and in several.
 fails() { # words of rank 0's message

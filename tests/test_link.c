@@ -19,6 +19,7 @@ typedef struct scene {
   double timeout;
   int64_t odd;           /* bytes that the victim's messages lack */
   int32_t rounds;
+  bool shrinks;          /* those left go on, for two rounds */
 } scene;
 
 static double now(void) {
@@ -29,11 +30,11 @@ static double now(void) {
 
 /* To the next rank, from the one before: bytes that tell whose they are. */
 static dil_status pass_on(dil_link *link, const scene *s, int32_t round) {
-  int32_t rank = link->rank, from = (rank + RANKS - 1) % RANKS;
+  int32_t rank = link->rank, from = (rank + link->ranks - 1) % link->ranks;
   int64_t odd = rank == VICTIM ? s->odd : 0;
   char *mine = malloc(BYTES), *theirs = malloc(BYTES);
   memset(mine, rank + round, BYTES);
-  const link_transfer t = {.to = (rank + 1) % RANKS, .from = from,
+  const link_transfer t = {.to = (rank + 1) % link->ranks, .from = from,
                            .send = mine, .receive = theirs,
                            .send_bytes = BYTES - odd, .receive_bytes = BYTES};
   link->step = round;
@@ -46,6 +47,23 @@ static dil_status pass_on(dil_link *link, const scene *s, int32_t round) {
   return status;
 }
 
+/* Without the victim, whom all must have lost. */
+static dil_status go_on(const scene *s, dil_link **link) {
+  bool lost[RANKS] = {false};
+  dil_link *smaller;
+  if (!(*link)->calls->lost(*link, lost))
+    return dil_fail(DIL_INTERNAL, "nobody is lost");
+  for (int32_t i = 0; i < RANKS; i++)
+    if (lost[i] != (i == VICTIM)) return dil_fail(DIL_INTERNAL, "rank %d", i);
+  dil_status status = (*link)->calls->shrink(*link, lost, &smaller);
+  if (status) return status;
+  link_free(*link);
+  *link = smaller;
+  for (int32_t i = 0; i < 2 && !status; i++)
+    status = pass_on(*link, s, i);
+  return status;
+}
+
 /* A rank's life; its last words go to a file. */
 static int live(const scene *s, int32_t rank) {
   char words[80];
@@ -53,6 +71,7 @@ static int live(const scene *s, int32_t rank) {
   dil_status status = file_link_new(s->path, rank, RANKS, s->timeout, &link);
   for (int32_t i = 0; i < s->rounds && !status; i++)
     status = pass_on(link, s, i);
+  if (status && s->shrinks) status = go_on(s, &link);
   snprintf(words, sizeof words, "%s.%d", s->path, rank);
   FILE *out = fopen(words, "w");
   fprintf(out, "%s\n", status ? dil_last_error() : "");
@@ -125,6 +144,24 @@ START_TEST(stopped_rank_is_named) {
 }
 END_TEST
 
+static void lose(scene s, int signal_number) {
+  pid_t pids[RANKS];
+  s.shrinks = true;
+  begin(&s, pids);
+  usleep(300000);
+  kill(pids[VICTIM], signal_number);
+  for (int32_t i = 0; i < RANKS; i++)
+    if (i != VICTIM) ck_assert_int_eq(ended(&s, pids[i], i, "\n"), 0);
+  kill(pids[VICTIM], SIGKILL);
+  waitpid(pids[VICTIM], NULL, 0);
+}
+
+START_TEST(those_left_go_on) {
+  lose(scene_of("dead", 10), SIGKILL);
+  lose(scene_of("frozen", 1), SIGSTOP);
+}
+END_TEST
+
 START_TEST(another_size_is_an_error) {
   scene s = scene_of("size", 10);
   pid_t pids[RANKS];
@@ -142,6 +179,7 @@ int main(void) {
   tcase_add_test(tests, messages_arrive_whole);
   tcase_add_test(tests, killed_rank_is_named);
   tcase_add_test(tests, stopped_rank_is_named);
+  tcase_add_test(tests, those_left_go_on);
   tcase_add_test(tests, another_size_is_an_error);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);

@@ -355,6 +355,56 @@ static void be_doomed(dil_ring *r, int32_t rank) {
   r->link->calls = &spoiled_calls;
 }
 
+static bool was_struck;
+static dil_status struck_wait(dil_link *link, int32_t slot) {
+  if (link->rank == 1 && link->step == 2 && !was_struck) {
+    was_struck = true;
+    return dil_fail(DIL_INTERNAL, "struck down");
+  }
+  return below->wait(link, slot);
+}
+static void be_struck(dil_ring *r, int32_t rank) {
+  if (rank != 1) return;
+  below = r->link->calls;
+  spoiled_calls = *below;
+  spoiled_calls.wait = struck_wait;
+  r->link->calls = &spoiled_calls;
+}
+
+/* Another rank is lost each time, until one is left. */
+START_TEST(those_left_go_on) {
+  scene c = scene_open(patterns[0], 171, 171);
+  crew_task task = {.mesh = MESH(4, 1, 1, ZIGZAG),
+                    .table = &c.k->plan->table,
+                    .plan_hash = plan_hash(c.k->plan),
+                    .make = make_variant,
+                    .context = c.k->plan,
+                    .threads = 1,
+                    .shrinks = true,
+                    .spoil = be_struck};
+  bool lost[4];
+  crew *all;
+  ck_assert_msg(!crew_new(&task, &all), "%s", dil_last_error());
+  for (int32_t ranks = 4; ranks > 2; ranks--) {
+    was_struck = false;
+    ck_assert_int_eq(crew_run(all, &c.d->call), DIL_INTERNAL);
+    ck_assert(crew_lost(all, lost));
+    for (int32_t i = 0; i < ranks; i++) ck_assert_int_eq(lost[i], i == 1);
+    ck_assert_msg(!crew_shrink(all, lost, NULL), "%s", dil_last_error());
+    ck_assert_msg(!crew_run(all, &c.d->call), "%s", dil_last_error());
+    ck_assert(!crew_lost(all, lost));
+    const char *problem = data_compare(c.d);
+    ck_assert_msg(!*problem, "%d ranks left: %s", ranks - 1, problem);
+  }
+  crew_free(all);
+  task.mesh = (mesh)MESH(2, 2, 1, ZIGZAG);
+  ck_assert_msg(!crew_new(&task, &all), "%s", dil_last_error());
+  ck_assert_int_eq(crew_shrink(all, lost, NULL), DIL_UNSUPPORTED);
+  crew_free(all);
+  scene_close(&c);
+}
+END_TEST
+
 START_TEST(resume_continues_bit_equal) {
   scene c = scene_open(patterns[0], 171, 171);
   char prefix[64];
@@ -418,6 +468,7 @@ int main(void) {
   tcase_add_loop_test(tests, silence_is_an_error_in_time, 0, 2);
   tcase_add_test(tests, slowness_is_none);
   tcase_add_test(tests, truncation_is_an_error);
+  tcase_add_test(tests, those_left_go_on);
   tcase_add_loop_test(tests, resume_continues_bit_equal, 0, 4);
   tcase_add_test(tests, heads_are_dealt_out_once);
   suite_add_tcase(suite, tests);

@@ -285,9 +285,11 @@ static dil_status watch(ring_cuda *c, dil_link *link, cu_event event,
     if (status) return status;
     if (from >= 0 && clock_seconds() > end) {
       if (link->calls->blame) from = link->calls->blame(link, from);
-      return dil_fail(DIL_PEER, "rank %d is silent: rank %d waited for it in "
-                      "step %d, at most %g s", from, link->rank, link->step,
-                      link->timeout);
+      dil_fail(DIL_PEER, "rank %d is silent: rank %d waited for it in step %d, "
+               "at most %g s", from, link->rank, link->step, link->timeout);
+      if (link->calls->accuse)
+        link->calls->accuse(link, from, dil_last_error());
+      return DIL_PEER;
     }
     rest(turns);
   }

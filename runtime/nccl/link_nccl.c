@@ -2,9 +2,11 @@
  * and receives on the stream of each message, one group a slot. Communicators
  * do not block: whatever NCCL does not do at once is asked for again until the
  * link's deadline, and one that has failed is aborted, so that no stream waits
- * for it for ever. Messages of the host go by another link. */
+ * for it for ever, or shrunk to the ranks that are left, which ends what it
+ * holds as well. Messages of the host go by another link. */
 #include "rows_link.h"
 #include "interface.h"
+#include "log.h"
 #include "nccl.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,12 +15,14 @@
 struct dil_nccl {
   const nccl_functions *nccl;
   nccl_comm comm;          /* NULL: it was aborted */
+  int32_t ranks;
 };
 
 typedef struct nccl_link {
   dil_link link;
   dil_link *host;
   dil_nccl *own;
+  bool shrinks;
   bool failed;
   char reason[256];
   struct slot {
@@ -102,6 +106,7 @@ static dil_status join(dil_link *host, dil_nccl **made) {
   nccl_id id = {{0}};
   if (!n) return dil_fail(DIL_MEMORY, "no memory for a communicator");
   dil_status status = nccl_open(&n->nccl);
+  n->ranks = host->ranks;
   if (!status && host->rank == 0) {
     int code = n->nccl->id(&id);
     if (code) status = translate(n->nccl, NULL, code, "name a communicator");
@@ -113,7 +118,9 @@ static dil_status join(dil_link *host, dil_nccl **made) {
   return status;
 }
 
-static bool is_alive(const dil_nccl *n) { return n->comm != NULL; }
+static bool serves(const dil_nccl *n, int32_t ranks) {
+  return n->comm && n->ranks == ranks;
+}
 
 static void abort_comm(dil_nccl *n) {
   if (n->comm) n->nccl->abort(n->comm);
@@ -208,11 +215,74 @@ static int32_t blame(dil_link *link, int32_t peer) {
   return host->calls->blame ? host->calls->blame(host, peer) : peer;
 }
 
+/* ---- when it has failed -------------------------------------------------- */
+
+/* Until one of those left is made of it; the host's link has failed already. */
+static int finish_shrinking(const nccl_functions *nccl, nccl_comm comm,
+                            nccl_comm *smaller, double timeout) {
+  double end = clock_seconds() + timeout;
+  int state = NCCL_IN_PROGRESS, code = NCCL_OK;
+  for (int64_t turns = 0; state == NCCL_IN_PROGRESS && !code; turns++) {
+    code = nccl->state(comm, &state);
+    if (!code && !state && *smaller) code = nccl->state(*smaller, &state);
+    if (clock_seconds() > end) break;
+    rest(turns);
+  }
+  return code ? code : state;
+}
+
+/* The others do the same at this time, or have been lost since. */
+static void shrink_comm(nccl_link *l, const bool *lost) {
+  const nccl_functions *nccl = l->own->nccl;
+  nccl_comm parent = l->own->comm, smaller = NULL;
+  int list[l->link.ranks], count = 0;
+  for (int32_t i = 0; i < l->link.ranks; i++)
+    if (lost[i]) list[count++] = i;
+  int code = nccl->shrink(parent, list, count, &smaller, NULL,
+                          NCCL_SHRINK_ABORT);
+  if (!code || code == NCCL_IN_PROGRESS)
+    code = finish_shrinking(nccl, parent, &smaller, l->link.timeout);
+  if (code)
+    LOG(NULL, DIL_LOG_WARNING, "NCCL cannot shrink a communicator of %d ranks "
+        "by %d, those left make a new one: %s", l->link.ranks, count,
+        nccl->text(code));
+  if (code && smaller) nccl->abort(smaller);
+  nccl->abort(parent);
+  l->own->comm = code ? NULL : smaller;
+  l->own->ranks -= count;
+}
+
+static bool tell_lost(dil_link *link, bool *lost) {
+  dil_link *host = self(link)->host;
+  return host->calls->lost && host->calls->lost(host, lost);
+}
+
+static void accuse(dil_link *link, int32_t rank, const char *why) {
+  dil_link *host = self(link)->host;
+  if (host->calls->accuse) host->calls->accuse(host, rank, why);
+}
+
+/* Streams wait for what was posted until its communicator ends. */
+static void end_comm(nccl_link *l) {
+  bool lost[l->link.ranks];
+  bool shrinks = l->shrinks && l->own->comm && tell_lost(&l->link, lost) &&
+                 !lost[l->link.rank];
+  if (shrinks && l->own->nccl->shrink) {
+    shrink_comm(l, lost);
+    return;
+  }
+  if (shrinks)
+    LOG(NULL, DIL_LOG_WARNING, "NCCL has no ncclCommShrink, which came with "
+        "2.27: the ranks that are left make a new communicator");
+  abort_comm(l->own);
+}
+
+/* A rank that is gone is what has failed, whoever says so first. */
 static void revoke(dil_link *link, const char *why) {
   nccl_link *l = self(link);
   l->host->step = link->step;
-  l->host->calls->revoke(l->host, why);
-  abort_comm(l->own);
+  if (!l->host->calls->check(l->host)) l->host->calls->revoke(l->host, why);
+  end_comm(l);
 }
 
 static void free_link(dil_link *link) { free(self(link)); }
@@ -223,9 +293,12 @@ static const link_calls nccl_calls = {.name = "nccl",
                                       .check = check,
                                       .blame = blame,
                                       .revoke = revoke,
-                                      .free = free_link};
+                                      .free = free_link,
+                                      .accuse = accuse,
+                                      .lost = tell_lost};
 
-static dil_status new_link(dil_nccl *own, dil_link *host, dil_link **made) {
+static dil_status new_link(dil_nccl *own, dil_link *host, bool shrinks,
+                           dil_link **made) {
   size_t slots = ((size_t)host->ranks + 1) * sizeof(struct slot);
   nccl_link *l = calloc(1, sizeof *l + slots);
   if (!l)
@@ -234,6 +307,7 @@ static dil_status new_link(dil_nccl *own, dil_link *host, dil_link **made) {
   l->link = (dil_link){&nccl_calls, host->rank, host->ranks, 0, host->timeout};
   l->host = host;
   l->own = own;
+  l->shrinks = shrinks;
   *made = &l->link;
   return DIL_OK;
 }
@@ -241,6 +315,6 @@ static dil_status new_link(dil_nccl *own, dil_link *host, dil_link **made) {
 DIL_API const dil_nccl_module *dil_nccl_module_init(void);
 const dil_nccl_module *dil_nccl_module_init(void) {
   static const dil_nccl_module module = {DIL_INTERFACE, join, new_link,
-                                         is_alive, leave};
+                                         serves, leave};
   return &module;
 }

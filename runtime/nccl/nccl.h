@@ -6,6 +6,7 @@
 #include "../rt.h"
 
 enum { NCCL_OK = 0, NCCL_IN_PROGRESS = 7, NCCL_BYTES = 0 };
+enum { NCCL_SHRINK_ABORT = 1 }; /* what is outstanding ends first */
 
 typedef struct nccl_comm *nccl_comm;
 typedef struct nccl_id {
@@ -36,9 +37,17 @@ typedef struct nccl_config {
   X(receive, ncclRecv,                                                     \
     (void *, size_t, int type, int from, nccl_comm, void *stream))
 
+/* The same, of libraries that have it: it came with 2.27. */
+#define NCCL_SHRINK(X)                                                       \
+  X(shrink, ncclCommShrink,                                                  \
+    (nccl_comm, int *lost, int lost_count, nccl_comm *, nccl_config *,       \
+     int how))
+enum { NCCL_SHRINKS_SINCE = 22700 };
+
 typedef struct nccl_functions {
 #define X(name, symbol, arguments) int(*name) arguments;
   NCCL_FUNCTIONS(X)
+  NCCL_SHRINK(X)           /* NULL: there is none */
 #undef X
   const char *(*text)(int);        /* ncclGetErrorString */
   const char *(*last)(nccl_comm);  /* ncclGetLastError */

@@ -33,7 +33,11 @@ static void open_library(void) {
   whole = whole && find(library, #symbol, &functions.name);
   NCCL_FUNCTIONS(X)
 #undef X
-  if (whole && !functions.version(&version) && version < VERSION_LEAST)
+  if (whole && functions.version(&version)) version = 0;
+  void *found = dlsym(library, "ncclCommShrink");
+  if (version >= NCCL_SHRINKS_SINCE)
+    memcpy(&functions.shrink, &found, sizeof found);
+  if (whole && version < VERSION_LEAST)
     snprintf(failure, sizeof failure, "NCCL %d.%d is too old, 2.14 is wanted",
              version / 10000, version / 100 % 100);
 }

@@ -16,10 +16,12 @@ typedef struct dil_nccl_module {
    * or it cannot; DIL_PEER: a rank does not come in the link's time. */
   dil_status (*join)(dil_link *host, dil_nccl **made);
   /* A link that moves the host's memory by `host`, which it borrows, and a
-   * device's by NCCL. Once it fails the communicator is aborted. */
-  dil_status (*link)(dil_nccl *comm, dil_link *host, dil_link **made);
-  /* Whether a run may still use it. */
-  bool (*alive)(const dil_nccl *comm);
+   * device's by NCCL. Once it fails the communicator is aborted; with `shrinks`,
+   * and a host that tells whom it has lost, it becomes one of those left. */
+  dil_status (*link)(dil_nccl *comm, dil_link *host, bool shrinks,
+                     dil_link **made);
+  /* Whether a run of so many ranks may use it. */
+  bool (*serves)(const dil_nccl *comm, int32_t ranks);
   void (*leave)(dil_nccl *comm);
 } dil_nccl_module;
 

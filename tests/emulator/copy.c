@@ -30,7 +30,8 @@ CUDA(cuMemAllocAsync, cu_pointer *memory, size_t size, cu_stream stream) {
 
 static cu_result give(cu_pointer memory) {
   if (!memory) return 0;
-  streams_finish(-1); /* it waits for the device */
+  /* It waits for the device, not for others, which may wait for this one. */
+  streams_finish(memory_device(pointer(memory)));
   if (!memory_give(pointer(memory))) {
     if (!driver_broken()) driver_break(memory_problem());
   }
@@ -75,7 +76,7 @@ CUDA(cuMemAllocHost_v2, void **memory, size_t size) {
 }
 
 static cu_result unpin(const void *memory, size_t *size) {
-  streams_finish(-1);
+  streams_finish(device_now());
   if (!memory_unpin(memory, size))
     return driver_refuse(INVALID_VALUE, "this memory is not pinned");
   return driver_broken();

@@ -62,7 +62,7 @@ CUDA(cuLibraryLoadData, library **made, const void *bytes, int *options,
 
 CUDA(cuLibraryUnload, library *l) {
   driver_lock();
-  streams_finish(-1);
+  streams_finish(device_now());
   if (l->object) dlclose(l->object);
   free(l);
   driver_unlock();

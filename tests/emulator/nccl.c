@@ -57,6 +57,7 @@ typedef struct group {
   struct nccl_comm *comm;
   cu_stream stream;
   work *work;              /* in the stream */
+  uint64_t number;         /* of this process, rising */
   struct group *next;
   int count;
   half half[HALVES_MOST];
@@ -64,6 +65,7 @@ typedef struct group {
 
 #define X(name, symbol, arguments) SHOWN int symbol arguments;
 NCCL_FUNCTIONS(X)
+NCCL_SHRINK(X)
 #undef X
 SHOWN const char *ncclGetErrorString(int code);
 SHOWN const char *ncclGetLastError(nccl_comm comm);
@@ -174,12 +176,16 @@ static bool is_wanted(const group *g) {
 static void *go_on(void *unused) {
   const struct timespec moment = {0, 200000};
   for (;; nanosleep(&moment, NULL)) {
+    uint64_t last = 0;
     driver_lock();
-    for (group *g = outstanding, *next; g; g = next) {
-      next = g->next;
-      if (!is_wanted(g)) continue;
+    for (group *g = outstanding; g;) {
+      if (g->number <= last || !is_wanted(g)) {
+        g = g->next;
+        continue;
+      }
+      last = g->number;
       work_push(g->work);
-      break; /* what else is outstanding may have gone with it */
+      g = outstanding; /* others may have gone with it */
     }
     driver_unlock();
   }
@@ -194,6 +200,7 @@ static void start_going(void) {
 /* Into its stream. */
 static int put_group(group *g) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
+  static uint64_t count;
   pthread_once(&once, start_going);
   work *w = work_new(sizeof g, run_nothing);
   memcpy(w->data, &g, sizeof g);
@@ -204,6 +211,7 @@ static int put_group(group *g) {
   while (*end) end = &(*end)->next;
   *end = g;
   g->work = w;
+  g->number = ++count;
   cu_result result = work_put(g->stream, w);
   driver_unlock();
   return result ? UNHANDLED_CUDA : NCCL_OK;
@@ -360,4 +368,21 @@ int ncclCommAbort(nccl_comm c) {
   shm_unlink(c->name);
   end_operations(c);
   return NCCL_OK;
+}
+
+/* Those that are left come together anew. The parent's state tells when. */
+int ncclCommShrink(nccl_comm c, int *lost, int count, nccl_comm *made,
+                   nccl_config *config, int how) {
+  char name[64];
+  int rank = c->rank;
+  if (config || how != NCCL_SHRINK_ABORT || c->child) return INVALID_ARGUMENT;
+  for (int i = 0; i < count; i++) {
+    if (lost[i] == c->rank) return INVALID_ARGUMENT;
+    rank -= lost[i] < c->rank;
+  }
+  end_operations(c);
+  snprintf(name, sizeof name, "%.55s.%d", c->name, c->children++);
+  int code = come(name, rank, c->ranks - count, &c->child);
+  c->made = made;
+  return c->state = code;
 }

@@ -1,0 +1,73 @@
+/* crew_shrink.c - what is left of a crew when ranks were lost. In: a crew whose
+ * last run has failed. Out: a smaller one, numbered anew, which goes on with the
+ * kernels, devices and communicators that it has. */
+#include "crew_member.h"
+#include <stdlib.h>
+#include <string.h>
+
+/* Each rank writes its own word alone: ranks may be threads. */
+void member_ask_lost(member *m) {
+  crew *c = m->crew;
+  const link_calls *calls = m->link->calls;
+  int32_t ranks = m->link->ranks, first = m->rank - m->link->rank;
+  bool *lost = calloc((size_t)ranks, sizeof *lost);
+  bool any = lost && calls->lost && calls->lost(m->link, lost);
+  for (int32_t i = 0; i < ranks; i++)
+    if (c->task.link || first + i == m->rank)
+      c->member[first + i]->lost = any && lost[i];
+  free(lost);
+}
+
+bool crew_lost(const crew *c, bool *lost) {
+  bool any = false;
+  for (int32_t i = 0; i < mesh_ranks(&c->task.mesh); i++)
+    any |= lost[i] = c->member[i]->lost;
+  return any;
+}
+
+dil_status crew_agree(dil_link *link, bool mine, bool *all) {
+  int32_t rank = link->rank, ranks = link->ranks;
+  bool theirs = true;
+  dil_status status = DIL_OK;
+  *all = mine;
+  for (int32_t step = 1; step < ranks && !status; step++) {
+    const link_transfer t = {.to = (rank + step) % ranks,
+                             .from = (rank - step + ranks) % ranks,
+                             .send = &mine,
+                             .receive = &theirs,
+                             .send_bytes = sizeof mine,
+                             .receive_bytes = sizeof theirs};
+    status = link->calls->post(link, step, &t);
+    if (!status) status = link->calls->wait(link, step);
+    *all &= theirs;
+  }
+  return status;
+}
+
+static void renumber(crew *c, int32_t rank, int32_t now) {
+  member *m = c->member[now] = c->member[rank];
+  m->rank = now;
+  m->lost = false;
+  m->shrunk = true;
+  free(m->store); /* rows of the larger ring */
+  m->store = NULL;
+  m->holds = false;
+}
+
+dil_status crew_shrink(crew *c, const bool *lost, dil_link *link) {
+  mesh *m = &c->task.mesh;
+  int32_t ranks = mesh_ranks(m), left = link_left(lost, ranks);
+  if (m->ring != ranks)
+    return dil_fail(DIL_UNSUPPORTED, "ranks that split heads or batch rows do "
+                    "not go on without one");
+  if (left == 0) return dil_fail(DIL_PEER, "no rank is left");
+  c->task.rank = link_left(lost, c->task.rank);
+  for (int32_t i = 0, now = 0; i < ranks; i++)
+    if (lost[i]) member_close(c->member[i]);
+    else renumber(c, i, now++);
+  memset(&c->member[left], 0, (size_t)(ranks - left) * sizeof *c->member);
+  m->ring = left;
+  c->task.link = link;
+  c->task.checkpoint.resume = false;
+  return DIL_OK;
+}
