@@ -27,7 +27,8 @@ objects   = $(patsubst %.c,$(BUILD)/%.o,$(wildcard $(1)))
 caller   := $(BUILD)/runtime/call.o
 runtime  := $(filter-out $(caller),$(call objects,runtime/*.c))
 core     := $(filter-out $(BUILD)/compiler/main.o,$(call objects,compiler/*.c)) \
-            $(BUILD)/grammar/parser.o $(BUILD)/grammar/scanner.o $(caller)
+            $(BUILD)/grammar/parser.o $(BUILD)/grammar/scanner.o $(caller) \
+            $(call objects,runtime/cuda/hopper_table.c runtime/cuda/hopper_keys.c)
 # The command line: what of the core is no part of the library.
 cli      := $(call objects,compiler/command_*.c compiler/options*.c \
             compiler/message.c compiler/progress.c compiler/report.c \

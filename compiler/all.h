@@ -323,8 +323,11 @@ typedef struct plan {
   expr ***chain;         /* [table.chain_count], NULL-terminated lists */
 } plan;
 
-/* NULL when the pattern has what no back end runs yet; the reason is in d. */
+/* NULL when the pattern has what no back end runs yet; the reason is in d.
+ * plan_make_for: `gpu` alone will run it, which decides what shares a pass. */
 plan *plan_make(arena *a, diag *d, const pattern *p, unsigned force);
+plan *plan_make_for(arena *a, diag *d, const pattern *p, unsigned force,
+                    bool gpu);
 void plan_print(const plan *p, FILE *out);
 /* The same; false when memory was lacking, and then the text is cut short. */
 bool plan_write(const plan *p, FILE *out);

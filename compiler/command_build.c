@@ -118,7 +118,8 @@ static dil_status add_dtype(building *b, const char *name, compilation c,
   p->dtype = dtype;
   p->fast = p->fast && dtype == DIL_F32;
   c.pattern = p;
-  c.planned = plan_make(c.arena, c.diag, p, options_force(b->options));
+  c.planned = plan_make_for(c.arena, c.diag, p, options_force(b->options),
+                            !b->library.isa_count);
   if (!c.planned) return DIL_INPUT;
   driver_turn(&c, &c.knobs);
   name = arena_print(c.arena, "%s_%s", name, dil_dtype_name(dtype));

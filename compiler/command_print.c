@@ -42,9 +42,9 @@ static dil_status check_stage(const options *o) {
   if (sized && o->after != STAGE_cover)
     return message_error(DIL_USAGE, NULL,
                          "--seq, --keys and --input are for --after cover");
-  if (o->seen[OPTION_CUDA] && o->after != STAGE_cuda && o->after != STAGE_ptxas)
+  if (o->seen[OPTION_CUDA] && (o->after < STAGE_plan || o->after > STAGE_ptxas))
     return message_error(DIL_USAGE, NULL,
-                         "--cuda is for --after cuda and ptxas");
+                         "--cuda is for --after plan, cuda and ptxas");
   for (size_t i = 0; i < sizeof readers / sizeof *readers; i++)
     if (o->seen[readers[i].option] && o->after < (int32_t)readers[i].first)
       return message_error(DIL_USAGE, NULL, "%s", readers[i].words);
@@ -62,7 +62,7 @@ dil_status command_print(arena *a, const options *o) {
                            "`dil print` takes one chip, got '%s' too", chips);
   if (status) return status;
   r.last = (stage)o->after;
-  if (r.last == STAGE_cuda || r.last == STAGE_ptxas) r.device = KNOB_CUDA;
+  if (r.last > STAGE_plan || o->seen[OPTION_CUDA]) r.device = KNOB_CUDA;
   if (r.last >= STAGE_schedule) r.device = KNOB_CPU;
   r.dump = stdout;
   if (r.last == STAGE_cover && !r.from_plan) {

@@ -44,5 +44,8 @@ typedef struct cost_gpu_case {
 
 /* Seconds on a GPU; compare them with one another, not with a clock. */
 double cost_gpu_seconds(const pattern *p, const cost_gpu_case *c);
+/* Bytes that an H200 moves while its processors take a block of keys: 128 of
+ * them, 192 rows, by the Hopper kernel. */
+double cost_gpu_block_bytes(const pattern *p);
 
 #endif

@@ -49,13 +49,20 @@ static double waiting(const dil_cuda_code *code, double blocks) {
   return fmax(ENOUGH / warps, 1);
 }
 
-static double slow_of(const pattern *p, const dil_cuda_code *code) {
+static double slow_of(const pattern *p, const char *family,
+                      int32_t tile_keys) {
   double dim = (double)(p->head_dim + p->value_dim) / 2, slow = 1;
   for (size_t i = 0; i < sizeof slowness / sizeof *slowness; i++)
-    if (!strcmp(slowness[i].family, code->family))
+    if (!strcmp(slowness[i].family, family))
       slow = (slowness[i].whole + slowness[i].each / dim) *
-             (1 + slowness[i].keys / code->tile_keys);
+             (1 + slowness[i].keys / tile_keys);
   return slow;
+}
+
+double cost_gpu_block_bytes(const pattern *p) {
+  enum { ROWS = 192, KEYS = 128, PROCESSORS = 132 };
+  return MEMORY_RATE * cost_flops(p, (double)ROWS * KEYS) *
+         slow_of(p, "hopper", KEYS) / (RATE_16 * PROCESSORS);
 }
 
 /* Few rows of grouped heads share a tile of the general kernel. */
@@ -110,7 +117,8 @@ double cost_gpu_seconds(const pattern *p, const cost_gpu_case *c) {
   if (c->dedup && n->pairs > 0) visited *= n->distinct / n->pairs;
   double each = cost_flops(p, visited) / (tiles * parts);
   double rate = p->dtype == DIL_F32 ? RATE_32 : RATE_16;
-  double slow = slow_of(p, code) * waiting(code, blocks);
+  double slow =
+      slow_of(p, code->family, code->tile_keys) * waiting(code, blocks);
   double computed = turns_of(c, tiles * parts, blocks * c->facts->processors) *
                     blocks * each * slow / rate;
   double moved = (double)c->B * cost_bytes(p, c->N, c->M) / MEMORY_RATE;

@@ -192,7 +192,8 @@ static dil_status make_plan(const driver_request *r, compilation *c) {
   if (status) return status;
   if (!widths_fit(c)) return DIL_INPUT;
   if (!r->from_plan)
-    c->planned = plan_make(c->arena, c->diag, c->pattern, r->force);
+    c->planned = plan_make_for(c->arena, c->diag, c->pattern, r->force,
+                               r->device == KNOB_CUDA);
   if (c->planned) driver_turn(c, &c->knobs);
   return c->planned ? DIL_OK : DIL_INPUT;
 }

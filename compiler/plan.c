@@ -3,8 +3,8 @@
  * In: a checked pattern and what is forced. Out: a plan, that is the tables
  * that the run time walks (runtime/rt.h) and the expressions behind their
  * numbers. Branches that share heads run in one pass, with one running
- * softmax, where the rows of a class fill tiles; else each is its own pass
- * and resumes the state of the one before. */
+ * softmax, where the rows of a class fill tiles (on a GPU by counting: fuse.c);
+ * else each is its own pass and resumes the state of the one before. */
 #include "plan.h"
 #include <assert.h>
 #include <string.h>
@@ -166,6 +166,13 @@ static bool share_heads(const dil_table *t, uint64_t branches, int32_t b) {
   return false;
 }
 
+bool plan_share_heads(const dil_table *t, uint64_t one, uint64_t other) {
+  bool share = false;
+  for (; other; other &= other - 1)
+    share |= share_heads(t, one, __builtin_ctzll(other));
+  return share;
+}
+
 /* Whether tiles of queries fill well when these branches share a pass. */
 static bool should_fuse(const dil_table *t, uint64_t branches) {
   int64_t shortest = INT64_MAX, period = plan_period(t, branches);
@@ -177,17 +184,28 @@ static bool should_fuse(const dil_table *t, uint64_t branches) {
   return shortest / period >= FUSE_ROWS;
 }
 
+/* `mean` and `sum` finish each branch by itself. */
+static bool is_apart(const dil_table *t) {
+  return t->combine == DIL_COMBINE_MEAN || t->combine == DIL_COMBINE_SUM;
+}
+
 static bool joins(const planner *pl, uint64_t pass, int32_t b) {
   const dil_table *t = &pl->plan->table;
-  bool apart = t->combine == DIL_COMBINE_MEAN || t->combine == DIL_COMBINE_SUM;
-  if (apart || pl->plan->force & FORCE_CHAIN || !share_heads(t, pass, b))
+  if (is_apart(t) || pl->plan->force & FORCE_CHAIN || !share_heads(t, pass, b))
     return false;
   bool whole = t->combine == DIL_COMBINE_UNION || pl->plan->force & FORCE_FUSE;
   return whole || should_fuse(t, pass | 1ull << b);
 }
 
+/* Where it is free to choose, and there is something to choose. */
+static bool counts_passes(const plan *p) {
+  const unsigned forced = FORCE_FUSE | FORCE_CHAIN | FORCE_GENERAL;
+  return !(p->force & forced) && p->table.branch_count > 1 &&
+         p->table.combine == DIL_COMBINE_SOFTMAX;
+}
+
 /* A branch that joins several passes makes them one. */
-static void choose_passes(planner *pl) {
+static void join_branches(planner *pl) {
   dil_table *t = &pl->plan->table;
   dil_pass *passes = (dil_pass *)t->passes;
   for (int32_t b = 0; b < t->branch_count; b++) {
@@ -200,6 +218,13 @@ static void choose_passes(planner *pl) {
     passes[kept++].branches = mine;
     t->pass_count = kept;
   }
+}
+
+static void choose_passes(planner *pl, bool gpu) {
+  dil_table *t = &pl->plan->table;
+  dil_pass *passes = (dil_pass *)t->passes;
+  if (!gpu || !counts_passes(pl->plan) || !fuse_choose(pl->plan))
+    join_branches(pl);
   for (int32_t p = 0; p < t->pass_count; p++)
     passes[p].period = plan_period(t, passes[p].branches);
 }
@@ -249,8 +274,7 @@ static bool shares_with_others(const dil_table *t, int32_t pass) {
 static void refuse_pass(planner *pl, span at, int32_t i) {
   const dil_table *t = &pl->plan->table;
   const dil_pass *pass = &t->passes[i];
-  bool apart = t->combine == DIL_COMBINE_MEAN || t->combine == DIL_COMBINE_SUM;
-  if (apart && !is_alone(pass->branches))
+  if (is_apart(t) && !is_alone(pass->branches))
     diag_report(pl->diag, SEVERITY_ERROR, at,
                 "`mean` and `sum` finish each branch by itself",
                 "pass %d must hold one branch with this `combine`", i);
@@ -292,10 +316,15 @@ planner plan_begin(arena *a, diag *d, const pattern *p, unsigned force) {
 }
 
 plan *plan_make(arena *a, diag *d, const pattern *p, unsigned force) {
+  return plan_make_for(a, d, p, force, false);
+}
+
+plan *plan_make_for(arena *a, diag *d, const pattern *p, unsigned force,
+                    bool gpu) {
   int before = diag_errors(d);
   planner pl = plan_begin(a, d, p, force);
   if (diag_errors(d) > before) return NULL;
-  choose_passes(&pl);
+  choose_passes(&pl, gpu);
   return plan_passes_fit(&pl, p->at) ? pl.plan : NULL;
 }
 

@@ -34,6 +34,7 @@ typedef struct ring_work {
   int64_t B;            /* batch rows here */
   flight flight;
   ring_state state;     /* of this rank's queries */
+  bool opened[SHARD_COMBS]; /* of them, see ring_device.h */
   exchange *exchange;   /* [ranks], by step; 0 is unused */
 } ring_work;
 
@@ -106,55 +107,91 @@ static int64_t message_bytes(const ring_work *w, const route *r) {
 typedef dil_status (*part_step)(ring_device *d, const dil_call *call,
                                 const dil_part *part);
 
-/* One step over each comb of the rank's queries with one comb of keys. */
-static dil_status each_query_comb(ring_work *w, part_step step, dil_comb keys,
-                                  const dil_tensor *k, const dil_tensor *v) {
+/* Comb i of the rank's queries over one comb of keys. */
+static dil_part part_of(ring_work *w, int32_t i, dil_comb keys,
+                        const dil_tensor *k, const dil_tensor *v,
+                        dil_call *call) {
   const dil_ring *r = w->ring;
-  shard mine = place_queries(&r->shape, r->link->rank);
-  dil_call call = *r->call;
-  dil_status status = DIL_OK;
-  call.k = *k;
-  call.v = *v;
-  for (int32_t i = 0; i < mine.count && !status; i++) {
-    dil_part part = {.queries = mine.comb[i], .keys = keys, .B = r->B,
-                     .N = r->shape.N, .M = r->shape.M, .batch = r->batch,
-                     .head = r->head, .o = w->state.o[i],
-                     .lse = w->state.lse[i]};
-    call.q = r->rows->q[i];
-    call.o = r->rows->o[i];
-    call.lse = r->rows->lse[i];
-    status = step(w->device, &call, &part);
-  }
-  return status;
+  *call = *r->call;
+  call->q = r->rows->q[i];
+  call->k = *k;
+  call->v = *v;
+  call->o = r->rows->o[i];
+  call->lse = r->rows->lse[i];
+  return (dil_part){.queries = place_queries(&r->shape, r->link->rank).comb[i],
+                    .keys = keys, .B = r->B, .N = r->shape.N, .M = r->shape.M,
+                    .batch = r->batch, .head = r->head, .o = w->state.o[i],
+                    .lse = w->state.lse[i], .opened = w->opened[i]};
 }
 
-/* The passes over the keys of a rank, the last of them by `last`. */
+static int32_t query_combs(const ring_work *w) {
+  return place_queries(&w->ring->shape, w->ring->link->rank).count;
+}
+
+static dil_status advance(ring_work *w, int32_t i, dil_comb keys,
+                          const dil_tensor *k, const dil_tensor *v) {
+  dil_call call;
+  dil_part part = part_of(w, i, keys, k, v, &call);
+  return w->device->calls->advance(w->device, &call, &part);
+}
+
+/* The passes over the keys of a rank; `own`: but those that opened a comb. */
 static dil_status pass_over(ring_work *w, int32_t from, const ring_keys *keys,
-                            part_step last) {
+                            bool own) {
   shard owned = place_keys(&w->ring->shape, from);
   double start = clock_seconds();
   dil_status status = DIL_OK;
-  for (int32_t i = 0; i < owned.count && !status; i++)
-    status = each_query_comb(
-        w, i + 1 < owned.count ? w->device->calls->advance : last,
-        owned.comb[i], &keys->k[i], &keys->v[i]);
+  for (int32_t c = 0; c < owned.count; c++)
+    for (int32_t i = 0; i < query_combs(w) && !status; i++)
+      if (!own || i != c || !w->opened[i])
+        status = advance(w, i, owned.comb[c], &keys->k[c], &keys->v[c]);
   if (w->device->calls->on_host)
     w->ring->facts.computed += clock_seconds() - start;
   return status;
 }
 
-static dil_status advance(ring_work *w, int32_t from, const ring_keys *keys) {
-  return pass_over(w, from, keys, w->device->calls->advance);
-}
+typedef dil_status (*part_step)(ring_device *d, const dil_call *call,
+                                const dil_part *part);
 
-/* A step that looks at no keys. */
+/* A step that looks at no keys, of the combs that are not opened. */
 static dil_status without_keys(ring_work *w, part_step step) {
   const dil_table *t = w->ring->shape.table;
   int64_t ks[] = {w->B, 0, t->kv_heads, t->head_dim};
   int64_t vs[] = {w->B, 0, t->kv_heads, t->value_dim};
   dil_tensor k = dil_tensor_make(NULL, t->dtype, 4, ks);
   dil_tensor v = dil_tensor_make(NULL, t->dtype, 4, vs);
-  return each_query_comb(w, step, (dil_comb){0, 1, 0}, &k, &v);
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; i < query_combs(w) && !status; i++) {
+    dil_call call;
+    dil_part part = part_of(w, i, (dil_comb){0, 1, 0}, &k, &v, &call);
+    if (!w->opened[i]) status = step(w->device, &call, &part);
+  }
+  return status;
+}
+
+/* Each comb of queries over its own keys first, where the device can: the state
+ * of rows that nothing else reaches is then never written. */
+static dil_status open_combs(ring_work *w) {
+  const dil_ring *r = w->ring;
+  const ring_keys *keys = &r->rows->keys;
+  shard owned = place_keys(&r->shape, r->link->rank);
+  dil_status status = DIL_OK;
+  if (!w->device->calls->open || r->checkpoint.prefix) return DIL_OK;
+  for (int32_t i = 0; i < query_combs(w) && i < owned.count && !status; i++) {
+    dil_call call;
+    dil_part part = part_of(w, i, owned.comb[i], &keys->k[i], &keys->v[i],
+                            &call);
+    status = w->device->calls->open(w->device, &call, &part, &w->opened[i]);
+  }
+  return status;
+}
+
+/* A rank's own keys come first. */
+static dil_status pass_over_own(ring_work *w) {
+  dil_status status = open_combs(w);
+  if (!status) status = without_keys(w, w->device->calls->begin);
+  if (status) return status;
+  return pass_over(w, w->ring->link->rank, &w->ring->rows->keys, true);
 }
 
 /* ---- steps --------------------------------------------------------------- */
@@ -302,7 +339,7 @@ static dil_status compute_step(ring_work *w, int32_t step) {
   for (int32_t i = 0; i < PLACE_PARTS; i++) bytes += e->part[i].incoming_bytes;
   if (!bytes) return DIL_OK;
   dil_status status = spread_step(w, e, &owned, &keys);
-  return status ? status : advance(w, from, &keys);
+  return status ? status : pass_over(w, from, &keys, false);
 }
 
 static dil_status keep_state(ring_work *w) {
@@ -318,8 +355,7 @@ static dil_status finish_step(ring_work *w, int32_t step) {
   const ring_checkpoint *c = &r->checkpoint;
   dil_status status = DIL_OK;
   if (step > w->state.step) {
-    status = step ? compute_step(w, step)
-                  : advance(w, r->link->rank, &r->rows->keys);
+    status = step ? compute_step(w, step) : pass_over_own(w);
     if (!status) status = w->device->calls->mark(w->device, step);
     w->state.step = step;
     flight_note(&w->flight, step, "computed", -1, 0);
@@ -346,33 +382,7 @@ static dil_status run_steps(ring_work *w) {
   return status;
 }
 
-/* All keys of others come first, and a rank's own conclude its rows: where
- * those that travel are few, their transfer is short, and the state of the
- * other rows is never written. */
-static bool concludes(const dil_ring *r) {
-  shard owned = place_keys(&r->shape, r->link->rank);
-  return place_gathers(&r->shape) && r->device->calls->conclude &&
-         !r->checkpoint.prefix && owned.count > 0;
-}
-
-static dil_status run_others_first(ring_work *w) {
-  const dil_ring *r = w->ring;
-  int32_t ranks = r->link->ranks;
-  dil_status status = post_first(w);
-  for (int32_t step = 1; step < ranks && !status; step++) {
-    status = wait_step(w, step);
-    if (!status) status = finish_step(w, step);
-    metric_add(METRIC_ring_steps, 1);
-  }
-  if (!status)
-    status = pass_over(w, r->link->rank, &r->rows->keys,
-                       w->device->calls->conclude);
-  metric_add(METRIC_ring_steps, 1);
-  return status;
-}
-
 static dil_status run_ring(ring_work *w) {
-  if (concludes(w->ring)) return run_others_first(w);
   dil_status status = run_steps(w);
   return status ? status : without_keys(w, w->device->calls->finish);
 }
@@ -394,7 +404,7 @@ static dil_status begin(ring_work *w) {
   if (!status && !w->exchange)
     status = dil_fail(DIL_MEMORY, "no memory for %d steps", r->link->ranks);
   if (!status && r->checkpoint.resume) return state_read(&w->state, r);
-  return status ? status : without_keys(w, w->device->calls->begin);
+  return status;
 }
 
 /* What the link still holds must stay until it lets go. */

@@ -57,9 +57,11 @@ typedef struct ring_device_calls {
                         const dil_part *part);
   dil_status (*finish)(ring_device *d, const dil_call *call,
                        const dil_part *part);
-  /* The last advance and the finish in one; NULL: they are asked for apart. */
-  dil_status (*conclude)(ring_device *d, const dil_call *call,
-                         const dil_part *part);
+  /* Begin and first advance in one, over keys that hold the queries' own: o and
+   * lse are written by it and by each advance with part->opened, and no finish
+   * is due. False in `opened`: nothing was done. NULL: it never can. */
+  dil_status (*open)(ring_device *d, const dil_call *call,
+                     const dil_part *part, bool *opened);
   /* A message of the device's memory: see link.h. Once the wait returns, what
    * is asked next sees what has come. */
   dil_status (*post)(ring_device *d, dil_link *link, int32_t slot,

@@ -186,19 +186,24 @@ DEVICE void store_lse(const consumer &c, u32 thread, int4 t, int batch,
 }
 
 // Rows that other passes or parts touch too, joined with what these left, O
-// scaled by `mine`; false when they are left to the next one.
+// scaled by `mine`; false when they are left to the next one alone.
 DEVICE bool finish_state(const consumer &c, float (&o)[VALUE_WIDTH / 2],
                          u32 thread, int4 t, int batch, int finish,
                          float (&lse)[2], const float (&mine)[2]) {
-  int row = warp_row(thread) + thread % 32 / 4;
-  int n = t.x - c.run.first + row * t.y;
-  if (row < t.z)
-    finish_row<0>(c.run, state_row(c.run, batch, n, t.w), finish, lse[0],
-                  mine[0], o);
-  if (row + 8 < t.z)
-    finish_row<1>(c.run, state_row(c.run, batch, n + 8 * t.y, t.w), finish,
-                  lse[1], mine[1], o);
-  return !(finish & HOPPER_LEAVE);
+  int row = warp_row(thread) + thread % 32 / 4, position = t.x + row * t.y;
+  int n = position - c.run.first;
+  state_rows rows = {{row < t.z, row + 8 < t.z},
+                     {state_row(c.run, batch, n, t.w),
+                      state_row(c.run, batch, n + 8 * t.y, t.w)}};
+  join_rows(c.run, rows, finish, lse, mine, o);
+  if (!(finish & HOPPER_LEAVE)) return true;
+  if (finish & HOPPER_SOME) {
+    rows.there[0] = rows.there[0] && is_kept(&c.run, position, t.w);
+    rows.there[1] = rows.there[1] && is_kept(&c.run, position + 8 * t.y, t.w);
+  }
+  __syncwarp();
+  leave_rows(c.run, rows, finish, lse, o);
+  return finish & HOPPER_WRITE;
 }
 
 // The end of a tile: divides by the sums and writes O and lse.

@@ -21,6 +21,7 @@ enum {
   HOPPER_PIECES = 192,
   HOPPER_MEMBERS = 512,
   HOPPER_SEGMENTS = 16, /* of branches whose segments are not nested */
+  HOPPER_KEEPS = 16, HOPPER_PHASES = 1024,
   HOPPER_FAR = 1 << 29 /* a window bound that nothing reaches */
 };
 
@@ -73,8 +74,20 @@ typedef struct hopper_class {
 typedef enum hopper_finish {
   HOPPER_RESUME = 1, /* joined with the state that an earlier pass left */
   HOPPER_LEAVE = 2,  /* left as state, not written */
-  HOPPER_ADD = 4     /* `mean`, `sum`: the outputs are added, no lse */
+  HOPPER_ADD = 4,    /* `mean`, `sum`: the outputs are added, no lse */
+  HOPPER_WRITE = 8,  /* with LEAVE: written as well */
+  HOPPER_SOME = 16   /* with LEAVE: as state only those that `keeps` names */
 } hopper_finish;
+
+/* A branch that is yet to come to the rows it selects: all of them, or those
+ * that it gives keys below position `low` or from `high` on. */
+typedef struct hopper_keep {
+  int segment, dilation; /* segment HOPPER_FAR: holds every position */
+  unsigned segment_ratio, dilation_ratio; /* to divide by them: quotient_by */
+  short segment_shift, dilation_shift;
+  int left, right;       /* the window; HOPPER_FAR: none */
+  int low, high;
+} hopper_keep;
 
 /* A head in one home of a period that has a given shape. */
 typedef struct hopper_member {
@@ -126,6 +139,9 @@ typedef struct hopper_launch {
    * [batches, queries, H, Dv] and [batches, queries, H]. */
   float *state_o, *state_lse;
   int heads;                   /* H */
+  int keep_count;              /* -1: every row may be named */
+  hopper_keep keeps[HOPPER_KEEPS];
+  short keep_phase[HOPPER_PHASES]; /* [keep_count][H]; -1: not of this head */
   /* Tiles dealt out and blocks finished: zero before and after a launch, and
    * no other launch's while it runs. */
   unsigned *counters;

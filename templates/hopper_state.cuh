@@ -26,17 +26,26 @@ DEVICE float merge_row(float before, float &lse, float &mine) {
   return both == 0 ? 0 : __fdividef(a, both);
 }
 
-// One of a thread's two rows: its elements 4 g + 2 half and the next. A factor
-// of 0 reads nothing.
+// A thread's two rows of a tile: which of them there are, and their state.
+struct state_rows {
+  bool there[2];
+  long long number[2];
+};
+
+// One row's sums, scaled by `mine`, and what was left of it: this thread's
+// elements 4 g + 2 half and the next. A factor of 0 leaves out what may be
+// anything.
 template <int half>
-DEVICE void join_row(const float *from, float theirs, float mine,
+DEVICE void join_row(const float *from, bool reads, float theirs, float mine,
                      float (&o)[VALUE_WIDTH / 2]) {
 #pragma unroll
   for (int g = 0; g < VALUE_DIM / 8; g++) {
     float2 two = make_float2(0, 0);
-    if (theirs != 0) two = *(const float2 *)(from + 8 * g);
-    o[4 * g + 2 * half] = o[4 * g + 2 * half] * mine + theirs * two.x;
-    o[4 * g + 2 * half + 1] = o[4 * g + 2 * half + 1] * mine + theirs * two.y;
+    if (reads) two = *(const float2 *)(from + 8 * g);
+    o[4 * g + 2 * half] =
+        o[4 * g + 2 * half] * mine + (theirs != 0 ? theirs * two.x : 0);
+    o[4 * g + 2 * half + 1] =
+        o[4 * g + 2 * half + 1] * mine + (theirs != 0 ? theirs * two.y : 0);
   }
 }
 template <int half>
@@ -47,18 +56,37 @@ DEVICE void leave_row(float *to, const float (&o)[VALUE_WIDTH / 2]) {
         make_float2(o[4 * g + 2 * half], o[4 * g + 2 * half + 1]);
 }
 
-// Row number `row` of the state, by the four threads that hold it.
-template <int half>
-DEVICE void finish_row(const hopper_launch &run, long long row, int finish,
-                       float &lse, float mine, float (&o)[VALUE_WIDTH / 2]) {
-  int lane = thread_index() % 4;
-  bool adds = finish & HOPPER_ADD;
-  float *state = run.state_o + row * VALUE_DIM + lane * 2, theirs = 0;
-  if (finish & HOPPER_RESUME)
-    theirs = adds ? 1 : merge_row(run.state_lse[row], lse, mine);
-  join_row<half>(state, theirs, mine, o);
-  if (!(finish & HOPPER_LEAVE)) return;
-  leave_row<half>(state, o);
-  __syncwarp(15u << (thread_index() & 28)); // all four have read the old lse
-  if (lane == 0 && !adds) run.state_lse[row] = lse;
+DEVICE float *state_of(const hopper_launch &run, long long number) {
+  return run.state_o + number * VALUE_DIM + thread_index() % 4 * 2;
+}
+
+// Both rows as they go on: reads wait for nothing but each other.
+DEVICE void join_rows(const hopper_launch &run, const state_rows &rows,
+                      int finish, float (&lse)[2], const float (&scale)[2],
+                      float (&o)[VALUE_WIDTH / 2]) {
+  bool resumes = finish & HOPPER_RESUME, adds = finish & HOPPER_ADD;
+  float theirs[2] = {0, 0}, mine[2] = {scale[0], scale[1]};
+  float before[2] = {MINUS_INFINITY, MINUS_INFINITY};
+#pragma unroll
+  for (int i = 0; i < 2; i++)
+    if (resumes && !adds && rows.there[i])
+      before[i] = run.state_lse[rows.number[i]];
+#pragma unroll
+  for (int i = 0; i < 2 && resumes; i++)
+    theirs[i] = adds ? 1 : merge_row(before[i], lse[i], mine[i]);
+  join_row<0>(state_of(run, rows.number[0]), resumes && rows.there[0],
+              theirs[0], mine[0], o);
+  join_row<1>(state_of(run, rows.number[1]), resumes && rows.there[1],
+              theirs[1], mine[1], o);
+}
+
+// All four threads of a row have read its lse by now.
+DEVICE void leave_rows(const hopper_launch &run, const state_rows &rows,
+                       int finish, const float (&lse)[2],
+                       const float (&o)[VALUE_WIDTH / 2]) {
+  if (rows.there[0]) leave_row<0>(state_of(run, rows.number[0]), o);
+  if (rows.there[1]) leave_row<1>(state_of(run, rows.number[1]), o);
+  if (thread_index() % 4 || finish & HOPPER_ADD) return;
+  if (rows.there[0]) run.state_lse[rows.number[0]] = lse[0];
+  if (rows.there[1]) run.state_lse[rows.number[1]] = lse[1];
 }

@@ -207,4 +207,31 @@ DEVICE key_run keys_of(const hopper_launch *run, const tile *x,
   return keys_inside(run, x, p, bounds_of(run, x->position, p));
 }
 
+// ---- rows that others come to ----------------------------------------------
+
+// n / d for the ratio and shift of d (hopper_keep), 0 <= n < 2^31: exact.
+DEVICE int quotient_by(int n, unsigned ratio, int shift) {
+  return (int)(2ull * n * ratio >> 32 >> shift);
+}
+
+// Whether another pass or part may come to a head's row at this position.
+DEVICE bool is_kept(const hopper_launch *run, int position, int head) {
+  bool kept = run->keep_count < 0;
+#ifdef __CUDACC__
+#pragma unroll 1
+#endif
+  for (int i = 0; i < run->keep_count; i++) {
+    const hopper_keep *k = &run->keeps[i];
+    int low = quotient_by(position, k->segment_ratio, k->segment_shift) *
+              k->segment;
+    int inside = position - low;
+    int residue = inside - quotient_by(inside, k->dilation_ratio,
+                                       k->dilation_shift) * k->dilation;
+    kept |= residue == run->keep_phase[i * run->heads + head] &&
+            (greater(low, position - k->left) < k->low ||
+             lesser(low + k->segment, position + k->right + 1) > k->high);
+  }
+  return kept;
+}
+
 #endif

@@ -209,6 +209,39 @@ static void check_place(hopper_list *s) {
   free(v.keys);
 }
 
+/* Whether a row has keys by a branch where no key of the part stands. */
+static bool is_away(const hopper_list *s, int32_t b, int32_t h, int64_t t) {
+  for (int64_t j = 0; j < s->M; j++)
+    if (!is_there(s, j) && reaches(s, b, h, t, j)) return true;
+  return false;
+}
+
+/* Rows that later branches, or other parts, come to are named; of those that no
+ * such branch selects none is. */
+static void check_keeps(hopper_list *s) {
+  hopper_launch *l = &s->launch;
+  bool part = s->place.part;
+  uint64_t later = (uint64_t)random_to(1 << s->table.branch_count);
+  if (s->place.first < 0) return;
+  l->heads = HEADS;
+  hopper_keeps_fill(&s->table, later, part, l);
+  for (int32_t i = 0; i < 200; i++) {
+    int32_t h = (int32_t)random_to(HEADS);
+    int64_t t = s->place.first + random_to(s->place.rows);
+    bool must = false, may = false;
+    for (int32_t b = 0; b < s->table.branch_count; b++) {
+      bool comes = later >> b & 1;
+      may |= (comes || part) && selects(s, b, h, t);
+      must |= comes ? selects(s, b, h, t)
+                    : part && i < 4 && is_away(s, b, h, t);
+    }
+    bool kept = is_kept(l, (int)t, h);
+    expect(kept ? may : !must, "%s: later %llx, head %d row at %lld is %skept",
+           list_describe(s), (unsigned long long)later, h, (long long)t,
+           kept ? "" : "not ");
+  }
+}
+
 /* Some stretch of low..low + length - 1. */
 static dil_comb stretch_random(int64_t low, int64_t length) {
   int64_t count = 1 + random_to(length);
@@ -226,6 +259,7 @@ static void check_part(hopper_list *s) {
                 part.queries.first + part.queries.count <= 0)) return;
   s->place = hopper_place_part(&s->table, 0, &part, s->B);
   check_place(s);
+  check_keeps(s);
 }
 
 /* False: the tables refuse. */
@@ -238,6 +272,7 @@ static bool list_check(hopper_list *s) {
   if (s->N > s->M && s->made.endless && s->made.home) return false;
   s->place = hopper_place_whole(s->B, s->N, s->M);
   check_place(s);
+  check_keeps(s);
   for (int32_t i = 0; i < 3; i++) check_part(s);
   return true;
 }

@@ -129,6 +129,7 @@ static void part_begin(work *w) {
 }
 
 static void part_finish(work *w) {
+  if (w->part.opened) return; /* o and lse are as they should be */
   if (!gpu_wanted()) {
     must(cpu_kernel_finish(w->k->kernel, w->threads, &w->call, &w->part));
     return;
@@ -197,8 +198,20 @@ static void check_variant(const work *w) {
                 "a part takes %s, the whole %s", part, plain);
 }
 
-/* Comb `index` of what rank `from` owns. */
-static void part_advance(work *w, int32_t from, int32_t index) {
+/* Puts the part on the device: by `open`, whether that could be; false. */
+static bool part_run(work *w, bool open) {
+  bool opened = false;
+  if (open)
+    must(gpu_module()->open_part(w->k->cuda, &w->call, &w->part, NULL, &opened));
+  else
+    must(gpu_module()->advance(w->k->cuda, &w->call, &w->part, NULL));
+  must(gpu_module()->wait(gpu_device(), NULL));
+  return opened;
+}
+
+/* Comb `index` of what rank `from` owns; with `open` the rows begin with it,
+ * where the device can. */
+static void part_advance(work *w, int32_t from, int32_t index, bool open) {
   if (!gpu_wanted()) {
     w->call.k = view(&w->whole.k, w->part.keys, 0);
     w->call.v = view(&w->whole.v, w->part.keys, 0);
@@ -210,15 +223,26 @@ static void part_advance(work *w, int32_t from, int32_t index) {
   w->call.k = send_rows(w, &w->d->call.k, from, index, &sent[0]);
   w->call.v = send_rows(w, &w->d->call.v, from, index, &sent[1]);
   check_variant(w);
-  must(gpu_module()->advance(w->k->cuda, &w->call, &w->part, NULL));
-  must(gpu_module()->wait(gpu_device(), NULL));
+  w->part.opened |= part_run(w, open);
   for (int i = 0; i < 2; i++) gpu_module()->give(gpu_device(), sent[i]);
 }
 
 /* ---- rings --------------------------------------------------------------- */
 
-/* One comb of queries over every owner's keys. */
-static void run_queries_of(work *w, dil_comb asking) {
+/* The rank's own keys at the places of its queries come first, as in a ring. */
+static void open_queries(work *w, int32_t index) {
+  shard owned = place_keys(w->ring, w->rank);
+  if (gpu_wanted() && index < owned.count) {
+    w->part.keys = owned.comb[index];
+    part_advance(w, w->rank, index, true);
+  }
+  w->part.keys = (dil_comb){0, 1, 0};
+  w->call.k.shape[1] = w->call.v.shape[1] = 0;
+  if (!w->part.opened) part_begin(w);
+}
+
+/* Comb `index` of queries over every owner's keys. */
+static void run_queries_of(work *w, int32_t index, dil_comb asking) {
   const pattern *p = w->d->pattern;
   const ring_shape *ring = w->ring;
   int64_t origin = ring->M - ring->N, batch = w->d->shape.batch;
@@ -234,13 +258,14 @@ static void run_queries_of(work *w, dil_comb asking) {
                        .N = ring->N, .M = ring->M,
                        .o = state_new(count * p->value_dim),
                        .lse = state_new(count)};
-  part_begin(w);
+  open_queries(w, index);
   for (int32_t i = 0; i < ring->ranks; i++) {
     int32_t from = (w->rank + i) % ring->ranks; /* as they come round */
     shard owned = place_keys(ring, from);
     for (int32_t c = 0; c < owned.count; c++) {
       w->part.keys = owned.comb[c];
-      part_advance(w, from, c);
+      if (i == 0 && c == index && w->part.opened) continue;
+      part_advance(w, from, c, false);
     }
   }
   part_finish(w);
@@ -251,7 +276,7 @@ static void run_queries_of(work *w, dil_comb asking) {
 static void run_ring(work *w) {
   for (w->rank = 0; w->rank < w->ring->ranks; w->rank++) {
     shard mine = place_queries(w->ring, w->rank);
-    for (int32_t i = 0; i < mine.count; i++) run_queries_of(w, mine.comb[i]);
+    for (int32_t i = 0; i < mine.count; i++) run_queries_of(w, i, mine.comb[i]);
   }
 }
 

@@ -82,6 +82,45 @@ START_TEST(passes_fill_tiles) {
 }
 END_TEST
 
+/* What shares a pass on a GPU: its tiles are higher, and states are counted. */
+#define FAR_APART "segments 2048, 16384, 131072; dilations 1, 8, 64;"
+static const struct {
+  const char *sizes, *statements;
+  unsigned force;
+  int32_t passes;
+} counted[] = {
+    {"heads 12; head_dim 64; dtype bf16;", FAR_APART, 0, 3},
+    {"heads 12; head_dim 64; dtype bf16;", "causal;" FAR_APART, 0, 3},
+    {"heads 16; head_dim 128; dtype f16;", FAR_APART, 0, 2},
+    {"heads 12; head_dim 64; dtype bf16;", FAR_APART, FORCE_FUSE, 1},
+    {"heads 12; head_dim 64; dtype f32;", FAR_APART, 0, 1},
+    {"heads 12; head_dim 64; dtype bf16;",
+     "segments 2048, 4096, 8192; dilations 1, 2, 4;", 0, 1},
+    {"heads 16; head_dim 128; dtype bf16;",
+     "causal; segments 2048, 4096, 8192; dilations 1, 2, 4;", 0, 1},
+    {"heads 12; head_dim 64; dtype bf16;",
+     "segments 2048, 4096, 8192, 16384, 32768; dilations 1, 2, 4, 6, 12;", 0, 1},
+    {"heads 12; head_dim 64; dtype bf16;",
+     "segments 2048, 4096, 8192; dilations 1, 2, 4;", FORCE_CHAIN, 3},
+    {"heads 4; head_dim 64; dtype bf16;",
+     "heads split; segments 2048, 4096; dilations 1, 2;", 0, 2},
+    {"heads 4; head_dim 64; dtype bf16;", "combine union;" FAR_APART, 0, 1},
+};
+
+START_TEST(passes_are_counted_for_gpus) {
+  char *text = arena_print(memory, "pattern p { %s %s }", counted[_i].sizes,
+                           counted[_i].statements);
+  program *read = program_parse(memory, messages, "p.dil", text, strlen(text),
+                                NULL, 0);
+  ck_assert_ptr_nonnull(read);
+  plan *p = plan_make_for(memory, messages, read->pattern[0],
+                          counted[_i].force, true);
+  ck_assert_msg(p != NULL, "%s", complaints());
+  plan_verify(p);
+  ck_assert_int_eq(p->table.pass_count, counted[_i].passes);
+}
+END_TEST
+
 START_TEST(equal_conditions_and_scores_are_one) {
   plan *p = plan_of("causal; score s - i; branch { segment 64; }"
                     "branch { window 5, 0; mask j % 2 == 0; }"
@@ -299,6 +338,7 @@ int main(void) {
   tcase_set_timeout(tests, 60);
   tcase_add_checked_fixture(tests, open_memory, close_memory);
   tcase_add_loop_test(tests, passes_fill_tiles, 0, COUNT(shapes));
+  tcase_add_loop_test(tests, passes_are_counted_for_gpus, 0, COUNT(counted));
   tcase_add_test(tests, equal_conditions_and_scores_are_one);
   tcase_add_loop_test(tests, masks_become_branches, 0, COUNT(lifted));
   tcase_add_test(tests, a_branch_without_condition_has_no_predicate);

@@ -104,10 +104,12 @@ typedef struct dil_cuda_module {
                         const dil_part *part, void *stream);
   dil_status (*finish)(dil_cuda_kernel *kernel, const dil_call *call,
                        const dil_part *part, void *stream);
-  /* The last advance and the finish, at less than the cost of both where one
-   * pass has keys for every row; what is left in the state is undefined. */
-  dil_status (*conclude)(dil_cuda_kernel *kernel, const dil_call *call,
-                         const dil_part *part, void *stream);
+  /* Begin and first advance in one, at less than the cost of both, where one
+   * pass has keys for every row: then o and lse are written at once, and again
+   * by every advance that follows with part->opened, so that no finish is due.
+   * False in `opened`: nothing was done. */
+  dil_status (*open_part)(dil_cuda_kernel *kernel, const dil_call *call,
+                          const dil_part *part, void *stream, bool *opened);
 
   int64_t (*workspace)(const dil_cuda_kernel *kernel);
   /* Of the device's pool; NULL: its memory is the driver's to keep. */
@@ -161,8 +163,10 @@ typedef struct cuda_run {       /* one call on one device */
   const dil_part *part;         /* NULL: the call is the whole sequence */
   void *stream;
   int64_t B, N, M;              /* rows of the call */
-  int32_t last;                 /* of a part: this pass comes last; -1: none */
-  bool concludes;               /* it does, and writes o and lse */
+  int32_t opening;              /* the pass that comes first and begins all
+                                 * rows; -1: an empty state stands for it */
+  bool opened;                  /* o and lse are up to date between passes */
+  uint64_t later;               /* branches of the passes behind this one */
   float scale, weight;          /* weight: of a pass's own softmax */
   bool drop;
   const bool *chained;          /* [heads]: touched by more than one pass */

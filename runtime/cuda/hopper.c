@@ -129,12 +129,21 @@ static void fill_call(const cuda_run *r, hopper_launch *l) {
 }
 
 /* Chained heads, and all of a part, go on from their state and leave it to the
- * next pass or part. */
-static void fill_finish(const cuda_run *r, const hopper_table *table,
-                        hopper_launch *l) {
-  bool adds = run_apart(r->table) && !r->part;
-  int how = HOPPER_RESUME | (r->concludes ? 0 : HOPPER_LEAVE) |
-            (adds ? HOPPER_ADD : 0);
+ * next pass or part. Opened ones are written each time, and those that nothing
+ * comes to any more are left out of the state. */
+static int finish_of(const cuda_run *r, int32_t pass) {
+  int how = pass == r->opening ? 0 : HOPPER_RESUME;
+  if (run_apart(r->table) && !r->part) how |= HOPPER_ADD;
+  if (!r->opened) return how | HOPPER_LEAVE;
+  if (r->opening < 0) return how | HOPPER_LEAVE | HOPPER_WRITE;
+  if (!r->part && !r->later) return how;
+  return how | HOPPER_LEAVE | HOPPER_WRITE | HOPPER_SOME;
+}
+
+static void fill_finish(const cuda_run *r, int32_t pass,
+                        const hopper_table *table, hopper_launch *l) {
+  int how = finish_of(r, pass);
+  if (how & HOPPER_SOME) hopper_keeps_fill(r->table, r->later, r->part, l);
   for (int32_t i = 0; r->state_o && i < table->member_count; i++) {
     bool chained = r->part || r->chained[l->members[i].head];
     l->members[i].finish = (short)(chained ? how : 0);
@@ -173,7 +182,7 @@ static dil_status prepare(const cuda_run *r, int32_t pass,
   dil_status status = refused ? DIL_OK : fill_maps(r, pass, code, l);
   pthread_mutex_unlock(&m->lock);
   fill_call(r, l);
-  fill_finish(r, m->table[pass], l);
+  fill_finish(r, pass, m->table[pass], l);
   if (refused) return dil_fail(DIL_USAGE, "more than 2^30 tiles in one call");
   return status;
 }

@@ -20,6 +20,8 @@ typedef enum hopper_knob {
 
 typedef struct hopper_table {
   hopper_class classes[HOPPER_CLASSES]; /* most keys first, bare ones last */
+  double blocks[HOPPER_CLASSES]; /* of keys, that a tile of a class visits */
+  double cell[HOPPER_CLASSES];   /* positions of one of its cells, about */
   hopper_piece pieces[HOPPER_PIECES];
   hopper_member members[HOPPER_MEMBERS];
   hopper_shape shapes[HOPPER_SHAPES];
@@ -74,5 +76,11 @@ static inline double hopper_block_time(int64_t height) {
 bool hopper_tiles_choose(const hopper_table *table, const hopper_place *place,
                          int32_t tile_rows, int64_t processors,
                          hopper_launch *l);
+
+/* hopper_keep.c: into a launch with its sizes, which of its rows are yet to be
+ * reached: by `later` branches, or in a part by any over keys that other parts
+ * bring. */
+void hopper_keeps_fill(const dil_table *table, uint64_t later, bool part,
+                       hopper_launch *l);
 
 #endif

@@ -238,8 +238,7 @@ static double cut_cells(maker *mk, uint64_t branches, hopper_class *k) {
 /* What classes of rows that the same branches select have in common. */
 typedef struct form {
   hopper_class k;
-  double blocks, cell; /* visits of a tile; positions of a cell, about */
-  double *work;        /* [HOPPER_CLASSES] the blocks of each class so far */
+  double blocks, cell; /* as in hopper_table */
 } form;
 
 static bool form_make(maker *mk, int32_t shape, uint64_t branches, form *f) {
@@ -269,11 +268,13 @@ static bool add_rows(maker *mk, const form *f, progression p) {
   if (k.slot == HOPPER_STRIDES)
     return REFUSE(mk, "more than %d strides", HOPPER_STRIDES);
   int32_t at = out->class_count++;
-  for (; at && f->work[at - 1] < f->blocks; at--) {
-    f->work[at] = f->work[at - 1];
+  for (; at && out->blocks[at - 1] < f->blocks; at--) {
+    out->blocks[at] = out->blocks[at - 1];
+    out->cell[at] = out->cell[at - 1];
     out->classes[at] = out->classes[at - 1];
   }
-  f->work[at] = f->blocks;
+  out->blocks[at] = f->blocks;
+  out->cell[at] = f->cell;
   out->classes[at] = k;
   out->bare_count += !k.pieces;
   return true;
@@ -281,8 +282,8 @@ static bool add_rows(maker *mk, const form *f, progression p) {
 
 /* The rows of a shape that `branches` select, one class a progression. */
 static bool add_class(maker *mk, int32_t shape, uint64_t branches,
-                      uint64_t set, double *work) {
-  form f = {.work = work};
+                      uint64_t set) {
+  form f;
   if (!form_make(mk, shape, branches, &f)) return false;
   while (set)
     if (!add_rows(mk, &f, progression_take(&set, (int32_t)mk->pass->period)))
@@ -291,8 +292,8 @@ static bool add_class(maker *mk, int32_t shape, uint64_t branches,
 }
 
 /* A branch alone in its pass, of any dilation: all rows but its own are bare. */
-static bool add_alone(maker *mk, double *work) {
-  form f = {.work = work};
+static bool add_alone(maker *mk) {
+  form f;
   uint64_t branch = mk->pass->branches;
   progression p = {(int32_t)mk->pass->period,
                    mk->shape[0].of[__builtin_ctzll(branch)]};
@@ -302,8 +303,7 @@ static bool add_alone(maker *mk, double *work) {
 
 static bool find_classes(maker *mk) {
   int32_t period = (int32_t)mk->pass->period;
-  double work[HOPPER_CLASSES];
-  if (period > HOPPER_PERIOD) return add_alone(mk, work);
+  if (period > HOPPER_PERIOD) return add_alone(mk);
   for (int32_t s = 0; s < mk->out->shape_count; s++) {
     const residues *x = &mk->shape[s];
     uint64_t left = period == 64 ? ~0ull : (1ull << period) - 1;
@@ -313,7 +313,7 @@ static bool find_classes(maker *mk) {
       for (int32_t p = first; p < period; p++)
         if (maker_selecting(mk, x, x->served, p) == branches) set |= 1ull << p;
       left &= ~set;
-      if (!add_class(mk, s, branches, set, work)) return false;
+      if (!add_class(mk, s, branches, set)) return false;
     }
   }
   return true;

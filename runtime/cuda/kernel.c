@@ -117,7 +117,7 @@ static dil_status check_call(const dil_cuda_kernel *k, const dil_call *call,
                   .table = k->table,
                   .call = call,
                   .part = part,
-                  .last = -1,
+                  .opening = -1,
                   .B = checked.B,
                   .N = checked.N,
                   .M = checked.M,
@@ -131,6 +131,38 @@ static dil_status check_call(const dil_cuda_kernel *k, const dil_call *call,
   for (int32_t i = 0; !status && i < call->input_count; i++)
     status = check_input(k, r, i);
   return status;
+}
+
+/* ---- which pass takes what ------------------------------------------------ */
+
+/* Whether every row of the call sees a key by this branch: its own. */
+static bool sees_itself(const cuda_run *r, const dil_branch *b) {
+  const dil_table *t = r->table;
+  const dil_comb q = cuda_queries(r), k = cuda_keys(r);
+  const dil_predicate *p =
+      b->predicate < 0 ? NULL : &t->predicates[b->predicate];
+  return b->dilation == 1 && b->head_first == 0 &&
+         b->head_last == t->heads - 1 &&
+         (!p || (!p->masked && p->left >= 0 && p->right >= 0)) &&
+         q.step == 1 && k.step == 1 && q.first >= 0 && k.first <= q.first &&
+         q.first + q.count <= k.first + k.count;
+}
+
+/* A pass that has keys for every row, so that no state need stand before it,
+ * where all passes are of kernels that know of that; -1: there is none. */
+static int32_t opening_pass(const dil_cuda_kernel *k, const cuda_run *r) {
+  const dil_table *t = k->table;
+  uint64_t seeing = 0;
+  int32_t opening = -1;
+  if (run_apart(t)) return -1;
+  for (int32_t b = 0; b < t->branch_count; b++)
+    if (sees_itself(r, &t->branches[b])) seeing |= 1ull << b;
+  for (int32_t p = t->pass_count - 1; seeing && p >= 0; p--) {
+    const cuda_code *code = codes_choose(&k->codes, r, p);
+    if (!code || code->family != &cuda_hopper) return -1;
+    if (t->passes[p].branches & seeing) opening = p;
+  }
+  return opening;
 }
 
 /* ---- running ------------------------------------------------------------- */
@@ -156,18 +188,25 @@ typedef struct layout {
 
 /* Whether a call takes what only the last code has: see codes_take_last. */
 static bool takes_last(const dil_cuda_kernel *k, const cuda_run *r) {
-  bool own = (k->stateful || k->leaves_out) && !r->part;
+  bool stateful = k->stateful && !r->opened;
+  bool own = (stateful || k->leaves_out) && !r->part;
   return own || cuda_bounds_bytes(r) > 0;
+}
+
+static dil_status have_passes(dil_cuda_kernel *k, cuda_run *r) {
+  const cuda_code *code;
+  dil_status status = DIL_OK;
+  for (int32_t p = 0; p < k->table->pass_count && !status; p++)
+    status = codes_take(&k->codes, r, p, &code);
+  return status;
 }
 
 /* From here on all codes that the call takes are there. */
 static dil_status have_codes(dil_cuda_kernel *k, cuda_run *r) {
   const cuda_code *code;
-  dil_status status = takes_last(k, r) ? codes_take_last(&k->codes, &code)
-                                       : DIL_OK;
-  for (int32_t p = 0; p < k->table->pass_count && !status; p++)
-    status = codes_take(&k->codes, r, p, &code);
-  return status;
+  dil_status status = have_passes(k, r);
+  if (status || !takes_last(k, r)) return status;
+  return codes_take_last(&k->codes, &code);
 }
 
 static dil_status lay_out(const dil_cuda_kernel *k, const cuda_run *r,
@@ -199,30 +238,36 @@ static void choose_state(cuda_run *r, int32_t p) {
 static dil_status run_pass(const dil_cuda_kernel *k, cuda_run *r, int32_t p) {
   const cuda_code *code = codes_choose(&k->codes, r, p);
   int32_t span = spans_begin(k->device->spans, r->stream);
+  r->later &= ~k->table->passes[p].branches;
   if (r->part) choose_state(r, p);
+  if (r->opened && code->family != &cuda_hopper)
+    return dil_fail(DIL_INTERNAL, "rows were opened for kernels of Hopper, and "
+                    "pass %d takes %s", p, code->about.variant);
   dil_status status = code->family->launch(r, p, code);
   spans_end(k->device->spans, span, r->stream, "pass", code->about.variant, p);
   return status;
 }
 
 static dil_status run_passes_of(const dil_cuda_kernel *k, cuda_run *r) {
+  const dil_table *t = k->table;
   dil_status status = DIL_OK;
-  for (int32_t p = 0; p < k->table->pass_count && !status; p++)
-    if (p != r->last) status = run_pass(k, r, p);
-  r->concludes = r->last >= 0;
-  return !status && r->concludes ? run_pass(k, r, r->last) : status;
+  for (int32_t p = 0; p < t->pass_count; p++) r->later |= t->passes[p].branches;
+  if (r->opening >= 0) status = run_pass(k, r, r->opening);
+  for (int32_t p = 0; p < t->pass_count && !status; p++)
+    if (p != r->opening) status = run_pass(k, r, p);
+  return status;
 }
 
 static dil_status run_all(dil_cuda_kernel *k, cuda_run *r) {
   const cuda_code *general = NULL;
-  bool begins = k->stateful && !r->part;
-  bool ends = (k->stateful || k->leaves_out) && !r->part;
+  bool stateful = k->stateful && !r->opened;
   dil_status status =
       takes_last(k, r) ? codes_take_last(&k->codes, &general) : DIL_OK;
   if (r->bounds && !status) status = general_bounds(r, general);
-  if (begins && !status) status = general_begin(r, general);
+  if (stateful && !r->part && !status) status = general_begin(r, general);
   if (!status) status = run_passes_of(k, r);
-  if (ends && !status) status = general_end(r, general);
+  if ((stateful || k->leaves_out) && !r->part && !status)
+    status = general_end(r, general);
   return status;
 }
 
@@ -246,6 +291,14 @@ static dil_status run_on_stream(dil_cuda_kernel *k, cuda_run *r) {
   return status;
 }
 
+static dil_status run_whole(dil_cuda_kernel *k, cuda_run *r) {
+  dil_status status = k->stateful ? have_passes(k, r) : DIL_OK;
+  if (status) return status;
+  if (k->stateful) r->opening = opening_pass(k, r);
+  r->opened = r->opening >= 0;
+  return run_on_stream(k, r);
+}
+
 /* A call that is checked, entered and put on a stream by `work`. */
 static dil_status run_entered(dil_cuda_kernel *kernel, cuda_run *r,
                               void *stream,
@@ -264,7 +317,7 @@ dil_status kernel_run(dil_cuda_kernel *kernel, const dil_call *call,
                       void *stream) {
   cuda_run r;
   dil_status status = check_call(kernel, call, NULL, &r);
-  return status ? status : run_entered(kernel, &r, stream, run_on_stream);
+  return status ? status : run_entered(kernel, &r, stream, run_whole);
 }
 
 /* ---- a part of a sequence ------------------------------------------------ */
@@ -300,6 +353,7 @@ dil_status kernel_advance(dil_cuda_kernel *kernel, const dil_call *call,
   dil_status status = check_call(kernel, call, part, &r);
   if (status || part->keys.count == 0) return status;
   r.weight = 1; /* states are weighted when they are added */
+  r.opened = part->opened;
   return run_entered(kernel, &r, stream, run_on_stream);
 }
 
@@ -310,43 +364,24 @@ dil_status kernel_finish(dil_cuda_kernel *kernel, const dil_call *call,
   return status ? status : run_entered(kernel, &r, stream, end_states);
 }
 
-/* Whether every row of the call sees a key by this branch: its own. */
-static bool sees_itself(const cuda_run *r, const dil_branch *b) {
-  const dil_table *t = r->table;
-  const dil_comb *q = &r->part->queries, *k = &r->part->keys;
-  const dil_predicate *p =
-      b->predicate < 0 ? NULL : &t->predicates[b->predicate];
-  return b->dilation == 1 && b->head_first == 0 &&
-         b->head_last == t->heads - 1 &&
-         (!p || (!p->masked && p->left >= 0 && p->right >= 0)) &&
-         q->step == 1 && k->step == 1 && q->first >= 0 &&
-         k->first <= q->first && q->first + q->count <= k->first + k->count;
-}
-
-/* A pass that has keys for every row, and a kernel that can write them; -1:
- * there is none. */
-static int32_t concluding_pass(const dil_cuda_kernel *k, const cuda_run *r) {
-  const dil_table *t = k->table;
-  for (int32_t p = 0; p < t->pass_count && !run_apart(t); p++) {
-    const cuda_code *code = codes_choose(&k->codes, r, p);
-    if (!code || code->family != &cuda_hopper) continue;
-    for (int32_t b = 0; b < t->branch_count; b++)
-      if ((t->passes[p].branches >> b & 1) && sees_itself(r, &t->branches[b]))
-        return p;
-  }
-  return -1;
-}
-
-dil_status kernel_conclude(dil_cuda_kernel *kernel, const dil_call *call,
-                           const dil_part *part, void *stream) {
-  cuda_run r;
-  dil_status status = check_call(kernel, call, part, &r);
+static dil_status open_rows(dil_cuda_kernel *k, cuda_run *r) {
+  dil_status status = have_passes(k, r);
   if (status) return status;
-  r.last = r.B && r.N ? concluding_pass(kernel, &r) : -1;
+  r->opening = opening_pass(k, r);
+  r->opened = r->opening >= 0;
+  return r->opened ? run_on_stream(k, r) : DIL_OK;
+}
+
+dil_status kernel_open(dil_cuda_kernel *kernel, const dil_call *call,
+                       const dil_part *part, void *stream, bool *opened) {
+  cuda_run r;
+  *opened = false;
+  dil_status status = check_call(kernel, call, part, &r);
+  if (status || part->keys.count == 0) return status;
   r.weight = 1;
-  if (r.last >= 0) return run_entered(kernel, &r, stream, run_on_stream);
-  status = kernel_advance(kernel, call, part, stream);
-  return status ? status : kernel_finish(kernel, call, part, stream);
+  status = run_entered(kernel, &r, stream, open_rows);
+  *opened = !status && r.opened;
+  return status;
 }
 
 /* ---- questions ----------------------------------------------------------- */
@@ -365,7 +400,7 @@ dil_status kernel_variants(dil_cuda_kernel *kernel, const dil_call *call,
   dil_status status = check_call(kernel, call, part, &r);
   size_t length = 0;
   text[0] = 0;
-  if (!status) status = run_entered(kernel, &r, NULL, have_codes);
+  if (!status) status = run_entered(kernel, &r, NULL, have_passes);
   for (int32_t p = 0; !status && p < kernel->table->pass_count; p++) {
     const cuda_code *code = codes_choose(&kernel->codes, &r, p);
     const char *name = code ? code->about.variant : "none";
@@ -375,44 +410,6 @@ dil_status kernel_variants(dil_cuda_kernel *kernel, const dil_call *call,
     if (added < 0 || (size_t)added >= size - length) break;
     length += (size_t)added;
   }
-  return status;
-}
-
-typedef struct timed_work {
-  const dil_cuda *device;
-  dil_status (*work)(void *);
-  void *context;
-  cu_event from, to;
-} timed_work;
-
-static dil_status time_between(const timed_work *t, cuda_clock clock,
-                               double *seconds) {
-  const cuda_driver *driver = t->device->driver;
-  float milliseconds = 0;
-  dil_status status = clock == CLOCK_BEHIND ? t->work(t->context) : DIL_OK;
-  if (!status)
-    status = cuda_check(driver, driver->event_record(t->from, NULL),
-                        "record an event");
-  if (!status) status = t->work(t->context);
-  cu_result result = driver->event_record(t->to, NULL);
-  if (!result) result = driver->event_wait(t->to);
-  if (!result && !status)
-    result = driver->event_time(&milliseconds, t->from, t->to);
-  *seconds = milliseconds / 1e3;
-  return status ? status : cuda_check(driver, result, "time a kernel");
-}
-
-dil_status cuda_time(const dil_cuda *device, cuda_clock clock,
-                     dil_status (*work)(void *), void *context,
-                     double *seconds) {
-  const cuda_driver *driver = device->driver;
-  timed_work t = {device, work, context, NULL, NULL};
-  cu_result result = driver->event_new(&t.from, 0);
-  if (!result) result = driver->event_new(&t.to, 0);
-  dil_status status = cuda_check(driver, result, "make an event");
-  if (!status) status = time_between(&t, clock, seconds);
-  if (t.to) driver->event_free(t.to);
-  if (t.from) driver->event_free(t.from);
   return status;
 }
 

@@ -25,7 +25,7 @@ const dil_cuda_module *dil_cuda_module_init(void) {
       .begin = kernel_begin,
       .advance = kernel_advance,
       .finish = kernel_finish,
-      .conclude = kernel_conclude,
+      .open_part = kernel_open,
       .workspace = kernel_workspace,
       .pool = device_pool,
       .wait = device_wait,

@@ -5,6 +5,7 @@
 #include "ring_notes.h"
 #include "rows.h"
 #include "../walk.h"
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -134,10 +135,10 @@ static dil_status end_part(ring_device *d, const dil_call *call,
   return kernel_finish(c->kernel, call, part, c->passes);
 }
 
-static dil_status conclude_part(ring_device *d, const dil_call *call,
-                                const dil_part *part) {
+static dil_status open_part(ring_device *d, const dil_call *call,
+                            const dil_part *part, bool *opened) {
   ring_cuda *c = self(d);
-  return kernel_conclude(c->kernel, call, part, c->passes);
+  return kernel_open(c->kernel, call, part, c->passes, opened);
 }
 
 static dil_status start(ring_device *d) {
@@ -266,10 +267,13 @@ static double clock_seconds(void) {
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* First without sleep: most events come soon. */
+/* First without sleep, which lasts longer than is asked for: most events come
+ * within a second. */
 static void rest(int64_t turns) {
+  const int64_t few = 200, many = 1 << 18;
   struct timespec moment = {0, 20000};
-  if (turns > 200) nanosleep(&moment, NULL);
+  if (turns > many) nanosleep(&moment, NULL);
+  else if (turns > few) sched_yield();
 }
 
 /* Until the event has passed. A link that fails, or with `from` a rank that is
@@ -402,7 +406,7 @@ static const ring_device_calls calls = {.name = "cuda",
                                         .begin = begin_part,
                                         .advance = advance_part,
                                         .finish = end_part,
-                                        .conclude = conclude_part,
+                                        .open = open_part,
                                         .post = post,
                                         .wait = wait,
                                         .mark = mark,
