@@ -188,6 +188,19 @@ checked() {
     grep '^good' "$TMP/rank.0"
 }
 is "processes make their own rows and are checked" checked
+
+mesh_of_processes() {
+  # shellcheck disable=SC2086 # a list of words
+  ring=4 && start 'devices 4; ring 2; heads 2; link nccl;' $small --check &&
+    finished && grep '^good' "$TMP/rank.0"
+}
+four_gpus() {
+  is "NCCL, some branches gather: the same bits" \
+    mixed 'devices 4; ring 4; link nccl;'
+  three=$ring
+  is "NCCL, a mesh of four processes" mesh_of_processes
+  ring=$three
+}
 if [ "$gpus" -eq 0 ]; then
   EMULATED_ORDER=late
   check longnet_ring "$by_nccl exchange gather; layout zigzag;" -D w=16 --seq 60
@@ -195,12 +208,14 @@ if [ "$gpus" -eq 0 ]; then
   check softcap "$by_nccl" --seq 40 --batch 2 --repeat 3
   FAKE_DEVICES=4
   check decode_gqa 'devices 4; ring 2; heads 2; link nccl;' --seq 1 --keys 60
+  four_gpus
   FAKE_DEVICES=3
 else
   check longnet_ring "$by_nccl exchange gather; layout zigzag;" -D w=64 --seq 5000
   check causal "$by_nccl" --seq 4096
   check decode_gqa "devices $ring; ring $((ring / 2)); heads 2; link nccl;" \
     --seq 900
+  [ "$gpus" -lt 4 ] || four_gpus
 fi
 
 # Rank 1 is struck while all of them run again and again, which state files tell;
