@@ -224,6 +224,8 @@ static dil_status choose_shared(arena *a, chooser *c, place_choice *made) {
   if (!status) status = find_room(c, &made->room);
   if (!status && !made->forced) choose(c, made);
   if (!status) give_reasons(made);
+  c->shape.gathered = made->gathered;
+  made->own_last = c->on_gpu && place_gathers(&c->shape);
   return status;
 }
 

@@ -5,6 +5,8 @@
 #include "plan.h"
 #include "suite.h"
 #include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 enum { CASES = 400 };
 
@@ -176,12 +178,50 @@ START_TEST(shards_cover) {
 }
 END_TEST
 
+/* What gathers has room and saves time, or the topology says so; what does not
+ * travel is said not to. */
+START_TEST(choices_of_exchange) {
+  uint64_t state = (uint64_t)_i * 31 + 7;
+  arena *a = arena_new();
+  plan *made = plan_make(a, diag_new(a), sample(a, &state), 0);
+  char room[32];
+  topology t = {.exchange = (exchange_kind)random_in(&state, 0, 2),
+                .link = random_chance(&state, 50) ? LINK_MPI : LINK_NCCL};
+  mesh m = {.ring = (int32_t)random_in(&state, 1, 9), .heads = 1, .batch = 1,
+            .layout = (dil_layout)random_in(&state, 0, 2)};
+  uint64_t all = ((uint64_t)1 << made->table.branch_count) - 1;
+  if (t.exchange == EXCHANGE_GATHER) m.gathered = ~(uint64_t)0;
+  snprintf(room, sizeof room, "%d", (int)random_in(&state, 0, 20000));
+  ck_assert_int_eq(setenv("DIL_GATHER_MAX", room, 1), 0);
+  place_choice found;
+  int64_t N = random_in(&state, 1, 300), M = random_in(&state, 1, 300);
+  ck_assert_int_eq(place_choose(a, &made->table, &m, &t, t.link == LINK_NCCL, 2,
+                                N, M, &found), DIL_OK);
+  double bytes = 0;
+  for (int32_t b = 0; b < found.branch_count; b++) {
+    const place_branch *of = &found.branch[b];
+    ck_assert_int_eq(of->reason == PLACE_NOTHING, of->bytes == 0);
+    ck_assert_int_eq(of->messages > 0, of->bytes > 0);
+    if (found.gathered >> b & 1) bytes += 2 * of->bytes;
+    else ck_assert(of->reason != PLACE_GAIN);
+  }
+  if (t.exchange == EXCHANGE_AUTO) {
+    ck_assert(bytes <= atof(room));
+    ck_assert_int_eq(found.saved > 0, found.gathered != 0);
+  } else
+    ck_assert_uint_eq(found.gathered & all,
+                      t.exchange == EXCHANGE_GATHER ? all : 0);
+  arena_free(a);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("place");
   TCase *tests = tcase_create("place");
   tcase_set_timeout(tests, 120);
   tcase_add_loop_test(tests, rows_that_travel, 0, CASES);
   tcase_add_loop_test(tests, shards_cover, 0, 50);
+  tcase_add_loop_test(tests, choices_of_exchange, 0, 200);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
 }
