@@ -136,12 +136,11 @@ typedef enum phase_kind {
   PHASE_CYCLE, PHASE_BLOCK, PHASE_BRANCH, PHASE_KV, PHASE_EXPR
 } phase_kind;
 
-typedef enum keep_kind { KEEP_EXPR, KEEP_FROM, KEEP_TOP, KEEP_MASS } keep_kind;
+typedef enum keep_kind { KEEP_EXPR, KEEP_TOP, KEEP_MASS } keep_kind;
 
 typedef struct keep {
   keep_kind kind;
   expr *condition;     /* KEEP_EXPR, over i and j (bi is i / S) */
-  int32_t input;       /* KEEP_FROM */
   double amount;       /* KEEP_TOP: blocks; KEEP_MASS: share */
   span at;
 } keep;

@@ -109,7 +109,6 @@ static bool branch_keeps_by(const branch *b, int32_t input) {
   for (int32_t level = 0; level < 2; level++)
     for (int32_t i = 0; i < b->keeps[level].count; i++) {
       const keep *k = &b->keeps[level].keep[i];
-      if (k->kind == KEEP_FROM && k->input == input) return true;
       if (k->kind == KEEP_EXPR && expr_reads(k->condition, input)) return true;
     }
   return false;

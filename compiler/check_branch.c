@@ -53,22 +53,43 @@ static bool is_block_table(const scope *s, const pattern *p, int32_t index) {
   return true;
 }
 
-static void check_keep_from(const scope *s, const statement *from, keep *k) {
+/* NAME[bi, bj] != 0, with h and b before where the table has them. */
+static expr *table_condition(const scope *s, const statement *from,
+                             int32_t rank) {
+  static const char *const names[] = {"b", "h", "bi", "bj"};
+  term zero = {.kind = TERM_INT, .at = from->name_at}, index[DIL_RANK_MAX];
+  term read = {.kind = TERM_INDEX, .at = from->name_at, .name = from->name,
+               .name_at = from->name_at, .count = rank, .first = index,
+               .next = &zero};
+  for (int32_t axis = 0; axis < rank; axis++)
+    index[axis] = (term){.kind = TERM_NAME, .at = from->name_at,
+                         .name = names[DIL_RANK_MAX - rank + axis],
+                         .next = axis + 1 < rank ? &index[axis + 1] : NULL};
+  term differs = {.kind = TERM_OPERATOR, .at = from->name_at, .op = EXPR_NE,
+                  .count = 2, .first = &read};
+  return check_condition(s, &differs);
+}
+
+static expr *check_keep_from(const scope *s, const statement *from) {
   const pattern *p = s->pattern;
   const char *names[DIL_INPUT_MAX];
-  for (k->input = 0; k->input < p->input_count; k->input++) {
-    names[k->input] = p->input[k->input].name;
-    if (names[k->input] == from->name) break;
+  int32_t input = 0;
+  for (; input < p->input_count; input++) {
+    names[input] = p->input[input].name;
+    if (names[input] == from->name) break;
   }
-  if (k->input == p->input_count)
+  if (input < p->input_count && is_block_table(s, p, input))
+    return table_condition(s, from, p->input[input].rank);
+  if (input == p->input_count)
     check_error(s->c, from->name_at,
                 check_meant(s->c, from->name, names, p->input_count),
                 "'%s' is not an input", from->name);
-  else if (!is_block_table(s, p, k->input))
+  else
     check_error(s->c, from->name_at,
                 "it is declared `u8[H, nb, nb]`, `u8[nb, nb]` or "
                 "`u8[B, H, nb, nb]`, of the same block",
                 "input '%s' is no table of blocks", from->name);
+  return NULL;
 }
 
 static void check_keep_amount(const scope *s, const statement *given,
@@ -95,11 +116,10 @@ static void check_keep(const scope *s, const statement *given, keep *k) {
     check_error(s->c, given->at, "`block 64;` cuts positions into blocks of 64",
                 "'keep' needs a block");
   if (s->block <= 0) return;
-  k->kind = given->choice == WORD_FROM   ? KEEP_FROM
-            : given->choice == WORD_TOP  ? KEEP_TOP
+  k->kind = given->choice == WORD_TOP    ? KEEP_TOP
             : given->choice == WORD_MASS ? KEEP_MASS
                                          : KEEP_EXPR;
-  if (k->kind == KEEP_FROM) check_keep_from(s, given, k);
+  if (given->choice == WORD_FROM) k->condition = check_keep_from(&inner, given);
   else if (k->kind == KEEP_EXPR)
     k->condition = check_condition(&inner, argument(given, 0));
   else check_keep_amount(s, given, k);

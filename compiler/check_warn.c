@@ -29,8 +29,7 @@ static bool keeps_same(const keeps *a, const keeps *b) {
   if (a->block != b->block || a->count != b->count) return false;
   for (int32_t i = 0; i < a->count; i++) {
     const keep *x = &a->keep[i], *y = &b->keep[i];
-    if (x->kind != y->kind || x->input != y->input || x->amount != y->amount)
-      return false;
+    if (x->kind != y->kind || x->amount != y->amount) return false;
     if (x->kind == KEEP_EXPR && !expr_same(x->condition, y->condition))
       return false;
   }

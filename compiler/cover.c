@@ -22,27 +22,26 @@ static bool serves(const branch *b, int64_t h) {
   return b->head_first <= h && h <= b->head_last;
 }
 
-static bool level_sees_head(const pattern *p, const keeps *level) {
+static bool level_sees_head(const keeps *level) {
   for (int32_t k = 0; k < level->count; k++) {
     const keep *one = &level->keep[k];
     if (one->kind == KEEP_EXPR && expr_uses(one->condition, EXPR_H_))
       return true;
-    if (one->kind == KEEP_FROM && p->input[one->input].rank > 2) return true;
   }
   return false;
 }
 
-static bool sees_head(const pattern *p, const branch *b) {
+static bool sees_head(const branch *b) {
   for (int32_t k = 0; k < b->mask_count; k++)
     if (expr_uses(b->mask[k], EXPR_H_)) return true;
-  return level_sees_head(p, &b->keeps[0]) || level_sees_head(p, &b->keeps[1]);
+  return level_sees_head(&b->keeps[0]) || level_sees_head(&b->keeps[1]);
 }
 
 static bool sees_same(const pattern *p, int64_t g, int64_t h) {
   for (int32_t k = 0; k < p->branch_count; k++) {
     const branch *b = &p->branch[k];
     if (serves(b, g) != serves(b, h)) return false;
-    if (serves(b, g) && (b->phase[g] != b->phase[h] || sees_head(p, b)))
+    if (serves(b, g) && (b->phase[g] != b->phase[h] || sees_head(b)))
       return false;
   }
   return true;

@@ -76,35 +76,17 @@ static interval known(bool truth) {
   return (interval){truth, truth, false};
 }
 
-/* kept[.., bi, bj] where the box lies in one block; else either. */
-static interval given_bounds(const cover *c, const keep *k, int64_t block,
-                             const expr_box *at) {
-  int32_t bi = (int32_t)floor_div(at->i0, block);
-  int32_t bj = (int32_t)floor_div(at->j0, block);
-  if (floor_div(at->i1, block) != bi || floor_div(at->j1, block) != bj)
-    return (interval){0, 1, false};
-  const int32_t all[DIL_RANK_MAX] = {at->point.b, at->point.h, bi, bj};
-  int32_t rank = c->pattern->input[k->input].rank;
-  return known(cover_input((void *)c, k->input, all + DIL_RANK_MAX - rank)
-                   .integer != 0);
-}
-
 /* `top` and `mass` choose by q and k, which are not here: all is kept. */
-static interval keep_bounds(const cover *c, const keep *k, int64_t block,
-                            const expr_box *at) {
-  switch (k->kind) {
-  case KEEP_EXPR: return expr_bounds(k->condition, at);
-  case KEEP_FROM: return given_bounds(c, k, block, at);
-  default: return known(true);
-  }
+static interval keep_bounds(const keep *k, const expr_box *at) {
+  return k->kind == KEEP_EXPR ? expr_bounds(k->condition, at) : known(true);
 }
 
-static interval condition_bounds(const cover *c, const cover_condition *one,
+static interval condition_bounds(const cover_condition *one,
                                  const expr_box *at) {
   if (one->mask) return expr_bounds(one->mask, at);
   interval any = known(false);
   for (int32_t k = 0; k < one->level->count && any.low == 0; k++) {
-    interval x = keep_bounds(c, &one->level->keep[k], one->level->block, at);
+    interval x = keep_bounds(&one->level->keep[k], at);
     if (x.low > any.low) any.low = x.low;
     if (x.high > any.high) any.high = x.high;
   }
@@ -114,7 +96,7 @@ static interval condition_bounds(const cover *c, const cover_condition *one,
 static verdict place_verdict(const cover_piece *p, const expr_box *at) {
   verdict all = ALL;
   for (int32_t k = 0; k < p->set->condition_count; k++) {
-    interval x = condition_bounds(p->cover, &p->set->conditions[k], at);
+    interval x = condition_bounds(&p->set->conditions[k], at);
     if (x.high == 0) return NONE;
     if (x.low == 0) all = SOME;
   }
@@ -127,14 +109,13 @@ static verdict conditions_verdict(const cover_piece *p, box b) {
   return place_verdict(p, &at);
 }
 
-static bool condition_holds(const cover *c, const cover_condition *one,
-                            const expr_box *at) {
+static bool condition_holds(const cover_condition *one, const expr_box *at) {
   if (one->mask) return expr_eval(one->mask, &at->point, false).integer != 0;
   for (int32_t k = 0; k < one->level->count; k++) {
     const keep *any = &one->level->keep[k];
     if (any->kind == KEEP_EXPR
             ? expr_eval(any->condition, &at->point, false).integer != 0
-            : keep_bounds(c, any, one->level->block, at).high != 0)
+            : keep_bounds(any, at).high != 0)
       return true;
   }
   return false;
@@ -145,7 +126,7 @@ static bool place_holds(const cover_piece *p, expr_box at) {
   at.point.i = at.i0;
   at.point.j = at.j0;
   for (int32_t k = 0; k < p->set->condition_count; k++)
-    if (!condition_holds(p->cover, &p->set->conditions[k], &at)) return false;
+    if (!condition_holds(&p->set->conditions[k], &at)) return false;
   return true;
 }
 

@@ -138,24 +138,10 @@ static key_range keys_of(const row *r, const branch *b) {
   return (key_range){first, last, b->dilation};
 }
 
-/* kept[bi, bj], kept[h, bi, bj] or kept[b, h, bi, bj], by its rank */
-static bool is_given(const row *r, const keeps *level, const keep *k) {
-  int64_t s = level->block, i = r->point.i, j = r->point.j;
-  int32_t bi = (int32_t)((i - positive_part(i, s)) / s);
-  int32_t bj = (int32_t)(j / s);
-  const int32_t at[DIL_RANK_MAX] = {r->point.b, r->point.h, bi, bj};
-  int32_t rank = r->pattern->input[k->input].rank;
-  return read_input((void *)r, k->input, at + DIL_RANK_MAX - rank).integer != 0;
-}
-
 static bool is_kept(const row *r, const keeps *level) {
   bool any = level->count == 0;
-  for (int32_t k = 0; k < level->count && !any; k++) {
-    const keep *one = &level->keep[k];
-    any = one->kind == KEEP_EXPR
-              ? expr_eval(one->condition, &r->point, false).integer != 0
-              : is_given(r, level, one);
-  }
+  for (int32_t k = 0; k < level->count && !any; k++)
+    any = expr_eval(level->keep[k].condition, &r->point, false).integer != 0;
   return any;
 }
 

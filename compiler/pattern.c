@@ -47,34 +47,20 @@ bool pattern_has_lse(const pattern *p) {
 
 /* ---- reach --------------------------------------------------------------- */
 
-/* kept[bi, bj], kept[h, bi, bj] or kept[b, h, bi, bj], by its rank */
-static bool given_block(const pattern *p, const keep *k, int64_t block,
-                        const expr_point *point) {
-  int32_t bi = (int32_t)floor_div(point->i, block);
-  int32_t bj = (int32_t)floor_div(point->j, block);
-  const int32_t all[DIL_RANK_MAX] = {point->b, point->h, bi, bj};
-  int32_t rank = p->input[k->input].rank;
-  return point->input(point->context, k->input, all + DIL_RANK_MAX - rank)
-             .integer != 0;
-}
-
 /* `top` and `mass` depend on q and k, which are not here: they count as
  * keeping everything. */
-static bool keep_holds(const pattern *p, const keep *k, int64_t block,
-                       const expr_point *point) {
+static bool keep_holds(const keep *k, const expr_point *point) {
   switch (k->kind) {
   case KEEP_EXPR: return expr_eval(k->condition, point, false).integer != 0;
-  case KEEP_FROM: return given_block(p, k, block, point);
   case KEEP_TOP:
   case KEEP_MASS: return true;
   }
   abort();
 }
 
-static bool level_holds(const pattern *p, const keeps *level,
-                        const expr_point *point) {
+static bool level_holds(const keeps *level, const expr_point *point) {
   for (int32_t k = 0; k < level->count; k++)
-    if (keep_holds(p, &level->keep[k], level->block, point)) return true;
+    if (keep_holds(&level->keep[k], point)) return true;
   return level->count == 0;
 }
 
@@ -95,12 +81,11 @@ static bool in_window(const branch *b, int64_t t, int64_t j) {
   return b->right == DIL_ENDLESS || j - t <= b->right;
 }
 
-static bool conditions_hold(const pattern *p, const branch *b,
-                            const expr_point *point) {
+static bool conditions_hold(const branch *b, const expr_point *point) {
   for (int32_t m = 0; m < b->mask_count; m++)
     if (expr_eval(b->mask[m], point, false).integer == 0) return false;
-  return level_holds(p, &b->keeps[0], point) &&
-         level_holds(p, &b->keeps[1], point);
+  return level_holds(&b->keeps[0], point) &&
+         level_holds(&b->keeps[1], point);
 }
 
 bool pattern_reaches(const pattern *p, int32_t index, int64_t h, int64_t t,
@@ -114,7 +99,7 @@ bool pattern_reaches(const pattern *p, int32_t index, int64_t h, int64_t t,
   here.h = (int32_t)h;
   here.i = (int32_t)t;
   here.j = (int32_t)j;
-  return conditions_hold(p, b, &here);
+  return conditions_hold(b, &here);
 }
 
 /* ---- invariants: expressions --------------------------------------------- */
@@ -204,10 +189,6 @@ static void verify_keep(const pattern *p, const keeps *level, const keep *k) {
   }
   assert(level->block > 0);
   switch (k->kind) {
-  case KEEP_FROM:
-    assert(k->input >= 0 && k->input < p->input_count);
-    assert(p->input[k->input].rank >= 2);
-    break;
   case KEEP_TOP:
     assert(k->amount >= 1 && k->amount == floor(k->amount));
     break;

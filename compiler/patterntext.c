@@ -78,9 +78,6 @@ static void print_keep(const printer *p, const keep *k, const char *indent) {
   fputs(indent, p->out);
   switch (k->kind) {
   case KEEP_EXPR: print_expr(p, "keep", k->condition); return;
-  case KEEP_FROM:
-    fprintf(p->out, "keep from %s;\n", p->pattern->input[k->input].name);
-    return;
   case KEEP_TOP:
     fprintf(p->out, "keep top %.0f by mean;\n", k->amount);
     return;

@@ -237,8 +237,7 @@ static void refuse(planner *pl, span at, const char *hint, const char *what) {
 }
 
 static void refuse_keeps(planner *pl, const branch *b) {
-  static const char *const names[] = {NULL, "`keep from`", "`keep top`",
-                                      "`keep mass`"};
+  static const char *const names[] = {NULL, "`keep top`", "`keep mass`"};
   for (int32_t level = 0; level < 2; level++)
     for (int32_t k = 0; k < b->keeps[level].count; k++) {
       const keep *one = &b->keeps[level].keep[k];

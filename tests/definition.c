@@ -109,17 +109,8 @@ static expr_point point_of(const definition *c, int64_t j, double s) {
 static bool level_keeps(const definition *c, const keeps *level, int64_t j) {
   if (level->count == 0) return true;
   expr_point point = point_of(c, j, 0);
-  for (int32_t k = 0; k < level->count; k++) {
-    const keep *one = &level->keep[k];
-    int64_t s = level->block;
-    const int32_t at[3] = {(int32_t)c->h,
-                           (int32_t)floor((double)c->t / (double)s),
-                           (int32_t)(j / s)};
-    if (one->kind == KEEP_EXPR
-            ? expr_eval(one->condition, &point, false).integer
-            : given((void *)c->call, one->input, at).integer)
-      return true;
-  }
+  for (int32_t k = 0; k < level->count; k++)
+    if (expr_eval(level->keep[k].condition, &point, false).integer) return true;
   return false;
 }
 

@@ -174,10 +174,18 @@ static expr *any_mask(arena *a, uint64_t *state) {
   }
 }
 
+/* An element of a table of blocks for each head. */
+static expr *kept_of(arena *a, expr *bi, expr *bj) {
+  expr *e = make_expr(a, EXPR_INPUT, TYPE_I32, 3, make_leaf(a, EXPR_H_), bi, bj);
+  e->integer = KEPT;
+  return e;
+}
+
 static keep any_keep(arena *a, uint64_t *state, int64_t block) {
-  if (block == GIVEN_BLOCK && random_chance(state, 40))
-    return (keep){.kind = KEEP_FROM, .input = KEPT};
   expr *bi = blocks_of(a, EXPR_I_, block), *bj = blocks_of(a, EXPR_J_, block);
+  if (block == GIVEN_BLOCK && random_chance(state, 40))
+    return (keep){.condition = make_condition(a, EXPR_NE, kept_of(a, bi, bj),
+                                              make_int(a, 0))};
   if (random_chance(state, 50))
     return (keep){.condition = make_condition(
                       a, EXPR_LE, apart(a, bi, bj),

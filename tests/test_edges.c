@@ -145,6 +145,11 @@ static const struct edge {
      "branch { }"), S(60, 60)},
     {"hash", P("mask hash(h, i / 8, j / 8, 7) % 3 != 0; branch { }"),
      S(100, 100)},
+    {"keep from a table", P("block 16; input kept : u8[H, nb, nb]; "
+     "keep from kept; branch { }"), S(150, 150)},
+    {"keep from two tables", P("block 8; input all : u8[nb, nb]; "
+     "input kept : u8[B, H, nb, nb]; keep from all; causal; "
+     "branch { keep from kept; }"), S(70, 90)},
     {"keep blocks", P("block 16; keep local(1) || global(1) || strided(3); "
      "branch { }"), S(150, 150)},
     {"keeps of two levels", P("block 16; keep bj % 2 == 0; keep bi == bj; "

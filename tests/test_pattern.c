@@ -160,10 +160,28 @@ static void check_text(const char *text) { check_round_trip(parsed(text)); }
 
 #define HEAD "pattern p { heads 3; head_dim 2; dtype f32; "
 
+START_TEST(tables_of_blocks_are_conditions) {
+  static const struct {
+    const char *size, *index;
+  } tables[] = {{"nb, nb", "bi, bj"},
+                {"H, nb, nb", "h, bi, bj"},
+                {"B, H, nb, nb", "b, h, bi, bj"}};
+  for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
+    const char *head = arena_print(
+        memory, HEAD "input kept : u8[%s]; block 4; branch { } keep ",
+        tables[i].size);
+    const pattern *given = parsed(arena_print(memory, "%sfrom kept; }", head));
+    const pattern *spelled = parsed(
+        arena_print(memory, "%skept[%s] != 0; }", head, tables[i].index));
+    ck_assert_str_eq(text_of(given), text_of(spelled));
+  }
+}
+END_TEST
+
 START_TEST(odd_corners_read_back) {
   /* a share without a head, which only `heads split` can say */
   check_text(HEAD "heads split; branch { } branch { } branch { } branch { } }");
-  /* two levels of which one is no condition */
+  /* a table of blocks, and two levels of which one is no condition */
   check_text(HEAD "input kept : u8[H, nb, nb]; block 4; keep from kept; "
              "branch { keep local(1); } branch { } }");
   check_text(HEAD "block 4; keep top 2 by mean; branch { keep local(1); } }");
@@ -285,7 +303,7 @@ static void break_mask_input(pattern *p) {
 
 static void break_block(pattern *p) {
   add_keep(memory, &p->branch[0].keeps[0], 0,
-           (keep){.kind = KEEP_FROM, .input = KEPT});
+           (keep){.kind = KEEP_TOP, .amount = 1});
 }
 
 static void break_union(pattern *p) {
@@ -318,6 +336,7 @@ static Suite *pattern_suite(void) {
   tcase_add_test(tests, random_patterns_read_back);
   tcase_add_test(tests, examples_read_back);
   tcase_add_test(tests, everything_is_spelled_out);
+  tcase_add_test(tests, tables_of_blocks_are_conditions);
   tcase_add_test(tests, odd_corners_read_back);
   tcase_add_test(tests, lse_is_asked_of_one_branch_a_head);
   tcase_add_test(tests, differences_are_seen);

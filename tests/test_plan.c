@@ -220,8 +220,6 @@ static const struct {
   unsigned force;
   const char *message;
 } refused[] = {
-    {"input k: u8[H, nb, nb]; block 16; keep from k; branch { }", 0,
-     "`keep from` is not supported by this build"},
     {"block 16; keep top 4 by mean; branch { }", 0,
      "`keep top` is not supported by this build"},
     {"block 16; keep mass 0.5 by mean; branch { }", 0,
