@@ -2,6 +2,7 @@
 DLPack tensors. Prints `ok NAME` or `not ok NAME` a test."""
 
 import os
+import subprocess
 import sys
 import threading
 import traceback
@@ -151,6 +152,28 @@ def test_files_presets_and_defines():
     assert dil.attention("sliding", heads=4, head_dim=16).heads == 4
     fails("DIL_USAGE", "2 segments and 1 dilations", dil.attention, heads=2,
           head_dim=8, segments=[1, 2], dilations=[1])
+    fails("DIL_USAGE", "(128, 0) looks back", dil.attention, heads=2,
+          head_dim=8, window=128)
+
+
+def test_tables_are_of_bool():
+    text = ("pattern p { heads 4; head_dim 16; dtype f32; block 10; "
+            "input kept : u8[H, nb, nb]; keep from kept; branch { } }")
+    q, k, v = tensors()
+    kept = random.random((4, 5, 5)) < 0.5
+    kernel = dil.Program(text).kernel()
+    given = kernel(q, k, v, inputs={"kept": kept})
+    same = kernel(q, k, v, inputs={"kept": kept.astype("uint8")})
+    assert (given == same).all() and off(given, kernel(
+        q, k, v, inputs={"kept": numpy.ones_like(kept)})) > 0.01
+
+
+def test_a_missing_library_is_told():
+    lost = subprocess.run([sys.executable, "-c", "import dil"], text=True,
+                          env=dict(os.environ, DIL_LIBRARY="/nosuch/libdil.so",
+                                   PYTHONPATH=os.path.dirname(dil.__file__)),
+                          capture_output=True)
+    assert "DIL_LIBRARY names the libdil.so of a build" in lost.stderr
 
 
 def test_readme():

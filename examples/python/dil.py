@@ -29,7 +29,13 @@ def _load():
     built = os.path.join(here, "..", "..", "build", "libdil.so")
     for path in (os.environ.get("DIL_LIBRARY"), built, "libdil.so.1"):
         if path and (path != built or os.path.exists(built)):
-            return ctypes.CDLL(path)
+            break
+    try:
+        return ctypes.CDLL(path)
+    except OSError as problem:
+        raise ImportError(f"{problem}: DIL_LIBRARY names the libdil.so of a "
+                          "build; `make install` makes it known to all"
+                          ) from None
 
 
 class _Device(ctypes.Structure):
@@ -193,7 +199,7 @@ def _defines(values):
 _CPU = 1
 _GPUS = (2, 13)      # CUDA's memory, and managed memory
 _DEFAULT_STREAM = 1  # as DLPack numbers it
-_CODES = {"i": 0, "u": 1, "f": 2}  # of DLDataTypeCode; brain floats are 4
+_CODES = {"i": 0, "u": 1, "f": 2, "b": 6}  # DLDataTypeCode; brain floats: 4
 _NAMES = {(2, 32): "float32", (2, 16): "float16", (4, 16): "uint16",
           (0, 32): "int32", (1, 8): "uint8"}
 
@@ -419,8 +425,8 @@ class Kernel(_Owned):
         `inputs`: the declared inputs by name. `out`, `lse`: tensors to write
         to; `lse=True` makes one, float32 [B, H, N]. `stream`: a CUDA stream's
         handle, the default one when not given; what the tensors' owner has yet
-        to write comes first, and the call does not wait for its own end. Returns the output, or the output
-        and lse.
+        to write comes first, and the call does not wait for its own end.
+        Returns the output, or the output and lse.
         """
         alive, flags = [], {}
 
@@ -461,6 +467,9 @@ def attention(preset=None, heads=0, kv_heads=0, head_dim=0, value_dim=0,
     if len(segments) != len(dilations):
         raise Error("DIL_USAGE", f"{len(segments)} segments and "
                     f"{len(dilations)} dilations")
+    if isinstance(window, int):
+        raise Error("DIL_USAGE", f"a window has two sides: ({window}, 0) looks "
+                    "back")
     pairs, count = _defines(defines)
     options = _AttentionOptions(
         preset=_text(preset), heads=heads, kv_heads=kv_heads,
