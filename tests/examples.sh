@@ -44,6 +44,7 @@ run strided -D l=32 --seq 500 --random 1
 run blocksparse --seq 900 --random 1
 run blocktable --seq 900 --random 1 --input kept=random
 run random_hash --seq 500 --random 1
+run sinks -D w=64 --seq 600 --random 1
 run softcap --seq 600 --random 1 --batch 2
 run decode_gqa --seq 1 --keys 3000 --random 1 --batch 3
 run union --seq 700 --random 1

@@ -1,6 +1,6 @@
 #!/bin/sh
 # readme.sh - the README says what is true: every command in its ```sh blocks
-# is run, and every file that it links to is there. Blocks marked ```sh slow
+# is run, its ```dil blocks are checked, and every file that it links to is there. Blocks marked ```sh slow
 # (`make check`, `make bench` and what installs) are only looked up: their make
 # targets must exist. In: DIL, TMP. Out: ok / not ok lines.
 set -u
@@ -19,6 +19,12 @@ while read -r command; do
   line=$(echo "$command" | sed "s,/tmp/,$TMP/,g; s,\./dil ,$DIL ,g")
   is "$command" sh -c "$line" </dev/null
 done <"$TMP/commands"
+
+block '```dil' | awk '/^let/ { n++ } { print > (folder "/" n ".dil") }' \
+  folder="$TMP" -
+for file in "$TMP"/[0-9].dil; do
+  is "$(grep -o 'pattern .* ' "$file")is a pattern" "$DIL" check "$file"
+done
 
 block '```sh slow' >"$TMP/slow"
 while read -r word target _; do
