@@ -251,10 +251,13 @@ void show_text(arena *a, const show_mask *m, bool colours, FILE *out) {
     }
     fputs(colours ? "\033[0m\n" : "\n", out);
   }
-  if (m->rows < m->N || m->columns < m->M)
+  double high = (double)m->N / m->rows, wide = (double)m->M / m->columns;
+  if (high > 1 || wide > 1)
     fprintf(out,
-            "  a character is %.4g by %.4g pairs; it names the branch "
-            "with most of them\n",
-            (double)m->N / m->rows, (double)m->M / m->columns);
+            "  a character is %.4g by %.4g pairs%s; it names the branch with "
+            "most of them\n",
+            high, wide,
+            high > POINTS || wide > POINTS ? ", of which some are looked at"
+                                           : "");
   print_legend(a, m, letters, colours, out);
 }
