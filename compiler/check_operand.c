@@ -41,7 +41,7 @@ operand operand_leaf(const scope *s, span at, expr_op op, expr_type type) {
   return (operand){.type = type, .at = at, .tree = leaf, .size = 1};
 }
 
-const char *operand_kind(const operand *o) {
+static const char *operand_kind(const operand *o) {
   static const char *const kinds[] = {[TYPE_CONDITION] = "a condition",
                                       [TYPE_I32] = "an integer",
                                       [TYPE_F32] = "a float"};

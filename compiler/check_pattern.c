@@ -153,7 +153,7 @@ static void check_dimension(const scope *s, const term *t, expr **dimension) {
   *dimension = e;
 }
 
-void check_inputs(const scope *s, pattern *p, const statement *block) {
+static void check_inputs(const scope *s, pattern *p, const statement *block) {
   scope inner = scope_at(s, PLACE_DIMENSION, "the dimension of an input");
   inner.pattern = NULL; /* no input gives another its size */
   for (const statement *input = block; input; input = input->next) {

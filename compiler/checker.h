@@ -138,7 +138,6 @@ operand operand_join(const scope *s, operand node, const operand *args,
                      int32_t count);
 /* The tree of an operand; reports a constant that does not fit. */
 expr *operand_tree(const scope *s, const operand *o);
-const char *operand_kind(const operand *o);                 /* "a float", ... */
 const char *operand_text(const scope *s, const operand *o); /* its value */
 int32_t operator_arguments(expr_op op); /* -1: any number from one */
 
@@ -163,7 +162,6 @@ const term *argument(const statement *s, int32_t index);
 pattern *check_pattern(checker *c, const statement *s);
 void check_branches(const scope *s, pattern *p, const statement *block,
                     const clauses *own);
-void check_inputs(const scope *s, pattern *p, const statement *block);
 void check_warnings(checker *c, const pattern *p);
 topology *check_topology(checker *c, const statement *s);
 schedule *check_schedule(checker *c, const statement *s);

@@ -4,7 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-const char *report_force(unsigned force, char text[64]) {
+/* "fuse,dedup"; "" for none. */
+static const char *force_text(unsigned force, char text[64]) {
   static const struct {
     unsigned bit;
     const char *name;
@@ -54,7 +55,7 @@ void report_json(const report *r, FILE *out) {
   json_object_set_new(o, "kernel", text_or_null(r->kernel));
   json_object_set_new(o, "device", text_or_null(r->device));
   json_object_set_new(o, "variant", text_or_null(r->variant));
-  json_object_set_new(o, "force", text_or_null(report_force(r->force, force)));
+  json_object_set_new(o, "force", text_or_null(force_text(r->force, force)));
   json_object_set_new(o, "schedule", text_or_null(knobs_text(&r->knobs, text)));
   json_object_set_new(o, "remembered", json_boolean(r->recalled));
   json_object_set_new(o, "plan_hash", text_or_null(r->planned ? hash : NULL));
@@ -105,7 +106,7 @@ void report_stream_text(const stream_chunks *c, const stream_facts *f,
 
 static void print_device(const report *r, FILE *out) {
   char force[64], text[KNOBS_TEXT];
-  report_force(r->force, force);
+  force_text(r->force, force);
   fprintf(out, "kernel  %s on %s", r->kernel, r->device);
   if (r->isa) fprintf(out, " (%s)", r->isa);
   if (r->variant) fprintf(out, ", variant %s", r->variant);
@@ -162,7 +163,7 @@ void report_heading(FILE *out) {
 
 void report_row(const report *r, FILE *out) {
   char force[64], name[96], time[MESSAGE_NUMBER], part[16] = "-";
-  report_force(r->force, force);
+  force_text(r->force, force);
   snprintf(name, sizeof name, "%s%s%s", r->kernel, *force ? " " : "", force);
   if (isfinite(r->share))
     snprintf(part, sizeof part, "%.1f %%", 100 * r->share);

@@ -43,7 +43,5 @@ void report_text(const report *r, FILE *out);
 /* A table: report_heading, then a row each. */
 void report_heading(FILE *out);
 void report_row(const report *r, FILE *out);
-/* "fuse,dedup"; "" for none. */
-const char *report_force(unsigned force, char text[64]);
 
 #endif

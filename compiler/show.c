@@ -159,7 +159,8 @@ uint32_t show_colour(int32_t which) {
   return colours[which % (int32_t)(sizeof colours / sizeof *colours)];
 }
 
-char *show_letters(arena *a, const pattern *p) {
+/* One letter for each branch, no two the same: [branches] and a NUL. */
+static char *letters_of(arena *a, const pattern *p) {
   static const char all[] =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789*+";
   char *letters = ARENA_ARRAY(a, char, p->branch_count + 1);
@@ -236,7 +237,7 @@ static void print_legend(arena *a, const show_mask *m, const char *letters,
 }
 
 void show_text(arena *a, const show_mask *m, bool colours, FILE *out) {
-  const char *letters = show_letters(a, m->pattern);
+  const char *letters = letters_of(a, m->pattern);
   fprintf(out, "%s, head %lld: %lld queries (down) by %lld keys (across)\n",
           m->pattern->name, (long long)m->head, (long long)m->N,
           (long long)m->M);

@@ -28,8 +28,6 @@ typedef struct show_mask {
 dil_status show_mask_make(arena *a, const pattern *p, int64_t head, int64_t N,
                           int64_t M, int32_t limit, const expr_point *point,
                           dil_threads *threads, show_mask *mask);
-/* One letter for each branch, no two the same: [branches] and a NUL. */
-char *show_letters(arena *a, const pattern *p);
 /* "near: segment 2048, dilation 2, phase 1" */
 char *show_branch_text(arena *a, const pattern *p, int32_t index, int64_t head);
 bool show_serves(const pattern *p, int32_t index, int64_t head);

@@ -162,17 +162,12 @@ static void release(pool *p, pool_block *b) {
   free(b);
 }
 
-static void trim(pool *p, int64_t keep_bytes) {
-  int64_t bytes = 0;
-  for (pool_block *b = p->newest, *older; b; b = older) {
-    older = b->older;
-    bytes += b->bytes;
-    if (bytes > keep_bytes) release(p, b);
-  }
+static void release_all(pool *p) {
+  while (p->oldest) release(p, p->oldest);
 }
 
 /* One block at a time, so that no call pays for many. */
-static void trim_idle(pool *p) {
+static void release_idle(pool *p) {
   pool_block *b = p->oldest;
   if (b && p->options.idle && clock_coarse() - b->given > p->options.idle)
     release(p, b);
@@ -230,7 +225,7 @@ static dil_status take_memory(pool *p, int64_t bytes, void **memory) {
   LOG(&p->options.log, DIL_LOG_INFO,
       "%s is short of memory: the pool gives back what it keeps",
       p->source.name);
-  trim(p, 0);
+  release_all(p);
   return p->source.take(p->source.user, bytes, memory);
 }
 
@@ -316,13 +311,7 @@ void dil_pool_give_block(pool *p, pool_block *b) {
   } else if (p->options.off) {
     release(p, b);
   }
-  trim_idle(p);
-  pthread_mutex_unlock(&p->lock);
-}
-
-void pool_trim(pool *p, int64_t keep_bytes) {
-  pthread_mutex_lock(&p->lock);
-  trim(p, keep_bytes);
+  release_idle(p);
   pthread_mutex_unlock(&p->lock);
 }
 
@@ -355,7 +344,7 @@ static void report_leaks(const pool *p) {
 void dil_pool_free(pool *p) {
   if (!p) return;
   report_leaks(p);
-  trim(p, 0);
+  release_all(p);
   for (pool_block *b = p->out, *next; b; b = next) {
     next = b->next;
     free(b);

@@ -59,9 +59,6 @@ dil_status dil_pool_new(const pool_source *source, const pool_options *options,
                     pool **made);
 /* What is still out is a leak: told in the log, and not touched. */
 void dil_pool_free(pool *p);
-/* Gives what is kept back to the device until at most `keep` bytes of it are
- * left. */
-void pool_trim(pool *p, int64_t keep);
 void dil_pool_read_stats(pool *p, pool_stats *stats);
 
 /* ---- blocks -------------------------------------------------------------- */

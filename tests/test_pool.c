@@ -243,21 +243,6 @@ START_TEST(what_cannot_be_marked_is_not_kept) {
 }
 END_TEST
 
-START_TEST(trimming) {
-  fake f = {.room = 1 << 30};
-  fake_stream s = {0, 0};
-  pool *p = fake_pool(&f, 0);
-  pool_block *b[8];
-  for (int i = 0; i < 8; i++) b[i] = take(p, 65536, &s);
-  for (int i = 0; i < 8; i++) dil_pool_give_block(p, b[i]);
-  pool_trim(p, 3 * 65536 + 100);
-  ck_assert_int_eq(f.gives, 5);
-  pool_trim(p, 0);
-  ck_assert_int_eq(f.used, 0);
-  dil_pool_free(p);
-}
-END_TEST
-
 START_TEST(what_lies_idle_goes_back) {
   pool_options options = {.idle = 20000000};
   pool *p = pool_new_host(NULL, &options);
@@ -419,7 +404,6 @@ int main(void) {
   tcase_add_test(c, the_bound_is_hard);
   tcase_add_test(c, under_pressure_what_is_kept_goes_back);
   tcase_add_test(c, what_cannot_be_marked_is_not_kept);
-  tcase_add_test(c, trimming);
   tcase_add_test(c, what_lies_idle_goes_back);
   tcase_add_test(c, plain_counts_nothing);
   tcase_add_test(c, off_keeps_nothing);
