@@ -111,7 +111,7 @@ void bind_sparse_free(binding *b);
 dil_status bind_convert(binding *b, const dil_tensor *from, dil_tensor *to);
 /* Floats: standard normals of tensor `number`; i32: 0..7; u8: 0 or 1. */
 dil_status bind_random(binding *b, uint32_t seed, uint32_t number,
-                 dil_tensor *tensor);
+                       dil_tensor *tensor);
 /* "[1, 2048, 12, 64]" */
 const char *bind_shape_text(arena *a, const dil_tensor *tensor);
 

@@ -144,7 +144,8 @@ static void print_bill(const bill *l) {
 
 /* ---- for programs -------------------------------------------------------- */
 
-static void print_json(const bill *l) {
+/* Counts, which are integers as long as they can be. */
+static void add_counts(json_t *o, const bill *l) {
   const cover_count *n = &l->count;
   const struct {
     const char *name;
@@ -167,16 +168,20 @@ static void print_json(const bill *l) {
       {"tiles_empty", n->empty},
       {"threads", l->threads},
   };
-  json_t *o = json_object();
-  json_object_set_new(o, "kernel", json_string(l->kernel));
   for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
     double number = numbers[i].number;
     json_object_set_new(o, numbers[i].name,
                         number < 0x1p53 ? json_integer((json_int_t)number)
                                         : json_real(number));
   }
+}
+
+static void print_json(const bill *l) {
+  json_t *o = json_object();
+  json_object_set_new(o, "kernel", json_string(l->kernel));
+  add_counts(o, l);
   json_object_set_new(o, "density",
-                      json_real(percent(n->distinct, l->dense) / 100));
+                      json_real(percent(l->count.distinct, l->dense) / 100));
   json_object_set_new(o, "variant", json_string(l->variant));
   json_object_set_new(o, "isa", json_string(l->isa));
   json_object_set_new(o, "peak_flops", json_real(l->peak));

@@ -71,10 +71,10 @@ static dil_status make_codes(compilation *c, dil_kernel_source *s) {
 dil_status driver_source(compilation *c, dil_context *context,
                          dil_kernel_source *s) {
   *s = (dil_kernel_source){.table = &c->plan->table,
-                                .plan_hash = plan_hash(c->plan),
-                                .target = c->isa,
-                                .dimension = dimension,
-                                .context = c};
+                           .plan_hash = plan_hash(c->plan),
+                           .target = c->isa,
+                           .dimension = dimension,
+                           .context = c};
   c->context = context;
   if (dil_context_arch(context)) return make_codes(c, s);
   s->make = make_variant;

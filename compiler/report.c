@@ -27,6 +27,10 @@ static json_t *number_or_null(double number) {
   return isfinite(number) ? json_real(number) : json_null();
 }
 
+static json_t *integer_or_null(double number) {
+  return isfinite(number) ? json_integer((json_int_t)number) : json_null();
+}
+
 static json_t *text_or_null(const char *text) {
   return text && *text ? json_string(text) : json_null();
 }
@@ -45,6 +49,15 @@ struct json_t *report_stream_json(const stream_chunks *c, const stream_facts *f,
   json_object_set_new(o, "waited_seconds", json_real(f->waited));
   json_object_set_new(o, "computed_seconds", json_real(f->computed));
   return o;
+}
+
+static void add_ring(json_t *o, const report *r) {
+  json_object_set_new(o, "ranks", json_integer(r->ranks));
+  json_object_set_new(o, "gathered_branches", json_integer(r->gathered));
+  json_object_set_new(o, "bytes_moved", integer_or_null(r->moved));
+  json_object_set_new(o, "waited_seconds", json_real(r->waited));
+  if (r->rank_bytes > 0)
+    json_object_set_new(o, "rank_bytes", integer_or_null(r->rank_bytes));
 }
 
 void report_json(const report *r, FILE *out) {
@@ -66,22 +79,11 @@ void report_json(const report *r, FILE *out) {
   json_object_set_new(o, "rel_error", number_or_null(v ? v->rel_error : NAN));
   json_object_set_new(o, "lse_error", number_or_null(v ? v->lse_error : NAN));
   json_object_set_new(o, "checked_rows",
-                      v ? json_integer(v->rows) : json_null());
-  json_object_set_new(o, "workspace_bytes",
-                      isfinite(r->workspace)
-                          ? json_integer((json_int_t)r->workspace)
-                          : json_null());
+                      integer_or_null(v ? (double)v->rows : NAN));
+  json_object_set_new(o, "workspace_bytes", integer_or_null(r->workspace));
   json_object_set_new(o, "compile_seconds", number_or_null(r->compile_seconds));
   json_object_set_new(o, "open_seconds", number_or_null(r->open_seconds));
-  if (r->ranks) {
-    json_object_set_new(o, "ranks", json_integer(r->ranks));
-    json_object_set_new(o, "gathered_branches", json_integer(r->gathered));
-    json_object_set_new(o, "bytes_moved", json_integer((json_int_t)r->moved));
-    json_object_set_new(o, "waited_seconds", json_real(r->waited));
-    if (r->rank_bytes > 0)
-      json_object_set_new(o, "rank_bytes",
-                          json_integer((json_int_t)r->rank_bytes));
-  }
+  if (r->ranks) add_ring(o, r);
   if (r->streamed)
     json_object_set_new(o, "stream",
                         report_stream_json(&r->chunks, &r->stream, false));

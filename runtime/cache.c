@@ -256,7 +256,7 @@ static bool get_file(dil_cache *c, const uint8_t *digest, const void *key,
 }
 
 bool dil_cache_get(dil_cache *cache, const void *key, size_t key_size,
-               cache_value *value) {
+                   cache_value *value) {
   uint8_t digest[CACHE_DIGEST];
   if (!cache || cache->options.mode == CACHE_OFF) return false;
   cache_digest(key, key_size, digest);
@@ -311,7 +311,7 @@ static void note_written(dil_cache *c, dil_status status, const char *name) {
 }
 
 void dil_cache_put(dil_cache *cache, const void *key, size_t key_size,
-               const cache_value *value) {
+                   const cache_value *value) {
   uint8_t digest[CACHE_DIGEST];
   char name[CACHE_NAME];
   int64_t bytes = 0;

@@ -63,9 +63,9 @@ void cache_free(dil_cache *cache);
 #pragma GCC visibility push(default) /* the compiler has use for these */
 /* Whether there is a value; NULL as the cache has none. */
 bool dil_cache_get(dil_cache *cache, const void *key, size_t key_size,
-               cache_value *value);
+                   cache_value *value);
 void dil_cache_put(dil_cache *cache, const void *key, size_t key_size,
-               const cache_value *value);
+                   const cache_value *value);
 #pragma GCC visibility pop
 void cache_read_stats(dil_cache *cache, cache_stats *stats);
 

@@ -272,7 +272,7 @@ static dil_status take_locked(pool *p, int32_t class, void *stream,
 }
 
 dil_status dil_pool_take_block(pool *p, int64_t bytes, void *stream,
-                           pool_block **block) {
+                               pool_block **block) {
   int32_t class = class_of(bytes);
   *block = NULL;
   if (bytes < 0 || class >= CLASSES)
@@ -318,7 +318,7 @@ void dil_pool_give_block(pool *p, pool_block *b) {
 /* ---- the pool ------------------------------------------------------------ */
 
 dil_status dil_pool_new(const pool_source *source, const pool_options *options,
-                    pool **made) {
+                        pool **made) {
   pool *p = calloc(1, sizeof *p);
   *made = p;
   if (!p) return dil_fail(DIL_MEMORY, "no memory for a pool");

@@ -56,7 +56,7 @@ double pool_reuse_rate(const pool_stats *stats);
 double pool_fragmentation(const pool_stats *stats);
 
 dil_status dil_pool_new(const pool_source *source, const pool_options *options,
-                    pool **made);
+                        pool **made);
 /* What is still out is a leak: told in the log, and not touched. */
 void dil_pool_free(pool *p);
 void dil_pool_read_stats(pool *p, pool_stats *stats);
@@ -68,7 +68,7 @@ typedef struct pool_block pool_block;
 /* A block of at least `bytes`, for work on `stream` from now on. DIL_MEMORY:
  * the device has none, or the bound is reached. */
 dil_status dil_pool_take_block(pool *p, int64_t bytes, void *stream,
-                           pool_block **block);
+                               pool_block **block);
 /* After the last work was put on the stream that it was taken for. */
 void dil_pool_give_block(pool *p, pool_block *block);
 void *dil_pool_memory(const pool_block *block);

@@ -319,7 +319,7 @@ static void finish_row(const rows_work *w, int64_t b, int64_t n, int32_t head,
 }
 
 static void advance_row(const rows_work *w, worker *wk, row *q, source *at,
-                    int64_t low, int64_t high) {
+                        int64_t low, int64_t high) {
   at->env.env.head = q->head + (w->run->part ? w->run->part->head : 0);
   if (w->run->table->combine == DIL_COMBINE_UNION) {
     visit_union(w, wk, q, at, low, high);

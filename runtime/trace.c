@@ -239,7 +239,7 @@ static void gather(span_record s, const char *text, int32_t line) {
 }
 
 void dil_trace_add(int64_t begin, const char *category, const char *name,
-               const char *text, int64_t number) {
+                   const char *text, int64_t number) {
   if (!tracing()) return;
   gather((span_record){.begin = begin,
                        .end = dil_trace_now(),
@@ -267,8 +267,8 @@ static int32_t find_line(const char *name) {
 }
 
 void dil_trace_add_line(const char *line, int64_t begin, int64_t end,
-                    const char *category, const char *name, const char *text,
-                    int64_t number) {
+                        const char *category, const char *name,
+                        const char *text, int64_t number) {
   if (!tracing()) return;
   gather((span_record){.begin = begin,
                        .end = end,

@@ -26,12 +26,12 @@ int64_t dil_trace_now(void); /* nanoseconds of a steady clock */
  * long as the process; `text`, which may be NULL, is copied (31 bytes of it);
  * `number` below 0 is not shown. */
 void dil_trace_add(int64_t begin, const char *category, const char *name,
-               const char *text, int64_t number);
+                   const char *text, int64_t number);
 /* A span on a line of its own, such as a stream of a GPU: "cuda:0 stream 2".
  * Times as dil_trace_now has them. */
 void dil_trace_add_line(const char *line, int64_t begin, int64_t end,
-                    const char *category, const char *name, const char *text,
-                    int64_t number);
+                        const char *category, const char *name,
+                        const char *text, int64_t number);
 /* What this thread's line is called in the viewer; copied. */
 void dil_trace_name_thread(const char *name);
 
