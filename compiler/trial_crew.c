@@ -17,9 +17,10 @@ static dil_status check_shrink(const topology *on, const mesh *m) {
   if (m->ring != mesh_ranks(m))
     return dil_fail(DIL_UNSUPPORTED, "--shrink: topology '%s' splits heads or "
                     "batch rows, so no rank can be left out", on->name);
-  if (on->link == LINK_MPI || (trial_crew_is_job(on) && trial_crew_in_mpi(on)))
-    return dil_fail(DIL_UNSUPPORTED, "--shrink: an MPI job ends with the first "
-                    "rank that is lost; ranks that meet by DIL_MEET go on");
+  if (trial_crew_is_job(on) && !trial_crew_in_file(on))
+    return dil_fail(DIL_UNSUPPORTED, "--shrink: an MPI job, and ranks that meet "
+                    "at HOST:PORT, end with the first rank that is lost; those "
+                    "that meet in a file go on");
   return DIL_OK;
 }
 

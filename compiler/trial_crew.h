@@ -71,7 +71,7 @@ dil_status trial_crew_shrink(trial_crew *t, const dil_call *call,
 /* Whether the ranks are processes: of an MPI job, or, with NCCL, of one or such
  * as meet in the file DIL_MEET. */
 bool trial_crew_is_job(const topology *on);
-bool trial_crew_in_mpi(const topology *on); /* of a job, not by DIL_MEET */
+bool trial_crew_in_file(const topology *on); /* on one host */
 /* This process's number and a link to all, within so many seconds; a link to
  * its ring. */
 dil_status trial_crew_world(trial_crew *t, const topology *on, double timeout);

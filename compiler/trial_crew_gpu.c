@@ -19,12 +19,13 @@ static dil_status count_devices(trial_crew *t, const options *o,
   if (t->gpu.devices < 1)
     return dil_fail(DIL_USAGE, "there is no device cuda:%d, of %d",
                     t->gpu.first, count);
-  if (t->gpu.devices < on->devices && on->link == LINK_NCCL)
+  bool here = !trial_crew_is_job(on) || trial_crew_in_file(on);
+  if (t->gpu.devices < on->devices && on->link == LINK_NCCL && here)
     return dil_fail(DIL_UNSUPPORTED, "topology '%s' is linked by NCCL, which "
                     "wants a GPU for each rank: %lld ranks, %d GPU%s", on->name,
                     (long long)on->devices, t->gpu.devices,
                     t->gpu.devices == 1 ? "" : "s");
-  if (t->gpu.devices < on->devices)
+  if (t->gpu.devices < on->devices && here)
     message_note("%lld ranks share %d GPU%s", (long long)on->devices,
                  t->gpu.devices, t->gpu.devices == 1 ? "" : "s");
   return DIL_OK;

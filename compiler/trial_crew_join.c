@@ -1,6 +1,6 @@
 /* trial_crew_join.c - how the ranks of a topology meet: as threads of this
- * process, as processes of an MPI job, or in a file. In: a topology and the
- * environment. Out: links. */
+ * process, as processes of an MPI job, in a file, or at a port of rank 0's host.
+ * In: a topology and the environment. Out: links. */
 #include "interface.h"
 #include "setting.h"
 #include "trial_crew.h"
@@ -25,7 +25,10 @@ static const char *meeting_file(const topology *on) {
   return on->link == LINK_NCCL ? setting_text("DIL_MEET") : NULL;
 }
 
-bool trial_crew_in_mpi(const topology *on) { return !meeting_file(on); }
+bool trial_crew_in_file(const topology *on) {
+  const char *place = meeting_file(on);
+  return place && !socket_is_address(place);
+}
 
 static dil_status check_count(const topology *on, int32_t ranks) {
   if (ranks == on->devices) return DIL_OK;
@@ -48,24 +51,38 @@ static dil_status open_mpi(trial_crew *t, const topology *on, double timeout) {
   return status ? status : t->mpi->link(0, timeout, &t->world);
 }
 
-static dil_status open_file(trial_crew *t, const topology *on,
-                            const char *path, double timeout) {
+/* Our own variable, and those of launchers: the first that is set. */
+static dil_status find_rank(const topology *on, int32_t *found) {
+  static const char *const names[] = {"DIL_RANK", "SLURM_PROCID", "RANK"};
   int64_t rank = -1;
-  dil_status status = setting_count("DIL_RANK", on->devices - 1, &rank);
+  dil_status status = DIL_OK;
+  for (size_t i = 0; i < sizeof names / sizeof *names && rank < 0; i++)
+    if (!status) status = setting_count(names[i], on->devices - 1, &rank);
   if (!status && rank < 0)
-    status = dil_fail(DIL_USAGE, "DIL_MEET names a file for ranks to meet in: "
-                      "which one is this? say DIL_RANK=0..%lld",
-                      (long long)on->devices - 1);
+    status = dil_fail(DIL_USAGE, "DIL_MEET says where ranks meet: which one is "
+                      "this? say DIL_RANK=0..%lld", (long long)on->devices - 1);
+  *found = (int32_t)rank;
+  return status;
+}
+
+/* In a file, or at HOST:PORT. */
+static dil_status open_meeting(trial_crew *t, const topology *on,
+                               const char *place, double timeout) {
+  enum { PATIENCE = 30 }; /* seconds: processes do not begin at once */
+  int32_t ranks = (int32_t)on->devices;
+  double patience = on->timeout > PATIENCE ? on->timeout : PATIENCE;
+  dil_status status = find_rank(on, &t->task.rank);
   if (status) return status;
-  t->task.rank = (int32_t)rank;
-  return file_link_new(path, t->task.rank, (int32_t)on->devices, timeout,
-                       &t->world);
+  return socket_is_address(place)
+             ? socket_link_new(place, t->task.rank, ranks, patience, timeout,
+                               &t->world)
+             : file_link_new(place, t->task.rank, ranks, timeout, &t->world);
 }
 
 dil_status trial_crew_world(trial_crew *t, const topology *on,
                             double timeout) {
   const char *path = meeting_file(on);
-  return path ? open_file(t, on, path, timeout) : open_mpi(t, on, timeout);
+  return path ? open_meeting(t, on, path, timeout) : open_mpi(t, on, timeout);
 }
 
 dil_status trial_crew_ring(trial_crew *t, const topology *on) {
@@ -73,6 +90,9 @@ dil_status trial_crew_ring(trial_crew *t, const topology *on) {
   int32_t ring = (int32_t)on->ring, group = t->task.rank / ring;
   char own[DIL_PATH_MAX];
   if (!path) return t->mpi->link(group, on->timeout, &t->task.link);
+  if (socket_is_address(path))
+    return socket_link_part(t->world, group * ring, ring, on->timeout,
+                            &t->task.link);
   if (snprintf(own, sizeof own, "%s.ring%d", path, group) >= (int)sizeof own)
     return dil_fail(DIL_USAGE, "DIL_MEET is too long");
   return file_link_new(own, t->task.rank % ring, ring, on->timeout,

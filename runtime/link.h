@@ -94,4 +94,16 @@ dil_status thread_link_new(thread_hub *hub, int32_t rank, dil_link **link);
 dil_status file_link_new(const char *path, int32_t rank, int32_t ranks,
                          double timeout, dil_link **link);
 
+/* link_socket.c: ranks are processes of any hosts, and rank 0 listens at the
+ * address, "host:port"; they have `patience` seconds to come. DIL_USAGE: it is
+ * none; DIL_PEER: who has not come, or counts the ranks otherwise. */
+dil_status socket_link_new(const char *address, int32_t rank, int32_t ranks,
+                           double patience, double timeout, dil_link **link);
+/* Whether it looks like one, and not like the path of a file. */
+bool socket_is_address(const char *text);
+/* Some of its ranks, this one among them, on the same connections. The two
+ * links take turns: nothing is posted to both at once. */
+dil_status socket_link_part(dil_link *whole, int32_t first, int32_t ranks,
+                            double timeout, dil_link **link);
+
 #endif

@@ -147,7 +147,7 @@ else
 fi
 by_nccl="devices $ring; ring $ring; link nccl;"
 
-# One process a GPU, which meet in a file; each says what it has to say in a
+# One process a GPU, which meet in a file, or where `meet` says; each says what it has to say in a
 # file of its own. Sets `pids`.
 start() { # topology, options...
   on longnet_ring "$1"
@@ -156,7 +156,7 @@ start() { # topology, options...
   rank=0
   rm -f "$TMP/meet"* "$TMP/rank".*
   while [ $rank -lt $ring ]; do
-    DIL_MEET=$TMP/meet DIL_RANK=$rank "$DIL" run "$TMP/longnet_ring.dil" \
+    DIL_MEET=${meet:-$TMP/meet} DIL_RANK=$rank "$DIL" run "$TMP/longnet_ring.dil" \
       --topology t --device cuda --random 7 "$@" >"$TMP/rank.$rank" 2>&1 &
     pids="$pids $!"
     rank=$((rank + 1))
@@ -258,6 +258,28 @@ strike() { # signal, word of the message
 }
 is "a rank is killed" strike KILL gone
 is "a rank is frozen" strike STOP silent
+
+# Processes that meet at a port of this host.
+port=$((30000 + $$ % 20000))
+meet=localhost:$port
+by_port() {
+  # shellcheck disable=SC2086 # a list of words
+  start "$by_nccl" $small --out "$TMP/port.npy" && finished &&
+    cmp "$TMP/copies.npy" "$TMP/port.npy"
+}
+is "NCCL, by processes that meet at a port: the same bits" by_port
+meet=localhost:$((port + 1))
+lost_way() { # where, rank, words
+  DIL_MEET=$1 DIL_RANK=$2 run longnet_ring "$by_nccl" --seq 48 && return 1
+  grep -q "$3" "$TMP/said"
+}
+is "no port to meet at" lost_way localhost:0 0 "'localhost:0' is no HOST:PORT"
+is "no rank to meet as" lost_way localhost:1 '' 'say DIL_RANK=0'
+is "no rank of these" lost_way localhost:1 9 DIL_RANK
+is "a rank of those is killed" strike KILL gone
+meet=localhost:$((port + 2))
+is "a rank of those is frozen" strike STOP silent
+meet=
 
 # Those left go on, to what so few ranks give. (Where some are struck within the
 # run and some behind it, NCCL's own way is in progress until time is up.)

@@ -15,6 +15,9 @@
 enum { RANKS = 4, VICTIM = 2, BYTES = 300001 }; /* several pieces */
 
 typedef struct scene {
+  int port;              /* 0: they meet in the file */
+  int32_t odd_count;     /* of ranks, that the victim believes in; 0: right */
+  double patience;
   char path[64];
   double timeout;
   int64_t odd;           /* bytes that the victim's messages lack */
@@ -68,13 +71,19 @@ static dil_status go_on(const scene *s, dil_link **link) {
 static int live(const scene *s, int32_t rank) {
   char words[80];
   dil_link *link;
-  dil_status status = file_link_new(s->path, rank, RANKS, s->timeout, &link);
+  char address[40];
+  int32_t ranks = rank == VICTIM && s->odd_count ? s->odd_count : RANKS;
+  snprintf(address, sizeof address, "127.0.0.1:%d", s->port);
+  dil_status status =
+      s->port ? socket_link_new(address, rank, ranks, s->patience, s->timeout,
+                                &link)
+              : file_link_new(s->path, rank, RANKS, s->timeout, &link);
   for (int32_t i = 0; i < s->rounds && !status; i++)
     status = pass_on(link, s, i);
   if (status && s->shrinks) status = go_on(s, &link);
   snprintf(words, sizeof words, "%s.%d", s->path, rank);
   FILE *out = fopen(words, "w");
-  fprintf(out, "%s\n", status ? dil_last_error() : "");
+  fprintf(out, "%s\n", status ? dil_last_error() : "all is well");
   fclose(out);
   if (!status) link_free(link);
   return status != DIL_OK;
@@ -108,13 +117,22 @@ static int ended(const scene *s, pid_t pid, int32_t rank, const char *word) {
   return status;
 }
 
+/* By turns in a file and at a port of this process's own. */
+static scene scene_by(int32_t way, const char *name, double timeout) {
+  static int count;
+  scene s = scene_of(name, timeout);
+  s.patience = 20;
+  if (way) s.port = 20000 + (getpid() * 7 + count++) % 12000;
+  return s;
+}
+
 START_TEST(messages_arrive_whole) {
-  scene s = scene_of("whole", 20);
+  scene s = scene_by(_i, "whole", 20);
   pid_t pids[RANKS];
   s.rounds = 20;
   begin(&s, pids);
   for (int32_t i = 0; i < RANKS; i++)
-    ck_assert_int_eq(ended(&s, pids[i], i, "\n"), 0);
+    ck_assert_int_eq(ended(&s, pids[i], i, "all is well"), 0);
   ck_assert_int_ne(access(s.path, F_OK), 0);
 }
 END_TEST
@@ -133,13 +151,13 @@ static void strike(const scene *s, int signal_number, const char *word) {
 }
 
 START_TEST(killed_rank_is_named) {
-  scene s = scene_of("killed", 10);
+  scene s = scene_by(_i, "killed", 10);
   strike(&s, SIGKILL, "rank 2 is gone");
 }
 END_TEST
 
 START_TEST(stopped_rank_is_named) {
-  scene s = scene_of("stopped", 1);
+  scene s = scene_by(_i, "stopped", 1);
   strike(&s, SIGSTOP, "rank 2 is silent");
 }
 END_TEST
@@ -151,19 +169,19 @@ static void lose(scene s, int signal_number) {
   usleep(300000);
   kill(pids[VICTIM], signal_number);
   for (int32_t i = 0; i < RANKS; i++)
-    if (i != VICTIM) ck_assert_int_eq(ended(&s, pids[i], i, "\n"), 0);
+    if (i != VICTIM) ck_assert_int_eq(ended(&s, pids[i], i, "all is well"), 0);
   kill(pids[VICTIM], SIGKILL);
   waitpid(pids[VICTIM], NULL, 0);
 }
 
 START_TEST(those_left_go_on) {
   lose(scene_of("dead", 10), SIGKILL);
-  lose(scene_of("frozen", 1), SIGSTOP);
+  lose(scene_of("frozen", 2), SIGSTOP);
 }
 END_TEST
 
 START_TEST(another_size_is_an_error) {
-  scene s = scene_of("size", 10);
+  scene s = scene_by(_i, "size", 10);
   pid_t pids[RANKS];
   s.odd = 7;
   begin(&s, pids);
@@ -172,15 +190,37 @@ START_TEST(another_size_is_an_error) {
 }
 END_TEST
 
+START_TEST(ranks_that_do_not_meet) {
+  scene s = scene_by(1, "meet", 10);
+  pid_t pids[RANKS];
+  s.odd_count = RANKS + 1;
+  begin(&s, pids);
+  for (int32_t i = 0; i < RANKS; i++)
+    ck_assert_int_ne(ended(&s, pids[i], i, i == VICTIM || i == 0
+                           ? "a process is rank 2 of 5, here are 4"
+                           : "ranks do not meet at"), 0);
+  dil_link *link;
+  ck_assert_int_eq(socket_link_new("127.0.0.1:29999", 1, 2, 0.3, 1, &link),
+                   DIL_PEER);
+  ck_assert_int_eq(socket_link_new("127.0.0.1:29998", 0, 2, 0.3, 1, &link),
+                   DIL_PEER);
+  ck_assert(strstr(dil_last_error(), "1 of 2 ranks have come") != NULL);
+  ck_assert_int_eq(socket_link_new("here:70000", 1, 2, 0.3, 1, &link),
+                   DIL_USAGE);
+  ck_assert(strstr(dil_last_error(), "is no HOST:PORT") != NULL);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("link");
   TCase *tests = tcase_create("link");
   tcase_set_timeout(tests, 60);
-  tcase_add_test(tests, messages_arrive_whole);
-  tcase_add_test(tests, killed_rank_is_named);
-  tcase_add_test(tests, stopped_rank_is_named);
+  tcase_add_loop_test(tests, messages_arrive_whole, 0, 2);
+  tcase_add_loop_test(tests, killed_rank_is_named, 0, 2);
+  tcase_add_loop_test(tests, stopped_rank_is_named, 0, 2);
   tcase_add_test(tests, those_left_go_on);
-  tcase_add_test(tests, another_size_is_an_error);
+  tcase_add_loop_test(tests, another_size_is_an_error, 0, 2);
+  tcase_add_test(tests, ranks_that_do_not_meet);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
 }

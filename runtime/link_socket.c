@@ -1,0 +1,331 @@
+/* link_socket.c - ranks are processes of any hosts that meet at HOST:PORT, where
+ * rank 0 listens. In: that address, a number for each. Out: messages through a
+ * connection of each two. A rank whose connection ends without a word is gone,
+ * and who fails tells all others why. Nothing is hidden and nobody is asked who
+ * he is: it is for a network that is trusted, as NCCL's own. */
+#include "link_socket.h"
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef struct half {        /* of a transfer: what one side moves */
+  int32_t peer;              /* -1: nothing */
+  char *at;
+  int64_t size, left;
+  size_t head;               /* bytes of it that have moved */
+} half;
+
+typedef struct socket_link {
+  dil_link link;
+  net *net;
+  int32_t first;             /* the net's rank that is its rank 0 */
+  struct slot {
+    half send, receive;
+  } slot[];                  /* [ranks + 1] */
+} socket_link;
+
+static double clock_seconds(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void rest(int64_t turns) {
+  struct timespec moment = {0, 50000};
+  if (turns > 1000) nanosleep(&moment, NULL);
+}
+
+static socket_link *self(dil_link *link) { return (socket_link *)link; }
+
+frame net_frame(const net *n, int32_t kind, int64_t size) {
+  frame f = {.kind = kind, .rank = n->rank, .ranks = n->ranks, .size = size};
+  memcpy(f.magic, NET_MAGIC, sizeof f.magic);
+  return f;
+}
+
+/* ---- failing ------------------------------------------------------------- */
+
+/* Others are told, unless they are in the middle of a message: those see the
+ * connection end. */
+static void tell(net *n, int32_t kind, const char *text) {
+  char all[sizeof(frame) + REASON];
+  size_t size = strlen(text);
+  frame f = net_frame(n, kind, (int64_t)size);
+  memcpy(all, &f, sizeof f);
+  memcpy(all + sizeof f, text, size);
+  for (int32_t i = 0; i < n->ranks; i++) {
+    peer *p = &n->peer[i];
+    if (p->file < 0 || p->left) continue;
+    ssize_t sent = p->sending ? -1 : send(p->file, all, sizeof f + size,
+                                          MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < (ssize_t)sizeof f) shutdown(p->file, SHUT_RDWR);
+  }
+}
+
+/* A connection that ends with something unread takes back what was sent last:
+ * what others still say is heard out, for a moment. */
+static void hang_up(const net *n) {
+  char unread[4096];
+  double end = clock_seconds() + 0.2;
+  for (int32_t i = 0; i < n->ranks; i++)
+    if (n->peer[i].file >= 0) shutdown(n->peer[i].file, SHUT_WR);
+  for (int32_t i = 0; i < n->ranks; i++)
+    while (n->peer[i].file >= 0 && clock_seconds() < end) {
+      ssize_t got =
+          recv(n->peer[i].file, unread, sizeof unread, MSG_DONTWAIT);
+      if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) break;
+      if (got < 0) usleep(1000);
+    }
+}
+
+/* The first reason stays. */
+void net_fail(net *n, const char *why) {
+  if (n->failed) return;
+  n->failed = true;
+  snprintf(n->reason, sizeof n->reason, "%s", why);
+  tell(n, FAILED, n->reason);
+  hang_up(n);
+}
+
+static bool has_head(socket_link *l, int32_t rank);
+
+/* Who has failed in the middle of a message ends the connection, too: another
+ * may know why, and is heard for a moment. */
+static void be_gone(socket_link *l, int32_t rank) {
+  char why[REASON];
+  double end = clock_seconds() + 0.2;
+  if (l->net->peer[rank].gone) return;
+  l->net->peer[rank].gone = true;
+  while (!l->net->failed && clock_seconds() < end) {
+    for (int32_t i = 0; i < l->net->ranks; i++) has_head(l, i);
+    rest(INT64_MAX);
+  }
+  snprintf(why, sizeof why, "rank %d is gone: its connection has ended, rank %d "
+           "was in step %d", rank - l->first, l->link.rank, l->link.step);
+  net_fail(l->net, why);
+}
+
+/* ---- messages ------------------------------------------------------------ */
+
+/* Bytes moved, 0: none are there; -1: the connection has ended. */
+static ssize_t take(int file, void *to, size_t size) {
+  ssize_t got = recv(file, to, size, MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
+    return 0;
+  return got > 0 ? got : -1;
+}
+
+static ssize_t give(int file, const void *from, size_t size) {
+  ssize_t sent = send(file, from, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
+    return 0;
+  return sent;
+}
+
+/* Words of a rank that has failed: they are short, and come at once. */
+static void hear_failure(socket_link *l, peer *p) {
+  char why[REASON] = "";
+  size_t size = p->head.size < REASON ? (size_t)p->head.size : REASON - 1;
+  if (recv(p->file, why, size, MSG_WAITALL) <= 0)
+    be_gone(l, (int32_t)(p - l->net->peer));
+  net_fail(l->net, why);
+}
+
+/* Whether the head of a message is there. */
+static bool has_head(socket_link *l, int32_t rank) {
+  peer *p = &l->net->peer[rank];
+  if (p->file < 0 || p->left || p->gone || l->net->failed) return false;
+  if (p->got == sizeof p->head) return true;
+  ssize_t got = take(p->file, (char *)&p->head + p->got,
+                     sizeof p->head - p->got);
+  if (got < 0) be_gone(l, rank);
+  if (got > 0) p->got += (size_t)got;
+  if (got <= 0 || p->got < sizeof p->head) return false;
+  if (p->head.kind == FAILED) hear_failure(l, p);
+  p->left = p->head.kind == LEFT;
+  if (p->head.kind == WAITS) {
+    p->waits_for = p->head.rank;
+    p->got = 0;
+  }
+  return p->head.kind == MESSAGE;
+}
+
+static dil_status check(dil_link *link) {
+  socket_link *l = self(link);
+  for (int32_t i = 0; i < l->net->ranks; i++) has_head(l, i);
+  return l->net->failed ? dil_fail(DIL_PEER, "%s", l->net->reason) : DIL_OK;
+}
+
+/* Who waits himself for another is not silent: all whose time is over say so, and
+ * hear the others for a moment. */
+static int32_t blame(dil_link *link, int32_t silent) {
+  socket_link *l = self(link);
+  net *n = l->net;
+  int32_t rank = silent + l->first;
+  frame f = net_frame(n, WAITS, 0);
+  double end = clock_seconds() + 0.2;
+  f.rank = rank;
+  for (int32_t i = 0; i < n->ranks; i++)
+    if (n->peer[i].file >= 0 && !n->peer[i].sending)
+      send(n->peer[i].file, &f, sizeof f, MSG_DONTWAIT | MSG_NOSIGNAL);
+  while (clock_seconds() < end && !check(link)) rest(INT64_MAX);
+  for (int32_t i = 0; i < n->ranks && n->peer[rank].waits_for >= 0; i++)
+    rank = n->peer[rank].waits_for;
+  return rank - l->first;
+}
+
+static void revoke_link(dil_link *link, const char *why) {
+  char text[REASON];
+  snprintf(text, sizeof text, "rank %d failed in step %d: %.180s", link->rank,
+           link->step, why);
+  net_fail(self(link)->net, text);
+}
+
+static half half_of(const socket_link *l, int32_t with, const void *at,
+                    int64_t bytes) {
+  return (half){with < 0 ? -1 : with + l->first, (char *)(uintptr_t)at, bytes,
+                bytes, 0};
+}
+
+static dil_status post(dil_link *link, int32_t index, const link_transfer *t) {
+  socket_link *l = self(link);
+  if (t->order)
+    return dil_fail(DIL_UNSUPPORTED, "sockets move memory of the host alone");
+  l->slot[index].send = half_of(l, t->to, t->send, t->send_bytes);
+  l->slot[index].receive = half_of(l, t->from, t->receive, t->receive_bytes);
+  return DIL_OK;
+}
+
+static bool is_done(const half *h) {
+  return h->peer < 0 || (h->head == sizeof(frame) && !h->left);
+}
+
+static void advance(half *h, bool head, ssize_t bytes) {
+  if (head) h->head += (size_t)bytes;
+  else h->at += bytes, h->left -= bytes;
+}
+
+static bool send_some(socket_link *l, half *h) {
+  peer *p = &l->net->peer[h->peer];
+  frame f = net_frame(l->net, MESSAGE, h->size);
+  bool head = h->head < sizeof f;
+  ssize_t sent = head ? give(p->file, (char *)&f + h->head, sizeof f - h->head)
+                      : give(p->file, h->at, (size_t)h->left);
+  if (sent < 0) be_gone(l, h->peer);
+  if (sent <= 0) return false;
+  advance(h, head, sent);
+  p->sending = !is_done(h);
+  return true;
+}
+
+static bool receive_some(socket_link *l, half *h) {
+  peer *p = &l->net->peer[h->peer];
+  char why[REASON];
+  if (!has_head(l, h->peer)) {
+    if (p->left && !l->net->failed) be_gone(l, h->peer);
+    return false;
+  }
+  if (p->head.size != h->size) {
+    snprintf(why, sizeof why, "rank %d sent %lld bytes to rank %d in step %d, "
+             "%lld were due", h->peer - l->first, (long long)p->head.size,
+             l->link.rank, l->link.step, (long long)h->size);
+    net_fail(l->net, why);
+    return false;
+  }
+  h->head = sizeof p->head;
+  ssize_t got = h->left ? take(p->file, h->at, (size_t)h->left) : 0;
+  if (got < 0) be_gone(l, h->peer);
+  if (got > 0) advance(h, false, got);
+  if (is_done(h)) p->got = 0;
+  return got > 0 || is_done(h);
+}
+
+static dil_status wait_slot(dil_link *link, int32_t index) {
+  enum { LOOKS = 64 }; /* turns between looks at all connections */
+  socket_link *l = self(link);
+  struct slot *s = &l->slot[index];
+  char why[REASON];
+  double end = clock_seconds() + link->timeout;
+  for (int64_t turns = 0;; turns++) {
+    bool moved = !is_done(&s->send) && send_some(l, &s->send);
+    if (!is_done(&s->receive)) moved |= receive_some(l, &s->receive);
+    if (is_done(&s->send) && is_done(&s->receive)) return DIL_OK;
+    if (moved) continue;
+    dil_status status = turns % LOOKS && !l->net->failed ? DIL_OK : check(link);
+    if (status) return status;
+    if (clock_seconds() > end) {
+      const half *late = is_done(&s->receive) ? &s->send : &s->receive;
+      snprintf(why, sizeof why, "rank %d is silent: rank %d waited for it in "
+               "step %d, at most %g s", blame(link, late->peer - l->first),
+               link->rank, link->step, link->timeout);
+      net_fail(l->net, why);
+    }
+    rest(turns);
+  }
+}
+
+static void net_free(net *n) {
+  if (!n || --n->links > 0) return;
+  if (!n->failed) tell(n, LEFT, "");
+  for (int32_t i = 0; i < n->ranks; i++)
+    if (n->peer[i].file >= 0) close(n->peer[i].file);
+  free(n->place);
+  free(n);
+}
+
+static void free_link(dil_link *link) {
+  net_free(self(link)->net);
+  free(link);
+}
+
+static const link_calls socket_calls = {.name = "socket",
+                                        .post = post,
+                                        .wait = wait_slot,
+                                        .check = check,
+                                        .blame = blame,
+                                        .revoke = revoke_link,
+                                        .free = free_link};
+
+static dil_status link_on(net *n, int32_t first, int32_t ranks, double timeout,
+                          dil_link **link) {
+  socket_link *l =
+      calloc(1, sizeof *l + ((size_t)ranks + 1) * sizeof(struct slot));
+  if (!l) return dil_fail(DIL_MEMORY, "no memory for a link of %d ranks", ranks);
+  l->link =
+      (dil_link){&socket_calls, n->rank - first, ranks, 0, timeout};
+  l->net = n;
+  l->first = first;
+  n->links++;
+  *link = &l->link;
+  return DIL_OK;
+}
+
+dil_status socket_link_new(const char *address, int32_t rank, int32_t ranks,
+                           double patience, double timeout, dil_link **link) {
+  net *n = calloc(1, sizeof *n + (size_t)ranks * sizeof(peer));
+  if (n) n->place = calloc((size_t)ranks, sizeof *n->place);
+  if (!n || !n->place) {
+    free(n);
+    return dil_fail(DIL_MEMORY, "no memory for a link of %d ranks", ranks);
+  }
+  n->rank = rank;
+  n->ranks = ranks;
+  for (int32_t i = 0; i < ranks; i++)
+    n->peer[i].file = n->peer[i].waits_for = -1;
+  dil_status status = net_meet(n, address, patience);
+  char why[REASON];
+  snprintf(why, sizeof why, "%s", dil_last_error());
+  if (!status) return link_on(n, 0, ranks, timeout, link);
+  net_free(n);
+  return status == DIL_PEER ? dil_fail(status, "ranks do not meet at '%s', in "
+                                       "%g s: %s", address, patience, why)
+                            : status;
+}
+
+dil_status socket_link_part(dil_link *whole, int32_t first, int32_t ranks,
+                            double timeout, dil_link **link) {
+  return link_on(self(whole)->net, first, ranks, timeout, link);
+}
