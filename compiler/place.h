@@ -39,7 +39,6 @@ typedef struct place_branch {
 typedef struct place_choice {
   uint64_t gathered;       /* branches, as bits; the others rotate */
   bool forced;             /* the topology says so */
-  bool own_last;           /* a GPU that gathers all takes its own keys last */
   double seconds, saved;   /* of a run; over one in which all rotate */
   double room;             /* bytes that messages of gathered rows may take */
   int32_t branch_count;

@@ -223,9 +223,8 @@ static void print_choice(const place_bill *b, FILE *out) {
     fprintf(out, "%s\n", why(b, of->reason, text));
   }
   if (b->choice.saved > 0)
-    fprintf(out, "           gathering%s saves %s of %s by the speeds of such "
+    fprintf(out, "           gathering saves %s of %s by the speeds of such "
                  "links\n",
-            b->choice.own_last ? ", with own keys last," : "",
             message_time(b->choice.saved, text),
             message_time(b->choice.seconds + b->choice.saved, bytes));
 }

@@ -24,23 +24,18 @@ place_speed place_speed_of(const topology *t, bool on_gpu) {
   return t->link == LINK_MPI ? mpi : thread;
 }
 
-/* Bytes a second of a GPU's memory: states of rows are written and read. */
-#define STATE_RATE 3e12
-
 /* ---- what a rank has to do ----------------------------------------------- */
 
 /* One rank that receives, by step. */
 typedef struct lane {
   double *seconds;      /* [ranks] of passes */
   double *bytes;        /* [branches * ranks] of each branch alone */
-  double state;         /* seconds that states of its rows take */
 } lane;
 
 typedef struct chooser {
   const dil_table *table; /* of a rank's heads */
   ring_shape shape;
   place_speed speed;
-  bool on_gpu;
   int64_t B;              /* batch rows of a rank */
   int32_t lanes;
   lane lane[LANES_MOST];
@@ -71,11 +66,7 @@ static dil_status fill_lane(const chooser *c, int32_t rank, lane *l) {
   int32_t ranks = c->shape.ranks;
   shard asking = place_queries(&c->shape, rank);
   double flops = 2.0 * (double)(t->head_dim + t->value_dim) * (double)c->B;
-  double floats = (double)t->heads * (t->value_dim + 1) * (double)c->B;
   dil_status status = DIL_OK;
-  l->state = c->on_gpu ? 2 * 4 * floats * (double)shard_rows(&asking) /
-                             STATE_RATE
-                       : 0;
   for (int32_t step = 0; step < ranks && !status; step++) {
     int32_t from = (rank - step + ranks) % ranks;
     shard owned = place_keys(&c->shape, from);
@@ -111,18 +102,14 @@ static double step_bytes(const chooser *c, const lane *l, int32_t step,
   return sum;
 }
 
-/* When a rank is done if these branches gather. Where all do, a GPU takes its
- * own keys last, and most of its rows need no state. */
+/* When a rank is done if these branches gather. */
 static double lane_seconds(const chooser *c, const lane *l, uint64_t gathered) {
   const place_speed *s = &c->speed;
-  ring_shape so = c->shape;
-  so.gathered = gathered;
-  bool others_first = c->on_gpu && place_gathers(&so);
-  double early = 0, wire = 0, start = 0;
-  for (int32_t k = 1; k < so.ranks; k++)
+  int32_t ranks = c->shape.ranks;
+  double early = 0, wire = 0, start = 0, end = l->seconds[0];
+  for (int32_t k = 1; k < ranks; k++)
     wire += step_bytes(c, l, k, gathered) / s->bytes;
-  double end = others_first ? 0 : l->seconds[0] + l->state;
-  for (int32_t k = 1; k < so.ranks; k++) {
+  for (int32_t k = 1; k < ranks; k++) {
     double first = step_bytes(c, l, k, gathered);
     double rest = step_bytes(c, l, k, ~gathered), there = 0;
     early += first / s->bytes;
@@ -134,7 +121,7 @@ static double lane_seconds(const chooser *c, const lane *l, uint64_t gathered) {
     start = fmax(end, there);
     end = start + l->seconds[k] + s->message * ((first > 0) + (rest > 0));
   }
-  return others_first ? end + l->seconds[0] : end;
+  return end;
 }
 
 /* Of the rank that is done last. */
@@ -224,8 +211,6 @@ static dil_status choose_shared(arena *a, chooser *c, place_choice *made) {
   if (!status) status = find_room(c, &made->room);
   if (!status && !made->forced) choose(c, made);
   if (!status) give_reasons(made);
-  c->shape.gathered = made->gathered;
-  made->own_last = c->on_gpu && place_gathers(&c->shape);
   return status;
 }
 
@@ -243,7 +228,6 @@ dil_status place_choose(arena *a, const dil_table *table, const mesh *m,
                .shape = {.table = &mine, .layout = m->layout,
                          .ranks = m->ring, .N = N, .M = M},
                .speed = place_speed_of(t, on_gpu),
-               .on_gpu = on_gpu,
-               .B = (B + m->batch - 1) / m->batch};
+                .B = (B + m->batch - 1) / m->batch};
   return choose_shared(a, &c, made);
 }
