@@ -42,6 +42,7 @@ typedef struct scene {
   mesh mesh;
   bool random;       /* nobody has made q, k and v */
   crew_wanted wanted;
+  const crew_gpu *gpu; /* of a run; NULL: the processor */
 } scene;
 
 typedef struct rank {
@@ -92,7 +93,7 @@ static void *rank_thread(void *context) {
                     .plan_hash = plan_hash(p), .make = make_variant,
                     .context = p, .threads = 1, .link = r->ring,
                     .rank = r->number,
-                    .gpu = gpu_wanted() ? gpu_crew(p) : NULL};
+                    .gpu = r->of->gpu};
   crew *c = NULL;
   r->status = crew_new(&task, &c);
   if (!r->status) r->status = run_rank(r, c);
@@ -108,7 +109,7 @@ static void run_scene(scene *s) {
   thread_hub *world, *rings[RANKS];
   rank ranks[RANKS];
   ck_assert(!thread_hub_new(RANKS, 30, &world));
-  if (gpu_wanted()) gpu_crew(s->k->plan);
+  s->gpu = gpu_wanted() ? gpu_crew(s->k->plan) : NULL;
   for (int i = 0; i < RANKS; i++) {
     int ring = i / s->mesh.ring;
     ranks[i] = (rank){.of = s, .number = i};
