@@ -88,10 +88,10 @@ typedef struct dil_kernel_options {
  * here, unless it is in the cache (DIL_CACHE in dil(1)), whose troubles the
  * context's log hook hears of. What few calls take on a GPU (fewer than 64
  * queries where the Hopper kernel runs, very many rows where it does not) a
- * thread goes on to compile, and a call that needs it waits for it; a call that
- * is captured into a graph should be prepared before. DIL_INPUT: the pattern asks for what this build
- * does not run, the text says where; DIL_ENVIRONMENT: the device or its
- * compiler is lacking. */
+ * thread goes on to compile, and a call that needs it waits for it, or tells
+ * what went wrong; a call that is captured into a graph should be prepared
+ * before. DIL_INPUT: the pattern asks for what this build does not run, the
+ * text says where; DIL_ENVIRONMENT: the device or its compiler is lacking. */
 DIL_API dil_status dil_program_kernel(dil_program *program, const char *name,
                                       const dil_kernel_options *options,
                                       dil_kernel **kernel);

@@ -384,16 +384,23 @@ dil_status keep_make_codes(const compilation *c, const gpu_request *request,
   return status;
 }
 
-void keep_put_codes(const compilation *c, const gpu_request *request,
-                    const gpu_codes *codes, double seconds) {
+char *keep_key(const compilation *c, const gpu_request *request, size_t *size) {
+  char target[64];
+  name_target(request, target);
+  text key = key_of(c, MODULE_GPU, target);
+  *size = key.size;
+  return key.bytes;
+}
+
+void keep_put_codes(const compilation *c, const gpu_request *request, char *key,
+                    size_t size, const gpu_codes *codes, double seconds) {
   char target[64];
   dil_cache *cache;
   const char *origin = NULL;
   if (dil_context_cache(c->context, &cache) || cubins.open(&origin)) return;
   name_target(request, target);
-  text key = key_of(c, MODULE_GPU, target);
-  put_made(c, &cubins, cache, key, target, codes, origin, seconds);
-  free(key.bytes);
+  put_made(c, &cubins, cache, (text){key, size}, target, codes, origin,
+           seconds);
 }
 
 dil_status keep_codes(const compilation *c, const gpu_request *request,

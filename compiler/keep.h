@@ -12,13 +12,15 @@ dil_status keep_object(const compilation *c, dil_variant variant,
 dil_status keep_codes(const compilation *c, const gpu_request *request,
                       gpu_codes *codes);
 /* The steps of that: from the cache, where they are found there; from the
- * compiler; and, made, into the cache. */
+ * compiler; and, made, into the cache by their key, malloced (NULL: what cannot
+ * be told is not kept). Only the last may be done while others use `c`. */
 dil_status keep_find_codes(const compilation *c, const gpu_request *request,
                            gpu_codes *codes, bool *found);
 dil_status keep_make_codes(const compilation *c, const gpu_request *request,
                            gpu_codes *codes);
-void keep_put_codes(const compilation *c, const gpu_request *request,
-                    const gpu_codes *codes, double seconds);
+char *keep_key(const compilation *c, const gpu_request *request, size_t *size);
+void keep_put_codes(const compilation *c, const gpu_request *request, char *key,
+                    size_t size, const gpu_codes *codes, double seconds);
 
 /* ---- late.c --------------------------------------------------------------- */
 

@@ -25,10 +25,13 @@ typedef struct late {
   gpu_request request;
   knobs knobs;               /* the request's */
   uint32_t members;          /* those that come late */
+  char *key;                 /* of all of them in the cache */
+  size_t key_size;
   atomic_bool stop;
   pid_t process;             /* whose thread it is */
   pthread_t thread;
-  bool running;
+  bool begins;               /* the thread has been started */
+  bool running;              /* and not joined; under running_lock */
   struct late *next;         /* of all that run */
   pthread_mutex_t lock;      /* of all below */
   pthread_cond_t changed;
@@ -51,12 +54,6 @@ static late *running;
 static pthread_mutex_t running_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t at_end_once = PTHREAD_ONCE_INIT;
 
-static void wait_over(late *l) {
-  pthread_mutex_lock(&l->lock);
-  while (!l->over) pthread_cond_wait(&l->changed, &l->lock);
-  pthread_mutex_unlock(&l->lock);
-}
-
 static void stop(late *l) {
   pthread_mutex_lock(&l->lock);
   atomic_store(&l->stop, true);
@@ -64,30 +61,30 @@ static void stop(late *l) {
   pthread_mutex_unlock(&l->lock);
 }
 
+/* Its thread is joined by whoever comes first. */
 static void end_all(void) {
   pthread_mutex_lock(&running_lock);
   for (late *l = running; l; l = l->next)
     if (l->process == getpid()) stop(l);
-  for (late *l = running; l; l = l->next)
-    if (l->process == getpid()) wait_over(l);
+  for (late *l = running; l; l = l->next) {
+    if (l->running && l->process == getpid()) pthread_join(l->thread, NULL);
+    l->running = false;
+  }
   pthread_mutex_unlock(&running_lock);
 }
 
 static void register_end(void) { atexit(end_all); }
 
-static void link_running(late *l) {
-  pthread_mutex_lock(&running_lock);
-  l->next = running;
-  running = l;
-  pthread_mutex_unlock(&running_lock);
-}
-
-static void unlink_running(late *l) {
+/* Whether its thread still has to be joined. */
+static bool unlink_running(late *l) {
   pthread_mutex_lock(&running_lock);
   late **at = &running;
   while (*at && *at != l) at = &(*at)->next;
   if (*at) *at = l->next;
+  bool joins = l->running;
+  l->running = false;
   pthread_mutex_unlock(&running_lock);
+  return joins;
 }
 
 /* ---- the thread ---------------------------------------------------------- */
@@ -134,7 +131,8 @@ static void keep_whole(late *l) {
     whole.code[whole.count++] = is_late ? s->code : l->first.code[i];
   }
   request.apart = false;
-  keep_put_codes(l->c, &request, &whole, now() - l->begun);
+  keep_put_codes(l->c, &request, l->key, l->key_size, &whole,
+                 now() - l->begun);
 }
 
 /* NVRTC is opened before its end is seen to: what is registered last runs
@@ -152,11 +150,17 @@ static void *run(void *context) {
   return NULL;
 }
 
-static void start(late *l) {
-  if (l->running) return;
-  link_running(l);
-  l->running = !pthread_create(&l->thread, NULL, run, l);
-  if (!l->running) unlink_running(l);
+/* False: there is no thread to be had. */
+static bool start(late *l) {
+  if (l->begins) return true;
+  pthread_mutex_lock(&running_lock);
+  l->begins = l->running = !pthread_create(&l->thread, NULL, run, l);
+  if (l->begins) {
+    l->next = running;
+    running = l;
+  }
+  pthread_mutex_unlock(&running_lock);
+  return l->begins;
 }
 
 /* ---- beginning and ending ------------------------------------------------ */
@@ -172,6 +176,7 @@ static late *late_new(const compilation *c, const gpu_backend *gpu,
   if (request->knobs) l->request.knobs = &l->knobs;
   l->request.stop = &l->stop;
   l->members = members;
+  l->key = keep_key(c, request, &l->key_size);
   l->process = getpid();
   l->begun = now();
   pthread_mutex_init(&l->lock, NULL);
@@ -181,15 +186,14 @@ static late *late_new(const compilation *c, const gpu_backend *gpu,
 
 void late_end(late *l) {
   if (!l) return;
-  if (l->running && l->process == getpid()) {
-    stop(l);
-    pthread_join(l->thread, NULL);
-  }
-  unlink_running(l);
+  bool own = l->process == getpid();
+  if (own) stop(l);
+  if (unlink_running(l) && own) pthread_join(l->thread, NULL);
   for (int32_t m = 0; m < GPU_CODES_MAX; m++) free(l->slot[m].code.cubin);
   while (l->first.count > 0) free(l->first.code[--l->first.count].cubin);
   pthread_cond_destroy(&l->changed);
   pthread_mutex_destroy(&l->lock);
+  free(l->key);
   free(l);
 }
 
@@ -232,8 +236,7 @@ static dil_status make_first(late *l, bool beside, gpu_codes *codes) {
   if (!status && !found) status = keep_make_codes(l->c, &request, codes);
   if (status) return status;
   status = note_first(l, codes);
-  if (!status) start(l);
-  if (!status && !l->running) run(l); /* no thread to be had: here and now */
+  if (!status && !start(l)) run(l); /* here and now */
   while (status && codes->count > 0) free(codes->code[--codes->count].cubin);
   return status;
 }

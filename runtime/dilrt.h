@@ -187,7 +187,7 @@ DIL_API void dil_kernel_free(dil_kernel *kernel);
  * that is needed for the first call of a kind, failed, with its own words. */
 DIL_API dil_status dil_kernel_run(dil_kernel *kernel,
                                   const dil_arguments *arguments);
-/* Compiles, or waits for, and allocates all that a call of these sizes needs. */
+/* Compiles, waits for and allocates what a call of these sizes needs. */
 DIL_API dil_status dil_kernel_prepare(dil_kernel *kernel,
                                       const dil_sizes *sizes);
 /* Bytes of scratch memory that a call of these sizes takes from the context;

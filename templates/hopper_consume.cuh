@@ -68,67 +68,38 @@ DEVICE void clear_values(const consumer &c, u32 values, int visible) {
       shared_store(values + chunk * (TILE_KEYS * VALUE_CHUNK * 2) + i * 16, 0,
                    0, 0, 0);
   proxy_fence();
-  int group = c.group; // in a register of its own here: the loop has none left
-  asm volatile("" : "+r"(group));
-  turn_wait(8 + group, 128);
+  turn_wait(8 + c.group, 128);
 }
 
-// 16 bytes of a warp's staged row, `unit` from its first in the chunk.
-DEVICE u32 staged_at(u32 area, u32 row, u32 chunk, u32 unit) {
-  const int width = VALUE_CHUNK * 2;
-  u32 swizzle = width == 128 ? row & 7 : row >> 1 & 3;
-  return area + chunk * (16 * width) + row * width + ((unit ^ swizzle) << 4);
-}
-
-// Rows at the end of a tile that is not full, where a box would reach into rows
-// of another cell.
-DEVICE void store_few(const consumer &c, u32 area, u32 lane, int4 t, int first,
-                      int batch) {
-  const int units = VALUE_DIM / 8;
-  unsigned short *out = (unsigned short *)c.run.o_data +
-                        batch * c.run.o_batch + t.w * c.run.o_head +
-                        (t.x - c.run.first + first * t.y) * c.run.o_row;
-#pragma unroll 1
-  for (int i = lane; i < (t.z - first) * units; i += 32) {
-    int row = i / units, unit = i % units;
-    *(int4 *)(out + row * t.y * c.run.o_row + unit * 8) =
-        shared_load(staged_at(area, row, unit / (VALUE_CHUNK / 8),
-                              unit % (VALUE_CHUNK / 8)));
-  }
-}
-
-// Sixteen rows of a warp through shared memory; those that are all inside of
-// the tile leave in one box.
+// Sixteen rows of a warp that are all inside of the tile leave in one box.
 DEVICE void store_rows(const consumer &c, float (&o)[VALUE_WIDTH / 2],
-                       u32 thread, int4 to, int4 t) {
-  const int groups = VALUE_CHUNK / 16;
-  int first = warp_row(thread);
-  u32 area = c.base + AT_OUTPUT + first * VALUE_WIDTH * 2;
-  u32 lane = thread % 32;
+                       u32 thread, int4 to, int head) {
+  const int width = VALUE_CHUNK * 2, groups = VALUE_CHUNK / 16;
+  u32 area = c.base + AT_OUTPUT + warp_row(thread) * VALUE_WIDTH * 2;
+  u32 lane = thread % 32, row = lane & 15;
+  u32 swizzle = width == 128 ? row & 7 : row >> 1 & 3;
   if (lane == 0) store_wait_read();
   __syncwarp();
 #pragma unroll
-  for (int i = 0; i < VALUE_WIDTH / 16; i++)
+  for (int i = 0; i < VALUE_WIDTH / 16; i++) {
+    u32 unit = i % groups * 2 + (lane >> 4);
+    u32 at = area + i / groups * (16 * width) + row * width +
+             ((unit ^ swizzle) << 4);
     asm volatile(
         "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::
-            "r"(staged_at(area, lane & 15, i / groups,
-                          i % groups * 2 + (lane >> 4))),
+            "r"(at),
         "r"(pack(o[8 * i], o[8 * i + 1])),
         "r"(pack(o[8 * i + 2], o[8 * i + 3])),
         "r"(pack(o[8 * i + 4], o[8 * i + 5])),
         "r"(pack(o[8 * i + 6], o[8 * i + 7]))
         : "memory");
-  if (first + 16 > t.z) {
-    __syncwarp();
-    store_few(c, area, lane, t, first, to.w);
-    return;
   }
   proxy_fence();
   __syncwarp();
   if (lane != 0) return;
   for (int i = 0; i < VALUE_WIDTH / VALUE_CHUNK; i++)
-    store_box(&c.run.o[0][0] + to.z, area + i * (16 * VALUE_CHUNK * 2),
-              i * VALUE_CHUNK, to.x + first, to.y, t.w, to.w);
+    store_box(&c.run.o[0][0] + to.z, area + i * (16 * width), i * VALUE_CHUNK,
+              to.x + warp_row(thread), to.y, head, to.w);
   store_commit();
 }
 
@@ -145,8 +116,9 @@ DEVICE int4 exchange(u32 a, u32 b, u32 c, u32 d, u32 lane) {
   return make_int4(low0, low1, x, y);
 }
 
-// Rows straight from registers, 64 bytes of a row at once, where nothing is
-// staged.
+// Rows straight from registers, 64 bytes of a row at once: those at the end of
+// a tile that is not full, where a box would reach into rows of another cell,
+// and all where nothing is staged.
 DEVICE void store_direct(const consumer &c, float (&o)[VALUE_WIDTH / 2],
                          u32 thread, int4 t, int batch) {
   int row = warp_row(thread) + thread % 32 / 4, lane = thread % 4;
@@ -225,9 +197,8 @@ DEVICE void finish_tile(const consumer &c, float (&o)[VALUE_WIDTH / 2],
   }
   scale_rows(o, mine[0], mine[1]);
   if (c.run.lse) store_lse(c, thread, t, to.w, lse);
-  if (row >= t.z) return;
-  if (STAGED) store_rows(c, o, thread, to, t);
-  else store_direct(c, o, thread, t, to.w);
+  if (STAGED && row + 16 <= t.z) store_rows(c, o, thread, to, t.w);
+  else if (row < t.z) store_direct(c, o, thread, t, to.w);
 }
 
 // The last `hidden` keys of a block.
@@ -335,9 +306,8 @@ DEVICE void settle_scores(const consumer &c, int4 m,
 // The first block of a tile that no other runs into, or (not fresh) one that
 // goes on with sums that wait for nothing.
 template <bool fresh>
-DEVICE void begin_block(const consumer &c, fragments &f, int4 m,
+DEVICE void begin_block(const consumer &c, fragments &f, int4 m, u32 q,
                         const ring<STAGES> &block) {
-  u32 q = query_descriptor(c, tile_of(m));
   float s[TILE_KEYS / 2];
   if (fresh) wait_queries(c, tile_of(m));
   wait_turn(c);
@@ -362,12 +332,12 @@ DEVICE bool runs_on(int4 m) { return QUERY_STAGES > 1 && m.x & BLOCK_NEW; }
 // A block that runs behind another: its scores, and that one's values. Peaks
 // are found while the values are multiplied; weights take the place of those
 // that were. `done`: the rows' state of that block, whose tile may have ended.
-DEVICE void follow_block(const consumer &c, fragments &f, int4 m,
+DEVICE void follow_block(const consumer &c, fragments &f, int4 m, u32 q,
                          const ring<STAGES> &block,
                          const ring<STAGES> &before, row_state &done) {
   u32 k = key_descriptor(c, block.stage), v = value_descriptor(c, before.stage);
-  u32 q = query_descriptor(c, tile_of(m)); // a register less than kept
   float s[TILE_KEYS / 2];
+  q = uniform(q); // in the loop it has become one of each thread
   wait_turn(c);
   multiply_keys(s, q, k);
   wait_values(c, before);
@@ -427,20 +397,26 @@ DEVICE bool turn_over(const consumer &c, int4 m, const ring<STAGES> &before) {
   return takes(c, m) && (QUERY_STAGES > 1 || !fresh);
 }
 
+// The code of a tile's end is long: compilers are done a quarter sooner where
+// it stands once, whether another tile runs on or not. With three warpgroups
+// there are no registers for that: much would be reckoned anew for each block.
+#define ENDS_ONCE (WARPGROUPS != 3)
+
 // From the first block that this warpgroup takes part in on, across tiles,
 // until one that it does not, or to the tile's end where its queries are held
-// once; `block` is left behind that. A tile ends in one place, whether another
-// runs on or not: the code of its end is long.
+// once; `block` is left behind that.
 DEVICE void run_blocks(const consumer &c, int4 m, ring<STAGES> &block) {
   fragments f;
   ring<STAGES> before;
-  begin_block<true>(c, f, m, block);
+  row_state done;
+  u32 q = query_descriptor(c, tile_of(m)), tile;
+  begin_block<true>(c, f, m, q, block);
 #pragma unroll 1
   for (;;) {
     bool ends = is_last(m);
-    u32 tile = tile_of(m);
     before = block;
     block.next();
+    tile = tile_of(m);
     if (ends) {
       u32 message = message_of(c.base, before.stage, before.phase);
       clear_hidden(c, TILE_KEYS - shared_word(message + 24), before);
@@ -449,22 +425,27 @@ DEVICE void run_blocks(const consumer &c, int4 m, ring<STAGES> &block) {
       m = shared_load(message_of(c.base, block.stage, block.phase));
       if ((m.x & (BLOCK_NEW | ~0u << BLOCK_HIDDEN)) || !takes(c, m)) {
         ends = !turn_over(c, m, before);
+        if (!ENDS_ONCE && ends) break;
+        q = query_descriptor(c, tile_of(m));
         if (!ends) wait_queries(c, tile_of(m)); // long there, but in a new tile
       }
     }
-    row_state done = f.r;
+    if (!ENDS_ONCE && ends) break;
+    done = f.r;
     if (ends) last_values(c, f, before);
-    else follow_block(c, f, m, block, before, done);
+    else follow_block(c, f, m, q, block, before, done);
     if (ends || runs_on(m)) {
       settle(f.p);
       settle(f.r.sum);
       finish_tile(c, f.o, done, QUERY_STAGES > 1 ? tile_before(m) : tile);
-      if (ends) break;
+      if (ends) return;
       clear_sums(f.o);
     } else if (f.r.moved) {
       scale_rows(f.o, f.r.factor[0], f.r.factor[1]);
     }
   }
+  last_values(c, f, before);
+  finish_tile(c, f.o, f.r, QUERY_STAGES > 1 ? tile_before(m) : tile);
 }
 
 DEVICE void consume(const consumer &c) {

@@ -147,12 +147,13 @@ DEVICE void consume_pairs(const consumer &c) {
       idle(c, m, block);
       continue;
     }
+    u32 q = query_descriptor(c, tile_of(m));
     row_state done;
     if (p.pending) {
-      follow_block(c, f, m, block, before, done);
+      follow_block(c, f, m, q, block, before, done);
       settle_sums(c, f, m, done);
     } else {
-      begin_block<false>(c, f, m, block);
+      begin_block<false>(c, f, m, q, block);
     }
     p.pending = true;
     p.asked = masks(c, m);
