@@ -28,8 +28,7 @@ dil_status binding_open(arena *a, const options *o, const pattern *p,
 void binding_free(binding *b) {
   for (int32_t i = 0; i < b->buffer_count; i++) free(b->buffer[i]);
   for (int32_t i = 0; i < 3; i++) dil_npy_free(&b->mapped[i]);
-  dil_npy_discard(&b->out);
-  dil_npy_discard(&b->lse);
+  bind_discard(b);
   bind_sparse_free(b);
   dil_context_free(b->context);
 }
@@ -284,37 +283,6 @@ static dil_status check_scale(const binding *b) {
   if (o->seen[OPTION_SEED] && !o->train)
     return dil_fail(DIL_USAGE, "--seed is the dropout's: it wants --train");
   return DIL_OK;
-}
-
-static dil_status bind_output(binding *b, const char *path, dil_dtype in_place,
-                              dil_npy_output *output, dil_tensor *tensor) {
-  if (!path || !b->options->seen[OPTION_STREAM])
-    return bind_reserve(b, tensor->dtype, tensor->rank, tensor->shape, tensor);
-  dil_status status = dil_npy_create(path, in_place, tensor->rank,
-                                     tensor->shape, output);
-  *tensor = output->tensor;
-  return status;
-}
-
-static dil_status bind_outputs(binding *b) {
-  if (bind_is_sparse(b)) return bind_sparse(b);
-  dil_tensor *o = &b->call.o, *lse = &b->call.lse;
-  dil_status status = bind_output(b, b->options->out, DIL_F32, &b->out, o);
-  if (!status && pattern_has_lse(b->pattern))
-    status = bind_output(b, b->options->lse, DIL_F32, &b->lse, lse);
-  else if (!status && b->options->lse)
-    status = dil_fail(DIL_INPUT,
-                      "pattern '%s' has no lse: its branches are "
-                      "normalised each by itself",
-                      b->pattern->name);
-  if (!status) binding_wipe(b);
-  return status;
-}
-
-dil_status binding_publish(binding *b) {
-  dil_status status = b->out.map ? dil_npy_publish(&b->out) : DIL_OK;
-  if (!status && b->lse.map) status = dil_npy_publish(&b->lse);
-  return status;
 }
 
 dil_status binding_tensors(binding *b, int64_t seq) {

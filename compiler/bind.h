@@ -62,7 +62,8 @@ void binding_wipe(binding *b);
  * where they are few. */
 dil_status binding_complete(binding *b);
 
-/* Gives o and lse that are written in place their names. */
+/* Gives o and lse that are written in place their names; a streamed run is over,
+ * and what it has kept goes. */
 dil_status binding_publish(binding *b);
 
 /* What a mask sees in batch row b_row; bounds of N and M as in the call. */
@@ -91,6 +92,12 @@ bool bind_has_rows(const binding *b);
 /* From now on a mapped file that becomes shorter ends the process with a
  * message. */
 void bind_watch_files(void);
+
+/* ---- bind_output.c: o and lse -------------------------------------------- */
+
+dil_status bind_outputs(binding *b);
+/* Files that were not published go, unless a state is there to go on with. */
+void bind_discard(binding *b);
 
 /* ---- bind_fill.c: tensors from files and from random numbers ------------- */
 

@@ -35,7 +35,9 @@ static json_t *text_or_null(const char *text) {
   return text && *text ? json_string(text) : json_null();
 }
 
+/* NaN: the run has done only the rest of its work. */
 static double gflops(const report *r) {
+  if (r->streamed && r->stream.resumed) return NAN;
   return r->flops / r->seconds * 1e-9;
 }
 
@@ -45,6 +47,7 @@ struct json_t *report_stream_json(const stream_chunks *c, const stream_facts *f,
                         c->queries, c->keys, "chunks", f->chunks, "skipped",
                         f->skipped, "loaded_bytes", f->loaded);
   if (counted) return o;
+  json_object_set_new(o, "resumed", json_integer(f->resumed));
   json_object_set_new(o, "stored_bytes", json_integer(f->stored));
   json_object_set_new(o, "waited_seconds", json_real(f->waited));
   json_object_set_new(o, "computed_seconds", json_real(f->computed));
@@ -96,9 +99,12 @@ void report_stream_text(const stream_chunks *c, const stream_facts *f,
                         bool counted, const char *label, FILE *out) {
   char bytes[MESSAGE_NUMBER], wait[MESSAGE_NUMBER];
   fprintf(out, "%schunks of %lld queries and %lld keys: %lld passes, %lld "
-          "skipped,\n%*s%s in", label, (long long)c->queries,
-          (long long)c->keys, (long long)f->chunks, (long long)f->skipped,
-          (int)strlen(label), "", message_bytes((double)f->loaded, bytes));
+          "skipped", label, (long long)c->queries, (long long)c->keys,
+          (long long)f->chunks, (long long)f->skipped);
+  if (f->resumed)
+    fprintf(out, ", after %lld of a former run", (long long)f->resumed);
+  fprintf(out, ",\n%*s%s in", (int)strlen(label), "",
+          message_bytes((double)f->loaded, bytes));
   if (!counted)
     fprintf(out, ", %s out, waited %s",
             message_bytes((double)f->stored, bytes),
@@ -141,7 +147,8 @@ void report_text(const report *r, FILE *out) {
   fprintf(out, "time    %s on %d thread%s, %sFLOP of the definition",
           message_time(r->seconds, time), r->threads,
           r->threads == 1 ? "" : "s", message_scaled(r->flops, work));
-  if (r->seconds > 0) fprintf(out, ", %.1f GFLOP/s", gflops(r));
+  if (r->seconds > 0 && !isnan(gflops(r)))
+    fprintf(out, ", %.1f GFLOP/s", gflops(r));
   if (isfinite(r->share)) fprintf(out, ", %.1f %% of the peak", 100 * r->share);
   fputc('\n', out);
   print_code(r, out);

@@ -155,15 +155,22 @@ static void describe(trial *t, const options *o) {
   r->threads = dil_threads_count(t->binding.threads);
 }
 
-/* States are kept between the steps of ranks. */
-static dil_status check_no_state(const options *o) {
-  if (o->seen[OPTION_SHRINK])
+/* States are kept between the steps of ranks, or of a stream. */
+static dil_status check_state(const options *o, bool on_ranks) {
+  bool stream = o->seen[OPTION_STREAM];
+  bool resumes = o->seen[OPTION_RESUME] || o->seen[OPTION_EVERY];
+  if (o->seen[OPTION_SHRINK] && !on_ranks)
     return dil_fail(DIL_USAGE, "--shrink wants a topology of several devices");
-  if (!o->seen[OPTION_STATE] && !o->seen[OPTION_EVERY] &&
-      !o->seen[OPTION_RESUME])
-    return DIL_OK;
-  return dil_fail(DIL_USAGE, "--state, --every and --resume want a topology "
-                  "of several devices");
+  if (!o->state && !resumes) return DIL_OK;
+  if (!on_ranks && !stream)
+    return dil_fail(DIL_USAGE, "--state, --every and --resume want a topology "
+                    "of several devices, or --stream");
+  if (!o->state)
+    return dil_fail(DIL_USAGE, "--every and --resume want --state PREFIX");
+  if (stream && o->seen[OPTION_REPEAT])
+    return dil_fail(DIL_USAGE, "--state keeps one streamed run: --repeat "
+                    "cannot be used with it");
+  return DIL_OK;
 }
 
 dil_status trial_open(arena *a, const options *o, int32_t index, unsigned force,
@@ -185,14 +192,14 @@ dil_status trial_open(arena *a, const options *o, int32_t index, unsigned force,
   status = binding_open(a, o, t->compilation.pattern, &t->binding);
   t->bound = true;
   if (!status) describe(t, o);
-  if (!status && t->compilation.topology && !on_oracle(o) &&
-      !o->seen[OPTION_STREAM])
-    return make_crew(t, o, seq);
-  if (!status) status = check_no_state(o);
+  bool stream = o->seen[OPTION_STREAM];
+  bool on_ranks = t->compilation.topology && !on_oracle(o) && !stream;
+  if (!status) status = check_state(o, on_ranks);
+  if (!status && on_ranks) return make_crew(t, o, seq);
   if (!status) status = binding_tensors(&t->binding, seq);
   if (status) return status;
   if (on_oracle(o)) return oracle_check(t->binding.pattern, &t->binding.call);
-  if (o->seen[OPTION_STREAM]) return make_stream(t, o);
+  if (stream) return make_stream(t, o);
   return on_cuda(o) ? make_cuda(t, o) : make_kernel(t, o);
 }
 
@@ -228,7 +235,7 @@ dil_status trial_open_library(arena *a, const options *o, trial *t) {
   t->on_library = true;
   if (o->seen[OPTION_STREAM])
     return dil_fail(DIL_USAGE, "--stream cannot be used with --library");
-  dil_status status = check_no_state(o);
+  dil_status status = check_state(o, false);
   if (!status)
     status = trial_library_read(&t->library, o, &t->compilation);
   if (!status) {

@@ -4,9 +4,6 @@
 #include "command.h"
 
 static dil_status check_options(const options *o) {
-  bool resumes = o->seen[OPTION_RESUME] || o->seen[OPTION_EVERY];
-  if (resumes && !o->seen[OPTION_STATE])
-    return dil_fail(DIL_USAGE, "--every and --resume want --state PREFIX");
   if (o->lengths)
     return dil_fail(DIL_USAGE, "--lengths cannot be used with a topology");
   return DIL_OK;

@@ -4,11 +4,26 @@
 #include "trial_stream.h"
 #include "../runtime/setting.h"
 #include "../runtime/stream_bound.h"
+#include <string.h>
 
 static dil_status check_options(const compilation *c) {
   if (c->topology)
     return dil_fail(DIL_USAGE, "--stream is for one device, topology '%s' has "
                     "%lld", c->topology->name, (long long)c->topology->devices);
+  return DIL_OK;
+}
+
+/* A run that is resumed keeps the cuts that it began with. */
+static dil_status take_cuts(const options *o, stream_shape *s) {
+  stream_chunks kept;
+  dil_status status = stream_kept_chunks(o->state, &kept);
+  if (status) return status;
+  if (o->stream && memcmp(&kept, &s->chunks, sizeof kept))
+    return dil_fail(DIL_USAGE, "the state of '%s' is of chunks of %lld queries "
+                    "and %lld keys, --stream=%lld makes others: say --stream "
+                    "alone", o->state, (long long)kept.queries,
+                    (long long)kept.keys, (long long)o->stream);
+  s->chunks = kept;
   return DIL_OK;
 }
 
@@ -22,8 +37,8 @@ dil_status trial_stream_plan(const binding *b, const dil_table *table,
                       .N = b->size[BIND_N],
                       .M = b->size[BIND_M],
                       .lengths = b->call.lengths};
-  if (status) return status;
-  return stream_plan(s, threads, bound);
+  if (!status) status = stream_plan(s, threads, bound);
+  return status || !b->options->resume ? status : take_cuts(b->options, s);
 }
 
 static dil_status make_cpu(trial_stream *t, compilation *c,
@@ -52,6 +67,12 @@ dil_status trial_stream_open(trial_stream *t, compilation *c,
   t->stream.call = &b->call;
   if (!status) status = (t->on_gpu ? trial_stream_gpu : make_cpu)(t, c, b);
   if (status) return status;
+  const options *o = b->options;
+  t->stream.keep = (stream_keep){
+      .prefix = o->state,
+      .every = o->seen[OPTION_EVERY] ? (int32_t)o->every : 1,
+      .resume = o->resume,
+      .plan_hash = t->from.plan_hash};
   /* Beside passes of the processor one that copies is enough. */
   t->threads = dil_threads_new(t->on_gpu ? dil_threads_count(b->threads) : 1);
   t->stream.threads = t->threads;

@@ -39,9 +39,18 @@ typedef struct dil_npy_output {
   void *map;         /* NULL: there is none */
   size_t map_size;
   char *path, *part;
+  bool kept;         /* by the caller's name, until it is published */
 } dil_npy_output;
 dil_status dil_npy_create(const char *path, dil_dtype dtype, int32_t rank,
                           const int64_t *shape, dil_npy_output *output);
+/* The same, but until it is published the file is `part`, and while `kept` is
+ * true discarding leaves it there for `again`, which goes on with what an
+ * earlier one has written, even if that came as far as to publish it:
+ * DIL_INPUT if it is of another shape or type. path NULL: it is not to be
+ * published. */
+dil_status dil_npy_create_at(const char *path, const char *part, bool again,
+                             dil_dtype dtype, int32_t rank,
+                             const int64_t *shape, dil_npy_output *output);
 /* The file is whole: it takes its place. Either way the output is over. */
 dil_status dil_npy_publish(dil_npy_output *output);
 void dil_npy_discard(dil_npy_output *output); /* also after publishing */

@@ -145,21 +145,38 @@ dil_status dil_npy_write(const char *path, const dil_tensor *tensor) {
 
 /* ---- in place ------------------------------------------------------------ */
 
-/* A file with a header and room for the rest, mapped; on failure errno. */
-static bool map_part(int file, dil_npy_output *out) {
-  int copy = dup(file); /* fclose takes one */
-  FILE *stream = copy < 0 ? NULL : fdopen(copy, "wb");
-  if (!stream) {
-    if (copy >= 0) close(copy);
-    return false;
+/* Writes the header into the file at its begin, or compares it with what is
+ * there; its length, or -1 with errno, or 0: it is another one. */
+static long place_header(int file, const dil_tensor *t, bool again) {
+  char *text = NULL, there[4 * HEADER_UNIT + 256];
+  size_t length = 0;
+  FILE *out = open_memstream(&text, &length);
+  if (!out) return -1;
+  put_header(out, t);
+  long result = -1;
+  if (!fclose(out) && length < sizeof there) {
+    ssize_t moved = again ? pread(file, there, length, 0)
+                          : pwrite(file, text, length, 0);
+    if (moved == (ssize_t)length) result = (long)length;
+    if (again && moved >= 0 && (result < 0 || memcmp(text, there, length)))
+      result = 0;
   }
-  put_header(stream, &out->tensor);
-  long header = fflush(stream) ? -1 : ftell(stream);
-  if (fclose(stream) || header < 0) return false;
+  free(text);
+  return result;
+}
+
+/* A file with a header and room for the rest, mapped; on failure errno, 0: it
+ * was begun as another one. */
+static bool map_part(int file, bool again, dil_npy_output *out) {
+  struct stat about;
+  errno = 0;
+  long header = place_header(file, &out->tensor, again);
+  if (header <= 0) return false;
   out->map_size = (size_t)header + (size_t)dil_tensor_count(&out->tensor) *
                                        dil_dtype_size(out->tensor.dtype);
-  errno = posix_fallocate(file, 0, (off_t)out->map_size);
-  if (errno) return false;
+  errno = again ? 0 : posix_fallocate(file, 0, (off_t)out->map_size);
+  if (errno || fstat(file, &about)) return false;
+  if ((size_t)about.st_size != out->map_size) return false;
   char *map = mmap(NULL, out->map_size, PROT_READ | PROT_WRITE, MAP_SHARED,
                    file, 0);
   if (map == MAP_FAILED) return false;
@@ -175,27 +192,50 @@ static void end_output(dil_npy_output *out) {
   *out = (dil_npy_output){0};
 }
 
-dil_status dil_npy_create(const char *path, dil_dtype dtype, int32_t rank,
-                          const int64_t *shape, dil_npy_output *out) {
+/* Where an output is to be, and the rights of what stands there. */
+typedef struct place {
+  char path[PATH_MAX];
+  bool there;
+  mode_t rights;
+} place;
+
+static dil_status find_place(const char *path, place *p) {
   struct stat about;
-  char real[PATH_MAX], part[PATH_MAX];
-  *out = (dil_npy_output){.tensor = dil_tensor_make(NULL, dtype, rank, shape)};
-  if (dil_tensor_count(&out->tensor) < 0)
-    return dil_fail(DIL_USAGE, "a tensor for '%s' is too large", path);
-  bool there = !stat(path, &about);
-  if (!there && errno != ENOENT) return refused(path);
-  if (there && !S_ISREG(about.st_mode))
+  p->there = !stat(path, &about);
+  if (!p->there && errno != ENOENT) return refused(path);
+  if (p->there && !S_ISREG(about.st_mode))
     return dil_fail(DIL_INPUT, "'%s' is no regular file: it cannot be written "
                     "in place", path);
-  const char *place = there ? realpath(path, real) : path;
-  int file = place ? open_part(place, part) : -1;
+  p->rights = about.st_mode & 0777;
+  if (p->there) return realpath(path, p->path) ? DIL_OK : refused(path);
+  if (snprintf(p->path, PATH_MAX, "%s", path) < PATH_MAX) return DIL_OK;
+  errno = ENAMETOOLONG;
+  return refused(path);
+}
+
+static dil_status new_output(dil_npy_output *out, const char *path,
+                             dil_dtype dtype, int32_t rank,
+                             const int64_t *shape) {
+  *out = (dil_npy_output){.tensor = dil_tensor_make(NULL, dtype, rank, shape)};
+  if (dil_tensor_count(&out->tensor) >= 0) return DIL_OK;
+  return dil_fail(DIL_USAGE, "a tensor for '%s' is too large", path);
+}
+
+dil_status dil_npy_create(const char *path, dil_dtype dtype, int32_t rank,
+                          const int64_t *shape, dil_npy_output *out) {
+  char part[PATH_MAX];
+  place to;
+  dil_status status = new_output(out, path, dtype, rank, shape);
+  if (!status) status = find_place(path, &to);
+  if (status) return status;
+  int file = open_part(to.path, part);
   if (file < 0) return refused(path);
-  out->path = strdup(place);
+  out->path = strdup(to.path);
   out->part = strdup(part);
   bool good = out->path && out->part &&
-              !(there && fchmod(file, about.st_mode & 0777)) &&
-              map_part(file, out);
-  dil_status status = good ? DIL_OK : refused(path);
+              !(to.there && fchmod(file, to.rights)) &&
+              map_part(file, false, out);
+  status = good ? DIL_OK : refused(path);
   close(file);
   if (good) return DIL_OK;
   unlink(part);
@@ -203,16 +243,64 @@ dil_status dil_npy_create(const char *path, dil_dtype dtype, int32_t rank,
   return status;
 }
 
+/* A file is moved from one name to another within a file system alone. */
+static dil_status check_move(int file, const char *part, const char *path) {
+  char folder[PATH_MAX];
+  struct stat here, there;
+  const char *slash = strrchr(path, '/');
+  int length = slash ? (int)(slash - path) + 1 : 1;
+  snprintf(folder, sizeof folder, "%.*s", length, slash ? path : ".");
+  if (fstat(file, &here) || stat(folder, &there)) return refused(path);
+  if (here.st_dev == there.st_dev) return DIL_OK;
+  return dil_fail(DIL_USAGE, "'%s' and '%s' must lie on one file system: the "
+                  "first becomes the second", part, path);
+}
+
+static dil_status map_kept(int file, const char *path, bool again,
+                           dil_npy_output *out) {
+  place to;
+  dil_status status = path ? find_place(path, &to) : DIL_OK;
+  if (!status && path) status = check_move(file, out->part, to.path);
+  if (status) return status;
+  if (path && !(out->path = strdup(to.path))) return refused(path);
+  if (path && to.there && fchmod(file, to.rights)) return refused(path);
+  if (map_part(file, again, out)) return DIL_OK;
+  if (errno) return refused(out->part);
+  return dil_fail(DIL_INPUT, "'%s' was begun with another shape or type",
+                  out->part);
+}
+
+dil_status dil_npy_create_at(const char *path, const char *part, bool again,
+                             dil_dtype dtype, int32_t rank,
+                             const int64_t *shape, dil_npy_output *out) {
+  dil_status status = new_output(out, part, dtype, rank, shape);
+  if (status) return status;
+  out->kept = true;
+  int file = open(part, O_RDWR | O_CLOEXEC | (again ? 0 : O_CREAT | O_TRUNC),
+                  0666);
+  bool published = file < 0 && again && path && errno == ENOENT;
+  if (published) file = open(path, O_RDWR | O_CLOEXEC);
+  out->part = strdup(published ? path : part);
+  if (file < 0 || !out->part)
+    status = again ? dil_fail(DIL_ENVIRONMENT, "cannot open '%s': %m", part)
+                   : refused(part);
+  else
+    status = map_kept(file, path, again, out);
+  if (file >= 0) close(file);
+  if (status) end_output(out);
+  return status;
+}
+
 dil_status dil_npy_publish(dil_npy_output *out) {
   bool good = !msync(out->map, out->map_size, MS_SYNC) &&
               !rename(out->part, out->path);
   dil_status status = good ? DIL_OK : refused(out->path);
-  if (!good) unlink(out->part);
+  if (!good && !out->kept) unlink(out->part);
   end_output(out);
   return status;
 }
 
 void dil_npy_discard(dil_npy_output *out) {
-  if (out->part) unlink(out->part);
+  if (out->part && !out->kept) unlink(out->part);
   end_output(out);
 }

@@ -1,12 +1,10 @@
 /* ring_state.c - the running state of one rank's queries, in memory and as a
- * file: a header that says whose it is, then O and lse in f32, then a sum over
- * all of it. */
+ * file (kept.h): a header that says whose it is, then O and lse in f32. */
 #include "ring_state.h"
-#include <errno.h>
+#include "kept.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static dil_status take_floats(ring_device *d, int64_t count, float **floats) {
   void *memory = NULL;
@@ -91,80 +89,52 @@ static dil_status mirror_move(const ring_state *s, const dil_ring *r,
 
 typedef struct header {
   char magic[8];
-  uint64_t plan_hash, sum;   /* sum: of the floats */
+  uint64_t plan_hash;
   int64_t B, N, M, batch, head, seed, train;
   double scale;
   int64_t rows[SHARD_COMBS];
   int32_t rank, ranks, layout, step;
 } header;
 
-/* FNV-1a over 32-bit words. */
-static uint64_t sum_floats(uint64_t sum, const float *x, int64_t count) {
-  for (int64_t i = 0; i < count; i++) {
-    uint32_t word;
-    memcpy(&word, x + i, sizeof word);
-    sum = (sum ^ word) * 0x100000001b3;
-  }
-  return sum;
-}
-
-static uint64_t sum_state(const ring_state *s, int64_t width) {
-  uint64_t sum = 0xcbf29ce484222325;
-  for (int32_t i = 0; i < SHARD_COMBS; i++) {
-    sum = sum_floats(sum, s->o[i], s->rows[i] * width);
-    sum = sum_floats(sum, s->lse[i], s->rows[i]);
-  }
-  return sum;
-}
+enum { BLOCKS = 1 + 2 * SHARD_COMBS };
 
 static header describe(const ring_state *s, const dil_ring *r) {
-  header h = {.magic = "dilring1", .plan_hash = r->plan_hash, .B = r->B,
+  header h = {.magic = "dilring2", .plan_hash = r->plan_hash, .B = r->B,
               .N = r->shape.N, .M = r->shape.M, .batch = r->batch,
               .head = r->head, .seed = (int64_t)r->call->seed,
               .train = r->call->train, .scale = r->call->scale,
               .rank = r->link->rank, .ranks = r->link->ranks,
               .layout = r->shape.layout, .step = s->step};
   memcpy(h.rows, s->rows, sizeof h.rows);
-  h.sum = sum_state(s, r->shape.table->value_dim);
   return h;
 }
 
-static char *file_name(const dil_ring *r, const char *end) {
-  size_t size = strlen(r->checkpoint.prefix) + 32;
-  char *name = malloc(size);
-  if (name)
-    snprintf(name, size, "%s.%d%s", r->checkpoint.prefix, r->checkpoint.name,
-             end);
-  return name;
+/* Floats of each block but the header's. */
+static void list_floats(const ring_state *s, const dil_ring *r,
+                        kept_block blocks[BLOCKS]) {
+  int64_t width = r->shape.table->value_dim, size = sizeof(float);
+  for (int32_t i = 0; i < SHARD_COMBS; i++) {
+    blocks[1 + 2 * i] = (kept_block){s->o[i], s->rows[i] * width * size};
+    blocks[2 + 2 * i] = (kept_block){s->lse[i], s->rows[i] * size};
+  }
 }
 
-static bool write_all(FILE *out, const ring_state *s, const header *h,
-                      int64_t width) {
-  bool good = fwrite(h, sizeof *h, 1, out) == 1;
-  for (int32_t i = 0; i < SHARD_COMBS && good; i++) {
-    size_t count = (size_t)s->rows[i];
-    if (!count) continue;
-    good = fwrite(s->o[i], (size_t)width * sizeof(float), count, out) == count &&
-           fwrite(s->lse[i], sizeof(float), count, out) == count;
-  }
-  return good && !fflush(out) && !fsync(fileno(out));
+static dil_status file_name(const dil_ring *r, char name[DIL_PATH_MAX]) {
+  int length = snprintf(name, DIL_PATH_MAX, "%s.%d", r->checkpoint.prefix,
+                        r->checkpoint.name);
+  return length < DIL_PATH_MAX
+             ? DIL_OK
+             : dil_fail(DIL_USAGE, "--state '%s' is too long",
+                        r->checkpoint.prefix);
 }
 
 static dil_status write_file(const ring_state *s, const dil_ring *r) {
-  char *name = file_name(r, ""), *aside = file_name(r, ".new");
+  char name[DIL_PATH_MAX];
   header h = describe(s, r);
-  dil_status status = DIL_OK;
-  FILE *out = name && aside ? fopen(aside, "wb") : NULL;
-  bool good = out && write_all(out, s, &h, r->shape.table->value_dim);
-  if (out) good &= fclose(out) == 0;
-  if (!good || rename(aside, name)) {
-    status = dil_fail(DIL_ENVIRONMENT, "cannot write the state '%s': %s",
-                      aside ? aside : r->checkpoint.prefix, strerror(errno));
-    if (aside) unlink(aside);
-  }
-  free(name);
-  free(aside);
-  return status;
+  kept_block blocks[BLOCKS] = {{&h, sizeof h}};
+  list_floats(s, r, blocks);
+  dil_status status = file_name(r, name);
+  return status ? status : kept_write(name, blocks, BLOCKS);
 }
 
 dil_status state_write(const ring_state *s, const dil_ring *r) {
@@ -176,45 +146,38 @@ dil_status state_write(const ring_state *s, const dil_ring *r) {
   return status;
 }
 
-static bool read_all(FILE *in, ring_state *s, int64_t width) {
-  bool good = true;
-  for (int32_t i = 0; i < SHARD_COMBS && good; i++) {
-    size_t count = (size_t)s->rows[i];
-    if (!count) continue;
-    good = fread(s->o[i], (size_t)width * sizeof(float), count, in) == count &&
-           fread(s->lse[i], sizeof(float), count, in) == count;
-  }
-  return good && fgetc(in) == EOF;
-}
-
 /* The header but for what only the file can know. */
 static bool is_ours(const header *file, const ring_state *s,
                     const dil_ring *r) {
   header mine = describe(s, r);
   mine.step = file->step;
-  mine.sum = file->sum;
   return !memcmp(&mine, file, sizeof mine) && file->step >= 0 &&
          file->step < r->link->ranks;
 }
 
-static dil_status read_file(ring_state *s, const dil_ring *r) {
-  char *name = file_name(r, "");
-  FILE *in = name ? fopen(name, "rb") : NULL;
+static dil_status read_blocks(kept_file *file, ring_state *s,
+                              const dil_ring *r, const char *name) {
+  kept_block blocks[BLOCKS];
   header h;
-  dil_status status = DIL_OK;
-  int64_t width = r->shape.table->value_dim;
-  if (!in)
-    status = dil_fail(DIL_ENVIRONMENT, "cannot open the state '%s': %s",
-                      name ? name : r->checkpoint.prefix, strerror(errno));
-  else if (fread(&h, sizeof h, 1, in) != 1 || !is_ours(&h, s, r))
-    status = dil_fail(DIL_INPUT, "'%s' is not the state of this rank, plan and "
-                      "shape", name);
-  else if (!read_all(in, s, width) || sum_state(s, width) != h.sum)
-    status = dil_fail(DIL_INPUT, "the state '%s' is damaged", name);
-  else
-    s->step = h.step;
-  if (in) fclose(in);
-  free(name);
+  dil_status status = kept_read(file, &h, sizeof h);
+  if (status || !is_ours(&h, s, r))
+    return dil_fail(DIL_INPUT, "'%s' is not the state of this rank, plan and "
+                    "shape", name);
+  list_floats(s, r, blocks);
+  for (int32_t i = 1; i < BLOCKS && !status; i++)
+    status = kept_read(file, (void *)(uintptr_t)blocks[i].bytes,
+                       blocks[i].count);
+  if (!status) s->step = h.step;
+  return status;
+}
+
+static dil_status read_file(ring_state *s, const dil_ring *r) {
+  char name[DIL_PATH_MAX];
+  kept_file *file = NULL;
+  dil_status status = file_name(r, name);
+  if (!status) status = kept_open(name, &file);
+  if (!status) status = read_blocks(file, s, r, name);
+  kept_close(file);
   return status;
 }
 

@@ -7,6 +7,7 @@
  * with memory of its own (stream_lift.h) all of it is only asked for here, and
  * done later. */
 #include "stream_work.h"
+#include "kept.h"
 #include "metrics.h"
 #include "trace.h"
 #include <stdio.h>
@@ -32,8 +33,7 @@ static void fail(stream_work *w, dil_status status) {
   pthread_mutex_unlock(&w->lock);
 }
 
-/* Waits until nobody uses a buffer; false: the run has failed. */
-static bool claim_buffer(stream_work *w, kind of, int32_t slot) {
+bool work_claim(stream_work *w, kind of, int32_t slot) {
   const buffer *b = &w->buffer[of][slot];
   pthread_mutex_lock(&w->lock);
   while (b->uses && !w->status) pthread_cond_wait(&w->changed, &w->lock);
@@ -179,10 +179,10 @@ static dil_status bring_all(stream_work *w, stream_walk *order) {
   while (stream_walk_next(order, &status)) {
     stream_job *j = &order->job;
     arrival a = {j->keys ? KEYS : QUERIES, j->slot,  j->batch, j->batches,
-                 j->M,                     j->first, j->rows};
+                 j->M,                     j->first, j->rows,  j->at};
     s->facts.skipped += j->skipped;
     tell(s, j->skipped);
-    if (!j->there && !claim_buffer(w, a.kind, a.slot)) return DIL_OK;
+    if (!j->there && !work_claim(w, a.kind, a.slot)) return DIL_OK;
     if (!j->there) status = bring(w, &a, j);
     if (status) return status;
     put(w, &w->arrived, a);
@@ -196,7 +196,7 @@ static void *run_loader(void *context) {
   stream_work *w = context;
   stream_walk order;
   dil_trace_name_thread("loader");
-  stream_walk_begin(&order, &w->stream->shape);
+  stream_walk_begin(&order, &w->stream->shape, w->from);
   fail(w, bring_all(w, &order));
   stream_walk_end(&order);
   end_queue(w, &w->arrived);
@@ -292,7 +292,7 @@ static dil_status close_queries(stream_work *w) {
   w->is_open = false;
   done.kind = OUTPUTS;
   done.slot = (int32_t)(w->closed % 2);
-  if (w->apart && !claim_buffer(w, OUTPUTS, done.slot)) return DIL_OK;
+  if (w->apart && !work_claim(w, OUTPUTS, done.slot)) return DIL_OK;
   dil_status status = lift_use(w, &done);
   if (!status) status = run_part(w, w->device->calls->finish, NULL);
   if (!status) status = lift_release(w, &done);
@@ -311,7 +311,10 @@ static dil_status open_queries(stream_work *w, const arrival *a) {
   w->open = *a;
   w->is_open = true;
   if (!status) status = lift_use(w, a);
-  return status ? status : run_part(w, w->device->calls->begin, NULL);
+  bool begun = w->resumed;
+  w->resumed = false;
+  return status || begun ? status
+                         : run_part(w, w->device->calls->begin, NULL);
 }
 
 static dil_status compute_pair(stream_work *w, const arrival *keys) {
@@ -325,7 +328,7 @@ static dil_status compute_pair(stream_work *w, const arrival *keys) {
   s->facts.chunks++;
   metric_add(METRIC_stream_chunks, 1);
   tell(s, 1);
-  return status;
+  return status ? status : work_keep(w, keys->at);
 }
 
 static bool wait_for_chunk(stream_work *w, arrival *a) {
@@ -387,7 +390,7 @@ static void settle(stream_work *w, double start) {
 }
 
 dil_status stream_run(dil_stream *s) {
-  stream_work w = {.stream = s, .device = s->device};
+  stream_work w = {.stream = s, .device = s->device, .sum = KEPT_SUM};
   s->facts = (stream_facts){0};
   pthread_mutex_init(&w.lock, NULL);
   pthread_cond_init(&w.changed, NULL);
@@ -395,6 +398,7 @@ dil_status stream_run(dil_stream *s) {
     w.carry[i] = (stream_carry){.lift = s->lift, .threads = s->threads};
   dil_status status = s->device->calls->start(s->device);
   if (!status) status = work_take(&w);
+  if (!status && s->keep.resume) status = work_resume(&w);
   if (!status) status = begin_slots(&w);
   double start = clock_seconds();
   fail(&w, status);

@@ -35,9 +35,19 @@ dil_status stream_plan(stream_shape *shape, int32_t threads, int64_t bound);
 /* Pairs of a chunk of queries and one of keys. */
 int64_t stream_pairs(const stream_shape *shape);
 
+/* A pair of chunks: their numbers, those of queries and keys within a unit of
+ * batch rows. */
+typedef struct stream_place {
+  int64_t unit, query, key;
+} stream_place;
+/* Chunks of queries, and pairs, that come before it. */
+int64_t stream_queries_before(const stream_shape *shape, stream_place at);
+int64_t stream_pairs_before(const stream_shape *shape, stream_place at);
+
 /* The next thing to bring. */
 typedef struct stream_job {
   bool keys;               /* a chunk of keys, else of queries */
+  stream_place at;         /* of queries: their first pair */
   int64_t batch, batches;  /* its batch rows */
   int64_t M;               /* keys of these */
   dil_comb rows;           /* positions */
@@ -53,7 +63,7 @@ typedef struct stream_job {
 /* Where a walk over all chunks stands. */
 typedef struct stream_walk {
   const stream_shape *shape;
-  int64_t unit, query, key;  /* of the next pair */
+  stream_place at;           /* the next pair */
   bool begun;                /* the queries of the pair are there */
   int32_t slot[2];           /* of the last keys, and queries */
   struct {
@@ -63,7 +73,9 @@ typedef struct stream_walk {
   stream_job job;
 } stream_walk;
 
-void stream_walk_begin(stream_walk *walk, const stream_shape *shape);
+/* `from`: the first pair, whose queries come before it. */
+void stream_walk_begin(stream_walk *walk, const stream_shape *shape,
+                       stream_place from);
 /* False at the end, or when *status tells of a failure. */
 bool stream_walk_next(stream_walk *walk, dil_status *status);
 void stream_walk_end(stream_walk *walk);
@@ -103,10 +115,29 @@ dil_status carry_down(stream_carry *c, const dil_tensor *buffer,
 dil_status carry_route(stream_carry *c, route *r, const ring_keys *from,
                        const ring_keys *chunk, int64_t first, void *message);
 
+/* ---- stream_state.c: what a run keeps of itself -------------------------- */
+
+/* Where a run is, and the running state of its queries, in PREFIX.state. Rows
+ * of o and lse that are finished are where the call has them: in files, if they
+ * are to outlive the process. */
+typedef struct stream_keep {
+  const char *prefix;       /* NULL: nothing is kept */
+  int32_t every;            /* pairs from state to state */
+  bool resume;              /* begins where the state is */
+  uint64_t plan_hash;
+} stream_keep;
+
+/* The cuts of the run that has left a state: bits depend on them. */
+dil_status stream_kept_chunks(const char *prefix, stream_chunks *chunks);
+/* Whether there is something to resume; there is nothing more. */
+bool stream_is_kept(const char *prefix);
+void stream_forget(const char *prefix);
+
 /* ---- stream.c: the run --------------------------------------------------- */
 
 typedef struct stream_facts {
   int64_t chunks, skipped;  /* pairs computed, and those without a row */
+  int64_t resumed;          /* pairs of a former run */
   int64_t loaded, stored;   /* bytes of rows */
   double waited, computed;  /* seconds: without rows, and in passes */
 } stream_facts;
@@ -121,6 +152,7 @@ typedef struct dil_stream {
   /* Pairs that are done; from any thread. NULL: nobody asks. */
   void (*progress)(void *user, int64_t pairs);
   void *user;
+  stream_keep keep;
   stream_facts facts;       /* out */
 } dil_stream;
 

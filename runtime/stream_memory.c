@@ -63,6 +63,7 @@ dil_status work_take(stream_work *w) {
   if (!status) status = take(w, state, &lse);
   w->o_state = o;
   w->lse_state = lse;
+  w->states = state / (int64_t)sizeof(float);
   if (!status && s->lift)
     status = take(w, keys * (t->head_dim + t->value_dim), &w->message);
   if (!status) status = take_outputs(w, asking);

@@ -86,17 +86,32 @@ static int64_t unit_keys(const stream_shape *s, int64_t unit) {
   return s->lengths ? s->lengths[unit * s->chunks.batch] : s->M;
 }
 
+static int64_t key_chunks(const stream_shape *s, int64_t unit) {
+  return pieces(unit_keys(s, unit), s->chunks.keys);
+}
+
+int64_t stream_queries_before(const stream_shape *s, stream_place at) {
+  return at.unit * pieces(s->N, s->chunks.queries) + at.query;
+}
+
+/* Past the last unit there are no keys to count. */
+int64_t stream_pairs_before(const stream_shape *s, stream_place at) {
+  int64_t sum = at.key;
+  for (int64_t u = 0; u < at.unit; u++)
+    sum += key_chunks(s, u) * pieces(s->N, s->chunks.queries);
+  return at.query ? sum + at.query * key_chunks(s, at.unit) : sum;
+}
+
 int64_t stream_pairs(const stream_shape *s) {
-  int64_t units = pieces(s->B, s->chunks.batch), sum = 0;
-  for (int64_t u = 0; u < units; u++)
-    sum += pieces(unit_keys(s, u), s->chunks.keys);
-  return sum * pieces(s->N, s->chunks.queries);
+  stream_place end = {.unit = pieces(s->B, s->chunks.batch)};
+  return stream_pairs_before(s, end);
 }
 
 /* ---- the walk ------------------------------------------------------------ */
 
-void stream_walk_begin(stream_walk *w, const stream_shape *of) {
-  *w = (stream_walk){.shape = of, .slot = {1, 1}};
+void stream_walk_begin(stream_walk *w, const stream_shape *of,
+                       stream_place from) {
+  *w = (stream_walk){.shape = of, .at = from, .slot = {1, 1}};
   w->held[0].unit = w->held[1].unit = -1;
 }
 
@@ -106,7 +121,7 @@ static void cut_rows(const stream_walk *w, stream_job *j) {
   const stream_shape *s = w->shape;
   int64_t each = j->keys ? s->chunks.keys : s->chunks.queries;
   int64_t all = j->keys ? j->M : s->N;
-  j->first = (j->keys ? w->key : w->query) * each;
+  j->first = (j->keys ? w->at.key : w->at.query) * each;
   j->rows = (dil_comb){j->first + (j->keys ? 0 : j->M - s->N), 1,
                        minimum(each, all - j->first)};
 }
@@ -115,8 +130,9 @@ static void begin_job(stream_walk *w, bool keys) {
   const stream_shape *s = w->shape;
   stream_job *j = &w->job;
   route_free(&j->route);
-  *j = (stream_job){.keys = keys, .batch = w->unit * s->chunks.batch,
-                    .M = unit_keys(s, w->unit), .skipped = j->skipped};
+  *j = (stream_job){.keys = keys, .at = w->at,
+                    .batch = w->at.unit * s->chunks.batch,
+                    .M = unit_keys(s, w->at.unit), .skipped = j->skipped};
   j->batches = minimum(s->chunks.batch, s->B - j->batch);
   cut_rows(w, j);
 }
@@ -132,7 +148,7 @@ static void bring_queries(stream_walk *w) {
 }
 
 static dil_comb queries_of(const stream_walk *w) {
-  stream_job j = {.M = unit_keys(w->shape, w->unit)};
+  stream_job j = {.M = unit_keys(w->shape, w->at.unit)};
   cut_rows(w, &j);
   return j.rows;
 }
@@ -141,7 +157,7 @@ static dil_comb queries_of(const stream_walk *w) {
 static void choose_slot(stream_walk *w) {
   stream_job *j = &w->job;
   for (int32_t i = 0; i < 2; i++)
-    if (w->held[i].unit == w->unit && w->held[i].key == w->key &&
+    if (w->held[i].unit == w->at.unit && w->held[i].key == w->at.key &&
         w->held[i].whole) {
       j->there = true;
       w->slot[1] = i;
@@ -149,8 +165,8 @@ static void choose_slot(stream_walk *w) {
   if (!j->there) w->slot[1] ^= 1;
   j->slot = w->slot[1];
   if (j->there) return;
-  w->held[j->slot].unit = w->unit;
-  w->held[j->slot].key = w->key;
+  w->held[j->slot].unit = w->at.unit;
+  w->held[j->slot].key = w->at.key;
   w->held[j->slot].whole = j->whole;
   j->bytes = j->batches * j->route.rows * route_row_bytes(w->shape->table);
 }
@@ -171,12 +187,12 @@ static bool bring_keys(stream_walk *w, dil_status *status) {
 /* To the next pair. */
 static void step(stream_walk *w) {
   const stream_shape *s = w->shape;
-  if (++w->key < pieces(unit_keys(s, w->unit), s->chunks.keys)) return;
-  w->key = 0;
+  if (++w->at.key < key_chunks(s, w->at.unit)) return;
+  w->at.key = 0;
   w->begun = false;
-  if (++w->query < pieces(s->N, s->chunks.queries)) return;
-  w->query = 0;
-  w->unit++;
+  if (++w->at.query < pieces(s->N, s->chunks.queries)) return;
+  w->at.query = 0;
+  w->at.unit++;
 }
 
 bool stream_walk_next(stream_walk *w, dil_status *status) {
@@ -185,11 +201,11 @@ bool stream_walk_next(stream_walk *w, dil_status *status) {
   *status = DIL_OK;
   w->job.skipped = 0;
   int64_t units = s->N ? pieces(s->B, s->chunks.batch) : 0;
-  while (!found && !*status && w->unit < units) {
+  while (!found && !*status && w->at.unit < units) {
     if (!w->begun) {
       bring_queries(w);
       w->begun = true;
-      if (!unit_keys(s, w->unit)) step(w);
+      if (w->at.key >= key_chunks(s, w->at.unit)) step(w);
       return true;
     }
     found = bring_keys(w, status);
@@ -203,7 +219,7 @@ dil_status stream_count(const stream_shape *of, stream_facts *facts) {
   stream_walk w;
   dil_status status;
   *facts = (stream_facts){0};
-  stream_walk_begin(&w, of);
+  stream_walk_begin(&w, of, (stream_place){0});
   while (stream_walk_next(&w, &status)) {
     facts->chunks += w.job.keys;
     facts->skipped += w.job.skipped;

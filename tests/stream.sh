@@ -163,6 +163,97 @@ else
     --out "$TMP/o.npy" --lse "$TMP/lse.npy"
 fi
 
+# ---- killed and resumed --------------------------------------------------------
+
+cat >"$TMP/long.dil" <<'EOF'
+pattern long { heads 2;  head_dim 64;  dtype f32;  causal;  branch { } }
+EOF
+state="--state $TMP/kept --out $TMP/o.npy --lse $TMP/lse.npy"
+
+# Run after run is killed a moment after it has kept a state, until one ends;
+# each goes on with what the one before has left.
+killed() { # kills, command...
+  least=$1 kills=0
+  shift
+  rm -f "$TMP"/kept*
+  # shellcheck disable=SC2086 # a list of words
+  "$@" $state --every 3 >"$TMP/run" 2>&1 &
+  while :; do
+    until [ -e "$TMP/kept.state" ] || ! kill -0 $! 2>/dev/null; do
+      sleep 0.01
+    done
+    sleep "0.$((kills * 7919 % 10))"
+    kill -KILL $! 2>/dev/null || break
+    wait $!
+    # It may have died before its end, and after its files were published.
+    [ -e "$TMP/kept.state" ] || break
+    kills=$((kills + 1))
+    # shellcheck disable=SC2086
+    "$@" $state --every 3 --resume >"$TMP/run" 2>&1 &
+  done
+  wait $!
+  cat "$TMP/run"
+  echo "$kills kills"
+  cmp "$TMP/o.npy" "$TMP/whole.npy" && cmp "$TMP/lse.npy" "$TMP/whole.lse.npy" &&
+    [ $kills -ge "$least" ] && ! ls "$TMP"/kept*
+}
+whole="--out $TMP/whole.npy --lse $TMP/whole.lse.npy"
+long="$DIL run $TMP/long.dil --seq 9000 --random 3 --threads 1"
+# shellcheck disable=SC2086 # lists of words
+{
+  is "a long stream" $long --stream=3M $whole
+  is "killed and resumed to the same bits" killed 1 $long --stream=3M
+}
+if [ -e "$BUILD/emulator/libcuda.so.1" ] && ! sanitized; then
+  # No function: what is killed must be the run itself.
+  device="env LD_LIBRARY_PATH=$BUILD/emulator EMULATED_ORDER=late $DIL run
+    $TMP/long.dil --seq 400 --random 3 --stream=600K --device cuda"
+  # shellcheck disable=SC2086
+  {
+    is "a long stream to a device" $device $whole
+    is "that is killed and resumed" killed 1 $device
+  }
+fi
+
+keeps() { # options: the same run, which ends early
+  cp "$TMP/q.npy" "$TMP/cut.npy"
+  # shellcheck disable=SC2086
+  "$DIL" run "$TMP/long.dil" --q "$TMP/cut.npy" --k "$TMP/k.npy" \
+    --v "$TMP/v.npy" --threads 1 --stream=12M $state 2>"$TMP/why" &
+  until [ -e "$TMP/kept.state" ]; do sleep 0.01; done
+  kill -KILL $!
+  wait $!
+  [ -e "$TMP/kept.o.npy" ] && [ -e "$TMP/kept.lse.npy" ]
+}
+is "a state is left" keeps
+again() { # words of the error, options of the second run
+  why=$1
+  shift
+  # shellcheck disable=SC2086
+  says "$why" not "$DIL" run "$TMP/long.dil" --q "$TMP/cut.npy" \
+    --k "$TMP/k.npy" --v "$TMP/v.npy" --threads 1 $state --resume "$@"
+}
+is "other cuts" again "--stream=9437184 makes others" --stream=9M
+is "another plan" again "has another plan" --stream \
+  --force general
+is "another seed" again "has another seed of random numbers" --stream \
+  --random 5
+# shellcheck disable=SC2086
+is "another size" says "was begun with another shape or type" not $long \
+  $state --stream --resume
+head -c 700 "$TMP/kept.state" >"$TMP/kept.short"
+mv "$TMP/kept.short" "$TMP/kept.state"
+is "a state that is cut short" again "kept.state' is damaged" --stream
+rm -f "$TMP"/kept*
+# shellcheck disable=SC2086
+{
+  is "no state" says "cannot open" not $long $state --stream --resume
+  is "a state of one run" says "--repeat cannot be used with it" not $long \
+    $state --stream --repeat 2
+  is "steps without a state" says "want --state PREFIX" not $long --stream \
+    --every 2
+}
+
 # ---- what is told ------------------------------------------------------------
 
 facts() {
@@ -201,8 +292,8 @@ any="$TMP/wide.dil --seq 64 --random 1"
   fails "a bound that is none" 2 "--stream" "$DIL" run $any --stream=lots
   fails "the oracle" 2 "--stream says nothing to --device oracle" \
     "$DIL" run $any --stream --device oracle
-  fails "states" 2 "want a topology of several devices" \
-    "$DIL" run $any --stream --state "$TMP/state"
+  fails "states" 2 "want a topology of several devices, or --stream" \
+    "$DIL" run $any --state "$TMP/state"
   fails "topologies" 2 "--stream is for one device, topology 'four' has 4" \
     "$DIL" run examples/longnet_ring.dil --topology four --seq 64 --random 1 \
     --stream

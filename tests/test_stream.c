@@ -217,7 +217,7 @@ START_TEST(just_the_needed_rows_are_brought) {
   stream_walk w;
   dil_status status;
   int64_t sum = 0, first = 0, end = 0;
-  stream_walk_begin(&w, &s.shape);
+  stream_walk_begin(&w, &s.shape, (stream_place){0});
   while (stream_walk_next(&w, &status)) {
     const stream_job *j = &w.job;
     if (!j->keys) {

@@ -376,7 +376,10 @@ static dil_status write(ring_device *d, void *to, const void *from,
 
 static dil_status read(ring_device *d, void *to, const void *from,
                        int64_t bytes) {
-  return bytes ? device_download(self(d)->gpu, to, from, bytes) : DIL_OK;
+  ring_cuda *c = self(d);
+  dil_status status = bytes ? device_wait(c->gpu, c->passes) : DIL_OK;
+  if (status || !bytes) return status;
+  return device_download(c->gpu, to, from, bytes);
 }
 
 /* ---- the device ---------------------------------------------------------- */

@@ -1,0 +1,73 @@
+/* bind_output.c - o and lse of a call: memory, or files that are written in
+ * place and published, which a streamed run that keeps its state can go on
+ * with. In: options and sizes. Out: tensors of a binding. */
+#include "../runtime/stream.h"
+#include "bind.h"
+
+/* PREFIX.o.npy or PREFIX.lse.npy of a run that keeps its state. */
+static dil_status keep_output(const binding *b, const char *path,
+                              const char *name, const dil_tensor *tensor,
+                              dil_npy_output *output) {
+  char part[DIL_PATH_MAX];
+  const options *o = b->options;
+  int length = snprintf(part, sizeof part, "%s.%s.npy", o->state, name);
+  if (length >= (int)sizeof part)
+    return dil_fail(DIL_USAGE, "--state '%s' is too long", o->state);
+  return dil_npy_create_at(path, part, o->resume, DIL_F32, tensor->rank,
+                           tensor->shape, output);
+}
+
+static dil_status bind_output(binding *b, const char *path, const char *name,
+                              dil_npy_output *output, dil_tensor *tensor) {
+  const options *o = b->options;
+  dil_status status;
+  if (!o->seen[OPTION_STREAM] || (!path && !o->state))
+    return bind_reserve(b, tensor->dtype, tensor->rank, tensor->shape, tensor);
+  status = o->state ? keep_output(b, path, name, tensor, output)
+                    : dil_npy_create(path, DIL_F32, tensor->rank,
+                                     tensor->shape, output);
+  *tensor = output->tensor;
+  return status;
+}
+
+/* A state that is not resumed is none of this run's rows. */
+static dil_status open_state(const options *o) {
+  stream_chunks cuts;
+  if (!o->seen[OPTION_STREAM] || !o->state) return DIL_OK;
+  if (o->resume) return stream_kept_chunks(o->state, &cuts);
+  stream_forget(o->state);
+  return DIL_OK;
+}
+
+dil_status bind_outputs(binding *b) {
+  const options *o = b->options;
+  if (bind_is_sparse(b)) return bind_sparse(b);
+  dil_status status = open_state(o);
+  if (!status) status = bind_output(b, o->out, "o", &b->out, &b->call.o);
+  if (!status && pattern_has_lse(b->pattern))
+    status = bind_output(b, o->lse, "lse", &b->lse, &b->call.lse);
+  else if (!status && o->lse)
+    status = dil_fail(DIL_INPUT,
+                      "pattern '%s' has no lse: its branches are "
+                      "normalised each by itself",
+                      b->pattern->name);
+  if (!status) binding_wipe(b);
+  return status;
+}
+
+void bind_discard(binding *b) {
+  bool goes_on = b->options->state && stream_is_kept(b->options->state);
+  b->out.kept &= goes_on;
+  b->lse.kept &= goes_on;
+  dil_npy_discard(&b->out);
+  dil_npy_discard(&b->lse);
+}
+
+/* A run that dies in here can still be resumed, until its state goes; files
+ * that nobody has asked for go after it, with the binding. */
+dil_status binding_publish(binding *b) {
+  dil_status status = b->out.path ? dil_npy_publish(&b->out) : DIL_OK;
+  if (!status && b->lse.path) status = dil_npy_publish(&b->lse);
+  if (!status && b->options->state) stream_forget(b->options->state);
+  return status;
+}
