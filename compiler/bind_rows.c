@@ -4,6 +4,7 @@
 #include "bind.h"
 #include <errno.h>
 #include <signal.h>
+#include <string.h>
 #include <unistd.h>
 
 static const char *const array_names[] = {"--q", "--k", "--v"};
@@ -89,8 +90,19 @@ static dil_status load_tensor(binding *b, int32_t index, dil_tensor *tensor) {
   return status;
 }
 
+/* A seed that no number comes of. */
+static dil_status check_seed(const options *o) {
+  bool needed = !o->array[0] || !o->array[1] || !o->array[2];
+  for (int32_t i = 0; i < o->input.count; i++)
+    needed |= !strcmp(o->input.pair[i].value, "random");
+  return needed || !o->seen[OPTION_RANDOM] || o->verb != VERB_run
+             ? DIL_OK
+             : dil_fail(DIL_USAGE,
+                        "--random says nothing: --q, --k and --v are given");
+}
+
 dil_status bind_load(binding *b, dil_tensor loaded[3]) {
-  dil_status status = DIL_OK;
+  dil_status status = check_seed(b->options);
   for (int32_t i = 0; !status && i < 3; i++) {
     if (b->options->array[i])
       status = load_tensor(b, i, &loaded[i]);

@@ -64,6 +64,9 @@ turned() {
     "$DIL" run "$TMP/turned.dil" --q "$TMP/turned.npy" --random 1
 }
 is "axes of another order are told" turned
+is "a seed that nothing is made of" says "--random says nothing" \
+  "$DIL" run examples/longnet_text.dil --q examples/data/q.npy \
+  --k examples/data/k.npy --v examples/data/v.npy --random 1
 typed() {
   array '<i8' '(1, 1, 3, 1)' "$(printf '%024d' 0 | sed 's/0/\\0/g')" \
     >"$TMP/typed.npy"

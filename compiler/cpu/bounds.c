@@ -160,27 +160,21 @@ static bounds integer_bounds(const emit *e, expr_op op, bounds a, bounds b) {
     return wrapped(e, emit_add(e, a.low, b.low), emit_add(e, a.high, b.high));
   case EXPR_SUB:
     return wrapped(e, emit_sub(e, a.low, b.high), emit_sub(e, a.high, b.low));
-  case EXPR_MUL:
-    return integer_product(e, a, b);
-  case EXPR_DIV:
-    return by_sign(e, a, b, quotient_corners, quotient_corners);
-  case EXPR_MOD:
-    return by_sign(e, a, b, modulo_negative, modulo_positive);
+  case EXPR_MUL: return integer_product(e, a, b);
+  case EXPR_DIV: return by_sign(e, a, b, quotient_corners, quotient_corners);
+  case EXPR_MOD: return by_sign(e, a, b, modulo_negative, modulo_positive);
   case EXPR_NEG: {
     bounds back = mirrored(e, a);
     return wrapped(e, back.low, back.high);
   }
-  case EXPR_ABS:
-    return integer_absolute(e, a);
+  case EXPR_ABS: return integer_absolute(e, a);
   case EXPR_MIN:
     return pair(e, smaller(e, a.low, b.low), smaller(e, a.high, b.high));
   case EXPR_MAX:
     return pair(e, larger(e, a.low, b.low), larger(e, a.high, b.high));
   case EXPR_FLOOR:
-  case EXPR_CEIL:
-    return a;
-  default:
-    abort();
+  case EXPR_CEIL: return a;
+  default: abort();
   }
 }
 
@@ -270,30 +264,21 @@ static bounds real_absolute(emit *e, bounds a) {
 
 static bounds real_bounds(emit *e, expr_op op, bounds a, bounds b) {
   switch (op) {
-  case EXPR_ADD:
-    return real_sum(e, a, b);
-  case EXPR_SUB:
-    return real_sum(e, a, real_negative(e, b));
-  case EXPR_MUL:
-    return real_product(e, a, b);
-  case EXPR_DIV:
-    return real_quotient(e, a, b);
-  case EXPR_MOD:
-    return real_modulo(e, a, b);
-  case EXPR_NEG:
-    return real_negative(e, a);
-  case EXPR_ABS:
-    return real_absolute(e, a);
+  case EXPR_ADD: return real_sum(e, a, b);
+  case EXPR_SUB: return real_sum(e, a, real_negative(e, b));
+  case EXPR_MUL: return real_product(e, a, b);
+  case EXPR_DIV: return real_quotient(e, a, b);
+  case EXPR_MOD: return real_modulo(e, a, b);
+  case EXPR_NEG: return real_negative(e, a);
+  case EXPR_ABS: return real_absolute(e, a);
   case EXPR_MIN:
     return (bounds){smaller(e, a.low, b.low), smaller(e, a.high, b.high),
                     emit_or(e, a.nan, b.nan)};
   case EXPR_MAX:
     return (bounds){larger(e, a.low, b.low), larger(e, a.high, b.high),
                     emit_or(e, a.nan, b.nan)};
-  case EXPR_FLOOR:
-    return rounded(e, "llvm.floor", a);
-  case EXPR_CEIL:
-    return rounded(e, "llvm.ceil", a);
+  case EXPR_FLOOR: return rounded(e, "llvm.floor", a);
+  case EXPR_CEIL: return rounded(e, "llvm.ceil", a);
   default:
     abort(); /* what is not exact never stands in a mask */
   }
@@ -322,20 +307,13 @@ static bounds order_bounds(const emit *e, emit_relation relation, bounds a,
 
 static bounds compare_bounds(const emit *e, expr_op op, bounds a, bounds b) {
   switch (op) {
-  case EXPR_EQ:
-    return equal_bounds(e, a, b);
-  case EXPR_NE:
-    return negated(e, equal_bounds(e, a, b));
-  case EXPR_LT:
-    return order_bounds(e, IS_LESS, a, b);
-  case EXPR_LE:
-    return order_bounds(e, IS_LESS_EQUAL, a, b);
-  case EXPR_GT:
-    return order_bounds(e, IS_LESS, b, a);
-  case EXPR_GE:
-    return order_bounds(e, IS_LESS_EQUAL, b, a);
-  default:
-    abort();
+  case EXPR_EQ: return equal_bounds(e, a, b);
+  case EXPR_NE: return negated(e, equal_bounds(e, a, b));
+  case EXPR_LT: return order_bounds(e, IS_LESS, a, b);
+  case EXPR_LE: return order_bounds(e, IS_LESS_EQUAL, a, b);
+  case EXPR_GT: return order_bounds(e, IS_LESS, b, a);
+  case EXPR_GE: return order_bounds(e, IS_LESS_EQUAL, b, a);
+  default: abort();
   }
 }
 
@@ -381,20 +359,16 @@ static bounds hash_bounds(build *b, box *x, const expr *tree) {
 static bounds leaf_bounds(build *b, box *x, const expr *tree) {
   const emit *e = &b->emit;
   switch (tree->op) {
-  case EXPR_I_:
-    return x->i;
-  case EXPR_J_:
-    return x->j;
-  case EXPR_INPUT:
-    return input_bounds(b, x, tree);
+  case EXPR_I_: return x->i;
+  case EXPR_J_: return x->j;
+  case EXPR_INPUT: return input_bounds(b, x, tree);
   case EXPR_TRUTH:
   case EXPR_REAL: {
     ref leaf = expression_value(b, &x->site, tree);
     bool nan = tree->op == EXPR_REAL && isnan(tree->real);
     return (bounds){leaf, leaf, emit_truth(e, nan)};
   }
-  default:
-    return word_bounds(e, expression_value(b, &x->site, tree));
+  default: return word_bounds(e, expression_value(b, &x->site, tree));
   }
 }
 

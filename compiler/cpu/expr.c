@@ -142,29 +142,18 @@ static ref integer_absolute(build *b, ref x) {
 static ref integer_value(build *b, expr_op op, ref x, ref y) {
   const emit *e = &b->emit;
   switch (op) {
-  case EXPR_ADD:
-    return emit_add(e, x, y);
-  case EXPR_SUB:
-    return emit_sub(e, x, y);
-  case EXPR_MUL:
-    return emit_mul(e, x, y);
-  case EXPR_DIV:
-    return integer_divide(b, x, y);
-  case EXPR_MOD:
-    return integer_modulo(b, x, y);
-  case EXPR_NEG:
-    return emit_sub(e, emit_word(e, 0), x);
-  case EXPR_ABS:
-    return integer_absolute(b, x);
-  case EXPR_MIN:
-    return emit_lesser(e, x, y);
-  case EXPR_MAX:
-    return emit_greater(e, x, y);
+  case EXPR_ADD: return emit_add(e, x, y);
+  case EXPR_SUB: return emit_sub(e, x, y);
+  case EXPR_MUL: return emit_mul(e, x, y);
+  case EXPR_DIV: return integer_divide(b, x, y);
+  case EXPR_MOD: return integer_modulo(b, x, y);
+  case EXPR_NEG: return emit_sub(e, emit_word(e, 0), x);
+  case EXPR_ABS: return integer_absolute(b, x);
+  case EXPR_MIN: return emit_lesser(e, x, y);
+  case EXPR_MAX: return emit_greater(e, x, y);
   case EXPR_FLOOR:
-  case EXPR_CEIL:
-    return x;
-  default:
-    abort();
+  case EXPR_CEIL: return x;
+  default: abort();
   }
 }
 
@@ -224,38 +213,22 @@ static ref through_lanes(build *b, ref (*function)(build *, ref), ref x) {
 static ref real_value(build *b, expr_op op, ref x, ref y) {
   emit *e = &b->emit;
   switch (op) {
-  case EXPR_ADD:
-    return emit_add(e, x, y);
-  case EXPR_SUB:
-    return emit_sub(e, x, y);
-  case EXPR_MUL:
-    return emit_mul(e, x, y);
-  case EXPR_DIV:
-    return emit_divide(e, x, y);
-  case EXPR_MOD:
-    return real_modulo(b, x, y);
-  case EXPR_NEG:
-    return LLVMBuildFNeg(e->builder, x, "");
-  case EXPR_ABS:
-    return emit_unary(e, "llvm.fabs", x);
-  case EXPR_MIN:
-    return real_extreme(b, IS_LESS, x, y);
-  case EXPR_MAX:
-    return real_extreme(b, IS_GREATER, x, y);
-  case EXPR_FLOOR:
-    return emit_unary(e, "llvm.floor", x);
-  case EXPR_CEIL:
-    return emit_unary(e, "llvm.ceil", x);
-  case EXPR_SQRT:
-    return emit_unary(e, "llvm.sqrt", x);
-  case EXPR_EXP:
-    return through_lanes(b, math_exp, x);
-  case EXPR_LOG:
-    return through_lanes(b, math_log, x);
-  case EXPR_TANH:
-    return through_lanes(b, math_tanh, x);
-  default:
-    abort();
+  case EXPR_ADD: return emit_add(e, x, y);
+  case EXPR_SUB: return emit_sub(e, x, y);
+  case EXPR_MUL: return emit_mul(e, x, y);
+  case EXPR_DIV: return emit_divide(e, x, y);
+  case EXPR_MOD: return real_modulo(b, x, y);
+  case EXPR_NEG: return LLVMBuildFNeg(e->builder, x, "");
+  case EXPR_ABS: return emit_unary(e, "llvm.fabs", x);
+  case EXPR_MIN: return real_extreme(b, IS_LESS, x, y);
+  case EXPR_MAX: return real_extreme(b, IS_GREATER, x, y);
+  case EXPR_FLOOR: return emit_unary(e, "llvm.floor", x);
+  case EXPR_CEIL: return emit_unary(e, "llvm.ceil", x);
+  case EXPR_SQRT: return emit_unary(e, "llvm.sqrt", x);
+  case EXPR_EXP: return through_lanes(b, math_exp, x);
+  case EXPR_LOG: return through_lanes(b, math_log, x);
+  case EXPR_TANH: return through_lanes(b, math_tanh, x);
+  default: abort();
   }
 }
 
@@ -300,16 +273,13 @@ static ref load_lanes(build *b, ref data, ref offset, ref inside,
 static ref element_of_bits(build *b, ref bits, dil_dtype dtype) {
   const emit *e = &b->emit;
   switch (dtype) {
-  case DIL_F32:
-    return emit_bits(e, bits, e->f32);
-  case DIL_BF16:
-    return emit_bits(e, emit_shift_left(e, bits, 16), e->f32);
+  case DIL_F32: return emit_bits(e, bits, e->f32);
+  case DIL_BF16: return emit_bits(e, emit_shift_left(e, bits, 16), e->f32);
   case DIL_F16: {
     ref half = emit_convert(e, LLVMTrunc, bits, e->i16);
     return emit_convert(e, LLVMFPExt, emit_bits(e, half, e->f16), e->f32);
   }
-  default:
-    return bits;
+  default: return bits;
   }
 }
 
@@ -344,32 +314,19 @@ static ref input_value(build *b, site *s, const expr *x) {
 static ref leaf_value(build *b, site *s, const expr *x) {
   const emit *e = &b->emit;
   switch (x->op) {
-  case EXPR_INT:
-    return emit_word(e, x->integer);
-  case EXPR_TRUTH:
-    return emit_truth(e, x->integer != 0);
-  case EXPR_REAL:
-    return emit_real(e, (double)(float)x->real);
-  case EXPR_B_:
-    return s->b;
-  case EXPR_H_:
-    return s->h;
-  case EXPR_I_:
-    return s->i;
-  case EXPR_J_:
-    return s->j;
-  case EXPR_S_:
-    return s->score;
-  case EXPR_BATCH:
-    return s->batch;
-  case EXPR_N_:
-    return s->queries;
-  case EXPR_M_:
-    return s->keys;
-  case EXPR_INPUT:
-    return input_value(b, s, x);
-  default:
-    abort();
+  case EXPR_INT: return emit_word(e, x->integer);
+  case EXPR_TRUTH: return emit_truth(e, x->integer != 0);
+  case EXPR_REAL: return emit_real(e, (double)(float)x->real);
+  case EXPR_B_: return s->b;
+  case EXPR_H_: return s->h;
+  case EXPR_I_: return s->i;
+  case EXPR_J_: return s->j;
+  case EXPR_S_: return s->score;
+  case EXPR_BATCH: return s->batch;
+  case EXPR_N_: return s->queries;
+  case EXPR_M_: return s->keys;
+  case EXPR_INPUT: return input_value(b, s, x);
+  default: abort();
   }
 }
 
@@ -392,14 +349,10 @@ static ref two_sides(build *b, const expr *x, ref left, ref right) {
   case EXPR_LT:
   case EXPR_LE:
   case EXPR_GT:
-  case EXPR_GE:
-    return emit_compare(e, relation_of[x->op], left, right);
-  case EXPR_AND:
-    return emit_and(e, left, right);
-  case EXPR_OR:
-    return emit_or(e, left, right);
-  default:
-    break;
+  case EXPR_GE: return emit_compare(e, relation_of[x->op], left, right);
+  case EXPR_AND: return emit_and(e, left, right);
+  case EXPR_OR: return emit_or(e, left, right);
+  default: break;
   }
   if (x->type != TYPE_F32) return integer_value(b, x->op, left, right);
   return real_value(b, x->op, as_real(b, left), as_real(b, right));
