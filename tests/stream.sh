@@ -154,7 +154,8 @@ else
     is "device: again, $order" device $order "$routes" --seq 300 --batch 2 \
       --random 3 --stream=250K --repeat 2
     is "device: inputs and lengths, $order" device $order "$masks" --seq 150 \
-      --random 3 --batch 2 --stream=300K --input doc=random --lengths "$TMP/lengths.npy"
+      --random 3 --batch 2 --stream=300K --input doc=random \
+      --lengths "$TMP/lengths.npy"
   done
   is "device: the same bits in any order" cmp "$TMP/late.npy" "$TMP/random.npy"
   is "device: wider arrays" device late 'pattern p { heads 2; head_dim 64;
