@@ -1,8 +1,9 @@
 #!/bin/sh
 # readme.sh - the README says what is true: every command in its ```sh blocks
-# is run, its ```dil blocks are checked, and every file that it links to is there. Blocks marked ```sh slow
-# (`make check`, `make bench` and what installs) are only looked up: their make
-# targets must exist. In: DIL, TMP. Out: ok / not ok lines.
+# is run, its ```dil blocks are checked, and every file that it links to is
+# there. Blocks marked ```sh slow (`make check`, `make bench` and what installs)
+# are only looked up: their make targets must exist. In: DIL, TMP. Out: ok / not
+# ok lines.
 set -u
 cd "$(dirname "$0")/.." || exit 70
 . tests/ok.sh
