@@ -285,9 +285,10 @@ typedef struct cover_count {
   double distinct;    /* pairs reached at least once */
   double uncovered;   /* (row, head) cells without any key */
   double empty, partial, full; /* tiles of the boxes given */
+  bool estimated;     /* exact would have taken long: see cover_box.c */
 } cover_count;
 
-/* Exact counts for batch row b, N queries, M keys; tiles are tile_rows query
+/* Counts for batch row b, N queries, M keys; tiles are tile_rows query
  * rows by tile_keys key rows of each branch. Inputs: `input` as in expr_point
  * and `range` as in expr_box read the given tensors; NULL where the pattern
  * has none. */

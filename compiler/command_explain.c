@@ -119,6 +119,8 @@ static void print_counts(const bill *l) {
   if (l->causal)
     printf(", %.3g %% of dense causal", percent(n->distinct, l->dense_causal));
   double rows = (double)l->B * (double)l->N * (double)l->pattern->heads;
+  if (n->estimated)
+    printf("\n           estimates: the masks were tried in some places of many");
   printf("\nuncovered  %.0f of %.0f rows have no key\n", n->uncovered, rows);
   printf("work       %sFLOP by the definition, %.3g %% of dense\n",
          message_scaled(l->flops, text), percent(n->pairs, l->dense));
@@ -182,6 +184,7 @@ static void print_json(const bill *l) {
   add_counts(o, l);
   json_object_set_new(o, "density",
                       json_real(percent(l->count.distinct, l->dense) / 100));
+  json_object_set_new(o, "estimated", json_boolean(l->count.estimated));
   json_object_set_new(o, "variant", json_string(l->variant));
   json_object_set_new(o, "isa", json_string(l->isa));
   json_object_set_new(o, "peak_flops", json_real(l->peak));

@@ -1,7 +1,7 @@
 /* cover.c - what a pattern costs, by arithmetic.
  *
- * In: a pattern, N, M, and the inputs its conditions read. Out: exact counts
- * of pairs, of pairs reached at least once, of rows without a key, and of
+ * In: a pattern, N, M, and the inputs its conditions read. Out: exact counts,
+ * or estimates of what would take long, of pairs, of pairs reached at least once, of rows without a key, and of
  * tiles. Nothing of size N x M is built: heads that see the same are counted
  * once, segments that repeat are counted once, and pairs that several branches
  * reach are found by inclusion and exclusion over sets of branches. */
@@ -10,7 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS_AT_ONCE = 1 << 16 };
+enum {
+  ROWS_AT_ONCE = 1 << 16,
+  EXACTLY = 1 << 24, /* boxes that are judged before it is sampled: 4 s */
+  SAMPLES = 1 << 15  /* places of N x M that are looked at then */
+};
 
 static uint64_t bit(int32_t b) { return (uint64_t)1 << b; }
 
@@ -214,7 +218,8 @@ void cover_pattern(const pattern *p, int64_t N, int64_t M, int32_t tile_rows,
   assert(tile_rows > 0 && tile_keys > 0);
   memset(count, 0, sizeof *count);
   cover c = {.arena = arena_new(), .pattern = p, .call = call,
-             .first = M - N, .M = M};
+             .first = M - N, .M = M, .left = EXACTLY,
+             .grain = (double)N * (double)M / SAMPLES};
   c.box.range = cover_range;
   c.box.point = (expr_point){.b = (int32_t)b,
                              .B = call ? (int32_t)call->q.shape[0] : 1,
@@ -228,5 +233,6 @@ void cover_pattern(const pattern *p, int64_t N, int64_t M, int32_t tile_rows,
     int64_t heads = heads_like(p, c.head);
     if (heads > 0) count_head(&c, &t, (double)heads, count);
   }
+  count->estimated = c.left < 0;
   arena_free(c.arena);
 }

@@ -40,6 +40,8 @@ typedef struct cover {
   int64_t head;
   expr_box box;       /* all but i and j filled */
   cover_line lines[DIL_INPUT_MAX];
+  int64_t left;       /* boxes that may still be judged to count exactly */
+  double grain;       /* pairs of a box that is sampled, once none are left */
 } cover;
 
 /* Indices are inclusive; none when last < first. A pair (u, v) is within the

@@ -4,7 +4,9 @@
  * Out: exact counts. Without conditions they are sums of arithmetic series;
  * with them, boxes of the piece are halved until the bounds of the conditions
  * say all or nothing, or they come apart (cover_part.c), or few pairs are left
- * to try one by one. */
+ * to try one by one. Where that are too many boxes (conditions that hash), those
+ * below a grain are sampled: one half is followed, chosen by chance in
+ * proportion to its size, and counts for both. */
 #include "cover.h"
 
 enum { FEW = 16 };
@@ -161,7 +163,32 @@ static void halve(const cover_piece *p, box b, box half[2]) {
   }
 }
 
+/* ---- sampling ------------------------------------------------------------ */
+
+static double size_of(box b) {
+  return (double)(b.u1 - b.u0 + 1) * (double)(b.v1 - b.v0 + 1);
+}
+
+/* One box more is judged; what comes when none are left is sampled. */
+static void spend(const cover_piece *p) {
+  if (p->cover->left >= 0) p->cover->left--;
+}
+
+/* Below the grain one of two halves with these sizes: 0 or 1; -1: both. The
+ * chance depends on the place alone. */
+static int32_t choose(const cover_piece *p, box b, double first,
+                      double second) {
+  if (p->cover->left >= 0 || size_of(b) > p->cover->grain) return -1;
+  const uint32_t counter[4] = {(uint32_t)b.u0, (uint32_t)b.u1, (uint32_t)b.v0,
+                               (uint32_t)b.v1};
+  const uint32_t key[2] = {(uint32_t)p->cover->head, 0x636f76};
+  uint32_t word[4];
+  dil_philox(counter, key, word);
+  return (word[0] + 0.5) * 0x1p-32 * (first + second) >= first;
+}
+
 /* ---- pairs --------------------------------------------------------------- */
+
 
 static double count_each(const cover_piece *p, box b) {
   double count = 0;
@@ -182,6 +209,7 @@ static double box_count(const cover_piece *p, box b) {
   double count;
   b = clipped(p, b);
   if (is_empty(b) || band_verdict(p, b) == NONE) return 0;
+  spend(p);
   verdict conditions = conditions_verdict(p, b);
   if (conditions == NONE) return 0;
   if (conditions == ALL) return band_count(p, b);
@@ -189,7 +217,10 @@ static double box_count(const cover_piece *p, box b) {
   if (count_parts(p, b, &count)) return count;
   box half[2];
   halve(p, b, half);
-  return box_count(p, half[0]) + box_count(p, half[1]);
+  double sizes[2] = {size_of(half[0]), size_of(half[1])};
+  int32_t one = choose(p, b, sizes[0], sizes[1]);
+  if (one < 0) return box_count(p, half[0]) + box_count(p, half[1]);
+  return box_count(p, half[one]) * size_of(b) / sizes[one];
 }
 
 /* Pairs with a difference v - u of first..last, where the conditions see
@@ -304,22 +335,31 @@ static verdict box_verdict(const cover_piece *p, box b) {
   return conditions < band ? conditions : band;
 }
 
-static void grid_count(const grid *g, box t) {
-  double count = (double)(t.u1 - t.u0 + 1) * (double)(t.v1 - t.v0 + 1);
-  verdict all = box_verdict(g->piece, box_of(g, t));
-  if (all == NONE)
-    g->tiles->empty += count;
-  else if (all == ALL)
-    g->tiles->full += count;
-  else if (t.u0 == t.u1 && t.v0 == t.v1)
-    g->tiles->partial++;
+static box tile_box(box t, bool second) {
+  bool tall = t.u1 - t.u0 >= t.v1 - t.v0;
+  int64_t middle = tall ? (t.u0 + t.u1) / 2 : (t.v0 + t.v1) / 2;
+  if (tall) *(second ? &t.u0 : &t.u1) = middle + second;
+  else *(second ? &t.v0 : &t.v1) = middle + second;
+  return t;
+}
+
+/* Each tile counts `times`. */
+static void grid_count(const grid *g, box t, double times) {
+  double count = times * size_of(t);
+  spend(g->piece);
+  box place = box_of(g, t);
+  verdict all = box_verdict(g->piece, place);
+  if (all == NONE) g->tiles->empty += count;
+  else if (all == ALL) g->tiles->full += count;
+  else if (t.u0 == t.u1 && t.v0 == t.v1) g->tiles->partial += times;
   else {
-    bool tall = t.u1 - t.u0 >= t.v1 - t.v0;
-    int64_t middle = tall ? (t.u0 + t.u1) / 2 : (t.v0 + t.v1) / 2;
-    grid_count(g, tall ? (box){t.u0, middle, t.v0, t.v1}
-                       : (box){t.u0, t.u1, t.v0, middle});
-    grid_count(g, tall ? (box){middle + 1, t.u1, t.v0, t.v1}
-                       : (box){t.u0, t.u1, middle + 1, t.v1});
+    box half[2] = {tile_box(t, false), tile_box(t, true)};
+    double sizes[2] = {size_of(half[0]), size_of(half[1])};
+    int32_t one = choose(g->piece, place, sizes[0], sizes[1]);
+    for (int32_t i = 0; i < 2; i++)
+      if (one < 0) grid_count(g, half[i], times);
+    if (one >= 0)
+      grid_count(g, half[one], times * (sizes[0] + sizes[1]) / sizes[one]);
   }
 }
 
@@ -327,5 +367,5 @@ void cover_piece_tiles(const cover_piece *piece, int64_t rows, int64_t keys,
                        cover_tiles *tiles) {
   grid g = {piece, rows, keys, tiles};
   grid_count(&g, (box){0, tiles_of(piece->u0, piece->u1, rows) - 1, 0,
-                       tiles_of(piece->v0, piece->v1, keys) - 1});
+                       tiles_of(piece->v0, piece->v1, keys) - 1}, 1);
 }

@@ -11,6 +11,7 @@ static void add_count(cover_count *sum, const cover_count *one, double times) {
   sum->empty += times * one->empty;
   sum->partial += times * one->partial;
   sum->full += times * one->full;
+  sum->estimated |= one->estimated;
 }
 
 static bool expr_reads_batch(const expr *e) {
