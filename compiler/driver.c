@@ -272,6 +272,7 @@ static dil_status print_cover(const driver_request *r, compilation *c) {
           "  tiles of %d x %d: full %.0f, partial %.0f, empty %.0f\n",
           c->pattern->name, (long long)N, (long long)M, n.pairs, n.distinct,
           n.uncovered, ROWS, KEYS, n.full, n.partial, n.empty);
+  if (n.estimated) fprintf(r->dump, "  estimates, from a sample of places\n");
   return DIL_OK;
 }
 

@@ -223,6 +223,23 @@ static dil_status make_codes(const void *request, void *made) {
   return status ? status : gpu->compile(request, made);
 }
 
+typedef struct helper_request {
+  const plan *plan;
+  int32_t arch;
+  keep_helper which;
+} helper_request;
+
+static dil_status make_helper(const void *request, void *made) {
+  const helper_request *r = request;
+  gpu_codes *codes = made;
+  const gpu_backend *gpu;
+  dil_status status = gpu_compiler_open(&gpu);
+  if (status) return status;
+  codes->count = 1;
+  return r->which == KEEP_PEAK ? gpu->peak(r->plan, r->arch, &codes->code[0])
+                               : gpu->rows(r->arch, &codes->code[0]);
+}
+
 /* ---- one way for both ---------------------------------------------------- */
 
 /* A kind of code: read and write turn it into bytes and back; `read` takes the
@@ -257,6 +274,16 @@ static const kind cubins = {.module = MODULE_GPU,
                             .write = write_codes,
                             .open = open_gpu,
                             .make = make_codes};
+
+static const kind helpers = {.module = MODULE_GPU,
+                             .compiler = "nvrtc",
+                             .compiles = METRIC_compiles_cuda,
+                             .opening = METRIC_open_cuda,
+                             .seconds = METRIC_compile_cuda,
+                             .read = read_codes,
+                             .write = write_codes,
+                             .open = open_gpu,
+                             .make = make_helper};
 
 /* The path from the root: loaders tell it as it was given to them. Links stay,
  * since a newer compiler may come to lie behind them. */
@@ -335,21 +362,27 @@ static dil_status make_new(const compilation *c, const kind *k,
   return status;
 }
 
+static dil_status find_or_make(const compilation *c, const kind *k,
+                               const char *target, const void *request,
+                               void *made) {
+  dil_cache *cache;
+  dil_status status = dil_context_cache(c->context, &cache);
+  if (status) return status;
+  text key = key_of(c, k->module, target);
+  if (!find_made(c, k, cache, key, target, made))
+    status = make_new(c, k, cache, key, target, request, made);
+  free(key.bytes);
+  return status;
+}
+
 dil_status keep_object(const compilation *c, dil_variant variant,
                        backend_code *code) {
   char target[64];
-  dil_cache *cache;
   backend_request request = {
       .plan = c->plan, .isa = c->isa, .variant = variant, .debug = true};
   snprintf(target, sizeof target, "%s %s", c->isa,
            variant == DIL_TILES ? "tiles" : "rows");
-  dil_status status = dil_context_cache(c->context, &cache);
-  if (status) return status;
-  text key = key_of(c, MODULE_CPU, target);
-  if (!find_made(c, &objects, cache, key, target, code))
-    status = make_new(c, &objects, cache, key, target, &request, code);
-  free(key.bytes);
-  return status;
+  return find_or_make(c, &objects, target, &request, code);
 }
 
 static void name_target(const gpu_request *r, char target[64]) {
@@ -408,4 +441,16 @@ dil_status keep_codes(const compilation *c, const gpu_request *request,
   bool found;
   dil_status status = keep_find_codes(c, request, codes, &found);
   return status || found ? status : keep_make_codes(c, request, codes);
+}
+
+dil_status keep_beside(const compilation *c, int32_t arch, keep_helper which,
+                       dil_cuda_code *code) {
+  char target[64];
+  helper_request request = {c->plan, arch, which};
+  gpu_codes codes = {0};
+  snprintf(target, sizeof target, "sm_%d, its %s", arch,
+           which == KEEP_PEAK ? "peak" : "rows");
+  dil_status status = find_or_make(c, &helpers, target, &request, &codes);
+  *code = codes.code[0];
+  return status;
 }

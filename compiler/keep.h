@@ -11,6 +11,11 @@ dil_status keep_object(const compilation *c, dil_variant variant,
 /* The codes of a plan on a GPU. */
 dil_status keep_codes(const compilation *c, const gpu_request *request,
                       gpu_codes *codes);
+/* What goes beside them: templates/peak.cu for the plan's dtype, or
+ * templates/rows.cu. */
+typedef enum keep_helper { KEEP_PEAK, KEEP_ROWS } keep_helper;
+dil_status keep_beside(const compilation *c, int32_t arch, keep_helper which,
+                       dil_cuda_code *code);
 /* The steps of that: from the cache, where they are found there; from the
  * compiler; and, made, into the cache by their key, malloced (NULL: what cannot
  * be told is not kept). Only the last may be done while others use `c`. */

@@ -77,6 +77,8 @@ void report_json(const report *r, FILE *out) {
   json_object_set_new(o, "plan_hash", text_or_null(r->planned ? hash : NULL));
   json_object_set_new(o, "seconds", number_or_null(r->seconds));
   json_object_set_new(o, "flops", number_or_null(r->flops));
+  if (r->estimated)
+    json_object_set_new(o, "flops_estimated", json_true());
   json_object_set_new(o, "gflops", number_or_null(gflops(r)));
   json_object_set_new(o, "peak_share", number_or_null(r->share));
   json_object_set_new(o, "rel_error", number_or_null(v ? v->rel_error : NAN));
@@ -144,9 +146,9 @@ static void print_code(const report *r, FILE *out) {
 void report_text(const report *r, FILE *out) {
   char time[MESSAGE_NUMBER], work[MESSAGE_NUMBER], bytes[MESSAGE_NUMBER];
   print_device(r, out);
-  fprintf(out, "time    %s on %d thread%s, %sFLOP of the definition",
+  fprintf(out, "time    %s on %d thread%s, %s%sFLOP of the definition",
           message_time(r->seconds, time), r->threads,
-          r->threads == 1 ? "" : "s", message_scaled(r->flops, work));
+          r->threads == 1 ? "" : "s", r->estimated ? "about " : "", message_scaled(r->flops, work));
   if (r->seconds > 0 && !isnan(gflops(r)))
     fprintf(out, ", %.1f GFLOP/s", gflops(r));
   if (isfinite(r->share)) fprintf(out, ", %.1f %% of the peak", 100 * r->share);

@@ -16,6 +16,7 @@ typedef struct report {
   bool planned; /* plan_hash holds */
   uint64_t plan_hash;
   double seconds, flops; /* median; of the definition */
+  bool estimated;        /* flops, by samples: see cover_count */
   double share;          /* of the peak measured beside the runs */
   double workspace;
   double compile_seconds; /* until the code was there, less: */

@@ -341,7 +341,7 @@ dil_status trial_run(trial *t, int32_t limit, bool with_peak) {
   if (!status && with_peak && processor && t->compilation.isa)
     status = measure_peak(&t->binding, t->compilation.isa, PEAK_SECONDS, &peak);
   if (!status && with_peak && t->on_cuda && t->kernel)
-    status = trial_cuda_peak(&t->cuda, t->compilation.plan, PEAK_SECONDS, &peak);
+    status = trial_cuda_peak(&t->cuda, &t->compilation, PEAK_SECONDS, &peak);
   if (!status) status = time_run(t, &t->seconds[t->runs]);
   if (status) return status;
   t->share[t->runs] = 1 / t->seconds[t->runs] / peak;
@@ -375,6 +375,7 @@ dil_status trial_finish(trial *t, double budget) {
   cover_count count;
   measure_cover(b, COST_TILE_ROWS, COST_TILE_KEYS, &count);
   r->flops = cost_flops(b->pattern, count.pairs);
+  r->estimated = count.estimated;
   r->share = median(t->share, t->runs) * r->flops;
   r->seconds = median(t->seconds, t->runs);
   dil_status status = DIL_OK;

@@ -3,6 +3,7 @@
  * crew_gpu. */
 #include "command.h"
 #include "driver.h"
+#include "keep.h"
 #include "trial_crew.h"
 #include "trial_cuda.h"
 #include <stdlib.h>
@@ -40,14 +41,13 @@ static dil_status check_topology(const topology *on) {
 }
 
 dil_status trial_crew_gpu(trial_crew *t, compilation *c, const options *o) {
-  const gpu_backend *maker;
   dil_status status = check_topology(c->topology);
   if (!status) status = trial_cuda_context(o, &t->context);
   if (!status) status = count_devices(t, o, c->topology);
   if (!status) status = driver_source(c, t->context, &t->from);
-  if (!status) status = gpu_compiler_open(&maker);
   if (!status)
-    status = maker->rows(dil_context_arch(t->context), &t->gpu.rows);
+    status = keep_beside(c, dil_context_arch(t->context), KEEP_ROWS,
+                         &t->gpu.rows);
   t->gpu.codes = t->from.codes;
   t->gpu.code_count = t->from.code_count;
   t->gpu.dimension = t->from.dimension;

@@ -2,6 +2,7 @@
  * same call with memory of the device, and its outputs back. */
 #include "trial_cuda.h"
 #include "driver.h"
+#include "keep.h"
 #include <stdlib.h>
 
 dil_status trial_cuda_context(const options *o, dil_context **made) {
@@ -57,14 +58,14 @@ void trial_cuda_free(trial_cuda *t) {
   dil_context_free(t->context);
 }
 
-dil_status trial_cuda_peak(trial_cuda *t, const plan *p, double seconds,
+dil_status trial_cuda_peak(trial_cuda *t, const compilation *c, double seconds,
                            double *rate) {
   enum { SPLIT_PRODUCTS = 3 };
+  const plan *p = c->plan;
   bool split = p->table.dtype == DIL_F32 && !p->pattern->fast;
-  const gpu_backend *gpu;
-  dil_status status = gpu_compiler_open(&gpu);
-  if (!status && !t->peak.cubin)
-    status = gpu->peak(p, dil_context_arch(t->context), &t->peak);
+  dil_status status = DIL_OK;
+  if (!t->peak.cubin)
+    status = keep_beside(c, dil_context_arch(t->context), KEEP_PEAK, &t->peak);
   if (!status) status = dil_cuda_peak(t->context, &t->peak, seconds, rate);
   if (!status && split) *rate /= SPLIT_PRODUCTS;
   return status;

@@ -24,7 +24,7 @@ dil_status trial_cuda_open(trial_cuda *t, const dil_call *call);
 void trial_cuda_free(trial_cuda *t);
 /* Operations a second that the device reaches at most in the arithmetic of the
  * plan's dtype: an f32 product is three of tf32, unless it is `f32 fast`. */
-dil_status trial_cuda_peak(trial_cuda *t, const plan *p, double seconds,
+dil_status trial_cuda_peak(trial_cuda *t, const compilation *c, double seconds,
                            double *rate);
 /* o and lse back into the tensors of the host's call. */
 dil_status trial_cuda_fetch(trial_cuda *t, const dil_call *call);

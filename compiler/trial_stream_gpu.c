@@ -1,16 +1,16 @@
 /* trial_stream_gpu.c - a trial that is streamed to a GPU: one rank, and a lift
  * between it and the host. In: a compilation, a call of the host. Out: what
  * trial_stream.c runs. */
+#include "keep.h"
 #include "trial_cuda.h"
 #include "trial_stream.h"
 #include <stdlib.h>
 
 static dil_status make_codes(trial_stream *t, compilation *c) {
-  const gpu_backend *maker;
   dil_status status = driver_source(c, t->context, &t->from);
-  if (!status) status = gpu_compiler_open(&maker);
   if (!status)
-    status = maker->rows(dil_context_arch(t->context), &t->gpu.rows);
+    status = keep_beside(c, dil_context_arch(t->context), KEEP_ROWS,
+                         &t->gpu.rows);
   t->gpu.codes = t->from.codes;
   t->gpu.code_count = t->from.code_count;
   t->gpu.dimension = t->from.dimension;

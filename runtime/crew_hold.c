@@ -1,5 +1,5 @@
-/* crew_hold.c - ranks that are processes: each holds its own rows and no others.
- * In: a call whose q, k and v every rank can read, or random numbers that
+/* crew_hold.c - ranks that are processes: each holds its own rows and no
+ * others. In: a call whose q, k and v every rank can read, or random numbers that
  * nobody has made. Out: the rank's own rows of them, and room for its o and
  * lse. */
 #include "crew_member.h"

@@ -1,5 +1,5 @@
-/* crew_rows.c - which rows of a call are a rank's: where they stand in it, views
- * of them, copies of them. */
+/* crew_rows.c - which rows of a call are a rank's: where they stand in it,
+ * views of them, copies of them. */
 #include "crew_member.h"
 #include "walk.h"
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* kept.h - what a run keeps of itself in a file, to go on from: blocks of bytes,
- * the first of which says whose they are, and a sum over all of it. */
+/* kept.h - what a run keeps of itself in a file, to go on from: blocks of
+ * bytes, the first of which says whose they are, and a sum over all of it. */
 #ifndef DIL_KEPT_H
 #define DIL_KEPT_H
 

@@ -17,7 +17,7 @@ share=${EMULATED_SHARE:-48}
 seed=${FUZZ_SEED:-1}
 export LD_LIBRARY_PATH="$BUILD/emulator" DIL_TEST_DEVICE=cuda CK_FORK=no
 export EMULATED_SEED="$seed" DIL_TEST_SHARE="$((seed % share))/$share"
-bad=0
+. tests/ok.sh
 
 # Numeric suites and random patterns on a chip.
 compare() { # chip, patterns, suites...
@@ -59,4 +59,20 @@ for log in "$TMP"/*" on sm_"* "$TMP"/ring,*; do
     bad=1
   fi
 done
+
+# What was compiled once is not again: neither kernels nor what goes beside them.
+sed 's/^topology.*/topology two { devices 2; ring 2; }/' "$TMP/ring.dil" \
+  >"$TMP/warm.dil"
+warm() { # options
+  for turn in cold warm; do
+    FAKE_CHIP=80 DIL_TRACE="$TMP/$turn" "$BUILD/dil" run "$TMP/warm.dil" \
+      --seq 100 --random 1 --device cuda "$@" || return 1
+  done
+  grep -q nvrtc "$TMP/cold" && not grep nvrtc "$TMP/warm"
+}
+is "a warm start with the peak" warm --json
+is "a warm start of ranks" warm --topology two
+DIL_CACHE_DIR=$TMP/other
+export DIL_CACHE_DIR
+is "a warm start of a stream" warm --stream=600K
 exit $bad
