@@ -204,8 +204,8 @@ $(suites) $(fuzzer): %: %.o $(core) $(runtime) $(BUILD)/tests/harness.a
 $(BUILD)/tests/bench/pool_cuda: $(cuda)
 $(turns) $(pools) $(gpuhost) $(mpihost): %: %.o $(core) $(runtime)
 	$(call say,link)$(LINK) $(hosted) -o $@ $^ $(CLILIBS) $(LDLIBS)
-# Kernels switch stacks, which no sanitizer follows.
-$(emulated): OPT = -O2 -g
+# Kernels switch stacks, which no sanitizer follows, whatever OPT says.
+$(emulated): override OPT = -O2 -g
 $(BUILD)/tests/emulator/absent.o: EXTRA += -Wno-unused-parameter
 $(BUILD)/tests/emulator/group.o: EXTRA += $(if $(filter x86_64,$(machine)), \
                                           -O3 -mavx2 -mfma)
