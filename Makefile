@@ -289,6 +289,7 @@ gpu-bundle: $(bundled) $(BUILD)/dil $(gpuparts)
 	@cp $(turns) $(pools) $(BUILD)/gpu/tests/bench
 	@cp $(gpuhost) $(BUILD)/gpu/tests
 	@cp $(BUILD)/dil $(gpuparts) $(rt) $(BUILD)/libdil.so.$(abi) $(BUILD)/gpu
+	@find $(BUILD)/gpu -type f -exec strip --strip-debug {} +
 	@ldd $(bundled) | awk '/=> .*(check|subunit|jansson|png|xxhash|ffi|crypto|libz)/ \
 	  { print $$3 }' | sort -u | xargs -I{} cp -L {} $(BUILD)/gpu/lib
 # Both steps, where one machine has all.

@@ -1,10 +1,11 @@
 /* cover.c - what a pattern costs, by arithmetic.
  *
  * In: a pattern, N, M, and the inputs its conditions read. Out: exact counts,
- * or estimates of what would take long, of pairs, of pairs reached at least once, of rows without a key, and of
- * tiles. Nothing of size N x M is built: heads that see the same are counted
- * once, segments that repeat are counted once, and pairs that several branches
- * reach are found by inclusion and exclusion over sets of branches. */
+ * or estimates of what would take long, of pairs, of pairs reached at least
+ * once, of rows without a key, and of tiles. Nothing of size N x M is built:
+ * heads that see the same are counted once, segments that repeat are counted
+ * once, and pairs that several branches reach are found by inclusion and
+ * exclusion over sets of branches. */
 #include "cover.h"
 #include <assert.h>
 #include <stdlib.h>

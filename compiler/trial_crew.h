@@ -60,9 +60,9 @@ void trial_job_fail(trial_crew *t);
 
 /* ---- trial_shrink.c ------------------------------------------------------ */
 
-/* After a run that failed, with its words as the last error: the ranks that are left become a smaller ring, with
- * their rows of the call. Fails as the run did where it has lost nobody, this
- * process, or the one that writes the output. */
+/* After a run that failed, with its words as the last error: the ranks that are
+ * left become a smaller ring, with their rows of the call. Fails as the run did
+ * where it has lost nobody, this process, or the one that writes the output. */
 dil_status trial_crew_shrink(trial_crew *t, const dil_call *call,
                              dil_status failure);
 

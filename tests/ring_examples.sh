@@ -1,8 +1,8 @@
 #!/bin/sh
 # ring_examples.sh - every example on rings: 1, 2, 3, 4, 7 and 8 ranks that are
 # threads, all against the oracle, with just the bytes moved that `explain`
-# foretells, whichever branches gather; and on processes, of one number of ranks each unless RING_ALL=1.
-# In: DIL, TMP, BUILD. Out: ok / not ok lines.
+# foretells, whichever branches gather; and on processes, of one number of ranks
+# each unless RING_ALL=1. In: DIL, TMP, BUILD. Out: ok / not ok lines.
 set -u
 cd "$(dirname "$0")/.." || exit 70
 . tests/ok.sh

@@ -96,13 +96,14 @@ def all_cases():
 class Ours:
     """A `turns` process: its kernel is made, and it waits for its turns."""
 
-    def __init__(self, path, cache, queries):
+    def __init__(self, path, cache, queries, **more):
         build = os.environ.get("BUILD", "build")
         self.process = subprocess.Popen(
             [build + "/tests/bench/turns", path, "--device", "cuda", "--random",
              "1", "--seq", str(queries)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env=os.environ | {"DIL_MODULE_DIR": build, "DIL_CACHE_DIR": cache})
+            env=os.environ | {"DIL_MODULE_DIR": build, "DIL_CACHE_DIR": cache}
+            | more)
         self.times = []
         self.good = self.process.stdout.readline().strip() == "ready"
 
@@ -122,13 +123,14 @@ class Ours:
 
 
 def ours_of(case, folder):
-    """A process with a short call, which compiles; then one that finds the same
-    code on disk. Also how long it took the first to have its code, in seconds."""
+    """A process with a short call, which compiles, without the cache that NVRTC
+    has of its own; then one that finds the same code on disk. Also how long it
+    took the first to have its code, in seconds."""
     path = os.path.join(folder, case.name + ".dil")
     cache = os.path.join(folder, case.name)
     with open(path, "w") as out:
         out.write(case.text())
-    first = Ours(path, cache, 256)
+    first = Ours(path, cache, 256, CUDA_CACHE_DISABLE="1")
     if first.good:
         first.turn(1)
     cold = first.finish().get("compile_seconds")

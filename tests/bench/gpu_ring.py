@@ -79,22 +79,20 @@ def told(run):
 
 def longnet(folder, counts):
     print("LongNet, 1 Mi tokens a GPU, 12 heads of 64, bf16")
-    line("GPUs", "link, plan", "ms", "tokens/s", "scaling", "moved MiB", "GiB a GPU",
+    line("GPUs", "link", "ms", "tokens/s", "scaling", "moved MiB", "GiB a GPU",
          "PyTorch ms", "GiB", "faster", "error")
-    one = {}
+    one = None
     for ranks in counts:
         peer = torch_times(ranks, MI, 12)
-        for link, force in (("thread", "fuse"), ("thread", "chain"),
-                            ("nccl", "chain"))[:3 if ranks > 1 else 2]:
+        for link in ("thread", "nccl") if ranks > 1 else ("thread",):
             run = ours(folder, pattern(12, LONGNET, "gather"), ranks, ranks * MI,
-                       "--check", *(("--force", force) if force == "chain"
-                                    else ()), link=link)
+                       "--check", link=link)
             if not run:
                 continue
             ms = run["seconds"] * 1e3
-            one.setdefault(force, ms)
-            line(ranks, f"{link}, {force}d", f"{ms:.2f}", f"{ranks * MI / ms * 1e3:.3g}",
-                 f"{one[force] / ms:.1%}", f"{run.get('bytes_moved', 0) / MI:.1f}",
+            one = one or ms
+            line(ranks, link, f"{ms:.2f}", f"{ranks * MI / ms * 1e3:.3g}",
+                 f"{one / ms:.1%}", f"{run.get('bytes_moved', 0) / MI:.1f}",
                  f"{run.get('rank_bytes', 0) / (1 << 30):.2f}",
                  f"{peer[0]:.2f}" if peer else "-",
                  f"{peer[1] / (1 << 30):.2f}" if peer else "-",
