@@ -56,7 +56,8 @@ dil_status bind_outputs(binding *b) {
 }
 
 void bind_discard(binding *b) {
-  bool goes_on = b->options->state && stream_is_kept(b->options->state);
+  const options *o = b->options; /* NULL: of a binding never begun */
+  bool goes_on = o && o->state && stream_is_kept(o->state);
   b->out.kept &= goes_on;
   b->lse.kept &= goes_on;
   dil_npy_discard(&b->out);
