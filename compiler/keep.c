@@ -265,25 +265,17 @@ static const kind objects = {.module = MODULE_CPU,
                              .write = write_object,
                              .open = open_cpu,
                              .make = make_object};
-static const kind cubins = {.module = MODULE_GPU,
-                            .compiler = "nvrtc",
-                            .compiles = METRIC_compiles_cuda,
-                            .opening = METRIC_open_cuda,
-                            .seconds = METRIC_compile_cuda,
-                            .read = read_codes,
-                            .write = write_codes,
-                            .open = open_gpu,
-                            .make = make_codes};
-
-static const kind helpers = {.module = MODULE_GPU,
-                             .compiler = "nvrtc",
-                             .compiles = METRIC_compiles_cuda,
-                             .opening = METRIC_open_cuda,
-                             .seconds = METRIC_compile_cuda,
-                             .read = read_codes,
-                             .write = write_codes,
-                             .open = open_gpu,
-                             .make = make_helper};
+#define CUBINS(how)                         \
+  {.module = MODULE_GPU,                    \
+   .compiler = "nvrtc",                     \
+   .compiles = METRIC_compiles_cuda,        \
+   .opening = METRIC_open_cuda,             \
+   .seconds = METRIC_compile_cuda,          \
+   .read = read_codes,                      \
+   .write = write_codes,                    \
+   .open = open_gpu,                        \
+   .make = how}
+static const kind cubins = CUBINS(make_codes), helpers = CUBINS(make_helper);
 
 /* The path from the root: loaders tell it as it was given to them. Links stay,
  * since a newer compiler may come to lie behind them. */

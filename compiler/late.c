@@ -5,11 +5,11 @@
  * for them. When all are there they are kept together, as if they had been
  * compiled at once. */
 #include "keep.h"
+#include "../runtime/clock.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 typedef struct slot {        /* a member that comes late */
@@ -40,12 +40,6 @@ typedef struct late {
   gpu_codes first;           /* copies, for the cache; no cubin: comes late */
   slot slot[GPU_CODES_MAX];
 } late;
-
-static double now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- the end of the process ---------------------------------------------- */
 
@@ -132,7 +126,7 @@ static void keep_whole(late *l) {
   }
   request.apart = false;
   keep_put_codes(l->c, &request, l->key, l->key_size, &whole,
-                 now() - l->begun);
+                 clock_seconds() - l->begun);
 }
 
 /* NVRTC is opened before its end is seen to: what is registered last runs
@@ -178,7 +172,7 @@ static late *late_new(const compilation *c, const gpu_backend *gpu,
   l->members = members;
   l->key = keep_key(c, request, &l->key_size);
   l->process = getpid();
-  l->begun = now();
+  l->begun = clock_seconds();
   pthread_mutex_init(&l->lock, NULL);
   pthread_cond_init(&l->changed, NULL);
   return l;

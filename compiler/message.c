@@ -1,11 +1,11 @@
 /* message.c - what the command line says to people: errors on standard error,
  * and numbers with their units. */
 #include "command.h"
+#include "../runtime/clock.h"
 #include <math.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <string.h>
-#include <time.h>
 
 dil_status message_error(dil_status status, const char *hint,
                          const char *format, ...) {
@@ -86,8 +86,4 @@ const char *message_time(double seconds, char text[MESSAGE_NUMBER]) {
   return scale_number(seconds * 1e6, 1000, unit, 3, text);
 }
 
-double message_clock(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
+double message_clock(void) { return clock_seconds(); }

@@ -6,6 +6,7 @@
 #include "cache.h"
 #include "metrics.h"
 #include "setting.h"
+#include "clock.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -186,12 +187,6 @@ static void keep(dil_cache *c, const uint8_t *digest, const void *key,
 
 /* ---- getting ------------------------------------------------------------- */
 
-static double now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static bool copy_value(const void *bytes, size_t size, double seconds,
                        cache_value *value) {
   *value = (cache_value){.bytes = malloc(size ? size : 1),
@@ -234,7 +229,7 @@ static bool get_file(dil_cache *c, const uint8_t *digest, const void *key,
                      size_t key_size, cache_value *value) {
   char name[CACHE_NAME];
   cache_entry e;
-  double start = now();
+  double start = clock_seconds();
   cache_name(digest, name);
   if (cache_file_read(c->folder, name, c->options.mode == CACHE_READ_ONLY,
                       &e)) {
@@ -248,7 +243,7 @@ static bool get_file(dil_cache *c, const uint8_t *digest, const void *key,
   pthread_mutex_lock(&c->lock);
   keep(c, digest, key, key_size, value);
   COUNT(c, disk_hits, 1);
-  count_saved(c, value->seconds - (now() - start));
+  count_saved(c, value->seconds - (clock_seconds() - start));
   pthread_mutex_unlock(&c->lock);
   LOG(&c->options.log, DIL_LOG_DEBUG, "cache entry %s read: %zu bytes", name,
       value->size);

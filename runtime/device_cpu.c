@@ -3,10 +3,10 @@
 #include "cpu.h"
 #include "metrics.h"
 #include "trace.h"
+#include "clock.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 static dil_status open(dil_context *c, const dil_context_options *o) {
   c->threads = o->parallel ? dil_threads_hosted(o->threads, o->parallel,
@@ -49,12 +49,6 @@ static bool reaches(const dil_context *c, DLDevice device) {
 }
 
 /* ---- kernels ------------------------------------------------------------- */
-
-static double now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static dil_status kernel(dil_kernel *k) {
   if (k->source.ready)
@@ -105,9 +99,9 @@ static dil_status variant(dil_kernel *k, const dil_call *call, char *text,
 
 static dil_status time_run(dil_kernel *k, const dil_call *call,
                            double *seconds) {
-  double start = now();
+  double start = clock_seconds();
   dil_status status = run(k, call, NULL);
-  *seconds = now() - start;
+  *seconds = clock_seconds() - start;
   return status;
 }
 

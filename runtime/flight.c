@@ -1,18 +1,12 @@
 /* flight.c - the flight recorder of a rank; see flight.h. */
 #include "flight.h"
+#include "clock.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
-
-static double clock_seconds(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static char *map_file(int file) {
   const size_t size = (size_t)FLIGHT_LINES * FLIGHT_WIDTH;

@@ -3,6 +3,7 @@
  * pages, in pieces. A process that has ended or been stopped is named; the file
  * goes as soon as all have it. */
 #include "link.h"
+#include "clock.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -12,7 +13,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { PIECE = 1 << 16, REASON = 256, RANKS_MOST = 256 };
@@ -58,17 +58,6 @@ typedef struct file_link {
 } file_link;
 
 static const char magic[8] = "dilmeet1";
-
-static double clock_seconds(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void rest(int64_t turns) {
-  struct timespec moment = {0, 50000};
-  if (turns > 1000) nanosleep(&moment, NULL);
-}
 
 static file_link *self(dil_link *link) { return (file_link *)link; }
 
@@ -131,7 +120,7 @@ static void look_for_dead(file_link *l) {
 static dil_status check(dil_link *link) {
   file_link *l = self(link);
   if (!atomic_load(&l->board->failed)) look_for_dead(l);
-  while (atomic_load(&l->board->failed) == 1) rest(0);
+  while (atomic_load(&l->board->failed) == 1) clock_rest(0);
   if (!atomic_load(&l->board->failed)) return DIL_OK;
   return dil_fail(DIL_PEER, "%s", l->board->reason);
 }
@@ -234,7 +223,7 @@ static dil_status wait_slot(dil_link *link, int32_t index) {
     if (status) return status;
     if (clock_seconds() > end)
       be_silent(l, is_done(&s->receive) ? s->send.peer : s->receive.peer);
-    rest(turns);
+    clock_rest(turns);
   }
 }
 
@@ -325,7 +314,7 @@ static dil_status meet(const char *path, int32_t rank, int32_t ranks,
                     strerror(errno));
   while (!b && clock_seconds() < end) {
     b = find_board(path, rank, ranks, size);
-    if (!b) rest(INT64_MAX);
+    if (!b) clock_rest(INT64_MAX);
   }
   if (!b)
     return dil_fail(DIL_PEER, "rank 0 has not come to '%s' in %g s", path,
@@ -333,7 +322,7 @@ static dil_status meet(const char *path, int32_t rank, int32_t ranks,
   *met = b;
   atomic_fetch_add(&b->came, 1);
   while (atomic_load(&b->came) < ranks && clock_seconds() < end)
-    rest(INT64_MAX);
+    clock_rest(INT64_MAX);
   if (atomic_load(&b->came) == ranks) return DIL_OK;
   return dil_fail(DIL_PEER, "%d of %d ranks have come to '%s' in %g s",
                   atomic_load(&b->came), ranks, path, timeout);

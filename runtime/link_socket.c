@@ -4,6 +4,7 @@
  * and who fails tells all others why. Nothing is hidden and nobody is asked who
  * he is: it is for a network that is trusted, as NCCL's own. */
 #include "link_socket.h"
+#include "clock.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,17 +27,6 @@ typedef struct socket_link {
     half send, receive;
   } slot[];                  /* [ranks + 1] */
 } socket_link;
-
-static double clock_seconds(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void rest(int64_t turns) {
-  struct timespec moment = {0, 50000};
-  if (turns > 1000) nanosleep(&moment, NULL);
-}
 
 static socket_link *self(dil_link *link) { return (socket_link *)link; }
 
@@ -101,7 +91,7 @@ static void be_gone(socket_link *l, int32_t rank) {
   l->net->peer[rank].gone = true;
   while (!l->net->failed && clock_seconds() < end) {
     for (int32_t i = 0; i < l->net->ranks; i++) has_head(l, i);
-    rest(INT64_MAX);
+    clock_rest(INT64_MAX);
   }
   snprintf(why, sizeof why, "rank %d is gone: its connection has ended, rank %d "
            "was in step %d", rank - l->first, l->link.rank, l->link.step);
@@ -171,7 +161,7 @@ static int32_t blame(dil_link *link, int32_t silent) {
   for (int32_t i = 0; i < n->ranks; i++)
     if (n->peer[i].file >= 0 && !n->peer[i].sending)
       send(n->peer[i].file, &f, sizeof f, MSG_DONTWAIT | MSG_NOSIGNAL);
-  while (clock_seconds() < end && !check(link)) rest(INT64_MAX);
+  while (clock_seconds() < end && !check(link)) clock_rest(INT64_MAX);
   for (int32_t i = 0; i < n->ranks && n->peer[rank].waits_for >= 0; i++)
     rank = n->peer[rank].waits_for;
   return rank - l->first;
@@ -263,7 +253,7 @@ static dil_status wait_slot(dil_link *link, int32_t index) {
                link->rank, link->step, link->timeout);
       net_fail(l->net, why);
     }
-    rest(turns);
+    clock_rest(turns);
   }
 }
 

@@ -3,6 +3,7 @@
  * has not come, or does not fit. Every rank listens somewhere; rank 0 tells the
  * others where, and each calls on those below it. */
 #include "link_socket.h"
+#include "clock.h"
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -16,12 +17,6 @@
 #include <unistd.h>
 
 enum { PORT_MOST = 65535 };
-
-static double clock_seconds(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static bool is_ours(const frame *f) {
   return !memcmp(f->magic, NET_MAGIC, sizeof f->magic);

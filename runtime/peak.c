@@ -4,11 +4,11 @@
  * in this process, to compare kernels with: clocks float, so a rate from
  * another time or machine would not do. */
 #include "rt.h"
+#include "clock.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* ---- which instruction sets ---------------------------------------------- */
 
@@ -100,19 +100,13 @@ LOOP(loop_dot, "zmm", DOT_ZMM)
 
 /* ---- measuring ----------------------------------------------------------- */
 
-static double now(void) {
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
 /* Turns a second, the best of rounds of about a millisecond each. */
 static double best_rate(void (*loop)(int64_t), double seconds) {
   int64_t turns = 20000;
-  double best = 0, start = now(), before = start, end;
+  double best = 0, start = clock_seconds(), before = start, end;
   do {
     loop(turns);
-    end = now();
+    end = clock_seconds();
     if (end > before) best = fmax(best, (double)turns / (end - before));
     if (end - before < 5e-4) turns *= 2;
     before = end;

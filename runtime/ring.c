@@ -7,10 +7,10 @@
 #include "ring_state.h"
 #include "trace.h"
 #include "walk.h"
+#include "clock.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* A message each way. */
 typedef struct parcel {
@@ -37,12 +37,6 @@ typedef struct ring_work {
   bool opened[SHARD_COMBS]; /* of them, see ring_device.h */
   exchange *exchange;   /* [ranks], by step; 0 is unused */
 } ring_work;
-
-static double clock_seconds(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- routes -------------------------------------------------------------- */
 

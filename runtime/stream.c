@@ -10,14 +10,8 @@
 #include "kept.h"
 #include "metrics.h"
 #include "trace.h"
+#include "clock.h"
 #include <stdio.h>
-#include <time.h>
-
-static double clock_seconds(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- between threads ----------------------------------------------------- */
 

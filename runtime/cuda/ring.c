@@ -5,6 +5,7 @@
 #include "ring_notes.h"
 #include "rows.h"
 #include "../walk.h"
+#include "../clock.h"
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -260,12 +261,6 @@ static dil_status wait(ring_device *d, dil_link *link, int32_t slot) {
 }
 
 /* ---- waiting ------------------------------------------------------------- */
-
-static double clock_seconds(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* First without sleep, which lasts longer than is asked for: most events come
  * within a second. */

@@ -8,9 +8,9 @@
 #include "interface.h"
 #include "log.h"
 #include "nccl.h"
+#include "../clock.h"
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 struct dil_nccl {
   const nccl_functions *nccl;
@@ -31,17 +31,6 @@ typedef struct nccl_link {
   } slot[];                /* [ranks + 1] */
 } nccl_link;
 
-static double clock_seconds(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void rest(int64_t turns) {
-  struct timespec moment = {0, 50000};
-  if (turns > 1000) nanosleep(&moment, NULL);
-}
-
 static dil_status translate(const nccl_functions *nccl, nccl_comm comm,
                             int code, const char *doing) {
   const char *more = comm ? nccl->last(comm) : "";
@@ -60,7 +49,7 @@ static int finish(const nccl_functions *nccl, nccl_comm comm, dil_link *host,
     if (code || state != NCCL_IN_PROGRESS) return code ? code : state;
     *late = clock_seconds() > end || host->calls->check(host);
     if (*late) return NCCL_IN_PROGRESS;
-    rest(turns);
+    clock_rest(turns);
   }
 }
 
@@ -226,7 +215,7 @@ static int finish_shrinking(const nccl_functions *nccl, nccl_comm comm,
     code = nccl->state(comm, &state);
     if (!code && !state && *smaller) code = nccl->state(*smaller, &state);
     if (clock_seconds() > end) break;
-    rest(turns);
+    clock_rest(turns);
   }
   return code ? code : state;
 }
