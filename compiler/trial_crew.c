@@ -168,7 +168,7 @@ void trial_crew_tell(const trial_crew *t, report *r) {
   r->ranks = mesh_ranks(&t->task.mesh);
   r->gathered = 0;
   for (int32_t b = 0; b < t->task.table->branch_count; b++)
-    r->gathered += t->task.mesh.gathered >> b & 1;
+    if (t->task.mesh.gathered >> b & 1) r->gathered++;
   r->moved = r->waited = r->rank_bytes = 0;
   for (int32_t i = 0; i < r->ranks; i++) {
     const ring_facts *facts = &crew_of(t->crew, i)->facts;
