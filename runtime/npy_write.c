@@ -169,14 +169,14 @@ static long place_header(int file, const dil_tensor *t, bool again) {
  * was begun as another one. */
 static bool map_part(int file, bool again, dil_npy_output *out) {
   struct stat about;
-  errno = 0;
   long header = place_header(file, &out->tensor, again);
+  if (header == 0) errno = 0; /* what came before may have left something */
   if (header <= 0) return false;
   out->map_size = (size_t)header + (size_t)dil_tensor_count(&out->tensor) *
                                        dil_dtype_size(out->tensor.dtype);
   errno = again ? 0 : posix_fallocate(file, 0, (off_t)out->map_size);
   if (errno || fstat(file, &about)) return false;
-  if ((size_t)about.st_size != out->map_size) return false;
+  if ((size_t)about.st_size != out->map_size) return errno = 0, false;
   char *map = mmap(NULL, out->map_size, PROT_READ | PROT_WRITE, MAP_SHARED,
                    file, 0);
   if (map == MAP_FAILED) return false;
