@@ -63,7 +63,7 @@ meshes() { # queries
 check() { # example, topology, options...
   example=$1 topology=$2
   shift 2
-  is "$example: $topology" run "$example" "$topology" --check "$@"
+  beside is "$example: $topology" run "$example" "$topology" --check "$@"
 }
 
 if [ "$gpus" -eq 0 ]; then
@@ -102,6 +102,7 @@ else
   # More than the host is asked to hold: each rank makes its own rows.
   check longnet_ring 'devices 4; ring 4;' --seq 524288
 fi
+told
 
 # ---- exchange -----------------------------------------------------------------
 
@@ -147,7 +148,7 @@ else
 fi
 by_nccl="devices $ring; ring $ring; link nccl;"
 
-# One process a GPU, which meet in a file, or where `meet` says; each says what it has to say in a
+# One process a GPU, which meet in a file, or where `meet` says; what each says is in a
 # file of its own. Sets `pids`.
 start() { # topology, options...
   on longnet_ring "$1"
@@ -217,6 +218,7 @@ else
     --seq 900
   [ "$gpus" -lt 4 ] || four_gpus
 fi
+told
 
 # Rank 1 is struck while all of them run again and again, which state files tell;
 # the others end, in `took` milliseconds.

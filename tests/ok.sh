@@ -1,4 +1,4 @@
-# shellcheck shell=sh disable=SC2034
+# shellcheck shell=sh disable=SC2034,SC2030,SC2031
 # ok.sh - what test scripts share; sourced from the top of the tree. A test is
 # a line `ok NAME` or `not ok NAME`, and below the latter what its command said.
 # In: TMP, CC. Out: bad, the status to end with; cc, the compiler, which may be
@@ -42,4 +42,28 @@ says() { # text, command...: has the text in its output
   "$@" >"$TMP/out" 2>&1
   cat "$TMP/out"
   grep -qF -e "$text" "$TMP/out"
+}
+
+# Tests that need nothing of each other may run at once, where there are the
+# processors for it: each in a folder of its own, told in their order by `told`.
+crowd=0
+at_once=$((($(nproc) + 3) / 4))
+beside() { # command... that tells of a test
+  crowd=$((crowd + 1))
+  mkdir "$TMP/beside.$crowd"
+  (
+    TMP=$TMP/beside.$crowd
+    "$@"
+  ) >"$TMP/told.$crowd" &
+  [ $((crowd % at_once)) -ne 0 ] || wait
+}
+
+told() {
+  wait
+  for number in $(seq $crowd); do
+    cat "$TMP/told.$number"
+    ! grep -q '^not ok' "$TMP/told.$number" || bad=1
+    rm -r "$TMP/told.$number" "$TMP/beside.$number"
+  done
+  crowd=0
 }
