@@ -8,13 +8,13 @@
 
 /* ---- calls --------------------------------------------------------------- */
 
-static dil_tensor new_tensor(arena *memory, dil_dtype dtype, int32_t rank,
-                             int64_t a, int64_t b, int64_t c, int64_t d) {
-  const int64_t shape[DIL_RANK_MAX] = {a, b, c, d};
-  dil_tensor x = dil_tensor_make(NULL, dtype, rank, shape);
-  size_t count = (size_t)dil_tensor_count(&x);
-  x.data = ARENA_ARRAY(memory, char, count *dil_dtype_size(dtype) + 1);
-  return x;
+static dil_tensor new_tensor(arena *a, dil_dtype dtype, int32_t rank,
+                             int64_t w, int64_t x, int64_t y, int64_t z) {
+  const int64_t shape[DIL_RANK_MAX] = {w, x, y, z};
+  dil_tensor made = dil_tensor_make(NULL, dtype, rank, shape);
+  size_t count = (size_t)dil_tensor_count(&made);
+  made.data = ARENA_ARRAY(a, char, count *dil_dtype_size(dtype) + 1);
+  return made;
 }
 
 static void fill(const dil_tensor *x, uint64_t *state, double size) {
@@ -39,16 +39,16 @@ void sample_set(const dil_tensor *x, int64_t a, int64_t b, int64_t c, int64_t d,
   dil_element_write(x->data, x->dtype, index_of(x, a, b, c, d), number);
 }
 
-dil_call *sample_call(arena *memory, const pattern *p, int64_t B, int64_t N,
+dil_call *sample_call(arena *a, const pattern *p, int64_t B, int64_t N,
                       int64_t M, uint64_t seed) {
-  dil_call *call = ARENA_NEW(memory, dil_call);
+  dil_call *call = ARENA_NEW(a, dil_call);
   call->size = sizeof *call;
-  call->q = new_tensor(memory, p->dtype, 4, B, N, p->heads, p->head_dim);
-  call->k = new_tensor(memory, p->dtype, 4, B, M, p->kv_heads, p->head_dim);
-  call->v = new_tensor(memory, p->dtype, 4, B, M, p->kv_heads, p->value_dim);
-  call->o = new_tensor(memory, p->dtype, 4, B, N, p->heads, p->value_dim);
+  call->q = new_tensor(a, p->dtype, 4, B, N, p->heads, p->head_dim);
+  call->k = new_tensor(a, p->dtype, 4, B, M, p->kv_heads, p->head_dim);
+  call->v = new_tensor(a, p->dtype, 4, B, M, p->kv_heads, p->value_dim);
+  call->o = new_tensor(a, p->dtype, 4, B, N, p->heads, p->value_dim);
   if (pattern_has_lse(p))
-    call->lse = new_tensor(memory, DIL_F32, 3, B, p->heads, N, 0);
+    call->lse = new_tensor(a, DIL_F32, 3, B, p->heads, N, 0);
   fill(&call->q, &seed, 2);
   fill(&call->k, &seed, 2);
   fill(&call->v, &seed, 2);
@@ -56,14 +56,14 @@ dil_call *sample_call(arena *memory, const pattern *p, int64_t B, int64_t N,
   return call;
 }
 
-void sample_inputs(arena *memory, const pattern *p, dil_call *call,
+void sample_inputs(arena *a, const pattern *p, dil_call *call,
                    uint64_t *state) {
   int64_t B = call->q.shape[0], M = call->k.shape[1];
   int64_t blocks = (M + GIVEN_BLOCK - 1) / GIVEN_BLOCK;
-  dil_tensor *inputs = ARENA_ARRAY(memory, dil_tensor, GIVEN_COUNT);
-  inputs[DOC] = new_tensor(memory, DIL_I32, 2, B, M, 0, 0);
-  inputs[SLOPE] = new_tensor(memory, DIL_F32, 1, p->heads, 0, 0, 0);
-  inputs[KEPT] = new_tensor(memory, DIL_U8, 3, p->heads, blocks, blocks, 0);
+  dil_tensor *inputs = ARENA_ARRAY(a, dil_tensor, GIVEN_COUNT);
+  inputs[DOC] = new_tensor(a, DIL_I32, 2, B, M, 0, 0);
+  inputs[SLOPE] = new_tensor(a, DIL_F32, 1, p->heads, 0, 0, 0);
+  inputs[KEPT] = new_tensor(a, DIL_U8, 3, p->heads, blocks, blocks, 0);
   for (int32_t k = 0; k < GIVEN_COUNT; k++)
     for (int64_t e = 0; e < dil_tensor_count(&inputs[k]); e++)
       dil_element_write(inputs[k].data, inputs[k].dtype, e,
@@ -78,8 +78,8 @@ static int64_t wrap_around(int64_t x, int64_t m) {
   return (x % m + m) % m;
 }
 
-static value given(void *context, int32_t index, const int32_t *at) {
-  const dil_call *call = context;
+value sample_input(void *call_of, int32_t index, const int32_t *at) {
+  const dil_call *call = call_of;
   const dil_tensor *x = &call->inputs[index];
   int64_t place[DIL_RANK_MAX] = {0};
   for (int32_t axis = 0; axis < x->rank; axis++) {
@@ -102,7 +102,7 @@ static expr_point point_of(const definition *c, int64_t j, double s) {
                       .N = (int32_t)c->call->q.shape[1],
                       .M = (int32_t)c->M,
                       .s = s,
-                      .input = given,
+                      .input = sample_input,
                       .context = (void *)c->call};
 }
 
@@ -207,9 +207,9 @@ static long double attend(const definition *c, const listed *keys, int count,
   return most + logl(sum);
 }
 
-long double definition_row(arena *memory, const definition *c, long double *o) {
+long double definition_row(arena *a, const definition *c, long double *o) {
   const pattern *p = c->p;
-  listed *keys = ARENA_ARRAY(memory, listed, c->M * p->branch_count + 1);
+  listed *keys = ARENA_ARRAY(a, listed, c->M * p->branch_count + 1);
   int32_t last = p->branch_count - 1;
   if (p->combine == DIL_COMBINE_SOFTMAX || p->combine == DIL_COMBINE_UNION)
     return attend(c, keys, list_keys(c, 0, last, keys), o);

@@ -4,6 +4,17 @@
 
 #include <math.h>
 
+arena *memory;
+
+void open_memory(void) { memory = arena_new(); }
+void close_memory(void) { arena_free(memory); }
+
+arena *fresh_memory(void) {
+  close_memory();
+  open_memory();
+  return memory;
+}
+
 pattern *make_pattern(arena *a, int64_t heads, int64_t kv_heads,
                       int64_t head_dim, int64_t value_dim, int32_t branches) {
   pattern *p = ARENA_NEW(a, pattern);

@@ -6,6 +6,15 @@
 #include "all.h"
 #include <stdarg.h>
 
+/* ---- meaning.c: what a test takes, dropped whole when it ends -------------- */
+
+extern arena *memory;
+/* For tcase_add_checked_fixture. */
+void open_memory(void);
+void close_memory(void);
+/* An empty one in its place: for tests of many rounds. */
+arena *fresh_memory(void);
+
 /* ---- random numbers: splitmix64 ------------------------------------------ */
 
 static inline uint64_t random_bits(uint64_t *state) {

@@ -8,17 +8,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-static arena *memory;
-
-static void open_memory(void) { memory = arena_new(); }
-static void close_memory(void) { arena_free(memory); }
-
-static arena *fresh_memory(void) {
-  close_memory();
-  open_memory();
-  return memory;
-}
-
 static expr_box any_box(tree_maker *m) {
   static const int32_t corners[] = {0,  0,   1,         -5,
                                     60, 126, INT32_MAX - 9, INT32_MIN};

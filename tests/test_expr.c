@@ -10,17 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static arena *memory;
-
-static void open_memory(void) { memory = arena_new(); }
-static void close_memory(void) { arena_free(memory); }
-
-static arena *fresh_memory(void) {
-  close_memory();
-  open_memory();
-  return memory;
-}
-
 static value value_of(const expr *e, bool wide) {
   expr_point point = tree_point(4, -3);
   return expr_eval(e, &point, wide);

@@ -9,15 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static arena *memory;
-
-static void open_memory(void) {
-  memory = arena_new();
-}
-static void close_memory(void) {
-  arena_free(memory);
-}
-
 /* ---- comparison ---------------------------------------------------------- */
 
 static void check_near(double is, long double should, const char *what,
@@ -110,7 +101,7 @@ static void check_random(uint64_t *state) {
 START_TEST(rows_follow_the_definition) {
   uint64_t state = 2024;
   for (int k = 0; k < 500; k++) {
-    if (k % 20 == 0) arena_free(memory), memory = arena_new();
+    if (k % 20 == 0) fresh_memory();
     check_random(&state);
   }
 }

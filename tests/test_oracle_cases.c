@@ -7,11 +7,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-static arena *memory;
-
-static void open_memory(void) { memory = arena_new(); }
-static void close_memory(void) { arena_free(memory); }
-
 /* ---- by hand ------------------------------------------------------------- */
 
 static dil_call *small_call(const pattern *p, int64_t N, int64_t M,

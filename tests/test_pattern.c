@@ -11,11 +11,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static arena *memory;
-
-static void open_memory(void) { memory = arena_new(); }
-static void close_memory(void) { arena_free(memory); }
-
 /* ---- text and back ------------------------------------------------------- */
 
 static char *text_of(const pattern *p) {
@@ -90,7 +85,7 @@ static void random_names(pattern *p, uint64_t *state) {
 START_TEST(random_patterns_read_back) {
   uint64_t state = 31;
   for (int k = 0; k < 300; k++) {
-    if (k % 20 == 0) arena_free(memory), memory = arena_new();
+    if (k % 20 == 0) fresh_memory();
     pattern *p = random_pattern(memory, &state, true);
     random_names(p, &state);
     share_upper_keeps(p);
