@@ -99,3 +99,13 @@ void *room_at_wall(size_t bytes) {
     abort();
   return room + inside - bytes;
 }
+
+bool lacks(const char *isa) {
+  return dil_backend_init()->can(isa) != DIL_OK;
+}
+
+float noise(void) {
+  static uint32_t x = 1;
+  x = x * 1664525u + 1013904223u;
+  return (float)(int32_t)x * 0x1p-31f;
+}

@@ -33,6 +33,11 @@ void *room_of(size_t count, size_t size); /* 64-byte aligned, filled with NaN */
  * Never given back. */
 void *room_at_wall(size_t bytes);
 
+/* Whether this machine cannot run code for that instruction set. */
+bool lacks(const char *isa);
+/* In -1..1, the same on every run. */
+float noise(void);
+
 extern const backend *dil_backend_init(void);
 
 #endif

@@ -80,6 +80,13 @@ void host_call_free(host_call *c) {
   for (int32_t i = 0; i < HOST_TENSORS; i++) free(c->tensor[i].data);
 }
 
+void host_open(dil_context *context, dil_program **program,
+               dil_kernel **kernel) {
+  host_must(dil_program_parse(context, "p.dil", host_text, strlen(host_text),
+                              NULL, program));
+  host_must(dil_program_kernel(*program, NULL, NULL, kernel));
+}
+
 dil_kernel *host_kernel(const dil_context_options *options, const char *text) {
   dil_context *context;
   dil_program *program;

@@ -28,6 +28,9 @@ void host_modules(void);
 void host_must(dil_status status);
 /* The call failed like that, and the text of the failure has these words. */
 void host_refused(dil_status status, dil_status want, const char *words);
+/* The program of host_text and its kernel, on a context of the caller's. */
+void host_open(dil_context *context, dil_program **program,
+               dil_kernel **kernel);
 /* The kernel of `text` on a new context of `options`. */
 dil_kernel *host_kernel(const dil_context_options *options, const char *text);
 

@@ -115,19 +115,29 @@ const forced force_all[] = {
 
 /* ---- a kernel ------------------------------------------------------------ */
 
+static dil_status compile(backend_request request, void **bytes, size_t *size,
+                          dil_code *code) {
+  backend_code made = {0};
+  dil_status status = cpu_backend()->compile(&request, &made);
+  *bytes = made.bytes;
+  *size = made.size;
+  *code = made.code;
+  return status;
+}
+
+dil_status plan_variant(void *context, dil_variant variant, void **bytes,
+                        size_t *size, dil_code *code) {
+  return compile((backend_request){.plan = context, .variant = variant}, bytes,
+                 size, code);
+}
+
 static dil_status make_variant(void *context, dil_variant variant,
                                void **bytes, size_t *size, dil_code *code) {
   kernel_made *k = context;
   k->compiled++;
-  backend_request request = {
-      .plan = k->plan, .isa = k->way.isa, .variant = variant};
-  backend_code made = {0};
-  dil_status status = cpu_backend()->compile(&request, &made);
-  if (status != DIL_OK) return status;
-  *bytes = made.bytes;
-  *size = made.size;
-  *code = made.code;
-  return DIL_OK;
+  return compile((backend_request){.plan = k->plan, .isa = k->way.isa,
+                                   .variant = variant},
+                 bytes, size, code);
 }
 
 kernel_made *kernel_make(const subject *s, recipe way) {

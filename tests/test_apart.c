@@ -54,17 +54,6 @@ typedef struct rank {
   pthread_t thread;
 } rank;
 
-static dil_status make_variant(void *context, dil_variant variant,
-                               void **bytes, size_t *size, dil_code *code) {
-  backend_request request = {.plan = context, .variant = variant};
-  backend_code made = {0};
-  dil_status status = cpu_backend()->compile(&request, &made);
-  *bytes = made.bytes;
-  *size = made.size;
-  *code = made.code;
-  return status;
-}
-
 /* What this rank sees of the call: outputs are rank 0's alone. */
 static dil_call call_of(const rank *r) {
   dil_call call = r->of->d->call;
@@ -90,7 +79,7 @@ static void *rank_thread(void *context) {
   rank *r = context;
   plan *p = r->of->k->plan;
   crew_task task = {.mesh = r->of->mesh, .table = &p->table,
-                    .plan_hash = plan_hash(p), .make = make_variant,
+                    .plan_hash = plan_hash(p), .make = plan_variant,
                     .context = p, .threads = 1, .link = r->ring,
                     .rank = r->number,
                     .gpu = r->of->gpu};

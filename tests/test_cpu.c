@@ -11,17 +11,6 @@
 static const char *const sets[] = {"avx2", "avx512", "avx512bf16"};
 enum { SET_COUNT = 3, LANES_MAX = 32, KEYS_MAX = 128, ROOM_KEYS = 144 };
 
-static bool lacks(const char *isa) {
-  return dil_backend_init()->can(isa) != DIL_OK;
-}
-
-/* In -1..1, the same on every run. */
-static float noise(void) {
-  static uint32_t x = 1;
-  x = x * 1664525u + 1013904223u;
-  return (float)(int32_t)x * 0x1p-31f;
-}
-
 static void fill(float *x, int count) {
   for (int i = 0; i < count; i++) x[i] = noise();
 }

@@ -13,10 +13,6 @@
 static const char *const sets[] = {"avx2", "avx512"};
 enum { SET_COUNT = 2, KEYS = 37, PREDICATES = 4, LANES_MAX = 32 };
 
-static bool lacks(const char *isa) {
-  return dil_backend_init()->can(isa) != DIL_OK;
-}
-
 /* ---- what expressions see ------------------------------------------------ */
 
 static float reals[3][64]; /* as f32, whatever the storage */

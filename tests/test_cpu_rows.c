@@ -13,16 +13,6 @@
 static const char *const sets[] = {"avx2", "avx512"};
 enum { SET_COUNT = 2, KEYS_MAX = 100, LANES_MAX = 32 };
 
-static bool lacks(const char *isa) {
-  return dil_backend_init()->can(isa) != DIL_OK;
-}
-
-static float noise(void) {
-  static uint32_t x = 7;
-  x = x * 1664525u + 1013904223u;
-  return (float)(int32_t)x * 0x1p-31f;
-}
-
 /* `count` rows of `size` elements, each `stride` elements after the last one,
  * the last one right before the wall; NaN between them. */
 static char *stored_rows(dil_dtype dtype, int count, int size, int stride) {

@@ -86,9 +86,7 @@ START_TEST(all_at_once) {
   dil_context_options o = DIL_CONTEXT_OPTIONS_INIT;
   o.threads = 3;
   host_must(dil_context_new(&o, &c.context));
-  host_must(dil_program_parse(c.context, "p", host_text, strlen(host_text),
-                              NULL, &c.program));
-  host_must(dil_program_kernel(c.program, NULL, NULL, &c.kernel));
+  host_open(c.context, &c.program, &c.kernel);
   host_call_make(&c.call, c.kernel, &host_sizes);
   host_must(dil_kernel_run(c.kernel, &c.call.arguments));
   for (int i = 0; i < CROWD; i++)
@@ -122,9 +120,7 @@ START_TEST(compiled_once) {
   pthread_t thread[CROWD];
   crowd c = {0};
   host_must(dil_context_new(NULL, &c.context));
-  host_must(dil_program_parse(c.context, "p", host_text, strlen(host_text),
-                              NULL, &c.program));
-  host_must(dil_program_kernel(c.program, NULL, NULL, &c.kernel));
+  host_open(c.context, &c.program, &c.kernel);
   dil_program_free(c.program);
   for (int i = 0; i < CROWD; i++)
     ck_assert_int_eq(pthread_create(&thread[i], NULL, race, &c), 0);

@@ -55,9 +55,7 @@ static void cycle(int number) {
   host_call call;
   o.threads = 2;
   host_must(dil_context_new(&o, &context));
-  host_must(dil_program_parse(context, "p.dil", host_text, strlen(host_text),
-                              NULL, &program));
-  host_must(dil_program_kernel(program, NULL, NULL, &kernel));
+  host_open(context, &program, &kernel);
   if (number % 3 == 0) dil_context_free(context);
   if (number % 2 == 0) dil_program_free(program);
   ck_assert_int_eq(dil_program_parse(number % 3 ? context : NULL, "x", "x", 1,

@@ -297,9 +297,7 @@ START_TEST(a_second_run_allocates_nothing) {
   dil_kernel *k;
   dil_stats before = DIL_STATS_INIT, after = DIL_STATS_INIT;
   host_must(dil_context_new(NULL, &c));
-  host_must(dil_program_parse(c, "p.dil", host_text, strlen(host_text), NULL,
-                              &p));
-  host_must(dil_program_kernel(p, NULL, NULL, &k));
+  host_open(c, &p, &k);
   host_call call;
   host_call_make(&call, k, &host_sizes);
   int64_t bytes;

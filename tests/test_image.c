@@ -112,11 +112,10 @@ static const char everything[] =
     "  branch { segment 64; } branch { segment 128; dilation 2; heads 1..3; }"
     "  branch { window 9, 9; dilation 3; phase block; } }";
 
-static arena *memory;
 static image whole;
 
 static void open_image(void) {
-  memory = arena_new();
+  open_memory();
   diag *d = diag_new(memory);
   program *p = program_parse(memory, d, "p.dil", everything, strlen(everything),
                              NULL, 0);
@@ -128,7 +127,7 @@ static void open_image(void) {
 
 static void close_image(void) {
   free(whole.bytes);
-  arena_free(memory);
+  close_memory();
 }
 
 /* A copy of exactly `size` bytes, so that a sanitizer sees reads beyond. */

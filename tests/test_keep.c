@@ -68,9 +68,7 @@ static dil_stats run_once(float out[ELEMENTS]) {
   host_call call;
   dil_stats stats = DIL_STATS_INIT;
   host_must(dil_context_new(NULL, &c));
-  host_must(dil_program_parse(c, "p.dil", host_text, strlen(host_text), NULL,
-                              &p));
-  host_must(dil_program_kernel(p, NULL, NULL, &k));
+  host_open(c, &p, &k);
   host_call_make(&call, k, &host_sizes);
   host_must(dil_kernel_run(k, &call.arguments));
   memcpy(out, call.arguments.o->data, ELEMENTS * sizeof *out);
@@ -103,9 +101,7 @@ START_TEST(a_wrong_setting_is_an_error_of_the_kernel) {
   dil_kernel *k;
   setenv("DIL_CACHE", "maybe", 1);
   host_must(dil_context_new(NULL, &c));
-  host_must(dil_program_parse(c, "p.dil", host_text, strlen(host_text), NULL,
-                              &p));
-  host_must(dil_program_kernel(p, NULL, NULL, &k));
+  host_open(c, &p, &k);
   ck_assert_int_eq(dil_kernel_prepare(k, &host_sizes), DIL_USAGE);
   ck_assert_str_eq(dil_last_error(),
                    "DIL_CACHE is 'maybe', not one of on, ro, off");
@@ -123,9 +119,7 @@ START_TEST(nothing_is_writable_and_executable) {
     dil_kernel *k;
     host_call call;
     host_must(dil_context_new(NULL, &c));
-    host_must(dil_program_parse(c, "p.dil", host_text, strlen(host_text), NULL,
-                                &p));
-    host_must(dil_program_kernel(p, NULL, NULL, &k));
+    host_open(c, &p, &k);
     host_call_make(&call, k, &host_sizes);
     host_must(dil_kernel_run(k, &call.arguments));
     ck_assert(!mapped(" rwx"));

@@ -2,11 +2,9 @@
  * in any way are refused, and a stream that fails at any pair of chunks is
  * resumed to the same bits, by the same call alone. */
 #include "../runtime/kept.h"
-#include "../runtime/stream.h"
-#include "numeric.h"
+#include "scene.h"
 #include "suite.h"
 #include <check.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -130,52 +128,18 @@ static const stream_chunks cuts[] = {
     {1, 50, 33}, {2, 64, 400}, {3, 128, 64}, {2, 400, 40}};
 enum { CUTS = sizeof cuts / sizeof cuts[0] };
 
-typedef struct scene {
-  subject *s;
-  kernel_made *k;
-  data *d;
-  ring_device *device;
-  dil_threads *threads;
-  _Atomic int64_t pairs; /* that were told */
-  int32_t lengths[3];
-} scene;
+static const int32_t lengths[] = {150, 0, 97};
 
-static scene *scene_open(const char *text, bool lengths) {
-  scene *c = calloc(1, sizeof *c);
-  memcpy(c->lengths, (int32_t[]){150, 0, 97}, sizeof c->lengths);
-  c->s = subject_new("kept", text, NULL, 0);
-  ck_assert_msg(c->s->pattern != NULL, "%s", c->s->problem);
-  c->k = kernel_make(c->s, (recipe){0});
-  c->d = data_new(c->s, (call_shape){.batch = 3, .queries = 150, .keys = 150,
-                                     .seed = 9, .train = true,
-                                     .dropout_seed = 3, .clean = true,
-                                     .lengths = lengths ? c->lengths : NULL});
-  c->threads = dil_threads_new(2);
-  ck_assert(!ring_cpu_new(c->k->kernel, 2, &c->device));
-  return c;
+static scene *open_scene(const char *text, const int32_t *of_rows) {
+  return scene_open(text, (call_shape){.batch = 3, .queries = 150, .keys = 150,
+                                       .clean = true, .lengths = of_rows}, 0);
 }
 
-static void scene_close(scene *c) {
-  ring_device_free(c->device);
-  dil_threads_free(c->threads);
-  data_free(c->d);
-  kernel_unmake(c->k);
-  subject_free(c->s);
-  free(c);
-}
-
-static void count_pairs(void *user, int64_t pairs) {
-  atomic_fetch_add(&((scene *)user)->pairs, pairs);
-}
-
+/* A run whose plan has the hash 7. */
 static dil_stream stream_of(scene *c, stream_chunks cut) {
-  const call_shape *of = &c->d->shape;
-  atomic_store(&c->pairs, 0);
-  return (dil_stream){.shape = {&c->k->plan->table, of->batch, of->queries,
-                                of->keys, of->lengths, cut},
-                      .device = c->device, .threads = c->threads,
-                      .call = &c->d->call, .progress = count_pairs, .user = c,
-                      .keep = {.plan_hash = 7}};
+  dil_stream s = scene_stream(c, cut);
+  s.keep.plan_hash = 7;
+  return s;
 }
 
 /* o and lse, one behind the other. */
@@ -248,7 +212,7 @@ static void resume_everywhere(scene *c, stream_chunks cut) {
 
 START_TEST(streams_go_on_anywhere) {
   name_files();
-  scene *c = scene_open(patterns[_i / 2], _i % 2);
+  scene *c = open_scene(patterns[_i / 2], _i % 2 ? lengths : NULL);
   for (int i = 0; i < CUTS; i++)
     if (_i % 2 == 0 || cuts[i].batch == 1) resume_everywhere(c, cuts[i]);
   stream_forget(prefix);
@@ -265,7 +229,7 @@ static void expect_refusal(dil_stream s, const char *why) {
 
 START_TEST(others_are_refused_by_name) {
   name_files();
-  scene *c = scene_open(patterns[3], false);
+  scene *c = open_scene(patterns[3], NULL);
   dil_stream s = stream_of(c, cuts[0]), other;
   s.keep.prefix = prefix;
   s.keep.every = 1;
@@ -288,7 +252,7 @@ START_TEST(others_are_refused_by_name) {
   expect_refusal(other, "has another scale");
   call = *s.call, call.random = 3;
   expect_refusal(other, "has another seed of random numbers");
-  call = *s.call, call.lengths = c->lengths;
+  call = *s.call, call.lengths = lengths;
   expect_refusal(other, "has another set of lengths");
   dil_tensor doc = call.inputs[0];
   int32_t *copy = calloc((size_t)dil_tensor_count(&doc), sizeof *copy);

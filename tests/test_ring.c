@@ -73,17 +73,6 @@ static void scene_close(scene *c) {
   subject_free(c->s);
 }
 
-static dil_status make_variant(void *context, dil_variant variant,
-                               void **bytes, size_t *size, dil_code *code) {
-  backend_request request = {.plan = context, .variant = variant};
-  backend_code made = {0};
-  dil_status status = cpu_backend()->compile(&request, &made);
-  *bytes = made.bytes;
-  *size = made.size;
-  *code = made.code;
-  return status;
-}
-
 static double now(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
@@ -92,7 +81,7 @@ static double now(void) {
 
 static result run_trial(scene *c, const trial *t) {
   crew_task task = {.mesh = t->mesh, .table = &c->k->plan->table,
-                    .plan_hash = plan_hash(c->k->plan), .make = make_variant,
+                    .plan_hash = plan_hash(c->k->plan), .make = plan_variant,
                     .context = c->k->plan, .threads = 1,
                     .checkpoint = t->checkpoint, .spoil = t->spoil};
   crew *all;
@@ -377,7 +366,7 @@ START_TEST(those_left_go_on) {
   crew_task task = {.mesh = MESH(4, 1, 1, ZIGZAG),
                     .table = &c.k->plan->table,
                     .plan_hash = plan_hash(c.k->plan),
-                    .make = make_variant,
+                    .make = plan_variant,
                     .context = c.k->plan,
                     .threads = 1,
                     .shrinks = true,

@@ -1,11 +1,9 @@
 /* test_stream.c - a call cut into chunks that come one by one, against the
  * oracle: any cut, lengths, dtypes; what is brought is just what is needed, and
  * what is in memory stays within its bound. */
-#include "../runtime/stream.h"
-#include "numeric.h"
+#include "scene.h"
 #include "suite.h"
 #include <check.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,53 +35,6 @@ static const stream_chunks cuts[] = {
 };
 enum { CUTS = sizeof cuts / sizeof cuts[0] };
 
-typedef struct scene {
-  subject *s;
-  kernel_made *k;
-  data *d;
-  ring_device *device;
-  dil_threads *threads;
-  _Atomic int64_t pairs; /* that were told */
-} scene;
-
-static scene *scene_open(const char *text, call_shape of, unsigned force) {
-  scene *c = calloc(1, sizeof *c);
-  c->s = subject_new("stream", text, NULL, 0);
-  ck_assert_msg(c->s->pattern != NULL, "%s", c->s->problem);
-  c->k = kernel_make(c->s, (recipe){.force = force});
-  if (c->k->refused) return c;
-  of.seed = 9;
-  of.train = true;
-  of.dropout_seed = 3;
-  if (!of.batch) of.batch = 2;
-  c->d = data_new(c->s, of);
-  c->threads = dil_threads_new(2);
-  ck_assert(!ring_cpu_new(c->k->kernel, 2, &c->device));
-  return c;
-}
-
-static void scene_close(scene *c) {
-  ring_device_free(c->device);
-  if (c->threads) dil_threads_free(c->threads);
-  if (c->d) data_free(c->d);
-  kernel_unmake(c->k);
-  subject_free(c->s);
-  free(c);
-}
-
-static void count_pairs(void *user, int64_t pairs) {
-  atomic_fetch_add(&((scene *)user)->pairs, pairs);
-}
-
-static dil_stream stream_of(scene *c, stream_chunks cut) {
-  const call_shape *of = &c->d->shape;
-  return (dil_stream){.shape = {&c->k->plan->table, of->batch, of->queries,
-                                of->keys, of->lengths, cut},
-                      .device = c->device, .threads = c->threads,
-                      .call = &c->d->call, .progress = count_pairs,
-                      .user = c};
-}
-
 static void wipe(const dil_tensor *t) {
   if (t->data && dil_tensor_count(t))
     memset(t->data, 0xFF,
@@ -92,11 +43,10 @@ static void wipe(const dil_tensor *t) {
 
 /* A run of these cuts: its rows, its count beforehand, its pairs. */
 static stream_facts run_cut(scene *c, stream_chunks cut) {
-  dil_stream s = stream_of(c, cut);
+  dil_stream s = scene_stream(c, cut);
   stream_facts counted;
   wipe(&c->d->call.o);
   wipe(&c->d->call.lse);
-  atomic_store(&c->pairs, 0);
   ck_assert_msg(!stream_run(&s), "%s", dil_last_error());
   ck_assert(!stream_count(&s.shape, &counted));
   ck_assert_int_eq(s.facts.chunks, counted.chunks);
@@ -132,7 +82,7 @@ START_TEST(other_sizes) {
                      .keys = sizes[i][2],
                      .layout = (guard_layout)(i % GUARD_LAYOUT_COUNT)};
     scene *c = scene_open(patterns[_i], of, 0);
-    dil_stream s = stream_of(c, (stream_chunks){1, 30, 27});
+    dil_stream s = scene_stream(c, (stream_chunks){1, 30, 27});
     ck_assert_msg(!stream_run(&s), "%s", dil_last_error());
     const char *problem = data_compare(c->d);
     ck_assert_msg(!*problem, "size %d: %s", i, problem);
@@ -213,7 +163,7 @@ START_TEST(just_the_needed_rows_are_brought) {
   scene *c = scene_open(patterns[_i],
                         (call_shape){.queries = 170, .keys = 190}, 0);
   const pattern *p = c->s->pattern;
-  dil_stream s = stream_of(c, (stream_chunks){2, 60, 38});
+  dil_stream s = scene_stream(c, (stream_chunks){2, 60, 38});
   stream_walk w;
   dil_status status;
   int64_t sum = 0, first = 0, end = 0;
@@ -286,7 +236,7 @@ START_TEST(arrays_are_converted) {
   call.k = widened(&call.k);
   call.v = widened(&call.v);
   call.o = widened(&call.o);
-  dil_stream s = stream_of(c, cut);
+  dil_stream s = scene_stream(c, cut);
   s.call = &call;
   wipe(&call.o);
   ck_assert_msg(!stream_run(&s), "%s", dil_last_error());
@@ -328,7 +278,7 @@ START_TEST(memory_stays_within_its_bound) {
   calls.take = counted_take;
   c->device->calls = &calls;
   for (int i = 0; i < 4; i++) {
-    dil_stream s = stream_of(c, (stream_chunks){0});
+    dil_stream s = scene_stream(c, (stream_chunks){0});
     dil_status status = stream_plan(&s.shape, 2, bounds[i]);
     ck_assert_msg(!status || (i == 0 && status == DIL_USAGE), "%s",
                   dil_last_error());
@@ -345,7 +295,7 @@ END_TEST
 
 START_TEST(bound_below_one_row_is_refused) {
   scene *c = scene_open(patterns[1], (call_shape){.queries = 9, .keys = 9}, 0);
-  dil_stream s = stream_of(c, (stream_chunks){0});
+  dil_stream s = scene_stream(c, (stream_chunks){0});
   ck_assert_int_eq(stream_plan(&s.shape, 1, 100), DIL_USAGE);
   ck_assert(strstr(dil_last_error(), "100 bytes are too few to stream"));
   scene_close(c);
@@ -370,7 +320,7 @@ START_TEST(failure_ends_both_threads) {
   calls.advance = fail_later;
   c->device->calls = &calls;
   for (int after = 0; after < 20; after++) {
-    dil_stream s = stream_of(c, (stream_chunks){1, 40, 16});
+    dil_stream s = scene_stream(c, (stream_chunks){1, 40, 16});
     failures_after = after;
     ck_assert_int_eq(stream_run(&s), DIL_INTERNAL);
     ck_assert_str_eq(dil_last_error(), "passes have failed");
@@ -384,7 +334,7 @@ END_TEST
 START_TEST(failure_to_load_is_told) {
   scene *c = scene_open(P("segments 8192, 8192; dilations 71, 73;"),
                         (call_shape){.queries = 200, .keys = 8000}, 0);
-  dil_stream s = stream_of(c, (stream_chunks){1, 200, 8000});
+  dil_stream s = scene_stream(c, (stream_chunks){1, 200, 8000});
   ck_assert_int_eq(stream_run(&s), DIL_UNSUPPORTED);
   ck_assert_str_eq(dil_last_error(),
                    "dilations with a common period of 5183 in a sequence of "
