@@ -141,6 +141,8 @@ typedef enum keep_kind { KEEP_EXPR, KEEP_TOP, KEEP_MASS } keep_kind;
 typedef struct keep {
   keep_kind kind;
   expr *condition;     /* KEEP_EXPR, over i and j (bi is i / S) */
+  const char *table;   /* `from` that input, interned; condition is then what
+                        * it stands for, which the oracle does not rely on */
   double amount;       /* KEEP_TOP: blocks; KEEP_MASS: share */
   span at;
 } keep;

@@ -119,10 +119,14 @@ static void check_keep(const scope *s, const statement *given, keep *k) {
   k->kind = given->choice == WORD_TOP    ? KEEP_TOP
             : given->choice == WORD_MASS ? KEEP_MASS
                                          : KEEP_EXPR;
-  if (given->choice == WORD_FROM) k->condition = check_keep_from(&inner, given);
-  else if (k->kind == KEEP_EXPR)
+  if (given->choice == WORD_FROM) {
+    k->table = given->name;
+    k->condition = check_keep_from(&inner, given);
+  } else if (k->kind == KEEP_EXPR) {
     k->condition = check_condition(&inner, argument(given, 0));
-  else check_keep_amount(s, given, k);
+  } else {
+    check_keep_amount(s, given, k);
+  }
 }
 
 /* ---- levels -------------------------------------------------------------- */

@@ -138,10 +138,26 @@ static key_range keys_of(const row *r, const branch *b) {
   return (key_range){first, last, b->dilation};
 }
 
+/* TABLE[bi, bj], TABLE[h, bi, bj] or TABLE[b, h, bi, bj], by its rank */
+static bool is_given(const row *r, const keeps *level, const char *table) {
+  const pattern *p = r->pattern;
+  int32_t input = 0;
+  while (p->input[input].name != table) input++;
+  int64_t s = level->block, i = r->point.i;
+  const int32_t at[DIL_RANK_MAX] = {r->point.b, r->point.h,
+                                    (int32_t)((i - positive_part(i, s)) / s),
+                                    (int32_t)(r->point.j / s)};
+  int32_t surplus = DIL_RANK_MAX - p->input[input].rank;
+  return read_input((void *)r, input, at + surplus).integer != 0;
+}
+
 static bool is_kept(const row *r, const keeps *level) {
   bool any = level->count == 0;
-  for (int32_t k = 0; k < level->count && !any; k++)
-    any = expr_eval(level->keep[k].condition, &r->point, false).integer != 0;
+  for (int32_t k = 0; k < level->count && !any; k++) {
+    const keep *one = &level->keep[k];
+    any = one->table ? is_given(r, level, one->table)
+                     : expr_eval(one->condition, &r->point, false).integer != 0;
+  }
   return any;
 }
 

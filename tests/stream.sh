@@ -221,7 +221,9 @@ keeps() { # options: the same run, which ends early
   # shellcheck disable=SC2086
   "$DIL" run "$TMP/long.dil" --q "$TMP/cut.npy" --k "$TMP/k.npy" \
     --random $seed --threads 1 --stream=12M $state 2>"$TMP/why" &
-  until [ -e "$TMP/kept.state" ]; do sleep 0.01; done
+  until [ -e "$TMP/kept.state" ] || ! kill -0 $! 2>/dev/null; do
+    sleep 0.01
+  done
   kill -KILL $!
   wait $!
   [ -e "$TMP/kept.o.npy" ] && [ -e "$TMP/kept.lse.npy" ]
