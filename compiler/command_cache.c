@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 typedef struct store {
+  arena *arena;
   const options *options;
   cache_options wanted;
   char path[PATH_MAX];
@@ -46,6 +47,10 @@ static const char *read_entry(const store *s, const cache_file *f,
   if (!cache_file_read(s->folder, f->name, read_only, e)) return NULL;
   *stale = errno == ESTALE;
   return dil_last_error();
+}
+
+static const char *entries_word(int32_t count) {
+  return count == 1 ? "entry" : "entries";
 }
 
 /* ---- list ---------------------------------------------------------------- */
@@ -98,7 +103,7 @@ static dil_status list(store *s) {
   }
   if (!s->options->json)
     printf("%s: %d %s, %s of at most %s\n", s->path, entries,
-           entries == 1 ? "entry" : "entries",
+           entries_word(entries),
            message_bytes((double)total, bytes),
            message_bytes((double)s->wanted.disk_max, most));
   return DIL_OK;
@@ -106,22 +111,43 @@ static dil_status list(store *s) {
 
 /* ---- verify, gc, clear --------------------------------------------------- */
 
-/* Stale entries are refused at use, but nothing is wrong with them. */
+/* Why entries are stale: a compiler that changed makes all of its own so. */
+typedef struct cause {
+  const char *reason; /* without the entry's name */
+  int32_t entries;
+} cause;
+
+static void count_cause(const store *s, cause *causes, const char *wrong) {
+  const char *reason = strstr(wrong, ": ");
+  reason = reason ? reason + 2 : wrong;
+  while (causes->entries && strcmp(causes->reason, reason)) causes++;
+  if (!causes->entries++)
+    causes->reason = arena_copy(s->arena, reason, strlen(reason));
+}
+
+/* Stale entries are refused at use, but nothing is wrong with them: each cause
+ * has a line, not each of them. */
 static dil_status verify(store *s) {
   int32_t bad = 0, old = 0, entries = 0;
+  cause *causes = ARENA_ARRAY(s->arena, cause, s->count + 1);
   for (int32_t i = 0; i < s->count; i++) {
     cache_entry e;
     bool stale;
     if (s->file[i].temporary) continue;
     const char *wrong = read_entry(s, &s->file[i], &e, &stale);
-    if (wrong) printf("%s\n", wrong);
+    if (stale) count_cause(s, causes, wrong);
+    else if (wrong) printf("%s\n", wrong);
     free(e.image);
     entries++;
     old += stale;
     bad += wrong && !stale;
   }
-  printf("%s: %d %s, %d bad, %d stale\n", s->path, entries,
-         entries == 1 ? "entry" : "entries", bad, old);
+  for (; causes->entries; causes++)
+    printf("%d stale %s: %s\n", causes->entries,
+           entries_word(causes->entries), causes->reason);
+  printf("%s: %d %s, %d bad, %d stale%s\n", s->path, entries,
+         entries_word(entries), bad, old,
+         bad + old ? "; `dil cache gc` removes what cannot be used" : "");
   return bad ? DIL_MISMATCH : DIL_OK;
 }
 
@@ -197,7 +223,7 @@ static dil_status unknown(arena *a, const char *word) {
 }
 
 dil_status command_cache(arena *a, const options *o) {
-  store s = {.options = o};
+  store s = {.arena = a, .options = o};
   int32_t i = 0;
   while (i < ACTS && strcmp(acts[i].word, o->file[0])) i++;
   if (i == ACTS) return unknown(a, o->file[0]);

@@ -73,6 +73,21 @@ changed_parts() {
     grep -q 'compiled in'
 }
 is "what another back end made is not taken" changed_parts
+# Many that one change has made stale: a line for the change, not for each.
+stale_together() {
+  fresh_cache
+  for w in 16 32 64; do
+    LD_LIBRARY_PATH=$TMP/links "$DIL" run examples/longnet.dil -D w=$w \
+      --seq 64 --random 3 >/dev/null || return
+  done
+  "$DIL" run $tiny --cpu avx2 >/dev/null && ln -sf "$DIL" "$TMP/links/"* &&
+    "$DIL" cache verify >"$TMP/out" && cat "$TMP/out" &&
+    [ "$(wc -l <"$TMP/out")" -eq 2 ] &&
+    grep -q "^3 stale entries: '.*/links/.*LLVM.*' is not the one" "$TMP/out" &&
+    grep -q ': 4 entries, 0 bad, 3 stale; `dil cache gc` removes' "$TMP/out" &&
+    "$DIL" cache gc && "$DIL" cache verify | grep -q ' 1 entry, 0 bad, 0 stale$'
+}
+is "stale entries are told by their cause" stale_together
 stale_part() {
   mkdir -p "$TMP/stale" && echo 'const void *dil_backend_init(void);
     const void *dil_backend_init(void) {
