@@ -34,7 +34,6 @@ typedef struct ring_work {
   int64_t B;            /* batch rows here */
   flight flight;
   ring_state state;     /* of this rank's queries */
-  bool opened[SHARD_COMBS]; /* of them, see ring_device.h */
   exchange *exchange;   /* [ranks], by step; 0 is unused */
 } ring_work;
 
@@ -115,7 +114,7 @@ static dil_part part_of(ring_work *w, int32_t i, dil_comb keys,
   return (dil_part){.queries = place_queries(&r->shape, r->link->rank).comb[i],
                     .keys = keys, .B = r->B, .N = r->shape.N, .M = r->shape.M,
                     .batch = r->batch, .head = r->head, .o = w->state.o[i],
-                    .lse = w->state.lse[i], .opened = w->opened[i]};
+                    .lse = w->state.lse[i], .apart = w->state.apart[i]};
 }
 
 static int32_t query_combs(const ring_work *w) {
@@ -137,7 +136,7 @@ static dil_status pass_over(ring_work *w, int32_t from, const ring_keys *keys,
   dil_status status = DIL_OK;
   for (int32_t c = 0; c < owned.count; c++)
     for (int32_t i = 0; i < query_combs(w) && !status; i++)
-      if (!own || i != c || !w->opened[i])
+      if (!own || i != c || !w->state.apart[i])
         status = advance(w, i, owned.comb[c], &keys->k[c], &keys->v[c]);
   if (w->device->calls->on_host)
     w->ring->facts.computed += clock_seconds() - start;
@@ -158,24 +157,41 @@ static dil_status without_keys(ring_work *w, part_step step) {
   for (int32_t i = 0; i < query_combs(w) && !status; i++) {
     dil_call call;
     dil_part part = part_of(w, i, (dil_comb){0, 1, 0}, &k, &v, &call);
-    if (!w->opened[i]) status = step(w->device, &call, &part);
+    if (!w->state.apart[i]) status = step(w->device, &call, &part);
   }
   return status;
 }
 
-/* Each comb of queries over its own keys first, where the device can: the state
- * of rows that nothing else reaches is then never written. */
-static dil_status open_combs(ring_work *w) {
+/* Comb i of the queries over its own keys. */
+static dil_part own_part(ring_work *w, int32_t i, dil_call *call) {
+  const ring_keys *keys = &w->ring->rows->keys;
+  shard owned = place_keys(&w->ring->shape, w->ring->link->rank);
+  return part_of(w, i, owned.comb[i], &keys->k[i], &keys->v[i], call);
+}
+
+/* Each comb begins with that, where the device can: rows that nothing else
+ * reaches then have no state at all. A state that is kept in a file has all. */
+static dil_status ask_opens(ring_work *w) {
   const dil_ring *r = w->ring;
-  const ring_keys *keys = &r->rows->keys;
   shard owned = place_keys(&r->shape, r->link->rank);
   dil_status status = DIL_OK;
-  if (!w->device->calls->open || r->checkpoint.prefix) return DIL_OK;
+  if (!w->device->calls->opens || r->checkpoint.prefix) return DIL_OK;
   for (int32_t i = 0; i < query_combs(w) && i < owned.count && !status; i++) {
     dil_call call;
-    dil_part part = part_of(w, i, owned.comb[i], &keys->k[i], &keys->v[i],
-                            &call);
-    status = w->device->calls->open(w->device, &call, &part, &w->opened[i]);
+    dil_part part = own_part(w, i, &call);
+    status =
+        w->device->calls->opens(w->device, &call, &part, &w->state.apart[i]);
+  }
+  return status;
+}
+
+static dil_status open_combs(ring_work *w) {
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; i < query_combs(w) && !status; i++) {
+    dil_call call;
+    if (!w->state.apart[i]) continue;
+    dil_part part = own_part(w, i, &call);
+    status = w->device->calls->open(w->device, &call, &part);
   }
   return status;
 }
@@ -393,6 +409,7 @@ static dil_status begin(ring_work *w) {
   dil_ring *r = w->ring;
   dil_status status = w->device->calls->start(w->device);
   if (!status) status = list_routes(r);
+  if (!status) status = ask_opens(w);
   if (!status) status = state_new(&w->state, r);
   w->exchange = calloc((size_t)r->link->ranks, sizeof *w->exchange);
   if (!status && !w->exchange)

@@ -58,10 +58,13 @@ typedef struct ring_device_calls {
   dil_status (*finish)(ring_device *d, const dil_call *call,
                        const dil_part *part);
   /* Begin and first advance in one, over keys that hold the queries' own: o and
-   * lse are written by it and by each advance with part->opened, and no finish
-   * is due. False in `opened`: nothing was done. NULL: it never can. */
+   * lse are written by it and by each advance that follows, and no finish is
+   * due. `opens`: what part->apart must be for that; 0: it cannot be. NULL: it
+   * never can. */
+  dil_status (*opens)(ring_device *d, const dil_call *call,
+                      const dil_part *part, int64_t *apart);
   dil_status (*open)(ring_device *d, const dil_call *call,
-                     const dil_part *part, bool *opened);
+                     const dil_part *part);
   /* A message of the device's memory: see link.h. Once the wait returns, what
    * is asked next sees what has come. */
   dil_status (*post)(ring_device *d, dil_link *link, int32_t slot,

@@ -2,6 +2,7 @@
  * file (kept.h): a header that says whose it is, then O and lse in f32. */
 #include "ring_state.h"
 #include "kept.h"
+#include "walk.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,9 +21,11 @@ dil_status state_new(ring_state *s, const dil_ring *r) {
   ring_device *d = r->device;
   int64_t states = d->calls->states(d), B = r->rows->q[0].shape[0];
   dil_status status = DIL_OK;
-  *s = (ring_state){.step = -1};
+  s->step = -1;
   for (int32_t i = 0; i < mine.count && !status; i++) {
-    s->rows[i] = states * B * mine.comb[i].count * t->heads;
+    int64_t apart = maximum(s->apart[i], 1);
+    int64_t kept = (mine.comb[i].count + apart - 1) / apart;
+    s->rows[i] = states * B * kept * t->heads;
     status = take_floats(d, s->rows[i], &s->lse[i]);
     if (!status)
       status = take_floats(d, s->rows[i] * t->value_dim, &s->o[i]);

@@ -7,10 +7,12 @@
 typedef struct ring_state {
   int32_t step;                /* the last one in it; -1: empty */
   float *o[SHARD_COMBS], *lse[SHARD_COMBS]; /* the device's; see dil_part */
+  int64_t apart[SHARD_COMBS];  /* see dil_part; 0: of all rows, begun */
   int64_t rows[SHARD_COMBS];   /* floats of lse */
 } ring_state;
 
-/* Memory for the queries of the ring's rank; on failure nothing is left. */
+/* Memory for the queries of the ring's rank, those that `apart` says, which is
+ * set; on failure nothing is left. */
 dil_status state_new(ring_state *state, const dil_ring *ring);
 void state_free(ring_state *state, ring_device *device);
 

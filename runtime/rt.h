@@ -260,8 +260,9 @@ typedef struct dil_part {
   /* The running state of the call's query rows, [states][B, N, H, Dv] and
    * [states][B, N, H]; see cpu_kernel_states. */
   float *o, *lse;
-  bool opened;             /* o and lse of the call are kept up to date, and
-                              only rows that others reach have a state */
+  int64_t apart;           /* > 0: o and lse of the call are kept up to date,
+                              and only rows that others reach have a state, row
+                              n at n / apart: N / apart of them, rounded up */
   int64_t longest;         /* M of the inputs' sizes, where a batch row is
                               shorter than the call has it; 0: M */
 } dil_part;

@@ -136,8 +136,12 @@ typedef struct hopper_launch {
   float *lse;                  /* NULL: not wanted */
   long long lse_batch, lse_row, lse_head;
   /* Of heads that several passes touch, and of all in a part of a sequence: f32
-   * [batches, queries, H, Dv] and [batches, queries, H]. */
+   * [batches, state_rows, H, Dv] and [batches, state_rows, H]. Row n's stands at
+   * n / apart: of those that share a place no more than one is ever kept. */
   float *state_o, *state_lse;
+  int state_rows;
+  unsigned apart_ratio;        /* quotient_by */
+  short apart_shift;
   int heads;                   /* H */
   int keep_count;              /* -1: every row may be named */
   hopper_keep keeps[HOPPER_KEEPS];

@@ -6,10 +6,11 @@
 // when no pass has seen a key of it.
 #pragma once
 
-// The state's rows are [batches, queries, H].
+// The state's rows are [batches, state_rows, H].
 DEVICE long long state_row(const hopper_launch &run, int batch, int n,
                            int head) {
-  return ((long long)batch * run.queries + n) * run.heads + head;
+  int row = quotient_by(n, run.apart_ratio, run.apart_shift);
+  return ((long long)batch * run.state_rows + row) * run.heads + head;
 }
 
 // What a row's sums (`mine` so far) and its earlier state are multiplied with,

@@ -216,15 +216,26 @@ static bool is_away(const hopper_list *s, int32_t b, int32_t h, int64_t t) {
   return false;
 }
 
+/* Rows that are kept where the state of the row at t has its place. */
+static int32_t places_taken(const hopper_list *s, int32_t h, int64_t t,
+                            int64_t apart) {
+  int64_t first = s->place.first, low = first + (t - first) / apart * apart;
+  int32_t taken = 0;
+  for (int64_t n = low; n < low + apart && n < first + s->place.rows; n++)
+    taken += is_kept(&s->launch, (int)n, h);
+  return taken;
+}
+
 /* Rows that later branches, or other parts, come to are named; of those that no
- * such branch selects none is. */
+ * such branch selects none is, and each has a place of its own. */
 static void check_keeps(hopper_list *s) {
   hopper_launch *l = &s->launch;
   bool part = s->place.part;
   uint64_t later = (uint64_t)random_to(1 << s->table.branch_count);
   if (s->place.first < 0) return;
   l->heads = HEADS;
-  hopper_keeps_fill(&s->table, later, part, l);
+  hopper_keeps_fill(&s->table, later, &s->place, l);
+  int64_t apart = hopper_keeps_apart(&s->table, later, &s->place);
   for (int32_t i = 0; i < 200; i++) {
     int32_t h = (int32_t)random_to(HEADS);
     int64_t t = s->place.first + random_to(s->place.rows);
@@ -239,6 +250,10 @@ static void check_keeps(hopper_list *s) {
     expect(kept ? may : !must, "%s: later %llx, head %d row at %lld is %skept",
            list_describe(s), (unsigned long long)later, h, (long long)t,
            kept ? "" : "not ");
+    expect(places_taken(s, h, t, apart) <= 1,
+           "%s: later %llx, head %d, rows %lld apart: one at %lld has its place "
+           "with another", list_describe(s), (unsigned long long)later, h,
+           (long long)apart, (long long)t);
   }
 }
 

@@ -48,6 +48,10 @@ static const struct fast {
     {H(TWO, "segments 512, 750, 1250; dilations 1, 2, 4;"), 0, 2500, 2500},
     {H(TWO, "branch { window 300, 0; }"), 0, 1900, 1900},
     {H(TWO, "branch { window 90, 170; }"), 0, 1900, 1900},
+    {H(TWO, "branch { window 40, 30; } branch { dilation 8; window 500, "
+            "400; }"), FORCE_FUSE, 1900, 1900},
+    {H(TWO, "segments 128, 384, 1536; dilations 1, 6, 24;"),
+     FORCE_CHAIN, 2000, 2000},
     {H(TWO, "branch { segment 700; dilation 9; }"), 0, 2500, 2500},
     {H(TWO, "branch { dilation 129; }"), 0, 9500, 9500},
     {H(TWO, "combine mean; causal; " THREE), 0, 1300, 1300},
@@ -129,7 +133,7 @@ static void part_begin(work *w) {
 }
 
 static void part_finish(work *w) {
-  if (w->part.opened) return; /* o and lse are as they should be */
+  if (w->part.apart) return; /* o and lse are as they should be */
   if (!gpu_wanted()) {
     must(cpu_kernel_finish(w->k->kernel, w->threads, &w->call, &w->part));
     return;
@@ -198,15 +202,15 @@ static void check_variant(const work *w) {
                 "a part takes %s, the whole %s", part, plain);
 }
 
-/* Puts the part on the device: by `open`, whether that could be; false. */
-static bool part_run(work *w, bool open) {
-  bool opened = false;
-  if (open)
-    must(gpu_module()->open_part(w->k->cuda, &w->call, &w->part, NULL, &opened));
-  else
-    must(gpu_module()->advance(w->k->cuda, &w->call, &w->part, NULL));
-  must(gpu_module()->wait(gpu_device(), NULL));
-  return opened;
+/* Puts the part on the device; with `open` only if that can be. */
+static void part_run(work *w, bool open) {
+  const dil_cuda_module *gpu = gpu_module();
+  if (open) must(gpu->opens(w->k->cuda, &w->call, &w->part, &w->part.apart));
+  if (open && w->part.apart)
+    must(gpu->open_part(w->k->cuda, &w->call, &w->part, NULL));
+  else if (!open)
+    must(gpu->advance(w->k->cuda, &w->call, &w->part, NULL));
+  must(gpu->wait(gpu_device(), NULL));
 }
 
 /* Comb `index` of what rank `from` owns; with `open` the rows begin with it,
@@ -223,7 +227,7 @@ static void part_advance(work *w, int32_t from, int32_t index, bool open) {
   w->call.k = send_rows(w, &w->d->call.k, from, index, &sent[0]);
   w->call.v = send_rows(w, &w->d->call.v, from, index, &sent[1]);
   check_variant(w);
-  w->part.opened |= part_run(w, open);
+  part_run(w, open);
   for (int i = 0; i < 2; i++) gpu_module()->give(gpu_device(), sent[i]);
 }
 
@@ -238,7 +242,7 @@ static void open_queries(work *w, int32_t index) {
   }
   w->part.keys = (dil_comb){0, 1, 0};
   w->call.k.shape[1] = w->call.v.shape[1] = 0;
-  if (!w->part.opened) part_begin(w);
+  if (!w->part.apart) part_begin(w);
 }
 
 /* Comb `index` of queries over every owner's keys. */
@@ -264,7 +268,7 @@ static void run_queries_of(work *w, int32_t index, dil_comb asking) {
     shard owned = place_keys(ring, from);
     for (int32_t c = 0; c < owned.count; c++) {
       w->part.keys = owned.comb[c];
-      if (i == 0 && c == index && w->part.opened) continue;
+      if (i == 0 && c == index && w->part.apart) continue;
       part_advance(w, from, c, false);
     }
   }

@@ -106,10 +106,13 @@ typedef struct dil_cuda_module {
                        const dil_part *part, void *stream);
   /* Begin and first advance in one, at less than the cost of both, where one
    * pass has keys for every row: then o and lse are written at once, and again
-   * by every advance that follows with part->opened, so that no finish is due.
-   * False in `opened`: nothing was done. */
+   * by every advance that follows, so that no finish is due. `opens` says
+   * whether that can be, and what `apart` of the part must be from then on; 0:
+   * it cannot. */
+  dil_status (*opens)(dil_cuda_kernel *kernel, const dil_call *call,
+                      const dil_part *part, int64_t *apart);
   dil_status (*open_part)(dil_cuda_kernel *kernel, const dil_call *call,
-                          const dil_part *part, void *stream, bool *opened);
+                          const dil_part *part, void *stream);
 
   int64_t (*workspace)(const dil_cuda_kernel *kernel);
   /* Of the device's pool; NULL: its memory is the driver's to keep. */
@@ -166,12 +169,14 @@ typedef struct cuda_run {       /* one call on one device */
   int32_t opening;              /* the pass that comes first and begins all
                                  * rows; -1: an empty state stands for it */
   bool opened;                  /* o and lse are up to date between passes */
+  int64_t apart;                /* 1, or of opened rows: see dil_part */
   uint64_t later;               /* branches of the passes behind this one */
   float scale, weight;          /* weight: of a pass's own softmax */
   bool drop;
   const bool *chained;          /* [heads]: touched by more than one pass */
-  /* [B, N, H, Dv], [B, N, H]; NULL: no chain. Of a part all heads are chained,
-   * and `mean` and `sum` resume a state for each pass. */
+  /* [B, cuda_state_rows, H, Dv], [B, cuda_state_rows, H]; NULL: no chain. Of a
+   * part all heads are chained, and `mean` and `sum` resume a state for each
+   * pass. */
   float *state_o, *state_lse;
   char *bounds;                 /* of the inputs; NULL: none, see input.c */
   char *workspace;              /* as many bytes as the pass asked for */
@@ -183,6 +188,11 @@ static inline dil_comb cuda_queries(const cuda_run *r) {
 }
 static inline dil_comb cuda_keys(const cuda_run *r) {
   return r->part ? r->part->keys : (dil_comb){0, 1, r->M};
+}
+
+/* Rows that have a state, of a batch row and head. */
+static inline int64_t cuda_state_rows(const cuda_run *r) {
+  return (r->N + r->apart - 1) / r->apart;
 }
 
 typedef struct cuda_family {
@@ -204,6 +214,8 @@ typedef struct cuda_family {
 } cuda_family;
 
 extern const cuda_family cuda_general, cuda_hopper;
+/* hopper.c: `apart` of a run whose rows its opening pass opens. */
+int64_t hopper_apart(const cuda_run *r);
 /* No pass takes it: a measure of the device. Its knob: operations of a block in
  * one round. */
 extern const cuda_family cuda_peak;

@@ -38,8 +38,10 @@ dil_status kernel_advance(dil_cuda_kernel *kernel, const dil_call *call,
                           const dil_part *part, void *stream);
 dil_status kernel_finish(dil_cuda_kernel *kernel, const dil_call *call,
                          const dil_part *part, void *stream);
+dil_status kernel_opens(dil_cuda_kernel *kernel, const dil_call *call,
+                        const dil_part *part, int64_t *apart);
 dil_status kernel_open(dil_cuda_kernel *kernel, const dil_call *call,
-                       const dil_part *part, void *stream, bool *opened);
+                       const dil_part *part, void *stream);
 int64_t kernel_workspace(const dil_cuda_kernel *kernel);
 dil_status kernel_time(dil_cuda_kernel *kernel, const dil_call *call,
                        double *seconds);

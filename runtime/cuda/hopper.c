@@ -125,6 +125,8 @@ static void fill_call(const cuda_run *r, hopper_launch *l) {
   l->lse_row = c->lse.stride[2];
   l->state_o = r->state_o;
   l->state_lse = r->state_lse;
+  l->state_rows = (int)cuda_state_rows(r);
+  hopper_divide_by(r->apart, &l->apart_ratio, &l->apart_shift);
   l->heads = r->table->heads;
 }
 
@@ -140,10 +142,20 @@ static int finish_of(const cuda_run *r, int32_t pass) {
   return how | HOPPER_LEAVE | HOPPER_WRITE | HOPPER_SOME;
 }
 
+int64_t hopper_apart(const cuda_run *r) {
+  const dil_table *t = r->table;
+  const hopper_place place = place_of(r, r->opening);
+  uint64_t later = 0;
+  for (int32_t p = 0; p < t->pass_count; p++)
+    if (p != r->opening) later |= t->passes[p].branches;
+  return hopper_keeps_apart(t, later, &place);
+}
+
 static void fill_finish(const cuda_run *r, int32_t pass,
                         const hopper_table *table, hopper_launch *l) {
   int how = finish_of(r, pass);
-  if (how & HOPPER_SOME) hopper_keeps_fill(r->table, r->later, r->part, l);
+  const hopper_place place = place_of(r, pass);
+  if (how & HOPPER_SOME) hopper_keeps_fill(r->table, r->later, &place, l);
   for (int32_t i = 0; r->state_o && i < table->member_count; i++) {
     bool chained = r->part || r->chained[l->members[i].head];
     l->members[i].finish = (short)(chained ? how : 0);

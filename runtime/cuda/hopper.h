@@ -80,7 +80,13 @@ bool hopper_tiles_choose(const hopper_table *table, const hopper_place *place,
 /* hopper_keep.c: into a launch with its sizes, which of its rows are yet to be
  * reached: by `later` branches, or in a part by any over keys that other parts
  * bring. */
-void hopper_keeps_fill(const dil_table *table, uint64_t later, bool part,
-                       hopper_launch *l);
+void hopper_keeps_fill(const dil_table *table, uint64_t later,
+                       const hopper_place *place, hopper_launch *l);
+/* A divisor of all distances between such rows of one head: their numbers,
+ * divided by it, are all different. At least 1. */
+int64_t hopper_keeps_apart(const dil_table *table, uint64_t later,
+                           const hopper_place *place);
+/* n / divisor = (2 n * ratio >> 32) >> shift, for 0 <= n < 2^31. */
+void hopper_divide_by(int64_t divisor, unsigned *ratio, short *shift);
 
 #endif

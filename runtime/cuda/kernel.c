@@ -118,6 +118,7 @@ static dil_status check_call(const dil_cuda_kernel *k, const dil_call *call,
                   .call = call,
                   .part = part,
                   .opening = -1,
+                  .apart = 1,
                   .B = checked.B,
                   .N = checked.N,
                   .M = checked.M,
@@ -209,10 +210,14 @@ static dil_status have_codes(dil_cuda_kernel *k, cuda_run *r) {
   return codes_take_last(&k->codes, &code);
 }
 
+static int64_t rows_of_state(const cuda_run *r) {
+  return r->B * cuda_state_rows(r) * r->table->heads;
+}
+
 static dil_status lay_out(const dil_cuda_kernel *k, const cuda_run *r,
                           layout *at) {
   bool own = k->stateful && !r->part; /* a part brings its state */
-  int64_t count = own ? r->B * r->N * k->table->heads : 0, most = 0;
+  int64_t count = own ? rows_of_state(r) : 0, most = 0;
   for (int32_t p = 0; p < k->table->pass_count; p++) {
     const cuda_code *code = codes_choose(&k->codes, r, p);
     if (!code)
@@ -229,10 +234,9 @@ static dil_status lay_out(const dil_cuda_kernel *k, const cuda_run *r,
 
 /* `state_o` and `state_lse` become those of pass p of a part. */
 static void choose_state(cuda_run *r, int32_t p) {
-  int64_t rows_of_state = r->B * r->N * r->table->heads;
-  int64_t state = run_apart(r->table) ? p : 0;
-  r->state_o = r->part->o + state * rows_of_state * r->table->value_dim;
-  r->state_lse = r->part->lse + state * rows_of_state;
+  int64_t before = run_apart(r->table) ? p * rows_of_state(r) : 0;
+  r->state_o = r->part->o + before * r->table->value_dim;
+  r->state_lse = r->part->lse + before;
 }
 
 static dil_status run_pass(const dil_cuda_kernel *k, cuda_run *r, int32_t p) {
@@ -291,12 +295,19 @@ static dil_status run_on_stream(dil_cuda_kernel *k, cuda_run *r) {
   return status;
 }
 
-static dil_status run_whole(dil_cuda_kernel *k, cuda_run *r) {
-  dil_status status = k->stateful ? have_passes(k, r) : DIL_OK;
+/* Finds the pass that opens the rows, if there is one. */
+static dil_status find_opening(dil_cuda_kernel *k, cuda_run *r) {
+  dil_status status = have_passes(k, r);
   if (status) return status;
-  if (k->stateful) r->opening = opening_pass(k, r);
+  r->opening = opening_pass(k, r);
   r->opened = r->opening >= 0;
-  return run_on_stream(k, r);
+  if (r->opened) r->apart = hopper_apart(r);
+  return DIL_OK;
+}
+
+static dil_status run_whole(dil_cuda_kernel *k, cuda_run *r) {
+  dil_status status = k->stateful ? find_opening(k, r) : DIL_OK;
+  return status ? status : run_on_stream(k, r);
 }
 
 /* A call that is checked, entered and put on a stream by `work`. */
@@ -353,7 +364,8 @@ dil_status kernel_advance(dil_cuda_kernel *kernel, const dil_call *call,
   dil_status status = check_call(kernel, call, part, &r);
   if (status || part->keys.count == 0) return status;
   r.weight = 1; /* states are weighted when they are added */
-  r.opened = part->opened;
+  r.opened = part->apart > 0;
+  if (r.opened) r.apart = part->apart;
   return run_entered(kernel, &r, stream, run_on_stream);
 }
 
@@ -364,24 +376,32 @@ dil_status kernel_finish(dil_cuda_kernel *kernel, const dil_call *call,
   return status ? status : run_entered(kernel, &r, stream, end_states);
 }
 
+dil_status kernel_opens(dil_cuda_kernel *kernel, const dil_call *call,
+                        const dil_part *part, int64_t *apart) {
+  cuda_run r;
+  *apart = 0;
+  dil_status status = check_call(kernel, call, part, &r);
+  if (status || part->keys.count == 0) return status;
+  status = run_entered(kernel, &r, NULL, find_opening);
+  if (!status && r.opened) *apart = r.apart;
+  return status;
+}
+
 static dil_status open_rows(dil_cuda_kernel *k, cuda_run *r) {
-  dil_status status = have_passes(k, r);
-  if (status) return status;
-  r->opening = opening_pass(k, r);
-  r->opened = r->opening >= 0;
-  return r->opened ? run_on_stream(k, r) : DIL_OK;
+  dil_status status = find_opening(k, r);
+  if (!status && r->apart != r->part->apart)
+    return dil_fail(DIL_INTERNAL, "rows that open stand %lld apart, not %lld",
+                    (long long)r->apart, (long long)r->part->apart);
+  return status ? status : run_on_stream(k, r);
 }
 
 dil_status kernel_open(dil_cuda_kernel *kernel, const dil_call *call,
-                       const dil_part *part, void *stream, bool *opened) {
+                       const dil_part *part, void *stream) {
   cuda_run r;
-  *opened = false;
   dil_status status = check_call(kernel, call, part, &r);
-  if (status || part->keys.count == 0) return status;
+  if (status) return status;
   r.weight = 1;
-  status = run_entered(kernel, &r, stream, open_rows);
-  *opened = !status && r.opened;
-  return status;
+  return run_entered(kernel, &r, stream, open_rows);
 }
 
 /* ---- questions ----------------------------------------------------------- */

@@ -25,6 +25,7 @@ const dil_cuda_module *dil_cuda_module_init(void) {
       .begin = kernel_begin,
       .advance = kernel_advance,
       .finish = kernel_finish,
+      .opens = kernel_opens,
       .open_part = kernel_open,
       .workspace = kernel_workspace,
       .pool = device_pool,

@@ -136,10 +136,15 @@ static dil_status end_part(ring_device *d, const dil_call *call,
   return kernel_finish(c->kernel, call, part, c->passes);
 }
 
+static dil_status opens_part(ring_device *d, const dil_call *call,
+                             const dil_part *part, int64_t *apart) {
+  return kernel_opens(self(d)->kernel, call, part, apart);
+}
+
 static dil_status open_part(ring_device *d, const dil_call *call,
-                            const dil_part *part, bool *opened) {
+                            const dil_part *part) {
   ring_cuda *c = self(d);
-  return kernel_open(c->kernel, call, part, c->passes, opened);
+  return kernel_open(c->kernel, call, part, c->passes);
 }
 
 static dil_status start(ring_device *d) {
@@ -404,6 +409,7 @@ static const ring_device_calls calls = {.name = "cuda",
                                         .begin = begin_part,
                                         .advance = advance_part,
                                         .finish = end_part,
+                                        .opens = opens_part,
                                         .open = open_part,
                                         .post = post,
                                         .wait = wait,
