@@ -331,7 +331,8 @@ plan *plan_make(arena *a, diag *d, const pattern *p, unsigned force);
 plan *plan_make_for(arena *a, diag *d, const pattern *p, unsigned force,
                     bool gpu);
 void plan_print(const plan *p, FILE *out);
-/* The same; false when memory was lacking, and then the text is cut short. */
+/* The same, by any number of threads at once; false when memory was lacking,
+ * and then the text is cut short. */
 bool plan_write(const plan *p, FILE *out);
 void plan_verify(const plan *p);
 /* Text form in; errors located in d. */

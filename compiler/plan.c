@@ -300,6 +300,7 @@ bool plan_passes_fit(planner *pl, span at) {
 
 planner plan_begin(arena *a, diag *d, const pattern *p, unsigned force) {
   planner pl = {a, d, ARENA_NEW(a, plan)};
+  int before = diag_errors(d);
   /* What is forced speaks of the branches that a person wrote. */
   if (!(force & (FORCE_CHAIN | FORCE_MULTISET))) p = pattern_lift(a, p);
   pl.plan->arena = a;
@@ -307,7 +308,7 @@ planner plan_begin(arena *a, diag *d, const pattern *p, unsigned force) {
   pl.plan->force = force;
   for (int32_t b = 0; b < p->branch_count; b++) refuse_keeps(&pl, &p->branch[b]);
   refuse_force(&pl, p);
-  if (diag_errors(d)) return pl;
+  if (diag_errors(d) > before) return pl;
   fill_tables(&pl, p);
   pl.plan->table.dedup = !(force & FORCE_MULTISET);
   pl.plan->table.general = force & FORCE_GENERAL;

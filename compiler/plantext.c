@@ -42,12 +42,20 @@ static void print_class(const plan *p, const shape *s, int32_t c, FILE *out) {
   fprintf(out, "\n");
 }
 
+/* The first head that the pass serves; false: `heads split` gave it none. */
+static bool find_head(walk *w) {
+  for (w->head = 0; w->head < w->table->heads; w->head++)
+    if ((w->served = walk_served(w->table, w->pass, w->head))) return true;
+  return false;
+}
+
 /* The classes of the first cell, for the first head that the pass serves. */
-static void print_classes(const plan *p, const dil_pass *pass, FILE *out) {
+static void print_classes(arena *a, const plan *p, const dil_pass *pass,
+                          FILE *out) {
   if (pass->period > DIL_PERIOD_MAX) return; /* one branch, one class */
   walk w = {.table = &p->table, .pass = pass, .round = 1, .keys = INT32_MAX};
-  while (!(w.served = walk_served(&p->table, pass, w.head))) w.head++;
-  void *memory = arena_take(p->arena, 1, shape_size(pass->period));
+  if (!find_head(&w)) return;
+  void *memory = arena_take(a, 1, shape_size(pass->period));
   shape s;
   shape_init(&s, pass->period, memory);
   cell c = walk_cell(&w, 0, INT32_MAX);
@@ -88,7 +96,7 @@ static void print_chain(const plan *p, int32_t c, FILE *out) {
   fprintf(out, "\n");
 }
 
-void plan_print(const plan *p, FILE *out) {
+static void print_within(arena *a, const plan *p, FILE *out) {
   const dil_table *t = &p->table;
   fprintf(out, "plan 1 %s\n", t->name);
   fprintf(out, "visit %s%s\n", t->dedup ? "dedup" : "multiset",
@@ -100,16 +108,22 @@ void plan_print(const plan *p, FILE *out) {
     for (uint64_t rest = t->passes[i].branches; rest; rest &= rest - 1)
       fprintf(out, " %d", __builtin_ctzll(rest));
     fprintf(out, "  # period %lld\n", (long long)t->passes[i].period);
-    print_classes(p, &t->passes[i], out);
+    print_classes(a, p, &t->passes[i], out);
   }
-  pattern_print_within(p->arena, p->pattern, out);
+  pattern_print_within(a, p->pattern, out);
 }
 
+void plan_print(const plan *p, FILE *out) { print_within(p->arena, p, out); }
+
+/* An arena of its own: several threads may write one plan. */
 bool plan_write(const plan *p, FILE *out) {
-  jmp_buf lost, *before = arena_catch(p->arena, &lost);
+  jmp_buf lost;
+  arena *a = arena_new();
+  if (!a) return false;
+  arena_catch(a, &lost);
   bool whole = !setjmp(lost);
-  if (whole) plan_print(p, out);
-  arena_catch(p->arena, before);
+  if (whole) print_within(a, p, out);
+  arena_free(a);
   return whole && !ferror(out);
 }
 

@@ -5,6 +5,7 @@
 
 #include <check.h>
 #include <glob.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -239,6 +240,19 @@ START_TEST(what_cannot_run_is_refused) {
 }
 END_TEST
 
+/* What is wrong with one pattern says nothing of the next. */
+START_TEST(a_plan_after_an_error_is_whole) {
+  const pattern *good = pattern_of("segments 64, 128; dilations 1, 2;");
+  const pattern *long_period = pattern_of(refused[4].statements);
+  ck_assert_ptr_null(plan_of(refused[0].statements, 0));
+  plan *p = plan_make(memory, messages, good, 0);
+  ck_assert_msg(p != NULL, "%s", complaints());
+  plan_verify(p);
+  ck_assert_ptr_null(plan_make(memory, messages, long_period, FORCE_FUSE));
+  ck_assert_msg(strstr(complaints(), refused[4].message), "%s", complaints());
+}
+END_TEST
+
 /* ---- text ---------------------------------------------------------------- */
 
 static void check_round_trip(const plan *p) {
@@ -279,6 +293,39 @@ START_TEST(a_plan_reads_as_it_says) {
                              "# head 0, cell of 8 positions:\n"
                              "#   1/4 of the rows: 0 1 2; keys of (0 1 2) x3, "
                              "(0) x1, (0 1) x2\n"), "%s", text);
+}
+END_TEST
+
+START_TEST(a_pass_without_a_head_is_written) {
+  plan *p = plan_of("heads split; segments 8, 16, 32, 64, 128; "
+                    "dilations 1, 1, 1, 1, 1;", 0);
+  ck_assert_msg(p != NULL, "%s", complaints());
+  ck_assert_ptr_nonnull(strstr(printed(p), "pass 4  # period 1\npattern p"));
+  check_round_trip(p);
+}
+END_TEST
+
+enum { WRITERS = 4, TIMES = 2000 };
+
+static void *hash_often(void *of) {
+  const plan *p = of;
+  uint64_t first = plan_hash(p);
+  for (int32_t i = 0; i < TIMES; i++)
+    if (plan_hash(p) != first) return NULL;
+  return of;
+}
+
+/* As `dil tune` does, whose kernels are made on all threads. */
+START_TEST(threads_may_write_one_plan) {
+  plan *p = plan_of("causal; segments 64, 128, 256; dilations 1, 2, 4;", FORCE_CHAIN);
+  pthread_t writer[WRITERS];
+  for (int32_t i = 0; i < WRITERS; i++)
+    ck_assert_int_eq(pthread_create(&writer[i], NULL, hash_often, p), 0);
+  for (int32_t i = 0; i < WRITERS; i++) {
+    void *same;
+    pthread_join(writer[i], &same);
+    ck_assert_ptr_nonnull(same);
+  }
 }
 END_TEST
 
@@ -342,6 +389,9 @@ int main(void) {
   tcase_add_test(tests, a_branch_without_condition_has_no_predicate);
   tcase_add_test(tests, tiles_end_where_blocks_do);
   tcase_add_loop_test(tests, what_cannot_run_is_refused, 0, COUNT(refused));
+  tcase_add_test(tests, a_plan_after_an_error_is_whole);
+  tcase_add_test(tests, a_pass_without_a_head_is_written);
+  tcase_add_test(tests, threads_may_write_one_plan);
   tcase_add_test(tests, every_example_reads_back);
   tcase_add_test(tests, a_plan_reads_as_it_says);
   tcase_add_loop_test(tests, a_wrong_plan_is_told_where, 0, COUNT(wrong));
