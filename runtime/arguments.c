@@ -235,6 +235,24 @@ dil_tensor arguments_tensor(const dil_kernel *k, int32_t index,
                          shape[index]);
 }
 
+/* Bytes of scratch memory are a few times those of tensors: no sum of them
+ * wraps. */
+static bool is_counted(const dil_tensor *t) {
+  int64_t count = dil_tensor_count(t);
+  return count >= 0 && count < INT64_MAX / 64;
+}
+
+static dil_status check_reach(const dil_call *c, const dil_sizes *s) {
+  bool fits = is_counted(&c->q) && is_counted(&c->k) && is_counted(&c->v) &&
+              is_counted(&c->o);
+  for (int32_t i = 0; i < c->input_count; i++) fits &= is_counted(&c->inputs[i]);
+  if (fits) return DIL_OK;
+  return dil_fail(DIL_USAGE, "with batch %lld, queries %lld and keys %lld some "
+                  "tensor has a negative extent, or reaches further than "
+                  "memory does", (long long)s->batch, (long long)s->queries,
+                  (long long)s->keys);
+}
+
 dil_status arguments_of_sizes(const dil_kernel *k, const dil_sizes *sizes,
                               arguments *out) {
   dil_status status = arguments_check_sizes(sizes);
@@ -250,5 +268,5 @@ dil_status arguments_of_sizes(const dil_kernel *k, const dil_sizes *sizes,
                               .input_count = inputs}};
   for (int32_t i = 0; i < inputs; i++)
     out->inputs[i] = arguments_tensor(k, DIL_TENSOR_INPUT + i, sizes);
-  return DIL_OK;
+  return check_reach(&out->call, sizes);
 }

@@ -94,7 +94,7 @@ typedef struct arguments {
 dil_status arguments_read(const dil_kernel *k, const dil_arguments *given,
                           arguments *out);
 /* A call of these sizes with row-major tensors that have no memory: nothing
- * may look at their elements. */
+ * may look at their elements. DIL_USAGE: no memory could hold them. */
 dil_status arguments_of_sizes(const dil_kernel *k, const dil_sizes *sizes,
                               arguments *out);
 /* DIL_USAGE unless the sizes are within what kernels count with. */

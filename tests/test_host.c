@@ -374,6 +374,12 @@ START_TEST(sizes_are_checked) {
   wrong = (dil_sizes){1, 8, INT64_MAX};
   host_refused(dil_kernel_workspace(k, &wrong, &bytes), DIL_USAGE,
                "must be within");
+  wrong = (dil_sizes){INT32_MAX, INT32_MAX / 2, 8};
+  host_refused(dil_kernel_workspace(k, &wrong, &bytes), DIL_USAGE,
+               "further than memory does");
+  wrong = (dil_sizes){INT32_MAX / 64, 8, INT32_MAX / 2};
+  host_refused(dil_kernel_prepare(k, &wrong), DIL_USAGE,
+               "further than memory does");
   dil_sizes none = {1, 0, 8};
   host_must(dil_kernel_workspace(k, &none, &bytes));
   ck_assert_int_eq(bytes, 0);
