@@ -113,6 +113,30 @@ dil_status library_about(const char *path, json_t *described,
   return DIL_OK;
 }
 
+/* Whether each part of a list is a text or, with names (NULL ends), an object
+ * that has texts of these names. */
+static bool has_texts(const json_t *list, const char *const *names) {
+  size_t index;
+  json_t *part;
+  bool good = json_is_array(list);
+  json_array_foreach(list, index, part) {
+    good &= names || json_is_string(part);
+    for (const char *const *name = names; name && *name; name++)
+      good &= json_is_string(json_object_get(part, *name));
+  }
+  return good;
+}
+
+static dil_status check_lists(const char *path, const library_kernel_facts *f) {
+  static const char *const of_inputs[] = {"name", "dtype", "shape", NULL};
+  static const char *const of_codes[] = {"arch", "variant", NULL};
+  if (has_texts(f->isas, NULL) && has_texts(f->inputs, of_inputs) &&
+      has_texts(f->codes, of_codes))
+    return DIL_OK;
+  return dil_fail(DIL_INPUT, "the description in '%s' is damaged: its lists "
+                  "hold what is no text", path);
+}
+
 dil_status library_about_kernel(const char *path, json_t *entry,
                                 library_kernel_facts *f) {
   json_error_t error;
@@ -127,5 +151,5 @@ dil_status library_about_kernel(const char *path, json_t *entry,
       "dtype", &f->dtype, "combine", &f->combine, "lse", &f->lse, "dropout",
       &f->dropout, "inputs", &f->inputs, "passes", &f->passes, "plan_hash",
       &f->plan_hash, "cpu", &f->isas, "cuda", &f->codes, "text", &f->text);
-  return failed ? lacks(path, &error) : DIL_OK;
+  return failed ? lacks(path, &error) : check_lists(path, f);
 }

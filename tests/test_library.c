@@ -174,6 +174,27 @@ START_TEST(damaged_archives_do_no_harm) {
 }
 END_TEST
 
+/* Its JSON may be anything; what is printed and compared of it is text. */
+START_TEST(a_damaged_description_is_told) {
+  static const struct {
+    const char *list, *part;
+  } wrong[] = {{"cpu", "[1]"}, {"cpu", "7"}, {"inputs", "[{\"name\": \"a\"}]"},
+               {"inputs", "[\"a\"]"}, {"cuda", "[{\"arch\": null}]"}};
+  library_kernel_facts facts;
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    json_t *described = json_loads(made.meta, 0, NULL);
+    json_t *entry =
+        json_array_get(json_object_get(described, "kernels"), 0);
+    ck_assert_int_eq(library_about_kernel("a.so", entry, &facts), DIL_OK);
+    json_object_set_new(entry, wrong[i].list,
+                        json_loads(wrong[i].part, JSON_DECODE_ANY, NULL));
+    ck_assert_int_eq(library_about_kernel("a.so", entry, &facts), DIL_INPUT);
+    ck_assert_ptr_nonnull(strstr(dil_last_error(), "what is no text"));
+    json_decref(described);
+  }
+}
+END_TEST
+
 /* ---- calls --------------------------------------------------------------- */
 
 static void expect_error(int32_t status, int32_t want, const char *words) {
@@ -306,6 +327,7 @@ int main(void) {
   tcase_add_test(files, archives_come_back);
   tcase_add_test(files, damaged_objects_do_no_harm);
   tcase_add_test(files, damaged_archives_do_no_harm);
+  tcase_add_test(files, a_damaged_description_is_told);
   tcase_add_test(calls, what_is_no_library_of_this_form_is_told);
   tcase_add_test(calls, every_lack_of_memory_is_a_status);
   tcase_add_test(calls, a_processor_without_the_code_is_told);
