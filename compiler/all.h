@@ -66,6 +66,10 @@ void diag_print(const diag *d, FILE *out, bool json);
 /* The nearest of count names within a third of its length, or NULL. */
 const char *diag_nearest(const char *name, const char *const *names,
                          int32_t count);
+/* ", did you mean 'x'?" for the end of a message; "" where none is near. */
+enum { DIAG_GUESS = 96 };
+const char *diag_guess(const char *name, const char *const *names,
+                       int32_t count, char text[DIAG_GUESS]);
 
 /* ---- expr.c: mask and score expressions ---------------------------------- */
 
@@ -171,7 +175,9 @@ typedef struct branch {
   keeps keeps[2];        /* pattern's and branch's; the two intersect */
 } branch;
 
-typedef enum scale_kind { SCALE_DEFAULT, SCALE_FIXED, SCALE_RUNTIME } scale_kind;
+typedef enum scale_kind {
+  SCALE_DEFAULT, SCALE_FIXED, SCALE_RUNTIME
+} scale_kind;
 
 typedef struct pattern {
   const char *name;
@@ -207,8 +213,12 @@ void pattern_verify(const pattern *p);           /* aborts: our bug */
 typedef enum layout_kind {
   LAYOUT_DEFAULT, LAYOUT_CONTIGUOUS, LAYOUT_ZIGZAG, LAYOUT_STRIPED
 } layout_kind;
-typedef enum link_kind { LINK_DEFAULT, LINK_THREAD, LINK_MPI, LINK_NCCL } link_kind;
-typedef enum exchange_kind { EXCHANGE_AUTO, EXCHANGE_RING, EXCHANGE_GATHER } exchange_kind;
+typedef enum link_kind {
+  LINK_DEFAULT, LINK_THREAD, LINK_MPI, LINK_NCCL
+} link_kind;
+typedef enum exchange_kind {
+  EXCHANGE_AUTO, EXCHANGE_RING, EXCHANGE_GATHER
+} exchange_kind;
 
 typedef struct topology {
   const char *name;
@@ -276,7 +286,10 @@ dil_status program_print_ast(const char *path, FILE *out, diag *d, arena *a);
  * has none. Tensors are read in their stored dtype. */
 void oracle_row(const pattern *p, const dil_call *call, int64_t b, int64_t n,
                 int64_t h, double *o, double *lse);
-/* All rows into call->o and call->lse. */
+/* That row into call->o and, where it is wanted, call->lse. */
+void oracle_store(const pattern *p, const dil_call *call, int64_t b, int64_t n,
+                  int64_t h);
+/* All rows, of a call that is checked first. */
 dil_status oracle_run(const pattern *p, const dil_call *call);
 
 /* ---- cover.c: what a pattern costs, by arithmetic ------------------------ */

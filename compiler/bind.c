@@ -136,10 +136,9 @@ static dil_status check_names(const binding *b) {
     if (given_input(b->options, name) != b->options->input.pair[g].value)
       return dil_fail(DIL_USAGE, "--input %s is given twice", name);
     if (i < p->input_count) continue;
-    const char *near = diag_nearest(name, names, p->input_count);
-    return dil_fail(DIL_INPUT, "pattern '%s' has no input '%s'%s%s%s", p->name,
-                    name, near ? ", did you mean '" : "", near ? near : "",
-                    near ? "'?" : "");
+    char guess[DIAG_GUESS];
+    return dil_fail(DIL_INPUT, "pattern '%s' has no input '%s'%s", p->name,
+                    name, diag_guess(name, names, p->input_count, guess));
   }
   return DIL_OK;
 }

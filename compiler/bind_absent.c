@@ -27,7 +27,7 @@ bool bind_is_sparse(const binding *b) {
 }
 
 static dil_status reserve(binding *b, int32_t index, dil_tensor *t) {
-  size_t bytes = (size_t)bytes_of(t);
+  size_t bytes = (size_t)bytes_of(t) + 1; /* no map has none */
   void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED)

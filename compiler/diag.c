@@ -286,3 +286,11 @@ const char *diag_nearest(const char *name, const char *const *names,
   }
   return nearest;
 }
+
+const char *diag_guess(const char *name, const char *const *names,
+                       int32_t count, char text[DIAG_GUESS]) {
+  _Static_assert(DIAG_GUESS > NEAREST_MAX + 20, "the longest fits");
+  const char *near = diag_nearest(name, names, count);
+  snprintf(text, DIAG_GUESS, near ? ", did you mean '%s'?" : "", near);
+  return text;
+}

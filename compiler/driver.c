@@ -27,20 +27,26 @@ static dil_status only_kernel(const program *p, const kernel **only) {
   return DIL_OK;
 }
 
+enum { NAMES_MAX = 64 }; /* that one that is not there is compared with */
+
+static dil_status not_in_file(const char *kind, const char *name,
+                              const char *const *names, int32_t count) {
+  char guess[DIAG_GUESS];
+  return dil_fail(DIL_USAGE, "the file has no %s '%s'%s", kind, name,
+                  diag_guess(name, names, count, guess));
+}
+
 static dil_status named_kernel(const program *p, const char *name,
                                const kernel **named) {
-  const char *names[64];
+  const char *names[NAMES_MAX];
   int32_t count = 0;
   for (int32_t i = 0; i < p->kernel_count; i++) {
     *named = p->kernel[i];
     if (!strcmp((*named)->name, name)) return DIL_OK;
-    if (count < 64) names[count++] = p->kernel[i]->name;
+    if (count < NAMES_MAX) names[count++] = p->kernel[i]->name;
   }
   *named = NULL;
-  const char *near = diag_nearest(name, names, count);
-  return dil_fail(DIL_USAGE, "the file has no kernel '%s'%s%s%s", name,
-                  near ? ", did you mean '" : "", near ? near : "",
-                  near ? "'?" : "");
+  return not_in_file("kernel", name, names, count);
 }
 
 dil_status driver_read(const driver_request *r, compilation *c) {
@@ -121,18 +127,15 @@ static dil_status read_plan(const driver_request *r, compilation *c) {
 
 static dil_status named_topology(const program *p, const char *name,
                                  const topology **named) {
-  const char *names[64];
+  const char *names[NAMES_MAX];
   int32_t count = 0;
   for (int32_t i = 0; i < p->topology_count; i++) {
     *named = p->topology[i];
     if (!strcmp((*named)->name, name)) return DIL_OK;
-    if (count < 64) names[count++] = p->topology[i]->name;
+    if (count < NAMES_MAX) names[count++] = p->topology[i]->name;
   }
   *named = NULL;
-  const char *near = diag_nearest(name, names, count);
-  return dil_fail(DIL_USAGE, "the file has no topology '%s'%s%s%s", name,
-                  near ? ", did you mean '" : "", near ? near : "",
-                  near ? "'?" : "");
+  return not_in_file("topology", name, names, count);
 }
 
 /* Several devices: who asks must be able to join them, and there must be a

@@ -9,13 +9,12 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 struct dil_program {
   atomic_int uses;           /* the host's, and one a kernel */
   dil_context *context;
-  compilation made;          /* its arena holds this struct's texts */
-  const char *warnings;
+  compilation made;
+  char *warnings;            /* malloced */
 };
 
 /* One compilation; the kernel's, and gone with it. */
@@ -113,16 +112,14 @@ static dil_status read_it(job *j) {
   dil_status status = driver_read(&j->request, c);
   status = told(c, j->json, status);
   if (status) return status;
-  char *text = messages_of(c->arena, c->diag, j->json);
-  if (!text) return no_memory();
-  j->program->warnings = kept(c->arena, text);
-  free(text);
-  return DIL_OK;
+  j->program->warnings = messages_of(c->arena, c->diag, j->json);
+  return j->program->warnings ? DIL_OK : no_memory();
 }
 
 static void program_drop(dil_program *p) {
   if (!p || atomic_fetch_sub(&p->uses, 1) > 1) return;
   arena_free(p->made.arena);
+  free(p->warnings);
   dil_context_drop(p->context);
   free(p);
 }

@@ -351,7 +351,7 @@ void oracle_row(const pattern *p, const dil_call *call, int64_t b, int64_t n,
 
 /* ---- all rows ------------------------------------------------------------ */
 
-static void store_row(const pattern *p, const dil_call *call,
+static void write_row(const pattern *p, const dil_call *call,
                       const int64_t at[3], const double *o, double lse) {
   int64_t start = row_start(&call->o, at[0], at[1], at[2]);
   for (int64_t d = 0; d < p->value_dim; d++)
@@ -363,16 +363,20 @@ static void store_row(const pattern *p, const dil_call *call,
   dil_element_write(l->data, l->dtype, place, lse);
 }
 
+void oracle_store(const pattern *p, const dil_call *call, int64_t b, int64_t n,
+                  int64_t h) {
+  double o[p->value_dim], lse;
+  const int64_t at[3] = {b, n, h};
+  oracle_row(p, call, b, n, h, o, &lse);
+  write_row(p, call, at, o, lse);
+}
+
 dil_status oracle_run(const pattern *p, const dil_call *call) {
   dil_status status = oracle_check(p, call);
   if (status != DIL_OK) return status;
-  double o[p->value_dim], lse;
   for (int64_t b = 0; b < call->q.shape[0]; b++)
     for (int64_t h = 0; h < p->heads; h++)
-      for (int64_t n = 0; n < call->q.shape[1]; n++) {
-        const int64_t at[3] = {b, n, h};
-        oracle_row(p, call, b, n, h, o, &lse);
-        store_row(p, call, at, o, lse);
-      }
+      for (int64_t n = 0; n < call->q.shape[1]; n++)
+        oracle_store(p, call, b, n, h);
   return DIL_OK;
 }

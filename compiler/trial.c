@@ -6,7 +6,6 @@
 #include "recall.h"
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 static bool on_oracle(const options *o) {
   return o->device.word == DEVICE_ORACLE;
@@ -214,7 +213,8 @@ static dil_status warm_library(trial *t) {
 
 static dil_status load_library(trial *t, const options *o) {
   bool gpu = on_cuda(o);
-  DLDevice device = {gpu ? kDLCUDA : kDLCPU, gpu ? (int32_t)o->device.number : 0};
+  DLDevice device = {gpu ? kDLCUDA : kDLCPU,
+                     gpu ? (int32_t)o->device.number : 0};
   dil_status status = gpu ? open_cuda(t, o) : DIL_OK;
   if (!status && gpu) status = trial_cuda_open(&t->cuda, &t->binding.call);
   if (!status)
@@ -283,16 +283,9 @@ static void oracle_one(void *context, int64_t index, int32_t worker) {
   (void)worker;
   const oracle_work *w = context;
   const binding *b = w->binding;
-  const dil_call *call = &b->call;
   int64_t heads = b->pattern->heads, N = b->size[BIND_N];
-  int64_t h = index % heads, n = index / heads % N, row = index / heads / N;
-  double output[DIL_HEAD_DIM_MAX], lse;
-  oracle_row(b->pattern, call, row, n, h, output, &lse);
-  for (int64_t d = 0; d < b->pattern->value_dim; d++)
-    dil_element_write(call->o.data, call->o.dtype,
-                      index * b->pattern->value_dim + d, output[d]);
-  if (call->lse.data)
-    ((float *)call->lse.data)[(row * heads + h) * N + n] = (float)lse;
+  oracle_store(b->pattern, &b->call, index / heads / N, index / heads % N,
+               index % heads);
   progress_add(w->bar, 1);
 }
 
@@ -365,7 +358,7 @@ static dil_status measure_workspace(trial *t) {
   dil_sizes sizes = trial_sizes(t);
   int64_t bytes;
   dil_status status = dil_kernel_workspace(t->kernel, &sizes, &bytes);
-  t->report.workspace = (double)bytes;
+  if (!status) t->report.workspace = (double)bytes;
   return status;
 }
 

@@ -33,11 +33,10 @@ static dil_status find_kernel(const trial_library *t, const char *name,
     if (!strcmp(name_at(kernels, i), name)) return DIL_OK;
     if (i < NAMES_MAX) names[i] = name_at(kernels, i);
   }
-  const char *near = diag_nearest(
-      name, names, (int32_t)(count < NAMES_MAX ? count : NAMES_MAX));
-  return dil_fail(DIL_USAGE, "the library has no kernel '%s'%s%s%s", name,
-                  near ? ", did you mean '" : "", near ? near : "",
-                  near ? "'?" : "");
+  char guess[DIAG_GUESS];
+  int32_t known = (int32_t)(count < NAMES_MAX ? count : NAMES_MAX);
+  return dil_fail(DIL_USAGE, "the library has no kernel '%s'%s", name,
+                  diag_guess(name, names, known, guess));
 }
 
 static dil_status read_pattern(const trial_library *t, compilation *c) {
