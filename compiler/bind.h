@@ -89,9 +89,6 @@ dil_status bind_rows(binding *b, const dil_tensor loaded[3]);
 /* Whether a check finds them here, or will (binding_complete); the same in
  * every process of a job. */
 bool bind_has_rows(const binding *b);
-/* From now on a mapped file that becomes shorter ends the process with a
- * message. */
-void bind_watch_files(void);
 
 /* ---- bind_output.c: o and lse -------------------------------------------- */
 

@@ -2,7 +2,6 @@
  * numbers, or left for whoever computes with them to make. In: options. Out:
  * tensors of a binding, and sizes that they claim. */
 #include "bind.h"
-#include <errno.h>
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
@@ -49,7 +48,7 @@ static void tell_shrunk(int number) {
   _exit(DIL_ENVIRONMENT);
 }
 
-void bind_watch_files(void) {
+static void watch_files(void) {
   struct sigaction action = {.sa_handler = tell_shrunk};
   sigaction(SIGBUS, &action, NULL);
 }
@@ -68,7 +67,7 @@ static dil_status map_tensor(binding *b, int32_t index, dil_tensor *tensor) {
   dil_npy *file = &b->mapped[index];
   dil_status status = open_array(b, path, file);
   if (status) return status;
-  bind_watch_files();
+  watch_files();
   *tensor = file->tensor;
   add_batch(tensor);
   if (!bind_is_float(tensor->dtype))

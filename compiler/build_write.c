@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static dil_status write_output(const building *b, const output *o) {
   if (o->bytes) return library_file_write(o->path, o->bytes, o->size);

@@ -30,7 +30,8 @@ static const char *name_meant(const scope *s, const char *name) {
     names[count++] = word_text(phases[i]);
   const char *hint = check_meant(s->c, name, names, count);
   return hint ? hint
-              : arena_print(s->c->arena, "a constant is declared first: `let %s = ...;`",
+              : arena_print(s->c->arena,
+                            "a constant is declared first: `let %s = ...;`",
                             name);
 }
 

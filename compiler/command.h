@@ -64,7 +64,8 @@ typedef struct options {
   bool seen[OPTION_COUNT];
   int32_t file_count;
   const char **file;
-  const char *kernel, *topology, *state, *array[3], *lengths, *out, *lse, *cpu, *cuda;
+  const char *kernel, *topology, *state, *array[3], *lengths, *out, *lse, *cpu,
+      *cuda;
   const char *library, *depend_file, *max_size;
   settings define, input;
   sets force, emit, dtype;

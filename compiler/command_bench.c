@@ -2,7 +2,6 @@
  * the peak of this machine, and some rows of each checked. Every file is run
  * with each --force, so that variants meet the same seconds. */
 #include "trial.h"
-#include <stdlib.h>
 
 enum { BENCH_QUERIES = 8192, BENCH_RUNS = 9 };
 #define BENCH_BUDGET 0.25 /* seconds of the oracle, for each kernel */

@@ -8,7 +8,6 @@
  * exclusion over sets of branches. */
 #include "cover.h"
 #include <assert.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum {

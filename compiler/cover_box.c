@@ -189,7 +189,6 @@ static int32_t choose(const cover_piece *p, box b, double first,
 
 /* ---- pairs --------------------------------------------------------------- */
 
-
 static double count_each(const cover_piece *p, box b) {
   double count = 0;
   for (int64_t u = b.u0; u <= b.u1; u++)

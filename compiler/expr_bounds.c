@@ -6,7 +6,6 @@
  * is never wider. Cover decides by it which tiles need no look at their
  * pairs. */
 #include "expr.h"
-#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 

@@ -4,8 +4,8 @@
  * code follows from: the plan's canonical text (so neither layout nor comments
  * of the .dil file, whose lines a debugger sees as they were when the code was
  * made), knobs, target, the headers that dil's parts share, and what the back
- * end's own file holds, its templates among it. The compiler
- * library behind that is a witness: a kept value falls with its file. */
+ * end's own file holds, its templates among it. The compiler library behind
+ * that is a witness: a kept value falls with its file. */
 #include "keep.h"
 #include "interface.h"
 #include "../runtime/cache.h"

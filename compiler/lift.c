@@ -6,7 +6,6 @@
  * them, each becomes a branch of a union. A kernel then never visits what a
  * mask would have hidden. What is no such term stays a mask. */
 #include "plan.h"
-#include <string.h>
 
 /* Tiles of queries fill well within these (see should_fuse in plan.c). */
 enum { TERMS = 16, PERIOD_MOST = 64, ROWS_LEAST = 32 };

@@ -3,8 +3,6 @@
  * In: a pattern and a call. Out: DIL_OK, or a status whose text names the
  * tensor and the two sizes that disagree. */
 #include "oracle.h"
-#include <stdlib.h>
-#include <string.h>
 
 static bool has_choice(const keeps *level) {
   for (int32_t k = 0; k < level->count; k++)

@@ -4,7 +4,6 @@
  * constants folded, names spelled out, and everything that a branch inherits
  * written in the branch. Patterns are the same when these texts are. */
 #include "expr.h"
-#include <assert.h>
 #include <stdlib.h>
 
 static const char *const combine_text[] = {

@@ -10,7 +10,7 @@
 /* The mesh of a topology: layout, exchange and link as written, or chosen. */
 mesh place_mesh(const pattern *p, const topology *t);
 /* Refuses, where it stands, what this build has no link for. */
-bool place_possible(diag *d, const topology *t);
+void place_possible(diag *d, const topology *t);
 /* "4 ranks: ring 4, ..." */
 void place_print_mesh(const mesh *m, const topology *t, FILE *out);
 /* The text form of the stage, without sizes. */

@@ -7,7 +7,6 @@
  * else each is its own pass and resumes the state of the one before. */
 #include "plan.h"
 #include <assert.h>
-#include <string.h>
 
 /* A pass may fuse while its period is at most this, and the shortest segment
  * still has this many rows of each residue: a tile of queries. */

@@ -148,7 +148,8 @@ void report_text(const report *r, FILE *out) {
   print_device(r, out);
   fprintf(out, "time    %s on %d thread%s, %s%sFLOP of the definition",
           message_time(r->seconds, time), r->threads,
-          r->threads == 1 ? "" : "s", r->estimated ? "about " : "", message_scaled(r->flops, work));
+          r->threads == 1 ? "" : "s", r->estimated ? "about " : "",
+          message_scaled(r->flops, work));
   if (r->seconds > 0 && !isnan(gflops(r)))
     fprintf(out, ", %.1f GFLOP/s", gflops(r));
   if (isfinite(r->share)) fprintf(out, ", %.1f %% of the peak", 100 * r->share);

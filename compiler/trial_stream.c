@@ -2,7 +2,6 @@
  * compilation, a call of mapped files or memory, a bound. Out: runs in chunks,
  * and what they brought. */
 #include "trial_stream.h"
-#include "../runtime/setting.h"
 #include "../runtime/stream_bound.h"
 #include <string.h>
 

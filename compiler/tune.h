@@ -27,10 +27,11 @@ typedef struct tune_search {
   const tune_candidate *best;
 } tune_search;
 
-/* Makes, in the order that the cost model gives, on all threads, as many candidates as the
- * seconds allow, and has them run in turn; who falls behind is dropped. The
- * winner is checked against the oracle. `trial` is open; tune_free is due in
- * any case. DIL_MISMATCH: the winner's result is wrong, see trial->verdict. */
+/* Makes, in the order that the cost model gives, on all threads, as many
+ * candidates as the seconds allow, and has them run in turn; who falls behind is
+ * dropped. The winner is checked against the oracle. `trial` is open; tune_free
+ * is due in any case. DIL_MISMATCH: the winner's result is wrong, see
+ * trial->verdict. */
 dil_status tune_run(trial *t, double seconds, tune_search *s);
 void tune_free(tune_search *s);
 

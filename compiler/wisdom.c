@@ -17,7 +17,8 @@ enum { FIELDS = 7, FILE_MOST = 1 << 22 };
 /* ---- keys ---------------------------------------------------------------- */
 
 const char *wisdom_path(arena *a) {
-  const char *given = secure_getenv("DIL_WISDOM"), *state = secure_getenv("XDG_STATE_HOME");
+  const char *given = secure_getenv("DIL_WISDOM");
+  const char *state = secure_getenv("XDG_STATE_HOME");
   const char *home = secure_getenv("HOME");
   if (given && *given) return strcmp(given, "off") ? given : NULL;
   if (state && *state == '/') return arena_print(a, "%s/dil/wisdom", state);

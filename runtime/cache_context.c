@@ -4,7 +4,6 @@
 #include "cache.h"
 #include "context.h"
 #include <limits.h>
-#include <string.h>
 
 static void add_stats(dil_cache *cache, dil_stats *out) {
   cache_stats s;

@@ -170,6 +170,7 @@ int32_t dil_context_arch(const dil_context *context) {
 const dil_cuda_facts *dil_context_facts(const dil_context *context) {
   return context->gpu ? context->cuda->facts(context->gpu) : NULL;
 }
+
 const log_target *dil_log_of(const dil_context *context) {
   return &context->log;
 }

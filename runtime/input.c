@@ -10,7 +10,8 @@
 enum { BOUNDS_BLOCK = 64 }; /* positions a summary covers */
 
 /* Summaries of one input: [rows][blocks] of low and high, rows being all the
- * leading indices flattened. low NULL: none (rank 0, or a NaN inside). */
+ * leading indices flattened; a NaN widens its block to -inf..inf. low NULL:
+ * there are none, elements are looked at. */
 typedef struct bounds {
   float *low, *high;
   int64_t rows, blocks;

@@ -19,8 +19,8 @@
 
 enum { LINE_SIZE = 2048, LEVELS = DIL_LOG_DEBUG };
 
-static const char *const level_names[LEVELS] = {"error", "warning",
-                                                       "info", "debug"};
+static const char *const level_names[LEVELS] = {"error", "warning", "info",
+                                                "debug"};
 
 _Atomic int32_t dil_log_level;
 
@@ -84,7 +84,7 @@ static void write_line(int32_t level, const char *text) {
 }
 
 void dil_log_write(const log_target *target, int32_t level, const char *format,
-               ...) {
+                   ...) {
   char text[LINE_SIZE];
   int kept = errno;
   va_list arguments;

@@ -30,15 +30,15 @@ static inline bool log_hears(const log_target *target, int32_t level) {
          (target && level <= target->level);
 }
 void dil_log_write(const log_target *target, int32_t level, const char *format,
-               ...) __attribute__((format(printf, 3, 4)));
+                   ...) __attribute__((format(printf, 3, 4)));
 /* The hook of a context. */
 const log_target *dil_log_of(const dil_context *context);
 
 /* target NULL: DIL_LOG alone hears of it. */
-#define LOG(target, level, ...)                                   \
-  do {                                                            \
-    if (log_hears((target), (level)))                             \
-      dil_log_write((target), (level), __VA_ARGS__);                  \
+#define LOG(target, level, ...)                      \
+  do {                                               \
+    if (log_hears((target), (level)))                \
+      dil_log_write((target), (level), __VA_ARGS__); \
   } while (0)
 
 #pragma GCC visibility pop

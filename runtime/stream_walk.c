@@ -3,7 +3,6 @@
  * same for whoever runs them and whoever only counts. */
 #include "stream.h"
 #include "walk.h"
-#include <string.h>
 
 /* ---- sizes --------------------------------------------------------------- */
 

@@ -7,7 +7,6 @@
 #include "processors.h"
 #include "trace.h"
 
-#include <errno.h>
 #include <immintrin.h>
 #include <linux/futex.h>
 #include <pthread.h>

@@ -85,14 +85,16 @@ static void visit(tile *tl, const stretch *keys, uint64_t predicates,
     for (int64_t i = 0; i < n; i++)
       tl->j[i] = key_position(tl, keys, keys->n0 + i);
   if (rewrite) {
-    code->modify[chain](tl->s, tl->mx, n, tl->q->t, tl->j, predicates, env, NULL);
+    code->modify[chain](tl->s, tl->mx, n, tl->q->t, tl->j, predicates, env,
+                        NULL);
     c2 = log2_e;
   }
   if (tl->run->drop)
     code->softmax_drop(tl->s, tl->p, n, c2, bias, tl->mx, tl->q->m, tl->q->l,
                        tl->alpha, tl->q->t, tl->j, env);
   else
-    code->softmax(tl->s, tl->p, n, c2, bias, tl->mx, tl->q->m, tl->q->l, tl->alpha);
+    code->softmax(tl->s, tl->p, n, c2, bias, tl->mx, tl->q->m, tl->q->l,
+                  tl->alpha);
   if (predicates && !tl->finite) add_values_apart(tl, v, n);
   else code->pv(v, tl->p, tl->q->o, tl->alpha, n);
 }

@@ -4,13 +4,13 @@
  * pairs, whose rounding is that of the expression itself because rounding
  * keeps order; conditions are pairs (surely, possibly). */
 #include "cpu.h"
-#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 
 static ref smaller(const emit *e, ref a, ref b) {
   return emit_lesser(e, a, b);
 }
+
 static ref larger(const emit *e, ref a, ref b) {
   return emit_greater(e, a, b);
 }

@@ -5,7 +5,6 @@
 #include "interface.h"
 #include <dlfcn.h>
 #include <llvm/Config/llvm-config.h>
-#include <string.h>
 
 /* Matrix products with queries in the lanes. */
 static void write_tiles(build *b) {

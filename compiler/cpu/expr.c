@@ -3,7 +3,6 @@
  * scalar until they meet lanes. Meanings are those of compiler/expr.c; float
  * operations are single roundings, nothing is contracted. */
 #include "cpu.h"
-#include <assert.h>
 #include <stddef.h>
 #include <stdlib.h>
 

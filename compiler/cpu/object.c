@@ -3,7 +3,6 @@
  * forms that a user may ask for. No pass runs over the IR: it is written the
  * way the code generator wants it. */
 #include "cpu.h"
-#include <assert.h>
 #include <llvm-c/Analysis.h>
 #include <llvm-c/Target.h>
 #include <pthread.h>

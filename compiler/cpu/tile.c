@@ -3,7 +3,6 @@
  * step: a broadcast element (or bf16 pair) times a row of lanes. Every operand
  * of a step has 4 bytes a lane, whether it is an f32 or a pair of bf16. */
 #include "cpu.h"
-#include <assert.h>
 #include <math.h>
 
 int64_t tile_row_bytes(const build *b) {

@@ -2,8 +2,6 @@
  * full before any pair is asked. In: the plan's typed trees. Out: dil_cover,
  * made of the words of templates/cover.cuh, which are overloaded by type. */
 #include "gpu.h"
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const char *const names[EXPR_OP_COUNT] = {

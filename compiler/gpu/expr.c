@@ -4,7 +4,6 @@
  * operations are intrinsics of one rounding, which nothing contracts. */
 #include "gpu.h"
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* How an operator is written: for integers, and for floats. */
@@ -151,7 +150,6 @@ static void put_call(source_text *s, const plan *p, const expr *e) {
   }
   put(s, ")");
 }
-
 
 static void put_value(source_text *s, const plan *p, const expr *e) {
   if (e->op == EXPR_INPUT) put_input(s, p, e);

@@ -136,13 +136,6 @@ typedef struct gpu_strategy {
 extern const gpu_strategy strategy_general, strategy_hopper,
     strategy_hopper_pair;
 
-/* hopper.c: the passes that have tables, of those whose pairs are asked
- * (masks, scores) or of the others; the reason of the last that is left. */
-uint64_t hopper_passes(const dil_table *t, int32_t tile_keys, bool paired,
-                       char *reason, size_t size);
-/* Whether the segments of every pass divide one another. */
-bool hopper_nested(const dil_table *t);
-
 /* ---- peak.c -------------------------------------------------------------- */
 
 dil_status peak_compile(const plan *p, int32_t arch, dil_cuda_code *code);

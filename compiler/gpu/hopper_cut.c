@@ -64,8 +64,10 @@ static bool knobs_fit(const gpu_request *r, const hopper_cuts *all,
 
 /* ---- what it takes ------------------------------------------------------- */
 
-uint64_t hopper_passes(const dil_table *t, int32_t keys, bool paired,
-                       char *reason, size_t size) {
+/* The passes that have tables, of those whose pairs are asked (masks, scores)
+ * or of the others; the reason of the last that is left. */
+static uint64_t passes_of(const dil_table *t, int32_t keys, bool paired,
+                          char *reason, size_t size) {
   hopper_table made;
   uint64_t passes = 0;
   for (int32_t p = 0; p < t->pass_count && p < 64; p++) {
@@ -78,7 +80,8 @@ uint64_t hopper_passes(const dil_table *t, int32_t keys, bool paired,
   return passes;
 }
 
-bool hopper_nested(const dil_table *t) {
+/* Whether the segments of every pass divide one another. */
+static bool is_nested(const dil_table *t) {
   for (int32_t p = 0; p < t->pass_count; p++)
     if (!hopper_is_nested(t, t->passes[p].branches)) return false;
   return true;
@@ -99,7 +102,7 @@ bool hopper_can(const gpu_request *r, const hopper_cuts *all, char *reason,
   }
   if (r->knobs && !knobs_fit(r, all, reason, size)) return false;
   int32_t keys = r->knobs ? turned(r, all).keys : first->keys;
-  return hopper_passes(t, keys, all->paired, reason, size) != 0;
+  return passes_of(t, keys, all->paired, reason, size) != 0;
 }
 
 /* ---- an attempt ---------------------------------------------------------- */
@@ -111,7 +114,7 @@ static void describe(const gpu_request *r, const hopper_cuts *all,
   *code = (dil_cuda_code){
       .family = "hopper",
       .arch = r->arch,
-      .passes = hopper_passes(t, s->keys, all->paired, reason, sizeof reason),
+      .passes = passes_of(t, s->keys, all->paired, reason, sizeof reason),
       .threads = 128 * (s->warpgroups + 1),
       .shared = hopper_cut_bytes(t, s),
       .tile_rows = 64 * s->warpgroups,
@@ -134,6 +137,6 @@ bool hopper_begin(const gpu_request *r, const hopper_cuts *all,
       rounded(t->head_dim, 32), rounded(t->value_dim, 32));
   put(text, "#define WARPGROUPS %d\n#define TILE_KEYS %d\n#define STAGES %d\n",
       s->warpgroups, s->keys, s->stages);
-  put(text, "#define NESTED %d\n", hopper_nested(t));
+  put(text, "#define NESTED %d\n", is_nested(t));
   return true;
 }

@@ -16,14 +16,14 @@ typedef struct nvrtc_job *job_handle;
 /* The functions of NVRTC that are used: name, and its arguments. */
 #define NVRTC_FUNCTIONS(X)                                                     \
   X(Version, (int *major, int *minor))                                         \
-  X(CreateProgram, (job_handle *, const char *source, const char *name,    \
+  X(CreateProgram, (job_handle *, const char *source, const char *name,        \
                     int headers, const char *const *header,                    \
                     const char *const *header_name))                           \
-  X(CompileProgram, (job_handle, int count, const char *const *option))    \
-  X(GetProgramLogSize, (job_handle, size_t *))                             \
-  X(GetProgramLog, (job_handle, char *))                                   \
-  X(GetCUBINSize, (job_handle, size_t *))                                  \
-  X(GetCUBIN, (job_handle, char *))                                        \
+  X(CompileProgram, (job_handle, int count, const char *const *option))        \
+  X(GetProgramLogSize, (job_handle, size_t *))                                 \
+  X(GetProgramLog, (job_handle, char *))                                       \
+  X(GetCUBINSize, (job_handle, size_t *))                                      \
+  X(GetCUBIN, (job_handle, char *))                                            \
   X(DestroyProgram, (job_handle *))
 
 static struct {
@@ -171,8 +171,7 @@ static char *log_of(job_handle job) {
   return log;
 }
 
-static dil_status take_cubin(job_handle job, void **cubin,
-                             size_t *size) {
+static dil_status take_cubin(job_handle job, void **cubin, size_t *size) {
   int code = nvrtc.GetCUBINSize(job, size);
   if (code) return failed("make a cubin", code);
   *cubin = malloc(*size);

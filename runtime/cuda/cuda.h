@@ -45,7 +45,7 @@ typedef struct dil_cuda_facts {
   int32_t arch;          /* 90 for compute capability 9.0 */
   int32_t processors;    /* SMs */
   int64_t shared_block;  /* bytes of shared memory a block may have */
-  int64_t memory, l2;    /* bytes */
+  int64_t memory;        /* bytes */
   int32_t driver;        /* 13000 */
 } dil_cuda_facts;
 

@@ -19,7 +19,6 @@ dil_status device_count(int32_t *count) {
 /* Numbers of CUdevice_attribute. */
 enum {
   ATTRIBUTE_PROCESSORS = 16,
-  ATTRIBUTE_L2 = 38,
   ATTRIBUTE_MAJOR = 75,
   ATTRIBUTE_MINOR = 76,
   ATTRIBUTE_SHARED = 97
@@ -41,7 +40,6 @@ static dil_status read_facts(dil_cuda *d) {
   facts->arch = 10 * attribute(d, ATTRIBUTE_MAJOR, &result);
   facts->arch += attribute(d, ATTRIBUTE_MINOR, &result);
   facts->shared_block = attribute(d, ATTRIBUTE_SHARED, &result);
-  facts->l2 = attribute(d, ATTRIBUTE_L2, &result);
   if (!result) result = d->driver->device_memory(&memory, d->device);
   if (!result) result = d->driver->version(&version);
   facts->memory = (int64_t)memory;

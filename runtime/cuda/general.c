@@ -3,7 +3,6 @@
  * tables; splits of the keys where there are too few tiles for the device. */
 #include "device.h"
 #include "../walk.h"
-#include <string.h>
 
 enum { ENTRY_PASS, ENTRY_MERGE, ENTRY_BEGIN, ENTRY_END, ENTRY_BOUNDS };
 enum {

@@ -8,7 +8,6 @@
 #include "../walk.h"
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 struct dil_cuda_kernel {
   dil_cuda *device;

@@ -5,7 +5,6 @@
 #include "../walk.h"
 #include "rows.h"
 #include <stdlib.h>
-#include <string.h>
 
 enum { NON_BLOCKING = 1, UNTIMED = 2, SOON = -1 /* before passes */ };
 

@@ -8,7 +8,6 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { SPANS = 256, CAPTURING = 1, MOVE_MILLISECONDS = 1000 };
 

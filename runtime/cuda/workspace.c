@@ -6,7 +6,6 @@
  * measured: tests/bench/NOTES.md). */
 #include "workspace.h"
 #include "device.h"
-#include <stdlib.h>
 
 enum { DISABLE_TIMING = 2, CAPTURING = 1 }; /* CU_EVENT_..., CU_STREAM_... */
 
