@@ -34,6 +34,7 @@ cli      := $(call objects,compiler/command_*.c compiler/options*.c \
             compiler/message.c compiler/progress.c compiler/report.c \
             compiler/trial*.c compiler/bind*.c compiler/measure.c \
             compiler/verdict.c compiler/build*.c compiler/library*.c \
+            compiler/forecast*.c \
             compiler/tune.c compiler/place_bill.c compiler/place_judge.c \
             compiler/place_exchange.c compiler/place_work.c) \
             $(caller)
@@ -239,7 +240,8 @@ $(BUILD)/include/dil:
 	@mkdir -p $@ && ln -sf $(addprefix $(CURDIR)/,$(headers)) $@
 # Suites of the back end's insides are linked with it.
 $(cpusuite): $(cpu)
-$(BUILD)/tests/test_hopper_tables: $(call objects,runtime/cuda/hopper_*.c)
+$(BUILD)/tests/test_hopper_tables $(BUILD)/tests/test_forecast: \
+  $(call objects,runtime/cuda/hopper_*.c)
 $(BUILD)/tests/test_cuda: $(cuda)
 $(cpusuite): MORELIBS = $(shell $(LLVM) --libs) -L$(shell $(LLVM) --libdir)
 .SECONDARY: $(suites:=.o) $(fuzzer).o $(turns).o $(pools:=.o) $(gpuhost).o \

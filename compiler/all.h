@@ -60,6 +60,8 @@ void diag_report(diag *d, severity level, span at, const char *hint,
                  const char *format, ...) __attribute__((format(printf, 5, 6)));
 int diag_errors(const diag *d);
 bool diag_full(const diag *d);
+/* "longnet.dil:12:5"; "" where there is no place. */
+const char *diag_place(arena *a, span at);
 /* Writes all messages, in order of place: text with caret lines, or one JSON
  * object a line. */
 void diag_print(const diag *d, FILE *out, bool json);

@@ -2,6 +2,7 @@
  * exactly, and how long it would take here, which is a prediction. */
 #include "bind.h"
 #include "cost.h"
+#include "forecast.h"
 #include "place.h"
 #include "trial_stream.h"
 #include <jansson.h>
@@ -19,6 +20,7 @@ typedef struct bill {
   double dense, dense_causal; /* pairs */
   double peak, seconds;
   place_bill *place;          /* NULL: one device */
+  forecast *gpu;              /* NULL: the processor */
   bool streamed;              /* by --stream */
   stream_shape shape;
   stream_facts stream;
@@ -65,12 +67,22 @@ static int32_t tile_keys(const dil_table *table) {
   return table->tile_keys;
 }
 
+static dil_status predict_gpu(const binding *b, compilation *c, bill *l) {
+  dil_status status = DIL_OK;
+  if (!b->options->cuda) status = forecast_device(b, c, l->gpu);
+  if (!status) status = forecast_make(b, c, l->flops, l->gpu);
+  l->seconds = l->gpu->seconds;
+  return status;
+}
+
 static dil_status make_bill(const binding *b, compilation *c, bill *l) {
   const pattern *p = b->pattern;
   int64_t B = b->size[BIND_B], N = b->size[BIND_N], M = b->size[BIND_M];
-  *l = (bill){.pattern = p, .kernel = c->kernel->name, .B = B, .N = N, .M = M};
+  l->pattern = p;
+  l->kernel = c->kernel->name;
+  l->B = B, l->N = N, l->M = M;
   l->isa = b->options->cpu ? b->options->cpu : dil_host_isa();
-  if (!l->isa)
+  if (!l->isa && !l->gpu)
     return dil_fail(DIL_ENVIRONMENT, "this processor lacks AVX2, FMA or F16C");
   l->threads = dil_threads_count(b->threads);
   l->causal = all_causal(p);
@@ -83,7 +95,7 @@ static dil_status make_bill(const binding *b, compilation *c, bill *l) {
   l->bytes = (double)B * cost_bytes(p, N, M);
   l->dense = (double)B * cost_dense(p, N, M, false);
   l->dense_causal = (double)B * cost_dense(p, N, M, true);
-  return predict(b, c, l);
+  return l->gpu ? predict_gpu(b, c, l) : predict(b, c, l);
 }
 
 /* ---- for people ---------------------------------------------------------- */
@@ -127,17 +139,22 @@ static void print_counts(const bill *l) {
   printf("bytes      %s of q, k, v and o\n", message_bytes(l->bytes, text));
 }
 
-static void print_bill(const bill *l) {
+static void print_processor(const bill *l) {
   char time[MESSAGE_NUMBER], rate[MESSAGE_NUMBER];
   const cover_count *n = &l->count;
-  print_pattern(l);
-  print_counts(l);
   printf("tiles      of %d x %d: %.0f full, %.0f partial, %.0f empty\n",
          COST_TILE_ROWS, l->tile_keys, n->full, n->partial, n->empty);
   printf("predicted  %s by %s on %d thread%s with %s,\n"
          "           a guess from the peak measured now: %sFLOP/s\n",
          message_time(l->seconds, time), l->variant, l->threads,
          plural(l->threads), l->isa, message_scaled(l->peak, rate));
+}
+
+static void print_bill(arena *a, const bill *l) {
+  print_pattern(l);
+  print_counts(l);
+  if (l->gpu) forecast_print(a, l->gpu, stdout);
+  else print_processor(l);
   if (l->streamed)
     report_stream_text(&l->shape.chunks, &l->stream, true, "streamed   ",
                        stdout);
@@ -146,13 +163,26 @@ static void print_bill(const bill *l) {
 
 /* ---- for programs -------------------------------------------------------- */
 
+typedef struct named_number {
+  const char *name;
+  double number;
+} named_number;
+
 /* Counts, which are integers as long as they can be. */
+static void add_numbers(json_t *o, const named_number *list, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    double number = list[i].number;
+    json_object_set_new(o, list[i].name,
+                        number < 0x1p53 ? json_integer((json_int_t)number)
+                                        : json_real(number));
+  }
+}
+#define ADD_NUMBERS(o, list) \
+  add_numbers((o), (list), sizeof(list) / sizeof *(list))
+
 static void add_counts(json_t *o, const bill *l) {
   const cover_count *n = &l->count;
-  const struct {
-    const char *name;
-    double number;
-  } numbers[] = {
+  const named_number numbers[] = {
       {"batch", (double)l->B},
       {"queries", (double)l->N},
       {"keys", (double)l->M},
@@ -163,32 +193,39 @@ static void add_counts(json_t *o, const bill *l) {
       {"uncovered_rows", n->uncovered},
       {"flops", l->flops},
       {"bytes", l->bytes},
-      {"tile_rows", COST_TILE_ROWS},
-      {"tile_keys", l->tile_keys},
-      {"tiles_full", n->full},
-      {"tiles_partial", n->partial},
-      {"tiles_empty", n->empty},
-      {"threads", l->threads},
   };
-  for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-    double number = numbers[i].number;
-    json_object_set_new(o, numbers[i].name,
-                        number < 0x1p53 ? json_integer((json_int_t)number)
-                                        : json_real(number));
-  }
+  ADD_NUMBERS(o, numbers);
 }
 
-static void print_json(const bill *l) {
-  json_t *o = json_object();
-  json_object_set_new(o, "kernel", json_string(l->kernel));
-  add_counts(o, l);
-  json_object_set_new(o, "density",
-                      json_real(percent(l->count.distinct, l->dense) / 100));
-  json_object_set_new(o, "estimated", json_boolean(l->count.estimated));
+static void add_tiles(json_t *o, const bill *l) {
+  const named_number numbers[] = {
+      {"tile_rows", COST_TILE_ROWS},
+      {"tile_keys", l->tile_keys},
+      {"tiles_full", l->count.full},
+      {"tiles_partial", l->count.partial},
+      {"tiles_empty", l->count.empty},
+      {"threads", l->threads},
+  };
+  ADD_NUMBERS(o, numbers);
+}
+
+static void add_processor(json_t *o, const bill *l) {
   json_object_set_new(o, "variant", json_string(l->variant));
   json_object_set_new(o, "isa", json_string(l->isa));
   json_object_set_new(o, "peak_flops", json_real(l->peak));
   json_object_set_new(o, "predicted_seconds", json_real(l->seconds));
+}
+
+static void print_json(arena *a, const bill *l) {
+  json_t *o = json_object();
+  json_object_set_new(o, "kernel", json_string(l->kernel));
+  add_counts(o, l);
+  if (!l->gpu) add_tiles(o, l);
+  json_object_set_new(o, "density",
+                      json_real(percent(l->count.distinct, l->dense) / 100));
+  json_object_set_new(o, "estimated", json_boolean(l->count.estimated));
+  if (l->gpu) json_object_set_new(o, "cuda", forecast_json(a, l->gpu));
+  else add_processor(o, l);
   if (l->streamed)
     json_object_set_new(o, "stream", report_stream_json(&l->shape.chunks,
                                                         &l->stream, true));
@@ -207,26 +244,59 @@ static dil_status count_stream(const binding *b, const compilation *c,
   return status ? status : stream_count(&l->shape, &l->stream);
 }
 
+/* What one of the two machines has no use for. */
+static dil_status check_machine(const options *o) {
+  bool device = o->device.word == DEVICE_CUDA;
+  const char *idle = o->seen[OPTION_CPU]       ? "--cpu"
+                     : o->seen[OPTION_THREADS] ? "--threads"
+                     : o->seen[OPTION_STREAM]  ? "--stream"
+                                               : NULL;
+  if (o->device.word == DEVICE_ORACLE)
+    return message_error(DIL_USAGE, "it is the definition, in plain loops",
+                         "`dil explain` has nothing to say of the oracle");
+  if (o->cuda && o->seen[OPTION_DEVICE])
+    return message_error(DIL_USAGE, NULL,
+                         "--cuda names a chip, --device the machine at hand: "
+                         "say one of them");
+  if ((o->cuda || device) && idle)
+    return message_error(DIL_USAGE, NULL,
+                         "%s is for the processor, not for %s", idle,
+                         o->cuda ? "--cuda" : "--device cuda");
+  return DIL_OK;
+}
+
+static dil_status explain(arena *a, const options *o, compilation *c, bill *l,
+                          binding *b) {
+  dil_status status = binding_open(a, o, c->pattern, b);
+  if (!status) status = binding_sizes(b, -1);
+  if (!status) status = binding_inputs(b, false);
+  if (!status) status = make_bill(b, c, l);
+  if (!status && c->topology)
+    status = place_count_up(a, c->plan, c->topology, l->B, l->N, l->M,
+                            l->seconds, l->place = ARENA_NEW(a, place_bill));
+  if (!status && o->seen[OPTION_STREAM]) status = count_stream(b, c, l);
+  return status;
+}
+
 dil_status command_explain(arena *a, const options *o) {
   compilation c = {.arena = a, .diag = diag_new(a)};
   driver_request r = command_request(o, 0);
+  binding b = {0};
+  bill l = {0};
+  dil_status status = check_machine(o);
+  bool gpu = o->cuda || o->device.word == DEVICE_CUDA;
+  if (gpu) l.gpu = ARENA_NEW(a, forecast);
+  if (!status && o->cuda) status = forecast_chip(o, l.gpu);
+  if (status) return status;
   r.last = STAGE_plan;
-  dil_status status = driver_compile(&r, &c);
+  r.device = gpu ? KNOB_CUDA : r.device;
+  status = driver_compile(&r, &c);
   if (status) return message_compiled(o, &c, status);
-  binding b;
-  bill l;
-  status = binding_open(a, o, c.pattern, &b);
-  if (!status) status = binding_sizes(&b, -1);
-  if (!status) status = binding_inputs(&b, false);
-  if (!status) status = make_bill(&b, &c, &l);
-  if (!status && c.topology)
-    status = place_count_up(a, c.plan, c.topology, l.B, l.N, l.M, l.seconds,
-                            l.place = ARENA_NEW(a, place_bill));
-  if (!status && o->seen[OPTION_STREAM]) status = count_stream(&b, &c, &l);
+  status = explain(a, o, &c, &l, &b);
   if (!status && o->json)
-    print_json(&l);
+    print_json(a, &l);
   else if (!status)
-    print_bill(&l);
+    print_bill(a, &l);
   binding_free(&b);
   return message_compiled(o, &c, status);
 }

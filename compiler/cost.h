@@ -32,18 +32,41 @@ double cost_seconds(const pattern *p, const cost_case *c);
 
 /* ---- cost_gpu.c ---------------------------------------------------------- */
 
+/* A chip, and what its processors reach. */
+typedef struct cost_gpu_chip {
+  int32_t arch;
+  const char *model;        /* one that has it, of that many processors */
+  int32_t processors;
+  int64_t shared;           /* bytes of shared memory a block may have */
+  double rate_16, rate_32;  /* operations a second of one processor, 16-bit and
+                               tf32 in three products */
+  double memory;            /* bytes a second, of all processors together */
+} cost_gpu_chip;
+/* NULL: there are no figures of it. */
+const cost_gpu_chip *cost_gpu_chip_of(int32_t arch);
+
 typedef struct cost_gpu_case {
   const struct dil_cuda_facts *facts;
   const struct dil_cuda_code *code; /* all but its cubin */
   const cover_count *count;         /* of all batch rows, by the code's tiles */
   int64_t B, N, M;
   bool dedup;
+  double touched;                   /* share of the rows that the branches
+                                       select; 0: all */
   double parts;                     /* that a row's keys are cut into; 0: the
                                        kernel's choice */
 } cost_gpu_case;
 
 /* Seconds on a GPU; compare them with one another, not with a clock. */
 double cost_gpu_seconds(const pattern *p, const cost_gpu_case *c);
+/* Operations a second of all processors, of what the pattern multiplies. */
+double cost_gpu_peak(const pattern *p, const struct dil_cuda_facts *facts);
+/* Of states of so many rows, one head each, that another pass comes to: what
+ * goes to memory and comes back, and how long that takes; opened rows are
+ * written each time. */
+double cost_gpu_state_bytes(const pattern *p, double rows);
+double cost_gpu_state_seconds(const pattern *p,
+                              const struct dil_cuda_facts *facts, double rows);
 /* Bytes that an H200 moves while its processors take a block of keys: 128 of
  * them, 192 rows, by the Hopper kernel. */
 double cost_gpu_block_bytes(const pattern *p);

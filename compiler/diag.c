@@ -128,6 +128,12 @@ static place place_of(span at) {
   return p;
 }
 
+const char *diag_place(arena *a, span at) {
+  if (!at.source) return "";
+  place p = place_of(at);
+  return arena_print(a, "%s:%d:%d", at.source->path, p.line, p.column);
+}
+
 static int message_compare(const void *left, const void *right) {
   const message *a = left, *b = right;
   int32_t at = a->at.source ? a->at.source->index + 1 : 0;

@@ -92,11 +92,9 @@ static bool sees_all(const dil_table *t, uint64_t branches) {
   return false;
 }
 
-/* What goes to memory and comes back, in blocks, for rows of state of a
- * position; opened rows are written each time. */
+/* In blocks, for rows of state of a position. */
 static double travel_of(const fuser *f, double rows) {
-  double row = (double)f->plan->table.value_dim * 4 + 4;
-  return rows * (2 * row + row / 2) / f->block_bytes;
+  return cost_gpu_state_bytes(f->plan->pattern, rows) / f->block_bytes;
 }
 
 /* Of a list of passes: with a pass that has keys for every row none but those

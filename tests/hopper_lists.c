@@ -136,3 +136,23 @@ hopper_list *list_known(const known_shape *l, dil_combine combine, bool dedup) {
                          .predicates = s->predicate};
   return s;
 }
+
+/* ---- the definition ------------------------------------------------------ */
+
+bool list_selects(const hopper_list *s, int32_t b, int32_t h, int64_t t) {
+  const dil_branch *branch = &s->branch[b];
+  if (h > branch->head_last || (t < 0 && branch->segment)) return false;
+  int64_t inside = branch->segment ? t % branch->segment : t;
+  int64_t r = branch->dilation;
+  return ((inside - branch->phase[h]) % r + r) % r == 0;
+}
+
+bool list_reaches(const hopper_list *s, int32_t b, int32_t h, int64_t t,
+                  int64_t j) {
+  const dil_branch *branch = &s->branch[b];
+  int64_t segment = branch->segment;
+  if (!list_selects(s, b, h, t) || !list_selects(s, b, h, j)) return false;
+  if (segment && t / segment != j / segment) return false;
+  const dil_predicate *p = &s->predicate[0];
+  return branch->predicate < 0 || (j - t <= p->right && t - j <= p->left);
+}

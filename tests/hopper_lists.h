@@ -31,6 +31,11 @@ int64_t random_to(int64_t n); /* 0 .. n - 1, after list_random's seed */
 void list_random(hopper_list *s, uint64_t seed);
 /* To be freed; its window is no branch's yet. */
 hopper_list *list_known(const known_shape *l, dil_combine combine, bool dedup);
+/* Whether a branch has the row or key at a position, and whether its row at t
+ * sees the key at j: the definition. */
+bool list_selects(const hopper_list *s, int32_t b, int32_t h, int64_t t);
+bool list_reaches(const hopper_list *s, int32_t b, int32_t h, int64_t t,
+                  int64_t j);
 /* In words, until the next call. */
 const char *list_describe(const hopper_list *s);
 

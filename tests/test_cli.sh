@@ -77,6 +77,18 @@ manual_has_all() {
 }
 is "the manual page has every option" manual_has_all
 
+# In parentheses below the option, which may stand there twice.
+manual_has_verbs() {
+  for verb in check explain show print build run bench tune cache; do
+    for option in $(options_of $verb); do
+      sed 's/\\-/-/g' compiler/dil.1 |
+        grep -A1 -- "^\\\\fB.*--$option\\\\fR" | grep -qw "^(.*$verb.*)" ||
+        { echo "--$option is not told of $verb" && return 1; }
+    done
+  done
+}
+is "the manual page says which verbs have it" manual_has_verbs
+
 table_is_accepted() { # every option of a verb is known to it
   for verb in check explain show print run bench tune cache; do
     for option in $(options_of $verb); do

@@ -27,35 +27,17 @@ enum { CHECKED = 30 /* tiles of a launch, about */ };
 
 /* ---- the definition ------------------------------------------------------ */
 
-static bool selects(const hopper_list *s, int32_t b, int32_t h, int64_t t) {
-  const dil_branch *branch = &s->branch[b];
-  if (h > branch->head_last || (t < 0 && branch->segment)) return false;
-  int64_t inside = branch->segment ? t % branch->segment : t;
-  int64_t r = branch->dilation;
-  return ((inside - branch->phase[h]) % r + r) % r == 0;
-}
-
-static bool reaches(const hopper_list *s, int32_t b, int32_t h, int64_t t,
-                    int64_t j) {
-  const dil_branch *branch = &s->branch[b];
-  int64_t segment = branch->segment;
-  if (!selects(s, b, h, t) || !selects(s, b, h, j)) return false;
-  if (segment && t / segment != j / segment) return false;
-  const dil_predicate *p = &s->predicate[0];
-  return branch->predicate < 0 || (j - t <= p->right && t - j <= p->left);
-}
-
 static int32_t defined(const hopper_list *s, int32_t h, int64_t t, int64_t j) {
   int32_t copies = 0;
   for (int32_t b = 0; b < s->table.branch_count; b++)
-    copies += reaches(s, b, h, t, j);
+    copies += list_reaches(s, b, h, t, j);
   return s->table.combine == DIL_COMBINE_UNION ? copies > 0 : copies;
 }
 
 static int32_t selecting(const hopper_list *s, int32_t h, int64_t t) {
   int32_t count = 0;
   for (int32_t b = 0; b < s->table.branch_count; b++)
-    count += selects(s, b, h, t);
+    count += list_selects(s, b, h, t);
   return count;
 }
 
@@ -212,7 +194,7 @@ static void check_place(hopper_list *s) {
 /* Whether a row has keys by a branch where no key of the part stands. */
 static bool is_away(const hopper_list *s, int32_t b, int32_t h, int64_t t) {
   for (int64_t j = 0; j < s->M; j++)
-    if (!is_there(s, j) && reaches(s, b, h, t, j)) return true;
+    if (!is_there(s, j) && list_reaches(s, b, h, t, j)) return true;
   return false;
 }
 
@@ -242,8 +224,8 @@ static void check_keeps(hopper_list *s) {
     bool must = false, may = false;
     for (int32_t b = 0; b < s->table.branch_count; b++) {
       bool comes = later >> b & 1;
-      may |= (comes || part) && selects(s, b, h, t);
-      must |= comes ? selects(s, b, h, t)
+      may |= (comes || part) && list_selects(s, b, h, t);
+      must |= comes ? list_selects(s, b, h, t)
                     : part && i < 4 && is_away(s, b, h, t);
     }
     bool kept = is_kept(l, (int)t, h);

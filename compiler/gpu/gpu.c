@@ -2,6 +2,7 @@
  * through its attempts until the gate lets one pass, all of them at once. */
 #include "gpu.h"
 #include "interface.h"
+#include "../../runtime/cuda/hopper.h"
 #include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -299,6 +300,43 @@ static dil_status member(const gpu_request *request, int32_t member,
   return status;
 }
 
+/* ---- what is known beforehand -------------------------------------------- */
+
+static dil_status foresee(const gpu_request *request, gpu_codes *out) {
+  gpu_jobs *jobs;
+  dil_status status = list(request, &jobs);
+  out->count = 0;
+  for (int32_t i = 0; !status && i < jobs->count; i++)
+    put_code(&jobs->job[i], i, out);
+  free(jobs);
+  return status;
+}
+
+/* The fast strategy that a pass is for, by whether its pairs are asked. */
+static const gpu_strategy *fast_for(const dil_table *t) {
+  char unused[256];
+  hopper_table made;
+  hopper_table_fill(t, 0, t->tile_keys, &made, unused, sizeof unused);
+  return made.paired ? &strategy_hopper_pair : &strategy_hopper;
+}
+
+static bool leaves(const gpu_request *request, int32_t pass, char *reason,
+                   size_t size) {
+  plan alone = *request->plan;
+  gpu_request r = *request;
+  alone.table.passes += pass;
+  alone.table.pass_count = 1;
+  r.plan = &alone;
+  if (knob_given(r.knobs, KNOB_HOPPER) && !r.knobs->value[KNOB_HOPPER][0]) {
+    snprintf(reason, size, "the schedule says `hopper 0`");
+    return true;
+  }
+  const gpu_strategy *fast = fast_for(&alone.table);
+  bool turned = r.knobs && r.knobs->given && speaks_of(request) == fast;
+  if (!turned) r.knobs = NULL;
+  return !fast->can(&r, reason, size);
+}
+
 /* ---- what may be tried --------------------------------------------------- */
 
 /* Whether a kernel can be written with these knobs; its code's facts. */
@@ -335,6 +373,8 @@ const gpu_backend *dil_gpu_backend_init(void) {
                                     .compile = compile,
                                     .apart = apart,
                                     .member = member,
+                                    .foresee = foresee,
+                                    .leaves = leaves,
                                     .candidates = candidates,
                                     .peak = peak_compile,
                                     .rows = rows_compile,

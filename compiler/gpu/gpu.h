@@ -53,6 +53,13 @@ typedef struct gpu_backend {
    * it fails. */
   dil_status (*member)(const gpu_request *request, int32_t member,
                        dil_cuda_code *code);
+  /* The first attempts at all members, without cubins: what `compile` makes
+   * where the gate lets each pass. NVRTC is not opened. */
+  dil_status (*foresee)(const gpu_request *request, gpu_codes *out);
+  /* Whether a pass is left to the general strategy whatever the call, and
+   * why. */
+  bool (*leaves)(const gpu_request *request, int32_t pass, char *reason,
+                 size_t size);
   /* The schedules of a plan that the tuner may try, at most `room`, in no
    * order; the gate has not seen them. Returns how many. */
   int32_t (*candidates)(const gpu_request *request, gpu_candidate *list,

@@ -66,7 +66,8 @@ void code_unload(const dil_cuda *d, cuda_code *code) {
 
 static dil_status load(cuda_codes *c, const dil_cuda_code *from, int32_t i) {
   cuda_code *code = &c->loaded[i];
-  dil_status status = code_load(c->device, from, code);
+  dil_status status =
+      c->device ? code_load(c->device, from, code) : describe(from, code);
   if (!status && code->family->open)
     status = code->family->open(c->table, code);
   if (!status) atomic_store(&c->now[i], code);
@@ -106,7 +107,7 @@ static int32_t find(const cuda_codes *codes, const cuda_run *r, int32_t pass) {
   for (int32_t i = 0; i < codes->count; i++) {
     const cuda_code *code = atomic_load(&codes->now[i]);
     if (code && (code->about.passes >> pass & 1) &&
-        code->family->can(r, pass, code))
+        !code->family->leaves(r, pass, code))
       return i;
   }
   return -1;

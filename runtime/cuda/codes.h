@@ -24,7 +24,8 @@ typedef struct cuda_codes {
   pthread_mutex_t lock;    /* of the loading of one that was to come */
 } cuda_codes;
 
-/* Loads what has its cubin. What is made of half of them is closed, too. */
+/* Loads what has its cubin. What is made of half of them is closed, too. No
+ * device: nothing is loaded, and calls can only be foreseen. */
 dil_status codes_open(cuda_codes *codes, dil_cuda *device,
                       const dil_table *table, const dil_cuda_code *from,
                       int32_t count, dil_more more, const void *context);

@@ -49,6 +49,34 @@ typedef struct dil_cuda_facts {
   int32_t driver;        /* 13000 */
 } dil_cuda_facts;
 
+/* What a pass of a call takes of a GPU. */
+typedef struct dil_cuda_pass {
+  int32_t code;          /* the index of its code; -1: none runs it */
+  const char *left;      /* why codes before that leave it; NULL: none may */
+  int32_t tile_rows;     /* at most */
+  int32_t classes;       /* of rows that read the same runs of keys; 0: not
+                            made, since rows are asked one by one */
+  int64_t tiles;
+  int32_t parts;         /* that the keys of a row are cut into */
+  int32_t pack;          /* heads that share a tile, where rows are few */
+  /* Blocks of keys: those that tiles visit, those of them that not all rows of
+   * the tile see whole, and those that segments hold and no row sees; < 0: only
+   * the kernel finds out. */
+  double visited, masked, skipped;
+  double saved;          /* pairs that a shared visit saves; likewise */
+  bool estimated;        /* from some tiles of many */
+  int64_t workspace;     /* bytes that it wants by itself */
+} dil_cuda_pass;
+
+typedef struct dil_cuda_forecast {
+  bool stateful;         /* rows have a state that goes from pass to pass */
+  int32_t opening;       /* the pass that comes first and begins them; -1: an
+                            empty state stands for it */
+  int64_t state;         /* bytes of those states */
+  int64_t workspace;     /* of all that a run takes besides its tensors */
+  dil_cuda_pass pass[DIL_BRANCH_MAX];
+} dil_cuda_forecast;
+
 /* Every function but `run` may wait for the device. Errors: DIL_ENVIRONMENT
  * with the driver's own text, DIL_USAGE and DIL_MEMORY. */
 typedef struct dil_cuda_module {
@@ -115,6 +143,11 @@ typedef struct dil_cuda_module {
                           const dil_part *part, void *stream);
 
   int64_t (*workspace)(const dil_cuda_kernel *kernel);
+  /* What a call of these shapes takes of a GPU that need not be there: by the
+   * codes, whose cubins are not looked at. Opens no driver. */
+  dil_status (*foresee)(const dil_cuda_facts *facts, const dil_table *table,
+                        const dil_cuda_code *code, int32_t count,
+                        const dil_call *call, dil_cuda_forecast *out);
   /* Of the device's pool; NULL: its memory is the driver's to keep. */
   struct pool *(*pool)(const dil_cuda *device);
   dil_status (*wait)(dil_cuda *device, void *stream);
@@ -202,8 +235,12 @@ typedef struct cuda_family {
   /* What a loaded code keeps between launches; NULL: nothing. */
   dil_status (*open)(const dil_table *table, cuda_code *code);
   void (*close)(cuda_code *code);
-  /* Whether this code runs pass `pass` in this call. */
-  bool (*can)(const cuda_run *r, int32_t pass, const cuda_code *code);
+  /* NULL: this code runs pass `pass` in this call; else why it does not. */
+  const char *(*leaves)(const cuda_run *r, int32_t pass,
+                        const cuda_code *code);
+  /* What the pass comes to, but for its code. */
+  void (*foresee)(const cuda_run *r, int32_t pass, const cuda_code *code,
+                  dil_cuda_pass *out);
   /* Bytes of workspace that the pass needs. */
   int64_t (*workspace)(const cuda_run *r, int32_t pass, const cuda_code *code);
   /* Puts the pass on the stream. A chained head's rows are resumed from and

@@ -52,6 +52,12 @@ dil_status cuda_time(const dil_cuda *device, cuda_clock clock,
                      dil_status (*work)(void *), void *context,
                      double *seconds);
 
+/* ---- foresee.c ----------------------------------------------------------- */
+
+dil_status kernel_foresee(const dil_cuda_facts *facts, const dil_table *table,
+                          const dil_cuda_code *code, int32_t count,
+                          const dil_call *call, dil_cuda_forecast *out);
+
 /* ---- codes.c ------------------------------------------------------------- */
 
 /* The library and functions of a code; unloading takes half-made ones too. */

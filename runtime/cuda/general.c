@@ -229,9 +229,24 @@ static bool has_many(const cuda_run *r, int32_t pass, const cuda_code *code) {
          p.items / p.splits >= MANY_WAVES * r->device->facts.processors;
 }
 
-static bool can(const cuda_run *r, int32_t pass, const cuda_code *code) {
-  return code->about.shared <= r->device->facts.shared_block &&
-         (!code->about.knob[GENERAL_KNOB_MANY] || has_many(r, pass, code));
+static const char *leaves(const cuda_run *r, int32_t pass,
+                          const cuda_code *code) {
+  if (code->about.shared > r->device->facts.shared_block)
+    return "more shared memory than a block has here";
+  if (code->about.knob[GENERAL_KNOB_MANY] && !has_many(r, pass, code))
+    return "too few rows for large tiles";
+  return NULL;
+}
+
+static void foresee(const cuda_run *r, int32_t pass, const cuda_code *code,
+                    dil_cuda_pass *out) {
+  dil_params p = {0};
+  fill_space(r, pass, code, &p);
+  out->tile_rows = code->about.tile_rows;
+  out->tiles = p.items / p.splits;
+  out->parts = p.splits;
+  out->pack = p.pack;
+  out->visited = out->masked = out->skipped = out->saved = -1;
 }
 
 static int64_t workspace(const cuda_run *r, int32_t pass,
@@ -284,6 +299,7 @@ dil_status general_end(const cuda_run *r, const cuda_code *code) {
 const cuda_family cuda_general = {
     .name = "general",
     .entry = {"dil_pass", "dil_merge", "dil_begin", "dil_end", "dil_bounds"},
-    .can = can,
+    .leaves = leaves,
+    .foresee = foresee,
     .workspace = workspace,
     .launch = launch};

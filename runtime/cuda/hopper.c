@@ -201,23 +201,40 @@ static dil_status prepare(const cuda_run *r, int32_t pass,
 
 /* What the tables cannot know: the sizes and strides of this call. Few queries
  * are better served by kernels that split the keys. */
-static bool can(const cuda_run *r, int32_t pass, const cuda_code *code) {
+static const char *leaves(const cuda_run *r, int32_t pass,
+                          const cuda_code *code) {
   enum { FEW_QUERIES = 64 };
   const dil_call *c = r->call;
   const dil_table *t = r->table;
   dil_comb asking = cuda_queries(r);
   int64_t M = r->part ? r->part->M : r->M;
-  if (r->drop || c->lengths || r->M == 0) return false;
-  if (asking.step > 1 || cuda_keys(r).step > 1) return false;
-  if (!(r->scale > 0) && !t->scored) return false;
-  if (r->N < FEW_QUERIES) return false;
-  if (M > 1 << 29 || r->N > 1 << 29 || r->B > 1 << 16) return false;
+  if (r->drop) return "dropout";
+  if (c->lengths) return "lengths";
+  if (r->M == 0) return "no keys";
+  if (asking.step > 1 || cuda_keys(r).step > 1) return "rows that lie apart";
+  if (!(r->scale > 0) && !t->scored) return "a scale that is not positive";
+  if (r->N < FEW_QUERIES) return "fewer than 64 queries";
+  if (M > 1 << 29 || r->N > 1 << 29) return "more than 2^29 rows";
+  if (r->B > 1 << 16) return "more than 2^16 batch rows";
   const hopper_table *table = code->memory->table[pass];
   if (asking.first < 0 && table->home &&
       (table->endless || asking.first + asking.count <= 0))
-    return false;
-  return maps_can(&c->q) && maps_can(&c->k) && maps_can(&c->v) &&
-         maps_can(&c->o);
+    return "queries before the first key";
+  bool described = maps_can(&c->q) && maps_can(&c->k) && maps_can(&c->v) &&
+                   maps_can(&c->o);
+  return described ? NULL : "tensors that no tensor map describes";
+}
+
+static void foresee(const cuda_run *r, int32_t pass, const cuda_code *code,
+                    dil_cuda_pass *out) {
+  const hopper_table *table = code->memory->table[pass];
+  sized s = {.place = place_of(r, pass)};
+  fill_sizes(r, table, code, &s);
+  out->tile_rows = s.launch.tile_rows;
+  out->classes = table->class_count - table->bare_count;
+  out->tiles = s.launch.tiles;
+  out->parts = out->pack = 1;
+  hopper_count(table, &s.launch, code->about.tile_keys, out);
 }
 
 static int64_t workspace(const cuda_run *r, int32_t pass,
@@ -259,6 +276,7 @@ const cuda_family cuda_hopper = {.name = "hopper",
                                  .entry = {"hopper_forward", "hopper_clear"},
                                  .open = open_memory,
                                  .close = close_memory,
-                                 .can = can,
+                                 .leaves = leaves,
+                                 .foresee = foresee,
                                  .workspace = workspace,
                                  .launch = launch};

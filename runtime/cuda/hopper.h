@@ -77,6 +77,11 @@ bool hopper_tiles_choose(const hopper_table *table, const hopper_place *place,
                          int32_t tile_rows, int64_t processors,
                          hopper_launch *l);
 
+/* hopper_count.c: the blocks of keys that a launch visits, into the fields of
+ * dil_cuda_pass. Where pairs are asked, the kernel alone finds out. */
+void hopper_count(const hopper_table *table, const hopper_launch *l,
+                  int32_t tile_keys, dil_cuda_pass *out);
+
 /* hopper_keep.c: into a launch with its sizes, which of its rows are yet to be
  * reached: by `later` branches, or in a part by any over keys that other parts
  * bring. */

@@ -2,28 +2,16 @@
  * a sequence, checked and put on a stream, pass by pass. In: table, codes, a
  * call whose data are device memory. Out: launches. Which code a pass takes
  * follows from the call's sizes and the device alone; nothing here waits. */
-#include "codes.h"
+#include "kernel.h"
 #include "spans.h"
 #include "workspace.h"
 #include "../walk.h"
 #include <stdio.h>
 #include <stdlib.h>
 
-struct dil_cuda_kernel {
-  dil_cuda *device;
-  const dil_table *table;
-  dil_dimension dimension;
-  const void *context;
-  cuda_codes codes;
-  bool *chained;           /* [heads]: touched by more than one pass */
-  bool stateful;           /* some head is chained */
-  bool leaves_out;         /* some head is served by no pass */
-  atomic_llong workspace;  /* bytes of the last run */
-};
-
 /* ---- making -------------------------------------------------------------- */
 
-static void count_passes(dil_cuda_kernel *k) {
+void kernel_count_passes(dil_cuda_kernel *k) {
   for (int32_t h = 0; h < k->table->heads; h++) {
     int32_t passes = cuda_passes(k->table, h);
     k->chained[h] = passes > 1;
@@ -51,7 +39,7 @@ dil_status kernel_new(dil_cuda *device, const dil_table *table,
   k->dimension = dimension;
   k->context = context;
   k->chained = chained;
-  count_passes(k);
+  kernel_count_passes(k);
   dil_status status = cuda_enter(device);
   bool entered = !status;
   if (entered) {
@@ -165,6 +153,12 @@ static int32_t opening_pass(const dil_cuda_kernel *k, const cuda_run *r) {
   return opening;
 }
 
+void kernel_find_opening(const dil_cuda_kernel *k, cuda_run *r) {
+  r->opening = opening_pass(k, r);
+  r->opened = r->opening >= 0;
+  if (r->opened) r->apart = hopper_apart(r);
+}
+
 /* ---- running ------------------------------------------------------------- */
 
 dil_status cuda_launch(const cuda_run *r, const cuda_code *code, int32_t entry,
@@ -180,11 +174,6 @@ dil_status cuda_launch(const cuda_run *r, const cuda_code *code, int32_t entry,
                                    r->stream, arguments, NULL),
                     "launch a kernel");
 }
-
-/* Bytes of [state o][state lse][bounds of inputs][the neediest pass]. */
-typedef struct layout {
-  int64_t state_lse, bounds, pass, end;
-} layout;
 
 /* Whether a call takes what only the last code has: see codes_take_last. */
 static bool takes_last(const dil_cuda_kernel *k, const cuda_run *r) {
@@ -213,7 +202,7 @@ static int64_t rows_of_state(const cuda_run *r) {
   return r->B * cuda_state_rows(r) * r->table->heads;
 }
 
-static dil_status lay_out(const dil_cuda_kernel *k, const cuda_run *r,
+dil_status kernel_lay_out(const dil_cuda_kernel *k, const cuda_run *r,
                           layout *at) {
   bool own = k->stateful && !r->part; /* a part brings its state */
   int64_t count = own ? rows_of_state(r) : 0, most = 0;
@@ -279,7 +268,7 @@ static dil_status run_on_stream(dil_cuda_kernel *k, cuda_run *r) {
   workspace w;
   layout at = {0};
   dil_status status = have_codes(k, r);
-  if (!status) status = lay_out(k, r, &at);
+  if (!status) status = kernel_lay_out(k, r, &at);
   if (!status) status = workspace_take(k->device, r->stream, at.end, &w);
   if (status) return status;
   char *base = w.memory;
@@ -298,9 +287,7 @@ static dil_status run_on_stream(dil_cuda_kernel *k, cuda_run *r) {
 static dil_status find_opening(dil_cuda_kernel *k, cuda_run *r) {
   dil_status status = have_passes(k, r);
   if (status) return status;
-  r->opening = opening_pass(k, r);
-  r->opened = r->opening >= 0;
-  if (r->opened) r->apart = hopper_apart(r);
+  kernel_find_opening(k, r);
   return DIL_OK;
 }
 

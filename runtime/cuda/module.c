@@ -28,6 +28,7 @@ const dil_cuda_module *dil_cuda_module_init(void) {
       .opens = kernel_opens,
       .open_part = kernel_open,
       .workspace = kernel_workspace,
+      .foresee = kernel_foresee,
       .pool = device_pool,
       .wait = device_wait,
       .time = kernel_time,

@@ -1,0 +1,83 @@
+/* foresee.c - what a call would take of a GPU that need not be there.
+ *
+ * In: what is known of a GPU, the codes of a plan without their cubins, a call's
+ * shapes. Out: for each pass the code that takes it, its tiles and what they
+ * visit; states and workspace. The questions are those that a run asks itself
+ * (kernel.c), of a device that is its facts alone. */
+#include "kernel.h"
+#include <math.h>
+#include <stdlib.h>
+
+static cuda_run run_of(const dil_cuda_kernel *k, const dil_cuda *device,
+                       const dil_call *call) {
+  const dil_table *t = k->table;
+  return (cuda_run){.device = device,
+                    .table = t,
+                    .call = call,
+                    .opening = -1,
+                    .apart = 1,
+                    .B = call->q.shape[0],
+                    .N = call->q.shape[1],
+                    .M = call->k.shape[1],
+                    .scale = (float)(t->runtime_scale ? call->scale : t->scale),
+                    .weight = 1,
+                    .drop = call->train && t->dropout > 0,
+                    .chained = k->chained};
+}
+
+static int32_t index_of(const cuda_codes *codes, const cuda_code *code) {
+  return code ? (int32_t)(code - codes->loaded) : -1;
+}
+
+/* The reason of the last code before the one that takes a pass. */
+static const char *left_by(const cuda_codes *codes, const cuda_run *r,
+                           int32_t pass, int32_t taken) {
+  const char *reason = NULL;
+  for (int32_t i = 0; i < (taken < 0 ? codes->count : taken); i++) {
+    const cuda_code *code = &codes->loaded[i];
+    if (code->about.passes >> pass & 1)
+      reason = code->family->leaves(r, pass, code);
+  }
+  return reason;
+}
+
+static dil_status foresee_passes(const dil_cuda_kernel *k, cuda_run *r,
+                                 dil_cuda_forecast *out) {
+  layout at;
+  for (int32_t p = 0; p < k->table->pass_count; p++) {
+    const cuda_code *code = codes_choose(&k->codes, r, p);
+    dil_cuda_pass *pass = &out->pass[p];
+    pass->code = index_of(&k->codes, code);
+    pass->left = left_by(&k->codes, r, p, pass->code);
+    if (code) code->family->foresee(r, p, code, pass);
+    if (code) pass->workspace = code->family->workspace(r, p, code);
+  }
+  if (k->stateful) kernel_find_opening(k, r);
+  dil_status status = kernel_lay_out(k, r, &at);
+  if (status) return status;
+  out->state = at.bounds;
+  out->workspace = at.end;
+  out->stateful = k->stateful;
+  out->opening = r->opening;
+  return DIL_OK;
+}
+
+dil_status kernel_foresee(const dil_cuda_facts *facts, const dil_table *table,
+                          const dil_cuda_code *code, int32_t count,
+                          const dil_call *call, dil_cuda_forecast *out) {
+  const dil_cuda device = {.facts = *facts};
+  dil_cuda_kernel k = {.table = table};
+  *out = (dil_cuda_forecast){.opening = -1};
+  k.chained = calloc((size_t)table->heads, sizeof *k.chained);
+  if (!k.chained)
+    return dil_fail(DIL_MEMORY, "no memory for a forecast of '%s'",
+                    table->name);
+  kernel_count_passes(&k);
+  dil_status status =
+      codes_open(&k.codes, NULL, table, code, count, NULL, NULL);
+  cuda_run r = run_of(&k, &device, call);
+  if (!status) status = foresee_passes(&k, &r, out);
+  codes_close(&k.codes);
+  free(k.chained);
+  return status;
+}

@@ -1,0 +1,33 @@
+/* kernel.h - a plan on a device, or on one that is only thought of: what running
+ * it (kernel.c) and foreseeing a run (foresee.c) share. */
+#ifndef DIL_CUDA_KERNEL_H
+#define DIL_CUDA_KERNEL_H
+
+#include "codes.h"
+
+struct dil_cuda_kernel {
+  dil_cuda *device;
+  const dil_table *table;
+  dil_dimension dimension;
+  const void *context;
+  cuda_codes codes;
+  bool *chained;           /* [heads]: touched by more than one pass */
+  bool stateful;           /* some head is chained */
+  bool leaves_out;         /* some head is served by no pass */
+  atomic_llong workspace;  /* bytes of the last run */
+};
+
+/* Bytes of [state o][state lse][bounds of inputs][the neediest pass]. */
+typedef struct layout {
+  int64_t state_lse, bounds, pass, end;
+} layout;
+
+/* Fills `chained` and what follows from it. */
+void kernel_count_passes(dil_cuda_kernel *k);
+/* Finds the pass that opens the rows, if there is one, and how far apart those
+ * stand that have a state. */
+void kernel_find_opening(const dil_cuda_kernel *k, cuda_run *r);
+dil_status kernel_lay_out(const dil_cuda_kernel *k, const cuda_run *r,
+                          layout *at);
+
+#endif
