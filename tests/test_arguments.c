@@ -73,6 +73,15 @@ static void lengths_many(bent *b) {
   lengths_of(b, 9, 32);
   b->shape[0] = 2;
 }
+/* Every second number, for two batch rows. */
+static void lengths_apart(bent *b) {
+  static int64_t apart = 2;
+  lengths_of(b, 9, 32);
+  b->shape[0] = 2;
+  b->lengths.strides = &apart;
+  for (int i = DIL_TENSOR_Q; i <= DIL_TENSOR_LSE; i++)
+    b->call.tensor[i].shape[0] = 2;
+}
 
 static const struct {
   void (*spoil)(bent *b);
@@ -107,6 +116,7 @@ static const struct {
     {lengths_long, "lengths[0] must be within 0 and 96, got 97"},
     {lengths_type, "lengths has an element type that no kernel takes"},
     {lengths_many, "lengths must be i32 [1]"},
+    {lengths_apart, "lengths must be i32 [2], contiguous"},
 };
 enum { REFUSALS = sizeof refusals / sizeof *refusals };
 

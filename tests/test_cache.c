@@ -115,8 +115,9 @@ START_TEST(memory_keeps_the_latest) {
 }
 END_TEST
 
-/* Entries of 10 KiB under a bound of 100: the oldest by use go. */
-START_TEST(disk_keeps_within_its_bound) {
+/* Entries of 10 KiB under a bound of 100, each used so long after the one
+ * before: the oldest by use go. */
+static void check_bound(struct timespec each) {
   cache_options o = box_options(CACHE_ON);
   cache_stats s;
   dil_cache *c;
@@ -126,7 +127,8 @@ START_TEST(disk_keeps_within_its_bound) {
   o.disk_max = 100 << 10;
   ck_assert_int_eq(cache_new(&o, &c), DIL_OK);
   for (int i = 0; i < 30; i++) {
-    struct timespec when[2] = {{1000000 + i, 0}, {1000000 + i, 0}};
+    struct timespec used = {1000000 + i * each.tv_sec, i * each.tv_nsec};
+    struct timespec when[2] = {used, used};
     snprintf(key, sizeof key, "key %d", i);
     box_put(c, key, text);
     ck_assert_int_eq(utimensat(AT_FDCWD, box_path(key), when, 0), 0);
@@ -139,6 +141,37 @@ START_TEST(disk_keeps_within_its_bound) {
   ck_assert(!box_disk_has("key 0", text));
   ck_assert_int_le(box_count(".kernel"), 10);
   free(text);
+}
+
+START_TEST(disk_keeps_within_its_bound) {
+  check_bound((struct timespec){1, 0});
+}
+END_TEST
+
+START_TEST(use_within_a_second_has_an_order) {
+  check_bound((struct timespec){0, 1});
+}
+END_TEST
+
+static void leave_temporary(const char *name, time_t seconds_ago) {
+  char path[PATH_MAX];
+  time_t when = time(NULL) - seconds_ago;
+  snprintf(path, sizeof path, "%s/%s.temporary", box_folder, name);
+  box_write(path, "half", 4);
+  struct timespec times[2] = {{when, 0}, {when, 0}};
+  ck_assert_int_eq(utimensat(AT_FDCWD, path, times, 0), 0);
+}
+
+/* What another writer has begun is left to it, for as long as one may take. */
+START_TEST(what_was_left_half_written_goes_after_an_hour) {
+  box_disk_put("first", "value");
+  leave_temporary("1-new", 5);
+  leave_temporary("2-slow", 3500);
+  leave_temporary("3-dead", 3700);
+  box_disk_put("second", "value");
+  ck_assert_int_eq(box_count("1-new.temporary"), 1);
+  ck_assert_int_eq(box_count("2-slow.temporary"), 1);
+  ck_assert_int_eq(box_count("3-dead.temporary"), 0);
 }
 END_TEST
 
@@ -221,6 +254,8 @@ int main(void) {
             what_is_put_comes_back, empty_and_odd_values, off_keeps_nothing,
             read_only_writes_nothing, read_only_without_a_folder,
             memory_keeps_the_latest, disk_keeps_within_its_bound,
+            use_within_a_second_has_an_order,
+            what_was_left_half_written_goes_after_an_hour,
             a_compiler_that_changed_makes_entries_stale,
             the_environment_chooses,
             NULL}},

@@ -229,6 +229,51 @@ START_TEST(cubins_come_back_without_nvrtc) {
 }
 END_TEST
 
+/* What one of these changes is another code: so is its key. */
+static void turn_knob(compilation *c, gpu_request *r) {
+  (void)r;
+  c->knobs.given = 1u << KNOB_STAGES;
+  c->knobs.value[KNOB_STAGES][0] = 3;
+}
+static void turn_force(compilation *c, gpu_request *r) {
+  (void)r;
+  ((plan *)(uintptr_t)c->plan)->force = FORCE_CHAIN;
+}
+static void turn_arch(compilation *c, gpu_request *r) {
+  (void)c, r->arch = 86;
+}
+static void turn_only(compilation *c, gpu_request *r) {
+  (void)c, r->only = "general";
+}
+static void turn_apart(compilation *c, gpu_request *r) {
+  (void)c, r->apart = true;
+}
+
+START_TEST(keys_tell_codes_apart) {
+  static void (*const turns[])(compilation *, gpu_request *) = {
+      turn_knob, turn_force, turn_arch, turn_only, turn_apart};
+  subject *s = read_example("longnet");
+  for (int32_t i = 0; i < (int32_t)(sizeof turns / sizeof *turns); i++) {
+    compilation c = {.arena = s->memory, .diag = diag_new(s->memory)};
+    gpu_request request = {.arch = 80};
+    size_t size, other_size;
+    c.plan = request.plan = plan_make(s->memory, c.diag, s->pattern, 0);
+    char *key = keep_key(&c, &request, &size);
+    char *again = keep_key(&c, &request, &other_size);
+    ck_assert_ptr_nonnull(key);
+    ck_assert(size == other_size && !memcmp(key, again, size));
+    free(again);
+    turns[i](&c, &request);
+    char *other = keep_key(&c, &request, &other_size);
+    ck_assert_msg(size != other_size || memcmp(key, other, size),
+                  "turn %d has the same key", (int)i);
+    free(key);
+    free(other);
+  }
+  subject_free(s);
+}
+END_TEST
+
 /* ---- codes that come after the kernel ------------------------------------ */
 
 /* causal for sm_90a: the Hopper kernel comes first, the general one late. */
@@ -415,6 +460,7 @@ int main(void) {
   tcase_add_checked_fixture(c, set_up, tear_down);
   tcase_set_timeout(c, 120);
   tcase_add_test(c, cubins_come_back_without_nvrtc);
+  tcase_add_test(c, keys_tell_codes_apart);
   tcase_add_test(c, what_few_calls_take_comes_late_and_is_kept);
   tcase_add_test(c, what_came_first_is_kept_by_itself);
   tcase_add_test(c, a_process_ends_while_codes_are_made);

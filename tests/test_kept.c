@@ -244,9 +244,17 @@ START_TEST(others_are_refused_by_name) {
   expect_refusal(other, "has another number of batch rows");
   other = s, other.shape.chunks.keys--;
   expect_refusal(other, "has another chunk of keys");
+  other = s, other.shape.chunks.queries--;
+  expect_refusal(other, "has another chunk of queries");
+  other = s, other.shape.chunks.batch++;
+  expect_refusal(other, "has another chunk of batch rows");
   dil_call call = *s.call;
   other = s, other.call = &call;
-  call.seed++;
+  call.train = 0;
+  expect_refusal(other, "has another word on training");
+  call = *s.call, call.o.dtype = DIL_BF16;
+  expect_refusal(other, "has another type of output");
+  call = *s.call, call.seed++;
   expect_refusal(other, "has another seed of dropout");
   call = *s.call, call.scale = 3;
   expect_refusal(other, "has another scale");

@@ -28,7 +28,7 @@ typedef struct fake_event {
 typedef struct fake {
   int64_t room, used;
   int takes, gives, events, follows;
-  bool mark_fails;
+  bool mark_fails, nameless; /* nobody can tell which stream a handle is */
 } fake;
 
 static dil_status fake_take(void *user, int64_t bytes, void **memory) {
@@ -79,6 +79,12 @@ static void fake_forget(void *user, void *event) {
   free(event);
 }
 
+static uint64_t fake_identify(void *user, void *stream) {
+  (void)user;
+  (void)stream;
+  return POOL_NO_STREAM;
+}
+
 static pool *fake_pool(fake *f, int64_t max) {
   pool_source source = {.name = "fake",
                         .take = fake_take,
@@ -87,6 +93,7 @@ static pool *fake_pool(fake *f, int64_t max) {
                         .passed = fake_passed,
                         .follow = fake_follow,
                         .forget = fake_forget,
+                        .identify = f->nameless ? fake_identify : NULL,
                         .user = f};
   pool_options options = {.max = max};
   pool *p;
@@ -180,6 +187,19 @@ START_TEST(another_stream_gets_it_when_the_work_is_done) {
   ck_assert_ptr_eq(dil_pool_memory(c), memory);
   ck_assert_int_eq(f.follows, 0);
   dil_pool_give_block(p, b);
+  dil_pool_give_block(p, c);
+  dil_pool_free(p);
+}
+END_TEST
+
+START_TEST(streams_that_nobody_knows_are_not_the_same) {
+  fake f = {.room = 1 << 30, .nameless = true};
+  fake_stream s = {1, 0}; /* its work is never done */
+  pool *p = fake_pool(&f, 0);
+  pool_block *b = take(p, 100000, &s);
+  dil_pool_give_block(p, b);
+  pool_block *c = take(p, 100000, &s);
+  ck_assert_int_eq(f.takes, 2);
   dil_pool_give_block(p, c);
   dil_pool_free(p);
 }
@@ -401,6 +421,7 @@ int main(void) {
   tcase_add_test(c, the_same_stream_gets_it_again);
   tcase_add_test(c, another_stream_gets_it_when_the_work_is_done);
   tcase_add_test(c, at_the_bound_a_stream_waits);
+  tcase_add_test(c, streams_that_nobody_knows_are_not_the_same);
   tcase_add_test(c, the_bound_is_hard);
   tcase_add_test(c, under_pressure_what_is_kept_goes_back);
   tcase_add_test(c, what_cannot_be_marked_is_not_kept);

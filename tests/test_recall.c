@@ -19,13 +19,30 @@ static dil_context *context;
 static dil_program *read_once;
 
 /* "tile_keys N;" for calls of `size` queries and keys. */
-static void remember(arena *a, const compilation *c, int64_t size,
-                     int32_t keys) {
+static void remember_sizes(arena *a, const compilation *c,
+                           const int64_t size[3], int32_t keys) {
   wisdom_record r = {.seconds = 0.001, .name = "p"};
   r.knobs.given = 1u << KNOB_TILE_KEYS;
   r.knobs.value[KNOB_TILE_KEYS][0] = keys;
-  recall_key(c, context, (const int64_t[]){1, size, size}, &r.key);
+  recall_key(c, context, size, &r.key);
   host_must(wisdom_add(a, path, &r));
+}
+
+static void remember(arena *a, const compilation *c, int64_t size,
+                     int32_t keys) {
+  remember_sizes(a, c, (const int64_t[]){1, size, size}, keys);
+}
+
+/* The pattern of host_text up to its schedule. */
+static compilation compile_on(arena *a) {
+  compilation c = {.arena = a, .diag = diag_new(a)};
+  driver_request request = {.path = "p.dil",
+                            .text = host_text,
+                            .length = strlen(host_text),
+                            .device = KNOB_CPU,
+                            .last = STAGE_schedule};
+  host_must(driver_compile(&request, &c));
+  return c;
 }
 
 static void set_up(void) {
@@ -37,13 +54,7 @@ static void set_up(void) {
   host_must(dil_program_parse(context, "p.dil", host_text, strlen(host_text),
                               NULL, &read_once));
   arena *a = arena_new();
-  compilation c = {.arena = a, .diag = diag_new(a)};
-  driver_request request = {.path = "p.dil",
-                            .text = host_text,
-                            .length = strlen(host_text),
-                            .device = KNOB_CPU,
-                            .last = STAGE_schedule};
-  host_must(driver_compile(&request, &c));
+  compilation c = compile_on(a);
   remember(a, &c, ROWS, 40);
   remember(a, &c, 4096, 56);
   arena_free(a);
@@ -99,6 +110,30 @@ START_TEST(sizes_choose) {
   takes(&o, "tile_keys 40;");
   o.sizes = &other;
   takes(&o, "");
+}
+END_TEST
+
+/* Of calls as large as each other, what was tuned last. */
+START_TEST(the_last_of_equal_ones) {
+  arena *a = arena_new();
+  compilation c = compile_on(a);
+  remember_sizes(a, &c, (const int64_t[]){2, 2048, 2048}, 32);
+  takes(NULL, "tile_keys 56;");
+  remember_sizes(a, &c, (const int64_t[]){4, 2048, 2048}, 48);
+  arena_free(a);
+  takes(NULL, "tile_keys 48;");
+}
+END_TEST
+
+/* By whole words of the device's name. */
+START_TEST(a_chip_is_asked_for_by_its_name) {
+  arena *a = arena_new();
+  compilation c = compile_on(a);
+  ck_assert(!recall_chip(&c, c.isa + 1));
+  ck_assert(!recall_chip(&c, "neon"));
+  ck_assert(recall_chip(&c, c.isa));
+  ck_assert_int_eq(c.knobs.value[KNOB_TILE_KEYS][0], 56);
+  arena_free(a);
 }
 END_TEST
 
@@ -165,6 +200,8 @@ int main(void) {
   tcase_add_checked_fixture(t, set_up, tear_down);
   tcase_add_test(t, the_largest_without_sizes);
   tcase_add_test(t, sizes_choose);
+  tcase_add_test(t, the_last_of_equal_ones);
+  tcase_add_test(t, a_chip_is_asked_for_by_its_name);
   tcase_add_test(t, a_forced_plan_takes_none);
   tcase_add_test(t, a_schedule_of_its_own_is_told);
   tcase_add_test(t, a_bad_record_is_logged_once);
