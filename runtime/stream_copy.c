@@ -5,7 +5,8 @@
 #include "walk.h"
 #include <string.h>
 
-enum { TASK_ROWS = 1024 }; /* rows that a thread takes at a time */
+enum { TASK_ROWS = 1024, TASK_BYTES = 256 << 10 }; /* what a thread takes at a
+                                                       time, at most */
 
 typedef struct copier {
   const dil_tensor *from, *to; /* [B, rows, heads, width] */
@@ -96,12 +97,19 @@ static void copy_block(const copier *c, int64_t b, int64_t row, int64_t end) {
          (size_t)elements * dil_dtype_size(c->to->dtype));
 }
 
+/* Rows that a thread takes at a time, few enough that all have some. */
+static int64_t task_rows(const copier *c) {
+  int64_t bytes = c->to->shape[2] * c->to->shape[3] *
+                  (int64_t)dil_dtype_size(c->to->dtype);
+  return maximum(1, minimum(TASK_ROWS, TASK_BYTES / maximum(bytes, 1)));
+}
+
 static void copy_task(void *context, int64_t index, int32_t worker) {
   (void)worker;
   const copier *c = context;
-  int64_t tasks = (c->rows + TASK_ROWS - 1) / TASK_ROWS;
-  int64_t b = index / tasks, begin = index % tasks * TASK_ROWS;
-  int64_t end = minimum(begin + TASK_ROWS, c->rows);
+  int64_t each = task_rows(c), tasks = (c->rows + each - 1) / each;
+  int64_t b = index / tasks, begin = index % tasks * each;
+  int64_t end = minimum(begin + each, c->rows);
   if (is_block(c)) {
     copy_block(c, b, begin, end);
     return;
@@ -112,7 +120,7 @@ static void copy_task(void *context, int64_t index, int32_t worker) {
 }
 
 static dil_status copy_all(dil_threads *threads, copier *c) {
-  int64_t tasks = (c->rows + TASK_ROWS - 1) / TASK_ROWS;
+  int64_t each = task_rows(c), tasks = (c->rows + each - 1) / each;
   return dil_threads_run(threads, tasks * c->to->shape[0], copy_task, c);
 }
 

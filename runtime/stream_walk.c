@@ -3,6 +3,7 @@
  * same for whoever runs them and whoever only counts. */
 #include "stream.h"
 #include "walk.h"
+#include <math.h>
 
 /* ---- sizes --------------------------------------------------------------- */
 
@@ -49,6 +50,62 @@ static int64_t pieces_of(int64_t keys) {
   return maximum((keys + PIECES - 1) / PIECES, minimum(keys, LEAST));
 }
 
+/* Bytes that a row of each takes. */
+typedef struct row_costs {
+  int64_t query, key;
+} row_costs;
+
+/* One part in `parts` of the bound is keys. */
+static stream_chunks cut_both(const stream_shape *s, row_costs cost,
+                              int64_t bound, int64_t parts) {
+  int64_t least = minimum(s->M, KEYS_LEAST);
+  int64_t keys = minimum(s->M, maximum(bound / parts / cost.key, least));
+  if (bound - keys * cost.key < cost.query)
+    keys = (bound - cost.query) / cost.key;
+  int64_t asking = minimum(s->N, (bound - keys * cost.key) / cost.query);
+  if (asking == s->N && parts == 2)
+    keys = minimum(s->M, (bound - asking * cost.query) / cost.key);
+  return (stream_chunks){1, cut_well(s->table, asking, s->N),
+                         cut_well(s->table, keys, s->M)};
+}
+
+/* What a device waits for with these cuts, about: all that is brought, what
+ * each pass costs besides its pairs, and the first chunks, which no pass hides.
+ * Speeds as seen on an H200 (tests/bench/NOTES.md). */
+static dil_status seconds_of(const stream_shape *s, double *seconds) {
+  const double rate = 26e9, pass = 50e-6; /* bytes a second; seconds */
+  const dil_table *t = s->table;
+  stream_facts facts;
+  dil_status status = stream_count(s, &facts);
+  double first = (double)(s->chunks.queries * t->heads * t->head_dim *
+                              value_bytes(t) +
+                          s->chunks.keys * t->kv_heads * route_row_bytes(t));
+  *seconds = ((double)facts.loaded + first) / rate +
+             (double)facts.chunks * pass;
+  return status;
+}
+
+/* Where each query wants most keys, more queries at a time bring fewer of them
+ * again; where few want any, large chunks of both are skipped or full. That is
+ * counted, unless there are too many chunks for it. */
+static dil_status cut_by_count(stream_shape *s, row_costs cost,
+                               int64_t bound) {
+  enum { PARTS_MOST = 32, PAIRS_MOST = 4096 };
+  stream_chunks best = s->chunks;
+  double least = INFINITY, seconds;
+  dil_status status = DIL_OK;
+  for (int64_t parts = 2; parts <= PARTS_MOST && !status; parts *= 2) {
+    s->chunks = cut_both(s, cost, bound, parts);
+    if (stream_pairs(s) > PAIRS_MOST) break;
+    status = seconds_of(s, &seconds);
+    if (status || seconds >= least) continue;
+    least = seconds;
+    best = s->chunks;
+  }
+  s->chunks = best;
+  return status;
+}
+
 dil_status stream_plan(stream_shape *s, int32_t threads, int64_t bound) {
   const dil_table *t = s->table;
   int64_t query = query_cost(t), key = key_cost(t, threads);
@@ -67,13 +124,8 @@ dil_status stream_plan(stream_shape *s, int32_t threads, int64_t bound) {
     if (c->batch == s->B) c->keys = cut_well(t, pieces_of(c->keys), c->keys);
     return DIL_OK;
   }
-  int64_t keys = minimum(s->M, maximum(bound / 2 / key, least));
-  if (bound - keys * key < query) keys = (bound - query) / key;
-  int64_t asking = minimum(s->N, (bound - keys * key) / query);
-  if (asking == s->N) keys = minimum(s->M, (bound - asking * query) / key);
-  *c = (stream_chunks){1, cut_well(t, asking, s->N),
-                       cut_well(t, keys, s->M)};
-  return DIL_OK;
+  *c = cut_both(s, (row_costs){query, key}, bound, 2);
+  return threads ? DIL_OK : cut_by_count(s, (row_costs){query, key}, bound);
 }
 
 static int64_t pieces(int64_t all, int64_t each) {

@@ -293,6 +293,31 @@ START_TEST(memory_stays_within_its_bound) {
 }
 END_TEST
 
+/* Bytes that a shape brings with these cuts. */
+static int64_t brought(stream_shape shape, stream_chunks cut) {
+  stream_facts counted;
+  shape.chunks = cut;
+  ck_assert(!stream_count(&shape, &counted));
+  return counted.loaded;
+}
+
+/* Beside as many queries as keys: few of the first bring all keys often. */
+START_TEST(cuts_for_a_device_bring_little) {
+  scene *c = scene_open(patterns[_i], (call_shape){.queries = 9, .keys = 9}, 0);
+  stream_shape shape = scene_stream(c, (stream_chunks){0}).shape;
+  shape.N = shape.M = 40000;
+  ck_assert_msg(!stream_plan(&shape, 0, 4 << 20), "%s", dil_last_error());
+  stream_chunks cut = shape.chunks;
+  int64_t even = (cut.queries + cut.keys) / 2;
+  ck_assert_int_lt(cut.queries, shape.N);
+  ck_assert_int_le(brought(shape, cut),
+                   brought(shape, (stream_chunks){1, even, even}));
+  if (!shape.table->branches[0].segment)
+    ck_assert_int_gt(cut.queries, cut.keys);
+  scene_close(c);
+}
+END_TEST
+
 START_TEST(bound_below_one_row_is_refused) {
   scene *c = scene_open(patterns[1], (call_shape){.queries = 9, .keys = 9}, 0);
   dil_stream s = scene_stream(c, (stream_chunks){0});
@@ -355,6 +380,7 @@ int main(void) {
   tcase_add_test(tests, chunks_are_kept_and_skipped);
   tcase_add_test(tests, arrays_are_converted);
   tcase_add_loop_test(tests, memory_stays_within_its_bound, 0, PATTERNS);
+  tcase_add_loop_test(tests, cuts_for_a_device_bring_little, 0, UNMASKED);
   tcase_add_test(tests, bound_below_one_row_is_refused);
   tcase_add_test(tests, failure_ends_both_threads);
   tcase_add_test(tests, failure_to_load_is_told);
