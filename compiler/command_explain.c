@@ -238,9 +238,13 @@ static void print_json(arena *a, const bill *l) {
 
 static dil_status count_stream(const binding *b, const compilation *c,
                                bill *l) {
-  dil_status status = trial_stream_plan(b, &c->plan->table, l->threads, 0,
-                                        &l->shape);
+  int64_t memory = l->gpu ? l->gpu->facts.memory : 0;
   l->streamed = true;
+  if (l->gpu && !memory && !b->options->stream)
+    return dil_fail(DIL_USAGE, "how much memory the chip of --cuda has is not "
+                    "known: --stream=BYTES says what may be taken of it");
+  dil_status status = trial_stream_plan(
+      b, &c->plan->table, l->gpu ? 0 : l->threads, memory, &l->shape);
   return status ? status : stream_count(&l->shape, &l->stream);
 }
 
@@ -249,7 +253,6 @@ static dil_status check_machine(const options *o) {
   bool device = o->device.word == DEVICE_CUDA;
   const char *idle = o->seen[OPTION_CPU]       ? "--cpu"
                      : o->seen[OPTION_THREADS] ? "--threads"
-                     : o->seen[OPTION_STREAM]  ? "--stream"
                                                : NULL;
   if (o->device.word == DEVICE_ORACLE)
     return message_error(DIL_USAGE, "it is the definition, in plain loops",

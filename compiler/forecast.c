@@ -2,6 +2,7 @@
  * kernels are the first choice of each strategy, since what ptxas would refuse
  * is not known before it has run. */
 #include "forecast.h"
+#include "place.h"
 #include "recall.h"
 #include "trial_cuda.h"
 #include <string.h>
@@ -107,24 +108,69 @@ static void predict(const binding *b, const compilation *c, int32_t pass,
   own->seconds = cost_gpu_seconds(alone.pattern, &spot);
 }
 
-/* ---- all ----------------------------------------------------------------- */
-
-/* The call by its shapes, its rows one behind the other. */
-static dil_call call_of(const binding *b) {
-  const pattern *p = b->pattern;
-  const int64_t *size = b->size;
-  int64_t q[] = {size[BIND_B], size[BIND_N], p->heads, p->head_dim};
-  int64_t k[] = {size[BIND_B], size[BIND_M], p->kv_heads, p->head_dim};
-  int64_t v[] = {size[BIND_B], size[BIND_M], p->kv_heads, p->value_dim};
-  int64_t o[] = {size[BIND_B], size[BIND_N], p->heads, p->value_dim};
+/* A call by its shapes, its rows one behind the other. */
+static dil_call call_of(const binding *b, const dil_table *t, int64_t B,
+                        int64_t N, int64_t M) {
+  int64_t q[] = {B, N, t->heads, t->head_dim};
+  int64_t k[] = {B, M, t->kv_heads, t->head_dim};
+  int64_t v[] = {B, M, t->kv_heads, t->value_dim};
+  int64_t o[] = {B, N, t->heads, t->value_dim};
   dil_call call = b->call;
-  call.q = dil_tensor_make(NULL, p->dtype, 4, q);
-  call.k = dil_tensor_make(NULL, p->dtype, 4, k);
-  call.v = dil_tensor_make(NULL, p->dtype, 4, v);
-  call.o = dil_tensor_make(NULL, p->dtype, 4, o);
+  call.q = dil_tensor_make(NULL, t->dtype, 4, q);
+  call.k = dil_tensor_make(NULL, t->dtype, 4, k);
+  call.v = dil_tensor_make(NULL, t->dtype, 4, v);
+  call.o = dil_tensor_make(NULL, t->dtype, 4, o);
   call.scale = 1; /* any that is positive */
   return call;
 }
+
+/* ---- ranks --------------------------------------------------------------- */
+
+/* What a rank has in states: each of its combs of queries begins with its own
+ * keys. */
+static dil_status foresee_rank(const binding *b, const ring_shape *r,
+                               int64_t batch, int32_t rank,
+                               const dil_cuda_module *cuda, forecast *f) {
+  shard asking = place_queries(r, rank), owned = place_keys(r, rank);
+  dil_cuda_forecast part_of = {0};
+  int64_t bytes = 0;
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; i < asking.count && !status; i++) {
+    dil_comb q = asking.comb[i];
+    dil_comb k = i < owned.count ? owned.comb[i] : (dil_comb){0, 1, 0};
+    dil_part part = {.queries = q, .keys = k, .B = b->size[BIND_B],
+                     .N = r->N, .M = r->M};
+    dil_call call = call_of(b, r->table, batch, q.count, k.count);
+    status = cuda->foresee(&f->facts, r->table, f->codes.code, f->codes.count,
+                           &call, &part, &part_of);
+    bytes += part_of.state;
+  }
+  if (bytes <= f->rank_state) return status;
+  f->rank_state = bytes;
+  f->rank_apart = part_of.apart;
+  return status;
+}
+
+/* The most of all ranks. */
+static dil_status foresee_ranks(const binding *b, const compilation *c,
+                                const dil_cuda_module *cuda, forecast *f) {
+  const dil_table *all = &c->plan->table;
+  dil_status status = DIL_OK;
+  if (!c->topology) return status;
+  mesh m = place_mesh(c->plan->pattern, c->topology);
+  head_share share = share_heads(all->heads, all->kv_heads, m.heads, 0);
+  if (!share.heads) return status; /* the crew refuses it */
+  dil_table mine =
+      share_table(all, share, arena_take(c->arena, 1, share_size(all)));
+  ring_shape r = {.table = &mine, .layout = m.layout, .ranks = m.ring,
+                  .N = b->size[BIND_N], .M = b->size[BIND_M]};
+  int64_t batch = (b->size[BIND_B] + m.batch - 1) / m.batch;
+  for (int32_t i = 0; i < m.ring && !status; i++)
+    status = foresee_rank(b, &r, batch, i, cuda, f);
+  return status;
+}
+
+/* ---- all ----------------------------------------------------------------- */
 
 /* Rows that a pass comes to have their state read and written, but for those
  * of the pass that begins them; without one all rows have an empty state
@@ -157,7 +203,8 @@ dil_status forecast_make(const binding *b, const compilation *c, double flops,
                          .knobs = &c->knobs,
                          .only = c->plan->force & FORCE_GENERAL ? "general"
                                                                 : NULL};
-  dil_call call = call_of(b);
+  dil_call call = call_of(b, &c->plan->table, b->size[BIND_B],
+                          b->size[BIND_N], b->size[BIND_M]);
   f->compilation = c;
   if (!b->size[BIND_B] || !b->size[BIND_N])
     return dil_fail(DIL_USAGE, "no rows: there is nothing to run on a GPU");
@@ -166,7 +213,8 @@ dil_status forecast_make(const binding *b, const compilation *c, double flops,
   if (!status) status = gpu->foresee(&request, &f->codes);
   if (!status)
     status = cuda->foresee(&f->facts, &c->plan->table, f->codes.code,
-                           f->codes.count, &call, &f->run);
+                           f->codes.count, &call, NULL, &f->run);
+  if (!status) status = foresee_ranks(b, c, cuda, f);
   for (int32_t i = 0; !status && i < c->plan->table.pass_count; i++) {
     tell_reason(c, gpu, &request, i, f);
     predict(b, c, i, f);

@@ -27,6 +27,8 @@ typedef struct forecast {
   dil_cuda_forecast run;
   forecast_pass pass[DIL_BRANCH_MAX];
   double states;         /* seconds that states take from pass to pass */
+  int64_t rank_state;    /* bytes of states of a rank, at most; 0: no ranks */
+  int64_t rank_apart;    /* one of its rows in so many has one */
   double seconds;
   double share;          /* of what the processors multiply in that time; < 0:
                             there are no figures of this chip */

@@ -90,11 +90,23 @@ static void print_pass(arena *a, const forecast *f, int32_t pass, FILE *out) {
   print_blocks(f, pass, out);
 }
 
+static void print_states(const char *what, int64_t state, int64_t apart,
+                         FILE *out) {
+  char bytes[MESSAGE_NUMBER];
+  fprintf(out, "%-11s%s of states", what, message_bytes((double)state, bytes));
+  if (apart > 1) fprintf(out, ", of one row in %lld", (long long)apart);
+}
+
+static void print_ranks(const forecast *f, FILE *out) {
+  if (!f->rank_state) return;
+  print_states("ranks", f->rank_state, f->rank_apart, out);
+  fprintf(out, ", on the one that holds most\n");
+}
+
 static void print_chain(const forecast *f, FILE *out) {
-  char bytes[MESSAGE_NUMBER], time[MESSAGE_NUMBER];
+  char time[MESSAGE_NUMBER];
   if (!f->run.stateful) return;
-  fprintf(out, "chain      %s of states", message_bytes((double)f->run.state,
-                                                       bytes));
+  print_states("chain", f->run.state, f->run.apart, out);
   if (f->run.opening >= 0)
     fprintf(out, ", which pass %d begins", f->run.opening);
   fprintf(out, "; %s to move them\n", message_time(f->states, time));
@@ -121,6 +133,7 @@ void forecast_print(arena *a, const forecast *f, FILE *out) {
   for (int32_t i = 0; i < f->compilation->plan->table.pass_count; i++)
     print_pass(a, f, i, out);
   print_chain(f, out);
+  print_ranks(f, out);
   fprintf(out, "workspace  %s\n",
           message_bytes((double)f->run.workspace, bytes));
   print_time(f, out);
@@ -161,7 +174,8 @@ json_t *forecast_json(arena *a, const forecast *f) {
   json_t *passes = json_array();
   for (int32_t i = 0; i < f->compilation->plan->table.pass_count; i++)
     json_array_append_new(passes, pass_json(a, f, i));
-  json_t *o = json_pack("{s:s, s:s, s:i, s:s?, s:o, s:b, s:o, s:I, s:I, s:f}",
+  json_t *o = json_pack("{s:s, s:s, s:i, s:s?, s:o, s:b, s:o, s:I, s:I, s:I, "
+                        "s:I, s:f}",
                         "chip", f->name, "model", f->model, "processors",
                         f->facts.processors, "schedule",
                         k->given ? knobs_text(k, text) : NULL, "passes", passes,
@@ -169,6 +183,8 @@ json_t *forecast_json(arena *a, const forecast *f) {
                         f->run.opening < 0 ? json_null()
                                            : json_integer(f->run.opening),
                         "state_bytes", (json_int_t)f->run.state,
+                        "state_one_in", (json_int_t)f->run.apart,
+                        "rank_state_bytes", (json_int_t)f->rank_state,
                         "workspace_bytes", (json_int_t)f->run.workspace,
                         "predicted_seconds", f->seconds);
   json_object_set_new(o, "share_of_peak",

@@ -36,6 +36,30 @@ foretold() { # chip, options of both...
   [ "$before" = "$after" ]
 }
 
+cat >"$TMP/ranks.dil" <<'END'
+pattern p { heads 2; head_dim 64; dtype bf16;
+            segments 64, 256, 1024; dilations 1, 4, 8; }
+topology one { devices 1; ring 1; link thread; }
+topology two { devices 2; ring 2; link thread; }
+END
+
+number() { # name of a field of JSON, file
+  sed -n "s/.*\"$1\": \([0-9]*\).*/\1/p" "$2"
+}
+
+# All that a lone rank has is its tensors, lse and states.
+states() {
+  export FAKE_CHIP=90
+  set -- "$TMP/ranks.dil" --topology one --seq 1024 --force chain --json
+  "$DIL" explain "$@" --device cuda >"$TMP/before" || return 1
+  "$DIL" run "$@" --device cuda --random 1 --check >"$TMP/after" || return 1
+  state=$(number rank_state_bytes "$TMP/before")
+  tensors=$((4 * 1024 * 2 * 64 * 2 + 1024 * 2 * 4))
+  echo "states $state, tensors $tensors, all $(number rank_bytes "$TMP/after")"
+  [ "$state" = $((1024 / 4 * 2 * 65 * 4)) ] &&
+    [ $((state + tensors)) = "$(number rank_bytes "$TMP/after")" ]
+}
+is "states of a rank" states
 is "one pass" foretold 90 examples/longnet.dil -D w=512 --seq 300
 is "a chain" foretold 90 examples/longnet.dil -D w=64 --seq 512
 is "a forced chain" foretold 90 examples/longnet.dil -D w=512 --seq 300 \

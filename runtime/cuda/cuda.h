@@ -73,6 +73,7 @@ typedef struct dil_cuda_forecast {
   int32_t opening;       /* the pass that comes first and begins them; -1: an
                             empty state stands for it */
   int64_t state;         /* bytes of those states */
+  int64_t apart;         /* one row in so many has one */
   int64_t workspace;     /* of all that a run takes besides its tensors */
   dil_cuda_pass pass[DIL_BRANCH_MAX];
 } dil_cuda_forecast;
@@ -144,10 +145,12 @@ typedef struct dil_cuda_module {
 
   int64_t (*workspace)(const dil_cuda_kernel *kernel);
   /* What a call of these shapes takes of a GPU that need not be there: by the
-   * codes, whose cubins are not looked at. Opens no driver. */
+   * codes, whose cubins are not looked at. Opens no driver. Of the call of a
+   * part over its own keys only what is said of states. */
   dil_status (*foresee)(const dil_cuda_facts *facts, const dil_table *table,
                         const dil_cuda_code *code, int32_t count,
-                        const dil_call *call, dil_cuda_forecast *out);
+                        const dil_call *call, const dil_part *part,
+                        dil_cuda_forecast *out);
   /* Of the device's pool; NULL: its memory is the driver's to keep. */
   struct pool *(*pool)(const dil_cuda *device);
   dil_status (*wait)(dil_cuda *device, void *stream);

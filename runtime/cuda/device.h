@@ -56,7 +56,8 @@ dil_status cuda_time(const dil_cuda *device, cuda_clock clock,
 
 dil_status kernel_foresee(const dil_cuda_facts *facts, const dil_table *table,
                           const dil_cuda_code *code, int32_t count,
-                          const dil_call *call, dil_cuda_forecast *out);
+                          const dil_call *call, const dil_part *part,
+                          dil_cuda_forecast *out);
 
 /* ---- codes.c ------------------------------------------------------------- */
 

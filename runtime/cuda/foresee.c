@@ -5,15 +5,17 @@
  * visit; states and workspace. The questions are those that a run asks itself
  * (kernel.c), of a device that is its facts alone. */
 #include "kernel.h"
+#include "../walk.h"
 #include <math.h>
 #include <stdlib.h>
 
 static cuda_run run_of(const dil_cuda_kernel *k, const dil_cuda *device,
-                       const dil_call *call) {
+                       const dil_call *call, const dil_part *part) {
   const dil_table *t = k->table;
   return (cuda_run){.device = device,
                     .table = t,
                     .call = call,
+                    .part = part,
                     .opening = -1,
                     .apart = 1,
                     .B = call->q.shape[0],
@@ -52,19 +54,30 @@ static dil_status foresee_passes(const dil_cuda_kernel *k, cuda_run *r,
     if (code) code->family->foresee(r, p, code, pass);
     if (code) pass->workspace = code->family->workspace(r, p, code);
   }
-  if (k->stateful) kernel_find_opening(k, r);
   dil_status status = kernel_lay_out(k, r, &at);
   if (status) return status;
   out->state = at.bounds;
   out->workspace = at.end;
-  out->stateful = k->stateful;
-  out->opening = r->opening;
   return DIL_OK;
+}
+
+/* A part brings its states. */
+static void foresee_states(const dil_cuda_kernel *k, cuda_run *r,
+                           dil_cuda_forecast *out) {
+  const dil_table *t = k->table;
+  if (k->stateful || r->part) kernel_find_opening(k, r);
+  out->stateful = k->stateful || r->part;
+  out->opening = r->opening;
+  out->apart = r->apart;
+  if (r->part)
+    out->state = run_states(t) * kernel_rows_of_state(r) *
+                 (t->value_dim + 1) * (int64_t)sizeof(float);
 }
 
 dil_status kernel_foresee(const dil_cuda_facts *facts, const dil_table *table,
                           const dil_cuda_code *code, int32_t count,
-                          const dil_call *call, dil_cuda_forecast *out) {
+                          const dil_call *call, const dil_part *part,
+                          dil_cuda_forecast *out) {
   const dil_cuda device = {.facts = *facts};
   dil_cuda_kernel k = {.table = table};
   *out = (dil_cuda_forecast){.opening = -1};
@@ -75,8 +88,9 @@ dil_status kernel_foresee(const dil_cuda_facts *facts, const dil_table *table,
   kernel_count_passes(&k);
   dil_status status =
       codes_open(&k.codes, NULL, table, code, count, NULL, NULL);
-  cuda_run r = run_of(&k, &device, call);
-  if (!status) status = foresee_passes(&k, &r, out);
+  cuda_run r = run_of(&k, &device, call, part);
+  if (!status) foresee_states(&k, &r, out);
+  if (!status && !part) status = foresee_passes(&k, &r, out);
   codes_close(&k.codes);
   free(k.chained);
   return status;

@@ -198,14 +198,14 @@ static dil_status have_codes(dil_cuda_kernel *k, cuda_run *r) {
   return codes_take_last(&k->codes, &code);
 }
 
-static int64_t rows_of_state(const cuda_run *r) {
+int64_t kernel_rows_of_state(const cuda_run *r) {
   return r->B * cuda_state_rows(r) * r->table->heads;
 }
 
 dil_status kernel_lay_out(const dil_cuda_kernel *k, const cuda_run *r,
                           layout *at) {
   bool own = k->stateful && !r->part; /* a part brings its state */
-  int64_t count = own ? rows_of_state(r) : 0, most = 0;
+  int64_t count = own ? kernel_rows_of_state(r) : 0, most = 0;
   for (int32_t p = 0; p < k->table->pass_count; p++) {
     const cuda_code *code = codes_choose(&k->codes, r, p);
     if (!code)
@@ -222,7 +222,7 @@ dil_status kernel_lay_out(const dil_cuda_kernel *k, const cuda_run *r,
 
 /* `state_o` and `state_lse` become those of pass p of a part. */
 static void choose_state(cuda_run *r, int32_t p) {
-  int64_t before = run_apart(r->table) ? p * rows_of_state(r) : 0;
+  int64_t before = run_apart(r->table) ? p * kernel_rows_of_state(r) : 0;
   r->state_o = r->part->o + before * r->table->value_dim;
   r->state_lse = r->part->lse + before;
 }

@@ -27,6 +27,7 @@ void kernel_count_passes(dil_cuda_kernel *k);
 /* Finds the pass that opens the rows, if there is one, and how far apart those
  * stand that have a state. */
 void kernel_find_opening(const dil_cuda_kernel *k, cuda_run *r);
+int64_t kernel_rows_of_state(const cuda_run *r);
 dil_status kernel_lay_out(const dil_cuda_kernel *k, const cuda_run *r,
                           layout *at);
 
