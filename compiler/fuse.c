@@ -46,7 +46,7 @@ static double crossed_tiles_of(double rows, int32_t height) {
 
 static double blocks_of(const hopper_table *t, int32_t height, double homes) {
   double sum = 0;
-  for (int32_t i = 0; i < t->class_count - t->bare_count; i++) {
+  for (int32_t i = 0; i < t->class_count; i++) {
     const hopper_class *k = &t->classes[i];
     double rows = t->cell[i] / k->stride;
     double tiles = k->cuts ? crossed_tiles_of(rows, height)
@@ -73,7 +73,7 @@ static bool measure(const fuser *f, uint64_t branches, double *blocks,
   for (int32_t height = f->height; height > 0; height -= 64)
     *blocks = fmin(*blocks, blocks_of(&made, height, homes));
   *rows = 0;
-  for (int32_t i = 0; i < made.class_count - made.bare_count; i++)
+  for (int32_t i = 0; i < made.class_count; i++)
     *rows += made.shapes[made.classes[i].shape].members / homes /
              made.classes[i].stride;
   return true;

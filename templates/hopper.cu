@@ -82,7 +82,7 @@
 #define OUTPUT_BYTES (STAGED * 64 * VALUE_WIDTH * 2) // of a warpgroup
 #define TILE_SLOTS 4
 #if !PAIRED
-#define PLAN_RUNS 24
+#define PLAN_RUNS 16
 #define RUN_BYTES 32
 #elif KNOWN_PARTS
 #define PLAN_RUNS 2
@@ -111,8 +111,12 @@
 #define AT_VALUE_FULL (AT_KEY_EMPTY + STAGES * 8)
 #define AT_VALUE_EMPTY (AT_VALUE_FULL + STAGES * 8)
 #define AT_TOLD (AT_VALUE_EMPTY + STAGES * 8)
-#define SHARED_BYTES (AT_TOLD + 2 * STAGES * 8) // one a message
+#define AT_PACE (AT_TOLD + 2 * STAGES * 8) // one a message
+#define ZERO_BYTES (PAIRED ? 0 : HOPPER_ZERO_ROWS * VALUE_CHUNK * 2)
+#define AT_ZERO ((AT_PACE + 8 + 127) / 128 * 128)
+#define SHARED_BYTES (AT_ZERO + ZERO_BYTES)
 static_assert(SHARED_BYTES <= 232448, "tiles do not fit shared memory");
+static_assert(SHARED_BYTES - AT_BLOCK <= 3072, "as the host counts");
 
 // A stage of a ring of `size` and the parity to wait for.
 template <int size> struct ring {
@@ -180,6 +184,7 @@ DEVICE void init_barriers(u32 base) {
     barrier_init(base + AT_TOLD + 16 * i, 1);
     barrier_init(base + AT_TOLD + 16 * i + 8, 1);
   }
+  shared_set(base + AT_PACE, 0);
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
@@ -192,7 +197,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   if (threadIdx.x < 128) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(
         PRODUCER_REGISTERS));
-    if (threadIdx.x >= 96) clear_rows(run);
+    if (threadIdx.x >= 96) clear_rows(run, base);
     else if (threadIdx.x >= 64) make_plans(run, base);
     else if (threadIdx.x == 32) load_values(run, base);
     else if (threadIdx.x < 32) load_plans(run, base);

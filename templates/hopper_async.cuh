@@ -101,6 +101,23 @@ DEVICE void shared_store(u32 address, int x, int y, int z, int w) {
                : "memory");
 }
 
+// A number that one thread counts up while others look at it now and then.
+DEVICE void shared_count(u32 address, u32 more) {
+  asm volatile("red.shared.add.u32 [%0], %1;" ::"r"(address), "r"(more)
+               : "memory");
+}
+DEVICE u32 shared_peek(u32 address) {
+  u32 x;
+  asm volatile("ld.volatile.shared.u32 %0, [%1];"
+               : "=r"(x)
+               : "r"(address)
+               : "memory");
+  return x;
+}
+DEVICE void sleep_for(u32 nanoseconds) {
+  asm volatile("nanosleep.u32 %0;" ::"r"(nanoseconds));
+}
+
 // Read anew at each use: what few paths need is not kept in a register.
 DEVICE u32 thread_index() {
   u32 x;

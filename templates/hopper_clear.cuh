@@ -1,59 +1,122 @@
 // hopper_clear.cuh - rows that no branch selects: O is 0, lse -infinity.
 //
-// In: the launch. Most of them form classes of their own, which a warp of the
-// producing warpgroup clears while the others compute; hopper_clear is a kernel
-// for those that are in no class. State that other passes left stands as it is.
+// In: the launch. A warp of the producing warpgroup clears them while the others
+// compute; hopper_clear is a kernel for those before position 0. State that
+// other passes left stands as it is.
+//
+// Where residues stand still, zeros leave shared memory as boxes, one residue of
+// one head each, those of all heads in turn: side by side in memory, they come
+// to it together. A warp's stores, one waiting for the other, take several times
+// as long beside the others' exponentials; lse has nothing else.
 #pragma once
 
-DEVICE void clear_tile(const hopper_launch &run, const tile &x, int stride) {
-  int lane = threadIdx.x % 32;
-  const int units = VALUE_DIM / 8, together = 32 / units; // of 16 bytes; rows
-  int n = x.position - run.first;
-  int head = run.members[x.member].head;
-  char *to = (char *)run.o_data +
-             2 * (x.batch * run.o_batch + head * run.o_head +
-                  (n + lane / units * stride) * run.o_row + lane % units * 8);
-  long long step = 2 * together * stride * run.o_row;
-  int rows = lane < together * units ? x.rows - lane / units : 0;
-#pragma unroll 4
-  for (; rows > 0; rows -= together, to += step)
-    *(int4 *)to = make_int4(0, 0, 0, 0);
-  if (!run.lse) return;
-  float *lse = run.lse + x.batch * run.lse_batch + head * run.lse_head;
-  for (int row = lane; row < x.rows; row += 32)
-    lse[(n + row * stride) * run.lse_row] = MINUS_INFINITY;
-}
+DEVICE void clear_unit(int4 *to) { *to = make_int4(0, 0, 0, 0); }
+DEVICE void clear_unit(float *to) { *to = MINUS_INFINITY; }
 
-// By the last warp of the producing warpgroup, dealt out in turn.
-DEVICE void clear_rows(const hopper_launch &run) {
-  for (int t = blockIdx.x; t < run.bare_tiles; t += gridDim.x) {
-    tile x;
-    if (!tile_find(&run, t, run.class_count - run.bare_count, run.bare_count,
-                   0, &x) ||
-        run.members[x.member].finish)
-      continue;
-    clear_tile(run, x, run.classes[x.klass].stride);
+// What stands at `to` of row `mine` of a span, and of every `each`-th behind it,
+// where that is bare; `step` from one to the next.
+template <typename unit>
+DEVICE void clear_each(const hopper_launch &run, const bare_span &x, int mine,
+                       int each, unit *to, long long step) {
+  const hopper_member &m = run.members[x.member];
+  int n = run.residues, ahead = each % n;
+  int at = (shape_residue(&run, &m, x.residue) + mine) % n;
+  u64 bare = run.shapes[m.shape].bare;
+#pragma unroll 1
+  for (; mine < x.rows; mine += each, to += step) {
+    if (is_bare(&run, bare, at)) clear_unit(to);
+    at += ahead;
+    if (at >= n) at -= n;
   }
 }
 
-// The other rows without keys: those before position 0, where nothing has
-// segments, and all but one residue modulo `but`. A warp a row.
+DEVICE void clear_span(const hopper_launch &run, const bare_span &x) {
+  const int units = VALUE_DIM / 8, together = 32 / units; // of 16 bytes; rows
+  int lane = thread_index() % 32, mine = lane / units;
+  int head = run.members[x.member].head;
+  long long n = x.position - run.first;
+  if (run.lse)
+    clear_each(run, x, lane, 32,
+               run.lse + x.batch * run.lse_batch + head * run.lse_head +
+                   (n + lane) * run.lse_row,
+               32 * run.lse_row);
+  if (!run.boxes && mine < together)
+    clear_each(run, x, mine, together,
+               (int4 *)((unsigned short *)run.o_data + x.batch * run.o_batch +
+                        head * run.o_head + (n + mine) * run.o_row) +
+                   lane % units,
+               together * run.o_row / 8);
+}
+
+// Rows behind the last are none of the map's.
+DEVICE void clear_boxes(const hopper_launch &run, u32 base, int t) {
+  zero_boxes x = boxes_find(&run, t);
+  int lane = thread_index() % 32;
+  if (x.row * run.residues + x.phase >= run.queries) return;
+  const hopper_map *map = &run.zeros[x.phase >= run.queries % run.residues];
+#pragma unroll 1
+  for (int first = 0; first < run.member_count; first += 32) {
+    const hopper_member &m =
+        run.members[run.by_home[min(first + lane, run.member_count - 1)]];
+    bool bare = first + lane < run.member_count && !m.finish &&
+                is_bare(&run, run.shapes[m.shape].bare,
+                        shape_residue(&run, &m, x.residue));
+    int head = m.head;
+#pragma unroll 1
+    for (u32 all = __ballot_sync(~0u, bare); all; all &= all - 1) {
+      int to = __shfl_sync(~0u, head, __ffs(all) - 1);
+      if (lane == 0)
+#pragma unroll
+        for (int row = 0; row < HOPPER_BOX_ROWS; row += HOPPER_ZERO_ROWS)
+#pragma unroll
+          for (int c = 0; c < VALUE_WIDTH / VALUE_CHUNK; c++)
+            store_box(map, base + AT_ZERO, c * VALUE_CHUNK, x.row + row,
+                      x.phase, to, x.batch);
+    }
+  }
+  store_commit();
+}
+
+// Waits until the keys of so many blocks are on their way.
+DEVICE void wait_blocks(u32 base, float blocks) {
+  while (shared_peek(base + AT_PACE) < blocks) sleep_for(200);
+}
+
+// By the last warp of the producing warpgroup, dealt out in turn and with the
+// blocks of keys: zeros all at once would hold those up.
+DEVICE void clear_rows(const hopper_launch &run, u32 base) {
+  for (int i = thread_index() % 32; i < ZERO_BYTES / 16; i += 32)
+    shared_store(base + AT_ZERO + i * 16, 0, 0, 0, 0);
+  proxy_fence();
+  __syncwarp();
+  for (u32 done = 0;; done++) {
+    int t = blockIdx.x + done * gridDim.x;
+    if (t >= max(run.spans, run.boxes)) break;
+    wait_blocks(base, done * run.clear_pace);
+    if (t < run.boxes) clear_boxes(run, base, t);
+    if (t >= run.spans || (run.boxes && !run.lse)) continue;
+    bare_span x = span_find(&run, t);
+    if (!run.members[x.member].finish) clear_span(run, x);
+  }
+  store_wait();
+}
+
+// The rows before position 0, where nothing has segments. A warp a row.
 extern "C" __global__ void __launch_bounds__(256)
     hopper_clear(const __grid_constant__ hopper_launch run) {
-  long long rows = (long long)run.batches * run.queries * run.member_count;
+  const int units = VALUE_DIM / 8;
+  long long rows = (long long)run.batches * run.early * run.member_count;
   long long at = blockIdx.x * 8 + threadIdx.x / 32;
+  int lane = threadIdx.x % 32;
   for (; at < rows; at += gridDim.x * 8) {
-    tile x;
-    x.member = at % run.member_count;
-    long long row = at / run.member_count;
-    x.batch = (int)(row / run.queries);
-    x.position = (int)(row % run.queries) + run.first;
-    x.rows = 1;
-    const hopper_member &m = run.members[x.member];
-    int base = base_of(&run, x.position);
-    bool bare = x.position < 0 && run.early;
-    if (run.but && !bare)
-      bare = first_from(x.position, base + m.shift, run.but) != x.position;
-    if (bare && !m.home && !m.finish) clear_tile(run, x, 1);
+    const hopper_member &m = run.members[at % run.member_count];
+    long long row = at / run.member_count, batch = row / run.early;
+    row %= run.early;
+    if (m.home || m.finish || lane >= units) continue;
+    clear_unit((int4 *)((unsigned short *)run.o_data + batch * run.o_batch +
+                        row * run.o_row + m.head * run.o_head) + lane);
+    if (run.lse && lane == 0)
+      clear_unit(run.lse + batch * run.lse_batch + row * run.lse_row +
+                 m.head * run.lse_head);
   }
 }

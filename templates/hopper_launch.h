@@ -22,6 +22,10 @@ enum {
   HOPPER_MEMBERS = 512,
   HOPPER_SEGMENTS = 16, /* of branches whose segments are not nested */
   HOPPER_KEEPS = 16, HOPPER_PHASES = 1024,
+  HOPPER_PERIOD = 64, /* largest common period of dilations */
+  HOPPER_SPAN = 1024,    /* rows of a head that are cleared together */
+  HOPPER_BOX_ROWS = 32,  /* of boxes of zeros; of each box: */
+  HOPPER_ZERO_ROWS = 8,
   HOPPER_FAR = 1 << 29 /* a window bound that nothing reaches */
 };
 
@@ -63,7 +67,7 @@ typedef struct hopper_class {
   int stride, offset;
   int cell;            /* positions; 0: all of the call's */
   unsigned cuts;       /* segments that cut a home into cells; 0: `cell` does */
-  short piece, pieces; /* none: nobody selects the rows; they are cleared */
+  short piece, pieces;
   /* of this call: */
   int cells, tiles;    /* cells a home, tiles a cell */
   int first;           /* number of its first tile in a section */
@@ -92,21 +96,27 @@ typedef struct hopper_keep {
 /* A head in one home of a period that has a given shape. */
 typedef struct hopper_member {
   short head, home;
-  short shift, finish; /* hopper_finish, of this call */
+  short shift;
+  signed char shape, finish; /* hopper_finish, of this call */
 } hopper_member;
 
 typedef struct hopper_shape {
   short member, members;
+  /* Bit x: no branch selects the rows of residue x, modulo the launch's
+   * `residues`, over and over. */
+  unsigned long long bare;
 } hopper_shape;
 
 typedef struct hopper_launch {
   hopper_maps q, k, v, o;
-  hopper_class classes[HOPPER_CLASSES]; /* those with keys first */
+  hopper_map zeros[2];         /* of o, by `residues` */
+  hopper_class classes[HOPPER_CLASSES];
   hopper_piece pieces[HOPPER_PIECES];
   hopper_member members[HOPPER_MEMBERS];
   hopper_shape shapes[HOPPER_SHAPES];
+  short by_home[HOPPER_MEMBERS]; /* members, home after home, by heads */
   short query_rest[HOPPER_STRIDES], key_rest[HOPPER_STRIDES]; /* rows % it */
-  int class_count, bare_count; /* of all classes; of those without keys */
+  int class_count, member_count;
   int batches, queries;        /* rows of the call, a head and batch row */
   int keys;                    /* M; of the whole sequence, as are positions */
   int part;                    /* of a sequence: see hopper_place */
@@ -121,11 +131,12 @@ typedef struct hopper_launch {
   int section;                 /* (batch row, period) blocks of a section */
   int tile_rows;               /* at most; fewer where tiles are few */
   int section_tiles, tiles;    /* tiles of a section, and of all sections */
-  int bare_tiles;
+  int residues;                /* of rows; above HOPPER_PERIOD: all but one are
+                                  bare */
+  int spans, home_spans;       /* of rows, bare ones among them; of a home */
+  int boxes, batch_boxes;      /* sets of boxes of zeros; 0: spans write o, too */
+  float clear_pace;            /* how many of each come with a block of keys */
   int early;                   /* rows before position 0, all of them bare */
-  int but;                     /* > 0: all rows but those without this residue are
-                                  bare, and in no class */
-  int member_count;
   int spread;                  /* last tiles of all heads first */
   float scale;                 /* of scores, times log2 e; positive */
   float slack;                 /* above its peak, before that moves: scores */

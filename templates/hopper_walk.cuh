@@ -207,6 +207,65 @@ DEVICE key_run keys_of(const hopper_launch *run, const tile *x,
   return keys_inside(run, x, p, bounds_of(run, x->position, p));
 }
 
+// ---- rows without keys -----------------------------------------------------
+
+// Rows of one member, from a position on, inside of a home. `residue` is that of
+// the first, before the member's shift.
+typedef struct bare_span {
+  int position, rows, batch, member, residue;
+} bare_span;
+
+// The residue of a row.
+DEVICE int row_residue(const hopper_launch *run, int position) {
+  int n = position - base_of(run, position);
+  return n - floor_to(n, run->residues);
+}
+
+// Span t: all heads of a home one after the other.
+DEVICE bare_span span_find(const hopper_launch *run, int t) {
+  bare_span x;
+  int homes = run->period / run->home, members = run->member_count / homes;
+  int place = t / members, block = place / run->home_spans;
+  int in = (place - block * run->home_spans) * HOPPER_SPAN;
+  x.batch = block / (homes * run->periods);
+  block -= x.batch * homes * run->periods;
+  x.member = run->by_home[block % homes * members + t - place * members];
+  int low = run->origin + block * run->home;
+  int high = low + lesser(run->home, in + HOPPER_SPAN);
+  x.position = greater(low + in, run->low);
+  x.rows = lesser(high, run->high) - x.position;
+  x.residue = row_residue(run, x.position);
+  return x;
+}
+
+// HOPPER_BOX_ROWS rows of one phase, as maps count, of all
+// heads: each has them bare or none of them.
+typedef struct zero_boxes {
+  int row, phase, batch, residue;
+} zero_boxes;
+
+DEVICE zero_boxes boxes_find(const hopper_launch *run, int t) {
+  zero_boxes x;
+  x.batch = t / run->batch_boxes;
+  t -= x.batch * run->batch_boxes;
+  x.row = t / run->residues * HOPPER_BOX_ROWS;
+  x.phase = t % run->residues;
+  x.residue = row_residue(run, run->first + x.phase);
+  return x;
+}
+
+// A residue, as the tables of a member's shape count.
+DEVICE int shape_residue(const hopper_launch *run, const hopper_member *m,
+                         int residue) {
+  int at = residue - m->shift;
+  return at < 0 ? at + run->residues : at;
+}
+
+// Whether no branch selects the rows of a residue; `bare`: of their shape.
+DEVICE bool is_bare(const hopper_launch *run, unsigned long long bare, int at) {
+  return run->residues > HOPPER_PERIOD ? at != 0 : bare >> at & 1;
+}
+
 // ---- rows that others come to ----------------------------------------------
 
 // n / d for the ratio and shift of d (hopper_keep), 0 <= n < 2^31: exact.

@@ -66,7 +66,7 @@ static void walk_piece(const hopper_launch *l, const tile *x,
 static void walk_all(const hopper_launch *l, walked *w) {
   tile x;
   for (int32_t t = 0; t < l->tiles; t++) {
-    if (!tile_find(l, t % l->section_tiles, 0, l->class_count - l->bare_count,
+    if (!tile_find(l, t % l->section_tiles, 0, l->class_count,
                    t / l->section_tiles, &x))
       continue;
     const hopper_class *k = &l->classes[x.klass];

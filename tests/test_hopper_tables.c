@@ -45,6 +45,7 @@ static int32_t selecting(const hopper_list *s, int32_t h, int64_t t) {
 
 typedef struct visits {
   unsigned char *rows;  /* [B][HEADS][rows of the call] */
+  unsigned char *zeros; /* of those: 1 by spans, 2 by boxes */
   float *keys;          /* [M] of one row */
 } visits;
 
@@ -59,12 +60,11 @@ static bool is_reached(const hopper_list *s, int32_t h, int64_t j) {
   return false;
 }
 
-static unsigned char *row_of(const hopper_list *s, const visits *v,
-                             const tile *x, int64_t position) {
-  int32_t head = s->launch.members[x->member].head;
+static int64_t row_of(const hopper_list *s, int32_t batch, int32_t head,
+                      int64_t position) {
   int64_t n = position - s->place.first, rows = s->place.rows;
   expect(n >= 0 && n < rows, "%s: row %lld", list_describe(s), (long long)n);
-  return &v->rows[((int64_t)x->batch * HEADS + head) * rows + n];
+  return ((int64_t)batch * HEADS + head) * rows + n;
 }
 
 static void visit_keys(const hopper_list *s, const tile *x, int64_t t,
@@ -101,56 +101,80 @@ static void check_row(const hopper_list *s, const visits *v, const tile *x,
   }
 }
 
-static void visit_tile(const hopper_list *s, const visits *v, const tile *x,
-                       bool bare) {
+static void visit_tile(const hopper_list *s, const visits *v, const tile *x) {
   const hopper_class *k = &s->launch.classes[x->klass];
   int32_t head = s->launch.members[x->member].head;
   expect(x->rows <= s->launch.tile_rows, "%s: %d rows", list_describe(s),
          x->rows);
   for (int32_t i = 0; i < x->rows; i++) {
     int64_t t = x->position + (int64_t)i * k->stride;
-    expect((selecting(s, head, t) == 0) == bare,
-           "%s: row at %lld of head %d is bare or not", list_describe(s),
-           (long long)t, head);
-    ++*row_of(s, v, x, t);
+    expect(selecting(s, head, t), "%s: row at %lld of head %d is bare",
+           list_describe(s), (long long)t, head);
+    v->rows[row_of(s, x->batch, head, t)]++;
   }
-  if (bare || random_to(1 + s->launch.tiles / CHECKED)) return;
+  if (random_to(1 + s->launch.tiles / CHECKED)) return;
   check_row(s, v, x, 0);
   check_row(s, v, x, x->rows - 1);
   check_row(s, v, x, (int32_t)random_to(x->rows));
 }
 
-/* As hopper_clear does: rows that are in no class. */
-static void visit_others(const hopper_list *s, const visits *v) {
+static int64_t bare_row(const hopper_list *s, int32_t batch, int32_t head,
+                        int64_t t) {
+  expect(!selecting(s, head, t), "%s: row at %lld of head %d is not bare",
+         list_describe(s), (long long)t, head);
+  return row_of(s, batch, head, t);
+}
+
+/* As clear_span does. */
+static void visit_span(const hopper_list *s, const visits *v, int32_t t) {
   const hopper_launch *l = &s->launch;
-  int64_t rows = s->place.rows;
-  for (int64_t at = 0; at < s->B * rows * l->member_count; at++) {
-    int64_t row = at / l->member_count;
-    tile x = {.member = (short)(at % l->member_count),
-              .batch = (int)(row / rows),
-              .position = (int)(row % rows + s->place.first)};
-    const hopper_member *m = &l->members[x.member];
-    int base = base_of(l, x.position);
-    bool bare = x.position < 0 && l->early;
-    if (l->but && !bare)
-      bare = first_from(x.position, base + m->shift, l->but) != x.position;
-    if (!bare || m->home) continue;
-    expect(!selecting(s, m->head, x.position), "%s: row at %d is not bare",
-           list_describe(s), x.position);
-    ++*row_of(s, v, &x, x.position);
+  bare_span x = span_find(l, t);
+  const hopper_member *m = &l->members[x.member];
+  int at = shape_residue(l, m, x.residue);
+  for (int32_t n = 0; n < x.rows; n++) {
+    if (!is_bare(l, l->shapes[m->shape].bare, (at + n) % l->residues)) continue;
+    int64_t row = bare_row(s, x.batch, m->head, x.position + n);
+    v->rows[row]++;
+    v->zeros[row] |= 1;
   }
+}
+
+/* As clear_boxes does. */
+static void visit_boxes(const hopper_list *s, const visits *v, int32_t t) {
+  const hopper_launch *l = &s->launch;
+  zero_boxes x = boxes_find(l, t);
+  for (int32_t i = 0; i < l->member_count; i++) {
+    const hopper_member *m = &l->members[l->by_home[i]];
+    if (!is_bare(l, l->shapes[m->shape].bare, shape_residue(l, m, x.residue)))
+      continue;
+    for (int32_t row = x.row; row < x.row + HOPPER_BOX_ROWS; row++) {
+      int64_t n = (int64_t)row * l->residues + x.phase;
+      if (n < l->queries)
+        v->zeros[bare_row(s, x.batch, m->head, l->first + n)] |= 2;
+    }
+  }
+}
+
+/* Rows before position 0, as hopper_clear does. */
+static void visit_early(const hopper_list *s, const visits *v) {
+  const hopper_launch *l = &s->launch;
+  for (int32_t batch = 0; batch < s->B; batch++)
+    for (int32_t t = 0; t < l->early; t++)
+      for (int32_t i = 0; i < l->member_count; i++)
+        if (!l->members[i].home)
+          v->rows[bare_row(s, batch, l->members[i].head, l->first + t)]++;
 }
 
 static void visit_all(const hopper_list *s, const visits *v) {
   const hopper_launch *l = &s->launch;
-  int32_t keyed = l->class_count - l->bare_count;
   tile x;
   for (int32_t t = 0; t < l->tiles; t++)
-    if (tile_find(l, t % l->section_tiles, 0, keyed, t / l->section_tiles, &x))
-      visit_tile(s, v, &x, false);
-  for (int32_t t = 0; t < l->bare_tiles; t++)
-    if (tile_find(l, t, keyed, l->bare_count, 0, &x)) visit_tile(s, v, &x, true);
-  if (s->place.key_high - s->place.key_low == s->M) visit_others(s, v);
+    if (tile_find(l, t % l->section_tiles, 0, l->class_count,
+                  t / l->section_tiles, &x))
+      visit_tile(s, v, &x);
+  for (int32_t t = 0; t < l->spans; t++) visit_span(s, v, t);
+  for (int32_t t = 0; t < l->boxes; t++) visit_boxes(s, v, t);
+  if (s->place.key_high - s->place.key_low == s->M) visit_early(s, v);
 }
 
 static bool is_served(const hopper_list *s, int32_t h) {
@@ -172,7 +196,8 @@ static void check_left_out(const hopper_list *s, int32_t h, int64_t t) {
 static void check_place(hopper_list *s) {
   const hopper_place *at = &s->place;
   size_t rows = (size_t)(s->B * HEADS * at->rows);
-  visits v = {calloc(rows, 1), calloc((size_t)s->M, sizeof *v.keys)};
+  visits v = {calloc(rows, 1), calloc(rows, 1),
+              calloc((size_t)s->M, sizeof *v.keys)};
   bool whole = at->rows == s->N && at->key_high - at->key_low == s->M;
   memset(&s->launch, 0, sizeof s->launch);
   int32_t height = 64 * (1 + (int32_t)random_to(TILE_ROWS / 64));
@@ -184,10 +209,14 @@ static void check_place(hopper_list *s) {
     expect(whole ? v.rows[i] == is_served(s, h) : v.rows[i] <= 1,
            "%s: row %zu of head %d comes %d times", list_describe(s), n, h,
            v.rows[i]);
+    bool early = at->first + (int64_t)n < 0 && v.zeros[i] == 2;
+    expect(!s->launch.boxes || !v.zeros[i] || v.zeros[i] == 3 || early,
+           "%s: row %zu of head %d: %d", list_describe(s), n, h, v.zeros[i]);
     if (!v.rows[i] && !random_to(20))
       check_left_out(s, h, at->first + (int64_t)n);
   }
   free(v.rows);
+  free(v.zeros);
   free(v.keys);
 }
 

@@ -158,7 +158,7 @@ static void fill_finish(const cuda_run *r, int32_t pass,
   if (how & HOPPER_SOME) hopper_keeps_fill(r->table, r->later, &place, l);
   for (int32_t i = 0; r->state_o && i < table->member_count; i++) {
     bool chained = r->part || r->chained[l->members[i].head];
-    l->members[i].finish = (short)(chained ? how : 0);
+    l->members[i].finish = (signed char)(chained ? how : 0);
   }
 }
 
@@ -180,7 +180,11 @@ static dil_status fill_maps(const cuda_run *r, int32_t pass,
                        m->table[pass]->strides, m->table[pass]->stride_count,
                        *maps[i]);
   }
-  return status;
+  if (status || !l->boxes) return status;
+  views[3].box = HOPPER_ZERO_ROWS;
+  views[3].pass = -1 - pass;
+  return maps_find(&m->maps, r->device->driver, &views[3], &l->residues, 1,
+                   &l->zeros);
 }
 
 /* All of a launch but its counter. */
@@ -231,7 +235,7 @@ static void foresee(const cuda_run *r, int32_t pass, const cuda_code *code,
   sized s = {.place = place_of(r, pass)};
   fill_sizes(r, table, code, &s);
   out->tile_rows = s.launch.tile_rows;
-  out->classes = table->class_count - table->bare_count;
+  out->classes = table->class_count;
   out->tiles = s.launch.tiles;
   out->parts = out->pack = 1;
   hopper_count(table, &s.launch, code->about.tile_keys, out);
@@ -243,12 +247,12 @@ static int64_t workspace(const cuda_run *r, int32_t pass,
   return 0;
 }
 
-/* Whether there are rows without keys that are in no class and must be written. */
-static bool leaves_bare(const hopper_launch *l) {
+/* Whether there are rows before position 0 that must be written. */
+static bool leaves_early(const hopper_launch *l) {
   bool written = false;
   for (int32_t i = 0; i < l->member_count; i++)
     written |= !l->members[i].finish;
-  return written && (l->but || l->early);
+  return written && l->early;
 }
 
 static dil_status launch(const cuda_run *r, int32_t pass,
@@ -263,9 +267,10 @@ static dil_status launch(const cuda_run *r, int32_t pass,
   if (status) return status;
   l.counters = (unsigned *)(uintptr_t)counter.memory;
   int64_t processors = r->device->facts.processors;
-  if (leaves_bare(&l))
+  if (leaves_early(&l))
     status = cuda_launch(r, code, 1, CLEARING * processors, 256, 0, &l);
-  int64_t blocks = minimum(maximum(l.tiles, l.bare_tiles), processors);
+  int64_t blocks = minimum(maximum(l.tiles, maximum(l.spans, l.boxes)),
+                           processors);
   if (!status)
     status = cuda_launch(r, code, 0, blocks, code->about.threads,
                          code->about.shared, &l);

@@ -8,7 +8,6 @@
 #include "../../templates/hopper_launch.h"
 
 enum {
-  HOPPER_PERIOD = 64,    /* largest common period of dilations */
   HOPPER_DILATION = 4096, /* largest dilation of a branch alone in its pass */
   HOPPER_PREDICATES = 32 /* of a pattern, where pairs are asked */
 };
@@ -19,19 +18,21 @@ typedef enum hopper_knob {
 } hopper_knob;
 
 typedef struct hopper_table {
-  hopper_class classes[HOPPER_CLASSES]; /* most keys first, bare ones last */
+  hopper_class classes[HOPPER_CLASSES]; /* most keys first */
   double blocks[HOPPER_CLASSES]; /* of keys, that a tile of a class visits */
   double cell[HOPPER_CLASSES];   /* positions of one of its cells, about */
   hopper_piece pieces[HOPPER_PIECES];
   hopper_member members[HOPPER_MEMBERS];
   hopper_shape shapes[HOPPER_SHAPES];
+  short by_home[HOPPER_MEMBERS];
   int32_t strides[HOPPER_STRIDES];
-  int32_t class_count, bare_count, piece_count, member_count, shape_count;
-  int32_t stride_count;
+  int32_t class_count, piece_count, member_count, shape_count, stride_count;
+  int32_t tile_keys;
   int64_t period, home;   /* 0: all positions of the call */
   bool relative;          /* residues count from the home's start */
   bool endless;           /* some branch has no segments */
-  int32_t but;            /* see hopper_launch */
+  int32_t residues;       /* see hopper_launch */
+  bool bare;              /* some rows are selected by no branch */
   int32_t segments[HOPPER_SEGMENTS], segment_count;
   bool causal;            /* some window ends at the query */
   bool paired;            /* masks or scores: for kernels that ask pairs */

@@ -68,7 +68,7 @@ static void count_piece(const hopper_launch *l, const tile *x,
 static void count_tile(const hopper_launch *l, int32_t t, int32_t tile_keys,
                        dil_cuda_pass *sum) {
   tile x;
-  if (!tile_find(l, t % l->section_tiles, 0, l->class_count - l->bare_count,
+  if (!tile_find(l, t % l->section_tiles, 0, l->class_count,
                  t / l->section_tiles, &x))
     return;
   const hopper_class *k = &l->classes[x.klass];

@@ -157,7 +157,8 @@ static bool add_member(maker *mk, int32_t shape, int32_t head, int64_t home,
   if (out->member_count == HOPPER_MEMBERS)
     return REFUSE(mk, "more than %d heads and homes", HOPPER_MEMBERS);
   hopper_member *m = &out->members[out->member_count++];
-  *m = (hopper_member){(short)head, (short)home, (short)shift, 0};
+  *m = (hopper_member){.head = (short)head, .home = (short)home,
+                       .shift = (short)shift, .shape = (signed char)shape};
   out->shapes[shape].members++;
   return true;
 }
@@ -191,6 +192,22 @@ static bool each_member(maker *mk, int32_t only) {
   return true;
 }
 
+static void list_by_home(hopper_table *out, int64_t homes) {
+  int32_t count = 0;
+  for (int64_t home = 0; home < homes; home++) {
+    int32_t first = count;
+    for (int32_t i = 0; i < out->member_count; i++) {
+      int32_t at = count;
+      if (out->members[i].home != home) continue;
+      for (; at > first && out->members[out->by_home[at - 1]].head >
+                               out->members[i].head; at--)
+        out->by_home[at] = out->by_home[at - 1];
+      out->by_home[at] = (short)i;
+      count++;
+    }
+  }
+}
+
 /* Members of a shape stand together. */
 static bool find_shapes(maker *mk) {
   hopper_table *out = mk->out;
@@ -201,6 +218,7 @@ static bool find_shapes(maker *mk) {
     out->shapes[s].member = (short)out->member_count;
     if (!each_member(mk, s)) return false;
   }
+  list_by_home(out, homes_of(mk));
   return true;
 }
 
@@ -248,8 +266,7 @@ static bool form_make(maker *mk, int32_t shape, uint64_t branches, form *f) {
   if (!f->cell)
     return REFUSE(mk, "more than %d segments that are not nested",
                   HOPPER_SEGMENTS);
-  return !branches || keys_add(mk, &mk->shape[shape], branches, &f->k,
-                               &f->blocks);
+  return keys_add(mk, &mk->shape[shape], branches, &f->k, &f->blocks);
 }
 
 /* A class of the rows of one progression; those with most blocks come first. */
@@ -259,12 +276,12 @@ static bool add_rows(maker *mk, const form *f, progression p) {
   hopper_class k = f->k;
   if (out->class_count == HOPPER_CLASSES)
     return REFUSE(mk, "more than %d classes of rows", HOPPER_CLASSES);
-  if (k.pieces && f->cell / p.stride < FEW_ROWS)
+  if (f->cell / p.stride < FEW_ROWS)
     return REFUSE(mk, "cells of %d positions with rows %d apart",
                   (int)f->cell, p.stride);
   k.stride = p.stride;
   k.offset = p.offset;
-  if (k.pieces) k.slot = (short)maker_slot(mk, p.stride);
+  k.slot = (short)maker_slot(mk, p.stride);
   if (k.slot == HOPPER_STRIDES)
     return REFUSE(mk, "more than %d strides", HOPPER_STRIDES);
   int32_t at = out->class_count++;
@@ -276,7 +293,6 @@ static bool add_rows(maker *mk, const form *f, progression p) {
   out->blocks[at] = f->blocks;
   out->cell[at] = f->cell;
   out->classes[at] = k;
-  out->bare_count += !k.pieces;
   return true;
 }
 
@@ -297,12 +313,21 @@ static bool add_alone(maker *mk) {
   uint64_t branch = mk->pass->branches;
   progression p = {(int32_t)mk->pass->period,
                    mk->shape[0].of[__builtin_ctzll(branch)]};
-  mk->out->but = p.stride;
+  mk->out->bare = true;
   return form_make(mk, 0, branch, &f) && add_rows(mk, &f, p);
+}
+
+/* Rows of a shape that no branch selects have no class. */
+static void add_bare(maker *mk, int32_t shape, uint64_t set) {
+  int32_t period = (int32_t)mk->pass->period;
+  for (int32_t at = 0; at < HOPPER_PERIOD; at += period)
+    mk->out->shapes[shape].bare |= set << at;
+  mk->out->bare = true;
 }
 
 static bool find_classes(maker *mk) {
   int32_t period = (int32_t)mk->pass->period;
+  mk->out->residues = period;
   if (period > HOPPER_PERIOD) return add_alone(mk);
   for (int32_t s = 0; s < mk->out->shape_count; s++) {
     const residues *x = &mk->shape[s];
@@ -313,7 +338,8 @@ static bool find_classes(maker *mk) {
       for (int32_t p = first; p < period; p++)
         if (maker_selecting(mk, x, x->served, p) == branches) set |= 1ull << p;
       left &= ~set;
-      if (!add_class(mk, s, branches, set)) return false;
+      if (!branches) add_bare(mk, s, set);
+      else if (!add_class(mk, s, branches, set)) return false;
     }
   }
   return true;
@@ -328,6 +354,7 @@ bool hopper_table_fill(const dil_table *table, int32_t pass, int32_t tile_keys,
               .reason = reason,
               .size = size};
   memset(out, 0, sizeof *out);
+  out->tile_keys = tile_keys;
   return accept(&mk) && choose_home(&mk) && find_shapes(&mk) &&
          find_classes(&mk);
 }

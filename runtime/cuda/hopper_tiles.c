@@ -6,6 +6,7 @@
  * never by length. */
 #include "hopper.h"
 #include "../walk.h"
+#include <math.h>
 #include <string.h>
 
 static void fill_tables(const hopper_table *table, hopper_launch *l) {
@@ -13,12 +14,12 @@ static void fill_tables(const hopper_table *table, hopper_launch *l) {
   memcpy(l->pieces, table->pieces, sizeof l->pieces);
   memcpy(l->members, table->members, sizeof l->members);
   memcpy(l->shapes, table->shapes, sizeof l->shapes);
+  memcpy(l->by_home, table->by_home, sizeof l->by_home);
   memcpy(l->segments, table->segments, sizeof l->segments);
   l->class_count = table->class_count;
-  l->bare_count = table->bare_count;
   l->member_count = table->member_count;
   l->relative = table->relative;
-  l->but = table->but;
+  l->residues = table->residues;
 }
 
 static int64_t parts(int64_t n, int64_t size) { return (n + size - 1) / size; }
@@ -83,11 +84,10 @@ static bool class_sees(const hopper_launch *l, const hopper_class *k) {
   return sees;
 }
 
-/* Numbers the tiles of all classes from `from` on, for `blocks` blocks. */
-static int64_t number_tiles(hopper_launch *l, int32_t from, int32_t to,
-                            int64_t blocks) {
+/* Numbers the tiles of all classes, for `blocks` blocks. */
+static int64_t number_tiles(hopper_launch *l, int64_t blocks) {
   int64_t first = 0;
-  for (int32_t i = from; i < to; i++) {
+  for (int32_t i = 0; i < l->class_count; i++) {
     int64_t each = count_tiles(l, &l->classes[i]);
     if (l->part && !class_sees(l, &l->classes[i])) each = 0;
     l->classes[i].first = (int)minimum(first, INT32_MAX);
@@ -96,29 +96,70 @@ static int64_t number_tiles(hopper_launch *l, int32_t from, int32_t to,
   return first;
 }
 
+/* ---- rows without keys --------------------------------------------------- */
+
+/* Blocks of keys that a tile of a class visits, about: for the pace alone. */
+static double visits_of(const hopper_table *table, const hopper_launch *l,
+                        const hopper_class *k) {
+  double blocks = 0;
+  for (int32_t i = k->piece; i < k->piece + k->pieces; i++) {
+    const hopper_piece *p = &l->pieces[i];
+    double length = l->keys;
+    if (p->side < HOPPER_SHARED && p->outer)
+      length = fmin(length, p->outer - (p->side ? p->inner : 0));
+    length = fmin(length, (double)p->left + p->right + 1 +
+                              (double)l->tile_rows * k->stride);
+    if (p->left == HOPPER_FAR && p->right < HOPPER_FAR) length /= 2;
+    blocks += length / p->stride / table->tile_keys;
+  }
+  return blocks;
+}
+
+/* Spans of rows and boxes of zeros, to be cleared while keys are multiplied. A
+ * little ahead of them, for what is left over at the end has nothing to hide
+ * behind. */
+static bool fill_bare(const hopper_table *table, hopper_launch *l,
+                      int64_t blocks) {
+  const double ahead = 1.25;
+  double visits = 1;
+  int64_t homes = l->period / l->home, most = INT32_MAX / 2;
+  int64_t places = parts(l->home, HOPPER_SPAN) * blocks * homes;
+  int64_t members = l->member_count / homes;
+  int64_t boxes = parts(l->queries, HOPPER_BOX_ROWS * l->residues) * l->residues;
+  if (homes > 1 || l->relative || table->paired) boxes = 0;
+  if (places > most / members || boxes > most / l->batches) return false;
+  for (int32_t i = 0; i < l->class_count; i++)
+    visits += visits_of(table, l, &l->classes[i]) * l->classes[i].cells *
+              l->classes[i].tiles * l->shapes[l->classes[i].shape].members *
+              (double)blocks;
+  l->home_spans = (int)parts(l->home, HOPPER_SPAN);
+  l->spans = (int)(places * members);
+  l->batch_boxes = (int)boxes;
+  l->boxes = (int)(boxes * l->batches);
+  l->clear_pace = (float)(visits / ahead / (double)maximum(l->spans, l->boxes));
+  return true;
+}
+
 /* The last tiles of all heads first where a causal cell is many tiles long;
  * sections of one block where there are many, to stay in the cache. */
 static bool fill_tiles(const hopper_table *table, hopper_launch *l) {
   enum { LONG = 16, MANY = 64 };
-  int32_t keyed = table->class_count - table->bare_count;
   int64_t periods = parts(l->high - l->origin, l->period);
   int64_t blocks = l->batches * periods;
-  number_tiles(l, 0, keyed, 1);
+  number_tiles(l, 1);
   l->spread = 0;
-  for (int32_t i = 0; i < keyed; i++)
+  for (int32_t i = 0; i < l->class_count; i++)
     l->spread |= table->causal && l->classes[i].tiles > LONG;
   int64_t section = blocks >= MANY && !l->spread ? 1 : blocks;
   memcpy(l->classes, table->classes, sizeof l->classes);
-  int64_t each = number_tiles(l, 0, keyed, section);
-  int64_t bare = number_tiles(l, keyed, table->class_count, blocks);
+  int64_t each = number_tiles(l, section);
   int64_t sections = parts(blocks, section), most = INT32_MAX / 2;
-  if (periods > most || bare > most || each > most / sections) return false;
+  if (periods > most || each > most / sections) return false;
   l->periods = (int)periods;
   l->section = (int)section;
   l->section_tiles = (int)each;
   l->tiles = (int)(each * sections);
-  l->bare_tiles = (int)bare;
-  return true;
+  return !table->bare || l->part || fill_bare(table, l, blocks);
 }
 
 /* ---- where rows and keys stand ------------------------------------------- */
@@ -192,7 +233,7 @@ bool hopper_tiles_fill(const hopper_table *table, const hopper_place *place,
 static double time_of(const hopper_launch *l, int64_t processors) {
   const double gap = 0.35;
   double work = 0, one = hopper_block_time(l->tile_rows);
-  for (int32_t i = 0; i < l->class_count - l->bare_count; i++) {
+  for (int32_t i = 0; i < l->class_count; i++) {
     const hopper_class *k = &l->classes[i];
     if (l->part && !class_sees(l, k)) continue;
     int64_t tall = parts(minimum(k->cell, l->high - l->origin), k->stride);

@@ -94,7 +94,7 @@ static dil_status encode_all(const cuda_driver *driver, const map_view *v,
 
 dil_status maps_find(map_cache *cache, const cuda_driver *driver,
                      const map_view *view, const int32_t *strides,
-                     int32_t stride_count, hopper_maps out) {
+                     int32_t stride_count, hopper_map (*out)[2]) {
   int32_t at = 0;
   while (at < cache->count && memcmp(&cache->view[at], view, sizeof *view))
     at++;

@@ -37,6 +37,6 @@ map_view maps_view(const dil_tensor *t, int32_t width, int32_t box);
 /* The two maps of each stride, from the cache or made now. */
 dil_status maps_find(map_cache *cache, const cuda_driver *driver,
                      const map_view *view, const int32_t *strides,
-                     int32_t stride_count, hopper_maps out);
+                     int32_t stride_count, hopper_map (*out)[2]);
 
 #endif

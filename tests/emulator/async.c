@@ -61,6 +61,18 @@ void chip_shared_write(unsigned to, const void *from, unsigned size) {
   memcpy(at, from, size);
 }
 
+static const char counts; /* what those wait for that pause */
+
+void chip_shared_add(unsigned at, unsigned x) {
+  unsigned sum;
+  chip_shared_read(at, &sum, 4);
+  sum += x;
+  chip_shared_write(at, &sum, 4);
+  block_wake(block_now(), &counts);
+}
+
+void chip_pause(void) { thread_wait(&counts, "a number to be counted up"); }
+
 unsigned chip_global_add(void *at, unsigned x) {
   unsigned *word = at, before = *word;
   *word += x;

@@ -254,6 +254,15 @@ static inline void ptx_st_shared_v4_b32(unsigned to, ptx_group<unsigned, 4> x) {
   unsigned all[4] = {*x.at[0], *x.at[1], *x.at[2], *x.at[3]};
   chip_shared_write(to, all, 16);
 }
+static inline void ptx_red_shared_add_u32(unsigned at, unsigned x) {
+  chip_shared_add(at, x);
+}
+PTX ptx_ld_volatile_shared_u32(D &d, unsigned from) {
+  unsigned x;
+  chip_shared_read(from, &x, 4);
+  d = (D)x;
+}
+static inline void ptx_nanosleep_u32(unsigned) { chip_pause(); }
 PTX ptx_atom_global_add_u32(D &d, unsigned long long at, unsigned x) {
   d = chip_global_add((void *)at, x);
 }

@@ -34,6 +34,10 @@ void chip_copy_wait(int left);
 
 void chip_shared_read(unsigned from, void *to, unsigned size);
 void chip_shared_write(unsigned to, const void *from, unsigned size);
+/* A number that is counted up, and a thread that looks at it when it has been:
+ * sooner it would see nothing new. */
+void chip_shared_add(unsigned at, unsigned x);
+void chip_pause(void);
 unsigned chip_global_add(void *at, unsigned x);
 void chip_load_matrices(unsigned from, int turned, unsigned *x);
 void chip_store_matrices(unsigned to, const unsigned *x);
