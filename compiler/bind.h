@@ -101,8 +101,6 @@ void bind_discard(binding *b);
 /* A zeroed tensor of the binding's own. */
 dil_status bind_reserve(binding *b, dil_dtype dtype, int32_t rank,
                         const int64_t *shape, dil_tensor *tensor);
-/* Whether this process was started as a rank among others. */
-bool bind_is_process(void);
 /* Whether the ranks of a topology make their own rows on their GPUs. */
 bool bind_is_absent(const binding *b);
 /* Room for o and lse that takes memory only where it is written; whether only

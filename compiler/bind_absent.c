@@ -17,7 +17,7 @@ bool bind_is_absent(const binding *b) {
   bool arrays = o->array[0] || o->array[1] || o->array[2] || o->out || o->lse;
   const dil_call *c = &b->call;
   return o->device.word == DEVICE_CUDA && o->topology && !arrays &&
-         !bind_is_process() &&
+         !b->apart &&
          bytes_of(&c->q) + bytes_of(&c->k) + bytes_of(&c->v) > small;
 }
 

@@ -21,6 +21,7 @@ static link_kind link_of(word w) {
   switch (w) {
   case WORD_THREAD: return LINK_THREAD;
   case WORD_MPI: return LINK_MPI;
+  case WORD_PROCESS: return LINK_PROCESS;
   case WORD_NCCL: return LINK_NCCL;
   default: return LINK_DEFAULT;
   }

@@ -39,6 +39,7 @@ typedef struct sets { /* one bit set for each time the option was given */
 
 typedef struct device_choice {
   int32_t word, number;
+  bool numbered;         /* the number was given */
 } device_choice;
 enum { DEVICE_CPU, DEVICE_ORACLE, DEVICE_CUDA }; /* words of --device */
 

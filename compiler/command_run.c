@@ -37,11 +37,25 @@ static dil_status run_trial(trial *t, const options *o) {
   return status ? status : write_arrays(&t->binding, o);
 }
 
+/* Processes that were started together, and that no link joins: each does all of
+ * it. The second of them says so. */
+static dil_status note_company(const trial *t) {
+  launch l;
+  if (t->on_crew && t->crew.job) return DIL_OK;
+  dil_status status = launch_read(&l);
+  if (!status && l.rank == 1 && l.ranks > 1)
+    message_note("one of %lld processes (%s) that each run all of it: a topology "
+                 "with `link process`, `link mpi` or `link nccl` joins them",
+                 (long long)l.ranks, l.ranks_by);
+  return status;
+}
+
 dil_status command_run(arena *a, const options *o) {
   trial t;
   dil_status status = o->library
                           ? trial_open_library(a, o, &t)
                           : trial_open(a, o, 0, options_force(o), -1, &t);
+  if (!status) status = note_company(&t);
   if (!status) status = run_trial(&t, o);
   message_compiled(o, &t.compilation, status);
   if (!status && trial_speaks(&t))

@@ -227,6 +227,7 @@ static dil_status read_device(arena *a, const option_row *row,
   dil_status status =
       numbered ? read_integer(row, text + size + 1, 0, 255, &number) : DIL_OK;
   device->number = (int32_t)number;
+  device->numbered = numbered;
   return status;
 }
 

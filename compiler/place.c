@@ -42,7 +42,9 @@ void place_possible(diag *d, const topology *t) {
 /* ---- text ---------------------------------------------------------------- */
 
 static const char *link_name(const topology *t) {
-  return t->link == LINK_MPI ? "mpi" : t->link == LINK_NCCL ? "nccl" : "thread";
+  static const char *const names[] = {"thread", "thread", "mpi", "process",
+                                      "nccl"}; /* by link_kind */
+  return names[t->link];
 }
 
 void place_print_mesh(const mesh *m, const topology *t, FILE *out) {

@@ -18,10 +18,10 @@ enum { BRANCHES_MOST = 64, LANES_MOST = 3, STRETCHES = 2 };
 
 place_speed place_speed_of(const topology *t, bool on_gpu) {
   static const place_speed thread = {8e9, 5e-6, 2e-6, 1e11},
-                           mpi = {4e9, 20e-6, 2e-6, 1e11},
+                           apart = {4e9, 20e-6, 2e-6, 1e11},
                            gpu = {345e9, 20e-6, 5e-6, 4e14};
   if (on_gpu) return gpu; /* by copies or NCCL: the order is to be the same */
-  return t->link == LINK_MPI ? mpi : thread;
+  return t->link == LINK_MPI || t->link == LINK_PROCESS ? apart : thread;
 }
 
 /* ---- what a rank has to do ----------------------------------------------- */

@@ -257,7 +257,7 @@ bool trial_speaks(const trial *t) {
 }
 
 dil_status trial_part(trial *t, double budget) {
-  return t->on_crew ? trial_crew_part(&t->crew, &t->binding, budget) : DIL_OK;
+  return t->on_crew ? trial_crew_part(&t->crew, budget) : DIL_OK;
 }
 
 void trial_free(trial *t) {
@@ -318,7 +318,7 @@ static dil_status time_run(trial *t, double *seconds) {
   if (t->kernel)
     return dil_kernel_time(t->kernel, t->on_cuda ? &t->cuda.call : &b->call,
                            seconds);
-  if (t->on_crew) return trial_crew_run(&t->crew, &b->call, seconds);
+  if (t->on_crew) return trial_crew_run(&t->crew, seconds);
   if (t->on_stream) return trial_stream_run(&t->stream, seconds);
   status = t->on_library ? trial_library_run(&t->library) : run_oracle(b);
   if (!status && t->on_library && t->on_cuda)

@@ -10,23 +10,21 @@ static dil_status check_options(const options *o) {
 }
 
 /* Before anything is made: whether ranks could go on without one. */
-static dil_status check_shrink(const topology *on, const mesh *m) {
-  if (m->ring != mesh_ranks(m))
-    return dil_fail(DIL_UNSUPPORTED, "--shrink: topology '%s' splits heads or "
-                    "batch rows, so no rank can be left out", on->name);
-  if (trial_crew_is_job(on) && !trial_crew_in_file(on))
-    return dil_fail(DIL_UNSUPPORTED, "--shrink: an MPI job, and ranks that meet "
-                    "at HOST:PORT, end with the first rank that is lost; those "
-                    "that meet in a file go on");
-  return DIL_OK;
+static dil_status check_shrink(const trial_crew *t) {
+  if (!t->job || *t->meet) return DIL_OK;
+  return dil_fail(DIL_UNSUPPORTED, "--shrink: MPI ends a whole job with the "
+                  "first rank that is lost; processes that meet at DIL_MEET go "
+                  "on, by `link process` or `link nccl`");
 }
 
 bool trial_crew_speaks(const trial_crew *t) {
   return !t->job || t->task.rank == 0;
 }
 
-static void count_step(void *watcher) {
-  progress_add(watcher, 1);
+static void end_step(void *watcher) {
+  trial_crew *t = watcher;
+  progress_add(&t->bar, 1);
+  if (t->job && t->task.shrinks) trial_crew_hear(t);
 }
 
 /* What all ranks share, but for what depends on sizes. */
@@ -39,7 +37,7 @@ static dil_status make_task(trial_crew *t, compilation *c, const binding *b) {
                        : driver_source(c, b->context, &t->from);
   if (status) return status;
   mesh m = place_mesh(c->pattern, c->topology);
-  if (o->shrink) status = check_shrink(c->topology, &m);
+  if (o->shrink) status = check_shrink(t);
   if (status) return status;
   int32_t threads = dil_threads_count(b->threads) / mesh_ranks(&m);
   t->task = (crew_task){.mesh = m,
@@ -49,8 +47,8 @@ static dil_status make_task(trial_crew *t, compilation *c, const binding *b) {
                         .make = t->from.make,
                         .context = t->from.context,
                         .shrinks = o->shrink,
-                        .stepped = count_step,
-                        .watcher = &t->bar,
+                        .stepped = end_step,
+                        .watcher = t,
                         .gpu = t->on_gpu ? &t->gpu : NULL,
                         .checkpoint = {.prefix = o->state,
                                        .every = o->seen[OPTION_EVERY]
@@ -73,8 +71,12 @@ static dil_status choose_exchange(trial_crew *t, const compilation *c,
 
 dil_status trial_crew_open(trial_crew *t, compilation *c, binding *b,
                            int64_t seq) {
-  bool job = t->job = trial_crew_is_job(c->topology);
-  dil_status status = make_task(t, c, b);
+  t->of = c;
+  t->binding = b;
+  t->call = &b->call;
+  dil_status status = trial_crew_way(t, c->topology);
+  bool job = t->job;
+  if (!status) status = make_task(t, c, b);
   if (!status) status = trial_crew_nccl(t, c->topology);
   if (!status)
     status = job ? trial_job_join(t, c->topology, b, seq)
@@ -92,6 +94,36 @@ dil_status trial_crew_open(trial_crew *t, compilation *c, binding *b,
   return status;
 }
 
+/* One run, with a line for who looks on. */
+static dil_status watched_run(trial_crew *t) {
+  const mesh *m = &t->task.mesh;
+  progress_start(&t->bar, "ring", t->job ? m->ring : m->ring * mesh_ranks(m));
+  dil_status status = crew_run(t->crew, t->call);
+  progress_end(&t->bar);
+  return status;
+}
+
+/* A smaller ring does again what it has lost. */
+static dil_status run_to_goal(trial_crew *t) {
+  dil_status status = DIL_OK;
+  while (t->done < t->goal && !t->whole && !status) {
+    double start = message_clock();
+    status = watched_run(t);
+    t->seconds = message_clock() - start;
+    if (!status) t->done++;
+    else if (t->task.shrinks) status = trial_crew_shrink(t, status);
+  }
+  return status;
+}
+
+dil_status trial_crew_run(trial_crew *t, double *seconds) {
+  t->goal++;
+  dil_status status = run_to_goal(t);
+  *seconds = t->seconds;
+  if (status) trial_job_fail(t);
+  return status;
+}
+
 static void free_links(trial_crew *t) {
   link_free(t->task.link);
   link_free(t->world);
@@ -102,17 +134,28 @@ static void free_links(trial_crew *t) {
 static dil_status leave(trial_crew *t) {
   if (!t->world || t->failed) return DIL_OK;
   double timeout = t->world->timeout;
-  dil_status status = link_meet(t->world);
-  if (status) trial_job_fail(t);
   free_links(t);
-  if (!status && t->mpi) status = t->mpi->close(timeout);
   t->failed = true; /* or ended: there is nothing more to leave */
-  return status;
+  return t->mpi ? t->mpi->close(timeout) : DIL_OK;
 }
 
-dil_status trial_crew_part(trial_crew *t, const binding *b, double budget) {
+/* What one rank has lost to another's end is computed again, until the first has
+ * all of it, and all know. */
+static dil_status collect(trial_crew *t, double budget) {
+  dil_status status = run_to_goal(t);
+  if (status || t->whole) return status;
+  status = trial_job_collect(t, budget);
+  t->whole = !status && t->task.rank == 0;
+  if (!status) status = link_meet(t->world);
+  t->whole |= !status;
+  return status && t->task.shrinks ? trial_crew_shrink(t, status) : status;
+}
+
+dil_status trial_crew_part(trial_crew *t, double budget) {
   dil_status status = DIL_OK;
-  if (t->world && !t->failed) status = trial_job_collect(t, b, budget);
+  while (t->world && !t->failed && !t->whole && !status)
+    status = collect(t, budget);
+  if (status) trial_job_fail(t);
   return status ? status : leave(t);
 }
 
@@ -125,30 +168,6 @@ void trial_crew_free(trial_crew *t) {
   if (t->on_gpu) trial_crew_gpu_free(t);
 }
 
-/* One run, with a line for who looks on. */
-static dil_status watched_run(trial_crew *t, const dil_call *call) {
-  const mesh *m = &t->task.mesh;
-  progress_start(&t->bar, "ring", t->mpi ? m->ring : m->ring * mesh_ranks(m));
-  dil_status status = crew_run(t->crew, call);
-  progress_end(&t->bar);
-  return status;
-}
-
-dil_status trial_crew_run(trial_crew *t, const dil_call *call,
-                          double *seconds) {
-  double start = message_clock();
-  dil_status status = watched_run(t, call);
-  while (status && t->task.shrinks) {
-    status = trial_crew_shrink(t, call, status);
-    start = message_clock();
-    if (status) break;
-    status = watched_run(t, call);
-  }
-  *seconds = message_clock() - start;
-  if (status) trial_job_fail(t);
-  return status;
-}
-
 /* The rows of a binding without data, one by one. */
 static dil_status bring(void *owner, int64_t b, int64_t n, int64_t h) {
   trial_crew *t = owner;
@@ -158,7 +177,6 @@ static dil_status bring(void *owner, int64_t b, int64_t n, int64_t h) {
 dil_status trial_crew_fetch(trial_crew *t, binding *b) {
   if (t->job) return DIL_OK;
   if (!b->absent) return crew_fetch(t->crew, &b->call);
-  t->call = &b->call;
   b->bring = bring;
   b->owner = t;
   return DIL_OK;

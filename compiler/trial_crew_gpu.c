@@ -4,9 +4,30 @@
 #include "command.h"
 #include "driver.h"
 #include "keep.h"
+#include "setting.h"
 #include "trial_crew.h"
 #include "trial_cuda.h"
 #include <stdlib.h>
+
+/* A process has one device: the one that --device names, or that of its number
+ * among the processes of its host; who does not know that goes by its rank. */
+static dil_status take_own(trial_crew *t, const options *o, int32_t count) {
+  const launch *l = &t->launched;
+  int64_t local = l->local >= 0 ? l->local : l->rank;
+  if (!o->device.numbered && count > 1 && l->local >= count)
+    return dil_fail(DIL_USAGE, "%s is %lld, and this host has %d GPUs for its "
+                    "processes", l->local_by, (long long)l->local, count);
+  if (!o->device.numbered && local < 0) return DIL_OK;
+  t->gpu.first = o->device.numbered ? (int32_t)o->device.number
+                                    : (int32_t)(local % count);
+  t->gpu.devices = 1;
+  return DIL_OK;
+}
+
+/* Processes of one host that each see a GPU of their own see no others. */
+static bool is_told_apart(const trial_crew *t, int32_t count) {
+  return t->job && count == 1 && setting_text("CUDA_VISIBLE_DEVICES");
+}
 
 static dil_status count_devices(trial_crew *t, const options *o,
                                 const topology *on) {
@@ -20,7 +41,8 @@ static dil_status count_devices(trial_crew *t, const options *o,
   if (t->gpu.devices < 1)
     return dil_fail(DIL_USAGE, "there is no device cuda:%d, of %d",
                     t->gpu.first, count);
-  bool here = !trial_crew_is_job(on) || trial_crew_in_file(on);
+  bool here = !t->job || (trial_crew_in_file(t) && !o->device.numbered);
+  if (here && is_told_apart(t, count)) here = false;
   if (t->gpu.devices < on->devices && on->link == LINK_NCCL && here)
     return dil_fail(DIL_UNSUPPORTED, "topology '%s' is linked by NCCL, which "
                     "wants a GPU for each rank: %lld ranks, %d GPU%s", on->name,
@@ -29,21 +51,24 @@ static dil_status count_devices(trial_crew *t, const options *o,
   if (t->gpu.devices < on->devices && here)
     message_note("%lld ranks share %d GPU%s", (long long)on->devices,
                  t->gpu.devices, t->gpu.devices == 1 ? "" : "s");
-  return DIL_OK;
+  return t->job ? take_own(t, o, count) : DIL_OK;
 }
 
 static dil_status check_topology(const topology *on) {
-  if (on->link == LINK_MPI)
-    return dil_fail(DIL_UNSUPPORTED, "topology '%s' is linked by MPI, which "
+  if (on->link == LINK_MPI || on->link == LINK_PROCESS)
+    return dil_fail(DIL_UNSUPPORTED, "topology '%s' is linked by %s, which "
                     "moves memory of the host: say `link nccl` or `link "
-                    "thread` for GPUs", on->name);
+                    "thread` for GPUs", on->name,
+                    on->link == LINK_MPI ? "MPI" : "files or sockets");
   return DIL_OK;
 }
 
 dil_status trial_crew_gpu(trial_crew *t, compilation *c, const options *o) {
+  options own = *o;
   dil_status status = check_topology(c->topology);
-  if (!status) status = trial_cuda_context(o, &t->context);
   if (!status) status = count_devices(t, o, c->topology);
+  own.device.number = t->gpu.first; /* a process leaves others' GPUs alone */
+  if (!status) status = trial_cuda_context(&own, &t->context);
   if (!status) status = driver_source(c, t->context, &t->from);
   if (!status)
     status = keep_beside(c, dil_context_arch(t->context), KEEP_ROWS,

@@ -6,35 +6,62 @@
 #include "trial_crew.h"
 #include <string.h>
 
-/* Other processes of a job are there, and this is one of them. */
-static bool in_mpi_job(void) {
-  return setting_text("OMPI_COMM_WORLD_SIZE") || setting_text("PMI_SIZE");
+/* Rows of GPUs move by NCCL, in one process or in several: these have met
+ * somewhere, or are an MPI job, or were started together. */
+static dil_status find_nccl_way(trial_crew *t) {
+  dil_status status = DIL_OK;
+  bool asked = setting_text("DIL_MEET") != NULL;
+  t->job = asked || launch_by_mpi();
+  if (!t->job && t->launched.ranks > 1)
+    t->job = asked = launch_meeting(t->meet, sizeof t->meet, &status);
+  else if (asked)
+    launch_meeting(t->meet, sizeof t->meet, &status);
+  return status;
 }
 
-bool bind_is_process(void) {
-  return setting_text("DIL_MEET") || in_mpi_job();
+dil_status trial_crew_way(trial_crew *t, const topology *on) {
+  t->job = on->link == LINK_MPI || on->link == LINK_PROCESS;
+  dil_status status = launch_read(&t->launched);
+  if (status) return status;
+  if (on->link == LINK_NCCL && on->devices > 1) return find_nccl_way(t);
+  if (on->link == LINK_PROCESS &&
+      !launch_meeting(t->meet, sizeof t->meet, &status))
+    return dil_fail(DIL_USAGE, "topology '%s' is of processes: where do they "
+                    "meet? say DIL_MEET=FILE or DIL_MEET=HOST:PORT, the same "
+                    "for all, and DIL_RANK=0..%lld", on->name,
+                    (long long)on->devices - 1);
+  return status;
 }
 
-bool trial_crew_is_job(const topology *on) {
-  bool nccl = on->link == LINK_NCCL && on->devices > 1;
-  return on->link == LINK_MPI || (nccl && bind_is_process());
+bool trial_crew_in_file(const trial_crew *t) {
+  return *t->meet && !socket_is_address(t->meet);
 }
 
-/* NULL: this is an MPI job. */
-static const char *meeting_file(const topology *on) {
-  return on->link == LINK_NCCL ? setting_text("DIL_MEET") : NULL;
+/* How so many are started, by whoever has said how many there are. */
+static const char *start_hint(const trial_crew *t, int64_t ranks) {
+  const char *by = t->launched.ranks_by ? t->launched.ranks_by : "";
+  return arena_print(t->of->arena,
+                     !strcmp(by, "WORLD_SIZE")
+                         ? "`torchrun --no-python --nproc-per-node %lld dil run "
+                           "...`, on one host"
+                     : !strncmp(by, "SLURM", 5) ? "`srun -n %lld dil run ...`"
+                                                : "`mpirun -n %lld dil run ...`",
+                     (long long)ranks);
 }
 
-bool trial_crew_in_file(const topology *on) {
-  const char *place = meeting_file(on);
-  return place && !socket_is_address(place);
-}
-
-static dil_status check_count(const topology *on, int32_t ranks) {
+static dil_status check_count(trial_crew *t, const topology *on,
+                              int64_t ranks) {
+  const char *by = t->launched.ranks_by;
   if (ranks == on->devices) return DIL_OK;
-  return dil_fail(DIL_USAGE, "topology '%s' has %lld devices, and there are "
-                  "%d processes: `mpirun -n %lld dil run ...`", on->name,
-                  (long long)on->devices, ranks, (long long)on->devices);
+  const char *why =
+      arena_print(t->of->arena, "topology '%s' has %lld device%s, and there "
+                  "%s %lld process%s%s%s%s", on->name, (long long)on->devices,
+                  on->devices == 1 ? "" : "s", ranks == 1 ? "is" : "are",
+                  (long long)ranks, ranks == 1 ? "" : "es", by ? " (" : "",
+                  by ? by : "", by ? ")" : "");
+  diag_report(t->of->diag, SEVERITY_ERROR, on->at,
+              start_hint(t, on->devices), "%s", why);
+  return dil_fail(DIL_USAGE, "%s", why);
 }
 
 static dil_status open_mpi(trial_crew *t, const topology *on, double timeout) {
@@ -47,53 +74,54 @@ static dil_status open_mpi(trial_crew *t, const topology *on, double timeout) {
     return dil_fail(DIL_ENVIRONMENT, "dilrt-mpi.so is of another version of "
                                      "dil");
   status = t->mpi->open(&t->task.rank, &ranks);
-  if (!status) status = check_count(on, ranks);
+  if (!status) status = check_count(t, on, ranks);
   return status ? status : t->mpi->link(0, timeout, &t->world);
 }
 
-/* Our own variable, and those of launchers: the first that is set. */
-static dil_status find_rank(const topology *on, int32_t *found) {
-  static const char *const names[] = {"DIL_RANK", "SLURM_PROCID", "RANK"};
-  int64_t rank = -1;
-  dil_status status = DIL_OK;
-  for (size_t i = 0; i < sizeof names / sizeof *names && rank < 0; i++)
-    if (!status) status = setting_count(names[i], on->devices - 1, &rank);
-  if (!status && rank < 0)
-    status = dil_fail(DIL_USAGE, "DIL_MEET says where ranks meet: which one is "
-                      "this? say DIL_RANK=0..%lld", (long long)on->devices - 1);
-  *found = (int32_t)rank;
-  return status;
+static dil_status find_rank(trial_crew *t, const topology *on) {
+  const launch *l = &t->launched;
+  int64_t last = on->devices - 1;
+  if (l->ranks >= 0 && check_count(t, on, l->ranks)) return DIL_USAGE;
+  if (l->rank < 0)
+    return dil_fail(DIL_USAGE, "ranks meet at '%.99s': which one is this? say "
+                    "DIL_RANK=0..%lld", t->meet, (long long)last);
+  if (l->rank > last)
+    return dil_fail(DIL_USAGE, "%s is %lld, and topology '%s' has ranks "
+                    "0..%lld", l->rank_by, (long long)l->rank, on->name,
+                    (long long)last);
+  t->task.rank = (int32_t)l->rank;
+  return DIL_OK;
 }
 
 /* In a file, or at HOST:PORT. */
 static dil_status open_meeting(trial_crew *t, const topology *on,
-                               const char *place, double timeout) {
+                               double timeout) {
   enum { PATIENCE = 30 }; /* seconds: processes do not begin at once */
   int32_t ranks = (int32_t)on->devices;
   double patience = on->timeout > PATIENCE ? on->timeout : PATIENCE;
-  dil_status status = find_rank(on, &t->task.rank);
+  dil_status status = find_rank(t, on);
   if (status) return status;
-  return socket_is_address(place)
-             ? socket_link_new(place, t->task.rank, ranks, patience, timeout,
-                               &t->world)
-             : file_link_new(place, t->task.rank, ranks, timeout, &t->world);
+  return trial_crew_in_file(t)
+             ? file_link_new(t->meet, t->task.rank, ranks, timeout, &t->world)
+             : socket_link_new(t->meet, t->task.rank, ranks, patience, timeout,
+                               &t->world);
 }
 
 dil_status trial_crew_world(trial_crew *t, const topology *on,
                             double timeout) {
-  const char *path = meeting_file(on);
-  return path ? open_meeting(t, on, path, timeout) : open_mpi(t, on, timeout);
+  return *t->meet ? open_meeting(t, on, timeout) : open_mpi(t, on, timeout);
 }
 
-dil_status trial_crew_ring(trial_crew *t, const topology *on) {
-  const char *path = meeting_file(on);
-  int32_t ring = (int32_t)on->ring, group = t->task.rank / ring;
+dil_status trial_crew_ring(trial_crew *t) {
+  const mesh *on = &t->task.mesh;
+  int32_t ring = on->ring, group = t->task.rank / ring;
   char own[DIL_PATH_MAX];
-  if (!path) return t->mpi->link(group, on->timeout, &t->task.link);
-  if (socket_is_address(path))
+  if (!*t->meet) return t->mpi->link(group, on->timeout, &t->task.link);
+  if (!trial_crew_in_file(t))
     return socket_link_part(t->world, group * ring, ring, on->timeout,
                             &t->task.link);
-  if (snprintf(own, sizeof own, "%s.ring%d", path, group) >= (int)sizeof own)
+  if (snprintf(own, sizeof own, "%s.ring%d", t->meet, group) >=
+      (int)sizeof own)
     return dil_fail(DIL_USAGE, "DIL_MEET is too long");
   return file_link_new(own, t->task.rank % ring, ring, on->timeout,
                        &t->task.link);

@@ -121,7 +121,7 @@ dil_status trial_job_join(trial_crew *t, const topology *on, binding *b,
   dil_status status = trial_crew_world(t, on, SETTING_UP);
   if (!status)
     status = t->task.rank ? follow(t, on, b) : lead(t, on, b, seq);
-  return status ? status : trial_crew_ring(t, on);
+  return status ? status : trial_crew_ring(t);
 }
 
 dil_status trial_job_begin(trial_crew *t, const topology *on,
@@ -144,8 +144,10 @@ static void checked_row(const void *owner, int64_t index, crew_row *row) {
   *row = (crew_row){at.b, at.n, (int32_t)at.h};
 }
 
-dil_status trial_job_collect(trial_crew *t, const binding *b, double budget) {
+dil_status trial_job_collect(trial_crew *t, double budget) {
+  const binding *b = t->binding;
   checked c = {b, 0};
+  char why[256];
   if (budget > 0) {
     cover_count count;
     measure_cover(b, COST_TILE_ROWS, COST_TILE_KEYS, &count);
@@ -153,8 +155,9 @@ dil_status trial_job_collect(trial_crew *t, const binding *b, double budget) {
   }
   crew_wanted wanted = {bind_is_sparse(b) ? c.rows : -1, checked_row, &c};
   dil_status status = crew_collect(t->crew, t->world, &b->call, &wanted);
-  if (status) trial_job_fail(t);
-  return status;
+  snprintf(why, sizeof why, "%s", dil_last_error());
+  return status ? dil_fail(status, "%s, while rows were collected", why)
+                : DIL_OK;
 }
 
 void trial_job_fail(trial_crew *t) {

@@ -105,7 +105,8 @@ static statement *block(statement *s, statement_list children) {
 %token KEEP "keep" FROM "from" TOP "top" MASS "mass" BY "by"
 %token DEVICES "devices" RING "ring" BATCH "batch" TIMEOUT "timeout"
 %token LAYOUT "layout" CONTIGUOUS "contiguous" ZIGZAG "zigzag"
-%token STRIPED "striped" LINK "link" THREAD "thread" MPI "mpi" NCCL "nccl"
+%token STRIPED "striped" LINK "link" THREAD "thread" MPI "mpi"
+%token PROCESS "process" NCCL "nccl"
 %token EXCHANGE "exchange" GATHER "gather" AUTO "auto"
 %token ON "on" WITH "with" FORWARD "forward" BACKWARD "backward"
 
@@ -298,7 +299,7 @@ count_word: "devices" { $$ = WORD_DEVICES; } | "ring" { $$ = WORD_RING; }
 layout: "contiguous" { $$ = WORD_CONTIGUOUS; } | "zigzag" { $$ = WORD_ZIGZAG; }
       | "striped" { $$ = WORD_STRIPED; }
 link: "thread" { $$ = WORD_THREAD; } | "mpi" { $$ = WORD_MPI; }
-    | "nccl" { $$ = WORD_NCCL; }
+    | "process" { $$ = WORD_PROCESS; } | "nccl" { $$ = WORD_NCCL; }
 exchange: "ring" { $$ = WORD_RING; } | "gather" { $$ = WORD_GATHER; }
         | "auto" { $$ = WORD_AUTO; }
 

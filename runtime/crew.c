@@ -44,7 +44,7 @@ static dil_status member_open(member *m) {
   if (!m->branches)
     return dil_fail(DIL_MEMORY, "no memory for rank %d", m->rank);
   m->table = share_table(t->table, m->share, m->branches);
-  if (t->gpu) return resident_open(t->gpu, &m->table, m->rank, &m->resident);
+  if (t->gpu) return resident_open(t->gpu, &m->table, m->seat, &m->resident);
   dil_status status =
       cpu_kernel_new(&m->table, make_shared, m->crew, &m->kernel);
   return status ? status : ring_cpu_new(m->kernel, t->threads, &m->device);
@@ -58,20 +58,35 @@ static dil_status member_new(crew *c, int32_t rank) {
   member *m = c->member[rank] = calloc(1, sizeof *m);
   if (!m) return dil_fail(DIL_MEMORY, "no memory for rank %d", rank);
   m->crew = c;
-  m->rank = rank;
+  m->rank = m->seat = rank;
   return DIL_OK;
 }
 
-void member_close(member *m) {
-  if (!m) return;
+static void member_shut(member *m) {
   if (m->comm) m->crew->task.nccl->leave(m->comm);
   ring_routes_free(&m->routes, device_of(m));
   resident_close(&m->resident);
   ring_device_free(m->device);
   cpu_kernel_free(m->kernel);
   free(m->branches);
+  m->comm = NULL;
+  m->device = NULL;
+  m->kernel = NULL;
+  m->branches = NULL;
+}
+
+void member_close(member *m) {
+  if (!m) return;
+  member_shut(m);
   free(m->store);
   free(m);
+}
+
+dil_status member_reopen(member *m) {
+  bool open = m->branches != NULL;
+  member_shut(m);
+  dil_status status = member_share(m);
+  return status || !open ? status : member_open(m);
 }
 
 dil_status crew_new(const crew_task *task, crew **made) {
@@ -141,9 +156,9 @@ static dil_status member_run(member *m, dil_link *link) {
  * rank: where they were shrunk, one may lack it. */
 static dil_status member_join(member *m) {
   const dil_nccl_module *nccl = m->crew->task.nccl;
-  bool joined = m->comm && nccl->serves(m->comm, m->link->ranks);
+  int64_t joined = m->comm && nccl->serves(m->comm, m->link->ranks);
   dil_status status = DIL_OK;
-  if (m->shrunk) status = crew_agree(m->link, joined, &joined);
+  if (m->shrunk) status = link_least(m->link, joined, &joined);
   m->shrunk = false;
   if (!status && joined) return DIL_OK;
   if (m->comm) nccl->leave(m->comm);
@@ -182,7 +197,8 @@ static void member_try(member *m) {
   m->report.status = member_work(m);
   snprintf(m->report.text, sizeof m->report.text, "%s",
            m->report.status ? dil_last_error() : "");
-  if (m->report.status) member_ask_lost(m);
+  m->lost = false;
+  if (m->report.status && m->crew->task.shrinks) member_ask_lost(m);
 }
 
 static void *member_thread(void *context) {

@@ -88,11 +88,11 @@ dil_status crew_collect(crew *c, dil_link *world, const dil_call *call,
 /* Whom the last run has lost: lost[ranks], those that cannot go on. False: it
  * has lost nobody, or its links do not tell. */
 bool crew_lost(const crew *c, bool *lost);
-/* The ranks that are left go on as a smaller ring, numbered anew in their order:
- * crew_hold (of processes), crew_place and crew_join are due as at first.
- * States that were kept are of the whole ring, and are not resumed. `link` joins
- * ranks that are processes; the former one is the caller's. Collective over
- * those left. DIL_UNSUPPORTED: heads or batch rows are dealt out, too. */
+/* The ranks that are left go on as one ring, numbered anew in their order, each
+ * with all heads and batch rows: crew_hold (of processes), crew_place and
+ * crew_join are due as at first. States that were kept are of the whole mesh, and
+ * are not resumed. `link` joins ranks that are processes; the former one is the
+ * caller's. Collective over those left. */
 dil_status crew_shrink(crew *c, const bool *lost, dil_link *link);
 
 #endif

@@ -8,6 +8,7 @@
 typedef struct member {
   struct crew *crew;
   int32_t rank;
+  int32_t seat;          /* the rank that it began as, which has its device */
   head_share share;
   place_mask mask;       /* for its heads; judge NULL: not looked at */
   dil_table table;       /* of its heads */
@@ -39,11 +40,11 @@ struct crew {
 };
 
 void member_close(member *m);
+/* Its heads are others now: a kernel for them, where it has one. */
+dil_status member_reopen(member *m);
 /* crew_shrink.c: after a failed run, whether its link has lost this rank; a
  * process alone learns it of all. */
 void member_ask_lost(member *m);
-/* Whether every rank says so. Collective. */
-dil_status crew_agree(dil_link *link, bool mine, bool *all);
 
 /* Batch rows of a rank. */
 dil_comb member_batch(const member *m, const dil_call *call);

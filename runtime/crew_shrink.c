@@ -25,25 +25,6 @@ bool crew_lost(const crew *c, bool *lost) {
   return any;
 }
 
-dil_status crew_agree(dil_link *link, bool mine, bool *all) {
-  int32_t rank = link->rank, ranks = link->ranks;
-  bool theirs = true;
-  dil_status status = DIL_OK;
-  *all = mine;
-  for (int32_t step = 1; step < ranks && !status; step++) {
-    const link_transfer t = {.to = (rank + step) % ranks,
-                             .from = (rank - step + ranks) % ranks,
-                             .send = &mine,
-                             .receive = &theirs,
-                             .send_bytes = sizeof mine,
-                             .receive_bytes = sizeof theirs};
-    status = link->calls->post(link, step, &t);
-    if (!status) status = link->calls->wait(link, step);
-    *all &= theirs;
-  }
-  return status;
-}
-
 static void renumber(crew *c, int32_t rank, int32_t now) {
   member *m = c->member[now] = c->member[rank];
   m->rank = now;
@@ -57,9 +38,8 @@ static void renumber(crew *c, int32_t rank, int32_t now) {
 dil_status crew_shrink(crew *c, const bool *lost, dil_link *link) {
   mesh *m = &c->task.mesh;
   int32_t ranks = mesh_ranks(m), left = link_left(lost, ranks);
-  if (m->ring != ranks)
-    return dil_fail(DIL_UNSUPPORTED, "ranks that split heads or batch rows do "
-                    "not go on without one");
+  bool split = m->ring != ranks;
+  dil_status status = DIL_OK;
   if (left == 0) return dil_fail(DIL_PEER, "no rank is left");
   c->task.rank = link_left(lost, c->task.rank);
   for (int32_t i = 0, now = 0; i < ranks; i++)
@@ -67,7 +47,10 @@ dil_status crew_shrink(crew *c, const bool *lost, dil_link *link) {
     else renumber(c, i, now++);
   memset(&c->member[left], 0, (size_t)(ranks - left) * sizeof *c->member);
   m->ring = left;
+  m->heads = m->batch = 1;
   c->task.link = link;
   c->task.checkpoint.resume = false;
-  return DIL_OK;
+  for (int32_t i = 0; i < left && split && !status; i++)
+    status = member_reopen(c->member[i]);
+  return status;
 }

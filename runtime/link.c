@@ -19,3 +19,22 @@ dil_status link_meet(dil_link *l) {
   }
   return status;
 }
+
+dil_status link_least(dil_link *l, int64_t mine, int64_t *least) {
+  int32_t rank = l->rank, ranks = l->ranks;
+  int64_t theirs = mine;
+  dil_status status = DIL_OK;
+  *least = mine;
+  for (int32_t step = 1; step < ranks && !status; step++) {
+    const link_transfer t = {.to = (rank + step) % ranks,
+                             .from = (rank - step + ranks) % ranks,
+                             .send = &mine,
+                             .receive = &theirs,
+                             .send_bytes = sizeof mine,
+                             .receive_bytes = sizeof theirs};
+    status = l->calls->post(l, step, &t);
+    if (!status) status = l->calls->wait(l, step);
+    if (theirs < *least) *least = theirs;
+  }
+  return status;
+}

@@ -49,10 +49,12 @@ typedef struct link_calls {
   void (*revoke)(dil_link *link, const char *why);
   void (*free)(dil_link *link);
   /* Links that tell who was lost; NULL of those that do not. The others are
-   * told that a rank cannot go on, by one that has seen it elsewhere. */
+   * told that a rank (-1: none of these) cannot go on, by one that has seen it
+   * elsewhere. */
   void (*accuse)(dil_link *link, int32_t rank, const char *why);
-  /* After it failed, and all others know: the ranks that cannot go on, the same
-   * on all that can. False: it failed over none. */
+  /* After it failed: the ranks that cannot go on, the same on all that can.
+   * Collective over those; it may take as long as a wait. False: it failed over
+   * none, or they cannot tell. */
   bool (*lost)(dil_link *link, bool *lost);
   /* A link of those left, ranked as before. Collective over them. NULL: there
    * is none, or whoever made this one makes another. */
@@ -80,6 +82,8 @@ static inline int32_t link_left(const bool *lost, int32_t rank) {
 
 /* Returns when every rank has come here. Collective. */
 dil_status link_meet(dil_link *link);
+/* The least of what all ranks say. Collective. */
+dil_status link_least(dil_link *link, int64_t mine, int64_t *least);
 
 /* link_thread.c: ranks are threads of this process. A hub joins them; each
  * rank's link is used by its own thread alone. Every link is freed before the

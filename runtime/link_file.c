@@ -218,7 +218,10 @@ static dil_status wait_slot(dil_link *link, int32_t index) {
     bool moved = !is_done(&s->send) && send_piece(l, &s->send);
     if (!is_done(&s->receive)) moved |= receive_piece(l, &s->receive);
     if (is_done(&s->send) && is_done(&s->receive)) return DIL_OK;
-    if (moved) continue;
+    if (moved) {
+      end = clock_seconds() + link->timeout; /* nobody is silent */
+      continue;
+    }
     dil_status status = turns % LOOKS ? DIL_OK : check(link);
     if (status) return status;
     if (clock_seconds() > end)

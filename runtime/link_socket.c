@@ -150,13 +150,13 @@ static dil_status check(dil_link *link) {
 }
 
 /* Who waits himself for another is not silent: all whose time is over say so, and
- * hear the others for a moment. */
+ * hear the others for a moment, the longer the more time they have. */
 static int32_t blame(dil_link *link, int32_t silent) {
   socket_link *l = self(link);
   net *n = l->net;
   int32_t rank = silent + l->first;
   frame f = net_frame(n, WAITS, 0);
-  double end = clock_seconds() + 0.2;
+  double end = clock_seconds() + 0.2 + link->timeout / 20;
   f.rank = rank;
   for (int32_t i = 0; i < n->ranks; i++)
     if (n->peer[i].file >= 0 && !n->peer[i].sending)
@@ -243,7 +243,10 @@ static dil_status wait_slot(dil_link *link, int32_t index) {
     bool moved = !is_done(&s->send) && send_some(l, &s->send);
     if (!is_done(&s->receive)) moved |= receive_some(l, &s->receive);
     if (is_done(&s->send) && is_done(&s->receive)) return DIL_OK;
-    if (moved) continue;
+    if (moved) {
+      end = clock_seconds() + link->timeout; /* nobody is silent */
+      continue;
+    }
     dil_status status = turns % LOOKS && !l->net->failed ? DIL_OK : check(link);
     if (status) return status;
     if (clock_seconds() > end) {

@@ -3,7 +3,7 @@
  * In: names of variables. Out: values, or a status with the offending text:
  * a setting that cannot be followed is never passed over. */
 #include "setting.h"
-
+#include "launcher.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,20 +69,12 @@ dil_status setting_word(const char *name, const char *text,
   return dil_fail(DIL_USAGE, "%s is '%.99s', not one of %s", name, text, all);
 }
 
-/* This process's number among those that a launcher has started. */
-static const char *job_rank(void) {
-  static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK",
-                                      "PMI_RANK", "SLURM_PROCID"};
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-    if (setting_text(names[i])) return setting_text(names[i]);
-  return "0";
-}
-
 /* What a mark of a path stands for; NULL: nothing, it is text. */
 static const char *meaning(char mark, char text[65]) {
   if (mark == 'p') snprintf(text, 65, "%ld", (long)getpid());
   else if (mark == 'h' && !gethostname(text, 65)) text[64] = 0;
-  else if (mark == 'r') snprintf(text, 65, "%s", job_rank());
+  else if (mark == 'r')
+    snprintf(text, 65, "%s", launch_rank() ? launch_rank() : "0");
   else return NULL;
   return text;
 }

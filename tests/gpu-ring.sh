@@ -220,6 +220,40 @@ else
 fi
 told
 
+# The GPU of a process is that of its number on the host; two of one are refused.
+started() { # local ranks, options...
+  locals=$1
+  shift
+  on longnet_ring "$by_nccl"
+  pids= rank=0
+  rm -f "$TMP/meet"* "$TMP/rank".*
+  for own in $locals; do
+    DIL_MEET=$TMP/meet RANK=$rank WORLD_SIZE=$ring LOCAL_RANK=$own "$DIL" run \
+      "$TMP/longnet_ring.dil" --topology t --device cuda --random 7 "$@" \
+      >"$TMP/rank.$rank" 2>&1 &
+    pids="$pids $!"
+    rank=$((rank + 1))
+  done
+}
+local_ranks() {
+  # shellcheck disable=SC2086 # a list of words
+  started "$(seq -s ' ' $((ring - 1)) -1 0)" $few --check && finished &&
+    grep '^good' "$TMP/rank.0"
+}
+is "the GPU of a process by its number on the host" local_ranks
+one_gpu() {
+  # shellcheck disable=SC2086
+  started "$(seq $ring | sed 's/.*/0/')" $few
+  finished && return 1
+  grep "NCCL cannot join the ranks" "$TMP/rank.0"
+}
+is "two processes of one number" one_gpu
+no_gpu() {
+  LOCAL_RANK=200 RANK=0 DIL_MEET=$TMP/meet run longnet_ring "$by_nccl" --seq 48
+  grep -q "LOCAL_RANK is 200, and this host has $1 GPUs" "$TMP/said"
+}
+is "a number beyond the GPUs" no_gpu "$([ "$gpus" -gt 0 ] && echo "$gpus" || echo 3)"
+
 # Rank 1 is struck while all of them run again and again, which state files tell;
 # the others end, in `took` milliseconds.
 struck() { # signal, options...

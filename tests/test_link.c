@@ -5,14 +5,23 @@
 #include "suite.h"
 #include <check.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 enum { RANKS = 4, VICTIM = 2, BYTES = 300001 }; /* several pieces */
+enum { STRUCK_IN = 5, PATIENCE = 120 };         /* a round; seconds */
+
+/* What the ranks and this process tell each other. */
+typedef struct shared {
+  atomic_int met;        /* ranks that have exchanged something */
+  atomic_bool stopped;   /* the victim is */
+} shared;
 
 typedef struct scene {
   int port;              /* 0: they meet in the file */
@@ -23,6 +32,8 @@ typedef struct scene {
   int64_t odd;           /* bytes that the victim's messages lack */
   int32_t rounds;
   bool shrinks;          /* those left go on, for two rounds */
+  bool stops;            /* the victim stops by itself, in a round of its own */
+  shared *shared;
 } scene;
 
 static double now(void) {
@@ -58,6 +69,7 @@ static dil_status go_on(const scene *s, dil_link **link) {
     return dil_fail(DIL_INTERNAL, "nobody is lost");
   for (int32_t i = 0; i < RANKS; i++)
     if (lost[i] != (i == VICTIM)) return dil_fail(DIL_INTERNAL, "rank %d", i);
+  (*link)->timeout = PATIENCE; /* nobody else is late, however slow */
   dil_status status = (*link)->calls->shrink(*link, lost, &smaller);
   if (status) return status;
   link_free(*link);
@@ -65,6 +77,18 @@ static dil_status go_on(const scene *s, dil_link **link) {
   for (int32_t i = 0; i < 2 && !status; i++)
     status = pass_on(*link, s, i);
   return status;
+}
+
+static void pause_briefly(void) { usleep(1000); }
+
+/* Nobody's time runs before the victim has stopped: who is late then is he. */
+static void begin_round(const scene *s, dil_link *link, int32_t round) {
+  if (round == 1) atomic_fetch_add(&s->shared->met, 1);
+  if (!s->stops) return;
+  link->timeout = round < STRUCK_IN ? PATIENCE : s->timeout;
+  if (round != STRUCK_IN) return;
+  if (link->rank == VICTIM) raise(SIGSTOP);
+  while (!atomic_load(&s->shared->stopped)) pause_briefly();
 }
 
 /* A rank's life; its last words go to a file. */
@@ -78,9 +102,12 @@ static int live(const scene *s, int32_t rank) {
       s->port ? socket_link_new(address, rank, ranks, s->patience, s->timeout,
                                 &link)
               : file_link_new(s->path, rank, RANKS, s->timeout, &link);
-  for (int32_t i = 0; i < s->rounds && !status; i++)
+  bool met = !status;
+  for (int32_t i = 0; i < s->rounds && !status; i++) {
+    begin_round(s, link, i);
     status = pass_on(link, s, i);
-  if (status && s->shrinks) status = go_on(s, &link);
+  }
+  if (status && met && s->shrinks) status = go_on(s, &link);
   snprintf(words, sizeof words, "%s.%d", s->path, rank);
   FILE *out = fopen(words, "w");
   fprintf(out, "%s\n", status ? dil_last_error() : "all is well");
@@ -92,6 +119,9 @@ static int live(const scene *s, int32_t rank) {
 static scene scene_of(const char *name, double timeout) {
   scene s = {.timeout = timeout, .rounds = 1 << 30};
   snprintf(s.path, sizeof s.path, "/tmp/test_link.%s.%d", name, (int)getpid());
+  s.shared = mmap(NULL, sizeof *s.shared, PROT_READ | PROT_WRITE,
+                MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ck_assert(s.shared != MAP_FAILED);
   return s;
 }
 
@@ -137,46 +167,65 @@ START_TEST(messages_arrive_whole) {
 }
 END_TEST
 
-static void strike(const scene *s, int signal_number, const char *word) {
-  pid_t pids[RANKS];
-  begin(s, pids);
-  usleep(300000);
-  kill(pids[VICTIM], signal_number);
-  double start = now();
-  for (int32_t i = 0; i < RANKS; i++)
-    if (i != VICTIM) ck_assert_int_ne(ended(s, pids[i], i, word), 0);
-  ck_assert_msg(now() - start < 3, "took %g s", now() - start);
+/* All have met; the victim is killed at any moment then, or stops. */
+static void strike(const scene *s, const pid_t pids[RANKS]) {
+  int status;
+  while (atomic_load(&s->shared->met) < RANKS) pause_briefly();
+  if (!s->stops) {
+    usleep(100000);
+    kill(pids[VICTIM], SIGKILL);
+    return;
+  }
+  ck_assert_int_eq(waitpid(pids[VICTIM], &status, WUNTRACED), pids[VICTIM]);
+  ck_assert(WIFSTOPPED(status));
+  atomic_store(&s->shared->stopped, true);
+}
+
+static void bury(const pid_t pids[RANKS]) {
   kill(pids[VICTIM], SIGKILL);
   waitpid(pids[VICTIM], NULL, 0);
 }
 
+static void name_victim(const scene *s, const char *word) {
+  pid_t pids[RANKS];
+  begin(s, pids);
+  strike(s, pids);
+  double start = now();
+  for (int32_t i = 0; i < RANKS; i++)
+    if (i != VICTIM) ck_assert_int_ne(ended(s, pids[i], i, word), 0);
+  ck_assert_msg(now() - start < 3, "took %g s", now() - start);
+  bury(pids);
+}
+
 START_TEST(killed_rank_is_named) {
   scene s = scene_by(_i, "killed", 10);
-  strike(&s, SIGKILL, "rank 2 is gone");
+  name_victim(&s, "rank 2 is gone");
 }
 END_TEST
 
 START_TEST(stopped_rank_is_named) {
   scene s = scene_by(_i, "stopped", 1);
-  strike(&s, SIGSTOP, "rank 2 is silent");
+  s.stops = true;
+  name_victim(&s, "rank 2 is silent");
 }
 END_TEST
 
-static void lose(scene s, int signal_number) {
+static void lose(scene s) {
   pid_t pids[RANKS];
   s.shrinks = true;
   begin(&s, pids);
-  usleep(300000);
-  kill(pids[VICTIM], signal_number);
+  strike(&s, pids);
   for (int32_t i = 0; i < RANKS; i++)
     if (i != VICTIM) ck_assert_int_eq(ended(&s, pids[i], i, "all is well"), 0);
-  kill(pids[VICTIM], SIGKILL);
-  waitpid(pids[VICTIM], NULL, 0);
+  bury(pids);
 }
 
 START_TEST(those_left_go_on) {
-  lose(scene_of("dead", 10), SIGKILL);
-  lose(scene_of("frozen", 2), SIGSTOP);
+  scene dead = scene_by(_i, "dead", PATIENCE);
+  scene frozen = scene_by(_i, "frozen", 1);
+  frozen.stops = true;
+  lose(dead);
+  lose(frozen);
 }
 END_TEST
 
@@ -214,11 +263,11 @@ END_TEST
 int main(void) {
   Suite *suite = suite_create("link");
   TCase *tests = tcase_create("link");
-  tcase_set_timeout(tests, 60);
+  tcase_set_timeout(tests, 2 * PATIENCE);
   tcase_add_loop_test(tests, messages_arrive_whole, 0, 2);
   tcase_add_loop_test(tests, killed_rank_is_named, 0, 2);
   tcase_add_loop_test(tests, stopped_rank_is_named, 0, 2);
-  tcase_add_test(tests, those_left_go_on);
+  tcase_add_loop_test(tests, those_left_go_on, 0, 1);
   tcase_add_loop_test(tests, another_size_is_an_error, 0, 2);
   tcase_add_test(tests, ranks_that_do_not_meet);
   suite_add_tcase(suite, tests);

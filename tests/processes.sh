@@ -1,0 +1,177 @@
+#!/bin/sh
+# processes.sh - ranks that are processes of nobody's job: they meet in a file or
+# at a port, as launchers say it, and go on without those that are killed or
+# frozen, in a run or behind it. In: DIL, TMP. Out: ok / not ok lines.
+set -u
+cd "$(dirname "$0")/.." || exit 70
+. tests/ok.sh
+cat >"$TMP/p.dil" <<'END_OF_FILE'
+pattern p { heads 4; head_dim 32; dtype f32; branch { window 8, 8; } }
+topology one { devices 4; }
+topology grid { devices 4; ring 2; heads 2; }
+topology three { devices 3; }
+topology line { devices 4; link process; timeout 10s; }
+topology mesh { devices 4; ring 2; heads 2; link process; timeout 10s; }
+topology soon { devices 4; link process; timeout 2s; }
+END_OF_FILE
+port=$((20000 + $$ % 12000))
+
+one() { # rank, topology, options...
+  rank=$1 topology=$2
+  shift 2
+  "$DIL" run "$TMP/p.dil" --topology "$topology" --random 7 --threads 1 "$@" \
+    >"$TMP/rank.$rank" 2>&1
+}
+
+# Four processes, whose environment `as RANK` makes. Sets `pids`.
+start() { # topology, options...
+  pids=
+  rm -f "$TMP"/rank.* "$TMP/meet"*
+  for start_rank in 0 1 2 3; do
+    (as "$start_rank" && one "$start_rank" "$@") &
+    pids="$pids $!"
+  done
+}
+by_file() {
+  DIL_MEET=$TMP/meet DIL_RANK=$1
+  export DIL_MEET DIL_RANK
+}
+
+finished() { # all have ended well
+  for pid in $pids; do
+    wait "$pid" || { cat "$TMP"/rank.*; return 1; }
+  done
+}
+
+# ---- meeting --------------------------------------------------------------------
+
+same() { # topology, and the same of threads: the same bits
+  rm -f "$TMP/out.npy"
+  start "$1" --seq 1000 --out "$TMP/out.npy" --check && finished &&
+    grep '^good' "$TMP/rank.0" &&
+    "$DIL" run "$TMP/p.dil" --topology "$2" --seq 1000 --random 7 \
+      --out "$TMP/threads.npy" && cmp "$TMP/out.npy" "$TMP/threads.npy"
+}
+alias_as() { # the environment of a rank
+  eval "as() { $1; }"
+}
+next() { port=$((port + 1)); }
+torchrun() { # rank, address
+  RANK=$1 LOCAL_RANK=$1 WORLD_SIZE=4 MASTER_ADDR=$2 MASTER_PORT=$port
+  SLURM_PROCID=0 SLURM_NTASKS=1 # the agent's own
+  export RANK LOCAL_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT SLURM_PROCID \
+    SLURM_NTASKS
+}
+srun() { # rank
+  SLURM_PROCID=$1 SLURM_LOCALID=$1 SLURM_NTASKS=4 SLURM_STEP_NUM_TASKS=4
+  DIL_MEET=localhost:$port
+  export SLURM_PROCID SLURM_LOCALID SLURM_NTASKS SLURM_STEP_NUM_TASKS DIL_MEET
+}
+alias_as 'by_file "$1"'
+is "in a file: the bits of threads" same line one
+is "in a file, a mesh: the bits of threads" same mesh grid
+next
+alias_as 'torchrun "$1" 127.0.0.1'
+is "as torchrun says it" same line one
+next
+alias_as 'torchrun "$1" localhost; TORCHELASTIC_USE_AGENT_STORE=True;
+  export TORCHELASTIC_USE_AGENT_STORE'
+is "as torchrun says it, which listens there" same mesh grid
+next
+alias_as 'srun "$1"'
+is "as srun says it" same mesh grid
+
+misfit() { # words of the message; the fourth believes in five
+  start line --seq 1000
+  finished && return 1
+  cat "$TMP"/rank.*
+  grep -q "$1" "$TMP/rank.3"
+}
+next
+alias_as 'torchrun "$1" localhost; [ "$1" != 3 ] || WORLD_SIZE=5'
+is "another number of processes is told where the topology stands" misfit \
+  "p.dil:5:10: error: topology 'line' has 4 devices, and there are 5 processes"
+
+# Processes that nothing joins do all of it each, which one of them says.
+apart() {
+  RANK=1 WORLD_SIZE=4 "$DIL" run "$TMP/p.dil" --topology one --seq 100 \
+    --random 7 >"$TMP/apart" 2>&1 || return 1
+  cat "$TMP/apart"
+  grep -q 'note: one of 4 processes (WORLD_SIZE) that each run all of it' \
+    "$TMP/apart"
+}
+is "processes that nothing joins" apart
+
+# ---- ranks that are lost ----------------------------------------------------------
+
+"$DIL" run "$TMP/p.dil" --topology three --seq 60000 --random 7 \
+  --out "$TMP/three.npy" >"$TMP/said" 2>&1
+
+appears() { # file: within a minute
+  for _ in $(seq 1200); do
+    [ ! -e "$1" ] || return 0
+    sleep 0.05
+  done
+  return 1
+}
+goes() { # file: within a minute
+  for _ in $(seq 12000); do
+    [ -e "$1" ] || return 0
+    sleep 0.005
+  done
+  return 1
+}
+process_of() { # rank
+  victim_shell=$(echo "$pids" | awk -v n=$(($1 + 1)) '{ print $n }')
+  pgrep -P "$victim_shell"
+}
+others() { # rank, words of the first of those left: they end well
+  left=0
+  for pid in $pids; do
+    if [ $left -ne "$1" ]; then
+      wait "$pid" || { head -50 "$TMP"/rank.*; return 1; }
+    fi
+    left=$((left + 1))
+  done
+  kill -KILL "$victim" 2>/dev/null
+  first=$([ "$1" -ne 0 ]; echo $?)
+  head -50 "$TMP"/rank.*
+  grep -q "3 ranks go on, without $1: rank $1 is $2" "$TMP/rank.$first" &&
+    grep -q '^good' "$TMP/rank.$first" &&
+    cmp "$TMP/out.npy" "$TMP/three.npy"
+}
+lose() { # topology
+  rm -f "$TMP/out.npy" "$TMP/state"*
+  start "$1" --seq 60000 --shrink --state "$TMP/state" --out "$TMP/out.npy" \
+    --check
+}
+# While all of them run.
+in_run() { # topology, rank, signal, word
+  lose "$1" && appears "$TMP/state.$2.flight" || return 1
+  victim=$(process_of "$2")
+  kill -"$3" "$victim"
+  others "$2" "$4"
+}
+# Behind the run, while the first collects: it waits for rank 1, who is held up.
+in_collection() { # topology, rank, signal, word
+  lose "$1" && appears "$TMP/state.1.flight" || return 1
+  held=$(process_of 1)
+  goes "$TMP/state.1.flight"
+  kill -STOP "$held"
+  goes "$TMP/state.2.flight" && goes "$TMP/state.3.flight" &&
+    goes "$TMP/state.0.flight" || return 1
+  victim=$(process_of "$2")
+  kill -"$3" "$victim"
+  [ "$victim" = "$held" ] || kill -CONT "$held"
+  others "$2" "$4.*while rows were collected"
+}
+alias_as 'by_file "$1"'
+is "a rank is killed" in_run line 2 KILL gone
+is "a rank is frozen" in_run soon 1 STOP silent
+is "rank 0 is killed" in_run line 0 KILL gone
+is "a rank of a mesh is killed" in_run mesh 3 KILL gone
+is "rank 0 of a mesh is frozen" in_run mesh 0 STOP silent
+is "a rank is killed behind the run" in_collection line 3 KILL gone
+is "a rank is frozen behind the run" in_collection soon 1 STOP silent
+is "rank 0 is killed behind the run" in_collection line 0 KILL gone
+exit $bad
