@@ -104,7 +104,9 @@ dil_status trial_crew_shrink(trial_crew *t, dil_status failure) {
   if (!lost) return dil_fail(DIL_MEMORY, "no memory for %d ranks", ranks);
   bool any = find_lost(t, why, lost);
   dil_status status = DIL_OK;
-  if (!any || link_left(lost, ranks) == 0 || (t->job && lost[t->task.rank]))
+  if (!any)
+    status = dil_fail_text(failure, dil_last_error()); /* or why it is not told */
+  else if (link_left(lost, ranks) == 0 || (t->job && lost[t->task.rank]))
     status = dil_fail(failure, "%s", why);
   if (!status && is_first(t, lost)) tell(lost, ranks, why);
   if (!status) status = go_on(t, lost);

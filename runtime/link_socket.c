@@ -31,7 +31,8 @@ typedef struct socket_link {
 static socket_link *self(dil_link *link) { return (socket_link *)link; }
 
 frame net_frame(const net *n, int32_t kind, int64_t size) {
-  frame f = {.kind = kind, .rank = n->rank, .ranks = n->ranks, .size = size};
+  frame f = {.kind = kind, .rank = n->rank, .ranks = n->ranks,
+             .culprit = n->culprit, .silent = n->silent, .size = size};
   memcpy(f.magic, NET_MAGIC, sizeof f.magic);
   return f;
 }
@@ -72,9 +73,10 @@ static void hang_up(const net *n) {
 }
 
 /* The first reason stays. */
-void net_fail(net *n, const char *why) {
+void net_fail(net *n, int32_t culprit, const char *why) {
   if (n->failed) return;
   n->failed = true;
+  n->culprit = culprit;
   snprintf(n->reason, sizeof n->reason, "%s", why);
   tell(n, FAILED, n->reason);
   hang_up(n);
@@ -95,7 +97,7 @@ static void be_gone(socket_link *l, int32_t rank) {
   }
   snprintf(why, sizeof why, "rank %d is gone: its connection has ended, rank %d "
            "was in step %d", rank - l->first, l->link.rank, l->link.step);
-  net_fail(l->net, why);
+  net_fail(l->net, rank, why);
 }
 
 /* ---- messages ------------------------------------------------------------ */
@@ -121,7 +123,8 @@ static void hear_failure(socket_link *l, peer *p) {
   size_t size = p->head.size < REASON ? (size_t)p->head.size : REASON - 1;
   if (recv(p->file, why, size, MSG_WAITALL) <= 0)
     be_gone(l, (int32_t)(p - l->net->peer));
-  net_fail(l->net, why);
+  if (!l->net->failed) l->net->silent = p->head.silent;
+  net_fail(l->net, p->head.culprit, why);
 }
 
 /* Whether the head of a message is there. */
@@ -171,7 +174,28 @@ static void revoke_link(dil_link *link, const char *why) {
   char text[REASON];
   snprintf(text, sizeof text, "rank %d failed in step %d: %.180s", link->rank,
            link->step, why);
-  net_fail(self(link)->net, text);
+  net_fail(self(link)->net, self(link)->net->rank, text);
+}
+
+static void accuse(dil_link *link, int32_t rank, const char *why) {
+  socket_link *l = self(link);
+  net_fail(l->net, rank < 0 ? -1 : rank + l->first, why);
+}
+
+/* The net asks once, whichever of its links is asked. */
+static bool tell_lost(dil_link *link, bool *lost) {
+  const socket_link *l = self(link);
+  net *n = l->net;
+  bool any = false;
+  if (!n->failed) return false;
+  if (!n->asked) n->known = net_agree(n, link->timeout);
+  if (!n->asked && !n->known)
+    snprintf(n->reason, sizeof n->reason, "%s", dil_last_error());
+  n->asked = true;
+  if (!n->known) dil_fail(DIL_PEER, "%s", n->reason);
+  for (int32_t i = 0; i < link->ranks && n->known; i++)
+    any |= lost[i] = n->lost[l->first + i];
+  return any;
 }
 
 static half half_of(const socket_link *l, int32_t with, const void *at,
@@ -222,7 +246,7 @@ static bool receive_some(socket_link *l, half *h) {
     snprintf(why, sizeof why, "rank %d sent %lld bytes to rank %d in step %d, "
              "%lld were due", h->peer - l->first, (long long)p->head.size,
              l->link.rank, l->link.step, (long long)h->size);
-    net_fail(l->net, why);
+    net_fail(l->net, -1, why);
     return false;
   }
   h->head = sizeof p->head;
@@ -251,22 +275,45 @@ static dil_status wait_slot(dil_link *link, int32_t index) {
     if (status) return status;
     if (clock_seconds() > end) {
       const half *late = is_done(&s->receive) ? &s->send : &s->receive;
+      int32_t silent = blame(link, late->peer - l->first);
       snprintf(why, sizeof why, "rank %d is silent: rank %d waited for it in "
-               "step %d, at most %g s", blame(link, late->peer - l->first),
-               link->rank, link->step, link->timeout);
-      net_fail(l->net, why);
+               "step %d, at most %g s", silent, link->rank, link->step,
+               link->timeout);
+      if (!l->net->failed) l->net->silent = true;
+      net_fail(l->net, silent + l->first, why);
     }
     clock_rest(turns);
   }
 }
+
+/* ---- nets ---------------------------------------------------------------- */
 
 static void net_free(net *n) {
   if (!n || --n->links > 0) return;
   if (!n->failed) tell(n, LEFT, "");
   for (int32_t i = 0; i < n->ranks; i++)
     if (n->peer[i].file >= 0) close(n->peer[i].file);
+  if (n->listening >= 0) close(n->listening);
   free(n->place);
+  free(n->lost);
   free(n);
+}
+
+static dil_status net_new(int32_t rank, int32_t ranks, net **made) {
+  net *n = calloc(1, sizeof *n + (size_t)ranks * sizeof(peer));
+  if (!n) return dil_fail(DIL_MEMORY, "no memory for a link of %d ranks", ranks);
+  n->rank = rank;
+  n->ranks = ranks;
+  n->listening = n->culprit = -1;
+  n->place = calloc((size_t)ranks, sizeof *n->place);
+  n->lost = calloc((size_t)ranks, sizeof *n->lost);
+  for (int32_t i = 0; i < ranks; i++)
+    n->peer[i].file = n->peer[i].waits_for = -1;
+  *made = n;
+  if (n->place && n->lost) return DIL_OK;
+  n->ranks = 0;
+  net_free(n);
+  return dil_fail(DIL_MEMORY, "no memory for a link of %d ranks", ranks);
 }
 
 static void free_link(dil_link *link) {
@@ -274,13 +321,18 @@ static void free_link(dil_link *link) {
   free(link);
 }
 
+static dil_status shrink(dil_link *link, const bool *lost, dil_link **smaller);
+
 static const link_calls socket_calls = {.name = "socket",
                                         .post = post,
                                         .wait = wait_slot,
                                         .check = check,
                                         .blame = blame,
                                         .revoke = revoke_link,
-                                        .free = free_link};
+                                        .free = free_link,
+                                        .accuse = accuse,
+                                        .lost = tell_lost,
+                                        .shrink = shrink};
 
 static dil_status link_on(net *n, int32_t first, int32_t ranks, double timeout,
                           dil_link **link) {
@@ -296,20 +348,30 @@ static dil_status link_on(net *n, int32_t first, int32_t ranks, double timeout,
   return DIL_OK;
 }
 
+/* On the same ports, which all of them know. */
+static dil_status shrink(dil_link *link, const bool *lost, dil_link **smaller) {
+  enum { PATIENCE = 10 }; /* seconds: all have answered a moment ago */
+  net *n = self(link)->net, *m;
+  int32_t left = link_left(lost, n->ranks);
+  dil_status status = net_new(link_left(lost, n->rank), left, &m);
+  if (status) return status;
+  for (int32_t i = 0; i < n->ranks; i++)
+    if (!lost[i]) m->place[link_left(lost, i)] = n->place[i];
+  m->listening = n->listening;
+  n->listening = -1;
+  status = net_rejoin(m, link->timeout > PATIENCE ? link->timeout : PATIENCE);
+  if (!status) return link_on(m, 0, left, link->timeout, smaller);
+  net_free(m);
+  return status;
+}
+
 dil_status socket_link_new(const char *address, int32_t rank, int32_t ranks,
                            double patience, double timeout, dil_link **link) {
-  net *n = calloc(1, sizeof *n + (size_t)ranks * sizeof(peer));
-  if (n) n->place = calloc((size_t)ranks, sizeof *n->place);
-  if (!n || !n->place) {
-    free(n);
-    return dil_fail(DIL_MEMORY, "no memory for a link of %d ranks", ranks);
-  }
-  n->rank = rank;
-  n->ranks = ranks;
-  for (int32_t i = 0; i < ranks; i++)
-    n->peer[i].file = n->peer[i].waits_for = -1;
-  dil_status status = net_meet(n, address, patience);
+  net *n;
   char why[REASON];
+  dil_status status = net_new(rank, ranks, &n);
+  if (status) return status;
+  status = net_meet(n, address, patience);
   snprintf(why, sizeof why, "%s", dil_last_error());
   if (!status) return link_on(n, 0, ranks, timeout, link);
   net_free(n);

@@ -7,15 +7,16 @@
 #include <stddef.h>
 #include <sys/socket.h>
 
-#define NET_MAGIC "dilnet1"
+#define NET_MAGIC "dilnet2"
 enum { REASON = 256 };
-enum { MESSAGE = 1, FAILED, LEFT, WAITS }; /* kinds of frames */
+enum { MESSAGE = 1, FAILED, LEFT, WAITS, RETURNS, REMAINS }; /* kinds of frames */
 
 typedef struct frame {
   char magic[8];
   int32_t kind;
   int32_t rank, ranks;       /* WAITS: for that rank */
   int32_t port;              /* where others reach this rank */
+  int32_t culprit, silent;   /* FAILED: see net */
   int64_t size;              /* of what follows */
 } frame;
 
@@ -30,16 +31,36 @@ typedef struct peer {
 typedef struct net {
   int32_t rank, ranks, links; /* that use it */
   bool failed;
+  int32_t culprit;            /* over whom; -1: nobody */
+  bool silent;                /* who still runs, and does not answer */
   char reason[REASON];
-  struct sockaddr_storage *place; /* [ranks]: where each listens */
+  struct sockaddr_storage *place; /* [ranks]: where each listens, */
+  int listening;              /* as this one does; -1: not any more */
+  bool asked, known;          /* who is left */
+  bool *lost;                 /* [ranks]; a guess until it is known */
   peer peer[];
 } net;
 
 frame net_frame(const net *n, int32_t kind, int64_t size);
-/* Tells all that are there; the first reason stays. */
-void net_fail(net *n, const char *why);
+/* Tells all that are there; the first reason stays, and over which rank. */
+void net_fail(net *n, int32_t culprit, const char *why);
 
-/* link_socket_meet.c: connects each two ranks within so many seconds. */
+/* link_socket_meet.c: connects each two ranks within so many seconds; again, of
+ * ranks that know where all are. */
 dil_status net_meet(net *n, const char *address, double patience);
+dil_status net_rejoin(net *n, double patience);
+/* A frame of this program, from who has connected. */
+bool net_hear(int file, void *what, size_t size);
+bool net_say(int file, const void *what, size_t size);
+bool net_is_ours(const frame *f);
+/* Nothing is waited for beyond the end, in seconds of the clock. */
+void net_limit(int file, double end);
+/* A connection, or -1; *refused: nobody listens there. */
+int net_connect(const struct sockaddr_storage *at, double end, bool *refused);
+
+/* link_socket_lost.c: after it has failed, all that are left find each other and
+ * agree on who they are, in n->lost, within about twice so many seconds. False:
+ * they do not, with the reason as the last error. */
+bool net_agree(net *n, double timeout);
 
 #endif

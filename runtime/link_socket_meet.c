@@ -5,6 +5,7 @@
 #include "link_socket.h"
 #include "clock.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -18,7 +19,7 @@
 
 enum { PORT_MOST = 65535 };
 
-static bool is_ours(const frame *f) {
+bool net_is_ours(const frame *f) {
   return !memcmp(f->magic, NET_MAGIC, sizeof f->magic);
 }
 
@@ -57,38 +58,100 @@ static int port_of(const struct sockaddr_storage *at) {
                    : ((const struct sockaddr_in *)at)->sin_port);
 }
 
-/* On every address of this host. *port 0: any, and which. */
-static int listen_at(int family, int *port) {
+static socklen_t size_of(int family) {
+  return family == AF_INET6 ? sizeof(struct sockaddr_in6)
+                            : sizeof(struct sockaddr_in);
+}
+
+static int listen_in(int family, int *port) {
   struct sockaddr_storage at = {.ss_family = (sa_family_t)family};
-  socklen_t size = family == AF_INET6 ? sizeof(struct sockaddr_in6)
-                                      : sizeof(struct sockaddr_in);
-  int yes = 1, file = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  socklen_t size = size_of(family);
+  int yes = 1, no = 0, file = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   set_port(&at, *port);
   if (file < 0) return -1;
   setsockopt(file, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  if (family == AF_INET6)
+    setsockopt(file, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
   if (bind(file, (struct sockaddr *)&at, size) || listen(file, SOMAXCONN) ||
       getsockname(file, (struct sockaddr *)&at, &size)) {
+    int reason = errno;
     close(file);
+    errno = reason;
     return -1;
   }
   *port = port_of(&at);
   return file;
 }
 
-static int connect_to(const struct sockaddr_storage *at, double end) {
-  socklen_t size = at->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6)
-                                             : sizeof(struct sockaddr_in);
-  for (; clock_seconds() < end; usleep(20000)) {
-    int file = socket(at->ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (file < 0) return -1;
-    if (!connect(file, (const struct sockaddr *)at, size)) return file;
-    close(file);
+/* On every address of this host, by whichever name others know it; a host may
+ * be without IPv6. *port 0: any, and which. */
+static int listen_at(int *port) {
+  int file = listen_in(AF_INET6, port);
+  return file >= 0 || errno == EADDRINUSE ? file : listen_in(AF_INET, port);
+}
+
+/* An address of IPv4 as who has no IPv6 knows it. */
+static void unmap(struct sockaddr_storage *at) {
+  const struct sockaddr_in6 six = *(const struct sockaddr_in6 *)at;
+  struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = six.sin6_port};
+  if (at->ss_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&six.sin6_addr))
+    return;
+  memcpy(&four.sin_addr, &six.sin6_addr.s6_addr[12], sizeof four.sin_addr);
+  *at = (struct sockaddr_storage){0};
+  memcpy(at, &four, sizeof four);
+}
+
+static bool is_loopback(const struct sockaddr_storage *at) {
+  if (at->ss_family == AF_INET6)
+    return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)at)->sin6_addr);
+  return ntohl(((const struct sockaddr_in *)at)->sin_addr.s_addr) >> 24 == 127;
+}
+
+static bool connects(int file, const struct sockaddr_storage *at, double end) {
+  struct pollfd wait = {file, POLLOUT, 0};
+  double left = end - clock_seconds();
+  int code = 0;
+  socklen_t size = sizeof code;
+  if (!connect(file, (const struct sockaddr *)at, size_of(at->ss_family)))
+    return true;
+  if (errno != EINPROGRESS) return false;
+  int ready = poll(&wait, 1, left > 0 ? (int)(left * 1e3) + 1 : 0);
+  if (ready > 0) getsockopt(file, SOL_SOCKET, SO_ERROR, &code, &size);
+  errno = ready > 0 ? code : ETIMEDOUT;
+  return ready > 0 && !code;
+}
+
+int net_connect(const struct sockaddr_storage *at, double end, bool *refused) {
+  int file = socket(at->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK,
+                    0);
+  *refused = false;
+  if (file < 0) return -1;
+  if (connects(file, at, end)) {
+    fcntl(file, F_SETFL, fcntl(file, F_GETFL) & ~O_NONBLOCK);
+    return file;
   }
+  *refused = errno == ECONNREFUSED;
+  close(file);
+  return -1;
+}
+
+/* Who is called on may not listen yet; a host may have several addresses. */
+static int connect_to(const struct addrinfo *found, double end,
+                      struct sockaddr_storage *at) {
+  bool refused;
+  for (; clock_seconds() < end; usleep(20000))
+    for (const struct addrinfo *a = found; a; a = a->ai_next) {
+      double soon = clock_seconds() + 1;
+      memcpy(at, a->ai_addr, a->ai_addrlen);
+      int file = net_connect(at, a->ai_next && soon < end ? soon : end,
+                             &refused);
+      if (file >= 0) return file;
+    }
   return -1;
 }
 
 /* Nothing is waited for beyond the end. */
-static void limit(int file, double end) {
+void net_limit(int file, double end) {
   double left = end - clock_seconds();
   int yes = 1;
   if (left < 0.01) left = 0.01;
@@ -98,11 +161,11 @@ static void limit(int file, double end) {
   setsockopt(file, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
 }
 
-static bool say(int file, const void *what, size_t size) {
+bool net_say(int file, const void *what, size_t size) {
   return send(file, what, size, MSG_NOSIGNAL) == (ssize_t)size;
 }
 
-static bool hear(int file, void *what, size_t size) {
+bool net_hear(int file, void *what, size_t size) {
   return recv(file, what, size, MSG_WAITALL) == (ssize_t)size;
 }
 
@@ -116,14 +179,15 @@ static dil_status welcome(net *n, int listening, double end) {
   if (left <= 0 || poll(&wait, 1, left) <= 0) return DIL_OK; /* asked again */
   int file = accept4(listening, (struct sockaddr *)&from, &size, SOCK_CLOEXEC);
   if (file < 0) return DIL_OK;
-  limit(file, end);
-  if (!hear(file, &f, sizeof f) || !is_ours(&f)) {
+  net_limit(file, end);
+  if (!net_hear(file, &f, sizeof f) || !net_is_ours(&f) || f.kind != MESSAGE) {
     close(file);
     return DIL_OK;
   }
   bool fits = f.ranks == n->ranks && f.rank > 0 && f.rank < n->ranks;
   if (fits && n->peer[f.rank].file < 0) {
     n->peer[f.rank].file = file;
+    unmap(&from);
     set_port(&from, f.port);
     n->place[f.rank] = from;
     return DIL_OK;
@@ -132,9 +196,9 @@ static dil_status welcome(net *n, int listening, double end) {
   else
     dil_fail(DIL_PEER, "a process is rank %d of %d, here are %d", f.rank,
              f.ranks, n->ranks);
-  net_fail(n, dil_last_error());
+  net_fail(n, -1, dil_last_error());
   frame no = net_frame(n, FAILED, (int64_t)strlen(n->reason));
-  if (say(file, &no, sizeof no)) say(file, n->reason, strlen(n->reason));
+  if (net_say(file, &no, sizeof no)) net_say(file, n->reason, strlen(n->reason));
   close(file);
   return DIL_PEER;
 }
@@ -158,65 +222,97 @@ static dil_status welcome_all(net *n, int listening, int32_t first,
 static dil_status hear_places(net *n, int file) {
   char why[REASON] = "";
   frame f;
-  if (!hear(file, &f, sizeof f) || !is_ours(&f))
+  if (!net_hear(file, &f, sizeof f) || !net_is_ours(&f))
     return dil_fail(DIL_PEER, "rank 0 has not answered in time");
   if (f.kind == FAILED) {
-    hear(file, why, f.size < REASON ? (size_t)f.size : REASON - 1);
+    net_hear(file, why, f.size < REASON ? (size_t)f.size : REASON - 1);
     return dil_fail(DIL_PEER, "%s", why);
   }
-  return hear(file, n->place, (size_t)f.size)
+  return net_hear(file, n->place, (size_t)f.size)
              ? DIL_OK
              : dil_fail(DIL_PEER, "rank 0 has ended while ranks met");
 }
 
-static dil_status call_on(net *n, int32_t to, int port, double end) {
+/* Rank 0 is where this one has found it; so are those that are on its host and
+ * have come from there. */
+static dil_status find_places(net *n) {
+  struct sockaddr_storage first = n->place[0];
+  dil_status status = hear_places(n, n->peer[0].file);
+  n->place[0] = first;
+  for (int32_t i = 1; i < n->ranks && !status && !is_loopback(&first); i++) {
+    int port = port_of(&n->place[i]);
+    if (!is_loopback(&n->place[i])) continue;
+    n->place[i] = first;
+    set_port(&n->place[i], port);
+  }
+  return status;
+}
+
+/* Says who this is, on a connection to that rank. */
+static dil_status introduce(net *n, int32_t to, int file, int port, double end) {
   frame f = net_frame(n, MESSAGE, 0);
-  int file = n->peer[to].file = connect_to(&n->place[to], end);
+  n->peer[to].file = file;
   f.port = port;
-  if (file >= 0) limit(file, end);
-  if (file >= 0 && say(file, &f, sizeof f)) return DIL_OK;
+  if (file >= 0) net_limit(file, end);
+  if (file >= 0 && net_say(file, &f, sizeof f)) return DIL_OK;
   return dil_fail(DIL_PEER, "rank %d does not listen where it is said to be",
                   to);
 }
 
+static dil_status call_on(net *n, int32_t to, int port, double end) {
+  bool refused;
+  return introduce(n, to, net_connect(&n->place[to], end, &refused), port, end);
+}
+
 static dil_status lead(net *n, int port, double end) {
   size_t size = (size_t)n->ranks * sizeof *n->place;
-  int listening = listen_at(n->place[0].ss_family, &port);
-  if (listening < 0)
+  n->listening = listen_at(&port);
+  if (n->listening < 0)
     return dil_fail(DIL_ENVIRONMENT, "rank 0 cannot listen at port %d: %s",
                     port, strerror(errno));
-  dil_status status = welcome_all(n, listening, 1, end);
-  close(listening);
-  if (status) net_fail(n, dil_last_error());
+  dil_status status = welcome_all(n, n->listening, 1, end);
+  if (status) net_fail(n, -1, dil_last_error());
   frame f = net_frame(n, MESSAGE, (int64_t)size);
   for (int32_t i = 1; i < n->ranks && !status; i++)
-    if (!say(n->peer[i].file, &f, sizeof f) ||
-        !say(n->peer[i].file, n->place, size))
+    if (!net_say(n->peer[i].file, &f, sizeof f) ||
+        !net_say(n->peer[i].file, n->place, size))
       status = dil_fail(DIL_PEER, "rank %d has ended while ranks met", i);
   return status;
 }
 
 /* Calls on the ranks below its own, and is called by those above. */
-static dil_status follow(net *n, double end) {
-  int port = 0, listening = listen_at(n->place[0].ss_family, &port);
-  if (listening < 0)
+static dil_status follow(net *n, const struct addrinfo *found, double end) {
+  int port = 0;
+  n->listening = listen_at(&port);
+  if (n->listening < 0)
     return dil_fail(DIL_ENVIRONMENT, "cannot listen: %s", strerror(errno));
-  dil_status status = call_on(n, 0, port, end);
-  if (!status) status = hear_places(n, n->peer[0].file);
+  dil_status status =
+      introduce(n, 0, connect_to(found, end, &n->place[0]), port, end);
+  if (!status) status = find_places(n);
   for (int32_t i = 1; i < n->rank && !status; i++)
     status = call_on(n, i, port, end);
-  if (!status) status = welcome_all(n, listening, n->rank + 1, end);
-  close(listening);
-  return status;
+  return status ? status : welcome_all(n, n->listening, n->rank + 1, end);
+}
+
+dil_status net_rejoin(net *n, double patience) {
+  double end = clock_seconds() + patience;
+  struct sockaddr_storage at = {0};
+  socklen_t size = sizeof at;
+  getsockname(n->listening, (struct sockaddr *)&at, &size);
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; i < n->rank && !status; i++)
+    status = call_on(n, i, port_of(&at), end);
+  return status ? status : welcome_all(n, n->listening, n->rank + 1, end);
 }
 
 dil_status net_meet(net *n, const char *address, double patience) {
   double end = clock_seconds() + patience;
   struct addrinfo *found;
+  struct sockaddr_storage first = {0};
   dil_status status = resolve(address, &found);
   if (status) return status;
-  memcpy(&n->place[0], found->ai_addr, found->ai_addrlen);
+  memcpy(&first, found->ai_addr, found->ai_addrlen);
+  status = n->rank ? follow(n, found, end) : lead(n, port_of(&first), end);
   freeaddrinfo(found);
-  return n->rank ? follow(n, end) : lead(n, port_of(&n->place[0]), end);
+  return status;
 }
-

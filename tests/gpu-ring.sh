@@ -333,6 +333,11 @@ DIL_LOG=warning
 export DIL_LOG
 is "those left after a killed rank go on" goes_on KILL gone
 is "those left after a frozen rank go on" goes_on STOP silent
+meet=localhost:$((port + 3))
+is "those left after a killed rank go on, by a port" goes_on KILL gone
+meet=localhost:$((port + 4))
+is "those left after a frozen rank go on, by a port" goes_on STOP silent
+meet=
 if [ "$gpus" -eq 0 ]; then
   FAKE_NCCL=22600
   export FAKE_NCCL

@@ -81,6 +81,64 @@ next
 alias_as 'srun "$1"'
 is "as srun says it" same mesh grid
 
+# Ranks of one host know each other by its loopback, and others by its address.
+own=$(hostname -I 2>/dev/null | tr ' ' '\n' | grep -m 1 '^[0-9.]*$')
+six=$(hostname -I 2>/dev/null | tr ' ' '\n' | grep -m 1 ':')
+meet_by() { # rank, address of the first two, of the others
+  DIL_RANK=$1 DIL_MEET=$2:$port
+  [ "$1" -lt 2 ] || DIL_MEET=$3:$port
+  export DIL_RANK DIL_MEET
+}
+next
+alias_as 'meet_by "$1" 127.0.0.1 "${own:-127.0.0.2}"'
+is "by two addresses of this host" same line one
+if [ -e /proc/net/if_inet6 ]; then
+  next
+  alias_as 'meet_by "$1" "[::1]" "${six:+[}${six:-127.0.0.1}${six:+]}"'
+  is "by IPv6, and by another of its addresses" same line one
+  next
+  alias_as 'meet_by "$1" 127.0.0.1 "[::1]"'
+  is "by IPv4 and IPv6" same mesh grid
+fi
+
+# Two hosts: the second's loopback is not the first's.
+cat >"$TMP/hosts.sh" <<'END_OF_FILE'
+ip link set lo up
+unshare -n sleep 600 &
+other=$!
+until ip link add here type veth peer name there netns $other; do sleep 0.1; done
+ip addr add 10.231.7.1/24 dev here
+ip link set here up
+in_other() { nsenter -t $other -n "$@"; }
+in_other ip link set lo up
+in_other ip addr add 10.231.7.2/24 dev there
+in_other ip link set there up
+pids=
+for rank in 0 1 2 3; do
+  at=127.0.0.1 where=
+  [ $rank -lt 2 ] || at=10.231.7.1 where=in_other
+  DIL_MEET=$at:29400 DIL_RANK=$rank $where "$DIL" run "$TMP/p.dil" \
+    --topology line --random 7 --threads 1 --seq 1000 --out "$TMP/out.npy" &
+  pids="$pids $!"
+done
+failed=0
+for pid in $pids; do wait "$pid" || failed=1; done
+kill $other
+exit $failed
+END_OF_FILE
+hosts() {
+  "$DIL" run "$TMP/p.dil" --topology one --seq 1000 --random 7 \
+    --out "$TMP/threads.npy" && rm -f "$TMP/out.npy" &&
+    unshare -Urn sh "$TMP/hosts.sh" && cmp "$TMP/out.npy" "$TMP/threads.npy"
+}
+if command -v ip >/dev/null && command -v nsenter >/dev/null &&
+  unshare -Urn unshare -n true 2>/dev/null &&
+  unshare -Urn ip link add here type veth 2>/dev/null; then
+  is "on two hosts" hosts
+else
+  echo "ok on two hosts: skipped, no network namespaces"
+fi
+
 misfit() { # words of the message; the fourth believes in five
   start line --seq 1000
   finished && return 1
@@ -165,13 +223,40 @@ in_collection() { # topology, rank, signal, word
   [ "$victim" = "$held" ] || kill -CONT "$held"
   others "$2" "$4.*while rows were collected"
 }
+# Of two, one cannot know that it goes on alone.
+alone() {
+  rm -f "$TMP/state"*
+  sed 's/devices 4; link/devices 2; link/' "$TMP/p.dil" >"$TMP/two.dil"
+  for pair in 0 1; do
+    DIL_MEET=localhost:$port DIL_RANK=$pair "$DIL" run "$TMP/two.dil" \
+      --topology soon --random 7 --threads 1 --seq 60000 --shrink \
+      --state "$TMP/state" --repeat 1000 >"$TMP/rank.$pair" 2>&1 &
+    [ $pair -eq 1 ] || first=$!
+  done
+  appears "$TMP/state.1.flight" || return 1
+  kill -STOP $!
+  wait $first && return 1
+  kill -KILL $!
+  cat "$TMP/rank.0"
+  grep -q 'rank 1 is silent.*; 1 of 2 ranks cannot tell' "$TMP/rank.0"
+}
 alias_as 'by_file "$1"'
-is "a rank is killed" in_run line 2 KILL gone
 is "a rank is frozen" in_run soon 1 STOP silent
-is "rank 0 is killed" in_run line 0 KILL gone
 is "a rank of a mesh is killed" in_run mesh 3 KILL gone
 is "rank 0 of a mesh is frozen" in_run mesh 0 STOP silent
 is "a rank is killed behind the run" in_collection line 3 KILL gone
 is "a rank is frozen behind the run" in_collection soon 1 STOP silent
 is "rank 0 is killed behind the run" in_collection line 0 KILL gone
+alias_as 'meet_by "$1" localhost 127.0.0.1'
+next
+is "by a port: rank 0 is killed" in_run line 0 KILL gone
+next
+is "by a port: a rank of a mesh is frozen" in_run mesh 1 STOP silent
+next
+is "by a port: a rank is killed behind the run" in_collection line 3 KILL gone
+next
+is "by a port: rank 0 of a mesh is killed behind the run" in_collection mesh 0 \
+  KILL gone
+next
+is "by a port: of two one is frozen" alone
 exit $bad

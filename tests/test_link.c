@@ -267,7 +267,7 @@ int main(void) {
   tcase_add_loop_test(tests, messages_arrive_whole, 0, 2);
   tcase_add_loop_test(tests, killed_rank_is_named, 0, 2);
   tcase_add_loop_test(tests, stopped_rank_is_named, 0, 2);
-  tcase_add_loop_test(tests, those_left_go_on, 0, 1);
+  tcase_add_loop_test(tests, those_left_go_on, 0, 2);
   tcase_add_loop_test(tests, another_size_is_an_error, 0, 2);
   tcase_add_test(tests, ranks_that_do_not_meet);
   suite_add_tcase(suite, tests);

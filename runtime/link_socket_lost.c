@@ -1,0 +1,108 @@
+/* link_socket_lost.c - who is left of ranks whose net has failed. In: a guess who
+ * is lost, and where all listen. Out: the same answer on all that are left.
+ *
+ * The lowest rank that is not thought lost waits until all others that are not
+ * have returned to it, and tells them who has; where it is gone as well, the next
+ * one does. Ranks that cannot hear each other may each think so of the others: so
+ * many go on only as are more than half of those that may still run. Who ends is
+ * known to: its host refuses its port. */
+#include "link_socket.h"
+#include "clock.h"
+#include <poll.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Somebody calls: a rank that returns, or nobody of ours. */
+static void take_one(net *n, int *file) {
+  struct pollfd wait = {n->listening, POLLIN, 0};
+  frame f;
+  if (poll(&wait, 1, 50) <= 0) return;
+  int called = accept4(n->listening, NULL, NULL, SOCK_CLOEXEC);
+  if (called < 0) return;
+  net_limit(called, clock_seconds() + 1);
+  bool returns = net_hear(called, &f, sizeof f) && net_is_ours(&f) &&
+                 f.kind == RETURNS && f.ranks == n->ranks && f.rank >= 0 &&
+                 f.rank < n->ranks && f.rank != n->rank;
+  if (returns && file[f.rank] >= 0) close(file[f.rank]);
+  if (returns) file[f.rank] = called;
+  else close(called);
+}
+
+static bool all_are_here(const net *n, const int *file) {
+  for (int32_t i = 0; i < n->ranks; i++)
+    if (i != n->rank && !n->lost[i] && file[i] < 0) return false;
+  return true;
+}
+
+/* Not where nobody listens at its port any more. */
+static bool may_run(const net *n, int32_t rank) {
+  bool refused;
+  int file = net_connect(&n->place[rank], clock_seconds() + 1, &refused);
+  if (file >= 0) close(file);
+  return !refused;
+}
+
+static bool is_enough(const net *n) {
+  int32_t left = 0, perhaps = 0;
+  for (int32_t i = 0; i < n->ranks; i++) {
+    left += !n->lost[i];
+    perhaps += n->lost[i] && may_run(n, i);
+  }
+  if (left > perhaps) return true;
+  dil_fail(DIL_PEER, "%.120s; %d of %d ranks cannot tell whether the others are "
+           "frozen or go on elsewhere, and end", n->reason, left, n->ranks);
+  return false;
+}
+
+static bool lead(net *n, double end) {
+  int file[n->ranks];
+  for (int32_t i = 0; i < n->ranks; i++) file[i] = -1;
+  while (!all_are_here(n, file) && clock_seconds() < end) take_one(n, file);
+  for (int32_t i = 0; i < n->ranks; i++)
+    n->lost[i] = i != n->rank && file[i] < 0;
+  bool enough = is_enough(n);
+  const char *why = dil_last_error();
+  frame f = net_frame(n, enough ? REMAINS : FAILED,
+                      enough ? n->ranks : (int64_t)strlen(why));
+  for (int32_t i = 0; i < n->ranks; i++) {
+    if (file[i] < 0) continue;
+    if (net_say(file[i], &f, sizeof f))
+      net_say(file[i], enough ? (const void *)n->lost : why, (size_t)f.size);
+    close(file[i]);
+  }
+  return enough;
+}
+
+/* Whether that rank has answered, and then whether it knows. */
+static bool ask(net *n, int32_t first, double end, bool *known) {
+  char why[REASON] = "";
+  bool refused, answered = false;
+  frame f = net_frame(n, RETURNS, 0);
+  int file = net_connect(&n->place[first], end, &refused);
+  if (file < 0) return false;
+  net_limit(file, end);
+  if (net_say(file, &f, sizeof f) && net_hear(file, &f, sizeof f) &&
+      net_is_ours(&f) && f.ranks == n->ranks) {
+    *known = f.kind == REMAINS && f.size == n->ranks;
+    answered = *known ? net_hear(file, n->lost, (size_t)f.size)
+                      : f.size < REASON && net_hear(file, why, (size_t)f.size);
+  }
+  if (answered && !*known) dil_fail(DIL_PEER, "%s", why);
+  close(file);
+  return answered;
+}
+
+bool net_agree(net *n, double timeout) {
+  double patience = timeout + 2; /* seconds: who computes comes late */
+  bool known = false;
+  int32_t culprit = n->culprit;
+  if (culprit >= 0) /* a connection may end with who only tells of another */
+    n->lost[culprit] = culprit == n->rank || n->silent || !may_run(n, culprit);
+  if (culprit == n->rank) return true; /* it knows that it cannot go on */
+  for (int32_t i = 0; i < n->rank; i++) {
+    if (n->lost[i]) continue;
+    if (ask(n, i, clock_seconds() + patience + 2, &known)) return known;
+    n->lost[i] = true;
+  }
+  return lead(n, clock_seconds() + patience);
+}
