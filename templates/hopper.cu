@@ -118,15 +118,24 @@
 static_assert(SHARED_BYTES <= 232448, "tiles do not fit shared memory");
 static_assert(SHARED_BYTES - AT_BLOCK <= 3072, "as the host counts");
 
-// A stage of a ring of `size` and the parity to wait for.
+// A place in a ring of `size` stages: which of them, and the parity to wait for.
+// One number, counted modulo twice the size, or on and on where that divides
+// all there are.
 template <int size> struct ring {
-  u32 stage, phase;
+  static const bool endless = (size & (size - 1)) == 0;
+  u32 number;
   DEVICE void next() {
-    if (++stage == size) {
-      stage = 0;
-      phase ^= 1;
-    }
+    number++;
+    if (!endless && number == 2 * size) number = 0;
   }
+  DEVICE u32 stage() const {
+    if (endless) return number % size;
+    return number < size ? number : number - size;
+  }
+  DEVICE u32 phase() const {
+    return endless ? number / size % 2 : number >= size;
+  }
+  DEVICE u32 slot() const { return endless ? number % (2 * size) : number; }
 };
 
 // Tiles are counted modulo TILE_SLOTS: where the queries of one lie, and the
@@ -149,11 +158,11 @@ enum {
   BLOCK_MASKS = 16,     // shift: warpgroups that must mask
   BLOCK_HIDDEN = 20     // shift: hidden keys at the end of the block before
 };
-DEVICE void tell(u32 base, u32 stage, u32 phase) {
-  barrier_arrive(base + AT_TOLD + (stage + phase * STAGES) * 8);
+DEVICE void tell(u32 base, u32 slot) {
+  barrier_arrive(base + AT_TOLD + slot * 8);
 }
-DEVICE u32 message_of(u32 base, u32 stage, u32 phase) {
-  return base + AT_BLOCK + (stage + phase * STAGES) * MESSAGE_BYTES;
+DEVICE u32 message_of(u32 base, u32 slot) {
+  return base + AT_BLOCK + slot * MESSAGE_BYTES;
 }
 // Of a tile: {position of row 0, stride, rows, head} and
 // {row and phase of row 0 in the map of o, map, batch row}; hopper_finish stands

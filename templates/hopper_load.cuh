@@ -58,7 +58,7 @@ DEVICE void load_block(const loader &l, const lane_run &r, bool last) {
   at = make_int4(at.z + at.y - r.count, at.w, shared_word(l.plan + 8),
                  shared_word(l.plan + 44));
   shared_store(message_of(l) + 32, at.x, at.y, at.z, at.w);
-  tell(l.base, stage_of(l), phase_of(l));
+  tell(l.base, slot_of(l));
   load_keys(l, at);
 }
 

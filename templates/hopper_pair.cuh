@@ -85,11 +85,11 @@ DEVICE void drain(const consumer &c, fragments &f, const ring<STAGES> &before,
                   bool bad) {
   wait_values(c, before);
   if (bad) {
-    add_values_singly(f, c.base + AT_VALUE + before.stage * VALUE_BYTES);
+    add_values_singly(f, c.base + AT_VALUE + before.stage() * VALUE_BYTES);
     turn_wait(8 + c.group, 128); // all have read
   } else {
     settle(f.o);
-    multiply_values(f.o, f.p, value_descriptor(c, before.stage));
+    multiply_values(f.o, f.p, value_descriptor(c, before.stage()));
     mma_wait<0>();
     settle(f.o);
   }
@@ -111,7 +111,7 @@ DEVICE void close_tile(const consumer &c, fragments &f, pair_state &p, int4 m,
     clear_hidden(c, m.x >> BLOCK_HIDDEN, before);
     if (p.asked) {
       wait_values(c, before);
-      bad = has_bad_values(c.base + AT_VALUE + before.stage * VALUE_BYTES,
+      bad = has_bad_values(c.base + AT_VALUE + before.stage() * VALUE_BYTES,
                            c.group);
     }
     if (bad || !takes(c, m)) {
@@ -121,19 +121,23 @@ DEVICE void close_tile(const consumer &c, fragments &f, pair_state &p, int4 m,
   }
   if (!(m.x & BLOCK_NEW)) return;
   if (p.open) release_queries(c, tile_before(m));
-  if (p.open && !p.pending) finish_tile(c, f.o, f.r, tile_before(m));
+  if (p.open && !p.pending) {
+    row_state done;
+    keep_state(c, done, f.r);
+    finish_tile(c, f.o, done, tile_before(m));
+  }
   p.open = p.pending;
 }
 
 DEVICE void consume_pairs(const consumer &c) {
   fragments f;
-  ring<STAGES> block = {0, 0}, before = {0, 0};
+  ring<STAGES> block = {0}, before = {0};
   pair_state p = {false, false, false};
   if (c.group == 0) turn_pass(2, 256);
 #pragma unroll 1
   for (;; before = block, block.next()) {
     wait_keys(c, block);
-    int4 m = shared_load(message_of(c.base, block.stage, block.phase));
+    int4 m = shared_load(message_of(c.base, block.slot()));
     close_tile(c, f, p, m, before);
     if (m.x & BLOCK_END) break;
     if (m.x & BLOCK_NEW) wait_queries(c, tile_of(m));

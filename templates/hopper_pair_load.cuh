@@ -31,7 +31,7 @@ DEVICE void tell_pair(loader &l, u32 run, int n) {
                count, stride);
   shared_store(message + 32, shared_word(run + 8) + n * TILE_KEYS, where,
                shared_word(l.plan + 8), shared_word(l.plan + 44));
-  tell(l.base, stage_of(l), phase_of(l));
+  tell(l.base, slot_of(l));
   l.hidden = TILE_KEYS - count;
 }
 

@@ -45,8 +45,7 @@ DEVICE dil_bits window_bits(int predicate, const dil_block &x, int rows,
 // Which pairs of a block are kept, by any of its predicates.
 DEVICE dil_bits keep_pairs(const consumer &c, int4 m,
                            const ring<STAGES> &block) {
-  u32 thread = thread_index(), message = message_of(c.base, block.stage,
-                                                    block.phase);
+  u32 thread = thread_index(), message = message_of(c.base, block.slot());
   int4 what = shared_load(message + 16);
   pair_tile t = pair_tile_of(c, m);
   int row = t.rows.x + pair_row(thread) * t.rows.y;
@@ -113,7 +112,7 @@ DEVICE void settle_scores(const consumer &c, int4 m,
                           float (&s)[TILE_KEYS / 2],
                           const ring<STAGES> &block, const kept_pairs &kept) {
   if (SCORED) {
-    u32 message = message_of(c.base, block.stage, block.phase);
+    u32 message = message_of(c.base, block.slot());
     run_chains<0>(c, s, m, shared_load(message + 16));
   }
   if (masks(c, m)) hide_pairs(s, kept);

@@ -190,8 +190,9 @@ struct loader {
 };
 DEVICE u32 stage_of(const loader &l) { return l.blocks % STAGES; }
 DEVICE u32 phase_of(const loader &l) { return l.blocks / STAGES & 1; }
+DEVICE u32 slot_of(const loader &l) { return l.blocks % (2 * STAGES); }
 DEVICE u32 message_of(const loader &l) {
-  return message_of(l.base, stage_of(l), phase_of(l));
+  return message_of(l.base, slot_of(l));
 }
 DEVICE u32 tile_number(const loader &l) { return shared_word(l.plan + 12); }
 
@@ -257,7 +258,7 @@ DEVICE void tell_end(const loader &l) {
                    tile_number(l) % TILE_SLOTS << BLOCK_TILE |
                    l.hidden << BLOCK_HIDDEN,
                0, 0, 0);
-  tell(l.base, stage, phase_of(l));
+  tell(l.base, slot_of(l));
   barrier_wait(l.base + AT_KEY_EMPTY + 8 * stage, phase_of(l) ^ 1);
   barrier_arrive(l.base + AT_KEY_FULL + 8 * stage);
 }
@@ -281,10 +282,10 @@ DEVICE void load_plans(const hopper_launch &run, u32 base) {
 // Values follow the messages, by a thread of their own: their stages come free
 // half a block after those of the keys, which must not wait for them.
 DEVICE void load_values(const hopper_launch &run, u32 base) {
-  for (ring<2 * STAGES> told = {0, 0};; told.next()) {
-    u32 stage = told.stage % STAGES, phase = told.stage / STAGES;
-    u32 message = message_of(base, stage, phase);
-    barrier_wait(base + AT_TOLD + 8 * told.stage, told.phase);
+  for (ring<2 * STAGES> told = {0};; told.next()) {
+    u32 slot = told.stage(), stage = slot % STAGES, phase = slot / STAGES;
+    u32 message = message_of(base, slot);
+    barrier_wait(base + AT_TOLD + 8 * slot, told.phase());
     if (shared_word(message) & BLOCK_END) break;
     load_tile<VALUE_WIDTH, VALUE_CHUNK>(
         base + AT_VALUE + stage * VALUE_BYTES,

@@ -29,24 +29,42 @@ DEVICE float merge_row(float before, float &lse, float &mine) {
 
 // A thread's two rows of a tile: which of them there are, and their state.
 struct state_rows {
-  bool there[2];
+  u32 there; // a bit each
   long long number[2];
 };
+DEVICE bool is_there(const state_rows &rows, int i) {
+  return rows.there >> i & 1;
+}
 
-// One row's sums, scaled by `mine`, and what was left of it: this thread's
-// elements 4 g + 2 half and the next. A factor of 0 leaves out what may be
-// anything.
+DEVICE float *state_of(const hopper_launch &run, long long number) {
+  return run.state_o + number * VALUE_DIM + thread_index() % 4 * 2;
+}
+
+// What the sums of both rows are to be scaled with (`mine` so far), and what was
+// left of them (`theirs`, 0 so far); their lse as it goes on.
+DEVICE void weigh_states(const hopper_launch &run, const state_rows &rows,
+                         bool adds, float (&lse)[2], float (&mine)[2],
+                         float (&theirs)[2]) {
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    if (!is_there(rows, i)) continue;
+    theirs[i] = 1;
+    if (!adds)
+      theirs[i] = merge_row(run.state_lse[rows.number[i]], lse[i], mine[i]);
+  }
+}
+
+// What was left of one row, onto its sums: this thread's elements 4 g + 2 half
+// and the next. With a factor of 0 it may be anything, and is not read.
 template <int half>
-DEVICE void join_row(const float *from, bool reads, float theirs, float mine,
-                     float (&o)[VALUE_WIDTH / 2]) {
+DEVICE void add_row(const float *from, float theirs,
+                    float (&o)[VALUE_WIDTH / 2]) {
+  if (theirs == 0) return;
 #pragma unroll
   for (int g = 0; g < VALUE_DIM / 8; g++) {
-    float2 two = make_float2(0, 0);
-    if (reads) two = *(const float2 *)(from + 8 * g);
-    o[4 * g + 2 * half] =
-        o[4 * g + 2 * half] * mine + (theirs != 0 ? theirs * two.x : 0);
-    o[4 * g + 2 * half + 1] =
-        o[4 * g + 2 * half + 1] * mine + (theirs != 0 ? theirs * two.y : 0);
+    float2 two = *(const float2 *)(from + 8 * g);
+    o[4 * g + 2 * half] += theirs * two.x;
+    o[4 * g + 2 * half + 1] += theirs * two.y;
   }
 }
 template <int half>
@@ -57,37 +75,13 @@ DEVICE void leave_row(float *to, const float (&o)[VALUE_WIDTH / 2]) {
         make_float2(o[4 * g + 2 * half], o[4 * g + 2 * half + 1]);
 }
 
-DEVICE float *state_of(const hopper_launch &run, long long number) {
-  return run.state_o + number * VALUE_DIM + thread_index() % 4 * 2;
-}
-
-// Both rows as they go on: reads wait for nothing but each other.
-DEVICE void join_rows(const hopper_launch &run, const state_rows &rows,
-                      int finish, float (&lse)[2], const float (&scale)[2],
-                      float (&o)[VALUE_WIDTH / 2]) {
-  bool resumes = finish & HOPPER_RESUME, adds = finish & HOPPER_ADD;
-  float theirs[2] = {0, 0}, mine[2] = {scale[0], scale[1]};
-  float before[2] = {MINUS_INFINITY, MINUS_INFINITY};
-#pragma unroll
-  for (int i = 0; i < 2; i++)
-    if (resumes && !adds && rows.there[i])
-      before[i] = run.state_lse[rows.number[i]];
-#pragma unroll
-  for (int i = 0; i < 2 && resumes; i++)
-    theirs[i] = adds ? 1 : merge_row(before[i], lse[i], mine[i]);
-  join_row<0>(state_of(run, rows.number[0]), resumes && rows.there[0],
-              theirs[0], mine[0], o);
-  join_row<1>(state_of(run, rows.number[1]), resumes && rows.there[1],
-              theirs[1], mine[1], o);
-}
-
 // All four threads of a row have read its lse by now.
 DEVICE void leave_rows(const hopper_launch &run, const state_rows &rows,
                        int finish, const float (&lse)[2],
                        const float (&o)[VALUE_WIDTH / 2]) {
-  if (rows.there[0]) leave_row<0>(state_of(run, rows.number[0]), o);
-  if (rows.there[1]) leave_row<1>(state_of(run, rows.number[1]), o);
+  if (is_there(rows, 0)) leave_row<0>(state_of(run, rows.number[0]), o);
+  if (is_there(rows, 1)) leave_row<1>(state_of(run, rows.number[1]), o);
   if (thread_index() % 4 || finish & HOPPER_ADD) return;
-  if (rows.there[0]) run.state_lse[rows.number[0]] = lse[0];
-  if (rows.there[1]) run.state_lse[rows.number[1]] = lse[1];
+  if (is_there(rows, 0)) run.state_lse[rows.number[0]] = lse[0];
+  if (is_there(rows, 1)) run.state_lse[rows.number[1]] = lse[1];
 }

@@ -34,6 +34,7 @@ static struct {
   /* NULL: this NVRTC is too old to be stopped. */
   int (*SetFlowCallback)(job_handle, int (*ask)(void *, void *), void *);
   char failure[256], version[32];
+  bool has_minimal; /* can leave out what only hosts' headers need */
 } nvrtc;
 static pthread_once_t nvrtc_once = PTHREAD_ONCE_INIT;
 
@@ -72,6 +73,7 @@ static void nvrtc_open(void) {
   int major = 0, minor = 0;
   if (good && nvrtc.Version(&major, &minor) == 0)
     snprintf(nvrtc.version, sizeof nvrtc.version, "NVRTC %d.%d", major, minor);
+  nvrtc.has_minimal = major > 12 || (major == 12 && minor >= 4);
 }
 
 static dil_status ready(void) {
@@ -188,9 +190,9 @@ static dil_status compile(job_handle job, int32_t arch) {
   snprintf(target, sizeof target, "--gpu-architecture=sm_%d%s", arch,
            arch == 90 ? "a" : "");
   const char *const options[] = {target, "--std=c++17", "-default-device",
-                                 "--ptxas-options=-v"};
-  int code = nvrtc.CompileProgram(
-      job, (int)(sizeof options / sizeof *options), options);
+                                 "--ptxas-options=-v", "--minimal"};
+  int count = (int)(sizeof options / sizeof *options);
+  int code = nvrtc.CompileProgram(job, count - !nvrtc.has_minimal, options);
   if (!code) return DIL_OK;
   char *log = log_of(job);
   dil_status status =

@@ -215,6 +215,9 @@ PTX ptx_fma_rn_f16x2(D &d, unsigned a, unsigned b, unsigned c) {
                      chip_from_f16(c >> 16)) << 16;
 }
 PTX ptx_mov_u32(D &d, unsigned x) { d = x; }
+PTX ptx_shr_b32(D &d, unsigned x, unsigned by) {
+  d = (D)(by < 32 ? x >> by : 0);
+}
 PTX ptx_mov_b64(D &d, ptx_group<unsigned, 2> x) {
   d = *x.at[0] | (unsigned long long)*x.at[1] << 32;
 }

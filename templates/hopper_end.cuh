@@ -1,0 +1,197 @@
+// hopper_end.cuh - the end of a tile, by one of the consuming warpgroups.
+//
+// In: the sums of 64 rows in registers, their state, the tile's message. Out:
+// O and lse, or the state that other passes or parts go on from. Only where
+// boxes are staged does it write shared memory, in which the state of a tile
+// that has ended waits for its sums meanwhile.
+#pragma once
+
+// A warp's sixteen rows, where they are staged on their way out.
+DEVICE u32 output_area(const consumer &c, u32 thread) {
+  return c.base + AT_OUTPUT + warp_row(thread) * VALUE_WIDTH * 2;
+}
+// A unit of 16 bytes of a row there, as boxes are swizzled.
+DEVICE u32 output_unit(u32 row, u32 unit) {
+  const u32 width = VALUE_CHUNK * 2, units = VALUE_CHUNK / 8;
+  u32 swizzle = width == 128 ? row & 7 : row >> 1 & 3;
+  return unit / units * (16 * width) + row * width +
+         ((unit % units ^ swizzle) << 4);
+}
+
+// The state of the rows of a tile that has ended, until its sums are whole:
+// where they leave from, once what left before them has been read.
+DEVICE void keep_state(const consumer &c, row_state &done, const row_state &r) {
+  u32 thread = thread_index();
+  done = r;
+  if (!STAGED) return;
+  if (thread % 32 == 0) store_wait_read();
+  __syncwarp();
+  shared_store(output_area(c, thread) + thread % 32 * 16,
+               __float_as_int(r.peak[0]), __float_as_int(r.peak[1]),
+               __float_as_int(r.sum[0]), __float_as_int(r.sum[1]));
+}
+DEVICE void take_state(const consumer &c, u32 thread, row_state &r) {
+  if (!STAGED) return;
+  int4 kept = shared_load(output_area(c, thread) + thread % 32 * 16);
+  r.peak[0] = __int_as_float(kept.x);
+  r.peak[1] = __int_as_float(kept.y);
+  r.sum[0] = __int_as_float(kept.z);
+  r.sum[1] = __int_as_float(kept.w);
+}
+
+// Sixteen rows of a warp into shared memory; what lay there has been read.
+DEVICE void stage_rows(u32 area, float (&o)[VALUE_WIDTH / 2], u32 lane) {
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < VALUE_WIDTH / 16; i++)
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::
+            "r"(area + output_unit(lane & 15, 2 * i + (lane >> 4))),
+        "r"(pack(o[8 * i], o[8 * i + 1])),
+        "r"(pack(o[8 * i + 2], o[8 * i + 3])),
+        "r"(pack(o[8 * i + 4], o[8 * i + 5])),
+        "r"(pack(o[8 * i + 6], o[8 * i + 7]))
+        : "memory");
+}
+
+// From there: in one box where all are inside of the tile, or it would reach
+// into rows of another cell.
+DEVICE void store_staged(const consumer &c, u32 area, u32 thread, int4 t,
+                         int4 to) {
+  const int units = VALUE_WIDTH / 8;
+  int lane = thread % 32, row = warp_row(thread);
+  if (row + 16 <= t.z) {
+    proxy_fence();
+    __syncwarp();
+    if (lane != 0) return;
+    for (int i = 0; i < VALUE_WIDTH / VALUE_CHUNK; i++)
+      store_box(&c.run.o[0][0] + to.z, area + i * (16 * VALUE_CHUNK * 2),
+                i * VALUE_CHUNK, to.x + row, to.y, t.w, to.w);
+    store_commit();
+    return;
+  }
+  unsigned short *out = (unsigned short *)c.run.o_data +
+                        to.w * c.run.o_batch + t.w * c.run.o_head +
+                        (t.x - c.run.first) * c.run.o_row;
+  __syncwarp();
+#pragma unroll 1
+  for (int i = lane; i < (t.z - row) * units; i += 32) {
+    int r = i / units, column = i % units * 8;
+    if (column < VALUE_DIM)
+      *(int4 *)(out + (row + r) * t.y * c.run.o_row + column) =
+          shared_load(area + output_unit(r, i % units));
+  }
+}
+
+// Four words of each of the four threads of a row, transposed among them.
+DEVICE int4 exchange(u32 a, u32 b, u32 c, u32 d, u32 lane) {
+  bool odd = lane & 1, high = lane & 2;
+  u32 x = __shfl_xor_sync(~0u, odd ? a : b, 1);
+  u32 y = __shfl_xor_sync(~0u, odd ? c : d, 1);
+  u32 low0 = odd ? x : a, low1 = odd ? b : x;
+  u32 high0 = odd ? y : c, high1 = odd ? d : y;
+  x = __shfl_xor_sync(~0u, high ? low0 : high0, 2);
+  y = __shfl_xor_sync(~0u, high ? low1 : high1, 2);
+  if (high) return make_int4(x, y, high0, high1);
+  return make_int4(low0, low1, x, y);
+}
+
+// Rows straight from registers, 64 bytes of a row at once, where nothing is
+// staged.
+DEVICE void store_direct(const consumer &c, float (&o)[VALUE_WIDTH / 2],
+                         u32 thread, int4 t, int batch) {
+  int row = warp_row(thread) + thread % 32 / 4, lane = thread % 4;
+  int n = t.x - c.run.first;
+  unsigned short *out = (unsigned short *)c.run.o_data +
+                        batch * c.run.o_batch + t.w * c.run.o_head;
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    int at = row + half * 8;
+    unsigned short *to = out + (n + at * t.y) * c.run.o_row;
+#pragma unroll
+    for (int g = 0; g < VALUE_WIDTH / 8; g += 4) {
+      const float *x = o + 4 * g + half * 2;
+      int4 eight = exchange(pack(x[0], x[1]), pack(x[4], x[5]),
+                            pack(x[8], x[9]), pack(x[12], x[13]), lane);
+      int column = 8 * (g + lane);
+      if (at < t.z && column < VALUE_DIM) *(int4 *)(to + column) = eight;
+    }
+  }
+}
+
+// The log of a row's denominator; log2 0 is -infinity.
+DEVICE float row_lse(const consumer &c, float peak, float sum) {
+  const float ln_2 = 0.69314718055994530942f;
+  return (peak * c.run.scale + log2_fast(sum)) * ln_2;
+}
+
+// By one of a row's four threads.
+DEVICE void store_lse(const consumer &c, u32 thread, int4 t, int batch,
+                      const float (&lse)[2]) {
+  int row = warp_row(thread) + thread % 32 / 4;
+  float *to = c.run.lse + batch * c.run.lse_batch + t.w * c.run.lse_head +
+              (t.x - c.run.first + row * t.y) * c.run.lse_row;
+  if (thread % 4 || row >= t.z) return;
+  *to = lse[0];
+  if (row + 8 < t.z) to[8 * t.y * c.run.lse_row] = lse[1];
+}
+
+// The sums of a tile's rows, divided by theirs, and their lse.
+DEVICE void divide_rows(const consumer &c, float (&o)[VALUE_WIDTH / 2],
+                        const row_state &r, const state_rows &rows,
+                        int finish, float (&lse)[2]) {
+  float sum[2] = {row_sum(r.sum[0]), row_sum(r.sum[1])}, mine[2];
+  float theirs[2] = {0, 0};
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    mine[i] = sum[i] == 0 ? 0 : __fdividef(c.run.weight, sum[i]);
+    lse[i] = row_lse(c, r.peak[i], sum[i]);
+  }
+  if (finish & HOPPER_RESUME)
+    weigh_states(c.run, rows, finish & HOPPER_ADD, lse, mine, theirs);
+  scale_rows(o, mine[0], mine[1]);
+  add_row<0>(state_of(c.run, rows.number[0]), theirs[0], o);
+  add_row<1>(state_of(c.run, rows.number[1]), theirs[1], o);
+}
+
+// Which of a thread's rows later passes touch.
+DEVICE u32 kept_rows(const consumer &c, int position, int4 t) {
+  u32 kept = 0;
+#pragma unroll 1
+  for (int i = 0; i < 2; i++)
+    kept |= is_kept(&c.run, position + i * 8 * t.y, t.w) << i;
+  return kept;
+}
+
+// The end of a tile: divides by the sums, joins rows that other passes or parts
+// touch too with what these left, leaves them to the next one or writes O and
+// lse.
+DEVICE void finish_tile(const consumer &c, float (&o)[VALUE_WIDTH / 2],
+                        row_state r, int slot) {
+  u32 message = c.base + AT_TILE + slot * 32, thread = thread_index();
+  int4 t = shared_load(message), to = shared_load(message + 16);
+  int first = warp_row(thread), row = first + thread % 32 / 4;
+  int finish = to.z >> TILE_FINISH, position = t.x + row * t.y;
+  int n = position - c.run.first;
+  to.z &= (1 << TILE_FINISH) - 1;
+  state_rows rows = {(row < t.z ? 1u : 0) | (row + 8 < t.z ? 2u : 0),
+                     {state_row(c.run, to.w, n, t.w),
+                      state_row(c.run, to.w, n + 8 * t.y, t.w)}};
+  float lse[2];
+  take_state(c, thread, r);
+  divide_rows(c, o, r, rows, finish, lse);
+  if (finish & HOPPER_LEAVE) {
+    if (finish & HOPPER_SOME) rows.there &= kept_rows(c, position, t);
+    __syncwarp();
+    leave_rows(c.run, rows, finish, lse, o);
+    if (!(finish & HOPPER_WRITE)) return;
+  }
+  if (c.run.lse) store_lse(c, thread, t, to.w, lse);
+  if (first >= t.z) return;
+  if (STAGED) {
+    stage_rows(output_area(c, thread), o, thread % 32);
+    store_staged(c, output_area(c, thread), thread, t, to);
+  } else {
+    store_direct(c, o, thread, t, to.w);
+  }
+}
