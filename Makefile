@@ -57,6 +57,8 @@ emulator := $(addprefix $(BUILD)/emulator/,libcuda.so.1 libnvrtc.so.13 \
 emulated := $(call objects,tests/emulator/*.c)
 compiler := $(BUILD)/tests/emulator/nvrtc.o $(BUILD)/tests/emulator/translate.o
 talker   := $(BUILD)/tests/emulator/nccl.o
+# An older chip on a newer one.
+older    := $(addprefix $(BUILD)/older/,libcuda.so.1 libnvrtc.so.13)
 # A library by its own name, and the name that hosts are linked to.
 abi      := 1
 rt       := $(BUILD)/libdilrt.so.$(abi)
@@ -195,7 +197,7 @@ $(core): | $(BUILD)/grammar/parser.h $(BUILD)/grammar/scanner.h
 # ---- tests ----------------------------------------------------------------
 
 tests: all $(gpuhost) $(mpihost) $(suites) $(fuzzer) \
-       $(BUILD)/tests/fuzz/fuzz_front.o $(emulator)
+       $(BUILD)/tests/fuzz/fuzz_front.o $(emulator) $(older)
 $(BUILD)/tests/%.o: EXTRA = -Itests
 $(BUILD)/tests/harness.a: $(harness)
 	$(call say,ar)rm -f $@; $(AR) rcs $@ $^
@@ -220,6 +222,11 @@ $(BUILD)/emulator/libnvrtc.so.13: $(compiler)
 $(BUILD)/emulator/libnccl.so.2: $(talker) $(BUILD)/emulator/libcuda.so.1
 	$(call say,link)$(CC) -shared -Wl,-soname,$(@F) -Wl,--no-undefined \
 	  -Wl,-rpath,'$$ORIGIN' -o $@ $^ -lpthread -lrt
+$(BUILD)/older/libcuda.so.1: $(BUILD)/tests/older/cuda.o
+$(BUILD)/older/libnvrtc.so.13: $(BUILD)/tests/older/nvrtc.o
+$(older):
+	@mkdir -p $(@D)
+	$(call say,link)$(CC) -shared -o $@ $^ -ldl
 $(BUILD)/emulator/%.h: tests/emulator/%.h
 	@mkdir -p $(@D)
 	$(call say,copy)cp $< $@
@@ -283,13 +290,14 @@ bundled := $(BUILD)/tests/test_edges $(BUILD)/tests/test_numeric \
            $(BUILD)/tests/test_parts $(BUILD)/tests/test_apart \
            $(fuzzer) $(turns) $(gpuhost) $(pools)
 gpuparts := $(addprefix $(BUILD)/,$(filter-out dil-cpu.so,$(parts)))
-gpu-bundle: $(bundled) $(BUILD)/dil $(gpuparts)
-	@rm -rf $(BUILD)/gpu && mkdir -p $(BUILD)/gpu/lib \
+gpu-bundle: $(bundled) $(BUILD)/dil $(gpuparts) $(older)
+	@rm -rf $(BUILD)/gpu && mkdir -p $(BUILD)/gpu/lib $(BUILD)/gpu/older \
 	  $(BUILD)/gpu/tests/fuzz $(BUILD)/gpu/tests/bench
 	$(call say,copy)cp $(filter $(suites),$(bundled)) $(BUILD)/gpu/tests
 	@cp $(fuzzer) $(BUILD)/gpu/tests/fuzz
 	@cp $(turns) $(pools) $(BUILD)/gpu/tests/bench
 	@cp $(gpuhost) $(BUILD)/gpu/tests
+	@cp $(older) $(BUILD)/gpu/older
 	@cp $(BUILD)/dil $(gpuparts) $(rt) $(BUILD)/libdil.so.$(abi) $(BUILD)/gpu
 	@find $(BUILD)/gpu -type f -exec strip --strip-debug {} +
 	@ldd $(bundled) | awk '/=> .*(check|subunit|jansson|png|xxhash|ffi|crypto|libz)/ \

@@ -2,7 +2,9 @@
 # gpu.sh - the numeric suites, the laws and random patterns on a GPU, spread
 # over processes because most of the time goes into compiling. In: BUILD (its
 # bundle of `make gpu-bundle` where there is one), GPU_PROCESSES, GPU_PATTERNS,
-# FUZZ_SEED. Out: ok / not ok lines; one that says so where there is no GPU.
+# FUZZ_SEED, GPU_SHARES; GPU_OLDER=80 has the kernels of that chip assembled for
+# the one at hand and compared (older/older.h). Out: ok / not ok lines; one that
+# says so where there is no GPU.
 set -u
 cd "$(dirname "$0")/.." || exit 70
 BUILD=${BUILD:-build}
@@ -13,10 +15,23 @@ if [ -d "$BUILD/gpu/tests" ]; then
 fi
 processes=${GPU_PROCESSES:-$(nproc)}
 patterns=${GPU_PATTERNS:-160}
+shares=${GPU_SHARES:-$processes} # more than processes: not all is compared
 limit=${GPU_LIMIT:-500} # seconds a process may take
 if ! [ -e /dev/nvidiactl ] && ! nvidia-smi >/dev/null 2>&1; then
   echo "ok skipped: no GPU here"
   exit 0
+fi
+if [ "${GPU_OLDER:-}" ]; then
+  real() { # library: where the loader finds it
+    echo "${LD_LIBRARY_PATH:-}" | tr : '\n' | sed "s,$,/$1," |
+      while read -r file; do [ -e "$file" ] && echo "$file"; done
+    ldconfig -p | sed -n "s/.*$1 .*x86-64.*=> //p"
+  }
+  OLDER_CUDA=${OLDER_CUDA:-$(real libcuda.so.1 | head -n 1)}
+  OLDER_NVRTC=${OLDER_NVRTC:-$(real libnvrtc.so.13 | head -n 1)}
+  export OLDER_CHIP="$GPU_OLDER" OLDER_CUDA OLDER_NVRTC
+  LD_LIBRARY_PATH=$BUILD/older:${LD_LIBRARY_PATH:-}
+  "$BUILD/dil" doctor | sed -n 's/^\(gpu compiler\|cuda:0\)/# &/p'
 fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -28,11 +43,14 @@ tell() { # name, logs...
   shift
   if grep -L '^100%: Checks\|^ok ' "$@" | grep -q .; then
     echo "not ok $name"
-    grep -hv '^Running\|^ok \|^[0-9]*%: Checks' "$@" | sort -u | head -c 9000
+    grep -hv '^Running\|^ok \|^# \|^[0-9]*%: Checks' "$@" | sort -u |
+      head -c 9000
     echo
   else
     echo "ok $name"
   fi
+  cat "$@" | awk '/^# compared / { n += $3 } /^ok [0-9]+ random/ { n += $2 }
+                  END { if (n) print "# of " n " comparisons" }'
 }
 
 # A program of ok and not ok lines, which says of itself what went wrong.
@@ -52,7 +70,7 @@ spread() { # name, command with @ for the number of the process
   pids=
   while [ $i -lt "$processes" ]; do
     # shellcheck disable=SC2001,SC2046,SC2048,SC2086 # words on purpose
-    DIL_TEST_SHARE=$i/$processes timeout "$limit" $(echo $* |
+    DIL_TEST_SHARE=$i/$shares timeout "$limit" $(echo $* |
       sed "s/@/$((${FUZZ_SEED:-1} + i * each))/") >"$work/$name.$i" 2>&1 &
     pids="$pids $!"
     i=$((i + 1))
@@ -63,6 +81,12 @@ spread() { # name, command with @ for the number of the process
 }
 
 each=$(((patterns + processes - 1) / processes))
+if [ "${GPU_OLDER:-}" ]; then
+  spread edges "$BUILD/tests/test_edges"
+  spread numeric "$BUILD/tests/test_numeric"
+  spread fuzz "$BUILD/tests/fuzz/fuzz_pattern" --count $each --seed @
+  exit 0
+fi
 # What a launch costs is timed first, while nothing else holds the processor.
 DIL_POOL=off timeout "$limit" "$BUILD/tests/test_launch" >"$work/launch" 2>&1
 DIL_POOL=on timeout "$limit" "$BUILD/tests/test_launch" >"$work/pooled" 2>&1
