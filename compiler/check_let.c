@@ -60,13 +60,24 @@ void check_defines(checker *c, const define *defines, int32_t count) {
   }
 }
 
+/* "the lets are w, g": those that -D may name. */
+static const char *lets_hint(checker *c, const char **lets, int32_t count) {
+  enum { MOST = 12 };
+  const char *text = count == 1 ? "the let is" : "the lets are";
+  for (int32_t i = 0; i < count && i < MOST; i++)
+    text = arena_print(c->arena, "%s%s %s", text, i ? "," : "", lets[i]);
+  if (count == 0) return "the file has no let";
+  return count > MOST ? arena_print(c->arena, "%s, ...", text) : text;
+}
+
 void check_defines_used(checker *c) {
   int32_t count;
   const char **lets = symbol_names(c, SYMBOL_LET, &count);
   for (int32_t i = 0; i < c->define_count; i++) {
     const define_value *d = &c->defines[i];
     if (d->used) continue;
-    check_error(c, nowhere, check_meant(c, d->name, lets, count),
+    const char *near = check_meant(c, d->name, lets, count);
+    check_error(c, nowhere, near ? near : lets_hint(c, lets, count),
                 "-D %s=%s: no let is called '%s'", d->name, d->text, d->name);
   }
 }

@@ -33,7 +33,8 @@ static dil_status not_in_file(const char *kind, const char *name,
                               const char *const *names, int32_t count) {
   char guess[DIAG_GUESS];
   return dil_fail(DIL_USAGE, "the file has no %s '%s'%s", kind, name,
-                  diag_guess(name, names, count, guess));
+                  count ? diag_guess(name, names, count, guess)
+                        : ", nor any other");
 }
 
 static dil_status named_kernel(const program *p, const char *name,

@@ -34,7 +34,9 @@ dil_status forecast_chip(const options *o, forecast *f) {
 dil_status forecast_device(const binding *b, compilation *c, forecast *f) {
   dil_context *gpu;
   dil_status status = trial_cuda_context(b->options, &gpu);
-  if (status) return status;
+  if (status)
+    return dil_fail(status, "%s; --cuda sm_90a asks of a chip that need not be "
+                    "there", dil_last_error());
   f->facts = *dil_context_facts(gpu);
   f->name = arena_print(c->arena, "cuda:%d", b->options->device.number);
   f->model = f->facts.name;

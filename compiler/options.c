@@ -384,6 +384,13 @@ static dil_status missing_argument(void) {
                        row->argument);
 }
 
+static dil_status missing_operand(verb which) {
+  char hint[64];
+  snprintf(hint, sizeof hint, "`dil help %s` has examples", verbs[which].name);
+  return message_error(DIL_USAGE, hint, "`dil %s` wants %s", verbs[which].name,
+                       verbs[which].operand);
+}
+
 static dil_status check_operands(const options *o) {
   const char *operand = verbs[o->verb].operand;
   if (o->help || o->list) return DIL_OK;
@@ -398,12 +405,12 @@ static dil_status check_operands(const options *o) {
     return message_error(DIL_USAGE, NULL, "`dil %s` takes no file, got '%s'",
                          verbs[o->verb].name, o->file[0]);
   if (o->file_count == 0 && *operand)
-    return message_error(DIL_USAGE, NULL, "`dil %s` wants %s",
-                         verbs[o->verb].name, operand);
+    return missing_operand(o->verb);
   if (o->file_count > 1 && !strstr(operand, "..."))
     return message_error(DIL_USAGE, NULL,
-                         "`dil %s` takes one file, got '%s' too",
-                         verbs[o->verb].name, o->file[1]);
+                         "`dil %s` takes one %s, got '%s' too",
+                         verbs[o->verb].name,
+                         strchr(operand, '|') ? "word" : "file", o->file[1]);
   return DIL_OK;
 }
 

@@ -271,7 +271,8 @@ plan *plan_parse(arena *a, diag *d, const char *path, const char *text,
   planner pl = plan_begin(a, d, p, h.force);
   if (diag_errors(d) > before) return NULL;
   if (!is_partition(&h, p->branch_count)) {
-    diag_report(d, SEVERITY_ERROR, at, NULL,
+    diag_report(d, SEVERITY_ERROR, at,
+                "`--from plan` reads what `dil print --after plan` printed",
                 "the passes of a plan must hold each of the %d branches once",
                 p->branch_count);
     return NULL;

@@ -146,9 +146,10 @@ static void print_code(const report *r, FILE *out) {
 void report_text(const report *r, FILE *out) {
   char time[MESSAGE_NUMBER], work[MESSAGE_NUMBER], bytes[MESSAGE_NUMBER];
   print_device(r, out);
-  fprintf(out, "time    %s on %d thread%s, %s%sFLOP of the definition",
-          message_time(r->seconds, time), r->threads,
-          r->threads == 1 ? "" : "s", r->estimated ? "about " : "",
+  fprintf(out, "time    %s", message_time(r->seconds, time));
+  if (strcmp(r->device, "cuda"))
+    fprintf(out, " on %d thread%s", r->threads, r->threads == 1 ? "" : "s");
+  fprintf(out, ", %s%sFLOP of the definition", r->estimated ? "about " : "",
           message_scaled(r->flops, work));
   if (r->seconds > 0 && !isnan(gflops(r)))
     fprintf(out, ", %.1f GFLOP/s", gflops(r));
