@@ -276,7 +276,9 @@ static dil_status explain(arena *a, const options *o, compilation *c, bill *l,
   if (!status) status = make_bill(b, c, l);
   if (!status && c->topology)
     status = place_count_up(a, c->plan, c->topology, l->B, l->N, l->M,
-                            l->seconds, l->place = ARENA_NEW(a, place_bill));
+                            l->seconds,
+                            l->gpu || c->topology->link == LINK_NCCL,
+                            l->place = ARENA_NEW(a, place_bill));
   if (!status && o->seen[OPTION_STREAM]) status = count_stream(b, c, l);
   return status;
 }

@@ -18,12 +18,15 @@ void place_print(const pattern *p, const topology *t, FILE *out);
 
 /* ---- place_exchange.c ---------------------------------------------------- */
 
-/* Of a link and the devices that it joins: bytes a second, seconds until a
- * message is there and that it takes a rank, operations a second. */
+/* Of a link and the devices that it joins: bytes a second one way, seconds
+ * until a message is there and that it takes a rank, operations a second. */
 typedef struct place_speed {
+  const char *name, *source; /* of the link; of the bytes, for people */
   double bytes, latency, message, operations;
 } place_speed;
-place_speed place_speed_of(const topology *t, bool on_gpu);
+/* DIL_LINK_SPEED is bytes a second in place of those that are known. DIL_USAGE:
+ * it is no number of bytes, or 0. */
+dil_status place_speed_of(const topology *t, bool on_gpu, place_speed *speed);
 
 typedef enum place_reason {
   PLACE_NOTHING, PLACE_FORCED, PLACE_GAIN, PLACE_NO_GAIN, PLACE_TOO_LARGE
@@ -41,6 +44,7 @@ typedef struct place_choice {
   bool forced;             /* the topology says so */
   double seconds, saved;   /* of a run; over one in which all rotate */
   double room;             /* bytes that messages of gathered rows may take */
+  place_speed speed;       /* bytes 0: the crew refuses the mesh */
   int32_t branch_count;
   place_branch branch[64];
 } place_choice;
@@ -83,10 +87,10 @@ typedef struct place_bill {
   bool exact;          /* the bytes are the least that the pattern needs */
 } place_bill;
 
-/* seconds: what the whole call takes on one device. By NCCL ranks are GPUs. */
+/* seconds: what the whole call takes on one device. */
 dil_status place_count_up(arena *a, const plan *of, const topology *t,
                           int64_t B, int64_t N, int64_t M, double seconds,
-                          place_bill *bill);
+                          bool on_gpu, place_bill *bill);
 /* A line a rank, a table of who sends what, and the prediction. */
 void place_bill_print(const place_bill *bill, FILE *out);
 struct json_t *place_bill_json(const place_bill *bill);

@@ -84,7 +84,7 @@ static int64_t sent(const place_bill *b, int32_t rank) {
 }
 
 /* The busiest rank's share of the whole call's seconds. */
-static void predict(place_bill *b, double seconds, bool on_gpu) {
+static void predict(place_bill *b, double seconds) {
   double all = 0, most = 0;
   for (int32_t i = 0; i < b->mesh.ring; i++) {
     all += b->pairs[i];
@@ -92,7 +92,8 @@ static void predict(place_bill *b, double seconds, bool on_gpu) {
   }
   b->compute =
       all > 0 ? seconds * most / all / (b->mesh.heads * b->mesh.batch) : 0;
-  b->transfer = b->most / place_speed_of(b->topology, on_gpu).bytes;
+  double speed = b->choice.speed.bytes;
+  b->transfer = speed > 0 ? b->most / speed : 0;
 }
 
 static void count_rows(arena *a, const ring_shape *r, int64_t B,
@@ -112,10 +113,9 @@ static void count_rows(arena *a, const ring_shape *r, int64_t B,
 
 dil_status place_count_up(arena *a, const plan *of, const topology *t,
                           int64_t B, int64_t N, int64_t M, double seconds,
-                          place_bill *bill) {
+                          bool on_gpu, place_bill *bill) {
   place_judge judge = {of, B, N, M};
   place_mask mask = place_judge_masks(&judge);
-  bool on_gpu = t->link == LINK_NCCL;
   *bill = (place_bill){.topology = t, .plan = of, .exact = true,
                        .mesh = place_mesh(of->pattern, t)};
   mesh *m = &bill->mesh;
@@ -129,7 +129,7 @@ dil_status place_count_up(arena *a, const plan *of, const topology *t,
                   .gathered = m->gathered};
   count_rows(a, &r, B, bill);
   status = count_bytes(a, &r, B, bill);
-  predict(bill, seconds, on_gpu);
+  predict(bill, seconds);
   return status;
 }
 
@@ -209,6 +209,15 @@ static const char *why(const place_bill *b, place_reason reason,
   return text;
 }
 
+/* How fast the links are, and who says so. */
+static void print_speed(const place_speed *s, FILE *out) {
+  char rate[MESSAGE_NUMBER], late[MESSAGE_NUMBER];
+  if (!(s->bytes > 0)) return;
+  fprintf(out, "links      %s: %sB/s each way, %s; a message is there after "
+               "%s\n", s->name, message_scaled(s->bytes, rate), s->source,
+          message_time(s->latency, late));
+}
+
 /* Which branch goes which way, and why. */
 static void print_choice(const place_bill *b, FILE *out) {
   char name[MESSAGE_NUMBER], bytes[MESSAGE_NUMBER], text[REASON];
@@ -236,6 +245,7 @@ void place_bill_print(const place_bill *b, FILE *out) {
   fprintf(out, "\ntopology   %s: ", b->topology->name);
   place_print_mesh(&b->mesh, b->topology, out);
   fprintf(out, "\n");
+  if (b->mesh.ring > 1) print_speed(&b->choice.speed, out);
   print_choice(b, out);
   print_ranks(b, sum / b->mesh.ring, out);
   print_table(b, out);
@@ -276,10 +286,10 @@ json_t *place_bill_json(const place_bill *b) {
                          (json_int_t)b->keys[i], "sends",
                          (json_int_t)sent(b, i), "receives",
                          (json_int_t)received(b, i), "pairs", b->pairs[i]));
-  return json_pack("{s:s, s:i, s:i, s:i, s:o, s:o, s:b, s:f, s:f}", "name",
+  return json_pack("{s:s, s:i, s:i, s:i, s:f, s:o, s:o, s:b, s:f, s:f}", "name",
                    b->topology->name, "ring", b->mesh.ring, "heads",
-                   b->mesh.heads, "batch", b->mesh.batch, "exchange",
-                   choice_json(b), "ranks", ranks, "exact", b->exact,
+                   b->mesh.heads, "batch", b->mesh.batch, "link_bytes_second",
+                   b->choice.speed.bytes, "exchange", choice_json(b), "ranks", ranks, "exact", b->exact,
                    "compute_seconds", b->compute, "transfer_seconds",
                    b->transfer);
 }

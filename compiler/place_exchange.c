@@ -5,8 +5,9 @@
  * A run is played through by arithmetic on a few ranks: messages that gather
  * are all under way at once, and each is there when the wire has brought it;
  * what rotates is asked for a step ahead of the passes that want it. What
- * gathers saves the latency of its steps, and takes memory. Speeds are those of a kind
- * of link and device, never measured, so that all ranks choose alike. */
+ * gathers saves the latency of its steps, and takes memory. Speeds are those of
+ * a kind of link and device, from a table or the environment and never measured
+ * by a run, so that all ranks choose alike. */
 #include "place.h"
 #include "setting.h"
 #include "../runtime/walk.h"
@@ -16,12 +17,35 @@ enum { BRANCHES_MOST = 64, LANES_MOST = 3, STRETCHES = 2 };
 
 /* ---- speeds -------------------------------------------------------------- */
 
-place_speed place_speed_of(const topology *t, bool on_gpu) {
-  static const place_speed thread = {8e9, 5e-6, 2e-6, 1e11},
-                           apart = {4e9, 20e-6, 2e-6, 1e11},
-                           gpu = {345e9, 20e-6, 5e-6, 4e14};
-  if (on_gpu) return gpu; /* by copies or NCCL: the order is to be the same */
-  return t->link == LINK_MPI || t->link == LINK_PROCESS ? apart : thread;
+enum { JOINS_THREADS, JOINS_PROCESSES, JOINS_GPUS };
+
+/* Bytes: memcpy of 256 MiB by one thread, beside others' work (11.6e9; 34e9 of
+ * 1 MiB, in the cache); processes of several hosts were never measured; NCCL's
+ * send and receive of 1 GiB among four H200 with NVLink 4, each way (345e9; 7e9
+ * of 1 MiB). What messages take besides is guessed. GPUs are one kind, whether
+ * by copies or NCCL: the order is to be the same. Operations of GPUs:
+ * tests/bench/NOTES.md. */
+static const place_speed speeds[] = {
+    [JOINS_THREADS] = {"threads of a processor", "measured", 11.6e9, 5e-6, 2e-6,
+                       1e11},
+    [JOINS_PROCESSES] = {"processes", "a guess", 4e9, 20e-6, 2e-6, 1e11},
+    [JOINS_GPUS] = {"GPUs by NVLink", "measured between H200s", 345e9, 20e-6,
+                    5e-6, 4e14},
+};
+
+dil_status place_speed_of(const topology *t, bool on_gpu, place_speed *speed) {
+  int64_t bytes = 0;
+  dil_status status = setting_bytes("DIL_LINK_SPEED", &bytes);
+  bool processes = t->link == LINK_MPI || t->link == LINK_PROCESS;
+  *speed = speeds[on_gpu      ? JOINS_GPUS
+                  : processes ? JOINS_PROCESSES
+                              : JOINS_THREADS];
+  if (status || !setting_text("DIL_LINK_SPEED")) return status;
+  speed->bytes = (double)bytes;
+  speed->source = "by DIL_LINK_SPEED";
+  return bytes ? DIL_OK
+               : dil_fail(DIL_USAGE, "DIL_LINK_SPEED is 0: over such a link "
+                          "nothing travels");
 }
 
 /* ---- what a rank has to do ----------------------------------------------- */
@@ -227,7 +251,8 @@ dil_status place_choose(arena *a, const dil_table *table, const mesh *m,
   chooser c = {.table = &mine,
                .shape = {.table = &mine, .layout = m->layout,
                          .ranks = m->ring, .N = N, .M = M},
-               .speed = place_speed_of(t, on_gpu),
-                .B = (B + m->batch - 1) / m->batch};
-  return choose_shared(a, &c, made);
+               .B = (B + m->batch - 1) / m->batch};
+  dil_status status = place_speed_of(t, on_gpu, &c.speed);
+  made->speed = c.speed;
+  return status ? status : choose_shared(a, &c, made);
 }
