@@ -7,8 +7,9 @@
 #include "cuda/cuda.h"
 
 /* Counts the layouts of everything below, of dil_code, dil_env, the images of
- * plans and dil_cuda_code: another number, another library. */
-enum { DIL_LIBRARY_ABI = 1 };
+ * plans, dil_cuda_code and what launches tell kernels (templates): another
+ * number, another library. */
+enum { DIL_LIBRARY_ABI = 2 };
 /* The section with the library's description, JSON. */
 #define DIL_LIBRARY_SECTION ".dil.library"
 
