@@ -112,11 +112,12 @@
 #define AT_VALUE_EMPTY (AT_VALUE_FULL + STAGES * 8)
 #define AT_TOLD (AT_VALUE_EMPTY + STAGES * 8)
 #define AT_PACE (AT_TOLD + 2 * STAGES * 8) // one a message
-#define ZERO_BYTES (PAIRED ? 0 : HOPPER_ZERO_ROWS * VALUE_CHUNK * 2)
+#define ZERO_BYTES (PAIRED ? 0 : HOPPER_ZERO_ROWS(VALUE_DIM) * VALUE_CHUNK * 2)
 #define AT_ZERO ((AT_PACE + 8 + 127) / 128 * 128)
 #define SHARED_BYTES (AT_ZERO + ZERO_BYTES)
 static_assert(SHARED_BYTES <= 232448, "tiles do not fit shared memory");
-static_assert(SHARED_BYTES - AT_BLOCK <= 3072, "as the host counts");
+static_assert(SHARED_BYTES - AT_BLOCK <= HOPPER_REST_BYTES(VALUE_DIM),
+              "as the host counts");
 
 // A place in a ring of `size` stages: which of them, and the parity to wait for.
 // One number, counted modulo twice the size, or on and on where that divides

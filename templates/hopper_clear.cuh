@@ -30,16 +30,31 @@ DEVICE void clear_each(const hopper_launch &run, const bare_span &x, int mine,
   }
 }
 
+// The same of lse: where 32 rows on all is as before, eight stores are on their
+// way at once.
+DEVICE void clear_lse(const hopper_launch &run, const bare_span &x, int lane) {
+  const hopper_member &m = run.members[x.member];
+  float *to = run.lse + x.batch * run.lse_batch + m.head * run.lse_head +
+              (x.position - run.first + lane) * run.lse_row;
+  if (32 % run.residues || run.lse_row != 1) {
+    clear_each(run, x, lane, 32, to, 32 * run.lse_row);
+    return;
+  }
+  int at = (shape_residue(&run, &m, x.residue) + lane) % run.residues;
+  if (!is_bare(&run, run.shapes[m.shape].bare, at)) return;
+#pragma unroll 1
+  for (; lane < x.rows; lane += 256, to += 256)
+#pragma unroll
+    for (int i = 0; i < 256; i += 32)
+      if (lane + i < x.rows) clear_unit(to + i);
+}
+
 DEVICE void clear_span(const hopper_launch &run, const bare_span &x) {
   const int units = VALUE_DIM / 8, together = 32 / units; // of 16 bytes; rows
   int lane = thread_index() % 32, mine = lane / units;
   int head = run.members[x.member].head;
   long long n = x.position - run.first;
-  if (run.lse)
-    clear_each(run, x, lane, 32,
-               run.lse + x.batch * run.lse_batch + head * run.lse_head +
-                   (n + lane) * run.lse_row,
-               32 * run.lse_row);
+  if (run.lse) clear_lse(run, x, lane);
   if (!run.boxes && mine < together)
     clear_each(run, x, mine, together,
                (int4 *)((unsigned short *)run.o_data + x.batch * run.o_batch +
@@ -67,7 +82,7 @@ DEVICE void clear_boxes(const hopper_launch &run, u32 base, int t) {
       int to = __shfl_sync(~0u, head, __ffs(all) - 1);
       if (lane == 0)
 #pragma unroll
-        for (int row = 0; row < HOPPER_BOX_ROWS; row += HOPPER_ZERO_ROWS)
+        for (int row = 0; row < HOPPER_BOX_ROWS; row += HOPPER_ZERO_ROWS(VALUE_DIM))
 #pragma unroll
           for (int c = 0; c < VALUE_WIDTH / VALUE_CHUNK; c++)
             store_box(map, base + AT_ZERO, c * VALUE_CHUNK, x.row + row,

@@ -24,10 +24,14 @@ enum {
   HOPPER_KEEPS = 16, HOPPER_PHASES = 1024,
   HOPPER_PERIOD = 64, /* largest common period of dilations */
   HOPPER_SPAN = 1024,    /* rows of a head that are cleared together */
-  HOPPER_BOX_ROWS = 32,  /* of boxes of zeros; of each box: */
-  HOPPER_ZERO_ROWS = 8,
+  HOPPER_BOX_ROWS = 32,  /* of boxes of zeros; HOPPER_ZERO_ROWS of each */
   HOPPER_FAR = 1 << 29 /* a window bound that nothing reaches */
 };
+
+/* A box takes its time, however few its rows are, but wide heads leave no room
+ * for the zeros of many. Of the shared memory that is none of a tile's. */
+#define HOPPER_ZERO_ROWS(width) ((width) <= 64 ? HOPPER_BOX_ROWS : 8)
+#define HOPPER_REST_BYTES(width) ((width) <= 64 ? 7168 : 3072)
 
 /* A CUtensorMap. */
 typedef struct hopper_map {

@@ -8,12 +8,12 @@
 
 static int32_t rounded(int32_t n, int32_t to) { return (n + to - 1) / to * to; }
 
-/* The layout at the top of templates/hopper.cu, barriers and messages in the
- * last 3 KiB. */
+/* The layout at the top of templates/hopper.cu; barriers, messages and zeros
+ * come last. */
 int32_t hopper_cut_bytes(const dil_table *t, const hopper_cut *s) {
   int32_t q = rounded(t->head_dim, 32) * 2, v = rounded(t->value_dim, 32) * 2;
   return s->warpgroups * 64 * (s->queries * q + s->staged * v) +
-         s->stages * s->keys * (q + v) + 3072;
+         s->stages * s->keys * (q + v) + HOPPER_REST_BYTES(t->value_dim);
 }
 
 static int32_t width_of(const dil_table *t) {

@@ -181,7 +181,7 @@ static dil_status fill_maps(const cuda_run *r, int32_t pass,
                        *maps[i]);
   }
   if (status || !l->boxes) return status;
-  views[3].box = HOPPER_ZERO_ROWS;
+  views[3].box = HOPPER_ZERO_ROWS(t->value_dim);
   views[3].pass = -1 - pass;
   return maps_find(&m->maps, r->device->driver, &views[3], &l->residues, 1,
                    &l->zeros);

@@ -5,9 +5,8 @@
  * on each cubin of its width: against float64 on sampled rows, for unwritten
  * and stray elements, equal bits in a second run, and causality; then the
  * cases that are timed, all variants in turn. Exit status 1 when any is wrong.
- *
- *   hopper_bench [check|time|all] FOLDER [CASE-PREFIX]
- *   HOPPER_HOT=1   nothing flushed: launches of one variant follow each other */
+ * HOPPER_HOT=1: nothing is flushed, launches of one variant follow each other.
+ *   hopper_bench [check|time|all] FOLDER [CASE-PREFIX] */
 #include "../../runtime/cuda/device.h"
 #include "../../runtime/cuda/hopper.h"
 #include "hopper_cases.h"
@@ -196,7 +195,8 @@ static void load_variant(bench *x, const char *folder, const char *file) {
   CUfunction f = function_of(library, "hopper_forward");
   v->code.function[0] = f;
   v->code.about.shared =
-      3 * groups * 64 * width * 2 + stages * keys * width * 4 + 3072;
+      3 * groups * 64 * width * 2 + stages * keys * width * 4 +
+      HOPPER_REST_BYTES(width);
   TRY(cuFuncSetAttribute(f, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                          v->code.about.shared));
 }
@@ -402,7 +402,7 @@ static bool is_causal(bench *x, setup *s, const variant *v, int at) {
 
 static bool check(bench *x, setup *s, variant *v) {
   if (cuda_hopper.open(&s->plan.table, &v->code) ||
-      !cuda_hopper.can(&s->run, 0, &v->code)) {
+      cuda_hopper.leaves(&s->run, 0, &v->code)) {
     printf("%-26s %-14s refused\n", s->c->name, v->name);
     return false;
   }
@@ -439,8 +439,8 @@ static int compare_floats(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* A few launches of each variant in turn, the second-level cache flushed before
- * each; the first of a turn only warms the instruction caches. */
+/* A few launches of each variant in turn, each behind a flush of the cache; the
+ * first of a turn only warms the instruction caches. */
 static void time_case(bench *x, setup *s, const bool *use) {
   enum { TURNS = 6, EACH = 4, ROUNDS = TURNS * EACH };
   static float ms[VARIANTS][ROUNDS];
