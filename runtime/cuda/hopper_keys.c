@@ -217,10 +217,13 @@ static int32_t sort_segments(const maker *mk, uint64_t branches,
 }
 
 /* One progression of keys that exactly these branches select, where their
- * segments reach: a union takes all, else by how many reach. */
+ * segments reach: a union takes all, else by how many reach. Which of them
+ * reach farther changes from row to row, unless they are nested: of equal ones
+ * no rank is empty everywhere. */
 static void add_shares(maker *mk, uint64_t branches, progression p, keys *to) {
   int64_t segment[DIL_BRANCH_MAX];
   int32_t count = sort_segments(mk, branches, segment);
+  bool nested = hopper_is_nested(mk->table, branches);
   hopper_piece form = form_of(mk, branches);
   if (count == 1) {
     add_run(mk, form, p, 0, segment[0], to);
@@ -242,9 +245,10 @@ static void add_shares(maker *mk, uint64_t branches, progression p, keys *to) {
     form.inner = rank;
     form.bias = log2_small(rank);
     form.side = HOPPER_SHARED_LEFT;
-    if (length) add_piece(mk, &form, p, length, to);
+    if (nested && !length) continue;
+    add_piece(mk, &form, p, length, to);
     form.side = HOPPER_SHARED_RIGHT;
-    if (length) add_piece(mk, &form, p, length, to);
+    add_piece(mk, &form, p, length, to);
   }
   form.inner = count;
   form.bias = log2_small(count);
