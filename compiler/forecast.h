@@ -1,7 +1,7 @@
 /* forecast.h - what a plan becomes on a GPU, which need not be there.
  *
- * In: a plan made for GPUs, a chip or a device at hand, a call's sizes. Out: the
- * kernel that takes each pass and why, its tiles and what they visit, states
+ * In: a plan made for GPUs, a chip or a device at hand, a call's sizes. Out:
+ * the kernel that takes each pass and why, its tiles and what they visit, states
  * and workspace, a predicted time. The answers are the back end's and the run
  * time's own; neither NVRTC nor a driver is opened. */
 #ifndef DIL_FORECAST_H

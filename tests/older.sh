@@ -1,6 +1,6 @@
 #!/bin/sh
-# older.sh - the libraries that make a GPU pass for an older chip (older/older.h),
-# as far as they go without a GPU: in front of the emulated driver, and of NVRTC
+# older.sh - the libraries that make a GPU pass for an older chip
+# (older/older.h), as far as they go without a GPU: in front of the emulated driver, and of NVRTC
 # where there is one. In: DIL, BUILD, TMP. Out: ok / not ok lines.
 set -u
 cd "$(dirname "$0")/.." || exit 70

@@ -1,5 +1,5 @@
-/* test_forecast.c - what is said of a launch beforehand (hopper_count.c) against
- * enumeration: every tile is walked pair by pair. Pairs that the kernel
+/* test_forecast.c - what is said of a launch beforehand (hopper_count.c)
+ * against enumeration: every tile is walked pair by pair. Pairs that the kernel
  * computes, and those that it is said to save, are those of the definition; a
  * block is masked where some row of its tile does not see some key of it. */
 #include "hopper_lists.h"
@@ -125,8 +125,9 @@ END_TEST
 /* Many tiles: some stand for the rest, within what a causal pattern's tiles
  * differ by. */
 START_TEST(samples) {
-  static const known_shape many = {1, 1 << 22, 1 << 22, 2, {2048, 4096}, {1, 2}};
-  static const known_shape some = {1, 1 << 17, 1 << 17, 2, {2048, 4096}, {1, 2}};
+  enum { MANY = 1 << 22, SOME = MANY / 32 };
+  static const known_shape many = {1, MANY, MANY, 2, {2048, 4096}, {1, 2}};
+  static const known_shape some = {1, SOME, SOME, 2, {2048, 4096}, {1, 2}};
   const known_shape *const both[] = {&some, &many};
   dil_cuda_pass told[2] = {{0}, {0}};
   char reason[128];

@@ -1,7 +1,7 @@
 /* foresee.c - what a call would take of a GPU that need not be there.
  *
- * In: what is known of a GPU, the codes of a plan without their cubins, a call's
- * shapes. Out: for each pass the code that takes it, its tiles and what they
+ * In: what is known of a GPU, the codes of a plan without their cubins, a
+ * call's shapes. Out: for each pass the code that takes it, its tiles and what they
  * visit; states and workspace. The questions are those that a run asks itself
  * (kernel.c), of a device that is its facts alone. */
 #include "kernel.h"

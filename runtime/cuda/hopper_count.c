@@ -1,5 +1,5 @@
-/* hopper_count.c - the blocks of keys that a launch of the Hopper kernel visits,
- * by walking its tiles as the kernel does.
+/* hopper_count.c - the blocks of keys that a launch of the Hopper kernel
+ * visits, by walking its tiles as the kernel does.
  *
  * In: a launch with its tables and sizes. Out: blocks visited, masked and
  * skipped, pairs that shared visits save; of many tiles, some are walked, and

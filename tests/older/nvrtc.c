@@ -10,7 +10,8 @@ static void *real_library(void) {
 #define NVRTC(name, parameters, arguments, real_name)                          \
   SHOWN int nvrtc##name parameters;                                            \
   int nvrtc##name parameters {                                                 \
-    int(*real) parameters = must_find(real_library(), "nvrtc" real_name);               \
+    int(*real) parameters =                                                    \
+        must_find(real_library(), "nvrtc" real_name);                          \
     return real arguments;                                                     \
   }
 NVRTC(Version, (int *major, int *minor), (major, minor), "Version")

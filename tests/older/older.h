@@ -3,8 +3,8 @@
  * OLDER_NVRTC, the paths of the real ones. Out: devices that say they are of
  * that chip, with its shared memory, and for its cubins the PTX that they were
  * assembled from, which the driver assembles for the chip that is there. So the
- * very kernels that an A100 would get, past the gate of its own ptxas, compute on
- * a Hopper. What this cannot show is what the older assembler makes of them. */
+ * very kernels that an A100 would get, past the gate of its own ptxas, compute
+ * on a Hopper. What this cannot show is what the older assembler makes of them. */
 #ifndef DIL_TESTS_OLDER_H
 #define DIL_TESTS_OLDER_H
 
