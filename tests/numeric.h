@@ -106,6 +106,11 @@ typedef struct forced {
   unsigned force;
 } forced;
 extern const forced force_all[];
+enum { FORCES_MOST = 6 };
+/* Those of them whose plans for the subject differ, in their order: equal plans
+ * are the same code. On a GPU all that plan at all, since there a force chooses
+ * among kernels, too. The plan's own choice stands there even when refused. */
+void forces_of(const subject *s, forced list[FORCES_MOST]);
 
 /* ---- numeric.c: one call, its answer, and the comparison ----------------- */
 

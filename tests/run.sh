@@ -5,6 +5,9 @@
 # and at the end `N passed, N failed`. The word `bench-gpu` prints a table in
 # place of all that (bench/gpu.sh); words after it choose its cases.
 #
+# Suites that do nothing but compute run two at once; nothing else does, since
+# times are measured and awaited.
+#
 # A test script prints `ok NAME` or `not ok NAME` a test; it finds the program
 # in $DIL and a folder of its own in $TMP.
 set -u
@@ -23,8 +26,7 @@ bench-gpu | bench-gpu-ring)
   ;;
 esac
 logs=$BUILD/logs
-mkdir -p "$logs"
-rm -f "$logs"/*
+computing='edges nvrtc laws examples hopper numeric' # the longest first
 # A leak check that follows LLVM's thread-local storage falls over its layout.
 ASAN_OPTIONS=intercept_tls_get_addr=0:${ASAN_OPTIONS:-}
 export ASAN_OPTIONS
@@ -75,14 +77,48 @@ chosen() { # name, words...
   return 1
 }
 
+# One of several at once, in a process of its own: its lines in one piece, and
+# its counts for whoever waits for all of them.
+if [ "${1:-}" = --beside ]; then
+  name=$2
+  command=$BUILD/tests/test_$name
+  [ -e "tests/$name.sh" ] && command=tests/$name.sh
+  run_suite "$name" "$command" >"$logs/$name.told"
+  echo "$passed $failed" >"$logs/$name.counts"
+  cat "$logs/$name.told"
+  exit 0
+fi
+mkdir -p "$logs"
+rm -f "$logs"/*
+
+together=
+for name in $computing; do
+  chosen "$name" "$@" && together="$together $name"
+done
+# shellcheck disable=SC2086 # words
+[ -z "$together" ] ||
+  printf '%s\n' $together | xargs -P 2 -n 1 "tests/${0##*/}" --beside
+for name in $together; do
+  read -r good bad <"$logs/$name.counts" || bad=1 good=0
+  passed=$((passed + good))
+  failed=$((failed + bad))
+  rm -f "$logs/$name.counts" "$logs/$name.told"
+done
+
+is_told() { # name: its suite has run already
+  # shellcheck disable=SC2086 # words
+  chosen "$1" none $together
+}
 for source in tests/test_*.c; do
   name=$(basename "$source" .c)
   name=${name#test_}
+  is_told "$name" && continue
   chosen "$name" "$@" && run_suite "$name" "$BUILD/tests/test_$name"
 done
 for script in tests/*.sh; do
   name=$(basename "$script" .sh)
   case $name in run | ok | wc | tsan) continue ;; esac
+  is_told "$name" && continue
   chosen "$name" "$@" && run_suite "$name" "$script"
 done
 chosen fuzz "$@" && run_suite fuzz "$BUILD/tests/fuzz/fuzz_pattern" \

@@ -113,6 +113,27 @@ const forced force_all[] = {
     {NULL, 0},
 };
 
+static bool is_among(uint64_t hash, const uint64_t *hashes, int32_t count) {
+  for (int32_t i = 0; i < count; i++)
+    if (hashes[i] == hash) return true;
+  return false;
+}
+
+void forces_of(const subject *s, forced list[FORCES_MOST]) {
+  uint64_t hashes[FORCES_MOST];
+  int32_t count = 0, plans = 0;
+  for (const forced *f = force_all; f->name; f++) {
+    arena *memory = arena_new();
+    const plan *p = plan_make(memory, diag_new(memory), s->pattern, f->force);
+    uint64_t hash = p ? plan_hash(p) : 0;
+    bool differs = p && (gpu_wanted() || !is_among(hash, hashes, plans));
+    if (p) hashes[plans++] = hash;
+    if (differs || f == force_all) list[count++] = *f;
+    arena_free(memory);
+  }
+  list[count] = (forced){NULL, 0};
+}
+
 /* ---- a kernel ------------------------------------------------------------ */
 
 static dil_status compile(backend_request request, void **bytes, size_t *size,

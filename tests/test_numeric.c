@@ -53,8 +53,10 @@ static void expect_fast(data *d, const kernel_made *k, const char *fast,
 static void try_kernels(const subject *s, data *d, const char *file,
                         const char *fast) {
   int32_t computed = 0;
+  forced list[FORCES_MOST];
+  forces_of(s, list);
   for (const char *const *isa = cpu_isas(); *isa; isa++)
-    for (const forced *f = force_all; f->name; f++) {
+    for (const forced *f = list; f->name; f++) {
       kernel_made *k = kernel_make(s, (recipe){*isa, f->force, 0});
       const char *problem = k->refused ? "" : data_problem(d, k);
       ck_assert_msg(f->force != 0 || !k->refused, "%s: refused: %s", file,
