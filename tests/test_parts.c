@@ -400,11 +400,52 @@ START_TEST(fast_parts) {
 }
 END_TEST
 
+/* Of 100 queries at 60 to 159 and 160 keys. */
+static const struct misfit {
+  dil_comb queries, keys;
+  const char *words; /* NULL: it fits */
+} misfits[] = {
+    {{60, 1, 100}, {0, 1, 160}, NULL},
+    {{60, 1, 100}, {1, 1, 160}, "160 keys for 160 rows at positions 1,"},
+    {{60, 1, 100}, {-1, 1, 160}, "160 keys for 160 rows at positions -1"},
+    {{60, 1, 100}, {0, 1, 159}, "159 keys for 160 rows"},
+    {{60, 1, 100}, {0, 0, 160}, "160 keys for 160 rows at positions 0, 0"},
+    {{59, 1, 100}, {0, 1, 160}, "100 queries for 100 rows at positions 59"},
+    {{61, 1, 100}, {0, 1, 160}, "100 queries for 100 rows at positions 61"},
+};
+enum { MISFITS = sizeof misfits / sizeof misfits[0] };
+
+START_TEST(parts_that_do_not_fit_are_refused) {
+  if (gpu_wanted()) return;
+  const struct misfit *f = &misfits[_i];
+  subject *s = subject_new("parts", patterns[0], NULL, 0);
+  ck_assert_msg(s->pattern != NULL, "%s", s->problem);
+  data *d = data_new(s, (call_shape){.batch = 1, .queries = 100, .keys = 160});
+  kernel_made *k = kernel_make(s, (recipe){0});
+  dil_threads *threads = dil_threads_new(1);
+  int64_t rows = 100 * s->pattern->heads * cpu_kernel_states(k->kernel);
+  dil_part part = {.queries = f->queries, .keys = f->keys, .B = 1, .N = 100,
+                   .M = 160, .o = state_new(rows * s->pattern->value_dim),
+                   .lse = state_new(rows)};
+  dil_status status = cpu_kernel_begin(k->kernel, threads, &d->call, &part);
+  ck_assert_int_eq(status, f->words ? DIL_USAGE : DIL_OK);
+  ck_assert_msg(!f->words || strstr(dil_last_error(), f->words), "%s",
+                dil_last_error());
+  state_free(part.o);
+  state_free(part.lse);
+  dil_threads_free(threads);
+  kernel_unmake(k);
+  data_free(d);
+  subject_free(s);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("parts");
   TCase *tests = tcase_create("parts");
   tcase_set_timeout(tests, 240);
   tcase_add_loop_test(tests, parts, 0, PATTERNS * 3);
+  tcase_add_loop_test(tests, parts_that_do_not_fit_are_refused, 0, MISFITS);
   tcase_add_loop_test(tests, fast_parts, 0, FAST);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
