@@ -110,7 +110,7 @@ START_TEST(ranks_agree_on_each_word) {
   c->make(&r);
   dil_status status = ring_agree(&r.ring, r.ring.B);
   ck_assert_int_eq(status, c->word ? DIL_PEER : DIL_OK);
-  snprintf(words, sizeof words, "has another %s", c->word);
+  snprintf(words, sizeof words, "has another %s", c->word ? c->word : "");
   ck_assert_msg(!c->word || strstr(dil_last_error(), words), "%s",
                 dil_last_error());
 }
