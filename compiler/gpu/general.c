@@ -40,10 +40,11 @@ static int64_t shared_bytes(const dil_table *t, const tiles *tl) {
   return desk_bytes(t) + (loop > end ? loop : end);
 }
 
-/* In order of preference: f32 of wide heads, f32, 16-bit. */
+/* In order of preference: f32 of wide heads, f32, 16-bit. The last of each
+ * fits every chip, however large the desk. */
 enum { WIDE = 128, NARROW = 80, CHOICES = 4 };
 static const tiles choices[3][CHOICES] = {
-    {{4, 1, 16, 1, false, true}},
+    {{4, 1, 16, 1, false, true}, {2, 1, 16, 1, false, true}},
     {{4, 1, 32, 3, false, false}, {4, 1, 32, 1, false, false},
      {4, 1, 16, 1, false, true}},
     {{4, 1, 64, 3, true, false}, {4, 1, 64, 1, false, false},
