@@ -198,7 +198,7 @@ static void check_place(hopper_list *s) {
   size_t rows = (size_t)(s->B * HEADS * at->rows);
   visits v = {calloc(rows, 1), calloc(rows, 1),
               calloc((size_t)s->M, sizeof *v.keys)};
-  bool whole = at->rows == s->N && at->key_high - at->key_low == s->M;
+  bool whole = !at->part; /* a part leaves rows that see no key as they are */
   memset(&s->launch, 0, sizeof s->launch);
   int32_t height = 64 * (1 + (int32_t)random_to(TILE_ROWS / 64));
   ck_assert(hopper_tiles_fill(&s->made, at, height, &s->launch));
