@@ -20,6 +20,11 @@ static double ten_thousand(int32_t tensor, const int64_t *at, double number) {
 static double equal_keys(int32_t tensor, const int64_t *at, double number) {
   return tensor == 1 ? (double)(at[3] % 3) : number;
 }
+/* Of sixteen rows the second eight, and later keys more than earlier ones. */
+static double growing(int32_t tensor, const int64_t *at, double number) {
+  if (tensor == 0) return at[1] & 8 ? 30 * number : number / 100;
+  return tensor == 1 ? number * (double)(1 + at[1] / 128) : number;
+}
 static double nan_query(int32_t tensor, const int64_t *at, double number) {
   return tensor == 0 && at[1] == 9 && at[2] == 1 ? NAN : number;
 }
@@ -175,6 +180,8 @@ static const struct edge {
      S(40, 40)},
     {"scores of ten thousand", P("branch { segment 64; } branch { }"),
      S_(90, 90, .element = ten_thousand)},
+    {"scores that grow in some rows", P("branch { }"),
+     S_(70, 700, .element = growing)},
     {"scores all equal", P("scale 100.0; " LONGNET),
      S_(90, 90, .element = equal_keys)},
     {"a query of NaN", P(LONGNET), S_(80, 80, .element = nan_query)},
