@@ -147,17 +147,13 @@ static void checked_row(const void *owner, int64_t index, crew_row *row) {
 dil_status trial_job_collect(trial_crew *t, double budget) {
   const binding *b = t->binding;
   checked c = {b, 0};
-  char why[256];
   if (budget > 0) {
     cover_count count;
     measure_cover(b, COST_TILE_ROWS, COST_TILE_KEYS, &count);
     c.rows = verdict_rows(b, count.pairs, budget);
   }
   crew_wanted wanted = {bind_is_sparse(b) ? c.rows : -1, checked_row, &c};
-  dil_status status = crew_collect(t->crew, t->world, &b->call, &wanted);
-  snprintf(why, sizeof why, "%s", dil_last_error());
-  return status ? dil_fail(status, "%s, while rows were collected", why)
-                : DIL_OK;
+  return crew_collect(t->crew, t->world, &b->call, &wanted);
 }
 
 void trial_job_fail(trial_crew *t) {
