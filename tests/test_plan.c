@@ -106,6 +106,8 @@ static const struct {
     {"heads 4; head_dim 64; dtype bf16;",
      "heads split; segments 2048, 4096; dilations 1, 2;", 0, 2},
     {"heads 4; head_dim 64; dtype bf16;", "combine union;" FAR_APART, 0, 1},
+    {"heads 12; head_dim 64; dtype bf16;", /* one for want of states alone */
+     "segments 2048, 16384; dilations 2, 16;", 0, 1},
 };
 
 START_TEST(passes_are_counted_for_gpus) {

@@ -12,11 +12,6 @@ enum {
   HOPPER_PREDICATES = 32 /* of a pattern, where pairs are asked */
 };
 
-/* Knobs of a dil_cuda_code of this family. */
-typedef enum hopper_knob {
-  HOPPER_KNOB_WARPGROUPS, HOPPER_KNOB_STAGES, HOPPER_KNOB_COUNT
-} hopper_knob;
-
 typedef struct hopper_table {
   hopper_class classes[HOPPER_CLASSES]; /* most keys first */
   double blocks[HOPPER_CLASSES]; /* of keys, that a tile of a class visits */

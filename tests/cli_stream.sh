@@ -1,5 +1,5 @@
 #!/bin/sh
-# stream.sh - `dil run --stream` as a person uses it: every example in chunks
+# cli_stream.sh - `dil run --stream` as a person uses it: every example in chunks
 # against the oracle, arrays beyond the memory that the system grants, outputs
 # in place, and what is refused. In: BUILD, DIL, TMP. Out: ok / not ok lines.
 set -u
