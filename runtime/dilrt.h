@@ -56,7 +56,9 @@ typedef struct dil_context dil_context;
 
 enum { DIL_LOG_ERROR = 1, DIL_LOG_WARNING, DIL_LOG_INFO, DIL_LOG_DEBUG };
 
-/* Memory of the host, `alignment` a power of two; NULL when there is none. */
+/* Memory of the host, `alignment` a power of two; NULL when there is none. From
+ * any thread, one at a time for each context, whose functions, but for
+ * dil_last_error, neither may call. */
 typedef void *(*dil_allocate_hook)(void *user, size_t size, size_t alignment);
 typedef void (*dil_release_hook)(void *user, void *memory, size_t size);
 /* One line without its end. */
