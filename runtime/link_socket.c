@@ -6,6 +6,7 @@
 #include "link_socket.h"
 #include "clock.h"
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,6 +85,20 @@ void net_fail(net *n, int32_t culprit, const char *why) {
 
 static bool has_head(socket_link *l, int32_t rank);
 
+/* Also behind messages that nobody has read yet. */
+static bool has_ended(const peer *p) {
+  struct pollfd end = {p->file, POLLRDHUP, 0};
+  return p->file >= 0 && !p->left && poll(&end, 1, 0) > 0;
+}
+
+/* Of those whose connections have ended, one that does not run any more. */
+static int32_t who_is_gone(const net *n, int32_t rank) {
+  if (!net_may_run(n, rank)) return rank;
+  for (int32_t i = 0; i < n->ranks; i++)
+    if (i != rank && has_ended(&n->peer[i]) && !net_may_run(n, i)) return i;
+  return rank;
+}
+
 /* Who has failed in the middle of a message ends the connection, too: another
  * may know why, and is heard for a moment. */
 static void be_gone(socket_link *l, int32_t rank) {
@@ -95,6 +110,7 @@ static void be_gone(socket_link *l, int32_t rank) {
     for (int32_t i = 0; i < l->net->ranks; i++) has_head(l, i);
     clock_rest(INT64_MAX);
   }
+  if (!l->net->failed) rank = who_is_gone(l->net, rank);
   snprintf(why, sizeof why, "rank %d is gone: its connection has ended, rank %d "
            "was in step %d", rank - l->first, l->link.rank, l->link.step);
   net_fail(l->net, rank, why);

@@ -58,9 +58,11 @@ void net_limit(int file, double end);
 /* A connection, or -1; *refused: nobody listens there. */
 int net_connect(const struct sockaddr_storage *at, double end, bool *refused);
 
-/* link_socket_lost.c: after it has failed, all that are left find each other and
- * agree on who they are, in n->lost, within about twice so many seconds. False:
- * they do not, with the reason as the last error. */
+/* link_socket_lost.c: not where nobody listens at the rank's port any more. */
+bool net_may_run(const net *n, int32_t rank);
+/* After it has failed, all that are left find each other and agree on who they
+ * are, in n->lost, within about twice so many seconds. False: they do not, with
+ * the reason as the last error. */
 bool net_agree(net *n, double timeout);
 
 #endif

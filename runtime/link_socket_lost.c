@@ -34,8 +34,7 @@ static bool all_are_here(const net *n, const int *file) {
   return true;
 }
 
-/* Not where nobody listens at its port any more. */
-static bool may_run(const net *n, int32_t rank) {
+bool net_may_run(const net *n, int32_t rank) {
   bool refused;
   int file = net_connect(&n->place[rank], clock_seconds() + 1, &refused);
   if (file >= 0) close(file);
@@ -46,7 +45,7 @@ static bool is_enough(const net *n) {
   int32_t left = 0, perhaps = 0;
   for (int32_t i = 0; i < n->ranks; i++) {
     left += !n->lost[i];
-    perhaps += n->lost[i] && may_run(n, i);
+    perhaps += n->lost[i] && net_may_run(n, i);
   }
   if (left > perhaps) return true;
   dil_fail(DIL_PEER, "%.120s; %d of %d ranks cannot tell whether the others are "
@@ -97,7 +96,7 @@ bool net_agree(net *n, double timeout) {
   bool known = false;
   int32_t culprit = n->culprit;
   if (culprit >= 0) /* a connection may end with who only tells of another */
-    n->lost[culprit] = culprit == n->rank || n->silent || !may_run(n, culprit);
+    n->lost[culprit] = culprit == n->rank || n->silent || !net_may_run(n, culprit);
   if (culprit == n->rank) return true; /* it knows that it cannot go on */
   for (int32_t i = 0; i < n->rank; i++) {
     if (n->lost[i]) continue;

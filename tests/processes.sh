@@ -106,7 +106,10 @@ cat >"$TMP/hosts.sh" <<'END_OF_FILE'
 ip link set lo up
 unshare -n sleep 600 &
 other=$!
-until ip link add here type veth peer name there netns $other; do sleep 0.1; done
+until [ "$(readlink /proc/$other/ns/net)" != "$(readlink /proc/self/ns/net)" ]; do
+  sleep 0.1
+done
+ip link add here type veth peer name there netns $other
 ip addr add 10.231.7.1/24 dev here
 ip link set here up
 in_other() { nsenter -t $other -n "$@"; }
