@@ -171,16 +171,19 @@ pattern long { heads 2;  head_dim 64;  dtype f32;  causal;  branch { } }
 EOF
 state="--state $TMP/kept --out $TMP/o.npy --lse $TMP/lse.npy"
 
-# Run after run is killed a moment after it has kept a state, until one ends;
-# each goes on with what the one before has left.
+version() { stat -c '%i %y' "$TMP/kept.state" 2>/dev/null; }
+
+# Run after run is killed a moment after it has kept a state of its own, until one
+# ends; each goes on with what the one before has left.
 killed() { # kills, command...
   least=$1 kills=0
   shift
   rm -f "$TMP"/kept*
+  before=
   # shellcheck disable=SC2086 # a list of words
   "$@" $state --every 3 >"$TMP/run" 2>&1 &
   while :; do
-    until [ -e "$TMP/kept.state" ] || ! kill -0 $! 2>/dev/null; do
+    until [ "$(version)" != "$before" ] || ! kill -0 $! 2>/dev/null; do
       sleep 0.01
     done
     sleep "0.$((kills * 7919 % 10))"
@@ -189,6 +192,7 @@ killed() { # kills, command...
     # It may have died before its end, and after its files were published.
     [ -e "$TMP/kept.state" ] || break
     kills=$((kills + 1))
+    before=$(version)
     # shellcheck disable=SC2086
     "$@" $state --every 3 --resume >"$TMP/run" 2>&1 &
   done
