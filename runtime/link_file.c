@@ -81,12 +81,13 @@ static char process_state(int pid) {
   return end && end[1] && end[2] ? end[2] : 'R';
 }
 
+/* Not of one that has left: asked last, for it may do so and end meanwhile. */
 static bool is_in_state(const file_link *l, int32_t rank, const char *states) {
   const seat *s = &l->board->seat[rank];
   int pid = atomic_load(&s->pid);
-  if (!pid || atomic_load(&s->left)) return false;
+  if (!pid) return false;
   char state = process_state(pid);
-  return strchr(states, state ? state : 'Z') != NULL;
+  return strchr(states, state ? state : 'Z') && !atomic_load(&s->left);
 }
 
 /* A rank whose process has one of these states; -1: none has. */
