@@ -289,7 +289,7 @@ json_t *place_bill_json(const place_bill *b) {
   return json_pack("{s:s, s:i, s:i, s:i, s:f, s:o, s:o, s:b, s:f, s:f}", "name",
                    b->topology->name, "ring", b->mesh.ring, "heads",
                    b->mesh.heads, "batch", b->mesh.batch, "link_bytes_second",
-                   b->choice.speed.bytes, "exchange", choice_json(b), "ranks", ranks, "exact", b->exact,
-                   "compute_seconds", b->compute, "transfer_seconds",
-                   b->transfer);
+                   b->choice.speed.bytes, "exchange", choice_json(b), "ranks",
+                   ranks, "exact", b->exact, "compute_seconds", b->compute,
+                   "transfer_seconds", b->transfer);
 }
