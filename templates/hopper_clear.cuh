@@ -35,7 +35,7 @@ DEVICE void clear_each(const hopper_launch &run, const bare_span &x, int mine,
 DEVICE void clear_lse(const hopper_launch &run, const bare_span &x, int lane) {
   const hopper_member &m = run.members[x.member];
   float *to = run.lse + x.batch * run.lse_batch + m.head * run.lse_head +
-              (x.position - run.first + lane) * run.lse_row;
+              (x.row + lane) * run.lse_row;
   if (32 % run.residues || run.lse_row != 1) {
     clear_each(run, x, lane, 32, to, 32 * run.lse_row);
     return;
@@ -53,7 +53,7 @@ DEVICE void clear_span(const hopper_launch &run, const bare_span &x) {
   const int units = VALUE_DIM / 8, together = 32 / units; // of 16 bytes; rows
   int lane = thread_index() % 32, mine = lane / units;
   int head = run.members[x.member].head;
-  long long n = x.position - run.first;
+  long long n = x.row;
   if (run.lse) clear_lse(run, x, lane);
   if (!run.boxes && mine < together)
     clear_each(run, x, mine, together,
@@ -116,22 +116,29 @@ DEVICE void clear_rows(const hopper_launch &run, u32 base) {
   store_wait();
 }
 
-// The rows before position 0, where nothing has segments. A warp a row.
+// The rows before position 0, where nothing has segments. Where the call brings
+// lengths, how many a batch row has of them is not known before. A warp a few
+// rows.
 extern "C" __global__ void __launch_bounds__(256)
     hopper_clear(const __grid_constant__ hopper_launch run) {
-  const int units = VALUE_DIM / 8;
-  long long rows = (long long)run.batches * run.early * run.member_count;
+  const int units = VALUE_DIM / 8, few = 8;
+  int lane = threadIdx.x % 32, groups = (run.early + few - 1) / few;
   long long at = blockIdx.x * 8 + threadIdx.x / 32;
-  int lane = threadIdx.x % 32;
-  for (; at < rows; at += gridDim.x * 8) {
-    const hopper_member &m = run.members[at % run.member_count];
-    long long row = at / run.member_count, batch = row / run.early;
-    row %= run.early;
-    if (m.home || m.finish || lane >= units) continue;
-    clear_unit((int4 *)((unsigned short *)run.o_data + batch * run.o_batch +
-                        row * run.o_row + m.head * run.o_head) + lane);
-    if (run.lse && lane == 0)
-      clear_unit(run.lse + batch * run.lse_batch + row * run.lse_row +
-                 m.head * run.lse_head);
+#pragma unroll 1
+  for (; at < (long long)groups * run.batches; at += gridDim.x * 8) {
+    long long batch = at / groups, row = at % groups * few;
+    int early = away_of(&run, batch) - run.first;
+    int rows = lesser(early - row, few) * run.member_count;
+#pragma unroll 1
+    for (int i = 0; i < rows; i++) {
+      const hopper_member &m = run.members[i % run.member_count];
+      long long n = row + i / run.member_count;
+      if (m.home || m.finish || lane >= units) continue;
+      clear_unit((int4 *)((unsigned short *)run.o_data + batch * run.o_batch +
+                          n * run.o_row + m.head * run.o_head) + lane);
+      if (run.lse && lane == 0)
+        clear_unit(run.lse + batch * run.lse_batch + n * run.lse_row +
+                   m.head * run.lse_head);
+    }
   }
 }

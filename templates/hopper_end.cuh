@@ -6,6 +6,9 @@
 // that has ended waits for its sums meanwhile.
 #pragma once
 
+// The number of a tile's row 0 in the call, by both parts of its message.
+DEVICE int first_row(int4 t, int4 to) { return to.x * t.y + to.y; }
+
 // A warp's sixteen rows, where they are staged on their way out.
 DEVICE u32 output_area(const consumer &c, u32 thread) {
   return c.base + AT_OUTPUT + warp_row(thread) * VALUE_WIDTH * 2;
@@ -72,7 +75,7 @@ DEVICE void store_staged(const consumer &c, u32 area, u32 thread, int4 t,
   }
   unsigned short *out = (unsigned short *)c.run.o_data +
                         to.w * c.run.o_batch + t.w * c.run.o_head +
-                        (t.x - c.run.first) * c.run.o_row;
+                        t.x * c.run.o_row;
   __syncwarp();
 #pragma unroll 1
   for (int i = lane; i < (t.z - row) * units; i += 32) {
@@ -101,13 +104,12 @@ DEVICE int4 exchange(u32 a, u32 b, u32 c, u32 d, u32 lane) {
 DEVICE void store_direct(const consumer &c, float (&o)[VALUE_WIDTH / 2],
                          u32 thread, int4 t, int batch) {
   int row = warp_row(thread) + thread % 32 / 4, lane = thread % 4;
-  int n = t.x - c.run.first;
   unsigned short *out = (unsigned short *)c.run.o_data +
                         batch * c.run.o_batch + t.w * c.run.o_head;
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     int at = row + half * 8;
-    unsigned short *to = out + (n + at * t.y) * c.run.o_row;
+    unsigned short *to = out + (t.x + at * t.y) * c.run.o_row;
 #pragma unroll
     for (int g = 0; g < VALUE_WIDTH / 8; g += 4) {
       const float *x = o + 4 * g + half * 2;
@@ -130,7 +132,7 @@ DEVICE void store_lse(const consumer &c, u32 thread, int4 t, int batch,
                       const float (&lse)[2]) {
   int row = warp_row(thread) + thread % 32 / 4;
   float *to = c.run.lse + batch * c.run.lse_batch + t.w * c.run.lse_head +
-              (t.x - c.run.first + row * t.y) * c.run.lse_row;
+              (t.x + row * t.y) * c.run.lse_row;
   if (thread % 4 || row >= t.z) return;
   *to = lse[0];
   if (row + 8 < t.z) to[8 * t.y * c.run.lse_row] = lse[1];
@@ -172,13 +174,15 @@ DEVICE void finish_tile(const consumer &c, float (&o)[VALUE_WIDTH / 2],
   int4 t = shared_load(message), to = shared_load(message + 16);
   int first = warp_row(thread), row = first + thread % 32 / 4;
   int finish = to.z >> TILE_FINISH, position = t.x + row * t.y;
-  int n = position - c.run.first;
+  t.x = first_row(t, to); // from here on rows are those of the call
   to.z &= (1 << TILE_FINISH) - 1;
+  int n = t.x + row * t.y;
   state_rows rows = {(row < t.z ? 1u : 0) | (row + 8 < t.z ? 2u : 0),
                      {state_row(c.run, to.w, n, t.w),
                       state_row(c.run, to.w, n + 8 * t.y, t.w)}};
   float lse[2];
   take_state(c, thread, r);
+  asm volatile("" : "+r"(t.x)); // or the loop has two moves more, at D 64
   divide_rows(c, o, r, rows, finish, lse);
   if (finish & HOPPER_LEAVE) {
     if (finish & HOPPER_SOME) rows.there &= kept_rows(c, position, t);

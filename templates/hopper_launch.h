@@ -128,7 +128,12 @@ typedef struct hopper_launch {
   int low, high;               /* of the rows to be computed; high behind them */
   int key_low, key_high;       /* of the keys that are there */
   int origin, period, home;    /* positions; first period begins at origin */
+  int grid;                    /* origin is a multiple of it; 0: it is `low` */
+  int span;                    /* positions from the origin on, at most */
   int periods;                 /* of a batch row */
+  /* [B] or NULL: keys of each batch row. All of the above is of one that has M;
+   * the rows of a shorter one stand as much earlier: see away_of. */
+  const int *lengths;
   int relative;                /* residues count from the home's start */
   int segments[HOPPER_SEGMENTS]; /* 0: holds every position */
   int group;                   /* query heads a key head */

@@ -12,9 +12,10 @@
 // a block for each warpgroup, what dil_known says of it.
 enum { PAIR_MANY = 256 }; // blocks of which groups are asked first
 
-DEVICE dil_pair pair_at(const hopper_launch &run, int batch, int head) {
-  return {batch + run.batch, head + run.head, run.all_batches,
-          run.all_queries,   run.keys,        run.input};
+DEVICE dil_pair pair_at(const hopper_launch &run, int batch, int head,
+                        int away) {
+  return {batch + run.batch, head + run.head,  run.all_batches,
+          run.all_queries,   run.keys - away, run.input};
 }
 
 // What a predicate, window and masks, makes of a box of positions.
@@ -185,7 +186,7 @@ DEVICE int plan_next(const hopper_launch &run, u32 base, const tile &x,
   for (int i = 0; i < k.pieces; i++) {
     const hopper_piece &piece = p.run.pieces[k.piece + i];
     pair_run r = {piece, keys_of(&p.run, &x, &piece),
-                  pair_at(p.run, x.batch, head)};
+                  pair_at(p.run, x.batch, head, x.away)};
 #pragma unroll 1
     for (int first = 0; first * 32 * TILE_KEYS < r.keys.count; first += 32)
 #pragma unroll 1

@@ -5,16 +5,17 @@
 // natural units, those of hidden pairs at minus infinity.
 #pragma once
 
-// Of the tile that a block belongs to: {position, stride, rows, head} and
-// {.., batch row}; what expressions see of it.
+// Of the tile that a block belongs to: {position, stride, rows, head} and what
+// expressions see of it.
 struct pair_tile {
   int4 rows;
   dil_pair at;
 };
 DEVICE pair_tile pair_tile_of(const consumer &c, int4 m) {
   u32 tile = c.base + AT_TILE + tile_of(m) * 32;
-  int4 rows = shared_load(tile);
-  return {rows, pair_at(c.run, shared_word(tile + 28), rows.w)};
+  int4 rows = shared_load(tile), to = shared_load(tile + 16);
+  int away = first_row(rows, to) + c.run.first - rows.x;
+  return {rows, pair_at(c.run, to.w, rows.w, away)};
 }
 
 // This thread's first row and column.

@@ -27,15 +27,15 @@ DEVICE map_row map_row_of(int n, int stride, int slot, int rest) {
   return {row, phase, slot * 2 + (phase >= rest)};
 }
 
-// The tile's message; also its class and member, behind the plan's head.
+// The tile's message; also its class, member and keys, behind the plan's head.
 DEVICE void plan_tile(const hopper_launch &run, const tile &x, u32 plan) {
   const hopper_class &k = run.classes[x.klass];
-  map_row at = map_row_of(x.position - run.first, k.stride, k.slot,
+  map_row at = map_row_of(row_at(&run, &x), k.stride, k.slot,
                           run.query_rest[k.slot]);
   shared_store(plan + 32, at.row, at.phase, at.map, x.batch);
   shared_store(plan + 16, x.position, k.stride, x.rows,
                run.members[x.member].head);
-  shared_store(plan, 0, x.klass, x.member, 0);
+  shared_store(plan, 0, x.klass, x.member, x.away);
 }
 
 // The run of this lane of the pieces from `from` on; none: no keys. The tile is
@@ -51,6 +51,7 @@ DEVICE key_run plan_run(const hopper_launch &run, int from, u32 plan) {
   const hopper_piece *p = &run.pieces[k.piece + at];
   x.position = shared_word(plan + 16);
   key_bounds in = bounds_of(&run, x.position, p);
+  x.away = shared_word(plan + 12);
   x.member = shared_word(plan + 8);
   x.rows = shared_word(plan + 24);
   return keys_inside(&run, &x, p, in);

@@ -17,6 +17,7 @@ typedef struct tile {
   int position; // of row 0
   int rows;     // 1 .. TILE_ROWS
   int batch;
+  int away;     // keys that the batch row has fewer than M
   short klass, member;
 } tile;
 
@@ -38,6 +39,22 @@ DEVICE int first_from(int low, int at, int n) {
 }
 DEVICE int rows_between(int first, int end, int stride) {
   return first < end ? (end - 1 - first) / stride + 1 : 0;
+}
+
+// How many keys a batch row has fewer than M: its rows stand as much earlier.
+DEVICE int away_of(const hopper_launch *run, int batch) {
+  if (!run->lengths) return 0;
+  return run->keys - greater(0, lesser(run->lengths[batch], run->keys));
+}
+// Where its first period begins.
+DEVICE int origin_of(const hopper_launch *run, int away) {
+  int low = run->low - away;
+  if (!away) return run->origin;
+  return run->grid ? floor_to(greater(low, 0), run->grid) : low;
+}
+// The number of the query row at a position.
+DEVICE int row_at(const hopper_launch *run, const tile *x) {
+  return x->position - run->first + x->away;
 }
 
 // What residues count from: 0, or where one segment for all begins.
@@ -99,19 +116,21 @@ DEVICE bool tile_find(const hopper_launch *run, int t, int c, int classes,
   x->member = (short)(s->member + pair % s->members);
   x->batch = block / run->periods;
   if (x->batch >= run->batches) return false;
+  int away = away_of(run, x->batch);
   const hopper_member *m = &run->members[x->member];
-  int low = run->origin + (block - x->batch * run->periods) * run->period +
-            m->home * run->home;
+  int low = origin_of(run, away) + m->home * run->home +
+            (block - x->batch * run->periods) * run->period;
   int at = k->offset + m->shift + (run->relative ? low : 0);
   if (!NESTED && k->cuts) {
-    tile_among(run, k, t, greater(low, run->low),
-               lesser(low + run->home, run->high), at, x);
+    tile_among(run, k, t, greater(low, run->low - away),
+               lesser(low + run->home, run->high - away), at, x);
   } else {
     int cell = t / k->tiles;
     low += cell * k->cell;
-    tile_rows(run, t - cell * k->tiles, greater(low, run->low),
-              lesser(low + k->cell, run->high), at, k->stride, x);
+    tile_rows(run, t - cell * k->tiles, greater(low, run->low - away),
+              lesser(low + k->cell, run->high - away), at, k->stride, x);
   }
+  x->away = away_of(run, x->batch); // asked again, for want of registers
   return x->rows > 0;
 }
 
@@ -158,6 +177,7 @@ DEVICE key_bounds shared_bounds(const hopper_launch *run, int position,
   return r;
 }
 
+// In a batch row of M keys.
 DEVICE key_bounds bounds_of(const hopper_launch *run, int position,
                             const hopper_piece *p) {
   key_bounds r;
@@ -193,7 +213,7 @@ DEVICE key_run keys_inside(const hopper_launch *run, const tile *x,
   int at = p->offset + run->members[x->member].shift +
            base_of(run, x->position);
   int low = greater(greater(in.low, run->key_low), x->position - p->left);
-  int high = lesser(in.high, run->key_high);
+  int high = lesser(in.high, run->key_high - x->away);
   r.position = first_from(low, at, p->stride);
   r.count = 0;
   if (high > run->high) high = lesser(high, last + p->right + 1);
@@ -209,10 +229,10 @@ DEVICE key_run keys_of(const hopper_launch *run, const tile *x,
 
 // ---- rows without keys -----------------------------------------------------
 
-// Rows of one member, from a position on, inside of a home. `residue` is that of
-// the first, before the member's shift.
+// Rows of one member, from one of the call on, inside of a home. `residue` is
+// that of the first, before the member's shift.
 typedef struct bare_span {
-  int position, rows, batch, member, residue;
+  int row, rows, batch, member, residue;
 } bare_span;
 
 // The residue of a row.
@@ -230,11 +250,13 @@ DEVICE bare_span span_find(const hopper_launch *run, int t) {
   x.batch = block / (homes * run->periods);
   block -= x.batch * homes * run->periods;
   x.member = run->by_home[block % homes * members + t - place * members];
-  int low = run->origin + block * run->home;
+  int away = away_of(run, x.batch);
+  int low = origin_of(run, away) + block * run->home;
   int high = low + lesser(run->home, in + HOPPER_SPAN);
-  x.position = greater(low + in, run->low);
-  x.rows = lesser(high, run->high) - x.position;
-  x.residue = row_residue(run, x.position);
+  int position = greater(low + in, run->low - away);
+  x.row = position - run->first + away;
+  x.rows = lesser(high, run->high - away) - position;
+  x.residue = row_residue(run, position);
   return x;
 }
 
@@ -250,7 +272,7 @@ DEVICE zero_boxes boxes_find(const hopper_launch *run, int t) {
   t -= x.batch * run->batch_boxes;
   x.row = t / run->residues * HOPPER_BOX_ROWS;
   x.phase = t % run->residues;
-  x.residue = row_residue(run, run->first + x.phase);
+  x.residue = row_residue(run, run->first - away_of(run, x.batch) + x.phase);
   return x;
 }
 

@@ -94,10 +94,13 @@ const char *list_describe(const hopper_list *s) {
                   s->branch[b].predicate < 0 ? "all" : "window");
   const hopper_place *at = &s->place;
   snprintf(text + n, sizeof text - (size_t)n,
-           " window %lld %lld, rows %lld on, %lld..%lld, keys %lld..%lld",
+           " window %lld %lld, rows %lld on, %lld..%lld, keys %lld..%lld%s "
+           "%d %d %d",
            (long long)s->predicate[0].left, (long long)s->predicate[0].right,
            (long long)at->first, (long long)at->low, (long long)at->high,
-           (long long)at->key_low, (long long)at->key_high);
+           (long long)at->key_low, (long long)at->key_high,
+           at->shorter ? ", lengths" : ", not", s->lengths[0], s->lengths[1],
+           s->lengths[2]);
   return text;
 }
 

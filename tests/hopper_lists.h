@@ -5,7 +5,7 @@
 
 #include "../runtime/cuda/hopper.h"
 
-enum { BRANCHES = 5, HEADS = 4 };
+enum { BRANCHES = 5, HEADS = 4, BATCHES = 3 };
 
 /* A list, its lengths, and what is made of them. */
 typedef struct hopper_list {
@@ -15,6 +15,7 @@ typedef struct hopper_list {
   dil_pass pass;
   int32_t phase[BRANCHES][HEADS];
   int64_t B, N, M;
+  int lengths[BATCHES]; /* of batch rows, where place.shorter */
   hopper_place place;
   hopper_table made;
   hopper_launch launch;

@@ -15,6 +15,8 @@
 #define THREE "segments 256, 512, 1024; dilations 1, 2, 4;"
 #define CROSSING "segments 512, 750, 1250; dilations 1, 2, 4;"
 
+static const int32_t ragged[] = {1, 0, 1100, 777}; /* of batch rows */
+
 typedef struct kernel_case {
   const char *text;
   unsigned force;
@@ -23,6 +25,9 @@ typedef struct kernel_case {
 
 #define SHAPE(b, n, m, how) \
   {.batch = b, .queries = n, .keys = m, .seed = 7, .layout = how}
+#define RAGGED(n, m, how) \
+  {.batch = 4, .queries = n, .keys = m, .seed = 7, .layout = how, \
+   .lengths = ragged}
 
 static const kernel_case cases[] = {
     /* head sizes */
@@ -89,6 +94,33 @@ static const kernel_case cases[] = {
     {P(BF16(64), THREE), 0, SHAPE(1, 1500, 1100, 0)},
     {P(BF16(64), "causal; " THREE), FORCE_CHAIN, SHAPE(2, 1500, 1100, 1)},
     {P(BF16(64), "branch { dilation 3; }"), 0, SHAPE(1, 1500, 700, 0)},
+    /* batch rows of fewer keys: none, one, all, fewer than queries */
+    {P(BF16(64), "causal; branch { }"), 0, RAGGED(1100, 1100, 0)},
+    {P(F16(64), "branch { }"), 0, RAGGED(800, 1100, 1)},
+    {P(BF16(32), "causal; branch { window 130, 0; }"), 0,
+     RAGGED(1100, 1300, 0)},
+    {P(BF16(64), "branch { window 99, 40; dilation 3; }"), 0,
+     RAGGED(300, 1100, 0)},
+    {P("heads 4 kv 2; head_dim 128; dtype bf16;", "causal; " THREE), 0,
+     RAGGED(1100, 1100, 0)},
+    {P(F16(64), THREE), FORCE_CHAIN, RAGGED(900, 1100, 1)},
+    {P(BF16(64), "combine mean; " THREE), 0, RAGGED(1100, 1200, 0)},
+    {P(BF16(64), "causal; " CROSSING), 0, RAGGED(1100, 1100, 0)},
+    {P(BF16(64), "branch { segment 250; dilation 7; }"), 0,
+     RAGGED(1000, 1100, 0)},
+    {P(BF16(40), "branch { segment 9000; dilation 100; }"), 0,
+     RAGGED(1100, 1100, 1)},
+    {P("heads 4 kv 1; head_dim 192 value 128; dtype f16;", "causal; " THREE),
+     0, RAGGED(1100, 1100, 0)},
+    {P(BF16(256), "causal; branch { segment 600; }"), 0,
+     RAGGED(1100, 1100, 0)},
+    {P("heads 2; head_dim 192 value 256; dtype bf16;", "branch { }"), 0,
+     RAGGED(200, 1100, 0)},
+    {P(BF16(64), "causal; mask (M - i + j) % 3 != 1; branch { }"), 0,
+     RAGGED(1100, 1100, 0)},
+    {P(F16(64), "input doc : i32[B, M]; mask doc[b, i] == doc[b, j]; "
+                "score s * 0.5 - j % M % 7; " THREE), 0,
+     RAGGED(1000, 1100, 1)},
     /* masks that keep nothing of some tiles, and of all */
     {P(BF16(64), "mask i < 0; branch { }"), 0, SHAPE(1, 300, 300, 0)},
     {P(F16(32), "mask i > 400; branch { segment 512; dilation 2; }"), 0,

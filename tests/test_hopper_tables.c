@@ -1,9 +1,9 @@
 /* test_hopper_tables.c - the tables of the Hopper kernels against plain
  * enumeration: random lists of (segment, dilation, phase, heads, window), of
- * lengths N and M, and parts of those. A launch is walked as the kernel walks
- * it, with the kernel's own arithmetic; every row must come once, with every key
- * that is there as often as the definition says, and no key may be read that no
- * row of the call sees. No GPU is needed. */
+ * lengths N and M, parts of those, and batch rows of fewer keys. A launch is
+ * walked as the kernel walks it, with the kernel's own arithmetic; every row
+ * must come once, with every key that is there as often as the definition says,
+ * and no key may be read that no row of the call sees. No GPU is needed. */
 #include "hopper_lists.h"
 #include "suite.h"
 #include <check.h>
@@ -49,20 +49,29 @@ typedef struct visits {
   float *keys;          /* [M] of one row */
 } visits;
 
-static bool is_there(const hopper_list *s, int64_t j) {
-  return j >= s->place.key_low && j < s->place.key_high;
+/* How many keys a batch row has fewer than M; where its row 0 stands. */
+static int64_t away(const hopper_list *s, int32_t batch) {
+  return s->place.shorter ? s->M - s->lengths[batch] : 0;
+}
+static int64_t first_at(const hopper_list *s, int32_t batch) {
+  return s->place.first - away(s, batch);
+}
+
+static bool is_there(const hopper_list *s, int32_t batch, int64_t j) {
+  return j >= s->place.key_low && j < s->place.key_high - away(s, batch);
 }
 
 /* Whether some row of the call sees a key. */
-static bool is_reached(const hopper_list *s, int32_t h, int64_t j) {
+static bool is_reached(const hopper_list *s, int32_t batch, int32_t h,
+                       int64_t j) {
   for (int64_t n = 0; n < s->place.rows; n++)
-    if (defined(s, h, s->place.first + n, j)) return true;
+    if (defined(s, h, first_at(s, batch) + n, j)) return true;
   return false;
 }
 
 static int64_t row_of(const hopper_list *s, int32_t batch, int32_t head,
                       int64_t position) {
-  int64_t n = position - s->place.first, rows = s->place.rows;
+  int64_t n = position - first_at(s, batch), rows = s->place.rows;
   expect(n >= 0 && n < rows, "%s: row %lld", list_describe(s), (long long)n);
   return ((int64_t)batch * HEADS + head) * rows + n;
 }
@@ -76,10 +85,12 @@ static void visit_keys(const hopper_list *s, const tile *x, int64_t t,
     key_run run = keys_of(&s->launch, x, p);
     for (int32_t n = 0; n < run.count; n++) {
       int64_t j = run.position + (int64_t)n * p->stride;
-      expect(is_there(s, j), "%s: key %lld", list_describe(s), (long long)j);
+      expect(is_there(s, x->batch, j), "%s: key %lld", list_describe(s),
+             (long long)j);
       if (n > run.count - 3 || !random_to(200))
-        expect(is_reached(s, head, j), "%s: head %d key %lld is seen by none",
-               list_describe(s), head, (long long)j);
+        expect(is_reached(s, x->batch, head, j),
+               "%s: head %d key %lld is seen by none", list_describe(s), head,
+               (long long)j);
       if (j - t <= p->right && t - j <= p->left) keys[j] += exp2f(p->bias);
     }
   }
@@ -93,7 +104,7 @@ static void check_row(const hopper_list *s, const visits *v, const tile *x,
   memset(v->keys, 0, (size_t)s->M * sizeof *v->keys);
   visit_keys(s, x, t, v->keys);
   for (int64_t j = 0; j < s->M; j++) {
-    int32_t want = is_there(s, j) ? defined(s, head, t, j) : 0;
+    int32_t want = is_there(s, x->batch, j) ? defined(s, head, t, j) : 0;
     expect(fabsf(v->keys[j] - (float)want) < 1e-3f,
                   "%s: head %d row at %lld, key %lld: %g times, not %d",
                   list_describe(s), head, (long long)t, (long long)j,
@@ -133,7 +144,8 @@ static void visit_span(const hopper_list *s, const visits *v, int32_t t) {
   int at = shape_residue(l, m, x.residue);
   for (int32_t n = 0; n < x.rows; n++) {
     if (!is_bare(l, l->shapes[m->shape].bare, (at + n) % l->residues)) continue;
-    int64_t row = bare_row(s, x.batch, m->head, x.position + n);
+    int64_t row = bare_row(s, x.batch, m->head,
+                           first_at(s, x.batch) + x.row + n);
     v->rows[row]++;
     v->zeros[row] |= 1;
   }
@@ -150,7 +162,7 @@ static void visit_boxes(const hopper_list *s, const visits *v, int32_t t) {
     for (int32_t row = x.row; row < x.row + HOPPER_BOX_ROWS; row++) {
       int64_t n = (int64_t)row * l->residues + x.phase;
       if (n < l->queries)
-        v->zeros[bare_row(s, x.batch, m->head, l->first + n)] |= 2;
+        v->zeros[bare_row(s, x.batch, m->head, first_at(s, x.batch) + n)] |= 2;
     }
   }
 }
@@ -161,8 +173,9 @@ static void visit_early(const hopper_list *s, const visits *v) {
   for (int32_t batch = 0; batch < s->B; batch++)
     for (int32_t t = 0; t < l->early; t++)
       for (int32_t i = 0; i < l->member_count; i++)
-        if (!l->members[i].home)
-          v->rows[bare_row(s, batch, l->members[i].head, l->first + t)]++;
+        if (!l->members[i].home && l->first + t < away_of(l, batch))
+          v->rows[bare_row(s, batch, l->members[i].head,
+                           first_at(s, batch) + t)]++;
 }
 
 static void visit_all(const hopper_list *s, const visits *v) {
@@ -184,11 +197,12 @@ static bool is_served(const hopper_list *s, int32_t h) {
 }
 
 /* A row that no tile has: none selects it, or it sees no key that is there. */
-static void check_left_out(const hopper_list *s, int32_t h, int64_t t) {
+static void check_left_out(const hopper_list *s, int32_t batch, int32_t h,
+                           int64_t t) {
   if (!s->place.part)
     expect(!selecting(s, h, t), "%s: head %d leaves out the row at %lld",
            list_describe(s), h, (long long)t);
-  for (int64_t j = s->place.key_low; j < s->place.key_high; j++)
+  for (int64_t j = s->place.key_low; is_there(s, batch, j); j++)
     expect(!defined(s, h, t, j), "%s: head %d leaves out the row at %lld, "
            "which sees %lld", list_describe(s), h, (long long)t, (long long)j);
 }
@@ -200,20 +214,22 @@ static void check_place(hopper_list *s) {
               calloc((size_t)s->M, sizeof *v.keys)};
   bool whole = !at->part; /* a part leaves rows that see no key as they are */
   memset(&s->launch, 0, sizeof s->launch);
+  if (at->shorter) s->launch.lengths = s->lengths;
   int32_t height = 64 * (1 + (int32_t)random_to(TILE_ROWS / 64));
   ck_assert(hopper_tiles_fill(&s->made, at, height, &s->launch));
   visit_all(s, &v);
   for (size_t i = 0; i < rows; i++) {
     size_t n = i % (size_t)at->rows;
     int32_t h = (int32_t)(i / (size_t)at->rows) % HEADS;
+    int32_t batch = (int32_t)(i / (size_t)at->rows) / HEADS;
     expect(whole ? v.rows[i] == is_served(s, h) : v.rows[i] <= 1,
            "%s: row %zu of head %d comes %d times", list_describe(s), n, h,
            v.rows[i]);
-    bool early = at->first + (int64_t)n < 0 && v.zeros[i] == 2;
+    bool early = first_at(s, batch) + (int64_t)n < 0 && v.zeros[i] == 2;
     expect(!s->launch.boxes || !v.zeros[i] || v.zeros[i] == 3 || early,
            "%s: row %zu of head %d: %d", list_describe(s), n, h, v.zeros[i]);
     if (!v.rows[i] && !random_to(20))
-      check_left_out(s, h, at->first + (int64_t)n);
+      check_left_out(s, batch, h, first_at(s, batch) + (int64_t)n);
   }
   free(v.rows);
   free(v.zeros);
@@ -223,7 +239,7 @@ static void check_place(hopper_list *s) {
 /* Whether a row has keys by a branch where no key of the part stands. */
 static bool is_away(const hopper_list *s, int32_t b, int32_t h, int64_t t) {
   for (int64_t j = 0; j < s->M; j++)
-    if (!is_there(s, j) && list_reaches(s, b, h, t, j)) return true;
+    if (!is_there(s, 0, j) && list_reaches(s, b, h, t, j)) return true;
   return false;
 }
 
@@ -288,6 +304,18 @@ static void check_part(hopper_list *s) {
   check_keeps(s);
 }
 
+/* Batch rows of any length, those at the ends among them. */
+static void check_lengths(hopper_list *s) {
+  if (s->made.endless && s->made.home) return;
+  int64_t ends[] = {0, 1, s->M, s->N < s->M ? s->N : s->M};
+  s->place = hopper_place_whole(s->B, s->N, s->M);
+  s->place.shorter = true;
+  for (int32_t b = 0; b < BATCHES; b++)
+    s->lengths[b] = (int)(random_to(3) ? random_to(s->M + 1)
+                                       : ends[random_to(4)]);
+  check_place(s);
+}
+
 /* False: the tables refuse. */
 static bool list_check(hopper_list *s) {
   char reason[128] = "";
@@ -300,6 +328,7 @@ static bool list_check(hopper_list *s) {
   check_place(s);
   check_keeps(s);
   for (int32_t i = 0; i < 3; i++) check_part(s);
+  for (int32_t i = 0; i < 3; i++) check_lengths(s);
   return true;
 }
 

@@ -90,6 +90,7 @@ typedef struct problem {
   dil_cuda_kernel *kernel;
   dil_tensor q, k, v;
   void *input[3], *output[OUTPUTS], *lse[OUTPUTS];
+  void *length;            /* i32[1]; NULL: all keys */
   unsigned char *right, *right_lse, *found;
 } problem;
 
@@ -118,7 +119,8 @@ static dil_call call_of(const problem *p, int output) {
       .q = dil_tensor_make(p->input[0], dtype, 4, shape),
       .k = dil_tensor_make(p->input[1], dtype, 4, shape),
       .v = dil_tensor_make(p->input[2], dtype, 4, shape),
-      .o = dil_tensor_make(p->output[output], dtype, 4, shape)};
+      .o = dil_tensor_make(p->output[output], dtype, 4, shape),
+      .lengths = p->length};
   if (p->made->plan->table.lse_allowed)
     call.lse = dil_tensor_make(p->lse[output], DIL_F32, 3, rows);
   return call;
@@ -220,6 +222,32 @@ START_TEST(graph_is_replayed) {
   expect_right(&p, 3, "behind a graph");
   ck_assert_int_eq(cu.exec_free(e), 0);
   ck_assert_int_eq(cu.stream_free(s), 0);
+  problem_close(&p);
+}
+END_TEST
+
+/* The keys of a batch row are read when a graph runs. */
+START_TEST(graph_reads_lengths) {
+  static const int32_t lengths[] = {2500, 0, N, 1};
+  problem p;
+  problem_open(&p, texts[_i]);
+  p.length = take(sizeof *lengths);
+  stream s = stream_new();
+  exec e = capture(&p, s, 1, 1);
+  for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+    ck_assert_int_eq(gpu_module()->upload(gpu_device(), p.length, &lengths[i],
+                                          sizeof lengths[i]), DIL_OK);
+    launch(&p, 0, NULL);
+    ck_assert_int_eq(cu.wait(NULL), 0);
+    download(&p, 0, p.right, p.right_lse);
+    poison(&p, 1);
+    ck_assert_int_eq(cu.replay(e, s), 0);
+    ck_assert_int_eq(cu.wait(s), 0);
+    expect_right(&p, 1, "a graph of another length");
+  }
+  ck_assert_int_eq(cu.exec_free(e), 0);
+  ck_assert_int_eq(cu.stream_free(s), 0);
+  gpu_module()->give(gpu_device(), p.length);
   problem_close(&p);
 }
 END_TEST
@@ -334,6 +362,7 @@ int main(void) {
   TCase *tests = tcase_create("launch");
   tcase_set_timeout(tests, 120);
   tcase_add_loop_test(tests, graph_is_replayed, 0, TEXTS);
+  tcase_add_loop_test(tests, graph_reads_lengths, 0, TEXTS);
   tcase_add_loop_test(tests, streams_overlap, 0, TEXTS);
   tcase_add_loop_test(tests, threads_share_a_kernel, 0, TEXTS);
   tcase_add_test(tests, launches_are_cheap);

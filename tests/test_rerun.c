@@ -10,6 +10,8 @@
 
 #define P(body) "pattern p { heads 4; head_dim 64; dtype f32; " body " }"
 
+static const int32_t ragged[] = {700, 0, 431};
+
 static const struct {
   const char *text;
   call_shape shape;
@@ -28,6 +30,9 @@ static const struct {
      {.batch = 1, .queries = 900, .keys = 900, .seed = 7}},
     {P("combine mean; segments 256, 512; dilations 1, 2;"),
      {.batch = 1, .queries = 700, .keys = 700, .seed = 8}},
+    /* batch rows of fewer keys */
+    {P("causal; segments 256, 512; dilations 1, 2;"),
+     {.batch = 3, .queries = 700, .keys = 700, .seed = 9, .lengths = ragged}},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -78,15 +83,18 @@ static void change_lengths(const data *d, const int32_t *to, size_t size) {
 /* A length outside 0..M: refused where the host can look, the nearer of the two
  * on a GPU, where nothing waits to. */
 START_TEST(length_outside) {
+  static const dil_dtype dtypes[] = {DIL_F32, DIL_BF16};
   static const int32_t inside[] = {0, 130}, outside[] = {-7, 2000000000};
   subject *s = subject_new("lengths", P("causal; branch { segment 50; }"), NULL,
                            0);
   ck_assert_msg(s->pattern != NULL, "%s", s->problem);
+  subject_retype(s, dtypes[_i]);
   data *d = data_new(s, (call_shape){.batch = 2, .queries = 130, .keys = 130,
                                      .seed = 7, .lengths = inside});
   kernel_made *k = kernel_make(s, (recipe){0});
-  size_t size = (size_t)dil_tensor_count(&d->call.o) * sizeof(float);
-  float *first = malloc(size);
+  size_t size = (size_t)dil_tensor_count(&d->call.o) *
+                dil_dtype_size(d->call.o.dtype);
+  void *first = malloc(size);
   ck_assert_msg(data_run(d, k) == DIL_OK, "%s", dil_last_error());
   memcpy(first, d->call.o.data, size);
   change_lengths(d, outside, sizeof outside);
@@ -112,7 +120,7 @@ int main(void) {
   tcase_set_timeout(tests, 240);
   tcase_add_loop_test(tests, rerun, 0, CASES);
   TCase *lengths = tcase_create("lengths");
-  tcase_add_test(lengths, length_outside);
+  tcase_add_loop_test(lengths, length_outside, 0, 2);
   suite_add_tcase(suite, lengths);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);

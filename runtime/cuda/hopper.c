@@ -72,8 +72,11 @@ static dil_status open_memory(const dil_table *table, cuda_code *code) {
 /* ---- the launch ---------------------------------------------------------- */
 
 static hopper_place place_of(const cuda_run *r, int32_t pass) {
-  return r->part ? hopper_place_part(r->table, pass, r->part, r->B)
-                 : hopper_place_whole(r->B, r->N, r->M);
+  hopper_place place = r->part
+                           ? hopper_place_part(r->table, pass, r->part, r->B)
+                           : hopper_place_whole(r->B, r->N, r->M);
+  place.shorter = r->call->lengths != NULL;
+  return place;
 }
 
 static void fill_sizes(const cuda_run *r, const hopper_table *table,
@@ -115,6 +118,7 @@ static void fill_call(const cuda_run *r, hopper_launch *l) {
   l->head = r->part ? r->part->head : 0;
   cuda_inputs_fill(r, l->input);
   l->weight = r->weight;
+  l->lengths = c->lengths;
   l->o_data = c->o.data;
   l->o_batch = c->o.stride[0];
   l->o_row = c->o.stride[1];
@@ -213,7 +217,7 @@ static const char *leaves(const cuda_run *r, int32_t pass,
   dil_comb asking = cuda_queries(r);
   int64_t M = r->part ? r->part->M : r->M;
   if (r->drop) return "dropout";
-  if (c->lengths) return "lengths";
+  if (r->part && c->lengths) return "lengths of a part";
   if (r->M == 0) return "no keys";
   if (asking.step > 1 || cuda_keys(r).step > 1) return "rows that lie apart";
   if (!(r->scale > 0) && !t->scored) return "a scale that is not positive";
@@ -221,6 +225,8 @@ static const char *leaves(const cuda_run *r, int32_t pass,
   if (M > 1 << 29 || r->N > 1 << 29) return "more than 2^29 rows";
   if (r->B > 1 << 16) return "more than 2^16 batch rows";
   const hopper_table *table = code->memory->table[pass];
+  if (c->lengths && table->home && table->endless)
+    return "lengths where only some branches have segments";
   if (asking.first < 0 && table->home &&
       (table->endless || asking.first + asking.count <= 0))
     return "queries before the first key";

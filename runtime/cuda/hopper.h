@@ -49,6 +49,8 @@ typedef struct hopper_place {
   int64_t key_low, key_high; /* positions of the keys that are there */
   int64_t M;                 /* of the whole */
   int64_t part;              /* rows that see no key are left as they are */
+  int64_t shorter;           /* batch rows may have fewer keys than M, which the
+                              * device alone knows: not of a part */
 } hopper_place;
 
 /* hopper_tiles.c: of a plain call; of a part, in a pass of the plan, whose rows

@@ -35,8 +35,7 @@ static int64_t crossing_tiles(const hopper_launch *l, const hopper_class *k,
 
 /* Cells of a home, tiles of a cell; the tiles of one block of all members. */
 static int64_t count_tiles(const hopper_launch *l, hopper_class *k) {
-  int64_t span = l->high - l->origin;
-  int64_t length = k->cell ? minimum(k->cell, span) : span;
+  int64_t span = l->span, length = k->cell ? minimum(k->cell, span) : span;
   k->tiles = (int)parts(parts(length, k->stride), l->tile_rows);
   k->cells = 1;
   if (k->cuts) k->tiles = (int)crossing_tiles(l, k, length);
@@ -144,7 +143,7 @@ static bool fill_bare(const hopper_table *table, hopper_launch *l,
  * sections of one block where there are many, to stay in the cache. */
 static bool fill_tiles(const hopper_table *table, hopper_launch *l) {
   enum { LONG = 16, MANY = 64 };
-  int64_t periods = parts(l->high - l->origin, l->period);
+  int64_t periods = parts(l->span, l->period);
   int64_t blocks = l->batches * periods;
   number_tiles(l, 1);
   l->spread = 0;
@@ -194,6 +193,14 @@ hopper_place hopper_place_part(const dil_table *table, int32_t pass,
 
 /* ---- the launch ---------------------------------------------------------- */
 
+/* Positions of a batch row from where its first period begins. What a shorter
+ * one has of them lies anywhere against the periods. */
+static int64_t span_of(const hopper_table *table, const hopper_place *at,
+                       const hopper_launch *l) {
+  if (!at->shorter) return at->high - l->origin;
+  return table->home ? minimum(at->M, at->rows - 1 + l->period) : at->rows;
+}
+
 static void fill_place(const hopper_table *table, const hopper_place *at,
                        hopper_launch *l) {
   l->batches = (int)at->batches;
@@ -208,9 +215,11 @@ static void fill_place(const hopper_table *table, const hopper_place *at,
   l->period = (int)(table->period ? table->period : at->high - at->low);
   l->home = (int)(table->home ? table->home : at->high - at->low);
   if (table->home) {
+    l->grid = l->period;
     l->origin = (int)(maximum(at->low, 0) / l->period * l->period);
-    l->early = (int)maximum(-at->first, 0);
+    l->early = (int)(at->shorter ? at->rows : maximum(-at->first, 0));
   }
+  l->span = (int)span_of(table, at, l);
   for (int32_t i = 0; i < table->stride_count; i++) {
     int64_t stride = table->strides[i];
     l->query_rest[i] = (short)(at->rows % stride);
@@ -236,7 +245,7 @@ static double time_of(const hopper_launch *l, int64_t processors) {
   for (int32_t i = 0; i < l->class_count; i++) {
     const hopper_class *k = &l->classes[i];
     if (l->part && !class_sees(l, k)) continue;
-    int64_t tall = parts(minimum(k->cell, l->high - l->origin), k->stride);
+    int64_t tall = parts(minimum(k->cell, l->span), k->stride);
     double cells = (double)l->shapes[k->shape].members * k->cells *
                    l->batches * l->periods;
     work += cells * ((double)(tall / l->tile_rows) * one +

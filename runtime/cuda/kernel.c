@@ -137,12 +137,13 @@ static bool sees_itself(const cuda_run *r, const dil_branch *b) {
 }
 
 /* A pass that has keys for every row, so that no state need stand before it,
- * where all passes are of kernels that know of that; -1: there is none. */
+ * where all passes are of kernels that know of that; -1: there is none. Which
+ * rows of shorter batch rows have any, the device alone knows. */
 static int32_t opening_pass(const dil_cuda_kernel *k, const cuda_run *r) {
   const dil_table *t = k->table;
   uint64_t seeing = 0;
   int32_t opening = -1;
-  if (run_apart(t)) return -1;
+  if (run_apart(t) || r->call->lengths) return -1;
   for (int32_t b = 0; b < t->branch_count; b++)
     if (sees_itself(r, &t->branches[b])) seeing |= 1ull << b;
   for (int32_t p = t->pass_count - 1; seeing && p >= 0; p--) {

@@ -25,9 +25,15 @@ static double spoilt(int32_t tensor, const int64_t *at, double number) {
   return here ? wrong[word[2] % 3] : number;
 }
 
+static int32_t length_of(const spec *s, uint32_t b) {
+  const int32_t some[] = {s->keys / 3, s->keys, s->keys - s->keys / 3,
+                          0, s->keys > 0,
+                          s->queries < s->keys ? s->queries : s->keys};
+  return some[(s->seed / 8 + b) % 6];
+}
+
 static call_shape shape_of(const spec *s, int32_t *lengths) {
-  for (int32_t b = 0; b < s->batch; b++)
-    lengths[b] = b == 0 ? s->keys : s->keys * (b % 3) / 3;
+  for (int32_t b = 0; b < s->batch; b++) lengths[b] = length_of(s, (uint32_t)b);
   return (call_shape){.batch = s->batch, .queries = s->queries,
                       .keys = s->keys, .seed = s->seed, .scale = 0.3,
                       .layout = (guard_layout)s->layout, .train = s->dropout,

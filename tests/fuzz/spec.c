@@ -116,7 +116,7 @@ static void draw_sizes(spec *s, uint64_t *state) {
     if (chance(state, 50)) s->queries = s->keys - draw(state, 0, 300);
   }
   s->layout = draw(state, 0, 3);
-  s->lengths = chance(state, 12);
+  s->lengths = chance(state, 20);
   s->threads = draw(state, 1, 3);
   s->isa = draw(state, 0, 5);
   s->force = draw(state, 0, 4);
