@@ -42,7 +42,11 @@ DEVICE int rows_between(int first, int end, int stride) {
 }
 
 // How many keys a batch row has fewer than M: its rows stand as much earlier.
+// Kernels for segments that are not nested have no registers for that.
 DEVICE int away_of(const hopper_launch *run, int batch) {
+#ifdef __CUDACC__
+  if (!NESTED) return 0;
+#endif
   if (!run->lengths) return 0;
   return run->keys - greater(0, lesser(run->lengths[batch], run->keys));
 }

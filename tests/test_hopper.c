@@ -105,7 +105,7 @@ static const kernel_case cases[] = {
      RAGGED(1100, 1100, 0)},
     {P(F16(64), THREE), FORCE_CHAIN, RAGGED(900, 1100, 1)},
     {P(BF16(64), "combine mean; " THREE), 0, RAGGED(1100, 1200, 0)},
-    {P(BF16(64), "causal; " CROSSING), 0, RAGGED(1100, 1100, 0)},
+    {P(BF16(64), "causal; " CROSSING), FORCE_CHAIN, RAGGED(1100, 1100, 0)},
     {P(BF16(64), "branch { segment 250; dilation 7; }"), 0,
      RAGGED(1000, 1100, 0)},
     {P(BF16(40), "branch { segment 9000; dilation 100; }"), 0,

@@ -26,6 +26,7 @@ enum { SIZES_KEPT = 8 };
 
 struct cuda_memory {
   pthread_mutex_t lock;
+  bool nested;             /* the segments of every pass are */
   hopper_table *table[64]; /* by pass; NULL: not of this code */
   map_cache maps;
   int32_t count, next;     /* of the sizes kept; the next to give way */
@@ -59,6 +60,9 @@ static dil_status open_memory(const dil_table *table, cuda_code *code) {
   code->memory = m;
   dil_status status = DIL_OK;
   int32_t strides = 1;
+  m->nested = true;
+  for (int32_t p = 0; p < table->pass_count; p++)
+    m->nested &= hopper_is_nested(table, table->passes[p].branches);
   for (int32_t p = 0; p < table->pass_count && p < 64 && !status; p++) {
     if (!(code->about.passes >> p & 1)) continue;
     status = make_table(table, p, code, &m->table[p]);
@@ -225,6 +229,8 @@ static const char *leaves(const cuda_run *r, int32_t pass,
   if (M > 1 << 29 || r->N > 1 << 29) return "more than 2^29 rows";
   if (r->B > 1 << 16) return "more than 2^16 batch rows";
   const hopper_table *table = code->memory->table[pass];
+  if (c->lengths && !code->memory->nested)
+    return "lengths where segments are not nested";
   if (c->lengths && table->home && table->endless)
     return "lengths where only some branches have segments";
   if (asking.first < 0 && table->home &&
