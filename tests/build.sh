@@ -170,7 +170,7 @@ if "$DIL" build first.dil -o chips --cuda sm_80 --cpu none \
     two.so
   is "nor where there is none" on_fake 80 "nothing: it is for processors" \
     libtwo.so
-  if ! nm -D "$BUILD/libdilrt.so" | grep -q '__[at]san_init'; then
+  if ! is_sanitized; then
     is "a standalone library brings the GPU's part" sh -c "
       '$DIL' build first.dil -o libgpu --cuda sm_80 --standalone --cpu none &&
       DIL_MODULE_DIR= && ! nm -D --undefined-only libgpu.so | grep -i ' cu'"
@@ -201,7 +201,7 @@ isnt "a folder that is not there" "$DIL" build first.dil -o no/lib --emit=h
 # ---- programs ----------------------------------------------------------------
 
 # A library built with a sanitizer wants a program that is built with it, too.
-if nm -D "$BUILD/libdilrt.so" | grep -q '__[at]san_init'; then
+if is_sanitized; then
   echo "programs in C: left to the plain build"
   exit $bad
 fi

@@ -65,10 +65,6 @@ for n in q k v; do
 done
 arrays="--q $TMP/q.npy --k $TMP/k.npy --v $TMP/v.npy"
 
-sanitized() { # a build with a sanitizer
-  nm -D "$BUILD/libdilrt.so" | grep -q '__[at]san_init'
-}
-
 # 96 MiB come in and 33 go out of a process that may have 48 of its own.
 within() { # kilobytes of private memory, options...
   (
@@ -79,7 +75,7 @@ within() { # kilobytes of private memory, options...
     "$DIL" run "$TMP/wide.dil" $arrays "$@"
   )
 }
-if sanitized; then
+if is_sanitized; then
   echo "ok skipped: sanitizers need memory of their own"
 else
   fails "the arrays are larger than memory" 3 "no memory for" \
@@ -145,8 +141,8 @@ routes='pattern p { heads 4 kv 2; head_dim 32; dtype bf16; causal; phase kv;
 masks='pattern p { heads 2; head_dim 32; dtype f16; combine mean;
   input doc : i32[B, M]; mask doc[b, i] == doc[b, j];
   branch { segment 100; } branch { dilation 3; } }'
-if [ ! -e "$BUILD/emulator/libcuda.so.1" ] || sanitized; then
-  echo "ok skipped: the emulator is left to the plain build"
+if ! emulates; then
+  echo "ok streams to a device: left out, no emulated ones here"
 else
   for order in late random; do
     is "device: routes, $order" device $order "$routes" --seq 600 \
@@ -209,7 +205,7 @@ long="$DIL run $TMP/long.dil --seq 9000 --random 3 --threads 1"
   is "a long stream" $long --stream=3M $whole
   is "killed and resumed to the same bits" killed 1 $long --stream=3M
 }
-if [ -e "$BUILD/emulator/libcuda.so.1" ] && ! sanitized; then
+if emulates; then
   # No function: what is killed must be the run itself.
   device="env LD_LIBRARY_PATH=$BUILD/emulator EMULATED_ORDER=late $DIL run
     $TMP/long.dil --seq 400 --random 3 --stream=600K --device cuda"

@@ -5,19 +5,12 @@
 # ok / not ok lines.
 set -u
 cd "$(dirname "$0")/.." || exit 70
-if [ "$(uname -m)" != x86_64 ] || ! command -v c++ >/dev/null; then
-  echo "ok the emulator: left out, it wants x86-64 and a C++ compiler"
-  exit 0
-fi
-if nm -D "$BUILD/libdilrt.so" | grep -q '__[at]san_init'; then
-  echo "ok the emulator: left to the plain build"
-  exit 0
-fi
+. tests/ok.sh
+leave_unless_emulated "kernels on the processor"
 share=${EMULATED_SHARE:-48}
 seed=${FUZZ_SEED:-1}
 export LD_LIBRARY_PATH="$BUILD/emulator" DIL_TEST_DEVICE=cuda CK_FORK=no
 export EMULATED_SEED="$seed" DIL_TEST_SHARE="$((seed % share))/$share"
-. tests/ok.sh
 
 # Numeric suites and random patterns on a chip.
 compare() { # chip, patterns, suites...

@@ -5,14 +5,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 70
 . tests/ok.sh
-if [ "$(uname -m)" != x86_64 ] || ! command -v c++ >/dev/null; then
-  echo "ok forecasts: left out, the emulator wants x86-64 and a C++ compiler"
-  exit 0
-fi
-if nm -D "$BUILD/libdilrt.so" | grep -q '__[at]san_init'; then
-  echo "ok forecasts: left to the plain build"
-  exit 0
-fi
+leave_unless_emulated "forecasts"
 export LD_LIBRARY_PATH="$BUILD/emulator"
 
 cat >"$TMP/forced.dil" <<'END'

@@ -11,25 +11,17 @@ gpus=0
 if [ -e /dev/nvidiactl ]; then
   gpus=$(nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU')
 fi
-if [ -d "$BUILD/gpu/tests" ] && [ "$gpus" -gt 0 ]; then
-  BUILD=$BUILD/gpu
-  DIL=$BUILD/dil
-  LD_LIBRARY_PATH=$BUILD/lib:${LD_LIBRARY_PATH:-/usr/local/cuda/lib64}
-fi
-if [ "$gpus" -eq 0 ]; then
-  if [ ! -e "$BUILD/emulator/libcuda.so.1" ] || [ "$(uname -m)" != x86_64 ] ||
-    ! command -v c++ >/dev/null ||
-    nm -D "$BUILD/libdilrt.so" | grep -q '__[at]san_init'; then
-    echo "ok skipped: no GPU here, and no emulator"
-    exit 0
-  fi
+if [ "$gpus" -gt 0 ]; then
+  take_bundle
+else
+  leave_unless_emulated "no GPU here"
   LD_LIBRARY_PATH=$BUILD/emulator:${LD_LIBRARY_PATH:-}
   FAKE_CHIP=80 FAKE_DEVICES=3
   export FAKE_CHIP FAKE_DEVICES
 fi
 nccl=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib")' \
   2>/dev/null)
-LD_LIBRARY_PATH=$LD_LIBRARY_PATH${nccl:+:$nccl}
+LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}${nccl:+:$nccl}
 export LD_LIBRARY_PATH
 
 # An example on a topology of this script's.

@@ -8,19 +8,13 @@
 set -u
 cd "$(dirname "$0")/.." || exit 70
 BUILD=${BUILD:-build}
-if [ -d "$BUILD/gpu/tests" ]; then
-  BUILD=$BUILD/gpu
-  LD_LIBRARY_PATH=$BUILD/lib:${LD_LIBRARY_PATH:-/usr/local/cuda/lib64}
-  export LD_LIBRARY_PATH
-fi
+. tests/ok.sh
+take_bundle
 processes=${GPU_PROCESSES:-$(nproc)}
 patterns=${GPU_PATTERNS:-160}
 shares=${GPU_SHARES:-$processes} # more than processes: not all is compared
 limit=${GPU_LIMIT:-500} # seconds a process may take
-if ! [ -e /dev/nvidiactl ] && ! nvidia-smi >/dev/null 2>&1; then
-  echo "ok skipped: no GPU here"
-  exit 0
-fi
+has_gpu || leave skipped "no GPU here"
 if [ "${GPU_OLDER:-}" ]; then
   real() { # library: where the loader finds it
     echo "${LD_LIBRARY_PATH:-}" | tr : '\n' | sed "s,$,/$1," |

@@ -6,20 +6,12 @@
 set -u
 cd "$(dirname "$0")/.." || exit 70
 . tests/ok.sh
-if [ -d "$BUILD/gpu/tests" ]; then
-  BUILD=$BUILD/gpu
-  LD_LIBRARY_PATH=$BUILD/lib:${LD_LIBRARY_PATH:-/usr/local/cuda/lib64}
-  export LD_LIBRARY_PATH
-fi
-if ! [ -e /dev/nvidiactl ] && ! nvidia-smi >/dev/null 2>&1; then
-  echo "ok skipped: no GPU here"
-  exit 0
-fi
-DIL=$BUILD/dil
+take_bundle
+has_gpu || leave skipped "no GPU here"
 DIL_MODULE_DIR=$BUILD
 DIL_LIBRARY=$BUILD/libdil.so.1
 DIL_CACHE_DIR=$TMP/kept
-export DIL DIL_MODULE_DIR DIL_LIBRARY DIL_CACHE_DIR
+export DIL_MODULE_DIR DIL_LIBRARY DIL_CACHE_DIR
 host=$BUILD/tests/library/gpu_host
 [ -x "$host" ] || host=$BUILD/tests/gpu_host
 

@@ -49,7 +49,7 @@ fi
 # ---- hosts in C ----------------------------------------------------------------
 
 # A library built with a sanitizer wants a host that is built with it, too.
-if nm -D "$root/lib/libdilrt.so" | grep -q '__[at]san_init'; then
+if is_sanitized; then
   echo "hosts in C: left to the plain build"
   exit $bad
 fi

@@ -1,8 +1,8 @@
 # shellcheck shell=sh disable=SC2034,SC2030,SC2031
 # ok.sh - what test scripts share; sourced from the top of the tree. A test is
 # a line `ok NAME` or `not ok NAME`, and below the latter what its command said.
-# In: TMP, CC. Out: bad, the status to end with; cc, the compiler, which may be
-# several words.
+# In: TMP, BUILD, CC. Out: bad, the status to end with; cc, the compiler, which
+# may be several words.
 bad=0
 cc=${CC:-cc}
 
@@ -43,6 +43,50 @@ says() { # text, command...: has the text in its output
   cat "$TMP/out"
   grep -qF -e "$text" "$TMP/out"
 }
+
+# ---- what there is here -----------------------------------------------------
+
+leave() { # name, why not: ends a script
+  echo "ok $1: $2"
+  exit $bad
+}
+
+# Programs that bring no sanitizer cannot load the libraries of such a build.
+is_sanitized() {
+  nm -D "$BUILD/libdilrt.so" | grep -q '__[at]san_init'
+}
+
+leave_sanitized() { # name: ends the script in such a build
+  ! is_sanitized || leave "$1" "left to the plain build"
+}
+
+# Kernels run on emulated devices (emulator/README.md) in plain builds, which
+# are not on every machine.
+emulates() {
+  [ "$(uname -m)" = x86_64 ] && command -v c++ >/dev/null &&
+    [ -e "$BUILD/emulator/libcuda.so.1" ] && ! is_sanitized
+}
+
+leave_unless_emulated() { # name: ends the script where they do not
+  leave_sanitized "$1"
+  emulates ||
+    leave "$1" "left out, the emulator wants x86-64 and a C++ compiler"
+}
+
+has_gpu() {
+  [ -e /dev/nvidiactl ] || nvidia-smi >/dev/null 2>&1
+}
+
+# The bundle of `make gpu-bundle` in place of the build, where there is one.
+take_bundle() {
+  [ -d "$BUILD/gpu/tests" ] || return 0
+  BUILD=$BUILD/gpu
+  DIL=$BUILD/dil
+  LD_LIBRARY_PATH=$BUILD/lib:${LD_LIBRARY_PATH:-/usr/local/cuda/lib64}
+  export BUILD DIL LD_LIBRARY_PATH
+}
+
+# ---- several at once --------------------------------------------------------
 
 # Tests that need nothing of each other may run at once, where there are the
 # processors for it: each in a folder of its own, told in their order by `told`.

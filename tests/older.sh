@@ -1,18 +1,11 @@
 #!/bin/sh
 # older.sh - the libraries that make a GPU pass for an older chip
-# (older/older.h), as far as they go without a GPU: in front of the emulated driver, and of NVRTC
-# where there is one. In: DIL, BUILD, TMP. Out: ok / not ok lines.
+# (older/older.h), as far as they go without a GPU: in front of the emulated
+# driver, and of NVRTC where there is one. In: DIL, BUILD, TMP. Out: ok / not ok lines.
 set -u
 cd "$(dirname "$0")/.." || exit 70
 . tests/ok.sh
-if [ "$(uname -m)" != x86_64 ]; then
-  echo "ok older chips: left out, they want x86-64"
-  exit 0
-fi
-if nm -D "$BUILD/libdilrt.so" | grep -q '__[at]san_init'; then
-  echo "ok older chips: left to the plain build"
-  exit 0
-fi
+leave_unless_emulated "older chips"
 export DIL_CACHE=off OLDER_CUDA="$BUILD/emulator/libcuda.so.1" FAKE_CHIP=90
 export OLDER_NVRTC="$BUILD/emulator/libnvrtc.so.13"
 older() { # chip, command...

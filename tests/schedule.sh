@@ -34,7 +34,7 @@ cpu_runs() {
   runs cpu dense "tile_keys 39;" --seq 100 --keys 301 --cpu avx2
 }
 [ "$bundle" ] || cpu_runs
-if [ -e /dev/nvidiactl ] || nvidia-smi >/dev/null 2>&1; then
+if has_gpu; then
   for knobs in "tile 128, 64;" "tile 192, 96; stages 2;" "stages 5;" \
     "hopper 0;" "hopper 0; tile 32, 32;" "hopper 0; tile 128, 48; parts 3;" \
     "hopper 0; parts 64; blocks 2;" "hopper 0; tile 128, 32; warps 4;"; do

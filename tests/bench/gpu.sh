@@ -6,21 +6,10 @@
 # no python3. Not a test: nothing passes or fails by speed.
 set -u
 cd "$(dirname "$0")/../.." || exit 70
-BUILD=${BUILD:-build}
-if [ -d "$BUILD/gpu/tests" ]; then
-  BUILD=$BUILD/gpu
-  LD_LIBRARY_PATH=$BUILD/lib:${LD_LIBRARY_PATH:-/usr/local/cuda/lib64}
-  export LD_LIBRARY_PATH
-fi
-if ! [ -e /dev/nvidiactl ] && ! nvidia-smi >/dev/null 2>&1; then
-  echo "$1: skipped, no GPU here"
-  exit 0
-fi
-if ! command -v python3 >/dev/null; then
-  echo "$1: skipped, no python3"
-  exit 0
-fi
-export BUILD
+. tests/ok.sh
+take_bundle
+has_gpu || leave "$1" "skipped, no GPU here"
+command -v python3 >/dev/null || leave "$1" "skipped, no python3"
 table=gpu.py
 [ "$1" = bench-gpu ] || table=gpu_ring.py
 nccl=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib")' \
