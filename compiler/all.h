@@ -68,8 +68,9 @@ void diag_print(const diag *d, FILE *out, bool json);
 /* The nearest of count names within a third of its length, or NULL. */
 const char *diag_nearest(const char *name, const char *const *names,
                          int32_t count);
-/* ", did you mean 'x'?" for the end of a message; "" where none is near. */
-enum { DIAG_GUESS = 96 };
+/* For the end of a message: ", did you mean 'x'?", or where none is near
+ * "; it has x, y", as many as there is room for. */
+enum { DIAG_GUESS = 160 };
 const char *diag_guess(const char *name, const char *const *names,
                        int32_t count, char text[DIAG_GUESS]);
 

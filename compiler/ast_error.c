@@ -119,6 +119,18 @@ static bool stands_at(const source *s, int32_t at, const char *text) {
          !memcmp(s->text + at, text, length);
 }
 
+/* named: a name alone may stand here; goes_on: an expression may go on. */
+static const char *order_habit(reader *r, span at, bool named, bool goes_on) {
+  const char *last = r->source->text + r->last.start;
+  char sign = r->source->text[at.start];
+  if (sign == '=' && goes_on) return "equality is written ==";
+  if (sign == ';' && *last == '}') return "no ';' follows a '}'";
+  return sign == '{' && named
+             ? arena_print(r->arena, "it has a name: `%.*s NAME { ... }`",
+                           (int)(r->last.end - r->last.start), last)
+             : NULL;
+}
+
 /* valued: what stands before wants a value: `segment: 64;`, `segment = 64;` */
 static const char *sign_habit(reader *r, span at, bool valued) {
   const source *s = r->source;
@@ -190,6 +202,8 @@ void ast_unexpected(reader *r, span at, const char *got,
   bool keyword = is_keyword(got), name = !strcmp(got, "a name");
   bool named = kept == 1 && !strcmp(list[0], "a name");
   const char *hint = name ? meant(r, at, list, kept) : sign_habit(r, at, !named);
+  if (!hint)
+    hint = order_habit(r, at, named, is_expected("'*'", expected, count));
   if (at.start == at.end)
     unexpected_end(r);
   else if (keyword && named)

@@ -297,6 +297,12 @@ const char *diag_guess(const char *name, const char *const *names,
                        int32_t count, char text[DIAG_GUESS]) {
   _Static_assert(DIAG_GUESS > NEAREST_MAX + 20, "the longest fits");
   const char *near = diag_nearest(name, names, count);
-  snprintf(text, DIAG_GUESS, near ? ", did you mean '%s'?" : "", near);
+  int at = snprintf(text, DIAG_GUESS, near ? ", did you mean '%s'?" : "", near);
+  for (int32_t i = 0; i < count && !near; i++) {
+    int room = DIAG_GUESS - at - (int)sizeof ", ...";
+    int length = (int)strlen(names[i]) + (i ? 2 : 9);
+    if (length > room) return strcpy(text + at, i ? ", ..." : ""), text;
+    at += sprintf(text + at, i ? ", %s" : "; it has %s", names[i]);
+  }
   return text;
 }

@@ -2,6 +2,7 @@
  * what prints it. In: a request. Out: a compilation, see driver.h. */
 #include "driver.h"
 #include "../runtime/trace.h"
+#include "ast.h"
 #include "place.h"
 #include "interface.h"
 #include <errno.h>
@@ -75,8 +76,9 @@ static dil_status retype(compilation *c, const char *name) {
       c->pattern = copy;
       return DIL_OK;
     }
+  const char *habit = ast_habit(name);
   return dil_fail(DIL_USAGE, "tensors are stored as f32, bf16 or f16, not as "
-                  "'%.40s'", name);
+                  "'%.40s'%s%s", name, habit ? ": " : "", habit ? habit : "");
 }
 
 static dil_status read_kernel(const driver_request *r, compilation *c) {

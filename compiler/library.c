@@ -114,8 +114,8 @@ dil_status library_name(library *l, const char *path) {
   dil_status status = check_folder(l, path, slash);
   if (status) return status;
   if (isalpha((unsigned char)*name)) return DIL_OK;
-  return dil_fail(DIL_USAGE, "-o wants a name that begins with a letter, got "
-                             "'%s'", path);
+  return dil_fail(DIL_USAGE, "-o wants NAME or libNAME, where NAME begins with "
+                             "a letter, got '%s'", path);
 }
 
 /* Names that go with a name in the header. */

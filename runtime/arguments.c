@@ -28,9 +28,9 @@ static dil_status read_type(const char *name, DLDataType have, dil_dtype *out) {
                                       "bfloat", "complex", "bool"};
   enum { KIND_COUNT = sizeof kinds / sizeof *kinds };
   return dil_fail(DIL_USAGE, "%s has an element type that no kernel takes: "
-                  "%s (DLPack code %d) of %d bits, %d lanes", name,
+                  "%s%d (DLPack code %d, lanes %d)", name,
                   have.code < KIND_COUNT ? kinds[have.code] : "unknown",
-                  have.code, have.bits, have.lanes);
+                  have.bits, have.code, have.lanes);
 }
 
 DLDataType arguments_type(dil_dtype dtype) {
@@ -60,14 +60,26 @@ static dil_status read_strides(const char *name, const DLTensor *from,
                   "than memory does", name);
 }
 
+/* As contexts call it, where they can be made for it. */
+enum { DEVICE_NAME = 48 };
+static const char *device_name(DLDevice device, char text[DEVICE_NAME]) {
+  if (device.device_type == kDLCPU) return "cpu";
+  if (device.device_type == kDLCUDA)
+    snprintf(text, DEVICE_NAME, "cuda:%d", (int)device.device_id);
+  else
+    snprintf(text, DEVICE_NAME, "DLPack device %d:%d", (int)device.device_type,
+             (int)device.device_id);
+  return text;
+}
+
 static dil_status read_tensor(const dil_context *c, const char *name,
                               const DLTensor *from, dil_tensor *to) {
   *to = (dil_tensor){0};
   if (!from) return dil_fail(DIL_USAGE, "%s is not given", name);
+  char device[DEVICE_NAME];
   if (!c->kind->reaches(c, from->device))
-    return dil_fail(DIL_USAGE, "%s is on DLPack device %d:%d, the kernel is on "
-                    "%s", name, (int)from->device.device_type,
-                    (int)from->device.device_id, c->device);
+    return dil_fail(DIL_USAGE, "%s is on %s, the kernel is on %s", name,
+                    device_name(from->device, device), c->device);
   if (from->ndim < 0 || from->ndim > DIL_RANK_MAX ||
       (from->ndim && !from->shape))
     return dil_fail(DIL_USAGE, "%s must have 0 to %d dimensions with a shape, "

@@ -136,6 +136,10 @@ def test_calls_are_checked():
     fails("DIL_USAGE", "k must", kernel, q, k[:, :, :2], v)
     fails("DIL_USAGE", "q has an element type", kernel, q.astype("float64"), k, v)
     fails("DIL_USAGE", "list", kernel, q, k, v, out=[1])
+    fails("DIL_USAGE", "k must be a tensor of 4 dimensions, got a list",
+          kernel, q, [1], v)
+    fails("DIL_USAGE", "q must be a tensor of 4 dimensions, got 3",
+          kernel, q[0], k, v)
     shut = numpy.zeros_like(q)
     shut.setflags(write=False)
     fails("DIL_USAGE", "read-only", kernel, q, k, v, out=shut)
@@ -150,6 +154,8 @@ def test_files_presets_and_defines():
     kernel = program.kernel("longnet")
     assert (kernel.heads, kernel.head_dim, kernel.dtype) == (12, 64, "uint16")
     assert dil.attention("sliding", heads=4, head_dim=16).heads == 4
+    fails("DIL_USAGE", "not as 'float32': it is called 'f32' here",
+          dil.attention, heads=2, head_dim=16, dtype="float32")
     fails("DIL_USAGE", "2 segments and 1 dilations", dil.attention, heads=2,
           head_dim=8, segments=[1, 2], dilations=[1])
     fails("DIL_USAGE", "(128, 0) looks back", dil.attention, heads=2,

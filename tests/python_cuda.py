@@ -146,10 +146,10 @@ def inputs_on_the_device():
 def refused():
     kernel = kernel_of()
     q, k, v = tensors(64)
-    fails("DIL_USAGE", "k is on DLPack device 1:0", kernel, q, k.cpu(), v)
+    fails("DIL_USAGE", "k is on cpu, the kernel is on cuda", kernel, q, k.cpu(), v)
     fails("DIL_USAGE", "q must be bf16", kernel, q.float(), k, v)
     fails("DIL_USAGE", "shares memory", kernel, q, k, v, out=q)
-    fails("DIL_USAGE", "is on DLPack device 2:0",
+    fails("DIL_USAGE", "q is on cuda:0, the kernel is on cpu",
           dil.Program(NESTED % "bf16").kernel(), q, k, v)
 
 

@@ -89,11 +89,11 @@ static const struct {
 } refusals[] = {
     {q_missing, "q is not given"},
     {q_nowhere, "q is not given"},
-    {q_type, "q has an element type that no kernel takes: float (DLPack "
-             "code 2) of 64 bits"},
-    {q_lanes, "bits, 4 lanes"},
+    {q_type, "q has an element type that no kernel takes: float64 "
+             "(DLPack code 2, lanes 1)"},
+    {q_lanes, ", lanes 4)"},
     {k_type, "k must be f32, got f16"},
-    {k_device, "k is on DLPack device 2:0, the kernel is on cpu"},
+    {k_device, "k is on cuda:0, the kernel is on cpu"},
     {v_rank, "v must have 4 dimensions, got 3"},
     {v_ranks, "v must have 0 to 4 dimensions with a shape, got 9"},
     {q_turned, "q must be [1, 2, 2, 16], got [1, 2, 96, 16]: rows come "

@@ -9,6 +9,12 @@ included.
     kernel = dil.Program(path="longnet.dil").kernel()
     o, lse = kernel(q, k, v, lse=True)      # q: [B, N, H, D] of the kernel's type
 
+On a GPU, with tensors of PyTorch that need no gradient, which dil does not make:
+
+    kernel = dil.attention("longnet", heads=12, head_dim=64, causal=True,
+                           dtype="bf16", context="cuda")
+    o = kernel(q, k, v, stream=torch.cuda.current_stream().cuda_stream)
+
 A kernel of 16-bit brain floats takes NumPy arrays of `uint16` or of
 `ml_dtypes.bfloat16`; `dil.bfloat16(x)` rounds float32 to the former, and
 `dil.float32(x)` goes back. The library is libdil.so: DIL_LIBRARY, or that of the
@@ -316,7 +322,10 @@ class _Owned:
 
 
 class Context(_Owned):
-    """A device with its threads and memory: "cpu", "cuda", "cuda:1"."""
+    """A device with its threads and memory: "cpu", "cuda", "cuda:1".
+
+    Where a context is asked for, the name of its device will do.
+    """
 
     def __init__(self, device="cpu", threads=0):
         pointer = ctypes.c_void_p()
@@ -330,6 +339,10 @@ class Context(_Owned):
         _must(_library.dil_context_wait(self._pointer, ctypes.c_void_p(stream)))
 
 
+def _context(given):
+    return given if isinstance(given, Context) else Context(given or "cpu")
+
+
 class Program(_Owned):
     """The patterns and kernels of a .dil file, or of a text.
 
@@ -339,7 +352,7 @@ class Program(_Owned):
     def __init__(self, text=None, path=None, defines=None, context=None):
         if (text is None) == (path is None):
             raise Error("DIL_USAGE", "a program is a text or a path")
-        self.context = context or Context()
+        self.context = _context(context)
         pointer = ctypes.c_void_p()
         pairs, count = _defines(defines)
         options = _ProgramOptions(defines=pairs, define_count=count)
@@ -372,6 +385,13 @@ class Program(_Owned):
                                           ctypes.byref(options),
                                           ctypes.byref(pointer)))
         return Kernel(pointer, self.context)
+
+
+def _must_be_rows(name, x):
+    rank = len(getattr(x, "shape", ()))
+    if rank != 4:
+        raise Error("DIL_USAGE", f"{name} must be a tensor of 4 dimensions, got "
+                    + (f"{rank}" if rank else f"a {type(x).__name__}"))
 
 
 class Kernel(_Owned):
@@ -429,6 +449,8 @@ class Kernel(_Owned):
         Returns the output, or the output and lse.
         """
         alive, flags = [], {}
+        for name, x in ("q", q), ("k", k), ("v", v):
+            _must_be_rows(name, x)
 
         def pointer(x, name, want=None):
             tensor, flags[name], keep = _view(x, want, stream)
@@ -463,7 +485,7 @@ def attention(preset=None, heads=0, kv_heads=0, head_dim=0, value_dim=0,
     """A kernel without a file: a preset, or branches by their segment lengths
     and dilations (none: dense attention). window: how many keys a query sees
     before and after itself, -1 for all."""
-    context = context or Context()
+    context = _context(context)
     if len(segments) != len(dilations):
         raise Error("DIL_USAGE", f"{len(segments)} segments and "
                     f"{len(dilations)} dilations")
