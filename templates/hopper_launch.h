@@ -106,6 +106,7 @@ typedef struct hopper_member {
 
 typedef struct hopper_shape {
   short member, members;
+  short share;                 /* of its members, in a section of this call */
   /* Bit x: no branch selects the rows of residue x, modulo the launch's
    * `residues`, over and over. */
   unsigned long long bare;
@@ -138,6 +139,7 @@ typedef struct hopper_launch {
   int segments[HOPPER_SEGMENTS]; /* 0: holds every position */
   int group;                   /* query heads a key head */
   int section;                 /* (batch row, period) blocks of a section */
+  int shares;                  /* of their heads, one after the other */
   int tile_rows;               /* at most; fewer where tiles are few */
   int section_tiles, tiles;    /* tiles of a section, and of all sections */
   int residues;                /* of rows; above HOPPER_PERIOD: all but one are

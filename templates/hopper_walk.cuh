@@ -107,7 +107,7 @@ DEVICE bool tile_find(const hopper_launch *run, int t, int c, int classes,
   const hopper_class *k = &run->classes[c];
   const hopper_shape *s = &run->shapes[k->shape];
   t -= k->first;
-  int each = k->cells * k->tiles, pairs = run->section * s->members, pair;
+  int each = k->cells * k->tiles, pairs = run->section * s->share, pair;
   if (run->spread) {
     pair = t % pairs;
     t = each - 1 - t / pairs;
@@ -115,9 +115,11 @@ DEVICE bool tile_find(const hopper_launch *run, int t, int c, int classes,
     pair = t / each;
     t -= pair * each;
   }
-  int block = section * run->section + pair / s->members;
+  int block = section / run->shares;
+  int member = s->member + (section - block * run->shares) * s->share;
+  block = block * run->section + pair / s->share;
   x->klass = (short)c;
-  x->member = (short)(s->member + pair % s->members);
+  x->member = (short)(member + pair % s->share);
   x->batch = block / run->periods;
   if (x->batch >= run->batches) return false;
   int away = away_of(run, x->batch);

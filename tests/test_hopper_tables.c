@@ -382,6 +382,53 @@ START_TEST(heights) {
 }
 END_TEST
 
+/* Rows of all tiles, each of them of one. */
+static int64_t count_rows(const hopper_list *s) {
+  const hopper_launch *l = &s->launch;
+  unsigned char *seen = calloc((size_t)(s->B * HEADS * s->N), 1);
+  int64_t rows = 0;
+  tile x;
+  for (int32_t t = 0; t < l->tiles; t++) {
+    if (!tile_find(l, t % l->section_tiles, 0, l->class_count,
+                   t / l->section_tiles, &x))
+      continue;
+    for (int32_t n = 0; n < x.rows; n++, rows++)
+      expect(!seen[row_of(s, x.batch, l->members[x.member].head,
+                          x.position + n * l->classes[x.klass].stride)]++,
+             "%s: a row of two tiles", list_describe(s));
+  }
+  free(seen);
+  return rows;
+}
+
+/* Many tiles: in sections of few blocks, or of some heads, or all in one. */
+START_TEST(sections) {
+  static const struct {
+    known_shape list;
+    int32_t section, shares;
+  } wanted[] = {
+      {{1, 16384, 16384, 3, {2048, 4096, 8192}, {1, 2, 4}}, 2, 1},
+      {{1, 99000, 99000, 3, {2048, 4096, 8192}, {1, 2, 4}}, 2, 1},
+      {{1, 140000, 140000, 3, {6144, 12288, 24576}, {1, 2, 4}}, 1, 2},
+      {{3, 99000, 99000, 2, {0, 8192}, {1, 2}}, 39, 1},
+  };
+  hopper_list *s =
+      list_known(&wanted[_i].list, DIL_COMBINE_SOFTMAX, true);
+  char reason[128];
+  for (int32_t b = 0; b < s->table.branch_count; b++)
+    s->branch[b].predicate = 0;
+  s->predicate[0] = (dil_predicate){DIL_ENDLESS, 0, false};
+  ck_assert(hopper_table_fill(&s->table, 0, 128, &s->made, reason,
+                              sizeof reason));
+  s->place = hopper_place_whole(s->B, s->N, s->M);
+  ck_assert(hopper_tiles_fill(&s->made, &s->place, 192, &s->launch));
+  ck_assert_int_eq(s->launch.section, wanted[_i].section);
+  ck_assert_int_eq(s->launch.shares, wanted[_i].shares);
+  ck_assert_int_eq(count_rows(s), s->B * HEADS * s->N);
+  free(s);
+}
+END_TEST
+
 START_TEST(known_list) {
   static const dil_combine combines[] = {DIL_COMBINE_SOFTMAX,
                                          DIL_COMBINE_SOFTMAX,
@@ -448,6 +495,7 @@ int main(void) {
   tcase_add_loop_test(tests, refusal, 0, sizeof refused / sizeof *refused);
   tcase_add_test(tests, union_of_windows);
   tcase_add_test(tests, heights);
+  tcase_add_loop_test(tests, sections, 0, 4);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
 }

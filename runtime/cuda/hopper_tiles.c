@@ -42,7 +42,7 @@ static int64_t count_tiles(const hopper_launch *l, hopper_class *k) {
   else if (k->cell)
     k->cells = (int)minimum(l->home / k->cell, parts(span, k->cell));
   if (!k->cell) k->cell = (int)span;
-  return (int64_t)l->shapes[k->shape].members * k->cells * k->tiles;
+  return (int64_t)l->shapes[k->shape].share * k->cells * k->tiles;
 }
 
 /* The rows that see a key of low..high-1 of a segment (0: no borders) through a
@@ -139,23 +139,48 @@ static bool fill_bare(const hopper_table *table, hopper_launch *l,
   return true;
 }
 
-/* The last tiles of all heads first where a causal cell is many tiles long;
- * sections of one block where there are many, to stay in the cache. */
+/* Cuts the members of each shape into so many shares; false: not evenly. */
+static bool set_shares(hopper_launch *l, int64_t shares) {
+  bool even = true;
+  l->shares = (int)shares;
+  for (int32_t i = 0; i < HOPPER_SHAPES; i++) {
+    even &= l->shapes[i].members % shares == 0;
+    l->shapes[i].share = (short)(l->shapes[i].members / shares);
+  }
+  return even;
+}
+
+/* Where tiles are many: sections of few blocks, or of some heads of one, so that
+ * what their classes read stays in the cache from class to class; a tile or two
+ * a processor are enough for the long ones to come first. Else one of all.
+ * `each`: tiles of a block. */
+static void choose_sections(hopper_launch *l, int64_t blocks, int64_t each) {
+  enum { MANY = 2048, FEW = 256 };
+  int64_t shares = minimum(each / FEW, HOPPER_MEMBERS);
+  l->section = (int)blocks;
+  if (l->spread || each * blocks < MANY) return;
+  l->section = (int)minimum(blocks, parts(FEW, each));
+  while (shares > 1 && !set_shares(l, shares)) shares--;
+  if (shares < 2) set_shares(l, 1);
+}
+
+/* The last tiles of all heads first where a causal cell is many tiles long. */
 static bool fill_tiles(const hopper_table *table, hopper_launch *l) {
-  enum { LONG = 16, MANY = 64 };
-  int64_t periods = parts(l->span, l->period);
+  enum { LONG = 16 };
+  int64_t periods = parts(l->span, l->period), most = INT32_MAX / 2;
   int64_t blocks = l->batches * periods;
-  number_tiles(l, 1);
+  if (blocks > most) return false;
+  set_shares(l, 1);
+  int64_t each = number_tiles(l, 1);
   l->spread = 0;
   for (int32_t i = 0; i < l->class_count; i++)
     l->spread |= table->causal && l->classes[i].tiles > LONG;
-  int64_t section = blocks >= MANY && !l->spread ? 1 : blocks;
+  choose_sections(l, blocks, each);
   memcpy(l->classes, table->classes, sizeof l->classes);
-  int64_t each = number_tiles(l, section);
-  int64_t sections = parts(blocks, section), most = INT32_MAX / 2;
-  if (periods > most || each > most / sections) return false;
+  each = number_tiles(l, l->section);
+  int64_t sections = parts(blocks, l->section) * l->shares;
+  if (each > most / sections) return false;
   l->periods = (int)periods;
-  l->section = (int)section;
   l->section_tiles = (int)each;
   l->tiles = (int)(each * sections);
   return !table->bare || l->part || fill_bare(table, l, blocks);
