@@ -59,6 +59,8 @@ compiler := $(BUILD)/tests/emulator/nvrtc.o $(BUILD)/tests/emulator/translate.o
 talker   := $(BUILD)/tests/emulator/nccl.o
 # An older chip on a newer one.
 older    := $(addprefix $(BUILD)/older/,libcuda.so.1 libnvrtc.so.13)
+# An NVRTC that only counts.
+counting := $(BUILD)/counting/libnvrtc.so.13
 # A library by its own name, and the name that hosts are linked to.
 abi      := 1
 rt       := $(BUILD)/libdilrt.so.$(abi)
@@ -197,7 +199,7 @@ $(core): | $(BUILD)/grammar/parser.h $(BUILD)/grammar/scanner.h
 # ---- tests ----------------------------------------------------------------
 
 tests: all $(gpuhost) $(mpihost) $(suites) $(fuzzer) \
-       $(BUILD)/tests/fuzz/fuzz_front.o $(emulator) $(older)
+       $(BUILD)/tests/fuzz/fuzz_front.o $(emulator) $(older) $(counting)
 $(BUILD)/tests/%.o: EXTRA = -Itests
 $(BUILD)/tests/harness.a: $(harness)
 	$(call say,ar)rm -f $@; $(AR) rcs $@ $^
@@ -227,6 +229,9 @@ $(BUILD)/older/libnvrtc.so.13: $(BUILD)/tests/older/nvrtc.o
 $(older):
 	@mkdir -p $(@D)
 	$(call say,link)$(CC) -shared -o $@ $^ -ldl
+$(counting): $(BUILD)/tests/counting/nvrtc.o
+	@mkdir -p $(@D)
+	$(call say,link)$(CC) -shared -Wl,-soname,$(@F) -o $@ $^
 $(BUILD)/emulator/%.h: tests/emulator/%.h
 	@mkdir -p $(@D)
 	$(call say,copy)cp $< $@

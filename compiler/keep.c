@@ -5,14 +5,14 @@
  * of the .dil file, whose lines a debugger sees as they were when the code was
  * made), knobs, target, the headers that dil's parts share, and what the back
  * end's own file holds, its templates among it. The compiler library behind
- * that is a witness: a kept value falls with its file. */
+ * that is a witness: a kept value falls with its file. Of GPU code these are
+ * lists; what is on none may be on the shelf (keep_shelf.c), by its source. */
 #include "keep.h"
 #include "interface.h"
 #include "../runtime/cache.h"
 #include "../runtime/metrics.h"
 #include "../runtime/trace.h"
 #include <fcntl.h>
-#include <limits.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,18 +21,17 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { KEEP_VERSION = 2 }; /* of how values are written below */
+enum { KEEP_VERSION = 3 }; /* of how values are written below */
 
 /* ---- which compiler ------------------------------------------------------ */
 
 static const char *const module_files[] = {"dil-cpu.so", "dil-gpu.so"};
-typedef enum module { MODULE_CPU, MODULE_GPU, MODULE_COUNT } module;
 
 /* Each is looked at once a process: what is loaded stays loaded. */
 static struct {
   XXH128_hash_t hash;
   bool looked, known;
-} modules[MODULE_COUNT];
+} modules[KEEP_MODULES];
 static pthread_mutex_t modules_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* What is in the file; false when it cannot be read. */
@@ -51,7 +50,7 @@ static bool hash_file(const char *path, XXH128_hash_t *hash) {
   return true;
 }
 
-static bool hash_module(module m, XXH128_hash_t *hash) {
+static bool hash_module(keep_module m, XXH128_hash_t *hash) {
   char path[DIL_PATH_MAX];
   pthread_mutex_lock(&modules_lock);
   if (!modules[m].looked)
@@ -71,17 +70,22 @@ typedef struct text {
   size_t size;
 } text;
 
-/* `target` is "avx512 tiles", "sm_90 general". */
-static text key_of(const compilation *c, module m, const char *target) {
-  text key = {0};
-  char turned[KNOBS_TEXT];
+FILE *keep_open_key(keep_module m, char **bytes, size_t *size) {
   XXH128_hash_t hash;
-  FILE *out =
-      hash_module(m, &hash) ? open_memstream(&key.bytes, &key.size) : NULL;
-  if (!out) return key;
+  FILE *out = hash_module(m, &hash) ? open_memstream(bytes, size) : NULL;
+  if (!out) return NULL;
   fprintf(out, "dil " DIL_VERSION " %x keep %d\n%s %016llx%016llx\n",
           (unsigned)DIL_INTERFACE, KEEP_VERSION, module_files[m],
           (unsigned long long)hash.high64, (unsigned long long)hash.low64);
+  return out;
+}
+
+/* `target` is "avx512 tiles", "sm_90 general". */
+static text key_of(const compilation *c, keep_module m, const char *target) {
+  text key = {0};
+  char turned[KNOBS_TEXT];
+  FILE *out = keep_open_key(m, &key.bytes, &key.size);
+  if (!out) return (text){0};
   fprintf(out, "target %s\nknobs %s\nforce %u\n", target,
           knobs_text(&c->knobs, turned), c->plan->force);
   bool whole = plan_write(c->plan, out);
@@ -133,8 +137,10 @@ static dil_status open_cpu(const char **origin) {
   return status;
 }
 
-static dil_status make_object(const void *request, void *made) {
+static dil_status make_object(const void *request, const gpu_shelf *shelf,
+                              void *made) {
   const backend *cpu;
+  (void)shelf;
   dil_status status = driver_backend(&cpu);
   return status ? status : cpu->compile(request, made);
 }
@@ -217,10 +223,13 @@ static dil_status open_gpu(const char **origin) {
   return status;
 }
 
-static dil_status make_codes(const void *request, void *made) {
+static dil_status make_codes(const void *request, const gpu_shelf *shelf,
+                             void *made) {
+  gpu_request own = *(const gpu_request *)request;
   const gpu_backend *gpu;
+  own.shelf = shelf;
   dil_status status = gpu_compiler_open(&gpu);
-  return status ? status : gpu->compile(request, made);
+  return status ? status : gpu->compile(&own, made);
 }
 
 typedef struct helper_request {
@@ -229,15 +238,17 @@ typedef struct helper_request {
   keep_helper which;
 } helper_request;
 
-static dil_status make_helper(const void *request, void *made) {
+static dil_status make_helper(const void *request, const gpu_shelf *shelf,
+                              void *made) {
   const helper_request *r = request;
   gpu_codes *codes = made;
   const gpu_backend *gpu;
   dil_status status = gpu_compiler_open(&gpu);
   if (status) return status;
   codes->count = 1;
-  return r->which == KEEP_PEAK ? gpu->peak(r->plan, r->arch, &codes->code[0])
-                               : gpu->rows(r->arch, &codes->code[0]);
+  return r->which == KEEP_PEAK
+             ? gpu->peak(r->plan, r->arch, shelf, &codes->code[0])
+             : gpu->rows(r->arch, shelf, &codes->code[0]);
 }
 
 /* ---- one way for both ---------------------------------------------------- */
@@ -245,7 +256,7 @@ static dil_status make_helper(const void *request, void *made) {
 /* A kind of code: read and write turn it into bytes and back; `read` takes the
  * bytes it is given. */
 typedef struct kind {
-  module module;
+  keep_module module;
   const char *compiler; /* for the trace */
   metric compiles, opening, seconds;
   bool (*read)(cache_value *found, void *made);
@@ -253,10 +264,10 @@ typedef struct kind {
   /* Loads the compiler, once a process; *origin: its file, NULL when that
    * cannot be told. */
   dil_status (*open)(const char **origin);
-  dil_status (*make)(const void *request, void *made);
+  dil_status (*make)(const void *request, const gpu_shelf *shelf, void *made);
 } kind;
 
-static const kind objects = {.module = MODULE_CPU,
+static const kind objects = {.module = KEEP_CPU,
                              .compiler = "llvm",
                              .compiles = METRIC_compiles_cpu,
                              .opening = METRIC_open_cpu,
@@ -266,7 +277,7 @@ static const kind objects = {.module = MODULE_CPU,
                              .open = open_cpu,
                              .make = make_object};
 #define CUBINS(how)                         \
-  {.module = MODULE_GPU,                    \
+  {.module = KEEP_GPU,                      \
    .compiler = "nvrtc",                     \
    .compiles = METRIC_compiles_cuda,        \
    .opening = METRIC_open_cuda,             \
@@ -277,13 +288,13 @@ static const kind objects = {.module = MODULE_CPU,
    .make = how}
 static const kind cubins = CUBINS(make_codes), helpers = CUBINS(make_helper);
 
-/* The path from the root: loaders tell it as it was given to them. Links stay,
- * since a newer compiler may come to lie behind them. */
-static const char *whole_path(const char *path, char room[PATH_MAX]) {
-  char here[PATH_MAX];
-  if (!path || *path == '/') return path;
-  if (!getcwd(here, sizeof here)) return NULL;
-  int length = snprintf(room, PATH_MAX, "%s/%s", here, path);
+/* Links stay, since a newer compiler may come to lie behind them. */
+const char *keep_whole_path(const char *path, char room[PATH_MAX]) {
+  char here[PATH_MAX] = "";
+  bool rooted = *path == '/';
+  if (!rooted && !getcwd(here, sizeof here)) return NULL;
+  int length =
+      snprintf(room, PATH_MAX, "%s%s%s", here, rooted ? "" : "/", path);
   return length > 0 && length < PATH_MAX ? room : NULL;
 }
 
@@ -293,7 +304,7 @@ static void put_made(const compilation *c, const kind *k, dil_cache *cache,
                      text key, const char *target, const void *made,
                      const char *origin, double seconds) {
   char label[160], room[PATH_MAX];
-  origin = whole_path(origin, room);
+  origin = origin && *origin ? keep_whole_path(origin, room) : NULL;
   text kept = key.bytes && origin ? k->write(made) : (text){0};
   snprintf(label, sizeof label, "%s %s", c->plan->table.name, target);
   if (kept.bytes)
@@ -306,15 +317,21 @@ static void put_made(const compilation *c, const kind *k, dil_cache *cache,
   free(kept.bytes);
 }
 
+/* By the compiler, but what of it is on the shelf; into the cache, unless there
+ * is no key. */
 static dil_status make_and_put(const compilation *c, const kind *k,
                                dil_cache *cache, text key, const char *target,
-                               const void *request, void *made) {
+                               const void *request, keep_shelf *shelf,
+                               void *made) {
   const char *origin = NULL;
   int64_t begin = dil_trace_now();
   dil_status status = k->open(&origin);
   int64_t opened = dil_trace_now();
   if (tracing()) dil_trace_add(begin, "compile", "open", k->compiler, -1);
-  if (!status) status = k->make(request, made);
+  bool empty = !shelf->origin[0]; /* as find_shelved saw */
+  keep_shelf_open(shelf, c, false, origin);
+  shelf->calls.empty = empty;
+  if (!status) status = k->make(request, origin ? &shelf->calls : NULL, made);
   if (status) return status;
   double opening = 1e-9 * (double)(opened - begin);
   double seconds = 1e-9 * (double)(dil_trace_now() - opened);
@@ -326,26 +343,47 @@ static dil_status make_and_put(const compilation *c, const kind *k,
   return DIL_OK;
 }
 
-/* From the cache; false: it must be made. */
+static void note_found(const compilation *c, const char *target,
+                       int64_t begin) {
+  if (tracing()) dil_trace_add(begin, "compile", "cache", target, -1);
+  LOG(dil_log_of(c->context), DIL_LOG_INFO,
+      "kernel '%s' for %s: from the cache in %.1f ms", c->plan->table.name,
+      target, 1e-6 * (double)(dil_trace_now() - begin));
+}
+
+/* As it was put; false: it must be made, or is on the shelf. */
 static bool find_made(const compilation *c, const kind *k, dil_cache *cache,
                       text key, const char *target, void *made) {
   cache_value found;
   int64_t begin = dil_trace_now();
   bool hit = key.bytes && dil_cache_get(cache, key.bytes, key.size, &found) &&
              k->read(&found, made);
-  if (hit && tracing()) dil_trace_add(begin, "compile", "cache", target, -1);
-  if (hit)
-    LOG(dil_log_of(c->context), DIL_LOG_INFO,
-        "kernel '%s' for %s: from the cache in %.1f ms", c->plan->table.name,
-        target, 1e-6 * (double)(dil_trace_now() - begin));
+  if (hit) note_found(c, target, begin);
   return hit;
+}
+
+/* GPU code whose cubins are all on the shelf, for other plans perhaps. The
+ * compiler stays unopened. No list is put: its way to the disk takes longer
+ * than finding them again. */
+static bool find_shelved(const compilation *c, const kind *k,
+                         const char *target, const void *request,
+                         keep_shelf *shelf, void *made) {
+  int64_t begin = dil_trace_now();
+  keep_shelf_open(shelf, c, true, NULL);
+  if (k->module != KEEP_GPU || k->make(request, &shelf->calls, made))
+    return false;
+  note_found(c, target, begin);
+  return true;
 }
 
 static dil_status make_new(const compilation *c, const kind *k,
                            dil_cache *cache, text key, const char *target,
                            const void *request, void *made) {
+  keep_shelf shelf;
   int64_t begin = dil_trace_now();
-  dil_status status = make_and_put(c, k, cache, key, target, request, made);
+  if (find_shelved(c, k, target, request, &shelf, made)) return DIL_OK;
+  dil_status status =
+      make_and_put(c, k, cache, key, target, request, &shelf, made);
   if (tracing()) dil_trace_add(begin, "compile", k->compiler, target, -1);
   if (!status)
     LOG(dil_log_of(c->context), DIL_LOG_INFO,
@@ -390,7 +428,7 @@ dil_status keep_find_codes(const compilation *c, const gpu_request *request,
   dil_status status = dil_context_cache(c->context, &cache);
   if (status) return status;
   name_target(request, target);
-  text key = key_of(c, MODULE_GPU, target);
+  text key = key_of(c, KEEP_GPU, target);
   *found = find_made(c, &cubins, cache, key, target, codes);
   free(key.bytes);
   return DIL_OK;
@@ -403,7 +441,7 @@ dil_status keep_make_codes(const compilation *c, const gpu_request *request,
   dil_status status = dil_context_cache(c->context, &cache);
   if (status) return status;
   name_target(request, target);
-  text key = key_of(c, MODULE_GPU, target);
+  text key = key_of(c, KEEP_GPU, target);
   status = make_new(c, &cubins, cache, key, target, request, codes);
   free(key.bytes);
   return status;
@@ -412,27 +450,31 @@ dil_status keep_make_codes(const compilation *c, const gpu_request *request,
 char *keep_key(const compilation *c, const gpu_request *request, size_t *size) {
   char target[64];
   name_target(request, target);
-  text key = key_of(c, MODULE_GPU, target);
+  text key = key_of(c, KEEP_GPU, target);
   *size = key.size;
   return key.bytes;
 }
 
-void keep_put_codes(const compilation *c, const gpu_request *request, char *key,
-                    size_t size, const gpu_codes *codes, double seconds) {
+void keep_list_codes(const compilation *c, const gpu_request *request,
+                     char *key, size_t size, double seconds) {
   char target[64];
   dil_cache *cache;
-  const char *origin = NULL;
-  if (dil_context_cache(c->context, &cache) || cubins.open(&origin)) return;
+  keep_shelf shelf;
+  gpu_codes codes;
+  if (dil_context_cache(c->context, &cache)) return;
   name_target(request, target);
-  put_made(c, &cubins, cache, (text){key, size}, target, codes, origin,
+  keep_shelf_open(&shelf, c, true, NULL);
+  if (make_codes(request, &shelf.calls, &codes)) return;
+  put_made(c, &cubins, cache, (text){key, size}, target, &codes, shelf.origin,
            seconds);
+  while (codes.count > 0) free(codes.code[--codes.count].cubin);
 }
 
 dil_status keep_codes(const compilation *c, const gpu_request *request,
                       gpu_codes *codes) {
-  bool found;
-  dil_status status = keep_find_codes(c, request, codes, &found);
-  return status || found ? status : keep_make_codes(c, request, codes);
+  char target[64];
+  name_target(request, target);
+  return find_or_make(c, &cubins, target, request, codes);
 }
 
 dil_status keep_beside(const compilation *c, int32_t arch, keep_helper which,

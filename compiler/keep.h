@@ -4,6 +4,7 @@
 #define DIL_KEEP_H
 
 #include "driver.h"
+#include <limits.h>
 
 /* The object of a variant on the processor; made for the context of `c`. */
 dil_status keep_object(const compilation *c, dil_variant variant,
@@ -16,18 +17,44 @@ dil_status keep_codes(const compilation *c, const gpu_request *request,
 typedef enum keep_helper { KEEP_PEAK, KEEP_ROWS } keep_helper;
 dil_status keep_beside(const compilation *c, int32_t arch, keep_helper which,
                        dil_cuda_code *code);
-/* The steps of that: from the cache, where they are found there; from the
- * compiler; and, made, into the cache by their key, malloced (NULL: what cannot
- * be told is not kept). Only the last may be done while others use `c`. */
+
+/* ---- keep_shelf.c -------------------------------------------------------- */
+
+/* Cubins by their sources, for a request. */
+typedef struct keep_shelf {
+  gpu_shelf calls;
+  const compilation *c;
+  char origin[PATH_MAX]; /* the NVRTC whose cubins these are; "": not known, or
+                            that of the first that is found */
+} keep_shelf;
+/* `origin`: of the NVRTC that compiles what is not there; NULL: none does, or
+ * it cannot be told, and nothing is kept. The shelf must not be moved. */
+void keep_shelf_open(keep_shelf *shelf, const compilation *c, bool only,
+                     const char *origin);
+
+/* ---- keep.c, for these parts --------------------------------------------- */
+
+typedef enum keep_module { KEEP_CPU, KEEP_GPU, KEEP_MODULES } keep_module;
+/* A key, begun with what tells its back end: to be written on and closed.
+ * NULL: it cannot be told, or there is no memory. */
+FILE *keep_open_key(keep_module module, char **bytes, size_t *size);
+/* The path from the root: loaders tell it as it was given to them. NULL: it
+ * cannot be told. */
+const char *keep_whole_path(const char *path, char room[PATH_MAX]);
+
+/* The steps of keep_codes: all of them by their list, if it is kept; from the
+ * shelf or else the compiler, with a list; and a list with this key, malloced
+ * (NULL: there is none), of codes that are on the shelf, where all are. Only
+ * the last may be done while others use `c`. */
 dil_status keep_find_codes(const compilation *c, const gpu_request *request,
                            gpu_codes *codes, bool *found);
 dil_status keep_make_codes(const compilation *c, const gpu_request *request,
                            gpu_codes *codes);
 char *keep_key(const compilation *c, const gpu_request *request, size_t *size);
-void keep_put_codes(const compilation *c, const gpu_request *request, char *key,
-                    size_t size, const gpu_codes *codes, double seconds);
+void keep_list_codes(const compilation *c, const gpu_request *request,
+                     char *key, size_t size, double seconds);
 
-/* ---- late.c --------------------------------------------------------------- */
+/* ---- late.c -------------------------------------------------------------- */
 
 /* The codes of a plan for a kernel that is made of them now: those that few of
  * its calls take may still be without cubin, and are compiled in a thread.

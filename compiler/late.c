@@ -6,6 +6,7 @@
  * compiled at once. */
 #include "keep.h"
 #include "../runtime/clock.h"
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -21,7 +22,6 @@ typedef struct slot {        /* a member that comes late */
 
 typedef struct late {
   const compilation *c;
-  const gpu_backend *gpu;
   gpu_request request;
   knobs knobs;               /* the request's */
   uint32_t members;          /* those that come late */
@@ -36,8 +36,10 @@ typedef struct late {
   pthread_mutex_t lock;      /* of all below */
   pthread_cond_t changed;
   bool over, had_first;
+  bool wanted;               /* a call waits, or is as likely as others */
   double begun;
-  gpu_codes first;           /* copies, for the cache; no cubin: comes late */
+  keep_shelf shelf;          /* the thread's */
+  int32_t member[GPU_CODES_MAX]; /* that the codes first had are */
   slot slot[GPU_CODES_MAX];
 } late;
 
@@ -83,10 +85,27 @@ static bool unlink_running(late *l) {
 
 /* ---- the thread ---------------------------------------------------------- */
 
+/* From the shelf, or else by NVRTC, which is opened before its end is seen to:
+ * what is registered last runs first. */
+static dil_status find_or_compile(late *l, int32_t member,
+                                  dil_cuda_code *code) {
+  keep_shelf *s = &l->shelf;
+  const gpu_backend *gpu;
+  dil_status status = gpu_compiler_open(&gpu);
+  if (status) return status;
+  if (s->calls.only) {
+    status = gpu->member(&l->request, member, code);
+    if (!status || status == DIL_UNSUPPORTED) return status;
+    if (gpu->versions()) pthread_once(&at_end_once, register_end);
+    keep_shelf_open(s, l->c, false, gpu->origin());
+  }
+  return gpu->member(&l->request, member, code);
+}
+
 static void make_member(late *l, int32_t member) {
   slot *s = &l->slot[member];
   dil_cuda_code code = {0};
-  dil_status status = l->gpu->member(&l->request, member, &code);
+  dil_status status = find_or_compile(l, member, &code);
   pthread_mutex_lock(&l->lock);
   s->status = status;
   s->code = code;
@@ -110,30 +129,31 @@ static bool wait_first(late *l) {
 /* All codes as one list, when none failed; a member that the gate refused is
  * left out, as it is where all are compiled at once. */
 static void keep_whole(late *l) {
-  gpu_codes whole = {0};
-  gpu_request request = l->request;
   if (!wait_first(l)) return;
-  for (int32_t i = 0; i < l->first.count; i++) {
-    int32_t member = l->first.member[i];
-    const slot *s = &l->slot[member];
-    bool is_late = l->members >> member & 1;
-    bool left_out = is_late && s->status == DIL_UNSUPPORTED &&
-                    i + 1 < l->first.count;
-    if (left_out) continue;
-    if (is_late && s->status) return;
-    whole.member[whole.count] = member;
-    whole.code[whole.count++] = is_late ? s->code : l->first.code[i];
-  }
-  request.apart = false;
-  keep_put_codes(l->c, &request, l->key, l->key_size, &whole,
-                 clock_seconds() - l->begun);
+  for (int32_t m = 0; m < GPU_CODES_MAX; m++)
+    if (l->slot[m].status && l->slot[m].status != DIL_UNSUPPORTED) return;
+  gpu_request request = l->request;
+  request.stop = NULL;
+  keep_list_codes(l->c, &request, l->key, l->key_size,
+                  clock_seconds() - l->begun);
 }
 
-/* NVRTC is opened before its end is seen to: what is registered last runs
- * first. */
+/* The kernel's first calls come first: what begins at once takes processors
+ * from them, and where the process soon ends, it has to be stopped. */
+static void let_calls_begin(late *l) {
+    struct timespec end;
+  clock_gettime(CLOCK_MONOTONIC, &end);
+  end.tv_sec++;
+  pthread_mutex_lock(&l->lock);
+  while (!l->wanted && !atomic_load(&l->stop) &&
+         pthread_cond_timedwait(&l->changed, &l->lock, &end) != ETIMEDOUT)
+    continue;
+  pthread_mutex_unlock(&l->lock);
+}
+
 static void *run(void *context) {
   late *l = context;
-  if (l->gpu->versions()) pthread_once(&at_end_once, register_end);
+  let_calls_begin(l);
   for (int32_t m = 0; m < GPU_CODES_MAX; m++)
     if ((l->members >> m & 1) && !atomic_load(&l->stop)) make_member(l, m);
   if (!atomic_load(&l->stop)) keep_whole(l);
@@ -159,22 +179,28 @@ static bool start(late *l) {
 
 /* ---- beginning and ending ------------------------------------------------ */
 
-static late *late_new(const compilation *c, const gpu_backend *gpu,
-                      const gpu_request *request, uint32_t members) {
+static late *late_new(const compilation *c, const gpu_request *request,
+                      uint32_t members, bool beside) {
   late *l = calloc(1, sizeof *l);
   if (!l) return NULL;
   l->c = c;
-  l->gpu = gpu;
+  l->wanted = beside;
   l->request = *request;
   if (request->knobs) l->knobs = *request->knobs;
   if (request->knobs) l->request.knobs = &l->knobs;
   l->request.stop = &l->stop;
+  l->request.shelf = &l->shelf.calls;
   l->members = members;
   l->key = keep_key(c, request, &l->key_size);
   l->process = getpid();
   l->begun = clock_seconds();
+  keep_shelf_open(&l->shelf, c, true, NULL);
+  pthread_condattr_t forward;
+  pthread_condattr_init(&forward);
+  pthread_condattr_setclock(&forward, CLOCK_MONOTONIC);
   pthread_mutex_init(&l->lock, NULL);
-  pthread_cond_init(&l->changed, NULL);
+  pthread_cond_init(&l->changed, &forward);
+  pthread_condattr_destroy(&forward);
   return l;
 }
 
@@ -184,73 +210,65 @@ void late_end(late *l) {
   if (own) stop(l);
   if (unlink_running(l) && own) pthread_join(l->thread, NULL);
   for (int32_t m = 0; m < GPU_CODES_MAX; m++) free(l->slot[m].code.cubin);
-  while (l->first.count > 0) free(l->first.code[--l->first.count].cubin);
   pthread_cond_destroy(&l->changed);
   pthread_mutex_destroy(&l->lock);
   free(l->key);
   free(l);
 }
 
-/* With the family's name behind the cubin, in its block. */
-static bool copy_code(const dil_cuda_code *from, dil_cuda_code *to) {
-  size_t name = strlen(from->family) + 1;
-  char *block = malloc(from->size + name);
-  if (!block) return false;
-  if (from->size) memcpy(block, from->cubin, from->size);
-  memcpy(block + from->size, from->family, name);
-  *to = *from;
-  to->cubin = block;
-  to->family = block + from->size;
-  return true;
-}
-
-/* For the thread, which keeps them with its own. */
-static dil_status note_first(late *l, const gpu_codes *codes) {
-  bool whole = true;
+/* Its calls name codes by their number among these, its thread by member. */
+static void note_first(late *l, const gpu_codes *codes) {
   pthread_mutex_lock(&l->lock);
-  for (int32_t i = 0; i < codes->count && whole; i++) {
-    whole = copy_code(&codes->code[i], &l->first.code[i]);
-    l->first.member[i] = codes->member[i];
-    l->first.count += whole;
-  }
-  l->had_first = whole;
+  memcpy(l->member, codes->member, sizeof l->member);
+  l->had_first = true;
   pthread_cond_broadcast(&l->changed);
   pthread_mutex_unlock(&l->lock);
-  return whole ? DIL_OK : dil_fail(DIL_MEMORY, "no memory for a kernel's code");
 }
 
-/* The codes that do not come late, kept by themselves. */
-static dil_status make_first(late *l, bool beside, gpu_codes *codes) {
-  bool found;
-  gpu_request request = l->request;
-  request.apart = true;
-  request.stop = NULL;
-  if (beside) start(l);
-  dil_status status = keep_find_codes(l->c, &request, codes, &found);
-  if (!status && !found) status = keep_make_codes(l->c, &request, codes);
+/* The codes that do not come late, unless they are there. */
+static dil_status make_first(late *l, const gpu_request *first, bool found,
+                             gpu_codes *codes) {
+  if (l->wanted) start(l);
+  dil_status status = found ? DIL_OK : keep_make_codes(l->c, first, codes);
   if (status) return status;
-  status = note_first(l, codes);
-  if (!status && !start(l)) run(l); /* here and now */
-  while (status && codes->count > 0) free(codes->code[--codes->count].cubin);
-  return status;
+  note_first(l, codes);
+  if (start(l)) return DIL_OK;
+  l->wanted = true;
+  run(l); /* here and now */
+  return DIL_OK;
+}
+
+/* Those of a list that have no cubin. */
+static uint32_t members_without(const gpu_codes *codes) {
+  uint32_t members = 0;
+  for (int32_t i = 0; i < codes->count; i++)
+    if (!codes->code[i].size) members |= 1u << codes->member[i];
+  return members;
 }
 
 dil_status late_begin(const compilation *c, const gpu_request *request,
                       gpu_codes *codes, late **out) {
-  bool found, beside;
+  bool found, beside = false;
+  uint32_t members;
   const gpu_backend *gpu;
+  gpu_request first = *request;
+  first.apart = true;
   *out = NULL;
   dil_status status = keep_find_codes(c, request, codes, &found);
   if (status || found) return status;
-  status = gpu_compiler_open(&gpu);
+  status = keep_find_codes(c, &first, codes, &found);
+  if (!status && !found) status = gpu_compiler_open(&gpu);
   if (status) return status;
-  uint32_t members = gpu->apart(request, &beside);
+  members = found ? members_without(codes) : gpu->apart(request, &beside);
+  if (!members && found) return DIL_OK;
   if (!members) return keep_make_codes(c, request, codes);
-  late *l = late_new(c, gpu, request, members);
-  if (!l) return dil_fail(DIL_MEMORY, "no memory for compilers");
-  status = make_first(l, beside, codes);
-  if (status) late_end(l);
-  else *out = l;
+  late *l = late_new(c, request, members, beside);
+  if (!l) status = dil_fail(DIL_MEMORY, "no memory for compilers");
+  else status = make_first(l, &first, found, codes);
+  if (!status) *out = l;
+  else late_end(l);
+  while (status && found && codes->count > 0)
+    free(codes->code[--codes->count].cubin);
   return status;
 }
 
@@ -267,7 +285,9 @@ static dil_status take(const slot *s, dil_cuda_code *code) {
 
 dil_status late_wait(late *l, int32_t index, dil_cuda_code *code) {
   pthread_mutex_lock(&l->lock);
-  const slot *s = &l->slot[l->first.member[index]];
+  const slot *s = &l->slot[l->member[index]];
+  l->wanted = true;
+  pthread_cond_broadcast(&l->changed);
   while (!s->ended && !l->over) pthread_cond_wait(&l->changed, &l->lock);
   dil_status status =
       s->ended ? take(s, code)

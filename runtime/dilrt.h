@@ -110,7 +110,7 @@ typedef struct dil_stats {
   int64_t pool_cached;    /* bytes held for the next, in nobody's use */
   double pool_reuse_rate; /* 1 - fresh / takes */
   double pool_fragmentation; /* of what is in use, the part not asked for */
-  int64_t cache_hits;     /* kernels found in memory or on disk */
+  int64_t cache_hits;     /* entries found in memory or on disk */
   int64_t cache_misses;
   int64_t cache_refused;  /* entries that were damaged, stale or not ours */
   int64_t cache_evictions;

@@ -139,7 +139,7 @@ const crew_gpu *gpu_crew(const plan *p) {
                       .code_count = codes->count, .dimension = dimension,
                       .context = p->pattern, .devices = 1};
   int32_t arch = gpu_module()->facts(gpu_device())->arch;
-  expect(gpu_compiler()->rows(arch, &shared.rows));
+  expect(gpu_compiler()->rows(arch, NULL, &shared.rows));
   return &shared;
 }
 

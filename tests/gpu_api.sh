@@ -28,7 +28,8 @@ had() { # how, file
 }
 # shellcheck disable=SC2086 # a list of words
 starts() {
-  "$DIL" $run >"$TMP/cold" || return
+  "$DIL" $run >"$TMP/cold" &&
+    "$DIL" $run --seq 32 >/dev/null || return # waits for what comes late
   for i in 1 2 3 4 5; do
     LD_DEBUG=files LD_DEBUG_OUTPUT=$TMP/files "$DIL" $run >"$TMP/warm.$i" ||
       return

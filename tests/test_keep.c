@@ -245,13 +245,10 @@ static void turn_arch(compilation *c, gpu_request *r) {
 static void turn_only(compilation *c, gpu_request *r) {
   (void)c, r->only = "general";
 }
-static void turn_apart(compilation *c, gpu_request *r) {
-  (void)c, r->apart = true;
-}
 
 START_TEST(keys_tell_codes_apart) {
   static void (*const turns[])(compilation *, gpu_request *) = {
-      turn_knob, turn_force, turn_arch, turn_only, turn_apart};
+      turn_knob, turn_force, turn_arch, turn_only};
   subject *s = read_example("longnet");
   for (int32_t i = 0; i < (int32_t)(sizeof turns / sizeof *turns); i++) {
     compilation c = {.arena = s->memory, .diag = diag_new(s->memory)};
@@ -275,6 +272,9 @@ START_TEST(keys_tell_codes_apart) {
 END_TEST
 
 /* ---- codes that come after the kernel ------------------------------------ */
+
+/* Microseconds after which its compiler is surely at work, and not yet done. */
+enum { AT_WORK = 1200000 };
 
 /* causal for sm_90a: the Hopper kernel comes first, the general one late. */
 typedef struct later {
@@ -366,6 +366,7 @@ START_TEST(what_came_first_is_kept_by_itself) {
   dil_cuda_code general;
   if (!open_later(&l)) return;
   expect_late(&l);
+  usleep(AT_WORK);
   double begin = now();
   ck_assert_int_eq(close_later(&l).compiles, 1);
   printf("a compiler at work ends in %.0f ms\n", 1e3 * (now() - begin));
@@ -375,7 +376,7 @@ START_TEST(what_came_first_is_kept_by_itself) {
   free(general.cubin);
   dil_stats stats = close_later(&again);
   ck_assert_int_eq(stats.compiles, 0);
-  ck_assert_int_eq(stats.cache_hits, 1);
+  ck_assert_int_ge(stats.cache_hits, 1);
 }
 END_TEST
 
@@ -385,7 +386,7 @@ START_TEST(a_process_ends_while_codes_are_made) {
   pid_t child = fork();
   if (child == 0) {
     later l;
-    if (open_later(&l)) usleep(100000);
+    if (open_later(&l)) usleep(AT_WORK);
     exit(0);
   }
   int status;

@@ -152,7 +152,7 @@ START_TEST(peak) {
   subject *s = subject_new("peak", text, NULL, 0);
   for (int32_t a = 0; a < 2; a++) {
     dil_cuda_code code;
-    dil_status status = gpu_compiler()->peak(plan_of(s, 0), archs[a], &code);
+    dil_status status = gpu_compiler()->peak(plan_of(s, 0), archs[a], NULL, &code);
     ck_assert_msg(status == DIL_OK, "%s", dil_last_error());
     ck_assert_str_eq(code.family, "peak");
     ck_assert_int_gt(code.knob[CUDA_PEAK_OPERATIONS], 0);

@@ -36,7 +36,7 @@ static dil_status attempt_one(const gpu_request *r, const gpu_strategy *s,
     if (r->ptxas)
       fprintf(r->ptxas, "%s, sm_%d%s\n", code->variant, code->arch,
               code->arch == 90 ? "a" : "");
-    status = nvrtc_compile(&text, code, r->ptxas, r->stop);
+    status = nvrtc_compile(&text, code, r->ptxas, r->stop, r->shelf);
     if (status == DIL_UNSUPPORTED && r->ptxas)
       fprintf(r->ptxas, "%s\n", dil_last_error());
   }
@@ -142,8 +142,9 @@ static void start_job(gpu_job *j) {
     snprintf(j->problem, sizeof j->problem, "no memory for a report");
     return;
   }
-  j->running = !j->request.source_only &&
-               !pthread_create(&j->thread, NULL, run_job, j);
+  bool compiles = !j->request.source_only &&
+                  !(j->request.shelf && j->request.shelf->only);
+  j->running = compiles && !pthread_create(&j->thread, NULL, run_job, j);
   if (!j->running) run_job(j);
 }
 

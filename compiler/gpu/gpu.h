@@ -14,6 +14,31 @@
 
 enum { GPU_CODES_MAX = 16 };
 
+typedef struct source_text {
+  char *text;              /* malloced, NUL-terminated */
+  size_t length, room;
+  bool lost;               /* memory ran out; told once at the end */
+} source_text;
+
+/* What NVRTC made of a source, whether or not the gate lets it pass. */
+typedef struct gpu_made {
+  char *log;               /* what ptxas reports; malloced */
+  void *cubin;             /* malloced */
+  size_t size;
+} gpu_made;
+
+/* Where cubins are kept by all that they are made of but NVRTC itself (options
+ * and source in one text), so that plans with one source share one. Several
+ * threads call `put` and, unless `only`, `find`. */
+typedef struct gpu_shelf {
+  void *context;
+  bool only;               /* what is not there fails; NVRTC stays unopened */
+  bool empty;              /* nothing is there: it is not asked */
+  bool (*find)(void *context, const source_text *of, gpu_made *made);
+  void (*put)(void *context, const source_text *of, const char *label,
+              const gpu_made *made, double seconds);
+} gpu_shelf;
+
 typedef struct gpu_request {
   const plan *plan;
   int32_t arch;            /* 80, 86, 89, 90 (compiled as sm_90a) */
@@ -23,6 +48,7 @@ typedef struct gpu_request {
   FILE *cuda, *ptxas;      /* not NULL: source and report go there as well */
   bool apart;              /* gpu_backend.apart are left without a cubin */
   const atomic_bool *stop; /* not NULL: set, it ends a compilation early */
+  const gpu_shelf *shelf;  /* NULL: everything is compiled */
 } gpu_request;
 
 typedef struct gpu_codes {
@@ -66,9 +92,11 @@ typedef struct gpu_backend {
                         int32_t room);
   /* The chip's products and nothing else, of what the plan's kernels multiply
    * (tf32 for f32): what their speed is a share of. */
-  dil_status (*peak)(const plan *p, int32_t arch, dil_cuda_code *code);
+  dil_status (*peak)(const plan *p, int32_t arch, const gpu_shelf *shelf,
+                     dil_cuda_code *code);
   /* What ranks of a ring do with rows on that chip, besides attention. */
-  dil_status (*rows)(int32_t arch, dil_cuda_code *code);
+  dil_status (*rows)(int32_t arch, const gpu_shelf *shelf,
+                     dil_cuda_code *code);
   /* "NVRTC 13.0"; NULL with the reason in dil_last_error. */
   const char *(*versions)(void);
   /* The path of NVRTC's file; NULL: it cannot be told. */
@@ -79,12 +107,6 @@ typedef const gpu_backend *(*gpu_backend_init)(void);
 #define GPU_BACKEND_SYMBOL "dil_gpu_backend_init"
 
 /* ---- emit.c: growing source text ----------------------------------------- */
-
-typedef struct source_text {
-  char *text;              /* malloced, NUL-terminated */
-  size_t length, room;
-  bool lost;               /* memory ran out; told once at the end */
-} source_text;
 
 void put(source_text *s, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -145,19 +167,24 @@ extern const gpu_strategy strategy_general, strategy_hopper,
 
 /* ---- peak.c -------------------------------------------------------------- */
 
-dil_status peak_compile(const plan *p, int32_t arch, dil_cuda_code *code);
+dil_status peak_compile(const plan *p, int32_t arch, const gpu_shelf *shelf,
+                        dil_cuda_code *code);
 
 /* ---- rows.c -------------------------------------------------------------- */
 
-dil_status rows_compile(int32_t arch, dil_cuda_code *code);
+dil_status rows_compile(int32_t arch, const gpu_shelf *shelf,
+                        dil_cuda_code *code);
 
 /* ---- nvrtc.c: compile and gate ------------------------------------------- */
 
 /* One source to the cubin of `code`, whose name, chip and leniency are set.
  * DIL_UNSUPPORTED with the reason in dil_last_error: the gate refused what
- * ptxas made of it. `stop` (or NULL), once set, ends it with DIL_INTERNAL. */
+ * ptxas made of it. `stop` (or NULL), once set, ends it with DIL_INTERNAL.
+ * From `shelf` (or NULL), where it is there; DIL_ENVIRONMENT: it is not, and
+ * must be. */
 dil_status nvrtc_compile(const source_text *text, dil_cuda_code *code,
-                         FILE *report, const atomic_bool *stop);
+                         FILE *report, const atomic_bool *stop,
+                         const gpu_shelf *shelf);
 const char *nvrtc_version(void);
 const char *nvrtc_origin(void); /* the path of its file, or NULL */
 

@@ -6,6 +6,7 @@
  * these loses more than any choice of tiles gains. */
 #include "gpu.h"
 #include "templates.h"
+#include "../../runtime/clock.h"
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -173,26 +174,34 @@ static char *log_of(job_handle job) {
   return log;
 }
 
-static dil_status take_cubin(job_handle job, void **cubin, size_t *size) {
-  int code = nvrtc.GetCUBINSize(job, size);
+static dil_status take_made(job_handle job, gpu_made *made) {
+  made->log = log_of(job);
+  if (!made->log) return failed("give its report", 0);
+  int code = nvrtc.GetCUBINSize(job, &made->size);
   if (code) return failed("make a cubin", code);
-  *cubin = malloc(*size);
-  if (!*cubin) return dil_fail(DIL_MEMORY, "no memory for a cubin");
-  code = nvrtc.GetCUBIN(job, *cubin);
-  if (!code) return DIL_OK;
-  free(*cubin);
-  return failed("give its cubin", code);
+  made->cubin = malloc(made->size);
+  if (!made->cubin) return dil_fail(DIL_MEMORY, "no memory for a cubin");
+  code = nvrtc.GetCUBIN(job, made->cubin);
+  return code ? failed("give its cubin", code) : DIL_OK;
 }
 
+/* The target, then these; the last where NVRTC knows it. */
+static const char *const options[] = {"--std=c++17", "-default-device",
+                                      "--ptxas-options=-v", "--minimal"};
+enum { OPTIONS = sizeof options / sizeof *options };
+
 /* Compute capability 9.0 is always compiled with its own instructions. */
+static void name_target(int32_t arch, char target[48]) {
+  snprintf(target, 48, "--gpu-architecture=sm_%d%s", arch,
+           arch == 90 ? "a" : "");
+}
+
 static dil_status compile(job_handle job, int32_t arch) {
   char target[48];
-  snprintf(target, sizeof target, "--gpu-architecture=sm_%d%s", arch,
-           arch == 90 ? "a" : "");
-  const char *const options[] = {target, "--std=c++17", "-default-device",
-                                 "--ptxas-options=-v", "--minimal"};
-  int count = (int)(sizeof options / sizeof *options);
-  int code = nvrtc.CompileProgram(job, count - !nvrtc.has_minimal, options);
+  const char *all[1 + OPTIONS] = {target};
+  name_target(arch, target);
+  memcpy(all + 1, options, sizeof options);
+  int code = nvrtc.CompileProgram(job, 1 + OPTIONS - !nvrtc.has_minimal, all);
   if (!code) return DIL_OK;
   char *log = log_of(job);
   dil_status status =
@@ -216,23 +225,78 @@ static dil_status allow_stop(job_handle job, const atomic_bool *stop) {
   return code ? failed("be made to stop", code) : DIL_OK;
 }
 
-dil_status nvrtc_compile(const source_text *text, dil_cuda_code *code,
-                         FILE *report, const atomic_bool *stop) {
+/* On failure `made` may hold parts of it. */
+static dil_status make(const source_text *text, const dil_cuda_code *code,
+                       const atomic_bool *stop, gpu_made *made) {
   job_handle job = NULL;
   dil_status status = ready();
-  if (!status && text->lost)
-    status = dil_fail(DIL_MEMORY, "no memory for CUDA source");
   if (!status) status = create(text, code->variant, &job);
   if (status) return status;
   status = allow_stop(job, stop);
   if (!status) status = compile(job, code->arch);
-  if (!status) {
-    char *log = log_of(job);
-    if (report && log) fprintf(report, "%s", log);
-    status = log ? gate(code, log) : failed("give its report", 0);
-    free(log);
-  }
-  if (!status) status = take_cubin(job, &code->cubin, &code->size);
+  if (!status) status = take_made(job, made);
   nvrtc.DestroyProgram(&job);
   return status;
+}
+
+/* ---- the shelf ----------------------------------------------------------- */
+
+/* All that a cubin is made of but NVRTC and templates that others include. */
+static source_text all_of(const source_text *text, const dil_cuda_code *code) {
+  source_text all = {0};
+  char target[48];
+  name_target(code->arch, target);
+  put(&all, "%s", target);
+  for (int i = 0; i < OPTIONS; i++) put(&all, " %s", options[i]);
+  put(&all, "\n%s\n%s", code->variant, text->text);
+  return all;
+}
+
+static dil_status make_and_put(const source_text *text,
+                               const dil_cuda_code *code,
+                               const atomic_bool *stop, const gpu_shelf *shelf,
+                               const source_text *all, gpu_made *made) {
+  char label[120];
+  double begin = clock_seconds();
+  dil_status status = make(text, code, stop, made);
+  if (status || !shelf) return status;
+  snprintf(label, sizeof label, "%s sm_%d cubin", code->variant, code->arch);
+  shelf->put(shelf->context, all, label, made, clock_seconds() - begin);
+  return DIL_OK;
+}
+
+static dil_status find_or_make(const source_text *text,
+                               const dil_cuda_code *code,
+                               const atomic_bool *stop, const gpu_shelf *shelf,
+                               gpu_made *made) {
+  source_text all = shelf ? all_of(text, code) : (source_text){0};
+  dil_status status = DIL_OK;
+  if (text->lost || all.lost)
+    status = dil_fail(DIL_MEMORY, "no memory for CUDA source");
+  else if (shelf && !shelf->empty && shelf->find(shelf->context, &all, made))
+    status = DIL_OK;
+  else if (shelf && shelf->only)
+    status = dil_fail(DIL_ENVIRONMENT, "no cubin of '%s' is kept",
+                      code->variant);
+  else
+    status = make_and_put(text, code, stop, shelf, &all, made);
+  free(all.text);
+  return status;
+}
+
+dil_status nvrtc_compile(const source_text *text, dil_cuda_code *code,
+                         FILE *report, const atomic_bool *stop,
+                         const gpu_shelf *shelf) {
+  gpu_made made = {0};
+  dil_status status = find_or_make(text, code, stop, shelf, &made);
+  if (!status && report) fprintf(report, "%s", made.log);
+  if (!status) status = gate(code, made.log);
+  free(made.log);
+  if (status) {
+    free(made.cubin);
+    return status;
+  }
+  code->cubin = made.cubin;
+  code->size = made.size;
+  return DIL_OK;
 }

@@ -14,7 +14,8 @@ static int64_t operations_of(bool hopper, bool wide) {
                 : PRODUCTS * 2 * 8 * 16 * 8 * depth;
 }
 
-dil_status peak_compile(const plan *p, int32_t arch, dil_cuda_code *code) {
+dil_status peak_compile(const plan *p, int32_t arch, const gpu_shelf *shelf,
+                        dil_cuda_code *code) {
   static const int element[DIL_DTYPE_COUNT] = {
       [DIL_F32] = 0, [DIL_BF16] = 1, [DIL_F16] = 2};
   bool hopper = arch == 90;
@@ -30,7 +31,7 @@ dil_status peak_compile(const plan *p, int32_t arch, dil_cuda_code *code) {
            dtype == DIL_F32 ? "tf32" : dil_dtype_name(dtype));
   put(&text, "#define ELEMENT %d\n#define HOPPER %d\n", element[dtype], hopper);
   put_template(&text, "peak.cu");
-  dil_status status = nvrtc_compile(&text, code, NULL, NULL);
+  dil_status status = nvrtc_compile(&text, code, NULL, NULL, shelf);
   free(text.text);
   return status;
 }

@@ -3,14 +3,15 @@
 #include "gpu.h"
 #include <stdlib.h>
 
-dil_status rows_compile(int32_t arch, dil_cuda_code *code) {
+dil_status rows_compile(int32_t arch, const gpu_shelf *shelf,
+                        dil_cuda_code *code) {
   source_text text = {0};
   *code = (dil_cuda_code){.family = "rows",
                           .arch = arch,
                           .lenient = true,
                           .variant = "rows"};
   put_template(&text, "rows.cu");
-  dil_status status = nvrtc_compile(&text, code, NULL, NULL);
+  dil_status status = nvrtc_compile(&text, code, NULL, NULL, shelf);
   free(text.text);
   return status;
 }
