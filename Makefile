@@ -49,6 +49,8 @@ fuzzer   := $(BUILD)/tests/fuzz/fuzz_pattern
 turns    := $(BUILD)/tests/bench/turns
 gpuhost  := $(BUILD)/tests/library/gpu_host
 mpihost  := $(BUILD)/tests/mpi/link_host
+hopper   := $(BUILD)/tests/gpu/hopper_bench
+hoppers  := $(call objects,tests/gpu/*.c)
 headers  := compiler/dil.h runtime/dilrt.h runtime/dlpack.h runtime/status.def
 pools    := $(BUILD)/tests/bench/pool $(BUILD)/tests/bench/pool_cuda
 # A driver and an NVRTC that run kernels on the processor.
@@ -198,7 +200,7 @@ $(core): | $(BUILD)/grammar/parser.h $(BUILD)/grammar/scanner.h
 
 # ---- tests ----------------------------------------------------------------
 
-tests: all $(gpuhost) $(mpihost) $(suites) $(fuzzer) \
+tests: all $(gpuhost) $(mpihost) $(hopper) $(suites) $(fuzzer) \
        $(BUILD)/tests/fuzz/fuzz_front.o $(emulator) $(older) $(counting)
 $(BUILD)/tests/%.o: EXTRA = -Itests
 $(BUILD)/tests/harness.a: $(harness)
@@ -207,7 +209,8 @@ $(suites) $(fuzzer): %: %.o $(core) $(runtime) $(BUILD)/tests/harness.a
 	$(call say,link)$(LINK) $(hosted) -o $@ $(filter %.o,$^) \
 	  $(filter %.a,$^) -lcheck -lsubunit -lrt $(CLILIBS) $(MORELIBS) $(LDLIBS)
 $(BUILD)/tests/bench/pool_cuda: $(cuda)
-$(turns) $(pools) $(gpuhost) $(mpihost): %: %.o $(core) $(runtime)
+$(hopper): $(hoppers) $(cuda) $(gpu)
+$(turns) $(pools) $(gpuhost) $(mpihost) $(hopper): %: %.o $(core) $(runtime)
 	$(call say,link)$(LINK) $(hosted) -o $@ $^ $(CLILIBS) $(LDLIBS)
 # Kernels switch stacks, which no sanitizer follows, whatever OPT says.
 $(emulated): override OPT = -O2 -g
@@ -257,7 +260,7 @@ $(BUILD)/tests/test_hopper_tables $(BUILD)/tests/test_forecast: \
 $(BUILD)/tests/test_cuda: $(cuda)
 $(cpusuite): MORELIBS = $(shell $(LLVM) --libs) -L$(shell $(LLVM) --libdir)
 .SECONDARY: $(suites:=.o) $(fuzzer).o $(turns).o $(pools:=.o) $(gpuhost).o \
-            $(mpihost).o
+            $(mpihost).o $(hoppers)
 
 # What the machine lacks comes first; only then is anything built.
 check demo:
@@ -293,14 +296,14 @@ bundled := $(BUILD)/tests/test_edges $(BUILD)/tests/test_numeric \
            $(BUILD)/tests/test_laws $(BUILD)/tests/test_rerun \
            $(BUILD)/tests/test_hopper $(BUILD)/tests/test_launch \
            $(BUILD)/tests/test_parts $(BUILD)/tests/test_apart \
-           $(fuzzer) $(turns) $(gpuhost) $(pools)
+           $(fuzzer) $(turns) $(gpuhost) $(hopper) $(pools)
 gpuparts := $(addprefix $(BUILD)/,$(filter-out dil-cpu.so,$(parts)))
 gpu-bundle: $(bundled) $(BUILD)/dil $(gpuparts) $(older)
 	@rm -rf $(BUILD)/gpu && mkdir -p $(BUILD)/gpu/lib $(BUILD)/gpu/older \
 	  $(BUILD)/gpu/tests/fuzz $(BUILD)/gpu/tests/bench
 	$(call say,copy)cp $(filter $(suites),$(bundled)) $(BUILD)/gpu/tests
 	@cp $(fuzzer) $(BUILD)/gpu/tests/fuzz
-	@cp $(turns) $(pools) $(BUILD)/gpu/tests/bench
+	@cp $(turns) $(pools) $(hopper) $(BUILD)/gpu/tests/bench
 	@cp $(gpuhost) $(BUILD)/gpu/tests
 	@cp $(older) $(BUILD)/gpu/older
 	@cp $(BUILD)/dil $(gpuparts) $(rt) $(BUILD)/libdil.so.$(abi) $(BUILD)/gpu
@@ -399,7 +402,7 @@ $(BUILD)/flags: FORCE
 	@printf '%s\n' '$(subst ','\'',$(CC) $(FLAGS))' | cmp -s - $@ || \
 	  printf '%s\n' '$(subst ','\'',$(CC) $(FLAGS))' > $@
 $(core) $(runtime) $(cpu) $(gpu) $(cuda) $(harness) $(suites:=.o) $(fuzzer).o \
-  $(turns).o $(pools:=.o) $(gpuhost).o $(mpihost).o $(emulated) \
+  $(turns).o $(pools:=.o) $(gpuhost).o $(mpihost).o $(hoppers) $(emulated) \
   $(BUILD)/tests/faults/faults.o $(BUILD)/tests/fuzz/fuzz_front.o \
   $(BUILD)/compiler/main.o: \
   $(BUILD)/flags

@@ -101,6 +101,12 @@ extern "C" double fma(double, double, double);
 extern "C" float fmaf(float, float, float);
 static inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 extern "C" int abs(int);
+/* Threads of a block never run at once, nor do blocks. */
+template <class T> static inline T atomicAdd(T *to, T more) {
+  T was = *to;
+  *to = was + more;
+  return was;
+}
 template <class A, class B> static inline auto min(A a, B b) {
   return a < b ? a : b;
 }

@@ -6,7 +6,7 @@
 #ifndef HOPPER_CASES_H
 #define HOPPER_CASES_H
 
-enum { BRANCHES = 8 };
+#include "hopper_reference.h"
 
 typedef enum phases { CYCLE, ZERO, BLOCK, BY_BRANCH } phases;
 
@@ -21,7 +21,7 @@ typedef struct bench_case {
   int flags;
 } bench_case;
 
-enum { TIMED = 1, UNION = 2, MULTISET = 4, SPLIT = 8, SPOIL = 16, QUICK = 32 };
+enum { TIMED = 1, UNION = 2, MULTISET = 4, SPLIT = 8, SPOIL = 16 };
 
 #define LONGNET 3, {2048, 4096, 8192}, {1, 2, 4}, CYCLE
 #define PAPER 5, {2048, 4096, 8192, 16384, 32768}, {1, 2, 4, 6, 12}, CYCLE
@@ -31,6 +31,7 @@ enum { TIMED = 1, UNION = 2, MULTISET = 4, SPLIT = 8, SPOIL = 16, QUICK = 32 };
 
 static const bench_case cases[] = {
   {"tiny", 1, 128, 128, 1, 1, 64, 64, 1, DENSE, FULL, TIMED},
+  {"tiny causal", 1, 128, 200, 1, 1, 64, 64, 1, DENSE, CAUSAL, 0},
   {"few 1k", 1, 1024, 1024, 8, 8, 64, 64, 1, DENSE, FULL, TIMED},
   {"few 2k", 1, 2048, 2048, 8, 8, 64, 64, 1, DENSE, FULL, TIMED},
   {"few 2k causal", 1, 2048, 2048, 8, 8, 64, 64, 1, DENSE, CAUSAL, TIMED},

@@ -1,21 +1,11 @@
 // hopper_reference.cu - the definition in float64 on sampled rows, straight
 // from the language's formulas, and what else the bench needs on the device:
-// random data, poison, checksums. Shares no code with the kernel.
+// random data, poison, checksums. Shares no code with the kernel. Parameters:
+// hopper_reference.h.
 typedef unsigned u32;
 typedef unsigned long long u64;
 typedef unsigned short u16;
-
-struct branch {
-  long long segment, dilation, left, right; // 0: no segment; < 0: no bound
-  int head_first, head_last;
-  int phase[128];
-};
-struct problem {
-  const u16 *q, *k, *v;
-  int B, N, M, H, group, D, Dv, element, combine_union, branches;
-  double scale;
-  struct branch branch[8];
-};
+#define INFINITY ((double)__int_as_float(0x7f800000))
 
 __device__ u32 mix(u64 x) {
   x ^= x >> 33;
@@ -26,10 +16,11 @@ __device__ u32 mix(u64 x) {
   return (u32)x;
 }
 __device__ u16 from_float(float f, int element) {
-  u16 bits;
-  if (element == 1) asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(f));
-  else asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(f));
-  return bits;
+  u32 bits;
+  if (element == 1)
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(0.f), "f"(f));
+  else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(0.f), "f"(f));
+  return (u16)bits;
 }
 __device__ float to_float(u16 bits, int element) {
   float f;
@@ -38,33 +29,31 @@ __device__ float to_float(u16 bits, int element) {
   return f;
 }
 
-extern "C" __global__ void fill(u16 *x, u64 n, u64 seed, int element) {
-  for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < n;
+extern "C" __global__ void fill(const __grid_constant__ fill_job x) {
+  u64 seed = x.seed * 0x9e3779b97f4a7c15ull;
+  for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < x.count;
        i += (u64)gridDim.x * blockDim.x) {
-    u32 a = mix(2 * i + seed * 0x9e3779b97f4a7c15ull);
-    u32 b = mix(2 * i + 1 + seed * 0x9e3779b97f4a7c15ull);
+    u32 a = mix(2 * i + seed), b = mix(2 * i + 1 + seed);
     float radius = sqrtf(-2 * logf((a + 1.f) * 2.3283064e-10f + 1e-12f));
-    x[i] = from_float(radius * cosf(6.2831853f * (b * 2.3283064e-10f)),
-                      element);
+    x.to[i] = from_float(radius * cosf(6.2831853f * (b * 2.3283064e-10f)),
+                         x.element);
   }
 }
 
-// 16-bit elements equal to `what`, and a sum that any changed bit changes.
-extern "C" __global__ void inspect(const u16 *x, u64 n, u16 what, u64 *count,
-                                   u64 *sum) {
-  u64 found = 0, total = 0;
-  for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < n;
+extern "C" __global__ void inspect(const __grid_constant__ inspect_job x) {
+  u64 found = 0, sum = 0;
+  for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < x.count;
        i += (u64)gridDim.x * blockDim.x) {
-    found += x[i] == what;
-    total += mix(i * 65536 + x[i]);
+    found += x.from[i] == x.what;
+    sum += mix(i * 65536 + x.from[i]);
   }
-  atomicAdd(count, found);
-  atomicAdd(sum, total);
+  atomicAdd(x.found, found);
+  atomicAdd(x.sum, sum);
 }
 
 __device__ bool reaches(const problem &p, int b, int h, long long t,
                         long long j) {
-  const branch &x = p.branch[b];
+  const reference_branch &x = p.branch[b];
   long long s = x.segment, r = x.dilation, phase = x.phase[h];
   if (h < x.head_first || h > x.head_last) return false;
   if (s && t < 0) return false;
@@ -79,25 +68,25 @@ __device__ int copies(const problem &p, int h, long long t, long long j) {
   return p.combine_union && count ? 1 : count;
 }
 
+extern __shared__ double shared[]; // a number a thread: launches bring room
+
 __device__ double over_block(double x, bool largest) {
-  __shared__ double all[256];
   __syncthreads();
-  all[threadIdx.x] = x;
+  shared[threadIdx.x] = x;
   __syncthreads();
   for (int i = 0; i < 256; i++)
-    x = i == 0 ? all[0] : largest ? fmax(x, all[i]) : x + all[i];
+    x = i == 0 ? shared[0] : largest ? fmax(x, shared[i]) : x + shared[i];
   __syncthreads();
   return x;
 }
 
-// Block i: row sample[3 i .. + 2] = (b, n, h). out: Dv doubles and lse.
-extern "C" __global__ void reference(const __grid_constant__ problem p,
-                                     const int *sample, double *scratch,
-                                     double *out) {
-  int b = sample[3 * blockIdx.x], n = sample[3 * blockIdx.x + 1];
-  int h = sample[3 * blockIdx.x + 2], kv_heads = p.H / p.group;
+extern "C" __global__ void reference(
+    const __grid_constant__ reference_job x) {
+  const problem &p = x.of;
+  const int *sample = x.sample + 3 * blockIdx.x;
+  int b = sample[0], n = sample[1], h = sample[2], kv_heads = p.H / p.group;
   long long t = n + (long long)p.M - p.N;
-  double *w = scratch + (u64)blockIdx.x * p.M, peak = -INFINITY, sum = 0;
+  double *w = x.scratch + (u64)blockIdx.x * p.M, peak = -INFINITY, sum = 0;
   const u16 *q = p.q + (((u64)b * p.N + n) * p.H + h) * p.D;
   for (int j = threadIdx.x; j < p.M; j += 256) {
     const u16 *k =
@@ -115,7 +104,6 @@ extern "C" __global__ void reference(const __grid_constant__ problem p,
     sum += w[j];
   }
   sum = over_block(sum, false);
-  __shared__ double part[256];
   int lanes = 256 / p.Dv > 0 ? 256 / p.Dv : 1, d = threadIdx.x % p.Dv;
   double o = 0;
   for (int j = threadIdx.x / p.Dv; j < p.M && threadIdx.x < lanes * p.Dv;
@@ -125,19 +113,18 @@ extern "C" __global__ void reference(const __grid_constant__ problem p,
            to_float(p.v[(((u64)b * p.M + j) * kv_heads + h / p.group) * p.Dv +
                         d],
                     p.element);
-  part[threadIdx.x] = o;
+  shared[threadIdx.x] = o;
   __syncthreads();
-  double *to = out + (u64)blockIdx.x * (p.Dv + 1);
+  double *to = x.to + (u64)blockIdx.x * (p.Dv + 1);
   if (threadIdx.x < p.Dv) {
-    for (int i = 1; i < lanes; i++) o += part[i * p.Dv + d];
+    for (int i = 1; i < lanes; i++) o += shared[i * p.Dv + d];
     to[d] = sum > 0 ? o / sum : 0;
     if (d == 0) to[p.Dv] = sum > 0 ? peak + log(sum) : -INFINITY;
   }
 }
 
 // NaN to the rows of K and V that no row of any head may see.
-extern "C" __global__ void spoil(const __grid_constant__ problem p, u16 *k,
-                                 u16 *v) {
+extern "C" __global__ void spoil(const __grid_constant__ problem p) {
   int j = blockIdx.x, kv_heads = p.H / p.group;
   for (int g = 0; g < kv_heads; g++) {
     bool seen = false;
@@ -147,19 +134,18 @@ extern "C" __global__ void spoil(const __grid_constant__ problem p, u16 *k,
     if (__syncthreads_or(seen)) continue;
     for (int b = 0; b < p.B; b++) {
       u64 row = ((u64)b * p.M + j) * kv_heads + g;
-      for (int d = threadIdx.x; d < p.D; d += 256) k[row * p.D + d] = 0x7fff;
-      for (int d = threadIdx.x; d < p.Dv; d += 256) v[row * p.Dv + d] = 0x7fff;
+      for (int d = threadIdx.x; d < p.D; d += 256) p.k[row * p.D + d] = 0x7fff;
+      for (int d = threadIdx.x; d < p.Dv; d += 256) p.v[row * p.Dv + d] = 0x7fff;
     }
   }
 }
 
-extern "C" __global__ void gather(const u16 *o, const float *lse,
-                                  const int *sample, int N, int H, int Dv,
-                                  int element, float *out) {
-  u64 b = sample[3 * blockIdx.x], n = sample[3 * blockIdx.x + 1];
-  u64 h = sample[3 * blockIdx.x + 2];
-  float *to = out + (u64)blockIdx.x * (Dv + 1);
-  for (int d = threadIdx.x; d < Dv; d += blockDim.x)
-    to[d] = to_float(o[((b * N + n) * H + h) * Dv + d], element);
-  if (threadIdx.x == 0) to[Dv] = lse[(b * H + h) * N + n];
+extern "C" __global__ void gather(const __grid_constant__ gather_job x) {
+  const int *sample = x.sample + 3 * blockIdx.x;
+  u64 b = sample[0], n = sample[1], h = sample[2];
+  float *to = x.to + (u64)blockIdx.x * (x.Dv + 1);
+  const u16 *o = x.o + ((b * x.N + n) * x.H + h) * x.Dv;
+  for (int d = threadIdx.x; d < x.Dv; d += blockDim.x)
+    to[d] = to_float(o[d], x.element);
+  if (threadIdx.x == 0) to[x.Dv] = x.lse[(b * x.H + h) * x.N + n];
 }
