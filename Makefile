@@ -255,7 +255,8 @@ $(BUILD)/include/dil:
 	@mkdir -p $@ && ln -sf $(addprefix $(CURDIR)/,$(headers)) $@
 # Suites of the back end's insides are linked with it.
 $(cpusuite): $(cpu)
-$(BUILD)/tests/test_hopper_tables $(BUILD)/tests/test_forecast: \
+$(BUILD)/tests/test_hopper_tables $(BUILD)/tests/test_hopper_states \
+$(BUILD)/tests/test_forecast: \
   $(call objects,runtime/cuda/hopper_*.c)
 $(BUILD)/tests/test_cuda: $(cuda)
 $(cpusuite): MORELIBS = $(shell $(LLVM) --libs) -L$(shell $(LLVM) --libdir)

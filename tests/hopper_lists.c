@@ -156,6 +156,6 @@ bool list_reaches(const hopper_list *s, int32_t b, int32_t h, int64_t t,
   int64_t segment = branch->segment;
   if (!list_selects(s, b, h, t) || !list_selects(s, b, h, j)) return false;
   if (segment && t / segment != j / segment) return false;
-  const dil_predicate *p = &s->predicate[0];
+  const dil_predicate *p = &s->table.predicates[branch->predicate];
   return branch->predicate < 0 || (j - t <= p->right && t - j <= p->left);
 }
