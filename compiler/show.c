@@ -231,7 +231,8 @@ static void print_legend(arena *a, const show_mask *m, const char *letters,
     fprintf(out, "%s  %s: %.3g %%\n", colours ? "\033[0m" : "",
             show_branch_text(a, m->pattern, b, m->head), 100 * m->share[b]);
   }
-  fprintf(out, "  #  two branches or more: %.3g %%\n", 100 * m->overlap);
+  if (m->overlap > 0)
+    fprintf(out, "  #  two branches or more: %.3g %%\n", 100 * m->overlap);
   /* sums of shares are exact but for the last digits of a double */
   fprintf(out, "  .  none: %.3g %%\n", fmax(0, 100 - 100 * m->reach - 1e-9));
 }

@@ -337,9 +337,9 @@ static void print_place(const verdict_place *at, FILE *out) {
 }
 
 void verdict_print(const verdict *v, FILE *out) {
-  fprintf(out, "%s  %lld of %lld rows; output error %.2g (at most %.2g)",
-          v->good ? "good" : "BAD ", (long long)v->rows, (long long)v->total,
-          v->rel_error, v->bound);
+  fprintf(out, "%-8s%lld of %lld rows compared; output error %.2g (at most "
+               "%.2g)", v->good ? "good" : "BAD", (long long)v->rows,
+          (long long)v->total, v->rel_error, v->bound);
   if (!isnan(v->lse_error))
     fprintf(out, ", lse %.2g (at most %.2g)", v->lse_error, v->lse_bound);
   fputc('\n', out);
