@@ -68,9 +68,13 @@ void diag_print(const diag *d, FILE *out, bool json);
 /* The nearest of count names within a third of its length, or NULL. */
 const char *diag_nearest(const char *name, const char *const *names,
                          int32_t count);
+/* "x, y, z", as many as there is room for. */
+enum { DIAG_LIST = 140 };
+const char *diag_list(const char *const *names, int32_t count,
+                      char text[DIAG_LIST]);
 /* For the end of a message: ", did you mean 'x'?", or where none is near
- * "; it has x, y", as many as there is room for. */
-enum { DIAG_GUESS = 160 };
+ * "; it has x, y". */
+enum { DIAG_GUESS = DIAG_LIST + 12 };
 const char *diag_guess(const char *name, const char *const *names,
                        int32_t count, char text[DIAG_GUESS]);
 

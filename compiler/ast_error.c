@@ -99,12 +99,18 @@ static const habit words[] = {
     {"int32", "it is called 'i32' here"},
     {"uint8", "it is called 'u8' here"},
     {"bool", "a `u8` holds 0 or 1"},
+    {"true", "there is no word for it: `causal;` is said or left out"},
+    {"false", "there is no word for it: `causal;` is said or left out"},
+    {"kv_heads", "`heads 32 kv 8;` says both"},
+    {"num_kv_heads", "`heads 32 kv 8;` says both"},
 };
 
 static const habit signs[] = {
     {"&", "'and' is written &&"},
     {"|", "'or' is written ||"},
     {"=>", "'=>' is written >="},
+    {"^", "a power is written as a product, or as its number"},
+    {"'", "a string is written \"in these\""},
 };
 
 const char *ast_habit(const char *text) {

@@ -83,8 +83,13 @@ const void *symbol_resolve(checker *c, symbol_kind kind, const char *name,
   if (there) return there->meaning;
   int32_t count;
   const char **names = symbol_names(c, kind, &count);
-  check_error(c, at, check_meant(c, name, names, count), "unknown %s '%s'",
-              kind_text[kind], name);
+  const char *hint = check_meant(c, name, names, count);
+  char list[DIAG_LIST];
+  if (!hint)
+    hint = count ? arena_print(c->arena, "there %s %s", count == 1 ? "is" : "are",
+                               diag_list(names, count, list))
+                 : "there is none";
+  check_error(c, at, hint, "unknown %s '%s'", kind_text[kind], name);
   return NULL;
 }
 

@@ -293,16 +293,28 @@ const char *diag_nearest(const char *name, const char *const *names,
   return nearest;
 }
 
+const char *diag_list(const char *const *names, int32_t count,
+                      char text[DIAG_LIST]) {
+  static const char more[] = ", ...";
+  int at = 0;
+  text[0] = 0;
+  for (int32_t i = 0; i < count; i++) {
+    size_t room = DIAG_LIST - (size_t)at - sizeof more;
+    if (strlen(names[i]) + 2 > room) return strcpy(text + at, more), text;
+    at += sprintf(text + at, i ? ", %s" : "%s", names[i]);
+  }
+  return text;
+}
+
 const char *diag_guess(const char *name, const char *const *names,
                        int32_t count, char text[DIAG_GUESS]) {
   _Static_assert(DIAG_GUESS > NEAREST_MAX + 20, "the longest fits");
   const char *near = diag_nearest(name, names, count);
-  int at = snprintf(text, DIAG_GUESS, near ? ", did you mean '%s'?" : "", near);
-  for (int32_t i = 0; i < count && !near; i++) {
-    int room = DIAG_GUESS - at - (int)sizeof ", ...";
-    int length = (int)strlen(names[i]) + (i ? 2 : 9);
-    if (length > room) return strcpy(text + at, i ? ", ..." : ""), text;
-    at += sprintf(text + at, i ? ", %s" : "; it has %s", names[i]);
-  }
+  char list[DIAG_LIST];
+  if (near)
+    snprintf(text, DIAG_GUESS, ", did you mean '%s'?", near);
+  else
+    snprintf(text, DIAG_GUESS, count ? "; it has %s" : "%s",
+             diag_list(names, count, list));
   return text;
 }

@@ -13,22 +13,32 @@ typedef dil_status (*step)(const driver_request *r, compilation *c);
 
 /* ---- reading ------------------------------------------------------------- */
 
+enum { NAMES_MAX = 64 }; /* that a message looks at */
+
+static int32_t kernel_names(const program *p, const char *names[NAMES_MAX]) {
+  int32_t count = p->kernel_count < NAMES_MAX ? p->kernel_count : NAMES_MAX;
+  for (int32_t i = 0; i < count; i++) names[i] = p->kernel[i]->name;
+  return count;
+}
+
 static dil_status only_kernel(const program *p, const kernel **only) {
+  const char *names[NAMES_MAX];
+  char list[DIAG_LIST];
   if (p->kernel_count > 1)
     return dil_fail(DIL_USAGE,
-                    "the file has %d kernels: choose one by its name",
-                    p->kernel_count);
+                    "the file has %d kernels: choose one by its name: %s",
+                    p->kernel_count,
+                    diag_list(names, kernel_names(p, names), list));
   if (p->kernel_count == 0)
     return p->pattern_count
                ? dil_fail(DIL_INPUT, "the file has %d patterns and no kernel: "
-                                     "a `kernel` line says which is meant",
-                          p->pattern_count)
+                                     "`kernel NAME = %s;` in it would say "
+                                     "which is meant",
+                          p->pattern_count, p->pattern[0]->name)
                : dil_fail(DIL_INPUT, "the file has no pattern");
   *only = p->kernel[0];
   return DIL_OK;
 }
-
-enum { NAMES_MAX = 64 }; /* that one that is not there is compared with */
 
 static dil_status not_in_file(const char *kind, const char *name,
                               const char *const *names, int32_t count) {
@@ -41,14 +51,12 @@ static dil_status not_in_file(const char *kind, const char *name,
 static dil_status named_kernel(const program *p, const char *name,
                                const kernel **named) {
   const char *names[NAMES_MAX];
-  int32_t count = 0;
   for (int32_t i = 0; i < p->kernel_count; i++) {
     *named = p->kernel[i];
     if (!strcmp((*named)->name, name)) return DIL_OK;
-    if (count < NAMES_MAX) names[count++] = p->kernel[i]->name;
   }
   *named = NULL;
-  return not_in_file("kernel", name, names, count);
+  return not_in_file("kernel", name, names, kernel_names(p, names));
 }
 
 dil_status driver_read(const driver_request *r, compilation *c) {

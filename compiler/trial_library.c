@@ -21,20 +21,20 @@ static const char *name_at(json_t *kernels, size_t index) {
 static dil_status find_kernel(const trial_library *t, const char *name,
                               json_t **found) {
   const char *names[NAMES_MAX];
+  char list[DIAG_LIST], guess[DIAG_GUESS];
   json_t *kernels = t->about.kernels;
   size_t count = json_array_size(kernels);
-  if (!name && count == 1) name = name_at(kernels, 0);
+  int32_t known = (int32_t)(count < NAMES_MAX ? count : NAMES_MAX);
+  for (int32_t i = 0; i < known; i++) names[i] = name_at(kernels, (size_t)i);
+  if (!name && count == 1) name = names[0];
   if (!name)
     return dil_fail(DIL_USAGE,
-                    "the library has %zu kernels: choose one by its name",
-                    count);
+                    "the library has %zu kernels: choose one by its name: %s",
+                    count, diag_list(names, known, list));
   for (size_t i = 0; i < count; i++) {
     *found = json_array_get(kernels, i);
     if (!strcmp(name_at(kernels, i), name)) return DIL_OK;
-    if (i < NAMES_MAX) names[i] = name_at(kernels, i);
   }
-  char guess[DIAG_GUESS];
-  int32_t known = (int32_t)(count < NAMES_MAX ? count : NAMES_MAX);
   return dil_fail(DIL_USAGE, "the library has no kernel '%s'%s", name,
                   diag_guess(name, names, known, guess));
 }
