@@ -4,6 +4,7 @@
 #ifndef DIL_ALL_H
 #define DIL_ALL_H
 
+#include "../runtime/arithmetic.h"
 #include "../runtime/rt.h"
 #include "dil.h"
 #include <setjmp.h>
@@ -29,11 +30,6 @@ const char *arena_name(arena *a, const char *bytes, size_t length); /* interned:
 #define ARENA_NEW(a, type) ((type *)arena_take((a), 1, sizeof(type)))
 #define ARENA_ARRAY(a, type, count) \
   ((type *)arena_take((a), (size_t)(count), sizeof(type)))
-
-int64_t floor_div(int64_t a, int64_t b); /* b > 0 */
-int64_t floor_mod(int64_t a, int64_t b); /* b > 0; 0 <= result < b */
-int64_t gcd_of(int64_t a, int64_t b);
-int64_t lcm_of(int64_t a, int64_t b);    /* INT64_MAX on overflow */
 
 /* ---- diag.c: located messages -------------------------------------------- */
 

@@ -125,7 +125,7 @@ static int64_t period_of(const pattern *p, int32_t h) {
     const branch *b = &p->branch[k];
     if (!serves(b, h)) continue;
     bool divides = b->segment == 0 || b->segment % b->dilation == 0;
-    period = lcm_of(period, divides ? b->dilation : b->segment);
+    period = least_multiple(period, divides ? b->dilation : b->segment);
   }
   return period;
 }

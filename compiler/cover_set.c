@@ -95,7 +95,7 @@ void cover_set_make(cover *c, uint64_t members, cover_set *set) {
     set->right = smaller(set->right, right_of(b));
     set->segmented = set->segmented || b->segment > 0;
     set->period =
-        lcm_of(set->period, b->segment > 0 ? b->segment : b->dilation);
+        least_multiple(set->period, b->segment > 0 ? b->segment : b->dilation);
     add_conditions(set, b);
   }
   if (!set->segmented) set->period = 0;
@@ -167,7 +167,7 @@ static wide inverse(wide a, wide m) {
  * left in low..high. A step longer than any piece stands for "one point". */
 static bool lattice_meet(cover_piece *p, int64_t start, int64_t step,
                          int64_t low, int64_t high) {
-  int64_t common = gcd_of(p->step, step);
+  int64_t common = greatest_divisor(p->step, step);
   if (floor_mod(start - p->origin, common) != 0) return false;
   wide turn = step / common;
   wide away = (start - p->origin) / common;

@@ -135,7 +135,7 @@ static bool fills_tiles(const lifted *x, int32_t count) {
   int64_t period = 1, shortest = INT64_MAX;
   for (int32_t i = 0; i < count; i++) {
     if (x[i].dilation > PERIOD_MOST) return false;
-    if (x[i].dilation) period = lcm_of(period, x[i].dilation);
+    if (x[i].dilation) period = least_multiple(period, x[i].dilation);
     if (x[i].segment < shortest) shortest = x[i].segment;
   }
   return period <= PERIOD_MOST && shortest / period >= ROWS_LEAST;

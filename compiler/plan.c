@@ -150,7 +150,7 @@ int64_t plan_period(const dil_table *t, uint64_t branches) {
   int64_t period = 1;
   for (; branches; branches &= branches - 1)
     period =
-        lcm_of(period, t->branches[__builtin_ctzll(branches)].dilation);
+        least_multiple(period, t->branches[__builtin_ctzll(branches)].dilation);
   return period;
 }
 

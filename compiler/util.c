@@ -146,32 +146,3 @@ const char *arena_name(arena *a, const char *bytes, size_t length) {
   }
   return n->text;
 }
-
-/* ---- arithmetic ---------------------------------------------------------- */
-
-int64_t floor_div(int64_t a, int64_t b) {
-  assert(b > 0);
-  return a / b - (a % b < 0);
-}
-
-int64_t floor_mod(int64_t a, int64_t b) {
-  assert(b > 0);
-  int64_t rest = a % b;
-  return rest < 0 ? rest + b : rest;
-}
-
-int64_t gcd_of(int64_t a, int64_t b) {
-  while (b) {
-    int64_t rest = a % b;
-    a = b;
-    b = rest;
-  }
-  return a < 0 ? -a : a;
-}
-
-int64_t lcm_of(int64_t a, int64_t b) {
-  int64_t product;
-  if (a == 0 || b == 0) return 0;
-  if (__builtin_mul_overflow(a / gcd_of(a, b), b, &product)) return INT64_MAX;
-  return product < 0 ? -product : product;
-}

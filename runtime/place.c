@@ -53,21 +53,6 @@ shard place_keys(const ring_shape *r, int32_t rank) {
 
 /* ---- arithmetic ---------------------------------------------------------- */
 
-static int64_t floored(int64_t a, int64_t b) { /* a mod b, b > 0 */
-  int64_t rest = a % b;
-  return rest < 0 ? rest + b : rest;
-}
-
-static int64_t common_multiple(int64_t a, int64_t b) {
-  int64_t x = a, y = b;
-  while (y) {
-    int64_t rest = x % y;
-    x = y;
-    y = rest;
-  }
-  return a / x * b;
-}
-
 /* Sums that stop at the ends of the line. */
 static int64_t add(int64_t a, int64_t b) {
   int64_t sum;
@@ -78,9 +63,9 @@ static int64_t add(int64_t a, int64_t b) {
 /* The first x >= low with x = a mod r and x = b mod s; INT64_MAX: none. */
 static int64_t first_common(int64_t low, int64_t a, int64_t r, int64_t b,
                             int64_t s) {
-  int64_t x = low + floored(a - low, r);
+  int64_t x = low + floor_mod(a - low, r);
   for (int64_t tries = 0; tries < s; tries++, x += r)
-    if (floored(x - b, s) == 0) return x;
+    if (floor_mod(x - b, s) == 0) return x;
   return INT64_MAX;
 }
 
@@ -92,7 +77,7 @@ static bool queries_within(const demand *d, int64_t residue, int64_t low,
                            int64_t *every) {
   const dil_comb *q = &d->queries;
   int64_t r = d->branch->dilation;
-  *every = common_multiple(r, q->step);
+  *every = least_multiple(r, q->step);
   *t_min = first_common(maximum(low, q->first), residue, r, q->first, q->step);
   high = minimum(high, comb_end(*q));
   if (*t_min >= high) return false;
@@ -133,12 +118,12 @@ static want demand_at(const demand *d, int64_t at) {
 /* Among queries: does one stand within the window around j? */
 static bool sees_inside(const demand *d, const want *w, int64_t j) {
   if (d->left == DIL_ENDLESS || d->right == DIL_ENDLESS) return true;
-  int64_t next = j - d->right + floored(w->query - (j - d->right), w->every);
+  int64_t next = j - d->right + floor_mod(w->query - (j - d->right), w->every);
   return next <= j + d->left;
 }
 
 static bool is_wanted(const demand *d, const want *w, int64_t j) {
-  if (!w->some || floored(j - w->residue, d->branch->dilation)) return false;
+  if (!w->some || floor_mod(j - w->residue, d->branch->dilation)) return false;
   return !w->inside || sees_inside(d, w, j);
 }
 
@@ -235,7 +220,7 @@ static int64_t period_of(const demands *all) {
     const want *w = &all->want[i];
     if (!all->keeps[i]) continue;
     if (!period) period = all->comb.step;
-    period = common_multiple(
+    period = least_multiple(
         period, w->inside ? w->every : all->of[i].branch->dilation);
   }
   return period;
@@ -263,7 +248,7 @@ static dil_status flush(demands *all) {
                     "in a sequence of parts (at most %d)",
                     (long long)found.period, DIL_PERIOD_MAX);
   for (int64_t o = 0; o < length; o++)
-    if (floored(found.low + o - all->comb.first, all->comb.step) == 0 &&
+    if (floor_mod(found.low + o - all->comb.first, all->comb.step) == 0 &&
         is_asked(all, found.low + o))
       all->offset[found.count++] = (int32_t)o;
   if (found.count) all->visit(all->context, &found);

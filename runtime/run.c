@@ -125,21 +125,11 @@ dil_status dil_part_check(run *r) {
 /* A tile of queries is worth it from this many rows that share their keys. */
 enum { TILE_ROWS_LEAST = 12 };
 
-static int64_t common_multiple(int64_t a, int64_t b) {
-  int64_t x = a, y = b;
-  while (y) {
-    int64_t rest = x % y;
-    x = y;
-    y = rest;
-  }
-  return a / x * b;
-}
-
 int64_t run_period(const run *r, const dil_pass *pass) {
   if (!r->part) return pass->period;
-  return common_multiple(
+  return least_multiple(
       pass->period,
-      common_multiple(r->part->queries.step, r->part->keys.step));
+      least_multiple(r->part->queries.step, r->part->keys.step));
 }
 
 /* Rows that share their keys in a pass: a class of the shortest cell. */

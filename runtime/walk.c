@@ -5,11 +5,6 @@
 #include "walk.h"
 #include <string.h>
 
-static int64_t floored(int64_t a, int64_t b) { /* a mod b, b > 0 */
-  int64_t rest = a % b;
-  return rest < 0 ? rest + b : rest;
-}
-
 size_t shape_size(int64_t period) {
   size_t p = (size_t)period;
   return DIL_BRANCH_MAX * sizeof(int64_t) + p * sizeof(uint64_t) +
@@ -56,7 +51,7 @@ cell walk_cell(const walk *w, int64_t t, int64_t high) {
 static int64_t first_selected(const walk *w, int32_t b, cell c) {
   const dil_branch *branch = &w->table->branches[b];
   int64_t base = branch->segment ? floor_to(c.low, branch->segment) : 0;
-  return floored(base + branch->phase[w->head] - c.low, branch->dilation);
+  return floor_mod(base + branch->phase[w->head] - c.low, branch->dilation);
 }
 
 static uint64_t living(const walk *w, cell c) {
@@ -104,7 +99,7 @@ static void classify(const walk *w, shape *s) {
 
 void walk_shape(const walk *w, cell c, shape *s) {
   uint64_t served = living(w, c);
-  int64_t phase = floored(s->origin - c.low, s->step);
+  int64_t phase = floor_mod(s->origin - c.low, s->step);
   bool same = s->count > 0 && served == s->served && phase == s->phase;
   for (uint64_t rest = served; rest; rest &= rest - 1) {
     int32_t b = __builtin_ctzll(rest);

@@ -9,6 +9,7 @@
 #ifndef DIL_WALK_H
 #define DIL_WALK_H
 
+#include "arithmetic.h"
 #include "rt.h"
 
 /* ---- walk.c: cells, classes, rows ---------------------------------------- */
@@ -61,16 +62,6 @@ int64_t shape_rows(const shape *s, int32_t c, int64_t length);
 int64_t shape_row(const shape *s, int32_t c, int64_t n);
 /* Packed rows of a whole cell. */
 int64_t walk_slots(const walk *w, cell c, const shape *s);
-
-static inline int64_t round_up(int64_t n, int64_t to) {
-  return (n + to - 1) / to * to;
-}
-static inline int64_t floor_to(int64_t n, int64_t to) {
-  int64_t rest = n % to;
-  return n - (rest < 0 ? rest + to : rest);
-}
-static inline int64_t minimum(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t maximum(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* ---- pack.c: between the caller's rows and the kernel's layouts ---------- */
 

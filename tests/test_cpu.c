@@ -15,10 +15,6 @@ static void fill(float *x, int count) {
   for (int i = 0; i < count; i++) x[i] = noise();
 }
 
-static int round_up(int x, int step) {
-  return (x + step - 1) / step * step;
-}
-
 /* One packed operand as pv and qk read it: f32 or bf16. */
 static double packed(const void *data, int pack, int64_t index) {
   if (pack == 1) return ((const float *)data)[index];
@@ -69,8 +65,10 @@ static void qk_compare(const qk_case *c, int nan_key) {
 }
 
 static void check_qk(const dil_code *code, int head_dim, int n, int nan_key) {
-  qk_case c = {.code = code, .depth = round_up(head_dim, code->pack), .n = n};
-  int rows = round_up(n, code->key_block), pack = code->pack;
+  qk_case c = {.code = code,
+               .depth = (int32_t)round_up(head_dim, code->pack),
+               .n = n};
+  int rows = (int)round_up(n, code->key_block), pack = code->pack;
   c.k = room_of((size_t)(rows * c.depth), 4);
   c.qt = room_of((size_t)(c.depth * code->lanes), 4);
   c.s = room_of(ROOM_KEYS * LANES_MAX, 4);

@@ -286,9 +286,9 @@ START_TEST(floored_arithmetic) {
   ck_assert_int_eq(floor_div(-4, 2), -2);
   ck_assert_int_eq(floor_mod(-1, 2), 1);
   ck_assert_int_eq(floor_mod(7, 4), 3);
-  ck_assert_int_eq(gcd_of(12, 18), 6);
-  ck_assert_int_eq(lcm_of(4, 6), 12);
-  ck_assert_int_eq(lcm_of(INT64_MAX, INT64_MAX - 1), INT64_MAX);
+  ck_assert_int_eq(greatest_divisor(12, 18), 6);
+  ck_assert_int_eq(least_multiple(4, 6), 12);
+  ck_assert_int_eq(least_multiple(INT64_MAX, INT64_MAX - 1), INT64_MAX);
 }
 END_TEST
 

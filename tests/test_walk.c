@@ -35,7 +35,7 @@ static void random_world(world *w, uint64_t *state) {
         .phase = w->phase[b]};
     for (int32_t h = 0; h < HEADS; h++)
       w->phase[b][h] = (int32_t)random_in(state, 0, r - 1);
-    w->pass.period = lcm_of(w->pass.period, r);
+    w->pass.period = least_multiple(w->pass.period, r);
   }
   int32_t head = (int32_t)random_in(state, 0, HEADS - 1);
   w->walk = (walk){.table = &w->table,

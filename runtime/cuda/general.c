@@ -51,20 +51,10 @@ static bool heads_agree(const dil_table *t, int32_t pass) {
   return true;
 }
 
-static int64_t multiple_of_both(int64_t a, int64_t b) {
-  int64_t x = a, y = b;
-  while (y) {
-    int64_t rest = x % y;
-    x = y;
-    y = rest;
-  }
-  return a / x * b;
-}
-
 /* Positions between rows of a tile: of the same residue of the pass. */
 static int64_t stride_of(const cuda_run *r, int32_t pass) {
   int64_t period = r->table->passes[pass].period;
-  return minimum(multiple_of_both(period, cuda_queries(r).step), FAR_APART);
+  return minimum(least_multiple(period, cuda_queries(r).step), FAR_APART);
 }
 
 /* Positions from the first query row to the last. */
@@ -108,7 +98,7 @@ static int64_t keys_of_row(const cuda_run *r, int32_t pass) {
         branch->predicate < 0 ? NULL : &t->predicates[branch->predicate];
     if (p && p->left < span && p->right < span)
       reach = minimum(reach, p->left + p->right + 1);
-    keys += reach / multiple_of_both(branch->dilation, there.step) + 1;
+    keys += reach / least_multiple(branch->dilation, there.step) + 1;
   }
   return keys;
 }

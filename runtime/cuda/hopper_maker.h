@@ -3,6 +3,7 @@
 #ifndef DIL_CUDA_HOPPER_MAKER_H
 #define DIL_CUDA_HOPPER_MAKER_H
 
+#include "../arithmetic.h"
 #include "hopper.h"
 #include <stdio.h>
 
@@ -36,24 +37,6 @@ typedef struct maker {
 static inline int64_t segment_of(const maker *mk, uint64_t b) {
   int64_t s = mk->table->branches[b].segment;
   return s && s < ENDLESS ? s : ENDLESS;
-}
-
-static inline int64_t greatest_divisor(int64_t a, int64_t b) {
-  while (b) {
-    int64_t rest = a % b;
-    a = b;
-    b = rest;
-  }
-  return a;
-}
-
-static inline int64_t least_multiple(int64_t a, int64_t b) {
-  return a / greatest_divisor(a, b) * b;
-}
-
-static inline int32_t floor_rest(int64_t a, int64_t b) {
-  int64_t rest = a % b;
-  return (int32_t)(rest < 0 ? rest + b : rest);
 }
 
 /* ---- hopper_keys.c ------------------------------------------------------- */

@@ -119,7 +119,8 @@ static residues residues_of(const maker *mk, int32_t head, int64_t low) {
     int64_t s = segment_of(mk, b), start = s == ENDLESS ? 0 : low / s * s;
     if (mk->out->relative) start = 0;
     x.served |= 1ull << b;
-    x.of[b] = floor_rest(start + branch->phase[head], branch->dilation);
+    x.of[b] =
+        (int32_t)floor_mod(start + branch->phase[head], branch->dilation);
   }
   return x;
 }
@@ -127,7 +128,8 @@ static residues residues_of(const maker *mk, int32_t head, int64_t low) {
 static residues shifted(const maker *mk, const residues *from, int32_t shift) {
   residues x = *from;
   EACH_BRANCH(b, x.served)
-    x.of[b] = floor_rest(x.of[b] - shift, mk->table->branches[b].dilation);
+    x.of[b] = (int32_t)floor_mod(x.of[b] - shift,
+                                 mk->table->branches[b].dilation);
   return x;
 }
 
