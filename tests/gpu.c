@@ -71,7 +71,7 @@ static void expect(dil_status status) {
 
 static int64_t dimension(const void *context, int32_t index, int32_t axis,
                          int32_t B, int32_t N, int32_t M) {
-  const pattern *p = context;
+  const pattern *p = ((const plan *)context)->pattern;
   expr_point point = {.B = B, .N = N, .M = M};
   return expr_eval(p->dimension[index][axis], &point, false).integer;
 }
@@ -81,6 +81,7 @@ static int64_t dimension(const void *context, int32_t index, int32_t axis,
 enum { REMEMBERED = 512 };
 static struct {
   char *source;
+  bool late;
   gpu_codes codes;
 } remembered[REMEMBERED];
 static int32_t remembered_count;
@@ -97,13 +98,22 @@ static char *source_of(gpu_request request) {
   return text;
 }
 
-static dil_status compile(const plan *p, const gpu_codes **codes) {
-  gpu_request request = {.plan = p,
-                         .arch = gpu_module()->facts(gpu_device())->arch,
-                         .only = p->force & FORCE_GENERAL ? "general" : NULL};
+/* DIL_TEST_LATE: general kernels beside others are compiled when a call takes
+ * them, as by `dil run`. */
+static bool is_late(void) { return getenv("DIL_TEST_LATE") != NULL; }
+
+static gpu_request request_of(const plan *p) {
+  return (gpu_request){.plan = p,
+                       .arch = gpu_module()->facts(gpu_device())->arch,
+                       .only = p->force & FORCE_GENERAL ? "general" : NULL};
+}
+
+static dil_status compile(const plan *p, bool late, const gpu_codes **codes) {
+  gpu_request request = request_of(p);
   char *text = source_of(request);
+  request.apart = late;
   for (int32_t i = 0; i < remembered_count; i++)
-    if (!strcmp(remembered[i].source, text)) {
+    if (remembered[i].late == late && !strcmp(remembered[i].source, text)) {
       free(text);
       *codes = &remembered[i].codes;
       return DIL_OK;
@@ -112,19 +122,31 @@ static dil_status compile(const plan *p, const gpu_codes **codes) {
   gpu_codes *made = &remembered[remembered_count].codes;
   dil_status status = gpu_compiler()->compile(&request, made);
   if (status) return status;
+  remembered[remembered_count].late = late;
   remembered[remembered_count++].source = text;
   *codes = made;
   return DIL_OK;
 }
 
+/* Code number `index` of a plan's, the context. */
+static dil_status late_code(const void *context, int32_t index,
+                            dil_cuda_code *made) {
+  gpu_request request = request_of(context);
+  gpu_codes all;
+  dil_status status = gpu_compiler()->foresee(&request, &all);
+  if (status) return status;
+  return gpu_compiler()->member(&request, all.member[index], made);
+}
+
 dil_cuda_kernel *gpu_kernel_make(const plan *p, char *problem, size_t size) {
   dil_cuda_kernel *made = NULL;
   const gpu_codes *codes;
-  dil_status status = compile(p, &codes);
+  bool late = is_late();
+  dil_status status = compile(p, late, &codes);
   if (!status)
     status = gpu_module()->kernel(gpu_device(), &p->table, codes->code,
-                                  codes->count, NULL, dimension, p->pattern,
-                                  &made);
+                                  codes->count, late ? late_code : NULL,
+                                  dimension, p, &made);
   if (status)
     snprintf(problem, size, "%s: %s", dil_status_text(status),
              dil_last_error());
@@ -134,10 +156,10 @@ dil_cuda_kernel *gpu_kernel_make(const plan *p, char *problem, size_t size) {
 const crew_gpu *gpu_crew(const plan *p) {
   static crew_gpu shared;
   const gpu_codes *codes;
-  expect(compile(p, &codes));
+  expect(compile(p, false, &codes));
   shared = (crew_gpu){.cuda = gpu_module(), .codes = codes->code,
                       .code_count = codes->count, .dimension = dimension,
-                      .context = p->pattern, .devices = 1};
+                      .context = p, .devices = 1};
   int32_t arch = gpu_module()->facts(gpu_device())->arch;
   expect(gpu_compiler()->rows(arch, NULL, &shared.rows));
   return &shared;

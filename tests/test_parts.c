@@ -4,6 +4,7 @@
  * large as the owner's shard, in which only the rows that travel are filled,
  * the others NaN. */
 #include "../runtime/place.h"
+#include "fuzz/spec.h"
 #include "gpu.h"
 #include "suite.h"
 #include <check.h>
@@ -67,7 +68,7 @@ static const struct fast {
     {H(TWO, "input doc : i32[B, M]; mask doc[b, i] == doc[b, j] && "
             "hash(h, i / 8, j / 8, 7) % 3 != N % 2; branch { }"), 0, 900, 1300},
 };
-enum { FAST = sizeof fast / sizeof fast[0] };
+enum { FAST = sizeof fast / sizeof fast[0], RANDOM = 40 };
 static const unsigned forces[] = {0, FORCE_CHAIN, FORCE_GENERAL};
 
 /* The rows of a tensor [B, rows, H, D] that a comb names. */
@@ -400,6 +401,45 @@ START_TEST(fast_parts) {
 }
 END_TEST
 
+static void check_random(const subject *s, const spec *drawn) {
+  data *d = data_new(s, (call_shape){.batch = drawn->batch, .seed = drawn->seed,
+                                     .queries = drawn->queries,
+                                     .keys = drawn->keys, .scale = 0.3});
+  kernel_made *k = kernel_make(s, (recipe){.force = force_all[drawn->force]
+                                               .force});
+  if (k->refused) goto out;
+  k->cuda = gpu_kernel_make(k->plan, k->problem, sizeof k->problem);
+  ck_assert_msg(!k->problem[0], "%s", k->problem);
+  ring_shape ring = {.table = &k->plan->table,
+                     .layout = (dil_layout)(drawn->seed % 8 == 0
+                                                ? DIL_STRIPED
+                                                : drawn->seed % 2),
+                     .ranks = 2 + (int32_t)(drawn->seed / 2 % 4),
+                     .N = drawn->queries, .M = drawn->keys};
+  const char *problem = ring_problem(d, k, &ring, NULL, NULL);
+  ck_assert_msg(!*problem, "%d ranks, layout %d, %s, seed %u: %s", ring.ranks,
+                ring.layout, force_all[drawn->force].name, drawn->seed,
+                problem);
+out:
+  kernel_unmake(k);
+  data_free(d);
+}
+
+/* What the fuzzer draws for the Hopper kernels, each on some ring. */
+START_TEST(random_parts) {
+  char text[4000];
+  const char *first = getenv("FUZZ_SEED");
+  if (!gpu_wanted() || is_left_out(PATTERNS + FAST + _i)) return;
+  spec drawn = spec_hopper((first ? (uint32_t)atoll(first) : 1) * 1000 +
+                           (uint32_t)_i);
+  spec_print(&drawn, text, sizeof text);
+  subject *s = subject_new("parts", text, NULL, 0);
+  ck_assert_msg(s->pattern != NULL, "%s", s->problem);
+  check_random(s, &drawn);
+  subject_free(s);
+}
+END_TEST
+
 /* Of 100 queries at 60 to 159 and 160 keys. */
 static const struct misfit {
   dil_comb queries, keys;
@@ -447,6 +487,7 @@ int main(void) {
   tcase_add_loop_test(tests, parts, 0, PATTERNS * 3);
   tcase_add_loop_test(tests, parts_that_do_not_fit_are_refused, 0, MISFITS);
   tcase_add_loop_test(tests, fast_parts, 0, FAST);
+  tcase_add_loop_test(tests, random_parts, 0, RANDOM);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
 }

@@ -1,9 +1,10 @@
 /* fuzz_pattern.c - random patterns and shapes, computed by the CPU back end
  * and compared with the oracle. In: --seed S --count N; case i is that of seed
- * S + i, alone. Each case runs in a process of its own. Out: for a failure the
- * pattern, made as small as it stays wrong, with its shape, plan and seed; at
- * the end one line, and exit 1 if anything failed. */
-#include "../numeric.h"
+ * S + i, alone; --hopper: patterns for the Hopper kernels, and nothing is done
+ * with those that they do not take. Each case runs in a process of its own.
+ * Out: for a failure the pattern, made as small as it stays wrong, with its
+ * shape, plan and seed; at the end one line, and exit 1 if anything failed. */
+#include "../gpu.h"
 #include "spec.h"
 #include <math.h>
 #include <signal.h>
@@ -12,7 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { TEXT_SIZE = 4000, CASE_SECONDS = 300, SHRINK_TRIES = 150 };
+enum { TEXT_SIZE = 4000, CASE_SECONDS = 300, SHRINK_TRIES = 150,
+       TOOK_HOPPER = 3 /* how a child ends */ };
 
 /* A few rows of q, k and v hold a NaN or an infinity: what sees them is NaN or
  * infinite, and nothing else is. */
@@ -42,15 +44,32 @@ static call_shape shape_of(const spec *s, int32_t *lengths) {
                       .lengths = s->lengths ? lengths : NULL};
 }
 
-/* In the child: writes what is wrong to `out`, nothing when all is well. */
-static void compute(const spec *s, FILE *out) {
+static bool aims; /* at the Hopper kernels */
+
+/* Whether general kernels take all passes, whatever the call. */
+static bool is_left(const kernel_made *k) {
+  gpu_request request = {.plan = k->plan, .arch = 90};
+  char reason[200];
+  for (int32_t p = 0; p < k->plan->table.pass_count; p++)
+    if (!gpu_compiler()->leaves(&request, p, reason, sizeof reason))
+      return false;
+  return true;
+}
+
+static bool took_hopper(data *d, const kernel_made *k) {
+  return k->cuda && strstr(gpu_variants(d, k->cuda), "hopper");
+}
+
+/* In the child: writes what is wrong to `out`, nothing when all is well. How it
+ * ends then. */
+static int compute(const spec *s, FILE *out) {
   char text[TEXT_SIZE];
   int32_t lengths[SPEC_BATCHES];
   spec_print(s, text, sizeof text);
   subject *made = subject_new("fuzz.dil", text, NULL, 0);
   if (made->pattern == NULL) {
     fprintf(out, "not accepted: %s", made->problem);
-    return;
+    return 0;
   }
   const char *const *isas = cpu_isas();
   int32_t count = 0;
@@ -59,11 +78,16 @@ static void compute(const spec *s, FILE *out) {
   kernel_made *k = kernel_make(made, way);
   if (k->refused) {
     if (way.force == 0) fprintf(out, "refused: %s", k->problem);
-    return;
+    return 0;
   }
+  if (aims && is_left(k)) return 0;
   data *d = data_new(made, shape_of(s, lengths));
   fputs(data_problem(d, k), out);
+  return took_hopper(d, k) ? TOOK_HOPPER : 0;
 }
+
+static uint32_t hopper_count; /* cases that its kernels took, or some passes */
+
 
 /* "" or the problem, in static memory. */
 static const char *problem_of(const spec *s) {
@@ -78,9 +102,9 @@ static const char *problem_of(const spec *s) {
     if (out == NULL) abort();
     close(ends[0]);
     alarm(CASE_SECONDS);
-    compute(s, out);
+    int end = compute(s, out);
     fclose(out);
-    _exit(0);
+    _exit(end);
   }
   close(ends[1]);
   size_t length = 0;
@@ -91,7 +115,8 @@ static const char *problem_of(const spec *s) {
   close(ends[0]);
   int status = 0;
   if (waitpid(child, &status, 0) != child) abort();
-  if (WIFSIGNALED(status))
+  if (WIFEXITED(status) && WEXITSTATUS(status) == TOOK_HOPPER) hopper_count++;
+  else if (WIFSIGNALED(status))
     snprintf(text, sizeof text, "died of signal %d (%s)", WTERMSIG(status),
              strsignal(WTERMSIG(status)));
   else if (WEXITSTATUS(status) != 0 && length == 0)
@@ -125,13 +150,14 @@ static void report(const spec *whole, uint32_t seed, const char *problem) {
   spec_print(&s, text, sizeof text);
   printf("smaller: %s\n", problem_of(&s));
   printf("%s# batch %d, queries %d, keys %d, layout %d, lengths %d, threads "
-         "%d, isa %d, plan: %s\n# the whole case: fuzz_pattern --count 1 "
+         "%d, isa %d, plan: %s\n# the whole case: fuzz_pattern --count 1%s "
          "--seed %u --print\n\n", text, s.batch, s.queries, s.keys, s.layout,
-         s.lengths, s.threads, s.isa, force_all[s.force].name, seed);
+         s.lengths, s.threads, s.isa, force_all[s.force].name,
+         aims ? " --hopper" : "", seed);
 }
 
 static int usage(void) {
-  fprintf(stderr, "fuzz_pattern [--count N] [--seed S] [--print]\n");
+  fprintf(stderr, "fuzz_pattern [--count N] [--seed S] [--hopper] [--print]\n");
   return 2;
 }
 
@@ -141,6 +167,7 @@ int main(int argc, char **argv) {
   for (int i = 1; i < argc; i++) {
     bool more = i + 1 < argc;
     if (!strcmp(argv[i], "--print")) print = true;
+    else if (!strcmp(argv[i], "--hopper")) aims = true;
     else if (more && !strcmp(argv[i], "--count"))
       count = (uint32_t)strtoul(argv[++i], NULL, 10);
     else if (more && !strcmp(argv[i], "--seed"))
@@ -148,7 +175,7 @@ int main(int argc, char **argv) {
     else return usage();
   }
   for (uint32_t i = 0; i < count && failed < 20; i++) {
-    spec s = spec_random(first + i);
+    spec s = aims ? spec_hopper(first + i) : spec_random(first + i);
     if (print) {
       char text[TEXT_SIZE];
       spec_print(&s, text, sizeof text);
@@ -160,6 +187,8 @@ int main(int argc, char **argv) {
     report(&s, first + i, problem);
     failed++;
   }
-  if (failed == 0) printf("ok %u random patterns from seed %u\n", count, first);
+  if (failed == 0)
+    printf("ok %u random patterns from seed %u, %u by Hopper kernels\n", count,
+           first, hopper_count);
   return failed != 0;
 }

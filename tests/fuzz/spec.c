@@ -150,6 +150,77 @@ spec spec_random(uint32_t seed) {
   return s;
 }
 
+/* ---- what the Hopper kernels take ----------------------------------------- */
+
+static const int32_t even_widths[] = {64, 64, 64, 64, 64, 32, 32, 32, 128,
+                                      40, 8, 96, 104, 192, 256};
+
+/* Segments that grow by one factor, dilations by another. */
+static void draw_nested(spec *s, uint64_t *state) {
+  int32_t segment = draw(state, 0, 1) ? 64 << draw(state, 0, 3)
+                                      : draw(state, 48, 400);
+  int32_t wider = draw(state, 2, 4), sparser = draw(state, 1, 4), dilation = 1;
+  if (chance(state, 20)) dilation = draw(state, 2, 5);
+  for (int32_t i = 0; i < s->branch_count; i++) {
+    s->branch[i].segment = segment;
+    s->branch[i].dilation = dilation;
+    segment *= segment < 3000 ? wider : 1;
+    dilation *= dilation < 12 ? sparser : 1;
+  }
+}
+
+static void draw_hopper_branch(spec *s, spec_branch *b, uint64_t *state) {
+  b->segment = chance(state, 70) ? draw(state, 60, 1500) : 0;
+  b->dilation = chance(state, 60) ? draw(state, 1, 12) : 1;
+  if (b->segment && chance(state, 50)) /* a multiple of it */
+    b->segment = (b->segment + b->dilation - 1) / b->dilation * b->dilation;
+  if (s->branch_count == 1 && chance(state, 25))
+    b->dilation = draw(state, 13, 200);
+}
+
+static void draw_hopper_sizes(spec *s, uint64_t *state) {
+  s->queries = draw(state, 64, chance(state, 20) ? 1300 : 450);
+  s->keys = s->queries;
+  if (chance(state, 50))
+    s->keys = draw(state, 1, chance(state, 30) ? 1300 : 500);
+  s->batch = chance(state, 40) ? draw(state, 2, SPEC_BATCHES) : 1;
+  s->lengths = chance(state, 35);
+  s->layout = chance(state, 8) ? 2 : draw(state, 0, 1); /* few with holes */
+  s->force = draw(state, 0, 3);
+}
+
+/* Windows, masks and scores are rarer: each mask is a kernel of its own. */
+static void draw_hopper_conditions(spec *s, uint64_t *state) {
+  bool plain = chance(state, 70), alike = chance(state, 60);
+  if (plain) s->mask = s->score = s->keep = 0;
+  if (chance(state, 80)) s->left = s->right = -1;
+  for (int32_t i = 0; i < s->branch_count; i++) {
+    spec_branch *b = &s->branch[i];
+    if (plain) b->mask = b->score = 0;
+    if (alike) b->left = b->right = -1;
+    else if (b->left >= 0 && chance(state, 50)) b->left *= 9;
+  }
+}
+
+spec spec_hopper(uint32_t seed) {
+  uint64_t space = seed * 0x2545F4914F6CDD1Du + 78, *state = &space;
+  spec s = spec_random(seed);
+  s.dtype = draw(state, 1, 2);
+  s.head_dim = even_widths[draw(state, 0, COUNT(even_widths) - 1)];
+  s.value_dim = chance(state, 75)
+                    ? s.head_dim
+                    : even_widths[draw(state, 0, COUNT(even_widths) - 1)];
+  s.dropout = 0;
+  if (s.scale > 3) s.scale = 0; /* none that is not positive */
+  if (chance(state, 45)) draw_nested(&s, state);
+  else
+    for (int32_t i = 0; i < s.branch_count; i++)
+      draw_hopper_branch(&s, &s.branch[i], state);
+  draw_hopper_conditions(&s, state);
+  draw_hopper_sizes(&s, state);
+  return s;
+}
+
 /* ---- printing ------------------------------------------------------------ */
 
 typedef struct writer {

@@ -29,6 +29,8 @@ typedef struct spec {
 } spec;
 
 spec spec_random(uint32_t seed);
+/* One that the Hopper kernels take, as far as can be said without a plan. */
+spec spec_hopper(uint32_t seed);
 void spec_print(const spec *s, char *text, size_t size); /* as .dil */
 /* Makes s simpler in the way number `step`; false when there is none left. */
 bool spec_simplify(spec *s, int32_t step);
