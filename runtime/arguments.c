@@ -87,7 +87,11 @@ static dil_status read_tensor(const dil_context *c, const char *name,
   dil_status status = read_type(name, from->dtype, &to->dtype);
   if (status) return status;
   if (from->data) to->data = (char *)from->data + from->byte_offset;
-  return read_strides(name, from, to);
+  status = read_strides(name, from, to);
+  if (!status && dil_tensor_count(to) &&
+      (uintptr_t)to->data % dil_dtype_size(to->dtype))
+    return dil_fail(DIL_USAGE, "%s is not aligned to its elements", name);
+  return status;
 }
 
 /* ---- outputs ------------------------------------------------------------- */

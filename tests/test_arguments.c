@@ -50,6 +50,7 @@ static void lse_read_only(bent *b) {
   b->a->lse_flags = DLPACK_FLAG_BITMASK_READ_ONLY;
 }
 static void lse_type(bent *b) { b->lse->dtype.bits = 16; }
+static void lse_aligned(bent *b) { b->lse->byte_offset = 2; }
 static void lse_nowhere(bent *b) { b->lse->data = NULL; }
 static void o_is_k(bent *b) { b->o->data = b->k->data; }
 static void lse_is_o(bent *b) { b->lse->data = b->o->data; }
@@ -107,6 +108,7 @@ static const struct {
     {o_read_only, "o is an output and is read-only"},
     {lse_read_only, "lse is an output and is read-only"},
     {lse_type, "lse must be f32 [1, 2, 96]"},
+    {lse_aligned, "lse is not aligned to its elements"},
     {lse_nowhere, "lse has no memory"},
     {o_is_k, "o is an output and shares memory with k"},
     {lse_is_o, "o is an output and shares memory with lse"},
@@ -164,6 +166,10 @@ START_TEST(inputs_are_checked) {
                "of input 'doc' must be "
                "96, got 95");
   c.tensor[DIL_TENSOR_INPUT].shape[1] = 96;
+  c.tensor[DIL_TENSOR_INPUT].byte_offset = 1;
+  host_refused(dil_kernel_run(k, &c.arguments), DIL_USAGE,
+               "input 'doc' is not aligned to its elements");
+  c.tensor[DIL_TENSOR_INPUT].byte_offset = 0;
   void *o = c.tensor[DIL_TENSOR_O].data;
   c.tensor[DIL_TENSOR_O].data = c.tensor[DIL_TENSOR_INPUT].data;
   host_refused(dil_kernel_run(k, &c.arguments), DIL_USAGE, "shares memory with "

@@ -231,6 +231,33 @@ START_TEST(computed) {
 }
 END_TEST
 
+/* One kernel, calls of more sizes than it keeps the numbers of, and again. */
+START_TEST(sizes_in_turn) {
+  static const int32_t few[] = {70, 0, 33};
+  static const call_shape shapes[] = {
+      SHAPE(1, 300, 300, 0), SHAPE(1, 64, 64, 0),    SHAPE(2, 300, 300, 1),
+      SHAPE(1, 65, 1, 0),    SHAPE(1, 129, 300, 0),  SHAPE(3, 100, 70, 0),
+      SHAPE(1, 1, 300, 0),   SHAPE(1, 100, 0, 0),    SHAPE(1, 301, 301, 3),
+      SHAPE(1, 200, 300, 2), SHAPE(1, 0, 64, 0),     SHAPE(1, 300, 129, 1),
+      {.batch = 3, .queries = 100, .keys = 70, .seed = 7, .lengths = few}};
+  enum { SHAPES = sizeof shapes / sizeof *shapes };
+  const kernel_case c = {
+      _i ? P(BF16(32), "causal; branch { window 40, 0; dilation 2; }")
+         : P(F16(64), "segments 64, 128; dilations 1, 2;"),
+      _i ? 0 : FORCE_CHAIN, shapes[0]};
+  subject *s = subject_of(&c);
+  kernel_made *k = kernel_make(s, (recipe){.force = c.force});
+  for (int i = 0; i < 2 * SHAPES; i++) {
+    data *d = data_new(s, shapes[i % SHAPES]);
+    const char *problem = data_problem(d, k);
+    ck_assert_msg(problem[0] == 0, "call %d of %s: %s", i, c.text, problem);
+    data_free(d);
+  }
+  kernel_unmake(k);
+  subject_free(s);
+}
+END_TEST
+
 static void read_share(void) {
   const char *share = getenv("DIL_TEST_SHARE");
   if (!share) return;
@@ -244,6 +271,7 @@ int main(void) {
   TCase *tests = tcase_create("cases");
   tcase_set_timeout(tests, 240);
   tcase_add_loop_test(tests, computed, 0, CASES);
+  tcase_add_loop_test(tests, sizes_in_turn, 0, 2);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
 }
