@@ -86,9 +86,10 @@ const void *symbol_resolve(checker *c, symbol_kind kind, const char *name,
   const char *hint = check_meant(c, name, names, count);
   char list[DIAG_LIST];
   if (!hint)
-    hint = count ? arena_print(c->arena, "there %s %s", count == 1 ? "is" : "are",
-                               diag_list(names, count, list))
-                 : "there is none";
+    hint = count == 0 ? "there is none"
+                      : arena_print(c->arena, "there %s %s",
+                                    count == 1 ? "is" : "are",
+                                    diag_list(names, count, list));
   check_error(c, at, hint, "unknown %s '%s'", kind_text[kind], name);
   return NULL;
 }

@@ -2,8 +2,6 @@
  * they do with rows, and which devices there are. In: a compilation. Out: a
  * crew_gpu. */
 #include "command.h"
-#include "driver.h"
-#include "keep.h"
 #include "setting.h"
 #include "trial_crew.h"
 #include "trial_cuda.h"
@@ -69,15 +67,8 @@ dil_status trial_crew_gpu(trial_crew *t, compilation *c, const options *o) {
   if (!status) status = count_devices(t, o, c->topology);
   own.device.number = t->gpu.first; /* a process leaves others' GPUs alone */
   if (!status) status = trial_cuda_context(&own, &t->context);
-  if (!status) status = driver_source(c, t->context, &t->from);
-  if (!status)
-    status = keep_beside(c, dil_context_arch(t->context), KEEP_ROWS,
-                         &t->gpu.rows);
-  t->gpu.codes = t->from.codes;
-  t->gpu.code_count = t->from.code_count;
-  t->gpu.dimension = t->from.dimension;
-  t->gpu.context = t->from.context;
-  return status;
+  return status ? status
+                : trial_cuda_codes(c, t->context, &t->from, &t->gpu);
 }
 
 void trial_crew_gpu_free(trial_crew *t) {

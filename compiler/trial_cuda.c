@@ -15,6 +15,18 @@ dil_status trial_cuda_context(const options *o, dil_context **made) {
   return dil_context_new(&gpu, made);
 }
 
+dil_status trial_cuda_codes(compilation *c, dil_context *context,
+                            dil_kernel_source *from, crew_gpu *gpu) {
+  dil_status status = driver_source(c, context, from);
+  if (!status)
+    status = keep_beside(c, dil_context_arch(context), KEEP_ROWS, &gpu->rows);
+  gpu->codes = from->codes;
+  gpu->code_count = from->code_count;
+  gpu->dimension = from->dimension;
+  gpu->context = from->context;
+  return status;
+}
+
 static dil_status copy_up(trial_cuda *t, int64_t bytes, const void *from,
                           void **to) {
   *to = NULL;

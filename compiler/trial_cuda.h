@@ -4,6 +4,7 @@
 
 #include "command.h"
 #include "gpu/gpu.h"
+#include "../runtime/crew_gpu.h"
 
 enum { TRIAL_CUDA_BLOCKS = 6 + DIL_INPUT_MAX };
 
@@ -18,6 +19,11 @@ typedef struct trial_cuda {
 
 /* A context on the GPU that --device names. */
 dil_status trial_cuda_context(const options *o, dil_context **made);
+/* What ranks on GPUs share of the plan's code, its module and devices apart; its
+ * `rows.cubin` is the caller's to free, `from` goes on compiling what may come
+ * late. */
+dil_status trial_cuda_codes(compilation *c, dil_context *context,
+                            dil_kernel_source *from, crew_gpu *gpu);
 /* Copies the call's tensors, all of them row-major, to the device of
  * t->context, which is set. trial_cuda_free is due in any case. */
 dil_status trial_cuda_open(trial_cuda *t, const dil_call *call);

@@ -1,31 +1,18 @@
 /* trial_stream_gpu.c - a trial that is streamed to a GPU: one rank, and a lift
  * between it and the host. In: a compilation, a call of the host. Out: what
  * trial_stream.c runs. */
-#include "keep.h"
 #include "trial_cuda.h"
 #include "trial_stream.h"
 #include <stdlib.h>
-
-static dil_status make_codes(trial_stream *t, compilation *c) {
-  dil_status status = driver_source(c, t->context, &t->from);
-  if (!status)
-    status = keep_beside(c, dil_context_arch(t->context), KEEP_ROWS,
-                         &t->gpu.rows);
-  t->gpu.codes = t->from.codes;
-  t->gpu.code_count = t->from.code_count;
-  t->gpu.dimension = t->from.dimension;
-  t->gpu.context = t->from.context;
-  t->gpu.devices = 1;
-  return status;
-}
 
 dil_status trial_stream_gpu(trial_stream *t, compilation *c,
                             const binding *b) {
   const options *o = b->options;
   t->gpu.first = (int32_t)o->device.number;
+  t->gpu.devices = 1;
   dil_status status = trial_cuda_context(o, &t->context);
   if (!status) status = dil_cuda_module_open(&t->gpu.cuda);
-  if (!status) status = make_codes(t, c);
+  if (!status) status = trial_cuda_codes(c, t->context, &t->from, &t->gpu);
   if (!status) status = resident_open(&t->gpu, t->from.table, 0, &t->rank);
   if (status) return status;
   t->stream.device = t->rank.device;

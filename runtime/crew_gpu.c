@@ -183,8 +183,7 @@ dil_status resident_fetch_row(resident *r, const ring_rows *host, int32_t comb,
       (char *)there->data + place_of(there, b, row, h),
       here->shape[3] * (int64_t)dil_dtype_size(here->dtype));
   if (status || !out.data) return status;
-  return r->shared->cuda->download(r->gpu,
-                                   (char *)out.data + place_of(&out, b, h, (int32_t)row),
-                                   (char *)sums.data + place_of(&sums, b, h, (int32_t)row),
-                                   sizeof(float));
+  char *to = (char *)out.data + place_of(&out, b, h, (int32_t)row);
+  char *from = (char *)sums.data + place_of(&sums, b, h, (int32_t)row);
+  return r->shared->cuda->download(r->gpu, to, from, sizeof(float));
 }

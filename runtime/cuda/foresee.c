@@ -1,9 +1,9 @@
 /* foresee.c - what a call would take of a GPU that need not be there.
  *
  * In: what is known of a GPU, the codes of a plan without their cubins, a
- * call's shapes. Out: for each pass the code that takes it, its tiles and what they
- * visit; states and workspace. The questions are those that a run asks itself
- * (kernel.c), of a device that is its facts alone. */
+ * call's shapes. Out: for each pass the code that takes it, its tiles and what
+ * they visit; states and workspace. The questions are those that a run asks
+ * itself (kernel.c), of a device that is its facts alone. */
 #include "kernel.h"
 #include "../walk.h"
 #include <math.h>
@@ -56,7 +56,7 @@ static dil_status foresee_passes(const dil_cuda_kernel *k, cuda_run *r,
   }
   dil_status status = kernel_lay_out(k, r, &at);
   if (status) return status;
-  out->state = at.bounds;
+  out->state = at.bounds; /* before those there are states alone */
   out->workspace = at.end;
   return DIL_OK;
 }

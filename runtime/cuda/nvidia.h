@@ -62,7 +62,8 @@ typedef unsigned long long cu_pointer;
     (cu_pointer, cu_context, cu_pointer, cu_context, size_t, cu_stream))       \
   X(peer_can, cuDeviceCanAccessPeer, (int *, cu_device, cu_device))            \
   X(peer_enable, cuCtxEnablePeerAccess, (cu_context, unsigned))                \
-  X(stream_new, cuStreamCreateWithPriority, (cu_stream *, unsigned, int))                       \
+  X(stream_new, cuStreamCreateWithPriority,                                    \
+    (cu_stream *, unsigned, int))                                              \
   X(stream_free, cuStreamDestroy_v2, (cu_stream))                              \
   X(wait, cuStreamSynchronize, (cu_stream))                                    \
   X(stream_number, cuStreamGetId, (cu_stream, unsigned long long *))           \
