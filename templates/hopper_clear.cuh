@@ -4,10 +4,11 @@
 // compute; hopper_clear is a kernel for those before position 0. State that
 // other passes left stands as it is.
 //
-// Where residues stand still, zeros leave shared memory as boxes, one residue of
-// one head each, those of all heads in turn: side by side in memory, they come
-// to it together. A warp's stores, one waiting for the other, take several times
-// as long beside the others' exponentials; lse has nothing else.
+// Zeros leave shared memory as boxes, one residue of one head each, those of all
+// heads in turn: side by side in memory, they come to it together. A warp's
+// stores, one waiting for the other, take several times as long beside the others'
+// exponentials; lse has nothing else. The warp gets to issue so seldom that what
+// finds a set of boxes or a span counts as well: sets are high, spans long.
 #pragma once
 
 DEVICE void clear_unit(int4 *to) { *to = make_int4(0, 0, 0, 0); }
@@ -63,17 +64,34 @@ DEVICE void clear_span(const hopper_launch &run, const bare_span &x) {
                together * run.o_row / 8);
 }
 
-// Rows behind the last are none of the map's.
-DEVICE void clear_boxes(const hopper_launch &run, u32 base, int t) {
+// Waits until the keys of so many blocks are on their way.
+DEVICE void wait_blocks(u32 base, float blocks) {
+  while (shared_peek(base + AT_PACE) < blocks) sleep_for(200);
+}
+
+// HOPPER_BOX_ROWS rows of a head.
+DEVICE void store_zeros(const hopper_map *map, u32 base, int row, int phase,
+                        int head, int batch) {
+  const int few = HOPPER_ZERO_ROWS(VALUE_DIM);
+#pragma unroll
+  for (int i = 0; i < HOPPER_BOX_ROWS; i += few)
+#pragma unroll
+    for (int c = 0; c < VALUE_WIDTH; c += VALUE_CHUNK)
+      store_box(map, base + AT_ZERO, c, row + i, phase, head, batch);
+}
+
+// Set t of boxes. `patient`: one is under way at a time, for copies of keys and
+// values wait behind them.
+DEVICE void clear_boxes(const hopper_launch &run, u32 base, int t,
+                        bool patient) {
   zero_boxes x = boxes_find(&run, t);
   int lane = thread_index() % 32;
-  if (x.row * run.residues + x.phase >= run.queries) return;
   const hopper_map *map = &run.zeros[x.phase >= run.queries % run.residues];
 #pragma unroll 1
-  for (int first = 0; first < run.member_count; first += 32) {
+  for (int first = 0; first < x.members; first += 32) {
     const hopper_member &m =
-        run.members[run.by_home[min(first + lane, run.member_count - 1)]];
-    bool bare = first + lane < run.member_count && !m.finish &&
+        run.members[run.by_home[x.member + min(first + lane, x.members - 1)]];
+    bool bare = first + lane < x.members && !m.finish &&
                 is_bare(&run, run.shapes[m.shape].bare,
                         shape_residue(&run, &m, x.residue));
     int head = m.head;
@@ -81,34 +99,36 @@ DEVICE void clear_boxes(const hopper_launch &run, u32 base, int t) {
     for (u32 all = __ballot_sync(~0u, bare); all; all &= all - 1) {
       int to = __shfl_sync(~0u, head, __ffs(all) - 1);
       if (lane == 0)
-#pragma unroll
-        for (int row = 0; row < HOPPER_BOX_ROWS; row += HOPPER_ZERO_ROWS(VALUE_DIM))
-#pragma unroll
-          for (int c = 0; c < VALUE_WIDTH / VALUE_CHUNK; c++)
-            store_box(map, base + AT_ZERO, c * VALUE_CHUNK, x.row + row,
-                      x.phase, to, x.batch);
+#pragma unroll 1
+        for (int i = 0; i < run.box_rows; i += HOPPER_BOX_ROWS) {
+          store_zeros(map, base, x.row + i, x.phase, to, x.batch);
+          if (!patient) continue;
+          store_commit();
+          store_wait_read();
+        }
     }
   }
   store_commit();
 }
 
-// Waits until the keys of so many blocks are on their way.
-DEVICE void wait_blocks(u32 base, float blocks) {
-  while (shared_peek(base + AT_PACE) < blocks) sleep_for(200);
-}
-
 // By the last warp of the producing warpgroup, dealt out in turn and with the
-// blocks of keys: zeros all at once would hold those up.
+// blocks of keys: zeros all at once would hold those up. What is late, if all is
+// to end together, comes as fast as it can, as do the boxes of wide heads, which
+// are low and many.
 DEVICE void clear_rows(const hopper_launch &run, u32 base) {
   for (int i = thread_index() % 32; i < ZERO_BYTES / 16; i += 32)
     shared_store(base + AT_ZERO + i * 16, 0, 0, 0, 0);
   proxy_fence();
   __syncwarp();
+  const bool low = HOPPER_ZERO_ROWS(VALUE_DIM) < HOPPER_BOX_ROWS;
   for (u32 done = 0;; done++) {
     int t = blockIdx.x + done * gridDim.x;
     if (t >= max(run.spans, run.boxes)) break;
     wait_blocks(base, done * run.clear_pace);
-    if (t < run.boxes) clear_boxes(run, base, t);
+    if (t < run.boxes)
+      clear_boxes(run, base, t, !low &&
+                  shared_peek(base + AT_PACE) <
+                      (done + 1) * (run.clear_pace * HOPPER_AHEAD));
     if (t >= run.spans || (run.boxes && !run.lse)) continue;
     bare_span x = span_find(&run, t);
     if (!run.members[x.member].finish) clear_span(run, x);

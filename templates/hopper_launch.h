@@ -23,8 +23,8 @@ enum {
   HOPPER_SEGMENTS = 16, /* of branches whose segments are not nested */
   HOPPER_KEEPS = 16, HOPPER_PHASES = 1024,
   HOPPER_PERIOD = 64, /* largest common period of dilations */
-  HOPPER_SPAN = 1024,    /* rows of a head that are cleared together */
-  HOPPER_BOX_ROWS = 32,  /* of boxes of zeros; HOPPER_ZERO_ROWS of each */
+  HOPPER_BOX_ROWS = 32,   /* of boxes of zeros; HOPPER_ZERO_ROWS of each */
+  HOPPER_TALL_ROWS = 128, /* of a set of them, at most */
   HOPPER_FAR = 1 << 29 /* a window bound that nothing reaches */
 };
 
@@ -32,6 +32,10 @@ enum {
  * for the zeros of many. Of the shared memory that is none of a tile's. */
 #define HOPPER_ZERO_ROWS(width) ((width) <= 64 ? HOPPER_BOX_ROWS : 8)
 #define HOPPER_REST_BYTES(width) ((width) <= 64 ? 7168 : 3072)
+
+/* By how much zeros are ahead of the blocks of keys that they come with: what is
+ * left over at the end has nothing to hide behind. */
+#define HOPPER_AHEAD 1.25f
 
 /* A CUtensorMap. */
 typedef struct hopper_map {
@@ -145,7 +149,11 @@ typedef struct hopper_launch {
   int residues;                /* of rows; above HOPPER_PERIOD: all but one are
                                   bare */
   int spans, home_spans;       /* of rows, bare ones among them; of a home */
+  int span_rows;               /* of each, at most */
   int boxes, batch_boxes;      /* sets of boxes of zeros; 0: spans write o, too */
+  int home_boxes;              /* of a home; 0: residues stand still */
+  int box_rows;                /* of each head, in a set; HOPPER_BOX_ROWS or
+                                  a multiple */
   float clear_pace;            /* how many of each come with a block of keys */
   int early;                   /* rows before position 0, all of them bare */
   int spread;                  /* last tiles of all heads first */

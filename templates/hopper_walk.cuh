@@ -252,13 +252,13 @@ DEVICE bare_span span_find(const hopper_launch *run, int t) {
   bare_span x;
   int homes = run->period / run->home, members = run->member_count / homes;
   int place = t / members, block = place / run->home_spans;
-  int in = (place - block * run->home_spans) * HOPPER_SPAN;
+  int in = (place - block * run->home_spans) * run->span_rows;
   x.batch = block / (homes * run->periods);
   block -= x.batch * homes * run->periods;
   x.member = run->by_home[block % homes * members + t - place * members];
   int away = away_of(run, x.batch);
   int low = origin_of(run, away) + block * run->home;
-  int high = low + lesser(run->home, in + HOPPER_SPAN);
+  int high = low + lesser(run->home, in + run->span_rows);
   int position = greater(low + in, run->low - away);
   x.row = position - run->first + away;
   x.rows = lesser(high, run->high - away) - position;
@@ -266,19 +266,46 @@ DEVICE bare_span span_find(const hopper_launch *run, int t) {
   return x;
 }
 
-// HOPPER_BOX_ROWS rows of one phase, as maps count, of all
-// heads: each has them bare or none of them.
+// `box_rows` rows of one phase, as maps count, of all heads of a home: each has
+// them bare or none of them. `members` of them, in `by_home`, from `member` on;
+// none: nothing to do.
 typedef struct zero_boxes {
-  int row, phase, batch, residue;
+  int row, phase, batch, residue, member, members;
 } zero_boxes;
+
+// Set t of a batch row where residues shift from home to home. A home's last
+// rows are those of a box that ends with it and repeats some of the one before;
+// the last home of all may end early, and what is more lies outside of the map.
+DEVICE void home_boxes_find(const hopper_launch *run, int t, zero_boxes *x) {
+  int homes = run->period / run->home, block = t / run->home_boxes;
+  int low = run->origin - run->first + block * run->home;
+  int high = lesser(run->queries, low + run->home);
+  t -= block * run->home_boxes;
+  int group = t / run->residues, n = low + t - group * run->residues;
+  int rows = rows_between(n, high, run->residues);
+  int from = group * run->box_rows;
+  x->members = from < rows ? run->member_count / homes : 0;
+  x->member = block % homes * x->members;
+  if (high < run->queries) from = lesser(from, rows - run->box_rows);
+  x->row = n / run->residues + from;
+  x->phase = n % run->residues;
+  x->residue = row_residue(run, run->first + n);
+}
 
 DEVICE zero_boxes boxes_find(const hopper_launch *run, int t) {
   zero_boxes x;
   x.batch = t / run->batch_boxes;
   t -= x.batch * run->batch_boxes;
-  x.row = t / run->residues * HOPPER_BOX_ROWS;
+  if (run->home_boxes) {
+    home_boxes_find(run, t, &x);
+    return x;
+  }
+  x.row = t / run->residues * run->box_rows;
   x.phase = t % run->residues;
   x.residue = row_residue(run, run->first - away_of(run, x.batch) + x.phase);
+  x.member = 0;
+  x.members = run->member_count;
+  if (x.row * run->residues + x.phase >= run->queries) x.members = 0;
   return x;
 }
 

@@ -155,12 +155,14 @@ static void visit_span(const hopper_list *s, const visits *v, int32_t t) {
 static void visit_boxes(const hopper_list *s, const visits *v, int32_t t) {
   const hopper_launch *l = &s->launch;
   zero_boxes x = boxes_find(l, t);
-  for (int32_t i = 0; i < l->member_count; i++) {
+  for (int32_t i = x.member; i < x.member + x.members; i++) {
     const hopper_member *m = &l->members[l->by_home[i]];
     if (!is_bare(l, l->shapes[m->shape].bare, shape_residue(l, m, x.residue)))
       continue;
-    for (int32_t row = x.row; row < x.row + HOPPER_BOX_ROWS; row++) {
+    for (int32_t row = x.row; row < x.row + l->box_rows; row++) {
       int64_t n = (int64_t)row * l->residues + x.phase;
+      expect(n >= 0, "%s: a box from row %lld on", list_describe(s),
+             (long long)n);
       if (n < l->queries)
         v->zeros[bare_row(s, x.batch, m->head, first_at(s, x.batch) + n)] |= 2;
     }

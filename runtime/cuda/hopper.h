@@ -31,6 +31,7 @@ typedef struct hopper_table {
   int32_t segments[HOPPER_SEGMENTS], segment_count;
   bool causal;            /* some window ends at the query */
   bool paired;            /* masks or scores: for kernels that ask pairs */
+  bool narrow;            /* heads whose boxes of zeros are high */
 } hopper_table;
 
 /* False with the reason in `reason`: the general kernels take such a pass.

@@ -357,6 +357,7 @@ bool hopper_table_fill(const dil_table *table, int32_t pass, int32_t tile_keys,
               .size = size};
   memset(out, 0, sizeof *out);
   out->tile_keys = tile_keys;
+  out->narrow = HOPPER_ZERO_ROWS(table->value_dim) == HOPPER_BOX_ROWS;
   return accept(&mk) && choose_home(&mk) && find_shapes(&mk) &&
          find_classes(&mk);
 }

@@ -114,28 +114,46 @@ static double visits_of(const hopper_table *table, const hopper_launch *l,
   return blocks;
 }
 
-/* Spans of rows and boxes of zeros, to be cleared while keys are multiplied. A
- * little ahead of them, for what is left over at the end has nothing to hide
- * behind. */
-static bool fill_bare(const hopper_table *table, hopper_launch *l,
-                      int64_t blocks) {
-  const double ahead = 1.25;
+/* Sets of boxes of zeros a batch row: of all its rows where residues stand
+ * still, else home by home. 0: none, where expressions have a say, whose kernel
+ * has no room for them, and where a home is too short for one or begins before
+ * the first row. Sets of wide heads are low, as their boxes are. */
+static int64_t count_boxes(const hopper_table *table, const hopper_place *at,
+                           hopper_launch *l) {
+  int64_t homes = l->period / l->home, tall = l->home / l->residues;
+  bool still = homes == 1 && !l->relative;
+  if (still) tall = table->narrow ? HOPPER_TALL_ROWS : HOPPER_BOX_ROWS;
+  tall = minimum(tall, HOPPER_TALL_ROWS) / HOPPER_BOX_ROWS * HOPPER_BOX_ROWS;
+  l->box_rows = (int)tall;
+  if (table->paired || !tall) return 0;
+  if (!still && (at->low > 0 || at->shorter)) return 0;
+  int64_t boxes = parts(still ? l->queries : l->home, tall * l->residues) *
+                  l->residues;
+  l->home_boxes = still ? 0 : (int)boxes;
+  return still ? boxes : boxes * homes * l->periods;
+}
+
+/* Spans of rows and boxes of zeros, to be cleared while keys are multiplied, a
+ * little ahead of them. Spans are short where a warp writes their O as well. */
+static bool fill_bare(const hopper_table *table, const hopper_place *at,
+                      hopper_launch *l, int64_t blocks) {
+  enum { SHORT_SPAN = 1024, LONG_SPAN = 4096 };
   double visits = 1;
   int64_t homes = l->period / l->home, most = INT32_MAX / 2;
-  int64_t places = parts(l->home, HOPPER_SPAN) * blocks * homes;
-  int64_t members = l->member_count / homes;
-  int64_t boxes = parts(l->queries, HOPPER_BOX_ROWS * l->residues) * l->residues;
-  if (homes > 1 || l->relative || table->paired) boxes = 0;
+  int64_t members = l->member_count / homes, boxes = count_boxes(table, at, l);
+  l->span_rows = boxes ? LONG_SPAN : SHORT_SPAN;
+  int64_t places = parts(l->home, l->span_rows) * blocks * homes;
   if (places > most / members || boxes > most / l->batches) return false;
   for (int32_t i = 0; i < l->class_count; i++)
     visits += visits_of(table, l, &l->classes[i]) * l->classes[i].cells *
               l->classes[i].tiles * l->shapes[l->classes[i].shape].members *
               (double)blocks;
-  l->home_spans = (int)parts(l->home, HOPPER_SPAN);
+  l->home_spans = (int)parts(l->home, l->span_rows);
   l->spans = (int)(places * members);
   l->batch_boxes = (int)boxes;
   l->boxes = (int)(boxes * l->batches);
-  l->clear_pace = (float)(visits / ahead / (double)maximum(l->spans, l->boxes));
+  l->clear_pace = (float)(visits / HOPPER_AHEAD /
+                          (double)maximum(l->spans, l->boxes));
   return true;
 }
 
@@ -165,7 +183,8 @@ static void choose_sections(hopper_launch *l, int64_t blocks, int64_t each) {
 }
 
 /* The last tiles of all heads first where a causal cell is many tiles long. */
-static bool fill_tiles(const hopper_table *table, hopper_launch *l) {
+static bool fill_tiles(const hopper_table *table, const hopper_place *at,
+                       hopper_launch *l) {
   enum { LONG = 16 };
   int64_t periods = parts(l->span, l->period), most = INT32_MAX / 2;
   int64_t blocks = l->batches * periods;
@@ -183,7 +202,7 @@ static bool fill_tiles(const hopper_table *table, hopper_launch *l) {
   l->periods = (int)periods;
   l->section_tiles = (int)each;
   l->tiles = (int)(each * sections);
-  return !table->bare || l->part || fill_bare(table, l, blocks);
+  return !table->bare || l->part || fill_bare(table, at, l, blocks);
 }
 
 /* ---- where rows and keys stand ------------------------------------------- */
@@ -257,7 +276,7 @@ bool hopper_tiles_fill(const hopper_table *table, const hopper_place *place,
   fill_tables(table, l);
   fill_place(table, place, l);
   l->tile_rows = tile_rows;
-  return place->low == place->high || fill_tiles(table, l);
+  return place->low == place->high || fill_tiles(table, place, l);
 }
 
 /* ---- how high tiles are --------------------------------------------------- */
