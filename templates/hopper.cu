@@ -63,6 +63,10 @@
   (WARPGROUPS == 2 ? 232 : WARPGROUPS == 3 ? 160 : 112)
 #endif
 #define THREADS (128 * (WARPGROUPS + 1))
+// Warpgroups give values back in the block behind, whatever that is: before the
+// first one, the last stage as it was at the start. Not where each tile begins
+// anew (queries held once), or warpgroups sit out blocks of a tile.
+#define LATE_VALUES (!PAIRED && QUERY_STAGES > 1)
 
 #include "hopper_launch.h"
 #if PAIRED
@@ -128,6 +132,9 @@ template <int size> struct ring {
   DEVICE void next() {
     number++;
     if (!endless && number == 2 * size) number = 0;
+  }
+  DEVICE void back() {
+    number = endless || number ? number - 1 : 2 * size - 1;
   }
   DEVICE u32 stage() const {
     if (endless) return number % size;

@@ -117,9 +117,12 @@ DEVICE u32 query_descriptor(const consumer &c, u32 tile) {
 }
 
 // A block in which this warpgroup has no rows, or none that see anything: it
-// only keeps turns and stages moving. The turn also orders its reads of the
-// message before the release.
+// only keeps turns and stages moving; of the values, those of the block before
+// where these are given back late. The turn also orders its reads of the message
+// before the release.
 DEVICE void idle(const consumer &c, int4 m, const ring<STAGES> &block) {
+  ring<STAGES> values = block;
+  if (LATE_VALUES) values.back();
   if (m.x & BLOCK_NEW) {
     wait_queries(c, tile_of(m));
     release_queries(c, tile_of(m));
@@ -127,8 +130,8 @@ DEVICE void idle(const consumer &c, int4 m, const ring<STAGES> &block) {
   wait_turn(c);
   pass_turn(c);
   release(c, c.base + AT_KEY_EMPTY + 8 * block.stage());
-  barrier_wait(c.base + AT_VALUE_FULL + 8 * block.stage(), block.phase());
-  release(c, c.base + AT_VALUE_EMPTY + 8 * block.stage());
+  barrier_wait(c.base + AT_VALUE_FULL + 8 * values.stage(), values.phase());
+  release(c, c.base + AT_VALUE_EMPTY + 8 * values.stage());
 }
 
 // What a warpgroup carries from block to block of a tile.
@@ -208,6 +211,14 @@ DEVICE void begin_block(const consumer &c, fragments &f, int4 m, u32 q,
   else if (f.r.moved) scale_rows(f.o, f.r.factor[0], f.r.factor[1]);
 }
 
+// What there is before the first block.
+DEVICE void begin_sums(fragments &f) {
+  clear_sums(f.o);
+#pragma unroll
+  for (int i = 0; i < TILE_KEYS / 4; i++) f.p[i] = 0;
+  state_clear(f.r);
+}
+
 // Whether the stream runs on from another tile into this block's.
 DEVICE bool runs_on(int4 m) { return QUERY_STAGES > 1 && m.x & BLOCK_NEW; }
 
@@ -245,7 +256,8 @@ DEVICE void follow_block(const consumer &c, fragments &f, int4 m, u32 q,
   weigh(s, f.p, f.r, c.run.scale, __int_as_float(m.y));
 }
 
-// The values of a block that no other runs behind.
+// The values of a block that no other runs behind; given back late, they are
+// the next one's to give.
 DEVICE void last_values(const consumer &c, fragments &f,
                         const ring<STAGES> &before) {
   wait_values(c, before);
@@ -253,7 +265,7 @@ DEVICE void last_values(const consumer &c, fragments &f,
   multiply_values(f.o, f.p, value_descriptor(c, before.stage()));
   mma_wait<0>();
   settle(f.o);
-  release_values(c, before);
+  if (!LATE_VALUES) release_values(c, before);
 }
 
 // Sums that a block before left, when another one's weights are there: those of
@@ -272,11 +284,13 @@ DEVICE void settle_sums(const consumer &c, fragments &f, int4 m,
   }
 }
 
-// A message that changes more than the block, for the stream up to it: whether
-// the warpgroup goes on with it. A tile whose last block was not known as such
-// gives its queries back here.
-DEVICE bool turn_over(const consumer &c, int4 m, const ring<STAGES> &before) {
+// A message that changes more than the block, for the stream up to it (unless
+// it is the first): whether the warpgroup goes on with it. A tile whose last
+// block was not known as such gives its queries back here.
+DEVICE bool turn_over(const consumer &c, int4 m, const ring<STAGES> &before,
+                      bool first) {
   bool fresh = m.x & BLOCK_NEW;
+  if (first) return true;
   clear_hidden(c, m.x >> BLOCK_HIDDEN, before);
   if (fresh || !takes(c, m)) release_queries(c, tile_before(m));
   return takes(c, m) && (QUERY_STAGES > 1 || !fresh);
@@ -286,6 +300,11 @@ DEVICE bool turn_over(const consumer &c, int4 m, const ring<STAGES> &before) {
 // until one that it does not, or to the tile's end where its queries are held
 // once; `block` is left behind that.
 //
+// The first block runs on as if from another tile, whose sums are nobody's: what
+// lies in the stage before is multiplied by no weights. So the code of a block
+// stands once; not where queries are held once, since each tile would pay for
+// that product.
+//
 // The code of a tile's end is long: compilers are done a quarter sooner where
 // it stands once, whether another tile runs on or not, and the inner loop is
 // left its registers where it stands outside of that.
@@ -294,7 +313,13 @@ DEVICE void run_blocks(const consumer &c, int4 m, ring<STAGES> &block) {
   ring<STAGES> before;
   row_state done;
   u32 q = query_descriptor(c, tile_of(m)), tile;
-  begin_block<true>(c, f, m, q, block);
+  bool first = LATE_VALUES;
+  if (first) {
+    block.back();
+    begin_sums(f);
+  } else {
+    begin_block<true>(c, f, m, q, block);
+  }
 #pragma unroll 1
   for (;;) {
     bool ends;
@@ -303,6 +328,8 @@ DEVICE void run_blocks(const consumer &c, int4 m, ring<STAGES> &block) {
       ends = is_last(m);
       before = block;
       block.next();
+      if (LATE_VALUES) // or the loop has an instruction more, at D 64
+        asm volatile("" : "+r"(block.number));
       tile = tile_of(m);
       if (ends) {
         u32 message = message_of(c.base, before.slot());
@@ -312,7 +339,7 @@ DEVICE void run_blocks(const consumer &c, int4 m, ring<STAGES> &block) {
       wait_keys(c, block);
       m = shared_load(message_of(c.base, block.slot()));
       if ((m.x & (BLOCK_NEW | ~0u << BLOCK_HIDDEN)) || !takes(c, m)) {
-        ends = !turn_over(c, m, before);
+        ends = !turn_over(c, m, before, first);
         if (ends) break;
         q = query_descriptor(c, tile_of(m));
         wait_queries(c, tile_of(m)); // long there, but in a new tile
@@ -327,8 +354,10 @@ DEVICE void run_blocks(const consumer &c, int4 m, ring<STAGES> &block) {
     }
     settle(f.p);
     settle(f.r.sum);
-    finish_tile(c, f.o, done, QUERY_STAGES > 1 ? tile_before(m) : tile);
+    if (!first)
+      finish_tile(c, f.o, done, QUERY_STAGES > 1 ? tile_before(m) : tile);
     if (ends) return;
+    first = false;
     clear_sums(f.o);
   }
 }
