@@ -24,7 +24,12 @@ DEVICE float log2_fast(float x) {
   return y;
 }
 #define MINUS_INFINITY __int_as_float(0xff800000)
-#define LOWEST -1e30f // finite, so that differences of peaks are
+#ifndef SCORED
+#define SCORED 0
+#endif
+// Finite, so that differences of peaks are; scores that expressions make may be
+// low.
+#define LOWEST (SCORED ? -2.3e38f : -1e30f)
 
 DEVICE void state_clear(row_state &r) {
   r.peak[0] = r.peak[1] = LOWEST;
@@ -75,20 +80,32 @@ DEVICE void find_peaks(float (&s)[TILE_KEYS / 2], row_state &r, float scale,
   if (r.moved) raise_peaks(r, a0, a1, scale, slack);
 }
 
+// What a row's scores are shifted by, and the weight of one. Where expressions
+// make scores, a product that is not rounded as the peak's was may lie far from
+// it: each step is rounded by itself.
+DEVICE float weight_shift(float peak, float scale, float bias) {
+  return SCORED ? -__fmul_rn(peak, scale)
+                : fminf(fmaf(peak, -scale, bias), -LOWEST);
+}
+DEVICE float weight_of(float s, float scale, float from, float bias) {
+  return exp2_fast(SCORED ? __fmul_rn(s, scale) + from + bias
+                          : fmaf(s, scale, from));
+}
+
 // Scores to weights, packed as they come: that hides behind the exponentials.
 // Two chains of sums a row. One without any key so far has hidden scores alone,
 // and 2^-inf is 0; what is added to them stays finite.
 DEVICE void weigh(float (&s)[TILE_KEYS / 2], u32 (&p)[TILE_KEYS / 4],
                   row_state &r, float scale, float bias) {
-  float from0 = fminf(fmaf(r.peak[0], -scale, bias), -LOWEST);
-  float from1 = fminf(fmaf(r.peak[1], -scale, bias), -LOWEST);
+  float from0 = weight_shift(r.peak[0], scale, bias);
+  float from1 = weight_shift(r.peak[1], scale, bias);
   float even0 = 0, even1 = 0;
 #pragma unroll
   for (int i = 0; i < TILE_KEYS / 2; i += 4) {
-    s[i] = exp2_fast(fmaf(s[i], scale, from0));
-    s[i + 1] = exp2_fast(fmaf(s[i + 1], scale, from0));
-    s[i + 2] = exp2_fast(fmaf(s[i + 2], scale, from1));
-    s[i + 3] = exp2_fast(fmaf(s[i + 3], scale, from1));
+    s[i] = weight_of(s[i], scale, from0, bias);
+    s[i + 1] = weight_of(s[i + 1], scale, from0, bias);
+    s[i + 2] = weight_of(s[i + 2], scale, from1, bias);
+    s[i + 3] = weight_of(s[i + 3], scale, from1, bias);
     if (i & 4) {
       r.sum[0] += s[i] + s[i + 1];
       r.sum[1] += s[i + 2] + s[i + 3];

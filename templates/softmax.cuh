@@ -27,6 +27,12 @@ struct dil_state {
   float m[2], l[2];
 };
 
+/* What is left of a score in units of log2. Those that expressions make may be
+ * so large that a product which is not rounded as `base` was lies far off. */
+DIL_INLINE float score_below(float s, float c2, float base) {
+  return SCORED ? __fmul_rn(s, c2) - base : fmaf(s, c2, -base);
+}
+
 /* Scores become weights 2^(c2 * s - m); alpha is what older sums lose. A key
  * that counts several times has its column's number in `times` (shared
  * memory; NULL: all count once). */
@@ -39,14 +45,14 @@ DIL_INLINE void softmax_step(dil_state &state, float (&s)[TILES][4], float c2,
 #pragma unroll
     for (int g = 0; g < TILES; g++)
       top = fmaxf(top, fmaxf(s[g][2 * r], s[g][2 * r + 1]));
-    float m = fmaxf(state.m[r], row_max(top) * c2);
+    float m = fmaxf(state.m[r], __fmul_rn(row_max(top), c2));
     float base = m == DIL_NONE ? 0.0f : m; /* all -infinity: weights are 0 */
     alpha[r] = power_of_2(state.m[r] - base);
     state.m[r] = m;
 #pragma unroll
     for (int g = 0; g < TILES; g++) {
-      s[g][2 * r] = power_of_2(fmaf(s[g][2 * r], c2, -base));
-      s[g][2 * r + 1] = power_of_2(fmaf(s[g][2 * r + 1], c2, -base));
+      s[g][2 * r] = power_of_2(score_below(s[g][2 * r], c2, base));
+      s[g][2 * r + 1] = power_of_2(score_below(s[g][2 * r + 1], c2, base));
     }
   }
   if (times) {

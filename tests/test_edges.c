@@ -176,6 +176,10 @@ static const struct edge {
      S(80, 80)},
     {"minus infinity", P("score j % 3 == 0 ? -inf : s; branch { }"),
      S(80, 80)},
+    {"one low score in some rows", P("score i % 3 == 0 ? -1e10 : s; branch { }"),
+     S(70, 100)},
+    {"lowest and highest scores", P("score i % 3 == 0 ? -2e38 : i % 3 == 1 ? "
+                                    "2e38 : s; branch { }"), S(70, 300)},
     {"minus infinity everywhere", P("score i == 7 ? -inf : s; branch { }"),
      S(40, 40)},
     {"scores of ten thousand", P("branch { segment 64; } branch { }"),

@@ -194,6 +194,9 @@ static const kernel_case cases[] = {
      SHAPE(1, 300, 500, 0)},
     {P(F16(64), "score j % 3 == i % 3 ? s : -inf; branch { window 200, 50; }"),
      0, SHAPE(1, 600, 600, 0)},
+    {P(F16(64), "score i < 300 ? (i % 2 == 0 ? -1e12 : -2e38) : s; "
+                "branch { segment 300; } branch { segment 600; dilation 2; }"),
+     0, SHAPE(1, 700, 700, 0)},
     /* inputs */
     {P(F16(32), "input doc : i32[B, M]; input slope : f32[H]; "
                 "mask doc[b, i] == doc[b, j]; "

@@ -81,13 +81,15 @@ void row_softmax(build *b, bool drop);
 /* Which lanes come before `count` of them. */
 ref lanes_before(build *b, ref count);
 
-/* Weight of a score: 2^(c2 * score + shift). */
-ref softmax_weight(build *b, ref score, ref c2, ref shift);
 /* From the running maximum and the tile's: the new one, the factor alpha for
- * what was summed before, and bias - maximum, safe when all is -inf. */
+ * what was summed before, and what weights are shifted by: bias - maximum, safe
+ * when all is -inf. Where expressions make scores of any size, the bias comes
+ * behind (NULL: it is in the shift). */
 typedef struct softmax_turn {
-  ref maximum, alpha, shift;
+  ref maximum, alpha, shift, bias;
 } softmax_turn;
+/* Weight of a score: 2^(c2 * score + shift). */
+ref softmax_weight(build *b, ref score, ref c2, const softmax_turn *turn);
 softmax_turn softmax_turn_of(build *b, ref before, ref mx, ref c2, ref bias);
 
 /* ---- math.c: functions over lanes ---------------------------------------- */

@@ -2,30 +2,39 @@
  * each lane: p = 2^(c2 s + bias - m), one fused multiply-add before the power.
  *
  * m - m and -inf - -inf must not meet: while a lane has seen no finite score
- * its m is -inf, and 0 stands for it, so that weights come out as 0. */
+ * its m is -inf, and 0 stands for it, so that weights come out as 0.
+ *
+ * Scores that expressions make may be so large that a product which is not
+ * rounded as m was lies far from it: there each step is rounded by itself. */
 #include "cpu.h"
 #include <math.h>
 
-ref softmax_weight(build *b, ref score, ref c2, ref shift) {
-  return math_power(b, emit_fma(&b->emit, c2, score, shift), b->exp_degree);
+ref softmax_weight(build *b, ref score, ref c2, const softmax_turn *turn) {
+  emit *e = &b->emit;
+  if (!turn->bias)
+    return math_power(b, emit_fma(e, c2, score, turn->shift), b->exp_degree);
+  ref below = emit_add(e, emit_mul(e, c2, score), turn->shift);
+  return math_power(b, emit_add(e, below, turn->bias), b->exp_degree);
 }
 
 softmax_turn softmax_turn_of(build *b, ref before, ref mx, ref c2, ref bias) {
   emit *e = &b->emit;
-  softmax_turn turn;
+  softmax_turn turn = {0};
   ref here = emit_mul(e, mx, c2);
   turn.maximum = emit_greater(e, here, before);
   ref none = emit_compare(e, IS_EQUAL, turn.maximum, emit_real(e, -INFINITY));
   ref safe = emit_select(e, none, emit_real(e, 0), turn.maximum);
   ref alpha = math_power(b, emit_sub(e, before, safe), b->exp_degree);
   turn.alpha = emit_select(e, none, emit_real(e, 1), alpha);
-  turn.shift = emit_sub(e, bias, safe);
+  if (b->plan->table.scored) turn.bias = bias;
+  turn.shift = emit_sub(e, turn.bias ? emit_real(e, 0) : bias, safe);
   return turn;
 }
 
 /* What the loop over keys needs. */
 typedef struct softmax_tile {
-  ref s, p, c2, shift[PARTS_MAX];
+  ref s, p, c2;
+  softmax_turn turn[PARTS_MAX];
   dropout *drop; /* NULL: none */
 } softmax_tile;
 
@@ -72,7 +81,7 @@ static void softmax_keys(build *b, const softmax_tile *t, ref index, int count,
                   emit_offset(e, place, key * tile_row_bytes(b)), weight[key]);
     for (int part = 0; part < parts; part++)
       weight[key][part] =
-          softmax_weight(b, weight[key][part], t->c2, t->shift[part]);
+          softmax_weight(b, weight[key][part], t->c2, &t->turn[part]);
   }
   for (int part = 0; part < parts; part++)
     sum[part] =
@@ -92,10 +101,9 @@ static void softmax_rescale(build *b, softmax_tile *t, ref bias) {
   tile_load_row(b, type, emit_parameter(e, 5), mx);
   tile_load_row(b, type, emit_parameter(e, 6), m);
   for (int part = 0; part < b->isa->parts; part++) {
-    softmax_turn turn = softmax_turn_of(b, m[part], mx[part], t->c2, bias);
-    m[part] = turn.maximum;
-    alpha[part] = turn.alpha;
-    t->shift[part] = turn.shift;
+    t->turn[part] = softmax_turn_of(b, m[part], mx[part], t->c2, bias);
+    m[part] = t->turn[part].maximum;
+    alpha[part] = t->turn[part].alpha;
   }
   tile_store_row(b, m, emit_parameter(e, 6));
   tile_store_row(b, alpha, emit_parameter(e, 8));
