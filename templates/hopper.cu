@@ -65,8 +65,9 @@
 #define THREADS (128 * (WARPGROUPS + 1))
 // Warpgroups give values back in the block behind, whatever that is: before the
 // first one, the last stage as it was at the start. Not where each tile begins
-// anew (queries held once), or warpgroups sit out blocks of a tile.
-#define LATE_VALUES (!PAIRED && QUERY_STAGES > 1)
+// anew (queries held once), or warpgroups sit out blocks of a tile; four of them
+// lack a register for it.
+#define LATE_VALUES (!PAIRED && QUERY_STAGES > 1 && WARPGROUPS < 4)
 
 #include "hopper_launch.h"
 #if PAIRED
