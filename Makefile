@@ -256,7 +256,7 @@ $(BUILD)/include/dil:
 # Suites of the back end's insides are linked with it.
 $(cpusuite): $(cpu)
 $(BUILD)/tests/test_hopper_tables $(BUILD)/tests/test_hopper_states \
-$(BUILD)/tests/test_forecast: \
+$(BUILD)/tests/test_hopper_sections $(BUILD)/tests/test_forecast: \
   $(call objects,runtime/cuda/hopper_*.c)
 $(BUILD)/tests/test_cuda: $(cuda)
 $(cpusuite): MORELIBS = $(shell $(LLVM) --libs) -L$(shell $(LLVM) --libdir)

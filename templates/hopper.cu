@@ -54,6 +54,9 @@
 #ifndef CHAINS
 #define CHAINS 1         // of scores, where SCORED
 #endif
+// Rows of another class may share a tile's keys: as the host counts
+// (hopper_guests.c), in kernels that have the registers.
+#define GUESTS (NESTED && !PAIRED && WARPGROUPS == 3 && VALUE_DIM <= 64)
 
 #define CHUNK (HEAD_WIDTH % 64 ? 32 : 64)
 #define VALUE_CHUNK (VALUE_WIDTH % 64 ? 32 : 64)
@@ -96,7 +99,9 @@
 #define PLAN_RUNS 8
 #define RUN_BYTES 64
 #endif
-#define PLAN_BYTES (48 + PLAN_RUNS * RUN_BYTES)
+#define PLAN_HEAD (GUESTS ? 80 : 48)
+#define PLAN_BYTES (PLAN_HEAD + PLAN_RUNS * RUN_BYTES)
+#define TILE_BYTES (GUESTS ? WARPGROUPS * 32 : 32) // its message, or one each
 #define MESSAGE_BYTES (PAIRED ? 64 : 48)
 
 // Offsets from the start of dynamic shared memory; barriers are 8 bytes.
@@ -106,7 +111,7 @@
 #define AT_OUTPUT (AT_VALUE + STAGES * VALUE_BYTES)
 #define AT_BLOCK (AT_OUTPUT + WARPGROUPS * OUTPUT_BYTES) // messages
 #define AT_TILE (AT_BLOCK + 2 * STAGES * MESSAGE_BYTES)
-#define AT_PLAN (AT_TILE + TILE_SLOTS * 32)
+#define AT_PLAN (AT_TILE + TILE_SLOTS * TILE_BYTES)
 #define AT_PLAN_FULL (AT_PLAN + 2 * PLAN_BYTES)
 #define AT_PLAN_EMPTY (AT_PLAN_FULL + 2 * 8)
 #define AT_QUERY_FULL (AT_PLAN_EMPTY + 2 * 8)
@@ -164,6 +169,7 @@ enum {
   BLOCK_LAST = 4,       // the tile has no other behind it
   BLOCK_TILE = 4,       // shift: slot of the tile
   BLOCK_TAKES = 8,      // shift: warpgroups that take part
+  BLOCK_ONCE = 12,      // shift: warpgroups that count its keys once
   BLOCK_MASKS = 16,     // shift: warpgroups that must mask
   BLOCK_HIDDEN = 20     // shift: hidden keys at the end of the block before
 };
@@ -175,7 +181,8 @@ DEVICE u32 message_of(u32 base, u32 slot) {
 }
 // Of a tile: {position of row 0, stride, rows, head} and
 // {row and phase of row 0 in the map of o, map, batch row}; hopper_finish stands
-// behind the map.
+// behind the map. With guests each warpgroup has one of its own, of which row 0
+// is that of the tile's first warpgroup, wherever its own rows lie.
 enum { TILE_FINISH = 8 }; // shift
 
 #include "hopper_produce.cuh"

@@ -125,6 +125,12 @@ DEVICE u32 thread_index() {
   return x;
 }
 
+DEVICE u32 grid_size() {
+  u32 x;
+  asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(x));
+  return x;
+}
+
 DEVICE u32 count_up(unsigned *counter) {
   u32 before;
   asm volatile("atom.global.add.u32 %0, [%1], 1;"

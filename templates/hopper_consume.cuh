@@ -35,6 +35,11 @@ DEVICE int keys_within(int distance, float per_stride) {
   return __float2int_rd((distance + 0.5f) * per_stride);
 }
 
+// What the warpgroup is told of a tile.
+DEVICE u32 tile_message(const consumer &c, int slot) {
+  return c.base + AT_TILE + slot * TILE_BYTES + (GUESTS ? c.group * 32 : 0);
+}
+
 DEVICE void mask_block(const consumer &c, int flags,
                        float (&s)[TILE_KEYS / 2],
                        const ring<STAGES> &block) {
@@ -42,7 +47,7 @@ DEVICE void mask_block(const consumer &c, int flags,
   u32 thread = thread_index();
   int row = warp_row(thread) + thread % 32 / 4, column = thread % 4 * 2;
   int4 window = shared_load(message + 16), m = shared_load(message);
-  u32 tile = c.base + AT_TILE + (flags >> BLOCK_TILE & 3) * 32;
+  u32 tile = tile_message(c, flags >> BLOCK_TILE & 3);
   float per_stride = __int_as_float(m.w);
   int step = shared_word(tile + 4);
   int from = shared_word(tile) + row * step - m.z; // of the row in the block
@@ -95,6 +100,11 @@ DEVICE bool takes(const consumer &c, int4 m) {
 }
 DEVICE bool masks(const consumer &c, int4 m) {
   return own_flags(c, m) & 1 << BLOCK_MASKS;
+}
+// log2 of how often the block's keys count.
+DEVICE float own_bias(const consumer &c, int4 m) {
+  bool once = GUESTS && own_flags(c, m) & 1 << BLOCK_ONCE;
+  return once ? 0 : __int_as_float(m.y);
 }
 // The slot of a block's tile, and of the tile that runs up to this block.
 DEVICE u32 tile_of(int4 m) { return m.x >> BLOCK_TILE & (TILE_SLOTS - 1); }
@@ -206,7 +216,7 @@ DEVICE void begin_block(const consumer &c, fragments &f, int4 m, u32 q,
   settle_scores(c, m, s, block, kept);
   if (fresh) state_clear(f.r);
   find_peaks(s, f.r, c.run.scale, c.run.slack);
-  weigh(s, f.p, f.r, c.run.scale, __int_as_float(m.y));
+  weigh(s, f.p, f.r, c.run.scale, own_bias(c, m));
   if (fresh) clear_sums(f.o);
   else if (f.r.moved) scale_rows(f.o, f.r.factor[0], f.r.factor[1]);
 }
@@ -253,7 +263,7 @@ DEVICE void follow_block(const consumer &c, fragments &f, int4 m, u32 q,
   settle(f.o);
   settle(f.p);
   release_values(c, before);
-  weigh(s, f.p, f.r, c.run.scale, __int_as_float(m.y));
+  weigh(s, f.p, f.r, c.run.scale, own_bias(c, m));
 }
 
 // The values of a block that no other runs behind; given back late, they are

@@ -170,7 +170,7 @@ DEVICE u32 kept_rows(const consumer &c, int position, int4 t) {
 // lse.
 DEVICE void finish_tile(const consumer &c, float (&o)[VALUE_WIDTH / 2],
                         row_state r, int slot) {
-  u32 message = c.base + AT_TILE + slot * 32, thread = thread_index();
+  u32 message = tile_message(c, slot), thread = thread_index();
   int4 t = shared_load(message), to = shared_load(message + 16);
   int first = warp_row(thread), row = first + thread % 32 / 4;
   int finish = to.z >> TILE_FINISH, position = t.x + row * t.y;

@@ -79,6 +79,11 @@ typedef struct hopper_class {
   /* of this call: */
   int cells, tiles;    /* cells a home, tiles a cell */
   int first;           /* number of its first tile in a section */
+  /* The last rows of a class may be guests in the last tile that another one
+   * has in the same cell: in its last warpgroup, over keys that both read. */
+  short guest;         /* 1 + the class of those in this one's; 0: none */
+  short joined;        /* pieces that they read, each key once: the last ones */
+  short joins;         /* 1: this class's are; `tiles` counts the others */
 } hopper_class;
 
 /* What becomes of a head's rows, where another pass touches it too; 0: they are

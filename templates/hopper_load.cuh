@@ -10,7 +10,7 @@ struct lane_run {
   int last;            // position that the last row of the tile sees
 };
 DEVICE u32 run_of(const loader &l) {
-  return l.plan + 48 + thread_index() % 32 * 32;
+  return run_at(l.plan, thread_index() % 32);
 }
 
 // Which warpgroups take part in a block and which of them must mask. One that
@@ -34,6 +34,19 @@ DEVICE int block_flags(int4 tile, int position, int end, int count, int left,
   return flags;
 }
 
+// The flags of the guests' warpgroup. It takes part in all that its rows read,
+// and counts each key once, however often the others do.
+DEVICE int guest_flags(const loader &l, int position, int end, int count,
+                       int left, int right) {
+  const int w = WARPGROUPS - 1;
+  int4 guest = shared_load(l.plan + 48);
+  if (int(thread_index() % 32) >= guest.w) return 0;
+  int low = guest.x + w * 64 * guest.y, high = low + 63 * guest.y;
+  bool masks = count < TILE_KEYS || end > low + right || position < high - left;
+  return 1 << (BLOCK_TAKES + w) | 1 << (BLOCK_ONCE + w) |
+         masks << (BLOCK_MASKS + w);
+}
+
 // The message of a block but for where it lies, by the lane whose run it is of.
 // `last`: the tile has no block behind it.
 DEVICE void tell_form(const loader &l, const lane_run &r, bool last) {
@@ -41,9 +54,11 @@ DEVICE void tell_form(const loader &l, const lane_run &r, bool last) {
   u32 message = message_of(l);
   int4 tile = shared_load(l.plan + 16), form = shared_load(run_of(l) + 16);
   int step = shared_word(run_of(l) + 12) >> WHERE_STRIDE;
-  int flags = block_flags(tile, r.position, r.position + (TILE_KEYS - 1) * step,
-                          r.count, form.x, form.y,
-                          (l.what & (both | PLAN_TILE)) == both);
+  int end = r.position + (TILE_KEYS - 1) * step;
+  bool may_leave = (l.what & (both | PLAN_TILE)) == both && !runs_joined(l.plan);
+  int flags = block_flags(tile, r.position, end, r.count, form.x, form.y,
+                          may_leave);
+  if (GUESTS) flags |= guest_flags(l, r.position, end, r.count, form.x, form.y);
   flags |= (l.what & PLAN_TILE ? BLOCK_NEW : 0) | (last ? BLOCK_LAST : 0) |
            tile_number(l) % TILE_SLOTS << BLOCK_TILE |
            l.hidden << BLOCK_HIDDEN;
@@ -81,16 +96,22 @@ DEVICE lane_run run_begin(const loader &l) {
   int lane = thread_index() % 32;
   if (lane >= shared_word(l.plan + 4)) return {0, 0, 0};
   int4 r = shared_load(run_of(l)), tile = shared_load(l.plan + 16);
-  return {r.x, r.y,
-          tile.x + (tile.z - 1) * tile.y + shared_word(run_of(l) + 20)};
+  int last = tile.x + (tile.z - 1) * tile.y;
+  if (lane < runs_joined(l.plan)) last = max(last, shared_word(l.plan + 76));
+  return {r.x, r.y, last + shared_word(run_of(l) + 20)};
 }
 
 // The lane to go on with: the first whose run is seen, or of all of them the one
-// whose next block comes first. A tile's first block is loaded in any case. -1:
-// none.
+// whose next block comes first; those that guests read before all others. A
+// tile's first block is loaded in any case. -1: none.
 DEVICE int choose_lane(const loader &l, const lane_run &r) {
   bool seen = is_seen(r);
   u32 all = __ballot_sync(~0u, seen);
+  if (GUESTS) {
+    u32 joined = all & ((1u << runs_joined(l.plan)) - 1);
+    if (joined) all = joined;
+    seen = all >> thread_index() % 32 & 1;
+  }
   if (all & (all - 1) && l.what & PLAN_SORTED) {
     int first = __reduce_min_sync(~0u, seen ? r.position : HOPPER_FAR * 2);
     all = __ballot_sync(~0u, seen && r.position == first);

@@ -140,6 +140,24 @@ DEVICE bool tile_find(const hopper_launch *run, int t, int c, int classes,
   return x->rows > 0;
 }
 
+// The guests of a tile; false: it has none. They are in the last one of its cell
+// that has rows, and the cell itself has rows enough.
+DEVICE bool guests_find(const hopper_launch *run, const tile *x, tile *guest) {
+  const hopper_class *k = &run->classes[x->klass], *g;
+  if (!k->guest) return false;
+  int low = floor_to(x->position, k->cell);
+  int high = lesser(low + k->cell, run->high - x->away);
+  if (x->position + run->tile_rows * k->stride < high) return false;
+  guest->klass = (short)(k->guest - 1);
+  g = &run->classes[guest->klass];
+  guest->batch = x->batch;
+  guest->away = x->away;
+  guest->member = x->member;
+  tile_rows(run, g->tiles, greater(low, run->low - x->away), high,
+            g->offset + run->members[x->member].shift, g->stride, guest);
+  return guest->rows > 0;
+}
+
 // ---- keys ------------------------------------------------------------------
 
 // How far segment i, that holds a position, reaches: where it begins, or to the

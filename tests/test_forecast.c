@@ -50,28 +50,35 @@ static int32_t pairs_in(const tile *x, int32_t row_stride,
 }
 
 static void walk_piece(const hopper_launch *l, const tile *x,
-                       const hopper_piece *p, walked *w) {
+                       const tile *guests, const hopper_piece *p, walked *w) {
   int32_t stride = l->classes[x->klass].stride, seen = 0;
   key_run r = keys_of(l, x, p);
   for (int32_t from = 0; from < r.count; from += KEYS) {
-    int32_t pairs = pairs_in(x, stride, p, r, from);
+    int32_t pairs = pairs_in(x, stride, p, r, from), rows = x->rows;
+    if (guests) {
+      pairs += pairs_in(guests, l->classes[guests->klass].stride, p, r, from);
+      rows += guests->rows;
+    }
     if (pairs) seen = from / KEYS + 1;
     w->pairs += pairs;
-    w->whole += pairs == KEYS * x->rows;
+    w->whole += pairs == KEYS * rows;
   }
   w->visited += seen;
   w->gaps |= (int64_t)p->left + p->right + 1 < stride + p->stride;
 }
 
 static void walk_all(const hopper_launch *l, walked *w) {
-  tile x;
+  tile x, guests;
   for (int32_t t = 0; t < l->tiles; t++) {
     if (!tile_find(l, t % l->section_tiles, 0, l->class_count,
                    t / l->section_tiles, &x))
       continue;
     const hopper_class *k = &l->classes[x.klass];
+    bool joined = guests_find(l, &x, &guests);
     for (int32_t i = 0; i < k->pieces; i++)
-      walk_piece(l, &x, &l->pieces[k->piece + i], w);
+      walk_piece(l, &x,
+                 joined && i >= k->pieces - k->joined ? &guests : NULL,
+                 &l->pieces[k->piece + i], w);
   }
 }
 
@@ -86,6 +93,7 @@ static bool list_check(hopper_list *s) {
       (s->N > s->M && s->made.endless && s->made.home))
     return false;
   s->place = hopper_place_whole(s->B, s->N, s->M);
+  s->made.guests = random_to(4);
   memset(&s->launch, 0, sizeof s->launch);
   ck_assert(hopper_tiles_choose(&s->made, &s->place, 192, 4, &s->launch));
   hopper_count(&s->made, &s->launch, KEYS, &told);

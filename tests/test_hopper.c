@@ -13,6 +13,7 @@
 #define BF16(d) "heads 2; head_dim " #d "; dtype bf16;"
 #define F16(d) "heads 2; head_dim " #d "; dtype f16;"
 #define THREE "segments 256, 512, 1024; dilations 1, 2, 4;"
+#define LONG "segments 512, 1024, 2048; dilations 1, 2, 4;"
 #define CROSSING "segments 512, 750, 1250; dilations 1, 2, 4;"
 
 static const int32_t ragged[] = {1, 0, 1100, 777}; /* of batch rows */
@@ -50,6 +51,17 @@ static const kernel_case cases[] = {
     {P(F16(104), "causal; branch { }"), 0, SHAPE(1, 600, 600, 0)},
     {P(BF16(40), "causal; " THREE), 0, SHAPE(1, 1100, 1100, 0)},
     {P(F16(8), "branch { segment 512; }"), 0, SHAPE(1, 1100, 1100, 0)},
+    /* rows that are guests in another class's tiles, which are many */
+    {P(BF16(64), LONG), 0, SHAPE(3, 3000, 3000, 0)},
+    {P(BF16(64), "causal; " LONG), 0, SHAPE(3, 2900, 3100, 1)},
+    {P("heads 4 kv 2; head_dim 32; dtype f16;", "causal; " LONG), 0,
+     SHAPE(2, 2500, 2500, 0)},
+    {P(BF16(64), "combine union; " LONG), 0, SHAPE(3, 3000, 2900, 1)},
+    {P(BF16(64), "causal; " LONG), 0, RAGGED(3000, 3000, 0)},
+    {P(BF16(64), "causal; branch { segment 512; } "
+                 "branch { segment 1024; dilation 2; } "
+                 "branch { segment 2048; dilation 4; } "
+                 "branch { dilation 150; }"), 0, SHAPE(3, 3000, 3000, 0)},
     /* chains */
     {P(BF16(64), "causal; " THREE), FORCE_CHAIN, SHAPE(1, 1300, 1300, 0)},
     {P(BF16(64), THREE), FORCE_CHAIN, SHAPE(2, 1100, 1300, 1)},

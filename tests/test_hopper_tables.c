@@ -13,7 +13,7 @@
 #include <string.h>
 
 #define DEVICE static inline
-#define WARPGROUPS 2
+#define WARPGROUPS 3
 #define NESTED 0
 #include "../templates/hopper_walk.cuh"
 
@@ -76,11 +76,13 @@ static int64_t row_of(const hopper_list *s, int32_t batch, int32_t head,
   return ((int64_t)batch * HEADS + head) * rows + n;
 }
 
-static void visit_keys(const hopper_list *s, const tile *x, int64_t t,
-                       float *keys) {
+/* Keys of the row at t of a tile, or of its guests: those read some of the tile's
+ * pieces, each key once. */
+static void visit_keys(const hopper_list *s, const tile *x, bool guest,
+                       int64_t t, float *keys) {
   const hopper_class *k = &s->launch.classes[x->klass];
   int32_t head = s->launch.members[x->member].head;
-  for (int32_t i = 0; i < k->pieces; i++) {
+  for (int32_t i = guest ? k->pieces - k->joined : 0; i < k->pieces; i++) {
     const hopper_piece *p = &s->launch.pieces[k->piece + i];
     key_run run = keys_of(&s->launch, x, p);
     for (int32_t n = 0; n < run.count; n++) {
@@ -91,18 +93,19 @@ static void visit_keys(const hopper_list *s, const tile *x, int64_t t,
         expect(is_reached(s, x->batch, head, j),
                "%s: head %d key %lld is seen by none", list_describe(s), head,
                (long long)j);
-      if (j - t <= p->right && t - j <= p->left) keys[j] += exp2f(p->bias);
+      if (j - t <= p->right && t - j <= p->left)
+        keys[j] += guest ? 1 : exp2f(p->bias);
     }
   }
 }
 
-/* One row of a tile: all of all tiles are too many. */
-static void check_row(const hopper_list *s, const visits *v, const tile *x,
-                      int32_t row) {
+/* One row of a tile, or of its guests: all of all tiles are too many. */
+static void check_row(const hopper_list *s, const visits *v, const tile *host,
+                      const tile *x, int32_t row) {
   int32_t head = s->launch.members[x->member].head;
   int64_t t = x->position + (int64_t)row * s->launch.classes[x->klass].stride;
   memset(v->keys, 0, (size_t)s->M * sizeof *v->keys);
-  visit_keys(s, x, t, v->keys);
+  visit_keys(s, host, host != x, t, v->keys);
   for (int64_t j = 0; j < s->M; j++) {
     int32_t want = is_there(s, x->batch, j) ? defined(s, head, t, j) : 0;
     expect(fabsf(v->keys[j] - (float)want) < 1e-3f,
@@ -112,7 +115,8 @@ static void check_row(const hopper_list *s, const visits *v, const tile *x,
   }
 }
 
-static void visit_tile(const hopper_list *s, const visits *v, const tile *x) {
+static void visit_rows(const hopper_list *s, const visits *v, const tile *host,
+                       const tile *x) {
   const hopper_class *k = &s->launch.classes[x->klass];
   int32_t head = s->launch.members[x->member].head;
   expect(x->rows <= s->launch.tile_rows, "%s: %d rows", list_describe(s),
@@ -124,9 +128,18 @@ static void visit_tile(const hopper_list *s, const visits *v, const tile *x) {
     v->rows[row_of(s, x->batch, head, t)]++;
   }
   if (random_to(1 + s->launch.tiles / CHECKED)) return;
-  check_row(s, v, x, 0);
-  check_row(s, v, x, x->rows - 1);
-  check_row(s, v, x, (int32_t)random_to(x->rows));
+  check_row(s, v, host, x, 0);
+  check_row(s, v, host, x, x->rows - 1);
+  check_row(s, v, host, x, (int32_t)random_to(x->rows));
+}
+
+static void visit_tile(const hopper_list *s, const visits *v, const tile *x) {
+  tile guests;
+  visit_rows(s, v, x, x);
+  if (!guests_find(&s->launch, x, &guests)) return;
+  expect(guests.rows <= 64 && x->rows <= s->launch.tile_rows - 64,
+         "%s: %d rows and %d guests", list_describe(s), x->rows, guests.rows);
+  visit_rows(s, v, x, &guests);
 }
 
 static int64_t bare_row(const hopper_list *s, int32_t batch, int32_t head,
@@ -216,6 +229,7 @@ static void check_place(hopper_list *s) {
               calloc((size_t)s->M, sizeof *v.keys)};
   bool whole = !at->part; /* a part leaves rows that see no key as they are */
   memset(&s->launch, 0, sizeof s->launch);
+  s->made.guests = random_to(4);
   if (at->shorter) s->launch.lengths = s->lengths;
   int32_t height = 64 * (1 + (int32_t)random_to(TILE_ROWS / 64));
   ck_assert(hopper_tiles_fill(&s->made, at, height, &s->launch));
@@ -356,6 +370,8 @@ static const known_shape lists[] = {
     {1, 33000, 33000, 5, {2048, 4096, 8192, 16384, 32768}, {1, 2, 4, 6, 12}},
     {1, 12000, 12000, 3, {2048, 3000, 5000}, {1, 2, 4}},
     {2, 5000, 7777, 3, {2048, 3000, 5000}, {1, 2, 4}},
+    {1, 9000, 9000, 3, {512, 1024, 2048}, {1, 2, 4}},
+    {2, 5001, 5300, 3, {2048, 4096, 8192}, {1, 2, 4}},
     {1, 9000, 9000, 1, {3000}, {7}},
     {1, 9000, 9000, 1, {8192}, {128}},
     {1, 9000, 4000, 2, {1024, 2048}, {1, 2}},
@@ -363,73 +379,6 @@ static const known_shape lists[] = {
     {1, 8000, 8000, 3, {1000, 0, 1700}, {1, 5, 2}},
     {1, 2149, 2149, 4, {1024, 700, 700, 300}, {1, 1, 2, 1}},
 };
-
-/* Few tiles: as high as still fills the processors. */
-START_TEST(heights) {
-  static const struct {
-    int64_t N;
-    int32_t rows;
-  } wanted[] = {{1000, 64}, {4000, 128}, {6000, 192}, {100000, 192}};
-  for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
-    known_shape dense = {1, wanted[i].N, wanted[i].N, 1, {0}, {1}};
-    hopper_list *s = list_known(&dense, DIL_COMBINE_SOFTMAX, true);
-    char reason[128];
-    ck_assert(hopper_table_fill(&s->table, 0, 128, &s->made, reason,
-                                sizeof reason));
-    s->place = hopper_place_whole(s->B, s->N, s->M);
-    ck_assert(hopper_tiles_choose(&s->made, &s->place, 192, 132, &s->launch));
-    ck_assert_int_eq(s->launch.tile_rows, wanted[i].rows);
-    free(s);
-  }
-}
-END_TEST
-
-/* Rows of all tiles, each of them of one. */
-static int64_t count_rows(const hopper_list *s) {
-  const hopper_launch *l = &s->launch;
-  unsigned char *seen = calloc((size_t)(s->B * HEADS * s->N), 1);
-  int64_t rows = 0;
-  tile x;
-  for (int32_t t = 0; t < l->tiles; t++) {
-    if (!tile_find(l, t % l->section_tiles, 0, l->class_count,
-                   t / l->section_tiles, &x))
-      continue;
-    for (int32_t n = 0; n < x.rows; n++, rows++)
-      expect(!seen[row_of(s, x.batch, l->members[x.member].head,
-                          x.position + n * l->classes[x.klass].stride)]++,
-             "%s: a row of two tiles", list_describe(s));
-  }
-  free(seen);
-  return rows;
-}
-
-/* Many tiles: in sections of few blocks, or of some heads, or all in one. */
-START_TEST(sections) {
-  static const struct {
-    known_shape list;
-    int32_t section, shares;
-  } wanted[] = {
-      {{1, 16384, 16384, 3, {2048, 4096, 8192}, {1, 2, 4}}, 2, 1},
-      {{1, 99000, 99000, 3, {2048, 4096, 8192}, {1, 2, 4}}, 2, 1},
-      {{1, 140000, 140000, 3, {6144, 12288, 24576}, {1, 2, 4}}, 1, 2},
-      {{3, 99000, 99000, 2, {0, 8192}, {1, 2}}, 39, 1},
-  };
-  hopper_list *s =
-      list_known(&wanted[_i].list, DIL_COMBINE_SOFTMAX, true);
-  char reason[128];
-  for (int32_t b = 0; b < s->table.branch_count; b++)
-    s->branch[b].predicate = 0;
-  s->predicate[0] = (dil_predicate){DIL_ENDLESS, 0, false};
-  ck_assert(hopper_table_fill(&s->table, 0, 128, &s->made, reason,
-                              sizeof reason));
-  s->place = hopper_place_whole(s->B, s->N, s->M);
-  ck_assert(hopper_tiles_fill(&s->made, &s->place, 192, &s->launch));
-  ck_assert_int_eq(s->launch.section, wanted[_i].section);
-  ck_assert_int_eq(s->launch.shares, wanted[_i].shares);
-  ck_assert_int_eq(count_rows(s), s->B * HEADS * s->N);
-  free(s);
-}
-END_TEST
 
 START_TEST(known_list) {
   static const dil_combine combines[] = {DIL_COMBINE_SOFTMAX,
@@ -496,8 +445,6 @@ int main(void) {
   tcase_add_loop_test(tests, random_lists, 0, GROUPS);
   tcase_add_loop_test(tests, refusal, 0, sizeof refused / sizeof *refused);
   tcase_add_test(tests, union_of_windows);
-  tcase_add_test(tests, heights);
-  tcase_add_loop_test(tests, sections, 0, 4);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
 }

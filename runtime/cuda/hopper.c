@@ -42,14 +42,17 @@ static void close_memory(cuda_code *code) {
   code->memory = NULL;
 }
 
-static dil_status make_table(const dil_table *from, int32_t pass,
+static dil_status make_table(const dil_table *from, int32_t pass, bool nested,
                              const cuda_code *code, hopper_table **table) {
   char reason[128];
   hopper_table *t = *table = malloc(sizeof *t);
   if (!t) return dil_fail(DIL_MEMORY, "no memory for tables of a kernel");
   if (hopper_table_fill(from, pass, code->about.tile_keys, t, reason,
-                        sizeof reason))
+                        sizeof reason)) {
+    t->guests = nested && !t->paired && from->value_dim <= 64 &&
+                code->about.tile_rows == HOPPER_GUEST_TILE; /* as GUESTS */
     return DIL_OK;
+  }
   return dil_fail(DIL_INTERNAL, "Hopper kernels without tables: %s", reason);
 }
 
@@ -65,7 +68,7 @@ static dil_status open_memory(const dil_table *table, cuda_code *code) {
     m->nested &= hopper_is_nested(table, table->passes[p].branches);
   for (int32_t p = 0; p < table->pass_count && p < 64 && !status; p++) {
     if (!(code->about.passes >> p & 1)) continue;
-    status = make_table(table, p, code, &m->table[p]);
+    status = make_table(table, p, m->nested, code, &m->table[p]);
     if (!status) strides = (int32_t)maximum(strides, m->table[p]->stride_count);
   }
   if (!status) status = maps_open(&m->maps, 2 * strides);

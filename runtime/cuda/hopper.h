@@ -9,7 +9,8 @@
 
 enum {
   HOPPER_DILATION = 4096, /* largest dilation of a branch alone in its pass */
-  HOPPER_PREDICATES = 32 /* of a pattern, where pairs are asked */
+  HOPPER_PREDICATES = 32, /* of a pattern, where pairs are asked */
+  HOPPER_GUEST_TILE = 192
 };
 
 typedef struct hopper_table {
@@ -32,6 +33,8 @@ typedef struct hopper_table {
   bool causal;            /* some window ends at the query */
   bool paired;            /* masks or scores: for kernels that ask pairs */
   bool narrow;            /* heads whose boxes of zeros are high */
+  bool guests;            /* for kernels that know of guests: see hopper_class;
+                           * of their tiles' height, HOPPER_GUEST_TILE */
 } hopper_table;
 
 /* False with the reason in `reason`: the general kernels take such a pass.
@@ -75,6 +78,9 @@ static inline double hopper_block_time(int64_t height) {
 bool hopper_tiles_choose(const hopper_table *table, const hopper_place *place,
                          int32_t tile_rows, int64_t processors,
                          hopper_launch *l);
+
+/* hopper_guests.c: into a launch's classes, which of them share tiles. */
+void hopper_guests_fill(const hopper_table *table, hopper_launch *l);
 
 /* hopper_count.c: the blocks of keys that a launch visits, into the fields of
  * dil_cuda_pass. Where pairs are asked, the kernel alone finds out. */

@@ -39,22 +39,28 @@ static double pairs_of(const tile *x, int32_t row_stride, const key_run *r,
   return pairs;
 }
 
-/* One piece of a tile. Its blocks begin where the first row begins to see, and
- * end where the last row sees no more. */
+static int64_t last_of(const hopper_launch *l, const tile *x) {
+  return x->position + (int64_t)(x->rows - 1) * l->classes[x->klass].stride;
+}
+
+/* One piece of a tile, and of its guests where they read it. Its blocks begin
+ * where the first row begins to see, and end where the last row sees no more. */
 static void count_piece(const hopper_launch *l, const tile *x,
-                        const hopper_piece *p, int32_t tile_keys,
-                        dil_cuda_pass *sum) {
+                        const tile *guests, const hopper_piece *p,
+                        int32_t tile_keys, dil_cuda_pass *sum) {
   hopper_piece open = *p;
   open.left = open.right = HOPPER_FAR;
-  int32_t row_stride = l->classes[x->klass].stride;
-  int64_t last = x->position + (int64_t)(x->rows - 1) * row_stride;
+  int32_t row_stride = l->classes[x->klass].stride, first = x->position;
+  int64_t last = last_of(l, x);
+  if (guests) first = lesser(first, guests->position);
+  if (guests && last_of(l, guests) > last) last = last_of(l, guests);
   key_run r = keys_of(l, x, p), all = keys_of(l, x, &open);
   int64_t seen = keys_between(&r, p->stride, r.position, last + p->right);
   int64_t visited = blocks_of(seen, tile_keys), whole = 0;
   for (int64_t n = 0; n < visited; n++) {
     int64_t from = r.position + n * tile_keys * p->stride;
     int64_t to = from + (int64_t)(tile_keys - 1) * p->stride;
-    whole += (n + 1) * tile_keys <= r.count && to <= x->position + p->right &&
+    whole += (n + 1) * tile_keys <= r.count && to <= first + p->right &&
              from >= last - p->left;
   }
   sum->visited += (double)visited;
@@ -67,13 +73,16 @@ static void count_piece(const hopper_launch *l, const tile *x,
 
 static void count_tile(const hopper_launch *l, int32_t t, int32_t tile_keys,
                        dil_cuda_pass *sum) {
-  tile x;
+  tile x, guests;
   if (!tile_find(l, t % l->section_tiles, 0, l->class_count,
                  t / l->section_tiles, &x))
     return;
   const hopper_class *k = &l->classes[x.klass];
+  int32_t alone = guests_find(l, &x, &guests) ? k->pieces - k->joined
+                                              : k->pieces;
   for (int32_t i = 0; i < k->pieces; i++)
-    count_piece(l, &x, &l->pieces[k->piece + i], tile_keys, sum);
+    count_piece(l, &x, i < alone ? NULL : &guests, &l->pieces[k->piece + i],
+                tile_keys, sum);
 }
 
 void hopper_count(const hopper_table *table, const hopper_launch *l,

@@ -9,8 +9,13 @@
 #include <math.h>
 #include <string.h>
 
-static void fill_tables(const hopper_table *table, hopper_launch *l) {
+/* Classes as the table has them, but for the guests among their rows. */
+static void fill_classes(const hopper_table *table, hopper_launch *l) {
   memcpy(l->classes, table->classes, sizeof l->classes);
+  hopper_guests_fill(table, l);
+}
+
+static void fill_tables(const hopper_table *table, hopper_launch *l) {
   memcpy(l->pieces, table->pieces, sizeof l->pieces);
   memcpy(l->members, table->members, sizeof l->members);
   memcpy(l->shapes, table->shapes, sizeof l->shapes);
@@ -42,6 +47,7 @@ static int64_t count_tiles(const hopper_launch *l, hopper_class *k) {
   else if (k->cell)
     k->cells = (int)minimum(l->home / k->cell, parts(span, k->cell));
   if (!k->cell) k->cell = (int)span;
+  if (k->joins) k->tiles--;
   return (int64_t)l->shapes[k->shape].share * k->cells * k->tiles;
 }
 
@@ -195,7 +201,7 @@ static bool fill_tiles(const hopper_table *table, const hopper_place *at,
   for (int32_t i = 0; i < l->class_count; i++)
     l->spread |= table->causal && l->classes[i].tiles > LONG;
   choose_sections(l, blocks, each);
-  memcpy(l->classes, table->classes, sizeof l->classes);
+  fill_classes(table, l);
   each = number_tiles(l, l->section);
   int64_t sections = parts(blocks, l->section) * l->shares;
   if (each > most / sections) return false;
@@ -276,6 +282,7 @@ bool hopper_tiles_fill(const hopper_table *table, const hopper_place *place,
   fill_tables(table, l);
   fill_place(table, place, l);
   l->tile_rows = tile_rows;
+  fill_classes(table, l);
   return place->low == place->high || fill_tiles(table, place, l);
 }
 
@@ -292,8 +299,9 @@ static double time_of(const hopper_launch *l, int64_t processors) {
     int64_t tall = parts(minimum(k->cell, l->span), k->stride);
     double cells = (double)l->shapes[k->shape].members * k->cells *
                    l->batches * l->periods;
+    int64_t rest = k->joins ? 0 : tall % l->tile_rows + (k->guest ? 64 : 0);
     work += cells * ((double)(tall / l->tile_rows) * one +
-                     hopper_block_time(tall % l->tile_rows));
+                     hopper_block_time(rest));
   }
   if (l->tiles <= processors) return one;
   return work / (double)processors + gap * one;

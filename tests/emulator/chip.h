@@ -163,6 +163,7 @@ static inline unsigned long long ptx_in_l(unsigned long long x) { return x; }
 struct ptx_nothing { };
 static const ptx_nothing ptx_none;
 static inline unsigned ptx_special_tid_x() { return chip_now->thread.x; }
+static inline unsigned ptx_special_nctaid_x() { return chip_now->grid.x; }
 
 template <class T, int N> struct ptx_group { T *at[N]; };
 template <class T, class... R>
