@@ -17,8 +17,9 @@
 #define CROSSING "segments 512, 750, 1250; dilations 1, 2, 4;"
 
 static const int32_t ragged[] = {1, 0, 1100, 777}; /* of batch rows */
-/* What a call may say in place of 300, 0, 299 keys: 300 there are. */
-static const int32_t outside[] = {INT32_MAX, -7, 299}, nearest[] = {300, 0, 299};
+/* What a call may say in place of 300, 299, 0 keys: 300 there are. What a
+ * batch row writes behind its end nobody writes again behind the last. */
+static const int32_t outside[] = {INT32_MAX, 299, -7}, nearest[] = {300, 299, 0};
 
 typedef struct kernel_case {
   const char *text;
@@ -89,7 +90,8 @@ static const kernel_case cases[] = {
      SHAPE(1, 1300, 1300, 0)},
     {P("heads 4 kv 2; head_dim 64; dtype bf16;",
        "phase kv; branch { segment 1100; } "
-       "branch { segment 1300; dilation 3; } branch { dilation 5; }"), 0, SHAPE(1, 1900, 1900, 0)},
+       "branch { segment 1300; dilation 3; } branch { dilation 5; }"),
+     0, SHAPE(1, 1900, 1900, 0)},
     {P(BF16(64), CROSSING " mask (i / 64 + j / 64) % 3 != 0;"), 0,
      SHAPE(1, 1900, 1900, 0)},
     /* dilations that do not divide their segments, and large ones */
@@ -218,7 +220,19 @@ static const kernel_case cases[] = {
                  "mask k[h, j] > 1 || j > i - 8; score s + w[j]; branch { }"),
      0, SHAPE(1, 500, 500, 0)},
 };
-enum { CASES = sizeof cases / sizeof cases[0] };
+/* Calls that are left to the general kernel by what they bring. */
+static const kernel_case left[] = {
+    {P(BF16(64), "causal; " CROSSING), FORCE_FUSE, RAGGED(1100, 1100, 0)},
+    {P(F16(64), "branch { segment 256; } branch { dilation 3; }"), FORCE_FUSE,
+     RAGGED(900, 1100, 1)},
+    {P(BF16(64), "branch { segment 256; }"), 0, SHAPE(2, 300, 0, 0)},
+    {P(BF16(64), "causal; branch { segment 256; }"), 0,
+     SHAPE(2, 63, 1000, 0)},
+};
+enum {
+  CASES = sizeof cases / sizeof cases[0],
+  LEFT = sizeof left / sizeof left[0]
+};
 
 /* DIL_TEST_SHARE=2/16, as elsewhere, but case by case. */
 static int share_mine, share_all = 1;
@@ -229,10 +243,9 @@ static subject *subject_of(const kernel_case *c) {
   return s;
 }
 
-START_TEST(computed) {
-  const kernel_case *c = &cases[_i];
-  if (_i % share_all != share_mine) return;
-  if (c->shape.told && !gpu_wanted()) return; /* refused there */
+/* Compares a case, and sees that one kernel took it and another did not. */
+static void compute(const kernel_case *c, const char *takes,
+                    const char *leaves) {
   subject *s = subject_of(c);
   data *d = data_new(s, c->shape);
   kernel_made *k = kernel_make(s, (recipe){.force = c->force});
@@ -241,12 +254,25 @@ START_TEST(computed) {
   ck_assert_msg(problem[0] == 0, "%s: %s", c->text, problem);
   if (k->cuda) { /* made by the run */
     const char *path = gpu_variants(d, k->cuda);
-    ck_assert_msg(strstr(path, "hopper") && !strstr(path, "general"),
+    ck_assert_msg(strstr(path, takes) && !strstr(path, leaves),
                   "%s takes %s", c->text, path);
   }
   kernel_unmake(k);
   data_free(d);
   subject_free(s);
+}
+
+START_TEST(computed) {
+  const kernel_case *c = &cases[_i];
+  if (_i % share_all != share_mine) return;
+  if (c->shape.told && !gpu_wanted()) return; /* refused there */
+  compute(c, "hopper", "general");
+}
+END_TEST
+
+START_TEST(left_to_general) {
+  if (_i % share_all != share_mine) return;
+  compute(&left[_i], "general", "hopper");
 }
 END_TEST
 
@@ -290,6 +316,7 @@ int main(void) {
   TCase *tests = tcase_create("cases");
   tcase_set_timeout(tests, 240);
   tcase_add_loop_test(tests, computed, 0, CASES);
+  tcase_add_loop_test(tests, left_to_general, 0, LEFT);
   tcase_add_loop_test(tests, sizes_in_turn, 0, 2);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
