@@ -365,6 +365,7 @@ DEVICE void load_values(const hopper_launch &run, u32 base) {
     load_tile<VALUE_WIDTH, VALUE_CHUNK>(
         base + AT_VALUE + stage * VALUE_BYTES,
         base + AT_VALUE_FULL + 8 * stage, base + AT_VALUE_EMPTY + 8 * stage,
-        phase ^ !(LATE_VALUES && stage == STAGES - 1), &run.v[0][0], shared_load(message + 32));
+        phase ^ !(LATE_VALUES && stage == STAGES - 1), &run.v[0][0],
+        shared_load(message + 32));
   }
 }
