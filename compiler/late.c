@@ -141,7 +141,7 @@ static void keep_whole(late *l) {
 /* The kernel's first calls come first: what begins at once takes processors
  * from them, and where the process soon ends, it has to be stopped. */
 static void let_calls_begin(late *l) {
-    struct timespec end;
+  struct timespec end;
   clock_gettime(CLOCK_MONOTONIC, &end);
   end.tv_sec++;
   pthread_mutex_lock(&l->lock);
