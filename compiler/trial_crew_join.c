@@ -112,19 +112,28 @@ dil_status trial_crew_world(trial_crew *t, const topology *on,
   return *t->meet ? open_meeting(t, on, timeout) : open_mpi(t, on, timeout);
 }
 
-dil_status trial_crew_ring(trial_crew *t) {
+static dil_status ring_in_file(const trial_crew *t, int32_t group,
+                               dil_link **link) {
   const mesh *on = &t->task.mesh;
-  int32_t ring = on->ring, group = t->task.rank / ring;
   char own[DIL_PATH_MAX];
-  if (!*t->meet) return t->mpi->link(group, on->timeout, &t->task.link);
-  if (!trial_crew_in_file(t))
-    return socket_link_part(t->world, group * ring, ring, on->timeout,
-                            &t->task.link);
   if (snprintf(own, sizeof own, "%s.ring%d", t->meet, group) >=
       (int)sizeof own)
     return dil_fail(DIL_USAGE, "DIL_MEET is too long");
-  return file_link_new(own, t->task.rank % ring, ring, on->timeout,
-                       &t->task.link);
+  return file_link_new(own, t->task.rank % on->ring, on->ring, on->timeout,
+                       link);
+}
+
+dil_status trial_crew_ring(trial_crew *t) {
+  const mesh *on = &t->task.mesh;
+  int32_t ring = on->ring, group = t->task.rank / ring;
+  dil_link **link = &t->task.link;
+  dil_status status =
+      !*t->meet ? t->mpi->link(group, on->timeout, link)
+      : trial_crew_in_file(t) ? ring_in_file(t, group, link)
+                              : socket_link_part(t->world, group * ring, ring,
+                                                 on->timeout, link);
+  if (!status) (*link)->first = group * ring;
+  return status;
 }
 
 dil_status trial_crew_nccl(trial_crew *t, const topology *on) {

@@ -229,6 +229,7 @@ static dil_status open_links(crew *c, thread_hub **hub) {
     if (!status)
       status = thread_link_new(hub[i / m->ring], i % m->ring,
                                &c->member[i]->link);
+    if (!status) c->member[i]->link->first = i - i % m->ring;
   }
   for (int32_t i = 0; i < mesh_ranks(m) && status; i++) {
     link_free(c->member[i]->link);

@@ -9,7 +9,7 @@
 void member_ask_lost(member *m) {
   crew *c = m->crew;
   const link_calls *calls = m->link->calls;
-  int32_t ranks = m->link->ranks, first = m->rank - m->link->rank;
+  int32_t ranks = m->link->ranks, first = m->link->first;
   bool *lost = calloc((size_t)ranks, sizeof *lost);
   bool any = lost && calls->lost && calls->lost(m->link, lost);
   for (int32_t i = 0; i < ranks; i++)

@@ -67,7 +67,13 @@ struct dil_link {
   int32_t rank, ranks;
   int32_t step;     /* of the ring, for messages; the ring sets it */
   double timeout;   /* seconds that a wait may take */
+  int32_t first;    /* a ring of several: how many ranks are before its own */
 };
+
+/* The number of a rank among those of all rings, which people know. */
+static inline int32_t link_number(const dil_link *link, int32_t rank) {
+  return link->first + rank;
+}
 
 static inline void link_free(dil_link *link) {
   if (link) link->calls->free(link);

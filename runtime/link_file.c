@@ -114,7 +114,8 @@ static void look_for_dead(file_link *l) {
   int32_t dead = rank_in_state(l, "ZX");
   if (dead < 0) return;
   snprintf(why, sizeof why, "rank %d is gone: its process has ended, rank %d "
-           "was in step %d", dead, l->link.rank, l->link.step);
+           "was in step %d", link_number(&l->link, dead),
+           link_number(&l->link, l->link.rank), l->link.step);
   fail_over(l, dead, why);
 }
 
@@ -134,8 +135,8 @@ static int32_t blame(dil_link *link, int32_t peer) {
 
 static void revoke_link(dil_link *link, const char *why) {
   char text[REASON];
-  snprintf(text, sizeof text, "rank %d failed in step %d: %.180s", link->rank,
-           link->step, why);
+  snprintf(text, sizeof text, "rank %d failed in step %d: %.180s",
+           link_number(link, link->rank), link->step, why);
   fail_over(self(link), link->rank, text);
 }
 
@@ -188,8 +189,9 @@ static bool receive_piece(file_link *l, half *h) {
   if (!atomic_load(&b->full)) return false;
   if (b->size != h->size || b->bytes > h->left) {
     snprintf(why, sizeof why, "rank %d sent %lld bytes to rank %d in step %d, "
-             "%lld were due", h->peer, (long long)b->size, l->link.rank,
-             l->link.step, (long long)h->size);
+             "%lld were due", link_number(&l->link, h->peer), (long long)b->size,
+             link_number(&l->link, l->link.rank), l->link.step,
+             (long long)h->size);
     fail_over(l, -1, why);
     return false;
   }
@@ -205,8 +207,8 @@ static void be_silent(file_link *l, int32_t peer) {
   char why[REASON];
   int32_t silent = blame(&l->link, peer);
   snprintf(why, sizeof why, "rank %d is silent: rank %d waited for it in step "
-           "%d, at most %g s", silent, l->link.rank, l->link.step,
-           l->link.timeout);
+           "%d, at most %g s", link_number(&l->link, silent),
+           link_number(&l->link, l->link.rank), l->link.step, l->link.timeout);
   fail_over(l, silent, why);
 }
 
@@ -342,7 +344,7 @@ dil_status file_link_new(const char *path, int32_t rank, int32_t ranks,
   file_link *l =
       calloc(1, sizeof *l + ((size_t)ranks + 1) * sizeof(struct slot));
   if (!l) return dil_fail(DIL_MEMORY, "no memory for a link of %d ranks", ranks);
-  l->link = (dil_link){&file_calls, rank, ranks, 0, timeout};
+  l->link = (dil_link){&file_calls, rank, ranks, 0, timeout, 0};
   l->size = size;
   l->path = strdup(path);
   dil_status status =

@@ -6,7 +6,6 @@
 #include "link_socket.h"
 #include "clock.h"
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +22,6 @@ typedef struct half {        /* of a transfer: what one side moves */
 typedef struct socket_link {
   dil_link link;
   net *net;
-  int32_t first;             /* the net's rank that is its rank 0 */
   struct slot {
     half send, receive;
   } slot[];                  /* [ranks + 1] */
@@ -85,17 +83,14 @@ void net_fail(net *n, int32_t culprit, const char *why) {
 
 static bool has_head(socket_link *l, int32_t rank);
 
-/* Also behind messages that nobody has read yet. */
-static bool has_ended(const peer *p) {
-  struct pollfd end = {p->file, POLLRDHUP, 0};
-  return p->file >= 0 && !p->left && poll(&end, 1, 0) > 0;
-}
-
-/* Of those whose connections have ended, one that does not run any more. */
+/* One that does not run any more: that rank, or another whose connection may end
+ * only behind rows that nobody has read yet. */
 static int32_t who_is_gone(const net *n, int32_t rank) {
   if (!net_may_run(n, rank)) return rank;
-  for (int32_t i = 0; i < n->ranks; i++)
-    if (i != rank && has_ended(&n->peer[i]) && !net_may_run(n, i)) return i;
+  for (int32_t i = 0; i < n->ranks; i++) {
+    const peer *p = &n->peer[i];
+    if (p->file >= 0 && !p->left && !net_may_run(n, i)) return i;
+  }
   return rank;
 }
 
@@ -112,7 +107,7 @@ static void be_gone(socket_link *l, int32_t rank) {
   }
   if (!l->net->failed) rank = who_is_gone(l->net, rank);
   snprintf(why, sizeof why, "rank %d is gone: its connection has ended, rank %d "
-           "was in step %d", rank - l->first, l->link.rank, l->link.step);
+           "was in step %d", rank, l->net->rank, l->link.step);
   net_fail(l->net, rank, why);
 }
 
@@ -173,7 +168,7 @@ static dil_status check(dil_link *link) {
 static int32_t blame(dil_link *link, int32_t silent) {
   socket_link *l = self(link);
   net *n = l->net;
-  int32_t rank = silent + l->first;
+  int32_t rank = link_number(link, silent);
   frame f = net_frame(n, WAITS, 0);
   double end = clock_seconds() + 0.2 + link->timeout / 20;
   f.rank = rank;
@@ -183,19 +178,19 @@ static int32_t blame(dil_link *link, int32_t silent) {
   while (clock_seconds() < end && !check(link)) clock_rest(INT64_MAX);
   for (int32_t i = 0; i < n->ranks && n->peer[rank].waits_for >= 0; i++)
     rank = n->peer[rank].waits_for;
-  return rank - l->first;
+  return rank - link->first;
 }
 
 static void revoke_link(dil_link *link, const char *why) {
   char text[REASON];
-  snprintf(text, sizeof text, "rank %d failed in step %d: %.180s", link->rank,
+  net *n = self(link)->net;
+  snprintf(text, sizeof text, "rank %d failed in step %d: %.180s", n->rank,
            link->step, why);
-  net_fail(self(link)->net, self(link)->net->rank, text);
+  net_fail(n, n->rank, text);
 }
 
 static void accuse(dil_link *link, int32_t rank, const char *why) {
-  socket_link *l = self(link);
-  net_fail(l->net, rank < 0 ? -1 : rank + l->first, why);
+  net_fail(self(link)->net, rank < 0 ? -1 : link_number(link, rank), why);
 }
 
 /* The net asks once, whichever of its links is asked. */
@@ -210,22 +205,22 @@ static bool tell_lost(dil_link *link, bool *lost) {
   n->asked = true;
   if (!n->known) dil_fail(DIL_PEER, "%s", n->reason);
   for (int32_t i = 0; i < link->ranks && n->known; i++)
-    any |= lost[i] = n->lost[l->first + i];
+    any |= lost[i] = n->lost[link_number(link, i)];
   return any;
 }
 
-static half half_of(const socket_link *l, int32_t with, const void *at,
+static half half_of(const dil_link *link, int32_t with, const void *at,
                     int64_t bytes) {
-  return (half){with < 0 ? -1 : with + l->first, (char *)(uintptr_t)at, bytes,
-                bytes, 0};
+  return (half){with < 0 ? -1 : link_number(link, with), (char *)(uintptr_t)at,
+                bytes, bytes, 0};
 }
 
 static dil_status post(dil_link *link, int32_t index, const link_transfer *t) {
   socket_link *l = self(link);
   if (t->order)
     return dil_fail(DIL_UNSUPPORTED, "sockets move memory of the host alone");
-  l->slot[index].send = half_of(l, t->to, t->send, t->send_bytes);
-  l->slot[index].receive = half_of(l, t->from, t->receive, t->receive_bytes);
+  l->slot[index].send = half_of(link, t->to, t->send, t->send_bytes);
+  l->slot[index].receive = half_of(link, t->from, t->receive, t->receive_bytes);
   return DIL_OK;
 }
 
@@ -260,8 +255,8 @@ static bool receive_some(socket_link *l, half *h) {
   }
   if (p->head.size != h->size) {
     snprintf(why, sizeof why, "rank %d sent %lld bytes to rank %d in step %d, "
-             "%lld were due", h->peer - l->first, (long long)p->head.size,
-             l->link.rank, l->link.step, (long long)h->size);
+             "%lld were due", h->peer, (long long)p->head.size,
+             l->net->rank, l->link.step, (long long)h->size);
     net_fail(l->net, -1, why);
     return false;
   }
@@ -291,12 +286,12 @@ static dil_status wait_slot(dil_link *link, int32_t index) {
     if (status) return status;
     if (clock_seconds() > end) {
       const half *late = is_done(&s->receive) ? &s->send : &s->receive;
-      int32_t silent = blame(link, late->peer - l->first);
+      int32_t silent = link_number(link, blame(link, late->peer - link->first));
       snprintf(why, sizeof why, "rank %d is silent: rank %d waited for it in "
-               "step %d, at most %g s", silent, link->rank, link->step,
+               "step %d, at most %g s", silent, l->net->rank, link->step,
                link->timeout);
       if (!l->net->failed) l->net->silent = true;
-      net_fail(l->net, silent + l->first, why);
+      net_fail(l->net, silent, why);
     }
     clock_rest(turns);
   }
@@ -356,9 +351,8 @@ static dil_status link_on(net *n, int32_t first, int32_t ranks, double timeout,
       calloc(1, sizeof *l + ((size_t)ranks + 1) * sizeof(struct slot));
   if (!l) return dil_fail(DIL_MEMORY, "no memory for a link of %d ranks", ranks);
   l->link =
-      (dil_link){&socket_calls, n->rank - first, ranks, 0, timeout};
+      (dil_link){&socket_calls, n->rank - first, ranks, 0, timeout, first};
   l->net = n;
-  l->first = first;
   n->links++;
   *link = &l->link;
   return DIL_OK;

@@ -130,8 +130,9 @@ static void take(thread_link *l, int32_t index, const link_transfer *t) {
   message **box = box_of(l->hub, t->from, l->link.rank), *m = *box;
   if (m->size != t->receive_bytes) {
     hub_fail(l->hub, -1, "rank %d sent %lld bytes to rank %d in step %d, %lld "
-             "were due", t->from, (long long)m->size, l->link.rank,
-             l->link.step, (long long)t->receive_bytes);
+             "were due", link_number(&l->link, t->from), (long long)m->size,
+             link_number(&l->link, l->link.rank), l->link.step,
+             (long long)t->receive_bytes);
     return;
   }
   m->copying = true;
@@ -140,7 +141,8 @@ static void take(thread_link *l, int32_t index, const link_transfer *t) {
   pthread_mutex_lock(&l->hub->lock);
   if (status)
     hub_fail(l->hub, l->link.rank, "rank %d failed in step %d: %s",
-             l->link.rank, l->link.step, dil_last_error());
+             link_number(&l->link, l->link.rank), l->link.step,
+             dil_last_error());
   *box = m->next;
   m->copying = false;
   m->taken = true;
@@ -168,7 +170,8 @@ static bool is_before(struct timespec a, struct timespec b) {
 
 /* Whoever has waited longest knows who is silent, or waits himself for the one
  * who is. Where they all wait for each other, it is the first's word. */
-static void blame(thread_hub *hub) {
+static void blame(const thread_link *l) {
+  thread_hub *hub = l->hub;
   const waiter *w = hub->waiter;
   int32_t first = -1, by;
   for (int32_t i = 0; i < hub->ranks; i++)
@@ -181,8 +184,8 @@ static void blame(thread_hub *hub) {
     by = w[by].target;
   if (w[w[by].target].target >= 0) by = first;
   hub_fail(hub, w[by].target, "rank %d is silent: rank %d waited for it in "
-           "step %d, at most %g s", w[by].target, by, w[by].step,
-           hub->timeout);
+           "step %d, at most %g s", link_number(&l->link, w[by].target),
+           link_number(&l->link, by), w[by].step, hub->timeout);
 }
 
 /* Until both halves are done, the hub has failed, or the time is over. */
@@ -202,7 +205,7 @@ static void wait_locked(thread_link *l, int32_t index) {
     me->target = received ? t->to : t->from;
     if (pthread_cond_timedwait(&hub->change, &hub->lock, &me->until) ==
         ETIMEDOUT)
-      blame(hub);
+      blame(l);
   }
   me->target = -1;
 }
@@ -234,8 +237,8 @@ static dil_status check(dil_link *link) {
 static void revoke(dil_link *link, const char *why) {
   thread_link *l = (thread_link *)link;
   pthread_mutex_lock(&l->hub->lock);
-  hub_fail(l->hub, link->rank, "rank %d failed in step %d: %s", link->rank,
-           link->step, why);
+  hub_fail(l->hub, link->rank, "rank %d failed in step %d: %s",
+           link_number(link, link->rank), link->step, why);
   pthread_mutex_unlock(&l->hub->lock);
 }
 
@@ -269,7 +272,8 @@ static void free_link(dil_link *link) {
     slot *s = &l->slot[i];
     wait_for_copy(l, s);
     if (!s->used || s->sent.taken) continue;
-    hub_fail(l->hub, link->rank, "rank %d is gone", link->rank);
+    hub_fail(l->hub, link->rank, "rank %d is gone",
+             link_number(link, link->rank));
     unlink_message(box_of(l->hub, link->rank, s->transfer.to), &s->sent);
   }
   pthread_mutex_unlock(&l->hub->lock);
@@ -289,7 +293,7 @@ dil_status thread_link_new(thread_hub *hub, int32_t rank, dil_link **link) {
   size_t slots = ((size_t)hub->ranks + 1) * sizeof(slot);
   thread_link *l = calloc(1, sizeof *l + slots);
   if (!l) return dil_fail(DIL_MEMORY, "no memory for the link of rank %d", rank);
-  l->link = (dil_link){&thread_calls, rank, hub->ranks, 0, hub->timeout};
+  l->link = (dil_link){&thread_calls, rank, hub->ranks, 0, hub->timeout, 0};
   l->hub = hub;
   *link = &l->link;
   return DIL_OK;

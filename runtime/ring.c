@@ -226,6 +226,13 @@ static dil_status size_messages(ring_work *w, parcel *p, int32_t step,
   return status;
 }
 
+/* A peer of -1 is nobody, in every ring. */
+static void note_message(ring_work *w, int32_t step, const char *what,
+                         int32_t peer, int64_t bytes) {
+  flight_note(&w->flight, step, what,
+              peer < 0 ? peer : link_number(w->ring->link, peer), bytes);
+}
+
 /* Packs what the rank `step` ahead needs, and posts both ways. */
 static dil_status post_part(ring_work *w, int32_t step, place_part part) {
   dil_ring *r = w->ring;
@@ -243,7 +250,7 @@ static dil_status post_part(ring_work *w, int32_t step, place_part part) {
                            .receive = p->incoming,
                            .send_bytes = p->outgoing_bytes,
                            .receive_bytes = p->incoming_bytes};
-  flight_note(&w->flight, step, "send to", t.to, p->outgoing_bytes);
+  note_message(w, step, "send to", t.to, p->outgoing_bytes);
   r->facts.sent += p->outgoing_bytes;
   r->facts.received += p->incoming_bytes;
   p->posted = true;
@@ -271,7 +278,7 @@ static dil_status wait_part(ring_work *w, int32_t step, place_part part) {
   double start = clock_seconds();
   parcel *p = &w->exchange[step].part[part];
   if (!p->posted) return DIL_OK;
-  flight_note(&w->flight, step, "wait for", p->in->from, p->incoming_bytes);
+  note_message(w, step, "wait for", p->in->from, p->incoming_bytes);
   dil_status status =
       w->device->calls->wait(w->device, r->link, slot_of(w, step, part));
   flight_note(&w->flight, step, status ? "has failed" : "has come", -1, 0);

@@ -52,7 +52,7 @@ dil_status ring_agree(const dil_ring *r, int64_t B) {
                              .receive_bytes = sizeof theirs};
     status = r->link->calls->post(r->link, step, &t);
     if (!status) status = r->link->calls->wait(r->link, step);
-    if (!status) status = compare(&mine, &theirs, from);
+    if (!status) status = compare(&mine, &theirs, link_number(r->link, from));
   }
   return status;
 }

@@ -33,6 +33,7 @@ typedef struct scene {
   int32_t rounds;
   bool shrinks;          /* those left go on, for two rounds */
   bool stops;            /* the victim stops by itself, in a round of its own */
+  bool split;            /* each two exchange by a link of their own */
   shared *shared;
 } scene;
 
@@ -91,21 +92,39 @@ static void begin_round(const scene *s, dil_link *link, int32_t round) {
   while (!atomic_load(&s->shared->stopped)) pause_briefly();
 }
 
-/* A rank's life; its last words go to a file. */
-static int live(const scene *s, int32_t rank) {
-  char words[80];
-  dil_link *link;
+static dil_status join_all(const scene *s, int32_t rank, dil_link **link) {
   char address[40];
   int32_t ranks = rank == VICTIM && s->odd_count ? s->odd_count : RANKS;
   snprintf(address, sizeof address, "127.0.0.1:%d", s->port);
+  return s->port ? socket_link_new(address, rank, ranks, s->patience,
+                                   s->timeout, link)
+                 : file_link_new(s->path, rank, RANKS, s->timeout, link);
+}
+
+static dil_status join_two(const scene *s, int32_t rank, dil_link *all,
+                           dil_link **link) {
+  char path[80];
+  int32_t first = rank - rank % 2;
+  snprintf(path, sizeof path, "%s.of%d", s->path, first);
   dil_status status =
-      s->port ? socket_link_new(address, rank, ranks, s->patience, s->timeout,
-                                &link)
-              : file_link_new(s->path, rank, RANKS, s->timeout, &link);
+      s->port ? socket_link_part(all, first, 2, s->timeout, link)
+              : file_link_new(path, rank % 2, 2, s->timeout, link);
+  if (!status) (*link)->first = first;
+  return status;
+}
+
+/* A rank's life; its last words go to a file. */
+static int live(const scene *s, int32_t rank) {
+  char words[80];
+  dil_link *link, *all = NULL;
+  dil_status status = join_all(s, rank, &link);
   bool met = !status;
+  if (met && s->split) status = join_two(s, rank, all = link, &link);
   for (int32_t i = 0; i < s->rounds && !status; i++) {
     begin_round(s, link, i);
     status = pass_on(link, s, i);
+    if (all && !status) status = all->calls->check(all);
+    if (all && status) link->calls->accuse(link, -1, dil_last_error());
   }
   if (status && met && s->shrinks) status = go_on(s, &link);
   snprintf(words, sizeof words, "%s.%d", s->path, rank);
@@ -203,6 +222,13 @@ START_TEST(killed_rank_is_named) {
 }
 END_TEST
 
+START_TEST(killed_rank_of_two_is_named_among_all) {
+  scene s = scene_by(_i, "split", 10);
+  s.split = true;
+  name_victim(&s, "rank 2 is gone");
+}
+END_TEST
+
 START_TEST(stopped_rank_is_named) {
   scene s = scene_by(_i, "stopped", 1);
   s.stops = true;
@@ -226,6 +252,60 @@ START_TEST(those_left_go_on) {
   frozen.stops = true;
   lose(dead);
   lose(frozen);
+}
+END_TEST
+
+/* Of what one rank sends, which is more than its connection holds. */
+static dil_status send_much(dil_link *link, int32_t to) {
+  static char much[1 << 26];
+  const link_transfer t = {.to = to, .from = -1, .send = much,
+                           .send_bytes = sizeof much};
+  link->calls->post(link, 0, &t);
+  return link->calls->wait(link, 0);
+}
+
+static dil_status receive_much(dil_link *link, int32_t from) {
+  static char much[1 << 26];
+  const link_transfer t = {.to = -1, .from = from, .receive = much,
+                           .receive_bytes = sizeof much};
+  link->calls->post(link, 0, &t);
+  return link->calls->wait(link, 0);
+}
+
+/* The victim is killed with rows under way to rank 0, who sees no end of its
+ * connection behind them; the last rank does, in the middle of a message to rank
+ * 0; rank 1 sees nothing. */
+static int live_behind_rows(const scene *s, int32_t rank) {
+  dil_link *link;
+  int bad = join_all(s, rank, &link) != DIL_OK;
+  atomic_fetch_add(&s->shared->met, 1);
+  if (rank == VICTIM) send_much(link, 0);
+  if (rank == RANKS - 1) {
+    bad |= send_much(link, 0) != DIL_PEER;
+    atomic_store(&s->shared->stopped, true);
+  }
+  while (rank == 0 && !atomic_load(&s->shared->stopped)) pause_briefly();
+  if (rank == 0) {
+    bad |= receive_much(link, RANKS - 1) != DIL_PEER ||
+           !strstr(dil_last_error(), "rank 2 is gone");
+    atomic_store(&s->shared->met, 0);
+  }
+  while (atomic_load(&s->shared->met)) pause_briefly();
+  return bad;
+}
+
+START_TEST(killed_rank_is_named_behind_its_rows) {
+  scene s = scene_by(1, "behind", 10);
+  pid_t pids[RANKS];
+  for (int32_t i = 0; i < RANKS; i++) {
+    pids[i] = fork();
+    if (!pids[i]) _exit(live_behind_rows(&s, i));
+  }
+  strike(&s, pids);
+  for (int32_t i = 0, status; i < RANKS; i++) {
+    ck_assert_int_eq(waitpid(pids[i], &status, 0), pids[i]);
+    if (i != VICTIM) ck_assert_msg(!status, "rank %d: status %d", i, status);
+  }
 }
 END_TEST
 
@@ -266,8 +346,10 @@ int main(void) {
   tcase_set_timeout(tests, 2 * PATIENCE);
   tcase_add_loop_test(tests, messages_arrive_whole, 0, 2);
   tcase_add_loop_test(tests, killed_rank_is_named, 0, 2);
+  tcase_add_loop_test(tests, killed_rank_of_two_is_named_among_all, 0, 2);
   tcase_add_loop_test(tests, stopped_rank_is_named, 0, 2);
   tcase_add_loop_test(tests, those_left_go_on, 0, 2);
+  tcase_add_test(tests, killed_rank_is_named_behind_its_rows);
   tcase_add_loop_test(tests, another_size_is_an_error, 0, 2);
   tcase_add_test(tests, ranks_that_do_not_meet);
   suite_add_tcase(suite, tests);

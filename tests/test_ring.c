@@ -224,11 +224,13 @@ END_TEST
 
 /* ---- faults -------------------------------------------------------------- */
 
+/* Of the mesh's last ring. */
 static void expect_failure(const trial *t, const char *words,
                            dil_status own, int32_t culprit) {
   scene c = scene_open(patterns[1], 171, 171);
   result r = run_trial(&c, t);
-  for (int32_t i = 0; i < t->mesh.ring; i++) {
+  int32_t ranks = mesh_ranks(&t->mesh);
+  for (int32_t i = ranks - t->mesh.ring; i < ranks; i++) {
     ck_assert_int_eq(r.of[i].status, i == culprit ? own : DIL_PEER);
     if (i != culprit)
       ck_assert_msg(strstr(r.of[i].text, words) != NULL, "rank %d: %s", i,
@@ -257,6 +259,17 @@ END_TEST
 static void change_plan(dil_ring *r, int32_t rank) {
   if (rank == 1) r->plan_hash++;
 }
+
+static void lack_input_behind(dil_ring *r, int32_t rank) {
+  lack_input(r, rank - 4);
+}
+
+START_TEST(failing_rank_of_a_mesh_is_named_among_all) {
+  trial t = {.mesh = MESH(4, 2, 1, CONTIGUOUS)};
+  t.spoil = lack_input_behind;
+  expect_failure(&t, "rank 6 failed in step 0", DIL_USAGE, 6);
+}
+END_TEST
 
 START_TEST(disagreement_is_found_first) {
   trial t = {.mesh = MESH(3, 1, 1, CONTIGUOUS)};
@@ -295,6 +308,9 @@ static void spoil_link(dil_ring *r, dil_status (*post)(dil_link *, int32_t,
 static void be_silent(dil_ring *r, int32_t rank) {
   if (rank == 1) spoil_link(r, silent_post);
 }
+static void be_silent_behind(dil_ring *r, int32_t rank) {
+  be_silent(r, rank - 4);
+}
 static void be_slow(dil_ring *r, int32_t rank) {
   if (rank == 1) spoil_link(r, slow_post);
 }
@@ -308,6 +324,14 @@ START_TEST(silence_is_an_error_in_time) {
   t.mesh.timeout = 0.5;
   t.mesh.gathered = _i ? ~(uint64_t)0 : 0;
   expect_failure(&t, "rank 1 is silent", DIL_PEER, -1);
+}
+END_TEST
+
+START_TEST(silence_in_a_mesh_is_named_among_all) {
+  trial t = {.mesh = MESH(4, 1, 2, CONTIGUOUS)};
+  t.spoil = be_silent_behind;
+  t.mesh.timeout = 0.5;
+  expect_failure(&t, "rank 5 is silent", DIL_PEER, -1);
 }
 END_TEST
 
@@ -471,8 +495,10 @@ int main(void) {
   tcase_add_test(tests, same_order_same_bits);
   tcase_add_test(tests, only_needed_rows_travel);
   tcase_add_test(tests, failing_rank_is_named);
+  tcase_add_test(tests, failing_rank_of_a_mesh_is_named_among_all);
   tcase_add_test(tests, disagreement_is_found_first);
   tcase_add_loop_test(tests, silence_is_an_error_in_time, 0, 2);
+  tcase_add_test(tests, silence_in_a_mesh_is_named_among_all);
   tcase_add_test(tests, slowness_is_none);
   tcase_add_test(tests, truncation_is_an_error);
   tcase_add_test(tests, those_left_go_on);

@@ -290,7 +290,8 @@ static dil_status watch(ring_cuda *c, dil_link *link, cu_event event,
     if (from >= 0 && clock_seconds() > end) {
       if (link->calls->blame) from = link->calls->blame(link, from);
       dil_fail(DIL_PEER, "rank %d is silent: rank %d waited for it in step %d, "
-               "at most %g s", from, link->rank, link->step, link->timeout);
+               "at most %g s", link_number(link, from),
+               link_number(link, link->rank), link->step, link->timeout);
       if (link->calls->accuse)
         link->calls->accuse(link, from, dil_last_error());
       return DIL_PEER;

@@ -52,7 +52,8 @@ void blame_listen(mpi_link *l) {
 
 static void give_up(mpi_link *l, int32_t silent, int32_t by, int32_t step) {
   link_fail(l, "rank %d is silent: rank %d waited for it in step %d, at most "
-            "%g s", silent, by, step, l->link.timeout);
+            "%g s", link_number(&l->link, silent), link_number(&l->link, by),
+            step, l->link.timeout);
 }
 
 static void ask(mpi_link *l, inquiry *q, int32_t suspect, int32_t by,

@@ -80,7 +80,8 @@ static void receive_piece(mpi_link *l, half *h) {
   MPI_Get_count(&status, MPI_BYTE, &bytes);
   if (bytes != due)
     link_fail(l, "rank %d sent %d bytes to rank %d in step %d, %d were due",
-              h->peer, bytes, l->link.rank, l->link.step, due);
+              link_number(&l->link, h->peer), bytes,
+              link_number(&l->link, l->link.rank), l->link.step, due);
   else if (link_good(l, MPI_Imrecv(h->at, bytes, MPI_BYTE, &message,
                                    &h->request), "receive"))
     has_begun(h, bytes);
@@ -224,8 +225,8 @@ static void revoke(dil_link *link, const char *why) {
   mpi_link *l = (mpi_link *)link;
   static char word[LINK_REASON]; /* must outlive the messages */
   pthread_mutex_lock(&mpi_lock);
-  link_fail(l, "rank %d failed in step %d: %.180s", link->rank, link->step,
-            why);
+  link_fail(l, "rank %d failed in step %d: %.180s",
+            link_number(link, link->rank), link->step, why);
   snprintf(word, sizeof word, "%s", l->reason);
   for (int32_t i = 0; i < link->ranks; i++) {
     MPI_Request request;
@@ -271,7 +272,7 @@ dil_status mpi_link_new(MPI_Comm comm, double timeout, dil_link **link) {
   if (!l || !answer)
     status = dil_fail(DIL_MEMORY, "no memory for a link of %d ranks", ranks);
   else {
-    l->link = (dil_link){&mpi_calls, rank, ranks, 0, timeout};
+    l->link = (dil_link){&mpi_calls, rank, ranks, 0, timeout, 0};
     l->comm = comm;
     l->here.target = -1;
     l->answer = answer;

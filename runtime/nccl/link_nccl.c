@@ -139,7 +139,8 @@ static dil_status fail_by(nccl_link *l, int code, int32_t slot) {
   const struct slot *s = &l->slot[slot <= l->link.ranks ? slot : 0];
   char text[256];
   snprintf(text, sizeof text, "rank %d lost rank %d in step %d: NCCL says %.150s",
-           l->link.rank, s->from >= 0 ? s->from : s->to, slot,
+           link_number(&l->link, l->link.rank),
+           link_number(&l->link, s->from >= 0 ? s->from : s->to), slot,
            nccl->text(code));
   return fail(l, text);
 }
@@ -293,7 +294,9 @@ static dil_status new_link(dil_nccl *own, dil_link *host, bool shrinks,
   if (!l)
     return dil_fail(DIL_MEMORY, "no memory for a link of %d ranks",
                     host->ranks);
-  l->link = (dil_link){&nccl_calls, host->rank, host->ranks, 0, host->timeout};
+  l->link = *host;
+  l->link.calls = &nccl_calls;
+  l->link.step = 0;
   l->host = host;
   l->own = own;
   l->shrinks = shrinks;
