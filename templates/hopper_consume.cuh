@@ -126,24 +126,6 @@ DEVICE u32 query_descriptor(const consumer &c, u32 tile) {
                         16);
 }
 
-// A block in which this warpgroup has no rows, or none that see anything: it
-// only keeps turns and stages moving; of the values, those of the block before
-// where these are given back late. The turn also orders its reads of the message
-// before the release.
-DEVICE void idle(const consumer &c, int4 m, const ring<STAGES> &block) {
-  ring<STAGES> values = block;
-  if (LATE_VALUES) values.back();
-  if (m.x & BLOCK_NEW) {
-    wait_queries(c, tile_of(m));
-    release_queries(c, tile_of(m));
-  }
-  wait_turn(c);
-  pass_turn(c);
-  release(c, c.base + AT_KEY_EMPTY + 8 * block.stage());
-  barrier_wait(c.base + AT_VALUE_FULL + 8 * values.stage(), values.phase());
-  release(c, c.base + AT_VALUE_EMPTY + 8 * values.stage());
-}
-
 // What a warpgroup carries from block to block of a tile.
 struct fragments {
   float o[VALUE_WIDTH / 2];
@@ -174,6 +156,26 @@ DEVICE void release_keys(const consumer &c, const ring<STAGES> &block) {
 }
 DEVICE void release_values(const consumer &c, const ring<STAGES> &block) {
   release(c, c.base + AT_VALUE_EMPTY + 8 * block.stage());
+}
+
+// A block in which this warpgroup has no rows, or none that see anything: it
+// only keeps turns and stages moving; of the values, those of the block before
+// where these are given back late. The turn also orders its reads of the message
+// before the release. Nothing holds the warps together, so that who gives a stage
+// back waits for it, and nobody else: another might come late, find the stage
+// filled again, and wait for ever.
+DEVICE void idle(const consumer &c, int4 m, const ring<STAGES> &block) {
+  ring<STAGES> values = block;
+  if (LATE_VALUES) values.back();
+  if (m.x & BLOCK_NEW) {
+    if (c.lead) wait_queries(c, tile_of(m));
+    release_queries(c, tile_of(m));
+  }
+  wait_turn(c);
+  pass_turn(c);
+  release_keys(c, block);
+  if (c.lead) wait_values(c, values);
+  release_values(c, values);
 }
 
 // Queries that are held once are given back as soon as they are multiplied: the
