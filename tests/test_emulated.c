@@ -191,6 +191,30 @@ START_TEST(kernels) {
 }
 END_TEST
 
+/* Three warps meet often between two phases, and the fourth waits for the first
+ * of them: it comes too late where it is slow, in some launch. */
+START_TEST(slow_warp) {
+  const char *text = "";
+  int result = 0;
+  begin("now");
+  void *function = compile(
+      "unsigned at = 0; if (threadIdx.x == 0) "
+      "asm volatile(\"mbarrier.init.shared::cta.b64 [%0], %1;\" :: \"r\"(at), "
+      "\"r\"(1)); __syncthreads();"
+      "if (threadIdx.x < 96) for (int i = 0; i < 40; i++) {"
+      " if (threadIdx.x == 0 && i % 39 == 0)"
+      "  asm volatile(\"mbarrier.arrive.shared::cta.b64 _, [%0];\" :: "
+      "\"r\"(at)); "
+      " asm volatile(\"bar.sync %0, %1;\" :: \"r\"(1), \"r\"(96)); }"
+      "else asm volatile(\"{.reg .pred p; again: mbarrier.try_wait.parity.shared"
+      "::cta.b64 p, [%0], %1; @!p bra again;}\" :: \"r\"(at), \"r\"(0));");
+  for (int i = 0; i < 64 && !result; i++) result = run(function);
+  ck_assert(result);
+  cu.text(result, &text);
+  ck_assert_msg(strstr(text, "threads 96-127: phase 0") != NULL, "%s", text);
+}
+END_TEST
+
 /* ---- memory and streams ------------------------------------------------------- */
 
 START_TEST(host_touches) {
@@ -267,6 +291,7 @@ int main(void) {
   if (!can_run()) tcase_add_test(c, left_out);
   else {
     tcase_add_loop_test(c, kernels, 0, sizeof cases / sizeof *cases);
+    tcase_add_test(c, slow_warp);
     tcase_add_test_raise_signal(c, host_touches, 11);
     tcase_add_test(c, given_back_twice);
     tcase_add_loop_test(c, late_streams, 0, 2);

@@ -4,7 +4,9 @@
  * and whatever the chip would trap on.
  *
  * Several blocks are under way at once, in a changing order, and so are their
- * warps: what depends on an order shows. All of it is one thread of the host. */
+ * warps: what depends on an order shows. In half of the blocks one warp is slow:
+ * it comes when nobody else can go on, and finds how far they got without it. All
+ * of it is one thread of the host. */
 #include "block.h"
 #include <setjmp.h>
 #include <stdarg.h>
@@ -132,12 +134,19 @@ static void set_stack(thread *t) {
   t->stack_top = at;
 }
 
+/* Another one in each block and launch. */
+static int choose_slow(const block *b, const launch *l, unsigned number) {
+  uint32_t mixed = (l->seed * 2654435761u ^ number * 2246822519u) * 3266489917u;
+  return mixed >> 31 ? (int)((mixed >> 8) % (uint32_t)b->warps) : -1;
+}
+
 static void block_begin(block *b, const launch *l, unsigned number) {
   b->threads = b->left = (int)l->threads;
   b->warps = (b->threads + WARP - 1) / WARP;
   b->shared_size = l->shared;
   b->device = l->device;
   b->late = (l->seed + number) & 1;
+  b->slow = choose_slow(b, l, number);
   memset(b->shared, 0xff, l->shared);
   memset(b->warp, 0, sizeof b->warp);
   memset(b->barrier, 0, sizeof b->barrier);
@@ -195,16 +204,23 @@ static void tell_deadlock(const block *b) {
              "for%s", b->thread[0].told.block.x, text);
 }
 
-/* One round over a block's warps; false when nobody could go on. */
+/* One round over a block's warps but the slow one; false when nobody could go
+ * on. */
 static bool run_round(block *b, uint32_t turn) {
   bool some = false;
   for (int i = 0; i < b->warps; i++) {
-    warp *w = &b->warp[(turn + (uint32_t)i) % (uint32_t)b->warps];
-    if (!w->ready) continue;
+    uint32_t at = (turn + (uint32_t)i) % (uint32_t)b->warps;
+    if (!b->warp[at].ready || (int)at == b->slow) continue;
     some = true;
-    run_warp(b, w);
+    run_warp(b, &b->warp[at]);
   }
   return some;
+}
+
+static bool run_slow(block *b) {
+  if (b->slow < 0 || !b->warp[b->slow].ready) return false;
+  run_warp(b, &b->warp[b->slow]);
+  return true;
 }
 
 /* ---- a launch ------------------------------------------------------------------ */
@@ -227,7 +243,8 @@ static void run_blocks(const launch *l) {
       if (!busy[i]) block_begin(b, l, next++);
       busy[i] = true;
       turn = turn * 1664525u + 1013904223u;
-      if (!run_round(b, turn >> 16) && !async_proceed(b)) tell_deadlock(b);
+      if (!run_round(b, turn >> 16) && !async_proceed(b) && !run_slow(b))
+        tell_deadlock(b);
       if (b->left) continue;
       block_end(b);
       busy[i] = false;

@@ -58,6 +58,7 @@ struct block {
   unsigned shared_size;
   int device;        /* that it runs on */
   bool late;         /* what may happen later, does */
+  int slow;          /* the warp that comes when nobody else can; -1: none */
   uint32_t stamp;    /* check.c: this use of the shared memory, */
   void *words;       /* and who touched it */
   warp warp[WARPS_MOST];
