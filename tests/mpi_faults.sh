@@ -11,6 +11,7 @@ cd "$(dirname "$0")/.." || exit 70
 cat >"$TMP/ring.dil" <<'END'
 pattern p { heads 2; head_dim 16; dtype f32; branch { } }
 topology t { devices 4; ring 4; link mpi; timeout 2s; }
+topology mesh { devices 4; ring 2; heads 2; link mpi; timeout 2s; }
 END
 long="$TMP/ring.dil --topology t --seq ${MPI_SEQ:-20000} --random 7 --threads 1"
 
@@ -85,6 +86,10 @@ for turn in $(seq "${MPI_STOPS:-2}"); do
   is "frozen rank, turn $turn" strike STOP 9000
   is "resumed after it" resumes
 done
+# Of two rings, by its number in the job.
+long=$(echo "$long" | sed 's/--topology t/--topology mesh/')
+SEED=2001
+is "frozen rank of a mesh" strike STOP 9000
 for signal in KILL STOP; do
   grep "$signal" "$TMP/times" | sort -n | awk -v signal=$signal '
     { took = $1 } END { if (NR) print NR " ends after " signal ", the latest " \
