@@ -42,6 +42,14 @@ void message_log(void *user, int32_t level, const char *text) {
           level <= DIL_LOG_ERROR ? "error" : "warning", text);
 }
 
+/* Of a failure that no line of a pattern is to blame for; NULL: none. */
+static const char *hint_of(const options *o, dil_status status) {
+  bool lacks = status == DIL_ENVIRONMENT && o->device.word == DEVICE_CUDA;
+  return lacks ? "`dil doctor` says what is here and what is missing; without "
+                 "--device a pattern runs on the processor"
+               : NULL;
+}
+
 dil_status message_compiled(const options *o, const compilation *c,
                             dil_status status) {
   bool json = o->error_format == 1;
@@ -49,9 +57,11 @@ dil_status message_compiled(const options *o, const compilation *c,
   if (!*why) why = dil_status_text(status);
   bool untold = status && !diag_errors(c->diag);
   if (untold && json)
-    diag_report(c->diag, SEVERITY_ERROR, (span){0}, NULL, "%s", why);
+    diag_report(c->diag, SEVERITY_ERROR, (span){0}, hint_of(o, status), "%s",
+                why);
   diag_print(c->diag, stderr, json);
-  return untold && !json ? message_error(status, NULL, "%s", why) : status;
+  if (untold && !json) message_error(status, hint_of(o, status), "%s", why);
+  return status;
 }
 
 /* The number with its unit, three or four digits of it. */

@@ -113,6 +113,13 @@ is "progress is silent in a pipe" sh -c \
   '"$DIL" run examples/dense.dil --seq 400 --random 1 --check 2>&1 >/dev/null |
    cmp - /dev/null'
 
+without_gpu() {
+  LD_LIBRARY_PATH=$BUILD/emulator FAKE_DEVICES=0 "$DIL" run $small --random 1 \
+    --device cuda >"$TMP/none" 2>&1
+  [ $? -eq 3 ] && cat "$TMP/none" && grep -q '^hint: `dil doctor` says' "$TMP/none"
+}
+is "a GPU that is not there, and who knows why" without_gpu
+
 # ---- what goes on inside ----------------------------------------------------
 
 tiny="examples/longnet.dil -D w=16 --seq 64 --random 3"

