@@ -140,14 +140,14 @@ static dil_status leave(trial_crew *t) {
 }
 
 /* What one rank has lost to another's end is computed again, until the first has
- * all of it, and all know. */
+ * all of it, and has told the others. */
 static dil_status collect(trial_crew *t, double budget) {
   char why[256];
   dil_status status = run_to_goal(t);
   if (status || t->whole) return status;
   status = trial_job_collect(t, budget);
   t->whole = !status && t->task.rank == 0;
-  if (!status) status = link_meet(t->world);
+  if (!status) status = link_dismiss(t->world);
   t->whole |= !status;
   snprintf(why, sizeof why, "%s", dil_last_error());
   if (status) dil_fail(status, "%s, while rows were collected", why);

@@ -20,6 +20,23 @@ dil_status link_meet(dil_link *l) {
   return status;
 }
 
+dil_status link_dismiss(dil_link *l) {
+  char word = 0;
+  dil_status status = DIL_OK;
+  for (int32_t i = 1; i < l->ranks && !status; i++) {
+    const link_transfer t = {.to = l->rank ? -1 : i,
+                             .from = l->rank ? 0 : -1,
+                             .send = &word,
+                             .receive = &word,
+                             .send_bytes = l->rank ? 0 : sizeof word,
+                             .receive_bytes = l->rank ? sizeof word : 0};
+    if (l->rank && l->rank != i) continue;
+    status = l->calls->post(l, 0, &t);
+    if (!status) status = l->calls->wait(l, 0);
+  }
+  return status;
+}
+
 dil_status link_least(dil_link *l, int64_t mine, int64_t *least) {
   int32_t rank = l->rank, ranks = l->ranks;
   int64_t theirs = mine;

@@ -88,6 +88,9 @@ static inline int32_t link_left(const bool *lost, int32_t rank) {
 
 /* Returns when every rank has come here. Collective. */
 dil_status link_meet(dil_link *link);
+/* Rank 0 tells all others that they may go, and waits for none of them; they wait
+ * for its word, and for nobody else's. Collective. */
+dil_status link_dismiss(dil_link *link);
 /* The least of what all ranks say. Collective. */
 dil_status link_least(dil_link *link, int64_t mine, int64_t *least);
 

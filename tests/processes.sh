@@ -186,7 +186,8 @@ process_of() { # rank
   victim_shell=$(echo "$pids" | awk -v n=$(($1 + 1)) '{ print $n }')
   pgrep -P "$victim_shell"
 }
-others() { # rank, words of the first of those left: they end well
+# Those left end well. 2: nobody has missed the rank, it was done.
+others() { # rank, words of the first of those left
   left=0
   for pid in $pids; do
     if [ $left -ne "$1" ]; then
@@ -197,6 +198,7 @@ others() { # rank, words of the first of those left: they end well
   kill -KILL "$victim" 2>/dev/null
   first=$([ "$1" -ne 0 ]; echo $?)
   head -50 "$TMP"/rank.*
+  grep -q 'go.* on, without' "$TMP"/rank.? || return 2
   grep -q "3 ranks go on, without $1: rank $1 is $2" "$TMP/rank.$first" &&
     grep -q '^good' "$TMP/rank.$first" &&
     cmp "$TMP/out.npy" "$TMP/three.npy"
@@ -213,8 +215,18 @@ in_run() { # topology, rank, signal, word
   kill -"$3" "$victim"
   others "$2" "$4"
 }
-# Behind the run, while the first collects: it waits for rank 1, who is held up.
+# Behind the run, while the first collects: it waits for rank 1, who is held up;
+# or, where that came too late, for nobody any more.
 in_collection() { # topology, rank, signal, word
+  for _ in 1 2 3 4 5; do
+    in_one_collection "$@"
+    ended=$?
+    [ $ended -eq 2 ] || return $ended
+    next
+  done
+  return 1
+}
+in_one_collection() {
   lose "$1" && appears "$TMP/state.1.flight" || return 1
   held=$(process_of 1)
   goes "$TMP/state.1.flight"
