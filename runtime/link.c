@@ -1,6 +1,11 @@
 /* link.c - what all kinds of links have in common. */
 #include "link.h"
 
+static dil_status move(dil_link *l, int32_t slot, const link_transfer *t) {
+  dil_status status = l->calls->post(l, slot, t);
+  return status ? status : l->calls->wait(l, slot);
+}
+
 /* Nobody is done before all are: a dissemination barrier (Hensgen, Finkel and
  * Manber, 1988). */
 dil_status link_meet(dil_link *l) {
@@ -14,26 +19,20 @@ dil_status link_meet(dil_link *l) {
                              .receive = &theirs,
                              .send_bytes = sizeof mine,
                              .receive_bytes = sizeof theirs};
-    status = l->calls->post(l, 0, &t);
-    if (!status) status = l->calls->wait(l, 0);
+    status = move(l, 0, &t);
   }
   return status;
 }
 
 dil_status link_dismiss(dil_link *l) {
   char word = 0;
+  const link_transfer hear = {
+      .to = -1, .from = 0, .receive = &word, .receive_bytes = sizeof word};
+  link_transfer say = {
+      .to = 1, .from = -1, .send = &word, .send_bytes = sizeof word};
   dil_status status = DIL_OK;
-  for (int32_t i = 1; i < l->ranks && !status; i++) {
-    const link_transfer t = {.to = l->rank ? -1 : i,
-                             .from = l->rank ? 0 : -1,
-                             .send = &word,
-                             .receive = &word,
-                             .send_bytes = l->rank ? 0 : sizeof word,
-                             .receive_bytes = l->rank ? sizeof word : 0};
-    if (l->rank && l->rank != i) continue;
-    status = l->calls->post(l, 0, &t);
-    if (!status) status = l->calls->wait(l, 0);
-  }
+  if (l->rank) return move(l, 0, &hear);
+  for (; say.to < l->ranks && !status; say.to++) status = move(l, 0, &say);
   return status;
 }
 
@@ -49,8 +48,7 @@ dil_status link_least(dil_link *l, int64_t mine, int64_t *least) {
                              .receive = &theirs,
                              .send_bytes = sizeof mine,
                              .receive_bytes = sizeof theirs};
-    status = l->calls->post(l, step, &t);
-    if (!status) status = l->calls->wait(l, step);
+    status = move(l, step, &t);
     if (theirs < *least) *least = theirs;
   }
   return status;
