@@ -4,8 +4,8 @@
  * and whatever the chip would trap on.
  *
  * Several blocks are under way at once, in a changing order, and so are their
- * warps: what depends on an order shows. In half of the blocks one warp is slow:
- * it comes when nobody else can go on, and finds how far they got without it. All
+ * warps: what depends on an order shows. In half of the blocks a warp, or each,
+ * comes only when others cannot go on, and finds how far they got without it. All
  * of it is one thread of the host. */
 #include "block.h"
 #include <setjmp.h>
@@ -134,10 +134,23 @@ static void set_stack(thread *t) {
   t->stack_top = at;
 }
 
-/* Another one in each block and launch. */
-static int choose_slow(const block *b, const launch *l, unsigned number) {
-  uint32_t mixed = (l->seed * 2654435761u ^ number * 2246822519u) * 3266489917u;
-  return mixed >> 31 ? (int)((mixed >> 8) % (uint32_t)b->warps) : -1;
+static uint32_t next_random(uint32_t x) { return x * 1664525u + 1013904223u; }
+
+/* Half of the blocks have no order among warps, some have one slow warp, and the
+ * others one warp before the other. */
+static void order_warps(block *b, const launch *l, unsigned number) {
+  uint32_t x = next_random(next_random(l->seed) ^ number * 2654435761u);
+  uint32_t warps = (uint32_t)b->warps, kind = x >> 30;
+  memset(b->turn, 0, sizeof b->turn);
+  b->patience = 1;
+  if (kind == 2) b->turn[(x >> 8) % warps] = 1;
+  if (kind < 3) return;
+  b->patience = 1 + (int)((x >> 8) % warps);
+  for (uint32_t i = 1; i < warps; i++) {
+    uint32_t with = ((x = next_random(x)) >> 8) % (i + 1);
+    b->turn[i] = b->turn[with];
+    b->turn[with] = (uint8_t)i;
+  }
 }
 
 static void block_begin(block *b, const launch *l, unsigned number) {
@@ -146,7 +159,7 @@ static void block_begin(block *b, const launch *l, unsigned number) {
   b->shared_size = l->shared;
   b->device = l->device;
   b->late = (l->seed + number) & 1;
-  b->slow = choose_slow(b, l, number);
+  order_warps(b, l, number);
   memset(b->shared, 0xff, l->shared);
   memset(b->warp, 0, sizeof b->warp);
   memset(b->barrier, 0, sizeof b->barrier);
@@ -204,23 +217,25 @@ static void tell_deadlock(const block *b) {
              "for%s", b->thread[0].told.block.x, text);
 }
 
-/* One round over a block's warps but the slow one; false when nobody could go
- * on. */
-static bool run_round(block *b, uint32_t turn) {
-  bool some = false;
-  for (int i = 0; i < b->warps; i++) {
-    uint32_t at = (turn + (uint32_t)i) % (uint32_t)b->warps;
-    if (!b->warp[at].ready || (int)at == b->slow) continue;
-    some = true;
-    run_warp(b, &b->warp[at]);
-  }
-  return some;
+/* Who comes first of the warps that can go on; -1: none can. */
+static int least_turn(const block *b) {
+  int least = -1;
+  for (int i = 0; i < b->warps; i++)
+    if (b->warp[i].ready && (least < 0 || b->turn[i] < least))
+      least = b->turn[i];
+  return least;
 }
 
-static bool run_slow(block *b) {
-  if (b->slow < 0 || !b->warp[b->slow].ready) return false;
-  run_warp(b, &b->warp[b->slow]);
-  return true;
+/* One round over those, or something that was put off; false when nobody could
+ * go on. */
+static bool run_round(block *b, uint32_t first) {
+  int turn = least_turn(b);
+  if ((turn < 0 || turn >= b->patience) && async_proceed(b)) return true;
+  for (int i = 0; i < b->warps && turn >= 0; i++) {
+    uint32_t at = (first + (uint32_t)i) % (uint32_t)b->warps;
+    if (b->warp[at].ready && b->turn[at] == turn) run_warp(b, &b->warp[at]);
+  }
+  return turn >= 0;
 }
 
 /* ---- a launch ------------------------------------------------------------------ */
@@ -242,9 +257,8 @@ static void run_blocks(const launch *l) {
       if (!b) b = resident[i] = block_new();
       if (!busy[i]) block_begin(b, l, next++);
       busy[i] = true;
-      turn = turn * 1664525u + 1013904223u;
-      if (!run_round(b, turn >> 16) && !async_proceed(b) && !run_slow(b))
-        tell_deadlock(b);
+      turn = next_random(turn);
+      if (!run_round(b, turn >> 16)) tell_deadlock(b);
       if (b->left) continue;
       block_end(b);
       busy[i] = false;

@@ -58,7 +58,8 @@ struct block {
   unsigned shared_size;
   int device;        /* that it runs on */
   bool late;         /* what may happen later, does */
-  int slow;          /* the warp that comes when nobody else can; -1: none */
+  uint8_t turn[WARPS_MOST]; /* of warps: who has the least one comes first, */
+  int patience;      /* and who has this one or more when nothing is put off */
   uint32_t stamp;    /* check.c: this use of the shared memory, */
   void *words;       /* and who touched it */
   warp warp[WARPS_MOST];
