@@ -4,7 +4,7 @@
  * and whatever the chip would trap on.
  *
  * Several blocks are under way at once, in a changing order, and so are their
- * warps: what depends on an order shows. In half of the blocks a warp, or each,
+ * warps: what depends on an order shows. In most of the blocks a warp, or each,
  * comes only when others cannot go on, and finds how far they got without it. All
  * of it is one thread of the host. */
 #include "block.h"
@@ -136,14 +136,14 @@ static void set_stack(thread *t) {
 
 static uint32_t next_random(uint32_t x) { return x * 1664525u + 1013904223u; }
 
-/* Half of the blocks have no order among warps, some have one slow warp, and the
- * others one warp before the other. */
+/* Half of the blocks have one slow warp, a quarter one warp before the other, and
+ * the rest no order among them. */
 static void order_warps(block *b, const launch *l, unsigned number) {
   uint32_t x = next_random(next_random(l->seed) ^ number * 2654435761u);
   uint32_t warps = (uint32_t)b->warps, kind = x >> 30;
   memset(b->turn, 0, sizeof b->turn);
   b->patience = 1;
-  if (kind == 2) b->turn[(x >> 8) % warps] = 1;
+  if (kind == 1 || kind == 2) b->turn[(x >> 8) % warps] = 1;
   if (kind < 3) return;
   b->patience = 1 + (int)((x >> 8) % warps);
   for (uint32_t i = 1; i < warps; i++) {
