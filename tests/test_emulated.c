@@ -104,9 +104,11 @@ static const struct {
   const char *words, *body; /* of a kernel of 128 threads; p.data: one word each */
 } cases[] = {
     {NULL, "if (blockIdx.x == 0) p.data[threadIdx.x] = 1;"},
-    {"beyond the end of its block", "if (!blockIdx.x) p.data[threadIdx.x + 1] = 1;"},
+    {"beyond the end of its block",
+     "if (!blockIdx.x) p.data[threadIdx.x + 1] = 1;"},
     {"which is memory of the host", "*(int *)p.never = 1;"},
-    {"of shared memory at 1024, beyond 1024", "shared[4 * threadIdx.x + 516] = 1;"},
+    {"of shared memory at 1024, beyond 1024",
+     "shared[4 * threadIdx.x + 516] = 1;"},
     {NULL, "shared[threadIdx.x] = 1; __syncthreads();"
            "if (blockIdx.x) p.data[threadIdx.x] = shared[threadIdx.x ^ 1];"},
     {"nothing orders the two",
