@@ -153,6 +153,7 @@ static const kernel_case cases[] = {
       .told = outside}},
     /* masks that keep nothing of some tiles, and of all */
     {P(BF16(64), "mask i < 0; branch { }"), 0, SHAPE(1, 300, 300, 0)},
+    {P(BF16(64), "mask i > 9; branch { dilation 4; }"), 0, SHAPE(1, 300, 3, 0)},
     {P(F16(32), "mask i > 400; branch { segment 512; dilation 2; }"), 0,
      SHAPE(2, 1025, 1025, 0)},
     {P(BF16(64), "combine union; causal; branch { window 20, 0; } "

@@ -60,6 +60,7 @@ static const struct fast {
     {H("heads 4 kv 2; head_dim 128;", "causal; " THREE), 0, 1300, 1300},
     {H("heads 2; head_dim 192;", "causal; " THREE), 0, 1300, 1300},
     {H(TWO, "causal; mask (i - j) % 3 != 1; branch { }"), 0, 1300, 1300},
+    {H(TWO, "mask i - j > 400; branch { }"), 0, 1300, 1300}, /* far keys alone */
     {H(TWO, "combine union; branch { window 100, 60; } "
             "branch { segment 512; window 0, 90; } "
             "branch { segment 1024; dilation 2; }"), 0, 1300, 1300},

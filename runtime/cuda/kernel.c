@@ -132,7 +132,7 @@ static bool sees_itself(const cuda_run *r, const dil_branch *b) {
   return b->dilation == 1 && b->head_first == 0 &&
          b->head_last == t->heads - 1 &&
          (!p || (!p->masked && p->left >= 0 && p->right >= 0)) &&
-         q.step == 1 && k.step == 1 && q.first >= 0 && k.first <= q.first &&
+         q.step == 1 && k.step == 1 && k.first <= q.first &&
          q.first + q.count <= k.first + k.count;
 }
 
