@@ -3,6 +3,7 @@
 #include "gpu.h"
 #include "interface.h"
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -83,14 +84,20 @@ static const backend *backend_open(void) {
   return NULL;
 }
 
+static const backend *cpu;
+
+static void open_cpu(void) {
+  cpu = backend_open();
+  if (cpu != NULL && cpu->version == DIL_INTERFACE) return;
+  fprintf(stderr, "no usable dil-cpu.so above the test program\n");
+  abort();
+}
+
+/* Ranks that are threads ask for it as well. */
 const backend *cpu_backend(void) {
-  static const backend *found;
-  if (found == NULL) found = backend_open();
-  if (found == NULL || found->version != DIL_INTERFACE) {
-    fprintf(stderr, "no usable dil-cpu.so above the test program\n");
-    abort();
-  }
-  return found;
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, open_cpu);
+  return cpu;
 }
 
 const char *const *cpu_isas(void) {
