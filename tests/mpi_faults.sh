@@ -15,6 +15,8 @@ topology mesh { devices 4; ring 2; heads 2; link mpi; timeout 2s; }
 END
 long="$TMP/ring.dil --topology t --seq ${MPI_SEQ:-20000} --random 7 --threads 1"
 
+moment=0.5 # seconds, at most
+
 states() { # how many ranks have kept a state
   ls "$TMP"/state.[0-3] 2>/dev/null | wc -l
 }
@@ -39,7 +41,8 @@ strike() { # signal, milliseconds that the end may take
   while [ "$(states)" -lt 4 ] && kill -0 $launcher 2>/dev/null; do
     sleep 0.002
   done
-  sleep "$(awk -v s="$SEED" 'BEGIN { srand(s); print rand() / 2 }')"
+  sleep "$(awk -v s="$SEED" -v most="$moment" \
+    'BEGIN { srand(s); print rand() * most }')"
   victim=$(of_job $launcher | shuf -n 1)
   rank=$([ -n "$victim" ] && rank_of "$victim")
   if [ -z "$rank" ] || [ ! -e "$TMP/state.$rank.flight" ]; then
@@ -86,7 +89,8 @@ for turn in $(seq "${MPI_STOPS:-2}"); do
   is "frozen rank, turn $turn" strike STOP 9000
   is "resumed after it" resumes
 done
-# Of two rings, by its number in the job.
+# Of two rings, by its number in the job; they have two steps alone.
+moment=0.1
 long=$(echo "$long" | sed 's/--topology t/--topology mesh/')
 SEED=2001
 is "frozen rank of a mesh" strike STOP 9000
