@@ -249,13 +249,6 @@ static void lack_input(dil_ring *r, int32_t rank) {
   r->call = &spoiled;
 }
 
-START_TEST(failing_rank_is_named) {
-  trial t = {.mesh = MESH(4, 1, 1, CONTIGUOUS)};
-  t.spoil = lack_input;
-  expect_failure(&t, "rank 2 failed in step 0", DIL_USAGE, 2);
-}
-END_TEST
-
 static void change_plan(dil_ring *r, int32_t rank) {
   if (rank == 1) r->plan_hash++;
 }
@@ -264,10 +257,12 @@ static void lack_input_behind(dil_ring *r, int32_t rank) {
   lack_input(r, rank - 4);
 }
 
-START_TEST(failing_rank_of_a_mesh_is_named_among_all) {
-  trial t = {.mesh = MESH(4, 2, 1, CONTIGUOUS)};
-  t.spoil = lack_input_behind;
-  expect_failure(&t, "rank 6 failed in step 0", DIL_USAGE, 6);
+/* By its number among all of a mesh. */
+START_TEST(failing_rank_is_named) {
+  trial t = {.mesh = MESH(4, 1 + _i, 1, CONTIGUOUS)};
+  t.spoil = _i ? lack_input_behind : lack_input;
+  expect_failure(&t, _i ? "rank 6 failed in step 0" : "rank 2 failed in step 0",
+                 DIL_USAGE, _i ? 6 : 2);
 }
 END_TEST
 
@@ -319,19 +314,13 @@ static void be_brief(dil_ring *r, int32_t rank) {
 }
 
 START_TEST(silence_is_an_error_in_time) {
-  trial t = {.mesh = MESH(4, 1, 1, CONTIGUOUS)};
-  t.spoil = be_silent;
+  bool behind = _i == 2;
+  trial t = {.mesh = MESH(4, 1, 1 + behind, CONTIGUOUS)};
+  t.spoil = behind ? be_silent_behind : be_silent;
   t.mesh.timeout = 0.5;
-  t.mesh.gathered = _i ? ~(uint64_t)0 : 0;
-  expect_failure(&t, "rank 1 is silent", DIL_PEER, -1);
-}
-END_TEST
-
-START_TEST(silence_in_a_mesh_is_named_among_all) {
-  trial t = {.mesh = MESH(4, 1, 2, CONTIGUOUS)};
-  t.spoil = be_silent_behind;
-  t.mesh.timeout = 0.5;
-  expect_failure(&t, "rank 5 is silent", DIL_PEER, -1);
+  t.mesh.gathered = _i == 1 ? ~(uint64_t)0 : 0;
+  expect_failure(&t, behind ? "rank 5 is silent" : "rank 1 is silent", DIL_PEER,
+                 -1);
 }
 END_TEST
 
@@ -494,11 +483,9 @@ int main(void) {
   tcase_add_test(tests, any_exchange_gives_the_same_bits_by_as_many_bytes);
   tcase_add_test(tests, same_order_same_bits);
   tcase_add_test(tests, only_needed_rows_travel);
-  tcase_add_test(tests, failing_rank_is_named);
-  tcase_add_test(tests, failing_rank_of_a_mesh_is_named_among_all);
+  tcase_add_loop_test(tests, failing_rank_is_named, 0, 2);
   tcase_add_test(tests, disagreement_is_found_first);
-  tcase_add_loop_test(tests, silence_is_an_error_in_time, 0, 2);
-  tcase_add_test(tests, silence_in_a_mesh_is_named_among_all);
+  tcase_add_loop_test(tests, silence_is_an_error_in_time, 0, 3);
   tcase_add_test(tests, slowness_is_none);
   tcase_add_test(tests, truncation_is_an_error);
   tcase_add_test(tests, those_left_go_on);
