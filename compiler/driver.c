@@ -307,6 +307,7 @@ static dil_status print_cuda(const driver_request *r, compilation *c) {
   gpu_request request = {.plan = c->plan,
                          .arch = r->arch,
                          .knobs = &c->knobs,
+                         .whole = !c->topology,
                          .source_only = true,
                          .cuda = r->dump};
   dil_status status = gpu_compiler_open(&gpu);
@@ -320,6 +321,7 @@ static dil_status print_ptxas(const driver_request *r, compilation *c) {
   gpu_request request = {.plan = c->plan,
                          .arch = r->arch,
                          .knobs = &c->knobs,
+                         .whole = !c->topology,
                          .ptxas = r->dump};
   dil_status status = gpu_compiler_open(&gpu);
   if (!status) status = gpu->compile(&request, &codes);

@@ -60,6 +60,7 @@ typedef struct compilation {
   const char *isa; /* the one that code is made for */
   char chip[16];   /* "sm_90", once GPU code is made */
   bool early;      /* a kernel may be made before all GPU code of it is */
+  bool whole;      /* its calls are whole sequences, none a part of one */
   struct late *late; /* what is still made of it; NULL: nothing */
 } compilation;
 

@@ -52,6 +52,7 @@ static dil_status make_codes(compilation *c, dil_kernel_source *s) {
   gpu_request request = {.plan = c->plan,
                          .arch = dil_context_arch(c->context),
                          .knobs = &c->knobs,
+                         .whole = c->whole,
                          .only =
                              c->plan->force & FORCE_GENERAL ? "general" : NULL};
   if (!codes) return dil_fail(DIL_MEMORY, "no memory for the code of a kernel");

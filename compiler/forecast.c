@@ -203,6 +203,7 @@ dil_status forecast_make(const binding *b, const compilation *c, double flops,
   gpu_request request = {.plan = c->plan,
                          .arch = f->facts.arch,
                          .knobs = &c->knobs,
+                         .whole = !c->topology,
                          .only = c->plan->force & FORCE_GENERAL ? "general"
                                                                 : NULL};
   dil_call call = call_of(b, &c->plan->table, b->size[BIND_B],

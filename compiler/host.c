@@ -251,7 +251,7 @@ static kernel_made *kernel_made_new(dil_program *p) {
     return NULL;
   }
   k->made.arena = a;
-  k->made.early = true;
+  k->made.early = k->made.whole = true;
   k->program = p;
   atomic_fetch_add(&p->uses, 1);
   return k;

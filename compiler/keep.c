@@ -416,8 +416,9 @@ dil_status keep_object(const compilation *c, dil_variant variant,
 }
 
 static void name_target(const gpu_request *r, char target[64]) {
-  snprintf(target, 64, "sm_%d%s%s%s", r->arch, r->only ? " " : "",
-           r->only ? r->only : "", r->apart ? " first" : "");
+  snprintf(target, 64, "sm_%d%s%s%s%s", r->arch, r->only ? " " : "",
+           r->only ? r->only : "", r->whole ? " whole" : "",
+           r->apart ? " first" : "");
 }
 
 dil_status keep_find_codes(const compilation *c, const gpu_request *request,

@@ -77,7 +77,7 @@ static void split_times(trial *t, clocks before) {
 static dil_status new_kernel(trial *t) {
   dil_kernel_source from;
   clocks before = read_clocks(t);
-  t->compilation.early = true;
+  t->compilation.early = t->compilation.whole = true;
   dil_status status = driver_source(&t->compilation, trial_context(t), &from);
   if (!status) status = trial_load(t, &from, &t->kernel);
   split_times(t, before);

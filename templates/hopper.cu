@@ -30,6 +30,12 @@
 #ifndef NESTED
 #define NESTED 0         // 1: segments divide one another
 #endif
+#ifndef BARE
+#define BARE 1           // 0: some branch selects every row
+#endif
+#ifndef STATES
+#define STATES 1         // 0: no pass or part goes on from another
+#endif
 #ifndef RELEASES
 #define RELEASES 1       // warps of a warpgroup that release a stage, see lead
 #endif
@@ -122,7 +128,8 @@
 #define AT_VALUE_EMPTY (AT_VALUE_FULL + STAGES * 8)
 #define AT_TOLD (AT_VALUE_EMPTY + STAGES * 8)
 #define AT_PACE (AT_TOLD + 2 * STAGES * 8) // one a message
-#define ZERO_BYTES (PAIRED ? 0 : HOPPER_ZERO_ROWS(VALUE_DIM) * VALUE_CHUNK * 2)
+#define ZERO_BYTES \
+  (PAIRED || !BARE ? 0 : HOPPER_ZERO_ROWS(VALUE_DIM) * VALUE_CHUNK * 2)
 #define AT_ZERO ((AT_PACE + 8 + 127) / 128 * 128)
 #define SHARED_BYTES (AT_ZERO + ZERO_BYTES)
 static_assert(SHARED_BYTES <= 232448, "tiles do not fit shared memory");
@@ -222,10 +229,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   if (threadIdx.x < 128) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(
         PRODUCER_REGISTERS));
-    if (threadIdx.x >= 96) clear_rows(run, base);
-    else if (threadIdx.x >= 64) make_plans(run, base);
+    if (threadIdx.x < 32) load_plans(run, base);
     else if (threadIdx.x == 32) load_values(run, base);
-    else if (threadIdx.x < 32) load_plans(run, base);
+    else if (threadIdx.x >= 64 && threadIdx.x < 96) make_plans(run, base);
+    else if (threadIdx.x >= 96) clear_rows(run, base);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(
         CONSUMER_REGISTERS));

@@ -1,8 +1,7 @@
 // hopper_clear.cuh - rows that no branch selects: O is 0, lse -infinity.
 //
 // In: the launch. A warp of the producing warpgroup clears them while the others
-// compute; hopper_clear is a kernel for those before position 0. State that
-// other passes left stands as it is.
+// compute. State that other passes left stands as it is.
 //
 // Zeros leave shared memory as boxes, one residue of one head each, those of all
 // heads in turn: side by side in memory, they come to it together. A warp's
@@ -111,11 +110,37 @@ DEVICE void clear_boxes(const hopper_launch &run, u32 base, int t,
   store_commit();
 }
 
-// By the last warp of the producing warpgroup, dealt out in turn and with the
-// blocks of keys: zeros all at once would hold those up. What is late, if all is
-// to end together, comes as fast as it can, as do the boxes of wide heads, which
-// are low and many.
-DEVICE void clear_rows(const hopper_launch &run, u32 base) {
+// Rows before position 0, where nothing has segments. Where the call brings
+// lengths, how many a batch row has of them is not known before: some blocks
+// for each batch row, or the other way round.
+DEVICE void clear_early(const hopper_launch &run) {
+  const int units = VALUE_DIM / 8, together = 32 / units;
+  int lane = thread_index() % 32, mine = lane / units;
+  int each = max(1, grid_size() / run.batches);
+#pragma unroll 1
+  for (int t = blockIdx.x; t < run.batches * each; t += grid_size()) {
+    int batch = t / each, early = away_of(&run, batch) - run.first;
+#pragma unroll 1
+    for (int n = t - batch * each; n < early; n += each)
+#pragma unroll 1
+      for (int i = mine; mine < together && i < run.member_count;
+           i += together) {
+        const hopper_member &m = run.members[i];
+        if (m.home || m.finish) continue;
+        clear_unit((int4 *)((unsigned short *)run.o_data +
+                            batch * run.o_batch + n * run.o_row +
+                            m.head * run.o_head) + lane % units);
+        if (run.lse && lane % units == 0)
+          clear_unit(run.lse + batch * run.lse_batch + n * run.lse_row +
+                     m.head * run.lse_head);
+      }
+  }
+}
+
+// Dealt out in turn and with the blocks of keys: zeros all at once would hold
+// those up. What is late, if all is to end together, comes as fast as it can, as
+// do the boxes of wide heads, which are low and many.
+DEVICE void clear_bare(const hopper_launch &run, u32 base) {
   for (int i = thread_index() % 32; i < ZERO_BYTES / 16; i += 32)
     shared_store(base + AT_ZERO + i * 16, 0, 0, 0, 0);
   proxy_fence();
@@ -136,29 +161,8 @@ DEVICE void clear_rows(const hopper_launch &run, u32 base) {
   store_wait();
 }
 
-// The rows before position 0, where nothing has segments. Where the call brings
-// lengths, how many a batch row has of them is not known before. A warp a few
-// rows.
-extern "C" __global__ void __launch_bounds__(256)
-    hopper_clear(const __grid_constant__ hopper_launch run) {
-  const int units = VALUE_DIM / 8, few = 8;
-  int lane = threadIdx.x % 32, groups = (run.early + few - 1) / few;
-  long long at = blockIdx.x * 8 + threadIdx.x / 32;
-#pragma unroll 1
-  for (; at < (long long)groups * run.batches; at += gridDim.x * 8) {
-    long long batch = at / groups, row = at % groups * few;
-    int early = away_of(&run, batch) - run.first;
-    int rows = lesser(early - row, few) * run.member_count;
-#pragma unroll 1
-    for (int i = 0; i < rows; i++) {
-      const hopper_member &m = run.members[i % run.member_count];
-      long long n = row + i / run.member_count;
-      if (m.home || m.finish || lane >= units) continue;
-      clear_unit((int4 *)((unsigned short *)run.o_data + batch * run.o_batch +
-                          n * run.o_row + m.head * run.o_head) + lane);
-      if (run.lse && lane == 0)
-        clear_unit(run.lse + batch * run.lse_batch + n * run.lse_row +
-                   m.head * run.lse_head);
-    }
-  }
+// By the last warp of the producing warpgroup.
+DEVICE void clear_rows(const hopper_launch &run, u32 base) {
+  if (run.early) clear_early(run);
+  if (BARE) clear_bare(run, base);
 }

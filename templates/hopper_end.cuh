@@ -149,9 +149,10 @@ DEVICE void divide_rows(const consumer &c, float (&o)[VALUE_WIDTH / 2],
     mine[i] = sum[i] == 0 ? 0 : __fdividef(c.run.weight, sum[i]);
     lse[i] = row_lse(c, r.peak[i], sum[i]);
   }
-  if (finish & HOPPER_RESUME)
+  if (STATES && finish & HOPPER_RESUME)
     weigh_states(c.run, rows, finish & HOPPER_ADD, lse, mine, theirs);
   scale_rows(o, mine[0], mine[1]);
+  if (!STATES) return;
   add_row<0>(state_of(c.run, rows.number[0]), theirs[0], o);
   add_row<1>(state_of(c.run, rows.number[1]), theirs[1], o);
 }
@@ -184,7 +185,7 @@ DEVICE void finish_tile(const consumer &c, float (&o)[VALUE_WIDTH / 2],
   take_state(c, thread, r);
   asm volatile("" : "+r"(t.x)); // or the loop has two moves more, at D 64
   divide_rows(c, o, r, rows, finish, lse);
-  if (finish & HOPPER_LEAVE) {
+  if (STATES && finish & HOPPER_LEAVE) {
     if (finish & HOPPER_SOME) rows.there &= kept_rows(c, position, t);
     __syncwarp();
     leave_rows(c.run, rows, finish, lse, o);

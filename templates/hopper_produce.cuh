@@ -312,7 +312,7 @@ DEVICE void load_tile(u32 to, u32 full, u32 empty, u32 phase,
 // The keys of the block whose message was told last, {row, where, head, batch}.
 DEVICE void load_keys(const loader &l, int4 at) {
   u32 stage = stage_of(l);
-  shared_count(l.base + AT_PACE, 1);
+  if (BARE) shared_count(l.base + AT_PACE, 1);
   load_tile<HEAD_WIDTH, CHUNK>(
       l.base + AT_KEY + stage * KEY_BYTES, l.base + AT_KEY_FULL + 8 * stage,
       l.base + AT_KEY_EMPTY + 8 * stage, phase_of(l) ^ 1, &l.run.k[0][0], at);
@@ -327,7 +327,7 @@ DEVICE void load_keys(const loader &l, int4 at) {
 // Nothing follows.
 DEVICE void tell_end(const loader &l) {
   u32 stage = stage_of(l);
-  shared_count(l.base + AT_PACE, 1 << 30); // the rest at once
+  if (BARE) shared_count(l.base + AT_PACE, 1 << 30); // the rest at once
   shared_store(message_of(l),
                BLOCK_END | BLOCK_NEW |
                    tile_number(l) % TILE_SLOTS << BLOCK_TILE |

@@ -182,7 +182,7 @@ static void visit_boxes(const hopper_list *s, const visits *v, int32_t t) {
   }
 }
 
-/* Rows before position 0, as hopper_clear does. */
+/* Rows before position 0, as clear_early does. */
 static void visit_early(const hopper_list *s, const visits *v) {
   const hopper_launch *l = &s->launch;
   for (int32_t batch = 0; batch < s->B; batch++)

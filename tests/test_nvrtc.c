@@ -57,6 +57,25 @@ static void compile(const plan *p, int32_t arch, const char *name) {
   }
 }
 
+/* The kernels for Hopper as they are where no call is a part: those of one pass
+ * have no states. */
+static void compile_whole(const plan *p, const char *name) {
+  static const char *const kinds[] = {"hopper", "hopper pairs"};
+  for (int i = 0; i < 2; i++) {
+    gpu_codes codes;
+    gpu_request request = {
+        .plan = p, .arch = 90, .only = kinds[i], .whole = true};
+    dil_status status = gpu_compiler()->compile(&request, &codes);
+    ck_assert_msg(status == DIL_OK, "%s: %s", name, dil_last_error());
+    while (codes.count > 0) {
+      const dil_cuda_code *code = &codes.code[--codes.count];
+      ck_assert_int_eq(code->knob[HOPPER_KNOB_WHOLE],
+                       p->table.pass_count == 1);
+      free(code->cubin);
+    }
+  }
+}
+
 START_TEST(example) {
   if (!has_compiler()) return;
   const char *folder = getenv("EXAMPLES");
@@ -65,6 +84,7 @@ START_TEST(example) {
            examples[_i]);
   subject *s = subject_read(path, NULL, 0);
   for (int32_t a = 0; a < 2; a++) compile(plan_of(s, 0), archs[a], path);
+  compile_whole(plan_of(s, 0), path);
   subject_free(s);
 }
 END_TEST
@@ -105,24 +125,32 @@ static const struct {
 };
 enum { HOPPER_SIZES = sizeof hopper_sizes / sizeof *hopper_sizes };
 
-START_TEST(hopper_size) {
-  if (!has_compiler()) return;
+static void compile_size(int i, int32_t dilation, bool whole) {
   char text[200];
   snprintf(text, sizeof text,
            "pattern p { heads 2; head_dim %d value %d; dtype %s; "
-           "segments 512, %d; dilations 1, 2; }",
-           hopper_sizes[_i].head_dim, hopper_sizes[_i].value_dim,
-           _i % 2 ? "bf16" : "f16", hopper_sizes[_i].segment);
+           "segments 512, %d; dilations %d, %d; }",
+           hopper_sizes[i].head_dim, hopper_sizes[i].value_dim,
+           i % 2 ? "bf16" : "f16", hopper_sizes[i].segment, dilation,
+           2 * dilation);
   subject *s = subject_new("hopper", text, NULL, 0);
   gpu_codes codes = {0};
-  gpu_request request = {.plan = plan_of(s, hopper_sizes[_i].force),
+  gpu_request request = {.plan = plan_of(s, hopper_sizes[i].force),
                          .arch = 90,
+                         .whole = whole,
                          .only = "hopper"};
   dil_status status = gpu_compiler()->compile(&request, &codes);
   ck_assert_msg(status == DIL_OK, "%s: %s", text, dil_last_error());
   ck_assert_msg(codes.count >= 1, "%s: the gate refuses all", text);
   while (codes.count > 0) free(codes.code[--codes.count].cubin);
   subject_free(s);
+}
+
+/* With and without states, with and without rows that no branch selects. */
+START_TEST(hopper_size) {
+  if (!has_compiler()) return;
+  compile_size(_i, 1, false);
+  compile_size(_i, 2, true);
 }
 END_TEST
 

@@ -46,6 +46,7 @@ typedef struct gpu_request {
   const knobs *knobs;      /* for the strategy that they choose; NULL: none */
   bool source_only;        /* first attempts to `cuda`, nothing compiled */
   FILE *cuda, *ptxas;      /* not NULL: source and report go there as well */
+  bool whole;              /* no call is a part of a sequence */
   bool apart;              /* gpu_backend.apart are left without a cubin */
   const atomic_bool *stop; /* not NULL: set, it ends a compilation early */
   const gpu_shelf *shelf;  /* NULL: everything is compiled */

@@ -80,6 +80,18 @@ static uint64_t passes_of(const dil_table *t, int32_t keys, bool paired,
   return passes;
 }
 
+/* Whether some row of these passes is selected by no branch of its pass. */
+static bool has_bare(const dil_table *t, uint64_t passes, int32_t keys) {
+  hopper_table made;
+  char reason[128];
+  for (int32_t p = 0; p < t->pass_count && p < 64; p++)
+    if ((passes >> p & 1) &&
+        hopper_table_fill(t, p, keys, &made, reason, sizeof reason) &&
+        made.bare)
+      return true;
+  return false;
+}
+
 /* Whether the segments of every pass divide one another. */
 static bool is_nested(const dil_table *t) {
   for (int32_t p = 0; p < t->pass_count; p++)
@@ -107,6 +119,11 @@ bool hopper_can(const gpu_request *r, const hopper_cuts *all, char *reason,
 
 /* ---- an attempt ---------------------------------------------------------- */
 
+/* Whether rows go on from other passes or parts. */
+static bool has_states(const gpu_request *r) {
+  return !r->whole || r->plan->table.pass_count > 1;
+}
+
 static void describe(const gpu_request *r, const hopper_cuts *all,
                      const hopper_cut *s, dil_cuda_code *code) {
   const dil_table *t = &r->plan->table;
@@ -118,7 +135,8 @@ static void describe(const gpu_request *r, const hopper_cuts *all,
       .threads = 128 * (s->warpgroups + 1),
       .shared = hopper_cut_bytes(t, s),
       .tile_rows = 64 * s->warpgroups,
-      .tile_keys = s->keys};
+      .tile_keys = s->keys,
+      .knob = {[HOPPER_KNOB_WHOLE] = !has_states(r)}};
   snprintf(code->variant, sizeof code->variant, "hopper %s%s %dx%d d%d",
            all->paired ? "pairs " : "", dil_dtype_name(t->dtype),
            code->tile_rows, s->keys, t->head_dim);
@@ -137,6 +155,7 @@ bool hopper_begin(const gpu_request *r, const hopper_cuts *all,
       rounded(t->head_dim, 32), rounded(t->value_dim, 32));
   put(text, "#define WARPGROUPS %d\n#define TILE_KEYS %d\n#define STAGES %d\n",
       s->warpgroups, s->keys, s->stages);
-  put(text, "#define NESTED %d\n", is_nested(t));
+  put(text, "#define NESTED %d\n#define BARE %d\n#define STATES %d\n",
+      is_nested(t), has_bare(t, code->passes, s->keys), has_states(r));
   return true;
 }

@@ -266,6 +266,8 @@ enum { CUDA_PEAK_OPERATIONS };
  * 0: as many as the call wants. And whether the code is for many rows, and
  * gives way to the next where a call has few. */
 enum { GENERAL_KNOB_PARTS, GENERAL_KNOB_MANY };
+/* Of the Hopper family: the code has no states, for whole calls of one pass. */
+enum { HOPPER_KNOB_WHOLE };
 
 /* The branches of a pass that serve a head. */
 static inline uint64_t cuda_served(const dil_table *table, int32_t pass,

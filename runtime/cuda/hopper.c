@@ -167,10 +167,13 @@ static void fill_finish(const cuda_run *r, int32_t pass,
   int how = finish_of(r, pass);
   const hopper_place place = place_of(r, pass);
   if (how & HOPPER_SOME) hopper_keeps_fill(r->table, r->later, &place, l);
+  bool writes = !r->state_o;
   for (int32_t i = 0; r->state_o && i < table->member_count; i++) {
     bool chained = r->part || r->chained[l->members[i].head];
     l->members[i].finish = (signed char)(chained ? how : 0);
+    writes |= !chained;
   }
+  if (!writes) l->early = 0;
 }
 
 static dil_status fill_maps(const cuda_run *r, int32_t pass,
@@ -223,6 +226,8 @@ static const char *leaves(const cuda_run *r, int32_t pass,
   const dil_table *t = r->table;
   dil_comb asking = cuda_queries(r);
   int64_t M = r->part ? r->part->M : r->M;
+  if (r->part && code->about.knob[HOPPER_KNOB_WHOLE])
+    return "a part of a sequence";
   if (r->drop) return "dropout";
   if (r->part && c->lengths) return "lengths of a part";
   if (r->M == 0) return "no keys";
@@ -262,17 +267,8 @@ static int64_t workspace(const cuda_run *r, int32_t pass,
   return 0;
 }
 
-/* Whether there are rows before position 0 that must be written. */
-static bool leaves_early(const hopper_launch *l) {
-  bool written = false;
-  for (int32_t i = 0; i < l->member_count; i++)
-    written |= !l->members[i].finish;
-  return written && l->early;
-}
-
 static dil_status launch(const cuda_run *r, int32_t pass,
                          const cuda_code *code) {
-  enum { CLEARING = 8 }; /* blocks a processor */
   hopper_launch l;
   cuda_counter counter;
   cuda_counters *counters = r->device->counters;
@@ -281,19 +277,16 @@ static dil_status launch(const cuda_run *r, int32_t pass,
   if (!status) status = counters_take(counters, r->stream, &counter);
   if (status) return status;
   l.counters = (unsigned *)(uintptr_t)counter.memory;
-  int64_t processors = r->device->facts.processors;
-  if (leaves_early(&l))
-    status = cuda_launch(r, code, 1, CLEARING * processors, 256, 0, &l);
-  int64_t blocks = minimum(maximum(l.tiles, maximum(l.spans, l.boxes)),
-                           processors);
-  if (!status)
-    status = cuda_launch(r, code, 0, blocks, code->about.threads,
-                         code->about.shared, &l);
+  int64_t work = maximum(l.tiles, maximum(l.spans, l.boxes));
+  int64_t blocks = minimum(maximum(work, l.early),
+                           r->device->facts.processors);
+  status = cuda_launch(r, code, 0, blocks, code->about.threads,
+                       code->about.shared, &l);
   return counters_give(counters, r->stream, &counter, status);
 }
 
 const cuda_family cuda_hopper = {.name = "hopper",
-                                 .entry = {"hopper_forward", "hopper_clear"},
+                                 .entry = {"hopper_forward"},
                                  .open = open_memory,
                                  .close = close_memory,
                                  .leaves = leaves,
