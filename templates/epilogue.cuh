@@ -11,8 +11,8 @@
 enum { FINISH_WRITE, FINISH_RESUME, FINISH_ADD };
 
 DIL_INLINE int finish_of(const dil_params &p, int head) {
-  if (p.flags & DIL_PART) return FINISH_RESUME;
-  if (passes_of(head) <= 1) return FINISH_WRITE;
+  if (is_part(p)) return FINISH_RESUME;
+  if (PASSES == 1 || passes_of(head) <= 1) return FINISH_WRITE;
   return COMBINE >= 2 ? FINISH_ADD : FINISH_RESUME;
 }
 

@@ -151,10 +151,10 @@ extern "C" __global__ void dil_merge(const __grid_constant__ dil_params p) {
 
 extern "C" __global__ void dil_begin(const __grid_constant__ dil_params p) {
   WARP_ROWS(p, index) {
-    if (!(p.flags & DIL_PART) && passes_of(place_of(p, index).h) <= 1)
+    if (!is_part(p) && passes_of(place_of(p, index).h) <= 1)
       continue;
     if (threadIdx.x % 32 == 0) p.state_lse[index] = DIL_NONE;
-    if (p.flags & DIL_PART) continue; /* nobody reads sums without an lse */
+    if (is_part(p)) continue; /* nobody reads sums without an lse */
 #pragma unroll 1
     for (int d = threadIdx.x % 32; d < VALUE_DIM; d += 32)
       p.state_o[index * VALUE_DIM + d] = 0;
@@ -185,7 +185,7 @@ DIL_INLINE float states_lse(const dil_params &p, long long index, int head) {
 extern "C" __global__ void dil_end(const __grid_constant__ dil_params p) {
   WARP_ROWS(p, index) {
     dil_place at = place_of(p, index);
-    bool part = p.flags & DIL_PART;
+    bool part = is_part(p);
     int passes = part ? 2 : passes_of(at.h);
     if (passes == 1) continue;
 #pragma unroll 1

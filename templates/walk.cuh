@@ -11,6 +11,15 @@
 #define DIL_WALK_CUH
 #include "plan.cuh"
 
+#ifndef PARTS
+#define PARTS 1 /* 0: no call is a part of a sequence */
+#endif
+DIL_INLINE bool is_part(const dil_params &p) {
+  return PARTS && p.flags & DIL_PART;
+}
+/* From one query row to the next. */
+DIL_INLINE int query_step(const dil_params &p) { return PARTS ? p.step : 1; }
+
 /* The largest multiple of n (> 0) that is at most a. */
 DIL_INLINE int floor_to(int a, int n) {
   int rest = a % n;
@@ -140,14 +149,15 @@ DIL_INLINE dil_set class_of(int pass, int head, int t) {
 
 /* The number of the query row at a position. */
 DIL_INLINE int row_at(const dil_params &p, const dil_tile &t, int position) {
-  int away = position - t.origin;
-  return p.step == 1 ? away : away / p.step;
+  int away = position - t.origin, step = query_step(p);
+  return step == 1 ? away : away / step;
 }
 /* The position of the first query row from `low` on, which is not before the
  * call's first. */
 DIL_INLINE int row_from(const dil_params &p, const dil_tile &t, int low) {
-  if (p.step == 1) return low;
-  return t.origin + (low - t.origin + p.step - 1) / p.step * p.step;
+  int step = query_step(p);
+  if (step == 1) return low;
+  return t.origin + (low - t.origin + step - 1) / step * step;
 }
 
 /* Tile number `item`, of tile_rows rows. Blocks of late rows come first: with
@@ -180,10 +190,10 @@ DIL_INLINE dil_tile find_tile(const dil_params &p, long long item,
   t.keys = p.lengths ? most(0, least(p.lengths[t.b], p.M)) : p.M;
   t.origin = p.first - (p.M - t.keys);
   t.step = p.stride;
-  find_cell(p, t.origin, t.origin + (p.rows - 1) * p.step + 1, cell, part,
-            &low, &high);
+  find_cell(p, t.origin, t.origin + (p.rows - 1) * query_step(p) + 1, cell,
+            part, &low, &high);
   long long from = (long long)row_from(p, t, low) +
-                   (long long)residue * p.step +
+                   (long long)residue * query_step(p) +
                    (long long)block * (tile_rows / p.pack) * t.step;
   t.count = 0;
   t.low = 0;
@@ -236,7 +246,7 @@ DIL_INLINE dil_keys keys_of(const dil_params &p, const dil_tile &t,
     if (w.right != DIL_FAR && last + w.right + 1 < high)
       high = last + w.right + 1;
   }
-  if (p.flags & DIL_PART) {
+  if (is_part(p)) {
     long long end = p.key_first + (p.key_rows - 1) * (long long)p.key_step + 1;
     if (low < p.key_first) low = p.key_first;
     if (high > end) high = end;

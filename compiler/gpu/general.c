@@ -170,6 +170,7 @@ static bool write(const gpu_request *r, int32_t member, int32_t attempt,
                           .shared = (int32_t)shared_bytes(t, &tl),
                           .tile_rows = rows,
                           .tile_keys = tl.keys};
+  code->knob[GENERAL_KNOB_WHOLE] = r->whole;
   code->knob[GENERAL_KNOB_MANY] = !r->knobs && tl.groups > 1;
   if (knob_given(r->knobs, KNOB_PARTS))
     code->knob[GENERAL_KNOB_PARTS] = r->knobs->value[KNOB_PARTS][0];
@@ -180,6 +181,7 @@ static bool write(const gpu_request *r, int32_t member, int32_t attempt,
   put_cover(text, r->plan);
   put(text, "#define WARPS %d\n#define ROW_GROUPS %d\n#define TILE_KEYS %d\n",
       tl.warps, tl.groups, tl.keys);
+  put(text, "#define PARTS %d\n", !r->whole);
   put(text, "#define BLOCKS %d\n#define HOLD_Q %d\n#define DESK_BYTES %lld\n",
       tl.blocks, tl.hold, (long long)desk_bytes(t));
   put_template(text, "general.cu");

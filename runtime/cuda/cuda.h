@@ -263,9 +263,10 @@ extern const cuda_family cuda_peak;
 extern const cuda_family cuda_rows;
 enum { CUDA_PEAK_OPERATIONS };
 /* Knobs of the general family: how many parts the keys of a row are cut into;
- * 0: as many as the call wants. And whether the code is for many rows, and
- * gives way to the next where a call has few. */
-enum { GENERAL_KNOB_PARTS, GENERAL_KNOB_MANY };
+ * 0: as many as the call wants. Whether the code is for many rows, and gives
+ * way to the next where a call has few. And whether it knows no parts of
+ * sequences. */
+enum { GENERAL_KNOB_PARTS, GENERAL_KNOB_MANY, GENERAL_KNOB_WHOLE };
 /* Of the Hopper family: the code has no states, for whole calls of one pass. */
 enum { HOPPER_KNOB_WHOLE };
 

@@ -223,6 +223,8 @@ static const char *leaves(const cuda_run *r, int32_t pass,
                           const cuda_code *code) {
   if (code->about.shared > r->device->facts.shared_block)
     return "more shared memory than a block has here";
+  if (r->part && code->about.knob[GENERAL_KNOB_WHOLE])
+    return "a part of a sequence";
   if (code->about.knob[GENERAL_KNOB_MANY] && !has_many(r, pass, code))
     return "too few rows for large tiles";
   return NULL;

@@ -46,15 +46,15 @@ static void make_one(const char *folder, const char *name, source_text *text,
 
 /* ---- by its name --------------------------------------------------------- */
 
-/* The strategy's own source and facts for dense attention of such heads: its
- * kernels know no more of a plan. */
+/* The strategy's own source and facts for such heads and some branch that leaves
+ * rows bare: a kernel that takes every case. */
 static void write_cut(const char *name, const variant *v, const knobs *k,
                       dil_cuda_code *code, source_text *text) {
-  bench_case dense = {.H = 1, .Hkv = 1, .D = v->width, .Dv = v->width,
-                      .element = v->element, .branches = 1, .dilation = {1},
-                      .left = -1, .right = -1};
+  bench_case other = {.H = 1, .Hkv = 1, .D = v->width, .Dv = v->width,
+                      .element = v->element, .branches = 1, .segment = {2048},
+                      .dilation = {2}, .left = -1, .right = -1};
   plan_data data;
-  plan_fill(&dense, &data);
+  plan_fill(&other, &data);
   plan p = {.table = data.table};
   gpu_request r = {.plan = &p, .arch = 90, .knobs = k};
   char reason[256];
