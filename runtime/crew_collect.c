@@ -9,6 +9,7 @@
 /* One rank's message, at either end. */
 typedef struct parcel {
   member *of;
+  dil_link *world;
   const dil_call *call;
   const crew_wanted *wanted;
   ring_rows rows;          /* of this end */
@@ -64,15 +65,33 @@ static int64_t parcel_bytes(const parcel *p) {
   return bytes;
 }
 
+/* All rows of a comb, slice by slice. */
+static void move_comb(const parcel *p, int32_t comb, char **message,
+                      bool unpack) {
+  enum { SLICE = 1 << 24 }; /* bytes: a moment's work */
+  const dil_tensor *all = &p->rows.o[comb];
+  int64_t row = all->shape[0] * all->shape[2] * width_of(all);
+  int64_t most = row > 0 && row < SLICE ? SLICE / row : 1;
+  dil_tensor o, lse;
+  for (int64_t first = 0; first < all->shape[1]; first += most) {
+    int64_t left = all->shape[1] - first;
+    rows_slice(&p->rows, comb, (dil_comb){first, 1, left < most ? left : most},
+               &o, &lse);
+    rows_copy(&o, message, unpack);
+    lse_copy(lse, message, unpack);
+    link_live(p->world);
+  }
+}
+
 /* To the message or from it. */
 static void move_rows(const parcel *p, char *message, bool unpack) {
   row_place at;
-  for (int64_t i = 0; i < p->wanted->count; i++)
+  for (int64_t i = 0; i < p->wanted->count; i++) {
     if (find_wanted(p, i, &at)) move_row(p, &at, &message, unpack);
-  for (int32_t i = 0; i < SHARD_COMBS && p->wanted->count < 0; i++) {
-    rows_copy(&p->rows.o[i], &message, unpack);
-    lse_copy(p->rows.lse[i], &message, unpack);
+    link_live(p->world);
   }
+  for (int32_t i = 0; i < SHARD_COMBS && p->wanted->count < 0; i++)
+    move_comb(p, i, &message, unpack);
 }
 
 /* What of it lies on a GPU; all of it, where that is less trouble. */
@@ -88,7 +107,10 @@ static dil_status fetch_wanted(const parcel *p) {
   if (p->wanted->count < 0 || count_wanted(p) > all / FEW)
     return member_fetch(p->of, p->call);
   for (int64_t i = 0; i < p->wanted->count && !status; i++)
-    if (find_wanted(p, i, &at)) status = member_fetch_row(p->of, p->call, &at);
+    if (find_wanted(p, i, &at)) {
+      status = member_fetch_row(p->of, p->call, &at);
+      link_live(p->world);
+    }
   return status;
 }
 
@@ -107,8 +129,10 @@ static dil_status transfer(dil_link *world, int32_t rank, char *message,
   return status ? status : world->calls->wait(world, 0);
 }
 
-static dil_status collect_one(crew *c, dil_link *world, parcel *p) {
+static dil_status collect_one(crew *c, parcel *p) {
+  dil_link *world = p->world;
   bool own = p->of->rank == c->task.rank;
+  link_live(world);
   member_view(p->of, p->call, &p->rows);
   int64_t bytes = parcel_bytes(p), report = (int64_t)sizeof p->of->report;
   char *message = malloc((size_t)(bytes + report));
@@ -131,10 +155,13 @@ static dil_status collect_one(crew *c, dil_link *world, parcel *p) {
 dil_status crew_collect(crew *c, dil_link *world, const dil_call *call,
                         const crew_wanted *wanted) {
   dil_status status = DIL_OK;
+  world->awaited = world->rank == 0; /* by all whose turn has not come, or has
+                                        been, however long the others take */
   for (int32_t i = 0; i < world->ranks && !status; i++) {
-    parcel p = {.of = c->member[i], .call = call, .wanted = wanted};
-    if (world->rank == 0 || world->rank == i)
-      status = collect_one(c, world, &p);
+    parcel p = {.of = c->member[i], .world = world, .call = call,
+                .wanted = wanted};
+    if (world->rank == 0 || world->rank == i) status = collect_one(c, &p);
   }
+  world->awaited = false;
   return status;
 }

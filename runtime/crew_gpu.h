@@ -59,6 +59,9 @@ dil_status resident_fetch_row(resident *r, const ring_rows *host, int32_t comb,
 /* crew_rows.c: which elements of q, k or v (0, 1, 2) a part's comb holds. */
 dil_normal_place part_place(const resident_part *part, int32_t tensor,
                             int32_t comb);
+/* Some of a comb's rows of o, and of lse. */
+void rows_slice(const ring_rows *whole, int32_t comb, dil_comb these,
+                dil_tensor *o, dil_tensor *lse);
 /* Rows of all heads of a tensor [B, rows, H, D] to a message, or from it; as
  * rows of another dtype; an lse [B, H, N] in its own order. */
 void rows_copy(const dil_tensor *t, char **message, bool unpack);

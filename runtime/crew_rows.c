@@ -36,6 +36,15 @@ static dil_tensor view_lse(const dil_tensor *whole, dil_comb comb,
   return t;
 }
 
+void rows_slice(const ring_rows *whole, int32_t comb, dil_comb these,
+                dil_tensor *o, dil_tensor *lse) {
+  const dil_tensor *all = &whole->o[comb];
+  dil_comb batch = {0, 1, all->shape[0]};
+  int32_t heads = (int32_t)all->shape[2];
+  *o = view_rows(all, these, 0, batch, 0, heads);
+  *lse = view_lse(&whole->lse[comb], these, 0, batch, 0, heads);
+}
+
 static void view_own(const dil_call *c, const ring_shape *r, int32_t rank,
                      dil_comb batch, head_share s, ring_rows *out) {
   shard mine = place_queries(r, rank), owned = place_keys(r, rank);

@@ -7,6 +7,7 @@
 #ifndef DIL_LINK_H
 #define DIL_LINK_H
 
+#include "clock.h"
 #include "rt.h"
 
 typedef struct dil_link dil_link;
@@ -45,6 +46,9 @@ typedef struct link_calls {
   dil_status (*check)(dil_link *link);
   /* Whom to name when `peer` has been silent for too long; NULL: the peer. */
   int32_t (*blame)(dil_link *link, int32_t peer);
+  /* Tells all others that this rank lives: their waits for it begin anew. NULL:
+   * of ranks that are threads, which bring no rows to the first. */
+  void (*live)(dil_link *link);
   /* Makes every wait of every rank fail: this rank cannot go on. */
   void (*revoke)(dil_link *link, const char *why);
   void (*free)(dil_link *link);
@@ -68,6 +72,8 @@ struct dil_link {
   int32_t step;     /* of the ring, for messages; the ring sets it */
   double timeout;   /* seconds that a wait may take */
   int32_t first;    /* a ring of several: how many ranks are before its own */
+  bool awaited;     /* by others, for longer than a wait may take: they hear that */
+  double told;      /* it lives, from its own waits too; when they last did */
 };
 
 /* The number of a rank among those of all rings, which people know. */
@@ -77,6 +83,16 @@ static inline int32_t link_number(const dil_link *link, int32_t rank) {
 
 static inline void link_free(dil_link *link) {
   if (link) link->calls->free(link);
+}
+
+/* For a rank that is awaited, wherever it does something else. */
+static inline void link_live(dil_link *link) {
+  enum { TIMES = 8 }; /* in a timeout */
+  if (!link->awaited || !link->calls->live) return;
+  double now = clock_seconds();
+  if (now < link->told + link->timeout / TIMES) return;
+  link->told = now;
+  link->calls->live(link);
 }
 
 /* How many of the ranks below `rank` are left, which is its rank then. */

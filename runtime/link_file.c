@@ -20,6 +20,7 @@ enum { PIECE = 1 << 16, REASON = 256, RANKS_MOST = 256 };
 typedef struct seat {
   atomic_int pid;          /* 0: nobody has come */
   atomic_int left;         /* done, in peace */
+  _Atomic double lived;    /* when it last said so, by the host's clock */
 } seat;
 
 typedef struct box {       /* from one rank to another */
@@ -133,6 +134,10 @@ static int32_t blame(dil_link *link, int32_t peer) {
   return stopped >= 0 ? stopped : peer;
 }
 
+static void live(dil_link *link) {
+  atomic_store(&self(link)->board->seat[link->rank].lived, clock_seconds());
+}
+
 static void revoke_link(dil_link *link, const char *why) {
   char text[REASON];
   snprintf(text, sizeof text, "rank %d failed in step %d: %.180s",
@@ -203,6 +208,12 @@ static bool receive_piece(file_link *l, half *h) {
   return true;
 }
 
+/* Nothing has moved until the end, and the rank has not lived since. */
+static bool is_late(const file_link *l, int32_t peer, double end) {
+  double lived = atomic_load(&l->board->seat[peer].lived) + l->link.timeout;
+  return clock_seconds() > (lived > end ? lived : end);
+}
+
 static void be_silent(file_link *l, int32_t peer) {
   char why[REASON];
   int32_t silent = blame(&l->link, peer);
@@ -221,14 +232,15 @@ static dil_status wait_slot(dil_link *link, int32_t index) {
     bool moved = !is_done(&s->send) && send_piece(l, &s->send);
     if (!is_done(&s->receive)) moved |= receive_piece(l, &s->receive);
     if (is_done(&s->send) && is_done(&s->receive)) return DIL_OK;
+    link_live(link);
     if (moved) {
       end = clock_seconds() + link->timeout; /* nobody is silent */
       continue;
     }
     dil_status status = turns % LOOKS ? DIL_OK : check(link);
     if (status) return status;
-    if (clock_seconds() > end)
-      be_silent(l, is_done(&s->receive) ? s->send.peer : s->receive.peer);
+    int32_t peer = is_done(&s->receive) ? s->send.peer : s->receive.peer;
+    if (is_late(l, peer, end)) be_silent(l, peer);
     clock_rest(turns);
   }
 }
@@ -259,6 +271,7 @@ static const link_calls file_calls = {.name = "file",
                                       .wait = wait_slot,
                                       .check = check,
                                       .blame = blame,
+                                      .live = live,
                                       .revoke = revoke_link,
                                       .free = free_link,
                                       .accuse = accuse,
@@ -344,7 +357,8 @@ dil_status file_link_new(const char *path, int32_t rank, int32_t ranks,
   file_link *l =
       calloc(1, sizeof *l + ((size_t)ranks + 1) * sizeof(struct slot));
   if (!l) return dil_fail(DIL_MEMORY, "no memory for a link of %d ranks", ranks);
-  l->link = (dil_link){&file_calls, rank, ranks, 0, timeout, 0};
+  l->link = (dil_link){
+      .calls = &file_calls, .rank = rank, .ranks = ranks, .timeout = timeout};
   l->size = size;
   l->path = strdup(path);
   dil_status status =

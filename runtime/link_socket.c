@@ -154,6 +154,10 @@ static bool has_head(socket_link *l, int32_t rank) {
     p->waits_for = p->head.rank;
     p->got = 0;
   }
+  if (p->head.kind == LIVES) {
+    p->lived = clock_seconds();
+    p->got = 0;
+  }
   return p->head.kind == MESSAGE;
 }
 
@@ -163,18 +167,32 @@ static dil_status check(dil_link *link) {
   return l->net->failed ? dil_fail(DIL_PEER, "%s", l->net->reason) : DIL_OK;
 }
 
+/* Who is in the middle of a message, or has no room for a word, does not hear it;
+ * half a word is the end. */
+static void say_to_all(net *n, int32_t kind, int32_t rank) {
+  frame f = net_frame(n, kind, 0);
+  f.rank = rank;
+  for (int32_t i = 0; i < n->ranks; i++) {
+    const peer *p = &n->peer[i];
+    if (p->file < 0 || p->sending) continue;
+    ssize_t sent = send(p->file, &f, sizeof f, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent > 0 && sent < (ssize_t)sizeof f) shutdown(p->file, SHUT_RDWR);
+  }
+}
+
+static void live(dil_link *link) {
+  net *n = self(link)->net;
+  say_to_all(n, LIVES, n->rank);
+}
+
 /* Who waits himself for another is not silent: all whose time is over say so, and
  * hear the others for a moment, the longer the more time they have. */
 static int32_t blame(dil_link *link, int32_t silent) {
   socket_link *l = self(link);
   net *n = l->net;
   int32_t rank = link_number(link, silent);
-  frame f = net_frame(n, WAITS, 0);
   double end = clock_seconds() + 0.2 + link->timeout / 20;
-  f.rank = rank;
-  for (int32_t i = 0; i < n->ranks; i++)
-    if (n->peer[i].file >= 0 && !n->peer[i].sending)
-      send(n->peer[i].file, &f, sizeof f, MSG_DONTWAIT | MSG_NOSIGNAL);
+  say_to_all(n, WAITS, rank);
   while (clock_seconds() < end && !check(link)) clock_rest(INT64_MAX);
   for (int32_t i = 0; i < n->ranks && n->peer[rank].waits_for >= 0; i++)
     rank = n->peer[rank].waits_for;
@@ -278,14 +296,16 @@ static dil_status wait_slot(dil_link *link, int32_t index) {
     bool moved = !is_done(&s->send) && send_some(l, &s->send);
     if (!is_done(&s->receive)) moved |= receive_some(l, &s->receive);
     if (is_done(&s->send) && is_done(&s->receive)) return DIL_OK;
+    link_live(link);
     if (moved) {
       end = clock_seconds() + link->timeout; /* nobody is silent */
       continue;
     }
     dil_status status = turns % LOOKS && !l->net->failed ? DIL_OK : check(link);
     if (status) return status;
-    if (clock_seconds() > end) {
-      const half *late = is_done(&s->receive) ? &s->send : &s->receive;
+    const half *late = is_done(&s->receive) ? &s->send : &s->receive;
+    double lived = l->net->peer[late->peer].lived + link->timeout;
+    if (clock_seconds() > (lived > end ? lived : end)) {
       int32_t silent = link_number(link, blame(link, late->peer - link->first));
       snprintf(why, sizeof why, "rank %d is silent: rank %d waited for it in "
                "step %d, at most %g s", silent, l->net->rank, link->step,
@@ -339,6 +359,7 @@ static const link_calls socket_calls = {.name = "socket",
                                         .wait = wait_slot,
                                         .check = check,
                                         .blame = blame,
+                                        .live = live,
                                         .revoke = revoke_link,
                                         .free = free_link,
                                         .accuse = accuse,
@@ -350,8 +371,8 @@ static dil_status link_on(net *n, int32_t first, int32_t ranks, double timeout,
   socket_link *l =
       calloc(1, sizeof *l + ((size_t)ranks + 1) * sizeof(struct slot));
   if (!l) return dil_fail(DIL_MEMORY, "no memory for a link of %d ranks", ranks);
-  l->link =
-      (dil_link){&socket_calls, n->rank - first, ranks, 0, timeout, first};
+  l->link = (dil_link){.calls = &socket_calls, .rank = n->rank - first,
+                       .ranks = ranks, .timeout = timeout, .first = first};
   l->net = n;
   n->links++;
   *link = &l->link;

@@ -9,7 +9,8 @@
 
 #define NET_MAGIC "dilnet2"
 enum { REASON = 256 };
-enum { MESSAGE = 1, FAILED, LEFT, WAITS, RETURNS, REMAINS }; /* kinds of frames */
+/* Kinds of frames. */
+enum { MESSAGE = 1, FAILED, LEFT, WAITS, RETURNS, REMAINS, LIVES };
 
 typedef struct frame {
   char magic[8];
@@ -25,6 +26,7 @@ typedef struct peer {
   frame head;                /* of what comes; `got` bytes of it are there */
   size_t got;
   bool left, gone, sending;  /* in peace; not so; a message has begun */
+  double lived;              /* when it last said so */
   int32_t waits_for;         /* and has done so for too long; -1: for nobody */
 } peer;
 

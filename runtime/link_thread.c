@@ -293,7 +293,8 @@ dil_status thread_link_new(thread_hub *hub, int32_t rank, dil_link **link) {
   size_t slots = ((size_t)hub->ranks + 1) * sizeof(slot);
   thread_link *l = calloc(1, sizeof *l + slots);
   if (!l) return dil_fail(DIL_MEMORY, "no memory for the link of rank %d", rank);
-  l->link = (dil_link){&thread_calls, rank, hub->ranks, 0, hub->timeout, 0};
+  l->link = (dil_link){.calls = &thread_calls, .rank = rank,
+                       .ranks = hub->ranks, .timeout = hub->timeout};
   l->hub = hub;
   *link = &l->link;
   return DIL_OK;

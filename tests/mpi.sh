@@ -150,6 +150,8 @@ link() { # trial
 is "bytes move while ranks compute" link overlap
 is "messages out of order" link reordered
 is "a slow rank is no fault" link slow
+is "nor is one that collects for longer than a wait" link awaited
+is "it is, when it says nothing any more" link forsaken
 is "a message too short is an error of all" link truncated
 is "the rank that is silent is named, not one that waits for it" link chain
 exit $bad

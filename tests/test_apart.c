@@ -1,7 +1,7 @@
 /* test_apart.c - ranks that know of each other by links alone, as processes do:
  * each holds its own rows, of arrays that all can read or of random numbers that
- * it makes itself, and rank 0 is brought what it asks for. With
- * DIL_TEST_DEVICE=cuda the ranks are on a GPU. */
+ * it makes itself, and rank 0 is brought what it asks for, however long that
+ * takes. With DIL_TEST_DEVICE=cuda the ranks are on a GPU. */
 #include "../runtime/crew.h"
 #include "../runtime/walk.h"
 #include "gpu.h"
@@ -10,6 +10,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { RANKS = 4, N = 90, M = 130, BATCH = 2, HEADS = 4, KV = 2, D = 16,
        SEED = 11, FEW = 9 };
@@ -43,7 +44,14 @@ typedef struct scene {
   bool random;       /* nobody has made q, k and v */
   crew_wanted wanted;
   const crew_gpu *gpu; /* of a run; NULL: the processor */
+  char path[64];     /* where they meet; empty: they are joined as threads, */
+  int port;          /* 0: it is a file */
+  int32_t slow;      /* 0: the first takes its time; else each other rank */
 } scene;
+
+enum { TIMEOUT = 1 }; /* seconds a wait may take, of ranks that meet */
+
+static _Thread_local int32_t here; /* number of this thread's rank */
 
 typedef struct rank {
   scene *of;
@@ -72,7 +80,19 @@ static dil_status run_rank(rank *r, crew *c) {
   if (!status) status = crew_join(c);
   for (int repeat = 0; repeat < 2 && !status; repeat++)
     status = crew_run(c, &call);
-  return status ? status : crew_collect(c, r->world, &call, &r->of->wanted);
+  if (!status) status = crew_collect(c, r->world, &call, &r->of->wanted);
+  return status ? status : link_dismiss(r->world);
+}
+
+/* As processes do it: where all of them can. */
+static dil_status meet(rank *r) {
+  const scene *s = r->of;
+  char address[40];
+  snprintf(address, sizeof address, "127.0.0.1:%d", s->port);
+  if (!*s->path) return DIL_OK;
+  return s->port ? socket_link_new(address, r->number, RANKS, 30, TIMEOUT,
+                                   &r->world)
+                 : file_link_new(s->path, r->number, RANKS, TIMEOUT, &r->world);
 }
 
 static void *rank_thread(void *context) {
@@ -84,10 +104,12 @@ static void *rank_thread(void *context) {
                     .rank = r->number,
                     .gpu = r->of->gpu};
   crew *c = NULL;
-  r->status = crew_new(&task, &c);
+  here = r->number;
+  r->status = meet(r);
+  if (!r->status) r->status = crew_new(&task, &c);
   if (!r->status) r->status = run_rank(r, c);
   snprintf(r->why, sizeof r->why, "%s", dil_last_error());
-  if (r->status) r->world->calls->revoke(r->world, r->why);
+  if (r->status && r->world) r->world->calls->revoke(r->world, r->why);
   crew_free(c);
   link_free(r->ring);
   link_free(r->world);
@@ -105,7 +127,7 @@ static void run_scene(scene *s) {
     if (i % s->mesh.ring == 0)
       ck_assert(!thread_hub_new(s->mesh.ring, 30, &rings[ring]));
     ck_assert(!thread_link_new(rings[ring], i % s->mesh.ring, &ranks[i].ring));
-    ck_assert(!thread_link_new(world, i, &ranks[i].world));
+    if (!*s->path) ck_assert(!thread_link_new(world, i, &ranks[i].world));
   }
   for (int i = 0; i < RANKS; i++)
     ck_assert(!pthread_create(&ranks[i].thread, NULL, rank_thread, &ranks[i]));
@@ -183,6 +205,27 @@ START_TEST(only_wanted_rows_are_brought) {
 }
 END_TEST
 
+/* Every row takes the first a while, or the first row each other rank, one after
+ * the other: it waits for each as long as it may. */
+static void slow_row(const void *owner, int64_t index, crew_row *row) {
+  const scene *s = owner;
+  few_rows(NULL, index, row);
+  if (here == 0 && !s->slow) usleep(TIMEOUT * 25000);
+  if (here && s->slow && index == 0) usleep((useconds_t)here * TIMEOUT * 300000);
+}
+
+/* Longer than any wait may take, of those whose turn has not come or has been. */
+START_TEST(a_long_collection_is_no_silence) {
+  scene s = scene_open(0, true);
+  snprintf(s.path, sizeof s.path, "/tmp/test_apart.%d", (int)getpid());
+  s.port = _i % 2 ? 20000 + (getpid() * 7 + _i) % 12000 : 0;
+  s.slow = _i / 2;
+  s.wanted = (crew_wanted){FEW, slow_row, &s};
+  run_scene(&s);
+  scene_close(&s);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("apart");
   TCase *tests = tcase_create("apart");
@@ -190,6 +233,7 @@ int main(void) {
   tcase_add_loop_test(tests, each_makes_its_own_rows, 0, MESHES);
   tcase_add_loop_test(tests, each_takes_its_rows_of_arrays, 0, MESHES);
   tcase_add_loop_test(tests, only_wanted_rows_are_brought, 0, MESHES);
+  tcase_add_loop_test(tests, a_long_collection_is_no_silence, 0, 4);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
 }

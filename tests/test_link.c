@@ -21,6 +21,7 @@ enum { STRUCK_IN = 5, PATIENCE = 120 };         /* a round; seconds */
 typedef struct shared {
   atomic_int met;        /* ranks that have exchanged something */
   atomic_bool stopped;   /* the victim is */
+  _Atomic double struck; /* when it was */
 } shared;
 
 typedef struct scene {
@@ -309,6 +310,76 @@ START_TEST(killed_rank_is_named_behind_its_rows) {
 }
 END_TEST
 
+/* Rank 0 takes a byte of each in turn, and all are late by less than a wait may
+ * take: that is no fault of it, nor of those whose turn has not come. Then it is
+ * struck itself, or a rank is that says nothing at its turn. */
+typedef struct stroke {
+  int32_t rank, signal; /* 0: it goes on, and is busy */
+  const char *words;
+} stroke;
+
+static const stroke strokes[] = {{0, SIGSTOP, "rank 0 is silent"},
+                                 {0, SIGKILL, "rank 0 is gone"},
+                                 {0, 0, "rank 0 is silent"},
+                                 {2, 0, "rank 2 is silent"}};
+enum { STROKES = sizeof strokes / sizeof *strokes };
+
+static void suffer(const scene *s, const stroke *by) {
+  atomic_store(&s->shared->struck, now());
+  if (by->signal) raise(by->signal);
+  else usleep((useconds_t)(3e6 * s->timeout));
+}
+
+static dil_status take_turns(const scene *s, dil_link *link, const stroke *by) {
+  char byte = 0;
+  int32_t rank = link->rank;
+  dil_status status = DIL_OK;
+  link->awaited = rank == 0;
+  for (int32_t i = 1; i < RANKS && !status; i++) {
+    const link_transfer t = {.to = rank ? 0 : -1, .from = rank ? -1 : i,
+                             .send = &byte, .receive = &byte,
+                             .send_bytes = rank > 0, .receive_bytes = !rank};
+    if (rank && rank != i) continue;
+    usleep((useconds_t)(6e5 * s->timeout * rank));
+    if (rank && rank == by->rank) suffer(s, by);
+    link->calls->post(link, 0, &t);
+    status = link->calls->wait(link, 0);
+  }
+  if (!status && rank == by->rank) suffer(s, by);
+  return status ? status : link_dismiss(link);
+}
+
+/* In time: a wait, and what it takes to agree on whose fault it was. */
+static int live_by_turns(const scene *s, int32_t rank, const stroke *by) {
+  dil_link *link;
+  dil_status status = join_all(s, rank, &link);
+  if (!status) status = take_turns(s, link, by);
+  double took = now() - atomic_load(&s->shared->struck);
+  bool named = status == DIL_PEER && strstr(dil_last_error(), by->words);
+  bool in_time = took < 2 * s->timeout + 0.5;
+  if (rank != by->rank && !(named && in_time))
+    fprintf(stderr, "rank %d: %s, %g s\n", rank, dil_last_error(), took);
+  return rank != by->rank && !(named && in_time);
+}
+
+START_TEST(who_collects_is_not_silent) {
+  scene s = scene_by(_i % 2, "turns", 1);
+  const stroke *by = &strokes[_i / 2];
+  pid_t pids[RANKS];
+  for (int32_t i = 0; i < RANKS; i++) {
+    pids[i] = fork();
+    if (!pids[i]) _exit(live_by_turns(&s, i, by));
+  }
+  for (int32_t i = 0, status; i < RANKS; i++) {
+    if (i == by->rank) continue;
+    ck_assert_int_eq(waitpid(pids[i], &status, 0), pids[i]);
+    ck_assert_msg(!status, "rank %d: status %d", i, status);
+  }
+  kill(pids[by->rank], SIGKILL);
+  waitpid(pids[by->rank], NULL, 0);
+}
+END_TEST
+
 START_TEST(another_size_is_an_error) {
   scene s = scene_by(_i, "size", 10);
   pid_t pids[RANKS];
@@ -350,6 +421,7 @@ int main(void) {
   tcase_add_loop_test(tests, stopped_rank_is_named, 0, 2);
   tcase_add_loop_test(tests, those_left_go_on, 0, 2);
   tcase_add_test(tests, killed_rank_is_named_behind_its_rows);
+  tcase_add_loop_test(tests, who_collects_is_not_silent, 0, 2 * STROKES);
   tcase_add_loop_test(tests, another_size_is_an_error, 0, 2);
   tcase_add_test(tests, ranks_that_do_not_meet);
   suite_add_tcase(suite, tests);

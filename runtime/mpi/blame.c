@@ -45,8 +45,23 @@ static void answer_question(mpi_link *l) {
   send_word(l, from, TAG_ANSWER, &l->answer[from], sizeof(wait_word));
 }
 
+static void hear_lives(mpi_link *l) {
+  MPI_Status status;
+  while (has_come(l, MPI_ANY_SOURCE, TAG_LIVES, &status)) {
+    MPI_Recv(NULL, 0, MPI_BYTE, status.MPI_SOURCE, TAG_LIVES, l->comm,
+             MPI_STATUS_IGNORE);
+    l->lived[status.MPI_SOURCE] = link_seconds();
+  }
+}
+
+void blame_live(mpi_link *l) {
+  for (int32_t i = 0; i < l->link.ranks && !l->failed; i++)
+    if (i != l->link.rank) send_word(l, i, TAG_LIVES, NULL, 0);
+}
+
 void blame_listen(mpi_link *l) {
   hear_revoke(l);
+  if (!l->failed) hear_lives(l);
   if (!l->failed) answer_question(l);
 }
 
@@ -56,8 +71,19 @@ static void give_up(mpi_link *l, int32_t silent, int32_t by, int32_t step) {
             step, l->link.timeout);
 }
 
+static bool hear_answer(mpi_link *l, int32_t suspect, wait_word *said) {
+  MPI_Status status;
+  if (!has_come(l, suspect, TAG_ANSWER, &status)) return false;
+  MPI_Recv(said, sizeof *said, MPI_BYTE, suspect, TAG_ANSWER, l->comm,
+           MPI_STATUS_IGNORE);
+  return true;
+}
+
+/* What is still there of an answer is to a wait that went on. */
 static void ask(mpi_link *l, inquiry *q, int32_t suspect, int32_t by,
                 int32_t step) {
+  wait_word former;
+  while (hear_answer(l, suspect, &former)) continue;
   q->asked = link_seconds();
   q->suspect = suspect;
   q->by = by;
@@ -74,16 +100,13 @@ static void follow(mpi_link *l, inquiry *q, wait_word said) {
 }
 
 void blame_pursue(mpi_link *l, inquiry *q) {
-  MPI_Status status;
   wait_word said;
   if (q->asked == 0) {
     ask(l, q, l->here.target, l->link.rank, l->here.step);
     return;
   }
-  if (has_come(l, q->suspect, TAG_ANSWER, &status)) {
-    MPI_Recv(&said, sizeof said, MPI_BYTE, q->suspect, TAG_ANSWER, l->comm,
-             MPI_STATUS_IGNORE);
+  if (hear_answer(l, q->suspect, &said))
     follow(l, q, said);
-  } else if (link_seconds() > q->asked + patience(l))
+  else if (link_seconds() > q->asked + patience(l))
     give_up(l, q->suspect, q->by, q->step);
 }

@@ -177,6 +177,13 @@ static void rest(int64_t turns) {
   else nap();
 }
 
+/* When what this rank waits for last moved, or who sends it last lived. */
+static double last_sign(const mpi_link *l, const slot *s, double begun) {
+  double lived = l->lived[l->here.target];
+  double since = s->moved > begun ? s->moved : begun;
+  return since > lived ? since : lived;
+}
+
 /* Under the lock but for its rests. */
 static void wait_active(mpi_link *l, slot *s) {
   inquiry q = {0};
@@ -191,10 +198,11 @@ static void wait_active(mpi_link *l, slot *s) {
     l->here = (wait_word){receiving ? s->receive.peer : s->send.peer,
                           l->link.step};
     blame_listen(l);
-    double since = s->moved > begun ? s->moved : begun;
-    if (!l->failed && link_seconds() > since + l->link.timeout)
-      blame_pursue(l, &q);
+    bool late = link_seconds() > last_sign(l, s, begun) + l->link.timeout;
+    if (!late) q = (inquiry){0};
+    else if (!l->failed) blame_pursue(l, &q);
     pthread_mutex_unlock(&mpi_lock);
+    link_live(&l->link);
     rest(turns);
     pthread_mutex_lock(&mpi_lock);
   }
@@ -218,6 +226,13 @@ static dil_status check(dil_link *link) {
   dil_status status = verdict(l);
   pthread_mutex_unlock(&mpi_lock);
   return status;
+}
+
+static void live(dil_link *link) {
+  mpi_link *l = (mpi_link *)link;
+  pthread_mutex_lock(&mpi_lock);
+  if (!l->failed) blame_live(l);
+  pthread_mutex_unlock(&mpi_lock);
 }
 
 /* Best effort: who is gone hears nothing, who is silent hears it later. */
@@ -250,6 +265,7 @@ static void free_link(dil_link *link) {
   pthread_mutex_unlock(&mpi_lock);
   pthread_cond_destroy(&l->work);
   free(l->answer);
+  free(l->lived);
   free(l);
 }
 
@@ -257,6 +273,7 @@ static const link_calls mpi_calls = {.name = "mpi",
                                      .post = post,
                                      .wait = wait_slot,
                                      .check = check,
+                                     .live = live,
                                      .revoke = revoke,
                                      .free = free_link};
 
@@ -268,14 +285,17 @@ dil_status mpi_link_new(MPI_Comm comm, double timeout, dil_link **link) {
   int32_t slots = ranks + 1;
   mpi_link *l = calloc(1, sizeof *l + (size_t)slots * sizeof(slot));
   wait_word *answer = calloc((size_t)ranks, sizeof *answer);
+  double *lived = calloc((size_t)ranks, sizeof *lived);
   dil_status status = DIL_OK;
-  if (!l || !answer)
+  if (!l || !answer || !lived)
     status = dil_fail(DIL_MEMORY, "no memory for a link of %d ranks", ranks);
   else {
-    l->link = (dil_link){&mpi_calls, rank, ranks, 0, timeout, 0};
+    l->link = (dil_link){
+        .calls = &mpi_calls, .rank = rank, .ranks = ranks, .timeout = timeout};
     l->comm = comm;
     l->here.target = -1;
     l->answer = answer;
+    l->lived = lived;
     l->slots = slots;
     pthread_cond_init(&l->work, NULL);
     if (pthread_create(&l->courier, NULL, courier_thread, l))
@@ -285,6 +305,7 @@ dil_status mpi_link_new(MPI_Comm comm, double timeout, dil_link **link) {
   if (status) {
     free(l);
     free(answer);
+    free(lived);
     return status;
   }
   *link = &l->link;

@@ -10,7 +10,7 @@
 #include <mpi.h>
 #include <pthread.h>
 
-enum { TAG_REVOKE, TAG_QUESTION, TAG_ANSWER, TAG_ROWS /* + slot */ };
+enum { TAG_REVOKE, TAG_QUESTION, TAG_ANSWER, TAG_LIVES, TAG_ROWS /* + slot */ };
 enum { LINK_REASON = 256 };
 
 typedef struct half { /* of a transfer: what one side moves */
@@ -48,6 +48,7 @@ typedef struct mpi_link {
   char reason[LINK_REASON];
   wait_word here;     /* this rank's own wait */
   wait_word *answer;  /* [ranks] what was told to each */
+  double *lived;      /* [ranks] when each last said so */
   pthread_t courier;
   pthread_cond_t work; /* something for the courier */
   bool closing;
@@ -67,9 +68,11 @@ bool link_good(mpi_link *l, int code, const char *what);
 /* link_mpi.c: a link with its courier. */
 dil_status mpi_link_new(MPI_Comm comm, double timeout, dil_link **link);
 
-/* blame.c: what ranks tell each other about their waits. Revokes are heard,
- * questions answered; all without blocking. */
+/* blame.c: what ranks tell each other about their waits. Revokes and signs of
+ * life are heard, questions answered; all without blocking. */
 void blame_listen(mpi_link *l);
+/* All others hear that this rank lives. */
+void blame_live(mpi_link *l);
 /* This rank's wait is over its time: asks whom it waits for, and whom that one
  * waits for, until one does not answer: that one fails the link. */
 void blame_pursue(mpi_link *l, inquiry *q);

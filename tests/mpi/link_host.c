@@ -136,6 +136,45 @@ static void truncated(void) {
   if (served) joined->calls->revoke(joined, dil_last_error());
 }
 
+/* Rank 0 takes a byte of each in turn, which are late, and is busy itself then,
+ * longer than a wait may take, but lives. */
+static void await_turns(void) {
+  char byte = 0;
+  double begun = now();
+  joined->awaited = self == 0;
+  if (self) usleep((useconds_t)(0.7e6 * self * joined->timeout));
+  for (int32_t i = 1; i < all; i++) {
+    if (self == i)
+      post(1, (link_transfer){.to = 0, .from = -1, .send = &byte,
+                              .send_bytes = 1});
+    if (!self) post(1, from_rank(i, &byte));
+    if (!self || self == i) wait_for(1);
+  }
+  while (!self && now() < begun + 3 * joined->timeout) {
+    link_live(joined);
+    usleep(1000);
+  }
+}
+
+static void awaited(void) {
+  await_turns();
+  if (link_dismiss(joined)) wrong("dismissal", dil_last_error());
+}
+
+/* Three timeouts on it says nothing any more: all others name it, and in time. */
+static void forsaken(void) {
+  double begun = now(), timeout = joined->timeout;
+  await_turns();
+  if (self) {
+    expect_words(link_dismiss(joined), "rank 0 is silent");
+    double took = now() - begun;
+    if (took < 3.5 * timeout) wrong("forsaken", "rank 0 was named too early");
+    if (took > 5.5 * timeout) wrong("forsaken", "rank 0 was named too late");
+    joined->calls->revoke(joined, dil_last_error());
+  }
+  usleep((useconds_t)(1e6 * (begun + 6 * timeout - now()))); /* together */
+}
+
 /* The last rank says nothing; each other waits for the next one. All name the
  * last, and none takes much longer than the timeout. */
 static void chain(void) {
@@ -157,6 +196,7 @@ static const struct {
   bool fails;     /* the link is not to be ended in order */
 } trials[] = {{"overlap", overlap, false},     {"reordered", reordered, false},
               {"slow", slow, false},           {"truncated", truncated, true},
+              {"awaited", awaited, false},     {"forsaken", forsaken, true},
               {"chain", chain, true}};
 
 int main(int count, char **word) {
