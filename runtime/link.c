@@ -30,8 +30,9 @@ dil_status link_dismiss(dil_link *l) {
       .to = -1, .from = 0, .receive = &word, .receive_bytes = sizeof word};
   link_transfer say = {
       .to = 1, .from = -1, .send = &word, .send_bytes = sizeof word};
-  dil_status status = DIL_OK;
+  if (l->calls->dismiss) return l->calls->dismiss(l);
   if (l->rank) return move(l, 0, &hear);
+  dil_status status = l->calls->check(l);
   for (; say.to < l->ranks && !status; say.to++) status = move(l, 0, &say);
   return status;
 }

@@ -49,6 +49,8 @@ typedef struct link_calls {
   /* Tells all others that this rank lives: their waits for it begin anew. NULL:
    * of ranks that are threads, which bring no rows to the first. */
   void (*live)(dil_link *link);
+  /* See link_dismiss; NULL: by a message to each. */
+  dil_status (*dismiss)(dil_link *link);
   /* Makes every wait of every rank fail: this rank cannot go on. */
   void (*revoke)(dil_link *link, const char *why);
   void (*free)(dil_link *link);
@@ -104,8 +106,9 @@ static inline int32_t link_left(const bool *lost, int32_t rank) {
 
 /* Returns when every rank has come here. Collective. */
 dil_status link_meet(dil_link *link);
-/* Rank 0 tells all others that they may go, and waits for none of them; they wait
- * for its word, and for nobody else's. Collective. */
+/* Rank 0 tells all others that they may go, unless it knows that one of them has
+ * failed, and waits for none of them; they wait for its word, and for nobody
+ * else's. Collective. */
 dil_status link_dismiss(dil_link *link);
 /* The least of what all ranks say. Collective. */
 dil_status link_least(dil_link *link, int64_t mine, int64_t *least);

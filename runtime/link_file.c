@@ -30,11 +30,15 @@ typedef struct box {       /* from one rank to another */
   char piece[PIECE];
 } box;
 
+/* Of what they do together: it fails, and the reason is there, or it is over and
+ * cannot fail any more. */
+enum { GOES_ON, FAILS, FAILED, OVER };
+
 typedef struct board {
   char magic[8];
   int32_t ranks;
   atomic_int came;
-  atomic_int failed;       /* 1: the reason is being written; 2: it is there */
+  atomic_int state;
   char reason[REASON];
   bool lost[RANKS_MOST];   /* over whom it failed */
   seat seat[RANKS_MOST];
@@ -102,12 +106,12 @@ static int32_t rank_in_state(const file_link *l, const char *states) {
  * whose processes have ended. */
 static void fail_over(file_link *l, int32_t rank, const char *why) {
   board *b = l->board;
-  int none = 0;
-  if (!atomic_compare_exchange_strong(&b->failed, &none, 1)) return;
+  int goes_on = GOES_ON;
+  if (!atomic_compare_exchange_strong(&b->state, &goes_on, FAILS)) return;
   snprintf(b->reason, sizeof b->reason, "%s", why);
   for (int32_t i = 0; i < l->link.ranks; i++)
     b->lost[i] = i == rank || (rank >= 0 && is_in_state(l, i, "ZX"));
-  atomic_store(&b->failed, 2);
+  atomic_store(&b->state, FAILED);
 }
 
 static void look_for_dead(file_link *l) {
@@ -122,9 +126,9 @@ static void look_for_dead(file_link *l) {
 
 static dil_status check(dil_link *link) {
   file_link *l = self(link);
-  if (!atomic_load(&l->board->failed)) look_for_dead(l);
-  while (atomic_load(&l->board->failed) == 1) clock_rest(0);
-  if (!atomic_load(&l->board->failed)) return DIL_OK;
+  if (atomic_load(&l->board->state) == GOES_ON) look_for_dead(l);
+  while (atomic_load(&l->board->state) == FAILS) clock_rest(0);
+  if (atomic_load(&l->board->state) != FAILED) return DIL_OK;
   return dil_fail(DIL_PEER, "%s", l->board->reason);
 }
 
@@ -223,8 +227,9 @@ static void be_silent(file_link *l, int32_t peer) {
   fail_over(l, silent, why);
 }
 
+enum { LOOKS = 64 }; /* turns of a wait between looks at processes */
+
 static dil_status wait_slot(dil_link *link, int32_t index) {
-  enum { LOOKS = 64 }; /* turns between looks at processes */
   file_link *l = self(link);
   struct slot *s = &l->slot[index];
   double end = clock_seconds() + link->timeout;
@@ -243,6 +248,22 @@ static dil_status wait_slot(dil_link *link, int32_t index) {
     if (is_late(l, peer, end)) be_silent(l, peer);
     clock_rest(turns);
   }
+}
+
+/* In one stroke for all: either it has failed for rank 0 as well, or for nobody. */
+static dil_status dismiss(dil_link *link) {
+  file_link *l = self(link);
+  int goes_on = GOES_ON;
+  double end = clock_seconds() + link->timeout;
+  if (link->rank == 0)
+    atomic_compare_exchange_strong(&l->board->state, &goes_on, OVER);
+  for (int64_t turns = 0; atomic_load(&l->board->state) != OVER; turns++) {
+    dil_status status = turns % LOOKS ? DIL_OK : check(link);
+    if (status) return status;
+    if (is_late(l, 0, end)) be_silent(l, 0);
+    clock_rest(turns);
+  }
+  return DIL_OK;
 }
 
 /* ---- meeting ------------------------------------------------------------- */
@@ -272,6 +293,7 @@ static const link_calls file_calls = {.name = "file",
                                       .check = check,
                                       .blame = blame,
                                       .live = live,
+                                      .dismiss = dismiss,
                                       .revoke = revoke_link,
                                       .free = free_link,
                                       .accuse = accuse,

@@ -380,6 +380,40 @@ START_TEST(who_collects_is_not_silent) {
 }
 END_TEST
 
+/* The victim is killed, and all others have failed over it before rank 0 comes to
+ * dismiss them: it must not believe that they go, who wait for it. */
+static int live_to_the_end(const scene *s, int32_t rank) {
+  dil_link *link;
+  dil_status status = join_all(s, rank, &link);
+  atomic_fetch_add(&s->shared->met, 1);
+  while (rank == VICTIM) pause_briefly();
+  while (rank == 0 && atomic_load(&s->shared->met) < 2 * RANKS - 2)
+    pause_briefly();
+  if (!status) status = link_dismiss(link);
+  bool named = status == DIL_PEER && strstr(dil_last_error(), "rank 2 is gone");
+  atomic_fetch_add(&s->shared->met, 1);
+  status = named ? go_on(s, &link) : DIL_INTERNAL;
+  if (!status) status = link_dismiss(link);
+  if (status) fprintf(stderr, "rank %d: %s\n", rank, dil_last_error());
+  else link_free(link);
+  return status != DIL_OK;
+}
+
+START_TEST(dismissed_are_all_or_none) {
+  scene s = scene_by(_i, "end", 10);
+  pid_t pids[RANKS];
+  for (int32_t i = 0; i < RANKS; i++) {
+    pids[i] = fork();
+    if (!pids[i]) _exit(live_to_the_end(&s, i));
+  }
+  strike(&s, pids);
+  for (int32_t i = 0, status; i < RANKS; i++) {
+    ck_assert_int_eq(waitpid(pids[i], &status, 0), pids[i]);
+    if (i != VICTIM) ck_assert_msg(!status, "rank %d: status %d", i, status);
+  }
+}
+END_TEST
+
 START_TEST(another_size_is_an_error) {
   scene s = scene_by(_i, "size", 10);
   pid_t pids[RANKS];
@@ -422,6 +456,7 @@ int main(void) {
   tcase_add_loop_test(tests, those_left_go_on, 0, 2);
   tcase_add_test(tests, killed_rank_is_named_behind_its_rows);
   tcase_add_loop_test(tests, who_collects_is_not_silent, 0, 2 * STROKES);
+  tcase_add_loop_test(tests, dismissed_are_all_or_none, 0, 2);
   tcase_add_loop_test(tests, another_size_is_an_error, 0, 2);
   tcase_add_test(tests, ranks_that_do_not_meet);
   suite_add_tcase(suite, tests);
