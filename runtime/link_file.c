@@ -179,6 +179,10 @@ static dil_status post(dil_link *link, int32_t index, const link_transfer *t) {
 
 static bool is_done(const half *h) { return h->begun && h->left == 0; }
 
+static bool is_over(const struct slot *s) {
+  return is_done(&s->send) && is_done(&s->receive);
+}
+
 static bool send_piece(file_link *l, half *h) {
   box *b = box_of(l, l->link.rank, h->peer);
   if (atomic_load(&b->full)) return false;
@@ -234,9 +238,11 @@ static dil_status wait_slot(dil_link *link, int32_t index) {
   struct slot *s = &l->slot[index];
   double end = clock_seconds() + link->timeout;
   for (int64_t turns = 0;; turns++) {
+    int32_t peer = is_done(&s->receive) ? s->send.peer : s->receive.peer;
+    bool late = !is_over(s) && is_late(l, peer, end); /* what has come moves yet */
     bool moved = !is_done(&s->send) && send_piece(l, &s->send);
     if (!is_done(&s->receive)) moved |= receive_piece(l, &s->receive);
-    if (is_done(&s->send) && is_done(&s->receive)) return DIL_OK;
+    if (is_over(s)) return DIL_OK;
     link_live(link);
     if (moved) {
       end = clock_seconds() + link->timeout; /* nobody is silent */
@@ -244,8 +250,7 @@ static dil_status wait_slot(dil_link *link, int32_t index) {
     }
     dil_status status = turns % LOOKS ? DIL_OK : check(link);
     if (status) return status;
-    int32_t peer = is_done(&s->receive) ? s->send.peer : s->receive.peer;
-    if (is_late(l, peer, end)) be_silent(l, peer);
+    if (late) be_silent(l, peer);
     clock_rest(turns);
   }
 }

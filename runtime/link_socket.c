@@ -286,33 +286,52 @@ static bool receive_some(socket_link *l, half *h) {
   return got > 0 || is_done(h);
 }
 
+static bool is_over(const struct slot *s) {
+  return is_done(&s->send) && is_done(&s->receive);
+}
+
+/* Whom it waits for; -1: nobody. */
+static int32_t awaited_by(const struct slot *s) {
+  return is_over(s) ? -1 : is_done(&s->receive) ? s->send.peer : s->receive.peer;
+}
+
+/* Nothing has moved until the end, and the rank has not lived since. */
+static bool is_late(const socket_link *l, int32_t whom, double end) {
+  if (whom < 0) return false;
+  double lived = l->net->peer[whom].lived + l->link.timeout;
+  return clock_seconds() > (lived > end ? lived : end);
+}
+
+static void be_silent(socket_link *l, int32_t whom) {
+  char why[REASON];
+  dil_link *link = &l->link;
+  int32_t silent = link_number(link, blame(link, whom - link->first));
+  snprintf(why, sizeof why, "rank %d is silent: rank %d waited for it in step "
+           "%d, at most %g s", silent, l->net->rank, link->step, link->timeout);
+  if (!l->net->failed) l->net->silent = true;
+  net_fail(l->net, silent, why);
+}
+
 static dil_status wait_slot(dil_link *link, int32_t index) {
   enum { LOOKS = 64 }; /* turns between looks at all connections */
   socket_link *l = self(link);
   struct slot *s = &l->slot[index];
-  char why[REASON];
   double end = clock_seconds() + link->timeout;
   for (int64_t turns = 0;; turns++) {
+    int32_t whom = awaited_by(s);
+    bool late = is_late(l, whom, end); /* what has come moves, and is heard yet */
     bool moved = !is_done(&s->send) && send_some(l, &s->send);
     if (!is_done(&s->receive)) moved |= receive_some(l, &s->receive);
-    if (is_done(&s->send) && is_done(&s->receive)) return DIL_OK;
+    if (is_over(s)) return DIL_OK;
     link_live(link);
     if (moved) {
       end = clock_seconds() + link->timeout; /* nobody is silent */
       continue;
     }
-    dil_status status = turns % LOOKS && !l->net->failed ? DIL_OK : check(link);
+    bool looks = turns % LOOKS == 0 || late || l->net->failed;
+    dil_status status = looks ? check(link) : DIL_OK;
     if (status) return status;
-    const half *late = is_done(&s->receive) ? &s->send : &s->receive;
-    double lived = l->net->peer[late->peer].lived + link->timeout;
-    if (clock_seconds() > (lived > end ? lived : end)) {
-      int32_t silent = link_number(link, blame(link, late->peer - link->first));
-      snprintf(why, sizeof why, "rank %d is silent: rank %d waited for it in "
-               "step %d, at most %g s", silent, l->net->rank, link->step,
-               link->timeout);
-      if (!l->net->failed) l->net->silent = true;
-      net_fail(l->net, silent, why);
-    }
+    if (late && is_late(l, whom, end)) be_silent(l, whom);
     clock_rest(turns);
   }
 }
