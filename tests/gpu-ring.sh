@@ -328,7 +328,16 @@ is "those left after a frozen rank go on" goes_on STOP silent
 meet=localhost:$((port + 3))
 is "those left after a killed rank go on, by a port" goes_on KILL gone
 meet=localhost:$((port + 4))
-is "those left after a frozen rank go on, by a port" goes_on STOP silent
+# The half of those that met at a port might be the half that stands still.
+ends() {
+  struck STOP --repeat $many --shrink || return 1
+  [ $ended -ne 0 ] && grep -q '1 of 2 ranks cannot tell' "$TMP/rank.0"
+}
+if [ $ring -gt 2 ]; then
+  is "those left after a frozen rank go on, by a port" goes_on STOP silent
+else
+  is "one of two ends where the other is frozen, by a port" ends
+fi
 meet=
 if [ "$gpus" -eq 0 ]; then
   FAKE_NCCL=22600
