@@ -69,9 +69,24 @@ static void expect(dil_status status) {
 
 /* ---- kernels ------------------------------------------------------------- */
 
+/* What a kernel is made from; kept until this process ends. */
+typedef struct origin {
+  const plan *plan;
+  bool whole;              /* no call is a part of a sequence */
+  struct origin *next;
+} origin;
+
+static const origin *origin_new(const plan *p, bool whole) {
+  static origin *all;
+  origin *o = malloc(sizeof *o);
+  if (!o) abort();
+  *o = (origin){p, whole, all};
+  return all = o;
+}
+
 static int64_t dimension(const void *context, int32_t index, int32_t axis,
                          int32_t B, int32_t N, int32_t M) {
-  const pattern *p = ((const plan *)context)->pattern;
+  const pattern *p = ((const origin *)context)->plan->pattern;
   expr_point point = {.B = B, .N = N, .M = M};
   return expr_eval(p->dimension[index][axis], &point, false).integer;
 }
@@ -102,14 +117,17 @@ static char *source_of(gpu_request request) {
  * them, as by `dil run`. */
 static bool is_late(void) { return getenv("DIL_TEST_LATE") != NULL; }
 
-static gpu_request request_of(const plan *p) {
-  return (gpu_request){.plan = p,
-                       .arch = gpu_module()->facts(gpu_device())->arch,
-                       .only = p->force & FORCE_GENERAL ? "general" : NULL};
+static gpu_request request_of(const origin *o) {
+  return (gpu_request){
+      .plan = o->plan,
+      .arch = gpu_module()->facts(gpu_device())->arch,
+      .only = o->plan->force & FORCE_GENERAL ? "general" : NULL,
+      .whole = o->whole};
 }
 
-static dil_status compile(const plan *p, bool late, const gpu_codes **codes) {
-  gpu_request request = request_of(p);
+static dil_status compile(const origin *o, bool late,
+                          const gpu_codes **codes) {
+  gpu_request request = request_of(o);
   char *text = source_of(request);
   request.apart = late;
   for (int32_t i = 0; i < remembered_count; i++)
@@ -138,15 +156,21 @@ static dil_status late_code(const void *context, int32_t index,
   return gpu_compiler()->member(&request, all.member[index], made);
 }
 
-dil_cuda_kernel *gpu_kernel_make(const plan *p, char *problem, size_t size) {
+/* Comparisons that one source of kernels serves, about. */
+enum { GROUP = 5 };
+
+dil_cuda_kernel *gpu_kernel_make(const plan *p, bool parts, char *problem,
+                                 size_t size) {
+  static int32_t number;
   dil_cuda_kernel *made = NULL;
   const gpu_codes *codes;
   bool late = is_late();
-  dil_status status = compile(p, late, &codes);
+  const origin *o = origin_new(p, !parts && number++ / GROUP % 2 == 0);
+  dil_status status = compile(o, late, &codes);
   if (!status)
     status = gpu_module()->kernel(gpu_device(), &p->table, codes->code,
                                   codes->count, late ? late_code : NULL,
-                                  dimension, p, &made);
+                                  dimension, o, &made);
   if (status)
     snprintf(problem, size, "%s: %s", dil_status_text(status),
              dil_last_error());
@@ -156,10 +180,11 @@ dil_cuda_kernel *gpu_kernel_make(const plan *p, char *problem, size_t size) {
 const crew_gpu *gpu_crew(const plan *p) {
   static crew_gpu shared;
   const gpu_codes *codes;
-  expect(compile(p, false, &codes));
+  const origin *o = origin_new(p, false);
+  expect(compile(o, false, &codes));
   shared = (crew_gpu){.cuda = gpu_module(), .codes = codes->code,
                       .code_count = codes->count, .dimension = dimension,
-                      .context = p, .devices = 1};
+                      .context = o, .devices = 1};
   int32_t arch = gpu_module()->facts(gpu_device())->arch;
   expect(gpu_compiler()->rows(arch, NULL, &shared.rows));
   return &shared;
@@ -176,10 +201,9 @@ static bool compares(void) {
   return true;
 }
 
-/* DIL_TEST_SHARE=2/16: this process compares the third of every sixteen groups
- * of comparisons, a group being about what one source of kernels serves. */
+/* DIL_TEST_SHARE=2/16: this process compares the third of every sixteen
+ * groups. */
 bool gpu_leaves_out(void) {
-  enum { GROUP = 5 };
   static int32_t number = -1;
   const char *share = getenv("DIL_TEST_SHARE");
   int mine = 0, all = 1;

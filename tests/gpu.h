@@ -13,8 +13,10 @@ const gpu_backend *gpu_compiler(void);
 /* The run time for GPUs and its first device; abort with the reason. */
 const dil_cuda_module *gpu_module(void);
 dil_cuda *gpu_device(void);
-/* NULL with the reason in problem. */
-dil_cuda_kernel *gpu_kernel_make(const plan *p, char *problem, size_t size);
+/* NULL with the reason in problem. `parts`: for calls that are parts of
+ * sequences; of others half know of parts all the same, as a library's do. */
+dil_cuda_kernel *gpu_kernel_make(const plan *p, bool parts, char *problem,
+                                 size_t size);
 void gpu_kernel_unmake(dil_cuda_kernel *made);
 /* What ranks of a plan on GPUs share; it may be asked for once a process. */
 const crew_gpu *gpu_crew(const plan *p);

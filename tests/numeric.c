@@ -306,11 +306,13 @@ static dil_threads *pool_of(int32_t count) {
   return threads[count];
 }
 
-/* Compiled for the device when a run first needs it. */
+/* Compiled for the device when a run first needs it; every other seed's knows
+ * of parts. */
 static dil_status run_on_gpu(data *d, kernel_made *k) {
   if (!k->cuda) {
     k->compiled++;
-    k->cuda = gpu_kernel_make(k->plan, k->problem, sizeof k->problem);
+    k->cuda = gpu_kernel_make(k->plan, d->shape.seed % 2 == 0, k->problem,
+                              sizeof k->problem);
   }
   return k->cuda ? gpu_run(d, k->cuda) : DIL_INTERNAL;
 }

@@ -159,7 +159,7 @@ static void problem_open(problem *p, const char *text) {
   *p = (problem){.subject = subject_new("launch", text, NULL, 0)};
   ck_assert_msg(p->subject->pattern != NULL, "%s", p->subject->problem);
   p->made = kernel_make(p->subject, (recipe){0});
-  p->kernel = gpu_kernel_make(p->made->plan, p->made->problem,
+  p->kernel = gpu_kernel_make(p->made->plan, false, p->made->problem,
                               sizeof p->made->problem);
   ck_assert_msg(p->kernel != NULL, "%s", p->made->problem);
   for (uint32_t i = 0; i < 3; i++)

@@ -350,7 +350,7 @@ static void check_parts(const subject *s, unsigned force, call_shape size) {
   dil_threads *threads = dil_threads_new(2);
   pool *scratch = pool_new_host(NULL, NULL);
   if (gpu_wanted() && !k->refused)
-    k->cuda = gpu_kernel_make(k->plan, k->problem, sizeof k->problem);
+    k->cuda = gpu_kernel_make(k->plan, true, k->problem, sizeof k->problem);
   ck_assert_msg(k->refused || !k->problem[0], "%s", k->problem);
   if (k->cuda) check_one_part(d, k);
   for (int32_t ranks = 1; ranks <= 7 && !k->refused; ranks += 1 + ranks / 2)
@@ -409,7 +409,7 @@ static void check_random(const subject *s, const spec *drawn) {
   kernel_made *k = kernel_make(s, (recipe){.force = force_all[drawn->force]
                                                .force});
   if (k->refused) goto out;
-  k->cuda = gpu_kernel_make(k->plan, k->problem, sizeof k->problem);
+  k->cuda = gpu_kernel_make(k->plan, true, k->problem, sizeof k->problem);
   ck_assert_msg(!k->problem[0], "%s", k->problem);
   ring_shape ring = {.table = &k->plan->table,
                      .layout = (dil_layout)(drawn->seed % 8 == 0
