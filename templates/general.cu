@@ -160,7 +160,7 @@ DIL_INLINE void run_tile(const dil_params &p, const dil_tile &t) {
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     dil_pass(const __grid_constant__ dil_params p) {
-  for (long long item = blockIdx.x; item < p.items; item += gridDim.x) {
+  for (unsigned item = blockIdx.x; item < p.items; item += gridDim.x) {
     if (threadIdx.x < 32) {
       dil_tile t = find_tile(p, item, TILE_ROWS);
       /* Rows that a part has no keys for keep their state. */

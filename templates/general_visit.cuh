@@ -73,8 +73,7 @@ DIL_INLINE bool in_span(dil_span s, int j) { return j >= s.low && j < s.high; }
 
 /* The first number of the keys at or after a position. */
 DIL_INLINE int number_at(const dil_keys &k, long long position) {
-  long long away = position - k.start;
-  return away > 0 ? (int)((away + k.step - 1) / k.step) : 0;
+  return steps_to(position - k.start, k.step);
 }
 
 /* A branch's keys without the gap that its hosts leave: at most two pieces. */

@@ -33,6 +33,9 @@
 #ifndef BARE
 #define BARE 1           // 0: some branch selects every row
 #endif
+#ifndef LEFT_WINDOWS
+#define LEFT_WINDOWS 1   // 0: no window ends on the left
+#endif
 #ifndef STATES
 #define STATES 1         // 0: no pass or part goes on from another
 #endif

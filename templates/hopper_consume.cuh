@@ -56,7 +56,7 @@ DEVICE void mask_block(const consumer &c, int flags,
              min(keys_within(from + 8 * step + window.y, per_stride) + 1,
                  window.z),
              column);
-  if (window.x < HOPPER_FAR)
+  if (LEFT_WINDOWS && window.x < HOPPER_FAR)
     hide_before(s, keys_within(from - window.x - 1, per_stride) + 1,
                 keys_within(from + 8 * step - window.x - 1, per_stride) + 1,
                 column);

@@ -25,14 +25,16 @@ DIL_INLINE int floor_to(int a, int n) {
   int rest = a % n;
   return a - (rest < 0 ? rest + n : rest);
 }
-/* floor(a / n), n > 0, held within 2^10: more columns than a tile has. */
+/* floor(a / n), n > 0, held within 2^10: more columns than a tile has. So small
+ * a quotient is one off at most when it is rounded. */
 DIL_INLINE int floor_div(long long a, int n) {
   const long long far = 1 << 10;
   long long least = -far * n, most = far * n;
   a = a < least ? least : a > most ? most : a;
   if (n == 1) return (int)a;
-  if (n < 1 << 20) return (int)a / n - ((int)a % n < 0);
-  return (int)(a / n - (a % n < 0));
+  int quotient = __float2int_rd(__fdividef((float)a, (float)n));
+  long long rest = a - (long long)quotient * n;
+  return quotient + (rest >= n) - (rest < 0);
 }
 DIL_INLINE int least(int a, int b) { return a < b ? a : b; }
 DIL_INLINE int most(int a, int b) { return a > b ? a : b; }
@@ -160,31 +162,28 @@ DIL_INLINE int row_from(const dil_params &p, const dil_tile &t, int low) {
   return t.origin + (low - t.origin + step - 1) / step * step;
 }
 
+/* What is left of a number when its last digit, of `size` values, is taken. */
+DIL_INLINE int take_digit(unsigned &number, int size) {
+  unsigned rest = number / (unsigned)size;
+  int digit = (int)(number - rest * (unsigned)size);
+  number = rest;
+  return digit;
+}
+
 /* Tile number `item`, of tile_rows rows. Blocks of late rows come first: with
  * `causal` they see the most. Where there are few tiles those of all heads do;
  * else those of a head stay together, near the same keys. */
-DIL_INLINE dil_tile find_tile(const dil_params &p, long long item,
+DIL_INLINE dil_tile find_tile(const dil_params &p, unsigned item,
                               int tile_rows) {
   dil_tile t;
   int block, residue, part, cell, low, high, heads = p.heads / p.pack;
-  t.split = (int)(item % p.splits);
-  item /= p.splits;
-  if (p.spread) {
-    t.head = p.head + (int)(item % heads) * p.pack;
-    item /= heads;
-  }
-  block = p.blocks - 1 - (int)(item % p.blocks);
-  item /= p.blocks;
-  residue = (int)(item % p.residues);
-  item /= p.residues;
-  part = (int)(item % p.parts);
-  item /= p.parts;
-  cell = p.cells - 1 - (int)(item % p.cells);
-  item /= p.cells;
-  if (!p.spread) {
-    t.head = p.head + (int)(item % heads) * p.pack;
-    item /= heads;
-  }
+  t.split = take_digit(item, p.splits);
+  if (p.spread) t.head = p.head + take_digit(item, heads) * p.pack;
+  block = p.blocks - 1 - take_digit(item, p.blocks);
+  residue = take_digit(item, p.residues);
+  part = take_digit(item, p.parts);
+  cell = p.cells - 1 - take_digit(item, p.cells);
+  if (!p.spread) t.head = p.head + take_digit(item, heads) * p.pack;
   t.kv = t.head / GROUP - p.head / GROUP;
   t.b = (int)item;
   t.keys = p.lengths ? most(0, least(p.lengths[t.b], p.M)) : p.M;
@@ -203,6 +202,11 @@ DIL_INLINE dil_tile find_tile(const dil_params &p, long long item,
   t.count = least((high - t.low - 1) / t.step + 1, tile_rows / p.pack);
   t.branches = class_of(p.pass, t.head, t.low);
   return t;
+}
+
+/* How many steps reach `away`, a distance of two positions; 0: none is due. */
+DIL_INLINE int steps_to(long long away, int step) {
+  return away > 0 ? (int)((unsigned)(away - 1) / (unsigned)step) + 1 : 0;
 }
 
 /* Keys start + n * step for first <= n < end: all that the tile's rows see of
@@ -252,8 +256,8 @@ DIL_INLINE dil_keys keys_of(const dil_params &p, const dil_tile &t,
     if (high > end) high = end;
     if (!meet_comb(p, k)) high = low;
   }
-  k.first = low > k.start ? (int)((low - k.start + k.step - 1) / k.step) : 0;
-  k.end = high > k.start ? (int)((high - k.start + k.step - 1) / k.step) : 0;
+  k.first = steps_to(low - k.start, k.step);
+  k.end = steps_to(high - k.start, k.step);
   return k;
 }
 

@@ -80,16 +80,27 @@ static uint64_t passes_of(const dil_table *t, int32_t keys, bool paired,
   return passes;
 }
 
-/* Whether some row of these passes is selected by no branch of its pass. */
-static bool has_bare(const dil_table *t, uint64_t passes, int32_t keys) {
+/* What some pass wants of the kernel: code for rows that no branch of it
+ * selects, and for windows that end on the left. */
+typedef struct wants {
+  bool bare, left;
+} wants;
+
+static void add_wants(const hopper_table *made, wants *w) {
+  w->bare |= made->bare;
+  for (int32_t i = 0; i < made->piece_count; i++)
+    w->left |= made->pieces[i].left < HOPPER_FAR;
+}
+
+static wants wants_of(const dil_table *t, uint64_t passes, int32_t keys) {
   hopper_table made;
   char reason[128];
+  wants w = {false, false};
   for (int32_t p = 0; p < t->pass_count && p < 64; p++)
     if ((passes >> p & 1) &&
-        hopper_table_fill(t, p, keys, &made, reason, sizeof reason) &&
-        made.bare)
-      return true;
-  return false;
+        hopper_table_fill(t, p, keys, &made, reason, sizeof reason))
+      add_wants(&made, &w);
+  return w;
 }
 
 /* Whether the segments of every pass divide one another. */
@@ -155,7 +166,9 @@ bool hopper_begin(const gpu_request *r, const hopper_cuts *all,
       rounded(t->head_dim, 32), rounded(t->value_dim, 32));
   put(text, "#define WARPGROUPS %d\n#define TILE_KEYS %d\n#define STAGES %d\n",
       s->warpgroups, s->keys, s->stages);
-  put(text, "#define NESTED %d\n#define BARE %d\n#define STATES %d\n",
-      is_nested(t), has_bare(t, code->passes, s->keys), has_states(r));
+  wants w = wants_of(t, code->passes, s->keys);
+  put(text, "#define NESTED %d\n#define BARE %d\n#define LEFT_WINDOWS %d\n",
+      is_nested(t), w.bare, w.left);
+  put(text, "#define STATES %d\n", has_states(r));
   return true;
 }

@@ -262,6 +262,8 @@ static dil_status launch(const cuda_run *r, int32_t pass,
                          const cuda_code *code) {
   dil_params p = parameters_of(r);
   fill_space(r, pass, code, &p);
+  if (p.items > INT32_MAX)
+    return dil_fail(DIL_USAGE, "more than 2^31 tiles in one call");
   dil_status status = cuda_launch(r, code, ENTRY_PASS, p.items,
                                   code->about.threads, code->about.shared, &p);
   if (!status && p.splits > 1)
