@@ -173,7 +173,7 @@ static void fill_finish(const cuda_run *r, int32_t pass,
     l->members[i].finish = (signed char)(chained ? how : 0);
     writes |= !chained;
   }
-  if (!writes) l->early = 0;
+  if (!writes) l->early = 0; /* the state of all rows stands as it is */
 }
 
 static dil_status fill_maps(const cuda_run *r, int32_t pass,
