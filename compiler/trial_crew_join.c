@@ -132,8 +132,10 @@ dil_status trial_crew_ring(trial_crew *t) {
       : trial_crew_in_file(t) ? ring_in_file(t, group, link)
                               : socket_link_part(t->world, group * ring, ring,
                                                  on->timeout, link);
-  if (!status) (*link)->first = group * ring;
-  return status;
+  if (status) return status;
+  (*link)->first = group * ring;
+  (*link)->above = t->world;
+  return DIL_OK;
 }
 
 dil_status trial_crew_nccl(trial_crew *t, const topology *on) {

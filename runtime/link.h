@@ -76,6 +76,8 @@ struct dil_link {
   int32_t first;    /* a ring of several: how many ranks are before its own */
   bool awaited;     /* by others, for longer than a wait may take: they hear that */
   double told;      /* it lives, from its own waits too; when they last did */
+  dil_link *above;  /* of a ring: that of all ranks, on which others may wait for
+                       this one meanwhile; NULL: there is none */
 };
 
 /* The number of a rank among those of all rings, which people know. */
@@ -87,14 +89,16 @@ static inline void link_free(dil_link *link) {
   if (link) link->calls->free(link);
 }
 
-/* For a rank that is awaited, wherever it does something else. */
+/* For a rank that is awaited, wherever it does something else; who waits in its
+ * ring is, by those whose rings are done. */
 static inline void link_live(dil_link *link) {
   enum { TIMES = 8 }; /* in a timeout */
-  if (!link->awaited || !link->calls->live) return;
+  dil_link *all = link->above ? link->above : link;
+  if ((!link->above && !link->awaited) || !all->calls->live) return;
   double now = clock_seconds();
-  if (now < link->told + link->timeout / TIMES) return;
-  link->told = now;
-  link->calls->live(link);
+  if (now < all->told + all->timeout / TIMES) return;
+  all->told = now;
+  all->calls->live(all);
 }
 
 /* How many of the ranks below `rank` are left, which is its rank then. */

@@ -110,8 +110,10 @@ static dil_status join_two(const scene *s, int32_t rank, dil_link *all,
   dil_status status =
       s->port ? socket_link_part(all, first, 2, s->timeout, link)
               : file_link_new(path, rank % 2, 2, s->timeout, link);
-  if (!status) (*link)->first = first;
-  return status;
+  if (status) return status;
+  (*link)->first = first;
+  (*link)->above = all;
+  return DIL_OK;
 }
 
 /* A rank's life; its last words go to a file. */
@@ -380,6 +382,44 @@ START_TEST(who_collects_is_not_silent) {
 }
 END_TEST
 
+/* Rank 3 waits in its ring for the victim, that has stopped. Ranks 0 and 1, whose
+ * ring is done, have waited for rank 3 since before that, and do not name it. */
+static int live_behind_a_ring(const scene *s, int32_t rank) {
+  dil_link *all, *ring;
+  char byte;
+  dil_status status = join_all(s, rank, &all);
+  if (!status) status = join_two(s, rank, all, &ring);
+  if (status) return fprintf(stderr, "rank %d: %s\n", rank, dil_last_error());
+  if (rank == VICTIM) raise(SIGSTOP);
+  usleep(rank == 3 ? (useconds_t)(6e5 * s->timeout) : 0);
+  dil_link *link = rank == 3 ? ring : all;
+  const link_transfer t = {.to = -1, .from = rank == 3 ? VICTIM % 2 : 3,
+                           .receive = &byte, .receive_bytes = 1};
+  link->calls->post(link, 0, &t);
+  status = link->calls->wait(link, 0);
+  if (rank == 3) all->calls->revoke(all, dil_last_error());
+  bool named = status == DIL_PEER && strstr(dil_last_error(), "rank 2 is silent");
+  if (!named) fprintf(stderr, "rank %d: %s\n", rank, dil_last_error());
+  return !named;
+}
+
+START_TEST(who_waits_in_its_ring_is_not_silent) {
+  scene s = scene_by(_i, "above", 1);
+  pid_t pids[RANKS];
+  for (int32_t i = 0; i < RANKS; i++) {
+    pids[i] = fork();
+    if (!pids[i]) _exit(live_behind_a_ring(&s, i) != 0);
+  }
+  for (int32_t i = 0, status; i < RANKS; i++) {
+    if (i == VICTIM) continue;
+    ck_assert_int_eq(waitpid(pids[i], &status, 0), pids[i]);
+    ck_assert_msg(!status, "rank %d: status %d", i, status);
+  }
+  kill(pids[VICTIM], SIGKILL);
+  waitpid(pids[VICTIM], NULL, 0);
+}
+END_TEST
+
 /* The victim is killed, and all others have failed over it before rank 0 comes to
  * dismiss them: it must not believe that they go, who wait for it. */
 static int live_to_the_end(const scene *s, int32_t rank) {
@@ -456,6 +496,7 @@ int main(void) {
   tcase_add_loop_test(tests, those_left_go_on, 0, 2);
   tcase_add_test(tests, killed_rank_is_named_behind_its_rows);
   tcase_add_loop_test(tests, who_collects_is_not_silent, 0, 2 * STROKES);
+  tcase_add_loop_test(tests, who_waits_in_its_ring_is_not_silent, 0, 2);
   tcase_add_loop_test(tests, dismissed_are_all_or_none, 0, 2);
   tcase_add_loop_test(tests, another_size_is_an_error, 0, 2);
   tcase_add_test(tests, ranks_that_do_not_meet);
