@@ -35,6 +35,7 @@ typedef struct scene {
   bool shrinks;          /* those left go on, for two rounds */
   bool stops;            /* the victim stops by itself, in a round of its own */
   bool split;            /* each two exchange by a link of their own */
+  const struct stroke *by; /* of who collects */
   shared *shared;
 } scene;
 
@@ -258,6 +259,25 @@ START_TEST(those_left_go_on) {
 }
 END_TEST
 
+/* Ranks whose lives end well, but for one that is lost: struck from here, or by
+ * itself. */
+static void live_all(const scene *s, int (*life)(const scene *s, int32_t rank),
+                     int32_t lost, bool strikes) {
+  pid_t pids[RANKS];
+  for (int32_t i = 0; i < RANKS; i++) {
+    pids[i] = fork();
+    if (!pids[i]) _exit(life(s, i) != 0);
+  }
+  if (strikes) strike(s, pids);
+  for (int32_t i = 0, status; i < RANKS; i++) {
+    if (i == lost) continue;
+    ck_assert_int_eq(waitpid(pids[i], &status, 0), pids[i]);
+    ck_assert_msg(!status, "rank %d: status %d", i, status);
+  }
+  kill(pids[lost], SIGKILL);
+  waitpid(pids[lost], NULL, 0);
+}
+
 /* Of what one rank sends, which is more than its connection holds. */
 static dil_status send_much(dil_link *link, int32_t to) {
   static char much[1 << 26];
@@ -299,16 +319,7 @@ static int live_behind_rows(const scene *s, int32_t rank) {
 
 START_TEST(killed_rank_is_named_behind_its_rows) {
   scene s = scene_by(1, "behind", 10);
-  pid_t pids[RANKS];
-  for (int32_t i = 0; i < RANKS; i++) {
-    pids[i] = fork();
-    if (!pids[i]) _exit(live_behind_rows(&s, i));
-  }
-  strike(&s, pids);
-  for (int32_t i = 0, status; i < RANKS; i++) {
-    ck_assert_int_eq(waitpid(pids[i], &status, 0), pids[i]);
-    if (i != VICTIM) ck_assert_msg(!status, "rank %d: status %d", i, status);
-  }
+  live_all(&s, live_behind_rows, VICTIM, true);
 }
 END_TEST
 
@@ -352,7 +363,8 @@ static dil_status take_turns(const scene *s, dil_link *link, const stroke *by) {
 }
 
 /* In time: a wait, and what it takes to agree on whose fault it was. */
-static int live_by_turns(const scene *s, int32_t rank, const stroke *by) {
+static int live_by_turns(const scene *s, int32_t rank) {
+  const stroke *by = s->by;
   dil_link *link;
   dil_status status = join_all(s, rank, &link);
   if (!status) status = take_turns(s, link, by);
@@ -366,19 +378,8 @@ static int live_by_turns(const scene *s, int32_t rank, const stroke *by) {
 
 START_TEST(who_collects_is_not_silent) {
   scene s = scene_by(_i % 2, "turns", 1);
-  const stroke *by = &strokes[_i / 2];
-  pid_t pids[RANKS];
-  for (int32_t i = 0; i < RANKS; i++) {
-    pids[i] = fork();
-    if (!pids[i]) _exit(live_by_turns(&s, i, by));
-  }
-  for (int32_t i = 0, status; i < RANKS; i++) {
-    if (i == by->rank) continue;
-    ck_assert_int_eq(waitpid(pids[i], &status, 0), pids[i]);
-    ck_assert_msg(!status, "rank %d: status %d", i, status);
-  }
-  kill(pids[by->rank], SIGKILL);
-  waitpid(pids[by->rank], NULL, 0);
+  s.by = &strokes[_i / 2];
+  live_all(&s, live_by_turns, s.by->rank, false);
 }
 END_TEST
 
@@ -405,18 +406,7 @@ static int live_behind_a_ring(const scene *s, int32_t rank) {
 
 START_TEST(who_waits_in_its_ring_is_not_silent) {
   scene s = scene_by(_i, "above", 1);
-  pid_t pids[RANKS];
-  for (int32_t i = 0; i < RANKS; i++) {
-    pids[i] = fork();
-    if (!pids[i]) _exit(live_behind_a_ring(&s, i) != 0);
-  }
-  for (int32_t i = 0, status; i < RANKS; i++) {
-    if (i == VICTIM) continue;
-    ck_assert_int_eq(waitpid(pids[i], &status, 0), pids[i]);
-    ck_assert_msg(!status, "rank %d: status %d", i, status);
-  }
-  kill(pids[VICTIM], SIGKILL);
-  waitpid(pids[VICTIM], NULL, 0);
+  live_all(&s, live_behind_a_ring, VICTIM, false);
 }
 END_TEST
 
@@ -441,16 +431,7 @@ static int live_to_the_end(const scene *s, int32_t rank) {
 
 START_TEST(dismissed_are_all_or_none) {
   scene s = scene_by(_i, "end", 10);
-  pid_t pids[RANKS];
-  for (int32_t i = 0; i < RANKS; i++) {
-    pids[i] = fork();
-    if (!pids[i]) _exit(live_to_the_end(&s, i));
-  }
-  strike(&s, pids);
-  for (int32_t i = 0, status; i < RANKS; i++) {
-    ck_assert_int_eq(waitpid(pids[i], &status, 0), pids[i]);
-    if (i != VICTIM) ck_assert_msg(!status, "rank %d: status %d", i, status);
-  }
+  live_all(&s, live_to_the_end, VICTIM, true);
 }
 END_TEST
 
