@@ -77,6 +77,8 @@ FILE *keep_open_key(keep_module m, char **bytes, size_t *size) {
   fprintf(out, "dil " DIL_VERSION " %x keep %d\n%s %016llx%016llx\n",
           (unsigned)DIL_INTERFACE, KEEP_VERSION, module_files[m],
           (unsigned long long)hash.high64, (unsigned long long)hash.low64);
+  const char *wishes = secure_getenv(NVRTC_WISHES);
+  if (m == KEEP_GPU && wishes && *wishes) fprintf(out, "wishes %s\n", wishes);
   return out;
 }
 

@@ -159,6 +159,21 @@ if "$DIL" build first.dil -o chips --cuda sm_80 --cpu none \
   "$DIL" build first.dil -o libtwo --cpu avx2
   is "which runs on a processor, too" "$DIL" run --library two.so -k first \
     --seq 100 --random 1 --check
+  wishes() { # more options for NVRTC
+    env DIL_CACHE=off DIL_NVRTC_OPTIONS="$*" "$DIL" build first.dil -o wished \
+      --cuda sm_80 --cpu none --emit=cubin
+  }
+  wished() {
+    wishes -lineinfo -DX=1 && grep -q debug_line wished.sm_80.cubin
+  }
+  is "more options reach NVRTC" wished
+  is "and one that it does not know is told" says \
+    'for sm_80 with DIL_NVRTC_OPTIONS=--bogus: NVRTC_ERROR_INVALID_OPTION' \
+    not wishes --bogus
+  # shellcheck disable=SC2046 # words
+  is "more than it takes are refused" says \
+    "DIL_NVRTC_OPTIONS has 89 bytes and 30 words, more than 999 or 20" \
+    not wishes $(yes -- -w | head -n 30)
   # Launches on a driver that has no device behind it: only told.
   on_fake() { # chip, words to expect, library
     env LD_LIBRARY_PATH="$BUILD/emulator" FAKE_CHIP="$1" "$DIL" run --library "$3" \

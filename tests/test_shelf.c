@@ -245,6 +245,19 @@ START_TEST(without_a_cache_all_is_compiled) {
 }
 END_TEST
 
+static int compile_wished(void) {
+  setenv("DIL_NVRTC_OPTIONS", "-lineinfo -DX=1", 1);
+  return compile_plain();
+}
+
+START_TEST(what_other_options_make_is_kept_apart) {
+  ck_assert_int_eq(apart(compile_plain), 1);
+  ck_assert_int_eq(apart(compile_wished), 1);
+  ck_assert_int_eq(apart(compile_wished), 0);
+  ck_assert_int_eq(apart(compile_plain), 0);
+}
+END_TEST
+
 /* ---- the gate ------------------------------------------------------------ */
 
 static const char widest[] = PATTERN("one_e", "192", "bf16", "branch { }");
@@ -351,6 +364,7 @@ int main(void) {
   tcase_add_test(c, another_compiler_in_its_place_shares_nothing);
   tcase_add_test(c, a_damaged_cubin_is_made_anew);
   tcase_add_test(c, without_a_cache_all_is_compiled);
+  tcase_add_test(c, what_other_options_make_is_kept_apart);
   tcase_add_test(c, what_the_gate_refused_is_refused_again);
   tcase_add_test(c, what_comes_late_is_shared_too);
   suite_add_tcase(suite, c);

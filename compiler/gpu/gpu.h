@@ -20,6 +20,9 @@ typedef struct source_text {
   bool lost;               /* memory ran out; told once at the end */
 } source_text;
 
+/* The variable that holds more options for NVRTC, words. */
+#define NVRTC_WISHES "DIL_NVRTC_OPTIONS"
+
 /* What NVRTC made of a source, whether or not the gate lets it pass. */
 typedef struct gpu_made {
   char *log;               /* what ptxas reports; malloced */

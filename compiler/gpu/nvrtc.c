@@ -196,20 +196,51 @@ static void name_target(int32_t arch, char target[48]) {
            arch == 90 ? "a" : "");
 }
 
-static dil_status compile(job_handle job, int32_t arch) {
-  char target[48];
-  const char *all[1 + OPTIONS] = {target};
-  name_target(arch, target);
-  memcpy(all + 1, options, sizeof options);
-  int code = nvrtc.CompileProgram(job, 1 + OPTIONS - !nvrtc.has_minimal, all);
-  if (!code) return DIL_OK;
+/* What profilers and checkers want besides; part of the cache's keys. */
+typedef struct wishes {
+  char text[1000];
+  const char *word[20];
+  int count;
+} wishes;
+
+static dil_status read_wishes(wishes *w) {
+  const int most = sizeof w->word / sizeof *w->word;
+  const char *given = secure_getenv(NVRTC_WISHES);
+  char *rest = w->text;
+  int size = snprintf(w->text, sizeof w->text, "%s", given ? given : "");
+  w->count = 0;
+  for (char *word; (word = strtok_r(rest, " ", &rest)) != NULL; w->count++)
+    if (w->count < most) w->word[w->count] = word;
+  if (size < (int)sizeof w->text && w->count <= most) return DIL_OK;
+  return dil_fail(DIL_USAGE, NVRTC_WISHES " has %d bytes and %d words, more "
+                  "than %zu or %d", size, w->count, sizeof w->text - 1, most);
+}
+
+static dil_status refused(job_handle job, int32_t arch, int code) {
+  const char *given = secure_getenv(NVRTC_WISHES);
   char *log = log_of(job);
   dil_status status =
       dil_fail(code == 5 ? DIL_ENVIRONMENT : DIL_INTERNAL,
-               "NVRTC refuses a kernel for sm_%d: %s\n%s", arch,
+               "NVRTC refuses a kernel for sm_%d%s%s: %s\n%s", arch,
+               given && *given ? " with " NVRTC_WISHES "=" : "",
+               given ? given : "",
                nvrtc.GetErrorString(code), log ? log : "");
   free(log);
   return status;
+}
+
+static dil_status compile(job_handle job, int32_t arch) {
+  wishes more;
+  char target[48];
+  const char *all[1 + sizeof more.word / sizeof *more.word + OPTIONS] = {target};
+  dil_status status = read_wishes(&more);
+  if (status) return status;
+  int count = 1 + OPTIONS - !nvrtc.has_minimal;
+  name_target(arch, target);
+  memcpy(all + 1, options, sizeof options);
+  memcpy(all + count, more.word, (size_t)more.count * sizeof *all);
+  int code = nvrtc.CompileProgram(job, count + more.count, all);
+  return code ? refused(job, arch, code) : DIL_OK;
 }
 
 /* Asked by NVRTC between its phases: 1 ends the compilation. */
