@@ -313,7 +313,7 @@ gpu-bundle: $(bundled) $(BUILD)/dil $(gpuparts) $(older)
 	  { print $$3 }' | sort -u | xargs -I{} cp -L {} $(BUILD)/gpu/lib
 # Both steps, where one machine has all.
 check-gpu: gpu-bundle
-	@BUILD=$(BUILD) tests/run.sh gpu gpu_api schedule
+	@BUILD=$(BUILD) tests/run.sh gpu gpu_api schedule sanitizers
 bench-gpu: gpu-bundle
 	@BUILD=$(BUILD) tests/run.sh bench-gpu
 

@@ -39,8 +39,8 @@
 #ifndef STATES
 #define STATES 1         // 0: no pass or part goes on from another
 #endif
-#ifndef RELEASES
-#define RELEASES 1       // warps of a warpgroup that release a stage, see lead
+#ifndef ALL_ARRIVE
+#define ALL_ARRIVE 0     // 1: who has read says so itself, for checkers of races
 #endif
 #ifndef HEAD_WIDTH
 #define HEAD_WIDTH 64    // head_dim, a multiple of 32
@@ -205,17 +205,18 @@ enum { TILE_FINISH = 8 }; // shift
 // ---- the kernel ------------------------------------------------------------
 
 DEVICE void init_barriers(u32 base) {
+  const int readers = WARPGROUPS * (ALL_ARRIVE ? 128 : 1);
   for (int i = 0; i < 2; i++) {
     barrier_init(base + AT_PLAN_FULL + 8 * i, 32);
-    barrier_init(base + AT_PLAN_EMPTY + 8 * i, 1);
+    barrier_init(base + AT_PLAN_EMPTY + 8 * i, ALL_ARRIVE ? 32 : 1);
     barrier_init(base + AT_QUERY_FULL + 8 * i, 1);
-    barrier_init(base + AT_QUERY_EMPTY + 8 * i, WARPGROUPS * RELEASES);
+    barrier_init(base + AT_QUERY_EMPTY + 8 * i, readers);
   }
   for (int i = 0; i < STAGES; i++) {
     barrier_init(base + AT_KEY_FULL + 8 * i, 1);
-    barrier_init(base + AT_KEY_EMPTY + 8 * i, WARPGROUPS * RELEASES);
+    barrier_init(base + AT_KEY_EMPTY + 8 * i, readers);
     barrier_init(base + AT_VALUE_FULL + 8 * i, 1);
-    barrier_init(base + AT_VALUE_EMPTY + 8 * i, WARPGROUPS * RELEASES);
+    barrier_init(base + AT_VALUE_EMPTY + 8 * i, readers);
     barrier_init(base + AT_TOLD + 16 * i, 1);
     barrier_init(base + AT_TOLD + 16 * i + 8, 1);
   }
@@ -240,7 +241,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(
         CONSUMER_REGISTERS));
     consumer c = {run, base, (int)threadIdx.x / 128 - 1,
-                  threadIdx.x % (128 / RELEASES) == 0};
+                  ALL_ARRIVE || threadIdx.x % 128 == 0};
 #if PAIRED
     consume_pairs(c);
 #else

@@ -10,12 +10,11 @@ struct consumer {
   int group; // of warps
   // Releases stages for the warpgroup. One thread is enough: the products that
   // it waited for hold the four warps together, so that none is still reading
-  // what came before them. Checkers of races, which do not know this of wgmma,
-  // are given a thread of each warp (RELEASES 4).
+  // what came before them. Checkers of races do not know this of wgmma: for
+  // them all threads do (ALL_ARRIVE).
   bool lead;
 };
 DEVICE void release(const consumer &c, u32 barrier) {
-  if (RELEASES > 1) __syncwarp();
   if (c.lead) barrier_arrive(barrier);
 }
 // Of this thread's warp: its first row in the tile.

@@ -8,23 +8,27 @@
 
 // ---- values that are not finite --------------------------------------------
 
-// Whether some value of a block is NaN or infinite: such times 0 is NaN, and
-// sums of it stay so. Asked by the whole warpgroup.
-DEVICE bool has_bad_values(u32 values, int group) {
+// Whether some value of a block's first `keys` is NaN or infinite: such times 0
+// is NaN, and sums of it stay so. Asked by the whole warpgroup.
+DEVICE bool has_bad_values(u32 values, int keys, int group) {
 #if ELEMENT == 1
 #define TIMES_ZERO "fma.rn.bf16x2 %0, %1, %2, %0;"
 #else
 #define TIMES_ZERO "fma.rn.f16x2 %0, %1, %2, %0;"
 #endif
   u32 sum = 0, bad;
+#pragma unroll 1
+  for (u32 end = values + VALUE_BYTES; values < end;
+       values += TILE_KEYS * VALUE_CHUNK * 2)
 #pragma unroll 4
-  for (int i = thread_index() % 128 * 16; i < VALUE_BYTES; i += 128 * 16) {
-    int4 x = shared_load(values + i);
-    asm(TIMES_ZERO : "+r"(sum) : "r"(x.x), "r"(0));
-    asm(TIMES_ZERO : "+r"(sum) : "r"(x.y), "r"(0));
-    asm(TIMES_ZERO : "+r"(sum) : "r"(x.z), "r"(0));
-    asm(TIMES_ZERO : "+r"(sum) : "r"(x.w), "r"(0));
-  }
+    for (int i = thread_index() % 128 * 16; i < keys * VALUE_CHUNK * 2;
+         i += 128 * 16) {
+      int4 x = shared_load(values + i);
+      asm(TIMES_ZERO : "+r"(sum) : "r"(x.x), "r"(0));
+      asm(TIMES_ZERO : "+r"(sum) : "r"(x.y), "r"(0));
+      asm(TIMES_ZERO : "+r"(sum) : "r"(x.z), "r"(0));
+      asm(TIMES_ZERO : "+r"(sum) : "r"(x.w), "r"(0));
+    }
   asm volatile("{.reg .pred p, q; setp.ne.u32 p, %1, 0;\n"
                "bar.red.or.pred q, %2, 128, p; selp.u32 %0, 1, 0, q;}"
                : "=r"(bad)
@@ -112,7 +116,7 @@ DEVICE void close_tile(const consumer &c, fragments &f, pair_state &p, int4 m,
     if (p.asked) {
       wait_values(c, before);
       bad = has_bad_values(c.base + AT_VALUE + before.stage() * VALUE_BYTES,
-                           c.group);
+                           TILE_KEYS - (m.x >> BLOCK_HIDDEN), c.group);
     }
     if (bad || !takes(c, m)) {
       drain(c, f, before, bad);

@@ -349,7 +349,8 @@ DEVICE void load_plans(const hopper_launch &run, u32 base) {
     if (l.what & PLAN_TILE && lead) load_queries(l);
     load_runs(l);
     __syncwarp();
-    if (lead) barrier_arrive(plan_barrier(base, AT_PLAN_EMPTY, plans));
+    if (lead || ALL_ARRIVE)
+      barrier_arrive(plan_barrier(base, AT_PLAN_EMPTY, plans));
   }
   if (lead) tell_end(l);
 }

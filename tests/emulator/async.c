@@ -147,17 +147,14 @@ void async_thread_end(thread *t) {
 
 /* A word of shared memory: what is set up, and what is missing. */
 typedef struct mbarrier {
-  uint16_t magic;
-  uint8_t count, phase;
-  int8_t pending;
-  uint8_t high; /* of 24 bits */
-  uint16_t low; /* bytes that are on their way */
+  uint64_t magic : 16, phase : 1, count : 11, pending : 11;
+  uint64_t bytes : 24; /* that are on their way; a number with a sign */
 } mbarrier;
-enum { MAGIC = 0xBA44, COUNT_MOST = 127 };
+enum { MAGIC = 0xBA44, COUNT_MOST = 1024 };
 _Static_assert(sizeof(mbarrier) == 8, "a word");
 
 static int32_t bytes_of(const mbarrier *m) {
-  return (int32_t)((uint32_t)m->high << 24 | (uint32_t)m->low << 8) >> 8;
+  return (int32_t)((uint32_t)m->bytes << 8) >> 8;
 }
 
 static mbarrier *mbarrier_at(unsigned at) {
@@ -170,15 +167,14 @@ static void add_bytes(mbarrier *m, int32_t more) {
   int32_t bytes = bytes_of(m) + more;
   if (bytes >= 1 << 20 || bytes < -(1 << 20))
     chip_fault("an mbarrier waits for %d bytes: more than it can", bytes);
-  m->high = (uint8_t)(bytes >> 16);
-  m->low = (uint16_t)bytes;
+  m->bytes = (uint32_t)bytes & 0xffffff;
 }
 
 /* The phase ends when nobody and nothing is missing. */
 static void settle(block *b, mbarrier *m) {
   if (m->pending || bytes_of(m)) return;
   m->phase ^= 1;
-  m->pending = (int8_t)m->count;
+  m->pending = m->count;
   block_wake(b, m);
 }
 
@@ -186,8 +182,8 @@ void chip_mbarrier_init(unsigned at, unsigned count) {
   void *word = shared_at(at, 8, 8, "mbarrier.init");
   if (!count || count > COUNT_MOST)
     chip_fault("mbarrier.init of %u threads", count);
-  mbarrier m = {.magic = MAGIC, .count = (uint8_t)count,
-                .pending = (int8_t)count};
+  mbarrier m = {.magic = MAGIC, .count = count & 0x7ff,
+                .pending = count & 0x7ff};
   memcpy(word, &m, sizeof m);
 }
 

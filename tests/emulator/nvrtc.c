@@ -203,14 +203,18 @@ NVRTC(int, nvrtcCompileProgram, job *j, int count,
       const char *const *options) {
   const char *wish = getenv("EMULATED_CXX");
   char compiler[1000], path[2 * PATH_MAX];
-  (void)count, (void)options;
-  snprintf(compiler, sizeof compiler,
-           "%s -std=c++17 -w -fPIC -fvisibility=hidden -fno-strict-aliasing "
-           "-fwrapv -ffp-contract=off -mfma -mf16c -mavx2 %s",
-           wish && *wish ? wish : "c++ -Og",
-           getenv("EMULATED_CHECK")
-               ? "-fsanitize=thread --param tsan-instrument-func-entry-exit=0"
-               : "");
+  int size = snprintf(
+      compiler, sizeof compiler,
+      "%s -std=c++17 -w -fPIC -fvisibility=hidden -fno-strict-aliasing "
+      "-fwrapv -ffp-contract=off -mfma -mf16c -mavx2 %s",
+      wish && *wish ? wish : "c++ -Og",
+      getenv("EMULATED_CHECK")
+          ? "-fsanitize=thread --param tsan-instrument-func-entry-exit=0"
+          : "");
+  for (int i = 0; i < count; i++)
+    if (!strncmp(options[i], "-D", 2) && size < (int)sizeof compiler)
+      size += snprintf(compiler + size, sizeof compiler - (size_t)size, " %s",
+                       options[i]);
   snprintf(path, sizeof path, "%s/%016llx.so", cache(),
            (unsigned long long)key_of(j, compiler));
   if (access(path, R_OK) && !build(j, compiler, path))
