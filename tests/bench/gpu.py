@@ -3,8 +3,10 @@
 
 Each case is a pattern; `turns` (turns.c) runs it and hands the GPU back after
 every few calls, so that ours and the peers' runs alternate. Times are medians
-of single calls between two events, inputs random, nothing flushed. Rows that
-`turns` draws are checked against the oracle, the peers' against float64.
+of single calls between two events, inputs random, nothing flushed; `rested` is
+the speed of ten calls after a pause and three calls, before the chip is as hot
+as its power lets it be. Rows that `turns` draws are checked against the oracle,
+the peers' against float64.
 
   gpu.py [WORD...]   cases whose names begin so (longnet, longnet-8192); none: all
   BENCH_COMPILE=0    leaves torch.compile out, which takes most of the time
@@ -15,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from dataclasses import dataclass
 
@@ -31,6 +34,8 @@ except ImportError as reason:
 ROUNDS = 5            # turns of each
 TURN = 0.03           # seconds a turn should take
 TURN_RUNS = 3, 20     # at least, at most
+RESTS = 3             # pauses, in seconds as long as:
+REST = 1
 
 
 @dataclass
@@ -171,6 +176,15 @@ def take_turns(sides):
             side.times += side.turn(count)
 
 
+def rested(ours):
+    """Seconds of a call that comes soon after a pause."""
+    times = []
+    for _ in range(RESTS):
+        time.sleep(REST)
+        times += ours.turn(12)[2:]
+    return statistics.median(times or [1])
+
+
 def made_peers(case):
     """The peers that work here; a word on those that do not."""
     if torch is None or case.peers is None:
@@ -188,7 +202,7 @@ def made_peers(case):
 
 # ---- the table --------------------------------------------------------------
 
-HEAD = (f"{'case':<24} {'ms':>8} {'TFLOP/s':>8} {'error':>8} "
+HEAD = (f"{'case':<24} {'ms':>8} {'TFLOP/s':>8} {'rested':>7} {'error':>8} "
         f"{'MiB':>5} {'cold s':>6} {'warm ms':>7} | {'peer ms':>8} {'ratio':>6} "
         f"{'error':>8} {'MiB':>6}  peers, ms (first call, s)")
 
@@ -197,9 +211,10 @@ def number(value, form):
     return "-" if value is None else format(value, form)
 
 
-def row(case, ours, cold, report, peers):
+def row(case, ours, rest, cold, report, peers):
     ms = statistics.median(ours.times) * 1e3
     text = (f"{case.name:<24} {ms:8.3f} {report['flops'] / ms / 1e9:8.1f} "
+            f"{report['flops'] / rest / 1e12:7.1f} "
             f"{number(report['rel_error'], '8.1e'):>8} "
             f"{report['workspace_bytes'] / 2**20:5.1f} "
             f"{number(cold, '6.2f'):>6} "
@@ -219,11 +234,12 @@ def measure(case, folder):
     peers = made_peers(case) if ours.good else []
     if ours.good:
         take_turns([ours] + peers)
+        rest = rested(ours)
     report = ours.finish()
     if not ours.good:
         print(f"{case.name:<24} cannot be measured: see above", flush=True)
     else:
-        print(row(case, ours, cold, report, peers), flush=True)
+        print(row(case, ours, rest, cold, report, peers), flush=True)
     for peer in peers:
         peer.run = None
     if torch is not None:
