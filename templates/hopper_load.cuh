@@ -125,6 +125,7 @@ DEVICE void load_runs(loader &l) {
   lane_run r = run_begin(l);
   for (int lane; (lane = choose_lane(l, r)) >= 0;) {
     bool last = QUERY_STAGES == 1 && is_end(l, r, lane);
+    if (ALL_ARRIVE) wait_stage(l); // each lane for itself
     if (thread_index() % 32 == lane) load_block(l, r, last);
     l.hidden = max(TILE_KEYS - __shfl_sync(~0u, r.count, lane), 0);
     if (thread_index() % 32 == lane) run_move(l, r);

@@ -309,6 +309,11 @@ DEVICE void load_tile(u32 to, u32 full, u32 empty, u32 phase,
              at.z, at.w, KEEP_LAST);
 }
 
+// Until the stage of the next block's keys is free.
+DEVICE void wait_stage(const loader &l) {
+  barrier_wait(l.base + AT_KEY_EMPTY + 8 * stage_of(l), phase_of(l) ^ 1);
+}
+
 // The keys of the block whose message was told last, {row, where, head, batch}.
 DEVICE void load_keys(const loader &l, int4 at) {
   u32 stage = stage_of(l);
@@ -334,7 +339,7 @@ DEVICE void tell_end(const loader &l) {
                    l.hidden << BLOCK_HIDDEN,
                0, 0, 0);
   tell(l.base, slot_of(l));
-  barrier_wait(l.base + AT_KEY_EMPTY + 8 * stage, phase_of(l) ^ 1);
+  wait_stage(l);
   barrier_arrive(l.base + AT_KEY_FULL + 8 * stage);
 }
 
