@@ -112,6 +112,8 @@ static const struct {
     {"C7513", "wgmma is serialised: registers still in use"},
     {"C7514", "wgmma is serialised"},
     {"C7515", "wgmma is serialised: sums touched before the wait"},
+    {"C7520", "wgmma is serialised: in a divergent path"},
+    {"are serialized", "wgmma is serialised"}, /* by ptxas of another day */
 };
 
 /* The number that stands before `word`; 0 when there is none. */
