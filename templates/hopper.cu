@@ -33,6 +33,9 @@
 #ifndef BARE
 #define BARE 1           // 0: some branch selects every row
 #endif
+#ifndef SHIFTS
+#define SHIFTS 1         // 0: residues stand still from segment to segment
+#endif
 #ifndef LEFT_WINDOWS
 #define LEFT_WINDOWS 1   // 0: no window ends on the left
 #endif

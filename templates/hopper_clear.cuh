@@ -16,49 +16,46 @@ DEVICE void clear_unit(float *to) { *to = MINUS_INFINITY; }
 // What stands at `to` of row `mine` of a span, and of every `each`-th behind it,
 // where that is bare; `step` from one to the next.
 template <typename unit>
-DEVICE void clear_each(const hopper_launch &run, const bare_span &x, int mine,
-                       int each, unit *to, long long step) {
-  const hopper_member &m = run.members[x.member];
-  int n = run.residues, ahead = each % n;
-  int at = (shape_residue(&run, &m, x.residue) + mine) % n;
-  u64 bare = run.shapes[m.shape].bare;
+DEVICE void clear_each(const hopper_launch &run, const bare_span &x, u64 bare,
+                       int mine, int each, unit *to, long long step) {
+  int at = bare_behind(&run, x.at, mine);
 #pragma unroll 1
   for (; mine < x.rows; mine += each, to += step) {
     if (is_bare(&run, bare, at)) clear_unit(to);
-    at += ahead;
-    if (at >= n) at -= n;
+    at = bare_behind(&run, at, each);
   }
 }
 
 // The same of lse: where 32 rows on all is as before, eight stores are on their
 // way at once.
-DEVICE void clear_lse(const hopper_launch &run, const bare_span &x, int lane) {
-  const hopper_member &m = run.members[x.member];
-  float *to = run.lse + x.batch * run.lse_batch + m.head * run.lse_head +
-              (x.row + lane) * run.lse_row;
+DEVICE void clear_lse(const hopper_launch &run, const bare_span &x, u64 bare,
+                      float *to, int lane) {
+  to += (x.row + lane) * run.lse_row;
   if (32 % run.residues || run.lse_row != 1) {
-    clear_each(run, x, lane, 32, to, 32 * run.lse_row);
+    clear_each(run, x, bare, lane, 32, to, 32 * run.lse_row);
     return;
   }
-  int at = (shape_residue(&run, &m, x.residue) + lane) % run.residues;
-  if (!is_bare(&run, run.shapes[m.shape].bare, at)) return;
+  if (!is_bare(&run, bare, bare_behind(&run, x.at, lane))) return;
 #pragma unroll 1
-  for (; lane < x.rows; lane += 256, to += 256)
+  for (int left = x.rows - lane; left > 0; left -= 256, to += 256)
 #pragma unroll
     for (int i = 0; i < 256; i += 32)
-      if (lane + i < x.rows) clear_unit(to + i);
+      if (i < left) clear_unit(to + i);
 }
 
 DEVICE void clear_span(const hopper_launch &run, const bare_span &x) {
   const int units = VALUE_DIM / 8, together = 32 / units; // of 16 bytes; rows
+  const hopper_member &m = run.members[x.member];
   int lane = thread_index() % 32, mine = lane / units;
-  int head = run.members[x.member].head;
-  long long n = x.row;
-  if (run.lse) clear_lse(run, x, lane);
+  u64 bare = run.shapes[m.shape].bare;
+  if (m.finish) return;
+  if (run.lse)
+    clear_lse(run, x, bare,
+              run.lse + x.batch * run.lse_batch + m.head * run.lse_head, lane);
   if (!run.boxes && mine < together)
-    clear_each(run, x, mine, together,
+    clear_each(run, x, bare, mine, together,
                (int4 *)((unsigned short *)run.o_data + x.batch * run.o_batch +
-                        head * run.o_head + (n + mine) * run.o_row) +
+                        m.head * run.o_head + (x.row + mine) * run.o_row) +
                    lane % units,
                together * run.o_row / 8);
 }
@@ -85,7 +82,7 @@ DEVICE void clear_boxes(const hopper_launch &run, u32 base, int t,
                         bool patient) {
   zero_boxes x = boxes_find(&run, t);
   int lane = thread_index() % 32;
-  const hopper_map *map = &run.zeros[x.phase >= run.queries % run.residues];
+  const hopper_map *map = &run.zeros[x.phase >= run.box_rest];
 #pragma unroll 1
   for (int first = 0; first < x.members; first += 32) {
     const hopper_member &m =
@@ -114,8 +111,7 @@ DEVICE void clear_boxes(const hopper_launch &run, u32 base, int t,
 // lengths, how many a batch row has of them is not known before: some blocks
 // for each batch row, or the other way round.
 DEVICE void clear_early(const hopper_launch &run) {
-  const int units = VALUE_DIM / 8, together = 32 / units;
-  int lane = thread_index() % 32, mine = lane / units;
+  const int units = VALUE_DIM / 8;
   int each = max(1, grid_size() / run.batches);
 #pragma unroll 1
   for (int t = blockIdx.x; t < run.batches * each; t += grid_size()) {
@@ -123,14 +119,13 @@ DEVICE void clear_early(const hopper_launch &run) {
 #pragma unroll 1
     for (int n = t - batch * each; n < early; n += each)
 #pragma unroll 1
-      for (int i = mine; mine < together && i < run.member_count;
-           i += together) {
-        const hopper_member &m = run.members[i];
-        if (m.home || m.finish) continue;
+      for (int i = thread_index() % 32; i < run.home_members * units; i += 32) {
+        const hopper_member &m = run.members[run.by_home[i / units]];
+        if (m.finish) continue;
         clear_unit((int4 *)((unsigned short *)run.o_data +
                             batch * run.o_batch + n * run.o_row +
-                            m.head * run.o_head) + lane % units);
-        if (run.lse && lane % units == 0)
+                            m.head * run.o_head) + i % units);
+        if (run.lse && i % units == 0)
           clear_unit(run.lse + batch * run.lse_batch + n * run.lse_row +
                      m.head * run.lse_head);
       }
@@ -150,13 +145,12 @@ DEVICE void clear_bare(const hopper_launch &run, u32 base) {
     int t = blockIdx.x + done * gridDim.x;
     if (t >= max(run.spans, run.boxes)) break;
     wait_blocks(base, done * run.clear_pace);
-    if (t < run.boxes)
+    if (!PAIRED && t < run.boxes)
       clear_boxes(run, base, t, !low &&
                   shared_peek(base + AT_PACE) <
                       (done + 1) * (run.clear_pace * HOPPER_AHEAD));
     if (t >= run.spans || (run.boxes && !run.lse)) continue;
-    bare_span x = span_find(&run, t);
-    if (!run.members[x.member].finish) clear_span(run, x);
+    clear_span(run, span_find(&run, t));
   }
   store_wait();
 }

@@ -138,6 +138,7 @@ typedef struct hopper_launch {
   int low, high;               /* of the rows to be computed; high behind them */
   int key_low, key_high;       /* of the keys that are there */
   int origin, period, home;    /* positions; first period begins at origin */
+  int homes, home_members;     /* of a period; members of each */
   int grid;                    /* origin is a multiple of it; 0: it is `low` */
   int span;                    /* positions from the origin on, at most */
   int periods;                 /* of a batch row */
@@ -153,12 +154,18 @@ typedef struct hopper_launch {
   int section_tiles, tiles;    /* tiles of a section, and of all sections */
   int residues;                /* of rows; above HOPPER_PERIOD: all but one are
                                   bare */
+  int turn;                    /* a multiple of them, above 32: which rows are
+                                  bare repeats after it; at most HOPPER_PERIOD,
+                                  unless they are more */
+  int shifts;                  /* residues, from home to home; 0: bare rows are
+                                  cleared as if a batch row were one */
+  int row_homes;               /* of a batch row, then */
   int spans, home_spans;       /* of rows, bare ones among them; of a home */
   int span_rows;               /* of each, at most */
-  int boxes, batch_boxes;      /* sets of boxes of zeros; 0: spans write o, too */
-  int home_boxes;              /* of a home; 0: residues stand still */
+  int boxes, home_boxes;       /* sets of boxes of zeros; 0: spans write o, too */
   int box_rows;                /* of each head, in a set; HOPPER_BOX_ROWS or
                                   a multiple */
+  int box_rest;                /* rows % residues */
   float clear_pace;            /* how many of each come with a block of keys */
   int early;                   /* rows before position 0, all of them bare */
   int spread;                  /* last tiles of all heads first */

@@ -5,7 +5,7 @@
 // is arithmetic on the position of the cell; nothing is stored by length.
 //
 // Plain C, so that tests can walk a launch without a GPU: they define DEVICE,
-// WARPGROUPS and NESTED themselves.
+// WARPGROUPS, NESTED and SHIFTS themselves.
 #ifndef HOPPER_WALK_CUH
 #define HOPPER_WALK_CUH
 #include "hopper_launch.h"
@@ -63,7 +63,7 @@ DEVICE int row_at(const hopper_launch *run, const tile *x) {
 
 // What residues count from: 0, or where one segment for all begins.
 DEVICE int base_of(const hopper_launch *run, int position) {
-  return run->relative ? floor_to(position, run->home) : 0;
+  return SHIFTS && run->relative ? floor_to(position, run->home) : 0;
 }
 
 // The first position behind `at` where one of `segments` begins anew.
@@ -124,9 +124,9 @@ DEVICE bool tile_find(const hopper_launch *run, int t, int c, int classes,
   if (x->batch >= run->batches) return false;
   int away = away_of(run, x->batch);
   const hopper_member *m = &run->members[x->member];
-  int low = origin_of(run, away) + m->home * run->home +
+  int low = origin_of(run, away) + (SHIFTS ? m->home * run->home : 0) +
             (block - x->batch * run->periods) * run->period;
-  int at = k->offset + m->shift + (run->relative ? low : 0);
+  int at = k->offset + m->shift + (SHIFTS && run->relative ? low : 0);
   if (!NESTED && k->cuts) {
     tile_among(run, k, t, greater(low, run->low - away),
                lesser(low + run->home, run->high - away), at, x);
@@ -253,34 +253,72 @@ DEVICE key_run keys_of(const hopper_launch *run, const tile *x,
 
 // ---- rows without keys -----------------------------------------------------
 
-// Rows of one member, from one of the call on, inside of a home. `residue` is
-// that of the first, before the member's shift.
-typedef struct bare_span {
-  int row, rows, batch, member, residue;
-} bare_span;
-
-// The residue of a row.
-DEVICE int row_residue(const hopper_launch *run, int position) {
-  int n = position - base_of(run, position);
-  return n - floor_to(n, run->residues);
+// A residue, as the tables of a member's shape count.
+DEVICE int shape_residue(const hopper_launch *run, const hopper_member *m,
+                         int residue) {
+  int at = residue - m->shift;
+  return at < 0 ? at + run->residues : at;
 }
+
+// Whether no branch selects the rows of a residue; `bare`: of their shape, over
+// and over, so that it may be one that lies below `turn`.
+DEVICE bool is_bare(const hopper_launch *run, unsigned long long bare, int at) {
+  return run->residues > HOPPER_PERIOD ? at != 0 : bare >> at & 1;
+}
+// What is_bare asks of the row so many behind one, up to 32.
+DEVICE int bare_behind(const hopper_launch *run, int at, int rows) {
+  at += rows;
+  return at < run->turn ? at : at - run->turn;
+}
+
+// Rows low .. high - 1 of the call that one home holds, or all of a batch row
+// where residues stand still; low may lie before the first one. The home's
+// members stand in `by_home` from `member` on.
+typedef struct bare_home {
+  int batch, away, low, high, member;
+} bare_home;
+
+DEVICE bare_home home_find(const hopper_launch *run, int block) {
+  bare_home x;
+  x.batch = SHIFTS ? block / run->row_homes : block;
+  x.away = away_of(run, x.batch);
+  x.low = x.member = 0;
+  x.high = run->queries;
+  if (SHIFTS && run->shifts) {
+    block -= x.batch * run->row_homes;
+    x.low = origin_of(run, x.away) - run->first + x.away + block * run->home;
+    x.high = lesser(x.high, x.low + run->home);
+    x.member = block % run->homes * run->home_members;
+  }
+  return x;
+}
+
+// The residue of a row of a home.
+DEVICE int row_residue(const hopper_launch *run, const bare_home *x, int row) {
+  int position = run->first - x->away + row;
+  int n = (position - base_of(run, position)) % run->residues;
+  return n < 0 ? n + run->residues : n;
+}
+
+// Rows of one member, inside of a home. `at`: the residue of the first, as its
+// shape counts.
+typedef struct bare_span {
+  int row, rows, batch, member, at;
+} bare_span;
 
 // Span t: all heads of a home one after the other.
 DEVICE bare_span span_find(const hopper_launch *run, int t) {
   bare_span x;
-  int homes = run->period / run->home, members = run->member_count / homes;
-  int place = t / members, block = place / run->home_spans;
-  int in = (place - block * run->home_spans) * run->span_rows;
-  x.batch = block / (homes * run->periods);
-  block -= x.batch * homes * run->periods;
-  x.member = run->by_home[block % homes * members + t - place * members];
-  int away = away_of(run, x.batch);
-  int low = origin_of(run, away) + block * run->home;
-  int high = low + lesser(run->home, in + run->span_rows);
-  int position = greater(low + in, run->low - away);
-  x.row = position - run->first + away;
-  x.rows = lesser(high, run->high - away) - position;
-  x.residue = row_residue(run, position);
+  int members = run->home_members, place = t / members;
+  int block = place / run->home_spans;
+  bare_home home = home_find(run, block);
+  int row = home.low + (place - block * run->home_spans) * run->span_rows;
+  x.batch = home.batch;
+  x.member = run->by_home[home.member + t - place * members];
+  x.row = greater(row, 0);
+  x.rows = lesser(home.high, row + run->span_rows) - x.row;
+  x.at = shape_residue(run, &run->members[x.member],
+                       row_residue(run, &home, x.row));
   return x;
 }
 
@@ -291,52 +329,30 @@ typedef struct zero_boxes {
   int row, phase, batch, residue, member, members;
 } zero_boxes;
 
-// Set t of a batch row where residues shift from home to home. A home's last
-// rows are those of a box that ends with it and repeats some of the one before;
-// the last home of all may end early, and what is more lies outside of the map.
-DEVICE void home_boxes_find(const hopper_launch *run, int t, zero_boxes *x) {
-  int homes = run->period / run->home, block = t / run->home_boxes;
-  int low = run->origin - run->first + block * run->home;
-  int high = lesser(run->queries, low + run->home);
-  t -= block * run->home_boxes;
-  int group = t / run->residues, n = low + t - group * run->residues;
-  int rows = rows_between(n, high, run->residues);
-  int from = group * run->box_rows;
-  x->members = from < rows ? run->member_count / homes : 0;
-  x->member = block % homes * x->members;
-  if (high < run->queries) from = lesser(from, rows - run->box_rows);
-  x->row = n / run->residues + from;
-  x->phase = n % run->residues;
-  x->residue = row_residue(run, run->first + n);
-}
-
+// Set t. A home's last rows are those of a box that ends with it and repeats
+// some of the one before; the last home of all may end early, and what is more
+// lies outside of the map.
 DEVICE zero_boxes boxes_find(const hopper_launch *run, int t) {
   zero_boxes x;
-  x.batch = t / run->batch_boxes;
-  t -= x.batch * run->batch_boxes;
-  if (run->home_boxes) {
-    home_boxes_find(run, t, &x);
-    return x;
+  int block = t / run->home_boxes;
+  bare_home home = home_find(run, block);
+  t -= block * run->home_boxes;
+  int group = t / run->residues, from = group * run->box_rows;
+  int n = home.low + t - group * run->residues;
+  bool some = n + from * run->residues < home.high;
+  x.batch = home.batch;
+  x.row = from;
+  x.phase = n;
+  x.residue = row_residue(run, &home, n);
+  x.member = home.member;
+  x.members = some ? run->home_members : 0;
+  if (SHIFTS) {
+    int rows = rows_between(n, home.high, run->residues), low = n / run->residues;
+    if (home.high < run->queries) from = lesser(from, rows - run->box_rows);
+    x.row = low + from;
+    x.phase = n - low * run->residues;
   }
-  x.row = t / run->residues * run->box_rows;
-  x.phase = t % run->residues;
-  x.residue = row_residue(run, run->first - away_of(run, x.batch) + x.phase);
-  x.member = 0;
-  x.members = run->member_count;
-  if (x.row * run->residues + x.phase >= run->queries) x.members = 0;
   return x;
-}
-
-// A residue, as the tables of a member's shape count.
-DEVICE int shape_residue(const hopper_launch *run, const hopper_member *m,
-                         int residue) {
-  int at = residue - m->shift;
-  return at < 0 ? at + run->residues : at;
-}
-
-// Whether no branch selects the rows of a residue; `bare`: of their shape.
-DEVICE bool is_bare(const hopper_launch *run, unsigned long long bare, int at) {
-  return run->residues > HOPPER_PERIOD ? at != 0 : bare >> at & 1;
 }
 
 // ---- rows that others come to ----------------------------------------------

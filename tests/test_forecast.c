@@ -12,6 +12,7 @@
 #define DEVICE static inline
 #define WARPGROUPS 3
 #define NESTED 0
+#define SHIFTS 1
 #include "../templates/hopper_walk.cuh"
 
 enum { KEYS = 128, PAIRS = 3000000 /* of a list, at most */ };

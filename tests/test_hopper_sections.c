@@ -10,6 +10,7 @@
 #define DEVICE static inline
 #define WARPGROUPS 3
 #define NESTED 0
+#define SHIFTS 1
 #include "../templates/hopper_walk.cuh"
 
 /* Few tiles: as high as still fills the processors. */

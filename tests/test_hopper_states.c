@@ -13,6 +13,7 @@
 #define DEVICE static inline
 #define WARPGROUPS 4
 #define NESTED 0
+#define SHIFTS 1
 #include "../templates/hopper_walk.cuh"
 
 enum { PASSES = 3, NOBODY = -1 };

@@ -15,6 +15,7 @@
 #define DEVICE static inline
 #define WARPGROUPS 3
 #define NESTED 0
+#define SHIFTS 1
 #include "../templates/hopper_walk.cuh"
 
 /* An assertion that costs nothing while it holds. */
@@ -154,9 +155,8 @@ static void visit_span(const hopper_list *s, const visits *v, int32_t t) {
   const hopper_launch *l = &s->launch;
   bare_span x = span_find(l, t);
   const hopper_member *m = &l->members[x.member];
-  int at = shape_residue(l, m, x.residue);
-  for (int32_t n = 0; n < x.rows; n++) {
-    if (!is_bare(l, l->shapes[m->shape].bare, (at + n) % l->residues)) continue;
+  for (int32_t n = 0, at = x.at; n < x.rows; n++, at = bare_behind(l, at, 1)) {
+    if (!is_bare(l, l->shapes[m->shape].bare, at)) continue;
     int64_t row = bare_row(s, x.batch, m->head,
                            first_at(s, x.batch) + x.row + n);
     v->rows[row]++;
@@ -190,7 +190,7 @@ static void visit_early(const hopper_list *s, const visits *v) {
       for (int32_t i = 0; i < l->member_count; i++)
         if (!l->members[i].home && l->first + t < away_of(l, batch))
           v->rows[bare_row(s, batch, l->members[i].head,
-                           first_at(s, batch) + t)]++;
+                           first_at(s, batch) + t)] |= 1; /* maybe bare, too */
 }
 
 static void visit_all(const hopper_list *s, const visits *v) {

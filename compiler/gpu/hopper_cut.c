@@ -81,13 +81,15 @@ static uint64_t passes_of(const dil_table *t, int32_t keys, bool paired,
 }
 
 /* What some pass wants of the kernel: code for rows that no branch of it
- * selects, and for windows that end on the left. */
+ * selects, for residues that shift from segment to segment, and for windows
+ * that end on the left. */
 typedef struct wants {
-  bool bare, left;
+  bool bare, shifts, left;
 } wants;
 
 static void add_wants(const hopper_table *made, wants *w) {
   w->bare |= made->bare;
+  w->shifts |= made->relative || made->period != made->home;
   for (int32_t i = 0; i < made->piece_count; i++)
     w->left |= made->pieces[i].left < HOPPER_FAR;
 }
@@ -95,7 +97,7 @@ static void add_wants(const hopper_table *made, wants *w) {
 static wants wants_of(const dil_table *t, uint64_t passes, int32_t keys) {
   hopper_table made;
   char reason[128];
-  wants w = {false, false};
+  wants w = {false, false, false};
   for (int32_t p = 0; p < t->pass_count && p < 64; p++)
     if ((passes >> p & 1) &&
         hopper_table_fill(t, p, keys, &made, reason, sizeof reason))
@@ -167,8 +169,9 @@ bool hopper_begin(const gpu_request *r, const hopper_cuts *all,
   put(text, "#define WARPGROUPS %d\n#define TILE_KEYS %d\n#define STAGES %d\n",
       s->warpgroups, s->keys, s->stages);
   wants w = wants_of(t, code->passes, s->keys);
-  put(text, "#define NESTED %d\n#define BARE %d\n#define LEFT_WINDOWS %d\n",
-      is_nested(t), w.bare, w.left);
-  put(text, "#define STATES %d\n", has_states(r));
+  put(text, "#define NESTED %d\n#define BARE %d\n#define SHIFTS %d\n",
+      is_nested(t), w.bare, w.shifts);
+  put(text, "#define LEFT_WINDOWS %d\n#define STATES %d\n", w.left,
+      has_states(r));
   return true;
 }

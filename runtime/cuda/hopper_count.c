@@ -10,6 +10,7 @@
 #define DEVICE static inline
 #define WARPGROUPS 4
 #define NESTED 0
+#define SHIFTS 1
 #include "../../templates/hopper_walk.cuh"
 
 enum { WALKED = 1 << 15 /* tiles, at most */ };

@@ -25,6 +25,7 @@ static void fill_tables(const hopper_table *table, hopper_launch *l) {
   l->member_count = table->member_count;
   l->relative = table->relative;
   l->residues = table->residues;
+  l->turn = (int)maximum(1, HOPPER_PERIOD / l->residues) * l->residues;
 }
 
 static int64_t parts(int64_t n, int64_t size) { return (n + size - 1) / size; }
@@ -120,23 +121,19 @@ static double visits_of(const hopper_table *table, const hopper_launch *l,
   return blocks;
 }
 
-/* Sets of boxes of zeros a batch row: of all its rows where residues stand
- * still, else home by home. 0: none, where expressions have a say, whose kernel
- * has no room for them, and where a home is too short for one or begins before
- * the first row. Sets of wide heads are low, as their boxes are. */
+/* Sets of boxes of zeros that a home has. 0: none, where expressions have a say,
+ * whose kernel has no room for them, and where a home is too short for one or
+ * begins before the first row. Sets of wide heads are low, as their boxes are. */
 static int64_t count_boxes(const hopper_table *table, const hopper_place *at,
-                           hopper_launch *l) {
-  int64_t homes = l->period / l->home, tall = l->home / l->residues;
-  bool still = homes == 1 && !l->relative;
-  if (still) tall = table->narrow ? HOPPER_TALL_ROWS : HOPPER_BOX_ROWS;
+                           hopper_launch *l, int64_t home) {
+  int64_t tall = home / l->residues;
+  if (!l->shifts) tall = table->narrow ? HOPPER_TALL_ROWS : HOPPER_BOX_ROWS;
   tall = minimum(tall, HOPPER_TALL_ROWS) / HOPPER_BOX_ROWS * HOPPER_BOX_ROWS;
   l->box_rows = (int)tall;
+  l->box_rest = l->queries % l->residues;
   if (table->paired || !tall) return 0;
-  if (!still && (at->low > 0 || at->shorter)) return 0;
-  int64_t boxes = parts(still ? l->queries : l->home, tall * l->residues) *
-                  l->residues;
-  l->home_boxes = still ? 0 : (int)boxes;
-  return still ? boxes : boxes * homes * l->periods;
+  if (l->shifts && (at->low > 0 || at->shorter)) return 0;
+  return parts(home, tall * l->residues) * l->residues;
 }
 
 /* Spans of rows and boxes of zeros, to be cleared while keys are multiplied, a
@@ -145,19 +142,24 @@ static bool fill_bare(const hopper_table *table, const hopper_place *at,
                       hopper_launch *l, int64_t blocks) {
   enum { SHORT_SPAN = 1024, LONG_SPAN = 4096 };
   double visits = 1;
-  int64_t homes = l->period / l->home, most = INT32_MAX / 2;
-  int64_t members = l->member_count / homes, boxes = count_boxes(table, at, l);
+  l->shifts = l->homes > 1 || l->relative;
+  int64_t home = l->shifts ? l->home : l->queries, most = INT32_MAX / 2;
+  int64_t row_homes = l->shifts ? (int64_t)l->periods * l->homes : 1;
+  int64_t homes = row_homes * l->batches;
+  int64_t boxes = count_boxes(table, at, l, home);
   l->span_rows = boxes ? LONG_SPAN : SHORT_SPAN;
-  int64_t places = parts(l->home, l->span_rows) * blocks * homes;
-  if (places > most / members || boxes > most / l->batches) return false;
+  int64_t spans = parts(home, l->span_rows);
+  if (spans * homes > most / l->home_members || boxes > most / homes)
+    return false;
   for (int32_t i = 0; i < l->class_count; i++)
     visits += visits_of(table, l, &l->classes[i]) * l->classes[i].cells *
               l->classes[i].tiles * l->shapes[l->classes[i].shape].members *
               (double)blocks;
-  l->home_spans = (int)parts(l->home, l->span_rows);
-  l->spans = (int)(places * members);
-  l->batch_boxes = (int)boxes;
-  l->boxes = (int)(boxes * l->batches);
+  l->row_homes = (int)row_homes;
+  l->home_spans = (int)spans;
+  l->home_boxes = (int)boxes;
+  l->spans = (int)(spans * homes * l->home_members);
+  l->boxes = (int)(boxes * homes);
   l->clear_pace = (float)(visits / HOPPER_AHEAD /
                           (double)maximum(l->spans, l->boxes));
   return true;
@@ -264,6 +266,8 @@ static void fill_place(const hopper_table *table, const hopper_place *at,
   l->key_high = (int)at->key_high;
   l->period = (int)(table->period ? table->period : at->high - at->low);
   l->home = (int)(table->home ? table->home : at->high - at->low);
+  l->homes = l->home ? l->period / l->home : 1; /* or no rows at all */
+  l->home_members = l->member_count / l->homes;
   if (table->home) {
     l->grid = l->period;
     l->origin = (int)(maximum(at->low, 0) / l->period * l->period);
