@@ -135,6 +135,8 @@ def test_calls_are_checked():
     kernel = dil.Program(CAUSAL % "f32").kernel()
     fails("DIL_USAGE", "k must", kernel, q, k[:, :, :2], v)
     fails("DIL_USAGE", "q has an element type", kernel, q.astype("float64"), k, v)
+    fails("DIL_USAGE", "astype('float32')", kernel, q, k.astype(">f4"), v)
+    fails("DIL_USAGE", "fixes its scale", kernel, q, k, v, scale=0.25)
     fails("DIL_USAGE", "list", kernel, q, k, v, out=[1])
     fails("DIL_USAGE", "k must be a tensor of 4 dimensions, got a list",
           kernel, q, [1], v)
@@ -144,6 +146,13 @@ def test_calls_are_checked():
     shut.setflags(write=False)
     fails("DIL_USAGE", "read-only", kernel, q, k, v, out=shut)
     fails("DIL_USAGE", "o ", kernel, q, k, v, out=q)
+
+
+def test_a_scale_of_the_call():
+    text = CAUSAL.replace("causal;", "causal; scale runtime;") % "f32"
+    kernel, (q, k, v) = dil.Program(text).kernel(), tensors()
+    fails("DIL_USAGE", "say scale=", kernel, q, k, v)
+    assert off(kernel(q, k, v, scale=0.25), dense(q, k, v)[0]) < 2e-6
 
 
 def test_files_presets_and_defines():

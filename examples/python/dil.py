@@ -216,6 +216,9 @@ def _is_array(x):
 
 def _array_type(x, want):
     kind, bits = x.dtype.kind, x.dtype.itemsize * 8
+    if not x.dtype.isnative:
+        raise Error("DIL_USAGE", f"an array holds {x.dtype}, of another order "
+                    f"of bytes: pass x.astype('{x.dtype.name}')")
     brain = x.dtype.name == "bfloat16" or (want == 4 and x.dtype.name == "uint16")
     if brain:
         return _DataType(4, 16, 1)
@@ -409,6 +412,7 @@ class Kernel(_Owned):
         self.heads, self.kv_heads = info.heads, info.kv_heads
         self.head_dim, self.value_dim = info.head_dim, info.value_dim
         self.has_lse, self._code = bool(info.has_lse), info.dtype.code
+        self.takes_scale = bool(info.takes_scale)
         self.dtype = _NAMES[info.dtype.code, info.dtype.bits]
         self._input_count = info.input_count
 
@@ -438,12 +442,22 @@ class Kernel(_Owned):
             raise Error("DIL_USAGE", f"input '{missing[0]}' is not given")
         return [given[name] for name in names]
 
+    def _scale(self, scale):
+        if self.takes_scale and scale is None:
+            raise Error("DIL_USAGE", f"kernel '{self.name}' says `scale "
+                        "runtime`: say scale=1 / sqrt(head_dim), or another")
+        if not self.takes_scale and scale is not None:
+            raise Error("DIL_USAGE", f"kernel '{self.name}' fixes its scale: "
+                        "scale wants `scale runtime;` in its pattern")
+        return 0.0 if scale is None else scale
+
     def __call__(self, q, k, v, inputs=None, out=None, lse=False, lengths=None,
-                 train=False, seed=0, scale=0.0, stream=None):
+                 train=False, seed=0, scale=None, stream=None):
         """Attention of q [B, N, H, D] over k [B, M, Hkv, D], v [B, M, Hkv, Dv].
 
         `inputs`: the declared inputs by name. `out`, `lse`: tensors to write
-        to; `lse=True` makes one, float32 [B, H, N]. `stream`: a CUDA stream's
+        to; `lse=True` makes one, float32 [B, H, N]. `scale`: of a pattern that
+        says `scale runtime`, and of no other. `stream`: a CUDA stream's
         handle, the default one when not given; what the tensors' owner has yet
         to write comes first, and the call does not wait for its own end.
         Returns the output, or the output and lse.
@@ -467,8 +481,8 @@ class Kernel(_Owned):
             q=pointer(q, "q", self._code), k=pointer(k, "k", self._code),
             v=pointer(v, "v", self._code), o=pointer(out, "o", self._code),
             inputs=(_TensorPointer * len(tensors))(*tensors),
-            input_count=len(tensors), train=int(train), seed=seed, scale=scale,
-            stream=stream)
+            input_count=len(tensors), train=int(train), seed=seed,
+            scale=self._scale(scale), stream=stream)
         if wants_lse:
             arguments.lse = pointer(lse, "lse")
         if lengths is not None:
