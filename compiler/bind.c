@@ -266,7 +266,8 @@ static dil_status bind_lengths(binding *b) {
   return DIL_OK;
 }
 
-static dil_status check_scale(const binding *b) {
+/* What a call says beside its arrays, and the pattern wants or not. */
+static dil_status check_words(const binding *b) {
   const options *o = b->options;
   bool wanted = b->pattern->scale_kind == SCALE_RUNTIME;
   if (wanted && !o->seen[OPTION_SCALE])
@@ -281,12 +282,17 @@ static dil_status check_scale(const binding *b) {
                     b->pattern->name);
   if (o->seen[OPTION_SEED] && !o->train)
     return dil_fail(DIL_USAGE, "--seed is the dropout's: it wants --train");
+  if (o->train && !(b->pattern->dropout > 0))
+    return dil_fail(DIL_INPUT,
+                    "pattern '%s' drops nothing: --train wants `dropout P;` "
+                    "in it", b->pattern->name);
   return DIL_OK;
 }
 
 dil_status binding_tensors(binding *b, int64_t seq) {
   dil_tensor loaded[3];
-  dil_status status = check_scale(b);
+  dil_status status = check_words(b);
+  if (!status) status = bind_check_outputs(b->options);
   if (!status) status = bind_load(b, loaded);
   if (!status) status = binding_sizes(b, seq);
   if (!status) status = binding_inputs(b, true);
@@ -297,7 +303,7 @@ dil_status binding_tensors(binding *b, int64_t seq) {
 
 dil_status binding_follow(binding *b, const int64_t size[BIND_SIZE_COUNT]) {
   dil_tensor loaded[3];
-  dil_status status = check_scale(b);
+  dil_status status = check_words(b);
   if (!status) status = claim_options(b);
   for (int32_t i = 0; i < BIND_SIZE_COUNT && !status; i++)
     status = bind_claim(b, (bind_size)i, size[i], "rank 0");

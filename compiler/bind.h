@@ -92,6 +92,9 @@ bool bind_has_rows(const binding *b);
 
 /* ---- bind_output.c: o and lse -------------------------------------------- */
 
+/* Before anything is computed: no output takes the place of another or of an
+ * array of the call, and each can be written. */
+dil_status bind_check_outputs(const options *o);
 dil_status bind_outputs(binding *b);
 /* Files that were not published go, unless a state is there to go on with. */
 void bind_discard(binding *b);

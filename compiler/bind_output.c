@@ -3,6 +3,68 @@
  * with. In: options and sizes. Out: tensors of a binding. */
 #include "../runtime/stream.h"
 #include "bind.h"
+#include <string.h>
+#include <sys/stat.h>
+
+/* ---- where they are to be ------------------------------------------------ */
+
+/* The name of a file in its folder; there: the folder is. */
+static const char *split_path(const char *path, struct stat *folder,
+                              bool *there) {
+  char text[DIL_PATH_MAX];
+  const char *slash = strrchr(path, '/');
+  int length = snprintf(text, sizeof text, "%.*s",
+                        slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+  *there = length < (int)sizeof text && !stat(text, folder);
+  return slash ? slash + 1 : path;
+}
+
+/* Two names of one regular file, which may be yet to come. */
+static bool is_same_file(const char *path, const char *other) {
+  struct stat a, b;
+  bool there = !stat(path, &a), other_there = !stat(other, &b);
+  if (there != other_there || (there && !S_ISREG(a.st_mode))) return false;
+  if (!there) {
+    const char *name = split_path(path, &a, &there);
+    if (strcmp(name, split_path(other, &b, &other_there))) return false;
+  }
+  return there && other_there && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+static dil_status spare_arrays(const options *o, const char *option,
+                               const char *path) {
+  const char *const names[] = {"q", "k", "v", "lengths"};
+  const char *const files[] = {o->array[0], o->array[1], o->array[2],
+                               o->lengths};
+  for (int32_t i = 0; i < 4; i++)
+    if (files[i] && is_same_file(path, files[i]))
+      return dil_fail(DIL_USAGE, "--%s would take the place of '%s', the file "
+                      "of --%s", option, files[i], names[i]);
+  for (int32_t i = 0; i < o->input.count; i++)
+    if (is_same_file(path, o->input.pair[i].value))
+      return dil_fail(DIL_USAGE, "--%s would take the place of '%s', the file "
+                      "of --input %s", option, o->input.pair[i].value,
+                      o->input.pair[i].name);
+  return DIL_OK;
+}
+
+static dil_status check_output(const options *o, const char *option,
+                               const char *path) {
+  dil_status status = spare_arrays(o, option, path);
+  bool begun = o->seen[OPTION_STREAM]; /* it lies there before the run */
+  return status || begun ? status : dil_npy_probe(path);
+}
+
+dil_status bind_check_outputs(const options *o) {
+  dil_status status = DIL_OK;
+  if (o->out && o->lse && is_same_file(o->out, o->lse))
+    return dil_fail(DIL_USAGE, "--out and --lse are one file, '%s'", o->lse);
+  if (o->out) status = check_output(o, "out", o->out);
+  if (!status && o->lse) status = check_output(o, "lse", o->lse);
+  return status;
+}
+
+/* ---- the outputs --------------------------------------------------------- */
 
 /* PREFIX.o.npy or PREFIX.lse.npy of a run that keeps its state. */
 static dil_status keep_output(const binding *b, const char *path,

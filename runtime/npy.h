@@ -31,6 +31,9 @@ void dil_npy_free(dil_npy *array);
  * beside its place and renamed. What is no regular file (a pipe) is written
  * straight. DIL_ENVIRONMENT when the system refuses. */
 dil_status dil_npy_write(const char *path, const dil_tensor *tensor);
+/* Whether it could be begun, so that who computes long learns it before:
+ * DIL_ENVIRONMENT, with nothing changed. */
+dil_status dil_npy_probe(const char *path);
 
 /* An array that is written in place, larger than memory if need be: the file
  * has its room at once, and lies beside its place until it is published. */

@@ -213,6 +213,25 @@ static dil_status find_place(const char *path, place *p) {
   return refused(path);
 }
 
+dil_status dil_npy_probe(const char *path) {
+  struct stat about;
+  char part[PATH_MAX];
+  place to;
+  bool there = !stat(path, &about);
+  if (there && S_ISDIR(about.st_mode)) {
+    errno = EISDIR;
+    return refused(path);
+  }
+  if (there && !S_ISREG(about.st_mode)) return DIL_OK; /* written straight */
+  dil_status status = find_place(path, &to);
+  if (status) return status;
+  int file = open_part(to.path, part);
+  if (file < 0) return refused(path);
+  close(file);
+  unlink(part);
+  return DIL_OK;
+}
+
 static dil_status new_output(dil_npy_output *out, const char *path,
                              dil_dtype dtype, int32_t rank,
                              const int64_t *shape) {

@@ -42,6 +42,26 @@ reads_back() {
 }
 is "arrays written are arrays read" reads_back
 
+# An output takes no array's place, under whatever name, nor another output's;
+# and that it cannot be written is told before anything is computed.
+spares() { # words of the message, option, file
+  cp "$TMP/q.npy" "$TMP/kept.npy"
+  ln -sf kept.npy "$TMP/link.npy"
+  says "$1" "$DIL" run examples/dense.dil --q "$TMP/kept.npy" --random 3 \
+    --out "$TMP/new.npy" "$2" "$3" &&
+    cmp "$TMP/q.npy" "$TMP/kept.npy" && [ ! -e "$TMP/new.npy" ]
+}
+is "an output over an array" spares "the file of --q" --out "$TMP/kept.npy"
+is "an output over a link to one" spares "the file of --q" --lse "$TMP/link.npy"
+is "an output streamed over one" spares "the file of --q" --stream --out="$TMP/kept.npy"
+is "two outputs, one file" spares "--out and --lse are one file" \
+  --lse "$TMP/./new.npy"
+early() {
+  says "cannot write '$TMP/none/o.npy'" "$DIL" run examples/dense.dil \
+    --seq 100000 --random 1 --device oracle --out "$TMP/none/o.npy"
+}
+is "an output without a folder is told before the run" early
+
 # Batch rows of 10, 0 and 57 keys: an .npy file is 128 bytes of header, then
 # the numbers.
 array() { # type, shape, bytes as printf has them
@@ -91,6 +111,9 @@ drops() {
     ! cmp -s "$TMP/1.npy" "$TMP/2.npy" && ! cmp -s "$TMP/1.npy" "$TMP/3.npy"
 }
 is "dropout by its seed, in training only" drops
+is "training where nothing is dropped" says \
+  "pattern 'longnet' drops nothing: --train wants \`dropout P;\` in it" \
+  "$DIL" run $small --random 1 --train
 scale='pattern d { heads 2; head_dim 8; dtype f32; scale runtime; branch { } }'
 scales() {
   echo "$scale" >"$TMP/s.dil"

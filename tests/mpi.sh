@@ -122,9 +122,10 @@ is "another length on a rank" differ \
   "$ring $same --seq 300" "$ring $same --seq 400"
 is "another mesh on a rank" differ 'rank 0 has another length of the ring' \
   "$ring $same --seq 300" "$TMP/mesh.dil $same --seq 300"
+sed 's/causal;/causal; dropout 0.5;/' $ring >"$TMP/drop.dil"
 is "another seed on a rank" differ 'rank [23] has another seed' \
-  "$ring $same --seq 300 --train --seed 1" \
-  "$ring $same --seq 300 --train --seed 2"
+  "$TMP/drop.dil $same --seq 300 --train --seed 1" \
+  "$TMP/drop.dil $same --seq 300 --train --seed 2"
 sed 's/causal;/causal; input x : i32[M]; mask x[i] == x[j];/' $ring \
   >"$TMP/input.dil"
 is "another input on a rank" differ 'rank [23] has another declared input' \
