@@ -1,8 +1,8 @@
 /* command_show.c - `dil show FILE`: the attention mask in the terminal, or as
  * a picture in a file. */
 #include "bind.h"
+#include "library.h"
 #include "show.h"
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -39,13 +39,14 @@ static bool wants_colours(void) {
   return isatty(STDOUT_FILENO) && !dumb && !(no && *no);
 }
 
+/* Drawn in memory first: what cannot be drawn takes nothing's place. */
 static dil_status write_file(arena *a, const show_mask *mask, const char *path,
                              form which) {
-  FILE *out = fopen(path, "wb");
-  if (!out)
-    return dil_fail(DIL_ENVIRONMENT, "cannot write '%s': %s", path,
-                    strerror(errno));
+  char *picture = NULL;
+  size_t size = 0;
   dil_status status = DIL_OK;
+  FILE *out = open_memstream(&picture, &size);
+  if (!out) return dil_fail(DIL_MEMORY, "no memory for the picture");
   if (which == FORM_TEXT)
     show_text(a, mask, false, out);
   else
@@ -53,8 +54,9 @@ static dil_status write_file(arena *a, const show_mask *mask, const char *path,
         which == FORM_SVG ? show_svg(a, mask, out) : show_png(a, mask, out);
   bool bad = ferror(out) != 0;
   if ((fclose(out) || bad) && !status)
-    status = dil_fail(DIL_ENVIRONMENT, "cannot write '%s': %s", path,
-                      strerror(errno));
+    status = dil_fail(DIL_MEMORY, "no memory for the picture");
+  if (!status) status = library_file_write(path, picture, size);
+  free(picture);
   return status;
 }
 

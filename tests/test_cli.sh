@@ -130,6 +130,10 @@ draws() { # ending, bytes that it begins with, in octal
 }
 is "a picture as .png" draws png 211120116107
 is "a picture as .svg" draws svg 074163166147
+ln -s /dev/full "$TMP/full.png"
+is "a picture that cannot be written" says \
+  "cannot write '$TMP/full.png': No space left on device" \
+  "$DIL" show examples/dense.dil --seq 30 -o "$TMP/full.png"
 is "the svg is whole" sh -c 'tail -1 "$TMP/p.svg" | grep -qx "</svg>"'
 is "the same picture twice" sh -c \
   'cp "$TMP/p.png" "$TMP/one.png" &&
