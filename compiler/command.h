@@ -48,10 +48,11 @@ enum { DEVICE_CPU, DEVICE_ORACLE, DEVICE_CUDA }; /* words of --device */
   X(FLAG, bool)                                                                \
   X(COUNT, int64_t)    /* 0 .. 2^31 - 1 */                                     \
   X(POSITIVE, int64_t) /* 1 .. 2^31 - 1 */                                     \
+  X(LENGTH, int64_t)   /* 0 .. DIL_LENGTH_MAX */                               \
   X(THREADS, int64_t)  /* 1 .. THREADS_MAX */                                  \
   X(WORD, uint32_t)    /* 0 .. 2^32 - 1 */                                     \
   X(SEED, uint64_t)    /* 0 .. 2^64 - 1 */                                     \
-  X(COUNTS, counts)    /* of the size of a COUNT each, apart by commas */      \
+  X(COUNTS, counts)    /* a LENGTH each, apart by commas */                     \
   X(REAL, double)                                                              \
   X(TEXT, const char *)                                                        \
   X(CHOICE, int32_t) /* index of the word in the argument's list */            \

@@ -193,8 +193,8 @@ static dil_status read_counts(arena *a, const option_row *row,
   for (const char *at = text;; at++) {
     size_t size = strcspn(at, ",");
     uint64_t number;
-    dil_status status = read_integer(row, arena_copy(a, at, size), 0, INT32_MAX,
-                                     &number);
+    dil_status status = read_integer(row, arena_copy(a, at, size), 0,
+                                     DIL_LENGTH_MAX, &number);
     if (status) return status;
     list->number[list->count++] = (int64_t)number;
     at += size;
@@ -231,6 +231,28 @@ static dil_status read_device(arena *a, const option_row *row,
   return status;
 }
 
+static dil_status read_room(const option_row *row, const char *text,
+                            int64_t *bytes) {
+  char what[32];
+  snprintf(what, sizeof what, "--%s", row->name);
+  if (setting_read_bytes(what, text, bytes))
+    return message_error(DIL_USAGE, NULL, "%s", dil_last_error());
+  if (*bytes) return DIL_OK;
+  return message_error(DIL_USAGE, "left out, the bytes are half of the memory at "
+                                  "hand",
+                       "%s must be above 0, got '%s'", what, text);
+}
+
+static dil_status read_whole(const option_row *row, const char *text,
+                             uint64_t least, int64_t *field) {
+  uint64_t number = 0, most = row->kind == KIND_THREADS  ? THREADS_MAX
+                              : row->kind == KIND_LENGTH ? DIL_LENGTH_MAX
+                                                         : INT32_MAX;
+  dil_status status = read_integer(row, text, least, most, &number);
+  *field = (int64_t)number;
+  return status;
+}
+
 static dil_status read_argument(arena *a, const option_row *row,
                                 const char *text, void *field) {
   uint64_t number = 0;
@@ -259,18 +281,13 @@ static dil_status read_argument(arena *a, const option_row *row,
     *(uint32_t *)field = (uint32_t)number;
     break;
   case KIND_ROOM:
-    *(int64_t *)field = 0;
-    if (text && setting_read_bytes("--stream", text, field))
-      return message_error(DIL_USAGE, NULL, "%s", dil_last_error());
-    break;
+    return text ? read_room(row, text, field) : DIL_OK;
   case KIND_COUNT:
+  case KIND_LENGTH:
+    return read_whole(row, text, 0, field);
   case KIND_POSITIVE:
   case KIND_THREADS:
-    status = read_integer(row, text, row->kind != KIND_COUNT,
-                          row->kind == KIND_THREADS ? THREADS_MAX : INT32_MAX,
-                          &number);
-    *(int64_t *)field = (int64_t)number;
-    break;
+    return read_whole(row, text, 1, field);
   case KIND_CHOICE:
     *(int32_t *)field = word_index(row->argument, text, strlen(text));
     if (*(int32_t *)field < 0) status = word_error(a, row, text);
@@ -391,9 +408,24 @@ static dil_status missing_operand(verb which) {
                        verbs[which].operand);
 }
 
+/* What is remembered is told whole: nothing else is asked for beside it. */
+static dil_status check_list(const options *o) {
+  if (o->file_count > 0)
+    return message_error(DIL_USAGE, NULL,
+                         "`dil tune --list` takes no file, got '%s'",
+                         o->file[0]);
+  for (int32_t i = 0; i < OPTION_COUNT; i++)
+    if (o->seen[i] && i != OPTION_LIST && i != OPTION_ERROR_FORMAT)
+      return message_error(DIL_USAGE, NULL,
+                           "--%s says nothing to `dil tune --list`",
+                           rows[i].name);
+  return DIL_OK;
+}
+
 static dil_status check_operands(const options *o) {
   const char *operand = verbs[o->verb].operand;
-  if (o->help || o->list) return DIL_OK;
+  if (o->help) return DIL_OK;
+  if (o->list) return check_list(o);
   if (o->seen[OPTION_LIBRARY]) {
     if (o->file_count == 0) return DIL_OK;
     return message_error(DIL_USAGE, NULL,

@@ -214,12 +214,12 @@ dil_status arguments_read(const dil_kernel *k, const dil_arguments *given,
 
 dil_status arguments_check_sizes(const dil_sizes *s) {
   bool fits = s->batch >= 0 && s->batch <= INT32_MAX && s->queries >= 0 &&
-              s->queries <= INT32_MAX / 2 && s->keys >= 0 &&
-              s->keys <= INT32_MAX / 2;
+              s->queries <= DIL_LENGTH_MAX && s->keys >= 0 &&
+              s->keys <= DIL_LENGTH_MAX;
   if (fits) return DIL_OK;
   return dil_fail(DIL_USAGE, "batch %lld, queries %lld and keys %lld must be "
                   "within 0 and %d", (long long)s->batch,
-                  (long long)s->queries, (long long)s->keys, INT32_MAX / 2);
+                  (long long)s->queries, (long long)s->keys, DIL_LENGTH_MAX);
 }
 
 /* The address stands for memory that nobody looks at; aligned to anything. */

@@ -2,6 +2,7 @@
 #include "context.h"
 #include "cpu.h"
 #include "metrics.h"
+#include "processors.h"
 #include "trace.h"
 #include "clock.h"
 #include <stdio.h>
@@ -9,6 +10,9 @@
 #include <string.h>
 
 static dil_status open(dil_context *c, const dil_context_options *o) {
+  int32_t wish; /* a wrong one is the user's mistake, and no lack of threads */
+  dil_status status = o->threads ? DIL_OK : processors_wish(&wish);
+  if (status) return status;
   c->threads = o->parallel ? dil_threads_hosted(o->threads, o->parallel,
                                                 o->parallel_user)
                            : dil_threads_new(o->threads);

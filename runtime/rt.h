@@ -14,6 +14,9 @@
  * which lie in other files; hosts have no use for it and no promise of it. */
 #pragma GCC visibility push(default)
 
+/* Query and key rows of a call: differences of positions stay within 32 bits. */
+enum { DIL_LENGTH_MAX = INT32_MAX / 2 };
+
 /* ---- tensor.c: element types and views of memory ------------------------- */
 
 typedef enum dil_dtype {

@@ -73,9 +73,9 @@ dil_status dil_run_check(run *r) {
   r->N = c->q.shape[1];
   r->M = c->k.shape[1];
   if (r->B < 0 || r->N < 0 || r->M < 0 || r->B > INT32_MAX ||
-      r->N > INT32_MAX / 2 || r->M > INT32_MAX / 2)
+      r->N > DIL_LENGTH_MAX || r->M > DIL_LENGTH_MAX)
     return dil_fail(DIL_USAGE, "batch and lengths must be within 0 and %d",
-                    INT32_MAX / 2);
+                    DIL_LENGTH_MAX);
   const int64_t q[] = {r->B, r->N, table->heads, table->head_dim};
   const int64_t k[] = {r->B, r->M, table->kv_heads, table->head_dim};
   const int64_t v[] = {r->B, r->M, table->kv_heads, table->value_dim};
@@ -113,9 +113,9 @@ dil_status dil_part_check(run *r) {
   const dil_part *p = r->part;
   dil_status status = dil_run_check(r);
   if (status) return status;
-  if (p->N < 0 || p->M < 0 || p->N > INT32_MAX / 2 || p->M > INT32_MAX / 2)
+  if (p->N < 0 || p->M < 0 || p->N > DIL_LENGTH_MAX || p->M > DIL_LENGTH_MAX)
     return dil_fail(DIL_USAGE, "lengths of the whole must be within 0 and %d",
-                    INT32_MAX / 2);
+                    DIL_LENGTH_MAX);
   status = check_comb("queries", &p->queries, r->N, p->M - p->N, p->M);
   return status ? status : check_comb("keys", &p->keys, r->M, 0, p->M);
 }
