@@ -53,16 +53,51 @@
 #define TIED_14 TIED_13, EIGHT(14)
 #define TIED_15 TIED_14, EIGHT(15)
 
+// Columns lie in chunks of CHUNK elements (64, or 32 where 64 does not divide
+// the width), a chunk is [rows][CHUNK] swizzled over its 128 or 64 bytes.
+// The high word of a descriptor says so; the low word is the address and the
+// distance of chunks, in units of 16 bytes.
+#define DESCRIPTOR_HIGH(bytes) ((bytes) == 128 ? 0x40000040u : 0x80000020u)
+
+// S = Q K^T is one statement: what compilers make of the operands of each costs
+// them more than anything else. A product multiplies 16 columns: the `next` one
+// lies 32 bytes on, or where a chunk of columns ends further (`jump`).
+#define KEY_PRODUCT(N, line, high, add)                                    \
+  "mov.b64 a, {q, " high "};\nmov.b64 b, {k, " high "};\n"                 \
+  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." MMA_TYPE               \
+  " {" NAMES_##line "}, a, b, " add ", 1, 1, 0, 0;\n"
+#define KEY_STEP(q, k) "add.s32 q, q, " q ";\nadd.s32 k, k, " k ";\n"
+#define KEYS_32(first, next, jump) first next
+#define KEYS_64(first, next, jump) first next next next
+#define KEYS_96(first, next, jump) first next jump next jump next
+#define KEYS_128(first, next, jump) \
+  KEYS_64(first, next, jump) jump next next next
+#define KEYS_160(first, next, jump) \
+  KEYS_96(first, next, jump) jump next jump next
+#define KEYS_192(first, next, jump) \
+  KEYS_128(first, next, jump) jump next next next
+#define KEYS_224(first, next, jump) \
+  KEYS_160(first, next, jump) jump next jump next
+#define KEYS_256(first, next, jump) \
+  KEYS_192(first, next, jump) jump next next next
+#define KEYS_OF(width, first, next, jump) KEYS_##width(first, next, jump)
+#define KEYS(width, first, next, jump) KEYS_OF(width, first, next, jump)
+
 // Both kinds of product for one width N: its last line of registers and the
 // names of the operands behind them.
 #define PRODUCTS(N, line, x0, x1, x2, x3, x4)                              \
-  DEVICE void mma_shared(float(&d)[N / 2], u64 a, u64 b, int add) {        \
+  DEVICE void mma_keys(float(&d)[N / 2], u32 q, u32 k) {                   \
     asm volatile(                                                          \
-        "{.reg .pred p; setp.ne.b32 p, " x2 ", 0;\n"                       \
-        "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." MMA_TYPE         \
-        " {" NAMES_##line "}, " x0 ", " x1 ", p, 1, 1, 0, 0;}\n"           \
+        "{.reg .b32 q, k;\n.reg .b64 a, b;\n"                              \
+        "mov.b32 q, " x0 ";\nmov.b32 k, " x1 ";\n"                         \
+        KEYS(HEAD_WIDTH, KEY_PRODUCT(N, line, x2, "0"),                    \
+             KEY_STEP("2", "2") KEY_PRODUCT(N, line, x2, "1"),             \
+             KEY_STEP(x3, x4) KEY_PRODUCT(N, line, x2, "1"))               \
+        "}"                                                                \
         : TIED_##line                                                      \
-        : "l"(a), "l"(b), "r"(add));                                       \
+        : "r"(q), "r"(k), "r"(DESCRIPTOR_HIGH(CHUNK * 2)),                 \
+          "n"(CHUNK * 8 - (CHUNK / 16 - 1) * 2),                           \
+          "n"(CHUNK / 8 * N - (CHUNK / 16 - 1) * 2));                      \
   }                                                                        \
   DEVICE void mma_weights(float(&d)[N / 2], const u32 *a, u64 b) {         \
     asm volatile(                                                          \
@@ -89,12 +124,6 @@ INSTANTIATE_WIDTH(TILE_KEYS)
 #if VALUE_WIDTH != TILE_KEYS
 INSTANTIATE_WIDTH(VALUE_WIDTH)
 #endif
-
-// Columns lie in chunks of CHUNK elements (64, or 32 where 64 does not divide
-// the width), a chunk is [rows][CHUNK] swizzled over its 128 or 64 bytes.
-// The high word of a descriptor says so; the low word is the address and the
-// distance of chunks, in units of 16 bytes.
-#define DESCRIPTOR_HIGH(bytes) ((bytes) == 128 ? 0x40000040u : 0x80000020u)
 
 // Made uniform over the warp once, so that advancing it by constants stays in
 // uniform registers; built per product it costs a fifth of all instructions.
@@ -139,15 +168,8 @@ DEVICE u32 pack(float low, float high) {
 
 // S = Q K^T over one warpgroup's 64 queries.
 DEVICE void multiply_keys(float (&s)[TILE_KEYS / 2], u32 q, u32 k) {
-  const int steps = CHUNK / 16;
-  const u32 high = DESCRIPTOR_HIGH(CHUNK * 2);
   mma_fence();
-#pragma unroll
-  for (int i = 0; i < HEAD_WIDTH / 16; i++) {
-    u32 chunk = i / steps * (CHUNK * 2 / 16), step = i % steps * 2;
-    mma_shared(s, descriptor(q + chunk * 64 + step, high),
-               descriptor(k + chunk * TILE_KEYS + step, high), i != 0);
-  }
+  mma_keys(s, q, k);
   mma_commit();
 }
 

@@ -49,16 +49,17 @@ __device__ __forceinline__ unsigned random_words(unsigned x) {
 #define WORDS ((64 + 256) * 128 / 4) // rows of 128 bytes of both operands
 
 #if ELEMENT == 0
-DEVICE void product(float (&d)[128], u64 a, u64 b) {
-  asm volatile("wgmma.mma_async.sync.aligned.m64n256k8.f32.tf32.tf32"
-               " {" NAMES_15 "}, %128, %129, 1, 1, 1;\n"
-               : TIED_15
-               : "l"(a), "l"(b));
+DEVICE void products(float (&d)[128], u32 a, u32 b) {
+#pragma unroll
+  for (int i = 0; i < 4; i++)
+    asm volatile("wgmma.mma_async.sync.aligned.m64n256k8.f32.tf32.tf32"
+                 " {" NAMES_15 "}, %128, %129, 1, 1, 1;\n"
+                 : TIED_15
+                 : "l"(descriptor(a + 2 * i, DESCRIPTOR_HIGH(128))),
+                   "l"(descriptor(b + 2 * i, DESCRIPTOR_HIGH(128))));
 }
 #else
-DEVICE void product(float (&d)[128], u64 a, u64 b) {
-  mma_shared(d, a, b, 1);
-}
+DEVICE void products(float (&d)[128], u32 a, u32 b) { mma_keys(d, a, b); }
 #endif
 
 DEVICE float multiply(int rounds) {
@@ -69,11 +70,7 @@ DEVICE float multiply(int rounds) {
   for (int i = 0; i < rounds; i++) {
     mma_fence();
 #pragma unroll
-    for (int k = 0; k < 16; k++) {
-      u32 step = k % 4 * 2;
-      product(d, descriptor(a + step, DESCRIPTOR_HIGH(128)),
-              descriptor(b + step, DESCRIPTOR_HIGH(128)));
-    }
+    for (int k = 0; k < 4; k++) products(d, a, b);
     mma_commit();
     mma_wait<0>();
   }

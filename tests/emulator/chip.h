@@ -222,6 +222,8 @@ PTX ptx_fma_rn_f16x2(D &d, unsigned a, unsigned b, unsigned c) {
                      chip_from_f16(c >> 16)) << 16;
 }
 PTX ptx_mov_u32(D &d, unsigned x) { d = x; }
+PTX ptx_mov_b32(D &d, unsigned x) { d = x; }
+PTX ptx_add_s32(D &d, int a, int b) { d = a + b; }
 PTX ptx_shr_b32(D &d, unsigned x, unsigned by) {
   d = (D)(by < 32 ? x >> by : 0);
 }

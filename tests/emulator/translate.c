@@ -204,10 +204,11 @@ static void write_line(translation *t, const char *s, const char *end) {
   if (*s == '.') { /* .reg .pred p, q */
     const char *names = end;
     while (names[-1] != '.') names--;
-    bool predicate = begins(names, "pred");
+    const char *type = begins(names, "pred")  ? "bool"
+                       : begins(names, "b64") ? "unsigned long long"
+                                              : "unsigned";
     names = skip_space(skip_word(names));
-    fprintf(t->out, "%s %.*s; ", predicate ? "bool" : "unsigned",
-            (int)(end - names), names);
+    fprintf(t->out, "%s %.*s; ", type, (int)(end - names), names);
     return;
   }
   if (*s == '@') {
