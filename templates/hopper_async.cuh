@@ -101,6 +101,15 @@ DEVICE void shared_store(u32 address, int x, int y, int z, int w) {
                : "memory");
 }
 
+// Eight bytes, or none: many branches would take compilers long.
+DEVICE void store_if(bool there, void *to, u32 x, u32 y) {
+  asm volatile(
+      "{.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n"
+      "@p st.global.v2.b32 [%1], {%2, %3};}" ::"r"((int)there),
+      "l"(to), "r"(x), "r"(y)
+      : "memory");
+}
+
 // A number that one thread counts up while others look at it now and then.
 DEVICE void shared_count(u32 address, u32 more) {
   asm volatile("red.shared.add.u32 [%0], %1;" ::"r"(address), "r"(more)

@@ -86,37 +86,26 @@ DEVICE void store_staged(const consumer &c, u32 area, u32 thread, int4 t,
   }
 }
 
-// Four words of each of the four threads of a row, transposed among them.
-DEVICE int4 exchange(u32 a, u32 b, u32 c, u32 d, u32 lane) {
-  bool odd = lane & 1, high = lane & 2;
-  u32 x = __shfl_xor_sync(~0u, odd ? a : b, 1);
-  u32 y = __shfl_xor_sync(~0u, odd ? c : d, 1);
-  u32 low0 = odd ? x : a, low1 = odd ? b : x;
-  u32 high0 = odd ? y : c, high1 = odd ? d : y;
-  x = __shfl_xor_sync(~0u, high ? low0 : high0, 2);
-  y = __shfl_xor_sync(~0u, high ? low1 : high1, 2);
-  if (high) return make_int4(x, y, high0, high1);
-  return make_int4(low0, low1, x, y);
-}
-
-// Rows straight from registers, 64 bytes of a row at once, where nothing is
-// staged.
+// Rows straight from registers, where nothing is staged: two threads side by side
+// exchange words, so that each has 8 bytes of one of two groups of columns, and the
+// four of a row write 32 at once.
 DEVICE void store_direct(const consumer &c, float (&o)[VALUE_WIDTH / 2],
                          u32 thread, int4 t, int batch) {
   int row = warp_row(thread) + thread % 32 / 4, lane = thread % 4;
   unsigned short *out = (unsigned short *)c.run.o_data +
                         batch * c.run.o_batch + t.w * c.run.o_head;
+  bool odd = lane & 1;
 #pragma unroll
   for (int half = 0; half < 2; half++) {
-    int at = row + half * 8;
-    unsigned short *to = out + (t.x + at * t.y) * c.run.o_row;
+    int at = row + half * 8, column = odd * 8 + lane / 2 * 4;
+    unsigned short *to = out + (t.x + at * t.y) * c.run.o_row + column;
 #pragma unroll
-    for (int g = 0; g < VALUE_WIDTH / 8; g += 4) {
+    for (int g = 0; g < VALUE_WIDTH / 8; g += 2) {
       const float *x = o + 4 * g + half * 2;
-      int4 eight = exchange(pack(x[0], x[1]), pack(x[4], x[5]),
-                            pack(x[8], x[9]), pack(x[12], x[13]), lane);
-      int column = 8 * (g + lane);
-      if (at < t.z && column < VALUE_DIM) *(int4 *)(to + column) = eight;
+      u32 first = pack(x[0], x[1]), second = pack(x[4], x[5]);
+      u32 other = __shfl_xor_sync(~0u, odd ? first : second, 1);
+      store_if(at < t.z && 8 * g + column < VALUE_DIM, to + 8 * g,
+               odd ? other : first, odd ? second : other);
     }
   }
 }

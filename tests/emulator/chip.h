@@ -266,6 +266,12 @@ static inline void ptx_st_shared_v4_b32(unsigned to, ptx_group<unsigned, 4> x) {
   unsigned all[4] = {*x.at[0], *x.at[1], *x.at[2], *x.at[3]};
   chip_shared_write(to, all, 16);
 }
+static inline void ptx_st_global_v2_b32(unsigned long long to,
+                                        ptx_group<unsigned, 2> x) {
+  unsigned *at = (unsigned *)to;
+  at[0] = *x.at[0];
+  at[1] = *x.at[1];
+}
 static inline void ptx_red_shared_add_u32(unsigned at, unsigned x) {
   chip_shared_add(at, x);
 }
