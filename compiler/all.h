@@ -324,6 +324,11 @@ typedef enum plan_force {
   FORCE_DEDUP = DIL_FORCE_DEDUP, FORCE_MULTISET = DIL_FORCE_MULTISET,
   FORCE_GENERAL = DIL_FORCE_GENERAL
 } plan_force;
+enum { FORCE_ALL = 2 * FORCE_GENERAL - 1 };
+
+/* "fuse and chain" of a set that asks for two things at once; NULL: it does
+ * not. */
+const char *plan_force_clash(unsigned set);
 
 /* Rows of one period that the same branches of a pass select. */
 typedef struct plan_class {

@@ -71,7 +71,8 @@ typedef struct dil_kernel_options {
   size_t size;
   const char *isa; /* of the processor: "avx2", "avx512" or "avx512bf16"; NULL:
                       the best it has */
-  uint32_t force;  /* DIL_FORCE_... */
+  uint32_t force;  /* DIL_FORCE_...; FUSE and CHAIN, and DEDUP and MULTISET,
+                      exclude each other */
   int32_t json;    /* diagnostics as in dil_program_options */
   const char *dtype; /* of q, k, v and o: "f32", "bf16" or "f16"; NULL: what
                         the pattern says */

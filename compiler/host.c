@@ -160,6 +160,8 @@ static dil_status make_program(dil_context *context, driver_request request,
 dil_status dil_program_read(dil_context *context, const char *path,
                             const dil_program_options *options,
                             dil_program **out) {
+  *out = NULL;
+  if (!path) return dil_fail(DIL_USAGE, "there is no path");
   return make_program(context, (driver_request){.path = path}, options,
                       out);
 }
@@ -170,6 +172,8 @@ dil_status dil_program_parse(dil_context *context, const char *name,
                              dil_program **out) {
   driver_request request = {
       .path = name ? name : "<text>", .text = text, .length = length};
+  *out = NULL;
+  if (!text) return dil_fail(DIL_USAGE, "there is no text");
   return make_program(context, request, options, out);
 }
 
@@ -257,6 +261,14 @@ static kernel_made *kernel_made_new(dil_program *p) {
   return k;
 }
 
+static dil_status check_force(uint32_t set) {
+  const char *clash = plan_force_clash(set);
+  if (clash) return dil_fail(DIL_USAGE, "force: %s exclude each other", clash);
+  if (!(set & ~(uint32_t)FORCE_ALL)) return DIL_OK;
+  return dil_fail(DIL_USAGE, "force is 0x%x, and has bits beyond 0x%x",
+                  (unsigned)set, (unsigned)FORCE_ALL);
+}
+
 dil_status dil_program_kernel(dil_program *p, const char *name,
                               const dil_kernel_options *options,
                               dil_kernel **out) {
@@ -266,6 +278,7 @@ dil_status dil_program_kernel(dil_program *p, const char *name,
   dil_status status = dil_context_check(p->context);
   if (!status && options)
     status = dil_struct_read(&o, sizeof o, options, "dil_kernel_options");
+  if (!status) status = check_force(o.force);
   if (status) return status;
   bool gpu = dil_context_arch(p->context) != 0;
   if (gpu && o.isa)

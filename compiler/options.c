@@ -449,12 +449,10 @@ static dil_status check_operands(const options *o) {
 static dil_status check_force(const options *o) {
   for (int32_t i = 0; i < o->force.count; i++) {
     unsigned set = o->verb == VERB_bench ? o->force.set[i] : options_force(o);
-    if ((set & FORCE_FUSE && set & FORCE_CHAIN) ||
-        (set & FORCE_DEDUP && set & FORCE_MULTISET))
+    const char *clash = plan_force_clash(set);
+    if (clash)
       return message_error(DIL_USAGE, NULL, "--force %s exclude each other",
-                           set & FORCE_FUSE && set & FORCE_CHAIN
-                               ? "fuse and chain"
-                               : "dedup and multiset");
+                           clash);
   }
   return DIL_OK;
 }

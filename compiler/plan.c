@@ -246,6 +246,12 @@ static void refuse_keeps(planner *pl, const branch *b) {
     }
 }
 
+const char *plan_force_clash(unsigned set) {
+  if (set & FORCE_FUSE && set & FORCE_CHAIN) return "fuse and chain";
+  return set & FORCE_DEDUP && set & FORCE_MULTISET ? "dedup and multiset"
+                                                   : NULL;
+}
+
 static void refuse_force(planner *pl, const pattern *p) {
   if (p->combine != DIL_COMBINE_UNION || p->branch_count == 1) return;
   if (pl->plan->force & FORCE_CHAIN)

@@ -213,6 +213,7 @@ dil_status arguments_read(const dil_kernel *k, const dil_arguments *given,
 /* ---- without memory ------------------------------------------------------ */
 
 dil_status arguments_check_sizes(const dil_sizes *s) {
+  if (!s) return dil_fail(DIL_USAGE, "there are no sizes");
   bool fits = s->batch >= 0 && s->batch <= INT32_MAX && s->queries >= 0 &&
               s->queries <= DIL_LENGTH_MAX && s->keys >= 0 &&
               s->keys <= DIL_LENGTH_MAX;

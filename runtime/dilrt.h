@@ -161,8 +161,8 @@ typedef struct dil_arguments {
                                     a GPU, where nothing waits to look, it
                                     counts as the nearer of the two */
   uint64_t seed;                 /* of the dropout */
-  double scale;                  /* where a pattern says `scale runtime`, and there
-                                    wanted: 0 weighs all keys alike */
+  double scale;                  /* of a pattern that says `scale runtime`, which
+                                    wants one: 0 weighs all keys alike */
   void *stream;                  /* CUstream; NULL: the default one */
   uint64_t o_flags, lse_flags;   /* of the DLManagedTensorVersioned that they
                                     came in: read-only ones are refused */

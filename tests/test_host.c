@@ -228,6 +228,9 @@ START_TEST(diagnostics_are_the_text) {
           "cannot read '/no/such.dil'");
   host_refused(dil_program_read(NULL,
                "x.dil", NULL, &p), DIL_USAGE, "no context");
+  host_refused(dil_program_read(c, NULL, NULL, &p), DIL_USAGE, "no path");
+  host_refused(dil_program_parse(c, "w.dil", NULL, 0, NULL, &p), DIL_USAGE,
+               "no text");
   dil_context_free(c);
 }
 END_TEST
@@ -260,8 +263,16 @@ START_TEST(kernels_are_chosen_by_name) {
   isa.isa = "sse9";
   host_refused(dil_program_kernel(p, "two", &isa, &k), DIL_USAGE, "sse9");
   isa.isa = "avx2";
+  isa.force = DIL_FORCE_FUSE | DIL_FORCE_CHAIN;
+  host_refused(dil_program_kernel(p, "two", &isa, &k), DIL_USAGE,
+               "fuse and chain exclude each other");
+  isa.force = 64;
+  host_refused(dil_program_kernel(p, "two", &isa, &k), DIL_USAGE, "0x40");
   isa.force = DIL_FORCE_GENERAL;
   host_must(dil_program_kernel(p, "two", &isa, &k));
+  int64_t bytes;
+  host_refused(dil_kernel_workspace(k, NULL, &bytes), DIL_USAGE, "no sizes");
+  host_refused(dil_kernel_prepare(k, NULL), DIL_USAGE, "no sizes");
   dil_kernel_info info = DIL_KERNEL_INFO_INIT;
   host_must(dil_kernel_describe(k, &info));
   ck_assert_str_eq(info.target, "avx2");
