@@ -117,7 +117,8 @@ typedef struct dil_attention_options {
   const char *dtype;   /* "f32", "bf16" or "f16"; NULL: the preset's, or f32 */
   int32_t causal;
   int32_t branch_count; /* 0: dense attention */
-  const int64_t *segments, *dilations; /* [branch_count], LongNet's w and r */
+  const int64_t *segments, *dilations; /* [branch_count], LongNet's w and r; a
+                                          segment of 0: the whole sequence */
   const int64_t *window; /* [2]: keys seen before and after a query, -1: all;
                             NULL: no window */
   const char *combine; /* "softmax", "union", "mean" or "sum"; NULL: softmax */

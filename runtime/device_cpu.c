@@ -10,8 +10,8 @@
 #include <string.h>
 
 static dil_status open(dil_context *c, const dil_context_options *o) {
-  int32_t wish; /* a wrong one is the user's mistake, and no lack of threads */
-  dil_status status = o->threads ? DIL_OK : processors_wish(&wish);
+  int32_t count; /* a wrong one is the caller's mistake, and no lack of threads */
+  dil_status status = processors_choose(o->threads, &count);
   if (status) return status;
   c->threads = o->parallel ? dil_threads_hosted(o->threads, o->parallel,
                                                 o->parallel_user)

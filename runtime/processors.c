@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-dil_status processors_wish(int32_t *count) {
+/* Of DIL_THREADS; 0 when it is not set. */
+static dil_status read_wish(int32_t *count) {
   const char *text = getenv("DIL_THREADS");
   *count = 0;
   if (!text) return DIL_OK;
@@ -132,4 +133,15 @@ int32_t processors_count(void) {
   int32_t affinity = affinity_count();
   int32_t quota = processors_quota("/proc/self/cgroup", "/sys/fs/cgroup");
   return affinity < quota ? affinity : quota;
+}
+
+dil_status processors_choose(int32_t asked, int32_t *count) {
+  *count = asked;
+  if (asked < 0 || asked > THREADS_MAX)
+    return dil_fail(DIL_USAGE, "%d threads are not in 1..%d", (int)asked,
+                    THREADS_MAX);
+  if (asked > 0) return DIL_OK;
+  dil_status status = read_wish(count);
+  if (!status && *count == 0) *count = processors_count();
+  return status;
 }

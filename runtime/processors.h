@@ -15,7 +15,8 @@ int32_t processors_count(void);
  * `root` (as /sys/fs/cgroup); THREADS_MAX when nothing limits it. */
 int32_t processors_quota(const char *membership, const char *root);
 
-/* The number of threads asked for by DIL_THREADS; 0 when it is not set. */
-dil_status processors_wish(int32_t *count);
+/* How many threads a caller gets who asks for so many; for 0 as DIL_THREADS has
+ * it, or else as many as there are processors. */
+dil_status processors_choose(int32_t asked, int32_t *count);
 
 #endif

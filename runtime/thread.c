@@ -252,21 +252,10 @@ static dil_status start_workers(dil_threads *t) {
                   (int)t->started + 2, (int)t->count, strerror(error));
 }
 
-static dil_status choose_count(int32_t asked, int32_t *count) {
-  *count = asked;
-  if (asked < 0 || asked > THREADS_MAX)
-    return dil_fail(DIL_USAGE, "%d threads are not in 1..%d", (int)asked,
-                    THREADS_MAX);
-  if (asked > 0) return DIL_OK;
-  dil_status status = processors_wish(count);
-  if (!status && *count == 0) *count = processors_count();
-  return status;
-}
-
 /* A pool without workers yet. */
 static dil_threads *make_pool(int32_t asked) {
   int32_t count;
-  if (choose_count(asked, &count)) return NULL;
+  if (processors_choose(asked, &count)) return NULL;
   size_t size = sizeof(dil_threads) + (size_t)count * sizeof(worker);
   size = (size + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
   dil_threads *t = aligned_alloc(CACHE_LINE, size);

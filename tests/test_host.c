@@ -37,6 +37,9 @@ START_TEST(devices_are_read) {
     host_refused(dil_context_new(&o, &c), DIL_USAGE, wrong[i].words);
     ck_assert_ptr_null(c);
   }
+  dil_context_options fewer = DIL_CONTEXT_OPTIONS_INIT;
+  fewer.threads = -1;
+  host_refused(dil_context_new(&fewer, &c), DIL_USAGE, "-1 threads");
   host_must(dil_context_new(NULL, &c));
   ck_assert_str_eq(dil_context_device(c), "cpu");
   host_must(dil_context_wait(c, NULL));
