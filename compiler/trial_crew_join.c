@@ -13,7 +13,7 @@ static dil_status find_nccl_way(trial_crew *t) {
   bool asked = setting_text("DIL_MEET") != NULL;
   t->job = asked || launch_by_mpi();
   if (!t->job && t->launched.ranks > 1)
-    t->job = asked = launch_meeting(t->meet, sizeof t->meet, &status);
+    t->job = launch_meeting(t->meet, sizeof t->meet, &status);
   else if (asked)
     launch_meeting(t->meet, sizeof t->meet, &status);
   return status;

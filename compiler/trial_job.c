@@ -22,13 +22,14 @@ typedef struct hello {
   int64_t train, seed;
   double scale;
   uint64_t inputs;
+  int64_t random;          /* the seed of q, k and v, or -1 */
 } hello;
 
 static const char *const hello_words[] = {
     "plan", "version of dil", "length of the ring", "split of heads",
     "split of batch rows", "layout", "way of exchange", "number of batch rows",
     "number of queries", "number of keys", "word on training", "seed", "scale",
-    "declared input"};
+    "declared input", "seed of random numbers"};
 
 enum { FIELD = 8, FIELDS = sizeof(hello) / FIELD };
 _Static_assert(FIELDS == sizeof hello_words / sizeof *hello_words,
@@ -57,7 +58,10 @@ static hello make_hello(const trial_crew *t, const topology *on,
              .train = b->call.train,
              .seed = (int64_t)b->call.seed,
              .scale = b->call.scale,
-             .inputs = hash_inputs(b)};
+             .inputs = hash_inputs(b),
+             .random = b->options->seen[OPTION_RANDOM]
+                           ? (int64_t)b->options->random
+                           : -1};
   memcpy(h.size, b->size, sizeof h.size);
   return h;
 }

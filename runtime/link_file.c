@@ -310,8 +310,56 @@ static board *map_board(int file, size_t size) {
   return at == MAP_FAILED ? NULL : at;
 }
 
+/* The process that has this seat and lives, or 0. */
+static int sitting(const board *b, int32_t rank) {
+  int pid = atomic_load(&b->seat[rank].pid);
+  char state = pid ? process_state(pid) : 0;
+  return state && state != 'Z' ? pid : 0;
+}
+
+static board *open_board(const char *path, int32_t ranks, size_t size) {
+  struct stat about;
+  int file = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+  board *b = NULL;
+  if (file >= 0 && !fstat(file, &about) && about.st_size == (off_t)size &&
+      about.st_uid == geteuid())
+    b = map_board(file, size);
+  if (file >= 0) close(file);
+  if (!b || (!memcmp(b->magic, magic, sizeof magic) && b->ranks == ranks))
+    return b;
+  munmap(b, size);
+  return NULL;
+}
+
+/* An earlier job's, or an empty file that only keeps the name. */
+static bool is_meeting(const char *path) {
+  char begin[sizeof magic];
+  int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  ssize_t length = file >= 0 ? read(file, begin, sizeof begin) : -1;
+  if (file >= 0) close(file);
+  return length == 0 || (length == (ssize_t)sizeof begin &&
+                         !memcmp(begin, magic, sizeof magic));
+}
+
+/* The name goes to whoever links first; what an earlier job has left there goes.
+ * False: another rank 0 that lives has it (*taken), or it is something else. */
+static bool name_board(const char *aside, const char *path, int32_t ranks,
+                       size_t size, int *taken) {
+  while (link(aside, path)) {
+    if (errno != EEXIST) return false;
+    board *b = open_board(path, ranks, size);
+    *taken = b ? sitting(b, 0) : 0;
+    if (b) munmap(b, size);
+    errno = EEXIST;
+    if (*taken || !is_meeting(path)) return false;
+    if (unlink(path) && errno != ENOENT) return false;
+  }
+  return true;
+}
+
 /* Rank 0 makes the file aside, so that nobody sees half of it. */
-static board *make_board(const char *path, int32_t ranks, size_t size) {
+static board *make_board(const char *path, int32_t ranks, size_t size,
+                         int *taken) {
   char aside[4096];
   board *b = NULL;
   if (snprintf(aside, sizeof aside, "%s.%d", path, (int)getpid()) >=
@@ -324,44 +372,60 @@ static board *make_board(const char *path, int32_t ranks, size_t size) {
   memcpy(b->magic, magic, sizeof magic);
   b->ranks = ranks;
   atomic_store(&b->seat[0].pid, (int)getpid());
-  if (!rename(aside, path)) return b;
-  munmap(b, size);
+  bool named = name_board(aside, path, ranks, size, taken);
+  int why = errno;
   unlink(aside);
+  errno = why;
+  if (named) return b;
+  munmap(b, size);
   return NULL;
 }
 
-/* A file of an earlier job has a rank 0 that has ended, or this seat taken. */
+/* A file of an earlier job has a rank 0 that has ended, or this seat taken, and
+ * by whom. */
 static board *find_board(const char *path, int32_t rank, int32_t ranks,
-                         size_t size) {
-  struct stat about;
-  int nobody = 0, file = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-  board *b = NULL;
-  if (file >= 0 && !fstat(file, &about) && about.st_size == (off_t)size &&
-      about.st_uid == geteuid())
-    b = map_board(file, size);
-  if (file >= 0) close(file);
+                         size_t size, int *taken) {
+  int nobody = 0;
+  board *b = open_board(path, ranks, size);
+  *taken = 0;
   if (!b) return NULL;
-  char first = process_state(atomic_load(&b->seat[0].pid));
-  if (!memcmp(b->magic, magic, sizeof magic) && b->ranks == ranks && first &&
-      first != 'Z' &&
-      atomic_compare_exchange_strong(&b->seat[rank].pid, &nobody,
-                                     (int)getpid()))
+  bool led = sitting(b, 0) != 0;
+  if (led && atomic_compare_exchange_strong(&b->seat[rank].pid, &nobody,
+                                            (int)getpid()))
     return b;
+  if (led) *taken = sitting(b, rank);
   munmap(b, size);
   return NULL;
+}
+
+/* Until rank 0 has made the file; it goes at once where all have met, so that a
+ * seat which stays taken is no earlier job's. */
+static board *await_board(const char *path, int32_t rank, int32_t ranks,
+                          double end, size_t size, int *taken) {
+  enum { SURE = 2 }; /* seconds */
+  double free_at = clock_seconds();
+  board *b = NULL;
+  while (!b && clock_seconds() < end) {
+    b = find_board(path, rank, ranks, size, taken);
+    if (!*taken) free_at = clock_seconds();
+    else if (clock_seconds() > free_at + SURE) return NULL;
+    if (!b) clock_rest(INT64_MAX);
+  }
+  return b;
 }
 
 static dil_status meet(const char *path, int32_t rank, int32_t ranks,
                        double timeout, size_t size, board **met) {
+  int taken = 0;
   double end = clock_seconds() + timeout;
-  board *b = rank ? NULL : make_board(path, ranks, size);
-  if (!rank && !b)
+  board *b = rank ? await_board(path, rank, ranks, end, size, &taken)
+                  : make_board(path, ranks, size, &taken);
+  if (!b && taken)
+    return dil_fail(DIL_USAGE, "rank %d has come to '%s' already, as process "
+                    "%d: each process has a rank of its own", rank, path, taken);
+  if (!b && !rank)
     return dil_fail(DIL_ENVIRONMENT, "cannot meet in '%s': %s", path,
                     strerror(errno));
-  while (!b && clock_seconds() < end) {
-    b = find_board(path, rank, ranks, size);
-    if (!b) clock_rest(INT64_MAX);
-  }
   if (!b)
     return dil_fail(DIL_PEER, "rank 0 has not come to '%s' in %g s", path,
                     timeout);
@@ -392,7 +456,7 @@ dil_status file_link_new(const char *path, int32_t rank, int32_t ranks,
       l->path ? meet(path, rank, ranks, timeout > PATIENCE ? timeout : PATIENCE,
                      size, &l->board)
               : dil_fail(DIL_MEMORY, "no memory for the path of a link");
-  if (rank == 0) unlink(path);
+  if (rank == 0 && l->board) unlink(path);
   if (!status) *link = &l->link;
   else {
     if (l->board) munmap(l->board, size);

@@ -126,6 +126,9 @@ sed 's/causal;/causal; dropout 0.5;/' $ring >"$TMP/drop.dil"
 is "another seed on a rank" differ 'rank [23] has another seed' \
   "$TMP/drop.dil $same --seq 300 --train --seed 1" \
   "$TMP/drop.dil $same --seq 300 --train --seed 2"
+is "other random numbers on a rank" differ \
+  'rank [23] has another seed of random numbers' \
+  "$ring $same --seq 300" "$ring $same --seq 300 --random 2"
 sed 's/causal;/causal; input x : i32[M]; mask x[i] == x[j];/' $ring \
   >"$TMP/input.dil"
 is "another input on a rank" differ 'rank [23] has another declared input' \

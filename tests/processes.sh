@@ -45,6 +45,39 @@ finished() { # all have ended well
 
 # ---- meeting --------------------------------------------------------------------
 
+# Of two processes that are one rank the later is told so; and a file that is no
+# meeting stays as it is.
+twice() ( # rank
+  rm -f "$TMP/meet"* "$TMP/rank."*
+  DIL_MEET=$TMP/meet pids=
+  export DIL_MEET
+  for DIL_RANK in 0 1 "$1"; do
+    export DIL_RANK
+    "$DIL" run "$TMP/p.dil" --topology line --random 7 --seq 100 --threads 1 \
+      >>"$TMP/rank.$DIL_RANK" 2>&1 &
+    pids="$pids $!"
+  done
+  for turn in $(seq 300); do
+    ! grep "rank $1 has come to '$TMP/meet' already, as process " \
+      "$TMP/rank.$1" || break
+    sleep 0.1
+  done
+  kill $pids
+  wait
+  [ "$turn" -lt 300 ]
+)
+is "two processes are rank 0" twice 0
+is "two processes are rank 1" twice 1
+no_meeting() (
+  echo "my own" >"$TMP/mine"
+  DIL_MEET=$TMP/mine DIL_RANK=0
+  export DIL_MEET DIL_RANK
+  says "cannot meet in '$TMP/mine': File exists" \
+    "$DIL" run "$TMP/p.dil" --topology line --random 7 --seq 100 &&
+    [ "$(cat "$TMP/mine")" = "my own" ]
+)
+is "a file that is no meeting is left alone" no_meeting
+
 same() { # topology, and the same of threads: the same bits
   rm -f "$TMP/out.npy"
   start "$1" --seq 1000 --out "$TMP/out.npy" --check && finished &&
