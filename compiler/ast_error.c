@@ -97,10 +97,16 @@ static const habit words[] = {
     {"half", "it is called 'f16' here"},
     {"bfloat16", "it is called 'bf16' here"},
     {"int32", "it is called 'i32' here"},
+    {"int64", "integers of an input are 'i32' or 'u8'"},
+    {"i64", "integers of an input are 'i32' or 'u8'"},
     {"uint8", "it is called 'u8' here"},
     {"bool", "a `u8` holds 0 or 1"},
     {"true", "there is no word for it: `causal;` is said or left out"},
     {"false", "there is no word for it: `causal;` is said or left out"},
+    {"True", "a mask that is left out is true"},
+    {"num_heads", "it is called 'heads' here"},
+    {"n_heads", "it is called 'heads' here"},
+    {"plan", "`--from plan` reads what `dil print --after plan` printed"},
     {"kv_heads", "`heads 32 kv 8;` says both"},
     {"num_kv_heads", "`heads 32 kv 8;` says both"},
 };
@@ -111,6 +117,12 @@ static const habit signs[] = {
     {"=>", "'=>' is written >="},
     {"^", "a power is written as a product, or as its number"},
     {"'", "a string is written \"in these\""},
+    {"/*", "a comment begins with #"},
+    {"\xE2\x89\xA4", "it is written <="},
+    {"\xE2\x89\xA5", "it is written >="},
+    {"\xE2\x89\xA0", "it is written !="},
+    {"\xC2\xA0", "this blank is one of typesetting: write an ordinary one"},
+    {"\xEF\xBB\xBF", "a byte order mark: save the file without one"},
 };
 
 const char *ast_habit(const char *text) {
@@ -145,6 +157,8 @@ static const char *sign_habit(reader *r, span at, bool valued) {
   if (stands_at(s, at.start, "//")) return "a comment begins with #";
   if (stands_at(s, at.start - 1, "//"))
     return "`/` of integers rounds down; a comment begins with #";
+  if (stands_at(s, at.start - 1, "**"))
+    return "a power is written as a product, or as its number";
   const char *last = arena_copy(r->arena, s->text + r->last.start,
                                 (size_t)(r->last.end - r->last.start));
   bool assigns = s->text[at.start] == ':' || s->text[at.start] == '=';
@@ -247,10 +261,13 @@ void ast_bad_character(reader *r, span at) {
 }
 
 void ast_bad_number(reader *r, span at) {
-  bool point = memchr(r->source->text + at.start, '.',
-                      (size_t)(at.end - at.start)) != NULL;
-  const char *hint = point ? "a float has a digit on both sides of the point"
-                           : "a product is written with *";
+  const char *text = r->source->text + at.start;
+  size_t length = (size_t)(at.end - at.start);
+  bool point = memchr(text, '.', length) != NULL;
+  bool spaced = memchr(text, '_', length) || text[1] == 'x' || text[1] == 'X';
+  const char *hint = point    ? "a float has a digit on both sides of the point"
+                     : spaced ? "a number is of the digits 0 to 9 alone"
+                              : "a product is written with *";
   diag_report(r->diag, SEVERITY_ERROR, at, hint, "%s is not a number",
               quote(r, at));
 }
