@@ -50,12 +50,6 @@ static dil_status run(dil_kernel *kernel, const dil_call *call, void *stream) {
   return status;
 }
 
-dil_status dil_kernel_call(dil_kernel *kernel, const dil_call *call,
-                           void *stream) {
-  dil_status status = check(kernel);
-  return status ? status : run(kernel, call, stream);
-}
-
 dil_status dil_kernel_run(dil_kernel *kernel, const dil_arguments *given) {
   arguments a;
   dil_status status = check(kernel);

@@ -392,9 +392,6 @@ typedef struct dil_kernel_source {
 dil_status dil_kernel_make(dil_context *context,
                            const dil_kernel_source *source,
                            dil_kernel **kernel);
-/* dil_kernel_run of a call whose tensors are already of this form. */
-dil_status dil_kernel_call(dil_kernel *kernel, const dil_call *call,
-                           void *stream);
 /* Seconds that one run takes: the device's own time. */
 dil_status dil_kernel_time(dil_kernel *kernel, const dil_call *call,
                            double *seconds);
