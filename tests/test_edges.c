@@ -31,6 +31,15 @@ static double nan_query(int32_t tensor, const int64_t *at, double number) {
 static double huge_query(int32_t tensor, const int64_t *at, double number) {
   return tensor == 0 && at[1] == 9 && at[2] == 1 ? INFINITY : number;
 }
+static double huge_value(int32_t tensor, const int64_t *at, double number) {
+  bool here = at[1] == 9 && at[2] == 1 && at[3] < 3;
+  return tensor == 2 && here ? (at[3] ? INFINITY : -INFINITY) : number;
+}
+/* Some queries meet it with the one sign, some with the other. */
+static double huge_key(int32_t tensor, const int64_t *at, double number) {
+  bool here = at[1] == 9 && at[2] == 1 && at[3] == 4;
+  return tensor == 1 && here ? -INFINITY : number;
+}
 static double far_index(int32_t index, const int64_t *at,
                         const int64_t *sizes) {
   (void)index, (void)sizes;
@@ -190,6 +199,14 @@ static const struct edge {
      S_(90, 90, .element = equal_keys)},
     {"a query of NaN", P(LONGNET), S_(80, 80, .element = nan_query)},
     {"a query of infinity", P(LONGNET), S_(80, 80, .element = huge_query)},
+    {"values of infinity", P("branch { }"), S_(130, 130, .element = huge_value)},
+    {"values of infinity, equal weights", P("scale 0; branch { }"),
+     S_(130, 130, .element = huge_value)},
+    {"values of infinity, dilated", P(LONGNET),
+     S_(150, 150, .element = huge_value)},
+    {"a key of infinity", P("branch { }"), S_(130, 130, .element = huge_key)},
+    {"a key of infinity, causal", P("causal; " LONGNET),
+     S_(150, 150, .element = huge_key)},
     {"scale", P("scale 0.3; branch { }"), S(60, 60)},
     {"scale at run time", P("scale runtime; " LONGNET),
      S_(60, 60, .scale = 0.41)},
