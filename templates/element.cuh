@@ -46,19 +46,13 @@ DIL_INLINE void multiply_16(float (&d)[4], const unsigned (&a)[4], unsigned b0,
   else multiply_bf16(d, a, b0, b1);
 }
 
-/* Infinities are the large product's alone: in a small one they would meet 0. */
-DIL_INLINE unsigned tf32_finite(unsigned x) {
-  const float most = 3.402823466e38f;
-  return __float_as_uint(fminf(fmaxf(__uint_as_float(x), -most), most));
-}
-
 /* What goes beside a float into its products: what tf32 does not see of it
- * (the product cuts 13 bits, the difference is exact); `fast`: its tf32. */
+ * (the product cuts 13 bits, the difference is exact; of an infinity it is
+ * NaN); `fast`: its tf32. */
 DIL_INLINE unsigned tf32_beside(unsigned x) {
   if (FAST) return round_tf32(x);
-  unsigned all = tf32_finite(x);
-  float high = __uint_as_float(all & 0xffffe000u);
-  return __float_as_uint(__fsub_rn(__uint_as_float(all), high));
+  float high = __uint_as_float(x & 0xffffe000u);
+  return __float_as_uint(__fsub_rn(__uint_as_float(x), high));
 }
 
 /* d += a b in f32: 16 x 8 by 8 x 8, the small products first. */
@@ -66,8 +60,7 @@ DIL_INLINE void multiply_8(float (&d)[4], const unsigned (&a)[4],
                            const unsigned (&beside)[4], unsigned b0,
                            unsigned b1) {
   unsigned c0 = tf32_beside(b0), c1 = tf32_beside(b1);
-  multiply_tf32(d, beside, FAST ? c0 : tf32_finite(b0),
-                FAST ? c1 : tf32_finite(b1));
+  multiply_tf32(d, beside, FAST ? c0 : b0, FAST ? c1 : b1);
   if (FAST) return;
   multiply_tf32(d, a, c0, c1);
   multiply_tf32(d, a, b0, b1);

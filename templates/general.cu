@@ -109,14 +109,23 @@ DIL_INLINE void finish_visit(const dil_params &p, const dil_tile &t,
     make_weights(p, t, r, v, bits[r], s[r], state[r], o[r]);
   copy_wait<1>();
   __syncthreads(); /* V is here */
-  if (!v.full) take_bad_values(s, o);
+  if (!v.full || (CARES && DESK.careful)) take_bad_values(s, o);
   add_values(s, o);
+}
+
+/* Whether rows came out so that they are to be gone over again, with care. */
+DIL_INLINE bool want_care(const float (&o)[ROW_GROUPS][VALUE_TILES][4]) {
+  bool lost = false;
+  if (!CARES || DESK.careful) return false;
+#pragma unroll
+  for (int r = 0; r < ROW_GROUPS; r++) lost |= is_lost(o[r]);
+  return __syncthreads_or(lost);
 }
 
 /* Keys of the next visit travel while this one's scores become weights and
  * meet their values; values travel while the first warp plans the next visit
- * and scores are made. The first round only plans. */
-DIL_INLINE void run_tile(const dil_params &p, const dil_tile &t) {
+ * and scores are made. The first round only plans. False: once more. */
+DIL_INLINE bool run_tile(const dil_params &p, const dil_tile &t) {
   dil_state state[ROW_GROUPS];
   float o[ROW_GROUPS][VALUE_TILES][4], s[ROW_GROUPS][SCORE_TILES][4];
   query_part held[ROW_GROUPS][HELD_PARTS];
@@ -142,7 +151,12 @@ DIL_INLINE void run_tile(const dil_params &p, const dil_tile &t) {
 #if HOSTING
       if (v.hosted) count_keys(v, (float *)(shared + SHARED_TIMES));
 #endif
+      if (CARES && DESK.careful) DESK.tamed = tame_keys();
       make_scores(held, s);
+      if (CARES && DESK.tamed) {
+#pragma unroll
+        for (int r = 0; r < ROW_GROUPS; r++) widen_scores(s[r]);
+      }
     }
     __syncthreads(); /* K is free, the next visit is known */
     if (next.some) load_keys(p, t, next);
@@ -154,8 +168,10 @@ DIL_INLINE void run_tile(const dil_params &p, const dil_tile &t) {
     if (HOLD_Q && !begun) hold_queries(held);
     begun = true;
   }
+  if (want_care(o)) return false;
 #pragma unroll
   for (int r = 0; r < ROW_GROUPS; r++) end_rows(p, t, r, state[r], o[r]);
+  return true;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
@@ -165,10 +181,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
       dil_tile t = find_tile(p, item, TILE_ROWS);
       /* Rows that a part has no keys for keep their state. */
       if (is_part(p) && p.splits == 1 && !sees_keys(p, t)) t.count = 0;
-      if (threadIdx.x == 0) DESK.tile = t;
+      if (threadIdx.x == 0) {
+        DESK.tile = t;
+        if (CARES) DESK.careful = DESK.tamed = false;
+      }
     }
     __syncthreads();
-    if (DESK.tile.count) run_tile(p, DESK.tile);
+    while (DESK.tile.count && !run_tile(p, DESK.tile)) {
+      DESK.careful = true;
+      __syncthreads();
+    }
     __syncthreads();
   }
 }

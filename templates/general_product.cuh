@@ -212,3 +212,39 @@ DIL_INLINE void take_bad_values(const float (&w)[ROW_GROUPS][SCORE_TILES][4],
           [i % VALUE_DIM] = 0;
   __syncthreads();
 }
+
+/* ---- infinities in f32 --------------------------------------------------- */
+
+/* Three products of tf32 make NaN of an infinity. A tile of rows that came out
+ * so is gone over once more with care: values as in partial tiles, and infinite
+ * keys as the largest of what tf32 holds. */
+enum { CARES = !ELEMENT && !FAST };
+
+template <int count> DIL_INLINE bool is_lost(const float (&o)[count][4]) {
+  bool lost = false;
+#pragma unroll
+  for (int e = 0; e < 4 * count; e++)
+    lost |= o[e >> 2][e & 3] != o[e >> 2][e & 3];
+  return lost;
+}
+
+/* Whether there are such keys. */
+__noinline__ __device__ bool tame_keys() {
+  bool found = false;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < TILE_KEYS * WIDTH_K; i += THREADS) {
+    unsigned &x = *(unsigned *)(shared + SHARED_K + i / WIDTH_K * PITCH_K +
+                                i % WIDTH_K * 4);
+    if ((x & 0x7fffffffu) != 0x7f800000u) continue;
+    x -= 0x2000;
+    found = true;
+  }
+  return __syncthreads_or(found);
+}
+
+/* The scores that they make, beyond all others, are infinite. */
+template <int count> DIL_INLINE void widen_scores(float (&s)[count][4]) {
+#pragma unroll
+  for (int e = 0; e < 4 * count; e++)
+    if (fabsf(s[e >> 2][e & 3]) > 1e30f) s[e >> 2][e & 3] *= -DIL_NONE;
+}
