@@ -71,6 +71,7 @@ DIL_INLINE void make_weights(const dil_params &p, const dil_tile &t, int group,
                              float (&o)[VALUE_TILES][4]) {
   bool natural = SCORED || !(p.scale > 0);
   float alpha[2];
+  if (CARES && !v.full && DESK.tamed) widen_scores(s);
   if (natural) rewrite_scores<SCORE_TILES>(p, t, rows_of(p, t, group), v, s);
   if (!v.full) {
 #pragma unroll
@@ -109,7 +110,7 @@ DIL_INLINE void finish_visit(const dil_params &p, const dil_tile &t,
     make_weights(p, t, r, v, bits[r], s[r], state[r], o[r]);
   copy_wait<1>();
   __syncthreads(); /* V is here */
-  if (!v.full || (CARES && DESK.careful)) take_bad_values(s, o);
+  if (!v.full) take_bad_values(s, o);
   add_values(s, o);
 }
 
@@ -144,6 +145,7 @@ DIL_INLINE bool run_tile(const dil_params &p, const dil_tile &t) {
     if (threadIdx.x < 32) plan_visit(p, slot ^ 1);
     if (begun) {
       if (!v.full) {
+        if (CARES && DESK.careful) DESK.tamed = tame_keys();
 #pragma unroll
         for (int r = 0; r < ROW_GROUPS; r++)
           bits[r] = visit_bits(p, t, slot, r);
@@ -151,12 +153,7 @@ DIL_INLINE bool run_tile(const dil_params &p, const dil_tile &t) {
 #if HOSTING
       if (v.hosted) count_keys(v, (float *)(shared + SHARED_TIMES));
 #endif
-      if (CARES && DESK.careful) DESK.tamed = tame_keys();
       make_scores(held, s);
-      if (CARES && DESK.tamed) {
-#pragma unroll
-        for (int r = 0; r < ROW_GROUPS; r++) widen_scores(s[r]);
-      }
     }
     __syncthreads(); /* K is free, the next visit is known */
     if (next.some) load_keys(p, t, next);

@@ -216,8 +216,8 @@ DIL_INLINE void take_bad_values(const float (&w)[ROW_GROUPS][SCORE_TILES][4],
 /* ---- infinities in f32 --------------------------------------------------- */
 
 /* Three products of tf32 make NaN of an infinity. A tile of rows that came out
- * so is gone over once more with care: values as in partial tiles, and infinite
- * keys as the largest of what tf32 holds. */
+ * so is gone over once more with care: all tiles as if they were partial, and
+ * infinite keys as the largest of what tf32 holds. */
 enum { CARES = !ELEMENT && !FAST };
 
 template <int count> DIL_INLINE bool is_lost(const float (&o)[count][4]) {

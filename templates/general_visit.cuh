@@ -338,6 +338,10 @@ DIL_INLINE void plan_visit(const dil_params &p, int slot) {
   dil_cursor c = DESK.cursor;
   dil_visit v;
   find_visit(p, DESK.tile, c, v, slot);
+  if (CARES && DESK.careful && v.full) { /* as if pairs were to be asked */
+    v.full = false;
+    v.window = true;
+  }
   __syncwarp();
   if ((threadIdx.x & 31) == 0) {
     DESK.cursor = c;
