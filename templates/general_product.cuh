@@ -228,7 +228,7 @@ template <int count> DIL_INLINE bool is_lost(const float (&o)[count][4]) {
   return lost;
 }
 
-/* Whether there are such keys. */
+/* Makes them so in the tile at hand; whether there are any. */
 __noinline__ __device__ bool tame_keys() {
   bool found = false;
 #pragma unroll 1

@@ -497,8 +497,8 @@ def attention(preset=None, heads=0, kv_heads=0, head_dim=0, value_dim=0,
               dtype=None, causal=False, segments=(), dilations=(), window=None,
               combine=None, defines=None, context=None):
     """A kernel without a file: a preset, or branches by their segment lengths
-    (0: the whole sequence) and dilations (none: dense attention). window: how many keys a query sees
-    before and after itself, -1 for all."""
+    (0: the whole sequence) and dilations (none: dense attention). window: how
+    many keys a query sees before and after itself, -1 for all."""
     context = _context(context)
     if len(segments) != len(dilations):
         raise Error("DIL_USAGE", f"{len(segments)} segments and "
