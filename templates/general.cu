@@ -145,7 +145,10 @@ DIL_INLINE bool run_tile(const dil_params &p, const dil_tile &t) {
     if (threadIdx.x < 32) plan_visit(p, slot ^ 1);
     if (begun) {
       if (!v.full) {
-        if (CARES && DESK.careful) DESK.tamed = tame_keys();
+        if (CARES && DESK.careful) {
+          bool tamed = tame_keys();
+          if (threadIdx.x == 0) DESK.tamed = tamed;
+        }
 #pragma unroll
         for (int r = 0; r < ROW_GROUPS; r++)
           bits[r] = visit_bits(p, t, slot, r);
@@ -185,7 +188,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
     __syncthreads();
     while (DESK.tile.count && !run_tile(p, DESK.tile)) {
-      DESK.careful = true;
+      if (threadIdx.x == 0) DESK.careful = true;
       __syncthreads();
     }
     __syncthreads();
