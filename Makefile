@@ -298,8 +298,9 @@ bundled := $(BUILD)/tests/test_edges $(BUILD)/tests/test_numeric \
            $(BUILD)/tests/test_hopper $(BUILD)/tests/test_launch \
            $(BUILD)/tests/test_parts $(BUILD)/tests/test_apart \
            $(fuzzer) $(turns) $(gpuhost) $(hopper) $(pools)
-gpuparts := $(addprefix $(BUILD)/,$(filter-out dil-cpu.so,$(parts)))
-gpu-bundle: $(bundled) $(BUILD)/dil $(gpuparts) $(older)
+gpuparts := $(addprefix $(BUILD)/,dil $(filter-out dil-cpu.so,$(parts)) \
+              libdil.so.$(abi)) $(rt)
+gpu-bundle: $(bundled) $(gpuparts) $(older)
 	@rm -rf $(BUILD)/gpu && mkdir -p $(BUILD)/gpu/lib $(BUILD)/gpu/older \
 	  $(BUILD)/gpu/tests/fuzz $(BUILD)/gpu/tests/bench
 	$(call say,copy)cp $(filter $(suites),$(bundled)) $(BUILD)/gpu/tests
@@ -307,7 +308,7 @@ gpu-bundle: $(bundled) $(BUILD)/dil $(gpuparts) $(older)
 	@cp $(turns) $(pools) $(hopper) $(BUILD)/gpu/tests/bench
 	@cp $(gpuhost) $(BUILD)/gpu/tests
 	@cp $(older) $(BUILD)/gpu/older
-	@cp $(BUILD)/dil $(gpuparts) $(rt) $(BUILD)/libdil.so.$(abi) $(BUILD)/gpu
+	@cp $(gpuparts) $(BUILD)/gpu
 	@find $(BUILD)/gpu -type f -exec strip --strip-debug {} +
 	@ldd $(bundled) | awk '/=> .*(check|subunit|jansson|png|xxhash|ffi|crypto|libz)/ \
 	  { print $$3 }' | sort -u | xargs -I{} cp -L {} $(BUILD)/gpu/lib
