@@ -116,17 +116,19 @@ DIL_INLINE void finish_visit(const dil_params &p, const dil_tile &t,
 
 /* Whether rows came out so that they are to be gone over again, with care. */
 DIL_INLINE bool want_care(const float (&o)[ROW_GROUPS][VALUE_TILES][4]) {
-  bool lost = false;
-  if (!CARES || DESK.careful) return false;
+  bool careful = DESK.careful, lost = false;
+  if (!CARES) return false;
 #pragma unroll
   for (int r = 0; r < ROW_GROUPS; r++) lost |= is_lost(o[r]);
-  return __syncthreads_or(lost);
+  lost = __syncthreads_or(lost) && !careful;
+  if (threadIdx.x == 0) DESK.careful = lost;
+  return lost;
 }
 
 /* Keys of the next visit travel while this one's scores become weights and
  * meet their values; values travel while the first warp plans the next visit
- * and scores are made. The first round only plans. False: once more. */
-DIL_INLINE bool run_tile(const dil_params &p, const dil_tile &t) {
+ * and scores are made. The first round only plans. */
+DIL_INLINE void run_tile(const dil_params &p, const dil_tile &t) {
   dil_state state[ROW_GROUPS];
   float o[ROW_GROUPS][VALUE_TILES][4], s[ROW_GROUPS][SCORE_TILES][4];
   query_part held[ROW_GROUPS][HELD_PARTS];
@@ -168,29 +170,27 @@ DIL_INLINE bool run_tile(const dil_params &p, const dil_tile &t) {
     if (HOLD_Q && !begun) hold_queries(held);
     begun = true;
   }
-  if (want_care(o)) return false;
+  if (want_care(o)) return;
 #pragma unroll
   for (int r = 0; r < ROW_GROUPS; r++) end_rows(p, t, r, state[r], o[r]);
-  return true;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     dil_pass(const __grid_constant__ dil_params p) {
-  for (unsigned item = blockIdx.x; item < p.items; item += gridDim.x) {
+  if (CARES && threadIdx.x == 0) DESK.careful = false;
+  for (unsigned item = blockIdx.x; item < p.items;
+       item += CARES && DESK.careful ? 0 : gridDim.x) {
     if (threadIdx.x < 32) {
       dil_tile t = find_tile(p, item, TILE_ROWS);
       /* Rows that a part has no keys for keep their state. */
       if (is_part(p) && p.splits == 1 && !sees_keys(p, t)) t.count = 0;
       if (threadIdx.x == 0) {
         DESK.tile = t;
-        if (CARES) DESK.careful = DESK.tamed = false;
+        if (CARES) DESK.tamed = false;
       }
     }
     __syncthreads();
-    while (DESK.tile.count && !run_tile(p, DESK.tile)) {
-      if (threadIdx.x == 0) DESK.careful = true;
-      __syncthreads();
-    }
+    if (DESK.tile.count) run_tile(p, DESK.tile);
     __syncthreads();
   }
 }
