@@ -71,7 +71,6 @@ DIL_INLINE void make_weights(const dil_params &p, const dil_tile &t, int group,
                              float (&o)[VALUE_TILES][4]) {
   bool natural = SCORED || !(p.scale > 0);
   float alpha[2];
-  if (CARES && !v.full && DESK.tamed) widen_scores(s);
   if (natural) rewrite_scores<SCORE_TILES>(p, t, rows_of(p, t, group), v, s);
   if (!v.full) {
 #pragma unroll
@@ -147,10 +146,6 @@ DIL_INLINE void run_tile(const dil_params &p, const dil_tile &t) {
     if (threadIdx.x < 32) plan_visit(p, slot ^ 1);
     if (begun) {
       if (!v.full) {
-        if (CARES && DESK.careful) {
-          bool tamed = tame_keys();
-          if (threadIdx.x == 0) DESK.tamed = tamed;
-        }
 #pragma unroll
         for (int r = 0; r < ROW_GROUPS; r++)
           bits[r] = visit_bits(p, t, slot, r);
@@ -159,6 +154,7 @@ DIL_INLINE void run_tile(const dil_params &p, const dil_tile &t) {
       if (v.hosted) count_keys(v, (float *)(shared + SHARED_TIMES));
 #endif
       make_scores(held, s);
+      if (CARES && !v.full && DESK.careful) make_scores_plainly(s);
     }
     __syncthreads(); /* K is free, the next visit is known */
     if (next.some) load_keys(p, t, next);
@@ -184,10 +180,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
       dil_tile t = find_tile(p, item, TILE_ROWS);
       /* Rows that a part has no keys for keep their state. */
       if (is_part(p) && p.splits == 1 && !sees_keys(p, t)) t.count = 0;
-      if (threadIdx.x == 0) {
-        DESK.tile = t;
-        if (CARES) DESK.tamed = false;
-      }
+      if (threadIdx.x == 0) DESK.tile = t;
     }
     __syncthreads();
     if (DESK.tile.count) run_tile(p, DESK.tile);

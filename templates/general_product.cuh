@@ -217,7 +217,7 @@ DIL_INLINE void take_bad_values(const float (&w)[ROW_GROUPS][SCORE_TILES][4],
 
 /* Three products of tf32 make NaN of an infinity. A tile of rows that came out
  * so is gone over once more with care: all tiles as if they were partial, and
- * infinite keys as the largest of what tf32 holds. */
+ * scores by plain products. */
 enum { CARES = !ELEMENT && !FAST };
 
 template <int count> DIL_INLINE bool is_lost(const float (&o)[count][4]) {
@@ -228,23 +228,23 @@ template <int count> DIL_INLINE bool is_lost(const float (&o)[count][4]) {
   return lost;
 }
 
-/* Makes them so in the tile at hand; whether there are any. */
-__noinline__ __device__ bool tame_keys() {
-  bool found = false;
-#pragma unroll 1
-  for (int i = threadIdx.x; i < TILE_KEYS * WIDTH_K; i += THREADS) {
-    unsigned &x = *(unsigned *)(shared + SHARED_K + i / WIDTH_K * PITCH_K +
-                                i % WIDTH_K * 4);
-    if ((x & 0x7fffffffu) != 0x7f800000u) continue;
-    x -= 0x2000;
-    found = true;
-  }
-  return __syncthreads_or(found);
-}
-
-/* The scores that they make, beyond all others, are infinite. */
-template <int count> DIL_INLINE void widen_scores(float (&s)[count][4]) {
+/* s = Q K^T, a thread's pairs one by one. */
+DIL_INLINE void make_scores_plainly(float (&s)[ROW_GROUPS][SCORE_TILES][4]) {
+  int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const char *queries = shared + SHARED_Q +
+                        (16 * ROW_GROUPS * warp + lane / 4) * PITCH_K;
+  const char *keys = shared + SHARED_K + lane % 4 * 2 * PITCH_K;
 #pragma unroll
-  for (int e = 0; e < 4 * count; e++)
-    if (fabsf(s[e >> 2][e & 3]) > 1e30f) s[e >> 2][e & 3] *= -DIL_NONE;
+  for (int e = 0; e < 4 * SCORE_TILES * ROW_GROUPS; e++)
+    s[e / (4 * SCORE_TILES)][e / 4 % SCORE_TILES][e % 4] = 0;
+#pragma unroll 1
+  for (int i = 0; i < HEAD_DIM; i++) {
+#pragma unroll
+    for (int e = 0; e < 4 * SCORE_TILES * ROW_GROUPS; e++) {
+      int r = e / (4 * SCORE_TILES), g = e / 4 % SCORE_TILES;
+      const char *q = queries + (16 * r + 8 * (e >> 1 & 1)) * PITCH_K;
+      const char *k = keys + (8 * g + (e & 1)) * PITCH_K;
+      s[r][g][e % 4] += ((const float *)q)[i] * ((const float *)k)[i];
+    }
+  }
 }

@@ -124,7 +124,7 @@ struct dil_desk {
   dil_tile tile;
   dil_cursor cursor;
   dil_visit visit[2];
-  bool careful, tamed; /* rows are gone over again; this visit has such keys */
+  bool careful; /* rows are gone over again */
   /* Of a visit that is neither full nor a window: what is known of parts of 16
    * rows and 8 keys, a byte for each 16 rows, a bit for each 8 keys. */
   unsigned part_live[2][PART_TURNS], part_full[2][PART_TURNS];

@@ -40,6 +40,17 @@ static double huge_key(int32_t tensor, const int64_t *at, double number) {
   bool here = at[1] == 9 && at[2] == 1 && at[3] == 4;
   return tensor == 1 && here ? -INFINITY : number;
 }
+/* And some meet it with nothing. */
+static double zero_query(int32_t tensor, const int64_t *at, double number) {
+  if (tensor == 0) return at[3] == 4 && at[1] % 5 == 2 ? 0 : number;
+  return huge_key(tensor, at, number);
+}
+/* A row all of whose scores are minus infinity. */
+static double lowest_query(int32_t tensor, const int64_t *at, double number) {
+  if (at[3] != 4 || tensor == 2) return number;
+  if (tensor == 1) return -1 - fabs(number);
+  return huge_query(0, at, number);
+}
 static double far_index(int32_t index, const int64_t *at,
                         const int64_t *sizes) {
   (void)index, (void)sizes;
@@ -205,6 +216,10 @@ static const struct edge {
     {"values of infinity, dilated", P(LONGNET),
      S_(150, 150, .element = huge_value)},
     {"a key of infinity", P("branch { }"), S_(130, 130, .element = huge_key)},
+    {"a key of infinity, queries of zero", P(LONGNET),
+     S_(150, 150, .element = zero_query)},
+    {"a query of infinity, keys below zero", P(LONGNET),
+     S_(80, 80, .element = lowest_query)},
     {"a key of infinity, causal", P("causal; " LONGNET),
      S_(150, 150, .element = huge_key)},
     {"scale", P("scale 0.3; branch { }"), S(60, 60)},
