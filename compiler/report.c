@@ -85,6 +85,8 @@ void report_json(const report *r, FILE *out) {
   json_object_set_new(o, "lse_error", number_or_null(v ? v->lse_error : NAN));
   json_object_set_new(o, "checked_rows",
                       integer_or_null(v ? (double)v->rows : NAN));
+  json_object_set_new(o, "nan_rows",
+                      integer_or_null(v ? (double)v->nan_rows : NAN));
   json_object_set_new(o, "workspace_bytes", integer_or_null(r->workspace));
   json_object_set_new(o, "compile_seconds", number_or_null(r->compile_seconds));
   json_object_set_new(o, "open_seconds", number_or_null(r->open_seconds));
@@ -186,5 +188,7 @@ void report_row(const report *r, FILE *out) {
   if (r->verdict) fprintf(out, " %9.2g", r->verdict->rel_error);
   if (r->verdict && !isnan(r->verdict->lse_error))
     fprintf(out, " %9.2g", r->verdict->lse_error);
+  if (r->verdict && r->verdict->nan_rows)
+    fprintf(out, "  %lld rows NaN in both", (long long)r->verdict->nan_rows);
   fprintf(out, "%s\n", r->verdict && !r->verdict->good ? "  BAD" : "");
 }

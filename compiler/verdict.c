@@ -27,6 +27,7 @@ typedef struct row_result {
   double difference, reference; /* sums of squares */
   double lse_error, score;
   bool torn; /* a NaN or infinity on one side only */
+  bool nan;  /* a NaN on both */
   verdict_place worst, worst_lse;
 } row_result;
 
@@ -201,8 +202,10 @@ static void compare_output(const binding *b, verdict_place at,
     else if (isfinite(at.got)) {
       r->difference += (at.got - at.want) * (at.got - at.want);
       r->reference += at.want * at.want;
-    } else
+    } else {
+      r->nan |= isnan(at.got);
       continue;
+    }
     take_worst(&r->worst, at);
   }
 }
@@ -220,8 +223,10 @@ static void compare_lse(const binding *b, verdict_place at, double want,
     r->torn = true;
   else if (isfinite(want))
     r->lse_error = fabs(at.got - want);
-  else
+  else {
+    r->nan |= isnan(want);
     return;
+  }
   take_worst(&r->worst_lse, at);
 }
 
@@ -282,6 +287,7 @@ static void sum_rows(const binding *b, const checker *c, verdict *v) {
     reference += r->reference;
     v->lse_error = fmax(v->lse_error, r->lse_error);
     v->largest_score = fmax(v->largest_score, r->score);
+    v->nan_rows += r->nan;
     if (r->torn && !torn) worst = worst_lse = r;
     torn |= r->torn;
     if (torn) continue;
@@ -337,9 +343,11 @@ static void print_place(const verdict_place *at, FILE *out) {
 }
 
 void verdict_print(const verdict *v, FILE *out) {
-  fprintf(out, "%-8s%lld of %lld rows compared; output error %.2g (at most "
-               "%.2g)", v->good ? "good" : "BAD", (long long)v->rows,
-          (long long)v->total, v->rel_error, v->bound);
+  fprintf(out, "%-8s%lld of %lld rows compared", v->good ? "good" : "BAD",
+          (long long)v->rows, (long long)v->total);
+  if (v->nan_rows)
+    fprintf(out, ", %lld of them NaN in both", (long long)v->nan_rows);
+  fprintf(out, "; output error %.2g (at most %.2g)", v->rel_error, v->bound);
   if (!isnan(v->lse_error))
     fprintf(out, ", lse %.2g (at most %.2g)", v->lse_error, v->lse_bound);
   fputc('\n', out);

@@ -11,6 +11,7 @@ typedef struct verdict_place { /* one element that differs */
 
 typedef struct verdict {
   int64_t rows, total;  /* (batch row, query, head) rows: checked, in all */
+  int64_t nan_rows;     /* checked, where both have the same NaN somewhere */
   double rel_error;     /* relative L2 of o */
   double lse_error;     /* largest absolute; NaN: the pattern has no lse */
   double largest_score; /* |scale * q . k| over the checked rows' keys, or a

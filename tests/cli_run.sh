@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.." || exit 70
 export DIL_CACHE=off # what compiles, compiles
 
 keys="kernel device variant force schedule remembered plan_hash seconds flops gflops peak_share
-rel_error lse_error checked_rows workspace_bytes compile_seconds open_seconds"
+rel_error lse_error checked_rows nan_rows workspace_bytes compile_seconds open_seconds"
 
 has_keys() { # command...: one object of a line, with just these keys in order
   "$@" >"$TMP/json" || return
@@ -61,6 +61,17 @@ early() {
     --seq 100000 --random 1 --device oracle --out "$TMP/none/o.npy"
 }
 is "an output without a folder is told before the run" early
+
+# Rows that are NaN by the definition too are good, and told.
+echo 'pattern p { heads 2; head_dim 8; dtype f32;
+  score i == 3 ? log(-1.0) : s; branch { } }' >"$TMP/nan.dil"
+is "rows that are NaN in both" says \
+  "good    40 of 40 rows compared, 2 of them NaN in both; output error" \
+  "$DIL" run "$TMP/nan.dil" --seq 20 --random 1 --check
+is "in JSON" says '"nan_rows": 2,' \
+  "$DIL" run "$TMP/nan.dil" --seq 20 --random 1 --check --json
+is "and of a benchmark" says "2 rows NaN in both" \
+  "$DIL" bench "$TMP/nan.dil" --seq 20 --repeat 1
 
 # Batch rows of 10, 0 and 57 keys: an .npy file is 128 bytes of header, then
 # the numbers.

@@ -89,6 +89,7 @@ START_TEST(the_oracle_is_good) {
   bind_right(patterns[_i], WORDS);
   verdict v = judge(VERDICT_BUDGET);
   ck_assert(v.good);
+  ck_assert_int_eq(v.nan_rows, 0);
   ck_assert_int_eq(v.rows, 120);
   ck_assert_int_eq(v.total, 120);
   bool has_lse = pattern_has_lse(bound.pattern);
@@ -133,7 +134,9 @@ START_TEST(expected_nans_are_good) {
   ck_assert_int_eq(bind_words(patterns[0], WORDS), DIL_OK);
   ((float *)bound.call.q.data)[40] = NAN;
   ck_assert_int_eq(oracle_run(bound.pattern, &bound.call), DIL_OK);
-  ck_assert(judge(VERDICT_BUDGET).good);
+  verdict v = judge(VERDICT_BUDGET);
+  ck_assert(v.good);
+  ck_assert_int_eq(v.nan_rows, 1);
 }
 END_TEST
 
