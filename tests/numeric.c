@@ -194,8 +194,8 @@ static double dot_product(const data *d, int64_t b, int64_t n, int64_t h,
   return sum;
 }
 
-/* max(1, largest |score| / 16), over scores before any rewriting; looked for
- * only where a test makes them large. */
+/* max(1, largest |score| / 16), over finite scores before any rewriting; looked
+ * for only where a test makes them large. */
 static double large_factor(const data *d) {
   const pattern *p = d->pattern;
   double scale = p->scale_kind == SCALE_DEFAULT ? 1 / sqrt((double)p->head_dim)
@@ -206,8 +206,10 @@ static double large_factor(const data *d) {
   for (int64_t b = 0; b < d->shape.batch; b++)
     for (int64_t n = 0; n < d->shape.queries; n++)
       for (int64_t h = 0; h < p->heads; h++)
-        for (int64_t j = 0; j < row_keys(d, b); j++)
-          largest = fmax(largest, fabs(scale * dot_product(d, b, n, h, j)));
+        for (int64_t j = 0; j < row_keys(d, b); j++) {
+          double score = fabs(scale * dot_product(d, b, n, h, j));
+          if (isfinite(score)) largest = fmax(largest, score);
+        }
   return fmax(1, largest / 16);
 }
 

@@ -61,6 +61,22 @@ START_TEST(nan_is_not_zero) {
 }
 END_TEST
 
+static double huge_key(int32_t tensor, const int64_t *at, double number) {
+  return tensor == 1 && at[1] == 9 && at[3] == 4 ? -INFINITY : number;
+}
+
+/* Scores without end widen no bound. */
+START_TEST(infinite_scores) {
+  data *huge = data_new(s, (call_shape){.batch = 1, .queries = 40, .keys = 50,
+                                        .seed = 3, .element = huge_key});
+  ck_assert(o_bound(huge) < 1e-4 && lse_bound(huge) < 1e-3);
+  ck_assert_str_eq(data_problem(huge, k), "");
+  huge->o[39 * 2 * 8] = NAN;
+  ck_assert_ptr_nonnull(strstr(data_problem(huge, k), "row 39 h 0 element 0"));
+  data_free(huge);
+}
+END_TEST
+
 START_TEST(row_not_written) {
   double lse_error;
   ck_assert_int_eq(data_run(d, k), DIL_OK);
@@ -129,6 +145,7 @@ int main(void) {
   tcase_add_test(tests, wrong_lse);
   tcase_add_test(tests, infinity_is_no_number);
   tcase_add_test(tests, nan_is_not_zero);
+  tcase_add_test(tests, infinite_scores);
   tcase_add_test(tests, row_not_written);
   tcase_add_test(tests, byte_beside);
   tcase_add_test_raise_signal(tests, read_beyond, SIGSEGV);
