@@ -171,10 +171,11 @@ dil_status dil_attention(dil_context *context,
   wishes w;
   dil_context *chosen = NULL;
   *kernel_out = NULL;
+  dil_call_begin();
   dil_status status =
       dil_struct_read(&w, sizeof w, options, "dil_attention_options");
   if (!status && !context) status = choose_device(&chosen);
   if (!status) status = make(context ? context : chosen, &w, kernel_out);
   dil_context_free(chosen);
-  return status;
+  return dil_call_end(status);
 }

@@ -141,7 +141,6 @@ static dil_status make_program(dil_context *context, driver_request request,
                                const dil_program_options *options,
                                dil_program **out) {
   dil_program_options o = DIL_PROGRAM_OPTIONS_INIT;
-  *out = NULL;
   dil_status status = dil_context_check(context);
   if (!status && options)
     status = dil_struct_read(&o, sizeof o, options, "dil_program_options");
@@ -162,8 +161,9 @@ dil_status dil_program_read(dil_context *context, const char *path,
                             dil_program **out) {
   *out = NULL;
   if (!path) return dil_fail(DIL_USAGE, "there is no path");
-  return make_program(context, (driver_request){.path = path}, options,
-                      out);
+  dil_call_begin();
+  return dil_call_end(make_program(context, (driver_request){.path = path},
+                                   options, out));
 }
 
 dil_status dil_program_parse(dil_context *context, const char *name,
@@ -174,10 +174,15 @@ dil_status dil_program_parse(dil_context *context, const char *name,
       .path = name ? name : "<text>", .text = text, .length = length};
   *out = NULL;
   if (!text) return dil_fail(DIL_USAGE, "there is no text");
-  return make_program(context, request, options, out);
+  dil_call_begin();
+  return dil_call_end(make_program(context, request, options, out));
 }
 
-void dil_program_free(dil_program *p) { program_drop(p); }
+void dil_program_free(dil_program *p) {
+  dil_call_begin();
+  program_drop(p);
+  dil_call_end(DIL_OK);
+}
 
 const char *dil_program_warnings(const dil_program *p) {
   return p->warnings;
@@ -269,7 +274,7 @@ static dil_status check_force(uint32_t set) {
                   (unsigned)set, (unsigned)FORCE_ALL);
 }
 
-dil_status dil_program_kernel(dil_program *p, const char *name,
+static dil_status make_kernel(dil_program *p, const char *name,
                               const dil_kernel_options *options,
                               dil_kernel **out) {
   dil_kernel_options o = DIL_KERNEL_OPTIONS_INIT;
@@ -300,4 +305,11 @@ dil_status dil_program_kernel(dil_program *p, const char *name,
   driver_source_free(&j.source);
   if (status) kernel_drop(k);
   return status;
+}
+
+dil_status dil_program_kernel(dil_program *p, const char *name,
+                              const dil_kernel_options *options,
+                              dil_kernel **out) {
+  dil_call_begin();
+  return dil_call_end(make_kernel(p, name, options, out));
 }

@@ -91,8 +91,8 @@ static void destroy(dil_context *c) {
   free(c);
 }
 
-dil_status dil_context_new(const dil_context_options *options,
-                           dil_context **context) {
+static dil_status open_context(const dil_context_options *options,
+                               dil_context **context) {
   dil_context_options o = DIL_CONTEXT_OPTIONS_INIT;
   dil_status status =
       options ? dil_struct_read(&o, sizeof o, options, "dil_context_options")
@@ -114,6 +114,12 @@ dil_status dil_context_new(const dil_context_options *options,
   return status;
 }
 
+dil_status dil_context_new(const dil_context_options *options,
+                           dil_context **context) {
+  dil_call_begin();
+  return dil_call_end(open_context(options, context));
+}
+
 /* Each of them keeps the context: they end with the host's own use of it. */
 static void detach_all(dil_context *c) {
   for (attached *first; (first = atomic_load(&c->attached));) {
@@ -124,8 +130,10 @@ static void detach_all(dil_context *c) {
 }
 
 void dil_context_free(dil_context *context) {
+  dil_call_begin();
   if (context) detach_all(context);
   dil_context_drop(context);
+  dil_call_end(DIL_OK);
 }
 
 dil_context *dil_context_keep(dil_context *context) {
@@ -215,30 +223,37 @@ dil_status dil_context_stats(const dil_context *context, dil_stats *stats) {
 /* ---- its memory ---------------------------------------------------------- */
 
 dil_status dil_context_wait(dil_context *context, void *stream) {
+  dil_call_begin();
   dil_status status = dil_context_check(context);
-  return status ? status : context->kind->wait(context, stream);
+  if (!status) status = context->kind->wait(context, stream);
+  return dil_call_end(status);
 }
 
 dil_status dil_memory_take(dil_context *context, int64_t bytes, void **memory) {
   *memory = NULL;
+  dil_call_begin();
   dil_status status = dil_context_check(context);
   if (!status && bytes < 0)
     status = dil_fail(DIL_USAGE, "%lld bytes of memory", (long long)bytes);
-  return status ? status : context->kind->take(context, bytes, memory);
+  if (!status) status = context->kind->take(context, bytes, memory);
+  return dil_call_end(status);
 }
 
 void dil_memory_give(dil_context *context, void *memory) {
+  dil_call_begin();
   if (memory && !dil_context_check(context))
     context->kind->give(context, memory);
+  dil_call_end(DIL_OK);
 }
 
 static dil_status copy(dil_context *c, void *to, const void *from,
                        int64_t bytes, bool upwards) {
+  dil_call_begin();
   dil_status status = dil_context_check(c);
   if (!status && bytes < 0)
     status = dil_fail(DIL_USAGE, "a copy of %lld bytes", (long long)bytes);
-  if (status || bytes == 0) return status;
-  return c->kind->copy(c, to, from, bytes, upwards);
+  if (!status && bytes) status = c->kind->copy(c, to, from, bytes, upwards);
+  return dil_call_end(status);
 }
 
 dil_status dil_memory_write(dil_context *context, void *device,

@@ -42,8 +42,9 @@ typedef enum dil_status {
 /* "DIL_USAGE", and "the call is wrong"; never NULL. */
 DIL_API const char *dil_status_name(dil_status status);
 DIL_API const char *dil_status_text(dil_status status);
-/* What this thread's last failing call had to say; "" before any. Valid until
- * the next failing call of this thread. */
+/* What this thread's last failing call had to say; "" before any. A call that
+ * succeeds leaves it as it was, whatever it recovered from. Valid until the
+ * next failing call of this thread. */
 DIL_API const char *dil_last_error(void);
 
 /* ---- contexts ------------------------------------------------------------ */

@@ -29,12 +29,14 @@ dil_status dil_kernel_make(dil_context *context,
 
 void dil_kernel_free(dil_kernel *kernel) {
   if (!kernel) return;
+  dil_call_begin();
   dil_context *context = kernel->context;
   if (!dil_context_check(context)) context->kind->kernel_free(kernel);
   atomic_fetch_sub(&context->kernels, 1);
   if (kernel->source.release) kernel->source.release(kernel->source.context);
   free(kernel);
   dil_context_drop(context);
+  dil_call_end(DIL_OK);
 }
 
 /* ---- running ------------------------------------------------------------- */
@@ -52,9 +54,11 @@ static dil_status run(dil_kernel *kernel, const dil_call *call, void *stream) {
 
 dil_status dil_kernel_run(dil_kernel *kernel, const dil_arguments *given) {
   arguments a;
+  dil_call_begin();
   dil_status status = check(kernel);
   if (!status) status = arguments_read(kernel, given, &a);
-  return status ? status : run(kernel, &a.call, a.stream);
+  if (!status) status = run(kernel, &a.call, a.stream);
+  return dil_call_end(status);
 }
 
 dil_status dil_kernel_time(dil_kernel *kernel, const dil_call *call,
@@ -66,19 +70,22 @@ dil_status dil_kernel_time(dil_kernel *kernel, const dil_call *call,
 
 dil_status dil_kernel_prepare(dil_kernel *kernel, const dil_sizes *sizes) {
   arguments a;
+  dil_call_begin();
   dil_status status = check(kernel);
   if (!status) status = arguments_of_sizes(kernel, sizes, &a);
-  return status ? status : kernel->context->kind->prepare(kernel, &a.call);
+  if (!status) status = kernel->context->kind->prepare(kernel, &a.call);
+  return dil_call_end(status);
 }
 
 dil_status dil_kernel_workspace(dil_kernel *kernel, const dil_sizes *sizes,
                                 int64_t *bytes) {
   arguments a;
+  dil_call_begin();
   dil_status status = check(kernel);
   *bytes = 0;
   if (!status) status = arguments_of_sizes(kernel, sizes, &a);
-  if (status) return status;
-  return kernel->context->kind->workspace(kernel, &a.call, bytes);
+  if (!status) status = kernel->context->kind->workspace(kernel, &a.call, bytes);
+  return dil_call_end(status);
 }
 
 /* ---- what it is ---------------------------------------------------------- */
@@ -87,10 +94,12 @@ dil_status dil_kernel_variant(dil_kernel *kernel, const dil_sizes *sizes,
                               char *text, size_t room) {
   arguments a;
   if (room) *text = 0;
+  dil_call_begin();
   dil_status status = check(kernel);
   if (!status) status = arguments_of_sizes(kernel, sizes, &a);
-  if (status || !room) return status;
-  return kernel->context->kind->variant(kernel, &a.call, text, room);
+  if (!status && room)
+    status = kernel->context->kind->variant(kernel, &a.call, text, room);
+  return dil_call_end(status);
 }
 
 dil_status dil_kernel_describe(const dil_kernel *kernel,

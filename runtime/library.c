@@ -265,19 +265,21 @@ int32_t dil_library_run(const dil_library_kernel *k, dil_context *context,
   if (!given)
     return (int32_t)dil_fail(DIL_USAGE, "kernel '%s' has no arguments",
                              k->name);
+  dil_call_begin();
   dil_status status =
       open_kernel(k, context, pointer_at(given, DIL_WORD_Q), &made);
   if (!status)
     status = read_arguments(k, made->source.table, given, &call);
   if (!status) status = dil_kernel_run(made, &call);
-  return (int32_t)status;
+  return (int32_t)dil_call_end(status);
 }
 
 int32_t dil_library_prepare(const dil_library_kernel *k, dil_context *context,
                             int64_t batch, int64_t queries, int64_t keys) {
   const dil_sizes sizes = {batch, queries, keys};
   dil_kernel *made;
+  dil_call_begin();
   dil_status status = open_kernel(k, context, NULL, &made);
   if (!status) status = dil_kernel_prepare(made, &sizes);
-  return (int32_t)status;
+  return (int32_t)dil_call_end(status);
 }

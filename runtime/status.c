@@ -1,7 +1,7 @@
 /* status.c - statuses and the text of the last failure.
  *
  * In: a status and a printf format. Out: the text, kept for each thread by
- * itself, so that no lock and no lifetime is involved. */
+ * itself, so that no lock is involved. */
 #include "rt.h"
 
 #include <stdarg.h>
@@ -11,7 +11,12 @@
 /* One message, and the diagnostics of a whole file. */
 enum { MESSAGE_SIZE = 4096, TEXT_SIZE = 16384 };
 
-static _Thread_local char last_error[TEXT_SIZE];
+/* A call of the host writes to the other text, which takes the place of the
+ * one shown only where the call fails. */
+static _Thread_local struct {
+  char text[2][TEXT_SIZE];
+  int32_t shown, depth; /* calls may call each other */
+} last;
 
 int32_t dil_version(void) { return DIL_VERSION_NUM; }
 
@@ -40,15 +45,29 @@ const char *dil_status_text(dil_status status) {
 }
 
 const char *dil_last_error(void) {
-  return last_error;
+  return last.text[last.shown];
+}
+
+static void turn(void) { last.shown = !last.shown; }
+
+void dil_call_begin(void) {
+  if (last.depth++) return;
+  turn();
+  *last.text[last.shown] = 0;
+}
+
+dil_status dil_call_end(dil_status status) {
+  if (--last.depth == 0 && !status) turn();
+  return status;
 }
 
 dil_status dil_fail_text(dil_status status, const char *text) {
   size_t length = strlen(text);
   bool cut = length >= TEXT_SIZE;
   if (cut) length = TEXT_SIZE - 4;
-  memmove(last_error, text, length); /* it may be the last text itself */
-  strcpy(last_error + length, cut ? "..." : "");
+  char *to = last.text[last.shown];
+  memmove(to, text, length); /* it may be the last text itself */
+  strcpy(to + length, cut ? "..." : "");
   return status;
 }
 

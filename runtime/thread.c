@@ -184,7 +184,9 @@ static void hosted_task(void *context, int32_t index) {
   dil_threads *t = context;
   uint32_t control = _mm_getcsr();
   _mm_setcsr(control | FLUSH_SUBNORMALS);
+  dil_call_begin();
   drain(t, index);
+  dil_call_end(DIL_OK);
   _mm_setcsr(control);
   atomic_fetch_sub(&t->gate, 1);
 }
