@@ -275,7 +275,7 @@ demo-here: all
 	@examples/demo.sh
 # Rings alone: what travels, parts of a sequence, threads, processes.
 check-ring: tests
-	@BUILD=$(BUILD) tests/run.sh place parts ring apart link processes mpi \
+	@BUILD=$(BUILD) tests/run.sh place parts ring apart link port processes mpi \
 	  mpi_faults ring_examples gpu-ring
 bench: all
 	@BUILD=$(BUILD) tests/bench/bench.sh

@@ -343,6 +343,7 @@ static void net_free(net *n) {
   if (!n->failed) tell(n, LEFT, "");
   for (int32_t i = 0; i < n->ranks; i++)
     if (n->peer[i].file >= 0) close(n->peer[i].file);
+  for (int32_t i = 0; i < n->callers; i++) close(n->caller[i].file);
   if (n->listening >= 0) close(n->listening);
   free(n->place);
   free(n->lost);

@@ -30,6 +30,15 @@ typedef struct peer {
   int32_t waits_for;         /* and has done so for too long; -1: for nobody */
 } peer;
 
+/* Who has connected, and has not said yet who it is. */
+enum { CALLERS = 64 };
+typedef struct caller {
+  int file;
+  frame said;                /* `got` bytes of it are there */
+  size_t got;
+  double end;                /* it is not waited for any longer */
+} caller;
+
 typedef struct net {
   int32_t rank, ranks, links; /* that use it */
   bool failed;
@@ -38,6 +47,8 @@ typedef struct net {
   char reason[REASON];
   struct sockaddr_storage *place; /* [ranks]: where each listens, */
   int listening;              /* as this one does; -1: not any more */
+  int32_t callers;
+  caller caller[CALLERS];     /* who has come first stands first */
   bool asked, known;          /* who is left */
   bool *lost;                 /* [ranks]; a guess until it is known */
   peer peer[];
@@ -46,6 +57,11 @@ typedef struct net {
 frame net_frame(const net *n, int32_t kind, int64_t size);
 /* Tells all that are there; the first reason stays, and over which rank. */
 void net_fail(net *n, int32_t culprit, const char *why);
+
+/* link_socket_door.c: the next who has said, in a frame of this program, who it
+ * is: a connection; or -1: nobody has until the end, in seconds of the clock. Who
+ * is silent, or something else, keeps nobody waiting. */
+int net_answer(net *n, double end, frame *said);
 
 /* link_socket_meet.c: connects each two ranks within so many seconds; again, of
  * ranks that know where all are. */

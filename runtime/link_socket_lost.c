@@ -8,20 +8,15 @@
  * known to: its host refuses its port. */
 #include "link_socket.h"
 #include "clock.h"
-#include <poll.h>
 #include <string.h>
 #include <unistd.h>
 
 /* Somebody calls: a rank that returns, or nobody of ours. */
 static void take_one(net *n, int *file) {
-  struct pollfd wait = {n->listening, POLLIN, 0};
   frame f;
-  if (poll(&wait, 1, 50) <= 0) return;
-  int called = accept4(n->listening, NULL, NULL, SOCK_CLOEXEC);
+  int called = net_answer(n, clock_seconds() + 0.05, &f);
   if (called < 0) return;
-  net_limit(called, clock_seconds() + 1);
-  bool returns = net_hear(called, &f, sizeof f) && net_is_ours(&f) &&
-                 f.kind == RETURNS && f.ranks == n->ranks && f.rank >= 0 &&
+  bool returns = f.kind == RETURNS && f.ranks == n->ranks && f.rank >= 0 &&
                  f.rank < n->ranks && f.rank != n->rank;
   if (returns && file[f.rank] >= 0) close(file[f.rank]);
   if (returns) file[f.rank] = called;

@@ -66,7 +66,8 @@ static socklen_t size_of(int family) {
 static int listen_in(int family, int *port) {
   struct sockaddr_storage at = {.ss_family = (sa_family_t)family};
   socklen_t size = size_of(family);
-  int yes = 1, no = 0, file = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  int yes = 1, no = 0, file = socket(family, SOCK_STREAM | SOCK_CLOEXEC |
+                                             SOCK_NONBLOCK, 0);
   set_port(&at, *port);
   if (file < 0) return -1;
   setsockopt(file, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
@@ -169,21 +170,19 @@ bool net_hear(int file, void *what, size_t size) {
   return recv(file, what, size, MSG_WAITALL) == (ssize_t)size;
 }
 
-/* A rank comes to who listens; others that call are sent away. */
-static dil_status welcome(net *n, int listening, double end) {
-  struct pollfd wait = {listening, POLLIN, 0};
+/* A rank comes to who listens, before the end. */
+static dil_status welcome(net *n, double end) {
   struct sockaddr_storage from;
   socklen_t size = sizeof from;
   frame f;
-  int left = (int)((end - clock_seconds()) * 1e3);
-  if (left <= 0 || poll(&wait, 1, left) <= 0) return DIL_OK; /* asked again */
-  int file = accept4(listening, (struct sockaddr *)&from, &size, SOCK_CLOEXEC);
-  if (file < 0) return DIL_OK;
-  net_limit(file, end);
-  if (!net_hear(file, &f, sizeof f) || !net_is_ours(&f) || f.kind != MESSAGE) {
+  int file = net_answer(n, end, &f);
+  if (file < 0) return DIL_OK; /* asked again */
+  if (f.kind != MESSAGE ||
+      getpeername(file, (struct sockaddr *)&from, &size)) {
     close(file);
     return DIL_OK;
   }
+  net_limit(file, end);
   bool fits = f.ranks == n->ranks && f.rank > 0 && f.rank < n->ranks;
   if (fits && n->peer[f.rank].file < 0) {
     n->peer[f.rank].file = file;
@@ -203,15 +202,14 @@ static dil_status welcome(net *n, int listening, double end) {
   return DIL_PEER;
 }
 
-static dil_status welcome_all(net *n, int listening, int32_t first,
-                              double end) {
+static dil_status welcome_all(net *n, int32_t first, double end) {
   dil_status status = DIL_OK;
   int32_t here = 0;
   while (!status && clock_seconds() < end) {
     here = 0;
     for (int32_t i = first; i < n->ranks; i++) here += n->peer[i].file >= 0;
     if (here == n->ranks - first) return DIL_OK;
-    status = welcome(n, listening, end);
+    status = welcome(n, end);
   }
   return status ? status
                 : dil_fail(DIL_PEER, "%d of %d ranks have come in time",
@@ -270,7 +268,7 @@ static dil_status lead(net *n, int port, double end) {
   if (n->listening < 0)
     return dil_fail(DIL_ENVIRONMENT, "rank 0 cannot listen at port %d: %s",
                     port, strerror(errno));
-  dil_status status = welcome_all(n, n->listening, 1, end);
+  dil_status status = welcome_all(n, 1, end);
   if (status) net_fail(n, -1, dil_last_error());
   frame f = net_frame(n, MESSAGE, (int64_t)size);
   for (int32_t i = 1; i < n->ranks && !status; i++)
@@ -291,7 +289,7 @@ static dil_status follow(net *n, const struct addrinfo *found, double end) {
   if (!status) status = find_places(n);
   for (int32_t i = 1; i < n->rank && !status; i++)
     status = call_on(n, i, port, end);
-  return status ? status : welcome_all(n, n->listening, n->rank + 1, end);
+  return status ? status : welcome_all(n, n->rank + 1, end);
 }
 
 dil_status net_rejoin(net *n, double patience) {
@@ -302,7 +300,7 @@ dil_status net_rejoin(net *n, double patience) {
   dil_status status = DIL_OK;
   for (int32_t i = 0; i < n->rank && !status; i++)
     status = call_on(n, i, port_of(&at), end);
-  return status ? status : welcome_all(n, n->listening, n->rank + 1, end);
+  return status ? status : welcome_all(n, n->rank + 1, end);
 }
 
 dil_status net_meet(net *n, const char *address, double patience) {
