@@ -72,6 +72,7 @@ static int exit_code(dil_status status) {
 int main(int argc, char **argv) {
   arena *a = arena_new();
   dil_status status = dil_seeing_open();
+  if (!status) status = dil_seeing_flush(); /* where that can be written */
   if (status) message_error(status, NULL, "%s", dil_last_error());
   dil_trace_name_thread("main");
   if (!status) status = dispatch(a, argc, argv);
