@@ -127,6 +127,8 @@ dil_status command_tune(arena *a, const options *o) {
   dil_status status = o->list ? DIL_OK : check_options(o);
   if (!status) status = find_path(a, &path);
   if (!status && o->list) return list_records(a, path);
+  if (!status && wisdom_probe(a, path))
+    status = message_error(DIL_ENVIRONMENT, NULL, "%s", dil_last_error());
   for (int32_t i = 0; i < o->sizes.count && !status; i++) {
     options one = *o;
     arena *own = arena_new();

@@ -243,12 +243,20 @@ static void write_all(arena *a, char *text, const wisdom_record *r, FILE *out) {
   write_line(r, out);
 }
 
+static const char *fresh_path(arena *a, const char *path) {
+  return arena_print(a, "%s.%ld", path, (long)getpid());
+}
+
+static const char *lock_path(arena *a, const char *path) {
+  return arena_print(a, "%s.lock", path);
+}
+
 /* A new file in place of the old one. */
 static dil_status replace(arena *a, const char *path, const wisdom_record *r) {
   char *text;
   dil_status status = read_text(a, path, &text);
   if (status) return status;
-  const char *fresh = arena_print(a, "%s.%ld", path, (long)getpid());
+  const char *fresh = fresh_path(a, path);
   FILE *out = fopen(fresh, "wb");
   if (!out) return failed("write", fresh);
   write_all(a, text, r, out);
@@ -263,11 +271,28 @@ static dil_status replace(arena *a, const char *path, const wisdom_record *r) {
 dil_status wisdom_add(arena *a, const char *path, const wisdom_record *r) {
   dil_status status = make_folders(a, path);
   if (status) return status;
-  const char *name = arena_print(a, "%s.lock", path);
+  const char *name = lock_path(a, path);
   FILE *lock = fopen(name, "ab");
   if (!lock) return failed("lock", name);
   status = flock(fileno(lock), LOCK_EX) ? failed("lock", name)
                                         : replace(a, path, r);
   fclose(lock);
   return status;
+}
+
+/* What wisdom_add opens, but for a lock that it would make. */
+dil_status wisdom_probe(arena *a, const char *path) {
+  char *text;
+  const char *fresh = fresh_path(a, path), *name = lock_path(a, path);
+  dil_status status = make_folders(a, path);
+  if (!status) status = read_text(a, path, &text);
+  if (status) return status;
+  FILE *out = fopen(fresh, "wb");
+  if (!out) return failed("write", fresh);
+  fclose(out);
+  unlink(fresh);
+  FILE *lock = access(name, F_OK) ? NULL : fopen(name, "ab");
+  if (!lock && errno != ENOENT) return failed("lock", name);
+  if (lock) fclose(lock);
+  return DIL_OK;
 }

@@ -46,5 +46,8 @@ const wisdom_record *wisdom_find(const wisdom *w, const wisdom_key *key);
  * What else is in the file, of other versions too, stays; other processes see
  * it as it was or as it is. */
 dil_status wisdom_add(arena *a, const char *path, const wisdom_record *r);
+/* Whether it could now. Leaves the file as it is, or not there; but makes the
+ * folder. */
+dil_status wisdom_probe(arena *a, const char *path);
 
 #endif

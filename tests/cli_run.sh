@@ -225,6 +225,21 @@ tunes() {
 is "tune remembers each length" tunes
 is "doctor says how many" sh -c "DIL_WISDOM=$remembered \"\$DIL\" doctor |
   grep -q '^wisdom  *found  *2 schedules of .dil tune. in $remembered'"
+# That it cannot be remembered is told before the search.
+refuses_to_tune() { # where it would be remembered, what is said of it
+  DIL_WISDOM=$1 told_once "$DIL" tune examples/longnet.dil -D w=16 --seq 100 &&
+    grep -qF "$2" "$TMP/out"
+}
+mkdir "$TMP/folder"
+is "no place to remember" refuses_to_tune /dev/null/w "cannot open '/dev/null/w'"
+is "a folder in its place" refuses_to_tune "$TMP/folder" "cannot read '$TMP/folder'"
+asks_lightly() { # where nothing is found out, and nothing is left
+  cp "$remembered" "$TMP/before" &&
+    ! wise tune "$TMP/nosuch.dil" --seq 100 && cmp "$remembered" "$TMP/before" &&
+    ! DIL_WISDOM=$TMP/new/w "$DIL" tune "$TMP/nosuch.dil" --seq 100 &&
+    [ -z "$(ls "$TMP/new")" ]
+}
+is "asking leaves the file as it is" asks_lightly
 # The record of 128 with knobs of our own.
 sed -i -E "/\t1 128 128\t/s/\t[^\t]*\t([^\t]*)\t([^\t]*)$/\ttile_keys 40;\t\1\t\2/" \
   "$remembered"
