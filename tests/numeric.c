@@ -12,7 +12,8 @@ static void *must(void *memory) {
 }
 
 /* Relative L2 of o and absolute error of lse that a dtype may have; times the
- * factor of large scores. */
+ * factor of large scores. No element may be off by three times as much of its
+ * size and its row's. */
 static const struct { double o, lse; } bounds[DIL_DTYPE_COUNT] = {
     [DIL_F32] = {2e-6, 2e-5},
     [DIL_BF16] = {4e-3, 1e-4},
@@ -24,6 +25,7 @@ double o_bound(const data *d) {
   if (gpu_wanted() && d->pattern->dtype == DIL_F32) return 1e-5 * d->factor;
   return bounds[d->pattern->dtype].o * d->factor;
 }
+static double element_bound(const data *d) { return 3 * o_bound(d); }
 double lse_bound(const data *d) {
   return bounds[d->pattern->dtype].lse * d->factor;
 }
@@ -401,14 +403,43 @@ static guard *guard_at(data *d, const void *bytes) {
   abort();
 }
 
+/* Root of the mean square, of finite ones. */
+static double size_of(const double *x, int64_t count) {
+  double square = 0;
+  for (int64_t i = 0; i < count; i++)
+    if (isfinite(x[i])) square += x[i] * x[i];
+  return count ? sqrt(square / (double)count) : 0;
+}
+
+double data_element_error(const data *d) {
+  int64_t rows = d->shape.batch * d->shape.queries * d->pattern->heads;
+  int64_t width = d->pattern->value_dim;
+  double largest = 0, whole = size_of(d->o, rows * width);
+  for (int64_t row = 0; row < rows; row++) {
+    const double *right = d->o + row * width;
+    double size = size_of(right, width);
+    if (width < 16) size = fmax(size, whole); /* too few to tell */
+    for (int64_t x = 0; x < width; x++) {
+      double off = fabs(o_element(d, row, x) - right[x]);
+      double all = fabs(right[x]) + size;
+      if (off > largest * all) largest = off / all;
+    }
+  }
+  return largest;
+}
+
 const char *data_compare(data *d) {
   static char text[900];
   char worst[400];
   double lse_error, error = data_error(d, &lse_error);
-  if (error <= o_bound(d) && lse_error <= lse_bound(d)) return "";
+  double element = data_element_error(d);
+  if (error <= o_bound(d) && lse_error <= lse_bound(d) &&
+      element <= element_bound(d))
+    return "";
   say_worst(d, worst, sizeof worst);
-  snprintf(text, sizeof text, "o off by %.3g (bound %.3g), lse by %.3g (%.3g); "
-           "%s", error, o_bound(d), lse_error, lse_bound(d), worst);
+  snprintf(text, sizeof text, "o off by %.3g (bound %.3g), an element by %.3g "
+           "(%.3g), lse by %.3g (%.3g); %s", error, o_bound(d), element,
+           element_bound(d), lse_error, lse_bound(d), worst);
   return text;
 }
 

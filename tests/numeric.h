@@ -160,6 +160,8 @@ const char *data_compare(data *d);
 dil_status data_run(data *d, kernel_made *k);
 /* The relative L2 error of o and the largest error of lse as they stand. */
 double data_error(const data *d, double *lse_error);
+/* The largest error of an element of o, of its size and its row's. */
+double data_element_error(const data *d);
 double o_bound(const data *d);
 double lse_bound(const data *d);
 

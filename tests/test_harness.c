@@ -43,6 +43,14 @@ START_TEST(wrong_element) {
 }
 END_TEST
 
+/* Too little for the whole. */
+START_TEST(slightly_wrong_element) {
+  d->o[77] += 6e-6;
+  ck_assert_ptr_nonnull(strstr(data_problem(d, k), "an element by"));
+  ck_assert(data_error(d, &(double){0}) < o_bound(d));
+}
+END_TEST
+
 START_TEST(wrong_lse) {
   d->lse[3] += 1e-4;
   ck_assert_ptr_nonnull(strstr(data_problem(d, k), "lse by 0.0001"));
@@ -142,6 +150,7 @@ int main(void) {
   tcase_add_checked_fixture(tests, set_up, tear_down);
   tcase_add_test(tests, right_is_right);
   tcase_add_test(tests, wrong_element);
+  tcase_add_test(tests, slightly_wrong_element);
   tcase_add_test(tests, wrong_lse);
   tcase_add_test(tests, infinity_is_no_number);
   tcase_add_test(tests, nan_is_not_zero);
