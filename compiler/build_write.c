@@ -14,10 +14,11 @@ static dil_status write_output(const building *b, const output *o) {
 
 /* ---- names and rules ----------------------------------------------------- */
 
-/* make takes a blank for an end, a # for a comment and a $ for a name. */
-static void put_escaped(const char *path, FILE *out) {
+/* make takes a blank and a : for ends, a # for a comment, a $ for a name and,
+ * in a target alone, a % for any text. */
+static void put_escaped(const char *path, bool target, FILE *out) {
   for (; *path; path++) {
-    if (*path == ' ' || *path == '#') fputc('\\', out);
+    if (strchr(target ? " :#%" : " :#", *path)) fputc('\\', out);
     if (*path == '$') fputc('$', out);
     fputc(*path, out);
   }
@@ -25,18 +26,18 @@ static void put_escaped(const char *path, FILE *out) {
 
 static void put_rule(const building *b, FILE *out) {
   for (int32_t i = 0; i < b->output_count; i++) {
-    put_escaped(b->output[i].path, out);
+    put_escaped(b->output[i].path, true, out);
     fputs(i + 1 < b->output_count ? " " : ":", out);
   }
   for (int32_t i = 0; i < b->file_count; i++) {
     fputs(" \\\n  ", out);
-    put_escaped(b->file[i], out);
+    put_escaped(b->file[i], false, out);
   }
   fputc('\n', out);
   /* an import that is gone is no error: the rule says nothing of it */
   for (int32_t i = 0; i < b->file_count; i++) {
     fputc('\n', out);
-    put_escaped(b->file[i], out);
+    put_escaped(b->file[i], true, out);
     fputs(":\n", out);
   }
 }

@@ -205,6 +205,13 @@ static dil_status name_library(building *b) {
                 : DIL_OK;
 }
 
+/* It takes them for the ends of a module's name. */
+static void note_pc(const building *b) {
+  if (b->emit & BIT(PC) && strpbrk(b->library.base, " ,"))
+    message_note("pkg-config cannot ask for '%s.pc', for its blank or comma: "
+                 "copy it to another name", b->library.base);
+}
+
 static dil_status read_targets(building *b) {
   dil_status status = read_chips(b);
   if (!status) status = read_isas(b);
@@ -215,6 +222,7 @@ static dil_status make_and_write(building *b) {
   const compilation *at = NULL;
   dil_status status = build_make(b, &at);
   if (!status) status = build_write(b);
+  if (!status) note_pc(b);
   if (!status) return DIL_OK;
   b->compilation.diag = diag_new(b->library.arena);
   return message_compiled(b->options, at ? at : &b->compilation, status);

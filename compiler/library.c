@@ -108,9 +108,15 @@ dil_status library_name(library *l, const char *path) {
                     path);
   const char *from = l->base + (strncmp(l->base, "lib", 3) ? 0 : 3);
   char *name = arena_copy(l->arena, from, strlen(from));
-  for (char *at = name; *at; at++)
+  bool bare = true;
+  for (char *at = name; *at; at++) {
+    bare &= !iscntrl((unsigned char)*at);
     if (!isalnum((unsigned char)*at)) *at = '_';
+  }
   l->name = name;
+  if (!bare)
+    return dil_fail(DIL_USAGE, "-o wants a name that is of one line, got '%s'",
+                    path);
   dil_status status = check_folder(l, path, slash);
   if (status) return status;
   if (isalpha((unsigned char)*name)) return DIL_OK;

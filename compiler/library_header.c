@@ -202,14 +202,25 @@ void library_header(const library *l, FILE *out) {
 
 /* ---- pkg-config ---------------------------------------------------------- */
 
+/* A backslash keeps `special` ones as they are. */
+static void put_kept(const char *text, const char *special, FILE *out) {
+  for (; *text; text++) {
+    if (strchr(special, *text)) fputc('\\', out);
+    fputc(*text, out);
+  }
+}
+
 void library_pc(const library *l, FILE *out) {
   bool lib = !strncmp(l->base, "lib", 3);
-  fprintf(out, "Name: %s\nDescription: attention kernels:", l->base);
+  fputs("Name: ", out);
+  put_kept(l->base, "#", out);
+  fputs("\nDescription: attention kernels:", out);
   for (int32_t i = 0; i < l->kernel_count; i++)
     fprintf(out, "%s %s", i ? "," : "", l->kernel[i].name);
   fprintf(out, "\nVersion: %s\n", DIL_VERSION);
   if (!l->standalone) fputs("Requires: dilrt\n", out);
-  fprintf(out, "Libs: -L${pcfiledir} -l%s%s%s\n", lib ? "" : ":",
-          lib ? l->base + 3 : l->base, lib ? "" : ".so");
+  fprintf(out, "Libs: -L${pcfiledir} -l%s", lib ? "" : ":");
+  put_kept(lib ? l->base + 3 : l->base, " #\"'\\", out);
+  fputs(lib ? "\n" : ".so\n", out);
   fputs("Libs.private: -lm -lpthread\nCflags: -I${pcfiledir}\n", out);
 }

@@ -105,6 +105,41 @@ is "pkg-config reads the .pc file" sh -c \
    PKG_CONFIG_PATH=. pkg-config --exists --print-errors libmany ||
    grep -q "^Requires: dilrt" libmany.pc'
 
+# A name in the tongues of pkg-config and make. The former takes a blank in a
+# module's own name for its end, so this one is asked for under another.
+odd="a dir/a 'b' \"c\" #d"
+mkdir 'a dir'
+is "a name that has to be quoted" says \
+  "pkg-config cannot ask for 'a 'b' \"c\" #d.pc'" \
+  "$DIL" build first.dil -o "$odd" --standalone --cpu avx2 --emit=so,h,pc
+odd_is_linked() {
+  cp "$odd.pc" 'a dir/odd.pc'
+  printf '#include <a %cb%c "c" #d.h>\nint main(void) { return !*%s(); }\n' \
+    "'" "'" a__b___c___d_last_error >odd.c
+  words=$(PKG_CONFIG_PATH='a dir' pkg-config --cflags --libs odd) || return
+  echo "$words"
+  eval "$cc odd.c -o odd $words" && readelf -d odd | grep -qF "[a 'b' \"c\" #d.so]"
+}
+if command -v pkg-config >/dev/null; then
+  is "pkg-config tells it to the linker" odd_is_linked
+fi
+odd_is_remade() { # when its source is newer, or gone
+  cp first.dil 'a:b%.dil'
+  "$DIL" build 'a:b%.dil' -o 'a dir/t:%u #v' --emit=h -MF odd.rule || return
+  sed 's/@/a\\ dir\/t\\:/' >odd.mk <<'E'
+all: @%u\ \#v.h
+include odd.rule
+@\%u\ \#v.h:
+	echo made
+E
+  make -sqf odd.mk && touch -d 'next minute' 'a:b%.dil' &&
+    [ "$(make -sf odd.mk)" = made ] && rm 'a:b%.dil' &&
+    [ "$(make -sf odd.mk)" = made ]
+}
+is "make reads a rule of odd names" odd_is_remade
+is "a name of more than one line" says "a name that is of one line" "$DIL" build \
+  first.dil -o "$(printf 'a\nb')"
+
 # ---- inspecting and running --------------------------------------------------
 
 for kind in so a o; do
