@@ -31,7 +31,8 @@ static socket_link *self(dil_link *link) { return (socket_link *)link; }
 
 frame net_frame(const net *n, int32_t kind, int64_t size) {
   frame f = {.kind = kind, .rank = n->rank, .ranks = n->ranks,
-             .culprit = n->culprit, .silent = n->silent, .size = size};
+             .culprit = n->culprit, .silent = n->silent,
+             .process = n->peer[n->rank].process, .size = size};
   memcpy(f.magic, NET_MAGIC, sizeof f.magic);
   return f;
 }
@@ -130,9 +131,8 @@ static ssize_t give(int file, const void *from, size_t size) {
 
 /* Words of a rank that has failed: they are short, and come at once. */
 static void hear_failure(socket_link *l, peer *p) {
-  char why[REASON] = "";
-  size_t size = p->head.size < REASON ? (size_t)p->head.size : REASON - 1;
-  if (recv(p->file, why, size, MSG_WAITALL) <= 0)
+  char why[REASON];
+  if (!net_hear_reason(p->file, &p->head, why))
     be_gone(l, (int32_t)(p - l->net->peer));
   if (!l->net->failed) l->net->silent = p->head.silent;
   net_fail(l->net, p->head.culprit, why);
@@ -164,6 +164,7 @@ static bool has_head(socket_link *l, int32_t rank) {
 static dil_status check(dil_link *link) {
   socket_link *l = self(link);
   for (int32_t i = 0; i < l->net->ranks; i++) has_head(l, i);
+  if (l->net->rank == 0 && !l->net->failed) net_look_out(l->net);
   return l->net->failed ? dil_fail(DIL_PEER, "%s", l->net->reason) : DIL_OK;
 }
 
@@ -341,8 +342,10 @@ static dil_status wait_slot(dil_link *link, int32_t index) {
 static void net_free(net *n) {
   if (!n || --n->links > 0) return;
   if (!n->failed) tell(n, LEFT, "");
-  for (int32_t i = 0; i < n->ranks; i++)
+  for (int32_t i = 0; i < n->ranks; i++) {
     if (n->peer[i].file >= 0) close(n->peer[i].file);
+    if (n->peer[i].returned >= 0) close(n->peer[i].returned);
+  }
   for (int32_t i = 0; i < n->callers; i++) close(n->caller[i].file);
   if (n->listening >= 0) close(n->listening);
   free(n->place);
@@ -359,7 +362,8 @@ static dil_status net_new(int32_t rank, int32_t ranks, net **made) {
   n->place = calloc((size_t)ranks, sizeof *n->place);
   n->lost = calloc((size_t)ranks, sizeof *n->lost);
   for (int32_t i = 0; i < ranks; i++)
-    n->peer[i].file = n->peer[i].waits_for = -1;
+    n->peer[i].file = n->peer[i].returned = n->peer[i].waits_for = -1;
+  n->peer[rank].process = (int32_t)getpid();
   *made = n;
   if (n->place && n->lost) return DIL_OK;
   n->ranks = 0;
@@ -426,8 +430,8 @@ dil_status socket_link_new(const char *address, int32_t rank, int32_t ranks,
   snprintf(why, sizeof why, "%s", dil_last_error());
   if (!status) return link_on(n, 0, ranks, timeout, link);
   net_free(n);
-  return status == DIL_PEER ? dil_fail(status, "ranks do not meet at '%s', in "
-                                       "%g s: %s", address, patience, why)
+  return status == DIL_PEER ? dil_fail(status, "ranks do not meet at '%s': %s",
+                                       address, why)
                             : status;
 }
 

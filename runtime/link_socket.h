@@ -7,10 +7,10 @@
 #include <stddef.h>
 #include <sys/socket.h>
 
-#define NET_MAGIC "dilnet2"
+#define NET_MAGIC "dilnet3"
 enum { REASON = 256 };
-/* Kinds of frames. */
-enum { MESSAGE = 1, FAILED, LEFT, WAITS, RETURNS, REMAINS, LIVES };
+/* Kinds of frames. Who COMES to rank 0 hears where all are, and CALLS on them. */
+enum { MESSAGE = 1, FAILED, LEFT, WAITS, RETURNS, REMAINS, LIVES, COMES, CALLS };
 
 typedef struct frame {
   char magic[8];
@@ -18,11 +18,14 @@ typedef struct frame {
   int32_t rank, ranks;       /* WAITS: for that rank */
   int32_t port;              /* where others reach this rank */
   int32_t culprit, silent;   /* FAILED: see net */
+  int32_t process;
   int64_t size;              /* of what follows */
 } frame;
 
 typedef struct peer {
   int file;                  /* -1: this rank itself */
+  int32_t process;
+  int returned;              /* it RETURNS on this connection; -1: it does not */
   frame head;                /* of what comes; `got` bytes of it are there */
   size_t got;
   bool left, gone, sending;  /* in peace; not so; a message has begun */
@@ -45,6 +48,7 @@ typedef struct net {
   int32_t culprit;            /* over whom; -1: nobody */
   bool silent;                /* who still runs, and does not answer */
   char reason[REASON];
+  double patience;            /* seconds they have to meet */
   struct sockaddr_storage *place; /* [ranks]: where each listens, */
   int listening;              /* as this one does; -1: not any more */
   int32_t callers;
@@ -62,6 +66,15 @@ void net_fail(net *n, int32_t culprit, const char *why);
  * is: a connection; or -1: nobody has until the end, in seconds of the clock. Who
  * is silent, or something else, keeps nobody waiting. */
 int net_answer(net *n, double end, frame *said);
+/* Tells who has said so why it is sent away. */
+void net_turn_away(const net *n, int file, const char *why);
+/* Of ranks that have met: that rank has come already; who returns is kept. */
+void net_send_away(const net *n, int file, const frame *said);
+void net_look_out(net *n);
+bool net_returns(net *n, int file, const frame *said);
+/* "process 4711 on 10.0.0.5", which is at the other end, or at this one. */
+enum { WHO = 80 };
+void net_print_who(int file, bool here, int32_t process, char words[WHO]);
 
 /* link_socket_meet.c: connects each two ranks within so many seconds; again, of
  * ranks that know where all are. */
@@ -69,6 +82,8 @@ dil_status net_meet(net *n, const char *address, double patience);
 dil_status net_rejoin(net *n, double patience);
 /* A frame of this program, from who has connected. */
 bool net_hear(int file, void *what, size_t size);
+/* The words behind the head FAILED. */
+bool net_hear_reason(int file, const frame *f, char why[REASON]);
 bool net_say(int file, const void *what, size_t size);
 bool net_is_ours(const frame *f);
 /* Nothing is waited for beyond the end, in seconds of the clock. */

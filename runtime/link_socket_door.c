@@ -1,10 +1,13 @@
 /* link_socket_door.c - who comes to the port of a rank. In: connections of anybody.
  * Out: those on which a frame of this program has come. The others are sent away:
- * at once if they say something else or go, else in a while. */
+ * at once if they say something else or go, else in a while; and so are ranks that
+ * come when all have met, with the reason. */
 #include "link_socket.h"
 #include "clock.h"
 #include <errno.h>
+#include <netdb.h>
 #include <poll.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -67,4 +70,61 @@ int net_answer(net *n, double end, frame *said) {
     }
   } while (await_callers(n, end));
   return -1;
+}
+
+void net_print_who(int file, bool here, int32_t process, char words[WHO]) {
+  static const char mapped[] = "::ffff:"; /* an address of IPv4 */
+  enum { MAPPED = sizeof mapped - 1 };
+  struct sockaddr_storage at;
+  socklen_t size = sizeof at;
+  char host[56];
+  int failed = here ? getsockname(file, (struct sockaddr *)&at, &size)
+                    : getpeername(file, (struct sockaddr *)&at, &size);
+  if (failed || getnameinfo((struct sockaddr *)&at, size, host, sizeof host,
+                            NULL, 0, NI_NUMERICHOST))
+    snprintf(host, sizeof host, "a host that is gone");
+  snprintf(words, WHO, "process %d on %s", process,
+           host + (strncmp(host, mapped, MAPPED) ? 0 : MAPPED));
+}
+
+void net_turn_away(const net *n, int file, const char *why) {
+  frame f = net_frame(n, FAILED, (int64_t)strlen(why));
+  if (net_say(file, &f, sizeof f)) net_say(file, why, strlen(why));
+  close(file);
+}
+
+void net_send_away(const net *n, int file, const frame *said) {
+  char who[WHO], why[REASON];
+  int32_t rank = said->rank;
+  bool fits = said->ranks == n->ranks && rank >= 0 && rank < n->ranks;
+  if (said->kind != COMES) {
+    close(file);
+    return;
+  }
+  snprintf(why, sizeof why, "all %d ranks have met there already", n->ranks);
+  if (fits) {
+    bool here = rank == n->rank;
+    net_print_who(here ? file : n->peer[rank].file, here,
+                  n->peer[rank].process, who);
+    snprintf(why, sizeof why, "rank %d has come already, as %s: each process "
+             "has a rank of its own", rank, who);
+  }
+  net_turn_away(n, file, why);
+}
+
+bool net_returns(net *n, int file, const frame *said) {
+  if (said->kind != RETURNS || said->ranks != n->ranks || said->rank < 0 ||
+      said->rank >= n->ranks || said->rank == n->rank)
+    return false;
+  peer *p = &n->peer[said->rank];
+  if (p->returned >= 0) close(p->returned);
+  p->returned = file;
+  return true;
+}
+
+/* It may know of a failure that this rank has not heard of yet. */
+void net_look_out(net *n) {
+  frame f;
+  for (int file; (file = net_answer(n, 0, &f)) >= 0;)
+    if (!net_returns(n, file, &f)) net_send_away(n, file, &f);
 }

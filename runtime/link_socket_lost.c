@@ -12,20 +12,16 @@
 #include <unistd.h>
 
 /* Somebody calls: a rank that returns, or nobody of ours. */
-static void take_one(net *n, int *file) {
+static void take_one(net *n) {
   frame f;
   int called = net_answer(n, clock_seconds() + 0.05, &f);
   if (called < 0) return;
-  bool returns = f.kind == RETURNS && f.ranks == n->ranks && f.rank >= 0 &&
-                 f.rank < n->ranks && f.rank != n->rank;
-  if (returns && file[f.rank] >= 0) close(file[f.rank]);
-  if (returns) file[f.rank] = called;
-  else close(called);
+  if (!net_returns(n, called, &f)) net_send_away(n, called, &f);
 }
 
-static bool all_are_here(const net *n, const int *file) {
+static bool all_are_here(const net *n) {
   for (int32_t i = 0; i < n->ranks; i++)
-    if (i != n->rank && !n->lost[i] && file[i] < 0) return false;
+    if (i != n->rank && !n->lost[i] && n->peer[i].returned < 0) return false;
   return true;
 }
 
@@ -49,20 +45,20 @@ static bool is_enough(const net *n) {
 }
 
 static bool lead(net *n, double end) {
-  int file[n->ranks];
-  for (int32_t i = 0; i < n->ranks; i++) file[i] = -1;
-  while (!all_are_here(n, file) && clock_seconds() < end) take_one(n, file);
+  while (!all_are_here(n) && clock_seconds() < end) take_one(n);
   for (int32_t i = 0; i < n->ranks; i++)
-    n->lost[i] = i != n->rank && file[i] < 0;
+    n->lost[i] = i != n->rank && n->peer[i].returned < 0;
   bool enough = is_enough(n);
   const char *why = dil_last_error();
   frame f = net_frame(n, enough ? REMAINS : FAILED,
                       enough ? n->ranks : (int64_t)strlen(why));
   for (int32_t i = 0; i < n->ranks; i++) {
-    if (file[i] < 0) continue;
-    if (net_say(file[i], &f, sizeof f))
-      net_say(file[i], enough ? (const void *)n->lost : why, (size_t)f.size);
-    close(file[i]);
+    int file = n->peer[i].returned;
+    if (file < 0) continue;
+    if (net_say(file, &f, sizeof f))
+      net_say(file, enough ? (const void *)n->lost : why, (size_t)f.size);
+    close(file);
+    n->peer[i].returned = -1;
   }
   return enough;
 }
@@ -79,7 +75,7 @@ static bool ask(net *n, int32_t first, double end, bool *known) {
       net_is_ours(&f) && f.ranks == n->ranks) {
     *known = f.kind == REMAINS && f.size == n->ranks;
     answered = *known ? net_hear(file, n->lost, (size_t)f.size)
-                      : f.size < REASON && net_hear(file, why, (size_t)f.size);
+                      : net_hear_reason(file, &f, why);
   }
   if (answered && !*known) dil_fail(DIL_PEER, "%s", why);
   close(file);

@@ -170,50 +170,70 @@ bool net_hear(int file, void *what, size_t size) {
   return recv(file, what, size, MSG_WAITALL) == (ssize_t)size;
 }
 
-/* A rank comes to who listens, before the end. */
-static dil_status welcome(net *n, double end) {
+bool net_hear_reason(int file, const frame *f, char why[REASON]) {
+  bool fits = f->size >= 0 && f->size < REASON;
+  memset(why, 0, REASON);
+  return fits && net_hear(file, why, (size_t)f->size);
+}
+
+/* Why one that comes to rank 0 cannot be of those that meet there. */
+static bool is_misfit(const net *n, const frame *f, int file, char *why) {
+  char it[WHO], other[WHO];
+  bool fits = f->ranks == n->ranks && f->rank >= 0 && f->rank < n->ranks;
+  const peer *p = &n->peer[fits ? f->rank : 0];
+  net_print_who(file, false, f->process, it);
+  if (!fits)
+    snprintf(why, REASON, "a process is rank %d of %d, here are %d: %s", f->rank,
+             f->ranks, n->ranks, it);
+  else if (f->rank == n->rank || p->file >= 0) {
+    bool here = f->rank == n->rank;
+    net_print_who(here ? file : p->file, here, p->process, other);
+    snprintf(why, REASON, "two processes are rank %d, %s and %s: each process "
+             "has a rank of its own", f->rank, other, it);
+  } else return false;
+  return true;
+}
+
+/* A rank that COMES to rank 0, or CALLS on this one, before the end. */
+static dil_status welcome(net *n, int32_t kind, double end) {
   struct sockaddr_storage from;
   socklen_t size = sizeof from;
+  char why[REASON];
   frame f;
   int file = net_answer(n, end, &f);
   if (file < 0) return DIL_OK; /* asked again */
-  if (f.kind != MESSAGE ||
-      getpeername(file, (struct sockaddr *)&from, &size)) {
-    close(file);
+  bool gone = getpeername(file, (struct sockaddr *)&from, &size);
+  if (f.kind != kind || gone) {
+    net_send_away(n, file, &f);
     return DIL_OK;
+  }
+  if (is_misfit(n, &f, file, why)) {
+    net_fail(n, -1, why);
+    net_turn_away(n, file, why);
+    return dil_fail(DIL_PEER, "%s", why);
   }
   net_limit(file, end);
-  bool fits = f.ranks == n->ranks && f.rank > 0 && f.rank < n->ranks;
-  if (fits && n->peer[f.rank].file < 0) {
-    n->peer[f.rank].file = file;
-    unmap(&from);
-    set_port(&from, f.port);
-    n->place[f.rank] = from;
-    return DIL_OK;
-  }
-  if (fits) dil_fail(DIL_PEER, "two processes are rank %d", f.rank);
-  else
-    dil_fail(DIL_PEER, "a process is rank %d of %d, here are %d", f.rank,
-             f.ranks, n->ranks);
-  net_fail(n, -1, dil_last_error());
-  frame no = net_frame(n, FAILED, (int64_t)strlen(n->reason));
-  if (net_say(file, &no, sizeof no)) net_say(file, n->reason, strlen(n->reason));
-  close(file);
-  return DIL_PEER;
+  n->peer[f.rank].file = file;
+  n->peer[f.rank].process = f.process;
+  unmap(&from);
+  set_port(&from, f.port);
+  n->place[f.rank] = from;
+  return DIL_OK;
 }
 
-static dil_status welcome_all(net *n, int32_t first, double end) {
+static dil_status welcome_all(net *n, int32_t kind, int32_t first,
+                              double end) {
   dil_status status = DIL_OK;
   int32_t here = 0;
   while (!status && clock_seconds() < end) {
     here = 0;
     for (int32_t i = first; i < n->ranks; i++) here += n->peer[i].file >= 0;
     if (here == n->ranks - first) return DIL_OK;
-    status = welcome(n, end);
+    status = welcome(n, kind, end);
   }
   return status ? status
-                : dil_fail(DIL_PEER, "%d of %d ranks have come in time",
-                           here + first, n->ranks);
+                : dil_fail(DIL_PEER, "%d of %d ranks have come in %g s",
+                           here + first, n->ranks, n->patience);
 }
 
 /* Rank 0 answers with where all are, or with what is wrong. */
@@ -221,9 +241,9 @@ static dil_status hear_places(net *n, int file) {
   char why[REASON] = "";
   frame f;
   if (!net_hear(file, &f, sizeof f) || !net_is_ours(&f))
-    return dil_fail(DIL_PEER, "rank 0 has not answered in time");
+    return dil_fail(DIL_PEER, "rank 0 has not answered in %g s", n->patience);
   if (f.kind == FAILED) {
-    net_hear(file, why, f.size < REASON ? (size_t)f.size : REASON - 1);
+    net_hear_reason(file, &f, why);
     return dil_fail(DIL_PEER, "%s", why);
   }
   return net_hear(file, n->place, (size_t)f.size)
@@ -247,8 +267,9 @@ static dil_status find_places(net *n) {
 }
 
 /* Says who this is, on a connection to that rank. */
-static dil_status introduce(net *n, int32_t to, int file, int port, double end) {
-  frame f = net_frame(n, MESSAGE, 0);
+static dil_status introduce(net *n, int32_t kind, int32_t to, int file, int port,
+                            double end) {
+  frame f = net_frame(n, kind, 0);
   n->peer[to].file = file;
   f.port = port;
   if (file >= 0) net_limit(file, end);
@@ -259,16 +280,57 @@ static dil_status introduce(net *n, int32_t to, int file, int port, double end) 
 
 static dil_status call_on(net *n, int32_t to, int port, double end) {
   bool refused;
-  return introduce(n, to, net_connect(&n->place[to], end, &refused), port, end);
+  int file = net_connect(&n->place[to], end, &refused);
+  return introduce(n, CALLS, to, file, port, end);
 }
 
-static dil_status lead(net *n, int port, double end) {
+/* Somebody listens there: another rank 0 says so itself, and who is lost. */
+static dil_status knock(net *n, const struct addrinfo *found, int port) {
+  enum { ANSWERS_IN = 2 }; /* seconds */
+  double end = clock_seconds() + ANSWERS_IN;
+  char why[REASON];
+  frame f = net_frame(n, COMES, 0);
+  struct sockaddr_storage at;
+  int file = connect_to(found, end, &at);
+  if (file >= 0) net_limit(file, end);
+  bool told = file >= 0 && net_say(file, &f, sizeof f) &&
+              net_hear(file, &f, sizeof f) && net_is_ours(&f) &&
+              f.kind == FAILED && net_hear_reason(file, &f, why);
+  if (file >= 0) close(file);
+  return told ? dil_fail(DIL_PEER, "%s", why)
+              : dil_fail(DIL_ENVIRONMENT, "rank 0 cannot listen at port %d: %s",
+                         port, strerror(EADDRINUSE));
+}
+
+/* Those who have not come yet hear why, too, as far as they come soon. */
+static void tell_others(net *n) {
+  enum { SOON = 3 }; /* seconds */
+  double end = clock_seconds() + SOON;
+  bool told[n->ranks];
+  int32_t untold = 0;
+  frame f;
+  for (int32_t i = 1; i < n->ranks; i++)
+    untold += !(told[i] = n->peer[i].file >= 0);
+  while (untold && clock_seconds() < end) {
+    int file = net_answer(n, end, &f);
+    if (file < 0) continue;
+    net_turn_away(n, file, n->reason);
+    if (f.rank < 1 || f.rank >= n->ranks || told[f.rank]) continue;
+    told[f.rank] = true;
+    untold--;
+  }
+}
+
+static dil_status lead(net *n, const struct addrinfo *found, int port,
+                       double end) {
   size_t size = (size_t)n->ranks * sizeof *n->place;
   n->listening = listen_at(&port);
+  if (n->listening < 0 && errno == EADDRINUSE) return knock(n, found, port);
   if (n->listening < 0)
     return dil_fail(DIL_ENVIRONMENT, "rank 0 cannot listen at port %d: %s",
                     port, strerror(errno));
-  dil_status status = welcome_all(n, 1, end);
+  dil_status status = welcome_all(n, COMES, 1, end);
+  if (n->failed) tell_others(n);
   if (status) net_fail(n, -1, dil_last_error());
   frame f = net_frame(n, MESSAGE, (int64_t)size);
   for (int32_t i = 1; i < n->ranks && !status; i++)
@@ -285,14 +347,15 @@ static dil_status follow(net *n, const struct addrinfo *found, double end) {
   if (n->listening < 0)
     return dil_fail(DIL_ENVIRONMENT, "cannot listen: %s", strerror(errno));
   dil_status status =
-      introduce(n, 0, connect_to(found, end, &n->place[0]), port, end);
+      introduce(n, COMES, 0, connect_to(found, end, &n->place[0]), port, end);
   if (!status) status = find_places(n);
   for (int32_t i = 1; i < n->rank && !status; i++)
     status = call_on(n, i, port, end);
-  return status ? status : welcome_all(n, n->rank + 1, end);
+  return status ? status : welcome_all(n, CALLS, n->rank + 1, end);
 }
 
 dil_status net_rejoin(net *n, double patience) {
+  n->patience = patience;
   double end = clock_seconds() + patience;
   struct sockaddr_storage at = {0};
   socklen_t size = sizeof at;
@@ -300,17 +363,18 @@ dil_status net_rejoin(net *n, double patience) {
   dil_status status = DIL_OK;
   for (int32_t i = 0; i < n->rank && !status; i++)
     status = call_on(n, i, port_of(&at), end);
-  return status ? status : welcome_all(n, n->rank + 1, end);
+  return status ? status : welcome_all(n, CALLS, n->rank + 1, end);
 }
 
 dil_status net_meet(net *n, const char *address, double patience) {
   double end = clock_seconds() + patience;
   struct addrinfo *found;
   struct sockaddr_storage first = {0};
+  n->patience = patience;
   dil_status status = resolve(address, &found);
   if (status) return status;
   memcpy(&first, found->ai_addr, found->ai_addrlen);
-  status = n->rank ? follow(n, found, end) : lead(n, port_of(&first), end);
+  status = n->rank ? follow(n, found, end) : lead(n, found, port_of(&first), end);
   freeaddrinfo(found);
   return status;
 }

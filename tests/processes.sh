@@ -186,6 +186,31 @@ alias_as 'torchrun "$1" localhost; [ "$1" != 3 ] || WORLD_SIZE=5'
 is "another number of processes is told where the topology stands" misfit \
   "p.dil:5:10: error: topology 'line' has 4 devices, and there are 5 processes"
 
+# At a port all are told so, whoever comes soon after, and both who they are.
+twice_at_port() ( # rank
+  rm -f "$TMP/meet"* "$TMP/rank."*
+  DIL_MEET=localhost:$port pids=
+  export DIL_MEET
+  began=$(date +%s)
+  for DIL_RANK in 0 1 "$1" 2; do
+    export DIL_RANK
+    [ "$DIL_RANK" != 2 ] || sleep 1
+    "$DIL" run "$TMP/p.dil" --topology line --random 7 --seq 100 --threads 1 \
+      >"$TMP/rank.$DIL_RANK.$(echo "$pids" | wc -w)" 2>&1 &
+    pids="$pids $!"
+  done
+  for pid in $pids; do ! wait "$pid" || return 1; done
+  took=$(($(date +%s) - began))
+  cat "$TMP"/rank.*
+  who='process [0-9]* on [0-9a-f.:]*'
+  [ $took -lt 20 ] && [ "$(cat "$TMP"/rank.* | grep -c \
+    "two processes are rank $1, $who and $who: each process has")" -eq 4 ]
+)
+next
+is "by a port: two processes are rank 0" twice_at_port 0
+next
+is "by a port: two processes are rank 1" twice_at_port 1
+
 # Processes that nothing joins do all of it each, which one of them says.
 apart() {
   RANK=1 WORLD_SIZE=4 "$DIL" run "$TMP/p.dil" --topology one --seq 100 \

@@ -4,6 +4,7 @@
 #include "suite.h"
 #include <check.h>
 #include <netinet/in.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -16,6 +17,7 @@ enum { LIVES_MOST = 16 };
 
 /* Of the ranks, which are processes: their last words. */
 static char (*words)[512];
+static atomic_bool *held;  /* all but the first, once they have met */
 static pid_t process[LIVES_MOST];
 static int port;
 
@@ -34,7 +36,9 @@ static void set_up(void) {
   port = 20000 + (getpid() * 7 + count++) % 12000;
   words = mmap(NULL, LIVES_MOST * sizeof *words, PROT_READ | PROT_WRITE,
                MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  ck_assert(words != MAP_FAILED);
+  held = mmap(NULL, sizeof *held, PROT_READ | PROT_WRITE,
+              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ck_assert(words != MAP_FAILED && held != MAP_FAILED);
 }
 
 static int live(int32_t index, int32_t rank) {
@@ -44,6 +48,7 @@ static int live(int32_t index, int32_t rank) {
   dil_status status =
       socket_link_new(where, rank, RANKS, PATIENCE, PATIENCE, &link);
   bool met = !status;
+  while (met && rank && atomic_load(held)) usleep(1000);
   if (met) status = link_meet(link);
   snprintf(words[index], sizeof words[index], "%s",
            status ? dil_last_error() : "all is well");
@@ -114,6 +119,24 @@ START_TEST(a_crowd_keeps_nobody_waiting) {
 }
 END_TEST
 
+/* When all have met, a rank comes that has come already. */
+START_TEST(who_comes_late_is_told_so) {
+  char taken[80];
+  double start = clock_seconds();
+  atomic_store(held, true);
+  for (int32_t i = 0; i < RANKS; i++) begin(i, i);
+  usleep(500000);
+  begin(RANKS, _i);
+  snprintf(taken, sizeof taken, "rank %d has come already, as process %d on "
+           "127.0.0.1", _i, (int)process[_i]);
+  ended(RANKS, taken);
+  atomic_store(held, false);
+  for (int32_t i = 0; i < RANKS; i++) ended(i, "all is well");
+  double took = clock_seconds() - start;
+  ck_assert_msg(took < SOON, "took %g s", took);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("port");
   TCase *tests = tcase_create("port");
@@ -121,6 +144,7 @@ int main(void) {
   tcase_add_checked_fixture(tests, set_up, NULL);
   tcase_add_test(tests, strangers_keep_nobody_waiting);
   tcase_add_test(tests, a_crowd_keeps_nobody_waiting);
+  tcase_add_loop_test(tests, who_comes_late_is_told_so, 0, RANKS);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
 }
