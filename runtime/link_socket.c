@@ -5,6 +5,7 @@
  * he is: it is for a network that is trusted, as NCCL's own. */
 #include "link_socket.h"
 #include "clock.h"
+#include "interface.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +33,8 @@ static socket_link *self(dil_link *link) { return (socket_link *)link; }
 frame net_frame(const net *n, int32_t kind, int64_t size) {
   frame f = {.kind = kind, .rank = n->rank, .ranks = n->ranks,
              .culprit = n->culprit, .silent = n->silent,
-             .process = n->peer[n->rank].process, .size = size};
+             .process = n->peer[n->rank].process, .version = DIL_INTERFACE,
+             .size = size};
   memcpy(f.magic, NET_MAGIC, sizeof f.magic);
   return f;
 }

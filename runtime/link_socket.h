@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <sys/socket.h>
 
-#define NET_MAGIC "dilnet3"
+#define NET_MAGIC "dilnet3" /* other versions begin with the same letters */
 enum { REASON = 256 };
 /* Kinds of frames. Who COMES to rank 0 hears where all are, and CALLS on them. */
 enum { MESSAGE = 1, FAILED, LEFT, WAITS, RETURNS, REMAINS, LIVES, COMES, CALLS };
@@ -19,6 +19,7 @@ typedef struct frame {
   int32_t port;              /* where others reach this rank */
   int32_t culprit, silent;   /* FAILED: see net */
   int32_t process;
+  int32_t version;           /* of dil */
   int64_t size;              /* of what follows */
 } frame;
 
@@ -64,7 +65,8 @@ void net_fail(net *n, int32_t culprit, const char *why);
 
 /* link_socket_door.c: the next who has said, in a frame of this program, who it
  * is: a connection; or -1: nobody has until the end, in seconds of the clock. Who
- * is silent, or something else, keeps nobody waiting. */
+ * is silent, or something else, keeps nobody waiting. Another version of dil COMES,
+ * as if it were of no ranks. */
 int net_answer(net *n, double end, frame *said);
 /* Tells who has said so why it is sent away. */
 void net_turn_away(const net *n, int file, const char *why);
@@ -86,6 +88,7 @@ bool net_hear(int file, void *what, size_t size);
 bool net_hear_reason(int file, const frame *f, char why[REASON]);
 bool net_say(int file, const void *what, size_t size);
 bool net_is_ours(const frame *f);
+bool net_is_of_dil(const frame *f); /* of whichever version */
 /* Nothing is waited for beyond the end, in seconds of the clock. */
 void net_limit(int file, double end);
 /* A connection, or -1; *refused: nobody listens there. */

@@ -30,6 +30,12 @@ static void let_in(net *n) {
       (caller){.file = file, .end = clock_seconds() + HEARD_IN};
 }
 
+/* The frames of another version may be of another size. */
+static bool is_heard(const caller *c) {
+  return c->got == sizeof c->said ||
+         (c->got >= sizeof c->said.magic && !net_is_ours(&c->said));
+}
+
 /* False: it has gone, or is nobody of ours, or has taken too long. */
 static bool is_welcome(caller *c) {
   ssize_t got = recv(c->file, (char *)&c->said + c->got,
@@ -37,8 +43,8 @@ static bool is_welcome(caller *c) {
   bool later = got < 0 && (errno == EAGAIN || errno == EINTR);
   if (got > 0) c->got += (size_t)got;
   if (got <= 0 && !later) return false;
-  if (c->got >= sizeof c->said.magic && !net_is_ours(&c->said)) return false;
-  return c->got == sizeof c->said || clock_seconds() < c->end;
+  if (c->got >= sizeof c->said.magic && !net_is_of_dil(&c->said)) return false;
+  return is_heard(c) || clock_seconds() < c->end;
 }
 
 /* Something has happened: who has come is let in. */
@@ -59,11 +65,11 @@ int net_answer(net *n, double end, frame *said) {
     for (int32_t i = 0; i < n->callers;) {
       caller *c = &n->caller[i];
       bool welcome = is_welcome(c);
-      if (welcome && c->got < sizeof c->said) {
+      if (welcome && !is_heard(c)) {
         i++;
         continue;
       }
-      *said = c->said;
+      *said = net_is_ours(&c->said) ? c->said : (frame){.kind = COMES};
       int file = take_out(n, i);
       if (welcome) return file;
       close(file);
@@ -83,13 +89,16 @@ void net_print_who(int file, bool here, int32_t process, char words[WHO]) {
   if (failed || getnameinfo((struct sockaddr *)&at, size, host, sizeof host,
                             NULL, 0, NI_NUMERICHOST))
     snprintf(host, sizeof host, "a host that is gone");
-  snprintf(words, WHO, "process %d on %s", process,
-           host + (strncmp(host, mapped, MAPPED) ? 0 : MAPPED));
+  const char *on = host + (strncmp(host, mapped, MAPPED) ? 0 : MAPPED);
+  if (process) snprintf(words, WHO, "process %d on %s", process, on);
+  else snprintf(words, WHO, "a process on %s", on);
 }
 
 void net_turn_away(const net *n, int file, const char *why) {
   frame f = net_frame(n, FAILED, (int64_t)strlen(why));
+  char rest[256];
   if (net_say(file, &f, sizeof f)) net_say(file, why, strlen(why));
+  recv(file, rest, sizeof rest, MSG_DONTWAIT); /* unread, it takes them back */
   close(file);
 }
 

@@ -4,6 +4,7 @@
  * others where, and each calls on those below it. */
 #include "link_socket.h"
 #include "clock.h"
+#include "interface.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -21,6 +22,11 @@ enum { PORT_MOST = 65535 };
 
 bool net_is_ours(const frame *f) {
   return !memcmp(f->magic, NET_MAGIC, sizeof f->magic);
+}
+
+bool net_is_of_dil(const frame *f) {
+  enum { LETTERS = sizeof NET_MAGIC - 2 }; /* and a digit */
+  return !memcmp(f->magic, NET_MAGIC, LETTERS);
 }
 
 bool socket_is_address(const char *text) {
@@ -176,13 +182,56 @@ bool net_hear_reason(int file, const frame *f, char why[REASON]) {
   return fits && net_hear(file, why, (size_t)f->size);
 }
 
+/* Whether a rank that is here goes again, and why; what it has said before that
+ * is not taken from those who wait for it. */
+static bool leaves(const net *n, int32_t rank, char why[REASON]) {
+  char said[4096];
+  frame f;
+  enum { HEAD = sizeof f };
+  struct pollfd ends = {n->peer[rank].file, POLLRDHUP, 0};
+  bool hangs_up = poll(&ends, 1, 0) > 0;
+  ssize_t at = 0,
+          got = recv(ends.fd, said, sizeof said, MSG_PEEK | MSG_DONTWAIT);
+  snprintf(why, REASON, "rank %d has ended while ranks met", rank);
+  while (got >= at + HEAD) {
+    memcpy(&f, said + at, HEAD);
+    at += HEAD;
+    if (f.kind == LEFT) return true;
+    if (f.size < 0 || f.size > got - at) break;
+    at += (ssize_t)f.size;
+    if (f.kind != FAILED) continue;
+    snprintf(why, REASON, "%.*s", (int)f.size, said + at - f.size);
+    return true;
+  }
+  return hangs_up;
+}
+
+static void hang_up_on(net *n, int32_t rank) {
+  if (n->peer[rank].file >= 0) close(n->peer[rank].file);
+  n->peer[rank].file = -1;
+}
+
+/* Who has come to rank 0 and goes again leaves its place to another; once all
+ * know each other, nothing comes of a meeting that one leaves. */
+static dil_status look_after(net *n, int32_t kind) {
+  char why[REASON];
+  for (int32_t i = 0; i < n->ranks; i++) {
+    if (n->peer[i].file < 0 || !leaves(n, i, why)) continue;
+    if (kind == CALLS) return dil_fail(DIL_PEER, "%s", why);
+    hang_up_on(n, i);
+  }
+  return DIL_OK;
+}
+
 /* Why one that comes to rank 0 cannot be of those that meet there. */
 static bool is_misfit(const net *n, const frame *f, int file, char *why) {
   char it[WHO], other[WHO];
   bool fits = f->ranks == n->ranks && f->rank >= 0 && f->rank < n->ranks;
   const peer *p = &n->peer[fits ? f->rank : 0];
   net_print_who(file, false, f->process, it);
-  if (!fits)
+  if (f->version != DIL_INTERFACE)
+    snprintf(why, REASON, "%s is of another version of dil", it);
+  else if (!fits)
     snprintf(why, REASON, "a process is rank %d of %d, here are %d: %s", f->rank,
              f->ranks, n->ranks, it);
   else if (f->rank == n->rank || p->file >= 0) {
@@ -207,6 +256,7 @@ static dil_status welcome(net *n, int32_t kind, double end) {
     net_send_away(n, file, &f);
     return DIL_OK;
   }
+  if (kind == COMES) look_after(n, kind); /* its place may be free by now */
   if (is_misfit(n, &f, file, why)) {
     net_fail(n, -1, why);
     net_turn_away(n, file, why);
@@ -223,39 +273,59 @@ static dil_status welcome(net *n, int32_t kind, double end) {
 
 static dil_status welcome_all(net *n, int32_t kind, int32_t first,
                               double end) {
-  dil_status status = DIL_OK;
-  int32_t here = 0;
-  while (!status && clock_seconds() < end) {
+  int32_t here = 0, missing = first;
+  while (clock_seconds() < end) {
+    double soon = clock_seconds() + 0.05;
+    dil_status status = look_after(n, kind);
     here = 0;
-    for (int32_t i = first; i < n->ranks; i++) here += n->peer[i].file >= 0;
-    if (here == n->ranks - first) return DIL_OK;
-    status = welcome(n, kind, end);
+    for (int32_t i = n->ranks - 1; i >= first; i--)
+      if (n->peer[i].file >= 0) here++;
+      else missing = i;
+    if (!status && here == n->ranks - first) return DIL_OK;
+    if (!status) status = welcome(n, kind, soon < end ? soon : end);
+    if (status) return status;
   }
-  return status ? status
-                : dil_fail(DIL_PEER, "%d of %d ranks have come in %g s",
-                           here + first, n->ranks, n->patience);
+  return dil_fail(DIL_PEER, "%d of %d ranks have come in %g s, and rank %d has "
+                  "not", here + first, n->ranks, n->patience, missing);
+}
+
+/* What rank 0 answers, or who listens in its place. *gone: nothing, it hangs up. */
+static dil_status hear_answer(const net *n, int file, frame *f, bool *gone) {
+  char why[REASON];
+  enum { MAGIC = sizeof f->magic };
+  ssize_t got = recv(file, f, MAGIC, MSG_WAITALL);
+  *gone = got == 0 || (got < 0 && errno == ECONNRESET);
+  if (*gone)
+    return dil_fail(DIL_PEER, "rank 0 has not come in %g s: who listens there "
+                    "hangs up", n->patience);
+  if (got < 0)
+    return dil_fail(DIL_PEER, "rank 0 has not answered in %g s", n->patience);
+  if (got < MAGIC || !net_is_of_dil(f))
+    return dil_fail(DIL_PEER, "what listens there is no rank of dil");
+  if (!net_is_ours(f))
+    return dil_fail(DIL_PEER, "rank 0 is of another version of dil");
+  if (!net_hear(file, (char *)f + MAGIC, sizeof *f - MAGIC) ||
+      (f->kind == FAILED && !net_hear_reason(file, f, why)))
+    return dil_fail(DIL_PEER, "rank 0 has ended while ranks met");
+  return f->kind == FAILED ? dil_fail(DIL_PEER, "%s", why) : DIL_OK;
 }
 
 /* Rank 0 answers with where all are, or with what is wrong. */
-static dil_status hear_places(net *n, int file) {
-  char why[REASON] = "";
+static dil_status hear_places(net *n, int file, bool *gone) {
   frame f;
-  if (!net_hear(file, &f, sizeof f) || !net_is_ours(&f))
-    return dil_fail(DIL_PEER, "rank 0 has not answered in %g s", n->patience);
-  if (f.kind == FAILED) {
-    net_hear_reason(file, &f, why);
-    return dil_fail(DIL_PEER, "%s", why);
-  }
-  return net_hear(file, n->place, (size_t)f.size)
+  size_t size = (size_t)n->ranks * sizeof *n->place;
+  dil_status status = hear_answer(n, file, &f, gone);
+  if (status) return status;
+  return f.size == (int64_t)size && net_hear(file, n->place, size)
              ? DIL_OK
              : dil_fail(DIL_PEER, "rank 0 has ended while ranks met");
 }
 
 /* Rank 0 is where this one has found it; so are those that are on its host and
  * have come from there. */
-static dil_status find_places(net *n) {
+static dil_status find_places(net *n, bool *gone) {
   struct sockaddr_storage first = n->place[0];
-  dil_status status = hear_places(n, n->peer[0].file);
+  dil_status status = hear_places(n, n->peer[0].file, gone);
   n->place[0] = first;
   for (int32_t i = 1; i < n->ranks && !status && !is_loopback(&first); i++) {
     int port = port_of(&n->place[i]);
@@ -288,16 +358,14 @@ static dil_status call_on(net *n, int32_t to, int port, double end) {
 static dil_status knock(net *n, const struct addrinfo *found, int port) {
   enum { ANSWERS_IN = 2 }; /* seconds */
   double end = clock_seconds() + ANSWERS_IN;
-  char why[REASON];
   frame f = net_frame(n, COMES, 0);
   struct sockaddr_storage at;
   int file = connect_to(found, end, &at);
   if (file >= 0) net_limit(file, end);
-  bool told = file >= 0 && net_say(file, &f, sizeof f) &&
-              net_hear(file, &f, sizeof f) && net_is_ours(&f) &&
-              f.kind == FAILED && net_hear_reason(file, &f, why);
+  bool gone, told = file >= 0 && net_say(file, &f, sizeof f) &&
+                    hear_answer(n, file, &f, &gone) && f.kind == FAILED;
   if (file >= 0) close(file);
-  return told ? dil_fail(DIL_PEER, "%s", why)
+  return told ? DIL_PEER
               : dil_fail(DIL_ENVIRONMENT, "rank 0 cannot listen at port %d: %s",
                          port, strerror(EADDRINUSE));
 }
@@ -331,12 +399,32 @@ static dil_status lead(net *n, const struct addrinfo *found, int port,
                     port, strerror(errno));
   dil_status status = welcome_all(n, COMES, 1, end);
   if (n->failed) tell_others(n);
-  if (status) net_fail(n, -1, dil_last_error());
   frame f = net_frame(n, MESSAGE, (int64_t)size);
   for (int32_t i = 1; i < n->ranks && !status; i++)
     if (!net_say(n->peer[i].file, &f, sizeof f) ||
         !net_say(n->peer[i].file, n->place, size))
       status = dil_fail(DIL_PEER, "rank %d has ended while ranks met", i);
+  return status;
+}
+
+/* Who hangs up without a word ends an earlier job, or stands before a rank 0 that
+ * does not listen yet. */
+static dil_status come(net *n, const struct addrinfo *found, int port,
+                       double end) {
+  bool gone;
+  dil_status status;
+  do {
+    int file = connect_to(found, end, &n->place[0]);
+    if (file < 0)
+      return dil_fail(DIL_PEER, "rank 0 has not come in %g s: %s", n->patience,
+                      strerror(errno));
+    gone = true;
+    status = introduce(n, COMES, 0, file, port, end);
+    if (!status) status = find_places(n, &gone);
+    if (!gone) break;
+    hang_up_on(n, 0);
+    usleep(100000);
+  } while (clock_seconds() < end);
   return status;
 }
 
@@ -346,9 +434,7 @@ static dil_status follow(net *n, const struct addrinfo *found, double end) {
   n->listening = listen_at(&port);
   if (n->listening < 0)
     return dil_fail(DIL_ENVIRONMENT, "cannot listen: %s", strerror(errno));
-  dil_status status =
-      introduce(n, COMES, 0, connect_to(found, end, &n->place[0]), port, end);
-  if (!status) status = find_places(n);
+  dil_status status = come(n, found, port, end);
   for (int32_t i = 1; i < n->rank && !status; i++)
     status = call_on(n, i, port, end);
   return status ? status : welcome_all(n, CALLS, n->rank + 1, end);
@@ -363,7 +449,9 @@ dil_status net_rejoin(net *n, double patience) {
   dil_status status = DIL_OK;
   for (int32_t i = 0; i < n->rank && !status; i++)
     status = call_on(n, i, port_of(&at), end);
-  return status ? status : welcome_all(n, CALLS, n->rank + 1, end);
+  if (!status) status = welcome_all(n, CALLS, n->rank + 1, end);
+  if (status) net_fail(n, -1, dil_last_error());
+  return status;
 }
 
 dil_status net_meet(net *n, const char *address, double patience) {
@@ -375,6 +463,7 @@ dil_status net_meet(net *n, const char *address, double patience) {
   if (status) return status;
   memcpy(&first, found->ai_addr, found->ai_addrlen);
   status = n->rank ? follow(n, found, end) : lead(n, found, port_of(&first), end);
+  if (status) net_fail(n, -1, dil_last_error());
   freeaddrinfo(found);
   return status;
 }

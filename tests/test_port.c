@@ -1,9 +1,11 @@
 /* test_port.c - who else comes to the port where ranks meet, or sits there: it
  * keeps no rank from the others, and what is told of it is what it is. */
 #include "../runtime/link_socket.h"
+#include "interface.h"
 #include "suite.h"
 #include <check.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -137,6 +139,140 @@ START_TEST(who_comes_late_is_told_so) {
 }
 END_TEST
 
+/* Rank 1 has come, is killed, and is started again. */
+START_TEST(who_goes_may_come_again) {
+  double start = clock_seconds();
+  begin(0, 0);
+  begin(1, 1);
+  usleep(500000);
+  kill(process[1], SIGKILL);
+  waitpid(process[1], NULL, 0);
+  begin(RANKS, 1);
+  begin(2, 2);
+  ended(0, "all is well");
+  ended(2, "all is well");
+  ended(RANKS, "all is well");
+  double took = clock_seconds() - start;
+  ck_assert_msg(took < SOON, "took %g s", took);
+}
+END_TEST
+
+static frame coming(int32_t rank) {
+  frame f = {.kind = COMES, .rank = rank, .ranks = RANKS, .process = 4711,
+             .version = DIL_INTERFACE};
+  memcpy(f.magic, NET_MAGIC, sizeof f.magic);
+  return f;
+}
+
+/* All have come, and the last goes before rank 1 has heard of it: while rank 0
+ * says something to rank 1, which then sees it end, or later. */
+START_TEST(who_goes_is_awaited_by_nobody) {
+  frame f = coming(RANKS - 1);
+  double start = clock_seconds();
+  begin(0, 0);
+  begin(1, 1);
+  int file = visit((char *)&f, sizeof f);
+  ck_assert_int_eq(recv(file, &f, sizeof f, MSG_WAITALL), sizeof f);
+  ck_assert_int_eq(f.kind, MESSAGE);
+  usleep(_i ? 300000 : 0);
+  close(file);
+  ended(0, "rank 2 is gone");
+  ended(1, _i ? "rank 2 is gone" : "rank ");
+  double took = clock_seconds() - start;
+  ck_assert_msg(took < SOON, "took %g s", took);
+}
+END_TEST
+
+/* Of another version, whose frames may be others; by its letters, by its number. */
+START_TEST(another_version_comes) {
+  frame odd = coming(1), old = coming(1);
+  odd.version++;
+  memcpy(old.magic, "dilnet2", sizeof old.magic);
+  begin(0, 0);
+  int file = _i ? visit((char *)&odd, sizeof odd) : visit((char *)&old, 40);
+  begin(1, 1);
+  begin(2, 2);
+  for (int32_t i = 0; i < RANKS; i++)
+    ended(i, _i ? "process 4711 on 127.0.0.1 is of another version of dil"
+                : "a process on 127.0.0.1 is of another version of dil");
+  ck_assert_int_eq(recv(file, &odd, sizeof odd, MSG_WAITALL), sizeof odd);
+  ck_assert_int_eq(odd.kind, FAILED);
+  ck_assert_int_eq(odd.version, DIL_INTERFACE);
+  close(file);
+}
+END_TEST
+
+/* Somebody else sits where rank 0 is expected. */
+static int sit(void) {
+  struct sockaddr_in at = address();
+  int file = connection(), yes = 1;
+  setsockopt(file, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  ck_assert_int_eq(bind(file, (struct sockaddr *)&at, sizeof at), 0);
+  ck_assert_int_eq(listen(file, 9), 0);
+  return file;
+}
+
+static void answer(int sitting, const void *says, size_t size) {
+  frame f;
+  int file = accept(sitting, NULL, NULL);
+  ck_assert_int_ge(file, 0);
+  if (size) {
+    ck_assert_int_eq(recv(file, &f, sizeof f, MSG_WAITALL), sizeof f);
+    ck_assert_int_eq(send(file, says, size, MSG_NOSIGNAL), (ssize_t)size);
+  }
+  close(file);
+}
+
+START_TEST(who_hangs_up_is_asked_again) {
+  double start = clock_seconds();
+  begin(1, 1);
+  begin(2, 2);
+  int sitting = sit(); /* they must not have it, too */
+  for (int32_t i = 0; i < 5; i++) answer(sitting, NULL, 0);
+  close(sitting);
+  begin(0, 0);
+  for (int32_t i = 0; i < RANKS; i++) ended(i, "all is well");
+  double took = clock_seconds() - start;
+  ck_assert_msg(took < SOON, "took %g s", took);
+}
+END_TEST
+
+/* It says what it will: a banner, another version, sizes that cannot be. */
+START_TEST(a_stranger_sits_there) {
+  static struct {
+    frame head;
+    char rest[5000];
+  } wrong[2];
+  wrong[0].head = wrong[1].head = coming(0);
+  wrong[0].head.kind = FAILED;
+  wrong[0].head.size = -1;
+  wrong[1].head.kind = MESSAGE;
+  wrong[1].head.size = sizeof wrong[1].rest;
+  const struct sitter {
+    const void *says;
+    size_t size;
+    const char *told;
+  } sitters[] = {
+      {"SSH-2.0-OpenSSH\r\n", 17, "what listens there is no rank of dil"},
+      {"dilnet9, whatever follows", 25, "rank 0 is of another version of dil"},
+      {&wrong[0], sizeof wrong[0], "rank 0 has ended while ranks met"},
+      {&wrong[1], sizeof wrong[1], "rank 0 has ended while ranks met"}};
+  double start = clock_seconds();
+  int sitting = sit();
+  for (int32_t i = 0; i < 4; i++) {
+    begin(i, 1);
+    answer(sitting, sitters[i].says, sitters[i].size);
+    ended(i, sitters[i].told);
+  }
+  begin(4, 0);
+  answer(sitting, sitters[0].says, sitters[0].size);
+  ended(4, "rank 0 cannot listen at port");
+  double took = clock_seconds() - start;
+  ck_assert_msg(took < SOON, "took %g s", took);
+  close(sitting);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("port");
   TCase *tests = tcase_create("port");
@@ -145,6 +281,11 @@ int main(void) {
   tcase_add_test(tests, strangers_keep_nobody_waiting);
   tcase_add_test(tests, a_crowd_keeps_nobody_waiting);
   tcase_add_loop_test(tests, who_comes_late_is_told_so, 0, RANKS);
+  tcase_add_test(tests, who_goes_may_come_again);
+  tcase_add_loop_test(tests, who_goes_is_awaited_by_nobody, 0, 2);
+  tcase_add_loop_test(tests, another_version_comes, 0, 2);
+  tcase_add_test(tests, who_hangs_up_is_asked_again);
+  tcase_add_test(tests, a_stranger_sits_there);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
 }
