@@ -29,6 +29,9 @@ static dil_status help(arena *a, int argc, char **argv) {
     options_help(stdout);
     return DIL_OK;
   }
+  if (argc > 3)
+    return message_error(DIL_USAGE, NULL, "`dil %s` takes one verb, got '%s' "
+                         "too", argv[1], argv[3]);
   verb which = options_verb(argv[2]);
   if (which == VERB_COUNT) return unknown_verb(a, argv[2]);
   options_verb_help(which, stdout);
@@ -44,18 +47,24 @@ static dil_status run_verb(arena *a, verb which, int argc, char **argv) {
   return DIL_OK;
 }
 
+static dil_status version(int argc, char **argv) {
+  if (argc > 2)
+    return message_error(DIL_USAGE, NULL, "`dil %s` takes nothing, got '%s'",
+                         argv[1], argv[2]);
+  puts("dil " DIL_VERSION);
+  return DIL_OK;
+}
+
 static dil_status dispatch(arena *a, int argc, char **argv) {
-  const char *word = argc > 1 ? argv[1] : "";
-  if (!strcmp(word, "--version") || !strcmp(word, "-V")) {
-    puts("dil " DIL_VERSION);
-    return DIL_OK;
-  }
-  if (!strcmp(word, "help") || !strcmp(word, "--help") || !strcmp(word, "-h"))
-    return help(a, argc, argv);
-  if (!*word) {
+  if (argc < 2) {
     options_help(stderr);
     return DIL_USAGE;
   }
+  const char *word = argv[1];
+  if (!strcmp(word, "--version") || !strcmp(word, "-V"))
+    return version(argc, argv);
+  if (!strcmp(word, "help") || !strcmp(word, "--help") || !strcmp(word, "-h"))
+    return help(a, argc, argv);
   verb which = options_verb(word);
   if (which == VERB_COUNT) return unknown_verb(a, word);
   return run_verb(a, which, argc - 1, argv + 1);
