@@ -10,10 +10,11 @@
 dil_status command_arch(const char **list, int32_t *arch) {
   char *end = NULL;
   const char *at = *list;
-  long number = strncmp(at, "sm_", 3) ? 0 : strtol(at + 3, &end, 10);
+  bool named = !strncmp(at, "sm_", 3) && at[3] >= '0' && at[3] <= '9';
+  long number = named ? strtol(at + 3, &end, 10) : 0;
   if (end && *end == 'a' && number == 90) end++;
-  if (!end || end == at + 3 || (*end && *end != ',') || number < 10 ||
-      number > 999)
+  bool ends = end && (!*end || (*end == ',' && end[1]));
+  if (!ends || number < 10 || number > 999)
     return message_error(DIL_USAGE, NULL,
                          "--cuda wants chips such as sm_80,sm_90a, got '%s'",
                          at);
@@ -25,7 +26,7 @@ dil_status command_arch(const char **list, int32_t *arch) {
 static dil_status read_chips(building *b) {
   library *l = &b->library;
   const char *list = b->options->cuda;
-  while (list && *list) {
+  for (bool more = list != NULL; more; more = *list) {
     int32_t arch, have = 0;
     dil_status status = command_arch(&list, &arch);
     if (status) return status;
@@ -53,7 +54,7 @@ static bool is_listed(const char *list, const char *word) {
 }
 
 static dil_status check_isas(const char *list, const char *const *known) {
-  for (const char *at = list; *at;) {
+  for (const char *at = list;; at++) {
     size_t length = strcspn(at, ",");
     int32_t i = 0;
     while (known[i] &&
@@ -64,9 +65,9 @@ static dil_status check_isas(const char *list, const char *const *known) {
                            "--cpu wants instruction sets such as avx2,avx512, "
                            "or none; got '%.*s'",
                            (int)length, at);
-    at += length + (at[length] == ',');
+    at += length;
+    if (!*at) return DIL_OK;
   }
-  return DIL_OK;
 }
 
 /* In the back end's order, whatever the user's; all when nothing is said. */

@@ -79,8 +79,9 @@ static dil_status check_inputs(const plan *p) {
 }
 
 static bool has_ending(const char *base) {
-  static const char *const endings[] = {".so", ".a", ".o", ".h"};
-  for (int i = 0; i < 4; i++) {
+  static const char *const endings[] = {".so", ".a",  ".o", ".h",     ".pc",
+                                        ".ll", ".s", ".cu", ".cubin", ".json"};
+  for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
     size_t size = strlen(endings[i]), length = strlen(base);
     if (length > size && !strcmp(base + length - size, endings[i])) return true;
   }
