@@ -1,6 +1,6 @@
 /* command.h - what the files of the command line share: the options as one
  * struct, the subcommands, messages and progress. Nothing outside of main.c,
- * options.c, command_*.c and their helpers includes it. */
+ * options*.c, command_*.c and their helpers includes it. */
 #ifndef DIL_COMMAND_H
 #define DIL_COMMAND_H
 

@@ -1,29 +1,10 @@
-/* options.c - reads a command line by the one table of options.def, and writes
- * the help that the table holds. In: argv. Out: a struct options, or a message
- * on standard error with what was probably meant. */
-#include "command.h"
-#include "processors.h"
-#include "setting.h"
-#include <errno.h>
+/* options.c - reads a command line by the one table of options.def. In: argv.
+ * Out: a struct options, or a message on standard error with what was probably
+ * meant. */
+#include "options.h"
 #include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
-
-typedef enum option_kind {
-#define X(name, type) KIND_##name,
-  OPTION_KINDS(X)
-#undef X
-} option_kind;
-
-typedef struct option_row {
-  const char *name;
-  char letter;
-  const char *argument;
-  option_kind kind;
-  size_t offset;
-  unsigned verbs; /* bit v: verb v has it */
-  const char *help;
-} option_row;
 
 enum verb_bits {
 #define VERB(id, name, operand, summary, examples) id = 1 << VERB_##id,
@@ -113,187 +94,6 @@ const char *options_word(arena *a, option_id option, int32_t index) {
   const char *list = rows[option].argument;
   while (index-- > 0) list = strchr(list, '|') + 1;
   return arena_copy(a, list, strcspn(list, "|"));
-}
-
-/* ---- one argument -------------------------------------------------------- */
-
-/* Where the word of `length` bytes stands in a list "a|b|c"; -1: nowhere. */
-static int32_t word_index(const char *list, const char *word, size_t length) {
-  for (int32_t index = 0;; index++) {
-    size_t size = strcspn(list, "|");
-    if (size == length && !memcmp(list, word, length)) return index;
-    if (!list[size]) return -1;
-    list += size + 1;
-  }
-}
-
-static dil_status read_integer(const option_row *row, const char *text,
-                               uint64_t low, uint64_t high, uint64_t *number) {
-  char *end;
-  errno = 0;
-  bool digits = text[0] >= '0' && text[0] <= '9';
-  *number = strtoull(text, &end, 10);
-  if (!digits || *end || errno || *number < low || *number > high)
-    return message_error(
-        DIL_USAGE, NULL, "--%s wants an integer from %llu to %llu, got '%s'",
-        row->name, (unsigned long long)low, (unsigned long long)high, text);
-  return DIL_OK;
-}
-
-static dil_status read_real(const option_row *row, const char *text,
-                            double *number) {
-  char *end;
-  *number = strtod(text, &end);
-  if (end == text || *end || !(*number - *number == 0))
-    return message_error(DIL_USAGE, NULL,
-                         "--%s wants a finite number, got '%s'", row->name,
-                         text);
-  return DIL_OK;
-}
-
-static dil_status word_error(arena *a, const option_row *row,
-                             const char *text) {
-  const char *word[16];
-  int32_t count = 0;
-  for (const char *list = row->argument; *list && count < 16;) {
-    size_t size = strcspn(list, "|");
-    word[count++] = arena_copy(a, list, size);
-    list += size + (list[size] == '|');
-  }
-  const char *near = strncmp(text, "gpu", 3) ? diag_nearest(text, word, count)
-                                             : "cuda";
-  const char *hint = near ? arena_print(a, "did you mean '%s'?", near) : NULL;
-  return message_error(DIL_USAGE, hint, "--%s is one of %s, got '%s'",
-                       row->name, row->argument, text);
-}
-
-static dil_status read_set(arena *a, const option_row *row, const char *text,
-                           sets *list) {
-  unsigned set = 0;
-  for (const char *at = text;; at++) {
-    size_t size = strcspn(at, ",");
-    int32_t index = word_index(row->argument, at, size);
-    if (index < 0) return word_error(a, row, arena_copy(a, at, size));
-    set |= 1u << index;
-    at += size;
-    if (!*at) break;
-  }
-  unsigned *grown = ARENA_ARRAY(a, unsigned, list->count + 1);
-  for (int32_t i = 0; i < list->count; i++) grown[i] = list->set[i];
-  grown[list->count++] = set;
-  list->set = grown;
-  return DIL_OK;
-}
-
-static dil_status read_counts(arena *a, const option_row *row,
-                              const char *text, counts *list) {
-  int32_t most = 1;
-  for (const char *at = text; *at; at++) most += *at == ',';
-  *list = (counts){0, ARENA_ARRAY(a, int64_t, most)};
-  for (const char *at = text;; at++) {
-    size_t size = strcspn(at, ",");
-    uint64_t number;
-    dil_status status = read_integer(row, arena_copy(a, at, size), 0,
-                                     DIL_LENGTH_MAX, &number);
-    if (status) return status;
-    list->number[list->count++] = (int64_t)number;
-    at += size;
-    if (!*at) return DIL_OK;
-  }
-}
-
-static dil_status read_pair(arena *a, const option_row *row, const char *text,
-                            settings *list) {
-  const char *equal = strchr(text, '=');
-  if (!equal || equal == text || !equal[1])
-    return message_error(DIL_USAGE, NULL, "--%s wants %s, got '%s'", row->name,
-                         row->argument, text);
-  define *grown = ARENA_ARRAY(a, define, list->count + 1);
-  for (int32_t i = 0; i < list->count; i++) grown[i] = list->pair[i];
-  grown[list->count].name = arena_copy(a, text, (size_t)(equal - text));
-  grown[list->count++].value = equal + 1;
-  list->pair = grown;
-  return DIL_OK;
-}
-
-static dil_status read_device(arena *a, const option_row *row,
-                              const char *text, device_choice *device) {
-  size_t size = strcspn(text, ":");
-  uint64_t number = 0;
-  device->word = word_index(row->argument, text, size);
-  bool numbered = text[size] && device->word == DEVICE_CUDA;
-  if (device->word < 0 || (text[size] && !numbered))
-    return word_error(a, row, text);
-  dil_status status =
-      numbered ? read_integer(row, text + size + 1, 0, 255, &number) : DIL_OK;
-  device->number = (int32_t)number;
-  device->numbered = numbered;
-  return status;
-}
-
-static dil_status read_room(const option_row *row, const char *text,
-                            int64_t *bytes) {
-  char what[32];
-  snprintf(what, sizeof what, "--%s", row->name);
-  if (setting_read_bytes(what, text, bytes))
-    return message_error(DIL_USAGE, NULL, "%s", dil_last_error());
-  if (*bytes) return DIL_OK;
-  return message_error(DIL_USAGE, "left out, the bytes are half of the memory at "
-                                  "hand",
-                       "%s must be above 0, got '%s'", what, text);
-}
-
-static dil_status read_whole(const option_row *row, const char *text,
-                             uint64_t least, int64_t *field) {
-  uint64_t number = 0, most = row->kind == KIND_THREADS  ? THREADS_MAX
-                              : row->kind == KIND_LENGTH ? DIL_LENGTH_MAX
-                                                         : INT32_MAX;
-  dil_status status = read_integer(row, text, least, most, &number);
-  *field = (int64_t)number;
-  return status;
-}
-
-static dil_status read_argument(arena *a, const option_row *row,
-                                const char *text, void *field) {
-  uint64_t number = 0;
-  dil_status status = DIL_OK;
-  switch (row->kind) {
-  case KIND_FLAG:
-    *(bool *)field = true;
-    break;
-  case KIND_TEXT:
-    *(const char **)field = text;
-    break;
-  case KIND_REAL:
-    return read_real(row, text, field);
-  case KIND_SET:
-    return read_set(a, row, text, field);
-  case KIND_PAIR:
-    return read_pair(a, row, text, field);
-  case KIND_COUNTS:
-    return read_counts(a, row, text, field);
-  case KIND_DEVICE:
-    return read_device(a, row, text, field);
-  case KIND_SEED:
-    return read_integer(row, text, 0, UINT64_MAX, field);
-  case KIND_WORD:
-    status = read_integer(row, text, 0, UINT32_MAX, &number);
-    *(uint32_t *)field = (uint32_t)number;
-    break;
-  case KIND_ROOM:
-    return text ? read_room(row, text, field) : DIL_OK;
-  case KIND_COUNT:
-  case KIND_LENGTH:
-    return read_whole(row, text, 0, field);
-  case KIND_POSITIVE:
-  case KIND_THREADS:
-    return read_whole(row, text, 1, field);
-  case KIND_CHOICE:
-    *(int32_t *)field = word_index(row->argument, text, strlen(text));
-    if (*(int32_t *)field < 0) status = word_error(a, row, text);
-    break;
-  }
-  return status;
 }
 
 /* ---- the command line ---------------------------------------------------- */
@@ -457,9 +257,28 @@ static dil_status check_force(const options *o) {
   return DIL_OK;
 }
 
+/* Lists grow; of anything else the last would take the place of the first. */
+static bool is_list(const option_row *row) {
+  return row->kind == KIND_FLAG || row->kind == KIND_SET ||
+         row->kind == KIND_PAIR;
+}
+
+static dil_status note_seen(options *o, const option_row *row,
+                            const char *text, const char **before) {
+  bool *seen = &o->seen[row - rows];
+  text = text ? text : "";
+  if (*seen && !is_list(row) && strcmp(*before, text))
+    return message_error(DIL_USAGE, NULL, "--%s is given twice: '%s' and '%s'",
+                         row->name, *before, text);
+  *before = text;
+  *seen = true;
+  return DIL_OK;
+}
+
 dil_status options_read(arena *a, verb which, int argc, char **argv,
                         options *o) {
   tables t;
+  const char *given[OPTION_COUNT];
   make_tables(which, &t);
   spell_out(a, which, argc, argv);
   *o = (options){.verb = which, .batch = 1};
@@ -470,9 +289,10 @@ dil_status options_read(arena *a, verb which, int argc, char **argv,
     if (found == '?') return unknown_option(a, which, argv[optind - 1]);
     if (found == ':') return missing_argument();
     const option_row *row = row_of(found);
-    dil_status status = read_argument(a, row, optarg, (char *)o + row->offset);
+    dil_status status = note_seen(o, row, optarg, &given[row - rows]);
+    if (!status)
+      status = option_read(a, row, optarg, (char *)o + row->offset);
     if (status) return status;
-    o->seen[row - rows] = true;
   }
   o->file_count = argc - optind;
   o->file = (const char **)argv + optind;

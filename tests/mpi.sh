@@ -128,7 +128,8 @@ is "another seed on a rank" differ 'rank [23] has another seed' \
   "$TMP/drop.dil $same --seq 300 --train --seed 2"
 is "other random numbers on a rank" differ \
   'rank [23] has another seed of random numbers' \
-  "$ring $same --seq 300" "$ring $same --seq 300 --random 2"
+  "$ring $same --seq 300" \
+  "$ring -D w=16 --topology four_mpi --random 2 --seq 300"
 sed 's/causal;/causal; input x : i32[M]; mask x[i] == x[j];/' $ring \
   >"$TMP/input.dil"
 is "another input on a rank" differ 'rank [23] has another declared input' \
