@@ -44,18 +44,23 @@ is "arrays written are arrays read" reads_back
 
 # An output takes no array's place, under whatever name, nor another output's;
 # and that it cannot be written is told before anything is computed.
-spares() { # words of the message, option, file
+spares() { # words of the message, outputs...
+  words=$1
+  shift
   cp "$TMP/q.npy" "$TMP/kept.npy"
   ln -sf kept.npy "$TMP/link.npy"
-  says "$1" "$DIL" run examples/dense.dil --q "$TMP/kept.npy" --random 3 \
-    --out "$TMP/new.npy" "$2" "$3" &&
+  says "$words" "$DIL" run examples/dense.dil --q "$TMP/kept.npy" --random 3 \
+    "$@" &&
     cmp "$TMP/q.npy" "$TMP/kept.npy" && [ ! -e "$TMP/new.npy" ]
 }
-is "an output over an array" spares "the file of --q" --out "$TMP/kept.npy"
-is "an output over a link to one" spares "the file of --q" --lse "$TMP/link.npy"
-is "an output streamed over one" spares "the file of --q" --stream --out="$TMP/kept.npy"
+is "an output over an array" spares "the file of --q" \
+  --lse "$TMP/new.npy" --out "$TMP/kept.npy"
+is "an output over a link to one" spares "the file of --q" \
+  --out "$TMP/new.npy" --lse "$TMP/link.npy"
+is "an output streamed over one" spares "the file of --q" \
+  --lse "$TMP/new.npy" --stream --out="$TMP/kept.npy"
 is "two outputs, one file" spares "--out and --lse are one file" \
-  --lse "$TMP/./new.npy"
+  --out "$TMP/new.npy" --lse "$TMP/./new.npy"
 early() {
   says "cannot write '$TMP/none/o.npy'" "$DIL" run examples/dense.dil \
     --seq 100000 --random 1 --device oracle --out "$TMP/none/o.npy"
