@@ -154,7 +154,7 @@ DIL_INLINE void run_tile(const dil_params &p, const dil_tile &t) {
       if (v.hosted) count_keys(v, (float *)(shared + SHARED_TIMES));
 #endif
       make_scores(held, s);
-      if (CARES && !v.full && DESK.careful) make_scores_plainly(s);
+      if (PLAINLY && !v.full && DESK.careful) make_scores_plainly(s);
     }
     __syncthreads(); /* K is free, the next visit is known */
     if (next.some) load_keys(p, t, next);

@@ -213,12 +213,14 @@ DIL_INLINE void take_bad_values(const float (&w)[ROW_GROUPS][SCORE_TILES][4],
   __syncthreads();
 }
 
-/* ---- infinities in f32 --------------------------------------------------- */
+/* ---- a second look ------------------------------------------------------- */
 
-/* Three products of tf32 make NaN of an infinity. A tile of rows that came out
- * so is gone over once more with care: all tiles as if they were partial, and
- * scores by plain products. */
-enum { CARES = !ELEMENT && !FAST };
+/* What becomes NaN where it should not: three products of tf32 by an infinity;
+ * bad values by the weights of pairs that are dropped or scored -inf, which a
+ * full tile does not ask for. A tile of rows that came out so is gone over once
+ * more with care: all tiles as if they were partial, scores by plain products
+ * where those of tf32 are three. */
+enum { PLAINLY = !ELEMENT && !FAST, CARES = PLAINLY || HIDING || DROPOUT };
 
 template <int count> DIL_INLINE bool is_lost(const float (&o)[count][4]) {
   bool lost = false;

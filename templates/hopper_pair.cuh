@@ -104,7 +104,7 @@ DEVICE void drain(const consumer &c, fragments &f, const ring<STAGES> &before,
 struct pair_state {
   bool open;    // a tile is begun
   bool pending; // its last block's weights have not met their values
-  bool asked;   // in that block pairs were hidden
+  bool asked;   // in that block pairs were hidden, by masks or scores
 };
 
 // The tile before a block, where the block is not simply the next one of it.
@@ -164,7 +164,7 @@ DEVICE void consume_pairs(const consumer &c) {
       begin_block<false>(c, f, m, q, block);
     }
     p.pending = true;
-    p.asked = masks(c, m);
+    p.asked = HIDING || masks(c, m);
   }
   store_wait();
 }

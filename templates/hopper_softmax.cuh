@@ -26,6 +26,7 @@ DEVICE float log2_fast(float x) {
 #define MINUS_INFINITY __int_as_float(0xff800000)
 #ifndef SCORED
 #define SCORED 0
+#define HIDING 0
 #endif
 // Finite, so that differences of peaks are; scores that expressions make may be
 // low.

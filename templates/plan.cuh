@@ -35,6 +35,7 @@ enum { DIL_INPUT_F32, DIL_INPUT_BF16, DIL_INPUT_F16, DIL_INPUT_I32,
 #define FAST 0           /* f32: one tf32 product */
 #define COMBINE 0        /* 0 softmax, 1 union, 2 mean, 3 sum */
 #define SCORED 0         /* some chain rewrites scores */
+#define HIDING 0         /* which may make them -inf */
 #define MASKED 0         /* some predicate has masks */
 #define DEDUP 1          /* a key of several branches is visited once */
 #define HOSTING 0        /* ... and may count several times */

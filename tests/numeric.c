@@ -12,7 +12,7 @@ static void *must(void *memory) {
 }
 
 /* Relative L2 of o and absolute error of lse that a dtype may have; times the
- * factor of large scores. No element may be off by three times as much of its
+ * factor of large scores. No element may be off by five times as much of its
  * size and its row's. */
 static const struct { double o, lse; } bounds[DIL_DTYPE_COUNT] = {
     [DIL_F32] = {2e-6, 2e-5},
@@ -25,7 +25,7 @@ double o_bound(const data *d) {
   if (gpu_wanted() && d->pattern->dtype == DIL_F32) return 1e-5 * d->factor;
   return bounds[d->pattern->dtype].o * d->factor;
 }
-static double element_bound(const data *d) { return 3 * o_bound(d); }
+static double element_bound(const data *d) { return 5 * o_bound(d); }
 double lse_bound(const data *d) {
   return bounds[d->pattern->dtype].lse * d->factor;
 }

@@ -40,6 +40,19 @@ static double huge_key(int32_t tensor, const int64_t *at, double number) {
   bool here = at[1] == 9 && at[2] == 1 && at[3] == 4;
   return tensor == 1 && here ? -INFINITY : number;
 }
+/* Every third key, and its value. */
+static double nan_thirds(int32_t tensor, const int64_t *at, double number) {
+  return tensor > 0 && at[1] % 3 == 0 && at[3] < 2 ? NAN : number;
+}
+/* What NaN plus a bias is stays NaN, so only the values are. */
+static double nan_values(int32_t tensor, const int64_t *at, double number) {
+  return tensor == 2 ? nan_thirds(tensor, at, number) : number;
+}
+static double hiding_bias(int32_t index, const int64_t *at,
+                          const int64_t *sizes) {
+  (void)index, (void)sizes;
+  return at[0] % 3 == 0 ? -INFINITY : (double)(at[0] % 5);
+}
 /* And some meet it with nothing. */
 static double zero_query(int32_t tensor, const int64_t *at, double number) {
   if (tensor == 0) return at[3] == 4 && at[1] % 5 == 2 ? 0 : number;
@@ -215,6 +228,13 @@ static const struct edge {
      S_(130, 130, .element = huge_value)},
     {"values of infinity, dilated", P(LONGNET),
      S_(150, 150, .element = huge_value)},
+    {"values of infinity, dropout", P("dropout 0.3; branch { }"),
+     S_(130, 130, .train = true, .dropout_seed = 5, .element = huge_value)},
+    {"NaN behind minus infinity", P("score j % 3 == 0 ? -inf : s; branch { }"),
+     S_(150, 150, .element = nan_thirds)},
+    {"NaN behind a bias of minus infinity", P("input bias : f32[M]; "
+     "score s + bias[j]; branch { }"),
+     S_(150, 150, .element = nan_values, .input = hiding_bias)},
     {"a key of infinity", P("branch { }"), S_(130, 130, .element = huge_key)},
     {"a key of infinity, queries of zero", P(LONGNET),
      S_(150, 150, .element = zero_query)},

@@ -155,6 +155,34 @@ START_TEST(hopper_size) {
 END_TEST
 
 /* A kernel that spills is refused by its name and bytes. */
+/* Scores that may be -inf have their pairs' values asked for in every block. */
+static const struct { const char *score; bool hides; } scores[] = {
+    {"s - 0.5 * abs(i - j)", false}, {"s - slope[h] * (i - j)", false},
+    {"8.0 * tanh(s / 8)", false},    {"s + i / 3", false},
+    {"s / slope[h]", true},          {"s + log(1.0 + j)", true},
+    {"s + bias[i, j]", true},        {"j % 3 == 0 ? -inf : s", true},
+};
+
+START_TEST(hiding_scores) {
+  char text[300], *written = NULL;
+  size_t size;
+  snprintf(text, sizeof text, "pattern p { heads 8; head_dim 64; dtype bf16; "
+           "input slope : f32[8]; input bias : f32[N, M]; score %s; branch { } "
+           "}", scores[_i].score);
+  subject *s = subject_new("hiding", text, NULL, 0);
+  FILE *cuda = open_memstream(&written, &size);
+  gpu_codes codes = {0};
+  gpu_request request = {.plan = plan_of(s, 0), .arch = 90,
+                         .source_only = true, .cuda = cuda};
+  ck_assert_int_eq(gpu_compiler()->compile(&request, &codes), DIL_OK);
+  fclose(cuda);
+  const char *says = strstr(written, "#define HIDING ");
+  ck_assert_msg(says && (says[15] == '1') == scores[_i].hides, "%s", text);
+  free(written);
+  subject_free(s);
+}
+END_TEST
+
 START_TEST(unknown_chip) {
   if (!has_compiler()) return;
   subject *s = subject_new(
@@ -196,6 +224,8 @@ static Suite *make_suite(void) {
   tcase_set_timeout(tests, 240);
   tcase_add_loop_test(tests, example, 0, EXAMPLES);
   tcase_add_loop_test(tests, width, 0, 4);
+  tcase_add_loop_test(tests, hiding_scores, 0,
+                      sizeof scores / sizeof *scores);
   tcase_add_test(tests, unknown_chip);
   tcase_add_loop_test(tests, peak, 0, 3);
   suite_add_tcase(suite, tests);

@@ -202,6 +202,34 @@ static void put_chains(source_text *s, const plan *p) {
   put(s, "  }\n  return s;\n}\n");
 }
 
+static bool uses_key(const expr *e) {
+  if (e->op == EXPR_J_) return true;
+  for (int32_t k = 0; k < e->count; k++)
+    if (uses_key(e->arg[k])) return true;
+  return false;
+}
+
+static bool is_number(const expr *e) {
+  return e->op == EXPR_REAL || e->op == EXPR_INT;
+}
+
+static bool hides(const expr *e) {
+  if (e->op == EXPR_LOG || (e->op == EXPR_REAL && isinf(e->real))) return true;
+  if (e->type == TYPE_F32 && e->op == EXPR_DIV && !is_number(e->arg[1]))
+    return true;
+  if (e->type == TYPE_F32 && e->op == EXPR_INPUT && uses_key(e)) return true;
+  for (int32_t k = 0; k < e->count; k++)
+    if (hides(e->arg[k])) return true;
+  return false;
+}
+
+bool is_hiding(const plan *p) {
+  for (int32_t c = 0; c < p->table.chain_count; c++)
+    for (expr **x = p->chain[c]; *x; x++)
+      if (hides(*x)) return true;
+  return false;
+}
+
 void put_expressions(source_text *s, const plan *p) {
   put(s, "#line 1 \"expressions of %s\"\n", p->table.name);
   put_masks(s, p);

@@ -147,6 +147,9 @@ void put_condition_range(source_text *s, const plan *p, const expr *e);
 void put_tables(source_text *s, const plan *p);
 /* Whether a key that is visited once may count several times (HOSTING). */
 bool is_hosting(const dil_table *t);
+/* Whether scores may come out as -inf where s, and inputs that do not depend on
+ * the key, are finite: pairs are hidden so without a mask. */
+bool is_hiding(const plan *p);
 
 /* ---- strategies ---------------------------------------------------------- */
 

@@ -34,6 +34,7 @@ static void put_sizes(source_text *s, const plan *p) {
   put_number(s, "FAST", p->pattern->fast);
   put_number(s, "COMBINE", t->combine);
   put_number(s, "SCORED", t->scored);
+  put_number(s, "HIDING", is_hiding(p));
   put_number(s, "MASKED", is_masked(t));
   put_number(s, "DEDUP", t->dedup || t->combine == DIL_COMBINE_UNION);
   put_number(s, "HOSTING", is_hosting(t));
