@@ -125,6 +125,7 @@ dil_status trial_job_join(trial_crew *t, const topology *on, binding *b,
   dil_status status = trial_crew_world(t, on, SETTING_UP);
   if (!status)
     status = t->task.rank ? follow(t, on, b) : lead(t, on, b, seq);
+  if (!status) status = link_meet(t->world); /* or one has found a difference */
   return status ? status : trial_crew_ring(t);
 }
 

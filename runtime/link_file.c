@@ -4,9 +4,9 @@
  * goes as soon as all have it. */
 #include "link.h"
 #include "clock.h"
+#include "process.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +37,7 @@ enum { GOES_ON, FAILS, FAILED, OVER };
 typedef struct board {
   char magic[8];
   int32_t ranks;
-  atomic_int came;
+  atomic_int came;         /* of the ranks; below 0: nothing comes of it */
   atomic_int state;
   char reason[REASON];
   bool lost[RANKS_MOST];   /* over whom it failed */
@@ -71,20 +71,6 @@ static box *box_of(const file_link *l, int32_t from, int32_t to) {
 }
 
 /* ---- failing ------------------------------------------------------------- */
-
-/* 'R', 'S', 'T' stopped, 'Z' ended but not waited for; 0: it is gone. */
-static char process_state(int pid) {
-  char path[40], text[512], *end;
-  snprintf(path, sizeof path, "/proc/%d/stat", pid);
-  int file = open(path, O_RDONLY | O_CLOEXEC);
-  if (file < 0) return kill(pid, 0) && errno == ESRCH ? 0 : 'R';
-  ssize_t count = read(file, text, sizeof text - 1);
-  close(file);
-  if (count <= 0) return 0;
-  text[count] = 0;
-  end = strrchr(text, ')');
-  return end && end[1] && end[2] ? end[2] : 'R';
-}
 
 /* Not of one that has left: asked last, for it may do so and end meanwhile. */
 static bool is_in_state(const file_link *l, int32_t rank, const char *states) {
@@ -317,18 +303,31 @@ static int sitting(const board *b, int32_t rank) {
   return state && state != 'Z' ? pid : 0;
 }
 
-static board *open_board(const char *path, int32_t ranks, size_t size) {
+/* The meeting of so many ranks; odd: the head of one of another number. */
+static board *open_board(const char *path, int32_t ranks, size_t size, bool odd) {
   struct stat about;
   int file = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
   board *b = NULL;
-  if (file >= 0 && !fstat(file, &about) && about.st_size == (off_t)size &&
-      about.st_uid == geteuid())
+  if (file >= 0 && !fstat(file, &about) && about.st_uid == geteuid() &&
+      (odd ? about.st_size >= (off_t)size : about.st_size == (off_t)size))
     b = map_board(file, size);
   if (file >= 0) close(file);
-  if (!b || (!memcmp(b->magic, magic, sizeof magic) && b->ranks == ranks))
+  if (!b || (!memcmp(b->magic, magic, sizeof magic) &&
+             (b->ranks != ranks) == odd))
     return b;
   munmap(b, size);
   return NULL;
+}
+
+/* Nothing comes of a meeting, unless all have come, and all hear why. */
+static void spoil(board *b, const char *why) {
+  int came = atomic_load(&b->came);
+  while (came >= 0 && came < b->ranks)
+    if (atomic_compare_exchange_weak(&b->came, &came, -2 * RANKS_MOST)) {
+      came = -1;
+      snprintf(b->reason, sizeof b->reason, "%s", why);
+      atomic_store(&b->state, FAILED);
+    }
 }
 
 /* An earlier job's, or an empty file that only keeps the name. */
@@ -347,7 +346,7 @@ static bool name_board(const char *aside, const char *path, int32_t ranks,
                        size_t size, int *taken) {
   while (link(aside, path)) {
     if (errno != EEXIST) return false;
-    board *b = open_board(path, ranks, size);
+    board *b = open_board(path, ranks, size, false);
     *taken = b ? sitting(b, 0) : 0;
     if (b) munmap(b, size);
     errno = EEXIST;
@@ -386,7 +385,7 @@ static board *make_board(const char *path, int32_t ranks, size_t size,
 static board *find_board(const char *path, int32_t rank, int32_t ranks,
                          size_t size, int *taken) {
   int nobody = 0;
-  board *b = open_board(path, ranks, size);
+  board *b = open_board(path, ranks, size, false);
   *taken = 0;
   if (!b) return NULL;
   bool led = sitting(b, 0) != 0;
@@ -407,11 +406,34 @@ static board *await_board(const char *path, int32_t rank, int32_t ranks,
   board *b = NULL;
   while (!b && clock_seconds() < end) {
     b = find_board(path, rank, ranks, size, taken);
+    board *odd = b || *taken ? NULL : open_board(path, ranks, sizeof *odd, true);
+    if (odd && sitting(odd, 0)) *taken = -1; /* it leads other ranks */
+    if (odd) munmap(odd, sizeof *odd);
     if (!*taken) free_at = clock_seconds();
     else if (clock_seconds() > free_at + SURE) return NULL;
     if (!b) clock_rest(INT64_MAX);
   }
   return b;
+}
+
+/* Who has come to no place of his own tells the others, who cannot meet. */
+static dil_status refuse(const char *path, int32_t rank, int32_t ranks,
+                         size_t size, int taken) {
+  char why[REASON];
+  bool odd = taken < 0;
+  if (odd) size = sizeof(board);
+  board *b = open_board(path, ranks, size, odd);
+  if (odd)
+    snprintf(why, sizeof why, "a process is rank %d of %d, here are %d: process "
+             "%d", rank, ranks, b ? b->ranks : 0, (int)getpid());
+  else
+    snprintf(why, sizeof why, "two processes are rank %d, process %d and process "
+             "%d: each process has a rank of its own", rank, taken, (int)getpid());
+  if (b) spoil(b, why);
+  if (b) munmap(b, size);
+  if (odd) return dil_fail(DIL_PEER, "ranks do not meet in '%s': %s", path, why);
+  return dil_fail(DIL_USAGE, "rank %d has come to '%s' already, as process %d: "
+                  "each process has a rank of its own", rank, path, taken);
 }
 
 static dil_status meet(const char *path, int32_t rank, int32_t ranks,
@@ -420,9 +442,7 @@ static dil_status meet(const char *path, int32_t rank, int32_t ranks,
   double end = clock_seconds() + timeout;
   board *b = rank ? await_board(path, rank, ranks, end, size, &taken)
                   : make_board(path, ranks, size, &taken);
-  if (!b && taken)
-    return dil_fail(DIL_USAGE, "rank %d has come to '%s' already, as process "
-                    "%d: each process has a rank of its own", rank, path, taken);
+  if (!b && taken) return refuse(path, rank, ranks, size, taken);
   if (!b && !rank)
     return dil_fail(DIL_ENVIRONMENT, "cannot meet in '%s': %s", path,
                     strerror(errno));
@@ -431,11 +451,23 @@ static dil_status meet(const char *path, int32_t rank, int32_t ranks,
                     timeout);
   *met = b;
   atomic_fetch_add(&b->came, 1);
-  while (atomic_load(&b->came) < ranks && clock_seconds() < end)
+  while (atomic_load(&b->state) == GOES_ON && atomic_load(&b->came) < ranks &&
+         clock_seconds() < end)
     clock_rest(INT64_MAX);
   if (atomic_load(&b->came) == ranks) return DIL_OK;
+  if (atomic_load(&b->state) == FAILED)
+    return dil_fail(DIL_PEER, "ranks do not meet in '%s': %s", path, b->reason);
   return dil_fail(DIL_PEER, "%d of %d ranks have come to '%s' in %g s",
                   atomic_load(&b->came), ranks, path, timeout);
+}
+
+/* Who has not come yet finds the file with its reason, if it comes soon. */
+static void await_others(const file_link *l) {
+  enum { SOON = 3 }; /* seconds */
+  double end = clock_seconds() + SOON;
+  for (int32_t i = 0; i < l->link.ranks; i++)
+    while (!atomic_load(&l->board->seat[i].pid) && clock_seconds() < end)
+      clock_rest(INT64_MAX);
 }
 
 dil_status file_link_new(const char *path, int32_t rank, int32_t ranks,
@@ -456,6 +488,7 @@ dil_status file_link_new(const char *path, int32_t rank, int32_t ranks,
       l->path ? meet(path, rank, ranks, timeout > PATIENCE ? timeout : PATIENCE,
                      size, &l->board)
               : dil_fail(DIL_MEMORY, "no memory for the path of a link");
+  if (status && l->board && !rank) await_others(l);
   if (rank == 0 && l->board) unlink(path);
   if (!status) *link = &l->link;
   else {

@@ -186,10 +186,11 @@ alias_as 'torchrun "$1" localhost; [ "$1" != 3 ] || WORLD_SIZE=5'
 is "another number of processes is told where the topology stands" misfit \
   "p.dil:5:10: error: topology 'line' has 4 devices, and there are 5 processes"
 
-# At a port all are told so, whoever comes soon after, and both who they are.
-twice_at_port() ( # rank
+# All are told so, whoever comes soon after, and who both are.
+twice_for_all() ( # place, rank
   rm -f "$TMP/meet"* "$TMP/rank."*
-  DIL_MEET=localhost:$port pids=
+  DIL_MEET=$1 pids=
+  shift
   export DIL_MEET
   began=$(date +%s)
   for DIL_RANK in 0 1 "$1" 2; do
@@ -202,14 +203,48 @@ twice_at_port() ( # rank
   for pid in $pids; do ! wait "$pid" || return 1; done
   took=$(($(date +%s) - began))
   cat "$TMP"/rank.*
-  who='process [0-9]* on [0-9a-f.:]*'
-  [ $took -lt 20 ] && [ "$(cat "$TMP"/rank.* | grep -c \
-    "two processes are rank $1, $who and $who: each process has")" -eq 4 ]
+  who='process [0-9]*\( on [0-9a-f.:]*\)\?'
+  [ $took -lt 20 ] && [ "$(cat "$TMP"/rank.* | grep -c -e \
+    "two processes are rank $1, $who and $who: each process has" -e \
+    "rank $1 has come to '$TMP/meet' already")" -eq 4 ]
 )
 next
-is "by a port: two processes are rank 0" twice_at_port 0
+is "by a port: two processes are rank 0" twice_for_all "localhost:$port" 0
 next
-is "by a port: two processes are rank 1" twice_at_port 1
+is "by a port: two processes are rank 1" twice_for_all "localhost:$port" 1
+is "in a file: all hear of two that are rank 0" twice_for_all "$TMP/meet" 0
+is "in a file: all hear of two that are rank 1" twice_for_all "$TMP/meet" 1
+
+# The last has another file, and no other waits until its time is up.
+sed '/line/s/devices 4/devices 5/' "$TMP/p.dil" >"$TMP/five.dil"
+sed 's/window 8, 8/window 8, 9/' "$TMP/p.dil" >"$TMP/wider.dil"
+unlike() ( # place, file of the last, words of all
+  rm -f "$TMP/meet"* "$TMP/rank."*
+  DIL_MEET=$1 pids=
+  export DIL_MEET
+  began=$(date +%s)
+  for DIL_RANK in 0 1 2 3; do
+    export DIL_RANK
+    file=p
+    [ "$DIL_RANK" != 3 ] || file=$2
+    "$DIL" run "$TMP/$file.dil" --topology line --random 7 --seq 100 \
+      --threads 1 >"$TMP/rank.$DIL_RANK" 2>&1 &
+    pids="$pids $!"
+  done
+  for pid in $pids; do ! wait "$pid" || return 1; done
+  took=$(($(date +%s) - began))
+  cat "$TMP"/rank.*
+  [ $took -lt 20 ] && [ "$(cat "$TMP"/rank.* | grep -c "$3")" -eq 4 ]
+)
+five='a process is rank 3 of 5, here are 4: process [0-9]'
+for place in "$TMP/meet" port; do
+  next
+  [ "$place" != port ] || place=localhost:$port
+  is "another number of ranks, at ${place#"$TMP"}" unlike "$place" five "$five"
+  next
+  [ "${place#localhost}" = "$place" ] || place=localhost:$port
+  is "another pattern, at ${place#"$TMP"}" unlike "$place" wider 'another plan'
+done
 
 # Processes that nothing joins do all of it each, which one of them says.
 apart() {
