@@ -22,6 +22,8 @@ static dil_status check_device(const options *o) {
                         : on_oracle(o) && o->seen[OPTION_FORCE] ? "--force"
                         : on_oracle(o) && o->seen[OPTION_STREAM]
                             ? "--stream"
+                        : on_oracle(o) && o->seen[OPTION_TOPOLOGY]
+                            ? "--topology"
                             : NULL;
   if (!useless) return DIL_OK;
   return dil_fail(DIL_USAGE, "%s says nothing to --device %s", useless,
