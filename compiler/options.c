@@ -222,6 +222,17 @@ static dil_status check_list(const options *o) {
   return DIL_OK;
 }
 
+static dil_status too_many(const options *o) {
+  bool word = strchr(verbs[o->verb].operand, '|') != NULL;
+  bool bare = o->seen[OPTION_STREAM] && !o->stream;
+  return message_error(DIL_USAGE,
+                       bare ? "--stream takes its bytes behind a =, as in "
+                              "--stream=4G"
+                            : NULL,
+                       "`dil %s` takes one %s, got '%s' too",
+                       verbs[o->verb].name, word ? "word" : "file", o->file[1]);
+}
+
 static dil_status check_operands(const options *o) {
   const char *operand = verbs[o->verb].operand;
   if (o->help) return DIL_OK;
@@ -238,11 +249,7 @@ static dil_status check_operands(const options *o) {
                          verbs[o->verb].name, o->file[0]);
   if (o->file_count == 0 && *operand)
     return missing_operand(o->verb);
-  if (o->file_count > 1 && !strstr(operand, "..."))
-    return message_error(DIL_USAGE, NULL,
-                         "`dil %s` takes one %s, got '%s' too",
-                         verbs[o->verb].name,
-                         strchr(operand, '|') ? "word" : "file", o->file[1]);
+  if (o->file_count > 1 && !strstr(operand, "...")) return too_many(o);
   return DIL_OK;
 }
 
