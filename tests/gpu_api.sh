@@ -20,7 +20,8 @@ host=$BUILD/tests/library/gpu_host
 
 # ---- the cache ---------------------------------------------------------------
 
-run="run examples/longnet.dil --seq 8192 --random 1 --device cuda"
+any="run examples/longnet.dil --random 1 --device cuda"
+run="$any --seq 8192"
 # Milliseconds of the line that says how the code was had.
 had() { # how, file
   sed -nE "s/^code    $1 in ([0-9.]+) (us|ms|s).*/\1 \2/p" "$2" |
@@ -29,7 +30,7 @@ had() { # how, file
 # shellcheck disable=SC2086 # a list of words
 starts() {
   "$DIL" $run >"$TMP/cold" &&
-    "$DIL" $run --seq 32 >/dev/null || return # waits for what comes late
+    "$DIL" $any --seq 32 >/dev/null || return # waits for what comes late
   for i in 1 2 3 4 5; do
     LD_DEBUG=files LD_DEBUG_OUTPUT=$TMP/files "$DIL" $run >"$TMP/warm.$i" ||
       return
