@@ -51,9 +51,9 @@ static void clear_row(const tile *tl, char *v, int64_t n) {
     ((uint16_t *)v)[(n / 2 * width + d) * 2 + n % 2] = 0;
 }
 
-/* Values of NaN or Inf where some weight is 0 because a pair is masked, dropped
- * or scored -inf: 0 * NaN is NaN, so such rows are taken out of the product and
- * given only to the lanes that see them. */
+/* Values of NaN or Inf: a pair that is masked, dropped or scored -inf weighs 0,
+ * and 0 * NaN is NaN, so such rows are taken out of the product and given only
+ * to the lanes that see them. */
 static void add_values_apart(tile *tl, const char *v, int64_t n) {
   int64_t whole = round_up(n, tl->code->pack); /* a pair may end past n */
   memcpy(tl->v_clean, v, (size_t)(whole * tl->v_bytes));
@@ -80,7 +80,6 @@ static void visit(tile *tl, const stretch *keys, uint64_t predicates,
   int64_t n = keys->n1 - keys->n0, at = keys->slot + keys->n0;
   const char *v = tl->v + at * tl->v_bytes;
   float c2 = env->scale * log2_e, bias = copies > 1 ? log2f((float)copies) : 0;
-  bool hides = predicates || tl->run->table->scored || tl->run->drop;
   bool rewrite = predicates || tl->run->table->scored || !(c2 > 0);
   code->qk(tl->k + at * tl->k_bytes, tl->q->qt, tl->s, tl->mx, n);
   if (rewrite || tl->run->drop)
@@ -97,8 +96,8 @@ static void visit(tile *tl, const stretch *keys, uint64_t predicates,
   else
     code->softmax(tl->s, tl->p, n, c2, bias, tl->mx, tl->q->m, tl->q->l,
                   tl->alpha);
-  if (hides && !tl->finite) add_values_apart(tl, v, n);
-  else code->pv(v, tl->p, tl->q->o, tl->alpha, n);
+  if (tl->finite) code->pv(v, tl->p, tl->q->o, tl->alpha, n);
+  else add_values_apart(tl, v, n);
 }
 
 /* ---- runs of keys: cover, then visits ------------------------------------ */

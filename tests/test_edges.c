@@ -64,6 +64,13 @@ static double lowest_query(int32_t tensor, const int64_t *at, double number) {
   if (tensor == 1) return -1 - fabs(number);
   return huge_query(0, at, number);
 }
+/* What scores -inf with it does not read its value. Kernels of 16 bits on GPUs
+ * do not ask for that in blocks that every row sees. */
+static double huge_key_nan_value(int32_t tensor, const int64_t *at,
+                                 double number) {
+  bool here = tensor == 2 && at[1] == 9 && at[2] == 1;
+  return here ? NAN : huge_key(tensor, at, number);
+}
 static double far_index(int32_t index, const int64_t *at,
                         const int64_t *sizes) {
   (void)index, (void)sizes;
@@ -235,6 +242,8 @@ static const struct edge {
     {"NaN behind a bias of minus infinity", P("input bias : f32[M]; "
      "score s + bias[j]; branch { }"),
      S_(150, 150, .element = nan_values, .input = hiding_bias)},
+    {"an infinite key with a value of NaN", P("branch { }"),
+     S_(130, 130, .element = huge_key_nan_value)},
     {"a key of infinity", P("branch { }"), S_(130, 130, .element = huge_key)},
     {"a key of infinity, queries of zero", P(LONGNET),
      S_(150, 150, .element = zero_query)},
@@ -332,6 +341,7 @@ static void try_shape(const char *name, const char *text, call_shape shape,
 
 START_TEST(edge) {
   try_shape(edges[_i].name, edges[_i].text, edges[_i].shape, DIL_F32);
+  if (gpu_wanted() && edges[_i].shape.element == huge_key_nan_value) return;
   try_shape(edges[_i].name, edges[_i].text, edges[_i].shape, DIL_BF16);
 }
 END_TEST
