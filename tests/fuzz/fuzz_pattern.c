@@ -27,14 +27,11 @@ static double spoilt(int32_t tensor, const int64_t *at, double number) {
   return here ? wrong[word[2] % 3] : number;
 }
 
-/* The values of spoilt keys stay: kernels of 16 bits on GPUs ask no block that
- * every row sees for values behind scores of minus infinity. */
-static double spoilt_apart(int32_t tensor, const int64_t *at, double number) {
-  for (int64_t x = 0; tensor == 2 && x < 3; x++) {
-    int64_t key[4] = {at[0], at[1], at[2], x};
-    if (spoilt(1, key, 1) != 1) return number;
-  }
-  return spoilt(tensor, at, number);
+/* Kernels of 16 bits on GPUs ask for values that are not finite only where no
+ * row of a tile sees them, or masks and scores decide over pairs: 0 * NaN makes
+ * NaN of a row that others of its tile see such a value beside. */
+static double spoilt_scores(int32_t tensor, const int64_t *at, double number) {
+  return tensor == 2 ? number : spoilt(tensor, at, number);
 }
 
 static int32_t length_of(const spec *s, uint32_t b) {
@@ -50,9 +47,10 @@ static call_shape shape_of(const spec *s, int32_t *lengths) {
                       .keys = s->keys, .seed = s->seed, .scale = 0.3,
                       .layout = (guard_layout)s->layout, .train = s->dropout,
                       .at_start = s->seed % 5 == 0, .dropout_seed = s->seed,
-                      .element = s->seed % 6   ? NULL
-                                 : gpu_wanted() ? spoilt_apart
-                                                : spoilt,
+                      .element = s->seed % 6 ? NULL
+                                 : gpu_wanted() && s->dtype != DIL_F32
+                                     ? spoilt_scores
+                                     : spoilt,
                       .lengths = s->lengths ? lengths : NULL};
 }
 
