@@ -87,7 +87,7 @@ START_TEST(strangers_keep_nobody_waiting) {
     const char *says;
     size_t size;
   } visitors[] = {{"", 0},
-                  {NET_MAGIC, 20},
+                  {much, 20},
                   {"GET / HTTP/1.1\r\n", 16},
                   {"\n", 1},
                   {much, sizeof much}};
