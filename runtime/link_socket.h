@@ -9,6 +9,7 @@
 
 #define NET_MAGIC "dilnet3" /* other versions begin with the same letters */
 enum { REASON = 256 };
+enum { NET_MOMENT = 2 };     /* seconds in which one says what all have to hear */
 /* Kinds of frames. Who COMES to rank 0 hears where all are, and CALLS on them. */
 enum { MESSAGE = 1, FAILED, LEFT, WAITS, RETURNS, REMAINS, LIVES, COMES, CALLS };
 

@@ -182,8 +182,8 @@ bool net_hear_reason(int file, const frame *f, char why[REASON]) {
   return fits && net_hear(file, why, (size_t)f->size);
 }
 
-/* Whether a rank that is here goes again, and why; what it has said before that
- * is not taken from those who wait for it. */
+/* Whether a rank that is here goes again, and why, as far as it says so; what it
+ * has said before that is not taken from those who wait for it. */
 static bool leaves(const net *n, int32_t rank, char why[REASON]) {
   char said[4096];
   frame f;
@@ -192,7 +192,7 @@ static bool leaves(const net *n, int32_t rank, char why[REASON]) {
   bool hangs_up = poll(&ends, 1, 0) > 0;
   ssize_t at = 0,
           got = recv(ends.fd, said, sizeof said, MSG_PEEK | MSG_DONTWAIT);
-  snprintf(why, REASON, "rank %d has ended while ranks met", rank);
+  *why = 0;
   while (got >= at + HEAD) {
     memcpy(&f, said + at, HEAD);
     at += HEAD;
@@ -206,6 +206,18 @@ static bool leaves(const net *n, int32_t rank, char why[REASON]) {
   return hangs_up;
 }
 
+/* A rank is gone, perhaps because of what another has told it already: that one
+ * tells all, and is heard for a moment. */
+static dil_status hear_why(const net *n, const char *otherwise) {
+  char why[REASON];
+  for (double end = clock_seconds() + NET_MOMENT; clock_seconds() < end;
+       usleep(5000))
+    for (int32_t i = 0; i < n->ranks; i++)
+      if (n->peer[i].file >= 0 && leaves(n, i, why) && *why)
+        return dil_fail(DIL_PEER, "%s", why);
+  return dil_fail(DIL_PEER, "%s", otherwise);
+}
+
 static void hang_up_on(net *n, int32_t rank) {
   if (n->peer[rank].file >= 0) close(n->peer[rank].file);
   n->peer[rank].file = -1;
@@ -217,8 +229,11 @@ static dil_status look_after(net *n, int32_t kind) {
   char why[REASON];
   for (int32_t i = 0; i < n->ranks; i++) {
     if (n->peer[i].file < 0 || !leaves(n, i, why)) continue;
-    if (kind == CALLS) return dil_fail(DIL_PEER, "%s", why);
-    hang_up_on(n, i);
+    if (kind == COMES) hang_up_on(n, i);
+    else {
+      snprintf(why, sizeof why, "rank %d has ended while ranks met", i);
+      return hear_why(n, why);
+    }
   }
   return DIL_OK;
 }
@@ -350,8 +365,11 @@ static dil_status introduce(net *n, int32_t kind, int32_t to, int file, int port
 
 static dil_status call_on(net *n, int32_t to, int port, double end) {
   bool refused;
+  char why[REASON];
   int file = net_connect(&n->place[to], end, &refused);
-  return introduce(n, CALLS, to, file, port, end);
+  if (!introduce(n, CALLS, to, file, port, end)) return DIL_OK;
+  snprintf(why, sizeof why, "%s", dil_last_error());
+  return hear_why(n, why);
 }
 
 /* Somebody listens there: another rank 0 says so itself, and who is lost. */

@@ -274,6 +274,46 @@ START_TEST(a_stranger_sits_there) {
 }
 END_TEST
 
+/* Rank 2 finds rank 1 gone, because of what rank 0 only tells a moment later, or
+ * never: nobody listens at its port, or it listens and ends. */
+START_TEST(why_a_rank_is_gone_is_heard_of) {
+  static const char reason[] = "rank 1 has another plan";
+  bool listens = _i & 1, told = _i & 2;
+  frame f = coming(0);
+  struct sockaddr_storage place[RANKS] = {0};
+  socklen_t size = sizeof place[1];
+  struct sockaddr_in here = {.sin_family = AF_INET,
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  double start = clock_seconds();
+  int other = connection(), sitting = sit();
+  ck_assert_int_eq(bind(other, (struct sockaddr *)&here, sizeof here), 0);
+  ck_assert_int_eq(listens ? listen(other, 9) : 0, 0);
+  getsockname(other, (struct sockaddr *)&place[1], &size);
+  begin(2, 2);
+  int file = accept(sitting, NULL, NULL);
+  ck_assert_int_eq(recv(file, &f, sizeof f, MSG_WAITALL), sizeof f);
+  f = coming(0);
+  f.kind = MESSAGE;
+  f.size = sizeof place;
+  send(file, &f, sizeof f, MSG_NOSIGNAL);
+  send(file, place, sizeof place, MSG_NOSIGNAL);
+  if (listens) close(accept(other, NULL, NULL));
+  usleep(300000);
+  f.kind = FAILED;
+  f.size = sizeof reason - 1;
+  if (told) send(file, &f, sizeof f, MSG_NOSIGNAL);
+  if (told) send(file, reason, sizeof reason - 1, MSG_NOSIGNAL);
+  ended(2, told      ? reason
+           : listens ? "rank 1 is gone: its connection has ended"
+                     : "rank 1 does not listen where it is said to be");
+  double took = clock_seconds() - start;
+  ck_assert_msg(took < SOON, "took %g s", took);
+  close(file);
+  close(sitting);
+  close(other);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("port");
   TCase *tests = tcase_create("port");
@@ -287,6 +327,7 @@ int main(void) {
   tcase_add_loop_test(tests, another_version_comes, 0, 2);
   tcase_add_test(tests, who_hangs_up_is_asked_again);
   tcase_add_test(tests, a_stranger_sits_there);
+  tcase_add_loop_test(tests, why_a_rank_is_gone_is_heard_of, 0, 4);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
 }
