@@ -98,11 +98,11 @@ static int32_t who_is_gone(const net *n, int32_t rank) {
 }
 
 /* Who has failed in the middle of a message ends the connection, too: another
- * may know why, and is heard for a moment; a longer one where the rank has never
- * said a word, as it may have heard why before it knew this one. */
+ * may know why, and is heard for a moment; a longer one where this rank has called
+ * on it and never heard a word: it may have ended before it knew this one. */
 static void be_gone(socket_link *l, int32_t rank) {
   char why[REASON];
-  bool knew = l->net->peer[rank].head.kind;
+  bool knew = l->net->peer[rank].head.kind || rank > l->net->rank;
   double end = clock_seconds() + (knew ? 0.2 : NET_MOMENT);
   if (l->net->peer[rank].gone) return;
   l->net->peer[rank].gone = true;
