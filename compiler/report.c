@@ -172,7 +172,7 @@ void report_text(const report *r, FILE *out) {
 }
 
 void report_heading(FILE *out) {
-  fprintf(out, "%-28s %-6s %7s %10s %9s %7s %9s %9s\n", "case", "variant",
+  fprintf(out, "%-28s %-10s %7s %10s %9s %7s %9s %9s\n", "case", "variant",
           "threads", "time", "GFLOP/s", "peak", "error", "lse");
 }
 
@@ -182,7 +182,7 @@ void report_row(const report *r, FILE *out) {
   snprintf(name, sizeof name, "%s%s%s", r->kernel, *force ? " " : "", force);
   if (isfinite(r->share))
     snprintf(part, sizeof part, "%.1f %%", 100 * r->share);
-  fprintf(out, "%-28s %-7s %7d %10s %9.1f %7s", name,
+  fprintf(out, "%-28s %-10s %7d %10s %9.1f %7s", name,
           r->variant ? r->variant : "-", r->threads,
           message_time(r->seconds, time), gflops(r), part);
   if (r->verdict) fprintf(out, " %9.2g", r->verdict->rel_error);
