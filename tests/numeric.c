@@ -403,12 +403,17 @@ static guard *guard_at(data *d, const void *bytes) {
   abort();
 }
 
-/* Root of the mean square, of finite ones. */
+/* Root of the mean square, of finite ones; rows that see nothing are 0, and make
+ * those that do no smaller. */
 static double size_of(const double *x, int64_t count) {
   double square = 0;
-  for (int64_t i = 0; i < count; i++)
-    if (isfinite(x[i])) square += x[i] * x[i];
-  return count ? sqrt(square / (double)count) : 0;
+  int64_t counted = 0;
+  for (int64_t i = 0; i < count; i++) {
+    if (!isfinite(x[i]) || x[i] == 0) continue;
+    square += x[i] * x[i];
+    counted++;
+  }
+  return counted ? sqrt(square / (double)counted) : 0;
 }
 
 double data_element_error(const data *d) {

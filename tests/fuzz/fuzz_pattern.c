@@ -27,11 +27,19 @@ static double spoilt(int32_t tensor, const int64_t *at, double number) {
   return here ? wrong[word[2] % 3] : number;
 }
 
-/* Kernels of 16 bits on GPUs ask for values that are not finite only where no
- * row of a tile sees them, or masks and scores decide over pairs: 0 * NaN makes
- * NaN of a row that others of its tile see such a value beside. */
 static double spoilt_scores(int32_t tensor, const int64_t *at, double number) {
   return tensor == 2 ? number : spoilt(tensor, at, number);
+}
+
+/* Kernels of 16 bits on GPUs ask for values that are not finite only where no
+ * row of a tile sees them, or masks and scores decide over pairs: 0 * NaN makes
+ * NaN of a row that others of its tile see such a value beside. Weights that fall
+ * with a distance end below the least of f32, and it depends on tiles whether an
+ * infinite value that has one comes out as infinity, NaN or nothing. */
+static double (*spoils(const spec *s))(int32_t, const int64_t *, double) {
+  if (s->seed % 6) return NULL;
+  bool asks = !gpu_wanted() || s->dtype == DIL_F32;
+  return asks && !spec_says(s, "slope[h] * abs") ? spoilt : spoilt_scores;
 }
 
 static int32_t length_of(const spec *s, uint32_t b) {
@@ -47,10 +55,7 @@ static call_shape shape_of(const spec *s, int32_t *lengths) {
                       .keys = s->keys, .seed = s->seed, .scale = 0.3,
                       .layout = (guard_layout)s->layout, .train = s->dropout,
                       .at_start = s->seed % 5 == 0, .dropout_seed = s->seed,
-                      .element = s->seed % 6 ? NULL
-                                 : gpu_wanted() && s->dtype != DIL_F32
-                                     ? spoilt_scores
-                                     : spoilt,
+                      .element = spoils(s),
                       .lengths = s->lengths ? lengths : NULL};
 }
 

@@ -37,7 +37,7 @@ static const char *const masks[] = {
 static const char *const scores[] = {
     "", "s * 0.5", "s - slope[h] * abs(i - j)", "4 * tanh(s / 4)",
     "j % 5 == 2 ? -inf : s", "s + 0.01 * (i - j)", "min(s, 1.5)",
-    "s + log(1 + exp(-abs(s)))", "s + floor(0.25 * j) * 0.125",
+    "s + log(1 + exp(-abs(s)))", "s + floor(0.25 * (j % 99)) * 0.125",
     "s + sqrt(abs(s))", "s - 0.125 * (h - b)",
     "s * wide[h, j]", "s + wide[h, i - j]", "s - slope[j]", "0", "-s",
     "i % 3 == 0 ? -inf : s", "tanh(s) * exp(-0.01 * abs(i - j))"};
@@ -261,20 +261,20 @@ static void put_branch(writer *w, const spec *s, const spec_branch *b) {
   put(w, " }\n");
 }
 
-static bool spec_names(const spec *s, const char *input) {
-  bool found = strstr(masks[s->mask], input) || strstr(scores[s->score], input);
+bool spec_says(const spec *s, const char *words) {
+  bool found = strstr(masks[s->mask], words) || strstr(scores[s->score], words);
   for (int32_t i = 0; i < s->branch_count; i++)
-    found |= strstr(masks[s->branch[i].mask], input) ||
-             strstr(scores[s->branch[i].score], input);
+    found |= strstr(masks[s->branch[i].mask], words) ||
+             strstr(scores[s->branch[i].score], words);
   return found;
 }
 
 static void put_inputs(writer *w, const spec *s) {
-  if (spec_names(s, "doc[")) put(w, "  input doc : i32[B, M];\n");
-  if (spec_names(s, "slope[")) put(w, "  input slope : f32[H];\n");
-  if (spec_names(s, "flag[")) put(w, "  input flag : u8[7];\n");
-  if (spec_names(s, "tab[")) put(w, "  input tab : u8[3, 5, 3];\n");
-  if (spec_names(s, "wide[")) put(w, "  input wide : bf16[H, N];\n");
+  if (spec_says(s, "doc[")) put(w, "  input doc : i32[B, M];\n");
+  if (spec_says(s, "slope[")) put(w, "  input slope : f32[H];\n");
+  if (spec_says(s, "flag[")) put(w, "  input flag : u8[7];\n");
+  if (spec_says(s, "tab[")) put(w, "  input tab : u8[3, 5, 3];\n");
+  if (spec_says(s, "wide[")) put(w, "  input wide : bf16[H, N];\n");
 }
 
 void spec_print(const spec *s, char *text, size_t size) {

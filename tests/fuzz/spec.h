@@ -32,6 +32,7 @@ spec spec_random(uint32_t seed);
 /* One that the Hopper kernels take, as far as can be said without a plan. */
 spec spec_hopper(uint32_t seed);
 void spec_print(const spec *s, char *text, size_t size); /* as .dil */
+bool spec_says(const spec *s, const char *words); /* in a mask or a score */
 /* Makes s simpler in the way number `step`; false when there is none left. */
 bool spec_simplify(spec *s, int32_t step);
 
