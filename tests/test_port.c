@@ -274,35 +274,43 @@ START_TEST(a_stranger_sits_there) {
 }
 END_TEST
 
+/* As rank 0. */
+static void say(int file, int32_t kind, const void *what, size_t size) {
+  frame f = coming(0);
+  f.kind = kind;
+  f.size = (int64_t)size;
+  ck_assert_int_eq(send(file, &f, sizeof f, MSG_NOSIGNAL), sizeof f);
+  ck_assert_int_eq(send(file, what, size, MSG_NOSIGNAL), (ssize_t)size);
+}
+
+/* A port that is taken; who comes there is refused, unless it listens. */
+static int take_port(bool listens, struct sockaddr_storage *where) {
+  struct sockaddr_in at = {.sin_family = AF_INET,
+                           .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  socklen_t size = sizeof *where;
+  int file = connection();
+  ck_assert_int_eq(bind(file, (struct sockaddr *)&at, sizeof at), 0);
+  ck_assert_int_eq(listens ? listen(file, 9) : 0, 0);
+  ck_assert_int_eq(getsockname(file, (struct sockaddr *)where, &size), 0);
+  return file;
+}
+
 /* Rank 2 finds rank 1 gone, because of what rank 0 only tells a moment later, or
  * never: nobody listens at its port, or it listens and ends. */
 START_TEST(why_a_rank_is_gone_is_heard_of) {
   static const char reason[] = "rank 1 has another plan";
   bool listens = _i & 1, told = _i & 2;
-  frame f = coming(0);
   struct sockaddr_storage place[RANKS] = {0};
-  socklen_t size = sizeof place[1];
-  struct sockaddr_in here = {.sin_family = AF_INET,
-                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  frame f;
   double start = clock_seconds();
-  int other = connection(), sitting = sit();
-  ck_assert_int_eq(bind(other, (struct sockaddr *)&here, sizeof here), 0);
-  ck_assert_int_eq(listens ? listen(other, 9) : 0, 0);
-  getsockname(other, (struct sockaddr *)&place[1], &size);
+  int other = take_port(listens, &place[1]), sitting = sit();
   begin(2, 2);
   int file = accept(sitting, NULL, NULL);
   ck_assert_int_eq(recv(file, &f, sizeof f, MSG_WAITALL), sizeof f);
-  f = coming(0);
-  f.kind = MESSAGE;
-  f.size = sizeof place;
-  send(file, &f, sizeof f, MSG_NOSIGNAL);
-  send(file, place, sizeof place, MSG_NOSIGNAL);
+  say(file, MESSAGE, place, sizeof place);
   if (listens) close(accept(other, NULL, NULL));
   usleep(300000);
-  f.kind = FAILED;
-  f.size = sizeof reason - 1;
-  if (told) send(file, &f, sizeof f, MSG_NOSIGNAL);
-  if (told) send(file, reason, sizeof reason - 1, MSG_NOSIGNAL);
+  if (told) say(file, FAILED, reason, sizeof reason - 1);
   ended(2, told      ? reason
            : listens ? "rank 1 " /* has ended, or is gone: soon, late */
                      : "rank 1 does not listen where it is said to be");
