@@ -76,7 +76,10 @@ static void doctor_wisdom(arena *a) {
   if (good)
     text = arena_print(a, "%d schedule%s of `dil tune` in %s", w.count,
                        w.count == 1 ? "" : "s", path);
-  say("wisdom", good && w.count > 0, text);
+  if (good && w.count == 0)
+    text = arena_print(a, "no schedule yet; `dil tune` remembers them in %s",
+                       path);
+  say("wisdom", good, text);
 }
 
 static void doctor_file(const char *part, const char *file) {

@@ -223,6 +223,8 @@ is "a log of a run" logs
 
 remembered="$TMP/state/wisdom"
 wise() { DIL_WISDOM=$remembered "$DIL" "$@"; }
+is "doctor misses nothing before" sh -c "DIL_WISDOM=$remembered \"\$DIL\" doctor |
+  grep -q '^wisdom  *found  *no schedule yet; .* in $remembered'"
 tunes() {
   wise tune examples/longnet.dil -D w=16 --seq 100,300 --budget 0.3 &&
     wise tune --list | grep -c 'longnet on cpu .* queries' | grep -qx 2
