@@ -11,17 +11,28 @@ static dil_status (*const commands[VERB_COUNT])(arena *, const options *) = {
 #include "options.def"
 };
 
+static bool is_pattern(const char *name) {
+  size_t length = strlen(name);
+  return !strncmp(name, "preset:", 7) ||
+         (length > 4 && !strcmp(name + length - 4, ".dil"));
+}
+
+static const char *verb_hint(arena *a, const char *name) {
+  const char *near = options_verb_nearest(name);
+  if (is_pattern(name))
+    return arena_print(a, "a verb stands before the file: `dil run %s`", name);
+  return near ? arena_print(a, "did you mean '%s'?", near)
+              : "`dil help` lists them";
+}
+
 static dil_status unknown_verb(arena *a, const char *name) {
   if (*name == '-')
     return message_error(DIL_USAGE,
                          "options stand behind a verb; `dil --help` and "
                          "`dil --version` have none",
                          "there is no verb '%s'", name);
-  const char *near = options_verb_nearest(name);
-  return message_error(DIL_USAGE,
-                       near ? arena_print(a, "did you mean '%s'?", near)
-                            : "`dil help` lists them",
-                       "there is no verb '%s'", name);
+  return message_error(DIL_USAGE, verb_hint(a, name), "there is no verb '%s'",
+                       name);
 }
 
 static dil_status help(arena *a, int argc, char **argv) {

@@ -151,6 +151,21 @@ static const char *verbs_of(arena *a, const option_row *row) {
   return list;
 }
 
+/* The longest of the names that `name` begins with, as --sequence does with
+ * --seq; or NULL. */
+static const char *longest_start(const char *name, const char *const *names,
+                                 int32_t count) {
+  size_t longest = 2; /* a letter or two begin anything */
+  const char *found = NULL;
+  for (int32_t i = 0; i < count; i++) {
+    size_t length = strlen(names[i]);
+    if (length <= longest || strncmp(name, names[i], length)) continue;
+    longest = length;
+    found = names[i];
+  }
+  return found;
+}
+
 /* What the user probably wanted in place of the option `name`; or NULL. */
 static const char *unknown_hint(arena *a, verb which, const char *name) {
   const char *names[OPTION_COUNT];
@@ -161,6 +176,7 @@ static const char *unknown_hint(arena *a, verb which, const char *name) {
     if (rows[i].verbs >> which & 1) names[count++] = rows[i].name;
   }
   const char *near = diag_nearest(name, names, count);
+  if (!near) near = longest_start(name, names, count);
   return near ? arena_print(a, "did you mean '--%s'?", near)
               : arena_print(a, "`dil help %s` lists them", verbs[which].name);
 }

@@ -4,7 +4,6 @@
 #include "options.h"
 #include "processors.h"
 #include "setting.h"
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,17 +17,29 @@ static int32_t word_index(const char *list, const char *word, size_t length) {
   }
 }
 
-static dil_status read_integer(const option_row *row, const char *text,
-                               uint64_t low, uint64_t high, uint64_t *number) {
-  char *end;
-  errno = 0;
-  bool digits = text[0] >= '0' && text[0] <= '9';
-  *number = strtoull(text, &end, 10);
-  if (!digits || *end || errno || *number < low || *number > high)
-    return message_error(
-        DIL_USAGE, NULL, "--%s wants an integer from %llu to %llu, got '%s'",
-        row->name, (unsigned long long)low, (unsigned long long)high, text);
-  return DIL_OK;
+/* Why it is none, where the range does not say it; or NULL. */
+static const char *integer_hint(arena *a, setting_number found,
+                                const char *text) {
+  if (found == NUMBER_WRONG && *text != '-')
+    return "an integer is written as 65536, 64k or 1e6; k, M, G and T are "
+           "powers of 1024";
+  if (found == NUMBER_BROKEN)
+    return arena_print(a,
+                       "'%s' is no whole number; k, M, G and T are powers "
+                       "of 1024",
+                       text);
+  return NULL;
+}
+
+static dil_status read_integer(arena *a, const option_row *row,
+                               const char *text, uint64_t low, uint64_t high,
+                               uint64_t *number) {
+  setting_number found = setting_read_number(text, number);
+  if (!found && *number >= low && *number <= high) return DIL_OK;
+  return message_error(DIL_USAGE, integer_hint(a, found, text),
+                       "--%s wants an integer from %llu to %llu, got '%s'",
+                       row->name, (unsigned long long)low,
+                       (unsigned long long)high, text);
 }
 
 static dil_status read_real(const option_row *row, const char *text,
@@ -84,7 +95,7 @@ static dil_status read_counts(arena *a, const option_row *row,
   for (const char *at = text;; at++) {
     size_t size = strcspn(at, ",");
     uint64_t number;
-    dil_status status = read_integer(row, arena_copy(a, at, size), 0,
+    dil_status status = read_integer(a, row, arena_copy(a, at, size), 0,
                                      DIL_LENGTH_MAX, &number);
     if (status) return status;
     list->number[list->count++] = (int64_t)number;
@@ -116,7 +127,8 @@ static dil_status read_device(arena *a, const option_row *row,
   if (device->word < 0 || (text[size] && !numbered))
     return word_error(a, row, text);
   dil_status status =
-      numbered ? read_integer(row, text + size + 1, 0, 255, &number) : DIL_OK;
+      numbered ? read_integer(a, row, text + size + 1, 0, 255, &number)
+               : DIL_OK;
   device->number = (int32_t)number;
   device->numbered = numbered;
   return status;
@@ -134,12 +146,12 @@ static dil_status read_room(const option_row *row, const char *text,
                        "%s must be above 0, got '%s'", what, text);
 }
 
-static dil_status read_whole(const option_row *row, const char *text,
+static dil_status read_whole(arena *a, const option_row *row, const char *text,
                              uint64_t least, int64_t *field) {
   uint64_t number = 0, most = row->kind == KIND_THREADS  ? THREADS_MAX
                               : row->kind == KIND_LENGTH ? DIL_LENGTH_MAX
                                                          : INT32_MAX;
-  dil_status status = read_integer(row, text, least, most, &number);
+  dil_status status = read_integer(a, row, text, least, most, &number);
   *field = (int64_t)number;
   return status;
 }
@@ -166,19 +178,19 @@ dil_status option_read(arena *a, const option_row *row, const char *text,
   case KIND_DEVICE:
     return read_device(a, row, text, field);
   case KIND_SEED:
-    return read_integer(row, text, 0, UINT64_MAX, field);
+    return read_integer(a, row, text, 0, UINT64_MAX, field);
   case KIND_WORD:
-    status = read_integer(row, text, 0, UINT32_MAX, &number);
+    status = read_integer(a, row, text, 0, UINT32_MAX, &number);
     *(uint32_t *)field = (uint32_t)number;
     break;
   case KIND_ROOM:
     return text ? read_room(row, text, field) : DIL_OK;
   case KIND_COUNT:
   case KIND_LENGTH:
-    return read_whole(row, text, 0, field);
+    return read_whole(a, row, text, 0, field);
   case KIND_POSITIVE:
   case KIND_THREADS:
-    return read_whole(row, text, 1, field);
+    return read_whole(a, row, text, 1, field);
   case KIND_CHOICE:
     *(int32_t *)field = word_index(row->argument, text, strlen(text));
     if (*(int32_t *)field < 0) status = word_error(a, row, text);

@@ -15,21 +15,79 @@ const char *setting_text(const char *name) {
   return text && *text ? text : NULL;
 }
 
+/* A number as people write it: m * 10^ten * 2^two, where the digits m have lost
+ * their point. */
+typedef struct written {
+  uint64_t digits;
+  int32_t ten, two;
+} written;
+
+static bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+/* Adds the digits at `text`; NULL where they are more than 64 bits hold. */
+static const char *read_digits(const char *text, uint64_t *number) {
+  for (; is_digit(*text); text++)
+    if (__builtin_mul_overflow(*number, 10, number) ||
+        __builtin_add_overflow(*number, (uint64_t)(*text - '0'), number))
+      return NULL;
+  return text;
+}
+
+/* "e6"; exponents beyond any number's are cut to one of these. */
+static const char *read_exponent(const char *text, int32_t *ten) {
+  enum { MOST = 1000 };
+  int32_t exponent = 0;
+  if ((*text != 'e' && *text != 'E') || !is_digit(text[1])) return text;
+  for (text++; is_digit(*text); text++)
+    if (exponent < MOST) exponent = 10 * exponent + (*text - '0');
+  *ten += exponent;
+  return text;
+}
+
+static const char *read_unit(const char *text, int32_t *two) {
+  static const char units[] = "kmgtKMGT";
+  const char *unit = *text ? strchr(units, *text) : NULL;
+  if (unit) *two = 10 * (int32_t)((unit - units) % 4 + 1);
+  return text + (unit != NULL);
+}
+
+/* Everything of the text; NUMBER_WRONG: there is more, or no digit. */
+static setting_number read_written(const char *text, written *w) {
+  if (!is_digit(*text)) return NUMBER_WRONG;
+  const char *at = read_digits(text, &w->digits);
+  if (at && *at == '.' && is_digit(at[1])) {
+    const char *point = at++;
+    at = read_digits(at, &w->digits);
+    if (at) w->ten = (int32_t)(point + 1 - at);
+  }
+  if (!at) return NUMBER_LARGE;
+  at = read_unit(read_exponent(at, &w->ten), &w->two);
+  return *at ? NUMBER_WRONG : NUMBER_WHOLE;
+}
+
+setting_number setting_read_number(const char *text, uint64_t *number) {
+  written w = {0};
+  setting_number found = read_written(text, &w);
+  if (found) return found;
+  unsigned __int128 value = (unsigned __int128)w.digits << w.two;
+  for (; w.ten < 0 && value; w.ten++, value /= 10)
+    if (value % 10) return NUMBER_BROKEN;
+  for (; w.ten > 0 && value && value <= UINT64_MAX; w.ten--) value *= 10;
+  *number = (uint64_t)value;
+  return value > UINT64_MAX ? NUMBER_LARGE : NUMBER_WHOLE;
+}
+
 dil_status setting_read_bytes(const char *what, const char *text,
                               int64_t *bytes) {
-  static const char units[] = "KMGT";
-  char *end = NULL;
-  errno = 0;
-  bool digits = *text >= '0' && *text <= '9';
-  unsigned long long number = strtoull(text, &end, 10);
-  const char *unit = *end ? strchr(units, *end) : NULL;
-  int shift = unit ? 10 * (int)(unit - units + 1) : 0;
-  bool whole = digits && !errno && (!*end || (unit && !end[1]));
-  if (!whole || number > (unsigned long long)INT64_MAX >> shift)
+  uint64_t number;
+  setting_number found = setting_read_number(text, &number);
+  if (found || number > INT64_MAX)
     return dil_fail(DIL_USAGE,
                     "%s is '%.99s', not a number of bytes such as 64M or 2G",
                     what, text);
-  *bytes = (int64_t)number << shift;
+  *bytes = (int64_t)number;
   return DIL_OK;
 }
 

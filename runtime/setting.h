@@ -7,9 +7,18 @@
 /* The value of a variable; NULL when it is unset, empty, or this program runs
  * with another user's rights. */
 const char *setting_text(const char *name);
-/* A number of bytes, "64M": digits and one of K, M, G, T (powers of 1024).
- * `*bytes` is left as it is when the variable is not set. DIL_USAGE when it is
- * something else. */
+typedef enum setting_number {
+  NUMBER_WHOLE,  /* it is one */
+  NUMBER_WRONG,  /* the text is no number */
+  NUMBER_BROKEN, /* it has a fraction */
+  NUMBER_LARGE,  /* it needs more than 64 bits */
+} setting_number;
+/* A whole number as people write it: "4096", "1e6", and with k, M, G or T,
+ * which are powers of 1024, "64k" or "1.5G". The letters may be of either case.
+ */
+setting_number setting_read_number(const char *text, uint64_t *number);
+/* Such a number of bytes. `*bytes` is left as it is when the variable is not
+ * set. DIL_USAGE when it is something else. */
 dil_status setting_bytes(const char *name, int64_t *bytes);
 /* The same of a text that was given otherwise; `what` names it. */
 dil_status setting_read_bytes(const char *what, const char *text,

@@ -278,6 +278,56 @@ START_TEST(paths_name_the_process) {
 }
 END_TEST
 
+START_TEST(numbers_are_read_as_people_write_them) {
+  static const struct {
+    const char *text;
+    setting_number found;
+    uint64_t number;
+  } cases[] = {
+      {"0", NUMBER_WHOLE, 0},
+      {"65536", NUMBER_WHOLE, 65536},
+      {"64k", NUMBER_WHOLE, 65536},
+      {"1K", NUMBER_WHOLE, 1024},
+      {"3M", NUMBER_WHOLE, 3 << 20},
+      {"2g", NUMBER_WHOLE, UINT64_C(2) << 30},
+      {"1T", NUMBER_WHOLE, UINT64_C(1) << 40},
+      {"1e6", NUMBER_WHOLE, 1000000},
+      {"1.5k", NUMBER_WHOLE, 1536},
+      {"2.50E3", NUMBER_WHOLE, 2500},
+      {"1.25e1k", NUMBER_WHOLE, 12800},
+      {"0e99999999999", NUMBER_WHOLE, 0},
+      {"1.000", NUMBER_WHOLE, 1},
+      {"18446744073709551615", NUMBER_WHOLE, UINT64_MAX},
+      {"1.3k", NUMBER_BROKEN, 0},
+      {"0.5", NUMBER_BROKEN, 0},
+      {"18446744073709551616", NUMBER_LARGE, 0},
+      {"16777216T", NUMBER_LARGE, 0},
+      {"1e20", NUMBER_LARGE, 0},
+      {"1e99999999999", NUMBER_LARGE, 0},
+      {"", NUMBER_WRONG, 0},
+      {"k", NUMBER_WRONG, 0},
+      {"-1", NUMBER_WRONG, 0},
+      {"+1", NUMBER_WRONG, 0},
+      {" 1", NUMBER_WRONG, 0},
+      {"1 ", NUMBER_WRONG, 0},
+      {"1.", NUMBER_WRONG, 0},
+      {".5k", NUMBER_WRONG, 0},
+      {"1e", NUMBER_WRONG, 0},
+      {"1e-3", NUMBER_WRONG, 0},
+      {"64kb", NUMBER_WRONG, 0},
+      {"0x10", NUMBER_WRONG, 0},
+      {"nan", NUMBER_WRONG, 0},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    uint64_t number = 0;
+    ck_assert_msg(setting_read_number(cases[i].text, &number) == cases[i].found,
+                  "'%s'", cases[i].text);
+    if (cases[i].found == NUMBER_WHOLE)
+      ck_assert_uint_eq(number, cases[i].number);
+  }
+}
+END_TEST
+
 int main(void) {
   alarm(300);
   Suite *suite = suite_create("seeing");
@@ -295,6 +345,7 @@ int main(void) {
   tcase_add_test(c, metrics_are_prometheus_text);
   tcase_add_test(c, metrics_that_cannot_be_written_are_an_error);
   tcase_add_test(c, paths_name_the_process);
+  tcase_add_test(c, numbers_are_read_as_people_write_them);
   suite_add_tcase(suite, c);
   return suite_run(suite, CK_FORK);
 }
