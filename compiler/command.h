@@ -76,7 +76,7 @@ typedef struct options {
   uint32_t random;
   uint64_t seed;
   double scale;
-  int32_t after, from, variant, error_format;
+  int32_t after, from, variant, error_format, as;
   device_choice device;
   counts sizes;
   double budget;

@@ -29,6 +29,7 @@ static const struct {
 } readers[] = {
     {OPTION_DEFINE, STAGE_pattern, "--define is for --after pattern and later"},
     {OPTION_KERNEL, STAGE_pattern, "--kernel is for --after pattern and later"},
+    {OPTION_AS, STAGE_pattern, "--dtype is for --after pattern and later"},
     {OPTION_TOPOLOGY, STAGE_place, "--topology is for --after place and later"},
     {OPTION_FORCE, STAGE_plan, "--force is for --after plan and later"},
     {OPTION_CPU, STAGE_schedule, "--cpu is for --after schedule, ir and asm"},

@@ -413,6 +413,7 @@ static dil_status check_request(const driver_request *r) {
                         : r->topology     ? "--topology"
                         : r->define_count ? "--define"
                         : r->force        ? "--force"
+                        : r->dtype        ? "--dtype"
                                           : NULL;
   if (!useless) return DIL_OK;
   return dil_fail(DIL_USAGE, "a plan's text is past what %s decides", useless);

@@ -141,14 +141,14 @@ static const option_row *row_of(int found) {
   return NULL;
 }
 
-/* Which subcommands have the option: "dil run, dil show". */
-static const char *verbs_of(arena *a, const option_row *row) {
+/* "it is an option of `dil run`, `dil show`"; NULL: no verb has it. */
+static const char *elsewhere(arena *a, unsigned with) {
   const char *list = NULL;
   for (int32_t v = 0; v < VERB_COUNT; v++)
-    if (row->verbs >> v & 1)
+    if (with >> v & 1)
       list = list ? arena_print(a, "%s, `dil %s`", list, verbs[v].name)
                   : arena_print(a, "`dil %s`", verbs[v].name);
-  return list;
+  return list ? arena_print(a, "it is an option of %s", list) : NULL;
 }
 
 /* The longest of the names that `name` begins with, as --sequence does with
@@ -170,11 +170,12 @@ static const char *longest_start(const char *name, const char *const *names,
 static const char *unknown_hint(arena *a, verb which, const char *name) {
   const char *names[OPTION_COUNT];
   int32_t count = 0;
+  unsigned with = 0;
   for (int32_t i = 0; i < OPTION_COUNT; i++) {
-    if (!strcmp(rows[i].name, name))
-      return arena_print(a, "it is an option of %s", verbs_of(a, &rows[i]));
+    if (!strcmp(rows[i].name, name)) with |= rows[i].verbs;
     if (rows[i].verbs >> which & 1) names[count++] = rows[i].name;
   }
+  if (with) return elsewhere(a, with);
   const char *near = diag_nearest(name, names, count);
   if (!near) near = longest_start(name, names, count);
   return near ? arena_print(a, "did you mean '--%s'?", near)
@@ -194,7 +195,7 @@ static dil_status unknown_option(arena *a, verb which, const char *word) {
   if (strncmp(word, "--", 2) != 0) {
     const option_row *row = row_of(optopt);
     const char *hint =
-        row ? arena_print(a, "it is an option of %s", verbs_of(a, row))
+        row ? elsewhere(a, row->verbs)
             : arena_print(a, "`dil help %s` lists them", verbs[which].name);
     return message_error(DIL_USAGE, hint, "`dil %s` has no option '-%c'",
                          verbs[which].name, optopt);
@@ -326,18 +327,18 @@ dil_status options_read(arena *a, verb which, int argc, char **argv,
 /* ---- what all subcommands ask of the compiler ---------------------------- */
 
 driver_request command_request(const options *o, int32_t index) {
-  return (driver_request){.path = o->file[index],
-                          .kernel = o->kernel,
-                          .topology = o->topology,
-                          .joins = o->verb == VERB_run ||
-                                   o->verb == VERB_explain ||
-                                   o->verb == VERB_print ||
-                                   o->verb == VERB_check,
-                          .from_plan = o->seen[OPTION_FROM],
-                          .defines = o->define.pair,
-                          .define_count = o->define.count,
-                          .force = options_force(o),
-                          .isa = o->cpu,
-                          .variant = (dil_variant)o->variant,
-                          .last = STAGE_plan};
+  return (driver_request){
+      .path = o->file[index],
+      .kernel = o->kernel,
+      .topology = o->topology,
+      .joins = o->verb == VERB_run || o->verb == VERB_explain ||
+               o->verb == VERB_print || o->verb == VERB_check,
+      .from_plan = o->seen[OPTION_FROM],
+      .defines = o->define.pair,
+      .define_count = o->define.count,
+      .force = options_force(o),
+      .dtype = o->seen[OPTION_AS] ? dil_dtype_name((dil_dtype)o->as) : NULL,
+      .isa = o->cpu,
+      .variant = (dil_variant)o->variant,
+      .last = STAGE_plan};
 }

@@ -80,11 +80,10 @@ static dil_status check_options(const options *o) {
   static const struct {
     option_id id;
     const char *name;
-  } useless[] = {{OPTION_DEFINE, "--define"},
-                 {OPTION_FROM, "--from"},
-                 {OPTION_FORCE, "--force"},
-                 {OPTION_NO_WISDOM, "--no-wisdom"},
-                 {OPTION_TOPOLOGY, "--topology"}};
+  } useless[] = {
+      {OPTION_DEFINE, "--define"},       {OPTION_FROM, "--from"},
+      {OPTION_FORCE, "--force"},         {OPTION_AS, "--dtype"},
+      {OPTION_NO_WISDOM, "--no-wisdom"}, {OPTION_TOPOLOGY, "--topology"}};
   for (size_t i = 0; i < sizeof useless / sizeof *useless; i++)
     if (o->seen[useless[i].id])
       return dil_fail(DIL_USAGE, "%s says nothing to a kernel that is built "

@@ -35,6 +35,26 @@ through_plan() {
 }
 is "run --from plan" through_plan
 
+# --dtype says what an edited file would say; `fast` belongs to f32 alone.
+retypes() {
+  for type in f32 f16; do
+    sed "s/dtype  *bf16/dtype $type/" examples/longnet.dil >"$TMP/typed.dil"
+    grep -q "dtype $type" "$TMP/typed.dil" || return
+    "$DIL" run "$TMP/typed.dil" -D w=16 --seq 100 --random 7 \
+      --out "$TMP/file.npy" || return
+    "$DIL" run $small --random 7 --dtype $type --out "$TMP/option.npy" \
+      --check || return
+    cmp "$TMP/file.npy" "$TMP/option.npy" || return
+  done
+  ! cmp -s "$TMP/a.npy" "$TMP/option.npy"
+}
+is "run --dtype is the file with another dtype" retypes
+is_exact() { # command...: its output is as near as f32 is
+  "$@" --json | grep -E '"rel_error": [0-9.]+e-[678],'
+}
+is "bench --dtype, too" is_exact "$DIL" bench $small --repeat 1 --dtype f32
+isnt "which bf16 is not" is_exact "$DIL" bench $small --repeat 1
+
 # A run's own output can be read again: here as the queries of another run.
 reads_back() {
   "$DIL" run examples/dense.dil --seq 20 --random 3 --out "$TMP/q.npy" &&
