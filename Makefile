@@ -368,12 +368,22 @@ installed   = $(BUILD)/dil:$(bindir)/dil:755 \
   $(made)/zsh:$(datadir)/zsh/site-functions/_dil:644 \
   $(made)/fish:$(datadir)/fish/vendor_completions.d/dil.fish:644
 linked      = $(libdir)/libdil.so $(libdir)/libdilrt.so
+# Files for pkg-config find the folders below the prefix from where they lie, so
+# that a prefix may be moved; $$ is theirs.
+space      := $(empty) $(empty)
+up          = $(subst $(space),/,$(foreach part,$(subst /, ,$(1)),..))
+below       = $(patsubst $(PREFIX)/%,$${prefix}/%,$(1))
+pcprefix    = $(if $(filter $(PREFIX)/%,$(libdir)),$${pcfiledir}/$(call \
+  up,$(patsubst $(PREFIX)/%,%,$(libdir)/pkgconfig)),$(PREFIX))
 # What names the places, and what the program writes by itself.
 fill:
 	@mkdir -p $(made)
 	@for f in $(filled); do sed -e 's,@PREFIX@,$(PREFIX),g' \
 	  -e 's,@BINDIR@,$(bindir),g' -e 's,@LIBDIR@,$(libdir),g' \
 	  -e 's,@INCLUDEDIR@,$(includedir),g' -e 's,@VERSION@,$(version),g' \
+	  -e 's,@PC_PREFIX@,$(pcprefix),g' -e 's,@PC_BINDIR@,$(call below,$(bindir)),g' \
+	  -e 's,@PC_LIBDIR@,$(call below,$(libdir)),g' \
+	  -e 's,@PC_INCLUDEDIR@,$(call below,$(includedir)),g' \
 	  -e 's,@ABI@,$(abi),g' compiler/install/$$f.in > $(made)/$$f || exit 1; done
 	@for s in bash zsh fish; do $(BUILD)/dil completion $$s > $(made)/$$s || \
 	  exit 1; done

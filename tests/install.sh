@@ -230,11 +230,91 @@ CMAKE
   touch "$TMP/later"
   is "cmake builds nothing twice" sh -c "cmake --build '$TMP/cmake' >/dev/null
     ! find '$TMP/cmake' -name '*.a' -newer '$TMP/later' | grep ."
+
+  # A pattern of a file that another imports, by each generator.
+  mkdir "$TMP/import" && cat >"$TMP/import/CMakeLists.txt" <<'CMAKE'
+cmake_minimum_required(VERSION 3.16)
+project(import C)
+find_package(dil REQUIRED)
+add_subdirectory(below)
+CMAKE
+  mkdir "$TMP/import/below" && cat >"$TMP/import/below/CMakeLists.txt" <<'CMAKE'
+dil_add_library(imports ../top.dil OPTIONS --cpu avx2)
+add_executable(heads heads.c)
+target_link_libraries(heads imports)
+CMAKE
+  echo 'import "common.dil"; kernel k = common;' >"$TMP/import/top.dil"
+  cat >"$TMP/import/below/heads.c" <<'C'
+#include "imports.h"
+int main(void) { return k_heads + !k(0, 0); }
+C
+  has_heads() { # count: the program that was built of that many
+    echo "pattern common { heads $1; head_dim 16; dtype f32; branch { } }" \
+      >"$TMP/import/common.dil"
+    cmake --build "$TMP/import/build" &&
+      exits "$1" "$TMP/import/build/below/heads"
+  }
+  follows_imports() { # generator: builds again for a changed import, once
+    rm -rf "$TMP/import/build"
+    cmake -G "$1" -S "$TMP/import" -B "$TMP/import/build" \
+      -DCMAKE_PREFIX_PATH="$root" && has_heads 2 && has_heads 3 || return
+    touch "$TMP/later"
+    cmake --build "$TMP/import/build" || return
+    find "$TMP/import/build" -name '*.a' -newer "$TMP/later" | not grep .
+  }
+  is "make follows what patterns import" follows_imports 'Unix Makefiles'
+  if command -v ninja >/dev/null; then
+    is "ninja follows what patterns import" follows_imports Ninja
+  else
+    echo "skipped: there is no ninja here"
+  fi
 else
   echo "skipped: there is no cmake here"
 fi
 
+# ---- another place -----------------------------------------------------------
+
+unset PKG_CONFIG_SYSROOT_DIR
+# With pkg-config, whose words a shell takes to pieces as they are quoted.
+runs_there() { # prefix
+  PKG_CONFIG_LIBDIR=$1/lib/pkgconfig
+  words=$(pkg-config --cflags --libs dilrt) && echo "$words" || return
+  eval "$cc $strict examples/host/generated.c '-I$made' $words -lm \
+    '-L$made' -llongnet_text -o '$TMP/there'" &&
+    LD_LIBRARY_PATH="$1/lib:$made" tells 'saw 448 keys' "$TMP/there"
+}
+cmake_there() { # folder of libraries, heads of the pattern
+  command -v cmake >/dev/null || return 0
+  rm -rf "$TMP/import/build"
+  cmake -S "$TMP/import" -B "$TMP/import/build" -Ddil_DIR="$1/cmake/dil" &&
+    LD_LIBRARY_PATH="$1" has_heads "$2"
+}
+mkdir "$TMP/a place"
+cp -a "$root" "$TMP/a place/moved"
+mv "$TMP/root" "$TMP/hidden" # so that the copy alone is there
+is "dil build writes a library" "$TMP/a place/moved/bin/dil" build \
+  examples/longnet_text.dil -o "$made/liblongnet_text"
+is "a copy elsewhere is known to pkg-config" runs_there "$TMP/a place/moved"
+is "and to CMake" cmake_there "$TMP/a place/moved/lib" 5
+mv "$TMP/hidden" "$TMP/root"
+
 unset LD_LIBRARY_PATH
 is "make uninstall" staged uninstall
 is "and nothing is left" sh -c "! find '$TMP/root' -type f -o -type l | grep ."
+
+# Headers that do not lie below the prefix stay where they are when that moves.
+apart() { # more assignments...
+  make --no-print-directory -o all install BUILD="$BUILD" \
+    PREFIX="$TMP/apart" libdir="$TMP/apart/lib/here" "$@"
+}
+is "make install to several places" apart includedir="$TMP/headers"
+mv "$TMP/apart" "$TMP/gone"
+is "CMake finds what was not moved" cmake_there "$TMP/gone/lib/here" 6
+includes() { PKG_CONFIG_LIBDIR=$1 pkg-config --cflags-only-I dilrt; }
+is "and so does pkg-config" says "-I$TMP/headers" \
+  includes "$TMP/gone/lib/here/pkgconfig"
+rm -rf "$TMP/gone" "$TMP/headers"
+is "make install to several places below a DESTDIR" apart \
+  DESTDIR="$TMP/root" includedir="$TMP/headers"
+is "CMake finds them there" cmake_there "$TMP/root$TMP/apart/lib/here" 7
 exit $bad
