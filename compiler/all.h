@@ -166,6 +166,7 @@ typedef struct branch {
   span at;
   int64_t segment;       /* 0: the whole sequence */
   int64_t dilation;
+  span dilation_at;
   phase_kind phase_kind;
   expr *phase_expr;      /* over h; before `mod dilation` */
   int32_t *phase;        /* [heads] */

@@ -263,6 +263,7 @@ static void check_dilation(const scope *s, const term *t, branch *b) {
   scope inner = scope_at(s, PLACE_CONSTANT, "dilation");
   check_count(&inner, t, 1, COUNT_MAX,
               "`dilation 1` takes every token of the segment", &b->dilation);
+  b->dilation_at = t->at;
 }
 
 static void check_head_range(const scope *s, const statement *range,

@@ -1,10 +1,15 @@
 /* check_warn.c - what is legal and surely unwanted in a pattern: rows that no
- * branch selects, branches that never select any, the same branch twice. In:
- * a pattern without errors. Masks and keeps are taken as written: what they
- * leave is a question for `dil explain`. */
+ * branch selects, branches that never select any, the same branch twice, a
+ * dilation above its segment. In: a pattern without errors. Masks and keeps
+ * are taken as written: `dil explain` counts the pairs they leave. */
 #include "checker.h"
 
-enum { ROWS_TRIED = 1 << 20 }; /* looked at for uncovered ones, a pattern */
+enum {
+  TRIES = 1 << 22,   /* positions times branches that are counted, a pattern */
+  HEAD_LEAST = 4096, /* positions of a head that are counted in any case */
+  HEADS_BACK = 64,   /* earlier heads that may have the same rows */
+  GAPS_TOLD = 3,
+};
 
 static void warn(checker *c, span at, const char *hint, const char *text) {
   diag_report(c->diag, SEVERITY_WARNING, at, hint, "%s", text);
@@ -136,39 +141,132 @@ static bool is_selected(const pattern *p, int32_t h, int64_t t) {
   return false;
 }
 
-/* The first row of head h that no branch selects, among *tries; -1 when there
- * is none. */
-static int64_t first_uncovered(const pattern *p, int32_t h, int32_t *tries) {
+static bool is_whole(const pattern *p, int32_t h) {
   for (int32_t k = 0; k < p->branch_count; k++)
-    if (serves(&p->branch[k], h) && p->branch[k].dilation == 1) return -1;
-  int64_t period = period_of(p, h);
-  for (int64_t t = 0; t < period && *tries > 0; t++, (*tries)--)
-    if (!is_selected(p, h, t)) return t;
-  return -1;
-}
-
-static bool is_served(const pattern *p, int32_t h) {
-  for (int32_t k = 0; k < p->branch_count; k++)
-    if (serves(&p->branch[k], h)) return true;
+    if (serves(&p->branch[k], h) && p->branch[k].dilation == 1) return true;
   return false;
 }
 
-/* One warning a pattern, for the first head that lacks rows. */
-static void warn_uncovered(checker *c, const pattern *p) {
-  int32_t tries = ROWS_TRIED;
+/* The rows that no branch selects, of one head or of several alike. */
+typedef struct gap {
+  int64_t missing, of;
+  bool repeats;         /* of every `of` rows; else of the first positions */
+  int32_t first, last, heads;
+} gap;
+
+/* Takes its share of *tries: a longer period is counted in part, and nothing
+ * where none is left. */
+static gap gap_count(const pattern *p, int32_t h, int64_t *tries) {
+  gap g = {.of = period_of(p, h), .repeats = true};
+  int64_t most = *tries / (p->heads - h);
+  if (is_whole(p, h)) return g;
+  if (most < HEAD_LEAST) most = HEAD_LEAST;
+  if (most > *tries) most = *tries;
+  if (g.of > most) g.of = most, g.repeats = false;
+  for (int64_t t = 0; t < g.of; t++) g.missing += !is_selected(p, h, t);
+  *tries -= g.of;
+  return g;
+}
+
+static bool heads_same(const pattern *p, int32_t h, int32_t other) {
+  for (int32_t k = 0; k < p->branch_count; k++) {
+    const branch *b = &p->branch[k];
+    if (serves(b, h) != serves(b, other)) return false;
+    if (serves(b, h) && b->phase[h] != b->phase[other]) return false;
+  }
+  return true;
+}
+
+static gap gap_of(const pattern *p, const gap *gaps, int32_t h,
+                  int64_t *tries) {
+  for (int32_t back = 1; back <= h && back <= HEADS_BACK; back++)
+    if (heads_same(p, h, h - back)) return gaps[h - back];
+  return gap_count(p, h, tries);
+}
+
+static bool gap_same(const gap *a, const gap *b) {
+  return a->missing == b->missing && a->of == b->of &&
+         a->repeats == b->repeats;
+}
+
+/* Puts head h to the heads with the same gap; false: there is no room. */
+static bool gap_join(gap *groups, int32_t *count, const gap *g, int32_t h) {
+  int32_t k = 0;
+  while (k < *count && !gap_same(&groups[k], g)) k++;
+  if (k == GAPS_TOLD) return false;
+  if (k == *count) {
+    groups[(*count)++] = *g;
+    groups[k].first = h;
+  }
+  groups[k].last = h;
+  groups[k].heads++;
+  return true;
+}
+
+static const char *gap_text(arena *a, const gap *g) {
+  const char *rows =
+      !g->repeats ? arena_print(a, "%lld of the first %lld positions",
+                                (long long)g->missing, (long long)g->of)
+      : g->missing == g->of
+          ? "any row"
+          : arena_print(a, "%lld of every %lld rows", (long long)g->missing,
+                        (long long)g->of);
+  if (g->heads == 1) return arena_print(a, "%s in head %d", rows, g->first);
+  const char *some = g->last - g->first + 1 == g->heads
+                         ? ""
+                         : arena_print(a, "%d of ", g->heads);
+  return arena_print(a, "%s in %sheads %d..%d", rows, some, g->first, g->last);
+}
+
+/* One warning a pattern, for all heads. */
+static void warn_gaps(checker *c, const pattern *p) {
+  gap *gaps = ARENA_ARRAY(c->arena, gap, p->heads), groups[GAPS_TOLD];
+  int64_t tries = TRIES / p->branch_count;
+  int32_t count = 0, more = 0, untold = 0;
   for (int32_t h = 0; h < p->heads; h++) {
-    if (!is_served(p, h)) {
-      warn(c, p->at, "its output is 0",
-           arena_print(c->arena, "no branch serves head %d", h));
-      return;
-    }
-    int64_t t = first_uncovered(p, h, &tries);
-    if (t < 0) continue;
-    warn(c, p->at,
-         "its output is 0; a branch with `dilation 1` covers every row",
-         arena_print(c->arena, "no branch selects row %lld in head %d",
-                     (long long)t, h));
+    gaps[h] = gap_of(p, gaps, h, &tries);
+    untold += gaps[h].of == 0;
+    if (gaps[h].missing) more += !gap_join(groups, &count, &gaps[h], h);
+  }
+  if (count == 0) return;
+  const char *text = "no branch selects";
+  for (int32_t k = 0; k < count; k++)
+    text = arena_print(c->arena, "%s%s %s", text, k ? "," : "",
+                       gap_text(c->arena, &groups[k]));
+  if (more)
+    text = arena_print(c->arena, "%s, others in %d more head%s", text, more,
+                       more == 1 ? "" : "s");
+  if (untold)
+    text = arena_print(c->arena, "%s; %d heads were not looked at", text,
+                       untold);
+  warn(c, p->at,
+       "their output is 0; a branch with `dilation 1` covers every row", text);
+}
+
+static void warn_uncovered(checker *c, const pattern *p) {
+  for (int32_t h = 0; h < p->heads; h++) {
+    bool served = false;
+    for (int32_t k = 0; k < p->branch_count; k++)
+      served |= serves(&p->branch[k], h);
+    if (served) continue;
+    warn(c, p->at, "its output is 0",
+         arena_print(c->arena, "no branch serves head %d", h));
     return;
+  }
+  warn_gaps(c, p);
+}
+
+/* ---- a dilation above its segment ---------------------------------------- */
+
+static void warn_dilation(checker *c, const pattern *p) {
+  for (int32_t k = 0; k < p->branch_count; k++) {
+    const branch *b = &p->branch[k];
+    if (!b->segment || b->dilation <= b->segment || why_nothing(c, b)) continue;
+    warn(c, b->dilation_at,
+         "a segment has one selected token at most; a head whose phase is not "
+         "below the segment has none",
+         arena_print(c->arena, "dilation %lld is above its segment of %lld",
+                     (long long)b->dilation, (long long)b->segment));
   }
 }
 
@@ -176,4 +274,5 @@ void check_warnings(checker *c, const pattern *p) {
   warn_nothing(c, p);
   warn_same(c, p);
   warn_uncovered(c, p);
+  warn_dilation(c, p);
 }
