@@ -191,6 +191,6 @@ pattern *check_pattern(checker *c, const statement *s) {
   check_dropout(&sizes, p, own.of[WORD_DROPOUT]);
   check_branches(&sizes, p, s->child, &own);
   /* After an error, a broken `let` say, parts of the pattern may be missing. */
-  if (diag_errors(c->diag) == 0) check_warnings(c, p);
+  if (diag_errors(c->diag) == 0) check_warnings(c, p, s->child);
   return p;
 }

@@ -1,8 +1,11 @@
 /* check_warn.c - what is legal and surely unwanted in a pattern: rows that no
  * branch selects, branches that never select any, the same branch twice, a
- * dilation above its segment. In: a pattern without errors. Masks and keeps
- * are taken as written: `dil explain` counts the pairs they leave. */
+ * dilation above its segment, inputs that nothing reads, scores that drop `s`
+ * or are never finite. In: a pattern without errors and its statements. Masks
+ * and keeps are taken as written: `dil explain` counts the pairs they leave. */
 #include "checker.h"
+#include <math.h>
+#include <string.h>
 
 enum {
   TRIES = 1 << 22,   /* positions times branches that are counted, a pattern */
@@ -270,9 +273,96 @@ static void warn_dilation(checker *c, const pattern *p) {
   }
 }
 
-void check_warnings(checker *c, const pattern *p) {
+/* ---- inputs -------------------------------------------------------------- */
+
+static bool term_has(const term *t, term_kind kind, const char *name) {
+  if (t->kind == kind && !strcmp(t->name, name)) return true;
+  for (const term *arg = t->first; arg; arg = arg->next)
+    if (term_has(arg, kind, name)) return true;
+  return false;
+}
+
+static bool block_reads(const statement *block, const char *input) {
+  for (const statement *s = block; s; s = s->next) {
+    if (s->word == WORD_KEEP && s->choice == WORD_FROM &&
+        !strcmp(s->name, input))
+      return true;
+    for (const term *t = s->args.first; t; t = t->next)
+      if (term_has(t, TERM_INDEX, input)) return true;
+    if (block_reads(s->child, input)) return true;
+  }
+  return false;
+}
+
+static void warn_inputs(checker *c, const statement *block) {
+  for (const statement *s = block; s; s = s->next)
+    if (s->word == WORD_INPUT && !block_reads(block, s->name))
+      warn(c, s->name_at,
+           "a call has to bring it all the same; a `mask`, `score` or `keep` "
+           "reads inputs",
+           arena_print(c->arena, "nothing reads input '%s'", s->name));
+}
+
+/* ---- scores -------------------------------------------------------------- */
+
+static bool is_infinity(const expr *e, bool positive) {
+  return e->op == EXPR_REAL && isinf(e->real) &&
+         (e->real > 0) == positive;
+}
+
+/* Infinite or NaN for every pair, whatever `s` is. */
+static bool is_never_finite(const expr *e) {
+  switch (e->op) {
+  case EXPR_REAL: return !isfinite(e->real);
+  case EXPR_ADD:
+  case EXPR_SUB:
+  case EXPR_MUL:
+    return is_never_finite(e->arg[0]) || is_never_finite(e->arg[1]);
+  case EXPR_NEG:
+  case EXPR_ABS:
+  case EXPR_DIV: return is_never_finite(e->arg[0]);
+  case EXPR_CHOOSE:
+    return is_never_finite(e->arg[1]) && is_never_finite(e->arg[2]);
+  case EXPR_MIN:
+  case EXPR_MAX:
+    return is_infinity(e->arg[0], e->op == EXPR_MAX) ||
+           is_infinity(e->arg[1], e->op == EXPR_MAX);
+  default: return false;
+  }
+}
+
+/* `made` is what the statements became, in their order. */
+static void warn_scores(checker *c, const statement *block,
+                        expr *const *made) {
+  for (const statement *s = block; s; s = s->next) {
+    if (s->word != WORD_SCORE) continue;
+    const term *t = argument(s, 0);
+    if (is_never_finite(*made++))
+      warn(c, t->at, "`c ? s : -inf` hides the pairs for which c is false",
+           "this score is never finite");
+    else if (!term_has(t, TERM_NAME, "s"))
+      warn(c, t->at, "`s + ...` adds to scale * (q . k), which is lost here",
+           "this score drops s");
+  }
+}
+
+/* A branch's scores are the pattern's, then its own. */
+static void warn_all_scores(checker *c, const pattern *p,
+                            const statement *block) {
+  int32_t inherited = 0, k = 0;
+  for (const statement *s = block; s; s = s->next)
+    inherited += s->word == WORD_SCORE;
+  warn_scores(c, block, p->branch[0].score);
+  for (const statement *s = block; s; s = s->next)
+    if (s->word == WORD_BRANCH)
+      warn_scores(c, s->child, p->branch[k++].score + inherited);
+}
+
+void check_warnings(checker *c, const pattern *p, const statement *block) {
   warn_nothing(c, p);
   warn_same(c, p);
   warn_uncovered(c, p);
   warn_dilation(c, p);
+  warn_inputs(c, block);
+  warn_all_scores(c, p, block);
 }

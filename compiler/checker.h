@@ -162,7 +162,7 @@ const term *argument(const statement *s, int32_t index);
 pattern *check_pattern(checker *c, const statement *s);
 void check_branches(const scope *s, pattern *p, const statement *block,
                     const clauses *own);
-void check_warnings(checker *c, const pattern *p);
+void check_warnings(checker *c, const pattern *p, const statement *block);
 topology *check_topology(checker *c, const statement *s);
 schedule *check_schedule(checker *c, const statement *s);
 kernel *check_kernel(checker *c, const statement *s);
