@@ -31,6 +31,7 @@ typedef struct building {
   compilation compilation; /* of the file at hand */
   library library;
   unsigned emit;           /* bits of what is written */
+  int32_t source_count;    /* kernels of the files, whatever their dtypes */
   int32_t file_count;      /* what the kernels were read from */
   const char **file;
   output *output;

@@ -69,7 +69,7 @@ typedef struct options {
   const char **file;
   const char *kernel, *topology, *state, *array[3], *lengths, *out, *lse, *cpu,
       *cuda;
-  const char *library, *depend_file, *max_size;
+  const char *library, *name, *depend_file, *max_size;
   settings define, input;
   sets force, emit, dtype;
   int64_t seq, keys, batch, head, threads, repeat, every, stream;

@@ -123,8 +123,8 @@ static dil_status add_dtype(building *b, const char *name, compilation c,
                             !b->library.isa_count);
   if (!c.planned) return DIL_INPUT;
   driver_turn(&c, &c.knobs);
-  name = arena_print(c.arena, "%s_%s", name, dil_dtype_name(dtype));
-  return library_add(&b->library, name, &c);
+  const char *ending = arena_print(c.arena, "_%s", dil_dtype_name(dtype));
+  return library_add(&b->library, name, ending, &c);
 }
 
 /* A kernel that came to its plan, once for each dtype. */
@@ -132,7 +132,8 @@ static dil_status add_kernel(building *b, const compilation *c) {
   unsigned dtypes = sets_union(&b->options->dtype);
   const char *name = c->kernel ? c->kernel->name : c->pattern->name;
   dil_status status = DIL_OK;
-  if (!dtypes) return library_add(&b->library, name, c);
+  b->source_count++;
+  if (!dtypes) return library_add(&b->library, name, "", c);
   for (int32_t d = 0; !status && dtypes >> d; d++)
     if (dtypes >> d & 1) status = add_dtype(b, name, *c, (dil_dtype)d);
   return status;
@@ -200,10 +201,20 @@ static dil_status add_files(building *b) {
 
 /* ---- the command --------------------------------------------------------- */
 
-static dil_status name_library(building *b) {
-  dil_status status = library_name(&b->library, b->options->out);
+static dil_status tell(building *b, dil_status status) {
   return status ? message_compiled(b->options, &b->compilation, status)
                 : DIL_OK;
+}
+
+static dil_status name_library(building *b) {
+  const options *o = b->options;
+  return tell(b, library_name(&b->library, o->out, o->name));
+}
+
+static dil_status name_kernels(building *b) {
+  b->compilation.diag = diag_new(b->library.arena); /* the files' own are told */
+  return tell(b, library_name_kernels(&b->library, b->options->name != NULL,
+                                      b->source_count > 1));
 }
 
 /* It takes them for the ends of a module's name. */
@@ -241,6 +252,7 @@ dil_status command_build(arena *a, const options *o) {
   if (!status) status = name_library(&b);
   if (!status) status = read_targets(&b);
   if (!status) status = add_files(&b);
+  if (!status) status = name_kernels(&b);
   if (!status) status = make_and_write(&b);
   build_free(&b);
   return status;

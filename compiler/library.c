@@ -55,7 +55,7 @@ static dil_status check_name(const char *name) {
   if (!whose) return DIL_OK;
   return dil_fail(DIL_USAGE,
                   "kernel '%s' cannot become a C function: that is %s; give "
-                  "it another name with `kernel NAME = PATTERN;`",
+                  "it another name with `kernel NAME = PATTERN;` or --name",
                   name, whose);
 }
 
@@ -98,7 +98,30 @@ static dil_status check_folder(const library *l, const char *path,
                   strerror(errno));
 }
 
-dil_status library_name(library *l, const char *path) {
+static dil_status take_name(library *l, const char *given) {
+  bool good = isalpha((unsigned char)*given);
+  for (const char *at = given; *at; at++)
+    good &= isalnum((unsigned char)*at) || *at == '_';
+  l->name = given;
+  if (good) return DIL_OK;
+  return dil_fail(DIL_USAGE,
+                  "--name wants a C name that begins with a letter, got '%s'",
+                  given);
+}
+
+/* The last part of the path, without `lib`, as a C name. */
+static dil_status make_name(library *l, const char *path) {
+  const char *from = l->base + (strncmp(l->base, "lib", 3) ? 0 : 3);
+  char *name = arena_copy(l->arena, from, strlen(from));
+  for (char *at = name; *at; at++)
+    if (!isalnum((unsigned char)*at)) *at = '_';
+  l->name = name;
+  if (isalpha((unsigned char)*name)) return DIL_OK;
+  return dil_fail(DIL_USAGE, "-o wants NAME or libNAME, where NAME begins with "
+                             "a letter, got '%s'", path);
+}
+
+dil_status library_name(library *l, const char *path, const char *given) {
   const char *slash = strrchr(path, '/');
   l->path = path;
   l->base = slash ? slash + 1 : path;
@@ -107,22 +130,13 @@ dil_status library_name(library *l, const char *path) {
                     "-o wants a name without its ending, got '%s'; --emit says "
                     "what is written",
                     path);
-  const char *from = l->base + (strncmp(l->base, "lib", 3) ? 0 : 3);
-  char *name = arena_copy(l->arena, from, strlen(from));
-  bool bare = true;
-  for (char *at = name; *at; at++) {
-    bare &= !iscntrl((unsigned char)*at);
-    if (!isalnum((unsigned char)*at)) *at = '_';
-  }
-  l->name = name;
-  if (!bare)
-    return dil_fail(DIL_USAGE, "-o wants a name that is of one line, got '%s'",
-                    path);
+  for (const char *at = l->base; *at; at++)
+    if (iscntrl((unsigned char)*at))
+      return dil_fail(DIL_USAGE,
+                      "-o wants a name that is of one line, got '%s'", path);
   dil_status status = check_folder(l, path, slash);
   if (status) return status;
-  if (isalpha((unsigned char)*name)) return DIL_OK;
-  return dil_fail(DIL_USAGE, "-o wants NAME or libNAME, where NAME begins with "
-                             "a letter, got '%s'", path);
+  return given ? take_name(l, given) : make_name(l, path);
 }
 
 /* Names that go with a name in the header. */
@@ -154,27 +168,42 @@ static dil_status check_apart(const char *name, const char *other) {
   return DIL_OK;
 }
 
-static dil_status check_all_apart(const library *l, const char *name) {
+/* Of kernel `index` and those before it. */
+static dil_status check_all_apart(const library *l, int32_t index) {
+  const char *name = l->kernel[index].name;
   dil_status status = DIL_OK;
   if (is_name_of(name, l->name, of_libraries))
     return dil_fail(DIL_USAGE,
                     "kernel '%s' would have the name of a function of library "
                     "'%s'", name, l->name);
-  for (int32_t i = 0; i < l->kernel_count && !status; i++)
+  for (int32_t i = 0; i < index && !status; i++)
     status = check_apart(name, l->kernel[i].name);
   return status;
 }
 
-dil_status library_add(library *l, const char *name, const compilation *c) {
-  dil_status status = check_name(name);
-  if (!status) status = check_inputs(c->plan);
-  if (!status) status = check_all_apart(l, name);
+dil_status library_name_kernels(library *l, bool given, bool several) {
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; !status && i < l->kernel_count; i++) {
+    library_kernel *k = &l->kernel[i];
+    const char *first = given ? l->name : "", *own = k->own;
+    if (given && !several) own = "";
+    k->name = arena_print(l->arena, "%s%s%s%s", first,
+                          *first && *own ? "_" : "", own, k->ending);
+    status = check_name(k->name);
+    if (!status) status = check_all_apart(l, i);
+  }
+  return status;
+}
+
+dil_status library_add(library *l, const char *own, const char *ending,
+                       const compilation *c) {
+  dil_status status = check_inputs(c->plan);
   if (status) return status;
   library_kernel *grown =
       ARENA_ARRAY(l->arena, library_kernel, l->kernel_count + 1);
   for (int32_t i = 0; i < l->kernel_count; i++) grown[i] = l->kernel[i];
   library_kernel *k = &grown[l->kernel_count++];
-  *k = (library_kernel){.name = name, .plan = c->plan};
+  *k = (library_kernel){.own = own, .ending = ending, .plan = c->plan};
   k->compilation = ARENA_NEW(l->arena, compilation);
   *k->compilation = *c;
   l->kernel = grown;

@@ -17,6 +17,8 @@ enum { LIBRARY_TARGETS_MAX = 16 };
 
 typedef struct library_kernel {
   const char *name;       /* of its C function */
+  const char *own;        /* name in its file */
+  const char *ending;     /* of both: its dtype, where it comes in several */
   compilation *compilation; /* that came to its plan */
   const plan *plan;
   int32_t code_count;
@@ -46,11 +48,16 @@ typedef struct library {
 
 /* ---- library.c ----------------------------------------------------------- */
 
-/* Sets path, base and name. DIL_USAGE when no C name can be made of it. */
-dil_status library_name(library *l, const char *path);
-/* One kernel more. DIL_USAGE when a C program could not use its name, or when
- * it is there already. */
-dil_status library_add(library *l, const char *name, const compilation *c);
+/* Sets path, base and name: `given`, or NULL: made of the path. DIL_USAGE when
+ * that is no C name. */
+dil_status library_name(library *l, const char *path, const char *given);
+/* One kernel more. DIL_USAGE when a C program could not use its inputs. */
+dil_status library_add(library *l, const char *own, const char *ending,
+                       const compilation *c);
+/* Names the functions of all kernels, when these are there: by the library when
+ * `given`, with the kernel's own name when there are `several`. DIL_USAGE when a
+ * C program could not use the names, or tell them apart. */
+dil_status library_name_kernels(library *l, bool given, bool several);
 /* Opens the back ends that the targets need and makes the cubins, then the
  * description. *at: the compilation that has failed, and tells; else NULL. */
 dil_status library_make(library *l, const compilation **at);

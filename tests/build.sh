@@ -68,6 +68,16 @@ is "each kernel in several dtypes" sh -c \
   "'$DIL' build first.dil -o libtypes --dtype bf16,f32 &&
   '$DIL' inspect libtypes.so | grep -c '^kernel first_' | grep -qx 2"
 
+is "a name before those of several kernels" sh -c "
+  '$DIL' build many.dil -o libnamed --emit=h,a --cpu avx2 --name of \
+    --dtype f32,f16 && nm -g --defined-only libnamed.a | awk 'NF == 3' |
+  cut -d' ' -f3 | grep -v '_prepare\$' | sort | tr '\n' ' ' | grep -qx \
+  'of_last_error of_one_f16 of_one_f32 of_three_f16 of_three_f32 of_two_f16 of_two_f32 '
+  grep -q '^#ifndef OF_H' libnamed.h"
+is "and in place of one" sh -c "
+  '$DIL' build first.dil -o libalone --emit=h --dtype f16,f32 --name of &&
+  grep -q 'int of_f16(' libalone.h && grep -q 'int of_f32(' libalone.h"
+
 # ---- archives and headers ----------------------------------------------------
 
 is "ar reads the archive" says libmany.o ar t libmany.a
@@ -316,6 +326,41 @@ is "without a C compiler it is refused" sh -c "
   cat said2; test \$s -eq 3 && test ! -e x.o && grep -q 'emit=a,h' said2"
 is "two such objects" compile objects alone/libfirst.o alone/libsecond.o
 is "run likewise" alone alone objects
+
+# Two libraries of one pattern in one program, told apart by --name.
+cat >twin.dil <<'E'
+let keys = 8;
+pattern twin { heads 2; head_dim 16; dtype f32; causal; mask i - j < keys;
+               branch { } }
+E
+twins() { # folder, options of build...
+  mkdir "$1" && folder=$1 && shift &&
+    "$DIL" build twin.dil -o "$folder/libnear" --cpu avx2 --name near "$@" &&
+    "$DIL" build twin.dil -o "$folder/libwide" --cpu avx2 --name wide \
+      -D keys=50 "$@"
+}
+twins_run() { # folder, what is linked...
+  folder=$1
+  shift
+  $cc -std=c11 -Wall -Wextra -Wpedantic -Werror "-I$folder" \
+    "$top/tests/library/twins.c" "$@" -lm -lpthread -o "$folder/twins" &&
+    env -i LD_LIBRARY_PATH="$folder:$BUILD" "$folder/twins"
+}
+names_of_twins() { # folder
+  nm -g --defined-only "$1/libnear.a" "$1/libwide.a" | awk 'NF == 3 { print $3 }'
+}
+is "builds twins that stand alone" twins lone --standalone --emit=so,a,h
+is "which share no name" sh -c "
+  test \$(echo \"$(names_of_twins lone)\" | wc -l) -ge 10 &&
+  test -z \"$(names_of_twins lone | sort | uniq -d)\""
+is "archives of twins run in one program" twins_run lone lone/libnear.a \
+  lone/libwide.a
+is "and shared libraries" twins_run lone lone/libnear.so lone/libwide.so
+is "builds twins for a host with the run time" twins hosted --emit=a,h
+is "which run, too" twins_run hosted hosted/libnear.a hosted/libwide.a \
+  -L"$BUILD" -ldilrt -Wl,-rpath-link,"$BUILD"
+is "inspect knows a twin by its name" says "kernel wide" \
+  "$DIL" inspect hosted/libwide.a
 
 mkdir shared
 for one in first second; do

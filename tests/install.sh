@@ -239,14 +239,14 @@ find_package(dil REQUIRED)
 add_subdirectory(below)
 CMAKE
   mkdir "$TMP/import/below" && cat >"$TMP/import/below/CMakeLists.txt" <<'CMAKE'
-dil_add_library(imports ../top.dil OPTIONS --cpu avx2)
+dil_add_library(imports ../top.dil NAME named OPTIONS --cpu avx2)
 add_executable(heads heads.c)
 target_link_libraries(heads imports)
 CMAKE
   echo 'import "common.dil"; kernel k = common;' >"$TMP/import/top.dil"
   cat >"$TMP/import/below/heads.c" <<'C'
 #include "imports.h"
-int main(void) { return k_heads + !k(0, 0); }
+int main(void) { return named_heads + !named(0, 0); }
 C
   has_heads() { # count: the program that was built of that many
     echo "pattern common { heads $1; head_dim 16; dtype f32; branch { } }" \
