@@ -35,8 +35,10 @@ static void make_library(void) {
                    .has_object = true,
                    .isa_count = 1,
                    .isa = {"avx2"}};
-  ck_assert_msg(!library_name(&made, "libshared") && !driver_compile(&r, &c) &&
-                    !library_add(&made, "shared_kernel", &c) &&
+  ck_assert_msg(!library_name(&made, "libshared", NULL) &&
+                    !driver_compile(&r, &c) &&
+                    !library_add(&made, "shared_kernel", "", &c) &&
+                    !library_name_kernels(&made, false, false) &&
                     !library_make(&made, &at) &&
                     !library_object_make(&made, NULL, NULL, &object),
                 "%s", dil_last_error());
