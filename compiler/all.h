@@ -268,6 +268,7 @@ typedef struct program {
 } program;
 
 typedef dil_define define; /* -D name=value */
+enum { DEFINE_MAX = 4096 };  /* of these that a host may give */
 
 /* Reads `path` ("-": standard input) and its imports, parses and checks. NULL
  * when there were errors (they are in d); DIL_ENVIRONMENT through *status when

@@ -4,6 +4,7 @@
  * that says so in the language of dil; what is wrong with it is told by the
  * compiler, in that text. */
 #include "all.h"
+#include "../runtime/usage.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,9 +42,9 @@ static dil_status parse_preset(dil_context *context, const wishes *w,
                                dil_program **program_out) {
   dil_status status = refuse_own(w);
   if (status) return status;
-  if (w->define_count < 0 || (w->define_count && !w->defines))
-    return dil_fail(DIL_USAGE, "%d definitions are not given",
-                    (int)w->define_count);
+  status = dil_usage_list("definitions", w->define_count, DEFINE_MAX,
+                          w->defines);
+  if (status) return status;
   definitions d = {0};
   d.define = calloc((size_t)w->define_count + 4, sizeof *d.define);
   if (!d.define) return dil_fail(DIL_MEMORY, "no memory for definitions");
@@ -70,12 +71,12 @@ static bool is_word(const char *text) {
 }
 
 static dil_status check_branches(const wishes *w) {
-  if (w->branch_count < 0 || w->branch_count > DIL_BRANCH_MAX)
-    return dil_fail(DIL_USAGE, "%d branches are not in 0..%d",
-                    (int)w->branch_count, DIL_BRANCH_MAX);
-  if (w->branch_count && (!w->segments || !w->dilations))
-    return dil_fail(DIL_USAGE, "%d branches want as many segments and "
-                    "dilations", (int)w->branch_count);
+  dil_status status = dil_usage_list("segments of branches", w->branch_count,
+                                     DIL_BRANCH_MAX, w->segments);
+  if (!status)
+    status = dil_usage_list("dilations of branches", w->branch_count,
+                            DIL_BRANCH_MAX, w->dilations);
+  if (status) return status;
   if (w->define_count)
     return dil_fail(DIL_USAGE, "definitions are for the lets of a preset, and "
                     "none is named");
@@ -170,10 +171,11 @@ dil_status dil_attention(dil_context *context,
                          dil_kernel **kernel_out) {
   wishes w;
   dil_context *chosen = NULL;
+  dil_status status = dil_usage_given("place for the kernel", kernel_out, NULL);
+  if (status) return status;
   *kernel_out = NULL;
   dil_call_begin();
-  dil_status status =
-      dil_struct_read(&w, sizeof w, options, "dil_attention_options");
+  status = dil_struct_read(&w, sizeof w, options, "dil_attention_options");
   if (!status && !context) status = choose_device(&chosen);
   if (!status) status = make(context ? context : chosen, &w, kernel_out);
   dil_context_free(chosen);

@@ -32,7 +32,7 @@ typedef struct dil_define {
 typedef struct dil_program_options {
   size_t size;
   const dil_define *defines; /* replace the values of `let` lines */
-  int32_t define_count;
+  int32_t define_count; /* 0 to 4096 */
   int32_t json; /* not 0: diagnostics are JSON objects, one a line: file, line,
                    column, end_column, severity, message, hint */
 } dil_program_options;
@@ -45,17 +45,19 @@ DIL_API dil_status dil_program_read(dil_context *context, const char *path,
                                     const dil_program_options *options,
                                     dil_program **program);
 /* The same from `length` bytes in memory, which diagnostics call `name`;
- * imports are relative to the folder in `name`. */
+ * imports are relative to the folder in `name`, which may be NULL. */
 DIL_API dil_status dil_program_parse(dil_context *context, const char *name,
                                      const char *text, size_t length,
                                      const dil_program_options *options,
                                      dil_program **program);
 /* Kernels of it live on. */
 DIL_API void dil_program_free(dil_program *program);
-/* The warnings of reading it, "" for none; valid as long as the program. */
+/* The warnings of reading it, "" for none; valid as long as the program. Of
+ * NULL "". */
 DIL_API const char *dil_program_warnings(const dil_program *program);
+/* Of NULL 0. */
 DIL_API int32_t dil_program_kernel_count(const dil_program *program);
-/* NULL when there is none of that index. */
+/* NULL when there is none of that index, or no program. */
 DIL_API const char *dil_program_kernel_name(const dil_program *program,
                                             int32_t index);
 
@@ -104,7 +106,8 @@ DIL_API dil_status dil_program_kernel(dil_program *program, const char *name,
 DIL_API int32_t dil_preset_count(void);
 /* In the order of the alphabet; NULL when there is none of that index. */
 DIL_API const char *dil_preset_name(int32_t index);
-/* The preset as a .dil file; NULL when there is none of that name. */
+/* The preset as a .dil file; NULL when there is none of that name. name may be
+ * NULL. */
 DIL_API const char *dil_preset_text(const char *name);
 
 typedef struct dil_attention_options {

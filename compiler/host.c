@@ -5,6 +5,8 @@
  * memory anywhere in the compiler ends here, as a status. */
 #include "dil.h"
 #include "../runtime/log.h"
+#include "../runtime/usage.h"
+#include "ast.h"
 #include "recall.h"
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -102,7 +104,9 @@ static void keep_request(arena *a, driver_request *r) {
                          kept(a, r->defines[i].value)};
   r->defines = copies;
   r->path = kept(a, r->path);
-  if (r->text) r->text = arena_copy(a, r->text, r->length);
+  /* A longer text is refused without a look at it. */
+  if (r->text && r->length <= FILE_MAX)
+    r->text = arena_copy(a, r->text, r->length);
 }
 
 static dil_status read_it(job *j) {
@@ -137,6 +141,16 @@ static dil_program *program_new(dil_context *context) {
   return p;
 }
 
+/* The definitions of a host. */
+static dil_status definitions_check(const dil_define *given, int32_t count) {
+  dil_status status =
+      dil_usage_list("definitions", count, DEFINE_MAX, given);
+  for (int32_t i = 0; i < count && !status; i++)
+    status = dil_usage_given("name of a definition", given[i].name,
+                             "value of a definition", given[i].value, NULL);
+  return status;
+}
+
 static dil_status make_program(dil_context *context, driver_request request,
                                const dil_program_options *options,
                                dil_program **out) {
@@ -144,6 +158,7 @@ static dil_status make_program(dil_context *context, driver_request request,
   dil_status status = dil_context_check(context);
   if (!status && options)
     status = dil_struct_read(&o, sizeof o, options, "dil_program_options");
+  if (!status) status = definitions_check(o.defines, o.define_count);
   if (status) return status;
   dil_program *p = program_new(context);
   if (!p) return no_memory();
@@ -159,8 +174,10 @@ static dil_status make_program(dil_context *context, driver_request request,
 dil_status dil_program_read(dil_context *context, const char *path,
                             const dil_program_options *options,
                             dil_program **out) {
-  *out = NULL;
-  if (!path) return dil_fail(DIL_USAGE, "there is no path");
+  dil_status status =
+      dil_usage_given("place for the program", out, "path", path, NULL);
+  if (out) *out = NULL;
+  if (status) return status;
   dil_call_begin();
   return dil_call_end(make_program(context, (driver_request){.path = path},
                                    options, out));
@@ -172,8 +189,12 @@ dil_status dil_program_parse(dil_context *context, const char *name,
                              dil_program **out) {
   driver_request request = {
       .path = name ? name : "<text>", .text = text, .length = length};
-  *out = NULL;
-  if (!text) return dil_fail(DIL_USAGE, "there is no text");
+  int64_t bytes = length > INT64_MAX ? INT64_MAX : (int64_t)length;
+  dil_status status =
+      dil_usage_given("place for the program", out, "text", text, NULL);
+  if (!status) status = dil_usage_bytes("text", text, bytes);
+  if (out) *out = NULL;
+  if (status) return status;
   dil_call_begin();
   return dil_call_end(make_program(context, request, options, out));
 }
@@ -185,18 +206,17 @@ void dil_program_free(dil_program *p) {
 }
 
 const char *dil_program_warnings(const dil_program *p) {
-  return p->warnings;
+  return p ? p->warnings : "";
 }
 
 int32_t dil_program_kernel_count(const dil_program *p) {
-  return p->made.program->kernel_count;
+  return p ? p->made.program->kernel_count : 0;
 }
 
 const char *dil_program_kernel_name(const dil_program *p,
                                     int32_t index) {
-  const program *all = p->made.program;
-  bool there = index >= 0 && index < all->kernel_count;
-  return there ? all->kernel[index]->name : NULL;
+  bool there = index >= 0 && index < dil_program_kernel_count(p);
+  return there ? p->made.program->kernel[index]->name : NULL;
 }
 
 /* ---- kernels ------------------------------------------------------------- */
@@ -278,12 +298,14 @@ static dil_status make_kernel(dil_program *p, const char *name,
                               const dil_kernel_options *options,
                               dil_kernel **out) {
   dil_kernel_options o = DIL_KERNEL_OPTIONS_INIT;
-  *out = NULL;
-  if (!p) return dil_fail(DIL_USAGE, "there is no program");
-  dil_status status = dil_context_check(p->context);
+  dil_status status =
+      dil_usage_given("place for the kernel", out, "program", p, NULL);
+  if (out) *out = NULL;
+  if (!status) status = dil_context_check(p->context);
   if (!status && options)
     status = dil_struct_read(&o, sizeof o, options, "dil_kernel_options");
   if (!status) status = check_force(o.force);
+  if (!status && o.sizes) status = dil_usage_sizes(o.sizes);
   if (status) return status;
   bool gpu = dil_context_arch(p->context) != 0;
   if (gpu && o.isa)

@@ -19,7 +19,7 @@ const char *dil_preset_name(int32_t index) {
 
 const char *dil_preset_text(const char *name) {
   for (int32_t i = 0; i < PRESET_COUNT; i++)
-    if (!strcmp(presets[i].name, name)) return presets[i].text;
+    if (name && !strcmp(presets[i].name, name)) return presets[i].text;
   return NULL;
 }
 

@@ -4,6 +4,7 @@
  * what is wrong with it. Nothing is read through the data pointers but the
  * lengths, later, by whoever runs the call. */
 #include "context.h"
+#include "usage.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -17,7 +18,8 @@ static const struct {
              {DIL_U8, kDLUInt, 8},    {DIL_U8, kDLBool, 8}};
 enum { TYPE_COUNT = sizeof types / sizeof *types };
 
-static dil_status read_type(const char *name, DLDataType have, dil_dtype *out) {
+static dil_status read_type(const char *name, DLDataType have, dil_dtype want,
+                            dil_dtype *out) {
   for (int i = 0; i < TYPE_COUNT; i++)
     if (have.code == types[i].code && have.bits == types[i].bits &&
         have.lanes == 1) {
@@ -27,8 +29,8 @@ static dil_status read_type(const char *name, DLDataType have, dil_dtype *out) {
   static const char *const kinds[] = {"int",    "uint",    "float", "opaque",
                                       "bfloat", "complex", "bool"};
   enum { KIND_COUNT = sizeof kinds / sizeof *kinds };
-  return dil_fail(DIL_USAGE, "%s has an element type that no kernel takes: "
-                  "%s%d (DLPack code %d, lanes %d)", name,
+  return dil_fail(DIL_USAGE, "%s must be %s, got %s%d (DLPack code %d, "
+                  "lanes %d)", name, dil_dtype_name(want),
                   have.code < KIND_COUNT ? kinds[have.code] : "unknown",
                   have.bits, have.code, have.lanes);
 }
@@ -40,24 +42,47 @@ DLDataType arguments_type(dil_dtype dtype) {
   return (DLDataType){0};
 }
 
-static dil_status read_strides(const char *name, const DLTensor *from,
-                               dil_tensor *to) {
-  *to = dil_tensor_make(to->data, to->dtype, from->ndim, from->shape);
+/* Bytes from the first element to the furthest before and after it. */
+static bool spans_of(const dil_tensor *t, int64_t *before, int64_t *after) {
+  int64_t size = (int64_t)dil_dtype_size(t->dtype);
+  *before = 0, *after = size;
+  for (int32_t i = 0; i < t->rank; i++) {
+    int64_t span = t->shape[i] ? t->shape[i] - 1 : 0;
+    if (__builtin_mul_overflow(span, t->stride[i], &span) ||
+        __builtin_mul_overflow(span, size, &span) || span == INT64_MIN)
+      return false;
+    int64_t *side = span < 0 ? before : after;
+    if (__builtin_add_overflow(*side, span < 0 ? -span : span, side))
+      return false;
+  }
+  return true;
+}
+
+static bool is_reachable(const dil_tensor *t) {
+  int64_t before, after;
+  void *end;
+  if (dil_tensor_count(t) < 0 || !spans_of(t, &before, &after)) return false;
+  return usage_offset(NULL, (uint64_t)before, &end) &&
+         usage_offset(t->data, (uint64_t)after, &end) &&
+         (!t->data || (uintptr_t)t->data >= (uint64_t)before);
+}
+
+static dil_status read_place(const char *name, const DLTensor *from,
+                             dil_tensor *to) {
+  void *data = NULL;
+  if (from->data && !usage_offset(from->data, from->byte_offset, &data))
+    return dil_fail(DIL_USAGE, "%s reaches further than memory does: its "
+                    "byte_offset is %llu", name,
+                    (unsigned long long)from->byte_offset);
+  *to = dil_tensor_make(data, to->dtype, from->ndim, from->shape);
   if (from->strides && from->ndim)
     memcpy(to->stride, from->strides, (size_t)from->ndim * sizeof *to->stride);
-  int64_t size = (int64_t)dil_dtype_size(to->dtype), reach = size;
-  bool far = dil_tensor_count(to) < 0;
-  for (int32_t i = 0; i < to->rank && !far; i++) {
-    int64_t span = to->stride[i];
-    far = span == INT64_MIN ||
-          __builtin_mul_overflow(span < 0 ? -span : span, size, &span) ||
-          __builtin_mul_overflow(span, to->shape[i] ? to->shape[i] - 1 : 0,
-                                 &span) ||
-          __builtin_add_overflow(reach, span, &reach);
-  }
-  if (!far) return DIL_OK;
-  return dil_fail(DIL_USAGE, "%s has a negative extent, or reaches further "
-                  "than memory does", name);
+  if (!is_reachable(to))
+    return dil_fail(DIL_USAGE, "%s has a negative extent, or reaches further "
+                    "than memory does", name);
+  if (dil_tensor_count(to) && (uintptr_t)data % dil_dtype_size(to->dtype))
+    return dil_fail(DIL_USAGE, "%s is not aligned to its elements", name);
+  return DIL_OK;
 }
 
 /* As contexts call it, where they can be made for it. */
@@ -72,8 +97,10 @@ static const char *device_name(DLDevice device, char text[DEVICE_NAME]) {
   return text;
 }
 
+/* `want` is the element type that the kernel takes there. */
 static dil_status read_tensor(const dil_context *c, const char *name,
-                              const DLTensor *from, dil_tensor *to) {
+                              dil_dtype want, const DLTensor *from,
+                              dil_tensor *to) {
   *to = (dil_tensor){0};
   if (!from) return dil_fail(DIL_USAGE, "%s is not given", name);
   char device[DEVICE_NAME];
@@ -84,14 +111,8 @@ static dil_status read_tensor(const dil_context *c, const char *name,
       (from->ndim && !from->shape))
     return dil_fail(DIL_USAGE, "%s must have 0 to %d dimensions with a shape, "
                     "got %d", name, DIL_RANK_MAX, (int)from->ndim);
-  dil_status status = read_type(name, from->dtype, &to->dtype);
-  if (status) return status;
-  if (from->data) to->data = (char *)from->data + from->byte_offset;
-  status = read_strides(name, from, to);
-  if (!status && dil_tensor_count(to) &&
-      (uintptr_t)to->data % dil_dtype_size(to->dtype))
-    return dil_fail(DIL_USAGE, "%s is not aligned to its elements", name);
-  return status;
+  dil_status status = read_type(name, from->dtype, want, &to->dtype);
+  return status ? status : read_place(name, from, to);
 }
 
 /* ---- outputs ------------------------------------------------------------- */
@@ -149,51 +170,64 @@ static dil_status check_outputs(const dil_kernel *k, const dil_arguments *g,
 static dil_status read_inputs(const dil_kernel *k, const dil_arguments *g,
                               arguments *a) {
   char text[96];
-  int32_t want = k->source.table->input_count;
-  if (g->input_count != want || (want && !g->inputs))
-    return dil_fail(DIL_USAGE, "the kernel takes %d inputs, got %d", want,
-                    g->inputs ? g->input_count : 0);
-  dil_status status = DIL_OK;
-  for (int32_t i = 0; i < want && !status; i++)
-    status = read_tensor(k->context, input_name(k, i, text), g->inputs[i],
-                         &a->inputs[i]);
+  const dil_table *table = k->source.table;
+  int32_t count = table->input_count;
+  dil_status status = dil_input_check_count(table, g->input_count);
+  if (!status) status = dil_usage_list("inputs", count, count, g->inputs);
+  for (int32_t i = 0; i < count && !status; i++)
+    status = read_tensor(k->context, input_name(k, i, text),
+                         table->inputs[i].dtype, g->inputs[i], &a->inputs[i]);
   a->call.inputs = a->inputs;
-  a->call.input_count = want;
+  a->call.input_count = count;
   return status;
+}
+
+static dil_status check_lengths(const dil_tensor *t, int64_t batch) {
+  char got[DIL_TENSOR_TEXT];
+  if (t->dtype != DIL_I32 || t->rank != 1 || t->shape[0] != batch)
+    return dil_fail(DIL_USAGE, "lengths must be i32 [%lld], got %s",
+                    (long long)batch, dil_tensor_text(t, got));
+  if (batch > 1 && t->stride[0] != 1)
+    return dil_fail(DIL_USAGE, "lengths must be contiguous, the stride is %lld",
+                    (long long)t->stride[0]);
+  return t->data ? DIL_OK : dil_fail(DIL_USAGE, "lengths has no memory");
 }
 
 static dil_status read_lengths(const dil_kernel *k, const dil_arguments *g,
                                dil_call *call) {
   dil_tensor t;
   if (!g->lengths) return DIL_OK;
-  dil_status status = read_tensor(k->context, "lengths", g->lengths, &t);
-  if (status) return status;
-  bool fits = t.dtype == DIL_I32 && t.rank == 1 &&
-              t.shape[0] == call->q.shape[0] &&
-              (t.shape[0] < 2 || t.stride[0] == 1) &&
-              (uintptr_t)t.data % sizeof(int32_t) == 0 && t.data;
-  if (!fits)
-    return dil_fail(DIL_USAGE, "lengths must be i32 [%lld], contiguous and "
-                    "aligned", (long long)call->q.shape[0]);
-  call->lengths = t.data;
-  return DIL_OK;
+  dil_status status =
+      read_tensor(k->context, "lengths", DIL_I32, g->lengths, &t);
+  if (!status) status = check_lengths(&t, call->q.shape[0]);
+  if (!status) call->lengths = t.data;
+  return status;
 }
 
 static dil_status read_outputs(const dil_kernel *k, const dil_arguments *g,
                                dil_call *call) {
-  dil_status status = read_tensor(k->context, "o", g->o, &call->o);
+  dil_status status = read_tensor(k->context, "o", k->source.table->dtype, g->o,
+                                  &call->o);
   if (status || !g->lse) return status;
-  status = read_tensor(k->context, "lse", g->lse, &call->lse);
+  status = read_tensor(k->context, "lse", DIL_F32, g->lse, &call->lse);
   if (!status && !call->lse.data && dil_tensor_count(&call->lse))
     return dil_fail(DIL_USAGE, "lse has no memory");
   return status;
+}
+
+static dil_status check_scale(const dil_table *table, double scale) {
+  if (table->runtime_scale || scale == 0) return DIL_OK;
+  return dil_fail(DIL_USAGE, "kernel '%s' fixes its scale, got %g: that wants "
+                  "`scale runtime;` in its pattern", table->name, scale);
 }
 
 dil_status arguments_read(const dil_kernel *k, const dil_arguments *given,
                           arguments *out) {
   dil_arguments g;
   const dil_context *c = k->context;
+  const dil_table *table = k->source.table;
   dil_status status = dil_struct_read(&g, sizeof g, given, "dil_arguments");
+  if (!status) status = check_scale(table, g.scale);
   if (status) return status;
   *out = (arguments){.stream = g.stream,
                      .call = {.size = sizeof(dil_call),
@@ -201,9 +235,9 @@ dil_status arguments_read(const dil_kernel *k, const dil_arguments *given,
                               .seed = g.seed,
                               .scale = g.scale}};
   dil_call *call = &out->call;
-  status = read_tensor(c, "q", g.q, &call->q);
-  if (!status) status = read_tensor(c, "k", g.k, &call->k);
-  if (!status) status = read_tensor(c, "v", g.v, &call->v);
+  status = read_tensor(c, "q", table->dtype, g.q, &call->q);
+  if (!status) status = read_tensor(c, "k", table->dtype, g.k, &call->k);
+  if (!status) status = read_tensor(c, "v", table->dtype, g.v, &call->v);
   if (!status) status = read_outputs(k, &g, call);
   if (!status) status = read_inputs(k, &g, out);
   if (!status) status = read_lengths(k, &g, call);
@@ -211,17 +245,6 @@ dil_status arguments_read(const dil_kernel *k, const dil_arguments *given,
 }
 
 /* ---- without memory ------------------------------------------------------ */
-
-dil_status arguments_check_sizes(const dil_sizes *s) {
-  if (!s) return dil_fail(DIL_USAGE, "there are no sizes");
-  bool fits = s->batch >= 0 && s->batch <= INT32_MAX && s->queries >= 0 &&
-              s->queries <= DIL_LENGTH_MAX && s->keys >= 0 &&
-              s->keys <= DIL_LENGTH_MAX;
-  if (fits) return DIL_OK;
-  return dil_fail(DIL_USAGE, "batch %lld, queries %lld and keys %lld must be "
-                  "within 0 and %d", (long long)s->batch,
-                  (long long)s->queries, (long long)s->keys, DIL_LENGTH_MAX);
-}
 
 /* The address stands for memory that nobody looks at; aligned to anything. */
 static dil_tensor input_tensor(const dil_kernel *k, int32_t index,
@@ -272,7 +295,7 @@ static dil_status check_reach(const dil_call *c, const dil_sizes *s) {
 
 dil_status arguments_of_sizes(const dil_kernel *k, const dil_sizes *sizes,
                               arguments *out) {
-  dil_status status = arguments_check_sizes(sizes);
+  dil_status status = dil_usage_sizes(sizes);
   if (status) return status;
   int32_t inputs = k->source.table->input_count;
   *out = (arguments){.call = {.size = sizeof(dil_call),

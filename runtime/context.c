@@ -4,37 +4,12 @@
  * has one use of it, each kernel and program another. */
 #include "context.h"
 #include "seeing.h"
+#include "usage.h"
+#include <search.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-/* ---- structs of the host ------------------------------------------------- */
-
-dil_status dil_struct_read(void *to, size_t known, const void *from,
-                           const char *name) {
-  size_t size = 0;
-  if (from) memcpy(&size, from, sizeof size);
-  if (size < sizeof size)
-    return dil_fail(DIL_USAGE, "%s is not initialised: its size is %zu", name,
-                    size);
-  for (size_t i = known; i < size; i++)
-    if (((const char *)from)[i])
-      return dil_fail(DIL_USAGE, "%s has %zu bytes and sets what this version "
-                      "of dil, which knows %zu, does not have", name, size,
-                      known);
-  memset(to, 0, known);
-  memcpy(to, from, size < known ? size : known);
-  return DIL_OK;
-}
-
-void dil_struct_write(void *to, const void *from, size_t known) {
-  size_t size, head = sizeof size;
-  memcpy(&size, to, sizeof size);
-  if (size > known) size = known;
-  if (size > head)
-    memcpy((char *)to + head, (const char *)from + head, size - head);
-}
 
 /* ---- opening ------------------------------------------------------------- */
 
@@ -77,6 +52,14 @@ static dil_status take_hooks(const dil_context_options *o, dil_context *c) {
   return c->pool ? DIL_OK : DIL_MEMORY;
 }
 
+static void leave(void *memory) { (void)memory; }
+
+/* The memory itself is still the host's. */
+static void taken_free(dil_context *c) {
+  tdestroy(c->taken, leave);
+  pthread_mutex_destroy(&c->taken_lock);
+}
+
 static void destroy(dil_context *c) {
   bool alive = c->process == getpid();
   /* In a child the pool's lock may be held by a thread that is not there. */
@@ -86,6 +69,7 @@ static void destroy(dil_context *c) {
   if (alive) dil_pool_free(c->pool);
   else dil_threads_free(c->threads);
   if (alive) pthread_mutex_destroy(&c->attached_lock);
+  if (alive) taken_free(c);
   if (dil_seeing_flush())
     LOG(&c->log, DIL_LOG_WARNING, "%s", dil_last_error());
   free(c);
@@ -94,10 +78,11 @@ static void destroy(dil_context *c) {
 static dil_status open_context(const dil_context_options *options,
                                dil_context **context) {
   dil_context_options o = DIL_CONTEXT_OPTIONS_INIT;
-  dil_status status =
-      options ? dil_struct_read(&o, sizeof o, options, "dil_context_options")
-              : DIL_OK;
+  dil_status status = dil_usage_given("place for the context", context, NULL);
+  if (status) return status;
   *context = NULL;
+  if (options)
+    status = dil_struct_read(&o, sizeof o, options, "dil_context_options");
   if (!status) status = dil_seeing_open();
   if (status) return status;
   dil_context *c = calloc(1, sizeof *c);
@@ -106,6 +91,7 @@ static dil_status open_context(const dil_context_options *options,
   pthread_mutex_init(&c->cache.lock, NULL);
   atomic_store(&c->uses, 1);
   pthread_mutex_init(&c->attached_lock, NULL);
+  pthread_mutex_init(&c->taken_lock, NULL);
   status = read_device(o.device, c);
   if (!status) status = take_hooks(&o, c);
   if (!status) status = c->kind->open(c, &o);
@@ -146,8 +132,8 @@ void dil_context_drop(dil_context *context) {
 }
 
 dil_status dil_context_check(const dil_context *context) {
-  if (context && context->process == getpid()) return DIL_OK;
-  if (!context) return dil_fail(DIL_USAGE, "there is no context");
+  dil_status status = dil_usage_given("context", context, NULL);
+  if (status || context->process == getpid()) return status;
   return dil_fail(DIL_USAGE, "this context was made before a fork; make a new "
                   "one in the child");
 }
@@ -155,7 +141,7 @@ dil_status dil_context_check(const dil_context *context) {
 /* ---- what it is ---------------------------------------------------------- */
 
 const char *dil_context_device(const dil_context *context) {
-  return context->device;
+  return context ? context->device : "";
 }
 
 void dil_context_because(dil_context *context, const char *reason) {
@@ -164,7 +150,8 @@ void dil_context_because(dil_context *context, const char *reason) {
 }
 
 int32_t dil_context_threads(const dil_context *context) {
-  return context->threads ? dil_threads_count(context->threads) : 0;
+  bool any = context && context->threads;
+  return any ? dil_threads_count(context->threads) : 0;
 }
 
 dil_threads *dil_context_workers(const dil_context *context) {
@@ -229,39 +216,86 @@ dil_status dil_context_wait(dil_context *context, void *stream) {
   return dil_call_end(status);
 }
 
-dil_status dil_memory_take(dil_context *context, int64_t bytes, void **memory) {
+/* Addresses that dil_memory_take handed out and nobody gave back. */
+static int compare(const void *a, const void *b) {
+  return ((uintptr_t)a > (uintptr_t)b) - ((uintptr_t)a < (uintptr_t)b);
+}
+
+static dil_status taken_add(dil_context *c, void *memory) {
+  pthread_mutex_lock(&c->taken_lock);
+  bool added = tsearch(memory, &c->taken, compare) != NULL;
+  pthread_mutex_unlock(&c->taken_lock);
+  return added ? DIL_OK : dil_fail(DIL_MEMORY, "no memory for a block's entry");
+}
+
+static dil_status taken_remove(dil_context *c, const void *memory) {
+  pthread_mutex_lock(&c->taken_lock);
+  bool found = tdelete(memory, &c->taken, compare) != NULL;
+  pthread_mutex_unlock(&c->taken_lock);
+  if (found) return DIL_OK;
+  return dil_fail(DIL_USAGE, "memory at %p was given back and is none that "
+                  "this context has handed out", memory);
+}
+
+static dil_status take(dil_context *c, int64_t bytes, void **memory) {
+  dil_status status = c->kind->take(c, bytes, memory);
+  if (status) return status;
+  status = taken_add(c, *memory);
+  if (!status) return DIL_OK;
+  c->kind->give(c, *memory);
   *memory = NULL;
+  return status;
+}
+
+dil_status dil_memory_take(dil_context *context, int64_t bytes, void **memory) {
   dil_call_begin();
-  dil_status status = dil_context_check(context);
-  if (!status && bytes < 0)
-    status = dil_fail(DIL_USAGE, "%lld bytes of memory", (long long)bytes);
-  if (!status) status = context->kind->take(context, bytes, memory);
+  dil_status status = dil_usage_given("place for the memory", memory, NULL);
+  if (!status) *memory = NULL;
+  if (!status) status = dil_context_check(context);
+  if (!status) status = dil_usage_bytes("memory", NULL, bytes);
+  if (!status) status = take(context, bytes, memory);
   return dil_call_end(status);
+}
+
+static dil_status give(dil_context *c, void *memory) {
+  dil_status status = dil_context_check(c);
+  if (status) return status;
+  status = taken_remove(c, memory);
+  if (status) LOG(&c->log, DIL_LOG_ERROR, "%s", dil_last_error());
+  else c->kind->give(c, memory);
+  return status;
 }
 
 void dil_memory_give(dil_context *context, void *memory) {
+  if (!memory) return;
   dil_call_begin();
-  if (memory && !dil_context_check(context))
-    context->kind->give(context, memory);
-  dil_call_end(DIL_OK);
+  dil_call_end(give(context, memory));
 }
 
-static dil_status copy(dil_context *c, void *to, const void *from,
-                       int64_t bytes, bool upwards) {
-  dil_call_begin();
+static dil_status check_copy(const dil_context *c, const void *device,
+                             const void *host, int64_t bytes) {
   dil_status status = dil_context_check(c);
-  if (!status && bytes < 0)
-    status = dil_fail(DIL_USAGE, "a copy of %lld bytes", (long long)bytes);
-  if (!status && bytes) status = c->kind->copy(c, to, from, bytes, upwards);
-  return dil_call_end(status);
+  if (status || !bytes) return status;
+  status = dil_usage_given("device memory", device, "host memory", host, NULL);
+  if (!status) status = dil_usage_bytes("device memory", device, bytes);
+  if (!status) status = dil_usage_bytes("host memory", host, bytes);
+  return status;
 }
 
 dil_status dil_memory_write(dil_context *context, void *device,
                             const void *host, int64_t bytes) {
-  return copy(context, device, host, bytes, true);
+  dil_call_begin();
+  dil_status status = check_copy(context, device, host, bytes);
+  if (!status && bytes)
+    status = context->kind->copy(context, device, host, bytes, true);
+  return dil_call_end(status);
 }
 
 dil_status dil_memory_read(dil_context *context, void *host,
                            const void *device, int64_t bytes) {
-  return copy(context, host, device, bytes, false);
+  dil_call_begin();
+  dil_status status = check_copy(context, device, host, bytes);
+  if (!status && bytes)
+    status = context->kind->copy(context, host, device, bytes, false);
+  return dil_call_end(status);
 }

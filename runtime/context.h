@@ -69,6 +69,8 @@ struct dil_context {
   dil_cuda *gpu;
   pthread_mutex_t attached_lock; /* of adding; reading takes none */
   _Atomic(attached *) attached;
+  pthread_mutex_t taken_lock; /* of the next */
+  void *taken;             /* tsearch: what dil_memory_take has handed out */
   atomic_llong kernels, calls, compiles, compile_nanoseconds,
       open_nanoseconds;
 };
@@ -97,8 +99,6 @@ dil_status arguments_read(const dil_kernel *k, const dil_arguments *given,
  * may look at their elements. DIL_USAGE: no memory could hold them. */
 dil_status arguments_of_sizes(const dil_kernel *k, const dil_sizes *sizes,
                               arguments *out);
-/* DIL_USAGE unless the sizes are within what kernels count with. */
-dil_status arguments_check_sizes(const dil_sizes *sizes);
 DLDataType arguments_type(dil_dtype dtype);
 /* Tensor `index` of a call (DIL_TENSOR_...): its type and shape. */
 dil_tensor arguments_tensor(const dil_kernel *k, int32_t index,

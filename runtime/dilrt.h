@@ -5,8 +5,13 @@
  * the text of this thread's last failure is at dil_last_error(). Every function
  * may be called from any thread at any time, unless it says otherwise; a
  * `..._free` takes NULL, and must not overlap another use of what it frees.
+ * NULL for an object, a text or a place for a result is DIL_USAGE, unless a
+ * comment allows it; a function without a status returns 0, "" or NULL then, as
+ * its comment says. A call that fails makes nothing and sets the pointer that
+ * it was to fill to NULL.
  * Structs that the host fills open with their size and have an initialiser:
- * they may grow at their end. */
+ * they may grow at their end. A size of fewer than 8 or more than 4096 bytes
+ * is DIL_USAGE: the struct is not initialised. */
 #ifndef DILRT_H
 #define DILRT_H
 
@@ -91,7 +96,9 @@ typedef struct dil_context_options {
 DIL_API dil_status dil_context_new(const dil_context_options *options,
                                    dil_context **context);
 DIL_API void dil_context_free(dil_context *context);
+/* Its name, "cuda:1"; of NULL "". */
 DIL_API const char *dil_context_device(const dil_context *context);
+/* Threads of its own on the processor; on a GPU, and of NULL, 0. */
 DIL_API int32_t dil_context_threads(const dil_context *context);
 /* Waits for the work of a stream (CUstream; NULL: the default one); on the
  * processor there is never any left. */
@@ -129,11 +136,14 @@ DIL_API dil_status dil_context_stats(const dil_context *context,
                                      dil_stats *stats);
 
 /* Memory of the context's device, for hosts that have no library of their own
- * for it; 256-byte aligned. */
+ * for it; 256-byte aligned. `bytes` may be 0. */
 DIL_API dil_status dil_memory_take(dil_context *context, int64_t bytes,
                                    void **memory);
+/* Takes NULL. Memory that this context did not hand out, or that was given back
+ * before, stays as it is: dil_last_error() and the log (DIL_LOG_ERROR) say so. */
 DIL_API void dil_memory_give(dil_context *context, void *memory);
-/* Between the host's memory and the device's; done when they return. */
+/* Between the host's memory and the device's; done when they return. Both may
+ * be NULL where `bytes` is 0. */
 DIL_API dil_status dil_memory_write(dil_context *context, void *device,
                                     const void *host, int64_t bytes);
 DIL_API dil_status dil_memory_read(dil_context *context, void *host,
@@ -163,7 +173,8 @@ typedef struct dil_arguments {
                                     counts as the nearer of the two */
   uint64_t seed;                 /* of the dropout */
   double scale;                  /* of a pattern that says `scale runtime`, which
-                                    wants one: 0 weighs all keys alike */
+                                    wants one: 0 weighs all keys alike. For any
+                                    other pattern it must be 0 */
   void *stream;                  /* CUstream; NULL: the default one */
   uint64_t o_flags, lse_flags;   /* of the DLManagedTensorVersioned that they
                                     came in: read-only ones are refused */
@@ -173,7 +184,7 @@ typedef struct dil_arguments {
 
 /* What a call's shapes follow from. */
 typedef struct dil_sizes {
-  int64_t batch, queries, keys; /* B, N, M */
+  int64_t batch, queries, keys; /* B, N, M: from 0 to 2^30 - 1, B to 2^31 - 1 */
 } dil_sizes;
 
 /* ---- kernels ------------------------------------------------------------- */
@@ -199,7 +210,7 @@ DIL_API dil_status dil_kernel_prepare(dil_kernel *kernel,
 DIL_API dil_status dil_kernel_workspace(dil_kernel *kernel,
                                         const dil_sizes *sizes, int64_t *bytes);
 /* What a call of these sizes runs, "tiles" or "general 64x64 d64": cut to
- * `room` bytes with its NUL. */
+ * `room` bytes with its NUL. text may be NULL where room is 0. */
 DIL_API dil_status dil_kernel_variant(dil_kernel *kernel,
                                       const dil_sizes *sizes, char *text,
                                       size_t room);

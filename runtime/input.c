@@ -6,6 +6,7 @@
  * numbers can skip whole tiles. */
 #include "walk.h"
 #include <math.h>
+#include <stdio.h>
 
 enum { BOUNDS_BLOCK = 64 }; /* positions a summary covers */
 
@@ -42,11 +43,26 @@ static dil_status check_input(const run *r, int32_t index,
   return DIL_OK;
 }
 
+dil_status dil_input_check_count(const dil_table *table, int32_t got) {
+  enum { SHOWN = 4, NAME = 40 };
+  char names[SHOWN * (NAME + 8)] = "";
+  int32_t want = table->input_count, at = 0;
+  if (got == want) return DIL_OK;
+  if (want == 0)
+    return dil_fail(DIL_USAGE, "kernel '%s' takes no inputs, got %d",
+                    table->name, got);
+  for (int32_t i = 0; i < want && i < SHOWN; i++)
+    at += snprintf(names + at, sizeof names - (size_t)at, "%s'%.*s'",
+                   i ? ", " : "", NAME, table->inputs[i].name);
+  return dil_fail(DIL_USAGE, "kernel '%s' takes %d input%s (%s%s), got %d",
+                  table->name, want, want == 1 ? "" : "s", names,
+                  want > SHOWN ? ", ..." : "", got);
+}
+
 dil_status input_bind(run *r, const dil_code *code) {
   int32_t count = r->table->input_count;
-  if (r->call->input_count != count)
-    return dil_fail(DIL_USAGE, "the kernel takes %d inputs, got %d", count,
-                    r->call->input_count);
+  dil_status wrong = dil_input_check_count(r->table, r->call->input_count);
+  if (wrong) return wrong;
   const dil_part *part = r->part;
   dil_env sizes = {.B = (int32_t)(part ? part->B : r->B),
                    .N = (int32_t)(part ? part->N : r->N),

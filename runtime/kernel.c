@@ -3,6 +3,7 @@
  * In: a plan as data with its machine code or a maker of it, and calls. Out:
  * what the context's kind of device makes of them. */
 #include "context.h"
+#include "usage.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,8 +43,8 @@ void dil_kernel_free(dil_kernel *kernel) {
 /* ---- running ------------------------------------------------------------- */
 
 static dil_status check(const dil_kernel *kernel) {
-  if (!kernel) return dil_fail(DIL_USAGE, "there is no kernel");
-  return dil_context_check(kernel->context);
+  dil_status status = dil_usage_given("kernel", kernel, NULL);
+  return status ? status : dil_context_check(kernel->context);
 }
 
 static dil_status run(dil_kernel *kernel, const dil_call *call, void *stream) {
@@ -80,9 +81,10 @@ dil_status dil_kernel_prepare(dil_kernel *kernel, const dil_sizes *sizes) {
 dil_status dil_kernel_workspace(dil_kernel *kernel, const dil_sizes *sizes,
                                 int64_t *bytes) {
   arguments a;
+  if (bytes) *bytes = 0;
   dil_call_begin();
   dil_status status = check(kernel);
-  *bytes = 0;
+  if (!status) status = dil_usage_given("place for the bytes", bytes, NULL);
   if (!status) status = arguments_of_sizes(kernel, sizes, &a);
   if (!status) status = kernel->context->kind->workspace(kernel, &a.call, bytes);
   return dil_call_end(status);
@@ -93,9 +95,12 @@ dil_status dil_kernel_workspace(dil_kernel *kernel, const dil_sizes *sizes,
 dil_status dil_kernel_variant(dil_kernel *kernel, const dil_sizes *sizes,
                               char *text, size_t room) {
   arguments a;
-  if (room) *text = 0;
+  if (room && text) *text = 0;
+  if (room > INT32_MAX) room = INT32_MAX; /* snprintf counts in int */
   dil_call_begin();
   dil_status status = check(kernel);
+  if (!status && room)
+    status = dil_usage_given("place for the text", text, NULL);
   if (!status) status = arguments_of_sizes(kernel, sizes, &a);
   if (!status && room)
     status = kernel->context->kind->variant(kernel, &a.call, text, room);
@@ -136,7 +141,7 @@ dil_status dil_kernel_tensor(const dil_kernel *kernel, int32_t index,
   static const char *const names[] = {"q", "k", "v", "o", "lse"};
   dil_tensor_info now;
   dil_status status = check(kernel);
-  if (!status) status = arguments_check_sizes(sizes);
+  if (!status) status = dil_usage_sizes(sizes);
   if (!status)
     status = dil_struct_read(&now, sizeof now, info, "dil_tensor_info");
   if (status) return status;

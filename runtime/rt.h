@@ -40,6 +40,10 @@ dil_tensor dil_tensor_make(void *data, dil_dtype dtype, int32_t rank,
                            const int64_t *shape);
 /* Elements; -1 when an extent is negative or the product does not fit. */
 int64_t dil_tensor_count(const dil_tensor *tensor);
+/* "f16 [2, 4, 5]", for messages; returns the text. */
+enum { DIL_TENSOR_TEXT = 128 };
+const char *dil_tensor_text(const dil_tensor *tensor,
+                            char text[DIL_TENSOR_TEXT]);
 
 uint16_t dil_f32_to_bf16(float value); /* round to nearest even */
 uint16_t dil_f32_to_f16(float value);
@@ -420,14 +424,10 @@ const struct dil_cuda_facts *dil_context_facts(const dil_context *context);
 /* Threads of a processor's context, for work beside its kernels. */
 dil_threads *dil_context_workers(const dil_context *context);
 
-/* Copies a host's struct, whose first field is its size, into one of `known`
- * bytes: what it lacks is 0. DIL_USAGE, naming it, when it is larger and sets
- * something that this version does not know. */
-dil_status dil_struct_read(void *to, size_t known, const void *from,
-                           const char *name);
-/* Copies as much of `from` to a host's struct as its size allows; the size
- * stays. */
-void dil_struct_write(void *to, const void *from, size_t known);
+/* ---- input.c: the tensors that a pattern declares ------------------------ */
+
+/* DIL_USAGE, with the names of the inputs, unless `got` is their number. */
+dil_status dil_input_check_count(const dil_table *table, int32_t got);
 
 /* ---- random.c ------------------------------------------------------------ */
 

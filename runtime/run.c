@@ -42,6 +42,7 @@ static dil_status check_tensor(const char *name, const dil_tensor *t,
 }
 
 static dil_status check_lse(const run *r) {
+  char got[DIL_TENSOR_TEXT];
   const dil_tensor *t = &r->call->lse;
   if (!t->data) return DIL_OK;
   if (!r->table->lse_allowed)
@@ -50,8 +51,9 @@ static dil_status check_lse(const run *r) {
   bool fits = t->dtype == DIL_F32 && t->rank == 3 && t->shape[0] == r->B &&
               t->shape[1] == r->table->heads && t->shape[2] == r->N;
   if (fits) return DIL_OK;
-  return dil_fail(DIL_USAGE, "lse must be f32 [%lld, %d, %lld]",
-                  (long long)r->B, r->table->heads, (long long)r->N);
+  return dil_fail(DIL_USAGE, "lse must be f32 [%lld, %d, %lld], got %s",
+                  (long long)r->B, r->table->heads, (long long)r->N,
+                  dil_tensor_text(t, got));
 }
 
 static dil_status check_lengths(const run *r) {

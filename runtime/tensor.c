@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 typedef struct dtype_row {
@@ -52,6 +53,16 @@ int64_t dil_tensor_count(const dil_tensor *tensor) {
     fits &= !__builtin_mul_overflow(count, tensor->shape[axis], &count);
   }
   return empty ? 0 : fits ? count : -1;
+}
+
+const char *dil_tensor_text(const dil_tensor *tensor,
+                            char text[DIL_TENSOR_TEXT]) {
+  int at = sprintf(text, "%s [", dil_dtype_name(tensor->dtype));
+  for (int32_t axis = 0; axis < tensor->rank; axis++)
+    at += sprintf(text + at, axis ? ", %lld" : "%lld",
+                  (long long)tensor->shape[axis]);
+  strcpy(text + at, "]");
+  return text;
 }
 
 /* ---- conversions --------------------------------------------------------- */

@@ -134,7 +134,7 @@ def test_calls_are_checked():
     q, k, v = tensors()
     kernel = dil.Program(CAUSAL % "f32").kernel()
     fails("DIL_USAGE", "k must", kernel, q, k[:, :, :2], v)
-    fails("DIL_USAGE", "q has an element type", kernel, q.astype("float64"), k, v)
+    fails("DIL_USAGE", "q must be f32, got float64", kernel, q.astype("float64"), k, v)
     fails("DIL_USAGE", "astype('float32')", kernel, q, k.astype(">f4"), v)
     fails("DIL_USAGE", "fixes its scale", kernel, q, k, v, scale=0.25)
     fails("DIL_USAGE", "list", kernel, q, k, v, out=[1])

@@ -50,13 +50,27 @@ static void lse_read_only(bent *b) {
   b->a->lse_flags = DLPACK_FLAG_BITMASK_READ_ONLY;
 }
 static void lse_type(bent *b) { b->lse->dtype.bits = 16; }
+static void lse_double(bent *b) { b->lse->dtype.bits = 64; }
+static void lse_shape(bent *b) { b->lse->shape[1] = 3; }
 static void lse_aligned(bent *b) { b->lse->byte_offset = 2; }
 static void lse_nowhere(bent *b) { b->lse->data = NULL; }
 static void o_is_k(bent *b) { b->o->data = b->k->data; }
 static void lse_is_o(bent *b) { b->lse->data = b->o->data; }
 static void inputs_more(bent *b) { b->a->input_count = 1; }
+static void inputs_fewer(bent *b) { b->a->input_count = -1; }
+static void a_scale(bent *b) { b->a->scale = 0.5; }
+static void no_scale(bent *b) { b->a->scale = NAN; }
+static void q_wraps(bent *b) { b->q->byte_offset = UINT64_MAX - 3; }
+static void q_beyond(bent *b) { b->q->byte_offset = (uint64_t)1 << 62; }
+/* The first byte would lie before address 0. */
+static void q_below(bent *b) {
+  int64_t row = -(int64_t)((uintptr_t)b->q->data / (95 * sizeof(float))) - 1;
+  memcpy(b->strides, (int64_t[]){0, row, 16, 1}, sizeof b->strides);
+  b->q->strides = b->strides;
+}
 static void streams(bent *b) { b->a->stream = b; }
 static void not_ready(bent *b) { b->a->size = 3; }
+static void garbage(bent *b) { b->a->size = 1000000000; }
 static void lengths_of(bent *b, int32_t length, int32_t bits) {
   static int32_t value;
   value = length;
@@ -70,6 +84,14 @@ static void lengths_of(bent *b, int32_t length, int32_t bits) {
 }
 static void lengths_long(bent *b) { lengths_of(b, 97, 32); }
 static void lengths_type(bent *b) { lengths_of(b, 9, 64); }
+static void lengths_float(bent *b) {
+  lengths_of(b, 9, 32);
+  b->lengths.dtype.code = kDLFloat;
+}
+static void lengths_nowhere(bent *b) {
+  lengths_of(b, 9, 32);
+  b->lengths.data = NULL;
+}
 static void lengths_many(bent *b) {
   lengths_of(b, 9, 32);
   b->shape[0] = 2;
@@ -90,8 +112,7 @@ static const struct {
 } refusals[] = {
     {q_missing, "q is not given"},
     {q_nowhere, "q is not given"},
-    {q_type, "q has an element type that no kernel takes: float64 "
-             "(DLPack code 2, lanes 1)"},
+    {q_type, "q must be f32, got float64 (DLPack code 2, lanes 1)"},
     {q_lanes, ", lanes 4)"},
     {k_type, "k must be f32, got f16"},
     {k_device, "k is on cuda:0, the kernel is on cpu"},
@@ -107,18 +128,31 @@ static const struct {
     {q_aligned, "q is not aligned to its elements"},
     {o_read_only, "o is an output and is read-only"},
     {lse_read_only, "lse is an output and is read-only"},
-    {lse_type, "lse must be f32 [1, 2, 96]"},
+    {lse_type, "lse must be f32 [1, 2, 96], got f16 [1, 2, 96]"},
+    {lse_double, "lse must be f32, got float64 ("},
+    {lse_shape, "lse must be f32 [1, 2, 96], got f32 [1, 3, 96]"},
     {lse_aligned, "lse is not aligned to its elements"},
     {lse_nowhere, "lse has no memory"},
     {o_is_k, "o is an output and shares memory with k"},
     {lse_is_o, "o is an output and shares memory with lse"},
-    {inputs_more, "the kernel takes 0 inputs, got"},
+    {inputs_more, "kernel 'p' takes no inputs, got 1"},
+    {inputs_fewer, "kernel 'p' takes no inputs, got -1"},
+    {a_scale, "kernel 'p' fixes its scale, got 0.5: that wants `scale "
+              "runtime;` in its pattern"},
+    {no_scale, "kernel 'p' fixes its scale, got nan"},
+    {q_wraps, "q reaches further than memory does: its byte_offset is "
+              "18446744073709551612"},
+    {q_beyond, "q reaches further than memory does: its byte_offset is"},
+    {q_below, "q has a negative extent, or reaches further than memory"},
     {streams, "the processor has no streams"},
-    {not_ready, "dil_arguments is not initialised"},
+    {not_ready, "dil_arguments is not initialised: its size is 3"},
+    {garbage, "dil_arguments is not initialised: its size is 1000000000"},
     {lengths_long, "lengths[0] must be within 0 and 96, got 97"},
-    {lengths_type, "lengths has an element type that no kernel takes"},
-    {lengths_many, "lengths must be i32 [1]"},
-    {lengths_apart, "lengths must be i32 [2], contiguous"},
+    {lengths_type, "lengths must be i32, got int64 (DLPack code 0, lanes 1)"},
+    {lengths_float, "lengths must be i32 [1], got f32 [1]"},
+    {lengths_many, "lengths must be i32 [1], got i32 [2]"},
+    {lengths_nowhere, "lengths has no memory"},
+    {lengths_apart, "lengths must be contiguous, the stride is 2"},
 };
 enum { REFUSALS = sizeof refusals / sizeof *refusals };
 
@@ -174,6 +208,14 @@ START_TEST(inputs_are_checked) {
   c.tensor[DIL_TENSOR_O].data = c.tensor[DIL_TENSOR_INPUT].data;
   host_refused(dil_kernel_run(k, &c.arguments), DIL_USAGE, "shares memory with "
                "input 'doc'");
+  c.arguments.input_count = 0;
+  host_refused(dil_kernel_run(k, &c.arguments), DIL_USAGE,
+               "kernel 'p' takes 1 input ('doc'), got 0");
+  c.arguments.input_count = 1;
+  c.arguments.inputs = NULL;
+  host_refused(dil_kernel_run(k, &c.arguments), DIL_USAGE,
+               "1 inputs, and no list of them");
+  c.arguments.inputs = c.inputs;
   c.inputs[0] = NULL;
   host_refused(dil_kernel_run(k, &c.arguments), DIL_USAGE,
                "input 'doc' is not");

@@ -113,9 +113,7 @@ static dil_status check_call(const dil_cuda_kernel *k, const dil_call *call,
                   .weight = checked.weight,
                   .drop = checked.drop,
                   .chained = k->chained};
-  if (call->input_count != k->table->input_count)
-    return dil_fail(DIL_USAGE, "the kernel takes %d inputs, got %d",
-                    k->table->input_count, call->input_count);
+  status = dil_input_check_count(k->table, call->input_count);
   for (int32_t i = 0; !status && i < call->input_count; i++)
     status = check_input(k, r, i);
   return status;
