@@ -119,9 +119,9 @@ static void print_time(const forecast *f, FILE *out) {
   if (f->share >= 0)
     fprintf(out, ", %.3g %% of %sFLOP/s that its processors multiply",
             100 * f->share, message_scaled(cost_gpu_peak(p, &f->facts), rate));
-  fprintf(out, ";\n           a guess by the kernels of first choice: `dil "
-               "print --after ptxas`\n           says which the compiler "
-               "refuses\n");
+  fprintf(out, ";\n           nothing is compiled for this: where ptxas spills "
+               "registers, dil takes\n           another kernel, and `dil print "
+               "--after ptxas` says so\n");
 }
 
 void forecast_print(arena *a, const forecast *f, FILE *out) {

@@ -205,8 +205,12 @@ DIL_API dil_status dil_kernel_run(dil_kernel *kernel,
 /* Compiles, waits for and allocates what a call of these sizes needs. */
 DIL_API dil_status dil_kernel_prepare(dil_kernel *kernel,
                                       const dil_sizes *sizes);
-/* Bytes of scratch memory that a call of these sizes takes from the context;
- * compiles what it has to know for that. On a GPU: of the last call. */
+/* Bytes of scratch memory that a call takes from the context. On the processor
+ * they follow from the sizes and the threads; the function first compiles the
+ * code that such a call needs. A call packs keys and values block by block: see
+ * "Scratch memory" in README.md. A kernel of a GPU checks the sizes and uses
+ * them no further. It returns the bytes of device memory that its last call
+ * took, and 0 before its first call. */
 DIL_API dil_status dil_kernel_workspace(dil_kernel *kernel,
                                         const dil_sizes *sizes, int64_t *bytes);
 /* What a call of these sizes runs, "tiles" or "general 64x64 d64": cut to
