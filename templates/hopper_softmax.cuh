@@ -28,9 +28,11 @@ DEVICE float log2_fast(float x) {
 #define SCORED 0
 #define HIDING 0
 #endif
-// Finite, so that differences of peaks are; scores that expressions make may be
-// low.
-#define LOWEST (SCORED ? -2.3e38f : -1e30f)
+// No score is below it; finite, so that a difference of two peaks is no NaN.
+#define LOWEST (-3.4028234664e38f)
+// From such a shift on, f32 may lie more than 1 from the product that it was
+// rounded from, and from 2^31 on the power of that difference overflows.
+#define LARGE_SHIFT 16777216.0f
 
 DEVICE void state_clear(row_state &r) {
   r.peak[0] = r.peak[1] = LOWEST;
@@ -81,32 +83,38 @@ DEVICE void find_peaks(float (&s)[TILE_KEYS / 2], row_state &r, float scale,
   if (r.moved) raise_peaks(r, a0, a1, scale, slack);
 }
 
-// What a row's scores are shifted by, and the weight of one. Where expressions
-// make scores, a product that is not rounded as the peak's was may lie far from
-// it: each step is rounded by itself.
-DEVICE float weight_shift(float peak, float scale, float bias) {
-  return SCORED ? -__fmul_rn(peak, scale)
-                : fminf(fmaf(peak, -scale, bias), -LOWEST);
+// What the products of row `row` are shifted by. Where that is large, the peak
+// is taken from the scores themselves. A row without any key so far has hidden
+// scores alone, and 2^-inf is 0.
+template <int row>
+DEVICE float shift_row(float (&s)[TILE_KEYS / 2], float peak, float scale,
+                       float bias) {
+  float shift = peak > LOWEST ? fmaf(peak, -scale, bias) : 0;
+  if (fabsf(shift) < LARGE_SHIFT) return shift;
+#pragma unroll
+  for (int i = 2 * row; i < TILE_KEYS / 2; i += 4) {
+    s[i] -= peak;
+    s[i + 1] -= peak;
+  }
+  return bias;
 }
-DEVICE float weight_of(float s, float scale, float from, float bias) {
-  return exp2_fast(SCORED ? __fmul_rn(s, scale) + from + bias
-                          : fmaf(s, scale, from));
+DEVICE float weight_of(float s, float scale, float shift) {
+  return exp2_fast(fmaf(s, scale, shift));
 }
 
 // Scores to weights, packed as they come: that hides behind the exponentials.
-// Two chains of sums a row. One without any key so far has hidden scores alone,
-// and 2^-inf is 0; what is added to them stays finite.
+// Two chains of sums a row.
 DEVICE void weigh(float (&s)[TILE_KEYS / 2], u32 (&p)[TILE_KEYS / 4],
                   row_state &r, float scale, float bias) {
-  float from0 = weight_shift(r.peak[0], scale, bias);
-  float from1 = weight_shift(r.peak[1], scale, bias);
+  float shift0 = shift_row<0>(s, r.peak[0], scale, bias);
+  float shift1 = shift_row<1>(s, r.peak[1], scale, bias);
   float even0 = 0, even1 = 0;
 #pragma unroll
   for (int i = 0; i < TILE_KEYS / 2; i += 4) {
-    s[i] = weight_of(s[i], scale, from0, bias);
-    s[i + 1] = weight_of(s[i + 1], scale, from0, bias);
-    s[i + 2] = weight_of(s[i + 2], scale, from1, bias);
-    s[i + 3] = weight_of(s[i + 3], scale, from1, bias);
+    s[i] = weight_of(s[i], scale, shift0);
+    s[i + 1] = weight_of(s[i + 1], scale, shift0);
+    s[i + 2] = weight_of(s[i + 2], scale, shift1);
+    s[i + 3] = weight_of(s[i + 3], scale, shift1);
     if (i & 4) {
       r.sum[0] += s[i] + s[i + 1];
       r.sum[1] += s[i + 2] + s[i + 3];

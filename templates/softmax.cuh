@@ -27,10 +27,29 @@ struct dil_state {
   float m[2], l[2];
 };
 
-/* What is left of a score in units of log2. Those that expressions make may be
- * so large that a product which is not rounded as `base` was lies far off. */
-DIL_INLINE float score_below(float s, float c2, float base) {
-  return SCORED ? __fmul_rn(s, c2) - base : fmaf(s, c2, -base);
+/* From such an m on, f32 may lie more than 1 from the product that it was
+ * rounded from, and from 2^31 on the power of that difference overflows. */
+#define DIL_LARGE_MAXIMUM 16777216.0f /* 2^24 */
+
+/* Scores of row r (0, 1) of a thread become weights 2^(c2 * s - base). Where the
+ * base is large, each step is rounded by itself: the largest score then has the
+ * weight 1. */
+template <int TILES>
+DIL_INLINE void weigh_row(float (&s)[TILES][4], int r, float c2, float base) {
+  if (fabsf(base) >= DIL_LARGE_MAXIMUM) {
+#pragma unroll
+    for (int e = 0; e < 2 * TILES; e++) {
+      float &x = s[e >> 1][2 * r + (e & 1)];
+      x = __fmul_rn(x, c2) - base;
+    }
+    c2 = 1;
+    base = 0;
+  }
+#pragma unroll
+  for (int e = 0; e < 2 * TILES; e++) {
+    float &x = s[e >> 1][2 * r + (e & 1)];
+    x = power_of_2(fmaf(x, c2, -base));
+  }
 }
 
 /* Scores become weights 2^(c2 * s - m); alpha is what older sums lose. A key
@@ -49,11 +68,7 @@ DIL_INLINE void softmax_step(dil_state &state, float (&s)[TILES][4], float c2,
     float base = m == DIL_NONE ? 0.0f : m; /* all -infinity: weights are 0 */
     alpha[r] = power_of_2(state.m[r] - base);
     state.m[r] = m;
-#pragma unroll
-    for (int g = 0; g < TILES; g++) {
-      s[g][2 * r] = power_of_2(score_below(s[g][2 * r], c2, base));
-      s[g][2 * r + 1] = power_of_2(score_below(s[g][2 * r + 1], c2, base));
-    }
+    weigh_row<TILES>(s, r, c2, base);
   }
   if (times) {
 #pragma unroll

@@ -64,6 +64,14 @@ static double lowest_query(int32_t tensor, const int64_t *at, double number) {
   if (tensor == 1) return -1 - fabs(number);
   return huge_query(0, at, number);
 }
+/* Now and then a query meets a key with both in the same element. */
+static double outlier(int32_t tensor, const int64_t *at, double number) {
+  return tensor < 2 && at[1] % 7 == 3 && at[3] == 5 ? 1e18 * number : number;
+}
+static double below_zero(int32_t tensor, const int64_t *at, double number) {
+  (void)at;
+  return tensor == 0 ? fabs(number) : tensor == 1 ? -fabs(number) : number;
+}
 /* What scores -inf with it does not read its value. Kernels of 16 bits on GPUs
  * do not ask for that in blocks that every row sees. */
 static double huge_key_nan_value(int32_t tensor, const int64_t *at,
@@ -224,6 +232,18 @@ static const struct edge {
      S(40, 40)},
     {"scores of ten thousand", P("branch { segment 64; } branch { }"),
      S_(90, 90, .element = ten_thousand)},
+    {"scores of 1e8", P("scale 1e8; " LONGNET), S(90, 90)},
+    {"scores of 1e8 below zero", P("scale 1e8; causal; " LONGNET),
+     S_(90, 150, .element = below_zero)},
+    {"scores of 1e8, rewritten", P("score s * 1e8; branch { }"), S(90, 90)},
+    {"scores of 1e30", P("scale 1e30; branch { segment 64; } branch { }"),
+     S(90, 200)},
+    {"scores of 1e30, few queries", P("scale 1e30; branch { }"), S(2, 200)},
+    {"scores of 1e30, few keys", P("scale -1e30; causal; branch { }"),
+     S(130, 33)},
+    {"outliers of 1e18", P(LONGNET), S_(130, 130, .element = outlier)},
+    {"outliers of 1e18, few queries", P("branch { }"),
+     S_(5, 130, .element = outlier)},
     {"scores that grow in some rows", P("branch { }"),
      S_(70, 700, .element = growing)},
     {"scores all equal", P("scale 100.0; " LONGNET),

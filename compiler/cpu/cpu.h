@@ -82,15 +82,21 @@ void row_softmax(build *b, bool drop);
 ref lanes_before(build *b, ref count);
 
 /* From the running maximum and the tile's: the new one, the factor alpha for
- * what was summed before, and what weights are shifted by: bias - maximum, safe
- * when all is -inf. Where expressions make scores of any size, the bias comes
- * behind (NULL: it is in the shift). */
+ * what was summed before, and what weights are shifted by. */
 typedef struct softmax_turn {
-  ref maximum, alpha, shift, bias;
+  ref maximum, alpha;
+  ref base;  /* the maximum, or 0 while that is -inf */
+  ref bias;  /* log2 of how often each key counts */
+  ref shift; /* bias - base */
+  ref large; /* by lanes: the base is too large for one multiply-add */
 } softmax_turn;
-/* Weight of a score: 2^(c2 * score + shift). */
-ref softmax_weight(build *b, ref score, ref c2, const softmax_turn *turn);
 softmax_turn softmax_turn_of(build *b, ref before, ref mx, ref c2, ref bias);
+/* Whether a lane of these turns is large. */
+ref softmax_is_large(build *b, const softmax_turn *turn, int parts);
+/* Weight of a score: 2^(c2 * score + shift). Only a `careful` weight is right
+ * in lanes that are large; the other lanes have the same bits either way. */
+ref softmax_weight(build *b, ref score, ref c2, const softmax_turn *turn,
+                   bool careful);
 
 /* ---- math.c: functions over lanes ---------------------------------------- */
 

@@ -4,36 +4,54 @@
  * m - m and -inf - -inf must not meet: while a lane has seen no finite score
  * its m is -inf, and 0 stands for it, so that weights come out as 0.
  *
- * Scores that expressions make may be so large that a product which is not
- * rounded as m was lies far from it: there each step is rounded by itself. */
+ * m is rounded to f32, the product inside the multiply-add is not. From an m of
+ * 2^24 on the two may lie more than 1 apart, and from 2^31 on their power
+ * overflows. Rows with such an m round each step by itself: the largest score
+ * then has the weight 1 again. */
 #include "cpu.h"
 #include <math.h>
 
-ref softmax_weight(build *b, ref score, ref c2, const softmax_turn *turn) {
+#define LARGE_MAXIMUM 0x1p24
+
+ref softmax_weight(build *b, ref score, ref c2, const softmax_turn *turn,
+                   bool careful) {
   emit *e = &b->emit;
-  if (!turn->bias)
-    return math_power(b, emit_fma(e, c2, score, turn->shift), b->exp_degree);
-  ref below = emit_add(e, emit_mul(e, c2, score), turn->shift);
-  return math_power(b, emit_add(e, below, turn->bias), b->exp_degree);
+  ref x = emit_fma(e, c2, score, turn->shift);
+  if (careful) {
+    ref below = emit_sub(e, emit_mul(e, c2, score), turn->base);
+    x = emit_select(e, turn->large, emit_add(e, below, turn->bias), x);
+  }
+  return math_power(b, x, b->exp_degree);
+}
+
+ref softmax_is_large(build *b, const softmax_turn *turn, int parts) {
+  emit *e = &b->emit;
+  ref any = turn[0].large;
+  for (int part = 1; part < parts; part++)
+    any = emit_or(e, any, turn[part].large);
+  return emit_compare(e, IS_UNEQUAL, emit_lanes_word(e, any), emit_long(e, 0));
 }
 
 softmax_turn softmax_turn_of(build *b, ref before, ref mx, ref c2, ref bias) {
   emit *e = &b->emit;
-  softmax_turn turn = {0};
+  softmax_turn turn = {.bias = bias};
   ref here = emit_mul(e, mx, c2);
   turn.maximum = emit_greater(e, here, before);
   ref none = emit_compare(e, IS_EQUAL, turn.maximum, emit_real(e, -INFINITY));
-  ref safe = emit_select(e, none, emit_real(e, 0), turn.maximum);
-  ref alpha = math_power(b, emit_sub(e, before, safe), b->exp_degree);
+  turn.base = emit_select(e, none, emit_real(e, 0), turn.maximum);
+  ref alpha = math_power(b, emit_sub(e, before, turn.base), b->exp_degree);
   turn.alpha = emit_select(e, none, emit_real(e, 1), alpha);
-  if (b->plan->table.scored) turn.bias = bias;
-  turn.shift = emit_sub(e, turn.bias ? emit_real(e, 0) : bias, safe);
+  turn.shift = emit_sub(e, bias, turn.base);
+  turn.large =
+      emit_compare(e, IS_GREATER_EQUAL, emit_unary(e, "llvm.fabs", turn.base),
+                   emit_real(e, LARGE_MAXIMUM));
   return turn;
 }
 
 /* What the loop over keys needs. */
 typedef struct softmax_tile {
   ref s, p, c2;
+  bool careful; /* some row of the tile has a large maximum */
   softmax_turn turn[PARTS_MAX];
   dropout *drop; /* NULL: none */
 } softmax_tile;
@@ -80,8 +98,8 @@ static void softmax_keys(build *b, const softmax_tile *t, ref index, int count,
     tile_load_row(b, emit_vector(e->f32, e->width),
                   emit_offset(e, place, key * tile_row_bytes(b)), weight[key]);
     for (int part = 0; part < parts; part++)
-      weight[key][part] =
-          softmax_weight(b, weight[key][part], t->c2, &t->turn[part]);
+      weight[key][part] = softmax_weight(b, weight[key][part], t->c2,
+                                         &t->turn[part], t->careful);
   }
   for (int part = 0; part < parts; part++)
     sum[part] =
@@ -134,6 +152,8 @@ static void softmax_noalias(build *b) {
 static void softmax_all(build *b, const softmax_tile *t, ref n, ref *sum) {
   emit *e = &b->emit;
   int parts = b->isa->parts;
+  for (int part = 0; part < parts; part++)
+    sum[part] = emit_zero(emit_vector(e->f32, e->width));
   ref even = emit_and(e, n, emit_long(e, -2)), next[PARTS_MAX];
   loop key;
   loop_begin(e, &key, "keys", emit_long(e, 0), even, 2, sum, parts);
@@ -147,6 +167,23 @@ static void softmax_all(build *b, const softmax_tile *t, ref n, ref *sum) {
   branch_end(e, &odd);
   for (int part = 0; part < parts; part++)
     sum[part] = branch_merge(e, &odd, next[part], key.carried[part]);
+}
+
+/* The loop over keys twice: few tiles need the careful one. */
+static void softmax_either(build *b, softmax_tile *t, ref n, ref *sum) {
+  emit *e = &b->emit;
+  int parts = b->isa->parts;
+  ref careful[PARTS_MAX];
+  branch_block large;
+  branch_begin(e, &large, "large", softmax_is_large(b, t->turn, parts));
+  t->careful = true;
+  softmax_all(b, t, n, careful);
+  branch_else(e, &large);
+  t->careful = false;
+  softmax_all(b, t, n, sum);
+  branch_end(e, &large);
+  for (int part = 0; part < parts; part++)
+    sum[part] = branch_merge(e, &large, careful[part], sum[part]);
 }
 
 void tile_softmax(build *b, bool drop) {
@@ -166,9 +203,7 @@ void tile_softmax(build *b, bool drop) {
     t.drop = &state;
   }
   softmax_rescale(b, &t, emit_parameter(e, 4));
-  for (int part = 0; part < b->isa->parts; part++)
-    sum[part] = emit_zero(emit_vector(e->f32, e->width));
-  softmax_all(b, &t, emit_parameter(e, 2), sum);
+  softmax_either(b, &t, emit_parameter(e, 2), sum);
   softmax_sum(b, sum);
   emit_return(e, NULL);
 }
