@@ -33,7 +33,7 @@ core     := $(filter-out $(BUILD)/compiler/main.o,$(call objects,compiler/*.c)) 
 cli      := $(call objects,compiler/command_*.c compiler/options*.c \
             compiler/message.c compiler/progress.c compiler/report.c \
             compiler/trial*.c compiler/bind*.c compiler/measure.c \
-            compiler/verdict.c compiler/build*.c compiler/library*.c \
+            compiler/verdict.c compiler/rounding.c compiler/build*.c compiler/library*.c \
             compiler/forecast*.c \
             compiler/tune.c compiler/place_bill.c compiler/place_judge.c \
             compiler/place_exchange.c compiler/place_work.c) \

@@ -7,6 +7,7 @@
  * roundings, scores in float64. */
 #include "oracle.h"
 #include <assert.h>
+#include <fenv.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -334,11 +335,19 @@ static row row_open(const pattern *p, const dil_call *call, int64_t b,
   return r;
 }
 
+/* Threads of a pool take subnormal numbers for 0; the definition does not. */
+static void take_subnormals(fenv_t *before) {
+  fegetenv(before);
+  fesetenv(FE_DFL_ENV);
+}
+
 void oracle_row(const pattern *p, const dil_call *call, int64_t b, int64_t n,
                 int64_t h, double *o, double *lse) {
   assert(oracle_refusal(p) == NULL);
   int64_t longest = p->head_dim > p->value_dim ? p->head_dim : p->value_dim;
   double q[p->head_dim], key[longest];
+  fenv_t mode;
+  take_subnormals(&mode);
   row r = row_open(p, call, b, n, h);
   read_operand(&r, &call->q, row_start(&call->q, b, n, h), p->head_dim, q);
   r.q = q;
@@ -347,6 +356,7 @@ void oracle_row(const pattern *p, const dil_call *call, int64_t b, int64_t n,
   bool joint = p->combine == DIL_COMBINE_SOFTMAX ||
                p->combine == DIL_COMBINE_UNION;
   *lse = joint ? one_softmax(&r, o) : own_softmaxes(&r, o);
+  fesetenv(&mode);
 }
 
 /* ---- all rows ------------------------------------------------------------ */

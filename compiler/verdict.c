@@ -1,6 +1,10 @@
 /* verdict.c - compares a call's outputs with the oracle, row by row. In: a
  * binding after a run. Out: a verdict with the errors, their bounds, and the
- * worst place when they are exceeded. */
+ * worst place when they are exceeded.
+ *
+ * The bounds are those of the storage type. Only where they are exceeded is it
+ * asked how much the rounding of scores explains (rounding.c). */
+#include "rounding.h"
 #include "verdict.h"
 #include <math.h>
 #include <stdlib.h>
@@ -14,6 +18,9 @@ static const struct {
     [DIL_F16] = {1e-3, 1e-4},
 };
 
+/* The rounding of scores explains no more than this share of the output. */
+#define EXPLAINED_MOST 0.5
+
 /* On a GPU f32 is summed from tf32 products, three a product or, where the
  * pattern says so, one. */
 static double output_bound(const binding *b) {
@@ -23,11 +30,19 @@ static double output_bound(const binding *b) {
   return bounds[b->pattern->dtype].output;
 }
 
+/* Processors multiply exactly, and so do GPUs with elements of 16 bits. */
+static double product_error(const binding *b) {
+  bool cuda = b->options->device.word == DEVICE_CUDA;
+  if (!cuda || b->pattern->dtype != DIL_F32) return 0;
+  return b->pattern->fast ? 0x1p-10 : 0x1p-20;
+}
+
 typedef struct row_result {
   double difference, reference; /* sums of squares */
-  double lse_error, score;
-  bool torn; /* a NaN or infinity on one side only */
-  bool nan;  /* a NaN on both */
+  double lse_error;
+  rounding explained; /* by the rounding of the row's scores */
+  bool torn;          /* a NaN or infinity on one side only */
+  bool nan;           /* a NaN on both */
   verdict_place worst, worst_lse;
 } row_result;
 
@@ -64,111 +79,6 @@ static void take_worst(verdict_place *worst, verdict_place place) {
     *worst = place;
 }
 
-/* ---- scores -------------------------------------------------------------- */
-
-static int64_t row_start(const dil_tensor *x, int64_t b, int64_t n, int64_t h) {
-  return b * x->stride[0] + n * x->stride[1] + h * x->stride[2];
-}
-
-/* A row of q or k of a call whose tensors have no data. */
-static void make_row(const dil_call *call, const dil_tensor *x, int64_t start,
-                     int64_t count, float *to) {
-  double made[DIL_HEAD_DIM_MAX];
-  dil_normal_row(call, x, start, count, made);
-  for (int64_t d = 0; d < count; d++) to[d] = (float)made[d];
-}
-
-static void read_row(const dil_call *call, const dil_tensor *x, int64_t start,
-                     int64_t count, float *to) {
-  const uint16_t *half = (const uint16_t *)x->data + start;
-  if (!x->data) make_row(call, x, start, count, to);
-  else if (x->dtype == DIL_F32)
-    memcpy(to, (const float *)x->data + start, (size_t)count * sizeof *to);
-  else if (x->dtype == DIL_BF16)
-    for (int64_t d = 0; d < count; d++) to[d] = dil_bf16_to_f32(half[d]);
-  else
-    for (int64_t d = 0; d < count; d++) to[d] = dil_f16_to_f32(half[d]);
-}
-
-static double dot(const float *a, const float *b, int64_t count) {
-  double sum[4] = {0};
-  int64_t d = 0;
-  for (; d + 4 <= count; d += 4)
-    for (int64_t i = 0; i < 4; i++)
-      sum[i] += (double)a[d + i] * (double)b[d + i];
-  for (; d < count; d++) sum[0] += (double)a[d] * (double)b[d];
-  return sum[0] + sum[1] + sum[2] + sum[3];
-}
-
-/* What the scores of a row ask of the bounds. */
-typedef struct heights {
-  double product; /* the largest finite |scale * q . k| */
-  double top;     /* the largest score, all of them rewritten */
-  double made;    /* the largest number on the way to it */
-} heights;
-
-static double finite_or(double number, double other) {
-  return isfinite(number) ? number : other;
-}
-
-/* One key's scores, from scale * q . k to the last rewriting. What lies below
- * the top weighs nothing: a -1e9 in place of a mask forgives no error. */
-static void take_key(heights *most, const branch *br, expr_point *point) {
-  double made = finite_or(fabs(point->s), 0);
-  most->product = fmax(most->product, made);
-  for (int32_t i = 0; i < br->score_count; i++) {
-    value v = expr_eval(br->score[i], point, true);
-    point->s = br->score[i]->type == TYPE_F32 ? v.real : (double)v.integer;
-    made = fmax(made, finite_or(fabs(point->s), 0));
-  }
-  if (!(finite_or(point->s, -INFINITY) > most->top)) return;
-  most->top = point->s;
-  most->made = made;
-}
-
-static void take_branch(heights *most, const binding *b, int32_t index,
-                        verdict_place at, const float *q) {
-  const pattern *p = b->pattern;
-  const branch *br = &p->branch[index];
-  expr_point point = binding_point(b, at.b);
-  int64_t M = point.M, t = at.n + M - point.N;
-  int64_t low = br->segment ? floor_div(t, br->segment) * br->segment : 0;
-  int64_t high = br->segment && low + br->segment < M ? low + br->segment : M;
-  double scale = p->scale_kind == SCALE_RUNTIME ? b->call.scale : p->scale;
-  float key[DIL_HEAD_DIM_MAX];
-  for (int64_t j = low < 0 ? high : low; j < high; j++) {
-    if (!pattern_reaches(p, index, at.h, t, j, &point)) continue;
-    int64_t kv = at.h / (p->heads / p->kv_heads);
-    read_row(&b->call, &b->call.k, row_start(&b->call.k, at.b, j, kv),
-             p->head_dim, key);
-    point.h = (int32_t)at.h;
-    point.i = (int32_t)t;
-    point.j = (int32_t)j;
-    point.s = scale * dot(q, key, p->head_dim);
-    take_key(most, br, &point);
-  }
-}
-
-/* The largest finite |scale * q . k| over the keys that the row sees, or what
- * its softmax's largest score went through, if that is more. */
-static double largest_score(const binding *b, verdict_place at) {
-  const pattern *p = b->pattern;
-  bool apart = p->combine == DIL_COMBINE_MEAN || p->combine == DIL_COMBINE_SUM;
-  float q[DIL_HEAD_DIM_MAX];
-  read_row(&b->call, &b->call.q, row_start(&b->call.q, at.b, at.n, at.h),
-           p->head_dim, q);
-  heights most = {0, -INFINITY, 0};
-  double largest = 0;
-  for (int32_t i = 0; i < p->branch_count; i++) {
-    if (at.h < p->branch[i].head_first || at.h > p->branch[i].head_last)
-      continue;
-    if (apart) most = (heights){0, -INFINITY, 0};
-    take_branch(&most, b, i, at, q);
-    if (apart) largest = fmax(largest, fmax(most.product, most.made));
-  }
-  return fmax(largest, fmax(most.product, most.made));
-}
-
 /* ---- rows ---------------------------------------------------------------- */
 
 static int64_t total_rows(const binding *b) {
@@ -188,6 +98,10 @@ verdict_place verdict_row(const binding *b, int64_t rows, int64_t index) {
   int64_t heads = b->pattern->heads, N = b->size[BIND_N];
   return (verdict_place){
       .b = row / heads / N, .n = row / heads % N, .h = row % heads};
+}
+
+static int64_t row_start(const dil_tensor *x, int64_t b, int64_t n, int64_t h) {
+  return b * x->stride[0] + n * x->stride[1] + h * x->stride[2];
 }
 
 static void compare_output(const binding *b, verdict_place at,
@@ -240,7 +154,17 @@ static void check_row(void *context, int64_t index, int32_t worker) {
   row_result *r = &c->row[index];
   compare_output(c->binding, at, output, r);
   compare_lse(c->binding, at, lse, r);
-  r->score = largest_score(c->binding, at);
+  progress_add(c->progress, 1);
+}
+
+static void explain_row(void *context, int64_t index, int32_t worker) {
+  (void)worker;
+  const checker *c = context;
+  const binding *b = c->binding;
+  verdict_place at = verdict_row(b, c->verdict->rows, index);
+  expr_point point = binding_point(b, at.b);
+  c->row[index].explained = rounding_of_row(b->pattern, &b->call, &point, at.n,
+                                            at.h, product_error(b));
   progress_add(c->progress, 1);
 }
 
@@ -268,40 +192,70 @@ int64_t verdict_rows(const binding *b, double pairs, double budget) {
   const pattern *p = b->pattern;
   bool made = bind_has_rows(b);
   int64_t total = total_rows(b), least = made ? 64 : 1000;
-  double elements = (double)(2 * p->head_dim + p->value_dim);
+  double elements = (double)(p->head_dim + p->value_dim);
   double each = made ? ELEMENT_SECONDS : NORMAL_SECONDS;
-  double seconds = look_count(b) * LOOK_SECONDS +
-                   pairs * (PAIR_SECONDS + elements * each);
+  double seconds =
+      look_count(b) * LOOK_SECONDS + pairs * (PAIR_SECONDS + elements * each);
   if (seconds <= budget) return total;
   int64_t rows = (int64_t)((double)total * budget / seconds);
   return rows < least ? (total < least ? total : least) : rows;
 }
 
-static void sum_rows(const binding *b, const checker *c, verdict *v) {
-  double difference = 0, reference = 0;
-  bool torn = false;
-  const row_result *worst = c->row, *worst_lse = c->row;
+/* Beyond what the rounding of scores explains. */
+static double unexplained(const row_result *r) {
+  return r->difference - r->explained.output * r->explained.output;
+}
+static double unexplained_lse(const row_result *r) {
+  return r->lse_error - r->explained.lse;
+}
+
+/* Errors of all rows, and the rows that are farthest off: for the output, and
+ * for the lse. False: a row is torn, and both are the first such row. */
+static bool find_worst(const checker *c, const row_result **worst,
+                       const row_result **worst_lse) {
+  *worst = *worst_lse = c->row;
+  for (int64_t i = 0; i < c->verdict->rows; i++) {
+    const row_result *r = &c->row[i];
+    if (r->torn) {
+      *worst = *worst_lse = r;
+      return false;
+    }
+    if (unexplained(r) > unexplained(*worst)) *worst = r;
+    if (unexplained_lse(r) > unexplained_lse(*worst_lse)) *worst_lse = r;
+  }
+  return true;
+}
+
+/* The relative L2 norm of all rows' errors, and what it may be. */
+static void sum_rows(const checker *c, verdict *v) {
+  double difference = 0, reference = 0, explained = 0;
+  v->nan_rows = 0;
   for (int64_t i = 0; i < v->rows; i++) {
     const row_result *r = &c->row[i];
     difference += r->difference;
     reference += r->reference;
-    v->lse_error = fmax(v->lse_error, r->lse_error);
-    v->largest_score = fmax(v->largest_score, r->score);
+    explained += r->explained.output * r->explained.output;
     v->nan_rows += r->nan;
-    if (r->torn && !torn) worst = worst_lse = r;
-    torn |= r->torn;
-    if (torn) continue;
-    if (r->difference > worst->difference) worst = r;
-    if (r->lse_error > worst_lse->lse_error) worst_lse = r;
   }
-  double factor = fmax(1, v->largest_score / 16);
-  v->bound = output_bound(b) * factor;
-  v->lse_bound = bounds[b->pattern->dtype].lse * factor;
   v->rel_error = difference > 0 ? sqrt(difference / reference) : 0;
+  v->bound = output_bound(c->binding);
+  if (explained > 0)
+    v->bound =
+        fmax(v->bound, fmin(sqrt(explained / reference), EXPLAINED_MOST));
+}
+
+static void judge(const checker *c, verdict *v) {
+  const binding *b = c->binding;
+  const row_result *worst, *worst_lse;
+  bool whole = find_worst(c, &worst, &worst_lse);
+  sum_rows(c, v);
+  v->lse_error = worst_lse->lse_error;
+  v->lse_bound = bounds[b->pattern->dtype].lse + worst_lse->explained.lse;
   bool output_good = v->rel_error <= v->bound;
-  v->good = !torn && output_good && v->lse_error <= v->lse_bound;
+  v->torn = !whole;
+  v->good = whole && output_good && v->lse_error <= v->lse_bound;
   bool lse_place =
-      torn ? same_class(worst->worst.got, worst->worst.want) : output_good;
+      whole ? output_good : same_class(worst->worst.got, worst->worst.want);
   v->worst = lse_place ? worst_lse->worst_lse : worst->worst;
   if (!b->call.lse.data) v->lse_error = NAN;
 }
@@ -317,19 +271,31 @@ static dil_status bring_rows(const checker *c) {
   return status;
 }
 
+static dil_status each_row(checker *c, const char *what,
+                           void (*work)(void *, int64_t, int32_t)) {
+  progress bar;
+  c->progress = &bar;
+  progress_start(&bar, what, c->verdict->rows);
+  dil_status status =
+      dil_threads_run(c->binding->threads, c->verdict->rows, work, c);
+  progress_end(&bar);
+  return status;
+}
+
 dil_status verdict_make(const binding *b, double pairs, double budget,
                         verdict *v) {
   *v = (verdict){.total = total_rows(b), .good = true};
   v->rows = verdict_rows(b, pairs, budget);
   if (v->rows == 0) return DIL_OK;
-  progress bar;
-  checker c = {b, v, calloc((size_t)v->rows, sizeof(row_result)), &bar};
+  checker c = {b, v, calloc((size_t)v->rows, sizeof(row_result)), NULL};
   if (!c.row) return dil_fail(DIL_MEMORY, "no memory to check the result");
   dil_status status = bring_rows(&c);
-  progress_start(&bar, "checking", v->rows);
-  if (!status) status = dil_threads_run(b->threads, v->rows, check_row, &c);
-  progress_end(&bar);
-  if (!status) sum_rows(b, &c, v);
+  if (!status) status = each_row(&c, "checking", check_row);
+  if (!status) judge(&c, v);
+  if (!status && !v->good && !v->torn) {
+    status = each_row(&c, "judging", explain_row);
+    if (!status) judge(&c, v);
+  }
   free(c.row);
   return status;
 }

@@ -13,10 +13,11 @@ typedef struct verdict {
   int64_t rows, total;  /* (batch row, query, head) rows: checked, in all */
   int64_t nan_rows;     /* checked, where both have the same NaN somewhere */
   double rel_error;     /* relative L2 of o */
-  double lse_error;     /* largest absolute; NaN: the pattern has no lse */
-  double largest_score; /* |scale * q . k| over the checked rows' keys, or a
-                           row's largest score once rewritten */
-  double bound, lse_bound;
+  double lse_error;     /* absolute, of the row that is farthest beyond what the
+                           rounding of its scores explains; NaN: the pattern
+                           has no lse */
+  double bound, lse_bound; /* what the two may be */
+  bool torn;               /* a NaN or infinity stands on one side only */
   bool good;
   verdict_place worst; /* of what is out of bounds, when not good */
 } verdict;

@@ -11,24 +11,36 @@ static void *must(void *memory) {
   return memory;
 }
 
-/* Relative L2 of o and absolute error of lse that a dtype may have; times the
- * factor of large scores. No element may be off by five times as much of its
- * size and its row's. */
+/* Relative L2 of o and absolute error of lse that a dtype may have. No element
+ * may be off by five times as much of its size and its row's. Where that is
+ * exceeded, the rounding of scores may explain more of a row (rounding.h), but
+ * never more than half of the output. */
 static const struct { double o, lse; } bounds[DIL_DTYPE_COUNT] = {
     [DIL_F32] = {2e-6, 2e-5},
     [DIL_BF16] = {4e-3, 1e-4},
     [DIL_F16] = {1e-3, 1e-4},
 };
 
+static int64_t row_count(const data *d) {
+  return d->shape.batch * d->shape.queries * d->pattern->heads;
+}
+
 /* f32 on a GPU is a sum of tf32 products. */
+static double base_bound(const data *d) {
+  if (gpu_wanted() && d->pattern->dtype == DIL_F32) return 1e-5;
+  return bounds[d->pattern->dtype].o;
+}
 double o_bound(const data *d) {
-  if (gpu_wanted() && d->pattern->dtype == DIL_F32) return 1e-5 * d->factor;
-  return bounds[d->pattern->dtype].o * d->factor;
+  double explained = 0, whole = 0, least = base_bound(d);
+  if (!d->explained) return least;
+  for (int64_t row = 0; row < row_count(d); row++)
+    explained += d->explained[row].output * d->explained[row].output;
+  for (int64_t e = 0; e < row_count(d) * d->pattern->value_dim; e++)
+    if (isfinite(d->o[e])) whole += d->o[e] * d->o[e];
+  if (explained == 0) return least;
+  return fmax(least, fmin(sqrt(explained / whole), 0.5));
 }
-static double element_bound(const data *d) { return 5 * o_bound(d); }
-double lse_bound(const data *d) {
-  return bounds[d->pattern->dtype].lse * d->factor;
-}
+static double element_bound(const data *d) { return 5 * base_bound(d); }
 
 static int64_t row_keys(const data *d, int64_t b) { /* M of this batch row */
   return d->shape.lengths ? d->shape.lengths[b] : d->shape.keys;
@@ -183,36 +195,20 @@ static void ask_oracle(data *d) {
                    d->lse + (b * H + h) * N + n);
 }
 
-static double dot_product(const data *d, int64_t b, int64_t n, int64_t h,
-                          int64_t j) {
-  int64_t group = d->pattern->heads / d->pattern->kv_heads;
-  const dil_tensor *q = &d->call.q, *k = &d->call.k;
-  int64_t qi = tensor_index(q, (int64_t[]){b, n, h, 0});
-  int64_t ki = tensor_index(k, (int64_t[]){b, j, h / group, 0});
-  double sum = 0;
-  for (int64_t x = 0; x < d->pattern->head_dim; x++)
-    sum += dil_element_read(q->data, q->dtype, qi + x) *
-           dil_element_read(k->data, k->dtype, ki + x);
-  return sum;
-}
-
-/* max(1, largest |score| / 16), over finite scores before any rewriting; looked
- * for only where a test makes them large. */
-static double large_factor(const data *d) {
+/* What the rounding of scores explains, row by row, in the order of o. */
+static void explain_rows(data *d) {
   const pattern *p = d->pattern;
-  double scale = p->scale_kind == SCALE_DEFAULT ? 1 / sqrt((double)p->head_dim)
-                 : p->scale_kind == SCALE_FIXED ? p->scale
-                                                : d->shape.scale;
-  double largest = 0;
-  if (d->shape.size <= 1 && !d->shape.element && scale <= 1) return 1;
-  for (int64_t b = 0; b < d->shape.batch; b++)
-    for (int64_t n = 0; n < d->shape.queries; n++)
-      for (int64_t h = 0; h < p->heads; h++)
-        for (int64_t j = 0; j < row_keys(d, b); j++) {
-          double score = fabs(scale * dot_product(d, b, n, h, j));
-          if (isfinite(score)) largest = fmax(largest, score);
-        }
-  return fmax(1, largest / 16);
+  int64_t N = d->shape.queries, H = p->heads;
+  double product = gpu_wanted() && p->dtype == DIL_F32 ? 0x1p-20 : 0;
+  d->explained = must(calloc((size_t)row_count(d) + 1, sizeof *d->explained));
+  for (int64_t row = 0; row < row_count(d); row++) {
+    int64_t b = row / (N * H), n = row / H % N;
+    expr_point point = {.b = (int32_t)b, .B = (int32_t)d->shape.batch,
+                        .N = (int32_t)N, .M = (int32_t)row_keys(d, b),
+                        .input = read_input, .context = d};
+    d->explained[row] =
+        rounding_of_row(p, &d->call, &point, n, row % H, product);
+  }
 }
 
 /* ---- a call -------------------------------------------------------------- */
@@ -258,7 +254,6 @@ data *data_new(const subject *s, call_shape shape) {
   d->call.inputs = d->inputs;
   d->call.input_count = p->input_count;
   for (int32_t i = 0; i < p->input_count; i++) make_input(d, i);
-  d->factor = large_factor(d);
   if (!shape.clean) spoil_unseen(d);
   for (int32_t i = 0; i < d->guard_count; i++) guard_protect(&d->guards[i]);
   ask_oracle(d);
@@ -272,6 +267,7 @@ void data_free(data *d) {
   for (int32_t i = 0; i < d->guard_count; i++) guard_free(&d->guards[i]);
   free(d->o);
   free(d->lse);
+  free(d->explained);
   free(d);
 }
 
@@ -351,8 +347,24 @@ static bool odd_pair(double mine, double right) {
   return false;
 }
 
-double data_error(const data *d, double *lse_error) {
-  int64_t rows = d->shape.batch * d->shape.queries * d->pattern->heads;
+static double explained_lse(const data *d, int64_t row) {
+  return d->explained ? d->explained[row].lse : 0;
+}
+double lse_bound(const data *d) {
+  return bounds[d->pattern->dtype].lse + explained_lse(d, d->lse_row);
+}
+
+/* How far the lse of a row is off; infinitely where one side is not finite. */
+static double lse_off(const data *d, int64_t row) {
+  int64_t N = d->shape.queries, H = d->pattern->heads;
+  int64_t e = (row / (N * H) * H + row % H) * N + row / H % N;
+  double mine = lse_element(d, e), right = d->lse[e];
+  if (odd_pair(mine, right)) return INFINITY;
+  return isfinite(right) ? fabs(mine - right) : 0;
+}
+
+double data_error(data *d, double *lse_error) {
+  int64_t rows = row_count(d);
   int64_t width = d->pattern->value_dim;
   double square = 0, whole = 0;
   for (int64_t e = 0; e < rows * width; e++) {
@@ -363,12 +375,12 @@ double data_error(const data *d, double *lse_error) {
     whole += right * right;
   }
   *lse_error = 0;
-  for (int64_t e = 0; d->call.lse.data && e < rows; e++) {
-    double mine = lse_element(d, e), right = d->lse[e];
-    double off = fabs(mine - right);
-    if (fabs(right) > 1e8) off *= 50 / fabs(right); /* of 24 bits */
-    if (odd_pair(mine, right)) *lse_error = INFINITY;
-    else if (isfinite(right)) *lse_error = fmax(*lse_error, off);
+  for (int64_t row = 0; d->call.lse.data && row < rows; row++) {
+    double off = lse_off(d, row), most = *lse_error;
+    if (off - explained_lse(d, row) <= most - explained_lse(d, d->lse_row))
+      continue;
+    d->lse_row = row;
+    *lse_error = off;
   }
   return square == 0 ? 0 : sqrt(square / whole);
 }
@@ -417,7 +429,7 @@ static double size_of(const double *x, int64_t count) {
 }
 
 double data_element_error(const data *d) {
-  int64_t rows = d->shape.batch * d->shape.queries * d->pattern->heads;
+  int64_t rows = row_count(d);
   int64_t width = d->pattern->value_dim;
   double largest = 0, whole = size_of(d->o, rows * width);
   for (int64_t row = 0; row < rows; row++) {
@@ -426,6 +438,7 @@ double data_element_error(const data *d) {
     if (width < 16) size = fmax(size, whole); /* too few to tell */
     for (int64_t x = 0; x < width; x++) {
       double off = fabs(o_element(d, row, x) - right[x]);
+      if (d->explained) off -= d->explained[row].output;
       double all = fabs(right[x]) + size;
       if (off > largest * all) largest = off / all;
     }
@@ -441,6 +454,10 @@ const char *data_compare(data *d) {
   if (error <= o_bound(d) && lse_error <= lse_bound(d) &&
       element <= element_bound(d))
     return "";
+  if (!d->explained && !isinf(error) && !isinf(lse_error)) {
+    explain_rows(d);
+    return data_compare(d);
+  }
   say_worst(d, worst, sizeof worst);
   snprintf(text, sizeof text, "o off by %.3g (bound %.3g), an element by %.3g "
            "(%.3g), lse by %.3g (%.3g); %s", error, o_bound(d), element,

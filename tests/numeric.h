@@ -10,6 +10,7 @@
 
 #include "../compiler/all.h"
 #include "../compiler/backend.h"
+#include "../compiler/rounding.h"
 #include "../runtime/cpu.h"
 
 /* ---- guard.c: memory whose misuse is noticed ----------------------------- */
@@ -143,7 +144,9 @@ typedef struct data {
   guard guards[NUMERIC_GUARDS];
   int32_t guard_count;
   double *o, *lse;         /* the oracle's [B, N, H, Dv] and [B, H, N] */
-  double factor;           /* max(1, largest |score| / 16) of the bounds */
+  rounding *explained;     /* [B, N, H] what the rounding of scores explains;
+                              NULL until a bound is exceeded */
+  int64_t lse_row;         /* whose lse is farthest beyond that */
 } data;
 
 data *data_new(const subject *s, call_shape shape);
@@ -158,9 +161,11 @@ void data_forget(data *d);
 const char *data_compare(data *d);
 /* Runs the kernel and leaves o and lse in the call, uncompared. */
 dil_status data_run(data *d, kernel_made *k);
-/* The relative L2 error of o and the largest error of lse as they stand. */
-double data_error(const data *d, double *lse_error);
-/* The largest error of an element of o, of its size and its row's. */
+/* The relative L2 error of o as it stands, and the error of the lse that is
+ * farthest beyond what is explained. */
+double data_error(data *d, double *lse_error);
+/* The largest error of an element of o, less what is explained, of its size and
+ * its row's. */
 double data_element_error(const data *d);
 double o_bound(const data *d);
 double lse_bound(const data *d);
