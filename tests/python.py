@@ -1,7 +1,9 @@
 """python.py - the Python host: examples/python/dil.py on NumPy arrays and on
 DLPack tensors. Prints `ok NAME` or `not ok NAME` a test."""
 
+import copy
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -13,6 +15,13 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)),
                                 "..", "examples", "python"))
 import dil
 import longnet
+
+try:
+    import torch
+except ImportError:
+    sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)),
+                                 "standin"))
+    import torch
 
 CAUSAL = "pattern p { heads 4; head_dim 16; dtype %s; causal; branch { } }"
 random = numpy.random.default_rng(7)
@@ -153,6 +162,95 @@ def test_a_scale_of_the_call():
     kernel, (q, k, v) = dil.Program(text).kernel(), tensors()
     fails("DIL_USAGE", "say scale=", kernel, q, k, v)
     assert off(kernel(q, k, v, scale=0.25), dense(q, k, v)[0]) < 2e-6
+
+
+def test_copies_are_the_object():
+    """A copy that goes takes nothing away."""
+    kernel, (q, k, v) = dil.Program(CAUSAL % "f32").kernel(), tensors()
+    program = dil.Program(CAUSAL % "f32")
+    for x in (kernel, program, program.context):
+        assert copy.copy(x) is x and copy.deepcopy([x])[0] is x
+    twice = copy.copy(kernel)
+    del twice
+    assert off(kernel(q, k, v), dense(q, k, v)[0]) < 2e-6
+    fails("DIL_USAGE", "a dil.Kernel cannot be pickled", pickle.dumps, kernel)
+    fails("DIL_USAGE", "a dil.Context cannot", pickle.dumps, program.context)
+    error = pickle.loads(pickle.dumps(dil.Error("DIL_INPUT", "words")))
+    assert (error.status, str(error)) == ("DIL_INPUT", "words")
+
+
+def test_objects_say_what_they_are():
+    context = dil.Context(threads=2)
+    assert repr(context) == "<dil.Context on cpu, 2 threads>"
+    program = dil.Program("pattern p { heads 4 kv 2; head_dim 16 value 8; "
+                          "dtype bf16; branch { } } kernel x = p; kernel y = p;",
+                          context=context)
+    assert repr(program) == "<dil.Program of 'x', 'y' on cpu>"
+    assert repr(program.kernel("x")) == (
+        "<dil.Kernel 'p' on cpu: 4 heads (kv 2) of 16 (value 8), bf16>")
+    assert repr(dil.Program(CAUSAL % "f16").kernel()) == (
+        "<dil.Kernel 'p' on cpu: 4 heads of 16, f16>")
+
+
+def test_gradients_are_refused():
+    kernel, (q, k, v) = dil.Program(CAUSAL % "f32").kernel(), tensors()
+    right = dense(q, k, v)[0]
+    q, k, v = map(torch.from_numpy, (q, k, v))
+    assert off(kernel(q, k, v).numpy(), right) < 2e-6
+    k.requires_grad_()
+    fails("DIL_USAGE", "k requires a gradient, and dil computes none yet: pass "
+          "k.detach(), or call the kernel under torch.no_grad()", kernel, q, k, v)
+    assert off(kernel(q, k.detach(), v).numpy(), right) < 2e-6
+    with torch.no_grad():
+        out, lse = kernel(q, k, v, lse=True)
+        assert off(out.numpy(), right) < 2e-6 and lse.dtype == torch.float32
+
+
+def test_lengths_become_int32():
+    kernel, (q, k, v) = dil.Program(CAUSAL % "f32").kernel(), tensors()
+    given = numpy.array([50, 20], "int32")
+    right = kernel(q, k, v, lengths=given)
+    assert not numpy.array_equal(right, kernel(q, k, v))
+    both = [torch.from_numpy(x) for x in (q, k, v)]
+    for lengths in ([50, 20], (50, 20), given.astype("int64"),
+                    torch.from_numpy(given.astype("int64"))):
+        assert numpy.array_equal(right, kernel(q, k, v, lengths=lengths))
+        o = kernel(*both, lengths=lengths)
+        assert numpy.array_equal(right, o.numpy())
+    large = numpy.array([50, 2 ** 32 + 20])
+    for lengths in (large, -large, torch.from_numpy(large), [50, 51]):
+        fails("DIL_USAGE", "] must be within 0 and 50, got ", kernel, q, k, v,
+              lengths=lengths)
+    fails("DIL_USAGE", "lengths must be int32, got 4294967296", kernel, q, k, v,
+          lengths=[50, 2 ** 32])
+    fails("DIL_USAGE", "lengths must be integers, got [50, 2.5]", kernel, q, k,
+          v, lengths=[50, 2.5])
+    fails("DIL_USAGE", "lengths must be i32 [2], got i32 [1]", kernel, q, k, v,
+          lengths=[50])
+    fails("DIL_USAGE", "lengths must be i32, got int16", kernel, q, k, v,
+          lengths=given.astype("int16"))
+    fails("DIL_USAGE", "lengths is of type int, neither", kernel, q, k, v, lengths=50)
+    fails("DIL_USAGE", "beside OnlyDlpack must be a tensor of int32", kernel,
+          *map(OnlyDlpack, (q, k, v)), out=numpy.empty_like(q), lengths=[50, 20])
+
+
+def test_types_and_devices_of_others():
+    def made(dtype, context=None):
+        return dil.attention(heads=2, head_dim=8, dtype=dtype, context=context)
+
+    for dtype, name in ((torch.bfloat16, "uint16"), (torch.float16, "float16"),
+                        (torch.float32, "float32"), (numpy.float32, "float32"),
+                        (numpy.dtype("float16"), "float16"), ("f32", "float32")):
+        assert made(dtype, torch.device("cpu")).dtype == name
+    for wrong in (torch.float64, numpy.dtype("int32"), 32, [1]):
+        fails("DIL_USAGE", f'dtype must be "f32", "bf16", "f16" or such a type '
+              f"of PyTorch or NumPy, got {wrong!r}", made, wrong)
+    for wrong in (1, ["cpu"], numpy):
+        fails("DIL_USAGE", f"or a torch.device, got {wrong!r}", made, "f32", wrong)
+        fails("DIL_USAGE", "or a torch.device", dil.Context, wrong)
+    fails("DIL_USAGE", "no device ''", made, "f32", "")
+    fails("DIL_USAGE", "preset must be text, got 5", dil.attention, 5)
+    fails("DIL_USAGE", "path= names a file", dil.Program, 5)
 
 
 def test_files_presets_and_defines():

@@ -9,10 +9,11 @@ included.
     kernel = dil.Program(path="longnet.dil").kernel()
     o, lse = kernel(q, k, v, lse=True)      # q: [B, N, H, D] of the kernel's type
 
-On a GPU, with tensors of PyTorch that need no gradient, which dil does not make:
+On a GPU, with tensors of PyTorch. dil computes no gradients yet: a tensor that
+requires one is taken under torch.no_grad() alone.
 
     kernel = dil.attention("longnet", heads=12, head_dim=64, causal=True,
-                           dtype="bf16", context="cuda")
+                           dtype=torch.bfloat16, context=q.device)
     o = kernel(q, k, v, stream=torch.cuda.current_stream().cuda_stream)
 
 A kernel of 16-bit brain floats takes NumPy arrays of `uint16` or of
@@ -22,7 +23,9 @@ build this file lies in, or the system's.
 """
 
 import ctypes
+import operator
 import os
+import sys
 
 __all__ = ["Error", "Context", "Program", "Kernel", "attention", "bfloat16",
            "float32", "version"]
@@ -164,11 +167,14 @@ class _Arguments(_Sized):
 
 _library = _load()
 for _name in ("dil_version_text", "dil_last_error", "dil_status_name",
-              "dil_program_warnings", "dil_program_kernel_name"):
+              "dil_context_device", "dil_program_warnings",
+              "dil_program_kernel_name"):
     getattr(_library, _name).restype = ctypes.c_char_p
 for _name in ("dil_context_free", "dil_program_free", "dil_kernel_free"):
     getattr(_library, _name).argtypes = [ctypes.c_void_p]
     getattr(_library, _name).restype = None
+_library.dil_context_device.argtypes = [ctypes.c_void_p]
+_library.dil_context_threads.argtypes = [ctypes.c_void_p]
 _library.dil_program_warnings.argtypes = [ctypes.c_void_p]
 _library.dil_program_kernel_name.argtypes = [ctypes.c_void_p, ctypes.c_int32]
 _library.dil_program_kernel_count.argtypes = [ctypes.c_void_p]
@@ -183,6 +189,9 @@ class Error(Exception):
         super().__init__(text)
         self.status = status
 
+    def __reduce__(self):
+        return Error, (self.status, str(self))
+
 
 def _must(status):
     if status:
@@ -190,8 +199,11 @@ def _must(status):
                     _library.dil_last_error().decode())
 
 
-def _text(value):
-    return None if value is None else os.fsencode(value)
+def _text(name, value):
+    try:
+        return None if value is None else os.fsencode(value)
+    except TypeError:
+        raise Error("DIL_USAGE", f"{name} must be text, got {value!r}") from None
 
 
 def _defines(values):
@@ -208,6 +220,27 @@ _DEFAULT_STREAM = 1  # as DLPack numbers it
 _CODES = {"i": 0, "u": 1, "f": 2, "b": 6}  # DLDataTypeCode; brain floats: 4
 _NAMES = {(2, 32): "float32", (2, 16): "float16", (4, 16): "uint16",
           (0, 32): "int32", (1, 8): "uint8"}
+_STORED = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+
+
+def _torch():
+    """PyTorch, where somebody else has imported it."""
+    return sys.modules.get("torch")
+
+
+def _is_torch(x):
+    return _torch() is not None and isinstance(x, _torch().Tensor)
+
+
+def _dtype(given):
+    """dil's name of an element type: a text is one, or told by dil."""
+    if given is None or isinstance(given, str):
+        return given
+    name = getattr(given, "__name__", str(given)).rpartition(".")[2]
+    if name not in _STORED:
+        raise Error("DIL_USAGE", 'dtype must be "f32", "bf16", "f16" or such a '
+                    f"type of PyTorch or NumPy, got {given!r}")
+    return _STORED[name]
 
 
 def _is_array(x):
@@ -260,38 +293,89 @@ def _export(x, stream):
         return x.__dlpack__(**named)
 
 
-def _view_dlpack(x, stream):
+def _without_gradient(x, name):
+    if not getattr(x, "requires_grad", False):
+        return x
+    if _torch() is None or _torch().is_grad_enabled():
+        raise Error("DIL_USAGE", f"{name} requires a gradient, and dil computes "
+                    f"none yet: pass {name}.detach(), or call the kernel under "
+                    "torch.no_grad()")
+    return x.detach()
+
+
+def _view_dlpack(x, name, stream):
     """A DLTensor that the capsule keeps alive: it is not consumed, so that it
     frees what it holds when it goes."""
-    capsule = _export(x, stream)
-    name = _capsule_name(capsule)
+    try:
+        capsule = _export(x, stream)
+    except (BufferError, RuntimeError) as problem:
+        raise Error("DIL_USAGE", f"{name} cannot be passed on: {problem}"
+                    ) from problem
+    kind = _capsule_name(capsule)
     kinds = {b"dltensor": _Managed, b"dltensor_versioned": _Versioned}
-    if name not in kinds:
-        raise Error("DIL_USAGE", f"a capsule named {name} is no tensor")
-    made = kinds[name].from_address(_capsule(capsule, name))
-    flags = made.flags & 1 if name == b"dltensor_versioned" else 0
+    if kind not in kinds:
+        raise Error("DIL_USAGE", f"{name} is a capsule named {kind}, no tensor")
+    made = kinds[kind].from_address(_capsule(capsule, kind))
+    flags = made.flags & 1 if kind == b"dltensor_versioned" else 0
     return made.tensor, flags, (x, capsule)
 
 
-def _view(x, want, stream):
+def _view(x, name, want, stream):
     if _is_array(x) and hasattr(x, "strides") and hasattr(x, "itemsize"):
         return _view_array(x, want)
     if hasattr(x, "__dlpack__"):
-        return _view_dlpack(x, stream)
-    raise Error("DIL_USAGE", f"{type(x).__name__} is neither a NumPy array nor "
-                "has it __dlpack__")
+        return _view_dlpack(_without_gradient(x, name), name, stream)
+    raise Error("DIL_USAGE", f"{name} is of type {type(x).__name__}, neither a "
+                "NumPy array nor a tensor with __dlpack__")
 
 
 def _like(x, shape, dtype):
     """An empty tensor of x's kind, on its device."""
-    if hasattr(x, "new_empty"):  # PyTorch
-        import torch
-        kind = torch.float32 if dtype == "lse" else x.dtype
+    if _is_torch(x):
+        kind = _torch().float32 if dtype == "lse" else x.dtype
         return x.new_empty(shape, dtype=kind)
     if _is_array(x):
         import numpy
         return numpy.empty(shape, "float32" if dtype == "lse" else x.dtype)
     raise Error("DIL_USAGE", f"outputs beside {type(x).__name__} must be given")
+
+
+_LOW, _HIGH = -2 ** 31, 2 ** 31 - 1  # of int32
+
+
+def _lengths_of_numbers(numbers, q):
+    """int32 beside q, of Python's integers."""
+    try:
+        numbers = [operator.index(n) for n in numbers]
+    except TypeError:
+        raise Error("DIL_USAGE", "lengths must be integers, got "
+                    f"{numbers!r}") from None
+    for n in numbers:
+        if not _LOW <= n <= _HIGH:
+            raise Error("DIL_USAGE", f"lengths must be int32, got {n}")
+    if _is_torch(q):
+        return _torch().tensor(numbers, dtype=_torch().int32, device=q.device)
+    if _is_array(q):
+        import numpy
+        return numpy.array(numbers, "int32")
+    raise Error("DIL_USAGE", f"lengths beside {type(q).__name__} must be a "
+                "tensor of int32")
+
+
+def _lengths(x, q, stream):
+    """Lengths as dil takes them. What int32 cannot hold becomes its nearest
+    number, which is outside 0..M as well; nothing waits for a GPU."""
+    if isinstance(x, (list, tuple, range)):
+        return _lengths_of_numbers(x, q)
+    if _is_array(x) and getattr(x, "dtype", None) == "int64":
+        return x.clip(_LOW, _HIGH).astype("int32")
+    if not _is_torch(x) or x.dtype != _torch().int64:
+        return x
+    narrow = x.clamp(_LOW, _HIGH).to(_torch().int32)
+    if narrow.is_cuda:  # its memory waits for the stream that reads it
+        cuda = _torch().cuda
+        narrow.record_stream(cuda.ExternalStream(stream or 0, narrow.device))
+    return narrow
 
 
 def bfloat16(x):
@@ -313,10 +397,22 @@ def float32(x):
 
 
 class _Owned:
-    """A pointer of dil's that goes with its object."""
+    """A pointer of dil's that goes with its object. Nothing changes the object,
+    so a copy of it is the object itself."""
 
     def __init__(self, pointer, free):
         self._pointer, self._free = pointer, free
+
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def __reduce__(self):
+        raise Error("DIL_USAGE", f"a dil.{type(self).__name__} cannot be "
+                    "pickled, it is of this process alone: make it anew from "
+                    "its text")
 
     def __del__(self):
         pointer = getattr(self, "_pointer", None)
@@ -325,25 +421,46 @@ class _Owned:
 
 
 class Context(_Owned):
-    """A device with its threads and memory: "cpu", "cuda", "cuda:1".
+    """A device with its threads and memory: "cpu", "cuda", "cuda:1", or a
+    torch.device.
 
-    Where a context is asked for, the name of its device will do.
+    Where a context is asked for, its device will do.
     """
 
     def __init__(self, device="cpu", threads=0):
         pointer = ctypes.c_void_p()
-        options = _ContextOptions(device=_text(device), threads=threads)
+        options = _ContextOptions(device=_device(device), threads=threads)
         _must(_library.dil_context_new(ctypes.byref(options),
                                        ctypes.byref(pointer)))
         super().__init__(pointer, _library.dil_context_free)
+
+    def __repr__(self):
+        count = _library.dil_context_threads(self._pointer)
+        threads = f", {count} threads" if count else ""
+        return f"<dil.Context on {self.device}{threads}>"
+
+    @property
+    def device(self):
+        return _library.dil_context_device(self._pointer).decode()
 
     def wait(self, stream=None):
         """Until the work of a CUDA stream is done."""
         _must(_library.dil_context_wait(self._pointer, ctypes.c_void_p(stream)))
 
 
+def _device(given):
+    if isinstance(given, str):
+        return given.encode()
+    if _torch() is not None and isinstance(given, _torch().device):
+        return str(given).encode()
+    raise Error("DIL_USAGE", 'a context is a dil.Context, or a device: "cpu", '
+                f'"cuda", "cuda:1" or a torch.device, got {given!r}')
+
+
 def _context(given):
-    return given if isinstance(given, Context) else Context(given or "cpu")
+    if isinstance(given, Context):
+        return given
+    return Context("cpu" if given is None else given)
 
 
 class Program(_Owned):
@@ -355,20 +472,27 @@ class Program(_Owned):
     def __init__(self, text=None, path=None, defines=None, context=None):
         if (text is None) == (path is None):
             raise Error("DIL_USAGE", "a program is a text or a path")
+        if not isinstance(text, (str, type(None))):
+            raise Error("DIL_USAGE", f"a program's text is a str, got {text!r}: "
+                        "path= names a file")
         self.context = _context(context)
         pointer = ctypes.c_void_p()
         pairs, count = _defines(defines)
         options = _ProgramOptions(defines=pairs, define_count=count)
         tail = (ctypes.byref(options), ctypes.byref(pointer))
         if path is not None:
-            _must(_library.dil_program_read(self.context._pointer, _text(path),
-                                            *tail))
+            _must(_library.dil_program_read(self.context._pointer,
+                                            _text("path", path), *tail))
         else:
             code = text.encode()
             _must(_library.dil_program_parse(self.context._pointer, b"<text>",
                                              code, ctypes.c_size_t(len(code)),
                                              *tail))
         super().__init__(pointer, _library.dil_program_free)
+
+    def __repr__(self):
+        names = ", ".join(f"'{name}'" for name in self.kernels)
+        return f"<dil.Program of {names} on {self.context.device}>"
 
     @property
     def warnings(self):
@@ -383,8 +507,8 @@ class Program(_Owned):
     def kernel(self, name=None, isa=None):
         """The kernel of that name; the only one when not given."""
         pointer = ctypes.c_void_p()
-        options = _KernelOptions(isa=_text(isa))
-        _must(_library.dil_program_kernel(self._pointer, _text(name),
+        options = _KernelOptions(isa=_text("isa", isa))
+        _must(_library.dil_program_kernel(self._pointer, _text("name", name),
                                           ctypes.byref(options),
                                           ctypes.byref(pointer)))
         return Kernel(pointer, self.context)
@@ -416,6 +540,14 @@ class Kernel(_Owned):
         self.dtype = _NAMES[info.dtype.code, info.dtype.bits]
         self._input_count = info.input_count
 
+    def __repr__(self):
+        stored = _STORED.get(self.dtype, "bf16")
+        kv = "" if self.kv_heads == self.heads else f" (kv {self.kv_heads})"
+        value = ("" if self.value_dim == self.head_dim
+                 else f" (value {self.value_dim})")
+        return (f"<dil.Kernel '{self.name}' on {self.device}: {self.heads} heads"
+                f"{kv} of {self.head_dim}{value}, {stored}>")
+
     def inputs(self, batch, queries, keys):
         """Name, dtype and shape of each declared input, for these sizes."""
         sizes, found = _Sizes(batch, queries, keys), []
@@ -440,7 +572,7 @@ class Kernel(_Owned):
         missing = [name for name in names if name not in given]
         if missing:
             raise Error("DIL_USAGE", f"input '{missing[0]}' is not given")
-        return [given[name] for name in names]
+        return [(name, given[name]) for name in names]
 
     def _scale(self, scale):
         if self.takes_scale and scale is None:
@@ -456,10 +588,13 @@ class Kernel(_Owned):
         """Attention of q [B, N, H, D] over k [B, M, Hkv, D], v [B, M, Hkv, Dv].
 
         `inputs`: the declared inputs by name. `out`, `lse`: tensors to write
-        to; `lse=True` makes one, float32 [B, H, N]. `scale`: of a pattern that
-        says `scale runtime`, and of no other. `stream`: a CUDA stream's
-        handle, the default one when not given; what the tensors' owner has yet
-        to write comes first, and the call does not wait for its own end.
+        to; `lse=True` makes one, float32 [B, H, N]. `lengths`: the keys that
+        each batch row has, int32 [B]; int64 and a list of integers become that,
+        on their own device or that of q. `scale`: of a pattern that says `scale
+        runtime`, and of no other. `stream`: a CUDA stream's handle, the default
+        one when not given; what the tensors' owner has yet to write comes
+        first, and the call does not wait for its own end. A tensor that
+        requires a gradient is refused, but under torch.no_grad().
         Returns the output, or the output and lse.
         """
         alive, flags = [], {}
@@ -467,7 +602,7 @@ class Kernel(_Owned):
             _must_be_rows(name, x)
 
         def pointer(x, name, want=None):
-            tensor, flags[name], keep = _view(x, want, stream)
+            tensor, flags[name], keep = _view(x, name, want, stream)
             alive.append((tensor, keep))
             return ctypes.pointer(tensor)
 
@@ -476,7 +611,8 @@ class Kernel(_Owned):
         if lse is True:
             lse = _like(q, (q.shape[0], self.heads, q.shape[1]), "lse")
         wants_lse = lse is not False and lse is not None
-        tensors = [pointer(x, "input") for x in self._ordered(inputs, q, k)]
+        tensors = [pointer(x, f"input '{name}'")
+                   for name, x in self._ordered(inputs, q, k)]
         arguments = _Arguments(
             q=pointer(q, "q", self._code), k=pointer(k, "k", self._code),
             v=pointer(v, "v", self._code), o=pointer(out, "o", self._code),
@@ -486,7 +622,7 @@ class Kernel(_Owned):
         if wants_lse:
             arguments.lse = pointer(lse, "lse")
         if lengths is not None:
-            arguments.lengths = pointer(lengths, "lengths")
+            arguments.lengths = pointer(_lengths(lengths, q, stream), "lengths")
         arguments.o_flags = flags["o"]
         arguments.lse_flags = flags.get("lse", 0)
         _must(_library.dil_kernel_run(self._pointer, ctypes.byref(arguments)))
@@ -498,7 +634,8 @@ def attention(preset=None, heads=0, kv_heads=0, head_dim=0, value_dim=0,
               combine=None, defines=None, context=None):
     """A kernel without a file: a preset, or branches by their segment lengths
     (0: the whole sequence) and dilations (none: dense attention). window: how
-    many keys a query sees before and after itself, -1 for all."""
+    many keys a query sees before and after itself, -1 for all. dtype: "f32",
+    "bf16" or "f16", or such a type of PyTorch or NumPy."""
     context = _context(context)
     if len(segments) != len(dilations):
         raise Error("DIL_USAGE", f"{len(segments)} segments and "
@@ -508,13 +645,14 @@ def attention(preset=None, heads=0, kv_heads=0, head_dim=0, value_dim=0,
                     "back")
     pairs, count = _defines(defines)
     options = _AttentionOptions(
-        preset=_text(preset), heads=heads, kv_heads=kv_heads,
-        head_dim=head_dim, value_dim=value_dim, dtype=_text(dtype),
-        causal=int(causal), branch_count=len(segments),
+        preset=_text("preset", preset), heads=heads, kv_heads=kv_heads,
+        head_dim=head_dim, value_dim=value_dim,
+        dtype=_text("dtype", _dtype(dtype)), causal=int(causal),
+        branch_count=len(segments),
         segments=(ctypes.c_int64 * len(segments))(*segments),
         dilations=(ctypes.c_int64 * len(segments))(*dilations),
         window=None if window is None else (ctypes.c_int64 * 2)(*window),
-        combine=_text(combine), defines=pairs, define_count=count)
+        combine=_text("combine", combine), defines=pairs, define_count=count)
     pointer = ctypes.c_void_p()
     _must(_library.dil_attention(context._pointer, ctypes.byref(options),
                                  ctypes.byref(pointer)))
