@@ -143,6 +143,27 @@ def inputs_on_the_device():
     assert off(o, want) < 4e-3
 
 
+def lengths_of_any_kind():
+    """int64, and more than there is, as int32; a list, on the device of q."""
+    kernel, (q, k, v) = kernel_of(), tensors(300)
+    want = kernel(q, k, v, lengths=torch.tensor([300, 77], device="cuda").int())
+    assert not torch.equal(want, kernel(q, k, v))
+    for lengths in ([300, 77], torch.tensor([300, 77], device="cuda"),
+                    torch.tensor([2 ** 40, 77], device="cuda")):
+        assert torch.equal(want, kernel(q, k, v, lengths=lengths))
+
+
+def gradients():
+    q, k, v = tensors(64)
+    kernel = dil.attention(heads=4, head_dim=64, dtype=torch.bfloat16,
+                           context=q.device)
+    want = kernel(q, k, v)
+    v.requires_grad_()
+    fails("DIL_USAGE", "v requires a gradient", kernel, q, k, v)
+    with torch.no_grad():
+        assert torch.equal(want, kernel(q, k, v))
+
+
 def refused():
     kernel = kernel_of()
     q, k, v = tensors(64)
@@ -161,7 +182,7 @@ def what_it_says():
 
 for test in (torch_tensors, single_floats, slices_of_one_tensor, own_streams,
              another_stream_than_torchs, several_threads, inputs_on_the_device,
-             refused, what_it_says):
+             lengths_of_any_kind, gradients, refused, what_it_says):
     try:
         test()
         print("ok", test.__name__, flush=True)

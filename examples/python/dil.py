@@ -373,8 +373,9 @@ def _lengths(x, q, stream):
         return x
     narrow = x.clamp(_LOW, _HIGH).to(_torch().int32)
     if narrow.is_cuda:  # its memory waits for the stream that reads it
-        cuda = _torch().cuda
-        narrow.record_stream(cuda.ExternalStream(stream or 0, narrow.device))
+        cuda, device = _torch().cuda, narrow.device
+        narrow.record_stream(cuda.ExternalStream(stream, device) if stream
+                             else cuda.default_stream(device))
     return narrow
 
 
