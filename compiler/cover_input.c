@@ -110,11 +110,14 @@ static void include_line(cover *c, int32_t index, const cover_line *line,
 interval cover_range(void *context, int32_t index, int32_t axis,
                      const int32_t *at, int32_t first, int32_t last) {
   cover *c = context;
-  int64_t count = tensor_of(c, index)->shape[axis];
+  const dil_tensor *x = tensor_of(c, index);
+  int64_t count = x->shape[axis];
   interval all = nothing();
-  if (first < 0 || last >= count) include(&all, 0);
+  bool outside = first < 0 || last >= count;
   int64_t from = first < 0 ? 0 : first, to = last < count ? last : count - 1;
-  if (from <= to)
+  if (first == last) include(&all, element(x, at));
+  else if (outside) include(&all, 0);
+  if (first < last && from <= to)
     include_line(c, index, line_of(c, index, axis, at), from, to, &all);
   return all.low <= all.high ? all : (interval){-INFINITY, INFINITY, true};
 }

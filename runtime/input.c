@@ -122,9 +122,10 @@ static float outward(double x, double side) {
   return f;
 }
 
-static void scan(const dil_tensor *t, int64_t offset, int64_t from, int64_t to,
-                 double *low, double *high) {
-  int64_t stride = t->stride[t->rank - 1];
+/* Elements from..to - 1 of a line, the first of which is at `offset`. */
+static void scan(const dil_tensor *t, int32_t axis, int64_t offset,
+                 int64_t from, int64_t to, double *low, double *high) {
+  int64_t stride = t->stride[axis];
   for (int64_t i = from; i < to; i++) {
     double x = dil_element_read(t->data, t->dtype, offset + i * stride);
     *low = x < *low || isnan(x) ? (isnan(x) ? -INFINITY : x) : *low;
@@ -138,8 +139,8 @@ static void fill_one(const dil_tensor *t, bounds *b) {
     for (int64_t block = 0; block < b->blocks; block++) {
       double low = INFINITY, high = -INFINITY;
       int64_t from = block * BOUNDS_BLOCK;
-      scan(t, leading_offset(t, row), from, minimum(from + BOUNDS_BLOCK, last),
-           &low, &high);
+      scan(t, t->rank - 1, leading_offset(t, row), from,
+           minimum(from + BOUNDS_BLOCK, last), &low, &high);
       b->low[row * b->blocks + block] = outward(low, -1);
       b->high[row * b->blocks + block] = outward(high, 1);
     }
@@ -165,17 +166,17 @@ void input_bounds_fill(run *r, void *memory) {
 
 /* Whole blocks from the summary, the ends element by element. */
 static void last_axis_range(const dil_tensor *t, const bounds *b, int64_t row,
-                            int64_t first, int64_t last, double *low,
-                            double *high) {
-  int64_t offset = leading_offset(t, row);
+                            int64_t offset, int64_t first, int64_t last,
+                            double *low, double *high) {
+  int32_t axis = t->rank - 1;
   int64_t from = round_up(first, BOUNDS_BLOCK);
   int64_t to = floor_to(last + 1, BOUNDS_BLOCK);
-  if (!b || !b->low || from >= to) {
-    scan(t, offset, first, last + 1, low, high);
+  if (from >= to) {
+    scan(t, axis, offset, first, last + 1, low, high);
     return;
   }
-  scan(t, offset, first, from, low, high);
-  scan(t, offset, to, last + 1, low, high);
+  scan(t, axis, offset, first, from, low, high);
+  scan(t, axis, offset, to, last + 1, low, high);
   for (int64_t block = from / BOUNDS_BLOCK; block < to / BOUNDS_BLOCK;
        block++) {
     double l = b->low[row * b->blocks + block];
@@ -185,28 +186,39 @@ static void last_axis_range(const dil_tensor *t, const bounds *b, int64_t row,
   }
 }
 
+/* A line of an input: all elements whose indices on other axes are the same.
+ * False: those indices are outside of the input. */
+static bool find_line(const dil_tensor *t, int32_t axis, const int32_t *at,
+                      int64_t *row, int64_t *offset) {
+  *row = *offset = 0;
+  for (int32_t a = 0; a < t->rank; a++) {
+    if (a == axis) continue;
+    if (at[a] < 0 || at[a] >= t->shape[a]) return false;
+    *row = *row * t->shape[a] + at[a];
+    *offset += at[a] * t->stride[a];
+  }
+  return true;
+}
+
 void input_range(const dil_env *env, int32_t index, int32_t axis,
                  const int32_t *at, int32_t first, int32_t last, double *low,
                  double *high) {
   const run *r = ((const run_env *)env)->run;
   const dil_tensor *t = &r->call->inputs[index];
-  int64_t size = t->shape[axis], row = 0;
+  const bounds *summary = r->bounds ? &r->bounds[index] : NULL;
+  int64_t size = t->shape[axis], row, offset;
+  bool inside = find_line(t, axis, at, &row, &offset);
   *low = INFINITY;
   *high = -INFINITY;
-  bool outside = first < 0 || last >= size;
-  for (int32_t a = 0; a < t->rank; a++) {
-    if (a == axis) continue;
-    if (at[a] < 0 || at[a] >= t->shape[a]) size = 0;
-    else row = row * t->shape[a] + at[a];
-  }
-  if (outside || size == 0) *low = *high = 0; /* reads 0 there */
+  if (!inside || first < 0 || last >= size) *low = *high = 0; /* reads 0 */
   int64_t from = maximum(first, 0), to = minimum(last, size - 1);
-  if (from > to) return;
-  if (axis == t->rank - 1) {
-    last_axis_range(t, r->bounds ? &r->bounds[index] : NULL, row, from, to,
-                    low, high);
-    return;
+  if (!inside || from > to) return;
+  if (axis == t->rank - 1 && summary && summary->low) {
+    last_axis_range(t, summary, row, offset, from, to, low, high);
+  } else if (to - from < BOUNDS_BLOCK || axis == t->rank - 1) {
+    scan(t, axis, offset, from, to + 1, low, high);
+  } else {
+    *low = -INFINITY; /* a long run without a summary: anything */
+    *high = INFINITY;
   }
-  *low = -INFINITY; /* an axis without summary: anything */
-  *high = INFINITY;
 }

@@ -189,7 +189,35 @@ DIL_INLINE dil_range r_hash_end(dil_hashed h) {
   return {0, DIL_INT_MOST};
 }
 
-/* ---- inputs: by the bounds of their blocks ------------------------------- */
+/* ---- inputs: few elements one by one, others by the bounds of blocks ------ */
+
+/* Elements along one axis that are read one by one. */
+enum { DIL_ELEMENTS_MOST = 16 };
+
+/* How many elements the ranges name, where all lie on one axis; 0: they do
+ * not, or they are too many to be read one by one. */
+DIL_INLINE int r_elements(const dil_range *at) {
+  long long more = 0; /* elements after the first */
+#pragma unroll
+  for (int k = 0; k < 4; k++) {
+    long long along = at[k].high - at[k].low;
+    if (along && more) return 0;
+    more += along;
+  }
+  return more < DIL_ELEMENTS_MOST ? (int)more + 1 : 0;
+}
+
+/* The index of element number n of those. */
+DIL_INLINE int r_index(dil_range at, int n) {
+  return (int)(at.low + n < at.high ? at.low + n : at.high);
+}
+template <class Result, class Element>
+DIL_INLINE Result r_each(int count, Element element) {
+  Result x = element(0);
+#pragma unroll 1
+  for (int n = 1; n < count; n++) x = r_hull(x, element(n));
+  return x;
+}
 
 /* Blocks of a range that are looked at; a longer one is anything. */
 enum { DIL_BOUNDS_MOST = 64 };
@@ -242,10 +270,13 @@ DIL_INLINE Result r_blocks(const dil_device_input &in, int rank,
   DIL_INLINE result name(const dil_device_input &in, int rank, dil_range a,   \
                          dil_range b, dil_range c, dil_range d) {             \
     const dil_range at[4] = {a, b, c, d};                                     \
-    if (r_single(a) && r_single(b) && r_single(c) && r_single(d))             \
-      return point(reader(in, rank, (int)a.low, (int)b.low, (int)c.low,       \
-                          (int)d.low));                                       \
-    return r_blocks<result, stored>(in, rank, at, point(0), any);             \
+    int count = r_elements(at);                                               \
+    if (!count)                                                               \
+      return r_blocks<result, stored>(in, rank, at, point(0), any);           \
+    return r_each<result>(count, [&](int n) {                                 \
+      return point(reader(in, rank, r_index(a, n), r_index(b, n),             \
+                          r_index(c, n), r_index(d, n)));                     \
+    });                                                                       \
   }
 DIL_READER(r_read_f32, dil_reals, float, dil_read_f32, r_float, f_any())
 DIL_READER(r_read_bf16, dil_reals, float, dil_read_bf16, r_float, f_any())

@@ -2,6 +2,7 @@
  * float64: every instruction set that this machine has, odd sizes, tails,
  * infinities and NaNs. */
 #include "cpu_code.h"
+#include "numeric.h"
 #include "suite.h"
 #include <check.h>
 #include <math.h>
@@ -16,16 +17,16 @@ static void fill(float *x, int count) {
 }
 
 /* One packed operand as pv and qk read it: f32 or bf16. */
-static double packed(const void *data, int pack, int64_t index) {
-  if (pack == 1) return ((const float *)data)[index];
-  return dil_bf16_to_f32(((const uint16_t *)data)[index]);
+static double packed(const void *bytes, int pack, int64_t index) {
+  if (pack == 1) return ((const float *)bytes)[index];
+  return dil_bf16_to_f32(((const uint16_t *)bytes)[index]);
 }
 
-static void pack_into(void *data, int pack, int64_t index, float x) {
+static void pack_into(void *bytes, int pack, int64_t index, float x) {
   if (pack == 1)
-    ((float *)data)[index] = x;
+    ((float *)bytes)[index] = x;
   else
-    ((uint16_t *)data)[index] = dil_f32_to_bf16(x);
+    ((uint16_t *)bytes)[index] = dil_f32_to_bf16(x);
 }
 
 /* ---- qk ------------------------------------------------------------------ */
@@ -297,12 +298,90 @@ START_TEST(softmax) {
 }
 END_TEST
 
+/* ---- tiles that a table leaves out --------------------------------------- */
+
+static void (*plain_qk)(const void *k, const void *qt, float *s, float *mx,
+                        int64_t n);
+static int64_t visits; /* of the thread that runs */
+
+static void counted_qk(const void *k, const void *qt, float *s, float *mx,
+                       int64_t n) {
+  visits++;
+  plain_qk(k, qt, s, mx, n);
+}
+
+/* The kernel's code is made again, and counts its tiles. */
+static void count_visits(kernel_made *k) {
+  const char *isa = dil_host_isa();
+  code_case c = {.plan = *k->plan};
+  code_loaded tiles = code_make(&c, isa, DIL_TILES, false);
+  code_loaded rows = code_make(&c, isa, DIL_ROWS, false);
+  const dil_code *const ready[] = {&tiles.code, &rows.code};
+  plain_qk = tiles.code.qk;
+  tiles.code.qk = counted_qk;
+  visits = 0;
+  cpu_kernel_free(k->kernel);
+  ck_assert_int_eq(cpu_kernel_take(&k->plan->table, ready, &k->kernel), DIL_OK);
+}
+
+/* The block that block `row` of head `h` names, besides the first. */
+static int64_t named_block(int64_t h, int64_t row) {
+  return (row * 5 + h) % (row + 1);
+}
+
+/* A list for each row or each block of rows, or a table of blocks by blocks. */
+static double named_input(int32_t index, const int64_t *at,
+                          const int64_t *shape) {
+  (void)index;
+  if (shape[2] == shape[1])
+    return at[2] == 0 || at[2] == named_block(at[0], at[1]);
+  return (double)named_block(at[0], shape[1] > 64 ? at[1] / 64 : at[1]);
+}
+
+static int64_t visits_of(const char *table) {
+  char text[400];
+  snprintf(text, sizeof text,
+           "pattern p { heads 2; head_dim 16; dtype f32; block 64; causal; %s "
+           "branch { } }", table);
+  subject *s = subject_new("table", text, NULL, 0);
+  ck_assert_msg(s->pattern != NULL, "%s", s->problem);
+  data *d = data_new(s, (call_shape){.batch = 1, .queries = 640, .keys = 640,
+                                     .input = named_input});
+  kernel_made *k = kernel_make(s, (recipe){NULL, 0, 1});
+  ck_assert_msg(k->kernel != NULL, "%s", k->problem);
+  count_visits(k);
+  const char *problem = data_problem(d, k);
+  ck_assert_msg(*problem == 0, "%s", problem);
+  kernel_unmake(k);
+  data_free(d);
+  subject_free(s);
+  return visits;
+}
+
+/* No index moves within a tile, or one does that is not the last. What lies
+ * outside of a list names the first block. */
+static const char *const named_tables[] = {
+    "input ids : i32[H, nb, 1]; keep ids[h, bi, 0] == bj || "
+    "ids[h, bi, 1] == bj;",
+    "input ids : i32[H, N, 1]; keep ids[h, i, 0] == bj || ids[h, i, 1] == bj;",
+};
+
+START_TEST(tables_skip_tiles) {
+  if (dil_host_isa() == NULL) return;
+  int64_t fewest = visits_of("input kept : u8[H, nb, nb]; "
+                             "keep kept[h, bi, bj] != 0;");
+  int64_t got = visits_of(named_tables[_i]);
+  ck_assert_msg(got == fewest, "%d tiles, not %d", (int)got, (int)fewest);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("cpu");
   TCase *tiles = tcase_create("tiles");
   tcase_set_timeout(tiles, 60);
   tcase_add_loop_test(tiles, matrix_products, 0, 2 * SET_COUNT);
   tcase_add_loop_test(tiles, softmax, 0, 2 * SET_COUNT);
+  tcase_add_loop_test(tiles, tables_skip_tiles, 0, COUNT(named_tables));
   suite_add_tcase(suite, tiles);
   return suite_run(suite, CK_FORK_GETENV);
 }

@@ -271,6 +271,51 @@ START_TEST(fill_is_over) {
 }
 END_TEST
 
+/* ---- blocks that a table leaves out ------------------------------------------- */
+
+enum { ROWS = 1024, NAMED = 4, THERE = 512 }; /* keys, and blocks of them */
+
+/* Rows name one of the first blocks. */
+static double near_block(int32_t index, const int64_t *at,
+                         const int64_t *shape) {
+  (void)index, (void)shape;
+  return (double)(at[1] % NAMED);
+}
+
+/* Kernels that load a block of which no pair is kept read beyond the memory of
+ * keys and values: it ends after THERE rows. */
+START_TEST(tables_skip_blocks) {
+  bool hopper = _i % 2;
+  define block = {"size", _i < 2 ? "64" : "16"};
+  setenv("FAKE_CHIP", hopper ? "90" : "80", 1);
+  setenv("DIL_TEST_DEVICE", "cuda", 1);
+  begin("now");
+  subject *s = subject_new(
+      "table", "let size = 64; pattern p { heads 1; head_dim 64; dtype bf16; "
+      "block size; "
+      "input ids : i32[H, nb, 1]; keep ids[h, bi, 0] == bj; branch { } }",
+      &block, 1);
+  ck_assert_msg(s->pattern != NULL, "%s", s->problem);
+  data *d = data_new(s, (call_shape){.batch = 1, .queries = ROWS, .keys = ROWS,
+                                     .input = near_block, .clean = true});
+  kernel_made *k = kernel_make(s, (recipe){0});
+  k->cuda = gpu_kernel_make(k->plan, false, k->problem, sizeof k->problem);
+  ck_assert_msg(k->cuda != NULL, "%s", k->problem);
+  const char *taken = gpu_variants(d, k->cuda);
+  ck_assert_msg(hopper == !!strstr(taken, "hopper"), "%s", taken);
+  gpu_copy on;
+  data_forget(d);
+  gpu_copy_up(d, &on);
+  on.call.k.data = gpu_memory(d->call.k.data, THERE * 64 * 2);
+  on.call.v.data = gpu_memory(d->call.v.data, THERE * 64 * 2);
+  dil_status status = gpu_module()->run(k->cuda, &on.call, NULL);
+  if (!status) status = gpu_module()->wait(gpu_device(), NULL);
+  ck_assert_msg(!status, "%s", dil_last_error());
+  gpu_copy_down(d, &on, true);
+  ck_assert_str_eq(data_compare(d), "");
+}
+END_TEST
+
 /* ---- the suite --------------------------------------------------------------- */
 
 static bool can_run(void) {
@@ -298,6 +343,7 @@ int main(void) {
     tcase_add_test(c, given_back_twice);
     tcase_add_loop_test(c, late_streams, 0, 2);
     tcase_add_test(c, fill_is_over);
+    tcase_add_loop_test(c, tables_skip_blocks, 0, 4);
   }
   return suite_run(s, CK_FORK_GETENV);
 }
