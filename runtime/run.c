@@ -127,11 +127,14 @@ dil_status dil_part_check(run *r) {
 /* A tile of queries is worth it from this many rows that share their keys. */
 enum { TILE_ROWS_LEAST = 12 };
 
+/* No cell is longer than the positions of the call: a residue beyond them has
+ * no row, and none comes twice. */
 int64_t run_period(const run *r, const dil_pass *pass) {
-  if (!r->part) return pass->period;
-  return least_multiple(
-      pass->period,
-      least_multiple(r->part->queries.step, r->part->keys.step));
+  const dil_part *p = r->part;
+  int64_t step = p ? least_multiple(p->queries.step, p->keys.step) : 1;
+  int64_t span = p ? maximum(p->N, p->M) : maximum(r->N, r->M);
+  return minimum(least_multiple(pass->period, step),
+                 round_up(maximum(span, 1), step));
 }
 
 /* Rows that share their keys in a pass: a class of the shortest cell. */

@@ -44,7 +44,8 @@ typedef struct walk {
 } walk;
 
 size_t shape_size(int64_t period);
-/* period: a multiple of the pass's and of the comb's step. */
+/* period: a multiple of the comb's step, and of the pass's period unless no
+ * cell is longer. */
 void shape_init(shape *s, int64_t period, void *memory);
 /* Forgets the cell; from now on the rows are those of the comb. */
 void shape_reset(shape *s, const dil_comb *comb);
@@ -157,7 +158,8 @@ static inline int64_t run_row(const run *r, int64_t b, int64_t t) {
   dil_comb c = run_queries(r, b);
   return c.step == 1 ? t - c.first : (t - c.first) / c.step;
 }
-/* The period of a pass's classes among the rows of this run. */
+/* The period of a pass's classes among the rows of this run, or their number
+ * where there are fewer. */
 int64_t run_period(const run *r, const dil_pass *pass);
 /* Checks the call against the table; fills B, N, M, scale, weight, drop. */
 DIL_API dil_status dil_run_check(run *r); /* dilrt-cuda.so has use for it */

@@ -375,6 +375,42 @@ START_TEST(tables_skip_tiles) {
 }
 END_TEST
 
+/* ---- scratch ------------------------------------------------------------- */
+
+/* Dilations longer than the sequence, alone and beside others. */
+static const char *const far_branches[] = {
+    "branch { dilation 2147483647; }",
+    "branch { dilation 2147483647; phase 5; }",
+    "branch { segment 9; dilation 1000000; phase 3; }",
+    "branch { dilation 64; phase 7; } branch { dilation 63; phase 7; }",
+};
+
+/* Residues of a dilation that have no row take no memory. */
+START_TEST(scratch_follows_rows) {
+  char text[300];
+  int64_t bytes = 0;
+  if (dil_host_isa() == NULL) return;
+  snprintf(text, sizeof text, "pattern p { heads 1; head_dim 8; dtype f32; "
+           "combine union; %s }", far_branches[_i / 2]);
+  subject *s = subject_new("far", text, NULL, 0);
+  ck_assert_msg(s->pattern != NULL, "%s", s->problem);
+  data *d = data_new(s, (call_shape){.batch = 1, .queries = _i % 2 ? 40 : 23,
+                                     .keys = 23});
+  kernel_made *k = kernel_make(s, (recipe){NULL, 0, 1});
+  ck_assert_msg(k->kernel != NULL, "%s", k->problem);
+  const char *problem = data_problem(d, k);
+  ck_assert_msg(*problem == 0, "%s", problem);
+  dil_threads *threads = dil_threads_new(1);
+  ck_assert_int_eq(cpu_kernel_workspace(k->kernel, threads, &d->call, &bytes),
+                   DIL_OK);
+  ck_assert_int_lt(bytes, 1 << 16);
+  dil_threads_free(threads);
+  kernel_unmake(k);
+  data_free(d);
+  subject_free(s);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("cpu");
   TCase *tiles = tcase_create("tiles");
@@ -382,6 +418,7 @@ int main(void) {
   tcase_add_loop_test(tiles, matrix_products, 0, 2 * SET_COUNT);
   tcase_add_loop_test(tiles, softmax, 0, 2 * SET_COUNT);
   tcase_add_loop_test(tiles, tables_skip_tiles, 0, COUNT(named_tables));
+  tcase_add_loop_test(tiles, scratch_follows_rows, 0, 2 * COUNT(far_branches));
   suite_add_tcase(suite, tiles);
   return suite_run(suite, CK_FORK_GETENV);
 }
