@@ -305,7 +305,8 @@ typedef struct cover_count {
   double distinct;    /* pairs reached at least once */
   double uncovered;   /* (row, head) cells without any key */
   double empty, partial, full; /* tiles of the boxes given */
-  bool estimated;     /* exact would have taken long: see cover_box.c */
+  bool estimated;     /* exact would have taken long: see cover_box.c and
+                         cover_union.c */
 } cover_count;
 
 /* Counts for batch row b, N queries, M keys; tiles are tile_rows query
@@ -315,6 +316,9 @@ typedef struct cover_count {
 void cover_pattern(const pattern *p, int64_t N, int64_t M, int32_t tile_rows,
                    int32_t tile_keys, const dil_call *call, int64_t b,
                    cover_count *count);
+/* Counts nothing but `pairs`, in a fraction of the time. */
+void cover_pairs(const pattern *p, int64_t N, int64_t M, const dil_call *call,
+                 int64_t b, cover_count *count);
 /* Whether branch b of the pattern reaches key j from position t in head h. */
 bool pattern_reaches(const pattern *p, int32_t branch, int64_t h, int64_t t,
                      int64_t j, const expr_point *point);

@@ -125,6 +125,8 @@ const char *bind_shape_text(arena *a, const dil_tensor *tensor);
 /* What cover counts, summed over the batch rows. */
 void measure_cover(const binding *b, int32_t tile_rows, int32_t tile_keys,
                    cover_count *count);
+/* Nothing but pairs, in a fraction of the time. */
+void measure_pairs(const binding *b, cover_count *count);
 /* Operations a second that the binding's threads reach together in registers,
  * in the arithmetic that `isa` has for the pattern's dtype. */
 dil_status measure_peak(const binding *b, const char *isa, double seconds,

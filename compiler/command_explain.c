@@ -132,7 +132,7 @@ static void print_counts(const bill *l) {
     printf(", %.3g %% of dense causal", percent(n->distinct, l->dense_causal));
   double rows = (double)l->B * (double)l->N * (double)l->pattern->heads;
   if (n->estimated)
-    printf("\n           estimates: the masks were tried in some places of many");
+    printf("\n           estimates: some places of many were looked at");
   printf("\nuncovered  %.0f of %.0f rows have no key\n", n->uncovered, rows);
   printf("work       %sFLOP by the definition, %.3g %% of dense\n",
          message_scaled(l->flops, text), percent(n->pairs, l->dense));

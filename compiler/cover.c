@@ -4,8 +4,7 @@
  * or estimates of what would take long, of pairs, of pairs reached at least
  * once, of rows without a key, and of tiles. Nothing of size N x M is built:
  * heads that see the same are counted once, segments that repeat are counted
- * once, and pairs that several branches reach are found by inclusion and
- * exclusion over sets of branches. */
+ * once, and so are pairs that several branches reach (cover_union.c). */
 #include "cover.h"
 #include <assert.h>
 #include <string.h>
@@ -13,7 +12,11 @@
 enum {
   ROWS_AT_ONCE = 1 << 16,
   EXACTLY = 1 << 24, /* boxes that are judged before it is sampled: 4 s */
-  SAMPLES = 1 << 15  /* places of N x M that are looked at then */
+  SAMPLES = 1 << 15, /* places of N x M that are looked at then */
+  SETS_OF_FEW = 1 << 25, /* steps of cover_union.c: 2 s */
+  SETS_OF_MANY = 1 << 22,
+  SWEEPS = 1 << 28,  /* steps of cover_sweep.c: 0.5 s */
+  DRAWN = 1 << 18    /* pairs that are drawn there: 0.5 s */
 };
 
 static uint64_t bit(int32_t b) { return (uint64_t)1 << b; }
@@ -62,30 +65,14 @@ static int64_t heads_like(const pattern *p, int64_t h) {
 
 /* ---- pairs --------------------------------------------------------------- */
 
-static void add_count(void *context, const cover_piece *piece, int64_t times) {
-  *(double *)context += (double)times * cover_piece_count(piece);
-}
-
-static double set_count(cover *c, const cover_set *set) {
-  double count = 0;
-  cover_set_walk(c, set, add_count, &count);
-  return count;
-}
-
-/* The branches of one head, short segments and small dilations first. */
-typedef struct order {
-  int32_t count;
-  int32_t branch[DIL_BRANCH_MAX];
-} order;
-
 static bool comes_before(const branch *a, const branch *b) {
   int64_t x = a->segment ? a->segment : INT64_MAX;
   int64_t y = b->segment ? b->segment : INT64_MAX;
   return x != y ? x < y : a->dilation < b->dilation;
 }
 
-static order order_of(const pattern *p, int64_t h) {
-  order all = {0, {0}};
+static cover_order order_of(const pattern *p, int64_t h) {
+  cover_order all = {0, {0}};
   for (int32_t k = 0; k < p->branch_count; k++) {
     if (!serves(&p->branch[k], h)) continue;
     int32_t place = all.count++;
@@ -97,30 +84,6 @@ static order order_of(const pattern *p, int64_t h) {
     all.branch[place] = k;
   }
   return all;
-}
-
-static bool is_within_any(const cover *c, const order *all,
-                          const cover_set *set, int32_t from, int32_t to) {
-  for (int32_t k = from; k < to; k++)
-    if (cover_set_within(c, set, all->branch[k])) return true;
-  return false;
-}
-
-/* Pairs of `members` that are also in one of the branches from..to - 1 of the
- * order: those of each, the last first, less those that a later one has. What
- * a far branch of nested ones shares with a near one lies within those between
- * and is passed over, so that their number does not tell. */
-static double shared_count(cover *c, const order *all, uint64_t members,
-                           int32_t from, int32_t to) {
-  double total = 0;
-  for (int32_t k = to - 1; k >= from; k--) {
-    cover_set set;
-    cover_set_make(c, members | bit(all->branch[k]), &set);
-    if (is_within_any(c, all, &set, k + 1, to)) continue;
-    double own = set_count(c, &set);
-    if (own > 0) total += own - shared_count(c, all, set.members, k + 1, to);
-  }
-  return total;
 }
 
 /* ---- rows without a key -------------------------------------------------- */
@@ -157,15 +120,20 @@ static void mark_branch(cover *c, int32_t index, const marks *m,
   }
 }
 
+static bool has_bare_row(const marks *m) {
+  return memchr(m->covered, 0, (size_t)(m->end - m->from)) != NULL;
+}
+
 static double uncovered_count(cover *c) {
   double count = 0;
-  uint8_t *covered = ARENA_ARRAY(c->arena, uint8_t, ROWS_AT_ONCE);
-  uint8_t *rows = ARENA_ARRAY(c->arena, uint8_t, ROWS_AT_ONCE);
+  if (!c->marks) c->marks = ARENA_ARRAY(c->arena, uint8_t, 2 * ROWS_AT_ONCE);
+  uint8_t *covered = c->marks, *rows = c->marks + ROWS_AT_ONCE;
   for (int64_t from = c->first; from < c->M; from += ROWS_AT_ONCE) {
     marks m = {from, smaller(c->M, from + ROWS_AT_ONCE), covered};
     memset(covered, 0, ROWS_AT_ONCE);
     for (int32_t k = 0; k < c->pattern->branch_count; k++)
-      if (serves(&c->pattern->branch[k], c->head)) mark_branch(c, k, &m, rows);
+      if (serves(&c->pattern->branch[k], c->head) && has_bare_row(&m))
+        mark_branch(c, k, &m, rows);
     for (int64_t n = 0; n < m.end - from; n++) count += !covered[n];
   }
   return count;
@@ -189,50 +157,92 @@ static void add_tiles(void *context, const cover_piece *piece, int64_t times) {
 
 /* ---- patterns ------------------------------------------------------------ */
 
-static void count_head(cover *c, tiling *t, double heads, cover_count *count) {
-  order all = order_of(c->pattern, c->head);
+static void count_tiles(cover *c, const cover_order *all, double heads,
+                        tiling *t, cover_count *count) {
   t->all = (cover_tiles){0, 0, 0};
-  double pairs = 0, distinct = 0;
-  for (int32_t k = 0; k < all.count; k++) {
+  for (int32_t k = 0; k < all->count; k++) {
     cover_set set;
-    cover_set_make(c, bit(all.branch[k]), &set);
-    double own = set_count(c, &set);
-    pairs += own;
-    if (own > 0 && !is_within_any(c, &all, &set, 0, k))
-      distinct += own - shared_count(c, &all, set.members, 0, k);
+    cover_set_make(c, bit(all->branch[k]), &set);
     cover_set_walk(c, &set, add_tiles, t);
   }
-  bool unites = c->pattern->combine == DIL_COMBINE_UNION;
-  count->pairs += heads * (unites ? distinct : pairs);
-  count->distinct += heads * distinct;
-  count->uncovered += heads * uncovered_count(c);
   count->empty += heads * t->all.empty;
   count->partial += heads * t->all.partial;
   count->full += heads * t->all.full;
 }
 
+static void count_pairs(cover *c, const cover_order *all, double heads,
+                        bool wants_distinct, cover_count *count) {
+  double own[DIL_BRANCH_MAX], pairs = 0, distinct = 0;
+  bool unites = c->pattern->combine == DIL_COMBINE_UNION;
+  for (int32_t k = 0; k < all->count; k++) {
+    cover_set set;
+    cover_set_make(c, bit(all->branch[k]), &set);
+    own[k] = cover_set_count(c, &set);
+    pairs += own[k];
+  }
+  if (unites || wants_distinct) distinct = cover_union(c, all, own);
+  count->pairs += heads * (unites ? distinct : pairs);
+  count->distinct += heads * distinct;
+}
+
+static void cover_open(cover *c, const pattern *p, int64_t N, int64_t M,
+                       const dil_call *call, int64_t b) {
+  assert(N >= 0 && M >= 0 && N <= INT32_MAX && M <= INT32_MAX);
+  *c = (cover){.arena = arena_new(), .pattern = p, .call = call,
+               .first = M - N, .M = M, .left = EXACTLY, .work = INT64_MAX,
+               .sets_work = p->branch_count > COVER_FEW ? SETS_OF_MANY : SETS_OF_FEW,
+               .sweep_work = SWEEPS, .samples = DRAWN,
+               .grain = (double)N * (double)M / SAMPLES};
+  c->box.range = cover_range;
+  c->box.point = (expr_point){.b = (int32_t)b,
+                              .B = call ? (int32_t)call->q.shape[0] : 1,
+                              .N = (int32_t)N,
+                              .M = (int32_t)M,
+                              .input = cover_input,
+                              .context = c};
+}
+
+static void cover_close(cover *c, cover_count *count) {
+  count->estimated = c->left < 0 || c->sampled;
+  arena_free(c->arena);
+}
+
+/* The next head at or after c->head that sees what none before it does, and how
+ * many see the same; 0: there is none. */
+static int64_t find_heads(cover *c) {
+  for (; c->head < c->pattern->heads; c->head++) {
+    int64_t heads = heads_like(c->pattern, c->head);
+    c->box.point.h = (int32_t)c->head;
+    if (heads > 0) return heads;
+  }
+  return 0;
+}
+
 void cover_pattern(const pattern *p, int64_t N, int64_t M, int32_t tile_rows,
                    int32_t tile_keys, const dil_call *call, int64_t b,
                    cover_count *count) {
-  assert(N >= 0 && M >= 0 && N <= INT32_MAX && M <= INT32_MAX);
+  cover c;
   assert(tile_rows > 0 && tile_keys > 0);
-  memset(count, 0, sizeof *count);
-  cover c = {.arena = arena_new(), .pattern = p, .call = call,
-             .first = M - N, .M = M, .left = EXACTLY,
-             .grain = (double)N * (double)M / SAMPLES};
-  c.box.range = cover_range;
-  c.box.point = (expr_point){.b = (int32_t)b,
-                             .B = call ? (int32_t)call->q.shape[0] : 1,
-                             .N = (int32_t)N,
-                             .M = (int32_t)M,
-                             .input = cover_input,
-                             .context = &c};
+  *count = (cover_count){0};
+  cover_open(&c, p, N, M, call, b);
   tiling t = {.rows = tile_rows, .keys = tile_keys};
-  for (c.head = 0; c.head < p->heads; c.head++) {
-    c.box.point.h = (int32_t)c.head;
-    int64_t heads = heads_like(p, c.head);
-    if (heads > 0) count_head(&c, &t, (double)heads, count);
+  for (int64_t heads; (heads = find_heads(&c)) > 0; c.head++) {
+    cover_order all = order_of(p, c.head);
+    count_pairs(&c, &all, (double)heads, true, count);
+    count->uncovered += (double)heads * uncovered_count(&c);
+    count_tiles(&c, &all, (double)heads, &t, count);
   }
-  count->estimated = c.left < 0;
-  arena_free(c.arena);
+  cover_close(&c, count);
+}
+
+void cover_pairs(const pattern *p, int64_t N, int64_t M, const dil_call *call,
+                 int64_t b, cover_count *count) {
+  cover c;
+  *count = (cover_count){0};
+  cover_open(&c, p, N, M, call, b);
+  for (int64_t heads; (heads = find_heads(&c)) > 0; c.head++) {
+    cover_order all = order_of(p, c.head);
+    count_pairs(&c, &all, (double)heads, false, count);
+  }
+  cover_close(&c, count);
 }

@@ -137,6 +137,10 @@ static bool pair_holds(const cover_piece *p, int64_t u, int64_t v) {
   return place_holds(p, place_of(p, (box){u, u, v, v}));
 }
 
+bool cover_piece_holds(const cover_piece *piece, int64_t u, int64_t v) {
+  return pair_holds(piece, u, v);
+}
+
 /* ---- halving ------------------------------------------------------------- */
 
 static bool is_small(box b) {
@@ -169,9 +173,13 @@ static double size_of(box b) {
   return (double)(b.u1 - b.u0 + 1) * (double)(b.v1 - b.v0 + 1);
 }
 
-/* One box more is judged; what comes when none are left is sampled. */
-static void spend(const cover_piece *p) {
-  if (p->cover->left >= 0) p->cover->left--;
+/* One box more is judged; what comes when none are left is sampled, and a step
+ * of work. False: there is none. */
+static bool spend(const cover_piece *p) {
+  cover *c = p->cover;
+  if (c->left >= 0) c->left--;
+  else c->work--;
+  return c->work >= 0;
 }
 
 /* Below the grain one of two halves with these sizes: 0 or 1; -1: both. The
@@ -208,7 +216,7 @@ static double box_count(const cover_piece *p, box b) {
   double count;
   b = clipped(p, b);
   if (is_empty(b) || band_verdict(p, b) == NONE) return 0;
-  spend(p);
+  if (!spend(p)) return 0;
   verdict conditions = conditions_verdict(p, b);
   if (conditions == NONE) return 0;
   if (conditions == ALL) return band_count(p, b);
@@ -225,7 +233,7 @@ static double box_count(const cover_piece *p, box b) {
 /* Pairs with a difference v - u of first..last, where the conditions see
  * nothing but i - j: all of one difference are alike. */
 static double span_count(const cover_piece *p, int64_t first, int64_t last) {
-  if (first > last) return 0;
+  if (first > last || --p->cover->work < 0) return 0;
   expr_box at = p->cover->box;
   at.i0 = at.i1 = 0;
   at.j0 = (int32_t)(first * p->step);
@@ -252,6 +260,16 @@ double cover_piece_count(const cover_piece *piece) {
   bool relative = piece->set->relative && fits(piece, first);
   return relative && fits(piece, last) ? span_count(piece, first, last)
                                        : box_count(piece, whole(piece));
+}
+
+static void add_count(void *context, const cover_piece *piece, int64_t times) {
+  *(double *)context += (double)times * cover_piece_count(piece);
+}
+
+double cover_set_count(cover *c, const cover_set *set) {
+  double count = 0;
+  cover_set_walk(c, set, add_count, &count);
+  return count;
 }
 
 /* ---- rows with a key ----------------------------------------------------- */

@@ -83,12 +83,21 @@ static int64_t right_of(const branch *b) {
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
+/* Room for the conditions of a set with so many members. */
+static cover_condition *room_for(cover *c, int32_t members) {
+  cover_condition **room = &c->room[members - 1];
+  int32_t most = 0;
+  for (int32_t k = 0; k < c->pattern->branch_count && !*room; k++)
+    most += member(c, k)->mask_count + 2;
+  if (!*room) *room = ARENA_ARRAY(c->arena, cover_condition, most);
+  return *room;
+}
+
 void cover_set_make(cover *c, uint64_t members, cover_set *set) {
   *set = (cover_set){.members = members, .left = DIL_ENDLESS,
-                     .right = DIL_ENDLESS, .period = 1};
-  int32_t most = 0;
-  FOR_MEMBERS(set, k) most += member(c, k)->mask_count + 2;
-  set->conditions = ARENA_ARRAY(c->arena, cover_condition, most);
+                     .right = DIL_ENDLESS, .period = 1,
+                     .conditions =
+                         room_for(c, __builtin_popcountll(members))};
   FOR_MEMBERS(set, k) {
     const branch *b = member(c, k);
     set->left = smaller(set->left, b->left);
@@ -242,7 +251,7 @@ void cover_set_walk(cover *c, const cover_set *set,
                     void *context) {
   int64_t x = set->segmented && c->first < 0 ? 0 : c->first;
   int64_t times = 1, period_end = 0;
-  while (x < c->M) {
+  while (x < c->M && --c->work >= 0) {
     if (set->period > 0 && times == 1 && x % set->period == 0 &&
         (c->M - x) / set->period > 1) {
       times = (c->M - x) / set->period;

@@ -36,17 +36,29 @@ static bool differs_by_batch(const pattern *p) {
   return false;
 }
 
+/* Without tiles nothing but pairs is counted. */
+static void measure_row(const binding *b, int64_t row, int32_t tile_rows,
+                        int32_t tile_keys, cover_count *count) {
+  int64_t N = b->size[BIND_N], M = binding_keys(b, row);
+  if (tile_rows > 0)
+    cover_pattern(b->pattern, N, M, tile_rows, tile_keys, &b->call, row, count);
+  else cover_pairs(b->pattern, N, M, &b->call, row, count);
+}
+
 void measure_cover(const binding *b, int32_t tile_rows, int32_t tile_keys,
                    cover_count *sum) {
-  int64_t B = b->size[BIND_B], N = b->size[BIND_N];
+  int64_t B = b->size[BIND_B];
   bool alike = !b->call.lengths && !differs_by_batch(b->pattern);
   cover_count one;
   *sum = (cover_count){0};
   for (int64_t row = 0; row < (alike && B ? 1 : B); row++) {
-    cover_pattern(b->pattern, N, binding_keys(b, row), tile_rows, tile_keys,
-                  &b->call, row, &one);
+    measure_row(b, row, tile_rows, tile_keys, &one);
     add_count(sum, &one, alike ? (double)B : 1);
   }
+}
+
+void measure_pairs(const binding *b, cover_count *sum) {
+  measure_cover(b, 0, 0, sum);
 }
 
 typedef struct peak_work {

@@ -368,7 +368,7 @@ dil_status trial_finish(trial *t, double budget) {
   report *r = &t->report;
   binding *b = &t->binding;
   cover_count count;
-  measure_cover(b, COST_TILE_ROWS, COST_TILE_KEYS, &count);
+  measure_pairs(b, &count);
   r->flops = cost_flops(b->pattern, count.pairs);
   r->estimated = count.estimated;
   r->share = median(t->share, t->runs) * r->flops;

@@ -154,7 +154,7 @@ dil_status trial_job_collect(trial_crew *t, double budget) {
   checked c = {b, 0};
   if (budget > 0) {
     cover_count count;
-    measure_cover(b, COST_TILE_ROWS, COST_TILE_KEYS, &count);
+    measure_pairs(b, &count);
     c.rows = verdict_rows(b, count.pairs, budget);
   }
   crew_wanted wanted = {bind_is_sparse(b) ? c.rows : -1, checked_row, &c};

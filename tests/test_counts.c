@@ -259,6 +259,78 @@ START_TEST(random_blocks_of_a_million_are_sampled) {
 }
 END_TEST
 
+/* ---- branches that overlap and lie in no other ---------------------------- */
+
+/* Windows that unite to one of 1063 keys before and 2000 behind a row. */
+static pattern *windows(void) {
+  pattern *p = make_pattern(memory, 2, 1, 1, 1, DIL_BRANCH_MAX);
+  for (int32_t b = 0; b < DIL_BRANCH_MAX; b++) {
+    p->branch[b].left = 1000 + b;
+    p->branch[b].right = 2000 - b;
+  }
+  p->combine = DIL_COMBINE_UNION;
+  return p;
+}
+
+START_TEST(overlapping_windows) {
+  double start = seconds(), N = 1 << 24;
+  cover_count count;
+  cover_pairs(windows(), 1 << 24, 1 << 24, NULL, 0, &count);
+  ck_assert_double_eq(count.pairs, 2 * (N * 3064 - 1063.0 * 1064 / 2 -
+                                        2000.0 * 2001 / 2));
+  ck_assert(!count.estimated);
+  ck_assert_double_lt(seconds() - start, 1);
+}
+END_TEST
+
+enum { PRIME_MOST = 61 }; /* dilations from 2 on: none is larger */
+
+static bool is_prime(int64_t x) {
+  for (int64_t d = 2; d < x; d++)
+    if (x % d == 0) return false;
+  return true;
+}
+
+/* Of all pairs, those whose positions have no such prime in common. */
+static double coprime_share(void) {
+  double share = 1;
+  for (int64_t x = 2; x <= PRIME_MOST; x++)
+    if (is_prime(x)) share *= 1 - 1 / ((double)x * (double)x);
+  return share;
+}
+
+static double common_pairs(int64_t N) {
+  double count = 0;
+  for (int64_t t = 0; t < N; t++)
+    for (int64_t j = 0; j < N; j++) {
+      int64_t common = greatest_divisor(t, j), x = 2;
+      while (x <= PRIME_MOST && common % x != 0) x++;
+      count += x <= PRIME_MOST;
+    }
+  return count;
+}
+
+/* Every dilation meets with every other: exact in a short sequence, and about
+ * right in a long one. */
+START_TEST(overlapping_dilations) {
+  double start = seconds(), N = 1 << 20;
+  pattern *p = make_pattern(memory, 1, 1, 1, 1, PRIME_MOST - 1);
+  for (int32_t b = 0; b < PRIME_MOST - 1; b++) p->branch[b].dilation = b + 2;
+  set_phases(memory, p);
+  for (int32_t b = 0; b < PRIME_MOST - 1; b++) p->branch[b].phase[0] = 0;
+  cover_count count = counted(p, 300, 300);
+  ck_assert_double_eq(count.distinct, common_pairs(300));
+  ck_assert(!count.estimated);
+  cover_pairs(p, 1 << 20, 1 << 20, NULL, 0, &count);
+  ck_assert(!count.estimated);
+  p->combine = DIL_COMBINE_UNION;
+  cover_pairs(p, 1 << 20, 1 << 20, NULL, 0, &count);
+  ck_assert(count.estimated);
+  ck_assert_double_eq_tol(count.pairs / N / N, 1 - coprime_share(), 0.003);
+  ck_assert_double_lt(seconds() - start, 4);
+}
+END_TEST
+
 /* ---- the suite ----------------------------------------------------------- */
 
 int main(void) {
@@ -276,6 +348,8 @@ int main(void) {
   tcase_add_test(tests, strided_of_a_million);
   tcase_add_test(tests, random_blocks_of_65536);
   tcase_add_test(tests, random_blocks_of_a_million_are_sampled);
+  tcase_add_test(tests, overlapping_windows);
+  tcase_add_test(tests, overlapping_dilations);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
 }

@@ -168,18 +168,38 @@ START_TEST(counts_agree_with_listing) {
 }
 END_TEST
 
-/* Many branches with unlike segments and dilations, in the thick of
- * inclusion and exclusion. */
+/* A mask of i - j, or of i and j. */
+static void mask_some(uint64_t *state, branch *b) {
+  expr *i = make_leaf(memory, EXPR_I_), *j = make_leaf(memory, EXPR_J_);
+  expr_op op = random_chance(state, 50) ? EXPR_SUB : EXPR_MUL;
+  expr *rest = make_number(memory, EXPR_MOD, make_number(memory, op, i, j),
+                           make_int(memory, random_in(state, 2, 5)));
+  if (random_chance(state, 30))
+    add_mask(memory, b,
+             make_condition(memory, EXPR_NE, rest, make_int(memory, 1)));
+}
+
+static pattern *many_branches(uint64_t *state, int32_t count) {
+  pattern *p = make_pattern(memory, 1, 1, 1, 1, count);
+  for (int32_t k = 0; k < count; k++) {
+    branch *b = &p->branch[k];
+    b->segment = random_in(state, 0, 20);
+    b->dilation = random_in(state, 1, 6);
+    b->causal = random_chance(state, 50);
+    if (random_chance(state, 20)) b->left = random_in(state, 0, 30);
+    mask_some(state, b);
+  }
+  set_phases(memory, p);
+  return p;
+}
+
+/* Many branches with unlike segments and dilations, in the thick of inclusion
+ * and exclusion, or beyond it. */
 START_TEST(many_branches_agree_with_listing) {
   uint64_t state = 99;
-  for (int k = 0; k < 40; k++) {
-    pattern *p = make_pattern(memory, 1, 1, 1, 1, 7);
-    for (int32_t b = 0; b < 7; b++) {
-      p->branch[b].segment = random_in(&state, 0, 20);
-      p->branch[b].dilation = random_in(&state, 1, 6);
-      p->branch[b].causal = random_chance(&state, 50);
-    }
-    set_phases(memory, p);
+  for (int k = 0; k < 80; k++) {
+    pattern *p = many_branches(&state, k % 2 ? DIL_BRANCH_MAX : 7);
+    if (random_chance(&state, 20)) p->combine = DIL_COMBINE_UNION;
     const int32_t size[2] = {4, 4};
     check_pattern(p, 60, random_in(&state, 30, 90), size, NULL);
   }
