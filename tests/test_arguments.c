@@ -204,8 +204,8 @@ START_TEST(inputs_are_checked) {
   host_refused(dil_kernel_run(k, &c.arguments), DIL_USAGE,
                "input 'doc' is not aligned to its elements");
   c.tensor[DIL_TENSOR_INPUT].byte_offset = 0;
-  void *o = c.tensor[DIL_TENSOR_O].data;
-  c.tensor[DIL_TENSOR_O].data = c.tensor[DIL_TENSOR_INPUT].data;
+  void *doc = c.tensor[DIL_TENSOR_INPUT].data;
+  c.tensor[DIL_TENSOR_INPUT].data = c.tensor[DIL_TENSOR_O].data;
   host_refused(dil_kernel_run(k, &c.arguments), DIL_USAGE, "shares memory with "
                "input 'doc'");
   c.arguments.input_count = 0;
@@ -219,7 +219,7 @@ START_TEST(inputs_are_checked) {
   c.inputs[0] = NULL;
   host_refused(dil_kernel_run(k, &c.arguments), DIL_USAGE,
                "input 'doc' is not");
-  c.tensor[DIL_TENSOR_O].data = o;
+  c.tensor[DIL_TENSOR_INPUT].data = doc;
   host_call_free(&c);
   dil_kernel_free(k);
 }
