@@ -177,7 +177,11 @@ static dil_status gc(store *s) {
   for (int32_t i = 0; !status && i < s->count; i++) {
     cache_entry e;
     bool stale;
-    if (s->file[i].temporary) continue;
+    if (s->file[i].temporary) {
+      if (cache_file_is_stale(s->folder, &s->file[i]))
+        status = remove_file(s, &s->file[i], &gone, &removed);
+      continue;
+    }
     if (read_entry(s, &s->file[i], &e, &stale))
       status = remove_file(s, &s->file[i], &gone, &removed);
     else

@@ -3,6 +3,7 @@
  * In: a loaded object, whose image has its section addresses set. Out: an
  * entry in the list that gdb reads (its JIT interface), so that it knows
  * functions and lines; with DIL_PERF_MAP=1 lines in /tmp/perf-PID.map. */
+#include "file_limit.h"
 #include "load.h"
 
 #include <fcntl.h>
@@ -79,6 +80,8 @@ static dil_status write_map(const dil_object *o) {
   int file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_CLOEXEC,
                   0600);
   bool written = file >= 0;
+  file_limit limit;
+  file_limit_begin(&limit);
   for (size_t i = 1; written && i < o->symbol_count; i++) {
     const Elf64_Sym *s = &o->symbols[i];
     if (is_function(o, s))
@@ -88,6 +91,7 @@ static dil_status write_map(const dil_object *o) {
                         (unsigned long)s->st_size, o->name,
                         o->strings + s->st_name) > 0;
   }
+  file_limit_end(&limit);
   dil_status status =
       written ? DIL_OK : dil_fail(DIL_ENVIRONMENT, "cannot write %s: %m", path);
   if (file >= 0) close(file);

@@ -86,14 +86,17 @@ typedef struct cache_file {
   char name[CACHE_NAME];
   int64_t bytes;
   struct timespec used; /* last */
-  bool temporary;       /* left over by a writer that did not finish */
+  bool temporary;       /* of a writer that is at work, or did not finish */
 } cache_file;
 /* All files of the folder that are named as ours are, least recently used
  * first. `*files` is malloced. */
 dil_status cache_folder_list(int folder, cache_file **files, int32_t *count);
+/* Whether a temporary file is nobody's: its process has ended and holds no lock
+ * on it, or it is older than an hour. */
+bool cache_file_is_stale(int folder, const cache_file *file);
 /* When there are more than `max` bytes of entries: removes them, least recently
- * used first, until `low` bytes are left. In any case temporary files older
- * than an hour go. `*bytes` are left, `*removed` entries went. */
+ * used first, until `low` bytes are left. In any case stale temporary files go.
+ * `*bytes` are left, `*removed` entries went. */
 dil_status cache_folder_trim(int folder, int64_t max, int64_t low,
                              int64_t *bytes, int32_t *removed);
 

@@ -6,6 +6,7 @@
  * change it after it was checked. */
 #define OPENSSL_SUPPRESS_DEPRECATED /* the one-shot form loads providers */
 #include "cache.h"
+#include "file_limit.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -248,7 +250,8 @@ static dil_status write_image(int file, const char *name,
   return fsync(file) ? failed("sync", name) : DIL_OK;
 }
 
-/* A name that no other writer takes, of this process or of another. */
+/* A name that no other writer takes, of this process or of another: by its
+ * beginning cache_file_is_stale knows whose it is. */
 static void temporary_name(char name[CACHE_NAME]) {
   static atomic_uint number;
   snprintf(name, CACHE_NAME, "%ld-%u.temporary", (long)getpid(),
@@ -260,6 +263,7 @@ static dil_status write_aside(int folder, const char *aside, const char *name,
   int file = openat(folder, aside,
                     O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (file < 0) return failed("make", name);
+  flock(file, LOCK_EX | LOCK_NB); /* for as long as this process lives */
   dil_status status = write_image(file, name, e);
   if (close(file) && !status) status = failed("write", name);
   if (!status && renameat(folder, aside, folder, name))
@@ -273,9 +277,12 @@ dil_status cache_file_write(int folder, const char *name, const void *key,
                             int64_t *bytes) {
   cache_entry e = {0};
   char aside[CACHE_NAME];
+  file_limit limit;
   temporary_name(aside);
   dil_status status = make_image(name, key, key_size, value, &e);
+  file_limit_begin(&limit);
   if (!status) status = write_aside(folder, aside, name, &e);
+  file_limit_end(&limit);
   if (!status && fsync(folder)) status = failed("sync the folder of", name);
   *bytes = (int64_t)e.image_size;
   free(e.image);

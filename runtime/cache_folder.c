@@ -4,6 +4,7 @@
  * In: a path. Out: a descriptor that everything else goes through, so that a
  * directory that is put in its place later is never looked at. */
 #include "cache.h"
+#include "process.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -11,6 +12,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -149,21 +151,39 @@ static int64_t bytes_of_entries(const cache_file *files, int32_t count) {
   return bytes;
 }
 
+/* A process of another container cannot be seen here, but its lock can. */
+static bool is_locked(int folder, const char *name) {
+  int file = openat(folder, name,
+                    O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  bool locked = file < 0 || flock(file, LOCK_EX | LOCK_NB);
+  if (file >= 0) close(file);
+  return locked;
+}
+
+bool cache_file_is_stale(int folder, const cache_file *file) {
+  enum { WRITERS_TAKE = 3600 }; /* seconds; none is at work longer */
+  if (!file->temporary) return false;
+  if (time(NULL) - file->used.tv_sec > WRITERS_TAKE) return true;
+  char *end;
+  long writer = strtol(file->name, &end, 10);
+  if (*end != '-' || writer < 1 || writer > INT_MAX) return false;
+  char state = process_state((int)writer);
+  return (!state || state == 'Z') && !is_locked(folder, file->name);
+}
+
 dil_status cache_folder_trim(int folder, int64_t max, int64_t low,
                              int64_t *bytes, int32_t *removed) {
-  enum { WRITERS_TAKE = 3600 }; /* seconds; none is at work longer */
   cache_file *files;
   int32_t count;
   *removed = 0;
   *bytes = 0;
   dil_status status = cache_folder_list(folder, &files, &count);
   if (status) return status;
-  time_t now = time(NULL);
   *bytes = bytes_of_entries(files, count);
   int64_t wanted = *bytes > max ? low : *bytes;
   for (int32_t i = 0; i < count; i++) {
     const cache_file *f = &files[i];
-    bool goes = f->temporary ? now - f->used.tv_sec > WRITERS_TAKE
+    bool goes = f->temporary ? cache_file_is_stale(folder, f)
                              : *bytes > wanted;
     if (!goes || unlinkat(folder, f->name, 0)) continue;
     if (f->temporary) continue;

@@ -3,6 +3,7 @@
  * and level; each is one write, so that lines of several processes that share
  * a file stay whole. */
 #include "log.h"
+#include "file_limit.h"
 #include "setting.h"
 
 #include <errno.h>
@@ -79,7 +80,10 @@ static void write_line(int32_t level, const char *text) {
                         ".%06ld dil[%ld/%ld] %s: %s\n", now.tv_nsec / 1000,
                         (long)getpid(), (long)syscall(SYS_gettid),
                         level_names[level - 1], text);
+  file_limit limit;
+  file_limit_begin(&limit);
   ssize_t written = write(file, line, head + (size_t)length);
+  file_limit_end(&limit);
   (void)written; /* a log that cannot be written has nowhere to say so */
 }
 

@@ -2,6 +2,7 @@
  * 0.0.4). In: additions from any thread. Out: a file that is written aside and
  * renamed, so that a collector never sees a part of it. */
 #include "metrics.h"
+#include "file_limit.h"
 #include "log.h"
 #include "setting.h"
 #include "trace.h"
@@ -140,6 +141,17 @@ static void put_all(FILE *out) {
   metrics_put_steps(out);
 }
 
+/* Ends the stream in any case. */
+static bool put_file(FILE *out) {
+  file_limit limit;
+  file_limit_begin(&limit);
+  put_all(out);
+  bool bad = fflush(out) || ferror(out);
+  bad |= fclose(out) != 0;
+  file_limit_end(&limit);
+  return !bad;
+}
+
 static dil_status cannot_write(void) {
   return dil_fail(DIL_ENVIRONMENT, "cannot write the metrics '%s': %s", path,
                   strerror(errno));
@@ -158,11 +170,7 @@ dil_status metrics_write(void) {
     if (file >= 0) close(file);
     return status;
   }
-  put_all(out);
-  bool bad = fflush(out) || ferror(out);
-  bad |= fclose(out) != 0;
-  bad = bad || rename(aside, path);
-  if (!bad) return DIL_OK;
+  if (put_file(out) && !rename(aside, path)) return DIL_OK;
   dil_status status = cannot_write();
   unlink(aside);
   return status;

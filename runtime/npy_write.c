@@ -306,6 +306,7 @@ dil_status dil_npy_create_at(const char *path, const char *part, bool again,
   else
     status = map_kept(file, path, again, out);
   if (file >= 0) close(file);
+  if (status && file >= 0 && !again) unlink(part);
   if (status) end_output(out);
   return status;
 }

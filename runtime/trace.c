@@ -5,6 +5,7 @@
  * one is written at once, so that memory stays bounded. The end of the list is
  * written again after each batch, so that the file is whole between them. */
 #include "trace.h"
+#include "file_limit.h"
 #include "log.h"
 #include "setting.h"
 
@@ -55,18 +56,26 @@ static char *line_name[LINES_MAX]; /* lines that are no threads, by number */
 
 /* ---- the file ------------------------------------------------------------ */
 
-static dil_status write_all(const char *bytes, size_t size, off_t at) {
+static bool put_bytes(const char *bytes, size_t size, off_t at) {
   while (size > 0) {
     ssize_t count = pwrite(file, bytes, size, at);
     if (count < 0 && errno == EINTR) continue;
-    if (count <= 0)
-      return dil_fail(DIL_ENVIRONMENT, "cannot write the trace: %s",
-                      strerror(errno));
+    if (count <= 0) return false;
     bytes += count;
     size -= (size_t)count;
     at += count;
   }
-  return DIL_OK;
+  return true;
+}
+
+static dil_status write_all(const char *bytes, size_t size, off_t at) {
+  file_limit limit;
+  file_limit_begin(&limit);
+  bool good = put_bytes(bytes, size, at);
+  file_limit_end(&limit);
+  if (good) return DIL_OK;
+  return dil_fail(DIL_ENVIRONMENT, "cannot write the trace: %s",
+                  strerror(errno));
 }
 
 /* Text for a JSON string: what is not plain ASCII becomes a blank. */

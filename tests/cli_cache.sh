@@ -158,6 +158,24 @@ lists() {
     "$DIL" cache clear && [ "$(entries)" -eq 0 ]
 }
 is "cache list, gc and clear" lists
+goes_on_limited() { # where a file may have 512 or 1024 bytes
+  fresh_cache
+  (ulimit -f 1 && "$DIL" run $tiny --check) 2>"$TMP/err" | grep -q 'compiled in' &&
+    grep -q '^dil: warning: cannot write cache entry .*: File too large; the' \
+      "$TMP/err" && [ "$(wc -l <"$TMP/err")" -eq 1 ] &&
+    [ -z "$(ls -A "$TMP/kept")" ]
+}
+is "a limit on the size of files" goes_on_limited
+removes_left() { # by a writer that was killed just now
+  fresh_cache
+  "$DIL" run $tiny >/dev/null && sh -c 'echo $$' >"$TMP/ended" &&
+    echo half >"$TMP/kept/$(cat "$TMP/ended")-0.temporary" &&
+    echo half >"$TMP/kept/$$-0.temporary" &&
+    "$DIL" cache gc | grep '^removed 1 file, 5 bytes' &&
+    "$DIL" cache gc | grep '^removed 0 files' &&
+    [ -e "$TMP/kept/$$-0.temporary" ]
+}
+is "gc removes what a killed writer left" removes_left
 doctor_tells() {
   fresh_cache
   "$DIL" run $tiny >/dev/null &&

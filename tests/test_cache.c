@@ -7,7 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* ---- keeping ------------------------------------------------------------- */
@@ -153,25 +155,53 @@ START_TEST(use_within_a_second_has_an_order) {
 }
 END_TEST
 
-static void leave_temporary(const char *name, time_t seconds_ago) {
+/* The file stays open for its test. */
+static int leave_temporary(const char *name, time_t seconds_ago, pid_t writer) {
   char path[PATH_MAX];
   time_t when = time(NULL) - seconds_ago;
-  snprintf(path, sizeof path, "%s/%s.temporary", box_folder, name);
+  snprintf(path, sizeof path, "%s/%d-%s.temporary", box_folder, (int)writer,
+           name);
   box_write(path, "half", 4);
   struct timespec times[2] = {{when, 0}, {when, 0}};
   ck_assert_int_eq(utimensat(AT_FDCWD, path, times, 0), 0);
+  int file = open(path, O_RDONLY | O_CLOEXEC);
+  ck_assert_int_ge(file, 0);
+  return file;
 }
 
 /* What another writer has begun is left to it, for as long as one may take. */
 START_TEST(what_was_left_half_written_goes_after_an_hour) {
   box_disk_put("first", "value");
-  leave_temporary("1-new", 5);
-  leave_temporary("2-slow", 3500);
-  leave_temporary("3-dead", 3700);
+  close(leave_temporary("new", 5, getpid()));
+  close(leave_temporary("slow", 3500, getpid()));
+  close(leave_temporary("old", 3700, getpid()));
   box_disk_put("second", "value");
-  ck_assert_int_eq(box_count("1-new.temporary"), 1);
-  ck_assert_int_eq(box_count("2-slow.temporary"), 1);
-  ck_assert_int_eq(box_count("3-dead.temporary"), 0);
+  ck_assert_int_eq(box_count("new.temporary"), 1);
+  ck_assert_int_eq(box_count("slow.temporary"), 1);
+  ck_assert_int_eq(box_count("old.temporary"), 0);
+}
+END_TEST
+
+static pid_t ended_process(void) {
+  pid_t child = fork();
+  if (child == 0) _exit(0);
+  ck_assert_int_eq(waitpid(child, NULL, 0), child);
+  return child;
+}
+
+/* One in another container has a number that says nothing here, and a lock. */
+START_TEST(what_a_process_left_goes_when_it_has_ended) {
+  pid_t ended = ended_process();
+  box_disk_put("first", "value");
+  close(leave_temporary("dead", 5, ended));
+  int file = leave_temporary("elsewhere", 5, ended);
+  ck_assert_int_eq(flock(file, LOCK_EX | LOCK_NB), 0);
+  box_disk_put("second", "value");
+  ck_assert_int_eq(box_count("dead.temporary"), 0);
+  ck_assert_int_eq(box_count("elsewhere.temporary"), 1);
+  close(file);
+  box_disk_put("third", "value");
+  ck_assert_int_eq(box_count(".temporary"), 0);
 }
 END_TEST
 
@@ -256,6 +286,7 @@ int main(void) {
             memory_keeps_the_latest, disk_keeps_within_its_bound,
             use_within_a_second_has_an_order,
             what_was_left_half_written_goes_after_an_hour,
+            what_a_process_left_goes_when_it_has_ended,
             a_compiler_that_changed_makes_entries_stale,
             the_environment_chooses,
             NULL}},

@@ -114,6 +114,21 @@ END
 is "2 for a wrong option" exits 2 "$DIL" check --fast examples/dense.dil
 is "3 for a missing file" exits 3 "$DIL" check "$TMP/nosuch.dil"
 is "3 for a full disk" sh -c '"$DIL" help >/dev/full 2>&1; [ $? -eq 3 ]'
+limited() { # file, options...: it is past the limit on files, and not left over
+  file=$1
+  shift
+  (ulimit -f 1 && "$DIL" "$@" 2>&1; echo "exit $?") | cat >"$TMP/limited"
+  cat "$TMP/limited"
+  grep -qF "cannot write '$file': File too large" "$TMP/limited" &&
+    grep -qx 'exit 3' "$TMP/limited" && [ ! -e "$file" ]
+}
+dense=examples/dense.dil
+is "3 for an array past the limit on files" limited "$TMP/o.npy" run $dense \
+  --seq 64 --random 1 --out "$TMP/o.npy"
+is "for one of a stream" limited "$TMP/s.o.npy" run $dense --seq 64 --random 1 \
+  --stream=1M --state "$TMP/s" --out "$TMP/o.npy"
+is "for a library" limited "$TMP/liblimited.a" build $dense --emit=a \
+  -o "$TMP/liblimited"
 
 # f32 overflows where the oracle's float64 does not.
 is "4 for another result than the oracle's" sh -c '

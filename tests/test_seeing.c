@@ -8,6 +8,7 @@
 #include "trace.h"
 
 #include <check.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
 #include <pthread.h>
@@ -15,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -193,6 +195,38 @@ START_TEST(a_full_disk_is_an_error_of_the_flush) {
 }
 END_TEST
 
+/* The signal of the limit on files would end this process; Check writes files of
+ * its own, so nothing is asserted meanwhile. */
+static dil_status limited(dil_status (*act)(void)) {
+  struct rlimit before, few;
+  int bad = getrlimit(RLIMIT_FSIZE, &before);
+  few = (struct rlimit){.rlim_cur = 10, .rlim_max = before.rlim_max};
+  bad |= setrlimit(RLIMIT_FSIZE, &few);
+  dil_status status = act();
+  bad |= setrlimit(RLIMIT_FSIZE, &before);
+  ck_assert_int_eq(bad, 0);
+  return status;
+}
+
+static dil_status log_a_line(void) {
+  LOG(NULL, DIL_LOG_ERROR, "a line");
+  return DIL_OK;
+}
+
+START_TEST(a_limit_on_files_is_an_error) {
+  set_file("DIL_LOG", "info:");
+  ck_assert_int_eq(log_open(), DIL_OK);
+  ck_assert_int_eq(limited(log_a_line), DIL_OK);
+  set_file("DIL_TRACE", "");
+  ck_assert_int_eq(limited(trace_open), DIL_ENVIRONMENT);
+  ck_assert_ptr_nonnull(strstr(dil_last_error(), strerror(EFBIG)));
+  set_file("DIL_METRICS", "");
+  ck_assert_int_eq(metrics_open(), DIL_OK);
+  ck_assert_int_eq(limited(metrics_write), DIL_ENVIRONMENT);
+  ck_assert_ptr_nonnull(strstr(dil_last_error(), strerror(EFBIG)));
+}
+END_TEST
+
 /* ---- metrics ------------------------------------------------------------- */
 
 /* The text format 0.0.4, a line at a time. */
@@ -342,6 +376,7 @@ int main(void) {
   tcase_add_test(c, no_trace_costs_and_writes_nothing);
   tcase_add_test(c, a_trace_that_cannot_be_written_is_an_error);
   tcase_add_test(c, a_full_disk_is_an_error_of_the_flush);
+  tcase_add_test(c, a_limit_on_files_is_an_error);
   tcase_add_test(c, metrics_are_prometheus_text);
   tcase_add_test(c, metrics_that_cannot_be_written_are_an_error);
   tcase_add_test(c, paths_name_the_process);
