@@ -280,6 +280,9 @@ program *program_read(arena *a, diag *d, const char *path,
 program *program_parse(arena *a, diag *d, const char *path, const char *text,
                        size_t length, const define *defines,
                        int32_t define_count);
+/* Opens a file that the user has named, never to wait for a pipe that has no
+ * writer. NULL with the reason. */
+FILE *program_open(const char *path, const char **reason);
 /* dil print --after tokens | ast */
 dil_status program_print_tokens(const char *path, FILE *out, diag *d, arena *a);
 dil_status program_print_ast(const char *path, FILE *out, diag *d, arena *a);

@@ -75,7 +75,7 @@ static bytes bytes_new(loader *l) {
 /* All of an open file, up to one byte more than it may have; 0 or errno. */
 static int descriptor_read(int descriptor, bytes *b) {
   if (fstat(descriptor, &b->info)) return errno;
-  if (S_ISDIR(b->info.st_mode)) return EISDIR;
+  if (S_ISDIR(b->info.st_mode)) return EISDIR; /* standard input, too */
   for (;;) {
     ssize_t got = read(descriptor, b->text + b->length,
                        FILE_MAX + 1 - b->length);
@@ -86,11 +86,59 @@ static int descriptor_read(int descriptor, bytes *b) {
   }
 }
 
-static int path_read(const char *path, bytes *b) {
-  int descriptor = open(path, O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) return errno;
-  int error = descriptor_read(descriptor, b);
-  close(descriptor);
+/* What a shell hands over: <(...) is such a path. */
+static bool is_handed(const char *path) {
+  static const char *const begins[] = {"/dev/fd/", "/proc/self/fd/"};
+  bool handed = !strcmp(path, "/dev/stdin");
+  for (size_t i = 0; i < sizeof begins / sizeof *begins; i++)
+    handed |= !strncmp(path, begins[i], strlen(begins[i]));
+  return handed;
+}
+
+enum { NOT_REGULAR = -1 };
+
+static const char *read_reason(int error) {
+  return error == NOT_REGULAR ? "it is not a regular file" : strerror(error);
+}
+
+/* What may be waited for has to be the user's own choice, as a terminal is. */
+static int check_kind(int descriptor, const char *path, bool chosen) {
+  struct stat info;
+  if (fstat(descriptor, &info)) return errno;
+  if (S_ISREG(info.st_mode)) return 0;
+  if (S_ISDIR(info.st_mode)) return EISDIR;
+  if (!chosen || !(S_ISCHR(info.st_mode) || is_handed(path)))
+    return NOT_REGULAR;
+  return fcntl(descriptor, F_SETFL, 0) ? errno : 0; /* reads may wait again */
+}
+
+/* A pipe that has no writer is not waited for. The descriptor, or -1. */
+static int path_open(const char *path, bool chosen, int *error) {
+  int descriptor =
+      open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  *error = descriptor < 0 ? errno : check_kind(descriptor, path, chosen);
+  if (!*error) return descriptor;
+  if (descriptor >= 0) close(descriptor);
+  return -1;
+}
+
+FILE *program_open(const char *path, const char **reason) {
+  int error;
+  int descriptor = path_open(path, true, &error);
+  FILE *in = error ? NULL : fdopen(descriptor, "rb");
+  if (!error && !in) {
+    error = errno;
+    close(descriptor);
+  }
+  *reason = in ? NULL : read_reason(error);
+  return in;
+}
+
+static int path_read(const char *path, bool chosen, bytes *b) {
+  int error;
+  int descriptor = path_open(path, chosen, &error);
+  if (!error) error = descriptor_read(descriptor, b);
+  if (descriptor >= 0) close(descriptor);
   return error;
 }
 
@@ -106,7 +154,7 @@ static bool is_no_text(loader *l, span at, const char *path, const bytes *b) {
 /* The source of what was read; NULL, and told, when there is none. */
 static const source *bytes_source(loader *l, const bytes *b, int error,
                                   span at, const char *path) {
-  if (error) cannot_read(l, at, path, strerror(error));
+  if (error) cannot_read(l, at, path, read_reason(error));
   if (error || is_too_large(l, at, path, b->length) ||
       is_no_text(l, at, path, b))
     return NULL;
@@ -177,7 +225,7 @@ static void path_add(loader *l, const char *path, span at, int32_t depth) {
     return;
   }
   bytes b = bytes_new(l);
-  int error = path_read(path, &b);
+  int error = path_read(path, depth == 0, &b);
   file_add(l, &b, error, at, path, depth);
 }
 
@@ -280,7 +328,7 @@ static const source *source_read(loader *l, const char *path) {
   bool standard = !strcmp(path, "-");
   bytes b = bytes_new(l);
   int error = standard ? descriptor_read(STDIN_FILENO, &b)
-                       : path_read(path, &b);
+                       : path_read(path, true, &b);
   return bytes_source(l, &b, error, nowhere, standard ? "<stdin>" : path);
 }
 

@@ -104,10 +104,10 @@ static dil_status read_kernel(const driver_request *r, compilation *c) {
 static dil_status read_text(arena *a, const char *path, char **text,
                             size_t *length) {
   enum { LIMIT = 1 << 24 };
-  FILE *in = strcmp(path, "-") ? fopen(path, "rb") : stdin;
+  const char *reason;
+  FILE *in = strcmp(path, "-") ? program_open(path, &reason) : stdin;
   if (!in)
-    return dil_fail(DIL_ENVIRONMENT, "cannot open '%s': %s", path,
-                    strerror(errno));
+    return dil_fail(DIL_ENVIRONMENT, "cannot open '%s': %s", path, reason);
   char *bytes = malloc(LIMIT + 1);
   *length = bytes ? fread(bytes, 1, LIMIT + 1, in) : 0;
   dil_status status = DIL_OK;

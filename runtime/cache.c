@@ -41,11 +41,16 @@ struct dil_cache {
 
 static const char *const mode_words[] = {"on", "ro", "off"};
 
+/* The XDG base directory specification has relative paths passed over. */
+static const char *absolute_path(const char *name) {
+  const char *path = setting_text(name);
+  return path && *path == '/' ? path : NULL;
+}
+
 static dil_status find_folder(cache_options *o, char *folder) {
   const char *own = setting_text("DIL_CACHE_DIR");
-  const char *shared = setting_text("XDG_CACHE_HOME");
-  const char *home = setting_text("HOME");
-  if (shared && *shared != '/') shared = NULL; /* as its specification has it */
+  const char *shared = absolute_path("XDG_CACHE_HOME");
+  const char *home = absolute_path("HOME");
   int length = own      ? snprintf(folder, PATH_MAX, "%s", own)
                : shared ? snprintf(folder, PATH_MAX, "%s/dil", shared)
                : home   ? snprintf(folder, PATH_MAX, "%s/.cache/dil", home)

@@ -252,6 +252,9 @@ START_TEST(the_environment_chooses) {
   setenv("XDG_CACHE_HOME", "relative", 1); /* to be passed over, by XDG */
   ck_assert_int_eq(read_options(&o, path), DIL_OK);
   ck_assert_str_eq(o.folder, "/home/someone/.cache/dil");
+  setenv("HOME", "someone", 1);
+  ck_assert_int_eq(read_options(&o, path), DIL_OK);
+  ck_assert_ptr_null(o.folder);
   setenv("XDG_CACHE_HOME", "/caches", 1);
   ck_assert_int_eq(read_options(&o, path), DIL_OK);
   ck_assert_str_eq(o.folder, "/caches/dil");

@@ -70,6 +70,11 @@ START_TEST(places) {
   unsetenv("XDG_STATE_HOME");
   setenv("HOME", "/home/u", 1);
   ck_assert_str_eq(wisdom_path(a), "/home/u/.local/state/dil/wisdom");
+  setenv("XDG_STATE_HOME", "state", 1); /* relative paths are passed over */
+  ck_assert_str_eq(wisdom_path(a), "/home/u/.local/state/dil/wisdom");
+  setenv("HOME", "u", 1);
+  ck_assert_ptr_null(wisdom_path(a));
+  unsetenv("XDG_STATE_HOME");
   unsetenv("HOME");
   ck_assert_ptr_null(wisdom_path(a));
   arena_free(a);
