@@ -25,9 +25,8 @@ dil_status dil_usage_bytes(const char *name, const void *start, int64_t bytes);
 dil_status dil_usage_sizes(const dil_sizes *sizes);
 
 /* Copies a host's struct, whose first field is its size, into one of `known`
- * bytes: what it lacks is 0. DIL_USAGE, naming it, when its size cannot be that
- * of a struct, or when it is larger and sets something that this version does
- * not know. */
+ * bytes: what it lacks is 0. DIL_USAGE, with `name`, for a size that no struct
+ * has. The same for a larger struct that sets more than this version knows. */
 dil_status dil_struct_read(void *to, size_t known, const void *from,
                            const char *name);
 /* Copies as much of `from` to a host's struct as its size allows; the size
