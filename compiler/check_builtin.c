@@ -11,6 +11,7 @@ typedef enum builtin_kind {
   BUILTIN_LEAF,    /* a leaf of the tree */
   BUILTIN_SIZE,    /* a constant of the pattern */
   BUILTIN_BLOCK,   /* made of i, j or M and the block size */
+  BUILTIN_ROW,     /* made of i, M and N */
   BUILTIN_INFINITY,
 } builtin_kind;
 
@@ -34,23 +35,25 @@ static const struct builtin {
   expr_op op;            /* of a leaf */
   unsigned places;       /* where it is known */
   const char *why;       /* it is not known elsewhere */
+  bool reserved;         /* no let, input, branch, ... may have the name */
 } builtins[] = {
-    {"b", BUILTIN_LEAF, EXPR_B_, PLACE_PAIR, only_pairs},
-    {"h", BUILTIN_LEAF, EXPR_H_, PLACE_PAIR | PLACE_PHASE, only_heads},
-    {"i", BUILTIN_LEAF, EXPR_I_, PLACE_PAIR, only_pairs},
-    {"j", BUILTIN_LEAF, EXPR_J_, PLACE_PAIR, only_pairs},
-    {"s", BUILTIN_LEAF, EXPR_S_, PLACE_SCORE, only_score},
-    {"bi", BUILTIN_BLOCK, EXPR_I_, PLACE_PAIR, only_pairs},
-    {"bj", BUILTIN_BLOCK, EXPR_J_, PLACE_PAIR, only_pairs},
-    {"nb", BUILTIN_BLOCK, EXPR_M_, PLACE_SIZED, only_run_time},
-    {"B", BUILTIN_LEAF, EXPR_BATCH, PLACE_SIZED, only_run_time},
-    {"N", BUILTIN_LEAF, EXPR_N_, PLACE_SIZED, only_run_time},
-    {"M", BUILTIN_LEAF, EXPR_M_, PLACE_SIZED, only_run_time},
-    {"S", BUILTIN_SIZE, EXPR_INT, PLACE_INSIDE, only_patterns},
-    {"H", BUILTIN_SIZE, EXPR_INT, PLACE_INSIDE, only_patterns},
-    {"HKV", BUILTIN_SIZE, EXPR_INT, PLACE_INSIDE, only_patterns},
-    {"D", BUILTIN_SIZE, EXPR_INT, PLACE_INSIDE, only_patterns},
-    {"inf", BUILTIN_INFINITY, EXPR_REAL, ~0u, NULL},
+    {"b", BUILTIN_LEAF, EXPR_B_, PLACE_PAIR, only_pairs, true},
+    {"h", BUILTIN_LEAF, EXPR_H_, PLACE_PAIR | PLACE_PHASE, only_heads, true},
+    {"i", BUILTIN_LEAF, EXPR_I_, PLACE_PAIR, only_pairs, true},
+    {"j", BUILTIN_LEAF, EXPR_J_, PLACE_PAIR, only_pairs, true},
+    {"s", BUILTIN_LEAF, EXPR_S_, PLACE_SCORE, only_score, true},
+    {"bi", BUILTIN_BLOCK, EXPR_I_, PLACE_PAIR, only_pairs, true},
+    {"bj", BUILTIN_BLOCK, EXPR_J_, PLACE_PAIR, only_pairs, true},
+    {"nb", BUILTIN_BLOCK, EXPR_M_, PLACE_SIZED, only_run_time, true},
+    {"B", BUILTIN_LEAF, EXPR_BATCH, PLACE_SIZED, only_run_time, true},
+    {"N", BUILTIN_LEAF, EXPR_N_, PLACE_SIZED, only_run_time, true},
+    {"M", BUILTIN_LEAF, EXPR_M_, PLACE_SIZED, only_run_time, true},
+    {"S", BUILTIN_SIZE, EXPR_INT, PLACE_INSIDE, only_patterns, true},
+    {"H", BUILTIN_SIZE, EXPR_INT, PLACE_INSIDE, only_patterns, true},
+    {"HKV", BUILTIN_SIZE, EXPR_INT, PLACE_INSIDE, only_patterns, true},
+    {"D", BUILTIN_SIZE, EXPR_INT, PLACE_INSIDE, only_patterns, true},
+    {"inf", BUILTIN_INFINITY, EXPR_REAL, ~0u, NULL, true},
+    {"row", BUILTIN_ROW, EXPR_I_, PLACE_PAIR, only_pairs, false},
 };
 enum { BUILTIN_COUNT = sizeof builtins / sizeof *builtins };
 
@@ -60,7 +63,10 @@ static const struct builtin *builtin_find(const char *name) {
   return NULL;
 }
 
-bool is_reserved(const char *name) { return builtin_find(name) != NULL; }
+bool is_reserved(const char *name) {
+  const struct builtin *b = builtin_find(name);
+  return b && b->reserved;
+}
 
 int32_t builtin_names(const char *names[BUILTIN_MAX]) {
   _Static_assert((int)BUILTIN_COUNT <= (int)BUILTIN_MAX, "names fit");
@@ -103,6 +109,15 @@ static operand block_operand(const scope *s, span at, const char *name) {
   return apply2(s, at, EXPR_DIV, x, size);
 }
 
+/* row = i - (M - N): bounds, loops and printers know all three, and where
+ * `lengths` are given M is that of the batch row, as it is for i. */
+static operand row_operand(const scope *s, span at) {
+  operand first = apply2(s, at, EXPR_SUB,
+                         operand_leaf(s, at, EXPR_M_, TYPE_I32),
+                         operand_leaf(s, at, EXPR_N_, TYPE_I32));
+  return apply2(s, at, EXPR_SUB, operand_leaf(s, at, EXPR_I_, TYPE_I32), first);
+}
+
 bool builtin_name(const scope *s, const term *t, operand *result) {
   const struct builtin *b = builtin_find(t->name);
   if (!b) return false;
@@ -119,6 +134,7 @@ bool builtin_name(const scope *s, const term *t, operand *result) {
     break;
   case BUILTIN_SIZE: *result = size_operand(s, t->at, b->name, b->name); break;
   case BUILTIN_BLOCK: *result = block_operand(s, t->at, b->name); break;
+  case BUILTIN_ROW: *result = row_operand(s, t->at); break;
   case BUILTIN_INFINITY:
     *result = (operand){.known = true, .type = TYPE_F32, .at = t->at,
                         .real = INFINITY};

@@ -47,10 +47,12 @@ static operand unknown_name(const scope *s, const term *t) {
   return operand_wrong(t->at);
 }
 
+/* A let or an input hides the names of the language that are not reserved. */
 static operand name_operand(const scope *s, const term *t) {
   operand result;
-  if (builtin_name(s, t, &result)) return result;
   const symbol *let = symbol_find(s->c, SYMBOL_LET, t->name);
+  if (!let && input_find(s, t->name) < 0 && builtin_name(s, t, &result))
+    return result;
   if (!let) return unknown_name(s, t);
   result = *(const operand *)let->meaning;
   result.at = t->at;

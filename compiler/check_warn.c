@@ -1,8 +1,9 @@
 /* check_warn.c - what is legal and surely unwanted in a pattern: rows that no
  * branch selects, branches that never select any, the same branch twice, a
  * dilation above its segment, inputs that nothing reads, scores that drop `s`
- * or are never finite. In: a pattern without errors and its statements. Masks
- * and keeps are taken as written: `dil explain` counts the pairs they leave. */
+ * or are never finite, positions for rows. In: a pattern without errors and its
+ * statements. Masks and keeps are taken as written: `dil explain` counts the
+ * pairs they leave. */
 #include "checker.h"
 #include <math.h>
 #include <string.h>
@@ -358,6 +359,45 @@ static void warn_all_scores(checker *c, const pattern *p,
       warn_scores(c, s->child, p->branch[k++].score + inherited);
 }
 
+/* ---- positions where rows are counted ------------------------------------ */
+
+static bool is_of_position(const expr *e) {
+  if (e->op == EXPR_I_) return true;
+  if (e->op != EXPR_ADD && e->op != EXPR_SUB) return false;
+  return is_of_position(e->arg[0]) ||
+         (e->op == EXPR_ADD && is_of_position(e->arg[1]));
+}
+
+/* `i`, or `i` plus something. M and N may make a row of it; with j it is a
+ * distance. */
+static bool is_position(const expr *e) {
+  return is_of_position(e) && !expr_uses(e, EXPR_J_) &&
+         !expr_uses(e, EXPR_M_) && !expr_uses(e, EXPR_N_);
+}
+
+static void warn_position(checker *c, const pattern *p, const expr *e) {
+  for (int32_t k = 0; k < e->count; k++) {
+    warn_position(c, p, e->arg[k]);
+    if (e->op != EXPR_INPUT || !is_position(e->arg[k]) ||
+        p->dimension[e->integer][k]->op != EXPR_N_)
+      continue;
+    warn(c, e->arg[k]->at, "`row` is 0 .. N - 1; `i` is row + M - N",
+         arena_print(c->arena,
+                     "'i' is a position, and input '%s' wants one of N rows",
+                     p->input[e->integer].name));
+  }
+}
+
+/* A statement that branches inherit is warned of once: diag knows it. */
+static void warn_positions(checker *c, const pattern *p, const branch *b) {
+  for (int32_t k = 0; k < b->mask_count; k++) warn_position(c, p, b->mask[k]);
+  for (int32_t k = 0; k < b->score_count; k++) warn_position(c, p, b->score[k]);
+  for (int level = 0; level < 2; level++)
+    for (int32_t k = 0; k < b->keeps[level].count; k++)
+      if (b->keeps[level].keep[k].kind == KEEP_EXPR)
+        warn_position(c, p, b->keeps[level].keep[k].condition);
+}
+
 void check_warnings(checker *c, const pattern *p, const statement *block) {
   warn_nothing(c, p);
   warn_same(c, p);
@@ -365,4 +405,6 @@ void check_warnings(checker *c, const pattern *p, const statement *block) {
   warn_dilation(c, p);
   warn_inputs(c, block);
   warn_all_scores(c, p, block);
+  for (int32_t k = 0; k < p->branch_count; k++)
+    warn_positions(c, p, &p->branch[k]);
 }

@@ -101,10 +101,24 @@ static char *printed(const expr *e) {
   return text;
 }
 
+/* The canonical text of a pattern is a program of the same meaning. */
+static void expect_round(const pattern *first) {
+  char *text = NULL;
+  size_t length = 0;
+  FILE *out = open_memstream(&text, &length);
+  pattern_print(first, out);
+  fclose(out);
+  parsed second = parse(text);
+  ck_assert_msg(pattern_same(first, second.program->pattern[0]), "%s", text);
+  arena_free(second.arena);
+  free(text);
+}
+
 START_TEST(names_are_spelled_out) {
   static const struct { const char *written, *meant; } rows[] = {
       {"bi == bj", "i / 4 == j / 4"},
       {"bj < nb", "j / 4 < (M + 3) / 4"},
+      {"row < 9", "i - (M - N) < 9"},
       {"local(2)", "abs(i / 4 - j / 4) <= 2"},
       {"global(2)", "i / 4 < 2 || j / 4 < 2"},
       {"strided(2)", "j / 4 % 2 == 0"},
@@ -136,6 +150,49 @@ START_TEST(sizes_are_constants) {
 }
 END_TEST
 
+/* Names that came after files were written: a file's own name hides them. */
+static const char *const hidden[] = {"row"};
+enum { HIDDEN = sizeof hidden / sizeof *hidden };
+
+static char *about(const char *text, const char *name) {
+  char *all = NULL;
+  size_t length = 0;
+  FILE *out = open_memstream(&all, &length);
+  for (const char *at = text; *at; at++)
+    if (*at == '@') fputs(name, out);
+    else fputc(*at, out);
+  fclose(out);
+  return all;
+}
+
+START_TEST(files_hide_new_names) {
+  char *text = about(
+      "let @ = 3; pattern @ { heads 6; head_dim 16; dtype f32;"
+      " mask j < @; branch @ { } } topology @ { devices 2; } schedule @ "
+      "{ tile_keys 64; } kernel @ = @ on @ with @;", hidden[_i]);
+  parsed all = parse(text);
+  char *mask = printed(branch_of(&all, 0)->mask[0]);
+  ck_assert_str_eq(mask, "j < 3");
+  ck_assert_str_eq(branch_of(&all, 0)->name, hidden[_i]);
+  ck_assert_ptr_eq(all.program->kernel[0]->topology, all.program->topology[0]);
+  arena_free(all.arena);
+  free(mask);
+  free(text);
+}
+END_TEST
+
+START_TEST(inputs_hide_new_names) {
+  char *text = about(HEAD "input @ : i32[M]; mask @[j] == 0; branch { } }",
+                     hidden[_i]);
+  parsed all = parse(text);
+  const expr *mask = branch_of(&all, 0)->mask[0];
+  ck_assert_int_eq(mask->arg[0]->op, EXPR_INPUT);
+  expect_round(all.program->pattern[0]);
+  arena_free(all.arena);
+  free(text);
+}
+END_TEST
+
 START_TEST(topologies_fill_in) {
   parsed all = parse(HEAD "branch { } } topology t { devices 8; heads 2; "
                           "timeout 500ms; } topology u { } kernel k = p on t; "
@@ -164,19 +221,6 @@ START_TEST(kernels_without_a_statement) {
   arena_free(all.arena);
 }
 END_TEST
-
-/* The canonical text of a pattern is a program of the same meaning. */
-static void expect_round(const pattern *first) {
-  char *text = NULL;
-  size_t length = 0;
-  FILE *out = open_memstream(&text, &length);
-  pattern_print(first, out);
-  fclose(out);
-  parsed second = parse(text);
-  ck_assert_msg(pattern_same(first, second.program->pattern[0]), "%s", text);
-  arena_free(second.arena);
-  free(text);
-}
 
 static void expect_rounds(const char *path) {
   arena *a = arena_new();
@@ -257,6 +301,8 @@ int main(void) {
       &names_are_spelled_out, &sizes_are_constants, &topologies_fill_in,
       &kernels_without_a_statement, &patterns_print_and_parse,
       &reference_examples, &counts_are_bounded};
+  tcase_add_loop_test(all, files_hide_new_names, 0, HIDDEN);
+  tcase_add_loop_test(all, inputs_hide_new_names, 0, HIDDEN);
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
     tcase_add_test(all, *tests[i]);
   suite_add_tcase(suite, all);

@@ -213,6 +213,11 @@ static const struct edge {
     {"predicates that differ", P("branch { segment 64; mask j % 3 != 0; } "
      "branch { segment 128; dilation 2; mask i % 5 != 0; } branch { "
      "segment 64; }"), S(200, 200)},
+    {"mask by row", P("causal; mask row % 7 != 2 || j / 5 == row / 9; "
+     "branch { } branch { segment 40; mask row < 30; }"),
+     {.batch = 4, .queries = 120, .keys = 100, .lengths = ragged}},
+    {"keep by row", P("block 16; input kept : u8[N, nb]; keep kept[row, bj] == "
+     "1 || local(0); branch { }"), S(64, 150)},
     /* scores */
     {"soft cap", P("score 3 * tanh(s / 3); branch { }"), S(90, 90)},
     {"bias by head", P("score s - 0.1 * (h + 1) * abs(i - j); " LONGNET),
@@ -283,6 +288,12 @@ static const struct edge {
      "input e : f16[M, 2]; input f : i32[B, M]; input g : u8[4]; "
      "score s * a[h] + c[i] - e[j, 1]; mask f[b, i] <= f[b, j] || g[i % 4] == "
      "1; branch { }"), {.batch = 2, .queries = 90, .keys = 90}},
+    {"bias by row, fewer queries", P("input z : f32[B, H, N, M]; "
+     "score s + z[b, h, row, j]; branch { }"),
+     {.batch = 2, .queries = 70, .keys = 130}},
+    {"bias by row, more queries", P("causal; input z : f32[B, H, N, M]; "
+     "score s + z[b, h, row, j]; branch { segment 64; } branch { }"),
+     {.batch = 4, .queries = 110, .keys = 100, .lengths = ragged}},
     {"documents", P("input doc : i32[B, M]; mask doc[b, i] == doc[b, j]; "
      LONGNET), {.batch = 2, .queries = 150, .keys = 150}},
     {"lengths", P("causal; " LONGNET),
@@ -394,6 +405,8 @@ static const char *const decoders[] = {
     P("causal; branch { }"),
     P("causal; " LONGNET),
     P("branch { segment 300; mask j % 3 != 1; score s + 0.1 * h; }"),
+    P("input z : f32[N, M]; score s + z[row, j]; mask row != 3 || j < 90;"
+      " branch { }"),
     "pattern p { heads 8 kv 2; head_dim 40; dtype f32; causal; combine union;"
     " branch { window 99, 0; } branch { mask j < 4; } }",
     P("combine mean; branch { } branch { dilation 3; phase 0; }"),
@@ -401,7 +414,7 @@ static const char *const decoders[] = {
 
 /* One to twenty queries over many keys. */
 START_TEST(decode) {
-  for (int32_t i = 0; i < 5; i++)
+  for (size_t i = 0; i < sizeof decoders / sizeof *decoders; i++)
     try_shape("decoding", decoders[i],
               (call_shape){.batch = 1 + _i % 2, .queries = _i, .keys = 517},
               (dil_dtype)(_i % 3));

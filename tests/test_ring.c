@@ -21,6 +21,8 @@ static const char *const patterns[] = {
     P("heads split; branch { segment 40; } branch { dilation 2; }"),
     P("causal; score s - 0.1 * abs(i - j) * (h + 1); branch { dilation 2; }"),
     P("input doc : i32[B, M]; mask doc[b, i] == doc[b, j]; branch { }"),
+    P("input far : f32[H, N]; mask row % 5 != 3 || j < row;"
+      " score s + far[h, row]; branch { } branch { segment 60; }"),
     "pattern p { heads 6 kv 2; head_dim 16; dtype f32; causal; phase kv;"
     " segments 40, 200; dilations 1, 4; dropout 1.0 / 8; }",
 };

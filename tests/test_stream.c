@@ -20,7 +20,7 @@ static const char *const patterns[] = {
     " segments 40, 200; dilations 1, 4; dropout 1.0 / 8; }",
     P("causal; score s - 0.1 * abs(i - j) * (h + 1); branch { dilation 2; }"),
     P("input doc : i32[B, M]; mask doc[b, i] == doc[b, j]; branch { }"),
-    P("input far : f32[H, N]; score s + far[h, i - M + N];"
+    P("input far : f32[H, N]; score s + far[h, row];"
       " branch { segment 64; } branch { window 9, 30; mask (i + j) % 3 < M; }"),
 };
 enum {

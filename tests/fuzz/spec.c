@@ -32,7 +32,10 @@ static const char *const masks[] = {
     /* single keys and rows, edges of tiles */
     "j == 0", "i == M - 1 || j == 17", "i > 70 && i < 75", "j >= 128",
     "abs(i - j) % 64 < 2", "i - j == 64 || i == j",
-    "max(i, j) / 10 == min(i, j) / 10", "B == 1 || HKV < 3 || j < D"};
+    "max(i, j) / 10 == min(i, j) / 10", "B == 1 || HKV < 3 || j < D",
+    /* rows */
+    "(row + 2 * j) % 5 != 1", "row > 40 || j < row", "pair[b, row, j] > -0.5",
+    "flag[row % 9] == 1 || row / 16 == j / 16"};
 /* No jumps in s: there a rounding, and no mistake, decides the value. */
 static const char *const scores[] = {
     "", "s * 0.5", "s - slope[h] * abs(i - j)", "4 * tanh(s / 4)",
@@ -40,7 +43,8 @@ static const char *const scores[] = {
     "s + log(1 + exp(-abs(s)))", "s + floor(0.25 * (j % 99)) * 0.125",
     "s + sqrt(abs(s))", "s - 0.125 * (h - b)",
     "s * wide[h, j]", "s + wide[h, i - j]", "s - slope[j]", "0", "-s",
-    "i % 3 == 0 ? -inf : s", "tanh(s) * exp(-0.01 * abs(i - j))"};
+    "i % 3 == 0 ? -inf : s", "tanh(s) * exp(-0.01 * abs(i - j))",
+    "s + wide[h, row]", "s + pair[b, row, j]", "s * pair[b, row - 9, j % 40]"};
 static const char *const keeps[] = {
     "", "local(1)", "local(2) || global(1)", "strided(3) || local(0)",
     "random(0.5, 9)", "bi >= bj && bi - bj < 5", "hierarchical(1, 1, 3, 4)",
@@ -275,6 +279,7 @@ static void put_inputs(writer *w, const spec *s) {
   if (spec_says(s, "flag[")) put(w, "  input flag : u8[7];\n");
   if (spec_says(s, "tab[")) put(w, "  input tab : u8[3, 5, 3];\n");
   if (spec_says(s, "wide[")) put(w, "  input wide : bf16[H, N];\n");
+  if (spec_says(s, "pair[")) put(w, "  input pair : f16[B, N, M];\n");
 }
 
 void spec_print(const spec *s, char *text, size_t size) {
