@@ -127,6 +127,12 @@ bool builtin_name(const scope *s, const term *t, operand *result) {
                 s->what);
     return true;
   }
+  if (b->op == EXPR_S_ && s->whole) {
+    check_error(s->c, t->at, "scores differ between machines in their last "
+                "bits, and every one must read the same element",
+                "'s' cannot stand in int()");
+    return true;
+  }
   switch (b->kind) {
   case BUILTIN_LEAF:
     *result = operand_leaf(s, t->at, b->op,
@@ -234,6 +240,10 @@ static operand predicate_call(const scope *s, const struct predicate *p,
 /* ---- calls --------------------------------------------------------------- */
 
 static bool is_function(expr_op op) { return op >= EXPR_ABS; }
+
+bool is_whole_call(const term *t) {
+  return t->kind == TERM_CALL && !strcmp(t->name, expr_op_text(EXPR_TO_INT));
+}
 
 int32_t builtin_functions(const char *names[BUILTIN_MAX]) {
   int32_t count = 0;

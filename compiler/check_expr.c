@@ -88,7 +88,8 @@ static bool input_fits(const scope *s, const term *t, const dil_input *input,
   for (int32_t i = 0; i < t->count; i++) {
     if (args[i].wrong) return false;
     if (args[i].type == TYPE_I32) continue;
-    check_error(s->c, args[i].at, NULL, "an index must be an integer, got %s",
+    check_error(s->c, args[i].at, operand_integer_hint(&args[i]),
+                "an index must be an integer, got %s",
                 operand_text(s, &args[i]));
     return false;
   }
@@ -131,8 +132,10 @@ operand check_term(const scope *s, const term *t) {
   if (t->kind == TERM_NAME) return name_operand(s, t);
   operand *args = ARENA_ARRAY(s->c->arena, operand, t->count);
   int32_t count = 0;
+  scope inside = *s;
+  inside.whole |= is_whole_call(t);
   for (const term *arg = t->first; arg; arg = arg->next)
-    args[count++] = check_term(s, arg);
+    args[count++] = check_term(&inside, arg);
   if (t->kind == TERM_INDEX) return input_operand(s, t, args);
   if (t->kind == TERM_CALL) return call_operand(s, t, args);
   return operand_apply(s, t->at, t->op, args, count);
@@ -164,8 +167,8 @@ expr *check_integer(const scope *s, const term *t) {
   operand o = check_term(s, t);
   if (o.wrong) return NULL;
   if (o.type == TYPE_I32) return folded(s, &o);
-  check_error(s->c, t->at, NULL, "%s must be an integer, got %s", s->what,
-              operand_text(s, &o));
+  check_error(s->c, t->at, operand_integer_hint(&o),
+              "%s must be an integer, got %s", s->what, operand_text(s, &o));
   return NULL;
 }
 

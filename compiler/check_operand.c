@@ -41,6 +41,10 @@ operand operand_leaf(const scope *s, span at, expr_op op, expr_type type) {
   return (operand){.type = type, .at = at, .tree = leaf, .size = 1};
 }
 
+const char *operand_integer_hint(const operand *o) {
+  return o->type == TYPE_F32 ? "`int(x)` is the integer at or below x" : NULL;
+}
+
 static const char *operand_kind(const operand *o) {
   static const char *const kinds[] = {[TYPE_CONDITION] = "a condition",
                                       [TYPE_I32] = "an integer",
@@ -118,7 +122,8 @@ static bool wants_condition(const scope *s, expr_op op, const operand *arg) {
 
 static bool wants_integer(const scope *s, expr_op op, const operand *arg) {
   if (arg->type == TYPE_I32) return true;
-  check_error(s->c, arg->at, NULL, "'%s' wants an integer, got %s",
+  check_error(s->c, arg->at, operand_integer_hint(arg),
+              "'%s' wants an integer, got %s",
               expr_op_text(op), operand_text(s, arg));
   return false;
 }
@@ -134,11 +139,15 @@ static bool wants_sides_alike(const scope *s, span at, const operand *args) {
 }
 
 static bool wants_inexact(const scope *s, span at, expr_op op) {
-  if (!(s->place & PLACE_EXACT)) return true;
+  bool exact = s->place & PLACE_EXACT;
+  if (!exact && !s->whole) return true;
   check_error(s->c, at,
-              "its last bit may differ between machines, and every one must "
-              "keep the same pairs",
-              "'%s' cannot stand in %s", expr_op_text(op), s->what);
+              exact ? "its last bit may differ between machines, and every one "
+                      "must keep the same pairs"
+                    : "its last bit may differ between machines, and every one "
+                      "must read the same element",
+              "'%s' cannot stand in %s", expr_op_text(op),
+              exact ? s->what : "int()");
   return false;
 }
 
@@ -162,7 +171,8 @@ static expr_type type_of(expr_op op, const operand *args, int32_t count) {
   case RULE_COMPARE:
   case RULE_LOGIC: return TYPE_CONDITION;
   case RULE_FLOAT: return TYPE_F32;
-  case RULE_HASH: return TYPE_I32;
+  case RULE_HASH:
+  case RULE_WHOLE: return TYPE_I32;
   default: break;
   }
   int32_t first = op == EXPR_CHOOSE;
@@ -264,7 +274,22 @@ static operand known_apply(const scope *s, span at, expr_op op, expr_type type,
   return operand_wrong(at);
 }
 
+/* int() of a float: of constants it is one at once, in every place. */
+static operand whole_apply(const scope *s, span at, const operand *arg) {
+  operand call = operand_leaf(s, at, EXPR_TO_INT, TYPE_I32);
+  operand result = operand_join(s, call, arg, 1);
+  if (result.wrong) return result;
+  const expr *folded = expr_fold(s->c->arena, result.tree);
+  return folded->op == EXPR_INT ? operand_integer(at, folded->integer) : result;
+}
+
 /* ---- one operator -------------------------------------------------------- */
+
+/* An integer is itself. */
+static bool is_rounding(expr_op op) {
+  expr_rule rule = expr_rule_of(op);
+  return rule == RULE_ROUND || rule == RULE_WHOLE;
+}
 
 operand operand_apply(const scope *s, span at, expr_op op, const operand *args,
                       int32_t count) {
@@ -282,8 +307,9 @@ operand operand_apply(const scope *s, span at, expr_op op, const operand *args,
     return operand_wrong(at);
   }
   expr_type type = type_of(op, args, count);
-  if (expr_rule_of(op) == RULE_ROUND && type == TYPE_I32) return args[0];
-  if (!known || (real && !(s->place & PLACE_FIXED)))
+  if (op == EXPR_TO_INT && real) return whole_apply(s, at, args);
+  if (is_rounding(op) && type == TYPE_I32) return args[0];
+  if (!known || (real && (s->whole || !(s->place & PLACE_FIXED))))
     return operand_join(s, operand_leaf(s, at, op, type), args, count);
   operand result = known_apply(s, at, op, type, args, count, real);
   result.divided = type == TYPE_I32 && (divided || op == EXPR_DIV);

@@ -91,6 +91,7 @@ typedef struct scope {
   const char *what;                         /* the statement, for messages */
   int64_t heads, kv_heads, head_dim, block; /* or SIZE_ */
   const pattern *pattern; /* whose inputs are seen; NULL: none */
+  bool whole;             /* inside int(): computed as masks are, everywhere */
 } scope;
 
 /* The value of a term: a constant, or a tree. Integer constants have 64 bits
@@ -139,11 +140,15 @@ operand operand_join(const scope *s, operand node, const operand *args,
 /* The tree of an operand; reports a constant that does not fit. */
 expr *operand_tree(const scope *s, const operand *o);
 const char *operand_text(const scope *s, const operand *o); /* its value */
+/* What makes an integer of it, as a hint; NULL: nothing is said. */
+const char *operand_integer_hint(const operand *o);
 int32_t operator_arguments(expr_op op); /* -1: any number from one */
 
 /* ---- check_builtin.c: what the language declares ------------------------- */
 
 bool is_reserved(const char *name);
+/* Whether the term is a call of int(). */
+bool is_whole_call(const term *t);
 /* false when `name` is none of them. */
 bool builtin_name(const scope *s, const term *t, operand *result);
 bool builtin_call(const scope *s, const term *t, const operand *args,

@@ -5,7 +5,8 @@
  *   integers are 32-bit two's complement and wrap; `/` and `%` floor, and are
  *   0 for a divisor of 0; a float a % b is a - floor(a / b) * b, each of the
  *   operations rounded by itself; min and max of floats are NaN when either
- *   side is, and give the second side when the two are equal. */
+ *   side is, and give the second side when the two are equal; the argument of
+ *   int() is computed in f32 also where the rest is wide. */
 #include "expr.h"
 #include <math.h>
 #include <stdlib.h>
@@ -36,6 +37,11 @@ int64_t expr_floor_div(int64_t a, int64_t b) {
 int64_t expr_floor_mod(int64_t a, int64_t b) {
   int64_t rest = a % b;
   return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+}
+
+int64_t expr_whole(double x) {
+  if (isnan(x)) return 0;
+  return (int64_t)fmax(INT32_MIN, fmin(INT32_MAX, floor(x)));
 }
 
 uint32_t expr_hash_step(uint32_t x, uint32_t a) {
@@ -185,6 +191,10 @@ static value hash_value(const expr *e, const expr_point *point, bool wide) {
   return of_integer(x >> 1);
 }
 
+static value whole_value(const expr *e, const expr_point *point) {
+  return of_integer(expr_whole(expr_eval(e->arg[0], point, false).real));
+}
+
 static value number_value(const expr *e, const expr_point *point, bool wide) {
   const expr *left = e->arg[0], *right = e->arg[e->count - 1];
   value a = expr_eval(left, point, wide);
@@ -202,6 +212,7 @@ value expr_eval(const expr *e, const expr_point *point, bool wide) {
   case RULE_LOGIC: return logic_value(e, point, wide);
   case RULE_CHOOSE: return choose_value(e, point, wide);
   case RULE_HASH: return hash_value(e, point, wide);
+  case RULE_WHOLE: return whole_value(e, point);
   default: return number_value(e, point, wide);
   }
 }
@@ -340,6 +351,20 @@ static expr *fold_choice(arena *a, expr *e) {
              : e;
 }
 
+/* Constants alone, which may be too few of a kind to be one constant. */
+static bool is_fixed(const expr *e) {
+  if (e->count == 0) return is_constant(e) && fits(e);
+  for (int32_t k = 0; k < e->count; k++)
+    if (!is_fixed(e->arg[k])) return false;
+  return e->op != EXPR_INPUT;
+}
+
+static expr *fold_whole(arena *a, expr *e) {
+  const expr_point nowhere = {0};
+  if (!is_fixed(e->arg[0])) return e;
+  return constant_integer(a, e, whole_value(e, &nowhere).integer);
+}
+
 static expr *copy_folded(arena *a, const expr *e) {
   expr *copy = ARENA_NEW(a, expr);
   *copy = *e;
@@ -357,6 +382,7 @@ expr *expr_fold(arena *a, expr *e) {
   case RULE_CHOOSE: return fold_choice(a, copy);
   case RULE_LOGIC:
     return has_constants(copy) ? fold_constants(a, copy) : fold_logic(copy);
+  case RULE_WHOLE: return fold_whole(a, copy);
   case RULE_ROUND:
     if (copy->type == TYPE_I32) return copy->arg[0];
     return has_constants(copy) ? fold_constants(a, copy) : copy;

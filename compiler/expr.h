@@ -6,7 +6,7 @@
 
 typedef enum expr_rule {
   RULE_ARITH, RULE_INTEGER, RULE_COMPARE, RULE_LOGIC, RULE_CHOOSE,
-  RULE_FLOAT, RULE_ROUND, RULE_HASH, RULE_LEAF
+  RULE_FLOAT, RULE_ROUND, RULE_WHOLE, RULE_HASH, RULE_LEAF
 } expr_rule;
 
 expr_rule expr_rule_of(expr_op op);
@@ -16,6 +16,8 @@ int64_t expr_wrap(int64_t x);
 /* The two results on integers in range; b is not 0 in the second. */
 int64_t expr_floor_mod(int64_t a, int64_t b);
 int64_t expr_floor_div(int64_t a, int64_t b);
+/* int(x): the integer at or below x, within 32 bits; 0 of NaN. */
+int64_t expr_whole(double x);
 /* One step of hash(): x ^= a and the mixing (page "hash" of the language). */
 uint32_t expr_hash_step(uint32_t x, uint32_t a);
 enum { EXPR_HASH_START = 0x9E3779B9 };

@@ -351,6 +351,12 @@ static interval hash_bounds(const expr *e, const expr_box *box) {
   return bounds_of(x >> 1, x >> 1);
 }
 
+static interval whole_bounds(const expr *e, const expr_box *box) {
+  interval a = expr_bounds(e->arg[0], box);
+  interval x = bounds_of((double)expr_whole(a.low), (double)expr_whole(a.high));
+  return a.nan ? hull(x, bounds_of(0, 0)) : x;
+}
+
 static interval operator_bounds(const expr *e, const expr_box *box) {
   const expr *left = e->arg[0], *right = e->arg[e->count - 1];
   interval a = expr_bounds(left, box);
@@ -369,6 +375,7 @@ interval expr_bounds(const expr *e, const expr_box *box) {
   case RULE_LOGIC: return logic_bounds(e, box);
   case RULE_CHOOSE: return choose_bounds(e, box);
   case RULE_HASH: return hash_bounds(e, box);
+  case RULE_WHOLE: return whole_bounds(e, box);
   default: return operator_bounds(e, box);
   }
 }

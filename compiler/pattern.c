@@ -108,7 +108,7 @@ bool pattern_reaches(const pattern *p, int32_t index, int64_t h, int64_t t,
 typedef struct scope {
   const pattern *pattern;
   bool pair;  /* b, h, i, j and inputs; else h alone or sizes alone */
-  bool score; /* s, and the functions that no mask may call */
+  bool score; /* s, and the functions that no mask and no int() may call */
 } scope;
 
 static const int8_t arguments_of[EXPR_OP_COUNT] = {
@@ -129,7 +129,9 @@ static void verify_types(const expr *e) {
       assert(type == TYPE_I32);
     else if (e->type != TYPE_CONDITION || rule == RULE_COMPARE)
       assert(type != TYPE_CONDITION);
-    if (!condition && type == TYPE_F32 && rule != RULE_COMPARE)
+    if (rule == RULE_WHOLE)
+      assert(type == TYPE_F32 && e->type == TYPE_I32);
+    else if (!condition && type == TYPE_F32 && rule != RULE_COMPARE)
       assert(e->type == TYPE_F32);
   }
 }
@@ -154,7 +156,9 @@ static void verify_expr(const expr *e, const scope *s) {
     assert(s->pair);
     verify_input(e, s->pattern);
   }
-  for (int32_t k = 0; k < e->count; k++) verify_expr(e->arg[k], s);
+  scope inside = *s;
+  inside.score &= expr_rule_of(e->op) != RULE_WHOLE;
+  for (int32_t k = 0; k < e->count; k++) verify_expr(e->arg[k], &inside);
 }
 
 /* ---- invariants: branches ------------------------------------------------ */

@@ -141,6 +141,11 @@ DIL_INLINE dil_reals r_ceil(dil_reals a) {
   return {ceilf(a.low), ceilf(a.high), a.nan};
 }
 
+DIL_INLINE dil_range r_whole(dil_reals a) {
+  dil_range x = {dil_whole(a.low), dil_whole(a.high)};
+  return a.nan ? r_hull(x, r_int(0)) : x;
+}
+
 /* ---- conditions ---------------------------------------------------------- */
 
 DIL_INLINE dil_range r_truth(bool always, bool ever) {

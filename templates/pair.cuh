@@ -41,6 +41,9 @@ DIL_INLINE float dil_modf(float a, float b) {
   return __fsub_rn(a, __fmul_rn(floorf(__fdiv_rn(a, b)), b));
 }
 
+/* The integer at or below, within 32 bits; 0 of NaN. */
+DIL_INLINE int dil_whole(float a) { return __float2int_rd(a); }
+
 DIL_INLINE unsigned dil_hash_step(unsigned x, int a) {
   x ^= (unsigned)a;
   x ^= x >> 16;

@@ -50,6 +50,16 @@ static expr *make_integer(void) {
   return e;
 }
 
+/* int(x): s may not stand in it. */
+static expr *make_whole(int depth) {
+  expr *e = random_node(EXPR_TO_INT, TYPE_I32, 1);
+  bool scores = random_scores;
+  random_scores = false;
+  e->arg[0] = random_real(depth);
+  random_scores = scores;
+  return e;
+}
+
 static expr *make_float(void) {
   static const double some[] = {0,    1,     -1,    0.5,      1.0 / 3,
                                 1e10, -2.75, 1e-40, INFINITY, 3};
@@ -72,6 +82,7 @@ expr *random_word(int depth) {
         leaf[random_sizes ? 6 + random_below(3) : random_below(9)], TYPE_I32,
         0);
   if (kind == 2) return make_input((int)random_below(2), depth);
+  if (kind == 6) return make_whole(depth - 1);
   int count = kind == 3   ? 3
               : kind == 4 ? 1
               : kind == 5 ? 1 + (int)random_below(3)
@@ -100,7 +111,8 @@ expr *random_real(int depth) {
                ? random_node(EXPR_S_, TYPE_F32, 0)
                : make_float();
   uint32_t kind = random_below(8);
-  if (kind == 0) return make_input(2 + (int)random_below(3), depth);
+  if (kind == 0 && !random_sizes)
+    return make_input(2 + (int)random_below(3), depth);
   int count = kind == 1 ? 3 : kind == 2 ? 1 : 2;
   expr *e = random_node(kind == 1   ? EXPR_CHOOSE
                         : kind == 2 ? unary[random_below(4)]

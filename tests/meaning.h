@@ -72,6 +72,11 @@ static inline expr *make_number(arena *a, expr_op op, expr *x, expr *y) {
   return make_expr(a, op, real ? TYPE_F32 : TYPE_I32, y ? 2 : 1, x, y);
 }
 
+/* int(x) of a float. */
+static inline expr *make_whole(arena *a, expr *x) {
+  return make_expr(a, EXPR_TO_INT, TYPE_I32, 1, x);
+}
+
 static inline expr *make_condition(arena *a, expr_op op, expr *x, expr *y) {
   return make_expr(a, op, TYPE_CONDITION, y ? 2 : 1, x, y);
 }

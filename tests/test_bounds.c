@@ -97,6 +97,17 @@ START_TEST(bounds_are_sharp_where_it_counts) {
   ck_assert_double_eq(in.low, in.high);
   expr_point inside = tree_point(190, 0);
   ck_assert_double_eq(in.low, (double)expr_eval(hash, &inside, false).integer);
+  expr *half = make_number(memory, EXPR_MUL, i, make_real(memory, -0.5));
+  in = expr_bounds(make_whole(memory, half), &box);
+  ck_assert_double_eq(in.low, -96);
+  ck_assert_double_eq(in.high, -64);
+  expr *row = make_number(memory, EXPR_SUB, i,
+                          make_number(memory, EXPR_SUB,
+                                      make_leaf(memory, EXPR_M_),
+                                      make_leaf(memory, EXPR_N_)));
+  in = expr_bounds(row, &box); /* M - N is 2 */
+  ck_assert_double_eq(in.low, 126);
+  ck_assert_double_eq(in.high, 189);
   expr *rest = make_number(memory, EXPR_MOD, i, make_int(memory, 128));
   in = expr_bounds(rest, &box);
   ck_assert_double_eq(in.low, 0);

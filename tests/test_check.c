@@ -119,6 +119,11 @@ START_TEST(names_are_spelled_out) {
       {"bi == bj", "i / 4 == j / 4"},
       {"bj < nb", "j / 4 < (M + 3) / 4"},
       {"row < 9", "i - (M - N) < 9"},
+      {"j < int(2.9)", "j < 2"},
+      {"int(bi) == int(0.5 * j)", "i / 4 == int(0.5 * j)"},
+      {"j < int(0.7 * 90)", "j < 63"}, /* as f32 */
+      {"j < known", "j < 63"},
+      {"int(min(h, 2.5)) < j", "int(min(h, 2.5)) < j"},
       {"local(2)", "abs(i / 4 - j / 4) <= 2"},
       {"global(2)", "i / 4 < 2 || j / 4 < 2"},
       {"strided(2)", "j / 4 % 2 == 0"},
@@ -128,7 +133,8 @@ START_TEST(names_are_spelled_out) {
        "abs(i / 4 - j / 4) <= 8"},
   };
   for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
-    char *text = repeated(HEAD "block 4; keep ", rows[k].written, 1,
+    char *text = repeated("let known = int(0.7 * 90); " HEAD
+                          "block 4; keep ", rows[k].written, 1,
                           "; branch { } }");
     parsed all = parse(text);
     char *meant = printed(branch_of(&all, 0)->keeps[0].keep[0].condition);
@@ -151,7 +157,7 @@ START_TEST(sizes_are_constants) {
 END_TEST
 
 /* Names that came after files were written: a file's own name hides them. */
-static const char *const hidden[] = {"row"};
+static const char *const hidden[] = {"row", "int"};
 enum { HIDDEN = sizeof hidden / sizeof *hidden };
 
 static char *about(const char *text, const char *name) {

@@ -218,6 +218,9 @@ static const struct edge {
      {.batch = 4, .queries = 120, .keys = 100, .lengths = ragged}},
     {"keep by row", P("block 16; input kept : u8[N, nb]; keep kept[row, bj] == "
      "1 || local(0); branch { }"), S(64, 150)},
+    {"mask by int()", P("input w : f32[H]; mask int(0.37 * i - w[h] * j) % 3 "
+     "!= 1 && int(1e30 * (i - j)) >= -5 || int((j % 4) / (0.0 * i)) == 0; "
+     "branch { }"), S(100, 130)},
     /* scores */
     {"soft cap", P("score 3 * tanh(s / 3); branch { }"), S(90, 90)},
     {"bias by head", P("score s - 0.1 * (h + 1) * abs(i - j); " LONGNET),
@@ -294,6 +297,9 @@ static const struct edge {
     {"bias by row, more queries", P("causal; input z : f32[B, H, N, M]; "
      "score s + z[b, h, row, j]; branch { segment 64; } branch { }"),
      {.batch = 4, .queries = 110, .keys = 100, .lengths = ragged}},
+    {"bias by int()", P("input near : f32[H, 20]; "
+     "score s + near[h, int(0.3 * abs(i - j) - 0.5)] * (1 + int(0.1 * j)); "
+     LONGNET), S(140, 150)},
     {"documents", P("input doc : i32[B, M]; mask doc[b, i] == doc[b, j]; "
      LONGNET), {.batch = 2, .queries = 150, .keys = 150}},
     {"lengths", P("causal; " LONGNET),

@@ -78,6 +78,39 @@ START_TEST(leaves_are_read_from_the_point) {
 }
 END_TEST
 
+static const struct {
+  double x;
+  int64_t result;
+} wholes[] = {{2.5, 2}, {-2.5, -3}, {-0.0, 0}, {-0.0625, -1}, {7, 7},
+              {1e-42, 0}, {-1e-42, -1}, {2147483520, 2147483520},
+              {2147483648, INT32_MAX}, {-2147483648, INT32_MIN},
+              {3e9, INT32_MAX}, {-3e9, INT32_MIN}, {INFINITY, INT32_MAX},
+              {-INFINITY, INT32_MIN}, {NAN, 0}};
+
+START_TEST(int_floors_and_saturates) {
+  expr *e = make_whole(memory, make_real(memory, wholes[_i].x));
+  ck_assert_int_eq(value_of(e, false).integer, wholes[_i].result);
+  ck_assert_int_eq(value_of(e, true).integer, wholes[_i].result);
+  ck_assert_int_eq(expr_fold(memory, e)->op, EXPR_INT);
+  ck_assert_int_eq(expr_fold(memory, e)->integer, wholes[_i].result);
+}
+END_TEST
+
+/* In f32 0.7 * 90 is 63, in float64 it is less. */
+START_TEST(int_is_the_same_in_scores) {
+  expr *product = make_number(memory, EXPR_MUL, make_real(memory, 0.7),
+                              make_int(memory, 90));
+  ck_assert_double_lt(value_of(product, true).real, 63);
+  expr *e = make_whole(memory, product);
+  ck_assert_int_eq(value_of(e, true).integer, 63);
+  ck_assert_int_eq(expr_fold(memory, e)->integer, 63);
+  expr *j = make_leaf(memory, EXPR_J_); /* -3 */
+  e = make_number(memory, EXPR_MUL, make_real(memory, 0.7),
+                  make_number(memory, EXPR_ADD, j, make_int(memory, 93)));
+  ck_assert_int_eq(value_of(make_whole(memory, e), true).integer, 63);
+}
+END_TEST
+
 static double real_of(expr_op op, double a, double b, bool wide) {
   return value_of(make_number(memory, op, make_real(memory, a),
                               make_real(memory, b)),
@@ -405,6 +438,9 @@ static Suite *expr_suite(void) {
                       sizeof integers / sizeof *integers);
   tcase_add_test(tests, unary_integers);
   tcase_add_test(tests, leaves_are_read_from_the_point);
+  tcase_add_loop_test(tests, int_floors_and_saturates, 0,
+                      sizeof wholes / sizeof *wholes);
+  tcase_add_test(tests, int_is_the_same_in_scores);
   tcase_add_test(tests, floats_round_once_or_stay_wide);
   tcase_add_test(tests, float_modulo_floors);
   tcase_add_test(tests, f32_operations_are_ieee);

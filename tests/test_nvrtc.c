@@ -161,6 +161,7 @@ static const struct { const char *score; bool hides; } scores[] = {
     {"8.0 * tanh(s / 8)", false},    {"s + i / 3", false},
     {"s / slope[h]", true},          {"s + log(1.0 + j)", true},
     {"s + bias[i, j]", true},        {"j % 3 == 0 ? -inf : s", true},
+    {"s + int(0.5 * j)", false},     {"s + bias[row, int(0.5 * j)]", true},
 };
 
 START_TEST(hiding_scores) {

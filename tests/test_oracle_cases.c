@@ -315,6 +315,36 @@ START_TEST(index_outside_an_input) {
 }
 END_TEST
 
+/* 0.7 * 90 is 63 in f32, and less in the float64 of the oracle's scores: keys
+ * whose number comes to 63 read doc[b, 3] and have a score of -inf. */
+START_TEST(int_in_a_score_is_of_f32) {
+  expr *j = make_leaf(memory, EXPR_J_);
+  expr *ninety = make_number(memory, EXPR_ADD, j, make_int(memory, 90));
+  expr *product =
+      make_number(memory, EXPR_MUL, make_real(memory, 0.7), ninety);
+  expr *at = make_number(memory, EXPR_SUB, make_whole(memory, product),
+                         make_int(memory, 60));
+  pattern *p = make_pattern(memory, 1, 1, 1, 1, 1);
+  add_inputs(memory, p);
+  expr *read = make_input(memory, DOC, TYPE_I32, make_leaf(memory, EXPR_B_),
+                          at);
+  add_score(memory, &p->branch[0],
+            make_expr(memory, EXPR_CHOOSE, TYPE_F32, 3,
+                      make_condition(memory, EXPR_EQ, read,
+                                     make_int(memory, 1)),
+                      make_real(memory, -INFINITY),
+                      make_leaf(memory, EXPR_S_)));
+  double zero[4] = {0}, v[4] = {5, 6, 7, 8};
+  dil_call *call = small_call(p, 4, 4, zero, zero, v);
+  uint64_t state = 1;
+  sample_inputs(memory, p, call, &state);
+  for (int64_t k = 0; k < 4; k++)
+    dil_element_write(call->inputs[DOC].data, DIL_I32, k, k == 3);
+  /* 0.7 * 91 .. 0.7 * 93 are 63.7, 64.4 and 65.1 */
+  ck_assert_double_eq(row_value(p, call, 0, NULL), 7.5);
+}
+END_TEST
+
 /* Tables of blocks of 4, by the sizes that they are declared with. */
 typedef struct block_table {
   const char *size;
@@ -471,6 +501,7 @@ static Suite *oracle_cases_suite(void) {
   tcase_add_test(tests, scores_of_minus_infinity);
   tcase_add_test(tests, bad_scores_spoil_their_row_alone);
   tcase_add_test(tests, index_outside_an_input);
+  tcase_add_test(tests, int_in_a_score_is_of_f32);
   tcase_add_loop_test(tests, tables_of_blocks_are_read, 0, 3);
   tcase_add_loop_test(tests, rows_are_counted_from_zero, 0, 2);
   tcase_add_test(tests, mean_divides_by_all_branches);

@@ -72,7 +72,8 @@ static expr *any_integer_leaf(tree_maker *m) {
 static expr *any_real_leaf(tree_maker *m) {
   static const double constants[] = {0,    1,    -1,  0.5,   0.1,     -2.75,
                                      3e38, 1e-3, 100, 1e-42, INFINITY};
-  if (random_chance(&m->state, 10)) return make_leaf(m->memory, EXPR_S_);
+  if (random_chance(&m->state, 10) && !m->exact)
+    return make_leaf(m->memory, EXPR_S_);
   return make_real(m->memory, constants[random_in(&m->state, 0, 10)]);
 }
 
@@ -108,6 +109,14 @@ static expr *any_number(tree_maker *m, expr_type type, int depth) {
   return make_number(m->memory, both[random_in(&m->state, 0, 6)], a, b);
 }
 
+static expr *any_whole(tree_maker *m, int depth) {
+  tree_maker inside = *m;
+  inside.exact = true;
+  expr *x = tree_random(&inside, TYPE_F32, depth);
+  m->state = inside.state;
+  return make_whole(m->memory, x);
+}
+
 static expr *any_condition(tree_maker *m, int depth) {
   if (depth > 0 && random_chance(&m->state, 40)) {
     expr_op op = EXPR_AND + (int)random_in(&m->state, 0, 2);
@@ -134,5 +143,6 @@ expr *tree_random(tree_maker *m, expr_type type, int depth) {
     return make_expr(m->memory, EXPR_HASH, TYPE_I32, 2,
                      tree_random(m, TYPE_I32, depth - 1),
                      tree_random(m, TYPE_I32, depth - 1));
+  if (kind < 36 && type == TYPE_I32) return any_whole(m, depth - 1);
   return any_number(m, type, depth - 1);
 }

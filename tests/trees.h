@@ -7,7 +7,7 @@
 typedef struct tree_maker {
   arena *memory;
   uint64_t state;
-  bool exact; /* leave exp, log, sqrt and tanh out, as masks must */
+  bool exact; /* leave s, exp, log, sqrt and tanh out, as masks must */
 } tree_maker;
 
 /* A tree of that type, at most about `depth` deep, over the inputs

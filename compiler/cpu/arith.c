@@ -160,6 +160,12 @@ ref emit_unary(emit *e, const char *intrinsic, ref a) {
   return emit_intrinsic(e, intrinsic, &type, 1, &a, 1);
 }
 
+ref emit_whole(emit *e, ref a) {
+  ref floored = emit_unary(e, "llvm.floor", a);
+  ref_type overload[] = {emit_type_like(e->i32, a), LLVMTypeOf(a)};
+  return emit_intrinsic(e, "llvm.fptosi.sat", overload, 2, &floored, 1);
+}
+
 ref emit_intrinsic(emit *e, const char *name, ref_type *overload,
                    unsigned overload_count, ref *argument, unsigned count) {
   unsigned id = LLVMLookupIntrinsicID(name, strlen(name));

@@ -372,10 +372,17 @@ static bounds leaf_bounds(build *b, box *x, const expr *tree) {
   }
 }
 
+static bounds whole_bounds(emit *e, bounds a) {
+  bounds x = pair(e, emit_convert(e, LLVMSExt, emit_whole(e, a.low), e->i64),
+                  emit_convert(e, LLVMSExt, emit_whole(e, a.high), e->i64));
+  return choose(e, a.nan, hull(e, x, single(e, emit_long(e, 0))), x);
+}
+
 static bounds operator_bounds(build *b, box *x, const expr *tree) {
   emit *e = &b->emit;
   bounds first = bounds_of(b, x, tree->arg[0]), second = first;
   if (tree->op == EXPR_NOT) return negated(e, first);
+  if (tree->op == EXPR_TO_INT) return whole_bounds(e, first);
   if (tree->count > 1) second = bounds_of(b, x, tree->arg[1]);
   if (tree->op == EXPR_AND || tree->op == EXPR_OR) {
     ref (*both)(const emit *, ref, ref) =

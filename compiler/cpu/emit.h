@@ -114,6 +114,8 @@ ref emit_shuffle(const emit *e, ref a, ref b, const int *lane, int count);
 ref emit_lane(const emit *e, ref vector, int lane);
 /* Of an intrinsic that takes and gives the type of its first argument. */
 ref emit_unary(emit *e, const char *intrinsic, ref a);
+/* Floats to the i32 at or below them, within its range; 0 of NaN. */
+ref emit_whole(emit *e, ref a);
 ref emit_intrinsic(emit *e, const char *name, ref_type *overload,
                    unsigned overload_count, ref *argument, unsigned count);
 ref emit_lanes_word(const emit *e, ref mask); /* i64: a bit a lane */

@@ -361,6 +361,7 @@ static ref tree_value(build *b, site *s, const expr *x) {
   const emit *e = &b->emit;
   ref first = expression_value(b, s, x->arg[0]);
   if (x->op == EXPR_NOT) return emit_not(e, first);
+  if (x->op == EXPR_TO_INT) return emit_whole(&b->emit, first);
   if (x->op == EXPR_CHOOSE) {
     ref yes = expression_value(b, s, x->arg[1]);
     ref no = expression_value(b, s, x->arg[2]);

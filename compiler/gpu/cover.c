@@ -12,6 +12,7 @@ static const char *const names[EXPR_OP_COUNT] = {
     [EXPR_AND] = "and",   [EXPR_OR] = "or",   [EXPR_NOT] = "not",
     [EXPR_ABS] = "abs",   [EXPR_MIN] = "min", [EXPR_MAX] = "max",
     [EXPR_FLOOR] = "floor", [EXPR_CEIL] = "ceil", [EXPR_CHOOSE] = "choose",
+    [EXPR_TO_INT] = "whole",
 };
 
 static const char *const leaves[EXPR_OP_COUNT] = {

@@ -27,6 +27,7 @@ static const spelling calls[EXPR_OP_COUNT] = {
     [EXPR_TANH] = {NULL, "tanhf"},
     [EXPR_FLOOR] = {"", "floorf"},
     [EXPR_CEIL] = {"", "ceilf"},
+    [EXPR_TO_INT] = {"dil_whole", NULL},
 };
 
 static const char *const leaves[EXPR_OP_COUNT] = {

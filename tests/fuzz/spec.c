@@ -35,7 +35,12 @@ static const char *const masks[] = {
     "max(i, j) / 10 == min(i, j) / 10", "B == 1 || HKV < 3 || j < D",
     /* rows */
     "(row + 2 * j) % 5 != 1", "row > 40 || j < row", "pair[b, row, j] > -0.5",
-    "flag[row % 9] == 1 || row / 16 == j / 16"};
+    "flag[row % 9] == 1 || row / 16 == j / 16",
+    /* floats that become integers */
+    "int(0.37 * i - 0.21 * j) % 4 != 1", "int(0.7 * (i - j)) < 12 || j < 9",
+    "int(1e10 * (j - i)) <= 0", "int((i % 3) / (0.0 * j)) < 1 || j % 2 == 1",
+    "int(pair[b, row, j]) == 0",
+    "doc[b, int(0.5 * i)] == doc[b, int(j / 2.0)]"};
 /* No jumps in s: there a rounding, and no mistake, decides the value. */
 static const char *const scores[] = {
     "", "s * 0.5", "s - slope[h] * abs(i - j)", "4 * tanh(s / 4)",
@@ -44,7 +49,8 @@ static const char *const scores[] = {
     "s + sqrt(abs(s))", "s - 0.125 * (h - b)",
     "s * wide[h, j]", "s + wide[h, i - j]", "s - slope[j]", "0", "-s",
     "i % 3 == 0 ? -inf : s", "tanh(s) * exp(-0.01 * abs(i - j))",
-    "s + wide[h, row]", "s + pair[b, row, j]", "s * pair[b, row - 9, j % 40]"};
+    "s + wide[h, row]", "s + pair[b, row, j]", "s * pair[b, row - 9, j % 40]",
+    "s + wide[h, int(0.7 * abs(i - j))]", "s + 0.1 * int(slope[h] * (j % 50))"};
 static const char *const keeps[] = {
     "", "local(1)", "local(2) || global(1)", "strided(3) || local(0)",
     "random(0.5, 9)", "bi >= bj && bi - bj < 5", "hierarchical(1, 1, 3, 4)",
