@@ -13,9 +13,10 @@ enum {
   ROWS_AT_ONCE = 1 << 16,
   EXACTLY = 1 << 24, /* boxes that are judged before it is sampled: 4 s */
   SAMPLES = 1 << 15, /* places of N x M that are looked at then */
-  SETS_OF_FEW = 1 << 25, /* steps of cover_union.c: 2 s */
-  SETS_OF_MANY = 1 << 22,
-  SWEEPS = 1 << 28,  /* steps of cover_sweep.c: 0.5 s */
+  FEW = 16,          /* branches whose sets may well be counted */
+  SETS_OF_FEW = 1 << 24, /* steps of cover_union.c: 4 s */
+  SETS_OF_MANY = 1 << 22, /* 1 s */
+  SWEEPS = 1 << 29,  /* steps of cover_sweep.c: 0.5 s */
   DRAWN = 1 << 18    /* pairs that are drawn there: 0.5 s */
 };
 
@@ -190,7 +191,7 @@ static void cover_open(cover *c, const pattern *p, int64_t N, int64_t M,
   assert(N >= 0 && M >= 0 && N <= INT32_MAX && M <= INT32_MAX);
   *c = (cover){.arena = arena_new(), .pattern = p, .call = call,
                .first = M - N, .M = M, .left = EXACTLY, .work = INT64_MAX,
-               .sets_work = p->branch_count > COVER_FEW ? SETS_OF_MANY : SETS_OF_FEW,
+               .sets_work = p->branch_count > FEW ? SETS_OF_MANY : SETS_OF_FEW,
                .sweep_work = SWEEPS, .samples = DRAWN,
                .grain = (double)N * (double)M / SAMPLES};
   c->box.range = cover_range;

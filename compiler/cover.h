@@ -32,10 +32,6 @@ typedef struct cover_line {
   interval *chunks;   /* NULL: not made yet */
 } cover_line;
 
-/* Sets of branches double with each branch that lies in no other. Of more than
- * so many branches there are soon too many. */
-enum { COVER_FEW = 12 };
-
 struct cover_lane;
 
 typedef struct cover {

@@ -4,8 +4,11 @@
  * found by inclusion and exclusion over sets of branches, most of which are
  * empty or lie within a branch and need no look. Branches that overlap and do
  * not lie within one another have as many sets as there are subsets: then all
- * rows are swept, and where that is too much as well, pairs are sampled. */
+ * rows are swept, or, where that takes longer, pairs are sampled. */
 #include "cover.h"
+
+/* Steps after which a sweep is tried: 50 ms. */
+enum { SETS_AT_FIRST = 1 << 18 };
 
 static uint64_t bit(int32_t b) { return (uint64_t)1 << b; }
 
@@ -39,30 +42,33 @@ static double shared_count(cover *c, const cover_order *all, uint64_t members,
   return total;
 }
 
-/* False: the sets are too many. */
+/* False: the sets take more steps than that. */
 static bool count_sets(cover *c, const cover_order *all, const double *own,
-                       double *distinct) {
+                       int64_t steps, double *distinct) {
   int64_t left = c->left;
-  c->work = c->sets_work;
+  c->work = steps;
   *distinct = 0;
-  for (int32_t k = 0; k < all->count; k++) {
+  for (int32_t k = 0; k < all->count && c->work >= 0; k++) {
     cover_set set;
     cover_set_make(c, bit(all->branch[k]), &set);
     if (own[k] > 0 && !is_within_any(c, all, &set, 0, k))
       *distinct += own[k] - shared_count(c, all, set.members, 0, k);
   }
-  c->sets_work = c->work;
+  bool done = c->work >= 0;
+  c->sets_work -= steps - c->work;
   c->work = INT64_MAX;
-  if (c->sets_work < 0) c->left = left;
-  return c->sets_work >= 0;
+  if (!done) c->left = left;
+  return done;
 }
+
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 double cover_union(cover *c, const cover_order *all, const double *own) {
   double distinct;
-  bool few = all->count <= COVER_FEW;
-  if (few && count_sets(c, all, own, &distinct)) return distinct;
+  int64_t few = smaller(SETS_AT_FIRST, c->sets_work);
+  if (count_sets(c, all, own, few, &distinct)) return distinct;
   if (cover_sweep(c, all, &distinct)) return distinct;
-  if (!few && count_sets(c, all, own, &distinct)) return distinct;
+  if (count_sets(c, all, own, c->sets_work, &distinct)) return distinct;
   c->sampled = true;
   return cover_union_sample(c, all, own);
 }
