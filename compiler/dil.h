@@ -1,6 +1,6 @@
 /* dil.h - the compiler of dil for hosts: programs, and kernels of them.
  *
- * What dilrt.h says of threads, errors and structs holds here too. A host
+ * The rules of dilrt.h on threads, errors and structs hold here too. A host
  * reads a program once, makes kernels of it, and runs them (dilrt.h):
  *
  *   dil_context *context;
@@ -63,7 +63,7 @@ DIL_API const char *dil_program_kernel_name(const dil_program *program,
 
 /* ---- compilation --------------------------------------------------------- */
 
-/* Takes choices of the plan away from the compiler: see `dil help explain`. */
+/* The host makes these choices of the plan: see `dil help explain`. */
 enum {
   DIL_FORCE_FUSE = 1, DIL_FORCE_CHAIN = 2, DIL_FORCE_DEDUP = 4,
   DIL_FORCE_MULTISET = 8, DIL_FORCE_GENERAL = 16
@@ -84,17 +84,18 @@ typedef struct dil_kernel_options {
 #define DIL_KERNEL_OPTIONS_INIT {sizeof(dil_kernel_options), 0, 0, 0, 0, 0}
 
 /* A kernel of the program for its context's device; name NULL: the only one.
- * A schedule that is remembered of pattern and device is taken, unless the
- * program has one, `force` is set or DIL_WISDOM is `off`; dil_kernel_describe
- * tells of it.
- * On the processor machine code is made when a call first needs it, on a GPU
- * here, unless it is in the cache (DIL_CACHE in dil(1)), whose troubles the
- * context's log hook hears of. What few calls take on a GPU (fewer than 64
- * queries where the Hopper kernel runs, very many rows where it does not) a
- * thread goes on to compile, and a call that needs it waits for it, or tells
- * what went wrong; a call that is captured into a graph should be prepared
- * before. DIL_INPUT: the pattern asks for what this build does not run, the
- * text says where; DIL_ENVIRONMENT: the device or its compiler is lacking. */
+ * The kernel takes the schedule that `dil tune` remembered for pattern and
+ * device, unless the program has one, `force` is set or DIL_WISDOM is `off`;
+ * dil_kernel_describe says which schedule it has.
+ * On the processor the first call that needs machine code makes it; for a GPU
+ * this function makes it. Code in the cache (DIL_CACHE in dil(1)) is not made
+ * again; the context's log hook hears of trouble with the cache. Few calls of a
+ * GPU need more code: fewer than 64 queries where the Hopper kernel runs, very
+ * many rows where it does not. A thread goes on to compile that code, and
+ * such a call waits for it, or fails with the compiler's error. Prepare a call
+ * before it is captured into a graph. DIL_INPUT: this build cannot run the
+ * pattern, and the text says where; DIL_ENVIRONMENT: the device or its compiler
+ * is lacking. */
 DIL_API dil_status dil_program_kernel(dil_program *program, const char *name,
                                       const dil_kernel_options *options,
                                       dil_kernel **kernel);

@@ -47,7 +47,7 @@ typedef enum dil_status {
 /* "DIL_USAGE", and "the call is wrong"; never NULL. */
 DIL_API const char *dil_status_name(dil_status status);
 DIL_API const char *dil_status_text(dil_status status);
-/* What this thread's last failing call had to say; "" before any. A call that
+/* The message of this thread's last failing call; "" before any. A call that
  * succeeds leaves it as it was, whatever it recovered from. Valid until the
  * next failing call of this thread. */
 DIL_API const char *dil_last_error(void);
@@ -182,7 +182,7 @@ typedef struct dil_arguments {
 #define DIL_ARGUMENTS_INIT \
   {sizeof(dil_arguments), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
-/* What a call's shapes follow from. */
+/* The sizes that decide all shapes of a call. */
 typedef struct dil_sizes {
   int64_t batch, queries, keys; /* B, N, M: from 0 to 2^30 - 1, B to 2^31 - 1 */
 } dil_sizes;
@@ -213,8 +213,8 @@ DIL_API dil_status dil_kernel_prepare(dil_kernel *kernel,
  * took, and 0 before its first call. */
 DIL_API dil_status dil_kernel_workspace(dil_kernel *kernel,
                                         const dil_sizes *sizes, int64_t *bytes);
-/* What a call of these sizes runs, "tiles" or "general 64x64 d64": cut to
- * `room` bytes with its NUL. text may be NULL where room is 0. */
+/* The code that a call of these sizes runs, "tiles" or "general 64x64 d64": cut
+ * to `room` bytes with its NUL. text may be NULL where room is 0. */
 DIL_API dil_status dil_kernel_variant(dil_kernel *kernel,
                                       const dil_sizes *sizes, char *text,
                                       size_t room);
@@ -260,8 +260,9 @@ typedef struct dil_tensor_info {
 } dil_tensor_info;
 #define DIL_TENSOR_INFO_INIT \
   {sizeof(dil_tensor_info), 0, {0, 0, 0}, 0, {0, 0, 0, 0}}
-/* What tensor `index` of a call of these sizes must be: DIL_TENSOR_Q and so on,
- * DIL_TENSOR_INPUT + i for input i. DIL_USAGE where there is none of it. */
+/* The type and shape that tensor `index` of a call of these sizes must have:
+ * DIL_TENSOR_Q and so on, DIL_TENSOR_INPUT + i for input i. DIL_USAGE where
+ * there is no such tensor. */
 DIL_API dil_status dil_kernel_tensor(const dil_kernel *kernel, int32_t index,
                                      const dil_sizes *sizes,
                                      dil_tensor_info *info);
