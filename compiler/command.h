@@ -4,8 +4,10 @@
 #ifndef DIL_COMMAND_H
 #define DIL_COMMAND_H
 
+#include "../runtime/watch.h"
 #include "driver.h"
-#include <stdatomic.h>
+#include <pthread.h>
+#include <time.h>
 
 /* ---- options.c ----------------------------------------------------------- */
 
@@ -139,20 +141,31 @@ double message_clock(void); /* seconds of a steady clock */
 /* ---- progress.c ---------------------------------------------------------- */
 
 /* A bar on standard error when that is a terminal and the work takes longer
- * than half a second; nothing otherwise. progress_add may come from any thread.
+ * than half a second; nothing otherwise. It stands for `rounds` of `total`
+ * each; without a total, and where a call that is given the watch does not set
+ * one, a single round shows the time that has passed. Work that begins within
+ * other work has the line until it ends. progress_add may come from any thread.
  */
 typedef struct progress {
   const char *label;
-  int64_t total;
+  dil_watch watch; /* of the round under way */
+  int32_t rounds;
+  _Atomic int32_t round; /* that are done */
   double start;
-  bool shown;
-  atomic_int_fast64_t done;
-  atomic_flag drawing;
-  atomic_int_fast64_t next; /* milliseconds after start of the next drawing */
+  struct progress *outer;
+  bool shown; /* its thread runs */
+  bool drawn; /* a line is there to wipe */
+  bool ended; /* the thread shall end; under the lock */
+  struct timespec began;
+  pthread_t thread;
+  pthread_mutex_t lock;
+  pthread_cond_t end;
 } progress;
-void progress_start(progress *p, const char *label, int64_t total);
+void progress_start(progress *p, const char *label, int64_t total,
+                    int32_t rounds);
 void progress_add(progress *p, int64_t count);
-void progress_end(progress *p); /* wipes the bar */
+void progress_round(progress *p); /* one is done */
+void progress_end(progress *p);   /* wipes the bar */
 
 /* ---- command_*.c --------------------------------------------------------- */
 

@@ -34,12 +34,14 @@ static dil_status run_rounds(bench *b) {
   int32_t runs = o->seen[OPTION_REPEAT] ? (int32_t)o->repeat : BENCH_RUNS;
   dil_status status = DIL_OK;
   progress bar;
-  progress_start(&bar, "timing", (int64_t)(runs + 1) * b->count);
+  progress_start(&bar, "timing", 0, (runs + 1) * b->count);
   for (int32_t round = 0; round <= runs; round++)
     for (int32_t i = 0; !status && i < b->count; i++) {
+      trial_watch(&b->trial[i], bar.shown ? &bar.watch : NULL);
       status = trial_run(&b->trial[i], runs, round > 0);
+      trial_watch(&b->trial[i], NULL);
       if (round == 0) b->trial[i].runs = 0;
-      progress_add(&bar, 1);
+      progress_round(&bar);
     }
   progress_end(&bar);
   return status;

@@ -25,11 +25,13 @@ static dil_status run_trial(trial *t, const options *o) {
   bool with_peak = o->json || o->seen[OPTION_REPEAT];
   dil_status status = DIL_OK;
   progress bar;
-  progress_start(&bar, "running", repeat > 1 ? repeat : 0);
+  progress_start(&bar, "running", 0, repeat);
+  if (bar.shown) trial_watch(t, &bar.watch);
   for (int32_t i = 0; !status && i < repeat; i++) {
     status = trial_run(t, repeat, with_peak);
-    progress_add(&bar, 1);
+    progress_round(&bar);
   }
+  trial_watch(t, NULL);
   progress_end(&bar);
   if (!status) status = trial_part(t, budget);
   if (status || !trial_speaks(t)) return status;

@@ -1,40 +1,107 @@
-/* progress.c - a bar on standard error for work that takes long. It is drawn
- * on a terminal only, by whichever thread comes first when the time is there;
- * in a pipe it is silent. */
+/* progress.c - a line on standard error for work that takes long: a bar where
+ * it is known how much there is, the time that has passed where it is not. It
+ * is drawn on a terminal only, by a thread of its own that looks at a counter;
+ * whoever works adds to the counter and never waits. In a pipe it is silent. */
 #include "command.h"
+#include <signal.h>
 #include <unistd.h>
 
 enum { BAR_WIDTH = 32, FIRST_MS = 500, EVERY_MS = 100 };
 
-void progress_start(progress *p, const char *label, int64_t total) {
-  *p = (progress){.label = label, .total = total, .start = message_clock()};
-  p->shown = isatty(STDERR_FILENO) && total > 0;
-  atomic_init(&p->done, 0);
-  atomic_init(&p->next, FIRST_MS);
-  atomic_flag_clear(&p->drawing);
+/* The work that was begun last: a run within a series of runs has the line. */
+static _Atomic(progress *) innermost;
+
+/* Of all rounds; negative: nobody knows. */
+static double share_of(const progress *p) {
+  int64_t total = atomic_load(&p->watch.total);
+  int64_t done = atomic_load(&p->watch.done);
+  double round = total > 0 ? (double)done / (double)total : 0;
+  if (total <= 0 && p->rounds == 1) return -1;
+  double share = ((double)atomic_load(&p->round) + round) / p->rounds;
+  return share > 1 ? 1 : share;
 }
 
-static void draw(const progress *p, int64_t done, double seconds) {
-  double share = (double)done / (double)p->total;
-  int full = (int)(share * BAR_WIDTH);
+static void draw(const progress *p, double seconds) {
+  double share = share_of(p);
   char bar[BAR_WIDTH + 1] = {0};
-  for (int i = 0; i < BAR_WIDTH; i++) bar[i] = i < full ? '#' : '.';
-  fprintf(stderr, "\r%s [%s] %3.0f %%, %.0f s left ", p->label, bar,
-          100 * share, seconds * (1 - share) / share);
-  fflush(stderr);
+  if (share < 0) {
+    fprintf(stderr, "\r%s, %.0f s\033[K", p->label, seconds);
+    return;
+  }
+  for (int i = 0; i < BAR_WIDTH; i++)
+    bar[i] = i < (int)(share * BAR_WIDTH) ? '#' : '.';
+  fprintf(stderr, "\r%s [%s] %3.0f %%", p->label, bar, 100 * share);
+  if (share > 0)
+    fprintf(stderr, ", %.0f s left", seconds * (1 - share) / share);
+  fputs("\033[K", stderr);
+}
+
+/* Until the work ends, at steady moments. */
+static void *watch(void *argument) {
+  progress *p = argument;
+  struct timespec until = p->began;
+  int64_t wait = FIRST_MS;
+  pthread_mutex_lock(&p->lock);
+  while (!p->ended) {
+    until.tv_nsec += wait * 1000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    while (!p->ended && !pthread_cond_timedwait(&p->end, &p->lock, &until))
+      continue;
+    wait = EVERY_MS;
+    if (p->ended || atomic_load(&innermost) != p) continue;
+    draw(p, message_clock() - p->start);
+    fflush(stderr);
+    p->drawn = true;
+  }
+  pthread_mutex_unlock(&p->lock);
+  return NULL;
+}
+
+/* Signals are for the threads that work. */
+static bool start_thread(progress *p) {
+  sigset_t all, before;
+  pthread_condattr_t steady;
+  clock_gettime(CLOCK_MONOTONIC, &p->began);
+  pthread_mutex_init(&p->lock, NULL);
+  pthread_condattr_init(&steady);
+  pthread_condattr_setclock(&steady, CLOCK_MONOTONIC);
+  pthread_cond_init(&p->end, &steady);
+  pthread_condattr_destroy(&steady);
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  bool started = !pthread_create(&p->thread, NULL, watch, p);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return started;
+}
+
+void progress_start(progress *p, const char *label, int64_t total,
+                    int32_t rounds) {
+  *p = (progress){.label = label, .rounds = rounds, .start = message_clock()};
+  atomic_init(&p->watch.total, total);
+  p->outer = atomic_load(&innermost);
+  atomic_store(&innermost, p);
+  p->shown = isatty(STDERR_FILENO) && start_thread(p);
 }
 
 void progress_add(progress *p, int64_t count) {
-  int64_t done = atomic_fetch_add(&p->done, count) + count;
-  if (!p->shown) return;
-  double seconds = message_clock() - p->start;
-  if ((int64_t)(1000 * seconds) < atomic_load(&p->next)) return;
-  if (atomic_flag_test_and_set(&p->drawing)) return;
-  atomic_store(&p->next, (int64_t)(1000 * seconds) + EVERY_MS);
-  draw(p, done, seconds);
-  atomic_flag_clear(&p->drawing);
+  watch_add(&p->watch, count);
+}
+
+void progress_round(progress *p) {
+  atomic_store(&p->watch.done, 0);
+  atomic_fetch_add(&p->round, 1);
 }
 
 void progress_end(progress *p) {
-  if (p->shown && atomic_load(&p->next) != FIRST_MS) fputs("\r\033[K", stderr);
+  atomic_store(&innermost, p->outer);
+  if (!p->shown) return;
+  pthread_mutex_lock(&p->lock);
+  p->ended = true;
+  pthread_cond_signal(&p->end);
+  pthread_mutex_unlock(&p->lock);
+  pthread_join(p->thread, NULL);
+  pthread_cond_destroy(&p->end);
+  pthread_mutex_destroy(&p->lock);
+  if (p->drawn) fputs("\r\033[K", stderr);
 }

@@ -254,6 +254,10 @@ dil_status trial_open_library(arena *a, const options *o, trial *t) {
   return load_library(t, o);
 }
 
+void trial_watch(trial *t, dil_watch *watch) {
+  t->binding.call.watch = t->cuda.call.watch = watch;
+}
+
 bool trial_speaks(const trial *t) {
   return !t->on_crew || trial_crew_speaks(&t->crew);
 }
@@ -295,7 +299,7 @@ static dil_status run_oracle(const binding *b) {
   int64_t rows = b->size[BIND_B] * b->size[BIND_N] * b->pattern->heads;
   progress bar;
   oracle_work work = {b, &bar};
-  progress_start(&bar, "oracle", rows);
+  progress_start(&bar, "oracle", rows, 1);
   dil_status status = dil_threads_run(b->threads, rows, oracle_one, &work);
   progress_end(&bar);
   return status;

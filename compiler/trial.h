@@ -48,6 +48,8 @@ bool trial_speaks(const trial *t);
 dil_sizes trial_sizes(const trial *t);
 dil_context *trial_context(const trial *t);
 const dil_call *trial_call(const trial *t);
+/* Who looks on while a kernel runs; NULL: nobody. */
+void trial_watch(trial *t, dil_watch *watch);
 /* A kernel of a source, with all its code for the trial's call; the source is
  * given back. */
 dil_status trial_load(const trial *t, dil_kernel_source *from,

@@ -97,7 +97,8 @@ dil_status trial_crew_open(trial_crew *t, compilation *c, binding *b,
 /* One run, with a line for who looks on. */
 static dil_status watched_run(trial_crew *t) {
   const mesh *m = &t->task.mesh;
-  progress_start(&t->bar, "ring", t->job ? m->ring : m->ring * mesh_ranks(m));
+  progress_start(&t->bar, "ring", t->job ? m->ring : m->ring * mesh_ranks(m),
+                 1);
   dil_status status = crew_run(t->crew, t->call);
   progress_end(&t->bar);
   return status;

@@ -92,7 +92,7 @@ dil_status trial_stream_run(trial_stream *t, double *seconds) {
   double start = message_clock();
   t->stream.progress = add_pairs;
   t->stream.user = &t->bar;
-  progress_start(&t->bar, "streaming", stream_pairs(&t->stream.shape));
+  progress_start(&t->bar, "streaming", stream_pairs(&t->stream.shape), 1);
   dil_status status = stream_run(&t->stream);
   progress_end(&t->bar);
   *seconds = message_clock() - start;

@@ -307,7 +307,7 @@ dil_status tune_run(trial *t, double seconds, tune_search *s) {
             .best = INFINITY};
   dil_status status = gather(t, seconds, s);
   if (status) return status;
-  progress_start(&r.bar, "tuning", (int64_t)(1000 * seconds));
+  progress_start(&r.bar, "tuning", (int64_t)(1000 * seconds), 1);
   status = make_all(&r);
   if (!status) status = run_rounds(&r);
   progress_end(&r.bar);

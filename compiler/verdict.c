@@ -275,7 +275,7 @@ static dil_status each_row(checker *c, const char *what,
                            void (*work)(void *, int64_t, int32_t)) {
   progress bar;
   c->progress = &bar;
-  progress_start(&bar, what, c->verdict->rows);
+  progress_start(&bar, what, c->verdict->rows, 1);
   dil_status status =
       dil_threads_run(c->binding->threads, c->verdict->rows, work, c);
   progress_end(&bar);

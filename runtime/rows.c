@@ -9,6 +9,7 @@
  * order; how many depends on the shape of the call alone. */
 #include "trace.h"
 #include "walk.h"
+#include "watch.h"
 #include <math.h>
 #include <string.h>
 
@@ -396,6 +397,7 @@ static void work(void *context, int64_t item, int32_t worker_index) {
     for (int32_t i = 0; i < count; i++)
       advance_row(w, wk, &wk->row[i], &at, from, minimum(from + w->chunk, high));
   for (int32_t i = 0; i < count; i++) end_row(w, &wk->row[i], b, split);
+  watch_add(r->call->watch, BATCH);
   trace_end(begin, "work", "rows", NULL, item);
 }
 
@@ -423,6 +425,15 @@ static void merge(void *context, int64_t item, int32_t worker_index) {
   finish_row(w, b, n, head, total, total + 2);
 }
 
+static int64_t item_count(const rows_work *w) {
+  return w->run->B * w->run->table->kv_heads * w->batches * w->splits;
+}
+
+int64_t rows_rows(const run *r, const dil_pass *pass) {
+  rows_work w = plan_work(r, pass);
+  return item_count(&w) * BATCH;
+}
+
 dil_status rows_run(run *r, const dil_pass *pass) {
   rows_work w = plan_work(r, pass);
   int64_t threads = dil_threads_count(r->threads);
@@ -430,8 +441,7 @@ dil_status rows_run(run *r, const dil_pass *pass) {
   w.workers = r->scratch + round_up(states_bytes(&w), 64);
   for (int64_t i = 0; i < threads; i++)
     cut_worker(&w, w.workers + i * w.worker_bytes);
-  int64_t items = r->B * r->table->kv_heads * w.batches * w.splits;
-  dil_status status = dil_threads_run(r->threads, items, work, &w);
+  dil_status status = dil_threads_run(r->threads, item_count(&w), work, &w);
   if (status || w.splits == 1) return status;
   return dil_threads_run(r->threads, row_count(r), merge, &w);
 }

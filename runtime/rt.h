@@ -70,6 +70,7 @@ typedef struct dil_call {
   const int32_t *lengths;   /* [B], each row's own M_b <= M; NULL: M */
   uint32_t random;          /* q, k, v without data hold dil_normal of this
                                seed and 0, 1, 2: who computes makes them */
+  struct dil_watch *watch;  /* how far the call is; NULL: nobody looks on */
 } dil_call;
 
 enum {

@@ -4,6 +4,7 @@
  * names what is wrong with the call. Nothing here depends on threads. */
 #include "trace.h"
 #include "walk.h"
+#include "watch.h"
 #include <math.h>
 #include <string.h>
 
@@ -293,6 +294,17 @@ static dil_status run_pass(run *r, int32_t p) {
   return status;
 }
 
+static void begin_watch(const run *r) {
+  int64_t total = 0;
+  for (int32_t p = 0; p < r->table->pass_count; p++) {
+    const dil_pass *pass = &r->table->passes[p];
+    total += run_variant(r, pass) == DIL_ROWS ? rows_rows(r, pass)
+                                              : tiles_rows(r, pass);
+  }
+  atomic_store(&r->call->watch->done, 0);
+  atomic_store(&r->call->watch->total, total);
+}
+
 dil_status run_passes(run *r, char *memory) {
   layout at = lay_out(r);
   if (at.state_o) input_bounds_fill(r, memory);
@@ -302,6 +314,7 @@ dil_status run_passes(run *r, char *memory) {
   bool stateful = at.state_lse > at.state_o;
   int64_t rows_count = r->B * r->N;
   dil_status status = DIL_OK;
+  if (r->call->watch) begin_watch(r);
   if (stateful)
     status = dil_threads_run(r->threads, rows_count, begin_row, r);
   for (int32_t p = 0; p < r->table->pass_count && !status; p++)

@@ -9,6 +9,7 @@
  * depends on the shape of the call alone, never on threads or timing. */
 #include "trace.h"
 #include "walk.h"
+#include "watch.h"
 #include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -381,7 +382,13 @@ static void work(void *context, int64_t item, int32_t worker) {
   if (first) pack_item(ts, 0, item, tl);
   else if (!packs) strip_item(ts, index, rest - ts->packs, tl);
   else if (index + 1 < ts->blocks) pack_item(ts, index + 1, rest, tl);
+  if (!packs) watch_add(ts->run->call->watch, STRIP);
   trace_end(begin, "work", packs ? "pack" : "strip", NULL, item);
+}
+
+int64_t tiles_rows(const run *r, const dil_pass *pass) {
+  tiles ts = plan_work(r, pass);
+  return ts.blocks * ts.strips * STRIP;
 }
 
 dil_status tiles_run(run *r, const dil_pass *pass) {

@@ -268,5 +268,8 @@ int64_t tiles_bytes(const run *r, const dil_pass *pass);
 dil_status tiles_run(run *r, const dil_pass *pass);
 int64_t rows_bytes(const run *r, const dil_pass *pass);
 dil_status rows_run(run *r, const dil_pass *pass);
+/* What a run of the pass adds to the call's watch. */
+int64_t tiles_rows(const run *r, const dil_pass *pass);
+int64_t rows_rows(const run *r, const dil_pass *pass);
 
 #endif

@@ -207,20 +207,47 @@ traced_ring() {
          END { exit !(steps == all && all > 0) }' "$TMP/ring.prom"
 }
 is "the steps of a ring, rank by rank" traced_ring
-shows_progress() { # on a terminal, when a run takes long
-  cat >"$TMP/slow.dil" <<'END'
+# On a terminal, when a run takes long, there is a line that is wiped at the end;
+# in a pipe there is none.
+shows_progress() { # what the line says, arguments of run...
+  line=$1
+  shift
+  timeout 120 script -qec "$DIL run --random 1 $*" /dev/null </dev/null \
+    >"$TMP/terminal" 2>&1 &&
+    tr '\r' '\n' <"$TMP/terminal" >"$TMP/lines" && tail -30 "$TMP/lines" &&
+    grep -q "^$line" "$TMP/lines" &&
+    awk '/^\033\[Kkernel /  { wiped = NR } /\] .* %|^running/ { last = NR }
+         END { exit !(wiped == last + 1) }' "$TMP/lines"
+}
+is_quiet() { # arguments of run...
+  "$DIL" run --random 1 "$@" >"$TMP/pipe" 2>&1 && ! grep -q '%' "$TMP/pipe"
+}
+cat >"$TMP/slow.dil" <<'END'
 pattern p { heads 2; head_dim 16; dtype f32; branch { } }
 topology t { devices 8; ring 8; link thread; }
 END
-  script -qec "$DIL run $TMP/slow.dil --topology t --seq 70000 --random 1 \
-    --threads 1" /dev/null >"$TMP/terminal" 2>&1 &&
-    grep -q 'ring \[#*\.*\]  *[0-9]* %' "$TMP/terminal" &&
-    "$DIL" run "$TMP/slow.dil" --topology t --seq 70000 --random 1 \
-      >"$TMP/pipe" 2>&1 && ! grep -q '%' "$TMP/pipe"
-}
+bar='\[#*\.*\]  *[0-9]* %'
 if command -v script >/dev/null; then
-  is "a ring's progress, on a terminal alone" shows_progress
+  is "a run's progress, on a terminal" shows_progress "running $bar" \
+    "$TMP/slow.dil" --seq 40k --threads 1
+  is "that of several runs is one line" shows_progress \
+    "running \[##########[#.]*\]  *[3-9][0-9] %" \
+    "$TMP/slow.dil" --seq 24k --threads 1 --repeat 3
+  is "a ring's" shows_progress "ring $bar" \
+    "$TMP/slow.dil" --topology t --seq 70000 --threads 1
+  is "the oracle's" shows_progress "oracle $bar" \
+    "$TMP/slow.dil" --seq 4k --device oracle --threads 1
+  if emulates; then
+    LD_LIBRARY_PATH=$BUILD/emulator
+    export LD_LIBRARY_PATH
+    is "a GPU's time" shows_progress "running, [0-9]* s" \
+      examples/longnet.dil -D w=64 --seq 1k --device cuda
+    unset LD_LIBRARY_PATH
+  fi
 fi
+is "no progress of a ring in a pipe" is_quiet "$TMP/slow.dil" --topology t \
+  --seq 70000
+is "nor of a run" is_quiet "$TMP/slow.dil" --seq 40k
 is "a trace that cannot be written" exits 3 \
   env DIL_TRACE=/nosuch/folder/t.json "$DIL" run $tiny
 is "metrics that cannot be written" exits 3 \
