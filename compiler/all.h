@@ -73,6 +73,8 @@ const char *diag_list(const char *const *names, int32_t count,
 enum { DIAG_GUESS = DIAG_LIST + 12 };
 const char *diag_guess(const char *name, const char *const *names,
                        int32_t count, char text[DIAG_GUESS]);
+/* A text for JSON: null for NULL; bytes that are not UTF-8 become '?'. */
+struct json_t *diag_json(const char *text);
 
 /* ---- expr.c: mask and score expressions ---------------------------------- */
 

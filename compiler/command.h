@@ -129,6 +129,8 @@ void message_log(void *user, int32_t level, const char *text);
  * of the failure. Returns `status`. */
 dil_status message_compiled(const options *o, const compilation *c,
                             dil_status status);
+/* A result on a line of standard output; the object is given up. */
+void message_json(struct json_t *object);
 /* "1.25 GiB", "340 KiB", ... into `text`; returns it. */
 enum { MESSAGE_NUMBER = 32 };
 const char *message_bytes(double bytes, char text[MESSAGE_NUMBER]);

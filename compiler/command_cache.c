@@ -68,9 +68,7 @@ static void print_json(const cache_file *f, const cache_entry *e,
   json_object_set_new(o, "made", wrong ? json_null() : json_integer(e->made));
   json_object_set_new(o, "used", json_integer(f->used.tv_sec));
   json_object_set_new(o, "wrong", wrong ? json_string(wrong) : json_null());
-  json_dumpf(o, stdout, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));
-  putchar('\n');
-  json_decref(o);
+  message_json(o);
 }
 
 static void print_line(const cache_file *f, const cache_entry *e,
@@ -125,30 +123,60 @@ static void count_cause(const store *s, cause *causes, const char *wrong) {
     causes->reason = arena_copy(s->arena, reason, strlen(reason));
 }
 
-/* Stale entries are refused at use, but nothing is wrong with them: each cause
- * has a line, not each of them. */
+/* What `verify` found. Stale entries are refused at use, but nothing is wrong
+ * with them: each cause has a line, not each of them. */
+typedef struct findings {
+  int32_t entries, bad, stale;
+  cause *causes; /* of the stale ones; the last has no entries */
+  json_t *bad_list, *stale_list; /* {"name", "wrong"} each */
+} findings;
+
+static void note_entry(const store *s, findings *f, const char *name,
+                       const char *wrong, bool stale) {
+  f->entries++;
+  if (!wrong) return;
+  f->stale += stale;
+  f->bad += !stale;
+  json_array_append_new(stale ? f->stale_list : f->bad_list,
+                        json_pack("{s:o, s:o}", "name", diag_json(name),
+                                  "wrong", diag_json(wrong)));
+  if (stale)
+    count_cause(s, f->causes, wrong);
+  else if (!s->options->json)
+    printf("%s\n", wrong);
+}
+
+static void print_findings(const store *s, const findings *f) {
+  for (const cause *c = f->causes; c->entries; c++)
+    printf("%d stale %s: %s\n", c->entries, entries_word(c->entries),
+           c->reason);
+  printf("%s: %d %s, %d bad, %d stale%s\n", s->path, f->entries,
+         entries_word(f->entries), f->bad, f->stale,
+         f->bad + f->stale ? "; `dil cache gc` removes what cannot be used"
+                           : "");
+}
+
 static dil_status verify(store *s) {
-  int32_t bad = 0, old = 0, entries = 0;
-  cause *causes = ARENA_ARRAY(s->arena, cause, s->count + 1);
+  findings f = {.causes = ARENA_ARRAY(s->arena, cause, s->count + 1),
+                .bad_list = json_array(),
+                .stale_list = json_array()};
   for (int32_t i = 0; i < s->count; i++) {
     cache_entry e;
     bool stale;
     if (s->file[i].temporary) continue;
     const char *wrong = read_entry(s, &s->file[i], &e, &stale);
-    if (stale) count_cause(s, causes, wrong);
-    else if (wrong) printf("%s\n", wrong);
+    note_entry(s, &f, s->file[i].name, wrong, stale);
     free(e.image);
-    entries++;
-    old += stale;
-    bad += wrong && !stale;
   }
-  for (; causes->entries; causes++)
-    printf("%d stale %s: %s\n", causes->entries,
-           entries_word(causes->entries), causes->reason);
-  printf("%s: %d %s, %d bad, %d stale%s\n", s->path, entries,
-         entries_word(entries), bad, old,
-         bad + old ? "; `dil cache gc` removes what cannot be used" : "");
-  return bad ? DIL_MISMATCH : DIL_OK;
+  if (!s->options->json) print_findings(s, &f);
+  json_t *all =
+      json_pack("{s:o, s:i, s:o, s:o}", "folder", diag_json(s->path), "entries",
+                f.entries, "bad", f.bad_list, "stale", f.stale_list);
+  if (s->options->json)
+    message_json(all);
+  else
+    json_decref(all);
+  return f.bad ? DIL_MISMATCH : DIL_OK;
 }
 
 static dil_status remove_file(const store *s, const cache_file *f,
@@ -161,8 +189,13 @@ static dil_status remove_file(const store *s, const cache_file *f,
   return DIL_OK;
 }
 
-static void print_removed(int32_t removed, int64_t bytes) {
+static void print_removed(const store *s, int32_t removed, int64_t bytes) {
   char text[MESSAGE_NUMBER];
+  if (s->options->json) {
+    message_json(json_pack("{s:o, s:i, s:I}", "folder", diag_json(s->path),
+                           "removed", removed, "bytes", (json_int_t)bytes));
+    return;
+  }
   printf("removed %d %s, %s\n", removed, removed == 1 ? "file" : "files",
          message_bytes((double)bytes, text));
 }
@@ -190,7 +223,7 @@ static dil_status gc(store *s) {
   }
   if (!status && s->folder >= 0)
     status = cache_folder_trim(s->folder, max, max, &left, &trimmed);
-  if (!status) print_removed(removed + trimmed, gone + before - left);
+  if (!status) print_removed(s, removed + trimmed, gone + before - left);
   return status;
 }
 
@@ -200,7 +233,7 @@ static dil_status clear(store *s) {
   dil_status status = DIL_OK;
   for (int32_t i = 0; !status && i < s->count; i++)
     status = remove_file(s, &s->file[i], &bytes, &removed);
-  if (!status) print_removed(removed, bytes);
+  if (!status) print_removed(s, removed, bytes);
   return status;
 }
 
@@ -234,10 +267,6 @@ dil_status command_cache(arena *a, const options *o) {
   if (acts[i].act != gc && o->seen[OPTION_MAX_SIZE])
     return message_error(DIL_USAGE, NULL,
                          "--max-size says nothing to `dil cache %s`",
-                         acts[i].word);
-  if (acts[i].act != list && o->json)
-    return message_error(DIL_USAGE, NULL,
-                         "--json says nothing to `dil cache %s`",
                          acts[i].word);
   dil_status status = open_store(&s);
   if (!status && acts[i].writes && s.wanted.mode == CACHE_READ_ONLY)

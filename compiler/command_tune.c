@@ -3,6 +3,7 @@
  * --list`. */
 #include "recall.h"
 #include "tune.h"
+#include <jansson.h>
 #include <stdlib.h>
 
 enum { SHOWN = 5 };
@@ -14,19 +15,42 @@ static const char *knobs_words(const knobs *k, char text[KNOBS_TEXT]) {
   return k->given ? knobs_text(k, text) : "the compiler's choice";
 }
 
-static dil_status list_records(arena *a, const char *path) {
-  wisdom w;
+/* null: the compiler's choice. */
+static json_t *knobs_json(const knobs *k) {
+  char text[KNOBS_TEXT];
+  return k->given ? json_string(knobs_text(k, text)) : json_null();
+}
+
+/* What was tuned: the keys that every object begins with. */
+static json_t *subject_json(const char *name, const char *device,
+                            const int64_t size[3]) {
+  return json_pack("{s:o, s:o, s:I, s:I, s:I}", "kernel", diag_json(name),
+                   "device", diag_json(device), "batch", (json_int_t)size[0],
+                   "queries", (json_int_t)size[1], "keys", (json_int_t)size[2]);
+}
+
+static void print_record(const wisdom_record *r, bool json) {
   char time[MESSAGE_NUMBER], text[KNOBS_TEXT];
+  if (json) {
+    json_t *o = subject_json(r->name, r->key.device, r->key.size);
+    json_object_set_new(o, "schedule", knobs_json(&r->knobs));
+    json_object_set_new(o, "seconds", json_real(r->seconds));
+    message_json(o);
+    return;
+  }
+  printf("%s on %s, about %lld x %lld queries, %lld keys: %s, %s\n", r->name,
+         r->key.device, (long long)r->key.size[0], (long long)r->key.size[1],
+         (long long)r->key.size[2], message_time(r->seconds, time),
+         knobs_words(&r->knobs, text));
+}
+
+static dil_status list_records(arena *a, const options *o, const char *path) {
+  wisdom w;
   dil_status status = wisdom_read(a, path, &w);
   if (status) return message_error(status, NULL, "%s", dil_last_error());
-  printf("%s: %d record%s\n", path, w.count, w.count == 1 ? "" : "s");
-  for (int32_t i = 0; i < w.count; i++) {
-    const wisdom_record *r = &w.record[i];
-    printf("%s on %s, about %lld x %lld queries, %lld keys: %s, %s\n", r->name,
-           r->key.device, (long long)r->key.size[0], (long long)r->key.size[1],
-           (long long)r->key.size[2], message_time(r->seconds, time),
-           knobs_words(&r->knobs, text));
-  }
+  if (!o->json)
+    printf("%s: %d record%s\n", path, w.count, w.count == 1 ? "" : "s");
+  for (int32_t i = 0; i < w.count; i++) print_record(&w.record[i], o->json);
   if (w.bad_count)
     fprintf(stderr, "dil: warning: line %d is ignored: %s\n", w.bad_line,
             w.reason);
@@ -57,13 +81,42 @@ static void print_candidate(const tune_search *s, const tune_candidate *c) {
          c == s->best ? ", taken" : "");
 }
 
-static void print_search(arena *a, const tune_search *s,
-                         const wisdom_key *key) {
-  const trial *t = s->trial;
+static json_t *candidate_json(const tune_search *s, const tune_candidate *c) {
+  return json_pack("{s:o, s:o, s:f, s:b}", "schedule", knobs_json(&c->knobs),
+                   "variant", diag_json(c->variant), "seconds", c->median,
+                   "taken", c == s->best);
+}
+
+/* One object: all that ran to the end, the quickest first. */
+static void print_json(const tune_search *s, const wisdom_key *key,
+                       const tune_candidate **order, const char *path) {
+  json_t *o = subject_json(s->trial->report.kernel, key->device,
+                           s->trial->binding.size);
+  json_t *list = json_array();
+  for (int32_t i = 0; i < s->count; i++)
+    if (order[i]->kernel)
+      json_array_append_new(list, candidate_json(s, order[i]));
+  json_object_set_new(o, "schedules", json_integer(s->count));
+  json_object_set_new(o, "run", json_integer(s->made));
+  json_object_set_new(o, "refused", json_integer(s->refused));
+  json_object_set_new(o, "schedule", knobs_json(&s->best->knobs));
+  json_object_set_new(o, "seconds", json_real(s->best->median));
+  json_object_set_new(o, "candidates", list);
+  json_object_set_new(o, "remembered_in", diag_json(path));
+  message_json(o);
+}
+
+static const tune_candidate **sort_candidates(arena *a, const tune_search *s) {
   const tune_candidate **order =
       ARENA_ARRAY(a, const tune_candidate *, s->count);
   for (int32_t i = 0; i < s->count; i++) order[i] = &s->candidate[i];
   qsort(order, (size_t)s->count, sizeof *order, by_median);
+  return order;
+}
+
+static void print_search(const tune_search *s, const wisdom_key *key,
+                         const tune_candidate **order) {
+  const trial *t = s->trial;
   printf("%s on %s, %lld x %lld queries, %lld keys: %d of %d schedules run, "
          "%d refused\n",
          t->report.kernel, key->device, (long long)t->binding.size[BIND_B],
@@ -76,14 +129,18 @@ static void print_search(arena *a, const tune_search *s,
   if (own >= SHOWN) print_candidate(s, s->candidate);
 }
 
-static dil_status remember(arena *a, const tune_search *s, const char *path) {
+static dil_status remember(arena *a, const options *o, const tune_search *s,
+                           const char *path) {
   wisdom_record record = {.knobs = s->best->knobs,
                           .seconds = s->best->median,
                           .name = s->trial->compilation.pattern->name};
   const trial *t = s->trial;
   recall_key(&t->compilation, trial_context(t), t->binding.size, &record.key);
-  print_search(a, s, &record.key);
-  return wisdom_add(a, path, &record);
+  const tune_candidate **order = sort_candidates(a, s);
+  if (!o->json) print_search(s, &record.key, order);
+  dil_status status = wisdom_add(a, path, &record);
+  if (!status && o->json) print_json(s, &record.key, order, path);
+  return status;
 }
 
 static dil_status check_kernel(const trial *t) {
@@ -100,7 +157,7 @@ static dil_status tune_length(arena *a, const options *o, const char *path) {
   dil_status status = trial_open(a, o, 0, 0, -1, &t);
   if (!status) status = check_kernel(&t);
   if (!status) status = tune_run(&t, budget, &search);
-  if (!status) status = remember(a, &search, path);
+  if (!status) status = remember(a, o, &search, path);
   bool wrong = status == DIL_MISMATCH;
   if (wrong) verdict_print(&t.verdict, stderr);
   message_compiled(o, &t.compilation, wrong ? DIL_OK : status);
@@ -126,7 +183,7 @@ dil_status command_tune(arena *a, const options *o) {
   const char *path;
   dil_status status = o->list ? DIL_OK : check_options(o);
   if (!status) status = find_path(a, &path);
-  if (!status && o->list) return list_records(a, path);
+  if (!status && o->list) return list_records(a, o, path);
   if (!status && wisdom_probe(a, path))
     status = message_error(DIL_ENVIRONMENT, NULL, "%s", dil_last_error());
   for (int32_t i = 0; i < o->sizes.count && !status; i++) {
@@ -137,6 +194,6 @@ dil_status command_tune(arena *a, const options *o) {
     status = tune_length(own, &one, path);
     arena_free(own);
   }
-  if (!status) printf("remembered in %s\n", path);
+  if (!status && !o->json) printf("remembered in %s\n", path);
   return status;
 }

@@ -201,7 +201,7 @@ static void print_text(const message *m, FILE *out) {
 /* ---- JSON ---------------------------------------------------------------- */
 
 /* Paths may hold bytes that are not UTF-8; JSON cannot. */
-static json_t *json_text(const char *text) {
+json_t *diag_json(const char *text) {
   if (!text) return json_null();
   json_t *string = json_string(text);
   if (string) return string;
@@ -222,13 +222,13 @@ static void print_json(const message *m, FILE *out) {
   const source *s = m->at.source;
   place p = s ? place_of(m->at) : (place){0};
   json_t *object = json_object();
-  json_object_set_new(object, "file", json_text(s ? s->path : NULL));
+  json_object_set_new(object, "file", diag_json(s ? s->path : NULL));
   json_object_set_new(object, "line", json_number(s, p.line));
   json_object_set_new(object, "column", json_number(s, p.column));
   json_object_set_new(object, "end_column", json_number(s, p.end_column));
-  json_object_set_new(object, "severity", json_text(level_text[m->level]));
-  json_object_set_new(object, "message", json_text(m->text));
-  json_object_set_new(object, "hint", json_text(m->hint));
+  json_object_set_new(object, "severity", diag_json(level_text[m->level]));
+  json_object_set_new(object, "message", diag_json(m->text));
+  json_object_set_new(object, "hint", diag_json(m->hint));
   json_dumpf(object, out, JSON_COMPACT);
   fputc('\n', out);
   json_decref(object);

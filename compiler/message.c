@@ -2,6 +2,7 @@
  * and numbers with their units. */
 #include "command.h"
 #include "../runtime/clock.h"
+#include <jansson.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -62,6 +63,12 @@ dil_status message_compiled(const options *o, const compilation *c,
   diag_print(c->diag, stderr, json);
   if (untold && !json) message_error(status, hint_of(o, status), "%s", why);
   return status;
+}
+
+void message_json(json_t *object) {
+  json_dumpf(object, stdout, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));
+  putchar('\n');
+  json_decref(object);
 }
 
 /* The number with its unit, three or four digits of it. */

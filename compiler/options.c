@@ -232,7 +232,8 @@ static dil_status check_list(const options *o) {
                          "`dil tune --list` takes no file, got '%s'",
                          o->file[0]);
   for (int32_t i = 0; i < OPTION_COUNT; i++)
-    if (o->seen[i] && i != OPTION_LIST && i != OPTION_ERROR_FORMAT)
+    if (o->seen[i] && i != OPTION_LIST && i != OPTION_JSON &&
+        i != OPTION_ERROR_FORMAT)
       return message_error(DIL_USAGE, NULL,
                            "--%s says nothing to `dil tune --list`",
                            rows[i].name);

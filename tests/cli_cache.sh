@@ -185,4 +185,31 @@ doctor_tells() {
     DIL_CACHE=off "$DIL" doctor | grep -q '^cache  *missing  *DIL_CACHE=off'
 }
 is "doctor tells of the cache" doctor_tells
+
+# ---- for programs -----------------------------------------------------------
+
+fresh_cache
+"$DIL" run $tiny >/dev/null && "$DIL" run $tiny --cpu avx2 >/dev/null
+is "doctor --json has an object a part" json_is \
+  '[list(p) for p in all] == len(all) * [["part", "found", "text"]] and
+   {p["part"]: p["found"] for p in all}["cache"] is True and
+   {p["part"]: p["text"] for p in all}["cache"].endswith("/kept, 2 files")' \
+  "$DIL" doctor --json
+is "with the reason for what is missing" json_is \
+  '[p["text"] for p in all if p["part"] == "cache" and not p["found"]][0]
+   .startswith("DIL_CACHE=off")' env DIL_CACHE=off "$DIL" doctor --json
+is "cache verify --json" json_is \
+  'all == [{"folder": all[0]["folder"], "entries": 2, "bad": [], "stale": []}]
+   and all[0]["folder"].endswith("/kept")' "$DIL" cache verify --json
+flip "$(find "$TMP/kept" -name '*.kernel' | head -1)"
+is "which tells of a bad entry" json_is \
+  'all[0]["entries"] == 2 and len(all[0]["bad"]) == 1 and
+   "damaged" in all[0]["bad"][0]["wrong"] and
+   all[0]["bad"][0]["name"].endswith(".kernel")' "$DIL" cache verify --json
+is "and exits with 4" exits 4 "$DIL" cache verify --json
+is "cache gc --json" json_is \
+  'all[0]["removed"] == 1 and all[0]["bytes"] > 1000' "$DIL" cache gc --json
+is "cache clear --json" json_is \
+  'list(all[0]) == ["folder", "removed", "bytes"] and all[0]["removed"] == 1' \
+  "$DIL" cache clear --json
 exit $bad

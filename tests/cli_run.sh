@@ -279,6 +279,19 @@ tunes() {
 is "tune remembers each length" tunes
 is "doctor says how many" sh -c "DIL_WISDOM=$remembered \"\$DIL\" doctor |
   grep -q '^wisdom  *found  *2 schedules of .dil tune. in $remembered'"
+is "tune --list --json has an object a record" json_is \
+  '[(r["kernel"], r["queries"]) for r in all] ==
+     [("longnet", 128), ("longnet", 256)] and
+   all[0]["seconds"] > 0 and all[0]["device"].startswith("cpu ")' \
+  env DIL_WISDOM="$remembered" "$DIL" tune --list --json
+is "tune --json has an object a length" json_is \
+  'list(all[0]) == ["kernel", "device", "batch", "queries", "keys", "schedules",
+     "run", "refused", "schedule", "seconds", "candidates", "remembered_in"] and
+   [r["queries"] for r in all] == [50, 60] and
+   [c["schedule"] for c in all[0]["candidates"] if c["taken"]] ==
+     [all[0]["schedule"]]' \
+  env DIL_WISDOM="$TMP/json.wisdom" "$DIL" tune examples/longnet.dil -D w=16 \
+  --seq 50,60 --budget 0.1 --json
 # That it cannot be remembered is told before the search.
 refuses_to_tune() { # where it would be remembered, what is said of it
   DIL_WISDOM=$1 told_once "$DIL" tune examples/longnet.dil -D w=16 --seq 100 &&

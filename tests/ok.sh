@@ -44,6 +44,18 @@ says() { # text, command...: has the text in its output
   grep -qF -e "$text" "$TMP/out"
 }
 
+# Whether lines of JSON, one object each, make a Python expression of `all` true.
+json_is() { # expression, command...
+  wanted=$1
+  shift
+  "$@" >"$TMP/json"
+  cat "$TMP/json"
+  command -v python3 >/dev/null || return 0
+  python3 -c 'import json, sys
+all = [json.loads(line) for line in open(sys.argv[1])]
+sys.exit(not eval("(" + sys.argv[2] + ")", {"all": all}))' "$TMP/json" "$wanted"
+}
+
 # ---- what there is here -----------------------------------------------------
 
 leave() { # name, why not: ends a script
