@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { POINTS = 8 }; /* a cell's sampled rows, and columns */
+enum { POINTS = SHOW_POINTS };
 
 typedef struct sampler {
   show_mask *mask;
@@ -50,25 +50,36 @@ static int32_t choose_points(int64_t length, int32_t cells, int32_t index,
 }
 
 /* How many branches reach the pair; hits[b] counts for each of them. */
-static int32_t count_hits(const sampler *s, int64_t t, int64_t j, double *hits,
-                          int32_t *last) {
+static int32_t count_hits(const sampler *s, int64_t t, int64_t j,
+                          double *hits) {
   const show_mask *m = s->mask;
   int32_t count = 0;
   for (int32_t b = 0; b < m->pattern->branch_count; b++) {
     if (!show_serves(m->pattern, b, m->head)) continue;
     if (!pattern_reaches(m->pattern, b, m->head, t, j, s->point)) continue;
     hits[b]++;
-    *last = b;
     count++;
   }
   return count;
+}
+
+/* The colour of a cell: overlap where most of what is reached is reached twice,
+ * or else the branch that reaches most. */
+static uint8_t choose_branch(const show_mask *m, const double *hits,
+                             double reach, double overlap) {
+  int32_t which = 0;
+  if (reach == 0) return SHOW_NONE;
+  if (2 * overlap > reach) return SHOW_OVERLAP;
+  for (int32_t b = 1; b < m->pattern->branch_count; b++)
+    if (hits[b] > hits[which]) which = b;
+  return (uint8_t)which;
 }
 
 static void judge_cell(const sampler *s, int32_t row, int32_t column,
                        double *tally) {
   const show_mask *m = s->mask;
   int32_t count = m->pattern->branch_count;
-  double alone[DIL_BRANCH_MAX] = {0}, hits[DIL_BRANCH_MAX] = {0};
+  double hits[DIL_BRANCH_MAX] = {0};
   double reach = 0, overlap = 0;
   int64_t n[POINTS], j[POINTS];
   int32_t rows = choose_points(m->N, m->rows, row, (uint64_t)column * 2, n);
@@ -76,22 +87,16 @@ static void judge_cell(const sampler *s, int32_t row, int32_t column,
       choose_points(m->M, m->columns, column, (uint64_t)row * 2 + 1, j);
   for (int32_t r = 0; r < rows; r++)
     for (int32_t c = 0; c < columns; c++) {
-      int32_t last = 0;
-      int32_t found = count_hits(s, n[r] + m->M - m->N, j[c], hits, &last);
+      int32_t found = count_hits(s, n[r] + m->M - m->N, j[c], hits);
       reach += found > 0;
       overlap += found > 1;
-      if (found == 1) alone[last]++;
     }
-  double most = overlap, pairs = (double)rows * columns;
-  int32_t which = reach > 0 ? SHOW_OVERLAP : SHOW_NONE;
-  for (int32_t b = 0; b < count; b++) {
-    if (alone[b] > most) most = alone[b], which = b;
-    tally[b] += hits[b] / pairs;
-  }
+  double pairs = (double)rows * columns;
+  for (int32_t b = 0; b < count; b++) tally[b] += hits[b] / pairs;
   tally[count] += reach / pairs;
   tally[count + 1] += overlap / pairs;
-  m->cell[(int64_t)row * m->columns + column] =
-      (show_cell){(float)(reach / pairs), (uint8_t)which};
+  m->cell[(int64_t)row * m->columns + column] = (show_cell){
+      (float)(reach / pairs), choose_branch(m, hits, reach, overlap)};
 }
 
 static void judge_row(void *context, int64_t index, int32_t worker) {
@@ -113,6 +118,12 @@ static void sum_tallies(arena *a, const sampler *s) {
     m->reach += tally[count] / cells;
     m->overlap += tally[count + 1] / cells;
   }
+}
+
+static void note_shown(arena *a, show_mask *m) {
+  int64_t count = (int64_t)m->rows * m->columns;
+  m->shown = ARENA_ARRAY(a, bool, SHOW_NONE + 1);
+  for (int64_t i = 0; i < count; i++) m->shown[m->cell[i].branch] = true;
 }
 
 static int32_t smaller(int64_t length, int32_t limit) {
@@ -145,8 +156,10 @@ dil_status show_mask_make(arena *a, const pattern *p, int64_t head, int64_t N,
     status = dil_threads_run(threads, rows, judge_row, &s);
   else
     for (int32_t r = 0; r < rows; r++) judge_row(&s, r, 0);
-  if (!status) sum_tallies(a, &s);
-  return status;
+  if (status) return status;
+  sum_tallies(a, &s);
+  note_shown(a, mask);
+  return DIL_OK;
 }
 
 /* ---- words and colours --------------------------------------------------- */
@@ -224,15 +237,19 @@ static void print_cell(int32_t which, char letter, bool colours, FILE *out) {
 
 static void print_legend(arena *a, const show_mask *m, const char *letters,
                          bool colours, FILE *out) {
+  static const char hidden[] = ", most of no character";
   for (int32_t b = 0; b < m->pattern->branch_count; b++) {
     if (!show_serves(m->pattern, b, m->head)) continue;
     fputs("  ", out);
-    print_cell(b, letters[b], colours, out);
-    fprintf(out, "%s  %s: %.3g %%\n", colours ? "\033[0m" : "",
-            show_branch_text(a, m->pattern, b, m->head), 100 * m->share[b]);
+    print_cell(b, m->shown[b] ? letters[b] : ' ', colours, out);
+    fprintf(out, "%s  %s: %.3g %%%s\n", colours ? "\033[0m" : "",
+            show_branch_text(a, m->pattern, b, m->head), 100 * m->share[b],
+            m->shown[b] ? "" : hidden);
   }
   if (m->overlap > 0)
-    fprintf(out, "  #  two branches or more: %.3g %%\n", 100 * m->overlap);
+    fprintf(out, "  %c  two branches or more: %.3g %%%s\n",
+            m->shown[SHOW_OVERLAP] ? '#' : ' ', 100 * m->overlap,
+            m->shown[SHOW_OVERLAP] ? "" : hidden);
   /* sums of shares are exact but for the last digits of a double */
   fprintf(out, "  .  none: %.3g %%\n", fmax(0, 100 - 100 * m->reach - 1e-9));
 }

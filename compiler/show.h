@@ -7,11 +7,13 @@
 
 /* ---- show.c: the mask as cells ------------------------------------------- */
 
+enum { SHOW_POINTS = 8 }; /* a cell's rows, and columns, that are looked at */
 enum { SHOW_NONE = 255, SHOW_OVERLAP = 254 }; /* other values: a branch */
 
 typedef struct show_cell {
   float reach;    /* share of the cell's pairs that some branch reaches */
-  uint8_t branch; /* the one with most of them, or one of the above */
+  uint8_t branch; /* the one with most of them, or one of the above: overlap
+                     where it is most of what is reached */
 } show_cell;
 
 typedef struct show_mask {
@@ -19,6 +21,7 @@ typedef struct show_mask {
   int64_t head, N, M;
   int32_t rows, columns; /* cells; a cell is N / rows by M / columns pairs */
   show_cell *cell;       /* [rows][columns] */
+  bool *shown;           /* by show_cell.branch: some cell has it */
   double *share;         /* [branches]: of all pairs */
   double reach, overlap; /* pairs reached by one or more, by two or more */
 } show_mask;

@@ -169,14 +169,18 @@ static void draw_title(arena *a, const show_layout *l, show_canvas *canvas,
                   100 * m->reach));
 }
 
-/* A swatch, a name, and under it in small print what it is. */
-static double draw_entry(const show_layout *l, show_canvas *canvas, double x,
-                         double y, uint32_t colour, const char *name,
-                         const char *note) {
+/* A swatch, where some cell has that colour; a name with its share; and under
+ * it in small print what it is. */
+static double draw_entry(arena *a, const show_layout *l, show_canvas *canvas,
+                         double x, double y, int32_t which, const char *name,
+                         double share, const char *note) {
   double em = text_size(l);
-  canvas->box(canvas, x, y, em * 1.1, em * 1.1, colour);
-  canvas->text(canvas, x + em * 1.8, y + em * 0.9, em, SHOW_LEFT, false, INK,
-               name);
+  bool shown = l->mask->shown[which];
+  if (shown) canvas->box(canvas, x, y, em * 1.1, em * 1.1, show_colour(which));
+  canvas->text(canvas, x + em * 1.8, y + em * 0.9, em, SHOW_LEFT, false,
+               shown ? INK : FAINT,
+               arena_print(a, "%s, %.3g %%%s", name, 100 * share,
+                           shown ? "" : ", most of no cell"));
   canvas->text(canvas, x + em * 1.8, y + em * 2.2, em * 0.8, SHOW_LEFT, false,
                FAINT, note);
   return y + em * ENTRY;
@@ -191,21 +195,21 @@ static void draw_legend(arena *a, const show_layout *l, show_canvas *canvas,
     char *name = show_branch_text(a, m->pattern, b, m->head);
     char *note = strchr(name, ':');
     *note = 0;
-    y = draw_entry(l, canvas, x, y, show_colour(b),
-                   arena_print(a, "%s, %.3g %%", name, 100 * m->share[b]),
-                   note + 2);
+    y = draw_entry(a, l, canvas, x, y, b, name, m->share[b], note + 2);
   }
   if (m->overlap > 0)
-    y = draw_entry(l, canvas, x, y, show_colour(SHOW_OVERLAP),
-                   arena_print(a, "overlap, %.3g %%", 100 * m->overlap),
+    y = draw_entry(a, l, canvas, x, y, SHOW_OVERLAP, "overlap", m->overlap,
                    "reached by two branches or more");
-  if (m->rows < m->N || m->columns < m->M)
+  double high = (double)m->N / m->rows, wide = (double)m->M / m->columns;
+  if (high > 1 || wide > 1)
     canvas->text(canvas, x, y + em, em * 0.8, SHOW_LEFT, false, FAINT,
                  arena_print(a,
                              "a cell is %.4g x %.4g pairs; pale: few "
                              "of them",
-                             (double)m->N / m->rows,
-                             (double)m->M / m->columns));
+                             high, wide));
+  if (high > SHOW_POINTS || wide > SHOW_POINTS)
+    canvas->text(canvas, x, y + em * 2.3, em * 0.8, SHOW_LEFT, false, FAINT,
+                 "some are looked at: borders within cells waver");
 }
 
 void show_layout_draw(arena *a, const show_layout *l, show_canvas *canvas) {

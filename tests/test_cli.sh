@@ -164,6 +164,17 @@ legend_is_whole() { # more branches than the plot is high
     [ "$(grep -oE '\bb[0-9]+, ' "$TMP/many.svg" | sort -u | wc -l)" -eq 30 ]
 }
 is "every branch is in the legend" legend_is_whole
+# What is most of no cell has no colour in the picture, and none in the legend.
+legend_agrees() {
+  echo 'pattern p { heads 16; head_dim 48; dtype f16;
+    segments 1024, 5792, 32768, 185363, 1048576;
+    dilations 1, 2, 4, 8, 16; }' >"$TMP/giga.dil"
+  "$DIL" show "$TMP/giga.dil" --seq 12000 -o "$TMP/giga.svg" &&
+    [ "$(grep -c 'most of no cell' "$TMP/giga.svg")" -eq 3 ] &&
+    grep -q '"#2ba363"' "$TMP/giga.svg" && # the swatch of branch 2
+    ! grep -qE '"#(b455c6|e4505f|1f2a44)"' "$TMP/giga.svg"
+}
+is "the legend has the colours of the picture" legend_agrees
 axis_says() { # words, arguments
   words=$1
   shift
