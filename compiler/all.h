@@ -304,12 +304,19 @@ dil_status oracle_run(const pattern *p, const dil_call *call);
 
 /* ---- cover.c: what a pattern costs, by arithmetic ------------------------ */
 
+/* Keys that a walk on a processor settles at once where masks decide
+ * (runtime/visit.c). */
+enum { COVER_PIECE = 32 };
+
 typedef struct cover_count {
   double pairs;       /* summed over heads; a key counts once for each branch
                          that reaches it, once in `union` */
   double distinct;    /* pairs reached at least once */
   double uncovered;   /* (row, head) cells without any key */
   double empty, partial, full; /* tiles of the boxes given */
+  /* For tiles of COVER_PIECE keys: how many boxes a walk judges by masks to
+   * find them, and how many of the full ones it settles four at a time. */
+  double asked, together;
   bool estimated;     /* exact would have taken long: see cover_box.c and
                          cover_union.c */
 } cover_count;

@@ -19,6 +19,8 @@ typedef struct bill {
   double flops, bytes;
   double dense, dense_causal; /* pairs */
   double peak, seconds;
+  double dense_seconds;       /* of dense attention; the processor alone */
+  cost_reason slower;         /* than that, and why */
   place_bill *place;          /* NULL: one device */
   forecast *gpu;              /* NULL: the processor */
   bool streamed;              /* by --stream */
@@ -30,6 +32,24 @@ static bool all_causal(const pattern *p) {
   for (int32_t i = 0; i < p->branch_count; i++)
     if (!p->branch[i].causal && p->branch[i].right != 0) return false;
   return true;
+}
+
+/* Dense attention of this shape, causal where the pattern is. */
+static void predict_dense(const binding *b, const compilation *c,
+                          const cost_case *spot, bill *l) {
+  cover_count count;
+  binding beside = *b;
+  cost_case one = *spot;
+  beside.pattern = cost_beside(c->arena, l->pattern, l->causal);
+  one.rows = l->N < DIL_TILE_ROWS_LEAST;
+  one.dedup = false;
+  one.count = &count;
+  one.tile_keys = c->plan->table.tile_keys;
+  measure_cover(&beside, COST_TILE_ROWS, one.tile_keys, &count);
+  cost_parts own = cost_split(c->plan->pattern, spot);
+  cost_parts dense = cost_split(beside.pattern, &one);
+  l->dense_seconds = cost_seconds(beside.pattern, &one);
+  l->slower = cost_slower(&own, &dense);
 }
 
 /* The prediction needs the peak of this machine, and to know what would run:
@@ -47,23 +67,24 @@ static dil_status predict(const binding *b, compilation *c, bill *l) {
   bool bf16 = l->pattern->dtype == DIL_BF16 && !strcmp(l->isa, "avx512bf16");
   cost_case spot = {.threads = l->threads,
                     .count = &l->count,
-                    .tile = (double)COST_TILE_ROWS * l->tile_keys,
+                    .tile_keys = l->tile_keys,
                     .B = l->B,
+                    .N = l->N,
                     .M = l->M,
                     .rows = !strcmp(l->variant, "rows"),
                     .dedup = c->plan->table.dedup,
                     .peak = l->peak,
                     .bf16 = bf16};
   l->seconds = cost_seconds(c->plan->pattern, &spot);
+  predict_dense(b, c, &spot, l);
   return status;
 }
 
 /* Keys that are judged full, partial or empty at once: a tile of the plan, or
  * the pieces of one where masks decide. */
 static int32_t tile_keys(const dil_table *table) {
-  enum { PIECE = 32 };
   for (int32_t i = 0; i < table->predicate_count; i++)
-    if (table->predicates[i].masked) return PIECE;
+    if (table->predicates[i].masked) return COVER_PIECE;
   return table->tile_keys;
 }
 
@@ -148,6 +169,11 @@ static void print_processor(const bill *l) {
          "           a guess from the peak measured now: %sFLOP/s\n",
          message_time(l->seconds, time), l->variant, l->threads,
          plural(l->threads), l->isa, message_scaled(l->peak, rate));
+  if (!l->slower.text) return;
+  printf("slower     than dense attention, which is predicted to take %s:\n"
+         "           most of it is %s\n",
+         message_time(l->dense_seconds, time), l->slower.text);
+  if (l->slower.hint) printf("           hint: %s\n", l->slower.hint);
 }
 
 static void print_bill(arena *a, const bill *l) {
@@ -214,6 +240,10 @@ static void add_processor(json_t *o, const bill *l) {
   json_object_set_new(o, "isa", json_string(l->isa));
   json_object_set_new(o, "peak_flops", json_real(l->peak));
   json_object_set_new(o, "predicted_seconds", json_real(l->seconds));
+  json_object_set_new(o, "dense_seconds", json_real(l->dense_seconds));
+  json_object_set_new(o, "slower_because",
+                      l->slower.text ? json_string(l->slower.text)
+                                     : json_null());
 }
 
 static void print_json(arena *a, const bill *l) {

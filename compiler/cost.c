@@ -1,7 +1,8 @@
 /* cost.c - from counted pairs and tiles to operations, bytes and a predicted
  * time: every tile that is not empty is computed whole, at the share of the
  * peak that its dtype and head size reach, and k and v are packed once for
- * each branch. */
+ * each branch. Masks and scores cost what their operations do (cost_expr.c); a
+ * mask is bounded over each box that a walk asks about. */
 #include "cost.h"
 #include <math.h>
 
@@ -16,16 +17,26 @@ static const struct {
 };
 
 /* What rows that run one by one reach of the f32 peak. */
-static const double ROW_SHARE = 0.10;
-/* Cycles that a vector of pairs takes to be judged, or to have its score
- * rewritten, before any operation of the expression. */
-static const double JUDGE_CYCLES = 8, SCORE_CYCLES = 4;
-/* Of bounding what a vector would take a cycle for. */
-static const double BOUND_SECONDS = 2e-9;
+static const double ROW_SHARE = 0.35;
+/* Rows of one K/V head that go over the same keys together. */
+static const double ROW_BATCH = 16;
+/* Cycles that a vector of pairs takes to have its scores rewritten, and to be
+ * judged besides, before any operation of the expressions. */
+static const double REWRITE_CYCLES = 1.5, JUDGE_CYCLES = 1;
+/* A key whose scores are rewritten: its position. */
+static const double KEY_SECONDS = 2e-9;
+/* A tile that is visited in parts costs as much as these keys more, each
+ * part; neighbours are visited together, here two by two. */
+static const double VISIT_KEYS = 8, VISIT_PIECES = 2;
+/* A box of a walk, before any operation of its masks. */
+static const double BOX_SECONDS = 5e-9;
+/* An element that lanes gather, with its address and the check of it. */
+static const double GATHER_SECONDS = 0.6e-9;
 /* A vector multiplies and adds twice a cycle: four operations a lane. */
 static const double FLOPS_OF_LANE_CYCLE = 4;
-/* Bytes a second that packing k and v reads and writes. */
-static const double PACK_RATE = 10e9;
+/* Bytes a second: of rows packed, of keys read in order, of lines of an input
+ * that rows of a tile fetch each for itself. */
+static const double PACK_RATE = 10e9, READ_RATE = 8e9, FETCH_RATE = 3.5e9;
 
 double cost_flops(const pattern *p, double reached) {
   return 2.0 * (double)(p->head_dim + p->value_dim) * reached;
@@ -46,93 +57,170 @@ double cost_dense(const pattern *p, int64_t N, int64_t M, bool causal) {
   return heads * (seen * keys - seen * (seen - 1) / 2);
 }
 
+/* ---- masks and scores ---------------------------------------------------- */
+
+static bool has_masks(const branch *b) {
+  return b->mask_count > 0 || b->keeps[0].count > 0 || b->keeps[1].count > 0;
+}
+
+static bool any_masks(const pattern *p) {
+  for (int32_t i = 0; i < p->branch_count; i++)
+    if (has_masks(&p->branch[i])) return true;
+  return false;
+}
+
+static bool any_scores(const pattern *p) {
+  for (int32_t i = 0; i < p->branch_count; i++)
+    if (p->branch[i].score_count > 0) return true;
+  return false;
+}
+
+typedef cost_work work_function(const pattern *p, const cost_case *c,
+                                const branch *b);
+
+/* The mean over the branches. */
+static cost_work mean_work(const pattern *p, const cost_case *c,
+                           work_function *work) {
+  cost_work sum = {0};
+  for (int32_t i = 0; i < p->branch_count; i++) {
+    cost_work one = work(p, c, &p->branch[i]);
+    sum.cycles += one.cycles / p->branch_count;
+    sum.gathered += one.gathered / p->branch_count;
+    sum.fetched += one.fetched / p->branch_count;
+    sum.key_seconds += one.key_seconds / p->branch_count;
+    sum.inputs |= one.inputs;
+  }
+  return sum;
+}
+
+static double f32_peak(const cost_case *c) {
+  return c->bf16 ? c->peak / 2 : c->peak;
+}
+
+/* Of one thread: cycles go by the peak, all else by the clock. Rows that run
+ * alone share no keys. */
+static double work_seconds(const cost_case *c, const cost_work *w, double base,
+                           double pairs) {
+  double lanes = pairs * (base + w->cycles) * FLOPS_OF_LANE_CYCLE / f32_peak(c);
+  double keys = pairs / (c->rows ? 1 : COST_TILE_ROWS);
+  double other = pairs * w->gathered * GATHER_SECONDS +
+                 pairs * w->fetched / FETCH_RATE + keys * w->key_seconds;
+  return lanes + other / c->threads;
+}
+
+/* Every pair whose score is rewritten, by scores or because a mask hides it. */
+static void add_work(cost_parts *to, const pattern *p, const cost_case *c,
+                     double visited, double judged) {
+  cost_work masks = mean_work(p, c, cost_masks);
+  cost_work scores = mean_work(p, c, cost_scores);
+  masks.key_seconds += KEY_SECONDS;
+  scores.key_seconds += KEY_SECONDS;
+  if (any_scores(p)) {
+    to->scores = work_seconds(c, &scores, REWRITE_CYCLES, visited);
+    to->fetched = visited * scores.fetched / FETCH_RATE / c->threads;
+  }
+  double base = JUDGE_CYCLES + (any_scores(p) ? 0 : REWRITE_CYCLES);
+  to->masks = work_seconds(c, &masks, base, judged);
+}
+
+/* Inputs that masks read are summed up once a call. */
+static double bound_seconds(const pattern *p, const cost_case *c) {
+  double box = BOX_SECONDS, elements = 0;
+  uint64_t inputs = mean_work(p, c, cost_masks).inputs;
+  for (int32_t i = 0; i < p->branch_count; i++)
+    box += cost_bound(c, &p->branch[i]) / p->branch_count;
+  for (; inputs; inputs &= inputs - 1)
+    elements += cost_input_count(p, c, __builtin_ctzll(inputs));
+  return c->count->asked * box / c->threads + elements * COST_ELEMENT_SECONDS;
+}
+
 /* ---- time ---------------------------------------------------------------- */
 
-/* Cycles of one vector operation; leaves are at hand, inputs are gathered. */
-static double operation_cycles(const expr *e) {
-  switch (e->op) {
-  case EXPR_EXP:
-  case EXPR_LOG:
-  case EXPR_TANH:
-  case EXPR_HASH:
-    return 12;
-  case EXPR_DIV:
-  case EXPR_MOD:
-    return 8;
-  case EXPR_INPUT:
-    return 4;
-  default:
-    return e->count ? 1 : 0;
-  }
+/* Keys that a row of the branch goes over, by itself: masks skip none. */
+static double row_reach(const branch *b, double M) {
+  double reach = M;
+  if (b->segment) reach = fmin(reach, (double)b->segment);
+  if (b->left != DIL_ENDLESS && b->right != DIL_ENDLESS)
+    reach = fmin(reach, (double)b->left + (double)b->right + 1);
+  else if (b->left != DIL_ENDLESS && b->causal)
+    reach = fmin(reach, (double)b->left + 1);
+  return reach / (double)b->dilation;
 }
 
-static double expr_cycles(const expr *e) {
-  double cycles = operation_cycles(e);
-  for (int32_t i = 0; i < e->count; i++) cycles += expr_cycles(e->arg[i]);
-  return cycles;
-}
-
-/* Of the branch's masks and keeps over one vector of pairs. */
-static double mask_cycles(const branch *b) {
-  double cycles = 0;
-  for (int32_t i = 0; i < b->mask_count; i++) cycles += expr_cycles(b->mask[i]);
-  for (int32_t level = 0; level < 2; level++)
-    for (int32_t i = 0; i < b->keeps[level].count; i++)
-      if (b->keeps[level].keep[i].kind == KEEP_EXPR)
-        cycles += expr_cycles(b->keeps[level].keep[i].condition);
-  return cycles;
-}
-
-static double score_cycles(const branch *b) {
-  double cycles = b->score_count ? SCORE_CYCLES : 0;
-  for (int32_t i = 0; i < b->score_count; i++)
-    cycles += expr_cycles(b->score[i]);
-  return cycles;
-}
-
-/* Lane cycles that predicates and scores take, the mean over the branches. */
-static double pair_cycles(const pattern *p, double partial, double visited) {
-  double judge = 0, score = 0;
+static double row_pairs(const pattern *p, const cost_case *c) {
+  double pairs = 0;
+  if (!any_masks(p)) return c->count->pairs;
   for (int32_t i = 0; i < p->branch_count; i++) {
-    judge += (JUDGE_CYCLES + mask_cycles(&p->branch[i])) / p->branch_count;
-    score += score_cycles(&p->branch[i]) / p->branch_count;
+    const branch *b = &p->branch[i];
+    pairs += (b->head_last - b->head_first + 1) * row_reach(b, (double)c->M);
   }
-  return partial * judge + visited * score;
+  return fmax((double)c->B * (double)c->N * pairs, c->count->pairs);
 }
 
-/* Masks are bounded over every tile, by scalar code as long as they are. */
-static double bound_seconds(const pattern *p, const cover_count *n) {
-  double tiles = n->full + n->partial + n->empty, cycles = 0;
-  for (int32_t i = 0; i < p->branch_count; i++)
-    cycles += mask_cycles(&p->branch[i]) / p->branch_count;
-  return tiles * cycles * BOUND_SECONDS;
+/* Rows one by one, in batches that share their keys while these are near. */
+static cost_parts row_parts(const pattern *p, const cost_case *c) {
+  double rate = f32_peak(c) * ROW_SHARE, pairs = row_pairs(p, c);
+  double group = (double)p->heads / (double)p->kv_heads * (double)c->N;
+  double bytes = pairs / fmin(group, ROW_BATCH) *
+                 (double)(p->head_dim + p->value_dim) *
+                 (double)dil_dtype_size(p->dtype);
+  cost_parts parts = {.products = cost_flops(p, pairs) / rate,
+                      .kept = cost_flops(p, c->count->pairs) / rate,
+                      .rows = bytes / READ_RATE / c->threads};
+  add_work(&parts, p, c, pairs, any_masks(p) ? pairs : 0);
+  return parts;
 }
 
-/* Rows one by one: every pair by itself, keys in place. */
-static double row_seconds(const pattern *p, const cost_case *c, double plain) {
-  double lanes = pair_cycles(p, 0, c->count->pairs) * FLOPS_OF_LANE_CYCLE;
-  return cost_flops(p, c->count->pairs) / (plain * ROW_SHARE) + lanes / plain;
+/* Pairs of partial tiles that are computed. Where windows alone cut them, keys
+ * that no row of the tile sees are left out: half a square is computed beside
+ * what is kept. */
+static double partial_visits(const cost_case *c, double tile, bool masked) {
+  double partial = c->count->partial * tile;
+  double kept = fmax(c->count->pairs - c->count->full * tile, 0);
+  double square = (double)COST_TILE_ROWS * COST_TILE_ROWS / 2;
+  return masked ? partial
+                : fmin(kept + c->count->partial * square, partial);
 }
 
-/* Pairs computed in partial tiles, which leave out keys that none of their rows
- * keeps: between the pairs kept and all, here half-way in size. */
-static double partial_visits(double kept, double all) {
-  return sqrt(fmax(kept, 0) * all);
+/* Parts of tiles that are visited by themselves. */
+static double visits(const cost_case *c, bool masked) {
+  const cover_count *n = c->count;
+  return masked ? (n->full + n->partial - n->together) / VISIT_PIECES
+                : n->partial;
+}
+
+/* q, k and v packed, once for each branch, and o written. */
+static double packed_bytes(const pattern *p, const cost_case *c) {
+  double rows = (double)c->M * (double)p->kv_heads * p->branch_count +
+                (double)c->N * (double)p->heads;
+  return (double)c->B * rows * (double)(p->head_dim + p->value_dim) * 4;
+}
+
+static cost_parts tile_parts(const pattern *p, const cost_case *c) {
+  const cover_count *n = c->count;
+  double tile = (double)COST_TILE_ROWS * c->tile_keys;
+  double dim = (double)(p->head_dim + p->value_dim) / 2;
+  double slow = slowness[p->dtype].whole + slowness[p->dtype].each / dim;
+  bool masked = any_masks(p);
+  double judged = partial_visits(c, tile, masked);
+  double visited = n->full * tile + judged;
+  double extra = visits(c, masked) * VISIT_KEYS * COST_TILE_ROWS;
+  double once = c->dedup && n->pairs > 0 ? n->distinct / n->pairs : 1;
+  cost_parts parts = {
+      .products = cost_flops(p, (visited + extra) * once) * slow / c->peak,
+      .kept = cost_flops(p, n->pairs * once) * slow / c->peak,
+      .bounds = masked ? bound_seconds(p, c) : 0,
+      .rows = packed_bytes(p, c) / PACK_RATE / c->threads};
+  add_work(&parts, p, c, visited * once, judged * once);
+  return parts;
+}
+
+cost_parts cost_split(const pattern *p, const cost_case *c) {
+  return c->rows ? row_parts(p, c) : tile_parts(p, c);
 }
 
 double cost_seconds(const pattern *p, const cost_case *c) {
-  double dim = (double)(p->head_dim + p->value_dim) / 2;
-  double plain = c->bf16 ? c->peak / 2 : c->peak; /* of f32 */
-  if (c->rows) return row_seconds(p, c, plain);
-  double partial = c->count->partial * c->tile;
-  double full = c->count->full * c->tile;
-  double visited = full + partial_visits(c->count->pairs - full, partial);
-  if (c->dedup && c->count->pairs > 0)
-    visited *= c->count->distinct / c->count->pairs;
-  double slow = slowness[p->dtype].whole + slowness[p->dtype].each / dim;
-  double lanes = pair_cycles(p, partial, visited) * FLOPS_OF_LANE_CYCLE;
-  double packed = (double)c->B * (double)c->M * (double)p->kv_heads *
-                  p->branch_count * 2 * dim * 4;
-  return cost_flops(p, visited) * slow / c->peak + lanes / plain +
-         packed / PACK_RATE + bound_seconds(p, c->count) / c->threads;
+  cost_parts parts = cost_split(p, c);
+  return parts.products + parts.masks + parts.scores + parts.bounds +
+         parts.rows;
 }

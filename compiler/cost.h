@@ -18,8 +18,8 @@ double cost_dense(const pattern *p, int64_t N, int64_t M, bool causal);
 /* What cost_seconds needs to know besides the pattern. */
 typedef struct cost_case {
   const cover_count *count; /* of all batch rows */
-  double tile;              /* pairs of one of its tiles */
-  int64_t B, M;
+  int32_t tile_keys;        /* of its tiles, which have COST_TILE_ROWS rows */
+  int64_t B, N, M;
   bool rows;  /* run one by one, not in tiles */
   bool dedup; /* keys of several branches are visited once */
   int32_t threads;
@@ -27,8 +27,54 @@ typedef struct cost_case {
   bool bf16;   /* the peak is that of bf16 pairs */
 } cost_case;
 
-/* Seconds on the cpu. A prediction, not a measurement. */
+/* Where the time goes, in seconds. */
+typedef struct cost_parts {
+  double products; /* of q, k and v, and the softmax, for all pairs computed */
+  double kept;     /* what of these is for pairs that are kept */
+  double masks;    /* masks tried on pairs of partial tiles */
+  double scores;   /* scores rewritten */
+  double fetched;  /* of that, to bring inputs from memory */
+  double bounds;   /* masks bounded over boxes, inputs summed up for that */
+  double rows;     /* q, k and v packed or read, o written */
+} cost_parts;
+
+/* On the cpu. A prediction, not a measurement. */
+cost_parts cost_split(const pattern *p, const cost_case *c);
 double cost_seconds(const pattern *p, const cost_case *c);
+
+/* ---- cost_beside.c ------------------------------------------------------- */
+
+/* Dense attention with the pattern's heads and sizes, without its scores. */
+const pattern *cost_beside(arena *a, const pattern *p, bool causal);
+
+/* NULL, NULL: it is not slower. */
+typedef struct cost_reason {
+  const char *text, *hint; /* hint NULL: there is none */
+} cost_reason;
+/* Why a pattern takes longer than the dense one: what takes most of the
+ * difference. */
+cost_reason cost_slower(const cost_parts *own, const cost_parts *dense);
+
+/* ---- cost_expr.c --------------------------------------------------------- */
+
+/* Seconds to look at an element of an input while masks are bounded. */
+#define COST_ELEMENT_SECONDS 7e-9
+
+/* What the masks or the scores of a branch take. */
+typedef struct cost_work {
+  double cycles;      /* a pair, of a vector */
+  double gathered;    /* elements of inputs a pair */
+  double fetched;     /* bytes of them a pair that come from memory */
+  double key_seconds; /* a key: what all rows of a tile share */
+  uint64_t inputs;    /* that are read */
+} cost_work;
+
+cost_work cost_masks(const pattern *p, const cost_case *c, const branch *b);
+cost_work cost_scores(const pattern *p, const cost_case *c, const branch *b);
+/* Seconds to bound the branch's masks over one box of a walk. */
+double cost_bound(const cost_case *c, const branch *b);
+/* Elements of an input of that call. */
+double cost_input_count(const pattern *p, const cost_case *c, int64_t input);
 
 /* ---- cost_gpu.c ---------------------------------------------------------- */
 

@@ -145,7 +145,22 @@ static double uncovered_count(cover *c) {
 typedef struct tiling {
   int64_t rows, keys;
   cover_tiles all;
+  double asked, together; /* as in cover_count */
 } tiling;
+
+/* A walk judges stretches of 16 pieces, halves what is not settled down to a
+ * tile of four, and judges the pieces of a tile one by one. */
+static void add_asked(tiling *t, const cover_piece *piece, double times) {
+  enum { STRETCH = 16, TILE = 4 };
+  for (int64_t scale = STRETCH; scale >= TILE; scale /= 2) {
+    cover_tiles boxes = {0, 0, 0};
+    cover_piece_tiles(piece, t->rows, t->keys * scale, &boxes);
+    if (scale == STRETCH)
+      t->asked += times * (boxes.empty + boxes.partial + boxes.full);
+    t->asked += times * boxes.partial * (scale == TILE ? TILE : 2);
+    if (scale == TILE) t->together += times * boxes.full * TILE;
+  }
+}
 
 static void add_tiles(void *context, const cover_piece *piece, int64_t times) {
   tiling *t = context;
@@ -154,6 +169,8 @@ static void add_tiles(void *context, const cover_piece *piece, int64_t times) {
   t->all.empty += (double)times * tiles.empty;
   t->all.partial += (double)times * tiles.partial;
   t->all.full += (double)times * tiles.full;
+  if (t->keys == COVER_PIECE && piece->set->condition_count > 0)
+    add_asked(t, piece, (double)times);
 }
 
 /* ---- patterns ------------------------------------------------------------ */
@@ -161,6 +178,7 @@ static void add_tiles(void *context, const cover_piece *piece, int64_t times) {
 static void count_tiles(cover *c, const cover_order *all, double heads,
                         tiling *t, cover_count *count) {
   t->all = (cover_tiles){0, 0, 0};
+  t->asked = t->together = 0;
   for (int32_t k = 0; k < all->count; k++) {
     cover_set set;
     cover_set_make(c, bit(all->branch[k]), &set);
@@ -169,6 +187,8 @@ static void count_tiles(cover *c, const cover_order *all, double heads,
   count->empty += heads * t->all.empty;
   count->partial += heads * t->all.partial;
   count->full += heads * t->all.full;
+  count->asked += heads * t->asked;
+  count->together += heads * t->together;
 }
 
 static void count_pairs(cover *c, const cover_order *all, double heads,

@@ -11,6 +11,8 @@ static void add_count(cover_count *sum, const cover_count *one, double times) {
   sum->empty += times * one->empty;
   sum->partial += times * one->partial;
   sum->full += times * one->full;
+  sum->asked += times * one->asked;
+  sum->together += times * one->together;
   sum->estimated |= one->estimated;
 }
 

@@ -101,8 +101,9 @@ static double predict_cpu(forecast *f, const gpu_candidate *c) {
   const binding *b = &f->trial->binding;
   int32_t keys = c->knobs.value[KNOB_TILE_KEYS][0];
   cost_case spot = {.count = count_of(f, COST_TILE_ROWS, keys),
-                    .tile = (double)COST_TILE_ROWS * keys,
+                    .tile_keys = keys,
                     .B = b->size[BIND_B],
+                    .N = b->size[BIND_N],
                     .M = b->size[BIND_M],
                     .dedup = f->trial->compilation.plan->table.dedup,
                     .threads = dil_threads_count(b->threads),

@@ -361,6 +361,8 @@ double dil_peak_flops(const char *isa, bool bf16, double seconds);
 
 /* The two families of machine code that a kernel may ask for on the CPU. */
 typedef enum dil_variant { DIL_TILES, DIL_ROWS, DIL_VARIANT_COUNT } dil_variant;
+/* A tile of queries is worth it from this many rows that share their keys. */
+enum { DIL_TILE_ROWS_LEAST = 12 };
 
 /* Makes a variant's object when a call first needs it. On success *bytes is
  * malloced and the kernel's, and `code` has lanes, pack, key_block and

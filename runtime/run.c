@@ -125,9 +125,6 @@ dil_status dil_part_check(run *r) {
 
 /* ---- which variant ------------------------------------------------------- */
 
-/* A tile of queries is worth it from this many rows that share their keys. */
-enum { TILE_ROWS_LEAST = 12 };
-
 /* No cell is longer than the positions of the call: a residue beyond them has
  * no row, and none comes twice. */
 int64_t run_period(const run *r, const dil_pass *pass) {
@@ -147,8 +144,8 @@ dil_variant run_variant(const run *r, const dil_pass *pass) {
     int64_t s = table->branches[b].segment;
     if ((pass->branches >> b & 1) && s) shortest = minimum(shortest, s);
   }
-  return shortest / run_period(r, pass) < TILE_ROWS_LEAST ? DIL_ROWS
-                                                          : DIL_TILES;
+  return shortest / run_period(r, pass) < DIL_TILE_ROWS_LEAST ? DIL_ROWS
+                                                              : DIL_TILES;
 }
 
 /* ---- one run ------------------------------------------------------------- */
