@@ -55,6 +55,27 @@ row decode-8 examples/decode_gqa.dil --seq 8 --keys 32768 --threads 1
 row causal-8192 examples/causal.dil --seq 8192 --threads 1
 row longformer-16384 examples/longformer.dil --seq 16384 --threads 1
 
+# What `dil explain` foretells, beside what is measured.
+foretold() { # kernel, options of both...
+  kernel=$1
+  shift
+  case " $chosen " in "  " | *" foretold "*) ;; *) return 0 ;; esac
+  before=$("$dil" explain $here/foretold.dil -k "$kernel" "$@" --json) || return 0
+  json=$("$dil" bench $here/foretold.dil -k "$kernel" "$@" --repeat 5 --json) ||
+    return 0
+  printf '%s %s %s\n' "foretold-$kernel" "$(field "$before" predicted_seconds)" \
+    "$(field "$json" seconds)" |
+    awk '{ printf "%-30s %10.3f %10.3f foretold, %.2f of it\n", $1, $3 * 1e3,
+           $2 * 1e3, $2 / $3 }'
+}
+for name in dense strided levels plane; do
+  foretold $name --seq 4096 --threads 1
+done
+foretold buckets --seq 4096 --threads 1 --input bucket=random
+foretold distances --seq 4096 --threads 1 --input bias=random
+foretold pairs --seq 2048 --threads 1 --input bias=random
+foretold decode --seq 8 --keys 32768 --threads 1
+
 if command -v python3 >/dev/null; then
   python3 $here/peers/torch_cpu.py
 else
