@@ -113,7 +113,7 @@ static bool branch_keeps_by(const branch *b, int32_t input) {
   return false;
 }
 
-static bool decides_pairs(const pattern *p, int32_t input) {
+bool bind_decides(const pattern *p, int32_t input) {
   for (int32_t i = 0; i < p->branch_count; i++)
     if (branch_keeps_by(&p->branch[i], input)) return true;
   return false;
@@ -231,7 +231,7 @@ static dil_status bind_input(binding *b, int32_t index, bool needed) {
 dil_status binding_inputs(binding *b, bool all) {
   dil_status status = check_names(b);
   for (int32_t i = 0; !status && i < b->pattern->input_count; i++)
-    status = bind_input(b, i, all || decides_pairs(b->pattern, i));
+    status = bind_input(b, i, all || bind_decides(b->pattern, i));
   b->call.inputs = b->inputs;
   b->call.input_count = b->pattern->input_count;
   return status;

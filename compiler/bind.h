@@ -73,6 +73,8 @@ int64_t binding_keys(const binding *b, int64_t b_row); /* its M or length */
 /* Who says that a size is this; DIL_INPUT: somebody has said otherwise. */
 dil_status bind_claim(binding *b, bind_size which, int64_t size,
                       const char *who);
+/* Whether masks or keeps of the pattern read that input. */
+bool bind_decides(const pattern *p, int32_t input);
 static inline bool bind_is_float(dil_dtype dtype) { return dtype <= DIL_F16; }
 /* What an array holds and what is wanted, in NumPy's words; its wider integers
  * were read as i32. */

@@ -21,6 +21,9 @@ typedef struct bill {
   double peak, seconds;
   double dense_seconds;       /* of dense attention; the processor alone */
   cost_reason slower;         /* than that, and why */
+  const char *made_up[DIL_INPUT_MAX]; /* inputs of random elements that decide
+                                         which pairs are kept */
+  int32_t made_up_count;
   place_bill *place;          /* NULL: one device */
   forecast *gpu;              /* NULL: the processor */
   bool streamed;              /* by --stream */
@@ -96,6 +99,18 @@ static dil_status predict_gpu(const binding *b, compilation *c, bill *l) {
   return status;
 }
 
+/* Inputs that only scores read have no elements here. */
+static void find_made_up(const binding *b, bill *l) {
+  for (int32_t i = 0; i < b->options->input.count; i++) {
+    const char *name = b->options->input.pair[i].name;
+    if (strcmp(b->options->input.pair[i].value, "random")) continue;
+    for (int32_t k = 0; k < b->pattern->input_count; k++)
+      if (!strcmp(b->pattern->input[k].name, name) &&
+          bind_decides(b->pattern, k))
+        l->made_up[l->made_up_count++] = name;
+  }
+}
+
 static dil_status make_bill(const binding *b, compilation *c, bill *l) {
   const pattern *p = b->pattern;
   int64_t B = b->size[BIND_B], N = b->size[BIND_N], M = b->size[BIND_M];
@@ -107,6 +122,7 @@ static dil_status make_bill(const binding *b, compilation *c, bill *l) {
     return dil_fail(DIL_ENVIRONMENT, "this processor lacks AVX2, FMA or F16C");
   l->threads = dil_threads_count(b->threads);
   l->causal = all_causal(p);
+  find_made_up(b, l);
   l->tile_keys = tile_keys(&c->plan->table);
   /* As it runs: masks may have become branches (lift.c). */
   binding planned = *b;
@@ -160,6 +176,14 @@ static void print_counts(const bill *l) {
   printf("bytes      %s of q, k, v and o\n", message_bytes(l->bytes, text));
 }
 
+static void print_made_up(const bill *l) {
+  char names[DIAG_LIST];
+  if (l->made_up_count == 0) return;
+  printf("inputs     random elements of %s decide which pairs are kept:\n"
+         "           another call has other counts and another time\n",
+         diag_list(l->made_up, l->made_up_count, names));
+}
+
 static void print_processor(const bill *l) {
   char time[MESSAGE_NUMBER], rate[MESSAGE_NUMBER];
   const cover_count *n = &l->count;
@@ -179,6 +203,7 @@ static void print_processor(const bill *l) {
 static void print_bill(arena *a, const bill *l) {
   print_pattern(l);
   print_counts(l);
+  print_made_up(l);
   if (l->gpu) forecast_print(a, l->gpu, stdout);
   else print_processor(l);
   if (l->streamed)
@@ -254,6 +279,10 @@ static void print_json(arena *a, const bill *l) {
   json_object_set_new(o, "density",
                       json_real(percent(l->count.distinct, l->dense) / 100));
   json_object_set_new(o, "estimated", json_boolean(l->count.estimated));
+  json_t *made_up = json_array();
+  for (int32_t i = 0; i < l->made_up_count; i++)
+    json_array_append_new(made_up, json_string(l->made_up[i]));
+  json_object_set_new(o, "random_inputs", made_up);
   if (l->gpu) json_object_set_new(o, "cuda", forecast_json(a, l->gpu));
   else add_processor(o, l);
   if (l->streamed)
