@@ -63,7 +63,7 @@ compare 80 12 edges apart &
 wait
 for log in "$TMP"/*" on sm_"* "$TMP"/ring,*; do
   if grep -q '^100%: Checks\|^ok \|^good ' "$log" &&
-    ! grep -q '^not ok\|^BAD\|error' "$log"; then
+    ! grep -q '^not ok\|^BAD\|error:' "$log"; then
     echo "ok $(basename "$log")"
   else
     echo "not ok $(basename "$log")"
