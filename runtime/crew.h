@@ -1,16 +1,18 @@
-/* crew.h - all ranks of a mesh as threads of this process: sequence, heads and
- * batch rows dealt out, a kernel and a ring for each rank. */
+/* crew.h - the ranks of a device mesh: a crew splits a call by sequence, heads
+ * and batch rows, and runs it with a kernel and a ring for each rank. The ranks
+ * are threads of this process, or this process is one rank of the mesh. */
 #ifndef DIL_CREW_H
 #define DIL_CREW_H
 
 #include "crew_gpu.h"
 #include "nccl/rows_link.h"
 
-/* ring * heads * batch ranks; rank = (batch * heads + head) * ring + place. */
+/* A mesh of ring * heads * batch ranks. Rank (b * heads + h) * ring + r takes
+ * batch rows b, heads h and place r of the ring. */
 typedef struct mesh {
-  int32_t ring, heads, batch;
+  int32_t ring, heads, batch; /* the number of ranks along each dimension */
   dil_layout layout;
-  uint64_t gathered;          /* branches whose rows all come first */
+  uint64_t gathered;          /* branches that gather (ring.h), as bits */
   double timeout;             /* seconds that a wait may take */
 } mesh;
 
@@ -18,32 +20,33 @@ static inline int32_t mesh_ranks(const mesh *m) {
   return m->ring * m->heads * m->batch;
 }
 
-/* What all ranks share. Borrowed: it must outlive the crew. */
+/* What all ranks share. The crew borrows all that it points to. */
 typedef struct crew_task {
   mesh mesh;
   const dil_table *table;
   uint64_t plan_hash;
-  dil_make make;              /* called when the crew is made */
+  dil_make make;              /* makes the machine code; crew_new calls it */
   void *context;
   int32_t threads;            /* of each rank */
-  const place_mask *mask;     /* NULL: masks are not looked at */
-  const crew_gpu *gpu;        /* in place of make and threads; NULL: none */
+  const place_mask *mask;     /* NULL: rows travel as if there were no masks */
+  const crew_gpu *gpu;        /* not NULL: the ranks are on GPUs, and `make` and
+                                 `threads` are unused */
   ring_checkpoint checkpoint;
-  void (*stepped)(void *watcher); /* by every rank here, after each step */
+  void (*stepped)(void *watcher); /* every rank here calls it after each step */
   void *watcher;
-  /* Not NULL: this process is one rank of the mesh alone, and this link joins
-   * it to the others of its ring. */
+  /* Not NULL: this process is rank `rank` of the mesh alone, and this link
+   * joins it to the other ranks of its ring. */
   dil_link *link;
   int32_t rank;
-  const dil_nccl_module *nccl; /* rows of GPUs travel by it; NULL: by the link */
+  const dil_nccl_module *nccl; /* moves rows of GPUs; NULL: the link does */
   bool shrinks;               /* crew_shrink may follow a run that failed */
-  /* Tests: rewrites a rank's ring before each run; NULL: as it is. */
+  /* For tests: changes a rank's ring before each run; NULL: unused. */
   void (*spoil)(dil_ring *ring, int32_t rank);
 } crew_task;
 
-typedef struct crew_report {   /* of one rank's last run */
+typedef struct crew_report {   /* the outcome of one rank's last run */
   dil_status status;
-  char text[256];              /* of its failure */
+  char text[256];              /* of its failure; "": it has not failed */
   ring_facts facts;
 } crew_report;
 
@@ -51,48 +54,50 @@ typedef struct crew crew;
 /* DIL_USAGE: more ranks than heads. */
 dil_status crew_new(const crew_task *task, crew **made);
 void crew_free(crew *c);
-/* Before the first run: communicators of ranks on GPUs. Collective. */
+/* Makes the NCCL communicators of ranks on GPUs before the first run; without
+ * NCCL it does nothing. Collective. */
 dil_status crew_join(crew *c);
-/* Before the first run of a call whose ranks are on GPUs, and after its last:
- * each rank's rows to its device, and o and lse back. Others need neither. */
+/* Ranks on GPUs: crew_place copies each rank's rows to its device before the
+ * first run of a call; crew_fetch copies o and lse back after the last. On the
+ * processor both do nothing. */
 dil_status crew_place(crew *c, const dil_call *call);
 dil_status crew_fetch(crew *c, const dil_call *call);
-/* One row of o and lse alone. */
+/* The same as crew_fetch for one row of o and its lse. */
 typedef struct crew_row {
   int64_t b, n;
   int32_t h;
 } crew_row;
 dil_status crew_fetch_row(crew *c, const dil_call *call, crew_row row);
-/* Runs a whole call, whose memory all ranks see. Fails with what a rank
- * itself says before what others say of it. */
+/* Runs a call, of which each rank computes its own rows. If several ranks fail,
+ * it returns a failure of a rank's own before a DIL_PEER. */
 dil_status crew_run(crew *c, const dil_call *call);
 const crew_report *crew_of(const crew *c, int32_t rank);
-/* This process is a rank alone: q, k and v of the call, of any float type, are
- * there for every rank to read its own rows of (mapped files), or have no data
- * and are random numbers, of which each makes its own. Those rows are the
- * rank's from now on, and so is room for o and lse; on a GPU crew_place takes
- * them there. Once, before crew_place; the call outlives that. */
+/* For a process that is one rank. q, k and v of the call, of any float type,
+ * are memory that every rank can read (mapped files); without data they stand
+ * for random numbers. The rank copies or makes its own rows of them, and
+ * allocates its rows of o and lse; on a GPU, crew_place does so for q, k and v.
+ * Called once, before crew_place; the call must outlive crew_place. */
 dil_status crew_hold(crew *c, const dil_call *call);
 
-/* Which rows of o and lse are wanted; the same on every rank. */
+/* The rows of o and lse to collect; the same on every rank. */
 typedef struct crew_wanted {
-  int64_t count;          /* negative: all */
+  int64_t count;          /* negative: all rows */
   void (*row)(const void *owner, int64_t index, crew_row *row);
   const void *owner;
 } crew_wanted;
-/* Ranks that are processes: brings these rows of every rank, and its report,
- * to rank 0 of `world`, which joins all of them. After the last run;
- * collective. */
+/* A gather, for ranks that are processes: sends these rows of every rank, and
+ * its report, to rank 0 of `world`, the link of all ranks. Called after the
+ * last run; collective. */
 dil_status crew_collect(crew *c, dil_link *world, const dil_call *call,
                         const crew_wanted *wanted);
-/* Whom the last run has lost: lost[ranks], those that cannot go on. False: it
- * has lost nobody, or its links do not tell. */
+/* Sets lost[i] for each rank that the last run has lost, which cannot go on.
+ * False: the run has lost no rank, or its links cannot tell. */
 bool crew_lost(const crew *c, bool *lost);
-/* The ranks that are left go on as one ring, numbered anew in their order, each
- * with all heads and batch rows: crew_hold (of processes), crew_place and
- * crew_join are due as at first. States that were kept are of the whole mesh, and
- * are not resumed. `link` joins ranks that are processes; the former one is the
- * caller's. Collective over those left. */
+/* Makes one ring of the remaining ranks, which keep their order and take all
+ * heads and batch rows each. The caller then calls crew_hold (processes),
+ * crew_place and crew_join again. Checkpoints are of the whole mesh, so the new
+ * ring does not resume from them. `link` joins ranks that are processes; the
+ * caller frees the old link. Collective over the remaining ranks. */
 dil_status crew_shrink(crew *c, const bool *lost, dil_link *link);
 
 #endif

@@ -1,5 +1,5 @@
-/* place_demand.h - what one comb of the receiver's queries wants of one branch
- * and phase: for the files that make up place.h. */
+/* place_demand.h - demands: which keys one comb of the receiver's queries needs
+ * through one branch and phase. Internal to the files behind place.h. */
 #ifndef DIL_PLACE_DEMAND_H
 #define DIL_PLACE_DEMAND_H
 
@@ -9,33 +9,37 @@ typedef struct demand {
   const dil_branch *branch;
   int64_t phase;
   int64_t left, right;  /* the window; DIL_ENDLESS: none */
-  bool masked;          /* and the mask is looked at, for this head */
-  bool gathered;        /* its branch's rows come first */
-  int32_t head;
+  bool masked;          /* the mask may hide keys, and its bounds are known */
+  bool gathered;        /* the branch gathers (place.h) */
+  int32_t head;         /* the first head of this demand */
   dil_comb queries;
 } demand;
 
-/* What a demand wants from `at` on, until it changes. */
+/* The keys that a demand needs from one position up to `until`. */
 typedef struct want {
-  bool some;
-  bool inside;          /* receivers' queries stand on both sides */
-  int64_t residue;      /* j = residue mod the dilation */
+  bool some;            /* false: it needs none of them */
+  bool inside;          /* the keys stand among the receiver's queries, so that
+                           each key is checked against its nearest queries */
+  int64_t residue;      /* it needs keys j = residue mod the dilation */
   int64_t until;
-  int64_t query, every, last; /* wanting queries: query + i * every <= last */
+  int64_t query, every, last; /* the queries that need the keys: query + i *
+                                 every <= last */
 } want;
 
-/* Of a range of keys: no query reaches any, some query reaches each, or the
- * range is to be cut. */
+/* The mask over a range of keys: no query reaches any key, some query reaches
+ * each key, or the caller has to cut the range. */
 typedef enum mask_answer { MASK_NONE, MASK_ALL, MASK_MIXED } mask_answer;
 
-/* A search asks so often at most, and then takes what is left for wanted. */
+/* A search with a budget: once `left` questions are asked, it takes the
+ * remaining keys as needed. */
 typedef struct mask_search {
   const place_mask *mask;
   int64_t left;
-  bool exact;           /* nothing has been taken for wanted unseen */
+  bool exact;           /* it has taken no key as needed without proof */
 } mask_search;
 
-/* Keys low..high-1 under the demand's window and mask. */
+/* Whether queries of `w` reach keys low..high-1 under the demand's window and
+ * mask. */
 mask_answer mask_ask(mask_search *s, const demand *d, const want *w,
                      int64_t low, int64_t high);
 

@@ -1,17 +1,19 @@
-/* route.h - the rows that travel from one rank to another, as a list that is
- * made once and read by whoever packs or spreads them.
+/* route.h - the layout of a message: the list of the rows that travel from one
+ * rank to another. The device of each rank packs and spreads by this list.
  *
  * A message holds, for each batch row, the rows of the list in order: a row of
- * K, then the same row of V. Sender and receiver make the same list. */
+ * K, then the same row of V. Sender and receiver compute the same list, so that
+ * no index travels. */
 #ifndef DIL_ROUTE_H
 #define DIL_ROUTE_H
 
 #include "place.h"
 
-/* Positions low + offset[first + i] + n * period below `high`, i < count. */
+/* Some rows of one K/V head: the positions low + offset[first + i] + n * period
+ * below `high`, for 0 <= i < count and n >= 0. */
 typedef struct route_run {
   int64_t low, high, period;
-  int64_t before;          /* rows of the list that stand before these */
+  int64_t before;          /* number of the list's rows before this run */
   int32_t kv, comb;        /* K/V head; comb of the sender's shard */
   int32_t first, count;
 } route_run;
@@ -19,20 +21,20 @@ typedef struct route_run {
 typedef struct route {
   int32_t from, to;
   shard owned;             /* the sender's keys */
-  int64_t rows;            /* of one batch row */
+  int64_t rows;            /* key rows of all K/V heads, in one batch row */
   int64_t low, high;       /* all positions are in low..high-1 */
   int32_t run_count, offset_count;
   route_run *run;
   int32_t *offset;
-  void *copy;              /* a device's own form of it; NULL: none yet */
+  void *copy;              /* the device's copy of the list; NULL: none yet */
 } route;
 
 dil_status route_new(const ring_shape *r, int32_t from, int32_t to,
                      place_part part, route *made);
-/* The rows among some keys that some queries reach, whoever they are of. */
+/* The rows of `owned` that queries of `asking` reach, without a ring. */
 dil_status route_between(const dil_table *table, const shard *owned,
                          const shard *asking, route *made);
-void route_free(route *route); /* the copy is its device's to free */
+void route_free(route *route); /* the device frees its copy (forget) */
 
 /* Bytes of one row of K and one of V. */
 int64_t route_row_bytes(const dil_table *table);
