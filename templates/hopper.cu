@@ -1,49 +1,54 @@
-// hopper.cu - attention forward on Hopper, all branches of a pattern at once.
+// hopper.cu - attention forward on Hopper, all branches of a pattern in one
+// kernel.
 //
-// One block a multiprocessor. The first warpgroup produces: a planning warp
-// finds tiles and their runs of keys, a warp starts the copies of keys and a
-// thread those of values, the last warp clears the rows that no branch selects.
-// The other warpgroups consume, 64 query rows each: S = Q K^T, softmax, O += P V,
-// taking turns so that one multiplies while the others exponentiate.
+// The design is that of FlashAttention-3 (arXiv:2407.08608): a persistent
+// kernel with one thread block on each multiprocessor and specialised warps.
+// The first warpgroup produces. One of its warps is the tile scheduler and
+// plans each tile's runs of keys. Another warp copies queries and keys, one
+// thread copies values, and the last warp clears bare rows (rows that no branch
+// selects). The other warpgroups consume, 64 query rows each: S = Q K^T,
+// softmax, O += P V. Named barriers let them take turns at the tensor cores, so
+// that one multiplies while the others exponentiate (ping-pong scheduling).
 //
-// Only the planner knows tiles, classes and branches. To the consumers it is
-// one endless stream of key blocks, each with a message of what to do with it.
-// They multiply the queries with one block and the weights with the values of
-// the block before, across the borders of tiles: a tile costs its epilogue and
-// no drained pipeline.
+// Only the planner knows tiles, classes and branches. Consumers see one endless
+// stream of key blocks, each with a message that says how to treat it. A
+// consumer multiplies the queries with one block while it multiplies the
+// weights with the values of the block before. This overlap continues across
+// tiles: the end of a tile costs its epilogue but drains no pipeline.
 
 #ifndef WARPGROUPS
-#define WARPGROUPS 3     // consumers: 2, 3 or 4
+#define WARPGROUPS 3     // consumer warpgroups: 2, 3 or 4
 #endif
 #ifndef TILE_KEYS
 #define TILE_KEYS 128
 #endif
 #ifndef STAGES
-#define STAGES 4         // of keys and values
+#define STAGES 4         // pipeline stages of keys and values
 #endif
 #ifndef QUERY_STAGES
-#define QUERY_STAGES 2   // 1: a tile's queries come when the last one's are done
+#define QUERY_STAGES 2   // 1: queries are loaded when the previous tile is done
+                         // with its own
 #endif
 #ifndef STAGED
-#define STAGED 1         // 0: rows leave straight from registers
+#define STAGED 1         // 0: O is stored from registers, not by TMA
 #endif
 #ifndef NESTED
-#define NESTED 0         // 1: segments divide one another
+#define NESTED 0         // 1: the segments of every pass divide one another
 #endif
 #ifndef BARE
-#define BARE 1           // 0: some branch selects every row
+#define BARE 1           // 0: every row is selected by some branch
 #endif
 #ifndef SHIFTS
-#define SHIFTS 1         // 0: residues stand still from segment to segment
+#define SHIFTS 1         // 0: residues are the same in every segment
 #endif
 #ifndef LEFT_WINDOWS
-#define LEFT_WINDOWS 1   // 0: no window ends on the left
+#define LEFT_WINDOWS 1   // 0: no window has a left bound
 #endif
 #ifndef STATES
-#define STATES 1         // 0: no pass or part goes on from another
+#define STATES 1         // 0: no pass or part resumes a running state
 #endif
 #ifndef ALL_ARRIVE
-#define ALL_ARRIVE 0     // 1: who has read says so itself, for checkers of races
+#define ALL_ARRIVE 0     // 1: every thread arrives itself, for race checkers
 #endif
 #ifndef HEAD_WIDTH
 #define HEAD_WIDTH 64    // head_dim, a multiple of 32
@@ -52,22 +57,22 @@
 #define VALUE_WIDTH 64
 #endif
 #ifndef VALUE_DIM
-#define VALUE_DIM VALUE_WIDTH // columns that there really are
+#define VALUE_DIM VALUE_WIDTH // columns without padding
 #endif
 #ifndef ELEMENT
 #define ELEMENT 1        // 1 bf16, 2 f16
 #endif
 
-// Masks, scores or several windows at once: compiled behind a plan's tables and
-// expressions (plan.cuh).
+// 1: masks or score chains decide over pairs, or a union has several windows.
+// The plan's tables and expressions (plan.cuh) then stand before this file.
 #ifndef PAIRED
 #define PAIRED 0
 #endif
 #ifndef CHAINS
-#define CHAINS 1         // of scores, where SCORED
+#define CHAINS 1         // score chains, if SCORED
 #endif
-// Rows of another class may share a tile's keys: as the host counts
-// (hopper_guests.c), in kernels that have the registers.
+// Guests (hopper_class in hopper_launch.h): rows of another class may share a
+// tile. Kernels with enough registers support it; hopper.c has the same rule.
 #define GUESTS (NESTED && !PAIRED && WARPGROUPS == 3 && VALUE_DIM <= 64)
 
 #define CHUNK (HEAD_WIDTH % 64 ? 32 : 64)
@@ -78,10 +83,10 @@
   (WARPGROUPS == 2 ? 232 : WARPGROUPS == 3 ? 160 : 112)
 #endif
 #define THREADS (128 * (WARPGROUPS + 1))
-// Warpgroups give values back in the block behind, whatever that is: before the
-// first one, the last stage as it was at the start. Not where each tile begins
-// anew (queries held once), or warpgroups sit out blocks of a tile; four of them
-// lack a register for it.
+// A warpgroup releases the values of a block one block later. Its first release
+// frees the last stage, which counts as in use at the start. Kernels that begin
+// each tile anew (one query stage) or skip blocks inside a tile (PAIRED) cannot
+// do this. Four warpgroups lack a register for it.
 #define LATE_VALUES (!PAIRED && QUERY_STAGES > 1 && WARPGROUPS < 4)
 
 #include "hopper_launch.h"
@@ -106,17 +111,17 @@
 #define RUN_BYTES 32
 #elif KNOWN_PARTS
 #define PLAN_RUNS 2
-#define RUN_BYTES (64 + WARPGROUPS * 128) // a word a block and warpgroup more
+#define RUN_BYTES (64 + WARPGROUPS * 128) // a word for each block, warpgroup
 #else
 #define PLAN_RUNS 8
 #define RUN_BYTES 64
 #endif
 #define PLAN_HEAD (GUESTS ? 80 : 48)
 #define PLAN_BYTES (PLAN_HEAD + PLAN_RUNS * RUN_BYTES)
-#define TILE_BYTES (GUESTS ? WARPGROUPS * 32 : 32) // its message, or one each
+#define TILE_BYTES (GUESTS ? WARPGROUPS * 32 : 32) // one, or each its own
 #define MESSAGE_BYTES (PAIRED ? 64 : 48)
 
-// Offsets from the start of dynamic shared memory; barriers are 8 bytes.
+// Offsets in dynamic shared memory. An mbarrier has 8 bytes.
 #define AT_QUERY 0
 #define AT_KEY (AT_QUERY + QUERY_STAGES * WARPGROUPS * QUERY_BYTES)
 #define AT_VALUE (AT_KEY + STAGES * KEY_BYTES)
@@ -133,7 +138,7 @@
 #define AT_VALUE_FULL (AT_KEY_EMPTY + STAGES * 8)
 #define AT_VALUE_EMPTY (AT_VALUE_FULL + STAGES * 8)
 #define AT_TOLD (AT_VALUE_EMPTY + STAGES * 8)
-#define AT_PACE (AT_TOLD + 2 * STAGES * 8) // one a message
+#define AT_PACE (AT_TOLD + 2 * STAGES * 8) // AT_TOLD: one for each message
 #define ZERO_BYTES \
   (PAIRED || !BARE ? 0 : HOPPER_ZERO_ROWS(VALUE_DIM) * VALUE_CHUNK * 2)
 #define AT_ZERO ((AT_PACE + 8 + 127) / 128 * 128)
@@ -142,9 +147,9 @@ static_assert(SHARED_BYTES <= 232448, "tiles do not fit shared memory");
 static_assert(SHARED_BYTES - AT_BLOCK <= HOPPER_REST_BYTES(VALUE_DIM),
               "as the host counts");
 
-// A place in a ring of `size` stages: which of them, and the parity to wait for.
-// One number, counted modulo twice the size, or on and on where that divides
-// all there are.
+// A position in a ring of `size` pipeline stages: it gives the stage and the
+// mbarrier parity to wait for. The number counts modulo twice the size; where a
+// power of two allows it, it wraps with the word.
 template <int size> struct ring {
   static const bool endless = (size & (size - 1)) == 0;
   u32 number;
@@ -165,26 +170,27 @@ template <int size> struct ring {
   DEVICE u32 slot() const { return endless ? number % (2 * size) : number; }
 };
 
-// Tiles are counted modulo TILE_SLOTS: where the queries of one lie, and the
-// parity of their barriers.
+// Tiles are counted modulo TILE_SLOTS. The stage of a tile's queries, and the
+// parity of their mbarriers:
 DEVICE u32 query_stage(u32 tile) { return tile & (QUERY_STAGES - 1); }
 DEVICE u32 query_parity(u32 tile) { return tile / QUERY_STAGES & 1; }
 
 // ---- messages --------------------------------------------------------------
 
-// Of a block of keys: 16 bytes {flags, bias, first position, 1 / stride}, then
-// {left, right, visible keys, -} that only masking reads, and {row, where, key
-// head, batch row} for the loader of values. There are twice as many as stages:
-// a message is written before its stage is free, and read after its release.
+// The message of a key block: {flags, bias, first position, 1 / stride}, then
+// {left, right, visible keys, -}, which only masking reads. Then {row, where,
+// key head, batch row} for the loader of values. There are twice as many slots
+// as stages: a message is written before its stage is free and read after the
+// stage's release.
 enum {
-  BLOCK_NEW = 1,        // a tile begins
-  BLOCK_END = 2,        // nothing follows
-  BLOCK_LAST = 4,       // the tile has no other behind it
-  BLOCK_TILE = 4,       // shift: slot of the tile
+  BLOCK_NEW = 1,        // the block begins a tile
+  BLOCK_END = 2,        // the stream ends
+  BLOCK_LAST = 4,       // the tile's last block (if QUERY_STAGES is 1)
+  BLOCK_TILE = 4,       // shift: the tile's slot, modulo TILE_SLOTS
   BLOCK_TAKES = 8,      // shift: warpgroups that take part
-  BLOCK_ONCE = 12,      // shift: warpgroups that count its keys once
+  BLOCK_ONCE = 12,      // shift: warpgroups that ignore the bias
   BLOCK_MASKS = 16,     // shift: warpgroups that must mask
-  BLOCK_HIDDEN = 20     // shift: hidden keys at the end of the block before
+  BLOCK_HIDDEN = 20     // shift: hidden keys in the previous block
 };
 DEVICE void tell(u32 base, u32 slot) {
   barrier_arrive(base + AT_TOLD + slot * 8);
@@ -192,11 +198,11 @@ DEVICE void tell(u32 base, u32 slot) {
 DEVICE u32 message_of(u32 base, u32 slot) {
   return base + AT_BLOCK + slot * MESSAGE_BYTES;
 }
-// Of a tile: {position of row 0, stride, rows, head} and
-// {row and phase of row 0 in the map of o, map, batch row}; hopper_finish stands
-// behind the map. With guests each warpgroup has one of its own, of which row 0
-// is that of the tile's first warpgroup, wherever its own rows lie.
-enum { TILE_FINISH = 8 }; // shift
+// The message of a tile: {position of row 0, stride, rows, head}, then {row and
+// phase of row 0 in the map of o, map and hopper_finish, batch row}. With
+// guests each warpgroup has its own message. Its row 0 is that of the tile's
+// first warpgroup, computed backwards if the warpgroup's rows are guests.
+enum { TILE_FINISH = 8 }; // shift, above the map
 
 #include "hopper_produce.cuh"
 #include "hopper_clear.cuh"

@@ -1,14 +1,18 @@
-/* hopper_launch.h - what the host tells the Hopper forward kernel.
+/* hopper_launch.h - the parameter of the Hopper forward kernel.
  *
- * Plain C, read by the run time and by the kernel alike, so that the layout is
- * written once. Everything travels as one kernel parameter: tensor maps, the
- * pattern's small tables, and the numbers of this call.
+ * Plain C, included by the run time and by the kernel, so that the layout is
+ * written once. A launch has one kernel parameter: tensor maps, the pattern's
+ * small tables, and the numbers of this call.
  *
- * Positions of a batch row are cut into periods, after which the pattern's
- * residues repeat; a period into homes, inside which they stay; a home into
- * cells, inside which no branch of a class changes its segment. A *tile* is a
- * few rows of one class in one cell: the rows `offset + shift (mod stride)`. A
- * *piece* is one run of keys that the class reads, likewise a residue. */
+ * Terms. A batch row's positions are cut into *periods*, after which the
+ * pattern's residues repeat. A period is cut into *homes*, inside which no
+ * branch's residue shifts. A *member* is one head in one home. A *shape* is a
+ * set of residues, the same for all its members up to a shift. A *class* is the
+ * rows of a shape that the same branches select: one progression `offset +
+ * shift (mod stride)`. A home is cut into *cells*, inside which no branch of
+ * the class changes its segment. A *tile* is up to `tile_rows` rows of one
+ * class in one cell. A *piece* is one range of keys that a class reads, also a
+ * progression. A row is *bare* when no branch selects it. */
 #ifndef HOPPER_LAUNCH_H
 #define HOPPER_LAUNCH_H
 
@@ -16,25 +20,27 @@
 
 enum {
   HOPPER_STRIDES = 8,  /* distinct strides of rows and of keys */
-  HOPPER_SHAPES = 16,  /* distinct sets of residues, up to a shift */
+  HOPPER_SHAPES = 16,  /* different sets of residues, up to a shift */
   HOPPER_CLASSES = 48,
   HOPPER_PIECES = 192,
   HOPPER_MEMBERS = 512,
-  HOPPER_SEGMENTS = 16, /* of branches whose segments are not nested */
+  HOPPER_SEGMENTS = 16, /* lengths of segments that are not nested */
   HOPPER_KEEPS = 16, HOPPER_PHASES = 1024,
   HOPPER_PERIOD = 64, /* largest common period of dilations */
-  HOPPER_BOX_ROWS = 32,   /* of boxes of zeros; HOPPER_ZERO_ROWS of each */
-  HOPPER_TALL_ROWS = 128, /* of a set of them, at most */
-  HOPPER_FAR = 1 << 29 /* a window bound that nothing reaches */
+  HOPPER_BOX_ROWS = 32,   /* rows of a box of zeros */
+  HOPPER_TALL_ROWS = 128, /* most rows of a set of such boxes */
+  HOPPER_FAR = 1 << 29 /* a window bound beyond every position */
 };
 
-/* A box takes its time, however few its rows are, but wide heads leave no room
- * for the zeros of many. Of the shared memory that is none of a tile's. */
+/* HOPPER_ZERO_ROWS: rows of zeros in shared memory, which one TMA store copies.
+ * A store takes about the same time for few rows as for many, but wide heads
+ * leave no room for many. HOPPER_REST_BYTES: the bytes of shared memory that
+ * hold no tile. */
 #define HOPPER_ZERO_ROWS(width) ((width) <= 64 ? HOPPER_BOX_ROWS : 8)
 #define HOPPER_REST_BYTES(width) ((width) <= 64 ? 7168 : 3072)
 
-/* By how much zeros are ahead of the blocks of keys that they come with: what is
- * left over at the end has nothing to hide behind. */
+/* Zeros are stored this much faster than key blocks arrive. Zeros that are left
+ * over at the end of a launch overlap with nothing. */
 #define HOPPER_AHEAD 1.25f
 
 /* A CUtensorMap. */
@@ -42,19 +48,22 @@ typedef struct hopper_map {
   unsigned long long word[16];
 } __attribute__((aligned(64))) hopper_map;
 
-/* Maps of one tensor: rows n / stride, phases n % stride. Phases below the
- * remainder of the length have one row more, hence two maps a stride: [0] of
- * those phases, [1] of the others. Nothing outside of the tensor is touched. */
+/* The tensor maps of one tensor, by stride: row n stands at row n / stride of
+ * phase n % stride. Phases below `length % stride` have one row more than the
+ * others, hence two maps a stride: [0] for those phases, [1] for the others. No
+ * copy touches memory outside of the tensor. */
 typedef hopper_map hopper_maps[HOPPER_STRIDES][2];
 
-/* Keys of the segment of length `outer` (0: all keys), without its part of
- * length `inner`: what lies left of that, or right of it, or, where the one is
- * twice the other, the other half.
+/* Which keys a piece takes. HOPPER_WHOLE: the segment of length `outer` that
+ * holds the row (0: all keys). The next three leave out the inner segment of
+ * length `inner` that holds the row. LEFT and RIGHT are the keys beside it.
+ * OTHER is the other half, where `outer` is twice `inner`.
  *
- * HOPPER_SHARED and on: segments that are not nested, the bits of `outer` in
- * the launch's `segments`. Those that a row stands in all hold its position, so
- * that what `inner` of them reach, or more, is one stretch: that stretch, or
- * its part left or right of what one more reaches. */
+ * SHARED and later are for segments that are not nested: `outer` is a bit set
+ * of indices into the launch's `segments`. All of these segments hold the row,
+ * so the keys that at least `inner` of them hold are one range. SHARED is this
+ * range. SHARED_LEFT and SHARED_RIGHT are its parts beside the range that
+ * `inner + 1` segments hold. */
 typedef enum hopper_side {
   HOPPER_WHOLE, HOPPER_LEFT, HOPPER_RIGHT, HOPPER_OTHER,
   HOPPER_SHARED, HOPPER_SHARED_LEFT, HOPPER_SHARED_RIGHT
@@ -65,48 +74,56 @@ typedef struct hopper_piece {
   short side, slot;    /* hopper_side; index of the stride */
   int stride, offset;
   int left, right;     /* the window; HOPPER_FAR: none */
-  float bias;          /* log2 of how often the keys count */
-  unsigned predicates; /* bits: a pair counts that one of these keeps; 0: all */
-  int chain;           /* of scores */
+  float bias;          /* log2 of the keys' multiplicity */
+  unsigned predicates; /* bit set: a pair counts if one of these holds; 0:
+                          always */
+  int chain;           /* score chain */
 } hopper_piece;
 
 typedef struct hopper_class {
   short shape, slot;
   int stride, offset;
-  int cell;            /* positions; 0: all of the call's */
-  unsigned cuts;       /* segments that cut a home into cells; 0: `cell` does */
+  int cell;            /* positions; 0: all positions of the call */
+  unsigned cuts;       /* bit set of the segments that cut a home into cells; 0:
+                          cells have length `cell` */
   short piece, pieces;
-  /* of this call: */
-  int cells, tiles;    /* cells a home, tiles a cell */
-  int first;           /* number of its first tile in a section */
-  /* The last rows of a class may be guests in the last tile that another one
-   * has in the same cell: in its last warpgroup, over keys that both read. */
-  short guest;         /* 1 + the class of those in this one's; 0: none */
-  short joined;        /* pieces that they read, each key once: the last ones */
-  short joins;         /* 1: this class's are; `tiles` counts the others */
+  /* set for each call: */
+  int cells, tiles;    /* cells of a home, tiles of a cell */
+  int first;           /* the class's first tile in a section */
+  /* The last rows of a cell may be *guests* in a tile of another class. They
+   * fill the last warpgroup of the last tile that this class has in the same
+   * cell, over keys that both classes read. */
+  short guest;         /* 1 + the class whose rows are guests in this class's
+                          tiles; 0: none */
+  short joined;        /* the last `joined` pieces are read by the guests too,
+                          and count once for them */
+  short joins;         /* 1: this class's last rows are guests elsewhere, and
+                          `tiles` leaves them out */
 } hopper_class;
 
-/* What becomes of a head's rows, where another pass touches it too; 0: they are
- * written to o and lse, and 0 where no branch selects them. */
+/* How a tile ends for a head that several passes compute. 0: its rows go to o
+ * and lse, and bare rows become 0. */
 typedef enum hopper_finish {
-  HOPPER_RESUME = 1, /* joined with the state that an earlier pass left */
-  HOPPER_LEAVE = 2,  /* left as state, not written */
-  HOPPER_ADD = 4,    /* `mean`, `sum`: the outputs are added, no lse */
-  HOPPER_WRITE = 8,  /* with LEAVE: written as well */
-  HOPPER_SOME = 16   /* with LEAVE: as state only those that `keeps` names */
+  HOPPER_RESUME = 1, /* merge with the state of earlier passes */
+  HOPPER_LEAVE = 2,  /* store as state; no output without WRITE */
+  HOPPER_ADD = 4,    /* `mean`, `sum`: outputs are added, no lse */
+  HOPPER_WRITE = 8,  /* with LEAVE: write the output as well */
+  HOPPER_SOME = 16   /* with LEAVE: only rows that `keeps` describes */
 } hopper_finish;
 
-/* A branch that is yet to come to the rows it selects: all of them, or those
- * that it gives keys below position `low` or from `high` on. */
+/* A branch of a later pass or part. It says which rows need a state: all rows
+ * that it selects, or only rows with keys below position `low` or from `high`
+ * on. */
 typedef struct hopper_keep {
-  int segment, dilation; /* segment HOPPER_FAR: holds every position */
-  unsigned segment_ratio, dilation_ratio; /* to divide by them: quotient_by */
+  int segment, dilation; /* segment HOPPER_FAR: no segments */
+  unsigned segment_ratio, dilation_ratio; /* divide by multiplication, see
+                                             quotient_by */
   short segment_shift, dilation_shift;
   int left, right;       /* the window; HOPPER_FAR: none */
   int low, high;
 } hopper_keep;
 
-/* A head in one home of a period that has a given shape. */
+/* A head in one home of a period. */
 typedef struct hopper_member {
   short head, home;
   short shift;
@@ -115,86 +132,105 @@ typedef struct hopper_member {
 
 typedef struct hopper_shape {
   short member, members;
-  short share;                 /* of its members, in a section of this call */
-  /* Bit x: no branch selects the rows of residue x, modulo the launch's
-   * `residues`, over and over. */
+  short share;                 /* members in one section of this call */
+  /* Bit x: rows of residue x are bare. Residues are modulo the launch's
+   * `residues`; the pattern is repeated to fill the word. */
   unsigned long long bare;
 } hopper_shape;
 
 typedef struct hopper_launch {
   hopper_maps q, k, v, o;
-  hopper_map zeros[2];         /* of o, by `residues` */
+  hopper_map zeros[2];         /* maps of o for zeros, with stride `residues` */
   hopper_class classes[HOPPER_CLASSES];
   hopper_piece pieces[HOPPER_PIECES];
   hopper_member members[HOPPER_MEMBERS];
   hopper_shape shapes[HOPPER_SHAPES];
-  short by_home[HOPPER_MEMBERS]; /* members, home after home, by heads */
-  short query_rest[HOPPER_STRIDES], key_rest[HOPPER_STRIDES]; /* rows % it */
+  short by_home[HOPPER_MEMBERS]; /* indices of members, sorted by home, then
+                                    head */
+  short query_rest[HOPPER_STRIDES], key_rest[HOPPER_STRIDES]; /* number of rows
+                                                                 % stride */
   int class_count, member_count;
-  int batches, queries;        /* rows of the call, a head and batch row */
-  int keys;                    /* M; of the whole sequence, as are positions */
-  int part;                    /* of a sequence: see hopper_place */
+  int batches, queries;        /* `queries`: rows of a head and batch row */
+  int keys;                    /* M of the whole sequence, like positions */
+  int part;                    /* bool, see hopper_place */
   int first;                   /* position of query row 0 */
-  int low, high;               /* of the rows to be computed; high behind them */
-  int key_low, key_high;       /* of the keys that are there */
-  int origin, period, home;    /* positions; first period begins at origin */
-  int homes, home_members;     /* of a period; members of each */
-  int grid;                    /* origin is a multiple of it; 0: it is `low` */
-  int span;                    /* positions from the origin on, at most */
-  int periods;                 /* of a batch row */
-  /* [B] or NULL: keys of each batch row. All of the above is of one that has M;
-   * the rows of a shorter one stand as much earlier: see away_of. */
+  int low, high;               /* positions of the rows to compute; high is
+                                  exclusive */
+  int key_low, key_high;       /* positions of the keys that exist here */
+  int origin, period, home;    /* positions; the first period begins at
+                                  origin */
+  int homes, home_members;     /* homes of a period; members of a home */
+  int grid;                    /* origin is a multiple of it; 0: origin is
+                                  `low` */
+  int span;                    /* most positions from the origin on */
+  int periods;                 /* periods of a batch row */
+  /* [B] or NULL: the number of keys of each batch row. All other fields assume
+   * M keys; the rows of a shorter batch row stand that much earlier: see
+   * away_of. */
   const int *lengths;
   int relative;                /* residues count from the home's start */
-  int segments[HOPPER_SEGMENTS]; /* 0: holds every position */
-  int group;                   /* query heads a key head */
-  int section;                 /* (batch row, period) blocks of a section */
-  int shares;                  /* of their heads, one after the other */
-  int tile_rows;               /* at most; fewer where tiles are few */
+  int segments[HOPPER_SEGMENTS]; /* lengths; 0: no end */
+  int group;                   /* query heads of a key head */
+  /* Tiles are numbered section by section, for locality in L2. A section has
+   * this many (batch row, period) blocks, or one of `shares` groups of heads of
+   * one. */
+  int section;
+  int shares;                  /* groups of heads of a block */
+  int tile_rows;               /* most rows of a tile */
   int section_tiles, tiles;    /* tiles of a section, and of all sections */
-  int residues;                /* of rows; above HOPPER_PERIOD: all but one are
-                                  bare */
-  int turn;                    /* a multiple of them, above 32: which rows are
-                                  bare repeats after it; at most HOPPER_PERIOD,
-                                  unless they are more */
-  int shifts;                  /* residues, from home to home; 0: bare rows are
-                                  cleared as if a batch row were one */
-  int row_homes;               /* of a batch row, then */
-  int spans, home_spans;       /* of rows, bare ones among them; of a home */
-  int span_rows;               /* of each, at most */
-  int boxes, home_boxes;       /* sets of boxes of zeros; 0: spans write o, too */
-  int box_rows;                /* of each head, in a set; HOPPER_BOX_ROWS or
-                                  a multiple */
-  int box_rest;                /* rows % residues */
-  float clear_pace;            /* how many of each come with a block of keys */
-  int early;                   /* rows before position 0, all of them bare */
-  int spread;                  /* last tiles of all heads first */
-  float scale;                 /* of scores, times log2 e; positive */
-  float slack;                 /* above its peak, before that moves: scores */
-  float weight;                /* of the output */
-  /* Plain views of o (its own elements) and lse, in elements. */
+  int residues;                /* modulus of the rows' residues; above
+                                  HOPPER_PERIOD: one residue has rows, all
+                                  others are bare */
+  int turn;                    /* a multiple of `residues` above 32, after which
+                                  the bare rows repeat; at most HOPPER_PERIOD
+                                  unless `residues` is larger */
+  int shifts;                  /* bool: residues differ between homes; 0:
+                                  clearing takes a batch row as one home */
+  int row_homes;               /* homes of a batch row, for clearing */
+  /* A *span* is rows of one head, among which bare rows are found and cleared:
+   * the number of spans; of one head in a home. */
+  int spans, home_spans;
+  int span_rows;               /* most rows of a span */
+  /* Zeros of O are stored in sets of boxes: the number of sets; of a home. 0:
+   * spans clear O as well. */
+  int boxes, home_boxes;
+  int box_rows;                /* rows of a head in a set, a multiple of
+                                  HOPPER_BOX_ROWS */
+  int box_rest;                /* number of rows % residues */
+  float clear_pace;            /* key blocks for each span or set of boxes */
+  int early;                   /* most rows before position 0, which are bare */
+  int spread;                  /* bool: the last tiles, the longest, run
+                                  first */
+  float scale;                 /* softmax scale times log2 e; positive */
+  float slack;                 /* a row's peak moves when a score exceeds it by
+                                  this */
+  float weight;                /* factor of the output */
+  /* Pointers and strides of o and lse. Strides count elements; o has its own
+   * 16-bit elements. */
   void *o_data;
   long long o_batch, o_row, o_head;
-  float *lse;                  /* NULL: not wanted */
+  float *lse;                  /* NULL: no lse is wanted */
   long long lse_batch, lse_row, lse_head;
-  /* Of heads that several passes touch, and of all in a part of a sequence: f32
-   * [batches, state_rows, H, Dv] and [batches, state_rows, H]. Row n's stands at
-   * n / apart: of those that share a place no more than one is ever kept. */
+  /* The running state of heads that several passes compute, and of all heads in
+   * a part of a sequence. f32 [batches, state_rows, H, Dv] and [batches,
+   * state_rows, H]. Row n has entry n / apart. At most one of the rows that
+   * share an entry needs a state. */
   float *state_o, *state_lse;
   int state_rows;
-  unsigned apart_ratio;        /* quotient_by */
+  unsigned apart_ratio;        /* for n / apart, see quotient_by */
   short apart_shift;
   int heads;                   /* H */
-  int keep_count;              /* -1: every row may be named */
+  int keep_count;              /* -1: every row needs a state */
   hopper_keep keeps[HOPPER_KEEPS];
-  short keep_phase[HOPPER_PHASES]; /* [keep_count][H]; -1: not of this head */
-  /* Tiles dealt out and blocks finished: zero before and after a launch, and
-   * no other launch's while it runs. */
+  short keep_phase[HOPPER_PHASES]; /* [keep_count][H]; -1: not in this head */
+  /* Two counters: tiles handed out and thread blocks finished. They are zero
+   * before and after a launch, and no other launch uses them meanwhile. */
   unsigned *counters;
-  /* Where expressions have a say: */
-  int all_batches, all_queries; /* B, N of the whole */
-  int batch, head;             /* numbers in the whole of the call's first */
-  float natural;               /* what the chains want scores multiplied by */
+  /* For mask and score expressions: */
+  int all_batches, all_queries; /* B, N of the whole sequence */
+  int batch, head;             /* the call's first batch row and head, in the
+                                  whole */
+  float natural;               /* softmax scale: chains take natural units */
   dil_device_input input[16];
 } hopper_launch;
 

@@ -1,5 +1,5 @@
-/* hopper_maker.h - what hopper_table.c and hopper_keys.c share while a pass
- * becomes the Hopper kernel's tables. */
+/* hopper_maker.h - shared by hopper_table.c and hopper_keys.c, which turn a
+ * pass into the Hopper kernel's tables. */
 #ifndef DIL_CUDA_HOPPER_MAKER_H
 #define DIL_CUDA_HOPPER_MAKER_H
 
@@ -7,9 +7,9 @@
 #include "hopper.h"
 #include <stdio.h>
 
-enum { ENDLESS = 1 << 30 }; /* a segment that holds every position */
+enum { ENDLESS = 1 << 30 }; /* the length of a segment without end */
 
-/* The residues of one (home, head), by branch of `served`. */
+/* The residue that each branch in `served` selects, in one (home, head). */
 typedef struct residues {
   uint64_t served;
   int32_t of[DIL_BRANCH_MAX];
@@ -46,17 +46,20 @@ typedef struct progression {
   int32_t stride, offset;
 } progression;
 
-/* Takes the coarsest progression out of a set of residues modulo `period`. */
+/* Removes from a set of residues modulo `period` the progression with the most
+ * residues, and returns it. */
 progression progression_take(uint64_t *set, int32_t period);
 /* The branches of `among` that select positions with this residue. */
 uint64_t maker_selecting(const maker *mk, const residues *x, uint64_t among,
                          int32_t position);
-/* The index of a stride, HOPPER_STRIDES when there are too many. */
+/* The index of a stride in out->strides; HOPPER_STRIDES when there are too
+ * many. */
 int32_t maker_slot(maker *mk, int32_t stride);
 /* The index of a branch's segment in out->segments, HOPPER_SEGMENTS when there
  * are too many. */
 int32_t maker_segment(maker *mk, uint64_t b);
-/* The keys of a class, appended to the table; their blocks a tile. */
+/* Appends the pieces of a class to the table; *blocks becomes the number of key
+ * blocks that a tile visits. False with mk->reason: there are too many. */
 bool keys_add(maker *mk, const residues *x, uint64_t branches, hopper_class *k,
               double *blocks);
 
