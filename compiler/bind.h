@@ -1,7 +1,7 @@
 /* bind.h - from options to a call: sizes, arrays, random numbers, inputs.
  *
- * Sizes come from arrays and options; where both speak and disagree, the
- * message names both. Everything a binding allocates is its own. */
+ * Sizes come from arrays and options; where an array and an option disagree,
+ * the message names both. A binding owns all memory that it allocates. */
 #ifndef DIL_BIND_H
 #define DIL_BIND_H
 
@@ -17,88 +17,90 @@ typedef struct binding {
   dil_context *context; /* the processor */
   dil_threads *threads; /* the context's */
   int64_t size[BIND_SIZE_COUNT];
-  const char *claimed[BIND_SIZE_COUNT]; /* who said so; NULL: nobody yet */
-  dil_call call;                        /* filled as far as was asked */
+  const char *claimed[BIND_SIZE_COUNT]; /* source of the size; NULL: none */
+  dil_call call;                        /* filled step by step */
   dil_tensor inputs[DIL_INPUT_MAX];
-  /* q, k and v have no data: standard normals, too many to hold here. Pages of
-   * o and lse are there once a row is brought. */
+  /* q, k and v are standard normals, too many to hold here, and have no data.
+   * Pages of o and lse exist once a row is fetched. */
   bool absent;
-  /* This process is one rank of several: q, k and v are mapped files, for every
-   * rank to take its own rows of, or random numbers without data; o and lse
-   * have room on rank 0 alone. */
+  /* This process is one rank of several: q, k and v are mapped files, of which
+   * each rank reads its own rows, or random numbers without data. Only rank 0
+   * has room for o and lse. */
   bool apart;
   dil_status (*bring)(void *owner, int64_t b, int64_t n, int64_t h);
-  void *owner;                          /* bring NULL: all rows are here */
-  size_t sparse[2];                     /* bytes of o and lse; 0: a buffer */
-  void *buffer[DIL_INPUT_MAX + 8]; /* everything to free */
+  void *owner; /* of `bring`, which fetches a row; NULL: all rows are here */
+  size_t sparse[2];                     /* mapped bytes of o and lse; or 0 */
+  void *buffer[DIL_INPUT_MAX + 8]; /* all memory to free */
   int32_t buffer_count;
   dil_npy mapped[3];               /* q, k, v of a streamed call */
-  dil_npy_output out, lse;         /* its outputs that are written in place */
+  dil_npy_output out, lse;         /* outputs that are mapped files */
 } binding;
 
-/* Threads as the options want them; nothing else yet. */
+/* Starts a binding: the options' threads, seed and scale, no tensors yet. */
 dil_status binding_open(arena *a, const options *o, const pattern *p,
                         binding *b);
 void binding_free(binding *b);
 
-/* Sizes from --batch, --seq and --keys; `seq` stands in for --seq when it is
- * not given, unless it is negative. */
+/* Sizes from --batch, --seq and --keys, and tensors without data. `seq` is the
+ * default of --seq, unless it is negative. */
 dil_status binding_sizes(binding *b, int64_t seq);
-/* The declared inputs: all of them, or only those that decide which pairs are
- * kept. After the sizes. */
+/* The declared inputs, after the sizes. Not `all`: an input that masks and
+ * keeps do not read may be missing. */
 dil_status binding_inputs(binding *b, bool all);
-/* q, k and v from arrays or random numbers (which settles the sizes), o and
- * lse full of NaN, lengths, scale, dropout. With --stream arrays are mapped as
- * they are, o and lse too where they are asked for, o as f32. */
+/* q, k and v from arrays or random numbers, the sizes that follow from them,
+ * inputs, lengths, and o and lse full of NaN. With --stream the arrays are
+ * mapped files; so are o and lse where options ask for them, o as f32. */
 dil_status binding_tensors(binding *b, int64_t seq);
-/* A later process of a job: the sizes are rank 0's, which options and arrays
+/* For rank 1 and on of a job: the sizes are rank 0's, which options and arrays
  * must not contradict; o and lse have shapes alone. */
 dil_status binding_follow(binding *b, const int64_t size[BIND_SIZE_COUNT]);
-/* Again full of NaN, so that what a run leaves out is seen; not what is written
- * in place, which would be written twice. */
+/* Fills o and lse with NaN again, so that a check sees rows that a run leaves
+ * out. Mapped output files stay, since they would be written twice. */
 void binding_wipe(binding *b);
 
-/* Before a check: q, k and v of a process among others are made here after all,
- * where they are few. */
+/* Before a check: a rank makes all of q, k and v here after all, where they
+ * have few elements. */
 dil_status binding_complete(binding *b);
 
-/* Gives o and lse that are written in place their names; a streamed run is over,
- * and what it has kept goes. */
+/* Renames mapped outputs to their final names, and deletes the checkpoint of a
+ * streamed run, which is over. */
 dil_status binding_publish(binding *b);
 
-/* What a mask sees in batch row b_row; bounds of N and M as in the call. */
+/* The values that a mask sees in batch row b_row; its M is the row's length. */
 expr_point binding_point(const binding *b, int64_t b_row);
-int64_t binding_keys(const binding *b, int64_t b_row); /* its M or length */
+int64_t binding_keys(const binding *b, int64_t b_row); /* its length, or M */
 
-/* Who says that a size is this; DIL_INPUT: somebody has said otherwise. */
+/* Records that `who` sets a size. DIL_INPUT: another source has set another. */
 dil_status bind_claim(binding *b, bind_size which, int64_t size,
                       const char *who);
 /* Whether masks or keeps of the pattern read that input. */
 bool bind_decides(const pattern *p, int32_t input);
 static inline bool bind_is_float(dil_dtype dtype) { return dtype <= DIL_F16; }
-/* What an array holds and what is wanted, in NumPy's words; its wider integers
- * were read as i32. */
+/* DIL_INPUT: the array's type is not the wanted one, in NumPy's terms. dil_npy
+ * has read wider integers as i32. */
 dil_status bind_wrong_type(const char *path, dil_dtype holds, dil_dtype wanted);
-/* A file's elements as a tensor of `dtype`; kinds do not mix. */
+/* Converts a file's elements to a tensor of `dtype`. DIL_INPUT: one type is a
+ * float and the other an integer, or integers differ. */
 dil_status bind_array(binding *b, const char *path, dil_dtype dtype,
                       const dil_npy *file, dil_tensor *tensor);
 
 /* ---- bind_rows.c: q, k and v --------------------------------------------- */
 
-/* Those that files hold, before the sizes are known; all, after. */
+/* bind_load reads the arrays of files, before the sizes are known; bind_rows
+ * makes the others, after. */
 dil_status bind_load(binding *b, dil_tensor loaded[3]);
 dil_status bind_rows(binding *b, const dil_tensor loaded[3]);
-/* Whether a check finds them here, or will (binding_complete); the same in
- * every process of a job. */
+/* Whether a check has q, k and v here, now or after binding_complete. The
+ * answer is the same in every process of a job. */
 bool bind_has_rows(const binding *b);
 
 /* ---- bind_output.c: o and lse -------------------------------------------- */
 
-/* Before anything is computed: no output takes the place of another or of an
- * array of the call, and each can be written. */
+/* Before any computation: no output overwrites another output or an array of
+ * the call, and each can be written. */
 dil_status bind_check_outputs(const options *o);
 dil_status bind_outputs(binding *b);
-/* Files that were not published go, unless a state is there to go on with. */
+/* Deletes unpublished output files, unless a checkpoint can resume the run. */
 void bind_discard(binding *b);
 
 /* ---- bind_fill.c: tensors from files and from random numbers ------------- */
@@ -108,13 +110,13 @@ dil_status bind_reserve(binding *b, dil_dtype dtype, int32_t rank,
                         const int64_t *shape, dil_tensor *tensor);
 /* Whether the ranks of a topology make their own rows on their GPUs. */
 bool bind_is_absent(const binding *b);
-/* Room for o and lse that takes memory only where it is written; whether only
- * rows that are looked at come there. */
+/* Maps o and lse so that only written pages take memory. bind_is_sparse: only
+ * rows that a check looks at come here. */
 dil_status bind_sparse(binding *b);
 bool bind_is_sparse(const binding *b);
 void bind_sparse_free(binding *b);
-/* Elements of `to` from those of `from`, rounded; both row-major and of the
- * same count. */
+/* Rounds the elements of `from` into `to`; both are row-major and have the same
+ * count. */
 dil_status bind_convert(binding *b, const dil_tensor *from, dil_tensor *to);
 /* Floats: standard normals of tensor `number`; i32: 0..7; u8: 0 or 1. */
 dil_status bind_random(binding *b, uint32_t seed, uint32_t number,
@@ -124,13 +126,13 @@ const char *bind_shape_text(arena *a, const dil_tensor *tensor);
 
 /* ---- measure.c: counts of a call, and this machine's peak ---------------- */
 
-/* What cover counts, summed over the batch rows. */
+/* The counts of cover_pattern, summed over the batch rows. */
 void measure_cover(const binding *b, int32_t tile_rows, int32_t tile_keys,
                    cover_count *count);
-/* Nothing but pairs, in a fraction of the time. */
+/* Counts only `pairs`, in a fraction of the time. */
 void measure_pairs(const binding *b, cover_count *count);
-/* Operations a second that the binding's threads reach together in registers,
- * in the arithmetic that `isa` has for the pattern's dtype. */
+/* Peak operations a second of all the binding's threads together, from
+ * registers, in the arithmetic that `isa` has for the pattern's dtype. */
 dil_status measure_peak(const binding *b, const char *isa, double seconds,
                         double *peak);
 

@@ -1,8 +1,8 @@
 /* driver.h - the compiler as one function: from a file to machine code.
  *
- * In: a request, which says what to read and where to stop. Out: a compilation
- * with everything made on the way, all of it in the caller's arena. Located
- * errors go to the diag; the rest is at dil_last_error(). */
+ * In: a request, which says what to read and at which stage to stop. Out: a
+ * compilation with every result on the way, all of it in the caller's arena.
+ * Located errors go to the diag; every other error is at dil_last_error(). */
 #ifndef DIL_DRIVER_H
 #define DIL_DRIVER_H
 
@@ -26,73 +26,75 @@ typedef enum stage {
 
 typedef struct driver_request {
   const char *path;   /* "-": standard input */
-  const char *text;   /* not NULL: what is read, and path only names it */
+  const char *text;   /* not NULL: the source itself; path only names it */
   size_t length;
-  const char *kernel; /* NULL: the file's only one */
-  const char *topology; /* of the file, in place of the kernel's; NULL: its own */
-  bool joins;         /* whoever asks can run a kernel on many devices */
+  const char *kernel; /* NULL: the file's only kernel */
+  const char *topology; /* replaces the kernel's own; NULL: keeps that */
+  bool joins;         /* the caller can run a kernel on several devices */
   bool from_plan;     /* path holds a plan's text form */
   const define *defines;
   int32_t define_count;
   unsigned force;       /* plan_force bits */
   const char *dtype;    /* of q, k, v and o; NULL: the pattern's */
-  unsigned device;      /* KNOB_CPU, KNOB_CUDA: whose knobs a schedule may have;
-                           0: none in particular */
+  unsigned device;      /* KNOB_CPU or KNOB_CUDA: a schedule may have only this
+                           device's knobs; 0: any device's */
   const char *isa;      /* NULL: the host's */
-  int32_t arch;         /* what cuda and ptxas show: 80, 90, ... */
-  dil_variant variant;  /* what ir and asm show */
-  const dil_call *call; /* sizes and inputs for cover; NULL elsewhere */
-  stage last;           /* stops after this one */
+  int32_t arch;         /* of stages cuda and ptxas: 80, 90, ... */
+  dil_variant variant;  /* of stages ir and asm */
+  const dil_call *call; /* sizes and inputs for stage cover; NULL elsewhere */
+  stage last;           /* the driver stops after this stage */
   FILE *dump;           /* not NULL: the last stage is printed there */
 } driver_request;
 
 typedef struct compilation {
   arena *arena;
   diag *diag;
-  const program *program; /* NULL when it began at a plan */
-  const kernel *kernel;   /* likewise */
+  const program *program; /* NULL: the source was a plan's text */
+  const kernel *kernel;   /* NULL: the source was a plan's text */
   const pattern *pattern;
   const topology *topology; /* NULL: one device */
-  knobs knobs;            /* what its schedule decides */
-  const plan *planned; /* NULL before that stage; so the rest */
-  const plan *plan;    /* the same, turned by the knobs */
-  dil_context *context; /* whose cache and counts its code goes through */
-  const char *isa; /* the one that code is made for */
+  knobs knobs;            /* of its schedule, or of a tuner */
+  const plan *planned; /* NULL before stage plan, as is `plan` */
+  const plan *plan;    /* `planned` with the knobs applied */
+  dil_context *context; /* has the code cache and the counts of compilations */
+  const char *isa; /* instruction set of the processor's code */
   char chip[16];   /* "sm_90", once GPU code is made */
-  bool early;      /* a kernel may be made before all GPU code of it is */
-  bool whole;      /* its calls are whole sequences, none a part of one */
-  struct late *late; /* what is still made of it; NULL: nothing */
+  bool early;      /* a kernel may be made before all its GPU code is */
+  bool whole;      /* no call holds a shard of a longer sequence */
+  struct late *late; /* the deferred compilation; NULL: nothing is deferred */
 } compilation;
 
 /* Reads and checks the program alone. `c` has arena and diag set. */
 dil_status driver_read(const driver_request *request, compilation *c);
-/* Runs the stages up to request->last; a program that `c` already has is not
- * read again. */
+/* Runs the stages up to request->last. The driver does not read the program
+ * again where `c` has it. */
 dil_status driver_compile(const driver_request *request, compilation *c);
-/* Reads one file and takes every kernel of it through its plan, so that all
- * that is wrong or refused is in c->diag. */
+/* Reads one file and takes each of its kernels through its plan, so that
+ * c->diag gets all errors and refusals. */
 dil_status driver_check(const driver_request *request, compilation *c);
-/* What a back end says of a kernel, told where the schedule stands when it is
- * the schedule that cannot be had. Returns the status to go on with. */
+/* Reports a back end's refusal at the place of the schedule, where the kernel
+ * has one with knobs. Returns the status to go on with. */
 dil_status driver_refused(compilation *c, dil_status status);
-/* Gives a planned compilation other knobs: a tuner's, or remembered ones. */
+/* Applies knobs to a planned compilation: a schedule's, a tuner's or those of
+ * wisdom. Replaces c->plan. */
 void driver_turn(compilation *c, const knobs *k);
 /* The back end for processors, opened once: loads the compiler library. */
 dil_status driver_backend(const backend **opened);
-/* Refuses blocks that are chosen by the numbers in q and k: whatever looks at
- * shapes alone would be silent about them. */
+/* DIL_INPUT for `keep top` and `keep mass`, which choose blocks by the numbers
+ * in q and k: a command that knows shapes alone would miscount them. */
 dil_status driver_shapes_decide(const compilation *c);
 
-/* ---- driver_source.c ------------------------------------------------------ */
+/* ---- driver_source.c ----------------------------------------------------- */
 
-/* What the run time makes a kernel of, for the context's device; it borrows
- * `c`. On a GPU the code is made here, and driver_source_free is due once the
- * kernel is made; where `c` is early, driver_drop once the kernel is freed. */
+/* The source of which the run time makes a kernel, for the context's device; it
+ * borrows `c`. For a GPU this function compiles the code. The caller calls
+ * driver_source_free once the kernel is made, and where `c` is early,
+ * driver_drop once the kernel is freed. */
 dil_status driver_source(compilation *c, dil_context *context,
                          dil_kernel_source *source);
 void driver_source_free(dil_kernel_source *source);
 void driver_drop(compilation *c);
-/* The GPU back end, opened once, or the reason why not. */
+/* The GPU back end, opened once; else a status with the reason. */
 dil_status gpu_compiler_open(const gpu_backend **backend);
 
 #endif

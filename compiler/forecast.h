@@ -1,9 +1,10 @@
-/* forecast.h - what a plan becomes on a GPU, which need not be there.
+/* forecast.h - a dry run of a plan on a GPU, which need not be present.
  *
- * In: a plan made for GPUs, a chip or a device at hand, a call's sizes. Out:
- * the kernel that takes each pass and why, its tiles and what they visit, states
- * and workspace, a predicted time. The answers are the back end's and the run
- * time's own; neither NVRTC nor a driver is opened. */
+ * In: a plan made for GPUs, a chip or a present device, a call's sizes. Out:
+ * for each pass its kernel and why, its tiles and the key blocks that they
+ * visit; states, workspace, and a predicted time. The back end and the run time
+ * give these answers themselves, without NVRTC and without a driver. Only
+ * forecast_device opens the device, to ask for its facts. */
 #ifndef DIL_FORECAST_H
 #define DIL_FORECAST_H
 
@@ -12,33 +13,35 @@
 #include <jansson.h>
 
 typedef struct forecast_pass {
-  cover_count count;     /* of its branches alone, by its kernel's tiles */
-  const char *reason;    /* why the fast kernel leaves it; NULL: it does not */
-  span at;               /* what that is about, where it is the file's */
+  cover_count count;     /* of its branches alone, in its kernel's tiles */
+  const char *reason;    /* the Hopper kernel's refusal; NULL: none */
+  span at;               /* of the reason in the .dil file; or no place */
   double seconds;
 } forecast_pass;
 
 typedef struct forecast {
   const compilation *compilation;
   const char *name;      /* "sm_90a", "cuda:0" */
-  const char *model;     /* a device that has this chip, or the one at hand */
+  const char *model;     /* a device with this chip, or the present device */
   dil_cuda_facts facts;
   gpu_codes codes;
   dil_cuda_forecast run;
   forecast_pass pass[DIL_BRANCH_MAX];
-  double states;         /* seconds that states take from pass to pass */
-  int64_t rank_state;    /* bytes of states of a rank, at most; 0: no ranks */
-  int64_t rank_apart;    /* one of its rows in so many has one */
+  double states;         /* seconds to move states between passes */
+  int64_t rank_state;    /* most bytes of states on one rank; 0: no ranks */
+  int64_t rank_apart;    /* the states' stride in rows, on that rank */
   double seconds;
-  double share;          /* of what the processors multiply in that time; < 0:
-                            there are no figures of this chip */
+  double share;          /* of the chip's peak FLOP/s in that time; < 0: there
+                            are no figures of this chip */
 } forecast;
 
-/* The chip of `--cuda`, or the device of `--device cuda`, as a remembered
- * schedule turns the plan for it. DIL_USAGE: no figures of that chip. */
+/* Fill name, model and facts: of the chip of `--cuda`, or of the device of
+ * `--device cuda`. forecast_device also applies the device's remembered
+ * schedule to the plan. DIL_USAGE: the chip is not among those known. */
 dil_status forecast_chip(const options *o, forecast *f);
 dil_status forecast_device(const binding *b, compilation *c, forecast *f);
-/* All of it, `name`, `model` and `facts` being there. */
+/* Fills all the rest; `name`, `model` and `facts` are set before. flops: of the
+ * whole call. */
 dil_status forecast_make(const binding *b, const compilation *c, double flops,
                          forecast *f);
 

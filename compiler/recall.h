@@ -1,25 +1,24 @@
-/* recall.h - schedules that were measured and are remembered (wisdom.h), for a
- * compilation that has its plan. A schedule of its own, or a forced plan, is
- * never touched; what is wrong with the file is a warning of its diag, once a
- * process. */
+/* recall.h - applies tuned schedules (wisdom.h) to a compilation that has its
+ * plan. A kernel with a schedule of its own, or a forced plan, stays as it is.
+ * An unreadable record of the file is a warning in the diag, once a process. */
 #ifndef DIL_RECALL_H
 #define DIL_RECALL_H
 
 #include "driver.h"
 #include "wisdom.h"
 
-/* What wisdom calls the context's device, this pattern and a call of batch,
- * queries and keys. */
+/* Fills the key under which wisdom holds the context's device, this pattern and
+ * a call of these sizes: batch, queries, keys. */
 void recall_key(const compilation *c, const dil_context *context,
                 const int64_t size[3], wisdom_key *key);
-/* Gives the compilation the knobs that are remembered of calls of this size on
- * the context's device; size NULL: of the largest. True: it has other knobs
- * now. */
+/* Applies the remembered knobs for calls of this size on the context's device;
+ * size NULL: those of the largest call. True: the compilation has new knobs. */
 bool recall(compilation *c, const dil_context *context, const int64_t size[3]);
-/* The same for any device whose name ends in `chip` ("sm_90"). */
+/* The same for any device whose name ends in `chip` ("sm_90"), and for the
+ * largest call. */
 bool recall_chip(compilation *c, const char *chip);
-/* Takes them back: no kernel can be had with them, which is told so, with the
- * knobs and the reason. */
+/* Removes the knobs again, where no kernel can be made with them. The caller
+ * prints RECALL_LOST with the knobs and the reason. */
 #define RECALL_LOST "the remembered schedule %s cannot be had: %s"
 void recall_undo(compilation *c);
 
