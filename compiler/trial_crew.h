@@ -1,4 +1,5 @@
-/* trial_crew.h - a trial on the ranks of a topology. */
+/* trial_crew.h - a trial on the ranks of a topology: threads of this process,
+ * or processes of a job, of which this process is one. */
 #ifndef DIL_TRIAL_CREW_H
 #define DIL_TRIAL_CREW_H
 
@@ -14,82 +15,86 @@ typedef struct trial_crew {
   crew *crew;
   crew_task task;
   dil_kernel_source from;
-  progress bar;              /* steps of the ranks here */
-  place_judge judge;         /* of the plan's masks */
+  progress bar;              /* steps of the ranks in this process */
+  place_judge judge;         /* bounds the plan's masks for `mask` */
   place_mask mask;
   bool on_gpu;
-  crew_gpu gpu;              /* of ranks on GPUs */
-  dil_context *context;      /* the first of them; NULL: the processor's */
-  const dil_mpi_module *mpi; /* NULL: processes of no job */
-  bool job;                  /* ranks are processes, and this is one, */
-  launch launched;           /* as its launcher says */
-  char meet[DIL_PATH_MAX];   /* where they do; empty: in an MPI job */
-  dil_link *world;           /* joins them, until they part */
+  crew_gpu gpu;              /* shared by ranks on GPUs */
+  dil_context *context;      /* of the first GPU; NULL: ranks are on the host */
+  const dil_mpi_module *mpi; /* NULL: this is no MPI job */
+  bool job;                  /* ranks are processes, and this is one of them */
+  launch launched;           /* rank and ranks, as the launcher set them */
+  char meet[DIL_PATH_MAX];   /* rendezvous: file or HOST:PORT; empty: by MPI */
+  dil_link *world;           /* joins all processes, until they leave the job */
   const dil_call *call;
-  int64_t goal, done;        /* runs that are wanted, and that there were, */
-  double seconds;            /* the last of which took so long */
-  bool whole;                /* nothing is left to be run or collected */
-  bool failed;               /* this process leaves MPI as it is */
+  int64_t goal, done;        /* runs that are wanted, and runs completed */
+  double seconds;            /* of the last completed run */
+  bool whole;                /* nothing is left to run or to collect */
+  bool failed;               /* this process does not finalize the job */
 } trial_crew;
 
-/* Ranks on threads of this process, each with a kernel for its own heads, or
- * this process as one of them. The machine code is made here, and the binding's
- * call: of a later process of a job it has shapes alone. */
+/* Makes the ranks, each with a kernel for its own heads, the machine code, and
+ * the binding's call. In a job this process is one rank; the call of rank 1 and
+ * on has shapes alone. */
 dil_status trial_crew_open(trial_crew *t, compilation *c, binding *b,
                            int64_t seq);
 void trial_crew_free(trial_crew *t);
-/* After the last run: all ranks are done, what of processes' rows is wanted, or
- * checked within `budget`, comes to the first, and they leave their job; what
- * is left is for the one that speaks. */
+/* After the last run: every rank finishes its runs and leaves its job. Before
+ * that, rank 0 gets the rows of o and lse that options want, or that a check
+ * within `budget` seconds needs. Only rank 0 goes on to report. */
 dil_status trial_crew_part(trial_crew *t, double budget);
 dil_status trial_crew_run(trial_crew *t, double *seconds);
-/* o and lse of ranks on GPUs to the call's tensors, after the last run; where
- * those are absent, each when it is asked for. */
+/* Copies o and lse of ranks on GPUs to the call's tensors, after the last run.
+ * Of an absent binding, `bring` fetches each row when a check asks for it. */
 dil_status trial_crew_fetch(trial_crew *t, binding *b);
-/* Whether this process tells what came of it: ranks but the first do not. */
+/* Whether this process reports: all ranks but rank 0 of a job do not. */
 bool trial_crew_speaks(const trial_crew *t);
-/* What the ranks moved and waited, into the report. */
+/* Puts the bytes moved and the seconds waited of all ranks into the report. */
 void trial_crew_tell(const trial_crew *t, report *r);
 
 /* ---- trial_job.c --------------------------------------------------------- */
 
-/* This process as a rank of a job: links to its ring and to all, and the call,
- * bound by rank 0 and followed by the others. */
+/* Joins this process to its job: handshake, links to all ranks and to its ring,
+ * and the call, whose sizes rank 0 sends to the others. */
 dil_status trial_job_join(trial_crew *t, const topology *on, binding *b,
                           int64_t seq);
-/* All have made their code: each takes its rows. */
+/* Barrier after which all ranks have their code; then each rank takes its rows
+ * of the call. */
 dil_status trial_job_begin(trial_crew *t, const topology *on,
                            const binding *b);
-/* After the last run: o, lse and reports to rank 0. */
+/* After the last run: sends the wanted rows of o and lse, and the reports, to
+ * rank 0. */
 dil_status trial_job_collect(trial_crew *t, double budget);
-/* Tells the others that this process cannot go on, with the last error. */
+/* Tells the other ranks that this process cannot go on, with the last error. */
 void trial_job_fail(trial_crew *t);
 
 /* ---- trial_shrink.c ------------------------------------------------------ */
 
-/* After a run or a collection that failed, with its words as the last error: the
- * ranks that are left become one ring, with their rows of the call, and agree on
- * what is to be done again (t->done); nothing is (t->whole), where the first has
- * all that is wanted. Fails as what was done did where it has lost nobody, or
- * this process. */
+/* After a run or a collection that failed with `failure` and dil_last_error():
+ * the ranks left become one ring, with their rows of the call. They agree on
+ * t->done, from which they run again, or set t->whole: rank 0 has all that is
+ * wanted. Returns `failure` where no rank was lost, or where this rank was. */
 dil_status trial_crew_shrink(trial_crew *t, dil_status failure);
-/* Between steps of a run: whether other rings of the mesh can go on. */
+/* Between steps of a run: fails this rank's ring where another ring of the mesh
+ * has failed. */
 void trial_crew_hear(trial_crew *t);
 
 /* ---- trial_crew_join.c --------------------------------------------------- */
 
-/* Whether the ranks are processes (t->job), and where they meet: by the link of
- * the topology, and with NCCL by the environment. */
+/* Sets t->job, whether the ranks are processes, and t->meet, their rendezvous:
+ * by the topology's link, and with NCCL by the environment. */
 dil_status trial_crew_way(trial_crew *t, const topology *on);
-bool trial_crew_in_file(const trial_crew *t); /* on one host */
-/* This process's number and a link to all, within so many seconds; a link to
- * its ring, as the mesh has it. */
+/* The rendezvous is a file, so all ranks are on one host. */
+bool trial_crew_in_file(const trial_crew *t);
+/* trial_crew_world finds this process's rank and links it to all ranks, with
+ * `timeout` seconds for a wait. trial_crew_ring links it to the ranks of its
+ * ring. */
 dil_status trial_crew_world(trial_crew *t, const topology *on, double timeout);
 dil_status trial_crew_ring(trial_crew *t);
-/* Rows of GPUs travel by NCCL, when the topology says so. */
+/* Opens NCCL for the rows of ranks on GPUs, when the topology says so. */
 dil_status trial_crew_nccl(trial_crew *t, const topology *on);
 
-/* ---- trial_crew_gpu.c ---------------------------------------------------- */
+/* ---- trial_crew_gpu.c: devices and code of ranks on GPUs ----------------- */
 
 dil_status trial_crew_gpu(trial_crew *t, compilation *c, const options *o);
 void trial_crew_gpu_free(trial_crew *t);

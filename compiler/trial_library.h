@@ -1,5 +1,5 @@
-/* trial_library.h - a kernel of a library of `dil build` that `run` calls as
- * any program would: by the name of its function. */
+/* trial_library.h - a kernel of a library of `dil build`, which `run` calls as
+ * any program does: by the name of its function. */
 #ifndef DIL_TRIAL_LIBRARY_H
 #define DIL_TRIAL_LIBRARY_H
 
@@ -13,22 +13,23 @@ typedef struct trial_library {
   library_kernel_facts facts;
   void *file;            /* of dlopen */
   void *function;
-  void *context;         /* what the function gets */
-  bool own_context;      /* the library made it, and takes it back */
-  const char *isa;       /* the processor's code that runs; NULL: none does */
+  void *context;         /* the function's first argument */
+  bool own_context;      /* the library made the context and frees it */
+  const char *isa;       /* of the processor's code that runs; NULL: none */
   DLTensor tensor[6 + DIL_INPUT_MAX];
   int32_t tensor_count;
   uint64_t word[DIL_WORD_INPUTS + DIL_INPUT_MAX + 3];
 } trial_library;
 
-/* Reads the description and the pattern in it; nothing of the library runs.
+/* Reads the description and the pattern in it, and runs no code of the library.
  * trial_library_free is due in any case. */
 dil_status trial_library_read(trial_library *t, const options *o,
                               compilation *c);
-/* Loads the library. `context` is the program's own, of the device. */
+/* Loads the library. `context` is this program's, of the device; a standalone
+ * library makes one of its own for the processor. */
 dil_status trial_library_load(trial_library *t, const options *o,
                               dil_context *context);
-/* Makes the function's arguments of a call, whose memory is on `device`. */
+/* Makes the function's arguments from a call whose memory is on `device`. */
 void trial_library_bind(trial_library *t, const dil_call *call,
                         DLDevice device);
 dil_status trial_library_run(trial_library *t);
