@@ -1,5 +1,6 @@
-/* ring_memory.h - memory of a rank that two streams use: what is given back may
- * still be in use, and whoever takes it next comes after that. */
+/* ring_memory.h - a stream-ordered allocator for the two streams of a rank. A
+ * stream may still use a block that is given back; both streams wait for that
+ * use before they use the block again. */
 #ifndef DIL_CUDA_RING_MEMORY_H
 #define DIL_CUDA_RING_MEMORY_H
 
@@ -11,19 +12,19 @@ typedef struct ring_block {
   cu_pointer memory;
   int64_t bytes;
   bool used;
-  cu_event at[2];          /* where the streams were when it was given */
+  cu_event at[2];          /* recorded on each stream when it was given back */
 } ring_block;
 
-/* All 0 at first but driver and streams. The device's context is this
- * thread's, here and below. */
+/* The caller sets `driver` and `stream`; all else is 0 at first. Every call
+ * below needs the device's context current on the calling thread. */
 typedef struct ring_memory {
   const cuda_driver *driver;
-  cu_stream stream[2];     /* the first one clears */
+  cu_stream stream[2];     /* the first one clears memory */
   int32_t count;
   ring_block block[RING_BLOCKS];
 } ring_memory;
 
-/* bytes > 0. A new block waits for the device. */
+/* bytes > 0. An allocation of a new block may synchronise with the device. */
 dil_status memory_take(ring_memory *m, int64_t bytes, bool zero,
                        void **memory);
 void memory_give(ring_memory *m, void *memory);

@@ -1,6 +1,6 @@
-/* job.h - what dilrt-mpi.so offers: ranks that are processes of one MPI job.
- * The module is the only user of MPI, and is opened when a topology says
- * `link mpi`. */
+/* job.h - the interface of dilrt-mpi.so, for ranks that are processes of one
+ * MPI job. Only this module uses MPI. The run time opens it when a topology
+ * says `link mpi`. */
 #ifndef DIL_MPI_JOB_H
 #define DIL_MPI_JOB_H
 
@@ -8,13 +8,14 @@
 
 typedef struct dil_mpi_module {
   int32_t version;     /* DIL_INTERFACE, of interface.h */
-  /* Begins MPI, once; this process's number and how many there are. */
+  /* Initialises MPI if the process has not yet done so. Out: this process's
+   * rank in MPI_COMM_WORLD and the number of ranks. */
   dil_status (*open)(int32_t *rank, int32_t *ranks);
-  /* Collective: processes of the same `color` get a link of their own, ranked
-   * by their numbers. */
+  /* Processes of the same `color` get a link of their own, in the order of
+   * their ranks (MPI_Comm_split). Collective over all processes. */
   dil_status (*link)(int32_t color, double timeout, dil_link **link);
-  /* Ends MPI; only when every rank does, and every link is freed. A process
-   * that has failed leaves without. DIL_PEER: some rank does not end. */
+  /* Finalises MPI. Every rank calls it after it has freed every link; a process
+   * that has failed ends without it. DIL_PEER: some rank does not call it. */
   dil_status (*close)(double timeout);
 } dil_mpi_module;
 

@@ -1,8 +1,8 @@
-/* link_mpi.h - what the files of dilrt-mpi.so share: a link over one
- * communicator.
+/* link_mpi.h - a link over one MPI communicator. Internal to dilrt-mpi.so.
  *
- * MPI is called by one thread at a time, under mpi_lock: the rank's own thread
- * while it posts and waits, and the link's courier while the rank computes. */
+ * One thread at a time calls MPI, under mpi_lock. The rank's own thread does so
+ * while it posts and waits. While the rank computes, the link's courier does: a
+ * progress thread. */
 #ifndef DIL_LINK_MPI_H
 #define DIL_LINK_MPI_H
 
@@ -13,13 +13,13 @@
 enum { TAG_REVOKE, TAG_QUESTION, TAG_ANSWER, TAG_LIVES, TAG_ROWS /* + slot */ };
 enum { LINK_REASON = 256 };
 
-typedef struct half { /* of a transfer: what one side moves */
-  int32_t peer;       /* -1: nothing */
+typedef struct half { /* one direction of a transfer */
+  int32_t peer;       /* -1: this direction has no message */
   int32_t tag;
-  char *at;
-  int64_t left;
+  char *at;           /* the next piece */
+  int64_t left;       /* bytes in pieces that have not begun */
   MPI_Request request;
-  bool empty;         /* a message of no bytes is still a message */
+  bool empty;         /* a message of no bytes, which has not begun */
 } half;
 
 typedef struct slot {
@@ -28,17 +28,18 @@ typedef struct slot {
   double moved;       /* when a piece of it last began or ended */
 } slot;
 
-/* Whom a rank waits for, and in which step; -1: for nobody. */
+/* The rank that a rank waits for, and the step of the wait; -1: it waits for
+ * none. */
 typedef struct wait_word {
   int32_t target, step;
 } wait_word;
 
-/* A wait that has lasted too long: who is to blame for it. */
+/* The search for the rank that is to blame for a wait that has timed out. */
 typedef struct inquiry {
-  double asked;       /* when; 0: nobody has been */
-  int32_t suspect;    /* who was */
-  int32_t by, step;   /* who waits for him */
-  int32_t hops;
+  double asked;       /* when the last question was sent; 0: none was */
+  int32_t suspect;    /* the rank that was asked */
+  int32_t by, step;   /* the rank that waits for the suspect, and the step */
+  int32_t hops;       /* questions after the first */
 } inquiry;
 
 typedef struct mpi_link {
@@ -47,10 +48,10 @@ typedef struct mpi_link {
   bool failed;
   char reason[LINK_REASON];
   wait_word here;     /* this rank's own wait */
-  wait_word *answer;  /* [ranks] what was told to each */
-  double *lived;      /* [ranks] when each last said so */
+  wait_word *answer;  /* [ranks]: send buffers of answers to each rank */
+  double *lived;      /* [ranks]: when the last heartbeat of each came */
   pthread_t courier;
-  pthread_cond_t work; /* something for the courier */
+  pthread_cond_t work; /* the courier has something to do */
   bool closing;
   int32_t slots;
   slot slot[];
@@ -59,22 +60,23 @@ typedef struct mpi_link {
 extern pthread_mutex_t mpi_lock;
 
 double link_seconds(void);
-/* The first failure is the link's. */
+/* Marks the link as failed; the first failure's reason stays. */
 void link_fail(mpi_link *l, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/* False: MPI's own words become the link's failure. */
+/* False: an MPI call has failed, and MPI's text is the link's failure. */
 bool link_good(mpi_link *l, int code, const char *what);
 
-/* link_mpi.c: a link with its courier. */
+/* link_mpi.c: a link with its courier. The link frees the communicator. */
 dil_status mpi_link_new(MPI_Comm comm, double timeout, dil_link **link);
 
-/* blame.c: what ranks tell each other about their waits. Revokes and signs of
- * life are heard, questions answered; all without blocking. */
+/* blame.c: receives revokes and heartbeats and answers questions about this
+ * rank's wait, without blocking. */
 void blame_listen(mpi_link *l);
-/* All others hear that this rank lives. */
+/* Sends a heartbeat to all other ranks. */
 void blame_live(mpi_link *l);
-/* This rank's wait is over its time: asks whom it waits for, and whom that one
- * waits for, until one does not answer: that one fails the link. */
+/* For a wait that has timed out; called again and again. It asks the awaited
+ * rank which rank it waits for itself, then asks that rank, and so on. The link
+ * fails over the rank that does not answer, or that waits for none. */
 void blame_pursue(mpi_link *l, inquiry *q);
 
 #endif

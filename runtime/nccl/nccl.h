@@ -1,19 +1,20 @@
-/* nccl.h - the part of NCCL that the run time uses, declared here so that no
- * header of it is needed. */
+/* nccl.h - the part of NCCL that the run time uses, declared here so that the
+ * build needs no NCCL header. */
 #ifndef DIL_NCCL_NCCL_H
 #define DIL_NCCL_NCCL_H
 
 #include "../rt.h"
 
 enum { NCCL_OK = 0, NCCL_IN_PROGRESS = 7, NCCL_BYTES = 0 };
-enum { NCCL_SHRINK_ABORT = 1 }; /* what is outstanding ends first */
+enum { NCCL_SHRINK_ABORT = 1 }; /* aborts outstanding operations first */
 
 typedef struct nccl_comm *nccl_comm;
 typedef struct nccl_id {
   char bytes[128];
 } nccl_id;
 
-/* As version 2.14 has it: `size` and `version` say where it ends. */
+/* ncclConfig_t of NCCL 2.14; later versions read `size` and `version` to know
+ * which fields it has. */
 typedef struct nccl_config {
   size_t size;
   unsigned magic, version;
@@ -22,7 +23,7 @@ typedef struct nccl_config {
 #define NCCL_CONFIG \
   (nccl_config) { sizeof(nccl_config), 0xcafebeef, 21400, 0 }
 
-/* X(name here, symbol of libnccl.so.2, arguments): all return an int */
+/* X(name here, symbol of libnccl.so.2, arguments); each returns an int. */
 #define NCCL_FUNCTIONS(X)                                                  \
   X(version, ncclGetVersion, (int *))                                      \
   X(id, ncclGetUniqueId, (nccl_id *))                                      \
@@ -37,7 +38,7 @@ typedef struct nccl_config {
   X(receive, ncclRecv,                                                     \
     (void *, size_t, int type, int from, nccl_comm, void *stream))
 
-/* The same, of libraries that have it: it came with 2.27. */
+/* The same for a function that NCCL has since 2.27. */
 #define NCCL_SHRINK(X)                                                       \
   X(shrink, ncclCommShrink,                                                  \
     (nccl_comm, int *lost, int lost_count, nccl_comm *, nccl_config *,       \
@@ -47,13 +48,14 @@ enum { NCCL_SHRINKS_SINCE = 22700 };
 typedef struct nccl_functions {
 #define X(name, symbol, arguments) int(*name) arguments;
   NCCL_FUNCTIONS(X)
-  NCCL_SHRINK(X)           /* NULL: there is none */
+  NCCL_SHRINK(X)           /* NULL: this NCCL is older */
 #undef X
   const char *(*text)(int);        /* ncclGetErrorString */
   const char *(*last)(nccl_comm);  /* ncclGetLastError */
 } nccl_functions;
 
-/* nccl_open.c: opened once, or DIL_ENVIRONMENT with the reason. */
+/* nccl_open.c: opens NCCL once. DIL_ENVIRONMENT: there is no usable NCCL; later
+ * calls fail with the same reason. */
 dil_status nccl_open(const nccl_functions **functions);
 
 #endif
