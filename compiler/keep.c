@@ -1,12 +1,13 @@
-/* keep.c - what the compilers make, kept from process to process.
+/* keep.c - the code cache: compiled code that outlives the process.
  *
- * In: a compilation with its plan. Out: machine code. Its key is all that the
- * code follows from: the plan's canonical text (so neither layout nor comments
- * of the .dil file, whose lines a debugger sees as they were when the code was
- * made), knobs, target, the headers that dil's parts share, and what the back
- * end's own file holds, its templates among it. The compiler library behind
- * that is a witness: a kept value falls with its file. Of GPU code these are
- * lists; what is on none may be on the shelf (keep_shelf.c), by its source. */
+ * In: a compilation with its plan. Out: machine code. The key holds all that
+ * the code depends on: the plan's canonical text, knobs, target, the headers
+ * that dil's plug-ins share, and a hash of the back end's file, which holds the
+ * templates. Layout and comments of the .dil file are not in it, so a debugger
+ * shows its lines as they were when the code was made. The compiler library is
+ * a dependency of the value: the cache drops the value when that file changes.
+ * A value for a GPU is a list of codes. Codes on no list may be on the shelf
+ * (keep_shelf.c), by their source. */
 #include "keep.h"
 #include "interface.h"
 #include "../runtime/cache.h"
@@ -21,20 +22,20 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { KEEP_VERSION = 3 }; /* of how values are written below */
+enum { KEEP_VERSION = 3 }; /* of the value formats below; part of the key */
 
 /* ---- which compiler ------------------------------------------------------ */
 
 static const char *const module_files[] = {"dil-cpu.so", "dil-gpu.so"};
 
-/* Each is looked at once a process: what is loaded stays loaded. */
+/* Hashed once a process, since a loaded back end stays loaded. */
 static struct {
   XXH128_hash_t hash;
   bool looked, known;
 } modules[KEEP_MODULES];
 static pthread_mutex_t modules_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* What is in the file; false when it cannot be read. */
+/* Hashes a file's bytes; false when it cannot be read. */
 static bool hash_file(const char *path, XXH128_hash_t *hash) {
   struct stat found;
   int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -66,7 +67,7 @@ static bool hash_module(keep_module m, XXH128_hash_t *hash) {
 /* ---- keys ---------------------------------------------------------------- */
 
 typedef struct text {
-  char *bytes;   /* malloced; NULL: the compiler cannot be told, or no memory */
+  char *bytes;   /* malloced; NULL: no key or value, or no memory */
   size_t size;
 } text;
 
@@ -82,7 +83,7 @@ FILE *keep_open_key(keep_module m, char **bytes, size_t *size) {
   return out;
 }
 
-/* `target` is "avx512 tiles", "sm_90 general". */
+/* `target`: "avx512 tiles" or "sm_90 general". */
 static text key_of(const compilation *c, keep_module m, const char *target) {
   text key = {0};
   char turned[KNOBS_TEXT];
@@ -98,7 +99,7 @@ static text key_of(const compilation *c, keep_module m, const char *target) {
 
 /* ---- the processor ------------------------------------------------------- */
 
-/* A kept object: these, then its bytes. */
+/* The head of a cached object; its bytes follow. */
 typedef struct object_facts {
   int32_t lanes, pack, key_block, tile_keys;
 } object_facts;
@@ -151,8 +152,8 @@ static dil_status make_object(const void *request, const gpu_shelf *shelf,
 
 enum { FAMILY_SIZE = 32 };
 
-/* A kept list of codes: for each this, then its cubin, of size 0 where that
- * comes apart. */
+/* A cached list holds for each code this head, then the cubin. Its size is 0
+ * where late.c compiles it after the kernel is made. */
 typedef struct code_head {
   dil_cuda_code about; /* cubin and family NULL */
   int32_t member;
@@ -181,7 +182,7 @@ static text write_codes(const void *made) {
   return (text){0};
 }
 
-/* The name of the family stands behind the cubin, in its block. */
+/* code->cubin and code->family share one malloced block, the name last. */
 static bool read_code(const char **at, const char *end, dil_cuda_code *code,
                       int32_t *member) {
   code_head head;
@@ -253,18 +254,18 @@ static dil_status make_helper(const void *request, const gpu_shelf *shelf,
              : gpu->rows(r->arch, shelf, &codes->code[0]);
 }
 
-/* ---- one way for both ---------------------------------------------------- */
+/* ---- find or compile, for both ------------------------------------------- */
 
-/* A kind of code: read and write turn it into bytes and back; `read` takes the
- * bytes it is given. */
+/* A kind of code. `read` and `write` turn code from and into bytes; `read`
+ * frees found->bytes, or hands them to the code that it makes. */
 typedef struct kind {
   keep_module module;
   const char *compiler; /* for the trace */
   metric compiles, opening, seconds;
   bool (*read)(cache_value *found, void *made);
   text (*write)(const void *made);
-  /* Loads the compiler, once a process; *origin: its file, NULL when that
-   * cannot be told. */
+  /* Loads the compiler, once a process; *origin: its file's path, or NULL when
+   * the path is unknown. */
   dil_status (*open)(const char **origin);
   dil_status (*make)(const void *request, const gpu_shelf *shelf, void *made);
 } kind;
@@ -290,7 +291,8 @@ static const kind objects = {.module = KEEP_CPU,
    .make = how}
 static const kind cubins = CUBINS(make_codes), helpers = CUBINS(make_helper);
 
-/* Links stay, since a newer compiler may come to lie behind them. */
+/* Does not resolve symbolic links, since a newer compiler may lie behind one
+ * later. */
 const char *keep_whole_path(const char *path, char room[PATH_MAX]) {
   char here[PATH_MAX] = "";
   bool rooted = *path == '/';
@@ -300,8 +302,8 @@ const char *keep_whole_path(const char *path, char room[PATH_MAX]) {
   return length > 0 && length < PATH_MAX ? room : NULL;
 }
 
-/* A compiler that cannot say where it came from could change unseen: what it
- * makes is not kept. */
+/* Caches nothing of a compiler whose path is unknown, since that compiler could
+ * change without notice. */
 static void put_made(const compilation *c, const kind *k, dil_cache *cache,
                      text key, const char *target, const void *made,
                      const char *origin, double seconds) {
@@ -319,8 +321,8 @@ static void put_made(const compilation *c, const kind *k, dil_cache *cache,
   free(kept.bytes);
 }
 
-/* By the compiler, but what of it is on the shelf; into the cache, unless there
- * is no key. */
+/* Compiles what is not on the shelf, and caches the result unless there is no
+ * key. */
 static dil_status make_and_put(const compilation *c, const kind *k,
                                dil_cache *cache, text key, const char *target,
                                const void *request, keep_shelf *shelf,
@@ -330,7 +332,7 @@ static dil_status make_and_put(const compilation *c, const kind *k,
   dil_status status = k->open(&origin);
   int64_t opened = dil_trace_now();
   if (tracing()) dil_trace_add(begin, "compile", "open", k->compiler, -1);
-  bool empty = !shelf->origin[0]; /* as find_shelved saw */
+  bool empty = !shelf->origin[0]; /* find_shelved has found nothing */
   keep_shelf_open(shelf, c, false, origin);
   shelf->calls.empty = empty;
   if (!status) status = k->make(request, origin ? &shelf->calls : NULL, made);
@@ -353,7 +355,7 @@ static void note_found(const compilation *c, const char *target,
       target, 1e-6 * (double)(dil_trace_now() - begin));
 }
 
-/* As it was put; false: it must be made, or is on the shelf. */
+/* Reads the value of a key; false: there is none. */
 static bool find_made(const compilation *c, const kind *k, dil_cache *cache,
                       text key, const char *target, void *made) {
   cache_value found;
@@ -364,9 +366,9 @@ static bool find_made(const compilation *c, const kind *k, dil_cache *cache,
   return hit;
 }
 
-/* GPU code whose cubins are all on the shelf, for other plans perhaps. The
- * compiler stays unopened. No list is put: its way to the disk takes longer
- * than finding them again. */
+/* Makes GPU code whose cubins are all on the shelf, perhaps from other plans,
+ * without loading the compiler. It caches no list, since the next process finds
+ * the cubins again in less time than writing a list takes. */
 static bool find_shelved(const compilation *c, const kind *k,
                          const char *target, const void *request,
                          keep_shelf *shelf, void *made) {

@@ -1,17 +1,18 @@
-/* keep_shelf.c - cubins kept by what they are made of: see gpu_shelf in
+/* keep_shelf.c - the cubin cache, keyed by source and options: see gpu_shelf in
  * gpu/gpu.h.
  *
- * In: options and source, as NVRTC is given them. Out: what it made of them,
- * for this plan or another, here or in another process. The key has the back
- * end's own file too, for the templates that the source includes; NVRTC's is
- * the witness. The gate judges anew what comes back. */
+ * In: options and source, as NVRTC gets them. Out: the cubin and the report
+ * that NVRTC made of them for any plan, in this process or another. A hash of
+ * the back end's file, which holds the included templates, is in the key too.
+ * NVRTC's file is the dependency of the value. The gate in nvrtc.c checks each
+ * cubin again. */
 #include "keep.h"
 #include "../runtime/cache.h"
 #include <stdlib.h>
 #include <string.h>
 
-/* A kept cubin: the path of the NVRTC that made it and its report, each with
- * the 0 behind it, then the cubin. */
+/* A value: the path of the NVRTC that made the cubin and the report, each with
+ * its terminating 0, then the cubin. */
 static bool read_made(const cache_value *kept, const char **origin,
                       gpu_made *made) {
   const char *at = kept->bytes, *end = at + kept->size;
@@ -71,7 +72,7 @@ static bool find(void *context, const source_text *of, gpu_made *made) {
   if (!found) return false;
   found = read_made(&kept, &origin, made);
   bool other = found && s->origin[0] && strcmp(origin, s->origin);
-  if (other) { /* another NVRTC's */
+  if (other) { /* another NVRTC made it */
     free(made->log);
     free(made->cubin);
     *made = (gpu_made){0};

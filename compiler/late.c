@@ -1,9 +1,10 @@
-/* late.c - codes of a kernel that are compiled after it is made: see keep.h.
+/* late.c - deferred compilation: a thread compiles some codes of a kernel after
+ * the kernel is made; see keep.h.
  *
- * In: a plan whose members (gpu/gpu.h) are not all taken by every call. Out:
- * those that are, at once; the others from a thread, for the calls that wait
- * for them. When all are there they are kept together, as if they had been
- * compiled at once. */
+ * In: a plan with members (gpu/gpu.h) that few calls need. Out: the other
+ * members at once, and the deferred members from the thread; a call that needs
+ * one waits for it. Once all codes exist, the cache gets them as one list, as
+ * if they had been compiled together. */
 #include "keep.h"
 #include "../runtime/clock.h"
 #include <errno.h>
@@ -13,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef struct slot {        /* a member that comes late */
+typedef struct slot {        /* the result of a deferred member */
   bool ended;
   dil_status status;
   char problem[2048];
@@ -23,29 +24,30 @@ typedef struct slot {        /* a member that comes late */
 typedef struct late {
   const compilation *c;
   gpu_request request;
-  knobs knobs;               /* the request's */
-  uint32_t members;          /* those that come late */
-  char *key;                 /* of all of them in the cache */
+  knobs knobs;               /* a copy for `request` */
+  uint32_t members;          /* bits: the deferred members */
+  char *key;                 /* of the list of all codes; NULL: none */
   size_t key_size;
   atomic_bool stop;
-  pid_t process;             /* whose thread it is */
+  pid_t process;             /* has the thread; a forked child has not */
   pthread_t thread;
-  bool begins;               /* the thread has been started */
-  bool running;              /* and not joined; under running_lock */
-  struct late *next;         /* of all that run */
-  pthread_mutex_t lock;      /* of all below */
+  bool begins;               /* the thread was started */
+  bool running;              /* ... and not yet joined; under running_lock */
+  struct late *next;         /* in the list `running` */
+  pthread_mutex_t lock;      /* guards all fields below but `shelf` */
   pthread_cond_t changed;
-  bool over, had_first;
-  bool wanted;               /* a call waits, or is as likely as others */
+  bool over, had_first;      /* the thread has ended; `member` is filled */
+  bool wanted;               /* a call waits, or will soon: do not delay */
   double begun;
-  keep_shelf shelf;          /* the thread's */
-  int32_t member[GPU_CODES_MAX]; /* that the codes first had are */
+  keep_shelf shelf;          /* used by the thread alone */
+  int32_t member[GPU_CODES_MAX]; /* by the index of the kernel's code */
   slot slot[GPU_CODES_MAX];
 } late;
 
 /* ---- the end of the process ---------------------------------------------- */
 
-/* A compiler must not work on while the process takes its library apart. */
+/* The list of deferred compilations. A compiler must not run while the process
+ * unloads its library, so exit() joins the threads. */
 static late *running;
 static pthread_mutex_t running_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t at_end_once = PTHREAD_ONCE_INIT;
@@ -57,7 +59,7 @@ static void stop(late *l) {
   pthread_mutex_unlock(&l->lock);
 }
 
-/* Its thread is joined by whoever comes first. */
+/* Either end_all or late_end joins a thread, the first of the two to come. */
 static void end_all(void) {
   pthread_mutex_lock(&running_lock);
   for (late *l = running; l; l = l->next)
@@ -71,7 +73,7 @@ static void end_all(void) {
 
 static void register_end(void) { atexit(end_all); }
 
-/* Whether its thread still has to be joined. */
+/* Removes it from the list. Returns whether its thread is yet to be joined. */
 static bool unlink_running(late *l) {
   pthread_mutex_lock(&running_lock);
   late **at = &running;
@@ -85,8 +87,9 @@ static bool unlink_running(late *l) {
 
 /* ---- the thread ---------------------------------------------------------- */
 
-/* From the shelf, or else by NVRTC, which is opened before its end is seen to:
- * what is registered last runs first. */
+/* Takes a member from the shelf, or else compiles it by NVRTC. gpu->versions()
+ * opens NVRTC before register_end, since exit() runs handlers in reverse order:
+ * end_all must run before NVRTC's own. */
 static dil_status find_or_compile(late *l, int32_t member,
                                   dil_cuda_code *code) {
   keep_shelf *s = &l->shelf;
@@ -116,7 +119,8 @@ static void make_member(late *l, int32_t member) {
   pthread_mutex_unlock(&l->lock);
 }
 
-/* Whether those that came first are known, waiting for them. */
+/* Waits until the codes that are not deferred are made. False: the thread is to
+ * stop. */
 static bool wait_first(late *l) {
   pthread_mutex_lock(&l->lock);
   while (!l->had_first && !atomic_load(&l->stop))
@@ -126,8 +130,8 @@ static bool wait_first(late *l) {
   return known && !atomic_load(&l->stop);
 }
 
-/* All codes as one list, when none failed; a member that the gate refused is
- * left out, as it is where all are compiled at once. */
+/* Caches all codes as one list when none failed. A member that the gate refused
+ * is left out, as in a compilation of all members at once. */
 static void keep_whole(late *l) {
   if (!wait_first(l)) return;
   for (int32_t m = 0; m < GPU_CODES_MAX; m++)
@@ -138,8 +142,8 @@ static void keep_whole(late *l) {
                   clock_seconds() - l->begun);
 }
 
-/* The kernel's first calls come first: what begins at once takes processors
- * from them, and where the process soon ends, it has to be stopped. */
+/* Delays the thread for a second. It would take processors from the kernel's
+ * first calls, and a process that ends soon would have to stop it. */
 static void let_calls_begin(late *l) {
   struct timespec end;
   clock_gettime(CLOCK_MONOTONIC, &end);
@@ -164,7 +168,7 @@ static void *run(void *context) {
   return NULL;
 }
 
-/* False: there is no thread to be had. */
+/* False: the system has no thread left. */
 static bool start(late *l) {
   if (l->begins) return true;
   pthread_mutex_lock(&running_lock);
@@ -216,7 +220,8 @@ void late_end(late *l) {
   free(l);
 }
 
-/* Its calls name codes by their number among these, its thread by member. */
+/* late_wait gets the index of a code, the thread works by member: this maps one
+ * to the other. */
 static void note_first(late *l, const gpu_codes *codes) {
   pthread_mutex_lock(&l->lock);
   memcpy(l->member, codes->member, sizeof l->member);
@@ -225,7 +230,8 @@ static void note_first(late *l, const gpu_codes *codes) {
   pthread_mutex_unlock(&l->lock);
 }
 
-/* The codes that do not come late, unless they are there. */
+/* Makes the codes that are not deferred, unless the cache had them, and starts
+ * the thread. */
 static dil_status make_first(late *l, const gpu_request *first, bool found,
                              gpu_codes *codes) {
   if (l->wanted) start(l);
@@ -234,11 +240,11 @@ static dil_status make_first(late *l, const gpu_request *first, bool found,
   note_first(l, codes);
   if (start(l)) return DIL_OK;
   l->wanted = true;
-  run(l); /* here and now */
+  run(l); /* without a thread: compile here */
   return DIL_OK;
 }
 
-/* Those of a list that have no cubin. */
+/* The members of a list that have no cubin, as bits. */
 static uint32_t members_without(const gpu_codes *codes) {
   uint32_t members = 0;
   for (int32_t i = 0; i < codes->count; i++)

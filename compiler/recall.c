@@ -1,12 +1,12 @@
-/* recall.c - which remembered schedule a compilation takes. In: a device, and
- * the size of a call or none. Out: its knobs, from the file of wisdom. */
+/* recall.c - applies a tuned schedule. In: a compilation, a device, and the
+ * size of a call or none. Out: the compilation with knobs of the wisdom file. */
 #include "recall.h"
 #include <stdatomic.h>
 #include <string.h>
 
 /* ---- names --------------------------------------------------------------- */
 
-/* The model of the processor, as the system says it. */
+/* The processor's model name from /proc/cpuinfo. */
 static const char *processor_name(arena *a) {
   char line[256];
   const char *name = NULL;
@@ -48,7 +48,7 @@ static void warn_of(const compilation *c, const char *path, const wisdom *w) {
               w->reason, more);
 }
 
-/* False: there is nothing to remember, or nobody wants to. */
+/* False: the file has no record, or the compilation takes none. */
 static bool read_wisdom(compilation *c, wisdom *w) {
   const char *path = wisdom_path(c->arena);
   bool scheduled = c->kernel && c->kernel->schedule;
@@ -70,7 +70,7 @@ static bool take(compilation *c, const wisdom_record *r) {
 
 /* ---- any shape ----------------------------------------------------------- */
 
-/* As a whole, or the last words of it. */
+/* Whether `end` is the whole of `text` or its last words. */
 static bool ends_in(const char *text, const char *end) {
   size_t length = strlen(text), size = strlen(end);
   if (length < size || strcmp(text + length - size, end)) return false;
@@ -83,7 +83,7 @@ static double work_of(const wisdom_record *r) {
   return work;
 }
 
-/* The record of the most work; of equal ones the last. */
+/* The record with the largest product of sizes; the last of equal ones. */
 static const wisdom_record *find_any(const wisdom *w, uint64_t meaning,
                                      const char *device) {
   const wisdom_record *best = NULL;
