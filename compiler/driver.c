@@ -1,5 +1,5 @@
-/* driver.c - the compiler, one stage a line: what makes it, what verifies it,
- * what prints it. In: a request. Out: a compilation, see driver.h. */
+/* driver.c - the compiler's stages as a table: each row makes, verifies and
+ * prints one stage. In: a request. Out: a compilation, see driver.h. */
 #include "driver.h"
 #include "../runtime/trace.h"
 #include "ast.h"
@@ -13,7 +13,7 @@ typedef dil_status (*step)(const driver_request *r, compilation *c);
 
 /* ---- reading ------------------------------------------------------------- */
 
-enum { NAMES_MAX = 64 }; /* that a message looks at */
+enum { NAMES_MAX = 64 }; /* names that a message considers */
 
 static int32_t kernel_names(const program *p, const char *names[NAMES_MAX]) {
   int32_t count = p->kernel_count < NAMES_MAX ? p->kernel_count : NAMES_MAX;
@@ -72,7 +72,7 @@ dil_status driver_read(const driver_request *r, compilation *c) {
   return c->program ? DIL_OK : status;
 }
 
-/* The same pattern with its tensors stored as another type. */
+/* Replaces the pattern by a copy whose tensors have another dtype. */
 static dil_status retype(compilation *c, const char *name) {
   static const dil_dtype stored[] = {DIL_F32, DIL_BF16, DIL_F16};
   for (size_t i = 0; i < sizeof stored / sizeof *stored; i++)
@@ -100,7 +100,7 @@ static dil_status read_kernel(const driver_request *r, compilation *c) {
   return r->dtype ? retype(c, r->dtype) : DIL_OK;
 }
 
-/* The whole of a file, NUL-terminated, in the arena. */
+/* Reads a whole file into the arena and adds a NUL. */
 static dil_status read_text(arena *a, const char *path, char **text,
                             size_t *length) {
   enum { LIMIT = 1 << 24 };
@@ -134,7 +134,7 @@ static dil_status read_plan(const driver_request *r, compilation *c) {
   return DIL_OK;
 }
 
-/* ---- what is made -------------------------------------------------------- */
+/* ---- stages -------------------------------------------------------------- */
 
 static dil_status named_topology(const program *p, const char *name,
                                  const topology **named) {
@@ -149,12 +149,12 @@ static dil_status named_topology(const program *p, const char *name,
   return not_in_file("topology", name, names, count);
 }
 
-/* Several devices: who asks must be able to join them, and there must be a
- * link. */
+/* Several devices: the caller must be able to join them, and the build must
+ * have their link. */
 static void join_devices(const driver_request *r, compilation *c) {
   const topology *t = c->topology;
   bool asked = r->topology && r->joins && r->device == KNOB_CUDA;
-  if (t->devices == 1 && !asked) c->topology = NULL; /* GPUs: a ring of one */
+  if (t->devices == 1 && !asked) c->topology = NULL; /* a GPU: a ring of one */
   else if (r->joins) place_possible(c->diag, t);
   else
     diag_report(c->diag, SEVERITY_ERROR, t->at,
@@ -163,7 +163,8 @@ static void join_devices(const driver_request *r, compilation *c) {
                 t->name, (long long)t->devices);
 }
 
-/* What no link or back end of this build has is refused where it stands. */
+/* Takes the topology and the schedule's knobs, and reports at its place what no
+ * link or back end of this build supports. */
 static dil_status place_kernel(const driver_request *r, compilation *c) {
   const kernel *k = c->kernel;
   int before = diag_errors(c->diag);
@@ -194,7 +195,7 @@ static bool width_fits(const compilation *c, span at, const char *what,
   return false;
 }
 
-/* What the buffers of every back end have room for. */
+/* Whether the buffers of every back end have room for the head sizes. */
 static bool widths_fit(const compilation *c) {
   const pattern *p = c->pattern;
   if (!width_fits(c, p->head_dim_at, "head_dim", p->head_dim)) return false;
@@ -230,8 +231,8 @@ void driver_turn(compilation *c, const knobs *k) {
   c->plan = turned;
 }
 
-/* By what the run time knows of the processor: the code may lie in the cache,
- * and then no compiler is opened. */
+/* Asks the run time for the processor's instruction set. The back end is not
+ * opened for it, since the code may lie in the cache. */
 static dil_status choose_isa(const driver_request *r, compilation *c) {
   c->isa = r->isa ? r->isa : dil_host_isa();
   return dil_isa_check(c->isa);
@@ -260,7 +261,7 @@ static dil_status make_code(const compilation *c, dil_variant variant, FILE *ir,
   return status ? status : cpu->compile(&request, code);
 }
 
-/* ---- what is printed ----------------------------------------------------- */
+/* ---- printing ------------------------------------------------------------ */
 
 static dil_status print_tokens(const driver_request *r, compilation *c) {
   return program_print_tokens(r->path, r->dump, c->diag, c->arena);
@@ -300,7 +301,7 @@ static dil_status print_plan(const driver_request *r, compilation *c) {
   return DIL_OK;
 }
 
-/* The source of every kernel, as the first attempt at it; no NVRTC needed. */
+/* Prints the source of every kernel, of its first attempt; needs no NVRTC. */
 static dil_status print_cuda(const driver_request *r, compilation *c) {
   const gpu_backend *gpu;
   gpu_codes codes = {0};
@@ -314,7 +315,7 @@ static dil_status print_cuda(const driver_request *r, compilation *c) {
   return status ? status : driver_refused(c, gpu->compile(&request, &codes));
 }
 
-/* What ptxas says of each attempt, and what the gate refused. */
+/* Compiles; prints ptxas's report on each attempt and the gate's refusals. */
 static dil_status print_ptxas(const driver_request *r, compilation *c) {
   const gpu_backend *gpu;
   gpu_codes codes = {0};
@@ -373,7 +374,7 @@ static dil_status print_asm(const driver_request *r, compilation *c) {
   return status;
 }
 
-/* ---- the way through ----------------------------------------------------- */
+/* ---- the stages in order ------------------------------------------------- */
 
 static void verify_pattern(const compilation *c) {
   if (c->pattern) pattern_verify(c->pattern);
@@ -383,8 +384,8 @@ static void verify_plan(const compilation *c) {
   plan_verify(c->plan);
 }
 
-/* Tokens and ast are passed through on the way to the pattern, and made by
- * themselves only to be seen; code is made when a call first needs it. */
+/* Stages without `make` exist to be printed. Stage pattern makes tokens and
+ * tree on the way; machine code is made when a kernel or a call needs it. */
 static const struct {
   step make;
   void (*verify)(const compilation *c);
@@ -403,7 +404,7 @@ static const struct {
     [STAGE_asm] = {NULL, NULL, print_asm},
 };
 
-/* A plan's text has decided what these would say. */
+/* A plan's text already holds the choices of these options. */
 static dil_status check_request(const driver_request *r) {
   if (!r->from_plan) return DIL_OK;
   if (r->last < STAGE_plan)

@@ -1,8 +1,9 @@
-/* driver_source.c - from a compilation to what the run time makes a kernel of.
+/* driver_source.c - from a compilation to the source of a kernel, of which the
+ * run time makes the kernel.
  *
- * In: a compilation that reached its plan (a GPU) or its schedule (the
- * processor). Out: the source of a kernel. GPU code is made here, the
- * processor's when a call first needs it. */
+ * In: a compilation that reached stage plan (for a GPU) or schedule (for the
+ * processor). Out: a dil_kernel_source. This file makes GPU code at once; the
+ * run time asks for the processor's code when a call first needs it. */
 #include "keep.h"
 #include "interface.h"
 #include <stdlib.h>
@@ -87,7 +88,7 @@ void driver_drop(compilation *c) {
   c->late = NULL;
 }
 
-/* codes->code stands behind the count in one block. */
+/* s->codes points into a malloced gpu_codes: free the block that holds it. */
 void driver_source_free(dil_kernel_source *s) {
   if (!s->codes) return;
   gpu_codes *codes =

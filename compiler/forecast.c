@@ -1,13 +1,13 @@
-/* forecast.c - see forecast.h. In: a chip, a plan, sizes. Out: a forecast. The
- * kernels are the first choice of each strategy, since what ptxas would refuse
- * is not known before it has run. */
+/* forecast.c - a dry run of a plan on a GPU: see forecast.h. In: a chip, a
+ * plan, sizes. Out: a forecast. Each kernel is the first attempt of its strategy: the
+ * gate's refusals are unknown before ptxas has run. */
 #include "forecast.h"
 #include "place.h"
 #include "recall.h"
 #include "trial_cuda.h"
 #include <string.h>
 
-/* ---- whose chip ---------------------------------------------------------- */
+/* ---- the chip ------------------------------------------------------------ */
 
 dil_status forecast_chip(const options *o, forecast *f) {
   const char *list = o->cuda;
@@ -47,7 +47,7 @@ dil_status forecast_device(const binding *b, compilation *c, forecast *f) {
 
 /* ---- one pass ------------------------------------------------------------ */
 
-/* A pattern of a pass's branches alone. */
+/* A copy of the pattern with a pass's branches alone. */
 static pattern *pattern_of(const compilation *c, int32_t pass) {
   const pattern *whole = c->plan->pattern;
   uint64_t branches = c->plan->table.passes[pass].branches;
@@ -60,7 +60,8 @@ static pattern *pattern_of(const compilation *c, int32_t pass) {
   return p;
 }
 
-/* The call's own reason, or the back end's, which is about the pattern. */
+/* Sets the reason why the Hopper kernel does not take a pass: the run time's,
+ * about the call, or the back end's, about the pattern. */
 static void tell_reason(const compilation *c, const gpu_backend *gpu,
                         const gpu_request *request, int32_t pass,
                         forecast *f) {
@@ -70,7 +71,7 @@ static void tell_reason(const compilation *c, const gpu_backend *gpu,
   int32_t first = __builtin_ctzll(c->plan->table.passes[pass].branches);
   char reason[256] = "";
   if (!strcmp(code->family, "hopper")) return;
-  bool may = false; /* whether some call takes the fast kernel */
+  bool may = false; /* some call may take the Hopper kernel */
   for (int32_t i = 0; i < f->codes.count; i++)
     may |= !strcmp(f->codes.code[i].family, "hopper") &&
            (f->codes.code[i].passes >> pass & 1);
@@ -110,7 +111,7 @@ static void predict(const binding *b, const compilation *c, int32_t pass,
   own->seconds = cost_gpu_seconds(alone.pattern, &spot);
 }
 
-/* A call by its shapes, its rows one behind the other. */
+/* A call of these sizes, of row-major tensors without data. */
 static dil_call call_of(const binding *b, const dil_table *t, int64_t B,
                         int64_t N, int64_t M) {
   int64_t q[] = {B, N, t->heads, t->head_dim};
@@ -128,8 +129,8 @@ static dil_call call_of(const binding *b, const dil_table *t, int64_t B,
 
 /* ---- ranks --------------------------------------------------------------- */
 
-/* What a rank has in states: each of its combs of queries begins with its own
- * keys. */
+/* Adds up the states of a rank. Each of its combs of queries starts with the
+ * keys that the rank owns. */
 static dil_status foresee_rank(const binding *b, const ring_shape *r,
                                int64_t batch, int32_t rank,
                                const dil_cuda_module *cuda, forecast *f) {
@@ -153,7 +154,7 @@ static dil_status foresee_rank(const binding *b, const ring_shape *r,
   return status;
 }
 
-/* The most of all ranks. */
+/* The largest states of any rank. */
 static dil_status foresee_ranks(const binding *b, const compilation *c,
                                 const dil_cuda_module *cuda, forecast *f) {
   const dil_table *all = &c->plan->table;
@@ -161,7 +162,7 @@ static dil_status foresee_ranks(const binding *b, const compilation *c,
   if (!c->topology) return status;
   mesh m = place_mesh(c->plan->pattern, c->topology);
   head_share share = share_heads(all->heads, all->kv_heads, m.heads, 0);
-  if (!share.heads) return status; /* the crew refuses it */
+  if (!share.heads) return status; /* crew_new refuses the mesh */
   dil_table mine =
       share_table(all, share, arena_take(c->arena, 1, share_size(all)));
   ring_shape r = {.table = &mine, .layout = m.layout, .ranks = m.ring,
@@ -174,9 +175,9 @@ static dil_status foresee_ranks(const binding *b, const compilation *c,
 
 /* ---- all ----------------------------------------------------------------- */
 
-/* Rows that a pass comes to have their state read and written, but for those
- * of the pass that begins them; without one all rows have an empty state
- * first. */
+/* Seconds to move states. Every pass but the opening one reads and writes the
+ * states of its rows; without an opening pass all rows first get an empty
+ * state. */
 static double states_of(const binding *b, const forecast *f) {
   const plan *p = f->compilation->plan;
   double all = rows_of(b), rows = f->run.opening < 0 ? all : 0;

@@ -1,4 +1,4 @@
-/* forecast_print.c - a forecast in words and as JSON. */
+/* forecast_print.c - prints a forecast as text and as JSON. */
 #include "forecast.h"
 #include <string.h>
 
@@ -6,7 +6,7 @@ static const dil_cuda_code *code_of(const forecast *f, int32_t pass) {
   return &f->codes.code[f->run.pass[pass].code];
 }
 
-/* "near + mid"; what has no name is told by its number. */
+/* "near + mid"; "branch 2" for a branch without a name. */
 static const char *branches_of(arena *a, const forecast *f, int32_t pass) {
   const plan *p = f->compilation->plan;
   uint64_t left = p->table.passes[pass].branches;
@@ -20,8 +20,8 @@ static const char *branches_of(arena *a, const forecast *f, int32_t pass) {
   return text;
 }
 
-/* Blocks of keys: as the kernel's tables have them, or as cover counts its
- * tiles of each branch. */
+/* Blocks of keys: exact by the kernel's tables, or else tiles that cover counts
+ * for each branch. */
 typedef struct blocks {
   double visited, masked, skipped, saved;
   bool exact, estimated;
@@ -59,7 +59,7 @@ static void print_tiles(const dil_cuda_pass *run, FILE *out) {
   fprintf(out, "\n");
 }
 
-/* Whether a key may be told once for each branch that reaches it. */
+/* Whether a key may be counted once for each branch that reaches it. */
 static bool by_branch(const forecast *f, int32_t pass) {
   uint64_t branches = f->compilation->plan->table.passes[pass].branches;
   return f->run.pass[pass].visited < 0 && (branches & (branches - 1));
