@@ -1,7 +1,8 @@
 // hopper_async.cuh - barriers, copies and shared memory of the Hopper kernels.
 //
-// One instruction each: mbarriers (arrive, expect bytes, wait for a phase),
-// tensor copies in and out, named barriers, ordinary shared loads and stores.
+// Most functions are one instruction: mbarriers (arrive, expect bytes, wait for
+// a phase), TMA copies, named barriers, plain loads and stores of shared
+// memory.
 #pragma once
 
 typedef unsigned int u32;
@@ -35,7 +36,8 @@ DEVICE void barrier_wait(u32 barrier, u32 phase) {
       : "memory");
 }
 
-// Named barriers, for turns: some threads only announce, others wait.
+// Turns are named barriers. turn_pass arrives without waiting; turn_wait
+// arrives and waits until `threads` threads have arrived.
 DEVICE void turn_wait(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -43,8 +45,8 @@ DEVICE void turn_pass(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// A box of rows of one (phase, head, batch row) into shared memory; `keep` is
-// the L2 policy.
+// TMA copies a box of rows of one (phase, head, batch row) into shared memory
+// and completes the transaction on `barrier`. `keep` is the L2 eviction policy.
 #define KEEP_LAST 0x14F0000000000000ull  // keys and values: read many times
 #define KEEP_FIRST 0x12F0000000000000ull // queries: read once
 DEVICE void load_box(u32 to, const hopper_map *map, u32 barrier, int column,
@@ -68,13 +70,13 @@ DEVICE void store_box(const hopper_map *map, u32 from, int column, int row,
 DEVICE void store_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-DEVICE void store_wait_read() { // the sources may be written again
+DEVICE void store_wait_read() { // afterwards the sources may be overwritten
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 DEVICE void store_wait() {
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
-// Ordinary writes to shared memory become visible to copies and products.
+// Makes earlier plain writes to shared memory visible to TMA and wgmma.
 DEVICE void proxy_fence() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -101,7 +103,8 @@ DEVICE void shared_store(u32 address, int x, int y, int z, int w) {
                : "memory");
 }
 
-// Eight bytes, or none: many branches would take compilers long.
+// Stores eight bytes if `there`. A predicated store replaces a branch, since
+// many branches make compilation slow.
 DEVICE void store_if(bool there, void *to, u32 x, u32 y) {
   asm volatile(
       "{.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n"
@@ -110,7 +113,7 @@ DEVICE void store_if(bool there, void *to, u32 x, u32 y) {
       : "memory");
 }
 
-// A number that one thread counts up while others look at it now and then.
+// A counter in shared memory: one thread increments it and others poll it.
 DEVICE void shared_count(u32 address, u32 more) {
   asm volatile("red.shared.add.u32 [%0], %1;" ::"r"(address), "r"(more)
                : "memory");
@@ -127,7 +130,8 @@ DEVICE void sleep_for(u32 nanoseconds) {
   asm volatile("nanosleep.u32 %0;" ::"r"(nanoseconds));
 }
 
-// Read anew at each use: what few paths need is not kept in a register.
+// These are read from the special register at each use, so that no general
+// register holds a value that few paths need.
 DEVICE u32 thread_index() {
   u32 x;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));

@@ -1,40 +1,41 @@
-// hopper_consume.cuh - the consuming warpgroups: 64 query rows each.
+// hopper_consume.cuh - the consumer warpgroups: 64 query rows each.
 //
-// In: the stream of blocks and its messages. Out: O and lse of every row of
-// every tile, each by one warpgroup.
+// In: the stream of key blocks and its messages. Out: O and lse of every row of
+// every tile; each row is written by one warpgroup.
 #pragma once
 
 struct consumer {
   const hopper_launch &run;
   u32 base;
-  int group; // of warps
-  // Releases stages for the warpgroup. One thread is enough: the products that
-  // it waited for hold the four warps together, so that none is still reading
-  // what came before them. Checkers of races do not know this of wgmma: for
-  // them all threads do (ALL_ARRIVE).
+  int group; // the warpgroup, 0 .. WARPGROUPS - 1
+  // This thread releases stages for its warpgroup. One thread is enough: the
+  // wgmma that it waited for synchronises the four warps, so none still reads
+  // what came before it. Race checkers do not know this about wgmma, so
+  // ALL_ARRIVE makes every thread arrive.
   bool lead;
 };
 DEVICE void release(const consumer &c, u32 barrier) {
   if (c.lead) barrier_arrive(barrier);
 }
-// Of this thread's warp: its first row in the tile.
+// The tile's row that is the first of this thread's warp.
 DEVICE int warp_row(u32 thread) { return (thread / 32 - 4) * 16; }
 
-// Turns at the tensor cores go round the warpgroups.
+// A turn is a named barrier. It goes round the warpgroups and orders their
+// products (the ping-pong scheduling of FlashAttention-3, arXiv:2407.08608).
 DEVICE void wait_turn(const consumer &c) { turn_wait(2 + c.group, 256); }
 DEVICE void pass_turn(const consumer &c) {
   turn_pass(2 + (c.group + 1) % WARPGROUPS, 256);
 }
 
-// Column x of a block stands `x / stride` keys from its first: exact while x
-// and the stride are below 2^20 and 2^12.
+// The number of keys that a distance in positions spans. It is exact while the
+// distance is below 2^20 and the stride below 2^12.
 DEVICE int keys_within(int distance, float per_stride) {
   const int most = 1 << 20;
   distance = max(-1, min(distance, most));
   return __float2int_rd((distance + 0.5f) * per_stride);
 }
 
-// What the warpgroup is told of a tile.
+// The warpgroup's message of a tile.
 DEVICE u32 tile_message(const consumer &c, int slot) {
   return c.base + AT_TILE + slot * TILE_BYTES + (GUESTS ? c.group * 32 : 0);
 }
@@ -49,7 +50,8 @@ DEVICE void mask_block(const consumer &c, int flags,
   u32 tile = tile_message(c, flags >> BLOCK_TILE & 3);
   float per_stride = __int_as_float(m.w);
   int step = shared_word(tile + 4);
-  int from = shared_word(tile) + row * step - m.z; // of the row in the block
+  int from = shared_word(tile) + row * step - m.z; // from the block's first key
+                                                   // to the row
   hide_after(s,
              min(keys_within(from + window.y, per_stride) + 1, window.z),
              min(keys_within(from + 8 * step + window.y, per_stride) + 1,
@@ -61,10 +63,11 @@ DEVICE void mask_block(const consumer &c, int flags,
                 column);
 }
 
-// Values that no row of the tile sees may hold NaN, and 0 * NaN is NaN: they
-// are cleared. Each warpgroup does it for itself, zeros over zeros.
+// Sets the values from `visible` on to 0. No row of the tile sees them, but
+// they may hold NaN, and 0 * NaN is NaN. Every warpgroup does this, so several
+// may write the same zeros.
 DEVICE void clear_values(const consumer &c, u32 values, int visible) {
-  const int units = VALUE_CHUNK / 8; // of 16 bytes, a row of a chunk
+  const int units = VALUE_CHUNK / 8; // units of 16 bytes in a row of a chunk
 #pragma unroll 1
   for (int i = visible * units + thread_index() % 128; i < TILE_KEYS * units;
        i += 128)
@@ -78,7 +81,7 @@ DEVICE void clear_values(const consumer &c, u32 values, int visible) {
 
 #include "hopper_end.cuh"
 
-// The last `hidden` keys of a block.
+// Sets the values of the last `hidden` keys of a block to 0.
 DEVICE void clear_hidden(const consumer &c, int hidden,
                          const ring<STAGES> &before) {
   if (hidden <= 0) return;
@@ -87,8 +90,9 @@ DEVICE void clear_hidden(const consumer &c, int hidden,
                TILE_KEYS - hidden);
 }
 
-// Of a message's flags, the warpgroup's own: shifted here and now, since masks
-// for each would be kept in registers that the loop has none left for.
+// The flags of a message, shifted so that bit x is the warpgroup's own. The asm
+// makes the compiler shift at each use. Otherwise it would keep a mask for each
+// flag in a register, and the loop has none left.
 DEVICE int own_flags(const consumer &c, int4 m) {
   int flags;
   asm("shr.b32 %0, %1, %2;" : "=r"(flags) : "r"(m.x), "r"(c.group));
@@ -100,12 +104,13 @@ DEVICE bool takes(const consumer &c, int4 m) {
 DEVICE bool masks(const consumer &c, int4 m) {
   return own_flags(c, m) & 1 << BLOCK_MASKS;
 }
-// log2 of how often the block's keys count.
+// log2 of the multiplicity of the block's keys.
 DEVICE float own_bias(const consumer &c, int4 m) {
   bool once = GUESTS && own_flags(c, m) & 1 << BLOCK_ONCE;
   return once ? 0 : __int_as_float(m.y);
 }
-// The slot of a block's tile, and of the tile that runs up to this block.
+// The slot of a block's tile; and of the tile that the previous block belongs
+// to.
 DEVICE u32 tile_of(int4 m) { return m.x >> BLOCK_TILE & (TILE_SLOTS - 1); }
 DEVICE u32 tile_before(int4 m) {
   return ((m.x >> BLOCK_TILE) - (m.x & BLOCK_NEW)) & (TILE_SLOTS - 1);
@@ -119,16 +124,16 @@ DEVICE void release_queries(const consumer &c, u32 tile) {
 }
 DEVICE u32 query_descriptor(const consumer &c, u32 tile) {
   u32 group = c.group;
-  asm volatile("" : "+r"(group)); // as above
+  asm volatile("" : "+r"(group)); // shift here, as in own_flags
   return descriptor_low(c.base + AT_QUERY + group * QUERY_BYTES +
                             query_stage(tile) * (WARPGROUPS * QUERY_BYTES),
                         16);
 }
 
-// What a warpgroup carries from block to block of a tile.
+// The registers that a warpgroup carries from block to block.
 struct fragments {
   float o[VALUE_WIDTH / 2];
-  u32 p[TILE_KEYS / 4]; // weights of the block before
+  u32 p[TILE_KEYS / 4]; // weights of the previous block
   row_state r;
 };
 
@@ -157,12 +162,14 @@ DEVICE void release_values(const consumer &c, const ring<STAGES> &block) {
   release(c, c.base + AT_VALUE_EMPTY + 8 * block.stage());
 }
 
-// A block in which this warpgroup has no rows, or none that see anything: it
-// only keeps turns and stages moving; of the values, those of the block before
-// where these are given back late. The turn also orders its reads of the message
-// before the release. Nothing holds the warps together, so that who gives a stage
-// back waits for it, and nobody else: another might come late, find the stage
-// filled again, and wait for ever.
+// Handles a block in which this warpgroup has no rows, or only rows that see
+// nothing. The warpgroup still passes its turn and releases the stages. With
+// LATE_VALUES it releases the values of the previous block. The turn also
+// orders the warpgroup's reads of the message before the release.
+//
+// No wgmma synchronises the four warps here. So only the thread that releases a
+// stage waits for its mbarrier. Another thread might come late, find the
+// mbarrier in a later phase and wait forever.
 DEVICE void idle(const consumer &c, int4 m, const ring<STAGES> &block) {
   ring<STAGES> values = block;
   if (LATE_VALUES) values.back();
@@ -177,8 +184,8 @@ DEVICE void idle(const consumer &c, int4 m, const ring<STAGES> &block) {
   release_values(c, values);
 }
 
-// Queries that are held once are given back as soon as they are multiplied: the
-// next ones come while the tile ends.
+// With one query stage, the queries are released after their last product, so
+// that the next ones are loaded while the tile ends.
 DEVICE bool is_last(int4 m) { return QUERY_STAGES == 1 && m.x & BLOCK_LAST; }
 DEVICE void release_early(const consumer &c, int4 m) {
   if (is_last(m)) release_queries(c, tile_of(m));
@@ -187,7 +194,8 @@ DEVICE void release_early(const consumer &c, int4 m) {
 #if PAIRED
 #include "hopper_pair_score.cuh"
 #else
-// Windows are all there is, and need no asking ahead.
+// Without masks and scores only windows hide pairs, and mask_block needs no
+// preparation.
 struct kept_pairs {};
 DEVICE kept_pairs ask_pairs(const consumer &, int4, const ring<STAGES> &) {
   return {};
@@ -199,8 +207,8 @@ DEVICE void settle_scores(const consumer &c, int4 m,
 }
 #endif
 
-// The first block of a tile that no other runs into, or (not fresh) one that
-// goes on with sums that wait for nothing.
+// A block without a pending product before it. `fresh`: the block begins a
+// tile. Otherwise it continues sums that are complete.
 template <bool fresh>
 DEVICE void begin_block(const consumer &c, fragments &f, int4 m, u32 q,
                         const ring<STAGES> &block) {
@@ -222,7 +230,7 @@ DEVICE void begin_block(const consumer &c, fragments &f, int4 m, u32 q,
   else if (f.r.moved) scale_rows(f.o, f.r.factor[0], f.r.factor[1]);
 }
 
-// What there is before the first block.
+// Empty sums and weights, before the first block.
 DEVICE void begin_sums(fragments &f) {
   clear_sums(f.o);
 #pragma unroll
@@ -230,19 +238,22 @@ DEVICE void begin_sums(fragments &f) {
   state_clear(f.r);
 }
 
-// Whether the stream runs on from another tile into this block's.
+// Whether the block begins a tile and the previous tile's last product is still
+// pending.
 DEVICE bool runs_on(int4 m) { return QUERY_STAGES > 1 && m.x & BLOCK_NEW; }
 
-// A block that runs behind another: its scores, and that one's values. Peaks
-// are found while the values are multiplied; weights take the place of those
-// that were. `done`: the rows' state of that block, whose tile may have ended.
+// Multiplies the queries with this block and, at the same time, the weights
+// with the previous block's values (the overlap inside a warpgroup of
+// FlashAttention-3). Row maxima are found during the second product; then the
+// new weights overwrite the old ones. If the block begins a tile, `done`
+// receives the row state of the tile that ends.
 DEVICE void follow_block(const consumer &c, fragments &f, int4 m, u32 q,
                          const ring<STAGES> &block,
                          const ring<STAGES> &before, row_state &done) {
   u32 k = key_descriptor(c, block.stage());
   u32 v = value_descriptor(c, before.stage());
   float s[TILE_KEYS / 2];
-  q = uniform(q); // in the loop it has become one of each thread
+  q = uniform(q); // in the loop the compiler no longer knows that it is uniform
   wait_turn(c);
   multiply_keys(s, q, k);
   wait_values(c, before);
@@ -267,8 +278,8 @@ DEVICE void follow_block(const consumer &c, fragments &f, int4 m, u32 q,
   weigh(s, f.p, f.r, c.run.scale, own_bias(c, m));
 }
 
-// The values of a block that no other runs behind; given back late, they are
-// the next one's to give.
+// Multiplies the values of a block that no other block follows. With
+// LATE_VALUES the next block releases their stage.
 DEVICE void last_values(const consumer &c, fragments &f,
                         const ring<STAGES> &before) {
   wait_values(c, before);
@@ -279,15 +290,17 @@ DEVICE void last_values(const consumer &c, fragments &f,
   if (!LATE_VALUES) release_values(c, before);
 }
 
-// Sums that a block before left, when another one's weights are there: those of
-// a tile that has ended are written, and new ones begun.
+// Settles the sums of earlier blocks after follow_block. If a tile has ended,
+// they are written and new sums begin; otherwise they are rescaled where a peak
+// moved.
 DEVICE void settle_sums(const consumer &c, fragments &f, int4 m,
                         const row_state &done) {
   if (runs_on(m)) {
     settle(f.p);
     settle(f.r.sum);
     finish_tile(c, f.o, done, tile_before(m));
-    // Or ptxas moves that into the next products, and serialises them.
+    // without it ptxas moves the tile's end into the next products and
+    // serialises them
     if (PAIRED) asm volatile("// the tile has ended" ::: "memory");
     clear_sums(f.o);
   } else if (f.r.moved) {
@@ -295,9 +308,11 @@ DEVICE void settle_sums(const consumer &c, fragments &f, int4 m,
   }
 }
 
-// A message that changes more than the block, for the stream up to it (unless
-// it is the first): whether the warpgroup goes on with it. A tile whose last
-// block was not known as such gives its queries back here.
+// Handles a message that begins a tile, or that follows hidden keys, or that
+// excludes this warpgroup. It closes the stream before it: hidden values become
+// 0, and the queries of a tile that ends are released. (With one query stage,
+// release_early does that at a known last block.) Returns whether the warpgroup
+// goes on with the block. Before the first block there is nothing to close.
 DEVICE bool turn_over(const consumer &c, int4 m, const ring<STAGES> &before,
                       bool first) {
   bool fresh = m.x & BLOCK_NEW;
@@ -307,18 +322,18 @@ DEVICE bool turn_over(const consumer &c, int4 m, const ring<STAGES> &before,
   return takes(c, m) && (QUERY_STAGES > 1 || !fresh);
 }
 
-// From the first block that this warpgroup takes part in on, across tiles,
-// until one that it does not, or to the tile's end where its queries are held
-// once; `block` is left behind that.
+// Consumes blocks, across tiles, from one that this warpgroup takes part in. It
+// returns at a block that the warpgroup does not take part in, or with one
+// query stage at the end of the tile. `block` is then the next block.
 //
-// The first block runs on as if from another tile, whose sums are nobody's: what
-// lies in the stage before is multiplied by no weights. So the code of a block
-// stands once; not where queries are held once, since each tile would pay for
-// that product.
+// With LATE_VALUES the first block is treated as if another tile ran into it.
+// Weights of 0 multiply the values in the stage before it, and these sums are
+// discarded. So the code of a block exists only once. With one query stage
+// every tile would pay for that product, so it is left out.
 //
-// The code of a tile's end is long: compilers are done a quarter sooner where
-// it stands once, whether another tile runs on or not, and the inner loop is
-// left its registers where it stands outside of that.
+// The code of a tile's end is long. It exists only once, for tiles that another
+// one follows and for others, which shortens compilation by a quarter. It
+// stands outside of the inner loop, which keeps more registers that way.
 DEVICE void run_blocks(const consumer &c, int4 m, ring<STAGES> &block) {
   fragments f;
   ring<STAGES> before;
@@ -339,7 +354,7 @@ DEVICE void run_blocks(const consumer &c, int4 m, ring<STAGES> &block) {
       ends = is_last(m);
       before = block;
       block.next();
-      if (LATE_VALUES) // or the loop has an instruction more, at D 64
+      if (LATE_VALUES) // saves an instruction in the loop, at D 64
         asm volatile("" : "+r"(block.number));
       tile = tile_of(m);
       if (ends) {
@@ -353,7 +368,7 @@ DEVICE void run_blocks(const consumer &c, int4 m, ring<STAGES> &block) {
         ends = !turn_over(c, m, before, first);
         if (ends) break;
         q = query_descriptor(c, tile_of(m));
-        wait_queries(c, tile_of(m)); // long there, but in a new tile
+        wait_queries(c, tile_of(m)); // already loaded, unless the tile is new
       }
       follow_block(c, f, m, q, block, before, done);
       if (runs_on(m)) break;

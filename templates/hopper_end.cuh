@@ -1,19 +1,20 @@
-// hopper_end.cuh - the end of a tile, by one of the consuming warpgroups.
+// hopper_end.cuh - the epilogue of a tile, by one consumer warpgroup.
 //
-// In: the sums of 64 rows in registers, their state, the tile's message. Out:
-// O and lse, or the state that other passes or parts go on from. Only where
-// boxes are staged does it write shared memory, in which the state of a tile
-// that has ended waits for its sums meanwhile.
+// In: the sums of 64 rows in registers, their row state, the tile's message.
+// Out: O and lse, or the running state that other passes or parts resume. Only
+// STAGED kernels write shared memory here. There the row state of a tile that
+// has ended waits in the output buffer until its last product is done.
 #pragma once
 
-// The number of a tile's row 0 in the call, by both parts of its message.
+// The call's number of a tile's row 0, from both halves of the tile's message.
 DEVICE int first_row(int4 t, int4 to) { return to.x * t.y + to.y; }
 
-// A warp's sixteen rows, where they are staged on their way out.
+// The output buffer of a warp: sixteen rows.
 DEVICE u32 output_area(const consumer &c, u32 thread) {
   return c.base + AT_OUTPUT + warp_row(thread) * VALUE_WIDTH * 2;
 }
-// A unit of 16 bytes of a row there, as boxes are swizzled.
+// The offset of 16 bytes of a row in it, swizzled as the tensor map of o
+// expects.
 DEVICE u32 output_unit(u32 row, u32 unit) {
   const u32 width = VALUE_CHUNK * 2, units = VALUE_CHUNK / 8;
   u32 swizzle = width == 128 ? row & 7 : row >> 1 & 3;
@@ -21,8 +22,9 @@ DEVICE u32 output_unit(u32 row, u32 unit) {
          ((unit % units ^ swizzle) << 4);
 }
 
-// The state of the rows of a tile that has ended, until its sums are whole:
-// where they leave from, once what left before them has been read.
+// Keeps the row state of a tile that has ended until its sums are complete.
+// STAGED kernels keep it in the output buffer, after earlier TMA stores have
+// read that.
 DEVICE void keep_state(const consumer &c, row_state &done, const row_state &r) {
   u32 thread = thread_index();
   done = r;
@@ -42,7 +44,8 @@ DEVICE void take_state(const consumer &c, u32 thread, row_state &r) {
   r.sum[1] = __int_as_float(kept.w);
 }
 
-// Sixteen rows of a warp into shared memory; what lay there has been read.
+// Writes a warp's sixteen rows to its output buffer, which earlier stores have
+// read.
 DEVICE void stage_rows(u32 area, float (&o)[VALUE_WIDTH / 2], u32 lane) {
   __syncwarp();
 #pragma unroll
@@ -57,8 +60,9 @@ DEVICE void stage_rows(u32 area, float (&o)[VALUE_WIDTH / 2], u32 lane) {
         : "memory");
 }
 
-// From there: in one box where all are inside of the tile, or it would reach
-// into rows of another cell.
+// Stores the rows from the output buffer. TMA stores them as one box if all are
+// rows of the tile. A box of fewer rows would overwrite rows of another cell,
+// so plain stores write these.
 DEVICE void store_staged(const consumer &c, u32 area, u32 thread, int4 t,
                          int4 to) {
   const int units = VALUE_WIDTH / 8;
@@ -86,9 +90,9 @@ DEVICE void store_staged(const consumer &c, u32 area, u32 thread, int4 t,
   }
 }
 
-// Rows straight from registers, where nothing is staged: two threads side by side
-// exchange words, so that each has 8 bytes of one of two groups of columns, and the
-// four of a row write 32 at once.
+// Stores rows from registers if nothing is staged. Two neighbouring threads
+// exchange words, so that each holds 8 bytes of one of two groups of columns.
+// The four threads of a row then write 32 bytes together.
 DEVICE void store_direct(const consumer &c, float (&o)[VALUE_WIDTH / 2],
                          u32 thread, int4 t, int batch) {
   int row = warp_row(thread) + thread % 32 / 4, lane = thread % 4;
@@ -110,13 +114,13 @@ DEVICE void store_direct(const consumer &c, float (&o)[VALUE_WIDTH / 2],
   }
 }
 
-// The log of a row's denominator; log2 0 is -infinity.
+// The natural logarithm of a row's denominator. log2 0 is -infinity.
 DEVICE float row_lse(const consumer &c, float peak, float sum) {
   const float ln_2 = 0.69314718055994530942f;
   return (peak * c.run.scale + log2_fast(sum)) * ln_2;
 }
 
-// By one of a row's four threads.
+// One of a row's four threads stores its lse.
 DEVICE void store_lse(const consumer &c, u32 thread, int4 t, int batch,
                       const float (&lse)[2]) {
   int row = warp_row(thread) + thread % 32 / 4;
@@ -127,7 +131,8 @@ DEVICE void store_lse(const consumer &c, u32 thread, int4 t, int batch,
   if (row + 8 < t.z) to[8 * t.y * c.run.lse_row] = lse[1];
 }
 
-// The sums of a tile's rows, divided by theirs, and their lse.
+// Divides a tile's rows by their denominators, merges them with an earlier
+// state if there is one, and computes their lse.
 DEVICE void divide_rows(const consumer &c, float (&o)[VALUE_WIDTH / 2],
                         const row_state &r, const state_rows &rows,
                         int finish, float (&lse)[2]) {
@@ -146,7 +151,8 @@ DEVICE void divide_rows(const consumer &c, float (&o)[VALUE_WIDTH / 2],
   add_row<1>(state_of(c.run, rows.number[1]), theirs[1], o);
 }
 
-// Which of a thread's rows later passes touch.
+// A bit for each of a thread's two rows that needs a state, because a later
+// pass or part computes it.
 DEVICE u32 kept_rows(const consumer &c, int position, int4 t) {
   u32 kept = 0;
 #pragma unroll 1
@@ -155,16 +161,15 @@ DEVICE u32 kept_rows(const consumer &c, int position, int4 t) {
   return kept;
 }
 
-// The end of a tile: divides by the sums, joins rows that other passes or parts
-// touch too with what these left, leaves them to the next one or writes O and
-// lse.
+// The epilogue of a tile. It divides by the sums and merges with the state of
+// earlier passes or parts. It stores the new state, or O and lse, or both.
 DEVICE void finish_tile(const consumer &c, float (&o)[VALUE_WIDTH / 2],
                         row_state r, int slot) {
   u32 message = tile_message(c, slot), thread = thread_index();
   int4 t = shared_load(message), to = shared_load(message + 16);
   int first = warp_row(thread), row = first + thread % 32 / 4;
   int finish = to.z >> TILE_FINISH, position = t.x + row * t.y;
-  t.x = first_row(t, to); // from here on rows are those of the call
+  t.x = first_row(t, to); // from here on rows are numbered as in the call
   to.z &= (1 << TILE_FINISH) - 1;
   int n = t.x + row * t.y;
   state_rows rows = {(row < t.z ? 1u : 0) | (row + 8 < t.z ? 2u : 0),
@@ -172,7 +177,7 @@ DEVICE void finish_tile(const consumer &c, float (&o)[VALUE_WIDTH / 2],
                       state_row(c.run, to.w, n + 8 * t.y, t.w)}};
   float lse[2];
   take_state(c, thread, r);
-  asm volatile("" : "+r"(t.x)); // or the loop has two moves more, at D 64
+  asm volatile("" : "+r"(t.x)); // saves two moves in the loop, at D 64
   divide_rows(c, o, r, rows, finish, lse);
   if (STATES && finish & HOPPER_LEAVE) {
     if (finish & HOPPER_SOME) rows.there &= kept_rows(c, position, t);

@@ -1,9 +1,9 @@
-// hopper_mma.cuh - warpgroup matrix products: S = Q K^T and O += P V.
+// hopper_mma.cuh - warpgroup matrix products (wgmma): S = Q K^T and O += P V.
 //
 // In: tiles in swizzled shared memory, weights in registers. Out: f32
-// fragments: element 4 g + e of a thread stands in row 16 warp + lane / 4 +
-// 8 (e / 2), column 8 g + 2 (lane % 4) + e % 2. Only the shapes that the
-// kernel was compiled for are instantiated.
+// fragments. Element 4 g + e of a thread stands in row 16 warp + lane / 4 + 8
+// (e / 2), column 8 g + 2 (lane % 4) + e % 2. Only the shapes that the kernel
+// needs are instantiated.
 #pragma once
 
 #if ELEMENT == 1
@@ -14,7 +14,7 @@
 #define PACK_TYPE "f16x2"
 #endif
 
-// Registers of a fragment, eight a line: their names and their operands.
+// The registers of a fragment, eight for each line: their names and operands.
 #define NAMES_0 "%0,%1,%2,%3,%4,%5,%6,%7"
 #define NAMES_1 NAMES_0 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define NAMES_2 NAMES_1 ",%16,%17,%18,%19,%20,%21,%22,%23"
@@ -53,15 +53,15 @@
 #define TIED_14 TIED_13, EIGHT(14)
 #define TIED_15 TIED_14, EIGHT(15)
 
-// Columns lie in chunks of CHUNK elements (64, or 32 where 64 does not divide
-// the width), a chunk is [rows][CHUNK] swizzled over its 128 or 64 bytes.
-// The high word of a descriptor says so; the low word is the address and the
-// distance of chunks, in units of 16 bytes.
+// A tile is stored in chunks of CHUNK columns: 64, or 32 if 64 does not divide
+// the width. A chunk is [rows][CHUNK], swizzled over its 128 or 64 bytes. The
+// high word of a matrix descriptor encodes this layout. The low word holds the
+// address and the distance between chunks, in units of 16 bytes.
 #define DESCRIPTOR_HIGH(bytes) ((bytes) == 128 ? 0x40000040u : 0x80000020u)
 
-// S = Q K^T is one statement: what compilers make of the operands of each costs
-// them more than anything else. A product multiplies 16 columns: the `next` one
-// lies 32 bytes on, or where a chunk of columns ends further (`jump`).
+// S = Q K^T is one asm statement, because compilers spend many instructions on
+// the operands of separate ones. One wgmma multiplies 16 columns. The `next`
+// columns lie 32 bytes further on, or in the next chunk (`jump`).
 #define KEY_PRODUCT(N, line, high, add)                                    \
   "mov.b64 a, {q, " high "};\nmov.b64 b, {k, " high "};\n"                 \
   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." MMA_TYPE               \
@@ -83,8 +83,8 @@
 #define KEYS_OF(width, first, next, jump) KEYS_##width(first, next, jump)
 #define KEYS(width, first, next, jump) KEYS_OF(width, first, next, jump)
 
-// Both kinds of product for one width N: its last line of registers and the
-// names of the operands behind them.
+// Both kinds of product for one width N: the last line of its registers, and
+// the names of the operands after them.
 #define PRODUCTS(N, line, x0, x1, x2, x3, x4)                              \
   DEVICE void mma_keys(float(&d)[N / 2], u32 q, u32 k) {                   \
     asm volatile(                                                          \
@@ -125,8 +125,9 @@ INSTANTIATE_WIDTH(TILE_KEYS)
 INSTANTIATE_WIDTH(VALUE_WIDTH)
 #endif
 
-// Made uniform over the warp once, so that advancing it by constants stays in
-// uniform registers; built per product it costs a fifth of all instructions.
+// A shuffle makes the descriptor uniform over the warp once, so that additions
+// of constants stay in uniform registers. Descriptors built for each product
+// cost a fifth of all instructions.
 DEVICE u32 uniform(u32 x) { return __shfl_sync(~0u, x, 0); }
 DEVICE u32 descriptor_low(u32 address, u32 chunk_bytes) {
   return uniform(address >> 4 | chunk_bytes >> 4 << 16);
@@ -147,8 +148,8 @@ template <int pending> DEVICE void mma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
-// Keeps the compiler from moving uses of a fragment across this point, and its
-// registers from others' use before it.
+// Stops the compiler from moving uses of a fragment across this point, and from
+// using its registers for other values before it.
 template <int count> DEVICE void settle(float (&x)[count]) {
 #pragma unroll
   for (int i = 0; i < count; i++) asm volatile("" : "+f"(x[i])::"memory");
@@ -173,7 +174,7 @@ DEVICE void multiply_keys(float (&s)[TILE_KEYS / 2], u32 q, u32 k) {
   mma_commit();
 }
 
-// O += P V. `late` is called when two of the products are left to start.
+// O += P V. `late` is called before the last two products are issued.
 template <class function>
 DEVICE void multiply_values(float (&o)[VALUE_WIDTH / 2],
                             u32 (&p)[TILE_KEYS / 4], u32 v, function late) {

@@ -1,15 +1,15 @@
-// hopper_pair.cuh - the consumers' loop where masks decide over pairs: a
-// warpgroup may sit out blocks in the middle of a tile, and values that no row
-// may see must not meet the weights.
+// hopper_pair.cuh - the consumers' loop where masks decide over pairs. Here a
+// warpgroup may skip blocks in the middle of a tile, and weights of 0 must not
+// multiply values that are not finite.
 //
-// In: blocks whose messages say which warpgroups take part and which of those
-// must ask pair by pair. Out: O and lse, as hopper_consume.cuh writes them.
+// In: blocks whose messages say which warpgroups take part and which of these
+// must evaluate pairs. Out: O and lse, as hopper_consume.cuh writes them.
 #pragma once
 
 // ---- values that are not finite --------------------------------------------
 
-// Whether some value of a block's first `keys` is NaN or infinite: such times 0
-// is NaN, and sums of it stay so. Asked by the whole warpgroup.
+// Whether some value of a block's first `keys` keys is NaN or infinite. Such a
+// value times 0 is NaN, and a sum keeps a NaN. The whole warpgroup calls this.
 DEVICE bool has_bad_values(u32 values, int keys, int group) {
 #if ELEMENT == 1
 #define TIMES_ZERO "fma.rn.bf16x2 %0, %1, %2, %0;"
@@ -45,13 +45,13 @@ DEVICE float high_half(u32 both) {
                       : dil_from_f16(both >> 16);
 }
 
-// O += P V one key at a time: a weight of 0 does not meet the value.
+// O += P V one key at a time, without the products of weight 0.
 DEVICE void add_values_singly(fragments &f, u32 values) {
   const int width = VALUE_CHUNK * 2;
   u32 lane = thread_index() % 32, c = lane % 4;
 #pragma unroll 1
   for (u32 key = 0; key < TILE_KEYS; key++) {
-    u32 mine0 = 0, mine1 = 0; // the key's weights, in this lane or not
+    u32 mine0 = 0, mine1 = 0; // the key's weights, if this lane holds them
 #pragma unroll
     for (int g = 0; g < TILE_KEYS / 8; g++) {
       u32 here = key / 8 == g ? ~0u : 0;
@@ -84,13 +84,14 @@ DEVICE void add_values_singly(fragments &f, u32 values) {
 
 // ---- the loop --------------------------------------------------------------
 
-// The weights of the block before meet their values, and nothing else runs.
+// Multiplies the pending weights with their values, without overlap. `bad`:
+// these values are not finite.
 DEVICE void drain(const consumer &c, fragments &f, const ring<STAGES> &before,
                   bool bad) {
   wait_values(c, before);
   if (bad) {
     add_values_singly(f, c.base + AT_VALUE + before.stage() * VALUE_BYTES);
-    turn_wait(8 + c.group, 128); // all have read
+    turn_wait(8 + c.group, 128); // all warps have read the values
   } else {
     settle(f.o);
     multiply_values(f.o, f.p, value_descriptor(c, before.stage()));
@@ -100,14 +101,16 @@ DEVICE void drain(const consumer &c, fragments &f, const ring<STAGES> &before,
   release_values(c, before);
 }
 
-// A warpgroup's place in the stream.
+// The state of a warpgroup in the stream.
 struct pair_state {
-  bool open;    // a tile is begun
-  bool pending; // its last block's weights have not met their values
-  bool asked;   // in that block pairs were hidden, by masks or scores
+  bool open;    // a tile has begun
+  bool pending; // the last block's weights are not multiplied yet
+  bool asked;   // masks or scores may have hidden pairs in that block
 };
 
-// The tile before a block, where the block is not simply the next one of it.
+// Closes the stream before a block: settles hidden keys and values that are not
+// finite. If the block begins a tile, the previous tile ends here, unless its
+// last product is pending.
 DEVICE void close_tile(const consumer &c, fragments &f, pair_state &p, int4 m,
                        const ring<STAGES> &before) {
   bool bad = false;
@@ -151,7 +154,7 @@ DEVICE void consume_pairs(const consumer &c) {
       p.open = true;
     }
     if (!takes(c, m)) {
-      m.x &= ~BLOCK_NEW; // its queries are held
+      m.x &= ~BLOCK_NEW; // the tile's queries are already loaded
       idle(c, m, block);
       continue;
     }

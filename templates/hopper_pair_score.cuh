@@ -1,12 +1,12 @@
-// hopper_pair_score.cuh - masks and scores on the consumers' fragments.
+// hopper_pair_score.cuh - masks and score chains on the consumers' fragments.
 //
 // In: a block's message, with its predicates and score chain. Out: which of a
-// thread's pairs are kept, asked while the products run; scores rewritten in
-// natural units, those of hidden pairs at minus infinity.
+// thread's pairs are kept, evaluated while the products run; scores rewritten
+// in natural units, and minus infinity for hidden pairs.
 #pragma once
 
-// Of the tile that a block belongs to: {position, stride, rows, head} and what
-// expressions see of it.
+// A block's tile: {position, stride, rows, head}, and the values that
+// expressions read besides positions.
 struct pair_tile {
   int4 rows;
   dil_pair at;
@@ -22,8 +22,9 @@ DEVICE pair_tile pair_tile_of(const consumer &c, int4 m) {
 DEVICE int pair_row(u32 thread) { return warp_row(thread) + thread % 32 / 4; }
 DEVICE int pair_column(u32 thread) { return thread % 4 * 2; }
 
-// The window of a predicate, for rows at x.i; `rows` and `keys` say how far the
-// warp's rows and the block's keys reach.
+// The pairs that a predicate's window keeps, for the rows at x.i. `rows` and
+// `keys` are the distances in positions that the warp's rows and the block's
+// keys span.
 DEVICE dil_bits window_bits(int predicate, const dil_block &x, int rows,
                             int keys, float per_stride) {
   const dil_predicate_row &w = dil_predicates[predicate];
@@ -43,7 +44,7 @@ DEVICE dil_bits window_bits(int predicate, const dil_block &x, int rows,
   return bits;
 }
 
-// Which pairs of a block are kept, by any of its predicates.
+// The pairs of a block that any of its predicates keeps.
 DEVICE dil_bits keep_pairs(const consumer &c, int4 m,
                            const ring<STAGES> &block) {
   u32 thread = thread_index(), message = message_of(c.base, block.slot());
@@ -80,7 +81,7 @@ DEVICE void hide_pairs(float (&s)[TILE_KEYS / 2], const dil_bits &kept) {
   }
 }
 
-// The scores of a block in natural units, by chain number `chain`.
+// Rewrites the scores of a block to natural units by score chain `chain`.
 template <int chain>
 DEVICE void rewrite_scores(const consumer &c, float (&s)[TILE_KEYS / 2],
                            int4 m, int step) {

@@ -1,16 +1,17 @@
-// hopper_softmax.cuh - the running softmax over score fragments.
+// hopper_softmax.cuh - the online softmax (arXiv:1805.02867) over score
+// fragments.
 //
-// In: scores of 64 queries by TILE_KEYS keys in the fragment layout of
-// hopper_mma.cuh; a thread holds two rows, `lane / 4` and that + 8. Out:
-// weights in place, and the rows' state advanced. Units of log2 throughout.
+// In: scores of 64 queries by TILE_KEYS keys, in the fragment layout of
+// hopper_mma.cuh. A thread holds two rows, `lane / 4` and `lane / 4 + 8`. Out:
+// weights, and the rows' state advanced. Exponents are in units of log2.
 #pragma once
 
-// The state of a thread's two rows. The sum is the thread's own share.
+// The state of a thread's two rows. `sum` covers only the thread's own columns.
 struct row_state {
-  float peak[2]; // largest score so far, or a little less; LOWEST at first
+  float peak[2]; // largest score so far, or up to `slack` less; LOWEST at first
   float sum[2];
-  bool moved;      // some row of the warp has a factor other than 1
-  float factor[2]; // if so: what earlier sums are to be multiplied with
+  bool moved;      // some row of the warp raised its peak in this block
+  float factor[2]; // if so, the factor for earlier sums
 };
 
 DEVICE float exp2_fast(float x) {
@@ -28,10 +29,11 @@ DEVICE float log2_fast(float x) {
 #define SCORED 0
 #define HIDING 0
 #endif
-// No score is below it; finite, so that a difference of two peaks is no NaN.
+// The smallest finite float: no finite score is below it, and a difference of
+// two peaks is never NaN.
 #define LOWEST (-3.4028234664e38f)
-// From such a shift on, f32 may lie more than 1 from the product that it was
-// rounded from, and from 2^31 on the power of that difference overflows.
+// From this shift on, rounding to f32 may change a product by more than 1. From
+// 2^31 on, the power of that difference overflows.
 #define LARGE_SHIFT 16777216.0f
 
 DEVICE void state_clear(row_state &r) {
@@ -39,7 +41,7 @@ DEVICE void state_clear(row_state &r) {
   r.sum[0] = r.sum[1] = 0;
 }
 
-// Over the four threads of a row.
+// The maximum, and the sum, over the four threads of a row.
 DEVICE float row_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
   return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
@@ -49,9 +51,10 @@ DEVICE float row_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// A row keeps its peak until a score exceeds it by `slack`, 2^8 in weights: they
-// stay below 2^8 times the multiplicity, and few blocks need any of this. Each
-// row decides for itself; the warp only votes on whether one of them must.
+// A row keeps its peak until a score exceeds it by `slack`, which is a factor
+// of 2^8 in weights. Weights stay below 2^8 times the multiplicity, and few
+// blocks need to rescale. Each row decides for itself; the warp only votes
+// whether any row must.
 DEVICE void raise_peaks(row_state &r, float top0, float top1, float scale,
                         float slack) {
   top0 = row_max(top0);
@@ -65,8 +68,9 @@ DEVICE void raise_peaks(row_state &r, float top0, float top1, float scale,
   r.peak[1] = up1 ? top1 : r.peak[1];
 }
 
-// Two chains of maxima a row: a single one stalls on latency. A thread votes on
-// the scores that it holds: the four of a row need not agree first.
+// Finds the maxima of a block. Each row has two chains of maxima, since a
+// single chain stalls on latency. A thread votes by its own scores, so the four
+// threads of a row need not exchange their maxima first.
 DEVICE void find_peaks(float (&s)[TILE_KEYS / 2], row_state &r, float scale,
                        float slack) {
   float a0 = s[0], a1 = s[2], b0 = s[4], b1 = s[6];
@@ -83,9 +87,9 @@ DEVICE void find_peaks(float (&s)[TILE_KEYS / 2], row_state &r, float scale,
   if (r.moved) raise_peaks(r, a0, a1, scale, slack);
 }
 
-// What the products of row `row` are shifted by. Where that is large, the peak
-// is taken from the scores themselves. A row without any key so far has hidden
-// scores alone, and 2^-inf is 0.
+// The shift that weight_of adds to the scaled scores of row `row`. Where it is
+// large, the peak is subtracted from the scores themselves. A row without any
+// key so far has only hidden scores, and 2^-inf is 0.
 template <int row>
 DEVICE float shift_row(float (&s)[TILE_KEYS / 2], float peak, float scale,
                        float bias) {
@@ -102,8 +106,8 @@ DEVICE float weight_of(float s, float scale, float shift) {
   return exp2_fast(fmaf(s, scale, shift));
 }
 
-// Scores to weights, packed as they come: that hides behind the exponentials.
-// Two chains of sums a row.
+// Turns scores into weights. Packing them in the same loop hides behind the
+// exponentials. Each row has two chains of sums.
 DEVICE void weigh(float (&s)[TILE_KEYS / 2], u32 (&p)[TILE_KEYS / 4],
                   row_state &r, float scale, float bias) {
   float shift0 = shift_row<0>(s, r.peak[0], scale, bias);
@@ -129,9 +133,9 @@ DEVICE void weigh(float (&s)[TILE_KEYS / 2], u32 (&p)[TILE_KEYS / 4],
   r.sum[1] += even1;
 }
 
-// Hides the columns of a row from `end` on, and those before `first`; `column`
-// is the thread's own first one. Constants against two registers: a compare
-// and a select an element.
+// hide_after hides the columns of a row from `end` on, hide_before those left
+// of `first`. `column` is the thread's own first column. Each element costs a
+// compare of a constant with a register, and a select.
 DEVICE void hide_after(float (&s)[TILE_KEYS / 2], int end0, int end1,
                        int column) {
   end0 -= column;

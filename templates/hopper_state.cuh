@@ -1,20 +1,21 @@
-// hopper_state.cuh - rows of heads that several passes touch.
+// hopper_state.cuh - the running state of heads that several passes compute.
 //
-// In: a tile's sums and their denominators, and what earlier passes left of the
-// same rows, f32. Out: both as one, left to the next pass or ready to be
-// written. The state of a row is (O, lse), O already divided; (0, -infinity)
-// when no pass has seen a key of it.
+// In: a tile's sums with their lse, and the f32 state that earlier passes left
+// for the same rows. Out: both merged, as the state for the next pass or as the
+// output. A row's state is (O, lse), with O already normalised; it is (0,
+// -infinity) if no pass has seen a key of the row.
 #pragma once
 
-// The state's rows are [batches, state_rows, H].
+// The index of a row's entry in the state, [batches, state_rows, H].
 DEVICE long long state_row(const hopper_launch &run, int batch, int n,
                            int head) {
   int row = quotient_by(n, run.apart_ratio, run.apart_shift);
   return ((long long)batch * run.state_rows + row) * run.heads + head;
 }
 
-// What a row's sums (`mine` so far) and its earlier state are multiplied with,
-// and the lse of both. Neither may have seen a key.
+// Merges a row with its earlier state by their lse. Returns the factor of the
+// earlier state; `mine` is multiplied by the factor of the new sums, and `lse`
+// becomes the merged one. Either side may have seen no key.
 DEVICE float merge_row(float before, float &lse, float &mine) {
   const float log2_e = 1.44269504088896340736f;
   float top = fmaxf(before, lse);
@@ -27,7 +28,8 @@ DEVICE float merge_row(float before, float &lse, float &mine) {
   return both == 0 ? 0 : __fdividef(a, both);
 }
 
-// A thread's two rows of a tile: which of them there are, and their state.
+// A thread's two rows of a tile: which of them exist, and the indices of their
+// state.
 struct state_rows {
   u32 there; // a bit each
   long long number[2];
@@ -40,8 +42,9 @@ DEVICE float *state_of(const hopper_launch &run, long long number) {
   return run.state_o + number * VALUE_DIM + thread_index() % 4 * 2;
 }
 
-// What the sums of both rows are to be scaled with (`mine` so far), and what was
-// left of them (`theirs`, 0 so far); their lse as it goes on.
+// Computes for both rows the factor of the sums (in `mine`), the factor of the
+// earlier state (`theirs`, 0 before) and the merged lse. `adds`: outputs are
+// added.
 DEVICE void weigh_states(const hopper_launch &run, const state_rows &rows,
                          bool adds, float (&lse)[2], float (&mine)[2],
                          float (&theirs)[2]) {
@@ -54,8 +57,9 @@ DEVICE void weigh_states(const hopper_launch &run, const state_rows &rows,
   }
 }
 
-// What was left of one row, onto its sums: this thread's elements 4 g + 2 half
-// and the next. With a factor of 0 it may be anything, and is not read.
+// Adds the earlier state of one row, times `theirs`, to its sums. `half` says
+// which of the thread's rows it is. With a factor of 0 the state may hold
+// anything and is not read.
 template <int half>
 DEVICE void add_row(const float *from, float theirs,
                     float (&o)[VALUE_WIDTH / 2]) {
@@ -75,7 +79,8 @@ DEVICE void leave_row(float *to, const float (&o)[VALUE_WIDTH / 2]) {
         make_float2(o[4 * g + 2 * half], o[4 * g + 2 * half + 1]);
 }
 
-// All four threads of a row have read its lse by now.
+// Stores the rows as the new state. The caller has made sure that all four
+// threads of a row have read the old lse.
 DEVICE void leave_rows(const hopper_launch &run, const state_rows &rows,
                        int finish, const float (&lse)[2],
                        const float (&o)[VALUE_WIDTH / 2]) {
