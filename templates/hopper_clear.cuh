@@ -1,20 +1,22 @@
-// hopper_clear.cuh - rows that no branch selects: O is 0, lse -infinity.
+// hopper_clear.cuh - clears bare rows, which no branch selects: O becomes 0 and
+// lse -infinity. Rows that keep the state of other passes stay as they are.
 //
-// In: the launch. A warp of the producing warpgroup clears them while the others
-// compute. State that other passes left stands as it is.
+// In: the launch. One warp of the producer warpgroup does this while the others
+// compute.
 //
-// Zeros leave shared memory as boxes, one residue of one head each, those of all
-// heads in turn: side by side in memory, they come to it together. A warp's
-// stores, one waiting for the other, take several times as long beside the others'
-// exponentials; lse has nothing else. The warp gets to issue so seldom that what
-// finds a set of boxes or a span counts as well: sets are high, spans long.
+// TMA stores zeros from shared memory in boxes. A box has rows of one residue
+// of one head. The boxes of all heads follow one another, because neighbouring
+// heads are neighbours in memory. Plain stores of a warp take several times as
+// long beside the consumers' exponentials, but lse has no other way. The warp
+// issues so rarely that the search for a set of boxes or a span also costs
+// time. So sets are tall and spans are long.
 #pragma once
 
 DEVICE void clear_unit(int4 *to) { *to = make_int4(0, 0, 0, 0); }
 DEVICE void clear_unit(float *to) { *to = MINUS_INFINITY; }
 
-// What stands at `to` of row `mine` of a span, and of every `each`-th behind it,
-// where that is bare; `step` from one to the next.
+// Clears row `mine` of a span and every `each`-th row after it, where these are
+// bare. `to` is the place of the first row; `step` is the distance to the next.
 template <typename unit>
 DEVICE void clear_each(const hopper_launch &run, const bare_span &x, u64 bare,
                        int mine, int each, unit *to, long long step) {
@@ -26,8 +28,8 @@ DEVICE void clear_each(const hopper_launch &run, const bare_span &x, u64 bare,
   }
 }
 
-// The same of lse: where 32 rows on all is as before, eight stores are on their
-// way at once.
+// The same for lse. If the bare rows repeat after 32 rows and rows are
+// contiguous, eight stores are in flight at once.
 DEVICE void clear_lse(const hopper_launch &run, const bare_span &x, u64 bare,
                       float *to, int lane) {
   to += (x.row + lane) * run.lse_row;
@@ -44,7 +46,8 @@ DEVICE void clear_lse(const hopper_launch &run, const bare_span &x, u64 bare,
 }
 
 DEVICE void clear_span(const hopper_launch &run, const bare_span &x) {
-  const int units = VALUE_DIM / 8, together = 32 / units; // of 16 bytes; rows
+  const int units = VALUE_DIM / 8, together = 32 / units; // units of 16 bytes;
+                                                          // rows at once
   const hopper_member &m = run.members[x.member];
   int lane = thread_index() % 32, mine = lane / units;
   u64 bare = run.shapes[m.shape].bare;
@@ -60,12 +63,12 @@ DEVICE void clear_span(const hopper_launch &run, const bare_span &x) {
                together * run.o_row / 8);
 }
 
-// Waits until the keys of so many blocks are on their way.
+// Waits until the copies of `blocks` key blocks have been issued.
 DEVICE void wait_blocks(u32 base, float blocks) {
   while (shared_peek(base + AT_PACE) < blocks) sleep_for(200);
 }
 
-// HOPPER_BOX_ROWS rows of a head.
+// Stores zeros to HOPPER_BOX_ROWS rows of a head.
 DEVICE void store_zeros(const hopper_map *map, u32 base, int row, int phase,
                         int head, int batch) {
   const int few = HOPPER_ZERO_ROWS(VALUE_DIM);
@@ -76,8 +79,8 @@ DEVICE void store_zeros(const hopper_map *map, u32 base, int row, int phase,
       store_box(map, base + AT_ZERO, c, row + i, phase, head, batch);
 }
 
-// Set t of boxes. `patient`: one is under way at a time, for copies of keys and
-// values wait behind them.
+// Clears set t of boxes. `patient`: only one box is in flight at a time,
+// because copies of keys and values queue behind the stores.
 DEVICE void clear_boxes(const hopper_launch &run, u32 base, int t,
                         bool patient) {
   zero_boxes x = boxes_find(&run, t);
@@ -107,9 +110,9 @@ DEVICE void clear_boxes(const hopper_launch &run, u32 base, int t,
   store_commit();
 }
 
-// Rows before position 0, where nothing has segments. Where the call brings
-// lengths, how many a batch row has of them is not known before: some blocks
-// for each batch row, or the other way round.
+// Clears rows before position 0, which no segment holds. If the call brings
+// lengths, only the device knows how many each batch row has. Several thread
+// blocks share a batch row, or the other way round.
 DEVICE void clear_early(const hopper_launch &run) {
   const int units = VALUE_DIM / 8;
   int each = max(1, grid_size() / run.batches);
@@ -132,9 +135,10 @@ DEVICE void clear_early(const hopper_launch &run) {
   }
 }
 
-// Dealt out in turn and with the blocks of keys: zeros all at once would hold
-// those up. What is late, if all is to end together, comes as fast as it can, as
-// do the boxes of wide heads, which are low and many.
+// Clears sets and spans, dealt out to the thread blocks in turn. They keep pace
+// with the key blocks, since all zeros at once would delay those. Sets that are
+// behind the pace are stored as fast as possible. So are the low boxes of wide
+// heads, which are many.
 DEVICE void clear_bare(const hopper_launch &run, u32 base) {
   for (int i = thread_index() % 32; i < ZERO_BYTES / 16; i += 32)
     shared_store(base + AT_ZERO + i * 16, 0, 0, 0, 0);
@@ -155,7 +159,7 @@ DEVICE void clear_bare(const hopper_launch &run, u32 base) {
   store_wait();
 }
 
-// By the last warp of the producing warpgroup.
+// The last warp of the producer warpgroup runs this.
 DEVICE void clear_rows(const hopper_launch &run, u32 base) {
   if (run.early) clear_early(run);
   if (BARE) clear_bare(run, base);

@@ -1,21 +1,22 @@
-// hopper_load.cuh - the blocks of a plan's runs, as the windows let them be seen.
+// hopper_load.cuh - the loader: cuts the runs of a plan into blocks.
 //
 // In: a plan. Out: for each block its message and the copy of its keys. Each
-// lane of the warp holds a run of the plan and moves it on from block to block;
-// the lane whose turn it is writes the message and starts the copy.
+// lane of the warp holds one run of the plan. For each block, one lane writes
+// the message, starts the copy and advances its run.
 #pragma once
 
 struct lane_run {
-  int position, count; // of what is left
-  int last;            // position that the last row of the tile sees
+  int position, count; // what is left of the run
+  int last;            // last position that the tile's last row sees
 };
 DEVICE u32 run_of(const loader &l) {
   return run_at(l.plan, thread_index() % 32);
 }
 
-// Which warpgroups take part in a block and which of them must mask. One that
-// sees no more of a tile's last run may leave, but for the tile's first block:
-// each writes its rows. Most blocks are seen whole by all of them.
+// Which warpgroups take part in a block and which of them must mask. In the
+// last plan of a sorted tile, a warpgroup leaves when it sees no further key.
+// It stays for the tile's first block, since each warpgroup writes its rows.
+// Most blocks are seen whole by all warpgroups.
 DEVICE int block_flags(int4 tile, int position, int end, int count, int left,
                        int right, bool may_leave) {
   int groups = (tile.z + 63) / 64, low = tile.x, flags = 0;
@@ -34,8 +35,8 @@ DEVICE int block_flags(int4 tile, int position, int end, int count, int left,
   return flags;
 }
 
-// The flags of the guests' warpgroup. It takes part in all that its rows read,
-// and counts each key once, however often the others do.
+// The flags of the guests' warpgroup. It takes part in all runs that its rows
+// read, and counts each key once.
 DEVICE int guest_flags(const loader &l, int position, int end, int count,
                        int left, int right) {
   const int w = WARPGROUPS - 1;
@@ -47,8 +48,8 @@ DEVICE int guest_flags(const loader &l, int position, int end, int count,
          masks << (BLOCK_MASKS + w);
 }
 
-// The message of a block but for where it lies, by the lane whose run it is of.
-// `last`: the tile has no block behind it.
+// Writes a block's message except the keys' location. Only the lane that holds
+// the run calls this. `last`: the block is the tile's last.
 DEVICE void tell_form(const loader &l, const lane_run &r, bool last) {
   const int both = PLAN_LAST | PLAN_SORTED;
   u32 message = message_of(l);
@@ -66,7 +67,8 @@ DEVICE void tell_form(const loader &l, const lane_run &r, bool last) {
   shared_store(message + 16, form.x, form.y, r.count, 0);
 }
 
-// The next block of this lane's run.
+// Sends the next block of this lane's run: its message, and the copy of its
+// keys.
 DEVICE void load_block(const loader &l, const lane_run &r, bool last) {
   tell_form(l, r, last);
   int4 at = shared_load(run_of(l));
@@ -81,11 +83,11 @@ DEVICE void run_move(const loader &l, lane_run &r) {
   r.position += TILE_KEYS * (shared_word(run_of(l) + 12) >> WHERE_STRIDE);
   r.count -= TILE_KEYS;
 }
-// Whether a run has a key left that the last row of the tile sees.
+// Whether the run has a key left that the tile's last row sees.
 DEVICE bool is_seen(const lane_run &r) {
   return r.count > 0 && r.position <= r.last;
 }
-// Whether no block of the tile comes behind the next one of this lane's run.
+// Whether the next block of lane `lane` is the tile's last.
 DEVICE bool is_end(const loader &l, const lane_run &r, int lane) {
   lane_run next = r;
   if (thread_index() % 32 == lane) run_move(l, next);
@@ -101,9 +103,10 @@ DEVICE lane_run run_begin(const loader &l) {
   return {r.x, r.y, last + shared_word(run_of(l) + 20)};
 }
 
-// The lane to go on with: the first whose run is seen, or of all of them the one
-// whose next block comes first; those that guests read before all others. A
-// tile's first block is loaded in any case. -1: none.
+// Chooses the lane that sends the next block; -1: no lane has one left. It is
+// the first lane whose run is still seen. With PLAN_SORTED it is the lane whose
+// next block has the lowest position. Runs that guests read come before all
+// others. A tile's first block is sent in any case.
 DEVICE int choose_lane(const loader &l, const lane_run &r) {
   bool seen = is_seen(r);
   u32 all = __ballot_sync(~0u, seen);
@@ -120,17 +123,17 @@ DEVICE int choose_lane(const loader &l, const lane_run &r) {
   return __ffs(all) - 1;
 }
 
-// All blocks of a plan.
+// Sends all blocks of a plan.
 DEVICE void load_runs(loader &l) {
   lane_run r = run_begin(l);
   for (int lane; (lane = choose_lane(l, r)) >= 0;) {
     bool last = QUERY_STAGES == 1 && is_end(l, r, lane);
-    if (ALL_ARRIVE) wait_stage(l); // each lane for itself
+    if (ALL_ARRIVE) wait_stage(l); // each lane waits for itself
     if (thread_index() % 32 == lane) load_block(l, r, last);
     l.hidden = max(TILE_KEYS - __shfl_sync(~0u, r.count, lane), 0);
     if (thread_index() % 32 == lane) run_move(l, r);
     l.what &= ~PLAN_TILE;
     l.blocks++;
-    __syncwarp(); // what one lane waited for, the next may rely on
+    __syncwarp(); // makes one lane's waits valid for the next lane
   }
 }

@@ -1,13 +1,13 @@
-// hopper_pair_load.cuh - loading where masks decide over pairs.
+// hopper_pair_load.cuh - the loader where masks decide over pairs.
 //
-// In: a plan of hopper_pair_plan.cuh. Out: the same stream of blocks as
-// hopper_produce.cuh makes, with messages of {flags, bias, first position,
-// 1 / stride}, {predicates, chain, visible keys, stride}, for the loader of
-// values {row, where, key head, batch row}, and what is known of the block for
-// warpgroups {0, 1, 2, -}.
+// In: a plan of hopper_pair_plan.cuh. Out: the same stream of blocks as from
+// hopper_produce.cuh. A message is {flags, bias, first position, 1 / stride},
+// {predicates, chain, visible keys, stride}. Then follow {row, where, key head,
+// batch row} for the loader of values, and each warpgroup's dil_known {0, 1, 2,
+// -}.
 #pragma once
 
-// The message of block `n` of a run.
+// Sends the message of block `n` of a run.
 DEVICE void tell_pair(loader &l, u32 run, int n) {
   u32 message = message_of(l);
   int where = shared_word(run + 12), stride = where >> WHERE_STRIDE;
@@ -35,7 +35,7 @@ DEVICE void tell_pair(loader &l, u32 run, int n) {
   l.hidden = TILE_KEYS - count;
 }
 
-// The blocks of a run, in their order.
+// Sends the blocks of a run, in their order.
 DEVICE void load_run(loader &l, u32 run) {
 #pragma unroll 1
   for (u32 rest = shared_word(run + 44); rest; rest &= rest - 1) {
@@ -46,7 +46,7 @@ DEVICE void load_run(loader &l, u32 run) {
   }
 }
 
-// All blocks of a plan, by the first lane alone.
+// Sends all blocks of a plan. Only the first lane works.
 DEVICE void load_runs(loader &l) {
   if (thread_index() % 32) return;
   for (int i = 0; i < shared_word(l.plan + 4); i++)

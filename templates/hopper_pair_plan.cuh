@@ -1,16 +1,17 @@
-// hopper_pair_plan.cuh - planning where masks decide over pairs.
+// hopper_pair_plan.cuh - the planner where masks decide over pairs.
 //
-// In: a tile of the launch. Out: its plans, without the blocks of which no pair
-// is kept. The planner asks the ranges of the masks, a lane a block: once for
-// each warpgroup's rows, and first for 32 blocks together where there are many.
+// In: a tile of the launch. Out: its plans, without blocks in which no pair is
+// kept. The planner evaluates the masks by interval arithmetic (dil_cover), one
+// lane for each block and once for the rows of each warpgroup. Where blocks are
+// many, it first evaluates 32 blocks together.
 #pragma once
 
 // A run of a plan holds up to 32 blocks: {position, keys, row in the map,
-// where}, {predicates, chain, bias, 1 / stride}, then words with a bit a block:
-// {those that warpgroup 0, 1, 2 takes part in, those to be loaded} and
-// {those that warpgroup 0, 1, 2 must ask pair by pair, -}; behind them, a word
-// a block for each warpgroup, what dil_known says of it.
-enum { PAIR_MANY = 256 }; // blocks of which groups are asked first
+// where}, {predicates, chain, bias, 1 / stride}. Words with a bit for each
+// block follow: {blocks that warpgroup 0, 1, 2 takes part in, blocks to load}
+// and {blocks in which warpgroup 0, 1, 2 evaluates pairs, -}. Last, each
+// warpgroup has a word for each block: the result of dil_known.
+enum { PAIR_MANY = 256 }; // more blocks than this are evaluated by groups first
 
 DEVICE dil_pair pair_at(const hopper_launch &run, int batch, int head,
                         int away) {
@@ -18,7 +19,8 @@ DEVICE dil_pair pair_at(const hopper_launch &run, int batch, int head,
           run.all_queries,   run.keys - away, run.input};
 }
 
-// What a predicate, window and masks, makes of a box of positions.
+// Whether a predicate (its window and masks) keeps all pairs of a box of
+// positions, some, or none.
 DEVICE int cover_predicate(int predicate, dil_range rows, dil_range keys,
                            const dil_pair &at) {
   const dil_predicate_row &w = dil_predicates[predicate];
@@ -34,7 +36,8 @@ DEVICE int cover_predicate(int predicate, dil_range rows, dil_range keys,
   return full ? DIL_FULL : DIL_PARTIAL;
 }
 
-// The best that any of a run's predicates makes of it; none keep all.
+// The same for the union of a run's predicates. Without a predicate all pairs
+// are kept.
 DEVICE int cover_box(u32 predicates, dil_range rows, dil_range keys,
                      const dil_pair &at) {
   int best = predicates ? DIL_EMPTY : DIL_FULL;
@@ -44,18 +47,19 @@ DEVICE int cover_box(u32 predicates, dil_range rows, dil_range keys,
   return best;
 }
 
-// Keys of one piece of a tile, and what masks see of the tile.
+// The keys of one piece of a tile, and the values that masks read besides
+// positions.
 struct pair_run {
   const hopper_piece &piece;
   key_run keys;
   dil_pair at;
 };
 
-// Blocks `from` to `from + count - 1` of a run against rows `row` to
-// `row + rows - 1` of the tile. Blocks behind the end are empty.
+// The positions of a run's blocks `from` to `from + count - 1`, and of the
+// tile's rows `row` to `row + rows - 1`. Blocks beyond the run's end are empty.
 struct pair_box {
   dil_range rows, keys;
-  bool some, whole; // some keys and rows are there; all keys are
+  bool some, whole; // some keys and rows exist; all keys exist
 };
 DEVICE pair_box box_of(const tile &x, const pair_run &r, int stride, int from,
                        int count, int row, int rows) {
@@ -76,9 +80,10 @@ DEVICE int cover_blocks(const pair_run &r, const pair_box &box) {
 // What the planner carries through a tile.
 struct pair_planner {
   const hopper_launch &run;
-  u32 base, plans, tiles; // plans: how many were sent before this one
-  int runs;               // of the plan that is being written
-  int what;               // PLAN_TILE until the tile's first plan is sent
+  u32 base, plans, tiles; // plans: the number of this plan
+  int runs;               // runs of the plan that is being written
+  int what;               // PLAN_TILE until the tile's first plan is sent; then
+                          // 0
 };
 
 DEVICE void pair_send(pair_planner &p, const tile &x, int last) {
@@ -96,8 +101,9 @@ DEVICE u32 pair_begin(pair_planner &p, const tile &x) {
   return plan;
 }
 
-// What each warpgroup makes of blocks from 32 `group` on, a lane a block: which
-// it takes part in, and of which it must ask pairs.
+// What the masks keep in the 32 blocks of a group, a lane for each block. For
+// each warpgroup: the blocks that it takes part in, and the blocks in which it
+// evaluates pairs.
 struct pair_words {
   int takes[3], asks[3], all;
 };
@@ -120,7 +126,8 @@ DEVICE pair_words pair_cover(const tile &x, const pair_run &r, int stride,
   return words;
 }
 
-// Blocks from 32 `group` on as a run of the plan, where any pair is kept.
+// Adds the 32 blocks of a group to the plan as a run, if any pair of them is
+// kept.
 DEVICE void pair_group(pair_planner &p, const tile &x, const pair_run &r,
                        int group) {
   if (p.runs == PLAN_RUNS) {
@@ -148,7 +155,7 @@ DEVICE void pair_group(pair_planner &p, const tile &x, const pair_run &r,
   shared_store(to + 48, words.asks[0], words.asks[1], words.asks[2], 0);
 }
 
-// Bit n: some pair of blocks from 32 (first + n) on may be kept.
+// Bit n: some pair of the 32 blocks of group `first + n` may be kept.
 DEVICE u32 pair_groups(const tile &x, const pair_run &r, int stride,
                        int first) {
   int blocks = (r.keys.count + TILE_KEYS - 1) / TILE_KEYS;
@@ -160,8 +167,9 @@ DEVICE u32 pair_groups(const tile &x, const pair_run &r, int stride,
   return __ballot_sync(~0u, some);
 }
 
-// A run of one block that no warpgroup takes part in. It is copied all the same,
-// and there may be no row but the first: that one's map is the one that is made.
+// Writes a run of one block that no warpgroup takes part in. The block is
+// copied all the same. It starts at row 0, since no other row need exist, and
+// takes the map that exists for it.
 DEVICE void pair_nothing(pair_planner &p, u32 plan) {
   map_row at = map_row_of(0, 1, 0, p.run.key_rest[0]);
   p.runs = 1;
@@ -173,9 +181,9 @@ DEVICE void pair_nothing(pair_planner &p, u32 plan) {
   shared_store(plan + 96, 0, 0, 0, 0);
 }
 
-// All plans of a tile at once. One without any block gets a block that no
-// warpgroup takes part in, for its rows are written all the same; or it is left
-// out where they stand as other passes left them.
+// Makes all plans of a tile. If no block has a kept pair, the tile gets one
+// block that no warpgroup takes part in, so that its rows are written. It is
+// dropped if its rows keep the state of other passes.
 DEVICE int plan_next(const hopper_launch &run, u32 base, const tile &x,
                      u32 &plans, int, u32 tiles, bool &begun) {
   pair_planner p = {run, base, plans, tiles, 0, PLAN_TILE};

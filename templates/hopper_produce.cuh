@@ -1,4 +1,4 @@
-// hopper_produce.cuh - the producing warpgroup: plans and copies.
+// hopper_produce.cuh - the producer warpgroup: the planner and the loaders.
 //
 // In: the launch. Out: the stream of blocks for the consumers: queries, keys
 // and values in shared memory, and a message for each tile and block.
@@ -6,36 +6,41 @@
 
 // ---- the planner -----------------------------------------------------------
 
-// A plan tells the loader of one tile, or of more runs of its keys: a head of
-// {what, runs, key head, tile} and the tile's message, then the runs. A run is
-// {position, keys, row in the map, where} and {left, right, bias, 1 / stride};
-// the loader moves it on. PLAN_SORTED: blocks in the order of their positions,
-// so that what a warpgroup of a causal tile cannot see comes last.
+// A *plan* is the planner's message to the loader. It describes a tile, or
+// further runs of a tile's keys. A *run* is a range of keys with one stride. A
+// plan has a head {what, runs, key head, tile}, the tile's message, then the
+// runs. A run is {position, keys, row in the map, where} and {left, right,
+// bias, 1 / stride}. PLAN_SORTED: the loader takes blocks in the order of their
+// positions. The keys that a warpgroup of a causal tile cannot see then come
+// last.
 //
-// Behind the head stands what the guests' warpgroup is told: {position of row 0,
-// stride, rows, runs that they read, the first ones} and {row, phase, map,
-// position of the last row}; no rows: there are none.
+// With guests the message of their warpgroup stands before the runs. It is
+// {position of row 0, stride, rows, number of leading runs that the guests
+// read} and {row, phase, map, position of the last row}. Rows are 0 if there
+// are no guests.
 enum { PLAN_TILE = 1, PLAN_LAST = 2, PLAN_END = 4, PLAN_SORTED = 8 }; // what
-enum { PLAN_FINISH = 8 };                            // shift; hopper_finish
-enum { WHERE_MAP = 12, WHERE_STRIDE = 16 };          // shifts; phase below
+enum { PLAN_FINISH = 8 };                            // shift of hopper_finish
+enum { WHERE_MAP = 12, WHERE_STRIDE = 16 };          // shifts; the phase is
+                                                     // below
 DEVICE u32 plan_of(u32 base, u32 stage) {
   return base + AT_PLAN + stage * PLAN_BYTES;
 }
-// Where the barriers of plan number `plans` stand, asked anew each time: kept,
-// it would be one of the registers that the loops have none left of.
+// The address of the mbarrier of plan number `plans`. The asm makes the
+// compiler compute it at each use, since the loops have no register left for
+// it.
 DEVICE u32 plan_barrier(u32 base, u32 at, u32 plans) {
   asm volatile("" : "+r"(plans));
   return base + at + 8 * (plans & 1);
 }
 
-// Run n of a plan, or room for it.
+// The address of run n of a plan.
 DEVICE u32 run_at(u32 plan, int n) { return plan + PLAN_HEAD + n * RUN_BYTES; }
-// How many runs the guests read.
+// The number of runs that the guests read.
 DEVICE int runs_joined(u32 plan) {
   return GUESTS ? shared_word(plan + 60) : 0;
 }
 
-// A row number as the maps count.
+// A row number in the terms of the tensor maps (hopper_maps).
 struct map_row {
   int row, phase, map;
 };
@@ -44,8 +49,8 @@ DEVICE map_row map_row_of(int n, int stride, int slot, int rest) {
   return {row, phase, slot * 2 + (phase >= rest)};
 }
 
-// The guests of a tile that is planned, if any: row 0 is that of the tile's first
-// warpgroup, as if it had theirs as well.
+// Writes the guests of the planned tile into the plan, if it has any. Row 0 is
+// that of the tile's first warpgroup, as if the guests had rows there as well.
 DEVICE void plan_guests(const hopper_launch &run, u32 plan) {
   const int from = 64 * (WARPGROUPS - 1);
   tile x, g;
@@ -66,7 +71,8 @@ DEVICE void plan_guests(const hopper_launch &run, u32 plan) {
                g.rows + from, run.classes[shared_word(plan + 4)].joined);
 }
 
-// The tile's message; also its class, member and keys, behind the plan's head.
+// Writes the tile's message into the plan. Until the plan is sent, its head
+// holds the tile's class, member and `away`.
 DEVICE void plan_tile(const hopper_launch &run, const tile &x, u32 plan) {
   const hopper_class &k = run.classes[x.klass];
   map_row at = map_row_of(row_at(&run, &x), k.stride, k.slot,
@@ -77,8 +83,8 @@ DEVICE void plan_tile(const hopper_launch &run, const tile &x, u32 plan) {
   shared_store(plan, 0, x.klass, x.member, x.away);
 }
 
-// Piece number `at` of the tile's class. Those that guests read come first, and
-// are the last of the class.
+// Piece number `at` of the tile's class. With guests the order is reversed:
+// they read the last pieces of the class, and their runs must come first.
 DEVICE const hopper_piece *plan_piece(const hopper_launch &run, u32 plan,
                                       int at) {
   const hopper_class &k = run.classes[shared_word(plan + 4)];
@@ -86,8 +92,8 @@ DEVICE const hopper_piece *plan_piece(const hopper_launch &run, u32 plan,
   return &run.pieces[k.piece + at];
 }
 
-// The run of this lane of the pieces from `from` on; none: no keys. The tile is
-// read bit by bit, for want of registers.
+// The run of this lane, for the pieces from number `from` on; no keys: no run.
+// The tile is read from the plan field by field to save registers.
 DEVICE key_run plan_run(const hopper_launch &run, int from, u32 plan) {
   tile x;
   int at = thread_index() % 32;
@@ -104,9 +110,9 @@ DEVICE key_run plan_run(const hopper_launch &run, int from, u32 plan) {
   return keys_inside(&run, &x, p, in);
 }
 
-// One run of keys a lane, those without keys left out; their number. A tile
-// whose rows must be written begins with one in any case, a block of hidden
-// keys.
+// Writes a run for each lane that has keys, and returns their number. A tile
+// whose rows must be written has a first run in any case, if need be with a
+// block of hidden keys.
 DEVICE int plan_runs(const hopper_launch &run, int from, u32 plan,
                      bool begun) {
   key_run keys = plan_run(run, from, plan);
@@ -125,15 +131,16 @@ DEVICE int plan_runs(const hopper_launch &run, int from, u32 plan,
                  __float_as_int(__fdividef(1, p.stride)));
   }
   if (int joined = runs_joined(plan)) {
-    __syncwarp(); // all have asked whether there are
+    __syncwarp(); // every lane has called runs_joined before
     if (lane == 0)
       shared_set(plan + 60, __popc(all & ((1u << joined) - 1)));
   }
   return __popc(all);
 }
 
-// The next tile's number. A block claims no tile before there is room for its
-// plan, or the last ones would wait in a busy block's queue.
+// The tile scheduler: the next tile's number, from a global counter. A thread
+// block claims a tile only when its plan has room. Otherwise the last tiles
+// would wait behind a busy block.
 DEVICE int claim_tile(const hopper_launch &run) {
   int t = 0;
   if (thread_index() % 32 == 0) t = count_up(run.counters) + grid_size();
@@ -145,10 +152,11 @@ DEVICE void plan_send(u32 base, u32 plans, int what, int runs, int head,
   __syncwarp();
   if (thread_index() % 32 == 0)
     shared_store(plan_of(base, plans & 1), what, runs, head, tiles);
-  barrier_arrive(plan_barrier(base, AT_PLAN_FULL, plans)); // each for its part
+  barrier_arrive(plan_barrier(base, AT_PLAN_FULL, plans)); // every lane arrives
+                                                           // for its own writes
 }
 
-// Whether all runs of a plan end at the same distance from the query.
+// Whether all runs of a plan have the same finite right bound of the window.
 DEVICE bool is_sorted(u32 plan, int runs) {
   int lane = thread_index() % 32, right = shared_word(run_at(plan, 0) + 20);
   if (lane < runs && shared_word(run_at(plan, lane) + 20) != right)
@@ -156,10 +164,11 @@ DEVICE bool is_sorted(u32 plan, int runs) {
   return __all_sync(~0u, right < HOPPER_FAR);
 }
 
-// Plan number `plans`, of a tile from its piece `from` on. Returns where the
-// next plan of the tile goes on, or 0. A tile begins with its first plan that
-// has runs. Without any its rows are written all the same, or stand as other
-// passes left them.
+// Writes and sends plan number `plans`, for a tile from its piece `from` on.
+// Returns the first piece of the tile's next plan, or 0. A tile begins with its
+// first plan that has runs. A tile without any run is sent all the same if its
+// rows must be written. It is dropped if its rows keep the state of other
+// passes.
 DEVICE int plan_part(const hopper_launch &run, u32 base, u32 &plans, int from,
                      u32 tiles, bool &begun) {
   u32 plan = plan_of(base, plans & 1);
@@ -168,7 +177,7 @@ DEVICE int plan_part(const hopper_launch &run, u32 base, u32 &plans, int from,
   int runs = plan_runs(run, from, plan, begun);
   const hopper_member &m = run.members[shared_word(plan + 8)];
   int head = m.head / run.group;
-  __syncwarp(); // the runs of all lanes are there
+  __syncwarp(); // the runs of all lanes are written
   if (!runs && !begun) return next;
   int what = (begun ? 0 : PLAN_TILE) | (next ? 0 : PLAN_LAST) |
              (is_sorted(plan, runs) ? PLAN_SORTED : 0) |
@@ -178,8 +187,8 @@ DEVICE int plan_part(const hopper_launch &run, u32 base, u32 &plans, int from,
   return next;
 }
 
-// Waits until the loader has done with the plan two before number `plans`,
-// which lies where that one goes.
+// Waits until the loader has finished plan `plans - 2`, whose slot plan number
+// `plans` takes.
 DEVICE void wait_plan(u32 base, u32 plans) {
   barrier_wait(plan_barrier(base, AT_PLAN_EMPTY, plans), ~plans >> 1 & 1);
 }
@@ -187,8 +196,8 @@ DEVICE void wait_plan(u32 base, u32 plans) {
 #if PAIRED
 #include "hopper_pair_plan.cuh"
 #else
-// The next plan of a tile, from its piece `from` on. Returns where the one
-// behind it goes on, or 0; `begun`: there is something to do.
+// Makes the next plan of a tile, from its piece `from` on. Returns the first
+// piece of the plan after it, or 0. `begun`: the tile has a plan.
 DEVICE int plan_next(const hopper_launch &run, u32 base, const tile &x,
                      u32 &plans, int from, u32 tiles, bool &begun) {
   plan_tile(run, x, plan_of(base, plans & 1));
@@ -201,12 +210,14 @@ DEVICE int plan_next(const hopper_launch &run, u32 base, const tile &x,
 }
 #endif
 
-// Tiles in their order: the first by the block's number, the next ones by a
-// counter. Where a block has few of them, it claims the next one when all keys
-// of the last are on their way and no sooner: a block in a long tile must not
-// sit on another. The last block to finish leaves the counters as it found them.
+// The planner's loop over tiles in their order: the first tile has the number
+// of the thread block, later ones come from claim_tile. With few tiles for each
+// thread block, a block claims its next tile only when the last tile's keys are
+// all being copied. A block in a long tile must not hold back another tile. The
+// last block to finish resets the counters.
 DEVICE void make_plans(const hopper_launch &run, u32 base) {
-  const u32 few = 8; // masks take longer to plan than a few blocks to multiply
+  const u32 few = 8; // with masks, planning takes longer than the products of a
+                     // few blocks
   u32 plans = 0, tiles = 0;
   bool begun = false;
   for (int t = blockIdx.x, from = 0; t < run.tiles;) {
@@ -235,14 +246,14 @@ DEVICE void make_plans(const hopper_launch &run, u32 base) {
 
 // ---- the loader ------------------------------------------------------------
 
-// What the lanes of the loading warp carry from block to block.
+// The state of the loading warp.
 struct loader {
   const hopper_launch &run;
   u32 base;
-  u32 blocks; // that were loaded
-  u32 plan;   // address
-  int what;   // of the plan
-  int hidden; // keys behind the end of the last block's run
+  u32 blocks; // number of blocks loaded so far
+  u32 plan;   // address of the current plan
+  int what;   // the plan's flags
+  int hidden; // keys of the last block that lie beyond its run
 };
 DEVICE u32 stage_of(const loader &l) { return l.blocks % STAGES; }
 DEVICE u32 phase_of(const loader &l) { return l.blocks / STAGES & 1; }
@@ -252,15 +263,15 @@ DEVICE u32 message_of(const loader &l) {
 }
 DEVICE u32 tile_number(const loader &l) { return shared_word(l.plan + 12); }
 
-// What is told of a tile, or of its guests, to one or all warpgroups: {x: row 0,
-// z: map} of `at` and the batch row.
+// Writes a tile's message for one warpgroup or all: the tile's rows `t`; of
+// `at`, row 0 and the map; the batch row.
 DEVICE void tell_tile(const loader &l, u32 message, int4 t, int4 at, int batch) {
   int finish = shared_word(l.plan) >> PLAN_FINISH;
   shared_store(message + 16, at.x, at.y, at.z | finish << TILE_FINISH, batch);
   shared_store(message, t.x, t.y, t.z, t.w);
 }
 
-// The queries of warpgroup w.
+// Copies the queries of warpgroup w.
 DEVICE void load_rows(const loader &l, int w, u32 stage, int4 at, int head,
                       int batch) {
   u32 full = l.base + AT_QUERY_FULL + 8 * stage;
@@ -271,7 +282,8 @@ DEVICE void load_rows(const loader &l, int w, u32 stage, int4 at, int head,
              at.x + w * 64, at.y, head, batch, KEEP_FIRST);
 }
 
-// Queries of a tile, one box a warpgroup, and the tile's message.
+// Copies the queries of a tile, one box for each warpgroup, and writes the
+// tile's messages.
 DEVICE void load_queries(loader &l) {
   u32 tile = tile_number(l), stage = query_stage(tile);
   u32 message = l.base + AT_TILE + tile % TILE_SLOTS * TILE_BYTES;
@@ -294,7 +306,7 @@ DEVICE void load_queries(loader &l) {
   load_rows(l, WARPGROUPS - 1, stage, at, head, batch);
 }
 
-// The keys or values of a block, when their stage is free.
+// Copies the keys or values of a block when their stage is free.
 template <int width, int chunk>
 DEVICE void load_tile(u32 to, u32 full, u32 empty, u32 phase,
                       const hopper_map *maps, int4 at) {
@@ -309,12 +321,13 @@ DEVICE void load_tile(u32 to, u32 full, u32 empty, u32 phase,
              at.z, at.w, KEEP_LAST);
 }
 
-// Until the stage of the next block's keys is free.
+// Waits until the stage of the next block's keys is free.
 DEVICE void wait_stage(const loader &l) {
   barrier_wait(l.base + AT_KEY_EMPTY + 8 * stage_of(l), phase_of(l) ^ 1);
 }
 
-// The keys of the block whose message was told last, {row, where, head, batch}.
+// Copies the keys of the block whose message was sent last; at: {row, where,
+// head, batch}.
 DEVICE void load_keys(const loader &l, int4 at) {
   u32 stage = stage_of(l);
   if (BARE) shared_count(l.base + AT_PACE, 1);
@@ -329,10 +342,11 @@ DEVICE void load_keys(const loader &l, int4 at) {
 #include "hopper_load.cuh"
 #endif
 
-// Nothing follows.
+// Ends the stream.
 DEVICE void tell_end(const loader &l) {
   u32 stage = stage_of(l);
-  if (BARE) shared_count(l.base + AT_PACE, 1 << 30); // the rest at once
+  if (BARE) shared_count(l.base + AT_PACE, 1 << 30); // bare rows may be cleared
+                                                     // at once
   shared_store(message_of(l),
                BLOCK_END | BLOCK_NEW |
                    tile_number(l) % TILE_SLOTS << BLOCK_TILE |
@@ -360,8 +374,9 @@ DEVICE void load_plans(const hopper_launch &run, u32 base) {
   if (lead) tell_end(l);
 }
 
-// Values follow the messages, by a thread of their own: their stages come free
-// half a block after those of the keys, which must not wait for them.
+// Copies the values, one block for each message. A separate thread does this.
+// Stages of values are released half a block later than those of keys, and the
+// keys must not wait for them.
 DEVICE void load_values(const hopper_launch &run, u32 base) {
   for (ring<2 * STAGES> told = {0};; told.next()) {
     u32 slot = told.stage(), stage = slot % STAGES, phase = slot / STAGES;

@@ -1,23 +1,25 @@
 // hopper_walk.cuh - from the number of a tile to its rows and its keys.
 //
-// In: the launch's tables. Out: where the tile's rows lie, and each run of
-// keys that they read, already cut to what the windows let the tile see. All
-// is arithmetic on the position of the cell; nothing is stored by length.
+// In: the launch's tables, whose terms hopper_launch.h explains. Out: the
+// position of the tile's rows, and each run of keys that the windows let the
+// tile see. All follows by arithmetic from the cell's position; no table grows
+// with the length.
 //
-// Plain C, so that tests can walk a launch without a GPU: they define DEVICE,
-// WARPGROUPS, NESTED and SHIFTS themselves.
+// Plain C, so that the host and tests can walk a launch without a GPU. They
+// define DEVICE, WARPGROUPS, NESTED and SHIFTS first.
 #ifndef HOPPER_WALK_CUH
 #define HOPPER_WALK_CUH
 #include "hopper_launch.h"
 
 enum { TILE_ROWS = 64 * WARPGROUPS };
 
-// Few numbers, since the producer has few registers; the rest is in the tables.
+// The tables hold all other facts of a tile, since the producer has few
+// registers.
 typedef struct tile {
-  int position; // of row 0
+  int position; // position of row 0
   int rows;     // 1 .. TILE_ROWS
   int batch;
-  int away;     // keys that the batch row has fewer than M
+  int away;     // M minus the number of the batch row's keys
   short klass, member;
 } tile;
 
@@ -41,8 +43,8 @@ DEVICE int rows_between(int first, int end, int stride) {
   return first < end ? (end - 1 - first) / stride + 1 : 0;
 }
 
-// How many keys a batch row has fewer than M: its rows stand as much earlier.
-// Kernels for segments that are not nested have no registers for that.
+// M minus the number of a batch row's keys. Its rows stand that much earlier.
+// Kernels for segments that are not nested lack the registers for lengths.
 DEVICE int away_of(const hopper_launch *run, int batch) {
 #ifdef __CUDACC__
   if (!NESTED) return 0;
@@ -50,7 +52,7 @@ DEVICE int away_of(const hopper_launch *run, int batch) {
   if (!run->lengths) return 0;
   return run->keys - greater(0, lesser(run->lengths[batch], run->keys));
 }
-// Where its first period begins.
+// The position where the batch row's first period begins.
 DEVICE int origin_of(const hopper_launch *run, int away) {
   int low = run->low - away;
   if (!away) return run->origin;
@@ -61,12 +63,13 @@ DEVICE int row_at(const hopper_launch *run, const tile *x) {
   return x->position - run->first + x->away;
 }
 
-// What residues count from: 0, or where one segment for all begins.
+// The position from which residues count: 0, or the start of the segment if all
+// branches have the same one.
 DEVICE int base_of(const hopper_launch *run, int position) {
   return SHIFTS && run->relative ? floor_to(position, run->home) : 0;
 }
 
-// The first position behind `at` where one of `segments` begins anew.
+// The first position after `at` where one of `segments` begins.
 DEVICE int next_cut(const hopper_launch *run, unsigned segments, int at) {
   int next = HOPPER_FAR;
   for (int i = 0; segments >> i; i++)
@@ -75,7 +78,7 @@ DEVICE int next_cut(const hopper_launch *run, unsigned segments, int at) {
   return next;
 }
 
-// Rows of tile t of the positions low .. high - 1.
+// The rows of tile t among the positions low .. high - 1.
 DEVICE void tile_rows(const hopper_launch *run, int t, int low, int high,
                       int at, int stride, tile *x) {
   x->position = first_from(low, at, stride) + t * run->tile_rows * stride;
@@ -99,8 +102,8 @@ DEVICE void tile_among(const hopper_launch *run, const hopper_class *k, int t,
   }
 }
 
-// Where tile t of the classes from c on stands among the members of its
-// class: false when it falls behind the end of the call.
+// Finds tile t of a section: its class (from class c on), member and rows.
+// Returns false if it lies beyond the end of the call.
 DEVICE bool tile_find(const hopper_launch *run, int t, int c, int classes,
                       int section, tile *x) {
   while (--classes && t >= run->classes[c + 1].first) c++;
@@ -136,12 +139,12 @@ DEVICE bool tile_find(const hopper_launch *run, int t, int c, int classes,
     tile_rows(run, t - cell * k->tiles, greater(low, run->low - away),
               lesser(low + k->cell, run->high - away), at, k->stride, x);
   }
-  x->away = away_of(run, x->batch); // asked again, for want of registers
+  x->away = away_of(run, x->batch); // computed again to save registers
   return x->rows > 0;
 }
 
-// The guests of a tile; false: it has none. They are in the last one of its cell
-// that has rows, and the cell itself has rows enough.
+// Finds the guests of a tile; false: it has none. Guests are in the last tile
+// of a cell, if their class has that many rows there.
 DEVICE bool guests_find(const hopper_launch *run, const tile *x, tile *guest) {
   const hopper_class *k = &run->classes[x->klass], *g;
   if (!k->guest) return false;
@@ -160,16 +163,16 @@ DEVICE bool guests_find(const hopper_launch *run, const tile *x, tile *guest) {
 
 // ---- keys ------------------------------------------------------------------
 
-// How far segment i, that holds a position, reaches: where it begins, or to the
-// front where it ends, negated. Small is far.
+// How far segment i around a position reaches: its first position, or with
+// `front` its end, negated. A smaller number reaches farther.
 DEVICE int reach_of(const hopper_launch *run, int position, int i, bool front) {
   int s = run->segments[i], low = s ? floor_to(position, s) : 0;
   if (!front) return low;
   return s ? -lesser(low + s, run->keys) : -run->keys;
 }
 
-// The reach of the one that is rank-th, from 1 on, among those that reach
-// farthest.
+// The reach of the segment that is number `rank`, from 1 on, in the order from
+// the farthest reach.
 DEVICE int ranked(const hopper_launch *run, int position, unsigned segments,
                   int rank, bool front) {
   int found = -HOPPER_FAR - 1;
@@ -186,7 +189,7 @@ DEVICE int ranked(const hopper_launch *run, int position, unsigned segments,
   return front ? -found : found;
 }
 
-// The positions from low on, below high, that a piece may take its keys from.
+// The positions low .. high - 1 from which a piece may take its keys.
 typedef struct key_bounds {
   int low, high;
 } key_bounds;
@@ -201,7 +204,7 @@ DEVICE key_bounds shared_bounds(const hopper_launch *run, int position,
   return r;
 }
 
-// In a batch row of M keys.
+// Assumes a batch row of M keys.
 DEVICE key_bounds bounds_of(const hopper_launch *run, int position,
                             const hopper_piece *p) {
   key_bounds r;
@@ -226,10 +229,10 @@ DEVICE key_bounds bounds_of(const hopper_launch *run, int position,
   return r;
 }
 
-// The keys of a piece from the first that some row of the tile sees to the
-// piece's end. Those behind the last row's window are no less valid, where each
-// is seen by its own row: only keys behind the end may hold anything. Where
-// their rows are not there, the window is the end.
+// The run of a piece: from the first key that some row of the tile sees to the
+// piece's end. Keys beyond the last row's window stay in the run if this call
+// has rows at their positions. These rows see the keys, so the keys hold valid
+// values. Otherwise the run ends with the window.
 DEVICE key_run keys_inside(const hopper_launch *run, const tile *x,
                            const hopper_piece *p, key_bounds in) {
   key_run r;
@@ -253,27 +256,27 @@ DEVICE key_run keys_of(const hopper_launch *run, const tile *x,
 
 // ---- rows without keys -----------------------------------------------------
 
-// A residue, as the tables of a member's shape count.
+// A residue, shifted as in the tables of the member's shape.
 DEVICE int shape_residue(const hopper_launch *run, const hopper_member *m,
                          int residue) {
   int at = residue - m->shift;
   return at < 0 ? at + run->residues : at;
 }
 
-// Whether no branch selects the rows of a residue; `bare`: of their shape, over
-// and over, so that it may be one that lies below `turn`.
+// Whether rows of residue `at` (from shape_residue) are bare. `bare` is the
+// shape's bit set, which repeats, so that `at` may be any number below `turn`.
 DEVICE bool is_bare(const hopper_launch *run, unsigned long long bare, int at) {
   return run->residues > HOPPER_PERIOD ? at != 0 : bare >> at & 1;
 }
-// What is_bare asks of the row so many behind one, up to 32.
+// `at` for the row that is `rows` (at most 32) further on.
 DEVICE int bare_behind(const hopper_launch *run, int at, int rows) {
   at += rows;
   return at < run->turn ? at : at - run->turn;
 }
 
-// Rows low .. high - 1 of the call that one home holds, or all of a batch row
-// where residues stand still; low may lie before the first one. The home's
-// members stand in `by_home` from `member` on.
+// The call's rows low .. high - 1 in one home, or all rows of a batch row if
+// residues do not shift. low may be before the first row. The home's members
+// stand in `by_home` from `member` on.
 typedef struct bare_home {
   int batch, away, low, high, member;
 } bare_home;
@@ -293,20 +296,20 @@ DEVICE bare_home home_find(const hopper_launch *run, int block) {
   return x;
 }
 
-// The residue of a row of a home.
+// The residue of a row in a home.
 DEVICE int row_residue(const hopper_launch *run, const bare_home *x, int row) {
   int position = run->first - x->away + row;
   int n = (position - base_of(run, position)) % run->residues;
   return n < 0 ? n + run->residues : n;
 }
 
-// Rows of one member, inside of a home. `at`: the residue of the first, as its
-// shape counts.
+// A span: rows of one member inside a home. `at` is the residue of its first
+// row, from shape_residue.
 typedef struct bare_span {
   int row, rows, batch, member, at;
 } bare_span;
 
-// Span t: all heads of a home one after the other.
+// Finds span t. The spans of all heads at the same rows follow one another.
 DEVICE bare_span span_find(const hopper_launch *run, int t) {
   bare_span x;
   int members = run->home_members, place = t / members;
@@ -322,16 +325,16 @@ DEVICE bare_span span_find(const hopper_launch *run, int t) {
   return x;
 }
 
-// `box_rows` rows of one phase, as maps count, of all heads of a home: each has
-// them bare or none of them. `members` of them, in `by_home`, from `member` on;
-// none: nothing to do.
+// A set of boxes: `box_rows` rows of one phase of the tensor maps, of all heads
+// in a home. Either all of these rows of a head are bare or none. The heads are
+// `members` entries of `by_home` from `member` on; 0: nothing to do.
 typedef struct zero_boxes {
   int row, phase, batch, residue, member, members;
 } zero_boxes;
 
-// Set t. A home's last rows are those of a box that ends with it and repeats
-// some of the one before; the last home of all may end early, and what is more
-// lies outside of the map.
+// Finds set t. The last box of a home ends with the home and repeats some rows
+// of the box before. Only in the last home of all may a box extend beyond the
+// map, where TMA stores nothing.
 DEVICE zero_boxes boxes_find(const hopper_launch *run, int t) {
   zero_boxes x;
   int block = t / run->home_boxes;
@@ -357,12 +360,13 @@ DEVICE zero_boxes boxes_find(const hopper_launch *run, int t) {
 
 // ---- rows that others come to ----------------------------------------------
 
-// n / d for the ratio and shift of d (hopper_keep), 0 <= n < 2^31: exact.
+// Returns n / d, exactly, from the ratio and shift of d (hopper_keep), for 0 <=
+// n < 2^31.
 DEVICE int quotient_by(int n, unsigned ratio, int shift) {
   return (int)(2ull * n * ratio >> 32 >> shift);
 }
 
-// Whether another pass or part may come to a head's row at this position.
+// Whether another pass or part may still compute a head's row at this position.
 DEVICE bool is_kept(const hopper_launch *run, int position, int head) {
   bool kept = run->keep_count < 0;
 #ifdef __CUDACC__
