@@ -1,4 +1,4 @@
-/* link.c - what all kinds of links have in common. */
+/* link.c - collectives over any kind of link, made of post and wait. */
 #include "link.h"
 
 static dil_status move(dil_link *l, int32_t slot, const link_transfer *t) {
@@ -6,8 +6,7 @@ static dil_status move(dil_link *l, int32_t slot, const link_transfer *t) {
   return status ? status : l->calls->wait(l, slot);
 }
 
-/* Nobody is done before all are: a dissemination barrier (Hensgen, Finkel and
- * Manber, 1988). */
+/* A dissemination barrier (Hensgen, Finkel and Manber, 1988). */
 dil_status link_meet(dil_link *l) {
   int32_t rank = l->rank, ranks = l->ranks;
   int64_t mine = 0, theirs;

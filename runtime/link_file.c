@@ -1,7 +1,7 @@
-/* link_file.c - ranks are processes of one host that meet in a file. In: a path
- * that all are given, a number for each. Out: messages through the file's
- * pages, in pieces. A process that has ended or been stopped is named; the file
- * goes as soon as all have it. */
+/* link_file.c - ranks are processes of one host, and a file is their rendezvous
+ * and shared memory. In: one path for all, a rank for each process. Out:
+ * messages in pieces through the mapped file. A failure names a rank whose
+ * process has ended or is stopped. Rank 0 unlinks the file when all have it. */
 #include "link.h"
 #include "clock.h"
 #include "process.h"
@@ -17,39 +17,39 @@
 
 enum { PIECE = 1 << 16, REASON = 256, RANKS_MOST = 256 };
 
-typedef struct seat {
-  atomic_int pid;          /* 0: nobody has come */
-  atomic_int left;         /* done, in peace */
-  _Atomic double lived;    /* when it last said so, by the host's clock */
+typedef struct seat {      /* a rank's entry in the file */
+  atomic_int pid;          /* 0: no process has taken this rank */
+  atomic_int left;         /* the rank has freed its link */
+  _Atomic double lived;    /* its last heartbeat, by the host's clock */
 } seat;
 
-typedef struct box {       /* from one rank to another */
+typedef struct box {       /* a mailbox from one rank to another */
   atomic_int full;
   int32_t bytes;           /* of this piece */
-  int64_t size;            /* of the message */
+  int64_t size;            /* of the whole message */
   char piece[PIECE];
 } box;
 
-/* Of what they do together: it fails, and the reason is there, or it is over and
- * cannot fail any more. */
+/* State of the link. FAILS: a rank writes the reason; FAILED: the reason is
+ * there; OVER: rank 0 has dismissed all, and the link cannot fail any more. */
 enum { GOES_ON, FAILS, FAILED, OVER };
 
 typedef struct board {
   char magic[8];
   int32_t ranks;
-  atomic_int came;         /* of the ranks; below 0: nothing comes of it */
+  atomic_int came;         /* how many ranks have met; below 0: spoiled */
   atomic_int state;
   char reason[REASON];
-  bool lost[RANKS_MOST];   /* over whom it failed */
+  bool lost[RANKS_MOST];   /* ranks that the failure has cost */
   seat seat[RANKS_MOST];
   box box[];               /* [from * ranks + to] */
 } board;
 
-typedef struct half {      /* of a transfer: what one side moves */
-  int32_t peer;            /* -1: nothing */
+typedef struct half {      /* one direction of a transfer */
+  int32_t peer;            /* -1: this direction has no message */
   char *at;
   int64_t size, left;
-  bool begun;              /* a message of no bytes is still a message */
+  bool begun;              /* a message of no bytes has one empty piece */
 } half;
 
 typedef struct file_link {
@@ -72,7 +72,7 @@ static box *box_of(const file_link *l, int32_t from, int32_t to) {
 
 /* ---- failing ------------------------------------------------------------- */
 
-/* Not of one that has left: asked last, for it may do so and end meanwhile. */
+/* `left` is read last: the rank may leave and end after process_state. */
 static bool is_in_state(const file_link *l, int32_t rank, const char *states) {
   const seat *s = &l->board->seat[rank];
   int pid = atomic_load(&s->pid);
@@ -88,8 +88,8 @@ static int32_t rank_in_state(const file_link *l, const char *states) {
   return -1;
 }
 
-/* The first reason stays, and who is lost by it: that rank (-1: none), and all
- * whose processes have ended. */
+/* The first failure decides the reason and the lost ranks: `rank` and all whose
+ * processes have ended. With `rank` -1 there are none. */
 static void fail_over(file_link *l, int32_t rank, const char *why) {
   board *b = l->board;
   int goes_on = GOES_ON;
@@ -118,7 +118,7 @@ static dil_status check(dil_link *link) {
   return dil_fail(DIL_PEER, "%s", l->board->reason);
 }
 
-/* Who is stopped is silent; else it is whom this rank waits for. */
+/* A rank whose process is stopped is the silent one; else the peer is. */
 static int32_t blame(dil_link *link, int32_t peer) {
   int32_t stopped = rank_in_state(self(link), "Tt");
   return stopped >= 0 ? stopped : peer;
@@ -202,7 +202,7 @@ static bool receive_piece(file_link *l, half *h) {
   return true;
 }
 
-/* Nothing has moved until the end, and the rank has not lived since. */
+/* No piece has moved up to `end`, and the last heartbeat is a timeout old. */
 static bool is_late(const file_link *l, int32_t peer, double end) {
   double lived = atomic_load(&l->board->seat[peer].lived) + l->link.timeout;
   return clock_seconds() > (lived > end ? lived : end);
@@ -217,7 +217,7 @@ static void be_silent(file_link *l, int32_t peer) {
   fail_over(l, silent, why);
 }
 
-enum { LOOKS = 64 }; /* turns of a wait between looks at processes */
+enum { LOOKS = 64 }; /* turns of a wait between two checks of the processes */
 
 static dil_status wait_slot(dil_link *link, int32_t index) {
   file_link *l = self(link);
@@ -225,13 +225,13 @@ static dil_status wait_slot(dil_link *link, int32_t index) {
   double end = clock_seconds() + link->timeout;
   for (int64_t turns = 0;; turns++) {
     int32_t peer = is_done(&s->receive) ? s->send.peer : s->receive.peer;
-    bool late = !is_over(s) && is_late(l, peer, end); /* what has come moves yet */
+    bool late = !is_over(s) && is_late(l, peer, end); /* a last try follows */
     bool moved = !is_done(&s->send) && send_piece(l, &s->send);
     if (!is_done(&s->receive)) moved |= receive_piece(l, &s->receive);
     if (is_over(s)) return DIL_OK;
     link_live(link);
     if (moved) {
-      end = clock_seconds() + link->timeout; /* nobody is silent */
+      end = clock_seconds() + link->timeout; /* no peer is silent */
       continue;
     }
     dil_status status = turns % LOOKS ? DIL_OK : check(link);
@@ -241,7 +241,7 @@ static dil_status wait_slot(dil_link *link, int32_t index) {
   }
 }
 
-/* In one stroke for all: either it has failed for rank 0 as well, or for nobody. */
+/* One atomic exchange decides for all ranks: OVER, or failed for rank 0 too. */
 static dil_status dismiss(dil_link *link) {
   file_link *l = self(link);
   int goes_on = GOES_ON;
@@ -267,7 +267,7 @@ static void free_link(dil_link *link) {
   free(l);
 }
 
-/* In a file of their own, which nobody else comes to. */
+/* The remaining ranks meet in a new file; its name has their number. */
 static dil_status shrink(dil_link *link, const bool *lost, dil_link **smaller) {
   const file_link *l = self(link);
   int32_t left = link_left(lost, link->ranks);
@@ -296,14 +296,14 @@ static board *map_board(int file, size_t size) {
   return at == MAP_FAILED ? NULL : at;
 }
 
-/* The process that has this seat and lives, or 0. */
+/* The running process that has this seat, or 0. */
 static int sitting(const board *b, int32_t rank) {
   int pid = atomic_load(&b->seat[rank].pid);
   char state = pid ? process_state(pid) : 0;
   return state && state != 'Z' ? pid : 0;
 }
 
-/* The meeting of so many ranks; odd: the head of one of another number. */
+/* Maps the file of `ranks` ranks; odd: the head of one of another number. */
 static board *open_board(const char *path, int32_t ranks, size_t size, bool odd) {
   struct stat about;
   int file = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
@@ -319,7 +319,7 @@ static board *open_board(const char *path, int32_t ranks, size_t size, bool odd)
   return NULL;
 }
 
-/* Nothing comes of a meeting, unless all have come, and all hear why. */
+/* Makes the rendezvous fail for all with this reason, unless all have met. */
 static void spoil(board *b, const char *why) {
   int came = atomic_load(&b->came);
   while (came >= 0 && came < b->ranks)
@@ -330,7 +330,7 @@ static void spoil(board *b, const char *why) {
     }
 }
 
-/* An earlier job's, or an empty file that only keeps the name. */
+/* Whether the file is an earlier job's, or empty, so that it may go. */
 static bool is_meeting(const char *path) {
   char begin[sizeof magic];
   int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
@@ -340,8 +340,8 @@ static bool is_meeting(const char *path) {
                          !memcmp(begin, magic, sizeof magic));
 }
 
-/* The name goes to whoever links first; what an earlier job has left there goes.
- * False: another rank 0 that lives has it (*taken), or it is something else. */
+/* Gives the file its public name by link(2), over an earlier job's file. False:
+ * a running rank 0 has the name (*taken), or another failure (errno). */
 static bool name_board(const char *aside, const char *path, int32_t ranks,
                        size_t size, int *taken) {
   while (link(aside, path)) {
@@ -356,7 +356,7 @@ static bool name_board(const char *aside, const char *path, int32_t ranks,
   return true;
 }
 
-/* Rank 0 makes the file aside, so that nobody sees half of it. */
+/* Rank 0 makes the file under another name, so that no rank sees half of it. */
 static board *make_board(const char *path, int32_t ranks, size_t size,
                          int *taken) {
   char aside[4096];
@@ -380,8 +380,8 @@ static board *make_board(const char *path, int32_t ranks, size_t size,
   return NULL;
 }
 
-/* A file of an earlier job has a rank 0 that has ended, or this seat taken, and
- * by whom. */
+/* Takes this rank's seat in the file. NULL: there is no file; or its rank 0 has
+ * ended, as in an earlier job's file; or *taken has this rank's seat. */
 static board *find_board(const char *path, int32_t rank, int32_t ranks,
                          size_t size, int *taken) {
   int nobody = 0;
@@ -397,8 +397,8 @@ static board *find_board(const char *path, int32_t rank, int32_t ranks,
   return NULL;
 }
 
-/* Until rank 0 has made the file; it goes at once where all have met, so that a
- * seat which stays taken is no earlier job's. */
+/* Waits until rank 0 has made the file. Rank 0 unlinks a file as soon as all
+ * have met, so a seat that stays taken is not an earlier job's. */
 static board *await_board(const char *path, int32_t rank, int32_t ranks,
                           double end, size_t size, int *taken) {
   enum { SURE = 2 }; /* seconds */
@@ -407,7 +407,7 @@ static board *await_board(const char *path, int32_t rank, int32_t ranks,
   while (!b && clock_seconds() < end) {
     b = find_board(path, rank, ranks, size, taken);
     board *odd = b || *taken ? NULL : open_board(path, ranks, sizeof *odd, true);
-    if (odd && sitting(odd, 0)) *taken = -1; /* it leads other ranks */
+    if (odd && sitting(odd, 0)) *taken = -1; /* rank 0 counts other ranks */
     if (odd) munmap(odd, sizeof *odd);
     if (!*taken) free_at = clock_seconds();
     else if (clock_seconds() > free_at + SURE) return NULL;
@@ -416,7 +416,7 @@ static board *await_board(const char *path, int32_t rank, int32_t ranks,
   return b;
 }
 
-/* Who has come to no place of his own tells the others, who cannot meet. */
+/* This process has no seat, so the others cannot meet: it tells them why. */
 static dil_status refuse(const char *path, int32_t rank, int32_t ranks,
                          size_t size, int taken) {
   char why[REASON];
@@ -461,7 +461,7 @@ static dil_status meet(const char *path, int32_t rank, int32_t ranks,
                   atomic_load(&b->came), ranks, path, timeout);
 }
 
-/* Who has not come yet finds the file with its reason, if it comes soon. */
+/* Waits a little, so that late ranks find the file and the reason in it. */
 static void await_others(const file_link *l) {
   enum { SOON = 3 }; /* seconds */
   double end = clock_seconds() + SOON;

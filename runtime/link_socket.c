@@ -1,8 +1,8 @@
-/* link_socket.c - ranks are processes of any hosts that meet at HOST:PORT, where
- * rank 0 listens. In: that address, a number for each. Out: messages through a
- * connection of each two. A rank whose connection ends without a word is gone,
- * and who fails tells all others why. Nothing is hidden and nobody is asked who
- * he is: it is for a network that is trusted, as NCCL's own. */
+/* link_socket.c - ranks are processes of any hosts; rank 0 listens at HOST:PORT.
+ * In: that address, a rank for each process. Out: messages over one TCP
+ * connection between each two ranks. A rank that fails tells all others why; a
+ * rank whose connection just ends is gone. There is no encryption and no
+ * authentication: the network must be trusted, as with NCCL's sockets. */
 #include "link_socket.h"
 #include "clock.h"
 #include "interface.h"
@@ -13,11 +13,11 @@
 #include <time.h>
 #include <unistd.h>
 
-typedef struct half {        /* of a transfer: what one side moves */
-  int32_t peer;              /* -1: nothing */
+typedef struct half {        /* one direction of a transfer */
+  int32_t peer;              /* number in the net; -1: there is no message */
   char *at;
   int64_t size, left;
-  size_t head;               /* bytes of it that have moved */
+  size_t head;               /* bytes of the frame that have moved */
 } half;
 
 typedef struct socket_link {
@@ -41,8 +41,8 @@ frame net_frame(const net *n, int32_t kind, int64_t size) {
 
 /* ---- failing ------------------------------------------------------------- */
 
-/* Others are told, unless they are in the middle of a message: those see the
- * connection end. */
+/* Sends a frame with a text to all connected ranks. If a message to a rank is
+ * partly sent, or there is no room, it ends that connection instead. */
 static void tell(net *n, int32_t kind, const char *text) {
   char all[sizeof(frame) + REASON];
   size_t size = strlen(text);
@@ -58,8 +58,8 @@ static void tell(net *n, int32_t kind, const char *text) {
   }
 }
 
-/* A connection that ends with something unread takes back what was sent last:
- * what others still say is heard out, for a moment. */
+/* Closes all sending sides. TCP resets a connection that is closed with unread
+ * data, and the peer may lose the last frame, so this reads on for 0.2 s. */
 static void hang_up(const net *n) {
   char unread[4096];
   double end = clock_seconds() + 0.2;
@@ -74,7 +74,6 @@ static void hang_up(const net *n) {
     }
 }
 
-/* The first reason stays. */
 void net_fail(net *n, int32_t culprit, const char *why) {
   if (n->failed) return;
   n->failed = true;
@@ -86,8 +85,8 @@ void net_fail(net *n, int32_t culprit, const char *why) {
 
 static bool has_head(socket_link *l, int32_t rank);
 
-/* One that does not run any more: that rank, or another whose connection may end
- * only behind rows that nobody has read yet. */
+/* A rank that does not run any more: `rank`, or another whose connection still
+ * holds unread rows before its end; `rank` if all may run. */
 static int32_t who_is_gone(const net *n, int32_t rank) {
   if (!net_may_run(n, rank)) return rank;
   for (int32_t i = 0; i < n->ranks; i++) {
@@ -97,9 +96,10 @@ static int32_t who_is_gone(const net *n, int32_t rank) {
   return rank;
 }
 
-/* Who has failed in the middle of a message ends the connection, too: another
- * may know why, and is heard for a moment; a longer one where this rank has called
- * on it and never heard a word: it may have ended before it knew this one. */
+/* The connection to a rank has ended, perhaps because the rank failed in the
+ * middle of a message. The others may know why, so this rank listens for a
+ * while first. It listens longer if a lower rank has never sent a frame: that
+ * rank may have failed before it accepted this rank's connection. */
 static void be_gone(socket_link *l, int32_t rank) {
   char why[REASON];
   bool knew = l->net->peer[rank].head.kind || rank > l->net->rank;
@@ -118,7 +118,7 @@ static void be_gone(socket_link *l, int32_t rank) {
 
 /* ---- messages ------------------------------------------------------------ */
 
-/* Bytes moved, 0: none are there; -1: the connection has ended. */
+/* The number of bytes received; 0: none are there; -1: the connection ended. */
 static ssize_t take(int file, void *to, size_t size) {
   ssize_t got = recv(file, to, size, MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
@@ -133,7 +133,8 @@ static ssize_t give(int file, const void *from, size_t size) {
   return sent;
 }
 
-/* Words of a rank that has failed: they are short, and come at once. */
+/* Receives the reason of a rank that has failed; it blocks, because the text is
+ * short and comes with its frame. */
 static void hear_failure(socket_link *l, peer *p) {
   char why[REASON];
   if (!net_hear_reason(p->file, &p->head, why))
@@ -142,7 +143,7 @@ static void hear_failure(socket_link *l, peer *p) {
   net_fail(l->net, p->head.culprit, why);
 }
 
-/* Whether the head of a message is there. */
+/* Whether the frame of a message is there; it treats all other frames. */
 static bool has_head(socket_link *l, int32_t rank) {
   peer *p = &l->net->peer[rank];
   if (p->file < 0 || p->left || p->gone || l->net->failed) return false;
@@ -172,8 +173,8 @@ static dil_status check(dil_link *link) {
   return l->net->failed ? dil_fail(DIL_PEER, "%s", l->net->reason) : DIL_OK;
 }
 
-/* Who is in the middle of a message, or has no room for a word, does not hear it;
- * half a word is the end. */
+/* Sends a frame to all ranks. It leaves out ranks to which a message is partly
+ * sent and full buffers. A frame that is partly sent ends its connection. */
 static void say_to_all(net *n, int32_t kind, int32_t rank) {
   frame f = net_frame(n, kind, 0);
   f.rank = rank;
@@ -190,8 +191,9 @@ static void live(dil_link *link) {
   say_to_all(n, LIVES, n->rank);
 }
 
-/* Who waits himself for another is not silent: all whose time is over say so, and
- * hear the others for a moment, the longer the more time they have. */
+/* A rank that waits for another rank is not the silent one. So each rank whose
+ * wait has timed out sends WAITS, listens to the others for a while, and then
+ * follows the chain of waits to its end. */
 static int32_t blame(dil_link *link, int32_t silent) {
   socket_link *l = self(link);
   net *n = l->net;
@@ -216,7 +218,7 @@ static void accuse(dil_link *link, int32_t rank, const char *why) {
   net_fail(self(link)->net, rank < 0 ? -1 : link_number(link, rank), why);
 }
 
-/* The net asks once, whichever of its links is asked. */
+/* The ranks of a net agree once; all its links share the answer. */
 static bool tell_lost(dil_link *link, bool *lost) {
   const socket_link *l = self(link);
   net *n = l->net;
@@ -295,12 +297,12 @@ static bool is_over(const struct slot *s) {
   return is_done(&s->send) && is_done(&s->receive);
 }
 
-/* Whom it waits for; -1: nobody. */
+/* The rank that a slot waits for; -1: none. */
 static int32_t awaited_by(const struct slot *s) {
   return is_over(s) ? -1 : is_done(&s->receive) ? s->send.peer : s->receive.peer;
 }
 
-/* Nothing has moved until the end, and the rank has not lived since. */
+/* No byte has moved up to `end`, and the last heartbeat is a timeout old. */
 static bool is_late(const socket_link *l, int32_t whom, double end) {
   if (whom < 0) return false;
   double lived = l->net->peer[whom].lived + l->link.timeout;
@@ -318,19 +320,19 @@ static void be_silent(socket_link *l, int32_t whom) {
 }
 
 static dil_status wait_slot(dil_link *link, int32_t index) {
-  enum { LOOKS = 64 }; /* turns between looks at all connections */
+  enum { LOOKS = 64 }; /* turns between two checks of all connections */
   socket_link *l = self(link);
   struct slot *s = &l->slot[index];
   double end = clock_seconds() + link->timeout;
   for (int64_t turns = 0;; turns++) {
     int32_t whom = awaited_by(s);
-    bool late = is_late(l, whom, end); /* what has come moves, and is heard yet */
+    bool late = is_late(l, whom, end); /* a last try and check follow */
     bool moved = !is_done(&s->send) && send_some(l, &s->send);
     if (!is_done(&s->receive)) moved |= receive_some(l, &s->receive);
     if (is_over(s)) return DIL_OK;
     link_live(link);
     if (moved) {
-      end = clock_seconds() + link->timeout; /* nobody is silent */
+      end = clock_seconds() + link->timeout; /* no peer is silent */
       continue;
     }
     bool looks = turns % LOOKS == 0 || late || l->net->failed;
@@ -407,9 +409,9 @@ static dil_status link_on(net *n, int32_t first, int32_t ranks, double timeout,
   return DIL_OK;
 }
 
-/* On the same ports, which all of them know. */
+/* The remaining ranks connect anew at their known listening ports. */
 static dil_status shrink(dil_link *link, const bool *lost, dil_link **smaller) {
-  enum { PATIENCE = 10 }; /* seconds: all have answered a moment ago */
+  enum { PATIENCE = 10 }; /* seconds: all ranks have just agreed */
   net *n = self(link)->net, *m;
   int32_t left = link_left(lost, n->ranks);
   dil_status status = net_new(link_left(lost, n->rank), left, &m);

@@ -1,7 +1,7 @@
-/* link_socket_door.c - who comes to the port of a rank. In: connections of anybody.
- * Out: those on which a frame of this program has come. The others are sent away:
- * at once if they say something else or go, else in a while; and so are ranks that
- * come when all have met, with the reason. */
+/* link_socket_door.c - accepts connections at a rank's port. In: connections of
+ * any process. Out: the connections on which a frame of dil has come. It closes
+ * the others: at once if they send anything else or end, else after HEARD_IN
+ * seconds. Ranks that come after the rendezvous get the reason first. */
 #include "link_socket.h"
 #include "clock.h"
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { HEARD_IN = 5 }; /* seconds: ranks say at once who they are */
+enum { HEARD_IN = 5 }; /* seconds: a rank sends its first frame at once */
 
 static int take_out(net *n, int32_t index) {
   int file = n->caller[index].file;
@@ -21,7 +21,7 @@ static int take_out(net *n, int32_t index) {
   return file;
 }
 
-/* Where there are too many, who has said nothing for the longest goes. */
+/* Accepts a connection. If there are too many, the oldest caller goes. */
 static void let_in(net *n) {
   int file = accept4(n->listening, NULL, NULL, SOCK_CLOEXEC);
   if (file < 0) return;
@@ -30,13 +30,14 @@ static void let_in(net *n) {
       (caller){.file = file, .end = clock_seconds() + HEARD_IN};
 }
 
-/* The frames of another version may be of another size. */
+/* Whether the first frame is complete; for another version of dil the magic is
+ * enough, because its frames may have another size. */
 static bool is_heard(const caller *c) {
   return c->got == sizeof c->said ||
          (c->got >= sizeof c->said.magic && !net_is_ours(&c->said));
 }
 
-/* False: it has gone, or is nobody of ours, or has taken too long. */
+/* False: it has closed the connection, is no dil, or has taken too long. */
 static bool is_welcome(caller *c) {
   ssize_t got = recv(c->file, (char *)&c->said + c->got,
                      sizeof c->said - c->got, MSG_DONTWAIT);
@@ -47,7 +48,8 @@ static bool is_welcome(caller *c) {
   return is_heard(c) || clock_seconds() < c->end;
 }
 
-/* Something has happened: who has come is let in. */
+/* Waits for an event at any connection and accepts a new one. False: it is past
+ * `end`, and nothing has happened. */
 static bool await_callers(net *n, double end) {
   enum { TURN = 100 }; /* milliseconds */
   struct pollfd wait[1 + CALLERS] = {{n->listening, POLLIN, 0}};
@@ -79,7 +81,7 @@ int net_answer(net *n, double end, frame *said) {
 }
 
 void net_print_who(int file, bool here, int32_t process, char words[WHO]) {
-  static const char mapped[] = "::ffff:"; /* an address of IPv4 */
+  static const char mapped[] = "::ffff:"; /* prefix of a mapped IPv4 address */
   enum { MAPPED = sizeof mapped - 1 };
   struct sockaddr_storage at;
   socklen_t size = sizeof at;
@@ -98,7 +100,7 @@ void net_turn_away(const net *n, int file, const char *why) {
   frame f = net_frame(n, FAILED, (int64_t)strlen(why));
   char rest[256];
   if (net_say(file, &f, sizeof f)) net_say(file, why, strlen(why));
-  recv(file, rest, sizeof rest, MSG_DONTWAIT); /* unread, it takes them back */
+  recv(file, rest, sizeof rest, MSG_DONTWAIT); /* unread data would reset it */
   close(file);
 }
 
@@ -131,7 +133,7 @@ bool net_returns(net *n, int file, const frame *said) {
   return true;
 }
 
-/* It may know of a failure that this rank has not heard of yet. */
+/* A rank that returns may know of a failure before this rank does. */
 void net_look_out(net *n) {
   frame f;
   for (int file; (file = net_answer(n, 0, &f)) >= 0;)

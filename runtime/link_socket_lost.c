@@ -1,17 +1,18 @@
-/* link_socket_lost.c - who is left of ranks whose net has failed. In: a guess who
- * is lost, and where all listen. Out: the same answer on all that are left.
+/* link_socket_lost.c - failure agreement: which ranks remain after a net has
+ * failed. In: a guess of the lost ranks, and where all ranks listen. Out: the
+ * same answer on all remaining ranks.
  *
- * The lowest rank that is not thought lost waits until all others that are not
- * have returned to it, and tells them who has; where it is gone as well, the next
- * one does. Ranks that cannot hear each other may each think so of the others: so
- * many go on only as are more than half of those that may still run. Who ends is
- * known to: its host refuses its port. */
+ * The lowest rank that is not thought lost leads. It waits until all other such
+ * ranks have returned to it, and tells them which ranks have. If the leader is
+ * gone as well, the next rank leads. Two groups that cannot reach each other
+ * may each think the other lost. So a group goes on only if it is a majority of
+ * the ranks that may run. A rank whose host refuses its port has ended. */
 #include "link_socket.h"
 #include "clock.h"
 #include <string.h>
 #include <unistd.h>
 
-/* Somebody calls: a rank that returns, or nobody of ours. */
+/* Accepts one connection, of a rank that returns or of another process. */
 static void take_one(net *n) {
   frame f;
   int called = net_answer(n, clock_seconds() + 0.05, &f);
@@ -63,7 +64,8 @@ static bool lead(net *n, double end) {
   return enough;
 }
 
-/* Whether that rank has answered, and then whether it knows. */
+/* Asks the leader `first`. True: it has answered; *known: it has agreed with a
+ * majority, and n->lost has the result. */
 static bool ask(net *n, int32_t first, double end, bool *known) {
   char why[REASON] = "";
   bool refused, answered = false;
@@ -83,12 +85,12 @@ static bool ask(net *n, int32_t first, double end, bool *known) {
 }
 
 bool net_agree(net *n, double timeout) {
-  double patience = timeout + 2; /* seconds: who computes comes late */
+  double patience = timeout + 2; /* seconds: a rank that computes comes late */
   bool known = false;
   int32_t culprit = n->culprit;
-  if (culprit >= 0) /* a connection may end with who only tells of another */
+  if (culprit >= 0) /* the culprit may run, if it only reported another rank */
     n->lost[culprit] = culprit == n->rank || n->silent || !net_may_run(n, culprit);
-  if (culprit == n->rank) return true; /* it knows that it cannot go on */
+  if (culprit == n->rank) return true; /* this rank itself cannot go on */
   for (int32_t i = 0; i < n->rank; i++) {
     if (n->lost[i]) continue;
     if (ask(n, i, clock_seconds() + patience + 2, &known)) return known;

@@ -1,7 +1,8 @@
-/* link_socket_meet.c - how ranks come together: see link.h. In: HOST:PORT, where
- * rank 0 listens, and a number for each. Out: a connection of each two, or who
- * has not come, or does not fit. Every rank listens somewhere; rank 0 tells the
- * others where, and each calls on those below it. */
+/* link_socket_meet.c - the rendezvous of ranks: see link.h. In: HOST:PORT where
+ * rank 0 listens, and a rank for each process. Out: a connection between each
+ * two ranks, or the rank that has not come or does not fit. Every rank listens
+ * at some port. Rank 0 sends all ranks the table of these addresses, and each
+ * rank connects to the ranks below it. */
 #include "link_socket.h"
 #include "clock.h"
 #include "interface.h"
@@ -25,7 +26,7 @@ bool net_is_ours(const frame *f) {
 }
 
 bool net_is_of_dil(const frame *f) {
-  enum { LETTERS = sizeof NET_MAGIC - 2 }; /* and a digit */
+  enum { LETTERS = sizeof NET_MAGIC - 2 }; /* without its version digit */
   return !memcmp(f->magic, NET_MAGIC, LETTERS);
 }
 
@@ -90,14 +91,14 @@ static int listen_in(int family, int *port) {
   return file;
 }
 
-/* On every address of this host, by whichever name others know it; a host may
- * be without IPv6. *port 0: any, and which. */
+/* Listens on every address of this host, also IPv4; a host may lack IPv6. With
+ * *port 0 it takes any free port and says which. */
 static int listen_at(int *port) {
   int file = listen_in(AF_INET6, port);
   return file >= 0 || errno == EADDRINUSE ? file : listen_in(AF_INET, port);
 }
 
-/* An address of IPv4 as who has no IPv6 knows it. */
+/* Turns a mapped IPv4 address into a plain one, for hosts without IPv6. */
 static void unmap(struct sockaddr_storage *at) {
   const struct sockaddr_in6 six = *(const struct sockaddr_in6 *)at;
   struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = six.sin6_port};
@@ -142,7 +143,7 @@ int net_connect(const struct sockaddr_storage *at, double end, bool *refused) {
   return -1;
 }
 
-/* Who is called on may not listen yet; a host may have several addresses. */
+/* Tries all addresses of a host until one connects: it may not listen yet. */
 static int connect_to(const struct addrinfo *found, double end,
                       struct sockaddr_storage *at) {
   bool refused;
@@ -157,7 +158,6 @@ static int connect_to(const struct addrinfo *found, double end,
   return -1;
 }
 
-/* Nothing is waited for beyond the end. */
 void net_limit(int file, double end) {
   double left = end - clock_seconds();
   int yes = 1;
@@ -182,8 +182,8 @@ bool net_hear_reason(int file, const frame *f, char why[REASON]) {
   return fits && net_hear(file, why, (size_t)f->size);
 }
 
-/* Whether a rank that is here goes again, and why, as far as it says so; what it
- * has said before that is not taken from those who wait for it. */
+/* Whether a connected rank has left or failed; `why` is its reason, or "". It
+ * only peeks, so that the frames before stay for their receiver. */
 static bool leaves(const net *n, int32_t rank, char why[REASON]) {
   char said[4096];
   frame f;
@@ -206,8 +206,8 @@ static bool leaves(const net *n, int32_t rank, char why[REASON]) {
   return hangs_up;
 }
 
-/* A rank is gone, perhaps because of what another has told it already: that one
- * tells all, and is heard for a moment. */
+/* A rank is gone, perhaps because of a failure that some rank tells to all. So
+ * this rank listens for the reason for NET_MOMENT seconds. */
 static dil_status hear_why(const net *n, const char *otherwise) {
   char why[REASON];
   for (double end = clock_seconds() + NET_MOMENT; clock_seconds() < end;
@@ -223,8 +223,8 @@ static void hang_up_on(net *n, int32_t rank) {
   n->peer[rank].file = -1;
 }
 
-/* Who has come to rank 0 and goes again leaves its place to another; once all
- * know each other, nothing comes of a meeting that one leaves. */
+/* While ranks come to rank 0, a rank that leaves frees its place for another
+ * process. Later, a rank that leaves makes the rendezvous fail. */
 static dil_status look_after(net *n, int32_t kind) {
   char why[REASON];
   for (int32_t i = 0; i < n->ranks; i++) {
@@ -238,7 +238,7 @@ static dil_status look_after(net *n, int32_t kind) {
   return DIL_OK;
 }
 
-/* Why one that comes to rank 0 cannot be of those that meet there. */
+/* Whether a caller cannot be one of the ranks that meet here, and why. */
 static bool is_misfit(const net *n, const frame *f, int file, char *why) {
   char it[WHO], other[WHO];
   bool fits = f->ranks == n->ranks && f->rank >= 0 && f->rank < n->ranks;
@@ -258,20 +258,21 @@ static bool is_misfit(const net *n, const frame *f, int file, char *why) {
   return true;
 }
 
-/* A rank that COMES to rank 0, or CALLS on this one, before the end. */
+/* Accepts a rank that COMES to rank 0 or CALLS this rank, if one does so before
+ * `end`. */
 static dil_status welcome(net *n, int32_t kind, double end) {
   struct sockaddr_storage from;
   socklen_t size = sizeof from;
   char why[REASON];
   frame f;
   int file = net_answer(n, end, &f);
-  if (file < 0) return DIL_OK; /* asked again */
+  if (file < 0) return DIL_OK; /* the caller tries again */
   bool gone = getpeername(file, (struct sockaddr *)&from, &size);
   if (f.kind != kind || gone) {
     net_send_away(n, file, &f);
     return DIL_OK;
   }
-  if (kind == COMES) look_after(n, kind); /* its place may be free by now */
+  if (kind == COMES) look_after(n, kind); /* may free the rank's place */
   if (is_misfit(n, &f, file, why)) {
     net_fail(n, -1, why);
     net_turn_away(n, file, why);
@@ -304,7 +305,8 @@ static dil_status welcome_all(net *n, int32_t kind, int32_t first,
                   "not", here + first, n->ranks, n->patience, missing);
 }
 
-/* What rank 0 answers, or who listens in its place. *gone: nothing, it hangs up. */
+/* Receives the answer of rank 0 and fails with its reason, or because another
+ * program listens there. *gone: the connection has ended without an answer. */
 static dil_status hear_answer(const net *n, int file, frame *f, bool *gone) {
   char why[REASON];
   enum { MAGIC = sizeof f->magic };
@@ -325,7 +327,7 @@ static dil_status hear_answer(const net *n, int file, frame *f, bool *gone) {
   return f->kind == FAILED ? dil_fail(DIL_PEER, "%s", why) : DIL_OK;
 }
 
-/* Rank 0 answers with where all are, or with what is wrong. */
+/* Receives rank 0's table of addresses, or the reason why there is none. */
 static dil_status hear_places(net *n, int file, bool *gone) {
   frame f;
   size_t size = (size_t)n->ranks * sizeof *n->place;
@@ -336,8 +338,8 @@ static dil_status hear_places(net *n, int file, bool *gone) {
              : dil_fail(DIL_PEER, "rank 0 has ended while ranks met");
 }
 
-/* Rank 0 is where this one has found it; so are those that are on its host and
- * have come from there. */
+/* Corrects the table for this host: rank 0 is at the address where this rank
+ * has found it, and so are the ranks that rank 0 knows by a loopback address. */
 static dil_status find_places(net *n, bool *gone) {
   struct sockaddr_storage first = n->place[0];
   dil_status status = hear_places(n, n->peer[0].file, gone);
@@ -351,7 +353,7 @@ static dil_status find_places(net *n, bool *gone) {
   return status;
 }
 
-/* Says who this is, on a connection to that rank. */
+/* Sends this rank's first frame on a connection to rank `to`. */
 static dil_status introduce(net *n, int32_t kind, int32_t to, int file, int port,
                             double end) {
   frame f = net_frame(n, kind, 0);
@@ -372,7 +374,8 @@ static dil_status call_on(net *n, int32_t to, int port, double end) {
   return hear_why(n, why);
 }
 
-/* Somebody listens there: another rank 0 says so itself, and who is lost. */
+/* Another process listens at rank 0's port. If it is another rank 0, its own
+ * answer says so, and that is the failure. */
 static dil_status knock(net *n, const struct addrinfo *found, int port) {
   enum { ANSWERS_IN = 2 }; /* seconds */
   double end = clock_seconds() + ANSWERS_IN;
@@ -388,7 +391,7 @@ static dil_status knock(net *n, const struct addrinfo *found, int port) {
                          port, strerror(EADDRINUSE));
 }
 
-/* Those who have not come yet hear why, too, as far as they come soon. */
+/* Ranks that come within SOON seconds after a failure hear the reason, too. */
 static void tell_others(net *n) {
   enum { SOON = 3 }; /* seconds */
   double end = clock_seconds() + SOON;
@@ -425,8 +428,9 @@ static dil_status lead(net *n, const struct addrinfo *found, int port,
   return status;
 }
 
-/* Who hangs up without a word ends an earlier job, or stands before a rank 0 that
- * does not listen yet. */
+/* Comes to rank 0. A connection that ends without an answer belongs to an
+ * earlier job, or to a proxy of a rank 0 that does not listen yet: this rank
+ * then tries again. */
 static dil_status come(net *n, const struct addrinfo *found, int port,
                        double end) {
   bool gone;
@@ -446,7 +450,7 @@ static dil_status come(net *n, const struct addrinfo *found, int port,
   return status;
 }
 
-/* Calls on the ranks below its own, and is called by those above. */
+/* Connects to the ranks below its own, and accepts the ranks above. */
 static dil_status follow(net *n, const struct addrinfo *found, double end) {
   int port = 0;
   n->listening = listen_at(&port);

@@ -1,6 +1,6 @@
-/* link_thread.c - ranks are threads of this process. In: messages posted by one
- * thread. Out: the same bytes copied by another, which is the only copy made.
- * One lock and one condition serve all ranks: messages are few and large. */
+/* link_thread.c - ranks are threads of this process. In: messages that one
+ * thread posts. Out: the same bytes, copied once, by the receiving thread. One
+ * lock and one condition serve all ranks: messages are few and large. */
 #include "link.h"
 #include <errno.h>
 #include <pthread.h>
@@ -13,13 +13,13 @@
 typedef struct message {
   const void *bytes;
   int64_t size;
-  bool copying, taken;  /* the receiver makes its copy, has it */
-  const void *ready, *done; /* of memory of a device: see link_order */
+  bool copying, taken;  /* the receiver copies it now; has copied it */
+  const void *ready, *done; /* of device memory: see link_order */
   struct message *next;
 } message;
 
-typedef struct waiter { /* a rank in a wait; target -1: it is not */
-  int32_t target, step;
+typedef struct waiter { /* the wait of a rank */
+  int32_t target, step; /* target: the awaited rank; -1: it does not wait */
   struct timespec until;
 } waiter;
 
@@ -30,7 +30,7 @@ struct thread_hub {
   pthread_cond_t change;
   bool failed;
   char reason[256];
-  int32_t lost;         /* over whom; -1: nobody */
+  int32_t lost;         /* the rank that the failure has cost; -1: none */
   waiter *waiter;       /* [ranks] */
   message *box[];       /* [from * ranks + to], oldest first */
 };
@@ -80,7 +80,8 @@ void thread_hub_free(thread_hub *hub) {
   free(hub);
 }
 
-/* The first reason stays, and who is lost by it. With the lock held. */
+/* The first failure decides the reason and the lost rank. The caller holds the
+ * lock. */
 __attribute__((format(printf, 3, 4)))
 static void hub_fail(thread_hub *hub, int32_t lost, const char *format, ...) {
   va_list values;
@@ -125,7 +126,7 @@ static dil_status copy(const link_transfer *t, int32_t index, message *m) {
   return DIL_OK;
 }
 
-/* Copies the oldest message of the sender, without holding others up. */
+/* Copies the oldest message of the sender, with the lock released. */
 static void take(thread_link *l, int32_t index, const link_transfer *t) {
   message **box = box_of(l->hub, t->from, l->link.rank), *m = *box;
   if (m->size != t->receive_bytes) {
@@ -158,7 +159,7 @@ static struct timespec deadline(double seconds) {
   return t;
 }
 
-/* What was posted may be freed only when nobody reads it any more. */
+/* The sender may free a message only when its receiver does not read it. */
 static void wait_for_copy(thread_link *l, const slot *s) {
   while (s->sent.copying)
     pthread_cond_wait(&l->hub->change, &l->hub->lock);
@@ -168,8 +169,9 @@ static bool is_before(struct timespec a, struct timespec b) {
   return a.tv_sec != b.tv_sec ? a.tv_sec < b.tv_sec : a.tv_nsec < b.tv_nsec;
 }
 
-/* Whoever has waited longest knows who is silent, or waits himself for the one
- * who is. Where they all wait for each other, it is the first's word. */
+/* Finds the silent rank: it starts at the rank that has waited longest and
+ * follows the chain of waits to a rank that does not wait. If the chain is a
+ * circle, it names the rank that the first one waits for. */
 static void blame(const thread_link *l) {
   thread_hub *hub = l->hub;
   const waiter *w = hub->waiter;
@@ -188,7 +190,8 @@ static void blame(const thread_link *l) {
            link_number(&l->link, by), w[by].step, hub->timeout);
 }
 
-/* Until both halves are done, the hub has failed, or the time is over. */
+/* Waits until both directions are done or the hub has failed; a timeout makes
+ * it fail. The caller holds the lock. */
 static void wait_locked(thread_link *l, int32_t index) {
   slot *s = &l->slot[index];
   thread_hub *hub = l->hub;
@@ -220,7 +223,7 @@ static dil_status wait_slot(dil_link *link, int32_t index) {
   wait_for_copy(l, s);
   if (l->hub->failed) status = dil_fail(DIL_PEER, "%s", l->hub->reason);
   pthread_mutex_unlock(&l->hub->lock);
-  s->used = status != DIL_OK; /* its message may still stand */
+  s->used = status != DIL_OK; /* its message may still be in a box */
   if (status || !t->order || t->to < 0) return status;
   return t->order->follow(t->order->user, s->sent.done);
 }
@@ -264,7 +267,8 @@ static void unlink_message(message **box, const message *gone) {
   if (*box) *box = gone->next;
 }
 
-/* A message that nobody took goes with its sender; the hub has failed then. */
+/* If the receiver has not taken a message yet, the hub fails, and the message
+ * leaves the receiver's box. */
 static void free_link(dil_link *link) {
   thread_link *l = (thread_link *)link;
   pthread_mutex_lock(&l->hub->lock);
