@@ -1,9 +1,9 @@
 /* hopper.c - launches of the Hopper kernel.
  *
- * In: a checked call and a loaded code. Out: one launch a pass, whose single
- * parameter (templates/hopper_launch.h) holds the tensor maps, the pattern's
- * tables and this call's numbers. The tables are made once; what depends on
- * sizes and on tensors is kept for the last of them. */
+ * In: a checked call and a loaded code. Out: one launch for each pass. Its
+ * single parameter (templates/hopper_launch.h) holds the tensor maps, the
+ * pattern's tables and this call's numbers. The tables are made once. Launches
+ * for the last few call sizes and maps of the last tensors are cached. */
 #include "counters.h"
 #include "hopper.h"
 #include "maps.h"
@@ -12,24 +12,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what is kept between launches --------------------------------------- */
+/* ---- the cache between launches
+ * -------------------------------------------- */
 
-/* The tables of a pass and the numbers of a call's sizes. */
+/* The launch of a pass for the sizes of one call. */
 typedef struct sized {
   int32_t pass;
   hopper_place place;
-  bool refused;            /* too many tiles */
-  hopper_launch launch;    /* without tensors */
+  bool refused;            /* the call has too many tiles */
+  hopper_launch launch;    /* without tensors and heads' states */
 } sized;
 
 enum { SIZES_KEPT = 8 };
 
 struct cuda_memory {
   pthread_mutex_t lock;
-  bool nested;             /* the segments of every pass are */
-  hopper_table *table[64]; /* by pass; NULL: not of this code */
+  bool nested;             /* the segments of every pass are nested */
+  hopper_table *table[64]; /* by pass; NULL: the code does not run the pass */
   map_cache maps;
-  int32_t count, next;     /* of the sizes kept; the next to give way */
+  int32_t count, next;     /* cached sizes; the next one to replace */
   sized size[SIZES_KEPT];
 };
 
@@ -50,7 +51,7 @@ static dil_status make_table(const dil_table *from, int32_t pass, bool nested,
   if (hopper_table_fill(from, pass, code->about.tile_keys, t, reason,
                         sizeof reason)) {
     t->guests = nested && !t->paired && from->value_dim <= 64 &&
-                code->about.tile_rows == HOPPER_GUEST_TILE; /* as GUESTS */
+                code->about.tile_rows == HOPPER_GUEST_TILE; /* like GUESTS */
     return DIL_OK;
   }
   return dil_fail(DIL_INTERNAL, "Hopper kernels without tables: %s", reason);
@@ -95,7 +96,8 @@ static void fill_sizes(const cuda_run *r, const hopper_table *table,
   l->group = r->table->heads / r->table->kv_heads;
 }
 
-/* Of this call's sizes; made at the first call that has them. */
+/* Finds the launch for this call's sizes, or makes it. The caller holds
+ * m->lock. */
 static const sized *size_find(const cuda_run *r, int32_t pass,
                               const cuda_code *code) {
   struct cuda_memory *m = code->memory;
@@ -141,9 +143,11 @@ static void fill_call(const cuda_run *r, hopper_launch *l) {
   l->heads = r->table->heads;
 }
 
-/* Chained heads, and all of a part, go on from their state and leave it to the
- * next pass or part. Opened ones are written each time, and those that nothing
- * comes to any more are left out of the state. */
+/* How a chained head ends in this pass, as hopper_finish; in a part of a
+ * sequence every head is chained. Its rows resume from the running state and
+ * leave their new state to the next pass or part. From an opening pass on,
+ * every pass writes the output too. The opening pass itself resumes nothing,
+ * and rows that no later pass or part computes leave no state. */
 static int finish_of(const cuda_run *r, int32_t pass) {
   int how = pass == r->opening ? 0 : HOPPER_RESUME;
   if (run_apart(r->table) && !r->part) how |= HOPPER_ADD;
@@ -173,7 +177,7 @@ static void fill_finish(const cuda_run *r, int32_t pass,
     l->members[i].finish = (signed char)(chained ? how : 0);
     writes |= !chained;
   }
-  if (!writes) l->early = 0; /* the state of all rows stands as it is */
+  if (!writes) l->early = 0; /* every row keeps its state */
 }
 
 static dil_status fill_maps(const cuda_run *r, int32_t pass,
@@ -201,7 +205,7 @@ static dil_status fill_maps(const cuda_run *r, int32_t pass,
                    &l->zeros);
 }
 
-/* All of a launch but its counter. */
+/* Fills a launch, except its counters. */
 static dil_status prepare(const cuda_run *r, int32_t pass,
                           const cuda_code *code, hopper_launch *l) {
   struct cuda_memory *m = code->memory;
@@ -217,8 +221,8 @@ static dil_status prepare(const cuda_run *r, int32_t pass,
   return status;
 }
 
-/* What the tables cannot know: the sizes and strides of this call. Few queries
- * are better served by kernels that split the keys. */
+/* Why this call's sizes and strides exclude the kernel; NULL: they do not. For
+ * few queries, kernels with split-K are faster. */
 static const char *leaves(const cuda_run *r, int32_t pass,
                           const cuda_code *code) {
   enum { FEW_QUERIES = 64 };
@@ -273,7 +277,8 @@ static dil_status launch(const cuda_run *r, int32_t pass,
   cuda_counter counter;
   cuda_counters *counters = r->device->counters;
   dil_status status = prepare(r, pass, code, &l);
-  if (r->part && !status && !l.tiles) return DIL_OK; /* no row sees a key */
+  if (r->part && !status && !l.tiles) return DIL_OK; /* no row sees a key:
+                                                        nothing to do */
   if (!status) status = counters_take(counters, r->stream, &counter);
   if (status) return status;
   l.counters = (unsigned *)(uintptr_t)counter.memory;

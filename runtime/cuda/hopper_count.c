@@ -1,9 +1,9 @@
-/* hopper_count.c - the blocks of keys that a launch of the Hopper kernel
- * visits, by walking its tiles as the kernel does.
+/* hopper_count.c - counts the key blocks that a launch of the Hopper kernel
+ * visits. It walks the tiles with the kernel's own code, hopper_walk.cuh.
  *
  * In: a launch with its tables and sizes. Out: blocks visited, masked and
- * skipped, pairs that shared visits save; of many tiles, some are walked, and
- * stand for the rest. */
+ * skipped, and the pairs that shared visits save. Of many tiles, a sample is
+ * walked and the counts are scaled. */
 #include "hopper.h"
 #include <math.h>
 
@@ -13,13 +13,13 @@
 #define SHIFTS 1
 #include "../../templates/hopper_walk.cuh"
 
-enum { WALKED = 1 << 15 /* tiles, at most */ };
+enum { WALKED = 1 << 15 /* most tiles that a count walks */ };
 
 static int64_t blocks_of(int64_t keys, int32_t tile_keys) {
   return (keys + tile_keys - 1) / tile_keys;
 }
 
-/* Of a run of keys, those whose positions are within low..high. */
+/* The number of keys of a run at positions low..high, inclusive. */
 static int64_t keys_between(const key_run *r, int32_t stride, int64_t low,
                             int64_t high) {
   int64_t from = low > r->position
@@ -29,7 +29,7 @@ static int64_t keys_between(const key_run *r, int32_t stride, int64_t low,
   return to > from ? to - from : 0;
 }
 
-/* Pairs of a run that its rows see, row by row. */
+/* The pairs of a run that the tile's rows see, counted row by row. */
 static double pairs_of(const tile *x, int32_t row_stride, const key_run *r,
                        const hopper_piece *p) {
   double pairs = 0;
@@ -44,8 +44,8 @@ static int64_t last_of(const hopper_launch *l, const tile *x) {
   return x->position + (int64_t)(x->rows - 1) * l->classes[x->klass].stride;
 }
 
-/* One piece of a tile, and of its guests where they read it. Its blocks begin
- * where the first row begins to see, and end where the last row sees no more. */
+/* Counts one piece of a tile, and of its guests if they read it too. Its blocks
+ * begin where the first row begins to see and end where the last row stops. */
 static void count_piece(const hopper_launch *l, const tile *x,
                         const tile *guests, const hopper_piece *p,
                         int32_t tile_keys, dil_cuda_pass *sum) {
@@ -91,7 +91,7 @@ void hopper_count(const hopper_table *table, const hopper_launch *l,
   out->visited = out->masked = out->skipped = out->saved =
       table->paired ? -1 : 0;
   if (table->paired) return;
-  /* an odd step, so that no cycle of the pattern is met in one place alone */
+  /* an odd step, so that the sample meets every place of a cyclic pattern */
   int32_t step = l->tiles / WALKED * 2 + 1;
   int64_t walked = 0;
   for (int64_t t = 0; t < l->tiles; t += step, walked++)

@@ -1,19 +1,22 @@
-/* hopper_guests.c - rows that share a tile's keys with another class.
+/* hopper_guests.c - finds guests: the last rows of a class that share a tile
+ * with another class (see hopper_class).
  *
  * In: a launch with the tables of its pass and the height of its tiles. Out: in
- * its classes, whose last rows of a cell are guests in the last tile of which
- * other. The rest of a cell's rows seldom fills a tile: of LongNet's segments
- * of 2048 one class leaves 64 of 192, two leave 128 that read the same keys and
- * some more. By arithmetic on the tables. */
+ * its classes, which class has guests of which other class. The rows of a cell
+ * rarely fill its last tile. For example, in LongNet's segments of 2048
+ * (arXiv:2307.02486) one class leaves 64 rows of 192. Two other classes leave
+ * 128 rows, which read the same keys and some more. All follows from the tables
+ * by arithmetic. */
 #include "hopper.h"
 
 enum {
-  RUNS = 16 /* of a plan, PLAN_RUNS in templates/hopper.cu */
+  RUNS = 16 /* most runs of a plan: PLAN_RUNS in templates/hopper.cu */
 };
 
 static int64_t rows_of(const hopper_class *k) { return k->cell / k->stride; }
 
-/* What tiles of full height leave of a cell's rows, and where it begins. */
+/* The rows of a cell that full tiles leave over, and the offset of the
+ * first. */
 static int64_t rest_of(const hopper_launch *l, const hopper_class *k) {
   return rows_of(k) % l->tile_rows;
 }
@@ -21,8 +24,10 @@ static int64_t rest_at(const hopper_launch *l, const hopper_class *k) {
   return (rows_of(k) - rest_of(l, k)) * k->stride;
 }
 
-/* Residues of all keys of a cell that a class reads, modulo the launch's, of its
- * pieces from the last one on; how many those are. False: some come twice. */
+/* The keys of a whole cell that a class reads: their residues modulo the
+ * launch's `residues`. `pieces` counts the pieces that hold them, from the
+ * class's last on. False: some key would come twice, or residues do not repeat
+ * evenly. */
 typedef struct cell_keys {
   uint64_t residues;
   int32_t pieces;
@@ -44,8 +49,9 @@ static bool keys_of_cell(const hopper_launch *l, const hopper_class *k,
   return true;
 }
 
-/* Whether every row sees itself, and all keys before it: no warpgroup enters a
- * tile late, nor without any key. All end at the same distance. */
+/* Whether every row sees itself and all keys before it, and all windows have
+ * the right bound `right`. Then no warpgroup enters a tile late or without any
+ * key. */
 static bool sees_back(const hopper_launch *l, const hopper_class *k,
                       int32_t right) {
   for (int32_t i = k->piece; i < k->piece + k->pieces; i++)
@@ -55,14 +61,14 @@ static bool sees_back(const hopper_launch *l, const hopper_class *k,
   return true;
 }
 
-/* Whether a class has cells of its own that are all there, and is neither host
- * nor guest. */
+/* Whether a class has uncut cells that fit the call, and neither has guests nor
+ * is one. */
 static bool is_free(const hopper_launch *l, const hopper_class *k) {
   return k->cell && k->cell <= l->span && !k->cuts && !k->guest && !k->joins;
 }
 
-/* Whether the last rows of g may be guests in k's last tile. Where a cell is cut
- * by the call's ends, k has rows in that tile if g has any. */
+/* Whether the last rows of g may be guests in k's last tile. Where the ends of
+ * the call cut a cell, k has rows in that tile if g has any. */
 static bool may_join(const hopper_launch *l, const hopper_class *k,
                      const hopper_class *g) {
   cell_keys host, own;

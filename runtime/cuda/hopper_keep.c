@@ -1,9 +1,10 @@
-/* hopper_keep.c - which rows of a launch passes or parts behind it come to, and
- * how far apart these stand.
+/* hopper_keep.c - which rows of a launch need a running state, because later
+ * passes or parts compute them too, and the distance between such rows.
  *
- * In: branches of the plan, the keys that are there. Out: what the kernel asks
- * of a row's position (is_kept in templates/hopper_walk.cuh), which may name
- * more rows than are reached, never fewer. Nothing by length. */
+ * In: branches of the plan and the positions of the keys in this part. Out: the
+ * test that the kernel makes on a row's position (is_kept in
+ * templates/hopper_walk.cuh). It may name more rows than are computed later,
+ * never fewer. No table grows with the length. */
 #include "hopper_maker.h"
 #include "../walk.h"
 #include <limits.h>
@@ -26,15 +27,16 @@ void hopper_divide_by(int64_t divisor, unsigned *ratio, short *shift) {
 
 /* ---- a branch ------------------------------------------------------------ */
 
-/* How far a bound's rows share a tile with rows of one that reaches farther. */
+/* A window bound, widened for rows that share a tile with rows of a wider
+ * window. */
 static int64_t shared_bound(int64_t bound, int64_t farthest, int64_t period) {
-  enum { MOST_ROWS = 256 }; /* of a tile */
+  enum { MOST_ROWS = 256 }; /* most rows of a tile */
   if (bound >= HOPPER_FAR || farthest == bound) return bound;
   return minimum(farthest, bound + MOST_ROWS * period);
 }
 
-/* The window of branch b, as far as rows of its tiles reach: where branches of
- * a pass have different ones, rows may share a tile with some that see more. */
+/* The window of branch b, widened: where branches of a pass have different
+ * windows, a row may share a tile with rows that see more. */
 static dil_predicate shared_window(const dil_table *t, int32_t b) {
   const dil_predicate *own = window_at(t, b);
   dil_predicate all = *own;
@@ -56,8 +58,8 @@ static int window_of(int64_t bound) {
   return bound < HOPPER_FAR ? (int)bound : HOPPER_FAR;
 }
 
-/* Branch b, which comes to all its rows or, `away`, to those that it gives keys
- * of other parts. */
+/* The test for branch b. `away`: only rows with keys in other parts need a
+ * state; else all rows of the branch do. */
 static hopper_keep keep_of(const dil_table *t, int32_t b, bool away,
                            const hopper_launch *l) {
   const dil_branch *branch = &t->branches[b];
@@ -76,8 +78,7 @@ static hopper_keep keep_of(const dil_table *t, int32_t b, bool away,
   return k;
 }
 
-/* Whether some row of the call has keys by branch b where other parts have
- * them. */
+/* Whether branch b gives some row of the call keys in other parts. */
 static bool leads_away(const dil_table *t, int32_t b, const hopper_place *at) {
   const dil_predicate window = shared_window(t, b);
   int64_t segment = t->branches[b].segment;
@@ -91,8 +92,8 @@ static bool leads_away(const dil_table *t, int32_t b, const hopper_place *at) {
 
 /* ---- all of them --------------------------------------------------------- */
 
-/* Whether b selects no row that a does not, as far as residues tell that stand
- * still from segment to segment. */
+/* Whether a selects every row that b selects, as far as residues tell that are
+ * the same in every segment. */
 static bool is_within(const dil_table *t, int32_t b, int32_t a) {
   const dil_branch *one = &t->branches[a], *other = &t->branches[b];
   if (other->dilation % one->dilation || one->segment % one->dilation ||
@@ -104,7 +105,7 @@ static bool is_within(const dil_table *t, int32_t b, int32_t a) {
   return true;
 }
 
-/* Without those that ask nothing more than another of `later` does. */
+/* Removes branches whose rows another branch of `later` selects too. */
 static uint64_t without_doubles(const dil_table *t, uint64_t asked,
                                 uint64_t later) {
   for (int32_t b = 0; b < t->branch_count; b++)
@@ -114,7 +115,8 @@ static uint64_t without_doubles(const dil_table *t, uint64_t asked,
   return asked;
 }
 
-/* Those that come behind: `later` ones, and in a part those that lead away. */
+/* The branches whose rows need a state: `later` ones, and in a part branches
+ * with keys in other parts. */
 static uint64_t asked_for(const dil_table *t, uint64_t later,
                           const hopper_place *at) {
   uint64_t asked = later;
@@ -123,13 +125,14 @@ static uint64_t asked_for(const dil_table *t, uint64_t later,
   return without_doubles(t, asked, later);
 }
 
-/* Whether a launch has room for them. */
+/* Whether a launch has room for these branches. */
 static bool have_room(const dil_table *t, uint64_t asked) {
   int32_t count = __builtin_popcountll(asked);
   return count <= HOPPER_KEEPS && count * t->heads <= HOPPER_PHASES;
 }
 
-/* What divides the distances of all rows of a head that these branches select. */
+/* A divisor of the distances between all rows of a head that these branches
+ * select; 0: they select no row of the head. */
 static int64_t distance_of(const dil_table *t, uint64_t asked, int32_t head,
                            int64_t M) {
   int64_t apart = 0, first = -1;

@@ -1,9 +1,10 @@
-/* hopper_keys.c - the runs of keys that a class of rows reads.
+/* hopper_keys.c - the ranges of keys (pieces) that a class of rows reads.
  *
- * In: the residues of a shape and the branches that select the class. Out:
- * pieces: the keys of nested segments, ring by ring, a progression for each
- * multiplicity; of segments that are not nested, by how many of them reach. A
- * key that several branches reach is visited once where that saves blocks. */
+ * In: the residues of a shape, and the branches that select the class. Out:
+ * pieces. Nested segments give a ring of keys for each pair of neighbouring
+ * lengths, and in it a progression for each multiplicity. Segments that are not
+ * nested give pieces by the number of segments that hold a key. A key of
+ * several branches is visited once if that saves blocks. */
 #include "hopper_maker.h"
 #include <string.h>
 
@@ -70,8 +71,8 @@ static int32_t period_of(const maker *mk, uint64_t branches) {
 typedef struct keys {
   hopper_piece piece[HOPPER_PIECES];
   int32_t count;
-  double blocks;         /* visits of a tile, by the segments' full lengths */
-  bool full;             /* more pieces than there is room for */
+  double blocks;         /* key blocks that a tile visits, for full segments */
+  bool full;             /* more pieces, strides or segments than fit */
 } keys;
 
 static void add_piece(maker *mk, const hopper_piece *form, progression p,
@@ -94,7 +95,7 @@ static float log2_small(int32_t k) { /* k <= DIL_BRANCH_MAX */
   return (float)__builtin_log2((double)k);
 }
 
-/* The predicates of some branches; 0 when one of them keeps all. */
+/* The predicates of some branches; 0 if one branch has none. */
 static uint64_t predicates_of(const maker *mk, uint64_t branches) {
   uint64_t mask = 0;
   EACH_BRANCH(b, branches) {
@@ -109,8 +110,8 @@ static int32_t within(int64_t bound) {
   return bound < HOPPER_FAR ? (int32_t)bound : HOPPER_FAR;
 }
 
-/* What the branches that reach some keys say of them: the widest window, the
- * predicates of which one must hold, how often they count. */
+/* The fields that all pieces of these branches share: the widest window, the
+ * predicates of which one must hold, the multiplicity. */
 static hopper_piece form_of(const maker *mk, uint64_t branches) {
   uint64_t predicates = predicates_of(mk, branches);
   bool once = mk->table->combine == DIL_COMBINE_UNION;
@@ -135,7 +136,8 @@ static bool form_alike(const maker *mk, uint64_t a, uint64_t b) {
          (once || __builtin_popcountll(a) == __builtin_popcountll(b));
 }
 
-/* One progression of the keys between the segments `inner` and `outer`. */
+/* Adds one progression of the keys in the `outer` segment but not in the
+ * `inner` one. */
 static void add_run(maker *mk, hopper_piece form, progression p, int64_t inner,
                     int64_t outer, keys *to) {
   form.outer = outer == ENDLESS ? 0 : (int)outer;
@@ -159,14 +161,16 @@ static bool is_single(uint64_t branches) {
   return !(branches & (branches - 1));
 }
 
-/* Of one branch, whose dilation may be beyond any set of residues. */
+/* The progression of a single branch, whose dilation may exceed
+ * HOPPER_PERIOD. */
 static progression only_progression(const maker *mk, const residues *x,
                                     uint64_t branch) {
   int32_t b = __builtin_ctzll(branch);
   return (progression){(int32_t)mk->table->branches[b].dilation, x->of[b]};
 }
 
-/* The branches that select each residue; a set of those that some do. */
+/* Sets by[x] to the branches that select residue x. Returns the set of selected
+ * residues. */
 static uint64_t selecting_by(const maker *mk, const residues *x,
                              uint64_t branches, uint64_t by[HOPPER_PERIOD]) {
   uint64_t some = 0;
@@ -177,8 +181,8 @@ static uint64_t selecting_by(const maker *mk, const residues *x,
   return some;
 }
 
-/* The keys between two segments: of those branches that reach that far, one
- * progression for each way to be reached, those of fewest branches first. */
+/* Adds the keys between two segments. `branches` reach that far; each way to be
+ * reached gets its own progressions, those of fewest branches first. */
 static void add_ring(maker *mk, const residues *x, uint64_t branches,
                      int64_t inner, int64_t outer, keys *to) {
   if (is_single(branches)) {
@@ -203,7 +207,7 @@ static void add_ring(maker *mk, const residues *x, uint64_t branches,
   }
 }
 
-/* The segments of some branches, longest first. */
+/* Lists the segments of some branches, longest first; returns their number. */
 static int32_t sort_segments(const maker *mk, uint64_t branches,
                              int64_t segment[DIL_BRANCH_MAX]) {
   int32_t count = 0;
@@ -216,10 +220,11 @@ static int32_t sort_segments(const maker *mk, uint64_t branches,
   return count;
 }
 
-/* One progression of keys that exactly these branches select, where their
- * segments reach: a union takes all, else by how many reach. Which of them
- * reach farther changes from row to row, unless they are nested: of equal ones
- * no rank is empty everywhere. */
+/* Adds one progression of keys that exactly these branches select, where their
+ * segments reach. A union takes all keys; else there is a piece for each number
+ * of segments that hold a key. Unless segments are nested, the one that reaches
+ * farther changes from row to row. So even between segments of equal length
+ * there may be keys. */
 static void add_shares(maker *mk, uint64_t branches, progression p, keys *to) {
   int64_t segment[DIL_BRANCH_MAX];
   int32_t count = sort_segments(mk, branches, segment);
@@ -256,7 +261,7 @@ static void add_shares(maker *mk, uint64_t branches, progression p, keys *to) {
   add_piece(mk, &form, p, segment[count - 1], to);
 }
 
-/* Branches whose segments are not nested. */
+/* Adds the keys of branches whose segments are not nested. */
 static void add_crossing(maker *mk, const residues *x, uint64_t branches,
                          keys *to) {
   uint64_t by[HOPPER_PERIOD], left = selecting_by(mk, x, branches, by);
@@ -271,8 +276,8 @@ static void add_crossing(maker *mk, const residues *x, uint64_t branches,
   }
 }
 
-/* The runs of keys of branches that share their visits, outermost first: what
- * a causal tile sees only in part comes last. */
+/* Adds the keys of branches that share visits, outermost segment first, so that
+ * keys that a causal tile sees only in part come last. */
 static void add_group(maker *mk, const residues *x, uint64_t branches,
                       keys *to) {
   int64_t outer = 0, inner;
@@ -304,7 +309,8 @@ static double cost_of(maker *mk, const residues *x, uint64_t branches) {
   return unused.blocks;
 }
 
-/* Joins the two groups that save most by sharing visits, while any do. */
+/* Joins the two groups that save most blocks by sharing visits; false: no two
+ * groups save any. */
 static bool join_best(maker *mk, const residues *x, uint64_t *group,
                       int32_t *count) {
   bool whole = mk->table->combine == DIL_COMBINE_UNION;
@@ -327,7 +333,7 @@ static bool join_best(maker *mk, const residues *x, uint64_t *group,
   return true;
 }
 
-/* Whether two branches may share visits: in a union all do. */
+/* Whether two branches may share visits; in a union all may. */
 static bool may_share(const maker *mk, uint64_t a, uint64_t b) {
   const dil_branch *one = &mk->table->branches[a];
   const dil_branch *other = &mk->table->branches[b];
@@ -335,7 +341,8 @@ static bool may_share(const maker *mk, uint64_t a, uint64_t b) {
          (one->predicate == other->predicate && one->chain == other->chain);
 }
 
-/* Branches of a class that may share visits, in groups that gain by it. */
+/* Adds the keys of branches that may share visits, in groups that save
+ * blocks. */
 static void add_alike(maker *mk, const residues *x, uint64_t branches,
                       keys *to) {
   uint64_t group[DIL_BRANCH_MAX];
@@ -351,8 +358,8 @@ static bool is_wider(const hopper_piece *a, const hopper_piece *b) {
   return b->outer && (!a->outer || a->outer > b->outer);
 }
 
-/* Wider pieces first, then sparser ones: in the last run a warpgroup leaves
- * its tile as soon as it sees no more. */
+/* Sorts wider pieces first, then sparser ones: in the last run a warpgroup
+ * leaves its tile as soon as it sees no more keys. */
 static void sort_pieces(keys *k) {
   for (int32_t i = 1; i < k->count; i++) {
     hopper_piece one = k->piece[i];

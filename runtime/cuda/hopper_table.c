@@ -1,9 +1,9 @@
-/* hopper_table.c - from a pass of the plan to the Hopper kernel's tables.
+/* hopper_table.c - makes the Hopper kernel's tables for a pass of the plan.
+ * templates/hopper_launch.h explains the terms.
  *
- * In: branches (segment, dilation, phases, heads, window). Out: homes (stretches
- * inside which no residue shifts) grouped into shapes; for each shape the
- * classes of rows that the same branches select, and how segments cut a home
- * into their cells; for each class the runs of keys it reads (hopper_keys.c).
+ * In: branches (segment, dilation, phases, heads, window). Out: homes, grouped
+ * into shapes. Each shape has its classes of rows, with the cells that segments
+ * cut from a home, and each class has its pieces (hopper_keys.c). The work is
  * O(heads x branches x period), never O(N). */
 #include "hopper_maker.h"
 #include <string.h>
@@ -30,7 +30,7 @@ static bool accept_period(maker *mk) {
                 (long long)mk->pass->period, (long long)most);
 }
 
-/* Whether some branches keep other pairs than the rest. */
+/* Whether the branches' predicates differ. */
 static bool predicates_differ(const maker *mk) {
   int32_t first = mk->table->branches[__builtin_ctzll(mk->pass->branches)]
                       .predicate;
@@ -39,8 +39,8 @@ static bool predicates_differ(const maker *mk) {
   return false;
 }
 
-/* Whether pairs must be asked: masks, scores, or windows that differ where a
- * key counts once. */
+/* Whether the kernel must evaluate each pair: for masks, score chains, or
+ * different windows in a union, where a key counts once. */
 static bool asks_pairs(const maker *mk) {
   bool asks = mk->table->scored;
   if (mk->table->combine == DIL_COMBINE_UNION) asks |= predicates_differ(mk);
@@ -70,7 +70,8 @@ static bool accept(maker *mk) {
 
 /* ---- homes and shapes ---------------------------------------------------- */
 
-/* One segment for all branches: residues may count from where it begins. */
+/* Whether all branches have the same segment. Residues may then count from its
+ * start. */
 static bool is_uniform(const maker *mk) {
   int64_t first = segment_of(mk, __builtin_ctzll(mk->pass->branches));
   EACH_BRANCH(b, mk->pass->branches)
@@ -78,8 +79,8 @@ static bool is_uniform(const maker *mk) {
   return first != ENDLESS;
 }
 
-/* Where nothing shifts, a home is as long as the longest segment; where
- * segments cut each other as well, a few of them, for the home cuts too. */
+/* The home if no residue shifts: the longest segment. Where segments cut one
+ * another, the home is a few of these, because its border cuts tiles too. */
 static int64_t steady_home(const maker *mk, int64_t longest) {
   enum { LONG = 8192 };
   if (!longest || hopper_is_nested(mk->table, mk->pass->branches))
@@ -88,7 +89,8 @@ static int64_t steady_home(const maker *mk, int64_t longest) {
 }
 
 /* A branch whose dilation divides its segment has the same residue in every
- * segment; what divides the segments of all others is the home. */
+ * segment. The home is the greatest common divisor of all other branches'
+ * segments. */
 static bool choose_home(maker *mk) {
   hopper_table *out = mk->out;
   int64_t home = 0, longest = 0, period = 1;
@@ -133,11 +135,12 @@ static residues shifted(const maker *mk, const residues *from, int32_t shift) {
   return x;
 }
 
-/* The shift after which the residues come first in the order of words. */
+/* Shifts the residues so that they are least in lexical order; returns the
+ * shift. */
 static int32_t normalise(const maker *mk, residues *x) {
   residues given = *x;
   int32_t best = 0;
-  if (!(x->served & (x->served - 1))) { /* one residue: 0 comes first */
+  if (!(x->served & (x->served - 1))) { /* a single residue becomes 0 */
     int32_t *only = &x->of[__builtin_ctzll(x->served)];
     best = *only;
     *only = 0;
@@ -180,7 +183,8 @@ static int64_t homes_of(const maker *mk) {
   return mk->out->home ? mk->out->period / mk->out->home : 1;
 }
 
-/* All (home, head) in this order, with what `visit` makes of each. */
+/* Visits all (home, head) in this order and finds their shapes; members of
+ * shape `only` are added (-1: none are). */
 static bool each_member(maker *mk, int32_t only) {
   for (int64_t home = 0; home < homes_of(mk); home++)
     for (int32_t h = 0; h < mk->table->heads; h++) {
@@ -210,7 +214,7 @@ static void list_by_home(hopper_table *out, int64_t homes) {
   }
 }
 
-/* Members of a shape stand together. */
+/* Lists the members, those of one shape together. */
 static bool find_shapes(maker *mk) {
   hopper_table *out = mk->out;
   if (homes_of(mk) > INT16_MAX)
@@ -226,8 +230,8 @@ static bool find_shapes(maker *mk) {
 
 /* ---- classes ------------------------------------------------------------- */
 
-/* How segments cut a home into the cells of a class; the mean length of one, 0
- * when there are too many segments. */
+/* Sets how segments cut a home into the cells of a class. Returns the mean
+ * length of a cell; 0: there are too many segments. */
 static double cut_cells(maker *mk, uint64_t branches, hopper_class *k) {
   int64_t home = mk->out->home, cell = home;
   uint64_t cuts = 0;
@@ -255,7 +259,7 @@ static double cut_cells(maker *mk, uint64_t branches, hopper_class *k) {
   return (double)home / borders;
 }
 
-/* What classes of rows that the same branches select have in common. */
+/* The common fields of the classes that the same branches of a shape select. */
 typedef struct form {
   hopper_class k;
   double blocks, cell; /* as in hopper_table */
@@ -271,7 +275,8 @@ static bool form_make(maker *mk, int32_t shape, uint64_t branches, form *f) {
   return keys_add(mk, &mk->shape[shape], branches, &f->k, &f->blocks);
 }
 
-/* A class of the rows of one progression; those with most blocks come first. */
+/* Adds a class for the rows of one progression. Classes with most key blocks
+ * come first. */
 static bool add_rows(maker *mk, const form *f, progression p) {
   enum { FEW_ROWS = 32 };
   hopper_table *out = mk->out;
@@ -298,7 +303,8 @@ static bool add_rows(maker *mk, const form *f, progression p) {
   return true;
 }
 
-/* The rows of a shape that `branches` select, one class a progression. */
+/* Adds the rows of a shape that `branches` select, one class for each
+ * progression. */
 static bool add_class(maker *mk, int32_t shape, uint64_t branches,
                       uint64_t set) {
   form f;
@@ -309,7 +315,8 @@ static bool add_class(maker *mk, int32_t shape, uint64_t branches,
   return true;
 }
 
-/* A branch alone in its pass, of any dilation: all rows but its own are bare. */
+/* A branch that is alone in its pass may have any dilation: all rows except its
+ * own are bare. */
 static bool add_alone(maker *mk) {
   form f;
   uint64_t branch = mk->pass->branches;
@@ -319,7 +326,7 @@ static bool add_alone(maker *mk) {
   return form_make(mk, 0, branch, &f) && add_rows(mk, &f, p);
 }
 
-/* Rows of a shape that no branch selects have no class. */
+/* Marks rows of a shape that no branch selects. They have no class. */
 static void add_bare(maker *mk, int32_t shape, uint64_t set) {
   int32_t period = (int32_t)mk->pass->period;
   for (int32_t at = 0; at < HOPPER_PERIOD; at += period)

@@ -1,15 +1,16 @@
-/* hopper_tiles.c - tables and sizes of a call into a launch.
+/* hopper_tiles.c - fills a launch from the tables of a pass and the sizes of a
+ * call.
  *
- * In: a pass's tables (hopper_table.c), where rows and keys stand. Out: all of
- * the launch but tensors and heads' states: how high tiles are, how many each
- * class has, in which order they are numbered. By arithmetic on the tables,
- * never by length. */
+ * In: a pass's tables (hopper_table.c), the positions of rows and keys. Out:
+ * all of the launch except tensors and heads' states: the height of tiles, the
+ * number of each class's tiles, and their order. All by arithmetic on the
+ * tables; nothing grows with the length. */
 #include "hopper.h"
 #include "../walk.h"
 #include <math.h>
 #include <string.h>
 
-/* Classes as the table has them, but for the guests among their rows. */
+/* Copies the classes of the table and finds the guests among their rows. */
 static void fill_classes(const hopper_table *table, hopper_launch *l) {
   memcpy(l->classes, table->classes, sizeof l->classes);
   hopper_guests_fill(table, l);
@@ -30,7 +31,8 @@ static void fill_tables(const hopper_table *table, hopper_launch *l) {
 
 static int64_t parts(int64_t n, int64_t size) { return (n + size - 1) / size; }
 
-/* Cells that several segments cut: each border makes at most one tile more. */
+/* The tiles of a home that several segments cut into cells. Each border makes
+ * at most one tile more. */
 static int64_t crossing_tiles(const hopper_launch *l, const hopper_class *k,
                               int64_t length) {
   int64_t tiles = parts(parts(length, k->stride), l->tile_rows);
@@ -39,7 +41,8 @@ static int64_t crossing_tiles(const hopper_launch *l, const hopper_class *k,
   return tiles;
 }
 
-/* Cells of a home, tiles of a cell; the tiles of one block of all members. */
+/* Sets the cells of a home and the tiles of a cell. Returns the tiles of one
+ * block, (batch row, period), over all its members. */
 static int64_t count_tiles(const hopper_launch *l, hopper_class *k) {
   int64_t span = l->span, length = k->cell ? minimum(k->cell, span) : span;
   k->tiles = (int)parts(parts(length, k->stride), l->tile_rows);
@@ -52,8 +55,8 @@ static int64_t count_tiles(const hopper_launch *l, hopper_class *k) {
   return (int64_t)l->shapes[k->shape].share * k->cells * k->tiles;
 }
 
-/* The rows that see a key of low..high-1 of a segment (0: no borders) through a
- * window. */
+/* The rows that see a key of low..high-1 in its segment (0: no segments)
+ * through a window. */
 typedef struct row_span {
   int64_t low, high;
 } row_span;
@@ -69,16 +72,16 @@ static row_span seeing_rows(int64_t low, int64_t high, int64_t segment,
   return s;
 }
 
-/* Whether rows to be computed may see a key that is there, of a piece as far as
- * this segment goes. */
+/* Whether rows to compute may see a key that exists here, through piece p in a
+ * segment of this length. */
 static bool segment_sees(const hopper_launch *l, const hopper_piece *p,
                          int64_t segment) {
   row_span s = seeing_rows(l->key_low, l->key_high, segment, p->left, p->right);
   return s.low < l->high && s.high > l->low;
 }
 
-/* The same of all pieces of a class. Where none do, the rows' state stands, and
- * there are no tiles. */
+/* The same over all pieces of a class. If no row of a class sees a key, its
+ * rows keep their state and it has no tiles. */
 static bool class_sees(const hopper_launch *l, const hopper_class *k) {
   bool sees = false;
   for (int32_t n = k->piece; n < k->piece + k->pieces && !sees; n++) {
@@ -90,7 +93,8 @@ static bool class_sees(const hopper_launch *l, const hopper_class *k) {
   return sees;
 }
 
-/* Numbers the tiles of all classes, for `blocks` blocks. */
+/* Numbers the tiles of all classes, for `blocks` blocks. Returns their
+ * number. */
 static int64_t number_tiles(hopper_launch *l, int64_t blocks) {
   int64_t first = 0;
   for (int32_t i = 0; i < l->class_count; i++) {
@@ -104,7 +108,8 @@ static int64_t number_tiles(hopper_launch *l, int64_t blocks) {
 
 /* ---- rows without keys --------------------------------------------------- */
 
-/* Blocks of keys that a tile of a class visits, about: for the pace alone. */
+/* About how many key blocks a tile of a class visits. Only the pace of clearing
+ * uses it. */
 static double visits_of(const hopper_table *table, const hopper_launch *l,
                         const hopper_class *k) {
   double blocks = 0;
@@ -121,9 +126,10 @@ static double visits_of(const hopper_table *table, const hopper_launch *l,
   return blocks;
 }
 
-/* Sets of boxes of zeros that a home has. 0: none, where expressions have a say,
- * whose kernel has no room for them, and where a home is too short for one or
- * begins before the first row. Sets of wide heads are low, as their boxes are. */
+/* Sets the size of sets of boxes of zeros; returns the number of sets of a
+ * home. 0: zeros are not stored in boxes. `paired` kernels lack the shared
+ * memory for them. Some homes are too short for a box or begin before the first
+ * row. Sets of wide heads are low, like their boxes. */
 static int64_t count_boxes(const hopper_table *table, const hopper_place *at,
                            hopper_launch *l, int64_t home) {
   int64_t tall = home / l->residues;
@@ -136,8 +142,9 @@ static int64_t count_boxes(const hopper_table *table, const hopper_place *at,
   return parts(home, tall * l->residues) * l->residues;
 }
 
-/* Spans of rows and boxes of zeros, to be cleared while keys are multiplied, a
- * little ahead of them. Spans are short where a warp writes their O as well. */
+/* Plans how bare rows are cleared, a little faster than keys are multiplied:
+ * spans of rows and boxes of zeros. Spans are short if a warp also writes their
+ * O. False: there are too many. */
 static bool fill_bare(const hopper_table *table, const hopper_place *at,
                       hopper_launch *l, int64_t blocks) {
   enum { SHORT_SPAN = 1024, LONG_SPAN = 4096 };
@@ -165,7 +172,8 @@ static bool fill_bare(const hopper_table *table, const hopper_place *at,
   return true;
 }
 
-/* Cuts the members of each shape into so many shares; false: not evenly. */
+/* Cuts the members of each shape into `shares` shares; false: some do not
+ * divide evenly. */
 static bool set_shares(hopper_launch *l, int64_t shares) {
   bool even = true;
   l->shares = (int)shares;
@@ -176,10 +184,10 @@ static bool set_shares(hopper_launch *l, int64_t shares) {
   return even;
 }
 
-/* Where tiles are many: sections of few blocks, or of some heads of one, so that
- * what their classes read stays in the cache from class to class; a tile or two
- * a processor are enough for the long ones to come first. Else one of all.
- * `each`: tiles of a block. */
+/* Chooses sections. If tiles are many, a section is few blocks, or some heads
+ * of one block. Keys then stay in the L2 cache from class to class. A few tiles
+ * for each processor are enough for long tiles to come first. Otherwise one
+ * section holds all tiles. `each`: tiles of a block. */
 static void choose_sections(hopper_launch *l, int64_t blocks, int64_t each) {
   enum { MANY = 2048, FEW = 256 };
   int64_t shares = minimum(each / FEW, HOPPER_MEMBERS);
@@ -190,7 +198,9 @@ static void choose_sections(hopper_launch *l, int64_t blocks, int64_t each) {
   if (shares < 2) set_shares(l, 1);
 }
 
-/* The last tiles of all heads first where a causal cell is many tiles long. */
+/* Counts and orders the tiles. Where causal cells are many tiles long, the last
+ * tiles of all heads run first: they are the longest. False: there are too many
+ * tiles. */
 static bool fill_tiles(const hopper_table *table, const hopper_place *at,
                        hopper_launch *l) {
   enum { LONG = 16 };
@@ -245,8 +255,8 @@ hopper_place hopper_place_part(const dil_table *table, int32_t pass,
 
 /* ---- the launch ---------------------------------------------------------- */
 
-/* Positions of a batch row from where its first period begins. What a shorter
- * one has of them lies anywhere against the periods. */
+/* The most positions of a batch row from its first period's begin on. A shorter
+ * batch row may start anywhere within a period. */
 static int64_t span_of(const hopper_table *table, const hopper_place *at,
                        const hopper_launch *l) {
   if (!at->shorter) return at->high - l->origin;
@@ -266,7 +276,7 @@ static void fill_place(const hopper_table *table, const hopper_place *at,
   l->key_high = (int)at->key_high;
   l->period = (int)(table->period ? table->period : at->high - at->low);
   l->home = (int)(table->home ? table->home : at->high - at->low);
-  l->homes = l->home ? l->period / l->home : 1; /* or no rows at all */
+  l->homes = l->home ? l->period / l->home : 1; /* 0: there are no rows */
   l->home_members = l->member_count / l->homes;
   if (table->home) {
     l->grid = l->period;
@@ -292,8 +302,9 @@ bool hopper_tiles_fill(const hopper_table *table, const hopper_place *place,
 
 /* ---- how high tiles are --------------------------------------------------- */
 
-/* Tiles of all classes, each as long as the others: those of the fullest
- * processor, one after the other. The last ones leave gaps. */
+/* The estimated time, if all tiles were equally long: the tiles of the fullest
+ * processor, one after the other. The unit is the time of a tile of 192 rows.
+ * The last tiles leave processors idle. */
 static double time_of(const hopper_launch *l, int64_t processors) {
   const double gap = 0.35;
   double work = 0, one = hopper_block_time(l->tile_rows);
@@ -314,7 +325,8 @@ static double time_of(const hopper_launch *l, int64_t processors) {
 bool hopper_tiles_choose(const hopper_table *table, const hopper_place *place,
                          int32_t tile_rows, int64_t processors,
                          hopper_launch *l) {
-  const double better = 0.95; /* than what the estimate may be wrong by */
+  const double better = 0.95; /* gains below the error of the estimate do not
+                                 count */
   if (!hopper_tiles_fill(table, place, tile_rows, l)) return false;
   double least = time_of(l, processors);
   int32_t best = tile_rows;
