@@ -23,7 +23,7 @@ compare() { # chip, patterns, suites...
   done
   "$BUILD/tests/fuzz/fuzz_pattern" --count "$patterns" --seed "$seed" \
     >"$TMP/patterns on sm_$FAKE_CHIP" 2>&1
-  large_scores
+  extreme_scores
 }
 
 # A ring of devices whose work is done as late as may be, and in any order.
@@ -40,16 +40,17 @@ rings() {
   done
 }
 
-# Scores so large that f32 rounds their products by more than a weight's range.
-cat >"$TMP/large.dil" <<'END'
+# Scores so large that f32 rounds their products by more than a weight's range,
+# and so small that 8 / scale is infinite.
+cat >"$TMP/extreme.dil" <<'END'
 pattern p { heads 2; head_dim 32; dtype bf16; causal; scale runtime;
             segments 32, 64; dilations 1, 2; }
 END
-large_scores() {
-  for scale in 1e8 -1e30; do
-    "$BUILD/dil" run "$TMP/large.dil" --seq 130 --random 1 --scale $scale \
+extreme_scores() {
+  for scale in 1e8 -1e30 1e-38; do
+    "$BUILD/dil" run "$TMP/extreme.dil" --seq 130 --random 1 --scale $scale \
       --device cuda --check
-  done >"$TMP/large scores on sm_$FAKE_CHIP" 2>&1
+  done >"$TMP/extreme scores on sm_$FAKE_CHIP" 2>&1
 }
 
 # Two chips at once, a processor each.

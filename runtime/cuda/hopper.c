@@ -8,6 +8,7 @@
 #include "hopper.h"
 #include "maps.h"
 #include "../walk.h"
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -119,7 +120,8 @@ static void fill_call(const cuda_run *r, hopper_launch *l) {
   const float log2_e = 1.44269504088896340736f;
   const dil_call *c = r->call;
   l->scale = r->table->scored ? log2_e : r->scale * log2_e;
-  l->slack = 8 / l->scale;
+  /* LOWEST and the slack stay below the score of any key. */
+  l->slack = fminf(8 / l->scale, 1e30f);
   l->natural = r->scale;
   l->all_batches = (int)(r->part ? r->part->B : r->B);
   l->all_queries = (int)(r->part ? r->part->N : r->N);
