@@ -263,12 +263,12 @@ static dil_status write_aside(int folder, const char *aside, const char *name,
   int file = openat(folder, aside,
                     O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (file < 0) return failed("make", name);
-  flock(file, LOCK_EX | LOCK_NB); /* for as long as this process lives */
+  flock(file, LOCK_EX | LOCK_NB); /* until the file has its name */
   dil_status status = write_image(file, name, e);
-  if (close(file) && !status) status = failed("write", name);
   if (!status && renameat(folder, aside, folder, name))
     status = failed("name", name);
   if (status) unlinkat(folder, aside, 0);
+  if (close(file) && !status) status = failed("write", name);
   return status;
 }
 

@@ -48,6 +48,7 @@ static bool strikes(fault_call call) {
   if (number != planned_at && !(planned_ever && number > planned_at))
     return false;
   if (planned_way == FAULT_KILL) raise(SIGKILL);
+  if (planned_way == FAULT_STOP) return raise(SIGSTOP) != 0;
   if (planned_way == FAULT_ERROR) errno = planned_error;
   return true;
 }

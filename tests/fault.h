@@ -22,7 +22,8 @@ typedef enum fault_call {
 typedef enum fault_way {
   FAULT_ERROR,   /* fails with the given errno */
   FAULT_SHORT,   /* read, write: half of it */
-  FAULT_KILL     /* the process ends, as if by kill -9 */
+  FAULT_KILL,    /* the process ends, as if by kill -9 */
+  FAULT_STOP     /* the process stops there, and the call is good after that */
 } fault_way;
 
 /* From now on the call number `at` (from 0) of `call` goes wrong, and with

@@ -5,11 +5,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -228,6 +230,43 @@ START_TEST(a_thousand_kills_do_no_harm) {
 }
 END_TEST
 
+/* A process that writes an entry, and stops before that has its name. */
+static pid_t stopped_writer(void) {
+  int status;
+  pid_t child = fork();
+  ck_assert_int_ge(child, 0);
+  if (child == 0) {
+    dil_cache *c = box_cache(CACHE_ON);
+    fault_set(FAULT_renameat, 0, FAULT_STOP, 0, false);
+    box_put(c, "some key", "some value");
+    cache_free(c);
+    _exit(0);
+  }
+  ck_assert_int_eq(waitpid(child, &status, WUNTRACED), child);
+  ck_assert(WIFSTOPPED(status));
+  return child;
+}
+
+/* By the lock a process of another container knows that a writer is at work. */
+START_TEST(a_writer_has_its_lock_until_the_end) {
+  char pattern[PATH_MAX];
+  glob_t found;
+  int status;
+  pid_t child = stopped_writer();
+  snprintf(pattern, sizeof pattern, "%s/*.temporary", box_folder);
+  ck_assert_int_eq(glob(pattern, 0, NULL, &found), 0);
+  int file = open(found.gl_pathv[0], O_RDONLY | O_CLOEXEC);
+  bool locked = file >= 0 && flock(file, LOCK_EX | LOCK_NB) != 0;
+  globfree(&found);
+  if (file >= 0) close(file);
+  kill(child, SIGCONT);
+  ck_assert_int_eq(waitpid(child, &status, 0), child);
+  ck_assert_int_eq(status, 0);
+  ck_assert(locked);
+  ck_assert(box_disk_has("some key", "some value"));
+}
+END_TEST
+
 START_TEST(processes_share_the_folder) {
   enum { PROCESSES = 4, TURNS = 60 };
   pid_t child[PROCESSES];
@@ -292,6 +331,7 @@ int main(void) {
       {"company",
        (const TTest *const[]){
             a_thousand_kills_do_no_harm,
+            a_writer_has_its_lock_until_the_end,
             processes_share_the_folder, threads_share_a_cache, NULL}},
       {NULL, NULL}};
   box_before_abort = fault_clear;
