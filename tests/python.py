@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import traceback
+import types
 
 import numpy
 
@@ -232,6 +233,36 @@ def test_lengths_become_int32():
     fails("DIL_USAGE", "lengths is of type int, neither", kernel, q, k, v, lengths=50)
     fails("DIL_USAGE", "beside OnlyDlpack must be a tensor of int32", kernel,
           *map(OnlyDlpack, (q, k, v)), out=numpy.empty_like(q), lengths=[50, 20])
+
+
+def test_lengths_wait_for_their_reader():
+    """No other tensor gets the memory of lengths before the call has read them."""
+    class Tensor:
+        is_cuda, device, dtype = True, "cuda:0", "int64"
+
+        def __init__(self, *values, **kind):
+            self.readers = []
+
+        def clamp(self, low, high):
+            return self
+
+        def to(self, kind):
+            return Tensor()
+
+        def record_stream(self, stream):
+            self.readers.append(stream)
+
+    streams = types.SimpleNamespace(ExternalStream=lambda stream, device: stream,
+                                    default_stream=lambda device: "default")
+    before = sys.modules["torch"]
+    sys.modules["torch"] = types.SimpleNamespace(
+        Tensor=Tensor, tensor=Tensor, int32="int32", int64="int64", cuda=streams)
+    try:
+        for lengths in ([50, 20], Tensor()):
+            assert dil._lengths(lengths, Tensor(), 7).readers == [7]
+            assert dil._lengths(lengths, Tensor(), None).readers == ["default"]
+    finally:
+        sys.modules["torch"] = before
 
 
 def test_types_and_devices_of_others():

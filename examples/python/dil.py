@@ -364,19 +364,20 @@ def _lengths_of_numbers(numbers, q):
 
 def _lengths(x, q, stream):
     """Lengths as dil takes them. What int32 cannot hold becomes its nearest
-    number, which is outside 0..M as well; nothing waits for a GPU."""
+    number, which is outside 0..M as well: so a tensor waits for no GPU."""
     if isinstance(x, (list, tuple, range)):
-        return _lengths_of_numbers(x, q)
-    if _is_array(x) and getattr(x, "dtype", None) == "int64":
-        return x.clip(_LOW, _HIGH).astype("int32")
-    if not _is_torch(x) or x.dtype != _torch().int64:
+        made = _lengths_of_numbers(x, q)
+    elif _is_array(x) and getattr(x, "dtype", None) == "int64":
+        made = x.clip(_LOW, _HIGH).astype("int32")
+    elif _is_torch(x) and x.dtype == _torch().int64:
+        made = x.clamp(_LOW, _HIGH).to(_torch().int32)
+    else:
         return x
-    narrow = x.clamp(_LOW, _HIGH).to(_torch().int32)
-    if narrow.is_cuda:  # its memory waits for the stream that reads it
-        cuda, device = _torch().cuda, narrow.device
-        narrow.record_stream(cuda.ExternalStream(stream, device) if stream
-                             else cuda.default_stream(device))
-    return narrow
+    if _is_torch(made) and made.is_cuda:  # its memory waits for its reader
+        cuda, device = _torch().cuda, made.device
+        made.record_stream(cuda.ExternalStream(stream, device) if stream
+                           else cuda.default_stream(device))
+    return made
 
 
 def bfloat16(x):
