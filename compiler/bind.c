@@ -1,6 +1,6 @@
-/* bind.c - makes a call out of what the command line gives. In: options and a
- * pattern. Out: a dil_call whose sizes agree, or a message that names the two
- * that do not. See bind.h. */
+/* bind.c - makes a call from the command line. In: options and a pattern. Out:
+ * a dil_call whose sizes agree, or a message that names the two sources of
+ * sizes that disagree. See bind.h. */
 #include "bind.h"
 #include <math.h>
 #include <stdlib.h>
@@ -59,7 +59,7 @@ static dil_status claim_options(binding *b) {
   return status;
 }
 
-/* What nobody has said: one batch row, `seq` queries, as many keys. */
+/* Defaults: one batch row, `seq` queries, as many keys as queries. */
 static dil_status default_sizes(binding *b, int64_t seq) {
   if (!b->claimed[BIND_N] && seq < 0)
     return dil_fail(DIL_USAGE, "how many queries? say --seq N");
@@ -266,7 +266,8 @@ static dil_status bind_lengths(binding *b) {
   return DIL_OK;
 }
 
-/* What a call says beside its arrays, and the pattern wants or not. */
+/* Refuses --scale, --seed and --train where the pattern does not use them, and
+ * a missing --scale. */
 static dil_status check_words(const binding *b) {
   const options *o = b->options;
   bool wanted = b->pattern->scale_kind == SCALE_RUNTIME;

@@ -1,7 +1,7 @@
-/* bind_absent.c - calls larger than a host wants to hold: q, k and v are random
- * numbers that each rank of a topology makes on its own GPU, and of o and lse
- * only the rows that are looked at ever come here. In: a binding with sizes.
- * Out: room. */
+/* bind_absent.c - calls too large for the host's memory: each rank of a
+ * topology makes random q, k and v on its own GPU. Only rows of o and lse that
+ * a check looks at come here. In: a binding with sizes. Out: room for o and
+ * lse that takes memory only where it is written. */
 #include "bind.h"
 #include <sys/mman.h>
 
@@ -27,7 +27,7 @@ bool bind_is_sparse(const binding *b) {
 }
 
 static dil_status reserve(binding *b, int32_t index, dil_tensor *t) {
-  size_t bytes = (size_t)bytes_of(t) + 1; /* no map has none */
+  size_t bytes = (size_t)bytes_of(t) + 1; /* mmap refuses 0 bytes */
   void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED)

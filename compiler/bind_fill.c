@@ -1,6 +1,7 @@
-/* bind_fill.c - fills tensors: from arrays, rounded to the dtype wanted, or
- * with random numbers that anyone can recompute. The work is spread over the
- * binding's threads; each element depends on its index alone. */
+/* bind_fill.c - fills tensors: from arrays, rounded to the wanted dtype, or
+ * with random numbers. The binding's threads share the work. Each random number
+ * depends on the seed, the tensor and the element's index alone (counter-based
+ * Philox), so that a check can make it again. */
 #include "bind.h"
 #include <stdlib.h>
 #include <string.h>

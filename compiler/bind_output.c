@@ -1,14 +1,14 @@
-/* bind_output.c - o and lse of a call: memory, or files that are written in
- * place and published, which a streamed run that keeps its state can go on
- * with. In: options and sizes. Out: tensors of a binding. */
+/* bind_output.c - o and lse of a call: memory, or mapped files that get their
+ * names at the end. A streamed run with a checkpoint resumes with those files.
+ * In: options and sizes. Out: tensors of a binding. */
 #include "../runtime/stream.h"
 #include "bind.h"
 #include <string.h>
 #include <sys/stat.h>
 
-/* ---- where they are to be ------------------------------------------------ */
+/* ---- paths --------------------------------------------------------------- */
 
-/* The name of a file in its folder; there: the folder is. */
+/* Returns the file's name and its folder; *there: the folder exists. */
 static const char *split_path(const char *path, struct stat *folder,
                               bool *there) {
   char text[DIL_PATH_MAX];
@@ -19,7 +19,7 @@ static const char *split_path(const char *path, struct stat *folder,
   return slash ? slash + 1 : path;
 }
 
-/* Two names of one regular file, which may be yet to come. */
+/* Whether two paths name one regular file, which need not exist yet. */
 static bool is_same_file(const char *path, const char *other) {
   struct stat a, b;
   bool there = !stat(path, &a), other_there = !stat(other, &b);
@@ -51,7 +51,7 @@ static dil_status spare_arrays(const options *o, const char *option,
 static dil_status check_output(const options *o, const char *option,
                                const char *path) {
   dil_status status = spare_arrays(o, option, path);
-  bool begun = o->seen[OPTION_STREAM]; /* it lies there before the run */
+  bool begun = o->seen[OPTION_STREAM]; /* binding creates it before the run */
   return status || begun ? status : dil_npy_probe(path);
 }
 
@@ -66,7 +66,8 @@ dil_status bind_check_outputs(const options *o) {
 
 /* ---- the outputs --------------------------------------------------------- */
 
-/* PREFIX.o.npy or PREFIX.lse.npy of a run that keeps its state. */
+/* Creates or resumes PREFIX.o.npy or PREFIX.lse.npy of a run with a
+ * checkpoint. */
 static dil_status keep_output(const binding *b, const char *path,
                               const char *name, const dil_tensor *tensor,
                               dil_npy_output *output) {
@@ -92,7 +93,8 @@ static dil_status bind_output(binding *b, const char *path, const char *name,
   return status;
 }
 
-/* A state that is not resumed is none of this run's rows. */
+/* Checks the checkpoint that the run resumes, or deletes one that it does not
+ * resume. */
 static dil_status open_state(const options *o) {
   stream_chunks cuts;
   if (!o->seen[OPTION_STREAM] || !o->state) return DIL_OK;
@@ -118,7 +120,7 @@ dil_status bind_outputs(binding *b) {
 }
 
 void bind_discard(binding *b) {
-  const options *o = b->options; /* NULL: of a binding never begun */
+  const options *o = b->options; /* NULL: binding_open did not run */
   bool goes_on = o && o->state && stream_is_kept(o->state);
   b->out.kept &= goes_on;
   b->lse.kept &= goes_on;
@@ -126,8 +128,8 @@ void bind_discard(binding *b) {
   dil_npy_discard(&b->lse);
 }
 
-/* A run that dies in here can still be resumed, until its state goes; files
- * that nobody has asked for go after it, with the binding. */
+/* The checkpoint goes last, so that a run that dies before can still resume.
+ * bind_discard deletes files that no option asked for. */
 dil_status binding_publish(binding *b) {
   dil_status status = b->out.path ? dil_npy_publish(&b->out) : DIL_OK;
   if (!status && b->lse.path) status = dil_npy_publish(&b->lse);

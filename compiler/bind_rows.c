@@ -1,6 +1,6 @@
 /* bind_rows.c - q, k and v of a call: read from files, mapped, made of random
- * numbers, or left for whoever computes with them to make. In: options. Out:
- * tensors of a binding, and sizes that they claim. */
+ * numbers, or left for the ranks to make. In: options. Out: tensors of a
+ * binding, and the sizes of those that come from files. */
 #include "bind.h"
 #include <signal.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 
 static const char *const array_names[] = {"--q", "--k", "--v"};
 
-/* [N, H, D] is one batch row. */
+/* Turns [N, H, D] into [1, N, H, D]. */
 static void add_batch(dil_tensor *t) {
   if (t->rank != 3) return;
   const int64_t shape[] = {1, t->shape[0], t->shape[1], t->shape[2]};
@@ -37,7 +37,7 @@ static dil_status claim_array(binding *b, int32_t index, const char *path,
 
 /* ---- files --------------------------------------------------------------- */
 
-/* A mapped file that has become shorter ends the process: say why. */
+/* SIGBUS: a mapped file became shorter. Prints why before the process ends. */
 static void tell_shrunk(int number) {
   static const char text[] =
       "dil: error: an array has become shorter while it was read, or its disk "
@@ -53,8 +53,8 @@ static void watch_files(void) {
   sigaction(SIGBUS, &action, NULL);
 }
 
-/* What cannot be looked at in place is read, where that is another's choice:
- * ranks that are processes each take their own rows of it. */
+/* Maps a file. Ranks that are processes map without --stream, so they read a
+ * file whole where its layout cannot be mapped; --stream refuses that file. */
 static dil_status open_array(const binding *b, const char *path,
                              dil_npy *file) {
   dil_status status = dil_npy_map(path, file);
@@ -89,7 +89,7 @@ static dil_status load_tensor(binding *b, int32_t index, dil_tensor *tensor) {
   return status;
 }
 
-/* A seed that no number comes of. */
+/* Refuses a seed of which no random number is made. */
 static dil_status check_seed(const options *o) {
   bool needed = !o->array[0] || !o->array[1] || !o->array[2];
   for (int32_t i = 0; i < o->input.count; i++)
@@ -116,7 +116,7 @@ dil_status bind_load(binding *b, dil_tensor loaded[3]) {
 
 /* ---- random numbers ------------------------------------------------------ */
 
-/* q, k or v. */
+/* Makes q, k or v of random numbers. */
 static dil_status make_tensor(binding *b, int32_t index, dil_tensor *t) {
   dil_status status = bind_reserve(b, t->dtype, t->rank, t->shape, t);
   return status ? status
@@ -135,9 +135,10 @@ dil_status bind_rows(binding *b, const dil_tensor loaded[3]) {
   return status;
 }
 
-/* Not so many that making them takes longer than looking at some. */
+/* Whether making all of q, k and v takes seconds at most. Otherwise the check
+ * makes only the elements that it looks at. */
 static bool are_few(const binding *b) {
-  enum { FEW = 1 << 26 }; /* elements: some seconds */
+  enum { FEW = 1 << 26 }; /* elements */
   const dil_call *c = &b->call;
   return dil_tensor_count(&c->q) + dil_tensor_count(&c->k) +
              dil_tensor_count(&c->v) <= FEW;

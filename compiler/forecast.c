@@ -1,6 +1,6 @@
 /* forecast.c - a dry run of a plan on a GPU: see forecast.h. In: a chip, a
- * plan, sizes. Out: a forecast. Each kernel is the first attempt of its strategy: the
- * gate's refusals are unknown before ptxas has run. */
+ * plan, sizes. Out: a forecast. Each kernel is the first attempt of its
+ * strategy: the gate's refusals are unknown before ptxas has run. */
 #include "forecast.h"
 #include "place.h"
 #include "recall.h"

@@ -1,5 +1,5 @@
 /* recall.c - applies a tuned schedule. In: a compilation, a device, and the
- * size of a call or none. Out: the compilation with knobs of the wisdom file. */
+ * size of a call or none. Out: the compilation with knobs of the file. */
 #include "recall.h"
 #include <stdatomic.h>
 #include <string.h>
