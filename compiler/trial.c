@@ -1,5 +1,6 @@
-/* trial.c - takes a file to a kernel that has run. In: options. Out: a report
- * with its times and, when asked, the verdict of the oracle. */
+/* trial.c - a session of `run` or `bench`: makes a kernel of a file, runs and
+ * times it. In: options. Out: a report with times and, when the caller wants
+ * it, the comparison with the oracle. */
 #include "trial.h"
 #include "cost.h"
 #include "oracle.h"
@@ -15,7 +16,7 @@ static bool on_cuda(const options *o) {
   return o->device.word == DEVICE_CUDA;
 }
 
-/* Options that the oracle, or a GPU, has no use for. */
+/* Refuses options that the oracle, or a GPU, does not use. */
 static dil_status check_device(const options *o) {
   bool cpu = !on_oracle(o) && !on_cuda(o);
   const char *useless = !cpu && o->seen[OPTION_CPU]             ? "--cpu"
@@ -56,8 +57,8 @@ dil_status trial_load(const trial *t, dil_kernel_source *from,
   return status;
 }
 
-/* Two clocks: since when code is being had, and how long its context has spent
- * on loading compilers. */
+/* The wall clock, and the seconds that the context has spent on loading
+ * compilers. */
 typedef struct clocks {
   double start, opening;
 } clocks;
@@ -68,14 +69,14 @@ static clocks read_clocks(const trial *t) {
   return (clocks){message_clock(), known ? stats.open_seconds : 0};
 }
 
-/* What it took to have the code: the compiler's loading, and the rest. */
+/* Splits the time to get the code: loading the compiler, and the rest. */
 static void split_times(trial *t, clocks before) {
   clocks now = read_clocks(t);
   t->report.open_seconds = now.opening - before.opening;
   t->report.compile_seconds = now.start - before.start - t->report.open_seconds;
 }
 
-/* A kernel of the trial's compilation, and how long it took to be had. */
+/* Makes the kernel of the trial's compilation and times that. */
 static dil_status new_kernel(trial *t) {
   dil_kernel_source from;
   clocks before = read_clocks(t);
@@ -86,7 +87,8 @@ static dil_status new_kernel(trial *t) {
   return status;
 }
 
-/* With what is remembered, and without it where that cannot be had. */
+/* Makes the kernel with the tuned schedule of the wisdom file, or without it
+ * where no kernel can have that schedule. */
 static dil_status make_kernel(trial *t, const options *o) {
   compilation *c = &t->compilation;
   dil_sizes sizes = trial_sizes(t);
@@ -123,7 +125,7 @@ static dil_status make_cuda(trial *t, const options *o) {
   return status ? status : trial_cuda_open(&t->cuda, &t->binding.call);
 }
 
-/* The ranks of a topology, with all their code. */
+/* Makes the ranks of a topology and all their code. */
 static dil_status make_crew(trial *t, const options *o, int64_t seq) {
   clocks before = read_clocks(t);
   t->on_crew = true;
@@ -156,7 +158,7 @@ static void describe(trial *t, const options *o) {
   r->threads = dil_threads_count(t->binding.threads);
 }
 
-/* States are kept between the steps of ranks, or of a stream. */
+/* Checkpoints (--state) exist for rings of ranks and for streamed calls. */
 static dil_status check_state(const options *o, bool on_ranks) {
   bool stream = o->seen[OPTION_STREAM];
   bool resumes = o->seen[OPTION_RESUME] || o->seen[OPTION_EVERY];
@@ -206,8 +208,7 @@ dil_status trial_open(arena *a, const options *o, int32_t index, unsigned force,
 
 /* ---- a kernel of a library ----------------------------------------------- */
 
-/* A library loads its code for a GPU when it is first called: no part of what a
- * call takes. */
+/* A library loads its GPU code in the first call, which no time may include. */
 static dil_status warm_library(trial *t) {
   dil_status status = trial_library_run(&t->library);
   return status ? status : dil_context_wait(t->cuda.context, NULL);

@@ -1,5 +1,5 @@
 /* trial_crew.c - a trial on the ranks of a topology. In: a compilation whose
- * topology has several devices, a call. Out: runs by a crew. */
+ * topology has several devices, a call. Out: runs by all ranks (a crew). */
 #include "trial_crew.h"
 #include "command.h"
 
@@ -9,7 +9,7 @@ static dil_status check_options(const options *o) {
   return DIL_OK;
 }
 
-/* Before anything is made: whether ranks could go on without one. */
+/* Refuses --shrink in an MPI job, where MPI ends all ranks with the first. */
 static dil_status check_shrink(const trial_crew *t) {
   if (!t->job || *t->meet) return DIL_OK;
   return dil_fail(DIL_UNSUPPORTED, "--shrink: MPI ends a whole job with the "
@@ -27,7 +27,7 @@ static void end_step(void *watcher) {
   if (t->job && t->task.shrinks) trial_crew_hear(t);
 }
 
-/* What all ranks share, but for what depends on sizes. */
+/* Makes the task that all ranks share, but for fields that depend on sizes. */
 static dil_status make_task(trial_crew *t, compilation *c, const binding *b) {
   const options *o = b->options;
   dil_status status = check_options(o);
@@ -94,7 +94,7 @@ dil_status trial_crew_open(trial_crew *t, compilation *c, binding *b,
   return status;
 }
 
-/* One run, with a line for who looks on. */
+/* One run, with a progress line. */
 static dil_status watched_run(trial_crew *t) {
   const mesh *m = &t->task.mesh;
   progress_start(&t->bar, "ring", t->job ? m->ring : m->ring * mesh_ranks(m),
@@ -104,7 +104,8 @@ static dil_status watched_run(trial_crew *t) {
   return status;
 }
 
-/* A smaller ring does again what it has lost. */
+/* Runs until t->done is t->goal. After a lost rank, a smaller ring repeats the
+ * runs that were lost. */
 static dil_status run_to_goal(trial_crew *t) {
   dil_status status = DIL_OK;
   while (t->done < t->goal && !t->whole && !status) {
@@ -131,17 +132,17 @@ static void free_links(trial_crew *t) {
   t->task.link = t->world = NULL;
 }
 
-/* Processes leave their job. */
+/* Frees the links of a job and finalizes MPI. */
 static dil_status leave(trial_crew *t) {
   if (!t->world || t->failed) return DIL_OK;
   double timeout = t->world->timeout;
   free_links(t);
-  t->failed = true; /* or ended: there is nothing more to leave */
+  t->failed = true; /* the job has ended: no second leave */
   return t->mpi ? t->mpi->close(timeout) : DIL_OK;
 }
 
-/* What one rank has lost to another's end is computed again, until the first has
- * all of it, and has told the others. */
+/* Brings the results to rank 0, which then dismisses the other ranks. After a
+ * lost rank, those left shrink to a smaller ring; the caller repeats this. */
 static dil_status collect(trial_crew *t, double budget) {
   char why[256];
   dil_status status = run_to_goal(t);
@@ -163,7 +164,8 @@ dil_status trial_crew_part(trial_crew *t, double budget) {
   return status ? status : leave(t);
 }
 
-/* Nothing is left to do for who did not part before, so nothing can fail. */
+/* A caller that checks for failures calls trial_crew_part before; here the
+ * status of leaving is ignored. */
 void trial_crew_free(trial_crew *t) {
   leave(t);
   crew_free(t->crew);
@@ -172,7 +174,7 @@ void trial_crew_free(trial_crew *t) {
   if (t->on_gpu) trial_crew_gpu_free(t);
 }
 
-/* The rows of a binding without data, one by one. */
+/* binding.bring: fetches one row of o and lse from its rank. */
 static dil_status bring(void *owner, int64_t b, int64_t n, int64_t h) {
   trial_crew *t = owner;
   return crew_fetch_row(t->crew, t->call, (crew_row){b, n, (int32_t)h});

@@ -1,5 +1,5 @@
-/* trial_crew_gpu.c - what ranks on GPUs share: the code of the plan and of what
- * they do with rows, and which devices there are. In: a compilation. Out: a
+/* trial_crew_gpu.c - the shared state of ranks on GPUs: the plan's code, the
+ * kernels that move rows (rows.cu), and the devices. In: a compilation. Out: a
  * crew_gpu. */
 #include "command.h"
 #include "setting.h"
@@ -7,8 +7,8 @@
 #include "trial_cuda.h"
 #include <stdlib.h>
 
-/* A process has one device: the one that --device names, or that of its number
- * among the processes of its host; who does not know that goes by its rank. */
+/* Chooses the one device of a process: the device that --device names, or that
+ * of its local rank (its number on its host), or else that of its rank. */
 static dil_status take_own(trial_crew *t, const options *o, int32_t count) {
   const launch *l = &t->launched;
   int64_t local = l->local >= 0 ? l->local : l->rank;
@@ -22,7 +22,7 @@ static dil_status take_own(trial_crew *t, const options *o, int32_t count) {
   return DIL_OK;
 }
 
-/* Processes of one host that each see a GPU of their own see no others. */
+/* Whether the launcher gives each process of this host one GPU of its own. */
 static bool is_told_apart(const trial_crew *t, int32_t count) {
   return t->job && count == 1 && setting_text("CUDA_VISIBLE_DEVICES");
 }
@@ -65,7 +65,7 @@ dil_status trial_crew_gpu(trial_crew *t, compilation *c, const options *o) {
   options own = *o;
   dil_status status = check_topology(c->topology);
   if (!status) status = count_devices(t, o, c->topology);
-  own.device.number = t->gpu.first; /* a process leaves others' GPUs alone */
+  own.device.number = t->gpu.first; /* no context on another's GPU */
   if (!status) status = trial_cuda_context(&own, &t->context);
   return status ? status
                 : trial_cuda_codes(c, t->context, &t->from, &t->gpu);

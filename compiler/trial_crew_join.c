@@ -1,13 +1,13 @@
-/* trial_crew_join.c - how the ranks of a topology meet: as threads of this
- * process, as processes of an MPI job, in a file, or at a port of rank 0's host.
- * In: a topology and the environment. Out: links. */
+/* trial_crew_join.c - the rendezvous of a topology's ranks: threads of this
+ * process, an MPI job, a file, or a port of rank 0's host. In: a topology and
+ * the environment. Out: links. */
 #include "interface.h"
 #include "setting.h"
 #include "trial_crew.h"
 #include <string.h>
 
-/* Rows of GPUs move by NCCL, in one process or in several: these have met
- * somewhere, or are an MPI job, or were started together. */
+/* With NCCL the ranks are one process or several: processes with DIL_MEET, an
+ * MPI job, or processes that a launcher started together. */
 static dil_status find_nccl_way(trial_crew *t) {
   dil_status status = DIL_OK;
   bool asked = setting_text("DIL_MEET") != NULL;
@@ -37,7 +37,7 @@ bool trial_crew_in_file(const trial_crew *t) {
   return *t->meet && !socket_is_address(t->meet);
 }
 
-/* How so many are started, by whoever has said how many there are. */
+/* The command that starts so many ranks, by the launcher that set the count. */
 static const char *start_hint(const trial_crew *t, int64_t ranks) {
   const char *by = t->launched.ranks_by ? t->launched.ranks_by : "";
   return arena_print(t->of->arena,
@@ -93,10 +93,10 @@ static dil_status find_rank(trial_crew *t, const topology *on) {
   return DIL_OK;
 }
 
-/* In a file, or at HOST:PORT. */
+/* Meets the other ranks in a file or at HOST:PORT. */
 static dil_status open_meeting(trial_crew *t, const topology *on,
                                double timeout) {
-  enum { PATIENCE = 30 }; /* seconds: processes do not begin at once */
+  enum { PATIENCE = 30 }; /* seconds; processes start at different times */
   int32_t ranks = (int32_t)on->devices;
   double patience = on->timeout > PATIENCE ? on->timeout : PATIENCE;
   dil_status status = find_rank(t, on);

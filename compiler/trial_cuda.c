@@ -1,5 +1,5 @@
-/* trial_cuda.c - a call's tensors on a GPU. In: a call on the host. Out: the
- * same call with memory of the device, and its outputs back. */
+/* trial_cuda.c - copies a call's tensors to a GPU, and its outputs back. In: a
+ * call on the host. Out: the same call in memory of the device. */
 #include "trial_cuda.h"
 #include "driver.h"
 #include "keep.h"

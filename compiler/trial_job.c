@@ -1,7 +1,7 @@
-/* trial_job.c - ranks that are processes of a job: how they come together
- * before they run. In: a topology, and a call that only rank 0 has read. Out:
- * links, and the same sizes on every rank; or what one has unlike the others,
- * before any row moves. */
+/* trial_job.c - ranks that are processes of a job: their handshake before a run
+ * and their results after it. In: a topology, and a call that only rank 0 has
+ * read. Out: links, and the same sizes on every rank; or, before any row moves,
+ * an error that names the value in which a rank differs. */
 #include "command.h"
 #include "cost.h"
 #include "interface.h"
@@ -10,11 +10,11 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* Rank 0 looks at its arrays, and each makes its code, in one wait of the others:
- * seconds. */
+/* Timeout of a wait in the handshake, seconds: rank 0 reads its arrays and
+ * every rank makes its code within it. */
 enum { SETTING_UP = 600 };
 
-/* What every rank must have alike. */
+/* The handshake message: values that must be equal on every rank. */
 typedef struct hello {
   uint64_t plan_hash;
   int64_t version, ring, heads, batch, layout, exchange;
@@ -90,8 +90,8 @@ static dil_status hear(dil_link *world, int32_t from, hello *theirs) {
   return status ? status : world->calls->wait(world, 0);
 }
 
-/* The first has read the call: it tells what it is, and hears what the others
- * make of it. */
+/* Rank 0 reads the call, sends its values, and compares them with the answer of
+ * every other rank. */
 static dil_status lead(trial_crew *t, const topology *on, binding *b,
                        int64_t seq) {
   dil_status status = binding_tensors(b, seq);
@@ -106,7 +106,8 @@ static dil_status lead(trial_crew *t, const topology *on, binding *b,
   return status;
 }
 
-/* The others take its sizes, unless their own options say otherwise. */
+/* Every other rank takes rank 0's sizes, unless its own options contradict
+ * them, and answers with its own values. */
 static dil_status follow(trial_crew *t, const topology *on, binding *b) {
   hello first;
   enum { BEFORE_SIZES = offsetof(hello, size) / FIELD };
@@ -125,7 +126,7 @@ dil_status trial_job_join(trial_crew *t, const topology *on, binding *b,
   dil_status status = trial_crew_world(t, on, SETTING_UP);
   if (!status)
     status = t->task.rank ? follow(t, on, b) : lead(t, on, b, seq);
-  if (!status) status = link_meet(t->world); /* or one has found a difference */
+  if (!status) status = link_meet(t->world); /* fails where ranks differ */
   return status ? status : trial_crew_ring(t);
 }
 
@@ -136,7 +137,7 @@ dil_status trial_job_begin(trial_crew *t, const topology *on,
   return status ? status : crew_hold(t->crew, &b->call);
 }
 
-/* ---- the end -------------------------------------------------------------- */
+/* ---- the end ------------------------------------------------------------- */
 
 typedef struct checked {
   const binding *binding;

@@ -1,6 +1,6 @@
 /* trial_library.c - runs a kernel of a library. In: the library's path, a
- * kernel's name, a call. Out: its outputs, written by the library's own code
- * through its C function; the pattern of its description, to check them by. */
+ * kernel's name, a call. Out: the outputs, which the library's own C function
+ * writes, and the pattern of its description, by which a check judges them. */
 #include "trial_library.h"
 #include "../runtime/call.h"
 #include "../runtime/context.h"
@@ -51,7 +51,7 @@ static dil_status read_pattern(const trial_library *t, compilation *c) {
   return DIL_OK;
 }
 
-/* The library's own choice, made by the same rule. */
+/* The instruction set that the library chooses itself: the last usable one. */
 static const char *usable_isa(json_t *isas) {
   for (size_t i = json_array_size(isas); i > 0; i--) {
     const char *isa = json_string_value(json_array_get(isas, i - 1));
@@ -118,14 +118,14 @@ static void *symbol_of(const trial_library *t, const char *rest) {
   return length < (int)sizeof name ? dlsym(t->file, name) : NULL;
 }
 
-/* The library asks for libdilrt.so by its name alone: it is there already when
- * it is loaded from where this program's parts lie. */
+/* The library needs libdilrt.so by name alone. The loader finds it in memory
+ * once this program has loaded it by its path. */
 static void load_runtime(void) {
   char path[DIL_PATH_MAX];
   if (!dil_module_find(LIBRARY_LINKED, path)) dlopen(path, RTLD_LAZY);
 }
 
-/* One that carries the run time knows no contexts but its own. */
+/* A standalone library carries its own run time and needs a context of that. */
 static dil_status make_context(trial_library *t, const options *o) {
   int32_t threads = (int32_t)o->threads, result;
   void *place = &t->context, *with[] = {&threads, &place};
@@ -138,7 +138,7 @@ static dil_status make_context(trial_library *t, const options *o) {
 
 dil_status trial_library_load(trial_library *t, const options *o,
                               dil_context *context) {
-  /* a name without a folder would be looked for elsewhere */
+  /* dlopen would search its own folders for a name without a folder */
   char *path = realpath(t->path, NULL);
   if (!path) return dil_fail(DIL_ENVIRONMENT, "cannot find '%s'", t->path);
   load_runtime();

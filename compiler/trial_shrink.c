@@ -1,6 +1,7 @@
-/* trial_shrink.c - going on without ranks that are lost: `dil run --shrink`. In:
- * a crew whose run, or whose collection of rows, has failed. Out: a smaller one
- * with all rows of the call, and what it has to do again; or the failure. */
+/* trial_shrink.c - goes on without lost ranks: `dil run --shrink`, in the
+ * manner of ULFM's revoke, agree and shrink. In: a crew whose run, or whose
+ * collection of rows, has failed. Out: a smaller crew with all rows of the call,
+ * and which runs it repeats; or the failure. */
 #include "command.h"
 #include "trial_crew.h"
 #include <stdlib.h>
@@ -13,8 +14,8 @@ void trial_crew_hear(trial_crew *t) {
   ring->calls->accuse(ring, -1, dil_last_error());
 }
 
-/* A rank's ring knows whom it has lost; all are told by what joins all, whose
- * word counts. */
+/* Finds the lost ranks. Each ring knows its own lost ranks; in a job this rank
+ * reports one of them on the link of all ranks, whose agreement decides. */
 static bool find_lost(trial_crew *t, const char *why, bool *lost) {
   bool any = crew_lost(t->crew, lost);
   if (!t->job) return any;
@@ -28,7 +29,8 @@ static bool find_lost(trial_crew *t, const char *why, bool *lost) {
   return world->calls->lost(world, lost);
 }
 
-/* Links of those left, for their number in a file of its own. */
+/* Replaces the links by links of the ranks left. A rendezvous file gets a new
+ * name, which ends in their number. */
 static dil_status shrink_links(trial_crew *t, const bool *lost) {
   dil_link *smaller = NULL, *former = t->world;
   size_t size = strlen(t->meet);
@@ -43,14 +45,15 @@ static dil_status shrink_links(trial_crew *t, const bool *lost) {
   return trial_crew_ring(t);
 }
 
-/* Room for what comes to the first, which this rank was not before. */
+/* Makes room for o and lse where this rank has become rank 0. */
 static dil_status become_first(trial_crew *t) {
   bool has_room = t->call->o.data != NULL;
   return t->task.rank || has_room ? DIL_OK : bind_outputs(t->binding);
 }
 
-/* All begin again with the first run that some have not done; with the last one
- * where rows were lost behind it; with none where they have all been brought. */
+/* All ranks repeat from the least number of completed runs. Where all ranks
+ * have completed all runs, they repeat the last, since a lost rank had rows of
+ * it. Where a rank has t->whole, rank 0 has all rows and no rank repeats. */
 static dil_status agree(trial_crew *t) {
   int64_t least;
   dil_status status = link_least(t->world, t->whole ? -1 : t->done, &least);
@@ -60,7 +63,8 @@ static dil_status agree(trial_crew *t) {
   return DIL_OK;
 }
 
-/* Ranks that are processes, or threads that see the whole call. */
+/* Makes the ranks left one ring and gives each its rows of the call. Ranks that
+ * are threads see the whole call already. */
 static dil_status go_on(trial_crew *t, const bool *lost) {
   mesh *m = &t->task.mesh;
   dil_status status = DIL_OK;
@@ -105,12 +109,12 @@ dil_status trial_crew_shrink(trial_crew *t, dil_status failure) {
   bool any = find_lost(t, why, lost);
   dil_status status = DIL_OK;
   if (!any)
-    status = dil_fail_text(failure, dil_last_error()); /* or why it is not told */
+    status = dil_fail_text(failure, dil_last_error()); /* its latest reason */
   else if (link_left(lost, ranks) == 0 || (t->job && lost[t->task.rank]))
     status = dil_fail(failure, "%s", why);
   if (!status && is_first(t, lost)) tell(lost, ranks, why);
   if (!status) status = go_on(t, lost);
-  if (t->whole) status = DIL_OK; /* what is left to do, the first can alone */
+  if (t->whole) status = DIL_OK; /* rank 0 has all rows: it can report alone */
   free(lost);
   return status;
 }

@@ -1,6 +1,6 @@
-/* trial_stream.c - a trial whose arrays are streamed through memory. In: a
- * compilation, a call of mapped files or memory, a bound. Out: runs in chunks,
- * and what they brought. */
+/* trial_stream.c - a trial whose arrays stream through memory in chunks. In: a
+ * compilation, a call of mapped files or memory, a bound in bytes. Out: runs,
+ * and the bytes and waits of their copies. */
 #include "trial_stream.h"
 #include "../runtime/stream_bound.h"
 #include <string.h>
@@ -12,7 +12,8 @@ static dil_status check_options(const compilation *c) {
   return DIL_OK;
 }
 
-/* A run that is resumed keeps the cuts that it began with. */
+/* A resumed run keeps the chunk sizes of its checkpoint, on which the bits of
+ * results depend. */
 static dil_status take_cuts(const options *o, stream_shape *s) {
   stream_chunks kept;
   dil_status status = stream_kept_chunks(o->state, &kept);
@@ -42,7 +43,7 @@ dil_status trial_stream_plan(const binding *b, const dil_table *table,
 
 static dil_status make_cpu(trial_stream *t, compilation *c,
                               const binding *b) {
-  dil_call first = b->call; /* a chunk, as far as code goes */
+  dil_call first = b->call; /* sizes of a chunk, to prepare code */
   int32_t threads = dil_threads_count(b->threads);
   dil_status status = driver_source(c, b->context, &t->from);
   if (!status)
@@ -72,7 +73,7 @@ dil_status trial_stream_open(trial_stream *t, compilation *c,
       .every = o->seen[OPTION_EVERY] ? (int32_t)o->every : 1,
       .resume = o->resume,
       .plan_hash = t->from.plan_hash};
-  /* Beside passes of the processor one that copies is enough. */
+  /* One copying thread is enough where the processor computes. */
   t->threads = dil_threads_new(t->on_gpu ? dil_threads_count(b->threads) : 1);
   t->stream.threads = t->threads;
   return t->threads ? DIL_OK : dil_fail_text(DIL_MEMORY, dil_last_error());

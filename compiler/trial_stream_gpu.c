@@ -1,6 +1,6 @@
-/* trial_stream_gpu.c - a trial that is streamed to a GPU: one rank, and a lift
- * between it and the host. In: a compilation, a call of the host. Out: what
- * trial_stream.c runs. */
+/* trial_stream_gpu.c - a trial that streams chunks to a GPU: one rank, and a
+ * lift, which copies between it and the host. In: a compilation, a call of the
+ * host. Out: the stream that trial_stream.c runs. */
 #include "trial_cuda.h"
 #include "trial_stream.h"
 #include <stdlib.h>
