@@ -34,7 +34,7 @@ typedef struct late {
   bool begins;               /* the thread was started */
   bool running;              /* ... and not yet joined; under running_lock */
   struct late *next;         /* in the list `running` */
-  pthread_mutex_t lock;      /* guards all fields below but `shelf` */
+  pthread_mutex_t lock;      /* of over ... wanted, member and slot */
   pthread_cond_t changed;
   bool over, had_first;      /* the thread has ended; `member` is filled */
   bool wanted;               /* a call waits, or will soon: do not delay */

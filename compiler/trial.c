@@ -208,7 +208,7 @@ dil_status trial_open(arena *a, const options *o, int32_t index, unsigned force,
 
 /* ---- a kernel of a library ----------------------------------------------- */
 
-/* A library loads its GPU code in the first call, which no time may include. */
+/* A library loads its GPU code in its first call, so that call is not timed. */
 static dil_status warm_library(trial *t) {
   dil_status status = trial_library_run(&t->library);
   return status ? status : dil_context_wait(t->cuda.context, NULL);

@@ -1,7 +1,7 @@
 /* trial_shrink.c - goes on without lost ranks: `dil run --shrink`, in the
  * manner of ULFM's revoke, agree and shrink. In: a crew whose run, or whose
- * collection of rows, has failed. Out: a smaller crew with all rows of the call,
- * and which runs it repeats; or the failure. */
+ * collection of rows, has failed. Out: a smaller crew with all rows of the
+ * call, and which runs it repeats; or the failure. */
 #include "command.h"
 #include "trial_crew.h"
 #include <stdlib.h>
@@ -109,7 +109,7 @@ dil_status trial_crew_shrink(trial_crew *t, dil_status failure) {
   bool any = find_lost(t, why, lost);
   dil_status status = DIL_OK;
   if (!any)
-    status = dil_fail_text(failure, dil_last_error()); /* its latest reason */
+    status = dil_fail_text(failure, dil_last_error()); /* or why unknown */
   else if (link_left(lost, ranks) == 0 || (t->job && lost[t->task.rank]))
     status = dil_fail(failure, "%s", why);
   if (!status && is_first(t, lost)) tell(lost, ranks, why);
