@@ -1,11 +1,12 @@
 /* bits.c - masks as CUDA C over a block of keys. In: the plan's typed trees.
- * Out: dil_mask_bits and dil_known, made of the words of templates/bits.cuh: a
- * tree is taken apart at its && and ||, each part is asked as seldom as what it
- * depends on allows, and the first parts that depend on keys have a number, by
- * which ranges over a whole block may settle them. */
+ * Out: dil_mask_bits and dil_known, written with the functions of
+ * templates/bits.cuh. A tree is split at its && and || into terms. A term is
+ * evaluated once for each row, key or pair, as its variables need. The first
+ * terms that depend on keys have a number. By it dil_known reports terms that
+ * interval arithmetic settles for a whole block. */
 #include "gpu.h"
 
-enum { PARTS_MOST = 16 }; /* that have a number: two bits each of a word */
+enum { PARTS_MOST = 16 }; /* terms with a number: two bits each, in one word */
 
 static bool depends_on(const expr *e, expr_op op) {
   bool found = e->op == op;
@@ -17,9 +18,9 @@ static bool is_joint(const expr *e) {
   return e->op == EXPR_AND || e->op == EXPR_OR || e->op == EXPR_NOT;
 }
 
-/* ---- parts that ranges may settle ---------------------------------------- */
+/* ---- terms that interval arithmetic may settle --------------------------- */
 
-/* What dil_known says of the parts of a tree. */
+/* Writes the statements of dil_known for the terms of a tree. */
 static void put_settled(source_text *s, const plan *p, const expr *e,
                         int32_t *part) {
   for (int32_t k = 0; k < e->count && is_joint(e); k++)
@@ -39,9 +40,9 @@ static void put_known(source_text *s, const plan *p) {
   put(s, "  return known;\n}\n#define KNOWN_PARTS %d\n", parts);
 }
 
-/* ---- asking -------------------------------------------------------------- */
+/* ---- evaluating ---------------------------------------------------------- */
 
-/* A condition that is no && or ||. */
+/* Writes a term: a condition that is not &&, || or !. */
 static void put_part(source_text *s, const plan *p, const expr *e,
                      int32_t *part) {
   bool row = depends_on(e, EXPR_I_), key = depends_on(e, EXPR_J_);

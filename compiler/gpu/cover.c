@@ -1,6 +1,7 @@
-/* cover.c - masks as CUDA C over ranges, so that a tile may be known empty or
- * full before any pair is asked. In: the plan's typed trees. Out: dil_cover,
- * made of the words of templates/cover.cuh, which are overloaded by type. */
+/* cover.c - masks as CUDA C in interval arithmetic, so that a tile may be known
+ * empty or full before any pair is evaluated. In: the plan's typed trees. Out:
+ * dil_cover, written with the functions of templates/cover.cuh, which are
+ * overloaded by type. */
 #include "gpu.h"
 #include <string.h>
 
@@ -61,8 +62,8 @@ static void put_hash(source_text *s, const plan *p, const expr *e) {
   put(s, ")");
 }
 
-/* Numbers become floats where any of them is one; the condition of a choice
- * stays what it is. */
+/* Integers are converted if any argument is a float. The condition of a choice
+ * is never converted. */
 static void put_call(source_text *s, const plan *p, const expr *e) {
   bool real = e->type == TYPE_F32;
   for (int32_t k = 0; k < e->count; k++) real |= e->arg[k]->type == TYPE_F32;

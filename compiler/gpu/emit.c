@@ -1,5 +1,5 @@
-/* emit.c - source text that grows, and the templates that were embedded when
- * the module was built (templates.inc, made of templates/ by the Makefile). */
+/* emit.c - a growing source text, and the templates, which are embedded when
+ * the module is built (the Makefile makes templates.inc from templates/). */
 #include "gpu.h"
 #include "templates.h"
 #include <stdarg.h>
@@ -12,7 +12,7 @@ const source_template source_templates[] = {
 const int32_t source_template_count =
     (int32_t)(sizeof source_templates / sizeof *source_templates);
 
-/* Room for `more` bytes and a NUL. */
+/* Makes room for `more` bytes and a NUL. */
 static bool grow(source_text *s, size_t more) {
   if (s->lost) return false;
   if (s->length + more < s->room) return true;

@@ -1,12 +1,13 @@
 /* expr.c - mask and score expressions as CUDA C. In: the plan's typed trees.
- * Out: dil_mask and dil_chain (templates/plan.cuh). Meanings are those of
- * compiler/expr.c; the words that write them are in templates/pair.cuh. Float
- * operations are intrinsics of one rounding, which nothing contracts. */
+ * Out: dil_mask and dil_chain (templates/plan.cuh). compiler/expr.c defines the
+ * meaning of each operator, and templates/pair.cuh holds the functions for
+ * them. Float operations are intrinsics that round once, so that the compiler
+ * contracts none. */
 #include "gpu.h"
 #include <math.h>
 #include <string.h>
 
-/* How an operator is written: for integers, and for floats. */
+/* The spelling of an operator for integers and for floats. */
 typedef struct spelling {
   const char *integer, *real;
 } spelling;
@@ -43,7 +44,7 @@ static const char *const signs[EXPR_OP_COUNT] = {
 
 static void put_value(source_text *s, const plan *p, const expr *e);
 
-/* An operand as an f32. */
+/* Writes an operand as an f32. */
 static void put_real(source_text *s, const plan *p, const expr *e) {
   if (e->type == TYPE_F32) {
     put_value(s, p, e);
@@ -125,7 +126,8 @@ static void put_choice(source_text *s, const plan *p, const expr *e) {
   put(s, ")");
 }
 
-/* x / 2^k and x % 2^k floor by themselves. */
+/* Division and remainder by 2^k: a shift and a bit mask round down, as the
+ * language does. */
 static bool put_power(source_text *s, const plan *p, const expr *e) {
   if ((e->op != EXPR_DIV && e->op != EXPR_MOD) || e->type != TYPE_I32 ||
       e->arg[1]->op != EXPR_INT)

@@ -1,9 +1,10 @@
 /* general.c - the strategy that takes every plan: templates/general.cu with
- * mma.sync. Its members differ in tiles alone; an attempt with fewer keys a
- * tile needs fewer registers and less shared memory. */
+ * mma.sync. Its members and attempts differ only in their tiles. An attempt
+ * with fewer keys for each tile needs fewer registers and less shared
+ * memory. */
 #include "gpu.h"
 
-/* Shared memory that a block may have, by chip. */
+/* The shared memory that a thread block may have, by chip, in bytes. */
 static int64_t shared_limit(int32_t arch) {
   switch (arch) {
   case 80: case 87: return 163 * 1024;
@@ -15,20 +16,22 @@ static int64_t shared_limit(int32_t arch) {
 static int64_t rounded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 typedef struct tiles {
-  int32_t warps, groups, keys; /* groups: of 16 rows, a warp */
-  int32_t blocks;              /* of a processor, at least */
+  int32_t warps, groups, keys; /* groups: 16 rows each, of a warp */
+  int32_t blocks;              /* least thread blocks of a processor */
   bool hold;                   /* queries stay in registers */
-  bool lenient; /* some bytes may spill: there is nothing smaller */
+  bool lenient; /* registers may spill: no smaller tile exists */
 } tiles;
 
 static int32_t rows_of(const tiles *tl) { return 16 * tl->groups * tl->warps; }
 
-/* dil_desk of templates/general_visit.cuh, at most. */
+/* An upper bound for the size of dil_desk, the scratch memory of
+ * templates/general_visit.cuh. */
 static int64_t desk_bytes(const dil_table *t) {
   return 512 + (is_hosting(t) ? 2 * 24 * t->branch_count : 0);
 }
 
-/* The layout at the top of templates/general.cu. */
+/* The shared memory of a thread block, laid out at the top of
+ * templates/general.cu. */
 static int64_t shared_bytes(const dil_table *t, const tiles *tl) {
   int64_t bytes = (int64_t)dil_dtype_size(t->dtype);
   int64_t depth = bytes == 4 ? 8 : 16, keys = tl->keys;
@@ -40,8 +43,8 @@ static int64_t shared_bytes(const dil_table *t, const tiles *tl) {
   return desk_bytes(t) + (loop > end ? loop : end);
 }
 
-/* In order of preference: f32 of wide heads, f32, 16-bit. The last of each
- * fits every chip, however large the desk. */
+/* Attempts in order of preference: f32 with wide heads, f32, 16-bit types. The
+ * last of each row fits every chip, however large the desk. */
 enum { WIDE = 128, NARROW = 80, CHOICES = 4 };
 static const tiles choices[3][CHOICES] = {
     {{4, 1, 16, 1, false, true}, {2, 1, 16, 1, false, true}},
@@ -50,8 +53,9 @@ static const tiles choices[3][CHOICES] = {
     {{4, 1, 64, 3, true, false}, {4, 1, 64, 1, false, false},
      {4, 1, 32, 1, false, false}, {4, 1, 16, 1, false, true}},
 };
-/* For many rows: f32, 16-bit, 16-bit before sm_90. They share what is read of
- * keys and values, and leave no registers for masks and scores. */
+/* Tiles for many rows: f32, 16-bit types, 16-bit types before sm_90. Their rows
+ * share more reads of keys and values, and leave no registers for masks and
+ * scores. */
 static const tiles large[3] = {{4, 2, 32, 2, false, false},
                                {4, 2, 64, 2, true, false},
                                {4, 2, 64, 2, false, false}};
@@ -88,12 +92,13 @@ static const tiles *choose_large(const gpu_request *r) {
 
 enum { ROWS = 16, GROUPS_MOST = 4, WARPS_MOST = 16 };
 
-/* The tiles of a schedule; what it does not say, as the first choice has it. */
+/* The tiles of a schedule; fields without a knob are those of the first
+ * choice. */
 static tiles turned_tiles(const gpu_request *r) {
   gpu_request plain = *r;
   plain.knobs = NULL;
   tiles tl = *choose(&plain, 0);
-  int32_t groups = tl.warps * tl.groups; /* of the tile */
+  int32_t groups = tl.warps * tl.groups; /* groups of the tile */
   if (knob_given(r->knobs, KNOB_TILE)) {
     groups = r->knobs->value[KNOB_TILE][0] / ROWS;
     tl.keys = r->knobs->value[KNOB_TILE][1];
@@ -139,7 +144,8 @@ static bool can(const gpu_request *r, char *reason, size_t size) {
 
 /* ---- source -------------------------------------------------------------- */
 
-/* Member 0 is the large one where there is one; knobs make the only member. */
+/* Finds the tiles of an attempt. Member 0 is the kernel for many rows, if there
+ * is one. With knobs there is one member. */
 static bool find_tiles(const gpu_request *r, int32_t member, int32_t attempt,
                        tiles *tl) {
   const tiles *many = r->knobs ? NULL : choose_large(r), *found = NULL;
@@ -188,13 +194,14 @@ static bool write(const gpu_request *r, int32_t member, int32_t attempt,
   return true;
 }
 
-/* Tiles and blocks a processor, then parts of the keys with tiles as chosen. */
+/* Proposes tiles with numbers of blocks for each processor, then split-K parts
+ * with the default tiles. */
 static bool propose(int32_t index, knobs *k) {
   static const int32_t keys[] = {16, 32, 64};
   enum { HEIGHTS = 3, WIDTHS = 3, HELD = 3, SHARES = 2, PARTS = 7 };
   enum { TILES = HEIGHTS * WIDTHS * HELD * SHARES };
   if (index >= TILES + PARTS) return false;
-  k->given = 1u << KNOB_HOPPER; /* 0: this kernel */
+  k->given = 1u << KNOB_HOPPER; /* value 0: the general kernel */
   if (index >= TILES) {
     k->given |= 1u << KNOB_PARTS;
     k->value[KNOB_PARTS][0] = 1 << (index - TILES);

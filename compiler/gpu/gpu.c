@@ -1,5 +1,6 @@
-/* gpu.c - the provider: every strategy asked in turn, every member of it taken
- * through its attempts until the gate lets one pass, all of them at once. */
+/* gpu.c - the interface of dil-gpu.so (gpu_backend). It asks every strategy in
+ * turn. Each member goes through its attempts until the gate accepts one.
+ * Members are compiled at the same time, a thread each. */
 #include "gpu.h"
 #include "interface.h"
 #include "../../runtime/cuda/hopper.h"
@@ -8,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The general one is last: it takes what the others leave. */
+/* The general strategy is last: it takes the passes that the others refuse. */
 static const gpu_strategy *const strategies[] = {
     &strategy_hopper, &strategy_hopper_pair, &strategy_general};
 
@@ -20,7 +21,7 @@ static void show_source(FILE *out, const dil_cuda_code *code,
           code->threads, code->shared, text->text);
 }
 
-/* One attempt; *more tells whether there was one. */
+/* Makes one attempt; *more becomes false if there is none. */
 static dil_status attempt_one(const gpu_request *r, const gpu_strategy *s,
                               int32_t member, int32_t attempt,
                               dil_cuda_code *code, bool *more) {
@@ -44,7 +45,7 @@ static dil_status attempt_one(const gpu_request *r, const gpu_strategy *s,
   return status;
 }
 
-/* ---- whom the knobs speak of --------------------------------------------- */
+/* ---- which strategy the knobs select ------------------------------------- */
 
 static const char *const knob_names[KNOB_COUNT] = {
 #define KNOB(id, name, values, devices, least, most, of) [KNOB_##id] = name,
@@ -68,7 +69,8 @@ static const gpu_strategy *speaks_of(const gpu_request *r) {
   return can && !only_general ? fast : &strategy_general;
 }
 
-/* The strategy that takes the knobs; NULL: there are none. */
+/* Finds the strategy that takes the knobs (NULL: there are no knobs).
+ * DIL_INPUT: it does not have these knobs, or cannot write this kernel. */
 static dil_status turn(const gpu_request *r, const gpu_strategy **turned) {
   char reason[256] = "";
   *turned = NULL;
@@ -90,14 +92,15 @@ static dil_status turn(const gpu_request *r, const gpu_strategy **turned) {
 
 /* ---- all codes ----------------------------------------------------------- */
 
-/* One member of a strategy, made in a thread of its own: compilers take their
- * time, and most of it by themselves. */
+/* The compilation of one member of a strategy. It has a thread of its own,
+ * since NVRTC takes long and runs mostly on one thread. */
 typedef struct gpu_job {
-  gpu_request request;      /* source and report go to the texts below */
+  gpu_request request;      /* its streams write to `text` below */
   const gpu_strategy *strategy;
   int32_t member;
-  bool apart;               /* may come after the kernel */
-  dil_cuda_code code;       /* of the first attempt, until one is made */
+  bool apart;               /* deferred: may come after the kernel */
+  dil_cuda_code code;       /* of the first attempt, until an attempt
+                               succeeds */
   dil_status status;
   char problem[2048];       /* dil_last_error of its thread */
   char *text[2];
@@ -111,7 +114,7 @@ typedef struct gpu_jobs {
   gpu_job job[GPU_CODES_MAX];
 } gpu_jobs;
 
-/* The first attempt that passes the gate. */
+/* Compiles the first attempt that passes the gate. */
 static void *run_job(void *context) {
   gpu_job *j = context;
   bool again;
@@ -127,7 +130,7 @@ static void *run_job(void *context) {
   return NULL;
 }
 
-/* A member whose thread cannot be had runs here. */
+/* Starts a job in a thread, or runs it here if no thread can be made. */
 static void start_job(gpu_job *j) {
   FILE *wanted[2] = {j->request.cuda, j->request.ptxas}, *own[2] = {0};
   bool lost = false;
@@ -159,7 +162,7 @@ static void finish_job(gpu_job *j, const gpu_request *asked) {
   }
 }
 
-/* A strategy's members, one job each. */
+/* Lists a strategy's members, one job each. */
 static dil_status list_members(const gpu_request *r, const gpu_strategy *s,
                                gpu_jobs *jobs) {
   char reason[256] = "";
@@ -187,8 +190,8 @@ static void put_code(const gpu_job *j, int32_t index, gpu_codes *out) {
   out->code[out->count++] = j->code;
 }
 
-/* A member that the gate refused is left out, unless it must be there: nothing
- * stands behind the last, and knobs are never ignored. */
+/* Takes the result of a job. A member that the gate refused is left out, unless
+ * it is the last, which takes what all others refuse, or knobs ask for it. */
 static dil_status take_job(const gpu_jobs *jobs, int32_t index,
                            gpu_codes *out) {
   const gpu_job *j = &jobs->job[index];
@@ -217,7 +220,8 @@ static dil_status run_jobs(const gpu_request *request, gpu_jobs *jobs,
   return status;
 }
 
-/* `hopper 0` leaves the general kernels alone. */
+/* Whether a request wants a strategy. `hopper 0` leaves only the general
+ * one. */
 static bool is_wanted(const gpu_request *r, const gpu_strategy *s,
                       const gpu_strategy *turned) {
   if (r->only && strcmp(r->only, s->name)) return false;
@@ -226,7 +230,8 @@ static bool is_wanted(const gpu_request *r, const gpu_strategy *s,
   return !refused;
 }
 
-/* All members that a request wants. */
+/* Lists all members that a request wants; the caller frees *jobs, also on
+ * failure. */
 static dil_status list(const gpu_request *request, gpu_jobs **jobs) {
   const gpu_strategy *turned;
   *jobs = calloc(1, sizeof **jobs);
@@ -242,9 +247,9 @@ static dil_status list(const gpu_request *request, gpu_jobs **jobs) {
   return status;
 }
 
-/* The general members stand behind others that take every pass, or are for
- * calls of many rows alone. What knobs speak of is never apart: whether it can
- * be had is part of making a kernel. */
+/* Marks the deferred members: general members, if others before them take every
+ * pass or they are for calls with many rows. Members that knobs select are
+ * never deferred: an error in knobs must show when the kernel is made. */
 static void mark_apart(const plan *p, gpu_jobs *jobs) {
   int32_t count = p->table.pass_count;
   uint64_t all = count < 64 ? (1ull << count) - 1 : UINT64_MAX, taken = 0;
@@ -269,7 +274,7 @@ static dil_status compile(const gpu_request *request, gpu_codes *out) {
   return status;
 }
 
-/* ---- members that come later --------------------------------------------- */
+/* ---- deferred members ---------------------------------------------------- */
 
 static uint32_t apart(const gpu_request *request, bool *beside) {
   const dil_table *t = &request->plan->table;
@@ -281,7 +286,8 @@ static uint32_t apart(const gpu_request *request, bool *beside) {
     found |= (uint32_t)jobs->job[i].apart << i;
     general &= jobs->job[i].strategy == &strategy_general;
   }
-  /* It knows bounds of inputs, and how states between passes begin and end. */
+  /* The general kernel also computes bounds of inputs, and begins and ends the
+   * running states of several passes. Such calls need it at once. */
   *beside = general || t->pass_count > 1 || t->input_count > 0;
   free(jobs);
   return found;
@@ -301,7 +307,7 @@ static dil_status member(const gpu_request *request, int32_t member,
   return status;
 }
 
-/* ---- what is known beforehand -------------------------------------------- */
+/* ---- estimates without compilation --------------------------------------- */
 
 static dil_status foresee(const gpu_request *request, gpu_codes *out) {
   gpu_jobs *jobs;
@@ -313,7 +319,8 @@ static dil_status foresee(const gpu_request *request, gpu_codes *out) {
   return status;
 }
 
-/* The fast strategy that a pass is for, by whether its pairs are asked. */
+/* The Hopper strategy for a pass: hopper_pair if each pair must be
+ * evaluated. */
 static const gpu_strategy *fast_for(const dil_table *t) {
   char unused[256];
   hopper_table made;
@@ -338,9 +345,9 @@ static bool leaves(const gpu_request *request, int32_t pass, char *reason,
   return !fast->can(&r, reason, size);
 }
 
-/* ---- what may be tried --------------------------------------------------- */
+/* ---- candidates for the tuner -------------------------------------------- */
 
-/* Whether a kernel can be written with these knobs; its code's facts. */
+/* Whether a kernel can be written with a candidate's knobs; sets its code. */
 static bool is_candidate(const gpu_request *r, const gpu_strategy *s,
                          gpu_candidate *c) {
   source_text text = {0};

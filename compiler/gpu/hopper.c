@@ -1,12 +1,13 @@
-/* hopper.c - the strategy for Hopper (sm_90a): templates/hopper.cu.
+/* hopper.c - the strategy for Hopper (sm_90a) without masks and scores:
+ * templates/hopper.cu.
  *
- * In: a plan whose passes the kernel's tables can describe (hopper_table).
- * Out: a kernel that depends on head sizes, element and tile shape alone; the
- * pattern itself travels in the launch. What it does not run, the general
- * strategy takes. */
+ * In: a plan with passes that the kernel's tables can describe (hopper_table).
+ * Out: a kernel that depends on head sizes, element type, tile shape and a few
+ * properties of the passes. The launch brings the pattern itself. The general
+ * strategy takes all other calls. */
 #include "hopper_cut.h"
 
-/* With narrow values there is room for more keys. */
+/* Narrow values leave room for more keys. */
 static const hopper_cut rows[] = {
     {32, 3, 128, 4, 2, 1, 0, 0},  {64, 3, 128, 4, 2, 1, 0, 0},
     {96, 2, 128, 3, 2, 1, 0, 0},  {128, 2, 128, 2, 2, 1, 0, 0},
@@ -62,7 +63,7 @@ static bool write(const gpu_request *r, int32_t member, int32_t attempt,
   return true;
 }
 
-/* Heights by widths of keys by depths, the likely depth first. */
+/* Proposes heights by key widths by pipeline depths, the likely depth first. */
 static bool propose(int32_t index, knobs *k) {
   static const int32_t depths[] = {4, 3, 2, 5};
   static const int32_t keys[] = {64, 80, 96, 112, 128, 160, 192};

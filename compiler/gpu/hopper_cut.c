@@ -1,15 +1,16 @@
-/* hopper_cut.c - how the kernels for Hopper cut a plan; see hopper_cut.h.
+/* hopper_cut.c - tile configurations of the Hopper kernels; see hopper_cut.h.
  *
- * In: a request and a strategy's cuts. Out: the cut of an attempt, the facts of
- * its code, the macros that templates/hopper.cu takes. */
+ * In: a request and a strategy's configurations. Out: the configuration of an
+ * attempt, the facts of its code, the macros that templates/hopper.cu takes. */
 #include "hopper_cut.h"
 #include "../../runtime/cuda/hopper.h"
 #include <string.h>
 
 static int32_t rounded(int32_t n, int32_t to) { return (n + to - 1) / to * to; }
 
-/* The layout at the top of templates/hopper.cu; barriers, messages and zeros
- * come last. */
+/* The shared memory of a thread block, laid out at the top of
+ * templates/hopper.cu. HOPPER_REST_BYTES covers barriers, messages and
+ * zeros. */
 int32_t hopper_cut_bytes(const dil_table *t, const hopper_cut *s) {
   int32_t q = rounded(t->head_dim, 32) * 2, v = rounded(t->value_dim, 32) * 2;
   return s->warpgroups * 64 * (s->queries * q + s->staged * v) +
@@ -62,10 +63,10 @@ static bool knobs_fit(const gpu_request *r, const hopper_cuts *all,
   return false;
 }
 
-/* ---- what it takes ------------------------------------------------------- */
+/* ---- passes of a strategy ------------------------------------------------ */
 
-/* The passes that have tables, of those whose pairs are asked (masks, scores)
- * or of the others; the reason of the last that is left. */
+/* The passes that have tables and are `paired` or not, as asked; `reason`
+ * becomes that of the last pass that is left out. */
 static uint64_t passes_of(const dil_table *t, int32_t keys, bool paired,
                           char *reason, size_t size) {
   hopper_table made;
@@ -80,9 +81,9 @@ static uint64_t passes_of(const dil_table *t, int32_t keys, bool paired,
   return passes;
 }
 
-/* What some pass wants of the kernel: code for rows that no branch of it
- * selects, for residues that shift from segment to segment, and for windows
- * that end on the left. */
+/* Which code the passes need in the kernel. `bare`: for rows that no branch
+ * selects. `shifts`: for residues that shift from segment to segment. `left`:
+ * for windows with a left bound. */
 typedef struct wants {
   bool bare, shifts, left;
 } wants;
@@ -132,7 +133,7 @@ bool hopper_can(const gpu_request *r, const hopper_cuts *all, char *reason,
 
 /* ---- an attempt ---------------------------------------------------------- */
 
-/* Whether rows go on from other passes or parts. */
+/* Whether rows may resume the running state of other passes or parts. */
 static bool has_states(const gpu_request *r) {
   return !r->whole || r->plan->table.pass_count > 1;
 }
@@ -155,7 +156,7 @@ static void describe(const gpu_request *r, const hopper_cuts *all,
            code->tile_rows, s->keys, t->head_dim);
 }
 
-/* Knobs leave one attempt. */
+/* With knobs there is one attempt. */
 bool hopper_begin(const gpu_request *r, const hopper_cuts *all,
                   int32_t member, int32_t attempt, hopper_cut *s,
                   dil_cuda_code *code, source_text *text) {

@@ -1,9 +1,9 @@
-/* hopper_pair.c - the strategy for Hopper (sm_90a) where masks or scores decide
- * over pairs: templates/hopper.cu behind the plan's tables and expressions.
+/* hopper_pair.c - the strategy for Hopper (sm_90a) with masks or scores:
+ * templates/hopper.cu after the plan's tables and expressions.
  *
- * In: a plan with such passes. Out: a kernel of this plan alone. An attempt
- * leaves the planner and the consumers registers enough for most expressions;
- * the next ones leave more. */
+ * In: a plan with such passes. Out: a kernel for this plan alone. The first
+ * attempt leaves the planner and the consumers enough registers for most
+ * expressions; later attempts change the split or the tile. */
 #include "hopper_cut.h"
 
 static const hopper_cut rows[] = {
@@ -12,7 +12,7 @@ static const hopper_cut rows[] = {
     {128, 2, 64, 4, 2, 1, 104, 200}, {128, 2, 64, 4, 2, 1, 136, 184},
 };
 
-/* Three warpgroups leave each fewer registers. */
+/* With three consumer warpgroups, each thread has fewer registers. */
 static void turn(const dil_table *t, hopper_cut *s) {
   (void)t;
   if (s->warpgroups != 3) return;

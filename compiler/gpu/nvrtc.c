@@ -1,9 +1,9 @@
-/* nvrtc.c - one CUDA C source to one cubin, through the gate.
+/* nvrtc.c - compiles one CUDA C source to one cubin, through the gate.
  *
- * NVRTC is opened at run time, once; a failure is remembered with its reason.
- * The gate reads what ptxas reports: a kernel that spills, keeps a stack,
- * serialises its wgmma or has setmaxnreg ignored is refused, since each of
- * these loses more than any choice of tiles gains. */
+ * NVRTC is opened once, at run time; a failure is remembered with its reason.
+ * The gate reads the report of ptxas. It refuses a kernel that spills
+ * registers, uses a stack, serialises its wgmma or has setmaxnreg ignored. Each
+ * of these costs more than any choice of tiles gains. */
 #include "gpu.h"
 #include "templates.h"
 #include "../../runtime/clock.h"
@@ -14,7 +14,7 @@
 
 typedef struct nvrtc_job *job_handle;
 
-/* The functions of NVRTC that are used: name, and its arguments. */
+/* The functions of NVRTC in use: name and arguments. */
 #define NVRTC_FUNCTIONS(X)                                                     \
   X(Version, (int *major, int *minor))                                         \
   X(CreateProgram, (job_handle *, const char *source, const char *name,        \
@@ -32,10 +32,10 @@ static struct {
   NVRTC_FUNCTIONS(X)
 #undef X
   const char *(*GetErrorString)(int);
-  /* NULL: this NVRTC is too old to be stopped. */
+  /* NULL: this NVRTC is too old to cancel a compilation. */
   int (*SetFlowCallback)(job_handle, int (*ask)(void *, void *), void *);
   char failure[256], version[32];
-  bool has_minimal; /* can leave out what only hosts' headers need */
+  bool has_minimal; /* has --minimal, which skips headers of host code */
 } nvrtc;
 static pthread_once_t nvrtc_once = PTHREAD_ONCE_INIT;
 
@@ -95,11 +95,12 @@ const char *nvrtc_origin(void) {
 
 /* ---- the gate ------------------------------------------------------------ */
 
-/* Words of ptxas that refuse a kernel when the number before them is not 0. */
+/* Words in ptxas' report; a number other than 0 before them refuses the
+ * kernel. */
 static const char *const counted[] = {" bytes stack frame",
                                       " bytes spill stores",
                                       " bytes spill loads"};
-/* Its advisories, and what each means. */
+/* Advisories of ptxas and their meanings; each refuses the kernel. */
 static const struct {
   const char *code, *meaning;
 } advisories[] = {
@@ -113,10 +114,10 @@ static const struct {
     {"C7514", "wgmma is serialised"},
     {"C7515", "wgmma is serialised: sums touched before the wait"},
     {"C7520", "wgmma is serialised: in a divergent path"},
-    {"are serialized", "wgmma is serialised"}, /* by ptxas of another day */
+    {"are serialized", "wgmma is serialised"}, /* other versions */
 };
 
-/* The number that stands before `word`; 0 when there is none. */
+/* The number before `word`; 0 if there is none. */
 static long number_before(const char *log, const char *word) {
   const char *begin = word;
   while (begin > log && begin[-1] >= '0' && begin[-1] <= '9') begin--;
@@ -187,18 +188,19 @@ static dil_status take_made(job_handle job, gpu_made *made) {
   return code ? failed("give its cubin", code) : DIL_OK;
 }
 
-/* The target, then these; the last where NVRTC knows it. */
+/* Options after the target; the last only if NVRTC knows it. */
 static const char *const options[] = {"--std=c++17", "-default-device",
                                       "--ptxas-options=-v", "--minimal"};
 enum { OPTIONS = sizeof options / sizeof *options };
 
-/* Compute capability 9.0 is always compiled with its own instructions. */
+/* Compute capability 9.0 is always sm_90a, which has wgmma and setmaxnreg. */
 static void name_target(int32_t arch, char target[48]) {
   snprintf(target, 48, "--gpu-architecture=sm_%d%s", arch,
            arch == 90 ? "a" : "");
 }
 
-/* What profilers and checkers want besides; part of the cache's keys. */
+/* Further options, from DIL_NVRTC_OPTIONS, for profilers and checkers. They are
+ * part of the cache's keys. */
 typedef struct wishes {
   char text[1000];
   const char *word[20];
@@ -245,7 +247,7 @@ static dil_status compile(job_handle job, int32_t arch) {
   return code ? refused(job, arch, code) : DIL_OK;
 }
 
-/* Asked by NVRTC between its phases: 1 ends the compilation. */
+/* NVRTC calls this between its phases; 1 cancels the compilation. */
 static int is_stopped(void *stop, void *unused) {
   (void)unused;
   return atomic_load((const atomic_bool *)stop);
@@ -258,7 +260,7 @@ static dil_status allow_stop(job_handle job, const atomic_bool *stop) {
   return code ? failed("be made to stop", code) : DIL_OK;
 }
 
-/* On failure `made` may hold parts of it. */
+/* Compiles a source. On failure `made` may be partly filled. */
 static dil_status make(const source_text *text, const dil_cuda_code *code,
                        const atomic_bool *stop, gpu_made *made) {
   job_handle job = NULL;
@@ -272,9 +274,10 @@ static dil_status make(const source_text *text, const dil_cuda_code *code,
   return status;
 }
 
-/* ---- the shelf ----------------------------------------------------------- */
+/* ---- the cubin cache ----------------------------------------------------- */
 
-/* All that a cubin is made of but NVRTC and templates that others include. */
+/* The key of a cubin: options, variant and source. The version of NVRTC and the
+ * templates that others include are not in it. */
 static source_text all_of(const source_text *text, const dil_cuda_code *code) {
   source_text all = {0};
   char target[48];

@@ -1,13 +1,14 @@
-/* peak.c - templates/peak.cu: what a chip multiplies at most, of the numbers
- * that a plan's kernels multiply. In: a plan and a chip. Out: one code, which
- * says how many operations a round of it is. */
+/* peak.c - compiles templates/peak.cu, which measures how fast a chip
+ * multiplies matrices of the type that a plan's kernels multiply. In: a plan
+ * and a chip. Out: one code, with the operations that a thread block does in
+ * one round. */
 #include "gpu.h"
 #include <stdlib.h>
 
-/* Bytes of shared memory on Hopper: rows of 128 bytes of both operands. */
+/* Shared memory on Hopper, bytes: both operands have rows of 128 bytes. */
 enum { HOPPER_SHARED = (64 + 256) * 128, PRODUCTS = 16 };
 
-/* Of one block, in one round; see templates/peak.cu. */
+/* The operations of one thread block in one round; see templates/peak.cu. */
 static int64_t operations_of(bool hopper, bool wide) {
   int64_t depth = wide ? 8 : 16;
   return hopper ? PRODUCTS * 2 * 64 * 256 * depth

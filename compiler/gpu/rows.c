@@ -1,5 +1,5 @@
-/* rows.c - templates/rows.cu for a chip: what ranks of a ring do with rows. It
- * knows nothing of a plan. Out: one code. */
+/* rows.c - compiles templates/rows.cu for a chip: the kernels that ranks of a
+ * ring use besides attention. They do not depend on a plan. Out: one code. */
 #include "gpu.h"
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 /* tables.c - the plan's numbers as macros and tables of CUDA C, see
- * templates/plan.cuh. What is beyond every position is cut to FAR_SIZE, the
- * most positions that a call may have: it means the same there. */
+ * templates/plan.cuh. Lengths are cut to FAR_SIZE, the most positions that a
+ * call may have: beyond it they mean the same. */
 #include "gpu.h"
 
 enum { FAR_SIZE = 1 << 30 };

@@ -189,8 +189,7 @@ DIL_API dil_status dil_cuda_peak(dil_context *context,
                                  const dil_cuda_code *code, double seconds,
                                  double *rate);
 
-/* ---- inside the module: a family of kernels
- * -------------------------------- */
+/* ---- inside the module: a family of kernels ------------------------------ */
 
 typedef struct cuda_code {      /* a dil_cuda_code, loaded */
   dil_cuda_code about;          /* cubin NULL */

@@ -13,8 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the cache between launches
- * -------------------------------------------- */
+/* ---- the cache between launches ------------------------------------------ */
 
 /* The launch of a pass for the sizes of one call. */
 typedef struct sized {
