@@ -1,14 +1,14 @@
-/* place.c - who owns which rows of a sequence, and which rows travel; see
- * place.h. A *demand* is what one comb of the receiver's queries wants of one
- * branch and phase. Where no demand changes its mind, the wanted rows are a few
- * residues of a common period: a stretch. */
+/* place.c - the partition of a sequence, and the rows that travel; see place.h.
+ * A *demand* is the need of one comb of the receiver's queries for keys of one
+ * branch and phase. In a range of keys where no demand changes, the needed keys
+ * are a few residues of a common period: a *stretch*. */
 #include "place_demand.h"
 #include "walk.h"
 #include <stdlib.h>
 
 /* ---- shards -------------------------------------------------------------- */
 
-/* Piece `index` of `count` rows cut into `pieces`, one more to the first ones. */
+/* Piece `index` of `count` rows in `pieces`; the first pieces get one more. */
 static dil_comb cut_piece(int64_t count, int64_t origin, int64_t pieces,
                           int64_t index) {
   int64_t each = count / pieces, more = count % pieces;
@@ -53,14 +53,15 @@ shard place_keys(const ring_shape *r, int32_t rank) {
 
 /* ---- arithmetic ---------------------------------------------------------- */
 
-/* Sums that stop at the ends of the line. */
+/* A saturating sum. */
 static int64_t add(int64_t a, int64_t b) {
   int64_t sum;
   if (__builtin_add_overflow(a, b, &sum)) return b > 0 ? INT64_MAX : INT64_MIN;
   return sum;
 }
 
-/* The first x >= low with x = a mod r and x = b mod s; INT64_MAX: none. */
+/* The first x >= low with x = a mod r and x = b mod s; INT64_MAX if there is
+ * none. */
 static int64_t first_common(int64_t low, int64_t a, int64_t r, int64_t b,
                             int64_t s) {
   int64_t x = low + floor_mod(a - low, r);
@@ -71,7 +72,8 @@ static int64_t first_common(int64_t low, int64_t a, int64_t r, int64_t b,
 
 /* ---- demands ------------------------------------------------------------- */
 
-/* Positions t_min..t_max of the wanting queries within low..high-1. */
+/* The first and the last query in low..high-1 that the residue selects; *every
+ * is their distance. False: there is none. */
 static bool queries_within(const demand *d, int64_t residue, int64_t low,
                            int64_t high, int64_t *t_min, int64_t *t_max,
                            int64_t *every) {
@@ -85,7 +87,7 @@ static bool queries_within(const demand *d, int64_t residue, int64_t low,
   return true;
 }
 
-/* A segment without queries of the receiver: the next that may have some. */
+/* The start of the next segment that may hold queries of the receiver. */
 static int64_t skip_segments(const demand *d, int64_t high) {
   int64_t s = d->branch->segment;
   if (!s || comb_end(d->queries) <= high) return INT64_MAX;
@@ -105,7 +107,7 @@ static want demand_at(const demand *d, int64_t at) {
                        t_min, t_max + 1,
                        d->right == DIL_ENDLESS ? INT64_MAX
                                                : add(t_max + 1, d->right)};
-  int32_t zone = 0; /* 1 and 3: one query decides; 2: among the queries */
+  int32_t zone = 0; /* 1: before the first query; 2: among; 3: after the last */
   while (zone < 4 && border[zone] <= at) zone++;
   if (zone < 4) w.until = minimum(high, border[zone]);
   w.some = zone >= 1 && zone <= 3;
@@ -115,7 +117,7 @@ static want demand_at(const demand *d, int64_t at) {
   return w;
 }
 
-/* Among queries: does one stand within the window around j? */
+/* Whether a query reaches key j by its window; j stands among the queries. */
 static bool sees_inside(const demand *d, const want *w, int64_t j) {
   if (d->left == DIL_ENDLESS || d->right == DIL_ENDLESS) return true;
   int64_t next = j - d->right + floor_mod(w->query - (j - d->right), w->every);
@@ -131,23 +133,24 @@ static bool is_wanted(const demand *d, const want *w, int64_t j) {
 
 enum { DEMANDS_MAX = 512, QUESTIONS_MAX = 1 << 17 };
 
-/* What is asked of the demands of a pair of ranks. */
+/* The phases (place_part) whose rows are asked for. */
 typedef struct asking_for {
-  uint64_t gathered;      /* branches */
-  bool first, rest;       /* their rows; those that no such branch wants */
+  uint64_t gathered;      /* branches that gather, as bits */
+  bool first, rest;       /* rows that these branches need; all other rows */
 } asking_for;
 
-/* Stretches of one comb, on their way to the visitor. */
+/* All demands of a pair of ranks, and the range of keys that is not yet told to
+ * the visitor. */
 typedef struct demands {
   asking_for part;
   int32_t count;
   demand of[DEMANDS_MAX];
   want want[DEMANDS_MAX];
-  mask_search search;     /* mask NULL: none is looked at */
+  mask_search search;     /* mask NULL: masks are ignored */
   int32_t comb_index;
-  dil_comb comb;          /* of the sender */
-  int64_t low, high;      /* gathered, not yet told; none: low == high */
-  bool keeps[DEMANDS_MAX]; /* demands that want something of them */
+  dil_comb comb;          /* of the sender's keys */
+  int64_t low, high;      /* the range; none: low == high */
+  bool keeps[DEMANDS_MAX]; /* demands that need keys of the range */
   int32_t offset[DIL_PERIOD_MAX];
   place_visit visit;
   void *context;
@@ -168,7 +171,7 @@ static bool demands_add(demands *all, demand d) {
   return true;
 }
 
-/* A branch as it looks to one head. */
+/* The demand of one head for one branch, without its queries. */
 static demand make_demand(demands *all, const dil_table *t, int32_t b,
                           int32_t h) {
   const dil_branch *branch = &t->branches[b];
@@ -203,7 +206,7 @@ static dil_status gather_demands(const dil_table *t, const shard *asking,
   return DIL_OK;
 }
 
-/* Fills all->want for `at`; where the next of them changes. */
+/* Fills all->want for position `at`; returns where the first one changes. */
 static int64_t ask(demands *all, int64_t at) {
   int64_t until = INT64_MAX;
   for (int32_t i = 0; i < all->count; i++) {
@@ -213,7 +216,7 @@ static int64_t ask(demands *all, int64_t at) {
   return until;
 }
 
-/* After how many positions the wanted rows repeat; 0: there are none. */
+/* The period of the needed rows in positions; 0: no demand needs any. */
 static int64_t period_of(const demands *all) {
   int64_t period = 0;
   for (int32_t i = 0; i < all->count; i++) {
@@ -226,7 +229,7 @@ static int64_t period_of(const demands *all) {
   return period;
 }
 
-/* Whether key j is wanted, and of the part that is asked for. */
+/* Whether some demand needs key j, in a phase that is asked for. */
 static bool is_asked(const demands *all, int64_t j) {
   bool first = false, any = false;
   for (int32_t i = 0; i < all->count && !first; i++) {
@@ -237,7 +240,7 @@ static bool is_asked(const demands *all, int64_t j) {
   return first ? all->part.first : any && all->part.rest;
 }
 
-/* Tells the visitor of what was gathered. */
+/* Tells the visitor about the range, as one stretch. */
 static dil_status flush(demands *all) {
   stretch_of_rows found = {.comb = all->comb_index, .low = all->low,
                            .high = all->high, .offset = all->offset,
@@ -256,7 +259,8 @@ static dil_status flush(demands *all) {
   return DIL_OK;
 }
 
-/* Neighbours that the same demands want are one stretch. */
+/* Adds low..high-1 to the range if the same demands need keys of both; else it
+ * flushes the range and begins a new one. */
 static dil_status gather(demands *all, int64_t low, int64_t high,
                          const mask_answer *answer) {
   bool same = all->low < all->high && all->high == low;
@@ -273,14 +277,15 @@ static dil_status gather(demands *all, int64_t low, int64_t high,
   return status;
 }
 
-/* Where a range is cut: at the roundest number inside. */
+/* Where to cut a range: at the multiple of the largest power of two inside. */
 static int64_t round_middle(int64_t low, int64_t high) {
   int64_t bit = 1;
   for (int64_t differ = low ^ (high - 1); differ > 1; differ /= 2) bit *= 2;
   return (high - 1) / bit * bit;
 }
 
-/* Cuts low..high-1 until every demand wants all of a range or nothing. */
+/* Cuts low..high-1 until each demand needs all of a range or nothing, as far as
+ * masks go. */
 static dil_status settle(demands *all, int64_t low, int64_t high,
                          const mask_answer *before) {
   mask_answer answer[DEMANDS_MAX];
@@ -298,7 +303,7 @@ static dil_status settle(demands *all, int64_t low, int64_t high,
   return status ? status : settle(all, middle, high, answer);
 }
 
-/* The travelling rows of one comb of the sender. */
+/* Visits the rows that travel out of one comb of the sender. */
 static dil_status comb_rows(demands *all, int32_t index, dil_comb comb) {
   int64_t end = comb_end(comb);
   dil_status status = DIL_OK;
@@ -313,7 +318,7 @@ static dil_status comb_rows(demands *all, int32_t index, dil_comb comb) {
                  : all->of[i].masked ? MASK_MIXED
                                      : MASK_ALL;
     status = settle(all, at, high, first);
-    if (!status) status = flush(all); /* of these wants, not the next ones */
+    if (!status) status = flush(all); /* before all->want changes */
     at = high;
   }
   return status;
@@ -345,7 +350,7 @@ dil_status place_reach(const dil_table *t, const shard *owned,
                visit, context, &exact);
 }
 
-/* Branches of the table, as bits. */
+/* All branches of the table, as bits. */
 static uint64_t all_branches(const dil_table *t) {
   return t->branch_count < 64 ? ((uint64_t)1 << t->branch_count) - 1
                               : ~(uint64_t)0;
@@ -355,7 +360,7 @@ bool place_gathers(const ring_shape *r) {
   return !(all_branches(r->table) & ~r->gathered);
 }
 
-/* Where all branches go one way, their part holds all. */
+/* If all branches gather, or all rotate, one phase has all rows. */
 static dil_status ring_reach(const ring_shape *r, int32_t from, int32_t to,
                              int32_t kv_head, place_part part,
                              place_visit visit, void *context, bool *exact) {

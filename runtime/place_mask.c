@@ -1,11 +1,13 @@
 /* place_mask.c - which keys of a range some query reaches through a mask. In: a
- * demand, and what a judge makes of boxes of positions. Out: none, all, or that
- * the range is to be cut: boxes are halved until they are settled, so that the
- * answer is exact where the judge is. Sender and receiver ask the same. */
+ * demand, and a judge that bounds the mask over boxes of positions (interval
+ * arithmetic). Out: none, all, or the caller has to cut the range. The search
+ * halves boxes until the judge settles them, so it is as exact as the judge.
+ * Sender and receiver get the same answers. */
 #include "place_demand.h"
 #include "walk.h"
 
-/* Keys and queries that are not told apart where the judge cannot say. */
+/* If the judge is not exact for single pairs, the search stops at boxes of this
+ * many positions a side. */
 enum { COARSE = 64 };
 
 static dil_cover window_cover(const demand *d, int64_t t0, int64_t t1,
@@ -25,7 +27,8 @@ static dil_cover box_cover(const mask_search *s, const demand *d, int64_t t0,
   return window == DIL_PARTIAL && mask == DIL_FULL ? DIL_PARTIAL : mask;
 }
 
-/* Wanting queries number first..last. */
+/* The answer for queries number first..last of w. It halves the queries where
+ * the judge is not sure; its caller halves the keys. */
 static mask_answer search(mask_search *s, const demand *d, const want *w,
                           int64_t first, int64_t last, int64_t low,
                           int64_t high) {

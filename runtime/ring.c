@@ -1,6 +1,6 @@
-/* ring.c - one rank's run over a ring: what it sends and receives, and the
- * passes in between. See ring.h; which rows travel is place.c's, how bytes
- * move the link's, and what computes a device's (ring_device.h). */
+/* ring.c - one rank's run over a ring: its messages, and the passes in between;
+ * see ring.h. place.c decides which rows travel, the link moves the bytes, and
+ * a device computes (ring_device.h). */
 #include "ring.h"
 #include "flight.h"
 #include "metrics.h"
@@ -12,17 +12,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A message each way. */
+/* One message each way, in one step and phase. */
 typedef struct parcel {
   route *out, *in;
-  bool posted;          /* the link holds on to both messages */
+  bool posted;          /* the link may still use both messages */
   double since;         /* when they were posted */
   int64_t outgoing_bytes, incoming_bytes;
   void *outgoing, *incoming;
 } parcel;
 
-/* One step's messages, and the keys that came in their places. Rows that did
- * not travel are never seen; they stay finite. */
+/* One step's messages, and the sender's shard of keys, into which the received
+ * rows are spread. No query reads the rows that did not travel. */
 typedef struct exchange {
   parcel part[PLACE_PARTS];
   void *k, *v;          /* [B, rows of the shard, Hkv, D] */
@@ -54,7 +54,7 @@ static bool same_shape(const ring_shape *a, const ring_shape *b) {
          a->mask == b->mask && a->gathered == b->gathered;
 }
 
-/* To the rank `step` ahead, and from the one as far behind. */
+/* In a step, a rank sends to rank + step and receives from rank - step. */
 static route *route_out(const ring_routes *r, int32_t step, place_part part) {
   return &r->list[2 * (PLACE_PARTS * step + (int32_t)part)];
 }
@@ -73,7 +73,7 @@ static dil_status list_step(const ring_routes *r, int32_t step,
   return route_new(&r->shape, from, r->rank, part, route_in(r, step, part));
 }
 
-/* Lists them, unless the last run had the same shape. */
+/* Lists the routes, unless the last run had the same shape. */
 static dil_status list_routes(const dil_ring *ring) {
   ring_routes *r = ring->routes;
   int32_t rank = ring->link->rank, ranks = ring->link->ranks;
@@ -100,7 +100,7 @@ static int64_t message_bytes(const ring_work *w, const route *r) {
 typedef dil_status (*part_step)(ring_device *d, const dil_call *call,
                                 const dil_part *part);
 
-/* Comb i of the rank's queries over one comb of keys. */
+/* Comb i of the rank's queries over one comb of keys: its part and its call. */
 static dil_part part_of(ring_work *w, int32_t i, dil_comb keys,
                         const dil_tensor *k, const dil_tensor *v,
                         dil_call *call) {
@@ -128,7 +128,8 @@ static dil_status advance(ring_work *w, int32_t i, dil_comb keys,
   return w->device->calls->advance(w->device, &call, &part);
 }
 
-/* The passes over the keys of a rank; `own`: but those that opened a comb. */
+/* The passes over all keys of rank `from`. `own`: these are the rank's own
+ * keys, and an opened comb of queries has seen its own comb of keys already. */
 static dil_status pass_over(ring_work *w, int32_t from, const ring_keys *keys,
                             bool own) {
   shard owned = place_keys(&w->ring->shape, from);
@@ -146,7 +147,7 @@ static dil_status pass_over(ring_work *w, int32_t from, const ring_keys *keys,
 typedef dil_status (*part_step)(ring_device *d, const dil_call *call,
                                 const dil_part *part);
 
-/* A step that looks at no keys, of the combs that are not opened. */
+/* Begin or finish, which look at no keys; opened combs need neither of them. */
 static dil_status without_keys(ring_work *w, part_step step) {
   const dil_table *t = w->ring->shape.table;
   int64_t ks[] = {w->B, 0, t->kv_heads, t->head_dim};
@@ -162,15 +163,16 @@ static dil_status without_keys(ring_work *w, part_step step) {
   return status;
 }
 
-/* Comb i of the queries over its own keys. */
+/* Comb i of the rank's queries over comb i of its own keys. */
 static dil_part own_part(ring_work *w, int32_t i, dil_call *call) {
   const ring_keys *keys = &w->ring->rows->keys;
   shard owned = place_keys(&w->ring->shape, w->ring->link->rank);
   return part_of(w, i, owned.comb[i], &keys->k[i], &keys->v[i], call);
 }
 
-/* Each comb begins with that, where the device can: rows that nothing else
- * reaches then have no state at all. A state that is kept in a file has all. */
+/* Asks the device which combs it can open (ring_device.h). In an opened comb,
+ * rows that no other keys reach need no state. A checkpoint holds the state of
+ * every row, so it rules out opening. */
 static dil_status ask_opens(ring_work *w) {
   const dil_ring *r = w->ring;
   shard owned = place_keys(&r->shape, r->link->rank);
@@ -196,7 +198,7 @@ static dil_status open_combs(ring_work *w) {
   return status;
 }
 
-/* A rank's own keys come first. */
+/* Step 0: the passes over the rank's own keys. */
 static dil_status pass_over_own(ring_work *w) {
   dil_status status = open_combs(w);
   if (!status) status = without_keys(w, w->device->calls->begin);
@@ -206,8 +208,9 @@ static dil_status pass_over_own(ring_work *w) {
 
 /* ---- steps --------------------------------------------------------------- */
 
-/* Where the link has an end for it. Of a step's two messages the first is
- * posted early, one place on: who has that place waits for it before. */
+/* The slot of a message. If both phases have messages, PLACE_FIRST of a step
+ * takes the next slot, which PLACE_REST of the next step uses later:
+ * wait_step frees the slot before post_rest takes it. */
 static int32_t slot_of(const ring_work *w, int32_t step, place_part part) {
   return step + (part == PLACE_FIRST && !place_gathers(&w->ring->shape));
 }
@@ -226,14 +229,15 @@ static dil_status size_messages(ring_work *w, parcel *p, int32_t step,
   return status;
 }
 
-/* A peer of -1 is nobody, in every ring. */
+/* Notes a message in the flight recorder; a peer of -1 means that there is no
+ * message. */
 static void note_message(ring_work *w, int32_t step, const char *what,
                          int32_t peer, int64_t bytes) {
   flight_note(&w->flight, step, what,
               peer < 0 ? peer : link_number(w->ring->link, peer), bytes);
 }
 
-/* Packs what the rank `step` ahead needs, and posts both ways. */
+/* Packs the rows for rank + step, and posts the messages both ways. */
 static dil_status post_part(ring_work *w, int32_t step, place_part part) {
   dil_ring *r = w->ring;
   parcel *p = &w->exchange[step].part[part];
@@ -258,7 +262,7 @@ static dil_status post_part(ring_work *w, int32_t step, place_part part) {
   return w->device->calls->post(w->device, r->link, slot_of(w, step, part), &t);
 }
 
-/* What gathers, of all steps. */
+/* Posts the rows of branches that gather, for all steps. */
 static dil_status post_first(ring_work *w) {
   dil_status status = DIL_OK;
   if (!w->ring->shape.gathered) return status;
@@ -267,7 +271,8 @@ static dil_status post_first(ring_work *w) {
   return status;
 }
 
-/* What rotates, of a step; there may be no such step. */
+/* Posts the rows of branches that rotate, for one step; past the last step it
+ * does nothing. */
 static dil_status post_rest(ring_work *w, int32_t step) {
   bool none = place_gathers(&w->ring->shape) || step >= w->ring->link->ranks;
   return none ? DIL_OK : post_part(w, step, PLACE_REST);
@@ -310,7 +315,7 @@ static void exchange_free(ring_work *w, exchange *e) {
   *e = (exchange){0};
 }
 
-/* Views of another rank's keys, a comb each. */
+/* Views of another rank's keys, one for each comb. */
 static void view_arrived(const ring_work *w, const exchange *e,
                          const shard *owned, ring_keys *keys) {
   const dil_table *t = w->ring->shape.table;
@@ -328,7 +333,8 @@ static void view_arrived(const ring_work *w, const exchange *e,
   }
 }
 
-/* Keys that came, to their places. */
+/* Allocates the sender's shard and spreads the received rows into it. On the
+ * host the shard is cleared, so that rows that did not travel are finite. */
 static dil_status spread_step(ring_work *w, exchange *e, const shard *owned,
                               ring_keys *keys) {
   const dil_table *t = w->ring->shape.table;
@@ -345,7 +351,7 @@ static dil_status spread_step(ring_work *w, exchange *e, const shard *owned,
   return status;
 }
 
-/* The passes over what has come. */
+/* The passes over the keys that came in a step. */
 static dil_status compute_step(ring_work *w, int32_t step) {
   const dil_ring *r = w->ring;
   exchange *e = &w->exchange[step];
@@ -365,8 +371,8 @@ static dil_status keep_state(ring_work *w) {
   return status ? status : state_write(&w->state, w->ring);
 }
 
-/* A rank that resumed from a later state than others still sends, and leaves
- * out what it has seen already. */
+/* Computes a step and writes a checkpoint when one is due. A rank that resumed
+ * from a later step than others still sends, but does not compute again. */
 static dil_status finish_step(ring_work *w, int32_t step) {
   const dil_ring *r = w->ring;
   const ring_checkpoint *c = &r->checkpoint;
@@ -383,7 +389,8 @@ static dil_status finish_step(ring_work *w, int32_t step) {
   return status;
 }
 
-/* What rotates is one step ahead of the passes. */
+/* Messages of rotating branches are posted one step ahead of the passes, so
+ * that they travel while the device computes. */
 static dil_status run_steps(ring_work *w) {
   const dil_ring *r = w->ring;
   dil_status status = post_first(w);
@@ -425,7 +432,7 @@ static dil_status begin(ring_work *w) {
   return status;
 }
 
-/* What the link still holds must stay until it lets go. */
+/* The link may still use messages, so they are freed after a wait. */
 static void end(ring_work *w, bool failed) {
   for (int32_t i = 0; w->exchange && i < w->ring->link->ranks; i++) {
     wait_part(w, i, PLACE_FIRST);

@@ -1,10 +1,11 @@
-/* ring_agree.c - what ranks say to each other before any row moves. In: a ring.
- * Out: DIL_PEER where they differ, on all of them. */
+/* ring_agree.c - the handshake of a run, before any row moves: each rank sends
+ * its values to every other rank. In: a ring. Out: DIL_PEER on every rank if any
+ * two ranks differ. */
 #include "interface.h"
 #include "ring.h"
 #include <string.h>
 
-/* What every rank must have alike: compared before any row moves. */
+/* The values that must be the same on every rank. All fields have 8 bytes. */
 typedef struct greeting {
   uint64_t plan_hash;
   int64_t version, ranks, layout, exchange, B, N, M, batch, train, seed;

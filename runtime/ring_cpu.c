@@ -1,5 +1,5 @@
-/* ring_cpu.c - the processor as the device of a rank: everything is done when
- * it is asked for. See ring_device.h. */
+/* ring_cpu.c - the processor as the device of a rank: it does each request at
+ * once. See ring_device.h. */
 #include "ring_device.h"
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +40,7 @@ static void give(ring_device *d, void *memory) {
 typedef struct mover {
   const route *route;
   const ring_keys *keys;
-  char *message;           /* where the next row is, or goes */
+  char *message;           /* the next row in the message */
   bool spread;
   int64_t b;
 } mover;

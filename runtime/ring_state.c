@@ -1,5 +1,6 @@
 /* ring_state.c - the running state of one rank's queries, in memory and as a
- * file (kept.h): a header that says whose it is, then O and lse in f32. */
+ * checkpoint file (kept.h): a header that identifies plan, shape and rank, then
+ * o and lse in f32. */
 #include "ring_state.h"
 #include "kept.h"
 #include "walk.h"
@@ -44,7 +45,8 @@ void state_free(ring_state *s, ring_device *d) {
 
 /* ---- as the host sees it -------------------------------------------------- */
 
-/* Where the device's memory is the host's, it is looked at in place. */
+/* A copy of the state in host memory; if the device is the host, the state
+ * itself. */
 static dil_status mirror_new(const ring_state *s, const dil_ring *r,
                              ring_state *host) {
   size_t width = (size_t)r->shape.table->value_dim * sizeof(float);
@@ -67,7 +69,7 @@ static void mirror_free(ring_state *host, const dil_ring *r) {
   }
 }
 
-/* All floats of the state, to the mirror or from it. */
+/* Copies all floats of the state from the mirror to the device (up) or back. */
 static dil_status mirror_move(const ring_state *s, const dil_ring *r,
                               const ring_state *host, bool up) {
   const ring_device_calls *calls = r->device->calls;
@@ -112,7 +114,7 @@ static header describe(const ring_state *s, const dil_ring *r) {
   return h;
 }
 
-/* Floats of each block but the header's. */
+/* Fills in the blocks of o and lse; block 0 is the header. */
 static void list_floats(const ring_state *s, const dil_ring *r,
                         kept_block blocks[BLOCKS]) {
   int64_t width = r->shape.table->value_dim, size = sizeof(float);
@@ -149,7 +151,7 @@ dil_status state_write(const ring_state *s, const dil_ring *r) {
   return status;
 }
 
-/* The header but for what only the file can know. */
+/* Whether the header is that of this rank, plan and shape; its step is free. */
 static bool is_ours(const header *file, const ring_state *s,
                     const dil_ring *r) {
   header mine = describe(s, r);

@@ -1,5 +1,5 @@
-/* route.c - the rows that travel between two ranks, as a list; see route.h. In:
- * stretches of place.c. Out: runs with their offsets, counted. */
+/* route.c - makes the list of the rows that travel between two ranks; see
+ * route.h. In: stretches of place.c. Out: runs with their offsets, counted. */
 #include "route.h"
 #include "walk.h"
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 typedef struct maker {
   route *made;
   int32_t kv, runs_room, offsets_room;
-  bool lacking;            /* memory */
+  bool lacking;            /* there was no memory */
 } maker;
 
 static bool grow(void **array, int32_t *room, int32_t wanted, size_t size) {

@@ -1,10 +1,10 @@
-/* share.c - heads on several ranks: which heads a rank takes, and the plan for
- * them alone. See ring.h. */
+/* share.c - the partition of heads over ranks: which heads a rank takes, and
+ * the plan's table for these heads alone. See ring.h. */
 #include "ring.h"
 #include "walk.h"
 #include <string.h>
 
-/* Piece `index` of `count` cut into `pieces`, one more to the first ones. */
+/* Piece `index` of `count` cut into `pieces`; the first pieces get one more. */
 static void deal(int32_t count, int32_t pieces, int32_t index, int32_t *first,
                  int32_t *size) {
   int32_t each = count / pieces, more = count % pieces;
@@ -12,7 +12,8 @@ static void deal(int32_t count, int32_t pieces, int32_t index, int32_t *first,
   *size = each + (index < more);
 }
 
-/* Ranks are dealt to groups first, then a group's query heads to its ranks. */
+/* More ranks than K/V groups: each group gets some of the ranks, and these
+ * ranks share the group's query heads. */
 static head_share share_group(int32_t group, int32_t groups, int32_t ranks,
                               int32_t index) {
   head_share s = {.kv_heads = 1};
@@ -42,7 +43,7 @@ size_t share_size(const dil_table *table) {
   return (size_t)table->branch_count * sizeof(dil_branch);
 }
 
-/* A branch that serves none of the heads keeps an empty range. */
+/* A branch that serves none of these heads gets an empty range of heads. */
 dil_table share_table(const dil_table *table, head_share share, void *memory) {
   dil_table made = *table;
   dil_branch *branches = memory;
