@@ -128,7 +128,7 @@ static double bound_seconds(const pattern *p, const cost_case *c) {
   double box = BOX_SECONDS, elements = 0;
   uint64_t inputs = mean_work(p, c, cost_masks).inputs;
   for (int32_t i = 0; i < p->branch_count; i++)
-    box += cost_bound(c, &p->branch[i]) / p->branch_count;
+    box += cost_bound(p, c, &p->branch[i]) / p->branch_count;
   for (; inputs; inputs &= inputs - 1)
     elements += cost_input_count(p, c, __builtin_ctzll(inputs));
   return c->count->asked * box / c->threads + elements * COST_ELEMENT_SECONDS;
@@ -161,7 +161,7 @@ static double row_pairs(const pattern *p, const cost_case *c) {
 static cost_parts row_parts(const pattern *p, const cost_case *c) {
   double rate = f32_peak(c) * ROW_SHARE, pairs = row_pairs(p, c);
   double group = (double)p->heads / (double)p->kv_heads * (double)c->N;
-  double bytes = pairs / fmin(group, ROW_BATCH) *
+  double bytes = pairs / fmax(fmin(group, ROW_BATCH), 1) * /* N may be 0 */
                  (double)(p->head_dim + p->value_dim) *
                  (double)dil_dtype_size(p->dtype);
   cost_parts parts = {.products = cost_flops(p, pairs) / rate,

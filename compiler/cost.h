@@ -72,7 +72,7 @@ typedef struct cost_work {
 cost_work cost_masks(const pattern *p, const cost_case *c, const branch *b);
 cost_work cost_scores(const pattern *p, const cost_case *c, const branch *b);
 /* Seconds to bound the branch's masks over one box of a walk. */
-double cost_bound(const cost_case *c, const branch *b);
+double cost_bound(const pattern *p, const cost_case *c, const branch *b);
 /* Elements of an input of that call. */
 double cost_input_count(const pattern *p, const cost_case *c, int64_t input);
 

@@ -161,20 +161,25 @@ cost_work cost_scores(const pattern *p, const cost_case *c, const branch *b) {
 /* ---- bounds over a box --------------------------------------------------- */
 
 typedef struct bounding {
+  const pattern *pattern;
+  const cost_case *shape;
   expr_box box;
   double seconds;
 } bounding;
 
-/* Elements that are looked at: the run time sums up those of whole blocks. */
-static double looked_at(const expr *e, const expr_box *box) {
+/* Elements that are looked at: the run time sums up those of whole blocks along
+ * the last axis, and none of longer runs along another one. */
+static double looked_at(const bounding *x, const expr *e) {
   enum { BLOCK = 64 };
   double most = 1;
   int32_t moving = 0;
   for (int32_t i = 0; i < e->count; i++) {
-    interval index = expr_bounds(e->arg[i], box);
-    double extent = index.high - index.low + 1;
-    moving += extent > 1;
-    most = fmax(most, fmin(extent, BLOCK + extent / BLOCK));
+    interval index = expr_bounds(e->arg[i], &x->box);
+    double last = dimension(x->pattern, x->shape, e->integer, i) - 1;
+    double extent = fmin(index.high, last) - fmax(index.low, 0) + 1;
+    double rest = i + 1 < e->count ? 0 : BLOCK + extent / BLOCK;
+    moving += index.high > index.low;
+    most = fmax(most, extent <= BLOCK ? extent : rest);
   }
   return moving > 1 ? 0 : most;
 }
@@ -183,16 +188,17 @@ static void bound_expr(bounding *x, const expr *e) {
   for (int32_t i = 0; i < e->count; i++) bound_expr(x, e->arg[i]);
   x->seconds += operations[e->op].seconds;
   if (e->op == EXPR_HASH) x->seconds += HASH_SECONDS * e->count;
-  if (e->op == EXPR_INPUT)
-    x->seconds += COST_ELEMENT_SECONDS * looked_at(e, &x->box);
+  if (e->op == EXPR_INPUT) x->seconds += COST_ELEMENT_SECONDS * looked_at(x, e);
 }
 
 static void bound_condition(void *context, const expr *e) {
   bound_expr(context, e);
 }
 
-double cost_bound(const cost_case *c, const branch *b) {
-  bounding x = {.box = {.point = sizes_of(c),
+double cost_bound(const pattern *p, const cost_case *c, const branch *b) {
+  bounding x = {.pattern = p,
+                .shape = c,
+                .box = {.point = sizes_of(c),
                         .i1 = COST_TILE_ROWS - 1,
                         .j1 = c->tile_keys - 1}};
   each_condition(b, bound_condition, &x);
