@@ -86,7 +86,7 @@ static int descriptor_read(int descriptor, bytes *b) {
   }
 }
 
-/* What a shell hands over: <(...) is such a path. */
+/* A shell hands such paths over: <(...) is one. */
 static bool is_handed(const char *path) {
   static const char *const begins[] = {"/dev/fd/", "/proc/self/fd/"};
   bool handed = !strcmp(path, "/dev/stdin");
@@ -101,7 +101,7 @@ static const char *read_reason(int error) {
   return error == NOT_REGULAR ? "it is not a regular file" : strerror(error);
 }
 
-/* What may be waited for has to be the user's own choice, as a terminal is. */
+/* Only a file that the user chose may be waited for, as a terminal is. */
 static int check_kind(int descriptor, const char *path, bool chosen) {
   struct stat info;
   if (fstat(descriptor, &info)) return errno;

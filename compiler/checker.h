@@ -140,7 +140,7 @@ operand operand_join(const scope *s, operand node, const operand *args,
 /* The tree of an operand; reports a constant that does not fit. */
 expr *operand_tree(const scope *s, const operand *o);
 const char *operand_text(const scope *s, const operand *o); /* its value */
-/* What makes an integer of it, as a hint; NULL: nothing is said. */
+/* A hint that says how an integer is made of it; NULL: there is none. */
 const char *operand_integer_hint(const operand *o);
 int32_t operator_arguments(expr_op op); /* -1: any number from one */
 

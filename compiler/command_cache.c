@@ -123,7 +123,7 @@ static void count_cause(const store *s, cause *causes, const char *wrong) {
     causes->reason = arena_copy(s->arena, reason, strlen(reason));
 }
 
-/* What `verify` found. Stale entries are refused at use, but nothing is wrong
+/* The findings of `verify`. Stale entries are refused at use, but nothing is wrong
  * with them: each cause has a line, not each of them. */
 typedef struct findings {
   int32_t entries, bad, stale;

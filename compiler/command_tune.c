@@ -21,7 +21,7 @@ static json_t *knobs_json(const knobs *k) {
   return k->given ? json_string(knobs_text(k, text)) : json_null();
 }
 
-/* What was tuned: the keys that every object begins with. */
+/* The kernel, device and sizes: the keys that every object begins with. */
 static json_t *subject_json(const char *name, const char *device,
                             const int64_t size[3]) {
   return json_pack("{s:o, s:o, s:I, s:I, s:I}", "kernel", diag_json(name),

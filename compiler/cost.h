@@ -60,7 +60,7 @@ cost_reason cost_slower(const cost_parts *own, const cost_parts *dense);
 /* Seconds to look at an element of an input while masks are bounded. */
 #define COST_ELEMENT_SECONDS 7e-9
 
-/* What the masks or the scores of a branch take. */
+/* The work that the masks or the scores of a branch make. */
 typedef struct cost_work {
   double cycles;      /* a pair, of a vector */
   double gathered;    /* elements of inputs a pair */
