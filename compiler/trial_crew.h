@@ -28,7 +28,7 @@ typedef struct trial_crew {
   dil_link *world;           /* joins all processes, until they leave the job */
   const dil_call *call;
   int64_t goal, done;        /* runs that are wanted, and runs completed */
-  double seconds;            /* of the last completed run */
+  double seconds;            /* of the last run, completed or not */
   bool whole;                /* nothing is left to run or to collect */
   bool failed;               /* this process does not finalize the job */
 } trial_crew;
