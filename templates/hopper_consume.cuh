@@ -50,8 +50,7 @@ DEVICE void mask_block(const consumer &c, int flags,
   u32 tile = tile_message(c, flags >> BLOCK_TILE & 3);
   float per_stride = __int_as_float(m.w);
   int step = shared_word(tile + 4);
-  int from = shared_word(tile) + row * step - m.z; // from the block's first key
-                                                   // to the row
+  int from = shared_word(tile) + row * step - m.z; // block to row
   hide_after(s,
              min(keys_within(from + window.y, per_stride) + 1, window.z),
              min(keys_within(from + 8 * step + window.y, per_stride) + 1,

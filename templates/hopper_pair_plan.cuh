@@ -77,7 +77,7 @@ DEVICE int cover_blocks(const pair_run &r, const pair_box &box) {
   return best == DIL_FULL && !box.whole ? DIL_PARTIAL : best;
 }
 
-// What the planner carries through a tile.
+// The planner's state during a tile.
 struct pair_planner {
   const hopper_launch &run;
   u32 base, plans, tiles; // plans: the number of this plan

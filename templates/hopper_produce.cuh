@@ -18,10 +18,11 @@
 // {position of row 0, stride, rows, number of leading runs that the guests
 // read} and {row, phase, map, position of the last row}. Rows are 0 if there
 // are no guests.
-enum { PLAN_TILE = 1, PLAN_LAST = 2, PLAN_END = 4, PLAN_SORTED = 8 }; // what
-enum { PLAN_FINISH = 8 };                            // shift of hopper_finish
-enum { WHERE_MAP = 12, WHERE_STRIDE = 16 };          // shifts; the phase is
-                                                     // below
+// The bits of `what`, and a shift above them; shifts above the phase in
+// `where`.
+enum { PLAN_TILE = 1, PLAN_LAST = 2, PLAN_END = 4, PLAN_SORTED = 8 };
+enum { PLAN_FINISH = 8 };                            // hopper_finish
+enum { WHERE_MAP = 12, WHERE_STRIDE = 16 };          // stride above map
 DEVICE u32 plan_of(u32 base, u32 stage) {
   return base + AT_PLAN + stage * PLAN_BYTES;
 }

@@ -23,7 +23,7 @@ typedef struct tile {
   short klass, member;
 } tile;
 
-// A run of keys: `count` of them from `position` on, `stride` apart.
+// A run of keys: `count` keys from `position` on, with the stride of its piece.
 typedef struct key_run {
   int position, count;
 } key_run;
@@ -34,7 +34,7 @@ DEVICE int floor_to(int x, int n) {
   int rest = x % n;
   return x - (rest < 0 ? rest + n : rest);
 }
-// The first position from `low` on with the residue of `at`, modulo n.
+// The first position from `low` on whose residue modulo n is that of `at`.
 DEVICE int first_from(int low, int at, int n) {
   int rest = (at - low) % n;
   return low + (rest < 0 ? rest + n : rest);
@@ -85,7 +85,8 @@ DEVICE void tile_rows(const hopper_launch *run, int t, int low, int high,
   x->rows = lesser(rows_between(x->position, high, stride), run->tile_rows);
 }
 
-// The same where several segments cut low .. high - 1 into cells.
+// The same if several segments cut low .. high - 1 into cells: t counts the
+// tiles of all these cells.
 DEVICE void tile_among(const hopper_launch *run, const hopper_class *k, int t,
                        int low, int high, int at, tile *x) {
   x->rows = 0;
@@ -358,10 +359,10 @@ DEVICE zero_boxes boxes_find(const hopper_launch *run, int t) {
   return x;
 }
 
-// ---- rows that others come to ----------------------------------------------
+// ---- rows that need a state ------------------------------------------------
 
-// Returns n / d, exactly, from the ratio and shift of d (hopper_keep), for 0 <=
-// n < 2^31.
+// Returns n / d exactly for 0 <= n < 2^31, from the ratio and shift of d
+// (hopper_keep).
 DEVICE int quotient_by(int n, unsigned ratio, int shift) {
   return (int)(2ull * n * ratio >> 32 >> shift);
 }

@@ -19,7 +19,7 @@ enum { DIL_CUDA_KNOBS = 16, DIL_CUDA_ENTRIES = 8 };
  * family gives tile sizes and knobs their meaning: its half in compiler/gpu
  * writes them, its half in runtime/cuda reads them. */
 typedef struct dil_cuda_code {
-  const char *family;          /* "general", "hopper" */
+  const char *family;          /* "general", "hopper", "peak", "rows" */
   char variant[80];            /* for people: "general 64x64 d64" */
   int32_t arch;                /* 80, 86, 89, 90 */
   bool lenient;                /* register spills are allowed */
@@ -44,7 +44,7 @@ typedef struct dil_cuda_facts {
   char name[64];
   int32_t arch;          /* 90 for compute capability 9.0 */
   int32_t processors;    /* SMs */
-  int64_t shared_block;  /* bytes of shared memory a block may have */
+  int64_t shared_block;  /* most shared memory of a thread block, bytes */
   int64_t memory;        /* bytes */
   int32_t driver;        /* 13000 */
 } dil_cuda_facts;
@@ -93,7 +93,7 @@ typedef struct dil_cuda_module {
   dil_status (*enter)(const dil_cuda *device);
   void (*leave)(const dil_cuda *device);
 
-  /* Memory of the device and copies of it, for hosts without CUDA. */
+  /* Device memory and copies, for hosts without CUDA. */
   dil_status (*take)(dil_cuda *device, int64_t bytes, void **memory);
   void (*give)(dil_cuda *device, void *memory);
   dil_status (*upload)(dil_cuda *device, void *to, const void *from,

@@ -17,7 +17,7 @@ enum {
 };
 
 typedef struct hopper_table {
-  hopper_class classes[HOPPER_CLASSES]; /* most keys first */
+  hopper_class classes[HOPPER_CLASSES]; /* most key blocks first */
   double blocks[HOPPER_CLASSES]; /* key blocks that a tile of a class visits */
   double cell[HOPPER_CLASSES];   /* mean length of a class's cells, positions */
   hopper_piece pieces[HOPPER_PIECES];
@@ -33,7 +33,7 @@ typedef struct hopper_table {
   int32_t residues;       /* as in hopper_launch */
   bool bare;              /* some rows are bare: no branch selects them */
   int32_t segments[HOPPER_SEGMENTS], segment_count;
-  bool causal;            /* some window ends at the query */
+  bool causal;            /* some window has a right bound */
   bool paired;            /* masks or score chains: needs the kernel that
                              evaluates them for each pair */
   bool narrow;            /* zeros are stored HOPPER_BOX_ROWS rows at a time */
@@ -54,8 +54,8 @@ bool hopper_is_nested(const dil_table *table, uint64_t branches);
 typedef struct hopper_place {
   int64_t batches, rows;     /* of the call */
   int64_t first;             /* position of query row 0 */
-  int64_t low, high;         /* positions of the rows to be computed */
-  int64_t key_low, key_high; /* positions of the keys that are there */
+  int64_t low, high;         /* positions of the rows to compute */
+  int64_t key_low, key_high; /* positions of the keys that exist here */
   int64_t M;                 /* of the whole sequence */
   int64_t part;              /* bool: rows that see no key keep their state */
   int64_t shorter;           /* bool: batch rows may have fewer keys than M, and

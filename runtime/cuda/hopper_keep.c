@@ -90,10 +90,10 @@ static bool leads_away(const dil_table *t, int32_t b, const hopper_place *at) {
   return low < at->key_low || (high > at->key_high && at->key_high < at->M);
 }
 
-/* ---- all of them --------------------------------------------------------- */
+/* ---- all branches -------------------------------------------------------- */
 
-/* Whether a selects every row that b selects, as far as residues tell that are
- * the same in every segment. */
+/* Whether a selects every row that b selects. Only residues that are the same
+ * in every segment can prove it. */
 static bool is_within(const dil_table *t, int32_t b, int32_t a) {
   const dil_branch *one = &t->branches[a], *other = &t->branches[b];
   if (other->dilation % one->dilation || one->segment % one->dilation ||

@@ -129,7 +129,8 @@ static hopper_piece form_of(const maker *mk, uint64_t branches) {
   return form;
 }
 
-/* Whether keys that these branches reach may share a piece. */
+/* Whether keys that branches a reach may share a piece with keys that branches
+ * b reach. */
 static bool form_alike(const maker *mk, uint64_t a, uint64_t b) {
   bool once = mk->table->combine == DIL_COMBINE_UNION;
   return predicates_of(mk, a) == predicates_of(mk, b) &&

@@ -49,7 +49,7 @@ typedef struct progression {
 /* Removes from a set of residues modulo `period` the progression with the most
  * residues, and returns it. */
 progression progression_take(uint64_t *set, int32_t period);
-/* The branches of `among` that select positions with this residue. */
+/* The branches of `among` that select positions of this residue. */
 uint64_t maker_selecting(const maker *mk, const residues *x, uint64_t among,
                          int32_t position);
 /* The index of a stride in out->strides; HOPPER_STRIDES when there are too

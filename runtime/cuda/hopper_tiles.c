@@ -300,7 +300,7 @@ bool hopper_tiles_fill(const hopper_table *table, const hopper_place *place,
   return place->low == place->high || fill_tiles(table, place, l);
 }
 
-/* ---- how high tiles are --------------------------------------------------- */
+/* ---- the height of tiles ------------------------------------------------- */
 
 /* The estimated time, if all tiles were equally long: the tiles of the fullest
  * processor, one after the other. The unit is the time of a tile of 192 rows.
