@@ -1,5 +1,5 @@
-/* crew.c - all ranks of a mesh as threads; see crew.h. A rank sees views of
- * its own rows, heads and batch rows, so nothing is copied but what travels. */
+/* crew.c - makes and runs the ranks of a mesh; see crew.h. A rank gets views of
+ * its own rows, heads and batch rows: only rows that travel are copied. */
 #include "crew_member.h"
 #include "trace.h"
 #include <stdio.h>
@@ -13,7 +13,7 @@ static dil_status make_once(crew *c, dil_variant variant) {
                       &c->made[variant].size, &c->made[variant].code);
 }
 
-/* Each rank's kernel gets a copy of its own. */
+/* A dil_make for the kernel of one rank: it copies the crew's machine code. */
 static dil_status make_shared(void *context, dil_variant variant, void **bytes,
                               size_t *size, dil_code *code) {
   const crew *c = context;
@@ -101,7 +101,7 @@ dil_status crew_new(const crew_task *task, crew **made) {
     if (!status && (!task->link || i == task->rank))
       status = member_open(c->member[i]);
   }
-  /* Which kind a rank takes depends on its part of a call. */
+  /* A rank chooses among the variants by its part of a call: it needs all. */
   for (int32_t v = 0; v < DIL_VARIANT_COUNT && !status && !task->gpu; v++)
     status = make_once(c, (dil_variant)v);
   if (status) crew_free(c);
@@ -119,7 +119,7 @@ void crew_free(crew *c) {
 
 /* ---- a run --------------------------------------------------------------- */
 
-/* The call as the rank's device sees it. */
+/* The call with the inputs in the memory of the rank's device. */
 static dil_call member_call(const member *m) {
   dil_call call = *m->crew->call;
   if (m->resident.shared) call.inputs = m->resident.inputs;
@@ -152,8 +152,8 @@ static dil_status member_run(member *m, dil_link *link) {
   return status;
 }
 
-/* A communicator for the rank's GPU, unless the last run has left one to every
- * rank: where they were shrunk, one may lack it. */
+/* Makes a communicator for the rank's GPU unless every rank has one. After the
+ * crew has shrunk, some ranks may lack one, so the ranks ask each other. */
 static dil_status member_join(member *m) {
   const dil_nccl_module *nccl = m->crew->task.nccl;
   int64_t joined = m->comm && nccl->serves(m->comm, m->link->ranks);
@@ -171,7 +171,7 @@ static dil_status member_join(member *m) {
   return dil_fail(status, "%s", why);
 }
 
-/* A run whose rows travel by NCCL. */
+/* A run, or crew_join, with rows that travel by NCCL. */
 static dil_status member_run_nccl(member *m) {
   const dil_nccl_module *nccl = m->crew->task.nccl;
   dil_link *link = NULL;
@@ -211,7 +211,7 @@ static void *member_thread(void *context) {
   return NULL;
 }
 
-/* Without its thread a rank is gone before it began: the others are told. */
+/* Starts the thread of a rank; a failure revokes the link for the others. */
 static void member_start(member *m) {
   m->started = !pthread_create(&m->thread, NULL, member_thread, m);
   if (m->started) return;

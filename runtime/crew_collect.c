@@ -1,18 +1,18 @@
-/* crew_collect.c - ranks that are processes: what they have computed comes to
- * rank 0. In: every rank's own o and lse, and which rows are wanted. Out: those
- * rows in the call of rank 0, and all reports. */
+/* crew_collect.c - a gather to rank 0, for ranks that are processes. In: every
+ * rank's own o and lse, and which rows are wanted. Out: these rows in the call
+ * of rank 0, and the reports of all ranks. */
 #include "crew_member.h"
 #include "walk.h"
 #include <stdlib.h>
 #include <string.h>
 
-/* One rank's message, at either end. */
+/* The message of one rank, at its sender or at rank 0. */
 typedef struct parcel {
   member *of;
   dil_link *world;
   const dil_call *call;
   const crew_wanted *wanted;
-  ring_rows rows;          /* of this end */
+  ring_rows rows;          /* views of the sender's rows in this process */
 } parcel;
 
 /* ---- wanted rows --------------------------------------------------------- */
@@ -65,10 +65,10 @@ static int64_t parcel_bytes(const parcel *p) {
   return bytes;
 }
 
-/* All rows of a comb, slice by slice. */
+/* Copies all rows of a comb in slices, with heartbeats between them. */
 static void move_comb(const parcel *p, int32_t comb, char **message,
                       bool unpack) {
-  enum { SLICE = 1 << 24 }; /* bytes: a moment's work */
+  enum { SLICE = 1 << 24 }; /* bytes; copied well within a heartbeat's time */
   const dil_tensor *all = &p->rows.o[comb];
   int64_t row = all->shape[0] * all->shape[2] * width_of(all);
   int64_t most = row > 0 && row < SLICE ? SLICE / row : 1;
@@ -83,7 +83,7 @@ static void move_comb(const parcel *p, int32_t comb, char **message,
   }
 }
 
-/* To the message or from it. */
+/* Copies the wanted rows to the message, or from it. */
 static void move_rows(const parcel *p, char *message, bool unpack) {
   row_place at;
   for (int64_t i = 0; i < p->wanted->count; i++) {
@@ -94,9 +94,9 @@ static void move_rows(const parcel *p, char *message, bool unpack) {
     move_comb(p, i, &message, unpack);
 }
 
-/* What of it lies on a GPU; all of it, where that is less trouble. */
+/* Copies the wanted rows from the GPU; if they are not few, it copies all. */
 static dil_status fetch_wanted(const parcel *p) {
-  enum { FEW = 8 }; /* of all rows, one in so many */
+  enum { FEW = 8 }; /* few: at most one row in FEW */
   const dil_tensor *o = &p->rows.o[0];
   int64_t all = 0;
   for (int32_t i = 0; i < SHARD_COMBS; i++)
@@ -114,7 +114,7 @@ static dil_status fetch_wanted(const parcel *p) {
   return status;
 }
 
-/* Rank 0's own go through a message, too. */
+/* Moves a message from `rank` to rank 0; rank 0's own message stays here. */
 static dil_status transfer(dil_link *world, int32_t rank, char *message,
                            int64_t bytes) {
   bool here = world->rank == 0;
@@ -155,8 +155,8 @@ static dil_status collect_one(crew *c, parcel *p) {
 dil_status crew_collect(crew *c, dil_link *world, const dil_call *call,
                         const crew_wanted *wanted) {
   dil_status status = DIL_OK;
-  world->awaited = world->rank == 0; /* by all whose turn has not come, or has
-                                        been, however long the others take */
+  world->awaited = world->rank == 0; /* ranks wait for rank 0 before and after
+                                        their turns, however long others take */
   for (int32_t i = 0; i < world->ranks && !status; i++) {
     parcel p = {.of = c->member[i], .world = world, .call = call,
                 .wanted = wanted};

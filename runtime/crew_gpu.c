@@ -1,6 +1,6 @@
-/* crew_gpu.c - a rank on a GPU: what of a call lies there; see crew_gpu.h. In:
- * a rank's views of a call on the host. Out: the same as contiguous tensors of
- * the device, and its results back. */
+/* crew_gpu.c - the tensors of a rank on its GPU; see crew_gpu.h. In: a rank's
+ * views of a call on the host. Out: contiguous copies on the device, and the
+ * results back on the host. */
 #include "crew_gpu.h"
 #include <stdlib.h>
 #include <string.h>
@@ -56,7 +56,7 @@ static dil_status take_tensor(resident *r, const dil_tensor *like,
   return DIL_OK;
 }
 
-/* Memory of the host for a tensor of the device in one piece. */
+/* Allocates host memory for a contiguous copy of a device tensor. */
 static dil_status take_whole(const dil_tensor *there, char **whole) {
   int64_t bytes = bytes_of(there);
   *whole = malloc((size_t)bytes + 1);
@@ -97,7 +97,8 @@ static void copy_lse(const dil_tensor *t, char **at, bool unpack) {
   lse_copy(*t, at, unpack);
 }
 
-/* q, k or v (0, 1, 2): the host's rows, or random ones. */
+/* Makes q, k or v (tensor 0, 1, 2) on the device: the host's rows, or random
+ * numbers. */
 static dil_status place_rows_of(resident *r, const resident_part *p,
                                 int32_t tensor, int32_t comb,
                                 const dil_tensor *host, dil_tensor *made) {
@@ -108,7 +109,7 @@ static dil_status place_rows_of(resident *r, const resident_part *p,
   return r->shared->cuda->normal(r->device, made, &place);
 }
 
-/* What a run leaves out is seen. */
+/* Fills an output with NaN, so that rows that a run leaves out show up. */
 static dil_status place_output(resident *r, const dil_tensor *like,
                                dil_tensor *made) {
   dil_status status = take_tensor(r, like, like->dtype, made);
@@ -167,7 +168,8 @@ dil_status resident_fetch(resident *r, const ring_rows *host) {
   return status;
 }
 
-/* Where a row of o stands, and its number of lse [B, H, N], in bytes. */
+/* Byte offset of a row of o [B, N, H, D]; for lse [B, H, N] the caller passes h
+ * as `row` and the row as `h`. */
 static int64_t place_of(const dil_tensor *o, int64_t b, int64_t row,
                         int32_t h) {
   return (b * o->stride[0] + row * o->stride[1] + h * o->stride[2]) *

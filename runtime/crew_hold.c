@@ -1,7 +1,6 @@
-/* crew_hold.c - ranks that are processes: each holds its own rows and no
- * others. In: a call whose q, k and v every rank can read, or random numbers that
- * nobody has made. Out: the rank's own rows of them, and room for its o and
- * lse. */
+/* crew_hold.c - the rows of a rank that is a process. In: a call whose q, k and
+ * v every rank can read, or which have no data and stand for random numbers.
+ * Out: copies of the rank's own rows, and memory for its o and lse. */
 #include "crew_member.h"
 #include "stream.h"
 #include "walk.h"
@@ -12,15 +11,16 @@ static int64_t tensor_bytes(const dil_tensor *t) {
   return round_up(dil_tensor_count(t) * (int64_t)dil_dtype_size(t->dtype), 64);
 }
 
-/* A view becomes a row-major tensor of the same shape at *at, which moves on;
- * NULL: only its size is asked for. */
+/* Makes a view a row-major tensor of the same shape at *at, and moves *at on.
+ * With *at NULL it only adds the size to *bytes. */
 static void hold(dil_tensor *t, dil_dtype dtype, char **at, int64_t *bytes) {
   *t = dil_tensor_make(*at, dtype, t->rank, t->shape);
   *bytes += tensor_bytes(t);
   if (*at) *at += tensor_bytes(t);
 }
 
-/* o and lse come last; `inputs`: bytes before them. */
+/* Lays out all held tensors from `at` on (NULL: only counts) and returns their
+ * bytes. o and lse come last; *inputs is the bytes before them. */
 static int64_t hold_rows(ring_rows *r, const dil_table *t, bool on_gpu,
                          char *at, int64_t *inputs) {
   int64_t bytes = 0;
@@ -37,8 +37,9 @@ static int64_t hold_rows(ring_rows *r, const dil_table *t, bool on_gpu,
   return bytes;
 }
 
-/* What a run leaves out is seen: it stays NaN. A GPU's own is; here memory is
- * taken when rows are fetched. */
+/* Allocates the held tensors. On the processor o and lse start as NaN, so that
+ * rows that a run leaves out show up. On a GPU the device's tensors do so, and
+ * this memory stays untouched until rows are fetched. */
 static dil_status make_room(member *m) {
   const crew_task *t = &m->crew->task;
   ring_rows measured = m->held;
@@ -61,7 +62,7 @@ typedef struct normals {
   dil_normal_place place;
 } normals;
 
-/* A row of all heads. */
+/* Makes the random numbers of one row, all heads. */
 static void make_normals(void *context, int64_t index, int32_t worker) {
   (void)worker;
   const normals *n = context;

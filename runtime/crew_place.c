@@ -1,6 +1,6 @@
-/* crew_place.c - ranks on GPUs: their rows go to their devices before the first
- * run, and o and lse come back after the last. In: a call. Out: the same call's
- * rows elsewhere. */
+/* crew_place.c - ranks on GPUs: copies their rows to the devices before the
+ * first run, and o and lse back after the last. In: a call. Out: the call's
+ * rows on the devices, or its results on the host. */
 #include "crew_member.h"
 
 static bool is_here(const crew *c, int32_t rank) {

@@ -1,5 +1,5 @@
-/* crew_rows.c - which rows of a call are a rank's: where they stand in it,
- * views of them, copies of them. */
+/* crew_rows.c - the rows of a call that belong to a rank: their positions in
+ * the call, views of them, and copies of them. */
 #include "crew_member.h"
 #include "walk.h"
 #include <stdlib.h>
@@ -7,7 +7,8 @@
 
 /* ---- a rank's rows ------------------------------------------------------- */
 
-/* Rows of a comb, heads and batch rows of a tensor [B, rows, H, D]. */
+/* A view of a tensor [B, rows, H, D]: the rows at a comb's positions, some
+ * batch rows and some heads. The tensor's row 0 has position `origin`. */
 static dil_tensor view_rows(const dil_tensor *whole, dil_comb comb,
                             int64_t origin, dil_comb batch, int32_t head,
                             int32_t heads) {
@@ -124,7 +125,7 @@ dil_normal_place part_place(const resident_part *p, int32_t tensor,
   return place;
 }
 
-/* Index of the row at position t in a comb; -1: it is not there. */
+/* Index of position t in a comb; -1: the comb does not hold it. */
 static int64_t row_in(dil_comb comb, int64_t t) {
   int64_t from = t - comb.first;
   bool there =
@@ -150,7 +151,6 @@ bool member_find(const member *m, const dil_call *call, crew_row at,
 
 /* ---- copies -------------------------------------------------------------- */
 
-/* Rows of all heads of a tensor, to a message or from it. */
 void rows_copy(const dil_tensor *t, char **at, bool unpack) {
   size_t size = dil_dtype_size(t->dtype), row = (size_t)t->shape[3] * size;
   int64_t n[3];
@@ -165,7 +165,7 @@ void rows_copy(const dil_tensor *t, char **at, bool unpack) {
       }
 }
 
-/* Rows of another float type, one behind the other. */
+/* Writes all rows contiguously in another float type. */
 static void convert_rows(const dil_tensor *t, dil_dtype dtype, char *to) {
   float wide[DIL_HEAD_DIM_MAX];
   int32_t width = (int32_t)t->shape[3];
@@ -187,7 +187,7 @@ void rows_pack(const dil_tensor *t, dil_dtype dtype, char *to) {
   else convert_rows(t, dtype, to);
 }
 
-/* lse is [B, H, N]: each number a row of its own. */
+/* lse is [B, H, N]: each number is copied as a row of one element. */
 void lse_copy(dil_tensor t, char **at, bool unpack) {
   if (!t.data) return;
   t.shape[3] = 1;

@@ -1,11 +1,12 @@
-/* crew_shrink.c - what is left of a crew when ranks were lost. In: a crew whose
- * last run has failed. Out: a smaller one, numbered anew, which goes on with the
- * kernels, devices and communicators that it has. */
+/* crew_shrink.c - makes a crew smaller after ranks were lost. In: a crew whose
+ * last run has failed. Out: the crew of the remaining ranks, numbered anew,
+ * with their kernels, devices and communicators. */
 #include "crew_member.h"
 #include <stdlib.h>
 #include <string.h>
 
-/* Each rank writes its own word alone: ranks may be threads. */
+/* If ranks are threads, each of them writes only its own `lost`: no lock is
+ * needed. */
 void member_ask_lost(member *m) {
   crew *c = m->crew;
   const link_calls *calls = m->link->calls;
