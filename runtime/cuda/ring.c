@@ -1,6 +1,6 @@
 /* ring.c - a GPU as the device of a rank: two streams, one for passes and one
- * for messages, joined by events. In: what a ring asks for, in order. Out: the
- * same on the device, later; the host waits only when it settles. */
+ * for messages, with events between them. In: a ring's requests, in order. Out:
+ * the same work on the device, later; the host waits only in settle. */
 #include "ring_memory.h"
 #include "ring_notes.h"
 #include "rows.h"
@@ -11,21 +11,22 @@
 #include <string.h>
 #include <time.h>
 
-enum { NON_BLOCKING = 1, PEERS_MOST = 64, SOON = -5 }; /* SOON: a priority */
+/* SOON: the stream priority of messages, above that of passes. */
+enum { NON_BLOCKING = 1, PEERS_MOST = 64, SOON = -5 };
 
 typedef struct ring_cuda {
   ring_device device;
   dil_cuda *gpu;
   dil_cuda_kernel *kernel;
   cuda_code rows;
-  cu_stream passes, messages;  /* the memory's two */
+  cu_stream passes, messages;  /* `memory` uses both */
   cu_event end;
   link_order order;
   ring_notes notes;
-  int32_t begun, settled;        /* settled: steps that are known to be over */
+  int32_t begun, settled;        /* steps marked; steps known to be over */
   ring_memory memory;
   int32_t peer_count;
-  cu_context peer[PEERS_MOST];   /* whose memory this one may read */
+  cu_context peer[PEERS_MOST];   /* contexts whose memory this one may read */
 } ring_cuda;
 
 static ring_cuda *self(ring_device *d) { return (ring_cuda *)d; }
@@ -104,7 +105,7 @@ static int32_t states(const ring_device *d) {
   return kernel_states(((const ring_cuda *)d)->kernel);
 }
 
-/* Where the passes of a step begin. */
+/* Records the event at the begin of a step's passes. */
 static dil_status note_begun(ring_cuda *c, int32_t step) {
   step_note *n;
   dil_status status = cuda_enter(c->gpu);
@@ -171,7 +172,7 @@ static dil_status mark(ring_device *d, int32_t step) {
 
 /* ---- messages ------------------------------------------------------------ */
 
-/* This device may read that context's memory; asked once of each. */
+/* Enables peer access to a context's memory, once for each context. */
 static dil_status befriend(ring_cuda *c, const mark_of *peer) {
   enum { ALREADY = 704 };
   const cuda_driver *driver = driver_of(c);
@@ -221,7 +222,8 @@ static dil_status follow(void *user, const void *done) {
   return status;
 }
 
-/* Passes that fill the device come after: they would hold the message up. */
+/* Records that a message is packed. Later passes wait for that, because passes
+ * that fill the device would delay the packing. */
 static dil_status note_packed(ring_cuda *c, const message_note *n) {
   const cuda_driver *driver = driver_of(c);
   cu_result result = driver->event_record(n->packed.event, c->messages);
@@ -249,7 +251,7 @@ static dil_status post(ring_device *d, dil_link *link, int32_t slot,
   return status;
 }
 
-/* The passes of the step come after what has come. */
+/* Makes the passes of the step wait for the message. */
 static dil_status wait(ring_device *d, dil_link *link, int32_t slot) {
   ring_cuda *c = self(d);
   const cuda_driver *driver = driver_of(c);
@@ -267,7 +269,7 @@ static dil_status wait(ring_device *d, dil_link *link, int32_t slot) {
 
 /* ---- waiting ------------------------------------------------------------- */
 
-/* First without sleep, which lasts longer than is asked for: most events come
+/* It yields at first: a sleep lasts longer than asked for, and most events come
  * within a second. */
 static void rest(int64_t turns) {
   const int64_t few = 200, many = 1 << 18;
@@ -276,8 +278,8 @@ static void rest(int64_t turns) {
   else if (turns > few) sched_yield();
 }
 
-/* Until the event has passed. A link that fails, or with `from` a rank that is
- * silent for longer than the link allows, ends it. */
+/* Polls until the event has passed or the link has failed. If `from` is a rank,
+ * the event waits for its message, so the link's timeout applies. */
 static dil_status watch(ring_cuda *c, dil_link *link, cu_event event,
                         int32_t from) {
   enum { NOT_READY = 600 };
@@ -308,7 +310,8 @@ static dil_status add_seconds(const ring_cuda *c, cu_event from, cu_event to,
   return check(c, result, "time a step");
 }
 
-/* Waiting is the time between the passes of two steps. */
+/* Adds the times of a step. The time between the passes of two steps counts as
+ * waiting. */
 static dil_status count_step(ring_cuda *c, int32_t step, ring_facts *facts) {
   step_note *const *all = c->notes.step;
   const step_note *n = all[step];
@@ -319,7 +322,7 @@ static dil_status count_step(ring_cuda *c, int32_t step, ring_facts *facts) {
   return status;
 }
 
-/* Until all has come that a step waits for. */
+/* Waits for all messages that a step waits for. */
 static dil_status watch_messages(ring_cuda *c, dil_link *link, int32_t step) {
   dil_status status = DIL_OK;
   for (int32_t i = 0; i < c->notes.posted && !status; i++) {
@@ -366,7 +369,7 @@ static void drain(ring_device *d) {
 
 /* ---- memory, from the host ----------------------------------------------- */
 
-/* After what was asked of that memory before. */
+/* A copy that waits for the earlier requests. */
 static dil_status write(ring_device *d, void *to, const void *from,
                         int64_t bytes) {
   ring_cuda *c = self(d);

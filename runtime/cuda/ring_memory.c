@@ -1,8 +1,8 @@
-/* ring_memory.c - memory of a rank; see ring_memory.h. In: sizes. Out: blocks
- * that are kept, so that only the first run asks the driver. */
+/* ring_memory.c - memory of a rank; see ring_memory.h. In: sizes. Out: blocks,
+ * which stay allocated, so that only the first run asks the driver. */
 #include "ring_memory.h"
 
-/* The smallest block that is free and not much too large. */
+/* The smallest free block that fits and is at most about twice as large. */
 static ring_block *find_block(ring_memory *m, int64_t bytes) {
   ring_block *best = NULL;
   for (int32_t i = 0; i < m->count; i++) {
@@ -30,7 +30,7 @@ static dil_status new_block(ring_memory *m, int64_t bytes,
   return cuda_check(m->driver, result, "make an event");
 }
 
-/* Each stream comes after the other's last use. */
+/* Makes each stream wait for the other stream's last use of a block. */
 static dil_status follow_block(const ring_memory *m, const ring_block *b) {
   cu_result result = m->driver->stream_wait(m->stream[0], b->at[1], 0);
   if (!result) result = m->driver->stream_wait(m->stream[1], b->at[0], 0);
@@ -58,7 +58,7 @@ void memory_give(ring_memory *m, void *memory) {
     if (b->memory != (cu_pointer)(uintptr_t)memory) continue;
     bool good = !m->driver->event_record(b->at[0], m->stream[0]) &&
                 !m->driver->event_record(b->at[1], m->stream[1]);
-    b->used = !good; /* one whose end is not known is not lent again */
+    b->used = !good; /* without its events, a block is never lent again */
   }
 }
 

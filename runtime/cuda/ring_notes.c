@@ -1,4 +1,4 @@
-/* ring_notes.c - events of steps and messages; see ring_notes.h. */
+/* ring_notes.c - CUDA events of steps and messages; see ring_notes.h. */
 #include "ring_notes.h"
 #include <stdlib.h>
 
@@ -8,7 +8,7 @@ static dil_status lacking(void) {
   return dil_fail(DIL_MEMORY, "no memory for the steps of a ring");
 }
 
-/* One place more at the end of an array of pointers. */
+/* Adds one NULL to the end of an array of pointers. */
 static bool grow(void ***array, int32_t count) {
   void **grown = realloc(*array, ((size_t)count + 1) * sizeof *grown);
   if (!grown) return false;

@@ -1,10 +1,11 @@
-/* blame.c - whose fault it is that a rank waits too long. In: a wait over its
- * time. Out: the rank that is silent. Who waits himself says for whom; the one
- * who does not answer is frozen, gone, or busy for longer than a wait may
- * take. Also what a rank that fails tells all others. */
+/* blame.c - finds the silent rank behind a wait. In: a wait that has timed out.
+ * Out: a failure that names the silent rank. A rank that waits itself answers
+ * with the rank that it waits for. A rank that does not answer is frozen, gone,
+ * or busy for longer than a timeout. This file also receives revokes and sends
+ * and receives heartbeats. */
 #include "link_mpi.h"
 
-/* Seconds that an answer may take. */
+/* How long an answer may take, in seconds. */
 static double patience(const mpi_link *l) {
   double share = l->link.timeout / 4;
   return share < 0.5 ? share : 0.5;
@@ -27,7 +28,7 @@ static void hear_revoke(mpi_link *l) {
   link_fail(l, "%s", words);
 }
 
-/* Sent and forgotten: who is gone does not hear it. */
+/* Sends a word and does not wait for its end: the receiver may be gone. */
 static void send_word(mpi_link *l, int32_t to, int tag, const void *word,
                       int bytes) {
   MPI_Request request;
@@ -79,7 +80,8 @@ static bool hear_answer(mpi_link *l, int32_t suspect, wait_word *said) {
   return true;
 }
 
-/* What is still there of an answer is to a wait that went on. */
+/* Sends a question. First it drops answers that are still there: they belong to
+ * an earlier inquiry, whose wait went on. */
 static void ask(mpi_link *l, inquiry *q, int32_t suspect, int32_t by,
                 int32_t step) {
   wait_word former;
@@ -91,7 +93,8 @@ static void ask(mpi_link *l, inquiry *q, int32_t suspect, int32_t by,
   send_word(l, suspect, TAG_QUESTION, NULL, 0);
 }
 
-/* Where they all wait for each other, it is this rank's word. */
+/* Follows an answer. If the waits form a circle, this rank names the rank that
+ * it waits for. */
 static void follow(mpi_link *l, inquiry *q, wait_word said) {
   if (said.target < 0) give_up(l, q->suspect, q->by, q->step);
   else if (said.target == l->link.rank || ++q->hops > l->link.ranks)

@@ -1,5 +1,5 @@
-/* job.c - this process as a rank of an MPI job; see job.h. In: what mpirun has
- * set up. Out: links between processes of one color. */
+/* job.c - this process as a rank of an MPI job; see job.h. In: the job that
+ * mpirun has started. Out: links between processes of one color. */
 #include "interface.h"
 #include "link_mpi.h"
 #include <time.h>
@@ -39,7 +39,8 @@ static void *end_thread(void *unused) {
   return NULL;
 }
 
-/* The end waits for every rank, and knows no deadline: it gets one here. */
+/* MPI_Finalize waits for every rank without a deadline. A thread calls it, so
+ * that this function can give up. */
 static dil_status close_job(double timeout) {
   enum { LEAST = 5 }; /* seconds: a busy machine needs some of them */
   double seconds = timeout > LEAST ? timeout : LEAST;

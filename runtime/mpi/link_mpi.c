@@ -1,10 +1,10 @@
-/* link_mpi.c - ranks are processes of one MPI job. In: messages posted. Out:
- * the same bytes in another process. Nothing blocks inside MPI: every wait
- * asks again until its deadline, so that a frozen peer is an error.
+/* link_mpi.c - ranks are processes of one MPI job. In: posted messages. Out:
+ * the same bytes in another process. No call blocks in MPI: a wait polls until
+ * its deadline, so that a frozen peer becomes an error.
  *
- * A message goes in pieces whose sizes both sides know; a piece of another
- * size is an error before it is received. MPI moves bytes only while it is
- * called, so a courier calls it while the rank computes. */
+ * A message goes in pieces whose sizes both sides know; a piece of another size
+ * is an error before it is received. MPI makes progress only inside its calls,
+ * so a courier (a progress thread) calls it while the rank computes. */
 #include "link_mpi.h"
 #include <sched.h>
 #include <stdarg.h>
@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* Bytes: so that nobody is kept from the lock for long, and that what moves is
- * told from what is stuck. */
+/* In bytes: small enough that no thread holds the lock for long, and that a
+ * slow message shows progress where a stuck one does not. */
 static const int64_t PIECE = 4 << 20;
 
 pthread_mutex_t mpi_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -69,7 +69,7 @@ static void send_piece(mpi_link *l, half *h) {
     has_begun(h, bytes);
 }
 
-/* Begins to receive a piece that has come, if it is the one that is due. */
+/* Begins to receive a piece that has come; another size is an error. */
 static void receive_piece(mpi_link *l, half *h) {
   MPI_Message message;
   MPI_Status status;
@@ -87,8 +87,8 @@ static void receive_piece(mpi_link *l, half *h) {
     has_begun(h, bytes);
 }
 
-/* True while the half has something to do; *moved when a piece began or was
- * done. */
+/* Moves one direction on. True: it is not done yet. *moved is set when a piece
+ * has ended. */
 static bool is_busy(mpi_link *l, half *h, void (*begin)(mpi_link *, half *),
                     bool *moved) {
   int done = 1;
@@ -109,7 +109,7 @@ static void carry_slot(mpi_link *l, slot *s) {
   if (moved) s->moved = link_seconds();
 }
 
-/* Moves what can be moved of all that is posted; whether something is left. */
+/* Moves all posted transfers on. True: some are not done yet. */
 static bool carry(mpi_link *l) {
   bool any = false;
   for (int32_t i = 0; i < l->slots && !l->failed; i++)
@@ -122,7 +122,8 @@ static bool carry(mpi_link *l) {
 
 /* ---- the courier --------------------------------------------------------- */
 
-/* A piece takes longer than this, and who computes is not to be disturbed. */
+/* 50 us: shorter than a piece takes, and rare enough to leave the processor to
+ * the threads that compute. */
 static void nap(void) {
   struct timespec moment = {0, 50000};
   nanosleep(&moment, NULL);
@@ -132,7 +133,7 @@ static void *courier_thread(void *context) {
   mpi_link *l = context;
   pthread_mutex_lock(&mpi_lock);
   while (!l->closing) {
-    bool waiting = l->here.target >= 0; /* then the rank's thread carries */
+    bool waiting = l->here.target >= 0; /* then the rank's thread calls carry */
     if (waiting || !carry(l)) {
       pthread_cond_wait(&l->work, &mpi_lock);
       continue;
@@ -171,27 +172,29 @@ static dil_status post(dil_link *link, int32_t index, const link_transfer *t) {
   return status;
 }
 
-/* First without sleep: most messages are there. */
+/* It yields at first, without sleep: most messages are there already. */
 static void rest(int64_t turns) {
   if (turns < 2000) sched_yield();
   else nap();
 }
 
-/* When what this rank waits for last moved, or who sends it last lived. */
+/* When this rank's transfer last moved, or the awaited rank's last heartbeat
+ * came. */
 static double last_sign(const mpi_link *l, const slot *s, double begun) {
   double lived = l->lived[l->here.target];
   double since = s->moved > begun ? s->moved : begun;
   return since > lived ? since : lived;
 }
 
-/* Under the lock but for its rests. */
+/* Waits until the slot is done or the link has failed. The caller holds the
+ * lock; the rests release it. */
 static void wait_active(mpi_link *l, slot *s) {
   inquiry q = {0};
   double begun = link_seconds();
   for (int64_t turns = 0; !l->failed; turns++) {
     carry(l);
-    if (!s->active) blame_listen(l); /* a rank that fails says so before its
-                                        memory is another's */
+    if (!s->active) blame_listen(l); /* a rank that fails sends its revoke
+                                        before it reuses its send buffers */
     if (!s->active || l->failed) return;
     bool receiving = has_more(&s->receive) ||
                      s->receive.request != MPI_REQUEST_NULL;
@@ -235,10 +238,11 @@ static void live(dil_link *link) {
   pthread_mutex_unlock(&mpi_lock);
 }
 
-/* Best effort: who is gone hears nothing, who is silent hears it later. */
+/* Best effort: a rank that is gone never hears it, and a silent rank hears it
+ * later. */
 static void revoke(dil_link *link, const char *why) {
   mpi_link *l = (mpi_link *)link;
-  static char word[LINK_REASON]; /* must outlive the messages */
+  static char word[LINK_REASON]; /* outlives the sends, which are not awaited */
   pthread_mutex_lock(&mpi_lock);
   link_fail(l, "rank %d failed in step %d: %.180s",
             link_number(link, link->rank), link->step, why);

@@ -25,7 +25,7 @@ typedef struct half { /* one direction of a transfer */
 typedef struct slot {
   half send, receive;
   bool active;
-  double moved;       /* when a piece of it last began or ended */
+  double moved;       /* when it was posted, or a piece of it last ended */
 } slot;
 
 /* The rank that a rank waits for, and the step of the wait; -1: it waits for

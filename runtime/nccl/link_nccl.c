@@ -1,9 +1,9 @@
-/* link_nccl.c - rows of device memory by NCCL. In: messages posted. Out: sends
- * and receives on the stream of each message, one group a slot. Communicators
- * do not block: whatever NCCL does not do at once is asked for again until the
- * link's deadline, and one that has failed is aborted, so that no stream waits
- * for it for ever, or shrunk to the ranks that are left, which ends what it
- * holds as well. Messages of the host go by another link. */
+/* link_nccl.c - moves rows of device memory by NCCL. In: posted messages. Out:
+ * one NCCL group of a send and a receive for each slot, on its stream.
+ * Communicators are non-blocking: this file polls NCCL until the link's
+ * deadline. After a failure the communicator is aborted, so that no stream waits
+ * for it for ever; or it shrinks to the remaining ranks, which aborts its
+ * operations, too. Messages of the host go over another link. */
 #include "rows_link.h"
 #include "interface.h"
 #include "log.h"
@@ -26,7 +26,7 @@ typedef struct nccl_link {
   bool failed;
   char reason[256];
   struct slot {
-    bool ordered;          /* by NCCL */
+    bool ordered;          /* the message is of device memory, by NCCL */
     int32_t from, to;
   } slot[];                /* [ranks + 1] */
 } nccl_link;
@@ -38,7 +38,8 @@ static dil_status translate(const nccl_functions *nccl, nccl_comm comm,
                   nccl->text(code), more ? more : "");
 }
 
-/* Until NCCL has done what was asked of the communicator. */
+/* Polls until NCCL has finished the communicator's last operation. *late: the
+ * deadline has passed or the host's link has failed. */
 static int finish(const nccl_functions *nccl, nccl_comm comm, dil_link *host,
                   bool *late) {
   double end = clock_seconds() + host->timeout;
@@ -55,7 +56,7 @@ static int finish(const nccl_functions *nccl, nccl_comm comm, dil_link *host,
 
 /* ---- joining ------------------------------------------------------------- */
 
-/* Rank 0's identifier to all others. */
+/* Sends rank 0's unique id to all other ranks. */
 static dil_status share_id(dil_link *host, nccl_id *id) {
   dil_status status = DIL_OK;
   for (int32_t i = 1; i < host->ranks && !status; i++) {
@@ -75,7 +76,7 @@ static dil_status share_id(dil_link *host, nccl_id *id) {
 
 static dil_status begin_comm(const nccl_functions *nccl, dil_link *host,
                              const nccl_id *id, nccl_comm *comm) {
-  enum { PATIENCE = 30 }; /* seconds: it starts threads and maps memory */
+  enum { PATIENCE = 30 }; /* seconds: NCCL starts threads and maps memory */
   nccl_config config = NCCL_CONFIG;
   bool late;
   double timeout = host->timeout;
@@ -118,7 +119,7 @@ static void abort_comm(dil_nccl *n) {
 
 static void leave(dil_nccl *n) {
   if (!n) return;
-  abort_comm(n); /* an end in order would wait for the others */
+  abort_comm(n); /* ncclCommFinalize would wait for the other ranks */
   free(n);
 }
 
@@ -133,7 +134,7 @@ static dil_status fail(nccl_link *l, const char *what) {
   return dil_fail(DIL_PEER, "%s", l->reason);
 }
 
-/* What NCCL says, with whom it was about. */
+/* Fails with NCCL's text and the rank at the other end of the slot. */
 static dil_status fail_by(nccl_link *l, int code, int32_t slot) {
   const nccl_functions *nccl = l->own->nccl;
   const struct slot *s = &l->slot[slot <= l->link.ranks ? slot : 0];
@@ -186,7 +187,7 @@ static dil_status post(dil_link *link, int32_t index, const link_transfer *t) {
   return code ? fail_by(l, code, index) : DIL_OK;
 }
 
-/* A message of a device is ordered already; its stream waits for it. */
+/* A device message is in stream order already: only errors are left to check. */
 static dil_status wait_slot(dil_link *link, int32_t index) {
   nccl_link *l = self(link);
   l->host->step = link->step;
@@ -207,7 +208,8 @@ static int32_t blame(dil_link *link, int32_t peer) {
 
 /* ---- when it has failed -------------------------------------------------- */
 
-/* Until one of those left is made of it; the host's link has failed already. */
+/* Polls until the smaller communicator is made. The host's link has failed
+ * already, so this has a deadline of its own. */
 static int finish_shrinking(const nccl_functions *nccl, nccl_comm comm,
                             nccl_comm *smaller, double timeout) {
   double end = clock_seconds() + timeout;
@@ -221,7 +223,8 @@ static int finish_shrinking(const nccl_functions *nccl, nccl_comm comm,
   return code ? code : state;
 }
 
-/* The others do the same at this time, or have been lost since. */
+/* Shrinks the communicator to the remaining ranks, or aborts it. The other
+ * remaining ranks do the same now, unless they have been lost since. */
 static void shrink_comm(nccl_link *l, const bool *lost) {
   const nccl_functions *nccl = l->own->nccl;
   nccl_comm parent = l->own->comm, smaller = NULL;
@@ -252,7 +255,7 @@ static void accuse(dil_link *link, int32_t rank, const char *why) {
   if (host->calls->accuse) host->calls->accuse(host, rank, why);
 }
 
-/* Streams wait for what was posted until its communicator ends. */
+/* Ends the communicator: until then streams wait for its posted messages. */
 static void end_comm(nccl_link *l) {
   bool lost[l->link.ranks];
   bool shrinks = l->shrinks && l->own->comm && tell_lost(&l->link, lost) &&
@@ -267,7 +270,8 @@ static void end_comm(nccl_link *l) {
   abort_comm(l->own);
 }
 
-/* A rank that is gone is what has failed, whoever says so first. */
+/* If the host's link has failed already, its reason stays: it may name a rank
+ * that is gone. */
 static void revoke(dil_link *link, const char *why) {
   nccl_link *l = self(link);
   l->host->step = link->step;

@@ -1,12 +1,12 @@
 /* nccl_open.c - opens NCCL at run time, once. In: libnccl.so.2. Out: a table of
- * its functions, or the reason why there is none, remembered. */
+ * its functions, or the reason why there is none; later calls get the same. */
 #include "nccl.h"
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { VERSION_LEAST = 21400 }; /* the first that does not block */
+enum { VERSION_LEAST = 21400 }; /* first with non-blocking communicators */
 
 static nccl_functions functions;
 static char failure[256];
