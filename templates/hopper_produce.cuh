@@ -18,11 +18,12 @@
 // {position of row 0, stride, rows, number of leading runs that the guests
 // read} and {row, phase, map, position of the last row}. Rows are 0 if there
 // are no guests.
-// The bits of `what`, and a shift above them; shifts above the phase in
-// `where`.
+//
+// `what` has these bits, and hopper_finish from bit PLAN_FINISH on. `where` has
+// the phase in its low bits, then the map and the stride.
 enum { PLAN_TILE = 1, PLAN_LAST = 2, PLAN_END = 4, PLAN_SORTED = 8 };
-enum { PLAN_FINISH = 8 };                            // hopper_finish
-enum { WHERE_MAP = 12, WHERE_STRIDE = 16 };          // stride above map
+enum { PLAN_FINISH = 8 };
+enum { WHERE_MAP = 12, WHERE_STRIDE = 16 };
 DEVICE u32 plan_of(u32 base, u32 stage) {
   return base + AT_PLAN + stage * PLAN_BYTES;
 }
