@@ -6,7 +6,7 @@
 #pragma once
 
 struct lane_run {
-  int position, count; // what is left of the run
+  int position, count; // the rest of the run
   int last;            // last position that the tile's last row sees
 };
 DEVICE u32 run_of(const loader &l) {

@@ -8,8 +8,9 @@
 
 // ---- values that are not finite --------------------------------------------
 
-// Whether some value of a block's first `keys` keys is NaN or infinite. Such a
-// value times 0 is NaN, and a sum keeps a NaN. The whole warpgroup calls this.
+// Whether some value of a block's first `keys` keys is NaN or infinite. A
+// weight of 0 times this value is NaN, and a sum keeps a NaN. The whole
+// warpgroup calls this.
 DEVICE bool has_bad_values(u32 values, int keys, int group) {
 #if ELEMENT == 1
 #define TIMES_ZERO "fma.rn.bf16x2 %0, %1, %2, %0;"

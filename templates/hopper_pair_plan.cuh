@@ -101,9 +101,9 @@ DEVICE u32 pair_begin(pair_planner &p, const tile &x) {
   return plan;
 }
 
-// What the masks keep in the 32 blocks of a group, a lane for each block. For
-// each warpgroup: the blocks that it takes part in, and the blocks in which it
-// evaluates pairs.
+// The result of the masks for the 32 blocks of a group, a lane for each block.
+// For each warpgroup: the blocks that it takes part in, and the blocks in which
+// it evaluates pairs.
 struct pair_words {
   int takes[3], asks[3], all;
 };

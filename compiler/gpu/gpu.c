@@ -190,8 +190,9 @@ static void put_code(const gpu_job *j, int32_t index, gpu_codes *out) {
   out->code[out->count++] = j->code;
 }
 
-/* Takes the result of a job. A member that the gate refused is left out, unless
- * it is the last, which takes what all others refuse, or knobs ask for it. */
+/* Takes the result of a job. A member that the gate refused is left out. It is
+ * an error if the member is the last, since no other takes its calls, or if
+ * knobs ask for it. */
 static dil_status take_job(const gpu_jobs *jobs, int32_t index,
                            gpu_codes *out) {
   const gpu_job *j = &jobs->job[index];
@@ -287,7 +288,7 @@ static uint32_t apart(const gpu_request *request, bool *beside) {
     general &= jobs->job[i].strategy == &strategy_general;
   }
   /* The general kernel also computes bounds of inputs, and begins and ends the
-   * running states of several passes. Such calls need it at once. */
+   * running states of several passes. Calls with either need it at once. */
   *beside = general || t->pass_count > 1 || t->input_count > 0;
   free(jobs);
   return found;

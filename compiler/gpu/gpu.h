@@ -28,9 +28,9 @@ typedef struct source_text {
  * spaces. */
 #define NVRTC_WISHES "DIL_NVRTC_OPTIONS"
 
-/* What NVRTC made from a source. The gate has not looked at it yet. */
+/* The result of NVRTC for a source. The gate has not checked it yet. */
 typedef struct gpu_made {
-  char *log;               /* what ptxas reports; malloced */
+  char *log;               /* the report of ptxas; malloced */
   void *cubin;             /* malloced */
   size_t size;
 } gpu_made;
@@ -132,7 +132,8 @@ void put(source_text *s, const char *format, ...)
  * embedded set. */
 void put_template(source_text *s, const char *name);
 
-/* ---- expr.c, cover.c, bits.c, tables.c: what strategies share ------------ */
+/* ---- expr.c, cover.c, bits.c, tables.c: shared by strategies
+ * --------------- */
 
 /* Device functions for the plan's expressions, see templates/pair.cuh:
  *

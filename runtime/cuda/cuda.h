@@ -254,8 +254,8 @@ typedef struct cuda_family {
   /* Bytes of workspace that the pass needs. */
   int64_t (*workspace)(const cuda_run *r, int32_t pass, const cuda_code *code);
   /* Enqueues the pass. Rows of a chained head resume from state_o and state_lse
-   * and leave their new state there. (With `mean` and `sum` they are added to
-   * it, except in a part.) Rows of other heads go to the call's o and lse; rows
+   * and leave their new state there. With `mean` and `sum` they are added to
+   * it, except in a part. Rows of other heads go to the call's o and lse; rows
    * that no branch of the pass selects become 0 and -infinity. */
   dil_status (*launch)(const cuda_run *r, int32_t pass, const cuda_code *code);
 } cuda_family;
