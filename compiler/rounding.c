@@ -31,6 +31,7 @@ typedef struct softmax {
   double weights;        /* sum of exp(s - top) */
   double least;          /* the same with all but the top moved down */
   double gained;         /* by weights whose scores are moved up */
+  double most;           /* the largest of their moves */
   double square;         /* sum of (gain * distance)^2 */
   double farthest;       /* distance of a value that gains */
   bool stands;           /* the top has been met, which does not move */
@@ -166,9 +167,10 @@ static void take_gain(softmax *state, key_score key) {
   double gain = error < 1 ? weight * expm1(error) : exp(below + error) - weight;
   state->least += exp(below - error);
   if (!(gain > 0)) return;
-  double far = distance_of(state, key.j);
+  double far = distance_of(state, key.j), pull = far > 0 ? gain * far : 0;
   state->gained += gain;
-  state->square += gain * far * gain * far;
+  state->most = fmax(state->most, error);
+  state->square += pull * pull;
   if (gain > NOTICED) state->farthest = fmax(state->farthest, far);
 }
 
@@ -182,7 +184,7 @@ static rounding rounding_of_softmax(softmax *state) {
   memset(output, 0, sizeof output);
   state->top = -INFINITY;
   state->weights = state->least = state->gained = 0;
-  state->square = state->farthest = 0;
+  state->square = state->farthest = state->most = 0;
   state->stands = false;
   visit_all(state, take_top);
   if (state->spoiled || state->top == -INFINITY) return (rounding){0, 0};
@@ -192,8 +194,8 @@ static rounding rounding_of_softmax(softmax *state) {
   double drawn = SURENESS * sqrt(state->square) / state->least;
   drawn = state->farthest > 0 ? fmin(drawn, state->farthest) : drawn;
   double kept = state->call->train ? 1 - p->dropout : 1;
-  return (rounding){drawn / kept,
-                    state->top_error + log1p(state->gained / state->weights)};
+  double more = fmin(log1p(state->gained / state->weights), state->most);
+  return (rounding){drawn / kept, state->top_error + more};
 }
 
 static double scale_of(const pattern *p, const dil_call *call) {

@@ -219,18 +219,27 @@ START_TEST(zeros_are_bad_where_scores_are_lost) {
 }
 END_TEST
 
-/* Keys 0 and 1 of the first row score 1e6 and a little less; the others 0.
+/* Keys 0 and 1 of the first row score `scale` and a little less; the others 0.
  * Beyond that all is random. */
-static rounding rounding_of_pair(double apart) {
-  ck_assert_int_eq(bind_words(PATTERN("f32", "scale 1e6; branch { }"),
-                              "--seq 30 --random 1 --threads 1"), DIL_OK);
+static void bind_pair(const char *scale, double apart) {
+  char text[120];
+  snprintf(text, sizeof text, PATTERN("f32", "scale %s; branch { }"), scale);
+  ck_assert_int_eq(bind_words(text, "--seq 30 --random 1 --threads 1"), DIL_OK);
   float *q = bound.call.q.data, *k = bound.call.k.data;
   for (int64_t d = 0; d < 8; d++) q[d] = d == 0;
   for (int64_t j = 0; j < 30; j++) k[j * 16] = 0;
   k[0] = 1;
   k[16] = (float)(1 - apart);
+}
+
+static rounding rounding_of_first(void) {
   expr_point point = binding_point(&bound, 0);
   return rounding_of_row(bound.pattern, &bound.call, &point, 0, 0, 0);
+}
+
+static rounding rounding_of_pair(double apart) {
+  bind_pair("1e6", apart);
+  return rounding_of_first();
 }
 
 static double value_distance(void) {
@@ -251,6 +260,17 @@ START_TEST(rounding_explains_what_is_close) {
   ck_assert(equal.lse > 0.1 && equal.lse < 2);
   ck_assert_double_gt(rounding_of_pair(0x1p-22).output, 0.05 * apart);
   ck_assert_double_lt(rounding_of_pair(0x1p-14).output, 1e-6 * apart);
+}
+END_TEST
+
+/* The power of a rounding of 1e24 is infinite, and the values are the same. */
+START_TEST(rounding_of_equal_keys_is_finite) {
+  bind_pair("1e30", 0);
+  float *v = bound.call.v.data;
+  memcpy(v + 16, v, 8 * sizeof *v);
+  rounding equal = rounding_of_first();
+  ck_assert_double_eq(equal.output, 0);
+  ck_assert(equal.lse > 1e22 && equal.lse < 1e26);
 }
 END_TEST
 
@@ -338,6 +358,7 @@ static Suite *verdict_suite(void) {
   tcase_add_loop_test(tests, zeros_are_bad_at_any_scale, 0, 18);
   tcase_add_loop_test(tests, zeros_are_bad_where_scores_are_lost, 0, 4);
   tcase_add_test(tests, rounding_explains_what_is_close);
+  tcase_add_test(tests, rounding_of_equal_keys_is_finite);
   tcase_add_test(tests, subnormal_numbers_count);
   tcase_add_test(tests, random_is_what_it_says);
   tcase_add_test(tests, sizes_by_default);
