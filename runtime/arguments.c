@@ -190,7 +190,8 @@ static dil_status check_lengths(const dil_tensor *t, int64_t batch) {
   if (batch > 1 && t->stride[0] != 1)
     return dil_fail(DIL_USAGE, "lengths must be contiguous, the stride is %lld",
                     (long long)t->stride[0]);
-  return t->data ? DIL_OK : dil_fail(DIL_USAGE, "lengths has no memory");
+  if (t->data || !batch) return DIL_OK;
+  return dil_fail(DIL_USAGE, "lengths has no memory");
 }
 
 static dil_status read_lengths(const dil_kernel *k, const dil_arguments *g,

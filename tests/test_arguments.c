@@ -225,12 +225,31 @@ START_TEST(inputs_are_checked) {
 }
 END_TEST
 
+/* Libraries of tensors give an empty one no address. */
+START_TEST(an_empty_batch_has_no_lengths) {
+  dil_kernel *k = host_kernel(NULL, host_text);
+  const dil_sizes none = {0, 96, 96};
+  int64_t shape[] = {0};
+  DLTensor lengths = {.device = {kDLCPU, 0},
+                      .ndim = 1,
+                      .dtype = {kDLInt, 32, 1},
+                      .shape = shape};
+  host_call c;
+  host_call_make(&c, k, &none);
+  c.arguments.lengths = &lengths;
+  host_must(dil_kernel_run(k, &c.arguments));
+  host_call_free(&c);
+  dil_kernel_free(k);
+}
+END_TEST
+
 static Suite *arguments_suite(void) {
   Suite *s = suite_create("arguments");
   TCase *t = tcase_create("arguments");
   tcase_set_timeout(t, 60);
   tcase_add_loop_test(t, refusals_name_the_tensor, 0, REFUSALS);
   tcase_add_test(t, inputs_are_checked);
+  tcase_add_test(t, an_empty_batch_has_no_lengths);
   suite_add_tcase(s, t);
   return s;
 }
