@@ -6,7 +6,7 @@
 #include "cuda/cuda.h"
 #include "ring.h"
 
-/* What all ranks share. The crew borrows it and all that it points to. */
+/* All ranks share this. The crew borrows it and all that it points to. */
 typedef struct crew_gpu {
   const dil_cuda_module *cuda;
   const dil_cuda_code *codes; /* of the plan, for all heads */

@@ -88,8 +88,8 @@ static int32_t rank_in_state(const file_link *l, const char *states) {
   return -1;
 }
 
-/* The first failure decides the reason and the lost ranks: `rank` and all whose
- * processes have ended. With `rank` -1 there are none. */
+/* The first failure decides the reason and the lost ranks: `rank` and all ranks
+ * whose processes have ended. With `rank` -1 no rank is lost. */
 static void fail_over(file_link *l, int32_t rank, const char *why) {
   board *b = l->board;
   int goes_on = GOES_ON;

@@ -191,8 +191,8 @@ static void live(dil_link *link) {
   say_to_all(n, LIVES, n->rank);
 }
 
-/* A rank that waits for another rank is not the silent one. So each rank whose
- * wait has timed out sends WAITS, listens to the others for a while, and then
+/* A rank that waits for another rank is not the silent one. So each rank with a
+ * timed-out wait sends WAITS and listens to the others for a while. Then it
  * follows the chain of waits to its end. */
 static int32_t blame(dil_link *link, int32_t silent) {
   socket_link *l = self(link);

@@ -20,7 +20,8 @@ typedef enum dil_layout {
 
 enum { SHARD_COMBS = 2 }; /* a zigzag shard has two blocks */
 
-/* The positions that a rank owns; a shard of no rows has no combs. */
+/* The positions that a rank owns, as combs: arithmetic progressions. A shard of
+ * no rows has no combs. */
 typedef struct shard {
   int32_t count;
   dil_comb comb[SHARD_COMBS]; /* in rising order */

@@ -1,5 +1,5 @@
 /* ring_device.h - the device that holds the rows of a rank and computes on
- * them, with one table of functions for each kind of device.
+ * them. Each kind of device has one table of functions.
  *
  * A device may be asynchronous, like a CUDA stream: it may do a request later,
  * as long as each request sees the results of the requests before it. Keys,
@@ -74,8 +74,8 @@ typedef struct ring_device_calls {
   dil_status (*wait)(ring_device *d, dil_link *link, int32_t slot);
   /* The last request of a step. */
   dil_status (*mark)(ring_device *d, int32_t step);
-  /* Waits until all requests are done or a rank fails; adds to `facts` what
-   * only the device knows: times and bytes. */
+  /* Waits until all requests are done or a rank fails. It adds to `facts` the
+   * times and bytes that only the device knows. */
   dil_status (*settle)(ring_device *d, dil_link *link, ring_facts *facts);
   /* Waits for the requests of a failed run, whose link is revoked. */
   void (*drain)(ring_device *d);

@@ -18,8 +18,8 @@ typedef struct ring_state {
 dil_status state_new(ring_state *state, const dil_ring *ring);
 void state_free(ring_state *state, ring_device *device);
 
-/* Writes the file PREFIX.NAME under another name and renames it, so that a rank
- * that dies while it writes leaves the file of an earlier step. */
+/* Writes the file PREFIX.NAME under another name and renames it. A rank that
+ * dies while it writes leaves the file of an earlier step. */
 dil_status state_write(const ring_state *state, const dil_ring *ring);
 /* Reads the file back. DIL_INPUT: the file is of another plan, shape or rank,
  * or is damaged; the state in memory is then unchanged. */

@@ -66,7 +66,8 @@ void link_fail(mpi_link *l, const char *format, ...)
 /* False: an MPI call has failed, and MPI's text is the link's failure. */
 bool link_good(mpi_link *l, int code, const char *what);
 
-/* link_mpi.c: a link with its courier. The link frees the communicator. */
+/* link_mpi.c: a link with its courier. The link frees the communicator, unless
+ * it has failed. */
 dil_status mpi_link_new(MPI_Comm comm, double timeout, dil_link **link);
 
 /* blame.c: receives revokes and heartbeats and answers questions about this

@@ -1,8 +1,8 @@
 /* link_nccl.c - moves rows of device memory by NCCL. In: posted messages. Out:
  * one NCCL group of a send and a receive for each slot, on its stream.
  * Communicators are non-blocking: this file polls NCCL until the link's
- * deadline. After a failure the communicator is aborted, so that no stream waits
- * for it for ever; or it shrinks to the remaining ranks, which aborts its
+ * deadline. After a failure the communicator is aborted, so that no stream
+ * waits for it for ever; or it shrinks to the remaining ranks, which aborts its
  * operations, too. Messages of the host go over another link. */
 #include "rows_link.h"
 #include "interface.h"
@@ -187,7 +187,7 @@ static dil_status post(dil_link *link, int32_t index, const link_transfer *t) {
   return code ? fail_by(l, code, index) : DIL_OK;
 }
 
-/* A device message is in stream order already: only errors are left to check. */
+/* A device message is in stream order already: only errors need a check. */
 static dil_status wait_slot(dil_link *link, int32_t index) {
   nccl_link *l = self(link);
   l->host->step = link->step;

@@ -16,7 +16,7 @@ typedef struct dil_nccl_module {
    * there is no NCCL, or it fails; DIL_PEER: a rank does not come in time. */
   dil_status (*join)(dil_link *host, dil_nccl **made);
   /* A link that moves the host's memory by `host` and device memory by NCCL. It
-   * borrows `host` and `comm`. Once it fails, it aborts the communicator. With
+   * borrows `host` and `comm`. Its revoke aborts the communicator. With
    * `shrinks`, and a `host` that tells which ranks are lost, the communicator
    * shrinks to the remaining ranks instead. */
   dil_status (*link)(dil_nccl *comm, dil_link *host, bool shrinks,
