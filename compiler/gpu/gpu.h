@@ -132,8 +132,7 @@ void put(source_text *s, const char *format, ...)
  * embedded set. */
 void put_template(source_text *s, const char *name);
 
-/* ---- expr.c, cover.c, bits.c, tables.c: shared by strategies
- * --------------- */
+/* ---- expr.c, cover.c, bits.c, tables.c: shared by strategies ------------- */
 
 /* Device functions for the plan's expressions, see templates/pair.cuh:
  *
