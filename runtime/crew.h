@@ -8,7 +8,7 @@
 #include "nccl/rows_link.h"
 
 /* A mesh of ring * heads * batch ranks. Rank (b * heads + h) * ring + r takes
- * share b of the batch rows, share h of the heads and shard r of the sequence. */
+ * share b of the batch rows, share h of the heads, shard r of the sequence. */
 typedef struct mesh {
   int32_t ring, heads, batch; /* the number of ranks along each dimension */
   dil_layout layout;
@@ -20,7 +20,7 @@ static inline int32_t mesh_ranks(const mesh *m) {
   return m->ring * m->heads * m->batch;
 }
 
-/* All ranks share this. The crew copies it and borrows all that it points to. */
+/* All ranks share this. The crew copies it, and borrows what it points to. */
 typedef struct crew_task {
   mesh mesh;
   const dil_table *table;

@@ -97,9 +97,9 @@ static inline void link_free(dil_link *link) {
   if (link) link->calls->free(link);
 }
 
-/* Sends a heartbeat if other ranks may wait for this rank and its last heartbeat
- * is old enough. Long loops of a rank call this, also its waits: ranks whose
- * rings are done wait for ranks that still run. */
+/* Sends a heartbeat if other ranks may wait for this rank and its last one is
+ * old enough. Long loops of a rank call this, also its waits: ranks whose rings
+ * are done wait for ranks that still run. */
 static inline void link_live(dil_link *link) {
   enum { TIMES = 8 }; /* heartbeats in a timeout */
   dil_link *all = link->above ? link->above : link;

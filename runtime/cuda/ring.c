@@ -1,6 +1,6 @@
 /* ring.c - a GPU as the device of a rank: two streams, one for passes and one
  * for messages, with events between them. In: a ring's requests, in order. Out:
- * the same work on the device, later; in a run, only settle waits for it. */
+ * the same work on the device, later; settle waits for it. */
 #include "ring_memory.h"
 #include "ring_notes.h"
 #include "rows.h"
