@@ -1,4 +1,4 @@
-/* usage.c - what a host may not give: see usage.h. */
+/* usage.c - checks of the arguments that a host gives: see usage.h. */
 #include "usage.h"
 #include <stdarg.h>
 #include <string.h>
@@ -22,11 +22,11 @@ dil_status dil_usage_given(const char *name, const void *pointer, ...) {
 dil_status dil_usage_list(const char *name, int64_t count, int64_t most,
                           const void *list) {
   if (count < 0 || count > most)
-    return dil_fail(DIL_USAGE, "%lld %s, there must be 0 to %lld",
-                    (long long)count, name, (long long)most);
+    return dil_fail(DIL_USAGE, "there must be 0 to %lld %s, got %lld",
+                    (long long)most, name, (long long)count);
   if (!count || list) return DIL_OK;
-  return dil_fail(DIL_USAGE, "%lld %s, and no list of them", (long long)count,
-                  name);
+  return dil_fail(DIL_USAGE, "the list of %s is NULL, and its count is %lld",
+                  name, (long long)count);
 }
 
 bool usage_offset(const void *start, uint64_t offset, void **there) {
@@ -41,8 +41,8 @@ bool usage_offset(const void *start, uint64_t offset, void **there) {
 dil_status dil_usage_bytes(const char *name, const void *start, int64_t bytes) {
   void *end;
   if (bytes >= 0 && usage_offset(start, (uint64_t)bytes, &end)) return DIL_OK;
-  return dil_fail(DIL_USAGE, "%lld bytes of %s, there must be 0 to %lld",
-                  (long long)bytes, name, (long long)MEMORY_MAX);
+  return dil_fail(DIL_USAGE, "%s must have 0 to %lld bytes, got %lld", name,
+                  (long long)MEMORY_MAX, (long long)bytes);
 }
 
 dil_status dil_usage_sizes(const dil_sizes *s) {

@@ -1,4 +1,4 @@
-/* usage.h - what a host may not give: the one place that checks it.
+/* usage.h - the one place that checks the arguments that a host gives.
  *
  * Every function of dilrt.h and dil.h asks here before it uses what the host
  * gave. In: pointers, counts, sizes and structs. Out: DIL_OK, or DIL_USAGE with
@@ -19,7 +19,7 @@ dil_status dil_usage_given(const char *name, const void *pointer, ...)
 /* `count` elements, 0 to `most`; a list may be NULL where it has none. */
 dil_status dil_usage_list(const char *name, int64_t count, int64_t most,
                           const void *list);
-/* `bytes` from `start` on, which may be NULL: from 0 to what memory can hold. */
+/* `bytes` from `start` on, which may be NULL: from 0 to the size of memory. */
 dil_status dil_usage_bytes(const char *name, const void *start, int64_t bytes);
 /* Sizes of a call, within what kernels count with. */
 dil_status dil_usage_sizes(const dil_sizes *sizes);

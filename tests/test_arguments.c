@@ -214,7 +214,7 @@ START_TEST(inputs_are_checked) {
   c.arguments.input_count = 1;
   c.arguments.inputs = NULL;
   host_refused(dil_kernel_run(k, &c.arguments), DIL_USAGE,
-               "1 inputs, and no list of them");
+               "the list of inputs is NULL, and its count is 1");
   c.arguments.inputs = c.inputs;
   c.inputs[0] = NULL;
   host_refused(dil_kernel_run(k, &c.arguments), DIL_USAGE,
