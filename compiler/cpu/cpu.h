@@ -82,21 +82,23 @@ void row_softmax(build *b, bool drop);
 ref lanes_before(build *b, ref count);
 
 /* From the running maximum and the tile's: the new one, the factor alpha for
- * what was summed before, and what weights are shifted by. */
+ * what was summed before, and how scores become powers of 2. */
 typedef struct softmax_turn {
   ref maximum, alpha;
-  ref base;  /* the maximum, or 0 while that is -inf */
-  ref bias;  /* log2 of how often each key counts */
-  ref shift; /* bias - base */
-  ref large; /* by lanes: the base is too large for one multiply-add */
+  ref base;         /* the maximum, or 0 while that is -inf */
+  ref scale, shift; /* c2 and bias - base; bias is log2 of a key's count */
 } softmax_turn;
 softmax_turn softmax_turn_of(build *b, ref before, ref mx, ref c2, ref bias);
-/* Whether a lane of these turns is large. */
-ref softmax_is_large(build *b, const softmax_turn *turn, int parts);
-/* Weight of a score: 2^(c2 * score + shift). Only a `careful` weight is right
- * in lanes that are large; the other lanes have the same bits either way. */
-ref softmax_weight(build *b, ref score, ref c2, const softmax_turn *turn,
-                   bool careful);
+/* Weight of a score: 2^(scale * score + shift). */
+ref softmax_weight(build *b, ref score, const softmax_turn *turn);
+/* Lanes whose base is too large for one multiply-add, and whether some of
+ * `parts` registers has one. Their scores become large_score first; then
+ * large_settle leaves nothing to do for the multiply-add. */
+ref large_of(build *b, const softmax_turn *turn);
+ref large_any(build *b, ref const *large, int parts);
+ref large_score(build *b, ref score, ref large, const softmax_turn *turn,
+                ref bias);
+void large_settle(build *b, ref large, softmax_turn *turn);
 
 /* ---- math.c: functions over lanes ---------------------------------------- */
 

@@ -151,9 +151,27 @@ static ref row_maximum(build *b) {
   return emit_splat(e, emit_largest(e, key.carried[0]), e->width);
 }
 
+/* Scores lose a large maximum first. */
+static void row_large(build *b, softmax_turn *turn, ref bias) {
+  emit *e = &b->emit;
+  ref_type type = emit_vector(e->f32, e->width);
+  unsigned align = (unsigned)e->width * CELL;
+  ref large = large_of(b, turn);
+  branch_block is_large;
+  loop key;
+  branch_begin(e, &is_large, "large", large_any(b, &large, 1));
+  loop_begin(e, &key, "settle", emit_long(e, 0), emit_parameter(e, 1), e->width,
+             NULL, 0);
+  ref place = score_place(b, key.index);
+  ref score = emit_load(e, type, place, align);
+  emit_store(e, large_score(b, score, large, turn, bias), place, align);
+  loop_end(e, &key, NULL);
+  branch_end(e, &is_large);
+  large_settle(b, large, turn);
+}
+
 /* Scores become weights; their sum comes back. */
-static ref row_weights(build *b, ref c2, const softmax_turn *turn,
-                       dropout *drop, bool careful) {
+static ref row_weights(build *b, const softmax_turn *turn, dropout *drop) {
   emit *e = &b->emit;
   ref_type type = emit_vector(e->f32, e->width);
   ref n = emit_parameter(e, 1), sum = emit_zero(type);
@@ -161,8 +179,7 @@ static ref row_weights(build *b, ref c2, const softmax_turn *turn,
   loop key;
   loop_begin(e, &key, "weights", emit_long(e, 0), n, e->width, &sum, 1);
   ref place = score_place(b, key.index);
-  ref weight =
-      softmax_weight(b, emit_load(e, type, place, align), c2, turn, careful);
+  ref weight = softmax_weight(b, emit_load(e, type, place, align), turn);
   sum = emit_add(e, key.carried[0], weight);
   if (drop != NULL) {
     ref at = emit_at(e, drop->j, emit_mul(e, key.index, emit_long(e, CELL)));
@@ -194,14 +211,8 @@ void row_softmax(build *b, bool drop) {
   softmax_turn turn =
       softmax_turn_of(b, before, row_maximum(b), c2, emit_parameter(e, 3));
   ref alpha = emit_lane(e, turn.alpha, 0);
-  dropout *dropped = drop ? &state : NULL;
-  branch_block large;
-  branch_begin(e, &large, "large", softmax_is_large(b, &turn, 1));
-  ref careful = row_weights(b, c2, &turn, dropped, true);
-  branch_else(e, &large);
-  ref usual = row_weights(b, c2, &turn, dropped, false);
-  branch_end(e, &large);
-  ref sum = branch_merge(e, &large, careful, usual);
+  row_large(b, &turn, emit_parameter(e, 3));
+  ref sum = row_weights(b, &turn, drop ? &state : NULL);
   emit_store(e, emit_lane(e, turn.maximum, 0), place, CELL);
   emit_store(e, emit_add(e, emit_mul(e, alpha, l), sum),
              emit_offset(e, place, CELL), CELL);

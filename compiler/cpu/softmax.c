@@ -13,28 +13,14 @@
 
 #define LARGE_MAXIMUM 0x1p24
 
-ref softmax_weight(build *b, ref score, ref c2, const softmax_turn *turn,
-                   bool careful) {
-  emit *e = &b->emit;
-  ref x = emit_fma(e, c2, score, turn->shift);
-  if (careful) {
-    ref below = emit_sub(e, emit_mul(e, c2, score), turn->base);
-    x = emit_select(e, turn->large, emit_add(e, below, turn->bias), x);
-  }
-  return math_power(b, x, b->exp_degree);
-}
-
-ref softmax_is_large(build *b, const softmax_turn *turn, int parts) {
-  emit *e = &b->emit;
-  ref any = turn[0].large;
-  for (int part = 1; part < parts; part++)
-    any = emit_or(e, any, turn[part].large);
-  return emit_compare(e, IS_UNEQUAL, emit_lanes_word(e, any), emit_long(e, 0));
+ref softmax_weight(build *b, ref score, const softmax_turn *turn) {
+  return math_power(b, emit_fma(&b->emit, turn->scale, score, turn->shift),
+                    b->exp_degree);
 }
 
 softmax_turn softmax_turn_of(build *b, ref before, ref mx, ref c2, ref bias) {
   emit *e = &b->emit;
-  softmax_turn turn = {.bias = bias};
+  softmax_turn turn = {.scale = c2};
   ref here = emit_mul(e, mx, c2);
   turn.maximum = emit_greater(e, here, before);
   ref none = emit_compare(e, IS_EQUAL, turn.maximum, emit_real(e, -INFINITY));
@@ -42,16 +28,43 @@ softmax_turn softmax_turn_of(build *b, ref before, ref mx, ref c2, ref bias) {
   ref alpha = math_power(b, emit_sub(e, before, turn.base), b->exp_degree);
   turn.alpha = emit_select(e, none, emit_real(e, 1), alpha);
   turn.shift = emit_sub(e, bias, turn.base);
-  turn.large =
-      emit_compare(e, IS_GREATER_EQUAL, emit_unary(e, "llvm.fabs", turn.base),
-                   emit_real(e, LARGE_MAXIMUM));
   return turn;
 }
 
+/* ---- large maxima -------------------------------------------------------- */
+
+ref large_of(build *b, const softmax_turn *turn) {
+  emit *e = &b->emit;
+  return emit_compare(e, IS_GREATER_EQUAL,
+                      emit_unary(e, "llvm.fabs", turn->base),
+                      emit_real(e, LARGE_MAXIMUM));
+}
+
+ref large_any(build *b, ref const *large, int parts) {
+  emit *e = &b->emit;
+  ref any = large[0];
+  for (int part = 1; part < parts; part++) any = emit_or(e, any, large[part]);
+  return emit_compare(e, IS_UNEQUAL, emit_lanes_word(e, any), emit_long(e, 0));
+}
+
+ref large_score(build *b, ref score, ref large, const softmax_turn *turn,
+                ref bias) {
+  emit *e = &b->emit;
+  ref below = emit_sub(e, emit_mul(e, turn->scale, score), turn->base);
+  return emit_select(e, large, emit_add(e, below, bias), score);
+}
+
+void large_settle(build *b, ref large, softmax_turn *turn) {
+  emit *e = &b->emit;
+  turn->scale = emit_select(e, large, emit_real(e, 1), turn->scale);
+  turn->shift = emit_select(e, large, emit_real(e, 0), turn->shift);
+}
+
+/* ---- tiles --------------------------------------------------------------- */
+
 /* What the loop over keys needs. */
 typedef struct softmax_tile {
-  ref s, p, c2;
-  bool careful; /* some row of the tile has a large maximum */
+  ref s, p;
   softmax_turn turn[PARTS_MAX];
   dropout *drop; /* NULL: none */
 } softmax_tile;
@@ -98,8 +111,7 @@ static void softmax_keys(build *b, const softmax_tile *t, ref index, int count,
     tile_load_row(b, emit_vector(e->f32, e->width),
                   emit_offset(e, place, key * tile_row_bytes(b)), weight[key]);
     for (int part = 0; part < parts; part++)
-      weight[key][part] = softmax_weight(b, weight[key][part], t->c2,
-                                         &t->turn[part], t->careful);
+      weight[key][part] = softmax_weight(b, weight[key][part], &t->turn[part]);
   }
   for (int part = 0; part < parts; part++)
     sum[part] =
@@ -112,14 +124,14 @@ static void softmax_keys(build *b, const softmax_tile *t, ref index, int count,
 }
 
 /* m and alpha in memory move on. */
-static void softmax_rescale(build *b, softmax_tile *t, ref bias) {
+static void softmax_rescale(build *b, softmax_tile *t, ref c2, ref bias) {
   emit *e = &b->emit;
   ref_type type = emit_vector(e->f32, e->width);
   ref mx[PARTS_MAX], m[PARTS_MAX], alpha[PARTS_MAX];
   tile_load_row(b, type, emit_parameter(e, 5), mx);
   tile_load_row(b, type, emit_parameter(e, 6), m);
   for (int part = 0; part < b->isa->parts; part++) {
-    t->turn[part] = softmax_turn_of(b, m[part], mx[part], t->c2, bias);
+    t->turn[part] = softmax_turn_of(b, m[part], mx[part], c2, bias);
     m[part] = t->turn[part].maximum;
     alpha[part] = t->turn[part].alpha;
   }
@@ -169,21 +181,28 @@ static void softmax_all(build *b, const softmax_tile *t, ref n, ref *sum) {
     sum[part] = branch_merge(e, &odd, next[part], key.carried[part]);
 }
 
-/* The loop over keys twice: few tiles need the careful one. */
-static void softmax_either(build *b, softmax_tile *t, ref n, ref *sum) {
+/* Scores of rows with a large maximum lose it before the loop over keys. */
+static void softmax_large(build *b, softmax_tile *t, ref n, ref bias) {
   emit *e = &b->emit;
   int parts = b->isa->parts;
-  ref careful[PARTS_MAX];
-  branch_block large;
-  branch_begin(e, &large, "large", softmax_is_large(b, t->turn, parts));
-  t->careful = true;
-  softmax_all(b, t, n, careful);
-  branch_else(e, &large);
-  t->careful = false;
-  softmax_all(b, t, n, sum);
-  branch_end(e, &large);
+  ref_type type = emit_vector(e->f32, e->width);
+  ref large[PARTS_MAX] = {0}, score[PARTS_MAX];
   for (int part = 0; part < parts; part++)
-    sum[part] = branch_merge(e, &large, careful[part], sum[part]);
+    large[part] = large_of(b, &t->turn[part]);
+  branch_block some;
+  loop key;
+  branch_begin(e, &some, "large", large_any(b, large, parts));
+  loop_begin(e, &key, "settle", emit_long(e, 0), n, 1, NULL, 0);
+  ref place = tile_row_at(b, t->s, key.index);
+  tile_load_row(b, type, place, score);
+  for (int part = 0; part < parts; part++)
+    score[part] =
+        large_score(b, score[part], large[part], &t->turn[part], bias);
+  tile_store_row(b, score, place);
+  loop_end(e, &key, NULL);
+  branch_end(e, &some);
+  for (int part = 0; part < parts; part++)
+    large_settle(b, large[part], &t->turn[part]);
 }
 
 void tile_softmax(build *b, bool drop) {
@@ -194,16 +213,16 @@ void tile_softmax(build *b, bool drop) {
   emit_function(e, drop ? "softmax_drop" : "softmax", 'v',
                 drop ? "pplffppppppp" : "pplffpppp");
   softmax_noalias(b);
-  softmax_tile t = {.s = emit_parameter(e, 0),
-                    .p = emit_parameter(e, 1),
-                    .c2 = emit_parameter(e, 3)};
+  softmax_tile t = {.s = emit_parameter(e, 0), .p = emit_parameter(e, 1)};
+  ref n = emit_parameter(e, 2), bias = emit_parameter(e, 4);
   if (drop) {
     dropout_tile(b, &state, emit_parameter(e, 9), emit_parameter(e, 10),
                  emit_parameter(e, 11));
     t.drop = &state;
   }
-  softmax_rescale(b, &t, emit_parameter(e, 4));
-  softmax_either(b, &t, emit_parameter(e, 2), sum);
+  softmax_rescale(b, &t, emit_parameter(e, 3), bias);
+  softmax_large(b, &t, n, bias);
+  softmax_all(b, &t, n, sum);
   softmax_sum(b, sum);
   emit_return(e, NULL);
 }
