@@ -18,7 +18,7 @@ static const struct {
     [DIL_F16] = {1e-3, 1e-4},
 };
 
-/* The rounding of scores explains no more than this share of the output. */
+/* An error is bad beyond this share of the output, whatever explains it. */
 #define EXPLAINED_MOST 0.5
 
 /* On a GPU f32 is summed from tf32 products, three a product or, where the
@@ -201,9 +201,9 @@ int64_t verdict_rows(const binding *b, double pairs, double budget) {
   return rows < least ? (total < least ? total : least) : rows;
 }
 
-/* Beyond what the rounding of scores explains. */
+/* Beyond what the rounding of the row's own scores explains. */
 static double unexplained(const row_result *r) {
-  return r->difference - r->explained.output * r->explained.output;
+  return fmax(0, sqrt(r->difference) - r->explained.output);
 }
 static double unexplained_lse(const row_result *r) {
   return r->lse_error - r->explained.lse;
@@ -226,22 +226,19 @@ static bool find_worst(const checker *c, const row_result **worst,
   return true;
 }
 
-/* The relative L2 norm of all rows' errors, and what it may be. */
+/* The relative L2 norms of all rows' errors: whole, and unexplained. */
 static void sum_rows(const checker *c, verdict *v) {
-  double difference = 0, reference = 0, explained = 0;
+  double difference = 0, reference = 0, beyond = 0;
   v->nan_rows = 0;
   for (int64_t i = 0; i < v->rows; i++) {
     const row_result *r = &c->row[i];
     difference += r->difference;
     reference += r->reference;
-    explained += r->explained.output * r->explained.output;
+    beyond += unexplained(r) * unexplained(r);
     v->nan_rows += r->nan;
   }
   v->rel_error = difference > 0 ? sqrt(difference / reference) : 0;
-  v->bound = output_bound(c->binding);
-  if (explained > 0)
-    v->bound =
-        fmax(v->bound, fmin(sqrt(explained / reference), EXPLAINED_MOST));
+  v->unexplained = beyond > 0 ? sqrt(beyond / reference) : 0;
 }
 
 static void judge(const checker *c, verdict *v) {
@@ -251,7 +248,9 @@ static void judge(const checker *c, verdict *v) {
   sum_rows(c, v);
   v->lse_error = worst_lse->lse_error;
   v->lse_bound = bounds[b->pattern->dtype].lse + worst_lse->explained.lse;
-  bool output_good = v->rel_error <= v->bound;
+  v->bound = output_bound(b);
+  bool output_good = v->unexplained <= v->bound &&
+                     v->rel_error <= fmax(v->bound, EXPLAINED_MOST);
   v->torn = !whole;
   v->good = whole && output_good && v->lse_error <= v->lse_bound;
   bool lse_place =
@@ -313,7 +312,10 @@ void verdict_print(const verdict *v, FILE *out) {
           (long long)v->rows, (long long)v->total);
   if (v->nan_rows)
     fprintf(out, ", %lld of them NaN in both", (long long)v->nan_rows);
-  fprintf(out, "; output error %.2g (at most %.2g)", v->rel_error, v->bound);
+  fprintf(out, "; output error %.2g", v->rel_error);
+  if (v->unexplained < v->rel_error)
+    fprintf(out, ", %.2g beyond the rounding of scores", v->unexplained);
+  fprintf(out, " (at most %.2g)", v->bound);
   if (!isnan(v->lse_error))
     fprintf(out, ", lse %.2g (at most %.2g)", v->lse_error, v->lse_bound);
   fputc('\n', out);

@@ -12,11 +12,13 @@ typedef struct verdict_place { /* one element that differs */
 typedef struct verdict {
   int64_t rows, total;  /* (batch row, query, head) rows: checked, in all */
   int64_t nan_rows;     /* checked, where both have the same NaN somewhere */
-  double rel_error;     /* relative L2 of o */
+  double rel_error;     /* relative L2 of o, at most 0.5 */
+  double unexplained;   /* the same of what lies beyond the rounding of each
+                           row's scores */
   double lse_error;     /* absolute, of the row that is farthest beyond what the
                            rounding of its scores explains; NaN: the pattern
                            has no lse */
-  double bound, lse_bound; /* what the two may be */
+  double bound, lse_bound; /* what unexplained and lse_error may be */
   bool torn;               /* a NaN or infinity stands on one side only */
   bool good;
   verdict_place worst; /* of what is out of bounds, when not good */
