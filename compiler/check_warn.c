@@ -241,7 +241,7 @@ static void warn_gaps(checker *c, const pattern *p) {
     text = arena_print(c->arena, "%s, others in %d more head%s", text, more,
                        more == 1 ? "" : "s");
   if (untold)
-    text = arena_print(c->arena, "%s; %d heads were not looked at", text,
+    text = arena_print(c->arena, "%s; heads that were not looked at: %d", text,
                        untold);
   warn(c, p->at,
        "their output is 0; a branch with `dilation 1` covers every row", text);

@@ -50,7 +50,10 @@ json_is() { # expression, command...
   shift
   "$@" >"$TMP/json"
   cat "$TMP/json"
-  command -v python3 >/dev/null || return 0
+  if ! command -v python3 >/dev/null; then
+    grep -q '^{.*}$' "$TMP/json"
+    return
+  fi
   python3 -c 'import json, sys
 all = [json.loads(line) for line in open(sys.argv[1])]
 sys.exit(not eval("(" + sys.argv[2] + ")", {"all": all}))' "$TMP/json" "$wanted"
