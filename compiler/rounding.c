@@ -8,7 +8,8 @@
  * scores alone, so the largest score stands still, and the others move by their
  * rounding and its. What the weights then gain draws the output towards their
  * values: by independent errors, hence the root of the sum of squares, and no
- * further than to the farthest of these values. */
+ * further than to the farthest of these values. Usual scores stand still, too:
+ * the bounds of a storage type cover their rounding. */
 #include "rounding.h"
 #include <math.h>
 #include <string.h>
@@ -17,6 +18,7 @@
 #define REWRITING 0x1p-22 /* relative error of a step of `score` */
 #define SURENESS  2       /* standard deviations, about */
 #define NOTICED   0x1p-20 /* a weight that gains less draws nowhere */
+#define USUAL     16 /* scores up to this size are within a type's own bounds */
 
 /* One softmax of a row: of all branches, or of one. */
 typedef struct softmax {
@@ -99,7 +101,9 @@ static key_score score_of(softmax *state, const branch *br, int64_t j) {
   double error = fabs(state->scale) *
                  (ADDITION * steps * sizes + state->product * sqrt(squares));
   key_score all = {j, rewrite(state, br, s, &made), error};
-  if (br->score_count == 0 || !isfinite(error)) return all;
+  bool usual = fmax(fabs(state->scale) * sizes, made) <= USUAL;
+  if (usual) all.error = 0;
+  if (usual || br->score_count == 0 || !isfinite(error)) return all;
   double up = rewrite(state, br, s + error, &made);
   double down = rewrite(state, br, s - error, &made);
   all.error = fmax(distance(all.s, up), distance(all.s, down));

@@ -268,7 +268,7 @@ int64_t tiles_bytes(const run *r, const dil_pass *pass);
 dil_status tiles_run(run *r, const dil_pass *pass);
 int64_t rows_bytes(const run *r, const dil_pass *pass);
 dil_status rows_run(run *r, const dil_pass *pass);
-/* What a run of the pass adds to the call's watch. */
+/* The call's watch grows by this with each run of the pass. */
 int64_t tiles_rows(const run *r, const dil_pass *pass);
 int64_t rows_rows(const run *r, const dil_pass *pass);
 

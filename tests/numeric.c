@@ -195,7 +195,7 @@ static void ask_oracle(data *d) {
                    d->lse + (b * H + h) * N + n);
 }
 
-/* What the rounding of scores explains, row by row, in the order of o. */
+/* The rounding of scores explains so much of each row, in the order of o. */
 static void explain_rows(data *d) {
   const pattern *p = d->pattern;
   int64_t N = d->shape.queries, H = p->heads;

@@ -273,7 +273,7 @@ START_TEST(rounding_of_equal_keys_is_finite) {
 }
 END_TEST
 
-/* What the scores of row 0 explain excuses no other row. */
+/* The rounding of row 0 excuses no other row. */
 START_TEST(a_row_answers_for_itself) {
   rounding_of_pair(0);
   ck_assert_int_eq(oracle_run(bound.pattern, &bound.call), DIL_OK);

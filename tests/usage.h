@@ -6,7 +6,7 @@
 #include "host.h"
 #include <stdbool.h>
 
-/* What parameters point to, and what they are: the tests write over them. */
+/* Parameters point to these, or have these values: the tests write over them. */
 typedef struct usage_world {
   dil_context *context, *no_context;
   dil_program *program, *no_program;
