@@ -17,8 +17,8 @@ typedef enum setting_number {
  * which are powers of 1024, "64k" or "1.5G". The letters may be of either case.
  */
 setting_number setting_read_number(const char *text, uint64_t *number);
-/* It reads such a number of bytes. `*bytes` is left as it is when the variable is not
- * set. DIL_USAGE when it is something else. */
+/* Reads such a number of bytes from a variable. `*bytes` stays as it is when the
+ * variable is not set. DIL_USAGE when it is something else. */
 dil_status setting_bytes(const char *name, int64_t *bytes);
 /* The same of a text that was given otherwise; `what` names it. */
 dil_status setting_read_bytes(const char *what, const char *text,
