@@ -241,7 +241,7 @@ if command -v script >/dev/null; then
     LD_LIBRARY_PATH=$BUILD/emulator
     export LD_LIBRARY_PATH
     is "a GPU's time" shows_progress "running, [0-9]* s" \
-      examples/longnet.dil -D w=64 --seq 1k --device cuda
+      examples/longnet.dil -D w=64 --seq 10k --device cuda
     unset LD_LIBRARY_PATH
   fi
 fi

@@ -415,7 +415,7 @@ START_TEST(memory_is_given_and_taken) {
   ck_assert_str_eq(back, "abc");
   dil_memory_give(c, memory);
   dil_memory_give(c, NULL);
-  host_refused(dil_memory_take(c, -1, &memory), DIL_USAGE, "-1 bytes");
+  host_refused(dil_memory_take(c, -1, &memory), DIL_USAGE, "bytes, got -1");
   dil_context_free(c);
 }
 END_TEST
