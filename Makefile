@@ -11,7 +11,7 @@ WARN     := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion \
             -Werror=implicit-function-declaration $(if $(CI),-Werror)
 OPT      ?= -O2 -g
 FLAGS     = -std=gnu11 -fPIC -fvisibility=hidden $(OPT) $(WARN) -MMD -MP -D_GNU_SOURCE \
-            -iquote compiler -iquote runtime -I$(BUILD) $(CFLAGS)
+            -I. -I$(BUILD) -I$(BUILD)/include/dil $(CFLAGS)
 LDLIBS    = $(CRYPTO) -lm -lpthread -ldl
 CORELIBS := -ljansson -lpng -lxxhash
 # SHA-256 of libcrypto, from its archive: as a shared library it would take a
@@ -23,27 +23,33 @@ LINK      = $(CC) $(OPT) $(LDFLAGS)
 say       = $(if $(V),,@printf '%-5s %s\n' $(1) $@;)
 
 objects   = $(patsubst %.c,$(BUILD)/%.o,$(wildcard $(1)))
+# A folder is a part of dil: see compiler/HACKING.md. `folder` gives the objects
+# of folders; those of the loadable modules stand in folders of their own.
+folder    = $(call objects,$(patsubst %,%/*.c,$(1)))
 # Calls by libffi are the program's alone.
-caller   := $(BUILD)/runtime/call.o
-runtime  := $(filter-out $(caller),$(call objects,runtime/*.c))
-core     := $(filter-out $(BUILD)/compiler/main.o,$(call objects,compiler/*.c)) \
-            $(BUILD)/grammar/parser.o $(BUILD)/grammar/scanner.o $(caller) \
-            $(call objects,runtime/cuda/hopper_table.c runtime/cuda/hopper_keys.c)
-# The command line: what of the core is no part of the library.
-cli      := $(call objects,compiler/command_*.c compiler/options*.c \
-            compiler/message.c compiler/progress.c compiler/report.c \
-            compiler/trial*.c compiler/bind*.c compiler/measure.c \
-            compiler/verdict.c compiler/rounding.c compiler/build*.c compiler/library*.c \
-            compiler/forecast*.c \
-            compiler/tune.c compiler/place_bill.c compiler/place_judge.c \
-            compiler/place_exchange.c compiler/place_work.c) \
+caller   := $(BUILD)/runtime/api/ffi_call.o
+runtime  := $(filter-out $(caller),$(call folder,$(addprefix runtime/,api base \
+            observe rowset cpu cache npy ring link link/socket stream)))
+grammar  := $(BUILD)/grammar/parser.o $(BUILD)/grammar/scanner.o
+# The tables of the fast kernel on a GPU, which planning counts.
+tables   := $(call objects,runtime/cuda/hopper/hopper_table.c \
+            runtime/cuda/hopper/hopper_keys.c)
+core     := $(call folder,compiler $(addprefix compiler/,base front pattern \
+            analysis plan schedule codegen oracle api)) $(grammar) $(tables)
+# What the command line has besides the core.
+cli      := $(filter-out %/main.o,$(call folder,$(addprefix compiler/,cli \
+            library exchange))) \
             $(caller)
-cpu      := $(call objects,compiler/cpu/*.c)
-gpu      := $(call objects,compiler/gpu/*.c)
-cuda     := $(call objects,runtime/cuda/*.c)
-suites   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/test_*.c))
+cpu      := $(call folder,compiler/codegen/cpu)
+gpu      := $(call folder,compiler/codegen/gpu compiler/codegen/gpu/hopper)
+cuda     := $(call folder,runtime/cuda runtime/cuda/hopper)
+fast     := $(call folder,runtime/cuda/hopper)
+units    := $(call folder,tests/unit/*)
+unit      = $(filter %/$(1).o,$(units))
+suites   := $(addprefix $(BUILD)/tests/,$(basename $(notdir $(units))))
 cpusuite := $(filter $(BUILD)/tests/test_cpu%,$(suites))
-harness  := $(filter-out $(suites:=.o),$(call objects,tests/*.c)) \
+allocs   := $(BUILD)/tests/support/alloc_faults.o
+harness  := $(filter-out $(allocs),$(call folder,tests/support)) \
             $(BUILD)/tests/fuzz/spec.o
 fuzzer   := $(BUILD)/tests/fuzz/fuzz_pattern
 turns    := $(BUILD)/tests/bench/turns
@@ -86,11 +92,11 @@ all: $(if $(filter build,$(BUILD)),dil) $(BUILD)/dil $(library)
 
 dil: $(BUILD)/dil
 	$(call say,copy)cp $< $@
-$(BUILD)/dil: $(BUILD)/compiler/main.o $(core) $(runtime)
+$(BUILD)/dil: $(BUILD)/compiler/cli/main.o $(core) $(cli) $(runtime)
 	$(call say,link)$(LINK) $(hosted) -o $@ $^ $(CLILIBS) $(LDLIBS)
 # Names that a public header declares, and for libdilrt those that the parts of
 # dil share; all others stay inside.
-$(BUILD)/libdilrt.map: runtime/dilrt.h runtime/library.h
+$(BUILD)/libdilrt.map: runtime/dilrt.h runtime/api/library.h
 	@mkdir -p $(@D)
 	$(call say,map)(echo 'DIL_$(abi) { global:'; $(names) $^; echo '};'; \
 	  echo 'DIL_PRIVATE { global: dil_*; local: *; };') > $@
@@ -104,37 +110,35 @@ names := sed -n 's/^DIL_API [^(]*[ *]\(dil_[a-z_0-9]*\)(.*/  \1;/p'
 $(rt): $(runtime) $(BUILD)/libdilrt.map
 	$(call say,link)$(shared) -Wl,--version-script=$(BUILD)/libdilrt.map \
 	  -o $@ $(runtime) $(LDLIBS)
+	@echo $(runtime) > $(BUILD)/libdilrt.objects
 # Arithmetic on a plan's rows is all that both hold.
-$(BUILD)/libdil.so.$(abi): $(filter-out $(cli),$(core)) \
-                           $(BUILD)/runtime/walk.o $(rt) $(BUILD)/libdil.map
+$(BUILD)/libdil.so.$(abi): $(core) $(call folder,runtime/rowset) $(rt) \
+                           $(BUILD)/libdil.map
 	$(call say,link)$(shared) -Wl,--version-script=$(BUILD)/libdil.map $(beside) \
 	  -o $@ $(filter %.o,$^) $(rt) $(CORELIBS) $(LDLIBS)
 $(BUILD)/%.so: $(BUILD)/%.so.$(abi)
 	@ln -sf $(<F) $@
 # The back end brings its own copy of the arena.
-$(BUILD)/dil-cpu.so: $(cpu) $(BUILD)/compiler/util.o $(rt) | $(BUILD)/part.map
+$(BUILD)/dil-cpu.so: $(cpu) $(BUILD)/compiler/base/arena.o $(rt) | $(BUILD)/part.map
 	$(call say,link)$(part) -o $@ $^ $(shell $(LLVM) --libs) \
 	  -L$(shell $(LLVM) --libdir) $(LDLIBS)
 # NVRTC and the CUDA driver are opened at run time: neither is needed here.
 # The fast kernel's tables are made at a call, and asked for when it is chosen.
-$(BUILD)/dil-gpu.so: $(gpu) $(call objects,runtime/cuda/hopper_*.c) $(rt) \
-                     | $(BUILD)/part.map
+$(BUILD)/dil-gpu.so: $(gpu) $(fast) $(rt) | $(BUILD)/part.map
 	$(call say,link)$(part) -o $@ $^ $(LDLIBS)
 $(BUILD)/dilrt-cuda.so: $(cuda) $(rt) | $(BUILD)/part.map
 	$(call say,link)$(part) -o $@ $^ $(LDLIBS)
-$(BUILD)/dilrt-nccl.so: $(call objects,runtime/nccl/*.c) $(rt) \
+$(BUILD)/dilrt-nccl.so: $(call folder,runtime/link/nccl) $(rt) \
                         | $(BUILD)/part.map
 	$(call say,link)$(part) -o $@ $^ $(LDLIBS)
-$(BUILD)/dilrt-mpi.so: $(call objects,runtime/mpi/*.c) $(rt) | $(BUILD)/part.map
+$(BUILD)/dilrt-mpi.so: $(call folder,runtime/link/mpi) $(rt) | $(BUILD)/part.map
 	$(call say,link)$(part) -o $@ $^ $(shell $(MPICC) --showme:link) $(LDLIBS)
-$(BUILD)/runtime/mpi/%.o: EXTRA = $(patsubst -I%,-isystem %,$(shell \
+$(BUILD)/runtime/link/mpi/%.o: EXTRA = $(patsubst -I%,-isystem %,$(shell \
                                    $(MPICC) --showme:compile))
 # The run time as one object, the GPU's part included, for libraries that carry
 # it: `dil build --standalone`. What calls of ready kernels need, and no more.
-carried := $(filter-out $(call objects,runtime/cache*.c runtime/npy*.c \
-           runtime/ring*.c runtime/link*.c runtime/crew*.c runtime/share.c \
-           runtime/place.c runtime/route.c runtime/stream*.c),$(runtime)) \
-           $(cuda)
+carried := $(filter-out $(call folder,$(addprefix runtime/,cache npy ring link \
+           link/socket stream)),$(runtime)) $(cuda)
 $(BUILD)/dilrt.o: $(carried)
 	$(call say,link)$(CC) -r -nostdlib -Wl,--strip-debug -o $@ $^
 # The same for hosts without shared libraries: one object, so that names which
@@ -143,46 +147,49 @@ $(BUILD)/libdilrt.a: $(BUILD)/dilrt.o
 	$(call say,ar)$(OBJCOPY) -w --keep-global-symbol='dil_*' $< $(BUILD)/rt.o \
 	  && rm -f $@ && $(AR) rcs $@ $(BUILD)/rt.o
 # The templates as bytes of the module, so that nothing is looked up.
-templates := $(sort $(wildcard templates/*.cu templates/*.cuh templates/*.h))
-# A row a file: its name less an ending, its text.
-embed = for f in $^; do n=$${f\#\#*/}; echo "{\"$${n%$(1)}\","; sed \
+templates := $(sort $(wildcard $(foreach d,templates templates/*,$(addprefix \
+             $(d)/*.,cu cuh h))))
+# A row a file: its name by a sed expression, its text.
+embed = for f in $^; do echo "{\"$$(echo $$f | sed '$(1)')\","; sed \
   's/\\/\\\\/g; s/"/\\"/g; s/^/"/; s/$$/\\n"/' $$f; echo "},"; done > $@
-$(BUILD)/compiler/gpu/templates.inc: $(templates)
+$(BUILD)/compiler/codegen/gpu/templates.inc: $(templates)
 	@mkdir -p $(@D)
-	$(call say,embed)$(call embed)
+	$(call say,embed)$(call embed,)
 presets := $(sort $(wildcard examples/presets/*.dil))
-$(BUILD)/compiler/presets.inc: $(presets)
+$(BUILD)/compiler/front/presets.inc: $(presets)
 	@mkdir -p $(@D)
-	$(call say,embed)$(call embed,.dil)
-$(BUILD)/compiler/preset.o: $(BUILD)/compiler/presets.inc
-$(BUILD)/compiler/gpu/emit.o: $(BUILD)/compiler/gpu/templates.inc
-$(BUILD)/compiler/gpu/%.o: EXTRA = -I$(BUILD)/compiler/gpu
+	$(call say,embed)$(call embed,s|.*/\(.*\)\.dil|\1|)
+$(BUILD)/compiler/front/preset.o: $(BUILD)/compiler/front/presets.inc
+$(BUILD)/compiler/codegen/gpu/emit.o: $(BUILD)/compiler/codegen/gpu/templates.inc
 
 # The header's template and DLPack's header, as bytes of the program.
 quoted = { echo "static const char $(1)[] ="; \
   sed 's/\\/\\\\/g; s/"/\\"/g; s/^/"/; s/$$/\\n"/' $(2); echo ";"; }
-$(BUILD)/compiler/library_texts.inc: templates/kernel.h.in runtime/dlpack.h
+$(BUILD)/compiler/library/library_texts.inc: templates/kernel.h.in runtime/dlpack.h
 	@mkdir -p $(@D)
 	$(call say,embed)($(call quoted,kernel_template,$<); \
 	  $(call quoted,dlpack_header,$(word 2,$^))) > $@
-$(BUILD)/compiler/library_header.o: $(BUILD)/compiler/library_texts.inc
-$(BUILD)/compiler/library_header.o: EXTRA = -I$(BUILD)/compiler
+$(BUILD)/compiler/library/library_header.o: $(BUILD)/compiler/library/library_texts.inc
 
 # What the parts of dil must agree on: a number of all headers that they share,
 # in place of one that somebody has to raise.
-agreed := $(sort $(wildcard compiler/*.h compiler/*.def compiler/gpu/gpu.h \
-          runtime/*.h runtime/*.def runtime/cuda/cuda.h runtime/mpi/job.h runtime/nccl/*.h \
-          templates/launch.h))
+agreed := $(sort $(wildcard $(foreach d,compiler runtime,$(foreach e,h def,$(d)/*.$(e) \
+          $(d)/*/*.$(e))) compiler/codegen/gpu/gpu.h runtime/link/*/*.h \
+          templates/shared/launch.h))
 $(BUILD)/interface.h: $(agreed)
 	@mkdir -p $(@D)
 	$(call say,hash)sum=$$(cat $^ | sha256sum | cut -c 1-7) && \
 	  printf 'enum { DIL_INTERFACE = 0x%s };\n' $$sum > $@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 
-$(BUILD)/%.o: %.c | $(BUILD)/interface.h
+# The public headers, in one folder as they are installed.
+$(BUILD)/include/dil:
+	@mkdir -p $@ && ln -sf $(addprefix $(CURDIR)/,$(headers)) $@
+
+$(BUILD)/%.o: %.c | $(BUILD)/interface.h $(BUILD)/include/dil
 	@mkdir -p $(@D)
 	$(call say,cc)$(CC) $(FLAGS) $(EXTRA) -c -o $@ $<
-$(BUILD)/compiler/cpu/%.o: EXTRA = -isystem $(shell $(LLVM) --includedir)
+$(BUILD)/compiler/codegen/cpu/%.o: EXTRA = -isystem $(shell $(LLVM) --includedir)
 
 $(BUILD)/grammar/parser.c $(BUILD)/grammar/parser.h &: grammar/dil.y \
                                                        grammar/keywords.def
@@ -195,22 +202,24 @@ $(BUILD)/grammar/scanner.c $(BUILD)/grammar/scanner.h &: grammar/dil.l
 	  -o $(BUILD)/grammar/scanner.c $<
 $(BUILD)/grammar/%.o: $(BUILD)/grammar/%.c $(BUILD)/grammar/parser.h \
                       $(BUILD)/grammar/scanner.h
-	$(call say,cc)$(CC) $(FLAGS) -Igrammar -Wno-conversion -Wno-unused-function -c -o $@ $<
-$(core): | $(BUILD)/grammar/parser.h $(BUILD)/grammar/scanner.h
+	$(call say,cc)$(CC) $(FLAGS) -Wno-conversion -Wno-unused-function -c -o $@ $<
+$(core) $(cli): | $(BUILD)/grammar/parser.h $(BUILD)/grammar/scanner.h
 
 # ---- tests ----------------------------------------------------------------
 
 tests: all $(gpuhost) $(mpihost) $(hopper) $(suites) $(fuzzer) \
        $(BUILD)/tests/fuzz/fuzz_front.o $(emulator) $(older) $(counting)
-$(BUILD)/tests/%.o: EXTRA = -Itests
 $(BUILD)/tests/harness.a: $(harness)
 	$(call say,ar)rm -f $@; $(AR) rcs $@ $^
-$(suites) $(fuzzer): %: %.o $(core) $(runtime) $(BUILD)/tests/harness.a
+.SECONDEXPANSION:
+$(suites): $(BUILD)/tests/%: $$(call unit,$$*)
+$(fuzzer): %: %.o
+$(suites) $(fuzzer): $(core) $(cli) $(runtime) $(BUILD)/tests/harness.a
 	$(call say,link)$(LINK) $(hosted) -o $@ $(filter %.o,$^) \
 	  $(filter %.a,$^) -lcheck -lsubunit -lrt $(CLILIBS) $(MORELIBS) $(LDLIBS)
 $(BUILD)/tests/bench/pool_cuda: $(cuda)
 $(hopper): $(hoppers) $(cuda) $(gpu)
-$(turns) $(pools) $(gpuhost) $(mpihost) $(hopper): %: %.o $(core) $(runtime)
+$(turns) $(pools) $(gpuhost) $(mpihost) $(hopper): %: %.o $(core) $(cli) $(runtime)
 	$(call say,link)$(LINK) $(hosted) -o $@ $^ $(CLILIBS) $(LDLIBS)
 # Kernels switch stacks, which no sanitizer follows, whatever OPT says.
 $(emulated): override OPT = -O2 -g
@@ -238,29 +247,26 @@ $(counting): $(BUILD)/tests/counting/nvrtc.o
 $(BUILD)/emulator/%.h: tests/emulator/%.h
 	@mkdir -p $(@D)
 	$(call say,copy)cp $< $@
-# What tests/fault.c makes fail goes through it.
+# What tests/support/fault.c makes fail goes through it.
 faults   := malloc calloc realloc open openat read write fsync renameat
 $(BUILD)/tests/test_cache_faults $(BUILD)/tests/test_library: \
   MORELIBS = $(faults:%=-Wl,--wrap=%)
 # One suite has our own allocations fail.
 faulty := malloc calloc realloc aligned_alloc posix_memalign strdup free mmap \
           munmap mprotect pthread_create open_memstream arena_take
-$(BUILD)/tests/test_faults: $(BUILD)/tests/faults/faults.o
+$(BUILD)/tests/test_faults: $(allocs)
 $(BUILD)/tests/test_faults: MORELIBS = $(addprefix -Wl$(,)--wrap=,$(faulty))
 , := ,
 # A host sees the headers as they are installed.
 $(gpuhost).o: EXTRA = -I$(BUILD)/include
-$(gpuhost).o: | $(BUILD)/include/dil
-$(BUILD)/include/dil:
-	@mkdir -p $@ && ln -sf $(addprefix $(CURDIR)/,$(headers)) $@
 # Suites of the back end's insides are linked with it.
 $(cpusuite): $(cpu)
 $(BUILD)/tests/test_hopper_tables $(BUILD)/tests/test_hopper_states \
-$(BUILD)/tests/test_hopper_sections $(BUILD)/tests/test_forecast: \
-  $(call objects,runtime/cuda/hopper_*.c)
+$(BUILD)/tests/test_hopper_sections $(BUILD)/tests/test_hopper_count: \
+  $(fast)
 $(BUILD)/tests/test_cuda: $(cuda)
 $(cpusuite): MORELIBS = $(shell $(LLVM) --libs) -L$(shell $(LLVM) --libdir)
-.SECONDARY: $(suites:=.o) $(fuzzer).o $(turns).o $(pools:=.o) $(gpuhost).o \
+.SECONDARY: $(units) $(fuzzer).o $(turns).o $(pools:=.o) $(gpuhost).o \
             $(mpihost).o $(hoppers)
 
 # What the machine lacks comes first; only then is anything built.
@@ -275,7 +281,7 @@ demo-here: all
 	@examples/demo.sh
 # Rings alone: what travels, parts of a sequence, threads, processes.
 check-ring: tests
-	@BUILD=$(BUILD) tests/run.sh place parts ring apart link port processes mpi \
+	@BUILD=$(BUILD) tests/run.sh partition shards ring linked_ranks link rendezvous processes mpi \
 	  mpi_faults ring_examples gpu-ring
 bench: all
 	@BUILD=$(BUILD) tests/bench/bench.sh
@@ -296,7 +302,7 @@ tsan-here: tests
 bundled := $(BUILD)/tests/test_edges $(BUILD)/tests/test_numeric \
            $(BUILD)/tests/test_laws $(BUILD)/tests/test_rerun \
            $(BUILD)/tests/test_hopper $(BUILD)/tests/test_launch \
-           $(BUILD)/tests/test_parts $(BUILD)/tests/test_apart \
+           $(BUILD)/tests/test_shards $(BUILD)/tests/test_linked_ranks \
            $(fuzzer) $(turns) $(gpuhost) $(hopper) $(pools)
 gpuparts := $(addprefix $(BUILD)/,dil $(filter-out dil-cpu.so,$(parts)) \
               libdil.so.$(abi)) $(rt)
@@ -327,7 +333,7 @@ fuzz: all $(fuzzer)
 	@BUILD=build/fuzz SECONDS_EACH=$(FUZZ_SECONDS) tests/fuzz/front.sh
 # libFuzzer needs clang; called by tests/fuzz/front.sh where it is installed.
 $(BUILD)/tests/fuzz/fuzz_front: $(BUILD)/tests/fuzz/fuzz_front.o $(core) \
-                                $(runtime)
+                                $(cli) $(runtime)
 	$(call say,link)$(LINK) -fsanitize=fuzzer -o $@ $^ $(CLILIBS) $(LDLIBS)
 
 # ---- the house --------------------------------------------------------------
@@ -361,7 +367,7 @@ installed   = $(BUILD)/dil:$(bindir)/dil:755 \
   $(call place,$(headers),$(includedir)/dil,644) \
   $(call place,$(addprefix $(made)/,$(filter %.pc,$(filled))),$(libdir)/pkgconfig,644) \
   $(call place,$(addprefix $(made)/,$(filter %.cmake,$(filled))),$(libdir)/cmake/dil,644) \
-  $(call place,compiler/dil.1,$(datadir)/man/man1,644) \
+  $(call place,compiler/cli/dil.1,$(datadir)/man/man1,644) \
   $(call place,grammar/dil.5,$(datadir)/man/man5,644) \
   $(call place,$(presets),$(datadir)/dil/presets,644) \
   $(made)/bash:$(datadir)/bash-completion/completions/dil:644 \
@@ -384,7 +390,7 @@ fill:
 	  -e 's,@PC_PREFIX@,$(pcprefix),g' -e 's,@PC_BINDIR@,$(call below,$(bindir)),g' \
 	  -e 's,@PC_LIBDIR@,$(call below,$(libdir)),g' \
 	  -e 's,@PC_INCLUDEDIR@,$(call below,$(includedir)),g' \
-	  -e 's,@ABI@,$(abi),g' compiler/install/$$f.in > $(made)/$$f || exit 1; done
+	  -e 's,@ABI@,$(abi),g' compiler/cli/install/$$f.in > $(made)/$$f || exit 1; done
 	@for s in bash zsh fish; do $(BUILD)/dil completion $$s > $(made)/$$s || \
 	  exit 1; done
 install: all
@@ -413,10 +419,10 @@ $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
 	@printf '%s\n' '$(subst ','\'',$(CC) $(FLAGS))' | cmp -s - $@ || \
 	  printf '%s\n' '$(subst ','\'',$(CC) $(FLAGS))' > $@
-$(core) $(runtime) $(cpu) $(gpu) $(cuda) $(harness) $(suites:=.o) $(fuzzer).o \
+$(core) $(cli) $(runtime) $(cpu) $(gpu) $(cuda) $(harness) $(units) $(fuzzer).o \
   $(turns).o $(pools:=.o) $(gpuhost).o $(mpihost).o $(hoppers) $(emulated) \
-  $(BUILD)/tests/faults/faults.o $(BUILD)/tests/fuzz/fuzz_front.o \
-  $(BUILD)/compiler/main.o: \
+  $(allocs) $(BUILD)/tests/fuzz/fuzz_front.o \
+  $(BUILD)/compiler/cli/main.o: \
   $(BUILD)/flags
 
 FORCE:

@@ -1,10 +1,14 @@
 /* driver.c - the compiler's stages as a table: each row makes, verifies and
  * prints one stage. In: a request. Out: a compilation, see driver.h. */
 #include "driver.h"
-#include "../runtime/trace.h"
-#include "ast.h"
-#include "place.h"
+#include "compiler/analysis/cover.h"
+#include "compiler/front/ast.h"
+#include "compiler/plan/partition.h"
 #include "interface.h"
+#include "runtime/base/module.h"
+#include "runtime/base/status.h"
+#include "runtime/cpu/peak.h"
+#include "runtime/observe/trace.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -3,11 +3,11 @@
  * In: a request, which says what to read and at which stage to stop. Out: a
  * compilation with every result on the way, all of it in the caller's arena.
  * Located errors go to the diag; every other error is at dil_last_error(). */
-#ifndef DIL_DRIVER_H
-#define DIL_DRIVER_H
+#ifndef DIL_COMPILER_DRIVER_H
+#define DIL_COMPILER_DRIVER_H
 
-#include "backend.h"
-#include "gpu/gpu.h"
+#include "compiler/codegen/backend.h"
+#include "compiler/codegen/gpu/gpu.h"
 
 #define DRIVER_STAGES(X)                                                       \
   X(tokens) X(ast) X(pattern) X(cover) X(place) X(plan) X(cuda) X(ptxas)       \

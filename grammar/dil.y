@@ -19,7 +19,7 @@
 %parse-param {void *scanner}
 
 %code requires {
-#include "ast.h"
+#include "compiler/front/ast.h"
 }
 %code provides {
 /* dil.l */

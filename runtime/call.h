@@ -1,14 +1,34 @@
-/* call.h - calling functions whose types are known at run time only. */
-#ifndef DIL_CALL_H
-#define DIL_CALL_H
+/* call.h - one call as the run time sees it. */
+#ifndef DIL_RUNTIME_CALL_H
+#define DIL_RUNTIME_CALL_H
 
-#include "rt.h"
+#include "tensor.h"
 
-enum { CALL_MAX = 8 }; /* parameters */
+#pragma GCC visibility push(default)
 
-/* Calls it. Letters of types: p pointer, w i32, l i64, d double, v nothing.
- * arguments[i] points to argument i; `out` to room for what comes back. */
-dil_status call_function(void *function, char result, const char *parameters,
-                         void **arguments, void *out);
+/* Query and key rows of a call: differences of positions stay within 32 bits.
+ * */
+enum { DIL_LENGTH_MAX = INT32_MAX / 2 };
 
+/* One call as the run time sees it: dil_arguments with its tensors by value.
+ * Everything is read-only but o and lse. */
+typedef struct dil_call {
+  size_t size;              /* sizeof(dil_call) */
+  dil_tensor q;             /* [B, N, H, D] */
+  dil_tensor k;             /* [B, M, Hkv, D] */
+  dil_tensor v;             /* [B, M, Hkv, Dv] */
+  dil_tensor o;             /* [B, N, H, Dv] */
+  dil_tensor lse;           /* f32 [B, H, N]; data NULL: not wanted */
+  const dil_tensor *inputs; /* the pattern's inputs in its own order */
+  int32_t input_count;
+  int32_t train;            /* not 0: dropout applies */
+  uint64_t seed;            /* of the dropout */
+  double scale;             /* read when the pattern says `scale runtime` */
+  const int32_t *lengths;   /* [B], each row's own M_b <= M; NULL: M */
+  uint32_t random;          /* q, k, v without data hold dil_normal of this
+                               seed and 0, 1, 2: who computes makes them */
+  struct dil_watch *watch;  /* how far the call is; NULL: nobody looks on */
+} dil_call;
+
+#pragma GCC visibility pop
 #endif

@@ -41,9 +41,9 @@ __device__ __forceinline__ unsigned random_words(unsigned x) {
 #define VALUE_WIDTH 256
 #define CHUNK 64
 #define VALUE_CHUNK 64
-#include "hopper_launch.h"
-#include "hopper_async.cuh"
-#include "hopper_mma.cuh"
+#include "templates/hopper/hopper_launch.h"
+#include "templates/hopper/hopper_async.cuh"
+#include "templates/hopper/hopper_mma.cuh"
 
 #define PEAK_THREADS 128
 #define WORDS ((64 + 256) * 128 / 4) // rows of 128 bytes of both operands

@@ -2,8 +2,8 @@
 // that travel into a message, spreads a message over their places, and makes
 // random ones by their numbers, so that any of them can be made again anywhere.
 
-#include "ptx.cuh"
-#include "rows.h"
+#include "templates/shared/ptx.cuh"
+#include "templates/rows.h"
 
 typedef unsigned long long u64;
 

@@ -1,7 +1,7 @@
 /* rows.h - the parameters of rows.cu: a struct that the run time (C) fills and
  * the kernels (CUDA C) read. */
-#ifndef DIL_ROWS_H
-#define DIL_ROWS_H
+#ifndef DIL_TEMPLATES_ROWS_H
+#define DIL_TEMPLATES_ROWS_H
 
 enum { DIL_ROWS_COMBS = 2, DIL_ROWS_THREADS = 256 };
 

@@ -7,7 +7,7 @@
 # Makefile goes up first. In: BUILD, TMP. Out: ok / not ok lines.
 set -u
 cd "$(dirname "$0")/.." || exit 70
-. tests/ok.sh
+. tests/support/ok.sh
 
 what='what the libraries promise'
 command -v abidw >/dev/null && command -v abidiff >/dev/null ||
@@ -20,7 +20,7 @@ readelf -S "$BUILD/libdilrt.so" | grep -q debug_info ||
 headers=$TMP/headers
 mkdir -p "$headers"
 cp compiler/dil.h runtime/dilrt.h runtime/dlpack.h runtime/status.def \
-  runtime/rt.h runtime/library.h runtime/cuda/cuda.h "$headers"
+  runtime/rt.h runtime/api/library.h runtime/cuda/cuda.h "$headers"
 describe() { # library, description
   abidw --exported-interfaces-only --drop-private-types --no-corpus-path \
     --no-comp-dir-path --no-show-locs --no-elf-needed --no-architecture \
@@ -32,9 +32,8 @@ describe() { # library, description
 sed '/^DIL_PRIVATE/d; s/^};/local: *; };/' "$BUILD/libdilrt.map" >"$TMP/map"
 link() { # library, map, folder
   objects=
-  for object in "$BUILD"/runtime/*.o; do
+  for object in $(cat "$BUILD/libdilrt.objects"); do
     file=${object##*/}
-    [ "$file" = call.o ] && continue # the program's alone
     [ -e "$3/$file" ] && object=$3/$file
     objects="$objects $object"
   done
@@ -76,16 +75,16 @@ differs() { # what abidiff must say, library
 }
 changed() { # name, what abidiff must say, what sed does to header and source
   tree=$TMP/tree
-  rm -rf "$tree" && mkdir -p "$tree/objects" "$tree/templates"
-  cp -r runtime "$tree" && cp templates/launch.h "$tree/templates"
-  sed -i "$3" "$tree/runtime/dilrt.h" "$tree/runtime/context.c"
+  rm -rf "$tree" && mkdir -p "$tree/objects" "$tree/templates/shared"
+  cp -r runtime "$tree" && cp templates/shared/launch.h "$tree/templates/shared"
+  sed -i "$3" "$tree/runtime/dilrt.h" "$tree/runtime/api/context.c"
   is "$1" changes_to "$2"
 }
 changes_to() { # what abidiff must say
   # shellcheck disable=SC2086 # a list of words
   ! cmp -s "$tree/runtime/dilrt.h" runtime/dilrt.h &&
     $cc -g -O1 -std=gnu11 -fPIC -fvisibility=hidden -D_GNU_SOURCE \
-      -I"$BUILD" -c -o "$tree/objects/context.o" "$tree/runtime/context.c" &&
+      -I"$tree" -I"$BUILD" -c -o "$tree/objects/context.o" "$tree/runtime/api/context.c" &&
     link "$TMP/changed.so" "$TMP/map" "$tree/objects" &&
     differs "$1" "$TMP/changed.so"
 }

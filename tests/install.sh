@@ -5,7 +5,7 @@
 # Out: ok / not ok lines.
 set -u
 cd "$(dirname "$0")/.." || exit 70
-. tests/ok.sh
+. tests/support/ok.sh
 
 # -o all: installs what is built, whatever the flags of this make.
 staged() { # target

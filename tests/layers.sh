@@ -23,31 +23,31 @@ includes() { # extended pattern of what must not be included, folders...
 
 undefined() { nm -D --undefined-only "$1" | awk '{ print $NF }'; }
 
-core=$(ls compiler/*.[ch] grammar/*.[ly])
+core=$(git ls-files compiler grammar | grep -E '\.([chly]|def)$' |
+  grep -v '^compiler/codegen/[cg]pu/')
 mpi=$([ ! -e "$BUILD/dilrt-mpi.so" ] || echo dilrt-mpi.so)
 llvm='llvm|llvm-c|clang'
 cuda='cuda|nvrtc|nccl|nvml|cublas|cudnn'
 
 rule "the run time includes nothing of the compiler" \
-  "$(includes '(\.\./)*(compiler/|all\.h|backend\.h|driver\.h|dil\.h)' runtime)"
+  "$(includes '(compiler/|dil\.h)' runtime)"
 # shellcheck disable=SC2086 # a list of paths without spaces
 rule "the compiler core includes neither LLVM nor CUDA" \
   "$(includes "($llvm|$cuda)" $core)"
 rule "the run time includes neither LLVM nor CUDA" \
   "$(includes "($llvm|$cuda)" runtime |
-    grep -v -e '^runtime/cuda/' -e '"cuda/cuda\.h"' -e '^runtime/nccl/' \
-      -e '"nccl/rows_link\.h"')" # our own modules'
-rule "only runtime/call.c includes libffi" \
-  "$(includes 'ffi' compiler grammar runtime tests | grep -v '^runtime/call.c:')"
+    grep -v -e '^runtime/cuda/' -e '^runtime/link/nccl/')"
+rule "only runtime/api/ffi_call.c includes libffi" \
+  "$(includes 'ffi\.h' compiler grammar runtime tests | grep -v '^runtime/api/ffi_call.c:')"
 rule "only the program is linked to libffi" \
   "$(for file in libdil.so libdilrt.so dil-cpu.so dil-gpu.so dilrt-cuda.so dilrt-nccl.so $mpi; do
     readelf -d "$BUILD/$file" | grep -i 'needed.*ffi'
   done)"
-rule "only compiler/cpu includes llvm-c" \
+rule "only compiler/codegen/cpu includes llvm-c" \
   "$(includes "($llvm)" compiler grammar runtime tests |
-    grep -v '^compiler/cpu/')"
-rule "only runtime/mpi includes MPI" \
-  "$(includes '<mpi' compiler grammar runtime tests | grep -v '^runtime/mpi/')"
+    grep -v '^compiler/codegen/cpu/')"
+rule "only runtime/link/mpi includes MPI" \
+  "$(includes '<mpi' compiler grammar runtime tests | grep -v '^runtime/link/mpi/')"
 rule "no C++" "$(git ls-files | grep -E '\.(cc|cpp|cxx|hpp)$')"
 
 # Symbols of ours, by the objects that define them: hidden ones have no place
@@ -55,9 +55,17 @@ rule "no C++" "$(git ls-files | grep -E '\.(cc|cpp|cxx|hpp)$')"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 symbols() { nm --defined-only "$@" | awk 'NF == 3 { print $3 }' | sort -u; }
-symbols "$BUILD"/compiler/*.o "$BUILD"/grammar/*.o >"$work/core"
-symbols "$BUILD"/runtime/*.o >"$work/rt"
-symbols -g "$BUILD"/runtime/*.o >"$work/shown"
+objects() { # folder, extended pattern of folders left out
+  git ls-files "$1" | grep -vE "^($2)/" | sed -n "s,\(.*\)\.c$,$BUILD/\1.o,p"
+}
+# shellcheck disable=SC2046 # lists of paths without spaces
+symbols $(objects compiler 'compiler/codegen/(cpu|gpu)') \
+  "$BUILD"/grammar/*.o >"$work/core"
+modules='runtime/(cuda|link/mpi|link/nccl)'
+# shellcheck disable=SC2046
+symbols $(objects runtime "$modules") >"$work/rt"
+# shellcheck disable=SC2046
+symbols -g $(objects runtime "$modules") >"$work/shown"
 asked() { undefined "$BUILD/$1" | sed 's/@.*//' | sort -u; }
 asked libdilrt.so >"$work/asked-rt"
 rule "libdilrt.so needs nothing of the compiler" \
@@ -91,7 +99,7 @@ declared() { sed -n 's/^DIL_API [^(]*[ *]\(dil_[a-z_0-9]*\)(.*/\1/p' "$@" | sort
 exported() { # library: the names that hosts may rely on
   nm -D --defined-only "$BUILD/$1" | sed -n 's/.* \(dil_.*\)@@DIL_1$/\1/p' | sort
 }
-declared runtime/dilrt.h runtime/library.h >"$work/declared-rt"
+declared runtime/dilrt.h runtime/api/library.h >"$work/declared-rt"
 declared compiler/dil.h >"$work/declared-dil"
 rule "libdilrt.so promises what dilrt.h and library.h declare" \
   "$(exported libdilrt.so | diff "$work/declared-rt" -)"

@@ -6,7 +6,7 @@
 # ok lines.
 set -u
 cd "$(dirname "$0")/.." || exit 70
-. tests/ok.sh
+. tests/support/ok.sh
 
 block() { # marker: the commands of such blocks, one a line
   awk -v marker="$1" '

@@ -82,7 +82,8 @@ chosen() { # name, words...
 if [ "${1:-}" = --beside ]; then
   name=$2
   command=$BUILD/tests/test_$name
-  [ -e "tests/$name.sh" ] && command=tests/$name.sh
+  script=$(echo tests/*/"$name".sh)
+  [ -e "$script" ] && command=$script
   run_suite "$name" "$command" >"$logs/$name.told"
   echo "$passed $failed" >"$logs/$name.counts"
   cat "$logs/$name.told"
@@ -109,15 +110,15 @@ is_told() { # name: its suite has run already
   # shellcheck disable=SC2086 # words
   chosen "$1" none $together
 }
-for source in tests/test_*.c; do
+for source in tests/unit/*/test_*.c; do
   name=$(basename "$source" .c)
   name=${name#test_}
   is_told "$name" && continue
   chosen "$name" "$@" && run_suite "$name" "$BUILD/tests/test_$name"
 done
-for script in tests/*.sh; do
+for script in tests/*.sh tests/cli/*.sh tests/gpu/*.sh tests/python/*.sh; do
   name=$(basename "$script" .sh)
-  case $name in run | ok | wc | tsan) continue ;; esac
+  case $name in run | wc | tsan) continue ;; esac
   is_told "$name" && continue
   chosen "$name" "$@" && run_suite "$name" "$script"
 done

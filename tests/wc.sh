@@ -8,15 +8,13 @@ sources() {
   git ls-files -- "$@" | grep -E '\.(c|h|l|y|def|sh|py|cu|cuh|in)$' || true
 }
 
-printf '%-16s %6s %6s\n' folder files lines
-for folder in grammar compiler compiler/cpu compiler/gpu runtime templates \
-  examples tests; do
-  files=$(sources "$folder/")
-  [ "$folder" != compiler ] ||
-    files=$(echo "$files" | grep -v '^compiler/[cg]pu/')
+printf '%-28s %6s %6s\n' folder files lines
+for folder in $(git ls-files | sed -n 's,/[^/]*$,,p' | sort -u |
+  grep -v -e '^tests/golden' -e '^tests/abi'); do
+  files=$(sources ":(glob)$folder/*")
   [ -n "$files" ] || continue
   # shellcheck disable=SC2086 # a list of paths without spaces
-  printf '%-16s %6d %6d\n' "$folder" "$(echo "$files" | wc -l)" \
+  printf '%-28s %6d %6d\n' "$folder" "$(echo "$files" | wc -l)" \
     "$(cat $files | wc -l)"
 done
 

@@ -1,6 +1,7 @@
 /* codes.c - see codes.h. In: codes, with their cubins or a promise of them.
  * Out: loaded ones, and which of them a pass of a call takes. */
 #include "codes.h"
+#include "runtime/base/status.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,10 +1,11 @@
 /* codes.h - the codes of a kernel on a device: loaded when the kernel is made,
  * or when a call first needs one that was still being compiled then. What is
  * known of such a code, all but its cubin, is enough to choose among them. */
-#ifndef DIL_CUDA_CODES_H
-#define DIL_CUDA_CODES_H
+#ifndef DIL_RUNTIME_CUDA_CODES_H
+#define DIL_RUNTIME_CUDA_CODES_H
 
 #include "device.h"
+#include "runtime/api/kernel.h"
 #include <pthread.h>
 #include <stdatomic.h>
 

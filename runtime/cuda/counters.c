@@ -7,6 +7,7 @@
  * until its graph and all that was made of it are gone. When all are lent, a
  * launch takes 64 bytes in the order of its stream. */
 #include "counters.h"
+#include "runtime/base/status.h"
 #include <pthread.h>
 #include <stdlib.h>
 

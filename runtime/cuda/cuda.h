@@ -7,11 +7,12 @@
  * call's sizes and strides and on the device alone. A run allocates nothing but
  * its workspace, does not wait for the device, and does no host work that grows
  * with N. */
-#ifndef DIL_CUDA_H
-#define DIL_CUDA_H
+#ifndef DIL_RUNTIME_CUDA_CUDA_H
+#define DIL_RUNTIME_CUDA_CUDA_H
 
-#include "../rt.h"
-#include "../../templates/launch.h"
+#include "runtime/api/kernel.h"
+#include "runtime/shard.h"
+#include "templates/shared/launch.h"
 
 enum { DIL_CUDA_KNOBS = 16, DIL_CUDA_ENTRIES = 8 };
 

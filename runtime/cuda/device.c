@@ -1,9 +1,10 @@
 /* device.c - one GPU: its facts and its memory. In: its number. Out: a handle
  * on its primary context, shared with all other users of the process. */
-#include "counters.h"
 #include "device.h"
+#include "counters.h"
 #include "spans.h"
 #include "workspace.h"
+#include "runtime/base/status.h"
 #include <stdlib.h>
 
 dil_status device_count(int32_t *count) {

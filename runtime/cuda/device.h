@@ -1,6 +1,6 @@
 /* device.h - what module.c lists: the functions behind dil_cuda_module. */
-#ifndef DIL_CUDA_DEVICE_H
-#define DIL_CUDA_DEVICE_H
+#ifndef DIL_RUNTIME_CUDA_DEVICE_H
+#define DIL_RUNTIME_CUDA_DEVICE_H
 
 #include "nvidia.h"
 

@@ -1,8 +1,11 @@
-/* general.c - launches templates/general.cu. In: a call and a pass. Out: the
- * numbers of its tile space (templates/launch.h), by arithmetic on the plan's
- * tables; splits of the keys where there are too few tiles for the device. */
+/* general.c - launches templates/general/general.cu. In: a call and a pass.
+ * Out: the numbers of its tile space (templates/shared/launch.h), by arithmetic
+ * on the plan's tables; splits of the keys where there are too few tiles for
+ * the device. */
 #include "device.h"
-#include "../walk.h"
+#include "runtime/base/arithmetic.h"
+#include "runtime/base/status.h"
+#include "runtime/rowset/walk.h"
 
 enum { ENTRY_PASS, ENTRY_MERGE, ENTRY_BEGIN, ENTRY_END, ENTRY_BOUNDS };
 enum {

@@ -1,13 +1,16 @@
 /* hopper.c - launches of the Hopper kernel.
  *
  * In: a checked call and a loaded code. Out: one launch for each pass. Its
- * single parameter (templates/hopper_launch.h) holds the tensor maps, the
- * pattern's tables and this call's numbers. The tables are made once. Launches
- * for the last few call sizes and maps of the last tensors are cached. */
+ * single parameter (templates/hopper/hopper_launch.h) holds the tensor maps,
+ * the pattern's tables and this call's numbers. The tables are made once.
+ * Launches for the last few call sizes and maps of the last tensors are cached.
+ * */
 #include "counters.h"
-#include "hopper.h"
 #include "maps.h"
-#include "../walk.h"
+#include "runtime/base/arithmetic.h"
+#include "runtime/base/status.h"
+#include "runtime/cuda/hopper/hopper.h"
+#include "runtime/rowset/walk.h"
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>

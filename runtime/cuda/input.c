@@ -1,8 +1,10 @@
 /* input.c - the declared inputs as kernels see them. In: a call. Out: addresses
  * and strides; for those that masks read, room for the bounds of their blocks
- * (templates/bounds.cuh), so that whole tiles are known empty or full. */
+ * (templates/shared/bounds.cuh), so that whole tiles are known empty or full.
+ * */
 #include "cuda.h"
-#include "../walk.h"
+#include "runtime/base/arithmetic.h"
+#include "runtime/rowset/walk.h"
 
 static bool is_summed_up(const cuda_run *r, int32_t index) {
   const dil_tensor *t = &r->call->inputs[index];

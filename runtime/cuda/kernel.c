@@ -5,7 +5,10 @@
 #include "kernel.h"
 #include "spans.h"
 #include "workspace.h"
-#include "../walk.h"
+#include "runtime/base/arithmetic.h"
+#include "runtime/base/status.h"
+#include "runtime/cpu/run.h"
+#include "runtime/rowset/walk.h"
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* kernel.h - a plan on a device, or on one that is only thought of: what running
  * it (kernel.c) and foreseeing a run (foresee.c) share. */
-#ifndef DIL_CUDA_KERNEL_H
-#define DIL_CUDA_KERNEL_H
+#ifndef DIL_RUNTIME_CUDA_KERNEL_H
+#define DIL_RUNTIME_CUDA_KERNEL_H
 
 #include "codes.h"
 

@@ -1,12 +1,13 @@
 /* maps.c - the tensor maps of the Hopper kernels.
  *
  * In: how a tensor lies in memory, and the strides at which its rows are read.
- * Out: for each stride the two maps of templates/hopper_launch.h. A map is a
- * description alone and stays true for as long as its addresses mean the same
- * tensor, so the last ones made are kept; a new tensor takes the oldest's
+ * Out: for each stride the two maps of templates/hopper/hopper_launch.h. A map
+ * is a description alone and stays true for as long as its addresses mean the
+ * same tensor, so the last ones made are kept; a new tensor takes the oldest's
  * place. The caller holds a lock. */
-#include "hopper.h"
 #include "maps.h"
+#include "runtime/base/status.h"
+#include "runtime/cuda/hopper/hopper.h"
 #include <stdlib.h>
 #include <string.h>
 

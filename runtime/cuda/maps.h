@@ -1,9 +1,9 @@
 /* maps.h - tensor maps, and those of the last tensors kept; see maps.c. */
-#ifndef DIL_CUDA_MAPS_H
-#define DIL_CUDA_MAPS_H
+#ifndef DIL_RUNTIME_CUDA_MAPS_H
+#define DIL_RUNTIME_CUDA_MAPS_H
 
 #include "nvidia.h"
-#include "../../templates/hopper_launch.h"
+#include "templates/hopper/hopper_launch.h"
 
 enum { MAPS_KEPT = 64 };
 

@@ -2,6 +2,7 @@
  * says. In: libcuda.so.1. Out: a table of its functions, or the reason why
  * there is none, remembered. */
 #include "nvidia.h"
+#include "runtime/base/status.h"
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>

@@ -1,6 +1,7 @@
 /* ring_memory.c - memory of a rank; see ring_memory.h. In: sizes. Out: blocks,
  * which stay allocated, so that only the first run asks the driver. */
 #include "ring_memory.h"
+#include "runtime/base/status.h"
 
 /* The smallest free block that fits and is at most about twice as large. */
 static ring_block *find_block(ring_memory *m, int64_t bytes) {

@@ -1,8 +1,10 @@
 /* rows.c - what a rank does with rows on a GPU; see templates/rows.cu. In: a
  * route, keys, a message, all of them on the device. Out: launches. */
 #include "rows.h"
-#include "../../templates/rows.h"
-#include "../walk.h"
+#include "runtime/base/arithmetic.h"
+#include "runtime/base/status.h"
+#include "runtime/rowset/walk.h"
+#include "templates/rows.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,9 +1,9 @@
 /* spans.h - what a GPU did when, for the trace: a line a stream. */
-#ifndef DIL_CUDA_SPANS_H
-#define DIL_CUDA_SPANS_H
+#ifndef DIL_RUNTIME_CUDA_SPANS_H
+#define DIL_RUNTIME_CUDA_SPANS_H
 
-#include "../trace.h"
 #include "nvidia.h"
+#include "runtime/observe/trace.h"
 
 typedef struct cuda_spans cuda_spans;
 

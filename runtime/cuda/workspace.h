@@ -1,9 +1,9 @@
 /* workspace.h - memory of a device for the length of one run. */
-#ifndef DIL_CUDA_WORKSPACE_H
-#define DIL_CUDA_WORKSPACE_H
+#ifndef DIL_RUNTIME_CUDA_WORKSPACE_H
+#define DIL_RUNTIME_CUDA_WORKSPACE_H
 
-#include "../pool.h"
 #include "nvidia.h"
+#include "runtime/base/pool.h"
 
 typedef struct workspace {
   char *memory;          /* NULL: none was asked for */

@@ -6,7 +6,7 @@
 # no python3. Not a test: nothing passes or fails by speed.
 set -u
 cd "$(dirname "$0")/../.." || exit 70
-. tests/ok.sh
+. tests/support/ok.sh
 take_bundle
 has_gpu || leave "$1" "skipped, no GPU here"
 command -v python3 >/dev/null || leave "$1" "skipped, no python3"

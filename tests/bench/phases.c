@@ -2,7 +2,7 @@
  * multiply-add peak, measured by a loop in the same seconds. Prints a table:
  * share of the peak for qk, pv and a whole tile over 2048 keys, cycles of the
  * peak clock a softmax row takes, and the time to compile. Not a test. */
-#include "../cpu_code.h"
+#include "tests/support/cpu_code.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -6,8 +6,9 @@
  *   call   taken, written, given back, and the stream waited for: a whole call
  *   two    as call, by two streams in turn
  * Prints microseconds a block, the least of many rounds. Not a test. */
-#include "cuda/device.h"
-#include "cuda/workspace.h"
+#include "runtime/base/status.h"
+#include "runtime/cuda/device.h"
+#include "runtime/cuda/workspace.h"
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

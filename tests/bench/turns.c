@@ -2,7 +2,7 @@
  * options of `dil bench`, one file, and on standard input a number a line. Out:
  * `ready` once the kernel is made; for each number n a line of n times in
  * seconds; at the end the report of the runs, as JSON. */
-#include "trial.h"
+#include "compiler/cli/session.h"
 #include <stdlib.h>
 
 enum { RUNS_MOST = 4096, QUERIES = 8192 };

@@ -1,11 +1,12 @@
 /* nccl.c - a libnccl.so.2 whose ranks are threads or processes of this host.
- * In: what runtime/nccl/nccl.h lists. Out: messages through shared memory that
- * the identifier names, moved when the streams of both ends have come to them
- * and not before.
+ * In: what runtime/link/nccl/nccl.h lists. Out: messages through shared memory
+ * that the identifier names, moved when the streams of both ends have come to
+ * them and not before.
  *
  * As with NCCL, nobody is told of a rank that is gone: who waits for it, or for
- * a message of another size, waits until it aborts. A group is of one stream. */
-#include "../../runtime/nccl/nccl.h"
+ * a message of another size, waits until it aborts. A group is of one stream.
+ * */
+#include "runtime/link/nccl/nccl.h"
 #include "memory.h"
 #include <fcntl.h>
 #include <pthread.h>

@@ -6,6 +6,7 @@
  * EMULATED_CHECK=1 has every access told to check.c. */
 #include "translate.h"
 #include <dlfcn.h>
+#include <errno.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -117,6 +118,19 @@ static void write_file(const char *folder, const char *name,
   if (fputs(text, file) < 0 || fclose(file)) abort();
 }
 
+/* The same where the name may have folders. */
+static void write_header(const char *folder, const char *name,
+                         const char *text) {
+  char path[2 * PATH_MAX];
+  snprintf(path, sizeof path, "%s/%s", folder, name);
+  for (char *slash = path + strlen(folder) + 1; (slash = strchr(slash, '/'));
+       *slash++ = '/') {
+    *slash = 0;
+    if (mkdir(path, 0777) && errno != EEXIST) abort();
+  }
+  write_file(folder, name, text);
+}
+
 static uint64_t hash(uint64_t h, const char *text) {
   for (; *text; text++)
     h = (h ^ (unsigned char)*text) * 0x100000001b3ull;
@@ -182,10 +196,10 @@ static bool build(job *j, const char *compiler, const char *made) {
   snprintf(folder, sizeof folder, "%s/work-XXXXXX", cache());
   if (!mkdtemp(folder)) abort();
   for (int i = 0; i < j->count; i++)
-    write_file(folder, j->name[i], j->text[i]);
+    write_header(folder, j->name[i], j->text[i]);
   write_file(folder, "kernel.cu", j->source);
   bool good =
-      run(j, folder, "%s -E -P -x c++ -include '%s/chip.h' kernel.cu "
+      run(j, folder, "%s -E -P -x c++ -I. -include '%s/chip.h' kernel.cu "
           "-o kernel.ii", compiler, home()) &&
       translate_file(j, folder) &&
       run(j, folder, "%s -c -x c++ kernel.cc -o kernel.o", compiler) &&

@@ -1,7 +1,7 @@
 /* fuzz_front.c - any bytes as a .dil file: the front end must answer with a
  * program or with errors, and print both. A pattern that it accepts keeps its
  * invariants, and its canonical text means the same. */
-#include "all.h"
+#include "compiler/front/program.h"
 #include <stdlib.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);

@@ -4,8 +4,9 @@
  * with those that they do not take. Each case runs in a process of its own.
  * Out: for a failure the pattern, made as small as it stays wrong, with its
  * shape, plan and seed; at the end one line, and exit 1 if anything failed. */
-#include "../gpu.h"
 #include "spec.h"
+#include "runtime/base/random.h"
+#include "tests/support/gpu.h"
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>

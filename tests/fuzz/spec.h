@@ -1,7 +1,7 @@
 /* spec.h - a random pattern and call as plain numbers, so that it can be
  * printed as .dil text and made smaller field by field. */
-#ifndef DIL_FUZZ_SPEC_H
-#define DIL_FUZZ_SPEC_H
+#ifndef DIL_TESTS_FUZZ_SPEC_H
+#define DIL_TESTS_FUZZ_SPEC_H
 
 #include <stdbool.h>
 #include <stddef.h>

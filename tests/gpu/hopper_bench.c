@@ -1,4 +1,4 @@
-/* hopper_bench.c - checks and times kernels of templates/hopper.cu by
+/* hopper_bench.c - checks and times kernels of templates/hopper/hopper.cu by
  * themselves: cuts that the compiler would not choose, and those of other trees
  * beside this one's. Run at the top of the tree.
  *

@@ -4,7 +4,7 @@
 #ifndef HOPPER_BENCH_H
 #define HOPPER_BENCH_H
 
-#include "../../runtime/cuda/device.h"
+#include "runtime/cuda/device.h"
 #include "hopper_cases.h"
 #include "hopper_reference.h"
 #include <stdio.h>

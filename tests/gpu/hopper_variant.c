@@ -1,10 +1,11 @@
 /* hopper_variant.c - kernels as files. In: names WIDTH_WARPGROUPS_KEYS_STAGES_
  * ELEMENT-NOTE, such as 64_3_128_4_1-before (elements: 1 bf16, 2 f16; the note
- * is free). Out: NAME.cubin of this tree's templates/hopper.cu and
+ * is free). Out: NAME.cubin of this tree's templates/hopper/hopper.cu and
  * reference.cubin in a folder; and the same loaded, those of other trees among
  * them, as long as their shared memory is laid out alike. */
+#include "runtime/base/status.h"
 #include "hopper_bench.h"
-#include "../../compiler/gpu/gpu.h"
+#include "compiler/codegen/gpu/gpu.h"
 #include <dirent.h>
 #include <stdlib.h>
 #include <sys/stat.h>

@@ -11,7 +11,7 @@ export OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM
 # What Open MPI leaves behind at its end is not ours to find.
 ASAN_OPTIONS=detect_leaks=0:${ASAN_OPTIONS:-}
 export ASAN_OPTIONS
-. tests/ok.sh
+. tests/support/ok.sh
 
 job() { # processes, options of dil run...
   count=$1

@@ -1,7 +1,8 @@
 /* link_host.c - the MPI link by itself, between processes. In: mpirun, and what
  * is to be tried. Out: a line `good` a rank when all went as it must; else
- * what did not. Called by tests/mpi.sh. */
-#include "../../runtime/mpi/job.h"
+ * what did not. Called by tests/cli/mpi.sh. */
+#include "runtime/base/module.h"
+#include "runtime/link/mpi/job.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -5,8 +5,8 @@
  * assembled from, which the driver assembles for the chip that is there. So the
  * very kernels that an A100 would get, past the gate of its own ptxas, compute
  * on a Hopper. What this cannot show is what the older assembler makes of them. */
-#ifndef DIL_TESTS_OLDER_H
-#define DIL_TESTS_OLDER_H
+#ifndef DIL_TESTS_OLDER_OLDER_H
+#define DIL_TESTS_OLDER_OLDER_H
 
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,0 +1,164 @@
+/* cost_gpu.c - how long a call takes on a GPU with one kernel or another, by
+ * arithmetic: tiles, how many of them are in flight at once (shared memory,
+ * registers, threads), waves, and what a processor reaches of its products.
+ * Shares are of kernels measured on one H200; what matters is the order. */
+#include "cost.h"
+#include "runtime/cuda/hopper/hopper.h"
+#include <math.h>
+#include <string.h>
+
+/* The H200's as measured. The others' are of their data sheets, taken for what
+ * the H200 reaches of its own; on none of them was a kernel timed. */
+static const cost_gpu_chip chips[] = {
+    {90, "H200", 132, 227 * 1024, 7.0e12, 1.23e12, 3.5e12},
+    {80, "A100", 108, 163 * 1024, 2.73e12, 0.48e12, 1.5e12},
+    {86, "A10", 72, 99 * 1024, 1.64e12, 0.29e12, 0.44e12},
+    {89, "L40S", 142, 99 * 1024, 2.41e12, 0.43e12, 0.63e12},
+};
+
+const cost_gpu_chip *cost_gpu_chip_of(int32_t arch) {
+  for (size_t i = 0; i < sizeof chips / sizeof *chips; i++)
+    if (chips[i].arch == arch) return &chips[i];
+  return NULL;
+}
+
+/* Where nothing is known of a chip, the order of its kernels is the H200's. */
+static const cost_gpu_chip *chip_like(const dil_cuda_facts *facts) {
+  const cost_gpu_chip *chip = cost_gpu_chip_of(facts->arch);
+  return chip ? chip : &chips[0];
+}
+
+static double rate_of(const pattern *p, const cost_gpu_chip *chip) {
+  return p->dtype == DIL_F32 ? chip->rate_32 : chip->rate_16;
+}
+
+double cost_gpu_peak(const pattern *p, const dil_cuda_facts *facts) {
+  return rate_of(p, chip_like(facts)) * facts->processors;
+}
+
+double cost_gpu_state_bytes(const pattern *p, double rows) {
+  double row = (double)p->value_dim * 4 + 4;
+  return rows * (2 * row + row / 2);
+}
+
+double cost_gpu_state_seconds(const pattern *p, const dil_cuda_facts *facts,
+                              double rows) {
+  return cost_gpu_state_bytes(p, rows) / chip_like(facts)->memory;
+}
+
+enum { SHARED = 228 * 1024, REGISTERS = 65536, THREADS = 2048 };
+
+/* 1 / share = whole + each / mean(D, Dv) for tiles of many keys; each tile of
+ * keys costs as much as this many keys more. */
+static const struct {
+  const char *family;
+  double whole, each, keys;
+} slowness[] = {
+    {"hopper", 1.0, 50, 5},
+    {"general", 3.9, 150, 12},
+};
+
+static bool is_hopper(const dil_cuda_code *code) {
+  return !strcmp(code->family, "hopper");
+}
+
+/* Blocks that a processor holds at once. The Hopper kernel has one; the
+ * general one's registers are sums of a thread and what moves them. */
+static double blocks_at_once(const pattern *p, const dil_cuda_code *code) {
+  enum { OTHERS = 64, MOST = 255 };
+  if (is_hopper(code)) return 1;
+  double registers = fmin(OTHERS + code->tile_keys / 2.0 +
+                          (double)p->value_dim / 2, MOST);
+  double held = fmin(SHARED / (code->shared + 1024.0),
+                     REGISTERS / (registers * code->threads));
+  return fmax(floor(fmin(held, (double)THREADS / code->threads)), 1);
+}
+
+/* Fewer warps than these wait for each other; of the Hopper kernel three
+ * warpgroups of consumers hide each other best, and four lack registers. */
+static double waiting(const dil_cuda_code *code, double blocks) {
+  enum { ENOUGH = 12 };
+  double warps = code->threads / 32.0 * blocks;
+  if (is_hopper(code))
+    return code->tile_rows < 192 ? 1.2 : code->tile_rows > 192 ? 1.15 : 1;
+  return fmax(ENOUGH / warps, 1);
+}
+
+static double slow_of(const pattern *p, const char *family,
+                      int32_t tile_keys) {
+  double dim = (double)(p->head_dim + p->value_dim) / 2, slow = 1;
+  for (size_t i = 0; i < sizeof slowness / sizeof *slowness; i++)
+    if (!strcmp(slowness[i].family, family))
+      slow = (slowness[i].whole + slowness[i].each / dim) *
+             (1 + slowness[i].keys / tile_keys);
+  return slow;
+}
+
+double cost_gpu_block_bytes(const pattern *p) {
+  enum { ROWS = 192, KEYS = 128 };
+  const cost_gpu_chip *chip = &chips[0];
+  return chip->memory * cost_flops(p, (double)ROWS * KEYS) *
+         slow_of(p, "hopper", KEYS) / (chip->rate_16 * chip->processors);
+}
+
+/* Few rows of grouped heads share a tile of the general kernel. */
+static double pack_of(const pattern *p, const cost_gpu_case *c) {
+  double group = (double)p->heads / (double)p->kv_heads;
+  bool few = c->N < c->code->tile_rows && group <= c->code->tile_rows;
+  return few && !is_hopper(c->code) ? group : 1;
+}
+
+/* Into how many parts the keys are cut, where that is the kernel's to say. */
+static double parts_of(const cost_gpu_case *c, double tiles) {
+  enum { BLOCKS_WANTED = 3, MOST = 64 };
+  if (c->parts > 0) return c->parts;
+  if (is_hopper(c->code)) return 1;
+  double wanted = floor(BLOCKS_WANTED * (double)c->facts->processors / tiles);
+  return fmin(fmax(wanted, 1), MOST);
+}
+
+/* Tiles one after the other on each of `slots`: they differ in length and come
+ * the longest first, so that the last ones fill gaps; never less than one. */
+static double turns(double tiles, double slots) {
+  double gap = 0.35;
+  return tiles <= slots ? 1 : tiles / slots + gap;
+}
+
+/* The same in tiles of the code's height. Where they are few, the Hopper kernel
+ * takes lower ones (hopper_tiles_choose). */
+static double turns_of(const cost_gpu_case *c, double tiles, double slots) {
+  const dil_cuda_code *code = c->code;
+  double least = turns(tiles, slots);
+  if (!is_hopper(code)) return least;
+  for (int32_t height = code->tile_rows - 64; height > 0; height -= 64) {
+    double lower = tiles * ceil((double)c->N / height) /
+                   ceil((double)c->N / code->tile_rows);
+    double share =
+        hopper_block_time(height) / hopper_block_time(code->tile_rows);
+    least = fmin(least, turns(lower, slots) * share);
+  }
+  return least;
+}
+
+double cost_gpu_seconds(const pattern *p, const cost_gpu_case *c) {
+  const dil_cuda_code *code = c->code;
+  const cover_count *n = c->count;
+  double rows = (double)c->B * (double)c->N * (double)p->heads;
+  double pack = pack_of(p, c), per_tile = code->tile_rows / pack;
+  double tiles = (double)c->B * (double)p->heads / pack *
+                 ceil((double)c->N / per_tile);
+  double parts = parts_of(c, tiles), blocks = blocks_at_once(p, code);
+  double visited =
+      (n->full + n->partial) * code->tile_rows * code->tile_keys / pack;
+  if (c->dedup && n->pairs > 0) visited *= n->distinct / n->pairs;
+  double each = cost_flops(p, visited) / (tiles * parts);
+  const cost_gpu_chip *chip = chip_like(c->facts);
+  double slow =
+      slow_of(p, code->family, code->tile_keys) * waiting(code, blocks);
+  double computed = turns_of(c, tiles * parts, blocks * c->facts->processors) *
+                    blocks * each * slow / rate_of(p, chip);
+  double moved = (double)c->B * cost_bytes(p, c->N, c->M) / chip->memory *
+                 (c->touched > 0 ? c->touched : 1);
+  double merged = parts > 1 ? rows * parts * (double)(p->value_dim + 2) * 8 : 0;
+  return fmax(computed, moved) + merged / chip->memory;
+}

@@ -1,0 +1,271 @@
+/* cover.c - what a pattern costs, by arithmetic.
+ *
+ * In: a pattern, N, M, and the inputs its conditions read. Out: exact counts,
+ * or estimates of what would take long, of pairs, of pairs reached at least
+ * once, of rows without a key, and of tiles. Nothing of size N x M is built:
+ * heads that see the same are counted once, segments that repeat are counted
+ * once, and so are pairs that several branches reach (cover_union.c). */
+#include "cover.h"
+#include "cover_set.h"
+#include "runtime/base/arithmetic.h"
+#include <assert.h>
+#include <string.h>
+
+enum {
+  ROWS_AT_ONCE = 1 << 16,
+  EXACTLY = 1 << 24, /* boxes that are judged before it is sampled: 4 s */
+  SAMPLES = 1 << 15, /* places of N x M that are looked at then */
+  FEW = 16,          /* branches whose sets may well be counted */
+  SETS_OF_FEW = 1 << 24, /* steps of cover_union.c: 4 s */
+  SETS_OF_MANY = 1 << 22, /* 1 s */
+  SWEEPS = 1 << 29,  /* steps of cover_sweep.c: 0.5 s */
+  DRAWN = 1 << 18    /* pairs that are drawn there: 0.5 s */
+};
+
+static uint64_t bit(int32_t b) { return (uint64_t)1 << b; }
+
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* ---- heads that see the same --------------------------------------------- */
+
+static bool serves(const branch *b, int64_t h) {
+  return b->head_first <= h && h <= b->head_last;
+}
+
+static bool level_sees_head(const keeps *level) {
+  for (int32_t k = 0; k < level->count; k++) {
+    const keep *one = &level->keep[k];
+    if (one->kind == KEEP_EXPR && expr_uses(one->condition, EXPR_H_))
+      return true;
+  }
+  return false;
+}
+
+static bool sees_head(const branch *b) {
+  for (int32_t k = 0; k < b->mask_count; k++)
+    if (expr_uses(b->mask[k], EXPR_H_)) return true;
+  return level_sees_head(&b->keeps[0]) || level_sees_head(&b->keeps[1]);
+}
+
+static bool sees_same(const pattern *p, int64_t g, int64_t h) {
+  for (int32_t k = 0; k < p->branch_count; k++) {
+    const branch *b = &p->branch[k];
+    if (serves(b, g) != serves(b, h)) return false;
+    if (serves(b, g) && (b->phase[g] != b->phase[h] || sees_head(b)))
+      return false;
+  }
+  return true;
+}
+
+/* How many heads see what h sees; 0 when an earlier one does. */
+static int64_t heads_like(const pattern *p, int64_t h) {
+  int64_t count = 1;
+  for (int64_t g = 0; g < h; g++)
+    if (sees_same(p, g, h)) return 0;
+  for (int64_t g = h + 1; g < p->heads; g++) count += sees_same(p, h, g);
+  return count;
+}
+
+/* ---- pairs --------------------------------------------------------------- */
+
+static bool comes_before(const branch *a, const branch *b) {
+  int64_t x = a->segment ? a->segment : INT64_MAX;
+  int64_t y = b->segment ? b->segment : INT64_MAX;
+  return x != y ? x < y : a->dilation < b->dilation;
+}
+
+static cover_order order_of(const pattern *p, int64_t h) {
+  cover_order all = {0, {0}};
+  for (int32_t k = 0; k < p->branch_count; k++) {
+    if (!serves(&p->branch[k], h)) continue;
+    int32_t place = all.count++;
+    for (; place > 0; place--) {
+      int32_t before = all.branch[place - 1];
+      if (!comes_before(&p->branch[k], &p->branch[before])) break;
+      all.branch[place] = before;
+    }
+    all.branch[place] = k;
+  }
+  return all;
+}
+
+/* ---- rows without a key -------------------------------------------------- */
+
+/* Positions from..end of a sequence that are marked when they have a key. */
+typedef struct marks {
+  int64_t from, end;
+  uint8_t *covered;
+} marks;
+
+/* The rows of a piece are a lattice of positions. */
+static void mark_piece(const marks *m, cover_piece *piece, uint8_t *rows) {
+  int64_t last = floor_div(m->end - 1 - piece->origin, piece->step);
+  piece->u1 = smaller(piece->u1, last);
+  if (piece->u0 > piece->u1 || piece->v0 > piece->v1) return;
+  int64_t count = piece->u1 - piece->u0 + 1;
+  int64_t start = piece->origin + piece->step * piece->u0 - m->from;
+  for (int64_t k = 0; k < count; k++)
+    rows[k] = m->covered[start + piece->step * k];
+  cover_piece_mark(piece, rows);
+  for (int64_t k = 0; k < count; k++)
+    m->covered[start + piece->step * k] = rows[k];
+}
+
+static void mark_branch(cover *c, int32_t index, const marks *m,
+                        uint8_t *rows) {
+  cover_set set;
+  cover_set_make(c, bit(index), &set);
+  int64_t x = set.segmented && m->from < 0 ? 0 : m->from;
+  while (x < m->end) {
+    cover_piece piece;
+    x = cover_piece_at(c, &set, x, &piece);
+    mark_piece(m, &piece, rows);
+  }
+}
+
+static bool has_bare_row(const marks *m) {
+  return memchr(m->covered, 0, (size_t)(m->end - m->from)) != NULL;
+}
+
+static double uncovered_count(cover *c) {
+  double count = 0;
+  if (!c->marks) c->marks = ARENA_ARRAY(c->arena, uint8_t, 2 * ROWS_AT_ONCE);
+  uint8_t *covered = c->marks, *rows = c->marks + ROWS_AT_ONCE;
+  for (int64_t from = c->first; from < c->M; from += ROWS_AT_ONCE) {
+    marks m = {from, smaller(c->M, from + ROWS_AT_ONCE), covered};
+    memset(covered, 0, ROWS_AT_ONCE);
+    for (int32_t k = 0; k < c->pattern->branch_count; k++)
+      if (serves(&c->pattern->branch[k], c->head) && has_bare_row(&m))
+        mark_branch(c, k, &m, rows);
+    for (int64_t n = 0; n < m.end - from; n++) count += !covered[n];
+  }
+  return count;
+}
+
+/* ---- tiles --------------------------------------------------------------- */
+
+typedef struct tiling {
+  int64_t rows, keys;
+  cover_tiles all;
+  double asked, together; /* as in cover_count */
+} tiling;
+
+/* A walk judges stretches of 16 pieces, halves what is not settled down to a
+ * tile of four, and judges the pieces of a tile one by one. */
+static void add_asked(tiling *t, const cover_piece *piece, double times) {
+  enum { STRETCH = 16, TILE = 4 };
+  for (int64_t scale = STRETCH; scale >= TILE; scale /= 2) {
+    cover_tiles boxes = {0, 0, 0};
+    cover_piece_tiles(piece, t->rows, t->keys * scale, &boxes);
+    if (scale == STRETCH)
+      t->asked += times * (boxes.empty + boxes.partial + boxes.full);
+    t->asked += times * boxes.partial * (scale == TILE ? TILE : 2);
+    if (scale == TILE) t->together += times * boxes.full * TILE;
+  }
+}
+
+static void add_tiles(void *context, const cover_piece *piece, int64_t times) {
+  tiling *t = context;
+  cover_tiles tiles = {0, 0, 0};
+  cover_piece_tiles(piece, t->rows, t->keys, &tiles);
+  t->all.empty += (double)times * tiles.empty;
+  t->all.partial += (double)times * tiles.partial;
+  t->all.full += (double)times * tiles.full;
+  if (t->keys == COVER_PIECE && piece->set->condition_count > 0)
+    add_asked(t, piece, (double)times);
+}
+
+/* ---- patterns ------------------------------------------------------------ */
+
+static void count_tiles(cover *c, const cover_order *all, double heads,
+                        tiling *t, cover_count *count) {
+  t->all = (cover_tiles){0, 0, 0};
+  t->asked = t->together = 0;
+  for (int32_t k = 0; k < all->count; k++) {
+    cover_set set;
+    cover_set_make(c, bit(all->branch[k]), &set);
+    cover_set_walk(c, &set, add_tiles, t);
+  }
+  count->empty += heads * t->all.empty;
+  count->partial += heads * t->all.partial;
+  count->full += heads * t->all.full;
+  count->asked += heads * t->asked;
+  count->together += heads * t->together;
+}
+
+static void count_pairs(cover *c, const cover_order *all, double heads,
+                        bool wants_distinct, cover_count *count) {
+  double own[DIL_BRANCH_MAX], pairs = 0, distinct = 0;
+  bool unites = c->pattern->combine == DIL_COMBINE_UNION;
+  for (int32_t k = 0; k < all->count; k++) {
+    cover_set set;
+    cover_set_make(c, bit(all->branch[k]), &set);
+    own[k] = cover_set_count(c, &set);
+    pairs += own[k];
+  }
+  if (unites || wants_distinct) distinct = cover_union(c, all, own);
+  count->pairs += heads * (unites ? distinct : pairs);
+  count->distinct += heads * distinct;
+}
+
+static void cover_open(cover *c, const pattern *p, int64_t N, int64_t M,
+                       const dil_call *call, int64_t b) {
+  assert(N >= 0 && M >= 0 && N <= INT32_MAX && M <= INT32_MAX);
+  *c = (cover){.arena = arena_new(), .pattern = p, .call = call,
+               .first = M - N, .M = M, .left = EXACTLY, .work = INT64_MAX,
+               .sets_work = p->branch_count > FEW ? SETS_OF_MANY : SETS_OF_FEW,
+               .sweep_work = SWEEPS, .samples = DRAWN,
+               .grain = (double)N * (double)M / SAMPLES};
+  c->box.range = cover_range;
+  c->box.point = (expr_point){.b = (int32_t)b,
+                              .B = call ? (int32_t)call->q.shape[0] : 1,
+                              .N = (int32_t)N,
+                              .M = (int32_t)M,
+                              .input = cover_input,
+                              .context = c};
+}
+
+static void cover_close(cover *c, cover_count *count) {
+  count->estimated = c->left < 0 || c->sampled;
+  arena_free(c->arena);
+}
+
+/* The next head at or after c->head that sees what none before it does, and how
+ * many see the same; 0: there is none. */
+static int64_t find_heads(cover *c) {
+  for (; c->head < c->pattern->heads; c->head++) {
+    int64_t heads = heads_like(c->pattern, c->head);
+    c->box.point.h = (int32_t)c->head;
+    if (heads > 0) return heads;
+  }
+  return 0;
+}
+
+void cover_pattern(const pattern *p, int64_t N, int64_t M, int32_t tile_rows,
+                   int32_t tile_keys, const dil_call *call, int64_t b,
+                   cover_count *count) {
+  cover c;
+  assert(tile_rows > 0 && tile_keys > 0);
+  *count = (cover_count){0};
+  cover_open(&c, p, N, M, call, b);
+  tiling t = {.rows = tile_rows, .keys = tile_keys};
+  for (int64_t heads; (heads = find_heads(&c)) > 0; c.head++) {
+    cover_order all = order_of(p, c.head);
+    count_pairs(&c, &all, (double)heads, true, count);
+    count->uncovered += (double)heads * uncovered_count(&c);
+    count_tiles(&c, &all, (double)heads, &t, count);
+  }
+  cover_close(&c, count);
+}
+
+void cover_pairs(const pattern *p, int64_t N, int64_t M, const dil_call *call,
+                 int64_t b, cover_count *count) {
+  cover c;
+  *count = (cover_count){0};
+  cover_open(&c, p, N, M, call, b);
+  for (int64_t heads; (heads = find_heads(&c)) > 0; c.head++) {
+    cover_order all = order_of(p, c.head);
+    count_pairs(&c, &all, (double)heads, false, count);
+  }
+  cover_close(&c, count);
+}

@@ -1,0 +1,37 @@
+/* cover.h - what a pattern costs, by arithmetic. */
+#ifndef DIL_COMPILER_ANALYSIS_COVER_H
+#define DIL_COMPILER_ANALYSIS_COVER_H
+
+#include "compiler/front/program.h"
+#include "compiler/pattern/pattern.h"
+#include "runtime/call.h"
+
+/* Keys that a walk on a processor settles at once where masks decide
+ * (runtime/cpu/key_visit.c). */
+enum { COVER_PIECE = 32 };
+
+typedef struct cover_count {
+  double pairs;       /* summed over heads; a key counts once for each branch
+                         that reaches it, once in `union` */
+  double distinct;    /* pairs reached at least once */
+  double uncovered;   /* (row, head) cells without any key */
+  double empty, partial, full; /* tiles of the boxes given */
+  /* For tiles of COVER_PIECE keys: how many boxes a walk judges by masks to
+   * find them, and how many of the full ones it settles four at a time. */
+  double asked, together;
+  bool estimated;     /* exact would have taken long: see cover_box.c and
+                         cover_union.c */
+} cover_count;
+
+/* Counts for batch row b, N queries, M keys; tiles are tile_rows query
+ * rows by tile_keys key rows of each branch. Inputs: `input` as in expr_point
+ * and `range` as in expr_box read the given tensors; NULL where the pattern
+ * has none. */
+void cover_pattern(const pattern *p, int64_t N, int64_t M, int32_t tile_rows,
+                   int32_t tile_keys, const dil_call *call, int64_t b,
+                   cover_count *count);
+/* Counts nothing but `pairs`, in a fraction of the time. */
+void cover_pairs(const pattern *p, int64_t N, int64_t M, const dil_call *call,
+                 int64_t b, cover_count *count);
+
+#endif

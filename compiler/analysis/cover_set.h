@@ -1,0 +1,141 @@
+/* cover_set.h - what the files of cover share.
+ *
+ * The pairs that several branches reach together are, again, segments with a
+ * residue, a window and conditions: a cover_set. Between two borders of its
+ * segments lies a cover_piece: rows and keys on one lattice of positions
+ * origin + step * index, a band of differences, and conditions. */
+#ifndef DIL_COMPILER_ANALYSIS_COVER_SET_H
+#define DIL_COMPILER_ANALYSIS_COVER_SET_H
+
+#include "compiler/front/program.h"
+#include "compiler/pattern/pattern.h"
+#include "runtime/call.h"
+
+/* A mask, or one level of keeps. */
+typedef struct cover_condition {
+  const expr *mask;   /* NULL: a level */
+  const keeps *level;
+} cover_condition;
+
+typedef struct cover_set {
+  uint64_t members;   /* branches; at least one */
+  int64_t left, right; /* the window, causal included */
+  bool segmented;
+  int64_t period;     /* positions after which all repeats; 0: never */
+  bool relative;      /* conditions see i - j, and neither i nor j alone */
+  int32_t condition_count;
+  cover_condition *conditions;
+} cover_set;
+
+/* Smallest and largest of every CHUNK elements along a line of an input. */
+typedef struct cover_line {
+  int32_t axis, at[DIL_RANK_MAX];
+  int64_t count;
+  interval *chunks;   /* NULL: not made yet */
+} cover_line;
+
+struct cover_lane;
+
+typedef struct cover {
+  arena *arena;
+  const pattern *pattern;
+  const dil_call *call;
+  int64_t first, M;   /* position of row 0, and the number of keys */
+  int64_t head;
+  expr_box box;       /* all but i and j filled */
+  cover_line lines[DIL_INPUT_MAX];
+  cover_condition *room[DIL_BRANCH_MAX]; /* for sets of so many members + 1 */
+  uint8_t *marks;     /* of rows; NULL: not made yet, as are those below */
+  struct cover_lane *lanes; /* [branches]: see cover_sweep.c */
+  uint64_t *bits;     /* of keys */
+  int64_t left;       /* boxes that may still be judged to count exactly */
+  double grain;       /* pairs of a box that is sampled, once none are left */
+  int64_t work;       /* steps that counts may still take; below 0: they end
+                         at once, and mean nothing */
+  int64_t sets_work;  /* of these for sets of branches, of all heads */
+  double sweep_work;  /* likewise for sweeps */
+  int64_t samples;    /* pairs that may still be drawn, of all heads */
+  bool sampled;       /* some union was: see cover_sweep.c */
+} cover;
+
+/* The branches of one head, short segments and small dilations first. */
+typedef struct cover_order {
+  int32_t count;
+  int32_t branch[DIL_BRANCH_MAX];
+} cover_order;
+
+/* Indices are inclusive; none when last < first. A pair (u, v) is within the
+ * band when -left <= v - u <= right. */
+typedef struct cover_piece {
+  cover *cover;
+  const cover_set *set;
+  int64_t origin, step;
+  int64_t u0, u1, v0, v1;
+  int64_t left, right;
+} cover_piece;
+
+typedef struct cover_tiles { double empty, partial, full; } cover_tiles;
+
+/* ---- cover_set.c --------------------------------------------------------- */
+
+/* Its conditions last until the next set of as many members is made. */
+void cover_set_make(cover *c, uint64_t members, cover_set *set);
+/* Whether every pair of the set is one of the branch too, as far as that can
+ * be told from their descriptions. */
+bool cover_set_within(const cover *c, const cover_set *set, int32_t branch);
+/* The piece whose first row is at position x or later. Returns where the next
+ * one begins. */
+int64_t cover_piece_at(cover *c, const cover_set *set, int64_t x,
+                       cover_piece *piece);
+/* Every piece with a row, and how often it stands there. */
+void cover_set_walk(cover *c, const cover_set *set,
+                    void (*visit)(void *context, const cover_piece *piece,
+                                  int64_t times),
+                    void *context);
+
+/* ---- cover_box.c --------------------------------------------------------- */
+
+/* Pairs of the piece, and of all pieces of a set. */
+double cover_set_count(cover *c, const cover_set *set);
+double cover_piece_count(const cover_piece *piece);
+/* Whether row u and key v of the piece are one of them. */
+bool cover_piece_holds(const cover_piece *piece, int64_t u, int64_t v);
+/* covered[u - u0] becomes 1 for every row that has a key. */
+void cover_piece_mark(const cover_piece *piece, uint8_t *covered);
+/* The piece cut into tiles of rows x keys. */
+void cover_piece_tiles(const cover_piece *piece, int64_t rows, int64_t keys,
+                       cover_tiles *tiles);
+
+/* ---- cover_union.c ------------------------------------------------------- */
+
+/* Pairs that some branch of the order reaches; own[k] are those of its branch
+ * number k. Exact, or else c->sampled is set. */
+double cover_union(cover *c, const cover_order *all, const double *own);
+
+/* ---- cover_sweep.c ------------------------------------------------------- */
+
+/* The same, row by row. False: that would take longer than c->sweep_work. */
+bool cover_sweep(cover *c, const cover_order *all, double *distinct);
+/* An estimate. */
+double cover_union_sample(cover *c, const cover_order *all, const double *own);
+
+/* ---- cover_part.c -------------------------------------------------------- */
+
+/* Pairs of the box of rows first[0]..last[0] and keys first[1]..last[1], which
+ * lies inside the band and whose positions `at` holds. False: its conditions do
+ * not come apart. */
+bool cover_parts_count(const cover_piece *piece, const expr_box *at,
+                       const int64_t first[2], const int64_t last[2],
+                       double *count);
+/* Likewise: covered[u - u0] becomes 1 for every row that has a key there. */
+bool cover_parts_mark(const cover_piece *piece, const expr_box *at,
+                      const int64_t first[2], const int64_t last[2],
+                      uint8_t *covered);
+
+/* ---- cover_input.c ------------------------------------------------------- */
+
+value cover_input(void *context, int32_t index, const int32_t *at);
+interval cover_range(void *context, int32_t index, int32_t axis,
+                     const int32_t *at, int32_t first, int32_t last);
+
+#endif

@@ -1,0 +1,326 @@
+/* accuracy.c - compares a call's outputs with the oracle, row by row. In: a
+ * binding after a run. Out: a verdict with the errors, their bounds, and the
+ * worst place when they are exceeded.
+ *
+ * The bounds are those of the storage type. Only where they are exceeded is it
+ * asked how much the rounding of scores explains (rounding.c). */
+#include "accuracy.h"
+#include "rounding.h"
+#include "compiler/oracle/oracle.h"
+#include "runtime/base/random.h"
+#include "runtime/base/status.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+  double output, lse;
+} bounds[DIL_DTYPE_COUNT] = {
+    [DIL_F32] = {2e-6, 2e-5},
+    [DIL_BF16] = {4e-3, 1e-4},
+    [DIL_F16] = {1e-3, 1e-4},
+};
+
+/* An error is bad beyond this share of the output, whatever explains it. */
+#define EXPLAINED_MOST 0.5
+
+/* On a GPU f32 is summed from tf32 products, three a product or, where the
+ * pattern says so, one. */
+static double output_bound(const binding *b) {
+  bool cuda = b->options->device.word == DEVICE_CUDA;
+  if (cuda && b->pattern->dtype == DIL_F32)
+    return b->pattern->fast ? 2e-3 : 1e-5;
+  return bounds[b->pattern->dtype].output;
+}
+
+/* Processors multiply exactly, and so do GPUs with elements of 16 bits. */
+static double product_error(const binding *b) {
+  bool cuda = b->options->device.word == DEVICE_CUDA;
+  if (!cuda || b->pattern->dtype != DIL_F32) return 0;
+  return b->pattern->fast ? 0x1p-10 : 0x1p-20;
+}
+
+typedef struct row_result {
+  double difference, reference; /* sums of squares */
+  double lse_error;
+  rounding explained; /* by the rounding of the row's scores */
+  bool torn;          /* a NaN or infinity on one side only */
+  bool nan;           /* a NaN on both */
+  verdict_place worst, worst_lse;
+} row_result;
+
+typedef struct checker {
+  const binding *binding;
+  const verdict *verdict;
+  row_result *row;
+  progress *progress;
+} checker;
+
+/* What `number` is once stored: its class decides what must be met exactly. */
+static double stored(dil_dtype dtype, double number) {
+  switch (dtype) {
+  case DIL_BF16:
+    return dil_bf16_to_f32(dil_f32_to_bf16((float)number));
+  case DIL_F16:
+    return dil_f16_to_f32(dil_f32_to_f16((float)number));
+  default:
+    return (float)number;
+  }
+}
+
+/* Both finite, or the same NaN or infinity. */
+static bool same_class(double got, double want) {
+  if (isfinite(got) || isfinite(want)) return isfinite(got) && isfinite(want);
+  return isnan(got) == isnan(want) && (isnan(got) || got == want);
+}
+
+/* The first that tears, or else the farthest off. */
+static void take_worst(verdict_place *worst, verdict_place place) {
+  if (!same_class(worst->got, worst->want)) return;
+  bool tears = !same_class(place.got, place.want);
+  if (tears || fabs(place.got - place.want) >= fabs(worst->got - worst->want))
+    *worst = place;
+}
+
+/* ---- rows ---------------------------------------------------------------- */
+
+static int64_t total_rows(const binding *b) {
+  return b->size[BIND_B] * b->size[BIND_N] * b->pattern->heads;
+}
+
+verdict_place verdict_row(const binding *b, int64_t rows, int64_t index) {
+  int64_t row = index, total = total_rows(b);
+  if (rows < total) {
+    uint32_t counter[4] = {(uint32_t)index, (uint32_t)(index >> 32), 0, 0};
+    uint32_t key[2] = {0x64696C, 0}, out[4];
+    dil_philox(counter, key, out);
+    double stretch = (double)total / (double)rows;
+    row = (int64_t)(((double)index + out[0] * 0x1p-32) * stretch);
+    if (row >= total) row = total - 1;
+  }
+  int64_t heads = b->pattern->heads, N = b->size[BIND_N];
+  return (verdict_place){
+      .b = row / heads / N, .n = row / heads % N, .h = row % heads};
+}
+
+static int64_t row_start(const dil_tensor *x, int64_t b, int64_t n, int64_t h) {
+  return b * x->stride[0] + n * x->stride[1] + h * x->stride[2];
+}
+
+static void compare_output(const binding *b, verdict_place at,
+                           const double *want, row_result *r) {
+  const dil_tensor *o = &b->call.o;
+  int64_t base = row_start(o, at.b, at.n, at.h);
+  for (at.d = 0; at.d < b->pattern->value_dim; at.d++) {
+    at.got = dil_element_read(o->data, o->dtype, base + at.d);
+    at.want = want[at.d];
+    if (!same_class(at.got, stored(b->pattern->dtype, at.want)))
+      r->torn = true;
+    else if (isfinite(at.got)) {
+      r->difference += (at.got - at.want) * (at.got - at.want);
+      r->reference += at.want * at.want;
+    } else {
+      r->nan |= isnan(at.got);
+      continue;
+    }
+    take_worst(&r->worst, at);
+  }
+}
+
+static void compare_lse(const binding *b, verdict_place at, double want,
+                        row_result *r) {
+  const dil_tensor *lse = &b->call.lse;
+  if (!lse->data) return;
+  at.d = -1;
+  at.want = want;
+  at.got =
+      ((const float *)
+           lse->data)[at.b * lse->stride[0] + at.h * lse->stride[1] + at.n];
+  if (!same_class(at.got, stored(DIL_F32, want)))
+    r->torn = true;
+  else if (isfinite(want))
+    r->lse_error = fabs(at.got - want);
+  else {
+    r->nan |= isnan(want);
+    return;
+  }
+  take_worst(&r->worst_lse, at);
+}
+
+static void check_row(void *context, int64_t index, int32_t worker) {
+  (void)worker;
+  const checker *c = context;
+  verdict_place at = verdict_row(c->binding, c->verdict->rows, index);
+  double output[DIL_HEAD_DIM_MAX], lse;
+  oracle_row(c->binding->pattern, &c->binding->call, at.b, at.n, at.h, output,
+             &lse);
+  row_result *r = &c->row[index];
+  compare_output(c->binding, at, output, r);
+  compare_lse(c->binding, at, lse, r);
+  progress_add(c->progress, 1);
+}
+
+static void explain_row(void *context, int64_t index, int32_t worker) {
+  (void)worker;
+  const checker *c = context;
+  const binding *b = c->binding;
+  verdict_place at = verdict_row(b, c->verdict->rows, index);
+  expr_point point = binding_point(b, at.b);
+  c->row[index].explained = rounding_of_row(b->pattern, &b->call, &point, at.n,
+                                            at.h, product_error(b));
+  progress_add(c->progress, 1);
+}
+
+/* ---- the verdict --------------------------------------------------------- */
+
+/* Measured seconds of a check: for a pair looked at, for a pair kept, and for
+ * each element of it read and multiplied. */
+#define LOOK_SECONDS    12e-9
+#define PAIR_SECONDS    30e-9
+#define ELEMENT_SECONDS 0.7e-9
+#define NORMAL_SECONDS  50e-9 /* an element that has to be made */
+
+static double look_count(const binding *b) {
+  double rows = (double)b->size[BIND_B] * (double)b->size[BIND_N], looks = 0;
+  for (int32_t i = 0; i < b->pattern->branch_count; i++) {
+    const branch *br = &b->pattern->branch[i];
+    int64_t segment = br->segment ? br->segment : b->size[BIND_M];
+    if (segment > b->size[BIND_M]) segment = b->size[BIND_M];
+    looks += rows * (double)segment * (br->head_last - br->head_first + 1);
+  }
+  return looks;
+}
+
+int64_t verdict_rows(const binding *b, double pairs, double budget) {
+  const pattern *p = b->pattern;
+  bool made = bind_has_rows(b);
+  int64_t total = total_rows(b), least = made ? 64 : 1000;
+  double elements = (double)(p->head_dim + p->value_dim);
+  double each = made ? ELEMENT_SECONDS : NORMAL_SECONDS;
+  double seconds =
+      look_count(b) * LOOK_SECONDS + pairs * (PAIR_SECONDS + elements * each);
+  if (seconds <= budget) return total;
+  int64_t rows = (int64_t)((double)total * budget / seconds);
+  return rows < least ? (total < least ? total : least) : rows;
+}
+
+/* Beyond what the rounding of the row's own scores explains. */
+static double unexplained(const row_result *r) {
+  return fmax(0, sqrt(r->difference) - r->explained.output);
+}
+static double unexplained_lse(const row_result *r) {
+  return r->lse_error - r->explained.lse;
+}
+
+/* Errors of all rows, and the rows that are farthest off: for the output, and
+ * for the lse. False: a row is torn, and both are the first such row. */
+static bool find_worst(const checker *c, const row_result **worst,
+                       const row_result **worst_lse) {
+  *worst = *worst_lse = c->row;
+  for (int64_t i = 0; i < c->verdict->rows; i++) {
+    const row_result *r = &c->row[i];
+    if (r->torn) {
+      *worst = *worst_lse = r;
+      return false;
+    }
+    if (unexplained(r) > unexplained(*worst)) *worst = r;
+    if (unexplained_lse(r) > unexplained_lse(*worst_lse)) *worst_lse = r;
+  }
+  return true;
+}
+
+/* The relative L2 norms of all rows' errors: whole, and unexplained. */
+static void sum_rows(const checker *c, verdict *v) {
+  double difference = 0, reference = 0, beyond = 0;
+  v->nan_rows = 0;
+  for (int64_t i = 0; i < v->rows; i++) {
+    const row_result *r = &c->row[i];
+    difference += r->difference;
+    reference += r->reference;
+    beyond += unexplained(r) * unexplained(r);
+    v->nan_rows += r->nan;
+  }
+  v->rel_error = difference > 0 ? sqrt(difference / reference) : 0;
+  v->unexplained = beyond > 0 ? sqrt(beyond / reference) : 0;
+}
+
+static void judge(const checker *c, verdict *v) {
+  const binding *b = c->binding;
+  const row_result *worst, *worst_lse;
+  bool whole = find_worst(c, &worst, &worst_lse);
+  sum_rows(c, v);
+  v->lse_error = worst_lse->lse_error;
+  v->lse_bound = bounds[b->pattern->dtype].lse + worst_lse->explained.lse;
+  v->bound = output_bound(b);
+  bool output_good = v->unexplained <= v->bound &&
+                     v->rel_error <= fmax(v->bound, EXPLAINED_MOST);
+  v->torn = !whole;
+  v->good = whole && output_good && v->lse_error <= v->lse_bound;
+  bool lse_place =
+      whole ? output_good : same_class(worst->worst.got, worst->worst.want);
+  v->worst = lse_place ? worst_lse->worst_lse : worst->worst;
+  if (!b->call.lse.data) v->lse_error = NAN;
+}
+
+/* Outputs that still lie where they were computed. */
+static dil_status bring_rows(const checker *c) {
+  const binding *b = c->binding;
+  dil_status status = DIL_OK;
+  for (int64_t i = 0; b->bring && i < c->verdict->rows && !status; i++) {
+    verdict_place at = verdict_row(b, c->verdict->rows, i);
+    status = b->bring(b->owner, at.b, at.n, at.h);
+  }
+  return status;
+}
+
+static dil_status each_row(checker *c, const char *what,
+                           void (*work)(void *, int64_t, int32_t)) {
+  progress bar;
+  c->progress = &bar;
+  progress_start(&bar, what, c->verdict->rows, 1);
+  dil_status status =
+      dil_threads_run(c->binding->threads, c->verdict->rows, work, c);
+  progress_end(&bar);
+  return status;
+}
+
+dil_status verdict_make(const binding *b, double pairs, double budget,
+                        verdict *v) {
+  *v = (verdict){.total = total_rows(b), .good = true};
+  v->rows = verdict_rows(b, pairs, budget);
+  if (v->rows == 0) return DIL_OK;
+  checker c = {b, v, calloc((size_t)v->rows, sizeof(row_result)), NULL};
+  if (!c.row) return dil_fail(DIL_MEMORY, "no memory to check the result");
+  dil_status status = bring_rows(&c);
+  if (!status) status = each_row(&c, "checking", check_row);
+  if (!status) judge(&c, v);
+  if (!status && !v->good && !v->torn) {
+    status = each_row(&c, "judging", explain_row);
+    if (!status) judge(&c, v);
+  }
+  free(c.row);
+  return status;
+}
+
+static void print_place(const verdict_place *at, FILE *out) {
+  fprintf(out, "  %s at batch row %lld, query %lld, head %lld",
+          at->d < 0 ? "lse" : "output", (long long)at->b, (long long)at->n,
+          (long long)at->h);
+  if (at->d >= 0) fprintf(out, ", element %lld", (long long)at->d);
+  fprintf(out, ": got %.9g, the oracle has %.9g\n", at->got, at->want);
+}
+
+void verdict_print(const verdict *v, FILE *out) {
+  fprintf(out, "%-8s%lld of %lld rows compared", v->good ? "good" : "BAD",
+          (long long)v->rows, (long long)v->total);
+  if (v->nan_rows)
+    fprintf(out, ", %lld of them NaN in both", (long long)v->nan_rows);
+  fprintf(out, "; output error %.2g", v->rel_error);
+  if (v->unexplained < v->rel_error)
+    fprintf(out, ", %.2g beyond the rounding of scores", v->unexplained);
+  fprintf(out, " (at most %.2g)", v->bound);
+  if (!isnan(v->lse_error))
+    fprintf(out, ", lse %.2g (at most %.2g)", v->lse_error, v->lse_bound);
+  fputc('\n', out);
+  if (!v->good) print_place(&v->worst, out);
+}

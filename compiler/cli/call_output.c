@@ -1,0 +1,140 @@
+/* call_output.c - o and lse of a call: memory, or mapped files that get their
+ * names at the end. A streamed run with a checkpoint resumes with those files.
+ * In: options and sizes. Out: tensors of a binding. */
+#include "call_setup.h"
+#include "runtime/base/module.h"
+#include "runtime/base/status.h"
+#include "runtime/stream/stream.h"
+#include <string.h>
+#include <sys/stat.h>
+
+/* ---- paths --------------------------------------------------------------- */
+
+/* Returns the file's name and its folder; *there: the folder exists. */
+static const char *split_path(const char *path, struct stat *folder,
+                              bool *there) {
+  char text[DIL_PATH_MAX];
+  const char *slash = strrchr(path, '/');
+  int length = snprintf(text, sizeof text, "%.*s",
+                        slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+  *there = length < (int)sizeof text && !stat(text, folder);
+  return slash ? slash + 1 : path;
+}
+
+/* Whether two paths name one regular file, which need not exist yet. */
+static bool is_same_file(const char *path, const char *other) {
+  struct stat a, b;
+  bool there = !stat(path, &a), other_there = !stat(other, &b);
+  if (there != other_there || (there && !S_ISREG(a.st_mode))) return false;
+  if (!there) {
+    const char *name = split_path(path, &a, &there);
+    if (strcmp(name, split_path(other, &b, &other_there))) return false;
+  }
+  return there && other_there && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+static dil_status spare_arrays(const options *o, const char *option,
+                               const char *path) {
+  const char *const names[] = {"q", "k", "v", "lengths"};
+  const char *const files[] = {o->array[0], o->array[1], o->array[2],
+                               o->lengths};
+  for (int32_t i = 0; i < 4; i++)
+    if (files[i] && is_same_file(path, files[i]))
+      return dil_fail(DIL_USAGE, "--%s would take the place of '%s', the file "
+                      "of --%s", option, files[i], names[i]);
+  for (int32_t i = 0; i < o->input.count; i++)
+    if (is_same_file(path, o->input.pair[i].value))
+      return dil_fail(DIL_USAGE, "--%s would take the place of '%s', the file "
+                      "of --input %s", option, o->input.pair[i].value,
+                      o->input.pair[i].name);
+  return DIL_OK;
+}
+
+static dil_status check_output(const options *o, const char *option,
+                               const char *path) {
+  dil_status status = spare_arrays(o, option, path);
+  bool begun = o->seen[OPTION_STREAM]; /* binding creates it before the run */
+  return status || begun ? status : dil_npy_probe(path);
+}
+
+dil_status bind_check_outputs(const options *o) {
+  dil_status status = DIL_OK;
+  if (o->out && o->lse && is_same_file(o->out, o->lse))
+    return dil_fail(DIL_USAGE, "--out and --lse are one file, '%s'", o->lse);
+  if (o->out) status = check_output(o, "out", o->out);
+  if (!status && o->lse) status = check_output(o, "lse", o->lse);
+  return status;
+}
+
+/* ---- the outputs --------------------------------------------------------- */
+
+/* Creates or resumes PREFIX.o.npy or PREFIX.lse.npy of a run with a
+ * checkpoint. */
+static dil_status keep_output(const binding *b, const char *path,
+                              const char *name, const dil_tensor *tensor,
+                              dil_npy_output *output) {
+  char part[DIL_PATH_MAX];
+  const options *o = b->options;
+  int length = snprintf(part, sizeof part, "%s.%s.npy", o->state, name);
+  if (length >= (int)sizeof part)
+    return dil_fail(DIL_USAGE, "--state '%s' is too long", o->state);
+  return dil_npy_create_at(path, part, o->resume, DIL_F32, tensor->rank,
+                           tensor->shape, output);
+}
+
+static dil_status bind_output(binding *b, const char *path, const char *name,
+                              dil_npy_output *output, dil_tensor *tensor) {
+  const options *o = b->options;
+  dil_status status;
+  if (!o->seen[OPTION_STREAM] || (!path && !o->state))
+    return bind_reserve(b, tensor->dtype, tensor->rank, tensor->shape, tensor);
+  status = o->state ? keep_output(b, path, name, tensor, output)
+                    : dil_npy_create(path, DIL_F32, tensor->rank,
+                                     tensor->shape, output);
+  *tensor = output->tensor;
+  return status;
+}
+
+/* Checks the checkpoint that the run resumes, or deletes one that it does not
+ * resume. */
+static dil_status open_state(const options *o) {
+  stream_chunks cuts;
+  if (!o->seen[OPTION_STREAM] || !o->state) return DIL_OK;
+  if (o->resume) return stream_kept_chunks(o->state, &cuts);
+  stream_forget(o->state);
+  return DIL_OK;
+}
+
+dil_status bind_outputs(binding *b) {
+  const options *o = b->options;
+  if (bind_is_sparse(b)) return bind_sparse(b);
+  dil_status status = open_state(o);
+  if (!status) status = bind_output(b, o->out, "o", &b->out, &b->call.o);
+  if (!status && pattern_has_lse(b->pattern))
+    status = bind_output(b, o->lse, "lse", &b->lse, &b->call.lse);
+  else if (!status && o->lse)
+    status = dil_fail(DIL_INPUT,
+                      "pattern '%s' has no lse: its branches are "
+                      "normalised each by itself",
+                      b->pattern->name);
+  if (!status) binding_wipe(b);
+  return status;
+}
+
+void bind_discard(binding *b) {
+  const options *o = b->options; /* NULL: binding_open did not run */
+  bool goes_on = o && o->state && stream_is_kept(o->state);
+  b->out.kept &= goes_on;
+  b->lse.kept &= goes_on;
+  dil_npy_discard(&b->out);
+  dil_npy_discard(&b->lse);
+}
+
+/* The checkpoint goes last, so that a run that dies before can still resume.
+ * bind_discard deletes files that no option asked for. */
+dil_status binding_publish(binding *b) {
+  dil_status status = b->out.path ? dil_npy_publish(&b->out) : DIL_OK;
+  if (!status && b->lse.path) status = dil_npy_publish(&b->lse);
+  if (!status && b->options->state) stream_forget(b->options->state);
+  return status;
+}

@@ -1,0 +1,353 @@
+/* call_setup.c - makes a call from the command line. In: options and a pattern.
+ * Out: a dil_call whose sizes agree, or a message that names the two sources of
+ * sizes that disagree. See bind.h. */
+#include "call_setup.h"
+#include "runtime/base/status.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const size_names[BIND_SIZE_COUNT] = {"batch rows", "queries",
+                                                        "keys"};
+
+dil_status binding_open(arena *a, const options *o, const pattern *p,
+                        binding *b) {
+  *b = (binding){.arena = a, .options = o, .pattern = p};
+  b->call = (dil_call){.size = sizeof b->call,
+                       .seed = o->seed,
+                       .train = o->train,
+                       .scale = o->scale};
+  dil_context_options processor = DIL_CONTEXT_OPTIONS_INIT;
+  processor.threads = (int32_t)o->threads;
+  processor.log = message_log;
+  processor.log_level = DIL_LOG_WARNING;
+  dil_status status = dil_context_new(&processor, &b->context);
+  if (!status) b->threads = dil_context_workers(b->context);
+  return status;
+}
+
+void binding_free(binding *b) {
+  for (int32_t i = 0; i < b->buffer_count; i++) free(b->buffer[i]);
+  for (int32_t i = 0; i < 3; i++) dil_npy_free(&b->mapped[i]);
+  bind_discard(b);
+  bind_sparse_free(b);
+  dil_context_free(b->context);
+}
+
+/* ---- sizes --------------------------------------------------------------- */
+
+dil_status bind_claim(binding *b, bind_size which, int64_t size,
+                      const char *who) {
+  if (b->claimed[which] && b->size[which] != size)
+    return dil_fail(DIL_INPUT, "%s has %lld %s, but %s has %lld", who,
+                    (long long)size, size_names[which], b->claimed[which],
+                    (long long)b->size[which]);
+  if (b->claimed[which]) return DIL_OK;
+  b->size[which] = size;
+  b->claimed[which] = who;
+  return DIL_OK;
+}
+
+static dil_status claim_options(binding *b) {
+  const options *o = b->options;
+  dil_status status = DIL_OK;
+  if (o->seen[OPTION_BATCH])
+    status = bind_claim(b, BIND_B, o->batch, "--batch");
+  if (!status && o->seen[OPTION_SEQ])
+    status = bind_claim(b, BIND_N, o->seq, "--seq");
+  if (!status && o->seen[OPTION_KEYS])
+    status = bind_claim(b, BIND_M, o->keys, "--keys");
+  return status;
+}
+
+/* Defaults: one batch row, `seq` queries, as many keys as queries. */
+static dil_status default_sizes(binding *b, int64_t seq) {
+  if (!b->claimed[BIND_N] && seq < 0)
+    return dil_fail(DIL_USAGE, "how many queries? say --seq N");
+  bind_claim(b, BIND_B, b->claimed[BIND_B] ? b->size[BIND_B] : 1, "one");
+  bind_claim(b, BIND_N, b->claimed[BIND_N] ? b->size[BIND_N] : seq, "one");
+  bind_claim(b, BIND_M, b->claimed[BIND_M] ? b->size[BIND_M] : b->size[BIND_N],
+             "--seq");
+  return DIL_OK;
+}
+
+/* Shapes of q, k, v, o without data: enough for cover and the masks. */
+static void shape_call(binding *b) {
+  const pattern *p = b->pattern;
+  const int64_t *s = b->size;
+  const int64_t q[] = {s[BIND_B], s[BIND_N], p->heads, p->head_dim};
+  const int64_t k[] = {s[BIND_B], s[BIND_M], p->kv_heads, p->head_dim};
+  const int64_t v[] = {s[BIND_B], s[BIND_M], p->kv_heads, p->value_dim};
+  const int64_t out[] = {s[BIND_B], s[BIND_N], p->heads, p->value_dim};
+  const int64_t lse[] = {s[BIND_B], p->heads, s[BIND_N]};
+  b->call.q = dil_tensor_make(NULL, p->dtype, 4, q);
+  b->call.k = dil_tensor_make(NULL, p->dtype, 4, k);
+  b->call.v = dil_tensor_make(NULL, p->dtype, 4, v);
+  b->call.o = dil_tensor_make(NULL, p->dtype, 4, out);
+  b->call.lse = dil_tensor_make(NULL, DIL_F32, 3, lse);
+}
+
+dil_status binding_sizes(binding *b, int64_t seq) {
+  dil_status status = claim_options(b);
+  if (!status) status = default_sizes(b, seq);
+  if (!status) shape_call(b);
+  return status;
+}
+
+/* ---- declared inputs ----------------------------------------------------- */
+
+static bool expr_reads(const expr *e, int32_t input) {
+  if (e->op == EXPR_INPUT && e->integer == input) return true;
+  for (int32_t i = 0; i < e->count; i++)
+    if (expr_reads(e->arg[i], input)) return true;
+  return false;
+}
+
+static bool branch_keeps_by(const branch *b, int32_t input) {
+  for (int32_t i = 0; i < b->mask_count; i++)
+    if (expr_reads(b->mask[i], input)) return true;
+  for (int32_t level = 0; level < 2; level++)
+    for (int32_t i = 0; i < b->keeps[level].count; i++) {
+      const keep *k = &b->keeps[level].keep[i];
+      if (k->kind == KEEP_EXPR && expr_reads(k->condition, input)) return true;
+    }
+  return false;
+}
+
+bool bind_decides(const pattern *p, int32_t input) {
+  for (int32_t i = 0; i < p->branch_count; i++)
+    if (branch_keeps_by(&p->branch[i], input)) return true;
+  return false;
+}
+
+static const char *given_input(const options *o, const char *name) {
+  for (int32_t i = 0; i < o->input.count; i++)
+    if (!strcmp(o->input.pair[i].name, name)) return o->input.pair[i].value;
+  return NULL;
+}
+
+static dil_status check_names(const binding *b) {
+  const pattern *p = b->pattern;
+  const char *names[DIL_INPUT_MAX];
+  for (int32_t i = 0; i < p->input_count; i++) names[i] = p->input[i].name;
+  for (int32_t g = 0; g < b->options->input.count; g++) {
+    const char *name = b->options->input.pair[g].name;
+    int32_t i = 0;
+    while (i < p->input_count && strcmp(names[i], name)) i++;
+    if (given_input(b->options, name) != b->options->input.pair[g].value)
+      return dil_fail(DIL_USAGE, "--input %s is given twice", name);
+    if (i < p->input_count) continue;
+    char guess[DIAG_GUESS];
+    return dil_fail(DIL_INPUT, "pattern '%s' has no input '%s'%s", p->name,
+                    name, diag_guess(name, names, p->input_count, guess));
+  }
+  return DIL_OK;
+}
+
+/* The dimensions of an input for the sizes of the call. */
+static dil_status input_shape(const binding *b, int32_t index,
+                              int64_t *shape) {
+  expr_point point = {.B = (int32_t)b->size[BIND_B],
+                      .N = (int32_t)b->size[BIND_N],
+                      .M = (int32_t)b->size[BIND_M]};
+  for (int32_t axis = 0; axis < b->pattern->input[index].rank; axis++) {
+    shape[axis] =
+        expr_eval(b->pattern->dimension[index][axis], &point, false).integer;
+    if (shape[axis] < 0)
+      return dil_fail(DIL_INPUT,
+                      "dimension %d of input '%s' is %lld with %d queries and "
+                      "%d keys",
+                      axis, b->pattern->input[index].name,
+                      (long long)shape[axis], point.N, point.M);
+  }
+  return DIL_OK;
+}
+
+dil_status bind_wrong_type(const char *path, dil_dtype holds,
+                           dil_dtype wanted) {
+  return dil_fail(DIL_INPUT, "'%s' holds %s, %s is wanted: save "
+                  "x.astype('%s')", path,
+                  bind_is_float(holds) ? "floats"
+                  : holds == DIL_U8    ? "u8"
+                                       : "integers",
+                  dil_dtype_name(wanted),
+                  bind_is_float(wanted) ? "float32"
+                  : wanted == DIL_U8    ? "uint8"
+                                        : "int32");
+}
+
+dil_status bind_array(binding *b, const char *path, dil_dtype dtype,
+                      const dil_npy *file, dil_tensor *tensor) {
+  bool floats = bind_is_float(dtype);
+  if (bind_is_float(file->tensor.dtype) != floats ||
+      (!floats && file->tensor.dtype != dtype))
+    return bind_wrong_type(path, file->tensor.dtype, dtype);
+  dil_status status =
+      bind_reserve(b, dtype, file->tensor.rank, file->tensor.shape, tensor);
+  return status ? status : bind_convert(b, &file->tensor, tensor);
+}
+
+static bool same_shape(const dil_tensor *a, const dil_tensor *b) {
+  return a->rank == b->rank &&
+         !memcmp(a->shape, b->shape, (size_t)a->rank * sizeof *a->shape);
+}
+
+static dil_status load_input(binding *b, int32_t index, const char *path,
+                             const int64_t *shape) {
+  const dil_input *in = &b->pattern->input[index];
+  dil_tensor want = dil_tensor_make(NULL, in->dtype, in->rank, shape);
+  dil_npy file;
+  dil_status status = dil_npy_read(path, &file);
+  if (status) return status;
+  if (!same_shape(&file.tensor, &want))
+    status = dil_fail(DIL_INPUT, "input '%s' is %s here, but '%s' is %s",
+                      in->name, bind_shape_text(b->arena, &want), path,
+                      bind_shape_text(b->arena, &file.tensor));
+  else
+    status = bind_array(b, path, in->dtype, &file, &b->inputs[index]);
+  dil_npy_free(&file);
+  return status;
+}
+
+static dil_status bind_input(binding *b, int32_t index, bool needed) {
+  const dil_input *in = &b->pattern->input[index];
+  const char *path = given_input(b->options, in->name);
+  int64_t shape[DIL_RANK_MAX];
+  dil_status status = input_shape(b, index, shape);
+  if (status) return status;
+  b->inputs[index] = dil_tensor_make(NULL, in->dtype, in->rank, shape);
+  if (!path && !needed) return DIL_OK;
+  if (!path)
+    return dil_fail(DIL_INPUT,
+                    "input '%s' of pattern '%s' is not given: say --input "
+                    "%s=F.npy or --input %s=random",
+                    in->name, b->pattern->name, in->name, in->name);
+  if (strcmp(path, "random")) return load_input(b, index, path, shape);
+  status = bind_reserve(b, in->dtype, in->rank, shape, &b->inputs[index]);
+  if (status) return status;
+  return bind_random(b, b->options->random, 3 + (uint32_t)index,
+                     &b->inputs[index]);
+}
+
+dil_status binding_inputs(binding *b, bool all) {
+  dil_status status = check_names(b);
+  for (int32_t i = 0; !status && i < b->pattern->input_count; i++)
+    status = bind_input(b, i, all || bind_decides(b->pattern, i));
+  b->call.inputs = b->inputs;
+  b->call.input_count = b->pattern->input_count;
+  return status;
+}
+
+/* ---- the rest of a call ------------------------------------------------- */
+
+static dil_status bind_lengths(binding *b) {
+  const char *path = b->options->lengths;
+  if (!path) return DIL_OK;
+  int64_t shape[] = {b->size[BIND_B]};
+  dil_tensor lengths, want = dil_tensor_make(NULL, DIL_I32, 1, shape);
+  dil_npy file;
+  dil_status status = dil_npy_read(path, &file);
+  if (status) return status;
+  if (!same_shape(&file.tensor, &want))
+    status = dil_fail(DIL_INPUT, "lengths are [%lld] here, but '%s' is %s",
+                      (long long)shape[0], path,
+                      bind_shape_text(b->arena, &file.tensor));
+  else
+    status = bind_array(b, path, DIL_I32, &file, &lengths);
+  dil_npy_free(&file);
+  if (status) return status;
+  b->call.lengths = lengths.data;
+  for (int64_t i = 0; i < shape[0]; i++)
+    if (b->call.lengths[i] < 0 || b->call.lengths[i] > b->size[BIND_M])
+      return dil_fail(DIL_INPUT,
+                      "'%s' has %d at batch row %lld, which is not "
+                      "in 0..%lld",
+                      path, b->call.lengths[i], (long long)i,
+                      (long long)b->size[BIND_M]);
+  return DIL_OK;
+}
+
+/* Refuses --scale, --seed and --train where the pattern does not use them, and
+ * a missing --scale. */
+static dil_status check_words(const binding *b) {
+  const options *o = b->options;
+  bool wanted = b->pattern->scale_kind == SCALE_RUNTIME;
+  if (wanted && !o->seen[OPTION_SCALE])
+    return dil_fail(DIL_INPUT,
+                    "the scale of pattern '%s' is given at run "
+                    "time: say --scale X",
+                    b->pattern->name);
+  if (!wanted && o->seen[OPTION_SCALE])
+    return dil_fail(DIL_INPUT,
+                    "pattern '%s' fixes its scale: --scale wants "
+                    "`scale runtime;` in it",
+                    b->pattern->name);
+  if (o->seen[OPTION_SEED] && !o->train)
+    return dil_fail(DIL_USAGE, "--seed is the dropout's: it wants --train");
+  if (o->train && !(b->pattern->dropout > 0))
+    return dil_fail(DIL_INPUT,
+                    "pattern '%s' drops nothing: --train wants `dropout P;` "
+                    "in it", b->pattern->name);
+  return DIL_OK;
+}
+
+dil_status binding_tensors(binding *b, int64_t seq) {
+  dil_tensor loaded[3];
+  dil_status status = check_words(b);
+  if (!status) status = bind_check_outputs(b->options);
+  if (!status) status = bind_load(b, loaded);
+  if (!status) status = binding_sizes(b, seq);
+  if (!status) status = binding_inputs(b, true);
+  if (!status) status = bind_rows(b, loaded);
+  if (!status) status = bind_lengths(b);
+  return status ? status : bind_outputs(b);
+}
+
+dil_status binding_follow(binding *b, const int64_t size[BIND_SIZE_COUNT]) {
+  dil_tensor loaded[3];
+  dil_status status = check_words(b);
+  if (!status) status = claim_options(b);
+  for (int32_t i = 0; i < BIND_SIZE_COUNT && !status; i++)
+    status = bind_claim(b, (bind_size)i, size[i], "rank 0");
+  if (!status) status = bind_load(b, loaded);
+  if (!status) status = binding_sizes(b, -1);
+  if (!status) status = binding_inputs(b, true);
+  return status ? status : bind_rows(b, loaded);
+}
+
+/* All bits set is a NaN of every float type. */
+void binding_wipe(binding *b) {
+  dil_tensor *o = &b->call.o, *lse = &b->call.lse;
+  if (!b->out.map)
+    memset(o->data, 0xFF,
+           (size_t)dil_tensor_count(o) * dil_dtype_size(o->dtype));
+  if (lse->data && !b->lse.map)
+    memset(lse->data, 0xFF, (size_t)dil_tensor_count(lse) * sizeof(float));
+}
+
+/* ---- what masks see ------------------------------------------------------ */
+
+/* Element at[] of input `index`; 0 outside of it. */
+static value read_input(void *context, int32_t index, const int32_t *at) {
+  const dil_tensor *t = &((const binding *)context)->inputs[index];
+  int64_t place = 0;
+  for (int32_t axis = 0; axis < t->rank; axis++) {
+    if (at[axis] < 0 || at[axis] >= t->shape[axis]) return (value){0};
+    place += at[axis] * t->stride[axis];
+  }
+  double element = dil_element_read(t->data, t->dtype, place);
+  return (value){bind_is_float(t->dtype) ? 0 : (int64_t)element, element};
+}
+
+int64_t binding_keys(const binding *b, int64_t b_row) {
+  return b->call.lengths ? b->call.lengths[b_row] : b->size[BIND_M];
+}
+
+expr_point binding_point(const binding *b, int64_t b_row) {
+  return (expr_point){.b = (int32_t)b_row,
+                      .B = (int32_t)b->size[BIND_B],
+                      .N = (int32_t)b->size[BIND_N],
+                      .M = (int32_t)binding_keys(b, b_row),
+                      .input = read_input,
+                      .context = (void *)b};
+}

@@ -1,0 +1,368 @@
+/* command_explain.c - `dil explain FILE --seq N`: what a pattern costs, counted
+ * exactly, and how long it would take here, which is a prediction. */
+#include "call_setup.h"
+#include "gpu_estimate.h"
+#include "session_stream.h"
+#include "compiler/analysis/cost.h"
+#include "compiler/exchange/exchange.h"
+#include "runtime/base/status.h"
+#include "runtime/cpu/peak.h"
+#include <jansson.h>
+#include <string.h>
+
+typedef struct bill {
+  const pattern *pattern;
+  const char *kernel, *isa;
+  char variant[16];
+  int64_t B, N, M;
+  int32_t threads, tile_keys;
+  bool causal;
+  cover_count count; /* of all batch rows */
+  double flops, bytes;
+  double dense, dense_causal; /* pairs */
+  double peak, seconds;
+  double dense_seconds;       /* of dense attention; the processor alone */
+  cost_reason slower;         /* than that, and why */
+  const char *made_up[DIL_INPUT_MAX]; /* inputs of random elements that decide
+                                         which pairs are kept */
+  int32_t made_up_count;
+  place_bill *place;          /* NULL: one device */
+  forecast *gpu;              /* NULL: the processor */
+  bool streamed;              /* by --stream */
+  stream_shape shape;
+  stream_facts stream;
+} bill;
+
+static bool all_causal(const pattern *p) {
+  for (int32_t i = 0; i < p->branch_count; i++)
+    if (!p->branch[i].causal && p->branch[i].right != 0) return false;
+  return true;
+}
+
+/* Dense attention of this shape, causal where the pattern is. */
+static void predict_dense(const binding *b, const compilation *c,
+                          const cost_case *spot, bill *l) {
+  cover_count count;
+  binding beside = *b;
+  cost_case one = *spot;
+  beside.pattern = cost_beside(c->arena, l->pattern, l->causal);
+  one.rows = l->N < DIL_TILE_ROWS_LEAST;
+  one.dedup = false;
+  one.count = &count;
+  one.tile_keys = c->plan->table.tile_keys;
+  measure_cover(&beside, COST_TILE_ROWS, one.tile_keys, &count);
+  cost_parts own = cost_split(c->plan->pattern, spot);
+  cost_parts dense = cost_split(beside.pattern, &one);
+  l->dense_seconds = cost_seconds(beside.pattern, &one);
+  l->slower = cost_slower(&own, &dense);
+}
+
+/* The prediction needs the peak of this machine, and to know what would run:
+ * a kernel says so before any code is made. */
+static dil_status predict(const binding *b, compilation *c, bill *l) {
+  dil_kernel *made;
+  dil_kernel_source from;
+  dil_sizes sizes = {l->B, l->N, l->M};
+  dil_status status = driver_source(c, b->context, &from);
+  if (!status) status = dil_kernel_make(b->context, &from, &made);
+  if (status) return status;
+  status = dil_kernel_variant(made, &sizes, l->variant, sizeof l->variant);
+  dil_kernel_free(made);
+  if (!status) status = measure_peak(b, l->isa, 0.05, &l->peak);
+  bool bf16 = l->pattern->dtype == DIL_BF16 && !strcmp(l->isa, "avx512bf16");
+  cost_case spot = {.threads = l->threads,
+                    .count = &l->count,
+                    .tile_keys = l->tile_keys,
+                    .B = l->B,
+                    .N = l->N,
+                    .M = l->M,
+                    .rows = !strcmp(l->variant, "rows"),
+                    .dedup = c->plan->table.dedup,
+                    .peak = l->peak,
+                    .bf16 = bf16};
+  l->seconds = cost_seconds(c->plan->pattern, &spot);
+  predict_dense(b, c, &spot, l);
+  return status;
+}
+
+/* Keys that are judged full, partial or empty at once: a tile of the plan, or
+ * the pieces of one where masks decide. */
+static int32_t tile_keys(const dil_table *table) {
+  for (int32_t i = 0; i < table->predicate_count; i++)
+    if (table->predicates[i].masked) return COVER_PIECE;
+  return table->tile_keys;
+}
+
+static dil_status predict_gpu(const binding *b, compilation *c, bill *l) {
+  dil_status status = DIL_OK;
+  if (!b->options->cuda) status = forecast_device(b, c, l->gpu);
+  if (!status) status = forecast_make(b, c, l->flops, l->gpu);
+  l->seconds = l->gpu->seconds;
+  return status;
+}
+
+/* Inputs that only scores read have no elements here. */
+static void find_made_up(const binding *b, bill *l) {
+  for (int32_t i = 0; i < b->options->input.count; i++) {
+    const char *name = b->options->input.pair[i].name;
+    if (strcmp(b->options->input.pair[i].value, "random")) continue;
+    for (int32_t k = 0; k < b->pattern->input_count; k++)
+      if (!strcmp(b->pattern->input[k].name, name) &&
+          bind_decides(b->pattern, k))
+        l->made_up[l->made_up_count++] = name;
+  }
+}
+
+static dil_status make_bill(const binding *b, compilation *c, bill *l) {
+  const pattern *p = b->pattern;
+  int64_t B = b->size[BIND_B], N = b->size[BIND_N], M = b->size[BIND_M];
+  l->pattern = p;
+  l->kernel = c->kernel->name;
+  l->B = B, l->N = N, l->M = M;
+  l->isa = b->options->cpu ? b->options->cpu : dil_host_isa();
+  if (!l->isa && !l->gpu)
+    return dil_fail(DIL_ENVIRONMENT, "this processor lacks AVX2, FMA or F16C");
+  l->threads = dil_threads_count(b->threads);
+  l->causal = all_causal(p);
+  find_made_up(b, l);
+  l->tile_keys = tile_keys(&c->plan->table);
+  /* As it runs: masks may have become branches (lift.c). */
+  binding planned = *b;
+  planned.pattern = c->plan->pattern;
+  measure_cover(&planned, COST_TILE_ROWS, l->tile_keys, &l->count);
+  l->flops = cost_flops(p, l->count.pairs);
+  l->bytes = (double)B * cost_bytes(p, N, M);
+  l->dense = (double)B * cost_dense(p, N, M, false);
+  l->dense_causal = (double)B * cost_dense(p, N, M, true);
+  return l->gpu ? predict_gpu(b, c, l) : predict(b, c, l);
+}
+
+/* ---- for people ---------------------------------------------------------- */
+
+static double percent(double part, double whole) {
+  return whole > 0 ? 100 * part / whole : 0;
+}
+
+static const char *plural(int64_t count) {
+  return count == 1 ? "" : "s";
+}
+
+static void print_pattern(const bill *l) {
+  const pattern *p = l->pattern;
+  printf("pattern    %s: %d branch%s, %lld heads", p->name, p->branch_count,
+         p->branch_count == 1 ? "" : "es", (long long)p->heads);
+  if (p->kv_heads != p->heads) printf(" on %lld", (long long)p->kv_heads);
+  printf(" of %lld", (long long)p->head_dim);
+  if (p->value_dim != p->head_dim) printf(" / %lld", (long long)p->value_dim);
+  printf(", %s\n", dil_dtype_name(p->dtype));
+  printf("size       %lld quer%s, %lld key%s, %lld batch row%s\n",
+         (long long)l->N, l->N == 1 ? "y" : "ies", (long long)l->M,
+         plural(l->M), (long long)l->B, plural(l->B));
+}
+
+static void print_counts(const bill *l) {
+  char text[MESSAGE_NUMBER];
+  const cover_count *n = &l->count;
+  printf("pairs      %.0f, %.3g %% of them repeat a key of another branch\n",
+         n->pairs, percent(n->pairs - n->distinct, n->pairs));
+  printf("density    %.0f distinct pairs, %.3g %% of dense", n->distinct,
+         percent(n->distinct, l->dense));
+  if (l->causal)
+    printf(", %.3g %% of dense causal", percent(n->distinct, l->dense_causal));
+  double rows = (double)l->B * (double)l->N * (double)l->pattern->heads;
+  if (n->estimated)
+    printf("\n           estimates: some places of many were looked at");
+  printf("\nuncovered  %.0f of %.0f rows have no key\n", n->uncovered, rows);
+  printf("work       %sFLOP by the definition, %.3g %% of dense\n",
+         message_scaled(l->flops, text), percent(n->pairs, l->dense));
+  printf("bytes      %s of q, k, v and o\n", message_bytes(l->bytes, text));
+}
+
+static void print_made_up(const bill *l) {
+  char names[DIAG_LIST];
+  if (l->made_up_count == 0) return;
+  printf("inputs     random elements of %s decide which pairs are kept:\n"
+         "           another call has other counts and another time\n",
+         diag_list(l->made_up, l->made_up_count, names));
+}
+
+static void print_processor(const bill *l) {
+  char time[MESSAGE_NUMBER], rate[MESSAGE_NUMBER];
+  const cover_count *n = &l->count;
+  printf("tiles      of %d x %d: %.0f full, %.0f partial, %.0f empty\n",
+         COST_TILE_ROWS, l->tile_keys, n->full, n->partial, n->empty);
+  printf("predicted  %s by %s on %d thread%s with %s,\n"
+         "           a guess from the peak measured now: %sFLOP/s\n",
+         message_time(l->seconds, time), l->variant, l->threads,
+         plural(l->threads), l->isa, message_scaled(l->peak, rate));
+  if (!l->slower.text) return;
+  printf("slower     than dense attention, which is predicted to take %s:\n"
+         "           most of it is %s\n",
+         message_time(l->dense_seconds, time), l->slower.text);
+  if (l->slower.hint) printf("           hint: %s\n", l->slower.hint);
+}
+
+static void print_bill(arena *a, const bill *l) {
+  print_pattern(l);
+  print_counts(l);
+  print_made_up(l);
+  if (l->gpu) forecast_print(a, l->gpu, stdout);
+  else print_processor(l);
+  if (l->streamed)
+    report_stream_text(&l->shape.chunks, &l->stream, true, "streamed   ",
+                       stdout);
+  if (l->place) place_bill_print(l->place, stdout);
+}
+
+/* ---- for programs -------------------------------------------------------- */
+
+typedef struct named_number {
+  const char *name;
+  double number;
+} named_number;
+
+/* Counts, which are integers as long as they can be. */
+static void add_numbers(json_t *o, const named_number *list, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    double number = list[i].number;
+    json_object_set_new(o, list[i].name,
+                        number < 0x1p53 ? json_integer((json_int_t)number)
+                                        : json_real(number));
+  }
+}
+#define ADD_NUMBERS(o, list) \
+  add_numbers((o), (list), sizeof(list) / sizeof *(list))
+
+static void add_counts(json_t *o, const bill *l) {
+  const cover_count *n = &l->count;
+  const named_number numbers[] = {
+      {"batch", (double)l->B},
+      {"queries", (double)l->N},
+      {"keys", (double)l->M},
+      {"pairs", n->pairs},
+      {"distinct_pairs", n->distinct},
+      {"dense_pairs", l->dense},
+      {"dense_causal_pairs", l->dense_causal},
+      {"uncovered_rows", n->uncovered},
+      {"flops", l->flops},
+      {"bytes", l->bytes},
+  };
+  ADD_NUMBERS(o, numbers);
+}
+
+static void add_tiles(json_t *o, const bill *l) {
+  const named_number numbers[] = {
+      {"tile_rows", COST_TILE_ROWS},
+      {"tile_keys", l->tile_keys},
+      {"tiles_full", l->count.full},
+      {"tiles_partial", l->count.partial},
+      {"tiles_empty", l->count.empty},
+      {"threads", l->threads},
+  };
+  ADD_NUMBERS(o, numbers);
+}
+
+static void add_processor(json_t *o, const bill *l) {
+  json_object_set_new(o, "variant", json_string(l->variant));
+  json_object_set_new(o, "isa", json_string(l->isa));
+  json_object_set_new(o, "peak_flops", json_real(l->peak));
+  json_object_set_new(o, "predicted_seconds", json_real(l->seconds));
+  json_object_set_new(o, "dense_seconds", json_real(l->dense_seconds));
+  json_object_set_new(o, "slower_because",
+                      l->slower.text ? json_string(l->slower.text)
+                                     : json_null());
+}
+
+static void print_json(arena *a, const bill *l) {
+  json_t *o = json_object();
+  json_object_set_new(o, "kernel", json_string(l->kernel));
+  add_counts(o, l);
+  if (!l->gpu) add_tiles(o, l);
+  json_object_set_new(o, "density",
+                      json_real(percent(l->count.distinct, l->dense) / 100));
+  json_object_set_new(o, "estimated", json_boolean(l->count.estimated));
+  json_t *made_up = json_array();
+  for (int32_t i = 0; i < l->made_up_count; i++)
+    json_array_append_new(made_up, json_string(l->made_up[i]));
+  json_object_set_new(o, "random_inputs", made_up);
+  if (l->gpu) json_object_set_new(o, "cuda", forecast_json(a, l->gpu));
+  else add_processor(o, l);
+  if (l->streamed)
+    json_object_set_new(o, "stream", report_stream_json(&l->shape.chunks,
+                                                        &l->stream, true));
+  if (l->place)
+    json_object_set_new(o, "topology", place_bill_json(l->place));
+  json_dumpf(o, stdout, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));
+  putchar('\n');
+  json_decref(o);
+}
+
+static dil_status count_stream(const binding *b, const compilation *c,
+                               bill *l) {
+  int64_t memory = l->gpu ? l->gpu->facts.memory : 0;
+  l->streamed = true;
+  if (l->gpu && !memory && !b->options->stream)
+    return dil_fail(DIL_USAGE, "how much memory the chip of --cuda has is not "
+                    "known: --stream=BYTES says what may be taken of it");
+  dil_status status = trial_stream_plan(
+      b, &c->plan->table, l->gpu ? 0 : l->threads, memory, &l->shape);
+  return status ? status : stream_count(&l->shape, &l->stream);
+}
+
+/* What one of the two machines has no use for. */
+static dil_status check_machine(const options *o) {
+  bool device = o->device.word == DEVICE_CUDA;
+  const char *idle = o->seen[OPTION_CPU]       ? "--cpu"
+                     : o->seen[OPTION_THREADS] ? "--threads"
+                                               : NULL;
+  if (o->device.word == DEVICE_ORACLE)
+    return message_error(DIL_USAGE, "it is the definition, in plain loops",
+                         "`dil explain` has nothing to say of the oracle");
+  if (o->cuda && o->seen[OPTION_DEVICE])
+    return message_error(DIL_USAGE, NULL,
+                         "--cuda names a chip, --device the machine at hand: "
+                         "say one of them");
+  if ((o->cuda || device) && idle)
+    return message_error(DIL_USAGE, NULL,
+                         "%s is for the processor, not for %s", idle,
+                         o->cuda ? "--cuda" : "--device cuda");
+  return DIL_OK;
+}
+
+static dil_status explain(arena *a, const options *o, compilation *c, bill *l,
+                          binding *b) {
+  dil_status status = binding_open(a, o, c->pattern, b);
+  if (!status) status = binding_sizes(b, -1);
+  if (!status) status = binding_inputs(b, false);
+  if (!status) status = make_bill(b, c, l);
+  if (!status && c->topology)
+    status = place_count_up(a, c->plan, c->topology, l->B, l->N, l->M,
+                            l->seconds,
+                            l->gpu || c->topology->link == LINK_NCCL,
+                            l->place = ARENA_NEW(a, place_bill));
+  if (!status && o->seen[OPTION_STREAM]) status = count_stream(b, c, l);
+  return status;
+}
+
+dil_status command_explain(arena *a, const options *o) {
+  compilation c = {.arena = a, .diag = diag_new(a)};
+  driver_request r = command_request(o, 0);
+  binding b = {0};
+  bill l = {0};
+  dil_status status = check_machine(o);
+  bool gpu = o->cuda || o->device.word == DEVICE_CUDA;
+  if (gpu) l.gpu = ARENA_NEW(a, forecast);
+  if (!status && o->cuda) status = forecast_chip(o, l.gpu);
+  if (status) return status;
+  r.last = STAGE_plan;
+  r.device = gpu ? KNOB_CUDA : r.device;
+  status = driver_compile(&r, &c);
+  if (status) return message_compiled(o, &c, status);
+  status = explain(a, o, &c, &l, &b);
+  if (!status && o->json)
+    print_json(a, &l);
+  else if (!status)
+    print_bill(a, &l);
+  binding_free(&b);
+  return message_compiled(o, &c, status);
+}

@@ -1,0 +1,95 @@
+/* command_show.c - `dil show FILE`: the attention mask in the terminal, or as
+ * a picture in a file. */
+#include "call_setup.h"
+#include "show.h"
+#include "compiler/library/library.h"
+#include "runtime/base/status.h"
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+typedef enum form { FORM_TEXT, FORM_SVG, FORM_PNG } form;
+
+/* The kinds of file, and how many cells a side each draws at most. */
+static const struct {
+  const char *ending;
+  form form;
+  int32_t limit;
+} forms[] = {
+    {".txt", FORM_TEXT, 128}, {".svg", FORM_SVG, 360}, {".png", FORM_PNG, 720}};
+
+static int32_t find_form(const char *path) {
+  size_t length = strlen(path);
+  for (int32_t i = 0; i < 3; i++)
+    if (length > 4 && !strcmp(path + length - 4, forms[i].ending)) return i;
+  return -1;
+}
+
+/* Columns of the terminal less the margin; a pipe gets the limit of a file. */
+static int32_t terminal_limit(void) {
+  struct winsize size;
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) || size.ws_col < 20)
+    return forms[0].limit;
+  return size.ws_col - 4;
+}
+
+static bool wants_colours(void) {
+  const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
+  bool dumb = !term || !strcmp(term, "dumb");
+  return isatty(STDOUT_FILENO) && !dumb && !(no && *no);
+}
+
+/* Drawn in memory first: what cannot be drawn takes nothing's place. */
+static dil_status write_file(arena *a, const show_mask *mask, const char *path,
+                             form which) {
+  char *picture = NULL;
+  size_t size = 0;
+  dil_status status = DIL_OK;
+  FILE *out = open_memstream(&picture, &size);
+  if (!out) return dil_fail(DIL_MEMORY, "no memory for the picture");
+  if (which == FORM_TEXT)
+    show_text(a, mask, false, out);
+  else
+    status =
+        which == FORM_SVG ? show_svg(a, mask, out) : show_png(a, mask, out);
+  bool bad = ferror(out) != 0;
+  if ((fclose(out) || bad) && !status)
+    status = dil_fail(DIL_MEMORY, "no memory for the picture");
+  if (!status) status = library_file_write(path, picture, size);
+  free(picture);
+  return status;
+}
+
+static dil_status show_pattern(arena *a, const options *o, binding *b) {
+  int32_t which = o->out ? find_form(o->out) : 0;
+  if (which < 0)
+    return dil_fail(DIL_USAGE, "a picture is .svg, .png or .txt, not '%s'",
+                    o->out);
+  show_mask mask;
+  expr_point point = binding_point(b, 0);
+  int32_t limit = o->out ? forms[which].limit : terminal_limit();
+  dil_status status =
+      show_mask_make(a, b->pattern, o->head, b->size[BIND_N], b->size[BIND_M],
+                     limit, &point, b->threads, &mask);
+  if (status) return status;
+  if (o->out) return write_file(a, &mask, o->out, forms[which].form);
+  show_text(a, &mask, wants_colours(), stdout);
+  return DIL_OK;
+}
+
+dil_status command_show(arena *a, const options *o) {
+  compilation c = {.arena = a, .diag = diag_new(a)};
+  driver_request r = command_request(o, 0);
+  r.last = STAGE_pattern;
+  dil_status status = driver_compile(&r, &c);
+  if (!status) status = driver_shapes_decide(&c);
+  if (status) return message_compiled(o, &c, status);
+  binding b;
+  status = binding_open(a, o, c.pattern, &b);
+  if (!status) status = binding_sizes(&b, -1);
+  if (!status) status = binding_inputs(&b, false);
+  if (!status) status = show_pattern(a, o, &b);
+  binding_free(&b);
+  return message_compiled(o, &c, status);
+}

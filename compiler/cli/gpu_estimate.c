@@ -1,0 +1,229 @@
+/* gpu_estimate.c - a dry run of a plan on a GPU: see forecast.h. In: a chip, a
+ * plan, sizes. Out: a forecast. Each kernel is the first attempt of its
+ * strategy: the gate's refusals are unknown before ptxas has run. */
+#include "gpu_estimate.h"
+#include "session_cuda.h"
+#include "compiler/api/wisdom_apply.h"
+#include "compiler/exchange/exchange.h"
+#include "runtime/base/status.h"
+#include <string.h>
+
+/* ---- the chip ------------------------------------------------------------ */
+
+dil_status forecast_chip(const options *o, forecast *f) {
+  const char *list = o->cuda;
+  int32_t arch;
+  dil_status status = command_arch(&list, &arch);
+  if (status) return status;
+  if (*list)
+    return message_error(DIL_USAGE, NULL,
+                         "`dil explain` takes one chip, got '%s' too", list);
+  const cost_gpu_chip *chip = cost_gpu_chip_of(arch);
+  if (!chip)
+    return message_error(DIL_USAGE,
+                         "where such a GPU is at hand, say --device cuda",
+                         "`dil explain --cuda` knows sm_80, sm_86, sm_89 and "
+                         "sm_90a, got '%s'", o->cuda);
+  f->name = arch == 90 ? "sm_90a" : o->cuda;
+  f->model = chip->model;
+  f->facts = (dil_cuda_facts){.arch = arch,
+                              .processors = chip->processors,
+                              .shared_block = chip->shared};
+  return DIL_OK;
+}
+
+dil_status forecast_device(const binding *b, compilation *c, forecast *f) {
+  dil_context *gpu;
+  dil_status status = trial_cuda_context(b->options, &gpu);
+  if (status)
+    return dil_fail(status, "%s; --cuda sm_90a asks of a chip that need not be "
+                    "there", dil_last_error());
+  f->facts = *dil_context_facts(gpu);
+  f->name = arena_print(c->arena, "cuda:%d", b->options->device.number);
+  f->model = f->facts.name;
+  recall(c, gpu, b->size);
+  dil_context_free(gpu);
+  return DIL_OK;
+}
+
+/* ---- one pass ------------------------------------------------------------ */
+
+/* A copy of the pattern with a pass's branches alone. */
+static pattern *pattern_of(const compilation *c, int32_t pass) {
+  const pattern *whole = c->plan->pattern;
+  uint64_t branches = c->plan->table.passes[pass].branches;
+  pattern *p = ARENA_NEW(c->arena, pattern);
+  *p = *whole;
+  p->branch = ARENA_ARRAY(c->arena, branch, whole->branch_count);
+  p->branch_count = 0;
+  for (; branches; branches &= branches - 1)
+    p->branch[p->branch_count++] = whole->branch[__builtin_ctzll(branches)];
+  return p;
+}
+
+/* Sets the reason why the Hopper kernel does not take a pass: the run time's,
+ * about the call, or the back end's, about the pattern. */
+static void tell_reason(const compilation *c, const gpu_backend *gpu,
+                        const gpu_request *request, int32_t pass,
+                        forecast *f) {
+  forecast_pass *own = &f->pass[pass];
+  const dil_cuda_code *code = &f->codes.code[f->run.pass[pass].code];
+  const pattern *p = c->plan->pattern;
+  int32_t first = __builtin_ctzll(c->plan->table.passes[pass].branches);
+  char reason[256] = "";
+  if (!strcmp(code->family, "hopper")) return;
+  bool may = false; /* some call may take the Hopper kernel */
+  for (int32_t i = 0; i < f->codes.count; i++)
+    may |= !strcmp(f->codes.code[i].family, "hopper") &&
+           (f->codes.code[i].passes >> pass & 1);
+  if (may) own->reason = f->run.pass[pass].left;
+  if (may || !gpu->leaves(request, pass, reason, sizeof reason)) return;
+  own->reason = arena_print(c->arena, "%s", reason);
+  bool chosen = c->plan->force & FORCE_GENERAL || c->knobs.given;
+  bool whole = p->dtype == DIL_F32 || p->dropout > 0 ||
+               !p->branch[first].at.source;
+  if (f->facts.arch == 90 && !chosen) own->at = whole ? p->at
+                                                      : p->branch[first].at;
+}
+
+static double rows_of(const binding *b) {
+  return (double)b->size[BIND_B] * (double)b->size[BIND_N] *
+         (double)b->pattern->heads;
+}
+
+static void predict(const binding *b, const compilation *c, int32_t pass,
+                    forecast *f) {
+  const dil_cuda_pass *run = &f->run.pass[pass];
+  const dil_cuda_code *code = &f->codes.code[run->code];
+  forecast_pass *own = &f->pass[pass];
+  binding alone = *b;
+  alone.pattern = pattern_of(c, pass);
+  measure_cover(&alone, code->tile_rows, code->tile_keys, &own->count);
+  cost_gpu_case spot = {.facts = &f->facts,
+                        .code = code,
+                        .count = &own->count,
+                        .B = b->size[BIND_B],
+                        .N = b->size[BIND_N],
+                        .M = b->size[BIND_M],
+                        .dedup = c->plan->table.dedup &&
+                                 !strcmp(code->family, "hopper"),
+                        .touched = 1 - own->count.uncovered / rows_of(b),
+                        .parts = run->parts};
+  own->seconds = cost_gpu_seconds(alone.pattern, &spot);
+}
+
+/* A call of these sizes, of row-major tensors without data. */
+static dil_call call_of(const binding *b, const dil_table *t, int64_t B,
+                        int64_t N, int64_t M) {
+  int64_t q[] = {B, N, t->heads, t->head_dim};
+  int64_t k[] = {B, M, t->kv_heads, t->head_dim};
+  int64_t v[] = {B, M, t->kv_heads, t->value_dim};
+  int64_t o[] = {B, N, t->heads, t->value_dim};
+  dil_call call = b->call;
+  call.q = dil_tensor_make(NULL, t->dtype, 4, q);
+  call.k = dil_tensor_make(NULL, t->dtype, 4, k);
+  call.v = dil_tensor_make(NULL, t->dtype, 4, v);
+  call.o = dil_tensor_make(NULL, t->dtype, 4, o);
+  call.scale = 1; /* any that is positive */
+  return call;
+}
+
+/* ---- ranks --------------------------------------------------------------- */
+
+/* Adds up the states of a rank. Each of its combs of queries starts with the
+ * keys that the rank owns. */
+static dil_status foresee_rank(const binding *b, const ring_shape *r,
+                               int64_t batch, int32_t rank,
+                               const dil_cuda_module *cuda, forecast *f) {
+  shard asking = place_queries(r, rank), owned = place_keys(r, rank);
+  dil_cuda_forecast part_of = {0};
+  int64_t bytes = 0;
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; i < asking.count && !status; i++) {
+    dil_comb q = asking.comb[i];
+    dil_comb k = i < owned.count ? owned.comb[i] : (dil_comb){0, 1, 0};
+    dil_part part = {.queries = q, .keys = k, .B = b->size[BIND_B],
+                     .N = r->N, .M = r->M};
+    dil_call call = call_of(b, r->table, batch, q.count, k.count);
+    status = cuda->foresee(&f->facts, r->table, f->codes.code, f->codes.count,
+                           &call, &part, &part_of);
+    bytes += part_of.state;
+  }
+  if (bytes <= f->rank_state) return status;
+  f->rank_state = bytes;
+  f->rank_apart = part_of.apart;
+  return status;
+}
+
+/* The largest states of any rank. */
+static dil_status foresee_ranks(const binding *b, const compilation *c,
+                                const dil_cuda_module *cuda, forecast *f) {
+  const dil_table *all = &c->plan->table;
+  dil_status status = DIL_OK;
+  if (!c->topology) return status;
+  mesh m = place_mesh(c->plan->pattern, c->topology);
+  head_share share = share_heads(all->heads, all->kv_heads, m.heads, 0);
+  if (!share.heads) return status; /* crew_new refuses the mesh */
+  dil_table mine =
+      share_table(all, share, arena_take(c->arena, 1, share_size(all)));
+  ring_shape r = {.table = &mine, .layout = m.layout, .ranks = m.ring,
+                  .N = b->size[BIND_N], .M = b->size[BIND_M]};
+  int64_t batch = (b->size[BIND_B] + m.batch - 1) / m.batch;
+  for (int32_t i = 0; i < m.ring && !status; i++)
+    status = foresee_rank(b, &r, batch, i, cuda, f);
+  return status;
+}
+
+/* ---- all ----------------------------------------------------------------- */
+
+/* Seconds to move states. Every pass but the opening one reads and writes the
+ * states of its rows; without an opening pass all rows first get an empty
+ * state. */
+static double states_of(const binding *b, const forecast *f) {
+  const plan *p = f->compilation->plan;
+  double all = rows_of(b), rows = f->run.opening < 0 ? all : 0;
+  if (!f->run.stateful) return 0;
+  for (int32_t i = 0; i < p->table.pass_count; i++)
+    if (i != f->run.opening) rows += all - f->pass[i].count.uncovered;
+  return cost_gpu_state_seconds(p->pattern, &f->facts, rows);
+}
+
+static void add_up(const binding *b, double flops, forecast *f) {
+  const plan *p = f->compilation->plan;
+  f->seconds = f->states = states_of(b, f);
+  for (int32_t i = 0; i < p->table.pass_count; i++)
+    f->seconds += f->pass[i].seconds;
+  f->share = cost_gpu_chip_of(f->facts.arch)
+                 ? flops / f->seconds / cost_gpu_peak(p->pattern, &f->facts)
+                 : -1;
+}
+
+dil_status forecast_make(const binding *b, const compilation *c, double flops,
+                         forecast *f) {
+  const gpu_backend *gpu;
+  const dil_cuda_module *cuda;
+  gpu_request request = {.plan = c->plan,
+                         .arch = f->facts.arch,
+                         .knobs = &c->knobs,
+                         .whole = !c->topology,
+                         .only = c->plan->force & FORCE_GENERAL ? "general"
+                                                                : NULL};
+  dil_call call = call_of(b, &c->plan->table, b->size[BIND_B],
+                          b->size[BIND_N], b->size[BIND_M]);
+  f->compilation = c;
+  if (!b->size[BIND_B] || !b->size[BIND_N])
+    return dil_fail(DIL_USAGE, "no rows: there is nothing to run on a GPU");
+  dil_status status = gpu_compiler_open(&gpu);
+  if (!status) status = dil_cuda_module_open(&cuda);
+  if (!status) status = gpu->foresee(&request, &f->codes);
+  if (!status)
+    status = cuda->foresee(&f->facts, &c->plan->table, f->codes.code,
+                           f->codes.count, &call, NULL, &f->run);
+  if (!status) status = foresee_ranks(b, c, cuda, f);
+  for (int32_t i = 0; !status && i < c->plan->table.pass_count; i++) {
+    tell_reason(c, gpu, &request, i, f);
+    predict(b, c, i, f);
+  }
+  if (!status) add_up(b, flops, f);
+  return status;
+}

@@ -1,0 +1,95 @@
+/* measure.c - what a call's pattern counts to, and the peak of this machine,
+ * on the threads that the call would use. */
+#include "call_setup.h"
+#include "runtime/base/status.h"
+#include "runtime/cpu/peak.h"
+#include <stdlib.h>
+#include <string.h>
+
+static void add_count(cover_count *sum, const cover_count *one, double times) {
+  sum->pairs += times * one->pairs;
+  sum->distinct += times * one->distinct;
+  sum->uncovered += times * one->uncovered;
+  sum->empty += times * one->empty;
+  sum->partial += times * one->partial;
+  sum->full += times * one->full;
+  sum->asked += times * one->asked;
+  sum->together += times * one->together;
+  sum->estimated |= one->estimated;
+}
+
+static bool expr_reads_batch(const expr *e) {
+  return expr_uses(e, EXPR_B_);
+}
+
+static bool branch_reads_batch(const branch *b) {
+  for (int32_t i = 0; i < b->mask_count; i++)
+    if (expr_reads_batch(b->mask[i])) return true;
+  for (int32_t level = 0; level < 2; level++)
+    for (int32_t i = 0; i < b->keeps[level].count; i++) {
+      const keep *k = &b->keeps[level].keep[i];
+      if (k->kind == KEEP_EXPR && expr_reads_batch(k->condition)) return true;
+    }
+  return false;
+}
+
+/* Whether one batch row may keep other pairs than the next of its length. */
+static bool differs_by_batch(const pattern *p) {
+  for (int32_t i = 0; i < p->branch_count; i++)
+    if (branch_reads_batch(&p->branch[i])) return true;
+  return false;
+}
+
+/* Without tiles nothing but pairs is counted. */
+static void measure_row(const binding *b, int64_t row, int32_t tile_rows,
+                        int32_t tile_keys, cover_count *count) {
+  int64_t N = b->size[BIND_N], M = binding_keys(b, row);
+  if (tile_rows > 0)
+    cover_pattern(b->pattern, N, M, tile_rows, tile_keys, &b->call, row, count);
+  else cover_pairs(b->pattern, N, M, &b->call, row, count);
+}
+
+void measure_cover(const binding *b, int32_t tile_rows, int32_t tile_keys,
+                   cover_count *sum) {
+  int64_t B = b->size[BIND_B];
+  bool alike = !b->call.lengths && !differs_by_batch(b->pattern);
+  cover_count one;
+  *sum = (cover_count){0};
+  for (int64_t row = 0; row < (alike && B ? 1 : B); row++) {
+    measure_row(b, row, tile_rows, tile_keys, &one);
+    add_count(sum, &one, alike ? (double)B : 1);
+  }
+}
+
+void measure_pairs(const binding *b, cover_count *sum) {
+  measure_cover(b, 0, 0, sum);
+}
+
+typedef struct peak_work {
+  const char *isa;
+  bool bf16;
+  double seconds, *rate;
+} peak_work;
+
+static void measure_one(void *context, int64_t index, int32_t worker) {
+  (void)worker;
+  const peak_work *w = context;
+  w->rate[index] = 1e9 * dil_peak_flops(w->isa, w->bf16, w->seconds);
+}
+
+dil_status measure_peak(const binding *b, const char *isa, double seconds,
+                        double *peak) {
+  int32_t count = dil_threads_count(b->threads);
+  double *rate = calloc((size_t)count, sizeof *rate);
+  if (!rate) return dil_fail(DIL_MEMORY, "no memory to measure the peak");
+  bool bf16 = b->pattern->dtype == DIL_BF16 && !strcmp(isa, "avx512bf16");
+  peak_work work = {isa, bf16, seconds, rate};
+  dil_status status = dil_threads_run(b->threads, count, measure_one, &work);
+  *peak = 0;
+  if (!status && rate[0] == 0)
+    status = dil_fail(DIL_ENVIRONMENT,
+                      "this processor has no instruction set '%s'", isa);
+  for (int32_t i = 0; i < count; i++) *peak += rate[i];
+  free(rate);
+  return status;
+}

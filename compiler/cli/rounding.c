@@ -1,0 +1,238 @@
+/* rounding.c - how far f32 rounding of scores may take a row of o and its lse
+ * from the definition.
+ *
+ * Each score is moved by its rounding: a sum q . k of D products by
+ * 2^-24 (sqrt(D) + 4) times the sum of their sizes, as rounding errors of
+ * random sign add up, and by the errors of the products themselves; each
+ * rewriting by a few units of its result. The softmax sees differences of
+ * scores alone, so the largest score stands still, and the others move by their
+ * rounding and its. What the weights then gain draws the output towards their
+ * values: by independent errors, hence the root of the sum of squares, and no
+ * further than to the farthest of these values. Usual scores stand still, too:
+ * the bounds of a storage type cover their rounding. */
+#include "rounding.h"
+#include "compiler/analysis/cover.h"
+#include "runtime/base/arithmetic.h"
+#include "runtime/base/random.h"
+#include <math.h>
+#include <string.h>
+
+#define ADDITION  0x1p-24 /* relative error of a sum */
+#define REWRITING 0x1p-22 /* relative error of a step of `score` */
+#define SURENESS  2       /* standard deviations, about */
+#define NOTICED   0x1p-20 /* a weight that gains less draws nowhere */
+#define USUAL     16 /* scores up to this size are within a type's own bounds */
+
+/* One softmax of a row: of all branches, or of one. */
+typedef struct softmax {
+  const pattern *pattern;
+  const dil_call *call;
+  expr_point point;
+  int64_t h, t;
+  int32_t first, last; /* branches */
+  double scale, product;
+  const double *q;
+  double top, top_error; /* the largest score and how far it may move */
+  double weights;        /* sum of exp(s - top) */
+  double least;          /* the same with all but the top moved down */
+  double gained;         /* by weights whose scores are moved up */
+  double most;           /* the largest of their moves */
+  double square;         /* sum of (gain * distance)^2 */
+  double farthest;       /* distance of a value that gains */
+  bool stands;           /* the top has been met, which does not move */
+  bool spoiled;          /* a score is NaN or +inf: the row has no bound */
+  double *output;        /* [value_dim] */
+} softmax;
+
+typedef struct key_score {
+  int64_t j;
+  double s, error;
+} key_score;
+
+typedef void take_key(softmax *state, key_score key);
+
+/* ---- scores -------------------------------------------------------------- */
+
+static void read_row(const dil_call *call, const dil_tensor *x,
+                     const int64_t at[3], int64_t count, double *to) {
+  int64_t start =
+      at[0] * x->stride[0] + at[1] * x->stride[1] + at[2] * x->stride[2];
+  if (!x->data)
+    dil_normal_row(call, x, start, count, to);
+  else
+    for (int64_t d = 0; d < count; d++)
+      to[d] = dil_element_read(x->data, x->dtype, start + d);
+}
+
+static void read_key_row(const softmax *state, const dil_tensor *x, int64_t j,
+                         int64_t count, double *to) {
+  const pattern *p = state->pattern;
+  int64_t kv = state->h / (p->heads / p->kv_heads);
+  read_row(state->call, x, (int64_t[]){state->point.b, j, kv}, count, to);
+}
+
+/* The score of the key at the point, its product given; `made` grows to the
+ * largest number on the way. */
+static double rewrite(softmax *state, const branch *br, double s,
+                      double *made) {
+  state->point.s = s;
+  for (int32_t i = 0; i < br->score_count; i++) {
+    value v = expr_eval(br->score[i], &state->point, true);
+    s = br->score[i]->type == TYPE_F32 ? v.real : (double)v.integer;
+    if (isfinite(s)) *made = fmax(*made, fabs(s));
+    state->point.s = s;
+  }
+  return s;
+}
+
+/* How far apart two scores are, equal infinities not at all. */
+static double distance(double a, double b) {
+  return a == b || isnan(a) || isnan(b) ? 0 : fabs(a - b);
+}
+
+static key_score score_of(softmax *state, const branch *br, int64_t j) {
+  int64_t count = state->pattern->head_dim;
+  double key[count], sum = 0, sizes = 0, squares = 0, made = 0;
+  read_key_row(state, &state->call->k, j, count, key);
+  for (int64_t d = 0; d < count; d++) {
+    double product = state->q[d] * key[d];
+    sum += product;
+    sizes += fabs(product);
+    squares += product * product;
+  }
+  double s = state->scale * sum, steps = sqrt((double)count) + 4;
+  double error = fabs(state->scale) *
+                 (ADDITION * steps * sizes + state->product * sqrt(squares));
+  key_score all = {j, rewrite(state, br, s, &made), error};
+  bool usual = fmax(fabs(state->scale) * sizes, made) <= USUAL;
+  if (usual) all.error = 0;
+  if (usual || br->score_count == 0 || !isfinite(error)) return all;
+  double up = rewrite(state, br, s + error, &made);
+  double down = rewrite(state, br, s - error, &made);
+  all.error = fmax(distance(all.s, up), distance(all.s, down));
+  all.error += made * REWRITING;
+  return all;
+}
+
+/* ---- keys ---------------------------------------------------------------- */
+
+static void visit_branch(softmax *state, int32_t index, take_key *take) {
+  const pattern *p = state->pattern;
+  const branch *br = &p->branch[index];
+  int64_t M = state->point.M, t = state->t;
+  int64_t low = br->segment ? floor_div(t, br->segment) * br->segment : 0;
+  int64_t high = br->segment && low + br->segment < M ? low + br->segment : M;
+  for (int64_t j = low < 0 ? high : low; j < high; j++) {
+    if (!pattern_reaches(p, index, state->h, t, j, &state->point)) continue;
+    state->point.h = (int32_t)state->h;
+    state->point.i = (int32_t)t;
+    state->point.j = (int32_t)j;
+    key_score key = score_of(state, br, j);
+    if (isnan(key.s) || key.s == INFINITY) state->spoiled = true;
+    if (isfinite(key.s)) take(state, key);
+  }
+}
+
+static void visit_all(softmax *state, take_key *take) {
+  const branch *all = state->pattern->branch;
+  for (int32_t i = state->first; i <= state->last; i++)
+    if (all[i].head_first <= state->h && state->h <= all[i].head_last)
+      visit_branch(state, i, take);
+}
+
+static void take_top(softmax *state, key_score key) {
+  if (key.s <= state->top) return;
+  state->top = key.s;
+  state->top_error = key.error;
+}
+
+static void take_value(softmax *state, key_score key) {
+  int64_t count = state->pattern->value_dim;
+  double v[count], weight = exp(key.s - state->top);
+  read_key_row(state, &state->call->v, key.j, count, v);
+  state->weights += weight;
+  for (int64_t d = 0; d < count; d++) state->output[d] += weight * v[d];
+}
+
+static double distance_of(const softmax *state, int64_t j) {
+  int64_t count = state->pattern->value_dim;
+  double v[count], square = 0;
+  read_key_row(state, &state->call->v, j, count, v);
+  for (int64_t d = 0; d < count; d++)
+    square += (v[d] - state->output[d]) * (v[d] - state->output[d]);
+  return sqrt(square);
+}
+
+/* The first key with the top score stands still. Others with the same score
+ * move as all do. */
+static void take_gain(softmax *state, key_score key) {
+  double below = key.s - state->top;
+  bool is_top = below == 0 && !state->stands;
+  state->stands |= is_top;
+  double error = is_top ? 0 : key.error + state->top_error;
+  double weight = exp(below);
+  double gain = error < 1 ? weight * expm1(error) : exp(below + error) - weight;
+  state->least += exp(below - error);
+  if (!(gain > 0)) return;
+  double far = distance_of(state, key.j), pull = far > 0 ? gain * far : 0;
+  state->gained += gain;
+  state->most = fmax(state->most, error);
+  state->square += pull * pull;
+  if (gain > NOTICED) state->farthest = fmax(state->farthest, far);
+}
+
+/* ---- a row --------------------------------------------------------------- */
+
+/* Of one softmax: its sums start anew. */
+static rounding rounding_of_softmax(softmax *state) {
+  const pattern *p = state->pattern;
+  double output[p->value_dim];
+  state->output = output;
+  memset(output, 0, sizeof output);
+  state->top = -INFINITY;
+  state->weights = state->least = state->gained = 0;
+  state->square = state->farthest = state->most = 0;
+  state->stands = false;
+  visit_all(state, take_top);
+  if (state->spoiled || state->top == -INFINITY) return (rounding){0, 0};
+  visit_all(state, take_value);
+  for (int32_t d = 0; d < p->value_dim; d++) output[d] /= state->weights;
+  visit_all(state, take_gain);
+  double drawn = SURENESS * sqrt(state->square) / state->least;
+  drawn = state->farthest > 0 ? fmin(drawn, state->farthest) : drawn;
+  double kept = state->call->train ? 1 - p->dropout : 1;
+  double more = fmin(log1p(state->gained / state->weights), state->most);
+  return (rounding){drawn / kept, state->top_error + more};
+}
+
+static double scale_of(const pattern *p, const dil_call *call) {
+  return p->scale_kind == SCALE_RUNTIME ? call->scale : p->scale;
+}
+
+rounding rounding_of_row(const pattern *p, const dil_call *call,
+                         const expr_point *point, int64_t n, int64_t h,
+                         double product) {
+  bool apart = p->combine == DIL_COMBINE_MEAN || p->combine == DIL_COMBINE_SUM;
+  double q[p->head_dim], square = 0;
+  softmax state = {.pattern = p,
+                   .call = call,
+                   .point = *point,
+                   .h = h,
+                   .t = n + point->M - point->N,
+                   .last = p->branch_count - 1,
+                   .scale = scale_of(p, call),
+                   .product = product,
+                   .q = q};
+  read_row(call, &call->q, (int64_t[]){point->b, n, h}, p->head_dim, q);
+  if (!apart) return rounding_of_softmax(&state);
+  rounding all = {0, 0};
+  for (int32_t i = 0; i < p->branch_count; i++) {
+    state.first = state.last = i;
+    rounding one = rounding_of_softmax(&state);
+    square += one.output * one.output;
+    all.lse = fmax(all.lse, one.lse);
+  }
+  double share = p->combine == DIL_COMBINE_MEAN ? p->branch_count : 1;
+  all.output = sqrt(square) / share;
+  return all;
+}

@@ -1,0 +1,93 @@
+/* session_cuda.c - copies a call's tensors to a GPU, and its outputs back. In:
+ * a call on the host. Out: the same call in memory of the device. */
+#include "session_cuda.h"
+#include "compiler/codegen/code_cache.h"
+#include "compiler/driver.h"
+#include <stdlib.h>
+
+dil_status trial_cuda_context(const options *o, dil_context **made) {
+  dil_context_options gpu = DIL_CONTEXT_OPTIONS_INIT;
+  char device[24];
+  snprintf(device, sizeof device, "cuda:%d", (int)o->device.number);
+  gpu.device = device;
+  gpu.log = message_log;
+  gpu.log_level = DIL_LOG_WARNING;
+  return dil_context_new(&gpu, made);
+}
+
+dil_status trial_cuda_codes(compilation *c, dil_context *context,
+                            dil_kernel_source *from, crew_gpu *gpu) {
+  dil_status status = driver_source(c, context, from);
+  if (!status)
+    status = keep_beside(c, dil_context_arch(context), KEEP_ROWS, &gpu->rows);
+  gpu->codes = from->codes;
+  gpu->code_count = from->code_count;
+  gpu->dimension = from->dimension;
+  gpu->context = from->context;
+  return status;
+}
+
+static dil_status copy_up(trial_cuda *t, int64_t bytes, const void *from,
+                          void **to) {
+  *to = NULL;
+  if (!from) return DIL_OK;
+  dil_status status = dil_memory_take(t->context, bytes, to);
+  if (status) return status;
+  t->memory[t->memory_count++] = *to;
+  return dil_memory_write(t->context, *to, from, bytes);
+}
+
+static int64_t bytes_of(const dil_tensor *tensor) {
+  return dil_tensor_count(tensor) * (int64_t)dil_dtype_size(tensor->dtype);
+}
+
+dil_status trial_cuda_open(trial_cuda *t, const dil_call *call) {
+  dil_tensor *const tensors[] = {&t->call.q, &t->call.k, &t->call.v,
+                                 &t->call.o, &t->call.lse};
+  dil_status status = DIL_OK;
+  t->call = *call;
+  t->call.inputs = t->inputs;
+  for (int i = 0; i < 5 && !status; i++)
+    status = copy_up(t, tensors[i]->data ? bytes_of(tensors[i]) : 0,
+                     tensors[i]->data, &tensors[i]->data);
+  for (int32_t i = 0; i < call->input_count && !status; i++) {
+    t->inputs[i] = call->inputs[i];
+    status = copy_up(t, bytes_of(&call->inputs[i]), call->inputs[i].data,
+                     &t->inputs[i].data);
+  }
+  void *lengths = NULL;
+  if (!status)
+    status = copy_up(t, call->q.shape[0] * (int64_t)sizeof(int32_t),
+                     call->lengths, &lengths);
+  t->call.lengths = lengths;
+  return status;
+}
+
+void trial_cuda_free(trial_cuda *t) {
+  while (t->memory_count > 0)
+    dil_memory_give(t->context, t->memory[--t->memory_count]);
+  free(t->peak.cubin);
+  dil_context_free(t->context);
+}
+
+dil_status trial_cuda_peak(trial_cuda *t, const compilation *c, double seconds,
+                           double *rate) {
+  enum { SPLIT_PRODUCTS = 3 };
+  const plan *p = c->plan;
+  bool split = p->table.dtype == DIL_F32 && !p->pattern->fast;
+  dil_status status = DIL_OK;
+  if (!t->peak.cubin)
+    status = keep_beside(c, dil_context_arch(t->context), KEEP_PEAK, &t->peak);
+  if (!status) status = dil_cuda_peak(t->context, &t->peak, seconds, rate);
+  if (!status && split) *rate /= SPLIT_PRODUCTS;
+  return status;
+}
+
+dil_status trial_cuda_fetch(trial_cuda *t, const dil_call *call) {
+  dil_status status = dil_memory_read(t->context, call->o.data, t->call.o.data,
+                                      bytes_of(&call->o));
+  if (!status && call->lse.data)
+    status = dil_memory_read(t->context, call->lse.data, t->call.lse.data,
+                             bytes_of(&call->lse));
+  return status;
+}

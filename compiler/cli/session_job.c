@@ -1,0 +1,170 @@
+/* session_job.c - ranks that are processes of a job: their handshake before a
+ * run and their results after it. In: a topology, and a call that only rank 0
+ * has read. Out: links, and the same sizes on every rank; or, before any row
+ * moves, an error that names the value in which a rank differs. */
+#include "accuracy.h"
+#include "command.h"
+#include "session_ranks.h"
+#include "compiler/analysis/cost.h"
+#include "interface.h"
+#include "runtime/base/status.h"
+#include <string.h>
+#include <xxhash.h>
+
+/* Timeout of a wait in the handshake, seconds: rank 0 reads its arrays and
+ * every rank makes its code within it. */
+enum { SETTING_UP = 600 };
+
+/* The handshake message: values that must be equal on every rank. */
+typedef struct hello {
+  uint64_t plan_hash;
+  int64_t version, ring, heads, batch, layout, exchange;
+  int64_t size[BIND_SIZE_COUNT];
+  int64_t train, seed;
+  double scale;
+  uint64_t inputs;
+  int64_t random;          /* the seed of q, k and v, or -1 */
+} hello;
+
+static const char *const hello_words[] = {
+    "plan", "version of dil", "length of the ring", "split of heads",
+    "split of batch rows", "layout", "way of exchange", "number of batch rows",
+    "number of queries", "number of keys", "word on training", "seed", "scale",
+    "declared input", "seed of random numbers"};
+
+enum { FIELD = 8, FIELDS = sizeof(hello) / FIELD };
+_Static_assert(FIELDS == sizeof hello_words / sizeof *hello_words,
+               "a word for each field");
+
+static uint64_t hash_inputs(const binding *b) {
+  uint64_t hash = 0;
+  for (int32_t i = 0; i < b->call.input_count; i++) {
+    const dil_tensor *t = &b->inputs[i];
+    size_t bytes = (size_t)dil_tensor_count(t) * dil_dtype_size(t->dtype);
+    hash = XXH3_64bits_withSeed(t->data, bytes, hash + 1);
+  }
+  return hash;
+}
+
+static hello make_hello(const trial_crew *t, const topology *on,
+                        const binding *b) {
+  mesh m = place_mesh(b->pattern, on);
+  hello h = {.plan_hash = t->from.plan_hash,
+             .version = DIL_INTERFACE,
+             .ring = m.ring,
+             .heads = m.heads,
+             .batch = m.batch,
+             .layout = m.layout,
+             .exchange = on->exchange,
+             .train = b->call.train,
+             .seed = (int64_t)b->call.seed,
+             .scale = b->call.scale,
+             .inputs = hash_inputs(b),
+             .random = b->options->seen[OPTION_RANDOM]
+                           ? (int64_t)b->options->random
+                           : -1};
+  memcpy(h.size, b->size, sizeof h.size);
+  return h;
+}
+
+static dil_status compare(const hello *mine, const hello *theirs, int32_t rank,
+                          size_t fields) {
+  for (size_t i = 0; i < fields; i++)
+    if (memcmp((const char *)mine + i * FIELD, (const char *)theirs + i * FIELD,
+               FIELD))
+      return dil_fail(DIL_PEER, "rank %d has another %s", rank,
+                      hello_words[i]);
+  return DIL_OK;
+}
+
+static dil_status say(dil_link *world, int32_t to, const hello *mine) {
+  const link_transfer t = {.to = to, .from = -1, .send = mine,
+                           .send_bytes = sizeof *mine};
+  dil_status status = world->calls->post(world, 0, &t);
+  return status ? status : world->calls->wait(world, 0);
+}
+
+static dil_status hear(dil_link *world, int32_t from, hello *theirs) {
+  const link_transfer t = {.to = -1, .from = from, .receive = theirs,
+                           .receive_bytes = sizeof *theirs};
+  dil_status status = world->calls->post(world, 0, &t);
+  return status ? status : world->calls->wait(world, 0);
+}
+
+/* Rank 0 reads the call, sends its values, and compares them with the answer of
+ * every other rank. */
+static dil_status lead(trial_crew *t, const topology *on, binding *b,
+                       int64_t seq) {
+  dil_status status = binding_tensors(b, seq);
+  if (status) return status;
+  hello mine = make_hello(t, on, b), theirs;
+  for (int32_t i = 1; i < t->world->ranks && !status; i++)
+    status = say(t->world, i, &mine);
+  for (int32_t i = 1; i < t->world->ranks && !status; i++) {
+    status = hear(t->world, i, &theirs);
+    if (!status) status = compare(&mine, &theirs, i, FIELDS);
+  }
+  return status;
+}
+
+/* Every other rank takes rank 0's sizes, unless its own options contradict
+ * them, and answers with its own values. */
+static dil_status follow(trial_crew *t, const topology *on, binding *b) {
+  hello first;
+  enum { BEFORE_SIZES = offsetof(hello, size) / FIELD };
+  dil_status status = hear(t->world, 0, &first);
+  hello mine = make_hello(t, on, b);
+  if (!status) status = compare(&mine, &first, 0, BEFORE_SIZES);
+  if (!status) status = binding_follow(b, first.size);
+  if (status) return status;
+  mine = make_hello(t, on, b);
+  return say(t->world, 0, &mine);
+}
+
+dil_status trial_job_join(trial_crew *t, const topology *on, binding *b,
+                          int64_t seq) {
+  b->apart = true;
+  dil_status status = trial_crew_world(t, on, SETTING_UP);
+  if (!status)
+    status = t->task.rank ? follow(t, on, b) : lead(t, on, b, seq);
+  if (!status) status = link_meet(t->world); /* fails where ranks differ */
+  return status ? status : trial_crew_ring(t);
+}
+
+dil_status trial_job_begin(trial_crew *t, const topology *on,
+                           const binding *b) {
+  dil_status status = link_meet(t->world);
+  t->world->timeout = on->timeout;
+  return status ? status : crew_hold(t->crew, &b->call);
+}
+
+/* ---- the end ------------------------------------------------------------- */
+
+typedef struct checked {
+  const binding *binding;
+  int64_t rows;
+} checked;
+
+static void checked_row(const void *owner, int64_t index, crew_row *row) {
+  const checked *c = owner;
+  verdict_place at = verdict_row(c->binding, c->rows, index);
+  *row = (crew_row){at.b, at.n, (int32_t)at.h};
+}
+
+dil_status trial_job_collect(trial_crew *t, double budget) {
+  const binding *b = t->binding;
+  checked c = {b, 0};
+  if (budget > 0) {
+    cover_count count;
+    measure_pairs(b, &count);
+    c.rows = verdict_rows(b, count.pairs, budget);
+  }
+  crew_wanted wanted = {bind_is_sparse(b) ? c.rows : -1, checked_row, &c};
+  return crew_collect(t->crew, t->world, &b->call, &wanted);
+}
+
+void trial_job_fail(trial_crew *t) {
+  if (t->world && !t->failed)
+    t->world->calls->revoke(t->world, dil_last_error());
+  t->failed = true;
+}

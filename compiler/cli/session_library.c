@@ -1,0 +1,226 @@
+/* session_library.c - runs a kernel of a library. In: the library's path, a
+ * kernel's name, a call. Out: the outputs, which the library's own C function
+ * writes, and the pattern of its description, by which a check judges them. */
+#include "session_library.h"
+#include "runtime/api/context.h"
+#include "runtime/api/ffi_call.h"
+#include "runtime/base/module.h"
+#include "runtime/base/status.h"
+#include "runtime/cpu/peak.h"
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the description ----------------------------------------------------- */
+
+enum { NAMES_MAX = 64 };
+
+static const char *name_at(json_t *kernels, size_t index) {
+  const char *name = json_string_value(
+      json_object_get(json_array_get(kernels, index), "name"));
+  return name ? name : "";
+}
+
+static dil_status find_kernel(const trial_library *t, const char *name,
+                              json_t **found) {
+  const char *names[NAMES_MAX];
+  char list[DIAG_LIST], guess[DIAG_GUESS];
+  json_t *kernels = t->about.kernels;
+  size_t count = json_array_size(kernels);
+  int32_t known = (int32_t)(count < NAMES_MAX ? count : NAMES_MAX);
+  for (int32_t i = 0; i < known; i++) names[i] = name_at(kernels, (size_t)i);
+  if (!name && count == 1) name = names[0];
+  if (!name)
+    return dil_fail(DIL_USAGE,
+                    "the library has %zu kernels: choose one by its name: %s",
+                    count, diag_list(names, known, list));
+  for (size_t i = 0; i < count; i++) {
+    *found = json_array_get(kernels, i);
+    if (!strcmp(name_at(kernels, i), name)) return DIL_OK;
+  }
+  return dil_fail(DIL_USAGE, "the library has no kernel '%s'%s", name,
+                  diag_guess(name, names, known, guess));
+}
+
+static dil_status read_pattern(const trial_library *t, compilation *c) {
+  const char *text = t->facts.text;
+  c->program = program_parse(c->arena, c->diag, t->path, text, strlen(text),
+                             NULL, 0);
+  if (!c->program) return DIL_INPUT;
+  if (c->program->pattern_count != 1)
+    return dil_fail(DIL_INPUT, "the description in '%s' is damaged: it has no "
+                               "pattern", t->path);
+  c->pattern = c->program->pattern[0];
+  return DIL_OK;
+}
+
+/* The instruction set that the library chooses itself: the last usable one. */
+static const char *usable_isa(json_t *isas) {
+  for (size_t i = json_array_size(isas); i > 0; i--) {
+    const char *isa = json_string_value(json_array_get(isas, i - 1));
+    if (isa && dil_isa_usable(isa)) return isa;
+  }
+  return NULL;
+}
+
+static dil_status limit_isa(trial_library *t, const char *wish) {
+  size_t index;
+  json_t *isa;
+  if (!wish) return DIL_OK;
+  json_array_foreach(t->facts.isas, index, isa) {
+    if (strcmp(json_string_value(isa), wish)) continue;
+    if (setenv("DIL_CPU", wish, 1))
+      return dil_fail(DIL_MEMORY, "no memory for DIL_CPU");
+    return dil_isa_usable(wish)
+               ? DIL_OK
+               : dil_fail(DIL_ENVIRONMENT, "this processor has no %s", wish);
+  }
+  return dil_fail(DIL_USAGE, "kernel '%s' of the library has no code for '%s'",
+                  t->facts.name, wish);
+}
+
+static dil_status check_options(const options *o) {
+  static const struct {
+    option_id id;
+    const char *name;
+  } useless[] = {
+      {OPTION_DEFINE, "--define"},       {OPTION_FROM, "--from"},
+      {OPTION_FORCE, "--force"},         {OPTION_AS, "--dtype"},
+      {OPTION_NO_WISDOM, "--no-wisdom"}, {OPTION_TOPOLOGY, "--topology"}};
+  for (size_t i = 0; i < sizeof useless / sizeof *useless; i++)
+    if (o->seen[useless[i].id])
+      return dil_fail(DIL_USAGE, "%s says nothing to a kernel that is built "
+                                 "already", useless[i].name);
+  if (o->device.word == DEVICE_ORACLE)
+    return dil_fail(DIL_USAGE, "--library runs on cpu or cuda; --check "
+                               "compares with the oracle");
+  return DIL_OK;
+}
+
+dil_status trial_library_read(trial_library *t, const options *o,
+                              compilation *c) {
+  json_t *found;
+  *t = (trial_library){.path = o->library};
+  dil_status status = check_options(o);
+  if (!status) status = library_read(c->arena, t->path, &t->described);
+  if (!status) status = library_about(t->path, t->described, &t->about);
+  if (!status) status = find_kernel(t, o->kernel, &found);
+  if (!status) status = library_about_kernel(t->path, found, &t->facts);
+  if (!status) status = limit_isa(t, o->cpu);
+  if (status) return status;
+  t->isa = usable_isa(t->facts.isas);
+  return read_pattern(t, c);
+}
+
+/* ---- loading ------------------------------------------------------------- */
+
+static void *symbol_of(const trial_library *t, const char *rest) {
+  char name[512];
+  int length = snprintf(name, sizeof name, "%s%s%s", t->about.name,
+                        *rest ? "_" : "", rest);
+  return length < (int)sizeof name ? dlsym(t->file, name) : NULL;
+}
+
+/* The library needs libdilrt.so by name alone. The loader finds it in memory
+ * once this program has loaded it by its path. */
+static void load_runtime(void) {
+  char path[DIL_PATH_MAX];
+  if (!dil_module_find(LIBRARY_LINKED, path)) dlopen(path, RTLD_LAZY);
+}
+
+/* A standalone library carries its own run time and needs a context of that. */
+static dil_status make_context(trial_library *t, const options *o) {
+  int32_t threads = (int32_t)o->threads, result;
+  void *place = &t->context, *with[] = {&threads, &place};
+  void *function = symbol_of(t, "context_new");
+  if (!function || o->device.word == DEVICE_CUDA) return DIL_OK;
+  dil_status status = call_function(function, 'w', "wp", with, &result);
+  t->own_context = !status && !result;
+  return status ? status : (dil_status)result;
+}
+
+dil_status trial_library_load(trial_library *t, const options *o,
+                              dil_context *context) {
+  /* dlopen would search its own folders for a name without a folder */
+  char *path = realpath(t->path, NULL);
+  if (!path) return dil_fail(DIL_ENVIRONMENT, "cannot find '%s'", t->path);
+  load_runtime();
+  t->file = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  free(path);
+  if (!t->file)
+    return dil_fail(DIL_ENVIRONMENT, "cannot load the library: %s", dlerror());
+  t->function = dlsym(t->file, t->facts.name);
+  if (!t->function)
+    return dil_fail(DIL_INPUT, "'%s' has no function '%s'", t->path,
+                    t->facts.name);
+  if (t->about.standalone) return make_context(t, o);
+  t->context = context;
+  return DIL_OK;
+}
+
+void trial_library_free(trial_library *t) {
+  void *result, *with[] = {&t->context};
+  void *function = t->own_context ? symbol_of(t, "context_free") : NULL;
+  if (function) call_function(function, 'v', "p", with, &result);
+  if (t->described) json_decref(t->described);
+}
+
+/* ---- calling ------------------------------------------------------------- */
+
+static uint64_t put_tensor(trial_library *t, const dil_tensor *from,
+                           DLDevice device) {
+  if (!from->data) return 0;
+  DLTensor *to = &t->tensor[t->tensor_count++];
+  *to = (DLTensor){.data = from->data,
+                   .device = device,
+                   .ndim = from->rank,
+                   .dtype = arguments_type(from->dtype),
+                   .shape = (int64_t *)from->shape,
+                   .strides = (int64_t *)from->stride};
+  return (uint64_t)(uintptr_t)to;
+}
+
+static uint64_t put_lengths(trial_library *t, const dil_call *call,
+                            DLDevice device) {
+  if (!call->lengths) return 0;
+  DLTensor *to = &t->tensor[t->tensor_count++];
+  *to = (DLTensor){.data = (void *)call->lengths,
+                   .device = device,
+                   .ndim = 1,
+                   .dtype = arguments_type(DIL_I32),
+                   .shape = (int64_t *)call->q.shape};
+  return (uint64_t)(uintptr_t)to;
+}
+
+void trial_library_bind(trial_library *t, const dil_call *call,
+                        DLDevice device) {
+  uint64_t *word = t->word;
+  int32_t count = DIL_WORD_INPUTS;
+  word[DIL_WORD_Q] = put_tensor(t, &call->q, device);
+  word[DIL_WORD_K] = put_tensor(t, &call->k, device);
+  word[DIL_WORD_V] = put_tensor(t, &call->v, device);
+  word[DIL_WORD_O] = put_tensor(t, &call->o, device);
+  word[DIL_WORD_LSE] = put_tensor(t, &call->lse, device);
+  word[DIL_WORD_LENGTHS] = put_lengths(t, call, device);
+  for (int32_t i = 0; i < call->input_count; i++)
+    word[count++] = put_tensor(t, &call->inputs[i], device);
+  if (t->facts.takes_scale) memcpy(&word[count++], &call->scale, 8);
+  if (t->facts.dropout > 0) {
+    word[count++] = call->seed;
+    word[count++] = (uint64_t)call->train;
+  }
+  word[DIL_WORD_SIZE] = 8 * (uint64_t)count;
+}
+
+dil_status trial_library_run(trial_library *t) {
+  void *struct_at = t->word, *with[] = {&t->context, &struct_at};
+  int32_t result;
+  const char *text = NULL;
+  dil_status status =
+      call_function(t->function, 'w', "pp", with, &result);
+  if (status || !result) return status;
+  void *why = symbol_of(t, "last_error");
+  if (why) status = call_function(why, 'p', "", NULL, &text);
+  return status ? status
+                : dil_fail((dil_status)result, "%s", text ? text : "no reason");
+}

@@ -1,0 +1,38 @@
+/* session_library.h - a kernel of a library of `dil build`, which `run` calls
+ * as any program does: by the name of its function. */
+#ifndef DIL_COMPILER_CLI_SESSION_LIBRARY_H
+#define DIL_COMPILER_CLI_SESSION_LIBRARY_H
+
+#include "call_setup.h"
+#include "compiler/library/library.h"
+
+typedef struct trial_library {
+  const char *path;
+  json_t *described;
+  library_facts about;
+  library_kernel_facts facts;
+  void *file;            /* of dlopen */
+  void *function;
+  void *context;         /* the function's first argument */
+  bool own_context;      /* the library made the context and frees it */
+  const char *isa;       /* of the processor's code that runs; NULL: none */
+  DLTensor tensor[6 + DIL_INPUT_MAX];
+  int32_t tensor_count;
+  uint64_t word[DIL_WORD_INPUTS + DIL_INPUT_MAX + 3];
+} trial_library;
+
+/* Reads the description and the pattern in it, and runs no code of the library.
+ * trial_library_free is due in any case. */
+dil_status trial_library_read(trial_library *t, const options *o,
+                              compilation *c);
+/* Loads the library. `context` is this program's, of the device; a standalone
+ * library makes one of its own for the processor. */
+dil_status trial_library_load(trial_library *t, const options *o,
+                              dil_context *context);
+/* Makes the function's arguments from a call whose memory is on `device`. */
+void trial_library_bind(trial_library *t, const dil_call *call,
+                        DLDevice device);
+dil_status trial_library_run(trial_library *t);
+void trial_library_free(trial_library *t);
+
+#endif

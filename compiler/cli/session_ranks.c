@@ -1,0 +1,205 @@
+/* session_ranks.c - a trial on the ranks of a topology. In: a compilation whose
+ * topology has several devices, a call. Out: runs by all ranks (a crew). */
+#include "session_ranks.h"
+#include "command.h"
+#include "runtime/base/status.h"
+
+static dil_status check_options(const options *o) {
+  if (o->lengths)
+    return dil_fail(DIL_USAGE, "--lengths cannot be used with a topology");
+  return DIL_OK;
+}
+
+/* Refuses --shrink in an MPI job, where MPI ends all ranks with the first. */
+static dil_status check_shrink(const trial_crew *t) {
+  if (!t->job || *t->meet) return DIL_OK;
+  return dil_fail(DIL_UNSUPPORTED, "--shrink: MPI ends a whole job with the "
+                  "first rank that is lost; processes that meet at DIL_MEET go "
+                  "on, by `link process` or `link nccl`");
+}
+
+bool trial_crew_speaks(const trial_crew *t) {
+  return !t->job || t->task.rank == 0;
+}
+
+static void end_step(void *watcher) {
+  trial_crew *t = watcher;
+  progress_add(&t->bar, 1);
+  if (t->job && t->task.shrinks) trial_crew_hear(t);
+}
+
+/* Makes the task that all ranks share, but for fields that depend on sizes. */
+static dil_status make_task(trial_crew *t, compilation *c, const binding *b) {
+  const options *o = b->options;
+  dil_status status = check_options(o);
+  t->on_gpu = o->device.word == DEVICE_CUDA;
+  if (!status)
+    status = t->on_gpu ? trial_crew_gpu(t, c, o)
+                       : driver_source(c, b->context, &t->from);
+  if (status) return status;
+  mesh m = place_mesh(c->pattern, c->topology);
+  if (o->shrink) status = check_shrink(t);
+  if (status) return status;
+  int32_t threads = dil_threads_count(b->threads) / mesh_ranks(&m);
+  t->task = (crew_task){.mesh = m,
+                        .threads = threads > 0 ? threads : 1,
+                        .table = t->from.table,
+                        .plan_hash = t->from.plan_hash,
+                        .make = t->from.make,
+                        .context = t->from.context,
+                        .shrinks = o->shrink,
+                        .stepped = end_step,
+                        .watcher = t,
+                        .gpu = t->on_gpu ? &t->gpu : NULL,
+                        .checkpoint = {.prefix = o->state,
+                                       .every = o->seen[OPTION_EVERY]
+                                                    ? (int32_t)o->every
+                                                    : 1,
+                                       .resume = o->resume}};
+  return DIL_OK;
+}
+
+static dil_status choose_exchange(trial_crew *t, const compilation *c,
+                                  const binding *b) {
+  place_choice made;
+  if (c->topology->exchange != EXCHANGE_AUTO) return DIL_OK;
+  dil_status status = place_choose(
+      c->arena, t->task.table, &t->task.mesh, c->topology, t->on_gpu,
+      b->size[BIND_B], b->size[BIND_N], b->size[BIND_M], &made);
+  t->task.mesh.gathered = made.gathered;
+  return status;
+}
+
+dil_status trial_crew_open(trial_crew *t, compilation *c, binding *b,
+                           int64_t seq) {
+  t->of = c;
+  t->binding = b;
+  t->call = &b->call;
+  dil_status status = trial_crew_way(t, c->topology);
+  bool job = t->job;
+  if (!status) status = make_task(t, c, b);
+  if (!status) status = trial_crew_nccl(t, c->topology);
+  if (!status)
+    status = job ? trial_job_join(t, c->topology, b, seq)
+                 : binding_tensors(b, seq);
+  if (!status) status = choose_exchange(t, c, b);
+  t->judge = (place_judge){c->plan, b->size[BIND_B], b->size[BIND_N],
+                           b->size[BIND_M]};
+  t->mask = place_judge_masks(&t->judge);
+  t->task.mask = t->mask.judge ? &t->mask : NULL;
+  if (!status) status = crew_new(&t->task, &t->crew);
+  if (!status && job) status = trial_job_begin(t, c->topology, b);
+  if (!status) status = crew_place(t->crew, &b->call);
+  if (!status) status = crew_join(t->crew);
+  if (status) trial_job_fail(t);
+  return status;
+}
+
+/* One run, with a progress line. */
+static dil_status watched_run(trial_crew *t) {
+  const mesh *m = &t->task.mesh;
+  progress_start(&t->bar, "ring", t->job ? m->ring : m->ring * mesh_ranks(m),
+                 1);
+  dil_status status = crew_run(t->crew, t->call);
+  progress_end(&t->bar);
+  return status;
+}
+
+/* Runs until t->done is t->goal. After a lost rank, a smaller ring repeats the
+ * runs that were lost. */
+static dil_status run_to_goal(trial_crew *t) {
+  dil_status status = DIL_OK;
+  while (t->done < t->goal && !t->whole && !status) {
+    double start = message_clock();
+    status = watched_run(t);
+    t->seconds = message_clock() - start;
+    if (!status) t->done++;
+    else if (t->task.shrinks) status = trial_crew_shrink(t, status);
+  }
+  return status;
+}
+
+dil_status trial_crew_run(trial_crew *t, double *seconds) {
+  t->goal++;
+  dil_status status = run_to_goal(t);
+  *seconds = t->seconds;
+  if (status) trial_job_fail(t);
+  return status;
+}
+
+static void free_links(trial_crew *t) {
+  link_free(t->task.link);
+  link_free(t->world);
+  t->task.link = t->world = NULL;
+}
+
+/* Frees the links of a job and finalizes MPI. */
+static dil_status leave(trial_crew *t) {
+  if (!t->world || t->failed) return DIL_OK;
+  double timeout = t->world->timeout;
+  free_links(t);
+  t->failed = true; /* the job has ended: no second leave */
+  return t->mpi ? t->mpi->close(timeout) : DIL_OK;
+}
+
+/* Brings the results to rank 0, which then dismisses the other ranks. After a
+ * lost rank, those left shrink to a smaller ring; the caller repeats this. */
+static dil_status collect(trial_crew *t, double budget) {
+  char why[256];
+  dil_status status = run_to_goal(t);
+  if (status || t->whole) return status;
+  status = trial_job_collect(t, budget);
+  t->whole = !status && t->task.rank == 0;
+  if (!status) status = link_dismiss(t->world);
+  t->whole |= !status;
+  snprintf(why, sizeof why, "%s", dil_last_error());
+  if (status) dil_fail(status, "%s, while rows were collected", why);
+  return status && t->task.shrinks ? trial_crew_shrink(t, status) : status;
+}
+
+dil_status trial_crew_part(trial_crew *t, double budget) {
+  dil_status status = DIL_OK;
+  while (t->world && !t->failed && !t->whole && !status)
+    status = collect(t, budget);
+  if (status) trial_job_fail(t);
+  return status ? status : leave(t);
+}
+
+/* A caller that checks for failures calls trial_crew_part before; here the
+ * status of leaving is ignored. */
+void trial_crew_free(trial_crew *t) {
+  leave(t);
+  crew_free(t->crew);
+  free_links(t);
+  if (t->from.table) driver_source_free(&t->from);
+  if (t->on_gpu) trial_crew_gpu_free(t);
+}
+
+/* binding.bring: fetches one row of o and lse from its rank. */
+static dil_status bring(void *owner, int64_t b, int64_t n, int64_t h) {
+  trial_crew *t = owner;
+  return crew_fetch_row(t->crew, t->call, (crew_row){b, n, (int32_t)h});
+}
+
+dil_status trial_crew_fetch(trial_crew *t, binding *b) {
+  if (t->job) return DIL_OK;
+  if (!b->absent) return crew_fetch(t->crew, &b->call);
+  b->bring = bring;
+  b->owner = t;
+  return DIL_OK;
+}
+
+void trial_crew_tell(const trial_crew *t, report *r) {
+  r->ranks = mesh_ranks(&t->task.mesh);
+  r->gathered = 0;
+  for (int32_t b = 0; b < t->task.table->branch_count; b++)
+    if (t->task.mesh.gathered >> b & 1) r->gathered++;
+  r->moved = r->waited = r->rank_bytes = 0;
+  for (int32_t i = 0; i < r->ranks; i++) {
+    const ring_facts *facts = &crew_of(t->crew, i)->facts;
+    r->moved += (double)facts->received;
+    if (facts->waited > r->waited) r->waited = facts->waited;
+    if ((double)facts->memory > r->rank_bytes)
+      r->rank_bytes = (double)facts->memory;
+  }
+}

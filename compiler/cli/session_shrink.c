@@ -1,0 +1,121 @@
+/* session_shrink.c - goes on without lost ranks: `dil run --shrink`, in the
+ * manner of ULFM's revoke, agree and shrink. In: a crew whose run, or whose
+ * collection of rows, has failed. Out: a smaller crew with all rows of the
+ * call, and which runs it repeats; or the failure. */
+#include "command.h"
+#include "session_ranks.h"
+#include "runtime/base/status.h"
+#include <stdlib.h>
+#include <string.h>
+
+void trial_crew_hear(trial_crew *t) {
+  dil_link *ring = t->task.link;
+  if (t->world->ranks == ring->ranks || !t->world->calls->check(t->world))
+    return;
+  ring->calls->accuse(ring, -1, dil_last_error());
+}
+
+/* Finds the lost ranks. Each ring knows its own lost ranks; in a job this rank
+ * reports one of them on the link of all ranks, whose agreement decides. */
+static bool find_lost(trial_crew *t, const char *why, bool *lost) {
+  bool any = crew_lost(t->crew, lost);
+  if (!t->job) return any;
+  dil_link *world = t->world;
+  for (int32_t i = 0; i < world->ranks && any; i++)
+    if (lost[i]) {
+      world->calls->accuse(world, i, why);
+      break;
+    }
+  memset(lost, 0, (size_t)world->ranks * sizeof *lost);
+  return world->calls->lost(world, lost);
+}
+
+/* Replaces the links by links of the ranks left. A rendezvous file gets a new
+ * name, which ends in their number. */
+static dil_status shrink_links(trial_crew *t, const bool *lost) {
+  dil_link *smaller = NULL, *former = t->world;
+  size_t size = strlen(t->meet);
+  dil_status status = former->calls->shrink(former, lost, &smaller);
+  if (status) return status;
+  link_free(t->task.link);
+  link_free(former);
+  t->task.link = NULL;
+  t->world = smaller;
+  if (trial_crew_in_file(t))
+    snprintf(t->meet + size, sizeof t->meet - size, ".%d", smaller->ranks);
+  return trial_crew_ring(t);
+}
+
+/* Makes room for o and lse where this rank has become rank 0. */
+static dil_status become_first(trial_crew *t) {
+  bool has_room = t->call->o.data != NULL;
+  return t->task.rank || has_room ? DIL_OK : bind_outputs(t->binding);
+}
+
+/* All ranks repeat from the least number of completed runs. Where all ranks
+ * have completed all runs, they repeat the last, since a lost rank had rows of
+ * it. Where a rank has t->whole, rank 0 has all rows and no rank repeats. */
+static dil_status agree(trial_crew *t) {
+  int64_t least;
+  dil_status status = link_least(t->world, t->whole ? -1 : t->done, &least);
+  if (status) return status;
+  t->whole = least < 0;
+  if (!t->whole) t->done = least < t->goal ? least : t->goal - 1;
+  return DIL_OK;
+}
+
+/* Makes the ranks left one ring and gives each its rows of the call. Ranks that
+ * are threads see the whole call already. */
+static dil_status go_on(trial_crew *t, const bool *lost) {
+  mesh *m = &t->task.mesh;
+  dil_status status = DIL_OK;
+  int32_t left = link_left(lost, mesh_ranks(m));
+  t->task.rank = link_left(lost, t->task.rank);
+  m->ring = left;
+  m->heads = m->batch = 1;
+  if (t->job) status = shrink_links(t, lost);
+  if (!status && t->job) status = agree(t);
+  if (status || t->whole) return status;
+  status = crew_shrink(t->crew, lost, t->task.link);
+  if (!status && t->job) status = become_first(t);
+  if (!status && t->job) status = crew_hold(t->crew, t->call);
+  if (!status) status = crew_place(t->crew, t->call);
+  return status ? status : crew_join(t->crew);
+}
+
+static void tell(const bool *lost, int32_t ranks, const char *why) {
+  char list[64] = "", first[40] = "";
+  int32_t least = 0, left = link_left(lost, ranks);
+  for (int32_t i = 0, end = 0; i < ranks && end < (int32_t)sizeof list; i++)
+    if (lost[i])
+      end += snprintf(list + end, sizeof list - (size_t)end, "%s%d",
+                      end ? ", " : "", i);
+  while (lost[least]) least++;
+  if (least)
+    snprintf(first, sizeof first, "; the first is now %d", least);
+  message_note("%d rank%s, without %s: %s%s", left,
+               left == 1 ? " goes on" : "s go on", list, why, first);
+}
+
+static bool is_first(const trial_crew *t, const bool *lost) {
+  return !t->job || link_left(lost, t->task.rank) == 0;
+}
+
+dil_status trial_crew_shrink(trial_crew *t, dil_status failure) {
+  int32_t ranks = mesh_ranks(&t->task.mesh);
+  char why[256];
+  snprintf(why, sizeof why, "%s", dil_last_error());
+  bool *lost = calloc((size_t)ranks, sizeof *lost);
+  if (!lost) return dil_fail(DIL_MEMORY, "no memory for %d ranks", ranks);
+  bool any = find_lost(t, why, lost);
+  dil_status status = DIL_OK;
+  if (!any)
+    status = dil_fail_text(failure, dil_last_error()); /* or why unknown */
+  else if (link_left(lost, ranks) == 0 || (t->job && lost[t->task.rank]))
+    status = dil_fail(failure, "%s", why);
+  if (!status && is_first(t, lost)) tell(lost, ranks, why);
+  if (!status) status = go_on(t, lost);
+  if (t->whole) status = DIL_OK; /* rank 0 has all rows: it can report alone */
+  free(lost);
+  return status;
+}

@@ -1,0 +1,193 @@
+/* cpu.h - what the files of the LLVM back end share: the instruction sets, one
+ * build (a plan becoming a module), and who writes which function of dil_code.
+ *
+ * Queries are in the vector lanes: `parts` registers of `width` floats make
+ * the `lanes` of a tile; keys and dimensions are counted loops. */
+#ifndef DIL_COMPILER_CODEGEN_CPU_CPU_H
+#define DIL_COMPILER_CODEGEN_CPU_CPU_H
+
+#include "emit.h"
+#include "compiler/codegen/backend.h"
+
+/* ---- isa.c --------------------------------------------------------------- */
+
+typedef struct isa {
+  const char *name;      /* as a user says it */
+  const char *processor; /* LLVM's names of what may be used */
+  const char *features;
+  bool (*present)(void); /* on this machine */
+  int width;             /* floats in a vector register */
+  int parts;             /* registers that hold the lanes of a tile */
+  int key_block;         /* keys of a register block of Q K^T */
+  int value_block;       /* dimensions of a register block of P V */
+  bool scales_by_power;  /* has vscalefps: x * 2^n in one instruction */
+  bool dot_bf16;         /* has vdpbf16ps: pairs of bf16 into f32 */
+} isa;
+
+#define ISA_NAMES "avx2, avx512 and avx512bf16" /* as messages list them */
+const isa *isa_find(const char *name);          /* NULL: unknown */
+const isa *isa_host(void); /* the last one present; NULL: none */
+const char *const *isa_list(void); /* weakest first; NULL ends them */
+
+/* ---- object.c, cpu.c ----------------------------------------------------- */
+
+typedef struct build {
+  emit emit;
+  const isa *isa;
+  const plan *plan;
+  int lanes, pack;
+  int exp_degree; /* of the polynomial behind softmax weights */
+  LLVMTargetMachineRef machine;
+  LLVMTargetDataRef layout;
+  char *complaint; /* LLVM's first error; NULL: none */
+} build;
+
+/* Opens a context and a module; build_close drops all. `set` NULL: code of
+ * its own, outside of any plan, runs on every x86-64. */
+dil_status build_open(build *b, const char *name, const isa *set);
+void build_close(build *b);
+/* What is emitted next is for this plan and instruction set. */
+void build_aim(build *b, const plan *p, const isa *set);
+/* With line tables, from the plan's pattern on. */
+void build_lines(build *b);
+/* What is emitted next comes from this place of the .dil file. */
+void build_locate(build *b, span at);
+/* Verifies the module and turns it into out->bytes; its texts go where they
+ * are wanted (NULL: nowhere). */
+dil_status build_object(build *b, FILE *ir, FILE *assembly, backend_code *out);
+/* Writes the functions of a variant, and says how they want their data. */
+void build_variant(build *b, dil_variant variant, dil_code *code);
+
+/* ---- library.c ----------------------------------------------------------- */
+
+dil_status library_build(const backend_library *library, backend_code *out);
+
+/* ---- tile.c, softmax.c, row.c: the phases -------------------------------- */
+
+enum { PARTS_MAX = 4, CELL = 4 }; /* bytes of an f32 or a pair of bf16 */
+
+/* A row of lanes in memory: its size, and its registers in and out. */
+int64_t tile_row_bytes(const build *b);
+ref tile_row_at(const build *b, ref rows, ref index);
+void tile_load_row(const build *b, ref_type type, ref place, ref *row);
+void tile_store_row(const build *b, ref const *row, ref place);
+
+void tile_qk(build *b);
+void tile_pv(build *b);
+void tile_softmax(build *b, bool drop);
+void row_qk(build *b);
+void row_pv(build *b);
+void row_softmax(build *b, bool drop);
+/* Which lanes come before `count` of them. */
+ref lanes_before(build *b, ref count);
+
+/* From the running maximum and the tile's: the new one, the factor alpha for
+ * what was summed before, and how scores become powers of 2. */
+typedef struct softmax_turn {
+  ref maximum, alpha;
+  ref base;         /* the maximum, or 0 while that is -inf */
+  ref scale, shift; /* c2 and bias - base; bias is log2 of a key's count */
+} softmax_turn;
+softmax_turn softmax_turn_of(build *b, ref before, ref mx, ref c2, ref bias);
+/* Weight of a score: 2^(scale * score + shift). */
+ref softmax_weight(build *b, ref score, const softmax_turn *turn);
+/* Lanes whose base is too large for one multiply-add, and whether some of
+ * `parts` registers has one. Their scores become large_score first; then
+ * large_settle leaves nothing to do for the multiply-add. */
+ref large_of(build *b, const softmax_turn *turn);
+ref large_any(build *b, ref const *large, int parts);
+ref large_score(build *b, ref score, ref large, const softmax_turn *turn,
+                ref bias);
+void large_settle(build *b, ref large, softmax_turn *turn);
+
+/* ---- math.c: functions over lanes ---------------------------------------- */
+
+ref math_power(build *b, ref x, int degree); /* 2^x; relative error below 3e-7
+                                                with degree 5, 4e-6 with 4 */
+ref math_exp(build *b, ref x);               /* these: about 2 ulp */
+ref math_log(build *b, ref x);
+ref math_tanh(build *b, ref x);
+
+/* ---- expr.c: expressions at a pair of positions -------------------------- */
+
+typedef struct site_input {
+  ref data, dim[DIL_RANK_MAX], stride[DIL_RANK_MAX];
+} site_input;
+
+enum { SITE_READY_MAX = 32 };
+
+/* What the leaves of an expression stand for: i32 but score, which is f32. */
+typedef struct site {
+  ref env, i, j, score;
+  ref b, h, batch, queries, keys;
+  site_input input[DIL_INPUT_MAX];
+  struct {
+    const expr *x;
+    ref value;
+  } ready[SITE_READY_MAX];
+  int ready_count;
+} site;
+
+void site_open(build *b, site *s, ref env);
+/* Afterwards, where expressions may read inputs. */
+void site_open_inputs(build *b, site *s);
+void site_hoist(build *b, site *s, const expr *x, expr_op leaf);
+/* i1, i32 or f32 by the expression's type, as lanes where a leaf has them. */
+ref expression_value(build *b, site *s, const expr *x);
+/* hash(): a start, a step for each argument, an end; all i32. */
+ref hash_start(const build *b);
+ref hash_step(const build *b, ref h, ref argument);
+ref hash_end(const build *b, ref h);
+int element_bytes(dil_dtype dtype);
+
+/* ---- dropout.c ----------------------------------------------------------- */
+
+typedef struct dropout {
+  ref t; /* a row of lanes in memory; in a row kernel, a word */
+  ref j; /* the keys' positions, in memory */
+  ref env;
+  ref function;    /* fills `words` for one quad of keys */
+  ref words, quad; /* four rows of random lanes, and j >> 2 of theirs */
+} dropout;
+
+void dropout_open(build *b, dropout *d); /* before the function that uses it */
+void dropout_tile(build *b, dropout *d, ref t, ref j, ref env);
+void dropout_row(build *b, dropout *d, ref key, ref *weight);
+ref dropout_lanes(build *b, dropout *d, ref j, ref weight);
+
+/* ---- exact.c ------------------------------------------------------------- */
+
+typedef struct exact {
+  ref before, during;
+} exact; /* stack places */
+
+exact exact_open(build *b); /* in a function's first block */
+void exact_begin(build *b, const exact *x);
+void exact_end(build *b, const exact *x);
+
+/* ---- modify.c: final scores and predicates ------------------------------- */
+
+void tile_modify(build *b, int chain);
+void row_modify(build *b, int chain);
+
+/* ---- bounds.c, cover.c: what a box of pairs may hold --------------------- */
+
+/* Of i64 or f32 values; of conditions, whether all hold and whether some do. */
+typedef struct bounds {
+  ref low, high;
+  ref nan; /* i1: a value may be NaN */
+} bounds;
+
+typedef struct box {
+  site site; /* its i and j are not used */
+  bounds i, j;
+  ref at, low, high; /* stack places for calls of dil_env.range */
+  exact mode;
+} box;
+
+bounds bounds_of(build *b, box *x, const expr *tree);
+bounds input_bounds(build *b, box *x, const expr *tree);
+void cover_function(build *b);
+void dimension_function(build *b);
+
+#endif

@@ -1,0 +1,91 @@
+/* bits.c - masks as CUDA C over a block of keys. In: the plan's typed trees.
+ * Out: dil_mask_bits and dil_known, written with the functions of
+ * templates/shared/bits.cuh. A tree is split at its && and || into terms. A
+ * term is evaluated once for each row, key or pair, as its variables need. The
+ * first terms that depend on keys have a number. By it dil_known reports terms
+ * that interval arithmetic settles for a whole block. */
+#include "gpu.h"
+
+enum { PARTS_MOST = 16 }; /* terms with a number: two bits each, in one word */
+
+static bool depends_on(const expr *e, expr_op op) {
+  bool found = e->op == op;
+  for (int32_t k = 0; k < e->count; k++) found |= depends_on(e->arg[k], op);
+  return found;
+}
+
+static bool is_joint(const expr *e) {
+  return e->op == EXPR_AND || e->op == EXPR_OR || e->op == EXPR_NOT;
+}
+
+/* ---- terms that interval arithmetic may settle --------------------------- */
+
+/* Writes the statements of dil_known for the terms of a tree. */
+static void put_settled(source_text *s, const plan *p, const expr *e,
+                        int32_t *part) {
+  for (int32_t k = 0; k < e->count && is_joint(e); k++)
+    put_settled(s, p, e->arg[k], part);
+  if (is_joint(e) || !depends_on(e, EXPR_J_) || *part == PARTS_MOST) return;
+  put(s, "  known |= bits_settled(%d, ", (*part)++);
+  put_condition_range(s, p, e);
+  put(s, ");\n");
+}
+
+static void put_known(source_text *s, const plan *p) {
+  int32_t parts = 0;
+  put(s, "DIL_INLINE unsigned dil_known(dil_range i, dil_range j, dil_range h, "
+         "const dil_pair &at) {\n  unsigned known = 0;\n");
+  for (int32_t k = 0; k < p->table.predicate_count; k++)
+    if (p->predicate[k]) put_settled(s, p, p->predicate[k], &parts);
+  put(s, "  return known;\n}\n#define KNOWN_PARTS %d\n", parts);
+}
+
+/* ---- evaluating ---------------------------------------------------------- */
+
+/* Writes a term: a condition that is not &&, || or !. */
+static void put_part(source_text *s, const plan *p, const expr *e,
+                     int32_t *part) {
+  bool row = depends_on(e, EXPR_I_), key = depends_on(e, EXPR_J_);
+  if (key) {
+    int32_t number = *part < PARTS_MOST ? (*part)++ : -1;
+    put(s, "bits_%s<%d>(x, [&](%sint j) { return ", row ? "pairs" : "columns",
+        number, row ? "int i, " : "");
+  } else {
+    put(s, row ? "bits_rows(x, [&](int i) { return " : "bits_all(");
+  }
+  put_condition(s, p, e);
+  put(s, row || key ? "; })" : ")");
+}
+
+static void put_bits(source_text *s, const plan *p, const expr *e,
+                     int32_t *part) {
+  if (e->op == EXPR_NOT) {
+    put(s, "bits_not(");
+    put_bits(s, p, e->arg[0], part);
+    put(s, ")");
+  } else if (is_joint(e)) {
+    put(s, e->op == EXPR_AND ? "bits_and(" : "bits_or(");
+    put_bits(s, p, e->arg[0], part);
+    put(s, ",\n    [&] { return ");
+    put_bits(s, p, e->arg[1], part);
+    put(s, "; })");
+  } else {
+    put_part(s, p, e, part);
+  }
+}
+
+void put_mask_bits(source_text *s, const plan *p) {
+  int32_t part = 0;
+  put(s, "#include \"templates/shared/bits.cuh\"\n#line 1 \"bits of %s\"\n",
+      p->table.name);
+  put_known(s, p);
+  put(s, "DIL_INLINE dil_bits dil_mask_bits(int predicate, const dil_block &x, "
+         "const dil_pair &at) {\n  switch (predicate) {\n");
+  for (int32_t k = 0; k < p->table.predicate_count; k++) {
+    if (!p->predicate[k]) continue;
+    put(s, "  case %d: return ", k);
+    put_bits(s, p, p->predicate[k], &part);
+    put(s, ";\n");
+  }
+  put(s, "  default: return bits_all(true);\n  }\n}\n");
+}

@@ -1,0 +1,223 @@
+/* general.c - the strategy that takes every plan: templates/general/general.cu
+ * with mma.sync. Its members and attempts differ only in their tiles. An
+ * attempt with fewer keys for each tile needs fewer registers and less shared
+ * memory. */
+#include "gpu.h"
+
+/* The shared memory that a thread block may have, by chip, in bytes. */
+static int64_t shared_limit(int32_t arch) {
+  switch (arch) {
+  case 80: case 87: return 163 * 1024;
+  case 86: case 89: case 120: case 121: return 99 * 1024;
+  default: return 227 * 1024;
+  }
+}
+
+static int64_t rounded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+typedef struct tiles {
+  int32_t warps, groups, keys; /* groups: 16 rows each, of a warp */
+  int32_t blocks;              /* least thread blocks of a processor */
+  bool hold;                   /* queries stay in registers */
+  bool lenient; /* registers may spill: no smaller tile exists */
+} tiles;
+
+static int32_t rows_of(const tiles *tl) { return 16 * tl->groups * tl->warps; }
+
+/* An upper bound for the size of dil_desk, the scratch memory of
+ * templates/general/general_visit.cuh. */
+static int64_t desk_bytes(const dil_table *t) {
+  return 512 + (is_hosting(t) ? 2 * 24 * t->branch_count : 0);
+}
+
+/* The shared memory of a thread block, laid out at the top of
+ * templates/general/general.cu. */
+static int64_t shared_bytes(const dil_table *t, const tiles *tl) {
+  int64_t bytes = (int64_t)dil_dtype_size(t->dtype);
+  int64_t depth = bytes == 4 ? 8 : 16, keys = tl->keys;
+  int64_t key_pitch = rounded(t->head_dim, depth) * bytes + 16;
+  int64_t value_pitch = rounded(t->value_dim, depth) * bytes + 16;
+  int64_t loop = (rows_of(tl) + keys) * key_pitch + keys * value_pitch +
+                 keys + 4 * keys;
+  int64_t end = 16 * tl->warps * ((t->value_dim + 2) | 1) * 4;
+  return desk_bytes(t) + (loop > end ? loop : end);
+}
+
+/* Attempts in order of preference: f32 with wide heads, f32, 16-bit types. The
+ * last of each row fits every chip, however large the desk. */
+enum { WIDE = 128, NARROW = 80, CHOICES = 4 };
+static const tiles choices[3][CHOICES] = {
+    {{4, 1, 16, 1, false, true}, {2, 1, 16, 1, false, true}},
+    {{4, 1, 32, 3, false, false}, {4, 1, 32, 1, false, false},
+     {4, 1, 16, 1, false, true}},
+    {{4, 1, 64, 3, true, false}, {4, 1, 64, 1, false, false},
+     {4, 1, 32, 1, false, false}, {4, 1, 16, 1, false, true}},
+};
+/* Tiles for many rows: f32, 16-bit types, 16-bit types before sm_90. Their rows
+ * share more reads of keys and values, and leave no registers for masks and
+ * scores. */
+static const tiles large[3] = {{4, 2, 32, 2, false, false},
+                               {4, 2, 64, 2, true, false},
+                               {4, 2, 64, 2, false, false}};
+
+static bool is_narrow(const dil_table *t) {
+  return t->head_dim <= NARROW && t->value_dim <= NARROW;
+}
+
+/* Attempt number `attempt` among the choices that fit the chip. */
+static const tiles *choose(const gpu_request *r, int32_t attempt) {
+  const dil_table *t = &r->plan->table;
+  bool wide = t->value_dim > WIDE || t->head_dim > WIDE;
+  const tiles *list = choices[t->dtype != DIL_F32 ? 2 : wide ? 0 : 1];
+  for (int32_t i = 0; i < CHOICES && list[i].warps; i++)
+    if ((list[i].blocks == 1 || is_narrow(t)) &&
+        shared_bytes(t, &list[i]) <= shared_limit(r->arch) &&
+        attempt-- == 0)
+      return &list[i];
+  return NULL;
+}
+
+static const tiles *choose_large(const gpu_request *r) {
+  const dil_table *t = &r->plan->table;
+  const tiles *tl = &large[t->dtype == DIL_F32 ? 0 : r->arch >= 90 ? 1 : 2];
+  bool plain = is_narrow(t) && !t->scored && t->dropout == 0;
+  if (r->arch == 90 && t->dtype != DIL_F32 && !r->only)
+    return NULL; /* hopper.cu takes these: nothing to compile */
+  for (int32_t i = 0; i < t->predicate_count; i++)
+    plain = plain && !t->predicates[i].masked;
+  return plain && shared_bytes(t, tl) <= shared_limit(r->arch) ? tl : NULL;
+}
+
+/* ---- knobs --------------------------------------------------------------- */
+
+enum { ROWS = 16, GROUPS_MOST = 4, WARPS_MOST = 16 };
+
+/* The tiles of a schedule; fields without a knob are those of the first
+ * choice. */
+static tiles turned_tiles(const gpu_request *r) {
+  gpu_request plain = *r;
+  plain.knobs = NULL;
+  tiles tl = *choose(&plain, 0);
+  int32_t groups = tl.warps * tl.groups; /* groups of the tile */
+  if (knob_given(r->knobs, KNOB_TILE)) {
+    groups = r->knobs->value[KNOB_TILE][0] / ROWS;
+    tl.keys = r->knobs->value[KNOB_TILE][1];
+    tl.blocks = 1;
+    tl.warps = groups;
+  }
+  if (knob_given(r->knobs, KNOB_WARPS))
+    tl.warps = r->knobs->value[KNOB_WARPS][0];
+  if (knob_given(r->knobs, KNOB_BLOCKS))
+    tl.blocks = r->knobs->value[KNOB_BLOCKS][0];
+  tl.groups = tl.warps && groups % tl.warps == 0 ? groups / tl.warps : 0;
+  tl.hold = tl.hold && tl.groups == 1;
+  tl.lenient = false;
+  return tl;
+}
+
+static bool knobs_fit(const gpu_request *r, char *reason, size_t size) {
+  tiles tl = turned_tiles(r);
+  int64_t shared = shared_bytes(&r->plan->table, &tl);
+  bool whole = !knob_given(r->knobs, KNOB_TILE) ||
+               r->knobs->value[KNOB_TILE][0] % ROWS == 0;
+  if (!whole || tl.groups < 1 || tl.groups > GROUPS_MOST ||
+      tl.warps > WARPS_MOST)
+    snprintf(reason, size, "its rows are not %d, or up to %d times that, for "
+             "each of 1 to %d warps", ROWS, GROUPS_MOST, WARPS_MOST);
+  else if (tl.keys % 16 || tl.keys > 64)
+    snprintf(reason, size, "%d keys a tile are none of 16, 32, 48 and 64",
+             tl.keys);
+  else if (shared * tl.blocks > shared_limit(r->arch))
+    snprintf(reason, size, "%d blocks of %lld bytes are more shared memory "
+             "than the %lld of a processor", tl.blocks, (long long)shared,
+             (long long)shared_limit(r->arch));
+  else
+    return true;
+  return false;
+}
+
+static bool can(const gpu_request *r, char *reason, size_t size) {
+  if (r->arch >= 80) return !r->knobs || knobs_fit(r, reason, size);
+  snprintf(reason, size, "mma.sync and cp.async need sm_80");
+  return false;
+}
+
+/* ---- source -------------------------------------------------------------- */
+
+/* Finds the tiles of an attempt. Member 0 is the kernel for many rows, if there
+ * is one. With knobs there is one member. */
+static bool find_tiles(const gpu_request *r, int32_t member, int32_t attempt,
+                       tiles *tl) {
+  const tiles *many = r->knobs ? NULL : choose_large(r), *found = NULL;
+  tiles turned;
+  if (r->knobs) {
+    turned = turned_tiles(r);
+    if (member == 0 && attempt == 0) found = &turned;
+  } else if (many && member == 0) {
+    if (attempt == 0) found = many;
+  } else if (member == (many != NULL)) {
+    found = choose(r, attempt);
+  }
+  if (found) *tl = *found;
+  return found != NULL;
+}
+
+static bool write(const gpu_request *r, int32_t member, int32_t attempt,
+                  dil_cuda_code *code, source_text *text) {
+  tiles tl;
+  if (!find_tiles(r, member, attempt, &tl)) return false;
+  const dil_table *t = &r->plan->table;
+  int32_t rows = rows_of(&tl);
+  *code = (dil_cuda_code){.family = "general",
+                          .arch = r->arch,
+                          .lenient = tl.lenient,
+                          .passes = UINT64_MAX,
+                          .threads = 32 * tl.warps,
+                          .shared = (int32_t)shared_bytes(t, &tl),
+                          .tile_rows = rows,
+                          .tile_keys = tl.keys};
+  code->knob[GENERAL_KNOB_WHOLE] = r->whole;
+  code->knob[GENERAL_KNOB_MANY] = !r->knobs && tl.groups > 1;
+  if (knob_given(r->knobs, KNOB_PARTS))
+    code->knob[GENERAL_KNOB_PARTS] = r->knobs->value[KNOB_PARTS][0];
+  snprintf(code->variant, sizeof code->variant, "general %s %dx%d d%d",
+           dil_dtype_name(t->dtype), rows, tl.keys, t->head_dim);
+  put_tables(text, r->plan);
+  put_expressions(text, r->plan);
+  put_cover(text, r->plan);
+  put(text, "#define WARPS %d\n#define ROW_GROUPS %d\n#define TILE_KEYS %d\n",
+      tl.warps, tl.groups, tl.keys);
+  put(text, "#define PARTS %d\n", !r->whole);
+  put(text, "#define BLOCKS %d\n#define HOLD_Q %d\n#define DESK_BYTES %lld\n",
+      tl.blocks, tl.hold, (long long)desk_bytes(t));
+  put_template(text, "templates/general/general.cu");
+  return true;
+}
+
+/* Proposes tiles with numbers of blocks for each processor, then split-K parts
+ * with the default tiles. */
+static bool propose(int32_t index, knobs *k) {
+  static const int32_t keys[] = {16, 32, 64};
+  enum { HEIGHTS = 3, WIDTHS = 3, HELD = 3, SHARES = 2, PARTS = 7 };
+  enum { TILES = HEIGHTS * WIDTHS * HELD * SHARES };
+  if (index >= TILES + PARTS) return false;
+  k->given = 1u << KNOB_HOPPER; /* value 0: the general kernel */
+  if (index >= TILES) {
+    k->given |= 1u << KNOB_PARTS;
+    k->value[KNOB_PARTS][0] = 1 << (index - TILES);
+    return true;
+  }
+  k->given |= 1u << KNOB_TILE | 1u << KNOB_WARPS | 1u << KNOB_BLOCKS;
+  k->value[KNOB_TILE][0] = 32 << index % HEIGHTS;
+  k->value[KNOB_TILE][1] = keys[index / HEIGHTS % WIDTHS];
+  k->value[KNOB_BLOCKS][0] = 1 + index / HEIGHTS / WIDTHS % HELD;
+  k->value[KNOB_WARPS][0] = k->value[KNOB_TILE][0] / ROWS /
+                            (1 + index / HEIGHTS / WIDTHS / HELD);
+  return true;
+}
+
+const gpu_strategy strategy_general = {
+    "general",
+    1 << KNOB_TILE | 1 << KNOB_WARPS | 1 << KNOB_BLOCKS | 1 << KNOB_PARTS, can,
+    write,
+    propose};

@@ -1,0 +1,394 @@
+/* gpu.c - the interface of dil-gpu.so (gpu_backend). It asks every strategy in
+ * turn. Each member goes through its attempts until the gate accepts one.
+ * Members are compiled at the same time, a thread each. */
+#include "gpu.h"
+#include "interface.h"
+#include "runtime/base/status.h"
+#include "runtime/cuda/hopper/hopper.h"
+#include <assert.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The general strategy is last: it takes the passes that the others refuse. */
+static const gpu_strategy *const strategies[] = {
+    &strategy_hopper, &strategy_hopper_pair, &strategy_general};
+
+static void show_source(FILE *out, const dil_cuda_code *code,
+                        const source_text *text) {
+  if (!out || text->lost) return;
+  fprintf(out, "// %s, sm_%d%s: %d threads, %d bytes of shared memory\n%s\n",
+          code->variant, code->arch, code->arch == 90 ? "a" : "",
+          code->threads, code->shared, text->text);
+}
+
+/* Makes one attempt; *more becomes false if there is none. */
+static dil_status attempt_one(const gpu_request *r, const gpu_strategy *s,
+                              int32_t member, int32_t attempt,
+                              dil_cuda_code *code, bool *more) {
+  source_text text = {0};
+  *more = s->write(r, member, attempt, code, &text);
+  dil_status status = DIL_OK;
+  if (*more) {
+    show_source(r->cuda, code, &text);
+    if (r->source_only) {
+      free(text.text);
+      return DIL_OK;
+    }
+    if (r->ptxas)
+      fprintf(r->ptxas, "%s, sm_%d%s\n", code->variant, code->arch,
+              code->arch == 90 ? "a" : "");
+    status = nvrtc_compile(&text, code, r->ptxas, r->stop, r->shelf);
+    if (status == DIL_UNSUPPORTED && r->ptxas)
+      fprintf(r->ptxas, "%s\n", dil_last_error());
+  }
+  free(text.text);
+  return status;
+}
+
+/* ---- which strategy the knobs select ------------------------------------- */
+
+static const char *const knob_names[KNOB_COUNT] = {
+#define KNOB(id, name, values, devices, least, most, of) [KNOB_##id] = name,
+#include "compiler/schedule/knobs.def"
+#undef KNOB
+};
+
+static const gpu_strategy *speaks_of(const gpu_request *r) {
+  char unused[256];
+  gpu_request plain = *r;
+  plain.knobs = NULL;
+  const gpu_strategy *fast = &strategy_hopper;
+  bool can = fast->can(&plain, unused, sizeof unused);
+  if (!can && strategy_hopper_pair.can(&plain, unused, sizeof unused)) {
+    fast = &strategy_hopper_pair;
+    can = true;
+  }
+  if (knob_given(r->knobs, KNOB_HOPPER))
+    return r->knobs->value[KNOB_HOPPER][0] ? fast : &strategy_general;
+  bool only_general = r->only && !strcmp(r->only, strategy_general.name);
+  return can && !only_general ? fast : &strategy_general;
+}
+
+/* Finds the strategy that takes the knobs (NULL: there are no knobs).
+ * DIL_INPUT: it does not have these knobs, or cannot write this kernel. */
+static dil_status turn(const gpu_request *r, const gpu_strategy **turned) {
+  char reason[256] = "";
+  *turned = NULL;
+  if (!r->knobs || !r->knobs->given) return DIL_OK;
+  const gpu_strategy *s = speaks_of(r);
+  unsigned strange = r->knobs->given & ~(s->knobs | 1u << KNOB_HOPPER);
+  if (strange)
+    return dil_fail(DIL_INPUT, "the %s kernel has no knob '%s'", s->name,
+                    knob_names[__builtin_ctz(strange)]);
+  if (r->only && strcmp(r->only, s->name))
+    return dil_fail(DIL_INPUT, "`hopper 1` asks for the one kernel and --force "
+                               "%s for the other", r->only);
+  if (!s->can(r, reason, sizeof reason))
+    return dil_fail(DIL_INPUT, "no %s kernel for sm_%d has these knobs: %s",
+                    s->name, r->arch, reason);
+  *turned = s;
+  return DIL_OK;
+}
+
+/* ---- all codes ----------------------------------------------------------- */
+
+/* The compilation of one member of a strategy. It has a thread of its own,
+ * since NVRTC takes long and runs mostly on one thread. */
+typedef struct gpu_job {
+  gpu_request request;      /* its streams write to `text` below */
+  const gpu_strategy *strategy;
+  int32_t member;
+  bool apart;               /* deferred: may come after the kernel */
+  dil_cuda_code code;       /* of the first attempt, until an attempt
+                               succeeds */
+  dil_status status;
+  char problem[2048];       /* dil_last_error of its thread */
+  char *text[2];
+  size_t length[2];
+  pthread_t thread;
+  bool running;
+} gpu_job;
+
+typedef struct gpu_jobs {
+  int32_t count;
+  gpu_job job[GPU_CODES_MAX];
+} gpu_jobs;
+
+/* Compiles the first attempt that passes the gate. */
+static void *run_job(void *context) {
+  gpu_job *j = context;
+  bool again;
+  j->status = attempt_one(&j->request, j->strategy, j->member, 0, &j->code,
+                          &again);
+  for (int32_t n = 1; again && j->status == DIL_UNSUPPORTED; n++) {
+    dil_status next =
+        attempt_one(&j->request, j->strategy, j->member, n, &j->code, &again);
+    if (again) j->status = next;
+  }
+  if (j->status)
+    snprintf(j->problem, sizeof j->problem, "%s", dil_last_error());
+  return NULL;
+}
+
+/* Starts a job in a thread, or runs it here if no thread can be made. */
+static void start_job(gpu_job *j) {
+  FILE *wanted[2] = {j->request.cuda, j->request.ptxas}, *own[2] = {0};
+  bool lost = false;
+  for (int i = 0; i < 2; i++) {
+    if (wanted[i]) own[i] = open_memstream(&j->text[i], &j->length[i]);
+    lost = lost || (wanted[i] && !own[i]);
+  }
+  j->request.cuda = own[0];
+  j->request.ptxas = own[1];
+  if (lost) {
+    j->status = DIL_MEMORY;
+    snprintf(j->problem, sizeof j->problem, "no memory for a report");
+    return;
+  }
+  bool compiles = !j->request.source_only &&
+                  !(j->request.shelf && j->request.shelf->only);
+  j->running = compiles && !pthread_create(&j->thread, NULL, run_job, j);
+  if (!j->running) run_job(j);
+}
+
+static void finish_job(gpu_job *j, const gpu_request *asked) {
+  FILE *wanted[2] = {asked->cuda, asked->ptxas};
+  FILE *own[2] = {j->request.cuda, j->request.ptxas};
+  if (j->running) pthread_join(j->thread, NULL);
+  for (int i = 0; i < 2; i++) {
+    if (own[i]) fclose(own[i]);
+    if (own[i]) fwrite(j->text[i], 1, j->length[i], wanted[i]);
+    free(j->text[i]);
+  }
+}
+
+/* Lists a strategy's members, one job each. */
+static dil_status list_members(const gpu_request *r, const gpu_strategy *s,
+                               gpu_jobs *jobs) {
+  char reason[256] = "";
+  if (!s->can(r, reason, sizeof reason)) {
+    if (r->ptxas) fprintf(r->ptxas, "%s: %s\n", s->name, reason);
+    if (s != &strategy_general) return DIL_OK;
+    return dil_fail(DIL_UNSUPPORTED, "no kernel for sm_%d: %s", r->arch,
+                    reason);
+  }
+  for (int32_t m = 0;; m++) {
+    source_text text = {0};
+    dil_cuda_code code;
+    bool more = s->write(r, m, 0, &code, &text);
+    free(text.text);
+    if (!more) break;
+    assert(jobs->count < GPU_CODES_MAX);
+    jobs->job[jobs->count++] =
+        (gpu_job){.request = *r, .strategy = s, .member = m, .code = code};
+  }
+  return DIL_OK;
+}
+
+static void put_code(const gpu_job *j, int32_t index, gpu_codes *out) {
+  out->member[out->count] = index;
+  out->code[out->count++] = j->code;
+}
+
+/* Takes the result of a job. A member that the gate refused is left out. It is
+ * an error if the member is the last, since no other takes its calls, or if
+ * knobs ask for it. */
+static dil_status take_job(const gpu_jobs *jobs, int32_t index,
+                           gpu_codes *out) {
+  const gpu_job *j = &jobs->job[index];
+  bool last = index + 1 == jobs->count;
+  if (j->status == DIL_UNSUPPORTED && !last && !j->request.knobs)
+    return DIL_OK;
+  if (j->status) return dil_fail(j->status, "%s", j->problem);
+  if (!j->request.source_only) put_code(j, index, out);
+  return DIL_OK;
+}
+
+static dil_status run_jobs(const gpu_request *request, gpu_jobs *jobs,
+                           gpu_codes *out) {
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; i < jobs->count; i++)
+    if (!jobs->job[i].apart) start_job(&jobs->job[i]);
+  for (int32_t i = 0; i < jobs->count; i++) {
+    if (jobs->job[i].apart) {
+      put_code(&jobs->job[i], i, out);
+      continue;
+    }
+    finish_job(&jobs->job[i], request);
+    dil_status next = take_job(jobs, i, out);
+    if (!status) status = next;
+  }
+  return status;
+}
+
+/* Whether a request wants a strategy. `hopper 0` leaves only the general
+ * one. */
+static bool is_wanted(const gpu_request *r, const gpu_strategy *s,
+                      const gpu_strategy *turned) {
+  if (r->only && strcmp(r->only, s->name)) return false;
+  bool refused = knob_given(r->knobs, KNOB_HOPPER) &&
+                 turned == &strategy_general && s != turned;
+  return !refused;
+}
+
+/* Lists all members that a request wants; the caller frees *jobs, also on
+ * failure. */
+static dil_status list(const gpu_request *request, gpu_jobs **jobs) {
+  const gpu_strategy *turned;
+  *jobs = calloc(1, sizeof **jobs);
+  if (!*jobs) return dil_fail(DIL_MEMORY, "no memory for compilers");
+  dil_status status = turn(request, &turned);
+  for (size_t i = 0; !status && i < sizeof strategies / sizeof *strategies;
+       i++) {
+    gpu_request own = *request;
+    if (strategies[i] != turned) own.knobs = NULL;
+    if (is_wanted(request, strategies[i], turned))
+      status = list_members(&own, strategies[i], *jobs);
+  }
+  return status;
+}
+
+/* Marks the deferred members: general members, if others before them take every
+ * pass or they are for calls with many rows. Members that knobs select are
+ * never deferred: an error in knobs must show when the kernel is made. */
+static void mark_apart(const plan *p, gpu_jobs *jobs) {
+  int32_t count = p->table.pass_count;
+  uint64_t all = count < 64 ? (1ull << count) - 1 : UINT64_MAX, taken = 0;
+  for (int32_t i = 0; i < jobs->count; i++) {
+    gpu_job *j = &jobs->job[i];
+    bool general = j->strategy == &strategy_general;
+    if (!general) taken |= j->code.passes;
+    j->apart = general && !j->request.knobs &&
+               ((taken & all) == all || j->code.knob[GENERAL_KNOB_MANY]);
+  }
+}
+
+static dil_status compile(const gpu_request *request, gpu_codes *out) {
+  gpu_jobs *jobs;
+  dil_status status = list(request, &jobs);
+  out->count = 0;
+  if (!status && request->apart) mark_apart(request->plan, jobs);
+  if (!status) status = run_jobs(request, jobs, out);
+  free(jobs);
+  if (!status) return DIL_OK;
+  while (out->count > 0) free(out->code[--out->count].cubin);
+  return status;
+}
+
+/* ---- deferred members ---------------------------------------------------- */
+
+static uint32_t apart(const gpu_request *request, bool *beside) {
+  const dil_table *t = &request->plan->table;
+  gpu_jobs *jobs;
+  uint32_t found = 0;
+  bool general = true;
+  if (!list(request, &jobs)) mark_apart(request->plan, jobs);
+  for (int32_t i = 0; jobs && i < jobs->count; i++) {
+    found |= (uint32_t)jobs->job[i].apart << i;
+    general &= jobs->job[i].strategy == &strategy_general;
+  }
+  /* The general kernel also computes bounds of inputs, and begins and ends the
+   * running states of several passes. Calls with either need it at once. */
+  *beside = general || t->pass_count > 1 || t->input_count > 0;
+  free(jobs);
+  return found;
+}
+
+static dil_status member(const gpu_request *request, int32_t member,
+                         dil_cuda_code *code) {
+  gpu_jobs *jobs;
+  dil_status status = list(request, &jobs);
+  if (!status) {
+    gpu_job *j = &jobs->job[member];
+    run_job(j);
+    *code = j->code;
+    if (j->status) status = dil_fail(j->status, "%s", j->problem);
+  }
+  free(jobs);
+  return status;
+}
+
+/* ---- estimates without compilation --------------------------------------- */
+
+static dil_status foresee(const gpu_request *request, gpu_codes *out) {
+  gpu_jobs *jobs;
+  dil_status status = list(request, &jobs);
+  out->count = 0;
+  for (int32_t i = 0; !status && i < jobs->count; i++)
+    put_code(&jobs->job[i], i, out);
+  free(jobs);
+  return status;
+}
+
+/* The Hopper strategy for a pass: hopper_pair if each pair must be
+ * evaluated. */
+static const gpu_strategy *fast_for(const dil_table *t) {
+  char unused[256];
+  hopper_table made;
+  hopper_table_fill(t, 0, t->tile_keys, &made, unused, sizeof unused);
+  return made.paired ? &strategy_hopper_pair : &strategy_hopper;
+}
+
+static bool leaves(const gpu_request *request, int32_t pass, char *reason,
+                   size_t size) {
+  plan alone = *request->plan;
+  gpu_request r = *request;
+  alone.table.passes += pass;
+  alone.table.pass_count = 1;
+  r.plan = &alone;
+  if (knob_given(r.knobs, KNOB_HOPPER) && !r.knobs->value[KNOB_HOPPER][0]) {
+    snprintf(reason, size, "the schedule says `hopper 0`");
+    return true;
+  }
+  const gpu_strategy *fast = fast_for(&alone.table);
+  bool turned = r.knobs && r.knobs->given && speaks_of(request) == fast;
+  if (!turned) r.knobs = NULL;
+  return !fast->can(&r, reason, size);
+}
+
+/* ---- candidates for the tuner -------------------------------------------- */
+
+/* Whether a kernel can be written with a candidate's knobs; sets its code. */
+static bool is_candidate(const gpu_request *r, const gpu_strategy *s,
+                         gpu_candidate *c) {
+  source_text text = {0};
+  char unused[256];
+  gpu_request own = *r;
+  own.knobs = &c->knobs;
+  bool good = s->can(&own, unused, sizeof unused) &&
+              s->write(&own, 0, 0, &c->code, &text);
+  free(text.text);
+  return good;
+}
+
+static int32_t candidates(const gpu_request *r, gpu_candidate *list,
+                          int32_t room) {
+  int32_t count = 0;
+  for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i++) {
+    const gpu_strategy *s = strategies[i];
+    if (r->only && strcmp(r->only, s->name)) continue;
+    for (int32_t n = 0; count < room; n++) {
+      list[count] = (gpu_candidate){0};
+      if (!s->propose(n, &list[count].knobs)) break;
+      count += is_candidate(r, s, &list[count]);
+    }
+  }
+  return count;
+}
+
+DIL_API const gpu_backend *dil_gpu_backend_init(void);
+const gpu_backend *dil_gpu_backend_init(void) {
+  static const gpu_backend table = {.version = DIL_INTERFACE,
+                                    .compile = compile,
+                                    .apart = apart,
+                                    .member = member,
+                                    .foresee = foresee,
+                                    .leaves = leaves,
+                                    .candidates = candidates,
+                                    .peak = peak_compile,
+                                    .rows = rows_compile,
+                                    .versions = nvrtc_version,
+                                    .origin = nvrtc_origin};
+  return &table;
+}

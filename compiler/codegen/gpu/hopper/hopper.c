@@ -1,0 +1,82 @@
+/* hopper.c - the strategy for Hopper (sm_90a) without masks and scores:
+ * templates/hopper/hopper.cu.
+ *
+ * In: a plan with passes that the kernel's tables can describe (hopper_table).
+ * Out: a kernel that depends on head sizes, element type, tile shape and a few
+ * properties of the passes. The launch brings the pattern itself. The general
+ * strategy takes all other calls. */
+#include "hopper_config.h"
+
+/* Narrow values leave room for more keys. */
+static const hopper_cut rows[] = {
+    {32, 3, 128, 4, 2, 1, 0, 0},  {64, 3, 128, 4, 2, 1, 0, 0},
+    {96, 2, 128, 3, 2, 1, 0, 0},  {128, 2, 128, 2, 2, 1, 0, 0},
+    {192, 2, 128, 2, 1, 0, 0, 0}, {192, 2, 112, 2, 1, 0, 0, 0},
+    {192, 2, 96, 2, 1, 0, 0, 0},  {256, 2, 80, 2, 1, 0, 0, 0},
+    {256, 2, 64, 2, 1, 0, 0, 0},
+};
+
+static void turn(const dil_table *t, hopper_cut *s) {
+  if (hopper_cut_bytes(t, s) > HOPPER_CUT_ROOM) s->queries = 1;
+  if (hopper_cut_bytes(t, s) > HOPPER_CUT_ROOM) s->staged = 0;
+}
+
+/* The widths that hopper_mma.cuh instantiates. */
+static bool has_product(int32_t keys) {
+  static const int32_t widths[] = {32,  64,  80,  96,  112,
+                                   128, 160, 192, 224, 256};
+  for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+    if (widths[i] == keys) return true;
+  return false;
+}
+
+static bool fits(const hopper_cut *s, int32_t tall, char *reason,
+                 size_t size) {
+  if (tall % 64 || tall < 128 || tall > 256)
+    snprintf(reason, size, "%d rows are not 64 for each of 2 to 4 warpgroups",
+             tall);
+  else if (!has_product(s->keys))
+    snprintf(reason, size, "%d keys are no width of its products", s->keys);
+  else
+    return true;
+  return false;
+}
+
+static const hopper_cuts shapes = {rows,  sizeof rows / sizeof *rows,
+                                     false, "",
+                                     turn,  fits};
+
+static bool can(const gpu_request *r, char *reason, size_t size) {
+  return hopper_can(r, &shapes, reason, size);
+}
+
+static bool write(const gpu_request *r, int32_t member, int32_t attempt,
+                  dil_cuda_code *code, source_text *text) {
+  const dil_table *t = &r->plan->table;
+  hopper_cut s;
+  if (!hopper_begin(r, &shapes, member, attempt, &s, code, text)) return false;
+  put(text, "#define VALUE_DIM %d\n#define ELEMENT %d\n", t->value_dim,
+      t->dtype == DIL_BF16 ? 1 : 2);
+  put(text, "#define QUERY_STAGES %d\n#define STAGED %d\n", s.queries,
+      s.staged);
+  put_template(text, "templates/hopper/hopper.cu");
+  return true;
+}
+
+/* Proposes heights by key widths by pipeline depths, the likely depth first. */
+static bool propose(int32_t index, knobs *k) {
+  static const int32_t depths[] = {4, 3, 2, 5};
+  static const int32_t keys[] = {64, 80, 96, 112, 128, 160, 192};
+  enum { HEIGHTS = 3, WIDTHS = sizeof keys / sizeof *keys };
+  enum { DEPTHS = sizeof depths / sizeof *depths };
+  if (index >= HEIGHTS * WIDTHS * DEPTHS) return false;
+  k->given = 1u << KNOB_HOPPER | 1u << KNOB_TILE | 1u << KNOB_STAGES;
+  k->value[KNOB_HOPPER][0] = 1;
+  k->value[KNOB_TILE][0] = 64 * (2 + index % HEIGHTS);
+  k->value[KNOB_TILE][1] = keys[index / HEIGHTS % WIDTHS];
+  k->value[KNOB_STAGES][0] = depths[index / HEIGHTS / WIDTHS];
+  return true;
+}
+
+const gpu_strategy strategy_hopper = {
+    "hopper", 1 << KNOB_TILE | 1 << KNOB_STAGES, can, write, propose};

@@ -1,0 +1,180 @@
+/* hopper_config.c - tile configurations of the Hopper kernels; see
+ * hopper_cut.h.
+ *
+ * In: a request and a strategy's configurations. Out: the configuration of an
+ * attempt, the facts of its code, the macros that templates/hopper/hopper.cu
+ * takes. */
+#include "hopper_config.h"
+#include "runtime/cuda/hopper/hopper.h"
+#include <string.h>
+
+static int32_t rounded(int32_t n, int32_t to) { return (n + to - 1) / to * to; }
+
+/* The shared memory of a thread block, laid out at the top of
+ * templates/hopper/hopper.cu. HOPPER_REST_BYTES covers barriers, messages and
+ * zeros. */
+int32_t hopper_cut_bytes(const dil_table *t, const hopper_cut *s) {
+  int32_t q = rounded(t->head_dim, 32) * 2, v = rounded(t->value_dim, 32) * 2;
+  return s->warpgroups * 64 * (s->queries * q + s->staged * v) +
+         s->stages * s->keys * (q + v) + HOPPER_REST_BYTES(t->value_dim);
+}
+
+static int32_t width_of(const dil_table *t) {
+  return rounded(t->head_dim > t->value_dim ? t->head_dim : t->value_dim, 32);
+}
+
+/* Attempt number `attempt` at a plan's heads; NULL: there is none. */
+static const hopper_cut *attempt_of(const hopper_cuts *all,
+                                      const dil_table *t, int32_t attempt) {
+  int32_t width = 0;
+  for (int32_t i = 0; i < all->count; i++) {
+    const hopper_cut *s = &all->row[i];
+    if (s->width < width_of(t) || (width && s->width > width)) continue;
+    width = s->width;
+    if (hopper_cut_bytes(t, s) <= HOPPER_CUT_ROOM && attempt-- == 0) return s;
+  }
+  return NULL;
+}
+
+/* ---- knobs --------------------------------------------------------------- */
+
+/* The first attempt with a schedule's numbers in place of its own. */
+static hopper_cut turned(const gpu_request *r, const hopper_cuts *all) {
+  const dil_table *t = &r->plan->table;
+  hopper_cut s = *attempt_of(all, t, 0);
+  if (knob_given(r->knobs, KNOB_TILE)) {
+    s.warpgroups = r->knobs->value[KNOB_TILE][0] / 64;
+    s.keys = r->knobs->value[KNOB_TILE][1];
+  }
+  if (knob_given(r->knobs, KNOB_STAGES))
+    s.stages = r->knobs->value[KNOB_STAGES][0];
+  all->turn(t, &s);
+  return s;
+}
+
+static bool knobs_fit(const gpu_request *r, const hopper_cuts *all,
+                      char *reason, size_t size) {
+  hopper_cut s = turned(r, all);
+  int32_t shared = hopper_cut_bytes(&r->plan->table, &s);
+  int32_t rows = knob_given(r->knobs, KNOB_TILE) ? r->knobs->value[KNOB_TILE][0]
+                                                 : 64 * s.warpgroups;
+  if (!all->fits(&s, rows, reason, size)) return false;
+  if (shared <= HOPPER_CUT_ROOM) return true;
+  snprintf(reason, size, "%d bytes of shared memory are more than %d", shared,
+           HOPPER_CUT_ROOM);
+  return false;
+}
+
+/* ---- passes of a strategy ------------------------------------------------ */
+
+/* The passes that have tables and are `paired` or not, as asked; `reason`
+ * becomes that of the last pass that is left out. */
+static uint64_t passes_of(const dil_table *t, int32_t keys, bool paired,
+                          char *reason, size_t size) {
+  hopper_table made;
+  uint64_t passes = 0;
+  for (int32_t p = 0; p < t->pass_count && p < 64; p++) {
+    if (!hopper_table_fill(t, p, keys, &made, reason, size)) continue;
+    if (made.paired == paired) passes |= 1ull << p;
+    else
+      snprintf(reason, size, paired ? "no masks or scores"
+                                    : "masks or scores");
+  }
+  return passes;
+}
+
+/* Which code the passes need in the kernel. `bare`: for rows that no branch
+ * selects. `shifts`: for residues that shift from segment to segment. `left`:
+ * for windows with a left bound. */
+typedef struct wants {
+  bool bare, shifts, left;
+} wants;
+
+static void add_wants(const hopper_table *made, wants *w) {
+  w->bare |= made->bare;
+  w->shifts |= made->relative || made->period != made->home;
+  for (int32_t i = 0; i < made->piece_count; i++)
+    w->left |= made->pieces[i].left < HOPPER_FAR;
+}
+
+static wants wants_of(const dil_table *t, uint64_t passes, int32_t keys) {
+  hopper_table made;
+  char reason[128];
+  wants w = {false, false, false};
+  for (int32_t p = 0; p < t->pass_count && p < 64; p++)
+    if ((passes >> p & 1) &&
+        hopper_table_fill(t, p, keys, &made, reason, sizeof reason))
+      add_wants(&made, &w);
+  return w;
+}
+
+/* Whether the segments of every pass divide one another. */
+static bool is_nested(const dil_table *t) {
+  for (int32_t p = 0; p < t->pass_count; p++)
+    if (!hopper_is_nested(t, t->passes[p].branches)) return false;
+  return true;
+}
+
+bool hopper_can(const gpu_request *r, const hopper_cuts *all, char *reason,
+                size_t size) {
+  const dil_table *t = &r->plan->table;
+  const hopper_cut *first = attempt_of(all, t, 0);
+  if (r->arch != 90) {
+    snprintf(reason, size, "wgmma needs sm_90a");
+    return false;
+  }
+  if (!first) {
+    snprintf(reason, size, "%sa head_dim of %d by %d", all->what, t->head_dim,
+             t->value_dim);
+    return false;
+  }
+  if (r->knobs && !knobs_fit(r, all, reason, size)) return false;
+  int32_t keys = r->knobs ? turned(r, all).keys : first->keys;
+  return passes_of(t, keys, all->paired, reason, size) != 0;
+}
+
+/* ---- an attempt ---------------------------------------------------------- */
+
+/* Whether rows may resume the running state of other passes or parts. */
+static bool has_states(const gpu_request *r) {
+  return !r->whole || r->plan->table.pass_count > 1;
+}
+
+static void describe(const gpu_request *r, const hopper_cuts *all,
+                     const hopper_cut *s, dil_cuda_code *code) {
+  const dil_table *t = &r->plan->table;
+  char reason[256];
+  *code = (dil_cuda_code){
+      .family = "hopper",
+      .arch = r->arch,
+      .passes = passes_of(t, s->keys, all->paired, reason, sizeof reason),
+      .threads = 128 * (s->warpgroups + 1),
+      .shared = hopper_cut_bytes(t, s),
+      .tile_rows = 64 * s->warpgroups,
+      .tile_keys = s->keys,
+      .knob = {[HOPPER_KNOB_WHOLE] = !has_states(r)}};
+  snprintf(code->variant, sizeof code->variant, "hopper %s%s %dx%d d%d",
+           all->paired ? "pairs " : "", dil_dtype_name(t->dtype),
+           code->tile_rows, s->keys, t->head_dim);
+}
+
+/* With knobs there is one attempt. */
+bool hopper_begin(const gpu_request *r, const hopper_cuts *all,
+                  int32_t member, int32_t attempt, hopper_cut *s,
+                  dil_cuda_code *code, source_text *text) {
+  const dil_table *t = &r->plan->table;
+  const hopper_cut *found = attempt_of(all, t, attempt);
+  if (member || !found || (r->knobs && attempt)) return false;
+  *s = r->knobs ? turned(r, all) : *found;
+  describe(r, all, s, code);
+  put(text, "#define HEAD_WIDTH %d\n#define VALUE_WIDTH %d\n",
+      rounded(t->head_dim, 32), rounded(t->value_dim, 32));
+  put(text, "#define WARPGROUPS %d\n#define TILE_KEYS %d\n#define STAGES %d\n",
+      s->warpgroups, s->keys, s->stages);
+  wants w = wants_of(t, code->passes, s->keys);
+  put(text, "#define NESTED %d\n#define BARE %d\n#define SHIFTS %d\n",
+      is_nested(t), w.bare, w.shifts);
+  put(text, "#define LEFT_WINDOWS %d\n#define STATES %d\n", w.left,
+      has_states(r));
+  return true;
+}

@@ -1,0 +1,296 @@
+/* exchange_cost.c - what a topology costs: bytes between ranks, work of each, a
+ * predicted time. In: a plan's table, a topology, sizes. Out: a bill. */
+#include "exchange.h"
+#include "compiler/cli/command.h"
+#include "runtime/base/arithmetic.h"
+#include "runtime/rowset/walk.h"
+#include <jansson.h>
+#include <math.h>
+
+/* ---- the bill ------------------------------------------------------------ */
+
+enum { STRETCHES = 64, REASON = 128 };
+
+/* One share of the heads: what travels of all batch rows. */
+static dil_status count_share(const ring_shape *r, int64_t B, int64_t *bytes,
+                              bool *exact) {
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; i < r->ranks * r->ranks; i++) {
+    int32_t from = i / r->ranks, to = i % r->ranks;
+    int64_t count = 0;
+    bool known = true;
+    if (from == to) continue;
+    for (int32_t n = 0; n < PLACE_PARTS * r->table->kv_heads; n++) {
+      status = place_count(r, from, to, n / PLACE_PARTS,
+                           (place_part)(n % PLACE_PARTS), &count, &known);
+      if (status) return status;
+      *exact &= known;
+      bytes[i] += count * B * route_row_bytes(r->table);
+    }
+  }
+  return DIL_OK;
+}
+
+/* Bytes into and out of a place. */
+static int64_t most_of(const ring_shape *r, const int64_t *bytes) {
+  int64_t most = 0;
+  for (int32_t i = 0; i < r->ranks; i++) {
+    int64_t in = 0, out = 0;
+    for (int32_t k = 0; k < r->ranks; k++) {
+      in += bytes[k * r->ranks + i];
+      out += bytes[i * r->ranks + k];
+    }
+    most = maximum(most, maximum(in, out));
+  }
+  return most;
+}
+
+/* K/V heads that several ranks need travel to each of them. */
+static dil_status count_bytes(arena *a, const ring_shape *whole, int64_t B,
+                              place_bill *bill) {
+  const mesh *m = &bill->mesh;
+  int64_t pairs = (int64_t)m->ring * m->ring;
+  int64_t batch = (B + m->batch - 1) / m->batch;
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; i < m->heads && !status; i++) {
+    const dil_table *all = whole->table;
+    head_share share = share_heads(all->heads, all->kv_heads, m->heads, i);
+    dil_table mine = share_table(all, share, arena_take(a, 1, share_size(all)));
+    place_mask mask = whole->mask ? *whole->mask : (place_mask){0};
+    int64_t *bytes = ARENA_ARRAY(a, int64_t, pairs);
+    ring_shape r = *whole;
+    r.table = &mine;
+    mask.head = share.head;
+    if (whole->mask) r.mask = &mask;
+    status = count_share(&r, B, bytes, &bill->exact);
+    for (int64_t k = 0; k < pairs; k++) bill->bytes[k] += bytes[k];
+    double most = (double)most_of(&r, bytes) * (double)batch / (double)B;
+    bill->most = B ? fmax(bill->most, most) : 0;
+  }
+  return status;
+}
+
+static int64_t received(const place_bill *b, int32_t rank) {
+  int64_t sum = 0;
+  for (int32_t from = 0; from < b->mesh.ring; from++)
+    sum += b->bytes[from * b->mesh.ring + rank];
+  return sum;
+}
+
+static int64_t sent(const place_bill *b, int32_t rank) {
+  int64_t sum = 0;
+  for (int32_t to = 0; to < b->mesh.ring; to++)
+    sum += b->bytes[rank * b->mesh.ring + to];
+  return sum;
+}
+
+/* The busiest rank's share of the whole call's seconds. */
+static void predict(place_bill *b, double seconds) {
+  double all = 0, most = 0;
+  for (int32_t i = 0; i < b->mesh.ring; i++) {
+    all += b->pairs[i];
+    most = fmax(most, b->pairs[i]);
+  }
+  b->compute =
+      all > 0 ? seconds * most / all / (b->mesh.heads * b->mesh.batch) : 0;
+  double speed = b->choice.speed.bytes;
+  b->transfer = speed > 0 ? b->most / speed : 0;
+}
+
+static void count_rows(arena *a, const ring_shape *r, int64_t B,
+                       place_bill *bill) {
+  shard whole = {1, {{0, 1, r->M}}};
+  bill->queries = ARENA_ARRAY(a, int64_t, r->ranks);
+  bill->keys = ARENA_ARRAY(a, int64_t, r->ranks);
+  bill->pairs = ARENA_ARRAY(a, double, r->ranks);
+  for (int32_t i = 0; i < r->ranks; i++) {
+    shard asking = place_queries(r, i), owned = place_keys(r, i);
+    bill->queries[i] = shard_rows(&asking);
+    bill->keys[i] = shard_rows(&owned);
+    bill->pairs[i] =
+        (double)B * place_pairs(r->table, &asking, &whole, STRETCHES);
+  }
+}
+
+dil_status place_count_up(arena *a, const plan *of, const topology *t,
+                          int64_t B, int64_t N, int64_t M, double seconds,
+                          bool on_gpu, place_bill *bill) {
+  place_judge judge = {of, B, N, M};
+  place_mask mask = place_judge_masks(&judge);
+  *bill = (place_bill){.topology = t, .plan = of, .exact = true,
+                       .mesh = place_mesh(of->pattern, t)};
+  mesh *m = &bill->mesh;
+  dil_status status =
+      place_choose(a, &of->table, m, t, on_gpu, B, N, M, &bill->choice);
+  if (status) return status;
+  m->gathered = bill->choice.gathered;
+  bill->bytes = ARENA_ARRAY(a, int64_t, m->ring * m->ring);
+  ring_shape r = {.table = &of->table, .layout = m->layout, .ranks = m->ring,
+                  .N = N, .M = M, .mask = mask.judge ? &mask : NULL,
+                  .gathered = m->gathered};
+  count_rows(a, &r, B, bill);
+  status = count_bytes(a, &r, B, bill);
+  predict(bill, seconds);
+  return status;
+}
+
+/* ---- text ---------------------------------------------------------------- */
+
+/* Who sends what: the columns receive. */
+static void print_table(const place_bill *b, FILE *out) {
+  enum { WIDE = 16 };
+  char text[MESSAGE_NUMBER];
+  int32_t ranks = b->mesh.ring;
+  if (ranks > WIDE) return;
+  fprintf(out, "\nfrom \\ to ");
+  for (int32_t to = 0; to < ranks; to++) fprintf(out, "%11d", to);
+  for (int32_t from = 0; from < ranks; from++) {
+    fprintf(out, "\n%9d ", from);
+    for (int32_t to = 0; to < ranks; to++) {
+      int64_t bytes = b->bytes[from * ranks + to];
+      fprintf(out, "%11s", bytes ? message_bytes((double)bytes, text) : "-");
+    }
+  }
+  fprintf(out, "\n");
+}
+
+/* Bytes into the busiest rank, step by step. */
+static void print_steps(const place_bill *b, FILE *out) {
+  char text[MESSAGE_NUMBER];
+  int32_t ranks = b->mesh.ring;
+  fprintf(out, "steps      ");
+  for (int32_t step = 1; step < ranks; step++) {
+    int64_t most = 0;
+    for (int32_t to = 0; to < ranks; to++)
+      most = maximum(most,
+                     b->bytes[(to - step + ranks) % ranks * ranks + to]);
+    fprintf(out, "%s%s", step > 1 ? ", " : "",
+            message_bytes((double)most, text));
+  }
+  fprintf(out, ": the most that a rank receives in each\n");
+}
+
+static void print_ranks(const place_bill *b, double mean, FILE *out) {
+  char in[MESSAGE_NUMBER], away[MESSAGE_NUMBER];
+  fprintf(out, "%8s %11s %11s %11s %11s %9s\n", "rank", "queries", "keys",
+          "sends", "receives", "work");
+  for (int32_t i = 0; i < b->mesh.ring; i++)
+    fprintf(out, "%8d %11lld %11lld %11s %11s %8.1f%%\n", i,
+            (long long)b->queries[i], (long long)b->keys[i],
+            message_bytes((double)sent(b, i), away),
+            message_bytes((double)received(b, i), in),
+            mean > 0 ? 100 * b->pairs[i] / mean : 0);
+}
+
+/* What a branch of the table is called in the file. */
+static const char *branch_name(const place_bill *b, int32_t index,
+                               char text[MESSAGE_NUMBER]) {
+  const pattern *p = b->plan->pattern;
+  const char *name = index < p->branch_count ? p->branch[index].name : NULL;
+  if (!name) snprintf(text, MESSAGE_NUMBER, "branch %d", index);
+  return name ? name : text;
+}
+
+static bool gathers(const place_bill *b, int32_t index) {
+  return b->mesh.gathered >> index & 1;
+}
+
+static const char *why(const place_bill *b, place_reason reason,
+                       char text[REASON]) {
+  char room[MESSAGE_NUMBER];
+  static const char *const reasons[] = {
+      [PLACE_NOTHING] = "none of its rows travel",
+      [PLACE_FORCED] = "the topology says so",
+      [PLACE_GAIN] = "all under way at once",
+      [PLACE_NO_GAIN] = "gathering saves no time",
+      [PLACE_TOO_LARGE] = "gathering takes more than "};
+  snprintf(text, REASON, "%s%s", reasons[reason],
+           reason == PLACE_TOO_LARGE ? message_bytes(b->choice.room, room)
+                                     : "");
+  return text;
+}
+
+/* How fast the links are, and who says so. */
+static void print_speed(const place_speed *s, FILE *out) {
+  char rate[MESSAGE_NUMBER], late[MESSAGE_NUMBER];
+  if (!(s->bytes > 0)) return;
+  fprintf(out, "links      %s: %sB/s each way, %s; a message is there after "
+               "%s\n", s->name, message_scaled(s->bytes, rate), s->source,
+          message_time(s->latency, late));
+}
+
+/* Which branch goes which way, and why. */
+static void print_choice(const place_bill *b, FILE *out) {
+  char name[MESSAGE_NUMBER], bytes[MESSAGE_NUMBER], text[REASON];
+  for (int32_t i = 0; i < b->choice.branch_count; i++) {
+    const place_branch *of = &b->choice.branch[i];
+    fprintf(out, "%-11s%-10s ", i ? "" : "exchange", branch_name(b, i, name));
+    if (of->reason != PLACE_NOTHING)
+      fprintf(out, "%-6s %10s in %d message%s: ",
+              gathers(b, i) ? "gather" : "ring",
+              message_bytes(of->bytes, bytes), of->messages,
+              of->messages == 1 ? "" : "s");
+    fprintf(out, "%s\n", why(b, of->reason, text));
+  }
+  if (b->choice.saved > 0)
+    fprintf(out, "           gathering saves %s of %s by the speeds of such "
+                 "links\n",
+            message_time(b->choice.saved, text),
+            message_time(b->choice.seconds + b->choice.saved, bytes));
+}
+
+void place_bill_print(const place_bill *b, FILE *out) {
+  char compute[MESSAGE_NUMBER], transfer[MESSAGE_NUMBER], all[MESSAGE_NUMBER];
+  double sum = 0;
+  for (int32_t i = 0; i < b->mesh.ring; i++) sum += b->pairs[i];
+  fprintf(out, "\ntopology   %s: ", b->topology->name);
+  place_print_mesh(&b->mesh, b->topology, out);
+  fprintf(out, "\n");
+  if (b->mesh.ring > 1) print_speed(&b->choice.speed, out);
+  print_choice(b, out);
+  print_ranks(b, sum / b->mesh.ring, out);
+  print_table(b, out);
+  if (b->mesh.ring > 1) print_steps(b, out);
+  if (!b->exact)
+    fprintf(out, "           an upper bound: some mask is not settled without "
+                 "its inputs, or\n           not in reasonable time\n");
+  double hidden = b->transfer > 0 ? fmin(1, b->compute / b->transfer) : 1;
+  fprintf(out, "predicted  %s if each rank has a device like this one: %s of "
+               "passes, %s of\n           transfers, of which up to %.0f %% "
+               "behind the passes\n",
+          message_time(fmax(b->compute, b->transfer), all),
+          message_time(b->compute, compute),
+          message_time(b->transfer, transfer), 100 * hidden);
+}
+
+static json_t *choice_json(const place_bill *b) {
+  json_t *branches = json_array();
+  for (int32_t i = 0; i < b->choice.branch_count; i++) {
+    const place_branch *of = &b->choice.branch[i];
+    char name[MESSAGE_NUMBER], text[REASON];
+    json_array_append_new(
+        branches,
+        json_pack("{s:s, s:s, s:f, s:i, s:s}", "branch",
+                  branch_name(b, i, name), "way",
+                  gathers(b, i) ? "gather" : "ring", "bytes", of->bytes,
+                  "messages", of->messages, "why", why(b, of->reason, text)));
+  }
+  return branches;
+}
+
+json_t *place_bill_json(const place_bill *b) {
+  json_t *ranks = json_array();
+  for (int32_t i = 0; i < b->mesh.ring; i++)
+    json_array_append_new(
+        ranks, json_pack("{s:I, s:I, s:I, s:I, s:f}", "queries",
+                         (json_int_t)b->queries[i], "keys",
+                         (json_int_t)b->keys[i], "sends",
+                         (json_int_t)sent(b, i), "receives",
+                         (json_int_t)received(b, i), "pairs", b->pairs[i]));
+  return json_pack("{s:s, s:i, s:i, s:i, s:f, s:o, s:o, s:b, s:f, s:f}", "name",
+                   b->topology->name, "ring", b->mesh.ring, "heads",
+                   b->mesh.heads, "batch", b->mesh.batch, "link_bytes_second",
+                   b->choice.speed.bytes, "exchange", choice_json(b), "ranks",
+                   ranks, "exact", b->exact, "compute_seconds", b->compute,
+                   "transfer_seconds", b->transfer);
+}

@@ -1,0 +1,130 @@
+/* ast.h - a .dil file as a tree: what the grammar builds and check reads.
+ *
+ * Two kinds of nodes: terms (expressions, untyped) and statements (everything
+ * that ends in ';' or '}'). All statements share one shape, so that one
+ * printer and one walk serve them all; which fields a statement uses is
+ * written beside its production in dil.y. */
+#ifndef DIL_COMPILER_FRONT_AST_H
+#define DIL_COMPILER_FRONT_AST_H
+
+#include "program.h"
+
+typedef enum word {
+  WORD_NONE,
+#define KEYWORD(token, text) WORD_##token,
+#include "grammar/keywords.def"
+#undef KEYWORD
+  WORD_COUNT
+} word;
+
+const char *word_text(word w);
+
+enum {
+  FILE_MAX = 1 << 20,  /* bytes of a source */
+  NESTING_MAX = 200,   /* operators, calls and parentheses inside each other */
+  NAME_MAX_BYTES = 127,
+};
+
+typedef enum term_kind {
+  TERM_INT,            /* 64 */
+  TERM_REAL,           /* 0.5 */
+  TERM_NAME,           /* w */
+  TERM_INDEX,          /* slope[h] */
+  TERM_CALL,           /* abs(i - j) */
+  TERM_OPERATOR,       /* a + b, !a, a ? b : c */
+} term_kind;
+
+typedef struct term {
+  term_kind kind;
+  span at;
+  const char *name;    /* NAME, INDEX, CALL: interned */
+  span name_at;
+  int64_t integer;     /* INT */
+  double real;         /* REAL */
+  expr_op op;          /* OPERATOR */
+  int32_t count;       /* arguments */
+  struct term *first;  /* the arguments, in order, linked by next */
+  struct term *next;
+  int32_t depth;       /* 0 for a leaf */
+} term;
+
+typedef struct term_list {
+  term *first, *last;
+  int32_t count;
+} term_list;
+
+typedef struct statement {
+  word word;           /* the keyword that opens it; NONE: a schedule's knob */
+  span at;             /* that keyword */
+  const char *name;    /* what it declares or names; NULL: nothing */
+  span name_at;
+  word choice;         /* softmax, cycle, bf16, from, ...; NONE: none */
+  span choice_at;
+  word option;         /* fast; NONE: none */
+  term_list args;
+  struct statement *child; /* the statements of its block, in order */
+  struct statement *next;
+} statement;
+
+typedef struct statement_list {
+  statement *first, *last;
+} statement_list;
+
+/* What the scanner and the parser of one source share. */
+typedef struct reader {
+  arena *arena;
+  diag *diag;
+  const source *source;
+  int32_t offset;      /* of the next byte to scan */
+  span last;           /* the token before the one just read */
+  span now;            /* the token just read */
+  int32_t depth;       /* open braces */
+  bool panic;          /* dropping tokens after an error, see dil.y */
+  int32_t panic_depth;
+  bool stop;           /* nested too deep, too many errors: no more is read */
+  statement *items;    /* the result */
+} reader;
+
+/* ---- ast.c: building ----------------------------------------------------- */
+
+/* Parses a source; errors go to d. The items of the file, in order. */
+statement *ast_parse(arena *a, diag *d, const source *s);
+
+term *term_new(reader *r, term_kind kind, span at);
+term *term_name(reader *r, span at, const char *name);
+term *term_operator(reader *r, span at, expr_op op, term *a, term *b,
+                    term *c);
+/* name(args) or name[args] */
+term *term_apply(reader *r, span at, term_kind kind, term *name,
+                 term_list args);
+/* What stands in parentheses is one level deeper. */
+term *term_group(reader *r, span at, term *inner);
+term_list term_list_add(term_list list, term *t);
+
+statement *statement_new(reader *r, word w, span at);
+statement_list statement_list_add(statement_list list, statement *s);
+
+/* ---- ast_error.c: what is wrong with a token ----------------------------- */
+
+/* A token that the grammar cannot take. expected: the texts of those that it
+ * could, as dil.y spells them. */
+void ast_unexpected(reader *r, span at, const char *got,
+                    const char *const *expected, int32_t count);
+void ast_too_deep(reader *r, span at);
+/* A hint for a word of another language or library; NULL: it is none. */
+const char *ast_habit(const char *text);
+/* Scanner errors: the bytes at `at` are no token. */
+void ast_bad_character(reader *r, span at);
+void ast_bad_number(reader *r, span at);
+void ast_bad_string(reader *r, span at);
+/* INT and REAL tokens; 0 after an error. */
+int64_t ast_integer(reader *r, span at);
+double ast_real(reader *r, span at);
+/* An identifier, or the keyword that it is through *keyword. */
+const char *ast_name(reader *r, span at, word *keyword);
+
+/* ---- ast_print.c --------------------------------------------------------- */
+
+void ast_print(const statement *items, FILE *out);
+
+#endif

@@ -1,0 +1,196 @@
+/* checker.h - what the files of check share. (Not check.h: that is the test
+ * library's.)
+ *
+ * check turns statements and terms (ast.h) into a program (all.h). All that a
+ * user can get wrong in a file is found here or in the parser. A function that
+ * meets an error reports it and goes on with a harmless value; the program is
+ * dropped at the end when anything was reported. */
+#ifndef DIL_COMPILER_FRONT_CHECKER_H
+#define DIL_COMPILER_FRONT_CHECKER_H
+
+#include "ast.h"
+
+/* ---- check_name.c: what files declare ------------------------------------ */
+
+typedef enum symbol_kind {
+  SYMBOL_LET,
+  SYMBOL_PATTERN,
+  SYMBOL_TOPOLOGY,
+  SYMBOL_SCHEDULE,
+  SYMBOL_KERNEL,
+  SYMBOL_KIND_COUNT
+} symbol_kind;
+
+typedef struct symbol {
+  const char *name; /* interned */
+  span at;
+  const void *meaning; /* operand, pattern, topology, schedule, kernel */
+} symbol;
+
+typedef struct symbols { /* a hash set by name's address */
+  symbol **slot;
+  int32_t count, room; /* room is 0 or a power of two */
+} symbols;
+
+typedef struct define_value define_value;
+
+typedef struct checker {
+  arena *arena;
+  diag *diag;
+  symbols symbols[SYMBOL_KIND_COUNT];
+  define_value *defines; /* of the command line */
+  int32_t define_count;
+} checker;
+
+#define check_error(c, at, hint, ...)                                          \
+  diag_report((c)->diag, SEVERITY_ERROR, at, hint, __VA_ARGS__)
+
+/* NULL when there is none. */
+symbol *symbol_find(const checker *c, symbol_kind kind, const char *name);
+/* Reports reserved names and doubles; NULL then. */
+symbol *symbol_add(checker *c, symbol_kind kind, const statement *declared);
+/* What `name` refers to, or NULL and an error at `at`. */
+const void *symbol_resolve(checker *c, symbol_kind kind, const char *name,
+                           span at);
+/* Names of a kind, for did-you-mean; count through *count. */
+const char **symbol_names(const checker *c, symbol_kind kind, int32_t *count);
+/* "did you mean 'x'?" or NULL; sorts the names. */
+const char *check_meant(checker *c, const char *name, const char **names,
+                        int32_t count);
+bool check_reserved(checker *c, const char *name, span at);
+
+/* The first statement of each word in a block. */
+typedef struct clauses {
+  const statement *of[WORD_COUNT];
+} clauses;
+
+/* Reports statements that may stand once and stand twice. */
+void clauses_collect(checker *c, const statement *block, clauses *out);
+
+/* ---- check_expr.c: terms to operands ------------------------------------- */
+
+/* Where a term stands; a bit each. Names differ in where they are known. */
+typedef enum place {
+  PLACE_LET = 1,      /* also topology and schedule */
+  PLACE_CONSTANT = 2, /* inside a pattern */
+  PLACE_PHASE = 4,
+  PLACE_DIMENSION = 8,
+  PLACE_MASK = 16,
+  PLACE_KEEP = 32,
+  PLACE_SCORE = 64,
+  PLACE_FIXED = PLACE_LET | PLACE_CONSTANT,
+  PLACE_PAIR = PLACE_MASK | PLACE_KEEP | PLACE_SCORE,
+  PLACE_EXACT = PLACE_MASK | PLACE_KEEP | PLACE_PHASE | PLACE_DIMENSION,
+} place;
+
+enum { SIZE_UNKNOWN = 0, SIZE_WRONG = -1 /* told already */ };
+
+typedef struct scope {
+  checker *c;
+  place place;
+  const char *what;                         /* the statement, for messages */
+  int64_t heads, kv_heads, head_dim, block; /* or SIZE_ */
+  const pattern *pattern; /* whose inputs are seen; NULL: none */
+  bool whole;             /* inside int(): computed as masks are, everywhere */
+} scope;
+
+/* The value of a term: a constant, or a tree. Integer constants have 64 bits
+ * until they meet a run-time value; floats are computed in float64 where the
+ * place is compile-time and stay trees elsewhere. */
+typedef struct operand {
+  bool wrong;   /* an error was reported: the rest says nothing */
+  bool known;   /* a constant */
+  bool divided; /* an integer constant made with `/` */
+  expr_type type;
+  span at;
+  int64_t integer;
+  double real;
+  expr *tree;   /* when not known */
+  int32_t size; /* nodes of the tree */
+} operand;
+
+/* Of one spelled-out expression: a predicate may repeat its argument. */
+enum { TREE_MAX = 1 << 16 };
+
+operand check_term(const scope *s, const term *t);
+/* A condition for mask and keep, a number for score, folded; NULL when
+ * wrong. */
+expr *check_condition(const scope *s, const term *t);
+expr *check_number(const scope *s, const term *t);
+/* An integer for phase and input dimensions. */
+expr *check_integer(const scope *s, const term *t);
+
+/* Constants of compile-time places. false when wrong, *result untouched. */
+bool check_count(const scope *s, const term *t, int64_t low, int64_t high,
+                 const char *hint, int64_t *result);
+bool check_real(const scope *s, const term *t, double *result);
+enum { COUNT_MAX = INT32_MAX };
+
+/* ---- check_operand.c: operators ------------------------------------------ */
+
+/* One operator on checked arguments: types, constants, trees. */
+operand operand_apply(const scope *s, span at, expr_op op, const operand *args,
+                      int32_t count);
+operand operand_wrong(span at);
+operand operand_integer(span at, int64_t integer);
+operand operand_leaf(const scope *s, span at, expr_op op, expr_type type);
+/* A leaf gets arguments. */
+operand operand_join(const scope *s, operand node, const operand *args,
+                     int32_t count);
+/* The tree of an operand; reports a constant that does not fit. */
+expr *operand_tree(const scope *s, const operand *o);
+const char *operand_text(const scope *s, const operand *o); /* its value */
+/* A hint that says how an integer is made of it; NULL: there is none. */
+const char *operand_integer_hint(const operand *o);
+int32_t operator_arguments(expr_op op); /* -1: any number from one */
+
+/* ---- check_builtin.c: what the language declares ------------------------- */
+
+bool is_reserved(const char *name);
+/* Whether the term is a call of int(). */
+bool is_whole_call(const term *t);
+/* false when `name` is none of them. */
+bool builtin_name(const scope *s, const term *t, operand *result);
+bool builtin_call(const scope *s, const term *t, const operand *args,
+                  operand *result);
+/* Texts of all names, and of all functions, for did-you-mean. */
+enum { BUILTIN_MAX = 32 };
+int32_t builtin_names(const char *names[BUILTIN_MAX]);
+int32_t builtin_functions(const char *names[BUILTIN_MAX]);
+
+/* A scope for the statement `what`. */
+scope scope_at(const scope *s, place at, const char *what);
+const term *argument(const statement *s, int32_t index);
+
+/* ---- the subjects -------------------------------------------------------- */
+
+pattern *check_pattern(checker *c, const statement *s);
+void check_branches(const scope *s, pattern *p, const statement *block,
+                    const clauses *own);
+void check_warnings(checker *c, const pattern *p, const statement *block);
+topology *check_topology(checker *c, const statement *s);
+schedule *check_schedule(checker *c, const statement *s);
+kernel *check_kernel(checker *c, const statement *s);
+void check_let(checker *c, const statement *s);
+/* -D: parses the values; tells of those that no let took. */
+void check_defines(checker *c, const define *defines, int32_t count);
+void check_defines_used(checker *c);
+
+/* ---- check_read.c: files ------------------------------------------------- */
+
+/* What the files of a program say, imports in their place. */
+typedef struct item {
+  const statement *statement;
+  bool imported;         /* only its lets and patterns count */
+} item;
+
+typedef struct items {
+  item *item;
+  int32_t count, room;
+} items;
+
+/* check.c: NULL when anything was reported. */
+program *check_items(arena *a, diag *d, const items *all,
+                     const define *defines, int32_t define_count);
+
+#endif

@@ -1,0 +1,226 @@
+/* library_header.c - the texts beside a library: its C header, made of the
+ * blocks of templates/kernel.h.in, and its file for pkg-config. In: a library.
+ * Out: text. A block begins at a line `@@ NAME`; @WORD@ in it is a hole. */
+#include "library.h"
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* kernel_template and dlpack_header, embedded when the program was built. */
+#include "compiler/library/library_texts.inc"
+
+typedef struct hole {
+  const char *name, *text;
+} hole;
+
+enum { HOLES_MAX = 24 };
+
+typedef struct holes {
+  int32_t count;
+  hole list[HOLES_MAX];
+} holes;
+
+static void fill(holes *h, const char *name, const char *text) {
+  if (h->count == HOLES_MAX) abort();
+  h->list[h->count++] = (hole){name, text};
+}
+
+static const char *text_of(const holes *h, const char *name, size_t length) {
+  for (int32_t i = 0; i < h->count; i++)
+    if (strlen(h->list[i].name) == length &&
+        !memcmp(h->list[i].name, name, length))
+      return h->list[i].text;
+  abort(); /* a hole of the template that nothing fills */
+}
+
+/* Between `begin` and `end`, with the holes filled. */
+static void put_filled(const char *begin, const char *end, const holes *h,
+                       FILE *out) {
+  while (begin < end) {
+    const char *at = memchr(begin, '@', (size_t)(end - begin));
+    fwrite(begin, 1, (size_t)((at ? at : end) - begin), out);
+    if (!at) return;
+    const char *close = memchr(at + 1, '@', (size_t)(end - at - 1));
+    if (!close) abort();
+    fputs(text_of(h, at + 1, (size_t)(close - at - 1)), out);
+    begin = close + 1;
+  }
+}
+
+static void put_block(const char *name, const holes *h, FILE *out) {
+  size_t length = strlen(name);
+  const char *at = kernel_template;
+  while (strncmp(at, "@@ ", 3) || strncmp(at + 3, name, length) ||
+         at[3 + length] != '\n') {
+    at = strstr(at + 1, "\n@@ ");
+    if (!at) abort(); /* there is no such block */
+    at++;
+  }
+  const char *begin = at + 4 + length, *end = strstr(at, "\n@@ ");
+  put_filled(begin, end ? end + 1 : begin + strlen(begin), h, out);
+}
+
+/* ---- what fills the holes ------------------------------------------------ */
+
+static const char *upper(arena *a, const char *name) {
+  char *text = arena_copy(a, name, strlen(name));
+  for (char *at = text; *at; at++) *at = (char)toupper((unsigned char)*at);
+  return text;
+}
+
+static const char *number(arena *a, int64_t n) {
+  return arena_print(a, "%lld", (long long)n);
+}
+
+/* The pattern as lines of a comment, which nothing in it may end. */
+static void print_comment(const pattern *p, int32_t index, FILE *out) {
+  char *text = NULL;
+  size_t length = 0;
+  FILE *plain = open_memstream(&text, &length);
+  (void)index;
+  if (!plain) abort();
+  pattern_print(p, plain);
+  if (fclose(plain)) abort();
+  while (length && text[length - 1] == '\n') text[--length] = 0;
+  fputs(" *     ", out);
+  for (const char *at = text; *at; at++) {
+    fputc(*at, out);
+    if (*at == '\n') fputs(" *     ", out);
+    if (at[0] == '*' && at[1] == '/') fputc(' ', out);
+  }
+  free(text);
+}
+
+/* DLPack's header without what it includes: that stands above it. */
+static const char *dlpack(arena *a) {
+  char *text = arena_copy(a, dlpack_header, strlen(dlpack_header));
+  for (char *at = strstr(text, "#include"); at; at = strstr(at, "#include")) {
+    char *end = strchr(at, '\n') + 1;
+    memmove(at, end, strlen(end) + 1);
+  }
+  return text;
+}
+
+static const char *link_text(const library *l) {
+  bool lib = !strncmp(l->base, "lib", 3);
+  return arena_print(l->arena, "Link with %s%s%s: %s.", lib ? "-l" : "",
+                     lib ? l->base + 3 : l->base, lib ? "" : ".so",
+                     l->standalone
+                         ? "it wants libc, libm and pthread alone"
+                         : "it wants libdilrt, -ldilrt");
+}
+
+static void fill_library(const library *l, holes *h) {
+  arena *a = l->arena;
+  fill(h, "BASE", l->base);
+  fill(h, "LIBRARY", l->name);
+  fill(h, "LIBRARY_UPPER", upper(a, l->name));
+  fill(h, "VERSION", DIL_VERSION);
+  fill(h, "VERSION_NUM", number(a, DIL_VERSION_NUM));
+  fill(h, "HASH", arena_print(a, "%016llx", (unsigned long long)l->hash));
+  fill(h, "LINK", link_text(l));
+  fill(h, "DLPACK", dlpack(a));
+  fill(h, "CONTEXT",
+       l->standalone ? arena_print(a, "%s_context", l->name) : "dil_context");
+}
+
+/* A zero for every member but the size. */
+static const char *zeros(arena *a, const pattern *p) {
+  int32_t count = DIL_WORD_INPUTS - 1 + p->input_count +
+                  (p->scale_kind == SCALE_RUNTIME) + 2 * (p->dropout > 0);
+  char *text = ARENA_ARRAY(a, char, 3 * count + 1);
+  for (int32_t i = 0; i < count; i++) memcpy(text + 3 * i, ", 0", 3);
+  return text;
+}
+
+/* What a call gives besides q, k, v and o, as lines of a comment. */
+static const char *example(arena *a, const pattern *p) {
+  const char *text = "";
+  for (int32_t i = 0; i < p->input_count; i++)
+    text = arena_print(a, "%s *   a.%s = &%s;\n", text, p->input[i].name,
+                       p->input[i].name);
+  if (p->scale_kind == SCALE_RUNTIME)
+    text = arena_print(a, "%s *   a.scale = 1 / sqrt(%lld);\n", text,
+                       (long long)p->head_dim);
+  return text;
+}
+
+static void fill_kernel(const library *l, const library_kernel *k, holes *h) {
+  arena *a = l->arena;
+  const pattern *p = k->plan->pattern;
+  fill(h, "NAME", k->name);
+  fill(h, "NAME_UPPER", upper(a, k->name));
+  fill(h, "TEXT", library_printed(a, print_comment, p, 0));
+  fill(h, "HEADS", number(a, p->heads));
+  fill(h, "KV_HEADS", number(a, p->kv_heads));
+  fill(h, "HEAD_DIM", number(a, p->head_dim));
+  fill(h, "VALUE_DIM", number(a, p->value_dim));
+  fill(h, "DTYPE", dil_dtype_name(p->dtype));
+  fill(h, "LSE",
+       pattern_has_lse(p)
+           ? arena_print(a, "f32 [B, %lld, N], written; NULL: not wanted",
+                         (long long)p->heads)
+           : "NULL: this kernel has none");
+  fill(h, "DROPOUT", arena_print(a, "%g", p->dropout));
+  fill(h, "ZEROS", zeros(a, p));
+  fill(h, "EXAMPLE", example(a, p));
+}
+
+static void put_inputs(const library *l, const pattern *p, const holes *of,
+                       FILE *out) {
+  for (int32_t i = 0; i < p->input_count; i++) {
+    holes h = *of;
+    fill(&h, "INPUT", p->input[i].name);
+    fill(&h, "INPUT_DTYPE", dil_dtype_name(p->input[i].dtype));
+    fill(&h, "INPUT_SHAPE", library_printed(l->arena, pattern_print_shape, p, i));
+    put_block("input", &h, out);
+  }
+}
+
+static void put_kernel(const library *l, const library_kernel *k,
+                       const holes *of_library, FILE *out) {
+  holes h = *of_library;
+  const pattern *p = k->plan->pattern;
+  fill_kernel(l, k, &h);
+  put_block("kernel", &h, out);
+  put_inputs(l, p, &h, out);
+  if (p->scale_kind == SCALE_RUNTIME) put_block("scale", &h, out);
+  if (p->dropout > 0) put_block("dropout", &h, out);
+  put_block("entry", &h, out);
+}
+
+void library_header(const library *l, FILE *out) {
+  holes h = {0};
+  fill_library(l, &h);
+  put_block("head", &h, out);
+  put_block(l->standalone ? "context standalone" : "context", &h, out);
+  fputc('\n', out);
+  for (int32_t i = 0; i < l->kernel_count; i++)
+    put_kernel(l, &l->kernel[i], &h, out);
+  put_block("tail", &h, out);
+}
+
+/* ---- pkg-config ---------------------------------------------------------- */
+
+/* A backslash keeps `special` ones as they are. */
+static void put_kept(const char *text, const char *special, FILE *out) {
+  for (; *text; text++) {
+    if (strchr(special, *text)) fputc('\\', out);
+    fputc(*text, out);
+  }
+}
+
+void library_pc(const library *l, FILE *out) {
+  bool lib = !strncmp(l->base, "lib", 3);
+  fputs("Name: ", out);
+  put_kept(l->base, "#", out);
+  fputs("\nDescription: attention kernels:", out);
+  for (int32_t i = 0; i < l->kernel_count; i++)
+    fprintf(out, "%s %s", i ? "," : "", l->kernel[i].name);
+  fprintf(out, "\nVersion: %s\n", DIL_VERSION);
+  if (!l->standalone) fputs("Requires: dilrt\n", out);
+  fprintf(out, "Libs: -L${pcfiledir} -l%s", lib ? "" : ":");
+  put_kept(lib ? l->base + 3 : l->base, " #\"'\\", out);
+  fputs(lib ? "\n" : ".so\n", out);
+  fputs("Libs.private: -lm -lpthread\nCflags: -I${pcfiledir}\n", out);
+}

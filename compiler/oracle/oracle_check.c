@@ -1,0 +1,131 @@
+/* oracle_check.c - whether a call brings what its pattern asks for.
+ *
+ * In: a pattern and a call. Out: DIL_OK, or a status whose text names the
+ * tensor and the two sizes that disagree. */
+#include "oracle.h"
+#include "runtime/base/status.h"
+
+static bool has_choice(const keeps *level) {
+  for (int32_t k = 0; k < level->count; k++)
+    if (level->keep[k].kind == KEEP_TOP || level->keep[k].kind == KEEP_MASS)
+      return true;
+  return false;
+}
+
+const char *oracle_refusal(const pattern *p) {
+  if (p->head_dim > DIL_HEAD_DIM_MAX || p->value_dim > DIL_HEAD_DIM_MAX)
+    return "head_dim above 256 is not supported by this build";
+  for (int32_t b = 0; b < p->branch_count; b++)
+    for (int level = 0; level < 2; level++)
+      if (has_choice(&p->branch[b].keeps[level]))
+        return "`keep top` and `keep mass` choose blocks by the data; the "
+               "oracle does not have them";
+  return NULL;
+}
+
+/* The shape that a tensor should have; an axis of -1 is free. */
+typedef struct wanted {
+  const char *name;
+  const dil_tensor *tensor;
+  dil_dtype dtype;
+  int32_t rank;
+  int64_t shape[DIL_RANK_MAX];
+} wanted;
+
+static bool is_empty(const dil_tensor *x) {
+  for (int32_t axis = 0; axis < x->rank; axis++)
+    if (x->shape[axis] == 0) return true;
+  return false;
+}
+
+static dil_status check_tensor(const wanted *w) {
+  const dil_tensor *x = w->tensor;
+  if (x->rank != w->rank)
+    return dil_fail(DIL_USAGE, "%s has %d dimensions, not %d", w->name,
+                    x->rank, w->rank);
+  if (x->dtype != w->dtype)
+    return dil_fail(DIL_USAGE, "%s is %s, not %s", w->name,
+                    x->dtype < DIL_DTYPE_COUNT ? dil_dtype_name(x->dtype)
+                                               : "of no dtype",
+                    dil_dtype_name(w->dtype));
+  for (int32_t axis = 0; axis < w->rank; axis++)
+    if (x->shape[axis] != w->shape[axis])
+      return dil_fail(DIL_USAGE, "%s has size %lld in dimension %d, not %lld",
+                      w->name, (long long)x->shape[axis], axis,
+                      (long long)w->shape[axis]);
+  if (x->data == NULL && !is_empty(x))
+    return dil_fail(DIL_USAGE, "%s has no data", w->name);
+  return DIL_OK;
+}
+
+static dil_status check_rows(const wanted *w) {
+  dil_status status = check_tensor(w);
+  const dil_tensor *x = w->tensor;
+  if (status == DIL_OK && x->shape[3] > 1 && x->stride[3] != 1)
+    return dil_fail(DIL_USAGE, "%s has stride %lld in its last dimension, "
+                    "not 1", w->name, (long long)x->stride[3]);
+  return status;
+}
+
+static dil_status check_attention(const pattern *p, const dil_call *call) {
+  int64_t B = call->q.shape[0], N = call->q.shape[1], M = call->k.shape[1];
+  const wanted rows[] = {
+      {"q", &call->q, p->dtype, 4, {B, N, p->heads, p->head_dim}},
+      {"k", &call->k, p->dtype, 4, {B, M, p->kv_heads, p->head_dim}},
+      {"v", &call->v, p->dtype, 4, {B, M, p->kv_heads, p->value_dim}},
+      {"o", &call->o, p->dtype, 4, {B, N, p->heads, p->value_dim}},
+  };
+  dil_status status = DIL_OK;
+  for (size_t k = 0; k < sizeof rows / sizeof *rows && status == DIL_OK; k++)
+    status = check_rows(&rows[k]);
+  if (status != DIL_OK) return status;
+  if (B < 0 || N < 0 || M < 0 || B > INT32_MAX || N > INT32_MAX ||
+      M > INT32_MAX)
+    return dil_fail(DIL_USAGE, "B %lld, N %lld or M %lld is not below 2^31",
+                    (long long)B, (long long)N, (long long)M);
+  if (call->lse.data == NULL) return DIL_OK;
+  if (!pattern_has_lse(p))
+    return dil_fail(DIL_USAGE, "pattern '%s' has no lse: some head is served "
+                    "by several branches, or by none", p->name);
+  const wanted lse = {"lse", &call->lse, DIL_F32, 3, {B, p->heads, N, 0}};
+  return check_tensor(&lse);
+}
+
+static dil_status check_inputs(const pattern *p, const dil_call *call) {
+  if (call->input_count != p->input_count)
+    return dil_fail(DIL_USAGE, "the call brings %d inputs, not %d",
+                    call->input_count, p->input_count);
+  const expr_point sizes = {.B = (int32_t)call->q.shape[0],
+                            .N = (int32_t)call->q.shape[1],
+                            .M = (int32_t)call->k.shape[1]};
+  for (int32_t k = 0; k < p->input_count; k++) {
+    wanted w = {p->input[k].name, &call->inputs[k], p->input[k].dtype,
+                p->input[k].rank, {0}};
+    for (int32_t axis = 0; axis < w.rank; axis++)
+      w.shape[axis] = expr_eval(p->dimension[k][axis], &sizes, false).integer;
+    dil_status status = check_tensor(&w);
+    if (status != DIL_OK) return status;
+  }
+  return DIL_OK;
+}
+
+static dil_status check_lengths(const dil_call *call) {
+  if (call->lengths == NULL) return DIL_OK;
+  for (int64_t b = 0; b < call->q.shape[0]; b++)
+    if (call->lengths[b] < 0 || call->lengths[b] > call->k.shape[1])
+      return dil_fail(DIL_USAGE, "length %d of batch row %lld is not within "
+                      "0..%lld", call->lengths[b], (long long)b,
+                      (long long)call->k.shape[1]);
+  return DIL_OK;
+}
+
+dil_status oracle_check(const pattern *p, const dil_call *call) {
+  const char *refusal = oracle_refusal(p);
+  if (refusal) return dil_fail(DIL_UNSUPPORTED, "%s", refusal);
+  if (call->size != sizeof *call)
+    return dil_fail(DIL_USAGE, "the call has size %zu, not %zu: another "
+                    "version of dilrt.h?", call->size, sizeof *call);
+  dil_status status = check_attention(p, call);
+  if (status == DIL_OK) status = check_inputs(p, call);
+  return status == DIL_OK ? check_lengths(call) : status;
+}

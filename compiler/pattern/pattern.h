@@ -1,0 +1,88 @@
+/* pattern.h - the meaning of a pattern: branches as sets of rows and
+ * predicates. */
+#ifndef DIL_COMPILER_PATTERN_PATTERN_H
+#define DIL_COMPILER_PATTERN_PATTERN_H
+
+#include "expr.h"
+
+typedef enum phase_kind {
+  PHASE_CYCLE, PHASE_BLOCK, PHASE_BRANCH, PHASE_KV, PHASE_EXPR
+} phase_kind;
+
+typedef enum keep_kind { KEEP_EXPR, KEEP_TOP, KEEP_MASS } keep_kind;
+
+typedef struct keep {
+  keep_kind kind;
+  expr *condition;     /* KEEP_EXPR, over i and j (bi is i / S) */
+  const char *table;   /* `from` that input, interned; condition is then what
+                        * it stands for, which the oracle does not rely on */
+  double amount;       /* KEEP_TOP: blocks; KEEP_MASS: share */
+  span at;
+} keep;
+
+typedef struct keeps { /* those of one level: they unite */
+  int64_t block;       /* S; 0 when there is none */
+  int32_t count;
+  keep *keep;
+} keeps;
+
+/* Everything of the pattern that a branch inherits is already in it. */
+typedef struct branch {
+  const char *name;      /* NULL: unnamed */
+  span at;
+  int64_t segment;       /* 0: the whole sequence */
+  int64_t dilation;
+  span dilation_at;
+  phase_kind phase_kind;
+  expr *phase_expr;      /* over h; before `mod dilation` */
+  int32_t *phase;        /* [heads] */
+  int32_t head_first, head_last; /* inclusive */
+  bool causal;
+  int64_t left, right;   /* the window; DIL_ENDLESS: no bound. Not yet causal */
+  int32_t mask_count, score_count;
+  expr **mask;           /* all must hold; the pattern's first */
+  expr **score;          /* in order; the pattern's first */
+  keeps keeps[2];        /* pattern's and branch's; the two intersect */
+} branch;
+
+typedef enum scale_kind {
+  SCALE_DEFAULT, SCALE_FIXED, SCALE_RUNTIME
+} scale_kind;
+
+typedef struct pattern {
+  const char *name;
+  span at;
+  int64_t heads, kv_heads, head_dim, value_dim;
+  span head_dim_at, value_dim_at;
+  dil_dtype dtype;
+  bool fast;             /* `dtype f32 fast` */
+  scale_kind scale_kind;
+  double scale;          /* SCALE_DEFAULT: 1 / sqrt(head_dim) */
+  dil_combine combine;
+  double dropout;
+  bool detached;         /* `gradient detached` */
+  int32_t input_count, branch_count;
+  dil_input input[DIL_INPUT_MAX];
+  expr *dimension[DIL_INPUT_MAX][DIL_RANK_MAX];
+  branch *branch;
+} pattern;
+
+bool pattern_same(const pattern *a, const pattern *b);
+/* Whether lse may be asked for (page 1 section 3, combine). */
+bool pattern_has_lse(const pattern *p);
+void pattern_print(const pattern *p, FILE *out); /* canonical .dil text */
+/* The same; what it needs meanwhile is taken from the arena. */
+void pattern_print_within(arena *a, const pattern *p, FILE *out);
+/* The dimensions of input `index`: "B, M". */
+void pattern_print_shape(const pattern *p, int32_t index, FILE *out);
+const char *pattern_combine_text(dil_combine combine);
+void pattern_verify(const pattern *p);           /* aborts: our bug */
+
+/* normalise.c: the same attention with branches in place of masks that say what
+ * a branch can say; the pattern itself where there are none. */
+const pattern *pattern_lift(arena *a, const pattern *p);
+/* Whether branch b of the pattern reaches key j from position t in head h. */
+bool pattern_reaches(const pattern *p, int32_t branch, int64_t h, int64_t t,
+                     int64_t j, const expr_point *point);
+
+#endif

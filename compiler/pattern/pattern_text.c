@@ -1,0 +1,245 @@
+/* pattern_text.c - a pattern as canonical .dil text.
+ *
+ * In: a pattern. Out: text that the front end reads back as an equal pattern:
+ * constants folded, names spelled out, and everything that a branch inherits
+ * written in the branch. Patterns are the same when these texts are. */
+#include "expr_rules.h"
+#include <stdlib.h>
+
+static const char *const combine_text[] = {
+    [DIL_COMBINE_SOFTMAX] = "softmax",
+    [DIL_COMBINE_UNION] = "union",
+    [DIL_COMBINE_MEAN] = "mean",
+    [DIL_COMBINE_SUM] = "sum",
+};
+
+static const char *const phase_text[] = {
+    [PHASE_CYCLE] = "cycle",
+    [PHASE_BLOCK] = "block",
+    [PHASE_BRANCH] = "branch",
+    [PHASE_KV] = "kv",
+};
+
+const char *pattern_combine_text(dil_combine combine) {
+  return combine_text[combine];
+}
+
+typedef struct printer {
+  const pattern *pattern;
+  arena *arena;     /* for trees that join several keeps */
+  FILE *out;
+  bool keeps_above; /* the pattern's keeps stand in the pattern */
+  bool split;       /* `heads split` stands in the pattern */
+} printer;
+
+static void print_expr(const printer *p, const char *word, const expr *e) {
+  fprintf(p->out, "%s ", word);
+  expr_print(e, p->pattern->input, p->out);
+  fputs(";\n", p->out);
+}
+
+/* ---- keeps --------------------------------------------------------------- */
+
+static bool is_all_expr(const keeps *level) {
+  for (int32_t k = 0; k < level->count; k++)
+    if (level->keep[k].kind != KEEP_EXPR) return false;
+  return true;
+}
+
+/* Two levels become one condition, unless one of them is no condition. */
+static bool needs_two_levels(const pattern *p) {
+  for (int32_t b = 0; b < p->branch_count; b++) {
+    const keeps *level = p->branch[b].keeps;
+    if (level[0].count == 0 || level[1].count == 0) continue;
+    if (!is_all_expr(&level[0]) || !is_all_expr(&level[1])) return true;
+  }
+  return false;
+}
+
+static expr *joined(const printer *p, expr_op op, expr *a, expr *b) {
+  expr *e = ARENA_NEW(p->arena, expr);
+  e->op = op;
+  e->count = 2;
+  e->arg = ARENA_ARRAY(p->arena, expr *, 2);
+  e->arg[0] = a;
+  e->arg[1] = b;
+  return e;
+}
+
+static expr *united(const printer *p, const keeps *level) {
+  expr *all = level->keep[0].condition;
+  for (int32_t k = 1; k < level->count; k++)
+    all = joined(p, EXPR_OR, all, level->keep[k].condition);
+  return all;
+}
+
+static void print_keep(const printer *p, const keep *k, const char *indent) {
+  fputs(indent, p->out);
+  switch (k->kind) {
+  case KEEP_EXPR: print_expr(p, "keep", k->condition); return;
+  case KEEP_TOP:
+    fprintf(p->out, "keep top %.0f by mean;\n", k->amount);
+    return;
+  case KEEP_MASS:
+    fputs("keep mass ", p->out);
+    expr_print_real(k->amount, p->out);
+    fputs(" by mean;\n", p->out);
+    return;
+  }
+  abort();
+}
+
+static void print_level(const printer *p, const keeps *level,
+                        const char *indent) {
+  if (level->block > 0)
+    fprintf(p->out, "%sblock %lld;\n", indent, (long long)level->block);
+  for (int32_t k = 0; k < level->count; k++)
+    print_keep(p, &level->keep[k], indent);
+}
+
+static void print_both_levels(const printer *p, const keeps level[2],
+                              const char *indent) {
+  keep both = {.kind = KEEP_EXPR,
+               .condition = joined(p, EXPR_AND, united(p, &level[0]),
+                                   united(p, &level[1]))};
+  print_level(p, &(keeps){level[1].block, 1, &both}, indent);
+}
+
+static void print_keeps(const printer *p, const branch *b) {
+  const char *indent = "        ";
+  const keeps *level = b->keeps;
+  if (p->keeps_above) {
+    print_level(p, &(keeps){level[0].block, level[1].count, level[1].keep},
+                indent);
+    return;
+  }
+  if (level[0].count > 0 && level[1].count > 0)
+    print_both_levels(p, level, indent);
+  else if (level[0].count + level[1].count > 0)
+    print_level(p, &level[level[0].count == 0], indent);
+}
+
+/* ---- branches ------------------------------------------------------------ */
+
+static void print_bound(const printer *p, int64_t bound) {
+  if (bound == DIL_ENDLESS)
+    fputs("inf", p->out);
+  else
+    fprintf(p->out, "%lld", (long long)bound);
+}
+
+static void print_window(const printer *p, const branch *b) {
+  if (b->left == DIL_ENDLESS && b->right == DIL_ENDLESS) return;
+  fputs("        window ", p->out);
+  print_bound(p, b->left);
+  fputs(", ", p->out);
+  print_bound(p, b->right);
+  fputs(";\n", p->out);
+}
+
+static void print_phase(const printer *p, const branch *b) {
+  if (b->phase_kind == PHASE_EXPR)
+    print_expr(p, "        phase", b->phase_expr);
+  else
+    fprintf(p->out, "        phase %s;\n", phase_text[b->phase_kind]);
+}
+
+static void print_scores(const printer *p, const branch *b, const char *word) {
+  for (int32_t k = 0; k < b->score_count; k++)
+    print_expr(p, word, b->score[k]);
+}
+
+static void print_branch(const printer *p, const branch *b) {
+  fprintf(p->out, "    branch %s%s{\n", b->name ? b->name : "",
+          b->name ? " " : "");
+  if (b->segment > 0)
+    fprintf(p->out, "        segment %lld;\n", (long long)b->segment);
+  fprintf(p->out, "        dilation %lld;\n", (long long)b->dilation);
+  print_phase(p, b);
+  if (!p->split)
+    fprintf(p->out, "        heads %d..%d;\n", b->head_first, b->head_last);
+  if (b->causal) fputs("        causal;\n", p->out);
+  print_window(p, b);
+  for (int32_t k = 0; k < b->mask_count; k++)
+    print_expr(p, "        mask", b->mask[k]);
+  if (p->pattern->combine != DIL_COMBINE_UNION)
+    print_scores(p, b, "        score");
+  print_keeps(p, b);
+  fputs("    }\n", p->out);
+}
+
+/* ---- patterns ------------------------------------------------------------ */
+
+/* A branch without a head can only come from `heads split`. */
+static bool has_empty_share(const pattern *p) {
+  for (int32_t b = 0; b < p->branch_count; b++)
+    if (p->branch[b].head_first > p->branch[b].head_last) return true;
+  return false;
+}
+
+void pattern_print_shape(const pattern *p, int32_t index, FILE *out) {
+  for (int32_t axis = 0; axis < p->input[index].rank; axis++) {
+    if (axis > 0) fputs(", ", out);
+    expr_print(p->dimension[index][axis], p->input, out);
+  }
+}
+
+static void print_input(const printer *p, int32_t index) {
+  const dil_input *input = &p->pattern->input[index];
+  fprintf(p->out, "    input %s : %s[", input->name,
+          dil_dtype_name(input->dtype));
+  pattern_print_shape(p->pattern, index, p->out);
+  fputs("];\n", p->out);
+}
+
+static void print_scale(const printer *p) {
+  if (p->pattern->scale_kind == SCALE_RUNTIME)
+    fputs("    scale runtime;\n", p->out);
+  if (p->pattern->scale_kind != SCALE_FIXED) return;
+  fputs("    scale ", p->out);
+  expr_print_real(p->pattern->scale, p->out);
+  fputs(";\n", p->out);
+}
+
+static void print_dropout(const printer *p) {
+  if (p->pattern->dropout == 0) return;
+  fputs("    dropout ", p->out);
+  expr_print_real(p->pattern->dropout, p->out);
+  fputs(";\n", p->out);
+}
+
+static void print_head(const printer *p) {
+  const pattern *of = p->pattern;
+  fprintf(p->out, "    heads %lld kv %lld;\n", (long long)of->heads,
+          (long long)of->kv_heads);
+  if (p->split) fputs("    heads split;\n", p->out);
+  fprintf(p->out, "    head_dim %lld value %lld;\n", (long long)of->head_dim,
+          (long long)of->value_dim);
+  fprintf(p->out, "    dtype %s%s;\n", dil_dtype_name(of->dtype),
+          of->fast ? " fast" : "");
+  print_scale(p);
+  fprintf(p->out, "    combine %s;\n", combine_text[of->combine]);
+  print_dropout(p);
+  fprintf(p->out, "    gradient %s;\n", of->detached ? "detached" : "exact");
+}
+
+void pattern_print(const pattern *p, FILE *out) {
+  arena *a = arena_new();
+  if (!a) abort();
+  pattern_print_within(a, p, out);
+  arena_free(a);
+}
+
+void pattern_print_within(arena *a, const pattern *p, FILE *out) {
+  printer all = {p, a, out, needs_two_levels(p), has_empty_share(p)};
+  fprintf(out, "pattern %s {\n", p->name);
+  print_head(&all);
+  for (int32_t k = 0; k < p->input_count; k++) print_input(&all, k);
+  /* A union has its scores above, where alone they may stand. */
+  if (p->combine == DIL_COMBINE_UNION)
+    print_scores(&all, &p->branch[0], "    score");
+  if (all.keeps_above) print_level(&all, &p->branch[0].keeps[0], "    ");
+  for (int32_t b = 0; b < p->branch_count; b++)
+    print_branch(&all, &p->branch[b]);
+  fputs("}\n", out);
+}

@@ -1,0 +1,363 @@
+/* plan.c - from the meaning to a chain of passes.
+ *
+ * In: a checked pattern and what is forced. Out: a plan, that is the tables
+ * that the run time walks (runtime/rt.h) and the expressions behind their
+ * numbers. Branches that share heads run in one pass, with one running
+ * softmax, where the rows of a class fill tiles (on a GPU by counting: fuse.c);
+ * else each is its own pass and resumes the state of the one before. */
+#include "planner.h"
+#include "runtime/base/arithmetic.h"
+#include <assert.h>
+
+/* A pass may fuse while its period is at most this, and the shortest segment
+ * still has this many rows of each residue: a tile of queries. */
+enum { FUSE_PERIOD = 64, FUSE_ROWS = 32 };
+
+/* ---- conditions ---------------------------------------------------------- */
+
+static expr *join(arena *a, expr_op op, expr *left, expr *right) {
+  if (!left) return right;
+  expr *e = ARENA_NEW(a, expr);
+  *e = (expr){.op = op, .type = TYPE_CONDITION, .at = right->at, .count = 2};
+  e->arg = ARENA_ARRAY(a, expr *, 2);
+  e->arg[0] = left;
+  e->arg[1] = right;
+  return e;
+}
+
+/* Masks and keeps of a branch as one condition; NULL: none. */
+static expr *condition_of(arena *a, const branch *b) {
+  expr *all = NULL;
+  for (int32_t m = 0; m < b->mask_count; m++)
+    all = join(a, EXPR_AND, all, b->mask[m]);
+  for (int32_t level = 0; level < 2; level++) {
+    expr *any = NULL;
+    for (int32_t k = 0; k < b->keeps[level].count; k++)
+      any = join(a, EXPR_OR, any, b->keeps[level].keep[k].condition);
+    if (any) all = join(a, EXPR_AND, all, any);
+  }
+  return all;
+}
+
+static bool same_condition(const expr *a, const expr *b) {
+  return a && b ? expr_same(a, b) : a == b;
+}
+
+/* The predicate of a branch, one for all branches that have the same. */
+static int32_t predicate_of(planner *pl, const branch *b) {
+  dil_predicate *list = (dil_predicate *)pl->plan->table.predicates;
+  int64_t right = b->causal && b->right > 0 ? 0 : b->right;
+  expr *condition = condition_of(pl->arena, b);
+  if (!condition && b->left == DIL_ENDLESS && right == DIL_ENDLESS) return -1;
+  int32_t p = 0;
+  for (; p < pl->plan->table.predicate_count; p++)
+    if (list[p].left == b->left && list[p].right == right &&
+        same_condition(pl->plan->predicate[p], condition))
+      return p;
+  list[p] = (dil_predicate){b->left, right, condition != NULL};
+  pl->plan->predicate[p] = condition;
+  pl->plan->table.predicate_count++;
+  return p;
+}
+
+static bool same_chain(expr *const *chain, const branch *b) {
+  int32_t i = 0;
+  for (; i < b->score_count; i++)
+    if (!chain[i] || !expr_same(chain[i], b->score[i])) return false;
+  return chain[i] == NULL;
+}
+
+static int32_t chain_of(planner *pl, const branch *b) {
+  int32_t c = 0;
+  for (; c < pl->plan->table.chain_count; c++)
+    if (same_chain(pl->plan->chain[c], b)) return c;
+  expr **list = ARENA_ARRAY(pl->arena, expr *, b->score_count + 1);
+  for (int32_t i = 0; i < b->score_count; i++) list[i] = b->score[i];
+  pl->plan->chain[c] = list;
+  pl->plan->table.chain_count++;
+  pl->plan->table.scored |= b->score_count > 0;
+  return c;
+}
+
+static void mark_mask_inputs(const expr *e, dil_input *inputs) {
+  if (e->op == EXPR_INPUT) inputs[e->integer].masks = true;
+  for (int32_t i = 0; i < e->count; i++) mark_mask_inputs(e->arg[i], inputs);
+}
+
+/* ---- tables -------------------------------------------------------------- */
+
+static void fill_sizes(planner *pl, const pattern *p) {
+  dil_table *t = &pl->plan->table;
+  t->name = p->name;
+  t->heads = (int32_t)p->heads;
+  t->kv_heads = (int32_t)p->kv_heads;
+  t->head_dim = (int32_t)p->head_dim;
+  t->value_dim = (int32_t)p->value_dim;
+  t->dtype = p->dtype;
+  t->combine = p->combine;
+  t->runtime_scale = p->scale_kind == SCALE_RUNTIME;
+  t->scale = p->scale;
+  t->dropout = p->dropout;
+  t->lse_allowed = pattern_has_lse(p);
+  t->branch_count = p->branch_count;
+  t->input_count = p->input_count;
+}
+
+/* Key tiles that no border of a block mask cuts. */
+static int32_t tile_keys_of(const pattern *p) {
+  enum { MOST = 128, LEAST = 32 };
+  int64_t keys = MOST;
+  for (int32_t b = 0; b < p->branch_count; b++)
+    for (int32_t level = 0; level < 2; level++) {
+      int64_t block = p->branch[b].keeps[level].block;
+      if (p->branch[b].keeps[level].count && block < MOST)
+        keys = block > LEAST ? MOST / block * block : keys;
+    }
+  return (int32_t)keys;
+}
+
+static void fill_branch(planner *pl, const branch *b, dil_branch *out) {
+  *out = (dil_branch){.segment = b->segment,
+                      .dilation = b->dilation,
+                      .head_first = b->head_first,
+                      .head_last = b->head_last,
+                      .predicate = predicate_of(pl, b),
+                      .chain = chain_of(pl, b),
+                      .phase = b->phase};
+}
+
+static void fill_tables(planner *pl, const pattern *p) {
+  dil_table *t = &pl->plan->table;
+  int32_t n = p->branch_count;
+  dil_branch *branches = ARENA_ARRAY(pl->arena, dil_branch, n);
+  dil_input *inputs = ARENA_ARRAY(pl->arena, dil_input, p->input_count + 1);
+  t->branches = branches;
+  t->inputs = inputs;
+  t->predicates = ARENA_ARRAY(pl->arena, dil_predicate, n);
+  t->passes = ARENA_ARRAY(pl->arena, dil_pass, n);
+  pl->plan->predicate = ARENA_ARRAY(pl->arena, expr *, n);
+  pl->plan->chain = ARENA_ARRAY(pl->arena, expr **, n);
+  fill_sizes(pl, p);
+  t->tile_keys = tile_keys_of(p);
+  for (int32_t i = 0; i < p->input_count; i++) inputs[i] = p->input[i];
+  for (int32_t b = 0; b < n; b++) fill_branch(pl, &p->branch[b], &branches[b]);
+  for (int32_t i = 0; i < t->predicate_count; i++)
+    if (pl->plan->predicate[i]) mark_mask_inputs(pl->plan->predicate[i], inputs);
+}
+
+/* ---- passes -------------------------------------------------------------- */
+
+int64_t plan_period(const dil_table *t, uint64_t branches) {
+  int64_t period = 1;
+  for (; branches; branches &= branches - 1)
+    period =
+        least_multiple(period, t->branches[__builtin_ctzll(branches)].dilation);
+  return period;
+}
+
+static bool share_heads(const dil_table *t, uint64_t branches, int32_t b) {
+  const dil_branch *one = &t->branches[b];
+  for (; branches; branches &= branches - 1) {
+    const dil_branch *other = &t->branches[__builtin_ctzll(branches)];
+    if (one->head_first <= other->head_last &&
+        other->head_first <= one->head_last)
+      return true;
+  }
+  return false;
+}
+
+bool plan_share_heads(const dil_table *t, uint64_t one, uint64_t other) {
+  bool share = false;
+  for (; other; other &= other - 1)
+    share |= share_heads(t, one, __builtin_ctzll(other));
+  return share;
+}
+
+/* Whether tiles of queries fill well when these branches share a pass. */
+static bool should_fuse(const dil_table *t, uint64_t branches) {
+  int64_t shortest = INT64_MAX, period = plan_period(t, branches);
+  if (period > FUSE_PERIOD) return false;
+  for (; branches; branches &= branches - 1) {
+    int64_t s = t->branches[__builtin_ctzll(branches)].segment;
+    if (s && s < shortest) shortest = s;
+  }
+  return shortest / period >= FUSE_ROWS;
+}
+
+/* `mean` and `sum` finish each branch by itself. */
+static bool is_apart(const dil_table *t) {
+  return t->combine == DIL_COMBINE_MEAN || t->combine == DIL_COMBINE_SUM;
+}
+
+static bool joins(const planner *pl, uint64_t pass, int32_t b) {
+  const dil_table *t = &pl->plan->table;
+  if (is_apart(t) || pl->plan->force & FORCE_CHAIN || !share_heads(t, pass, b))
+    return false;
+  bool whole = t->combine == DIL_COMBINE_UNION || pl->plan->force & FORCE_FUSE;
+  return whole || should_fuse(t, pass | 1ull << b);
+}
+
+/* Where it is free to choose, and there is something to choose. */
+static bool counts_passes(const plan *p) {
+  const unsigned forced = FORCE_FUSE | FORCE_CHAIN | FORCE_GENERAL;
+  return !(p->force & forced) && p->table.branch_count > 1 &&
+         p->table.combine == DIL_COMBINE_SOFTMAX;
+}
+
+/* A branch that joins several passes makes them one. */
+static void join_branches(planner *pl) {
+  dil_table *t = &pl->plan->table;
+  dil_pass *passes = (dil_pass *)t->passes;
+  for (int32_t b = 0; b < t->branch_count; b++) {
+    uint64_t mine = 1ull << b;
+    int32_t kept = 0;
+    for (int32_t p = 0; p < t->pass_count; p++) {
+      if (joins(pl, passes[p].branches, b)) mine |= passes[p].branches;
+      else passes[kept++] = passes[p];
+    }
+    passes[kept++].branches = mine;
+    t->pass_count = kept;
+  }
+}
+
+static void choose_passes(planner *pl, bool gpu) {
+  dil_table *t = &pl->plan->table;
+  dil_pass *passes = (dil_pass *)t->passes;
+  if (!gpu || !counts_passes(pl->plan) || !fuse_choose(pl->plan))
+    join_branches(pl);
+  for (int32_t p = 0; p < t->pass_count; p++)
+    passes[p].period = plan_period(t, passes[p].branches);
+}
+
+/* ---- refusals ------------------------------------------------------------ */
+
+static void refuse(planner *pl, span at, const char *hint, const char *what) {
+  diag_report(pl->diag, SEVERITY_ERROR, at, hint,
+              "%s is not supported by this build", what);
+}
+
+static void refuse_keeps(planner *pl, const branch *b) {
+  static const char *const names[] = {NULL, "`keep top`", "`keep mass`"};
+  for (int32_t level = 0; level < 2; level++)
+    for (int32_t k = 0; k < b->keeps[level].count; k++) {
+      const keep *one = &b->keeps[level].keep[k];
+      if (one->kind != KEEP_EXPR)
+        refuse(pl, one->at, "`keep` takes a condition on `bi` and `bj`",
+               names[one->kind]);
+    }
+}
+
+const char *plan_force_clash(unsigned set) {
+  if (set & FORCE_FUSE && set & FORCE_CHAIN) return "fuse and chain";
+  return set & FORCE_DEDUP && set & FORCE_MULTISET ? "dedup and multiset"
+                                                   : NULL;
+}
+
+static void refuse_force(planner *pl, const pattern *p) {
+  if (p->combine != DIL_COMBINE_UNION || p->branch_count == 1) return;
+  if (pl->plan->force & FORCE_CHAIN)
+    diag_report(pl->diag, SEVERITY_ERROR, p->at,
+                "a key that two branches reach counts once only in one pass",
+                "`combine union` cannot be forced into a chain");
+  if (pl->plan->force & FORCE_MULTISET)
+    diag_report(pl->diag, SEVERITY_ERROR, p->at,
+                "a key that two branches reach counts once",
+                "`combine union` cannot be forced into a multiset");
+}
+
+static bool is_alone(uint64_t branches) { return !(branches & (branches - 1)); }
+
+static bool shares_with_others(const dil_table *t, int32_t pass) {
+  uint64_t others = 0;
+  for (int32_t i = 0; i < t->pass_count; i++)
+    if (i != pass) others |= t->passes[i].branches;
+  for (uint64_t rest = t->passes[pass].branches; rest; rest &= rest - 1)
+    if (share_heads(t, others, __builtin_ctzll(rest))) return true;
+  return false;
+}
+
+static void refuse_pass(planner *pl, span at, int32_t i) {
+  const dil_table *t = &pl->plan->table;
+  const dil_pass *pass = &t->passes[i];
+  if (is_apart(t) && !is_alone(pass->branches))
+    diag_report(pl->diag, SEVERITY_ERROR, at,
+                "`mean` and `sum` finish each branch by itself",
+                "pass %d must hold one branch with this `combine`", i);
+  if (t->combine == DIL_COMBINE_UNION && shares_with_others(t, i))
+    diag_report(pl->diag, SEVERITY_ERROR, at,
+                "a key that two branches reach counts once only in one pass",
+                "pass %d must hold all branches of its heads", i);
+  if (pass->period > DIL_PERIOD_MAX && !is_alone(pass->branches))
+    diag_report(pl->diag, SEVERITY_ERROR, at,
+                "the period is the least common multiple of the dilations",
+                "branches that share a pass must have a period of at most "
+                "%d, got %lld",
+                DIL_PERIOD_MAX, (long long)pass->period);
+}
+
+bool plan_passes_fit(planner *pl, span at) {
+  int before = diag_errors(pl->diag);
+  for (int32_t i = 0; i < pl->plan->table.pass_count; i++)
+    refuse_pass(pl, at, i);
+  return diag_errors(pl->diag) == before;
+}
+
+/* ---- the plan ------------------------------------------------------------ */
+
+planner plan_begin(arena *a, diag *d, const pattern *p, unsigned force) {
+  planner pl = {a, d, ARENA_NEW(a, plan)};
+  int before = diag_errors(d);
+  /* What is forced speaks of the branches that a person wrote. */
+  if (!(force & (FORCE_CHAIN | FORCE_MULTISET))) p = pattern_lift(a, p);
+  pl.plan->arena = a;
+  pl.plan->pattern = p;
+  pl.plan->force = force;
+  for (int32_t b = 0; b < p->branch_count; b++) refuse_keeps(&pl, &p->branch[b]);
+  refuse_force(&pl, p);
+  if (diag_errors(d) > before) return pl;
+  fill_tables(&pl, p);
+  pl.plan->table.dedup = !(force & FORCE_MULTISET);
+  pl.plan->table.general = force & FORCE_GENERAL;
+  return pl;
+}
+
+plan *plan_make(arena *a, diag *d, const pattern *p, unsigned force) {
+  return plan_make_for(a, d, p, force, false);
+}
+
+plan *plan_make_for(arena *a, diag *d, const pattern *p, unsigned force,
+                    bool gpu) {
+  int before = diag_errors(d);
+  planner pl = plan_begin(a, d, p, force);
+  if (diag_errors(d) > before) return NULL;
+  choose_passes(&pl, gpu);
+  return plan_passes_fit(&pl, p->at) ? pl.plan : NULL;
+}
+
+static void verify_branch(const plan *p, int32_t b) {
+  const dil_branch *row = &p->table.branches[b];
+  assert(row->dilation >= 1 && row->segment >= 0);
+  assert(row->predicate >= -1 &&
+         row->predicate < p->table.predicate_count);
+  assert(row->chain >= 0 && row->chain < p->table.chain_count);
+  for (int32_t h = 0; h < p->table.heads; h++)
+    assert(row->phase[h] >= 0 && row->phase[h] < row->dilation);
+}
+
+void plan_verify(const plan *p) {
+  const dil_table *t = &p->table;
+  uint64_t seen = 0;
+  pattern_verify(p->pattern);
+  assert(t->branch_count == p->pattern->branch_count && t->pass_count >= 1);
+  for (int32_t i = 0; i < t->pass_count; i++) {
+    assert(t->passes[i].branches && !(seen & t->passes[i].branches));
+    assert(t->passes[i].period == plan_period(t, t->passes[i].branches));
+    seen |= t->passes[i].branches;
+  }
+  assert(seen == (t->branch_count == 64 ? ~0ull
+                                        : (1ull << t->branch_count) - 1));
+  for (int32_t b = 0; b < t->branch_count; b++) verify_branch(p, b);
+  for (int32_t i = 0; i < t->predicate_count; i++)
+    assert(t->predicates[i].masked == (p->predicate[i] != NULL));
+  assert(t->tile_keys >= 32 && t->tile_keys <= 128);
+}

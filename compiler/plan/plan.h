@@ -1,0 +1,51 @@
+/* plan.h - a pattern as a chain of passes. */
+#ifndef DIL_COMPILER_PLAN_PLAN_H
+#define DIL_COMPILER_PLAN_PLAN_H
+
+#include "compiler/dil.h"
+#include "compiler/front/program.h"
+#include "compiler/pattern/pattern.h"
+
+typedef enum plan_force {
+  FORCE_FUSE = DIL_FORCE_FUSE, FORCE_CHAIN = DIL_FORCE_CHAIN,
+  FORCE_DEDUP = DIL_FORCE_DEDUP, FORCE_MULTISET = DIL_FORCE_MULTISET,
+  FORCE_GENERAL = DIL_FORCE_GENERAL
+} plan_force;
+enum { FORCE_ALL = 2 * FORCE_GENERAL - 1 };
+
+/* "fuse and chain" of a set that asks for two things at once; NULL: it does
+ * not. */
+const char *plan_force_clash(unsigned set);
+
+/* Rows of one period that the same branches of a pass select. */
+typedef struct plan_class {
+  uint64_t branches;
+  int64_t rows;          /* of the period */
+} plan_class;
+
+typedef struct plan {
+  arena *arena;          /* that it lies in */
+  const pattern *pattern;
+  unsigned force;        /* plan_force bits */
+  dil_table table;       /* what the run time walks */
+  /* expressions behind the table's numbers */
+  expr **predicate;      /* [table.predicate_count]; NULL: window only */
+  expr ***chain;         /* [table.chain_count], NULL-terminated lists */
+} plan;
+
+/* NULL when the pattern has what no back end runs yet; the reason is in d.
+ * plan_make_for: `gpu` alone will run it, which decides what shares a pass. */
+plan *plan_make(arena *a, diag *d, const pattern *p, unsigned force);
+plan *plan_make_for(arena *a, diag *d, const pattern *p, unsigned force,
+                    bool gpu);
+void plan_print(const plan *p, FILE *out);
+/* The same, by any number of threads at once; false when memory was lacking,
+ * and then the text is cut short. */
+bool plan_write(const plan *p, FILE *out);
+void plan_verify(const plan *p);
+/* Text form in; errors located in d. */
+plan *plan_parse(arena *a, diag *d, const char *path, const char *text,
+                 size_t length);
+uint64_t plan_hash(const plan *p);
+
+#endif

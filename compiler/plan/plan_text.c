@@ -1,0 +1,285 @@
+/* plan_text.c - the text form of plans, out and in.
+ *
+ *     plan 1 longnet          the version of this form, and the pattern
+ *     visit dedup             how keys of several branches are visited
+ *     pass 0 1 2              the branches of each pass, in order
+ *     pattern longnet { ... } the meaning, as canonical .dil text
+ *
+ * Comments tell what follows from these: classes, predicates, score chains. */
+#include "planner.h"
+#include "runtime/rowset/walk.h"
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+/* ---- out ----------------------------------------------------------------- */
+
+static void print_branches(const plan *p, uint64_t branches, FILE *out) {
+  for (const char *space = ""; branches; branches &= branches - 1) {
+    int32_t b = __builtin_ctzll(branches);
+    const char *name = p->pattern->branch[b].name;
+    if (name) fprintf(out, "%s%s", space, name);
+    else fprintf(out, "%s%d", space, b);
+    space = " ";
+  }
+}
+
+/* What one class sees of the other classes of its own cell. */
+static void print_class(const plan *p, const shape *s, int32_t c, FILE *out) {
+  fprintf(out, "#   %d/%lld of the rows: ", s->first[c + 1] - s->first[c],
+          (long long)s->period);
+  print_branches(p, s->branches[c], out);
+  fprintf(out, "; keys of");
+  const char *comma = " ";
+  for (int32_t d = 0; d < s->count; d++) {
+    uint64_t both = s->branches[c] & s->branches[d];
+    if (!both) continue;
+    fprintf(out, "%s(", comma);
+    print_branches(p, s->branches[d], out);
+    fprintf(out, ") x%d", __builtin_popcountll(both));
+    comma = ", ";
+  }
+  fprintf(out, "\n");
+}
+
+/* The first head that the pass serves; false: `heads split` gave it none. */
+static bool find_head(walk *w) {
+  for (w->head = 0; w->head < w->table->heads; w->head++)
+    if ((w->served = walk_served(w->table, w->pass, w->head))) return true;
+  return false;
+}
+
+/* The classes of the first cell, for the first head that the pass serves. */
+static void print_classes(arena *a, const plan *p, const dil_pass *pass,
+                          FILE *out) {
+  if (pass->period > DIL_PERIOD_MAX) return; /* one branch, one class */
+  walk w = {.table = &p->table, .pass = pass, .round = 1, .keys = INT32_MAX};
+  if (!find_head(&w)) return;
+  void *memory = arena_take(a, 1, shape_size(pass->period));
+  shape s;
+  shape_init(&s, pass->period, memory);
+  cell c = walk_cell(&w, 0, INT32_MAX);
+  walk_shape(&w, c, &s);
+  if (c.high == INT32_MAX) fprintf(out, "# head %d, one cell:\n", w.head);
+  else
+    fprintf(out, "# head %d, cell of %lld positions:\n", w.head,
+            (long long)c.high);
+  for (int32_t i = 0; i < s.count; i++)
+    if (s.branches[i]) print_class(p, &s, i, out);
+}
+
+static void print_bound(int64_t bound, FILE *out) {
+  if (bound == DIL_ENDLESS) fprintf(out, "inf");
+  else fprintf(out, "%lld", (long long)bound);
+}
+
+static void print_predicate(const plan *p, int32_t i, FILE *out) {
+  fprintf(out, "# predicate %d: window ", i);
+  print_bound(p->table.predicates[i].left, out);
+  fprintf(out, ", ");
+  print_bound(p->table.predicates[i].right, out);
+  if (p->predicate[i]) {
+    fprintf(out, "; mask ");
+    expr_print(p->predicate[i], p->pattern->input, out);
+  }
+  fprintf(out, "\n");
+}
+
+static void print_chain(const plan *p, int32_t c, FILE *out) {
+  if (!p->chain[c][0]) return;
+  fprintf(out, "# score chain %d:", c);
+  for (expr **e = p->chain[c]; *e; e++) {
+    fprintf(out, " s = ");
+    expr_print(*e, p->pattern->input, out);
+    fprintf(out, ";");
+  }
+  fprintf(out, "\n");
+}
+
+static void print_within(arena *a, const plan *p, FILE *out) {
+  const dil_table *t = &p->table;
+  fprintf(out, "plan 1 %s\n", t->name);
+  fprintf(out, "visit %s%s\n", t->dedup ? "dedup" : "multiset",
+          t->general ? " general" : "");
+  for (int32_t i = 0; i < t->predicate_count; i++) print_predicate(p, i, out);
+  for (int32_t c = 0; c < t->chain_count; c++) print_chain(p, c, out);
+  for (int32_t i = 0; i < t->pass_count; i++) {
+    fprintf(out, "pass");
+    for (uint64_t rest = t->passes[i].branches; rest; rest &= rest - 1)
+      fprintf(out, " %d", __builtin_ctzll(rest));
+    fprintf(out, "  # period %lld\n", (long long)t->passes[i].period);
+    print_classes(a, p, &t->passes[i], out);
+  }
+  pattern_print_within(a, p->pattern, out);
+}
+
+void plan_print(const plan *p, FILE *out) { print_within(p->arena, p, out); }
+
+/* An arena of its own: several threads may write one plan. */
+bool plan_write(const plan *p, FILE *out) {
+  jmp_buf lost;
+  arena *a = arena_new();
+  if (!a) return false;
+  arena_catch(a, &lost);
+  bool whole = !setjmp(lost);
+  if (whole) print_within(a, p, out);
+  arena_free(a);
+  return whole && !ferror(out);
+}
+
+uint64_t plan_hash(const plan *p) {
+  char *text = NULL;
+  size_t length = 0;
+  FILE *out = open_memstream(&text, &length);
+  if (!out) arena_lack(p->arena);
+  bool whole = plan_write(p, out);
+  if (fclose(out) || !whole) {
+    free(text);
+    arena_lack(p->arena);
+  }
+  uint64_t hash = XXH3_64bits(text, length);
+  free(text);
+  return hash;
+}
+
+/* ---- in ------------------------------------------------------------------ */
+
+/* The lines above the pattern, word by word. */
+typedef struct reader {
+  const source *source;
+  diag *diag;
+  const char *at, *end; /* what is left of the line */
+  span word;
+} reader;
+
+static bool read_word(reader *r) {
+  while (r->at < r->end && (*r->at == ' ' || *r->at == '\t')) r->at++;
+  const char *begin = r->at;
+  while (r->at < r->end && !strchr(" \t#\n", *r->at)) r->at++;
+  r->word = (span){r->source, (int32_t)(begin - r->source->text),
+                   (int32_t)(r->at - r->source->text)};
+  return begin < r->at;
+}
+
+static bool word_is(const reader *r, const char *text) {
+  size_t length = (size_t)(r->word.end - r->word.start);
+  return length == strlen(text) &&
+         !memcmp(r->source->text + r->word.start, text, length);
+}
+
+static void complain(const reader *r, const char *wanted) {
+  diag_report(r->diag, SEVERITY_ERROR, r->word,
+              "the form is: plan 1 NAME, visit MODE, pass BRANCH...",
+              "expected %s in a plan, got '%.*s'", wanted,
+              r->word.end - r->word.start,
+              r->source->text + r->word.start);
+}
+
+static void read_header(reader *r) {
+  if (!read_word(r) || !word_is(r, "1")) complain(r, "version 1");
+  else if (!read_word(r)) complain(r, "the pattern's name");
+}
+
+static void read_visit(reader *r, unsigned *force) {
+  while (read_word(r)) {
+    if (word_is(r, "multiset")) *force |= FORCE_MULTISET;
+    else if (word_is(r, "general")) *force |= FORCE_GENERAL;
+    else if (!word_is(r, "dedup"))
+      complain(r, "`dedup`, `multiset` or `general`");
+  }
+}
+
+static uint64_t read_pass(reader *r) {
+  uint64_t branches = 0;
+  while (read_word(r)) {
+    char *stop;
+    long b = strtol(r->source->text + r->word.start, &stop, 10);
+    if (stop != r->source->text + r->word.end || b < 0 || b >= DIL_BRANCH_MAX)
+      complain(r, "a branch number");
+    else branches |= 1ull << b;
+  }
+  if (!branches) complain(r, "a branch number");
+  return branches;
+}
+
+typedef struct header {
+  unsigned force;
+  int32_t pass_count;
+  uint64_t pass[DIL_BRANCH_MAX];
+  size_t length; /* of the text above the pattern */
+} header;
+
+static void read_line(reader *r, header *h) {
+  if (!read_word(r)) return;
+  if (word_is(r, "plan")) read_header(r);
+  else if (word_is(r, "visit")) read_visit(r, &h->force);
+  else if (!word_is(r, "pass")) complain(r, "`plan`, `visit` or `pass`");
+  else if (h->pass_count == DIL_BRANCH_MAX) complain(r, "fewer passes");
+  else h->pass[h->pass_count++] = read_pass(r);
+}
+
+static header read_lines(diag *d, const source *s) {
+  header h = {0};
+  const char *line = s->text, *end = s->text + s->length;
+  while (line < end && strncmp(line, "pattern", 7)) {
+    const char *stop = memchr(line, '\n', (size_t)(end - line));
+    if (!stop) stop = end;
+    reader r = {s, d, line, stop, {0}};
+    read_line(&r, &h);
+    line = stop < end ? stop + 1 : end;
+  }
+  h.length = (size_t)(line - s->text);
+  return h;
+}
+
+/* The same text with the lines above the pattern blanked, so that places in
+ * messages stay true. */
+static const pattern *read_pattern(arena *a, diag *d, const source *s,
+                                   size_t skip) {
+  char *text = arena_copy(a, s->text, s->length);
+  for (size_t i = 0; i < skip; i++)
+    if (text[i] != '\n') text[i] = ' ';
+  program *p = program_parse(a, d, s->path, text, s->length, NULL, 0);
+  if (!p) return NULL;
+  if (p->pattern_count == 1) return p->pattern[0];
+  diag_report(d, SEVERITY_ERROR, (span){s, (int32_t)skip, (int32_t)skip}, NULL,
+              "a plan holds one pattern, got %d", p->pattern_count);
+  return NULL;
+}
+
+/* Every branch in exactly one pass. */
+static bool is_partition(const header *h, int32_t branches) {
+  uint64_t seen = 0;
+  bool apart = true;
+  for (int32_t i = 0; i < h->pass_count; i++) {
+    apart &= !(seen & h->pass[i]);
+    seen |= h->pass[i];
+  }
+  return apart && seen == (branches == 64 ? ~0ull : (1ull << branches) - 1);
+}
+
+plan *plan_parse(arena *a, diag *d, const char *path, const char *text,
+                 size_t length) {
+  int before = diag_errors(d);
+  source *s = ARENA_NEW(a, source);
+  *s = (source){.path = path, .text = arena_copy(a, text, length),
+                .length = length};
+  header h = read_lines(d, s);
+  span at = {s, 0, (int32_t)h.length};
+  const pattern *p = read_pattern(a, d, s, h.length);
+  if (!p || diag_errors(d) > before) return NULL;
+  planner pl = plan_begin(a, d, p, h.force);
+  if (diag_errors(d) > before) return NULL;
+  if (!is_partition(&h, p->branch_count)) {
+    diag_report(d, SEVERITY_ERROR, at,
+                "`--from plan` reads what `dil print --after plan` printed",
+                "the passes of a plan must hold each of the %d branches once",
+                p->branch_count);
+    return NULL;
+  }
+  dil_pass *passes = (dil_pass *)pl.plan->table.passes;
+  pl.plan->table.pass_count = h.pass_count;
+  for (int32_t i = 0; i < h.pass_count; i++)
+    passes[i] = (dil_pass){h.pass[i], plan_period(&pl.plan->table, h.pass[i])};
+  return plan_passes_fit(&pl, at) ? pl.plan : NULL;
+}

@@ -1,0 +1,24 @@
+/* planner.h - what plan.c and its text form share. */
+#ifndef DIL_COMPILER_PLAN_PLANNER_H
+#define DIL_COMPILER_PLAN_PLANNER_H
+
+#include "plan.h"
+
+typedef struct planner {
+  arena *arena;
+  diag *diag;
+  plan *plan;
+} planner;
+
+/* A plan with all but its passes; look at the diag before using it. */
+planner plan_begin(arena *a, diag *d, const pattern *p, unsigned force);
+/* Whether each pass can be one; what is wrong is told at `at`. */
+bool plan_passes_fit(planner *pl, span at);
+int64_t plan_period(const dil_table *t, uint64_t branches);
+/* Whether some head is served by both. */
+bool plan_share_heads(const dil_table *t, uint64_t one, uint64_t other);
+/* fuse.c: passes by counting what each takes on a GPU. False, and nothing done:
+ * there is no kernel that it could be counted for. */
+bool fuse_choose(plan *p);
+
+#endif

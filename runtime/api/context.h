@@ -1,0 +1,116 @@
+/* context.h - what a context is made of, and what a kind of device brings. */
+#ifndef DIL_RUNTIME_API_CONTEXT_H
+#define DIL_RUNTIME_API_CONTEXT_H
+
+#include "kernel.h"
+#include "runtime/base/pool.h"
+#include "runtime/cuda/cuda.h"
+#include "runtime/observe/log.h"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/types.h>
+
+/* A kind of device: how a context opens one and what it does with a kernel. */
+typedef struct device_kind {
+  const char *name;
+  /* Fills the context's fields of this kind. */
+  dil_status (*open)(dil_context *c, const dil_context_options *options);
+  void (*close)(dil_context *c);
+  dil_status (*wait)(dil_context *c, void *stream);
+  dil_status (*take)(dil_context *c, int64_t bytes, void **memory);
+  void (*give)(dil_context *c, void *memory);
+  dil_status (*copy)(dil_context *c, void *to, const void *from, int64_t bytes,
+                     bool upwards); /* to the device */
+  /* Whether a call may read and write memory of this DLPack device. */
+  bool (*reaches)(const dil_context *c, DLDevice device);
+
+  dil_status (*kernel)(dil_kernel *k);
+  void (*kernel_free)(dil_kernel *k);
+  dil_status (*run)(dil_kernel *k, const dil_call *call, void *stream);
+  /* These three get a call whose tensors have shapes and no memory. */
+  dil_status (*prepare)(dil_kernel *k, const dil_call *call);
+  dil_status (*workspace)(dil_kernel *k, const dil_call *call, int64_t *bytes);
+  dil_status (*variant)(dil_kernel *k, const dil_call *call, char *text,
+                        size_t room);
+  dil_status (*time)(dil_kernel *k, const dil_call *call, double *seconds);
+} device_kind;
+
+extern const device_kind device_cpu, device_cuda;
+
+/* The cache of kernels, once a compiler has asked for it; behind pointers, so
+ * that a run time without a compiler has none of it. */
+typedef struct cache_slot {
+  pthread_mutex_t lock;
+  struct dil_cache *cache;
+  void (*free)(struct dil_cache *cache);
+  void (*stats)(struct dil_cache *cache, dil_stats *stats);
+} cache_slot;
+
+/* A kernel of a library, made for the context and kept by it, unchanged, until
+ * the host gives the context back. The key is where the library has it. */
+typedef struct attached {
+  struct attached *next;
+  const void *key;
+  uint64_t hash;
+  dil_kernel *kernel;
+} attached;
+
+struct dil_context {
+  atomic_int uses;         /* the host's, and one a kernel or program */
+  pid_t process;           /* nothing of it works in another */
+  const device_kind *kind;
+  int32_t index;           /* of the device */
+  char device[24];         /* "cuda:1" */
+  char reason[256];        /* why it is that; "": the host said so */
+  log_target log;
+  cache_slot cache;
+  pool *pool;              /* the processor's scratch memory */
+  dil_threads *threads;    /* on the processor */
+  const dil_cuda_module *cuda; /* on a GPU */
+  dil_cuda *gpu;
+  pthread_mutex_t attached_lock; /* of adding; reading takes none */
+  _Atomic(attached *) attached;
+  pthread_mutex_t taken_lock; /* of the next */
+  void *taken;             /* tsearch: what dil_memory_take has handed out */
+  atomic_llong kernels, calls, compiles, compile_nanoseconds,
+      open_nanoseconds;
+};
+
+struct dil_kernel {
+  dil_context *context;
+  dil_kernel_source source;
+  struct cpu_kernel *cpu;  /* on the processor */
+  dil_cuda_kernel *gpu;    /* on a GPU */
+};
+
+/* ---- arguments.c: from a host's tensors to a call ------------------------ */
+
+/* A call with the tensors that it points to. */
+typedef struct arguments {
+  dil_call call;
+  dil_tensor inputs[DIL_INPUT_MAX];
+  void *stream;
+} arguments;
+
+/* What a host gave, checked: device, element types, strides, read-only and
+ * overlapping outputs. Shapes are the run's own to check. */
+dil_status arguments_read(const dil_kernel *k, const dil_arguments *given,
+                          arguments *out);
+/* A call of these sizes with row-major tensors that have no memory: nothing
+ * may look at their elements. DIL_USAGE: no memory could hold them. */
+dil_status arguments_of_sizes(const dil_kernel *k, const dil_sizes *sizes,
+                              arguments *out);
+DLDataType arguments_type(dil_dtype dtype);
+/* Tensor `index` of a call (DIL_TENSOR_...): its type and shape. */
+dil_tensor arguments_tensor(const dil_kernel *k, int32_t index,
+                            const dil_sizes *sizes);
+
+/* ---- overlap.c: who shares memory ---------------------------------------- */
+
+/* Whether two elements of the tensor may lie in the same memory. */
+bool overlap_within(const dil_tensor *t);
+/* Whether an element of one may lie in memory of the other. Never a wrong no;
+ * a wrong yes only for tensors woven into each other in an unusual way. */
+bool overlap_between(const dil_tensor *a, const dil_tensor *b);
+
+#endif

@@ -1,0 +1,127 @@
+/* device_cpu.c - the processor as a kind of device: see context.h. */
+#include "context.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/processors.h"
+#include "runtime/base/status.h"
+#include "runtime/cpu/cpu.h"
+#include "runtime/observe/metrics.h"
+#include "runtime/observe/trace.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static dil_status open(dil_context *c, const dil_context_options *o) {
+  int32_t count; /* a wrong one is the caller's mistake, and no lack of threads */
+  dil_status status = processors_choose(o->threads, &count);
+  if (status) return status;
+  c->threads = o->parallel ? dil_threads_hosted(o->threads, o->parallel,
+                                                o->parallel_user)
+                           : dil_threads_new(o->threads);
+  return c->threads ? DIL_OK : dil_fail_text(DIL_ENVIRONMENT, dil_last_error());
+}
+
+static void close(dil_context *c) { dil_threads_free(c->threads); }
+
+static dil_status wait(dil_context *c, void *stream) {
+  (void)c;
+  (void)stream;
+  return DIL_OK;
+}
+
+static dil_status take(dil_context *c, int64_t bytes, void **memory) {
+  (void)c;
+  if (!posix_memalign(memory, 256, bytes ? (size_t)bytes : 1)) return DIL_OK;
+  return dil_fail(DIL_MEMORY, "no memory for %lld bytes", (long long)bytes);
+}
+
+static void give(dil_context *c, void *memory) {
+  (void)c;
+  free(memory);
+}
+
+static dil_status copy(dil_context *c, void *to, const void *from,
+                       int64_t bytes, bool upwards) {
+  (void)c;
+  (void)upwards;
+  memcpy(to, from, (size_t)bytes);
+  return DIL_OK;
+}
+
+static bool reaches(const dil_context *c, DLDevice device) {
+  (void)c;
+  return device.device_type == kDLCPU || device.device_type == kDLCUDAHost ||
+         device.device_type == kDLCUDAManaged;
+}
+
+/* ---- kernels ------------------------------------------------------------- */
+
+static dil_status kernel(dil_kernel *k) {
+  if (k->source.ready)
+    return cpu_kernel_take(k->source.table, k->source.ready, &k->cpu);
+  if (!k->source.make)
+    return dil_fail(DIL_USAGE, "kernel '%s' was not made for the processor",
+                    k->source.table->name);
+  return cpu_kernel_new(k->source.table, k->source.make, k->source.context,
+                        &k->cpu);
+}
+
+static void kernel_free(dil_kernel *k) { cpu_kernel_free(k->cpu); }
+
+static dil_status run(dil_kernel *k, const dil_call *call, void *stream) {
+  if (stream)
+    return dil_fail(DIL_USAGE, "the processor has no streams, and the call "
+                    "names one");
+  int64_t begin = tracing() || metering() ? dil_trace_now() : 0;
+  dil_status status =
+      cpu_kernel_run(k->cpu, k->context->threads, k->context->pool, call);
+  metric_add(status ? METRIC_run_failures : METRIC_runs_cpu, 1);
+  if (!begin) return status;
+  dil_metrics_observe(HISTOGRAM_RUN_CPU, dil_trace_now() - begin);
+  trace_end(begin, "run", "kernel", k->source.table->name, -1);
+  return status;
+}
+
+static dil_status workspace(dil_kernel *k, const dil_call *call,
+                            int64_t *bytes) {
+  return cpu_kernel_workspace(k->cpu, k->context->threads, call, bytes);
+}
+
+/* A block that is taken and given back is there for the first run. */
+static dil_status prepare(dil_kernel *k, const dil_call *call) {
+  int64_t bytes;
+  dil_status status = workspace(k, call, &bytes);
+  if (status || bytes == 0) return status;
+  void *memory = pool_take(k->context->pool, bytes);
+  pool_give(k->context->pool, memory);
+  return memory ? DIL_OK : DIL_MEMORY;
+}
+
+static dil_status variant(dil_kernel *k, const dil_call *call, char *text,
+                          size_t room) {
+  snprintf(text, room, "%s", cpu_kernel_variant(k->cpu, call));
+  return DIL_OK;
+}
+
+static dil_status time_run(dil_kernel *k, const dil_call *call,
+                           double *seconds) {
+  double start = clock_seconds();
+  dil_status status = run(k, call, NULL);
+  *seconds = clock_seconds() - start;
+  return status;
+}
+
+const device_kind device_cpu = {.name = "cpu",
+                                .open = open,
+                                .close = close,
+                                .wait = wait,
+                                .take = take,
+                                .give = give,
+                                .copy = copy,
+                                .reaches = reaches,
+                                .kernel = kernel,
+                                .kernel_free = kernel_free,
+                                .run = run,
+                                .prepare = prepare,
+                                .workspace = workspace,
+                                .variant = variant,
+                                .time = time_run};

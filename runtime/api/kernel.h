@@ -1,0 +1,85 @@
+/* kernel.h - what a kernel is made of, and its context. */
+#ifndef DIL_RUNTIME_API_KERNEL_H
+#define DIL_RUNTIME_API_KERNEL_H
+
+#include "runtime/base/threads.h"
+#include "runtime/call.h"
+#include "runtime/code.h"
+
+#pragma GCC visibility push(default)
+
+/* The two families of machine code that a kernel may ask for on the CPU. */
+typedef enum dil_variant { DIL_TILES, DIL_ROWS, DIL_VARIANT_COUNT } dil_variant;
+/* A tile of queries is worth it from this many rows that share their keys. */
+enum { DIL_TILE_ROWS_LEAST = 12 };
+
+/* Makes a variant's object when a call first needs it. On success *bytes is
+ * malloced and the kernel's, and `code` has lanes, pack, key_block and
+ * tile_keys filled. */
+typedef dil_status (*dil_make)(void *context, dil_variant variant,
+                               void **bytes, size_t *size, dil_code *code);
+/* Dimension `axis` of input `index` as a call of these sizes must bring it. */
+typedef int64_t (*dil_dimension)(const void *context, int32_t index,
+                                 int32_t axis, int32_t B, int32_t N,
+                                 int32_t M);
+
+/* Code number `index` of those of a kernel on a GPU, which had no cubin yet
+ * when the kernel was made: waits for it. On success its cubin is malloced and
+ * the caller's. DIL_UNSUPPORTED: there is no such code after all. */
+struct dil_cuda_code;
+typedef dil_status (*dil_more)(const void *context, int32_t index,
+                               struct dil_cuda_code *code);
+
+/* What a kernel is made of, however it was compiled. Table, codes' texts and
+ * context are borrowed until `release`. */
+typedef struct dil_kernel_source {
+  const dil_table *table;
+  uint64_t plan_hash;
+  const char *target;          /* "avx512", "sm_90" */
+  const char *schedule;        /* its knobs; NULL: none were given */
+  bool remembered;             /* by wisdom */
+  dil_make make;               /* on the processor; else NULL */
+  const dil_code *const *ready; /* [DIL_VARIANT_COUNT], code that is there
+                                  already, in place of make; or NULL */
+  const struct dil_cuda_code *codes; /* on a GPU, see cuda/cuda.h */
+  int32_t code_count;
+  dil_more more;               /* NULL: each of them has its cubin */
+  dil_dimension dimension;     /* NULL: the plan has no inputs */
+  void *context;               /* of make, more and dimension */
+  void (*release)(void *context); /* after the last use; NULL: nothing to do.
+                                  Not called when dil_kernel_make fails. */
+} dil_kernel_source;
+dil_status dil_kernel_make(dil_context *context,
+                           const dil_kernel_source *source,
+                           dil_kernel **kernel);
+/* Seconds that one run takes: the device's own time. */
+dil_status dil_kernel_time(dil_kernel *kernel, const dil_call *call,
+                           double *seconds);
+
+/* ---- context.c ----------------------------------------------------------- */
+
+/* The context of a kernel or program: one use more, one less. */
+dil_context *dil_context_keep(dil_context *context);
+void dil_context_drop(dil_context *context);
+/* DIL_USAGE in a child forked after the context was made. */
+dil_status dil_context_check(const dil_context *context);
+/* Counts machine code that was made in `seconds`, after `opening` in which its
+ * compiler was loaded. */
+void dil_context_compiled(dil_context *context, double opening,
+                          double seconds);
+/* Why its device was chosen, in the host's place; before anything uses it. */
+void dil_context_because(dil_context *context, const char *reason);
+/* 0: the processor; else the chip of the GPU: 80, 90, ... */
+int32_t dil_context_arch(const dil_context *context);
+/* What is known of the context's GPU; NULL: it is the processor. */
+const struct dil_cuda_facts *dil_context_facts(const dil_context *context);
+/* Threads of a processor's context, for work beside its kernels. */
+dil_threads *dil_context_workers(const dil_context *context);
+
+/* ---- input.c: the tensors that a pattern declares ------------------------ */
+
+/* DIL_USAGE, with the names of the inputs, unless `got` is their number. */
+dil_status dil_input_check_count(const dil_table *table, int32_t got);
+
+#pragma GCC visibility pop
+#endif

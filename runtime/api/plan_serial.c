@@ -1,0 +1,309 @@
+/* plan_serial.c - a plan as one run of bytes without pointers: what a library
+ * or a cache keeps of a kernel besides its machine code.
+ *
+ * In: a dil_table, or bytes from anywhere. Out: bytes, or a table that a run
+ * can walk. Whatever damage the bytes have is refused: a sum finds accidents,
+ * and what a run relies on is checked field by field. The fields of each
+ * structure are listed once, for both ways. */
+#include "plan_serial.h"
+#include "runtime/base/status.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { IMAGE_MAGIC = 0x676d6964 /* "dimg" */, IMAGE_VERSION = 1 };
+
+typedef struct head {
+  uint32_t magic, version;
+  uint64_t size; /* of the whole image */
+  uint64_t sum;  /* of what follows the head */
+} head;
+
+/* Moves fields between structures and bytes. Without bytes it only counts. */
+typedef struct codec {
+  bool reading;
+  bool bad;          /* the bytes are too few, or no such value exists */
+  char *bytes;
+  size_t used, size;
+  char *block;       /* reading: room that is left for arrays and names */
+} codec;
+
+static void move(codec *c, void *value, size_t size) {
+  size_t at = c->used;
+  c->used += size;
+  if (!c->bytes) return;
+  c->bad |= c->used > c->size || c->used < at;
+  if (c->bad) return;
+  if (c->reading) memcpy(value, c->bytes + at, size);
+  else memcpy(c->bytes + at, value, size);
+}
+
+#define FIELD(c, field) move(c, &(field), sizeof(field))
+
+/* A byte that is neither 0 nor 1 must not become a bool. */
+static void flag(codec *c, bool *value) {
+  uint8_t byte = c->reading ? 0 : *value;
+  FIELD(c, byte);
+  c->bad |= byte > 1;
+  if (c->reading) *value = byte == 1;
+}
+
+/* Arrays are cut from the block, those of wider elements first. */
+static void *take(codec *c, size_t size) {
+  void *memory = c->block;
+  c->block += size;
+  return memory;
+}
+
+static void name(codec *c, const char **text) {
+  uint32_t length = c->reading ? 0 : (uint32_t)strlen(*text);
+  FIELD(c, length);
+  c->bad |= c->reading && length > c->size - c->used;
+  if (c->bad) return;
+  char *letters = c->reading ? take(c, length + 1) : (char *)*text;
+  move(c, letters, length);
+  if (!c->reading) return;
+  c->bad |= length == 0 || memchr(letters, 0, length);
+  letters[length] = 0;
+  *text = letters;
+}
+
+/* ---- the fields ---------------------------------------------------------- */
+
+static void table_fields(codec *c, dil_table *t) {
+  FIELD(c, t->heads);
+  FIELD(c, t->kv_heads);
+  FIELD(c, t->head_dim);
+  FIELD(c, t->value_dim);
+  FIELD(c, t->dtype);
+  FIELD(c, t->combine);
+  flag(c, &t->dedup);
+  flag(c, &t->general);
+  flag(c, &t->runtime_scale);
+  flag(c, &t->scored);
+  flag(c, &t->lse_allowed);
+  FIELD(c, t->scale);
+  FIELD(c, t->dropout);
+  FIELD(c, t->tile_keys);
+  FIELD(c, t->branch_count);
+  FIELD(c, t->pass_count);
+  FIELD(c, t->input_count);
+  FIELD(c, t->predicate_count);
+  FIELD(c, t->chain_count);
+}
+
+static void branch_fields(codec *c, dil_branch *b) {
+  FIELD(c, b->segment);
+  FIELD(c, b->dilation);
+  FIELD(c, b->head_first);
+  FIELD(c, b->head_last);
+  FIELD(c, b->predicate);
+  FIELD(c, b->chain);
+}
+
+static void pass_fields(codec *c, dil_pass *p) {
+  FIELD(c, p->branches);
+  FIELD(c, p->period);
+}
+
+static void predicate_fields(codec *c, dil_predicate *p) {
+  FIELD(c, p->left);
+  FIELD(c, p->right);
+  flag(c, &p->masked);
+}
+
+static void input_fields(codec *c, dil_input *in) {
+  name(c, &in->name);
+  FIELD(c, in->dtype);
+  FIELD(c, in->rank);
+  flag(c, &in->masks);
+}
+
+/* Bytes of one of the table's arrays: of its elements, `count` of them. */
+#define ARRAY_BYTES(t, name, count) ((size_t)(t)->count * sizeof *(t)->name)
+
+static size_t phase_bytes(const dil_table *t) {
+  return (size_t)t->heads * sizeof(int32_t);
+}
+
+/* What follows the table's own fields; reading, the arrays are taken. */
+static void array_fields(codec *c, dil_table *t) {
+  if (c->reading) {
+    t->branches = take(c, ARRAY_BYTES(t, branches, branch_count));
+    t->passes = take(c, ARRAY_BYTES(t, passes, pass_count));
+    t->predicates = take(c, ARRAY_BYTES(t, predicates, predicate_count));
+    t->inputs = take(c, ARRAY_BYTES(t, inputs, input_count));
+  }
+  for (int32_t i = 0; i < t->branch_count; i++) {
+    dil_branch *b = (dil_branch *)&t->branches[i];
+    branch_fields(c, b);
+    if (c->reading) b->phase = take(c, phase_bytes(t));
+    move(c, (void *)b->phase, phase_bytes(t));
+  }
+  for (int32_t i = 0; i < t->pass_count; i++)
+    pass_fields(c, (dil_pass *)&t->passes[i]);
+  for (int32_t i = 0; i < t->predicate_count; i++)
+    predicate_fields(c, (dil_predicate *)&t->predicates[i]);
+  for (int32_t i = 0; i < t->input_count; i++)
+    input_fields(c, (dil_input *)&t->inputs[i]);
+  name(c, &t->name);
+}
+
+/* ---- writing ------------------------------------------------------------- */
+
+/* FNV-1a: every step is one-to-one, so that no single byte changes unseen. */
+static uint64_t sum_of(const char *bytes, size_t size) {
+  uint64_t sum = 0xcbf29ce484222325;
+  for (size_t i = 0; i < size; i++)
+    sum = (sum ^ (unsigned char)bytes[i]) * 0x100000001b3;
+  return sum;
+}
+
+static size_t write_fields(const dil_table *table, char *bytes, size_t size) {
+  codec c = {.bytes = bytes, .size = size, .used = sizeof(head)};
+  dil_table copy = *table;
+  table_fields(&c, &copy);
+  array_fields(&c, &copy);
+  return c.used;
+}
+
+dil_status dil_image_write(const dil_table *table, void **bytes,
+                           size_t *size) {
+  *size = write_fields(table, NULL, 0);
+  char *image = malloc(*size);
+  *bytes = image;
+  if (!image)
+    return dil_fail(DIL_MEMORY, "no memory for %zu bytes of a plan", *size);
+  write_fields(table, image, *size);
+  head h = {IMAGE_MAGIC, IMAGE_VERSION, *size,
+            sum_of(image + sizeof h, *size - sizeof h)};
+  memcpy(image, &h, sizeof h);
+  return DIL_OK;
+}
+
+/* ---- what a run relies on ------------------------------------------------ */
+
+static bool within(int64_t value, int64_t low, int64_t high) {
+  return low <= value && value <= high;
+}
+
+static bool sizes_hold(const dil_table *t) {
+  return within(t->heads, 1, DIL_HEADS_MAX) &&
+         within(t->kv_heads, 1, t->heads) && t->heads % t->kv_heads == 0 &&
+         within(t->head_dim, 1, DIL_HEAD_DIM_MAX) &&
+         within(t->value_dim, 1, DIL_HEAD_DIM_MAX) &&
+         within(t->dtype, DIL_F32, DIL_F16) &&
+         within(t->combine, DIL_COMBINE_SOFTMAX, DIL_COMBINE_SUM) &&
+         within(t->tile_keys, 32, 128) &&
+         (t->runtime_scale || isfinite(t->scale)) &&
+         t->dropout >= 0 && t->dropout < 1;
+}
+
+static bool counts_hold(const dil_table *t) {
+  return within(t->branch_count, 1, DIL_BRANCH_MAX) &&
+         within(t->pass_count, 1, t->branch_count) &&
+         within(t->input_count, 0, DIL_INPUT_MAX) &&
+         within(t->predicate_count, 0, DIL_PART_MAX) &&
+         within(t->chain_count, 1, DIL_PART_MAX);
+}
+
+static bool branch_holds(const dil_table *t, const dil_branch *b) {
+  bool good = b->segment >= 0 && b->dilation >= 1 &&
+              within(b->head_first, 0, t->heads) &&
+              within(b->head_last, b->head_first - 1, t->heads - 1) &&
+              within(b->predicate, -1, t->predicate_count - 1) &&
+              within(b->chain, 0, t->chain_count - 1);
+  for (int32_t h = 0; good && h < t->heads; h++)
+    good = within(b->phase[h], 0, b->dilation - 1);
+  return good;
+}
+
+/* Each branch belongs to one pass; a period repeats all of its branches. */
+static bool passes_hold(const dil_table *t) {
+  uint64_t all = ~0ull >> (DIL_BRANCH_MAX - t->branch_count), seen = 0;
+  for (int32_t i = 0; i < t->pass_count; i++) {
+    const dil_pass *p = &t->passes[i];
+    bool alone = (p->branches & (p->branches - 1)) == 0;
+    if (!p->branches || p->branches & (seen | ~all)) return false;
+    if (p->period < 1 || (!alone && p->period > DIL_PERIOD_MAX)) return false;
+    for (uint64_t rest = p->branches; rest; rest &= rest - 1) {
+      int64_t dilation = t->branches[__builtin_ctzll(rest)].dilation;
+      if (alone ? p->period != dilation : p->period % dilation != 0)
+        return false;
+    }
+    seen |= p->branches;
+  }
+  return seen == all;
+}
+
+static bool arrays_hold(const dil_table *t) {
+  bool good = true;
+  for (int32_t i = 0; i < t->branch_count; i++)
+    good &= branch_holds(t, &t->branches[i]);
+  for (int32_t i = 0; i < t->predicate_count; i++)
+    good &= t->predicates[i].left >= 0 && t->predicates[i].right >= 0;
+  for (int32_t i = 0; i < t->input_count; i++)
+    good &= within(t->inputs[i].dtype, 0, DIL_DTYPE_COUNT - 1) &&
+            within(t->inputs[i].rank, 1, DIL_RANK_MAX);
+  return good && passes_hold(t);
+}
+
+/* ---- reading ------------------------------------------------------------- */
+
+static dil_status damaged(const char *what) {
+  return dil_fail(DIL_INPUT, "the image of a plan is damaged: %s", what);
+}
+
+static dil_status check_head(const void *bytes, size_t size) {
+  head h;
+  if (size < sizeof h) return damaged("it is shorter than its head");
+  memcpy(&h, bytes, sizeof h);
+  if (h.magic != IMAGE_MAGIC) return damaged("it is no image");
+  if (h.version != IMAGE_VERSION)
+    return dil_fail(DIL_INPUT, "the image of a plan has version %u, this "
+                               "build reads %d",
+                    h.version, IMAGE_VERSION);
+  if (h.size != size) return damaged("it has another size than it says");
+  if (h.sum != sum_of((const char *)bytes + sizeof h, size - sizeof h))
+    return damaged("its sum is wrong");
+  return DIL_OK;
+}
+
+/* Names take no more than the image's own bytes, and a NUL each. */
+static size_t block_bytes(const dil_table *t, size_t image) {
+  return sizeof *t + ARRAY_BYTES(t, branches, branch_count) +
+         ARRAY_BYTES(t, passes, pass_count) +
+         ARRAY_BYTES(t, predicates, predicate_count) +
+         ARRAY_BYTES(t, inputs, input_count) +
+         (size_t)t->branch_count * phase_bytes(t) + image +
+         (size_t)t->input_count + 1;
+}
+
+static dil_status read_arrays(codec *c, const dil_table *fixed,
+                              dil_table **table) {
+  char *block = malloc(block_bytes(fixed, c->size));
+  if (!block) return dil_fail(DIL_MEMORY, "no memory for a plan");
+  dil_table *t = (dil_table *)block;
+  *t = *fixed;
+  c->block = block + sizeof *t;
+  array_fields(c, t);
+  bool good = !c->bad && c->used == c->size && arrays_hold(t);
+  if (good) *table = t;
+  else free(block);
+  return good ? DIL_OK : damaged("a part of it is none of a plan's");
+}
+
+dil_status dil_image_read(const void *bytes, size_t size, dil_table **table) {
+  codec c = {.reading = true,
+             .bytes = (char *)bytes,
+             .size = size,
+             .used = sizeof(head)};
+  dil_table fixed = {0};
+  *table = NULL;
+  dil_status status = check_head(bytes, size);
+  if (status) return status;
+  table_fields(&c, &fixed);
+  if (c.bad || !sizes_hold(&fixed) || !counts_hold(&fixed))
+    return damaged("its sizes are none of a plan's");
+  return read_arrays(&c, &fixed, table);
+}

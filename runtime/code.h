@@ -1,0 +1,111 @@
+/* code.h - the interface of generated code: a dil_code has the entry points of
+ * a kernel. The walk over cells, classes and tiles is C, in runtime/cpu; only
+ * what depends on the sizes and expressions of a pattern is generated. */
+#ifndef DIL_RUNTIME_CODE_H
+#define DIL_RUNTIME_CODE_H
+
+#include "plan_table.h"
+
+#pragma GCC visibility push(default)
+
+/* What expressions may see besides i and j. `inputs` have the sizes of the
+ * call; an index outside of them reads 0. */
+typedef struct dil_env_input {
+  const void *data;
+  int64_t dim[DIL_RANK_MAX];
+  int64_t stride[DIL_RANK_MAX]; /* elements */
+} dil_env_input;
+
+typedef struct dil_env {
+  int32_t batch, head;          /* b, h */
+  int32_t B, N, M;              /* M is this batch row's own length */
+  uint32_t seed_low, seed_high; /* dropout's key */
+  float scale;                  /* the softmax scale c */
+  const dil_env_input *inputs;
+  /* Smallest and largest element of input `index` over positions first..last
+   * (clipped to the dimension `axis`; an out-of-range position reads 0), with
+   * the other indices as given in at[]. Integers are exact in double. */
+  void (*range)(const struct dil_env *env, int32_t index, int32_t axis,
+                const int32_t *at, int32_t first, int32_t last, double *low,
+                double *high);
+} dil_env;
+
+typedef enum dil_cover { DIL_EMPTY, DIL_PARTIAL, DIL_FULL } dil_cover;
+
+/* Entry points of a tile kernel: `lanes` query rows by up to `tile_keys`
+ * keys; queries are in the vector lanes. L = lanes, n = keys of this tile,
+ * P = pack: 1 when it computes in f32, 2 when in bf16 pairs.
+ *   qt  [ceil(D/P)][L][P]   the queries, transposed
+ *   k   [n][ceil(D/P)*P]    packed keys; may be read up to the next multiple
+ *                           of `key_block` rows, whatever stands there
+ *   v   f32 [n][Dv]; bf16 [ceil(n/2)][Dv][2], the odd place zero
+ *   s   f32 [tile_keys + key_block][L] scores, later weights (f32 case)
+ *   p   weights as pv wants them: f32 [n][L] (may be s itself);
+ *       bf16 [ceil(n/2)][L][2], the odd place zero
+ *   o   f32 [Dv][L] running sums     m, l, mx, alpha  f32 [L]
+ * All buffers are 64-byte aligned but k and v (4-byte aligned).
+ * m is in units of log2: the largest of c2 * score so far; -inf at first. */
+typedef struct dil_code {
+  int32_t lanes, pack, key_block, tile_keys;
+  /* s = K Q^T; mx[lane] = max over the n keys (NaN scores do not move it). */
+  void (*qk)(const void *k, const void *qt, float *s, float *mx, int64_t n);
+  /* One a score chain. Rewrites s to the final score in natural units
+   * (env->scale * s, then the chain), -inf where no predicate of the bit set
+   * `predicates` holds; recomputes mx. predicates 0: every pair is kept.
+   * t[lane], j[key] are positions. Unless seen is NULL, bit i of it (64 a
+   * word, all words written) tells whether some lane keeps key i. */
+  void (*modify[DIL_PART_MAX])(float *s, float *mx, int64_t n,
+                               const int32_t *t, const int32_t *j,
+                               uint64_t predicates, const dil_env *env,
+                               uint64_t *seen);
+  /* m' = max(m, c2 * mx); alpha = 2^(m - m'); l = alpha * l + sum of
+   * 2^(c2 * s + bias - m'); p gets those weights. m' = -inf gives weights 0
+   * and alpha 1. */
+  void (*softmax)(const float *s, void *p, int64_t n, float c2, float bias,
+                  const float *mx, float *m, float *l, float *alpha);
+  /* The same with dropout: l sums all weights, p gets those that stay,
+   * divided by 1 - P. NULL when the pattern has no dropout. */
+  void (*softmax_drop)(const float *s, void *p, int64_t n, float c2,
+                       float bias, const float *mx, float *m, float *l,
+                       float *alpha, const int32_t *t, const int32_t *j,
+                       const dil_env *env);
+  /* o = alpha * o + V^T P. */
+  void (*pv)(const void *v, const void *p, float *o, const float *alpha,
+             int64_t n);
+  /* What mask predicate p makes of the box of positions t0..t1 x j0..j1
+   * (inclusive); windows included. */
+  int32_t (*cover)(int32_t predicate, const dil_env *env, int32_t t0,
+                   int32_t t1, int32_t j0, int32_t j1);
+  /* Dimension `axis` of input `index` as the call must bring it. */
+  int64_t (*dimension)(int32_t index, int32_t axis, const dil_env *env);
+
+  /* The row kernel, for few queries: one query row, keys read in place.
+   * q f32 [D]; k and v in the stored dtype at byte strides; s f32 [n],
+   * 64-byte aligned, room for 16 more; acc f32 [Dv]. */
+  void (*row_qk)(const float *q, const void *k, int64_t stride, float *s,
+                 int64_t n);
+  void (*row_modify[DIL_PART_MAX])(float *s, int64_t n, int32_t t,
+                                   const int32_t *j, uint64_t predicates,
+                                   const dil_env *env);
+  /* state[0] = m (log2), state[1] = l; returns alpha, leaves weights in s. */
+  float (*row_softmax)(float *s, int64_t n, float c2, float bias,
+                       float *state);
+  float (*row_softmax_drop)(float *s, int64_t n, float c2, float bias,
+                            float *state, int32_t t, const int32_t *j,
+                            const dil_env *env);
+  /* acc = alpha * acc + sum over n of s * v; a weight of exactly 0 does not
+   * read its row (it may hold NaN). */
+  void (*row_pv)(const float *s, const void *v, int64_t stride, float *acc,
+                 float alpha, int64_t n);
+} dil_code;
+
+/* The functions of a dil_code but for modify and row_modify, which stand once
+ * a score chain: X(variant that has it, name). */
+#define DIL_CODE_FUNCTIONS(X)                                                  \
+  X(TILES, qk) X(TILES, softmax) X(TILES, softmax_drop) X(TILES, pv)           \
+  X(TILES, cover) X(TILES, dimension)                                          \
+  X(ROWS, row_qk) X(ROWS, row_softmax) X(ROWS, row_softmax_drop)               \
+  X(ROWS, row_pv) X(ROWS, cover) X(ROWS, dimension)
+
+#pragma GCC visibility pop
+#endif

@@ -1,0 +1,274 @@
+/* cpu.c - a kernel on the processor: made on demand, checked at the call, run.
+ *
+ * In: a plan as data (dil_table) and a maker of machine code. Out: o and lse
+ * of each call. A variant's object is made when a call first needs it; which
+ * one a pass takes follows from the shape of the call alone. */
+#include "cpu.h"
+#include "object_load.h"
+#include "run.h"
+#include "runtime/base/status.h"
+#include "runtime/rowset/walk.h"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct cpu_kernel {
+  const dil_table *table;
+  dil_make make;
+  void *context;
+  pthread_mutex_t lock;               /* of what is made on demand */
+  dil_code code[DIL_VARIANT_COUNT];
+  bool made[DIL_VARIANT_COUNT];       /* the code is there */
+  dil_object *object[DIL_VARIANT_COUNT]; /* NULL: not made here */
+  bool *chained;                      /* [heads] */
+};
+
+/* ---- making -------------------------------------------------------------- */
+
+static void count_passes(cpu_kernel *k) {
+  for (int32_t h = 0; h < k->table->heads; h++) {
+    int32_t passes = 0;
+    for (int32_t p = 0; p < k->table->pass_count; p++)
+      passes += walk_served(k->table, &k->table->passes[p], h) != 0;
+    k->chained[h] = passes > 1;
+  }
+}
+
+dil_status cpu_kernel_new(const dil_table *table, dil_make make, void *context,
+                          cpu_kernel **kernel) {
+  cpu_kernel *k = calloc(1, sizeof *k);
+  bool *chained = calloc((size_t)table->heads, sizeof *chained);
+  if (!k || !chained) {
+    free(k);
+    free(chained);
+    return dil_fail(DIL_MEMORY, "no memory for a kernel");
+  }
+  k->table = table;
+  k->make = make;
+  k->context = context;
+  k->chained = chained;
+  pthread_mutex_init(&k->lock, NULL);
+  count_passes(k);
+  *kernel = k;
+  return DIL_OK;
+}
+
+void cpu_kernel_free(cpu_kernel *kernel) {
+  if (!kernel) return;
+  for (int32_t v = 0; v < DIL_VARIANT_COUNT; v++)
+    dil_object_free(kernel->object[v]);
+  pthread_mutex_destroy(&kernel->lock);
+  free(kernel->chained);
+  free(kernel);
+}
+
+/* Symbols of the generated code and where they go. */
+static const struct entry {
+  dil_variant variant;
+  const char *symbol;
+  size_t offset;
+} entries[] = {
+#define X(variant, name) {DIL_##variant, #name, offsetof(dil_code, name)},
+    DIL_CODE_FUNCTIONS(X)
+#undef X
+};
+
+static void bind_symbol(dil_code *code, const dil_object *object,
+                        const char *symbol, size_t offset) {
+  void *address = dil_object_symbol(object, symbol);
+  memcpy((char *)code + offset, &address, sizeof address);
+}
+
+static void bind_code(const dil_table *table, dil_variant variant,
+                      const dil_object *object, dil_code *code) {
+  for (size_t i = 0; i < sizeof entries / sizeof *entries; i++)
+    if (entries[i].variant == variant)
+      bind_symbol(code, object, entries[i].symbol, entries[i].offset);
+  for (int32_t c = 0; c < table->chain_count; c++) {
+    char name[32];
+    bool tiles = variant == DIL_TILES;
+    snprintf(name, sizeof name, "%smodify%d", tiles ? "" : "row_", c);
+    size_t base = tiles ? offsetof(dil_code, modify)
+                        : offsetof(dil_code, row_modify);
+    bind_symbol(code, object, name, base + (size_t)c * sizeof(void *));
+  }
+}
+
+/* A generated object that lacks a function is a bug of the back end. */
+static dil_status check_code(const dil_table *table, dil_variant variant,
+                             const dil_code *c) {
+  bool whole = variant == DIL_TILES
+                   ? c->qk && c->softmax && c->pv && c->modify[0]
+                   : c->row_qk && c->row_softmax && c->row_pv &&
+                         c->row_modify[0];
+  if (table->dropout > 0)
+    whole &= variant == DIL_TILES ? c->softmax_drop != NULL
+                                  : c->row_softmax_drop != NULL;
+  for (int32_t p = 0; p < table->predicate_count; p++)
+    whole &= !table->predicates[p].masked || c->cover;
+  whole &= table->input_count == 0 || c->dimension;
+  if (whole) return DIL_OK;
+  return dil_fail(DIL_INTERNAL, "kernel '%s' lacks a generated function",
+                  table->name);
+}
+
+static dil_status make_variant(cpu_kernel *k, dil_variant variant) {
+  void *bytes = NULL;
+  size_t size = 0;
+  dil_code code = {0};
+  dil_object *object = NULL;
+  dil_status status = k->make(k->context, variant, &bytes, &size, &code);
+  if (!status) status = dil_object_load(bytes, size, k->table->name, &object);
+  free(bytes);
+  if (status) return status;
+  bind_code(k->table, variant, object, &code);
+  status = check_code(k->table, variant, &code);
+  if (status) {
+    dil_object_free(object);
+    return status;
+  }
+  k->code[variant] = code;
+  k->object[variant] = object;
+  k->made[variant] = true;
+  return DIL_OK;
+}
+
+dil_status cpu_kernel_take(const dil_table *table,
+                           const dil_code *const ready[DIL_VARIANT_COUNT],
+                           cpu_kernel **kernel) {
+  dil_status status = DIL_OK;
+  for (int32_t v = 0; v < DIL_VARIANT_COUNT && !status; v++)
+    status = check_code(table, (dil_variant)v, ready[v]);
+  if (!status) status = cpu_kernel_new(table, NULL, NULL, kernel);
+  for (int32_t v = 0; v < DIL_VARIANT_COUNT && !status; v++) {
+    (*kernel)->code[v] = *ready[v];
+    (*kernel)->made[v] = true;
+  }
+  return status;
+}
+
+static dil_status need_variant(cpu_kernel *k, dil_variant variant) {
+  dil_status status = DIL_OK;
+  pthread_mutex_lock(&k->lock);
+  if (!k->made[variant]) status = make_variant(k, variant);
+  pthread_mutex_unlock(&k->lock);
+  return status;
+}
+
+/* ---- which variant ------------------------------------------------------- */
+
+static unsigned variants_of(const cpu_kernel *k, const dil_call *call,
+                            const dil_part *part) {
+  run r = {.table = k->table, .part = part, .N = call->q.shape[1]};
+  unsigned mask = 0;
+  for (int32_t p = 0; p < k->table->pass_count; p++)
+    mask |= 1u << run_variant(&r, &k->table->passes[p]);
+  return mask;
+}
+
+const char *cpu_kernel_variant(const cpu_kernel *kernel, const dil_call *call) {
+  static const char *const names[] = {"none", "tiles", "rows", "tiles+rows"};
+  return names[variants_of(kernel, call, NULL)];
+}
+
+static dil_status need_variants(cpu_kernel *kernel, const dil_call *call,
+                                const dil_part *part) {
+  unsigned mask = variants_of(kernel, call, part);
+  for (int32_t v = 0; v < DIL_VARIANT_COUNT; v++) {
+    dil_status status = mask >> v & 1 ? need_variant(kernel, v) : DIL_OK;
+    if (status) return status;
+  }
+  return DIL_OK;
+}
+
+dil_status cpu_kernel_prepare(cpu_kernel *kernel, const dil_call *call) {
+  return need_variants(kernel, call, NULL);
+}
+
+/* ---- running ------------------------------------------------------------- */
+
+static run run_of(const cpu_kernel *kernel, dil_threads *threads,
+                  const dil_call *call, const dil_part *part) {
+  return (run){.table = kernel->table,
+               .call = call,
+               .part = part,
+               .threads = threads,
+               .chained = kernel->chained};
+}
+
+/* The code that a checked call needs, and its inputs. */
+static dil_status bind_run(cpu_kernel *k, run *r) {
+  dil_status status = need_variants(k, r->call, r->part);
+  if (status) return status;
+  for (int32_t v = 0; v < DIL_VARIANT_COUNT; v++) r->code[v] = &k->code[v];
+  bool tiles = variants_of(k, r->call, r->part) >> DIL_TILES & 1;
+  return input_bind(r, r->code[tiles ? DIL_TILES : DIL_ROWS]);
+}
+
+static bool is_empty(const run *r) { return r->B == 0 || r->N == 0; }
+
+/* The passes of a run whose call is checked, or of a part of it. */
+static dil_status run_kernel(cpu_kernel *k, run *r, pool *scratch,
+                             dil_status (*passes)(run *r, char *memory)) {
+  dil_status status = bind_run(k, r);
+  if (status || is_empty(r)) return status;
+  int64_t bytes = run_bytes(r);
+  char *memory = pool_take(scratch, bytes);
+  if (!memory) return DIL_MEMORY;
+  status = passes(r, memory);
+  pool_give(scratch, memory);
+  return status;
+}
+
+dil_status cpu_kernel_workspace(cpu_kernel *kernel, dil_threads *threads,
+                                const dil_call *call, int64_t *bytes) {
+  run r = run_of(kernel, threads, call, NULL);
+  dil_status status = dil_run_check(&r);
+  if (!status) status = bind_run(kernel, &r);
+  *bytes = status || is_empty(&r) ? 0 : run_bytes(&r);
+  return status;
+}
+
+dil_status cpu_kernel_run(cpu_kernel *kernel, dil_threads *threads,
+                          pool *scratch, const dil_call *call) {
+  run r = run_of(kernel, threads, call, NULL);
+  dil_status status = dil_run_check(&r);
+  return status ? status : run_kernel(kernel, &r, scratch, run_passes);
+}
+
+/* ---- a part of a sequence ------------------------------------------------ */
+
+static dil_status check_part(run *r) {
+  if (r->call->lengths)
+    return dil_fail(DIL_UNSUPPORTED, "lengths of batch rows cannot be used "
+                    "with a part of a sequence");
+  return dil_part_check(r);
+}
+
+int32_t cpu_kernel_states(const cpu_kernel *kernel) {
+  return run_states(kernel->table);
+}
+
+dil_status cpu_kernel_begin(cpu_kernel *kernel, dil_threads *threads,
+                            const dil_call *call, const dil_part *part) {
+  run r = run_of(kernel, threads, call, part);
+  dil_status status = check_part(&r);
+  return status ? status : run_begin(&r);
+}
+
+dil_status cpu_kernel_advance(cpu_kernel *kernel, dil_threads *threads,
+                              pool *scratch, const dil_call *call,
+                              const dil_part *part) {
+  run r = run_of(kernel, threads, call, part);
+  dil_status status = check_part(&r);
+  if (status || part->keys.count == 0) return status;
+  return run_kernel(kernel, &r, scratch, run_advance);
+}
+
+dil_status cpu_kernel_finish(cpu_kernel *kernel, dil_threads *threads,
+                             const dil_call *call, const dil_part *part) {
+  run r = run_of(kernel, threads, call, part);
+  dil_status status = check_part(&r);
+  return status ? status : run_end(&r);
+}

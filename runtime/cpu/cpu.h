@@ -1,0 +1,46 @@
+/* cpu.h - a plan on the processor: its machine code made on demand, and run. */
+#ifndef DIL_RUNTIME_CPU_CPU_H
+#define DIL_RUNTIME_CPU_CPU_H
+
+#include "runtime/api/kernel.h"
+#include "runtime/base/pool.h"
+#include "runtime/shard.h"
+
+typedef struct cpu_kernel cpu_kernel;
+
+/* The kernel borrows table, with all in it, and context: both outlive it. */
+dil_status cpu_kernel_new(const dil_table *table, dil_make make, void *context,
+                          cpu_kernel **kernel);
+/* A kernel of code that is there already; it is checked and copied. */
+dil_status cpu_kernel_take(const dil_table *table,
+                           const dil_code *const ready[DIL_VARIANT_COUNT],
+                           cpu_kernel **kernel);
+void cpu_kernel_free(cpu_kernel *kernel);
+/* Writes o and lse; scratch memory comes from `scratch`. Thread-safe. */
+dil_status cpu_kernel_run(cpu_kernel *kernel, dil_threads *threads,
+                          pool *scratch, const dil_call *call);
+/* Compiles what a call of this shape will need, so that timing can leave it
+ * out; cpu_kernel_run does it by itself. */
+dil_status cpu_kernel_prepare(cpu_kernel *kernel, const dil_call *call);
+/* "tiles" or "rows": what a call of this shape runs. */
+const char *cpu_kernel_variant(const cpu_kernel *kernel, const dil_call *call);
+/* Bytes of scratch memory that a call takes; it is checked and prepared. */
+dil_status cpu_kernel_workspace(cpu_kernel *kernel, dil_threads *threads,
+                                const dil_call *call, int64_t *bytes);
+
+/* ---- a part of a sequence ------------------------------------------------ */
+
+/* States a row of a part has: one, or with `mean` and `sum` one a pass. */
+int32_t cpu_kernel_states(const cpu_kernel *kernel);
+/* An empty state; the state advanced over the keys of the call (each key of
+ * the sequence may come in one call only; the order decides the rounding); the
+ * state rounded to the call's o and lse. `lengths` are refused. */
+dil_status cpu_kernel_begin(cpu_kernel *kernel, dil_threads *threads,
+                            const dil_call *call, const dil_part *part);
+dil_status cpu_kernel_advance(cpu_kernel *kernel, dil_threads *threads,
+                              pool *scratch, const dil_call *call,
+                              const dil_part *part);
+dil_status cpu_kernel_finish(cpu_kernel *kernel, dil_threads *threads,
+                             const dil_call *call, const dil_part *part);
+
+#endif

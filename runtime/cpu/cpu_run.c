@@ -1,0 +1,402 @@
+/* cpu_run.c - one run of a kernel: the call checked, its memory, its passes.
+ *
+ * In: a plan as data, generated code, a call. Out: o and lse, or an error that
+ * names what is wrong with the call. Nothing here depends on threads. */
+#include "run.h"
+#include "runtime/base/arithmetic.h"
+#include "runtime/base/status.h"
+#include "runtime/observe/trace.h"
+#include "runtime/observe/watch.h"
+#include "runtime/rowset/walk.h"
+#include <math.h>
+#include <string.h>
+
+/* ---- checking a call ----------------------------------------------------- */
+
+static dil_status wrong_shape(const char *name, const dil_tensor *t,
+                              const int64_t want[4]) {
+  bool turned = t->shape[2] != want[2] && t->shape[1] == want[2];
+  return dil_fail(DIL_USAGE, "%s must be [%lld, %lld, %lld, %lld], got "
+                  "[%lld, %lld, %lld, %lld]%s", name, (long long)want[0],
+                  (long long)want[1], (long long)want[2], (long long)want[3],
+                  (long long)t->shape[0], (long long)t->shape[1],
+                  (long long)t->shape[2], (long long)t->shape[3],
+                  turned ? ": rows come before heads" : "");
+}
+
+static dil_status check_tensor(const char *name, const dil_tensor *t,
+                               dil_dtype dtype, const int64_t want[4]) {
+  if (t->dtype != dtype)
+    return dil_fail(DIL_USAGE, "%s must be %s, got %s", name,
+                    dil_dtype_name(dtype), dil_dtype_name(t->dtype));
+  if (t->rank != 4)
+    return dil_fail(DIL_USAGE, "%s must have 4 dimensions, got %d", name,
+                    t->rank);
+  for (int32_t axis = 0; axis < 4; axis++)
+    if (t->shape[axis] != want[axis]) return wrong_shape(name, t, want);
+  int64_t count = dil_tensor_count(t);
+  if (count && !t->data)
+    return dil_fail(DIL_USAGE, "%s is not given", name);
+  if (count && t->shape[3] > 1 && t->stride[3] != 1)
+    return dil_fail(DIL_USAGE, "the last dimension of %s must be contiguous, "
+                    "its stride is %lld", name, (long long)t->stride[3]);
+  if (count && (uintptr_t)t->data % dil_dtype_size(dtype))
+    return dil_fail(DIL_USAGE, "%s is not aligned to its elements", name);
+  return DIL_OK;
+}
+
+static dil_status check_lse(const run *r) {
+  char got[DIL_TENSOR_TEXT];
+  const dil_tensor *t = &r->call->lse;
+  if (!t->data) return DIL_OK;
+  if (!r->table->lse_allowed)
+    return dil_fail(DIL_USAGE, "kernel '%s' has no lse: its branches are "
+                    "combined after their own softmax", r->table->name);
+  bool fits = t->dtype == DIL_F32 && t->rank == 3 && t->shape[0] == r->B &&
+              t->shape[1] == r->table->heads && t->shape[2] == r->N;
+  if (fits) return DIL_OK;
+  return dil_fail(DIL_USAGE, "lse must be f32 [%lld, %d, %lld], got %s",
+                  (long long)r->B, r->table->heads, (long long)r->N,
+                  dil_tensor_text(t, got));
+}
+
+static dil_status check_lengths(const run *r) {
+  for (int64_t b = 0; r->call->lengths && b < r->B; b++)
+    if (r->call->lengths[b] < 0 || r->call->lengths[b] > r->M)
+      return dil_fail(DIL_USAGE, "lengths[%lld] must be within 0 and %lld, "
+                      "got %d", (long long)b, (long long)r->M,
+                      r->call->lengths[b]);
+  return DIL_OK;
+}
+
+dil_status dil_run_check(run *r) {
+  const dil_table *table = r->table;
+  const dil_call *c = r->call;
+  if (c->size != sizeof *c)
+    return dil_fail(DIL_USAGE, "dil_call.size must be %zu, got %zu",
+                    sizeof *c, c->size);
+  r->B = c->q.shape[0];
+  r->N = c->q.shape[1];
+  r->M = c->k.shape[1];
+  if (r->B < 0 || r->N < 0 || r->M < 0 || r->B > INT32_MAX ||
+      r->N > DIL_LENGTH_MAX || r->M > DIL_LENGTH_MAX)
+    return dil_fail(DIL_USAGE, "batch and lengths must be within 0 and %d",
+                    DIL_LENGTH_MAX);
+  const int64_t q[] = {r->B, r->N, table->heads, table->head_dim};
+  const int64_t k[] = {r->B, r->M, table->kv_heads, table->head_dim};
+  const int64_t v[] = {r->B, r->M, table->kv_heads, table->value_dim};
+  const int64_t o[] = {r->B, r->N, table->heads, table->value_dim};
+  dil_status status = check_tensor("q", &c->q, table->dtype, q);
+  if (!status) status = check_tensor("k", &c->k, table->dtype, k);
+  if (!status) status = check_tensor("v", &c->v, table->dtype, v);
+  if (!status) status = check_tensor("o", &c->o, table->dtype, o);
+  if (!status) status = check_lse(r);
+  if (!status) status = check_lengths(r);
+  double scale = table->runtime_scale ? c->scale : table->scale;
+  if (!status && !isfinite(scale))
+    status = dil_fail(DIL_USAGE, "the softmax scale must be finite, got %g",
+                      scale);
+  r->scale = (float)scale;
+  r->weight = table->combine == DIL_COMBINE_MEAN
+                  ? 1 / (float)table->branch_count
+                  : 1;
+  r->drop = c->train && table->dropout > 0;
+  return status;
+}
+
+static dil_status check_comb(const char *what, const dil_comb *comb,
+                             int64_t rows_given, int64_t low, int64_t high) {
+  if (comb->count == rows_given && comb->step >= 1 && comb->count >= 0 &&
+      (comb->count == 0 || (comb->first >= low && comb_end(*comb) <= high)))
+    return DIL_OK;
+  return dil_fail(DIL_USAGE, "%lld %s for %lld rows at positions %lld, %lld "
+                  "apart, of %lld to %lld", (long long)comb->count, what,
+                  (long long)rows_given, (long long)comb->first,
+                  (long long)comb->step, (long long)low, (long long)high);
+}
+
+dil_status dil_part_check(run *r) {
+  const dil_part *p = r->part;
+  dil_status status = dil_run_check(r);
+  if (status) return status;
+  if (p->N < 0 || p->M < 0 || p->N > DIL_LENGTH_MAX || p->M > DIL_LENGTH_MAX)
+    return dil_fail(DIL_USAGE, "lengths of the whole must be within 0 and %d",
+                    DIL_LENGTH_MAX);
+  status = check_comb("queries", &p->queries, r->N, p->M - p->N, p->M);
+  return status ? status : check_comb("keys", &p->keys, r->M, 0, p->M);
+}
+
+/* ---- which variant ------------------------------------------------------- */
+
+/* No cell is longer than the positions of the call: a residue beyond them has
+ * no row, and none comes twice. */
+int64_t run_period(const run *r, const dil_pass *pass) {
+  const dil_part *p = r->part;
+  int64_t step = p ? least_multiple(p->queries.step, p->keys.step) : 1;
+  int64_t span = p ? maximum(p->N, p->M) : maximum(r->N, r->M);
+  return minimum(least_multiple(pass->period, step),
+                 round_up(maximum(span, 1), step));
+}
+
+/* Rows that share their keys in a pass: a class of the shortest cell. */
+dil_variant run_variant(const run *r, const dil_pass *pass) {
+  const dil_table *table = r->table;
+  if (table->general) return DIL_ROWS;
+  int64_t shortest = r->part ? r->N * r->part->queries.step : r->N;
+  for (int32_t b = 0; b < table->branch_count; b++) {
+    int64_t s = table->branches[b].segment;
+    if ((pass->branches >> b & 1) && s) shortest = minimum(shortest, s);
+  }
+  return shortest / run_period(r, pass) < DIL_TILE_ROWS_LEAST ? DIL_ROWS
+                                                              : DIL_TILES;
+}
+
+/* ---- one run ------------------------------------------------------------- */
+
+finish run_finish(const run *r, int32_t head) {
+  if (r->part) return FINISH_RESUME;
+  if (!r->chained[head]) return FINISH_WRITE;
+  return run_apart(r->table) ? FINISH_ADD : FINISH_RESUME;
+}
+
+static char *final_output(const run *r, int64_t b, int64_t n, int32_t h) {
+  const dil_tensor *o = &r->call->o;
+  int64_t at = b * o->stride[0] + n * o->stride[1] + h * o->stride[2];
+  return (char *)o->data + at * (int64_t)dil_dtype_size(o->dtype);
+}
+
+static int64_t state_row(const run *r, int64_t b, int64_t n, int32_t h) {
+  return (b * r->N + n) * r->table->heads + h;
+}
+
+char *run_output(const run *r, int64_t b, int64_t n, int32_t h) {
+  if (!r->part && !r->chained[h]) return final_output(r, b, n, h);
+  return (char *)(r->state_o + state_row(r, b, n, h) * r->table->value_dim);
+}
+
+static float *final_lse(const run *r, int64_t b, int64_t n, int32_t h) {
+  const dil_tensor *t = &r->call->lse;
+  if (!t->data) return NULL;
+  return (float *)t->data + b * t->stride[0] + h * t->stride[1] +
+         n * t->stride[2];
+}
+
+float *run_lse(const run *r, int64_t b, int64_t n, int32_t h) {
+  if (!r->part && !r->chained[h]) return final_lse(r, b, n, h);
+  return r->state_lse + state_row(r, b, n, h);
+}
+
+rows run_rows(const dil_tensor *t, int64_t b, int32_t head, dil_comb comb) {
+  int64_t size = (int64_t)dil_dtype_size(t->dtype);
+  return (rows){
+      .base = (const char *)t->data +
+              (b * t->stride[0] + head * t->stride[2]) * size,
+      .stride = t->stride[1] * size,
+      .first = comb.first,
+      .step = comb.step,
+      .dtype = t->dtype,
+      .width = (int32_t)t->shape[3]};
+}
+
+void run_env_init(const run *r, int64_t b, int32_t h, run_env *env) {
+  const dil_part *part = r->part;
+  *env = (run_env){
+      .env = {.batch = (int32_t)(part ? part->batch + b : b),
+              .head = part ? part->head + h : h,
+              .B = (int32_t)(part ? part->B : r->B),
+              .N = (int32_t)(part ? part->N : r->N),
+              .M = (int32_t)(part ? part->M : run_keys(r, b)),
+              .seed_low = (uint32_t)r->call->seed,
+              .seed_high = (uint32_t)(r->call->seed >> 32),
+              .scale = r->scale,
+              .inputs = r->inputs,
+              .range = input_range},
+      .run = r};
+}
+
+/* An empty state for every row of the chained heads. */
+static void begin_row(void *context, int64_t row, int32_t worker) {
+  (void)worker;
+  const run *r = context;
+  for (int32_t h = 0; h < r->table->heads; h++) {
+    if (!r->chained[h]) continue;
+    float *o = (float *)run_output(r, row / r->N, row % r->N, h);
+    memset(o, 0, (size_t)r->table->value_dim * sizeof *o);
+    *run_lse(r, row / r->N, row % r->N, h) = -INFINITY;
+  }
+}
+
+/* Rounds the state once to the output; heads that no branch serves get 0. */
+static void end_row(void *context, int64_t row, int32_t worker) {
+  (void)worker;
+  const run *r = context;
+  int64_t b = row / r->N, n = row % r->N;
+  for (int32_t h = 0; h < r->table->heads; h++) {
+    bool served = r->chained[h];
+    for (int32_t p = 0; p < r->table->pass_count && !served; p++)
+      served = walk_served(r->table, &r->table->passes[p], h) != 0;
+    float *lse = final_lse(r, b, n, h);
+    if (!served) {
+      memset(final_output(r, b, n, h), 0,
+             (size_t)r->table->value_dim * dil_dtype_size(r->table->dtype));
+      if (lse) *lse = -INFINITY;
+    } else if (r->chained[h]) {
+      row_from_f32((const float *)run_output(r, b, n, h), r->table->dtype,
+                   r->table->value_dim, final_output(r, b, n, h));
+      if (lse) *lse = *run_lse(r, b, n, h);
+    }
+  }
+}
+
+static bool leaves_heads_out(const run *r) {
+  for (int32_t h = 0; h < r->table->heads; h++) {
+    bool served = false;
+    for (int32_t p = 0; p < r->table->pass_count; p++)
+      served |= walk_served(r->table, &r->table->passes[p], h) != 0;
+    if (!served) return true;
+  }
+  return false;
+}
+
+static int64_t pass_bytes(const run *r, int32_t p) {
+  const dil_pass *pass = &r->table->passes[p];
+  return run_variant(r, pass) == DIL_ROWS ? rows_bytes(r, pass)
+                                          : tiles_bytes(r, pass);
+}
+
+/* Scratch: [bounds of inputs][chained o][chained lse][what a pass needs]. */
+typedef struct layout {
+  int64_t state_o, state_lse, pass, end; /* offsets */
+} layout;
+
+static layout lay_out(const run *r) {
+  int64_t rows_of_state = 0, pass = 64;
+  for (int32_t h = 0; h < r->table->heads && !r->part; h++)
+    if (r->chained[h]) rows_of_state = r->B * r->N * r->table->heads;
+  for (int32_t p = 0; p < r->table->pass_count; p++)
+    pass = maximum(pass, pass_bytes(r, p));
+  layout at = {.state_o = round_up(input_bounds_bytes(r), 64)};
+  at.state_lse = at.state_o +
+                 round_up(rows_of_state * r->table->value_dim * 4, 64);
+  at.pass = at.state_lse + round_up(rows_of_state * 4, 64);
+  at.end = at.pass + pass;
+  return at;
+}
+
+int64_t run_bytes(const run *r) { return lay_out(r).end; }
+
+static dil_status run_pass(run *r, int32_t p) {
+  const dil_pass *pass = &r->table->passes[p];
+  bool by_rows = run_variant(r, pass) == DIL_ROWS;
+  int64_t begin = trace_begin();
+  dil_status status = by_rows ? rows_run(r, pass) : tiles_run(r, pass);
+  trace_end(begin, "pass", by_rows ? "pass by rows" : "pass by tiles", NULL, p);
+  return status;
+}
+
+static void begin_watch(const run *r) {
+  int64_t total = 0;
+  for (int32_t p = 0; p < r->table->pass_count; p++) {
+    const dil_pass *pass = &r->table->passes[p];
+    total += run_variant(r, pass) == DIL_ROWS ? rows_rows(r, pass)
+                                              : tiles_rows(r, pass);
+  }
+  atomic_store(&r->call->watch->done, 0);
+  atomic_store(&r->call->watch->total, total);
+}
+
+dil_status run_passes(run *r, char *memory) {
+  layout at = lay_out(r);
+  if (at.state_o) input_bounds_fill(r, memory);
+  r->state_o = (float *)(memory + at.state_o);
+  r->state_lse = (float *)(memory + at.state_lse);
+  r->scratch = memory + at.pass;
+  bool stateful = at.state_lse > at.state_o;
+  int64_t rows_count = r->B * r->N;
+  dil_status status = DIL_OK;
+  if (r->call->watch) begin_watch(r);
+  if (stateful)
+    status = dil_threads_run(r->threads, rows_count, begin_row, r);
+  for (int32_t p = 0; p < r->table->pass_count && !status; p++)
+    status = run_pass(r, p);
+  if (status || !(stateful || leaves_heads_out(r))) return status;
+  return dil_threads_run(r->threads, rows_count, end_row, r);
+}
+
+/* ---- a part of a sequence ------------------------------------------------ */
+
+/* `state_o` and `state_lse` become those of pass p. */
+static void choose_state(run *r, int32_t p) {
+  int64_t rows_of_state = r->B * r->N * r->table->heads;
+  int64_t state = run_apart(r->table) ? p : 0;
+  r->state_o = r->part->o + state * rows_of_state * r->table->value_dim;
+  r->state_lse = r->part->lse + state * rows_of_state;
+}
+
+static void begin_part_row(void *context, int64_t row, int32_t worker) {
+  (void)worker;
+  const run *r = context;
+  int64_t heads = r->table->heads, width = r->table->value_dim;
+  memset(r->part->o + row * heads * width, 0,
+         (size_t)(heads * width) * sizeof(float));
+  for (int64_t h = 0; h < heads; h++)
+    r->part->lse[row * heads + h] = -INFINITY;
+}
+
+dil_status run_begin(run *r) {
+  return dil_threads_run(r->threads, run_states(r->table) * r->B * r->N,
+                         begin_part_row, r);
+}
+
+dil_status run_advance(run *r, char *memory) {
+  layout at = lay_out(r);
+  dil_status status = DIL_OK;
+  if (at.state_o) input_bounds_fill(r, memory);
+  r->scratch = memory + at.pass;
+  r->weight = 1; /* states are weighted when they are added */
+  for (int32_t p = 0; p < r->table->pass_count && !status; p++) {
+    choose_state(r, p);
+    status = run_pass(r, p);
+  }
+  return status;
+}
+
+/* The states of one row and head, weighted and added, in place of the first. */
+static float *add_states(const run *r, int64_t row) {
+  int64_t width = r->table->value_dim;
+  int64_t size = r->B * r->N * r->table->heads * width;
+  float *sum = r->part->o + row * width;
+  if (!run_apart(r->table)) return sum;
+  for (int64_t d = 0; d < width; d++) {
+    sum[d] *= r->weight;
+    for (int32_t p = 1; p < r->table->pass_count; p++)
+      sum[d] += r->weight * sum[p * size + d];
+  }
+  return sum;
+}
+
+/* lse of `mean` and `sum`: of the one pass that serves the head. */
+static float state_lse(const run *r, int64_t row, int32_t h) {
+  int64_t size = r->B * r->N * r->table->heads;
+  for (int32_t p = 0; p < run_states(r->table); p++)
+    if (run_states(r->table) == 1 ||
+        walk_served(r->table, &r->table->passes[p], h))
+      return r->part->lse[p * size + row];
+  return -INFINITY;
+}
+
+static void end_part_row(void *context, int64_t row, int32_t worker) {
+  (void)worker;
+  const run *r = context;
+  int64_t b = row / r->N, n = row % r->N;
+  for (int32_t h = 0; h < r->table->heads; h++) {
+    float *lse = final_lse(r, b, n, h);
+    row_from_f32(add_states(r, row * r->table->heads + h), r->table->dtype,
+                 r->table->value_dim, final_output(r, b, n, h));
+    if (lse) *lse = state_lse(r, row * r->table->heads + h, h);
+  }
+}
+
+dil_status run_end(run *r) {
+  return dil_threads_run(r->threads, r->B * r->N, end_part_row, r);
+}

@@ -1,0 +1,227 @@
+/* input.c - the tensors that a pattern declares, at a call.
+ *
+ * In: the call's inputs in the pattern's order. Out: what generated code reads
+ * (dil_env_input), checked against the declared sizes; and blockwise smallest
+ * and largest elements along the last axis, so that a mask over, say, document
+ * numbers can skip whole tiles. */
+#include "run.h"
+#include "runtime/base/arithmetic.h"
+#include "runtime/base/status.h"
+#include "runtime/rowset/walk.h"
+#include <math.h>
+#include <stdio.h>
+
+enum { BOUNDS_BLOCK = 64 }; /* positions a summary covers */
+
+/* Summaries of one input: [rows][blocks] of low and high, rows being all the
+ * leading indices flattened; a NaN widens its block to -inf..inf. low NULL:
+ * there are none, elements are looked at. */
+typedef struct bounds {
+  float *low, *high;
+  int64_t rows, blocks;
+} bounds;
+
+static const char *axis_names[] = {"first", "second", "third", "fourth"};
+
+static dil_status check_input(const run *r, int32_t index,
+                              const dil_code *code, const dil_env *env) {
+  const dil_input *want = &r->table->inputs[index];
+  const dil_tensor *have = &r->call->inputs[index];
+  if (have->dtype != want->dtype)
+    return dil_fail(DIL_USAGE, "input '%s' must be %s, got %s", want->name,
+                    dil_dtype_name(want->dtype), dil_dtype_name(have->dtype));
+  if (have->rank != want->rank)
+    return dil_fail(DIL_USAGE, "input '%s' must have %d dimensions, got %d",
+                    want->name, want->rank, have->rank);
+  for (int32_t axis = 0; axis < want->rank; axis++) {
+    int64_t size = code->dimension(index, axis, env);
+    if (have->shape[axis] != size)
+      return dil_fail(DIL_USAGE,
+                      "the %s dimension of input '%s' must be %lld, got %lld",
+                      axis_names[axis], want->name, (long long)size,
+                      (long long)have->shape[axis]);
+  }
+  if (!have->data && dil_tensor_count(have) > 0)
+    return dil_fail(DIL_USAGE, "input '%s' is not given", want->name);
+  return DIL_OK;
+}
+
+dil_status dil_input_check_count(const dil_table *table, int32_t got) {
+  enum { SHOWN = 4, NAME = 40 };
+  char names[SHOWN * (NAME + 8)] = "";
+  int32_t want = table->input_count, at = 0;
+  if (got == want) return DIL_OK;
+  if (want == 0)
+    return dil_fail(DIL_USAGE, "kernel '%s' takes no inputs, got %d",
+                    table->name, got);
+  for (int32_t i = 0; i < want && i < SHOWN; i++)
+    at += snprintf(names + at, sizeof names - (size_t)at, "%s'%.*s'",
+                   i ? ", " : "", NAME, table->inputs[i].name);
+  return dil_fail(DIL_USAGE, "kernel '%s' takes %d input%s (%s%s), got %d",
+                  table->name, want, want == 1 ? "" : "s", names,
+                  want > SHOWN ? ", ..." : "", got);
+}
+
+dil_status input_bind(run *r, const dil_code *code) {
+  int32_t count = r->table->input_count;
+  dil_status wrong = dil_input_check_count(r->table, r->call->input_count);
+  if (wrong) return wrong;
+  const dil_part *part = r->part;
+  dil_env sizes = {.B = (int32_t)(part ? part->B : r->B),
+                   .N = (int32_t)(part ? part->N : r->N),
+                   .M = (int32_t)(part ? part_longest(part) : r->M)};
+  for (int32_t i = 0; i < count; i++) {
+    dil_status status = check_input(r, i, code, &sizes);
+    if (status) return status;
+    const dil_tensor *have = &r->call->inputs[i];
+    r->inputs[i].data = have->data;
+    for (int32_t axis = 0; axis < have->rank; axis++) {
+      r->inputs[i].dim[axis] = have->shape[axis];
+      r->inputs[i].stride[axis] = have->stride[axis];
+    }
+  }
+  return DIL_OK;
+}
+
+static bool is_summed_up(const run *r, int32_t index) {
+  const dil_tensor *t = &r->call->inputs[index];
+  return r->table->inputs[index].masks && t->rank > 0 &&
+         t->shape[t->rank - 1] > BOUNDS_BLOCK;
+}
+
+static bounds bounds_size(const dil_tensor *t) {
+  bounds b = {.rows = 1};
+  for (int32_t axis = 0; axis + 1 < t->rank; axis++) b.rows *= t->shape[axis];
+  b.blocks = (t->shape[t->rank - 1] + BOUNDS_BLOCK - 1) / BOUNDS_BLOCK;
+  return b;
+}
+
+int64_t input_bounds_bytes(const run *r) {
+  if (r->table->input_count == 0) return 0;
+  int64_t bytes = round_up((int64_t)sizeof(bounds) * r->table->input_count, 64);
+  for (int32_t i = 0; i < r->table->input_count; i++) {
+    if (!is_summed_up(r, i)) continue;
+    bounds b = bounds_size(&r->call->inputs[i]);
+    bytes += round_up(2 * b.rows * b.blocks * (int64_t)sizeof(float), 64);
+  }
+  return bytes;
+}
+
+/* The element offset of a flattened leading index. */
+static int64_t leading_offset(const dil_tensor *t, int64_t row) {
+  int64_t offset = 0;
+  for (int32_t axis = t->rank - 2; axis >= 0; axis--) {
+    offset += row % t->shape[axis] * t->stride[axis];
+    row /= t->shape[axis];
+  }
+  return offset;
+}
+
+/* A float below (or above) a double that need not be a float itself. */
+static float outward(double x, double side) {
+  float f = (float)x;
+  if ((side < 0 && (double)f > x) || (side > 0 && (double)f < x))
+    f = nextafterf(f, side < 0 ? -INFINITY : INFINITY);
+  return f;
+}
+
+/* Elements from..to - 1 of a line, the first of which is at `offset`. */
+static void scan(const dil_tensor *t, int32_t axis, int64_t offset,
+                 int64_t from, int64_t to, double *low, double *high) {
+  int64_t stride = t->stride[axis];
+  for (int64_t i = from; i < to; i++) {
+    double x = dil_element_read(t->data, t->dtype, offset + i * stride);
+    *low = x < *low || isnan(x) ? (isnan(x) ? -INFINITY : x) : *low;
+    *high = x > *high || isnan(x) ? (isnan(x) ? INFINITY : x) : *high;
+  }
+}
+
+static void fill_one(const dil_tensor *t, bounds *b) {
+  int64_t last = t->shape[t->rank - 1];
+  for (int64_t row = 0; row < b->rows; row++)
+    for (int64_t block = 0; block < b->blocks; block++) {
+      double low = INFINITY, high = -INFINITY;
+      int64_t from = block * BOUNDS_BLOCK;
+      scan(t, t->rank - 1, leading_offset(t, row), from,
+           minimum(from + BOUNDS_BLOCK, last), &low, &high);
+      b->low[row * b->blocks + block] = outward(low, -1);
+      b->high[row * b->blocks + block] = outward(high, 1);
+    }
+}
+
+void input_bounds_fill(run *r, void *memory) {
+  bounds *all = memory;
+  char *next = (char *)memory +
+               round_up((int64_t)sizeof(bounds) * r->table->input_count, 64);
+  for (int32_t i = 0; i < r->table->input_count; i++) {
+    const dil_tensor *t = &r->call->inputs[i];
+    all[i] = (bounds){0};
+    if (!is_summed_up(r, i)) continue;
+    all[i] = bounds_size(t);
+    int64_t count = all[i].rows * all[i].blocks;
+    all[i].low = (float *)next;
+    all[i].high = all[i].low + count;
+    next += round_up(2 * count * (int64_t)sizeof(float), 64);
+    fill_one(t, &all[i]);
+  }
+  r->bounds = all;
+}
+
+/* Whole blocks from the summary, the ends element by element. */
+static void last_axis_range(const dil_tensor *t, const bounds *b, int64_t row,
+                            int64_t offset, int64_t first, int64_t last,
+                            double *low, double *high) {
+  int32_t axis = t->rank - 1;
+  int64_t from = round_up(first, BOUNDS_BLOCK);
+  int64_t to = floor_to(last + 1, BOUNDS_BLOCK);
+  if (from >= to) {
+    scan(t, axis, offset, first, last + 1, low, high);
+    return;
+  }
+  scan(t, axis, offset, first, from, low, high);
+  scan(t, axis, offset, to, last + 1, low, high);
+  for (int64_t block = from / BOUNDS_BLOCK; block < to / BOUNDS_BLOCK;
+       block++) {
+    double l = b->low[row * b->blocks + block];
+    double h = b->high[row * b->blocks + block];
+    if (l < *low) *low = l;
+    if (h > *high) *high = h;
+  }
+}
+
+/* A line of an input: all elements whose indices on other axes are the same.
+ * False: those indices are outside of the input. */
+static bool find_line(const dil_tensor *t, int32_t axis, const int32_t *at,
+                      int64_t *row, int64_t *offset) {
+  *row = *offset = 0;
+  for (int32_t a = 0; a < t->rank; a++) {
+    if (a == axis) continue;
+    if (at[a] < 0 || at[a] >= t->shape[a]) return false;
+    *row = *row * t->shape[a] + at[a];
+    *offset += at[a] * t->stride[a];
+  }
+  return true;
+}
+
+void input_range(const dil_env *env, int32_t index, int32_t axis,
+                 const int32_t *at, int32_t first, int32_t last, double *low,
+                 double *high) {
+  const run *r = ((const run_env *)env)->run;
+  const dil_tensor *t = &r->call->inputs[index];
+  const bounds *summary = r->bounds ? &r->bounds[index] : NULL;
+  int64_t size = t->shape[axis], row, offset;
+  bool inside = find_line(t, axis, at, &row, &offset);
+  *low = INFINITY;
+  *high = -INFINITY;
+  if (!inside || first < 0 || last >= size) *low = *high = 0; /* reads 0 */
+  int64_t from = maximum(first, 0), to = minimum(last, size - 1);
+  if (!inside || from > to) return;
+  if (axis == t->rank - 1 && summary && summary->low) {
+    last_axis_range(t, summary, row, offset, from, to, low, high);
+  } else if (to - from < BOUNDS_BLOCK || axis == t->rank - 1) {
+    scan(t, axis, offset, from, to + 1, low, high);
+  } else {
+    *low = -INFINITY; /* a long run without a summary: anything */
+    *high = INFINITY;
+  }
+}

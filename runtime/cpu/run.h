@@ -1,0 +1,111 @@
+/* run.h - one run of a call on a processor. */
+#ifndef DIL_RUNTIME_CPU_RUN_H
+#define DIL_RUNTIME_CPU_RUN_H
+
+#include "pack.h"
+#include "runtime/api/kernel.h"
+#include "runtime/base/threads.h"
+#include "runtime/call.h"
+#include "runtime/code.h"
+
+/* How a pass leaves the rows it touches. */
+typedef enum finish {
+  FINISH_WRITE,   /* nobody else touches the head: the final output */
+  FINISH_RESUME,  /* state in f32: continue it, leave it advanced */
+  FINISH_ADD      /* `mean` and `sum`: add the own softmax to the state */
+} finish;
+
+/* One cpu_kernel_run: the call, what follows from it, and its memory. */
+typedef struct run {
+  const dil_table *table;
+  const dil_code *code[DIL_VARIANT_COUNT];
+  const dil_call *call;
+  dil_threads *threads;
+  const dil_part *part;    /* NULL: the call is the whole sequence */
+  int64_t B, N, M;         /* rows of the call */
+  float scale;
+  float weight;            /* of a pass's own softmax: 1, or 1 / G (`mean`) */
+  bool drop;
+  dil_env_input inputs[DIL_INPUT_MAX];
+  const struct bounds *bounds; /* of the inputs; see input.c */
+  /* f32 state of the heads that several passes touch, [B, N, H, Dv] and
+   * [B, N, H]; of a part's every head, and then that of the pass under way.
+   * NULL when no head needs it. */
+  float *state_o, *state_lse;
+  const bool *chained;     /* [heads]: touched by more than one pass */
+  char *scratch;           /* 64-byte aligned */
+  int64_t scratch_bytes;
+} run;
+
+static inline int64_t run_keys(const run *r, int64_t b) {
+  return r->call->lengths ? r->call->lengths[b] : r->M;
+}
+/* The positions of the call's query rows, and of its key rows. */
+static inline dil_comb run_queries(const run *r, int64_t b) {
+  if (r->part) return r->part->queries;
+  return (dil_comb){run_keys(r, b) - r->N, 1, r->N};
+}
+static inline dil_comb run_key_comb(const run *r, int64_t b) {
+  if (r->part) return r->part->keys;
+  return (dil_comb){0, 1, run_keys(r, b)};
+}
+/* The query row at position t. */
+static inline int64_t run_row(const run *r, int64_t b, int64_t t) {
+  dil_comb c = run_queries(r, b);
+  return c.step == 1 ? t - c.first : (t - c.first) / c.step;
+}
+/* The period of a pass's classes among the rows of this run, or their number
+ * where there are fewer. */
+int64_t run_period(const run *r, const dil_pass *pass);
+/* Checks the call against the table; fills B, N, M, scale, weight, drop. */
+DIL_API dil_status dil_run_check(run *r); /* dilrt-cuda.so has use for it */
+/* The same where r->part is set, against that too. */
+DIL_API dil_status dil_part_check(run *r);
+/* What a pass of this run takes. */
+dil_variant run_variant(const run *r, const dil_pass *pass);
+/* Scratch bytes of the whole run, and the run in that much memory. */
+int64_t run_bytes(const run *r);
+dil_status run_passes(run *r, char *memory);
+/* The same for a part: its state begun, advanced, rounded to the output. */
+dil_status run_begin(run *r);
+dil_status run_advance(run *r, char *memory);
+dil_status run_end(run *r);
+
+finish run_finish(const run *r, int32_t head);
+/* Where query row n of (b, h) is written, and its lse (NULL: not wanted). */
+char *run_output(const run *r, int64_t b, int64_t n, int32_t h);
+float *run_lse(const run *r, int64_t b, int64_t n, int32_t h);
+rows run_rows(const dil_tensor *tensor, int64_t b, int32_t head,
+              dil_comb comb);
+
+/* An environment for expressions that also finds the bounds of inputs. */
+typedef struct run_env {
+  dil_env env; /* first: the generated code sees only this */
+  const run *run;
+} run_env;
+void run_env_init(const run *r, int64_t b, int32_t h, run_env *env);
+
+/* ---- input.c: declared inputs at a call ---------------------------------- */
+
+/* Binds and checks the call's inputs; needs r->call, B, N, M and a `dimension`
+ * function of the kernel. */
+dil_status input_bind(run *r, const dil_code *code);
+/* Blockwise bounds along the last axis, once a call. */
+int64_t input_bounds_bytes(const run *r);
+void input_bounds_fill(run *r, void *memory);
+void input_range(const dil_env *env, int32_t index, int32_t axis,
+                 const int32_t *at, int32_t first, int32_t last, double *low,
+                 double *high);
+
+/* ---- tile_pass.c and row_pass.c: the two ways to run a pass -------------- */
+
+/* Scratch bytes for a pass, and the pass itself. */
+int64_t tiles_bytes(const run *r, const dil_pass *pass);
+dil_status tiles_run(run *r, const dil_pass *pass);
+int64_t rows_bytes(const run *r, const dil_pass *pass);
+dil_status rows_run(run *r, const dil_pass *pass);
+/* The call's watch grows by this with each run of the pass. */
+int64_t tiles_rows(const run *r, const dil_pass *pass);
+int64_t rows_rows(const run *r, const dil_pass *pass);
+
+#endif

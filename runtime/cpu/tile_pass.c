@@ -1,0 +1,402 @@
+/* tile_pass.c - a pass over tiles: blocks, packing and the order of the work.
+ *
+ * In: a pass and a call. A block is a stretch of positions that no segment of
+ * the pass leaves, for one batch row and one head (or one K/V head, when all
+ * query heads of it select the same rows). Its keys and values are packed once
+ * and shared by all its query tiles. One queue of work items holds, for each
+ * block, its packing and then its strips of queries; packing runs one block
+ * ahead, and an item waits only for items before it. What a tile computes
+ * depends on the shape of the call alone, never on threads or timing. */
+#include "tile.h"
+#include "runtime/base/arithmetic.h"
+#include "runtime/observe/trace.h"
+#include "runtime/observe/watch.h"
+#include "runtime/rowset/walk.h"
+#include <sched.h>
+#include <stdatomic.h>
+#include <string.h>
+
+enum {
+  STRIP = 1024,      /* query rows a work item, at dilation 1 */
+  PACK_CHUNK = 4096, /* key positions a packing item */
+  BLOCK_LEAST = 2048 /* small segments share a block of this many positions */
+};
+
+typedef struct buffer {
+  char *k, *v;
+  atomic_llong packed, done; /* items finished, over all its blocks */
+  atomic_llong bad;          /* 1 + the last block with NaN or Inf values */
+} buffer;
+
+typedef struct tiles {
+  const run *run;
+  const dil_pass *pass;
+  bool shared;            /* query heads of a K/V head share packed rows */
+  bool backwards;         /* later strips are longer: hand them out first */
+  int64_t units;          /* heads or K/V heads */
+  int64_t length;         /* positions of a block */
+  int64_t span;           /* of which some hold keys, at most */
+  int64_t block_first;    /* number of the first block, counted from 0 */
+  int64_t blocks_a_unit, blocks;
+  int64_t strip;          /* positions a strip */
+  int64_t packs, strips;  /* items a block; strips counts heads too */
+  int64_t slots;          /* packed rows a block, at most */
+  int64_t buffers;
+  buffer *buffer;
+  tile *tile;             /* [threads] */
+} tiles;
+
+/* One block, found by arithmetic from its number. */
+typedef struct block {
+  int64_t b, low, high;   /* keys: positions low..high-1 */
+  int64_t first, last;    /* queries: positions first..last-1 */
+  int32_t head, heads;    /* query heads head..head+heads-1 */
+  int64_t generation;     /* blocks that used its buffer before */
+  buffer *buffer;
+} block;
+
+/* ---- shape of the work --------------------------------------------------- */
+
+static bool heads_agree(const dil_table *table, const dil_pass *pass,
+                        int32_t a, int32_t b) {
+  uint64_t served = walk_served(table, pass, a);
+  if (served != walk_served(table, pass, b)) return false;
+  for (; served; served &= served - 1) {
+    const dil_branch *branch = &table->branches[__builtin_ctzll(served)];
+    if (branch->phase[a] != branch->phase[b]) return false;
+  }
+  return true;
+}
+
+static bool can_share(const dil_table *table, const dil_pass *pass) {
+  int32_t group = table->heads / table->kv_heads;
+  for (int32_t h = 0; h < table->heads; h++)
+    if (!heads_agree(table, pass, h, h / group * group)) return false;
+  return true;
+}
+
+/* The least common multiple of the segments, or `most` if that is less. */
+static int64_t common_segment(const dil_table *table, const dil_pass *pass,
+                              int64_t most) {
+  int64_t length = 1;
+  for (int32_t b = 0; b < table->branch_count; b++) {
+    if (!(pass->branches >> b & 1)) continue;
+    int64_t s = table->branches[b].segment, x = length, y = s;
+    if (!s || s >= most) return most;
+    while (y) {
+      int64_t rest = x % y;
+      x = y;
+      y = rest;
+    }
+    if (__builtin_mul_overflow(length / x, s, &length) || length >= most)
+      return most;
+  }
+  return minimum(most, round_up(BLOCK_LEAST, length));
+}
+
+/* Rows that the branches of a pass can select in a block, at most. */
+static int64_t count_slots(const tiles *ts) {
+  const dil_table *table = ts->run->table;
+  int64_t selected = 0, cells = 1;
+  for (int32_t b = 0; b < table->branch_count; b++) {
+    if (!(ts->pass->branches >> b & 1)) continue;
+    int64_t s = table->branches[b].segment;
+    cells += s ? ts->span / s + 2 : 1;
+    selected += ts->span / table->branches[b].dilation +
+                (s ? ts->span / s + 2 : 1);
+  }
+  int64_t round = ts->run->code[DIL_TILES]->pack - 1;
+  return minimum(selected, ts->span) +
+         cells * minimum(ts->pass->period, 1 << 8) * round;
+}
+
+static int64_t smallest_dilation(const dil_table *table, uint64_t branches) {
+  int64_t least = INT64_MAX;
+  for (; branches; branches &= branches - 1)
+    least = minimum(least,
+                    table->branches[__builtin_ctzll(branches)].dilation);
+  return least;
+}
+
+static bool is_backwards(const dil_table *table, uint64_t branches) {
+  for (; branches; branches &= branches - 1) {
+    int32_t p = table->branches[__builtin_ctzll(branches)].predicate;
+    if (p < 0 || table->predicates[p].right == DIL_ENDLESS) return false;
+  }
+  return true;
+}
+
+static int64_t rows_before_keys(const run *r) { /* most rows at t < 0 */
+  int64_t most = 0;
+  for (int64_t b = 0; b < r->B; b++)
+    most = maximum(most, -run_queries(r, b).first);
+  return most;
+}
+
+static tiles plan_work(const run *r, const dil_pass *pass) {
+  tiles ts = {.run = r, .pass = pass};
+  const dil_table *table = r->table;
+  int64_t threads = dil_threads_count(r->threads);
+  dil_comb keys = r->part ? r->part->keys : (dil_comb){0, 1, r->M};
+  dil_comb asked = run_queries(r, 0);
+  int64_t whole = r->part ? r->part->M : r->M;
+  ts.shared = can_share(table, pass);
+  ts.backwards = is_backwards(table, pass->branches);
+  ts.units = ts.shared ? table->kv_heads : table->heads;
+  ts.length = common_segment(table, pass, maximum(whole, 1));
+  ts.span = minimum(ts.length, comb_end(keys) - keys.first);
+  ts.block_first = keys.first / ts.length;
+  ts.blocks_a_unit =
+      maximum((comb_end(keys) + ts.length - 1) / ts.length - ts.block_first, 1);
+  ts.blocks = r->B * ts.units * ts.blocks_a_unit;
+  ts.strip = STRIP * smallest_dilation(table, pass->branches) * asked.step;
+  ts.packs = maximum((ts.span + PACK_CHUNK - 1) / PACK_CHUNK, 1);
+  int64_t span = comb_end(asked) - asked.first;
+  int64_t rows_most = minimum(span, ts.length + rows_before_keys(r));
+  ts.strips = (rows_most / ts.strip + 2) * (table->heads / ts.units);
+  ts.slots = count_slots(&ts) + r->code[DIL_TILES]->key_block + 2;
+  ts.buffers = minimum(ts.blocks, 2 + (threads + ts.strips - 1) / ts.strips);
+  return ts;
+}
+
+static int64_t key_area(const tiles *ts) {
+  return round_up(ts->slots * pack_key_bytes(ts->run->table->head_dim,
+                                             ts->run->code[DIL_TILES]->pack),
+                  64);
+}
+
+static int64_t value_area(const tiles *ts) {
+  return round_up(
+      ts->slots * pack_value_bytes(ts->run->table->value_dim,
+                                   ts->run->code[DIL_TILES]->pack),
+      64);
+}
+
+static int64_t worker_area(const tiles *ts) {
+  return tile_bytes(ts->run, ts->pass);
+}
+
+int64_t tiles_bytes(const run *r, const dil_pass *pass) {
+  tiles ts = plan_work(r, pass);
+  int64_t threads = dil_threads_count(r->threads);
+  return round_up(ts.buffers * (int64_t)sizeof(buffer), 64) +
+         round_up(threads * (int64_t)sizeof(tile), 64) +
+         threads * worker_area(&ts) +
+         ts.buffers * (key_area(&ts) + value_area(&ts));
+}
+
+static void cut_scratch(tiles *ts) {
+  char *at = ts->run->scratch;
+  int64_t threads = dil_threads_count(ts->run->threads);
+  ts->buffer = (buffer *)at;
+  at += round_up(ts->buffers * (int64_t)sizeof(buffer), 64);
+  ts->tile = (tile *)at;
+  at += round_up(threads * (int64_t)sizeof(tile), 64);
+  for (int64_t i = 0; i < threads; i++, at += worker_area(ts))
+    tile_init(&ts->tile[i], ts->run, ts->pass, at);
+  for (int64_t i = 0; i < ts->buffers; i++) {
+    buffer *buf = &ts->buffer[i];
+    atomic_init(&buf->packed, 0);
+    atomic_init(&buf->done, 0);
+    atomic_init(&buf->bad, 0);
+    buf->k = at;
+    buf->v = at + key_area(ts);
+    at += key_area(ts) + value_area(ts);
+  }
+}
+
+/* ---- one block ----------------------------------------------------------- */
+
+static block find_block(const tiles *ts, int64_t index) {
+  const run *r = ts->run;
+  int64_t at = index % ts->blocks_a_unit;
+  int64_t unit = index / ts->blocks_a_unit;
+  block bk = {.b = unit / ts->units, .generation = index / ts->buffers};
+  dil_comb keys = run_key_comb(r, bk.b), asked = run_queries(r, bk.b);
+  int64_t low = (at + ts->block_first) * ts->length, high = low + ts->length;
+  bk.heads = (int32_t)(r->table->heads / ts->units);
+  bk.head = (int32_t)(unit % ts->units) * bk.heads;
+  bk.high = minimum(high, comb_end(keys));
+  bk.low = minimum(maximum(low, keys.first), bk.high);
+  bk.last = minimum(high, comb_end(asked));
+  bk.first = at + ts->block_first == 0 ? asked.first
+                                       : maximum(low, asked.first);
+  bk.buffer = &ts->buffer[index % ts->buffers];
+  return bk;
+}
+
+static walk block_walk(const tiles *ts, const block *bk, int32_t head) {
+  return (walk){.table = ts->run->table,
+                .pass = ts->pass,
+                .served = walk_served(ts->run->table, ts->pass, head),
+                .head = head,
+                .round = ts->run->code[DIL_TILES]->pack,
+                .keys = run_keys(ts->run, bk->b)};
+}
+
+static void wait_for(atomic_llong *counter, int64_t target) {
+  for (int spins = 0;
+       atomic_load_explicit(counter, memory_order_acquire) < target; spins++) {
+    if (spins < 1000) __builtin_ia32_pause();
+    else sched_yield();
+  }
+}
+
+/* Packs the rows at positions from..to-1 of a cell, whose first packed row is
+ * `slot`; true when all values are finite. */
+static bool pack_cell(const tiles *ts, const block *bk, const walk *w, cell c,
+                      const shape *s, int64_t slot, int64_t from, int64_t to) {
+  const run *r = ts->run;
+  int32_t pack = r->code[DIL_TILES]->pack;
+  int32_t kv = bk->head / (r->table->heads / r->table->kv_heads);
+  dil_comb keys = run_key_comb(r, bk->b);
+  rows k = run_rows(&r->call->k, bk->b, kv, keys);
+  rows v = run_rows(&r->call->v, bk->b, kv, keys);
+  bool finite = true;
+  for (int32_t i = 0; i < s->count; i++) {
+    if (!s->branches[i]) continue;
+    int64_t all = shape_rows(s, i, c.high - c.low);
+    int64_t n0 = minimum(round_up(shape_rows(s, i, from - c.low), pack), all);
+    int64_t n1 = minimum(round_up(shape_rows(s, i, to - c.low), pack), all);
+    pack_keys(&k, s, i, c.low, n0, n1, pack,
+              bk->buffer->k + slot * pack_key_bytes(k.width, pack));
+    finite &= pack_values(&v, s, i, c.low, n0, n1, pack,
+                          bk->buffer->v +
+                              slot * pack_value_bytes(v.width, pack));
+    slot += round_up(all, w->round);
+  }
+  return finite;
+}
+
+static void pack_chunk(const tiles *ts, const block *bk, int64_t index,
+                       int64_t chunk, tile *tl) {
+  walk w = block_walk(ts, bk, bk->head);
+  int64_t from = bk->low + chunk * PACK_CHUNK;
+  int64_t to = minimum(from + PACK_CHUNK, bk->high), slot = 0;
+  for (int64_t at = bk->low; at < to;) {
+    cell c = walk_cell(&w, at, bk->high);
+    walk_shape(&w, c, &tl->key);
+    if (c.high > from &&
+        !pack_cell(ts, bk, &w, c, &tl->key, slot, maximum(from, c.low),
+                   minimum(to, c.high)))
+      atomic_store(&bk->buffer->bad, index + 1);
+    slot += walk_slots(&w, c, &tl->key);
+    at = c.high;
+  }
+}
+
+static void pack_item(const tiles *ts, int64_t index, int64_t chunk,
+                      tile *tl) {
+  block bk = find_block(ts, index);
+  wait_for(&bk.buffer->done, bk.generation * ts->strips);
+  if (bk.first < bk.last && walk_served(ts->run->table, ts->pass, bk.head)) {
+    dil_comb keys = run_key_comb(ts->run, bk.b);
+    shape_reset(&tl->key, &keys);
+    pack_chunk(ts, &bk, index, chunk, tl);
+  }
+  atomic_fetch_add_explicit(&bk.buffer->packed, 1, memory_order_release);
+}
+
+/* ---- strips of queries --------------------------------------------------- */
+
+/* A strip's border moves up to the next cell's begin when that is near. */
+static int64_t snap(const walk *w, const block *bk, int64_t strip, int64_t x) {
+  if (x <= bk->first) return bk->first;
+  if (x >= bk->last) return bk->last;
+  cell before = walk_cell(w, x - 1, bk->last);
+  if (before.high == x) return x;
+  return before.high - x < strip ? before.high : x;
+}
+
+static void zero_rows(const tile *tl, cell c, int32_t class_index, int64_t b) {
+  const run *r = tl->run;
+  int64_t n = shape_rows(&tl->query, class_index, c.high - c.low);
+  size_t bytes =
+      (size_t)r->table->value_dim * dil_dtype_size(r->table->dtype);
+  for (int64_t i = 0; i < n; i++) {
+    int64_t row =
+        run_row(r, b, c.low + shape_row(&tl->query, class_index, i));
+    memset(run_output(r, b, row, tl->walk.head), 0, bytes);
+    float *lse = run_lse(r, b, row, tl->walk.head);
+    if (lse) *lse = -__builtin_inff();
+  }
+}
+
+static void run_cell(tile *tl, cell c, int64_t b) {
+  int64_t most = TILE_GROUP * tl->code->lanes;
+  walk_shape(&tl->walk, c, &tl->query);
+  for (int32_t i = 0; i < tl->query.count; i++) {
+    int64_t n = shape_rows(&tl->query, i, c.high - c.low);
+    if (!tl->query.branches[i]) {
+      if (tl->finish == FINISH_WRITE) zero_rows(tl, c, i, b);
+      continue;
+    }
+    for (int64_t at = 0; at < n; at += most)
+      tile_run(tl, c, i, at, minimum(at + most, n), b);
+  }
+}
+
+static void strip_rows(const tiles *ts, const block *bk, int64_t strip,
+                       int32_t head, tile *tl) {
+  tl->walk = block_walk(ts, bk, head);
+  if (!tl->walk.served) return;
+  dil_comb comb = run_queries(ts->run, bk->b);
+  shape_reset(&tl->query, &comb);
+  comb = run_key_comb(ts->run, bk->b);
+  shape_reset(&tl->key, &comb);
+  int64_t base = floor_to(bk->first, ts->strip) + strip * ts->strip;
+  int64_t from = snap(&tl->walk, bk, ts->strip, base);
+  int64_t to = snap(&tl->walk, bk, ts->strip, base + ts->strip);
+  run_env_init(ts->run, bk->b, head, &tl->env);
+  tl->finish = run_finish(ts->run, head);
+  while (from < to) {
+    cell c = walk_cell(&tl->walk, from, to);
+    run_cell(tl, c, bk->b);
+    from = c.high;
+  }
+}
+
+static void strip_item(const tiles *ts, int64_t index, int64_t item,
+                       tile *tl) {
+  block bk = find_block(ts, index);
+  wait_for(&bk.buffer->packed, (bk.generation + 1) * ts->packs);
+  int64_t a_head = ts->strips / bk.heads;
+  int64_t strip = ts->backwards ? a_head - 1 - item % a_head : item % a_head;
+  tl->k = bk.buffer->k;
+  tl->v = bk.buffer->v;
+  tl->finite = atomic_load(&bk.buffer->bad) != index + 1;
+  tl->low = bk.low;
+  tl->high = bk.high;
+  if (bk.first < bk.last)
+    strip_rows(ts, &bk, strip, bk.head + (int32_t)(item / a_head), tl);
+  atomic_fetch_add_explicit(&bk.buffer->done, 1, memory_order_release);
+}
+
+/* The queue: packing of block 0, then for each block the packing of the next
+ * one and its own strips. */
+static void work(void *context, int64_t item, int32_t worker) {
+  const tiles *ts = context;
+  tile *tl = &ts->tile[worker];
+  int64_t begin = trace_begin(), ahead = item - ts->packs;
+  int64_t index = ahead / (ts->packs + ts->strips);
+  int64_t rest = ahead % (ts->packs + ts->strips);
+  bool first = ahead < 0, packs = first || rest < ts->packs;
+  if (first) pack_item(ts, 0, item, tl);
+  else if (!packs) strip_item(ts, index, rest - ts->packs, tl);
+  else if (index + 1 < ts->blocks) pack_item(ts, index + 1, rest, tl);
+  if (!packs) watch_add(ts->run->call->watch, STRIP);
+  trace_end(begin, "work", packs ? "pack" : "strip", NULL, item);
+}
+
+int64_t tiles_rows(const run *r, const dil_pass *pass) {
+  tiles ts = plan_work(r, pass);
+  return ts.blocks * ts.strips * STRIP;
+}
+
+dil_status tiles_run(run *r, const dil_pass *pass) {
+  tiles ts = plan_work(r, pass);
+  cut_scratch(&ts);
+  return dil_threads_run(r->threads,
+                         ts.packs + ts.blocks * (ts.packs + ts.strips), work,
+                         &ts);
+}

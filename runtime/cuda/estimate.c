@@ -1,0 +1,98 @@
+/* estimate.c - what a call would take of a GPU that need not be there.
+ *
+ * In: what is known of a GPU, the codes of a plan without their cubins, a
+ * call's shapes. Out: for each pass the code that takes it, its tiles and what
+ * they visit; states and workspace. The questions are those that a run asks
+ * itself (kernel.c), of a device that is its facts alone. */
+#include "kernel.h"
+#include "runtime/base/status.h"
+#include "runtime/rowset/walk.h"
+#include <math.h>
+#include <stdlib.h>
+
+static cuda_run run_of(const dil_cuda_kernel *k, const dil_cuda *device,
+                       const dil_call *call, const dil_part *part) {
+  const dil_table *t = k->table;
+  return (cuda_run){.device = device,
+                    .table = t,
+                    .call = call,
+                    .part = part,
+                    .opening = -1,
+                    .apart = 1,
+                    .B = call->q.shape[0],
+                    .N = call->q.shape[1],
+                    .M = call->k.shape[1],
+                    .scale = (float)(t->runtime_scale ? call->scale : t->scale),
+                    .weight = 1,
+                    .drop = call->train && t->dropout > 0,
+                    .chained = k->chained};
+}
+
+static int32_t index_of(const cuda_codes *codes, const cuda_code *code) {
+  return code ? (int32_t)(code - codes->loaded) : -1;
+}
+
+/* The reason of the last code before the one that takes a pass. */
+static const char *left_by(const cuda_codes *codes, const cuda_run *r,
+                           int32_t pass, int32_t taken) {
+  const char *reason = NULL;
+  for (int32_t i = 0; i < (taken < 0 ? codes->count : taken); i++) {
+    const cuda_code *code = &codes->loaded[i];
+    if (code->about.passes >> pass & 1)
+      reason = code->family->leaves(r, pass, code);
+  }
+  return reason;
+}
+
+static dil_status foresee_passes(const dil_cuda_kernel *k, cuda_run *r,
+                                 dil_cuda_forecast *out) {
+  layout at;
+  for (int32_t p = 0; p < k->table->pass_count; p++) {
+    const cuda_code *code = codes_choose(&k->codes, r, p);
+    dil_cuda_pass *pass = &out->pass[p];
+    pass->code = index_of(&k->codes, code);
+    pass->left = left_by(&k->codes, r, p, pass->code);
+    if (code) code->family->foresee(r, p, code, pass);
+    if (code) pass->workspace = code->family->workspace(r, p, code);
+  }
+  dil_status status = kernel_lay_out(k, r, &at);
+  if (status) return status;
+  out->state = at.bounds; /* before those there are states alone */
+  out->workspace = at.end;
+  return DIL_OK;
+}
+
+/* A part brings its states. */
+static void foresee_states(const dil_cuda_kernel *k, cuda_run *r,
+                           dil_cuda_forecast *out) {
+  const dil_table *t = k->table;
+  if (k->stateful || r->part) kernel_find_opening(k, r);
+  out->stateful = k->stateful || r->part;
+  out->opening = r->opening;
+  out->apart = r->apart;
+  if (r->part)
+    out->state = run_states(t) * kernel_rows_of_state(r) *
+                 (t->value_dim + 1) * (int64_t)sizeof(float);
+}
+
+dil_status kernel_foresee(const dil_cuda_facts *facts, const dil_table *table,
+                          const dil_cuda_code *code, int32_t count,
+                          const dil_call *call, const dil_part *part,
+                          dil_cuda_forecast *out) {
+  const dil_cuda device = {.facts = *facts};
+  dil_cuda_kernel k = {.table = table};
+  *out = (dil_cuda_forecast){.opening = -1};
+  k.chained = calloc((size_t)table->heads, sizeof *k.chained);
+  if (!k.chained)
+    return dil_fail(DIL_MEMORY, "no memory for a forecast of '%s'",
+                    table->name);
+  kernel_count_passes(&k);
+  dil_status status =
+      codes_open(&k.codes, NULL, table, code, count, NULL, NULL);
+  cuda_run r = run_of(&k, &device, call, part);
+  if (!status) foresee_states(&k, &r, out);
+  if (!status && !part) status = foresee_passes(&k, &r, out);
+  codes_close(&k.codes);
+  free(k.chained);
+  return status;
+}

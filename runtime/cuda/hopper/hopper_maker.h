@@ -1,0 +1,66 @@
+/* hopper_maker.h - shared by hopper_table.c and hopper_keys.c, which turn a
+ * pass into the Hopper kernel's tables. */
+#ifndef DIL_RUNTIME_CUDA_HOPPER_HOPPER_MAKER_H
+#define DIL_RUNTIME_CUDA_HOPPER_HOPPER_MAKER_H
+
+#include "hopper.h"
+#include "runtime/base/arithmetic.h"
+#include <stdio.h>
+
+enum { ENDLESS = 1 << 30 }; /* the length of a segment without end */
+
+/* The residue that each branch in `served` selects, in one (home, head). */
+typedef struct residues {
+  uint64_t served;
+  int32_t of[DIL_BRANCH_MAX];
+} residues;
+
+typedef struct maker {
+  const dil_table *table;
+  const dil_pass *pass;
+  hopper_table *out;
+  residues shape[HOPPER_SHAPES];
+  int32_t owner[HOPPER_SEGMENTS]; /* the branch of each of out->segments */
+  int32_t tile_keys;
+  char *reason;
+  size_t size;
+} maker;
+
+#define REFUSE(mk, ...) \
+  (snprintf((mk)->reason, (mk)->size, __VA_ARGS__), false)
+
+#define EACH_BRANCH(b, mask)                                   \
+  for (uint64_t rest_ = (mask), b = 0;                         \
+       rest_ && ((b = (uint64_t)__builtin_ctzll(rest_)), true); \
+       rest_ &= rest_ - 1)
+
+static inline int64_t segment_of(const maker *mk, uint64_t b) {
+  int64_t s = mk->table->branches[b].segment;
+  return s && s < ENDLESS ? s : ENDLESS;
+}
+
+/* ---- hopper_keys.c ------------------------------------------------------- */
+
+/* Every stride-th position from an offset on. */
+typedef struct progression {
+  int32_t stride, offset;
+} progression;
+
+/* Removes from a set of residues modulo `period` the progression with the most
+ * residues, and returns it. */
+progression progression_take(uint64_t *set, int32_t period);
+/* The branches of `among` that select positions of this residue. */
+uint64_t maker_selecting(const maker *mk, const residues *x, uint64_t among,
+                         int32_t position);
+/* The index of a stride in out->strides; HOPPER_STRIDES when there are too
+ * many. */
+int32_t maker_slot(maker *mk, int32_t stride);
+/* The index of a branch's segment in out->segments, HOPPER_SEGMENTS when there
+ * are too many. */
+int32_t maker_segment(maker *mk, uint64_t b);
+/* Appends the pieces of a class to the table; *blocks becomes the number of key
+ * blocks that a tile visits. False with mk->reason: there are too many. */
+bool keys_add(maker *mk, const residues *x, uint64_t branches, hopper_class *k,
+              double *blocks);
+
+#endif

@@ -1,0 +1,109 @@
+/* hopper_packing.c - finds guests: the last rows of a class that share a tile
+ * with another class (see hopper_class).
+ *
+ * In: a launch with the tables of its pass and the height of its tiles. Out: in
+ * its classes, which class has guests of which other class. The rows of a cell
+ * rarely fill its last tile. For example, in LongNet's segments of 2048
+ * (arXiv:2307.02486) one class leaves 64 rows of 192. Two other classes leave
+ * 128 rows, which read the same keys and some more. All follows from the tables
+ * by arithmetic. */
+#include "hopper.h"
+
+enum {
+  RUNS = 16 /* most runs of a plan: PLAN_RUNS in templates/hopper/hopper.cu */
+};
+
+static int64_t rows_of(const hopper_class *k) { return k->cell / k->stride; }
+
+/* The rows of a cell that full tiles leave over, and the offset of the
+ * first. */
+static int64_t rest_of(const hopper_launch *l, const hopper_class *k) {
+  return rows_of(k) % l->tile_rows;
+}
+static int64_t rest_at(const hopper_launch *l, const hopper_class *k) {
+  return (rows_of(k) - rest_of(l, k)) * k->stride;
+}
+
+/* The keys of a whole cell that a class reads: their residues modulo the
+ * launch's `residues`. `pieces` counts the pieces that hold them, from the
+ * class's last on. False: some key would come twice, or residues do not repeat
+ * evenly. */
+typedef struct cell_keys {
+  uint64_t residues;
+  int32_t pieces;
+} cell_keys;
+
+static bool keys_of_cell(const hopper_launch *l, const hopper_class *k,
+                         cell_keys *to) {
+  *to = (cell_keys){0};
+  while (to->pieces < k->pieces) {
+    const hopper_piece *p = &l->pieces[k->piece + k->pieces - 1 - to->pieces];
+    if (p->side != HOPPER_WHOLE || p->outer != k->cell) break;
+    if (l->residues % p->stride) return false;
+    for (int32_t x = p->offset; x < l->residues; x += p->stride) {
+      if (to->residues >> x & 1) return false;
+      to->residues |= 1ull << x;
+    }
+    to->pieces++;
+  }
+  return true;
+}
+
+/* Whether every row sees itself and all keys before it, and all windows have
+ * the right bound `right`. Then no warpgroup enters a tile late or without any
+ * key. */
+static bool sees_back(const hopper_launch *l, const hopper_class *k,
+                      int32_t right) {
+  for (int32_t i = k->piece; i < k->piece + k->pieces; i++)
+    if (l->pieces[i].left != HOPPER_FAR || l->pieces[i].right < 0 ||
+        l->pieces[i].right != right)
+      return false;
+  return true;
+}
+
+/* Whether a class has uncut cells that fit the call, and neither has guests nor
+ * is one. */
+static bool is_free(const hopper_launch *l, const hopper_class *k) {
+  return k->cell && k->cell <= l->span && !k->cuts && !k->guest && !k->joins;
+}
+
+/* Whether the last rows of g may be guests in k's last tile. Where the ends of
+ * the call cut a cell, k has rows in that tile if g has any. */
+static bool may_join(const hopper_launch *l, const hopper_class *k,
+                     const hopper_class *g) {
+  cell_keys host, own;
+  int32_t right = l->pieces[k->piece].right;
+  int64_t rest = rest_of(l, k), guests = rest_of(l, g);
+  if (g->shape != k->shape || g->cell != k->cell || g->cell % g->stride ||
+      k->cell % k->stride || k->pieces > RUNS)
+    return false;
+  if (!rest || rest > l->tile_rows - 64 || !guests || guests > 64 ||
+      rest_at(l, g) <= rest_at(l, k) + k->stride)
+    return false;
+  for (int32_t i = g->piece; i < g->piece + g->pieces; i++)
+    if (l->pieces[i].bias != 0) return false;
+  return sees_back(l, k, right) && sees_back(l, g, right) &&
+         keys_of_cell(l, k, &host) && keys_of_cell(l, g, &own) &&
+         own.pieces == g->pieces && own.residues == host.residues;
+}
+
+static void join(hopper_launch *l, hopper_class *k, int32_t guest) {
+  cell_keys keys;
+  keys_of_cell(l, k, &keys);
+  k->guest = (short)(guest + 1);
+  k->joined = (short)keys.pieces;
+  l->classes[guest].joins = 1;
+}
+
+void hopper_guests_fill(const hopper_table *table, hopper_launch *l) {
+  if (!table->guests || l->part || !table->home || table->relative ||
+      l->residues > HOPPER_PERIOD || l->tile_rows != HOPPER_GUEST_TILE)
+    return;
+  for (int32_t i = 0; i < l->class_count; i++)
+    for (int32_t g = 0; g < l->class_count; g++) {
+      hopper_class *k = &l->classes[i];
+      if (g != i && is_free(l, k) && is_free(l, &l->classes[g]) &&
+          may_join(l, k, &l->classes[g]))
+        join(l, k, g);
+    }
+}

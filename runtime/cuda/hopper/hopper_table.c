@@ -1,0 +1,370 @@
+/* hopper_table.c - makes the Hopper kernel's tables for a pass of the plan.
+ * templates/hopper/hopper_launch.h explains the terms.
+ *
+ * In: branches (segment, dilation, phases, heads, window). Out: homes, grouped
+ * into shapes. Each shape has its classes of rows, with the cells that segments
+ * cut from a home, and each class has its pieces (hopper_keys.c). The work is
+ * O(heads x branches x period), never O(N). */
+#include "hopper_maker.h"
+#include <string.h>
+
+/* ---- what the kernel has no code for ------------------------------------- */
+
+bool hopper_is_nested(const dil_table *table, uint64_t branches) {
+  const maker mk = {.table = table};
+  EACH_BRANCH(a, branches) {
+    int64_t s = segment_of(&mk, a);
+    for (int32_t b = 0; b < table->branch_count; b++) {
+      int64_t o = segment_of(&mk, (uint64_t)b);
+      if ((branches >> b & 1) && s < o && o < ENDLESS && o % s) return false;
+    }
+  }
+  return true;
+}
+
+static bool accept_period(maker *mk) {
+  bool alone = !(mk->pass->branches & (mk->pass->branches - 1));
+  int64_t most = alone ? HOPPER_DILATION : HOPPER_PERIOD;
+  return mk->pass->period <= most ||
+         REFUSE(mk, "a period of %lld, above %lld",
+                (long long)mk->pass->period, (long long)most);
+}
+
+/* Whether the branches' predicates differ. */
+static bool predicates_differ(const maker *mk) {
+  int32_t first = mk->table->branches[__builtin_ctzll(mk->pass->branches)]
+                      .predicate;
+  EACH_BRANCH(b, mk->pass->branches)
+    if (mk->table->branches[b].predicate != first) return true;
+  return false;
+}
+
+/* Whether the kernel must evaluate each pair: for masks, score chains, or
+ * different windows in a union, where a key counts once. */
+static bool asks_pairs(const maker *mk) {
+  bool asks = mk->table->scored;
+  if (mk->table->combine == DIL_COMBINE_UNION) asks |= predicates_differ(mk);
+  EACH_BRANCH(b, mk->pass->branches) {
+    int32_t p = mk->table->branches[b].predicate;
+    asks |= p >= 0 && mk->table->predicates[p].masked;
+  }
+  return asks;
+}
+
+static bool accept(maker *mk) {
+  const dil_table *t = mk->table;
+  if (t->dtype != DIL_BF16 && t->dtype != DIL_F16)
+    return REFUSE(mk, "elements of 32 bits");
+  if (t->head_dim % 8 || t->value_dim % 8 || t->head_dim > DIL_HEAD_DIM_MAX)
+    return REFUSE(mk, "a head_dim of %d by %d", t->head_dim, t->value_dim);
+  if (t->general) return REFUSE(mk, "the general path is forced");
+  mk->out->paired = asks_pairs(mk);
+  if (mk->out->paired && t->predicate_count > HOPPER_PREDICATES)
+    return REFUSE(mk, "more than %d conditions", HOPPER_PREDICATES);
+  if (t->dropout > 0) return REFUSE(mk, "dropout");
+  if (t->combine == DIL_COMBINE_UNION && predicates_differ(mk) &&
+      !hopper_is_nested(t, mk->pass->branches))
+    return REFUSE(mk, "a union of windows over segments that are not nested");
+  return accept_period(mk);
+}
+
+/* ---- homes and shapes ---------------------------------------------------- */
+
+/* Whether all branches have the same segment. Residues may then count from its
+ * start. */
+static bool is_uniform(const maker *mk) {
+  int64_t first = segment_of(mk, __builtin_ctzll(mk->pass->branches));
+  EACH_BRANCH(b, mk->pass->branches)
+    if (segment_of(mk, b) != first) return false;
+  return first != ENDLESS;
+}
+
+/* The home if no residue shifts: the longest segment. Where segments cut one
+ * another, the home is a few of these, because its border cuts tiles too. */
+static int64_t steady_home(const maker *mk, int64_t longest) {
+  enum { LONG = 8192 };
+  if (!longest || hopper_is_nested(mk->table, mk->pass->branches))
+    return longest;
+  return longest * (longest < LONG ? LONG / longest : 1);
+}
+
+/* A branch whose dilation divides its segment has the same residue in every
+ * segment. The home is the greatest common divisor of all other branches'
+ * segments. */
+static bool choose_home(maker *mk) {
+  hopper_table *out = mk->out;
+  int64_t home = 0, longest = 0, period = 1;
+  EACH_BRANCH(b, mk->pass->branches) {
+    int64_t s = segment_of(mk, b), r = mk->table->branches[b].dilation;
+    out->endless |= s == ENDLESS;
+    if (s == ENDLESS) continue;
+    if (s > longest) longest = s;
+    if (s % r == 0) continue;
+    home = greatest_divisor(s, home);
+    int64_t repeats = s / greatest_divisor(s, r) * r;
+    period = repeats > ENDLESS ? repeats : least_multiple(period, repeats);
+    if (period > ENDLESS) period = ENDLESS + 1;
+  }
+  out->relative = home && is_uniform(mk);
+  if (!home || out->relative) home = period = steady_home(mk, longest);
+  if (period > ENDLESS) return REFUSE(mk, "residues that hardly repeat");
+  out->home = home;
+  out->period = least_multiple(period, home ? home : 1);
+  return true;
+}
+
+static residues residues_of(const maker *mk, int32_t head, int64_t low) {
+  residues x = {0};
+  EACH_BRANCH(b, mk->pass->branches) {
+    const dil_branch *branch = &mk->table->branches[b];
+    if (head < branch->head_first || head > branch->head_last) continue;
+    int64_t s = segment_of(mk, b), start = s == ENDLESS ? 0 : low / s * s;
+    if (mk->out->relative) start = 0;
+    x.served |= 1ull << b;
+    x.of[b] =
+        (int32_t)floor_mod(start + branch->phase[head], branch->dilation);
+  }
+  return x;
+}
+
+static residues shifted(const maker *mk, const residues *from, int32_t shift) {
+  residues x = *from;
+  EACH_BRANCH(b, x.served)
+    x.of[b] = (int32_t)floor_mod(x.of[b] - shift,
+                                 mk->table->branches[b].dilation);
+  return x;
+}
+
+/* Shifts the residues so that they are least in lexical order; returns the
+ * shift. */
+static int32_t normalise(const maker *mk, residues *x) {
+  residues given = *x;
+  int32_t best = 0;
+  if (!(x->served & (x->served - 1))) { /* a single residue becomes 0 */
+    int32_t *only = &x->of[__builtin_ctzll(x->served)];
+    best = *only;
+    *only = 0;
+    return best;
+  }
+  for (int32_t shift = 1; shift < mk->pass->period; shift++) {
+    residues other = shifted(mk, &given, shift);
+    if (memcmp(other.of, x->of, sizeof x->of) < 0) {
+      *x = other;
+      best = shift;
+    }
+  }
+  return best;
+}
+
+static bool add_member(maker *mk, int32_t shape, int32_t head, int64_t home,
+                       int32_t shift) {
+  hopper_table *out = mk->out;
+  if (out->member_count == HOPPER_MEMBERS)
+    return REFUSE(mk, "more than %d heads and homes", HOPPER_MEMBERS);
+  hopper_member *m = &out->members[out->member_count++];
+  *m = (hopper_member){.head = (short)head, .home = (short)home,
+                       .shift = (short)shift, .shape = (signed char)shape};
+  out->shapes[shape].members++;
+  return true;
+}
+
+static int32_t shape_find(maker *mk, const residues *x) {
+  hopper_table *out = mk->out;
+  int32_t s = 0;
+  while (s < out->shape_count && memcmp(&mk->shape[s], x, sizeof *x)) s++;
+  if (s == out->shape_count && s < HOPPER_SHAPES) {
+    mk->shape[s] = *x;
+    out->shape_count++;
+  }
+  return s;
+}
+
+static int64_t homes_of(const maker *mk) {
+  return mk->out->home ? mk->out->period / mk->out->home : 1;
+}
+
+/* Visits all (home, head) in this order and finds their shapes; members of
+ * shape `only` are added (-1: none are). */
+static bool each_member(maker *mk, int32_t only) {
+  for (int64_t home = 0; home < homes_of(mk); home++)
+    for (int32_t h = 0; h < mk->table->heads; h++) {
+      residues x = residues_of(mk, h, home * mk->out->home);
+      if (!x.served) continue;
+      int32_t shift = normalise(mk, &x), s = shape_find(mk, &x);
+      if (s == HOPPER_SHAPES)
+        return REFUSE(mk, "more than %d shapes of residues", HOPPER_SHAPES);
+      if (s == only && !add_member(mk, s, h, home, shift)) return false;
+    }
+  return true;
+}
+
+static void list_by_home(hopper_table *out, int64_t homes) {
+  int32_t count = 0;
+  for (int64_t home = 0; home < homes; home++) {
+    int32_t first = count;
+    for (int32_t i = 0; i < out->member_count; i++) {
+      int32_t at = count;
+      if (out->members[i].home != home) continue;
+      for (; at > first && out->members[out->by_home[at - 1]].head >
+                               out->members[i].head; at--)
+        out->by_home[at] = out->by_home[at - 1];
+      out->by_home[at] = (short)i;
+      count++;
+    }
+  }
+}
+
+/* Lists the members, those of one shape together. */
+static bool find_shapes(maker *mk) {
+  hopper_table *out = mk->out;
+  if (homes_of(mk) > INT16_MAX)
+    return REFUSE(mk, "residues that hardly repeat");
+  if (!each_member(mk, -1)) return false;
+  for (int32_t s = 0; s < out->shape_count; s++) {
+    out->shapes[s].member = (short)out->member_count;
+    if (!each_member(mk, s)) return false;
+  }
+  list_by_home(out, homes_of(mk));
+  return true;
+}
+
+/* ---- classes ------------------------------------------------------------- */
+
+/* Sets how segments cut a home into the cells of a class. Returns the mean
+ * length of a cell; 0: there are too many segments. */
+static double cut_cells(maker *mk, uint64_t branches, hopper_class *k) {
+  int64_t home = mk->out->home, cell = home;
+  uint64_t cuts = 0;
+  double borders = 1;
+  k->cell = (int)home;
+  if (!home) return ENDLESS;
+  EACH_BRANCH(b, branches) {
+    int64_t s = segment_of(mk, b);
+    if (s == ENDLESS || s % home == 0) continue;
+    cuts |= 1ull << b;
+    if (s < cell) cell = s;
+    borders += (double)home / (double)s;
+  }
+  bool nested = home % cell == 0;
+  EACH_BRANCH(b, cuts) nested &= segment_of(mk, b) % cell == 0;
+  if (nested) {
+    k->cell = (int)cell;
+    return (double)cell;
+  }
+  EACH_BRANCH(b, cuts) {
+    int32_t i = maker_segment(mk, b);
+    if (i == HOPPER_SEGMENTS) return 0;
+    k->cuts |= 1u << i;
+  }
+  return (double)home / borders;
+}
+
+/* The common fields of the classes that the same branches of a shape select. */
+typedef struct form {
+  hopper_class k;
+  double blocks, cell; /* as in hopper_table */
+} form;
+
+static bool form_make(maker *mk, int32_t shape, uint64_t branches, form *f) {
+  f->k = (hopper_class){.shape = (short)shape};
+  f->blocks = 0;
+  f->cell = cut_cells(mk, branches, &f->k);
+  if (!f->cell)
+    return REFUSE(mk, "more than %d segments that are not nested",
+                  HOPPER_SEGMENTS);
+  return keys_add(mk, &mk->shape[shape], branches, &f->k, &f->blocks);
+}
+
+/* Adds a class for the rows of one progression. Classes with most key blocks
+ * come first. */
+static bool add_rows(maker *mk, const form *f, progression p) {
+  enum { FEW_ROWS = 32 };
+  hopper_table *out = mk->out;
+  hopper_class k = f->k;
+  if (out->class_count == HOPPER_CLASSES)
+    return REFUSE(mk, "more than %d classes of rows", HOPPER_CLASSES);
+  if (f->cell / p.stride < FEW_ROWS)
+    return REFUSE(mk, "cells of %d positions with rows %d apart",
+                  (int)f->cell, p.stride);
+  k.stride = p.stride;
+  k.offset = p.offset;
+  k.slot = (short)maker_slot(mk, p.stride);
+  if (k.slot == HOPPER_STRIDES)
+    return REFUSE(mk, "more than %d strides", HOPPER_STRIDES);
+  int32_t at = out->class_count++;
+  for (; at && out->blocks[at - 1] < f->blocks; at--) {
+    out->blocks[at] = out->blocks[at - 1];
+    out->cell[at] = out->cell[at - 1];
+    out->classes[at] = out->classes[at - 1];
+  }
+  out->blocks[at] = f->blocks;
+  out->cell[at] = f->cell;
+  out->classes[at] = k;
+  return true;
+}
+
+/* Adds the rows of a shape that `branches` select, one class for each
+ * progression. */
+static bool add_class(maker *mk, int32_t shape, uint64_t branches,
+                      uint64_t set) {
+  form f;
+  if (!form_make(mk, shape, branches, &f)) return false;
+  while (set)
+    if (!add_rows(mk, &f, progression_take(&set, (int32_t)mk->pass->period)))
+      return false;
+  return true;
+}
+
+/* A branch that is alone in its pass may have any dilation: all rows except its
+ * own are bare. */
+static bool add_alone(maker *mk) {
+  form f;
+  uint64_t branch = mk->pass->branches;
+  progression p = {(int32_t)mk->pass->period,
+                   mk->shape[0].of[__builtin_ctzll(branch)]};
+  mk->out->bare = true;
+  return form_make(mk, 0, branch, &f) && add_rows(mk, &f, p);
+}
+
+/* Marks rows of a shape that no branch selects. They have no class. */
+static void add_bare(maker *mk, int32_t shape, uint64_t set) {
+  int32_t period = (int32_t)mk->pass->period;
+  for (int32_t at = 0; at < HOPPER_PERIOD; at += period)
+    mk->out->shapes[shape].bare |= set << at;
+  mk->out->bare = true;
+}
+
+static bool find_classes(maker *mk) {
+  int32_t period = (int32_t)mk->pass->period;
+  mk->out->residues = period;
+  if (period > HOPPER_PERIOD) return add_alone(mk);
+  for (int32_t s = 0; s < mk->out->shape_count; s++) {
+    const residues *x = &mk->shape[s];
+    uint64_t left = period == 64 ? ~0ull : (1ull << period) - 1;
+    while (left) {
+      int32_t first = __builtin_ctzll(left);
+      uint64_t branches = maker_selecting(mk, x, x->served, first), set = 0;
+      for (int32_t p = first; p < period; p++)
+        if (maker_selecting(mk, x, x->served, p) == branches) set |= 1ull << p;
+      left &= ~set;
+      if (!branches) add_bare(mk, s, set);
+      else if (!add_class(mk, s, branches, set)) return false;
+    }
+  }
+  return true;
+}
+
+bool hopper_table_fill(const dil_table *table, int32_t pass, int32_t tile_keys,
+                       hopper_table *out, char *reason, size_t size) {
+  maker mk = {.table = table,
+              .pass = &table->passes[pass],
+              .out = out,
+              .tile_keys = tile_keys,
+              .reason = reason,
+              .size = size};
+  memset(out, 0, sizeof *out);
+  out->tile_keys = tile_keys;
+  out->narrow = HOPPER_ZERO_ROWS(table->value_dim) == HOPPER_BOX_ROWS;
+  return accept(&mk) && choose_home(&mk) && find_shapes(&mk) &&
+         find_classes(&mk);
+}

@@ -1,0 +1,342 @@
+/* hopper_tiles.c - fills a launch from the tables of a pass and the sizes of a
+ * call.
+ *
+ * In: a pass's tables (hopper_table.c), the positions of rows and keys. Out:
+ * all of the launch except tensors and heads' states: the height of tiles, the
+ * number of each class's tiles, and their order. All by arithmetic on the
+ * tables; nothing grows with the length. */
+#include "hopper.h"
+#include "runtime/base/arithmetic.h"
+#include "runtime/rowset/walk.h"
+#include <math.h>
+#include <string.h>
+
+/* Copies the classes of the table and finds the guests among their rows. */
+static void fill_classes(const hopper_table *table, hopper_launch *l) {
+  memcpy(l->classes, table->classes, sizeof l->classes);
+  hopper_guests_fill(table, l);
+}
+
+static void fill_tables(const hopper_table *table, hopper_launch *l) {
+  memcpy(l->pieces, table->pieces, sizeof l->pieces);
+  memcpy(l->members, table->members, sizeof l->members);
+  memcpy(l->shapes, table->shapes, sizeof l->shapes);
+  memcpy(l->by_home, table->by_home, sizeof l->by_home);
+  memcpy(l->segments, table->segments, sizeof l->segments);
+  l->class_count = table->class_count;
+  l->member_count = table->member_count;
+  l->relative = table->relative;
+  l->residues = table->residues;
+  l->turn = (int)maximum(1, HOPPER_PERIOD / l->residues) * l->residues;
+}
+
+static int64_t parts(int64_t n, int64_t size) { return (n + size - 1) / size; }
+
+/* The tiles of a home that several segments cut into cells. Each border makes
+ * at most one tile more. */
+static int64_t crossing_tiles(const hopper_launch *l, const hopper_class *k,
+                              int64_t length) {
+  int64_t tiles = parts(parts(length, k->stride), l->tile_rows);
+  for (int32_t i = 0; i < HOPPER_SEGMENTS; i++)
+    if (k->cuts >> i & 1) tiles += parts(length, l->segments[i]);
+  return tiles;
+}
+
+/* Sets the cells of a home and the tiles of a cell. Returns the tiles of one
+ * block, (batch row, period), over all its members. */
+static int64_t count_tiles(const hopper_launch *l, hopper_class *k) {
+  int64_t span = l->span, length = k->cell ? minimum(k->cell, span) : span;
+  k->tiles = (int)parts(parts(length, k->stride), l->tile_rows);
+  k->cells = 1;
+  if (k->cuts) k->tiles = (int)crossing_tiles(l, k, length);
+  else if (k->cell)
+    k->cells = (int)minimum(l->home / k->cell, parts(span, k->cell));
+  if (!k->cell) k->cell = (int)span;
+  if (k->joins) k->tiles--;
+  return (int64_t)l->shapes[k->shape].share * k->cells * k->tiles;
+}
+
+/* The rows that see a key of low..high-1 in its segment (0: no segments)
+ * through a window. */
+typedef struct row_span {
+  int64_t low, high;
+} row_span;
+static row_span seeing_rows(int64_t low, int64_t high, int64_t segment,
+                            int64_t left, int64_t right) {
+  row_span s = {INT64_MIN, INT64_MAX};
+  if (segment) {
+    s.low = floor_to(low, segment);
+    s.high = floor_to(high - 1, segment) + segment;
+  }
+  if (right < HOPPER_FAR) s.low = maximum(s.low, low - right);
+  if (left < HOPPER_FAR) s.high = minimum(s.high, high + left);
+  return s;
+}
+
+/* Whether rows to compute may see a key that exists here, through piece p in a
+ * segment of this length. */
+static bool segment_sees(const hopper_launch *l, const hopper_piece *p,
+                         int64_t segment) {
+  row_span s = seeing_rows(l->key_low, l->key_high, segment, p->left, p->right);
+  return s.low < l->high && s.high > l->low;
+}
+
+/* The same over all pieces of a class. If no row of a class sees a key, its
+ * rows keep their state and it has no tiles. */
+static bool class_sees(const hopper_launch *l, const hopper_class *k) {
+  bool sees = false;
+  for (int32_t n = k->piece; n < k->piece + k->pieces && !sees; n++) {
+    const hopper_piece *p = &l->pieces[n];
+    if (p->side < HOPPER_SHARED) sees = segment_sees(l, p, p->outer);
+    for (int32_t i = 0; p->side >= HOPPER_SHARED && i < HOPPER_SEGMENTS; i++)
+      sees |= (p->outer >> i & 1) && segment_sees(l, p, l->segments[i]);
+  }
+  return sees;
+}
+
+/* Numbers the tiles of all classes, for `blocks` blocks. Returns their
+ * number. */
+static int64_t number_tiles(hopper_launch *l, int64_t blocks) {
+  int64_t first = 0;
+  for (int32_t i = 0; i < l->class_count; i++) {
+    int64_t each = count_tiles(l, &l->classes[i]);
+    if (l->part && !class_sees(l, &l->classes[i])) each = 0;
+    l->classes[i].first = (int)minimum(first, INT32_MAX);
+    first += each * blocks;
+  }
+  return first;
+}
+
+/* ---- rows without keys --------------------------------------------------- */
+
+/* About how many key blocks a tile of a class visits. Only the pace of clearing
+ * uses it. */
+static double visits_of(const hopper_table *table, const hopper_launch *l,
+                        const hopper_class *k) {
+  double blocks = 0;
+  for (int32_t i = k->piece; i < k->piece + k->pieces; i++) {
+    const hopper_piece *p = &l->pieces[i];
+    double length = l->keys;
+    if (p->side < HOPPER_SHARED && p->outer)
+      length = fmin(length, p->outer - (p->side ? p->inner : 0));
+    length = fmin(length, (double)p->left + p->right + 1 +
+                              (double)l->tile_rows * k->stride);
+    if (p->left == HOPPER_FAR && p->right < HOPPER_FAR) length /= 2;
+    blocks += length / p->stride / table->tile_keys;
+  }
+  return blocks;
+}
+
+/* Sets the size of sets of boxes of zeros; returns the number of sets of a
+ * home. 0: zeros are not stored in boxes. `paired` kernels lack the shared
+ * memory for them. Some homes are too short for a box or begin before the first
+ * row. Sets of wide heads are low, like their boxes. */
+static int64_t count_boxes(const hopper_table *table, const hopper_place *at,
+                           hopper_launch *l, int64_t home) {
+  int64_t tall = home / l->residues;
+  if (!l->shifts) tall = table->narrow ? HOPPER_TALL_ROWS : HOPPER_BOX_ROWS;
+  tall = minimum(tall, HOPPER_TALL_ROWS) / HOPPER_BOX_ROWS * HOPPER_BOX_ROWS;
+  l->box_rows = (int)tall;
+  l->box_rest = l->queries % l->residues;
+  if (table->paired || !tall) return 0;
+  if (l->shifts && (at->low > 0 || at->shorter)) return 0;
+  return parts(home, tall * l->residues) * l->residues;
+}
+
+/* Plans how bare rows are cleared, a little faster than keys are multiplied:
+ * spans of rows and boxes of zeros. Spans are short if a warp also writes their
+ * O. False: there are too many. */
+static bool fill_bare(const hopper_table *table, const hopper_place *at,
+                      hopper_launch *l, int64_t blocks) {
+  enum { SHORT_SPAN = 1024, LONG_SPAN = 4096 };
+  double visits = 1;
+  l->shifts = l->homes > 1 || l->relative;
+  int64_t home = l->shifts ? l->home : l->queries, most = INT32_MAX / 2;
+  int64_t row_homes = l->shifts ? (int64_t)l->periods * l->homes : 1;
+  int64_t homes = row_homes * l->batches;
+  int64_t boxes = count_boxes(table, at, l, home);
+  l->span_rows = boxes ? LONG_SPAN : SHORT_SPAN;
+  int64_t spans = parts(home, l->span_rows);
+  if (spans * homes > most / l->home_members || boxes > most / homes)
+    return false;
+  for (int32_t i = 0; i < l->class_count; i++)
+    visits += visits_of(table, l, &l->classes[i]) * l->classes[i].cells *
+              l->classes[i].tiles * l->shapes[l->classes[i].shape].members *
+              (double)blocks;
+  l->row_homes = (int)row_homes;
+  l->home_spans = (int)spans;
+  l->home_boxes = (int)boxes;
+  l->spans = (int)(spans * homes * l->home_members);
+  l->boxes = (int)(boxes * homes);
+  l->clear_pace = (float)(visits / HOPPER_AHEAD /
+                          (double)maximum(l->spans, l->boxes));
+  return true;
+}
+
+/* Cuts the members of each shape into `shares` shares; false: some do not
+ * divide evenly. */
+static bool set_shares(hopper_launch *l, int64_t shares) {
+  bool even = true;
+  l->shares = (int)shares;
+  for (int32_t i = 0; i < HOPPER_SHAPES; i++) {
+    even &= l->shapes[i].members % shares == 0;
+    l->shapes[i].share = (short)(l->shapes[i].members / shares);
+  }
+  return even;
+}
+
+/* Chooses sections. If tiles are many, a section is few blocks, or some heads
+ * of one block. Keys then stay in the L2 cache from class to class. A few tiles
+ * for each processor are enough for long tiles to come first. Otherwise one
+ * section holds all tiles. `each`: tiles of a block. */
+static void choose_sections(hopper_launch *l, int64_t blocks, int64_t each) {
+  enum { MANY = 2048, FEW = 256 };
+  int64_t shares = minimum(each / FEW, HOPPER_MEMBERS);
+  l->section = (int)blocks;
+  if (l->spread || each * blocks < MANY) return;
+  l->section = (int)minimum(blocks, parts(FEW, each));
+  while (shares > 1 && !set_shares(l, shares)) shares--;
+  if (shares < 2) set_shares(l, 1);
+}
+
+/* Counts and orders the tiles. Where causal cells are many tiles long, the last
+ * tiles of all heads run first: they are the longest. False: there are too many
+ * tiles. */
+static bool fill_tiles(const hopper_table *table, const hopper_place *at,
+                       hopper_launch *l) {
+  enum { LONG = 16 };
+  int64_t periods = parts(l->span, l->period), most = INT32_MAX / 2;
+  int64_t blocks = l->batches * periods;
+  if (blocks > most) return false;
+  set_shares(l, 1);
+  int64_t each = number_tiles(l, 1);
+  l->spread = 0;
+  for (int32_t i = 0; i < l->class_count; i++)
+    l->spread |= table->causal && l->classes[i].tiles > LONG;
+  choose_sections(l, blocks, each);
+  fill_classes(table, l);
+  each = number_tiles(l, l->section);
+  int64_t sections = parts(blocks, l->section) * l->shares;
+  if (each > most / sections) return false;
+  l->periods = (int)periods;
+  l->section_tiles = (int)each;
+  l->tiles = (int)(each * sections);
+  return !table->bare || l->part || fill_bare(table, at, l, blocks);
+}
+
+/* ---- where rows and keys stand ------------------------------------------- */
+
+hopper_place hopper_place_whole(int64_t B, int64_t N, int64_t M) {
+  return (hopper_place){.batches = B, .rows = N, .first = M - N, .low = M - N,
+                        .high = M, .key_low = 0, .key_high = M, .M = M};
+}
+
+hopper_place hopper_place_part(const dil_table *table, int32_t pass,
+                               const dil_part *part, int64_t batches) {
+  static const dil_predicate none = {DIL_ENDLESS, DIL_ENDLESS, false};
+  const dil_comb *q = &part->queries, *k = &part->keys;
+  hopper_place at = {.batches = batches, .rows = q->count, .first = q->first,
+                     .low = INT64_MAX, .high = INT64_MIN,
+                     .key_low = k->first, .key_high = k->first + k->count,
+                     .M = part->M, .part = true};
+  for (int32_t b = 0; b < table->branch_count; b++) {
+    const dil_branch *branch = &table->branches[b];
+    const dil_predicate *window =
+        branch->predicate < 0 ? &none : &table->predicates[branch->predicate];
+    if (!(table->passes[pass].branches >> b & 1)) continue;
+    row_span seen = seeing_rows(at.key_low, at.key_high, branch->segment,
+                               window->left, window->right);
+    at.low = minimum(at.low, seen.low);
+    at.high = maximum(at.high, seen.high);
+  }
+  at.low = maximum(at.low, q->first);
+  at.high = maximum(minimum(at.high, q->first + q->count), at.low);
+  return at;
+}
+
+/* ---- the launch ---------------------------------------------------------- */
+
+/* The most positions of a batch row from its first period's begin on. A shorter
+ * batch row may start anywhere within a period. */
+static int64_t span_of(const hopper_table *table, const hopper_place *at,
+                       const hopper_launch *l) {
+  if (!at->shorter) return at->high - l->origin;
+  return table->home ? minimum(at->M, at->rows - 1 + l->period) : at->rows;
+}
+
+static void fill_place(const hopper_table *table, const hopper_place *at,
+                       hopper_launch *l) {
+  l->batches = (int)at->batches;
+  l->queries = (int)at->rows;
+  l->part = (int)at->part;
+  l->keys = (int)at->M;
+  l->first = (int)at->first;
+  l->low = l->origin = (int)at->low;
+  l->high = (int)at->high;
+  l->key_low = (int)at->key_low;
+  l->key_high = (int)at->key_high;
+  l->period = (int)(table->period ? table->period : at->high - at->low);
+  l->home = (int)(table->home ? table->home : at->high - at->low);
+  l->homes = l->home ? l->period / l->home : 1; /* 0: there are no rows */
+  l->home_members = l->member_count / l->homes;
+  if (table->home) {
+    l->grid = l->period;
+    l->origin = (int)(maximum(at->low, 0) / l->period * l->period);
+    l->early = (int)(at->shorter ? at->rows : maximum(-at->first, 0));
+  }
+  l->span = (int)span_of(table, at, l);
+  for (int32_t i = 0; i < table->stride_count; i++) {
+    int64_t stride = table->strides[i];
+    l->query_rest[i] = (short)(at->rows % stride);
+    l->key_rest[i] = (short)((at->key_high - at->key_low) % stride);
+  }
+}
+
+bool hopper_tiles_fill(const hopper_table *table, const hopper_place *place,
+                       int32_t tile_rows, hopper_launch *l) {
+  fill_tables(table, l);
+  fill_place(table, place, l);
+  l->tile_rows = tile_rows;
+  fill_classes(table, l);
+  return place->low == place->high || fill_tiles(table, place, l);
+}
+
+/* ---- the height of tiles ------------------------------------------------- */
+
+/* The estimated time, if all tiles were equally long: the tiles of the fullest
+ * processor, one after the other. The unit is the time of a tile of 192 rows.
+ * The last tiles leave processors idle. */
+static double time_of(const hopper_launch *l, int64_t processors) {
+  const double gap = 0.35;
+  double work = 0, one = hopper_block_time(l->tile_rows);
+  for (int32_t i = 0; i < l->class_count; i++) {
+    const hopper_class *k = &l->classes[i];
+    if (l->part && !class_sees(l, k)) continue;
+    int64_t tall = parts(minimum(k->cell, l->span), k->stride);
+    double cells = (double)l->shapes[k->shape].members * k->cells *
+                   l->batches * l->periods;
+    int64_t rest = k->joins ? 0 : tall % l->tile_rows + (k->guest ? 64 : 0);
+    work += cells * ((double)(tall / l->tile_rows) * one +
+                     hopper_block_time(rest));
+  }
+  if (l->tiles <= processors) return one;
+  return work / (double)processors + gap * one;
+}
+
+bool hopper_tiles_choose(const hopper_table *table, const hopper_place *place,
+                         int32_t tile_rows, int64_t processors,
+                         hopper_launch *l) {
+  const double better = 0.95; /* gains below the error of the estimate do not
+                                 count */
+  if (!hopper_tiles_fill(table, place, tile_rows, l)) return false;
+  double least = time_of(l, processors);
+  int32_t best = tile_rows;
+  for (int32_t height = tile_rows - 64; height > 0; height -= 64) {
+    if (!hopper_tiles_fill(table, place, height, l)) break;
+    double time = time_of(l, processors);
+    if (time >= better * least) continue;
+    least = time;
+    best = height;
+  }
+  return hopper_tiles_fill(table, place, best, l);
+}

@@ -1,0 +1,49 @@
+/* ring_events.h - the CUDA events of a rank's run: at the begin and end of each
+ * step, and where each message is packed and has come. In: steps, and slots of
+ * a link in the order of their posts. Out: events, which later runs reuse. */
+#ifndef DIL_RUNTIME_CUDA_RING_EVENTS_H
+#define DIL_RUNTIME_CUDA_RING_EVENTS_H
+
+#include "device.h"
+
+/* An event with its context, for ranks on other devices. */
+typedef struct mark_of {
+  cu_event event;
+  cu_context context;
+  cu_device device;
+} mark_of;
+
+typedef struct step_note {
+  cu_event begun, done;    /* on the stream of passes, timed */
+  bool ran;                /* both are recorded in this run */
+} step_note;
+
+typedef struct message_note {
+  mark_of packed, came;    /* on the stream of messages */
+  bool expects;            /* a message comes from rank `from` */
+  int32_t from;
+  int32_t step;            /* the step that waits for it; -1: none so far */
+} message_note;
+
+/* The address of a note stays valid until notes_free. */
+typedef struct ring_notes {
+  dil_cuda *gpu;
+  step_note **step;
+  int32_t steps;
+  message_note **message;  /* in the order of the posts */
+  int32_t messages, posted; /* allocated; used in this run */
+  int32_t *of_slot;        /* index of the last message of each slot */
+  int32_t slots;
+} ring_notes;
+
+/* A run begins: no message has been posted. */
+void notes_begin(ring_notes *n);
+/* The note of a step; the first run makes it. */
+dil_status notes_step(ring_notes *n, int32_t step, step_note **found);
+/* A note for a message that is posted to a slot. */
+dil_status notes_post(ring_notes *n, int32_t slot, message_note **made);
+/* The note of the last message that was posted to a slot. */
+message_note *notes_last(const ring_notes *n, int32_t slot);
+void notes_free(ring_notes *n);
+
+#endif

@@ -1,0 +1,318 @@
+/* link_mpi.c - ranks are processes of one MPI job. In: posted messages. Out:
+ * the same bytes in another process. No call blocks in MPI: a wait polls until
+ * its deadline, so that a frozen peer becomes an error.
+ *
+ * A message goes in pieces whose sizes both sides know; a piece of another size
+ * is an error before it is received. MPI makes progress only inside its calls,
+ * so a courier (a progress thread) calls it while the rank computes. */
+#include "link_mpi.h"
+#include "runtime/base/status.h"
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+/* In bytes: small enough that no thread holds the lock for long, and that a
+ * slow message shows progress where a stuck one does not. */
+static const int64_t PIECE = 4 << 20;
+
+pthread_mutex_t mpi_lock = PTHREAD_MUTEX_INITIALIZER;
+
+double link_seconds(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+void link_fail(mpi_link *l, const char *format, ...) {
+  va_list list;
+  if (l->failed) return;
+  va_start(list, format);
+  vsnprintf(l->reason, sizeof l->reason, format, list);
+  va_end(list);
+  l->failed = true;
+}
+
+bool link_good(mpi_link *l, int code, const char *what) {
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  if (code == MPI_SUCCESS) return true;
+  MPI_Error_string(code, text, &length);
+  link_fail(l, "cannot %s in step %d: %.120s", what, l->link.step, text);
+  return false;
+}
+
+static dil_status verdict(const mpi_link *l) {
+  return l->failed ? dil_fail(DIL_PEER, "%s", l->reason) : DIL_OK;
+}
+
+/* ---- pieces -------------------------------------------------------------- */
+
+static int next_piece(const half *h) {
+  return (int)(h->left < PIECE ? h->left : PIECE);
+}
+
+static bool has_more(const half *h) {
+  return h->peer >= 0 && (h->left > 0 || h->empty);
+}
+
+static void has_begun(half *h, int bytes) {
+  h->at += bytes;
+  h->left -= bytes;
+  h->empty = false;
+}
+
+static void send_piece(mpi_link *l, half *h) {
+  int bytes = next_piece(h);
+  if (link_good(l, MPI_Isend(h->at, bytes, MPI_BYTE, h->peer, h->tag, l->comm,
+                             &h->request), "send"))
+    has_begun(h, bytes);
+}
+
+/* Begins to receive a piece that has come; another size is an error. */
+static void receive_piece(mpi_link *l, half *h) {
+  MPI_Message message;
+  MPI_Status status;
+  int here = 0, bytes = 0, due = next_piece(h);
+  if (!link_good(l, MPI_Improbe(h->peer, h->tag, l->comm, &here, &message,
+                                &status), "look for a message") || !here)
+    return;
+  MPI_Get_count(&status, MPI_BYTE, &bytes);
+  if (bytes != due)
+    link_fail(l, "rank %d sent %d bytes to rank %d in step %d, %d were due",
+              link_number(&l->link, h->peer), bytes,
+              link_number(&l->link, l->link.rank), l->link.step, due);
+  else if (link_good(l, MPI_Imrecv(h->at, bytes, MPI_BYTE, &message,
+                                   &h->request), "receive"))
+    has_begun(h, bytes);
+}
+
+/* Moves one direction on. True: it is not done yet. *moved is set when a piece
+ * has ended. */
+static bool is_busy(mpi_link *l, half *h, void (*begin)(mpi_link *, half *),
+                    bool *moved) {
+  int done = 1;
+  if (h->request == MPI_REQUEST_NULL && has_more(h)) begin(l, h);
+  if (h->request != MPI_REQUEST_NULL) {
+    link_good(l, MPI_Test(&h->request, &done, MPI_STATUS_IGNORE),
+              "move a message");
+    *moved |= done;
+  }
+  return !done || has_more(h);
+}
+
+static void carry_slot(mpi_link *l, slot *s) {
+  bool moved = false;
+  bool sending = is_busy(l, &s->send, send_piece, &moved);
+  bool receiving = is_busy(l, &s->receive, receive_piece, &moved);
+  s->active = sending || receiving;
+  if (moved) s->moved = link_seconds();
+}
+
+/* Moves all posted transfers on. True: some are not done yet. */
+static bool carry(mpi_link *l) {
+  bool any = false;
+  for (int32_t i = 0; i < l->slots && !l->failed; i++)
+    if (l->slot[i].active) {
+      carry_slot(l, &l->slot[i]);
+      any |= l->slot[i].active;
+    }
+  return any && !l->failed;
+}
+
+/* ---- the courier --------------------------------------------------------- */
+
+/* 50 us: shorter than a piece takes, and rare enough to leave the processor to
+ * the threads that compute. */
+static void nap(void) {
+  struct timespec moment = {0, 50000};
+  nanosleep(&moment, NULL);
+}
+
+static void *courier_thread(void *context) {
+  mpi_link *l = context;
+  pthread_mutex_lock(&mpi_lock);
+  while (!l->closing) {
+    bool waiting = l->here.target >= 0; /* then the rank's thread calls carry */
+    if (waiting || !carry(l)) {
+      pthread_cond_wait(&l->work, &mpi_lock);
+      continue;
+    }
+    pthread_mutex_unlock(&mpi_lock);
+    nap();
+    pthread_mutex_lock(&mpi_lock);
+  }
+  pthread_mutex_unlock(&mpi_lock);
+  return NULL;
+}
+
+/* ---- the link ------------------------------------------------------------ */
+
+static half make_half(int32_t index, int32_t peer, const void *at,
+                      int64_t bytes) {
+  return (half){peer, TAG_ROWS + index, (char *)(uintptr_t)at, bytes,
+                MPI_REQUEST_NULL, peer >= 0 && bytes == 0};
+}
+
+static dil_status post(dil_link *link, int32_t index, const link_transfer *t) {
+  mpi_link *l = (mpi_link *)link;
+  slot *s = &l->slot[index];
+  if (t->order)
+    return dil_fail(DIL_UNSUPPORTED, "MPI moves memory of the host alone");
+  pthread_mutex_lock(&mpi_lock);
+  if (!l->failed) {
+    *s = (slot){make_half(index, t->to, t->send, t->send_bytes),
+                make_half(index, t->from, t->receive, t->receive_bytes), true,
+                link_seconds()};
+    carry_slot(l, s);
+    pthread_cond_signal(&l->work);
+  }
+  dil_status status = verdict(l);
+  pthread_mutex_unlock(&mpi_lock);
+  return status;
+}
+
+/* It yields at first, without sleep: most messages are there already. */
+static void rest(int64_t turns) {
+  if (turns < 2000) sched_yield();
+  else nap();
+}
+
+/* When this rank's transfer last moved, or the awaited rank's last heartbeat
+ * came. */
+static double last_sign(const mpi_link *l, const slot *s, double begun) {
+  double lived = l->lived[l->here.target];
+  double since = s->moved > begun ? s->moved : begun;
+  return since > lived ? since : lived;
+}
+
+/* Waits until the slot is done or the link has failed. The caller holds the
+ * lock; the rests release it. */
+static void wait_active(mpi_link *l, slot *s) {
+  inquiry q = {0};
+  double begun = link_seconds();
+  for (int64_t turns = 0; !l->failed; turns++) {
+    carry(l);
+    if (!s->active) blame_listen(l); /* a rank that fails sends its revoke
+                                        before it reuses its send buffers */
+    if (!s->active || l->failed) return;
+    bool receiving = has_more(&s->receive) ||
+                     s->receive.request != MPI_REQUEST_NULL;
+    l->here = (wait_word){receiving ? s->receive.peer : s->send.peer,
+                          l->link.step};
+    blame_listen(l);
+    bool late = link_seconds() > last_sign(l, s, begun) + l->link.timeout;
+    if (!late) q = (inquiry){0};
+    else if (!l->failed) blame_pursue(l, &q);
+    pthread_mutex_unlock(&mpi_lock);
+    link_live(&l->link);
+    rest(turns);
+    pthread_mutex_lock(&mpi_lock);
+  }
+}
+
+static dil_status wait_slot(dil_link *link, int32_t index) {
+  mpi_link *l = (mpi_link *)link;
+  pthread_mutex_lock(&mpi_lock);
+  wait_active(l, &l->slot[index]);
+  l->here.target = -1;
+  pthread_cond_signal(&l->work);
+  dil_status status = verdict(l);
+  pthread_mutex_unlock(&mpi_lock);
+  return status;
+}
+
+static dil_status check(dil_link *link) {
+  mpi_link *l = (mpi_link *)link;
+  pthread_mutex_lock(&mpi_lock);
+  if (!l->failed) blame_listen(l);
+  dil_status status = verdict(l);
+  pthread_mutex_unlock(&mpi_lock);
+  return status;
+}
+
+static void live(dil_link *link) {
+  mpi_link *l = (mpi_link *)link;
+  pthread_mutex_lock(&mpi_lock);
+  if (!l->failed) blame_live(l);
+  pthread_mutex_unlock(&mpi_lock);
+}
+
+/* Best effort: a rank that is gone never hears it, and a silent rank hears it
+ * later. */
+static void revoke(dil_link *link, const char *why) {
+  mpi_link *l = (mpi_link *)link;
+  static char word[LINK_REASON]; /* outlives the sends, which are not awaited */
+  pthread_mutex_lock(&mpi_lock);
+  link_fail(l, "rank %d failed in step %d: %.180s",
+            link_number(link, link->rank), link->step, why);
+  snprintf(word, sizeof word, "%s", l->reason);
+  for (int32_t i = 0; i < link->ranks; i++) {
+    MPI_Request request;
+    if (i == link->rank) continue;
+    if (!MPI_Isend(word, LINK_REASON, MPI_BYTE, i, TAG_REVOKE, l->comm,
+                   &request))
+      MPI_Request_free(&request);
+  }
+  pthread_mutex_unlock(&mpi_lock);
+}
+
+static void free_link(dil_link *link) {
+  mpi_link *l = (mpi_link *)link;
+  pthread_mutex_lock(&mpi_lock);
+  l->closing = true;
+  pthread_cond_signal(&l->work);
+  pthread_mutex_unlock(&mpi_lock);
+  pthread_join(l->courier, NULL);
+  pthread_mutex_lock(&mpi_lock);
+  if (!l->failed) MPI_Comm_free(&l->comm);
+  pthread_mutex_unlock(&mpi_lock);
+  pthread_cond_destroy(&l->work);
+  free(l->answer);
+  free(l->lived);
+  free(l);
+}
+
+static const link_calls mpi_calls = {.name = "mpi",
+                                     .post = post,
+                                     .wait = wait_slot,
+                                     .check = check,
+                                     .live = live,
+                                     .revoke = revoke,
+                                     .free = free_link};
+
+dil_status mpi_link_new(MPI_Comm comm, double timeout, dil_link **link) {
+  int rank = 0, ranks = 1;
+  MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+  MPI_Comm_rank(comm, &rank);
+  MPI_Comm_size(comm, &ranks);
+  int32_t slots = ranks + 1;
+  mpi_link *l = calloc(1, sizeof *l + (size_t)slots * sizeof(slot));
+  wait_word *answer = calloc((size_t)ranks, sizeof *answer);
+  double *lived = calloc((size_t)ranks, sizeof *lived);
+  dil_status status = DIL_OK;
+  if (!l || !answer || !lived)
+    status = dil_fail(DIL_MEMORY, "no memory for a link of %d ranks", ranks);
+  else {
+    l->link = (dil_link){
+        .calls = &mpi_calls, .rank = rank, .ranks = ranks, .timeout = timeout};
+    l->comm = comm;
+    l->here.target = -1;
+    l->answer = answer;
+    l->lived = lived;
+    l->slots = slots;
+    pthread_cond_init(&l->work, NULL);
+    if (pthread_create(&l->courier, NULL, courier_thread, l))
+      status = dil_fail(DIL_ENVIRONMENT, "no thread for the link of rank %d",
+                        rank);
+  }
+  if (status) {
+    free(l);
+    free(answer);
+    free(lived);
+    return status;
+  }
+  *link = &l->link;
+  return DIL_OK;
+}

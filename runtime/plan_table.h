@@ -1,0 +1,78 @@
+/* plan_table.h - a plan as plain data: what a compiler fills in and the run
+ * time walks. */
+#ifndef DIL_RUNTIME_PLAN_TABLE_H
+#define DIL_RUNTIME_PLAN_TABLE_H
+
+#include "tensor.h"
+
+#pragma GCC visibility push(default)
+
+enum {
+  DIL_BRANCH_MAX = 64,  /* branches of a pattern: bits of a mask */
+  DIL_INPUT_MAX = 16,   /* declared inputs */
+  DIL_PART_MAX = 64,    /* distinct predicates, and distinct score chains */
+  DIL_PERIOD_MAX = 4096, /* largest common period of branches in one pass */
+  DIL_HEADS_MAX = 4096,
+  DIL_HEAD_DIM_MAX = 256,
+  DIL_LANES_MAX = 64,   /* query rows of a tile */
+};
+#define DIL_ENDLESS INT64_MAX /* a window bound or segment without end */
+
+typedef enum dil_combine {
+  DIL_COMBINE_SOFTMAX, DIL_COMBINE_UNION, DIL_COMBINE_MEAN, DIL_COMBINE_SUM
+} dil_combine;
+
+typedef struct dil_branch {
+  int64_t segment;      /* positions; 0: one segment that holds all */
+  int64_t dilation;
+  int32_t head_first, head_last; /* inclusive */
+  int32_t predicate;    /* index of dil_table.predicates; -1: keeps all */
+  int32_t chain;        /* score chain: index of dil_code.modify */
+  const int32_t *phase; /* [heads], each 0 <= phase < dilation */
+} dil_branch;
+
+/* A condition on (t, j), shared by the branches that have the same one: the
+ * window -left <= j - t <= right (DIL_ENDLESS: no bound; causal is right =
+ * min(right, 0)) and, when `masked`, the generated mask expressions. */
+typedef struct dil_predicate {
+  int64_t left, right;
+  bool masked;
+} dil_predicate;
+
+/* Branches that run in one loop with one running softmax. */
+typedef struct dil_pass {
+  uint64_t branches; /* mask */
+  int64_t period;    /* least common multiple of their dilations */
+} dil_pass;
+
+typedef struct dil_input {
+  const char *name;
+  dil_dtype dtype;
+  int32_t rank;
+  bool masks;           /* some mask reads it: worth knowing its bounds */
+} dil_input;
+
+typedef struct dil_table {
+  const char *name;
+  int32_t heads, kv_heads, head_dim, value_dim;
+  dil_dtype dtype;          /* of q, k, v, o in memory */
+  dil_combine combine;
+  bool dedup;               /* visit a key once for all branches that agree */
+  bool general;             /* forced: every pass by rows */
+  bool runtime_scale;
+  double scale;             /* when not runtime_scale */
+  double dropout;           /* probability; 0: none */
+  int32_t tile_keys;        /* keys a tile: 32..128 */
+  int32_t branch_count, pass_count, input_count;
+  int32_t predicate_count;
+  int32_t chain_count;      /* distinct score chains, at least 1 */
+  bool scored;              /* some chain rewrites scores */
+  bool lse_allowed;
+  const dil_branch *branches;
+  const dil_pass *passes;
+  const dil_predicate *predicates;
+  const dil_input *inputs;
+} dil_table;
+
+#pragma GCC visibility pop
+#endif

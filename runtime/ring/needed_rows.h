@@ -1,0 +1,48 @@
+/* needed_rows.h - demands: which keys one comb of the receiver's queries needs
+ * through one branch and phase. Internal to the files behind place.h. */
+#ifndef DIL_RUNTIME_RING_NEEDED_ROWS_H
+#define DIL_RUNTIME_RING_NEEDED_ROWS_H
+
+#include "partition.h"
+#include "runtime/plan_table.h"
+#include "runtime/shard.h"
+
+typedef struct demand {
+  const dil_branch *branch;
+  int64_t phase;
+  int64_t left, right;  /* the window; DIL_ENDLESS: none */
+  bool masked;          /* the mask may hide keys, and its bounds are known */
+  bool gathered;        /* the branch gathers (place.h) */
+  int32_t head;         /* the first head of this demand */
+  dil_comb queries;
+} demand;
+
+/* The keys that a demand needs from one position up to `until`. */
+typedef struct want {
+  bool some;            /* false: it needs none of them */
+  bool inside;          /* the keys stand among the receiver's queries, so that
+                           each key is checked against its nearest queries */
+  int64_t residue;      /* it needs keys j = residue mod the dilation */
+  int64_t until;
+  int64_t query, every, last; /* the queries that need the keys: query + i *
+                                 every <= last */
+} want;
+
+/* The mask over a range of keys: no query reaches any key, some query reaches
+ * each key, or the caller has to cut the range. */
+typedef enum mask_answer { MASK_NONE, MASK_ALL, MASK_MIXED } mask_answer;
+
+/* A search with a budget: once `left` questions are asked, it takes the
+ * remaining keys as needed. */
+typedef struct mask_search {
+  const place_mask *mask;
+  int64_t left;
+  bool exact;           /* it has taken no key as needed without proof */
+} mask_search;
+
+/* Whether queries of `w` reach keys low..high-1 under the demand's window and
+ * mask. */
+mask_answer mask_ask(mask_search *s, const demand *d, const want *w,
+                     int64_t low, int64_t high);
+
+#endif

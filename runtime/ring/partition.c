@@ -1,0 +1,404 @@
+/* partition.c - the partition of a sequence, and the rows that travel; see
+ * place.h. A *demand* is the need of one comb of the receiver's queries for
+ * keys of one branch and phase. In a range of keys where no demand changes, the
+ * needed keys are a few residues of a common period: a *stretch*. */
+#include "needed_rows.h"
+#include "runtime/base/arithmetic.h"
+#include "runtime/base/status.h"
+#include "runtime/rowset/walk.h"
+#include <stdlib.h>
+
+/* ---- shards -------------------------------------------------------------- */
+
+/* Piece `index` of `count` rows in `pieces`; the first pieces get one more. */
+static dil_comb cut_piece(int64_t count, int64_t origin, int64_t pieces,
+                          int64_t index) {
+  int64_t each = count / pieces, more = count % pieces;
+  return (dil_comb){origin + index * each + minimum(index, more), 1,
+                    each + (index < more)};
+}
+
+static void shard_add(shard *s, dil_comb comb) {
+  dil_comb *last = s->count ? &s->comb[s->count - 1] : NULL;
+  if (comb.count == 0) return;
+  if (last && comb_end(*last) == comb.first) last->count += comb.count;
+  else s->comb[s->count++] = comb;
+}
+
+shard place_shard(dil_layout layout, int64_t count, int64_t origin,
+                  int32_t ranks, int32_t rank) {
+  shard s = {0};
+  if (layout == DIL_CONTIGUOUS)
+    shard_add(&s, cut_piece(count, origin, ranks, rank));
+  else if (layout == DIL_ZIGZAG) {
+    shard_add(&s, cut_piece(count, origin, 2 * ranks, rank));
+    shard_add(&s, cut_piece(count, origin, 2 * ranks, 2 * ranks - 1 - rank));
+  } else
+    shard_add(&s, (dil_comb){origin + rank, ranks,
+                             maximum(count - rank + ranks - 1, 0) / ranks});
+  return s;
+}
+
+int64_t shard_rows(const shard *s) {
+  int64_t rows_owned = 0;
+  for (int32_t i = 0; i < s->count; i++) rows_owned += s->comb[i].count;
+  return rows_owned;
+}
+
+shard place_queries(const ring_shape *r, int32_t rank) {
+  return place_shard(r->layout, r->N, r->M - r->N, r->ranks, rank);
+}
+
+shard place_keys(const ring_shape *r, int32_t rank) {
+  return place_shard(r->layout, r->M, 0, r->ranks, rank);
+}
+
+/* ---- arithmetic ---------------------------------------------------------- */
+
+/* A saturating sum. */
+static int64_t add(int64_t a, int64_t b) {
+  int64_t sum;
+  if (__builtin_add_overflow(a, b, &sum)) return b > 0 ? INT64_MAX : INT64_MIN;
+  return sum;
+}
+
+/* The first x >= low with x = a mod r and x = b mod s; INT64_MAX if there is
+ * none. */
+static int64_t first_common(int64_t low, int64_t a, int64_t r, int64_t b,
+                            int64_t s) {
+  int64_t x = low + floor_mod(a - low, r);
+  for (int64_t tries = 0; tries < s; tries++, x += r)
+    if (floor_mod(x - b, s) == 0) return x;
+  return INT64_MAX;
+}
+
+/* ---- demands ------------------------------------------------------------- */
+
+/* The first and the last query in low..high-1 that the residue selects; *every
+ * is their distance. False: there is none. */
+static bool queries_within(const demand *d, int64_t residue, int64_t low,
+                           int64_t high, int64_t *t_min, int64_t *t_max,
+                           int64_t *every) {
+  const dil_comb *q = &d->queries;
+  int64_t r = d->branch->dilation;
+  *every = least_multiple(r, q->step);
+  *t_min = first_common(maximum(low, q->first), residue, r, q->first, q->step);
+  high = minimum(high, comb_end(*q));
+  if (*t_min >= high) return false;
+  *t_max = *t_min + (high - 1 - *t_min) / *every * *every;
+  return true;
+}
+
+/* The start of the next segment that may hold queries of the receiver. */
+static int64_t skip_segments(const demand *d, int64_t high) {
+  int64_t s = d->branch->segment;
+  if (!s || comb_end(d->queries) <= high) return INT64_MAX;
+  return maximum(high, floor_to(d->queries.first, s));
+}
+
+static want demand_at(const demand *d, int64_t at) {
+  int64_t s = d->branch->segment, low = s ? floor_to(at, s) : 0;
+  int64_t high = s ? low + s : INT64_MAX, t_min, t_max;
+  want w = {.residue = low + d->phase, .until = high};
+  if (!queries_within(d, w.residue, s ? low : INT64_MIN / 2, high, &t_min,
+                      &t_max, &w.every)) {
+    w.until = skip_segments(d, high);
+    return w;
+  }
+  int64_t border[4] = {d->left == DIL_ENDLESS ? INT64_MIN : t_min - d->left,
+                       t_min, t_max + 1,
+                       d->right == DIL_ENDLESS ? INT64_MAX
+                                               : add(t_max + 1, d->right)};
+  int32_t zone = 0; /* 1: before the first query; 2: among; 3: after the last */
+  while (zone < 4 && border[zone] <= at) zone++;
+  if (zone < 4) w.until = minimum(high, border[zone]);
+  w.some = zone >= 1 && zone <= 3;
+  w.inside = zone == 2;
+  w.query = t_min;
+  w.last = t_max;
+  return w;
+}
+
+/* Whether a query reaches key j by its window; j stands among the queries. */
+static bool sees_inside(const demand *d, const want *w, int64_t j) {
+  if (d->left == DIL_ENDLESS || d->right == DIL_ENDLESS) return true;
+  int64_t next = j - d->right + floor_mod(w->query - (j - d->right), w->every);
+  return next <= j + d->left;
+}
+
+static bool is_wanted(const demand *d, const want *w, int64_t j) {
+  if (!w->some || floor_mod(j - w->residue, d->branch->dilation)) return false;
+  return !w->inside || sees_inside(d, w, j);
+}
+
+/* ---- the rows of a pair of ranks ----------------------------------------- */
+
+enum { DEMANDS_MAX = 512, QUESTIONS_MAX = 1 << 17 };
+
+/* The phases (place_part) whose rows are asked for. */
+typedef struct asking_for {
+  uint64_t gathered;      /* branches that gather, as bits */
+  bool first, rest;       /* rows that these branches need; all other rows */
+} asking_for;
+
+/* All demands of a pair of ranks, and the range of keys that is not yet told to
+ * the visitor. */
+typedef struct demands {
+  asking_for part;
+  int32_t count;
+  demand of[DEMANDS_MAX];
+  want want[DEMANDS_MAX];
+  mask_search search;     /* mask NULL: masks are ignored */
+  int32_t comb_index;
+  dil_comb comb;          /* of the sender's keys */
+  int64_t low, high;      /* the range; none: low == high */
+  bool keeps[DEMANDS_MAX]; /* demands that need keys of the range */
+  int32_t offset[DIL_PERIOD_MAX];
+  place_visit visit;
+  void *context;
+} demands;
+
+static bool same_demand(const demands *all, const demand *a, const demand *b) {
+  bool heads = a->masked && all->search.mask->by_head;
+  return a->branch == b->branch && a->phase == b->phase &&
+         a->queries.first == b->queries.first &&
+         (!heads || a->head == b->head);
+}
+
+static bool demands_add(demands *all, demand d) {
+  for (int32_t i = 0; i < all->count; i++)
+    if (same_demand(all, &all->of[i], &d)) return true;
+  if (all->count == DEMANDS_MAX) return false;
+  all->of[all->count++] = d;
+  return true;
+}
+
+/* The demand of one head for one branch, without its queries. */
+static demand make_demand(demands *all, const dil_table *t, int32_t b,
+                          int32_t h) {
+  const dil_branch *branch = &t->branches[b];
+  demand d = {.branch = branch, .phase = branch->phase[h], .head = h,
+              .gathered = all->part.gathered >> b & 1,
+              .left = DIL_ENDLESS, .right = DIL_ENDLESS};
+  if (branch->predicate < 0) return d;
+  const dil_predicate *p = &t->predicates[branch->predicate];
+  const place_mask *mask = all->search.mask;
+  d.left = p->left;
+  d.right = p->right;
+  d.masked = p->masked && mask && mask->judged >> branch->predicate & 1;
+  if (p->masked && !d.masked) all->search.exact = false;
+  return d;
+}
+
+static dil_status gather_demands(const dil_table *t, const shard *asking,
+                                 int32_t kv_head, demands *all) {
+  int32_t group = t->heads / t->kv_heads;
+  for (int32_t h = kv_head * group; h < (kv_head + 1) * group; h++)
+    for (int32_t b = 0; b < t->branch_count; b++) {
+      if (h < t->branches[b].head_first || h > t->branches[b].head_last)
+        continue;
+      demand d = make_demand(all, t, b, h);
+      for (int32_t i = 0; i < asking->count; i++) {
+        d.queries = asking->comb[i];
+        if (!demands_add(all, d))
+          return dil_fail(DIL_UNSUPPORTED, "more than %d phases of branches "
+                          "share a K/V head", DEMANDS_MAX);
+      }
+    }
+  return DIL_OK;
+}
+
+/* Fills all->want for position `at`; returns where the first one changes. */
+static int64_t ask(demands *all, int64_t at) {
+  int64_t until = INT64_MAX;
+  for (int32_t i = 0; i < all->count; i++) {
+    all->want[i] = demand_at(&all->of[i], at);
+    until = minimum(until, all->want[i].until);
+  }
+  return until;
+}
+
+/* The period of the needed rows in positions; 0: no demand needs any. */
+static int64_t period_of(const demands *all) {
+  int64_t period = 0;
+  for (int32_t i = 0; i < all->count; i++) {
+    const want *w = &all->want[i];
+    if (!all->keeps[i]) continue;
+    if (!period) period = all->comb.step;
+    period = least_multiple(
+        period, w->inside ? w->every : all->of[i].branch->dilation);
+  }
+  return period;
+}
+
+/* Whether some demand needs key j, in a phase that is asked for. */
+static bool is_asked(const demands *all, int64_t j) {
+  bool first = false, any = false;
+  for (int32_t i = 0; i < all->count && !first; i++) {
+    if (!all->keeps[i] || !is_wanted(&all->of[i], &all->want[i], j)) continue;
+    any = true;
+    first = all->of[i].gathered || all->part.first == all->part.rest;
+  }
+  return first ? all->part.first : any && all->part.rest;
+}
+
+/* Tells the visitor about the range, as one stretch. */
+static dil_status flush(demands *all) {
+  stretch_of_rows found = {.comb = all->comb_index, .low = all->low,
+                           .high = all->high, .offset = all->offset,
+                           .period = period_of(all)};
+  int64_t length = minimum(found.period, found.high - found.low);
+  if (length > DIL_PERIOD_MAX)
+    return dil_fail(DIL_UNSUPPORTED, "dilations with a common period of %lld "
+                    "in a sequence of parts (at most %d)",
+                    (long long)found.period, DIL_PERIOD_MAX);
+  for (int64_t o = 0; o < length; o++)
+    if (floor_mod(found.low + o - all->comb.first, all->comb.step) == 0 &&
+        is_asked(all, found.low + o))
+      all->offset[found.count++] = (int32_t)o;
+  if (found.count) all->visit(all->context, &found);
+  all->low = all->high;
+  return DIL_OK;
+}
+
+/* Adds low..high-1 to the range if the same demands need keys of both; else it
+ * flushes the range and begins a new one. */
+static dil_status gather(demands *all, int64_t low, int64_t high,
+                         const mask_answer *answer) {
+  bool same = all->low < all->high && all->high == low;
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; i < all->count && same; i++)
+    same = all->keeps[i] == (answer[i] != MASK_NONE);
+  if (!same) {
+    status = flush(all);
+    all->low = low;
+    for (int32_t i = 0; i < all->count; i++)
+      all->keeps[i] = answer[i] != MASK_NONE;
+  }
+  all->high = high;
+  return status;
+}
+
+/* Where to cut a range: at the multiple of the largest power of two inside. */
+static int64_t round_middle(int64_t low, int64_t high) {
+  int64_t bit = 1;
+  for (int64_t differ = low ^ (high - 1); differ > 1; differ /= 2) bit *= 2;
+  return (high - 1) / bit * bit;
+}
+
+/* Cuts low..high-1 until each demand needs all of a range or nothing, as far as
+ * masks go. */
+static dil_status settle(demands *all, int64_t low, int64_t high,
+                         const mask_answer *before) {
+  mask_answer answer[DEMANDS_MAX];
+  bool mixed = false;
+  for (int32_t i = 0; i < all->count; i++) {
+    answer[i] = before[i] != MASK_MIXED
+                    ? before[i]
+                    : mask_ask(&all->search, &all->of[i], &all->want[i], low,
+                               high);
+    mixed |= answer[i] == MASK_MIXED;
+  }
+  if (!mixed) return gather(all, low, high, answer);
+  int64_t middle = round_middle(low, high);
+  dil_status status = settle(all, low, middle, answer);
+  return status ? status : settle(all, middle, high, answer);
+}
+
+/* Visits the rows that travel out of one comb of the sender. */
+static dil_status comb_rows(demands *all, int32_t index, dil_comb comb) {
+  int64_t end = comb_end(comb);
+  dil_status status = DIL_OK;
+  all->comb_index = index;
+  all->comb = comb;
+  all->low = all->high = 0;
+  for (int64_t at = comb.first; at < end && !status;) {
+    mask_answer first[DEMANDS_MAX];
+    int64_t high = minimum(ask(all, at), end);
+    for (int32_t i = 0; i < all->count; i++)
+      first[i] = !all->want[i].some     ? MASK_NONE
+                 : all->of[i].masked ? MASK_MIXED
+                                     : MASK_ALL;
+    status = settle(all, at, high, first);
+    if (!status) status = flush(all); /* before all->want changes */
+    at = high;
+  }
+  return status;
+}
+
+static dil_status reach(const dil_table *t, const place_mask *mask,
+                        const shard *owned, const shard *asking,
+                        int32_t kv_head, asking_for part, place_visit visit,
+                        void *context, bool *exact) {
+  demands *all = calloc(1, sizeof *all);
+  if (!all) return dil_fail(DIL_MEMORY, "no memory to place a sequence");
+  all->part = part;
+  all->search = (mask_search){mask, QUESTIONS_MAX, true};
+  all->visit = visit;
+  all->context = context;
+  dil_status status = gather_demands(t, asking, kv_head, all);
+  for (int32_t i = 0; i < owned->count && !status; i++)
+    status = comb_rows(all, i, owned->comb[i]);
+  *exact = all->search.exact;
+  free(all);
+  return status;
+}
+
+dil_status place_reach(const dil_table *t, const shard *owned,
+                       const shard *asking, int32_t kv_head,
+                       place_visit visit, void *context) {
+  bool exact;
+  return reach(t, NULL, owned, asking, kv_head, (asking_for){0, true, true},
+               visit, context, &exact);
+}
+
+/* All branches of the table, as bits. */
+static uint64_t all_branches(const dil_table *t) {
+  return t->branch_count < 64 ? ((uint64_t)1 << t->branch_count) - 1
+                              : ~(uint64_t)0;
+}
+
+bool place_gathers(const ring_shape *r) {
+  return !(all_branches(r->table) & ~r->gathered);
+}
+
+/* If all branches gather, or all rotate, one phase has all rows. */
+static dil_status ring_reach(const ring_shape *r, int32_t from, int32_t to,
+                             int32_t kv_head, place_part part,
+                             place_visit visit, void *context, bool *exact) {
+  shard owned = place_keys(r, from), asking = place_queries(r, to);
+  uint64_t all = all_branches(r->table);
+  uint64_t mine = part == PLACE_FIRST ? r->gathered : ~r->gathered;
+  bool alone = !(all & ~mine);
+  asking_for what = {r->gathered, alone || part == PLACE_FIRST,
+                     alone || part == PLACE_REST};
+  *exact = true;
+  if (!(all & mine)) return DIL_OK;
+  return reach(r->table, r->mask, &owned, &asking, kv_head, what, visit,
+               context, exact);
+}
+
+dil_status place_rows(const ring_shape *r, int32_t from, int32_t to,
+                      int32_t kv_head, place_part part, place_visit visit,
+                      void *context) {
+  bool exact;
+  return ring_reach(r, from, to, kv_head, part, visit, context, &exact);
+}
+
+int64_t stretch_count(const stretch_of_rows *s) {
+  int64_t length = s->high - s->low, rest = length % s->period;
+  int64_t count = length / s->period * s->count;
+  for (int32_t i = 0; i < s->count && s->offset[i] < rest; i++) count++;
+  return count;
+}
+
+static void count_rows(void *context, const stretch_of_rows *rows_found) {
+  *(int64_t *)context += stretch_count(rows_found);
+}
+
+dil_status place_count(const ring_shape *r, int32_t from, int32_t to,
+                       int32_t kv_head, place_part part, int64_t *count,
+                       bool *exact) {
+  *count = 0;
+  return ring_reach(r, from, to, kv_head, part, count_rows, count, exact);
+}

@@ -1,0 +1,102 @@
+/* partition.h - the partition of a sequence over ranks: which rows each rank
+ * owns, and which rows travel between two ranks.
+ *
+ * In: a plan's table, the shape of a ring, N and M. Out: the positions that a
+ * rank owns, as combs; and for each pair of ranks the key rows that some query
+ * of the receiver needs. The rows are exact for segments, dilations, phases and
+ * windows; they come from arithmetic on global positions. Sender and receiver
+ * compute the same list, so that no index travels. */
+#ifndef DIL_RUNTIME_RING_PARTITION_H
+#define DIL_RUNTIME_RING_PARTITION_H
+
+#include "runtime/code.h"
+#include "runtime/shard.h"
+
+/* Contiguous: one block of rows a rank. Zigzag: of 2 * ranks blocks, rank r has
+ * blocks r and 2 * ranks - 1 - r, which balances causal masks. Striped: rank r
+ * has rows r, r + ranks, ... (striped attention, arXiv:2311.09431). */
+typedef enum dil_layout {
+  DIL_CONTIGUOUS, DIL_ZIGZAG, DIL_STRIPED, DIL_LAYOUT_COUNT
+} dil_layout;
+
+enum { SHARD_COMBS = 2 }; /* a zigzag shard has two blocks */
+
+/* The positions that a rank owns, as combs: arithmetic progressions. A shard of
+ * no rows has no combs. */
+typedef struct shard {
+  int32_t count;
+  dil_comb comb[SHARD_COMBS]; /* in rising order */
+} shard;
+
+/* The shard of a rank among rows 0..count-1, with `origin` added to each. */
+shard place_shard(dil_layout layout, int64_t count, int64_t origin,
+                  int32_t ranks, int32_t rank);
+int64_t shard_rows(const shard *s);
+
+/* ---- rows that travel ---------------------------------------------------- */
+
+/* Bounds of a plan's masks, as far as they are known without the inputs. All
+ * ranks must get the same answers. */
+typedef struct place_mask {
+  /* How much of the box of queries t0..t1 and keys j0..j1 (inclusive positions)
+   * the mask of a predicate lets through, its window aside. `head` counts in
+   * the whole plan. DIL_PARTIAL also means that it cannot tell. Thread-safe. */
+  dil_cover (*judge)(const void *context, int32_t predicate, int32_t head,
+                     int64_t t0, int64_t t1, int64_t j0, int64_t j1);
+  const void *context;
+  uint64_t judged, exact; /* predicates as bits: `judge` knows of them; `judge`
+                             is never partial for a box of one pair */
+  bool by_head;           /* some mask differs from head to head */
+  int32_t head;           /* the table's first head, as the whole plan counts */
+} place_mask;
+
+/* Two phases of an exchange. PLACE_FIRST: rows of branches that gather, which
+ * travel all at once. PLACE_REST: rows of branches that rotate, which travel
+ * step by step. A row that both phases want travels in PLACE_FIRST. */
+typedef enum place_part { PLACE_FIRST, PLACE_REST, PLACE_PARTS } place_part;
+
+/* One sequence on a ring. */
+typedef struct ring_shape {
+  const dil_table *table;
+  dil_layout layout;
+  int32_t ranks;
+  int64_t N, M;
+  const place_mask *mask; /* NULL: rows travel as if there were no masks */
+  uint64_t gathered;      /* branches that gather, as bits */
+} ring_shape;
+
+/* Whether all branches gather. */
+bool place_gathers(const ring_shape *r);
+
+shard place_queries(const ring_shape *r, int32_t rank); /* positions t */
+shard place_keys(const ring_shape *r, int32_t rank);    /* positions j */
+
+/* A stretch of rows that travel: the positions low + offset[i] + n * period
+ * below `high`, for 0 <= i < count and n >= 0. The visitor gets the stretches
+ * of each comb in rising order. */
+typedef struct stretch_of_rows {
+  int32_t comb;            /* of the sender's shard */
+  int64_t low, high, period;
+  const int32_t *offset;
+  int32_t count;
+} stretch_of_rows;
+typedef void (*place_visit)(void *context, const stretch_of_rows *rows);
+
+/* Visits the rows of `kv_head` among the `owned` keys that some query of
+ * `asking` reaches, each row once. DIL_MEMORY; DIL_UNSUPPORTED: a common period
+ * of dilations is above DIL_PERIOD_MAX, or a K/V head has too many phases. */
+dil_status place_reach(const dil_table *table, const shard *owned,
+                       const shard *asking, int32_t kv_head,
+                       place_visit visit, void *context);
+/* Visits the rows that rank `from` sends to rank `to` in one phase. */
+dil_status place_rows(const ring_shape *r, int32_t from, int32_t to,
+                      int32_t kv_head, place_part part, place_visit visit,
+                      void *context);
+/* Counts these rows. *exact: the count is the least that the pattern needs;
+ * else a mask may hide some of the rows from every query. */
+dil_status place_count(const ring_shape *r, int32_t from, int32_t to,
+                       int32_t kv_head, place_part part, int64_t *count,
+                       bool *exact);
+int64_t stretch_count(const stretch_of_rows *rows); /* in rows */
+
+#endif

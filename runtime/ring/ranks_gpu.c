@@ -1,0 +1,192 @@
+/* ranks_gpu.c - the tensors of a rank on its GPU; see crew_gpu.h. In: a rank's
+ * views of a call on the host. Out: contiguous copies on the device, and the
+ * results back on the host. */
+#include "ranks_gpu.h"
+#include "runtime/base/status.h"
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the device ---------------------------------------------------------- */
+
+dil_status resident_open(const crew_gpu *shared, const dil_table *table,
+                         int32_t rank, resident *r) {
+  const dil_cuda_module *cuda = shared->cuda;
+  *r = (resident){.shared = shared};
+  dil_status status =
+      cuda->open(shared->first + rank % shared->devices, &r->gpu);
+  if (!status)
+    status = cuda->kernel(r->gpu, table, shared->codes, shared->code_count,
+                          NULL, shared->dimension, shared->context,
+                          &r->kernel);
+  if (!status)
+    status = cuda->ring(r->gpu, r->kernel, &shared->rows, &r->device);
+  return status;
+}
+
+static void give_all(resident *r) {
+  while (r->memory_count > 0)
+    r->shared->cuda->give(r->gpu, r->memory[--r->memory_count]);
+  r->bytes = 0;
+}
+
+void resident_close(resident *r) {
+  if (!r->shared) return;
+  if (r->gpu) give_all(r);
+  ring_device_free(r->device);
+  if (r->kernel) r->shared->cuda->kernel_free(r->kernel);
+  if (r->gpu) r->shared->cuda->close(r->gpu);
+  *r = (resident){0};
+}
+
+/* ---- tensors ------------------------------------------------------------- */
+
+static int64_t bytes_of(const dil_tensor *t) {
+  return dil_tensor_count(t) * (int64_t)dil_dtype_size(t->dtype);
+}
+
+/* A contiguous tensor of the device with the shape of `like`. */
+static dil_status take_tensor(resident *r, const dil_tensor *like,
+                              dil_dtype dtype, dil_tensor *made) {
+  void *memory = NULL;
+  *made = dil_tensor_make(NULL, dtype, like->rank, like->shape);
+  dil_status status = r->shared->cuda->take(r->gpu, bytes_of(made), &memory);
+  if (status) return status;
+  r->memory[r->memory_count++] = memory;
+  r->bytes += bytes_of(made);
+  made->data = memory;
+  return DIL_OK;
+}
+
+/* Allocates host memory for a contiguous copy of a device tensor. */
+static dil_status take_whole(const dil_tensor *there, char **whole) {
+  int64_t bytes = bytes_of(there);
+  *whole = malloc((size_t)bytes + 1);
+  return *whole ? DIL_OK
+                : dil_fail(DIL_MEMORY, "no memory to copy %lld bytes of a rank",
+                           (long long)bytes);
+}
+
+static dil_status copy_up(resident *r, const dil_tensor *host,
+                          const dil_tensor *there) {
+  char *whole;
+  dil_status status = take_whole(there, &whole);
+  if (status) return status;
+  rows_pack(host, there->dtype, whole);
+  if (bytes_of(there))
+    status = r->shared->cuda->upload(r->gpu, there->data, whole,
+                                     bytes_of(there));
+  free(whole);
+  return status;
+}
+
+static dil_status copy_down(resident *r, const dil_tensor *host,
+                            const dil_tensor *there,
+                            void (*copy)(const dil_tensor *, char **, bool)) {
+  char *whole;
+  dil_status status = take_whole(there, &whole);
+  if (status) return status;
+  if (bytes_of(there))
+    status = r->shared->cuda->download(r->gpu, whole, there->data,
+                                       bytes_of(there));
+  char *at = whole;
+  if (!status) copy(host, &at, true);
+  free(whole);
+  return status;
+}
+
+static void copy_lse(const dil_tensor *t, char **at, bool unpack) {
+  lse_copy(*t, at, unpack);
+}
+
+/* Makes q, k or v (tensor 0, 1, 2) on the device: the host's rows, or random
+ * numbers. */
+static dil_status place_rows_of(resident *r, const resident_part *p,
+                                int32_t tensor, int32_t comb,
+                                const dil_tensor *host, dil_tensor *made) {
+  dil_normal_place place = part_place(p, tensor, comb);
+  dil_status status = take_tensor(r, host, p->dtype, made);
+  if (status) return status;
+  if (host->data) return copy_up(r, host, made);
+  return r->shared->cuda->normal(r->device, made, &place);
+}
+
+/* Fills an output with NaN, so that rows that a run leaves out show up. */
+static dil_status place_output(resident *r, const dil_tensor *like,
+                               dil_tensor *made) {
+  dil_status status = take_tensor(r, like, like->dtype, made);
+  if (status) return status;
+  return r->shared->cuda->fill(r->gpu, made->data, 0xff, bytes_of(made));
+}
+
+static dil_status place_input(resident *r, const dil_tensor *host,
+                              dil_tensor *made) {
+  dil_status status = take_tensor(r, host, host->dtype, made);
+  if (status || !bytes_of(made)) return status;
+  return r->shared->cuda->upload(r->gpu, made->data, host->data,
+                                 bytes_of(made));
+}
+
+/* ---- a part of a call ---------------------------------------------------- */
+
+static dil_status place_comb(resident *r, const resident_part *p,
+                             int32_t comb) {
+  const ring_rows *from = &p->rows;
+  ring_rows *to = &r->rows;
+  dil_status status =
+      place_rows_of(r, p, 0, comb, &from->q[comb], &to->q[comb]);
+  if (!status)
+    status = place_rows_of(r, p, 1, comb, &from->keys.k[comb],
+                           &to->keys.k[comb]);
+  if (!status)
+    status = place_rows_of(r, p, 2, comb, &from->keys.v[comb],
+                           &to->keys.v[comb]);
+  if (!status) status = place_output(r, &from->o[comb], &to->o[comb]);
+  to->lse[comb] = from->lse[comb];
+  if (!status && from->lse[comb].data)
+    status = place_output(r, &from->lse[comb], &to->lse[comb]);
+  return status;
+}
+
+dil_status resident_place(resident *r, const dil_call *call,
+                          const resident_part *part) {
+  dil_status status = DIL_OK;
+  give_all(r);
+  for (int32_t i = 0; i < SHARD_COMBS && !status; i++)
+    status = place_comb(r, part, i);
+  for (int32_t i = 0; i < call->input_count && !status; i++)
+    status = place_input(r, &call->inputs[i], &r->inputs[i]);
+  return status;
+}
+
+dil_status resident_fetch(resident *r, const ring_rows *host) {
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; i < SHARD_COMBS && !status; i++) {
+    if (host->o[i].data)
+      status = copy_down(r, &host->o[i], &r->rows.o[i], rows_copy);
+    if (!status && host->lse[i].data)
+      status = copy_down(r, &host->lse[i], &r->rows.lse[i], copy_lse);
+  }
+  return status;
+}
+
+/* Byte offset of a row of o [B, N, H, D]; for lse [B, H, N] the caller passes h
+ * as `row` and the row as `h`. */
+static int64_t place_of(const dil_tensor *o, int64_t b, int64_t row,
+                        int32_t h) {
+  return (b * o->stride[0] + row * o->stride[1] + h * o->stride[2]) *
+         (int64_t)dil_dtype_size(o->dtype);
+}
+
+dil_status resident_fetch_row(resident *r, const ring_rows *host, int32_t comb,
+                              int64_t b, int64_t row, int32_t h) {
+  const dil_tensor *there = &r->rows.o[comb], *here = &host->o[comb];
+  dil_tensor sums = r->rows.lse[comb], out = host->lse[comb];
+  dil_status status = r->shared->cuda->download(
+      r->gpu, (char *)here->data + place_of(here, b, row, h),
+      (char *)there->data + place_of(there, b, row, h),
+      here->shape[3] * (int64_t)dil_dtype_size(here->dtype));
+  if (status || !out.data) return status;
+  char *to = (char *)out.data + place_of(&out, b, h, (int32_t)row);
+  char *from = (char *)sums.data + place_of(&sums, b, h, (int32_t)row);
+  return r->shared->cuda->download(r->gpu, to, from, sizeof(float));
+}

@@ -1,0 +1,196 @@
+/* ranks_rows.c - the rows of a call that belong to a rank: their positions in
+ * the call, views of them, and copies of them. */
+#include "rank.h"
+#include "runtime/cpu/pack.h"
+#include "runtime/rowset/walk.h"
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- a rank's rows ------------------------------------------------------- */
+
+/* A view of a tensor [B, rows, H, D]: the rows at a comb's positions, some
+ * batch rows and some heads. The tensor's row 0 has position `origin`. */
+static dil_tensor view_rows(const dil_tensor *whole, dil_comb comb,
+                            int64_t origin, dil_comb batch, int32_t head,
+                            int32_t heads) {
+  dil_tensor t = *whole;
+  int64_t at = batch.first * t.stride[0] +
+               (comb.first - origin) * t.stride[1] + head * t.stride[2];
+  if (t.data) t.data = (char *)t.data + at * (int64_t)dil_dtype_size(t.dtype);
+  t.stride[1] *= comb.step;
+  t.shape[0] = batch.count;
+  t.shape[1] = comb.count;
+  t.shape[2] = heads;
+  return t;
+}
+
+static dil_tensor view_lse(const dil_tensor *whole, dil_comb comb,
+                           int64_t origin, dil_comb batch, int32_t head,
+                           int32_t heads) {
+  dil_tensor t = *whole;
+  if (t.data)
+    t.data = (float *)t.data + batch.first * t.stride[0] + head * t.stride[1] +
+             (comb.first - origin) * t.stride[2];
+  t.stride[2] *= comb.step;
+  t.shape[0] = batch.count;
+  t.shape[1] = heads;
+  t.shape[2] = comb.count;
+  return t;
+}
+
+void rows_slice(const ring_rows *whole, int32_t comb, dil_comb these,
+                dil_tensor *o, dil_tensor *lse) {
+  const dil_tensor *all = &whole->o[comb];
+  dil_comb batch = {0, 1, all->shape[0]};
+  int32_t heads = (int32_t)all->shape[2];
+  *o = view_rows(all, these, 0, batch, 0, heads);
+  *lse = view_lse(&whole->lse[comb], these, 0, batch, 0, heads);
+}
+
+static void view_own(const dil_call *c, const ring_shape *r, int32_t rank,
+                     dil_comb batch, head_share s, ring_rows *out) {
+  shard mine = place_queries(r, rank), owned = place_keys(r, rank);
+  int64_t origin = r->M - r->N;
+  for (int32_t i = 0; i < SHARD_COMBS; i++) {
+    dil_comb q = i < mine.count ? mine.comb[i] : (dil_comb){origin, 1, 0};
+    dil_comb k = i < owned.count ? owned.comb[i] : (dil_comb){0, 1, 0};
+    out->q[i] = view_rows(&c->q, q, origin, batch, s.head, s.heads);
+    out->o[i] = view_rows(&c->o, q, origin, batch, s.head, s.heads);
+    out->lse[i] = view_lse(&c->lse, q, origin, batch, s.head, s.heads);
+    out->keys.k[i] = view_rows(&c->k, k, 0, batch, s.kv_head, s.kv_heads);
+    out->keys.v[i] = view_rows(&c->v, k, 0, batch, s.kv_head, s.kv_heads);
+  }
+}
+
+static int32_t place_in_ring(const member *m) {
+  return m->rank % m->crew->task.mesh.ring;
+}
+
+dil_comb member_batch(const member *m, const dil_call *call) {
+  const mesh *all = &m->crew->task.mesh;
+  shard batch = place_shard(DIL_CONTIGUOUS, call->q.shape[0], 0, all->batch,
+                            m->rank / all->ring / all->heads);
+  return batch.count ? batch.comb[0] : (dil_comb){0, 1, 0};
+}
+
+ring_shape member_shape(const member *m, const dil_call *call) {
+  const crew_task *t = &m->crew->task;
+  return (ring_shape){.table = &m->table,
+                      .layout = t->mesh.layout,
+                      .ranks = t->mesh.ring,
+                      .N = call->q.shape[1],
+                      .M = call->k.shape[1],
+                      .mask = m->mask.judge ? &m->mask : NULL,
+                      .gathered = t->mesh.gathered};
+}
+
+void member_view_call(const member *m, const dil_call *call, ring_rows *out) {
+  ring_shape shape_of = member_shape(m, call);
+  view_own(call, &shape_of, place_in_ring(m), member_batch(m, call), m->share,
+           out);
+}
+
+void member_view(const member *m, const dil_call *call, ring_rows *out) {
+  if (m->holds) *out = m->held;
+  else member_view_call(m, call, out);
+}
+
+resident_part member_part(const member *m, const dil_call *call) {
+  const dil_table *t = m->crew->task.table;
+  ring_shape shape_of = member_shape(m, call);
+  resident_part part = {.queries = place_queries(&shape_of, place_in_ring(m)),
+                        .keys = place_keys(&shape_of, place_in_ring(m)),
+                        .N = shape_of.N,
+                        .M = shape_of.M,
+                        .batch = (int32_t)member_batch(m, call).first,
+                        .head = m->share.head,
+                        .kv_head = m->share.kv_head,
+                        .heads = t->heads,
+                        .kv_heads = t->kv_heads,
+                        .dtype = t->dtype,
+                        .seed = call->random};
+  member_view(m, call, &part.rows);
+  return part;
+}
+
+dil_normal_place part_place(const resident_part *p, int32_t tensor,
+                            int32_t comb) {
+  const shard *s = tensor ? &p->keys : &p->queries;
+  dil_normal_place place = {
+      .seed = p->seed, .tensor = (uint32_t)tensor,
+      .rows = comb < s->count ? s->comb[comb] : (dil_comb){0, 1, 0},
+      .whole_rows = tensor ? p->M : p->N, .batch = p->batch,
+      .head = tensor ? p->kv_head : p->head,
+      .whole_heads = tensor ? p->kv_heads : p->heads};
+  if (!tensor) place.rows.first -= p->M - p->N;
+  return place;
+}
+
+/* Index of position t in a comb; -1: the comb does not hold it. */
+static int64_t row_in(dil_comb comb, int64_t t) {
+  int64_t from = t - comb.first;
+  bool there =
+      from >= 0 && from % comb.step == 0 && from / comb.step < comb.count;
+  return there ? from / comb.step : -1;
+}
+
+bool member_find(const member *m, const dil_call *call, crew_row at,
+                 row_place *found) {
+  ring_shape shape_of = member_shape(m, call);
+  shard mine = place_queries(&shape_of, place_in_ring(m));
+  dil_comb batch = member_batch(m, call);
+  *found = (row_place){.b = at.b - batch.first, .h = at.h - m->share.head};
+  if (found->b < 0 || found->b >= batch.count || found->h < 0 ||
+      found->h >= m->share.heads)
+    return false;
+  for (; found->comb < mine.count; found->comb++) {
+    found->row = row_in(mine.comb[found->comb], at.n + shape_of.M - shape_of.N);
+    if (found->row >= 0) return true;
+  }
+  return false;
+}
+
+/* ---- copies -------------------------------------------------------------- */
+
+void rows_copy(const dil_tensor *t, char **at, bool unpack) {
+  size_t size = dil_dtype_size(t->dtype), row = (size_t)t->shape[3] * size;
+  int64_t n[3];
+  for (n[0] = 0; n[0] < t->shape[0]; n[0]++)
+    for (n[1] = 0; n[1] < t->shape[1]; n[1]++)
+      for (n[2] = 0; n[2] < t->shape[2]; n[2]++, *at += row) {
+        char *place = (char *)t->data + (n[0] * t->stride[0] +
+                                         n[1] * t->stride[1] +
+                                         n[2] * t->stride[2]) *
+                                            (int64_t)size;
+        memcpy(unpack ? place : *at, unpack ? *at : place, row);
+      }
+}
+
+/* Writes all rows contiguously in another float type. */
+static void convert_rows(const dil_tensor *t, dil_dtype dtype, char *to) {
+  float wide[DIL_HEAD_DIM_MAX];
+  int32_t width = (int32_t)t->shape[3];
+  int64_t n[3];
+  for (n[0] = 0; n[0] < t->shape[0]; n[0]++)
+    for (n[1] = 0; n[1] < t->shape[1]; n[1]++)
+      for (n[2] = 0; n[2] < t->shape[2]; n[2]++) {
+        int64_t at = n[0] * t->stride[0] + n[1] * t->stride[1] +
+                     n[2] * t->stride[2];
+        row_to_f32((const char *)t->data + at * (int64_t)dil_dtype_size(t->dtype),
+                   t->dtype, width, wide);
+        row_from_f32(wide, dtype, width, to);
+        to += width * (int32_t)dil_dtype_size(dtype);
+      }
+}
+
+void rows_pack(const dil_tensor *t, dil_dtype dtype, char *to) {
+  if (t->dtype == dtype) rows_copy(t, &to, false);
+  else convert_rows(t, dtype, to);
+}
+
+/* lse is [B, H, N]: each number is copied as a row of one element. */
+void lse_copy(dil_tensor t, char **at, bool unpack) {
+  if (!t.data) return;
+  t.shape[3] = 1;
+  rows_copy(&t, at, unpack);
+}

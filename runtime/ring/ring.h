@@ -1,0 +1,81 @@
+/* ring.h - one sequence on many ranks: each rank owns a shard of the queries
+ * and of the keys, and sees the keys of the other ranks step by step.
+ *
+ * This is ring attention (arXiv:2310.01889) with one change: keys do not go
+ * from neighbour to neighbour. In step k, rank r gets the keys that its queries
+ * need (place.h) from rank r - k itself. Rows of branches that rotate travel in
+ * one message a step, while the rank computes on the rows of the step before.
+ * Rows of branches that gather are all posted before the first step, in one
+ * message from each rank. The order of the passes is the same either way: the
+ * rank's own keys, then the keys of ranks r-1, r-2, ... */
+#ifndef DIL_RUNTIME_RING_RING_H
+#define DIL_RUNTIME_RING_RING_H
+
+#include "ring_device.h"
+
+/* A rank's own rows: one view for each comb (dil_comb) of its shards. */
+typedef struct ring_rows {
+  dil_tensor q[SHARD_COMBS], o[SHARD_COMBS], lse[SHARD_COMBS];
+  ring_keys keys;
+} ring_rows;
+
+/* The rows that travel in each step. The first run of a shape makes the lists,
+ * and later runs of the same shape use them again. */
+typedef struct ring_routes {
+  ring_shape shape;
+  int32_t rank;
+  route *list;     /* [ranks][PLACE_PARTS][out, in]; NULL: not yet made */
+} ring_routes;
+void ring_routes_free(ring_routes *routes, ring_device *device);
+
+typedef struct ring_checkpoint {
+  const char *prefix;  /* files PREFIX.NAME; NULL: none */
+  int32_t name;        /* the rank's number among the ranks of all rings */
+  int32_t every;       /* steps between two checkpoints */
+  bool resume;         /* the run begins with the state in the rank's file */
+} ring_checkpoint;
+
+typedef struct dil_ring {
+  ring_shape shape;          /* its table is the table of the rank's kernel */
+  int64_t B;                 /* batch rows of the whole call */
+  int32_t batch, head;       /* the rank's first batch row and first head,
+                                numbered in the whole call */
+  dil_link *link;            /* joins the ranks that share the sequence */
+  ring_device *device;       /* where this rank's rows lie */
+  ring_routes *routes;       /* the caller keeps them; all 0 at first */
+  const dil_call *call;      /* inputs, seed, scale, train; the sizes are those
+                                of `rows` */
+  ring_rows *rows;
+  uint64_t plan_hash;        /* must be the same on all ranks */
+  ring_checkpoint checkpoint;
+  void (*stepped)(void *watcher); /* called after each step; NULL: never */
+  void *watcher;
+  ring_facts facts;          /* out */
+} dil_ring;
+
+/* Writes o and lse of this rank's rows. Collective over the link. On failure
+ * every rank fails: with its own status, or with DIL_PEER and a text that names
+ * the failed rank and the step. */
+dil_status ring_run(dil_ring *ring);
+
+/* ring_agree.c: the handshake of a run. Before any row moves, the ranks compare
+ * all values that must be the same on every rank; `B` counts this rank's batch
+ * rows. Collective. */
+dil_status ring_agree(const dil_ring *ring, int64_t B);
+
+/* ---- heads on several ranks ---------------------------------------------- */
+
+/* The heads that rank `index` of `ranks` takes: whole K/V groups if there are
+ * as many groups as ranks, else some query heads of one group. */
+typedef struct head_share {
+  int32_t head, heads, kv_head, kv_heads;
+} head_share;
+/* heads 0: more ranks than heads. */
+head_share share_heads(int32_t heads, int32_t kv_heads, int32_t ranks,
+                       int32_t index);
+/* The plan's table for these heads alone. Its branches lie in `memory`, which
+ * has share_size(table) bytes and must outlive the result. */
+size_t share_size(const dil_table *table);
+dil_table share_table(const dil_table *table, head_share share, void *memory);
+
+#endif

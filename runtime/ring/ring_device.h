@@ -1,0 +1,104 @@
+/* ring_device.h - the device that holds the rows of a rank and computes on
+ * them. Each kind of device has one table of functions.
+ *
+ * A device may be asynchronous, like a CUDA stream: it may do a request later,
+ * as long as each request sees the results of the requests before it. Keys,
+ * messages and states lie in the device's memory. */
+#ifndef DIL_RUNTIME_RING_RING_DEVICE_H
+#define DIL_RUNTIME_RING_RING_DEVICE_H
+
+#include "route.h"
+#include "runtime/cpu/cpu.h"
+#include "runtime/link/link.h"
+
+typedef struct ring_device ring_device;
+
+/* Keys and values of a shard, one view for each comb. */
+typedef struct ring_keys {
+  dil_tensor k[SHARD_COMBS], v[SHARD_COMBS];
+} ring_keys;
+
+/* Bytes and seconds of one rank's run. */
+typedef struct ring_facts {
+  int64_t sent, received;    /* bytes of rows */
+  double waited, computed;   /* seconds */
+  int64_t memory;            /* bytes on a GPU; 0: the device is the host */
+} ring_facts;
+
+/* The elements of a whole tensor [B, whole_rows, whole_heads, D] that a rank
+ * holds. A random element depends on its index in the whole tensor, so that the
+ * numbers are the same on any number of ranks. */
+typedef struct dil_normal_place {
+  uint32_t seed, tensor;
+  dil_comb rows;
+  int64_t whole_rows;
+  int32_t batch, head, whole_heads; /* batch, head: the first ones held */
+} dil_normal_place;
+
+typedef struct ring_device_calls {
+  const char *name;
+  bool on_host;              /* its memory is the host's, and it does each
+                                request at once */
+  int32_t (*states)(const ring_device *d); /* see cpu_kernel_states */
+  dil_status (*start)(ring_device *d); /* a run begins */
+  /* Memory in the order of requests, as of a stream-ordered allocator: earlier
+   * requests may still use memory that is given back. `zero` clears it. */
+  dil_status (*take)(ring_device *d, int64_t bytes, bool zero, void **memory);
+  void (*give)(ring_device *d, void *memory);
+  /* pack gathers the rows of a route from `keys` into a message; spread
+   * scatters a message into `keys`. `keys` is the sender's shard. */
+  dil_status (*pack)(ring_device *d, route *r, const ring_keys *keys,
+                     void *message);
+  dil_status (*spread)(ring_device *d, route *r, const void *message,
+                       const ring_keys *keys);
+  void (*forget)(ring_device *d, route *r); /* frees the route's device copy */
+  /* See cpu_kernel_begin in cpu.h. */
+  dil_status (*begin)(ring_device *d, const dil_call *call,
+                      const dil_part *part);
+  dil_status (*advance)(ring_device *d, const dil_call *call,
+                        const dil_part *part);
+  dil_status (*finish)(ring_device *d, const dil_call *call,
+                       const dil_part *part);
+  /* `open` is begin and the first advance in one pass, over keys of the rank's
+   * own. It and each later advance write o and lse, so that no finish follows.
+   * `opens` sets *apart to the value that part->apart must have for that; 0:
+   * the device cannot open this part. NULL: it can open no part. */
+  dil_status (*opens)(ring_device *d, const dil_call *call,
+                      const dil_part *part, int64_t *apart);
+  dil_status (*open)(ring_device *d, const dil_call *call,
+                     const dil_part *part);
+  /* A message of the device's memory: see link.h. Requests after the wait see
+   * the received rows. */
+  dil_status (*post)(ring_device *d, dil_link *link, int32_t slot,
+                     const link_transfer *t);
+  dil_status (*wait)(ring_device *d, dil_link *link, int32_t slot);
+  /* The last request of a step. */
+  dil_status (*mark)(ring_device *d, int32_t step);
+  /* Waits until all requests are done or a rank fails. It adds to `facts` the
+   * times and bytes that only the device knows. */
+  dil_status (*settle)(ring_device *d, dil_link *link, ring_facts *facts);
+  /* Waits for the requests of a failed run, whose link is revoked. */
+  void (*drain)(ring_device *d);
+  /* Synchronous copies between memory of the host and of the device. */
+  dil_status (*write)(ring_device *d, void *to, const void *from,
+                      int64_t bytes);
+  dil_status (*read)(ring_device *d, void *to, const void *from,
+                     int64_t bytes);
+  void (*free)(ring_device *d);
+} ring_device_calls;
+
+/* The structure of every kind of device begins with this. */
+struct ring_device {
+  const ring_device_calls *calls;
+};
+
+static inline void ring_device_free(ring_device *d) {
+  if (d) d->calls->free(d);
+}
+
+/* ring_cpu.c: the processor as a device, which does each request at once. The
+ * device borrows the kernel. */
+dil_status ring_cpu_new(cpu_kernel *kernel, int32_t threads,
+                        ring_device **device);
+
+#endif

@@ -1,0 +1,200 @@
+/* ring_state.c - the running state of one rank's queries, in memory and as a
+ * checkpoint file (kept.h): a header that identifies plan, shape and rank, then
+ * o and lse in f32. */
+#include "ring_state.h"
+#include "checkpoint.h"
+#include "runtime/base/arithmetic.h"
+#include "runtime/base/module.h"
+#include "runtime/base/status.h"
+#include "runtime/rowset/walk.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static dil_status take_floats(ring_device *d, int64_t count, float **floats) {
+  void *memory = NULL;
+  dil_status status =
+      d->calls->take(d, count * (int64_t)sizeof(float), false, &memory);
+  *floats = memory;
+  return status;
+}
+
+dil_status state_new(ring_state *s, const dil_ring *r) {
+  const dil_table *t = r->shape.table;
+  shard mine = place_queries(&r->shape, r->link->rank);
+  ring_device *d = r->device;
+  int64_t states = d->calls->states(d), B = r->rows->q[0].shape[0];
+  dil_status status = DIL_OK;
+  s->step = -1;
+  for (int32_t i = 0; i < mine.count && !status; i++) {
+    int64_t apart = maximum(s->apart[i], 1);
+    int64_t kept = (mine.comb[i].count + apart - 1) / apart;
+    s->rows[i] = states * B * kept * t->heads;
+    status = take_floats(d, s->rows[i], &s->lse[i]);
+    if (!status)
+      status = take_floats(d, s->rows[i] * t->value_dim, &s->o[i]);
+  }
+  if (status) state_free(s, d);
+  return status;
+}
+
+void state_free(ring_state *s, ring_device *d) {
+  for (int32_t i = 0; i < SHARD_COMBS; i++) {
+    if (s->o[i]) d->calls->give(d, s->o[i]);
+    if (s->lse[i]) d->calls->give(d, s->lse[i]);
+    s->o[i] = s->lse[i] = NULL;
+  }
+}
+
+/* ---- as the host sees it -------------------------------------------------- */
+
+/* A copy of the state in host memory; if the device is the host, the state
+ * itself. */
+static dil_status mirror_new(const ring_state *s, const dil_ring *r,
+                             ring_state *host) {
+  size_t width = (size_t)r->shape.table->value_dim * sizeof(float);
+  bool good = true;
+  *host = *s;
+  if (r->device->calls->on_host) return DIL_OK;
+  for (int32_t i = 0; i < SHARD_COMBS; i++) {
+    host->o[i] = calloc((size_t)s->rows[i] + 1, width);
+    host->lse[i] = calloc((size_t)s->rows[i] + 1, sizeof(float));
+    good = good && host->o[i] && host->lse[i];
+  }
+  return good ? DIL_OK
+              : dil_fail(DIL_MEMORY, "no memory to keep the state of a rank");
+}
+
+static void mirror_free(ring_state *host, const dil_ring *r) {
+  for (int32_t i = 0; i < SHARD_COMBS && !r->device->calls->on_host; i++) {
+    free(host->o[i]);
+    free(host->lse[i]);
+  }
+}
+
+/* Copies all floats of the state from the mirror to the device (up) or back. */
+static dil_status mirror_move(const ring_state *s, const dil_ring *r,
+                              const ring_state *host, bool up) {
+  const ring_device_calls *calls = r->device->calls;
+  int64_t width = r->shape.table->value_dim;
+  dil_status status = DIL_OK;
+  if (calls->on_host) return DIL_OK;
+  for (int32_t i = 0; i < SHARD_COMBS; i++) {
+    float *const there[] = {s->o[i], s->lse[i]};
+    float *const here[] = {host->o[i], host->lse[i]};
+    const int64_t floats[] = {s->rows[i] * width, s->rows[i]};
+    for (int32_t n = 0; n < 2 && !status; n++) {
+      int64_t bytes = floats[n] * (int64_t)sizeof(float);
+      if (!bytes) continue;
+      status = up ? calls->write(r->device, there[n], here[n], bytes)
+                  : calls->read(r->device, here[n], there[n], bytes);
+    }
+  }
+  return status;
+}
+
+/* ---- the file ------------------------------------------------------------ */
+
+typedef struct header {
+  char magic[8];
+  uint64_t plan_hash;
+  int64_t B, N, M, batch, head, seed, train;
+  double scale;
+  int64_t rows[SHARD_COMBS];
+  int32_t rank, ranks, layout, step;
+} header;
+
+enum { BLOCKS = 1 + 2 * SHARD_COMBS };
+
+static header describe(const ring_state *s, const dil_ring *r) {
+  header h = {.magic = "dilring2", .plan_hash = r->plan_hash, .B = r->B,
+              .N = r->shape.N, .M = r->shape.M, .batch = r->batch,
+              .head = r->head, .seed = (int64_t)r->call->seed,
+              .train = r->call->train, .scale = r->call->scale,
+              .rank = r->link->rank, .ranks = r->link->ranks,
+              .layout = r->shape.layout, .step = s->step};
+  memcpy(h.rows, s->rows, sizeof h.rows);
+  return h;
+}
+
+/* Fills in the blocks of o and lse; block 0 is the header. */
+static void list_floats(const ring_state *s, const dil_ring *r,
+                        kept_block blocks[BLOCKS]) {
+  int64_t width = r->shape.table->value_dim, size = sizeof(float);
+  for (int32_t i = 0; i < SHARD_COMBS; i++) {
+    blocks[1 + 2 * i] = (kept_block){s->o[i], s->rows[i] * width * size};
+    blocks[2 + 2 * i] = (kept_block){s->lse[i], s->rows[i] * size};
+  }
+}
+
+static dil_status file_name(const dil_ring *r, char name[DIL_PATH_MAX]) {
+  int length = snprintf(name, DIL_PATH_MAX, "%s.%d", r->checkpoint.prefix,
+                        r->checkpoint.name);
+  return length < DIL_PATH_MAX
+             ? DIL_OK
+             : dil_fail(DIL_USAGE, "--state '%s' is too long",
+                        r->checkpoint.prefix);
+}
+
+static dil_status write_file(const ring_state *s, const dil_ring *r) {
+  char name[DIL_PATH_MAX];
+  header h = describe(s, r);
+  kept_block blocks[BLOCKS] = {{&h, sizeof h}};
+  list_floats(s, r, blocks);
+  dil_status status = file_name(r, name);
+  return status ? status : kept_write(name, blocks, BLOCKS);
+}
+
+dil_status state_write(const ring_state *s, const dil_ring *r) {
+  ring_state host;
+  dil_status status = mirror_new(s, r, &host);
+  if (!status) status = mirror_move(s, r, &host, false);
+  if (!status) status = write_file(&host, r);
+  mirror_free(&host, r);
+  return status;
+}
+
+/* Whether the header is that of this rank, plan and shape; its step is free. */
+static bool is_ours(const header *file, const ring_state *s,
+                    const dil_ring *r) {
+  header mine = describe(s, r);
+  mine.step = file->step;
+  return !memcmp(&mine, file, sizeof mine) && file->step >= 0 &&
+         file->step < r->link->ranks;
+}
+
+static dil_status read_blocks(kept_file *file, ring_state *s,
+                              const dil_ring *r, const char *name) {
+  kept_block blocks[BLOCKS];
+  header h;
+  dil_status status = kept_read(file, &h, sizeof h);
+  if (status || !is_ours(&h, s, r))
+    return dil_fail(DIL_INPUT, "'%s' is not the state of this rank, plan and "
+                    "shape", name);
+  list_floats(s, r, blocks);
+  for (int32_t i = 1; i < BLOCKS && !status; i++)
+    status = kept_read(file, (void *)(uintptr_t)blocks[i].bytes,
+                       blocks[i].count);
+  if (!status) s->step = h.step;
+  return status;
+}
+
+static dil_status read_file(ring_state *s, const dil_ring *r) {
+  char name[DIL_PATH_MAX];
+  kept_file *file = NULL;
+  dil_status status = file_name(r, name);
+  if (!status) status = kept_open(name, &file);
+  if (!status) status = read_blocks(file, s, r, name);
+  kept_close(file);
+  return status;
+}
+
+dil_status state_read(ring_state *s, const dil_ring *r) {
+  ring_state host;
+  dil_status status = mirror_new(s, r, &host);
+  if (!status) status = read_file(&host, r);
+  if (!status) status = mirror_move(s, r, &host, true);
+  if (!status) s->step = host.step;
+  mirror_free(&host, r);
+  return status;
+}

@@ -1,0 +1,28 @@
+/* ring_state.h - the running state of one rank's queries, and its checkpoint
+ * file. */
+#ifndef DIL_RUNTIME_RING_RING_STATE_H
+#define DIL_RUNTIME_RING_RING_STATE_H
+
+#include "ring.h"
+
+typedef struct ring_state {
+  int32_t step;                /* the last step that it includes; -1: none */
+  float *o[SHARD_COMBS], *lse[SHARD_COMBS]; /* on the device; see dil_part */
+  int64_t apart[SHARD_COMBS];  /* see dil_part; 0: every row has a state, which
+                                  `begin` empties */
+  int64_t rows[SHARD_COMBS];   /* floats of lse */
+} ring_state;
+
+/* Allocates the state of the rank's queries. The caller has set `apart`. On
+ * failure it keeps no memory. */
+dil_status state_new(ring_state *state, const dil_ring *ring);
+void state_free(ring_state *state, ring_device *device);
+
+/* Writes the file PREFIX.NAME under another name and renames it. A rank that
+ * dies while it writes leaves the file of an earlier step. */
+dil_status state_write(const ring_state *state, const dil_ring *ring);
+/* Reads the file back. DIL_INPUT: the file is of another plan, shape or rank,
+ * or is damaged; the state in memory is then unchanged. */
+dil_status state_read(ring_state *state, const dil_ring *ring);
+
+#endif

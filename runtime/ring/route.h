@@ -1,0 +1,50 @@
+/* route.h - the layout of a message: the list of the rows that travel from one
+ * rank to another. The device of each rank packs and spreads by this list.
+ *
+ * A message holds, for each batch row, the rows of the list in order: a row of
+ * K, then the same row of V. Sender and receiver compute the same list, so that
+ * no index travels. */
+#ifndef DIL_RUNTIME_RING_ROUTE_H
+#define DIL_RUNTIME_RING_ROUTE_H
+
+#include "partition.h"
+
+/* Some rows of one K/V head: the positions low + offset[first + i] + n * period
+ * below `high`, for 0 <= i < count and n >= 0. */
+typedef struct route_run {
+  int64_t low, high, period;
+  int64_t before;          /* number of the list's rows before this run */
+  int32_t kv, comb;        /* K/V head; comb of the sender's shard */
+  int32_t first, count;
+} route_run;
+
+typedef struct route {
+  int32_t from, to;
+  shard owned;             /* the sender's keys */
+  int64_t rows;            /* key rows of all K/V heads, in one batch row */
+  int64_t low, high;       /* all positions are in low..high-1 */
+  int32_t run_count, offset_count;
+  route_run *run;
+  int32_t *offset;
+  void *copy;              /* the device's copy of the list; NULL: none yet */
+} route;
+
+dil_status route_new(const ring_shape *r, int32_t from, int32_t to,
+                     place_part part, route *made);
+/* The rows of `owned` that queries of `asking` reach, without a ring. */
+dil_status route_between(const dil_table *table, const shard *owned,
+                         const shard *asking, route *made);
+void route_free(route *route); /* the device frees its copy (forget) */
+
+/* Bytes of one row of K and one of V. */
+int64_t route_row_bytes(const dil_table *table);
+/* Position of row `index` of a run. */
+static inline int64_t route_position(const route *r, const route_run *run,
+                                     int64_t index) {
+  return run->low + index / run->count * run->period +
+         r->offset[run->first + index % run->count];
+}
+/* Rows of a run. */
+int64_t route_run_rows(const route *r, int32_t index);
+
+#endif

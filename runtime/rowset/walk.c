@@ -1,0 +1,150 @@
+/* walk.c - cells, classes and rows: the arithmetic of a pass.
+ *
+ * In: the plan's table, a head, positions. Out: where a cell ends, which rows
+ * of it the same branches select, and how many. No tables of size N. */
+#include "walk.h"
+#include "runtime/base/arithmetic.h"
+#include <string.h>
+
+size_t shape_size(int64_t period) {
+  size_t p = (size_t)period;
+  return DIL_BRANCH_MAX * sizeof(int64_t) + p * sizeof(uint64_t) +
+         (2 * p + 1) * sizeof(int32_t) + 64;
+}
+
+void shape_init(shape *s, int64_t period, void *memory) {
+  *s = (shape){.period = period, .step = 1, .residue = memory};
+  s->branches = (uint64_t *)(s->residue + DIL_BRANCH_MAX);
+  s->first = (int32_t *)(s->branches + period);
+  s->offset = s->first + period + 1;
+}
+
+void shape_reset(shape *s, const dil_comb *comb) {
+  s->count = 0;
+  s->step = comb->step;
+  s->origin = comb->first;
+}
+
+uint64_t walk_served(const dil_table *table, const dil_pass *pass,
+                     int32_t head) {
+  uint64_t served = 0;
+  for (int32_t b = 0; b < table->branch_count; b++) {
+    const dil_branch *branch = &table->branches[b];
+    if ((pass->branches >> b & 1) && branch->head_first <= head &&
+        head <= branch->head_last)
+      served |= 1ull << b;
+  }
+  return served;
+}
+
+/* The first position after t where some branch begins a segment. Before
+ * position 0 only branches without segments live. */
+cell walk_cell(const walk *w, int64_t t, int64_t high) {
+  if (t < 0) return (cell){t, minimum(high, 0)};
+  for (uint64_t rest = w->served; rest; rest &= rest - 1) {
+    int64_t s = w->table->branches[__builtin_ctzll(rest)].segment;
+    if (s) high = minimum(high, floor_to(t, s) + s);
+  }
+  return (cell){t, high};
+}
+
+/* The offset in the cell of a branch's first selected row. */
+static int64_t first_selected(const walk *w, int32_t b, cell c) {
+  const dil_branch *branch = &w->table->branches[b];
+  int64_t base = branch->segment ? floor_to(c.low, branch->segment) : 0;
+  return floor_mod(base + branch->phase[w->head] - c.low, branch->dilation);
+}
+
+static uint64_t living(const walk *w, cell c) {
+  uint64_t alive = w->served;
+  for (uint64_t rest = w->served; rest && c.low < 0; rest &= rest - 1) {
+    int32_t b = __builtin_ctzll(rest);
+    if (w->table->branches[b].segment) alive &= ~(1ull << b);
+  }
+  return alive;
+}
+
+static uint64_t selecting(const walk *w, const shape *s, int64_t offset) {
+  uint64_t mask = 0;
+  if (offset % s->step != s->phase) return 0;
+  for (uint64_t rest = s->served; rest; rest &= rest - 1) {
+    int32_t b = __builtin_ctzll(rest);
+    int64_t r = w->table->branches[b].dilation;
+    if (offset % r == s->residue[b]) mask |= 1ull << b;
+  }
+  return mask;
+}
+
+/* Groups the offsets of one period by the branches that select them. */
+static void classify(const walk *w, shape *s) {
+  int32_t filled = 0;
+  s->count = 0;
+  for (int64_t o = 0; o < s->period; o++) {
+    uint64_t mask = selecting(w, s, o);
+    int32_t c = 0;
+    while (c < s->count && s->branches[c] != mask) c++;
+    if (c == s->count) {
+      s->branches[c] = mask;
+      s->first[c] = filled;
+      s->count++;
+    }
+    int32_t place = c + 1 < s->count ? s->first[c + 1] : filled;
+    memmove(s->offset + place + 1, s->offset + place,
+            (size_t)(filled - place) * sizeof *s->offset);
+    s->offset[place] = (int32_t)o;
+    for (int32_t later = c + 1; later < s->count; later++) s->first[later]++;
+    filled++;
+  }
+  s->first[s->count] = filled;
+}
+
+void walk_shape(const walk *w, cell c, shape *s) {
+  uint64_t served = living(w, c);
+  int64_t phase = floor_mod(s->origin - c.low, s->step);
+  bool same = s->count > 0 && served == s->served && phase == s->phase;
+  for (uint64_t rest = served; rest; rest &= rest - 1) {
+    int32_t b = __builtin_ctzll(rest);
+    int64_t residue = first_selected(w, b, c);
+    if (!same || residue != s->residue[b]) same = false;
+    s->residue[b] = residue;
+  }
+  s->served = served;
+  s->phase = phase;
+  if (!same) classify(w, s);
+}
+
+uint64_t walk_together(const walk *w, cell a, cell b, uint64_t among) {
+  for (uint64_t rest = among; rest; rest &= rest - 1) {
+    int32_t i = __builtin_ctzll(rest);
+    int64_t s = w->table->branches[i].segment;
+    if (s && floor_to(a.low, s) != floor_to(b.low, s)) among &= ~(1ull << i);
+  }
+  return among;
+}
+
+int64_t shape_rows(const shape *s, int32_t c, int64_t length) {
+  if (length <= 0) return 0;
+  int32_t begin = s->first[c], end = s->first[c + 1];
+  int64_t rest = length % s->period;
+  int32_t low = begin, high = end;
+  while (low < high) {
+    int32_t middle = (low + high) / 2;
+    if (s->offset[middle] < rest) low = middle + 1;
+    else high = middle;
+  }
+  return length / s->period * (end - begin) + (low - begin);
+}
+
+int64_t shape_row(const shape *s, int32_t c, int64_t n) {
+  int32_t begin = s->first[c], count = s->first[c + 1] - begin;
+  if (count == 1) return n * s->period + s->offset[begin];
+  return n / count * s->period + s->offset[begin + n % count];
+}
+
+int64_t walk_slots(const walk *w, cell c, const shape *s) {
+  int64_t slots = 0;
+  for (int32_t i = 0; i < s->count; i++)
+    if (s->branches[i])
+      slots += round_up(shape_rows(s, i, c.high - c.low), w->round);
+  return slots;
+}

@@ -1,0 +1,78 @@
+/* walk.h - the arithmetic of rows: cells, classes and keys of a plan.
+ *
+ * Positions are cut into cells: stretches in which no branch of the pass
+ * changes its segment. Inside a cell the rows that the same branches select
+ * form a class: a few residues of the pass's period. Keys are packed cell by
+ * cell and class by class, so that whatever a class of queries sees is a list
+ * of contiguous runs. */
+#ifndef DIL_RUNTIME_ROWSET_WALK_H
+#define DIL_RUNTIME_ROWSET_WALK_H
+
+#include "runtime/plan_table.h"
+#include "runtime/shard.h"
+
+/* One past the last position. */
+static inline int64_t comb_end(dil_comb c) {
+  return c.count ? c.first + (c.count - 1) * c.step + 1 : c.first;
+}
+/* Whether passes have a softmax each, and their outputs are added. */
+static inline bool run_apart(const dil_table *table) {
+  return table->combine == DIL_COMBINE_MEAN ||
+         table->combine == DIL_COMBINE_SUM;
+}
+/* States that a row of a part has. */
+static inline int32_t run_states(const dil_table *table) {
+  return run_apart(table) ? table->pass_count : 1;
+}
+
+/* The classes of one cell and head. Rows are counted from the cell's start:
+ * class c has the offsets offset[first[c]] .. offset[first[c + 1] - 1] of each
+ * period, rising. A class with branches 0 holds the rows nobody selects. */
+typedef struct shape {
+  int64_t period;
+  int64_t step, origin; /* only positions origin + i * step are there */
+  int64_t phase;     /* offset of the first such position */
+  uint64_t served;   /* branches that live in this cell for this head */
+  int64_t *residue;  /* [DIL_BRANCH_MAX] first selected offset, by branch */
+  int32_t count;     /* classes */
+  uint64_t *branches; /* [period] by class */
+  int32_t *first;     /* [period + 1] */
+  int32_t *offset;    /* [period] */
+} shape;
+
+typedef struct cell {
+  int64_t low, high; /* positions, high not included */
+} cell;
+
+/* What stays the same for one batch row and head of a pass. */
+typedef struct walk {
+  const dil_table *table;
+  const dil_pass *pass;
+  uint64_t served;    /* branches of the pass that serve the head */
+  int32_t head;
+  int32_t round;      /* runs of packed rows start at a multiple of this */
+  int64_t keys;       /* M of this batch row */
+} walk;
+
+size_t shape_size(int64_t period);
+/* period: a multiple of the comb's step, and of the pass's period unless no
+ * cell is longer. */
+void shape_init(shape *s, int64_t period, void *memory);
+/* Forgets the cell; from now on the rows are those of the comb. */
+void shape_reset(shape *s, const dil_comb *comb);
+/* The branches of the pass that serve a head. */
+uint64_t walk_served(const dil_table *table, const dil_pass *pass,
+                     int32_t head);
+/* The cell at position t, clipped to `high`. */
+cell walk_cell(const walk *w, int64_t t, int64_t high);
+/* Fills s for a cell; quick when it is like the one before. */
+void walk_shape(const walk *w, cell c, shape *s);
+/* Branches in `among` whose segment holds both cells. */
+uint64_t walk_together(const walk *w, cell a, cell b, uint64_t among);
+/* Rows of class c at offsets below `length`, and the offset of row n. */
+int64_t shape_rows(const shape *s, int32_t c, int64_t length);
+int64_t shape_row(const shape *s, int32_t c, int64_t n);
+/* Packed rows of a whole cell. */
+int64_t walk_slots(const walk *w, cell c, const shape *s);
+
+#endif

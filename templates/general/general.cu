@@ -1,0 +1,189 @@
+/* general.cu - the kernel for everything: any head_dim up to 256, any strides,
+ * any plan, sm_80 and up, by mma.sync. One block a tile of rows; its keys are
+ * walked branch by branch with one running softmax (design: one pass). K of
+ * the next tile travels while this one's scores are turned into weights, V
+ * while they are made. Correct for all; hopper.cu is the fast one.
+ *
+ *   dil_pass   one pass of the plan, or one of its splits over keys
+ *   dil_merge  the splits of a row, in order, into its end
+ *   dil_bounds bounds of the inputs that masks read (bounds.cuh)
+ *   dil_begin  an empty state for the rows that several passes touch
+ *   dil_end    that state rounded once to o; heads that nobody serves get 0 */
+#include "templates/shared/plan.cuh"
+#include "templates/shared/bounds.cuh"
+#include "templates/shared/element.cuh"
+#include "templates/shared/epilogue.cuh"
+
+#ifndef WARPS
+#define WARPS 4
+#endif
+#ifndef ROW_GROUPS
+#define ROW_GROUPS 2 /* of 16 rows, a warp */
+#endif
+#ifndef TILE_KEYS
+#define TILE_KEYS 64 /* at most 64: bits of a thread */
+#endif
+#ifndef BLOCKS
+#define BLOCKS 1 /* of a processor, at least: what registers must allow */
+#endif
+#define THREADS (32 * WARPS)
+#define TILE_ROWS (16 * ROW_GROUPS * WARPS)
+#define DEPTH (ELEMENT ? 16 : 8) /* of one product */
+#define WIDTH_K ((HEAD_DIM + DEPTH - 1) / DEPTH * DEPTH)
+#define WIDTH_V ((VALUE_DIM + DEPTH - 1) / DEPTH * DEPTH)
+/* An odd number of 16-byte pieces: neither ldmatrix nor plain loads collide. */
+#define PITCH_K (WIDTH_K * ELEMENT_BYTES + 16)
+#define PITCH_V (WIDTH_V * ELEMENT_BYTES + 16)
+#define PITCH_END (VALUE_DIM + 2 | 1) /* floats: m, l, sums */
+#define SCORE_TILES (TILE_KEYS / 8)
+#define VALUE_TILES (WIDTH_V / 8)
+#ifndef DESK_BYTES
+#define DESK_BYTES 512
+#endif
+#ifndef HOLD_Q
+#define HOLD_Q 0 /* queries stay in registers */
+#endif
+#define HELD_PARTS (HOLD_Q ? WIDTH_K / DEPTH : 1)
+
+#define PART_TURNS ((TILE_ROWS / 16 + 3) / 4)
+
+/* Shared memory: [desk][Q][K][V][flags of bad value rows][how often keys
+ * count]; in the end [desk][sums of the warps' rows]. */
+#define SHARED_Q DESK_BYTES
+#define SHARED_K (SHARED_Q + TILE_ROWS * PITCH_K)
+#define SHARED_V (SHARED_K + TILE_KEYS * PITCH_K)
+#define SHARED_BAD (SHARED_V + TILE_KEYS * PITCH_V)
+#define SHARED_TIMES (SHARED_BAD + TILE_KEYS)
+
+extern __shared__ __align__(16) char shared[];
+
+#include "templates/shared/score.cuh"
+#include "templates/shared/softmax.cuh"
+#include "templates/general/general_load.cuh"
+#include "templates/general/general_product.cuh"
+#include "templates/general/general_state.cuh"
+#include "templates/general/general_visit.cuh"
+
+/* Scores to weights: scale, chain, predicate, softmax, dropout. */
+DIL_INLINE void make_weights(const dil_params &p, const dil_tile &t, int group,
+                             const dil_visit &v, unsigned bits,
+                             float (&s)[SCORE_TILES][4], dil_state &state,
+                             float (&o)[VALUE_TILES][4]) {
+  bool natural = SCORED || !(p.scale > 0);
+  float alpha[2];
+  if (natural) rewrite_scores<SCORE_TILES>(p, t, rows_of(p, t, group), v, s);
+  if (!v.full) {
+#pragma unroll
+    for (int e = 0; e < 4 * SCORE_TILES; e++)
+      if (!(bits >> e & 1)) s[e >> 2][e & 3] = DIL_NONE;
+  }
+  const float *times = (const float *)(shared + SHARED_TIMES);
+  softmax_step<SCORE_TILES>(state, s,
+                            natural ? DIL_LOG2_E : p.scale * DIL_LOG2_E,
+                            HOSTING && v.hosted ? times : nullptr, alpha);
+  if (__any_sync(0xffffffffu, alpha[0] != 1 || alpha[1] != 1)) {
+#pragma unroll
+    for (int e = 0; e < 4 * VALUE_TILES; e++)
+      o[e >> 2][e & 3] *= alpha[e >> 1 & 1];
+  }
+#if DROPOUT
+  if (p.flags & DIL_DROP) {
+    unsigned gone = drop_bits<TILE_KEYS>(p, t, rows_of(p, t, group), v);
+#pragma unroll
+    for (int e = 0; e < 4 * SCORE_TILES; e++)
+      s[e >> 2][e & 3] = gone >> e & 1 ? 0.0f
+                                       : s[e >> 2][e & 3] * DROPOUT_KEPT;
+  }
+#endif
+}
+
+/* Weights of a visit and what they make of its values, which are on the way. */
+DIL_INLINE void finish_visit(const dil_params &p, const dil_tile &t,
+                             const dil_visit &v,
+                             const unsigned (&bits)[ROW_GROUPS],
+                             float (&s)[ROW_GROUPS][SCORE_TILES][4],
+                             dil_state (&state)[ROW_GROUPS],
+                             float (&o)[ROW_GROUPS][VALUE_TILES][4]) {
+#pragma unroll
+  for (int r = 0; r < ROW_GROUPS; r++)
+    make_weights(p, t, r, v, bits[r], s[r], state[r], o[r]);
+  copy_wait<1>();
+  __syncthreads(); /* V is here */
+  if (!v.full) take_bad_values(s, o);
+  add_values(s, o);
+}
+
+/* Whether rows came out so that they are to be gone over again, with care. */
+DIL_INLINE bool want_care(const float (&o)[ROW_GROUPS][VALUE_TILES][4]) {
+  bool careful = DESK.careful, lost = false;
+  if (!CARES) return false;
+#pragma unroll
+  for (int r = 0; r < ROW_GROUPS; r++) lost |= is_lost(o[r]);
+  lost = __syncthreads_or(lost) && !careful;
+  if (threadIdx.x == 0) DESK.careful = lost;
+  return lost;
+}
+
+/* Keys of the next visit travel while this one's scores become weights and
+ * meet their values; values travel while the first warp plans the next visit
+ * and scores are made. The first round only plans. */
+DIL_INLINE void run_tile(const dil_params &p, const dil_tile &t) {
+  dil_state state[ROW_GROUPS];
+  float o[ROW_GROUPS][VALUE_TILES][4], s[ROW_GROUPS][SCORE_TILES][4];
+  query_part held[ROW_GROUPS][HELD_PARTS];
+  unsigned bits[ROW_GROUPS];
+  bool begun = false;
+  clear_padding();
+  load_queries(p, t);
+  if (threadIdx.x < 32) begin_cursor(p, t);
+#pragma unroll
+  for (int r = 0; r < ROW_GROUPS; r++) begin_rows(state[r], o[r]);
+#pragma unroll 1
+  for (int slot = 1;; slot ^= 1) {
+    const dil_visit &v = DESK.visit[slot], &next = DESK.visit[slot ^ 1];
+    if (begun) load_values(p, t, v);
+    copy_commit();
+    if (threadIdx.x < 32) plan_visit(p, slot ^ 1);
+    if (begun) {
+      if (!v.full) {
+#pragma unroll
+        for (int r = 0; r < ROW_GROUPS; r++)
+          bits[r] = visit_bits(p, t, slot, r);
+      }
+#if HOSTING
+      if (v.hosted) count_keys(v, (float *)(shared + SHARED_TIMES));
+#endif
+      make_scores(held, s);
+      if (PLAINLY && !v.full && DESK.careful) make_scores_plainly(s);
+    }
+    __syncthreads(); /* K is free, the next visit is known */
+    if (next.some) load_keys(p, t, next);
+    copy_commit();
+    if (begun) finish_visit(p, t, v, bits, s, state, o);
+    copy_wait<0>();
+    __syncthreads(); /* V is free, K is here */
+    if (!next.some) break;
+    if (HOLD_Q && !begun) hold_queries(held);
+    begun = true;
+  }
+  if (want_care(o)) return;
+#pragma unroll
+  for (int r = 0; r < ROW_GROUPS; r++) end_rows(p, t, r, state[r], o[r]);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+    dil_pass(const __grid_constant__ dil_params p) {
+  if (CARES && threadIdx.x == 0) DESK.careful = false;
+  for (unsigned item = blockIdx.x; item < p.items;
+       item += CARES && DESK.careful ? 0 : gridDim.x) {
+    if (threadIdx.x < 32) {
+      dil_tile t = find_tile(p, item, TILE_ROWS);
+      /* Rows that a part has no keys for keep their state. */
+      if (is_part(p) && p.splits == 1 && !sees_keys(p, t)) t.count = 0;
+      if (threadIdx.x == 0) DESK.tile = t;
+    }
+    __syncthreads();
+    if (DESK.tile.count) run_tile(p, DESK.tile);
+    __syncthreads();
+  }
+}

@@ -1,0 +1,260 @@
+// hopper.cu - attention forward on Hopper, all branches of a pattern in one
+// kernel.
+//
+// The design is that of FlashAttention-3 (arXiv:2407.08608): a persistent
+// kernel with one thread block on each multiprocessor and specialised warps.
+// The first warpgroup produces. One of its warps is the tile scheduler and
+// plans each tile's runs of keys. Another warp copies queries and keys, one
+// thread copies values, and the last warp clears bare rows (rows that no branch
+// selects). The other warpgroups consume, 64 query rows each: S = Q K^T,
+// softmax, O += P V. Named barriers let them take turns at the tensor cores, so
+// that one multiplies while the others exponentiate (ping-pong scheduling).
+//
+// Only the planner knows tiles, classes and branches. Consumers see one endless
+// stream of key blocks, each with a message that says how to treat it. A
+// consumer multiplies the queries with one block while it multiplies the
+// weights with the values of the block before. This overlap continues across
+// tiles: the end of a tile costs its epilogue but drains no pipeline.
+
+#ifndef WARPGROUPS
+#define WARPGROUPS 3     // consumer warpgroups: 2, 3 or 4
+#endif
+#ifndef TILE_KEYS
+#define TILE_KEYS 128
+#endif
+#ifndef STAGES
+#define STAGES 4         // pipeline stages of keys and values
+#endif
+#ifndef QUERY_STAGES
+#define QUERY_STAGES 2   // 1: queries are loaded when the previous tile is done
+                         // with its own
+#endif
+#ifndef STAGED
+#define STAGED 1         // 0: O is stored from registers, not by TMA
+#endif
+#ifndef NESTED
+#define NESTED 0         // 1: the segments of every pass divide one another
+#endif
+#ifndef BARE
+#define BARE 1           // 0: every row is selected by some branch
+#endif
+#ifndef SHIFTS
+#define SHIFTS 1         // 0: residues are the same in every segment
+#endif
+#ifndef LEFT_WINDOWS
+#define LEFT_WINDOWS 1   // 0: no window has a left bound
+#endif
+#ifndef STATES
+#define STATES 1         // 0: no pass or part resumes a running state
+#endif
+#ifndef ALL_ARRIVE
+#define ALL_ARRIVE 0     // 1: every thread arrives itself, for race checkers
+#endif
+#ifndef HEAD_WIDTH
+#define HEAD_WIDTH 64    // head_dim, a multiple of 32
+#endif
+#ifndef VALUE_WIDTH
+#define VALUE_WIDTH 64
+#endif
+#ifndef VALUE_DIM
+#define VALUE_DIM VALUE_WIDTH // columns without padding
+#endif
+#ifndef ELEMENT
+#define ELEMENT 1        // 1 bf16, 2 f16
+#endif
+
+// 1: masks or score chains decide over pairs, or a union has several windows.
+// The plan's tables and expressions (plan.cuh) then stand before this file.
+#ifndef PAIRED
+#define PAIRED 0
+#endif
+#ifndef CHAINS
+#define CHAINS 1         // score chains, if SCORED
+#endif
+// Guests (hopper_class in hopper_launch.h): rows of another class may share a
+// tile. Kernels with enough registers support it; hopper.c has the same rule.
+#define GUESTS (NESTED && !PAIRED && WARPGROUPS == 3 && VALUE_DIM <= 64)
+
+#define CHUNK (HEAD_WIDTH % 64 ? 32 : 64)
+#define VALUE_CHUNK (VALUE_WIDTH % 64 ? 32 : 64)
+#ifndef PRODUCER_REGISTERS
+#define PRODUCER_REGISTERS (WARPGROUPS == 2 ? 40 : 32)
+#define CONSUMER_REGISTERS \
+  (WARPGROUPS == 2 ? 232 : WARPGROUPS == 3 ? 160 : 112)
+#endif
+#define THREADS (128 * (WARPGROUPS + 1))
+// A warpgroup releases the values of a block one block later. Its first release
+// frees the last stage, which counts as in use at the start. Kernels that begin
+// each tile anew (one query stage) or skip blocks inside a tile (PAIRED) cannot
+// do this. Four warpgroups lack a register for it.
+#define LATE_VALUES (!PAIRED && QUERY_STAGES > 1 && WARPGROUPS < 4)
+
+#include "templates/hopper/hopper_launch.h"
+#if PAIRED
+#include "templates/shared/bits.cuh"
+#endif
+#include "templates/hopper/hopper_async.cuh"
+#include "templates/hopper/hopper_mma.cuh"
+#include "templates/hopper/hopper_softmax.cuh"
+#include "templates/hopper/hopper_walk.cuh"
+#include "templates/hopper/hopper_state.cuh"
+
+// ---- shared memory ---------------------------------------------------------
+
+#define QUERY_BYTES (64 * HEAD_WIDTH * 2) // of a warpgroup
+#define KEY_BYTES (TILE_KEYS * HEAD_WIDTH * 2)
+#define VALUE_BYTES (TILE_KEYS * VALUE_WIDTH * 2)
+#define OUTPUT_BYTES (STAGED * 64 * VALUE_WIDTH * 2) // of a warpgroup
+#define TILE_SLOTS 4
+#if !PAIRED
+#define PLAN_RUNS 16
+#define RUN_BYTES 32
+#elif KNOWN_PARTS
+#define PLAN_RUNS 2
+#define RUN_BYTES (64 + WARPGROUPS * 128) // a word for each block, warpgroup
+#else
+#define PLAN_RUNS 8
+#define RUN_BYTES 64
+#endif
+#define PLAN_HEAD (GUESTS ? 80 : 48)
+#define PLAN_BYTES (PLAN_HEAD + PLAN_RUNS * RUN_BYTES)
+#define TILE_BYTES (GUESTS ? WARPGROUPS * 32 : 32) // one, or each its own
+#define MESSAGE_BYTES (PAIRED ? 64 : 48)
+
+// Offsets in dynamic shared memory. An mbarrier has 8 bytes.
+#define AT_QUERY 0
+#define AT_KEY (AT_QUERY + QUERY_STAGES * WARPGROUPS * QUERY_BYTES)
+#define AT_VALUE (AT_KEY + STAGES * KEY_BYTES)
+#define AT_OUTPUT (AT_VALUE + STAGES * VALUE_BYTES)
+#define AT_BLOCK (AT_OUTPUT + WARPGROUPS * OUTPUT_BYTES) // messages
+#define AT_TILE (AT_BLOCK + 2 * STAGES * MESSAGE_BYTES)
+#define AT_PLAN (AT_TILE + TILE_SLOTS * TILE_BYTES)
+#define AT_PLAN_FULL (AT_PLAN + 2 * PLAN_BYTES)
+#define AT_PLAN_EMPTY (AT_PLAN_FULL + 2 * 8)
+#define AT_QUERY_FULL (AT_PLAN_EMPTY + 2 * 8)
+#define AT_QUERY_EMPTY (AT_QUERY_FULL + 2 * 8)
+#define AT_KEY_FULL (AT_QUERY_EMPTY + 2 * 8)
+#define AT_KEY_EMPTY (AT_KEY_FULL + STAGES * 8)
+#define AT_VALUE_FULL (AT_KEY_EMPTY + STAGES * 8)
+#define AT_VALUE_EMPTY (AT_VALUE_FULL + STAGES * 8)
+#define AT_TOLD (AT_VALUE_EMPTY + STAGES * 8)
+#define AT_PACE (AT_TOLD + 2 * STAGES * 8) // AT_TOLD: one for each message
+#define ZERO_BYTES \
+  (PAIRED || !BARE ? 0 : HOPPER_ZERO_ROWS(VALUE_DIM) * VALUE_CHUNK * 2)
+#define AT_ZERO ((AT_PACE + 8 + 127) / 128 * 128)
+#define SHARED_BYTES (AT_ZERO + ZERO_BYTES)
+static_assert(SHARED_BYTES <= 232448, "tiles do not fit shared memory");
+static_assert(SHARED_BYTES - AT_BLOCK <= HOPPER_REST_BYTES(VALUE_DIM),
+              "as the host counts");
+
+// A position in a ring of `size` pipeline stages: it gives the stage and the
+// mbarrier parity to wait for. The number counts modulo twice the size; where a
+// power of two allows it, it wraps with the word.
+template <int size> struct ring {
+  static const bool endless = (size & (size - 1)) == 0;
+  u32 number;
+  DEVICE void next() {
+    number++;
+    if (!endless && number == 2 * size) number = 0;
+  }
+  DEVICE void back() {
+    number = endless || number ? number - 1 : 2 * size - 1;
+  }
+  DEVICE u32 stage() const {
+    if (endless) return number % size;
+    return number < size ? number : number - size;
+  }
+  DEVICE u32 phase() const {
+    return endless ? number / size % 2 : number >= size;
+  }
+  DEVICE u32 slot() const { return endless ? number % (2 * size) : number; }
+};
+
+// Tiles are counted modulo TILE_SLOTS. The stage of a tile's queries, and the
+// parity of their mbarriers:
+DEVICE u32 query_stage(u32 tile) { return tile & (QUERY_STAGES - 1); }
+DEVICE u32 query_parity(u32 tile) { return tile / QUERY_STAGES & 1; }
+
+// ---- messages --------------------------------------------------------------
+
+// The message of a key block: {flags, bias, first position, 1 / stride}, then
+// {left, right, visible keys, -}, which only masking reads. Then {row, where,
+// key head, batch row} for the loader of values. There are twice as many slots
+// as stages: a message is written before its stage is free and read after the
+// stage's release.
+enum {
+  BLOCK_NEW = 1,        // the block begins a tile
+  BLOCK_END = 2,        // the stream ends
+  BLOCK_LAST = 4,       // the tile's last block (if QUERY_STAGES is 1)
+  BLOCK_TILE = 4,       // shift: the tile's slot, modulo TILE_SLOTS
+  BLOCK_TAKES = 8,      // shift: warpgroups that take part
+  BLOCK_ONCE = 12,      // shift: warpgroups that ignore the bias
+  BLOCK_MASKS = 16,     // shift: warpgroups that must mask
+  BLOCK_HIDDEN = 20     // shift: hidden keys in the previous block
+};
+DEVICE void tell(u32 base, u32 slot) {
+  barrier_arrive(base + AT_TOLD + slot * 8);
+}
+DEVICE u32 message_of(u32 base, u32 slot) {
+  return base + AT_BLOCK + slot * MESSAGE_BYTES;
+}
+// The message of a tile: {position of row 0, stride, rows, head}, then {row and
+// phase of row 0 in the map of o, map and hopper_finish, batch row}. With
+// guests each warpgroup has its own message. Its row 0 is that of the tile's
+// first warpgroup, computed backwards if the warpgroup's rows are guests.
+enum { TILE_FINISH = 8 }; // shift, above the map
+
+#include "templates/hopper/hopper_produce.cuh"
+#include "templates/hopper/hopper_clear.cuh"
+#include "templates/hopper/hopper_consume.cuh"
+#if PAIRED
+#include "templates/hopper/hopper_pair.cuh"
+#endif
+
+// ---- the kernel ------------------------------------------------------------
+
+DEVICE void init_barriers(u32 base) {
+  const int readers = WARPGROUPS * (ALL_ARRIVE ? 128 : 1);
+  for (int i = 0; i < 2; i++) {
+    barrier_init(base + AT_PLAN_FULL + 8 * i, 32);
+    barrier_init(base + AT_PLAN_EMPTY + 8 * i, ALL_ARRIVE ? 32 : 1);
+    barrier_init(base + AT_QUERY_FULL + 8 * i, 1);
+    barrier_init(base + AT_QUERY_EMPTY + 8 * i, readers);
+  }
+  for (int i = 0; i < STAGES; i++) {
+    barrier_init(base + AT_KEY_FULL + 8 * i, 1);
+    barrier_init(base + AT_KEY_EMPTY + 8 * i, readers);
+    barrier_init(base + AT_VALUE_FULL + 8 * i, 1);
+    barrier_init(base + AT_VALUE_EMPTY + 8 * i, readers);
+    barrier_init(base + AT_TOLD + 16 * i, 1);
+    barrier_init(base + AT_TOLD + 16 * i + 8, 1);
+  }
+  shared_set(base + AT_PACE, 0);
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    hopper_forward(const __grid_constant__ hopper_launch run) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  u32 base = shared_address(memory);
+  if (threadIdx.x == 0) init_barriers(base);
+  __syncthreads();
+  if (threadIdx.x < 128) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(
+        PRODUCER_REGISTERS));
+    if (threadIdx.x < 32) load_plans(run, base);
+    else if (threadIdx.x == 32) load_values(run, base);
+    else if (threadIdx.x >= 64 && threadIdx.x < 96) make_plans(run, base);
+    else if (threadIdx.x >= 96) clear_rows(run, base);
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(
+        CONSUMER_REGISTERS));
+    consumer c = {run, base, (int)threadIdx.x / 128 - 1,
+                  ALL_ARRIVE || threadIdx.x % 128 == 0};
+#if PAIRED
+    consume_pairs(c);
+#else
+    consume(c);
+#endif
+  }
+}

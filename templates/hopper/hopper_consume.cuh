@@ -1,0 +1,406 @@
+// hopper_consume.cuh - the consumer warpgroups: 64 query rows each.
+//
+// In: the stream of key blocks and its messages. Out: O and lse of every row of
+// every tile; each row is written by one warpgroup.
+#pragma once
+
+struct consumer {
+  const hopper_launch &run;
+  u32 base;
+  int group; // the warpgroup, 0 .. WARPGROUPS - 1
+  // This thread releases stages for its warpgroup. One thread is enough: the
+  // wgmma that it waited for synchronises the four warps, so none still reads
+  // what came before it. Race checkers do not know this about wgmma, so
+  // ALL_ARRIVE makes every thread arrive.
+  bool lead;
+};
+DEVICE void release(const consumer &c, u32 barrier) {
+  if (c.lead) barrier_arrive(barrier);
+}
+// The tile's row that is the first of this thread's warp.
+DEVICE int warp_row(u32 thread) { return (thread / 32 - 4) * 16; }
+
+// A turn is a named barrier. It goes round the warpgroups and orders their
+// products (the ping-pong scheduling of FlashAttention-3, arXiv:2407.08608).
+DEVICE void wait_turn(const consumer &c) { turn_wait(2 + c.group, 256); }
+DEVICE void pass_turn(const consumer &c) {
+  turn_pass(2 + (c.group + 1) % WARPGROUPS, 256);
+}
+
+// The number of keys that a distance in positions spans. It is exact while the
+// distance is below 2^20 and the stride below 2^12.
+DEVICE int keys_within(int distance, float per_stride) {
+  const int most = 1 << 20;
+  distance = max(-1, min(distance, most));
+  return __float2int_rd((distance + 0.5f) * per_stride);
+}
+
+// The warpgroup's message of a tile.
+DEVICE u32 tile_message(const consumer &c, int slot) {
+  return c.base + AT_TILE + slot * TILE_BYTES + (GUESTS ? c.group * 32 : 0);
+}
+
+DEVICE void mask_block(const consumer &c, int flags,
+                       float (&s)[TILE_KEYS / 2],
+                       const ring<STAGES> &block) {
+  u32 message = message_of(c.base, block.slot());
+  u32 thread = thread_index();
+  int row = warp_row(thread) + thread % 32 / 4, column = thread % 4 * 2;
+  int4 window = shared_load(message + 16), m = shared_load(message);
+  u32 tile = tile_message(c, flags >> BLOCK_TILE & 3);
+  float per_stride = __int_as_float(m.w);
+  int step = shared_word(tile + 4);
+  int from = shared_word(tile) + row * step - m.z; // block to row
+  hide_after(s,
+             min(keys_within(from + window.y, per_stride) + 1, window.z),
+             min(keys_within(from + 8 * step + window.y, per_stride) + 1,
+                 window.z),
+             column);
+  if (LEFT_WINDOWS && window.x < HOPPER_FAR)
+    hide_before(s, keys_within(from - window.x - 1, per_stride) + 1,
+                keys_within(from + 8 * step - window.x - 1, per_stride) + 1,
+                column);
+}
+
+// Sets the values from `visible` on to 0. No row of the tile sees them, but
+// they may hold NaN, and 0 * NaN is NaN. Every warpgroup does this, so several
+// may write the same zeros.
+DEVICE void clear_values(const consumer &c, u32 values, int visible) {
+  const int units = VALUE_CHUNK / 8; // units of 16 bytes in a row of a chunk
+#pragma unroll 1
+  for (int i = visible * units + thread_index() % 128; i < TILE_KEYS * units;
+       i += 128)
+#pragma unroll
+    for (int chunk = 0; chunk < VALUE_WIDTH / VALUE_CHUNK; chunk++)
+      shared_store(values + chunk * (TILE_KEYS * VALUE_CHUNK * 2) + i * 16, 0,
+                   0, 0, 0);
+  proxy_fence();
+  turn_wait(8 + c.group, 128);
+}
+
+#include "templates/hopper/hopper_end.cuh"
+
+// Sets the values of the last `hidden` keys of a block to 0.
+DEVICE void clear_hidden(const consumer &c, int hidden,
+                         const ring<STAGES> &before) {
+  if (hidden <= 0) return;
+  barrier_wait(c.base + AT_VALUE_FULL + 8 * before.stage(), before.phase());
+  clear_values(c, c.base + AT_VALUE + before.stage() * VALUE_BYTES,
+               TILE_KEYS - hidden);
+}
+
+// The flags of a message, shifted so that bit x is the warpgroup's own. The asm
+// makes the compiler shift at each use. Otherwise it would keep a mask for each
+// flag in a register, and the loop has none left.
+DEVICE int own_flags(const consumer &c, int4 m) {
+  int flags;
+  asm("shr.b32 %0, %1, %2;" : "=r"(flags) : "r"(m.x), "r"(c.group));
+  return flags;
+}
+DEVICE bool takes(const consumer &c, int4 m) {
+  return own_flags(c, m) & 1 << BLOCK_TAKES;
+}
+DEVICE bool masks(const consumer &c, int4 m) {
+  return own_flags(c, m) & 1 << BLOCK_MASKS;
+}
+// log2 of the multiplicity of the block's keys.
+DEVICE float own_bias(const consumer &c, int4 m) {
+  bool once = GUESTS && own_flags(c, m) & 1 << BLOCK_ONCE;
+  return once ? 0 : __int_as_float(m.y);
+}
+// The slot of a block's tile; and of the tile that the previous block belongs
+// to.
+DEVICE u32 tile_of(int4 m) { return m.x >> BLOCK_TILE & (TILE_SLOTS - 1); }
+DEVICE u32 tile_before(int4 m) {
+  return ((m.x >> BLOCK_TILE) - (m.x & BLOCK_NEW)) & (TILE_SLOTS - 1);
+}
+DEVICE void wait_queries(const consumer &c, u32 tile) {
+  barrier_wait(c.base + AT_QUERY_FULL + 8 * query_stage(tile),
+               query_parity(tile));
+}
+DEVICE void release_queries(const consumer &c, u32 tile) {
+  release(c, c.base + AT_QUERY_EMPTY + 8 * query_stage(tile));
+}
+DEVICE u32 query_descriptor(const consumer &c, u32 tile) {
+  u32 group = c.group;
+  asm volatile("" : "+r"(group)); // shift here, as in own_flags
+  return descriptor_low(c.base + AT_QUERY + group * QUERY_BYTES +
+                            query_stage(tile) * (WARPGROUPS * QUERY_BYTES),
+                        16);
+}
+
+// The registers that a warpgroup carries from block to block.
+struct fragments {
+  float o[VALUE_WIDTH / 2];
+  u32 p[TILE_KEYS / 4]; // weights of the previous block
+  row_state r;
+};
+
+DEVICE void clear_sums(float (&o)[VALUE_WIDTH / 2]) {
+#pragma unroll
+  for (int i = 0; i < VALUE_WIDTH / 2; i++) o[i] = 0;
+}
+
+DEVICE u32 key_descriptor(const consumer &c, u32 stage) {
+  return descriptor_low(c.base + AT_KEY + stage * KEY_BYTES, 16);
+}
+DEVICE u32 value_descriptor(const consumer &c, u32 stage) {
+  return descriptor_low(c.base + AT_VALUE + stage * VALUE_BYTES,
+                        TILE_KEYS * VALUE_CHUNK * 2);
+}
+DEVICE void wait_keys(const consumer &c, const ring<STAGES> &block) {
+  barrier_wait(c.base + AT_KEY_FULL + 8 * block.stage(), block.phase());
+}
+DEVICE void wait_values(const consumer &c, const ring<STAGES> &block) {
+  barrier_wait(c.base + AT_VALUE_FULL + 8 * block.stage(), block.phase());
+}
+DEVICE void release_keys(const consumer &c, const ring<STAGES> &block) {
+  release(c, c.base + AT_KEY_EMPTY + 8 * block.stage());
+}
+DEVICE void release_values(const consumer &c, const ring<STAGES> &block) {
+  release(c, c.base + AT_VALUE_EMPTY + 8 * block.stage());
+}
+
+// Handles a block in which this warpgroup has no rows, or only rows that see
+// nothing. The warpgroup still passes its turn and releases the stages. With
+// LATE_VALUES it releases the values of the previous block. The turn also
+// orders the warpgroup's reads of the message before the release.
+//
+// No wgmma synchronises the four warps here. So only the thread that releases a
+// stage waits for its mbarrier. Another thread might come late, find the
+// mbarrier in a later phase and wait forever.
+DEVICE void idle(const consumer &c, int4 m, const ring<STAGES> &block) {
+  ring<STAGES> values = block;
+  if (LATE_VALUES) values.back();
+  if (m.x & BLOCK_NEW) {
+    if (c.lead) wait_queries(c, tile_of(m));
+    release_queries(c, tile_of(m));
+  }
+  wait_turn(c);
+  pass_turn(c);
+  release_keys(c, block);
+  if (c.lead) wait_values(c, values);
+  release_values(c, values);
+}
+
+// With one query stage, the queries are released after their last product, so
+// that the next ones are loaded while the tile ends.
+DEVICE bool is_last(int4 m) { return QUERY_STAGES == 1 && m.x & BLOCK_LAST; }
+DEVICE void release_early(const consumer &c, int4 m) {
+  if (is_last(m)) release_queries(c, tile_of(m));
+}
+
+#if PAIRED
+#include "templates/hopper/hopper_pair_score.cuh"
+#else
+// Without masks and scores only windows hide pairs, and mask_block needs no
+// preparation.
+struct kept_pairs {};
+DEVICE kept_pairs ask_pairs(const consumer &, int4, const ring<STAGES> &) {
+  return {};
+}
+DEVICE void settle_scores(const consumer &c, int4 m,
+                          float (&s)[TILE_KEYS / 2],
+                          const ring<STAGES> &block, kept_pairs) {
+  if (masks(c, m)) mask_block(c, m.x, s, block);
+}
+#endif
+
+// A block without a pending product before it. `fresh`: the block begins a
+// tile. Otherwise it continues sums that are complete.
+template <bool fresh>
+DEVICE void begin_block(const consumer &c, fragments &f, int4 m, u32 q,
+                        const ring<STAGES> &block) {
+  float s[TILE_KEYS / 2];
+  if (fresh) wait_queries(c, tile_of(m));
+  wait_turn(c);
+  multiply_keys(s, q, key_descriptor(c, block.stage()));
+  pass_turn(c);
+  kept_pairs kept = ask_pairs(c, m, block);
+  mma_wait<0>();
+  settle(s);
+  release_keys(c, block);
+  release_early(c, m);
+  settle_scores(c, m, s, block, kept);
+  if (fresh) state_clear(f.r);
+  find_peaks(s, f.r, c.run.scale, c.run.slack);
+  weigh(s, f.p, f.r, c.run.scale, own_bias(c, m));
+  if (fresh) clear_sums(f.o);
+  else if (f.r.moved) scale_rows(f.o, f.r.factor[0], f.r.factor[1]);
+}
+
+// Empty sums and weights, before the first block.
+DEVICE void begin_sums(fragments &f) {
+  clear_sums(f.o);
+#pragma unroll
+  for (int i = 0; i < TILE_KEYS / 4; i++) f.p[i] = 0;
+  state_clear(f.r);
+}
+
+// Whether the block begins a tile and the previous tile's last product is still
+// pending.
+DEVICE bool runs_on(int4 m) { return QUERY_STAGES > 1 && m.x & BLOCK_NEW; }
+
+// Multiplies the queries with this block and, at the same time, the weights
+// with the previous block's values (the overlap inside a warpgroup of
+// FlashAttention-3). Row maxima are found during the second product; then the
+// new weights overwrite the old ones. If the block begins a tile, `done`
+// receives the row state of the tile that ends.
+DEVICE void follow_block(const consumer &c, fragments &f, int4 m, u32 q,
+                         const ring<STAGES> &block,
+                         const ring<STAGES> &before, row_state &done) {
+  u32 k = key_descriptor(c, block.stage());
+  u32 v = value_descriptor(c, before.stage());
+  float s[TILE_KEYS / 2];
+  q = uniform(q); // in the loop the compiler no longer knows that it is uniform
+  wait_turn(c);
+  multiply_keys(s, q, k);
+  wait_values(c, before);
+  settle(f.o);
+  multiply_values(f.o, f.p, v, [&] { pass_turn(c); });
+  kept_pairs kept = ask_pairs(c, m, block);
+  mma_wait<1>();
+  settle(s);
+  release_keys(c, block);
+  release_early(c, m);
+  settle_scores(c, m, s, block, kept);
+  if (runs_on(m)) {
+    keep_state(c, done, f.r);
+    state_clear(f.r);
+  }
+  find_peaks(s, f.r, c.run.scale, c.run.slack);
+  settle(s);
+  mma_wait<0>();
+  settle(f.o);
+  settle(f.p);
+  release_values(c, before);
+  weigh(s, f.p, f.r, c.run.scale, own_bias(c, m));
+}
+
+// Multiplies the values of a block that no other block follows. With
+// LATE_VALUES the next block releases their stage.
+DEVICE void last_values(const consumer &c, fragments &f,
+                        const ring<STAGES> &before) {
+  wait_values(c, before);
+  settle(f.o);
+  multiply_values(f.o, f.p, value_descriptor(c, before.stage()));
+  mma_wait<0>();
+  settle(f.o);
+  if (!LATE_VALUES) release_values(c, before);
+}
+
+// Settles the sums of earlier blocks after follow_block. If a tile has ended,
+// they are written and new sums begin; otherwise they are rescaled where a peak
+// moved.
+DEVICE void settle_sums(const consumer &c, fragments &f, int4 m,
+                        const row_state &done) {
+  if (runs_on(m)) {
+    settle(f.p);
+    settle(f.r.sum);
+    finish_tile(c, f.o, done, tile_before(m));
+    // without it ptxas moves the tile's end into the next products and
+    // serialises them
+    if (PAIRED) asm volatile("// the tile has ended" ::: "memory");
+    clear_sums(f.o);
+  } else if (f.r.moved) {
+    scale_rows(f.o, f.r.factor[0], f.r.factor[1]);
+  }
+}
+
+// Handles a message that begins a tile, or that follows hidden keys, or that
+// excludes this warpgroup. It closes the stream before it: hidden values become
+// 0, and the queries of a tile that ends are released. (With one query stage,
+// release_early does that at a known last block.) Returns whether the warpgroup
+// goes on with the block. Before the first block there is nothing to close.
+DEVICE bool turn_over(const consumer &c, int4 m, const ring<STAGES> &before,
+                      bool first) {
+  bool fresh = m.x & BLOCK_NEW;
+  if (first) return true;
+  clear_hidden(c, m.x >> BLOCK_HIDDEN, before);
+  if (fresh || !takes(c, m)) release_queries(c, tile_before(m));
+  return takes(c, m) && (QUERY_STAGES > 1 || !fresh);
+}
+
+// Consumes blocks, across tiles, from one that this warpgroup takes part in. It
+// returns at a block that the warpgroup does not take part in, or with one
+// query stage at the end of the tile. `block` is then the next block.
+//
+// With LATE_VALUES the first block is treated as if another tile ran into it.
+// Weights of 0 multiply the values in the stage before it, and these sums are
+// discarded. So the code of a block exists only once. With one query stage
+// every tile would pay for that product, so it is left out.
+//
+// The code of a tile's end is long. It exists only once, for tiles that another
+// one follows and for others, which shortens compilation by a quarter. It
+// stands outside of the inner loop, which keeps more registers that way.
+DEVICE void run_blocks(const consumer &c, int4 m, ring<STAGES> &block) {
+  fragments f;
+  ring<STAGES> before;
+  row_state done;
+  u32 q = query_descriptor(c, tile_of(m)), tile;
+  bool first = LATE_VALUES;
+  if (first) {
+    block.back();
+    begin_sums(f);
+  } else {
+    begin_block<true>(c, f, m, q, block);
+  }
+#pragma unroll 1
+  for (;;) {
+    bool ends;
+#pragma unroll 1
+    for (;;) {
+      ends = is_last(m);
+      before = block;
+      block.next();
+      if (LATE_VALUES) // saves an instruction in the loop, at D 64
+        asm volatile("" : "+r"(block.number));
+      tile = tile_of(m);
+      if (ends) {
+        u32 message = message_of(c.base, before.slot());
+        clear_hidden(c, TILE_KEYS - shared_word(message + 24), before);
+        break;
+      }
+      wait_keys(c, block);
+      m = shared_load(message_of(c.base, block.slot()));
+      if ((m.x & (BLOCK_NEW | ~0u << BLOCK_HIDDEN)) || !takes(c, m)) {
+        ends = !turn_over(c, m, before, first);
+        if (ends) break;
+        q = query_descriptor(c, tile_of(m));
+        wait_queries(c, tile_of(m)); // already loaded, unless the tile is new
+      }
+      follow_block(c, f, m, q, block, before, done);
+      if (runs_on(m)) break;
+      if (f.r.moved) scale_rows(f.o, f.r.factor[0], f.r.factor[1]);
+    }
+    if (ends) {
+      keep_state(c, done, f.r);
+      last_values(c, f, before);
+    }
+    settle(f.p);
+    settle(f.r.sum);
+    if (!first)
+      finish_tile(c, f.o, done, QUERY_STAGES > 1 ? tile_before(m) : tile);
+    if (ends) return;
+    first = false;
+    clear_sums(f.o);
+  }
+}
+
+DEVICE void consume(const consumer &c) {
+  ring<STAGES> block = {0};
+  if (c.group == 0) turn_pass(2, 256);
+#pragma unroll 1
+  for (;;) {
+    wait_keys(c, block);
+    int4 m = shared_load(message_of(c.base, block.slot()));
+    if (m.x & BLOCK_END) break;
+    if (takes(c, m)) {
+      run_blocks(c, m, block);
+    } else {
+      idle(c, m, block);
+      block.next();
+    }
+  }
+  store_wait();
+}

@@ -1,0 +1,237 @@
+/* hopper_launch.h - the parameter of the Hopper forward kernel.
+ *
+ * Plain C, included by the run time and by the kernel, so that the layout is
+ * written once. A launch has one kernel parameter: tensor maps, the pattern's
+ * small tables, and the numbers of this call.
+ *
+ * Terms. A batch row's positions are cut into *periods*, after which the
+ * pattern's residues repeat. A period is cut into *homes*, inside which no
+ * branch's residue shifts. A *member* is one head in one home. A *shape* is a
+ * set of residues, the same for all its members up to a shift. A *class* is the
+ * rows of a shape that the same branches select: one progression `offset +
+ * shift (mod stride)`. A home is cut into *cells*, inside which no branch of
+ * the class changes its segment. A *tile* is up to `tile_rows` rows of one
+ * class in one cell. A *piece* is one range of keys that a class reads, also a
+ * progression. A row is *bare* when no branch selects it. */
+#ifndef HOPPER_LAUNCH_H
+#define HOPPER_LAUNCH_H
+
+#include "templates/shared/launch.h"
+
+enum {
+  HOPPER_STRIDES = 8,  /* distinct strides of rows and of keys */
+  HOPPER_SHAPES = 16,  /* different sets of residues, up to a shift */
+  HOPPER_CLASSES = 48,
+  HOPPER_PIECES = 192,
+  HOPPER_MEMBERS = 512,
+  HOPPER_SEGMENTS = 16, /* lengths of segments that are not nested */
+  HOPPER_KEEPS = 16, HOPPER_PHASES = 1024,
+  HOPPER_PERIOD = 64, /* largest common period of dilations */
+  HOPPER_BOX_ROWS = 32,   /* rows of a box of zeros */
+  HOPPER_TALL_ROWS = 128, /* most rows of a set of such boxes */
+  HOPPER_FAR = 1 << 29 /* a window bound beyond every position */
+};
+
+/* HOPPER_ZERO_ROWS: rows of zeros in shared memory, which one TMA store copies.
+ * A store takes about the same time for few rows as for many, but wide heads
+ * leave no room for many. HOPPER_REST_BYTES: the bytes of shared memory that
+ * hold no tile. */
+#define HOPPER_ZERO_ROWS(width) ((width) <= 64 ? HOPPER_BOX_ROWS : 8)
+#define HOPPER_REST_BYTES(width) ((width) <= 64 ? 7168 : 3072)
+
+/* Zeros are stored this much faster than key blocks arrive. Zeros that are left
+ * over at the end of a launch overlap with nothing. */
+#define HOPPER_AHEAD 1.25f
+
+/* A CUtensorMap. */
+typedef struct hopper_map {
+  unsigned long long word[16];
+} __attribute__((aligned(64))) hopper_map;
+
+/* The tensor maps of one tensor, by stride: row n stands at row n / stride of
+ * phase n % stride. Phases below `length % stride` have one row more than the
+ * others, hence two maps a stride: [0] for those phases, [1] for the others. No
+ * copy touches memory outside of the tensor. */
+typedef hopper_map hopper_maps[HOPPER_STRIDES][2];
+
+/* Which keys a piece takes. HOPPER_WHOLE: the segment of length `outer` that
+ * holds the row (0: all keys). The next three leave out the inner segment of
+ * length `inner` that holds the row. LEFT and RIGHT are the keys beside it.
+ * OTHER is the other half, where `outer` is twice `inner`.
+ *
+ * SHARED and later are for segments that are not nested: `outer` is a bit set
+ * of indices into the launch's `segments`. All of these segments hold the row,
+ * so the keys that at least `inner` of them hold are one range. SHARED is this
+ * range. SHARED_LEFT and SHARED_RIGHT are its parts beside the range that
+ * `inner + 1` segments hold. */
+typedef enum hopper_side {
+  HOPPER_WHOLE, HOPPER_LEFT, HOPPER_RIGHT, HOPPER_OTHER,
+  HOPPER_SHARED, HOPPER_SHARED_LEFT, HOPPER_SHARED_RIGHT
+} hopper_side;
+
+typedef struct hopper_piece {
+  int outer, inner;
+  short side, slot;    /* hopper_side; index of the stride */
+  int stride, offset;
+  int left, right;     /* the window; HOPPER_FAR: none */
+  float bias;          /* log2 of the keys' multiplicity */
+  unsigned predicates; /* bit set: a pair counts if one of these holds; 0:
+                          always */
+  int chain;           /* score chain */
+} hopper_piece;
+
+typedef struct hopper_class {
+  short shape, slot;
+  int stride, offset;
+  int cell;            /* positions; 0: all positions of the call */
+  unsigned cuts;       /* bit set of the segments that cut a home into cells; 0:
+                          cells have length `cell` */
+  short piece, pieces;
+  /* set for each call: */
+  int cells, tiles;    /* cells of a home, tiles of a cell */
+  int first;           /* the class's first tile in a section */
+  /* The last rows of a cell may be *guests* in a tile of another class. They
+   * fill the last warpgroup of the last tile that this class has in the same
+   * cell, over keys that both classes read. */
+  short guest;         /* 1 + the class whose rows are guests in this class's
+                          tiles; 0: none */
+  short joined;        /* the last `joined` pieces are read by the guests too,
+                          and count once for them */
+  short joins;         /* 1: this class's last rows are guests elsewhere, and
+                          `tiles` leaves them out */
+} hopper_class;
+
+/* How a tile ends for a head that several passes compute. 0: its rows go to o
+ * and lse, and bare rows become 0. */
+typedef enum hopper_finish {
+  HOPPER_RESUME = 1, /* merge with the state of earlier passes */
+  HOPPER_LEAVE = 2,  /* store as state; no output without WRITE */
+  HOPPER_ADD = 4,    /* `mean`, `sum`: outputs are added, no lse */
+  HOPPER_WRITE = 8,  /* with LEAVE: write the output as well */
+  HOPPER_SOME = 16   /* with LEAVE: only rows that `keeps` describes */
+} hopper_finish;
+
+/* A branch of a later pass or part. It says which rows need a state: all rows
+ * that it selects, or only rows with keys below position `low` or from `high`
+ * on. */
+typedef struct hopper_keep {
+  int segment, dilation; /* segment HOPPER_FAR: no segments */
+  unsigned segment_ratio, dilation_ratio; /* divide by multiplication, see
+                                             quotient_by */
+  short segment_shift, dilation_shift;
+  int left, right;       /* the window; HOPPER_FAR: none */
+  int low, high;
+} hopper_keep;
+
+/* A head in one home of a period. */
+typedef struct hopper_member {
+  short head, home;
+  short shift;
+  signed char shape, finish; /* hopper_finish, of this call */
+} hopper_member;
+
+typedef struct hopper_shape {
+  short member, members;
+  short share;                 /* members in one section of this call */
+  /* Bit x: rows of residue x are bare. Residues are modulo the launch's
+   * `residues`; the pattern is repeated to fill the word. */
+  unsigned long long bare;
+} hopper_shape;
+
+typedef struct hopper_launch {
+  hopper_maps q, k, v, o;
+  hopper_map zeros[2];         /* maps of o for zeros, with stride `residues` */
+  hopper_class classes[HOPPER_CLASSES];
+  hopper_piece pieces[HOPPER_PIECES];
+  hopper_member members[HOPPER_MEMBERS];
+  hopper_shape shapes[HOPPER_SHAPES];
+  short by_home[HOPPER_MEMBERS]; /* indices of members, sorted by home, then
+                                    head */
+  short query_rest[HOPPER_STRIDES], key_rest[HOPPER_STRIDES]; /* number of rows
+                                                                 % stride */
+  int class_count, member_count;
+  int batches, queries;        /* `queries`: rows of a head and batch row */
+  int keys;                    /* M of the whole sequence, like positions */
+  int part;                    /* bool, see hopper_place */
+  int first;                   /* position of query row 0 */
+  int low, high;               /* positions of the rows to compute; high is
+                                  exclusive */
+  int key_low, key_high;       /* positions of the keys that exist here */
+  int origin, period, home;    /* positions; the first period begins at
+                                  origin */
+  int homes, home_members;     /* homes of a period; members of a home */
+  int grid;                    /* origin is a multiple of it; 0: origin is
+                                  `low` */
+  int span;                    /* most positions from the origin on */
+  int periods;                 /* periods of a batch row */
+  /* [B] or NULL: the number of keys of each batch row. All other fields assume
+   * M keys; the rows of a shorter batch row stand that much earlier: see
+   * away_of. */
+  const int *lengths;
+  int relative;                /* residues count from the home's start */
+  int segments[HOPPER_SEGMENTS]; /* lengths; 0: no end */
+  int group;                   /* query heads of a key head */
+  /* Tiles are numbered section by section, for locality in L2. A section has
+   * this many (batch row, period) blocks, or one of `shares` groups of heads of
+   * one. */
+  int section;
+  int shares;                  /* groups of heads of a block */
+  int tile_rows;               /* most rows of a tile */
+  int section_tiles, tiles;    /* tiles of a section, and of all sections */
+  int residues;                /* modulus of the rows' residues; above
+                                  HOPPER_PERIOD: one residue has rows, all
+                                  others are bare */
+  int turn;                    /* a multiple of `residues` above 32, after which
+                                  the bare rows repeat; at most HOPPER_PERIOD
+                                  unless `residues` is larger */
+  int shifts;                  /* bool: residues differ between homes; 0:
+                                  clearing takes a batch row as one home */
+  int row_homes;               /* homes of a batch row, for clearing */
+  /* A *span* is rows of one head, among which bare rows are found and cleared:
+   * the number of spans; of one head in a home. */
+  int spans, home_spans;
+  int span_rows;               /* most rows of a span */
+  /* Zeros of O are stored in sets of boxes: the number of sets; of a home. 0:
+   * spans clear O as well. */
+  int boxes, home_boxes;
+  int box_rows;                /* rows of a head in a set, a multiple of
+                                  HOPPER_BOX_ROWS */
+  int box_rest;                /* number of rows % residues */
+  float clear_pace;            /* key blocks for each span or set of boxes */
+  int early;                   /* most rows before position 0, which are bare */
+  int spread;                  /* bool: the last tiles, the longest, run
+                                  first */
+  float scale;                 /* softmax scale times log2 e; positive */
+  float slack;                 /* a row's peak moves when a score exceeds it by
+                                  this */
+  float weight;                /* factor of the output */
+  /* Pointers and strides of o and lse. Strides count elements; o has its own
+   * 16-bit elements. */
+  void *o_data;
+  long long o_batch, o_row, o_head;
+  float *lse;                  /* NULL: no lse is wanted */
+  long long lse_batch, lse_row, lse_head;
+  /* The running state of heads that several passes compute, and of all heads in
+   * a part of a sequence. f32 [batches, state_rows, H, Dv] and [batches,
+   * state_rows, H]. Row n has entry n / apart. At most one of the rows that
+   * share an entry needs a state. */
+  float *state_o, *state_lse;
+  int state_rows;
+  unsigned apart_ratio;        /* for n / apart, see quotient_by */
+  short apart_shift;
+  int heads;                   /* H */
+  int keep_count;              /* -1: every row needs a state */
+  hopper_keep keeps[HOPPER_KEEPS];
+  short keep_phase[HOPPER_PHASES]; /* [keep_count][H]; -1: not in this head */
+  /* Two counters: tiles handed out and thread blocks finished. They are zero
+   * before and after a launch, and no other launch uses them meanwhile. */
+  unsigned *counters;
+  /* For mask and score expressions: */
+  int all_batches, all_queries; /* B, N of the whole sequence */
+  int batch, head;             /* the call's first batch row and head, in the
+                                  whole */
+  float natural;               /* softmax scale: chains take natural units */
+  dil_device_input input[16];
+} hopper_launch;
+
+#endif

@@ -1,0 +1,394 @@
+// hopper_produce.cuh - the producer warpgroup: the planner and the loaders.
+//
+// In: the launch. Out: the stream of blocks for the consumers: queries, keys
+// and values in shared memory, and a message for each tile and block.
+#pragma once
+
+// ---- the planner -----------------------------------------------------------
+
+// A *plan* is the planner's message to the loader. It describes a tile, or
+// further runs of a tile's keys. A *run* is a range of keys with one stride. A
+// plan has a head {what, runs, key head, tile}, the tile's message, then the
+// runs. A run is {position, keys, row in the map, where} and {left, right,
+// bias, 1 / stride}. PLAN_SORTED: the loader takes blocks in the order of their
+// positions. The keys that a warpgroup of a causal tile cannot see then come
+// last.
+//
+// With guests the message of their warpgroup stands before the runs. It is
+// {position of row 0, stride, rows, number of leading runs that the guests
+// read} and {row, phase, map, position of the last row}. Rows are 0 if there
+// are no guests.
+//
+// `what` has these bits, and hopper_finish from bit PLAN_FINISH on. `where` has
+// the phase in its low bits, then the map and the stride.
+enum { PLAN_TILE = 1, PLAN_LAST = 2, PLAN_END = 4, PLAN_SORTED = 8 };
+enum { PLAN_FINISH = 8 };
+enum { WHERE_MAP = 12, WHERE_STRIDE = 16 };
+DEVICE u32 plan_of(u32 base, u32 stage) {
+  return base + AT_PLAN + stage * PLAN_BYTES;
+}
+// The address of the mbarrier of plan number `plans`. The asm makes the
+// compiler compute it at each use, since the loops have no register left for
+// it.
+DEVICE u32 plan_barrier(u32 base, u32 at, u32 plans) {
+  asm volatile("" : "+r"(plans));
+  return base + at + 8 * (plans & 1);
+}
+
+// The address of run n of a plan.
+DEVICE u32 run_at(u32 plan, int n) { return plan + PLAN_HEAD + n * RUN_BYTES; }
+// The number of runs that the guests read.
+DEVICE int runs_joined(u32 plan) {
+  return GUESTS ? shared_word(plan + 60) : 0;
+}
+
+// A row number in the terms of the tensor maps (hopper_maps).
+struct map_row {
+  int row, phase, map;
+};
+DEVICE map_row map_row_of(int n, int stride, int slot, int rest) {
+  int row = n / stride, phase = n - row * stride;
+  return {row, phase, slot * 2 + (phase >= rest)};
+}
+
+// Writes the guests of the planned tile into the plan, if it has any. Row 0 is
+// that of the tile's first warpgroup, as if the guests had rows there as well.
+DEVICE void plan_guests(const hopper_launch &run, u32 plan) {
+  const int from = 64 * (WARPGROUPS - 1);
+  tile x, g;
+  x.klass = shared_word(plan + 4);
+  x.member = shared_word(plan + 8);
+  x.away = shared_word(plan + 12);
+  x.position = shared_word(plan + 16);
+  if (!guests_find(&run, &x, &g)) {
+    shared_store(plan + 48, 0, 0, 0, 0);
+    return;
+  }
+  const hopper_class &k = run.classes[g.klass];
+  map_row at = map_row_of(row_at(&run, &g), k.stride, k.slot,
+                          run.query_rest[k.slot]);
+  shared_store(plan + 64, at.row - from, at.phase, at.map,
+               g.position + (g.rows - 1) * k.stride);
+  shared_store(plan + 48, g.position - from * k.stride, k.stride,
+               g.rows + from, run.classes[shared_word(plan + 4)].joined);
+}
+
+// Writes the tile's message into the plan. Until the plan is sent, its head
+// holds the tile's class, member and `away`.
+DEVICE void plan_tile(const hopper_launch &run, const tile &x, u32 plan) {
+  const hopper_class &k = run.classes[x.klass];
+  map_row at = map_row_of(row_at(&run, &x), k.stride, k.slot,
+                          run.query_rest[k.slot]);
+  shared_store(plan + 32, at.row, at.phase, at.map, x.batch);
+  shared_store(plan + 16, x.position, k.stride, x.rows,
+               run.members[x.member].head);
+  shared_store(plan, 0, x.klass, x.member, x.away);
+}
+
+// Piece number `at` of the tile's class. With guests the order is reversed:
+// they read the last pieces of the class, and their runs must come first.
+DEVICE const hopper_piece *plan_piece(const hopper_launch &run, u32 plan,
+                                      int at) {
+  const hopper_class &k = run.classes[shared_word(plan + 4)];
+  if (runs_joined(plan)) at = k.pieces - 1 - at;
+  return &run.pieces[k.piece + at];
+}
+
+// The run of this lane, for the pieces from number `from` on; no keys: no run.
+// The tile is read from the plan field by field to save registers.
+DEVICE key_run plan_run(const hopper_launch &run, int from, u32 plan) {
+  tile x;
+  int at = thread_index() % 32;
+  if (at >= PLAN_RUNS) return {0, 0};
+  at += from;
+  x.klass = shared_word(plan + 4);
+  if (at >= run.classes[x.klass].pieces) return {0, 0};
+  const hopper_piece *p = plan_piece(run, plan, at);
+  x.position = shared_word(plan + 16);
+  key_bounds in = bounds_of(&run, x.position, p);
+  x.away = shared_word(plan + 12);
+  x.member = shared_word(plan + 8);
+  x.rows = shared_word(plan + 24);
+  return keys_inside(&run, &x, p, in);
+}
+
+// Writes a run for each lane that has keys, and returns their number. A tile
+// whose rows must be written has a first run in any case, if need be with a
+// block of hidden keys.
+DEVICE int plan_runs(const hopper_launch &run, int from, u32 plan,
+                     bool begun) {
+  key_run keys = plan_run(run, from, plan);
+  u32 lane = thread_index() % 32;
+  u32 all = __ballot_sync(~0u, keys.count > 0);
+  if (!all && !begun && !run.members[shared_word(plan + 8)].finish) all = 1;
+  if (all >> lane & 1) {
+    u32 to = run_at(plan, __popc(all & ((1u << lane) - 1)));
+    const hopper_piece &p = *plan_piece(run, plan, from + lane);
+    if (keys.count <= 0) keys = {0, 0};
+    map_row at = map_row_of(keys.position - run.key_low, p.stride, p.slot,
+                            run.key_rest[p.slot]);
+    shared_store(to, keys.position, keys.count, at.row,
+                 at.phase | at.map << WHERE_MAP | p.stride << WHERE_STRIDE);
+    shared_store(to + 16, p.left, p.right, __float_as_int(p.bias),
+                 __float_as_int(__fdividef(1, p.stride)));
+  }
+  if (int joined = runs_joined(plan)) {
+    __syncwarp(); // every lane has called runs_joined before
+    if (lane == 0)
+      shared_set(plan + 60, __popc(all & ((1u << joined) - 1)));
+  }
+  return __popc(all);
+}
+
+// The tile scheduler: the next tile's number, from a global counter. A thread
+// block claims a tile only when its plan has room. Otherwise the last tiles
+// would wait behind a busy block.
+DEVICE int claim_tile(const hopper_launch &run) {
+  int t = 0;
+  if (thread_index() % 32 == 0) t = count_up(run.counters) + grid_size();
+  return __shfl_sync(~0u, t, 0);
+}
+
+DEVICE void plan_send(u32 base, u32 plans, int what, int runs, int head,
+                      u32 tiles) {
+  __syncwarp();
+  if (thread_index() % 32 == 0)
+    shared_store(plan_of(base, plans & 1), what, runs, head, tiles);
+  barrier_arrive(plan_barrier(base, AT_PLAN_FULL, plans)); // every lane arrives
+                                                           // for its own writes
+}
+
+// Whether all runs of a plan have the same finite right bound of the window.
+DEVICE bool is_sorted(u32 plan, int runs) {
+  int lane = thread_index() % 32, right = shared_word(run_at(plan, 0) + 20);
+  if (lane < runs && shared_word(run_at(plan, lane) + 20) != right)
+    right = HOPPER_FAR;
+  return __all_sync(~0u, right < HOPPER_FAR);
+}
+
+// Writes and sends plan number `plans`, for a tile from its piece `from` on.
+// Returns the first piece of the tile's next plan, or 0. A tile begins with its
+// first plan that has runs. A tile without any run is sent all the same if its
+// rows must be written. It is dropped if its rows keep the state of other
+// passes.
+DEVICE int plan_part(const hopper_launch &run, u32 base, u32 &plans, int from,
+                     u32 tiles, bool &begun) {
+  u32 plan = plan_of(base, plans & 1);
+  int next = from + PLAN_RUNS;
+  if (next >= run.classes[shared_word(plan + 4)].pieces) next = 0;
+  int runs = plan_runs(run, from, plan, begun);
+  const hopper_member &m = run.members[shared_word(plan + 8)];
+  int head = m.head / run.group;
+  __syncwarp(); // the runs of all lanes are written
+  if (!runs && !begun) return next;
+  int what = (begun ? 0 : PLAN_TILE) | (next ? 0 : PLAN_LAST) |
+             (is_sorted(plan, runs) ? PLAN_SORTED : 0) |
+             m.finish << PLAN_FINISH;
+  plan_send(base, plans++, what, runs, head, tiles);
+  begun = true;
+  return next;
+}
+
+// Waits until the loader has finished plan `plans - 2`, whose slot plan number
+// `plans` takes.
+DEVICE void wait_plan(u32 base, u32 plans) {
+  barrier_wait(plan_barrier(base, AT_PLAN_EMPTY, plans), ~plans >> 1 & 1);
+}
+
+#if PAIRED
+#include "templates/hopper/hopper_pair_plan.cuh"
+#else
+// Makes the next plan of a tile, from its piece `from` on. Returns the first
+// piece of the plan after it, or 0. `begun`: the tile has a plan.
+DEVICE int plan_next(const hopper_launch &run, u32 base, const tile &x,
+                     u32 &plans, int from, u32 tiles, bool &begun) {
+  plan_tile(run, x, plan_of(base, plans & 1));
+  __syncwarp();
+  if (GUESTS) {
+    plan_guests(run, plan_of(base, plans & 1));
+    __syncwarp();
+  }
+  return plan_part(run, base, plans, from, tiles, begun);
+}
+#endif
+
+// The planner's loop over tiles in their order: the first tile has the number
+// of the thread block, later ones come from claim_tile. With few tiles for each
+// thread block, a block claims its next tile only when the last tile's keys are
+// all being copied. A block in a long tile must not hold back another tile. The
+// last block to finish resets the counters.
+DEVICE void make_plans(const hopper_launch &run, u32 base) {
+  const u32 few = 8; // with masks, planning takes longer than the products of a
+                     // few blocks
+  u32 plans = 0, tiles = 0;
+  bool begun = false;
+  for (int t = blockIdx.x, from = 0; t < run.tiles;) {
+    wait_plan(base, plans);
+    tile x;
+    if (tile_find(&run, t % run.section_tiles, 0,
+                  run.class_count, t / run.section_tiles,
+                  &x)) {
+      from = plan_next(run, base, x, plans, from, tiles, begun);
+      if (from) continue;
+      if (begun)
+        wait_plan(base, plans + (!PAIRED && run.tiles < few * grid_size()));
+      tiles += begun;
+      begun = false;
+    }
+    t = claim_tile(run);
+  }
+  wait_plan(base, plans);
+  plan_send(base, plans, PLAN_END, 0, 0, tiles);
+  if (thread_index() % 32 == 0 &&
+      count_up(run.counters + 1) == grid_size() - 1) {
+    run.counters[0] = 0;
+    run.counters[1] = 0;
+  }
+}
+
+// ---- the loader ------------------------------------------------------------
+
+// The state of the loading warp.
+struct loader {
+  const hopper_launch &run;
+  u32 base;
+  u32 blocks; // number of blocks loaded so far
+  u32 plan;   // address of the current plan
+  int what;   // the plan's flags
+  int hidden; // keys of the last block that lie beyond its run
+};
+DEVICE u32 stage_of(const loader &l) { return l.blocks % STAGES; }
+DEVICE u32 phase_of(const loader &l) { return l.blocks / STAGES & 1; }
+DEVICE u32 slot_of(const loader &l) { return l.blocks % (2 * STAGES); }
+DEVICE u32 message_of(const loader &l) {
+  return message_of(l.base, slot_of(l));
+}
+DEVICE u32 tile_number(const loader &l) { return shared_word(l.plan + 12); }
+
+// Writes a tile's message for one warpgroup or all: the tile's rows `t`; of
+// `at`, row 0 and the map; the batch row.
+DEVICE void tell_tile(const loader &l, u32 message, int4 t, int4 at, int batch) {
+  int finish = shared_word(l.plan) >> PLAN_FINISH;
+  shared_store(message + 16, at.x, at.y, at.z | finish << TILE_FINISH, batch);
+  shared_store(message, t.x, t.y, t.z, t.w);
+}
+
+// Copies the queries of warpgroup w.
+DEVICE void load_rows(const loader &l, int w, u32 stage, int4 at, int head,
+                      int batch) {
+  u32 full = l.base + AT_QUERY_FULL + 8 * stage;
+  u32 to = l.base + AT_QUERY + (stage * WARPGROUPS + w) * QUERY_BYTES;
+#pragma unroll
+  for (int c = 0; c < HEAD_WIDTH / CHUNK; c++)
+    load_box(to + c * (64 * CHUNK * 2), &l.run.q[0][0] + at.z, full, c * CHUNK,
+             at.x + w * 64, at.y, head, batch, KEEP_FIRST);
+}
+
+// Copies the queries of a tile, one box for each warpgroup, and writes the
+// tile's messages.
+DEVICE void load_queries(loader &l) {
+  u32 tile = tile_number(l), stage = query_stage(tile);
+  u32 message = l.base + AT_TILE + tile % TILE_SLOTS * TILE_BYTES;
+  barrier_wait(l.base + AT_QUERY_EMPTY + 8 * stage, query_parity(tile) ^ 1);
+  int4 at = shared_load(l.plan + 32), t = shared_load(l.plan + 16);
+  int boxes = (t.z + 63) / 64, joined = runs_joined(l.plan) ? 1 : 0;
+  barrier_expect(l.base + AT_QUERY_FULL + 8 * stage,
+                 (boxes + joined) * QUERY_BYTES);
+#pragma unroll 1
+  for (int w = 0; w < boxes; w++) load_rows(l, w, stage, at, t.w, at.w);
+#pragma unroll 1
+  for (int w = 0; w < (GUESTS ? WARPGROUPS : 1); w++)
+    tell_tile(l, message + w * 32, t, at, at.w);
+  if (!joined) return;
+  int head = t.w, batch = at.w;
+  at = shared_load(l.plan + 64);
+  t = shared_load(l.plan + 48);
+  t.w = head;
+  tell_tile(l, message + (WARPGROUPS - 1) * 32, t, at, batch);
+  load_rows(l, WARPGROUPS - 1, stage, at, head, batch);
+}
+
+// Copies the keys or values of a block when their stage is free.
+template <int width, int chunk>
+DEVICE void load_tile(u32 to, u32 full, u32 empty, u32 phase,
+                      const hopper_map *maps, int4 at) {
+  const hopper_map *map =
+      maps + (at.y >> WHERE_MAP & ((1 << (WHERE_STRIDE - WHERE_MAP)) - 1));
+  at.y &= (1 << WHERE_MAP) - 1;
+  barrier_wait(empty, phase);
+  barrier_expect(full, TILE_KEYS * width * 2);
+#pragma unroll
+  for (int c = 0; c < width / chunk; c++)
+    load_box(to + c * TILE_KEYS * chunk * 2, map, full, c * chunk, at.x, at.y,
+             at.z, at.w, KEEP_LAST);
+}
+
+// Waits until the stage of the next block's keys is free.
+DEVICE void wait_stage(const loader &l) {
+  barrier_wait(l.base + AT_KEY_EMPTY + 8 * stage_of(l), phase_of(l) ^ 1);
+}
+
+// Copies the keys of the block whose message was sent last; at: {row, where,
+// head, batch}.
+DEVICE void load_keys(const loader &l, int4 at) {
+  u32 stage = stage_of(l);
+  if (BARE) shared_count(l.base + AT_PACE, 1);
+  load_tile<HEAD_WIDTH, CHUNK>(
+      l.base + AT_KEY + stage * KEY_BYTES, l.base + AT_KEY_FULL + 8 * stage,
+      l.base + AT_KEY_EMPTY + 8 * stage, phase_of(l) ^ 1, &l.run.k[0][0], at);
+}
+
+#if PAIRED
+#include "templates/hopper/hopper_pair_load.cuh"
+#else
+#include "templates/hopper/hopper_load.cuh"
+#endif
+
+// Ends the stream.
+DEVICE void tell_end(const loader &l) {
+  u32 stage = stage_of(l);
+  if (BARE) shared_count(l.base + AT_PACE, 1 << 30); // bare rows may be cleared
+                                                     // at once
+  shared_store(message_of(l),
+               BLOCK_END | BLOCK_NEW |
+                   tile_number(l) % TILE_SLOTS << BLOCK_TILE |
+                   l.hidden << BLOCK_HIDDEN,
+               0, 0, 0);
+  tell(l.base, slot_of(l));
+  wait_stage(l);
+  barrier_arrive(l.base + AT_KEY_FULL + 8 * stage);
+}
+
+DEVICE void load_plans(const hopper_launch &run, u32 base) {
+  bool lead = thread_index() % 32 == 0;
+  loader l = {run, base, 0, 0, 0, 0};
+  for (u32 plans = 0;; plans++) {
+    l.plan = plan_of(base, plans & 1);
+    barrier_wait(plan_barrier(base, AT_PLAN_FULL, plans), plans >> 1 & 1);
+    l.what = shared_word(l.plan);
+    if (l.what & PLAN_END) break;
+    if (l.what & PLAN_TILE && lead) load_queries(l);
+    load_runs(l);
+    __syncwarp();
+    if (lead || ALL_ARRIVE)
+      barrier_arrive(plan_barrier(base, AT_PLAN_EMPTY, plans));
+  }
+  if (lead) tell_end(l);
+}
+
+// Copies the values, one block for each message. A separate thread does this.
+// Stages of values are released half a block later than those of keys, and the
+// keys must not wait for them.
+DEVICE void load_values(const hopper_launch &run, u32 base) {
+  for (ring<2 * STAGES> told = {0};; told.next()) {
+    u32 slot = told.stage(), stage = slot % STAGES, phase = slot / STAGES;
+    u32 message = message_of(base, slot);
+    barrier_wait(base + AT_TOLD + 8 * slot, told.phase());
+    if (shared_word(message) & BLOCK_END) break;
+    load_tile<VALUE_WIDTH, VALUE_CHUNK>(
+        base + AT_VALUE + stage * VALUE_BYTES,
+        base + AT_VALUE_FULL + 8 * stage, base + AT_VALUE_EMPTY + 8 * stage,
+        phase ^ !(LATE_VALUES && stage == STAGES - 1), &run.v[0][0],
+        shared_load(message + 32));
+  }
+}

@@ -1,0 +1,390 @@
+// hopper_walk.cuh - from the number of a tile to its rows and its keys.
+//
+// In: the launch's tables, whose terms hopper_launch.h explains. Out: the
+// position of the tile's rows, and each run of keys that the windows let the
+// tile see. All follows by arithmetic from the cell's position; no table grows
+// with the length.
+//
+// Plain C, so that the host and tests can walk a launch without a GPU. They
+// define DEVICE, WARPGROUPS, NESTED and SHIFTS first.
+#ifndef HOPPER_WALK_CUH
+#define HOPPER_WALK_CUH
+#include "templates/hopper/hopper_launch.h"
+
+enum { TILE_ROWS = 64 * WARPGROUPS };
+
+// The tables hold all other facts of a tile, since the producer has few
+// registers.
+typedef struct tile {
+  int position; // position of row 0
+  int rows;     // 1 .. TILE_ROWS
+  int batch;
+  int away;     // M minus the number of the batch row's keys
+  short klass, member;
+} tile;
+
+// A run of keys: `count` keys from `position` on, with the stride of its piece.
+typedef struct key_run {
+  int position, count;
+} key_run;
+
+DEVICE int lesser(int a, int b) { return a < b ? a : b; }
+DEVICE int greater(int a, int b) { return a > b ? a : b; }
+DEVICE int floor_to(int x, int n) {
+  int rest = x % n;
+  return x - (rest < 0 ? rest + n : rest);
+}
+// The first position from `low` on whose residue modulo n is that of `at`.
+DEVICE int first_from(int low, int at, int n) {
+  int rest = (at - low) % n;
+  return low + (rest < 0 ? rest + n : rest);
+}
+DEVICE int rows_between(int first, int end, int stride) {
+  return first < end ? (end - 1 - first) / stride + 1 : 0;
+}
+
+// M minus the number of a batch row's keys. Its rows stand that much earlier.
+// Kernels for segments that are not nested lack the registers for lengths.
+DEVICE int away_of(const hopper_launch *run, int batch) {
+#ifdef __CUDACC__
+  if (!NESTED) return 0;
+#endif
+  if (!run->lengths) return 0;
+  return run->keys - greater(0, lesser(run->lengths[batch], run->keys));
+}
+// The position where the batch row's first period begins.
+DEVICE int origin_of(const hopper_launch *run, int away) {
+  int low = run->low - away;
+  if (!away) return run->origin;
+  return run->grid ? floor_to(greater(low, 0), run->grid) : low;
+}
+// The number of the query row at a position.
+DEVICE int row_at(const hopper_launch *run, const tile *x) {
+  return x->position - run->first + x->away;
+}
+
+// The position from which residues count: 0, or the start of the segment if all
+// branches have the same one.
+DEVICE int base_of(const hopper_launch *run, int position) {
+  return SHIFTS && run->relative ? floor_to(position, run->home) : 0;
+}
+
+// The first position after `at` where one of `segments` begins.
+DEVICE int next_cut(const hopper_launch *run, unsigned segments, int at) {
+  int next = HOPPER_FAR;
+  for (int i = 0; segments >> i; i++)
+    if (segments >> i & 1 && run->segments[i])
+      next = lesser(next, floor_to(at, run->segments[i]) + run->segments[i]);
+  return next;
+}
+
+// The rows of tile t among the positions low .. high - 1.
+DEVICE void tile_rows(const hopper_launch *run, int t, int low, int high,
+                      int at, int stride, tile *x) {
+  x->position = first_from(low, at, stride) + t * run->tile_rows * stride;
+  x->rows = lesser(rows_between(x->position, high, stride), run->tile_rows);
+}
+
+// The same if several segments cut low .. high - 1 into cells: t counts the
+// tiles of all these cells.
+DEVICE void tile_among(const hopper_launch *run, const hopper_class *k, int t,
+                       int low, int high, int at, tile *x) {
+  x->rows = 0;
+  while (low < high) {
+    int end = lesser(next_cut(run, k->cuts, low), high);
+    int rows = rows_between(first_from(low, at, k->stride), end, k->stride);
+    int tiles = (rows + run->tile_rows - 1) / run->tile_rows;
+    if (t < tiles) {
+      tile_rows(run, t, low, end, at, k->stride, x);
+      break;
+    }
+    t -= tiles;
+    low = end;
+  }
+}
+
+// Finds tile t of a section: its class (from class c on), member and rows.
+// Returns false if it lies beyond the end of the call.
+DEVICE bool tile_find(const hopper_launch *run, int t, int c, int classes,
+                      int section, tile *x) {
+  while (--classes && t >= run->classes[c + 1].first) c++;
+  const hopper_class *k = &run->classes[c];
+  const hopper_shape *s = &run->shapes[k->shape];
+  t -= k->first;
+  int each = k->cells * k->tiles, pairs = run->section * s->share, pair;
+  if (run->spread) {
+    pair = t % pairs;
+    t = each - 1 - t / pairs;
+  } else {
+    pair = t / each;
+    t -= pair * each;
+  }
+  int block = section / run->shares;
+  int member = s->member + (section - block * run->shares) * s->share;
+  block = block * run->section + pair / s->share;
+  x->klass = (short)c;
+  x->member = (short)(member + pair % s->share);
+  x->batch = block / run->periods;
+  if (x->batch >= run->batches) return false;
+  int away = away_of(run, x->batch);
+  const hopper_member *m = &run->members[x->member];
+  int low = origin_of(run, away) + (SHIFTS ? m->home * run->home : 0) +
+            (block - x->batch * run->periods) * run->period;
+  int at = k->offset + m->shift + (SHIFTS && run->relative ? low : 0);
+  if (!NESTED && k->cuts) {
+    tile_among(run, k, t, greater(low, run->low - away),
+               lesser(low + run->home, run->high - away), at, x);
+  } else {
+    int cell = t / k->tiles;
+    low += cell * k->cell;
+    tile_rows(run, t - cell * k->tiles, greater(low, run->low - away),
+              lesser(low + k->cell, run->high - away), at, k->stride, x);
+  }
+  x->away = away_of(run, x->batch); // computed again to save registers
+  return x->rows > 0;
+}
+
+// Finds the guests of a tile; false: it has none. Guests are in the last tile
+// of a cell, if their class has that many rows there.
+DEVICE bool guests_find(const hopper_launch *run, const tile *x, tile *guest) {
+  const hopper_class *k = &run->classes[x->klass], *g;
+  if (!k->guest) return false;
+  int low = floor_to(x->position, k->cell);
+  int high = lesser(low + k->cell, run->high - x->away);
+  if (x->position + run->tile_rows * k->stride < high) return false;
+  guest->klass = (short)(k->guest - 1);
+  g = &run->classes[guest->klass];
+  guest->batch = x->batch;
+  guest->away = x->away;
+  guest->member = x->member;
+  tile_rows(run, g->tiles, greater(low, run->low - x->away), high,
+            g->offset + run->members[x->member].shift, g->stride, guest);
+  return guest->rows > 0;
+}
+
+// ---- keys ------------------------------------------------------------------
+
+// How far segment i around a position reaches: its first position, or with
+// `front` its end, negated. A smaller number reaches farther.
+DEVICE int reach_of(const hopper_launch *run, int position, int i, bool front) {
+  int s = run->segments[i], low = s ? floor_to(position, s) : 0;
+  if (!front) return low;
+  return s ? -lesser(low + s, run->keys) : -run->keys;
+}
+
+// The reach of the segment that is number `rank`, from 1 on, in the order from
+// the farthest reach.
+DEVICE int ranked(const hopper_launch *run, int position, unsigned segments,
+                  int rank, bool front) {
+  int found = -HOPPER_FAR - 1;
+  while (rank > 0) {
+    int next = HOPPER_FAR;
+    for (int i = 0; segments >> i; i++) {
+      int reach = reach_of(run, position, i, front);
+      if (segments >> i & 1 && reach > found) next = lesser(next, reach);
+    }
+    found = next;
+    for (int i = 0; segments >> i; i++)
+      rank -= segments >> i & 1 && reach_of(run, position, i, front) == found;
+  }
+  return front ? -found : found;
+}
+
+// The positions low .. high - 1 from which a piece may take its keys.
+typedef struct key_bounds {
+  int low, high;
+} key_bounds;
+
+DEVICE key_bounds shared_bounds(const hopper_launch *run, int position,
+                                const hopper_piece *p) {
+  bool left = p->side == HOPPER_SHARED_LEFT;
+  bool right = p->side == HOPPER_SHARED_RIGHT;
+  key_bounds r;
+  r.low = ranked(run, position, p->outer, p->inner + right, right);
+  r.high = ranked(run, position, p->outer, p->inner + left, !left);
+  return r;
+}
+
+// Assumes a batch row of M keys.
+DEVICE key_bounds bounds_of(const hopper_launch *run, int position,
+                            const hopper_piece *p) {
+  key_bounds r;
+  if (!NESTED && p->side >= HOPPER_SHARED)
+    return shared_bounds(run, position, p);
+  r.low = 0;
+  r.high = run->keys;
+  if (p->outer) {
+    r.low = floor_to(position, p->outer);
+    r.high = lesser(r.high, r.low + p->outer);
+  }
+  if (p->side == HOPPER_WHOLE) return r;
+  int hole = floor_to(position, p->inner);
+  if (p->side == HOPPER_OTHER) {
+    r.low += hole == r.low ? p->inner : 0;
+    r.high = lesser(run->keys, r.low + p->inner);
+  } else if (p->side == HOPPER_LEFT) {
+    r.high = hole;
+  } else {
+    r.low = hole + p->inner;
+  }
+  return r;
+}
+
+// The run of a piece: from the first key that some row of the tile sees to the
+// piece's end. Keys beyond the last row's window stay in the run if this call
+// has rows at their positions. These rows see the keys, so the keys hold valid
+// values. Otherwise the run ends with the window.
+DEVICE key_run keys_inside(const hopper_launch *run, const tile *x,
+                           const hopper_piece *p, key_bounds in) {
+  key_run r;
+  int last = x->position + (x->rows - 1) * run->classes[x->klass].stride;
+  int at = p->offset + run->members[x->member].shift +
+           base_of(run, x->position);
+  int low = greater(greater(in.low, run->key_low), x->position - p->left);
+  int high = lesser(in.high, run->key_high - x->away);
+  r.position = first_from(low, at, p->stride);
+  r.count = 0;
+  if (high > run->high) high = lesser(high, last + p->right + 1);
+  if (r.position <= last + p->right)
+    r.count = rows_between(r.position, high, p->stride);
+  return r;
+}
+
+DEVICE key_run keys_of(const hopper_launch *run, const tile *x,
+                       const hopper_piece *p) {
+  return keys_inside(run, x, p, bounds_of(run, x->position, p));
+}
+
+// ---- rows without keys -----------------------------------------------------
+
+// A residue, shifted as in the tables of the member's shape.
+DEVICE int shape_residue(const hopper_launch *run, const hopper_member *m,
+                         int residue) {
+  int at = residue - m->shift;
+  return at < 0 ? at + run->residues : at;
+}
+
+// Whether rows of residue `at` (from shape_residue) are bare. `bare` is the
+// shape's bit set, which repeats, so that `at` may be any number below `turn`.
+DEVICE bool is_bare(const hopper_launch *run, unsigned long long bare, int at) {
+  return run->residues > HOPPER_PERIOD ? at != 0 : bare >> at & 1;
+}
+// `at` for the row that is `rows` (at most 32) further on.
+DEVICE int bare_behind(const hopper_launch *run, int at, int rows) {
+  at += rows;
+  return at < run->turn ? at : at - run->turn;
+}
+
+// The call's rows low .. high - 1 in one home, or all rows of a batch row if
+// residues do not shift. low may be before the first row. The home's members
+// stand in `by_home` from `member` on.
+typedef struct bare_home {
+  int batch, away, low, high, member;
+} bare_home;
+
+DEVICE bare_home home_find(const hopper_launch *run, int block) {
+  bare_home x;
+  x.batch = SHIFTS ? block / run->row_homes : block;
+  x.away = away_of(run, x.batch);
+  x.low = x.member = 0;
+  x.high = run->queries;
+  if (SHIFTS && run->shifts) {
+    block -= x.batch * run->row_homes;
+    x.low = origin_of(run, x.away) - run->first + x.away + block * run->home;
+    x.high = lesser(x.high, x.low + run->home);
+    x.member = block % run->homes * run->home_members;
+  }
+  return x;
+}
+
+// The residue of a row in a home.
+DEVICE int row_residue(const hopper_launch *run, const bare_home *x, int row) {
+  int position = run->first - x->away + row;
+  int n = (position - base_of(run, position)) % run->residues;
+  return n < 0 ? n + run->residues : n;
+}
+
+// A span: rows of one member inside a home. `at` is the residue of its first
+// row, from shape_residue.
+typedef struct bare_span {
+  int row, rows, batch, member, at;
+} bare_span;
+
+// Finds span t. The spans of all heads at the same rows follow one another.
+DEVICE bare_span span_find(const hopper_launch *run, int t) {
+  bare_span x;
+  int members = run->home_members, place = t / members;
+  int block = place / run->home_spans;
+  bare_home home = home_find(run, block);
+  int row = home.low + (place - block * run->home_spans) * run->span_rows;
+  x.batch = home.batch;
+  x.member = run->by_home[home.member + t - place * members];
+  x.row = greater(row, 0);
+  x.rows = lesser(home.high, row + run->span_rows) - x.row;
+  x.at = shape_residue(run, &run->members[x.member],
+                       row_residue(run, &home, x.row));
+  return x;
+}
+
+// A set of boxes: `box_rows` rows of one phase of the tensor maps, of all heads
+// in a home. Either all of these rows of a head are bare or none. The heads are
+// `members` entries of `by_home` from `member` on; 0: nothing to do.
+typedef struct zero_boxes {
+  int row, phase, batch, residue, member, members;
+} zero_boxes;
+
+// Finds set t. The last box of a home ends with the home and repeats some rows
+// of the box before. Only in the last home of all may a box extend beyond the
+// map, where TMA stores nothing.
+DEVICE zero_boxes boxes_find(const hopper_launch *run, int t) {
+  zero_boxes x;
+  int block = t / run->home_boxes;
+  bare_home home = home_find(run, block);
+  t -= block * run->home_boxes;
+  int group = t / run->residues, from = group * run->box_rows;
+  int n = home.low + t - group * run->residues;
+  bool some = n + from * run->residues < home.high;
+  x.batch = home.batch;
+  x.row = from;
+  x.phase = n;
+  x.residue = row_residue(run, &home, n);
+  x.member = home.member;
+  x.members = some ? run->home_members : 0;
+  if (SHIFTS) {
+    int rows = rows_between(n, home.high, run->residues), low = n / run->residues;
+    if (home.high < run->queries) from = lesser(from, rows - run->box_rows);
+    x.row = low + from;
+    x.phase = n - low * run->residues;
+  }
+  return x;
+}
+
+// ---- rows that need a state ------------------------------------------------
+
+// Returns n / d exactly for 0 <= n < 2^31, from the ratio and shift of d
+// (hopper_keep).
+DEVICE int quotient_by(int n, unsigned ratio, int shift) {
+  return (int)(2ull * n * ratio >> 32 >> shift);
+}
+
+// Whether another pass or part may still compute a head's row at this position.
+DEVICE bool is_kept(const hopper_launch *run, int position, int head) {
+  bool kept = run->keep_count < 0;
+#ifdef __CUDACC__
+#pragma unroll 1
+#endif
+  for (int i = 0; i < run->keep_count; i++) {
+    const hopper_keep *k = &run->keeps[i];
+    int low = quotient_by(position, k->segment_ratio, k->segment_shift) *
+              k->segment;
+    int inside = position - low;
+    int residue = inside - quotient_by(inside, k->dilation_ratio,
+                                       k->dilation_shift) * k->dilation;
+    kept |= residue == run->keep_phase[i * run->heads + head] &&
+            (greater(low, position - k->left) < k->low ||
+             lesser(low + k->segment, position + k->right + 1) > k->high);
+  }
+  return kept;
+}
+
+#endif

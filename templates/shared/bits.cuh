@@ -1,0 +1,114 @@
+/* bits.cuh - masks over a block of keys at once. In: a thread's two rows, the
+ * block's columns, and what ranges have settled of the block before. Out: which
+ * of the thread's pairs are kept, as bits.
+ *
+ * A condition is taken apart at its && and ||: what depends on the row alone
+ * is asked once a row, what depends on the key alone once a key by the whole
+ * warp, and only what is left pair by pair. Parts that ranges settle, and sides
+ * that no longer matter to the warp, are not asked at all.
+ *
+ * Column 32 q + 8 a + 2 c + e (c: lane % 4) is bit 8 a + 2 q + e of its
+ * thread; fragments (softmax.cuh) hold it as element e of group 4 q + a. */
+#ifndef DIL_TEMPLATES_SHARED_BITS_H
+#define DIL_TEMPLATES_SHARED_BITS_H
+#include "templates/shared/plan.cuh"
+
+struct dil_bits {
+  unsigned row[2];
+};
+
+struct dil_block {
+  int i[2];       /* positions of the thread's rows */
+  int j, step;    /* of column 0, and between columns */
+  unsigned known; /* what dil_known says of it */
+};
+
+/* Part `part` of the masks over a block: bit 0, whether its range settles it;
+ * bit 1, as what. */
+DIL_INLINE unsigned bits_settled(int part, dil_range condition) {
+  return r_single(condition) ? (1u | (condition.low != 0) << 1) << 2 * part : 0;
+}
+
+/* Those that a block of TILE_KEYS columns has. */
+#define DIL_BITS_ALL                                                          \
+  (TILE_KEYS == 128 ? ~0u : ((1u << TILE_KEYS / 16) - 1) * 0x01010101u)
+
+DIL_INLINE dil_bits bits_all(bool kept) {
+  unsigned all = kept ? DIL_BITS_ALL : 0;
+  return {{all, all}};
+}
+DIL_INLINE dil_bits bits_not(dil_bits a) {
+  return {{~a.row[0] & DIL_BITS_ALL, ~a.row[1] & DIL_BITS_ALL}};
+}
+/* The second side is asked only where it matters to some row of the warp. */
+template <class Second> DIL_INLINE dil_bits bits_and(dil_bits a, Second b) {
+  if (!__any_sync(~0u, (a.row[0] | a.row[1]) != 0)) return a;
+  dil_bits x = b();
+  return {{a.row[0] & x.row[0], a.row[1] & x.row[1]}};
+}
+template <class Second> DIL_INLINE dil_bits bits_or(dil_bits a, Second b) {
+  if (__all_sync(~0u, (a.row[0] & a.row[1]) == DIL_BITS_ALL)) return a;
+  dil_bits x = b();
+  return {{a.row[0] | x.row[0], a.row[1] | x.row[1]}};
+}
+
+/* A thread's share of 32 columns from 32 q on. */
+DIL_INLINE unsigned bits_share(unsigned columns, int q) {
+  return (columns >> 2 * (threadIdx.x & 3) & 0x03030303u) << 2 * q;
+}
+/* Columns before `end`. */
+DIL_INLINE unsigned bits_below(int end) {
+  unsigned bits = 0;
+#pragma unroll
+  for (int q = 0; q < TILE_KEYS / 32; q++) {
+    int n = dil_max(0, dil_min(end - 32 * q, 32));
+    bits |= bits_share((unsigned)((1ull << n) - 1), q);
+  }
+  return bits;
+}
+
+/* What depends on the row alone. */
+template <class Condition>
+DIL_INLINE dil_bits bits_rows(const dil_block &x, Condition kept) {
+  return {{kept(x.i[0]) ? DIL_BITS_ALL : 0, kept(x.i[1]) ? DIL_BITS_ALL : 0}};
+}
+
+/* What depends on the key alone: a lane asks for one column of 32. `part`: its
+ * number among those that ranges may settle; -1: none. */
+template <int part, class Condition>
+DIL_INLINE dil_bits bits_columns(const dil_block &x, Condition kept) {
+  if (part >= 0 && x.known >> 2 * part & 1)
+    return bits_all(x.known >> 2 * part & 2);
+  unsigned bits = 0;
+#pragma unroll
+  for (int q = 0; q < TILE_KEYS / 32; q++) {
+    int column = 32 * q + (threadIdx.x & 31);
+    bits |= bits_share(__ballot_sync(~0u, kept(x.j + column * x.step)), q);
+  }
+  return {{bits, bits}};
+}
+
+/* What depends on both. */
+template <int part, class Condition>
+DIL_INLINE dil_bits bits_pairs(const dil_block &x, Condition kept) {
+  if (part >= 0 && x.known >> 2 * part & 1)
+    return bits_all(x.known >> 2 * part & 2);
+  dil_bits bits = {{0, 0}};
+  int j = x.j + 2 * (int)(threadIdx.x & 3) * x.step;
+#pragma unroll 1
+  for (int q = 0; q < TILE_KEYS / 32; q++) {
+    unsigned row0 = 0, row1 = 0;
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+      int at = j + (8 * (n >> 1) + (n & 1)) * x.step;
+      row0 |= (unsigned)kept(x.i[0], at) << (8 * (n >> 1) + (n & 1));
+      row1 |= (unsigned)kept(x.i[1], at) << (8 * (n >> 1) + (n & 1));
+    }
+    bits.row[0] |= row0 << 2 * q;
+    bits.row[1] |= row1 << 2 * q;
+    j += 32 * x.step;
+  }
+  return bits;
+}
+
+#endif

@@ -1,0 +1,64 @@
+/* launch.h - the parameters of the general kernels: one struct that the run
+ * time (C) fills and the kernels (CUDA C) read. Strides count elements.
+ *
+ * The tiles of a pass are numbered by arithmetic on its numbers: position in
+ * the grid of the shortest segment, part of it that other segments cut, row of
+ * the period, block of rows, split of the keys, head, batch row (walk.cuh says
+ * in which order). */
+#ifndef DIL_TEMPLATES_SHARED_LAUNCH_H
+#define DIL_TEMPLATES_SHARED_LAUNCH_H
+
+enum {
+  DIL_BOUNDS_BLOCK = 64, /* elements of the last axis in a block */
+  DIL_BOUND_BYTES = 8    /* its smallest and its largest */
+};
+
+typedef struct dil_device_input {
+  const void *data;
+  /* Smallest and largest element of each block: [leading axes][blocks][2], i32
+   * or f32 as the input is; a smallest of NaN: some element is. NULL: none. */
+  const void *bounds;
+  long long dim[4];
+  long long stride[4];
+} dil_device_input;
+
+enum { /* rows of 16-byte pieces, that may be copied as such */
+  DIL_WHOLE_Q = 1,
+  DIL_WHOLE_K = 2,
+  DIL_WHOLE_V = 4,
+  DIL_WHOLE_O = 8, /* pairs of elements are aligned */
+  DIL_DROP = 16,   /* dropout applies */
+  DIL_PART = 32    /* of a sequence (dil_part): every row ends in the state */
+};
+
+typedef struct dil_params {
+  const void *q, *k, *v;
+  void *o;
+  float *lse;                    /* NULL: not wanted */
+  long long q_stride[3], k_stride[3], v_stride[3], o_stride[3]; /* b, n, h */
+  long long lse_stride[3];       /* b, n, h */
+  /* Of chained heads, and of all in a part; [batches, rows, heads, Dv]. */
+  float *state_o, *state_lse;
+  float *partial;                /* [splits][those rows][2 + Dv]: m, l, sums */
+  const int *lengths;            /* [B] or NULL */
+  int B, N, M;                   /* of the whole sequence */
+  int batches, rows;             /* of the call: batch rows, query rows */
+  int first, step;               /* where they stand, where M keys are there */
+  int key_first, key_step, key_rows; /* where the rows of k and v stand */
+  int batch, head;               /* numbers in the whole of the call's first */
+  int heads;                     /* of the call, of those of the plan */
+  int pass;
+  int stride;                    /* positions between the rows of a tile */
+  int segment;                   /* the shortest of the pass; 0: none */
+  int cells, parts, residues, blocks; /* a head's tiles, by the list above */
+  int splits;
+  int spread;                    /* heads in turn: long tiles come first */
+  int pack;                      /* heads of one K/V head that share a tile */
+  int flags;
+  long long items;               /* tiles of the whole launch */
+  float scale, weight;
+  unsigned seed_low, seed_high;
+  dil_device_input input[16];
+} dil_params;
+
+#endif

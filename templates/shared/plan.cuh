@@ -1,0 +1,68 @@
+/* plan.cuh - one plan as macros, tables and device functions. The compiler
+ * writes all of this in front of a kernel and defines DIL_PLAN; without it the
+ * defaults below stand: causal attention, so that a template compiles by
+ * itself. */
+#ifndef DIL_TEMPLATES_SHARED_PLAN_H
+#define DIL_TEMPLATES_SHARED_PLAN_H
+
+struct dil_branch_row {
+  int segment, dilation; /* segment 0: the whole sequence */
+  int head_first, head_last;
+  int predicate, chain;  /* predicate -1: keeps all */
+};
+struct dil_pass_row {
+  unsigned long long branches;
+  int period;
+};
+struct dil_predicate_row {
+  int left, right;       /* DIL_FAR: no bound */
+  int masked;
+};
+struct dil_input_row {
+  int dtype, rank;       /* dtype: DIL_INPUT_... */
+};
+enum { DIL_INPUT_F32, DIL_INPUT_BF16, DIL_INPUT_F16, DIL_INPUT_I32,
+       DIL_INPUT_U8 };
+#define DIL_FAR 0x7fffffff
+
+#ifndef DIL_PLAN
+#define DIL_PLAN 1
+#define HEADS 8
+#define KV_HEADS 8
+#define HEAD_DIM 64
+#define VALUE_DIM 64
+#define ELEMENT 1        /* 0 f32, 1 bf16, 2 f16 */
+#define FAST 0           /* f32: one tf32 product */
+#define COMBINE 0        /* 0 softmax, 1 union, 2 mean, 3 sum */
+#define SCORED 0         /* some chain rewrites scores */
+#define HIDING 0         /* which may make them -inf */
+#define MASKED 0         /* some predicate has masks */
+#define DEDUP 1          /* a key of several branches is visited once */
+#define HOSTING 0        /* ... and may count several times */
+#define DROPOUT 0        /* its threshold among 2^32 */
+#define DROPOUT_KEPT 1.0f /* 1 / (1 - P) */
+#define BRANCHES 1
+#define PASSES 1
+#define INPUTS 0
+__constant__ dil_branch_row dil_branches[BRANCHES] = {{0, 1, 0, 7, 0, 0}};
+__constant__ dil_pass_row dil_passes[PASSES] = {{1ull, 1}};
+__constant__ dil_predicate_row dil_predicates[1] = {{DIL_FAR, 0, 0}};
+__constant__ dil_input_row dil_inputs[1] = {{0, 0}};
+__device__ const int dil_phases[BRANCHES * HEADS] = {0};
+#include "templates/shared/pair.cuh"
+static __device__ __forceinline__ bool dil_mask(int, int, int,
+                                                const dil_pair &) {
+  return true;
+}
+static __device__ __forceinline__ float dil_chain(int, float s, int, int,
+                                                  const dil_pair &) {
+  return s;
+}
+#include "templates/shared/cover.cuh"
+DIL_INLINE dil_range dil_cover(int, dil_range, dil_range, dil_range,
+                               const dil_pair &) {
+  return r_int(1);
+}
+#endif
+
+#endif

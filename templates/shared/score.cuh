@@ -1,0 +1,238 @@
+/* score.cuh - which pairs of a partial tile are kept, as bits of the thread
+ * that holds them, and the chains that rewrite scores. Bit e of a thread is
+ * its element [e / 4][e % 4] of the fragments (softmax.cuh). */
+#ifndef DIL_TEMPLATES_SHARED_SCORE_H
+#define DIL_TEMPLATES_SHARED_SCORE_H
+#if DROPOUT
+#include "templates/shared/philox.cuh"
+#endif
+#include "templates/shared/walk.cuh"
+
+/* The two rows of a thread. */
+struct dil_rows {
+  int t[2], h[2]; /* position, head */
+  bool valid[2];
+};
+
+/* A tile of keys: numbers n and on of a sequence. */
+struct dil_visit {
+  dil_keys keys;
+  dil_set hosted; /* branches whose keys count here as well */
+  int table;      /* which of the two tables of them */
+  dil_set rivals; /* `union`: branches that may reach a key before this one */
+  int n;
+  bool some;      /* there is such a tile */
+  bool full;      /* every pair is kept */
+  bool window;    /* nothing but a window and the end of its keys cut it */
+};
+
+DIL_INLINE bool window_holds(int predicate, int t, int j) {
+  const dil_predicate_row &w = dil_predicates[predicate];
+  return (w.right == DIL_FAR || j - t <= w.right) &&
+         (w.left == DIL_FAR || t - j <= w.left);
+}
+
+DIL_INLINE bool branch_keeps(int branch, int t, int j, const dil_pair &at) {
+  int predicate = dil_branches[branch].predicate;
+  if (predicate < 0) return true;
+  return window_holds(predicate, t, j) &&
+         (!dil_predicates[predicate].masked || dil_mask(predicate, t, j, at));
+}
+
+/* Whether a branch that selects t reaches key j. */
+DIL_INLINE bool branch_reaches(int branch, int h, int t, int j,
+                               const dil_pair &at) {
+  const dil_branch_row &row = dil_branches[branch];
+  int inside = j - segment_low(branch, t);
+  if (row.segment && (inside < 0 || inside >= row.segment)) return false;
+  return (inside - dil_phases[branch * HEADS + h]) % row.dilation == 0 &&
+         branch_keeps(branch, t, j, at);
+}
+
+/* `union`: a key counts in the first branch that reaches it; `rivals` are those
+ * before this one that may. */
+DIL_INLINE bool is_counted(dil_set rivals, int h, int t, int j,
+                           const dil_pair &at) {
+#pragma unroll 1
+  for (; rivals; rivals &= rivals - 1)
+    if (branch_reaches(lowest(rivals), h, t, j, at))
+      return false;
+  return true;
+}
+
+DIL_INLINE dil_pair pair_of(const dil_params &p, const dil_tile &tile, int h) {
+  dil_pair at = {tile.b + p.batch, h, 0, p.N, tile.keys, p.input};
+  at.B = p.B;
+  return at;
+}
+
+/* Some rows of a tile and some keys of a sequence. */
+struct dil_box {
+  int t0, t1;     /* positions, first and last */
+  int h0, h1;     /* heads */
+  int n, count;   /* keys: numbers of the sequence */
+};
+
+/* What a predicate makes of rows and of keys first..last. */
+DIL_INLINE int predicate_cover(const dil_params &p, const dil_tile &tile,
+                               const dil_box &box, int predicate, int first,
+                               int last) {
+  if (predicate < 0) return DIL_FULL;
+  const dil_predicate_row &w = dil_predicates[predicate];
+  if ((w.right != DIL_FAR && first - box.t1 > w.right) ||
+      (w.left != DIL_FAR && box.t0 - last > w.left))
+    return DIL_EMPTY;
+  bool full = (w.right == DIL_FAR || last - box.t0 <= w.right) &&
+              (w.left == DIL_FAR || box.t1 - first <= w.left);
+#if MASKED
+  if (w.masked) {
+    dil_range kept =
+        dil_cover(predicate, {box.t0, box.t1}, {first, last},
+                  {box.h0, box.h1},
+                  pair_of(p, tile, box.h0));
+    if (!kept.high) return DIL_EMPTY;
+    full = full && kept.low;
+  }
+#endif
+  return full ? DIL_FULL : DIL_PARTIAL;
+}
+
+/* Which of the keys first..last, `step` apart, another branch may reach. */
+DIL_INLINE int rival_reach(const dil_tile &tile, int branch, int first,
+                           int last, int step) {
+  const dil_branch_row &row = dil_branches[branch];
+  int low = segment_low(branch, tile.low), cover = DIL_FULL;
+  if (row.segment && (last < low || first - low >= row.segment))
+    return DIL_EMPTY;
+  if (row.segment && (first < low || last - low >= row.segment))
+    cover = DIL_PARTIAL;
+  if (row.dilation == 1) return cover;
+  if (step % row.dilation) return DIL_PARTIAL;
+  int away = first - low - dil_phases[branch * HEADS + tile.head];
+  return away % row.dilation ? DIL_EMPTY : cover;
+}
+
+/* What is known of a box without asking pairs. */
+DIL_INLINE int cover_of(const dil_params &p, const dil_tile &tile,
+                        const dil_keys &keys, dil_set rivals,
+                        const dil_box &box) {
+  if (box.n >= keys.end || box.t0 > box.t1) return DIL_EMPTY;
+  bool whole = box.n + box.count <= keys.end;
+  int first = keys.start + box.n * keys.step;
+  int last = keys.start + (least(box.n + box.count, keys.end) - 1) * keys.step;
+  int cover = whole ? DIL_FULL : DIL_PARTIAL;
+  int branch = keys.branch;
+  bool mine = true;
+#pragma unroll 1
+  for (;;) { /* this branch first, then its rivals: one place that asks */
+    int reach =
+        mine ? DIL_FULL : rival_reach(tile, branch, first, last, keys.step);
+    if (reach != DIL_EMPTY)
+      reach = least(reach, predicate_cover(p, tile, box,
+                                           dil_branches[branch].predicate,
+                                           first, last));
+    cover = least(cover, mine ? reach : DIL_FULL - reach);
+    mine = false;
+    if (COMBINE != 1 || cover == DIL_EMPTY || !rivals) return cover;
+    branch = lowest(rivals);
+    rivals &= rivals - 1;
+  }
+}
+
+DIL_INLINE int column_of(int e) {
+  return 8 * (e >> 2) + 2 * (threadIdx.x & 3) + (e & 1);
+}
+
+/* Bits of a row's columns below `end`: the pairs of column_of in groups of
+ * four, of which a row has two. */
+DIL_INLINE unsigned columns_below(int end) {
+  int mine = end - 2 * (int)(threadIdx.x & 3);
+  if (mine <= 0) return 0;
+  int groups = least(mine >> 3, 8), rest = least(mine & 7, 2);
+  unsigned long long below = (1ull << 4 * groups) - 1;
+  if (groups < 8) below |= ((1ull << rest) - 1) << 4 * groups;
+  return (unsigned)below & 0x33333333u;
+}
+
+/* Bits of a tile that nothing but a window and the end of its keys cut, by
+ * arithmetic. */
+DIL_INLINE unsigned window_bits(const dil_tile &tile, const dil_rows &rows,
+                                const dil_visit &v) {
+  int predicate = dil_branches[v.keys.branch].predicate;
+  unsigned bits = 0;
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    int low = 0, high = v.keys.end - v.n; /* columns low .. high - 1 */
+    if (predicate >= 0) {
+      const dil_predicate_row &w = dil_predicates[predicate];
+      int away = v.keys.start + v.n * v.keys.step - rows.t[r]; /* column 0 */
+      if (w.right != DIL_FAR)
+        high = least(high, floor_div((long long)w.right - away, v.keys.step) +
+                               1);
+      if (w.left != DIL_FAR)
+        low = most(low, -floor_div((long long)w.left + away, v.keys.step));
+    }
+    unsigned mine = columns_below(high) & ~columns_below(low);
+    if (rows.valid[r]) bits |= mine << 2 * r;
+  }
+  return bits;
+}
+
+/* Bits of columns 8g to 8g + 7, pair by pair, in the lowest four. */
+DIL_INLINE unsigned keep_bits(const dil_params &p, const dil_tile &tile,
+                              const dil_rows &rows, const dil_visit &v,
+                              dil_set rivals, int g) {
+  unsigned bits = 0;
+#pragma unroll 1
+  for (int e = 0; e < 4; e++) {
+    bool second = e & 2;
+    int n = v.n + column_of(4 * g + e);
+    if (n >= v.keys.end || !(second ? rows.valid[1] : rows.valid[0])) continue;
+    int j = v.keys.start + n * v.keys.step;
+    int t = second ? rows.t[1] : rows.t[0];
+    int h = second ? rows.h[1] : rows.h[0];
+    dil_pair at = pair_of(p, tile, h);
+    bool kept = branch_keeps(v.keys.branch, t, j, at) &&
+                (COMBINE != 1 || is_counted(rivals, h, t, j, at));
+    bits |= (unsigned)kept << e;
+  }
+  return bits;
+}
+
+#if DROPOUT
+/* Bits of the weights that dropout takes. */
+template <int KEYS>
+DIL_INLINE unsigned drop_bits(const dil_params &p, const dil_tile &tile,
+                              const dil_rows &rows, const dil_visit &v) {
+  unsigned bits = 0;
+#pragma unroll 1
+  for (int e = 0; e < KEYS / 2; e++) {
+    bool second = e & 2;
+    int j = v.keys.start + (v.n + column_of(e)) * v.keys.step;
+    int h = second ? rows.h[1] : rows.h[0];
+    bool dropped = dil_dropped(tile.b + p.batch, h,
+                               second ? rows.t[1] : rows.t[0], j, p.seed_low,
+                               p.seed_high);
+    bits |= (unsigned)dropped << e;
+  }
+  return bits;
+}
+#endif
+
+/* Final scores in natural units. */
+template <int TILES>
+DIL_INLINE void rewrite_scores(const dil_params &p, const dil_tile &tile,
+                               const dil_rows &rows, const dil_visit &v,
+                               float (&s)[TILES][4]) {
+  int chain = dil_branches[v.keys.branch].chain;
+  dil_pair at[2] = {pair_of(p, tile, rows.h[0]), pair_of(p, tile, rows.h[1])};
+#pragma unroll
+  for (int e = 0; e < 4 * TILES; e++) {
+    int j = v.keys.start + (v.n + column_of(e)) * v.keys.step;
+    float &x = s[e >> 2][e & 3];
+    x = __fmul_rn(x, p.scale);
+    if (SCORED) x = dil_chain(chain, x, rows.t[e >> 1 & 1], j, at[e >> 1 & 1]);
+  }
+}
+
+#endif

@@ -1,0 +1,274 @@
+/* walk.cuh - from the number of a tile to its rows, and from its rows to the
+ * keys that they see, by arithmetic on the plan's tables. Rows and keys may be
+ * those of a part of a sequence, and heads some of the plan's: positions and
+ * heads are numbered as in the whole.
+ *
+ * A cell is a stretch of positions in which no branch of the pass changes its
+ * segment. A tile's rows stand one period apart inside a cell, so that the
+ * same branches select all of them; what they see of a branch is then one
+ * arithmetic sequence of keys. */
+#ifndef DIL_TEMPLATES_SHARED_WALK_H
+#define DIL_TEMPLATES_SHARED_WALK_H
+#include "templates/shared/plan.cuh"
+
+#ifndef PARTS
+#define PARTS 1 /* 0: no call is a part of a sequence */
+#endif
+DIL_INLINE bool is_part(const dil_params &p) {
+  return PARTS && p.flags & DIL_PART;
+}
+/* From one query row to the next. */
+DIL_INLINE int query_step(const dil_params &p) { return PARTS ? p.step : 1; }
+
+/* The largest multiple of n (> 0) that is at most a. */
+DIL_INLINE int floor_to(int a, int n) {
+  int rest = a % n;
+  return a - (rest < 0 ? rest + n : rest);
+}
+/* floor(a / n), n > 0, held within 2^10: more columns than a tile has. So small
+ * a quotient is one off at most when it is rounded. */
+DIL_INLINE int floor_div(long long a, int n) {
+  const long long far = 1 << 10;
+  long long least = -far * n, most = far * n;
+  a = a < least ? least : a > most ? most : a;
+  if (n == 1) return (int)a;
+  int quotient = __float2int_rd(__fdividef((float)a, (float)n));
+  long long rest = a - (long long)quotient * n;
+  return quotient + (rest >= n) - (rest < 0);
+}
+DIL_INLINE int least(int a, int b) { return a < b ? a : b; }
+DIL_INLINE int most(int a, int b) { return a > b ? a : b; }
+
+#define GROUP (HEADS / KV_HEADS) /* query heads of a K/V head */
+
+/* Branches, as bits. */
+#if BRANCHES > 32
+typedef unsigned long long dil_set;
+DIL_INLINE int lowest(dil_set x) { return __ffsll((long long)x) - 1; }
+#else
+typedef unsigned dil_set;
+DIL_INLINE int lowest(dil_set x) { return __ffs((int)x) - 1; }
+#endif
+
+struct dil_tile {
+  int b;             /* batch row of the call */
+  int head, kv;      /* first head, of the plan's; K/V head of the call */
+  int keys;          /* M of this batch row */
+  int origin;        /* position of query row 0 */
+  int low, step;     /* positions of its rows: low + n * step */
+  int count;         /* how many; 0: the tile is empty */
+  int split;
+  dil_set branches;  /* that select its rows */
+};
+
+DIL_INLINE bool serves(int branch, int head) {
+  return dil_branches[branch].head_first <= head &&
+         head <= dil_branches[branch].head_last;
+}
+
+/* Passes that have a branch for this head. */
+DIL_INLINE int passes_of(int head) {
+  int passes = 0;
+#pragma unroll 1
+  for (int p = 0; p < PASSES; p++) {
+    bool some = false;
+#pragma unroll 1
+    for (int b = 0; b < BRANCHES; b++)
+      some = some || (dil_passes[p].branches >> b & 1 && serves(b, head));
+    passes += some;
+  }
+  return passes;
+}
+
+DIL_INLINE bool pass_serves(int pass, int head) {
+  bool some = false;
+#pragma unroll 1
+  for (int b = 0; b < BRANCHES; b++)
+    some = some || (dil_passes[pass].branches >> b & 1 && serves(b, head));
+  return some;
+}
+
+DIL_INLINE int segment_low(int branch, int t) {
+  int s = dil_branches[branch].segment;
+  return s ? floor_to(t, s) : 0;
+}
+
+DIL_INLINE bool selects(int branch, int head, int t) {
+  const dil_branch_row &row = dil_branches[branch];
+  if (t < 0 && row.segment) return false;
+  int inside = t - segment_low(branch, t) - dil_phases[branch * HEADS + head];
+  return inside % row.dilation == 0;
+}
+
+/* The first position after `at` where a branch of the pass begins a segment. */
+DIL_INLINE int next_border(int pass, int at, int high) {
+#pragma unroll 1
+  for (int b = 0; b < BRANCHES; b++) {
+    int s = dil_branches[b].segment;
+    if (dil_passes[pass].branches >> b & 1 && s)
+      high = least(high, floor_to(at, s) + s);
+  }
+  return high;
+}
+
+/* Positions low..high-1 of part `part` of grid cell `cell`; none: low >= high.
+ * `end` is past the last row's. Before position 0 nothing has segments, and
+ * grid cells end there anyway. */
+DIL_INLINE void find_cell(const dil_params &p, int origin, int end, int cell,
+                          int part, int *low, int *high) {
+  *low = origin;
+  *high = end;
+  if (!p.segment) return;
+  long long first = (long long)floor_to(origin, p.segment) +
+                    (long long)cell * p.segment;
+  if (first >= end) {
+    *low = end;
+    return;
+  }
+  int grid_low = (int)first;
+  int grid_high = (int)(first + p.segment < end ? first + p.segment : end);
+  int at = most(grid_low, origin);
+  if (grid_low >= 0)
+    for (; part > 0 && at < grid_high; part--)
+      at = next_border(p.pass, at, grid_high);
+  else if (part > 0)
+    at = grid_high;
+  *low = at;
+  *high = grid_low >= 0 && at < grid_high ? next_border(p.pass, at, grid_high)
+                                          : grid_high;
+}
+
+/* Which branches of the pass select position t of a head. */
+DIL_INLINE dil_set class_of(int pass, int head, int t) {
+  dil_set branches = 0;
+#pragma unroll 1
+  for (int b = 0; b < BRANCHES; b++)
+    if (dil_passes[pass].branches >> b & 1 && serves(b, head) &&
+        selects(b, head, t))
+      branches |= (dil_set)1 << b;
+  return branches;
+}
+
+/* The number of the query row at a position. */
+DIL_INLINE int row_at(const dil_params &p, const dil_tile &t, int position) {
+  int away = position - t.origin, step = query_step(p);
+  return step == 1 ? away : away / step;
+}
+/* The position of the first query row from `low` on, which is not before the
+ * call's first. */
+DIL_INLINE int row_from(const dil_params &p, const dil_tile &t, int low) {
+  int step = query_step(p);
+  if (step == 1) return low;
+  return t.origin + (low - t.origin + step - 1) / step * step;
+}
+
+/* What is left of a number when its last digit, of `size` values, is taken. */
+DIL_INLINE int take_digit(unsigned &number, int size) {
+  unsigned rest = number / (unsigned)size;
+  int digit = (int)(number - rest * (unsigned)size);
+  number = rest;
+  return digit;
+}
+
+/* Tile number `item`, of tile_rows rows. Blocks of late rows come first: with
+ * `causal` they see the most. Where there are few tiles those of all heads do;
+ * else those of a head stay together, near the same keys. */
+DIL_INLINE dil_tile find_tile(const dil_params &p, unsigned item,
+                              int tile_rows) {
+  dil_tile t;
+  int block, residue, part, cell, low, high, heads = p.heads / p.pack;
+  t.split = take_digit(item, p.splits);
+  if (p.spread) t.head = p.head + take_digit(item, heads) * p.pack;
+  block = p.blocks - 1 - take_digit(item, p.blocks);
+  residue = take_digit(item, p.residues);
+  part = take_digit(item, p.parts);
+  cell = p.cells - 1 - take_digit(item, p.cells);
+  if (!p.spread) t.head = p.head + take_digit(item, heads) * p.pack;
+  t.kv = t.head / GROUP - p.head / GROUP;
+  t.b = (int)item;
+  t.keys = p.lengths ? most(0, least(p.lengths[t.b], p.M)) : p.M;
+  t.origin = p.first - (p.M - t.keys);
+  t.step = p.stride;
+  find_cell(p, t.origin, t.origin + (p.rows - 1) * query_step(p) + 1, cell,
+            part, &low, &high);
+  long long from = (long long)row_from(p, t, low) +
+                   (long long)residue * query_step(p) +
+                   (long long)block * (tile_rows / p.pack) * t.step;
+  t.count = 0;
+  t.low = 0;
+  t.branches = 0;
+  if (low >= high || from >= high || !pass_serves(p.pass, t.head)) return t;
+  t.low = (int)from;
+  t.count = least((high - t.low - 1) / t.step + 1, tile_rows / p.pack);
+  t.branches = class_of(p.pass, t.head, t.low);
+  return t;
+}
+
+/* How many steps reach `away`, a distance of two positions; 0: none is due. */
+DIL_INLINE int steps_to(long long away, int step) {
+  return away > 0 ? (int)((unsigned)(away - 1) / (unsigned)step) + 1 : 0;
+}
+
+/* Keys start + n * step for first <= n < end: all that the tile's rows see of
+ * a branch, and possibly more where masks and windows cut. */
+struct dil_keys {
+  int branch;
+  int start, step;
+  int first, end;
+};
+
+/* A branch's keys become those that the call holds. False: none. The turns are
+ * as many as the comb has steps at most, and one where it is no comb. */
+DIL_INLINE bool meet_comb(const dil_params &p, dil_keys &k) {
+  long long start = k.start, step = k.step;
+  long long end = p.key_first + (long long)p.key_rows * p.key_step;
+  while ((start - p.key_first) % p.key_step != 0) {
+    start += k.step;
+    if (start >= end) return false;
+  }
+  while (step % p.key_step != 0) step += k.step;
+  k.start = (int)start;
+  k.step = (int)(step < 1 << 30 ? step : 1 << 30);
+  return true;
+}
+
+DIL_INLINE dil_keys keys_of(const dil_params &p, const dil_tile &t,
+                            int branch) {
+  const dil_branch_row &row = dil_branches[branch];
+  dil_keys k;
+  int base = segment_low(branch, t.low);
+  long long low = base;
+  long long high = row.segment ? least(t.keys, base + row.segment) : t.keys;
+  k.branch = branch;
+  k.step = row.dilation;
+  k.start = base + dil_phases[branch * HEADS + t.head];
+  if (row.predicate >= 0) {
+    const dil_predicate_row &w = dil_predicates[row.predicate];
+    long long last = t.low + (long long)(t.count - 1) * t.step;
+    if (w.left != DIL_FAR && t.low - (long long)w.left > low)
+      low = t.low - (long long)w.left;
+    if (w.right != DIL_FAR && last + w.right + 1 < high)
+      high = last + w.right + 1;
+  }
+  if (is_part(p)) {
+    long long end = p.key_first + (p.key_rows - 1) * (long long)p.key_step + 1;
+    if (low < p.key_first) low = p.key_first;
+    if (high > end) high = end;
+    if (!meet_comb(p, k)) high = low;
+  }
+  k.first = steps_to(low - k.start, k.step);
+  k.end = steps_to(high - k.start, k.step);
+  return k;
+}
+
+/* Whether a tile's rows have keys at all, as far as windows know. */
+DIL_INLINE bool sees_keys(const dil_params &p, const dil_tile &t) {
+#pragma unroll 1
+  for (dil_set rest = t.branches; rest; rest &= rest - 1) {
+    dil_keys k = keys_of(p, t, lowest(rest));
+    if (k.first < k.end) return true;
+  }
+  return false;
+}
+
+#endif

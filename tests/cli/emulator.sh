@@ -1,0 +1,91 @@
+#!/bin/sh
+# emulator.sh - GPU kernels where there is no GPU: a share of the numeric suites,
+# random patterns and rings on emulated devices (emulator/README.md). In: BUILD,
+# TMP, FUZZ_SEED, EMULATED_SHARE (one of so many groups of comparisons). Out:
+# ok / not ok lines.
+set -u
+cd "$(dirname "$0")/../.." || exit 70
+. tests/support/ok.sh
+leave_unless_emulated "kernels on the processor"
+share=${EMULATED_SHARE:-48}
+seed=${FUZZ_SEED:-1}
+export LD_LIBRARY_PATH="$BUILD/emulator" DIL_TEST_DEVICE=cuda CK_FORK=no
+export EMULATED_SEED="$seed" DIL_TEST_SHARE="$((seed % share))/$share"
+export DIL_TEST_LATE=1 # kernels that no call takes are not compiled
+
+# Numeric suites and random patterns on a chip.
+compare() { # chip, patterns, suites...
+  export FAKE_CHIP="$1"
+  patterns=$2
+  shift 2
+  for suite; do
+    "$BUILD/tests/test_$suite" >"$TMP/$suite on sm_$FAKE_CHIP" 2>&1
+  done
+  "$BUILD/tests/fuzz/fuzz_pattern" --count "$patterns" --seed "$seed" \
+    >"$TMP/patterns on sm_$FAKE_CHIP" 2>&1
+  extreme_scores
+}
+
+# A ring of devices whose work is done as late as may be, and in any order.
+cat >"$TMP/ring.dil" <<'END'
+pattern p { heads 2; head_dim 32; dtype bf16; causal;
+            segments 64, 128, 256; dilations 1, 2, 4; }
+topology four { devices 4; ring 4; link thread; }
+END
+rings() {
+  for order in late random; do
+    EMULATED_CHECK=1 FAKE_DEVICES=4 EMULATED_ORDER=$order "$BUILD/dil" run "$TMP/ring.dil" \
+      --topology four --seq 256 --random 1 --device cuda --check \
+      >"$TMP/ring, $order" 2>&1
+  done
+}
+
+# Scores so large that f32 rounds their products by more than a weight's range,
+# and so small that 8 / scale is infinite.
+cat >"$TMP/extreme.dil" <<'END'
+pattern p { heads 2; head_dim 32; dtype bf16; causal; scale runtime;
+            segments 32, 64; dilations 1, 2; }
+END
+extreme_scores() {
+  for scale in 1e8 -1e30 1e-38; do
+    "$BUILD/dil" run "$TMP/extreme.dil" --seq 130 --random 1 --scale $scale \
+      --device cuda --check
+  done >"$TMP/extreme scores on sm_$FAKE_CHIP" 2>&1
+}
+
+# Two chips at once, a processor each.
+compare 80 12 edges linked_ranks &
+{
+  compare 90 6 edges numeric hopper shards
+  "$BUILD/tests/fuzz/fuzz_pattern" --hopper --count 12 --seed "$seed" \
+    >"$TMP/patterns for Hopper on sm_90" 2>&1
+  rings
+} &
+wait
+for log in "$TMP"/*" on sm_"* "$TMP"/ring,*; do
+  if grep -q '^100%: Checks\|^ok \|^good ' "$log" &&
+    ! grep -q '^not ok\|^BAD\|error:' "$log"; then
+    echo "ok $(basename "$log")"
+  else
+    echo "not ok $(basename "$log")"
+    head -c 3000 "$log"
+    bad=1
+  fi
+done
+
+# What was compiled once is not again: neither kernels nor what goes beside them.
+sed 's/^topology.*/topology two { devices 2; ring 2; }/' "$TMP/ring.dil" \
+  >"$TMP/warm.dil"
+warm() { # options
+  for turn in cold warm; do
+    FAKE_CHIP=80 DIL_TRACE="$TMP/$turn" "$BUILD/dil" run "$TMP/warm.dil" \
+      --seq 100 --random 1 --device cuda "$@" || return 1
+  done
+  grep -q nvrtc "$TMP/cold" && not grep nvrtc "$TMP/warm"
+}
+is "a warm start with the peak" warm --json
+is "a warm start of ranks" warm --topology two
+DIL_CACHE_DIR=$TMP/other
+export DIL_CACHE_DIR
+is "a warm start of a stream" warm --stream=600K
+exit $bad

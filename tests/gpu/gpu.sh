@@ -1,0 +1,105 @@
+#!/bin/sh
+# gpu.sh - the numeric suites, the laws and random patterns on a GPU, spread
+# over processes because most of the time goes into compiling. In: BUILD (its
+# bundle of `make gpu-bundle` where there is one), GPU_PROCESSES, GPU_PATTERNS,
+# FUZZ_SEED, GPU_SHARES; GPU_OLDER=80 has the kernels of that chip assembled for
+# the one at hand and compared (older/older.h). Out: ok / not ok lines; one that
+# says so where there is no GPU.
+set -u
+cd "$(dirname "$0")/../.." || exit 70
+BUILD=${BUILD:-build}
+. tests/support/ok.sh
+take_bundle
+processes=${GPU_PROCESSES:-$(nproc)}
+patterns=${GPU_PATTERNS:-160}
+shares=${GPU_SHARES:-$processes} # more than processes: not all is compared
+limit=${GPU_LIMIT:-500} # seconds a process may take
+has_gpu || leave skipped "no GPU here"
+if [ "${GPU_OLDER:-}" ]; then
+  real() { # library: where the loader finds it
+    echo "${LD_LIBRARY_PATH:-}" | tr : '\n' | sed "s,$,/$1," |
+      while read -r file; do [ -e "$file" ] && echo "$file"; done
+    ldconfig -p | sed -n "s/.*$1 .*x86-64.*=> //p"
+  }
+  OLDER_CUDA=${OLDER_CUDA:-$(real libcuda.so.1 | head -n 1)}
+  OLDER_NVRTC=${OLDER_NVRTC:-$(real libnvrtc.so.13 | head -n 1)}
+  export OLDER_CHIP="$GPU_OLDER" OLDER_CUDA OLDER_NVRTC
+  LD_LIBRARY_PATH=$BUILD/older:${LD_LIBRARY_PATH:-}
+  "$BUILD/dil" doctor | sed -n 's/^\(gpu compiler\|cuda:0\)/# &/p'
+fi
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export DIL_TEST_DEVICE=cuda CK_FORK=no CK_DEFAULT_TIMEOUT=600
+
+# Logs of one suite's processes: one line, then what went wrong.
+tell() { # name, logs...
+  name=$1
+  shift
+  if grep -L '^100%: Checks\|^ok ' "$@" | grep -q .; then
+    echo "not ok $name"
+    grep -hv '^Running\|^ok \|^# \|^[0-9]*%: Checks' "$@" | sort -u |
+      head -c 9000
+    echo
+  else
+    echo "ok $name"
+  fi
+  cat "$@" | awk '/^# compared / { n += $3 } /^ok [0-9]+ random/ { n += $2 }
+                  END { if (n) print "# of " n " comparisons" }'
+}
+
+# A program of ok and not ok lines, which says of itself what went wrong.
+tell_lines() { # name, log
+  if grep -q '^ok ' "$2" && ! grep -v '^ok ' "$2" | grep -q .; then
+    echo "ok $1"
+  else
+    echo "not ok $1"
+    grep -v '^ok ' "$2" | head -c 2000
+  fi
+}
+
+spread() { # name, command with @ for the number of the process
+  name=$1
+  shift
+  i=0
+  pids=
+  while [ $i -lt "$processes" ]; do
+    # shellcheck disable=SC2001,SC2046,SC2048,SC2086 # words on purpose
+    DIL_TEST_SHARE=$i/$shares timeout "$limit" $(echo $* |
+      sed "s/@/$((${FUZZ_SEED:-1} + i * each))/") >"$work/$name.$i" 2>&1 &
+    pids="$pids $!"
+    i=$((i + 1))
+  done
+  # shellcheck disable=SC2086
+  wait $pids
+  tell "$name" "$work/$name".*
+}
+
+each=$(((patterns + processes - 1) / processes))
+if [ "${GPU_OLDER:-}" ]; then
+  spread edges "$BUILD/tests/test_edges"
+  spread numeric "$BUILD/tests/test_numeric"
+  spread fuzz "$BUILD/tests/fuzz/fuzz_pattern" --count $each --seed @
+  exit 0
+fi
+# What a launch costs is timed first, while nothing else holds the processor.
+DIL_POOL=off timeout "$limit" "$BUILD/tests/test_launch" >"$work/launch" 2>&1
+DIL_POOL=on timeout "$limit" "$BUILD/tests/test_launch" >"$work/pooled" 2>&1
+timeout "$limit" "$BUILD/tests/test_laws" >"$work/laws" 2>&1 &
+laws=$!
+timeout "$limit" "$BUILD/tests/test_rerun" >"$work/rerun" 2>&1 &
+rerun=$!
+DIL_MODULE_DIR=$BUILD timeout "$limit" "$BUILD/tests/gpu_host" compute \
+  >"$work/host" 2>&1 &
+host=$!
+spread edges "$BUILD/tests/test_edges"
+spread numeric "$BUILD/tests/test_numeric"
+spread hopper "$BUILD/tests/test_hopper"
+spread shards "$BUILD/tests/test_shards"
+spread linked_ranks "$BUILD/tests/test_linked_ranks"
+wait $laws $rerun $host
+tell laws "$work/laws"
+tell rerun "$work/rerun"
+tell launch "$work/launch"
+tell pooled "$work/pooled"
+tell_lines host "$work/host"
+spread fuzz "$BUILD/tests/fuzz/fuzz_pattern" --count $each --seed @

@@ -1,0 +1,41 @@
+/* gpu.h - see gpu.c: the numeric suites on a GPU. */
+#ifndef DIL_TESTS_SUPPORT_GPU_H
+#define DIL_TESTS_SUPPORT_GPU_H
+
+#include "numeric.h"
+#include "compiler/codegen/gpu/gpu.h"
+#include "runtime/ring/ranks_gpu.h"
+
+/* Whether DIL_TEST_DEVICE asks for the GPU. */
+bool gpu_wanted(void);
+/* The GPU compiler beside this program; aborts with the reason if none. */
+const gpu_backend *gpu_compiler(void);
+/* The run time for GPUs and its first device; abort with the reason. */
+const dil_cuda_module *gpu_module(void);
+dil_cuda *gpu_device(void);
+/* NULL with the reason in problem. `parts`: for calls that are parts of
+ * sequences; of others half know of parts all the same, as a library's do. */
+dil_cuda_kernel *gpu_kernel_make(const plan *p, bool parts, char *problem,
+                                 size_t size);
+void gpu_kernel_unmake(dil_cuda_kernel *made);
+/* What ranks of a plan on GPUs share; it may be asked for once a process. */
+const crew_gpu *gpu_crew(const plan *p);
+/* Whether another process of the same test makes this comparison. */
+bool gpu_leaves_out(void);
+/* The tensors of a call, guards and all, copied to the device. */
+typedef struct gpu_copy {
+  void *memory[NUMERIC_GUARDS];
+  dil_tensor inputs[DIL_INPUT_MAX];
+  dil_call call; /* there */
+} gpu_copy;
+void gpu_copy_up(const data *d, gpu_copy *to); /* which must not move */
+/* Gives it back; `outputs`: o and lse come into d's tensors. */
+void gpu_copy_down(data *d, gpu_copy *from, bool outputs);
+/* A copy of so many bytes on the device. */
+void *gpu_memory(const void *from, size_t size);
+/* The call of d on the device; its outputs come back into d's tensors. */
+dil_status gpu_run(data *d, dil_cuda_kernel *made);
+/* The variants that the call of d takes there, pass by pass. */
+const char *gpu_variants(data *d, dil_cuda_kernel *made);
+
+#endif

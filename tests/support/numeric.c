@@ -1,0 +1,488 @@
+/* numeric.c - one call of a pattern, the oracle's answer to it, and the
+ * comparison. In: a subject and a shape. Out: tensors in guarded memory, rows
+ * that nobody may see made NaN, and what is wrong with a kernel's result. */
+#include "gpu.h"
+#include "compiler/analysis/cover.h"
+#include "compiler/oracle/oracle.h"
+#include "runtime/base/random.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void *must(void *memory) {
+  if (memory == NULL) abort();
+  return memory;
+}
+
+/* Relative L2 of o and absolute error of lse that a dtype may have. No element
+ * may be off by five times as much of its size and its row's. Where that is
+ * exceeded, the rounding of scores may explain more of a row (rounding.h), but
+ * never more than half of the output. */
+static const struct { double o, lse; } bounds[DIL_DTYPE_COUNT] = {
+    [DIL_F32] = {2e-6, 2e-5},
+    [DIL_BF16] = {4e-3, 1e-4},
+    [DIL_F16] = {1e-3, 1e-4},
+};
+
+static int64_t row_count(const data *d) {
+  return d->shape.batch * d->shape.queries * d->pattern->heads;
+}
+
+/* f32 on a GPU is a sum of tf32 products. */
+static double base_bound(const data *d) {
+  if (gpu_wanted() && d->pattern->dtype == DIL_F32) return 1e-5;
+  return bounds[d->pattern->dtype].o;
+}
+double o_bound(const data *d) {
+  double explained = 0, whole = 0, least = base_bound(d);
+  if (!d->explained) return least;
+  for (int64_t row = 0; row < row_count(d); row++)
+    explained += d->explained[row].output * d->explained[row].output;
+  for (int64_t e = 0; e < row_count(d) * d->pattern->value_dim; e++)
+    if (isfinite(d->o[e])) whole += d->o[e] * d->o[e];
+  if (explained == 0) return least;
+  return fmax(least, fmin(sqrt(explained / whole), 0.5));
+}
+static double element_bound(const data *d) { return 5 * base_bound(d); }
+
+static int64_t row_keys(const data *d, int64_t b) { /* M of this batch row */
+  return d->shape.lengths ? d->shape.lengths[b] : d->shape.keys;
+}
+
+/* ---- filling ------------------------------------------------------------- */
+
+static guard *guard_next(data *d) {
+  if (d->guard_count == NUMERIC_GUARDS) abort();
+  return &d->guards[d->guard_count++];
+}
+
+static void fill_tensor(data *d, int32_t tensor, const dil_tensor *t) {
+  uint64_t element = 0;
+  double size = tensor == 0 && d->shape.size != 0 ? d->shape.size : 1;
+  int64_t at[4];
+  for (at[0] = 0; at[0] < t->shape[0]; at[0]++)
+    for (at[1] = 0; at[1] < t->shape[1]; at[1]++)
+      for (at[2] = 0; at[2] < t->shape[2]; at[2]++)
+        for (at[3] = 0; at[3] < t->shape[3]; at[3]++) {
+          double number =
+              size * dil_normal(d->shape.seed, (uint32_t)tensor, element++);
+          if (d->shape.element) number = d->shape.element(tensor, at, number);
+          dil_element_write(t->data, t->dtype, tensor_index(t, at), number);
+        }
+}
+
+static dil_tensor make_tensor(data *d, int64_t rows, int64_t heads,
+                              int64_t width) {
+  int64_t shape[4] = {d->shape.batch, rows, heads, width};
+  return guard_tensor(guard_next(d), d->pattern->dtype, shape,
+                      d->shape.layout, !d->shape.at_start);
+}
+
+/* Small numbers: runs of equal integers along the last index, so that masks
+ * over documents keep some pairs and drop others; floats between 0 and 1. */
+static double plain_input(const data *d, int32_t index, const int64_t *at,
+                          uint64_t element) {
+  const dil_input *input = &d->pattern->input[index];
+  double normal = dil_normal(d->shape.seed, 16u + (uint32_t)index, element);
+  switch (input->dtype) {
+  case DIL_I32: return (double)(at[input->rank - 1] / 23);
+  case DIL_U8: return normal < 0.5;
+  default: return fabs(normal) / 4;
+  }
+}
+
+static void fill_input(data *d, int32_t index) {
+  const dil_tensor *t = &d->inputs[index];
+  int64_t at[DIL_RANK_MAX] = {0}, count = dil_tensor_count(t);
+  for (int64_t e = 0; e < count; e++) {
+    int64_t rest = e;
+    for (int32_t axis = t->rank - 1; axis >= 0; axis--) {
+      at[axis] = rest % t->shape[axis];
+      rest /= t->shape[axis];
+    }
+    double number = d->shape.input ? d->shape.input(index, at, t->shape)
+                                  : plain_input(d, index, at, (uint64_t)e);
+    dil_element_write(t->data, t->dtype, e, number);
+  }
+}
+
+static void make_input(data *d, int32_t index) {
+  const dil_input *input = &d->pattern->input[index];
+  expr_point point = {.B = (int32_t)d->shape.batch,
+                      .N = (int32_t)d->shape.queries,
+                      .M = (int32_t)d->shape.keys};
+  int64_t shape[DIL_RANK_MAX], count = 1;
+  for (int32_t axis = 0; axis < input->rank; axis++) {
+    shape[axis] =
+        expr_eval(d->pattern->dimension[index][axis], &point, false).integer;
+    count *= shape[axis];
+  }
+  guard *g = guard_next(d);
+  *g = guard_new((size_t)count * dil_dtype_size(input->dtype), true);
+  d->inputs[index] =
+      dil_tensor_make(g->bytes, input->dtype, input->rank, shape);
+  fill_input(d, index);
+}
+
+/* ---- rows that nobody may see -------------------------------------------- */
+
+/* An element of a declared input as expressions see it: 0 outside. */
+static value read_input(void *context, int32_t index, const int32_t *at) {
+  const dil_tensor *t = &((const data *)context)->inputs[index];
+  int64_t place[DIL_RANK_MAX];
+  for (int32_t axis = 0; axis < t->rank; axis++) {
+    if (at[axis] < 0 || at[axis] >= t->shape[axis]) return (value){0};
+    place[axis] = at[axis];
+  }
+  double real = dil_element_read(t->data, t->dtype, tensor_index(t, place));
+  return (value){.integer = (int64_t)real, .real = real};
+}
+
+static bool query_sees(const data *d, int64_t b, int64_t h, int64_t n,
+                       int64_t j) {
+  int64_t keys = row_keys(d, b), t = n + keys - d->shape.queries;
+  expr_point point = {.b = (int32_t)b, .h = (int32_t)h, .i = (int32_t)t,
+                      .j = (int32_t)j, .B = (int32_t)d->shape.batch,
+                      .N = (int32_t)d->shape.queries, .M = (int32_t)keys,
+                      .input = read_input, .context = (void *)d};
+  for (int32_t i = 0; i < d->pattern->branch_count; i++)
+    if (pattern_reaches(d->pattern, i, h, t, j, &point)) return true;
+  return false;
+}
+
+/* Looks from the diagonal outwards: most rows are seen from near by. */
+static bool row_is_seen(const data *d, int64_t b, int64_t kv_head, int64_t j) {
+  int64_t group = d->pattern->heads / d->pattern->kv_heads;
+  int64_t queries = d->shape.queries;
+  if (j >= row_keys(d, b)) return false;
+  int64_t near = j - (row_keys(d, b) - queries);
+  near = near < 0 ? 0 : near >= queries ? queries - 1 : near;
+  for (int64_t step = 0; step < queries; step++)
+    for (int64_t h = kv_head * group; h < (kv_head + 1) * group; h++)
+      if ((near + step < queries && query_sees(d, b, h, near + step, j)) ||
+          (near - step >= 0 && query_sees(d, b, h, near - step, j)))
+        return true;
+  return false;
+}
+
+static void spoil_row(const dil_tensor *t, int64_t b, int64_t j, int64_t h) {
+  for (int64_t x = 0; x < t->shape[3]; x++) {
+    int64_t index = tensor_index(t, (int64_t[]){b, j, h, x});
+    dil_element_write(t->data, t->dtype, index, x % 3 == 2 ? INFINITY : NAN);
+  }
+}
+
+static void spoil_unseen(data *d) {
+  for (int64_t b = 0; b < d->shape.batch; b++)
+    for (int64_t h = 0; h < d->pattern->kv_heads; h++)
+      for (int64_t j = 0; j < d->shape.keys; j++)
+        if (!row_is_seen(d, b, h, j)) {
+          spoil_row(&d->call.k, b, j, h);
+          spoil_row(&d->call.v, b, j, h);
+        }
+}
+
+/* ---- the oracle's answer ------------------------------------------------- */
+
+static void ask_oracle(data *d) {
+  const pattern *p = d->pattern;
+  int64_t B = d->shape.batch, N = d->shape.queries, H = p->heads;
+  size_t rows = (size_t)(B * N * H);
+  d->o = must(calloc(rows * (size_t)p->value_dim + 1, sizeof *d->o));
+  d->lse = must(calloc(rows + 1, sizeof *d->lse));
+  for (int64_t b = 0; b < B; b++)
+    for (int64_t n = 0; n < N; n++)
+      for (int64_t h = 0; h < H; h++)
+        oracle_row(p, &d->call, b, n, h,
+                   d->o + ((b * N + n) * H + h) * p->value_dim,
+                   d->lse + (b * H + h) * N + n);
+}
+
+/* The rounding of scores explains so much of each row, in the order of o. */
+static void explain_rows(data *d) {
+  const pattern *p = d->pattern;
+  int64_t N = d->shape.queries, H = p->heads;
+  double product = gpu_wanted() && p->dtype == DIL_F32 ? 0x1p-20 : 0;
+  d->explained = must(calloc((size_t)row_count(d) + 1, sizeof *d->explained));
+  for (int64_t row = 0; row < row_count(d); row++) {
+    int64_t b = row / (N * H), n = row / H % N;
+    expr_point point = {.b = (int32_t)b, .B = (int32_t)d->shape.batch,
+                        .N = (int32_t)N, .M = (int32_t)row_keys(d, b),
+                        .input = read_input, .context = d};
+    d->explained[row] =
+        rounding_of_row(p, &d->call, &point, n, row % H, product);
+  }
+}
+
+/* ---- a call -------------------------------------------------------------- */
+
+static void make_outputs(data *d) {
+  const pattern *p = d->pattern;
+  const call_shape *s = &d->shape;
+  d->call.o = make_tensor(d, s->queries, p->heads, p->value_dim);
+  if (!pattern_has_lse(p)) return;
+  int64_t shape[3] = {s->batch, p->heads, s->queries};
+  guard *g = guard_next(d);
+  *g = guard_new((size_t)(shape[0] * shape[1] * shape[2]) * sizeof(float),
+                 !s->at_start);
+  d->call.lse = dil_tensor_make(g->bytes, DIL_F32, 3, shape);
+}
+
+static void make_lengths(data *d, const int32_t *lengths) {
+  if (lengths == NULL) return;
+  size_t size = (size_t)d->shape.batch * sizeof(int32_t);
+  guard *g = guard_next(d);
+  *g = guard_new(size, true);
+  memcpy(g->bytes, lengths, size);
+  d->call.lengths = (const int32_t *)(void *)g->bytes;
+}
+
+data *data_new(const subject *s, call_shape shape) {
+  data *d = must(calloc(1, sizeof *d));
+  const pattern *p = s->pattern;
+  d->pattern = p;
+  memcpy(d->name, s->name, sizeof d->name);
+  d->shape = shape;
+  d->call.size = sizeof d->call;
+  d->call.train = shape.train;
+  d->call.seed = shape.dropout_seed;
+  d->call.scale = shape.scale;
+  d->call.q = make_tensor(d, shape.queries, p->heads, p->head_dim);
+  d->call.k = make_tensor(d, shape.keys, p->kv_heads, p->head_dim);
+  d->call.v = make_tensor(d, shape.keys, p->kv_heads, p->value_dim);
+  fill_tensor(d, 0, &d->call.q);
+  fill_tensor(d, 1, &d->call.k);
+  fill_tensor(d, 2, &d->call.v);
+  make_lengths(d, shape.lengths);
+  d->call.inputs = d->inputs;
+  d->call.input_count = p->input_count;
+  for (int32_t i = 0; i < p->input_count; i++) make_input(d, i);
+  if (!shape.clean) spoil_unseen(d);
+  for (int32_t i = 0; i < d->guard_count; i++) guard_protect(&d->guards[i]);
+  ask_oracle(d);
+  make_lengths(d, shape.told);
+  make_outputs(d);
+  return d;
+}
+
+void data_free(data *d) {
+  if (d == NULL) return;
+  for (int32_t i = 0; i < d->guard_count; i++) guard_free(&d->guards[i]);
+  free(d->o);
+  free(d->lse);
+  free(d->explained);
+  free(d);
+}
+
+/* ---- running and comparing ----------------------------------------------- */
+
+static void fill_with_nan(const dil_tensor *t) {
+  int64_t count = dil_tensor_count(t), at[DIL_RANK_MAX];
+  for (int64_t e = 0; e < count; e++) {
+    int64_t rest = e;
+    for (int32_t axis = t->rank - 1; axis >= 0; axis--) {
+      at[axis] = rest % t->shape[axis];
+      rest /= t->shape[axis];
+    }
+    dil_element_write(t->data, t->dtype, tensor_index(t, at), NAN);
+  }
+}
+
+enum { POOL_MAX = 16 };
+static dil_threads *threads[POOL_MAX + 1]; /* by number of threads */
+static pool *scratch;
+
+/* The leak checker stops over threads that still run at the end. */
+static void free_pools(void) {
+  for (int32_t i = 0; i <= POOL_MAX; i++) dil_threads_free(threads[i]);
+  dil_pool_free(scratch);
+}
+
+static dil_threads *pool_of(int32_t count) {
+  static bool registered;
+  if (count <= 0) count = 2;
+  if (count > POOL_MAX) abort();
+  if (!registered) atexit(free_pools);
+  registered = true;
+  if (scratch == NULL) scratch = must(pool_new_host(NULL, NULL));
+  if (threads[count] == NULL) threads[count] = must(dil_threads_new(count));
+  return threads[count];
+}
+
+/* Compiled for the device when a run first needs it; every other seed's knows
+ * of parts. */
+static dil_status run_on_gpu(data *d, kernel_made *k) {
+  if (!k->cuda) {
+    k->compiled++;
+    k->cuda = gpu_kernel_make(k->plan, d->shape.seed % 2 == 0, k->problem,
+                              sizeof k->problem);
+  }
+  return k->cuda ? gpu_run(d, k->cuda) : DIL_INTERNAL;
+}
+
+void data_forget(data *d) {
+  fill_with_nan(&d->call.o);
+  if (d->call.lse.data) fill_with_nan(&d->call.lse);
+}
+
+dil_status data_run(data *d, kernel_made *k) {
+  data_forget(d);
+  if (gpu_wanted()) return run_on_gpu(d, k);
+  dil_threads *workers = pool_of(k->way.threads);
+  return cpu_kernel_run(k->kernel, workers, scratch, &d->call);
+}
+
+static double o_element(const data *d, int64_t row, int64_t x) {
+  int64_t H = d->pattern->heads, N = d->shape.queries;
+  int64_t at[4] = {row / (N * H), row / H % N, row % H, x};
+  return dil_element_read(d->call.o.data, d->call.o.dtype,
+                          tensor_index(&d->call.o, at));
+}
+
+static double lse_element(const data *d, int64_t e) {
+  return dil_element_read(d->call.lse.data, DIL_F32, e);
+}
+
+/* Differences that no tolerance covers: NaN or infinity on one side only. */
+static bool odd_pair(double mine, double right) {
+  if (isnan(mine) || isnan(right)) return isnan(mine) != isnan(right);
+  if (isinf(mine) || isinf(right)) return mine != right;
+  return false;
+}
+
+static double explained_lse(const data *d, int64_t row) {
+  return d->explained ? d->explained[row].lse : 0;
+}
+double lse_bound(const data *d) {
+  return bounds[d->pattern->dtype].lse + explained_lse(d, d->lse_row);
+}
+
+/* How far the lse of a row is off; infinitely where one side is not finite. */
+static double lse_off(const data *d, int64_t row) {
+  int64_t N = d->shape.queries, H = d->pattern->heads;
+  int64_t e = (row / (N * H) * H + row % H) * N + row / H % N;
+  double mine = lse_element(d, e), right = d->lse[e];
+  if (odd_pair(mine, right)) return INFINITY;
+  return isfinite(right) ? fabs(mine - right) : 0;
+}
+
+double data_error(data *d, double *lse_error) {
+  int64_t rows = row_count(d);
+  int64_t width = d->pattern->value_dim;
+  double square = 0, whole = 0;
+  for (int64_t e = 0; e < rows * width; e++) {
+    double mine = o_element(d, e / width, e % width), right = d->o[e];
+    if (odd_pair(mine, right)) square = INFINITY;
+    if (!isfinite(mine) || !isfinite(right)) continue;
+    square += (mine - right) * (mine - right);
+    whole += right * right;
+  }
+  *lse_error = 0;
+  for (int64_t row = 0; d->call.lse.data && row < rows; row++) {
+    double off = lse_off(d, row), most = *lse_error;
+    if (off - explained_lse(d, row) <= most - explained_lse(d, d->lse_row))
+      continue;
+    d->lse_row = row;
+    *lse_error = off;
+  }
+  return square == 0 ? 0 : sqrt(square / whole);
+}
+
+/* The row that is farthest off, for the person who looks for the fault. */
+static void say_worst(const data *d, char *text, size_t size) {
+  int64_t H = d->pattern->heads, N = d->shape.queries, worst = 0, where = 0;
+  int64_t width = d->pattern->value_dim;
+  double largest = -1;
+  for (int64_t row = 0; row < d->shape.batch * N * H; row++)
+    for (int64_t x = 0; x < width; x++) {
+      double mine = o_element(d, row, x), right = d->o[row * width + x];
+      double error = odd_pair(mine, right) ? INFINITY : fabs(mine - right);
+      if (error > largest) largest = error, worst = row, where = x;
+    }
+  int64_t b = worst / (N * H), n = worst / H % N, h = worst % H;
+  double lse = d->call.lse.data ? lse_element(d, (b * H + h) * N + n) : NAN;
+  snprintf(text, size,
+           "worst at b %d row %d h %d element %d: o %.9g, oracle %.9g; "
+           "lse %.9g, oracle %.9g", (int)b, (int)n, (int)h, (int)where,
+           o_element(d, worst, where), d->o[worst * width + where], lse,
+           d->lse[(b * H + h) * N + n]);
+}
+
+static guard *guard_at(data *d, const void *bytes) {
+  for (int32_t i = 0; i < d->guard_count; i++) {
+    const guard *g = &d->guards[i];
+    if ((const unsigned char *)bytes >= g->map &&
+        (const unsigned char *)bytes < g->map + g->map_size)
+      return &d->guards[i];
+  }
+  abort();
+}
+
+/* Root of the mean square, of finite ones; rows that see nothing are 0, and make
+ * those that do no smaller. */
+static double size_of(const double *x, int64_t count) {
+  double square = 0;
+  int64_t counted = 0;
+  for (int64_t i = 0; i < count; i++) {
+    if (!isfinite(x[i]) || x[i] == 0) continue;
+    square += x[i] * x[i];
+    counted++;
+  }
+  return counted ? sqrt(square / (double)counted) : 0;
+}
+
+double data_element_error(const data *d) {
+  int64_t rows = row_count(d);
+  int64_t width = d->pattern->value_dim;
+  double largest = 0, whole = size_of(d->o, rows * width);
+  for (int64_t row = 0; row < rows; row++) {
+    const double *right = d->o + row * width;
+    double size = size_of(right, width);
+    if (width < 16) size = fmax(size, whole); /* too few to tell */
+    for (int64_t x = 0; x < width; x++) {
+      double off = fabs(o_element(d, row, x) - right[x]);
+      if (d->explained) off -= d->explained[row].output;
+      double all = fabs(right[x]) + size;
+      if (off > largest * all) largest = off / all;
+    }
+  }
+  return largest;
+}
+
+const char *data_compare(data *d) {
+  static char text[900];
+  char worst[400];
+  double lse_error, error = data_error(d, &lse_error);
+  double element = data_element_error(d);
+  if (error <= o_bound(d) && lse_error <= lse_bound(d) &&
+      element <= element_bound(d))
+    return "";
+  if (!d->explained && !isinf(error) && !isinf(lse_error)) {
+    explain_rows(d);
+    return data_compare(d);
+  }
+  say_worst(d, worst, sizeof worst);
+  snprintf(text, sizeof text, "o off by %.3g (bound %.3g), an element by %.3g "
+           "(%.3g), lse by %.3g (%.3g); %s", error, o_bound(d), element,
+           element_bound(d), lse_error, lse_bound(d), worst);
+  return text;
+}
+
+const char *data_problem(data *d, kernel_made *k) {
+  static char text[700];
+  if (k->problem[0] || gpu_leaves_out()) return k->problem;
+  guard *o = guard_at(d, d->call.o.data);
+  guard *lse = d->call.lse.data ? guard_at(d, d->call.lse.data) : NULL;
+  guard_snapshot(o);
+  if (lse) guard_snapshot(lse);
+  dil_status status = data_run(d, k);
+  if (status != DIL_OK) {
+    snprintf(text, sizeof text, "%s: %s", dil_status_text(status),
+             dil_last_error());
+    return text;
+  }
+  if (!guard_intact(o, &d->call.o)) return "wrote beside the elements of o";
+  if (lse && !guard_intact(lse, &d->call.lse))
+    return "wrote beside the elements of lse";
+  return data_compare(d);
+}

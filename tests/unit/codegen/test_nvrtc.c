@@ -1,0 +1,242 @@
+/* test_nvrtc.c - every example's kernels through NVRTC and the gate, for sm_80
+ * and sm_90a; no GPU is needed. Skipped with a word where NVRTC is missing. */
+#include "tests/support/gpu.h"
+#include "tests/support/suite.h"
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const examples[] = {
+    "dense",       "causal",         "longnet",    "longnet_text",
+    "longnet_torchscale", "headsplit_mean", "longformer", "strided",
+    "blocksparse", "random_hash",    "alibi",      "softcap",
+    "documents",   "decode_gqa",     "union",
+};
+enum { EXAMPLES = sizeof examples / sizeof examples[0] };
+static const int32_t archs[] = {80, 90};
+
+static bool has_compiler(void) {
+  static int32_t told;
+  if (gpu_compiler()->versions()) return true;
+  if (!told++) printf("skipped: %s\n", dil_last_error());
+  return false;
+}
+
+static plan *plan_of(const subject *s, unsigned force) {
+  ck_assert_msg(s->pattern != NULL, "%s", s->problem);
+  plan *p = plan_make(s->memory, diag_new(s->memory), s->pattern, force);
+  ck_assert_ptr_nonnull(p);
+  return p;
+}
+
+/* Masks and scores of 16-bit elements have a kernel of their own on Hopper. */
+static const char *const paired[] = {"longformer", "blocksparse", "alibi",
+                                     "softcap", "documents"};
+
+static void expect_paired(const gpu_codes *codes, const char *name) {
+  for (size_t i = 0; i < sizeof paired / sizeof paired[0]; i++)
+    if (strstr(name, paired[i]))
+      ck_assert_msg(strstr(codes->code[0].variant, "hopper pairs") != NULL,
+                    "%s: %s comes first", name, codes->code[0].variant);
+}
+
+static void compile(const plan *p, int32_t arch, const char *name) {
+  gpu_codes codes = {0};
+  gpu_request request = {.plan = p, .arch = arch};
+  dil_status status = gpu_compiler()->compile(&request, &codes);
+  ck_assert_msg(status == DIL_OK, "%s, sm_%d: %s", name, arch,
+                dil_last_error());
+  ck_assert_int_ge(codes.count, 1);
+  ck_assert_str_eq(codes.code[codes.count - 1].family, "general");
+  if (arch == 90) expect_paired(&codes, name);
+  for (int32_t i = 0; i < codes.count; i++) {
+    ck_assert_msg(codes.code[i].size > 4 &&
+                      !memcmp(codes.code[i].cubin, "\177ELF", 4),
+                  "%s: no cubin", name);
+    free(codes.code[i].cubin);
+  }
+}
+
+/* The kernels for Hopper as they are where no call is a part: those of one pass
+ * have no states. */
+static void compile_whole(const plan *p, const char *name) {
+  static const char *const kinds[] = {"hopper", "hopper pairs"};
+  for (int i = 0; i < 2; i++) {
+    gpu_codes codes;
+    gpu_request request = {
+        .plan = p, .arch = 90, .only = kinds[i], .whole = true};
+    dil_status status = gpu_compiler()->compile(&request, &codes);
+    ck_assert_msg(status == DIL_OK, "%s: %s", name, dil_last_error());
+    while (codes.count > 0) {
+      const dil_cuda_code *code = &codes.code[--codes.count];
+      ck_assert_int_eq(code->knob[HOPPER_KNOB_WHOLE],
+                       p->table.pass_count == 1);
+      free(code->cubin);
+    }
+  }
+}
+
+START_TEST(example) {
+  if (!has_compiler()) return;
+  const char *folder = getenv("EXAMPLES");
+  char path[1000];
+  snprintf(path, sizeof path, "%s/%s.dil", folder ? folder : "examples",
+           examples[_i]);
+  subject *s = subject_read(path, NULL, 0);
+  for (int32_t a = 0; a < 2; a++) compile(plan_of(s, 0), archs[a], path);
+  compile_whole(plan_of(s, 0), path);
+  subject_free(s);
+}
+END_TEST
+
+/* The largest head sizes of each type pass the gate on the smallest chip, one
+ * of them with a desk that leaves no room for 64 rows. */
+START_TEST(width) {
+  if (!has_compiler()) return;
+  static const char *const texts[] = {
+      "pattern p { heads 2; head_dim 256; dtype f32; causal; branch { } }",
+      "pattern p { heads 2; head_dim 256; dtype bf16; causal; branch { } }",
+      "pattern p { heads 2; head_dim 100; dtype f16; causal; branch { } }",
+      "pattern p { heads 2; head_dim 256; dtype f32; segments 8, 16, 24, 32, "
+      "40, 48, 56, 64, 72, 80, 88, 96, 104, 112, 120, 128, 136, 144, 152, 160; "
+      "dilations 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1; "
+      "}"};
+  subject *s = subject_new("width", texts[_i], NULL, 0);
+  compile(plan_of(s, 0), 86, texts[_i]);
+  subject_free(s);
+}
+END_TEST
+
+/* Every head size has a Hopper kernel that the gate lets pass; some of them as
+ * well with state between passes, and for segments that are not nested. */
+static const struct {
+  int32_t head_dim, value_dim, segment;
+  unsigned force;
+} hopper_sizes[] = {
+    {8, 8, 1024, 0},             {40, 40, 1024, 0},
+    {64, 64, 1024, 0},           {96, 96, 1024, 0},
+    {128, 128, 1024, 0},         {160, 160, 1024, 0},
+    {192, 192, 1024, 0},         {192, 128, 1024, 0},
+    {224, 224, 1024, 0},         {256, 256, 1024, 0},
+    {64, 256, 1024, 0},          {256, 64, 1024, 0},
+    {64, 64, 1024, FORCE_CHAIN}, {128, 128, 1024, FORCE_CHAIN},
+    {64, 64, 750, 0},            {128, 128, 750, 0},
+    {192, 192, 750, 0},          {256, 256, 750, 0},
+};
+enum { HOPPER_SIZES = sizeof hopper_sizes / sizeof *hopper_sizes };
+
+static void compile_size(int i, int32_t dilation, bool whole) {
+  char text[200];
+  snprintf(text, sizeof text,
+           "pattern p { heads 2; head_dim %d value %d; dtype %s; "
+           "segments 512, %d; dilations %d, %d; }",
+           hopper_sizes[i].head_dim, hopper_sizes[i].value_dim,
+           i % 2 ? "bf16" : "f16", hopper_sizes[i].segment, dilation,
+           2 * dilation);
+  subject *s = subject_new("hopper", text, NULL, 0);
+  gpu_codes codes = {0};
+  gpu_request request = {.plan = plan_of(s, hopper_sizes[i].force),
+                         .arch = 90,
+                         .whole = whole,
+                         .only = "hopper"};
+  dil_status status = gpu_compiler()->compile(&request, &codes);
+  ck_assert_msg(status == DIL_OK, "%s: %s", text, dil_last_error());
+  ck_assert_msg(codes.count >= 1, "%s: the gate refuses all", text);
+  while (codes.count > 0) free(codes.code[--codes.count].cubin);
+  subject_free(s);
+}
+
+/* With and without states, with and without rows that no branch selects. */
+START_TEST(hopper_size) {
+  if (!has_compiler()) return;
+  compile_size(_i, 1, false);
+  compile_size(_i, 2, true);
+}
+END_TEST
+
+/* A kernel that spills is refused by its name and bytes. */
+/* Scores that may be -inf have their pairs' values asked for in every block. */
+static const struct { const char *score; bool hides; } scores[] = {
+    {"s - 0.5 * abs(i - j)", false}, {"s - slope[h] * (i - j)", false},
+    {"8.0 * tanh(s / 8)", false},    {"s + i / 3", false},
+    {"s / slope[h]", true},          {"s + log(1.0 + j)", true},
+    {"s + bias[i, j]", true},        {"j % 3 == 0 ? -inf : s", true},
+    {"s + int(0.5 * j)", false},     {"s + bias[row, int(0.5 * j)]", true},
+};
+
+START_TEST(hiding_scores) {
+  char text[300], *written = NULL;
+  size_t size;
+  snprintf(text, sizeof text, "pattern p { heads 8; head_dim 64; dtype bf16; "
+           "input slope : f32[8]; input bias : f32[N, M]; score %s; branch { } "
+           "}", scores[_i].score);
+  subject *s = subject_new("hiding", text, NULL, 0);
+  FILE *cuda = open_memstream(&written, &size);
+  gpu_codes codes = {0};
+  gpu_request request = {.plan = plan_of(s, 0), .arch = 90,
+                         .source_only = true, .cuda = cuda};
+  ck_assert_int_eq(gpu_compiler()->compile(&request, &codes), DIL_OK);
+  fclose(cuda);
+  const char *says = strstr(written, "#define HIDING ");
+  ck_assert_msg(says && (says[15] == '1') == scores[_i].hides, "%s", text);
+  free(written);
+  subject_free(s);
+}
+END_TEST
+
+START_TEST(unknown_chip) {
+  if (!has_compiler()) return;
+  subject *s = subject_new(
+      "old", "pattern p { heads 2; head_dim 8; dtype f32; branch { } }", NULL,
+      0);
+  gpu_codes codes = {0};
+  gpu_request request = {.plan = plan_of(s, 0), .arch = 70};
+  ck_assert_int_eq(gpu_compiler()->compile(&request, &codes), DIL_UNSUPPORTED);
+  ck_assert_ptr_nonnull(strstr(dil_last_error(), "sm_80"));
+  ck_assert_int_eq(codes.count, 0);
+  subject_free(s);
+}
+END_TEST
+
+/* The measure of a chip compiles for each type, and is a number above 0. */
+START_TEST(peak) {
+  if (!has_compiler()) return;
+  static const char *const types[] = {"f32", "bf16", "f16"};
+  char text[100];
+  snprintf(text, sizeof text,
+           "pattern p { heads 2; head_dim 8; dtype %s; branch { } }",
+           types[_i]);
+  subject *s = subject_new("peak", text, NULL, 0);
+  for (int32_t a = 0; a < 2; a++) {
+    dil_cuda_code code;
+    dil_status status = gpu_compiler()->peak(plan_of(s, 0), archs[a], NULL, &code);
+    ck_assert_msg(status == DIL_OK, "%s", dil_last_error());
+    ck_assert_str_eq(code.family, "peak");
+    ck_assert_int_gt(code.knob[CUDA_PEAK_OPERATIONS], 0);
+    free(code.cubin);
+  }
+  subject_free(s);
+}
+END_TEST
+
+static Suite *make_suite(void) {
+  Suite *suite = suite_create("nvrtc");
+  TCase *tests = tcase_create("nvrtc");
+  tcase_set_timeout(tests, 240);
+  tcase_add_loop_test(tests, example, 0, EXAMPLES);
+  tcase_add_loop_test(tests, width, 0, 4);
+  tcase_add_loop_test(tests, hiding_scores, 0,
+                      sizeof scores / sizeof *scores);
+  tcase_add_test(tests, unknown_chip);
+  tcase_add_loop_test(tests, peak, 0, 3);
+  suite_add_tcase(suite, tests);
+  TCase *hopper = tcase_create("hopper");
+  tcase_set_timeout(hopper, 240);
+  tcase_add_loop_test(hopper, hopper_size, 0, HOPPER_SIZES);
+  suite_add_tcase(suite, hopper);
+  return suite;
+}
+
+int main(void) {
+  return suite_run(make_suite(), CK_FORK_GETENV);
+}

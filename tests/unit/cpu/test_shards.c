@@ -1,0 +1,494 @@
+/* test_shards.c - a sequence computed in parts, as ranks of a ring would: each
+ * owner's queries over each owner's keys, the state carried in between,
+ * against the oracle. On a GPU keys come as a ring brings them: a buffer as
+ * large as the owner's shard, in which only the rows that travel are filled,
+ * the others NaN. */
+#include "runtime/ring/partition.h"
+#include "tests/fuzz/spec.h"
+#include "tests/support/gpu.h"
+#include "tests/support/suite.h"
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define P(body) "pattern p { heads 4; head_dim 24; dtype f32; " body " }"
+
+static const char *const patterns[] = {
+    P("branch { }"),
+    P("causal; branch { }"),
+    P("causal; segments 32, 64, 128; dilations 1, 2, 4;"),
+    P("phase block; segments 48, 90; dilations 3, 2;"),
+    P("causal; combine union; branch { window 20, 0; } branch { dilation 5; }"),
+    P("combine mean; branch { segment 50; } branch { dilation 3; }"),
+    P("combine sum; branch { heads 0..1; } branch { heads 2..3; segment 9; }"),
+    P("branch { segment 40; window 30, 30; mask (i + j) % 3 != 0; }"),
+    P("dropout 1.0 / 8; causal; branch { } branch { segment 64; dilation 2; }"),
+    P("score s - 0.1 * abs(i - j) * (h + 1); branch { dilation 2; phase 1; }"),
+    P("branch { segment 7; }"), /* by rows */
+    P("input doc : i32[B, M]; mask doc[b, i] == doc[b, j] && hash(h, i / 8, "
+      "j / 8, 7) % 3 != N % 2; branch { }"),
+};
+enum { PATTERNS = sizeof patterns / sizeof patterns[0] };
+
+/* Those that the Hopper kernels take, on a GPU that has them. */
+#define H(sizes, body) "pattern p { " sizes " dtype bf16; " body " }"
+#define TWO "heads 2; head_dim 64;"
+#define THREE "segments 256, 512, 1024; dilations 1, 2, 4;"
+
+static const struct fast {
+  const char *text;
+  unsigned force;
+  int64_t queries, keys;
+} fast[] = {
+    {H(TWO, "branch { }"), 0, 1300, 1300},
+    {H(TWO, "causal; branch { }"), 0, 1300, 1300},
+    {H(TWO, "causal; branch { }"), 0, 700, 1900},
+    {H(TWO, "causal; " THREE), 0, 2100, 2100},
+    {H(TWO, THREE), FORCE_CHAIN, 1500, 2100},
+    {H(TWO, THREE), 0, 1700, 1300},
+    {H(TWO, "segments 512, 750, 1250; dilations 1, 2, 4;"), 0, 2500, 2500},
+    {H(TWO, "branch { window 300, 0; }"), 0, 1900, 1900},
+    {H(TWO, "branch { window 90, 170; }"), 0, 1900, 1900},
+    {H(TWO, "branch { window 40, 30; } branch { dilation 8; window 500, "
+            "400; }"), FORCE_FUSE, 1900, 1900},
+    {H(TWO, "segments 128, 384, 1536; dilations 1, 6, 24;"),
+     FORCE_CHAIN, 2000, 2000},
+    {H(TWO, "branch { segment 700; dilation 9; }"), 0, 2500, 2500},
+    {H(TWO, "branch { dilation 129; }"), 0, 9500, 9500},
+    {H(TWO, "combine mean; causal; " THREE), 0, 1300, 1300},
+    {H(TWO, "combine sum; branch { } branch { segment 512; }"), 0, 1300, 1300},
+    {H("heads 4 kv 2; head_dim 128;", "causal; " THREE), 0, 1300, 1300},
+    {H("heads 2; head_dim 192;", "causal; " THREE), 0, 1300, 1300},
+    {H(TWO, "causal; mask (i - j) % 3 != 1; branch { }"), 0, 1300, 1300},
+    {H(TWO, "mask i - j > 400; branch { }"), 0, 1300, 1300}, /* far keys alone */
+    {H(TWO, "combine union; branch { window 100, 60; } "
+            "branch { segment 512; window 0, 90; } "
+            "branch { segment 1024; dilation 2; }"), 0, 1300, 1300},
+    {H(TWO, "score s - 0.01 * (h + 1) * abs(i - j); branch { window 400, "
+            "400; }"), 0, 1300, 1300},
+    {H(TWO, "input doc : i32[B, M]; mask doc[b, i] == doc[b, j] && "
+            "hash(h, i / 8, j / 8, 7) % 3 != N % 2; branch { }"), 0, 900, 1300},
+};
+enum { FAST = sizeof fast / sizeof fast[0], RANDOM = 40 };
+static const unsigned forces[] = {0, FORCE_CHAIN, FORCE_GENERAL};
+
+/* The rows of a tensor [B, rows, H, D] that a comb names. */
+static dil_tensor view(const dil_tensor *whole, dil_comb comb, int64_t origin) {
+  dil_tensor t = *whole;
+  t.data = (char *)whole->data + (comb.first - origin) * whole->stride[1] *
+                                     (int64_t)dil_dtype_size(whole->dtype);
+  t.stride[1] = whole->stride[1] * comb.step;
+  t.shape[1] = comb.count;
+  return t;
+}
+
+static dil_tensor view_lse(const dil_tensor *whole, dil_comb comb,
+                           int64_t origin) {
+  dil_tensor t = *whole;
+  if (!t.data) return t;
+  t.data = (float *)whole->data + (comb.first - origin);
+  t.stride[2] = comb.step;
+  t.shape[2] = comb.count;
+  return t;
+}
+
+static void must(dil_status status) {
+  ck_assert_msg(status == DIL_OK, "%s", dil_last_error());
+}
+
+/* ---- on the processor and on a GPU --------------------------------------- */
+
+/* One comb of queries and the keys that it meets. */
+typedef struct work {
+  data *d;
+  const kernel_made *k;
+  const ring_shape *ring;
+  int32_t rank;        /* that asks */
+  dil_call whole;      /* its tensors where the kernel looks for them */
+  dil_call call;       /* of the part */
+  dil_part part;
+  dil_threads *threads;
+  pool *scratch;
+} work;
+
+/* Room for the state of the part's rows, full of NaN. */
+static float *state_new(int64_t count) {
+  size_t size = (size_t)count * sizeof(float);
+  float *state = malloc(size);
+  memset(state, 0xff, size);
+  if (!gpu_wanted()) return state;
+  float *there = gpu_memory(state, size);
+  free(state);
+  return there;
+}
+
+static void state_free(float *state) {
+  if (gpu_wanted()) gpu_module()->give(gpu_device(), state);
+  else free(state);
+}
+
+static void part_begin(work *w) {
+  if (gpu_wanted())
+    must(gpu_module()->begin(w->k->cuda, &w->call, &w->part, NULL));
+  else
+    must(cpu_kernel_begin(w->k->kernel, w->threads, &w->call, &w->part));
+}
+
+static void part_finish(work *w) {
+  if (w->part.apart) return; /* o and lse are as they should be */
+  if (!gpu_wanted()) {
+    must(cpu_kernel_finish(w->k->kernel, w->threads, &w->call, &w->part));
+    return;
+  }
+  must(gpu_module()->finish(w->k->cuda, &w->call, &w->part, NULL));
+  must(gpu_module()->wait(gpu_device(), NULL));
+}
+
+/* A message: rows of the sender's comb that travel, of one K/V head, of which
+ * those of comb `index` are copied. */
+typedef struct message {
+  const work *w;
+  int32_t head, index;
+  const dil_tensor *from; /* the whole */
+  char *to;               /* [B, comb, Hkv, width] */
+} message;
+
+static void copy_rows(void *context, const stretch_of_rows *rows) {
+  const message *m = context;
+  const dil_tensor *t = m->from;
+  const dil_comb *comb = &m->w->part.keys;
+  int64_t size = (int64_t)dil_dtype_size(t->dtype), width = t->shape[3] * size;
+  for (int64_t b = 0; rows->comb == m->index && b < t->shape[0]; b++)
+    for (int64_t low = rows->low; low < rows->high; low += rows->period)
+      for (int32_t i = 0; i < rows->count; i++) {
+        int64_t j = low + rows->offset[i];
+        if (j >= rows->high) break;
+        int64_t row = (b * comb->count + (j - comb->first) / comb->step) *
+                          t->shape[2] +
+                      m->head;
+        int64_t at = b * t->stride[0] + j * t->stride[1] +
+                     m->head * t->stride[2];
+        memcpy(m->to + row * width, (char *)t->data + at * size,
+               (size_t)width);
+      }
+}
+
+/* k or v as rank `from` sends it, on the device. */
+static dil_tensor send_rows(work *w, const dil_tensor *whole, int32_t from,
+                            int32_t index, void **memory) {
+  const int64_t shape[] = {whole->shape[0], w->part.keys.count,
+                           whole->shape[2], whole->shape[3]};
+  dil_tensor t = dil_tensor_make(NULL, whole->dtype, 4, shape);
+  size_t size = (size_t)dil_tensor_count(&t) * dil_dtype_size(t.dtype);
+  message m = {.w = w, .index = index, .from = whole, .to = malloc(size)};
+  memset(m.to, 0xff, size);
+  for (; m.head < whole->shape[2]; m.head++)
+    must(place_rows(w->ring, from, w->rank, m.head, PLACE_REST, copy_rows,
+                    &m));
+  t.data = *memory = gpu_memory(m.to, size);
+  free(m.to);
+  return t;
+}
+
+/* Rows that stand side by side and are enough for it go to the fast kernel,
+ * where the plain call does. */
+static void check_variant(const work *w) {
+  char plain[512], part[512];
+  const dil_cuda_module *gpu = gpu_module();
+  const dil_comb *q = &w->part.queries, *k = &w->part.keys;
+  must(gpu->variants(w->k->cuda, &w->whole, NULL, plain, sizeof plain));
+  must(gpu->variants(w->k->cuda, &w->call, &w->part, part, sizeof part));
+  bool fast_one = q->step == 1 && k->step == 1 && k->count && q->count >= 64 &&
+                  q->first >= 0 && strstr(plain, "hopper");
+  ck_assert_msg(!fast_one || !strcmp(plain, part),
+                "a part takes %s, the whole %s", part, plain);
+}
+
+/* Puts the part on the device; with `open` only if that can be. */
+static void part_run(work *w, bool open) {
+  const dil_cuda_module *gpu = gpu_module();
+  if (open) must(gpu->opens(w->k->cuda, &w->call, &w->part, &w->part.apart));
+  if (open && w->part.apart)
+    must(gpu->open_part(w->k->cuda, &w->call, &w->part, NULL));
+  else if (!open)
+    must(gpu->advance(w->k->cuda, &w->call, &w->part, NULL));
+  must(gpu->wait(gpu_device(), NULL));
+}
+
+/* Comb `index` of what rank `from` owns; with `open` the rows begin with it,
+ * where the device can. */
+static void part_advance(work *w, int32_t from, int32_t index, bool open) {
+  if (!gpu_wanted()) {
+    w->call.k = view(&w->whole.k, w->part.keys, 0);
+    w->call.v = view(&w->whole.v, w->part.keys, 0);
+    must(cpu_kernel_advance(w->k->kernel, w->threads, w->scratch, &w->call,
+                            &w->part));
+    return;
+  }
+  void *sent[2];
+  w->call.k = send_rows(w, &w->d->call.k, from, index, &sent[0]);
+  w->call.v = send_rows(w, &w->d->call.v, from, index, &sent[1]);
+  check_variant(w);
+  part_run(w, open);
+  for (int i = 0; i < 2; i++) gpu_module()->give(gpu_device(), sent[i]);
+}
+
+/* ---- rings --------------------------------------------------------------- */
+
+/* The rank's own keys at the places of its queries come first, as in a ring. */
+static void open_queries(work *w, int32_t index) {
+  shard owned = place_keys(w->ring, w->rank);
+  if (gpu_wanted() && index < owned.count) {
+    w->part.keys = owned.comb[index];
+    part_advance(w, w->rank, index, true);
+  }
+  w->part.keys = (dil_comb){0, 1, 0};
+  w->call.k.shape[1] = w->call.v.shape[1] = 0;
+  if (!w->part.apart) part_begin(w);
+}
+
+/* Comb `index` of queries over every owner's keys. */
+static void run_queries_of(work *w, int32_t index, dil_comb asking) {
+  const pattern *p = w->d->pattern;
+  const ring_shape *ring = w->ring;
+  int64_t origin = ring->M - ring->N, batch = w->d->shape.batch;
+  int32_t states = gpu_wanted() ? gpu_module()->states(w->k->cuda)
+                                : cpu_kernel_states(w->k->kernel);
+  int64_t count = batch * asking.count * p->heads * states;
+  w->call = w->whole;
+  w->call.q = view(&w->whole.q, asking, origin);
+  w->call.o = view(&w->whole.o, asking, origin);
+  w->call.lse = view_lse(&w->whole.lse, asking, origin);
+  w->call.k.shape[1] = w->call.v.shape[1] = 0;
+  w->part = (dil_part){.queries = asking, .keys = {0, 1, 0}, .B = batch,
+                       .N = ring->N, .M = ring->M,
+                       .o = state_new(count * p->value_dim),
+                       .lse = state_new(count)};
+  open_queries(w, index);
+  for (int32_t i = 0; i < ring->ranks; i++) {
+    int32_t from = (w->rank + i) % ring->ranks; /* as they come round */
+    shard owned = place_keys(ring, from);
+    for (int32_t c = 0; c < owned.count; c++) {
+      w->part.keys = owned.comb[c];
+      if (i == 0 && c == index && w->part.apart) continue;
+      part_advance(w, from, c, false);
+    }
+  }
+  part_finish(w);
+  state_free(w->part.o);
+  state_free(w->part.lse);
+}
+
+static void run_ring(work *w) {
+  for (w->rank = 0; w->rank < w->ring->ranks; w->rank++) {
+    shard mine = place_queries(w->ring, w->rank);
+    for (int32_t i = 0; i < mine.count; i++) run_queries_of(w, i, mine.comb[i]);
+  }
+}
+
+/* One ring, and what comes of it. */
+static const char *ring_problem(data *d, const kernel_made *k,
+                                const ring_shape *ring, dil_threads *threads,
+                                pool *scratch) {
+  gpu_copy on;
+  data_forget(d);
+  work w = {.d = d, .k = k, .ring = ring, .threads = threads,
+            .scratch = scratch, .whole = d->call};
+  if (gpu_wanted()) {
+    gpu_copy_up(d, &on);
+    w.whole = on.call;
+  }
+  run_ring(&w);
+  if (gpu_wanted()) gpu_copy_down(d, &on, true);
+  return data_compare(d);
+}
+
+/* The bytes of o and lse as they stand. */
+static char *outputs_copy(const data *d, size_t *size) {
+  const dil_tensor *o = &d->call.o, *lse = &d->call.lse;
+  size_t first = (size_t)dil_tensor_count(o) * dil_dtype_size(o->dtype);
+  size_t second = lse->data ? (size_t)dil_tensor_count(lse) * 4 : 0;
+  char *copy = malloc(*size = first + second);
+  memcpy(copy, o->data, first);
+  if (second) memcpy(copy + first, lse->data, second);
+  return copy;
+}
+
+/* Whether the whole as one part takes what the plain call takes. */
+static bool takes_the_same(const work *w) {
+  char plain[512], part[512];
+  const dil_cuda_module *gpu = gpu_module();
+  must(gpu->variants(w->k->cuda, &w->whole, NULL, plain, sizeof plain));
+  must(gpu->variants(w->k->cuda, &w->whole, &w->part, part, sizeof part));
+  return !strcmp(plain, part);
+}
+
+/* The whole as one part and one pass is computed as the plain call is, to the
+ * last bit. */
+static void check_one_part(data *d, kernel_made *k) {
+  ring_shape ring = {.table = &k->plan->table, .ranks = 1,
+                     .N = d->shape.queries, .M = d->shape.keys};
+  work w = {.d = d, .k = k, .ring = &ring, .whole = d->call};
+  size_t size;
+  w.part = (dil_part){.queries = place_queries(&ring, 0).comb[0],
+                      .keys = place_keys(&ring, 0).comb[0],
+                      .B = d->shape.batch, .N = ring.N, .M = ring.M};
+  if (k->plan->table.pass_count > 1 || !takes_the_same(&w)) return;
+  must(data_run(d, k));
+  char *plain = outputs_copy(d, &size);
+  const char *problem = ring_problem(d, k, &ring, NULL, NULL);
+  char *parts = outputs_copy(d, &size);
+  ck_assert_msg(!*problem && !memcmp(plain, parts, size),
+                "one part is not the plain run: %s", problem);
+  free(plain);
+  free(parts);
+}
+
+static void check_parts(const subject *s, unsigned force, call_shape size) {
+  data *d = data_new(s, size);
+  kernel_made *k = kernel_make(s, (recipe){.force = force});
+  dil_threads *threads = dil_threads_new(2);
+  pool *scratch = pool_new_host(NULL, NULL);
+  if (gpu_wanted() && !k->refused)
+    k->cuda = gpu_kernel_make(k->plan, true, k->problem, sizeof k->problem);
+  ck_assert_msg(k->refused || !k->problem[0], "%s", k->problem);
+  if (k->cuda) check_one_part(d, k);
+  for (int32_t ranks = 1; ranks <= 7 && !k->refused; ranks += 1 + ranks / 2)
+    for (int layout = 0; layout < DIL_LAYOUT_COUNT; layout++) {
+      ring_shape ring = {.table = &k->plan->table,
+                         .layout = (dil_layout)layout, .ranks = ranks,
+                         .N = size.queries, .M = size.keys};
+      const char *problem = ring_problem(d, k, &ring, threads, scratch);
+      ck_assert_msg(!*problem, "%d ranks, layout %d, force %u: %s", ranks,
+                    layout, force, problem);
+    }
+  dil_pool_free(scratch);
+  dil_threads_free(threads);
+  kernel_unmake(k);
+  data_free(d);
+}
+
+/* DIL_TEST_SHARE=2/16, as elsewhere, but pattern by pattern. */
+static bool is_left_out(int number) {
+  const char *share = getenv("DIL_TEST_SHARE");
+  int mine = 0, all = 1;
+  return gpu_wanted() && share && sscanf(share, "%d/%d", &mine, &all) == 2 &&
+         number % all != mine;
+}
+
+START_TEST(parts) {
+  const char *text = patterns[_i / 3];
+  if (is_left_out(_i / 3)) return;
+  static const int64_t lengths[][2] = {{171, 171}, {100, 160}, {170, 120}};
+  subject *s = subject_new("parts", text, NULL, 0);
+  ck_assert_msg(s->pattern != NULL, "%s", s->problem);
+  for (int i = 0; i < 3; i++)
+    check_parts(s, forces[_i % 3],
+                (call_shape){.batch = 2, .queries = lengths[i][0],
+                             .keys = lengths[i][1], .seed = 5,
+                             .train = true, .dropout_seed = 77});
+  subject_free(s);
+}
+END_TEST
+
+START_TEST(fast_parts) {
+  const struct fast *f = &fast[_i];
+  if (!gpu_wanted() || is_left_out(PATTERNS + _i)) return;
+  subject *s = subject_new("parts", f->text, NULL, 0);
+  ck_assert_msg(s->pattern != NULL, "%s", s->problem);
+  check_parts(s, f->force, (call_shape){.batch = 2, .queries = f->queries,
+                                        .keys = f->keys, .seed = 9});
+  subject_free(s);
+}
+END_TEST
+
+static void check_random(const subject *s, const spec *drawn) {
+  data *d = data_new(s, (call_shape){.batch = drawn->batch, .seed = drawn->seed,
+                                     .queries = drawn->queries,
+                                     .keys = drawn->keys, .scale = 0.3});
+  kernel_made *k = kernel_make(s, (recipe){.force = force_all[drawn->force]
+                                               .force});
+  if (k->refused) goto out;
+  k->cuda = gpu_kernel_make(k->plan, true, k->problem, sizeof k->problem);
+  ck_assert_msg(!k->problem[0], "%s", k->problem);
+  ring_shape ring = {.table = &k->plan->table,
+                     .layout = (dil_layout)(drawn->seed % 8 == 0
+                                                ? DIL_STRIPED
+                                                : drawn->seed % 2),
+                     .ranks = 2 + (int32_t)(drawn->seed / 2 % 4),
+                     .N = drawn->queries, .M = drawn->keys};
+  const char *problem = ring_problem(d, k, &ring, NULL, NULL);
+  ck_assert_msg(!*problem, "%d ranks, layout %d, %s, seed %u: %s", ring.ranks,
+                ring.layout, force_all[drawn->force].name, drawn->seed,
+                problem);
+out:
+  kernel_unmake(k);
+  data_free(d);
+}
+
+/* What the fuzzer draws for the Hopper kernels, each on some ring. */
+START_TEST(random_parts) {
+  char text[4000];
+  const char *first = getenv("FUZZ_SEED");
+  if (!gpu_wanted() || is_left_out(PATTERNS + FAST + _i)) return;
+  spec drawn = spec_hopper((first ? (uint32_t)atoll(first) : 1) * 1000 +
+                           (uint32_t)_i);
+  spec_print(&drawn, text, sizeof text);
+  subject *s = subject_new("parts", text, NULL, 0);
+  ck_assert_msg(s->pattern != NULL, "%s", s->problem);
+  check_random(s, &drawn);
+  subject_free(s);
+}
+END_TEST
+
+/* Of 100 queries at 60 to 159 and 160 keys. */
+static const struct misfit {
+  dil_comb queries, keys;
+  const char *words; /* NULL: it fits */
+} misfits[] = {
+    {{60, 1, 100}, {0, 1, 160}, NULL},
+    {{60, 1, 100}, {1, 1, 160}, "160 keys for 160 rows at positions 1,"},
+    {{60, 1, 100}, {-1, 1, 160}, "160 keys for 160 rows at positions -1"},
+    {{60, 1, 100}, {0, 1, 159}, "159 keys for 160 rows"},
+    {{60, 1, 100}, {0, 0, 160}, "160 keys for 160 rows at positions 0, 0"},
+    {{59, 1, 100}, {0, 1, 160}, "100 queries for 100 rows at positions 59"},
+    {{61, 1, 100}, {0, 1, 160}, "100 queries for 100 rows at positions 61"},
+};
+enum { MISFITS = sizeof misfits / sizeof misfits[0] };
+
+START_TEST(parts_that_do_not_fit_are_refused) {
+  if (gpu_wanted()) return;
+  const struct misfit *f = &misfits[_i];
+  subject *s = subject_new("parts", patterns[0], NULL, 0);
+  ck_assert_msg(s->pattern != NULL, "%s", s->problem);
+  data *d = data_new(s, (call_shape){.batch = 1, .queries = 100, .keys = 160});
+  kernel_made *k = kernel_make(s, (recipe){0});
+  dil_threads *threads = dil_threads_new(1);
+  int64_t rows = 100 * s->pattern->heads * cpu_kernel_states(k->kernel);
+  dil_part part = {.queries = f->queries, .keys = f->keys, .B = 1, .N = 100,
+                   .M = 160, .o = state_new(rows * s->pattern->value_dim),
+                   .lse = state_new(rows)};
+  dil_status status = cpu_kernel_begin(k->kernel, threads, &d->call, &part);
+  ck_assert_int_eq(status, f->words ? DIL_USAGE : DIL_OK);
+  ck_assert_msg(!f->words || strstr(dil_last_error(), f->words), "%s",
+                dil_last_error());
+  state_free(part.o);
+  state_free(part.lse);
+  dil_threads_free(threads);
+  kernel_unmake(k);
+  data_free(d);
+  subject_free(s);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("parts");
+  TCase *tests = tcase_create("parts");
+  tcase_set_timeout(tests, 240);
+  tcase_add_loop_test(tests, parts, 0, PATTERNS * 3);
+  tcase_add_loop_test(tests, parts_that_do_not_fit_are_refused, 0, MISFITS);
+  tcase_add_loop_test(tests, fast_parts, 0, FAST);
+  tcase_add_loop_test(tests, random_parts, 0, RANDOM);
+  suite_add_tcase(suite, tests);
+  return suite_run(suite, CK_FORK_GETENV);
+}

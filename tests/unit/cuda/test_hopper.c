@@ -1,0 +1,324 @@
+/* test_hopper.c - what the Hopper kernels take: head sizes, chains of passes,
+ * segments of any kind, masks and scores. On a GPU of that kind each case is computed, compared
+ * with the oracle between guard bytes, and the path that it took is asserted;
+ * elsewhere the CPU computes it. */
+#include "tests/support/gpu.h"
+#include "tests/support/suite.h"
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define P(sizes, body) "pattern p { " sizes " " body " }"
+#define BF16(d) "heads 2; head_dim " #d "; dtype bf16;"
+#define F16(d) "heads 2; head_dim " #d "; dtype f16;"
+#define THREE "segments 256, 512, 1024; dilations 1, 2, 4;"
+#define LONG "segments 512, 1024, 2048; dilations 1, 2, 4;"
+#define CROSSING "segments 512, 750, 1250; dilations 1, 2, 4;"
+
+static const int32_t ragged[] = {1, 0, 1100, 777}; /* of batch rows */
+/* What a call may say in place of 300, 299, 0 keys: 300 there are. What a
+ * batch row writes behind its end nobody writes again behind the last. */
+static const int32_t outside[] = {INT32_MAX, 299, -7}, nearest[] = {300, 299, 0};
+
+typedef struct kernel_case {
+  const char *text;
+  unsigned force;
+  call_shape shape;
+} kernel_case;
+
+#define SHAPE(b, n, m, how) \
+  {.batch = b, .queries = n, .keys = m, .seed = 7, .layout = how}
+#define RAGGED(n, m, how) \
+  {.batch = 4, .queries = n, .keys = m, .seed = 7, .layout = how, \
+   .lengths = ragged}
+
+static const kernel_case cases[] = {
+    /* head sizes */
+    {P(BF16(256), "branch { segment 600; }"), 0, SHAPE(1, 1300, 1300, 0)},
+    {P(BF16(256), "causal; " THREE), 0, SHAPE(1, 1300, 1300, 0)},
+    {P(F16(256), "causal; branch { }"), 0, SHAPE(2, 401, 700, 1)},
+    {P(BF16(192), THREE), 0, SHAPE(1, 1500, 1500, 0)},
+    {P(F16(192), "causal; branch { window 300, 0; }"), 0,
+     SHAPE(1, 1000, 1000, 1)},
+    {P("heads 4 kv 2; head_dim 192 value 128; dtype bf16;", "causal; " THREE),
+     0, SHAPE(1, 1100, 1100, 0)},
+    {P("heads 2; head_dim 64 value 256; dtype bf16;", "branch { }"), 0,
+     SHAPE(1, 300, 777, 0)},
+    {P(BF16(160), "causal; branch { }"), 0, SHAPE(1, 500, 500, 0)},
+    {P(BF16(224), THREE), 0, SHAPE(1, 1100, 1100, 0)},
+    {P(BF16(200), "causal; branch { segment 500; dilation 3; }"), 0,
+     SHAPE(1, 1100, 1100, 1)},
+    {P(F16(104), "causal; branch { }"), 0, SHAPE(1, 600, 600, 0)},
+    {P(BF16(40), "causal; " THREE), 0, SHAPE(1, 1100, 1100, 0)},
+    {P(F16(8), "branch { segment 512; }"), 0, SHAPE(1, 1100, 1100, 0)},
+    /* rows that are guests in another class's tiles, which are many */
+    {P(BF16(64), LONG), 0, SHAPE(3, 3000, 3000, 0)},
+    {P(BF16(64), "causal; " LONG), 0, SHAPE(3, 2900, 3100, 1)},
+    {P("heads 4 kv 2; head_dim 32; dtype f16;", "causal; " LONG), 0,
+     SHAPE(2, 2500, 2500, 0)},
+    {P(BF16(64), "combine union; " LONG), 0, SHAPE(3, 3000, 2900, 1)},
+    {P(BF16(64), "causal; " LONG), 0, RAGGED(3000, 3000, 0)},
+    {P(BF16(64), "causal; branch { segment 512; } "
+                 "branch { segment 1024; dilation 2; } "
+                 "branch { segment 2048; dilation 4; } "
+                 "branch { dilation 150; }"), 0, SHAPE(3, 3000, 3000, 0)},
+    /* chains */
+    {P(BF16(64), "causal; " THREE), FORCE_CHAIN, SHAPE(1, 1300, 1300, 0)},
+    {P(BF16(64), THREE), FORCE_CHAIN, SHAPE(2, 1100, 1300, 1)},
+    {P(F16(128), "causal; " THREE), FORCE_CHAIN, SHAPE(1, 1300, 1300, 0)},
+    {P(BF16(192), THREE), FORCE_CHAIN, SHAPE(1, 1100, 1100, 0)},
+    {P(BF16(256), "causal; " THREE), FORCE_CHAIN, SHAPE(1, 1100, 1100, 0)},
+    {P(BF16(64), "combine mean; " THREE), 0, SHAPE(1, 1300, 1300, 0)},
+    {P(F16(64), "combine sum; causal; " THREE), 0, SHAPE(1, 1300, 1300, 0)},
+    {P("heads 6; head_dim 64; dtype bf16;",
+       "branch { segment 512; heads 0..3; } "
+       "branch { segment 1024; dilation 2; heads 2..5; }"),
+     FORCE_CHAIN, SHAPE(1, 1300, 1300, 0)},
+    /* every row of the second pass is empty before: no branch has r = 1 */
+    {P(BF16(64), "segments 512, 1024; dilations 4, 8;"), FORCE_CHAIN,
+     SHAPE(1, 2100, 2100, 0)},
+    /* segments that are not nested */
+    {P(BF16(64), CROSSING), 0, SHAPE(1, 2500, 2500, 0)},
+    {P(BF16(64), "causal; " CROSSING), 0, SHAPE(1, 2500, 2500, 1)},
+    {P(F16(64), CROSSING), FORCE_FUSE | FORCE_MULTISET, SHAPE(2, 1500, 1999, 0)},
+    {P(BF16(64), CROSSING), FORCE_CHAIN, SHAPE(1, 2500, 2500, 0)},
+    {P(BF16(64), "combine union; " CROSSING), 0, SHAPE(1, 2500, 2500, 0)},
+    {P(BF16(128), "combine union; causal; " CROSSING), 0,
+     SHAPE(1, 1700, 1700, 0)},
+    {P(BF16(256), "segments 512, 750; dilations 1, 2;"), 0,
+     SHAPE(1, 1300, 1300, 0)},
+    {P("heads 4 kv 2; head_dim 64; dtype bf16;",
+       "phase kv; branch { segment 1100; } "
+       "branch { segment 1300; dilation 3; } branch { dilation 5; }"),
+     0, SHAPE(1, 1900, 1900, 0)},
+    {P(BF16(64), CROSSING " mask (i / 64 + j / 64) % 3 != 0;"), 0,
+     SHAPE(1, 1900, 1900, 0)},
+    /* dilations that do not divide their segments, and large ones */
+    {P(BF16(64), "segments 256, 512, 1024, 2048, 4096; "
+                 "dilations 1, 2, 4, 6, 12;"), FORCE_CHAIN,
+     SHAPE(1, 5000, 5000, 0)},
+    {P(BF16(64), "causal; branch { segment 700; dilation 9; }"), 0,
+     SHAPE(1, 2500, 2500, 0)},
+    {P(BF16(128), "branch { segment 650; dilation 7; }"), 0,
+     SHAPE(2, 2500, 2400, 1)},
+    {P(BF16(64), "branch { segment 250; dilation 7; }"), 0,
+     SHAPE(1, 1000, 1100, 0)},
+    {P(BF16(64), "branch { segment 9000; dilation 100; }"), 0,
+     SHAPE(1, 9500, 9500, 0)},
+    {P(F16(40), "branch { segment 9000; dilation 129; }"), 0,
+     SHAPE(2, 9500, 9500, 1)},
+    {P(BF16(64), "branch { segment 512; } branch { dilation 150; }"), 0,
+     SHAPE(1, 6000, 6000, 0)},
+    /* rows before position 0 */
+    {P(BF16(64), THREE), 0, SHAPE(1, 1500, 1100, 0)},
+    {P(BF16(64), "causal; " THREE), FORCE_CHAIN, SHAPE(2, 1500, 1100, 1)},
+    {P(BF16(64), "branch { dilation 3; }"), 0, SHAPE(1, 1500, 700, 0)},
+    /* batch rows of fewer keys: none, one, all, fewer than queries */
+    {P(BF16(64), "causal; branch { }"), 0, RAGGED(1100, 1100, 0)},
+    {P(F16(64), "branch { }"), 0, RAGGED(800, 1100, 1)},
+    {P(BF16(32), "causal; branch { window 130, 0; }"), 0,
+     RAGGED(1100, 1300, 0)},
+    {P(BF16(64), "branch { window 99, 40; dilation 3; }"), 0,
+     RAGGED(300, 1100, 0)},
+    {P("heads 4 kv 2; head_dim 128; dtype bf16;", "causal; " THREE), 0,
+     RAGGED(1100, 1100, 0)},
+    {P(F16(64), THREE), FORCE_CHAIN, RAGGED(900, 1100, 1)},
+    {P(BF16(64), "combine mean; " THREE), 0, RAGGED(1100, 1200, 0)},
+    {P(BF16(64), "causal; " CROSSING), FORCE_CHAIN, RAGGED(1100, 1100, 0)},
+    {P(BF16(64), "branch { segment 250; dilation 7; }"), 0,
+     RAGGED(1000, 1100, 0)},
+    {P(BF16(64), "segments 256, 512; dilations 2, 4;"), FORCE_CHAIN,
+     RAGGED(1000, 1100, 0)},
+    {P(BF16(64), "causal; mask j % 5 > 0; branch { segment 512; dilation 4; }"),
+     0, RAGGED(1100, 1200, 1)},
+    {P(BF16(40), "branch { segment 9000; dilation 100; }"), 0,
+     RAGGED(1100, 1100, 1)},
+    {P("heads 4 kv 1; head_dim 192 value 128; dtype f16;", "causal; " THREE),
+     0, RAGGED(1100, 1100, 0)},
+    {P(BF16(256), "causal; branch { segment 600; }"), 0,
+     RAGGED(1100, 1100, 0)},
+    {P("heads 2; head_dim 192 value 256; dtype bf16;", "branch { }"), 0,
+     RAGGED(200, 1100, 0)},
+    {P(BF16(64), "causal; mask (M - i + j) % 3 != 1; branch { }"), 0,
+     RAGGED(1100, 1100, 0)},
+    {P(F16(64), "input doc : i32[B, M]; mask doc[b, i] == doc[b, j]; "
+                "score s * 0.5 - j % M % 7; " THREE), 0,
+     RAGGED(1000, 1100, 1)},
+    {P(BF16(64), "causal; branch { segment 100; }"), 0,
+     {.batch = 3, .queries = 300, .keys = 300, .seed = 7, .lengths = nearest,
+      .told = outside}},
+    {P(F16(32), "mask j % 3 != i % 2; branch { dilation 2; }"), 0,
+     {.batch = 3, .queries = 290, .keys = 300, .seed = 7, .lengths = nearest,
+      .told = outside}},
+    /* masks that keep nothing of some tiles, and of all */
+    {P(BF16(64), "mask i < 0; branch { }"), 0, SHAPE(1, 300, 300, 0)},
+    {P(BF16(64), "mask i > 9; branch { dilation 4; }"), 0, SHAPE(1, 300, 3, 0)},
+    {P(F16(32), "mask i > 400; branch { segment 512; dilation 2; }"), 0,
+     SHAPE(2, 1025, 1025, 0)},
+    {P(BF16(64), "combine union; causal; branch { window 20, 0; } "
+                 "branch { mask j < 9; }"), 0, SHAPE(1, 700, 90, 0)},
+    {P(BF16(64), "combine sum; branch { mask i < 0; } branch { }"), 0,
+     SHAPE(1, 300, 301, 0)},
+    /* masks: of pairs, of rows and keys alone, of heads; none kept; all but */
+    {P(BF16(64), "causal; mask (i - j) % 3 != 1; branch { }"), 0,
+     SHAPE(1, 500, 500, 0)},
+    {P(BF16(64), "mask (i + h) % 2 == j % 2 || j < 9; branch { }"), 0,
+     SHAPE(2, 300, 700, 1)},
+    {P(F16(64), "mask i % 4 == 1 && j > 90; branch { }"), 0,
+     SHAPE(1, 400, 400, 0)},
+    {P(BF16(64), "mask !(i / 100 == j / 100); branch { window 400, 200; }"), 0,
+     SHAPE(1, 900, 900, 0)},
+    {P(F16(32), "mask hash(i / 3, j) % 4 != 0; " THREE), 0,
+     SHAPE(1, 1300, 1300, 0)},
+    {P(BF16(64), "block 32; keep local(2) || bj % 5 == 0; branch { }"), 0,
+     SHAPE(1, 777, 777, 0)},
+    {P(BF16(128), "causal; mask (i / 50 + j / 70) % 3 > 0; branch { }"), 0,
+     SHAPE(1, 500, 600, 0)},
+    {P(BF16(64), "mask i / 128 == j / 128 || i / 512 == j / 512 && "
+                 "i % 2 == h % 2 && j % 2 == h % 2; branch { }"), 0,
+     SHAPE(1, 1400, 1400, 0)},
+    /* unions in which branches differ in their windows and masks */
+    {P(BF16(64), "combine union; branch { window 40, 40; } "
+                 "branch { mask i < 9 || j < 9; }"), 0,
+     SHAPE(1, 700, 700, 0)},
+    {P(BF16(64), "combine union; branch { window 30, 0; } "
+                 "branch { segment 512; window 0, 90; } "
+                 "branch { segment 1024; dilation 2; }"), 0,
+     SHAPE(1, 1100, 1100, 0)},
+    {P(F16(64), "combine union; causal; branch { segment 256; } "
+                "branch { segment 512; dilation 2; mask j % 5 != 3; } "
+                "branch { segment 1024; dilation 4; }"), 0,
+     SHAPE(1, 1300, 1300, 0)},
+    /* branches with masks and chains of their own, together and in a row */
+    {P(BF16(64), "branch { segment 256; mask (i + j) % 7 > 2; } "
+                 "branch { segment 512; dilation 2; } "
+                 "branch { segment 1024; dilation 4; score s * 0.5; }"), 0,
+     SHAPE(1, 1300, 1300, 0)},
+    {P(F16(64), "causal; mask (i + 2 * j) % 3 != 0; " THREE), FORCE_CHAIN,
+     SHAPE(1, 1300, 1300, 0)},
+    {P(BF16(64), "combine mean; branch { segment 256; mask i != j; } "
+                 "branch { segment 512; dilation 2; }"), 0,
+     SHAPE(1, 1100, 1100, 0)},
+    /* scores */
+    {P("heads 6 kv 3; head_dim 64; dtype bf16;",
+       "causal; score 20 * tanh(s / 20); branch { segment 512; } "
+       "branch { segment 1024; dilation 2; }"), 0,
+     SHAPE(1, 1100, 1100, 0)},
+    {P(BF16(64), "scale -0.2; score s + 0.5; score s * 2; branch { }"), 0,
+     SHAPE(1, 300, 500, 0)},
+    {P(F16(64), "score j % 3 == i % 3 ? s : -inf; branch { window 200, 50; }"),
+     0, SHAPE(1, 600, 600, 0)},
+    {P(F16(64), "score i < 300 ? (i % 2 == 0 ? -1e12 : -2e38) : s; "
+                "branch { segment 300; } branch { segment 600; dilation 2; }"),
+     0, SHAPE(1, 700, 700, 0)},
+    /* inputs */
+    {P(F16(32), "input doc : i32[B, M]; input slope : f32[H]; "
+                "mask doc[b, i] == doc[b, j]; "
+                "score s - slope[h] * abs(i - j); branch { }"), 0,
+     SHAPE(2, 300, 700, 1)},
+    {P(BF16(64), "input w : bf16[M]; input k : u8[H, M]; causal; "
+                 "mask k[h, j] > 1 || j > i - 8; score s + w[j]; branch { }"),
+     0, SHAPE(1, 500, 500, 0)},
+};
+/* Calls that are left to the general kernel by what they bring. */
+static const kernel_case left[] = {
+    {P(BF16(64), "causal; " CROSSING), FORCE_FUSE, RAGGED(1100, 1100, 0)},
+    {P(F16(64), "branch { segment 256; } branch { dilation 3; }"), FORCE_FUSE,
+     RAGGED(900, 1100, 1)},
+    {P(BF16(64), "branch { segment 256; }"), 0, SHAPE(2, 300, 0, 0)},
+    {P(BF16(64), "causal; branch { segment 256; }"), 0,
+     SHAPE(2, 63, 1000, 0)},
+};
+enum {
+  CASES = sizeof cases / sizeof cases[0],
+  LEFT = sizeof left / sizeof left[0]
+};
+
+/* DIL_TEST_SHARE=2/16, as elsewhere, but case by case. */
+static int share_mine, share_all = 1;
+
+static subject *subject_of(const kernel_case *c) {
+  subject *s = subject_new("hopper", c->text, NULL, 0);
+  ck_assert_msg(s->pattern != NULL, "%s: %s", c->text, s->problem);
+  return s;
+}
+
+/* Compares a case, and sees that one kernel took it and another did not. */
+static void compute(const kernel_case *c, const char *takes,
+                    const char *leaves) {
+  subject *s = subject_of(c);
+  data *d = data_new(s, c->shape);
+  kernel_made *k = kernel_make(s, (recipe){.force = c->force});
+  ck_assert_msg(!k->refused, "%s: %s", c->text, k->problem);
+  const char *problem = data_problem(d, k);
+  ck_assert_msg(problem[0] == 0, "%s: %s", c->text, problem);
+  if (k->cuda) { /* made by the run */
+    const char *path = gpu_variants(d, k->cuda);
+    ck_assert_msg(strstr(path, takes) && !strstr(path, leaves),
+                  "%s takes %s", c->text, path);
+  }
+  kernel_unmake(k);
+  data_free(d);
+  subject_free(s);
+}
+
+START_TEST(computed) {
+  const kernel_case *c = &cases[_i];
+  if (_i % share_all != share_mine) return;
+  if (c->shape.told && !gpu_wanted()) return; /* refused there */
+  compute(c, "hopper", "general");
+}
+END_TEST
+
+START_TEST(left_to_general) {
+  if (_i % share_all != share_mine) return;
+  compute(&left[_i], "general", "hopper");
+}
+END_TEST
+
+/* One kernel, calls of more sizes than it keeps the numbers of, and again. */
+START_TEST(sizes_in_turn) {
+  static const int32_t few[] = {70, 0, 33};
+  static const call_shape shapes[] = {
+      SHAPE(1, 300, 300, 0), SHAPE(1, 64, 64, 0),    SHAPE(2, 300, 300, 1),
+      SHAPE(1, 65, 1, 0),    SHAPE(1, 129, 300, 0),  SHAPE(3, 100, 70, 0),
+      SHAPE(1, 1, 300, 0),   SHAPE(1, 100, 0, 0),    SHAPE(1, 301, 301, 3),
+      SHAPE(1, 200, 300, 2), SHAPE(1, 0, 64, 0),     SHAPE(1, 300, 129, 1),
+      {.batch = 3, .queries = 100, .keys = 70, .seed = 7, .lengths = few}};
+  enum { SHAPES = sizeof shapes / sizeof *shapes };
+  const kernel_case c = {
+      _i ? P(BF16(32), "causal; branch { window 40, 0; dilation 2; }")
+         : P(F16(64), "segments 64, 128; dilations 1, 2;"),
+      _i ? 0 : FORCE_CHAIN, shapes[0]};
+  subject *s = subject_of(&c);
+  kernel_made *k = kernel_make(s, (recipe){.force = c.force});
+  for (int i = 0; i < 2 * SHAPES; i++) {
+    data *d = data_new(s, shapes[i % SHAPES]);
+    const char *problem = data_problem(d, k);
+    ck_assert_msg(problem[0] == 0, "call %d of %s: %s", i, c.text, problem);
+    data_free(d);
+  }
+  kernel_unmake(k);
+  subject_free(s);
+}
+END_TEST
+
+static void read_share(void) {
+  const char *share = getenv("DIL_TEST_SHARE");
+  if (!share) return;
+  if (sscanf(share, "%d/%d", &share_mine, &share_all) != 2) abort();
+  unsetenv("DIL_TEST_SHARE"); /* comparisons are not divided again */
+}
+
+int main(void) {
+  read_share();
+  Suite *suite = suite_create("hopper");
+  TCase *tests = tcase_create("cases");
+  tcase_set_timeout(tests, 240);
+  tcase_add_loop_test(tests, computed, 0, CASES);
+  tcase_add_loop_test(tests, left_to_general, 0, LEFT);
+  tcase_add_loop_test(tests, sizes_in_turn, 0, 2);
+  suite_add_tcase(suite, tests);
+  return suite_run(suite, CK_FORK_GETENV);
+}

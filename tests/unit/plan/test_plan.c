@@ -1,0 +1,402 @@
+/* test_plan.c - plans: which branches share a pass, what is refused, and the
+ * text form out and in. */
+#include "compiler/plan/plan.h"
+#include "tests/support/suite.h"
+#include <check.h>
+#include <glob.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+static arena *memory;
+static diag *messages;
+
+static void open_memory(void) {
+  memory = arena_new();
+  messages = diag_new(memory);
+}
+static void close_memory(void) { arena_free(memory); }
+
+static const pattern *pattern_of(const char *statements) {
+  char *text = arena_print(
+      memory, "pattern p { heads 4; head_dim 8; dtype f32; %s }", statements);
+  program *p = program_parse(memory, messages, "p.dil", text, strlen(text),
+                             NULL, 0);
+  ck_assert_ptr_nonnull(p);
+  return p->pattern[0];
+}
+
+static plan *plan_of(const char *statements, unsigned force) {
+  return plan_make(memory, messages, pattern_of(statements), force);
+}
+
+static const char *printed(const plan *p) {
+  char *text = NULL;
+  size_t length = 0;
+  FILE *out = open_memstream(&text, &length);
+  plan_print(p, out);
+  fclose(out);
+  const char *copy = arena_copy(memory, text, length);
+  free(text);
+  return copy;
+}
+
+static const char *complaints(void) {
+  char *text = NULL;
+  size_t length = 0;
+  FILE *out = open_memstream(&text, &length);
+  diag_print(messages, out, false);
+  fclose(out);
+  const char *copy = arena_copy(memory, text, length);
+  free(text);
+  return copy;
+}
+
+/* ---- passes -------------------------------------------------------------- */
+
+static const struct {
+  const char *statements;
+  unsigned force;
+  int32_t passes;
+  int64_t first_period;
+} shapes[] = {
+    {"segments 2048, 4096, 8192; dilations 1, 2, 4;", 0, 1, 4},
+    {"segments 2048, 4096, 8192; dilations 1, 2, 4;", FORCE_CHAIN, 3, 1},
+    {"segments 7, 14, 28; dilations 1, 2, 4;", 0, 3, 1},
+    {"segments 7, 14, 28; dilations 1, 2, 4;", FORCE_FUSE, 1, 4},
+    {"segments 64, 4096; dilations 1, 64;", 0, 2, 1},
+    {"segments 2048, 4096; dilations 1, 2; combine mean;", 0, 2, 1},
+    {"segments 2048, 4096; dilations 1, 2; combine sum;", FORCE_FUSE, 2, 1},
+    {"segments 7, 14; dilations 5, 6; combine union;", 0, 1, 30},
+    {"heads split; segments 2048, 4096; dilations 1, 2;", 0, 2, 1},
+    {"branch { heads 0..1; segment 512; } branch { heads 2..3; segment 512; }"
+     "branch { heads 1..2; segment 1024; dilation 2; }", 0, 1, 2},
+};
+
+START_TEST(passes_fill_tiles) {
+  plan *p = plan_of(shapes[_i].statements, shapes[_i].force);
+  ck_assert_msg(p != NULL, "%s", complaints());
+  plan_verify(p);
+  ck_assert_int_eq(p->table.pass_count, shapes[_i].passes);
+  ck_assert_int_eq(p->table.passes[0].period, shapes[_i].first_period);
+}
+END_TEST
+
+/* What shares a pass on a GPU: its tiles are higher, and states are counted. */
+#define FAR_APART "segments 2048, 16384, 131072; dilations 1, 8, 64;"
+static const struct {
+  const char *sizes, *statements;
+  unsigned force;
+  int32_t passes;
+} counted[] = {
+    {"heads 12; head_dim 64; dtype bf16;", FAR_APART, 0, 3},
+    {"heads 12; head_dim 64; dtype bf16;", "causal;" FAR_APART, 0, 3},
+    {"heads 16; head_dim 128; dtype f16;", FAR_APART, 0, 2},
+    {"heads 12; head_dim 64; dtype bf16;", FAR_APART, FORCE_FUSE, 1},
+    {"heads 12; head_dim 64; dtype f32;", FAR_APART, 0, 1},
+    {"heads 12; head_dim 64; dtype bf16;",
+     "segments 2048, 4096, 8192; dilations 1, 2, 4;", 0, 1},
+    {"heads 16; head_dim 128; dtype bf16;",
+     "causal; segments 2048, 4096, 8192; dilations 1, 2, 4;", 0, 1},
+    {"heads 12; head_dim 64; dtype bf16;",
+     "segments 2048, 4096, 8192, 16384, 32768; dilations 1, 2, 4, 6, 12;", 0, 1},
+    {"heads 12; head_dim 64; dtype bf16;",
+     "segments 2048, 4096, 8192; dilations 1, 2, 4;", FORCE_CHAIN, 3},
+    {"heads 4; head_dim 64; dtype bf16;",
+     "heads split; segments 2048, 4096; dilations 1, 2;", 0, 2},
+    {"heads 4; head_dim 64; dtype bf16;", "combine union;" FAR_APART, 0, 1},
+    {"heads 12; head_dim 64; dtype bf16;", /* one for want of states alone */
+     "segments 2048, 16384; dilations 2, 16;", 0, 1},
+};
+
+START_TEST(passes_are_counted_for_gpus) {
+  char *text = arena_print(memory, "pattern p { %s %s }", counted[_i].sizes,
+                           counted[_i].statements);
+  program *read = program_parse(memory, messages, "p.dil", text, strlen(text),
+                                NULL, 0);
+  ck_assert_ptr_nonnull(read);
+  plan *p = plan_make_for(memory, messages, read->pattern[0],
+                          counted[_i].force, true);
+  ck_assert_msg(p != NULL, "%s", complaints());
+  plan_verify(p);
+  ck_assert_int_eq(p->table.pass_count, counted[_i].passes);
+}
+END_TEST
+
+START_TEST(equal_conditions_and_scores_are_one) {
+  plan *p = plan_of("causal; score s - i; branch { segment 64; }"
+                    "branch { window 5, 0; mask j % 2 == 0; }"
+                    "branch { window 5, inf; mask j % 2 == 0; score 2 * s; }",
+                    0);
+  ck_assert_ptr_nonnull(p);
+  ck_assert_int_eq(p->table.predicate_count, 2);
+  ck_assert_int_eq(p->table.chain_count, 2);
+  ck_assert_int_eq(p->table.branches[0].predicate, 0);
+  ck_assert_int_eq(p->table.branches[1].predicate, 1);
+  ck_assert_int_eq(p->table.branches[2].predicate, 1);
+  ck_assert_int_eq(p->table.predicates[1].right, 0);
+  ck_assert_int_eq(p->table.branches[1].chain, 0);
+  ck_assert_int_eq(p->table.branches[2].chain, 1);
+}
+END_TEST
+
+/* What masks say that branches can say: segments and dilations of the plan, and
+ * whether a mask is left. */
+#define NEAR "i / 64 == j / 64"
+#define FAR "i / 128 == j / 128 && i % 128 % 2 == h % 2 && h % 2 == j % 128 % 2"
+static const struct {
+  const char *statements;
+  unsigned force;
+  int32_t branches;
+  int64_t segment[2], dilation[2];
+  bool masked;
+} lifted[] = {
+    {"branch { mask " NEAR "; }", 0, 1, {64}, {1}, false},
+    {"mask j / 64 == i / 64 && (i + j) % 3 != 0; branch { causal; }", 0, 1,
+     {64}, {1}, true},
+    {"branch { mask " FAR "; }", 0, 1, {128}, {2}, false},
+    {"branch { mask " NEAR " || (" FAR "); }", 0, 2, {64, 128}, {1, 2}, false},
+    {"mask i != j; branch { mask " NEAR " || (" FAR "); }", 0, 2, {64, 128},
+     {1, 2}, true},
+    {"branch { segment 512; } branch { mask " NEAR "; }", 0, 2, {512, 64},
+     {1, 1}, false},
+    /* left as they are: what is forced; rows that only some branches count;
+     * which key of several is dropped; rows or keys alone; another segment;
+     * a head without residue; tiles that stay empty; no segment */
+    {"branch { mask " NEAR " || (" FAR "); }", FORCE_CHAIN, 1, {0}, {1}, true},
+    {"combine mean; branch { mask " NEAR "; }", 0, 1, {0}, {1}, true},
+    {"dropout 0.5; branch { mask " NEAR " || (" FAR "); }", 0, 1, {0}, {1},
+     true},
+    {"branch { mask " NEAR " && j % 2 == 0; }", 0, 1, {0}, {1}, true},
+    {"branch { mask " NEAR " && i % 60 % 4 == 0 && j % 60 % 4 == 1; }", 0, 1,
+     {0}, {1}, true},
+    {"branch { mask " NEAR " && i % 2 == h && j % 2 == h; }", 0, 1, {0}, {1},
+     true},
+    {"branch { mask i / 16 == j / 16; }", 0, 1, {0}, {1}, true},
+    {"branch { mask i % 2 == h % 2 && j % 2 == h % 2; }", 0, 1, {0}, {1}, true},
+    {"branch { segment 512; mask " NEAR "; }", 0, 1, {512}, {1}, true},
+};
+
+START_TEST(masks_become_branches) {
+  plan *p = plan_of(lifted[_i].statements, lifted[_i].force);
+  ck_assert_msg(p != NULL, "%s", complaints());
+  plan_verify(p);
+  const dil_table *t = &p->table;
+  ck_assert_int_eq(t->branch_count, lifted[_i].branches);
+  for (int32_t b = 0; b < t->branch_count; b++) {
+    ck_assert_int_eq(t->branches[b].segment, lifted[_i].segment[b]);
+    ck_assert_int_eq(t->branches[b].dilation, lifted[_i].dilation[b]);
+    for (int32_t h = 0; h < t->heads; h++)
+      ck_assert_int_eq(t->branches[b].phase[h],
+                       h % t->branches[b].dilation);
+  }
+  bool masked = false;
+  for (int32_t i = 0; i < t->predicate_count; i++)
+    masked |= t->predicates[i].masked;
+  ck_assert(masked == lifted[_i].masked);
+}
+END_TEST
+
+START_TEST(a_branch_without_condition_has_no_predicate) {
+  plan *p = plan_of("branch { segment 64; }", 0);
+  ck_assert_int_eq(p->table.branches[0].predicate, -1);
+  ck_assert(!p->table.scored);
+}
+END_TEST
+
+START_TEST(tiles_end_where_blocks_do) {
+  static const int32_t block[] = {16, 32, 48, 64, 100, 128, 200};
+  static const int32_t keys[] = {128, 128, 96, 128, 100, 128, 128};
+  for (size_t i = 0; i < sizeof block / sizeof *block; i++) {
+    plan *p = plan_of(arena_print(memory, "branch { block %d; keep local(1); }",
+                                  block[i]), 0);
+    ck_assert_int_eq(p->table.tile_keys, keys[i]);
+  }
+}
+END_TEST
+
+/* ---- refusals ------------------------------------------------------------ */
+
+static const struct {
+  const char *statements;
+  unsigned force;
+  const char *message;
+} refused[] = {
+    {"block 16; keep top 4 by mean; branch { }", 0,
+     "`keep top` is not supported by this build"},
+    {"block 16; keep mass 0.5 by mean; branch { }", 0,
+     "`keep mass` is not supported by this build"},
+    {"combine union; branch { } branch { segment 8; }", FORCE_CHAIN,
+     "`combine union` cannot be forced into a chain"},
+    {"combine union; branch { } branch { segment 8; }", FORCE_MULTISET,
+     "`combine union` cannot be forced into a multiset"},
+    {"branch { dilation 67; } branch { dilation 71; }", FORCE_FUSE,
+     "branches that share a pass must have a period of at most 4096, got 4757"},
+};
+
+START_TEST(what_cannot_run_is_refused) {
+  ck_assert_ptr_null(plan_of(refused[_i].statements, refused[_i].force));
+  ck_assert_msg(strstr(complaints(), refused[_i].message), "%s", complaints());
+  ck_assert_int_eq(diag_errors(messages), 1);
+}
+END_TEST
+
+/* What is wrong with one pattern says nothing of the next. */
+START_TEST(a_plan_after_an_error_is_whole) {
+  const pattern *good = pattern_of("segments 64, 128; dilations 1, 2;");
+  const pattern *long_period = pattern_of(refused[4].statements);
+  ck_assert_ptr_null(plan_of(refused[0].statements, 0));
+  plan *p = plan_make(memory, messages, good, 0);
+  ck_assert_msg(p != NULL, "%s", complaints());
+  plan_verify(p);
+  ck_assert_ptr_null(plan_make(memory, messages, long_period, FORCE_FUSE));
+  ck_assert_msg(strstr(complaints(), refused[4].message), "%s", complaints());
+}
+END_TEST
+
+/* ---- text ---------------------------------------------------------------- */
+
+static void check_round_trip(const plan *p) {
+  const char *text = printed(p);
+  plan *again = plan_parse(memory, messages, "p.plan", text, strlen(text));
+  ck_assert_msg(again != NULL, "%s%s", text, complaints());
+  plan_verify(again);
+  ck_assert_str_eq(printed(again), text);
+  ck_assert_uint_eq(plan_hash(again), plan_hash(p));
+}
+
+START_TEST(every_example_reads_back) {
+  static const unsigned forces[] = {0, FORCE_FUSE, FORCE_CHAIN, FORCE_MULTISET,
+                                    FORCE_GENERAL};
+  glob_t files;
+  ck_assert_int_eq(glob("examples/*.dil", 0, NULL, &files), 0);
+  for (size_t i = 0; i < files.gl_pathc; i++)
+    for (size_t f = 0; f < sizeof forces / sizeof *forces; f++) {
+      close_memory();
+      open_memory();
+      dil_status status;
+      program *read = program_read(memory, messages, files.gl_pathv[i], NULL, 0,
+                                   &status);
+      ck_assert_ptr_nonnull(read);
+      plan *p = plan_make(memory, messages, read->pattern[0], forces[f]);
+      ck_assert(p || read->pattern[0]->combine == DIL_COMBINE_UNION);
+      if (p) check_round_trip(p);
+    }
+  ck_assert_uint_ge(files.gl_pathc, 14);
+  globfree(&files);
+}
+END_TEST
+
+START_TEST(a_plan_reads_as_it_says) {
+  plan *p = plan_of("segments 8, 16, 32; dilations 1, 2, 4;", FORCE_FUSE);
+  const char *text = printed(p);
+  ck_assert_msg(strstr(text, "plan 1 p\nvisit dedup\npass 0 1 2  # period 4\n"
+                             "# head 0, cell of 8 positions:\n"
+                             "#   1/4 of the rows: 0 1 2; keys of (0 1 2) x3, "
+                             "(0) x1, (0 1) x2\n"), "%s", text);
+}
+END_TEST
+
+START_TEST(a_pass_without_a_head_is_written) {
+  plan *p = plan_of("heads split; segments 8, 16, 32, 64, 128; "
+                    "dilations 1, 1, 1, 1, 1;", 0);
+  ck_assert_msg(p != NULL, "%s", complaints());
+  ck_assert_ptr_nonnull(strstr(printed(p), "pass 4  # period 1\npattern p"));
+  check_round_trip(p);
+}
+END_TEST
+
+enum { WRITERS = 4, TIMES = 2000 };
+
+static void *hash_often(void *of) {
+  const plan *p = of;
+  uint64_t first = plan_hash(p);
+  for (int32_t i = 0; i < TIMES; i++)
+    if (plan_hash(p) != first) return NULL;
+  return of;
+}
+
+/* As `dil tune` does, whose kernels are made on all threads. */
+START_TEST(threads_may_write_one_plan) {
+  plan *p = plan_of("causal; segments 64, 128, 256; dilations 1, 2, 4;", FORCE_CHAIN);
+  pthread_t writer[WRITERS];
+  for (int32_t i = 0; i < WRITERS; i++)
+    ck_assert_int_eq(pthread_create(&writer[i], NULL, hash_often, p), 0);
+  for (int32_t i = 0; i < WRITERS; i++) {
+    void *same;
+    pthread_join(writer[i], &same);
+    ck_assert_ptr_nonnull(same);
+  }
+}
+END_TEST
+
+static const struct {
+  const char *lines, *message;
+} wrong[] = {
+    {"plan 2 p\nvisit dedup\npass 0 1\n", "expected version 1 in a plan, got '2'"},
+    {"plan 1 p\nvisit twice\npass 0 1\n",
+     "expected `dedup`, `multiset` or `general` in a plan, got 'twice'"},
+    {"plan 1 p\nvisit dedup\npass 0 x\n",
+     "expected a branch number in a plan, got 'x'"},
+    {"plan 1 p\nvisit dedup\nstep 0 1\n",
+     "expected `plan`, `visit` or `pass` in a plan, got 'step'"},
+    {"plan 1 p\nvisit dedup\npass 0\n",
+     "the passes of a plan must hold each of the 2 branches once"},
+    {"plan 1 p\nvisit dedup\npass 0 1\npass 1\n",
+     "the passes of a plan must hold each of the 2 branches once"},
+};
+
+START_TEST(a_wrong_plan_is_told_where) {
+  char *text = arena_print(memory,
+                           "%spattern p { heads 4; head_dim 8; dtype f32; "
+                           "branch { } branch { segment 8; } }",
+                           wrong[_i].lines);
+  ck_assert_ptr_null(
+      plan_parse(memory, messages, "p.plan", text, strlen(text)));
+  ck_assert_msg(strstr(complaints(), wrong[_i].message), "%s", complaints());
+}
+END_TEST
+
+static const struct {
+  const char *combine, *lines, *message;
+} misfits[] = {
+    {"union", "pass 0\npass 1\n", "pass 0 must hold all branches of its heads"},
+    {"mean", "pass 0 1\n", "pass 0 must hold one branch with this `combine`"},
+};
+
+START_TEST(passes_fit_the_combine) {
+  char *text = arena_print(memory,
+                           "plan 1 p\nvisit dedup\n%spattern p { heads 4; "
+                           "head_dim 8; dtype f32; combine %s; branch { } "
+                           "branch { segment 8; } }",
+                           misfits[_i].lines, misfits[_i].combine);
+  ck_assert_ptr_null(
+      plan_parse(memory, messages, "p.plan", text, strlen(text)));
+  ck_assert_msg(strstr(complaints(), misfits[_i].message), "%s", complaints());
+}
+END_TEST
+
+#define COUNT(table) ((int)(sizeof(table) / sizeof *(table)))
+
+int main(void) {
+  Suite *suite = suite_create("plan");
+  TCase *tests = tcase_create("plan");
+  tcase_set_timeout(tests, 60);
+  tcase_add_checked_fixture(tests, open_memory, close_memory);
+  tcase_add_loop_test(tests, passes_fill_tiles, 0, COUNT(shapes));
+  tcase_add_loop_test(tests, passes_are_counted_for_gpus, 0, COUNT(counted));
+  tcase_add_test(tests, equal_conditions_and_scores_are_one);
+  tcase_add_loop_test(tests, masks_become_branches, 0, COUNT(lifted));
+  tcase_add_test(tests, a_branch_without_condition_has_no_predicate);
+  tcase_add_test(tests, tiles_end_where_blocks_do);
+  tcase_add_loop_test(tests, what_cannot_run_is_refused, 0, COUNT(refused));
+  tcase_add_test(tests, a_plan_after_an_error_is_whole);
+  tcase_add_test(tests, a_pass_without_a_head_is_written);
+  tcase_add_test(tests, threads_may_write_one_plan);
+  tcase_add_test(tests, every_example_reads_back);
+  tcase_add_test(tests, a_plan_reads_as_it_says);
+  tcase_add_loop_test(tests, a_wrong_plan_is_told_where, 0, COUNT(wrong));
+  tcase_add_loop_test(tests, passes_fit_the_combine, 0, COUNT(misfits));
+  suite_add_tcase(suite, tests);
+  return suite_run(suite, CK_FORK_GETENV);
+}

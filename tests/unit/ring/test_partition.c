@@ -1,0 +1,228 @@
+/* test_partition.c - which rows travel, against the definition: a key row goes
+ * to a rank just when some query of that rank reaches it. */
+#include "compiler/analysis/cover.h"
+#include "compiler/exchange/exchange.h"
+#include "compiler/plan/planner.h"
+#include "tests/support/patterns.h"
+#include "tests/support/suite.h"
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { CASES = 400 };
+
+static expr *leaf(arena *a, expr_op op) { return make_leaf(a, op); }
+
+static expr *over(arena *a, expr_op position, int64_t block) {
+  return make_number(a, EXPR_DIV, leaf(a, position), make_int(a, block));
+}
+
+static expr *rest_is(arena *a, expr *x, int64_t divisor, expr_op is,
+                     int64_t rest) {
+  return make_condition(a, is,
+                        make_number(a, EXPR_MOD, x, make_int(a, divisor)),
+                        make_int(a, rest));
+}
+
+/* Causal; blocks near and striding; random blocks; random pairs, otherwise for
+ * each head; and one that no bounds settle before single pairs. */
+static expr *sample_mask(arena *a, uint64_t *state) {
+  expr *i = leaf(a, EXPR_I_), *j = leaf(a, EXPR_J_);
+  expr *near = make_number(a, EXPR_SUB, over(a, EXPR_I_, 8),
+                           over(a, EXPR_J_, 8));
+  switch (random_in(state, 0, 4)) {
+  case 0: return make_condition(a, EXPR_GE, i, j);
+  case 1:
+    return make_condition(
+        a, EXPR_OR,
+        make_condition(a, EXPR_LE, make_number(a, EXPR_ABS, near, NULL),
+                       make_int(a, 1)),
+        rest_is(a, over(a, EXPR_J_, 8), 5, EXPR_EQ, 0));
+  case 2:
+    return rest_is(a, make_expr(a, EXPR_HASH, TYPE_I32, 3, over(a, EXPR_I_, 4),
+                                over(a, EXPR_J_, 4), make_int(a, 7)),
+                   100, EXPR_LT, 5);
+  case 3:
+    return rest_is(a, make_expr(a, EXPR_HASH, TYPE_I32, 3, leaf(a, EXPR_H_), i,
+                                j), 100, EXPR_LT, 2);
+  default: return rest_is(a, make_number(a, EXPR_MUL, i, j), 61, EXPR_EQ, 1);
+  }
+}
+
+static pattern *sample(arena *a, uint64_t *state) {
+  static const int32_t heads[][2] = {{1, 1}, {4, 4}, {6, 2}, {5, 1}};
+  int64_t pick = random_in(state, 0, 3);
+  pattern *p = make_pattern(a, heads[pick][0], heads[pick][1], 8, 8,
+                            (int32_t)random_in(state, 1, 3));
+  for (int32_t i = 0; i < p->branch_count; i++) {
+    branch *b = &p->branch[i];
+    b->segment = random_chance(state, 30) ? 0 : random_in(state, 1, 60);
+    b->dilation = random_in(state, 1, 7);
+    b->phase_kind = (phase_kind)random_in(state, PHASE_CYCLE, PHASE_KV);
+    b->causal = random_chance(state, 40);
+    if (random_chance(state, 40)) b->left = random_in(state, 0, 20);
+    if (random_chance(state, 40)) b->right = random_in(state, 0, 20);
+    if (random_chance(state, 50)) add_mask(a, b, sample_mask(a, state));
+  }
+  set_phases(a, p);
+  return p;
+}
+
+/* By one of these branches. */
+static bool is_needed(const pattern *p, const ring_shape *r, int32_t to,
+                      int32_t kv, int64_t j, uint64_t branches) {
+  shard asking = place_queries(r, to);
+  int64_t group = p->heads / p->kv_heads;
+  expr_point point = {.B = 1, .N = (int32_t)r->N, .M = (int32_t)r->M};
+  for (int32_t c = 0; c < asking.count; c++)
+    for (int64_t i = 0; i < asking.comb[c].count; i++)
+      for (int64_t h = kv * group; h < (kv + 1) * group; h++)
+        for (int32_t b = 0; b < p->branch_count; b++)
+          if ((branches >> b & 1) &&
+              pattern_reaches(p, b, h,
+                              asking.comb[c].first + i * asking.comb[c].step,
+                              j, &point))
+            return true;
+  return false;
+}
+
+typedef struct seen {
+  int64_t last, count;
+  bool row[512];
+} seen;
+
+static void note(void *context, const stretch_of_rows *rows_found) {
+  seen *s = context;
+  for (int64_t base = rows_found->low; base < rows_found->high;
+       base += rows_found->period)
+    for (int32_t i = 0; i < rows_found->count; i++) {
+      int64_t j = base + rows_found->offset[i];
+      if (j >= rows_found->high) break;
+      ck_assert_int_gt(j, s->last);
+      s->last = j;
+      s->row[j] = true;
+      s->count++;
+    }
+}
+
+static seen see_part(const ring_shape *r, int32_t from, int32_t to, int32_t kv,
+                     place_part part) {
+  seen s = {.last = -1};
+  int64_t count;
+  bool exact;
+  ck_assert_int_eq(place_rows(r, from, to, kv, part, note, &s), DIL_OK);
+  ck_assert_int_eq(place_count(r, from, to, kv, part, &count, &exact), DIL_OK);
+  ck_assert(exact);
+  ck_assert_int_eq(count, s.count);
+  return s;
+}
+
+/* Rows of gathered branches come first, all others that are needed after them,
+ * and none comes twice. */
+static void check_pair(const pattern *p, const ring_shape *r, int32_t from,
+                       int32_t to, int32_t kv) {
+  seen first = see_part(r, from, to, kv, PLACE_FIRST);
+  seen rest = see_part(r, from, to, kv, PLACE_REST);
+  int64_t owned_count = 0;
+  shard owned = place_keys(r, from);
+  for (int32_t c = 0; c < owned.count; c++)
+    for (int64_t i = 0; i < owned.comb[c].count; i++) {
+      int64_t j = owned.comb[c].first + i * owned.comb[c].step;
+      bool early = is_needed(p, r, to, kv, j, r->gathered);
+      bool late = !early && is_needed(p, r, to, kv, j, ~r->gathered);
+      ck_assert_msg(first.row[j] == early && rest.row[j] == late,
+                    "row %d from %d to %d of %d, layout %d: %d and %d", (int)j,
+                    from, to, r->ranks, r->layout, first.row[j], rest.row[j]);
+      owned_count += early + late;
+    }
+  ck_assert_int_eq(owned_count, first.count + rest.count);
+}
+
+START_TEST(rows_that_travel) {
+  uint64_t state = (uint64_t)_i * 77 + 1;
+  arena *a = arena_new();
+  pattern *p = sample(a, &state);
+  plan *made = plan_make(a, diag_new(a), p, 0);
+  ck_assert_ptr_nonnull(made);
+  ring_shape r = {.table = &made->table,
+                  .layout = (dil_layout)random_in(&state, 0, 2),
+                  .ranks = (int32_t)random_in(&state, 2, 5),
+                  .N = random_in(&state, 1, 160),
+                  .M = random_in(&state, 1, 160),
+                  .gathered = (uint64_t)random_in(&state, 0, 7)};
+  place_judge judge = {made, 1, r.N, r.M};
+  place_mask mask = place_judge_masks(&judge);
+  if (mask.judge) r.mask = &mask;
+  for (int32_t from = 0; from < r.ranks; from++)
+    for (int32_t to = 0; to < r.ranks; to++)
+      for (int32_t kv = 0; kv < p->kv_heads && from != to; kv++)
+        check_pair(made->pattern, &r, from, to, kv);
+  arena_free(a);
+}
+END_TEST
+
+START_TEST(shards_cover) {
+  uint64_t state = (uint64_t)_i + 5;
+  int64_t rows_all = random_in(&state, 0, 200);
+  int32_t ranks = (int32_t)random_in(&state, 1, 9);
+  for (int layout = 0; layout < DIL_LAYOUT_COUNT; layout++) {
+    int32_t owners[200] = {0};
+    for (int32_t rank = 0; rank < ranks; rank++) {
+      shard s = place_shard((dil_layout)layout, rows_all, 0, ranks, rank);
+      ck_assert_int_le(shard_rows(&s), (rows_all + ranks - 1) / ranks + 1);
+      for (int32_t c = 0; c < s.count; c++)
+        for (int64_t i = 0; i < s.comb[c].count; i++)
+          owners[s.comb[c].first + i * s.comb[c].step]++;
+    }
+    for (int64_t i = 0; i < rows_all; i++) ck_assert_int_eq(owners[i], 1);
+  }
+}
+END_TEST
+
+/* What gathers has room and saves time, or the topology says so; what does not
+ * travel is said not to. */
+START_TEST(choices_of_exchange) {
+  uint64_t state = (uint64_t)_i * 31 + 7;
+  arena *a = arena_new();
+  plan *made = plan_make(a, diag_new(a), sample(a, &state), 0);
+  char room[32];
+  topology t = {.exchange = (exchange_kind)random_in(&state, 0, 2),
+                .link = random_chance(&state, 50) ? LINK_MPI : LINK_NCCL};
+  mesh m = {.ring = (int32_t)random_in(&state, 1, 9), .heads = 1, .batch = 1,
+            .layout = (dil_layout)random_in(&state, 0, 2)};
+  uint64_t all = ((uint64_t)1 << made->table.branch_count) - 1;
+  if (t.exchange == EXCHANGE_GATHER) m.gathered = ~(uint64_t)0;
+  snprintf(room, sizeof room, "%d", (int)random_in(&state, 0, 20000));
+  ck_assert_int_eq(setenv("DIL_GATHER_MAX", room, 1), 0);
+  place_choice found;
+  int64_t N = random_in(&state, 1, 300), M = random_in(&state, 1, 300);
+  ck_assert_int_eq(place_choose(a, &made->table, &m, &t, t.link == LINK_NCCL, 2,
+                                N, M, &found), DIL_OK);
+  double bytes = 0;
+  for (int32_t b = 0; b < found.branch_count; b++) {
+    const place_branch *of = &found.branch[b];
+    ck_assert_int_eq(of->reason == PLACE_NOTHING, of->bytes == 0);
+    ck_assert_int_eq(of->messages > 0, of->bytes > 0);
+    if (found.gathered >> b & 1) bytes += 2 * of->bytes;
+    else ck_assert(of->reason != PLACE_GAIN);
+  }
+  if (t.exchange == EXCHANGE_AUTO) {
+    ck_assert(bytes <= atof(room));
+    ck_assert_int_eq(found.saved > 0, found.gathered != 0);
+  } else
+    ck_assert_uint_eq(found.gathered & all,
+                      t.exchange == EXCHANGE_GATHER ? all : 0);
+  arena_free(a);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("place");
+  TCase *tests = tcase_create("place");
+  tcase_set_timeout(tests, 120);
+  tcase_add_loop_test(tests, rows_that_travel, 0, CASES);
+  tcase_add_loop_test(tests, shards_cover, 0, 50);
+  tcase_add_loop_test(tests, choices_of_exchange, 0, 200);
+  suite_add_tcase(suite, tests);
+  return suite_run(suite, CK_FORK_GETENV);
+}

@@ -1,0 +1,500 @@
+/* test_ring.c - rings of ranks on threads against the oracle: any number of
+ * ranks, meshes, layouts and ways of exchange; and what happens when a rank
+ * fails, is silent, disagrees or sends too little. */
+#include "runtime/base/status.h"
+#include "runtime/ring/ranks.h"
+#include "tests/support/numeric.h"
+#include "tests/support/suite.h"
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define P(body) "pattern p { heads 4; head_dim 16; dtype f32; " body " }"
+
+static const char *const patterns[] = {
+    P("causal; segments 32, 64, 128; dilations 1, 2, 4;"),
+    P("branch { }"),
+    P("phase block; segments 48, 90; dilations 3, 2;"),
+    P("causal; combine union; branch { window 20, 0; } branch { dilation 5; }"),
+    P("combine mean; branch { segment 50; } branch { dilation 3; }"),
+    P("heads split; branch { segment 40; } branch { dilation 2; }"),
+    P("causal; score s - 0.1 * abs(i - j) * (h + 1); branch { dilation 2; }"),
+    P("input doc : i32[B, M]; mask doc[b, i] == doc[b, j]; branch { }"),
+    P("input far : f32[H, N]; mask row % 5 != 3 || j < row;"
+      " score s + far[h, row]; branch { } branch { segment 60; }"),
+    "pattern p { heads 6 kv 2; head_dim 16; dtype f32; causal; phase kv;"
+    " segments 40, 200; dilations 1, 4; dropout 1.0 / 8; }",
+};
+enum { PATTERNS = sizeof patterns / sizeof patterns[0] };
+
+#define MESH(ring, heads, batch, layout) \
+  { ring, heads, batch, DIL_##layout, 0, 30 }
+static const mesh meshes[] = {
+    MESH(1, 1, 1, CONTIGUOUS), MESH(2, 1, 1, ZIGZAG), MESH(3, 1, 1, CONTIGUOUS),
+    MESH(4, 1, 1, STRIPED),    MESH(7, 1, 1, ZIGZAG), MESH(8, 1, 1, CONTIGUOUS),
+    MESH(2, 2, 1, CONTIGUOUS), MESH(2, 1, 2, ZIGZAG), MESH(1, 4, 2, STRIPED),
+    MESH(3, 3, 1, STRIPED),
+};
+enum { MESHES = sizeof meshes / sizeof meshes[0] };
+
+/* What a test asks of a crew, and what came of it. */
+typedef struct trial {
+  mesh mesh;
+  ring_checkpoint checkpoint;
+  void (*spoil)(dil_ring *ring, int32_t rank);
+} trial;
+
+enum { RANKS_MOST = 16 };
+
+typedef struct result {
+  dil_status status;
+  crew_report of[RANKS_MOST];
+  double seconds;
+} result;
+
+typedef struct scene {
+  subject *s;
+  kernel_made *k;
+  data *d;
+} scene;
+
+static scene scene_open(const char *text, int64_t N, int64_t M) {
+  scene c = {.s = subject_new("ring", text, NULL, 0)};
+  ck_assert_msg(c.s->pattern != NULL, "%s", c.s->problem);
+  c.k = kernel_make(c.s, (recipe){0});
+  c.d = data_new(c.s, (call_shape){.batch = 2, .queries = N, .keys = M,
+                                   .seed = 9, .train = true,
+                                   .dropout_seed = 3});
+  return c;
+}
+
+static void scene_close(scene *c) {
+  data_free(c->d);
+  kernel_unmake(c->k);
+  subject_free(c->s);
+}
+
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static result run_trial(scene *c, const trial *t) {
+  crew_task task = {.mesh = t->mesh, .table = &c->k->plan->table,
+                    .plan_hash = plan_hash(c->k->plan), .make = plan_variant,
+                    .context = c->k->plan, .threads = 1,
+                    .checkpoint = t->checkpoint, .spoil = t->spoil};
+  crew *all;
+  ck_assert_msg(!crew_new(&task, &all), "%s", dil_last_error());
+  double start = now();
+  result r = {.status = crew_run(all, &c->d->call)};
+  r.seconds = now() - start;
+  for (int32_t i = 0; i < mesh_ranks(&t->mesh); i++) r.of[i] = *crew_of(all, i);
+  crew_free(all);
+  return r;
+}
+
+static void expect_good(scene *c, const trial *t) {
+  const mesh *m = &t->mesh;
+  result r = run_trial(c, t);
+  for (int32_t i = 0; i < mesh_ranks(m); i++)
+    ck_assert_msg(r.of[i].status == DIL_OK, "rank %d of %d: %s", i,
+                  mesh_ranks(m), r.of[i].text);
+  const char *problem = data_compare(c->d);
+  ck_assert_msg(!*problem, "%d x %d x %d, layout %d: %s", m->ring, m->heads,
+                m->batch, m->layout, problem);
+}
+
+/* All rotate, all gather, or only some branches do. */
+static const uint64_t ways[] = {0, ~(uint64_t)0, 1, 2};
+enum { WAYS = sizeof ways / sizeof ways[0] };
+
+START_TEST(meshes_agree_with_the_oracle) {
+  scene c = scene_open(patterns[_i], 171, 171);
+  for (int i = 0; i < MESHES; i++)
+    for (int way = 0; way < WAYS; way++) {
+      trial t = {.mesh = meshes[i]};
+      t.mesh.gathered = ways[way];
+      expect_good(&c, &t);
+    }
+  scene_close(&c);
+}
+END_TEST
+
+START_TEST(other_lengths) {
+  static const int64_t lengths[][2] = {{3, 200}, {90, 40}, {2, 2}, {5, 0}};
+  for (int i = 0; i < 4; i++) {
+    scene c = scene_open(patterns[_i], lengths[i][0], lengths[i][1]);
+    trial t = {.mesh = MESH(4, 1, 1, CONTIGUOUS)};
+    t.mesh.layout = (dil_layout)(i % DIL_LAYOUT_COUNT);
+    expect_good(&c, &t);
+    scene_close(&c);
+  }
+}
+END_TEST
+
+static char *bytes_of(const data *d, size_t *size) {
+  *size = (size_t)dil_tensor_count(&d->call.o) *
+          dil_dtype_size(d->call.o.dtype);
+  char *copy = malloc(*size);
+  return memcpy(copy, d->call.o.data, *size);
+}
+
+static int64_t bytes_sent(const result *r) {
+  int64_t sum = 0;
+  for (int i = 0; i < RANKS_MOST; i++) sum += r->of[i].facts.sent;
+  return sum;
+}
+
+/* No row travels twice, whichever branches want it. */
+START_TEST(any_exchange_gives_the_same_bits_by_as_many_bytes) {
+  scene c = scene_open(patterns[0], 171, 171);
+  trial t = {.mesh = MESH(4, 1, 1, ZIGZAG)};
+  size_t size;
+  result r = run_trial(&c, &t);
+  char *first = bytes_of(c.d, &size);
+  int64_t sent = bytes_sent(&r);
+  ck_assert_int_gt(sent, 0);
+  for (uint64_t branches = 1; branches < 8; branches++) {
+    t.mesh.gathered = branches;
+    expect_good(&c, &t);
+    ck_assert(!memcmp(first, c.d->call.o.data, size));
+    memset(c.d->call.o.data, 0, size);
+    r = run_trial(&c, &t);
+    ck_assert_int_eq(r.status, DIL_OK);
+    ck_assert_int_eq(bytes_sent(&r), sent);
+  }
+  free(first);
+  scene_close(&c);
+}
+END_TEST
+
+/* Segments inside a shard need nothing; a branch of dilation 4 a quarter. */
+/* Runs of the same scene that must agree to the last bit. */
+static void expect_same_bits(const char *text, int64_t length,
+                             const mesh *of, int count) {
+  scene c = scene_open(text, length, length);
+  char *first = NULL;
+  size_t size;
+  for (int i = 0; i < count; i++) {
+    trial t = {.mesh = of[i]};
+    expect_good(&c, &t);
+    if (!first) first = bytes_of(c.d, &size);
+    ck_assert_msg(!memcmp(first, c.d->call.o.data, size), "%d x %d x %d",
+                  of[i].ring, of[i].heads, of[i].batch);
+  }
+  free(first);
+  scene_close(&c);
+}
+
+/* Where segments lie inside shards, any ring has the order of one rank; heads
+ * and batch rows never change it. */
+START_TEST(same_order_same_bits) {
+  static const mesh inside[] = {
+      MESH(1, 1, 1, CONTIGUOUS), MESH(2, 1, 1, CONTIGUOUS),
+      MESH(4, 1, 1, CONTIGUOUS), MESH(8, 1, 1, CONTIGUOUS),
+      MESH(2, 2, 2, CONTIGUOUS)};
+  static const mesh across[] = {
+      MESH(3, 1, 1, ZIGZAG), MESH(3, 2, 1, ZIGZAG), MESH(3, 1, 2, ZIGZAG),
+      MESH(3, 4, 1, ZIGZAG)};
+  expect_same_bits(P("causal; segments 8, 16; dilations 1, 2;"), 128, inside,
+                   5);
+  for (int i = 0; i < PATTERNS - 1; i++)
+    expect_same_bits(patterns[i], 171, across, 4);
+}
+END_TEST
+
+START_TEST(only_needed_rows_travel) {
+  scene c = scene_open(P("branch { segment 50; }"), 200, 200);
+  trial t = {.mesh = MESH(4, 1, 1, CONTIGUOUS)};
+  result r = run_trial(&c, &t);
+  for (int i = 0; i < 4; i++) ck_assert_int_eq(r.of[i].facts.sent, 0);
+  scene_close(&c);
+  c = scene_open(P("phase kv; branch { dilation 4; }"), 200, 200);
+  r = run_trial(&c, &t);
+  /* 2 batch rows, 4 heads, 3 other ranks, of 50 rows 12 or 13, K and V */
+  for (int i = 0; i < 4; i++) {
+    ck_assert_int_eq(r.of[i].facts.received % (2 * 16 * 4), 0);
+    ck_assert_int_ge(r.of[i].facts.received, 2 * 4 * 3 * 12 * 2 * 16 * 4);
+    ck_assert_int_le(r.of[i].facts.received, 2 * 4 * 3 * 13 * 2 * 16 * 4);
+  }
+  scene_close(&c);
+}
+END_TEST
+
+/* ---- faults -------------------------------------------------------------- */
+
+/* Of the mesh's last ring. */
+static void expect_failure(const trial *t, const char *words,
+                           dil_status own, int32_t culprit) {
+  scene c = scene_open(patterns[1], 171, 171);
+  result r = run_trial(&c, t);
+  int32_t ranks = mesh_ranks(&t->mesh);
+  for (int32_t i = ranks - t->mesh.ring; i < ranks; i++) {
+    ck_assert_int_eq(r.of[i].status, i == culprit ? own : DIL_PEER);
+    if (i != culprit)
+      ck_assert_msg(strstr(r.of[i].text, words) != NULL, "rank %d: %s", i,
+                    r.of[i].text);
+  }
+  ck_assert_int_eq(r.status, own);
+  ck_assert_msg(r.seconds < 3, "took %g s", r.seconds);
+  scene_close(&c);
+}
+
+static void lack_input(dil_ring *r, int32_t rank) {
+  static dil_call spoiled;
+  if (rank != 2) return;
+  spoiled = *r->call;
+  spoiled.input_count = 1;
+  r->call = &spoiled;
+}
+
+static void change_plan(dil_ring *r, int32_t rank) {
+  if (rank == 1) r->plan_hash++;
+}
+
+static void lack_input_behind(dil_ring *r, int32_t rank) {
+  lack_input(r, rank - 4);
+}
+
+/* By its number among all of a mesh. */
+START_TEST(failing_rank_is_named) {
+  trial t = {.mesh = MESH(4, 1 + _i, 1, CONTIGUOUS)};
+  t.spoil = _i ? lack_input_behind : lack_input;
+  expect_failure(&t, _i ? "rank 6 failed in step 0" : "rank 2 failed in step 0",
+                 DIL_USAGE, _i ? 6 : 2);
+}
+END_TEST
+
+START_TEST(disagreement_is_found_first) {
+  trial t = {.mesh = MESH(3, 1, 1, CONTIGUOUS)};
+  t.spoil = change_plan;
+  expect_failure(&t, "another plan", DIL_PEER, 1);
+}
+END_TEST
+
+/* A link that is silent, slow or brief, on top of another. */
+static const link_calls *below;
+static dil_status silent_post(dil_link *link, int32_t slot,
+                              const link_transfer *t) {
+  if (slot == 2 && t->send_bytes > 200) usleep(1500000);
+  return below->post(link, slot, t);
+}
+static dil_status slow_post(dil_link *link, int32_t slot,
+                            const link_transfer *t) {
+  usleep(20000);
+  return below->post(link, slot, t);
+}
+static dil_status brief_post(dil_link *link, int32_t slot,
+                             const link_transfer *t) {
+  link_transfer less = *t;
+  if (t->send_bytes > 200) less.send_bytes -= 64;
+  return below->post(link, slot, &less);
+}
+
+static link_calls spoiled_calls;
+static void spoil_link(dil_ring *r, dil_status (*post)(dil_link *, int32_t,
+                                                       const link_transfer *)) {
+  below = r->link->calls;
+  spoiled_calls = *below;
+  spoiled_calls.post = post;
+  r->link->calls = &spoiled_calls;
+}
+static void be_silent(dil_ring *r, int32_t rank) {
+  if (rank == 1) spoil_link(r, silent_post);
+}
+static void be_silent_behind(dil_ring *r, int32_t rank) {
+  be_silent(r, rank - 4);
+}
+static void be_slow(dil_ring *r, int32_t rank) {
+  if (rank == 1) spoil_link(r, slow_post);
+}
+static void be_brief(dil_ring *r, int32_t rank) {
+  if (rank == 1) spoil_link(r, brief_post);
+}
+
+START_TEST(silence_is_an_error_in_time) {
+  bool behind = _i == 2;
+  trial t = {.mesh = MESH(4, 1, 1 + behind, CONTIGUOUS)};
+  t.spoil = behind ? be_silent_behind : be_silent;
+  t.mesh.timeout = 0.5;
+  t.mesh.gathered = _i == 1 ? ~(uint64_t)0 : 0;
+  expect_failure(&t, behind ? "rank 5 is silent" : "rank 1 is silent", DIL_PEER,
+                 -1);
+}
+END_TEST
+
+START_TEST(slowness_is_none) {
+  scene c = scene_open(patterns[0], 171, 171);
+  trial t = {.mesh = MESH(4, 1, 1, CONTIGUOUS)};
+  t.spoil = be_slow;
+  expect_good(&c, &t);
+  scene_close(&c);
+}
+END_TEST
+
+START_TEST(truncation_is_an_error) {
+  trial t = {.mesh = MESH(4, 1, 1, CONTIGUOUS)};
+  t.spoil = be_brief;
+  expect_failure(&t, "rank 1 sent", DIL_PEER, -1);
+}
+END_TEST
+
+/* ---- checkpoints --------------------------------------------------------- */
+
+static int32_t doomed_step;
+static dil_status doomed_wait(dil_link *link, int32_t slot) {
+  static _Thread_local int32_t waits;
+  if (link->step == doomed_step && waits++ == 0)
+    return dil_fail(DIL_INTERNAL, "struck down");
+  return below->wait(link, slot);
+}
+static void be_doomed(dil_ring *r, int32_t rank) {
+  if (rank != 2) return;
+  below = r->link->calls;
+  spoiled_calls = *below;
+  spoiled_calls.wait = doomed_wait;
+  r->link->calls = &spoiled_calls;
+}
+
+static bool was_struck;
+static int32_t struck_step;
+static dil_status struck_wait(dil_link *link, int32_t slot) {
+  if (link->rank == 1 && link->step == struck_step && !was_struck) {
+    was_struck = true;
+    return dil_fail(DIL_INTERNAL, "struck down");
+  }
+  return below->wait(link, slot);
+}
+static void be_struck(dil_ring *r, int32_t rank) {
+  if (rank != 1) return;
+  below = r->link->calls;
+  spoiled_calls = *below;
+  spoiled_calls.wait = struck_wait;
+  r->link->calls = &spoiled_calls;
+}
+
+static crew *crew_struck_in(const scene *c, mesh shape, int32_t step) {
+  crew_task task = {.mesh = shape,
+                    .table = &c->k->plan->table,
+                    .plan_hash = plan_hash(c->k->plan),
+                    .make = plan_variant,
+                    .context = c->k->plan,
+                    .threads = 1,
+                    .shrinks = true,
+                    .spoil = be_struck};
+  crew *all;
+  struck_step = step;
+  ck_assert_msg(!crew_new(&task, &all), "%s", dil_last_error());
+  return all;
+}
+
+/* Rank 1 of so many is; those left have the oracle's results. */
+static void lose_one(const scene *c, crew *all, int32_t ranks) {
+  bool lost[4];
+  was_struck = false;
+  ck_assert_int_eq(crew_run(all, &c->d->call), DIL_INTERNAL);
+  ck_assert(crew_lost(all, lost));
+  for (int32_t i = 0; i < ranks; i++) ck_assert_int_eq(lost[i], i == 1);
+  ck_assert_msg(!crew_shrink(all, lost, NULL), "%s", dil_last_error());
+  data_forget(c->d);
+  ck_assert_msg(!crew_run(all, &c->d->call), "%s", dil_last_error());
+  ck_assert(!crew_lost(all, lost));
+  const char *problem = data_compare(c->d);
+  ck_assert_msg(!*problem, "%d ranks left: %s", ranks - 1, problem);
+}
+
+/* Another rank is lost each time, until one is left. */
+START_TEST(those_left_go_on) {
+  scene c = scene_open(patterns[0], 171, 171);
+  crew *all = crew_struck_in(&c, (mesh)MESH(4, 1, 1, ZIGZAG), 2);
+  for (int32_t ranks = 4; ranks > 2; ranks--) lose_one(&c, all, ranks);
+  crew_free(all);
+  scene_close(&c);
+}
+END_TEST
+
+/* Those of a mesh become one ring, of all heads and batch rows. */
+START_TEST(those_left_of_a_mesh_go_on) {
+  static const mesh split[] = {MESH(2, 2, 1, ZIGZAG), MESH(2, 1, 2, STRIPED)};
+  scene c = scene_open(patterns[0], 171, 171);
+  crew *all = crew_struck_in(&c, split[_i], 1);
+  lose_one(&c, all, 4);
+  crew_free(all);
+  scene_close(&c);
+}
+END_TEST
+
+START_TEST(resume_continues_bit_equal) {
+  scene c = scene_open(patterns[0], 171, 171);
+  char prefix[64];
+  snprintf(prefix, sizeof prefix, "/tmp/test_ring.%d.%d", (int)getpid(), _i);
+  trial t = {.mesh = MESH(5, 1, 1, CONTIGUOUS)};
+  t.mesh.gathered = ways[_i % WAYS];
+  t.checkpoint = (ring_checkpoint){prefix, 0, 1, false};
+  size_t size;
+  expect_good(&c, &t);
+  char *whole = bytes_of(c.d, &size);
+  doomed_step = _i + 1;
+  t.spoil = be_doomed;
+  ck_assert_int_eq(run_trial(&c, &t).status, DIL_INTERNAL);
+  t.spoil = NULL;
+  t.checkpoint.resume = true;
+  memset(c.d->call.o.data, 0, size);
+  expect_good(&c, &t);
+  ck_assert(!memcmp(whole, c.d->call.o.data, size));
+  for (int i = 0; i < 5; i++) {
+    char name[80];
+    snprintf(name, sizeof name, "%s.%d", prefix, i);
+    ck_assert_int_eq(unlink(name), 0);
+  }
+  free(whole);
+  scene_close(&c);
+}
+END_TEST
+
+START_TEST(heads_are_dealt_out_once) {
+  static const int32_t cases[][3] = {{12, 12, 5}, {6, 2, 4}, {8, 2, 2},
+                                     {8, 1, 8}, {7, 7, 7}, {32, 8, 16}};
+  for (int i = 0; i < 6; i++) {
+    int32_t heads = cases[i][0], kv = cases[i][1], ranks = cases[i][2];
+    int32_t next = 0;
+    for (int32_t rank = 0; rank < ranks; rank++) {
+      head_share s = share_heads(heads, kv, ranks, rank);
+      ck_assert_int_eq(s.head, next);
+      ck_assert_int_gt(s.heads, 0);
+      ck_assert_int_eq(s.heads % s.kv_heads, 0);
+      for (int32_t h = 0; h < s.heads; h++)
+        ck_assert_int_eq(s.kv_head + h / (s.heads / s.kv_heads),
+                         (s.head + h) / (heads / kv));
+      next += s.heads;
+    }
+    ck_assert_int_eq(next, heads);
+  }
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("ring");
+  TCase *tests = tcase_create("ring");
+  tcase_set_timeout(tests, 240);
+  tcase_add_loop_test(tests, meshes_agree_with_the_oracle, 0, PATTERNS);
+  tcase_add_loop_test(tests, other_lengths, 0, PATTERNS);
+  tcase_add_test(tests, any_exchange_gives_the_same_bits_by_as_many_bytes);
+  tcase_add_test(tests, same_order_same_bits);
+  tcase_add_test(tests, only_needed_rows_travel);
+  tcase_add_loop_test(tests, failing_rank_is_named, 0, 2);
+  tcase_add_test(tests, disagreement_is_found_first);
+  tcase_add_loop_test(tests, silence_is_an_error_in_time, 0, 3);
+  tcase_add_test(tests, slowness_is_none);
+  tcase_add_test(tests, truncation_is_an_error);
+  tcase_add_test(tests, those_left_go_on);
+  tcase_add_loop_test(tests, those_left_of_a_mesh_go_on, 0, 2);
+  tcase_add_loop_test(tests, resume_continues_bit_equal, 0, 4);
+  tcase_add_test(tests, heads_are_dealt_out_once);
+  suite_add_tcase(suite, tests);
+  return suite_run(suite, CK_FORK_GETENV);
+}

@@ -1,0 +1,164 @@
+/* test_ring_handshake.c - what ranks of a ring must have alike, word by word:
+ * what they say to each other before any row moves, and whose a kept state is.
+ * There is one rank; what the other says is what it has said itself before a
+ * change. */
+#include "runtime/ring/ring_device.h"
+#include "runtime/ring/ring_state.h"
+#include "tests/support/suite.h"
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { ROWS = 3, WIDTH = 2 };
+
+typedef struct rank {
+  dil_ring ring;
+  dil_table table;
+  dil_call call;
+  dil_link link;
+  ring_device device;
+  ring_state state;
+  float o[ROWS + 1][WIDTH], lse[ROWS + 1];
+  char prefix[64];
+} rank;
+
+/* ---- the other rank ------------------------------------------------------ */
+
+static char heard[256], said[256];
+
+static dil_status answer(dil_link *link, int32_t slot, const link_transfer *t) {
+  (void)link, (void)slot;
+  ck_assert_int_eq(t->send_bytes, t->receive_bytes);
+  ck_assert_int_le(t->send_bytes, (int64_t)sizeof said);
+  memcpy(said, t->send, (size_t)t->send_bytes);
+  memcpy(t->receive, heard, (size_t)t->receive_bytes);
+  return DIL_OK;
+}
+
+static dil_status at_once(dil_link *link, int32_t slot) {
+  (void)link, (void)slot;
+  return DIL_OK;
+}
+
+static const link_calls other = {.post = answer, .wait = at_once};
+static const ring_device_calls host = {.on_host = true};
+
+static void open_rank(rank *r) {
+  *r = (rank){.table = {.value_dim = WIDTH},
+              .call = {.seed = 5, .scale = 1},
+              .link = {.calls = &other, .ranks = 2},
+              .device = {&host},
+              .state = {.step = 1, .rows = {ROWS}}};
+  snprintf(r->prefix, sizeof r->prefix, "/tmp/test_agree.%d", (int)getpid());
+  r->state.o[0] = r->o[0];
+  r->state.lse[0] = r->lse;
+  r->ring = (dil_ring){.shape = {.table = &r->table, .ranks = 2, .N = 7,
+                                 .M = 9},
+                       .B = 2, .link = &r->link, .device = &r->device,
+                       .call = &r->call, .plan_hash = 11,
+                       .checkpoint = {.prefix = r->prefix}};
+}
+
+/* ---- one change each ----------------------------------------------------- */
+
+static void plan_of(rank *r) { r->ring.plan_hash++; }
+static void layout_of(rank *r) { r->ring.shape.layout = DIL_STRIPED; }
+static void exchange_of(rank *r) { r->ring.shape.gathered = 1; }
+static void batch_of(rank *r) { r->ring.B++; }
+static void queries_of(rank *r) { r->ring.shape.N++; }
+static void keys_of(rank *r) { r->ring.shape.M++; }
+static void first_of(rank *r) { r->ring.batch++; }
+static void head_of(rank *r) { r->ring.head++; }
+static void train_of(rank *r) { r->call.train = 1; }
+static void seed_of(rank *r) { r->call.seed++; }
+static void scale_of(rank *r) { r->call.scale = 0.5; }
+static void rank_of(rank *r) { r->link.rank = 1; }
+static void ranks_of(rank *r) { r->link.ranks = 3; }
+static void rows_of(rank *r) { r->state.rows[0]++; }
+
+static const struct change {
+  void (*make)(rank *r);
+  const char *word; /* of the greeting; NULL: it is no part of it */
+  bool state;       /* of what a kept state is known by */
+} changes[] = {
+    {plan_of, "plan", true},
+    {layout_of, "layout", true},
+    {exchange_of, "way of exchange", false},
+    {batch_of, "number of batch rows", true},
+    {queries_of, "number of queries", true},
+    {keys_of, "number of keys", true},
+    {first_of, "first batch row", true},
+    {head_of, NULL, true},
+    {train_of, "word on training", true},
+    {seed_of, "seed", true},
+    {scale_of, "scale", true},
+    {rank_of, NULL, true},
+    {ranks_of, "number of ranks", true},
+    {rows_of, NULL, true},
+};
+enum { CHANGES = sizeof changes / sizeof *changes };
+
+START_TEST(ranks_agree_on_each_word) {
+  const struct change *c = &changes[_i];
+  char words[80];
+  rank r;
+  open_rank(&r);
+  ring_agree(&r.ring, r.ring.B); /* whatever was heard */
+  memcpy(heard, said, sizeof heard);
+  ck_assert_int_eq(ring_agree(&r.ring, r.ring.B), DIL_OK);
+  c->make(&r);
+  dil_status status = ring_agree(&r.ring, r.ring.B);
+  ck_assert_int_eq(status, c->word ? DIL_PEER : DIL_OK);
+  snprintf(words, sizeof words, "has another %s", c->word ? c->word : "");
+  ck_assert_msg(!c->word || strstr(dil_last_error(), words), "%s",
+                dil_last_error());
+}
+END_TEST
+
+START_TEST(a_state_is_known_by_each_word) {
+  const struct change *c = &changes[_i];
+  char file[80];
+  rank r;
+  open_rank(&r);
+  snprintf(file, sizeof file, "%s.0", r.prefix);
+  for (int i = 0; i < ROWS; i++) r.lse[i] = (float)i + 1;
+  ck_assert_msg(!state_write(&r.state, &r.ring), "%s", dil_last_error());
+  memset(r.lse, 0, sizeof r.lse);
+  ck_assert_msg(!state_read(&r.state, &r.ring), "%s", dil_last_error());
+  ck_assert(r.state.step == 1 && r.lse[ROWS - 1] == ROWS);
+  r.state.step = 0;
+  c->make(&r);
+  dil_status status = state_read(&r.state, &r.ring);
+  unlink(file);
+  ck_assert_int_eq(status, c->state ? DIL_INPUT : DIL_OK);
+  ck_assert_int_eq(r.state.step, c->state ? 0 : 1);
+  ck_assert_msg(!c->state || strstr(dil_last_error(), "is not the state of"),
+                "%s", dil_last_error());
+}
+END_TEST
+
+/* A step that no ring of so many ranks has: the file is another's. */
+START_TEST(a_step_beyond_the_ring_is_refused) {
+  char file[80];
+  rank r;
+  open_rank(&r);
+  snprintf(file, sizeof file, "%s.0", r.prefix);
+  r.state.step = _i ? 2 : -1;
+  ck_assert_msg(!state_write(&r.state, &r.ring), "%s", dil_last_error());
+  dil_status status = state_read(&r.state, &r.ring);
+  unlink(file);
+  ck_assert_int_eq(status, DIL_INPUT);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("agree");
+  TCase *tests = tcase_create("agree");
+  tcase_add_loop_test(tests, ranks_agree_on_each_word, 0, CHANGES);
+  tcase_add_loop_test(tests, a_state_is_known_by_each_word, 0, CHANGES);
+  tcase_add_loop_test(tests, a_step_beyond_the_ring_is_refused, 0, 2);
+  suite_add_tcase(suite, tests);
+  return suite_run(suite, CK_FORK_GETENV);
+}
