@@ -3,7 +3,6 @@
 #define DIL_COMPILER_ANALYSIS_COST_H
 
 #include "cover.h"
-#include "compiler/front/program.h"
 #include "compiler/pattern/pattern.h"
 
 /* The tiles that are counted where no plan has chosen others. */

@@ -7,7 +7,6 @@
 #ifndef DIL_COMPILER_ANALYSIS_COVER_SET_H
 #define DIL_COMPILER_ANALYSIS_COVER_SET_H
 
-#include "compiler/front/program.h"
 #include "compiler/pattern/pattern.h"
 #include "runtime/call.h"
 

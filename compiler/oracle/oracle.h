@@ -2,7 +2,6 @@
 #ifndef DIL_COMPILER_ORACLE_ORACLE_H
 #define DIL_COMPILER_ORACLE_ORACLE_H
 
-#include "compiler/front/program.h"
 #include "compiler/pattern/pattern.h"
 #include "runtime/call.h"
 

@@ -3,7 +3,6 @@
 #define DIL_COMPILER_PATTERN_EXPR_RULES_H
 
 #include "expr.h"
-#include "compiler/front/program.h"
 
 typedef enum expr_rule {
   RULE_ARITH, RULE_INTEGER, RULE_COMPARE, RULE_LOGIC, RULE_CHOOSE,

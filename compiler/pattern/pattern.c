@@ -5,6 +5,7 @@
  * invariant is a bug of ours and aborts. pattern_reaches is the definition
  * read literally, for one pair; whoever counts or computes many pairs is held
  * to it by tests. */
+#include "pattern.h"
 #include "expr_rules.h"
 #include "runtime/base/arithmetic.h"
 #include <assert.h>

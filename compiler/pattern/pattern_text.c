@@ -4,6 +4,7 @@
  * constants folded, names spelled out, and everything that a branch inherits
  * written in the branch. Patterns are the same when these texts are. */
 #include "expr_rules.h"
+#include "pattern.h"
 #include <stdlib.h>
 
 static const char *const combine_text[] = {

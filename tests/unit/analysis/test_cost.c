@@ -3,6 +3,7 @@
  * (bench/NOTES.md); and the terms of the model one by one. Nothing is timed
  * here. */
 #include "compiler/analysis/cost.h"
+#include "compiler/front/program.h"
 #include "runtime/api/kernel.h"
 #include "tests/support/suite.h"
 #include <check.h>
