@@ -79,18 +79,8 @@ double cost_input_count(const pattern *p, const cost_case *c, int64_t input);
 
 /* ---- cost_gpu.c ---------------------------------------------------------- */
 
-/* A chip, and what its processors reach. */
-typedef struct cost_gpu_chip {
-  int32_t arch;
-  const char *model;        /* one that has it, of that many processors */
-  int32_t processors;
-  int64_t shared;           /* bytes of shared memory a block may have */
-  double rate_16, rate_32;  /* operations a second of one processor, 16-bit and
-                               tf32 in three products */
-  double memory;            /* bytes a second, of all processors together */
-} cost_gpu_chip;
-/* NULL: there are no figures of it. */
-const cost_gpu_chip *cost_gpu_chip_of(int32_t arch);
+/* NULL: there are no figures of the chip. */
+const struct cuda_chip *cost_gpu_chip_of(int32_t arch);
 
 typedef struct cost_gpu_case {
   const struct dil_cuda_facts *facts;

@@ -3,32 +3,24 @@
  * registers, threads), waves, and what a processor reaches of its products.
  * Shares are of kernels measured on one H200; what matters is the order. */
 #include "cost.h"
+#include "runtime/cuda/chips.h"
 #include "runtime/cuda/hopper/hopper.h"
 #include <math.h>
 #include <string.h>
 
-/* The H200's as measured. The others' are of their data sheets, taken for what
- * the H200 reaches of its own; on none of them was a kernel timed. */
-static const cost_gpu_chip chips[] = {
-    {90, "H200", 132, 227 * 1024, 7.0e12, 1.23e12, 3.5e12},
-    {80, "A100", 108, 163 * 1024, 2.73e12, 0.48e12, 1.5e12},
-    {86, "A10", 72, 99 * 1024, 1.64e12, 0.29e12, 0.44e12},
-    {89, "L40S", 142, 99 * 1024, 2.41e12, 0.43e12, 0.63e12},
-};
-
-const cost_gpu_chip *cost_gpu_chip_of(int32_t arch) {
-  for (size_t i = 0; i < sizeof chips / sizeof *chips; i++)
-    if (chips[i].arch == arch) return &chips[i];
-  return NULL;
+const cuda_chip *cost_gpu_chip_of(int32_t arch) {
+  const cuda_chip *chip = cuda_chip_of(arch);
+  return chip && chip->model ? chip : NULL;
 }
 
-/* Where nothing is known of a chip, the order of its kernels is the H200's. */
-static const cost_gpu_chip *chip_like(const dil_cuda_facts *facts) {
-  const cost_gpu_chip *chip = cost_gpu_chip_of(facts->arch);
-  return chip ? chip : &chips[0];
+/* Where there are no figures of a chip, the order of its kernels is the
+ * H200's. */
+static const cuda_chip *chip_like(const dil_cuda_facts *facts) {
+  const cuda_chip *chip = cost_gpu_chip_of(facts->arch);
+  return chip ? chip : cuda_chip_measured();
 }
 
-static double rate_of(const pattern *p, const cost_gpu_chip *chip) {
+static double rate_of(const pattern *p, const cuda_chip *chip) {
   return p->dtype == DIL_F32 ? chip->rate_32 : chip->rate_16;
 }
 
@@ -46,7 +38,8 @@ double cost_gpu_state_seconds(const pattern *p, const dil_cuda_facts *facts,
   return cost_gpu_state_bytes(p, rows) / chip_like(facts)->memory;
 }
 
-enum { SHARED = 228 * 1024, REGISTERS = 65536, THREADS = 2048 };
+/* Of a processor, on every chip: shared memory (bytes) and threads. */
+enum { SHARED = 228 * 1024, THREADS = 2048 };
 
 /* 1 / share = whole + each / mean(D, Dv) for tiles of many keys; each tile of
  * keys costs as much as this many keys more. */
@@ -70,7 +63,8 @@ static double blocks_at_once(const pattern *p, const dil_cuda_code *code) {
   double registers = fmin(OTHERS + code->tile_keys / 2.0 +
                           (double)p->value_dim / 2, MOST);
   double held = fmin(SHARED / (code->shared + 1024.0),
-                     REGISTERS / (registers * code->threads));
+                     cuda_chip_measured()->registers /
+                         (registers * code->threads));
   return fmax(floor(fmin(held, (double)THREADS / code->threads)), 1);
 }
 
@@ -96,7 +90,7 @@ static double slow_of(const pattern *p, const char *family,
 
 double cost_gpu_block_bytes(const pattern *p) {
   enum { ROWS = 192, KEYS = 128 };
-  const cost_gpu_chip *chip = &chips[0];
+  const cuda_chip *chip = cuda_chip_measured();
   return chip->memory * cost_flops(p, (double)ROWS * KEYS) *
          slow_of(p, "hopper", KEYS) / (chip->rate_16 * chip->processors);
 }
@@ -152,7 +146,7 @@ double cost_gpu_seconds(const pattern *p, const cost_gpu_case *c) {
       (n->full + n->partial) * code->tile_rows * code->tile_keys / pack;
   if (c->dedup && n->pairs > 0) visited *= n->distinct / n->pairs;
   double each = cost_flops(p, visited) / (tiles * parts);
-  const cost_gpu_chip *chip = chip_like(c->facts);
+  const cuda_chip *chip = chip_like(c->facts);
   double slow =
       slow_of(p, code->family, code->tile_keys) * waiting(code, blocks);
   double computed = turns_of(c, tiles * parts, blocks * c->facts->processors) *

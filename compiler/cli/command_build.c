@@ -2,6 +2,7 @@
  * files, targets, what to write. Out: the files of a library and, when asked,
  * their names or a rule for make. Nothing is written before all is made. */
 #include "build.h"
+#include "runtime/cuda/chips.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +13,8 @@ dil_status command_arch(const char **list, int32_t *arch) {
   const char *at = *list;
   bool named = !strncmp(at, "sm_", 3) && at[3] >= '0' && at[3] <= '9';
   long number = named ? strtol(at + 3, &end, 10) : 0;
-  if (end && *end == 'a' && number == 90) end++;
+  const char *suffix = cuda_chip_suffix((int32_t)number);
+  if (end && !strncmp(end, suffix, strlen(suffix))) end += strlen(suffix);
   bool ends = end && (!*end || (*end == ',' && end[1]));
   if (!ends || number < 10 || number > 999)
     return message_error(DIL_USAGE, NULL,

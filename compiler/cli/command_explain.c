@@ -352,7 +352,7 @@ dil_status command_explain(arena *a, const options *o) {
   dil_status status = check_machine(o);
   bool gpu = o->cuda || o->device.word == DEVICE_CUDA;
   if (gpu) l.gpu = ARENA_NEW(a, forecast);
-  if (!status && o->cuda) status = forecast_chip(o, l.gpu);
+  if (!status && o->cuda) status = forecast_chip(a, o, l.gpu);
   if (status) return status;
   r.last = STAGE_plan;
   r.device = gpu ? KNOB_CUDA : r.device;

@@ -6,11 +6,24 @@
 #include "compiler/api/wisdom_apply.h"
 #include "compiler/exchange/exchange.h"
 #include "runtime/base/status.h"
+#include "runtime/cuda/chips.h"
 #include <string.h>
 
 /* ---- the chip ------------------------------------------------------------ */
 
-dil_status forecast_chip(const options *o, forecast *f) {
+/* "sm_80, sm_86 and sm_90a": the chips of which there are figures. */
+static const char *chips_known(arena *a) {
+  const char *list = "", *last = NULL;
+  const cuda_chip *chip;
+  for (int32_t i = 0; (chip = cuda_chip_row(i)); i++) {
+    if (!chip->model) continue;
+    if (last) list = arena_print(a, "%s%s%s", list, *list ? ", " : "", last);
+    last = arena_print(a, "sm_%d%s", chip->number, chip->suffix);
+  }
+  return arena_print(a, "%s and %s", list, last);
+}
+
+dil_status forecast_chip(arena *a, const options *o, forecast *f) {
   const char *list = o->cuda;
   int32_t arch;
   dil_status status = command_arch(&list, &arch);
@@ -18,13 +31,14 @@ dil_status forecast_chip(const options *o, forecast *f) {
   if (*list)
     return message_error(DIL_USAGE, NULL,
                          "`dil explain` takes one chip, got '%s' too", list);
-  const cost_gpu_chip *chip = cost_gpu_chip_of(arch);
+  const cuda_chip *chip = cost_gpu_chip_of(arch);
   if (!chip)
     return message_error(DIL_USAGE,
                          "where such a GPU is at hand, say --device cuda",
-                         "`dil explain --cuda` knows sm_80, sm_86, sm_89 and "
-                         "sm_90a, got '%s'", o->cuda);
-  f->name = arch == 90 ? "sm_90a" : o->cuda;
+                         "`dil explain --cuda` knows %s, got '%s'",
+                         chips_known(a), o->cuda);
+  f->name = *chip->suffix ? arena_print(a, "sm_%d%s", arch, chip->suffix)
+                          : o->cuda;
   f->model = chip->model;
   f->facts = (dil_cuda_facts){.arch = arch,
                               .processors = chip->processors,
@@ -82,7 +96,7 @@ static void tell_reason(const compilation *c, const gpu_backend *gpu,
   bool chosen = c->plan->force & FORCE_GENERAL || c->knobs.given;
   bool whole = p->dtype == DIL_F32 || p->dropout > 0 ||
                !p->branch[first].at.source;
-  if (f->facts.arch == 90 && !chosen) own->at = whole ? p->at
+  if (cuda_chip_fast(f->facts.arch) && !chosen) own->at = whole ? p->at
                                                       : p->branch[first].at;
 }
 

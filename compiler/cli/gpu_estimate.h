@@ -38,7 +38,7 @@ typedef struct forecast {
 /* Fill name, model and facts: of the chip of `--cuda`, or of the device of
  * `--device cuda`. forecast_device also applies the device's remembered
  * schedule to the plan. DIL_USAGE: the chip is not among those known. */
-dil_status forecast_chip(const options *o, forecast *f);
+dil_status forecast_chip(arena *a, const options *o, forecast *f);
 dil_status forecast_device(const binding *b, compilation *c, forecast *f);
 /* Fills all the rest; `name`, `model` and `facts` are set before. flops: of the
  * whole call. */

@@ -5,6 +5,7 @@
 #include "compiler/api/wisdom_apply.h"
 #include "compiler/cli/session.h"
 #include "runtime/base/status.h"
+#include "runtime/cuda/chips.h"
 #include <ctype.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -228,7 +229,7 @@ const char *library_printed(arena *a,
 /* ---- GPUs ---------------------------------------------------------------- */
 
 const char *library_arch_name(arena *a, int32_t arch) {
-  return arena_print(a, "sm_%d%s", arch, arch == 90 ? "a" : "");
+  return arena_print(a, "sm_%d%s", arch, cuda_chip_suffix(arch));
 }
 
 static void take_codes(library *l, library_kernel *k, const gpu_codes *codes) {

@@ -9,6 +9,7 @@
 #include "plan_serial.h"
 #include "runtime/base/status.h"
 #include "runtime/cpu/peak.h"
+#include "runtime/cuda/chips.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,10 +71,11 @@ static dil_status choose_isa(const dil_library_kernel *k,
                   wish ? " within DIL_CPU=" : "", wish ? wish : "");
 }
 
-/* Whether code for `code` runs on `chip`: sm_90 is built as sm_90a, which runs
- * there alone; else later chips of one generation run earlier ones' code. */
+/* Whether code for `code` runs on `chip`. Code with a suffix ("sm_90a") runs on
+ * its own chip alone. Other code also runs on later chips of its generation. */
 static bool chip_runs(int32_t code, int32_t chip) {
-  return code == 90 ? chip == 90 : code / 10 == chip / 10 && code <= chip;
+  return *cuda_chip_suffix(code) ? chip == code
+                                 : code / 10 == chip / 10 && code <= chip;
 }
 
 static dil_status choose_chip(const dil_library_kernel *k, int32_t chip,

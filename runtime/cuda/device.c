@@ -1,6 +1,7 @@
 /* device.c - one GPU: its facts and its memory. In: its number. Out: a handle
  * on its primary context, shared with all other users of the process. */
 #include "device.h"
+#include "chips.h"
 #include "counters.h"
 #include "spans.h"
 #include "workspace.h"
@@ -53,7 +54,7 @@ static dil_status open_parts(dil_cuda *d) {
   dil_status status = cuda_enter(d);
   if (status) return status;
   status = workspace_open(d);
-  if (!status && d->facts.arch == 90)
+  if (!status && cuda_chip_fast(d->facts.arch))
     status = counters_new(d->driver, &d->counters);
   if (!status) d->spans = spans_new(d);
   cuda_leave(d);

@@ -3,6 +3,7 @@
  * device. */
 #include "driver.h"
 #include "memory.h"
+#include "runtime/cuda/chips.h"
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -93,8 +94,8 @@ CUDA(cuDeviceTotalMem_v2, size_t *bytes, cu_device device) {
 
 /* Of a block, by the chip. */
 static int shared_bytes(long long chip) {
-  int kilobytes = chip == 80 ? 163 : chip < 90 ? 99 : 227;
-  return kilobytes * 1024;
+  const cuda_chip *like = cuda_chip_like((int32_t)chip);
+  return like ? (int)like->shared : 0;
 }
 
 CUDA(cuDeviceGetAttribute, int *value, int number, cu_device device) {

@@ -3,14 +3,11 @@
  * attempt with fewer keys for each tile needs fewer registers and less shared
  * memory. */
 #include "gpu.h"
+#include "runtime/cuda/chips.h"
 
 /* The shared memory that a thread block may have, by chip, in bytes. */
 static int64_t shared_limit(int32_t arch) {
-  switch (arch) {
-  case 80: case 87: return 163 * 1024;
-  case 86: case 89: case 120: case 121: return 99 * 1024;
-  default: return 227 * 1024;
-  }
+  return cuda_chip_like(arch)->shared;
 }
 
 static int64_t rounded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -53,9 +50,9 @@ static const tiles choices[3][CHOICES] = {
     {{4, 1, 64, 3, true, false}, {4, 1, 64, 1, false, false},
      {4, 1, 32, 1, false, false}, {4, 1, 16, 1, false, true}},
 };
-/* Tiles for many rows: f32, 16-bit types, 16-bit types before sm_90. Their rows
- * share more reads of keys and values, and leave no registers for masks and
- * scores. */
+/* Tiles for many rows: f32, 16-bit types, 16-bit types of chips that do not
+ * hold queries in registers. Their rows share more reads of keys and values, and
+ * leave no registers for masks and scores. */
 static const tiles large[3] = {{4, 2, 32, 2, false, false},
                                {4, 2, 64, 2, true, false},
                                {4, 2, 64, 2, false, false}};
@@ -79,10 +76,11 @@ static const tiles *choose(const gpu_request *r, int32_t attempt) {
 
 static const tiles *choose_large(const gpu_request *r) {
   const dil_table *t = &r->plan->table;
-  const tiles *tl = &large[t->dtype == DIL_F32 ? 0 : r->arch >= 90 ? 1 : 2];
+  bool holds = cuda_chip_like(r->arch)->holds;
+  const tiles *tl = &large[t->dtype == DIL_F32 ? 0 : holds ? 1 : 2];
   bool plain = is_narrow(t) && !t->scored && t->dropout == 0;
-  if (r->arch == 90 && t->dtype != DIL_F32 && !r->only)
-    return NULL; /* hopper.cu takes these: nothing to compile */
+  if (cuda_chip_fast(r->arch) && t->dtype != DIL_F32 && !r->only)
+    return NULL; /* the fast family takes these: nothing to compile */
   for (int32_t i = 0; i < t->predicate_count; i++)
     plain = plain && !t->predicates[i].masked;
   return plain && shared_bytes(t, tl) <= shared_limit(r->arch) ? tl : NULL;
@@ -137,8 +135,9 @@ static bool knobs_fit(const gpu_request *r, char *reason, size_t size) {
 }
 
 static bool can(const gpu_request *r, char *reason, size_t size) {
-  if (r->arch >= 80) return !r->knobs || knobs_fit(r, reason, size);
-  snprintf(reason, size, "mma.sync and cp.async need sm_80");
+  if (cuda_chip_like(r->arch)) return !r->knobs || knobs_fit(r, reason, size);
+  snprintf(reason, size, "mma.sync and cp.async need sm_%d",
+           cuda_chip_row(0)->number);
   return false;
 }
 

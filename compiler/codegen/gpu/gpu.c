@@ -4,6 +4,7 @@
 #include "gpu.h"
 #include "interface.h"
 #include "runtime/base/status.h"
+#include "runtime/cuda/chips.h"
 #include "runtime/cuda/hopper/hopper.h"
 #include <assert.h>
 #include <pthread.h>
@@ -18,7 +19,7 @@ static void show_source(FILE *out, const dil_cuda_code *code,
                         const source_text *text) {
   if (!out || text->lost) return;
   fprintf(out, "// %s, sm_%d%s: %d threads, %d bytes of shared memory\n%s\n",
-          code->variant, code->arch, code->arch == 90 ? "a" : "",
+          code->variant, code->arch, cuda_chip_suffix(code->arch),
           code->threads, code->shared, text->text);
 }
 
@@ -37,7 +38,7 @@ static dil_status attempt_one(const gpu_request *r, const gpu_strategy *s,
     }
     if (r->ptxas)
       fprintf(r->ptxas, "%s, sm_%d%s\n", code->variant, code->arch,
-              code->arch == 90 ? "a" : "");
+              cuda_chip_suffix(code->arch));
     status = nvrtc_compile(&text, code, r->ptxas, r->stop, r->shelf);
     if (status == DIL_UNSUPPORTED && r->ptxas)
       fprintf(r->ptxas, "%s\n", dil_last_error());

@@ -8,6 +8,7 @@
 #include "templates.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/status.h"
+#include "runtime/cuda/chips.h"
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -194,10 +195,10 @@ static const char *const options[] = {"--std=c++17", "-default-device",
                                       "--ptxas-options=-v", "--minimal"};
 enum { OPTIONS = sizeof options / sizeof *options };
 
-/* Compute capability 9.0 is always sm_90a, which has wgmma and setmaxnreg. */
+/* Compute capability 9.0 is always sm_90a: see chips.def. */
 static void name_target(int32_t arch, char target[48]) {
   snprintf(target, 48, "--gpu-architecture=sm_%d%s", arch,
-           arch == 90 ? "a" : "");
+           cuda_chip_suffix(arch));
 }
 
 /* Further options, from DIL_NVRTC_OPTIONS, for profilers and checkers. They are

@@ -5,6 +5,7 @@
  * attempt, the facts of its code, the macros that templates/hopper/hopper.cu
  * takes. */
 #include "hopper_config.h"
+#include "runtime/cuda/chips.h"
 #include "runtime/cuda/hopper/hopper.h"
 #include <string.h>
 
@@ -119,7 +120,8 @@ bool hopper_can(const gpu_request *r, const hopper_cuts *all, char *reason,
                 size_t size) {
   const dil_table *t = &r->plan->table;
   const hopper_cut *first = attempt_of(all, t, 0);
-  if (r->arch != 90) {
+  const char *fast = cuda_chip_fast(r->arch);
+  if (!fast || strcmp(fast, "hopper")) {
     snprintf(reason, size, "wgmma needs sm_90a");
     return false;
   }
