@@ -10,8 +10,8 @@
 #include "compiler/codegen/gpu/gpu.h"
 
 #define DRIVER_STAGES(X)                                                       \
-  X(tokens) X(ast) X(pattern) X(cover) X(place) X(plan) X(cuda) X(ptxas)       \
-  X(schedule) X(ir) X(asm)
+  X(tokens) X(ast) X(pattern) X(cover) X(place) X(normalise) X(fuse) X(plan)   \
+  X(cuda) X(ptxas) X(schedule) X(ir) X(asm)
 
 typedef enum stage {
 #define X(name) STAGE_##name,
@@ -54,8 +54,10 @@ typedef struct compilation {
   const pattern *pattern;
   const topology *topology; /* NULL: one device */
   knobs knobs;            /* of its schedule, or of a tuner */
-  const plan *planned; /* NULL before stage plan, as is `plan` */
-  const plan *plan;    /* `planned` with the knobs applied */
+  const pattern *normal; /* `pattern` normalised; NULL before stage normalise,
+                            and where the source was a plan's text */
+  const plan *planned; /* NULL before stage fuse */
+  const plan *plan;    /* `planned` with the knobs applied, by stage plan */
   dil_context *context; /* has the code cache and the counts of compilations */
   const char *isa; /* instruction set of the processor's code */
   char chip[16];   /* "sm_90", once GPU code is made */
@@ -77,7 +79,7 @@ dil_status driver_check(const driver_request *request, compilation *c);
 dil_status driver_refused(compilation *c, dil_status status);
 /* Applies knobs to a planned compilation: a schedule's, a tuner's or those of
  * wisdom. Replaces c->plan. */
-void driver_turn(compilation *c, const knobs *k);
+void driver_apply_knobs(compilation *c, const knobs *k);
 /* The back end for processors, opened once: loads the compiler library. */
 dil_status driver_backend(const backend **opened);
 /* DIL_INPUT for `keep top` and `keep mass`, which choose blocks by the numbers

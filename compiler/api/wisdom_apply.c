@@ -64,7 +64,7 @@ static bool read_wisdom(compilation *c, wisdom *w) {
 
 static bool take(compilation *c, const wisdom_record *r) {
   if (!r || !r->knobs.given) return false;
-  driver_turn(c, &r->knobs);
+  driver_apply_knobs(c, &r->knobs);
   return true;
 }
 
@@ -117,5 +117,5 @@ bool recall_chip(compilation *c, const char *chip) {
 
 void recall_undo(compilation *c) {
   knobs none = {0};
-  driver_turn(c, &none);
+  driver_apply_knobs(c, &none);
 }

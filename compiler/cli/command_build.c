@@ -124,7 +124,7 @@ static dil_status add_dtype(building *b, const char *name, compilation c,
   c.planned = plan_make_for(c.arena, c.diag, p, options_force(b->options),
                             !b->library.isa_count);
   if (!c.planned) return DIL_INPUT;
-  driver_turn(&c, &c.knobs);
+  driver_apply_knobs(&c, &c.knobs);
   const char *ending = arena_print(c.arena, "_%s", dil_dtype_name(dtype));
   return library_add(&b->library, name, ending, &c);
 }

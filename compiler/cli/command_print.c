@@ -31,7 +31,8 @@ static const struct {
     {OPTION_KERNEL, STAGE_pattern, "--kernel is for --after pattern and later"},
     {OPTION_AS, STAGE_pattern, "--dtype is for --after pattern and later"},
     {OPTION_TOPOLOGY, STAGE_place, "--topology is for --after place and later"},
-    {OPTION_FORCE, STAGE_plan, "--force is for --after plan and later"},
+    {OPTION_FORCE, STAGE_normalise,
+     "--force is for --after normalise and later"},
     {OPTION_CPU, STAGE_schedule, "--cpu is for --after schedule, ir and asm"},
     {OPTION_VARIANT, STAGE_ir, "--variant is for --after ir and asm"},
 };
@@ -44,9 +45,9 @@ static dil_status check_stage(const options *o) {
   if (sized && o->after != STAGE_cover)
     return message_error(DIL_USAGE, NULL,
                          "--seq, --keys and --input are for --after cover");
-  if (o->seen[OPTION_CUDA] && (o->after < STAGE_plan || o->after > STAGE_ptxas))
+  if (o->seen[OPTION_CUDA] && (o->after < STAGE_fuse || o->after > STAGE_ptxas))
     return message_error(DIL_USAGE, NULL,
-                         "--cuda is for --after plan, cuda and ptxas");
+                         "--cuda is for --after fuse, plan, cuda and ptxas");
   for (size_t i = 0; i < sizeof readers / sizeof *readers; i++)
     if (o->seen[readers[i].option] && o->after < (int32_t)readers[i].first)
       return message_error(DIL_USAGE, NULL, "%s", readers[i].words);

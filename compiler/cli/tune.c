@@ -213,7 +213,7 @@ static dil_status compile_some(race *r, int32_t count) {
     c->made.early = false;
     c->made.late = NULL; /* the trial's own */
     c->seconds = ARENA_ARRAY(c->made.arena, double, ROUNDS_MOST + 1);
-    driver_turn(&c->made, &c->knobs);
+    driver_apply_knobs(&c->made, &c->knobs);
   }
   return dil_threads_run(s->trial->binding.threads, count, compile_one, r);
 }

@@ -212,7 +212,7 @@ static bool lift_union(arena *a, pattern *p) {
   return true;
 }
 
-const pattern *pattern_lift(arena *a, const pattern *p) {
+const pattern *pattern_normalise(arena *a, const pattern *p) {
   /* Others count the branches that select a row, with keys or without. */
   if (p->combine != DIL_COMBINE_SOFTMAX && p->combine != DIL_COMBINE_UNION)
     return p;

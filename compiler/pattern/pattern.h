@@ -80,7 +80,7 @@ void pattern_verify(const pattern *p);           /* aborts: our bug */
 
 /* normalise.c: the same attention with branches in place of masks that say what
  * a branch can say; the pattern itself where there are none. */
-const pattern *pattern_lift(arena *a, const pattern *p);
+const pattern *pattern_normalise(arena *a, const pattern *p);
 /* Whether branch b of the pattern reaches key j from position t in head h. */
 bool pattern_reaches(const pattern *p, int32_t branch, int64_t h, int64_t t,
                      int64_t j, const expr_point *point);

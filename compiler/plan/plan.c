@@ -307,8 +307,6 @@ bool plan_passes_fit(planner *pl, span at) {
 planner plan_begin(arena *a, diag *d, const pattern *p, unsigned force) {
   planner pl = {a, d, ARENA_NEW(a, plan)};
   int before = diag_errors(d);
-  /* What is forced speaks of the branches that a person wrote. */
-  if (!(force & (FORCE_CHAIN | FORCE_MULTISET))) p = pattern_lift(a, p);
   pl.plan->arena = a;
   pl.plan->pattern = p;
   pl.plan->force = force;
@@ -321,17 +319,35 @@ planner plan_begin(arena *a, diag *d, const pattern *p, unsigned force) {
   return pl;
 }
 
+const pattern *plan_normalise(arena *a, const pattern *p, unsigned force) {
+  bool as_written = force & (FORCE_CHAIN | FORCE_MULTISET);
+  return as_written ? p : pattern_normalise(a, p);
+}
+
+plan *plan_fuse(arena *a, diag *d, const pattern *normal, unsigned force,
+                bool gpu) {
+  int before = diag_errors(d);
+  planner pl = plan_begin(a, d, normal, force);
+  if (diag_errors(d) > before) return NULL;
+  choose_passes(&pl, gpu);
+  return plan_passes_fit(&pl, normal->at) ? pl.plan : NULL;
+}
+
 plan *plan_make(arena *a, diag *d, const pattern *p, unsigned force) {
   return plan_make_for(a, d, p, force, false);
 }
 
 plan *plan_make_for(arena *a, diag *d, const pattern *p, unsigned force,
                     bool gpu) {
-  int before = diag_errors(d);
-  planner pl = plan_begin(a, d, p, force);
-  if (diag_errors(d) > before) return NULL;
-  choose_passes(&pl, gpu);
-  return plan_passes_fit(&pl, p->at) ? pl.plan : NULL;
+  return plan_fuse(a, d, plan_normalise(a, p, force), force, gpu);
+}
+
+plan *plan_apply_knobs(arena *a, const plan *p, const knobs *k) {
+  plan *tuned = ARENA_NEW(a, plan);
+  *tuned = *p;
+  if (knob_given(k, KNOB_TILE_KEYS))
+    tuned->table.tile_keys = k->value[KNOB_TILE_KEYS][0];
+  return tuned;
 }
 
 static void verify_branch(const plan *p, int32_t b) {

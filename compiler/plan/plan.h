@@ -5,6 +5,7 @@
 #include "compiler/dil.h"
 #include "compiler/front/program.h"
 #include "compiler/pattern/pattern.h"
+#include "compiler/schedule/schedule.h"
 
 typedef enum plan_force {
   FORCE_FUSE = DIL_FORCE_FUSE, FORCE_CHAIN = DIL_FORCE_CHAIN,
@@ -33,11 +34,20 @@ typedef struct plan {
   expr ***chain;         /* [table.chain_count], NULL-terminated lists */
 } plan;
 
-/* NULL when the pattern has what no back end runs yet; the reason is in d.
- * plan_make_for: `gpu` alone will run it, which decides what shares a pass. */
+/* The pattern of which a plan is made: normalised, but as it was written where
+ * what is forced speaks of the branches that a person wrote. */
+const pattern *plan_normalise(arena *a, const pattern *p, unsigned force);
+/* A plan of a normalised pattern, with its passes chosen. `gpu`: a GPU alone
+ * will run it, which decides which branches share a pass. NULL when the pattern
+ * has what no back end runs yet; the reason is in d. */
+plan *plan_fuse(arena *a, diag *d, const pattern *normal, unsigned force,
+                bool gpu);
+/* Both at once; plan_make is for processors. */
 plan *plan_make(arena *a, diag *d, const pattern *p, unsigned force);
 plan *plan_make_for(arena *a, diag *d, const pattern *p, unsigned force,
                     bool gpu);
+/* A copy of the plan with the knobs that change it: the size of key tiles. */
+plan *plan_apply_knobs(arena *a, const plan *p, const knobs *k);
 void plan_print(const plan *p, FILE *out);
 /* The same, by any number of threads at once; false when memory was lacking,
  * and then the text is cut short. */
