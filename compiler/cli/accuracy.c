@@ -1,5 +1,5 @@
 /* accuracy.c - compares a call's outputs with the oracle, row by row. In: a
- * binding after a run. Out: a verdict with the errors, their bounds, and the
+ * call setup after a run. Out: the errors of o and lse, their bounds, and the
  * worst place when they are exceeded.
  *
  * The bounds are those of the storage type. Only where they are exceeded is it
@@ -26,7 +26,7 @@ static const struct {
 
 /* On a GPU f32 is summed from tf32 products, three a product or, where the
  * pattern says so, one. */
-static double output_bound(const binding *b) {
+static double output_bound(const call_setup *b) {
   bool cuda = b->options->device.word == DEVICE_CUDA;
   if (cuda && b->pattern->dtype == DIL_F32)
     return b->pattern->fast ? 2e-3 : 1e-5;
@@ -34,7 +34,7 @@ static double output_bound(const binding *b) {
 }
 
 /* Processors multiply exactly, and so do GPUs with elements of 16 bits. */
-static double product_error(const binding *b) {
+static double product_error(const call_setup *b) {
   bool cuda = b->options->device.word == DEVICE_CUDA;
   if (!cuda || b->pattern->dtype != DIL_F32) return 0;
   return b->pattern->fast ? 0x1p-10 : 0x1p-20;
@@ -46,12 +46,12 @@ typedef struct row_result {
   rounding explained; /* by the rounding of the row's scores */
   bool torn;          /* a NaN or infinity on one side only */
   bool nan;           /* a NaN on both */
-  verdict_place worst, worst_lse;
+  accuracy_element worst, worst_lse;
 } row_result;
 
 typedef struct checker {
-  const binding *binding;
-  const verdict *verdict;
+  const call_setup *setup;
+  const accuracy *accuracy;
   row_result *row;
   progress *progress;
 } checker;
@@ -75,7 +75,7 @@ static bool same_class(double got, double want) {
 }
 
 /* The first that tears, or else the farthest off. */
-static void take_worst(verdict_place *worst, verdict_place place) {
+static void take_worst(accuracy_element *worst, accuracy_element place) {
   if (!same_class(worst->got, worst->want)) return;
   bool tears = !same_class(place.got, place.want);
   if (tears || fabs(place.got - place.want) >= fabs(worst->got - worst->want))
@@ -84,11 +84,12 @@ static void take_worst(verdict_place *worst, verdict_place place) {
 
 /* ---- rows ---------------------------------------------------------------- */
 
-static int64_t total_rows(const binding *b) {
-  return b->size[BIND_B] * b->size[BIND_N] * b->pattern->heads;
+static int64_t total_rows(const call_setup *b) {
+  return b->size[CALL_B] * b->size[CALL_N] * b->pattern->heads;
 }
 
-verdict_place verdict_row(const binding *b, int64_t rows, int64_t index) {
+accuracy_element accuracy_row(const call_setup *b, int64_t rows,
+                              int64_t index) {
   int64_t row = index, total = total_rows(b);
   if (rows < total) {
     uint32_t counter[4] = {(uint32_t)index, (uint32_t)(index >> 32), 0, 0};
@@ -98,8 +99,8 @@ verdict_place verdict_row(const binding *b, int64_t rows, int64_t index) {
     row = (int64_t)(((double)index + out[0] * 0x1p-32) * stretch);
     if (row >= total) row = total - 1;
   }
-  int64_t heads = b->pattern->heads, N = b->size[BIND_N];
-  return (verdict_place){
+  int64_t heads = b->pattern->heads, N = b->size[CALL_N];
+  return (accuracy_element){
       .b = row / heads / N, .n = row / heads % N, .h = row % heads};
 }
 
@@ -107,7 +108,7 @@ static int64_t row_start(const dil_tensor *x, int64_t b, int64_t n, int64_t h) {
   return b * x->stride[0] + n * x->stride[1] + h * x->stride[2];
 }
 
-static void compare_output(const binding *b, verdict_place at,
+static void compare_output(const call_setup *b, accuracy_element at,
                            const double *want, row_result *r) {
   const dil_tensor *o = &b->call.o;
   int64_t base = row_start(o, at.b, at.n, at.h);
@@ -127,7 +128,7 @@ static void compare_output(const binding *b, verdict_place at,
   }
 }
 
-static void compare_lse(const binding *b, verdict_place at, double want,
+static void compare_lse(const call_setup *b, accuracy_element at, double want,
                         row_result *r) {
   const dil_tensor *lse = &b->call.lse;
   if (!lse->data) return;
@@ -150,28 +151,28 @@ static void compare_lse(const binding *b, verdict_place at, double want,
 static void check_row(void *context, int64_t index, int32_t worker) {
   (void)worker;
   const checker *c = context;
-  verdict_place at = verdict_row(c->binding, c->verdict->rows, index);
+  accuracy_element at = accuracy_row(c->setup, c->accuracy->rows, index);
   double output[DIL_HEAD_DIM_MAX], lse;
-  oracle_row(c->binding->pattern, &c->binding->call, at.b, at.n, at.h, output,
+  oracle_row(c->setup->pattern, &c->setup->call, at.b, at.n, at.h, output,
              &lse);
   row_result *r = &c->row[index];
-  compare_output(c->binding, at, output, r);
-  compare_lse(c->binding, at, lse, r);
+  compare_output(c->setup, at, output, r);
+  compare_lse(c->setup, at, lse, r);
   progress_add(c->progress, 1);
 }
 
 static void explain_row(void *context, int64_t index, int32_t worker) {
   (void)worker;
   const checker *c = context;
-  const binding *b = c->binding;
-  verdict_place at = verdict_row(b, c->verdict->rows, index);
-  expr_point point = binding_point(b, at.b);
+  const call_setup *b = c->setup;
+  accuracy_element at = accuracy_row(b, c->accuracy->rows, index);
+  expr_point point = call_setup_point(b, at.b);
   c->row[index].explained = rounding_of_row(b->pattern, &b->call, &point, at.n,
                                             at.h, product_error(b));
   progress_add(c->progress, 1);
 }
 
-/* ---- the verdict --------------------------------------------------------- */
+/* ---- the comparison ------------------------------------------------------ */
 
 /* Measured seconds of a check: for a pair looked at, for a pair kept, and for
  * each element of it read and multiplied. */
@@ -180,20 +181,20 @@ static void explain_row(void *context, int64_t index, int32_t worker) {
 #define ELEMENT_SECONDS 0.7e-9
 #define NORMAL_SECONDS  50e-9 /* an element that has to be made */
 
-static double look_count(const binding *b) {
-  double rows = (double)b->size[BIND_B] * (double)b->size[BIND_N], looks = 0;
+static double look_count(const call_setup *b) {
+  double rows = (double)b->size[CALL_B] * (double)b->size[CALL_N], looks = 0;
   for (int32_t i = 0; i < b->pattern->branch_count; i++) {
     const branch *br = &b->pattern->branch[i];
-    int64_t segment = br->segment ? br->segment : b->size[BIND_M];
-    if (segment > b->size[BIND_M]) segment = b->size[BIND_M];
+    int64_t segment = br->segment ? br->segment : b->size[CALL_M];
+    if (segment > b->size[CALL_M]) segment = b->size[CALL_M];
     looks += rows * (double)segment * (br->head_last - br->head_first + 1);
   }
   return looks;
 }
 
-int64_t verdict_rows(const binding *b, double pairs, double budget) {
+int64_t accuracy_rows(const call_setup *b, double pairs, double budget) {
   const pattern *p = b->pattern;
-  bool made = bind_has_rows(b);
+  bool made = call_has_rows(b);
   int64_t total = total_rows(b), least = made ? 64 : 1000;
   double elements = (double)(p->head_dim + p->value_dim);
   double each = made ? ELEMENT_SECONDS : NORMAL_SECONDS;
@@ -217,7 +218,7 @@ static double unexplained_lse(const row_result *r) {
 static bool find_worst(const checker *c, const row_result **worst,
                        const row_result **worst_lse) {
   *worst = *worst_lse = c->row;
-  for (int64_t i = 0; i < c->verdict->rows; i++) {
+  for (int64_t i = 0; i < c->accuracy->rows; i++) {
     const row_result *r = &c->row[i];
     if (r->torn) {
       *worst = *worst_lse = r;
@@ -230,7 +231,7 @@ static bool find_worst(const checker *c, const row_result **worst,
 }
 
 /* The relative L2 norms of all rows' errors: whole, and unexplained. */
-static void sum_rows(const checker *c, verdict *v) {
+static void sum_rows(const checker *c, accuracy *v) {
   double difference = 0, reference = 0, beyond = 0;
   v->nan_rows = 0;
   for (int64_t i = 0; i < v->rows; i++) {
@@ -244,8 +245,8 @@ static void sum_rows(const checker *c, verdict *v) {
   v->unexplained = beyond > 0 ? sqrt(beyond / reference) : 0;
 }
 
-static void judge(const checker *c, verdict *v) {
-  const binding *b = c->binding;
+static void judge(const checker *c, accuracy *v) {
+  const call_setup *b = c->setup;
   const row_result *worst, *worst_lse;
   bool whole = find_worst(c, &worst, &worst_lse);
   sum_rows(c, v);
@@ -264,10 +265,10 @@ static void judge(const checker *c, verdict *v) {
 
 /* Outputs that still lie where they were computed. */
 static dil_status bring_rows(const checker *c) {
-  const binding *b = c->binding;
+  const call_setup *b = c->setup;
   dil_status status = DIL_OK;
-  for (int64_t i = 0; b->bring && i < c->verdict->rows && !status; i++) {
-    verdict_place at = verdict_row(b, c->verdict->rows, i);
+  for (int64_t i = 0; b->bring && i < c->accuracy->rows && !status; i++) {
+    accuracy_element at = accuracy_row(b, c->accuracy->rows, i);
     status = b->bring(b->owner, at.b, at.n, at.h);
   }
   return status;
@@ -277,17 +278,17 @@ static dil_status each_row(checker *c, const char *what,
                            void (*work)(void *, int64_t, int32_t)) {
   progress bar;
   c->progress = &bar;
-  progress_start(&bar, what, c->verdict->rows, 1);
+  progress_start(&bar, what, c->accuracy->rows, 1);
   dil_status status =
-      dil_threads_run(c->binding->threads, c->verdict->rows, work, c);
+      dil_threads_run(c->setup->threads, c->accuracy->rows, work, c);
   progress_end(&bar);
   return status;
 }
 
-dil_status verdict_make(const binding *b, double pairs, double budget,
-                        verdict *v) {
-  *v = (verdict){.total = total_rows(b), .good = true};
-  v->rows = verdict_rows(b, pairs, budget);
+dil_status accuracy_check(const call_setup *b, double pairs, double budget,
+                          accuracy *v) {
+  *v = (accuracy){.total = total_rows(b), .good = true};
+  v->rows = accuracy_rows(b, pairs, budget);
   if (v->rows == 0) return DIL_OK;
   checker c = {b, v, calloc((size_t)v->rows, sizeof(row_result)), NULL};
   if (!c.row) return dil_fail(DIL_MEMORY, "no memory to check the result");
@@ -302,7 +303,7 @@ dil_status verdict_make(const binding *b, double pairs, double budget,
   return status;
 }
 
-static void print_place(const verdict_place *at, FILE *out) {
+static void print_place(const accuracy_element *at, FILE *out) {
   fprintf(out, "  %s at batch row %lld, query %lld, head %lld",
           at->d < 0 ? "lse" : "output", (long long)at->b, (long long)at->n,
           (long long)at->h);
@@ -310,7 +311,7 @@ static void print_place(const verdict_place *at, FILE *out) {
   fprintf(out, ": got %.9g, the oracle has %.9g\n", at->got, at->want);
 }
 
-void verdict_print(const verdict *v, FILE *out) {
+void accuracy_print(const accuracy *v, FILE *out) {
   fprintf(out, "%-8s%lld of %lld rows compared", v->good ? "good" : "BAD",
           (long long)v->rows, (long long)v->total);
   if (v->nan_rows)

@@ -5,12 +5,12 @@
 #include "call_setup.h"
 #include "compiler/front/program.h"
 
-typedef struct verdict_place { /* one element that differs */
+typedef struct accuracy_element { /* one element that differs */
   int64_t b, n, h, d;          /* d -1: the lse */
   double got, want;
-} verdict_place;
+} accuracy_element;
 
-typedef struct verdict {
+typedef struct accuracy {
   int64_t rows, total;  /* (batch row, query, head) rows: checked, in all */
   int64_t nan_rows;     /* checked, where both have the same NaN somewhere */
   double rel_error;     /* relative L2 of o, at most 0.5 */
@@ -22,22 +22,22 @@ typedef struct verdict {
   double bound, lse_bound; /* what unexplained and lse_error may be */
   bool torn;               /* a NaN or infinity stands on one side only */
   bool good;
-  verdict_place worst; /* of what is out of bounds, when not good */
-} verdict;
+  accuracy_element worst; /* of what is out of bounds, when not good */
+} accuracy;
 
 /* Oracle operations that a check may take when nothing else is said. */
-#define VERDICT_BUDGET 2.0 /* seconds of one thread */
+#define ACCURACY_BUDGET 2.0 /* seconds of one thread */
 
 /* Checks every row where the oracle would take less than `budget` seconds of
  * one thread, else as many as it can, one at random from each of as many equal
  * stretches of all rows (always the same). pairs: as cover counts them. */
-dil_status verdict_make(const binding *b, double pairs, double budget,
-                        verdict *v);
+dil_status accuracy_check(const call_setup *b, double pairs, double budget,
+                          accuracy *v);
 /* How many rows that would be, and which is the index-th of them: the same in
  * every process that has the call's sizes. */
-int64_t verdict_rows(const binding *b, double pairs, double budget);
-verdict_place verdict_row(const binding *b, int64_t rows, int64_t index);
+int64_t accuracy_rows(const call_setup *b, double pairs, double budget);
+accuracy_element accuracy_row(const call_setup *b, int64_t rows, int64_t index);
 /* Lines for people, or nothing when json is on and it is good. */
-void verdict_print(const verdict *v, FILE *out);
+void accuracy_print(const accuracy *v, FILE *out);
 
 #endif

@@ -1,6 +1,6 @@
 /* call_absent.c - calls too large for the host's memory: each rank of a
  * topology makes random q, k and v on its own GPU. Only rows of o and lse that
- * a check looks at come here. In: a binding with sizes. Out: room for o and
+ * a check looks at come here. In: a call setup with sizes. Out: room for o and
  * lse that takes memory only where it is written. */
 #include "call_setup.h"
 #include "runtime/base/status.h"
@@ -12,7 +12,7 @@ static double bytes_of(const dil_tensor *t) {
   return bytes;
 }
 
-bool bind_is_absent(const binding *b) {
+bool call_is_absent(const call_setup *b) {
   const double small = (double)(1 << 30);
   const options *o = b->options;
   bool arrays = o->array[0] || o->array[1] || o->array[2] || o->out || o->lse;
@@ -22,12 +22,12 @@ bool bind_is_absent(const binding *b) {
          bytes_of(&c->q) + bytes_of(&c->k) + bytes_of(&c->v) > small;
 }
 
-bool bind_is_sparse(const binding *b) {
+bool call_is_sparse(const call_setup *b) {
   const options *o = b->options;
   return b->absent || (b->apart && !o->out && !o->lse);
 }
 
-static dil_status reserve(binding *b, int32_t index, dil_tensor *t) {
+static dil_status reserve(call_setup *b, int32_t index, dil_tensor *t) {
   size_t bytes = (size_t)bytes_of(t) + 1; /* mmap refuses 0 bytes */
   void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -39,14 +39,14 @@ static dil_status reserve(binding *b, int32_t index, dil_tensor *t) {
   return DIL_OK;
 }
 
-dil_status bind_sparse(binding *b) {
+dil_status call_sparse_map(call_setup *b) {
   dil_status status = reserve(b, 0, &b->call.o);
   if (!status && pattern_has_lse(b->pattern))
     status = reserve(b, 1, &b->call.lse);
   return status;
 }
 
-void bind_sparse_free(binding *b) {
+void call_sparse_free(call_setup *b) {
   void *const data[] = {b->call.o.data, b->call.lse.data};
   for (int32_t i = 0; i < 2; i++)
     if (b->sparse[i]) munmap(data[i], b->sparse[i]);

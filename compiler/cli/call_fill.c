@@ -1,7 +1,7 @@
 /* call_fill.c - fills tensors: from arrays, rounded to the wanted dtype, or
- * with random numbers. The binding's threads share the work. Each random number
- * depends on the seed, the tensor and the element's index alone (counter-based
- * Philox), so that a check can make it again. */
+ * with random numbers. The call setup's threads share the work. Each random
+ * number depends on the seed, the tensor and the element's index alone
+ * (counter-based Philox), so that a check can make it again. */
 #include "call_setup.h"
 #include "runtime/base/random.h"
 #include "runtime/base/status.h"
@@ -10,19 +10,19 @@
 
 enum { CHUNK = 1 << 11 }; /* elements a work item */
 
-static dil_status no_memory(const binding *b, dil_dtype dtype, int32_t rank,
+static dil_status no_memory(const call_setup *b, dil_dtype dtype, int32_t rank,
                             const int64_t *shape) {
   char size[MESSAGE_NUMBER];
   double bytes = (double)dil_dtype_size(dtype);
   dil_tensor wanted = dil_tensor_make(NULL, dtype, rank, shape);
   for (int32_t i = 0; i < rank; i++) bytes *= (double)shape[i];
   return dil_fail(DIL_MEMORY, "no memory for %s of %s: %s",
-                  bind_shape_text(b->arena, &wanted), dil_dtype_name(dtype),
-                  message_bytes(bytes, size));
+                  call_tensor_shape_text(b->arena, &wanted),
+                  dil_dtype_name(dtype), message_bytes(bytes, size));
 }
 
-dil_status bind_reserve(binding *b, dil_dtype dtype, int32_t rank,
-                        const int64_t *shape, dil_tensor *tensor) {
+dil_status call_tensor_new(call_setup *b, dil_dtype dtype, int32_t rank,
+                           const int64_t *shape, dil_tensor *tensor) {
   size_t bytes = dil_dtype_size(dtype);
   bool huge = false;
   for (int32_t i = 0; i < rank; i++)
@@ -65,21 +65,22 @@ static void fill_chunk(void *context, int64_t index, int32_t worker) {
   }
 }
 
-static dil_status fill_tensor(binding *b, fill f) {
+static dil_status fill_tensor(call_setup *b, fill f) {
   int64_t chunks = (dil_tensor_count(f.to) + CHUNK - 1) / CHUNK;
   return dil_threads_run(b->threads, chunks, fill_chunk, &f);
 }
 
-dil_status bind_convert(binding *b, const dil_tensor *from, dil_tensor *to) {
+dil_status call_tensor_convert(call_setup *b, const dil_tensor *from,
+                               dil_tensor *to) {
   return fill_tensor(b, (fill){from, to, 0, 0});
 }
 
-dil_status bind_random(binding *b, uint32_t seed, uint32_t number,
-                       dil_tensor *tensor) {
+dil_status call_tensor_random(call_setup *b, uint32_t seed, uint32_t number,
+                              dil_tensor *tensor) {
   return fill_tensor(b, (fill){NULL, tensor, seed, number});
 }
 
-const char *bind_shape_text(arena *a, const dil_tensor *tensor) {
+const char *call_tensor_shape_text(arena *a, const dil_tensor *tensor) {
   const char *text = "[";
   for (int32_t i = 0; i < tensor->rank; i++)
     text = arena_print(a, "%s%s%lld", text, i ? ", " : "",

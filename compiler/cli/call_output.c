@@ -1,6 +1,6 @@
 /* call_output.c - o and lse of a call: memory, or mapped files that get their
  * names at the end. A streamed run with a checkpoint resumes with those files.
- * In: options and sizes. Out: tensors of a binding. */
+ * In: options and sizes. Out: tensors of a call setup. */
 #include "call_setup.h"
 #include "runtime/base/module.h"
 #include "runtime/base/status.h"
@@ -53,11 +53,11 @@ static dil_status spare_arrays(const options *o, const char *option,
 static dil_status check_output(const options *o, const char *option,
                                const char *path) {
   dil_status status = spare_arrays(o, option, path);
-  bool begun = o->seen[OPTION_STREAM]; /* binding creates it before the run */
+  bool begun = o->seen[OPTION_STREAM]; /* the call setup creates it before */
   return status || begun ? status : dil_npy_probe(path);
 }
 
-dil_status bind_check_outputs(const options *o) {
+dil_status call_outputs_check(const options *o) {
   dil_status status = DIL_OK;
   if (o->out && o->lse && is_same_file(o->out, o->lse))
     return dil_fail(DIL_USAGE, "--out and --lse are one file, '%s'", o->lse);
@@ -70,7 +70,7 @@ dil_status bind_check_outputs(const options *o) {
 
 /* Creates or resumes PREFIX.o.npy or PREFIX.lse.npy of a run with a
  * checkpoint. */
-static dil_status keep_output(const binding *b, const char *path,
+static dil_status keep_output(const call_setup *b, const char *path,
                               const char *name, const dil_tensor *tensor,
                               dil_npy_output *output) {
   char part[DIL_PATH_MAX];
@@ -82,12 +82,13 @@ static dil_status keep_output(const binding *b, const char *path,
                            tensor->shape, output);
 }
 
-static dil_status bind_output(binding *b, const char *path, const char *name,
+static dil_status make_output(call_setup *b, const char *path, const char *name,
                               dil_npy_output *output, dil_tensor *tensor) {
   const options *o = b->options;
   dil_status status;
   if (!o->seen[OPTION_STREAM] || (!path && !o->state))
-    return bind_reserve(b, tensor->dtype, tensor->rank, tensor->shape, tensor);
+    return call_tensor_new(b, tensor->dtype, tensor->rank, tensor->shape,
+                           tensor);
   status = o->state ? keep_output(b, path, name, tensor, output)
                     : dil_npy_create(path, DIL_F32, tensor->rank,
                                      tensor->shape, output);
@@ -105,24 +106,24 @@ static dil_status open_state(const options *o) {
   return DIL_OK;
 }
 
-dil_status bind_outputs(binding *b) {
+dil_status call_outputs_make(call_setup *b) {
   const options *o = b->options;
-  if (bind_is_sparse(b)) return bind_sparse(b);
+  if (call_is_sparse(b)) return call_sparse_map(b);
   dil_status status = open_state(o);
-  if (!status) status = bind_output(b, o->out, "o", &b->out, &b->call.o);
+  if (!status) status = make_output(b, o->out, "o", &b->out, &b->call.o);
   if (!status && pattern_has_lse(b->pattern))
-    status = bind_output(b, o->lse, "lse", &b->lse, &b->call.lse);
+    status = make_output(b, o->lse, "lse", &b->lse, &b->call.lse);
   else if (!status && o->lse)
     status = dil_fail(DIL_INPUT,
                       "pattern '%s' has no lse: its branches are "
                       "normalised each by itself",
                       b->pattern->name);
-  if (!status) binding_wipe(b);
+  if (!status) call_setup_wipe(b);
   return status;
 }
 
-void bind_discard(binding *b) {
-  const options *o = b->options; /* NULL: binding_open did not run */
+void call_outputs_discard(call_setup *b) {
+  const options *o = b->options; /* NULL: call_setup_open did not run */
   bool goes_on = o && o->state && stream_is_kept(o->state);
   b->out.kept &= goes_on;
   b->lse.kept &= goes_on;
@@ -131,8 +132,8 @@ void bind_discard(binding *b) {
 }
 
 /* The checkpoint goes last, so that a run that dies before can still resume.
- * bind_discard deletes files that no option asked for. */
-dil_status binding_publish(binding *b) {
+ * call_outputs_discard deletes files that no option asked for. */
+dil_status call_setup_publish(call_setup *b) {
   dil_status status = b->out.path ? dil_npy_publish(&b->out) : DIL_OK;
   if (!status && b->lse.path) status = dil_npy_publish(&b->lse);
   if (!status && b->options->state) stream_forget(b->options->state);

@@ -1,6 +1,6 @@
 /* call_rows.c - q, k and v of a call: read from files, mapped, made of random
  * numbers, or left for the ranks to make. In: options. Out: tensors of a
- * binding, and the sizes of those that come from files. */
+ * call setup, and the sizes of those that come from files. */
 #include "call_setup.h"
 #include "runtime/base/status.h"
 #include <signal.h>
@@ -16,7 +16,7 @@ static void add_batch(dil_tensor *t) {
   *t = dil_tensor_make(t->data, t->dtype, 4, shape);
 }
 
-static dil_status claim_array(binding *b, int32_t index, const char *path,
+static dil_status claim_array(call_setup *b, int32_t index, const char *path,
                               const dil_tensor *t) {
   const pattern *p = b->pattern;
   int64_t heads = index ? p->kv_heads : p->heads;
@@ -26,14 +26,14 @@ static dil_status claim_array(binding *b, int32_t index, const char *path,
     return dil_fail(DIL_INPUT,
                     "'%s' is %s, but %s of pattern '%s' is [B, %s, %lld, "
                     "%lld]%s",
-                    path, bind_shape_text(b->arena, t), array_names[index] + 2,
-                    p->name, index ? "M" : "N", (long long)heads,
-                    (long long)dim,
+                    path, call_tensor_shape_text(b->arena, t),
+                    array_names[index] + 2, p->name, index ? "M" : "N",
+                    (long long)heads, (long long)dim,
                     turned ? ": save x.transpose(0, 2, 1, 3)" : "");
   const char *who = arena_print(b->arena, "'%s'", path);
-  dil_status status = bind_claim(b, BIND_B, t->shape[0], who);
+  dil_status status = call_claim_size(b, CALL_B, t->shape[0], who);
   return status ? status
-                : bind_claim(b, index ? BIND_M : BIND_N, t->shape[1], who);
+                : call_claim_size(b, index ? CALL_M : CALL_N, t->shape[1], who);
 }
 
 /* ---- files --------------------------------------------------------------- */
@@ -56,14 +56,14 @@ static void watch_files(void) {
 
 /* Maps a file. Ranks that are processes map without --stream, so they read a
  * file whole where its layout cannot be mapped; --stream refuses that file. */
-static dil_status open_array(const binding *b, const char *path,
+static dil_status open_array(const call_setup *b, const char *path,
                              dil_npy *file) {
   dil_status status = dil_npy_map(path, file);
   if (status != DIL_INPUT || !b->apart) return status;
   return dil_npy_read(path, file);
 }
 
-static dil_status map_tensor(binding *b, int32_t index, dil_tensor *tensor) {
+static dil_status map_tensor(call_setup *b, int32_t index, dil_tensor *tensor) {
   const char *path = b->options->array[index];
   dil_npy *file = &b->mapped[index];
   dil_status status = open_array(b, path, file);
@@ -71,12 +71,13 @@ static dil_status map_tensor(binding *b, int32_t index, dil_tensor *tensor) {
   watch_files();
   *tensor = file->tensor;
   add_batch(tensor);
-  if (!bind_is_float(tensor->dtype))
-    return bind_wrong_type(path, tensor->dtype, b->pattern->dtype);
+  if (!call_type_is_float(tensor->dtype))
+    return call_wrong_type(path, tensor->dtype, b->pattern->dtype);
   return claim_array(b, index, path, tensor);
 }
 
-static dil_status load_tensor(binding *b, int32_t index, dil_tensor *tensor) {
+static dil_status load_tensor(call_setup *b, int32_t index,
+                              dil_tensor *tensor) {
   const char *path = b->options->array[index];
   dil_npy file;
   if (b->options->seen[OPTION_STREAM] || b->apart)
@@ -85,7 +86,8 @@ static dil_status load_tensor(binding *b, int32_t index, dil_tensor *tensor) {
   if (status) return status;
   add_batch(&file.tensor);
   status = claim_array(b, index, path, &file.tensor);
-  if (!status) status = bind_array(b, path, b->pattern->dtype, &file, tensor);
+  if (!status)
+    status = call_take_array(b, path, b->pattern->dtype, &file, tensor);
   dil_npy_free(&file);
   return status;
 }
@@ -101,7 +103,7 @@ static dil_status check_seed(const options *o) {
                         "--random says nothing: --q, --k and --v are given");
 }
 
-dil_status bind_load(binding *b, dil_tensor loaded[3]) {
+dil_status call_rows_load(call_setup *b, dil_tensor loaded[3]) {
   dil_status status = check_seed(b->options);
   for (int32_t i = 0; !status && i < 3; i++) {
     if (b->options->array[i])
@@ -118,16 +120,16 @@ dil_status bind_load(binding *b, dil_tensor loaded[3]) {
 /* ---- random numbers ------------------------------------------------------ */
 
 /* Makes q, k or v of random numbers. */
-static dil_status make_tensor(binding *b, int32_t index, dil_tensor *t) {
-  dil_status status = bind_reserve(b, t->dtype, t->rank, t->shape, t);
+static dil_status make_tensor(call_setup *b, int32_t index, dil_tensor *t) {
+  dil_status status = call_tensor_new(b, t->dtype, t->rank, t->shape, t);
   return status ? status
-                : bind_random(b, b->options->random, (uint32_t)index, t);
+                : call_tensor_random(b, b->options->random, (uint32_t)index, t);
 }
 
-dil_status bind_rows(binding *b, const dil_tensor loaded[3]) {
+dil_status call_rows_make(call_setup *b, const dil_tensor loaded[3]) {
   dil_tensor *tensors[] = {&b->call.q, &b->call.k, &b->call.v};
   dil_status status = DIL_OK;
-  b->absent = bind_is_absent(b);
+  b->absent = call_is_absent(b);
   b->call.random = b->options->random;
   for (int32_t i = 0; !status && i < 3; i++) {
     if (b->options->array[i]) *tensors[i] = loaded[i];
@@ -138,23 +140,23 @@ dil_status bind_rows(binding *b, const dil_tensor loaded[3]) {
 
 /* Whether making all of q, k and v takes seconds at most. Otherwise the check
  * makes only the elements that it looks at. */
-static bool are_few(const binding *b) {
+static bool are_few(const call_setup *b) {
   enum { FEW = 1 << 26 }; /* elements */
   const dil_call *c = &b->call;
   return dil_tensor_count(&c->q) + dil_tensor_count(&c->k) +
              dil_tensor_count(&c->v) <= FEW;
 }
 
-bool bind_has_rows(const binding *b) {
+bool call_has_rows(const call_setup *b) {
   const dil_call *c = &b->call;
   bool here = c->q.data && c->k.data && c->v.data;
   return here || (b->apart && are_few(b));
 }
 
-dil_status binding_complete(binding *b) {
+dil_status call_setup_complete(call_setup *b) {
   dil_tensor *tensors[] = {&b->call.q, &b->call.k, &b->call.v};
   dil_status status = DIL_OK;
-  bool wanted = b->apart && bind_has_rows(b);
+  bool wanted = b->apart && call_has_rows(b);
   for (int32_t i = 0; !status && i < 3 && wanted; i++)
     if (!tensors[i]->data) status = make_tensor(b, i, tensors[i]);
   return status;

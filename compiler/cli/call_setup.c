@@ -1,18 +1,18 @@
 /* call_setup.c - makes a call from the command line. In: options and a pattern.
  * Out: a dil_call whose sizes agree, or a message that names the two sources of
- * sizes that disagree. See bind.h. */
+ * sizes that disagree. See call_setup.h. */
 #include "call_setup.h"
 #include "runtime/base/status.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const size_names[BIND_SIZE_COUNT] = {"batch rows", "queries",
+static const char *const size_names[CALL_SIZE_COUNT] = {"batch rows", "queries",
                                                         "keys"};
 
-dil_status binding_open(arena *a, const options *o, const pattern *p,
-                        binding *b) {
-  *b = (binding){.arena = a, .options = o, .pattern = p};
+dil_status call_setup_open(arena *a, const options *o, const pattern *p,
+                           call_setup *b) {
+  *b = (call_setup){.arena = a, .options = o, .pattern = p};
   b->call = (dil_call){.size = sizeof b->call,
                        .seed = o->seed,
                        .train = o->train,
@@ -26,18 +26,18 @@ dil_status binding_open(arena *a, const options *o, const pattern *p,
   return status;
 }
 
-void binding_free(binding *b) {
+void call_setup_free(call_setup *b) {
   for (int32_t i = 0; i < b->buffer_count; i++) free(b->buffer[i]);
   for (int32_t i = 0; i < 3; i++) dil_npy_free(&b->mapped[i]);
-  bind_discard(b);
-  bind_sparse_free(b);
+  call_outputs_discard(b);
+  call_sparse_free(b);
   dil_context_free(b->context);
 }
 
 /* ---- sizes --------------------------------------------------------------- */
 
-dil_status bind_claim(binding *b, bind_size which, int64_t size,
-                      const char *who) {
+dil_status call_claim_size(call_setup *b, call_size which, int64_t size,
+                           const char *who) {
   if (b->claimed[which] && b->size[which] != size)
     return dil_fail(DIL_INPUT, "%s has %lld %s, but %s has %lld", who,
                     (long long)size, size_names[which], b->claimed[which],
@@ -48,38 +48,39 @@ dil_status bind_claim(binding *b, bind_size which, int64_t size,
   return DIL_OK;
 }
 
-static dil_status claim_options(binding *b) {
+static dil_status claim_options(call_setup *b) {
   const options *o = b->options;
   dil_status status = DIL_OK;
   if (o->seen[OPTION_BATCH])
-    status = bind_claim(b, BIND_B, o->batch, "--batch");
+    status = call_claim_size(b, CALL_B, o->batch, "--batch");
   if (!status && o->seen[OPTION_SEQ])
-    status = bind_claim(b, BIND_N, o->seq, "--seq");
+    status = call_claim_size(b, CALL_N, o->seq, "--seq");
   if (!status && o->seen[OPTION_KEYS])
-    status = bind_claim(b, BIND_M, o->keys, "--keys");
+    status = call_claim_size(b, CALL_M, o->keys, "--keys");
   return status;
 }
 
 /* Defaults: one batch row, `seq` queries, as many keys as queries. */
-static dil_status default_sizes(binding *b, int64_t seq) {
-  if (!b->claimed[BIND_N] && seq < 0)
+static dil_status default_sizes(call_setup *b, int64_t seq) {
+  if (!b->claimed[CALL_N] && seq < 0)
     return dil_fail(DIL_USAGE, "how many queries? say --seq N");
-  bind_claim(b, BIND_B, b->claimed[BIND_B] ? b->size[BIND_B] : 1, "one");
-  bind_claim(b, BIND_N, b->claimed[BIND_N] ? b->size[BIND_N] : seq, "one");
-  bind_claim(b, BIND_M, b->claimed[BIND_M] ? b->size[BIND_M] : b->size[BIND_N],
-             "--seq");
+  call_claim_size(b, CALL_B, b->claimed[CALL_B] ? b->size[CALL_B] : 1, "one");
+  call_claim_size(b, CALL_N, b->claimed[CALL_N] ? b->size[CALL_N] : seq, "one");
+  call_claim_size(b, CALL_M,
+                  b->claimed[CALL_M] ? b->size[CALL_M] : b->size[CALL_N],
+                  "--seq");
   return DIL_OK;
 }
 
 /* Shapes of q, k, v, o without data: enough for cover and the masks. */
-static void shape_call(binding *b) {
+static void shape_call(call_setup *b) {
   const pattern *p = b->pattern;
   const int64_t *s = b->size;
-  const int64_t q[] = {s[BIND_B], s[BIND_N], p->heads, p->head_dim};
-  const int64_t k[] = {s[BIND_B], s[BIND_M], p->kv_heads, p->head_dim};
-  const int64_t v[] = {s[BIND_B], s[BIND_M], p->kv_heads, p->value_dim};
-  const int64_t out[] = {s[BIND_B], s[BIND_N], p->heads, p->value_dim};
-  const int64_t lse[] = {s[BIND_B], p->heads, s[BIND_N]};
+  const int64_t q[] = {s[CALL_B], s[CALL_N], p->heads, p->head_dim};
+  const int64_t k[] = {s[CALL_B], s[CALL_M], p->kv_heads, p->head_dim};
+  const int64_t v[] = {s[CALL_B], s[CALL_M], p->kv_heads, p->value_dim};
+  const int64_t out[] = {s[CALL_B], s[CALL_N], p->heads, p->value_dim};
+  const int64_t lse[] = {s[CALL_B], p->heads, s[CALL_N]};
   b->call.q = dil_tensor_make(NULL, p->dtype, 4, q);
   b->call.k = dil_tensor_make(NULL, p->dtype, 4, k);
   b->call.v = dil_tensor_make(NULL, p->dtype, 4, v);
@@ -87,7 +88,7 @@ static void shape_call(binding *b) {
   b->call.lse = dil_tensor_make(NULL, DIL_F32, 3, lse);
 }
 
-dil_status binding_sizes(binding *b, int64_t seq) {
+dil_status call_setup_sizes(call_setup *b, int64_t seq) {
   dil_status status = claim_options(b);
   if (!status) status = default_sizes(b, seq);
   if (!status) shape_call(b);
@@ -114,7 +115,7 @@ static bool branch_keeps_by(const branch *b, int32_t input) {
   return false;
 }
 
-bool bind_decides(const pattern *p, int32_t input) {
+bool call_input_decides(const pattern *p, int32_t input) {
   for (int32_t i = 0; i < p->branch_count; i++)
     if (branch_keeps_by(&p->branch[i], input)) return true;
   return false;
@@ -126,7 +127,7 @@ static const char *given_input(const options *o, const char *name) {
   return NULL;
 }
 
-static dil_status check_names(const binding *b) {
+static dil_status check_names(const call_setup *b) {
   const pattern *p = b->pattern;
   const char *names[DIL_INPUT_MAX];
   for (int32_t i = 0; i < p->input_count; i++) names[i] = p->input[i].name;
@@ -145,11 +146,11 @@ static dil_status check_names(const binding *b) {
 }
 
 /* The dimensions of an input for the sizes of the call. */
-static dil_status input_shape(const binding *b, int32_t index,
+static dil_status input_shape(const call_setup *b, int32_t index,
                               int64_t *shape) {
-  expr_point point = {.B = (int32_t)b->size[BIND_B],
-                      .N = (int32_t)b->size[BIND_N],
-                      .M = (int32_t)b->size[BIND_M]};
+  expr_point point = {.B = (int32_t)b->size[CALL_B],
+                      .N = (int32_t)b->size[CALL_N],
+                      .M = (int32_t)b->size[CALL_M]};
   for (int32_t axis = 0; axis < b->pattern->input[index].rank; axis++) {
     shape[axis] =
         expr_eval(b->pattern->dimension[index][axis], &point, false).integer;
@@ -163,28 +164,30 @@ static dil_status input_shape(const binding *b, int32_t index,
   return DIL_OK;
 }
 
-dil_status bind_wrong_type(const char *path, dil_dtype holds,
+dil_status call_wrong_type(const char *path, dil_dtype holds,
                            dil_dtype wanted) {
-  return dil_fail(DIL_INPUT, "'%s' holds %s, %s is wanted: save "
-                  "x.astype('%s')", path,
-                  bind_is_float(holds) ? "floats"
-                  : holds == DIL_U8    ? "u8"
-                                       : "integers",
+  return dil_fail(DIL_INPUT,
+                  "'%s' holds %s, %s is wanted: save "
+                  "x.astype('%s')",
+                  path,
+                  call_type_is_float(holds) ? "floats"
+                  : holds == DIL_U8         ? "u8"
+                                            : "integers",
                   dil_dtype_name(wanted),
-                  bind_is_float(wanted) ? "float32"
-                  : wanted == DIL_U8    ? "uint8"
-                                        : "int32");
+                  call_type_is_float(wanted) ? "float32"
+                  : wanted == DIL_U8         ? "uint8"
+                                             : "int32");
 }
 
-dil_status bind_array(binding *b, const char *path, dil_dtype dtype,
-                      const dil_npy *file, dil_tensor *tensor) {
-  bool floats = bind_is_float(dtype);
-  if (bind_is_float(file->tensor.dtype) != floats ||
+dil_status call_take_array(call_setup *b, const char *path, dil_dtype dtype,
+                           const dil_npy *file, dil_tensor *tensor) {
+  bool floats = call_type_is_float(dtype);
+  if (call_type_is_float(file->tensor.dtype) != floats ||
       (!floats && file->tensor.dtype != dtype))
-    return bind_wrong_type(path, file->tensor.dtype, dtype);
+    return call_wrong_type(path, file->tensor.dtype, dtype);
   dil_status status =
-      bind_reserve(b, dtype, file->tensor.rank, file->tensor.shape, tensor);
-  return status ? status : bind_convert(b, &file->tensor, tensor);
+      call_tensor_new(b, dtype, file->tensor.rank, file->tensor.shape, tensor);
+  return status ? status : call_tensor_convert(b, &file->tensor, tensor);
 }
 
 static bool same_shape(const dil_tensor *a, const dil_tensor *b) {
@@ -192,7 +195,7 @@ static bool same_shape(const dil_tensor *a, const dil_tensor *b) {
          !memcmp(a->shape, b->shape, (size_t)a->rank * sizeof *a->shape);
 }
 
-static dil_status load_input(binding *b, int32_t index, const char *path,
+static dil_status load_input(call_setup *b, int32_t index, const char *path,
                              const int64_t *shape) {
   const dil_input *in = &b->pattern->input[index];
   dil_tensor want = dil_tensor_make(NULL, in->dtype, in->rank, shape);
@@ -201,15 +204,15 @@ static dil_status load_input(binding *b, int32_t index, const char *path,
   if (status) return status;
   if (!same_shape(&file.tensor, &want))
     status = dil_fail(DIL_INPUT, "input '%s' is %s here, but '%s' is %s",
-                      in->name, bind_shape_text(b->arena, &want), path,
-                      bind_shape_text(b->arena, &file.tensor));
+                      in->name, call_tensor_shape_text(b->arena, &want), path,
+                      call_tensor_shape_text(b->arena, &file.tensor));
   else
-    status = bind_array(b, path, in->dtype, &file, &b->inputs[index]);
+    status = call_take_array(b, path, in->dtype, &file, &b->inputs[index]);
   dil_npy_free(&file);
   return status;
 }
 
-static dil_status bind_input(binding *b, int32_t index, bool needed) {
+static dil_status make_input(call_setup *b, int32_t index, bool needed) {
   const dil_input *in = &b->pattern->input[index];
   const char *path = given_input(b->options, in->name);
   int64_t shape[DIL_RANK_MAX];
@@ -223,16 +226,16 @@ static dil_status bind_input(binding *b, int32_t index, bool needed) {
                     "%s=F.npy or --input %s=random",
                     in->name, b->pattern->name, in->name, in->name);
   if (strcmp(path, "random")) return load_input(b, index, path, shape);
-  status = bind_reserve(b, in->dtype, in->rank, shape, &b->inputs[index]);
+  status = call_tensor_new(b, in->dtype, in->rank, shape, &b->inputs[index]);
   if (status) return status;
-  return bind_random(b, b->options->random, 3 + (uint32_t)index,
-                     &b->inputs[index]);
+  return call_tensor_random(b, b->options->random, 3 + (uint32_t)index,
+                            &b->inputs[index]);
 }
 
-dil_status binding_inputs(binding *b, bool all) {
+dil_status call_setup_inputs(call_setup *b, bool all) {
   dil_status status = check_names(b);
   for (int32_t i = 0; !status && i < b->pattern->input_count; i++)
-    status = bind_input(b, i, all || bind_decides(b->pattern, i));
+    status = make_input(b, i, all || call_input_decides(b->pattern, i));
   b->call.inputs = b->inputs;
   b->call.input_count = b->pattern->input_count;
   return status;
@@ -240,10 +243,10 @@ dil_status binding_inputs(binding *b, bool all) {
 
 /* ---- the rest of a call ------------------------------------------------- */
 
-static dil_status bind_lengths(binding *b) {
+static dil_status make_lengths(call_setup *b) {
   const char *path = b->options->lengths;
   if (!path) return DIL_OK;
-  int64_t shape[] = {b->size[BIND_B]};
+  int64_t shape[] = {b->size[CALL_B]};
   dil_tensor lengths, want = dil_tensor_make(NULL, DIL_I32, 1, shape);
   dil_npy file;
   dil_status status = dil_npy_read(path, &file);
@@ -251,25 +254,25 @@ static dil_status bind_lengths(binding *b) {
   if (!same_shape(&file.tensor, &want))
     status = dil_fail(DIL_INPUT, "lengths are [%lld] here, but '%s' is %s",
                       (long long)shape[0], path,
-                      bind_shape_text(b->arena, &file.tensor));
+                      call_tensor_shape_text(b->arena, &file.tensor));
   else
-    status = bind_array(b, path, DIL_I32, &file, &lengths);
+    status = call_take_array(b, path, DIL_I32, &file, &lengths);
   dil_npy_free(&file);
   if (status) return status;
   b->call.lengths = lengths.data;
   for (int64_t i = 0; i < shape[0]; i++)
-    if (b->call.lengths[i] < 0 || b->call.lengths[i] > b->size[BIND_M])
+    if (b->call.lengths[i] < 0 || b->call.lengths[i] > b->size[CALL_M])
       return dil_fail(DIL_INPUT,
                       "'%s' has %d at batch row %lld, which is not "
                       "in 0..%lld",
                       path, b->call.lengths[i], (long long)i,
-                      (long long)b->size[BIND_M]);
+                      (long long)b->size[CALL_M]);
   return DIL_OK;
 }
 
 /* Refuses --scale, --seed and --train where the pattern does not use them, and
  * a missing --scale. */
-static dil_status check_words(const binding *b) {
+static dil_status check_words(const call_setup *b) {
   const options *o = b->options;
   bool wanted = b->pattern->scale_kind == SCALE_RUNTIME;
   if (wanted && !o->seen[OPTION_SCALE])
@@ -291,32 +294,33 @@ static dil_status check_words(const binding *b) {
   return DIL_OK;
 }
 
-dil_status binding_tensors(binding *b, int64_t seq) {
+dil_status call_setup_tensors(call_setup *b, int64_t seq) {
   dil_tensor loaded[3];
   dil_status status = check_words(b);
-  if (!status) status = bind_check_outputs(b->options);
-  if (!status) status = bind_load(b, loaded);
-  if (!status) status = binding_sizes(b, seq);
-  if (!status) status = binding_inputs(b, true);
-  if (!status) status = bind_rows(b, loaded);
-  if (!status) status = bind_lengths(b);
-  return status ? status : bind_outputs(b);
+  if (!status) status = call_outputs_check(b->options);
+  if (!status) status = call_rows_load(b, loaded);
+  if (!status) status = call_setup_sizes(b, seq);
+  if (!status) status = call_setup_inputs(b, true);
+  if (!status) status = call_rows_make(b, loaded);
+  if (!status) status = make_lengths(b);
+  return status ? status : call_outputs_make(b);
 }
 
-dil_status binding_follow(binding *b, const int64_t size[BIND_SIZE_COUNT]) {
+dil_status call_setup_follow(call_setup *b,
+                             const int64_t size[CALL_SIZE_COUNT]) {
   dil_tensor loaded[3];
   dil_status status = check_words(b);
   if (!status) status = claim_options(b);
-  for (int32_t i = 0; i < BIND_SIZE_COUNT && !status; i++)
-    status = bind_claim(b, (bind_size)i, size[i], "rank 0");
-  if (!status) status = bind_load(b, loaded);
-  if (!status) status = binding_sizes(b, -1);
-  if (!status) status = binding_inputs(b, true);
-  return status ? status : bind_rows(b, loaded);
+  for (int32_t i = 0; i < CALL_SIZE_COUNT && !status; i++)
+    status = call_claim_size(b, (call_size)i, size[i], "rank 0");
+  if (!status) status = call_rows_load(b, loaded);
+  if (!status) status = call_setup_sizes(b, -1);
+  if (!status) status = call_setup_inputs(b, true);
+  return status ? status : call_rows_make(b, loaded);
 }
 
 /* All bits set is a NaN of every float type. */
-void binding_wipe(binding *b) {
+void call_setup_wipe(call_setup *b) {
   dil_tensor *o = &b->call.o, *lse = &b->call.lse;
   if (!b->out.map)
     memset(o->data, 0xFF,
@@ -329,25 +333,25 @@ void binding_wipe(binding *b) {
 
 /* Element at[] of input `index`; 0 outside of it. */
 static value read_input(void *context, int32_t index, const int32_t *at) {
-  const dil_tensor *t = &((const binding *)context)->inputs[index];
+  const dil_tensor *t = &((const call_setup *)context)->inputs[index];
   int64_t place = 0;
   for (int32_t axis = 0; axis < t->rank; axis++) {
     if (at[axis] < 0 || at[axis] >= t->shape[axis]) return (value){0};
     place += at[axis] * t->stride[axis];
   }
   double element = dil_element_read(t->data, t->dtype, place);
-  return (value){bind_is_float(t->dtype) ? 0 : (int64_t)element, element};
+  return (value){call_type_is_float(t->dtype) ? 0 : (int64_t)element, element};
 }
 
-int64_t binding_keys(const binding *b, int64_t b_row) {
-  return b->call.lengths ? b->call.lengths[b_row] : b->size[BIND_M];
+int64_t call_setup_keys(const call_setup *b, int64_t b_row) {
+  return b->call.lengths ? b->call.lengths[b_row] : b->size[CALL_M];
 }
 
-expr_point binding_point(const binding *b, int64_t b_row) {
+expr_point call_setup_point(const call_setup *b, int64_t b_row) {
   return (expr_point){.b = (int32_t)b_row,
-                      .B = (int32_t)b->size[BIND_B],
-                      .N = (int32_t)b->size[BIND_N],
-                      .M = (int32_t)binding_keys(b, b_row),
+                      .B = (int32_t)b->size[CALL_B],
+                      .N = (int32_t)b->size[CALL_N],
+                      .M = (int32_t)call_setup_keys(b, b_row),
                       .input = read_input,
                       .context = (void *)b};
 }

@@ -9,19 +9,19 @@ enum { BENCH_QUERIES = 8192, BENCH_RUNS = 9 };
 typedef struct bench {
   const options *options;
   int32_t count;
-  trial *trial; /* [count] */
+  session *session; /* [count] */
   arena **arena;
 } bench;
 
-static dil_status open_trials(bench *b) {
+static dil_status open_sessions(bench *b) {
   const options *o = b->options;
   int32_t forces = o->force.count ? o->force.count : 1;
   for (int32_t i = 0; i < o->file_count * forces; i++) {
-    trial *t = &b->trial[b->count];
+    session *t = &b->session[b->count];
     unsigned force = o->force.count ? o->force.set[i % forces] : 0;
     b->arena[b->count++] = arena_new();
     dil_status status =
-        trial_open(b->arena[i], o, i / forces, force, BENCH_QUERIES, t);
+        session_open(b->arena[i], o, i / forces, force, BENCH_QUERIES, t);
     message_compiled(o, &t->compilation, status);
     if (status) return status;
   }
@@ -37,42 +37,43 @@ static dil_status run_rounds(bench *b) {
   progress_start(&bar, "timing", 0, (runs + 1) * b->count);
   for (int32_t round = 0; round <= runs; round++)
     for (int32_t i = 0; !status && i < b->count; i++) {
-      trial_watch(&b->trial[i], bar.shown ? &bar.watch : NULL);
-      status = trial_run(&b->trial[i], runs, round > 0);
-      trial_watch(&b->trial[i], NULL);
-      if (round == 0) b->trial[i].runs = 0;
+      session_watch(&b->session[i], bar.shown ? &bar.watch : NULL);
+      status = session_run(&b->session[i], runs, round > 0);
+      session_watch(&b->session[i], NULL);
+      if (round == 0) b->session[i].runs = 0;
       progress_round(&bar);
     }
   progress_end(&bar);
   return status;
 }
 
-static dil_status finish_trials(bench *b) {
+static dil_status finish_sessions(bench *b) {
   bool good = true;
   if (!b->options->json) report_heading(stdout);
   for (int32_t i = 0; i < b->count; i++) {
-    trial *t = &b->trial[i];
-    dil_status status = trial_finish(t, BENCH_BUDGET);
+    session *t = &b->session[i];
+    dil_status status = session_finish(t, BENCH_BUDGET);
     if (status) return status;
     (b->options->json ? report_json : report_row)(&t->report, stdout);
-    if (!t->verdict.good) verdict_print(&t->verdict, stderr);
-    good &= t->verdict.good;
+    if (!t->accuracy.good) accuracy_print(&t->accuracy, stderr);
+    good &= t->accuracy.good;
   }
   return good ? DIL_OK : DIL_MISMATCH;
 }
 
 dil_status command_bench(arena *a, const options *o) {
   int32_t most = o->file_count * (o->force.count ? o->force.count : 1);
-  bench b = {o, 0, ARENA_ARRAY(a, trial, most), ARENA_ARRAY(a, arena *, most)};
-  dil_status status = open_trials(&b);
+  bench b = {o, 0, ARENA_ARRAY(a, session, most),
+             ARENA_ARRAY(a, arena *, most)};
+  dil_status status = open_sessions(&b);
   if (!status) {
     status = run_rounds(&b);
-    if (!status) status = finish_trials(&b);
+    if (!status) status = finish_sessions(&b);
     if (status && status != DIL_MISMATCH)
       message_error(status, NULL, "%s", dil_last_error());
   }
   for (int32_t i = 0; i < b.count; i++) {
-    trial_free(&b.trial[i]);
+    session_free(&b.session[i]);
     arena_free(b.arena[i]);
   }
   return status;

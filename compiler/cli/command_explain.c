@@ -40,10 +40,10 @@ static bool all_causal(const pattern *p) {
 }
 
 /* Dense attention of this shape, causal where the pattern is. */
-static void predict_dense(const binding *b, const compilation *c,
+static void predict_dense(const call_setup *b, const compilation *c,
                           const cost_case *spot, bill *l) {
   cover_count count;
-  binding beside = *b;
+  call_setup beside = *b;
   cost_case one = *spot;
   beside.pattern = cost_beside(c->arena, l->pattern, l->causal);
   one.rows = l->N < DIL_TILE_ROWS_LEAST;
@@ -59,7 +59,7 @@ static void predict_dense(const binding *b, const compilation *c,
 
 /* The prediction needs the peak of this machine, and to know what would run:
  * a kernel says so before any code is made. */
-static dil_status predict(const binding *b, compilation *c, bill *l) {
+static dil_status predict(const call_setup *b, compilation *c, bill *l) {
   dil_kernel *made;
   dil_kernel_source from;
   dil_sizes sizes = {l->B, l->N, l->M};
@@ -93,7 +93,7 @@ static int32_t tile_keys(const dil_table *table) {
   return table->tile_keys;
 }
 
-static dil_status predict_gpu(const binding *b, compilation *c, bill *l) {
+static dil_status predict_gpu(const call_setup *b, compilation *c, bill *l) {
   dil_status status = DIL_OK;
   if (!b->options->cuda) status = forecast_device(b, c, l->gpu);
   if (!status) status = forecast_make(b, c, l->flops, l->gpu);
@@ -102,20 +102,20 @@ static dil_status predict_gpu(const binding *b, compilation *c, bill *l) {
 }
 
 /* Inputs that only scores read have no elements here. */
-static void find_made_up(const binding *b, bill *l) {
+static void find_made_up(const call_setup *b, bill *l) {
   for (int32_t i = 0; i < b->options->input.count; i++) {
     const char *name = b->options->input.pair[i].name;
     if (strcmp(b->options->input.pair[i].value, "random")) continue;
     for (int32_t k = 0; k < b->pattern->input_count; k++)
       if (!strcmp(b->pattern->input[k].name, name) &&
-          bind_decides(b->pattern, k))
+          call_input_decides(b->pattern, k))
         l->made_up[l->made_up_count++] = name;
   }
 }
 
-static dil_status make_bill(const binding *b, compilation *c, bill *l) {
+static dil_status make_bill(const call_setup *b, compilation *c, bill *l) {
   const pattern *p = b->pattern;
-  int64_t B = b->size[BIND_B], N = b->size[BIND_N], M = b->size[BIND_M];
+  int64_t B = b->size[CALL_B], N = b->size[CALL_N], M = b->size[CALL_M];
   l->pattern = p;
   l->kernel = c->kernel->name;
   l->B = B, l->N = N, l->M = M;
@@ -127,7 +127,7 @@ static dil_status make_bill(const binding *b, compilation *c, bill *l) {
   find_made_up(b, l);
   l->tile_keys = tile_keys(&c->plan->table);
   /* As it runs: masks may have become branches (lift.c). */
-  binding planned = *b;
+  call_setup planned = *b;
   planned.pattern = c->plan->pattern;
   measure_cover(&planned, COST_TILE_ROWS, l->tile_keys, &l->count);
   l->flops = cost_flops(p, l->count.pairs);
@@ -297,14 +297,14 @@ static void print_json(arena *a, const bill *l) {
   json_decref(o);
 }
 
-static dil_status count_stream(const binding *b, const compilation *c,
+static dil_status count_stream(const call_setup *b, const compilation *c,
                                bill *l) {
   int64_t memory = l->gpu ? l->gpu->facts.memory : 0;
   l->streamed = true;
   if (l->gpu && !memory && !b->options->stream)
     return dil_fail(DIL_USAGE, "how much memory the chip of --cuda has is not "
                     "known: --stream=BYTES says what may be taken of it");
-  dil_status status = trial_stream_plan(
+  dil_status status = session_stream_plan(
       b, &c->plan->table, l->gpu ? 0 : l->threads, memory, &l->shape);
   return status ? status : stream_count(&l->shape, &l->stream);
 }
@@ -330,10 +330,10 @@ static dil_status check_machine(const options *o) {
 }
 
 static dil_status explain(arena *a, const options *o, compilation *c, bill *l,
-                          binding *b) {
-  dil_status status = binding_open(a, o, c->pattern, b);
-  if (!status) status = binding_sizes(b, -1);
-  if (!status) status = binding_inputs(b, false);
+                          call_setup *b) {
+  dil_status status = call_setup_open(a, o, c->pattern, b);
+  if (!status) status = call_setup_sizes(b, -1);
+  if (!status) status = call_setup_inputs(b, false);
   if (!status) status = make_bill(b, c, l);
   if (!status && c->topology)
     status = place_count_up(a, c->plan, c->topology, l->B, l->N, l->M,
@@ -347,7 +347,7 @@ static dil_status explain(arena *a, const options *o, compilation *c, bill *l,
 dil_status command_explain(arena *a, const options *o) {
   compilation c = {.arena = a, .diag = diag_new(a)};
   driver_request r = command_request(o, 0);
-  binding b = {0};
+  call_setup b = {0};
   bill l = {0};
   dil_status status = check_machine(o);
   bool gpu = o->cuda || o->device.word == DEVICE_CUDA;
@@ -363,6 +363,6 @@ dil_status command_explain(arena *a, const options *o) {
     print_json(a, &l);
   else if (!status)
     print_bill(a, &l);
-  binding_free(&b);
+  call_setup_free(&b);
   return message_compiled(o, &c, status);
 }

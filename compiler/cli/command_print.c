@@ -5,19 +5,19 @@ enum { COVER_QUERIES = 4096 };
 
 static dil_status print_cover(arena *a, const options *o, driver_request *r,
                               compilation *c) {
-  binding b;
+  call_setup b;
   r->last = STAGE_pattern;
   dil_status status = driver_compile(r, c);
   if (!status) status = driver_shapes_decide(c);
   if (status) return status;
-  status = binding_open(a, o, c->pattern, &b);
-  if (!status) status = binding_sizes(&b, COVER_QUERIES);
-  if (!status) status = binding_inputs(&b, false);
+  status = call_setup_open(a, o, c->pattern, &b);
+  if (!status) status = call_setup_sizes(&b, COVER_QUERIES);
+  if (!status) status = call_setup_inputs(&b, false);
   r->last = STAGE_cover;
   r->call = &b.call;
   r->dump = stdout;
   if (!status) status = driver_compile(r, c);
-  binding_free(&b);
+  call_setup_free(&b);
   return status;
 }
 

@@ -61,16 +61,16 @@ static dil_status write_file(arena *a, const show_mask *mask, const char *path,
   return status;
 }
 
-static dil_status show_pattern(arena *a, const options *o, binding *b) {
+static dil_status show_pattern(arena *a, const options *o, call_setup *b) {
   int32_t which = o->out ? find_form(o->out) : 0;
   if (which < 0)
     return dil_fail(DIL_USAGE, "a picture is .svg, .png or .txt, not '%s'",
                     o->out);
   show_mask mask;
-  expr_point point = binding_point(b, 0);
+  expr_point point = call_setup_point(b, 0);
   int32_t limit = o->out ? forms[which].limit : terminal_limit();
   dil_status status =
-      show_mask_make(a, b->pattern, o->head, b->size[BIND_N], b->size[BIND_M],
+      show_mask_make(a, b->pattern, o->head, b->size[CALL_N], b->size[CALL_M],
                      limit, &point, b->threads, &mask);
   if (status) return status;
   if (o->out) return write_file(a, &mask, o->out, forms[which].form);
@@ -85,11 +85,11 @@ dil_status command_show(arena *a, const options *o) {
   dil_status status = driver_compile(&r, &c);
   if (!status) status = driver_shapes_decide(&c);
   if (status) return message_compiled(o, &c, status);
-  binding b;
-  status = binding_open(a, o, c.pattern, &b);
-  if (!status) status = binding_sizes(&b, -1);
-  if (!status) status = binding_inputs(&b, false);
+  call_setup b;
+  status = call_setup_open(a, o, c.pattern, &b);
+  if (!status) status = call_setup_sizes(&b, -1);
+  if (!status) status = call_setup_inputs(&b, false);
   if (!status) status = show_pattern(a, o, &b);
-  binding_free(&b);
+  call_setup_free(&b);
   return message_compiled(o, &c, status);
 }

@@ -91,8 +91,8 @@ static json_t *candidate_json(const tune_search *s, const tune_candidate *c) {
 /* One object: all that ran to the end, the quickest first. */
 static void print_json(const tune_search *s, const wisdom_key *key,
                        const tune_candidate **order, const char *path) {
-  json_t *o = subject_json(s->trial->report.kernel, key->device,
-                           s->trial->binding.size);
+  json_t *o = subject_json(s->session->report.kernel, key->device,
+                           s->session->setup.size);
   json_t *list = json_array();
   for (int32_t i = 0; i < s->count; i++)
     if (order[i]->kernel)
@@ -117,11 +117,11 @@ static const tune_candidate **sort_candidates(arena *a, const tune_search *s) {
 
 static void print_search(const tune_search *s, const wisdom_key *key,
                          const tune_candidate **order) {
-  const trial *t = s->trial;
+  const session *t = s->session;
   printf("%s on %s, %lld x %lld queries, %lld keys: %d of %d schedules run, "
          "%d refused\n",
-         t->report.kernel, key->device, (long long)t->binding.size[BIND_B],
-         (long long)t->binding.size[BIND_N], (long long)t->binding.size[BIND_M],
+         t->report.kernel, key->device, (long long)t->setup.size[CALL_B],
+         (long long)t->setup.size[CALL_N], (long long)t->setup.size[CALL_M],
          s->made, s->count, s->refused);
   for (int32_t i = 0; i < s->count && i < SHOWN; i++)
     if (order[i]->kernel) print_candidate(s, order[i]);
@@ -134,9 +134,9 @@ static dil_status remember(arena *a, const options *o, const tune_search *s,
                            const char *path) {
   wisdom_record record = {.knobs = s->best->knobs,
                           .seconds = s->best->median,
-                          .name = s->trial->compilation.pattern->name};
-  const trial *t = s->trial;
-  recall_key(&t->compilation, trial_context(t), t->binding.size, &record.key);
+                          .name = s->session->compilation.pattern->name};
+  const session *t = s->session;
+  recall_key(&t->compilation, session_context(t), t->setup.size, &record.key);
   const tune_candidate **order = sort_candidates(a, s);
   if (!o->json) print_search(s, &record.key, order);
   dil_status status = wisdom_add(a, path, &record);
@@ -144,7 +144,7 @@ static dil_status remember(arena *a, const options *o, const tune_search *s,
   return status;
 }
 
-static dil_status check_kernel(const trial *t) {
+static dil_status check_kernel(const session *t) {
   const kernel *k = t->compilation.kernel;
   if (!k || !k->schedule) return DIL_OK;
   return dil_fail(DIL_USAGE, "kernel '%s' has a schedule, which leaves nothing "
@@ -152,18 +152,18 @@ static dil_status check_kernel(const trial *t) {
 }
 
 static dil_status tune_length(arena *a, const options *o, const char *path) {
-  trial t;
+  session t;
   tune_search search = {0};
   double budget = o->seen[OPTION_BUDGET] ? o->budget : TUNE_BUDGET;
-  dil_status status = trial_open(a, o, 0, 0, -1, &t);
+  dil_status status = session_open(a, o, 0, 0, -1, &t);
   if (!status) status = check_kernel(&t);
   if (!status) status = tune_run(&t, budget, &search);
   if (!status) status = remember(a, o, &search, path);
   bool wrong = status == DIL_MISMATCH;
-  if (wrong) verdict_print(&t.verdict, stderr);
+  if (wrong) accuracy_print(&t.accuracy, stderr);
   message_compiled(o, &t.compilation, wrong ? DIL_OK : status);
   tune_free(&search);
-  trial_free(&t);
+  session_free(&t);
   return status;
 }
 

@@ -46,9 +46,9 @@ dil_status forecast_chip(arena *a, const options *o, forecast *f) {
   return DIL_OK;
 }
 
-dil_status forecast_device(const binding *b, compilation *c, forecast *f) {
+dil_status forecast_device(const call_setup *b, compilation *c, forecast *f) {
   dil_context *gpu;
-  dil_status status = trial_cuda_context(b->options, &gpu);
+  dil_status status = session_cuda_context(b->options, &gpu);
   if (status)
     return dil_fail(status, "%s; --cuda sm_90a asks of a chip that need not be "
                     "there", dil_last_error());
@@ -100,25 +100,25 @@ static void tell_reason(const compilation *c, const gpu_backend *gpu,
                                                       : p->branch[first].at;
 }
 
-static double rows_of(const binding *b) {
-  return (double)b->size[BIND_B] * (double)b->size[BIND_N] *
+static double rows_of(const call_setup *b) {
+  return (double)b->size[CALL_B] * (double)b->size[CALL_N] *
          (double)b->pattern->heads;
 }
 
-static void predict(const binding *b, const compilation *c, int32_t pass,
+static void predict(const call_setup *b, const compilation *c, int32_t pass,
                     forecast *f) {
   const dil_cuda_pass *run = &f->run.pass[pass];
   const dil_cuda_code *code = &f->codes.code[run->code];
   forecast_pass *own = &f->pass[pass];
-  binding alone = *b;
+  call_setup alone = *b;
   alone.pattern = pattern_of(c, pass);
   measure_cover(&alone, code->tile_rows, code->tile_keys, &own->count);
   cost_gpu_case spot = {.facts = &f->facts,
                         .code = code,
                         .count = &own->count,
-                        .B = b->size[BIND_B],
-                        .N = b->size[BIND_N],
-                        .M = b->size[BIND_M],
+                        .B = b->size[CALL_B],
+                        .N = b->size[CALL_N],
+                        .M = b->size[CALL_M],
                         .dedup = c->plan->table.dedup &&
                                  !strcmp(code->family, "hopper"),
                         .touched = 1 - own->count.uncovered / rows_of(b),
@@ -127,7 +127,7 @@ static void predict(const binding *b, const compilation *c, int32_t pass,
 }
 
 /* A call of these sizes, of row-major tensors without data. */
-static dil_call call_of(const binding *b, const dil_table *t, int64_t B,
+static dil_call call_of(const call_setup *b, const dil_table *t, int64_t B,
                         int64_t N, int64_t M) {
   int64_t q[] = {B, N, t->heads, t->head_dim};
   int64_t k[] = {B, M, t->kv_heads, t->head_dim};
@@ -146,7 +146,7 @@ static dil_call call_of(const binding *b, const dil_table *t, int64_t B,
 
 /* Adds up the states of a rank. Each of its combs of queries starts with the
  * keys that the rank owns. */
-static dil_status foresee_rank(const binding *b, const ring_shape *r,
+static dil_status foresee_rank(const call_setup *b, const ring_shape *r,
                                int64_t batch, int32_t rank,
                                const dil_cuda_module *cuda, forecast *f) {
   shard asking = place_queries(r, rank), owned = place_keys(r, rank);
@@ -156,8 +156,8 @@ static dil_status foresee_rank(const binding *b, const ring_shape *r,
   for (int32_t i = 0; i < asking.count && !status; i++) {
     dil_comb q = asking.comb[i];
     dil_comb k = i < owned.count ? owned.comb[i] : (dil_comb){0, 1, 0};
-    dil_part part = {.queries = q, .keys = k, .B = b->size[BIND_B],
-                     .N = r->N, .M = r->M};
+    dil_part part = {
+        .queries = q, .keys = k, .B = b->size[CALL_B], .N = r->N, .M = r->M};
     dil_call call = call_of(b, r->table, batch, q.count, k.count);
     status = cuda->foresee(&f->facts, r->table, f->codes.code, f->codes.count,
                            &call, &part, &part_of);
@@ -170,7 +170,7 @@ static dil_status foresee_rank(const binding *b, const ring_shape *r,
 }
 
 /* The largest states of any rank. */
-static dil_status foresee_ranks(const binding *b, const compilation *c,
+static dil_status foresee_ranks(const call_setup *b, const compilation *c,
                                 const dil_cuda_module *cuda, forecast *f) {
   const dil_table *all = &c->plan->table;
   dil_status status = DIL_OK;
@@ -180,9 +180,12 @@ static dil_status foresee_ranks(const binding *b, const compilation *c,
   if (!share.heads) return status; /* crew_new refuses the mesh */
   dil_table mine =
       share_table(all, share, arena_take(c->arena, 1, share_size(all)));
-  ring_shape r = {.table = &mine, .layout = m.layout, .ranks = m.ring,
-                  .N = b->size[BIND_N], .M = b->size[BIND_M]};
-  int64_t batch = (b->size[BIND_B] + m.batch - 1) / m.batch;
+  ring_shape r = {.table = &mine,
+                  .layout = m.layout,
+                  .ranks = m.ring,
+                  .N = b->size[CALL_N],
+                  .M = b->size[CALL_M]};
+  int64_t batch = (b->size[CALL_B] + m.batch - 1) / m.batch;
   for (int32_t i = 0; i < m.ring && !status; i++)
     status = foresee_rank(b, &r, batch, i, cuda, f);
   return status;
@@ -193,7 +196,7 @@ static dil_status foresee_ranks(const binding *b, const compilation *c,
 /* Seconds to move states. Every pass but the opening one reads and writes the
  * states of its rows; without an opening pass all rows first get an empty
  * state. */
-static double states_of(const binding *b, const forecast *f) {
+static double states_of(const call_setup *b, const forecast *f) {
   const plan *p = f->compilation->plan;
   double all = rows_of(b), rows = f->run.opening < 0 ? all : 0;
   if (!f->run.stateful) return 0;
@@ -202,7 +205,7 @@ static double states_of(const binding *b, const forecast *f) {
   return cost_gpu_state_seconds(p->pattern, &f->facts, rows);
 }
 
-static void add_up(const binding *b, double flops, forecast *f) {
+static void add_up(const call_setup *b, double flops, forecast *f) {
   const plan *p = f->compilation->plan;
   f->seconds = f->states = states_of(b, f);
   for (int32_t i = 0; i < p->table.pass_count; i++)
@@ -212,8 +215,8 @@ static void add_up(const binding *b, double flops, forecast *f) {
                  : -1;
 }
 
-dil_status forecast_make(const binding *b, const compilation *c, double flops,
-                         forecast *f) {
+dil_status forecast_make(const call_setup *b, const compilation *c,
+                         double flops, forecast *f) {
   const gpu_backend *gpu;
   const dil_cuda_module *cuda;
   gpu_request request = {.plan = c->plan,
@@ -222,10 +225,10 @@ dil_status forecast_make(const binding *b, const compilation *c, double flops,
                          .whole = !c->topology,
                          .only = c->plan->force & FORCE_GENERAL ? "general"
                                                                 : NULL};
-  dil_call call = call_of(b, &c->plan->table, b->size[BIND_B],
-                          b->size[BIND_N], b->size[BIND_M]);
+  dil_call call = call_of(b, &c->plan->table, b->size[CALL_B], b->size[CALL_N],
+                          b->size[CALL_M]);
   f->compilation = c;
-  if (!b->size[BIND_B] || !b->size[BIND_N])
+  if (!b->size[CALL_B] || !b->size[CALL_N])
     return dil_fail(DIL_USAGE, "no rows: there is nothing to run on a GPU");
   dil_status status = gpu_compiler_open(&gpu);
   if (!status) status = dil_cuda_module_open(&cuda);

@@ -39,11 +39,11 @@ typedef struct forecast {
  * `--device cuda`. forecast_device also applies the device's remembered
  * schedule to the plan. DIL_USAGE: the chip is not among those known. */
 dil_status forecast_chip(arena *a, const options *o, forecast *f);
-dil_status forecast_device(const binding *b, compilation *c, forecast *f);
+dil_status forecast_device(const call_setup *b, compilation *c, forecast *f);
 /* Fills all the rest; `name`, `model` and `facts` are set before. flops: of the
  * whole call. */
-dil_status forecast_make(const binding *b, const compilation *c, double flops,
-                         forecast *f);
+dil_status forecast_make(const call_setup *b, const compilation *c,
+                         double flops, forecast *f);
 
 /* ---- forecast_print.c ---------------------------------------------------- */
 

@@ -41,17 +41,17 @@ static bool differs_by_batch(const pattern *p) {
 }
 
 /* Without tiles nothing but pairs is counted. */
-static void measure_row(const binding *b, int64_t row, int32_t tile_rows,
+static void measure_row(const call_setup *b, int64_t row, int32_t tile_rows,
                         int32_t tile_keys, cover_count *count) {
-  int64_t N = b->size[BIND_N], M = binding_keys(b, row);
+  int64_t N = b->size[CALL_N], M = call_setup_keys(b, row);
   if (tile_rows > 0)
     cover_pattern(b->pattern, N, M, tile_rows, tile_keys, &b->call, row, count);
   else cover_pairs(b->pattern, N, M, &b->call, row, count);
 }
 
-void measure_cover(const binding *b, int32_t tile_rows, int32_t tile_keys,
+void measure_cover(const call_setup *b, int32_t tile_rows, int32_t tile_keys,
                    cover_count *sum) {
-  int64_t B = b->size[BIND_B];
+  int64_t B = b->size[CALL_B];
   bool alike = !b->call.lengths && !differs_by_batch(b->pattern);
   cover_count one;
   *sum = (cover_count){0};
@@ -61,7 +61,7 @@ void measure_cover(const binding *b, int32_t tile_rows, int32_t tile_keys,
   }
 }
 
-void measure_pairs(const binding *b, cover_count *sum) {
+void measure_pairs(const call_setup *b, cover_count *sum) {
   measure_cover(b, 0, 0, sum);
 }
 
@@ -77,7 +77,7 @@ static void measure_one(void *context, int64_t index, int32_t worker) {
   w->rate[index] = 1e9 * dil_peak_flops(w->isa, w->bf16, w->seconds);
 }
 
-dil_status measure_peak(const binding *b, const char *isa, double seconds,
+dil_status measure_peak(const call_setup *b, const char *isa, double seconds,
                         double *peak) {
   int32_t count = dil_threads_count(b->threads);
   double *rate = calloc((size_t)count, sizeof *rate);

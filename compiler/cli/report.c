@@ -65,7 +65,7 @@ static void add_ring(json_t *o, const report *r) {
 
 void report_json(const report *r, FILE *out) {
   char force[64], hash[17], text[KNOBS_TEXT];
-  const verdict *v = r->verdict;
+  const accuracy *v = r->accuracy;
   snprintf(hash, sizeof hash, "%016llx", (unsigned long long)r->plan_hash);
   json_t *o = json_object();
   json_object_set_new(o, "kernel", text_or_null(r->kernel));
@@ -168,7 +168,7 @@ void report_text(const report *r, FILE *out) {
   if (r->ranks) fputc('\n', out);
   if (r->streamed)
     report_stream_text(&r->chunks, &r->stream, false, "stream  ", out);
-  if (r->verdict) verdict_print(r->verdict, out);
+  if (r->accuracy) accuracy_print(r->accuracy, out);
 }
 
 void report_heading(FILE *out) {
@@ -185,10 +185,10 @@ void report_row(const report *r, FILE *out) {
   fprintf(out, "%-28s %-10s %7d %10s %9.1f %7s", name,
           r->variant ? r->variant : "-", r->threads,
           message_time(r->seconds, time), gflops(r), part);
-  if (r->verdict) fprintf(out, " %9.2g", r->verdict->rel_error);
-  if (r->verdict && !isnan(r->verdict->lse_error))
-    fprintf(out, " %9.2g", r->verdict->lse_error);
-  if (r->verdict && r->verdict->nan_rows)
-    fprintf(out, "  %lld rows NaN in both", (long long)r->verdict->nan_rows);
-  fprintf(out, "%s\n", r->verdict && !r->verdict->good ? "  BAD" : "");
+  if (r->accuracy) fprintf(out, " %9.2g", r->accuracy->rel_error);
+  if (r->accuracy && !isnan(r->accuracy->lse_error))
+    fprintf(out, " %9.2g", r->accuracy->lse_error);
+  if (r->accuracy && r->accuracy->nan_rows)
+    fprintf(out, "  %lld rows NaN in both", (long long)r->accuracy->nan_rows);
+  fprintf(out, "%s\n", r->accuracy && !r->accuracy->good ? "  BAD" : "");
 }

@@ -30,7 +30,7 @@ typedef struct report {
   stream_chunks chunks;
   stream_facts stream;
   bool kept;             /* the code came out of the cache */
-  const verdict *verdict; /* NULL: not checked */
+  const accuracy *accuracy; /* NULL: not checked */
 } report;
 
 /* A streamed call's chunks and what they move; as lines that begin with

@@ -5,7 +5,7 @@
 #include "compiler/driver.h"
 #include <stdlib.h>
 
-dil_status trial_cuda_context(const options *o, dil_context **made) {
+dil_status session_cuda_context(const options *o, dil_context **made) {
   dil_context_options gpu = DIL_CONTEXT_OPTIONS_INIT;
   char device[24];
   snprintf(device, sizeof device, "cuda:%d", (int)o->device.number);
@@ -15,8 +15,8 @@ dil_status trial_cuda_context(const options *o, dil_context **made) {
   return dil_context_new(&gpu, made);
 }
 
-dil_status trial_cuda_codes(compilation *c, dil_context *context,
-                            dil_kernel_source *from, crew_gpu *gpu) {
+dil_status session_cuda_codes(compilation *c, dil_context *context,
+                              dil_kernel_source *from, crew_gpu *gpu) {
   dil_status status = driver_source(c, context, from);
   if (!status)
     status = keep_beside(c, dil_context_arch(context), KEEP_ROWS, &gpu->rows);
@@ -27,7 +27,7 @@ dil_status trial_cuda_codes(compilation *c, dil_context *context,
   return status;
 }
 
-static dil_status copy_up(trial_cuda *t, int64_t bytes, const void *from,
+static dil_status copy_up(session_cuda *t, int64_t bytes, const void *from,
                           void **to) {
   *to = NULL;
   if (!from) return DIL_OK;
@@ -41,7 +41,7 @@ static int64_t bytes_of(const dil_tensor *tensor) {
   return dil_tensor_count(tensor) * (int64_t)dil_dtype_size(tensor->dtype);
 }
 
-dil_status trial_cuda_open(trial_cuda *t, const dil_call *call) {
+dil_status session_cuda_open(session_cuda *t, const dil_call *call) {
   dil_tensor *const tensors[] = {&t->call.q, &t->call.k, &t->call.v,
                                  &t->call.o, &t->call.lse};
   dil_status status = DIL_OK;
@@ -63,15 +63,15 @@ dil_status trial_cuda_open(trial_cuda *t, const dil_call *call) {
   return status;
 }
 
-void trial_cuda_free(trial_cuda *t) {
+void session_cuda_free(session_cuda *t) {
   while (t->memory_count > 0)
     dil_memory_give(t->context, t->memory[--t->memory_count]);
   free(t->peak.cubin);
   dil_context_free(t->context);
 }
 
-dil_status trial_cuda_peak(trial_cuda *t, const compilation *c, double seconds,
-                           double *rate) {
+dil_status session_cuda_peak(session_cuda *t, const compilation *c,
+                             double seconds, double *rate) {
   enum { SPLIT_PRODUCTS = 3 };
   const plan *p = c->plan;
   bool split = p->table.dtype == DIL_F32 && !p->pattern->fast;
@@ -83,7 +83,7 @@ dil_status trial_cuda_peak(trial_cuda *t, const compilation *c, double seconds,
   return status;
 }
 
-dil_status trial_cuda_fetch(trial_cuda *t, const dil_call *call) {
+dil_status session_cuda_fetch(session_cuda *t, const dil_call *call) {
   dil_status status = dil_memory_read(t->context, call->o.data, t->call.o.data,
                                       bytes_of(&call->o));
   if (!status && call->lse.data)

@@ -7,32 +7,32 @@
 #include "runtime/api/kernel.h"
 #include "runtime/ring/ranks_gpu.h"
 
-enum { TRIAL_CUDA_BLOCKS = 6 + DIL_INPUT_MAX };
+enum { SESSION_CUDA_BLOCKS = 6 + DIL_INPUT_MAX };
 
-typedef struct trial_cuda {
+typedef struct session_cuda {
   dil_context *context;      /* the GPU's */
   dil_call call;             /* the host's call with device pointers */
   dil_tensor inputs[DIL_INPUT_MAX];
-  void *memory[TRIAL_CUDA_BLOCKS];
+  void *memory[SESSION_CUDA_BLOCKS];
   int32_t memory_count;
-  dil_cuda_code peak;        /* cubin NULL until trial_cuda_peak */
-} trial_cuda;
+  dil_cuda_code peak; /* cubin NULL until session_cuda_peak */
+} session_cuda;
 
 /* A context on the GPU that --device names. */
-dil_status trial_cuda_context(const options *o, dil_context **made);
+dil_status session_cuda_context(const options *o, dil_context **made);
 /* Fills the plan's code in `gpu`, not its module and devices. `from`, which has
  * the code, and gpu->rows.cubin are the caller's to free. */
-dil_status trial_cuda_codes(compilation *c, dil_context *context,
-                            dil_kernel_source *from, crew_gpu *gpu);
+dil_status session_cuda_codes(compilation *c, dil_context *context,
+                              dil_kernel_source *from, crew_gpu *gpu);
 /* Copies the call's row-major tensors to the device of t->context, which the
- * caller has set. trial_cuda_free is due in any case. */
-dil_status trial_cuda_open(trial_cuda *t, const dil_call *call);
-void trial_cuda_free(trial_cuda *t);
+ * caller has set. session_cuda_free is due in any case. */
+dil_status session_cuda_open(session_cuda *t, const dil_call *call);
+void session_cuda_free(session_cuda *t);
 /* The device's measured peak, operations a second, in the arithmetic of the
  * plan's dtype: an f32 product is three tf32 products, of `f32 fast` one. */
-dil_status trial_cuda_peak(trial_cuda *t, const compilation *c, double seconds,
-                           double *rate);
+dil_status session_cuda_peak(session_cuda *t, const compilation *c,
+                             double seconds, double *rate);
 /* Copies o and lse back into the tensors of the host's call. */
-dil_status trial_cuda_fetch(trial_cuda *t, const dil_call *call);
+dil_status session_cuda_fetch(session_cuda *t, const dil_call *call);
 
 #endif

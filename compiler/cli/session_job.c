@@ -19,7 +19,7 @@ enum { SETTING_UP = 600 };
 typedef struct hello {
   uint64_t plan_hash;
   int64_t version, ring, heads, batch, layout, exchange;
-  int64_t size[BIND_SIZE_COUNT];
+  int64_t size[CALL_SIZE_COUNT];
   int64_t train, seed;
   double scale;
   uint64_t inputs;
@@ -36,7 +36,7 @@ enum { FIELD = 8, FIELDS = sizeof(hello) / FIELD };
 _Static_assert(FIELDS == sizeof hello_words / sizeof *hello_words,
                "a word for each field");
 
-static uint64_t hash_inputs(const binding *b) {
+static uint64_t hash_inputs(const call_setup *b) {
   uint64_t hash = 0;
   for (int32_t i = 0; i < b->call.input_count; i++) {
     const dil_tensor *t = &b->inputs[i];
@@ -46,8 +46,8 @@ static uint64_t hash_inputs(const binding *b) {
   return hash;
 }
 
-static hello make_hello(const trial_crew *t, const topology *on,
-                        const binding *b) {
+static hello make_hello(const session_ranks *t, const topology *on,
+                        const call_setup *b) {
   mesh m = place_mesh(b->pattern, on);
   hello h = {.plan_hash = t->from.plan_hash,
              .version = DIL_INTERFACE,
@@ -93,9 +93,9 @@ static dil_status hear(dil_link *world, int32_t from, hello *theirs) {
 
 /* Rank 0 reads the call, sends its values, and compares them with the answer of
  * every other rank. */
-static dil_status lead(trial_crew *t, const topology *on, binding *b,
+static dil_status lead(session_ranks *t, const topology *on, call_setup *b,
                        int64_t seq) {
-  dil_status status = binding_tensors(b, seq);
+  dil_status status = call_setup_tensors(b, seq);
   if (status) return status;
   hello mine = make_hello(t, on, b), theirs;
   for (int32_t i = 1; i < t->world->ranks && !status; i++)
@@ -109,30 +109,30 @@ static dil_status lead(trial_crew *t, const topology *on, binding *b,
 
 /* Every other rank takes rank 0's sizes, unless its own options contradict
  * them, and answers with its own values. */
-static dil_status follow(trial_crew *t, const topology *on, binding *b) {
+static dil_status follow(session_ranks *t, const topology *on, call_setup *b) {
   hello first;
   enum { BEFORE_SIZES = offsetof(hello, size) / FIELD };
   dil_status status = hear(t->world, 0, &first);
   hello mine = make_hello(t, on, b);
   if (!status) status = compare(&mine, &first, 0, BEFORE_SIZES);
-  if (!status) status = binding_follow(b, first.size);
+  if (!status) status = call_setup_follow(b, first.size);
   if (status) return status;
   mine = make_hello(t, on, b);
   return say(t->world, 0, &mine);
 }
 
-dil_status trial_job_join(trial_crew *t, const topology *on, binding *b,
-                          int64_t seq) {
+dil_status session_job_join(session_ranks *t, const topology *on, call_setup *b,
+                            int64_t seq) {
   b->apart = true;
-  dil_status status = trial_crew_world(t, on, SETTING_UP);
+  dil_status status = session_ranks_world(t, on, SETTING_UP);
   if (!status)
     status = t->task.rank ? follow(t, on, b) : lead(t, on, b, seq);
   if (!status) status = link_meet(t->world); /* fails where ranks differ */
-  return status ? status : trial_crew_ring(t);
+  return status ? status : session_ranks_ring(t);
 }
 
-dil_status trial_job_begin(trial_crew *t, const topology *on,
-                           const binding *b) {
+dil_status session_job_begin(session_ranks *t, const topology *on,
+                             const call_setup *b) {
   dil_status status = link_meet(t->world);
   t->world->timeout = on->timeout;
   return status ? status : crew_hold(t->crew, &b->call);
@@ -141,29 +141,29 @@ dil_status trial_job_begin(trial_crew *t, const topology *on,
 /* ---- the end ------------------------------------------------------------- */
 
 typedef struct checked {
-  const binding *binding;
+  const call_setup *setup;
   int64_t rows;
 } checked;
 
 static void checked_row(const void *owner, int64_t index, crew_row *row) {
   const checked *c = owner;
-  verdict_place at = verdict_row(c->binding, c->rows, index);
+  accuracy_element at = accuracy_row(c->setup, c->rows, index);
   *row = (crew_row){at.b, at.n, (int32_t)at.h};
 }
 
-dil_status trial_job_collect(trial_crew *t, double budget) {
-  const binding *b = t->binding;
+dil_status session_job_collect(session_ranks *t, double budget) {
+  const call_setup *b = t->setup;
   checked c = {b, 0};
   if (budget > 0) {
     cover_count count;
     measure_pairs(b, &count);
-    c.rows = verdict_rows(b, count.pairs, budget);
+    c.rows = accuracy_rows(b, count.pairs, budget);
   }
-  crew_wanted wanted = {bind_is_sparse(b) ? c.rows : -1, checked_row, &c};
+  crew_wanted wanted = {call_is_sparse(b) ? c.rows : -1, checked_row, &c};
   return crew_collect(t->crew, t->world, &b->call, &wanted);
 }
 
-void trial_job_fail(trial_crew *t) {
+void session_job_fail(session_ranks *t) {
   if (t->world && !t->failed)
     t->world->calls->revoke(t->world, dil_last_error());
   t->failed = true;

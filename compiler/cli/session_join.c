@@ -9,7 +9,7 @@
 
 /* With NCCL the ranks are one process or several: processes with DIL_MEET, an
  * MPI job, or processes that a launcher started together. */
-static dil_status find_nccl_way(trial_crew *t) {
+static dil_status find_nccl_way(session_ranks *t) {
   dil_status status = DIL_OK;
   bool asked = setting_text("DIL_MEET") != NULL;
   t->job = asked || launch_by_mpi();
@@ -20,7 +20,7 @@ static dil_status find_nccl_way(trial_crew *t) {
   return status;
 }
 
-dil_status trial_crew_way(trial_crew *t, const topology *on) {
+dil_status session_ranks_way(session_ranks *t, const topology *on) {
   t->job = on->link == LINK_MPI || on->link == LINK_PROCESS;
   dil_status status = launch_read(&t->launched);
   if (status) return status;
@@ -34,12 +34,12 @@ dil_status trial_crew_way(trial_crew *t, const topology *on) {
   return status;
 }
 
-bool trial_crew_in_file(const trial_crew *t) {
+bool session_ranks_in_file(const session_ranks *t) {
   return *t->meet && !socket_is_address(t->meet);
 }
 
 /* The command that starts so many ranks, by the launcher that set the count. */
-static const char *start_hint(const trial_crew *t, int64_t ranks) {
+static const char *start_hint(const session_ranks *t, int64_t ranks) {
   const char *by = t->launched.ranks_by ? t->launched.ranks_by : "";
   return arena_print(t->of->arena,
                      !strcmp(by, "WORLD_SIZE")
@@ -50,7 +50,7 @@ static const char *start_hint(const trial_crew *t, int64_t ranks) {
                      (long long)ranks);
 }
 
-static dil_status check_count(trial_crew *t, const topology *on,
+static dil_status check_count(session_ranks *t, const topology *on,
                               int64_t ranks) {
   const char *by = t->launched.ranks_by;
   if (ranks == on->devices) return DIL_OK;
@@ -65,7 +65,8 @@ static dil_status check_count(trial_crew *t, const topology *on,
   return dil_fail(DIL_USAGE, "%s", why);
 }
 
-static dil_status open_mpi(trial_crew *t, const topology *on, double timeout) {
+static dil_status open_mpi(session_ranks *t, const topology *on,
+                           double timeout) {
   void *symbol;
   int32_t ranks = 0;
   dil_status status = dil_module_open("dilrt-mpi.so", DIL_MPI_SYMBOL, &symbol);
@@ -79,7 +80,7 @@ static dil_status open_mpi(trial_crew *t, const topology *on, double timeout) {
   return status ? status : t->mpi->link(0, timeout, &t->world);
 }
 
-static dil_status find_rank(trial_crew *t, const topology *on) {
+static dil_status find_rank(session_ranks *t, const topology *on) {
   const launch *l = &t->launched;
   int64_t last = on->devices - 1;
   if (l->ranks >= 0 && check_count(t, on, l->ranks)) return DIL_USAGE;
@@ -95,25 +96,25 @@ static dil_status find_rank(trial_crew *t, const topology *on) {
 }
 
 /* Meets the other ranks in a file or at HOST:PORT. */
-static dil_status open_meeting(trial_crew *t, const topology *on,
+static dil_status open_meeting(session_ranks *t, const topology *on,
                                double timeout) {
   enum { PATIENCE = 30 }; /* seconds; processes start at different times */
   int32_t ranks = (int32_t)on->devices;
   double patience = on->timeout > PATIENCE ? on->timeout : PATIENCE;
   dil_status status = find_rank(t, on);
   if (status) return status;
-  return trial_crew_in_file(t)
+  return session_ranks_in_file(t)
              ? file_link_new(t->meet, t->task.rank, ranks, timeout, &t->world)
              : socket_link_new(t->meet, t->task.rank, ranks, patience, timeout,
                                &t->world);
 }
 
-dil_status trial_crew_world(trial_crew *t, const topology *on,
-                            double timeout) {
+dil_status session_ranks_world(session_ranks *t, const topology *on,
+                               double timeout) {
   return *t->meet ? open_meeting(t, on, timeout) : open_mpi(t, on, timeout);
 }
 
-static dil_status ring_in_file(const trial_crew *t, int32_t group,
+static dil_status ring_in_file(const session_ranks *t, int32_t group,
                                dil_link **link) {
   const mesh *on = &t->task.mesh;
   char own[DIL_PATH_MAX];
@@ -124,22 +125,22 @@ static dil_status ring_in_file(const trial_crew *t, int32_t group,
                        link);
 }
 
-dil_status trial_crew_ring(trial_crew *t) {
+dil_status session_ranks_ring(session_ranks *t) {
   const mesh *on = &t->task.mesh;
   int32_t ring = on->ring, group = t->task.rank / ring;
   dil_link **link = &t->task.link;
   dil_status status =
       !*t->meet ? t->mpi->link(group, on->timeout, link)
-      : trial_crew_in_file(t) ? ring_in_file(t, group, link)
-                              : socket_link_part(t->world, group * ring, ring,
-                                                 on->timeout, link);
+      : session_ranks_in_file(t)
+          ? ring_in_file(t, group, link)
+          : socket_link_part(t->world, group * ring, ring, on->timeout, link);
   if (status) return status;
   (*link)->first = group * ring;
   (*link)->above = t->world;
   return DIL_OK;
 }
 
-dil_status trial_crew_nccl(trial_crew *t, const topology *on) {
+dil_status session_ranks_nccl(session_ranks *t, const topology *on) {
   void *symbol;
   if (on->link != LINK_NCCL || on->devices == 1) return DIL_OK;
   if (!t->on_gpu)

@@ -21,7 +21,7 @@ static const char *name_at(json_t *kernels, size_t index) {
   return name ? name : "";
 }
 
-static dil_status find_kernel(const trial_library *t, const char *name,
+static dil_status find_kernel(const session_library *t, const char *name,
                               json_t **found) {
   const char *names[NAMES_MAX];
   char list[DIAG_LIST], guess[DIAG_GUESS];
@@ -42,7 +42,7 @@ static dil_status find_kernel(const trial_library *t, const char *name,
                   diag_guess(name, names, known, guess));
 }
 
-static dil_status read_pattern(const trial_library *t, compilation *c) {
+static dil_status read_pattern(const session_library *t, compilation *c) {
   const char *text = t->facts.text;
   c->program = program_parse(c->arena, c->diag, t->path, text, strlen(text),
                              NULL, 0);
@@ -63,7 +63,7 @@ static const char *usable_isa(json_t *isas) {
   return NULL;
 }
 
-static dil_status limit_isa(trial_library *t, const char *wish) {
+static dil_status limit_isa(session_library *t, const char *wish) {
   size_t index;
   json_t *isa;
   if (!wish) return DIL_OK;
@@ -97,10 +97,10 @@ static dil_status check_options(const options *o) {
   return DIL_OK;
 }
 
-dil_status trial_library_read(trial_library *t, const options *o,
-                              compilation *c) {
+dil_status session_library_read(session_library *t, const options *o,
+                                compilation *c) {
   json_t *found;
-  *t = (trial_library){.path = o->library};
+  *t = (session_library){.path = o->library};
   dil_status status = check_options(o);
   if (!status) status = library_read(c->arena, t->path, &t->described);
   if (!status) status = library_about(t->path, t->described, &t->about);
@@ -114,7 +114,7 @@ dil_status trial_library_read(trial_library *t, const options *o,
 
 /* ---- loading ------------------------------------------------------------- */
 
-static void *symbol_of(const trial_library *t, const char *rest) {
+static void *symbol_of(const session_library *t, const char *rest) {
   char name[512];
   int length = snprintf(name, sizeof name, "%s%s%s", t->about.name,
                         *rest ? "_" : "", rest);
@@ -129,7 +129,7 @@ static void load_runtime(void) {
 }
 
 /* A standalone library carries its own run time and needs a context of that. */
-static dil_status make_context(trial_library *t, const options *o) {
+static dil_status make_context(session_library *t, const options *o) {
   int32_t threads = (int32_t)o->threads, result;
   void *place = &t->context, *with[] = {&threads, &place};
   void *function = symbol_of(t, "context_new");
@@ -139,8 +139,8 @@ static dil_status make_context(trial_library *t, const options *o) {
   return status ? status : (dil_status)result;
 }
 
-dil_status trial_library_load(trial_library *t, const options *o,
-                              dil_context *context) {
+dil_status session_library_load(session_library *t, const options *o,
+                                dil_context *context) {
   /* dlopen would search its own folders for a name without a folder */
   char *path = realpath(t->path, NULL);
   if (!path) return dil_fail(DIL_ENVIRONMENT, "cannot find '%s'", t->path);
@@ -158,7 +158,7 @@ dil_status trial_library_load(trial_library *t, const options *o,
   return DIL_OK;
 }
 
-void trial_library_free(trial_library *t) {
+void session_library_free(session_library *t) {
   void *result, *with[] = {&t->context};
   void *function = t->own_context ? symbol_of(t, "context_free") : NULL;
   if (function) call_function(function, 'v', "p", with, &result);
@@ -167,7 +167,7 @@ void trial_library_free(trial_library *t) {
 
 /* ---- calling ------------------------------------------------------------- */
 
-static uint64_t put_tensor(trial_library *t, const dil_tensor *from,
+static uint64_t put_tensor(session_library *t, const dil_tensor *from,
                            DLDevice device) {
   if (!from->data) return 0;
   DLTensor *to = &t->tensor[t->tensor_count++];
@@ -180,7 +180,7 @@ static uint64_t put_tensor(trial_library *t, const dil_tensor *from,
   return (uint64_t)(uintptr_t)to;
 }
 
-static uint64_t put_lengths(trial_library *t, const dil_call *call,
+static uint64_t put_lengths(session_library *t, const dil_call *call,
                             DLDevice device) {
   if (!call->lengths) return 0;
   DLTensor *to = &t->tensor[t->tensor_count++];
@@ -192,8 +192,8 @@ static uint64_t put_lengths(trial_library *t, const dil_call *call,
   return (uint64_t)(uintptr_t)to;
 }
 
-void trial_library_bind(trial_library *t, const dil_call *call,
-                        DLDevice device) {
+void session_library_set_call(session_library *t, const dil_call *call,
+                              DLDevice device) {
   uint64_t *word = t->word;
   int32_t count = DIL_WORD_INPUTS;
   word[DIL_WORD_Q] = put_tensor(t, &call->q, device);
@@ -212,7 +212,7 @@ void trial_library_bind(trial_library *t, const dil_call *call,
   word[DIL_WORD_SIZE] = 8 * (uint64_t)count;
 }
 
-dil_status trial_library_run(trial_library *t) {
+dil_status session_library_run(session_library *t) {
   void *struct_at = t->word, *with[] = {&t->context, &struct_at};
   int32_t result;
   const char *text = NULL;

@@ -6,7 +6,7 @@
 #include "call_setup.h"
 #include "compiler/library/library.h"
 
-typedef struct trial_library {
+typedef struct session_library {
   const char *path;
   json_t *described;
   library_facts about;
@@ -19,20 +19,20 @@ typedef struct trial_library {
   DLTensor tensor[6 + DIL_INPUT_MAX];
   int32_t tensor_count;
   uint64_t word[DIL_WORD_INPUTS + DIL_INPUT_MAX + 3];
-} trial_library;
+} session_library;
 
 /* Reads the description and the pattern in it, and runs no code of the library.
- * trial_library_free is due in any case. */
-dil_status trial_library_read(trial_library *t, const options *o,
-                              compilation *c);
+ * session_library_free is due in any case. */
+dil_status session_library_read(session_library *t, const options *o,
+                                compilation *c);
 /* Loads the library. `context` is this program's, of the device; a standalone
  * library makes one of its own for the processor. */
-dil_status trial_library_load(trial_library *t, const options *o,
-                              dil_context *context);
+dil_status session_library_load(session_library *t, const options *o,
+                                dil_context *context);
 /* Makes the function's arguments from a call whose memory is on `device`. */
-void trial_library_bind(trial_library *t, const dil_call *call,
-                        DLDevice device);
-dil_status trial_library_run(trial_library *t);
-void trial_library_free(trial_library *t);
+void session_library_set_call(session_library *t, const dil_call *call,
+                              DLDevice device);
+dil_status session_library_run(session_library *t);
+void session_library_free(session_library *t);
 
 #endif

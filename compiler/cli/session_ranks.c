@@ -1,5 +1,6 @@
-/* session_ranks.c - a trial on the ranks of a topology. In: a compilation whose
- * topology has several devices, a call. Out: runs by all ranks (a crew). */
+/* session_ranks.c - a session on the ranks of a topology. In: a compilation
+ * whose topology has several devices, a call. Out: runs by all ranks (a
+ * crew). */
 #include "session_ranks.h"
 #include "command.h"
 #include "runtime/base/status.h"
@@ -11,30 +12,31 @@ static dil_status check_options(const options *o) {
 }
 
 /* Refuses --shrink in an MPI job, where MPI ends all ranks with the first. */
-static dil_status check_shrink(const trial_crew *t) {
+static dil_status check_shrink(const session_ranks *t) {
   if (!t->job || *t->meet) return DIL_OK;
   return dil_fail(DIL_UNSUPPORTED, "--shrink: MPI ends a whole job with the "
                   "first rank that is lost; processes that meet at DIL_MEET go "
                   "on, by `link process` or `link nccl`");
 }
 
-bool trial_crew_speaks(const trial_crew *t) {
+bool session_ranks_is_reporter(const session_ranks *t) {
   return !t->job || t->task.rank == 0;
 }
 
 static void end_step(void *watcher) {
-  trial_crew *t = watcher;
+  session_ranks *t = watcher;
   progress_add(&t->bar, 1);
-  if (t->job && t->task.shrinks) trial_crew_hear(t);
+  if (t->job && t->task.shrinks) session_ranks_hear(t);
 }
 
 /* Makes the task that all ranks share, but for fields that depend on sizes. */
-static dil_status make_task(trial_crew *t, compilation *c, const binding *b) {
+static dil_status make_task(session_ranks *t, compilation *c,
+                            const call_setup *b) {
   const options *o = b->options;
   dil_status status = check_options(o);
   t->on_gpu = o->device.word == DEVICE_CUDA;
   if (!status)
-    status = t->on_gpu ? trial_crew_gpu(t, c, o)
+    status = t->on_gpu ? session_ranks_gpu(t, c, o)
                        : driver_source(c, b->context, &t->from);
   if (status) return status;
   mesh m = place_mesh(c->pattern, c->topology);
@@ -59,44 +61,44 @@ static dil_status make_task(trial_crew *t, compilation *c, const binding *b) {
   return DIL_OK;
 }
 
-static dil_status choose_exchange(trial_crew *t, const compilation *c,
-                                  const binding *b) {
+static dil_status choose_exchange(session_ranks *t, const compilation *c,
+                                  const call_setup *b) {
   place_choice made;
   if (c->topology->exchange != EXCHANGE_AUTO) return DIL_OK;
-  dil_status status = place_choose(
-      c->arena, t->task.table, &t->task.mesh, c->topology, t->on_gpu,
-      b->size[BIND_B], b->size[BIND_N], b->size[BIND_M], &made);
+  dil_status status = place_choose(c->arena, t->task.table, &t->task.mesh,
+                                   c->topology, t->on_gpu, b->size[CALL_B],
+                                   b->size[CALL_N], b->size[CALL_M], &made);
   t->task.mesh.gathered = made.gathered;
   return status;
 }
 
-dil_status trial_crew_open(trial_crew *t, compilation *c, binding *b,
-                           int64_t seq) {
+dil_status session_ranks_open(session_ranks *t, compilation *c, call_setup *b,
+                              int64_t seq) {
   t->of = c;
-  t->binding = b;
+  t->setup = b;
   t->call = &b->call;
-  dil_status status = trial_crew_way(t, c->topology);
+  dil_status status = session_ranks_way(t, c->topology);
   bool job = t->job;
   if (!status) status = make_task(t, c, b);
-  if (!status) status = trial_crew_nccl(t, c->topology);
+  if (!status) status = session_ranks_nccl(t, c->topology);
   if (!status)
-    status = job ? trial_job_join(t, c->topology, b, seq)
-                 : binding_tensors(b, seq);
+    status = job ? session_job_join(t, c->topology, b, seq)
+                 : call_setup_tensors(b, seq);
   if (!status) status = choose_exchange(t, c, b);
-  t->judge = (place_judge){c->plan, b->size[BIND_B], b->size[BIND_N],
-                           b->size[BIND_M]};
+  t->judge =
+      (place_judge){c->plan, b->size[CALL_B], b->size[CALL_N], b->size[CALL_M]};
   t->mask = place_judge_masks(&t->judge);
   t->task.mask = t->mask.judge ? &t->mask : NULL;
   if (!status) status = crew_new(&t->task, &t->crew);
-  if (!status && job) status = trial_job_begin(t, c->topology, b);
+  if (!status && job) status = session_job_begin(t, c->topology, b);
   if (!status) status = crew_place(t->crew, &b->call);
   if (!status) status = crew_join(t->crew);
-  if (status) trial_job_fail(t);
+  if (status) session_job_fail(t);
   return status;
 }
 
 /* One run, with a progress line. */
-static dil_status watched_run(trial_crew *t) {
+static dil_status watched_run(session_ranks *t) {
   const mesh *m = &t->task.mesh;
   progress_start(&t->bar, "ring", t->job ? m->ring : m->ring * mesh_ranks(m),
                  1);
@@ -107,34 +109,35 @@ static dil_status watched_run(trial_crew *t) {
 
 /* Runs until t->done is t->goal. After a lost rank, a smaller ring repeats the
  * runs that were lost. */
-static dil_status run_to_goal(trial_crew *t) {
+static dil_status run_to_goal(session_ranks *t) {
   dil_status status = DIL_OK;
   while (t->done < t->goal && !t->whole && !status) {
     double start = message_clock();
     status = watched_run(t);
     t->seconds = message_clock() - start;
     if (!status) t->done++;
-    else if (t->task.shrinks) status = trial_crew_shrink(t, status);
+    else if (t->task.shrinks)
+      status = session_ranks_shrink(t, status);
   }
   return status;
 }
 
-dil_status trial_crew_run(trial_crew *t, double *seconds) {
+dil_status session_ranks_run(session_ranks *t, double *seconds) {
   t->goal++;
   dil_status status = run_to_goal(t);
   *seconds = t->seconds;
-  if (status) trial_job_fail(t);
+  if (status) session_job_fail(t);
   return status;
 }
 
-static void free_links(trial_crew *t) {
+static void free_links(session_ranks *t) {
   link_free(t->task.link);
   link_free(t->world);
   t->task.link = t->world = NULL;
 }
 
 /* Frees the links of a job and finalizes MPI. */
-static dil_status leave(trial_crew *t) {
+static dil_status leave(session_ranks *t) {
   if (!t->world || t->failed) return DIL_OK;
   double timeout = t->world->timeout;
   free_links(t);
@@ -144,44 +147,44 @@ static dil_status leave(trial_crew *t) {
 
 /* Brings the results to rank 0, which then dismisses the other ranks. After a
  * lost rank, those left shrink to a smaller ring; the caller repeats this. */
-static dil_status collect(trial_crew *t, double budget) {
+static dil_status collect(session_ranks *t, double budget) {
   char why[256];
   dil_status status = run_to_goal(t);
   if (status || t->whole) return status;
-  status = trial_job_collect(t, budget);
+  status = session_job_collect(t, budget);
   t->whole = !status && t->task.rank == 0;
   if (!status) status = link_dismiss(t->world);
   t->whole |= !status;
   snprintf(why, sizeof why, "%s", dil_last_error());
   if (status) dil_fail(status, "%s, while rows were collected", why);
-  return status && t->task.shrinks ? trial_crew_shrink(t, status) : status;
+  return status && t->task.shrinks ? session_ranks_shrink(t, status) : status;
 }
 
-dil_status trial_crew_part(trial_crew *t, double budget) {
+dil_status session_ranks_leave(session_ranks *t, double budget) {
   dil_status status = DIL_OK;
   while (t->world && !t->failed && !t->whole && !status)
     status = collect(t, budget);
-  if (status) trial_job_fail(t);
+  if (status) session_job_fail(t);
   return status ? status : leave(t);
 }
 
-/* A caller that checks for failures calls trial_crew_part before; here the
+/* A caller that checks for failures calls session_ranks_leave before; here the
  * status of leaving is ignored. */
-void trial_crew_free(trial_crew *t) {
+void session_ranks_free(session_ranks *t) {
   leave(t);
   crew_free(t->crew);
   free_links(t);
   if (t->from.table) driver_source_free(&t->from);
-  if (t->on_gpu) trial_crew_gpu_free(t);
+  if (t->on_gpu) session_ranks_gpu_free(t);
 }
 
-/* binding.bring: fetches one row of o and lse from its rank. */
+/* call_setup.bring: fetches one row of o and lse from its rank. */
 static dil_status bring(void *owner, int64_t b, int64_t n, int64_t h) {
-  trial_crew *t = owner;
+  session_ranks *t = owner;
   return crew_fetch_row(t->crew, t->call, (crew_row){b, n, (int32_t)h});
 }
 
-dil_status trial_crew_fetch(trial_crew *t, binding *b) {
+dil_status session_ranks_fetch(session_ranks *t, call_setup *b) {
   if (t->job) return DIL_OK;
   if (!b->absent) return crew_fetch(t->crew, &b->call);
   b->bring = bring;
@@ -189,7 +192,7 @@ dil_status trial_crew_fetch(trial_crew *t, binding *b) {
   return DIL_OK;
 }
 
-void trial_crew_tell(const trial_crew *t, report *r) {
+void session_ranks_tell(const session_ranks *t, report *r) {
   r->ranks = mesh_ranks(&t->task.mesh);
   r->gathered = 0;
   for (int32_t b = 0; b < t->task.table->branch_count; b++)

@@ -1,4 +1,4 @@
-/* session_ranks.h - a trial on the ranks of a topology: threads of this
+/* session_ranks.h - a session on the ranks of a topology: threads of this
  * process, or processes of a job, of which this process is one. */
 #ifndef DIL_COMPILER_CLI_SESSION_RANKS_H
 #define DIL_COMPILER_CLI_SESSION_RANKS_H
@@ -11,9 +11,9 @@
 #include "runtime/base/module.h"
 #include "runtime/link/mpi/job.h"
 
-typedef struct trial_crew {
+typedef struct session_ranks {
   const compilation *of;
-  binding *binding;
+  call_setup *setup;
   crew *crew;
   crew_task task;
   dil_kernel_source from;
@@ -33,72 +33,75 @@ typedef struct trial_crew {
   double seconds;            /* of the last run, completed or not */
   bool whole;                /* nothing is left to run or to collect */
   bool failed;               /* this process does not finalize the job */
-} trial_crew;
+} session_ranks;
 
 /* Makes the ranks, each with a kernel for its own heads, the machine code, and
- * the binding's call. In a job this process is one rank; the call of rank 1 and
- * on has shapes alone. */
-dil_status trial_crew_open(trial_crew *t, compilation *c, binding *b,
-                           int64_t seq);
-void trial_crew_free(trial_crew *t);
+ * the call setup's call. In a job this process is one rank; the call of rank 1
+ * and on has shapes alone. */
+dil_status session_ranks_open(session_ranks *t, compilation *c, call_setup *b,
+                              int64_t seq);
+void session_ranks_free(session_ranks *t);
 /* After the last run: every rank finishes its runs and leaves its job. Before
  * that, rank 0 gets the rows of o and lse that options want, or that a check
  * within `budget` seconds needs. Only rank 0 goes on to report. */
-dil_status trial_crew_part(trial_crew *t, double budget);
-dil_status trial_crew_run(trial_crew *t, double *seconds);
+dil_status session_ranks_leave(session_ranks *t, double budget);
+dil_status session_ranks_run(session_ranks *t, double *seconds);
 /* Copies o and lse of ranks on GPUs to the call's tensors, after the last run.
- * Of an absent binding, `bring` fetches each row when a check asks for it. */
-dil_status trial_crew_fetch(trial_crew *t, binding *b);
+ * Of an absent call setup, `bring` fetches each row when a check asks for
+ * it. */
+dil_status session_ranks_fetch(session_ranks *t, call_setup *b);
 /* Whether this process reports: all ranks but rank 0 of a job do not. */
-bool trial_crew_speaks(const trial_crew *t);
+bool session_ranks_is_reporter(const session_ranks *t);
 /* Puts the bytes moved and the seconds waited of all ranks into the report. */
-void trial_crew_tell(const trial_crew *t, report *r);
+void session_ranks_tell(const session_ranks *t, report *r);
 
-/* ---- trial_job.c --------------------------------------------------------- */
+/* ---- session_job.c ------------------------------------------------------- */
 
 /* Joins this process to its job: handshake, links to all ranks and to its ring,
  * and the call, whose sizes rank 0 sends to the others. */
-dil_status trial_job_join(trial_crew *t, const topology *on, binding *b,
-                          int64_t seq);
+dil_status session_job_join(session_ranks *t, const topology *on, call_setup *b,
+                            int64_t seq);
 /* Barrier after which all ranks have their code; then each rank takes its rows
  * of the call. */
-dil_status trial_job_begin(trial_crew *t, const topology *on,
-                           const binding *b);
+dil_status session_job_begin(session_ranks *t, const topology *on,
+                             const call_setup *b);
 /* After the last run: sends the wanted rows of o and lse, and the reports, to
  * rank 0. */
-dil_status trial_job_collect(trial_crew *t, double budget);
+dil_status session_job_collect(session_ranks *t, double budget);
 /* Tells the other ranks that this process cannot go on, with the last error. */
-void trial_job_fail(trial_crew *t);
+void session_job_fail(session_ranks *t);
 
-/* ---- trial_shrink.c ------------------------------------------------------ */
+/* ---- session_shrink.c ---------------------------------------------------- */
 
 /* After a run or a collection that failed with `failure` and dil_last_error():
  * the ranks left become one ring, with their rows of the call. They agree on
  * t->done, from which they run again, or set t->whole: rank 0 has all that is
  * wanted. Returns `failure` where no rank was lost, or where this rank was. */
-dil_status trial_crew_shrink(trial_crew *t, dil_status failure);
+dil_status session_ranks_shrink(session_ranks *t, dil_status failure);
 /* Between steps of a run: fails this rank's ring where another ring of the mesh
  * has failed. */
-void trial_crew_hear(trial_crew *t);
+void session_ranks_hear(session_ranks *t);
 
-/* ---- trial_crew_join.c --------------------------------------------------- */
+/* ---- session_join.c ------------------------------------------------------ */
 
 /* Sets t->job, whether the ranks are processes, and t->meet, their rendezvous:
  * by the topology's link, and with NCCL by the environment. */
-dil_status trial_crew_way(trial_crew *t, const topology *on);
+dil_status session_ranks_way(session_ranks *t, const topology *on);
 /* The rendezvous is a file, so all ranks are on one host. */
-bool trial_crew_in_file(const trial_crew *t);
-/* trial_crew_world finds this process's rank and links it to all ranks, with
- * `timeout` seconds for a wait. trial_crew_ring links it to the ranks of its
+bool session_ranks_in_file(const session_ranks *t);
+/* session_ranks_world finds this process's rank and links it to all ranks, with
+ * `timeout` seconds for a wait. session_ranks_ring links it to the ranks of its
  * ring. */
-dil_status trial_crew_world(trial_crew *t, const topology *on, double timeout);
-dil_status trial_crew_ring(trial_crew *t);
+dil_status session_ranks_world(session_ranks *t, const topology *on,
+                               double timeout);
+dil_status session_ranks_ring(session_ranks *t);
 /* Opens NCCL for the rows of ranks on GPUs, when the topology says so. */
-dil_status trial_crew_nccl(trial_crew *t, const topology *on);
+dil_status session_ranks_nccl(session_ranks *t, const topology *on);
 
-/* ---- trial_crew_gpu.c: devices and code of ranks on GPUs ----------------- */
+/* ---- session_ranks_gpu.c: devices and code of ranks on GPUs -------------- */
 
-dil_status trial_crew_gpu(trial_crew *t, compilation *c, const options *o);
-void trial_crew_gpu_free(trial_crew *t);
+dil_status session_ranks_gpu(session_ranks *t, compilation *c,
+                             const options *o);
+void session_ranks_gpu_free(session_ranks *t);
 
 #endif

@@ -10,7 +10,7 @@
 
 /* Chooses the one device of a process: the device that --device names, or that
  * of its local rank (its number on its host), or else that of its rank. */
-static dil_status take_own(trial_crew *t, const options *o, int32_t count) {
+static dil_status take_own(session_ranks *t, const options *o, int32_t count) {
   const launch *l = &t->launched;
   int64_t local = l->local >= 0 ? l->local : l->rank;
   if (!o->device.numbered && count > 1 && l->local >= count)
@@ -24,11 +24,11 @@ static dil_status take_own(trial_crew *t, const options *o, int32_t count) {
 }
 
 /* Whether the launcher gives each process of this host one GPU of its own. */
-static bool is_told_apart(const trial_crew *t, int32_t count) {
+static bool is_told_apart(const session_ranks *t, int32_t count) {
   return t->job && count == 1 && setting_text("CUDA_VISIBLE_DEVICES");
 }
 
-static dil_status count_devices(trial_crew *t, const options *o,
+static dil_status count_devices(session_ranks *t, const options *o,
                                 const topology *on) {
   int32_t count = 0;
   dil_status status = dil_cuda_module_open(&t->gpu.cuda);
@@ -40,7 +40,7 @@ static dil_status count_devices(trial_crew *t, const options *o,
   if (t->gpu.devices < 1)
     return dil_fail(DIL_USAGE, "there is no device cuda:%d, of %d",
                     t->gpu.first, count);
-  bool here = !t->job || (trial_crew_in_file(t) && !o->device.numbered);
+  bool here = !t->job || (session_ranks_in_file(t) && !o->device.numbered);
   if (here && is_told_apart(t, count)) here = false;
   if (t->gpu.devices < on->devices && on->link == LINK_NCCL && here)
     return dil_fail(DIL_UNSUPPORTED, "topology '%s' is linked by NCCL, which "
@@ -62,17 +62,17 @@ static dil_status check_topology(const topology *on) {
   return DIL_OK;
 }
 
-dil_status trial_crew_gpu(trial_crew *t, compilation *c, const options *o) {
+dil_status session_ranks_gpu(session_ranks *t, compilation *c,
+                             const options *o) {
   options own = *o;
   dil_status status = check_topology(c->topology);
   if (!status) status = count_devices(t, o, c->topology);
   own.device.number = t->gpu.first; /* no context on another's GPU */
-  if (!status) status = trial_cuda_context(&own, &t->context);
-  return status ? status
-                : trial_cuda_codes(c, t->context, &t->from, &t->gpu);
+  if (!status) status = session_cuda_context(&own, &t->context);
+  return status ? status : session_cuda_codes(c, t->context, &t->from, &t->gpu);
 }
 
-void trial_crew_gpu_free(trial_crew *t) {
+void session_ranks_gpu_free(session_ranks *t) {
   free(t->gpu.rows.cubin);
   dil_context_free(t->context);
 }

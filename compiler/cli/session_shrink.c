@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-void trial_crew_hear(trial_crew *t) {
+void session_ranks_hear(session_ranks *t) {
   dil_link *ring = t->task.link;
   if (t->world->ranks == ring->ranks || !t->world->calls->check(t->world))
     return;
@@ -17,7 +17,7 @@ void trial_crew_hear(trial_crew *t) {
 
 /* Finds the lost ranks. Each ring knows its own lost ranks; in a job this rank
  * reports one of them on the link of all ranks, whose agreement decides. */
-static bool find_lost(trial_crew *t, const char *why, bool *lost) {
+static bool find_lost(session_ranks *t, const char *why, bool *lost) {
   bool any = crew_lost(t->crew, lost);
   if (!t->job) return any;
   dil_link *world = t->world;
@@ -32,7 +32,7 @@ static bool find_lost(trial_crew *t, const char *why, bool *lost) {
 
 /* Replaces the links by links of the ranks left. A rendezvous file gets a new
  * name, which ends in their number. */
-static dil_status shrink_links(trial_crew *t, const bool *lost) {
+static dil_status shrink_links(session_ranks *t, const bool *lost) {
   dil_link *smaller = NULL, *former = t->world;
   size_t size = strlen(t->meet);
   dil_status status = former->calls->shrink(former, lost, &smaller);
@@ -41,21 +41,21 @@ static dil_status shrink_links(trial_crew *t, const bool *lost) {
   link_free(former);
   t->task.link = NULL;
   t->world = smaller;
-  if (trial_crew_in_file(t))
+  if (session_ranks_in_file(t))
     snprintf(t->meet + size, sizeof t->meet - size, ".%d", smaller->ranks);
-  return trial_crew_ring(t);
+  return session_ranks_ring(t);
 }
 
 /* Makes room for o and lse where this rank has become rank 0. */
-static dil_status become_first(trial_crew *t) {
+static dil_status become_first(session_ranks *t) {
   bool has_room = t->call->o.data != NULL;
-  return t->task.rank || has_room ? DIL_OK : bind_outputs(t->binding);
+  return t->task.rank || has_room ? DIL_OK : call_outputs_make(t->setup);
 }
 
 /* All ranks repeat from the least number of completed runs. Where all ranks
  * have completed all runs, they repeat the last, since a lost rank had rows of
  * it. Where a rank has t->whole, rank 0 has all rows and no rank repeats. */
-static dil_status agree(trial_crew *t) {
+static dil_status agree(session_ranks *t) {
   int64_t least;
   dil_status status = link_least(t->world, t->whole ? -1 : t->done, &least);
   if (status) return status;
@@ -66,7 +66,7 @@ static dil_status agree(trial_crew *t) {
 
 /* Makes the ranks left one ring and gives each its rows of the call. Ranks that
  * are threads see the whole call already. */
-static dil_status go_on(trial_crew *t, const bool *lost) {
+static dil_status go_on(session_ranks *t, const bool *lost) {
   mesh *m = &t->task.mesh;
   dil_status status = DIL_OK;
   int32_t left = link_left(lost, mesh_ranks(m));
@@ -97,11 +97,11 @@ static void tell(const bool *lost, int32_t ranks, const char *why) {
                left == 1 ? " goes on" : "s go on", list, why, first);
 }
 
-static bool is_first(const trial_crew *t, const bool *lost) {
+static bool is_first(const session_ranks *t, const bool *lost) {
   return !t->job || link_left(lost, t->task.rank) == 0;
 }
 
-dil_status trial_crew_shrink(trial_crew *t, dil_status failure) {
+dil_status session_ranks_shrink(session_ranks *t, dil_status failure) {
   int32_t ranks = mesh_ranks(&t->task.mesh);
   char why[256];
   snprintf(why, sizeof why, "%s", dil_last_error());

@@ -1,6 +1,6 @@
-/* session_stream.c - a trial whose arrays stream through memory in chunks. In:
- * a compilation, a call of mapped files or memory, a bound in bytes. Out: runs,
- * and the bytes and waits of their copies. */
+/* session_stream.c - a session whose arrays stream through memory in chunks.
+ * In: a compilation, a call of mapped files or memory, a bound in bytes. Out:
+ * runs, and the bytes and waits of their copies. */
 #include "session_stream.h"
 #include "runtime/base/status.h"
 #include "runtime/stream/stream_bound.h"
@@ -28,22 +28,22 @@ static dil_status take_cuts(const options *o, stream_shape *s) {
   return DIL_OK;
 }
 
-dil_status trial_stream_plan(const binding *b, const dil_table *table,
-                             int32_t threads, int64_t memory,
-                             stream_shape *s) {
+dil_status session_stream_plan(const call_setup *b, const dil_table *table,
+                               int32_t threads, int64_t memory,
+                               stream_shape *s) {
   int64_t bound = b->options->stream;
   dil_status status = bound ? DIL_OK : stream_bound(memory, &bound);
   *s = (stream_shape){.table = table,
-                      .B = b->size[BIND_B],
-                      .N = b->size[BIND_N],
-                      .M = b->size[BIND_M],
+                      .B = b->size[CALL_B],
+                      .N = b->size[CALL_N],
+                      .M = b->size[CALL_M],
                       .lengths = b->call.lengths};
   if (!status) status = stream_plan(s, threads, bound);
   return status || !b->options->resume ? status : take_cuts(b->options, s);
 }
 
-static dil_status make_cpu(trial_stream *t, compilation *c,
-                              const binding *b) {
+static dil_status make_cpu(session_stream *t, compilation *c,
+                           const call_setup *b) {
   dil_call first = b->call; /* sizes of a chunk, to prepare code */
   int32_t threads = dil_threads_count(b->threads);
   dil_status status = driver_source(c, b->context, &t->from);
@@ -51,8 +51,8 @@ static dil_status make_cpu(trial_stream *t, compilation *c,
     status = cpu_kernel_new(t->from.table, t->from.make, t->from.context,
                             &t->kernel);
   if (!status)
-    status = trial_stream_plan(b, t->from.table, threads, 0,
-                               &t->stream.shape);
+    status =
+        session_stream_plan(b, t->from.table, threads, 0, &t->stream.shape);
   if (status) return status;
   if (first.q.shape[1] > t->stream.shape.chunks.queries)
     first.q.shape[1] = t->stream.shape.chunks.queries;
@@ -61,12 +61,12 @@ static dil_status make_cpu(trial_stream *t, compilation *c,
   return ring_cpu_new(t->kernel, threads, &t->stream.device);
 }
 
-dil_status trial_stream_open(trial_stream *t, compilation *c,
-                             const binding *b) {
+dil_status session_stream_open(session_stream *t, compilation *c,
+                               const call_setup *b) {
   dil_status status = check_options(c);
   t->on_gpu = b->options->device.word == DEVICE_CUDA;
   t->stream.call = &b->call;
-  if (!status) status = (t->on_gpu ? trial_stream_gpu : make_cpu)(t, c, b);
+  if (!status) status = (t->on_gpu ? session_stream_gpu : make_cpu)(t, c, b);
   if (status) return status;
   const options *o = b->options;
   t->stream.keep = (stream_keep){
@@ -80,8 +80,9 @@ dil_status trial_stream_open(trial_stream *t, compilation *c,
   return t->threads ? DIL_OK : dil_fail_text(DIL_MEMORY, dil_last_error());
 }
 
-void trial_stream_free(trial_stream *t) {
-  if (t->on_gpu) trial_stream_gpu_free(t);
+void session_stream_free(session_stream *t) {
+  if (t->on_gpu)
+    session_stream_gpu_free(t);
   else ring_device_free(t->stream.device);
   cpu_kernel_free(t->kernel);
   if (t->threads) dil_threads_free(t->threads);
@@ -90,7 +91,7 @@ void trial_stream_free(trial_stream *t) {
 
 static void add_pairs(void *user, int64_t pairs) { progress_add(user, pairs); }
 
-dil_status trial_stream_run(trial_stream *t, double *seconds) {
+dil_status session_stream_run(session_stream *t, double *seconds) {
   double start = message_clock();
   t->stream.progress = add_pairs;
   t->stream.user = &t->bar;
@@ -101,7 +102,7 @@ dil_status trial_stream_run(trial_stream *t, double *seconds) {
   return status;
 }
 
-void trial_stream_tell(const trial_stream *t, report *r) {
+void session_stream_tell(const session_stream *t, report *r) {
   r->streamed = true;
   r->chunks = t->stream.shape.chunks;
   r->stream = t->stream.facts;

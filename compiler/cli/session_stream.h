@@ -1,5 +1,5 @@
-/* session_stream.h - a trial whose call runs in chunks, since it is larger than
- * memory. */
+/* session_stream.h - a session whose call runs in chunks, since it is larger
+ * than memory. */
 #ifndef DIL_COMPILER_CLI_SESSION_STREAM_H
 #define DIL_COMPILER_CLI_SESSION_STREAM_H
 
@@ -9,7 +9,7 @@
 #include "runtime/ring/ranks_gpu.h"
 #include "runtime/stream/stream.h"
 
-typedef struct trial_stream {
+typedef struct session_stream {
   dil_stream stream;
   cpu_kernel *kernel;
   dil_kernel_source from;
@@ -19,25 +19,27 @@ typedef struct trial_stream {
   crew_gpu gpu;              /* of the one rank */
   resident rank;             /* its kernel on the GPU */
   progress bar;
-} trial_stream;
+} session_stream;
 
-/* Makes the machine code and chooses the chunks. trial_stream_free is due in
+/* Makes the machine code and chooses the chunks. session_stream_free is due in
  * any case. */
-dil_status trial_stream_open(trial_stream *t, compilation *c, const binding *b);
-void trial_stream_free(trial_stream *t);
-dil_status trial_stream_run(trial_stream *t, double *seconds);
+dil_status session_stream_open(session_stream *t, compilation *c,
+                               const call_setup *b);
+void session_stream_free(session_stream *t);
+dil_status session_stream_run(session_stream *t, double *seconds);
 /* Puts the chunks, and what their copies moved and waited, into the report. */
-void trial_stream_tell(const trial_stream *t, report *r);
+void session_stream_tell(const session_stream *t, report *r);
 
-/* trial_stream_gpu.c: the GPU's share of opening and freeing. */
-dil_status trial_stream_gpu(trial_stream *t, compilation *c, const binding *b);
-void trial_stream_gpu_free(trial_stream *t);
+/* session_stream_gpu.c: the GPU's share of opening and freeing. */
+dil_status session_stream_gpu(session_stream *t, compilation *c,
+                              const call_setup *b);
+void session_stream_gpu_free(session_stream *t);
 
 /* Chooses the chunks of a call, so that they fit --stream bytes. Without that
  * number the bound follows from `memory`, bytes of the device; 0: the chunks
  * lie in the host's memory. A resumed run keeps its former chunks. */
-dil_status trial_stream_plan(const binding *b, const dil_table *table,
-                             int32_t threads, int64_t memory,
-                             stream_shape *shape);
+dil_status session_stream_plan(const call_setup *b, const dil_table *table,
+                               int32_t threads, int64_t memory,
+                               stream_shape *shape);
 
 #endif

@@ -1,30 +1,30 @@
-/* session_stream_gpu.c - a trial that streams chunks to a GPU: one rank, and a
- * lift, which copies between it and the host. In: a compilation, a call of the
- * host. Out: the stream that trial_stream.c runs. */
+/* session_stream_gpu.c - a session that streams chunks to a GPU: one rank, and
+ * a lift, which copies between it and the host. In: a compilation, a call of
+ * the host. Out: the stream that session_stream.c runs. */
 #include "session_cuda.h"
 #include "session_stream.h"
 #include <stdlib.h>
 
-dil_status trial_stream_gpu(trial_stream *t, compilation *c,
-                            const binding *b) {
+dil_status session_stream_gpu(session_stream *t, compilation *c,
+                              const call_setup *b) {
   const options *o = b->options;
   t->gpu.first = (int32_t)o->device.number;
   t->gpu.devices = 1;
-  dil_status status = trial_cuda_context(o, &t->context);
+  dil_status status = session_cuda_context(o, &t->context);
   if (!status) status = dil_cuda_module_open(&t->gpu.cuda);
-  if (!status) status = trial_cuda_codes(c, t->context, &t->from, &t->gpu);
+  if (!status) status = session_cuda_codes(c, t->context, &t->from, &t->gpu);
   if (!status) status = resident_open(&t->gpu, t->from.table, 0, &t->rank);
   if (status) return status;
   t->stream.device = t->rank.device;
   status = t->gpu.cuda->lift(t->rank.gpu, t->rank.device, &t->gpu.rows,
                              &t->stream.lift);
   if (status) return status;
-  return trial_stream_plan(b, t->from.table, 0,
-                           t->gpu.cuda->facts(t->rank.gpu)->memory,
-                           &t->stream.shape);
+  return session_stream_plan(b, t->from.table, 0,
+                             t->gpu.cuda->facts(t->rank.gpu)->memory,
+                             &t->stream.shape);
 }
 
-void trial_stream_gpu_free(trial_stream *t) {
+void session_stream_gpu_free(session_stream *t) {
   stream_lift_free(t->stream.lift);
   resident_close(&t->rank);
   free(t->gpu.rows.cubin);

@@ -1,4 +1,4 @@
-/* tune.c - races the schedules of a call, see tune.h. In: an open trial with
+/* tune.c - races the schedules of a call, see tune.h. In: an open session with
  * the compiler's choice. Out: medians, and the one to remember. Half of the
  * time goes into making kernels, in the order of their predictions; then those
  * that are left run in turn, so that all meet the same seconds. */
@@ -32,7 +32,7 @@ static int32_t cpu_candidates(arena *a, gpu_candidate **list) {
   return COUNT;
 }
 
-static dil_status list_candidates(trial *t, gpu_candidate **list,
+static dil_status list_candidates(session *t, gpu_candidate **list,
                                   int32_t *count) {
   arena *a = t->compilation.arena;
   const gpu_backend *gpu;
@@ -45,7 +45,7 @@ static dil_status list_candidates(trial *t, gpu_candidate **list,
   /* its knobs do nothing for a call that the Hopper kernel leaves to others */
   bool taken = strstr(t->variant, "hopper") != NULL;
   gpu_request request = {.plan = t->compilation.plan,
-                         .arch = dil_context_arch(trial_context(t)),
+                         .arch = dil_context_arch(session_context(t)),
                          .only = taken ? NULL : "general"};
   *list = ARENA_ARRAY(a, gpu_candidate, GPU_CANDIDATES_MAX);
   *count = gpu->candidates(&request, *list, GPU_CANDIDATES_MAX);
@@ -61,7 +61,7 @@ typedef struct counted {
 } counted;
 
 typedef struct forecast {
-  const trial *trial;
+  const session *session;
   double until;      /* by the clock: what is later is not predicted */
   counted *known;    /* [known_count], room for each candidate */
   int32_t known_count;
@@ -75,40 +75,40 @@ static const cover_count *count_of(forecast *f, int32_t rows, int32_t keys) {
   if (message_clock() > f->until) return NULL;
   counted *c = &f->known[f->known_count++];
   *c = (counted){.rows = rows, .keys = keys};
-  binding planned = f->trial->binding; /* as it runs, see lift.c */
-  planned.pattern = f->trial->compilation.plan->pattern;
+  call_setup planned = f->session->setup; /* as it runs, see lift.c */
+  planned.pattern = f->session->compilation.plan->pattern;
   measure_cover(&planned, rows, keys, &c->count);
   return &c->count;
 }
 
 static double predict_gpu(forecast *f, const gpu_candidate *c) {
-  const binding *b = &f->trial->binding;
-  cost_gpu_case spot = {
-      .facts = dil_context_facts(f->trial->cuda.context),
-      .code = &c->code,
-      .count = count_of(f, c->code.tile_rows, c->code.tile_keys),
-      .B = b->size[BIND_B],
-      .N = b->size[BIND_N],
-      .M = b->size[BIND_M],
-      .dedup = !strcmp(c->code.family, "hopper"),
-      .parts = c->knobs.value[KNOB_PARTS][0]};
-  const pattern *p = f->trial->compilation.plan->pattern;
+  const call_setup *b = &f->session->setup;
+  cost_gpu_case spot = {.facts = dil_context_facts(f->session->cuda.context),
+                        .code = &c->code,
+                        .count =
+                            count_of(f, c->code.tile_rows, c->code.tile_keys),
+                        .B = b->size[CALL_B],
+                        .N = b->size[CALL_N],
+                        .M = b->size[CALL_M],
+                        .dedup = !strcmp(c->code.family, "hopper"),
+                        .parts = c->knobs.value[KNOB_PARTS][0]};
+  const pattern *p = f->session->compilation.plan->pattern;
   return spot.count ? cost_gpu_seconds(p, &spot) : INFINITY;
 }
 
 /* Only differences matter: the peak is any. */
 static double predict_cpu(forecast *f, const gpu_candidate *c) {
-  const binding *b = &f->trial->binding;
+  const call_setup *b = &f->session->setup;
   int32_t keys = c->knobs.value[KNOB_TILE_KEYS][0];
   cost_case spot = {.count = count_of(f, COST_TILE_ROWS, keys),
                     .tile_keys = keys,
-                    .B = b->size[BIND_B],
-                    .N = b->size[BIND_N],
-                    .M = b->size[BIND_M],
-                    .dedup = f->trial->compilation.plan->table.dedup,
+                    .B = b->size[CALL_B],
+                    .N = b->size[CALL_N],
+                    .M = b->size[CALL_M],
+                    .dedup = f->session->compilation.plan->table.dedup,
                     .threads = dil_threads_count(b->threads),
                     .peak = 1e11};
-  const pattern *p = f->trial->compilation.plan->pattern;
+  const pattern *p = f->session->compilation.plan->pattern;
   return spot.count ? cost_seconds(p, &spot) : INFINITY;
 }
 
@@ -121,7 +121,7 @@ static int by_prediction(const void *x, const void *y) {
 
 /* Counting the pairs of a mask may take long: a part of the budget is enough,
  * and what is not predicted by then comes last. */
-static dil_status gather(trial *t, double seconds, tune_search *s) {
+static dil_status gather(session *t, double seconds, tune_search *s) {
   arena *a = t->compilation.arena;
   gpu_candidate *list;
   int32_t count;
@@ -186,7 +186,7 @@ static double median_of(const tune_candidate *c) {
 static dil_status run_once(race *r, tune_candidate *c) {
   double seconds;
   dil_status status =
-      dil_kernel_time(c->kernel, trial_call(r->search->trial), &seconds);
+      dil_kernel_time(c->kernel, session_call(r->search->session), &seconds);
   if (status) return status;
   c->seconds[c->runs++] = seconds;
   c->median = median_of(c);
@@ -201,7 +201,7 @@ static void compile_one(void *context, int64_t index, int32_t worker) {
   const race *r = context;
   tune_candidate *c = &r->search->candidate[r->first + index];
   c->status =
-      driver_source(&c->made, trial_context(r->search->trial), &c->source);
+      driver_source(&c->made, session_context(r->search->session), &c->source);
   if (c->status) snprintf(c->reason, sizeof c->reason, "%s", dil_last_error());
 }
 
@@ -209,20 +209,20 @@ static dil_status compile_some(race *r, int32_t count) {
   tune_search *s = r->search;
   for (int32_t i = r->first; i < r->first + count; i++) {
     tune_candidate *c = &s->candidate[i];
-    c->made = s->trial->compilation;
+    c->made = s->session->compilation;
     c->made.early = false;
-    c->made.late = NULL; /* the trial's own */
+    c->made.late = NULL; /* the session's own */
     c->seconds = ARENA_ARRAY(c->made.arena, double, ROUNDS_MOST + 1);
     driver_apply_knobs(&c->made, &c->knobs);
   }
-  return dil_threads_run(s->trial->binding.threads, count, compile_one, r);
+  return dil_threads_run(s->session->setup.threads, count, compile_one, r);
 }
 
 /* A kernel of that code, and its first runs, of which one does not count. */
 static dil_status load_one(race *r, tune_candidate *c) {
   tune_search *s = r->search;
-  dil_sizes sizes = trial_sizes(s->trial);
-  if (!c->status) c->status = trial_load(s->trial, &c->source, &c->kernel);
+  dil_sizes sizes = session_sizes(s->session);
+  if (!c->status) c->status = session_load(s->session, &c->source, &c->kernel);
   if (c->status == DIL_MEMORY || c->status == DIL_ENVIRONMENT) return c->status;
   if (c->status) {
     s->refused++;
@@ -241,7 +241,7 @@ static dil_status load_one(race *r, tune_candidate *c) {
 static dil_status make_all(race *r) {
   tune_search *s = r->search;
   dil_status status = DIL_OK;
-  int32_t batch = dil_threads_count(s->trial->binding.threads);
+  int32_t batch = dil_threads_count(s->session->setup.threads);
   for (int32_t i = 0; i < s->count; i++) s->candidate[i].median = NAN;
   for (r->first = 0; r->first < s->count && !status; r->first += batch) {
     int32_t count = s->count - r->first < batch ? s->count - r->first : batch;
@@ -288,20 +288,20 @@ static dil_status run_rounds(race *r) {
 
 /* Its outputs anew, and what the oracle says of them. */
 static dil_status check(tune_search *s) {
-  trial *t = s->trial;
+  session *t = s->session;
   double seconds;
   dil_kernel *own = t->kernel;
   dil_status status =
-      dil_kernel_time(s->best->kernel, trial_call(t), &seconds);
+      dil_kernel_time(s->best->kernel, session_call(t), &seconds);
   t->kernel = s->best->kernel;
-  if (!status) status = trial_finish(t, CHECK_SECONDS);
+  if (!status) status = session_finish(t, CHECK_SECONDS);
   t->kernel = own;
-  if (status || t->verdict.good) return status;
+  if (status || t->accuracy.good) return status;
   return DIL_MISMATCH;
 }
 
-dil_status tune_run(trial *t, double seconds, tune_search *s) {
-  *s = (tune_search){.trial = t};
+dil_status tune_run(session *t, double seconds, tune_search *s) {
+  *s = (tune_search){.session = t};
   race r = {.search = s,
             .start = message_clock(),
             .seconds = seconds,

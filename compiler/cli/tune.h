@@ -9,7 +9,7 @@ typedef struct tune_candidate {
   knobs knobs;
   double predicted;      /* seconds by the cost model */
   int32_t order;         /* as the back end lists them, for equal ones */
-  compilation made;      /* the trial's, with these knobs */
+  compilation made;      /* the session's, with these knobs */
   dil_kernel_source source; /* until there is a kernel */
   dil_kernel *kernel;    /* NULL: not made, refused or dropped */
   char variant[160];
@@ -21,18 +21,18 @@ typedef struct tune_candidate {
 } tune_candidate;
 
 typedef struct tune_search {
-  trial *trial;
+  session *session;
   int32_t count, made, refused;
   tune_candidate *candidate; /* the first one, then by prediction */
   const tune_candidate *best;
 } tune_search;
 
 /* Makes, in the order that the cost model gives, on all threads, as many
- * candidates as the seconds allow, and has them run in turn; who falls behind is
- * dropped. The winner is checked against the oracle. `trial` is open; tune_free
- * is due in any case. DIL_MISMATCH: the winner's result is wrong, see
- * trial->verdict. */
-dil_status tune_run(trial *t, double seconds, tune_search *s);
+ * candidates as the seconds allow, and has them run in turn; who falls behind
+ * is dropped. The winner is checked against the oracle. `session` is open;
+ * tune_free is due in any case. DIL_MISMATCH: the winner's result is wrong, see
+ * session->accuracy. */
+dil_status tune_run(session *t, double seconds, tune_search *s);
 void tune_free(tune_search *s);
 
 #endif

@@ -8,10 +8,10 @@
 enum { RUNS_MOST = 4096, QUERIES = 8192 };
 #define CHECK_SECONDS 0.25 /* of the oracle */
 
-static dil_status take_turn(trial *t, long count) {
+static dil_status take_turn(session *t, long count) {
   dil_status status = DIL_OK;
   for (long i = 0; i < count && t->runs < RUNS_MOST && !status; i++) {
-    status = trial_run(t, RUNS_MOST, false);
+    status = session_run(t, RUNS_MOST, false);
     if (!status) printf("%s%.9g", i ? " " : "", t->seconds[t->runs - 1]);
   }
   putchar('\n');
@@ -19,14 +19,14 @@ static dil_status take_turn(trial *t, long count) {
   return status;
 }
 
-static dil_status take_turns(trial *t) {
+static dil_status take_turns(session *t) {
   char line[32];
   dil_status status = DIL_OK;
   puts("ready");
   fflush(stdout);
   while (!status && fgets(line, sizeof line, stdin))
     status = take_turn(t, strtol(line, NULL, 10));
-  if (!status) status = trial_finish(t, CHECK_SECONDS);
+  if (!status) status = session_finish(t, CHECK_SECONDS);
   if (!status) report_json(&t->report, stdout);
   return status;
 }
@@ -34,13 +34,13 @@ static dil_status take_turns(trial *t) {
 int main(int argc, char **argv) {
   arena *a = arena_new();
   options o;
-  trial t;
+  session t;
   dil_status status = options_read(a, VERB_bench, argc, argv, &o);
   if (status) return (int)status;
-  status = trial_open(a, &o, 0, options_force(&o), QUERIES, &t);
+  status = session_open(a, &o, 0, options_force(&o), QUERIES, &t);
   if (!status) status = take_turns(&t);
   message_compiled(&o, &t.compilation, status);
-  trial_free(&t);
+  session_free(&t);
   arena_free(a);
   return (int)status;
 }

@@ -14,14 +14,14 @@
 
 static arena *memory;
 static options given;
-static binding bound;
+static call_setup bound;
 
 static void open_memory(void) {
   memory = arena_new();
 }
 
 static void close_memory(void) {
-  binding_free(&bound);
+  call_setup_free(&bound);
   arena_free(memory);
 }
 
@@ -34,15 +34,16 @@ static const pattern *parse(const char *text) {
 }
 
 /* The words of a `dil run`, options alone. */
-static dil_status bind_words(const char *text, const char *words) {
+static dil_status set_up(const char *text, const char *words) {
   char *argv[32] = {"run", "test.dil"};
   int argc = 2;
   char *rest = arena_copy(memory, words, strlen(words));
   for (char *word = strtok(rest, " "); word; word = strtok(NULL, " "))
     argv[argc++] = word;
   ck_assert_int_eq(options_read(memory, VERB_run, argc, argv, &given), DIL_OK);
-  ck_assert_int_eq(binding_open(memory, &given, parse(text), &bound), DIL_OK);
-  return binding_tensors(&bound, -1);
+  ck_assert_int_eq(call_setup_open(memory, &given, parse(text), &bound),
+                   DIL_OK);
+  return call_setup_tensors(&bound, -1);
 }
 
 #define PATTERN(type, rest)                                                    \
@@ -50,16 +51,16 @@ static dil_status bind_words(const char *text, const char *words) {
 #define WORDS "--seq 30 --batch 2 --random 1 --threads 1"
 
 /* A bound call whose outputs are the oracle's. */
-static void bind_right(const char *text, const char *words) {
-  ck_assert_int_eq(bind_words(text, words), DIL_OK);
+static void set_up_rightly(const char *text, const char *words) {
+  ck_assert_int_eq(set_up(text, words), DIL_OK);
   ck_assert_int_eq(oracle_run(bound.pattern, &bound.call), DIL_OK);
 }
 
-static verdict judge(double budget) {
+static accuracy judge(double budget) {
   cover_count count;
-  verdict v;
+  accuracy v;
   measure_cover(&bound, 32, 128, &count);
-  ck_assert_int_eq(verdict_make(&bound, count.pairs, budget, &v), DIL_OK);
+  ck_assert_int_eq(accuracy_check(&bound, count.pairs, budget, &v), DIL_OK);
   return v;
 }
 
@@ -70,7 +71,7 @@ static void damage(double wrong) {
   dil_element_write(bound.call.o.data, bound.call.o.dtype, PLACE, wrong);
 }
 
-static void check_located(const verdict *v) {
+static void check_located(const accuracy *v) {
   ck_assert(!v->good);
   ck_assert_int_eq(v->worst.b, B);
   ck_assert_int_eq(v->worst.n, N);
@@ -78,7 +79,7 @@ static void check_located(const verdict *v) {
   ck_assert_int_eq(v->worst.d, D);
 }
 
-/* ---- verdicts ------------------------------------------------------------ */
+/* ---- accuracy ------------------------------------------------------------ */
 
 static const char *const patterns[] = {
     PATTERN("f32", "branch { }"),
@@ -88,8 +89,8 @@ static const char *const patterns[] = {
 };
 
 START_TEST(the_oracle_is_good) {
-  bind_right(patterns[_i], WORDS);
-  verdict v = judge(VERDICT_BUDGET);
+  set_up_rightly(patterns[_i], WORDS);
+  accuracy v = judge(ACCURACY_BUDGET);
   ck_assert(v.good);
   ck_assert_int_eq(v.nan_rows, 0);
   ck_assert_int_eq(v.rows, 120);
@@ -101,51 +102,51 @@ START_TEST(the_oracle_is_good) {
 END_TEST
 
 START_TEST(one_wrong_element_is_found) {
-  bind_right(patterns[_i], WORDS);
+  set_up_rightly(patterns[_i], WORDS);
   damage(3);
-  verdict v = judge(VERDICT_BUDGET);
+  accuracy v = judge(ACCURACY_BUDGET);
   check_located(&v);
   ck_assert_double_eq(v.worst.got, 3);
 }
 END_TEST
 
 START_TEST(a_nan_is_found) {
-  bind_right(patterns[_i], WORDS);
+  set_up_rightly(patterns[_i], WORDS);
   damage(NAN);
-  verdict v = judge(VERDICT_BUDGET);
+  accuracy v = judge(ACCURACY_BUDGET);
   check_located(&v);
 }
 END_TEST
 
 START_TEST(an_infinity_is_found) {
-  bind_right(patterns[_i], WORDS);
+  set_up_rightly(patterns[_i], WORDS);
   damage(INFINITY);
-  verdict v = judge(VERDICT_BUDGET);
+  accuracy v = judge(ACCURACY_BUDGET);
   check_located(&v);
 }
 END_TEST
 
 START_TEST(what_was_never_written_is_found) {
-  bind_right(patterns[_i], WORDS);
-  binding_wipe(&bound);
-  ck_assert(!judge(VERDICT_BUDGET).good);
+  set_up_rightly(patterns[_i], WORDS);
+  call_setup_wipe(&bound);
+  ck_assert(!judge(ACCURACY_BUDGET).good);
 }
 END_TEST
 
 START_TEST(expected_nans_are_good) {
-  ck_assert_int_eq(bind_words(patterns[0], WORDS), DIL_OK);
+  ck_assert_int_eq(set_up(patterns[0], WORDS), DIL_OK);
   ((float *)bound.call.q.data)[40] = NAN;
   ck_assert_int_eq(oracle_run(bound.pattern, &bound.call), DIL_OK);
-  verdict v = judge(VERDICT_BUDGET);
+  accuracy v = judge(ACCURACY_BUDGET);
   ck_assert(v.good);
   ck_assert_int_eq(v.nan_rows, 1);
 }
 END_TEST
 
 START_TEST(a_wrong_lse_is_found) {
-  bind_right(patterns[0], WORDS);
+  set_up_rightly(patterns[0], WORDS);
   ((float *)bound.call.lse.data)[(B * 2 + H) * 30 + N] += 1e-3f;
-  verdict v = judge(VERDICT_BUDGET);
+  accuracy v = judge(ACCURACY_BUDGET);
   ck_assert(!v.good);
   ck_assert_int_eq(v.worst.n, N);
   ck_assert_int_eq(v.worst.h, H);
@@ -156,26 +157,26 @@ END_TEST
 /* Rows at odd positions have no key: O = 0 and lse = -inf, exactly. */
 START_TEST(rows_without_keys_are_exact) {
   const char *text = PATTERN("f32", "branch { dilation 2; phase 0; }");
-  bind_right(text, WORDS);
-  ck_assert(judge(VERDICT_BUDGET).good);
+  set_up_rightly(text, WORDS);
+  ck_assert(judge(ACCURACY_BUDGET).good);
   ((float *)bound.call.lse.data)[(B * 2 + H) * 30 + N] = -1e30f;
-  ck_assert(!judge(VERDICT_BUDGET).good);
+  ck_assert(!judge(ACCURACY_BUDGET).good);
 }
 END_TEST
 
 /* A few rows of many: as many as the budget, and all wrong is seen. */
 START_TEST(some_rows_of_many) {
-  bind_right(patterns[0], WORDS);
-  verdict v = judge(1e-12);
+  set_up_rightly(patterns[0], WORDS);
+  accuracy v = judge(1e-12);
   ck_assert(v.good);
   ck_assert_int_eq(v.rows, 64);
   ck_assert_int_eq(v.total, 120);
-  binding_wipe(&bound);
+  call_setup_wipe(&bound);
   ck_assert(!judge(1e-12).good);
 }
 END_TEST
 
-/* ---- large scores --------------------------------------------------------- */
+/* ---- large scores -------------------------------------------------------- */
 
 static void wipe_output(void) {
   int64_t count = dil_tensor_count(&bound.call.o);
@@ -192,10 +193,10 @@ START_TEST(zeros_are_bad_at_any_scale) {
   char text[120];
   snprintf(text, sizeof text, "pattern p { heads 2; head_dim 8; dtype %s; "
            "scale %s; branch { } }", dtypes[_i % 3], scales[_i / 3]);
-  bind_right(text, WORDS);
-  ck_assert(judge(VERDICT_BUDGET).good);
+  set_up_rightly(text, WORDS);
+  ck_assert(judge(ACCURACY_BUDGET).good);
   wipe_output();
-  verdict v = judge(VERDICT_BUDGET);
+  accuracy v = judge(ACCURACY_BUDGET);
   ck_assert(!v.good);
   ck_assert_double_eq_tol(v.rel_error, 1, 1e-3);
 }
@@ -212,19 +213,19 @@ START_TEST(zeros_are_bad_where_scores_are_lost) {
   };
   char text[200];
   snprintf(text, sizeof text, PATTERN("f32", "%s"), bodies[_i]);
-  bind_right(text, WORDS);
-  ck_assert(judge(VERDICT_BUDGET).good);
+  set_up_rightly(text, WORDS);
+  ck_assert(judge(ACCURACY_BUDGET).good);
   wipe_output();
-  ck_assert(!judge(VERDICT_BUDGET).good);
+  ck_assert(!judge(ACCURACY_BUDGET).good);
 }
 END_TEST
 
 /* Keys 0 and 1 of the first row score `scale` and a little less; the others 0.
  * Beyond that all is random. */
-static void bind_pair(const char *scale, double apart) {
+static void set_up_pair(const char *scale, double apart) {
   char text[120];
   snprintf(text, sizeof text, PATTERN("f32", "scale %s; branch { }"), scale);
-  ck_assert_int_eq(bind_words(text, "--seq 30 --random 1 --threads 1"), DIL_OK);
+  ck_assert_int_eq(set_up(text, "--seq 30 --random 1 --threads 1"), DIL_OK);
   float *q = bound.call.q.data, *k = bound.call.k.data;
   for (int64_t d = 0; d < 8; d++) q[d] = d == 0;
   for (int64_t j = 0; j < 30; j++) k[j * 16] = 0;
@@ -233,12 +234,12 @@ static void bind_pair(const char *scale, double apart) {
 }
 
 static rounding rounding_of_first(void) {
-  expr_point point = binding_point(&bound, 0);
+  expr_point point = call_setup_point(&bound, 0);
   return rounding_of_row(bound.pattern, &bound.call, &point, 0, 0, 0);
 }
 
 static rounding rounding_of_pair(double apart) {
-  bind_pair("1e6", apart);
+  set_up_pair("1e6", apart);
   return rounding_of_first();
 }
 
@@ -265,7 +266,7 @@ END_TEST
 
 /* The power of a rounding of 1e24 is infinite, and the values are the same. */
 START_TEST(rounding_of_equal_keys_is_finite) {
-  bind_pair("1e30", 0);
+  set_up_pair("1e30", 0);
   float *v = bound.call.v.data;
   memcpy(v + 16, v, 8 * sizeof *v);
   rounding equal = rounding_of_first();
@@ -278,14 +279,14 @@ END_TEST
 START_TEST(a_row_answers_for_itself) {
   rounding_of_pair(0);
   ck_assert_int_eq(oracle_run(bound.pattern, &bound.call), DIL_OK);
-  ck_assert(judge(VERDICT_BUDGET).good);
+  ck_assert(judge(ACCURACY_BUDGET).good);
   float *o = bound.call.o.data, right = o[0];
   o[0] += 0.1f * (float)value_distance();
-  verdict v = judge(VERDICT_BUDGET);
+  accuracy v = judge(ACCURACY_BUDGET);
   ck_assert(v.good && v.rel_error > 1e-3 && v.unexplained <= v.bound);
   o[0] = right;
   o[20 * 16] += 0.1f * (float)value_distance();
-  v = judge(VERDICT_BUDGET);
+  v = judge(ACCURACY_BUDGET);
   ck_assert(!v.good);
   ck_assert_int_eq(v.worst.n, 20);
 }
@@ -300,8 +301,9 @@ static void one_row(void *context, int64_t index, int32_t worker) {
 START_TEST(subnormal_numbers_count) {
   const char *text = PATTERN("f16", "input z : f32[M]; "
                              "mask z[j] > 0.0; scale 1e6; branch { }");
-  ck_assert_int_eq(bind_words(text, "--seq 1 --random 1 --threads 2 "
-                              "--input z=random"), DIL_OK);
+  ck_assert_int_eq(set_up(text, "--seq 1 --random 1 --threads 2 "
+                                "--input z=random"),
+                   DIL_OK);
   ((float *)bound.call.inputs[0].data)[0] = 1e-40f;
   dil_element_write(bound.call.v.data, DIL_F16, 0, 0x1p-24);
   double output[8] = {0};
@@ -313,7 +315,7 @@ END_TEST
 /* ---- random numbers, sizes ----------------------------------------------- */
 
 START_TEST(random_is_what_it_says) {
-  ck_assert_int_eq(bind_words(patterns[0], WORDS), DIL_OK);
+  ck_assert_int_eq(set_up(patterns[0], WORDS), DIL_OK);
   const float *q = bound.call.q.data, *k = bound.call.k.data,
               *v = bound.call.v.data;
   for (uint64_t e = 0; e < 2 * 30 * 2 * 8; e++) {
@@ -325,15 +327,15 @@ START_TEST(random_is_what_it_says) {
 END_TEST
 
 START_TEST(sizes_by_default) {
-  ck_assert_int_eq(bind_words(patterns[0], "--seq 9 --random 1"), DIL_OK);
-  ck_assert_int_eq(bound.size[BIND_B], 1);
-  ck_assert_int_eq(bound.size[BIND_N], 9);
-  ck_assert_int_eq(bound.size[BIND_M], 9);
+  ck_assert_int_eq(set_up(patterns[0], "--seq 9 --random 1"), DIL_OK);
+  ck_assert_int_eq(bound.size[CALL_B], 1);
+  ck_assert_int_eq(bound.size[CALL_N], 9);
+  ck_assert_int_eq(bound.size[CALL_M], 9);
 }
 END_TEST
 
 START_TEST(sizes_are_asked_for) {
-  ck_assert_int_eq(bind_words(patterns[0], "--random 1"), DIL_USAGE);
+  ck_assert_int_eq(set_up(patterns[0], "--random 1"), DIL_USAGE);
 }
 END_TEST
 
@@ -358,9 +360,9 @@ END_TEST
 
 /* ---- the suite ----------------------------------------------------------- */
 
-static Suite *verdict_suite(void) {
-  Suite *suite = suite_create("verdict");
-  TCase *tests = tcase_create("verdict");
+static Suite *accuracy_suite(void) {
+  Suite *suite = suite_create("accuracy");
+  TCase *tests = tcase_create("accuracy");
   int kinds = sizeof patterns / sizeof *patterns;
   tcase_add_checked_fixture(tests, open_memory, close_memory);
   tcase_add_loop_test(tests, the_oracle_is_good, 0, kinds);
@@ -387,5 +389,5 @@ static Suite *verdict_suite(void) {
 }
 
 int main(void) {
-  return suite_run(verdict_suite(), CK_FORK_GETENV);
+  return suite_run(accuracy_suite(), CK_FORK_GETENV);
 }
