@@ -29,7 +29,7 @@ folder    = $(call objects,$(patsubst %,%/*.c,$(1)))
 # Calls by libffi are the program's alone.
 caller   := $(BUILD)/runtime/api/ffi_call.o
 runtime  := $(filter-out $(caller),$(call folder,$(addprefix runtime/,api base \
-            observe rowset cpu cache npy ring link link/socket stream)))
+            observe pool rowset cpu cache npy ring link link/socket stream)))
 grammar  := $(BUILD)/grammar/parser.o $(BUILD)/grammar/scanner.o
 # The tables of the fast kernel on a GPU, which planning counts.
 tables   := $(call objects,runtime/cuda/hopper/hopper_table.c \

@@ -7,8 +7,8 @@
 
 #include "command.h"
 #include "compiler/analysis/cover.h"
-#include "runtime/base/threads.h"
 #include "runtime/npy/npy.h"
+#include "runtime/pool/threads.h"
 
 typedef enum call_size { CALL_B, CALL_N, CALL_M, CALL_SIZE_COUNT } call_size;
 

@@ -4,7 +4,7 @@
 #define DIL_COMPILER_CLI_SHOW_H
 
 #include "compiler/front/program.h"
-#include "runtime/base/threads.h"
+#include "runtime/pool/threads.h"
 
 /* ---- show.c: the mask as cells ------------------------------------------- */
 

@@ -3,9 +3,9 @@
 #define DIL_RUNTIME_API_CONTEXT_H
 
 #include "kernel.h"
-#include "runtime/base/pool.h"
 #include "runtime/cuda/cuda.h"
 #include "runtime/observe/log.h"
+#include "runtime/pool/pool.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/types.h>

@@ -2,9 +2,9 @@
 #ifndef DIL_RUNTIME_API_KERNEL_H
 #define DIL_RUNTIME_API_KERNEL_H
 
-#include "runtime/base/threads.h"
 #include "runtime/call.h"
 #include "runtime/code.h"
+#include "runtime/pool/threads.h"
 
 #pragma GCC visibility push(default)
 

@@ -3,7 +3,7 @@
 #define DIL_RUNTIME_CPU_CPU_H
 
 #include "runtime/api/kernel.h"
-#include "runtime/base/pool.h"
+#include "runtime/pool/pool.h"
 #include "runtime/shard.h"
 
 typedef struct cpu_kernel cpu_kernel;

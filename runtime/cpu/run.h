@@ -4,9 +4,9 @@
 
 #include "pack.h"
 #include "runtime/api/kernel.h"
-#include "runtime/base/threads.h"
 #include "runtime/call.h"
 #include "runtime/code.h"
+#include "runtime/pool/threads.h"
 
 /* How a pass leaves the rows it touches. */
 typedef enum finish {

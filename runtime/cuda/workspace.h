@@ -3,7 +3,7 @@
 #define DIL_RUNTIME_CUDA_WORKSPACE_H
 
 #include "nvidia.h"
-#include "runtime/base/pool.h"
+#include "runtime/pool/pool.h"
 
 typedef struct workspace {
   char *memory;          /* NULL: none was asked for */

@@ -2,7 +2,7 @@
  * a bound in bytes. */
 #include "stream_bound.h"
 #include "runtime/base/arithmetic.h"
-#include "runtime/base/pool.h"
+#include "runtime/pool/pool.h"
 #include "runtime/rowset/walk.h"
 #include <stdio.h>
 #include <sys/resource.h>

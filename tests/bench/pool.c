@@ -3,7 +3,7 @@
  * `touched` writes a byte in every page, as a run does, so that pages which the
  * library has given back to the system are paid for. Prints a table; the least
  * of many rounds. Not a test. */
-#include "runtime/base/pool.h"
+#include "runtime/pool/pool.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>

@@ -5,8 +5,8 @@
  * takes a kept block of its class or of one little above; of those, one whose
  * last work is of the same stream, or is done. */
 #include "pool.h"
-#include "environment.h"
-#include "status.h"
+#include "runtime/base/environment.h"
+#include "runtime/base/status.h"
 #include "runtime/observe/metrics.h"
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* threads.h - a pool of worker threads. */
-#ifndef DIL_RUNTIME_BASE_THREADS_H
-#define DIL_RUNTIME_BASE_THREADS_H
+#ifndef DIL_RUNTIME_POOL_THREADS_H
+#define DIL_RUNTIME_POOL_THREADS_H
 
 #include "runtime/dilrt.h"
 #include <stdbool.h>

@@ -2,9 +2,9 @@
  * within the bound, in the order of streams. The device with streams is made
  * up: a stream is a count of the work that was put on it and of what is done,
  * and the test itself does the work. */
-#include "runtime/base/pool.h"
 #include "runtime/base/status.h"
 #include "runtime/observe/metrics.h"
+#include "runtime/pool/pool.h"
 #include "tests/support/suite.h"
 #include <check.h>
 #include <pthread.h>

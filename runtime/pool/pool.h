@@ -3,8 +3,8 @@
  * Two blocks that are out never share memory. What comes back is kept for the
  * next request of about its size, within a bound, and goes back to the device
  * when it is needed elsewhere or has lain idle. Thread-safe. */
-#ifndef DIL_RUNTIME_BASE_POOL_H
-#define DIL_RUNTIME_BASE_POOL_H
+#ifndef DIL_RUNTIME_POOL_POOL_H
+#define DIL_RUNTIME_POOL_POOL_H
 
 #include "runtime/dilrt.h"
 #include "runtime/observe/log.h"

@@ -3,7 +3,7 @@
  * Each index once, in rising order, with work that waits for lower indices; a
  * forked child that must not hang; quotas read from made-up control groups. */
 #include "runtime/base/processors.h"
-#include "runtime/base/threads.h"
+#include "runtime/pool/threads.h"
 #include "tests/support/suite.h"
 #include <check.h>
 #include <pthread.h>

@@ -1,12 +1,12 @@
-/* thread.c - a persistent pool of threads that share numbered work.
+/* threads.c - a persistent pool of threads that share numbered work.
  *
  * In: a count and a function of an index. Out: each index done once, handed
  * out in rising order by one atomic counter. A thread that has nothing to do
  * spins for a moment, then sleeps in the kernel; a run waits only for threads
  * that took part in it, so a small run never waits for a sleeper. */
-#include "processors.h"
-#include "status.h"
 #include "threads.h"
+#include "runtime/base/processors.h"
+#include "runtime/base/status.h"
 #include "runtime/observe/trace.h"
 #include <immintrin.h>
 #include <linux/futex.h>
