@@ -70,7 +70,7 @@ older    := $(addprefix $(BUILD)/older/,libcuda.so.1 libnvrtc.so.13)
 # An NVRTC that only counts.
 counting := $(BUILD)/counting/libnvrtc.so.13
 # A library by its own name, and the name that hosts are linked to.
-abi      := 1
+abi      := 2
 rt       := $(BUILD)/libdilrt.so.$(abi)
 # Ranks as processes, where MPI is installed.
 MPICC    ?= $(shell command -v mpicc)

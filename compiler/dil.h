@@ -80,8 +80,10 @@ typedef struct dil_kernel_options {
                         the pattern says */
   const dil_sizes *sizes; /* of the calls to come, for schedules that `dil tune`
                              remembers; NULL: not known, the largest tuned */
+  int32_t backward; /* not 0: gradients as well. No build has them yet: such a
+                       kernel is refused with DIL_UNSUPPORTED */
 } dil_kernel_options;
-#define DIL_KERNEL_OPTIONS_INIT {sizeof(dil_kernel_options), 0, 0, 0, 0, 0}
+#define DIL_KERNEL_OPTIONS_INIT {sizeof(dil_kernel_options), 0, 0, 0, 0, 0, 0}
 
 /* A kernel of the program for its context's device; name NULL: the only one.
  * The kernel takes the schedule that `dil tune` remembered for pattern and
@@ -128,9 +130,11 @@ typedef struct dil_attention_options {
   const char *combine; /* "softmax", "union", "mean" or "sum"; NULL: softmax */
   const dil_define *defines; /* of a preset's lets */
   int32_t define_count;
+  int32_t backward;    /* as in dil_kernel_options */
 } dil_attention_options;
 #define DIL_ATTENTION_OPTIONS_INIT \
-  {sizeof(dil_attention_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+  {sizeof(dil_attention_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
+   0}
 
 /* A kernel in one call: the pattern that these options describe, on the
  * context's device; context NULL: the first GPU, or where there is none the

@@ -236,19 +236,28 @@ typedef struct dil_kernel_info {
   int32_t remembered;   /* these are what `dil tune` found */
   const char *device_reason; /* why this device, where dil chose: "the first
                                 GPU", "no GPU: ..."; "": the host named it */
+  int32_t has_backward; /* it computes gradients as well; always 0 so far */
 } dil_kernel_info;
 #define DIL_KERNEL_INFO_INIT                                                 \
   {sizeof(dil_kernel_info), 0, 0, 0, 0, {0, 0, 0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-   0, 0}
+   0, 0, 0}
 DIL_API dil_status dil_kernel_describe(const dil_kernel *kernel,
                                        dil_kernel_info *info);
 
 enum { DIL_RANK_MAX = 4 };
 
-/* The tensors of a call: these five, then the inputs. */
+/* The tensors of a call by number: these five, and input i of the pattern at
+ * DIL_TENSOR_INPUT + i. The other numbers are reserved, so that hosts built now
+ * keep working: no kernel has such a tensor yet. The gradient of input i will
+ * be DIL_TENSOR_INPUT_GRADIENT + i. */
 enum {
   DIL_TENSOR_Q, DIL_TENSOR_K, DIL_TENSOR_V, DIL_TENSOR_O, DIL_TENSOR_LSE,
-  DIL_TENSOR_INPUT
+  DIL_TENSOR_LENGTHS, DIL_TENSOR_SEED, DIL_TENSOR_OFFSETS_Q,
+  DIL_TENSOR_OFFSETS_K, DIL_TENSOR_PAGES, DIL_TENSOR_SELECTION, DIL_TENSOR_DO,
+  DIL_TENSOR_DQ, DIL_TENSOR_DK, DIL_TENSOR_DV, DIL_TENSOR_DLSE,
+  DIL_TENSOR_DELTA, DIL_TENSOR_LSE_LOW,
+  DIL_TENSOR_INPUT = 64,
+  DIL_TENSOR_INPUT_GRADIENT = 128
 };
 
 typedef struct dil_tensor_info {

@@ -19,8 +19,8 @@ readelf -S "$BUILD/libdilrt.so" | grep -q debug_info ||
 # Types of other headers are nobody's business.
 headers=$TMP/headers
 mkdir -p "$headers"
-cp compiler/dil.h runtime/dilrt.h runtime/dlpack.h runtime/status.def \
-  runtime/rt.h runtime/api/library.h runtime/cuda/cuda.h "$headers"
+cp compiler/dil.h runtime/*.h runtime/status.def runtime/api/kernel.h \
+  runtime/api/library.h runtime/cuda/*.h "$headers"
 describe() { # library, description
   abidw --exported-interfaces-only --drop-private-types --no-corpus-path \
     --no-comp-dir-path --no-show-locs --no-elf-needed --no-architecture \

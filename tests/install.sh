@@ -14,8 +14,8 @@ staged() { # target
 }
 is "make install" staged install
 root=$TMP/root/opt/dil
-for file in bin/dil lib/libdil.so lib/libdilrt.so lib/libdil.so.1 \
-  lib/libdilrt.so.1 lib/libdilrt.a lib/dil/dil-cpu.so lib/dil/dil-gpu.so \
+for file in bin/dil lib/libdil.so lib/libdilrt.so lib/libdil.so.2 \
+  lib/libdilrt.so.2 lib/libdilrt.a lib/dil/dil-cpu.so lib/dil/dil-gpu.so \
   lib/dil/dilrt-cuda.so lib/dil/dilrt.o include/dil/dil.h \
   include/dil/dilrt.h include/dil/dlpack.h include/dil/status.def \
   lib/pkgconfig/dil.pc lib/pkgconfig/dilrt.pc \
@@ -130,7 +130,7 @@ cat >"$TMP/open.c" <<'C'
 #include <stdio.h>
 #define FIND(name) __typeof__(&name) name##_ = (__typeof__(&name))dlsym(l, #name)
 static int once(void) {
-  void *l = dlopen("libdil.so.1", RTLD_NOW | RTLD_LOCAL);
+  void *l = dlopen("libdil.so.2", RTLD_NOW | RTLD_LOCAL);
   if (!l) return puts(dlerror()), 1;
   FIND(dil_attention);
   FIND(dil_kernel_prepare);

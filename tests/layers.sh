@@ -85,8 +85,8 @@ rule "loadable parts need nothing of the compiler core" \
 # memory and errors of its own.
 rule "what needs the run time is linked to it" \
   "$(for part in libdil.so dil-cpu.so dil-gpu.so dilrt-cuda.so dilrt-nccl.so $mpi; do
-    readelf -d "$BUILD/$part" | grep -q 'NEEDED.*\[libdilrt\.so\.1\]' ||
-      echo "$part is not linked to libdilrt.so.1"
+    readelf -d "$BUILD/$part" | grep -q 'NEEDED.*\[libdilrt\.so\.[0-9]*\]' ||
+      echo "$part is not linked to libdilrt"
     symbols "$BUILD/$part" | grep -xE 'dil_fail|dil_last_error|pool_new' |
       sed "s/^/$part has its own /"
   done)"
@@ -97,7 +97,7 @@ for part in libdil.so libdilrt.so dil-cpu.so dil-gpu.so dilrt-cuda.so dilrt-nccl
 done
 declared() { sed -n 's/^DIL_API [^(]*[ *]\(dil_[a-z_0-9]*\)(.*/\1/p' "$@" | sort; }
 exported() { # library: the names that hosts may rely on
-  nm -D --defined-only "$BUILD/$1" | sed -n 's/.* \(dil_.*\)@@DIL_1$/\1/p' | sort
+  nm -D --defined-only "$BUILD/$1" | sed -n 's/.* \(dil_.*\)@@DIL_[0-9]*$/\1/p' | sort
 }
 declared runtime/dilrt.h runtime/api/library.h >"$work/declared-rt"
 declared compiler/dil.h >"$work/declared-dil"

@@ -163,6 +163,7 @@ static dil_status make(dil_context *context, const wishes *w,
   if (status) return status;
   dil_kernel_options o = DIL_KERNEL_OPTIONS_INIT;
   o.dtype = w->dtype;
+  o.backward = w->backward;
   status = dil_program_kernel(parsed, NULL, &o, kernel_out);
   dil_program_free(parsed);
   return status;

@@ -306,6 +306,8 @@ static dil_status make_kernel(dil_program *p, const char *name,
   if (!status && options)
     status = dil_struct_read(&o, sizeof o, options, "dil_kernel_options");
   if (!status) status = check_force(o.force);
+  if (!status && o.backward)
+    status = dil_fail(DIL_UNSUPPORTED, "this build has no backward kernels");
   if (!status && o.sizes) status = dil_usage_sizes(o.sizes);
   if (status) return status;
   bool gpu = dil_context_arch(p->context) != 0;

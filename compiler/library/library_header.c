@@ -13,7 +13,7 @@ typedef struct hole {
   const char *name, *text;
 } hole;
 
-enum { HOLES_MAX = 24 };
+enum { HOLES_MAX = 32 };
 
 typedef struct holes {
   int32_t count;
@@ -124,13 +124,19 @@ static void fill_library(const library *l, holes *h) {
        l->standalone ? arena_print(a, "%s_context", l->name) : "dil_context");
 }
 
-/* A zero for every member but the size. */
-static const char *zeros(arena *a, const pattern *p) {
-  int32_t count = DIL_WORD_INPUTS - 1 + p->input_count +
-                  (p->scale_kind == SCALE_RUNTIME) + 2 * (p->dropout > 0);
+/* ", 0" for each of `count` members. */
+static const char *zeros(arena *a, int32_t count) {
   char *text = ARENA_ARRAY(a, char, 3 * count + 1);
   for (int32_t i = 0; i < count; i++) memcpy(text + 3 * i, ", 0", 3);
   return text;
+}
+
+/* A zero for every member but the size. */
+static const char *all_zeros(arena *a, const pattern *p) {
+  int32_t rest = p->input_count + (p->scale_kind == SCALE_RUNTIME) +
+                 2 * (p->dropout > 0);
+  return arena_print(a, "%s, {0}%s", zeros(a, DIL_WORD_RESERVED - 1),
+                     zeros(a, rest));
 }
 
 /* What a call gives besides q, k, v and o, as lines of a comment. */
@@ -162,7 +168,8 @@ static void fill_kernel(const library *l, const library_kernel *k, holes *h) {
                          (long long)p->heads)
            : "NULL: this kernel has none");
   fill(h, "DROPOUT", arena_print(a, "%g", p->dropout));
-  fill(h, "ZEROS", zeros(a, p));
+  fill(h, "ZEROS", all_zeros(a, p));
+  fill(h, "RESERVED", number(a, DIL_WORD_INPUTS - DIL_WORD_RESERVED));
   fill(h, "EXAMPLE", example(a, p));
 }
 

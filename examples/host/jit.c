@@ -9,10 +9,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+enum { TENSORS = DIL_TENSOR_LSE + 1 };
+
 /* One call's tensors, in memory of the host. */
 typedef struct call {
-  DLTensor tensor[DIL_TENSOR_INPUT]; /* q, k, v, o, lse */
-  int64_t shape[DIL_TENSOR_INPUT][DIL_RANK_MAX];
+  DLTensor tensor[TENSORS]; /* q, k, v, o, lse */
+  int64_t shape[TENSORS][DIL_RANK_MAX];
 } call;
 
 static int failed(const char *what) {
@@ -50,7 +52,7 @@ static int run(dil_kernel *kernel, int64_t queries) {
   dil_arguments a = DIL_ARGUMENTS_INIT;
   call c = {0};
   int status = 0;
-  for (int32_t i = 0; i < DIL_TENSOR_INPUT && !status; i++)
+  for (int32_t i = 0; i < TENSORS && !status; i++)
     status = make_tensor(&c, kernel, i, &sizes);
   a.q = &c.tensor[DIL_TENSOR_Q];
   a.k = &c.tensor[DIL_TENSOR_K];
@@ -63,7 +65,7 @@ static int run(dil_kernel *kernel, int64_t queries) {
     printf("lse of the last row: %.4f\n", lse[queries - 1]);
     status = !isfinite(lse[queries - 1]);
   }
-  for (int32_t i = 0; i < DIL_TENSOR_INPUT; i++) free(c.tensor[i].data);
+  for (int32_t i = 0; i < TENSORS; i++) free(c.tensor[i].data);
   return status;
 }
 

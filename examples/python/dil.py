@@ -36,7 +36,7 @@ __all__ = ["Error", "Context", "Program", "Kernel", "attention", "bfloat16",
 def _load():
     here = os.path.dirname(os.path.abspath(__file__))
     built = os.path.join(here, "..", "..", "build", "libdil.so")
-    for path in (os.environ.get("DIL_LIBRARY"), built, "libdil.so.1"):
+    for path in (os.environ.get("DIL_LIBRARY"), built, "libdil.so.2"):
         if path and (path != built or os.path.exists(built)):
             break
     try:
@@ -555,7 +555,7 @@ class Kernel(_Owned):
         sizes, found = _Sizes(batch, queries, keys), []
         for index in range(self._input_count):
             info = _TensorInfo()
-            _must(_library.dil_kernel_tensor(self._pointer, 5 + index,
+            _must(_library.dil_kernel_tensor(self._pointer, 64 + index,
                                              ctypes.byref(sizes),
                                              ctypes.byref(info)))
             found.append((info.name.decode(),

@@ -137,6 +137,11 @@ dil_status dil_kernel_describe(const dil_kernel *kernel,
   return DIL_OK;
 }
 
+static bool has_tensor(const dil_table *table, int32_t index) {
+  if (index < DIL_TENSOR_INPUT) return index >= 0 && index <= DIL_TENSOR_LSE;
+  return index - DIL_TENSOR_INPUT < table->input_count;
+}
+
 dil_status dil_kernel_tensor(const dil_kernel *kernel, int32_t index,
                              const dil_sizes *sizes, dil_tensor_info *info) {
   static const char *const names[] = {"q", "k", "v", "o", "lse"};
@@ -147,10 +152,11 @@ dil_status dil_kernel_tensor(const dil_kernel *kernel, int32_t index,
     status = dil_struct_read(&now, sizeof now, info, "dil_tensor_info");
   if (status) return status;
   const dil_table *table = kernel->source.table;
-  if (index < 0 || index >= DIL_TENSOR_INPUT + table->input_count)
-    return dil_fail(DIL_USAGE, "kernel '%s' has %d tensors, there is none of "
-                    "number %d", table->name,
-                    DIL_TENSOR_INPUT + table->input_count, (int)index);
+  if (!has_tensor(table, index))
+    return dil_fail(DIL_USAGE, "kernel '%s' has no tensor of number %d: it has "
+                    "q, k, v, o, lse (0 to %d) and %d inputs from %d on",
+                    table->name, (int)index, DIL_TENSOR_LSE,
+                    table->input_count, DIL_TENSOR_INPUT);
   dil_tensor t = arguments_tensor(kernel, index, sizes);
   now = (dil_tensor_info){.dtype = arguments_type(t.dtype), .rank = t.rank};
   now.name = index < DIL_TENSOR_INPUT

@@ -216,6 +216,16 @@ static void *pointer_at(const void *given, int32_t index) {
   return (void *)(uintptr_t)word_at(given, index);
 }
 
+/* Nobody may rely on words that this version does not read. */
+static dil_status check_reserved(const dil_library_kernel *k,
+                                 const void *from) {
+  for (int32_t i = DIL_WORD_RESERVED; i < DIL_WORD_INPUTS; i++)
+    if (word_at(from, i))
+      return dil_fail(DIL_USAGE, "reserved[%d] of the arguments of kernel '%s' "
+                      "is not NULL", i - DIL_WORD_RESERVED, k->name);
+  return DIL_OK;
+}
+
 /* From the generated struct to the one that all kernels share. */
 static dil_status read_arguments(const dil_library_kernel *k,
                                  const dil_table *t, const void *from,
@@ -228,6 +238,8 @@ static dil_status read_arguments(const dil_library_kernel *k,
                     "says %llu",
                     k->name, 8 * count,
                     (unsigned long long)word_at(from, DIL_WORD_SIZE));
+  dil_status status = check_reserved(k, from);
+  if (status) return status;
   *to = (dil_arguments)DIL_ARGUMENTS_INIT;
   to->q = pointer_at(from, DIL_WORD_Q);
   to->k = pointer_at(from, DIL_WORD_K);

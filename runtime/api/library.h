@@ -11,7 +11,7 @@
 /* Counts the layouts of everything below, of dil_code, dil_env, the images of
  * plans, dil_cuda_code and what launches tell kernels (templates): another
  * number, another library. */
-enum { DIL_LIBRARY_ABI = 6 };
+enum { DIL_LIBRARY_ABI = 7 };
 /* The section with the library's description, JSON. */
 #define DIL_LIBRARY_SECTION ".dil.library"
 
@@ -36,12 +36,13 @@ typedef struct dil_library_kernel {
 } dil_library_kernel;
 
 /* How the generated struct of a kernel's arguments lies in memory: words of
- * eight bytes, in this order. Pointers to declared inputs follow, then a scale
- * (double) where the pattern takes one, then seed and train where it has
- * dropout. */
+ * eight bytes, in this order. Words from DIL_WORD_RESERVED up to the inputs are
+ * 0: later versions have a use for them. Pointers to declared inputs follow,
+ * then a scale (double) where the pattern takes one, then seed and train where
+ * it has dropout. */
 typedef enum dil_library_word {
   DIL_WORD_SIZE, DIL_WORD_Q, DIL_WORD_K, DIL_WORD_V, DIL_WORD_O, DIL_WORD_LSE,
-  DIL_WORD_LENGTHS, DIL_WORD_STREAM, DIL_WORD_INPUTS
+  DIL_WORD_LENGTHS, DIL_WORD_STREAM, DIL_WORD_RESERVED, DIL_WORD_INPUTS = 32
 } dil_library_word;
 
 /* What the functions of libraries call; nobody else does. */

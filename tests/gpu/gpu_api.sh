@@ -9,7 +9,7 @@ cd "$(dirname "$0")/../.." || exit 70
 take_bundle
 has_gpu || leave skipped "no GPU here"
 DIL_MODULE_DIR=$BUILD
-DIL_LIBRARY=$BUILD/libdil.so.1
+DIL_LIBRARY=$BUILD/libdil.so.2
 DIL_CACHE_DIR=$TMP/kept
 export DIL_MODULE_DIR DIL_LIBRARY DIL_CACHE_DIR
 host=$BUILD/tests/library/gpu_host

@@ -152,7 +152,13 @@ static void check_errors(tensors *t) {
   a.size = 8;
   status = first(NULL, &a);
   tell("a struct of another size is refused",
-       status == 2 && strstr(first_last_error(), "have 64 bytes") != NULL);
+       status == 2 && strstr(first_last_error(), "have 256 bytes") != NULL);
+  a.size = sizeof a;
+  a.reserved[23] = &a;
+  status = first(NULL, &a);
+  tell("a reserved word that is not NULL is refused",
+       status == 2 && strstr(first_last_error(), "reserved[23]") != NULL);
+  a.reserved[23] = NULL;
   t->k.shape = t->lse_shape;
   t->k.ndim = 3;
   status = run_first(t);

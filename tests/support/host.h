@@ -5,12 +5,12 @@
 
 #include "compiler/dil.h"
 
-enum { HOST_TENSORS = 8 };
+enum { HOST_INPUTS = 3, HOST_TENSORS = DIL_TENSOR_INPUT + HOST_INPUTS };
 
 typedef struct host_call {
   DLTensor tensor[HOST_TENSORS]; /* by DIL_TENSOR_... */
   int64_t shape[HOST_TENSORS][DIL_RANK_MAX];
-  const DLTensor *inputs[HOST_TENSORS];
+  const DLTensor *inputs[HOST_INPUTS];
   dil_arguments arguments;
 } host_call;
 

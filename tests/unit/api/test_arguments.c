@@ -193,7 +193,7 @@ START_TEST(inputs_are_checked) {
   ck_assert_str_eq(info.name, "doc");
   ck_assert_int_eq(info.shape[1], 96);
   host_refused(dil_kernel_tensor(k, 6, &host_sizes, &info), DIL_USAGE,
-          "has 6 tensors");
+          "no tensor of number 6");
   host_must(dil_kernel_run(k, &c.arguments));
   c.tensor[DIL_TENSOR_INPUT].shape[1] = 95;
   host_refused(dil_kernel_run(k, &c.arguments), DIL_USAGE,

@@ -222,7 +222,7 @@ typedef struct shared_arguments {
   const DLTensor *q, *k, *v;
   DLTensor *o, *lse;
   const DLTensor *lengths;
-  void *stream;
+  void *stream, *reserved[DIL_WORD_INPUTS - DIL_WORD_RESERVED];
   const DLTensor *slope;
   double scale;
 } shared_arguments;
