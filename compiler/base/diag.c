@@ -1,7 +1,7 @@
 /* diag.c - located messages: gathered while a file is read, printed in order
- * of place, as text with caret lines or as one JSON object a line.
+ * of location, as text with caret lines or as one JSON object a line.
  *
- * A place is a byte range of a source; its line and column are computed only
+ * A location is a byte range of a source; its line and column are computed only
  * here. Columns count bytes from 1; a range that leaves its first line is
  * clipped to it. */
 #include "diag.h"
@@ -35,12 +35,12 @@ struct diag {
   int32_t hidden;       /* warnings beyond WARNING_MAX */
 };
 
-/* A place as people read it. */
-typedef struct place {
+/* A location as people read it. */
+typedef struct location {
   int32_t line, column; /* from 1 */
   int32_t end_column;   /* one past the last byte; > column */
   int32_t start, end;   /* the line: bytes of the source */
-} place;
+} location;
 
 /* ---- gathering ----------------------------------------------------------- */
 
@@ -109,13 +109,13 @@ void diag_report(diag *d, severity level, span at, const char *hint,
   message_add(d, (message){level, at, text, hint, 0});
 }
 
-/* ---- places -------------------------------------------------------------- */
+/* ---- locations ----------------------------------------------------------- */
 
-static place place_of(span at) {
+static location location_of(span at) {
   const char *text = at.source->text;
   int32_t length = (int32_t)at.source->length;
   int32_t from = at.start < length ? at.start : length;
-  place p = {.line = 1};
+  location p = {.line = 1};
   for (int32_t i = 0; i < from; i++)
     if (text[i] == '\n') {
       p.line++;
@@ -128,9 +128,9 @@ static place place_of(span at) {
   return p;
 }
 
-const char *diag_place(arena *a, span at) {
+const char *diag_location(arena *a, span at) {
   if (!at.source) return "";
-  place p = place_of(at);
+  location p = location_of(at);
   return arena_print(a, "%s:%d:%d", at.source->path, p.line, p.column);
 }
 
@@ -171,7 +171,7 @@ static void print_caret(const char *text, int32_t from, int32_t caret,
   fputc('\n', out);
 }
 
-static void print_source(const source *s, place p, FILE *out) {
+static void print_source(const source *s, location p, FILE *out) {
   int32_t caret = p.start + p.column - 1, to = p.start + p.end_column - 1;
   if (p.end - p.start > LINE_MAX_BYTES) {
     if (caret - p.start > LINE_BEFORE) p.start = caret - LINE_BEFORE;
@@ -188,9 +188,9 @@ static const char *const level_text[] = {
 
 static void print_text(const message *m, FILE *out) {
   const source *s = m->at.source;
-  place p = {0};
+  location p = {0};
   if (s) {
-    p = place_of(m->at);
+    p = location_of(m->at);
     fprintf(out, "%s:%d:%d: ", s->path, p.line, p.column);
   }
   fprintf(out, "%s: %s\n", level_text[m->level], m->text);
@@ -220,7 +220,7 @@ static json_t *json_number(const source *s, int32_t number) {
 
 static void print_json(const message *m, FILE *out) {
   const source *s = m->at.source;
-  place p = s ? place_of(m->at) : (place){0};
+  location p = s ? location_of(m->at) : (location){0};
   json_t *object = json_object();
   json_object_set_new(object, "file", diag_json(s ? s->path : NULL));
   json_object_set_new(object, "line", json_number(s, p.line));

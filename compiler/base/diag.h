@@ -12,7 +12,7 @@ typedef struct source {
   int32_t index;     /* in the order of reading */
 } source;
 
-/* A byte range of a source; source NULL: no place (command line). */
+/* A byte range of a source; source NULL: no location (the command line). */
 typedef struct span {
   const source *source;
   int32_t start, end;
@@ -28,9 +28,9 @@ void diag_report(diag *d, severity level, span at, const char *hint,
                  const char *format, ...) __attribute__((format(printf, 5, 6)));
 int diag_errors(const diag *d);
 bool diag_full(const diag *d);
-/* "longnet.dil:12:5"; "" where there is no place. */
-const char *diag_place(arena *a, span at);
-/* Writes all messages, in order of place: text with caret lines, or one JSON
+/* "longnet.dil:12:5"; "" where there is no location. */
+const char *diag_location(arena *a, span at);
+/* Writes all messages, in order of location: text with caret lines, or one JSON
  * object a line. */
 void diag_print(const diag *d, FILE *out, bool json);
 /* The nearest of count names within a third of its length, or NULL. */

@@ -42,7 +42,7 @@ static blocks blocks_of(const forecast *f, int32_t pass) {
 /* ---- for people ---------------------------------------------------------- */
 
 static void print_reason(arena *a, const forecast_pass *own, FILE *out) {
-  const char *place = diag_place(a, own->at);
+  const char *place = diag_location(a, own->at);
   if (own->reason)
     fprintf(out, "           not by the Hopper kernel: %s%s%s\n", own->reason,
             *place ? ", " : "", place);
@@ -147,7 +147,7 @@ static json_t *pass_json(arena *a, const forecast *f, int32_t pass) {
   const dil_cuda_pass *run = &f->run.pass[pass];
   const dil_cuda_code *code = code_of(f, pass);
   const forecast_pass *own = &f->pass[pass];
-  const char *place = diag_place(a, own->at);
+  const char *place = diag_location(a, own->at);
   blocks n = blocks_of(f, pass);
   json_t *o = json_pack(
       "{s:s, s:s, s:s, s:s?, s:s?, s:i, s:i, s:I, s:i, s:i, s:i}", "branches",

@@ -33,7 +33,7 @@ typedef struct builder {
 static bool is_dimension(const scope *s, const expr *dimension,
                          const char *name) {
   term t = {.kind = TERM_NAME, .at = dimension->at, .name = name};
-  scope inner = scope_at(s, PLACE_DIMENSION, "keep");
+  scope inner = scope_at(s, CONTEXT_DIMENSION, "keep");
   operand o;
   bool known = builtin_name(&inner, &t, &o);
   return known && !o.wrong &&
@@ -96,7 +96,7 @@ static expr *check_keep_from(const scope *s, const statement *from) {
 static void check_keep_amount(const scope *s, const statement *given,
                               keep *k) {
   const term *t = argument(given, 0);
-  scope inner = scope_at(s, PLACE_CONSTANT, "keep top");
+  scope inner = scope_at(s, CONTEXT_CONSTANT, "keep top");
   int64_t blocks = 0;
   if (k->kind == KEEP_TOP) {
     check_count(&inner, t, 1, COUNT_MAX, NULL, &blocks);
@@ -111,7 +111,7 @@ static void check_keep_amount(const scope *s, const statement *given,
 }
 
 static void check_keep(const scope *s, const statement *given, keep *k) {
-  scope inner = scope_at(s, PLACE_KEEP, "keep");
+  scope inner = scope_at(s, CONTEXT_KEEP, "keep");
   k->at = given->at;
   if (s->block == SIZE_UNKNOWN)
     check_error(s->c, given->at, "`block 64;` cuts positions into blocks of 64",
@@ -140,8 +140,8 @@ static int32_t count_of(const statement *block, word w) {
 
 static level check_level(const scope *s, const statement *block) {
   arena *a = s->c->arena;
-  scope mask = scope_at(s, PLACE_MASK, "mask");
-  scope score = scope_at(s, PLACE_SCORE, "score");
+  scope mask = scope_at(s, CONTEXT_MASK, "mask");
+  scope score = scope_at(s, CONTEXT_SCORE, "score");
   level l = {.checked = true, .block = s->block};
   l.mask = ARENA_ARRAY(a, expr *, count_of(block, WORD_MASK));
   l.score = ARENA_ARRAY(a, expr *, count_of(block, WORD_SCORE));
@@ -186,7 +186,7 @@ static void set_levels(builder *w, branch *b, const scope *s,
 /* ---- window -------------------------------------------------------------- */
 
 static int64_t check_bound(const scope *s, const term *t) {
-  scope inner = scope_at(s, PLACE_CONSTANT, "a window bound");
+  scope inner = scope_at(s, CONTEXT_CONSTANT, "a window bound");
   operand o = check_term(&inner, t);
   bool endless = o.type == TYPE_F32 && o.real == INFINITY;
   if (o.wrong || endless) return DIL_ENDLESS;
@@ -239,7 +239,7 @@ static phase_kind phase_kind_of(const statement *phase) {
 
 static void set_phases(const scope *s, const statement *phase, branch *b,
                        int32_t index) {
-  scope inner = scope_at(s, PLACE_PHASE, "phase");
+  scope inner = scope_at(s, CONTEXT_PHASE, "phase");
   b->phase_kind = phase_kind_of(phase);
   if (b->phase_kind == PHASE_EXPR) {
     b->phase_expr = check_integer(&inner, argument(phase, 0));
@@ -254,14 +254,14 @@ static void set_phases(const scope *s, const statement *phase, branch *b,
 /* ---- one branch ---------------------------------------------------------- */
 
 static void check_segment(const scope *s, const term *t, branch *b) {
-  scope inner = scope_at(s, PLACE_CONSTANT, "segment");
+  scope inner = scope_at(s, CONTEXT_CONSTANT, "segment");
   check_count(&inner, t, 1, COUNT_MAX,
               "without `segment` a branch is the whole sequence",
               &b->segment);
 }
 
 static void check_dilation(const scope *s, const term *t, branch *b) {
-  scope inner = scope_at(s, PLACE_CONSTANT, "dilation");
+  scope inner = scope_at(s, CONTEXT_CONSTANT, "dilation");
   check_count(&inner, t, 1, COUNT_MAX,
               "`dilation 1` takes every token of the segment", &b->dilation);
   b->dilation_at = t->at;
@@ -272,7 +272,7 @@ static void check_head_range(const scope *s, const statement *range,
   b->head_last = s->heads > 0 ? (int32_t)s->heads - 1 : 0;
   if (!range || s->heads < 0) return;
   int64_t first = 0, last = 0;
-  scope inner = scope_at(s, PLACE_CONSTANT, "the first head");
+  scope inner = scope_at(s, CONTEXT_CONSTANT, "the first head");
   bool good = check_count(&inner, argument(range, 0), 0, s->heads - 1, NULL,
                           &first);
   inner.what = "the last head";
@@ -291,7 +291,7 @@ static void check_head_range(const scope *s, const statement *range,
 static scope branch_scope(const builder *w, const statement *block) {
   scope s = *w->sizes;
   if (!block) return s;
-  scope inner = scope_at(&s, PLACE_CONSTANT, "block");
+  scope inner = scope_at(&s, CONTEXT_CONSTANT, "block");
   s.block = SIZE_WRONG;
   check_count(&inner, argument(block, 0), 1, COUNT_MAX, NULL, &s.block);
   return s;

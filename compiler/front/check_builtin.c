@@ -26,34 +26,35 @@ static const char only_heads[] =
 static const char only_score[] = "`s` is the score so far, known in score";
 static const char only_patterns[] = "it is a size of a pattern";
 
-#define PLACE_SIZED (PLACE_PAIR | PLACE_DIMENSION)
-#define PLACE_INSIDE (PLACE_SIZED | PLACE_CONSTANT | PLACE_PHASE)
+#define CONTEXT_SIZED  (CONTEXT_PAIR | CONTEXT_DIMENSION)
+#define CONTEXT_INSIDE (CONTEXT_SIZED | CONTEXT_CONSTANT | CONTEXT_PHASE)
 
 static const struct builtin {
   const char *name;
   builtin_kind kind;
   expr_op op;            /* of a leaf */
-  unsigned places;       /* where it is known */
+  unsigned contexts;     /* where it is known */
   const char *why;       /* it is not known elsewhere */
   bool reserved;         /* no let, input, branch, ... may have the name */
 } builtins[] = {
-    {"b", BUILTIN_LEAF, EXPR_B_, PLACE_PAIR, only_pairs, true},
-    {"h", BUILTIN_LEAF, EXPR_H_, PLACE_PAIR | PLACE_PHASE, only_heads, true},
-    {"i", BUILTIN_LEAF, EXPR_I_, PLACE_PAIR, only_pairs, true},
-    {"j", BUILTIN_LEAF, EXPR_J_, PLACE_PAIR, only_pairs, true},
-    {"s", BUILTIN_LEAF, EXPR_S_, PLACE_SCORE, only_score, true},
-    {"bi", BUILTIN_BLOCK, EXPR_I_, PLACE_PAIR, only_pairs, true},
-    {"bj", BUILTIN_BLOCK, EXPR_J_, PLACE_PAIR, only_pairs, true},
-    {"nb", BUILTIN_BLOCK, EXPR_M_, PLACE_SIZED, only_run_time, true},
-    {"B", BUILTIN_LEAF, EXPR_BATCH, PLACE_SIZED, only_run_time, true},
-    {"N", BUILTIN_LEAF, EXPR_N_, PLACE_SIZED, only_run_time, true},
-    {"M", BUILTIN_LEAF, EXPR_M_, PLACE_SIZED, only_run_time, true},
-    {"S", BUILTIN_SIZE, EXPR_INT, PLACE_INSIDE, only_patterns, true},
-    {"H", BUILTIN_SIZE, EXPR_INT, PLACE_INSIDE, only_patterns, true},
-    {"HKV", BUILTIN_SIZE, EXPR_INT, PLACE_INSIDE, only_patterns, true},
-    {"D", BUILTIN_SIZE, EXPR_INT, PLACE_INSIDE, only_patterns, true},
+    {"b", BUILTIN_LEAF, EXPR_B_, CONTEXT_PAIR, only_pairs, true},
+    {"h", BUILTIN_LEAF, EXPR_H_, CONTEXT_PAIR | CONTEXT_PHASE, only_heads,
+     true},
+    {"i", BUILTIN_LEAF, EXPR_I_, CONTEXT_PAIR, only_pairs, true},
+    {"j", BUILTIN_LEAF, EXPR_J_, CONTEXT_PAIR, only_pairs, true},
+    {"s", BUILTIN_LEAF, EXPR_S_, CONTEXT_SCORE, only_score, true},
+    {"bi", BUILTIN_BLOCK, EXPR_I_, CONTEXT_PAIR, only_pairs, true},
+    {"bj", BUILTIN_BLOCK, EXPR_J_, CONTEXT_PAIR, only_pairs, true},
+    {"nb", BUILTIN_BLOCK, EXPR_M_, CONTEXT_SIZED, only_run_time, true},
+    {"B", BUILTIN_LEAF, EXPR_BATCH, CONTEXT_SIZED, only_run_time, true},
+    {"N", BUILTIN_LEAF, EXPR_N_, CONTEXT_SIZED, only_run_time, true},
+    {"M", BUILTIN_LEAF, EXPR_M_, CONTEXT_SIZED, only_run_time, true},
+    {"S", BUILTIN_SIZE, EXPR_INT, CONTEXT_INSIDE, only_patterns, true},
+    {"H", BUILTIN_SIZE, EXPR_INT, CONTEXT_INSIDE, only_patterns, true},
+    {"HKV", BUILTIN_SIZE, EXPR_INT, CONTEXT_INSIDE, only_patterns, true},
+    {"D", BUILTIN_SIZE, EXPR_INT, CONTEXT_INSIDE, only_patterns, true},
     {"inf", BUILTIN_INFINITY, EXPR_REAL, ~0u, NULL, true},
-    {"row", BUILTIN_ROW, EXPR_I_, PLACE_PAIR, only_pairs, false},
+    {"row", BUILTIN_ROW, EXPR_I_, CONTEXT_PAIR, only_pairs, false},
 };
 enum { BUILTIN_COUNT = sizeof builtins / sizeof *builtins };
 
@@ -122,7 +123,7 @@ bool builtin_name(const scope *s, const term *t, operand *result) {
   const struct builtin *b = builtin_find(t->name);
   if (!b) return false;
   *result = operand_wrong(t->at);
-  if (!(b->places & s->place)) {
+  if (!(b->contexts & s->context)) {
     check_error(s->c, t->at, b->why, "'%s' cannot stand in %s", b->name,
                 s->what);
     return true;
@@ -224,10 +225,10 @@ static const struct predicate {
 };
 enum { PREDICATE_COUNT = sizeof predicates / sizeof *predicates };
 
-/* The places of a term are those of the user's text, whatever it becomes. */
+/* The locations of a term are those of the user's text, whatever it becomes. */
 static operand predicate_call(const scope *s, const struct predicate *p,
                               const term *t, const operand *args) {
-  if (!(s->place & PLACE_PAIR)) {
+  if (!(s->context & CONTEXT_PAIR)) {
     check_error(s->c, t->name_at, only_pairs, "'%s' cannot stand in %s",
                 p->name, s->what);
     return operand_wrong(t->at);

@@ -26,7 +26,7 @@ static const char *name_meant(const scope *s, const char *name) {
   count += builtin_names(names + count);
   for (int32_t i = 0; s->pattern && i < s->pattern->input_count; i++)
     names[count++] = s->pattern->input[i].name;
-  for (int32_t i = 0; s->place == PLACE_PHASE && i < 4; i++)
+  for (int32_t i = 0; s->context == CONTEXT_PHASE && i < 4; i++)
     names[count++] = word_text(phases[i]);
   const char *hint = check_meant(s->c, name, names, count);
   return hint ? hint
@@ -74,7 +74,7 @@ static operand unknown_input(const scope *s, const term *t) {
 
 static bool input_fits(const scope *s, const term *t, const dil_input *input,
                        const operand *args) {
-  if (!(s->place & PLACE_PAIR)) {
+  if (!(s->context & CONTEXT_PAIR)) {
     check_error(s->c, t->at,
                 "inputs are known only at run time: in mask, score and keep",
                 "input '%s' cannot stand in %s", t->name, s->what);
@@ -217,9 +217,9 @@ bool check_real(const scope *s, const term *t, double *result) {
 
 /* ---- statements ---------------------------------------------------------- */
 
-scope scope_at(const scope *s, place at, const char *what) {
+scope scope_at(const scope *s, term_context at, const char *what) {
   scope inner = *s;
-  inner.place = at;
+  inner.context = at;
   inner.what = what;
   return inner;
 }

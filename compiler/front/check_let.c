@@ -85,7 +85,7 @@ void check_defines_used(checker *c) {
 /* ---- let ----------------------------------------------------------------- */
 
 static operand let_value(checker *c, const statement *s) {
-  scope outside = {.c = c, .place = PLACE_LET, .what = "let"};
+  scope outside = {.c = c, .context = CONTEXT_LET, .what = "let"};
   operand o = check_term(&outside, argument(s, 0));
   if (!o.wrong && o.type == TYPE_CONDITION) {
     check_error(c, argument(s, 0)->at,

@@ -2,7 +2,7 @@
  * constant that it gives, or the node of the tree that it becomes.
  *
  * Integer constants are computed here, in 64 bits, and must fit in 32 where
- * they meet a run-time value. Float constants of compile-time places are
+ * they meet a run-time value. Float constants of compile-time contexts are
  * computed in float64; in the others they stay trees, whose every operation
  * is a rounding that all targets repeat. */
 #include "checker.h"
@@ -139,7 +139,7 @@ static bool wants_sides_alike(const scope *s, span at, const operand *args) {
 }
 
 static bool wants_inexact(const scope *s, span at, expr_op op) {
-  bool exact = s->place & PLACE_EXACT;
+  bool exact = s->context & CONTEXT_EXACT;
   if (!exact && !s->whole) return true;
   check_error(s->c, at,
               exact ? "its last bit may differ between machines, and every one "
@@ -274,7 +274,7 @@ static operand known_apply(const scope *s, span at, expr_op op, expr_type type,
   return operand_wrong(at);
 }
 
-/* int() of a float: of constants it is one at once, in every place. */
+/* int() of a float: of constants it is one at once, in every context. */
 static operand whole_apply(const scope *s, span at, const operand *arg) {
   operand call = operand_leaf(s, at, EXPR_TO_INT, TYPE_I32);
   operand result = operand_join(s, call, arg, 1);
@@ -309,7 +309,7 @@ operand operand_apply(const scope *s, span at, expr_op op, const operand *args,
   expr_type type = type_of(op, args, count);
   if (op == EXPR_TO_INT && real) return whole_apply(s, at, args);
   if (is_rounding(op) && type == TYPE_I32) return args[0];
-  if (!known || (real && (s->whole || !(s->place & PLACE_FIXED))))
+  if (!known || (real && (s->whole || !(s->context & CONTEXT_FIXED))))
     return operand_join(s, operand_leaf(s, at, op, type), args, count);
   operand result = known_apply(s, at, op, type, args, count, real);
   result.divided = type == TYPE_I32 && (divided || op == EXPR_DIV);

@@ -26,7 +26,7 @@ static void check_kv(scope *s, const statement *heads) {
     return;
   }
   const term *kv = argument(heads, 1);
-  scope inner = scope_at(s, PLACE_CONSTANT, "kv heads");
+  scope inner = scope_at(s, CONTEXT_CONSTANT, "kv heads");
   if (!check_count(&inner, kv, 1, DIL_HEADS_MAX, NULL, &s->kv_heads)) return;
   if (s->heads < 0 || s->heads % s->kv_heads == 0) return;
   check_error(s->c, kv->at, "each k/v head serves as many query heads",
@@ -37,7 +37,7 @@ static void check_kv(scope *s, const statement *heads) {
 static void check_heads(scope *s, const statement *heads) {
   s->heads = s->kv_heads = SIZE_UNKNOWN;
   if (heads) {
-    scope inner = scope_at(s, PLACE_CONSTANT, "heads");
+    scope inner = scope_at(s, CONTEXT_CONSTANT, "heads");
     if (!check_count(&inner, argument(heads, 0), 1, DIL_HEADS_MAX, NULL,
                      &s->heads))
       s->heads = SIZE_WRONG;
@@ -50,12 +50,12 @@ static void check_heads(scope *s, const statement *heads) {
 static void check_head_dim(scope *s, pattern *p, const statement *dim) {
   s->head_dim = SIZE_UNKNOWN;
   if (dim) {
-    scope inner = scope_at(s, PLACE_CONSTANT, "head_dim");
+    scope inner = scope_at(s, CONTEXT_CONSTANT, "head_dim");
     check_count(&inner, argument(dim, 0), 1, HEAD_DIM_MAX, NULL,
                 &s->head_dim);
     p->value_dim = s->head_dim;
     p->head_dim_at = argument(dim, 0)->at;
-    inner = scope_at(s, PLACE_CONSTANT, "value head_dim");
+    inner = scope_at(s, CONTEXT_CONSTANT, "value head_dim");
     if (dim->args.count > 1) {
       p->value_dim_at = argument(dim, 1)->at;
       check_count(&inner, argument(dim, 1), 1, HEAD_DIM_MAX, NULL,
@@ -68,7 +68,7 @@ static void check_head_dim(scope *s, pattern *p, const statement *dim) {
 static void check_block(scope *s, const statement *block) {
   s->block = SIZE_UNKNOWN;
   if (!block) return;
-  scope inner = scope_at(s, PLACE_CONSTANT, "block");
+  scope inner = scope_at(s, CONTEXT_CONSTANT, "block");
   if (!check_count(&inner, argument(block, 0), 1, COUNT_MAX, NULL, &s->block))
     s->block = SIZE_WRONG;
 }
@@ -78,7 +78,7 @@ static void check_block(scope *s, const statement *block) {
 static void check_scale(const scope *s, pattern *p, const statement *scale) {
   if (s->head_dim > 0) p->scale = 1 / sqrt((double)s->head_dim);
   if (!scale) return;
-  scope inner = scope_at(s, PLACE_CONSTANT, "scale");
+  scope inner = scope_at(s, CONTEXT_CONSTANT, "scale");
   p->scale_kind = scale->choice ? SCALE_RUNTIME : SCALE_FIXED;
   if (!scale->choice) check_real(&inner, argument(scale, 0), &p->scale);
 }
@@ -86,7 +86,7 @@ static void check_scale(const scope *s, pattern *p, const statement *scale) {
 static void check_dropout(const scope *s, pattern *p,
                           const statement *dropout) {
   if (!dropout) return;
-  scope inner = scope_at(s, PLACE_CONSTANT, "dropout");
+  scope inner = scope_at(s, CONTEXT_CONSTANT, "dropout");
   const term *t = argument(dropout, 0);
   if (!check_real(&inner, t, &p->dropout)) return;
   if (p->dropout < 0 || p->dropout >= 1)
@@ -154,7 +154,7 @@ static void check_dimension(const scope *s, const term *t, expr **dimension) {
 }
 
 static void check_inputs(const scope *s, pattern *p, const statement *block) {
-  scope inner = scope_at(s, PLACE_DIMENSION, "the dimension of an input");
+  scope inner = scope_at(s, CONTEXT_DIMENSION, "the dimension of an input");
   inner.pattern = NULL; /* no input gives another its size */
   for (const statement *input = block; input; input = input->next) {
     if (input->word != WORD_INPUT || !can_declare(s, p, input)) continue;

@@ -44,7 +44,7 @@ static bool check_ranks(const scope *s, const clauses *own, word w,
                         int64_t *count) {
   *count = 1;
   if (!own->of[w]) return true;
-  scope inner = scope_at(s, PLACE_LET, word_text(w));
+  scope inner = scope_at(s, CONTEXT_LET, word_text(w));
   return check_count(&inner, argument(own->of[w], 0), 1, DEVICES_MAX, NULL,
                      count);
 }
@@ -114,7 +114,7 @@ static void check_knob(checker *c, const statement *s, knob *k) {
   enum { VALUES = sizeof k->value / sizeof *k->value };
   k->name = s->name;
   k->at = s->name_at;
-  scope outside = {.c = c, .place = PLACE_LET, .what = s->name};
+  scope outside = {.c = c, .context = CONTEXT_LET, .what = s->name};
   if (s->args.count > VALUES) {
     check_error(c, s->name_at, NULL, "knob '%s' has %d values, at most %d",
                 s->name, s->args.count, VALUES);

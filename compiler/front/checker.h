@@ -70,24 +70,25 @@ void clauses_collect(checker *c, const statement *block, clauses *out);
 /* ---- check_expr.c: terms to operands ------------------------------------- */
 
 /* Where a term stands; a bit each. Names differ in where they are known. */
-typedef enum place {
-  PLACE_LET = 1,      /* also topology and schedule */
-  PLACE_CONSTANT = 2, /* inside a pattern */
-  PLACE_PHASE = 4,
-  PLACE_DIMENSION = 8,
-  PLACE_MASK = 16,
-  PLACE_KEEP = 32,
-  PLACE_SCORE = 64,
-  PLACE_FIXED = PLACE_LET | PLACE_CONSTANT,
-  PLACE_PAIR = PLACE_MASK | PLACE_KEEP | PLACE_SCORE,
-  PLACE_EXACT = PLACE_MASK | PLACE_KEEP | PLACE_PHASE | PLACE_DIMENSION,
-} place;
+typedef enum term_context {
+  CONTEXT_LET = 1,      /* also topology and schedule */
+  CONTEXT_CONSTANT = 2, /* inside a pattern */
+  CONTEXT_PHASE = 4,
+  CONTEXT_DIMENSION = 8,
+  CONTEXT_MASK = 16,
+  CONTEXT_KEEP = 32,
+  CONTEXT_SCORE = 64,
+  CONTEXT_FIXED = CONTEXT_LET | CONTEXT_CONSTANT,
+  CONTEXT_PAIR = CONTEXT_MASK | CONTEXT_KEEP | CONTEXT_SCORE,
+  CONTEXT_EXACT =
+      CONTEXT_MASK | CONTEXT_KEEP | CONTEXT_PHASE | CONTEXT_DIMENSION,
+} term_context;
 
 enum { SIZE_UNKNOWN = 0, SIZE_WRONG = -1 /* told already */ };
 
 typedef struct scope {
   checker *c;
-  place place;
+  term_context context;
   const char *what;                         /* the statement, for messages */
   int64_t heads, kv_heads, head_dim, block; /* or SIZE_ */
   const pattern *pattern; /* whose inputs are seen; NULL: none */
@@ -96,7 +97,7 @@ typedef struct scope {
 
 /* The value of a term: a constant, or a tree. Integer constants have 64 bits
  * until they meet a run-time value; floats are computed in float64 where the
- * place is compile-time and stay trees elsewhere. */
+ * context is compile-time and stay trees elsewhere. */
 typedef struct operand {
   bool wrong;   /* an error was reported: the rest says nothing */
   bool known;   /* a constant */
@@ -120,7 +121,7 @@ expr *check_number(const scope *s, const term *t);
 /* An integer for phase and input dimensions. */
 expr *check_integer(const scope *s, const term *t);
 
-/* Constants of compile-time places. false when wrong, *result untouched. */
+/* Constants of compile-time contexts. false when wrong, *result untouched. */
 bool check_count(const scope *s, const term *t, int64_t low, int64_t high,
                  const char *hint, int64_t *result);
 bool check_real(const scope *s, const term *t, double *result);
@@ -159,7 +160,7 @@ int32_t builtin_names(const char *names[BUILTIN_MAX]);
 int32_t builtin_functions(const char *names[BUILTIN_MAX]);
 
 /* A scope for the statement `what`. */
-scope scope_at(const scope *s, place at, const char *what);
+scope scope_at(const scope *s, term_context at, const char *what);
 const term *argument(const statement *s, int32_t index);
 
 /* ---- the subjects -------------------------------------------------------- */
