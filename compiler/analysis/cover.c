@@ -13,13 +13,13 @@
 
 enum {
   ROWS_AT_ONCE = 1 << 16,
-  EXACTLY = 1 << 24, /* boxes that are judged before it is sampled: 4 s */
-  SAMPLES = 1 << 15, /* places of N x M that are looked at then */
-  FEW = 16,          /* branches whose sets may well be counted */
+  BOXES_EXACT = 1 << 24, /* boxes that are examined before it is sampled: 4 s */
+  BOX_SAMPLES = 1 << 15, /* places of N x M that are looked at then */
+  FEW = 16,              /* branches whose sets may well be counted */
   SETS_OF_FEW = 1 << 24, /* steps of cover_union.c: 4 s */
   SETS_OF_MANY = 1 << 22, /* 1 s */
-  SWEEPS = 1 << 29,  /* steps of cover_sweep.c: 0.5 s */
-  DRAWN = 1 << 18    /* pairs that are drawn there: 0.5 s */
+  SWEEP_STEPS = 1 << 29,  /* steps of cover_sweep.c: 0.5 s */
+  PAIRS_DRAWN = 1 << 18   /* pairs that are drawn there: 0.5 s */
 };
 
 static uint64_t bit(int32_t b) { return (uint64_t)1 << b; }
@@ -28,7 +28,7 @@ static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* ---- heads that see the same --------------------------------------------- */
 
-static bool serves(const branch *b, int64_t h) {
+static bool branch_serves(const branch *b, int64_t h) {
   return b->head_first <= h && h <= b->head_last;
 }
 
@@ -50,8 +50,8 @@ static bool sees_head(const branch *b) {
 static bool sees_same(const pattern *p, int64_t g, int64_t h) {
   for (int32_t k = 0; k < p->branch_count; k++) {
     const branch *b = &p->branch[k];
-    if (serves(b, g) != serves(b, h)) return false;
-    if (serves(b, g) && (b->phase[g] != b->phase[h] || sees_head(b)))
+    if (branch_serves(b, g) != branch_serves(b, h)) return false;
+    if (branch_serves(b, g) && (b->phase[g] != b->phase[h] || sees_head(b)))
       return false;
   }
   return true;
@@ -77,14 +77,14 @@ static bool comes_before(const branch *a, const branch *b) {
 static cover_order order_of(const pattern *p, int64_t h) {
   cover_order all = {0, {0}};
   for (int32_t k = 0; k < p->branch_count; k++) {
-    if (!serves(&p->branch[k], h)) continue;
-    int32_t place = all.count++;
-    for (; place > 0; place--) {
-      int32_t before = all.branch[place - 1];
+    if (!branch_serves(&p->branch[k], h)) continue;
+    int32_t at = all.count++;
+    for (; at > 0; at--) {
+      int32_t before = all.branch[at - 1];
       if (!comes_before(&p->branch[k], &p->branch[before])) break;
-      all.branch[place] = before;
+      all.branch[at] = before;
     }
-    all.branch[place] = k;
+    all.branch[at] = k;
   }
   return all;
 }
@@ -92,38 +92,39 @@ static cover_order order_of(const pattern *p, int64_t h) {
 /* ---- rows without a key -------------------------------------------------- */
 
 /* Positions from..end of a sequence that are marked when they have a key. */
-typedef struct marks {
+typedef struct row_marks {
   int64_t from, end;
   uint8_t *covered;
-} marks;
+} row_marks;
 
-/* The rows of a piece are a lattice of positions. */
-static void mark_piece(const marks *m, cover_piece *piece, uint8_t *rows) {
-  int64_t last = floor_div(m->end - 1 - piece->origin, piece->step);
-  piece->u1 = smaller(piece->u1, last);
-  if (piece->u0 > piece->u1 || piece->v0 > piece->v1) return;
-  int64_t count = piece->u1 - piece->u0 + 1;
-  int64_t start = piece->origin + piece->step * piece->u0 - m->from;
+/* The rows of a subrange are a lattice of positions. */
+static void mark_subrange(const row_marks *m, cover_subrange *subrange,
+                          uint8_t *rows) {
+  int64_t last = floor_div(m->end - 1 - subrange->origin, subrange->step);
+  subrange->u1 = smaller(subrange->u1, last);
+  if (subrange->u0 > subrange->u1 || subrange->v0 > subrange->v1) return;
+  int64_t count = subrange->u1 - subrange->u0 + 1;
+  int64_t start = subrange->origin + subrange->step * subrange->u0 - m->from;
   for (int64_t k = 0; k < count; k++)
-    rows[k] = m->covered[start + piece->step * k];
-  cover_piece_mark(piece, rows);
+    rows[k] = m->covered[start + subrange->step * k];
+  cover_subrange_mark(subrange, rows);
   for (int64_t k = 0; k < count; k++)
-    m->covered[start + piece->step * k] = rows[k];
+    m->covered[start + subrange->step * k] = rows[k];
 }
 
-static void mark_branch(cover *c, int32_t index, const marks *m,
+static void mark_branch(cover *c, int32_t index, const row_marks *m,
                         uint8_t *rows) {
   cover_set set;
   cover_set_make(c, bit(index), &set);
   int64_t x = set.segmented && m->from < 0 ? 0 : m->from;
   while (x < m->end) {
-    cover_piece piece;
-    x = cover_piece_at(c, &set, x, &piece);
-    mark_piece(m, &piece, rows);
+    cover_subrange subrange;
+    x = cover_subrange_at(c, &set, x, &subrange);
+    mark_subrange(m, &subrange, rows);
   }
 }
 
-static bool has_bare_row(const marks *m) {
+static bool has_uncovered_row(const row_marks *m) {
   return memchr(m->covered, 0, (size_t)(m->end - m->from)) != NULL;
 }
 
@@ -132,10 +133,11 @@ static double uncovered_count(cover *c) {
   if (!c->marks) c->marks = ARENA_ARRAY(c->arena, uint8_t, 2 * ROWS_AT_ONCE);
   uint8_t *covered = c->marks, *rows = c->marks + ROWS_AT_ONCE;
   for (int64_t from = c->first; from < c->M; from += ROWS_AT_ONCE) {
-    marks m = {from, smaller(c->M, from + ROWS_AT_ONCE), covered};
+    row_marks m = {from, smaller(c->M, from + ROWS_AT_ONCE), covered};
     memset(covered, 0, ROWS_AT_ONCE);
     for (int32_t k = 0; k < c->pattern->branch_count; k++)
-      if (serves(&c->pattern->branch[k], c->head) && has_bare_row(&m))
+      if (branch_serves(&c->pattern->branch[k], c->head) &&
+          has_uncovered_row(&m))
         mark_branch(c, k, &m, rows);
     for (int64_t n = 0; n < m.end - from; n++) count += !covered[n];
   }
@@ -144,19 +146,20 @@ static double uncovered_count(cover *c) {
 
 /* ---- tiles --------------------------------------------------------------- */
 
-typedef struct tiling {
+typedef struct tile_counts {
   int64_t rows, keys;
   cover_tiles all;
   double asked, together; /* as in cover_count */
-} tiling;
+} tile_counts;
 
-/* A walk judges stretches of 16 pieces, halves what is not settled down to a
- * tile of four, and judges the pieces of a tile one by one. */
-static void add_asked(tiling *t, const cover_piece *piece, double times) {
+/* A walk examines stretches of 16 subtiles, halves what is not settled down to
+ * a tile of four, and examines the subtiles of a tile one by one. */
+static void add_asked(tile_counts *t, const cover_subrange *subrange,
+                      double times) {
   enum { STRETCH = 16, TILE = 4 };
   for (int64_t scale = STRETCH; scale >= TILE; scale /= 2) {
     cover_tiles boxes = {0, 0, 0};
-    cover_piece_tiles(piece, t->rows, t->keys * scale, &boxes);
+    cover_subrange_tiles(subrange, t->rows, t->keys * scale, &boxes);
     if (scale == STRETCH)
       t->asked += times * (boxes.empty + boxes.partial + boxes.full);
     t->asked += times * boxes.partial * (scale == TILE ? TILE : 2);
@@ -164,21 +167,22 @@ static void add_asked(tiling *t, const cover_piece *piece, double times) {
   }
 }
 
-static void add_tiles(void *context, const cover_piece *piece, int64_t times) {
-  tiling *t = context;
+static void add_tiles(void *context, const cover_subrange *subrange,
+                      int64_t times) {
+  tile_counts *t = context;
   cover_tiles tiles = {0, 0, 0};
-  cover_piece_tiles(piece, t->rows, t->keys, &tiles);
+  cover_subrange_tiles(subrange, t->rows, t->keys, &tiles);
   t->all.empty += (double)times * tiles.empty;
   t->all.partial += (double)times * tiles.partial;
   t->all.full += (double)times * tiles.full;
-  if (t->keys == COVER_PIECE && piece->set->condition_count > 0)
-    add_asked(t, piece, (double)times);
+  if (t->keys == COVER_SUBTILE && subrange->set->condition_count > 0)
+    add_asked(t, subrange, (double)times);
 }
 
 /* ---- patterns ------------------------------------------------------------ */
 
 static void count_tiles(cover *c, const cover_order *all, double heads,
-                        tiling *t, cover_count *count) {
+                        tile_counts *t, cover_count *count) {
   t->all = (cover_tiles){0, 0, 0};
   t->asked = t->together = 0;
   for (int32_t k = 0; k < all->count; k++) {
@@ -211,11 +215,17 @@ static void count_pairs(cover *c, const cover_order *all, double heads,
 static void cover_open(cover *c, const pattern *p, int64_t N, int64_t M,
                        const dil_call *call, int64_t b) {
   assert(N >= 0 && M >= 0 && N <= INT32_MAX && M <= INT32_MAX);
-  *c = (cover){.arena = arena_new(), .pattern = p, .call = call,
-               .first = M - N, .M = M, .left = EXACTLY, .work = INT64_MAX,
+  *c = (cover){.arena = arena_new(),
+               .pattern = p,
+               .call = call,
+               .first = M - N,
+               .M = M,
+               .left = BOXES_EXACT,
+               .work = INT64_MAX,
                .sets_work = p->branch_count > FEW ? SETS_OF_MANY : SETS_OF_FEW,
-               .sweep_work = SWEEPS, .samples = DRAWN,
-               .grain = (double)N * (double)M / SAMPLES};
+               .sweep_work = SWEEP_STEPS,
+               .samples = PAIRS_DRAWN,
+               .grain = (double)N * (double)M / BOX_SAMPLES};
   c->box.range = cover_range;
   c->box.point = (expr_point){.b = (int32_t)b,
                               .B = call ? (int32_t)call->q.shape[0] : 1,
@@ -248,7 +258,7 @@ void cover_pattern(const pattern *p, int64_t N, int64_t M, int32_t tile_rows,
   assert(tile_rows > 0 && tile_keys > 0);
   *count = (cover_count){0};
   cover_open(&c, p, N, M, call, b);
-  tiling t = {.rows = tile_rows, .keys = tile_keys};
+  tile_counts t = {.rows = tile_rows, .keys = tile_keys};
   for (int64_t heads; (heads = find_heads(&c)) > 0; c.head++) {
     cover_order all = order_of(p, c.head);
     count_pairs(&c, &all, (double)heads, true, count);

@@ -7,7 +7,7 @@
 
 /* Keys that a walk on a processor settles at once where masks decide
  * (runtime/cpu/key_visit.c). */
-enum { COVER_PIECE = 32 };
+enum { COVER_SUBTILE = 32 };
 
 typedef struct cover_count {
   double pairs;       /* summed over heads; a key counts once for each branch
@@ -15,7 +15,7 @@ typedef struct cover_count {
   double distinct;    /* pairs reached at least once */
   double uncovered;   /* (row, head) cells without any key */
   double empty, partial, full; /* tiles of the boxes given */
-  /* For tiles of COVER_PIECE keys: how many boxes a walk judges by masks to
+  /* For tiles of COVER_SUBTILE keys: how many boxes a walk examines by masks to
    * find them, and how many of the full ones it settles four at a time. */
   double asked, together;
   bool estimated;     /* exact would have taken long: see cover_box.c and

@@ -16,7 +16,7 @@ static const dil_tensor *tensor_of(const cover *c, int32_t index) {
   return &c->call->inputs[index];
 }
 
-static double element(const dil_tensor *x, const int32_t *at) {
+static double tensor_element(const dil_tensor *x, const int32_t *at) {
   int64_t place = 0;
   for (int32_t axis = 0; axis < x->rank; axis++) {
     if (at[axis] < 0 || at[axis] >= x->shape[axis]) return 0;
@@ -28,12 +28,12 @@ static double element(const dil_tensor *x, const int32_t *at) {
 value cover_input(void *context, int32_t index, const int32_t *at) {
   const cover *c = context;
   const dil_tensor *x = tensor_of(c, index);
-  double number = element(x, at);
+  double number = tensor_element(x, at);
   bool whole = x->dtype == DIL_I32 || x->dtype == DIL_U8;
   return (value){whole ? (int64_t)number : 0, number};
 }
 
-static void include(interval *all, double number) {
+static void interval_include(interval *all, double number) {
   if (isnan(number)) {
     all->nan = true;
     return;
@@ -42,17 +42,17 @@ static void include(interval *all, double number) {
   all->high = fmax(all->high, number);
 }
 
-static void include_run(const dil_tensor *x, const cover_line *line,
-                        int64_t first, int64_t last, interval *all) {
+static void interval_include_run(const dil_tensor *x, const cover_line *line,
+                                 int64_t first, int64_t last, interval *all) {
   int32_t at[DIL_RANK_MAX];
   memcpy(at, line->at, sizeof at);
   for (int64_t k = first; k <= last; k++) {
     at[line->axis] = (int32_t)k;
-    include(all, element(x, at));
+    interval_include(all, tensor_element(x, at));
   }
 }
 
-static interval nothing(void) {
+static interval empty_interval(void) {
   return (interval){INFINITY, -INFINITY, false};
 }
 
@@ -62,8 +62,8 @@ static void fill_line(cover *c, const dil_tensor *x, cover_line *line) {
     line->chunks = ARENA_ARRAY(c->arena, interval, chunks + 1);
   for (int64_t k = 0; k < chunks; k++) {
     int64_t end = (k + 1) * CHUNK < line->count ? (k + 1) * CHUNK : line->count;
-    line->chunks[k] = nothing();
-    include_run(x, line, k * CHUNK, end - 1, &line->chunks[k]);
+    line->chunks[k] = empty_interval();
+    interval_include_run(x, line, k * CHUNK, end - 1, &line->chunks[k]);
   }
 }
 
@@ -89,22 +89,23 @@ static const cover_line *line_of(cover *c, int32_t index, int32_t axis,
   return line;
 }
 
-static void include_line(cover *c, int32_t index, const cover_line *line,
-                         int64_t first, int64_t last, interval *all) {
+static void interval_include_line(cover *c, int32_t index,
+                                  const cover_line *line, int64_t first,
+                                  int64_t last, interval *all) {
   const dil_tensor *x = tensor_of(c, index);
   int64_t begin = (first + CHUNK - 1) / CHUNK, end = (last + 1) / CHUNK;
   if (begin >= end) {
-    include_run(x, line, first, last, all);
+    interval_include_run(x, line, first, last, all);
     return;
   }
-  include_run(x, line, first, begin * CHUNK - 1, all);
+  interval_include_run(x, line, first, begin * CHUNK - 1, all);
   for (int64_t k = begin; k < end; k++) {
     const interval *chunk = &line->chunks[k];
     all->low = fmin(all->low, chunk->low);
     all->high = fmax(all->high, chunk->high);
     all->nan = all->nan || chunk->nan;
   }
-  include_run(x, line, end * CHUNK, last, all);
+  interval_include_run(x, line, end * CHUNK, last, all);
 }
 
 interval cover_range(void *context, int32_t index, int32_t axis,
@@ -112,12 +113,15 @@ interval cover_range(void *context, int32_t index, int32_t axis,
   cover *c = context;
   const dil_tensor *x = tensor_of(c, index);
   int64_t count = x->shape[axis];
-  interval all = nothing();
+  interval all = empty_interval();
   bool outside = first < 0 || last >= count;
   int64_t from = first < 0 ? 0 : first, to = last < count ? last : count - 1;
-  if (first == last) include(&all, element(x, at));
-  else if (outside) include(&all, 0);
+  if (first == last)
+    interval_include(&all, tensor_element(x, at));
+  else if (outside)
+    interval_include(&all, 0);
   if (first < last && from <= to)
-    include_line(c, index, line_of(c, index, axis, at), from, to, &all);
+    interval_include_line(c, index, line_of(c, index, axis, at), from, to,
+                          &all);
   return all.low <= all.high ? all : (interval){-INFINITY, INFINITY, true};
 }

@@ -1,6 +1,6 @@
-/* cover_set.c - what several branches reach together, piece by piece.
+/* cover_set.c - what several branches reach together, subrange by subrange.
  *
- * In: a pattern, one head, and a set of its branches. Out: the pieces of the
+ * In: a pattern, one head, and a set of its branches. Out: the subranges of the
  * sequence in which that set is a lattice of rows and keys under a band, with
  * how often each stands there. */
 #include "cover_set.h"
@@ -9,12 +9,12 @@
 /* Beyond any difference of two positions. */
 #define FAR ((int64_t)1 << 34)
 
-static const branch *member(const cover *c, int32_t index) {
+static const branch *branch_at(const cover *c, int32_t index) {
   return &c->pattern->branch[index];
 }
 
-#define FOR_MEMBERS(set, b)                                                    \
-  for (uint64_t rest_ = (set)->members; rest_; rest_ &= rest_ - 1)             \
+#define FOR_BRANCHES(set, b)                                                   \
+  for (uint64_t rest_ = (set)->branches; rest_; rest_ &= rest_ - 1)            \
     for (int32_t b = __builtin_ctzll(rest_), once_ = 1; once_; once_ = 0)
 
 /* ---- making -------------------------------------------------------------- */
@@ -84,23 +84,24 @@ static int64_t right_of(const branch *b) {
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Room for the conditions of a set with so many members. */
-static cover_condition *room_for(cover *c, int32_t members) {
-  cover_condition **room = &c->room[members - 1];
+/* Room for the conditions of a set with so many branches. */
+static cover_condition *room_for(cover *c, int32_t branches) {
+  cover_condition **room = &c->room[branches - 1];
   int32_t most = 0;
   for (int32_t k = 0; k < c->pattern->branch_count && !*room; k++)
-    most += member(c, k)->mask_count + 2;
+    most += branch_at(c, k)->mask_count + 2;
   if (!*room) *room = ARENA_ARRAY(c->arena, cover_condition, most);
   return *room;
 }
 
-void cover_set_make(cover *c, uint64_t members, cover_set *set) {
-  *set = (cover_set){.members = members, .left = DIL_ENDLESS,
-                     .right = DIL_ENDLESS, .period = 1,
-                     .conditions =
-                         room_for(c, __builtin_popcountll(members))};
-  FOR_MEMBERS(set, k) {
-    const branch *b = member(c, k);
+void cover_set_make(cover *c, uint64_t branches, cover_set *set) {
+  *set = (cover_set){.branches = branches,
+                     .left = DIL_ENDLESS,
+                     .right = DIL_ENDLESS,
+                     .period = 1,
+                     .conditions = room_for(c, __builtin_popcountll(branches))};
+  FOR_BRANCHES(set, k) {
+    const branch *b = branch_at(c, k);
     set->left = smaller(set->left, b->left);
     set->right = smaller(set->right, right_of(b));
     set->segmented = set->segmented || b->segment > 0;
@@ -136,11 +137,11 @@ static bool divides_segment(const branch *a, const branch *b) {
 }
 
 bool cover_set_within(const cover *c, const cover_set *set, int32_t index) {
-  const branch *b = member(c, index);
+  const branch *b = branch_at(c, index);
   bool segment = false, residue = false;
-  FOR_MEMBERS(set, k) {
-    segment = segment || divides_segment(member(c, k), b);
-    residue = residue || selects_less(member(c, k), b, c->head);
+  FOR_BRANCHES(set, k) {
+    segment = segment || divides_segment(branch_at(c, k), b);
+    residue = residue || selects_less(branch_at(c, k), b, c->head);
   }
   if (!segment || !residue) return false;
   if (set->left > b->left || set->right > right_of(b)) return false;
@@ -155,52 +156,56 @@ bool cover_set_within(const cover *c, const cover_set *set, int32_t index) {
 
 /* ---- lattices ------------------------------------------------------------ */
 
-typedef __int128 wide;
+typedef __int128 int128;
 
-static wide wide_mod(wide a, wide m) {
-  wide rest = a % m;
+static int128 int128_mod(int128 a, int128 m) {
+  int128 rest = a % m;
   return rest < 0 ? rest + m : rest;
 }
 
 /* x with a * x = 1 (mod m); a and m have no common divisor. */
-static wide inverse(wide a, wide m) {
-  wide r0 = m, r1 = wide_mod(a, m), s0 = 0, s1 = 1;
+static int128 modular_inverse(int128 a, int128 m) {
+  int128 r0 = m, r1 = int128_mod(a, m), s0 = 0, s1 = 1;
   while (r1 != 0) {
-    wide turns = r0 / r1, r = r0 - turns * r1, s = s0 - turns * s1;
+    int128 turns = r0 / r1, r = r0 - turns * r1, s = s0 - turns * s1;
     r0 = r1, r1 = r;
     s0 = s1, s1 = s;
   }
-  return wide_mod(s0, m);
+  return int128_mod(s0, m);
 }
 
-/* The piece's lattice also takes only start + k * step. False when nothing is
- * left in low..high. A step longer than any piece stands for "one point". */
-static bool lattice_meet(cover_piece *p, int64_t start, int64_t step,
-                         int64_t low, int64_t high) {
+/* The subrange's lattice also takes only start + k * step. False when nothing
+ * is left in low..high. A step longer than any subrange stands for "one
+ * point". */
+static bool lattice_intersect(cover_subrange *p, int64_t start, int64_t step,
+                              int64_t low, int64_t high) {
   int64_t common = greatest_divisor(p->step, step);
   if (floor_mod(start - p->origin, common) != 0) return false;
-  wide turn = step / common;
-  wide away = (start - p->origin) / common;
-  wide steps =
-      wide_mod(wide_mod(away, turn) * inverse(p->step / common, turn), turn);
-  wide all = (wide)p->step * turn;
-  wide origin = p->origin + p->step * steps;
-  origin = low + wide_mod(origin - low, all);
+  int128 turn = step / common;
+  int128 away = (start - p->origin) / common;
+  int128 steps = int128_mod(
+      int128_mod(away, turn) * modular_inverse(p->step / common, turn), turn);
+  int128 all = (int128)p->step * turn;
+  int128 origin = p->origin + p->step * steps;
+  origin = low + int128_mod(origin - low, all);
   if (origin > high) return false;
   p->origin = (int64_t)origin;
   p->step = all > FAR ? FAR : (int64_t)all;
   return true;
 }
 
-/* ---- pieces -------------------------------------------------------------- */
+/* ---- subranges ----------------------------------------------------------- */
 
-typedef struct borders { int64_t begin, end; } borders;
+typedef struct segment_borders {
+  int64_t begin, end;
+} segment_borders;
 
 /* The positions around x in which no segment of the set begins or ends. */
-static borders borders_at(const cover *c, const cover_set *set, int64_t x) {
-  borders at = {0, c->M};
-  FOR_MEMBERS(set, k) {
-    int64_t segment = member(c, k)->segment;
+static segment_borders segment_borders_at(const cover *c, const cover_set *set,
+                                          int64_t x) {
+  segment_borders at = {0, c->M};
+  FOR_BRANCHES(set, k) {
+    int64_t segment = branch_at(c, k)->segment;
     if (segment == 0) continue;
     int64_t begin = x - floor_mod(x, segment);
     if (begin > at.begin) at.begin = begin;
@@ -209,33 +214,34 @@ static borders borders_at(const cover *c, const cover_set *set, int64_t x) {
   return at;
 }
 
-static bool find_lattice(const cover *c, const cover_set *set, borders at,
-                         cover_piece *p) {
+static bool find_lattice(const cover *c, const cover_set *set,
+                         segment_borders at, cover_subrange *p) {
   p->origin = at.begin;
   p->step = 1;
-  FOR_MEMBERS(set, k) {
-    const branch *b = member(c, k);
+  FOR_BRANCHES(set, k) {
+    const branch *b = branch_at(c, k);
     int64_t base =
         b->segment > 0 ? at.begin - floor_mod(at.begin, b->segment) : 0;
     int64_t step = b->dilation < FAR ? b->dilation : FAR;
-    if (!lattice_meet(p, base + b->phase[c->head], step, at.begin, at.end - 1))
+    if (!lattice_intersect(p, base + b->phase[c->head], step, at.begin,
+                           at.end - 1))
       return false;
   }
   return true;
 }
 
-static int64_t first_index(const cover_piece *p, int64_t position) {
+static int64_t first_index(const cover_subrange *p, int64_t position) {
   return -floor_div(p->origin - position, p->step);
 }
 
-static int64_t last_index(const cover_piece *p, int64_t position) {
+static int64_t last_index(const cover_subrange *p, int64_t position) {
   return floor_div(position - p->origin, p->step);
 }
 
-int64_t cover_piece_at(cover *c, const cover_set *set, int64_t x,
-                       cover_piece *p) {
-  *p = (cover_piece){.cover = c, .set = set, .step = 1, .u1 = -1, .v1 = -1};
-  borders at = borders_at(c, set, x);
+int64_t cover_subrange_at(cover *c, const cover_set *set, int64_t x,
+                          cover_subrange *p) {
+  *p = (cover_subrange){.cover = c, .set = set, .step = 1, .u1 = -1, .v1 = -1};
+  segment_borders at = segment_borders_at(c, set, x);
   if (at.begin >= at.end || !find_lattice(c, set, at, p)) return at.end;
   p->u0 = first_index(p, x);
   p->u1 = last_index(p, at.end - 1);
@@ -247,7 +253,7 @@ int64_t cover_piece_at(cover *c, const cover_set *set, int64_t x,
 }
 
 void cover_set_walk(cover *c, const cover_set *set,
-                    void (*visit)(void *context, const cover_piece *piece,
+                    void (*visit)(void *context, const cover_subrange *subrange,
                                   int64_t times),
                     void *context) {
   int64_t x = set->segmented && c->first < 0 ? 0 : c->first;
@@ -258,10 +264,10 @@ void cover_set_walk(cover *c, const cover_set *set,
       times = (c->M - x) / set->period;
       period_end = x + set->period;
     }
-    cover_piece piece;
-    x = cover_piece_at(c, set, x, &piece);
-    if (piece.u0 <= piece.u1 && piece.v0 <= piece.v1)
-      visit(context, &piece, times);
+    cover_subrange subrange;
+    x = cover_subrange_at(c, set, x, &subrange);
+    if (subrange.u0 <= subrange.u1 && subrange.v0 <= subrange.v1)
+      visit(context, &subrange, times);
     if (times > 1 && x >= period_end) {
       x = period_end + (times - 1) * set->period;
       times = 1;

@@ -2,7 +2,7 @@
  *
  * The pairs that several branches reach together are, again, segments with a
  * residue, a window and conditions: a cover_set. Between two borders of its
- * segments lies a cover_piece: rows and keys on one lattice of positions
+ * segments lies a cover_subrange: rows and keys on one lattice of positions
  * origin + step * index, a band of differences, and conditions. */
 #ifndef DIL_COMPILER_ANALYSIS_COVER_SET_H
 #define DIL_COMPILER_ANALYSIS_COVER_SET_H
@@ -17,7 +17,7 @@ typedef struct cover_condition {
 } cover_condition;
 
 typedef struct cover_set {
-  uint64_t members;   /* branches; at least one */
+  uint64_t branches;   /* a bit each; at least one */
   int64_t left, right; /* the window, causal included */
   bool segmented;
   int64_t period;     /* positions after which all repeats; 0: never */
@@ -33,7 +33,7 @@ typedef struct cover_line {
   interval *chunks;   /* NULL: not made yet */
 } cover_line;
 
-struct cover_lane;
+struct cover_cursor;
 
 typedef struct cover {
   arena *arena;
@@ -43,11 +43,11 @@ typedef struct cover {
   int64_t head;
   expr_box box;       /* all but i and j filled */
   cover_line lines[DIL_INPUT_MAX];
-  cover_condition *room[DIL_BRANCH_MAX]; /* for sets of so many members + 1 */
+  cover_condition *room[DIL_BRANCH_MAX]; /* for sets of so many branches + 1 */
   uint8_t *marks;     /* of rows; NULL: not made yet, as are those below */
-  struct cover_lane *lanes; /* [branches]: see cover_sweep.c */
+  struct cover_cursor *cursors; /* [branches]: see cover_sweep.c */
   uint64_t *bits;     /* of keys */
-  int64_t left;       /* boxes that may still be judged to count exactly */
+  int64_t left;       /* boxes that may still be examined to count exactly */
   double grain;       /* pairs of a box that is sampled, once none are left */
   int64_t work;       /* steps that counts may still take; below 0: they end
                          at once, and mean nothing */
@@ -65,45 +65,45 @@ typedef struct cover_order {
 
 /* Indices are inclusive; none when last < first. A pair (u, v) is within the
  * band when -left <= v - u <= right. */
-typedef struct cover_piece {
+typedef struct cover_subrange {
   cover *cover;
   const cover_set *set;
   int64_t origin, step;
   int64_t u0, u1, v0, v1;
   int64_t left, right;
-} cover_piece;
+} cover_subrange;
 
 typedef struct cover_tiles { double empty, partial, full; } cover_tiles;
 
 /* ---- cover_set.c --------------------------------------------------------- */
 
-/* Its conditions last until the next set of as many members is made. */
-void cover_set_make(cover *c, uint64_t members, cover_set *set);
+/* Its conditions last until the next set of as many branches is made. */
+void cover_set_make(cover *c, uint64_t branches, cover_set *set);
 /* Whether every pair of the set is one of the branch too, as far as that can
  * be told from their descriptions. */
 bool cover_set_within(const cover *c, const cover_set *set, int32_t branch);
-/* The piece whose first row is at position x or later. Returns where the next
- * one begins. */
-int64_t cover_piece_at(cover *c, const cover_set *set, int64_t x,
-                       cover_piece *piece);
-/* Every piece with a row, and how often it stands there. */
+/* The subrange whose first row is at position x or later. Returns where the
+ * next one begins. */
+int64_t cover_subrange_at(cover *c, const cover_set *set, int64_t x,
+                          cover_subrange *subrange);
+/* Every subrange with a row, and how often it stands there. */
 void cover_set_walk(cover *c, const cover_set *set,
-                    void (*visit)(void *context, const cover_piece *piece,
+                    void (*visit)(void *context, const cover_subrange *subrange,
                                   int64_t times),
                     void *context);
 
 /* ---- cover_box.c --------------------------------------------------------- */
 
-/* Pairs of the piece, and of all pieces of a set. */
+/* Pairs of the subrange, and of all subranges of a set. */
 double cover_set_count(cover *c, const cover_set *set);
-double cover_piece_count(const cover_piece *piece);
-/* Whether row u and key v of the piece are one of them. */
-bool cover_piece_holds(const cover_piece *piece, int64_t u, int64_t v);
+double cover_subrange_count(const cover_subrange *subrange);
+/* Whether row u and key v of the subrange are one of them. */
+bool cover_subrange_holds(const cover_subrange *subrange, int64_t u, int64_t v);
 /* covered[u - u0] becomes 1 for every row that has a key. */
-void cover_piece_mark(const cover_piece *piece, uint8_t *covered);
-/* The piece cut into tiles of rows x keys. */
-void cover_piece_tiles(const cover_piece *piece, int64_t rows, int64_t keys,
-                       cover_tiles *tiles);
+void cover_subrange_mark(const cover_subrange *subrange, uint8_t *covered);
+/* The subrange cut into tiles of rows x keys. */
+void cover_subrange_tiles(const cover_subrange *subrange, int64_t rows,
+                          int64_t keys, cover_tiles *tiles);
 
 /* ---- cover_union.c ------------------------------------------------------- */
 
@@ -118,18 +118,18 @@ bool cover_sweep(cover *c, const cover_order *all, double *distinct);
 /* An estimate. */
 double cover_union_sample(cover *c, const cover_order *all, const double *own);
 
-/* ---- cover_part.c -------------------------------------------------------- */
+/* ---- cover_separable.c --------------------------------------------------- */
 
 /* Pairs of the box of rows first[0]..last[0] and keys first[1]..last[1], which
- * lies inside the band and whose positions `at` holds. False: its conditions do
- * not come apart. */
-bool cover_parts_count(const cover_piece *piece, const expr_box *at,
-                       const int64_t first[2], const int64_t last[2],
-                       double *count);
+ * lies inside the band and whose positions `at` holds. False: its conditions
+ * are not separable. */
+bool cover_separable_count(const cover_subrange *subrange, const expr_box *at,
+                           const int64_t first[2], const int64_t last[2],
+                           double *count);
 /* Likewise: covered[u - u0] becomes 1 for every row that has a key there. */
-bool cover_parts_mark(const cover_piece *piece, const expr_box *at,
-                      const int64_t first[2], const int64_t last[2],
-                      uint8_t *covered);
+bool cover_separable_mark(const cover_subrange *subrange, const expr_box *at,
+                          const int64_t first[2], const int64_t last[2],
+                          uint8_t *covered);
 
 /* ---- cover_input.c ------------------------------------------------------- */
 

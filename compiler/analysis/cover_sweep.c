@@ -4,8 +4,9 @@
  * In: the branches of a head. Out: their union, exactly or as an estimate. To
  * be exact, all rows are swept: each branch marks its keys of the row, and a
  * key that is marked already does not count again. To estimate, pairs of each
- * branch are drawn by chance, and each counts one part in so many as there are
- * branches that reach it (Karp and Luby 1983, the coverage algorithm). */
+ * branch are drawn by chance. Each counts one part in so many as there are
+ * branches that reach it: the coverage algorithm of Karp and Luby (1983,
+ * Monte-Carlo algorithms for enumeration and reliability problems). */
 #include "cover.h"
 #include "cover_set.h"
 #include "runtime/base/arithmetic.h"
@@ -21,44 +22,46 @@ enum {
 };
 
 /* A branch on its way over the rows. */
-typedef struct cover_lane {
+typedef struct cover_cursor {
   cover_set set;
-  cover_piece piece;
-  int64_t end;        /* the position where the next piece begins */
-} cover_lane;
+  cover_subrange subrange;
+  int64_t end; /* the position where the next subrange begins */
+} cover_cursor;
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-static void lane_open(cover *c, int32_t index) {
+static void cursor_open(cover *c, int32_t index) {
   const branch *b = &c->pattern->branch[index];
-  if (!c->lanes)
-    c->lanes = ARENA_ARRAY(c->arena, cover_lane, c->pattern->branch_count);
-  cover_lane *lane = &c->lanes[index];
-  cover_condition *mine = lane->set.conditions;
+  if (!c->cursors)
+    c->cursors = ARENA_ARRAY(c->arena, cover_cursor, c->pattern->branch_count);
+  cover_cursor *cursor = &c->cursors[index];
+  cover_condition *mine = cursor->set.conditions;
   if (!mine) mine = ARENA_ARRAY(c->arena, cover_condition, b->mask_count + 2);
-  cover_set_make(c, (uint64_t)1 << index, &lane->set);
-  for (int32_t k = 0; k < lane->set.condition_count; k++)
-    mine[k] = lane->set.conditions[k];
-  lane->set.conditions = mine;
-  lane->end = c->first;
+  cover_set_make(c, (uint64_t)1 << index, &cursor->set);
+  for (int32_t k = 0; k < cursor->set.condition_count; k++)
+    mine[k] = cursor->set.conditions[k];
+  cursor->set.conditions = mine;
+  cursor->end = c->first;
 }
 
-/* Keys of one row, by their numbers in the lane's piece; none: last < first. */
-typedef struct keys {
+/* Keys of one row, by their numbers in the cursor's subrange; none: last <
+ * first. */
+typedef struct row_keys {
   int64_t u, first, last;
-} keys;
+} row_keys;
 
-static keys find_keys(const cover_lane *lane, int64_t t) {
-  const cover_piece *p = &lane->piece;
+static row_keys cursor_keys(const cover_cursor *cursor, int64_t t) {
+  const cover_subrange *p = &cursor->subrange;
   int64_t u = floor_div(t - p->origin, p->step);
   if (p->origin + p->step * u != t || u < p->u0 || u > p->u1)
-    return (keys){u, 0, -1};
-  return (keys){u, larger(p->v0, u - p->left), smaller(p->v1, u + p->right)};
+    return (row_keys){u, 0, -1};
+  return (row_keys){u, larger(p->v0, u - p->left),
+                    smaller(p->v1, u + p->right)};
 }
 
-static int64_t position(const cover_lane *lane, int64_t v) {
-  return lane->piece.origin + lane->piece.step * v;
+static int64_t cursor_position(const cover_cursor *cursor, int64_t v) {
+  return cursor->subrange.origin + cursor->subrange.step * v;
 }
 
 /* ---- all rows ------------------------------------------------------------ */
@@ -85,7 +88,7 @@ static double steps_of_all(const cover *c, const cover_order *all) {
 }
 
 /* Marks keys low..high; returns how many were not. */
-static int64_t mark_run(uint64_t *bits, int64_t low, int64_t high) {
+static int64_t mark_key_run(uint64_t *bits, int64_t low, int64_t high) {
   int64_t fresh = 0;
   for (int64_t word = low / 64; word <= high / 64; word++) {
     uint64_t mask = UINT64_MAX;
@@ -97,16 +100,18 @@ static int64_t mark_run(uint64_t *bits, int64_t low, int64_t high) {
   return fresh;
 }
 
-static int64_t mark_keys(uint64_t *bits, const cover_lane *lane, keys ks) {
-  const cover_piece *p = &lane->piece;
-  bool asks = lane->set.condition_count > 0;
+static int64_t mark_row_keys(uint64_t *bits, const cover_cursor *cursor,
+                             row_keys ks) {
+  const cover_subrange *p = &cursor->subrange;
+  bool asks = cursor->set.condition_count > 0;
   if (p->step == 1 && !asks)
-    return mark_run(bits, position(lane, ks.first), position(lane, ks.last));
+    return mark_key_run(bits, cursor_position(cursor, ks.first),
+                        cursor_position(cursor, ks.last));
   int64_t fresh = 0;
   for (int64_t v = ks.first; v <= ks.last; v++) {
     int64_t j = p->origin + p->step * v;
     uint64_t bit = (uint64_t)1 << j % 64;
-    if (bits[j / 64] & bit || (asks && !cover_piece_holds(p, ks.u, v)))
+    if (bits[j / 64] & bit || (asks && !cover_subrange_holds(p, ks.u, v)))
       continue;
     bits[j / 64] |= bit;
     fresh++;
@@ -117,14 +122,14 @@ static int64_t mark_keys(uint64_t *bits, const cover_lane *lane, keys ks) {
 static int64_t sweep_row(cover *c, const cover_order *all, int64_t t) {
   int64_t fresh = 0, low = c->M, high = -1;
   for (int32_t k = 0; k < all->count; k++) {
-    cover_lane *lane = &c->lanes[all->branch[k]];
-    if (t >= lane->end)
-      lane->end = cover_piece_at(c, &lane->set, t, &lane->piece);
-    keys ks = find_keys(lane, t);
+    cover_cursor *cursor = &c->cursors[all->branch[k]];
+    if (t >= cursor->end)
+      cursor->end = cover_subrange_at(c, &cursor->set, t, &cursor->subrange);
+    row_keys ks = cursor_keys(cursor, t);
     if (ks.first > ks.last) continue;
-    fresh += mark_keys(c->bits, lane, ks);
-    low = smaller(low, position(lane, ks.first));
-    high = larger(high, position(lane, ks.last));
+    fresh += mark_row_keys(c->bits, cursor, ks);
+    low = smaller(low, cursor_position(cursor, ks.first));
+    high = larger(high, cursor_position(cursor, ks.last));
   }
   for (int64_t word = low / 64; word <= high / 64 && low <= high; word++)
     c->bits[word] = 0;
@@ -136,7 +141,7 @@ bool cover_sweep(cover *c, const cover_order *all, double *distinct) {
   if (steps > c->sweep_work || c->M > BITS_MOST) return false;
   c->sweep_work -= steps;
   if (!c->bits) c->bits = ARENA_ARRAY(c->arena, uint64_t, c->M / 64 + 1);
-  for (int32_t k = 0; k < all->count; k++) lane_open(c, all->branch[k]);
+  for (int32_t k = 0; k < all->count; k++) cursor_open(c, all->branch[k]);
   *distinct = 0;
   for (int64_t t = c->first; t < c->M; t++)
     *distinct += (double)sweep_row(c, all, t);
@@ -161,16 +166,16 @@ static int32_t reach_count(const cover *c, const cover_order *all, int64_t t,
 
 /* Of the pairs drawn from one branch: their weights, and these over the number
  * of branches that reach the pair. */
-typedef struct sums {
+typedef struct draw_sums {
   double weight, share;
   int32_t pairs;
-} sums;
+} draw_sums;
 
-/* One pair of the lane's branch: a position, a row of the piece around it, a
- * key of that row. Its weight makes all pairs alike. */
-static void draw_pair(cover *c, const cover_order *all, cover_lane *lane,
-                      int32_t number, sums *s) {
-  int32_t index = __builtin_ctzll(lane->set.members);
+/* One pair of the cursor's branch: a position, a row of the subrange around it,
+ * a key of that row. Its weight makes all pairs alike. */
+static void draw_pair(cover *c, const cover_order *all, cover_cursor *cursor,
+                      int32_t number, draw_sums *s) {
+  int32_t index = __builtin_ctzll(cursor->set.branches);
   int64_t segment = c->pattern->branch[index].segment;
   const uint32_t counter[4] = {(uint32_t)number, (uint32_t)index, 0, 0};
   const uint32_t key[2] = {(uint32_t)c->head, 0x73616d};
@@ -179,20 +184,20 @@ static void draw_pair(cover *c, const cover_order *all, cover_lane *lane,
   int64_t first = segment ? larger(c->first, 0) : c->first;
   int64_t x = first + number_below(c->M - first, word[0]);
   if (segment) first = larger(first, x - x % segment);
-  int64_t end = cover_piece_at(c, &lane->set, first, &lane->piece);
-  const cover_piece *p = &lane->piece;
+  int64_t end = cover_subrange_at(c, &cursor->set, first, &cursor->subrange);
+  const cover_subrange *p = &cursor->subrange;
   int64_t rows = p->u1 - p->u0 + 1;
   if (rows <= 0) return;
   int64_t u = p->u0 + number_below(rows, word[1]);
-  keys ks = find_keys(lane, position(lane, u));
+  row_keys ks = cursor_keys(cursor, cursor_position(cursor, u));
   if (ks.first > ks.last) return;
   int64_t v = ks.first + number_below(ks.last - ks.first + 1, word[2]);
-  if (!cover_piece_holds(p, u, v)) return;
+  if (!cover_subrange_holds(p, u, v)) return;
   double weight = (double)(ks.last - ks.first + 1) * (double)rows /
                   (double)(end - first);
   s->weight += weight;
-  s->share += weight / reach_count(c, all, position(lane, u),
-                                   position(lane, v));
+  s->share += weight / reach_count(c, all, cursor_position(cursor, u),
+                                   cursor_position(cursor, v));
   s->pairs++;
 }
 
@@ -205,11 +210,11 @@ double cover_union_sample(cover *c, const cover_order *all,
   for (int32_t k = 0; k < all->count; k++) pairs += own[k];
   for (int32_t k = 0; k < all->count; k++) {
     if (!(own[k] > 0)) continue;
-    sums s = {0, 0, 0};
+    draw_sums s = {0, 0, 0};
     int32_t wanted = 1 + (int32_t)(own[k] / pairs * (double)samples);
-    lane_open(c, all->branch[k]);
+    cursor_open(c, all->branch[k]);
     for (int32_t n = 0; n < TRIES * wanted && s.pairs < wanted; n++)
-      draw_pair(c, all, &c->lanes[all->branch[k]], n, &s);
+      draw_pair(c, all, &c->cursors[all->branch[k]], n, &s);
     distinct += s.pairs ? own[k] * s.share / s.weight : own[k];
   }
   return distinct;

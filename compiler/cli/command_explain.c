@@ -89,7 +89,7 @@ static dil_status predict(const call_setup *b, compilation *c, bill *l) {
  * the pieces of one where masks decide. */
 static int32_t tile_keys(const dil_table *table) {
   for (int32_t i = 0; i < table->predicate_count; i++)
-    if (table->predicates[i].masked) return COVER_PIECE;
+    if (table->predicates[i].masked) return COVER_SUBTILE;
   return table->tile_keys;
 }
 

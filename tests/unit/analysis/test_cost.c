@@ -53,7 +53,7 @@ static cost_parts foretold(const pattern *p, int64_t N, int64_t M) {
   dil_call call = {0};
   dil_tensor input;
   cover_count count;
-  int32_t keys = has_masks(p) ? COVER_PIECE : COST_TILE_KEYS;
+  int32_t keys = has_masks(p) ? COVER_SUBTILE : COST_TILE_KEYS;
   fill_input(p, &input, &call);
   cover_pattern(p, N, M, COST_TILE_ROWS, keys, &call, 0, &count);
   cost_case c = {.count = &count,
@@ -187,7 +187,7 @@ START_TEST(bounds_look_at_elements) {
              "input n : i32[M]; branch { mask a[i] != 0; } "
              "branch { mask t[bi, bj] != 0; } branch { mask t[i, j] != 0; } "
              "branch { mask a[n[j]] != 0; }");
-  cost_case c = {.B = 1, .N = TOKENS, .M = TOKENS, .tile_keys = COVER_PIECE};
+  cost_case c = {.B = 1, .N = TOKENS, .M = TOKENS, .tile_keys = COVER_SUBTILE};
   double none = cost_bound(p, &c, &p->branch[2]);
   ck_assert_double_gt(none, 0);
   ck_assert_double_lt(none, element * 8);
@@ -204,11 +204,11 @@ END_TEST
 START_TEST(boxes_of_a_walk) {
   cover_count count;
   cover_pattern(parsed("heads 1; mask (i + j) % 3 == 0; branch { }"), 32, 512,
-                32, COVER_PIECE, NULL, 0, &count);
+                32, COVER_SUBTILE, NULL, 0, &count);
   ck_assert_double_eq(count.asked, 1 + 2 + 4 + 16);
   ck_assert_double_eq(count.together, 0);
   cover_pattern(parsed("heads 1; mask j >= 0; branch { }"), 32, 512, 32,
-                COVER_PIECE, NULL, 0, &count);
+                COVER_SUBTILE, NULL, 0, &count);
   ck_assert_double_eq(count.together, count.full);
 }
 END_TEST
