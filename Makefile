@@ -175,6 +175,7 @@ $(BUILD)/compiler/library/library_header.o: $(BUILD)/compiler/library/library_te
 # in place of one that somebody has to raise.
 agreed := $(sort $(wildcard $(foreach d,compiler runtime,$(foreach e,h def,$(d)/*.$(e) \
           $(d)/*/*.$(e))) compiler/codegen/gpu/gpu.h runtime/link/*/*.h \
+          runtime/cpu/*/*.def \
           templates/shared/launch.h))
 $(BUILD)/interface.h: $(agreed)
 	@mkdir -p $(@D)

@@ -30,6 +30,20 @@ typedef struct dil_env {
                 double *high);
 } dil_env;
 
+/* What generated code and the walk around it agree on. */
+enum {
+  DIL_CODE_ALIGN = 64, /* bytes, of all buffers but k and v */
+  DIL_CODE_CELL = 4,   /* bytes of an f32 or of a pair of bf16 */
+  DIL_CODE_ROOM = 16   /* elements of s that a row kernel has room for past n */
+};
+/* m is in units of log2, lse in those of the natural logarithm. */
+#define DIL_LOG2_E 1.44269504088896340736f
+#define DIL_LN_2 0.69314718055994530942f
+/* Cells of a packed row of `width` elements with `pack` of them in a cell. */
+static inline int64_t dil_code_cells(int64_t width, int32_t pack) {
+  return (width + pack - 1) / pack;
+}
+
 typedef enum dil_cover { DIL_EMPTY, DIL_PARTIAL, DIL_FULL } dil_cover;
 
 /* Entry points of a tile kernel: `lanes` query rows by up to `tile_keys`
@@ -43,7 +57,7 @@ typedef enum dil_cover { DIL_EMPTY, DIL_PARTIAL, DIL_FULL } dil_cover;
  *   p   weights as pv wants them: f32 [n][L] (may be s itself);
  *       bf16 [ceil(n/2)][L][2], the odd place zero
  *   o   f32 [Dv][L] running sums     m, l, mx, alpha  f32 [L]
- * All buffers are 64-byte aligned but k and v (4-byte aligned).
+ * All buffers are aligned to DIL_CODE_ALIGN but k and v (to DIL_CODE_CELL).
  * m is in units of log2: the largest of c2 * score so far; -inf at first. */
 typedef struct dil_code {
   int32_t lanes, pack, key_block, tile_keys;
@@ -81,7 +95,7 @@ typedef struct dil_code {
 
   /* The row kernel, for few queries: one query row, keys read in place.
    * q f32 [D]; k and v in the stored dtype at byte strides; s f32 [n],
-   * 64-byte aligned, room for 16 more; acc f32 [Dv]. */
+   * aligned to DIL_CODE_ALIGN, with DIL_CODE_ROOM; acc f32 [Dv]. */
   void (*row_qk)(const float *q, const void *k, int64_t stride, float *s,
                  int64_t n);
   void (*row_modify[DIL_PART_MAX])(float *s, int64_t n, int32_t t,

@@ -15,6 +15,7 @@ enum {
   DIL_HEADS_MAX = 4096,
   DIL_HEAD_DIM_MAX = 256,
   DIL_LANES_MAX = 64,   /* query rows of a tile */
+  DIL_SUBTILE_KEYS = 32, /* of a tile that a mask leaves partial */
 };
 #define DIL_ENDLESS INT64_MAX /* a window bound or segment without end */
 

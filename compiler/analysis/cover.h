@@ -7,7 +7,7 @@
 
 /* Keys that a walk on a processor settles at once where masks decide
  * (runtime/cpu/key_visit.c). */
-enum { COVER_SUBTILE = 32 };
+enum { COVER_SUBTILE = DIL_SUBTILE_KEYS };
 
 typedef struct cover_count {
   double pairs;       /* summed over heads; a key counts once for each branch

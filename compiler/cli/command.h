@@ -6,6 +6,7 @@
 
 #include "compiler/driver.h"
 #include "compiler/front/program.h"
+#include "runtime/cpu/isa.h"
 #include "runtime/observe/watch.h"
 #include <pthread.h>
 #include <time.h>

@@ -69,7 +69,7 @@ static dil_status predict(const call_setup *b, compilation *c, bill *l) {
   status = dil_kernel_variant(made, &sizes, l->variant, sizeof l->variant);
   dil_kernel_free(made);
   if (!status) status = measure_peak(b, l->isa, 0.05, &l->peak);
-  bool bf16 = l->pattern->dtype == DIL_BF16 && !strcmp(l->isa, "avx512bf16");
+  bool bf16 = l->pattern->dtype == DIL_BF16 && dil_isa_has_pairs(l->isa);
   cost_case spot = {.threads = l->threads,
                     .count = &l->count,
                     .tile_keys = l->tile_keys,

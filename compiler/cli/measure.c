@@ -82,7 +82,7 @@ dil_status measure_peak(const call_setup *b, const char *isa, double seconds,
   int32_t count = dil_threads_count(b->threads);
   double *rate = calloc((size_t)count, sizeof *rate);
   if (!rate) return dil_fail(DIL_MEMORY, "no memory to measure the peak");
-  bool bf16 = b->pattern->dtype == DIL_BF16 && !strcmp(isa, "avx512bf16");
+  bool bf16 = b->pattern->dtype == DIL_BF16 && dil_isa_has_pairs(isa);
   peak_work work = {isa, bf16, seconds, rate};
   dil_status status = dil_threads_run(b->threads, count, measure_one, &work);
   *peak = 0;

@@ -11,11 +11,6 @@
 #include <math.h>
 #include <string.h>
 
-/* Keys of a piece of a tile that a mask leaves partial. */
-enum { PIECE = 32 };
-
-static const float log2_e = 1.44269504088896340736f;
-
 /* ---- one visit: the kernels over one key tile ---------------------------- */
 
 static int32_t key_position(const tile *tl, const stretch *keys, int64_t n) {
@@ -81,7 +76,8 @@ static void visit(tile *tl, const stretch *keys, uint64_t predicates,
   const dil_env *env = &tl->env.env;
   int64_t n = keys->n1 - keys->n0, at = keys->slot + keys->n0;
   const char *v = tl->v + at * tl->v_bytes;
-  float c2 = env->scale * log2_e, bias = copies > 1 ? log2f((float)copies) : 0;
+  float c2 = env->scale * DIL_LOG2_E;
+  float bias = copies > 1 ? log2f((float)copies) : 0;
   bool rewrite = predicates || tl->run->table->scored || !(c2 > 0);
   code->qk(tl->k + at * tl->k_bytes, tl->q->qt, tl->s, tl->mx, n);
   if (rewrite || tl->run->drop)
@@ -90,7 +86,7 @@ static void visit(tile *tl, const stretch *keys, uint64_t predicates,
   if (rewrite) {
     code->modify[chain](tl->s, tl->mx, n, tl->q->t, tl->j, predicates, env,
                         NULL);
-    c2 = log2_e;
+    c2 = DIL_LOG2_E;
   }
   if (tl->run->drop)
     code->softmax_drop(tl->s, tl->p, n, c2, bias, tl->mx, tl->q->m, tl->q->l,
@@ -258,10 +254,10 @@ static void visit_tile(tile *tl, const groups *g, const stretch *keys) {
 static void visit_pieces(tile *tl, const groups *g, stretch keys) {
   groups state = *g, now;
   int64_t end = keys.n1;
-  for (int64_t n = keys.n0; n < end; n += PIECE) {
+  for (int64_t n = keys.n0; n < end; n += DIL_SUBTILE_KEYS) {
     stretch piece = keys;
     piece.n0 = n;
-    piece.n1 = minimum(n + PIECE, end);
+    piece.n1 = minimum(n + DIL_SUBTILE_KEYS, end);
     now = *g;
     resolve_stretch(tl, &now, &piece);
     if (n > keys.n0 && !same_covers(&state, &now)) {

@@ -5,7 +5,7 @@
  * lanes; and the way back for the sums. 16-bit storage becomes f32 on the way
  * unless the kernel computes in bf16 pairs (pack 2). */
 #include "pack.h"
-#include "runtime/base/arithmetic.h"
+#include "runtime/code.h"
 #include "runtime/rowset/walk.h"
 #include <immintrin.h>
 #include <string.h>
@@ -81,11 +81,11 @@ void row_from_f32(const float *from, dil_dtype dtype, int32_t width,
 /* ---- keys and values ----------------------------------------------------- */
 
 int64_t pack_key_bytes(int32_t width, int32_t pack) {
-  return pack == 2 ? round_up(width, 2) * 2 : (int64_t)width * 4;
+  return dil_code_cells(width, pack) * DIL_CODE_CELL;
 }
 
 int64_t pack_value_bytes(int32_t width, int32_t pack) {
-  return (int64_t)width * (pack == 2 ? 2 : 4);
+  return (int64_t)width * DIL_CODE_CELL / pack;
 }
 
 static const char *row_at(const rows *from, const shape *s, int32_t c,
@@ -239,7 +239,7 @@ void fetch_queries(const rows *from, const int32_t *t, int32_t lanes) {
 void pack_queries(const rows *from, const int32_t *t, int32_t lanes,
                   int32_t pack, void *qt, float *spare) {
   const float *words[DIL_LANES_MAX];
-  int32_t count = pack == 2 ? (from->width + 1) / 2 : from->width;
+  int32_t count = (int32_t)dil_code_cells(from->width, pack);
   bool copy = pack == 2 ? from->width % 2 : from->dtype != DIL_F32;
   for (int32_t lane = 0; lane < lanes; lane++) {
     const char *row = rows_at(from, t[lane]);

@@ -4,59 +4,12 @@
  * in this process, to compare kernels with: clocks float, so a rate from
  * another time or machine would not do. */
 #include "peak.h"
+#include "isa.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/status.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- which instruction sets ---------------------------------------------- */
-
-/* Each holds the ones before it. */
-typedef enum level { LEVEL_NONE, LEVEL_AVX2, LEVEL_AVX512, LEVEL_BF16 } level;
-
-static const char *const level_names[] = {
-    [LEVEL_NONE] = NULL,
-    [LEVEL_AVX2] = "avx2",
-    [LEVEL_AVX512] = "avx512",
-    [LEVEL_BF16] = "avx512bf16",
-};
-
-static level host_level(void) {
-  if (!__builtin_cpu_supports("x86-64-v3")) return LEVEL_NONE;
-  if (!__builtin_cpu_supports("x86-64-v4")) return LEVEL_AVX2;
-  return __builtin_cpu_supports("avx512bf16") ? LEVEL_BF16 : LEVEL_AVX512;
-}
-
-const char *dil_host_isa(void) {
-  return level_names[host_level()];
-}
-
-/* LEVEL_NONE: there is none of this name. */
-static level level_of(const char *isa) {
-  level l = LEVEL_BF16;
-  while (l > LEVEL_NONE && strcmp(level_names[l], isa)) l--;
-  return l;
-}
-
-bool dil_isa_usable(const char *isa) {
-  const char *limit = getenv("DIL_CPU");
-  level wanted = level_of(isa);
-  return wanted != LEVEL_NONE && wanted <= host_level() &&
-         (!limit || wanted <= level_of(limit));
-}
-
-dil_status dil_isa_check(const char *isa) {
-  if (!isa)
-    return dil_fail(DIL_ENVIRONMENT,
-                    "this processor lacks AVX2, FMA or F16C");
-  level wanted = level_of(isa);
-  if (wanted == LEVEL_NONE)
-    return dil_fail(DIL_USAGE, "unknown instruction set '%s'; there are avx2, "
-                    "avx512 and avx512bf16", isa);
-  if (wanted <= host_level()) return DIL_OK;
-  return dil_fail(DIL_ENVIRONMENT, "this processor has no %s", isa);
-}
 
 /* ---- loops of multiply-adds ---------------------------------------------- */
 
@@ -65,27 +18,29 @@ dil_status dil_isa_check(const char *isa) {
 static const uint32_t factors[2] = {0x3f173ea7, 0x3ec93f48};
 
 enum { SUMS = 14 };
-#define EACH_SUM(X) \
-  X("0") X("1") X("2") X("3") X("4") X("5") X("6") X("7") X("8") X("9") \
-  X("10") X("11") X("12") X("13")
+#define EACH_SUM(X, vector) \
+  X("0", vector) X("1", vector) X("2", vector) X("3", vector) X("4", vector) \
+  X("5", vector) X("6", vector) X("7", vector) X("8", vector) X("9", vector) \
+  X("10", vector) X("11", vector) X("12", vector) X("13", vector)
 #define CLOBBERED \
   "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", \
   "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "memory", "cc"
 
-#define CLEAR(n) "vxorps %%xmm" n ", %%xmm" n ", %%xmm" n "\n\t"
-#define FMA_YMM(n) "vfmadd231ps %%ymm14, %%ymm15, %%ymm" n "\n\t"
-#define FMA_ZMM(n) "vfmadd231ps %%zmm14, %%zmm15, %%zmm" n "\n\t"
-#define DOT_ZMM(n) "vdpbf16ps %%zmm14, %%zmm15, %%zmm" n "\n\t"
+#define CLEAR(n, vector) "vxorps %%xmm" n ", %%xmm" n ", %%xmm" n "\n\t"
+#define FMA(n, vector) \
+  "vfmadd231ps %%" vector "14, %%" vector "15, %%" vector n "\n\t"
+#define DOT(n, vector) \
+  "vdpbf16ps %%" vector "14, %%" vector "15, %%" vector n "\n\t"
 
-#define LOOP(name, width, step)                          \
-  static void name(int64_t turns) {                      \
+#define LOOP(function, vector, step)                     \
+  static void function(int64_t turns) {                  \
     __asm__ volatile(                                    \
-        "vbroadcastss %1, %%" width "14\n\t"             \
-        "vbroadcastss %2, %%" width "15\n\t"             \
-        EACH_SUM(CLEAR)                                  \
+        "vbroadcastss %1, %%" vector "14\n\t"            \
+        "vbroadcastss %2, %%" vector "15\n\t"            \
+        EACH_SUM(CLEAR, vector)                          \
         ".p2align 5\n"                                   \
         "1:\n\t"                                         \
-        EACH_SUM(step)                                   \
+        EACH_SUM(step, vector)                           \
         "dec %0\n\t"                                     \
         "jnz 1b\n\t"                                     \
         "vzeroupper\n\t"                                 \
@@ -94,9 +49,73 @@ enum { SUMS = 14 };
         : CLOBBERED);                                    \
   }
 
-LOOP(loop_ymm, "ymm", FMA_YMM)
-LOOP(loop_zmm, "zmm", FMA_ZMM)
-LOOP(loop_dot, "zmm", DOT_ZMM)
+#define HAS(what) __builtin_cpu_supports(what)
+#define ISA_FUNCTIONS(join, id, name, processor, features, needs, vector, ...) \
+  static bool present_##id(void) { return needs; }                             \
+  LOOP(multiply_##id, vector, FMA)                                             \
+  LOOP(dot_pairs_##id, vector, DOT)
+CPU_ISAS(ISA_FUNCTIONS)
+
+/* ---- which instruction sets ---------------------------------------------- */
+
+typedef struct isa_row {
+  const char *name;
+  bool (*present)(void);
+  int32_t width; /* floats in a vector register */
+  bool dot_bf16;
+  void (*multiply)(int64_t turns);   /* multiply-adds of f32 */
+  void (*dot_pairs)(int64_t turns);  /* of bf16 pairs; only with dot_bf16 */
+} isa_row;
+
+#define ISA_ROW(join, id, name, processor, features, needs, vector, width,     \
+                registers, key_block, value_block, scales_by_power, dot_bf16)  \
+  {name, present_##id, width, dot_bf16, multiply_##id, dot_pairs_##id},
+
+/* By strength: each holds the ones before it. */
+static const isa_row isa_rows[] = {CPU_ISAS(ISA_ROW)};
+enum { ISA_COUNT = sizeof isa_rows / sizeof *isa_rows };
+
+/* Indices of isa_rows, -1 where there is none. */
+static int host_level(void) {
+  int level = -1;
+  while (level + 1 < ISA_COUNT && isa_rows[level + 1].present()) level++;
+  return level;
+}
+
+static int level_of(const char *isa) {
+  int level = ISA_COUNT - 1;
+  while (level >= 0 && strcmp(isa_rows[level].name, isa)) level--;
+  return level;
+}
+
+const char *dil_host_isa(void) {
+  int level = host_level();
+  return level >= 0 ? isa_rows[level].name : NULL;
+}
+
+bool dil_isa_has_pairs(const char *isa) {
+  int level = level_of(isa);
+  return level >= 0 && isa_rows[level].dot_bf16;
+}
+
+bool dil_isa_usable(const char *isa) {
+  const char *limit = getenv("DIL_CPU");
+  int wanted = level_of(isa);
+  return wanted >= 0 && wanted <= host_level() &&
+         (!limit || wanted <= level_of(limit));
+}
+
+dil_status dil_isa_check(const char *isa) {
+  if (!isa)
+    return dil_fail(DIL_ENVIRONMENT, "this processor lacks " CPU_ISA_LEAST);
+  int wanted = level_of(isa);
+  if (wanted < 0)
+    return dil_fail(DIL_USAGE,
+                    "unknown instruction set '%s'; there are " CPU_ISA_NAMES,
+                    isa);
+  if (wanted <= host_level()) return DIL_OK;
+  return dil_fail(DIL_ENVIRONMENT, "this processor has no %s", isa);
+}
 
 /* ---- measuring ----------------------------------------------------------- */
 
@@ -114,28 +133,11 @@ static double best_rate(void (*loop)(int64_t), double seconds) {
   return best;
 }
 
-typedef struct peak_row {
-  level level;
-  bool dot;     /* pairs of bf16 */
-  void (*loop)(int64_t turns);
-  double flops; /* a turn */
-} peak_row;
-
-static const peak_row peak_rows[] = {
-    {LEVEL_AVX2, false, loop_ymm, SUMS * 2 * 8},
-    {LEVEL_AVX512, false, loop_zmm, SUMS * 2 * 16},
-    {LEVEL_BF16, false, loop_zmm, SUMS * 2 * 16},
-    {LEVEL_BF16, true, loop_dot, SUMS * 4 * 16},
-};
-
 double dil_peak_flops(const char *isa, bool bf16, double seconds) {
-  level host = host_level();
-  bool dot = bf16 && !strcmp(isa, level_names[LEVEL_BF16]);
-  for (size_t i = 0; i < sizeof peak_rows / sizeof *peak_rows; i++) {
-    const peak_row *row = &peak_rows[i];
-    if (row->level <= host && row->dot == dot &&
-        !strcmp(level_names[row->level], isa))
-      return best_rate(row->loop, seconds) * row->flops * 1e-9;
-  }
-  return 0;
+  int level = level_of(isa);
+  if (level < 0 || level > host_level()) return 0;
+  const isa_row *row = &isa_rows[level];
+  bool pairs = bf16 && row->dot_bf16;
+  double rate = best_rate(pairs ? row->dot_pairs : row->multiply, seconds);
+  return rate * SUMS * 2 * row->width * (pairs ? 2 : 1) * 1e-9;
 }

@@ -16,6 +16,8 @@ bool dil_isa_usable(const char *isa);
 /* DIL_USAGE: there is no such instruction set; DIL_ENVIRONMENT: this processor
  * has not got it, or (isa NULL) has none of them. */
 dil_status dil_isa_check(const char *isa);
+/* Whether it multiplies bf16 in pairs; false where there is no such set. */
+bool dil_isa_has_pairs(const char *isa);
 /* GFLOP/s of multiply-adds (two operations) that one core reaches from
  * registers, the best round within about `seconds`; with bf16 and avx512bf16
  * those of bf16 pairs, else of f32. 0: this host does not know `isa`. */

@@ -12,9 +12,6 @@
 #include <math.h>
 #include <string.h>
 
-static const float log2_e = 1.44269504088896340736f;
-static const float ln_2 = 0.69314718055994530942f;
-
 /* ---- memory -------------------------------------------------------------- */
 
 /* Hands out 64-byte aligned parts; with base NULL it only counts. */
@@ -140,7 +137,7 @@ static void load_state(tile *tl, int64_t b) {
     const float *row =
         (const float *)run_output(tl->run, b, n, tl->walk.head);
     if (lse == -INFINITY) continue;
-    tl->q->m[lane] = lse * log2_e;
+    tl->q->m[lane] = lse * DIL_LOG2_E;
     tl->q->l[lane] = 1;
     for (int32_t d = 0; d < width; d++) tl->q->o[d * lanes + lane] = row[d];
   }
@@ -157,7 +154,7 @@ static void store_rows(tile *tl, int64_t b, int64_t count) {
     out[lane] = run_output(r, b, n, tl->walk.head);
     float *lse = run_lse(r, b, n, tl->walk.head);
     if (lse && tl->finish != FINISH_ADD)
-      *lse = none ? -INFINITY : tl->q->m[lane] * ln_2 + logf(tl->q->l[lane]);
+      *lse = none ? -INFINITY : tl->q->m[lane] * DIL_LN_2 + logf(tl->q->l[lane]);
   }
   bool state = tl->finish != FINISH_WRITE;
   unpack_rows(tl->q->o, r->table->value_dim, tl->code->lanes, tl->mx, out,

@@ -22,9 +22,6 @@ enum {
   SPLIT_LEAST = 1024 /* positions a split, at least */
 };
 
-static const float log2_e = 1.44269504088896340736f;
-static const float ln_2 = 0.69314718055994530942f;
-
 /* One query row and its running state; acc is [value_dim]. */
 typedef struct row {
   int64_t n, t;
@@ -70,7 +67,7 @@ static int64_t worker_area(const run *r, const dil_pass *pass) {
   int64_t width = round_up(r->table->head_dim, 16) +
                   round_up(r->table->value_dim, 16);
   return round_up((int64_t)sizeof(worker), 64) +
-         BATCH * width * (int64_t)sizeof(float) + (CHUNK + 16) * 8 +
+         BATCH * width * (int64_t)sizeof(float) + (CHUNK + DIL_CODE_ROOM) * 8 +
          shape_area(r, pass);
 }
 
@@ -109,9 +106,9 @@ static void cut_worker(const rows_work *w, char *at) {
   worker *wk = (worker *)at;
   at += round_up((int64_t)sizeof(worker), 64);
   wk->s = (float *)at;
-  at += (CHUNK + 16) * sizeof(float);
+  at += (CHUNK + DIL_CODE_ROOM) * sizeof(float);
   wk->j = (int32_t *)at;
-  at += (CHUNK + 16) * sizeof(int32_t);
+  at += (CHUNK + DIL_CODE_ROOM) * sizeof(int32_t);
   for (int32_t i = 0; i < BATCH; i++) {
     wk->row[i].q = (float *)at;
     at += round_up(table->head_dim, 16) * (int64_t)sizeof(float);
@@ -141,7 +138,7 @@ static void visit(const rows_work *w, worker *wk, row *q, const source *at,
   const dil_code *code = w->code;
   const dil_env *env = &at->env.env;
   int64_t n = (ks->end - ks->first + ks->step - 1) / ks->step;
-  float c2 = env->scale * log2_e;
+  float c2 = env->scale * DIL_LOG2_E;
   bool rewrite = ks->predicates || w->run->table->scored || !(c2 > 0);
   int64_t rows_a_step = ks->step / at->k.step;
   code->row_qk(q->q, rows_at(&at->k, ks->first), rows_a_step * at->k.stride,
@@ -152,7 +149,7 @@ static void visit(const rows_work *w, worker *wk, row *q, const source *at,
   if (rewrite) {
     code->row_modify[ks->chain](wk->s, n, (int32_t)q->t, wk->j,
                                 ks->predicates, env);
-    c2 = log2_e;
+    c2 = DIL_LOG2_E;
   }
   float alpha = w->run->drop
                     ? code->row_softmax_drop(wk->s, n, c2, 0, q->state,
@@ -296,7 +293,7 @@ static void begin_row(const rows_work *w, row *q, int64_t b, bool resume) {
   if (!resume) return;
   float lse = *run_lse(r, b, q->n, q->head);
   if (lse == -INFINITY) return;
-  q->state[0] = lse * log2_e;
+  q->state[0] = lse * DIL_LOG2_E;
   q->state[1] = 1;
   memcpy(q->acc, run_output(r, b, q->n, q->head),
          (size_t)width * sizeof(float));
@@ -318,7 +315,7 @@ static void finish_row(const rows_work *w, int64_t b, int64_t n, int32_t head,
   }
   row_from_f32(acc, how == FINISH_WRITE ? r->table->dtype : DIL_F32, width,
                out);
-  if (lse) *lse = none ? -INFINITY : state[0] * ln_2 + logf(state[1]);
+  if (lse) *lse = none ? -INFINITY : state[0] * DIL_LN_2 + logf(state[1]);
 }
 
 static void advance_row(const rows_work *w, worker *wk, row *q, source *at,

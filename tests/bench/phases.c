@@ -3,6 +3,7 @@
  * share of the peak for qk, pv and a whole tile over 2048 keys, cycles of the
  * peak clock a softmax row takes, and the time to compile. Not a test. */
 #include "tests/support/cpu_code.h"
+#include "runtime/cpu/isa.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -157,7 +158,7 @@ static void measure(const char *isa, dil_dtype dtype, int dim) {
 }
 
 int main(void) {
-  static const char *const sets[] = {"avx2", "avx512", "avx512bf16"};
+  static const char *const sets[] = {CPU_ISAS(CPU_ISA_NAME)};
   for (int i = 0; i < 3; i++) {
     if (dil_backend_init()->can(sets[i]) != DIL_OK) continue;
     for (int dim = 32; dim <= 256; dim *= 2)

@@ -101,12 +101,12 @@ const backend *cpu_backend(void) {
 }
 
 const char *const *cpu_isas(void) {
-  static const char *const all[] = {"avx2", "avx512", "avx512bf16"};
-  static const char *mine[4];
+  static const char *mine[8];
   int32_t count = 0;
   if (gpu_wanted()) mine[count++] = "cuda";
-  for (int32_t i = 0; i < 3 && !gpu_wanted(); i++)
-    if (cpu_backend()->can(all[i]) == DIL_OK) mine[count++] = all[i];
+  else
+    for (const char *const *isa = cpu_backend()->isas(); *isa; isa++)
+      if (cpu_backend()->can(*isa) == DIL_OK) mine[count++] = *isa;
   mine[count] = NULL;
   return mine;
 }

@@ -3,7 +3,7 @@
  * other file writes one kind of them. */
 #include "cpu.h"
 #include "interface.h"
-#include "runtime/base/status.h"
+#include "runtime/cpu/peak.h"
 #include <dlfcn.h>
 #include <llvm/Config/llvm-config.h>
 
@@ -50,15 +50,6 @@ static void describe(const build *b, dil_code *code) {
                      .tile_keys = tile_keys(b)};
 }
 
-static dil_status unknown(const char *name) {
-  return dil_fail(DIL_USAGE,
-                  "unknown instruction set '%s'; there are " ISA_NAMES, name);
-}
-
-static dil_status too_old(void) {
-  return dil_fail(DIL_ENVIRONMENT, "this processor lacks AVX2, FMA or F16C");
-}
-
 void build_variant(build *b, dil_variant variant, dil_code *code) {
   if (variant == DIL_TILES)
     write_tiles(b);
@@ -70,10 +61,9 @@ void build_variant(build *b, dil_variant variant, dil_code *code) {
 
 static dil_status compile(const backend_request *request, backend_code *out) {
   build b = {0};
-  const isa *set =
-      request->isa != NULL ? isa_find(request->isa) : isa_host();
-  if (set == NULL)
-    return request->isa != NULL ? unknown(request->isa) : too_old();
+  const char *name = request->isa != NULL ? request->isa : dil_host_isa();
+  const isa *set = name != NULL ? isa_find(name) : NULL;
+  if (set == NULL) return dil_isa_check(name);
   dil_status status = build_open(&b, request->plan->table.name, set);
   if (status == DIL_OK) {
     build_aim(&b, request->plan, set);
@@ -86,17 +76,9 @@ static dil_status compile(const backend_request *request, backend_code *out) {
 }
 
 static const char *host(void) {
-  const isa *set = isa_host();
-  if (set == NULL) too_old();
-  return set != NULL ? set->name : NULL;
-}
-
-static dil_status can(const char *name) {
-  const isa *set = isa_find(name);
-  if (set == NULL) return unknown(name);
-  if (!set->present())
-    return dil_fail(DIL_ENVIRONMENT, "this processor has no %s", name);
-  return DIL_OK;
+  const char *name = dil_host_isa();
+  if (name == NULL) dil_isa_check(NULL);
+  return name;
 }
 
 static const char *versions(void) {
@@ -113,7 +95,7 @@ const backend *dil_backend_init(void) {
   static const backend table = {.version = DIL_INTERFACE,
                                 .name = "cpu",
                                 .host = host,
-                                .can = can,
+                                .can = dil_isa_check,
                                 .compile = compile,
                                 .library = library_build,
                                 .isas = isa_list,

@@ -1,7 +1,7 @@
 /* cpu.h - what the files of the LLVM back end share: the instruction sets, one
  * build (a plan becoming a module), and who writes which function of dil_code.
  *
- * Queries are in the vector lanes: `parts` registers of `width` floats make
+ * Queries are in the vector lanes: `registers` vectors of `width` floats make
  * the `lanes` of a tile; keys and dimensions are counted loops. */
 #ifndef DIL_COMPILER_CODEGEN_CPU_CPU_H
 #define DIL_COMPILER_CODEGEN_CPU_CPU_H
@@ -11,22 +11,20 @@
 
 /* ---- isa.c --------------------------------------------------------------- */
 
+/* A row of runtime/cpu/x86/isa.def, which says what the fields mean. */
 typedef struct isa {
   const char *name;      /* as a user says it */
   const char *processor; /* LLVM's names of what may be used */
   const char *features;
-  bool (*present)(void); /* on this machine */
   int width;             /* floats in a vector register */
-  int parts;             /* registers that hold the lanes of a tile */
+  int registers;         /* that hold the lanes of a tile */
   int key_block;         /* keys of a register block of Q K^T */
   int value_block;       /* dimensions of a register block of P V */
   bool scales_by_power;  /* has vscalefps: x * 2^n in one instruction */
   bool dot_bf16;         /* has vdpbf16ps: pairs of bf16 into f32 */
 } isa;
 
-#define ISA_NAMES "avx2, avx512 and avx512bf16" /* as messages list them */
-const isa *isa_find(const char *name);          /* NULL: unknown */
-const isa *isa_host(void); /* the last one present; NULL: none */
+const isa *isa_find(const char *name); /* NULL: unknown */
 const char *const *isa_list(void); /* weakest first; NULL ends them */
 
 /* ---- object.c, cpu.c ----------------------------------------------------- */
@@ -64,7 +62,7 @@ dil_status library_build(const backend_library *library, backend_code *out);
 
 /* ---- tile.c, softmax.c, row.c: the phases -------------------------------- */
 
-enum { PARTS_MAX = 4, CELL = 4 }; /* bytes of an f32 or a pair of bf16 */
+enum { REGISTERS_MAX = 4, CELL = DIL_CODE_CELL };
 
 /* A row of lanes in memory: its size, and its registers in and out. */
 int64_t tile_row_bytes(const build *b);
@@ -92,10 +90,10 @@ softmax_turn softmax_turn_of(build *b, ref before, ref mx, ref c2, ref bias);
 /* Weight of a score: 2^(scale * score + shift). */
 ref softmax_weight(build *b, ref score, const softmax_turn *turn);
 /* Lanes whose base is too large for one multiply-add, and whether some of
- * `parts` registers has one. Their scores become large_score first; then
+ * `registers` vectors has one. Their scores become large_score first; then
  * large_settle leaves nothing to do for the multiply-add. */
 ref large_of(build *b, const softmax_turn *turn);
-ref large_any(build *b, ref const *large, int parts);
+ref large_any(build *b, ref const *large, int registers);
 ref large_score(build *b, ref score, ref large, const softmax_turn *turn,
                 ref bias);
 void large_settle(build *b, ref large, softmax_turn *turn);

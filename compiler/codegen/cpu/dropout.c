@@ -82,18 +82,18 @@ static stream stream_of(build *b, ref env) {
  * key of the quad j >> 2. Stands once in the module: it is long. */
 static ref words_function(build *b) {
   emit *e = &b->emit;
-  ref t[PARTS_MAX];
+  ref t[REGISTERS_MAX];
   emit_function(e, "dropout_words", 'v', "ppwp");
   LLVMSetLinkage(e->function, LLVMInternalLinkage);
   stream from = stream_of(b, emit_parameter(e, 3));
   tile_load_row(b, emit_vector(e->i32, e->width), emit_parameter(e, 1), t);
-  for (int part = 0; part < b->isa->parts; part++) {
-    ref counter[4] = {emit_parameter(e, 2), t[part], from.head, from.batch};
+  for (int reg = 0; reg < b->isa->registers; reg++) {
+    ref counter[4] = {emit_parameter(e, 2), t[reg], from.head, from.batch};
     philox(b, counter, from.key);
     for (int word = 0; word < 4; word++)
       emit_store(e, counter[word],
                  emit_offset(e, emit_parameter(e, 0),
-                             word * tile_row_bytes(b) + part * e->width * CELL),
+                             word * tile_row_bytes(b) + reg * e->width * CELL),
                  (unsigned)e->width * CELL);
   }
   emit_return(e, NULL);
@@ -130,7 +130,7 @@ static void refresh_words(build *b, dropout *d, ref quad) {
 
 void dropout_row(build *b, dropout *d, ref key, ref *weight) {
   emit *e = &b->emit;
-  ref word[PARTS_MAX];
+  ref word[REGISTERS_MAX];
   ref j = emit_load(
       e, e->i32, emit_at(e, d->j, emit_mul(e, key, emit_long(e, CELL))), CELL);
   refresh_words(b, d, emit_shift_right(e, j, 2));
@@ -138,8 +138,8 @@ void dropout_row(build *b, dropout *d, ref key, ref *weight) {
       emit_convert(e, LLVMZExt, emit_and(e, j, emit_word(e, 3)), e->i64);
   tile_load_row(b, emit_vector(e->i32, e->width),
                 tile_row_at(b, d->words, which), word);
-  for (int part = 0; part < b->isa->parts; part++)
-    weight[part] = keep_weight(b, weight[part], word[part]);
+  for (int reg = 0; reg < b->isa->registers; reg++)
+    weight[reg] = keep_weight(b, weight[reg], word[reg]);
 }
 
 /* ---- rows ---------------------------------------------------------------- */

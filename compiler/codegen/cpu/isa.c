@@ -1,52 +1,26 @@
-/* isa.c - the table of instruction sets, weakest first. A new one is a row
- * here and, where its blocks are shaped otherwise, a file beside tile.c. */
+/* isa.c - the instruction sets as the code generator sees them: rows of
+ * runtime/cpu/x86/isa.def, weakest first. A new one is a row there and, where
+ * its blocks are shaped otherwise, a file beside tile.c. */
 #include "cpu.h"
+#include "runtime/cpu/isa.h"
 #include <string.h>
 
-static bool has_avx2(void) {
-  return __builtin_cpu_supports("x86-64-v3") != 0;
-}
+#define ISA_ROW(join, id, name, processor, features, needs, vector, width,     \
+                registers, key_block, value_block, scales_by_power, dot_bf16)  \
+  {name,      processor, features,    width,                                   \
+   registers, key_block, value_block, scales_by_power,                         \
+   dot_bf16},
 
-static bool has_avx512(void) {
-  return __builtin_cpu_supports("x86-64-v4") != 0;
-}
+/* A tile fits what the run time has room for, a block what a loop carries. */
+#define ISA_FITS(join, id, name, processor, features, needs, vector, width,    \
+                 registers, key_block, value_block, ...)                       \
+  _Static_assert(width * registers <= DIL_LANES_MAX, name);                    \
+  _Static_assert(registers <= REGISTERS_MAX, name);                            \
+  _Static_assert(key_block * registers <= LOOP_CARRIED_MAX, name);             \
+  _Static_assert(value_block * registers <= LOOP_CARRIED_MAX, name);
+CPU_ISAS(ISA_FITS)
 
-static bool has_avx512bf16(void) {
-  return has_avx512() && __builtin_cpu_supports("avx512bf16") != 0;
-}
-
-/* Register blocks: key_block * parts accumulators, `parts` operands and a
- * broadcast must fit 16 (avx2) or 32 registers, and cover the latency of a
- * multiply-add on two pipes. */
-static const isa table[] = {
-    {.name = "avx2",
-     .processor = "x86-64-v3",
-     .features = "",
-     .present = has_avx2,
-     .width = 8,
-     .parts = 2,
-     .key_block = 6,
-     .value_block = 6},
-    {.name = "avx512",
-     .processor = "x86-64-v4",
-     .features = "",
-     .present = has_avx512,
-     .width = 16,
-     .parts = 2,
-     .key_block = 8,
-     .value_block = 8,
-     .scales_by_power = true},
-    {.name = "avx512bf16",
-     .processor = "x86-64-v4",
-     .features = "+avx512bf16",
-     .present = has_avx512bf16,
-     .width = 16,
-     .parts = 2,
-     .key_block = 8,
-     .value_block = 8,
-     .scales_by_power = true,
-     .dot_bf16 = true},
-};
+static const isa table[] = {CPU_ISAS(ISA_ROW)};
 enum { ISA_COUNT = sizeof table / sizeof *table };
 
 const isa *isa_find(const char *name) {
@@ -55,14 +29,7 @@ const isa *isa_find(const char *name) {
   return NULL;
 }
 
-const isa *isa_host(void) {
-  for (int i = ISA_COUNT - 1; i >= 0; i--)
-    if (table[i].present()) return &table[i];
-  return NULL;
-}
-
 const char *const *isa_list(void) {
-  static const char *names[ISA_COUNT + 1];
-  for (int i = 0; i < ISA_COUNT; i++) names[i] = table[i].name;
+  static const char *const names[] = {CPU_ISAS(CPU_ISA_NAME) NULL};
   return names;
 }

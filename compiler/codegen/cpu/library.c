@@ -107,7 +107,7 @@ enum { PLACE_MAX = 32 + DIL_PART_MAX };
 
 /* Instructions that every x86-64 has, for what no lane has a part in. */
 static const isa plain = {.processor = "x86-64", .features = "", .width = 4,
-                          .parts = 1};
+                          .registers = 1};
 
 static void write_code(build *b, const backend_part *part, dil_code *code) {
   const isa *set = part->isa != NULL ? isa_find(part->isa) : &plain;

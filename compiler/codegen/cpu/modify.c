@@ -65,32 +65,32 @@ static ref predicate_chosen(build *b, ref predicates, int index) {
   return emit_compare(e, IS_UNEQUAL, bit, emit_long(e, 0));
 }
 
-/* score[part] where some chosen predicate holds, else -inf; `some` becomes a
- * word with a bit for each lane that any part keeps. */
-static void keep_scores(build *b, site *s, int parts, ref predicates,
+/* score[reg] where some chosen predicate holds, else -inf; `some` becomes a
+ * word with a bit for each lane that any register keeps. */
+static void keep_scores(build *b, site *s, int registers, ref predicates,
                         ref *score, ref *some) {
   emit *e = &b->emit;
-  ref kept[PARTS_MAX];
+  ref kept[REGISTERS_MAX];
   ref all = emit_compare(e, IS_EQUAL, predicates, emit_long(e, 0));
-  for (int part = 0; part < parts; part++)
-    kept[part] = emit_select(e, all, score[part],
+  for (int reg = 0; reg < registers; reg++)
+    kept[reg] = emit_select(e, all, score[reg],
                              emit_splat(e, emit_real(e, -INFINITY), e->width));
   ref any = emit_select(e, all, emit_long(e, -1), emit_long(e, 0));
   for (int p = 0; p < b->plan->table.predicate_count; p++) {
     branch_block chosen;
-    ref with[PARTS_MAX], any_with = any;
+    ref with[REGISTERS_MAX], any_with = any;
     branch_begin(e, &chosen, "predicate", predicate_chosen(b, predicates, p));
-    for (int part = 0; part < parts; part++) {
-      ref holds = predicate_condition(b, &s[part], p);
-      with[part] = emit_select(e, holds, score[part], kept[part]);
+    for (int reg = 0; reg < registers; reg++) {
+      ref holds = predicate_condition(b, &s[reg], p);
+      with[reg] = emit_select(e, holds, score[reg], kept[reg]);
       any_with = emit_or(e, any_with, emit_lanes_word(e, holds));
     }
     branch_end(e, &chosen);
-    for (int part = 0; part < parts; part++)
-      kept[part] = branch_merge(e, &chosen, with[part], kept[part]);
+    for (int reg = 0; reg < registers; reg++)
+      kept[reg] = branch_merge(e, &chosen, with[reg], kept[reg]);
     any = branch_merge(e, &chosen, any_with, any);
   }
-  for (int part = 0; part < parts; part++) score[part] = kept[part];
+  for (int reg = 0; reg < registers; reg++) score[reg] = kept[reg];
   *some = any;
 }
 
@@ -144,42 +144,42 @@ static ref seen_word(build *b, ref key, ref word, ref any) {
 static void modify_key(build *b, site *s, ref key, ref scale, ref row,
                        int chain, ref *mx, ref *any) {
   emit *e = &b->emit;
-  int parts = b->isa->parts;
-  ref score[PARTS_MAX];
+  int registers = b->isa->registers;
+  ref score[REGISTERS_MAX];
   ref j =
       emit_at(e, emit_parameter(e, 4), emit_mul(e, key, emit_long(e, CELL)));
   tile_load_row(b, emit_vector(e->f32, e->width), row, score);
-  for (int part = 0; part < parts; part++) {
-    s[part].j = part == 0 ? emit_load(e, e->i32, j, CELL) : s[0].j;
-    score[part] = chain_score(b, &s[part], scale, score[part], chain);
+  for (int reg = 0; reg < registers; reg++) {
+    s[reg].j = reg == 0 ? emit_load(e, e->i32, j, CELL) : s[0].j;
+    score[reg] = chain_score(b, &s[reg], scale, score[reg], chain);
   }
-  keep_scores(b, s, parts, emit_parameter(e, 5), score, any);
-  for (int part = 0; part < parts; part++)
-    mx[part] = emit_greater(e, score[part], mx[part]);
+  keep_scores(b, s, registers, emit_parameter(e, 5), score, any);
+  for (int reg = 0; reg < registers; reg++)
+    mx[reg] = emit_greater(e, score[reg], mx[reg]);
   tile_store_row(b, score, row);
 }
 
-/* Sites of the parts: they differ in the lanes of t. */
+/* Sites of the registers: they differ in the lanes of t. */
 static void open_sites(build *b, site *s, int chain) {
   emit *e = &b->emit;
-  ref t[PARTS_MAX];
+  ref t[REGISTERS_MAX];
   tile_load_row(b, emit_vector(e->i32, e->width), emit_parameter(e, 3), t);
   site_open(b, &s[0], emit_parameter(e, 6));
   site_open_inputs(b, &s[0]);
-  for (int part = 1; part < b->isa->parts; part++) s[part] = s[0];
-  for (int part = 0; part < b->isa->parts; part++) {
-    s[part].i = t[part];
-    hoist_all(b, &s[part], chain, EXPR_J_);
+  for (int reg = 1; reg < b->isa->registers; reg++) s[reg] = s[0];
+  for (int reg = 0; reg < b->isa->registers; reg++) {
+    s[reg].i = t[reg];
+    hoist_all(b, &s[reg], chain, EXPR_J_);
   }
 }
 
 void tile_modify(build *b, int chain) {
   emit *e = &b->emit;
   char name[32];
-  int parts = b->isa->parts;
+  int registers = b->isa->registers;
   int64_t words = (b->plan->table.tile_keys + 63) / 64;
-  ref carried[PARTS_MAX + 1], next[PARTS_MAX + 1], any;
-  site s[PARTS_MAX];
+  ref carried[REGISTERS_MAX + 1], next[REGISTERS_MAX + 1], any;
+  site s[REGISTERS_MAX];
   modify_name(name, sizeof name, "modify", chain);
   emit_function(e, name, 'v', "pplpplpp");
   emit_noalias(e, 0);
@@ -190,18 +190,18 @@ void tile_modify(build *b, int chain) {
   exact_begin(b, &mode);
   ref scale = env_scale(b, emit_parameter(e, 6));
   open_sites(b, s, chain);
-  for (int part = 0; part < parts; part++)
-    carried[part] = emit_splat(e, emit_real(e, -INFINITY), e->width);
-  carried[parts] = emit_long(e, 0);
+  for (int reg = 0; reg < registers; reg++)
+    carried[reg] = emit_splat(e, emit_real(e, -INFINITY), e->width);
+  carried[registers] = emit_long(e, 0);
   loop key;
   loop_begin(e, &key, "keys", emit_long(e, 0), emit_parameter(e, 2), 1, carried,
-             parts + 1);
-  for (int part = 0; part < parts; part++) next[part] = key.carried[part];
+             registers + 1);
+  for (int reg = 0; reg < registers; reg++) next[reg] = key.carried[reg];
   ref row = tile_row_at(b, emit_parameter(e, 0), key.index);
   modify_key(b, s, key.index, scale, row, chain, next, &any);
-  next[parts] = seen_word(b, key.index, key.carried[parts], any);
+  next[registers] = seen_word(b, key.index, key.carried[registers], any);
   ref word = emit_shift_left(e, emit_shift_right(e, key.index, 6), 3);
-  emit_store(e, next[parts], emit_at(e, wanted, word), 8);
+  emit_store(e, next[registers], emit_at(e, wanted, word), 8);
   loop_end(e, &key, next);
   tile_store_row(b, key.carried, emit_parameter(e, 1));
   exact_end(b, &mode);

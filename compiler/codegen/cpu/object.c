@@ -114,7 +114,7 @@ void build_aim(build *b, const plan *p, const isa *set) {
   emit *e = &b->emit;
   b->plan = p;
   b->isa = set;
-  b->lanes = set->width * set->parts;
+  b->lanes = set->width * set->registers;
   b->pack = set->dot_bf16 && p->table.dtype == DIL_BF16 ? 2 : 1;
   b->exp_degree = p->table.dtype == DIL_F32 ? 5 : 4;
   e->processor = set->processor;

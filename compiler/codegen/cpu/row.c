@@ -5,6 +5,7 @@
 #include <math.h>
 
 enum { ROW_KEYS = 8, ROW_SUMS = 8 }; /* registers of sums: keys, dimensions */
+_Static_assert((int)ROW_KEYS <= (int)DIL_CODE_ROOM, "scores past n have room");
 
 ref lanes_before(build *b, ref count) {
   const emit *e = &b->emit;
@@ -88,14 +89,14 @@ static ref sum_each(build *b, ref const *sum) {
       {{0, 1, 2, 3, 8, 9, 10, 11}, {4, 5, 6, 7, 12, 13, 14, 15}},
   };
   const emit *e = &b->emit;
-  ref part[ROW_KEYS];
-  for (int i = 0; i < ROW_KEYS; i++) part[i] = lower_and_upper(b, sum[i]);
+  ref reg[ROW_KEYS];
+  for (int i = 0; i < ROW_KEYS; i++) reg[i] = lower_and_upper(b, sum[i]);
   for (int round = 0, count = ROW_KEYS / 2; round < 3; round++, count /= 2)
     for (int i = 0; i < count; i++)
-      part[i] = emit_add(
-          e, emit_shuffle(e, part[2 * i], part[2 * i + 1], pick[round][0], 8),
-          emit_shuffle(e, part[2 * i], part[2 * i + 1], pick[round][1], 8));
-  return part[0];
+      reg[i] = emit_add(
+          e, emit_shuffle(e, reg[2 * i], reg[2 * i + 1], pick[round][0], 8),
+          emit_shuffle(e, reg[2 * i], reg[2 * i + 1], pick[round][1], 8));
+  return reg[0];
 }
 
 void row_qk(build *b) {

@@ -40,10 +40,10 @@ ref large_of(build *b, const softmax_turn *turn) {
                       emit_real(e, LARGE_MAXIMUM));
 }
 
-ref large_any(build *b, ref const *large, int parts) {
+ref large_any(build *b, ref const *large, int registers) {
   emit *e = &b->emit;
   ref any = large[0];
-  for (int part = 1; part < parts; part++) any = emit_or(e, any, large[part]);
+  for (int reg = 1; reg < registers; reg++) any = emit_or(e, any, large[reg]);
   return emit_compare(e, IS_UNEQUAL, emit_lanes_word(e, any), emit_long(e, 0));
 }
 
@@ -65,7 +65,7 @@ void large_settle(build *b, ref large, softmax_turn *turn) {
 /* What the loop over keys needs. */
 typedef struct softmax_tile {
   ref s, p;
-  softmax_turn turn[PARTS_MAX];
+  softmax_turn turn[REGISTERS_MAX];
   dropout *drop; /* NULL: none */
 } softmax_tile;
 
@@ -82,9 +82,9 @@ static ref pack_pair(build *b, ref first, ref second) {
 
 /* Stores the weights of `count` (1 or 2) keys from key `index` on. */
 static void store_weights(build *b, const softmax_tile *t, ref index,
-                          ref weight[2][PARTS_MAX], int count) {
+                          ref weight[2][REGISTERS_MAX], int count) {
   emit *e = &b->emit;
-  ref packed[PARTS_MAX];
+  ref packed[REGISTERS_MAX];
   if (b->pack == 1) {
     ref place = tile_row_at(b, t->p, index);
     for (int key = 0; key < count; key++)
@@ -92,9 +92,9 @@ static void store_weights(build *b, const softmax_tile *t, ref index,
                      emit_offset(e, place, key * tile_row_bytes(b)));
     return;
   }
-  for (int part = 0; part < b->isa->parts; part++)
-    packed[part] = pack_pair(b, weight[0][part],
-                             count == 2 ? weight[1][part]
+  for (int reg = 0; reg < b->isa->registers; reg++)
+    packed[reg] = pack_pair(b, weight[0][reg],
+                             count == 2 ? weight[1][reg]
                                         : emit_zero(LLVMTypeOf(weight[0][0])));
   ref half = emit_long(e, tile_row_bytes(b) / 2);
   tile_store_row(b, packed, emit_at(e, t->p, emit_mul(e, index, half)));
@@ -104,20 +104,20 @@ static void store_weights(build *b, const softmax_tile *t, ref index,
 static void softmax_keys(build *b, const softmax_tile *t, ref index, int count,
                          ref *sum) {
   emit *e = &b->emit;
-  int parts = b->isa->parts;
-  ref weight[2][PARTS_MAX];
+  int registers = b->isa->registers;
+  ref weight[2][REGISTERS_MAX];
   ref place = tile_row_at(b, t->s, index);
   for (int key = 0; key < count; key++) {
     tile_load_row(b, emit_vector(e->f32, e->width),
                   emit_offset(e, place, key * tile_row_bytes(b)), weight[key]);
-    for (int part = 0; part < parts; part++)
-      weight[key][part] = softmax_weight(b, weight[key][part], &t->turn[part]);
+    for (int reg = 0; reg < registers; reg++)
+      weight[key][reg] = softmax_weight(b, weight[key][reg], &t->turn[reg]);
   }
-  for (int part = 0; part < parts; part++)
-    sum[part] =
-        emit_add(e, sum[part],
-                 count == 1 ? weight[0][part]
-                            : emit_add(e, weight[0][part], weight[1][part]));
+  for (int reg = 0; reg < registers; reg++)
+    sum[reg] =
+        emit_add(e, sum[reg],
+                 count == 1 ? weight[0][reg]
+                            : emit_add(e, weight[0][reg], weight[1][reg]));
   for (int key = 0; key < count && t->drop != NULL; key++)
     dropout_row(b, t->drop, emit_add(e, index, emit_long(e, key)), weight[key]);
   store_weights(b, t, index, weight, count);
@@ -127,13 +127,13 @@ static void softmax_keys(build *b, const softmax_tile *t, ref index, int count,
 static void softmax_rescale(build *b, softmax_tile *t, ref c2, ref bias) {
   emit *e = &b->emit;
   ref_type type = emit_vector(e->f32, e->width);
-  ref mx[PARTS_MAX], m[PARTS_MAX], alpha[PARTS_MAX];
+  ref mx[REGISTERS_MAX], m[REGISTERS_MAX], alpha[REGISTERS_MAX];
   tile_load_row(b, type, emit_parameter(e, 5), mx);
   tile_load_row(b, type, emit_parameter(e, 6), m);
-  for (int part = 0; part < b->isa->parts; part++) {
-    t->turn[part] = softmax_turn_of(b, m[part], mx[part], c2, bias);
-    m[part] = t->turn[part].maximum;
-    alpha[part] = t->turn[part].alpha;
+  for (int reg = 0; reg < b->isa->registers; reg++) {
+    t->turn[reg] = softmax_turn_of(b, m[reg], mx[reg], c2, bias);
+    m[reg] = t->turn[reg].maximum;
+    alpha[reg] = t->turn[reg].alpha;
   }
   tile_store_row(b, m, emit_parameter(e, 6));
   tile_store_row(b, alpha, emit_parameter(e, 8));
@@ -143,11 +143,11 @@ static void softmax_rescale(build *b, softmax_tile *t, ref c2, ref bias) {
 static void softmax_sum(build *b, ref const *sum) {
   emit *e = &b->emit;
   ref_type type = emit_vector(e->f32, e->width);
-  ref l[PARTS_MAX], alpha[PARTS_MAX];
+  ref l[REGISTERS_MAX], alpha[REGISTERS_MAX];
   tile_load_row(b, type, emit_parameter(e, 7), l);
   tile_load_row(b, type, emit_parameter(e, 8), alpha);
-  for (int part = 0; part < b->isa->parts; part++)
-    l[part] = emit_fma(e, alpha[part], l[part], sum[part]);
+  for (int reg = 0; reg < b->isa->registers; reg++)
+    l[reg] = emit_fma(e, alpha[reg], l[reg], sum[reg]);
   tile_store_row(b, l, emit_parameter(e, 7));
 }
 
@@ -163,51 +163,51 @@ static void softmax_noalias(build *b) {
 /* Keys in twos, as bf16 pairs want them, and the odd one at the end. */
 static void softmax_all(build *b, const softmax_tile *t, ref n, ref *sum) {
   emit *e = &b->emit;
-  int parts = b->isa->parts;
-  for (int part = 0; part < parts; part++)
-    sum[part] = emit_zero(emit_vector(e->f32, e->width));
-  ref even = emit_and(e, n, emit_long(e, -2)), next[PARTS_MAX];
+  int registers = b->isa->registers;
+  for (int reg = 0; reg < registers; reg++)
+    sum[reg] = emit_zero(emit_vector(e->f32, e->width));
+  ref even = emit_and(e, n, emit_long(e, -2)), next[REGISTERS_MAX];
   loop key;
-  loop_begin(e, &key, "keys", emit_long(e, 0), even, 2, sum, parts);
-  for (int part = 0; part < parts; part++) next[part] = key.carried[part];
+  loop_begin(e, &key, "keys", emit_long(e, 0), even, 2, sum, registers);
+  for (int reg = 0; reg < registers; reg++) next[reg] = key.carried[reg];
   softmax_keys(b, t, key.index, 2, next);
   loop_end(e, &key, next);
-  for (int part = 0; part < parts; part++) next[part] = key.carried[part];
+  for (int reg = 0; reg < registers; reg++) next[reg] = key.carried[reg];
   branch_block odd;
   branch_begin(e, &odd, "odd", emit_compare(e, IS_LESS, even, n));
   softmax_keys(b, t, even, 1, next);
   branch_end(e, &odd);
-  for (int part = 0; part < parts; part++)
-    sum[part] = branch_merge(e, &odd, next[part], key.carried[part]);
+  for (int reg = 0; reg < registers; reg++)
+    sum[reg] = branch_merge(e, &odd, next[reg], key.carried[reg]);
 }
 
 /* Scores of rows with a large maximum lose it before the loop over keys. */
 static void softmax_large(build *b, softmax_tile *t, ref n, ref bias) {
   emit *e = &b->emit;
-  int parts = b->isa->parts;
+  int registers = b->isa->registers;
   ref_type type = emit_vector(e->f32, e->width);
-  ref large[PARTS_MAX] = {0}, score[PARTS_MAX];
-  for (int part = 0; part < parts; part++)
-    large[part] = large_of(b, &t->turn[part]);
+  ref large[REGISTERS_MAX] = {0}, score[REGISTERS_MAX];
+  for (int reg = 0; reg < registers; reg++)
+    large[reg] = large_of(b, &t->turn[reg]);
   branch_block some;
   loop key;
-  branch_begin(e, &some, "large", large_any(b, large, parts));
+  branch_begin(e, &some, "large", large_any(b, large, registers));
   loop_begin(e, &key, "settle", emit_long(e, 0), n, 1, NULL, 0);
   ref place = tile_row_at(b, t->s, key.index);
   tile_load_row(b, type, place, score);
-  for (int part = 0; part < parts; part++)
-    score[part] =
-        large_score(b, score[part], large[part], &t->turn[part], bias);
+  for (int reg = 0; reg < registers; reg++)
+    score[reg] =
+        large_score(b, score[reg], large[reg], &t->turn[reg], bias);
   tile_store_row(b, score, place);
   loop_end(e, &key, NULL);
   branch_end(e, &some);
-  for (int part = 0; part < parts; part++)
-    large_settle(b, large[part], &t->turn[part]);
+  for (int reg = 0; reg < registers; reg++)
+    large_settle(b, large[reg], &t->turn[reg]);
 }
 
 void tile_softmax(build *b, bool drop) {
   emit *e = &b->emit;
-  ref sum[PARTS_MAX];
+  ref sum[REGISTERS_MAX];
   dropout state;
   if (drop) dropout_open(b, &state);
   emit_function(e, drop ? "softmax_drop" : "softmax", 'v',

@@ -10,7 +10,7 @@ int64_t tile_row_bytes(const build *b) {
 }
 
 /* Bytes of one vector register. */
-static int64_t part_bytes(const build *b) {
+static int64_t register_bytes(const build *b) {
   return b->isa->width * CELL;
 }
 
@@ -26,17 +26,17 @@ ref tile_row_at(const build *b, ref rows, ref index) {
 }
 
 void tile_load_row(const build *b, ref_type type, ref place, ref *row) {
-  for (int part = 0; part < b->isa->parts; part++)
-    row[part] = emit_load(&b->emit, type,
-                          emit_offset(&b->emit, place, part * part_bytes(b)),
-                          (unsigned)part_bytes(b));
+  for (int reg = 0; reg < b->isa->registers; reg++)
+    row[reg] = emit_load(&b->emit, type,
+                          emit_offset(&b->emit, place, reg * register_bytes(b)),
+                          (unsigned)register_bytes(b));
 }
 
 void tile_store_row(const build *b, ref const *row, ref place) {
-  for (int part = 0; part < b->isa->parts; part++)
-    emit_store(&b->emit, row[part],
-               emit_offset(&b->emit, place, part * part_bytes(b)),
-               (unsigned)part_bytes(b));
+  for (int reg = 0; reg < b->isa->registers; reg++)
+    emit_store(&b->emit, row[reg],
+               emit_offset(&b->emit, place, reg * register_bytes(b)),
+               (unsigned)register_bytes(b));
 }
 
 /* One 4-byte cell in all lanes. */
@@ -55,18 +55,18 @@ static ref multiply_add(build *b, ref sum, ref cell, ref row) {
                         argument, 3);
 }
 
-/* sum[line][part] += cell(line) * row[part] for `lines` cells that stand
+/* sum[line][reg] += cell(line) * row[reg] for `lines` cells that stand
  * `stride` bytes apart. */
 static void step(build *b, ref cells, int64_t stride, int lines, ref row_place,
                  ref const *sum, ref *next) {
-  ref row[PARTS_MAX];
-  int parts = b->isa->parts;
+  ref row[REGISTERS_MAX];
+  int registers = b->isa->registers;
   tile_load_row(b, operand_type(b), row_place, row);
   for (int line = 0; line < lines; line++) {
     ref cell = broadcast(b, emit_offset(&b->emit, cells, line * stride));
-    for (int part = 0; part < parts; part++)
-      next[line * parts + part] =
-          multiply_add(b, sum[line * parts + part], cell, row[part]);
+    for (int reg = 0; reg < registers; reg++)
+      next[line * registers + reg] =
+          multiply_add(b, sum[line * registers + reg], cell, row[reg]);
   }
 }
 
@@ -75,8 +75,8 @@ static void step(build *b, ref cells, int64_t stride, int lines, ref row_place,
 /* Scores of key_block keys, in registers. */
 static void qk_block(build *b, ref rows, ref qt, ref *sum) {
   emit *e = &b->emit;
-  int64_t depth = (b->plan->table.head_dim + b->pack - 1) / b->pack;
-  int count = b->isa->key_block * b->isa->parts;
+  int64_t depth = dil_code_cells(b->plan->table.head_dim, b->pack);
+  int count = b->isa->key_block * b->isa->registers;
   ref next[LOOP_CARRIED_MAX];
   loop d;
   for (int i = 0; i < count; i++)
@@ -94,59 +94,59 @@ static void qk_block(build *b, ref rows, ref qt, ref *sum) {
  * have just been stored. */
 static void qk_tail_maximum(build *b, ref s, ref first, ref n, ref *mx) {
   emit *e = &b->emit;
-  ref score[PARTS_MAX], next[PARTS_MAX];
+  ref score[REGISTERS_MAX], next[REGISTERS_MAX];
   loop key;
-  loop_begin(e, &key, "tail", first, n, 1, mx, b->isa->parts);
+  loop_begin(e, &key, "tail", first, n, 1, mx, b->isa->registers);
   tile_load_row(b, emit_vector(e->f32, e->width), tile_row_at(b, s, key.index),
                 score);
-  for (int part = 0; part < b->isa->parts; part++)
-    next[part] = emit_greater(e, score[part], key.carried[part]);
+  for (int reg = 0; reg < b->isa->registers; reg++)
+    next[reg] = emit_greater(e, score[reg], key.carried[reg]);
   loop_end(e, &key, next);
-  for (int part = 0; part < b->isa->parts; part++) mx[part] = key.carried[part];
+  for (int reg = 0; reg < b->isa->registers; reg++) mx[reg] = key.carried[reg];
 }
 
 /* mx after this block: of all its keys, or of those before n. */
 static void qk_maximum(build *b, ref s, ref first, ref n, ref const *sum,
                        ref *mx) {
   emit *e = &b->emit;
-  int parts = b->isa->parts, block = b->isa->key_block;
-  ref full[PARTS_MAX], rest[PARTS_MAX];
+  int registers = b->isa->registers, block = b->isa->key_block;
+  ref full[REGISTERS_MAX], rest[REGISTERS_MAX];
   ref end = emit_add(e, first, emit_long(e, block));
   branch_block whole;
   branch_begin(e, &whole, "whole", emit_compare(e, IS_LESS_EQUAL, end, n));
-  for (int part = 0; part < parts; part++) {
-    full[part] = mx[part];
+  for (int reg = 0; reg < registers; reg++) {
+    full[reg] = mx[reg];
     for (int key = 0; key < block; key++)
-      full[part] = emit_greater(e, sum[key * parts + part], full[part]);
-    rest[part] = mx[part];
+      full[reg] = emit_greater(e, sum[key * registers + reg], full[reg]);
+    rest[reg] = mx[reg];
   }
   branch_else(e, &whole);
   qk_tail_maximum(b, s, first, n, rest);
   branch_end(e, &whole);
-  for (int part = 0; part < parts; part++)
-    mx[part] = branch_merge(e, &whole, full[part], rest[part]);
+  for (int reg = 0; reg < registers; reg++)
+    mx[reg] = branch_merge(e, &whole, full[reg], rest[reg]);
 }
 
 void tile_qk(build *b) {
   emit *e = &b->emit;
-  int64_t depth = (b->plan->table.head_dim + b->pack - 1) / b->pack;
-  int parts = b->isa->parts, block = b->isa->key_block;
+  int64_t depth = dil_code_cells(b->plan->table.head_dim, b->pack);
+  int registers = b->isa->registers, block = b->isa->key_block;
   emit_function(e, "qk", 'v', "ppppl");
   for (int i = 0; i < 4; i++) emit_noalias(e, i);
   ref k = emit_parameter(e, 0), qt = emit_parameter(e, 1);
   ref s = emit_parameter(e, 2), n = emit_parameter(e, 4);
-  ref sum[LOOP_CARRIED_MAX], mx[PARTS_MAX];
-  for (int part = 0; part < parts; part++)
-    mx[part] = emit_splat(e, emit_real(e, -INFINITY), e->width);
+  ref sum[LOOP_CARRIED_MAX], mx[REGISTERS_MAX];
+  for (int reg = 0; reg < registers; reg++)
+    mx[reg] = emit_splat(e, emit_real(e, -INFINITY), e->width);
   loop key;
-  loop_begin(e, &key, "keys", emit_long(e, 0), n, block, mx, parts);
+  loop_begin(e, &key, "keys", emit_long(e, 0), n, block, mx, registers);
   qk_block(b, emit_at(e, k, emit_mul(e, key.index, emit_long(e, depth * CELL))),
            qt, sum);
   ref scores = tile_row_at(b, s, key.index);
   for (int line = 0; line < block; line++)
-    tile_store_row(b, sum + line * parts,
+    tile_store_row(b, sum + line * registers,
                    emit_offset(e, scores, line * tile_row_bytes(b)));
-  for (int part = 0; part < parts; part++) mx[part] = key.carried[part];
+  for (int reg = 0; reg < registers; reg++) mx[reg] = key.carried[reg];
   qk_maximum(b, s, key.index, n, sum, mx);
   loop_end(e, &key, mx);
   tile_store_row(b, key.carried, emit_parameter(e, 3));
@@ -161,7 +161,7 @@ void tile_qk(build *b) {
 static void pv_block(build *b, ref values, ref p, ref o, ref const *alpha,
                      ref turns, int dims) {
   emit *e = &b->emit;
-  int parts = b->isa->parts, count = dims * parts;
+  int registers = b->isa->registers, count = dims * registers;
   int64_t value_bytes = (int64_t)b->plan->table.value_dim * CELL;
   ref sum[LOOP_CARRIED_MAX], next[LOOP_CARRIED_MAX];
   for (int i = 0; i < count; i++)
@@ -174,11 +174,11 @@ static void pv_block(build *b, ref values, ref p, ref o, ref const *alpha,
        key.carried, next);
   loop_end(e, &key, next);
   for (int dim = 0; dim < dims; dim++) {
-    ref row[PARTS_MAX], place = emit_offset(e, o, dim * tile_row_bytes(b));
+    ref row[REGISTERS_MAX], place = emit_offset(e, o, dim * tile_row_bytes(b));
     tile_load_row(b, emit_vector(e->f32, e->width), place, row);
-    for (int part = 0; part < parts; part++)
-      row[part] =
-          emit_fma(e, alpha[part], row[part], key.carried[dim * parts + part]);
+    for (int reg = 0; reg < registers; reg++)
+      row[reg] =
+          emit_fma(e, alpha[reg], row[reg], key.carried[dim * registers + reg]);
     tile_store_row(b, row, place);
   }
 }
@@ -191,7 +191,7 @@ void tile_pv(build *b) {
   for (int i = 0; i < 4; i++) emit_noalias(e, i);
   ref v = emit_parameter(e, 0), p = emit_parameter(e, 1);
   ref o = emit_parameter(e, 2), turns = emit_parameter(e, 4);
-  ref alpha[PARTS_MAX];
+  ref alpha[REGISTERS_MAX];
   tile_load_row(b, emit_vector(e->f32, e->width), emit_parameter(e, 3), alpha);
   if (b->pack == 2)
     turns = emit_shift_right(e, emit_add(e, turns, emit_long(e, 1)), 1);

@@ -2,6 +2,7 @@
  * float64: every instruction set that this machine has, odd sizes, tails,
  * infinities and NaNs. */
 #include "runtime/base/arithmetic.h"
+#include "runtime/cpu/isa.h"
 #include "runtime/cpu/peak.h"
 #include "tests/support/cpu_code.h"
 #include "tests/support/numeric.h"
@@ -11,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const sets[] = {"avx2", "avx512", "avx512bf16"};
+static const char *const sets[] = {CPU_ISAS(CPU_ISA_NAME)};
 enum { SET_COUNT = 3, LANES_MAX = 32, KEYS_MAX = 128, ROOM_KEYS = 144 };
 
 static void fill(float *x, int count) {
