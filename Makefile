@@ -22,6 +22,9 @@ LINK      = $(CC) $(OPT) $(LDFLAGS)
 # One short line a step; V=1 shows the commands.
 say       = $(if $(V),,@printf '%-5s %s\n' $(1) $@;)
 
+# An architecture has one folder in the run time, one in the code generator.
+machine  := $(shell uname -m)
+arch     := $(if $(filter x86_64,$(machine)),x86,$(machine))
 objects   = $(patsubst %.c,$(BUILD)/%.o,$(wildcard $(1)))
 # A folder is a part of dil: see compiler/HACKING.md. `folder` gives the objects
 # of folders; those of the loadable modules stand in folders of their own.
@@ -29,7 +32,8 @@ folder    = $(call objects,$(patsubst %,%/*.c,$(1)))
 # Calls by libffi are the program's alone.
 caller   := $(BUILD)/runtime/api/ffi_call.o
 runtime  := $(filter-out $(caller),$(call folder,$(addprefix runtime/,api base \
-            observe pool rowset cpu cache npy ring link link/socket stream)))
+            observe pool rowset cpu cpu/$(arch) cache npy ring link link/socket \
+            stream)))
 grammar  := $(BUILD)/grammar/parser.o $(BUILD)/grammar/scanner.o
 # The tables of the fast kernel on a GPU, which planning counts.
 tables   := $(call objects,runtime/cuda/hopper/hopper_table.c \
@@ -40,7 +44,7 @@ core     := $(call folder,compiler $(addprefix compiler/,base front pattern \
 cli      := $(filter-out %/main.o,$(call folder,$(addprefix compiler/,cli \
             library exchange))) \
             $(caller)
-cpu      := $(call folder,compiler/codegen/cpu)
+cpu      := $(call folder,compiler/codegen/cpu compiler/codegen/cpu/$(arch))
 gpu      := $(call folder,compiler/codegen/gpu compiler/codegen/gpu/hopper)
 cuda     := $(call folder,runtime/cuda runtime/cuda/hopper)
 fast     := $(call folder,runtime/cuda/hopper)
@@ -175,7 +179,7 @@ $(BUILD)/compiler/library/library_header.o: $(BUILD)/compiler/library/library_te
 # in place of one that somebody has to raise.
 agreed := $(sort $(wildcard $(foreach d,compiler runtime,$(foreach e,h def,$(d)/*.$(e) \
           $(d)/*/*.$(e))) compiler/codegen/gpu/gpu.h runtime/link/*/*.h \
-          runtime/cpu/*/*.def \
+          runtime/cpu/*/*.h runtime/cpu/*/*.def \
           templates/shared/launch.h))
 $(BUILD)/interface.h: $(agreed)
 	@mkdir -p $(@D)
@@ -227,7 +231,6 @@ $(emulated): override OPT = -O2 -g
 $(BUILD)/tests/emulator/absent.o: EXTRA += -Wno-unused-parameter
 $(BUILD)/tests/emulator/group.o: EXTRA += $(if $(filter x86_64,$(machine)), \
                                           -O3 -mavx2 -mfma)
-machine := $(shell uname -m)
 $(BUILD)/emulator/libcuda.so.1: $(filter-out $(compiler) $(talker),$(emulated))
 	@mkdir -p $(@D)
 	$(call say,link)$(CC) -shared -Wl,-soname,$(@F) -o $@ $^ -lpthread -ldl

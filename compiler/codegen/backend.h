@@ -29,7 +29,7 @@ typedef struct backend_code {
  * object's own dil_code that points to them. */
 typedef struct backend_part {
   const plan *plan;
-  const char *isa;       /* NULL: `dimension` alone, for every x86-64 */
+  const char *isa;       /* NULL: `dimension` alone, for every machine */
   dil_variant variant;
   const char *symbol;
 } backend_part;

@@ -1,8 +1,9 @@
 /* library_elf.c - object files as bytes: finding sections and symbols in them,
- * and giving an object's symbols other names. In: x86-64 ELF files, from
- * anywhere: every offset is checked before it is used. Out: places in those
- * bytes, or new bytes. */
+ * and giving an object's symbols other names. In: ELF files of this
+ * architecture, from anywhere: every offset is checked before it is used. Out:
+ * places in those bytes, or new bytes. */
 #include "library.h"
+#include "runtime/arch.h"
 #include "runtime/base/status.h"
 #include <elf.h>
 #include <stdlib.h>
@@ -48,7 +49,7 @@ static bool elf_open(elf *e, const void *bytes, size_t size) {
          !memcmp(head->e_ident, ELFMAG, SELFMAG) &&
          head->e_ident[EI_CLASS] == ELFCLASS64 &&
          head->e_ident[EI_DATA] == ELFDATA2LSB &&
-         head->e_machine == EM_X86_64 && read_sections(e, head);
+         head->e_machine == dil_host_arch.elf_machine && read_sections(e, head);
 }
 
 bool elf_find_section(const void *bytes, size_t size, const char *name,

@@ -29,7 +29,7 @@ typedef struct dil_library_kernel {
   const char *name;
   const void *image;        /* of the plan, see image.c */
   size_t image_size;
-  const dil_code *questions; /* `dimension` alone, for every x86-64; NULL: the
+  const dil_code *questions; /* `dimension` alone, for every machine; NULL: the
                                plan has no inputs */
   const dil_library_code *isas; /* each after those it holds */
   const dil_cuda_code *cuda;    /* a chip's together, most specific first */

@@ -1,10 +1,11 @@
-/* object_load.c - maps a relocatable x86-64 ELF object and makes it executable.
+/* object_load.c - maps a relocatable ELF object and makes it executable.
  *
  * In: the bytes of an object file without undefined symbols, from a compiler,
  * a cache or a library; every number in them is checked before it is used.
  * Out: mapped sections: code is read-execute, constants are read-only, data is
  * read-write, so that nothing is ever writable and executable. */
 #include "object_load.h"
+#include "runtime/arch.h"
 #include "runtime/base/status.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -45,8 +46,9 @@ static dil_status read_header(dil_object *o) {
     return damaged(o, "it is not ELF");
   if (header.e_ident[EI_CLASS] != ELFCLASS64 ||
       header.e_ident[EI_DATA] != ELFDATA2LSB || header.e_type != ET_REL ||
-      header.e_machine != EM_X86_64)
-    return damaged(o, "it is not a relocatable x86-64 object");
+      header.e_machine != dil_host_arch.elf_machine)
+    return damaged(o, "it is not a relocatable %s object",
+                   dil_host_arch.name);
   if (header.e_shentsize != sizeof(Elf64_Shdr) || header.e_shoff % 8 ||
       !lies_within(header.e_shoff, header.e_shnum * sizeof(Elf64_Shdr),
                    o->size))
@@ -112,7 +114,7 @@ static dil_status check_loaded(dil_object *o) {
     const uint64_t both = SHF_WRITE | SHF_EXECINSTR;
     if (!(s->sh_flags & SHF_ALLOC)) continue;
     if (s->sh_type != SHT_PROGBITS && s->sh_type != SHT_NOBITS &&
-        s->sh_type != SHT_NOTE && s->sh_type != SHT_X86_64_UNWIND)
+        s->sh_type != SHT_NOTE && s->sh_type != dil_host_arch.elf_unwind)
       return damaged(o, "section '%.99s' is of type %u, which is not loaded",
                      name, s->sh_type);
     if (s->sh_flags & (SHF_TLS | SHF_COMPRESSED))
@@ -185,33 +187,11 @@ static dil_status refuse_undefined(dil_object *o) {
 
 /* ---- relocations --------------------------------------------------------- */
 
-typedef enum range { RANGE_ANY, RANGE_SIGNED, RANGE_UNSIGNED } range;
-
-typedef struct relocation_kind {
-  uint32_t width; /* bytes; 0: nothing to do */
-  range limits;   /* of the bytes stored */
-  bool relative;  /* to the place */
-  bool got;       /* the symbol's address stands in a table */
-  bool known;
-} relocation_kind;
-
-static const relocation_kind relocation_kinds[] = {
-    [R_X86_64_NONE] = {0, RANGE_ANY, false, false, true},
-    [R_X86_64_64] = {8, RANGE_ANY, false, false, true},
-    [R_X86_64_PC64] = {8, RANGE_ANY, true, false, true},
-    [R_X86_64_32] = {4, RANGE_UNSIGNED, false, false, true},
-    [R_X86_64_32S] = {4, RANGE_SIGNED, false, false, true},
-    [R_X86_64_PC32] = {4, RANGE_SIGNED, true, false, true},
-    [R_X86_64_PLT32] = {4, RANGE_SIGNED, true, false, true},
-    [R_X86_64_GOTPCREL] = {4, RANGE_SIGNED, true, true, true},
-    [R_X86_64_GOTPCRELX] = {4, RANGE_SIGNED, true, true, true},
-    [R_X86_64_REX_GOTPCRELX] = {4, RANGE_SIGNED, true, true, true},
-};
-
-static relocation_kind kind_of(const Elf64_Rela *r) {
+static arch_relocation relocation_of(const Elf64_Rela *r) {
   size_t type = ELF64_R_TYPE(r->r_info);
-  size_t count = sizeof relocation_kinds / sizeof *relocation_kinds;
-  return type < count ? relocation_kinds[type] : (relocation_kind){0};
+  return type < dil_host_arch.relocation_count
+             ? dil_host_arch.relocations[type]
+             : (arch_relocation){0};
 }
 
 /* The relocations of a section that is loaded; 0 of any other section. */
@@ -227,7 +207,7 @@ static size_t relocations_of(const dil_object *o, const Elf64_Shdr *s,
 static dil_status check_relocation(const dil_object *o, const Elf64_Shdr *to,
                                    const Elf64_Rela *r) {
   const char *name = o->section_names + to->sh_name;
-  relocation_kind kind = kind_of(r);
+  arch_relocation kind = relocation_of(r);
   if (!kind.known)
     return damaged(o, "relocation of unknown type %llu in '%.99s'",
                    (unsigned long long)ELF64_R_TYPE(r->r_info), name);
@@ -265,7 +245,7 @@ static size_t got_slots(const dil_object *o) {
   for (size_t i = 0; i < o->section_count; i++) {
     const Elf64_Rela *first = NULL;
     size_t count = relocations_of(o, &o->sections[i], &first);
-    for (size_t k = 0; k < count; k++) slots += kind_of(&first[k]).got;
+    for (size_t k = 0; k < count; k++) slots += relocation_of(&first[k]).got;
   }
   return slots;
 }
@@ -277,7 +257,7 @@ static uint64_t symbol_address(const dil_object *o, const Elf64_Sym *s) {
   return (uint64_t)(uintptr_t)o->address[s->st_shndx] + s->st_value;
 }
 
-static bool value_fits(uint64_t value, range limits) {
+static bool value_fits(uint64_t value, arch_range limits) {
   if (limits == RANGE_ANY) return true;
   if (limits == RANGE_UNSIGNED) return value <= UINT32_MAX;
   return (int64_t)value >= INT32_MIN && (int64_t)value <= INT32_MAX;
@@ -286,7 +266,7 @@ static bool value_fits(uint64_t value, range limits) {
 static dil_status relocate_one(dil_object *o, char *section,
                                const Elf64_Rela *r) {
   const Elf64_Sym *symbol = &o->symbols[ELF64_R_SYM(r->r_info)];
-  relocation_kind kind = kind_of(r);
+  arch_relocation kind = relocation_of(r);
   uint64_t value = symbol_address(o, symbol);
   char *place = section + r->r_offset;
   if (kind.got) {

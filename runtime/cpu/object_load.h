@@ -8,10 +8,11 @@
 
 #pragma GCC visibility push(default)
 
-/* A relocatable x86-64 ELF object mapped for execution: sections are copied
- * to fresh pages, relocated, then made read-execute (never both writable and
- * executable), and told to gdb (JIT interface) and, with DIL_PERF_MAP=1, to
- * perf (/tmp/perf-PID.map). Undefined symbols are an error that names them. */
+/* A relocatable ELF object of this architecture, mapped for execution: sections
+ * are copied to fresh pages, relocated, then made read-execute (never both
+ * writable and executable), and told to gdb (JIT interface) and, with
+ * DIL_PERF_MAP=1, to perf (/tmp/perf-PID.map). Undefined symbols are an error
+ * that names them. */
 typedef struct dil_object dil_object;
 dil_status dil_object_load(const void *bytes, size_t size, const char *name,
                            dil_object **object);

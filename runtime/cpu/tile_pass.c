@@ -8,6 +8,7 @@
  * ahead, and an item waits only for items before it. What a tile computes
  * depends on the shape of the call alone, never on threads or timing. */
 #include "tile.h"
+#include "runtime/arch.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/observe/trace.h"
 #include "runtime/observe/watch.h"
@@ -237,7 +238,7 @@ static walk block_walk(const tiles *ts, const block *bk, int32_t head) {
 static void wait_for(atomic_llong *counter, int64_t target) {
   for (int spins = 0;
        atomic_load_explicit(counter, memory_order_acquire) < target; spins++) {
-    if (spins < 1000) __builtin_ia32_pause();
+    if (spins < 1000) dil_host_arch.pause();
     else sched_yield();
   }
 }

@@ -5,10 +5,10 @@
  * spins for a moment, then sleeps in the kernel; a run waits only for threads
  * that took part in it, so a small run never waits for a sleeper. */
 #include "threads.h"
+#include "runtime/arch.h"
 #include "runtime/base/processors.h"
 #include "runtime/base/status.h"
 #include "runtime/observe/trace.h"
-#include <immintrin.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
@@ -22,8 +22,7 @@
 
 enum {
   SPIN_NANOSECONDS = 50000, /* a wake-up costs about half of that */
-  CACHE_LINE = 64,
-  FLUSH_SUBNORMALS = 0x8040 /* MXCSR: FTZ and DAZ */
+  CACHE_LINE = 64
 };
 #define GATE_OPEN 0x80000000u
 
@@ -88,7 +87,7 @@ static bool spin(const dil_threads *t, _Atomic uint32_t *word,
     for (int i = 0; i < 32; i++) {
       if (atomic_load_explicit(word, memory_order_acquire) != value)
         return true;
-      _mm_pause();
+      dil_host_arch.pause();
     }
   } while (now() < end);
   return false;
@@ -148,7 +147,7 @@ static void *worker_main(void *argument) {
   snprintf(name, sizeof name, "dil-%d", (int)w->index);
   pthread_setname_np(pthread_self(), name);
   dil_trace_name_thread(name);
-  _mm_setcsr(_mm_getcsr() | FLUSH_SUBNORMALS);
+  dil_host_arch.flush_subnormals();
   for (;;) {
     wait_for_generation(t, seen);
     seen = atomic_load(&t->generation);
@@ -183,12 +182,11 @@ static void run_locked(dil_threads *t, int64_t count) {
 /* What the host runs on threads of its own. */
 static void hosted_task(void *context, int32_t index) {
   dil_threads *t = context;
-  uint32_t control = _mm_getcsr();
-  _mm_setcsr(control | FLUSH_SUBNORMALS);
+  uint32_t mode = dil_host_arch.flush_subnormals();
   dil_call_begin();
   drain(t, index);
   dil_call_end(DIL_OK);
-  _mm_setcsr(control);
+  dil_host_arch.restore_mode(mode);
   atomic_fetch_sub(&t->gate, 1);
 }
 
@@ -215,14 +213,13 @@ dil_status dil_threads_run(dil_threads *t, int64_t count,
     return dil_fail(DIL_USAGE, "a work item runs its own pool of threads");
   if (count <= 0) return DIL_OK;
   pthread_mutex_lock(&t->run);
-  uint32_t control = _mm_getcsr();
-  _mm_setcsr(control | FLUSH_SUBNORMALS);
+  uint32_t mode = dil_host_arch.flush_subnormals();
   t->work = work;
   t->context = context;
   dil_status status = DIL_OK;
   if (t->parallel) status = run_hosted(t, count);
   else run_locked(t, count);
-  _mm_setcsr(control);
+  dil_host_arch.restore_mode(mode);
   pthread_mutex_unlock(&t->run);
   return status;
 }

@@ -16,6 +16,7 @@ typedef struct isa {
   const char *name;      /* as a user says it */
   const char *processor; /* LLVM's names of what may be used */
   const char *features;
+  const char *vector_bits; /* of a register */
   int width;             /* floats in a vector register */
   int registers;         /* that hold the lanes of a tile */
   int key_block;         /* keys of a register block of Q K^T */
@@ -41,7 +42,7 @@ typedef struct build {
 } build;
 
 /* Opens a context and a module; build_close drops all. `set` NULL: code of
- * its own, outside of any plan, runs on every x86-64. */
+ * its own, outside of any plan, runs on every machine of the architecture. */
 dil_status build_open(build *b, const char *name, const isa *set);
 void build_close(build *b);
 /* What is emitted next is for this plan and instruction set. */

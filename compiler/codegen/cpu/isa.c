@@ -5,15 +5,15 @@
 #include "runtime/cpu/isa.h"
 #include <string.h>
 
-#define ISA_ROW(join, id, name, processor, features, needs, vector, width,     \
-                registers, key_block, value_block, scales_by_power, dot_bf16)  \
-  {name,      processor, features,    width,                                   \
-   registers, key_block, value_block, scales_by_power,                         \
-   dot_bf16},
+#define ISA_ROW(join, id, name, processor, features, needs, vector, bits,      \
+                width, registers, key_block, value_block, scales_by_power,     \
+                dot_bf16)                                                      \
+  {name,      processor, features,    bits,            width,                  \
+   registers, key_block, value_block, scales_by_power, dot_bf16},
 
 /* A tile fits what the run time has room for, a block what a loop carries. */
-#define ISA_FITS(join, id, name, processor, features, needs, vector, width,    \
-                 registers, key_block, value_block, ...)                       \
+#define ISA_FITS(join, id, name, processor, features, needs, vector, bits,     \
+                 width, registers, key_block, value_block, ...)                \
   _Static_assert(width * registers <= DIL_LANES_MAX, name);                    \
   _Static_assert(registers <= REGISTERS_MAX, name);                            \
   _Static_assert(key_block * registers <= LOOP_CARRIED_MAX, name);             \

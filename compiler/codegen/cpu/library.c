@@ -5,7 +5,8 @@
  * that they depend on nothing but the library.
  *
  * Every function carries its own instruction set as an attribute; whatever has
- * none runs on any x86-64. */
+ * none runs on any machine of the architecture. */
+#include "arch.h"
 #include "cpu.h"
 #include "runtime/base/status.h"
 #include <assert.h>
@@ -105,12 +106,8 @@ static int32_t list_places(const build *b, dil_variant variant, place *list) {
 
 enum { PLACE_MAX = 32 + DIL_PART_MAX };
 
-/* Instructions that every x86-64 has, for what no lane has a part in. */
-static const isa plain = {.processor = "x86-64", .features = "", .width = 4,
-                          .registers = 1};
-
 static void write_code(build *b, const backend_part *part, dil_code *code) {
-  const isa *set = part->isa != NULL ? isa_find(part->isa) : &plain;
+  const isa *set = part->isa != NULL ? isa_find(part->isa) : &host_arch.plain;
   assert(set != NULL);
   b->emit.family = part->symbol;
   build_aim(b, part->plan, set);

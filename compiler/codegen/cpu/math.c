@@ -1,7 +1,7 @@
 /* math.c - exponential, logarithm and hyperbolic tangent over lanes, inlined
  * where they stand: generated code calls no library. */
+#include "arch.h"
 #include "cpu.h"
-#include <assert.h>
 #include <math.h>
 
 /* coefficient[0] + x (coefficient[1] + x (...)), one rounding a step. */
@@ -11,21 +11,6 @@ static ref polynomial(build *b, ref x, const double *coefficient, int degree) {
   for (int i = degree - 1; i >= 0; i--)
     sum = emit_fma(e, sum, x, emit_real(e, coefficient[i]));
   return sum;
-}
-
-/* x * 2^n for an n with integer values, with overflow and underflow. */
-static ref scale_by_power(build *b, ref x, ref n) {
-  emit *e = &b->emit;
-  ref argument[] = {x, n, emit_zero(LLVMTypeOf(x)),
-                    LLVMConstInt(e->i16, 0xffff, false), emit_word(e, 4)};
-  return emit_intrinsic(e, "llvm.x86.avx512.mask.scalef.ps.512", NULL, 0,
-                        argument, 5);
-}
-
-/* The nearest integers, as such; 0x80000000 for what has none. */
-static ref nearest_words(build *b, ref x) {
-  assert(b->emit.width == 8);
-  return emit_intrinsic(&b->emit, "llvm.x86.avx.cvt.ps2dq.256", NULL, 0, &x, 1);
 }
 
 /* Minimax polynomials of 2^r on [-1/2, 1/2] whose first coefficient is 1
@@ -41,11 +26,12 @@ ref math_power(build *b, ref x, int degree) {
   if (b->isa->scales_by_power) {
     ref n = emit_unary(e, "llvm.roundeven", x);
     ref r = emit_sub(e, x, n);
-    return scale_by_power(b, polynomial(b, r, power_of_two[degree], degree), n);
+    ref p = polynomial(b, r, power_of_two[degree], degree);
+    return host_arch.scale_by_power(b, p, n);
   }
   /* The exponent is added as bits. -inf and all that is too small give 0; a
    * NaN has the integer 0x80000000, whose low bits leave it as it is. */
-  ref n = nearest_words(b, x);
+  ref n = host_arch.nearest_words(b, x);
   ref r = emit_sub(e, x, emit_convert(e, LLVMSIToFP, n, e->f32));
   ref p = polynomial(b, r, power_of_two[degree], degree);
   ref bits = emit_add(e, emit_bits(e, p, e->i32), emit_shift_left(e, n, 23));
@@ -87,8 +73,9 @@ ref math_exp(build *b, ref x) {
   ref r = emit_fma(e, n, emit_real(e, -0x1.62e400p-1), x);
   r = emit_fma(e, n, emit_real(e, -0x1.7f7d1cp-20), r);
   ref result = polynomial(b, r, p, 7);
-  if (b->isa->scales_by_power) return scale_by_power(b, result, n);
-  return scale_twice(b, result, nearest_words(b, n));
+  if (b->isa->scales_by_power)
+    return host_arch.scale_by_power(b, result, n);
+  return scale_twice(b, result, host_arch.nearest_words(b, n));
 }
 
 /* Cephes logf: x = m 2^n with m in [sqrt(1/2), sqrt 2). */

@@ -2,6 +2,7 @@
  * target machine of one compilation, verification, machine code, and the text
  * forms that a user may ask for. No pass runs over the IR: it is written the
  * way the code generator wants it. */
+#include "arch.h"
 #include "cpu.h"
 #include "runtime/base/status.h"
 #include <llvm-c/Analysis.h>
@@ -15,11 +16,8 @@ static char *triple;
 
 static void target_open(void) {
   char *message = NULL;
-  LLVMInitializeX86TargetInfo();
-  LLVMInitializeX86Target();
-  LLVMInitializeX86TargetMC();
-  LLVMInitializeX86AsmPrinter();
-  triple = LLVMNormalizeTargetTriple("x86_64-unknown-linux-gnu");
+  host_arch.initialize();
+  triple = LLVMNormalizeTargetTriple(host_arch.triple);
   if (LLVMGetTargetFromTriple(triple, &target, &message) != 0) target = NULL;
   LLVMDisposeMessage(message);
 }
@@ -85,9 +83,8 @@ static void place_of(span at, unsigned *line, unsigned *column) {
 }
 
 static LLVMTargetMachineRef machine_new(const isa *set) {
-  const char *processor = set != NULL ? set->processor : "x86-64";
-  return LLVMCreateTargetMachine(target, triple, processor,
-                                 set != NULL ? set->features : "",
+  if (set == NULL) set = &host_arch.plain;
+  return LLVMCreateTargetMachine(target, triple, set->processor, set->features,
                                  LLVMCodeGenLevelDefault, LLVMRelocPIC,
                                  LLVMCodeModelSmall);
 }
@@ -96,7 +93,8 @@ dil_status build_open(build *b, const char *name, const isa *set) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, target_open);
   if (target == NULL)
-    return dil_fail(DIL_ENVIRONMENT, "this LLVM has no x86-64 target");
+    return dil_fail(DIL_ENVIRONMENT, "this LLVM has no %s target",
+                    host_arch.name);
   emit *e = &b->emit;
   b->machine = machine_new(set);
   e->context = LLVMContextCreate();
@@ -120,7 +118,7 @@ void build_aim(build *b, const plan *p, const isa *set) {
   e->processor = set->processor;
   e->features = set->features;
   e->width = set->width;
-  e->vector_bits = set->width == 16 ? "512" : "256";
+  e->vector_bits = set->vector_bits;
 }
 
 void build_lines(build *b) {

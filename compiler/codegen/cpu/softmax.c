@@ -8,6 +8,7 @@
  * 2^24 on the two may lie more than 1 apart, and from 2^31 on their power
  * overflows. Rows with such an m round each step by itself: the largest score
  * then has the weight 1 again. */
+#include "arch.h"
 #include "cpu.h"
 #include <math.h>
 
@@ -69,17 +70,6 @@ typedef struct softmax_tile {
   dropout *drop; /* NULL: none */
 } softmax_tile;
 
-/* Two rows of weights as bf16 pairs: lane by lane (first, second). */
-static ref pack_pair(build *b, ref first, ref second) {
-  emit *e = &b->emit;
-  int lane[64], width = e->width;
-  ref argument[] = {second, first};
-  ref both = emit_intrinsic(e, "llvm.x86.avx512bf16.cvtne2ps2bf16.512", NULL, 0,
-                            argument, 2);
-  for (int i = 0; i < 2 * width; i++) lane[i] = i % 2 * width + i / 2;
-  return emit_shuffle(e, both, both, lane, 2 * width);
-}
-
 /* Stores the weights of `count` (1 or 2) keys from key `index` on. */
 static void store_weights(build *b, const softmax_tile *t, ref index,
                           ref weight[2][REGISTERS_MAX], int count) {
@@ -93,9 +83,9 @@ static void store_weights(build *b, const softmax_tile *t, ref index,
     return;
   }
   for (int reg = 0; reg < b->isa->registers; reg++)
-    packed[reg] = pack_pair(b, weight[0][reg],
-                             count == 2 ? weight[1][reg]
-                                        : emit_zero(LLVMTypeOf(weight[0][0])));
+    packed[reg] = host_arch.round_pairs(
+        b, weight[0][reg],
+        count == 2 ? weight[1][reg] : emit_zero(LLVMTypeOf(weight[0][0])));
   ref half = emit_long(e, tile_row_bytes(b) / 2);
   tile_store_row(b, packed, emit_at(e, t->p, emit_mul(e, index, half)));
 }

@@ -2,6 +2,7 @@
  * o = alpha o + V^T P. The queries stand in the lanes, so both are the same
  * step: a broadcast element (or bf16 pair) times a row of lanes. Every operand
  * of a step has 4 bytes a lane, whether it is an f32 or a pair of bf16. */
+#include "arch.h"
 #include "cpu.h"
 #include <math.h>
 
@@ -50,9 +51,7 @@ static ref broadcast(const build *b, ref place) {
 
 static ref multiply_add(build *b, ref sum, ref cell, ref row) {
   if (b->pack == 1) return emit_fma(&b->emit, cell, row, sum);
-  ref argument[] = {sum, cell, row};
-  return emit_intrinsic(&b->emit, "llvm.x86.avx512bf16.dpbf16ps.512", NULL, 0,
-                        argument, 3);
+  return host_arch.dot_pairs(b, sum, cell, row);
 }
 
 /* sum[line][reg] += cell(line) * row[reg] for `lines` cells that stand

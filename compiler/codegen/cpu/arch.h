@@ -1,0 +1,37 @@
+/* arch.h - what the code generator asks of the processor's architecture: one
+ * table of functions and facts. A folder beside x86/ that defines host_arch
+ * makes another architecture; runtime/arch.h is the run time's side of it. */
+#ifndef DIL_COMPILER_CODEGEN_CPU_ARCH_H
+#define DIL_COMPILER_CODEGEN_CPU_ARCH_H
+
+#include "cpu.h"
+
+typedef struct arch {
+  const char *name;   /* as messages say it */
+  const char *triple; /* of LLVM's target */
+  isa plain; /* what every machine has, for code that no lane has a part in */
+  void (*initialize)(void); /* LLVM's target */
+
+  /* The word that says how arithmetic treats subnormal numbers, to a place on
+   * the stack and back, and the bits of it that flush them to zero. */
+  void (*read_mode)(build *b, ref place);
+  void (*write_mode)(build *b, ref place);
+  int32_t subnormal_bits;
+
+  /* x * 2^n for an n with integer values, with overflow and underflow; only
+   * where isa.scales_by_power. */
+  ref (*scale_by_power)(build *b, ref x, ref n);
+  /* The nearest integers, as such; 0x80000000 for what has none. Only where
+   * isa.scales_by_power is not. */
+  ref (*nearest_words)(build *b, ref x);
+  /* sum += the products of the two bf16 of each lane; only with isa.dot_bf16,
+   * as is the next one. */
+  ref (*dot_pairs)(build *b, ref sum, ref cell, ref row);
+  /* Two rows of f32 as bf16 pairs: lane by lane (first, second). */
+  ref (*round_pairs)(build *b, ref first, ref second);
+} arch;
+
+/* Of the processor that this build is for. */
+extern const arch host_arch;
+
+#endif
