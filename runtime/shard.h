@@ -1,4 +1,4 @@
-/* shard.h - a call that holds a part of a longer sequence. */
+/* shard.h - a shard: a call that holds some rows of a longer sequence. */
 #ifndef DIL_RUNTIME_SHARD_H
 #define DIL_RUNTIME_SHARD_H
 
@@ -9,26 +9,27 @@
 
 /* Positions first, first + step, ...: the rows that a rank owns, or some of
  * them. */
-typedef struct dil_comb {
+typedef struct dil_progression {
   int64_t first, step, count; /* step >= 1 */
-} dil_comb;
+} dil_progression;
 
-/* What a call holds of a longer sequence: its query rows stand at these
- * positions, its key rows at those; they need not overlap. */
-typedef struct dil_part {
-  dil_comb queries, keys;
-  int64_t B, N, M;       /* of the whole */
-  int32_t batch, head;   /* numbers in the whole of the call's first */
+/* The query rows and the key rows of a call stand at these positions of a
+ * longer sequence; the two need not overlap. */
+typedef struct dil_shard {
+  dil_progression queries, keys;
+  int64_t B, N, M;       /* sizes of the whole sequence */
+  int32_t batch, head;   /* the call's first one, counted in the whole */
   /* The running state of the call's query rows, [states][B, N, H, Dv] and
    * [states][B, N, H]; see cpu_kernel_states. */
   float *o, *lse;
-  int64_t apart;           /* > 0: o and lse of the call are kept up to date,
-                              and only rows that others reach have a state, row
-                              n at n / apart: N / apart of them, rounded up */
+  int64_t state_stride;    /* > 0: o and lse of the call are kept up to date,
+                              and only rows that other keys reach have a state:
+                              row n has state n / state_stride, of
+                              N / state_stride states, rounded up */
   int64_t longest;         /* M of the inputs' sizes, where a batch row is
                               shorter than the call has it; 0: M */
-} dil_part;
-static inline int64_t part_longest(const dil_part *p) {
+} dil_shard;
+static inline int64_t shard_longest(const dil_shard *p) {
   return p->longest ? p->longest : p->M;
 }
 

@@ -28,12 +28,12 @@ __device__ __forceinline__ void move_piece(const dil_rows &p, long long item) {
   long long index = row - run.before;
   long long at = run.low + index / run.count * run.period +
                  p.offset[run.first + index % run.count];
-  at = (at - p.first[run.comb]) / p.step[run.comb];
+  at = (at - p.first[run.progression]) / p.step[run.progression];
   bool value = piece >= p.k_pieces;
   const long long *stride =
-      value ? p.v_stride[run.comb] : p.k_stride[run.comb];
-  char *place = (value ? p.v[run.comb] : p.k[run.comb]) + batch * stride[0] +
-                at * stride[1] + run.kv * stride[2];
+      value ? p.v_stride[run.progression] : p.k_stride[run.progression];
+  char *place = (value ? p.v[run.progression] : p.k[run.progression]) +
+                batch * stride[0] + at * stride[1] + run.kv * stride[2];
   if (value) piece -= p.k_pieces;
   Piece *there = (Piece *)place + piece, *here = (Piece *)p.message + item;
   if (p.spread) *there = *here;

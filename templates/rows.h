@@ -3,13 +3,13 @@
 #ifndef DIL_TEMPLATES_ROWS_H
 #define DIL_TEMPLATES_ROWS_H
 
-enum { DIL_ROWS_COMBS = 2, DIL_ROWS_THREADS = 256 };
+enum { DIL_ROWS_PROGRESSIONS = 2, DIL_ROWS_THREADS = 256 };
 
 /* Rows of one K/V head, at positions low + offset[first + i] + n * period. */
 typedef struct dil_rows_run {
   long long low, period;
   long long before;        /* rows of the list that stand before these */
-  int kv, comb, first, count;
+  int kv, progression, first, count;
 } dil_rows_run;
 
 /* Rows of keys and values between their places and a message: for each batch
@@ -23,10 +23,10 @@ typedef struct dil_rows {
   int k_pieces, v_pieces;  /* of a row */
   long long rows, items;   /* of a batch row; pieces of all of them */
   char *message;
-  char *k[DIL_ROWS_COMBS], *v[DIL_ROWS_COMBS];
-  long long k_stride[DIL_ROWS_COMBS][3]; /* bytes: b, row, head */
-  long long v_stride[DIL_ROWS_COMBS][3];
-  long long first[DIL_ROWS_COMBS], step[DIL_ROWS_COMBS]; /* of the combs */
+  char *k[DIL_ROWS_PROGRESSIONS], *v[DIL_ROWS_PROGRESSIONS];
+  long long k_stride[DIL_ROWS_PROGRESSIONS][3]; /* bytes: b, row, head */
+  long long v_stride[DIL_ROWS_PROGRESSIONS][3];
+  long long first[DIL_ROWS_PROGRESSIONS], step[DIL_ROWS_PROGRESSIONS];
 } dil_rows;
 
 /* Standard normals by the number of each element in a tensor [B, N, H, D] of

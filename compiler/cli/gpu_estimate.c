@@ -144,28 +144,29 @@ static dil_call call_of(const call_setup *b, const dil_table *t, int64_t B,
 
 /* ---- ranks --------------------------------------------------------------- */
 
-/* Adds up the states of a rank. Each of its combs of queries starts with the
- * keys that the rank owns. */
+/* Adds up the states of a rank. Each of its progressions of queries starts with
+ * the keys that the rank owns. */
 static dil_status foresee_rank(const call_setup *b, const ring_shape *r,
                                int64_t batch, int32_t rank,
                                const dil_cuda_module *cuda, forecast *f) {
-  shard asking = place_queries(r, rank), owned = place_keys(r, rank);
-  dil_cuda_forecast part_of = {0};
+  positions asking = place_queries(r, rank), owned = place_keys(r, rank);
+  dil_cuda_forecast estimate = {0};
   int64_t bytes = 0;
   dil_status status = DIL_OK;
   for (int32_t i = 0; i < asking.count && !status; i++) {
-    dil_comb q = asking.comb[i];
-    dil_comb k = i < owned.count ? owned.comb[i] : (dil_comb){0, 1, 0};
-    dil_part part = {
+    dil_progression q = asking.progression[i];
+    dil_progression k =
+        i < owned.count ? owned.progression[i] : (dil_progression){0, 1, 0};
+    dil_shard shard = {
         .queries = q, .keys = k, .B = b->size[CALL_B], .N = r->N, .M = r->M};
     dil_call call = call_of(b, r->table, batch, q.count, k.count);
     status = cuda->foresee(&f->facts, r->table, f->codes.code, f->codes.count,
-                           &call, &part, &part_of);
-    bytes += part_of.state;
+                           &call, &shard, &estimate);
+    bytes += estimate.state;
   }
   if (bytes <= f->rank_state) return status;
   f->rank_state = bytes;
-  f->rank_apart = part_of.apart;
+  f->rank_state_stride = estimate.state_stride;
   return status;
 }
 

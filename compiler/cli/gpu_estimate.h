@@ -29,7 +29,7 @@ typedef struct forecast {
   forecast_pass pass[DIL_BRANCH_MAX];
   double states;         /* seconds to move states between passes */
   int64_t rank_state;    /* most bytes of states on one rank; 0: no ranks */
-  int64_t rank_apart;    /* the states' stride in rows, on that rank */
+  int64_t rank_state_stride; /* the states' stride in rows, on that rank */
   double seconds;
   double share;          /* of the chip's peak FLOP/s in that time; < 0: there
                             are no figures of this chip */

@@ -90,23 +90,24 @@ static void print_pass(arena *a, const forecast *f, int32_t pass, FILE *out) {
   print_blocks(f, pass, out);
 }
 
-static void print_states(const char *what, int64_t state, int64_t apart,
+static void print_states(const char *what, int64_t state, int64_t state_stride,
                          FILE *out) {
   char bytes[MESSAGE_NUMBER];
   fprintf(out, "%-11s%s of states", what, message_bytes((double)state, bytes));
-  if (apart > 1) fprintf(out, ", of one row in %lld", (long long)apart);
+  if (state_stride > 1)
+    fprintf(out, ", of one row in %lld", (long long)state_stride);
 }
 
 static void print_ranks(const forecast *f, FILE *out) {
   if (!f->rank_state) return;
-  print_states("ranks", f->rank_state, f->rank_apart, out);
+  print_states("ranks", f->rank_state, f->rank_state_stride, out);
   fprintf(out, ", on the one that holds most\n");
 }
 
 static void print_chain(const forecast *f, FILE *out) {
   char time[MESSAGE_NUMBER];
   if (!f->run.stateful) return;
-  print_states("chain", f->run.state, f->run.apart, out);
+  print_states("chain", f->run.state, f->run.state_stride, out);
   if (f->run.opening >= 0)
     fprintf(out, ", which pass %d begins", f->run.opening);
   fprintf(out, "; %s to move them\n", message_time(f->states, time));
@@ -183,7 +184,7 @@ json_t *forecast_json(arena *a, const forecast *f) {
                         f->run.opening < 0 ? json_null()
                                            : json_integer(f->run.opening),
                         "state_bytes", (json_int_t)f->run.state,
-                        "state_one_in", (json_int_t)f->run.apart,
+                        "state_one_in", (json_int_t)f->run.state_stride,
                         "rank_state_bytes", (json_int_t)f->rank_state,
                         "workspace_bytes", (json_int_t)f->run.workspace,
                         "predicted_seconds", f->seconds);

@@ -90,12 +90,12 @@ static dil_status branch_bytes(const chooser *c, int32_t b, int32_t from,
 static dil_status fill_lane(const chooser *c, int32_t rank, lane *l) {
   const dil_table *t = c->table;
   int32_t ranks = c->shape.ranks;
-  shard asking = place_queries(&c->shape, rank);
+  positions asking = place_queries(&c->shape, rank);
   double flops = 2.0 * (double)(t->head_dim + t->value_dim) * (double)c->B;
   dil_status status = DIL_OK;
   for (int32_t step = 0; step < ranks && !status; step++) {
     int32_t from = (rank - step + ranks) % ranks;
-    shard owned = place_keys(&c->shape, from);
+    positions owned = place_keys(&c->shape, from);
     l->seconds[step] = flops * place_pairs(t, &asking, &owned, STRETCHES) /
                        c->speed.operations;
     for (int32_t b = 0; b < t->branch_count && step && !status; b++)
@@ -189,8 +189,8 @@ static void sort_branches(const place_choice *made, int32_t *order) {
 /* Messages of gathered rows are all there at once, in and out. */
 static dil_status find_room(const chooser *c, double *room) {
   enum { SMALL = 64 << 20 };
-  shard own = place_keys(&c->shape, 0);
-  int64_t bytes = shard_rows(&own) * c->B * c->table->kv_heads *
+  positions own = place_keys(&c->shape, 0);
+  int64_t bytes = positions_count(&own) * c->B * c->table->kv_heads *
                   route_row_bytes(c->table);
   bytes = maximum(bytes, SMALL);
   dil_status status = setting_bytes("DIL_GATHER_MAX", &bytes);

@@ -49,8 +49,8 @@ dil_status place_choose(arena *a, const dil_table *table, const mesh *m,
 
 /* Pairs of all heads, masks not looked at; so many stretches of a long shard
  * stand for all of it. */
-double place_pairs(const dil_table *t, const shard *asking, const shard *keys,
-                   int32_t stretches);
+double place_pairs(const dil_table *t, const positions *asking,
+                   const positions *keys, int32_t stretches);
 
 /* ---- exchange_masks.c ---------------------------------------------------- */
 

@@ -99,14 +99,14 @@ static void predict(place_bill *b, double seconds) {
 
 static void count_rows(arena *a, const ring_shape *r, int64_t B,
                        place_bill *bill) {
-  shard whole = {1, {{0, 1, r->M}}};
+  positions whole = {1, {{0, 1, r->M}}};
   bill->queries = ARENA_ARRAY(a, int64_t, r->ranks);
   bill->keys = ARENA_ARRAY(a, int64_t, r->ranks);
   bill->pairs = ARENA_ARRAY(a, double, r->ranks);
   for (int32_t i = 0; i < r->ranks; i++) {
-    shard asking = place_queries(r, i), owned = place_keys(r, i);
-    bill->queries[i] = shard_rows(&asking);
-    bill->keys[i] = shard_rows(&owned);
+    positions asking = place_queries(r, i), owned = place_keys(r, i);
+    bill->queries[i] = positions_count(&asking);
+    bill->keys[i] = positions_count(&owned);
     bill->pairs[i] =
         (double)B * place_pairs(r->table, &asking, &whole, STRETCHES);
   }

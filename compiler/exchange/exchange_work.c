@@ -4,11 +4,11 @@
 #include "runtime/base/arithmetic.h"
 #include "runtime/rowset/walk.h"
 
-/* Keys of `keys` that query t sees of a branch, about: a comb's are counted by
- * their density. */
+/* Keys of `keys` that query t sees of a branch, about: a progression's are
+ * counted by their density. */
 static double keys_of(const dil_table *table, const dil_branch *b, int32_t h,
-                      int64_t t, dil_comb keys) {
-  int64_t low = keys.first, high = comb_end(keys), base = 0;
+                      int64_t t, dil_progression keys) {
+  int64_t low = keys.first, high = progression_end(keys), base = 0;
   if (b->segment) {
     if (t < 0) return 0;
     base = t / b->segment * b->segment;
@@ -26,20 +26,20 @@ static double keys_of(const dil_table *table, const dil_branch *b, int32_t h,
   return (double)((high - 1 - first) / b->dilation + 1) / (double)keys.step;
 }
 
-static double row_pairs(const dil_table *t, int64_t at, const shard *keys) {
+static double row_pairs(const dil_table *t, int64_t at, const positions *keys) {
   double sum = 0;
   for (int32_t b = 0; b < t->branch_count; b++) {
     const dil_branch *row = &t->branches[b];
     for (int32_t h = row->head_first; h <= row->head_last; h++)
       for (int32_t i = 0; i < keys->count; i++)
-        sum += keys_of(t, row, h, at, keys->comb[i]);
+        sum += keys_of(t, row, h, at, keys->progression[i]);
   }
   return sum;
 }
 
 /* Neighbours differ by their residues, so a sample is made of stretches. */
-static double comb_pairs(const dil_table *t, dil_comb c, const shard *keys,
-                         int32_t stretches) {
+static double progression_pairs(const dil_table *t, dil_progression c,
+                                const positions *keys, int32_t stretches) {
   enum { STRETCH = 64 };
   int64_t taken = 0, gap = maximum(c.count / stretches, STRETCH);
   double sum = 0;
@@ -49,10 +49,10 @@ static double comb_pairs(const dil_table *t, dil_comb c, const shard *keys,
   return taken ? sum * (double)c.count / (double)taken : 0;
 }
 
-double place_pairs(const dil_table *t, const shard *asking, const shard *keys,
-                   int32_t stretches) {
+double place_pairs(const dil_table *t, const positions *asking,
+                   const positions *keys, int32_t stretches) {
   double sum = 0;
   for (int32_t i = 0; i < asking->count; i++)
-    sum += comb_pairs(t, asking->comb[i], keys, stretches);
+    sum += progression_pairs(t, asking->progression[i], keys, stretches);
   return sum;
 }

@@ -159,8 +159,8 @@ static dil_status need_variant(cpu_kernel *k, dil_variant variant) {
 /* ---- which variant ------------------------------------------------------- */
 
 static unsigned variants_of(const cpu_kernel *k, const dil_call *call,
-                            const dil_part *part) {
-  run r = {.table = k->table, .part = part, .N = call->q.shape[1]};
+                            const dil_shard *shard) {
+  run r = {.table = k->table, .shard = shard, .N = call->q.shape[1]};
   unsigned mask = 0;
   for (int32_t p = 0; p < k->table->pass_count; p++)
     mask |= 1u << run_variant(&r, &k->table->passes[p]);
@@ -173,8 +173,8 @@ const char *cpu_kernel_variant(const cpu_kernel *kernel, const dil_call *call) {
 }
 
 static dil_status need_variants(cpu_kernel *kernel, const dil_call *call,
-                                const dil_part *part) {
-  unsigned mask = variants_of(kernel, call, part);
+                                const dil_shard *shard) {
+  unsigned mask = variants_of(kernel, call, shard);
   for (int32_t v = 0; v < DIL_VARIANT_COUNT; v++) {
     dil_status status = mask >> v & 1 ? need_variant(kernel, v) : DIL_OK;
     if (status) return status;
@@ -189,26 +189,26 @@ dil_status cpu_kernel_prepare(cpu_kernel *kernel, const dil_call *call) {
 /* ---- running ------------------------------------------------------------- */
 
 static run run_of(const cpu_kernel *kernel, dil_threads *threads,
-                  const dil_call *call, const dil_part *part) {
+                  const dil_call *call, const dil_shard *shard) {
   return (run){.table = kernel->table,
                .call = call,
-               .part = part,
+               .shard = shard,
                .threads = threads,
                .chained = kernel->chained};
 }
 
 /* The code that a checked call needs, and its inputs. */
 static dil_status bind_run(cpu_kernel *k, run *r) {
-  dil_status status = need_variants(k, r->call, r->part);
+  dil_status status = need_variants(k, r->call, r->shard);
   if (status) return status;
   for (int32_t v = 0; v < DIL_VARIANT_COUNT; v++) r->code[v] = &k->code[v];
-  bool tiles = variants_of(k, r->call, r->part) >> DIL_TILES & 1;
+  bool tiles = variants_of(k, r->call, r->shard) >> DIL_TILES & 1;
   return input_bind(r, r->code[tiles ? DIL_TILES : DIL_ROWS]);
 }
 
 static bool is_empty(const run *r) { return r->B == 0 || r->N == 0; }
 
-/* The passes of a run whose call is checked, or of a part of it. */
+/* The passes of a run whose call is checked, or of a shard of it. */
 static dil_status run_kernel(cpu_kernel *k, run *r, pool *scratch,
                              dil_status (*passes)(run *r, char *memory)) {
   dil_status status = bind_run(k, r);
@@ -237,13 +237,13 @@ dil_status cpu_kernel_run(cpu_kernel *kernel, dil_threads *threads,
   return status ? status : run_kernel(kernel, &r, scratch, run_passes);
 }
 
-/* ---- a part of a sequence ------------------------------------------------ */
+/* ---- a shard of a sequence ----------------------------------------------- */
 
-static dil_status check_part(run *r) {
+static dil_status check_shard(run *r) {
   if (r->call->lengths)
     return dil_fail(DIL_UNSUPPORTED, "lengths of batch rows cannot be used "
-                    "with a part of a sequence");
-  return dil_part_check(r);
+                    "with a shard of a sequence");
+  return dil_shard_check(r);
 }
 
 int32_t cpu_kernel_states(const cpu_kernel *kernel) {
@@ -251,24 +251,24 @@ int32_t cpu_kernel_states(const cpu_kernel *kernel) {
 }
 
 dil_status cpu_kernel_begin(cpu_kernel *kernel, dil_threads *threads,
-                            const dil_call *call, const dil_part *part) {
-  run r = run_of(kernel, threads, call, part);
-  dil_status status = check_part(&r);
+                            const dil_call *call, const dil_shard *shard) {
+  run r = run_of(kernel, threads, call, shard);
+  dil_status status = check_shard(&r);
   return status ? status : run_begin(&r);
 }
 
 dil_status cpu_kernel_advance(cpu_kernel *kernel, dil_threads *threads,
                               pool *scratch, const dil_call *call,
-                              const dil_part *part) {
-  run r = run_of(kernel, threads, call, part);
-  dil_status status = check_part(&r);
-  if (status || part->keys.count == 0) return status;
+                              const dil_shard *shard) {
+  run r = run_of(kernel, threads, call, shard);
+  dil_status status = check_shard(&r);
+  if (status || shard->keys.count == 0) return status;
   return run_kernel(kernel, &r, scratch, run_advance);
 }
 
 dil_status cpu_kernel_finish(cpu_kernel *kernel, dil_threads *threads,
-                             const dil_call *call, const dil_part *part) {
-  run r = run_of(kernel, threads, call, part);
-  dil_status status = check_part(&r);
+                             const dil_call *call, const dil_shard *shard) {
+  run r = run_of(kernel, threads, call, shard);
+  dil_status status = check_shard(&r);
   return status ? status : run_end(&r);
 }

@@ -28,19 +28,19 @@ const char *cpu_kernel_variant(const cpu_kernel *kernel, const dil_call *call);
 dil_status cpu_kernel_workspace(cpu_kernel *kernel, dil_threads *threads,
                                 const dil_call *call, int64_t *bytes);
 
-/* ---- a part of a sequence ------------------------------------------------ */
+/* ---- a shard of a sequence ----------------------------------------------- */
 
-/* States a row of a part has: one, or with `mean` and `sum` one a pass. */
+/* States a row of a shard has: one, or with `mean` and `sum` one a pass. */
 int32_t cpu_kernel_states(const cpu_kernel *kernel);
 /* An empty state; the state advanced over the keys of the call (each key of
  * the sequence may come in one call only; the order decides the rounding); the
  * state rounded to the call's o and lse. `lengths` are refused. */
 dil_status cpu_kernel_begin(cpu_kernel *kernel, dil_threads *threads,
-                            const dil_call *call, const dil_part *part);
+                            const dil_call *call, const dil_shard *shard);
 dil_status cpu_kernel_advance(cpu_kernel *kernel, dil_threads *threads,
                               pool *scratch, const dil_call *call,
-                              const dil_part *part);
+                              const dil_shard *shard);
 dil_status cpu_kernel_finish(cpu_kernel *kernel, dil_threads *threads,
-                             const dil_call *call, const dil_part *part);
+                             const dil_call *call, const dil_shard *shard);
 
 #endif

@@ -104,26 +104,32 @@ dil_status dil_run_check(run *r) {
   return status;
 }
 
-static dil_status check_comb(const char *what, const dil_comb *comb,
-                             int64_t rows_given, int64_t low, int64_t high) {
-  if (comb->count == rows_given && comb->step >= 1 && comb->count >= 0 &&
-      (comb->count == 0 || (comb->first >= low && comb_end(*comb) <= high)))
+static dil_status check_progression(const char *what,
+                                    const dil_progression *progression,
+                                    int64_t rows_given, int64_t low,
+                                    int64_t high) {
+  if (progression->count == rows_given && progression->step >= 1 &&
+      progression->count >= 0 &&
+      (progression->count == 0 ||
+       (progression->first >= low && progression_end(*progression) <= high)))
     return DIL_OK;
-  return dil_fail(DIL_USAGE, "%lld %s for %lld rows at positions %lld, %lld "
-                  "apart, of %lld to %lld", (long long)comb->count, what,
-                  (long long)rows_given, (long long)comb->first,
-                  (long long)comb->step, (long long)low, (long long)high);
+  return dil_fail(DIL_USAGE,
+                  "%lld %s for %lld rows at positions %lld, %lld "
+                  "apart, of %lld to %lld",
+                  (long long)progression->count, what, (long long)rows_given,
+                  (long long)progression->first, (long long)progression->step,
+                  (long long)low, (long long)high);
 }
 
-dil_status dil_part_check(run *r) {
-  const dil_part *p = r->part;
+dil_status dil_shard_check(run *r) {
+  const dil_shard *p = r->shard;
   dil_status status = dil_run_check(r);
   if (status) return status;
   if (p->N < 0 || p->M < 0 || p->N > DIL_LENGTH_MAX || p->M > DIL_LENGTH_MAX)
     return dil_fail(DIL_USAGE, "lengths of the whole must be within 0 and %d",
                     DIL_LENGTH_MAX);
-  status = check_comb("queries", &p->queries, r->N, p->M - p->N, p->M);
-  return status ? status : check_comb("keys", &p->keys, r->M, 0, p->M);
+  status = check_progression("queries", &p->queries, r->N, p->M - p->N, p->M);
+  return status ? status : check_progression("keys", &p->keys, r->M, 0, p->M);
 }
 
 /* ---- which variant ------------------------------------------------------- */
@@ -131,7 +137,7 @@ dil_status dil_part_check(run *r) {
 /* No cell is longer than the positions of the call: a residue beyond them has
  * no row, and none comes twice. */
 int64_t run_period(const run *r, const dil_pass *pass) {
-  const dil_part *p = r->part;
+  const dil_shard *p = r->shard;
   int64_t step = p ? least_multiple(p->queries.step, p->keys.step) : 1;
   int64_t span = p ? maximum(p->N, p->M) : maximum(r->N, r->M);
   return minimum(least_multiple(pass->period, step),
@@ -142,7 +148,7 @@ int64_t run_period(const run *r, const dil_pass *pass) {
 dil_variant run_variant(const run *r, const dil_pass *pass) {
   const dil_table *table = r->table;
   if (table->general) return DIL_ROWS;
-  int64_t shortest = r->part ? r->N * r->part->queries.step : r->N;
+  int64_t shortest = r->shard ? r->N * r->shard->queries.step : r->N;
   for (int32_t b = 0; b < table->branch_count; b++) {
     int64_t s = table->branches[b].segment;
     if ((pass->branches >> b & 1) && s) shortest = minimum(shortest, s);
@@ -154,9 +160,9 @@ dil_variant run_variant(const run *r, const dil_pass *pass) {
 /* ---- one run ------------------------------------------------------------- */
 
 finish run_finish(const run *r, int32_t head) {
-  if (r->part) return FINISH_RESUME;
+  if (r->shard) return FINISH_RESUME;
   if (!r->chained[head]) return FINISH_WRITE;
-  return run_apart(r->table) ? FINISH_ADD : FINISH_RESUME;
+  return combine_is_additive(r->table) ? FINISH_ADD : FINISH_RESUME;
 }
 
 static char *final_output(const run *r, int64_t b, int64_t n, int32_t h) {
@@ -170,7 +176,7 @@ static int64_t state_row(const run *r, int64_t b, int64_t n, int32_t h) {
 }
 
 char *run_output(const run *r, int64_t b, int64_t n, int32_t h) {
-  if (!r->part && !r->chained[h]) return final_output(r, b, n, h);
+  if (!r->shard && !r->chained[h]) return final_output(r, b, n, h);
   return (char *)(r->state_o + state_row(r, b, n, h) * r->table->value_dim);
 }
 
@@ -182,30 +188,31 @@ static float *final_lse(const run *r, int64_t b, int64_t n, int32_t h) {
 }
 
 float *run_lse(const run *r, int64_t b, int64_t n, int32_t h) {
-  if (!r->part && !r->chained[h]) return final_lse(r, b, n, h);
+  if (!r->shard && !r->chained[h]) return final_lse(r, b, n, h);
   return r->state_lse + state_row(r, b, n, h);
 }
 
-rows run_rows(const dil_tensor *t, int64_t b, int32_t head, dil_comb comb) {
+rows run_rows(const dil_tensor *t, int64_t b, int32_t head,
+              dil_progression progression) {
   int64_t size = (int64_t)dil_dtype_size(t->dtype);
   return (rows){
       .base = (const char *)t->data +
               (b * t->stride[0] + head * t->stride[2]) * size,
       .stride = t->stride[1] * size,
-      .first = comb.first,
-      .step = comb.step,
+      .first = progression.first,
+      .step = progression.step,
       .dtype = t->dtype,
       .width = (int32_t)t->shape[3]};
 }
 
 void run_env_init(const run *r, int64_t b, int32_t h, run_env *env) {
-  const dil_part *part = r->part;
+  const dil_shard *shard = r->shard;
   *env = (run_env){
-      .env = {.batch = (int32_t)(part ? part->batch + b : b),
-              .head = part ? part->head + h : h,
-              .B = (int32_t)(part ? part->B : r->B),
-              .N = (int32_t)(part ? part->N : r->N),
-              .M = (int32_t)(part ? part->M : run_keys(r, b)),
+      .env = {.batch = (int32_t)(shard ? shard->batch + b : b),
+              .head = shard ? shard->head + h : h,
+              .B = (int32_t)(shard ? shard->B : r->B),
+              .N = (int32_t)(shard ? shard->N : r->N),
+              .M = (int32_t)(shard ? shard->M : run_keys(r, b)),
               .seed_low = (uint32_t)r->call->seed,
               .seed_high = (uint32_t)(r->call->seed >> 32),
               .scale = r->scale,
@@ -271,7 +278,7 @@ typedef struct layout {
 
 static layout lay_out(const run *r) {
   int64_t rows_of_state = 0, pass = 64;
-  for (int32_t h = 0; h < r->table->heads && !r->part; h++)
+  for (int32_t h = 0; h < r->table->heads && !r->shard; h++)
     if (r->chained[h]) rows_of_state = r->B * r->N * r->table->heads;
   for (int32_t p = 0; p < r->table->pass_count; p++)
     pass = maximum(pass, pass_bytes(r, p));
@@ -323,24 +330,24 @@ dil_status run_passes(run *r, char *memory) {
   return dil_threads_run(r->threads, rows_count, end_row, r);
 }
 
-/* ---- a part of a sequence ------------------------------------------------ */
+/* ---- a shard of a sequence ----------------------------------------------- */
 
 /* `state_o` and `state_lse` become those of pass p. */
 static void choose_state(run *r, int32_t p) {
   int64_t rows_of_state = r->B * r->N * r->table->heads;
-  int64_t state = run_apart(r->table) ? p : 0;
-  r->state_o = r->part->o + state * rows_of_state * r->table->value_dim;
-  r->state_lse = r->part->lse + state * rows_of_state;
+  int64_t state = combine_is_additive(r->table) ? p : 0;
+  r->state_o = r->shard->o + state * rows_of_state * r->table->value_dim;
+  r->state_lse = r->shard->lse + state * rows_of_state;
 }
 
 static void begin_part_row(void *context, int64_t row, int32_t worker) {
   (void)worker;
   const run *r = context;
   int64_t heads = r->table->heads, width = r->table->value_dim;
-  memset(r->part->o + row * heads * width, 0,
+  memset(r->shard->o + row * heads * width, 0,
          (size_t)(heads * width) * sizeof(float));
   for (int64_t h = 0; h < heads; h++)
-    r->part->lse[row * heads + h] = -INFINITY;
+    r->shard->lse[row * heads + h] = -INFINITY;
 }
 
 dil_status run_begin(run *r) {
@@ -365,8 +372,8 @@ dil_status run_advance(run *r, char *memory) {
 static float *add_states(const run *r, int64_t row) {
   int64_t width = r->table->value_dim;
   int64_t size = r->B * r->N * r->table->heads * width;
-  float *sum = r->part->o + row * width;
-  if (!run_apart(r->table)) return sum;
+  float *sum = r->shard->o + row * width;
+  if (!combine_is_additive(r->table)) return sum;
   for (int64_t d = 0; d < width; d++) {
     sum[d] *= r->weight;
     for (int32_t p = 1; p < r->table->pass_count; p++)
@@ -381,7 +388,7 @@ static float state_lse(const run *r, int64_t row, int32_t h) {
   for (int32_t p = 0; p < run_states(r->table); p++)
     if (run_states(r->table) == 1 ||
         walk_served(r->table, &r->table->passes[p], h))
-      return r->part->lse[p * size + row];
+      return r->shard->lse[p * size + row];
   return -INFINITY;
 }
 

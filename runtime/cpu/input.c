@@ -66,10 +66,10 @@ dil_status input_bind(run *r, const dil_code *code) {
   int32_t count = r->table->input_count;
   dil_status wrong = dil_input_check_count(r->table, r->call->input_count);
   if (wrong) return wrong;
-  const dil_part *part = r->part;
-  dil_env sizes = {.B = (int32_t)(part ? part->B : r->B),
-                   .N = (int32_t)(part ? part->N : r->N),
-                   .M = (int32_t)(part ? part_longest(part) : r->M)};
+  const dil_shard *shard = r->shard;
+  dil_env sizes = {.B = (int32_t)(shard ? shard->B : r->B),
+                   .N = (int32_t)(shard ? shard->N : r->N),
+                   .M = (int32_t)(shard ? shard_longest(shard) : r->M)};
   for (int32_t i = 0; i < count; i++) {
     dil_status status = check_input(r, i, code, &sizes);
     if (status) return status;

@@ -80,7 +80,7 @@ static rows_work plan_work(const run *r, const dil_pass *pass) {
                        table->branches[__builtin_ctzll(rest)].dilation);
   w.group = table->heads / table->kv_heads;
   w.batches = (r->N * w.group + BATCH - 1) / BATCH;
-  w.chunk = CHUNK * dilation * (r->part ? r->part->keys.step : 1);
+  w.chunk = CHUNK * dilation * (r->shard ? r->shard->keys.step : 1);
   int64_t items = maximum(r->B * table->kv_heads * w.batches, 1);
   int64_t most = maximum((r->M + SPLIT_LEAST - 1) / SPLIT_LEAST, 1);
   w.splits = minimum((SPLIT_ITEMS + items - 1) / items, most);
@@ -179,7 +179,7 @@ static int64_t segment_low(const dil_branch *b, int64_t t) {
   return b->segment ? floor_to(t, b->segment) : 0;
 }
 
-/* Leaves of an arithmetic sequence what stands in the comb of the rows. */
+/* Keeps the members of a progression that are among the rows. */
 static bool keys_meet(keys *ks, const rows *there) {
   int64_t tries = 0, step = ks->step;
   while ((ks->first - there->first) % there->step && tries++ < there->step)
@@ -234,7 +234,7 @@ static void visit_union(const rows_work *w, worker *wk, row *q,
              .head = q->head,
              .round = 1};
   cell mine = {q->t, q->t + 1};
-  dil_comb there = {at->k.first, at->k.step, 0};
+  dil_progression there = {at->k.first, at->k.step, 0};
   shape_reset(&wk->key, &there);
   while (low < high) {
     cell c = walk_cell(&wa, low, high);
@@ -320,7 +320,7 @@ static void finish_row(const rows_work *w, int64_t b, int64_t n, int32_t head,
 
 static void advance_row(const rows_work *w, worker *wk, row *q, source *at,
                         int64_t low, int64_t high) {
-  at->env.env.head = q->head + (w->run->part ? w->run->part->head : 0);
+  at->env.env.head = q->head + (w->run->shard ? w->run->shard->head : 0);
   if (w->run->table->combine == DIL_COMBINE_UNION) {
     visit_union(w, wk, q, at, low, high);
     return;
@@ -353,12 +353,12 @@ static int32_t begin_batch(const rows_work *w, worker *wk, int64_t b,
                            int32_t kv, int64_t batch, int64_t split) {
   const run *r = w->run;
   int64_t all = r->N * w->group;
-  dil_comb comb = run_queries(r, b);
+  dil_progression progression = run_queries(r, b);
   int32_t count = 0;
   for (int64_t i = batch * BATCH; i < minimum(all, (batch + 1) * BATCH); i++) {
     row *q = &wk->row[count];
     q->n = i / w->group;
-    q->t = comb.first + q->n * comb.step;
+    q->t = progression.first + q->n * progression.step;
     q->head = kv * (int32_t)w->group + (int32_t)(i % w->group);
     if (!walk_served(r->table, w->pass, q->head)) continue;
     q->selected = selecting(w, q->head, q->t);
@@ -379,17 +379,17 @@ static void work(void *context, int64_t item, int32_t worker_index) {
   int64_t unit = item / w->splits / w->batches;
   int64_t b = unit / r->table->kv_heads;
   int32_t kv = (int32_t)(unit % r->table->kv_heads);
-  dil_comb comb = run_key_comb(r, b);
-  int64_t span = comb_end(comb) - comb.first;
+  dil_progression progression = run_key_progression(r, b);
+  int64_t span = progression_end(progression) - progression.first;
   int64_t share = round_up((span + w->splits - 1) / w->splits, w->chunk);
   int64_t low = INT64_MAX, high = INT64_MIN;
   int32_t count = begin_batch(w, wk, b, kv, batch, split);
   for (int32_t i = 0; i < count; i++) reach_of(w, &wk->row[i], &low, &high);
-  low = maximum(low, comb.first + split * share);
+  low = maximum(low, progression.first + split * share);
   high = minimum(high,
-                 comb.first + minimum((split + 1) * share, span));
-  source at = {run_rows(&r->call->k, b, kv, comb),
-               run_rows(&r->call->v, b, kv, comb),
+                 progression.first + minimum((split + 1) * share, span));
+  source at = {run_rows(&r->call->k, b, kv, progression),
+               run_rows(&r->call->v, b, kv, progression),
                {{0}, NULL}};
   run_env_init(r, b, 0, &at.env);
   for (int64_t from = low; from < high; from += w->chunk)

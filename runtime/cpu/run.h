@@ -21,7 +21,7 @@ typedef struct run {
   const dil_code *code[DIL_VARIANT_COUNT];
   const dil_call *call;
   dil_threads *threads;
-  const dil_part *part;    /* NULL: the call is the whole sequence */
+  const dil_shard *shard;  /* NULL: the call is the whole sequence */
   int64_t B, N, M;         /* rows of the call */
   float scale;
   float weight;            /* of a pass's own softmax: 1, or 1 / G (`mean`) */
@@ -29,7 +29,7 @@ typedef struct run {
   dil_env_input inputs[DIL_INPUT_MAX];
   const struct bounds *bounds; /* of the inputs; see input.c */
   /* f32 state of the heads that several passes touch, [B, N, H, Dv] and
-   * [B, N, H]; of a part's every head, and then that of the pass under way.
+   * [B, N, H]; of a shard's every head, and then that of the pass under way.
    * NULL when no head needs it. */
   float *state_o, *state_lse;
   const bool *chained;     /* [heads]: touched by more than one pass */
@@ -41,17 +41,17 @@ static inline int64_t run_keys(const run *r, int64_t b) {
   return r->call->lengths ? r->call->lengths[b] : r->M;
 }
 /* The positions of the call's query rows, and of its key rows. */
-static inline dil_comb run_queries(const run *r, int64_t b) {
-  if (r->part) return r->part->queries;
-  return (dil_comb){run_keys(r, b) - r->N, 1, r->N};
+static inline dil_progression run_queries(const run *r, int64_t b) {
+  if (r->shard) return r->shard->queries;
+  return (dil_progression){run_keys(r, b) - r->N, 1, r->N};
 }
-static inline dil_comb run_key_comb(const run *r, int64_t b) {
-  if (r->part) return r->part->keys;
-  return (dil_comb){0, 1, run_keys(r, b)};
+static inline dil_progression run_key_progression(const run *r, int64_t b) {
+  if (r->shard) return r->shard->keys;
+  return (dil_progression){0, 1, run_keys(r, b)};
 }
 /* The query row at position t. */
 static inline int64_t run_row(const run *r, int64_t b, int64_t t) {
-  dil_comb c = run_queries(r, b);
+  dil_progression c = run_queries(r, b);
   return c.step == 1 ? t - c.first : (t - c.first) / c.step;
 }
 /* The period of a pass's classes among the rows of this run, or their number
@@ -59,14 +59,14 @@ static inline int64_t run_row(const run *r, int64_t b, int64_t t) {
 int64_t run_period(const run *r, const dil_pass *pass);
 /* Checks the call against the table; fills B, N, M, scale, weight, drop. */
 DIL_API dil_status dil_run_check(run *r); /* dilrt-cuda.so has use for it */
-/* The same where r->part is set, against that too. */
-DIL_API dil_status dil_part_check(run *r);
+/* The same where r->shard is set, against that too. */
+DIL_API dil_status dil_shard_check(run *r);
 /* What a pass of this run takes. */
 dil_variant run_variant(const run *r, const dil_pass *pass);
 /* Scratch bytes of the whole run, and the run in that much memory. */
 int64_t run_bytes(const run *r);
 dil_status run_passes(run *r, char *memory);
-/* The same for a part: its state begun, advanced, rounded to the output. */
+/* The same for a shard: its state begun, advanced, rounded to the output. */
 dil_status run_begin(run *r);
 dil_status run_advance(run *r, char *memory);
 dil_status run_end(run *r);
@@ -76,7 +76,7 @@ finish run_finish(const run *r, int32_t head);
 char *run_output(const run *r, int64_t b, int64_t n, int32_t h);
 float *run_lse(const run *r, int64_t b, int64_t n, int32_t h);
 rows run_rows(const dil_tensor *tensor, int64_t b, int32_t head,
-              dil_comb comb);
+              dil_progression progression);
 
 /* An environment for expressions that also finds the bounds of inputs. */
 typedef struct run_env {

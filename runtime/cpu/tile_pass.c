@@ -138,21 +138,22 @@ static tiles plan_work(const run *r, const dil_pass *pass) {
   tiles ts = {.run = r, .pass = pass};
   const dil_table *table = r->table;
   int64_t threads = dil_threads_count(r->threads);
-  dil_comb keys = r->part ? r->part->keys : (dil_comb){0, 1, r->M};
-  dil_comb asked = run_queries(r, 0);
-  int64_t whole = r->part ? r->part->M : r->M;
+  dil_progression keys =
+      r->shard ? r->shard->keys : (dil_progression){0, 1, r->M};
+  dil_progression asked = run_queries(r, 0);
+  int64_t whole = r->shard ? r->shard->M : r->M;
   ts.shared = can_share(table, pass);
   ts.backwards = is_backwards(table, pass->branches);
   ts.units = ts.shared ? table->kv_heads : table->heads;
   ts.length = common_segment(table, pass, maximum(whole, 1));
-  ts.span = minimum(ts.length, comb_end(keys) - keys.first);
+  ts.span = minimum(ts.length, progression_end(keys) - keys.first);
   ts.block_first = keys.first / ts.length;
-  ts.blocks_a_unit =
-      maximum((comb_end(keys) + ts.length - 1) / ts.length - ts.block_first, 1);
+  ts.blocks_a_unit = maximum(
+      (progression_end(keys) + ts.length - 1) / ts.length - ts.block_first, 1);
   ts.blocks = r->B * ts.units * ts.blocks_a_unit;
   ts.strip = STRIP * smallest_dilation(table, pass->branches) * asked.step;
   ts.packs = maximum((ts.span + PACK_CHUNK - 1) / PACK_CHUNK, 1);
-  int64_t span = comb_end(asked) - asked.first;
+  int64_t span = progression_end(asked) - asked.first;
   int64_t rows_most = minimum(span, ts.length + rows_before_keys(r));
   ts.strips = (rows_most / ts.strip + 2) * (table->heads / ts.units);
   ts.slots = count_slots(&ts) + r->code[DIL_TILES]->key_block + 2;
@@ -213,13 +214,14 @@ static block find_block(const tiles *ts, int64_t index) {
   int64_t at = index % ts->blocks_a_unit;
   int64_t unit = index / ts->blocks_a_unit;
   block bk = {.b = unit / ts->units, .generation = index / ts->buffers};
-  dil_comb keys = run_key_comb(r, bk.b), asked = run_queries(r, bk.b);
+  dil_progression keys = run_key_progression(r, bk.b),
+                  asked = run_queries(r, bk.b);
   int64_t low = (at + ts->block_first) * ts->length, high = low + ts->length;
   bk.heads = (int32_t)(r->table->heads / ts->units);
   bk.head = (int32_t)(unit % ts->units) * bk.heads;
-  bk.high = minimum(high, comb_end(keys));
+  bk.high = minimum(high, progression_end(keys));
   bk.low = minimum(maximum(low, keys.first), bk.high);
-  bk.last = minimum(high, comb_end(asked));
+  bk.last = minimum(high, progression_end(asked));
   bk.first = at + ts->block_first == 0 ? asked.first
                                        : maximum(low, asked.first);
   bk.buffer = &ts->buffer[index % ts->buffers];
@@ -250,7 +252,7 @@ static bool pack_cell(const tiles *ts, const block *bk, const walk *w, cell c,
   const run *r = ts->run;
   int32_t pack = r->code[DIL_TILES]->pack;
   int32_t kv = bk->head / (r->table->heads / r->table->kv_heads);
-  dil_comb keys = run_key_comb(r, bk->b);
+  dil_progression keys = run_key_progression(r, bk->b);
   rows k = run_rows(&r->call->k, bk->b, kv, keys);
   rows v = run_rows(&r->call->v, bk->b, kv, keys);
   bool finite = true;
@@ -291,7 +293,7 @@ static void pack_item(const tiles *ts, int64_t index, int64_t chunk,
   block bk = find_block(ts, index);
   wait_for(&bk.buffer->done, bk.generation * ts->strips);
   if (bk.first < bk.last && walk_served(ts->run->table, ts->pass, bk.head)) {
-    dil_comb keys = run_key_comb(ts->run, bk.b);
+    dil_progression keys = run_key_progression(ts->run, bk.b);
     shape_reset(&tl->key, &keys);
     pack_chunk(ts, &bk, index, chunk, tl);
   }
@@ -341,10 +343,10 @@ static void strip_rows(const tiles *ts, const block *bk, int64_t strip,
                        int32_t head, tile *tl) {
   tl->walk = block_walk(ts, bk, head);
   if (!tl->walk.served) return;
-  dil_comb comb = run_queries(ts->run, bk->b);
-  shape_reset(&tl->query, &comb);
-  comb = run_key_comb(ts->run, bk->b);
-  shape_reset(&tl->key, &comb);
+  dil_progression progression = run_queries(ts->run, bk->b);
+  shape_reset(&tl->query, &progression);
+  progression = run_key_progression(ts->run, bk->b);
+  shape_reset(&tl->key, &progression);
   int64_t base = floor_to(bk->first, ts->strip) + strip * ts->strip;
   int64_t from = snap(&tl->walk, bk, ts->strip, base);
   int64_t to = snap(&tl->walk, bk, ts->strip, base + ts->strip);

@@ -76,7 +76,7 @@ typedef struct dil_cuda_forecast {
   int32_t opening;       /* the pass that runs first and needs no state before
                             it; -1: the run begins with an empty state */
   int64_t state;         /* bytes of the running state */
-  int64_t apart;         /* state stride: one row in so many has a state */
+  int64_t state_stride;  /* state stride: one row in so many has a state */
   int64_t workspace;     /* bytes that a run takes besides its tensors */
   dil_cuda_pass pass[DIL_BRANCH_MAX];
 } dil_cuda_forecast;
@@ -120,40 +120,41 @@ typedef struct dil_cuda_module {
   dil_status (*run)(dil_cuda_kernel *kernel, const dil_call *call,
                     void *stream);
   /* The variants that a call of this shape takes, pass by pass, or the advance
-   * of a part of this shape (NULL: no part). Their cubins are loaded when it
+   * of a shard of this shape (NULL: no shard). Their cubins are loaded when it
    * returns. */
   dil_status (*variants)(dil_cuda_kernel *kernel, const dil_call *call,
-                         const dil_part *part, char *text, size_t size);
+                         const dil_shard *shard, char *text, size_t size);
 
-  /* A part of a sequence, as in cpu_kernel_begin and its neighbours (cpu.h), on
-   * a stream like `run`. The state is device memory too. Inputs must be
-   * complete and have the whole sequence's sizes. Of k and v, the part's rows
+  /* A shard of a sequence, as in cpu_kernel_begin and its neighbours (cpu.h),
+   * on a stream like `run`. The state is device memory too. Inputs must be
+   * complete and have the whole sequence's sizes. Of k and v, the shard's rows
    * are needed; rows that no query here sees may hold anything. `lengths` has
-   * one entry for each batch row of the call. M of the part is then the
+   * one entry for each batch row of the call. M of the shard is then the
    * longest, and the queries of a shorter row stand that much earlier. */
   int32_t (*states)(const dil_cuda_kernel *kernel);
   dil_status (*begin)(dil_cuda_kernel *kernel, const dil_call *call,
-                      const dil_part *part, void *stream);
+                      const dil_shard *shard, void *stream);
   dil_status (*advance)(dil_cuda_kernel *kernel, const dil_call *call,
-                        const dil_part *part, void *stream);
+                        const dil_shard *shard, void *stream);
   dil_status (*finish)(dil_cuda_kernel *kernel, const dil_call *call,
-                       const dil_part *part, void *stream);
+                       const dil_shard *shard, void *stream);
   /* Begin and first advance in one launch, cheaper than both, if one pass has
    * keys for every row. This launch and every later advance then write o and
    * lse, so that no finish is due. `opens` says whether that is possible and
-   * sets `apart` of the part for all later calls; 0: it is not possible. */
+   * sets `state_stride` of the shard for all later calls; 0: it is not
+   * possible. */
   dil_status (*opens)(dil_cuda_kernel *kernel, const dil_call *call,
-                      const dil_part *part, int64_t *apart);
-  dil_status (*open_part)(dil_cuda_kernel *kernel, const dil_call *call,
-                          const dil_part *part, void *stream);
+                      const dil_shard *shard, int64_t *state_stride);
+  dil_status (*open_shard)(dil_cuda_kernel *kernel, const dil_call *call,
+                           const dil_shard *shard, void *stream);
 
   int64_t (*workspace)(const dil_cuda_kernel *kernel);
   /* Estimates a call of these shapes on a GPU that need not exist. It reads the
-   * codes but not their cubins, and opens no driver. For a call of a part over
+   * codes but not their cubins, and opens no driver. For a call of a shard over
    * its own keys, only the fields about states are set. */
   dil_status (*foresee)(const dil_cuda_facts *facts, const dil_table *table,
                         const dil_cuda_code *code, int32_t count,
-                        const dil_call *call, const dil_part *part,
+                        const dil_call *call, const dil_shard *shard,
                         dil_cuda_forecast *out);
   /* The device's memory pool; NULL: the driver's own pool is used. */
   struct pool *(*pool)(const dil_cuda *device);
@@ -204,13 +205,13 @@ typedef struct cuda_run {       /* one call on one device */
   const dil_cuda *device;
   const dil_table *table;
   const dil_call *call;         /* checked */
-  const dil_part *part;         /* NULL: the call is the whole sequence */
+  const dil_shard *shard;       /* NULL: the call is the whole sequence */
   void *stream;
   int64_t B, N, M;              /* rows of the call */
   int32_t opening;              /* the pass that runs first and needs no state;
                                    -1: the run begins with an empty state */
   bool opened;                  /* every pass leaves o and lse valid */
-  int64_t apart;                /* state stride, see dil_part; 1 unless
+  int64_t state_stride;         /* state stride, see dil_shard; 1 unless
                                    `opened` */
   uint64_t later;               /* branches of the passes after this one */
   float scale, weight;          /* weight: factor of this pass's output */
@@ -218,8 +219,8 @@ typedef struct cuda_run {       /* one call on one device */
   const bool *chained;          /* [heads]: more than one pass computes the
                                    head */
   /* f32 [B, cuda_state_rows, H, Dv] and [B, cuda_state_rows, H]; NULL: no head
-   * is chained. In a part of a sequence, all heads are chained, and with `mean`
-   * and `sum` each pass resumes its own state. */
+   * is chained. In a shard of a sequence, all heads are chained, and with
+   * `mean` and `sum` each pass resumes its own state. */
   float *state_o, *state_lse;
   char *bounds;                 /* of the inputs (input.c); NULL: none */
   char *workspace;              /* as many bytes as cuda_family.workspace
@@ -227,16 +228,16 @@ typedef struct cuda_run {       /* one call on one device */
 } cuda_run;
 
 /* The positions of the call's query rows, and of its key rows. */
-static inline dil_comb cuda_queries(const cuda_run *r) {
-  return r->part ? r->part->queries : (dil_comb){r->M - r->N, 1, r->N};
+static inline dil_progression cuda_queries(const cuda_run *r) {
+  return r->shard ? r->shard->queries : (dil_progression){r->M - r->N, 1, r->N};
 }
-static inline dil_comb cuda_keys(const cuda_run *r) {
-  return r->part ? r->part->keys : (dil_comb){0, 1, r->M};
+static inline dil_progression cuda_keys(const cuda_run *r) {
+  return r->shard ? r->shard->keys : (dil_progression){0, 1, r->M};
 }
 
 /* Rows with a state in a batch row and head. */
 static inline int64_t cuda_state_rows(const cuda_run *r) {
-  return (r->N + r->apart - 1) / r->apart;
+  return (r->N + r->state_stride - 1) / r->state_stride;
 }
 
 typedef struct cuda_family {
@@ -256,7 +257,7 @@ typedef struct cuda_family {
   int64_t (*workspace)(const cuda_run *r, int32_t pass, const cuda_code *code);
   /* Enqueues the pass. Rows of a chained head resume from state_o and state_lse
    * and leave their new state there. With `mean` and `sum` they are added to
-   * it, except in a part. Rows of other heads go to the call's o and lse; rows
+   * it, except in a shard. Rows of other heads go to the call's o and lse; rows
    * that no branch of the pass selects become 0 and -infinity. */
   dil_status (*launch)(const cuda_run *r, int32_t pass, const cuda_code *code);
 } cuda_family;
@@ -312,7 +313,7 @@ void cuda_inputs_fill(const cuda_run *r, dil_device_input *out);
 dil_status general_bounds(const cuda_run *r, const cuda_code *code);
 /* general_begin runs before the first pass and sets an empty state for chained
  * heads. general_end runs after the last pass: it converts their state to o and
- * lse and writes 0 for heads that no pass computes. In a part of a sequence,
+ * lse and writes 0 for heads that no pass computes. In a shard of a sequence,
  * general_end does so for all heads and merges their states. */
 dil_status general_begin(const cuda_run *r, const cuda_code *code);
 dil_status general_end(const cuda_run *r, const cuda_code *code);

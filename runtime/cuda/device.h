@@ -30,18 +30,18 @@ void kernel_free(dil_cuda_kernel *kernel);
 dil_status kernel_run(dil_cuda_kernel *kernel, const dil_call *call,
                       void *stream);
 dil_status kernel_variants(dil_cuda_kernel *kernel, const dil_call *call,
-                           const dil_part *part, char *text, size_t size);
+                           const dil_shard *shard, char *text, size_t size);
 int32_t kernel_states(const dil_cuda_kernel *kernel);
 dil_status kernel_begin(dil_cuda_kernel *kernel, const dil_call *call,
-                        const dil_part *part, void *stream);
+                        const dil_shard *shard, void *stream);
 dil_status kernel_advance(dil_cuda_kernel *kernel, const dil_call *call,
-                          const dil_part *part, void *stream);
+                          const dil_shard *shard, void *stream);
 dil_status kernel_finish(dil_cuda_kernel *kernel, const dil_call *call,
-                         const dil_part *part, void *stream);
+                         const dil_shard *shard, void *stream);
 dil_status kernel_opens(dil_cuda_kernel *kernel, const dil_call *call,
-                        const dil_part *part, int64_t *apart);
+                        const dil_shard *shard, int64_t *state_stride);
 dil_status kernel_open(dil_cuda_kernel *kernel, const dil_call *call,
-                       const dil_part *part, void *stream);
+                       const dil_shard *shard, void *stream);
 int64_t kernel_workspace(const dil_cuda_kernel *kernel);
 dil_status kernel_time(dil_cuda_kernel *kernel, const dil_call *call,
                        double *seconds);
@@ -56,7 +56,7 @@ dil_status cuda_time(const dil_cuda *device, cuda_clock clock,
 
 dil_status kernel_foresee(const dil_cuda_facts *facts, const dil_table *table,
                           const dil_cuda_code *code, int32_t count,
-                          const dil_call *call, const dil_part *part,
+                          const dil_call *call, const dil_shard *shard,
                           dil_cuda_forecast *out);
 
 /* ---- codes.c ------------------------------------------------------------- */

@@ -11,14 +11,14 @@
 #include <stdlib.h>
 
 static cuda_run run_of(const dil_cuda_kernel *k, const dil_cuda *device,
-                       const dil_call *call, const dil_part *part) {
+                       const dil_call *call, const dil_shard *shard) {
   const dil_table *t = k->table;
   return (cuda_run){.device = device,
                     .table = t,
                     .call = call,
-                    .part = part,
+                    .shard = shard,
                     .opening = -1,
-                    .apart = 1,
+                    .state_stride = 1,
                     .B = call->q.shape[0],
                     .N = call->q.shape[1],
                     .M = call->k.shape[1],
@@ -62,22 +62,22 @@ static dil_status foresee_passes(const dil_cuda_kernel *k, cuda_run *r,
   return DIL_OK;
 }
 
-/* A part brings its states. */
+/* A shard brings its states. */
 static void foresee_states(const dil_cuda_kernel *k, cuda_run *r,
                            dil_cuda_forecast *out) {
   const dil_table *t = k->table;
-  if (k->stateful || r->part) kernel_find_opening(k, r);
-  out->stateful = k->stateful || r->part;
+  if (k->stateful || r->shard) kernel_find_opening(k, r);
+  out->stateful = k->stateful || r->shard;
   out->opening = r->opening;
-  out->apart = r->apart;
-  if (r->part)
+  out->state_stride = r->state_stride;
+  if (r->shard)
     out->state = run_states(t) * kernel_rows_of_state(r) *
                  (t->value_dim + 1) * (int64_t)sizeof(float);
 }
 
 dil_status kernel_foresee(const dil_cuda_facts *facts, const dil_table *table,
                           const dil_cuda_code *code, int32_t count,
-                          const dil_call *call, const dil_part *part,
+                          const dil_call *call, const dil_shard *shard,
                           dil_cuda_forecast *out) {
   const dil_cuda device = {.facts = *facts};
   dil_cuda_kernel k = {.table = table};
@@ -89,9 +89,9 @@ dil_status kernel_foresee(const dil_cuda_facts *facts, const dil_table *table,
   kernel_count_passes(&k);
   dil_status status =
       codes_open(&k.codes, NULL, table, code, count, NULL, NULL);
-  cuda_run r = run_of(&k, &device, call, part);
+  cuda_run r = run_of(&k, &device, call, shard);
   if (!status) foresee_states(&k, &r, out);
-  if (!status && !part) status = foresee_passes(&k, &r, out);
+  if (!status && !shard) status = foresee_passes(&k, &r, out);
   codes_close(&k.codes);
   free(k.chained);
   return status;

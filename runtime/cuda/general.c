@@ -91,7 +91,7 @@ static int32_t pack_of(const cuda_run *r, int32_t pass, int32_t tile_rows,
 /* Keys that a row sees at most. */
 static int64_t keys_of_row(const cuda_run *r, int32_t pass) {
   const dil_table *t = r->table;
-  dil_comb there = cuda_keys(r);
+  dil_progression there = cuda_keys(r);
   int64_t keys = 0, span = r->M * there.step;
   for (int32_t b = 0; b < t->branch_count; b++) {
     const dil_branch *branch = &t->branches[b];
@@ -149,11 +149,11 @@ static void fill_strides(const dil_tensor *t, long long out[3]) {
 
 /* Where rows and keys stand, and the sizes of the whole. */
 static void fill_place(const cuda_run *r, dil_params *p) {
-  const dil_part *part = r->part;
-  dil_comb asking = cuda_queries(r), keys = cuda_keys(r);
-  p->B = (int)(part ? part->B : r->B);
-  p->N = (int)(part ? part->N : r->N);
-  p->M = (int)(part ? part->M : r->M);
+  const dil_shard *shard = r->shard;
+  dil_progression asking = cuda_queries(r), keys = cuda_keys(r);
+  p->B = (int)(shard ? shard->B : r->B);
+  p->N = (int)(shard ? shard->N : r->N);
+  p->M = (int)(shard ? shard->M : r->M);
   p->batches = (int)r->B;
   p->rows = (int)r->N;
   p->first = (int)asking.first;
@@ -161,8 +161,8 @@ static void fill_place(const cuda_run *r, dil_params *p) {
   p->key_first = (int)keys.first;
   p->key_step = (int)keys.step;
   p->key_rows = (int)keys.count;
-  p->batch = part ? part->batch : 0;
-  p->head = part ? part->head : 0;
+  p->batch = shard ? shard->batch : 0;
+  p->head = shard ? shard->head : 0;
   p->heads = r->table->heads;
 }
 
@@ -204,7 +204,7 @@ static dil_params parameters_of(const cuda_run *r) {
             (is_whole(&c->k, 16) ? DIL_WHOLE_K : 0) |
             (is_whole(&c->v, 16) ? DIL_WHOLE_V : 0) |
             (is_whole(&c->o, 16) ? DIL_WHOLE_O : 0) |
-            (r->drop ? DIL_DROP : 0) | (r->part ? DIL_PART : 0);
+            (r->drop ? DIL_DROP : 0) | (r->shard ? DIL_SHARD : 0);
   fill_place(r, &p);
   cuda_inputs_fill(r, p.input);
   return p;
@@ -226,8 +226,8 @@ static const char *leaves(const cuda_run *r, int32_t pass,
                           const cuda_code *code) {
   if (code->about.shared > r->device->facts.shared_block)
     return "more shared memory than a block has here";
-  if (r->part && code->about.knob[GENERAL_KNOB_WHOLE])
-    return "a part of a sequence";
+  if (r->shard && code->about.knob[GENERAL_KNOB_WHOLE])
+    return "a shard of a sequence";
   if (code->about.knob[GENERAL_KNOB_MANY] && !has_many(r, pass, code))
     return "too few rows for large tiles";
   return NULL;
@@ -284,7 +284,7 @@ dil_status general_bounds(const cuda_run *r, const cuda_code *code) {
 
 dil_status general_begin(const cuda_run *r, const cuda_code *code) {
   dil_params p = parameters_of(r);
-  if (r->part) p.batches *= run_states(r->table);
+  if (r->shard) p.batches *= run_states(r->table);
   return launch_rows(r, code, ENTRY_BEGIN, &p);
 }
 

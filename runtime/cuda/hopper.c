@@ -83,8 +83,8 @@ static dil_status open_memory(const dil_table *table, cuda_code *code) {
 /* ---- the launch ---------------------------------------------------------- */
 
 static hopper_place place_of(const cuda_run *r, int32_t pass) {
-  hopper_place place = r->part
-                           ? hopper_place_part(r->table, pass, r->part, r->B)
+  hopper_place place = r->shard
+                           ? hopper_place_shard(r->table, pass, r->shard, r->B)
                            : hopper_place_whole(r->B, r->N, r->M);
   place.shorter = r->call->lengths != NULL;
   return place;
@@ -125,10 +125,10 @@ static void fill_call(const cuda_run *r, hopper_launch *l) {
   /* LOWEST and the slack stay below the score of any key. */
   l->slack = fminf(8 / l->scale, 1e30f);
   l->natural = r->scale;
-  l->all_batches = (int)(r->part ? r->part->B : r->B);
-  l->all_queries = (int)(r->part ? r->part->N : r->N);
-  l->batch = r->part ? r->part->batch : 0;
-  l->head = r->part ? r->part->head : 0;
+  l->all_batches = (int)(r->shard ? r->shard->B : r->B);
+  l->all_queries = (int)(r->shard ? r->shard->N : r->N);
+  l->batch = r->shard ? r->shard->batch : 0;
+  l->head = r->shard ? r->shard->head : 0;
   cuda_inputs_fill(r, l->input);
   l->weight = r->weight;
   l->lengths = c->lengths;
@@ -143,21 +143,22 @@ static void fill_call(const cuda_run *r, hopper_launch *l) {
   l->state_o = r->state_o;
   l->state_lse = r->state_lse;
   l->state_rows = (int)cuda_state_rows(r);
-  hopper_divide_by(r->apart, &l->apart_ratio, &l->apart_shift);
+  hopper_divide_by(r->state_stride, &l->state_stride_ratio,
+                   &l->state_stride_shift);
   l->heads = r->table->heads;
 }
 
-/* How a chained head ends in this pass, as hopper_finish; in a part of a
+/* How a chained head ends in this pass, as hopper_finish; in a shard of a
  * sequence every head is chained. Its rows resume from the running state and
- * leave their new state to the next pass or part. From an opening pass on,
+ * leave their new state to the next pass or shard. From an opening pass on,
  * every pass writes the output too. The opening pass itself resumes nothing,
- * and rows that no later pass or part computes leave no state. */
+ * and rows that no later pass or shard computes leave no state. */
 static int finish_of(const cuda_run *r, int32_t pass) {
   int how = pass == r->opening ? 0 : HOPPER_RESUME;
-  if (run_apart(r->table) && !r->part) how |= HOPPER_ADD;
+  if (combine_is_additive(r->table) && !r->shard) how |= HOPPER_ADD;
   if (!r->opened) return how | HOPPER_LEAVE;
   if (r->opening < 0) return how | HOPPER_LEAVE | HOPPER_WRITE;
-  if (!r->part && !r->later) return how;
+  if (!r->shard && !r->later) return how;
   return how | HOPPER_LEAVE | HOPPER_WRITE | HOPPER_SOME;
 }
 
@@ -177,7 +178,7 @@ static void fill_finish(const cuda_run *r, int32_t pass,
   if (how & HOPPER_SOME) hopper_keeps_fill(r->table, r->later, &place, l);
   bool writes = !r->state_o;
   for (int32_t i = 0; r->state_o && i < table->member_count; i++) {
-    bool chained = r->part || r->chained[l->members[i].head];
+    bool chained = r->shard || r->chained[l->members[i].head];
     l->members[i].finish = (signed char)(chained ? how : 0);
     writes |= !chained;
   }
@@ -232,12 +233,12 @@ static const char *leaves(const cuda_run *r, int32_t pass,
   enum { FEW_QUERIES = 64 };
   const dil_call *c = r->call;
   const dil_table *t = r->table;
-  dil_comb asking = cuda_queries(r);
-  int64_t M = r->part ? r->part->M : r->M;
-  if (r->part && code->about.knob[HOPPER_KNOB_WHOLE])
-    return "a part of a sequence";
+  dil_progression asking = cuda_queries(r);
+  int64_t M = r->shard ? r->shard->M : r->M;
+  if (r->shard && code->about.knob[HOPPER_KNOB_WHOLE])
+    return "a shard of a sequence";
   if (r->drop) return "dropout";
-  if (r->part && c->lengths) return "lengths of a part";
+  if (r->shard && c->lengths) return "lengths of a shard";
   if (r->M == 0) return "no keys";
   if (asking.step > 1 || cuda_keys(r).step > 1) return "rows that lie apart";
   if (!(r->scale > 0) && !t->scored) return "a scale that is not positive";
@@ -281,8 +282,8 @@ static dil_status launch(const cuda_run *r, int32_t pass,
   cuda_counter counter;
   cuda_counters *counters = r->device->counters;
   dil_status status = prepare(r, pass, code, &l);
-  if (r->part && !status && !l.tiles) return DIL_OK; /* no row sees a key:
-                                                        nothing to do */
+  if (r->shard && !status && !l.tiles) return DIL_OK; /* no row sees a key:
+                                                          nothing to do */
   if (!status) status = counters_take(counters, r->stream, &counter);
   if (status) return status;
   l.counters = (unsigned *)(uintptr_t)counter.memory;

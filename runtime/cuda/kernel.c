@@ -1,5 +1,5 @@
-/* kernel.c - a plan on a device: its codes loaded, a call, or one for a part of
- * a sequence, checked and put on a stream, pass by pass. In: table, codes, a
+/* kernel.c - a plan on a device: its codes loaded, a call, or one for a shard
+ * of a sequence, checked and put on a stream, pass by pass. In: table, codes, a
  * call whose data are device memory. Out: launches. Which code a pass takes
  * follows from the call's sizes and the device alone; nothing here waits. */
 #include "kernel.h"
@@ -74,16 +74,16 @@ static dil_status check_input(const dil_cuda_kernel *k, const cuda_run *r,
                               int32_t index) {
   const dil_input *want = &k->table->inputs[index];
   const dil_tensor *have = &r->call->inputs[index];
-  const dil_part *part = r->part;
+  const dil_shard *shard = r->shard;
   if (have->dtype != want->dtype || have->rank != want->rank)
     return dil_fail(DIL_USAGE, "input '%s' must be %s of %d dimensions, got "
                     "%s of %d", want->name, dil_dtype_name(want->dtype),
                     want->rank, dil_dtype_name(have->dtype), have->rank);
   for (int32_t axis = 0; axis < want->rank; axis++) {
     int64_t size = k->dimension(k->context, index, axis,
-                                (int32_t)(part ? part->B : r->B),
-                                (int32_t)(part ? part->N : r->N),
-                                (int32_t)(part ? part_longest(part)
+                                (int32_t)(shard ? shard->B : r->B),
+                                (int32_t)(shard ? shard->N : r->N),
+                                (int32_t)(shard ? shard_longest(shard)
                                                : r->M));
     if (have->shape[axis] != size)
       return dil_fail(DIL_USAGE, "dimension %d of input '%s' must be %lld, "
@@ -97,18 +97,19 @@ static dil_status check_input(const dil_cuda_kernel *k, const cuda_run *r,
 
 /* The checks of every device; lengths are out of the host's reach here. */
 static dil_status check_call(const dil_cuda_kernel *k, const dil_call *call,
-                             const dil_part *part, cuda_run *r) {
+                             const dil_shard *shard, cuda_run *r) {
   dil_call seen = *call;
-  run checked = {.table = k->table, .call = &seen, .part = part};
+  run checked = {.table = k->table, .call = &seen, .shard = shard};
   seen.lengths = NULL;
-  dil_status status = part ? dil_part_check(&checked) : dil_run_check(&checked);
+  dil_status status =
+      shard ? dil_shard_check(&checked) : dil_run_check(&checked);
   if (status) return status;
   *r = (cuda_run){.device = k->device,
                   .table = k->table,
                   .call = call,
-                  .part = part,
+                  .shard = shard,
                   .opening = -1,
-                  .apart = 1,
+                  .state_stride = 1,
                   .B = checked.B,
                   .N = checked.N,
                   .M = checked.M,
@@ -122,12 +123,12 @@ static dil_status check_call(const dil_cuda_kernel *k, const dil_call *call,
   return status;
 }
 
-/* ---- which pass takes what ------------------------------------------------ */
+/* ---- which pass takes what ----------------------------------------------- */
 
 /* Whether every row of the call sees a key by this branch: its own. */
 static bool sees_itself(const cuda_run *r, const dil_branch *b) {
   const dil_table *t = r->table;
-  const dil_comb q = cuda_queries(r), k = cuda_keys(r);
+  const dil_progression q = cuda_queries(r), k = cuda_keys(r);
   const dil_predicate *p =
       b->predicate < 0 ? NULL : &t->predicates[b->predicate];
   return b->dilation == 1 && b->head_first == 0 &&
@@ -144,7 +145,7 @@ static int32_t opening_pass(const dil_cuda_kernel *k, const cuda_run *r) {
   const dil_table *t = k->table;
   uint64_t seeing = 0;
   int32_t opening = -1;
-  if (run_apart(t) || r->call->lengths) return -1;
+  if (combine_is_additive(t) || r->call->lengths) return -1;
   for (int32_t b = 0; b < t->branch_count; b++)
     if (sees_itself(r, &t->branches[b])) seeing |= 1ull << b;
   for (int32_t p = t->pass_count - 1; seeing && p >= 0; p--) {
@@ -158,7 +159,7 @@ static int32_t opening_pass(const dil_cuda_kernel *k, const cuda_run *r) {
 void kernel_find_opening(const dil_cuda_kernel *k, cuda_run *r) {
   r->opening = opening_pass(k, r);
   r->opened = r->opening >= 0;
-  if (r->opened) r->apart = hopper_apart(r);
+  if (r->opened) r->state_stride = hopper_apart(r);
 }
 
 /* ---- running ------------------------------------------------------------- */
@@ -180,7 +181,7 @@ dil_status cuda_launch(const cuda_run *r, const cuda_code *code, int32_t entry,
 /* Whether a call takes what only the last code has: see codes_take_last. */
 static bool takes_last(const dil_cuda_kernel *k, const cuda_run *r) {
   bool stateful = k->stateful && !r->opened;
-  bool own = (stateful || k->leaves_out) && !r->part;
+  bool own = (stateful || k->leaves_out) && !r->shard;
   return own || cuda_bounds_bytes(r) > 0;
 }
 
@@ -206,7 +207,7 @@ int64_t kernel_rows_of_state(const cuda_run *r) {
 
 dil_status kernel_lay_out(const dil_cuda_kernel *k, const cuda_run *r,
                           layout *at) {
-  bool own = k->stateful && !r->part; /* a part brings its state */
+  bool own = k->stateful && !r->shard; /* a shard brings its state */
   int64_t count = own ? kernel_rows_of_state(r) : 0, most = 0;
   for (int32_t p = 0; p < k->table->pass_count; p++) {
     const cuda_code *code = codes_choose(&k->codes, r, p);
@@ -222,18 +223,19 @@ dil_status kernel_lay_out(const dil_cuda_kernel *k, const cuda_run *r,
   return DIL_OK;
 }
 
-/* `state_o` and `state_lse` become those of pass p of a part. */
+/* `state_o` and `state_lse` become those of pass p of a shard. */
 static void choose_state(cuda_run *r, int32_t p) {
-  int64_t before = run_apart(r->table) ? p * kernel_rows_of_state(r) : 0;
-  r->state_o = r->part->o + before * r->table->value_dim;
-  r->state_lse = r->part->lse + before;
+  int64_t before =
+      combine_is_additive(r->table) ? p * kernel_rows_of_state(r) : 0;
+  r->state_o = r->shard->o + before * r->table->value_dim;
+  r->state_lse = r->shard->lse + before;
 }
 
 static dil_status run_pass(const dil_cuda_kernel *k, cuda_run *r, int32_t p) {
   const cuda_code *code = codes_choose(&k->codes, r, p);
   int32_t span = spans_begin(k->device->spans, r->stream);
   r->later &= ~k->table->passes[p].branches;
-  if (r->part) choose_state(r, p);
+  if (r->shard) choose_state(r, p);
   if (r->opened && code->family != &cuda_hopper)
     return dil_fail(DIL_INTERNAL, "rows were opened for kernels of Hopper, and "
                     "pass %d takes %s", p, code->about.variant);
@@ -258,9 +260,9 @@ static dil_status run_all(dil_cuda_kernel *k, cuda_run *r) {
   dil_status status =
       takes_last(k, r) ? codes_take_last(&k->codes, &general) : DIL_OK;
   if (r->bounds && !status) status = general_bounds(r, general);
-  if (stateful && !r->part && !status) status = general_begin(r, general);
+  if (stateful && !r->shard && !status) status = general_begin(r, general);
   if (!status) status = run_passes_of(k, r);
-  if ((stateful || k->leaves_out) && !r->part && !status)
+  if ((stateful || k->leaves_out) && !r->shard && !status)
     status = general_end(r, general);
   return status;
 }
@@ -319,7 +321,7 @@ dil_status kernel_run(dil_cuda_kernel *kernel, const dil_call *call,
   return status ? status : run_entered(kernel, &r, stream, run_whole);
 }
 
-/* ---- a part of a sequence ------------------------------------------------ */
+/* ---- a shard of a sequence ----------------------------------------------- */
 
 int32_t kernel_states(const dil_cuda_kernel *kernel) {
   return run_states(kernel->table);
@@ -340,53 +342,54 @@ static dil_status end_states(dil_cuda_kernel *k, cuda_run *r) {
 }
 
 dil_status kernel_begin(dil_cuda_kernel *kernel, const dil_call *call,
-                        const dil_part *part, void *stream) {
+                        const dil_shard *shard, void *stream) {
   cuda_run r;
-  dil_status status = check_call(kernel, call, part, &r);
+  dil_status status = check_call(kernel, call, shard, &r);
   return status ? status : run_entered(kernel, &r, stream, begin_states);
 }
 
 dil_status kernel_advance(dil_cuda_kernel *kernel, const dil_call *call,
-                          const dil_part *part, void *stream) {
+                          const dil_shard *shard, void *stream) {
   cuda_run r;
-  dil_status status = check_call(kernel, call, part, &r);
-  if (status || part->keys.count == 0) return status;
+  dil_status status = check_call(kernel, call, shard, &r);
+  if (status || shard->keys.count == 0) return status;
   r.weight = 1; /* states are weighted when they are added */
-  r.opened = part->apart > 0;
-  if (r.opened) r.apart = part->apart;
+  r.opened = shard->state_stride > 0;
+  if (r.opened) r.state_stride = shard->state_stride;
   return run_entered(kernel, &r, stream, run_on_stream);
 }
 
 dil_status kernel_finish(dil_cuda_kernel *kernel, const dil_call *call,
-                         const dil_part *part, void *stream) {
+                         const dil_shard *shard, void *stream) {
   cuda_run r;
-  dil_status status = check_call(kernel, call, part, &r);
+  dil_status status = check_call(kernel, call, shard, &r);
   return status ? status : run_entered(kernel, &r, stream, end_states);
 }
 
 dil_status kernel_opens(dil_cuda_kernel *kernel, const dil_call *call,
-                        const dil_part *part, int64_t *apart) {
+                        const dil_shard *shard, int64_t *state_stride) {
   cuda_run r;
-  *apart = 0;
-  dil_status status = check_call(kernel, call, part, &r);
-  if (status || part->keys.count == 0) return status;
+  *state_stride = 0;
+  dil_status status = check_call(kernel, call, shard, &r);
+  if (status || shard->keys.count == 0) return status;
   status = run_entered(kernel, &r, NULL, find_opening);
-  if (!status && r.opened) *apart = r.apart;
+  if (!status && r.opened) *state_stride = r.state_stride;
   return status;
 }
 
 static dil_status open_rows(dil_cuda_kernel *k, cuda_run *r) {
   dil_status status = find_opening(k, r);
-  if (!status && r->apart != r->part->apart)
+  if (!status && r->state_stride != r->shard->state_stride)
     return dil_fail(DIL_INTERNAL, "rows that open stand %lld apart, not %lld",
-                    (long long)r->apart, (long long)r->part->apart);
+                    (long long)r->state_stride,
+                    (long long)r->shard->state_stride);
   return status ? status : run_on_stream(k, r);
 }
 
 dil_status kernel_open(dil_cuda_kernel *kernel, const dil_call *call,
-                       const dil_part *part, void *stream) {
+                       const dil_shard *shard, void *stream) {
   cuda_run r;
-  dil_status status = check_call(kernel, call, part, &r);
+  dil_status status = check_call(kernel, call, shard, &r);
   if (status) return status;
   r.weight = 1;
   return run_entered(kernel, &r, stream, open_rows);
@@ -403,9 +406,9 @@ static bool is_named(const dil_cuda_kernel *k, const cuda_run *r, int32_t pass) 
 }
 
 dil_status kernel_variants(dil_cuda_kernel *kernel, const dil_call *call,
-                           const dil_part *part, char *text, size_t size) {
+                           const dil_shard *shard, char *text, size_t size) {
   cuda_run r;
-  dil_status status = check_call(kernel, call, part, &r);
+  dil_status status = check_call(kernel, call, shard, &r);
   size_t length = 0;
   text[0] = 0;
   if (!status) status = run_entered(kernel, &r, NULL, have_passes);

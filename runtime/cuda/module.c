@@ -26,7 +26,7 @@ const dil_cuda_module *dil_cuda_module_init(void) {
       .advance = kernel_advance,
       .finish = kernel_finish,
       .opens = kernel_opens,
-      .open_part = kernel_open,
+      .open_shard = kernel_open,
       .workspace = kernel_workspace,
       .foresee = kernel_foresee,
       .pool = device_pool,

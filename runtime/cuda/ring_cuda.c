@@ -120,33 +120,33 @@ static dil_status note_begun(ring_cuda *c, int32_t step) {
   return status;
 }
 
-static dil_status begin_part(ring_device *d, const dil_call *call,
-                        const dil_part *part) {
+static dil_status begin_shard(ring_device *d, const dil_call *call,
+                        const dil_shard *shard) {
   ring_cuda *c = self(d);
-  return kernel_begin(c->kernel, call, part, c->passes);
+  return kernel_begin(c->kernel, call, shard, c->passes);
 }
 
-static dil_status advance_part(ring_device *d, const dil_call *call,
-                          const dil_part *part) {
+static dil_status advance_shard(ring_device *d, const dil_call *call,
+                          const dil_shard *shard) {
   ring_cuda *c = self(d);
-  return kernel_advance(c->kernel, call, part, c->passes);
+  return kernel_advance(c->kernel, call, shard, c->passes);
 }
 
-static dil_status end_part(ring_device *d, const dil_call *call,
-                         const dil_part *part) {
+static dil_status end_shard(ring_device *d, const dil_call *call,
+                         const dil_shard *shard) {
   ring_cuda *c = self(d);
-  return kernel_finish(c->kernel, call, part, c->passes);
+  return kernel_finish(c->kernel, call, shard, c->passes);
 }
 
-static dil_status opens_part(ring_device *d, const dil_call *call,
-                             const dil_part *part, int64_t *apart) {
-  return kernel_opens(self(d)->kernel, call, part, apart);
+static dil_status opens_shard(ring_device *d, const dil_call *call,
+                              const dil_shard *shard, int64_t *state_stride) {
+  return kernel_opens(self(d)->kernel, call, shard, state_stride);
 }
 
-static dil_status open_part(ring_device *d, const dil_call *call,
-                            const dil_part *part) {
+static dil_status open_shard(ring_device *d, const dil_call *call,
+                             const dil_shard *shard) {
   ring_cuda *c = self(d);
-  return kernel_open(c->kernel, call, part, c->passes);
+  return kernel_open(c->kernel, call, shard, c->passes);
 }
 
 static dil_status start(ring_device *d) {
@@ -411,11 +411,11 @@ static const ring_device_calls calls = {.name = "cuda",
                                         .pack = pack,
                                         .spread = spread,
                                         .forget = forget,
-                                        .begin = begin_part,
-                                        .advance = advance_part,
-                                        .finish = end_part,
-                                        .opens = opens_part,
-                                        .open = open_part,
+                                        .begin = begin_shard,
+                                        .advance = advance_shard,
+                                        .finish = end_shard,
+                                        .opens = opens_shard,
+                                        .open = open_shard,
                                         .post = post,
                                         .wait = wait,
                                         .mark = mark,

@@ -37,7 +37,7 @@ static void list_runs(const route *r, dil_rows_run *out) {
                             .period = from->period,
                             .before = from->before,
                             .kv = from->kv,
-                            .comb = from->comb,
+                            .progression = from->progression,
                             .first = from->first,
                             .count = from->count};
   }
@@ -98,8 +98,8 @@ static void fill_places(const route *r, const ring_keys *keys, dil_rows *p) {
     p->v[i] = v->data;
     fill_strides(k, p->k_stride[i]);
     fill_strides(v, p->v_stride[i]);
-    p->first[i] = r->owned.comb[i].first;
-    p->step[i] = r->owned.comb[i].step;
+    p->first[i] = r->owned.progression[i].first;
+    p->step[i] = r->owned.progression[i].step;
   }
   int64_t size = (int64_t)dil_dtype_size(keys->k[0].dtype);
   p->unit = (int)unit;

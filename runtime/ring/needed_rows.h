@@ -1,5 +1,5 @@
-/* needed_rows.h - demands: which keys one comb of the receiver's queries needs
- * through one branch and phase. Internal to the files behind place.h. */
+/* needed_rows.h - demands: which keys one progression of the receiver's queries
+ * needs through one branch and phase. Internal to the files behind place.h. */
 #ifndef DIL_RUNTIME_RING_NEEDED_ROWS_H
 #define DIL_RUNTIME_RING_NEEDED_ROWS_H
 
@@ -14,7 +14,7 @@ typedef struct demand {
   bool masked;          /* the mask may hide keys, and its bounds are known */
   bool gathered;        /* the branch gathers (place.h) */
   int32_t head;         /* the first head of this demand */
-  dil_comb queries;
+  dil_progression queries;
 } demand;
 
 /* The keys that a demand needs from one position up to `until`. */

@@ -1,7 +1,7 @@
 /* partition.c - the partition of a sequence, and the rows that travel; see
- * place.h. A *demand* is the need of one comb of the receiver's queries for
- * keys of one branch and phase. In a range of keys where no demand changes, the
- * needed keys are a few residues of a common period: a *stretch*. */
+ * place.h. A *demand* is the need of one progression of the receiver's queries
+ * for keys of one branch and phase. In a range of keys where no demand changes,
+ * the needed keys are a few residues of a common period: a *stretch*. */
 #include "needed_rows.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/status.h"
@@ -11,46 +11,49 @@
 /* ---- shards -------------------------------------------------------------- */
 
 /* Piece `index` of `count` rows in `pieces`; the first pieces get one more. */
-static dil_comb cut_piece(int64_t count, int64_t origin, int64_t pieces,
-                          int64_t index) {
+static dil_progression cut_piece(int64_t count, int64_t origin, int64_t pieces,
+                                 int64_t index) {
   int64_t each = count / pieces, more = count % pieces;
-  return (dil_comb){origin + index * each + minimum(index, more), 1,
-                    each + (index < more)};
+  return (dil_progression){origin + index * each + minimum(index, more), 1,
+                           each + (index < more)};
 }
 
-static void shard_add(shard *s, dil_comb comb) {
-  dil_comb *last = s->count ? &s->comb[s->count - 1] : NULL;
-  if (comb.count == 0) return;
-  if (last && comb_end(*last) == comb.first) last->count += comb.count;
-  else s->comb[s->count++] = comb;
+static void positions_add(positions *s, dil_progression progression) {
+  dil_progression *last = s->count ? &s->progression[s->count - 1] : NULL;
+  if (progression.count == 0) return;
+  if (last && progression_end(*last) == progression.first)
+    last->count += progression.count;
+  else s->progression[s->count++] = progression;
 }
 
-shard place_shard(dil_layout layout, int64_t count, int64_t origin,
-                  int32_t ranks, int32_t rank) {
-  shard s = {0};
+positions partition_owned(dil_layout layout, int64_t count, int64_t origin,
+                          int32_t ranks, int32_t rank) {
+  positions s = {0};
   if (layout == DIL_CONTIGUOUS)
-    shard_add(&s, cut_piece(count, origin, ranks, rank));
+    positions_add(&s, cut_piece(count, origin, ranks, rank));
   else if (layout == DIL_ZIGZAG) {
-    shard_add(&s, cut_piece(count, origin, 2 * ranks, rank));
-    shard_add(&s, cut_piece(count, origin, 2 * ranks, 2 * ranks - 1 - rank));
+    positions_add(&s, cut_piece(count, origin, 2 * ranks, rank));
+    positions_add(&s,
+                  cut_piece(count, origin, 2 * ranks, 2 * ranks - 1 - rank));
   } else
-    shard_add(&s, (dil_comb){origin + rank, ranks,
-                             maximum(count - rank + ranks - 1, 0) / ranks});
+    positions_add(
+        &s, (dil_progression){origin + rank, ranks,
+                              maximum(count - rank + ranks - 1, 0) / ranks});
   return s;
 }
 
-int64_t shard_rows(const shard *s) {
+int64_t positions_count(const positions *s) {
   int64_t rows_owned = 0;
-  for (int32_t i = 0; i < s->count; i++) rows_owned += s->comb[i].count;
+  for (int32_t i = 0; i < s->count; i++) rows_owned += s->progression[i].count;
   return rows_owned;
 }
 
-shard place_queries(const ring_shape *r, int32_t rank) {
-  return place_shard(r->layout, r->N, r->M - r->N, r->ranks, rank);
+positions place_queries(const ring_shape *r, int32_t rank) {
+  return partition_owned(r->layout, r->N, r->M - r->N, r->ranks, rank);
 }
 
-shard place_keys(const ring_shape *r, int32_t rank) {
-  return place_shard(r->layout, r->M, 0, r->ranks, rank);
+positions place_keys(const ring_shape *r, int32_t rank) {
+  return partition_owned(r->layout, r->M, 0, r->ranks, rank);
 }
 
 /* ---- arithmetic ---------------------------------------------------------- */
@@ -79,11 +82,11 @@ static int64_t first_common(int64_t low, int64_t a, int64_t r, int64_t b,
 static bool queries_within(const demand *d, int64_t residue, int64_t low,
                            int64_t high, int64_t *t_min, int64_t *t_max,
                            int64_t *every) {
-  const dil_comb *q = &d->queries;
+  const dil_progression *q = &d->queries;
   int64_t r = d->branch->dilation;
   *every = least_multiple(r, q->step);
   *t_min = first_common(maximum(low, q->first), residue, r, q->first, q->step);
-  high = minimum(high, comb_end(*q));
+  high = minimum(high, progression_end(*q));
   if (*t_min >= high) return false;
   *t_max = *t_min + (high - 1 - *t_min) / *every * *every;
   return true;
@@ -92,7 +95,7 @@ static bool queries_within(const demand *d, int64_t residue, int64_t low,
 /* The start of the next segment that may hold queries of the receiver. */
 static int64_t skip_segments(const demand *d, int64_t high) {
   int64_t s = d->branch->segment;
-  if (!s || comb_end(d->queries) <= high) return INT64_MAX;
+  if (!s || progression_end(d->queries) <= high) return INT64_MAX;
   return maximum(high, floor_to(d->queries.first, s));
 }
 
@@ -149,8 +152,8 @@ typedef struct demands {
   demand of[DEMANDS_MAX];
   want want[DEMANDS_MAX];
   mask_search search;     /* mask NULL: masks are ignored */
-  int32_t comb_index;
-  dil_comb comb;          /* of the sender's keys */
+  int32_t progression_index;
+  dil_progression progression; /* of the sender's keys */
   int64_t low, high;      /* the range; none: low == high */
   bool keeps[DEMANDS_MAX]; /* demands that need keys of the range */
   int32_t offset[DIL_PERIOD_MAX];
@@ -190,7 +193,7 @@ static demand make_demand(demands *all, const dil_table *t, int32_t b,
   return d;
 }
 
-static dil_status gather_demands(const dil_table *t, const shard *asking,
+static dil_status gather_demands(const dil_table *t, const positions *asking,
                                  int32_t kv_head, demands *all) {
   int32_t group = t->heads / t->kv_heads;
   for (int32_t h = kv_head * group; h < (kv_head + 1) * group; h++)
@@ -199,7 +202,7 @@ static dil_status gather_demands(const dil_table *t, const shard *asking,
         continue;
       demand d = make_demand(all, t, b, h);
       for (int32_t i = 0; i < asking->count; i++) {
-        d.queries = asking->comb[i];
+        d.queries = asking->progression[i];
         if (!demands_add(all, d))
           return dil_fail(DIL_UNSUPPORTED, "more than %d phases of branches "
                           "share a K/V head", DEMANDS_MAX);
@@ -224,7 +227,7 @@ static int64_t period_of(const demands *all) {
   for (int32_t i = 0; i < all->count; i++) {
     const want *w = &all->want[i];
     if (!all->keeps[i]) continue;
-    if (!period) period = all->comb.step;
+    if (!period) period = all->progression.step;
     period = least_multiple(
         period, w->inside ? w->every : all->of[i].branch->dilation);
   }
@@ -244,8 +247,10 @@ static bool is_asked(const demands *all, int64_t j) {
 
 /* Tells the visitor about the range, as one stretch. */
 static dil_status flush(demands *all) {
-  stretch_of_rows found = {.comb = all->comb_index, .low = all->low,
-                           .high = all->high, .offset = all->offset,
+  stretch_of_rows found = {.progression = all->progression_index,
+                           .low = all->low,
+                           .high = all->high,
+                           .offset = all->offset,
                            .period = period_of(all)};
   int64_t length = minimum(found.period, found.high - found.low);
   if (length > DIL_PERIOD_MAX)
@@ -253,7 +258,8 @@ static dil_status flush(demands *all) {
                     "in a sequence of parts (at most %d)",
                     (long long)found.period, DIL_PERIOD_MAX);
   for (int64_t o = 0; o < length; o++)
-    if (floor_mod(found.low + o - all->comb.first, all->comb.step) == 0 &&
+    if (floor_mod(found.low + o - all->progression.first,
+                  all->progression.step) == 0 &&
         is_asked(all, found.low + o))
       all->offset[found.count++] = (int32_t)o;
   if (found.count) all->visit(all->context, &found);
@@ -305,14 +311,15 @@ static dil_status settle(demands *all, int64_t low, int64_t high,
   return status ? status : settle(all, middle, high, answer);
 }
 
-/* Visits the rows that travel out of one comb of the sender. */
-static dil_status comb_rows(demands *all, int32_t index, dil_comb comb) {
-  int64_t end = comb_end(comb);
+/* Visits the rows that travel out of one progression of the sender. */
+static dil_status progression_rows(demands *all, int32_t index,
+                                   dil_progression progression) {
+  int64_t end = progression_end(progression);
   dil_status status = DIL_OK;
-  all->comb_index = index;
-  all->comb = comb;
+  all->progression_index = index;
+  all->progression = progression;
   all->low = all->high = 0;
-  for (int64_t at = comb.first; at < end && !status;) {
+  for (int64_t at = progression.first; at < end && !status;) {
     mask_answer first[DEMANDS_MAX];
     int64_t high = minimum(ask(all, at), end);
     for (int32_t i = 0; i < all->count; i++)
@@ -327,7 +334,7 @@ static dil_status comb_rows(demands *all, int32_t index, dil_comb comb) {
 }
 
 static dil_status reach(const dil_table *t, const place_mask *mask,
-                        const shard *owned, const shard *asking,
+                        const positions *owned, const positions *asking,
                         int32_t kv_head, asking_for part, place_visit visit,
                         void *context, bool *exact) {
   demands *all = calloc(1, sizeof *all);
@@ -338,14 +345,14 @@ static dil_status reach(const dil_table *t, const place_mask *mask,
   all->context = context;
   dil_status status = gather_demands(t, asking, kv_head, all);
   for (int32_t i = 0; i < owned->count && !status; i++)
-    status = comb_rows(all, i, owned->comb[i]);
+    status = progression_rows(all, i, owned->progression[i]);
   *exact = all->search.exact;
   free(all);
   return status;
 }
 
-dil_status place_reach(const dil_table *t, const shard *owned,
-                       const shard *asking, int32_t kv_head,
+dil_status place_reach(const dil_table *t, const positions *owned,
+                       const positions *asking, int32_t kv_head,
                        place_visit visit, void *context) {
   bool exact;
   return reach(t, NULL, owned, asking, kv_head, (asking_for){0, true, true},
@@ -366,7 +373,7 @@ bool place_gathers(const ring_shape *r) {
 static dil_status ring_reach(const ring_shape *r, int32_t from, int32_t to,
                              int32_t kv_head, place_part part,
                              place_visit visit, void *context, bool *exact) {
-  shard owned = place_keys(r, from), asking = place_queries(r, to);
+  positions owned = place_keys(r, from), asking = place_queries(r, to);
   uint64_t all = all_branches(r->table);
   uint64_t mine = part == PLACE_FIRST ? r->gathered : ~r->gathered;
   bool alone = !(all & ~mine);

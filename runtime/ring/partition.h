@@ -2,10 +2,10 @@
  * owns, and which rows travel between two ranks.
  *
  * In: a plan's table, the shape of a ring, N and M. Out: the positions that a
- * rank owns, as combs; and for each pair of ranks the key rows that some query
- * of the receiver needs. The rows are exact for segments, dilations, phases and
- * windows; they come from arithmetic on global positions. Sender and receiver
- * compute the same list, so that no index travels. */
+ * rank owns, as progressions; and for each pair of ranks the key rows that some
+ * query of the receiver needs. The rows are exact for segments, dilations,
+ * phases and windows; they come from arithmetic on global positions. Sender and
+ * receiver compute the same list, so that no index travels. */
 #ifndef DIL_RUNTIME_RING_PARTITION_H
 #define DIL_RUNTIME_RING_PARTITION_H
 
@@ -19,19 +19,19 @@ typedef enum dil_layout {
   DIL_CONTIGUOUS, DIL_ZIGZAG, DIL_STRIPED, DIL_LAYOUT_COUNT
 } dil_layout;
 
-enum { SHARD_COMBS = 2 }; /* a zigzag shard has two blocks */
+enum { PROGRESSIONS_MOST = 2 }; /* a zigzag shard has two blocks */
 
-/* The positions that a rank owns, as combs: arithmetic progressions. A shard of
- * no rows has no combs. */
-typedef struct shard {
+/* The positions that a rank owns, as arithmetic progressions. A rank
+ * without rows has none. */
+typedef struct positions {
   int32_t count;
-  dil_comb comb[SHARD_COMBS]; /* in rising order */
-} shard;
+  dil_progression progression[PROGRESSIONS_MOST]; /* in rising order */
+} positions;
 
-/* The shard of a rank among rows 0..count-1, with `origin` added to each. */
-shard place_shard(dil_layout layout, int64_t count, int64_t origin,
-                  int32_t ranks, int32_t rank);
-int64_t shard_rows(const shard *s);
+/* The positions of a rank among rows 0..count-1, each plus `origin`. */
+positions partition_owned(dil_layout layout, int64_t count, int64_t origin,
+                          int32_t ranks, int32_t rank);
+int64_t positions_count(const positions *s);
 
 /* ---- rows that travel ---------------------------------------------------- */
 
@@ -68,14 +68,14 @@ typedef struct ring_shape {
 /* Whether all branches gather. */
 bool place_gathers(const ring_shape *r);
 
-shard place_queries(const ring_shape *r, int32_t rank); /* positions t */
-shard place_keys(const ring_shape *r, int32_t rank);    /* positions j */
+positions place_queries(const ring_shape *r, int32_t rank); /* positions t */
+positions place_keys(const ring_shape *r, int32_t rank); /* positions j */
 
 /* A stretch of rows that travel: the positions low + offset[i] + n * period
  * below `high`, for 0 <= i < count and n >= 0. The visitor gets the stretches
- * of each comb in rising order. */
+ * of each progression in rising order. */
 typedef struct stretch_of_rows {
-  int32_t comb;            /* of the sender's shard */
+  int32_t progression;     /* of the sender's shard */
   int64_t low, high, period;
   const int32_t *offset;
   int32_t count;
@@ -85,8 +85,8 @@ typedef void (*place_visit)(void *context, const stretch_of_rows *rows);
 /* Visits the rows of `kv_head` among the `owned` keys that some query of
  * `asking` reaches, each row once. DIL_MEMORY; DIL_UNSUPPORTED: a common period
  * of dilations is above DIL_PERIOD_MAX, or a K/V head has too many phases. */
-dil_status place_reach(const dil_table *table, const shard *owned,
-                       const shard *asking, int32_t kv_head,
+dil_status place_reach(const dil_table *table, const positions *owned,
+                       const positions *asking, int32_t kv_head,
                        place_visit visit, void *context);
 /* Visits the rows that rank `from` sends to rank `to` in one phase. */
 dil_status place_rows(const ring_shape *r, int32_t from, int32_t to,

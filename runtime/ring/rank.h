@@ -50,7 +50,7 @@ dil_status member_reopen(member *m);
 void member_ask_lost(member *m);
 
 /* The batch rows that a rank takes. */
-dil_comb member_batch(const member *m, const dil_call *call);
+dil_progression member_batch(const member *m, const dil_call *call);
 /* The sequence of its ring. */
 ring_shape member_shape(const member *m, const dil_call *call);
 /* Views of the member's rows: of the rows that it holds, or else of the call's
@@ -58,11 +58,11 @@ ring_shape member_shape(const member *m, const dil_call *call);
 void member_view(const member *m, const dil_call *call, ring_rows *out);
 void member_view_call(const member *m, const dil_call *call, ring_rows *out);
 /* The rows of member_view with their positions in the whole call. */
-resident_part member_part(const member *m, const dil_call *call);
+resident_shard member_shard(const member *m, const dil_call *call);
 
 /* A row of o among a member's own rows. */
 typedef struct row_place {
-  int32_t comb;
+  int32_t progression;
   int64_t b, row;
   int32_t h;
 } row_place;

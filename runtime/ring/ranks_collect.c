@@ -42,7 +42,8 @@ static void move(void *here, char **message, int64_t bytes, bool unpack) {
 
 static void move_row(const parcel *p, const row_place *at, char **message,
                      bool unpack) {
-  const dil_tensor *o = &p->rows.o[at->comb], *lse = &p->rows.lse[at->comb];
+  const dil_tensor *o = &p->rows.o[at->progression],
+                   *lse = &p->rows.lse[at->progression];
   int64_t place = at->b * o->stride[0] + at->row * o->stride[1] +
                   at->h * o->stride[2];
   move((char *)o->data + place * (int64_t)dil_dtype_size(o->dtype), message,
@@ -59,25 +60,26 @@ static int64_t parcel_bytes(const parcel *p) {
   int64_t bytes = 0, lse = p->rows.lse[0].data ? sizeof(float) : 0;
   if (p->wanted->count >= 0)
     return count_wanted(p) * (width_of(&p->rows.o[0]) + lse);
-  for (int32_t i = 0; i < SHARD_COMBS; i++) {
+  for (int32_t i = 0; i < PROGRESSIONS_MOST; i++) {
     const dil_tensor *o = &p->rows.o[i];
     bytes += o->shape[0] * o->shape[1] * o->shape[2] * (width_of(o) + lse);
   }
   return bytes;
 }
 
-/* Copies all rows of a comb in slices, with heartbeats between them. */
-static void move_comb(const parcel *p, int32_t comb, char **message,
-                      bool unpack) {
+/* Copies all rows of a progression in slices, with heartbeats between them. */
+static void move_progression(const parcel *p, int32_t progression,
+                             char **message, bool unpack) {
   enum { SLICE = 1 << 24 }; /* bytes; copied well within a heartbeat's time */
-  const dil_tensor *all = &p->rows.o[comb];
+  const dil_tensor *all = &p->rows.o[progression];
   int64_t row = all->shape[0] * all->shape[2] * width_of(all);
   int64_t most = row > 0 && row < SLICE ? SLICE / row : 1;
   dil_tensor o, lse;
   for (int64_t first = 0; first < all->shape[1]; first += most) {
     int64_t left = all->shape[1] - first;
-    rows_slice(&p->rows, comb, (dil_comb){first, 1, left < most ? left : most},
-               &o, &lse);
+    rows_slice(&p->rows, progression,
+               (dil_progression){first, 1, left < most ? left : most}, &o,
+               &lse);
     rows_copy(&o, message, unpack);
     lse_copy(lse, message, unpack);
     link_live(p->world);
@@ -91,8 +93,8 @@ static void move_rows(const parcel *p, char *message, bool unpack) {
     if (find_wanted(p, i, &at)) move_row(p, &at, &message, unpack);
     link_live(p->world);
   }
-  for (int32_t i = 0; i < SHARD_COMBS && p->wanted->count < 0; i++)
-    move_comb(p, i, &message, unpack);
+  for (int32_t i = 0; i < PROGRESSIONS_MOST && p->wanted->count < 0; i++)
+    move_progression(p, i, &message, unpack);
 }
 
 /* Copies the wanted rows from the GPU; if they are not few, it copies all. */
@@ -100,7 +102,7 @@ static dil_status fetch_wanted(const parcel *p) {
   enum { FEW = 8 }; /* few: at most one row in FEW */
   const dil_tensor *o = &p->rows.o[0];
   int64_t all = 0;
-  for (int32_t i = 0; i < SHARD_COMBS; i++)
+  for (int32_t i = 0; i < PROGRESSIONS_MOST; i++)
     all += o[i].shape[0] * o[i].shape[1] * o[i].shape[2];
   dil_status status = DIL_OK;
   row_place at;

@@ -100,10 +100,10 @@ static void copy_lse(const dil_tensor *t, char **at, bool unpack) {
 
 /* Makes q, k or v (tensor 0, 1, 2) on the device: the host's rows, or random
  * numbers. */
-static dil_status place_rows_of(resident *r, const resident_part *p,
-                                int32_t tensor, int32_t comb,
+static dil_status place_rows_of(resident *r, const resident_shard *p,
+                                int32_t tensor, int32_t progression,
                                 const dil_tensor *host, dil_tensor *made) {
-  dil_normal_place place = part_place(p, tensor, comb);
+  dil_normal_place place = shard_normals(p, tensor, progression);
   dil_status status = take_tensor(r, host, p->dtype, made);
   if (status) return status;
   if (host->data) return copy_up(r, host, made);
@@ -126,33 +126,34 @@ static dil_status place_input(resident *r, const dil_tensor *host,
                                  bytes_of(made));
 }
 
-/* ---- a part of a call ---------------------------------------------------- */
+/* ---- a shard of a call --------------------------------------------------- */
 
-static dil_status place_comb(resident *r, const resident_part *p,
-                             int32_t comb) {
+static dil_status place_comb(resident *r, const resident_shard *p,
+                             int32_t progression) {
   const ring_rows *from = &p->rows;
   ring_rows *to = &r->rows;
-  dil_status status =
-      place_rows_of(r, p, 0, comb, &from->q[comb], &to->q[comb]);
+  dil_status status = place_rows_of(r, p, 0, progression, &from->q[progression],
+                                    &to->q[progression]);
   if (!status)
-    status = place_rows_of(r, p, 1, comb, &from->keys.k[comb],
-                           &to->keys.k[comb]);
+    status = place_rows_of(r, p, 1, progression, &from->keys.k[progression],
+                           &to->keys.k[progression]);
   if (!status)
-    status = place_rows_of(r, p, 2, comb, &from->keys.v[comb],
-                           &to->keys.v[comb]);
-  if (!status) status = place_output(r, &from->o[comb], &to->o[comb]);
-  to->lse[comb] = from->lse[comb];
-  if (!status && from->lse[comb].data)
-    status = place_output(r, &from->lse[comb], &to->lse[comb]);
+    status = place_rows_of(r, p, 2, progression, &from->keys.v[progression],
+                           &to->keys.v[progression]);
+  if (!status)
+    status = place_output(r, &from->o[progression], &to->o[progression]);
+  to->lse[progression] = from->lse[progression];
+  if (!status && from->lse[progression].data)
+    status = place_output(r, &from->lse[progression], &to->lse[progression]);
   return status;
 }
 
 dil_status resident_place(resident *r, const dil_call *call,
-                          const resident_part *part) {
+                          const resident_shard *shard) {
   dil_status status = DIL_OK;
   give_all(r);
-  for (int32_t i = 0; i < SHARD_COMBS && !status; i++)
-    status = place_comb(r, part, i);
+  for (int32_t i = 0; i < PROGRESSIONS_MOST && !status; i++)
+    status = place_comb(r, shard, i);
   for (int32_t i = 0; i < call->input_count && !status; i++)
     status = place_input(r, &call->inputs[i], &r->inputs[i]);
   return status;
@@ -160,7 +161,7 @@ dil_status resident_place(resident *r, const dil_call *call,
 
 dil_status resident_fetch(resident *r, const ring_rows *host) {
   dil_status status = DIL_OK;
-  for (int32_t i = 0; i < SHARD_COMBS && !status; i++) {
+  for (int32_t i = 0; i < PROGRESSIONS_MOST && !status; i++) {
     if (host->o[i].data)
       status = copy_down(r, &host->o[i], &r->rows.o[i], rows_copy);
     if (!status && host->lse[i].data)
@@ -177,10 +178,12 @@ static int64_t place_of(const dil_tensor *o, int64_t b, int64_t row,
          (int64_t)dil_dtype_size(o->dtype);
 }
 
-dil_status resident_fetch_row(resident *r, const ring_rows *host, int32_t comb,
-                              int64_t b, int64_t row, int32_t h) {
-  const dil_tensor *there = &r->rows.o[comb], *here = &host->o[comb];
-  dil_tensor sums = r->rows.lse[comb], out = host->lse[comb];
+dil_status resident_fetch_row(resident *r, const ring_rows *host,
+                              int32_t progression, int64_t b, int64_t row,
+                              int32_t h) {
+  const dil_tensor *there = &r->rows.o[progression],
+                   *here = &host->o[progression];
+  dil_tensor sums = r->rows.lse[progression], out = host->lse[progression];
   dil_status status = r->shared->cuda->download(
       r->gpu, (char *)here->data + place_of(here, b, row, h),
       (char *)there->data + place_of(there, b, row, h),

@@ -17,17 +17,17 @@ typedef struct crew_gpu {
   int32_t first, devices;     /* rank r takes GPU first + r % devices */
 } crew_gpu;
 
-/* A rank's part of a call, and its place in the whole call. */
-typedef struct resident_part {
+/* A rank's shard of a call, and its place in the whole call. */
+typedef struct resident_shard {
   ring_rows rows;          /* views of the host's tensors; no data: the rows
                               are random numbers */
   dil_dtype dtype;         /* on the device; the host's may be another */
-  shard queries, keys;     /* positions */
+  positions queries, keys; /* positions */
   int64_t N, M;            /* of the whole */
   int32_t batch, head, kv_head, heads, kv_heads; /* batch, head, kv_head: the
                               first ones here; heads, kv_heads: of the whole */
   uint32_t seed;           /* of rows without data */
-} resident_part;
+} resident_shard;
 
 /* One rank's device and its tensors there. */
 typedef struct resident {
@@ -38,7 +38,7 @@ typedef struct resident {
   ring_rows rows;          /* on the device */
   dil_tensor inputs[DIL_INPUT_MAX];
   int64_t bytes;           /* of all these tensors */
-  void *memory[5 * SHARD_COMBS + DIL_INPUT_MAX];
+  void *memory[5 * PROGRESSIONS_MOST + DIL_INPUT_MAX];
   int32_t memory_count;
 } resident;
 
@@ -47,24 +47,26 @@ typedef struct resident {
 dil_status resident_open(const crew_gpu *shared, const dil_table *table,
                          int32_t rank, resident *r);
 void resident_close(resident *r);
-/* Copies a rank's part of a call to its device, or makes its random numbers
- * there, and fills o and lse with NaN. It frees the part before. */
+/* Copies a rank's shard of a call to its device, or makes its random numbers
+ * there, and fills o and lse with NaN. It frees the shard before. */
 dil_status resident_place(resident *r, const dil_call *call,
-                          const resident_part *part);
+                          const resident_shard *shard);
 /* Copies o and lse back to the host's views. */
 dil_status resident_fetch(resident *r, const ring_rows *host);
 
 /* Copies one row of o and its lse back. */
-dil_status resident_fetch_row(resident *r, const ring_rows *host, int32_t comb,
-                              int64_t b, int64_t row, int32_t h);
+dil_status resident_fetch_row(resident *r, const ring_rows *host,
+                              int32_t progression, int64_t b, int64_t row,
+                              int32_t h);
 
-/* crew_rows.c: the elements of q, k or v (tensor 0, 1, 2) that a comb of a part
- * holds. */
-dil_normal_place part_place(const resident_part *part, int32_t tensor,
-                            int32_t comb);
-/* Views of some rows of a comb: `these` counts rows from the comb's first. */
-void rows_slice(const ring_rows *whole, int32_t comb, dil_comb these,
-                dil_tensor *o, dil_tensor *lse);
+/* crew_rows.c: the elements of q, k or v (tensor 0, 1, 2) that a progression of
+ * a shard holds. */
+dil_normal_place shard_normals(const resident_shard *shard, int32_t tensor,
+                            int32_t progression);
+/* Views of some rows of a progression: `these` counts rows from the
+ * progression's first. */
+void rows_slice(const ring_rows *whole, int32_t progression,
+                dil_progression these, dil_tensor *o, dil_tensor *lse);
 /* Copies a strided tensor [B, rows, H, D] to a contiguous message, or back, and
  * moves *message on. */
 void rows_copy(const dil_tensor *t, char **message, bool unpack);

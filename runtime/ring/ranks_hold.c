@@ -27,13 +27,13 @@ static void hold(dil_tensor *t, dil_dtype dtype, char **at, int64_t *bytes) {
 static int64_t hold_rows(ring_rows *r, const dil_table *t, bool on_gpu,
                          char *at, int64_t *inputs) {
   int64_t bytes = 0;
-  for (int32_t i = 0; i < SHARD_COMBS && !on_gpu; i++) {
+  for (int32_t i = 0; i < PROGRESSIONS_MOST && !on_gpu; i++) {
     hold(&r->q[i], t->dtype, &at, &bytes);
     hold(&r->keys.k[i], t->dtype, &at, &bytes);
     hold(&r->keys.v[i], t->dtype, &at, &bytes);
   }
   *inputs = bytes;
-  for (int32_t i = 0; i < SHARD_COMBS; i++) {
+  for (int32_t i = 0; i < PROGRESSIONS_MOST; i++) {
     hold(&r->o[i], t->dtype, &at, &bytes);
     if (t->lse_allowed) hold(&r->lse[i], DIL_F32, &at, &bytes);
   }
@@ -81,21 +81,21 @@ static void make_normals(void *context, int64_t index, int32_t worker) {
                       dil_normal(p->seed, p->tensor, first + (uint64_t)e));
 }
 
-static dil_status fill_one(dil_threads *threads, const resident_part *whole,
-                           int32_t tensor, int32_t comb, const dil_tensor *from,
-                           const dil_tensor *to) {
+static dil_status fill_one(dil_threads *threads, const resident_shard *whole,
+                           int32_t tensor, int32_t progression,
+                           const dil_tensor *from, const dil_tensor *to) {
   if (from->data) return stream_copy(threads, from, to);
-  normals n = {to, part_place(whole, tensor, comb)};
+  normals n = {to, shard_normals(whole, tensor, progression)};
   return dil_threads_run(threads, to->shape[0] * to->shape[1], make_normals,
                          &n);
 }
 
-static dil_status fill_rows(member *m, const resident_part *whole) {
+static dil_status fill_rows(member *m, const resident_shard *whole) {
   dil_threads *threads = dil_threads_new(m->crew->task.threads);
   if (!threads) return dil_fail_text(DIL_MEMORY, dil_last_error());
   const ring_rows *from = &whole->rows, *to = &m->held;
   dil_status status = DIL_OK;
-  for (int32_t i = 0; i < SHARD_COMBS && !status; i++) {
+  for (int32_t i = 0; i < PROGRESSIONS_MOST && !status; i++) {
     status = fill_one(threads, whole, 0, i, &from->q[i], &to->q[i]);
     if (!status)
       status = fill_one(threads, whole, 1, i, &from->keys.k[i], &to->keys.k[i]);
@@ -108,7 +108,7 @@ static dil_status fill_rows(member *m, const resident_part *whole) {
 
 dil_status crew_hold(crew *c, const dil_call *call) {
   member *m = c->member[c->task.rank];
-  resident_part whole = member_part(m, call);
+  resident_shard whole = member_shard(m, call);
   m->held = whole.rows;
   dil_status status = make_room(m);
   if (!status && !c->task.gpu) status = fill_rows(m, &whole);

@@ -8,8 +8,8 @@ static bool is_here(const crew *c, int32_t rank) {
 }
 
 static dil_status member_place(member *m, const dil_call *call) {
-  resident_part part = member_part(m, call);
-  return resident_place(&m->resident, call, &part);
+  resident_shard shard = member_shard(m, call);
+  return resident_place(&m->resident, call, &shard);
 }
 
 dil_status member_fetch(member *m, const dil_call *call) {
@@ -22,8 +22,8 @@ dil_status member_fetch_row(member *m, const dil_call *call,
                             const row_place *at) {
   ring_rows host;
   member_view(m, call, &host);
-  return resident_fetch_row(&m->resident, &host, at->comb, at->b, at->row,
-                            at->h);
+  return resident_fetch_row(&m->resident, &host, at->progression, at->b,
+                            at->row, at->h);
 }
 
 dil_status crew_place(crew *c, const dil_call *call) {

@@ -8,52 +8,55 @@
 
 /* ---- a rank's rows ------------------------------------------------------- */
 
-/* A view of a tensor [B, rows, H, D]: the rows at a comb's positions, some
- * batch rows and some heads. The tensor's row 0 has position `origin`. */
-static dil_tensor view_rows(const dil_tensor *whole, dil_comb comb,
-                            int64_t origin, dil_comb batch, int32_t head,
+/* A view of a tensor [B, rows, H, D]: the rows at a progression's positions,
+ * some batch rows and some heads. The tensor's row 0 has position `origin`. */
+static dil_tensor view_rows(const dil_tensor *whole,
+                            dil_progression progression, int64_t origin,
+                            dil_progression batch, int32_t head,
                             int32_t heads) {
   dil_tensor t = *whole;
   int64_t at = batch.first * t.stride[0] +
-               (comb.first - origin) * t.stride[1] + head * t.stride[2];
+               (progression.first - origin) * t.stride[1] + head * t.stride[2];
   if (t.data) t.data = (char *)t.data + at * (int64_t)dil_dtype_size(t.dtype);
-  t.stride[1] *= comb.step;
+  t.stride[1] *= progression.step;
   t.shape[0] = batch.count;
-  t.shape[1] = comb.count;
+  t.shape[1] = progression.count;
   t.shape[2] = heads;
   return t;
 }
 
-static dil_tensor view_lse(const dil_tensor *whole, dil_comb comb,
-                           int64_t origin, dil_comb batch, int32_t head,
+static dil_tensor view_lse(const dil_tensor *whole, dil_progression progression,
+                           int64_t origin, dil_progression batch, int32_t head,
                            int32_t heads) {
   dil_tensor t = *whole;
   if (t.data)
     t.data = (float *)t.data + batch.first * t.stride[0] + head * t.stride[1] +
-             (comb.first - origin) * t.stride[2];
-  t.stride[2] *= comb.step;
+             (progression.first - origin) * t.stride[2];
+  t.stride[2] *= progression.step;
   t.shape[0] = batch.count;
   t.shape[1] = heads;
-  t.shape[2] = comb.count;
+  t.shape[2] = progression.count;
   return t;
 }
 
-void rows_slice(const ring_rows *whole, int32_t comb, dil_comb these,
-                dil_tensor *o, dil_tensor *lse) {
-  const dil_tensor *all = &whole->o[comb];
-  dil_comb batch = {0, 1, all->shape[0]};
+void rows_slice(const ring_rows *whole, int32_t progression,
+                dil_progression these, dil_tensor *o, dil_tensor *lse) {
+  const dil_tensor *all = &whole->o[progression];
+  dil_progression batch = {0, 1, all->shape[0]};
   int32_t heads = (int32_t)all->shape[2];
   *o = view_rows(all, these, 0, batch, 0, heads);
-  *lse = view_lse(&whole->lse[comb], these, 0, batch, 0, heads);
+  *lse = view_lse(&whole->lse[progression], these, 0, batch, 0, heads);
 }
 
 static void view_own(const dil_call *c, const ring_shape *r, int32_t rank,
-                     dil_comb batch, head_share s, ring_rows *out) {
-  shard mine = place_queries(r, rank), owned = place_keys(r, rank);
+                     dil_progression batch, head_share s, ring_rows *out) {
+  positions mine = place_queries(r, rank), owned = place_keys(r, rank);
   int64_t origin = r->M - r->N;
-  for (int32_t i = 0; i < SHARD_COMBS; i++) {
-    dil_comb q = i < mine.count ? mine.comb[i] : (dil_comb){origin, 1, 0};
-    dil_comb k = i < owned.count ? owned.comb[i] : (dil_comb){0, 1, 0};
+  for (int32_t i = 0; i < PROGRESSIONS_MOST; i++) {
+    dil_progression q =
+        i < mine.count ? mine.progression[i] : (dil_progression){origin, 1, 0};
+    dil_progression k =
+        i < owned.count ? owned.progression[i] : (dil_progression){0, 1, 0};
     out->q[i] = view_rows(&c->q, q, origin, batch, s.head, s.heads);
     out->o[i] = view_rows(&c->o, q, origin, batch, s.head, s.heads);
     out->lse[i] = view_lse(&c->lse, q, origin, batch, s.head, s.heads);
@@ -66,11 +69,12 @@ static int32_t place_in_ring(const member *m) {
   return m->rank % m->crew->task.mesh.ring;
 }
 
-dil_comb member_batch(const member *m, const dil_call *call) {
+dil_progression member_batch(const member *m, const dil_call *call) {
   const mesh *all = &m->crew->task.mesh;
-  shard batch = place_shard(DIL_CONTIGUOUS, call->q.shape[0], 0, all->batch,
-                            m->rank / all->ring / all->heads);
-  return batch.count ? batch.comb[0] : (dil_comb){0, 1, 0};
+  positions batch =
+      partition_owned(DIL_CONTIGUOUS, call->q.shape[0], 0, all->batch,
+                      m->rank / all->ring / all->heads);
+  return batch.count ? batch.progression[0] : (dil_progression){0, 1, 0};
 }
 
 ring_shape member_shape(const member *m, const dil_call *call) {
@@ -95,56 +99,60 @@ void member_view(const member *m, const dil_call *call, ring_rows *out) {
   else member_view_call(m, call, out);
 }
 
-resident_part member_part(const member *m, const dil_call *call) {
+resident_shard member_shard(const member *m, const dil_call *call) {
   const dil_table *t = m->crew->task.table;
   ring_shape shape_of = member_shape(m, call);
-  resident_part part = {.queries = place_queries(&shape_of, place_in_ring(m)),
-                        .keys = place_keys(&shape_of, place_in_ring(m)),
-                        .N = shape_of.N,
-                        .M = shape_of.M,
-                        .batch = (int32_t)member_batch(m, call).first,
-                        .head = m->share.head,
-                        .kv_head = m->share.kv_head,
-                        .heads = t->heads,
-                        .kv_heads = t->kv_heads,
-                        .dtype = t->dtype,
-                        .seed = call->random};
-  member_view(m, call, &part.rows);
-  return part;
+  resident_shard shard = {.queries = place_queries(&shape_of, place_in_ring(m)),
+                          .keys = place_keys(&shape_of, place_in_ring(m)),
+                          .N = shape_of.N,
+                          .M = shape_of.M,
+                          .batch = (int32_t)member_batch(m, call).first,
+                          .head = m->share.head,
+                          .kv_head = m->share.kv_head,
+                          .heads = t->heads,
+                          .kv_heads = t->kv_heads,
+                          .dtype = t->dtype,
+                          .seed = call->random};
+  member_view(m, call, &shard.rows);
+  return shard;
 }
 
-dil_normal_place part_place(const resident_part *p, int32_t tensor,
-                            int32_t comb) {
-  const shard *s = tensor ? &p->keys : &p->queries;
-  dil_normal_place place = {
-      .seed = p->seed, .tensor = (uint32_t)tensor,
-      .rows = comb < s->count ? s->comb[comb] : (dil_comb){0, 1, 0},
-      .whole_rows = tensor ? p->M : p->N, .batch = p->batch,
-      .head = tensor ? p->kv_head : p->head,
-      .whole_heads = tensor ? p->kv_heads : p->heads};
+dil_normal_place shard_normals(const resident_shard *p, int32_t tensor,
+                            int32_t progression) {
+  const positions *s = tensor ? &p->keys : &p->queries;
+  dil_normal_place place = {.seed = p->seed,
+                            .tensor = (uint32_t)tensor,
+                            .rows = progression < s->count
+                                        ? s->progression[progression]
+                                        : (dil_progression){0, 1, 0},
+                            .whole_rows = tensor ? p->M : p->N,
+                            .batch = p->batch,
+                            .head = tensor ? p->kv_head : p->head,
+                            .whole_heads = tensor ? p->kv_heads : p->heads};
   if (!tensor) place.rows.first -= p->M - p->N;
   return place;
 }
 
-/* Index of position t in a comb; -1: the comb does not hold it. */
-static int64_t row_in(dil_comb comb, int64_t t) {
-  int64_t from = t - comb.first;
-  bool there =
-      from >= 0 && from % comb.step == 0 && from / comb.step < comb.count;
-  return there ? from / comb.step : -1;
+/* Index of position t in a progression; -1: it is not there. */
+static int64_t row_in(dil_progression progression, int64_t t) {
+  int64_t from = t - progression.first;
+  bool there = from >= 0 && from % progression.step == 0 &&
+               from / progression.step < progression.count;
+  return there ? from / progression.step : -1;
 }
 
 bool member_find(const member *m, const dil_call *call, crew_row at,
                  row_place *found) {
   ring_shape shape_of = member_shape(m, call);
-  shard mine = place_queries(&shape_of, place_in_ring(m));
-  dil_comb batch = member_batch(m, call);
+  positions mine = place_queries(&shape_of, place_in_ring(m));
+  dil_progression batch = member_batch(m, call);
   *found = (row_place){.b = at.b - batch.first, .h = at.h - m->share.head};
   if (found->b < 0 || found->b >= batch.count || found->h < 0 ||
       found->h >= m->share.heads)
     return false;
-  for (; found->comb < mine.count; found->comb++) {
-    found->row = row_in(mine.comb[found->comb], at.n + shape_of.M - shape_of.N);
+  for (; found->progression < mine.count; found->progression++) {
+    found->row = row_in(mine.progression[found->progression],
+                        at.n + shape_of.M - shape_of.N);
     if (found->row >= 0) return true;
   }
   return false;

@@ -98,11 +98,12 @@ static int64_t message_bytes(const ring_work *w, const route *r) {
 
 /* ---- passes -------------------------------------------------------------- */
 
-typedef dil_status (*part_step)(ring_device *d, const dil_call *call,
-                                const dil_part *part);
+typedef dil_status (*shard_step)(ring_device *d, const dil_call *call,
+                                 const dil_shard *shard);
 
-/* Comb i of the rank's queries over one comb of keys: its part and its call. */
-static dil_part part_of(ring_work *w, int32_t i, dil_comb keys,
+/* Progression i of the rank's queries over one progression of keys: its shard
+ * and its call. */
+static dil_shard shard_of(ring_work *w, int32_t i, dil_progression keys,
                         const dil_tensor *k, const dil_tensor *v,
                         dil_call *call) {
   const dil_ring *r = w->ring;
@@ -112,96 +113,106 @@ static dil_part part_of(ring_work *w, int32_t i, dil_comb keys,
   call->v = *v;
   call->o = r->rows->o[i];
   call->lse = r->rows->lse[i];
-  return (dil_part){.queries = place_queries(&r->shape, r->link->rank).comb[i],
-                    .keys = keys, .B = r->B, .N = r->shape.N, .M = r->shape.M,
-                    .batch = r->batch, .head = r->head, .o = w->state.o[i],
-                    .lse = w->state.lse[i], .apart = w->state.apart[i]};
+  return (dil_shard){.queries =
+                         place_queries(&r->shape, r->link->rank).progression[i],
+                     .keys = keys,
+                     .B = r->B,
+                     .N = r->shape.N,
+                     .M = r->shape.M,
+                     .batch = r->batch,
+                     .head = r->head,
+                     .o = w->state.o[i],
+                     .lse = w->state.lse[i],
+                     .state_stride = w->state.state_stride[i]};
 }
 
-static int32_t query_combs(const ring_work *w) {
+static int32_t query_progressions(const ring_work *w) {
   return place_queries(&w->ring->shape, w->ring->link->rank).count;
 }
 
-static dil_status advance(ring_work *w, int32_t i, dil_comb keys,
+static dil_status advance(ring_work *w, int32_t i, dil_progression keys,
                           const dil_tensor *k, const dil_tensor *v) {
   dil_call call;
-  dil_part part = part_of(w, i, keys, k, v, &call);
-  return w->device->calls->advance(w->device, &call, &part);
+  dil_shard shard = shard_of(w, i, keys, k, v, &call);
+  return w->device->calls->advance(w->device, &call, &shard);
 }
 
 /* The passes over all keys of rank `from`. `own`: these are the rank's own
- * keys, and an opened comb of queries has seen its own comb of keys already. */
+ * keys, and an opened progression of queries has seen its own progression of
+ * keys already. */
 static dil_status pass_over(ring_work *w, int32_t from, const ring_keys *keys,
                             bool own) {
-  shard owned = place_keys(&w->ring->shape, from);
+  positions owned = place_keys(&w->ring->shape, from);
   double start = clock_seconds();
   dil_status status = DIL_OK;
   for (int32_t c = 0; c < owned.count; c++)
-    for (int32_t i = 0; i < query_combs(w) && !status; i++)
-      if (!own || i != c || !w->state.apart[i])
-        status = advance(w, i, owned.comb[c], &keys->k[c], &keys->v[c]);
+    for (int32_t i = 0; i < query_progressions(w) && !status; i++)
+      if (!own || i != c || !w->state.state_stride[i])
+        status = advance(w, i, owned.progression[c], &keys->k[c], &keys->v[c]);
   if (w->device->calls->on_host)
     w->ring->facts.computed += clock_seconds() - start;
   return status;
 }
 
-typedef dil_status (*part_step)(ring_device *d, const dil_call *call,
-                                const dil_part *part);
+typedef dil_status (*shard_step)(ring_device *d, const dil_call *call,
+                                 const dil_shard *shard);
 
-/* Begin or finish, which look at no keys; opened combs need neither of them. */
-static dil_status without_keys(ring_work *w, part_step step) {
+/* Begin or finish, which look at no keys; opened progressions need neither of
+ * them. */
+static dil_status without_keys(ring_work *w, shard_step step) {
   const dil_table *t = w->ring->shape.table;
   int64_t ks[] = {w->B, 0, t->kv_heads, t->head_dim};
   int64_t vs[] = {w->B, 0, t->kv_heads, t->value_dim};
   dil_tensor k = dil_tensor_make(NULL, t->dtype, 4, ks);
   dil_tensor v = dil_tensor_make(NULL, t->dtype, 4, vs);
   dil_status status = DIL_OK;
-  for (int32_t i = 0; i < query_combs(w) && !status; i++) {
+  for (int32_t i = 0; i < query_progressions(w) && !status; i++) {
     dil_call call;
-    dil_part part = part_of(w, i, (dil_comb){0, 1, 0}, &k, &v, &call);
-    if (!w->state.apart[i]) status = step(w->device, &call, &part);
+    dil_shard shard = shard_of(w, i, (dil_progression){0, 1, 0}, &k, &v, &call);
+    if (!w->state.state_stride[i]) status = step(w->device, &call, &shard);
   }
   return status;
 }
 
-/* Comb i of the rank's queries over comb i of its own keys. */
-static dil_part own_part(ring_work *w, int32_t i, dil_call *call) {
+/* Progression i of the rank's queries over progression i of its own keys. */
+static dil_shard own_shard(ring_work *w, int32_t i, dil_call *call) {
   const ring_keys *keys = &w->ring->rows->keys;
-  shard owned = place_keys(&w->ring->shape, w->ring->link->rank);
-  return part_of(w, i, owned.comb[i], &keys->k[i], &keys->v[i], call);
+  positions owned = place_keys(&w->ring->shape, w->ring->link->rank);
+  return shard_of(w, i, owned.progression[i], &keys->k[i], &keys->v[i], call);
 }
 
-/* Asks the device which combs it can open (ring_device.h). In an opened comb,
- * rows that no other keys reach need no state. A checkpoint holds the state of
- * every row, so it rules out opening. */
+/* Asks the device which progressions it can open (ring_device.h). In an opened
+ * progression, rows that no other keys reach need no state. A checkpoint holds
+ * the state of every row, so it rules out opening. */
 static dil_status ask_opens(ring_work *w) {
   const dil_ring *r = w->ring;
-  shard owned = place_keys(&r->shape, r->link->rank);
+  positions owned = place_keys(&r->shape, r->link->rank);
   dil_status status = DIL_OK;
   if (!w->device->calls->opens || r->checkpoint.prefix) return DIL_OK;
-  for (int32_t i = 0; i < query_combs(w) && i < owned.count && !status; i++) {
+  for (int32_t i = 0; i < query_progressions(w) && i < owned.count && !status;
+       i++) {
     dil_call call;
-    dil_part part = own_part(w, i, &call);
-    status =
-        w->device->calls->opens(w->device, &call, &part, &w->state.apart[i]);
+    dil_shard shard = own_shard(w, i, &call);
+    status = w->device->calls->opens(w->device, &call, &shard,
+                                     &w->state.state_stride[i]);
   }
   return status;
 }
 
-static dil_status open_combs(ring_work *w) {
+static dil_status open_progressions(ring_work *w) {
   dil_status status = DIL_OK;
-  for (int32_t i = 0; i < query_combs(w) && !status; i++) {
+  for (int32_t i = 0; i < query_progressions(w) && !status; i++) {
     dil_call call;
-    if (!w->state.apart[i]) continue;
-    dil_part part = own_part(w, i, &call);
-    status = w->device->calls->open(w->device, &call, &part);
+    if (!w->state.state_stride[i]) continue;
+    dil_shard shard = own_shard(w, i, &call);
+    status = w->device->calls->open(w->device, &call, &shard);
   }
   return status;
 }
 
 /* Step 0: the passes over the rank's own keys. */
 static dil_status pass_over_own(ring_work *w) {
-  dil_status status = open_combs(w);
+  dil_status status = open_progressions(w);
   if (!status) status = without_keys(w, w->device->calls->begin);
   if (status) return status;
   return pass_over(w, w->ring->link->rank, &w->ring->rows->keys, true);
@@ -316,11 +327,11 @@ static void exchange_free(ring_work *w, exchange *e) {
   *e = (exchange){0};
 }
 
-/* Views of another rank's keys, one for each comb. */
+/* Views of another rank's keys, one for each progression. */
 static void view_arrived(const ring_work *w, const exchange *e,
-                         const shard *owned, ring_keys *keys) {
+                         const positions *owned, ring_keys *keys) {
   const dil_table *t = w->ring->shape.table;
-  int64_t all = shard_rows(owned), row = 0;
+  int64_t all = positions_count(owned), row = 0;
   int64_t size = (int64_t)dil_dtype_size(t->dtype) * t->kv_heads;
   int64_t ks[] = {w->B, all, t->kv_heads, t->head_dim};
   int64_t vs[] = {w->B, all, t->kv_heads, t->value_dim};
@@ -329,18 +340,18 @@ static void view_arrived(const ring_work *w, const exchange *e,
                                  t->dtype, 4, ks);
     keys->v[i] = dil_tensor_make((char *)e->v + row * size * t->value_dim,
                                  t->dtype, 4, vs);
-    keys->k[i].shape[1] = keys->v[i].shape[1] = owned->comb[i].count;
-    row += owned->comb[i].count;
+    keys->k[i].shape[1] = keys->v[i].shape[1] = owned->progression[i].count;
+    row += owned->progression[i].count;
   }
 }
 
 /* Allocates the sender's shard and spreads the received rows into it. On the
  * host the shard is cleared, so that rows that did not travel are finite. */
-static dil_status spread_step(ring_work *w, exchange *e, const shard *owned,
+static dil_status spread_step(ring_work *w, exchange *e, const positions *owned,
                               ring_keys *keys) {
   const dil_table *t = w->ring->shape.table;
   ring_device *d = w->device;
-  int64_t there = w->B * shard_rows(owned) * t->kv_heads *
+  int64_t there = w->B * positions_count(owned) * t->kv_heads *
                   (int64_t)dil_dtype_size(t->dtype);
   bool zero = d->calls->on_host;
   dil_status status = d->calls->take(d, there * t->head_dim, zero, &e->k);
@@ -357,7 +368,7 @@ static dil_status compute_step(ring_work *w, int32_t step) {
   const dil_ring *r = w->ring;
   exchange *e = &w->exchange[step];
   int32_t ranks = r->link->ranks, from = (r->link->rank - step + ranks) % ranks;
-  shard owned = place_keys(&r->shape, from);
+  positions owned = place_keys(&r->shape, from);
   ring_keys keys = {0};
   int64_t bytes = 0;
   for (int32_t i = 0; i < PLACE_PARTS; i++) bytes += e->part[i].incoming_bytes;

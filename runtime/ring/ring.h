@@ -13,9 +13,10 @@
 
 #include "ring_device.h"
 
-/* A rank's own rows: one view for each comb (dil_comb) of its shards. */
+/* A rank's own rows: one view for each progression (dil_progression) of its
+ * shards. */
 typedef struct ring_rows {
-  dil_tensor q[SHARD_COMBS], o[SHARD_COMBS], lse[SHARD_COMBS];
+  dil_tensor q[PROGRESSIONS_MOST], o[PROGRESSIONS_MOST], lse[PROGRESSIONS_MOST];
   ring_keys keys;
 } ring_rows;
 

@@ -57,13 +57,13 @@ static void move_row(mover *m, const dil_tensor *t, int64_t row, int32_t kv) {
 
 static void move_run(mover *m, int32_t index) {
   const route_run *run = &m->route->run[index];
-  dil_comb comb = m->route->owned.comb[run->comb];
+  dil_progression progression = m->route->owned.progression[run->progression];
   int64_t rows_here = route_run_rows(m->route, index);
   for (int64_t i = 0; i < rows_here; i++) {
-    int64_t row =
-        (route_position(m->route, run, i) - comb.first) / comb.step;
-    move_row(m, &m->keys->k[run->comb], row, run->kv);
-    move_row(m, &m->keys->v[run->comb], row, run->kv);
+    int64_t row = (route_position(m->route, run, i) - progression.first) /
+                  progression.step;
+    move_row(m, &m->keys->k[run->progression], row, run->kv);
+    move_row(m, &m->keys->v[run->progression], row, run->kv);
   }
 }
 
@@ -95,21 +95,21 @@ static void forget(ring_device *d, route *r) {
 /* ---- passes -------------------------------------------------------------- */
 
 static dil_status begin(ring_device *d, const dil_call *call,
-                        const dil_part *part) {
+                        const dil_shard *shard) {
   const ring_cpu *c = (ring_cpu *)d;
-  return cpu_kernel_begin(c->kernel, c->threads, call, part);
+  return cpu_kernel_begin(c->kernel, c->threads, call, shard);
 }
 
 static dil_status advance(ring_device *d, const dil_call *call,
-                          const dil_part *part) {
+                          const dil_shard *shard) {
   const ring_cpu *c = (ring_cpu *)d;
-  return cpu_kernel_advance(c->kernel, c->threads, c->scratch, call, part);
+  return cpu_kernel_advance(c->kernel, c->threads, c->scratch, call, shard);
 }
 
 static dil_status finish(ring_device *d, const dil_call *call,
-                         const dil_part *part) {
+                         const dil_shard *shard) {
   const ring_cpu *c = (ring_cpu *)d;
-  return cpu_kernel_finish(c->kernel, c->threads, call, part);
+  return cpu_kernel_finish(c->kernel, c->threads, call, shard);
 }
 
 /* ---- messages ------------------------------------------------------------ */

@@ -13,9 +13,9 @@
 
 typedef struct ring_device ring_device;
 
-/* Keys and values of a shard, one view for each comb. */
+/* Keys and values of a shard, one view for each progression. */
 typedef struct ring_keys {
-  dil_tensor k[SHARD_COMBS], v[SHARD_COMBS];
+  dil_tensor k[PROGRESSIONS_MOST], v[PROGRESSIONS_MOST];
 } ring_keys;
 
 /* Bytes and seconds of one rank's run. */
@@ -30,7 +30,7 @@ typedef struct ring_facts {
  * numbers are the same on any number of ranks. */
 typedef struct dil_normal_place {
   uint32_t seed, tensor;
-  dil_comb rows;
+  dil_progression rows;
   int64_t whole_rows;
   int32_t batch, head, whole_heads; /* batch, head: the first ones held */
 } dil_normal_place;
@@ -54,19 +54,20 @@ typedef struct ring_device_calls {
   void (*forget)(ring_device *d, route *r); /* frees the route's device copy */
   /* See cpu_kernel_begin in cpu.h. */
   dil_status (*begin)(ring_device *d, const dil_call *call,
-                      const dil_part *part);
+                      const dil_shard *shard);
   dil_status (*advance)(ring_device *d, const dil_call *call,
-                        const dil_part *part);
+                        const dil_shard *shard);
   dil_status (*finish)(ring_device *d, const dil_call *call,
-                       const dil_part *part);
+                       const dil_shard *shard);
   /* `open` is begin and the first advance in one pass, over keys of the rank's
    * own. It and each later advance write o and lse, so that no finish follows.
-   * `opens` sets *apart to the value that part->apart must have for that; 0:
-   * the device cannot open this part. NULL: it can open no part. */
+   * `opens` sets *state_stride to the value that shard->state_stride must have
+   * for that; 0: the device cannot open this shard. NULL: it can open no shard.
+   * */
   dil_status (*opens)(ring_device *d, const dil_call *call,
-                      const dil_part *part, int64_t *apart);
+                      const dil_shard *shard, int64_t *state_stride);
   dil_status (*open)(ring_device *d, const dil_call *call,
-                     const dil_part *part);
+                     const dil_shard *shard);
   /* A message of the device's memory: see link.h. Requests after the wait see
    * the received rows. */
   dil_status (*post)(ring_device *d, dil_link *link, int32_t slot,

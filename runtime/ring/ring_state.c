@@ -21,14 +21,15 @@ static dil_status take_floats(ring_device *d, int64_t count, float **floats) {
 
 dil_status state_new(ring_state *s, const dil_ring *r) {
   const dil_table *t = r->shape.table;
-  shard mine = place_queries(&r->shape, r->link->rank);
+  positions mine = place_queries(&r->shape, r->link->rank);
   ring_device *d = r->device;
   int64_t states = d->calls->states(d), B = r->rows->q[0].shape[0];
   dil_status status = DIL_OK;
   s->step = -1;
   for (int32_t i = 0; i < mine.count && !status; i++) {
-    int64_t apart = maximum(s->apart[i], 1);
-    int64_t kept = (mine.comb[i].count + apart - 1) / apart;
+    int64_t state_stride = maximum(s->state_stride[i], 1);
+    int64_t kept =
+        (mine.progression[i].count + state_stride - 1) / state_stride;
     s->rows[i] = states * B * kept * t->heads;
     status = take_floats(d, s->rows[i], &s->lse[i]);
     if (!status)
@@ -39,14 +40,14 @@ dil_status state_new(ring_state *s, const dil_ring *r) {
 }
 
 void state_free(ring_state *s, ring_device *d) {
-  for (int32_t i = 0; i < SHARD_COMBS; i++) {
+  for (int32_t i = 0; i < PROGRESSIONS_MOST; i++) {
     if (s->o[i]) d->calls->give(d, s->o[i]);
     if (s->lse[i]) d->calls->give(d, s->lse[i]);
     s->o[i] = s->lse[i] = NULL;
   }
 }
 
-/* ---- as the host sees it -------------------------------------------------- */
+/* ---- as the host sees it ------------------------------------------------- */
 
 /* A copy of the state in host memory; if the device is the host, the state
  * itself. */
@@ -56,7 +57,7 @@ static dil_status mirror_new(const ring_state *s, const dil_ring *r,
   bool good = true;
   *host = *s;
   if (r->device->calls->on_host) return DIL_OK;
-  for (int32_t i = 0; i < SHARD_COMBS; i++) {
+  for (int32_t i = 0; i < PROGRESSIONS_MOST; i++) {
     host->o[i] = calloc((size_t)s->rows[i] + 1, width);
     host->lse[i] = calloc((size_t)s->rows[i] + 1, sizeof(float));
     good = good && host->o[i] && host->lse[i];
@@ -66,7 +67,8 @@ static dil_status mirror_new(const ring_state *s, const dil_ring *r,
 }
 
 static void mirror_free(ring_state *host, const dil_ring *r) {
-  for (int32_t i = 0; i < SHARD_COMBS && !r->device->calls->on_host; i++) {
+  for (int32_t i = 0; i < PROGRESSIONS_MOST && !r->device->calls->on_host;
+       i++) {
     free(host->o[i]);
     free(host->lse[i]);
   }
@@ -79,7 +81,7 @@ static dil_status mirror_move(const ring_state *s, const dil_ring *r,
   int64_t width = r->shape.table->value_dim;
   dil_status status = DIL_OK;
   if (calls->on_host) return DIL_OK;
-  for (int32_t i = 0; i < SHARD_COMBS; i++) {
+  for (int32_t i = 0; i < PROGRESSIONS_MOST; i++) {
     float *const there[] = {s->o[i], s->lse[i]};
     float *const here[] = {host->o[i], host->lse[i]};
     const int64_t floats[] = {s->rows[i] * width, s->rows[i]};
@@ -100,11 +102,11 @@ typedef struct header {
   uint64_t plan_hash;
   int64_t B, N, M, batch, head, seed, train;
   double scale;
-  int64_t rows[SHARD_COMBS];
+  int64_t rows[PROGRESSIONS_MOST];
   int32_t rank, ranks, layout, step;
 } header;
 
-enum { BLOCKS = 1 + 2 * SHARD_COMBS };
+enum { BLOCKS = 1 + 2 * PROGRESSIONS_MOST };
 
 static header describe(const ring_state *s, const dil_ring *r) {
   header h = {.magic = "dilring2", .plan_hash = r->plan_hash, .B = r->B,
@@ -121,7 +123,7 @@ static header describe(const ring_state *s, const dil_ring *r) {
 static void list_floats(const ring_state *s, const dil_ring *r,
                         kept_block blocks[BLOCKS]) {
   int64_t width = r->shape.table->value_dim, size = sizeof(float);
-  for (int32_t i = 0; i < SHARD_COMBS; i++) {
+  for (int32_t i = 0; i < PROGRESSIONS_MOST; i++) {
     blocks[1 + 2 * i] = (kept_block){s->o[i], s->rows[i] * width * size};
     blocks[2 + 2 * i] = (kept_block){s->lse[i], s->rows[i] * size};
   }

@@ -7,14 +7,15 @@
 
 typedef struct ring_state {
   int32_t step;                /* the last step that it includes; -1: none */
-  float *o[SHARD_COMBS], *lse[SHARD_COMBS]; /* on the device; see dil_part */
-  int64_t apart[SHARD_COMBS];  /* see dil_part; 0: every row has a state, which
-                                  `begin` empties */
-  int64_t rows[SHARD_COMBS];   /* floats of lse */
+  float *o[PROGRESSIONS_MOST],
+      *lse[PROGRESSIONS_MOST];             /* on the device; see dil_shard */
+  int64_t state_stride[PROGRESSIONS_MOST]; /* see dil_shard; 0: every row has a
+                                 state, which `begin` empties */
+  int64_t rows[PROGRESSIONS_MOST];   /* floats of lse */
 } ring_state;
 
-/* Allocates the state of the rank's queries. The caller has set `apart`. On
- * failure it keeps no memory. */
+/* Allocates the state of the rank's queries. The caller has set `state_stride`.
+ * On failure it keeps no memory. */
 dil_status state_new(ring_state *state, const dil_ring *ring);
 void state_free(ring_state *state, ring_device *device);
 

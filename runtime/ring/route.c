@@ -50,7 +50,7 @@ static void add_run(void *context, const stretch_of_rows *s) {
   }
   r->run[r->run_count++] =
       (route_run){s->low, s->high, s->period, r->rows,
-                  m->kv,  s->comb, first,     s->count};
+                  m->kv,  s->progression, first,     s->count};
   r->low = r->rows ? minimum(r->low, s->low) : s->low;
   r->high = r->rows ? maximum(r->high, s->high) : s->high;
   r->rows += stretch_count(s);
@@ -63,8 +63,8 @@ static dil_status end(maker *m, dil_status status) {
   return status;
 }
 
-dil_status route_between(const dil_table *t, const shard *owned,
-                         const shard *asking, route *made) {
+dil_status route_between(const dil_table *t, const positions *owned,
+                         const positions *asking, route *made) {
   maker m = {.made = made};
   dil_status status = DIL_OK;
   *made = (route){.from = -1, .to = -1, .owned = *owned};

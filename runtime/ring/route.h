@@ -14,13 +14,13 @@
 typedef struct route_run {
   int64_t low, high, period;
   int64_t before;          /* number of the list's rows before this run */
-  int32_t kv, comb;        /* K/V head; comb of the sender's shard */
+  int32_t kv, progression; /* K/V head; progression of the sender's shard */
   int32_t first, count;
 } route_run;
 
 typedef struct route {
   int32_t from, to;
-  shard owned;             /* the sender's keys */
+  positions owned;         /* the sender's keys */
   int64_t rows;            /* key rows of all K/V heads, in one batch row */
   int64_t low, high;       /* all positions are in low..high-1 */
   int32_t run_count, offset_count;
@@ -32,8 +32,8 @@ typedef struct route {
 dil_status route_new(const ring_shape *r, int32_t from, int32_t to,
                      place_part part, route *made);
 /* The rows of `owned` that queries of `asking` reach, without a ring. */
-dil_status route_between(const dil_table *table, const shard *owned,
-                         const shard *asking, route *made);
+dil_status route_between(const dil_table *table, const positions *owned,
+                         const positions *asking, route *made);
 void route_free(route *route); /* the device frees its copy (forget) */
 
 /* Bytes of one row of K and one of V. */

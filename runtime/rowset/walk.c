@@ -19,10 +19,10 @@ void shape_init(shape *s, int64_t period, void *memory) {
   s->offset = s->first + period + 1;
 }
 
-void shape_reset(shape *s, const dil_comb *comb) {
+void shape_reset(shape *s, const dil_progression *progression) {
   s->count = 0;
-  s->step = comb->step;
-  s->origin = comb->first;
+  s->step = progression->step;
+  s->origin = progression->first;
 }
 
 uint64_t walk_served(const dil_table *table, const dil_pass *pass,

@@ -12,17 +12,17 @@
 #include "runtime/shard.h"
 
 /* One past the last position. */
-static inline int64_t comb_end(dil_comb c) {
+static inline int64_t progression_end(dil_progression c) {
   return c.count ? c.first + (c.count - 1) * c.step + 1 : c.first;
 }
 /* Whether passes have a softmax each, and their outputs are added. */
-static inline bool run_apart(const dil_table *table) {
+static inline bool combine_is_additive(const dil_table *table) {
   return table->combine == DIL_COMBINE_MEAN ||
          table->combine == DIL_COMBINE_SUM;
 }
-/* States that a row of a part has. */
+/* States that a row of a shard has. */
 static inline int32_t run_states(const dil_table *table) {
-  return run_apart(table) ? table->pass_count : 1;
+  return combine_is_additive(table) ? table->pass_count : 1;
 }
 
 /* The classes of one cell and head. Rows are counted from the cell's start:
@@ -55,11 +55,11 @@ typedef struct walk {
 } walk;
 
 size_t shape_size(int64_t period);
-/* period: a multiple of the comb's step, and of the pass's period unless no
- * cell is longer. */
+/* period: a multiple of the progression's step, and of the pass's period unless
+ * no cell is longer. */
 void shape_init(shape *s, int64_t period, void *memory);
-/* Forgets the cell; from now on the rows are those of the comb. */
-void shape_reset(shape *s, const dil_comb *comb);
+/* Forgets the cell; from now on the rows are those of the progression. */
+void shape_reset(shape *s, const dil_progression *progression);
 /* The branches of the pass that serve a head. */
 uint64_t walk_served(const dil_table *table, const dil_pass *pass,
                      int32_t head);

@@ -243,21 +243,21 @@ static void *run_storer(void *context) {
 
 /* ---- computing ----------------------------------------------------------- */
 
-typedef dil_status (*part_step)(ring_device *d, const dil_call *call,
-                                const dil_part *part);
+typedef dil_status (*shard_step)(ring_device *d, const dil_call *call,
+                                 const dil_shard *shard);
 
 static void view_outputs(const stream_work *w, dil_call *call) {
   const arrival *q = &w->open;
   int32_t slot = (int32_t)(w->closed % 2);
   dil_tensor lse = view_lse(&call->lse, q);
-  call->o = w->apart ? output_chunk(w, q, slot)
+  call->o = w->buffers_output ? output_chunk(w, q, slot)
                      : view(&call->o, q, q->first, q->rows.count);
   call->lse = w->stream->lift && lse.data ? lse_chunk(w, q, slot) : lse;
 }
 
 /* A step over the open queries with some keys, or none. */
-static dil_status run_part(stream_work *w, part_step do_step,
-                           const arrival *keys) {
+static dil_status run_shard(stream_work *w, shard_step do_step,
+                            const arrival *keys) {
   const dil_stream *s = w->stream;
   const dil_table *t = s->shape.table;
   const arrival *q = &w->open;
@@ -271,12 +271,12 @@ static dil_status run_part(stream_work *w, part_step do_step,
   call.k = chunk(memory[0], t, q->batches, count, t->kv_heads, t->head_dim);
   call.v = chunk(memory[1], t, q->batches, count, t->kv_heads, t->value_dim);
   view_outputs(w, &call);
-  dil_part part = {.queries = q->rows,
-                   .keys = keys ? keys->rows : (dil_comb){0, 1, 0},
-                   .B = s->shape.B, .N = s->shape.N, .M = q->M,
-                   .batch = (int32_t)q->batch, .o = w->o_state,
-                   .lse = w->lse_state, .longest = s->shape.M};
-  return do_step(w->device, &call, &part);
+  dil_shard shard = {.queries = q->rows,
+                     .keys = keys ? keys->rows : (dil_progression){0, 1, 0},
+                     .B = s->shape.B, .N = s->shape.N, .M = q->M,
+                     .batch = (int32_t)q->batch, .o = w->o_state,
+                     .lse = w->lse_state, .longest = s->shape.M};
+  return do_step(w->device, &call, &shard);
 }
 
 /* Rounds the state of the open queries to o, and hands that on. */
@@ -287,9 +287,9 @@ static dil_status close_queries(stream_work *w) {
   w->is_open = false;
   done.kind = OUTPUTS;
   done.slot = (int32_t)(w->closed % 2);
-  if (w->apart && !work_claim(w, OUTPUTS, done.slot)) return DIL_OK;
+  if (w->buffers_output && !work_claim(w, OUTPUTS, done.slot)) return DIL_OK;
   dil_status status = lift_use(w, &done);
-  if (!status) status = run_part(w, w->device->calls->finish, NULL);
+  if (!status) status = run_shard(w, w->device->calls->finish, NULL);
   if (!status) status = lift_release(w, &done);
   if (!status) status = lift_release(w, &w->open);
   release_buffer(w, QUERIES, w->open.slot);
@@ -297,7 +297,7 @@ static dil_status close_queries(stream_work *w) {
                      s->call->o.shape[3] *
                      (int64_t)dil_dtype_size(s->call->o.dtype);
   w->closed++;
-  if (!status && w->apart) put(w, &w->finished, done);
+  if (!status && w->buffers_output) put(w, &w->finished, done);
   return status;
 }
 
@@ -309,14 +309,14 @@ static dil_status open_queries(stream_work *w, const arrival *a) {
   bool begun = w->resumed;
   w->resumed = false;
   return status || begun ? status
-                         : run_part(w, w->device->calls->begin, NULL);
+                         : run_shard(w, w->device->calls->begin, NULL);
 }
 
 static dil_status compute_pair(stream_work *w, const arrival *keys) {
   dil_stream *s = w->stream;
   int64_t begin = trace_begin();
   dil_status status = lift_use(w, keys);
-  if (!status) status = run_part(w, w->device->calls->advance, keys);
+  if (!status) status = run_shard(w, w->device->calls->advance, keys);
   if (!status) status = lift_release(w, keys);
   trace_end(begin, "stream", "pass over a chunk", NULL, keys->first);
   release_buffer(w, KEYS, keys->slot);
@@ -368,7 +368,7 @@ static dil_status start_thread(stream_work *w, pthread_t *thread,
 
 static void run_threads(stream_work *w) {
   if (start_thread(w, &w->loader, run_loader)) return;
-  bool stores = w->apart && !start_thread(w, &w->storer, run_storer);
+  bool stores = w->buffers_output && !start_thread(w, &w->storer, run_storer);
   fail(w, compute_all(w));
   end_queue(w, &w->finished);
   pthread_join(w->loader, NULL);

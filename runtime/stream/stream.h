@@ -50,7 +50,7 @@ typedef struct stream_job {
   stream_place at;         /* of queries: their first pair */
   int64_t batch, batches;  /* its batch rows */
   int64_t M;               /* keys of these */
-  dil_comb rows;           /* positions */
+  dil_progression rows;    /* positions */
   int64_t first;           /* row of the array that the first one is */
   int32_t slot;            /* which of its two buffers */
   bool there;              /* the buffer has it already */

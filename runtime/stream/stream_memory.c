@@ -12,8 +12,8 @@ static dil_status take_outputs(stream_work *w, int64_t asking) {
   const dil_table *t = s->shape.table;
   int64_t size = (int64_t)dil_dtype_size(t->dtype);
   dil_status status = DIL_OK;
-  w->apart = s->lift || s->call->o.dtype != t->dtype;
-  for (int32_t i = 0; i < 2 && !status && w->apart; i++) {
+  w->buffers_output = s->lift || s->call->o.dtype != t->dtype;
+  for (int32_t i = 0; i < 2 && !status && w->buffers_output; i++) {
     void **memory = w->buffer[OUTPUTS][i].memory;
     status = take(w, asking * t->value_dim * size, &memory[0]);
     if (!status && s->lift)

@@ -179,7 +179,7 @@ static dil_status write_state(stream_work *w, const header *h) {
 
 /* All that is closed is at its place, too. */
 static dil_status keep(stream_work *w, stream_place next) {
-  for (int32_t slot = 0; slot < 2 && w->apart; slot++)
+  for (int32_t slot = 0; slot < 2 && w->buffers_output; slot++)
     if (!work_claim(w, OUTPUTS, slot)) return DIL_OK;
   dil_status status = take_chunks(w, w->closed, true);
   if (status) return status;

@@ -175,8 +175,8 @@ static void cut_rows(const stream_walk *w, stream_job *j) {
   int64_t each = j->keys ? s->chunks.keys : s->chunks.queries;
   int64_t all = j->keys ? j->M : s->N;
   j->first = (j->keys ? w->at.key : w->at.query) * each;
-  j->rows = (dil_comb){j->first + (j->keys ? 0 : j->M - s->N), 1,
-                       minimum(each, all - j->first)};
+  j->rows = (dil_progression){j->first + (j->keys ? 0 : j->M - s->N), 1,
+                              minimum(each, all - j->first)};
 }
 
 static void begin_job(stream_walk *w, bool keys) {
@@ -200,7 +200,7 @@ static void bring_queries(stream_walk *w) {
              value_bytes(t);
 }
 
-static dil_comb queries_of(const stream_walk *w) {
+static dil_progression queries_of(const stream_walk *w) {
   stream_job j = {.M = unit_keys(w->shape, w->at.unit)};
   cut_rows(w, &j);
   return j.rows;
@@ -229,7 +229,7 @@ static bool bring_keys(stream_walk *w, dil_status *status) {
   const dil_table *t = w->shape->table;
   stream_job *j = &w->job;
   begin_job(w, true);
-  shard owned = {1, {j->rows}}, asking = {1, {queries_of(w)}};
+  positions owned = {1, {j->rows}}, asking = {1, {queries_of(w)}};
   *status = route_between(t, &owned, &asking, &j->route);
   if (*status || !j->route.rows) return false;
   j->whole = j->route.rows == j->rows.count * t->kv_heads;

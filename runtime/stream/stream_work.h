@@ -19,7 +19,7 @@ typedef struct arrival {
   kind kind;
   int32_t slot;
   int64_t batch, batches, M, first;
-  dil_comb rows;
+  dil_progression rows;
   stream_place at;
 } arrival;
 
@@ -38,7 +38,7 @@ typedef struct stream_work {
   float *o_state, *lse_state;
   int64_t states;          /* floats of lse_state */
   dil_tensor inputs[DIL_INPUT_MAX];
-  bool apart;              /* o has buffers: the call's place will not do */
+  bool buffers_output;     /* o has buffers: the call's place will not do */
   arrival open;            /* queries that are being computed */
   bool is_open;
   int64_t closed;          /* chunks of queries that are done */

@@ -178,8 +178,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
        item += CARES && DESK.careful ? 0 : gridDim.x) {
     if (threadIdx.x < 32) {
       dil_tile t = find_tile(p, item, TILE_ROWS);
-      /* Rows that a part has no keys for keep their state. */
-      if (is_part(p) && p.splits == 1 && !sees_keys(p, t)) t.count = 0;
+      /* Rows that a shard has no keys for keep their state. */
+      if (is_shard(p) && p.splits == 1 && !sees_keys(p, t)) t.count = 0;
       if (threadIdx.x == 0) DESK.tile = t;
     }
     __syncthreads();

@@ -62,7 +62,7 @@ DIL_INLINE void load_series(const dil_params &p, char *to, bool whole,
                             const dil_visit &v) {
   constexpr int pieces = most_of(WIDTH * ELEMENT_BYTES / 16, 1);
   int away = v.keys.start - p.key_first, step = v.keys.step;
-  if (PARTS && p.key_step > 1) {
+  if (SHARDS && p.key_step > 1) {
     away /= p.key_step;
     step /= p.key_step;
   }

@@ -37,7 +37,7 @@ DIL_INLINE void begin_rows(dil_state &state, float (&o)[VALUE_TILES][4]) {
 
 /* The end of row `row` of the state's and the output's order, (b, n, h): sum(d)
  * are its sums, of weights that add up to l and belong to m; what an earlier
- * pass or part has left joins them. Without a key nothing of that changes. */
+ * pass or shard has left joins them. Without a key nothing of that changes. */
 template <class Sum>
 DIL_INLINE void finish_row(const dil_params &p, long long row, int b, int n,
                            int h, float m, float l, Sum sum) {
@@ -151,17 +151,17 @@ extern "C" __global__ void dil_merge(const __grid_constant__ dil_params p) {
 
 extern "C" __global__ void dil_begin(const __grid_constant__ dil_params p) {
   WARP_ROWS(p, index) {
-    if (!is_part(p) && passes_of(place_of(p, index).h) <= 1)
+    if (!is_shard(p) && passes_of(place_of(p, index).h) <= 1)
       continue;
     if (threadIdx.x % 32 == 0) p.state_lse[index] = DIL_NONE;
-    if (is_part(p)) continue; /* nobody reads sums without an lse */
+    if (is_shard(p)) continue; /* nobody reads sums without an lse */
 #pragma unroll 1
     for (int d = threadIdx.x % 32; d < VALUE_DIM; d += 32)
       p.state_o[index * VALUE_DIM + d] = 0;
   }
 }
 
-/* The states of a row of a part: one, or one a pass, weighted and added. */
+/* The states of a row of a shard: one, or one a pass, weighted and added. */
 #define STATES (COMBINE >= 2 ? PASSES : 1)
 DIL_INLINE float states_sum(const dil_params &p, long long index, int d) {
   long long stride = (long long)p.batches * p.rows * p.heads;
@@ -185,18 +185,18 @@ DIL_INLINE float states_lse(const dil_params &p, long long index, int head) {
 extern "C" __global__ void dil_end(const __grid_constant__ dil_params p) {
   WARP_ROWS(p, index) {
     dil_place at = place_of(p, index);
-    bool part = is_part(p);
-    int passes = part ? 2 : passes_of(at.h);
+    bool shard = is_shard(p);
+    int passes = shard ? 2 : passes_of(at.h);
     if (passes == 1) continue;
 #pragma unroll 1
     for (int d = threadIdx.x % 32; d < VALUE_DIM; d += 32)
       output_row(p, at.b, at.n, at.h)[d] =
-          narrow(part     ? states_sum(p, index, d)
+          narrow(shard    ? states_sum(p, index, d)
                  : passes ? p.state_o[index * VALUE_DIM + d]
                           : 0.0f);
     if (threadIdx.x % 32 == 0)
       write_lse(p, at.b, at.n, at.h,
-                part     ? states_lse(p, index, at.h)
+                shard    ? states_lse(p, index, at.h)
                 : passes ? p.state_lse[index]
                          : DIL_NONE);
   }

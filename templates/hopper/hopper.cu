@@ -45,7 +45,7 @@
 #define LEFT_WINDOWS 1   // 0: no window has a left bound
 #endif
 #ifndef STATES
-#define STATES 1         // 0: no pass or part resumes a running state
+#define STATES 1         // 0: no pass or shard resumes a running state
 #endif
 #ifndef ALL_ARRIVE
 #define ALL_ARRIVE 0     // 1: every thread arrives itself, for race checkers

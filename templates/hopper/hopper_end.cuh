@@ -1,7 +1,7 @@
 // hopper_end.cuh - the epilogue of a tile, by one consumer warpgroup.
 //
 // In: the sums of 64 rows in registers, their row state, the tile's message.
-// Out: O and lse, or the running state that other passes or parts resume. Only
+// Out: O and lse, or the running state that other passes or shards resume. Only
 // STAGED kernels write shared memory here. There the row state of a tile that
 // has ended waits in the output buffer until its last product is done.
 #pragma once
@@ -152,7 +152,7 @@ DEVICE void divide_rows(const consumer &c, float (&o)[VALUE_WIDTH / 2],
 }
 
 // A bit for each of a thread's two rows that needs a state, because a later
-// pass or part computes it.
+// pass or shard computes it.
 DEVICE u32 kept_rows(const consumer &c, int position, int4 t) {
   u32 kept = 0;
 #pragma unroll 1
@@ -162,7 +162,7 @@ DEVICE u32 kept_rows(const consumer &c, int position, int4 t) {
 }
 
 // The epilogue of a tile. It divides by the sums and merges with the state of
-// earlier passes or parts. It stores the new state, or O and lse, or both.
+// earlier passes or shards. It stores the new state, or O and lse, or both.
 DEVICE void finish_tile(const consumer &c, float (&o)[VALUE_WIDTH / 2],
                         row_state r, int slot) {
   u32 message = tile_message(c, slot), thread = thread_index();

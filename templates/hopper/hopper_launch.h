@@ -111,7 +111,7 @@ typedef enum hopper_finish {
   HOPPER_SOME = 16   /* with LEAVE: only rows that `keeps` describes */
 } hopper_finish;
 
-/* A branch of a later pass or part. It says which rows need a state: all rows
+/* A branch of a later pass or shard. It says which rows need a state: all rows
  * that it selects, or only rows with keys below position `low` or from `high`
  * on. */
 typedef struct hopper_keep {
@@ -152,7 +152,7 @@ typedef struct hopper_launch {
   int class_count, member_count;
   int batches, queries;        /* `queries`: rows of a head and batch row */
   int keys;                    /* M of the whole sequence, like positions */
-  int part;                    /* bool, see hopper_place */
+  int shard;                   /* bool, see hopper_place */
   int first;                   /* position of query row 0 */
   int low, high;               /* positions of the rows to compute; high is
                                   exclusive */
@@ -212,13 +212,13 @@ typedef struct hopper_launch {
   float *lse;                  /* NULL: no lse is wanted */
   long long lse_batch, lse_row, lse_head;
   /* The running state of heads that several passes compute, and of all heads in
-   * a part of a sequence. f32 [batches, state_rows, H, Dv] and [batches,
+   * a shard of a sequence. f32 [batches, state_rows, H, Dv] and [batches,
    * state_rows, H]. Row n has entry n / apart. At most one of the rows that
    * share an entry needs a state. */
   float *state_o, *state_lse;
   int state_rows;
-  unsigned apart_ratio;        /* for n / apart, see quotient_by */
-  short apart_shift;
+  unsigned state_stride_ratio; /* for n / state stride, see quotient_by */
+  short state_stride_shift;
   int heads;                   /* H */
   int keep_count;              /* -1: every row needs a state */
   hopper_keep keeps[HOPPER_KEEPS];

@@ -9,7 +9,7 @@
 // The index of a row's entry in the state, [batches, state_rows, H].
 DEVICE long long state_row(const hopper_launch &run, int batch, int n,
                            int head) {
-  int row = quotient_by(n, run.apart_ratio, run.apart_shift);
+  int row = quotient_by(n, run.state_stride_ratio, run.state_stride_shift);
   return ((long long)batch * run.state_rows + row) * run.heads + head;
 }
 

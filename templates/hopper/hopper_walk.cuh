@@ -367,7 +367,7 @@ DEVICE int quotient_by(int n, unsigned ratio, int shift) {
   return (int)(2ull * n * ratio >> 32 >> shift);
 }
 
-// Whether another pass or part may still compute a head's row at this position.
+// Whether another pass or shard may still compute a head's row there.
 DEVICE bool is_kept(const hopper_launch *run, int position, int head) {
   bool kept = run->keep_count < 0;
 #ifdef __CUDACC__

@@ -11,7 +11,7 @@
 enum { FINISH_WRITE, FINISH_RESUME, FINISH_ADD };
 
 DIL_INLINE int finish_of(const dil_params &p, int head) {
-  if (is_part(p)) return FINISH_RESUME;
+  if (is_shard(p)) return FINISH_RESUME;
   if (PASSES == 1 || passes_of(head) <= 1) return FINISH_WRITE;
   return COMBINE >= 2 ? FINISH_ADD : FINISH_RESUME;
 }

@@ -28,7 +28,7 @@ enum { /* rows of 16-byte pieces, that may be copied as such */
   DIL_WHOLE_V = 4,
   DIL_WHOLE_O = 8, /* pairs of elements are aligned */
   DIL_DROP = 16,   /* dropout applies */
-  DIL_PART = 32    /* of a sequence (dil_part): every row ends in the state */
+  DIL_SHARD = 32   /* of a sequence (dil_shard): every row ends in the state */
 };
 
 typedef struct dil_params {
@@ -37,7 +37,7 @@ typedef struct dil_params {
   float *lse;                    /* NULL: not wanted */
   long long q_stride[3], k_stride[3], v_stride[3], o_stride[3]; /* b, n, h */
   long long lse_stride[3];       /* b, n, h */
-  /* Of chained heads, and of all in a part; [batches, rows, heads, Dv]. */
+  /* Of chained heads, and of all in a shard; [batches, rows, heads, Dv]. */
   float *state_o, *state_lse;
   float *partial;                /* [splits][those rows][2 + Dv]: m, l, sums */
   const int *lengths;            /* [B] or NULL */

@@ -1,6 +1,6 @@
 /* walk.cuh - from the number of a tile to its rows, and from its rows to the
  * keys that they see, by arithmetic on the plan's tables. Rows and keys may be
- * those of a part of a sequence, and heads some of the plan's: positions and
+ * those of a shard of a sequence, and heads some of the plan's: positions and
  * heads are numbered as in the whole.
  *
  * A cell is a stretch of positions in which no branch of the pass changes its
@@ -11,14 +11,14 @@
 #define DIL_TEMPLATES_SHARED_WALK_H
 #include "templates/shared/plan.cuh"
 
-#ifndef PARTS
-#define PARTS 1 /* 0: no call is a part of a sequence */
+#ifndef SHARDS
+#define SHARDS 1 /* 0: no call is a shard of a sequence */
 #endif
-DIL_INLINE bool is_part(const dil_params &p) {
-  return PARTS && p.flags & DIL_PART;
+DIL_INLINE bool is_shard(const dil_params &p) {
+  return SHARDS && p.flags & DIL_SHARD;
 }
 /* From one query row to the next. */
-DIL_INLINE int query_step(const dil_params &p) { return PARTS ? p.step : 1; }
+DIL_INLINE int query_step(const dil_params &p) { return SHARDS ? p.step : 1; }
 
 /* The largest multiple of n (> 0) that is at most a. */
 DIL_INLINE int floor_to(int a, int n) {
@@ -218,8 +218,9 @@ struct dil_keys {
 };
 
 /* A branch's keys become those that the call holds. False: none. The turns are
- * as many as the comb has steps at most, and one where it is no comb. */
-DIL_INLINE bool meet_comb(const dil_params &p, dil_keys &k) {
+ * as many as the progression has steps at most, and one where it is no
+ * progression. */
+DIL_INLINE bool meet_progression(const dil_params &p, dil_keys &k) {
   long long start = k.start, step = k.step;
   long long end = p.key_first + (long long)p.key_rows * p.key_step;
   while ((start - p.key_first) % p.key_step != 0) {
@@ -250,11 +251,11 @@ DIL_INLINE dil_keys keys_of(const dil_params &p, const dil_tile &t,
     if (w.right != DIL_FAR && last + w.right + 1 < high)
       high = last + w.right + 1;
   }
-  if (is_part(p)) {
+  if (is_shard(p)) {
     long long end = p.key_first + (p.key_rows - 1) * (long long)p.key_step + 1;
     if (low < p.key_first) low = p.key_first;
     if (high > end) high = end;
-    if (!meet_comb(p, k)) high = low;
+    if (!meet_progression(p, k)) high = low;
   }
   k.first = steps_to(low - k.start, k.step);
   k.end = steps_to(high - k.start, k.step);

@@ -70,7 +70,7 @@ static void make_call(const bench *x, setup *s) {
                       .scale = (float)p->scale,
                       .weight = 1,
                       .opening = -1,
-                      .apart = 1,
+                      .state_stride = 1,
                       .chained = chained};
 }
 

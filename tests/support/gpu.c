@@ -72,7 +72,7 @@ static void expect(dil_status status) {
 /* What a kernel is made from; kept until this process ends. */
 typedef struct origin {
   const plan *plan;
-  bool whole;              /* no call is a part of a sequence */
+  bool whole;              /* no call is a shard of a sequence */
   struct origin *next;
 } origin;
 

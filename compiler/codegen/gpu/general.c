@@ -186,7 +186,7 @@ static bool write(const gpu_request *r, int32_t member, int32_t attempt,
   put_cover(text, r->plan);
   put(text, "#define WARPS %d\n#define ROW_GROUPS %d\n#define TILE_KEYS %d\n",
       tl.warps, tl.groups, tl.keys);
-  put(text, "#define PARTS %d\n", !r->whole);
+  put(text, "#define SHARDS %d\n", !r->whole);
   put(text, "#define BLOCKS %d\n#define HOLD_Q %d\n#define DESK_BYTES %lld\n",
       tl.blocks, tl.hold, (long long)desk_bytes(t));
   put_template(text, "templates/general/general.cu");

@@ -57,7 +57,7 @@ typedef struct gpu_request {
   bool source_only;        /* first attempts go to `cuda`; no compilation */
   FILE *cuda, *ptxas;      /* not NULL: receive the source and ptxas' report */
   bool whole;              /* every call holds its whole sequence (no
-                              dil_part) */
+                              dil_shard) */
   bool apart;              /* deferred members (see gpu_backend.apart) get no
                               cubin */
   const atomic_bool *stop; /* not NULL: setting it cancels the compilation */

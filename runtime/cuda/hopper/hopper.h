@@ -57,16 +57,16 @@ typedef struct hopper_place {
   int64_t low, high;         /* positions of the rows to compute */
   int64_t key_low, key_high; /* positions of the keys that exist here */
   int64_t M;                 /* of the whole sequence */
-  int64_t part;              /* bool: rows that see no key keep their state */
+  int64_t shard;             /* bool: rows that see no key keep their state */
   int64_t shorter;           /* bool: batch rows may have fewer keys than M, and
-                                only the device knows how many; not in a part */
+                      only the device knows how many; not in a shard */
 } hopper_place;
 
-/* hopper_tiles.c: the place of a whole call; and of a part of a sequence in one
- * pass of the plan, whose rows and keys are contiguous. */
+/* hopper_tiles.c: the place of a whole call; and of a shard of a sequence in
+ * one pass of the plan, whose rows and keys are contiguous. */
 hopper_place hopper_place_whole(int64_t B, int64_t N, int64_t M);
-hopper_place hopper_place_part(const dil_table *table, int32_t pass,
-                               const dil_part *part, int64_t batches);
+hopper_place hopper_place_shard(const dil_table *table, int32_t pass,
+                                const dil_shard *shard, int64_t batches);
 /* Fills a launch from tables and sizes; tensors are left out. False: there are
  * too many tiles. */
 bool hopper_tiles_fill(const hopper_table *table, const hopper_place *place,
@@ -95,7 +95,7 @@ void hopper_count(const hopper_table *table, const hopper_launch *l,
                   int32_t tile_keys, dil_cuda_pass *out);
 
 /* hopper_keep.c: describes in a launch, whose sizes are set, which rows still
- * need a state. These are the rows that `later` branches select, and in a part
+ * need a state. These are the rows that `later` branches select, and in a shard
  * also rows with keys in other parts. */
 void hopper_keeps_fill(const dil_table *table, uint64_t later,
                        const hopper_place *place, hopper_launch *l);

@@ -1,8 +1,8 @@
 /* hopper_live.c - which rows of a launch need a running state, because later
- * passes or parts compute them too, and the distance between such rows.
+ * passes or shards compute them too, and the distance between such rows.
  *
- * In: branches of the plan and the positions of the keys in this part. Out: the
- * test that the kernel makes on a row's position (is_kept in
+ * In: branches of the plan and the positions of the keys in this shard. Out:
+ * the test that the kernel makes on a row's position (is_kept in
  * templates/hopper/hopper_walk.cuh). It may name more rows than are computed
  * later, never fewer. No table grows with the length. */
 #include "hopper_maker.h"
@@ -115,12 +115,12 @@ static uint64_t without_doubles(const dil_table *t, uint64_t asked,
   return asked;
 }
 
-/* The branches whose rows need a state: `later` ones, and in a part branches
+/* The branches whose rows need a state: `later` ones, and in a shard branches
  * with keys in other parts. */
 static uint64_t asked_for(const dil_table *t, uint64_t later,
                           const hopper_place *at) {
   uint64_t asked = later;
-  for (int32_t b = 0; b < t->branch_count && at->part; b++)
+  for (int32_t b = 0; b < t->branch_count && at->shard; b++)
     if (leads_away(t, b, at)) asked |= 1ull << b;
   return without_doubles(t, asked, later);
 }

@@ -96,7 +96,7 @@ static void join(hopper_launch *l, hopper_class *k, int32_t guest) {
 }
 
 void hopper_guests_fill(const hopper_table *table, hopper_launch *l) {
-  if (!table->guests || l->part || !table->home || table->relative ||
+  if (!table->guests || l->shard || !table->home || table->relative ||
       l->residues > HOPPER_PERIOD || l->tile_rows != HOPPER_GUEST_TILE)
     return;
   for (int32_t i = 0; i < l->class_count; i++)

@@ -100,7 +100,7 @@ static int64_t number_tiles(hopper_launch *l, int64_t blocks) {
   int64_t first = 0;
   for (int32_t i = 0; i < l->class_count; i++) {
     int64_t each = count_tiles(l, &l->classes[i]);
-    if (l->part && !class_sees(l, &l->classes[i])) each = 0;
+    if (l->shard && !class_sees(l, &l->classes[i])) each = 0;
     l->classes[i].first = (int)minimum(first, INT32_MAX);
     first += each * blocks;
   }
@@ -221,7 +221,7 @@ static bool fill_tiles(const hopper_table *table, const hopper_place *at,
   l->periods = (int)periods;
   l->section_tiles = (int)each;
   l->tiles = (int)(each * sections);
-  return !table->bare || l->part || fill_bare(table, at, l, blocks);
+  return !table->bare || l->shard || fill_bare(table, at, l, blocks);
 }
 
 /* ---- where rows and keys stand ------------------------------------------- */
@@ -231,14 +231,14 @@ hopper_place hopper_place_whole(int64_t B, int64_t N, int64_t M) {
                         .high = M, .key_low = 0, .key_high = M, .M = M};
 }
 
-hopper_place hopper_place_part(const dil_table *table, int32_t pass,
-                               const dil_part *part, int64_t batches) {
+hopper_place hopper_place_shard(const dil_table *table, int32_t pass,
+                                const dil_shard *shard, int64_t batches) {
   static const dil_predicate none = {DIL_ENDLESS, DIL_ENDLESS, false};
-  const dil_comb *q = &part->queries, *k = &part->keys;
+  const dil_progression *q = &shard->queries, *k = &shard->keys;
   hopper_place at = {.batches = batches, .rows = q->count, .first = q->first,
                      .low = INT64_MAX, .high = INT64_MIN,
                      .key_low = k->first, .key_high = k->first + k->count,
-                     .M = part->M, .part = true};
+                     .M = shard->M, .shard = true};
   for (int32_t b = 0; b < table->branch_count; b++) {
     const dil_branch *branch = &table->branches[b];
     const dil_predicate *window =
@@ -268,7 +268,7 @@ static void fill_place(const hopper_table *table, const hopper_place *at,
                        hopper_launch *l) {
   l->batches = (int)at->batches;
   l->queries = (int)at->rows;
-  l->part = (int)at->part;
+  l->shard = (int)at->shard;
   l->keys = (int)at->M;
   l->first = (int)at->first;
   l->low = l->origin = (int)at->low;
@@ -311,7 +311,7 @@ static double time_of(const hopper_launch *l, int64_t processors) {
   double work = 0, one = hopper_block_time(l->tile_rows);
   for (int32_t i = 0; i < l->class_count; i++) {
     const hopper_class *k = &l->classes[i];
-    if (l->part && !class_sees(l, k)) continue;
+    if (l->shard && !class_sees(l, k)) continue;
     int64_t tall = parts(minimum(k->cell, l->span), k->stride);
     double cells = (double)l->shapes[k->shape].members * k->cells *
                    l->batches * l->periods;

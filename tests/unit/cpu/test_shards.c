@@ -1,4 +1,4 @@
-/* test_shards.c - a sequence computed in parts, as ranks of a ring would: each
+/* test_shards.c - a sequence computed in shards, as ranks of a ring would: each
  * owner's queries over each owner's keys, the state carried in between,
  * against the oracle. On a GPU keys come as a ring brings them: a buffer as
  * large as the owner's shard, in which only the rows that travel are filled,
@@ -72,23 +72,25 @@ static const struct fast {
 enum { FAST = sizeof fast / sizeof fast[0], RANDOM = 40 };
 static const unsigned forces[] = {0, FORCE_CHAIN, FORCE_GENERAL};
 
-/* The rows of a tensor [B, rows, H, D] that a comb names. */
-static dil_tensor view(const dil_tensor *whole, dil_comb comb, int64_t origin) {
+/* The rows of a tensor [B, rows, H, D] that a progression names. */
+static dil_tensor view(const dil_tensor *whole, dil_progression progression,
+                       int64_t origin) {
   dil_tensor t = *whole;
-  t.data = (char *)whole->data + (comb.first - origin) * whole->stride[1] *
+  t.data = (char *)whole->data + (progression.first - origin) *
+                                     whole->stride[1] *
                                      (int64_t)dil_dtype_size(whole->dtype);
-  t.stride[1] = whole->stride[1] * comb.step;
-  t.shape[1] = comb.count;
+  t.stride[1] = whole->stride[1] * progression.step;
+  t.shape[1] = progression.count;
   return t;
 }
 
-static dil_tensor view_lse(const dil_tensor *whole, dil_comb comb,
+static dil_tensor view_lse(const dil_tensor *whole, dil_progression progression,
                            int64_t origin) {
   dil_tensor t = *whole;
   if (!t.data) return t;
-  t.data = (float *)whole->data + (comb.first - origin);
-  t.stride[2] = comb.step;
-  t.shape[2] = comb.count;
+  t.data = (float *)whole->data + (progression.first - origin);
+  t.stride[2] = progression.step;
+  t.shape[2] = progression.count;
   return t;
 }
 
@@ -98,20 +100,20 @@ static void must(dil_status status) {
 
 /* ---- on the processor and on a GPU --------------------------------------- */
 
-/* One comb of queries and the keys that it meets. */
+/* One progression of queries and the keys that it meets. */
 typedef struct work {
   data *d;
   const kernel_made *k;
   const ring_shape *ring;
   int32_t rank;        /* that asks */
   dil_call whole;      /* its tensors where the kernel looks for them */
-  dil_call call;       /* of the part */
-  dil_part part;
+  dil_call call;       /* of the shard */
+  dil_shard shard;
   dil_threads *threads;
   pool *scratch;
 } work;
 
-/* Room for the state of the part's rows, full of NaN. */
+/* Room for the state of the shard's rows, full of NaN. */
 static float *state_new(int64_t count) {
   size_t size = (size_t)count * sizeof(float);
   float *state = malloc(size);
@@ -127,43 +129,44 @@ static void state_free(float *state) {
   else free(state);
 }
 
-static void part_begin(work *w) {
+static void shard_begin(work *w) {
   if (gpu_wanted())
-    must(gpu_module()->begin(w->k->cuda, &w->call, &w->part, NULL));
+    must(gpu_module()->begin(w->k->cuda, &w->call, &w->shard, NULL));
   else
-    must(cpu_kernel_begin(w->k->kernel, w->threads, &w->call, &w->part));
+    must(cpu_kernel_begin(w->k->kernel, w->threads, &w->call, &w->shard));
 }
 
-static void part_finish(work *w) {
-  if (w->part.apart) return; /* o and lse are as they should be */
+static void shard_finish(work *w) {
+  if (w->shard.state_stride) return; /* o and lse are as they should be */
   if (!gpu_wanted()) {
-    must(cpu_kernel_finish(w->k->kernel, w->threads, &w->call, &w->part));
+    must(cpu_kernel_finish(w->k->kernel, w->threads, &w->call, &w->shard));
     return;
   }
-  must(gpu_module()->finish(w->k->cuda, &w->call, &w->part, NULL));
+  must(gpu_module()->finish(w->k->cuda, &w->call, &w->shard, NULL));
   must(gpu_module()->wait(gpu_device(), NULL));
 }
 
-/* A message: rows of the sender's comb that travel, of one K/V head, of which
- * those of comb `index` are copied. */
+/* A message: rows of the sender's progression that travel, of one K/V head, of
+ * which those of progression `index` are copied. */
 typedef struct message {
   const work *w;
   int32_t head, index;
   const dil_tensor *from; /* the whole */
-  char *to;               /* [B, comb, Hkv, width] */
+  char *to;               /* [B, progression, Hkv, width] */
 } message;
 
 static void copy_rows(void *context, const stretch_of_rows *rows) {
   const message *m = context;
   const dil_tensor *t = m->from;
-  const dil_comb *comb = &m->w->part.keys;
+  const dil_progression *progression = &m->w->shard.keys;
   int64_t size = (int64_t)dil_dtype_size(t->dtype), width = t->shape[3] * size;
-  for (int64_t b = 0; rows->comb == m->index && b < t->shape[0]; b++)
+  for (int64_t b = 0; rows->progression == m->index && b < t->shape[0]; b++)
     for (int64_t low = rows->low; low < rows->high; low += rows->period)
       for (int32_t i = 0; i < rows->count; i++) {
         int64_t j = low + rows->offset[i];
         if (j >= rows->high) break;
-        int64_t row = (b * comb->count + (j - comb->first) / comb->step) *
+        int64_t row = (b * progression->count +
+                       (j - progression->first) / progression->step) *
                           t->shape[2] +
                       m->head;
         int64_t at = b * t->stride[0] + j * t->stride[1] +
@@ -176,7 +179,7 @@ static void copy_rows(void *context, const stretch_of_rows *rows) {
 /* k or v as rank `from` sends it, on the device. */
 static dil_tensor send_rows(work *w, const dil_tensor *whole, int32_t from,
                             int32_t index, void **memory) {
-  const int64_t shape[] = {whole->shape[0], w->part.keys.count,
+  const int64_t shape[] = {whole->shape[0], w->shard.keys.count,
                            whole->shape[2], whole->shape[3]};
   dil_tensor t = dil_tensor_make(NULL, whole->dtype, 4, shape);
   size_t size = (size_t)dil_tensor_count(&t) * dil_dtype_size(t.dtype);
@@ -193,43 +196,44 @@ static dil_tensor send_rows(work *w, const dil_tensor *whole, int32_t from,
 /* Rows that stand side by side and are enough for it go to the fast kernel,
  * where the plain call does. */
 static void check_variant(const work *w) {
-  char plain[512], part[512];
+  char plain[512], sharded[512];
   const dil_cuda_module *gpu = gpu_module();
-  const dil_comb *q = &w->part.queries, *k = &w->part.keys;
+  const dil_progression *q = &w->shard.queries, *k = &w->shard.keys;
   must(gpu->variants(w->k->cuda, &w->whole, NULL, plain, sizeof plain));
-  must(gpu->variants(w->k->cuda, &w->call, &w->part, part, sizeof part));
+  must(gpu->variants(w->k->cuda, &w->call, &w->shard, sharded, sizeof sharded));
   bool fast_one = q->step == 1 && k->step == 1 && k->count && q->count >= 64 &&
                   q->first >= 0 && strstr(plain, "hopper");
-  ck_assert_msg(!fast_one || !strcmp(plain, part),
-                "a part takes %s, the whole %s", part, plain);
+  ck_assert_msg(!fast_one || !strcmp(plain, sharded),
+                "a shard takes %s, the whole %s", sharded, plain);
 }
 
-/* Puts the part on the device; with `open` only if that can be. */
-static void part_run(work *w, bool open) {
+/* Puts the shard on the device; with `open` only if that can be. */
+static void shard_run(work *w, bool open) {
   const dil_cuda_module *gpu = gpu_module();
-  if (open) must(gpu->opens(w->k->cuda, &w->call, &w->part, &w->part.apart));
-  if (open && w->part.apart)
-    must(gpu->open_part(w->k->cuda, &w->call, &w->part, NULL));
+  if (open)
+    must(gpu->opens(w->k->cuda, &w->call, &w->shard, &w->shard.state_stride));
+  if (open && w->shard.state_stride)
+    must(gpu->open_shard(w->k->cuda, &w->call, &w->shard, NULL));
   else if (!open)
-    must(gpu->advance(w->k->cuda, &w->call, &w->part, NULL));
+    must(gpu->advance(w->k->cuda, &w->call, &w->shard, NULL));
   must(gpu->wait(gpu_device(), NULL));
 }
 
 /* Comb `index` of what rank `from` owns; with `open` the rows begin with it,
  * where the device can. */
-static void part_advance(work *w, int32_t from, int32_t index, bool open) {
+static void shard_advance(work *w, int32_t from, int32_t index, bool open) {
   if (!gpu_wanted()) {
-    w->call.k = view(&w->whole.k, w->part.keys, 0);
-    w->call.v = view(&w->whole.v, w->part.keys, 0);
+    w->call.k = view(&w->whole.k, w->shard.keys, 0);
+    w->call.v = view(&w->whole.v, w->shard.keys, 0);
     must(cpu_kernel_advance(w->k->kernel, w->threads, w->scratch, &w->call,
-                            &w->part));
+                            &w->shard));
     return;
   }
   void *sent[2];
   w->call.k = send_rows(w, &w->d->call.k, from, index, &sent[0]);
   w->call.v = send_rows(w, &w->d->call.v, from, index, &sent[1]);
   check_variant(w);
-  part_run(w, open);
+  shard_run(w, open);
   for (int i = 0; i < 2; i++) gpu_module()->give(gpu_device(), sent[i]);
 }
 
@@ -237,18 +241,18 @@ static void part_advance(work *w, int32_t from, int32_t index, bool open) {
 
 /* The rank's own keys at the places of its queries come first, as in a ring. */
 static void open_queries(work *w, int32_t index) {
-  shard owned = place_keys(w->ring, w->rank);
+  positions owned = place_keys(w->ring, w->rank);
   if (gpu_wanted() && index < owned.count) {
-    w->part.keys = owned.comb[index];
-    part_advance(w, w->rank, index, true);
+    w->shard.keys = owned.progression[index];
+    shard_advance(w, w->rank, index, true);
   }
-  w->part.keys = (dil_comb){0, 1, 0};
+  w->shard.keys = (dil_progression){0, 1, 0};
   w->call.k.shape[1] = w->call.v.shape[1] = 0;
-  if (!w->part.apart) part_begin(w);
+  if (!w->shard.state_stride) shard_begin(w);
 }
 
 /* Comb `index` of queries over every owner's keys. */
-static void run_queries_of(work *w, int32_t index, dil_comb asking) {
+static void run_queries_of(work *w, int32_t index, dil_progression asking) {
   const pattern *p = w->d->pattern;
   const ring_shape *ring = w->ring;
   int64_t origin = ring->M - ring->N, batch = w->d->shape.batch;
@@ -260,29 +264,30 @@ static void run_queries_of(work *w, int32_t index, dil_comb asking) {
   w->call.o = view(&w->whole.o, asking, origin);
   w->call.lse = view_lse(&w->whole.lse, asking, origin);
   w->call.k.shape[1] = w->call.v.shape[1] = 0;
-  w->part = (dil_part){.queries = asking, .keys = {0, 1, 0}, .B = batch,
-                       .N = ring->N, .M = ring->M,
-                       .o = state_new(count * p->value_dim),
-                       .lse = state_new(count)};
+  w->shard = (dil_shard){.queries = asking, .keys = {0, 1, 0}, .B = batch,
+                         .N = ring->N, .M = ring->M,
+                         .o = state_new(count * p->value_dim),
+                         .lse = state_new(count)};
   open_queries(w, index);
   for (int32_t i = 0; i < ring->ranks; i++) {
     int32_t from = (w->rank + i) % ring->ranks; /* as they come round */
-    shard owned = place_keys(ring, from);
+    positions owned = place_keys(ring, from);
     for (int32_t c = 0; c < owned.count; c++) {
-      w->part.keys = owned.comb[c];
-      if (i == 0 && c == index && w->part.apart) continue;
-      part_advance(w, from, c, false);
+      w->shard.keys = owned.progression[c];
+      if (i == 0 && c == index && w->shard.state_stride) continue;
+      shard_advance(w, from, c, false);
     }
   }
-  part_finish(w);
-  state_free(w->part.o);
-  state_free(w->part.lse);
+  shard_finish(w);
+  state_free(w->shard.o);
+  state_free(w->shard.lse);
 }
 
 static void run_ring(work *w) {
   for (w->rank = 0; w->rank < w->ring->ranks; w->rank++) {
-    shard mine = place_queries(w->ring, w->rank);
-    for (int32_t i = 0; i < mine.count; i++) run_queries_of(w, i, mine.comb[i]);
+    positions mine = place_queries(w->ring, w->rank);
+    for (int32_t i = 0; i < mine.count; i++)
+      run_queries_of(w, i, mine.progression[i]);
   }
 }
 
@@ -314,34 +319,35 @@ static char *outputs_copy(const data *d, size_t *size) {
   return copy;
 }
 
-/* Whether the whole as one part takes what the plain call takes. */
+/* Whether the whole as one shard takes what the plain call takes. */
 static bool takes_the_same(const work *w) {
-  char plain[512], part[512];
+  char plain[512], sharded[512];
   const dil_cuda_module *gpu = gpu_module();
   must(gpu->variants(w->k->cuda, &w->whole, NULL, plain, sizeof plain));
-  must(gpu->variants(w->k->cuda, &w->whole, &w->part, part, sizeof part));
-  return !strcmp(plain, part);
+  must(
+      gpu->variants(w->k->cuda, &w->whole, &w->shard, sharded, sizeof sharded));
+  return !strcmp(plain, sharded);
 }
 
-/* The whole as one part and one pass is computed as the plain call is, to the
+/* The whole as one shard and one pass is computed as the plain call is, to the
  * last bit. */
-static void check_one_part(data *d, kernel_made *k) {
+static void check_one_shard(data *d, kernel_made *k) {
   ring_shape ring = {.table = &k->plan->table, .ranks = 1,
                      .N = d->shape.queries, .M = d->shape.keys};
   work w = {.d = d, .k = k, .ring = &ring, .whole = d->call};
   size_t size;
-  w.part = (dil_part){.queries = place_queries(&ring, 0).comb[0],
-                      .keys = place_keys(&ring, 0).comb[0],
-                      .B = d->shape.batch, .N = ring.N, .M = ring.M};
+  w.shard = (dil_shard){.queries = place_queries(&ring, 0).progression[0],
+                        .keys = place_keys(&ring, 0).progression[0],
+                        .B = d->shape.batch, .N = ring.N, .M = ring.M};
   if (k->plan->table.pass_count > 1 || !takes_the_same(&w)) return;
   must(data_run(d, k));
   char *plain = outputs_copy(d, &size);
   const char *problem = ring_problem(d, k, &ring, NULL, NULL);
-  char *parts = outputs_copy(d, &size);
-  ck_assert_msg(!*problem && !memcmp(plain, parts, size),
-                "one part is not the plain run: %s", problem);
+  char *shards = outputs_copy(d, &size);
+  ck_assert_msg(!*problem && !memcmp(plain, shards, size),
+                "one shard is not the plain run: %s", problem);
   free(plain);
-  free(parts);
+  free(shards);
 }
 
 static void check_parts(const subject *s, unsigned force, call_shape size) {
@@ -352,7 +358,7 @@ static void check_parts(const subject *s, unsigned force, call_shape size) {
   if (gpu_wanted() && !k->refused)
     k->cuda = gpu_kernel_make(k->plan, true, k->problem, sizeof k->problem);
   ck_assert_msg(k->refused || !k->problem[0], "%s", k->problem);
-  if (k->cuda) check_one_part(d, k);
+  if (k->cuda) check_one_shard(d, k);
   for (int32_t ranks = 1; ranks <= 7 && !k->refused; ranks += 1 + ranks / 2)
     for (int layout = 0; layout < DIL_LAYOUT_COUNT; layout++) {
       ring_shape ring = {.table = &k->plan->table,
@@ -376,11 +382,11 @@ static bool is_left_out(int number) {
          number % all != mine;
 }
 
-START_TEST(parts) {
+START_TEST(shards) {
   const char *text = patterns[_i / 3];
   if (is_left_out(_i / 3)) return;
   static const int64_t lengths[][2] = {{171, 171}, {100, 160}, {170, 120}};
-  subject *s = subject_new("parts", text, NULL, 0);
+  subject *s = subject_new("shards", text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s", s->problem);
   for (int i = 0; i < 3; i++)
     check_parts(s, forces[_i % 3],
@@ -394,7 +400,7 @@ END_TEST
 START_TEST(fast_parts) {
   const struct fast *f = &fast[_i];
   if (!gpu_wanted() || is_left_out(PATTERNS + _i)) return;
-  subject *s = subject_new("parts", f->text, NULL, 0);
+  subject *s = subject_new("shards", f->text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s", s->problem);
   check_parts(s, f->force, (call_shape){.batch = 2, .queries = f->queries,
                                         .keys = f->keys, .seed = 9});
@@ -434,7 +440,7 @@ START_TEST(random_parts) {
   spec drawn = spec_hopper((first ? (uint32_t)atoll(first) : 1) * 1000 +
                            (uint32_t)_i);
   spec_print(&drawn, text, sizeof text);
-  subject *s = subject_new("parts", text, NULL, 0);
+  subject *s = subject_new("shards", text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s", s->problem);
   check_random(s, &drawn);
   subject_free(s);
@@ -443,7 +449,7 @@ END_TEST
 
 /* Of 100 queries at 60 to 159 and 160 keys. */
 static const struct misfit {
-  dil_comb queries, keys;
+  dil_progression queries, keys;
   const char *words; /* NULL: it fits */
 } misfits[] = {
     {{60, 1, 100}, {0, 1, 160}, NULL},
@@ -459,21 +465,21 @@ enum { MISFITS = sizeof misfits / sizeof misfits[0] };
 START_TEST(parts_that_do_not_fit_are_refused) {
   if (gpu_wanted()) return;
   const struct misfit *f = &misfits[_i];
-  subject *s = subject_new("parts", patterns[0], NULL, 0);
+  subject *s = subject_new("shards", patterns[0], NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s", s->problem);
   data *d = data_new(s, (call_shape){.batch = 1, .queries = 100, .keys = 160});
   kernel_made *k = kernel_make(s, (recipe){0});
   dil_threads *threads = dil_threads_new(1);
   int64_t rows = 100 * s->pattern->heads * cpu_kernel_states(k->kernel);
-  dil_part part = {.queries = f->queries, .keys = f->keys, .B = 1, .N = 100,
-                   .M = 160, .o = state_new(rows * s->pattern->value_dim),
-                   .lse = state_new(rows)};
-  dil_status status = cpu_kernel_begin(k->kernel, threads, &d->call, &part);
+  dil_shard shard = {.queries = f->queries, .keys = f->keys, .B = 1, .N = 100,
+                     .M = 160, .o = state_new(rows * s->pattern->value_dim),
+                     .lse = state_new(rows)};
+  dil_status status = cpu_kernel_begin(k->kernel, threads, &d->call, &shard);
   ck_assert_int_eq(status, f->words ? DIL_USAGE : DIL_OK);
   ck_assert_msg(!f->words || strstr(dil_last_error(), f->words), "%s",
                 dil_last_error());
-  state_free(part.o);
-  state_free(part.lse);
+  state_free(shard.o);
+  state_free(shard.lse);
   dil_threads_free(threads);
   kernel_unmake(k);
   data_free(d);
@@ -482,10 +488,10 @@ START_TEST(parts_that_do_not_fit_are_refused) {
 END_TEST
 
 int main(void) {
-  Suite *suite = suite_create("parts");
-  TCase *tests = tcase_create("parts");
+  Suite *suite = suite_create("shards");
+  TCase *tests = tcase_create("shards");
   tcase_set_timeout(tests, 240);
-  tcase_add_loop_test(tests, parts, 0, PATTERNS * 3);
+  tcase_add_loop_test(tests, shards, 0, PATTERNS * 3);
   tcase_add_loop_test(tests, parts_that_do_not_fit_are_refused, 0, MISFITS);
   tcase_add_loop_test(tests, fast_parts, 0, FAST);
   tcase_add_loop_test(tests, random_parts, 0, RANDOM);

@@ -25,14 +25,14 @@ typedef struct scene {
   hopper_table made[PASSES];
   dil_predicate predicate[BRANCHES];
   ring_shape ring;
-  dil_part part;
+  dil_shard shard;
   int64_t apart;
   int32_t *owner;      /* [HEADS][places]: the number of a row in the call */
   int64_t places;
   int64_t resumed;     /* rows, of all launches */
 } scene;
 
-/* ---- plans of several passes ---------------------------------------------- */
+/* ---- plans of several passes --------------------------------------------- */
 
 /* Branches fall into passes; the first has keys for every row. */
 static void deal_branches(scene *s) {
@@ -85,13 +85,13 @@ static bool scene_draw(scene *s, uint64_t seed) {
   return true;
 }
 
-/* ---- launches ------------------------------------------------------------- */
+/* ---- launches ------------------------------------------------------------ */
 
-/* Of a pass over the part's keys. */
+/* Of a pass over the shard's keys. */
 static void fill_launch(scene *s, int32_t pass, uint64_t later,
                         hopper_launch *l) {
   const dil_table *t = &s->list->table;
-  hopper_place at = hopper_place_part(t, pass, &s->part, 1);
+  hopper_place at = hopper_place_shard(t, pass, &s->shard, 1);
   int32_t height = 64 * (1 + (int32_t)random_to(WARPGROUPS));
   memset(l, 0, sizeof *l);
   ck_assert(hopper_tiles_fill(&s->made[pass], &at, height, l));
@@ -135,12 +135,12 @@ static void visit_launch(scene *s, const hopper_launch *l, bool opens) {
   }
 }
 
-/* ---- parts ---------------------------------------------------------------- */
+/* ---- parts --------------------------------------------------------------- */
 
 /* As opening_pass does (runtime/cuda/kernel.c). */
 static bool sees_itself(const scene *s, int32_t b) {
   const dil_branch *branch = &s->list->branch[b];
-  const dil_comb *q = &s->part.queries, *k = &s->part.keys;
+  const dil_progression *q = &s->shard.queries, *k = &s->shard.keys;
   return branch->dilation == 1 && branch->head_last == HEADS - 1 &&
          q->first >= 0 && k->first <= q->first &&
          q->first + q->count <= k->first + k->count;
@@ -153,7 +153,7 @@ static int32_t opening_pass(const scene *s) {
   return -1;
 }
 
-static void run_part(scene *s, int32_t opening) {
+static void run_shard(scene *s, int32_t opening) {
   const dil_table *t = &s->list->table;
   uint64_t later = (1ull << t->branch_count) - 1;
   hopper_launch *l = &s->list->launch;
@@ -166,36 +166,40 @@ static void run_part(scene *s, int32_t opening) {
   }
 }
 
-/* One comb of a rank's queries over all keys, its own first. False: no pass
- * opens its rows. */
+/* One progression of a rank's queries over all keys, its own first. False: no
+ * pass opens its rows. */
 static bool run_queries(scene *s, int32_t rank, int32_t index) {
   const dil_table *t = &s->list->table;
-  shard asking = place_queries(&s->ring, rank), own = place_keys(&s->ring, rank);
-  if (index >= own.count || !own.comb[index].count) return false;
-  s->part = (dil_part){.queries = asking.comb[index], .keys = own.comb[index],
-                       .B = 1, .N = s->ring.N, .M = s->ring.M};
+  positions asking = place_queries(&s->ring, rank),
+            own = place_keys(&s->ring, rank);
+  if (index >= own.count || !own.progression[index].count) return false;
+  s->shard = (dil_shard){.queries = asking.progression[index],
+                         .keys = own.progression[index],
+                         .B = 1,
+                         .N = s->ring.N,
+                         .M = s->ring.M};
   int32_t opening = opening_pass(s);
-  if (opening < 0 || !s->part.queries.count) return false;
-  hopper_place at = hopper_place_part(t, opening, &s->part, 1);
+  if (opening < 0 || !s->shard.queries.count) return false;
+  hopper_place at = hopper_place_shard(t, opening, &s->shard, 1);
   uint64_t all = (1ull << t->branch_count) - 1;
   s->apart = hopper_keeps_apart(t, all & ~t->passes[opening].branches, &at);
   s->places = at.rows / s->apart + 1;
   s->owner = malloc((size_t)(HEADS * s->places) * sizeof *s->owner);
   for (int64_t i = 0; i < HEADS * s->places; i++) s->owner[i] = NOBODY;
-  run_part(s, opening);
+  run_shard(s, opening);
   for (int32_t i = 0; i < s->ring.ranks; i++) {
-    shard keys = place_keys(&s->ring, (rank + i) % s->ring.ranks);
+    positions keys = place_keys(&s->ring, (rank + i) % s->ring.ranks);
     for (int32_t c = 0; c < keys.count; c++) {
-      s->part.keys = keys.comb[c];
-      if ((i == 0 && c == index) || !keys.comb[c].count) continue;
-      run_part(s, -1);
+      s->shard.keys = keys.progression[c];
+      if ((i == 0 && c == index) || !keys.progression[c].count) continue;
+      run_shard(s, -1);
     }
   }
   free(s->owner);
   return true;
 }
 
-/* ---- tests ---------------------------------------------------------------- */
+/* ---- tests --------------------------------------------------------------- */
 
 enum { GROUPS = 8, EACH = 40 };
 
@@ -209,7 +213,7 @@ START_TEST(random_rings) {
                            (uint64_t)_i * EACH + i))
       continue;
     for (int32_t rank = 0; rank < s->ring.ranks; rank++) {
-      shard asking = place_queries(&s->ring, rank);
+      positions asking = place_queries(&s->ring, rank);
       for (int32_t c = 0; c < asking.count; c++)
         opened += run_queries(s, rank, c);
     }

@@ -214,7 +214,7 @@ static bool is_served(const hopper_list *s, int32_t h) {
 /* A row that no tile has: none selects it, or it sees no key that is there. */
 static void check_left_out(const hopper_list *s, int32_t batch, int32_t h,
                            int64_t t) {
-  if (!s->place.part)
+  if (!s->place.shard)
     expect(!selecting(s, h, t), "%s: head %d leaves out the row at %lld",
            list_describe(s), h, (long long)t);
   for (int64_t j = s->place.key_low; is_there(s, batch, j); j++)
@@ -227,7 +227,7 @@ static void check_place(hopper_list *s) {
   size_t rows = (size_t)(s->B * HEADS * at->rows);
   visits v = {calloc(rows, 1), calloc(rows, 1),
               calloc((size_t)s->M, sizeof *v.keys)};
-  bool whole = !at->part; /* a part leaves rows that see no key as they are */
+  bool whole = !at->shard; /* a shard leaves rows that see no key as they are */
   memset(&s->launch, 0, sizeof s->launch);
   s->made.guests = random_to(4);
   if (at->shorter) s->launch.lengths = s->lengths;
@@ -252,7 +252,7 @@ static void check_place(hopper_list *s) {
   free(v.keys);
 }
 
-/* Whether a row has keys by a branch where no key of the part stands. */
+/* Whether a row has keys by a branch where no key of the shard stands. */
 static bool is_away(const hopper_list *s, int32_t b, int32_t h, int64_t t) {
   for (int64_t j = 0; j < s->M; j++)
     if (!is_there(s, 0, j) && list_reaches(s, b, h, t, j)) return true;
@@ -273,7 +273,7 @@ static int32_t places_taken(const hopper_list *s, int32_t h, int64_t t,
  * such branch selects none is, and each has a place of its own. */
 static void check_keeps(hopper_list *s) {
   hopper_launch *l = &s->launch;
-  bool part = s->place.part;
+  bool shard = s->place.shard;
   uint64_t later = (uint64_t)random_to(1 << s->table.branch_count);
   if (s->place.first < 0) return;
   l->heads = HEADS;
@@ -285,9 +285,9 @@ static void check_keeps(hopper_list *s) {
     bool must = false, may = false;
     for (int32_t b = 0; b < s->table.branch_count; b++) {
       bool comes = later >> b & 1;
-      may |= (comes || part) && list_selects(s, b, h, t);
+      may |= (comes || shard) && list_selects(s, b, h, t);
       must |= comes ? list_selects(s, b, h, t)
-                    : part && i < 4 && is_away(s, b, h, t);
+                    : shard && i < 4 && is_away(s, b, h, t);
     }
     bool kept = is_kept(l, (int)t, h);
     expect(kept ? may : !must, "%s: later %llx, head %d row at %lld is %skept",
@@ -301,21 +301,21 @@ static void check_keeps(hopper_list *s) {
 }
 
 /* Some stretch of low..low + length - 1. */
-static dil_comb stretch_random(int64_t low, int64_t length) {
+static dil_progression stretch_random(int64_t low, int64_t length) {
   int64_t count = 1 + random_to(length);
-  return (dil_comb){low + random_to(length - count + 1), 1, count};
+  return (dil_progression){low + random_to(length - count + 1), 1, count};
 }
 
-static void check_part(hopper_list *s) {
-  dil_part part = {.queries = stretch_random(s->M - s->N, s->N),
-                   .keys = stretch_random(0, s->M),
-                   .B = s->B, .N = s->N, .M = s->M};
-  if (!random_to(4)) part.queries = part.keys; /* its own, on a ring */
-  bool early = part.queries.first < 0 && s->made.home;
-  if (part.queries.first < s->M - s->N) return;
+static void check_shard(hopper_list *s) {
+  dil_shard shard = {.queries = stretch_random(s->M - s->N, s->N),
+                     .keys = stretch_random(0, s->M),
+                     .B = s->B, .N = s->N, .M = s->M};
+  if (!random_to(4)) shard.queries = shard.keys; /* its own, on a ring */
+  bool early = shard.queries.first < 0 && s->made.home;
+  if (shard.queries.first < s->M - s->N) return;
   if (early && (s->made.endless ||
-                part.queries.first + part.queries.count <= 0)) return;
-  s->place = hopper_place_part(&s->table, 0, &part, s->B);
+                shard.queries.first + shard.queries.count <= 0)) return;
+  s->place = hopper_place_shard(&s->table, 0, &shard, s->B);
   check_place(s);
   check_keeps(s);
 }
@@ -343,7 +343,7 @@ static bool list_check(hopper_list *s) {
   s->place = hopper_place_whole(s->B, s->N, s->M);
   check_place(s);
   check_keeps(s);
-  for (int32_t i = 0; i < 3; i++) check_part(s);
+  for (int32_t i = 0; i < 3; i++) check_shard(s);
   for (int32_t i = 0; i < 3; i++) check_lengths(s);
   return true;
 }

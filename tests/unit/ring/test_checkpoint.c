@@ -159,8 +159,8 @@ static int32_t passes_left;
 static const ring_device_calls *real;
 
 static dil_status advance_some(ring_device *d, const dil_call *call,
-                               const dil_part *part) {
-  if (passes_left-- > 0) return real->advance(d, call, part);
+                               const dil_shard *shard) {
+  if (passes_left-- > 0) return real->advance(d, call, shard);
   return dil_fail(DIL_INTERNAL, "this is the end");
 }
 

@@ -71,16 +71,17 @@ static pattern *sample(arena *a, uint64_t *state) {
 /* By one of these branches. */
 static bool is_needed(const pattern *p, const ring_shape *r, int32_t to,
                       int32_t kv, int64_t j, uint64_t branches) {
-  shard asking = place_queries(r, to);
+  positions asking = place_queries(r, to);
   int64_t group = p->heads / p->kv_heads;
   expr_point point = {.B = 1, .N = (int32_t)r->N, .M = (int32_t)r->M};
   for (int32_t c = 0; c < asking.count; c++)
-    for (int64_t i = 0; i < asking.comb[c].count; i++)
+    for (int64_t i = 0; i < asking.progression[c].count; i++)
       for (int64_t h = kv * group; h < (kv + 1) * group; h++)
         for (int32_t b = 0; b < p->branch_count; b++)
           if ((branches >> b & 1) &&
               pattern_reaches(p, b, h,
-                              asking.comb[c].first + i * asking.comb[c].step,
+                              asking.progression[c].first +
+                                  i * asking.progression[c].step,
                               j, &point))
             return true;
   return false;
@@ -124,10 +125,10 @@ static void check_pair(const pattern *p, const ring_shape *r, int32_t from,
   seen first = see_part(r, from, to, kv, PLACE_FIRST);
   seen rest = see_part(r, from, to, kv, PLACE_REST);
   int64_t owned_count = 0;
-  shard owned = place_keys(r, from);
+  positions owned = place_keys(r, from);
   for (int32_t c = 0; c < owned.count; c++)
-    for (int64_t i = 0; i < owned.comb[c].count; i++) {
-      int64_t j = owned.comb[c].first + i * owned.comb[c].step;
+    for (int64_t i = 0; i < owned.progression[c].count; i++) {
+      int64_t j = owned.progression[c].first + i * owned.progression[c].step;
       bool early = is_needed(p, r, to, kv, j, r->gathered);
       bool late = !early && is_needed(p, r, to, kv, j, ~r->gathered);
       ck_assert_msg(first.row[j] == early && rest.row[j] == late,
@@ -168,11 +169,12 @@ START_TEST(shards_cover) {
   for (int layout = 0; layout < DIL_LAYOUT_COUNT; layout++) {
     int32_t owners[200] = {0};
     for (int32_t rank = 0; rank < ranks; rank++) {
-      shard s = place_shard((dil_layout)layout, rows_all, 0, ranks, rank);
-      ck_assert_int_le(shard_rows(&s), (rows_all + ranks - 1) / ranks + 1);
+      positions s =
+          partition_owned((dil_layout)layout, rows_all, 0, ranks, rank);
+      ck_assert_int_le(positions_count(&s), (rows_all + ranks - 1) / ranks + 1);
       for (int32_t c = 0; c < s.count; c++)
-        for (int64_t i = 0; i < s.comb[c].count; i++)
-          owners[s.comb[c].first + i * s.comb[c].step]++;
+        for (int64_t i = 0; i < s.progression[c].count; i++)
+          owners[s.progression[c].first + i * s.progression[c].step]++;
     }
     for (int64_t i = 0; i < rows_all; i++) ck_assert_int_eq(owners[i], 1);
   }

@@ -332,8 +332,8 @@ END_TEST
 static int32_t failures_after;
 
 static dil_status fail_later(ring_device *d, const dil_call *call,
-                             const dil_part *part) {
-  (void)d, (void)call, (void)part;
+                             const dil_shard *shard) {
+  (void)d, (void)call, (void)shard;
   if (failures_after-- > 0) return DIL_OK;
   return dil_fail(DIL_INTERNAL, "passes have failed");
 }

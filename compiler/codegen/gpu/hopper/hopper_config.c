@@ -137,7 +137,7 @@ bool hopper_can(const gpu_request *r, const hopper_cuts *all, char *reason,
 
 /* ---- an attempt ---------------------------------------------------------- */
 
-/* Whether rows may resume the running state of other passes or parts. */
+/* Whether rows may resume the running state of other passes or shards. */
 static bool has_states(const gpu_request *r) {
   return !r->whole || r->plan->table.pass_count > 1;
 }
