@@ -59,13 +59,13 @@ double cost_dense(const pattern *p, int64_t N, int64_t M, bool causal) {
 
 /* ---- masks and scores ---------------------------------------------------- */
 
-static bool has_masks(const branch *b) {
+static bool branch_has_masks(const branch *b) {
   return b->mask_count > 0 || b->keeps[0].count > 0 || b->keeps[1].count > 0;
 }
 
 static bool any_masks(const pattern *p) {
   for (int32_t i = 0; i < p->branch_count; i++)
-    if (has_masks(&p->branch[i])) return true;
+    if (branch_has_masks(&p->branch[i])) return true;
   return false;
 }
 
@@ -183,7 +183,7 @@ static double partial_visits(const cost_case *c, double tile, bool masked) {
 }
 
 /* Parts of tiles that are visited by themselves. */
-static double visits(const cost_case *c, bool masked) {
+static double tile_visits(const cost_case *c, bool masked) {
   const cover_count *n = c->count;
   return masked ? (n->full + n->partial - n->together) / VISIT_PIECES
                 : n->partial;
@@ -204,7 +204,7 @@ static cost_parts tile_parts(const pattern *p, const cost_case *c) {
   bool masked = any_masks(p);
   double judged = partial_visits(c, tile, masked);
   double visited = n->full * tile + judged;
-  double extra = visits(c, masked) * VISIT_KEYS * COST_TILE_ROWS;
+  double extra = tile_visits(c, masked) * VISIT_KEYS * COST_TILE_ROWS;
   double once = c->dedup && n->pairs > 0 ? n->distinct / n->pairs : 1;
   cost_parts parts = {
       .products = cost_flops(p, (visited + extra) * once) * slow / c->peak,

@@ -24,7 +24,7 @@ const pattern *cost_beside(arena *a, const pattern *p, bool causal) {
   return dense;
 }
 
-static double total(const cost_parts *x) {
+static double parts_total(const cost_parts *x) {
   return x->products + x->masks + x->scores + x->bounds + x->rows;
 }
 
@@ -51,7 +51,8 @@ cost_reason cost_slower(const cost_parts *own, const cost_parts *dense) {
       own->bounds,
       own->rows - dense->rows,
   };
-  if (total(own) <= AS_FAST * total(dense)) return (cost_reason){NULL, NULL};
+  if (parts_total(own) <= AS_FAST * parts_total(dense))
+    return (cost_reason){NULL, NULL};
   size_t most = 0;
   for (size_t i = 1; i < sizeof excess / sizeof *excess; i++)
     if (excess[i] > excess[most]) most = i;

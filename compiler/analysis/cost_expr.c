@@ -65,8 +65,8 @@ static expr_point sizes_of(const cost_case *c) {
       .B = (int32_t)c->B, .N = (int32_t)c->N, .M = (int32_t)c->M};
 }
 
-static double dimension(const pattern *p, const cost_case *c, int64_t input,
-                        int32_t axis) {
+static double input_dimension(const pattern *p, const cost_case *c,
+                              int64_t input, int32_t axis) {
   expr_point sizes = sizes_of(c);
   return (double)expr_eval(p->dimension[input][axis], &sizes, false).integer;
 }
@@ -74,7 +74,7 @@ static double dimension(const pattern *p, const cost_case *c, int64_t input,
 double cost_input_count(const pattern *p, const cost_case *c, int64_t input) {
   double count = 1;
   for (int32_t axis = 0; axis < p->input[input].rank; axis++)
-    count *= dimension(p, c, input, axis);
+    count *= input_dimension(p, c, input, axis);
   return count;
 }
 
@@ -89,11 +89,11 @@ static double fetched_bytes(const pattern *p, const cost_case *c, const expr *e,
 
 /* ---- work a pair --------------------------------------------------------- */
 
-typedef struct walk {
+typedef struct cost_walk {
   const pattern *pattern;
   const cost_case *shape;
   cost_work work;
-} walk;
+} cost_walk;
 
 static unsigned leaf_sees(expr_op op) {
   return op == EXPR_I_   ? SEES_ROW
@@ -103,7 +103,8 @@ static unsigned leaf_sees(expr_op op) {
 }
 
 /* moving: indices of an input that see a row or a key. */
-static void charge(walk *w, const expr *e, unsigned sees, int32_t moving) {
+static void charge_node(cost_walk *w, const expr *e, unsigned sees,
+                        int32_t moving) {
   cost_work *to = &w->work;
   bool input = e->op == EXPR_INPUT;
   if (!(sees & (SEES_KEY | SEES_SCORE))) return;
@@ -118,7 +119,7 @@ static void charge(walk *w, const expr *e, unsigned sees, int32_t moving) {
   to->fetched += fetched_bytes(w->pattern, w->shape, e, moving);
 }
 
-static unsigned walk_expr(walk *w, const expr *e) {
+static unsigned walk_expr(cost_walk *w, const expr *e) {
   unsigned sees = leaf_sees(e->op);
   int32_t moving = 0;
   for (int32_t i = 0; i < e->count; i++) {
@@ -127,7 +128,7 @@ static unsigned walk_expr(walk *w, const expr *e) {
     sees |= one;
   }
   if (e->op == EXPR_INPUT) w->work.inputs |= UINT64_C(1) << e->integer;
-  charge(w, e, sees, moving);
+  charge_node(w, e, sees, moving);
   return sees;
 }
 
@@ -147,13 +148,13 @@ static void work_of(void *context, const expr *e) {
 }
 
 cost_work cost_masks(const pattern *p, const cost_case *c, const branch *b) {
-  walk w = {.pattern = p, .shape = c};
+  cost_walk w = {.pattern = p, .shape = c};
   each_condition(b, work_of, &w);
   return w.work;
 }
 
 cost_work cost_scores(const pattern *p, const cost_case *c, const branch *b) {
-  walk w = {.pattern = p, .shape = c};
+  cost_walk w = {.pattern = p, .shape = c};
   for (int32_t i = 0; i < b->score_count; i++) walk_expr(&w, b->score[i]);
   return w.work;
 }
@@ -175,7 +176,7 @@ static double looked_at(const bounding *x, const expr *e) {
   int32_t moving = 0;
   for (int32_t i = 0; i < e->count; i++) {
     interval index = expr_bounds(e->arg[i], &x->box);
-    double last = dimension(x->pattern, x->shape, e->integer, i) - 1;
+    double last = input_dimension(x->pattern, x->shape, e->integer, i) - 1;
     double extent = fmin(index.high, last) - fmax(index.low, 0) + 1;
     double rest = i + 1 < e->count ? 0 : BLOCK + extent / BLOCK;
     moving += index.high > index.low;

@@ -22,7 +22,9 @@ enum {
   PAIRS_DRAWN = 1 << 18   /* pairs that are drawn there: 0.5 s */
 };
 
-static uint64_t bit(int32_t b) { return (uint64_t)1 << b; }
+static uint64_t branch_bit(int32_t b) {
+  return (uint64_t)1 << b;
+}
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -115,7 +117,7 @@ static void mark_subrange(const row_marks *m, cover_subrange *subrange,
 static void mark_branch(cover *c, int32_t index, const row_marks *m,
                         uint8_t *rows) {
   cover_set set;
-  cover_set_make(c, bit(index), &set);
+  cover_set_make(c, branch_bit(index), &set);
   int64_t x = set.segmented && m->from < 0 ? 0 : m->from;
   while (x < m->end) {
     cover_subrange subrange;
@@ -167,8 +169,8 @@ static void add_asked(tile_counts *t, const cover_subrange *subrange,
   }
 }
 
-static void add_tiles(void *context, const cover_subrange *subrange,
-                      int64_t times) {
+static void add_subrange_tiles(void *context, const cover_subrange *subrange,
+                               int64_t times) {
   tile_counts *t = context;
   cover_tiles tiles = {0, 0, 0};
   cover_subrange_tiles(subrange, t->rows, t->keys, &tiles);
@@ -181,14 +183,14 @@ static void add_tiles(void *context, const cover_subrange *subrange,
 
 /* ---- patterns ------------------------------------------------------------ */
 
-static void count_tiles(cover *c, const cover_order *all, double heads,
-                        tile_counts *t, cover_count *count) {
+static void count_head_tiles(cover *c, const cover_order *all, double heads,
+                             tile_counts *t, cover_count *count) {
   t->all = (cover_tiles){0, 0, 0};
   t->asked = t->together = 0;
   for (int32_t k = 0; k < all->count; k++) {
     cover_set set;
-    cover_set_make(c, bit(all->branch[k]), &set);
-    cover_set_walk(c, &set, add_tiles, t);
+    cover_set_make(c, branch_bit(all->branch[k]), &set);
+    cover_set_walk(c, &set, add_subrange_tiles, t);
   }
   count->empty += heads * t->all.empty;
   count->partial += heads * t->all.partial;
@@ -197,13 +199,13 @@ static void count_tiles(cover *c, const cover_order *all, double heads,
   count->together += heads * t->together;
 }
 
-static void count_pairs(cover *c, const cover_order *all, double heads,
-                        bool wants_distinct, cover_count *count) {
+static void count_head_pairs(cover *c, const cover_order *all, double heads,
+                             bool wants_distinct, cover_count *count) {
   double own[DIL_BRANCH_MAX], pairs = 0, distinct = 0;
   bool unites = c->pattern->combine == DIL_COMBINE_UNION;
   for (int32_t k = 0; k < all->count; k++) {
     cover_set set;
-    cover_set_make(c, bit(all->branch[k]), &set);
+    cover_set_make(c, branch_bit(all->branch[k]), &set);
     own[k] = cover_set_count(c, &set);
     pairs += own[k];
   }
@@ -261,9 +263,9 @@ void cover_pattern(const pattern *p, int64_t N, int64_t M, int32_t tile_rows,
   tile_counts t = {.rows = tile_rows, .keys = tile_keys};
   for (int64_t heads; (heads = find_heads(&c)) > 0; c.head++) {
     cover_order all = order_of(p, c.head);
-    count_pairs(&c, &all, (double)heads, true, count);
+    count_head_pairs(&c, &all, (double)heads, true, count);
     count->uncovered += (double)heads * uncovered_count(&c);
-    count_tiles(&c, &all, (double)heads, &t, count);
+    count_head_tiles(&c, &all, (double)heads, &t, count);
   }
   cover_close(&c, count);
 }
@@ -275,7 +277,7 @@ void cover_pairs(const pattern *p, int64_t N, int64_t M, const dil_call *call,
   cover_open(&c, p, N, M, call, b);
   for (int64_t heads; (heads = find_heads(&c)) > 0; c.head++) {
     cover_order all = order_of(p, c.head);
-    count_pairs(&c, &all, (double)heads, false, count);
+    count_head_pairs(&c, &all, (double)heads, false, count);
   }
   cover_close(&c, count);
 }

@@ -279,14 +279,14 @@ double cover_subrange_count(const cover_subrange *subrange) {
              : box_count(subrange, whole_box(subrange));
 }
 
-static void add_count(void *context, const cover_subrange *subrange,
-                      int64_t times) {
+static void add_subrange_count(void *context, const cover_subrange *subrange,
+                               int64_t times) {
   *(double *)context += (double)times * cover_subrange_count(subrange);
 }
 
 double cover_set_count(cover *c, const cover_set *set) {
   double count = 0;
-  cover_set_walk(c, set, add_count, &count);
+  cover_set_walk(c, set, add_subrange_count, &count);
   return count;
 }
 

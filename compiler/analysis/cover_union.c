@@ -10,7 +10,9 @@
 /* Steps after which a sweep is tried: 50 ms. */
 enum { SETS_AT_FIRST = 1 << 18 };
 
-static uint64_t bit(int32_t b) { return (uint64_t)1 << b; }
+static uint64_t branch_bit(int32_t b) {
+  return (uint64_t)1 << b;
+}
 
 static bool is_within_any(const cover *c, const cover_order *all,
                           const cover_set *set, int32_t from, int32_t to) {
@@ -33,7 +35,7 @@ static double shared_count(cover *c, const cover_order *all, uint64_t branches,
   double total = 0;
   for (int32_t k = to - 1; k >= from && c->work >= 0; k--) {
     cover_set set;
-    cover_set_make(c, branches | bit(all->branch[k]), &set);
+    cover_set_make(c, branches | branch_bit(all->branch[k]), &set);
     c->work -= set_work(&set, to - k);
     if (is_within_any(c, all, &set, k + 1, to)) continue;
     double own = cover_set_count(c, &set);
@@ -50,7 +52,7 @@ static bool count_sets(cover *c, const cover_order *all, const double *own,
   *distinct = 0;
   for (int32_t k = 0; k < all->count && c->work >= 0; k++) {
     cover_set set;
-    cover_set_make(c, bit(all->branch[k]), &set);
+    cover_set_make(c, branch_bit(all->branch[k]), &set);
     if (own[k] > 0 && !is_within_any(c, all, &set, 0, k))
       *distinct += own[k] - shared_count(c, all, set.branches, 0, k);
   }

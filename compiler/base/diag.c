@@ -19,16 +19,16 @@ enum {
   NEAREST_MAX = 64,     /* longer names get no suggestion */
 };
 
-typedef struct message {
+typedef struct diag_message {
   severity level;
   span at;
   const char *text, *hint;
   int32_t order;        /* of reporting */
-} message;
+} diag_message;
 
 struct diag {
   arena *arena;
-  message *messages;
+  diag_message *messages;
   int32_t count, room;
   int32_t errors, warnings;
   bool stopped;         /* an error more than ERROR_MAX was reported */
@@ -54,7 +54,7 @@ int diag_errors(const diag *d) { return d->errors; }
 
 bool diag_full(const diag *d) { return d->errors >= ERROR_MAX; }
 
-static const char *text_of(diag *d, const char *format, va_list args) {
+static const char *diag_text(diag *d, const char *format, va_list args) {
   va_list again;
   va_copy(again, args);
   int length = vsnprintf(NULL, 0, format, again);
@@ -68,7 +68,7 @@ static const char *text_of(diag *d, const char *format, va_list args) {
  * reader hears of it once. */
 static bool is_known(const diag *d, span at, const char *text) {
   for (int32_t i = 0; i < d->count; i++) {
-    const message *m = &d->messages[i];
+    const diag_message *m = &d->messages[i];
     if (m->at.source == at.source && m->at.start == at.start &&
         !strcmp(m->text, text))
       return true;
@@ -76,12 +76,12 @@ static bool is_known(const diag *d, span at, const char *text) {
   return false;
 }
 
-static void message_add(diag *d, message m) {
+static void message_add(diag *d, diag_message m) {
   if (d->count == d->room) {
     d->room = d->room ? 2 * d->room : 16;
-    message *grown = ARENA_ARRAY(d->arena, message, d->room);
+    diag_message *grown = ARENA_ARRAY(d->arena, diag_message, d->room);
     if (d->count)
-      memcpy(grown, d->messages, (size_t)d->count * sizeof(message));
+      memcpy(grown, d->messages, (size_t)d->count * sizeof(diag_message));
     d->messages = grown;
   }
   m.order = d->count;
@@ -101,12 +101,12 @@ void diag_report(diag *d, severity level, span at, const char *hint,
                  const char *format, ...) {
   va_list args;
   va_start(args, format);
-  const char *text = text_of(d, format, args);
+  const char *text = diag_text(d, format, args);
   va_end(args);
   if (is_known(d, at, text) || is_beyond(d, level)) return;
   d->errors += level == SEVERITY_ERROR;
   d->warnings += level == SEVERITY_WARNING;
-  message_add(d, (message){level, at, text, hint, 0});
+  message_add(d, (diag_message){level, at, text, hint, 0});
 }
 
 /* ---- locations ----------------------------------------------------------- */
@@ -135,7 +135,7 @@ const char *diag_location(arena *a, span at) {
 }
 
 static int message_compare(const void *left, const void *right) {
-  const message *a = left, *b = right;
+  const diag_message *a = left, *b = right;
   int32_t at = a->at.source ? a->at.source->index + 1 : 0;
   int32_t bt = b->at.source ? b->at.source->index + 1 : 0;
   if (at != bt) return at < bt ? -1 : 1;
@@ -151,7 +151,8 @@ static bool is_continuation(char c) {
 }
 
 /* Bytes that would move the cursor or drive the terminal become blanks. */
-static void print_line(const char *text, int32_t from, int32_t to, FILE *out) {
+static void print_source_line(const char *text, int32_t from, int32_t to,
+                              FILE *out) {
   for (int32_t i = from; i < to; i++) {
     unsigned char c = (unsigned char)text[i];
     fputc(c == '\t' || (c >= ' ' && c != 0x7F) ? c : ' ', out);
@@ -177,7 +178,7 @@ static void print_source(const source *s, location p, FILE *out) {
     if (caret - p.start > LINE_BEFORE) p.start = caret - LINE_BEFORE;
     if (p.end - p.start > LINE_MAX_BYTES) p.end = p.start + LINE_MAX_BYTES;
   }
-  print_line(s->text, p.start, p.end, out);
+  print_source_line(s->text, p.start, p.end, out);
   /* A caret may stand one past the line's end; the text has no byte there. */
   if (to > p.end) to = p.end;
   print_caret(s->text, p.start, caret, to, out);
@@ -186,7 +187,7 @@ static void print_source(const source *s, location p, FILE *out) {
 static const char *const level_text[] = {
     [SEVERITY_ERROR] = "error", [SEVERITY_WARNING] = "warning"};
 
-static void print_text(const message *m, FILE *out) {
+static void print_message_text(const diag_message *m, FILE *out) {
   const source *s = m->at.source;
   location p = {0};
   if (s) {
@@ -218,7 +219,7 @@ static json_t *json_number(const source *s, int32_t number) {
   return s ? json_integer(number) : json_null();
 }
 
-static void print_json(const message *m, FILE *out) {
+static void print_message_json(const diag_message *m, FILE *out) {
   const source *s = m->at.source;
   location p = s ? location_of(m->at) : (location){0};
   json_t *object = json_object();
@@ -235,16 +236,17 @@ static void print_json(const message *m, FILE *out) {
 }
 
 void diag_print(const diag *d, FILE *out, bool json) {
-  void (*print)(const message *, FILE *) = json ? print_json : print_text;
-  message *sorted = ARENA_ARRAY(d->arena, message, d->count);
+  void (*print)(const diag_message *, FILE *) =
+      json ? print_message_json : print_message_text;
+  diag_message *sorted = ARENA_ARRAY(d->arena, diag_message, d->count);
   if (d->count)
-    memcpy(sorted, d->messages, (size_t)d->count * sizeof(message));
-  qsort(sorted, (size_t)d->count, sizeof(message), message_compare);
+    memcpy(sorted, d->messages, (size_t)d->count * sizeof(diag_message));
+  qsort(sorted, (size_t)d->count, sizeof(diag_message), message_compare);
   for (int32_t i = 0; i < d->count; i++) print(&sorted[i], out);
-  message hidden = {.level = SEVERITY_WARNING};
+  diag_message hidden = {.level = SEVERITY_WARNING};
   hidden.text = arena_print(d->arena, "%d more warnings", d->hidden);
   if (d->hidden) print(&hidden, out);
-  message last = {.level = SEVERITY_ERROR};
+  diag_message last = {.level = SEVERITY_ERROR};
   last.text = arena_print(d->arena, "stopped after %d errors", ERROR_MAX);
   if (d->stopped) print(&last, out);
 }

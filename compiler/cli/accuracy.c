@@ -49,15 +49,15 @@ typedef struct row_result {
   accuracy_element worst, worst_lse;
 } row_result;
 
-typedef struct checker {
+typedef struct accuracy_work {
   const call_setup *setup;
   const accuracy *accuracy;
   row_result *row;
   progress *progress;
-} checker;
+} accuracy_work;
 
 /* What `number` is once stored: its class decides what must be met exactly. */
-static double stored(dil_dtype dtype, double number) {
+static double stored_number(dil_dtype dtype, double number) {
   switch (dtype) {
   case DIL_BF16:
     return dil_bf16_to_f32(dil_f32_to_bf16((float)number));
@@ -115,7 +115,7 @@ static void compare_output(const call_setup *b, accuracy_element at,
   for (at.d = 0; at.d < b->pattern->value_dim; at.d++) {
     at.got = dil_element_read(o->data, o->dtype, base + at.d);
     at.want = want[at.d];
-    if (!same_class(at.got, stored(b->pattern->dtype, at.want)))
+    if (!same_class(at.got, stored_number(b->pattern->dtype, at.want)))
       r->torn = true;
     else if (isfinite(at.got)) {
       r->difference += (at.got - at.want) * (at.got - at.want);
@@ -137,7 +137,7 @@ static void compare_lse(const call_setup *b, accuracy_element at, double want,
   at.got =
       ((const float *)
            lse->data)[at.b * lse->stride[0] + at.h * lse->stride[1] + at.n];
-  if (!same_class(at.got, stored(DIL_F32, want)))
+  if (!same_class(at.got, stored_number(DIL_F32, want)))
     r->torn = true;
   else if (isfinite(want))
     r->lse_error = fabs(at.got - want);
@@ -148,9 +148,9 @@ static void compare_lse(const call_setup *b, accuracy_element at, double want,
   take_worst(&r->worst_lse, at);
 }
 
-static void check_row(void *context, int64_t index, int32_t worker) {
+static void compare_row(void *context, int64_t index, int32_t worker) {
   (void)worker;
-  const checker *c = context;
+  const accuracy_work *c = context;
   accuracy_element at = accuracy_row(c->setup, c->accuracy->rows, index);
   double output[DIL_HEAD_DIM_MAX], lse;
   oracle_row(c->setup->pattern, &c->setup->call, at.b, at.n, at.h, output,
@@ -163,7 +163,7 @@ static void check_row(void *context, int64_t index, int32_t worker) {
 
 static void explain_row(void *context, int64_t index, int32_t worker) {
   (void)worker;
-  const checker *c = context;
+  const accuracy_work *c = context;
   const call_setup *b = c->setup;
   accuracy_element at = accuracy_row(b, c->accuracy->rows, index);
   expr_point point = call_setup_point(b, at.b);
@@ -206,7 +206,7 @@ int64_t accuracy_rows(const call_setup *b, double pairs, double budget) {
 }
 
 /* Beyond what the rounding of the row's own scores explains. */
-static double unexplained(const row_result *r) {
+static double row_unexplained(const row_result *r) {
   return fmax(0, sqrt(r->difference) - r->explained.output);
 }
 static double unexplained_lse(const row_result *r) {
@@ -215,7 +215,7 @@ static double unexplained_lse(const row_result *r) {
 
 /* Errors of all rows, and the rows that are farthest off: for the output, and
  * for the lse. False: a row is torn, and both are the first such row. */
-static bool find_worst(const checker *c, const row_result **worst,
+static bool find_worst(const accuracy_work *c, const row_result **worst,
                        const row_result **worst_lse) {
   *worst = *worst_lse = c->row;
   for (int64_t i = 0; i < c->accuracy->rows; i++) {
@@ -224,28 +224,28 @@ static bool find_worst(const checker *c, const row_result **worst,
       *worst = *worst_lse = r;
       return false;
     }
-    if (unexplained(r) > unexplained(*worst)) *worst = r;
+    if (row_unexplained(r) > row_unexplained(*worst)) *worst = r;
     if (unexplained_lse(r) > unexplained_lse(*worst_lse)) *worst_lse = r;
   }
   return true;
 }
 
 /* The relative L2 norms of all rows' errors: whole, and unexplained. */
-static void sum_rows(const checker *c, accuracy *v) {
+static void sum_rows(const accuracy_work *c, accuracy *v) {
   double difference = 0, reference = 0, beyond = 0;
   v->nan_rows = 0;
   for (int64_t i = 0; i < v->rows; i++) {
     const row_result *r = &c->row[i];
     difference += r->difference;
     reference += r->reference;
-    beyond += unexplained(r) * unexplained(r);
+    beyond += row_unexplained(r) * row_unexplained(r);
     v->nan_rows += r->nan;
   }
   v->rel_error = difference > 0 ? sqrt(difference / reference) : 0;
   v->unexplained = beyond > 0 ? sqrt(beyond / reference) : 0;
 }
 
-static void judge(const checker *c, accuracy *v) {
+static void judge_accuracy(const accuracy_work *c, accuracy *v) {
   const call_setup *b = c->setup;
   const row_result *worst, *worst_lse;
   bool whole = find_worst(c, &worst, &worst_lse);
@@ -264,7 +264,7 @@ static void judge(const checker *c, accuracy *v) {
 }
 
 /* Outputs that still lie where they were computed. */
-static dil_status bring_rows(const checker *c) {
+static dil_status bring_rows(const accuracy_work *c) {
   const call_setup *b = c->setup;
   dil_status status = DIL_OK;
   for (int64_t i = 0; b->bring && i < c->accuracy->rows && !status; i++) {
@@ -274,7 +274,7 @@ static dil_status bring_rows(const checker *c) {
   return status;
 }
 
-static dil_status each_row(checker *c, const char *what,
+static dil_status each_row(accuracy_work *c, const char *what,
                            void (*work)(void *, int64_t, int32_t)) {
   progress bar;
   c->progress = &bar;
@@ -290,20 +290,20 @@ dil_status accuracy_check(const call_setup *b, double pairs, double budget,
   *v = (accuracy){.total = total_rows(b), .good = true};
   v->rows = accuracy_rows(b, pairs, budget);
   if (v->rows == 0) return DIL_OK;
-  checker c = {b, v, calloc((size_t)v->rows, sizeof(row_result)), NULL};
+  accuracy_work c = {b, v, calloc((size_t)v->rows, sizeof(row_result)), NULL};
   if (!c.row) return dil_fail(DIL_MEMORY, "no memory to check the result");
   dil_status status = bring_rows(&c);
-  if (!status) status = each_row(&c, "checking", check_row);
-  if (!status) judge(&c, v);
+  if (!status) status = each_row(&c, "checking", compare_row);
+  if (!status) judge_accuracy(&c, v);
   if (!status && !v->good && !v->torn) {
     status = each_row(&c, "judging", explain_row);
-    if (!status) judge(&c, v);
+    if (!status) judge_accuracy(&c, v);
   }
   free(c.row);
   return status;
 }
 
-static void print_place(const accuracy_element *at, FILE *out) {
+static void print_element(const accuracy_element *at, FILE *out) {
   fprintf(out, "  %s at batch row %lld, query %lld, head %lld",
           at->d < 0 ? "lse" : "output", (long long)at->b, (long long)at->n,
           (long long)at->h);
@@ -323,5 +323,5 @@ void accuracy_print(const accuracy *v, FILE *out) {
   if (!isnan(v->lse_error))
     fprintf(out, ", lse %.2g (at most %.2g)", v->lse_error, v->lse_bound);
   fputc('\n', out);
-  if (!v->good) print_place(&v->worst, out);
+  if (!v->good) print_element(&v->worst, out);
 }

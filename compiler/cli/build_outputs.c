@@ -22,23 +22,23 @@ static output *add_output(building *b, const char *path, emitted kind,
   return made;
 }
 
-static const char *path_of(const building *b, const char *ending) {
+static const char *output_path(const building *b, const char *ending) {
   return arena_print(b->library.arena, "%s.%s", b->library.path, ending);
 }
 
 /* Text that grows until text_end makes an output of it. */
-typedef struct text {
+typedef struct output_text {
   char *bytes;
   size_t size;
   FILE *out;
-} text;
+} output_text;
 
-static dil_status text_begin(text *t) {
+static dil_status text_begin(output_text *t) {
   t->out = open_memstream(&t->bytes, &t->size);
   return t->out ? DIL_OK : dil_fail(DIL_MEMORY, "no memory for a text");
 }
 
-static dil_status text_end(building *b, text *t, const char *path,
+static dil_status text_end(building *b, output_text *t, const char *path,
                            emitted kind) {
   bool good = !ferror(t->out);
   good = fclose(t->out) == 0 && good;
@@ -67,12 +67,12 @@ static dil_status make_json(building *b, emitted kind, FILE *out) {
 
 static dil_status make_text(building *b, emitted kind,
                             dil_status (*make)(building *, emitted, FILE *)) {
-  text t;
+  output_text t;
   dil_status status = text_begin(&t);
   if (status) return status;
   status = make(b, kind, t.out);
   dil_status ended = text_end(
-      b, &t, path_of(b, options_word(b->library.arena, OPTION_EMIT, kind)),
+      b, &t, output_path(b, options_word(b->library.arena, OPTION_EMIT, kind)),
       kind);
   return status ? status : ended;
 }
@@ -124,7 +124,7 @@ static dil_status make_cubins(building *b) {
 
 static dil_status make_source(building *b, const library_kernel *k,
                               int32_t arch) {
-  text t;
+  output_text t;
   gpu_codes none = {0};
   dil_status status = text_begin(&t);
   if (status) return status;
@@ -155,16 +155,16 @@ static void add_object(building *b, const char *ending, void *bytes,
 
 /* The object and, while it is made, its texts. */
 static dil_status make_object(building *b) {
-  text ir = {0}, assembly = {0};
+  output_text ir = {0}, assembly = {0};
   backend_code made = {0};
   dil_status status = DIL_OK, ended = DIL_OK;
   if (b->emit & BIT(LL)) status = text_begin(&ir);
   if (!status && b->emit & BIT(S)) status = text_begin(&assembly);
   if (!status)
     status = library_object_make(&b->library, ir.out, assembly.out, &made);
-  if (ir.out) ended = text_end(b, &ir, path_of(b, "ll"), EMIT_LL);
+  if (ir.out) ended = text_end(b, &ir, output_path(b, "ll"), EMIT_LL);
   if (assembly.out && !ended)
-    ended = text_end(b, &assembly, path_of(b, "s"), EMIT_S);
+    ended = text_end(b, &assembly, output_path(b, "s"), EMIT_S);
   if (!status) add_object(b, "o", made.bytes, made.size);
   return status ? status : ended;
 }
@@ -181,7 +181,7 @@ static dil_status make_archive(building *b) {
   void *bytes;
   size_t size;
   dil_status status = archive_make(b->object, b->object_count, &bytes, &size);
-  if (!status) add_output(b, path_of(b, "a"), EMIT_A, bytes, size);
+  if (!status) add_output(b, output_path(b, "a"), EMIT_A, bytes, size);
   return status;
 }
 
@@ -193,7 +193,7 @@ static dil_status add_one_object(building *b) {
   if (!copy && b->object_count == 1)
     return dil_fail(DIL_MEMORY, "no memory for an object");
   if (copy) memcpy(copy, o->bytes, o->size);
-  add_output(b, path_of(b, "o"), EMIT_O, copy, copy ? o->size : 0);
+  add_output(b, output_path(b, "o"), EMIT_O, copy, copy ? o->size : 0);
   return DIL_OK;
 }
 
@@ -203,7 +203,7 @@ static dil_status make_objects(building *b) {
   if (!status && b->emit & BIT(A)) status = make_archive(b);
   if (!status && b->emit & BIT(O)) status = add_one_object(b);
   if (!status && b->emit & BIT(SO))
-    add_output(b, path_of(b, "so"), EMIT_SO, NULL, 0);
+    add_output(b, output_path(b, "so"), EMIT_SO, NULL, 0);
   return status;
 }
 

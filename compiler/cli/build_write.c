@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static dil_status write_output(const building *b, const output *o) {
+static dil_status write_build_output(const building *b, const output *o) {
   if (o->bytes) return library_file_write(o->path, o->bytes, o->size);
   return library_link(&b->library, b->object, b->object_count,
                       o->kind == EMIT_SO, o->path);
@@ -17,7 +17,7 @@ static dil_status write_output(const building *b, const output *o) {
 
 /* make takes a blank and a : for ends, a # for a comment, a $ for a name and,
  * in a target alone, a % for any text. */
-static void put_escaped(const char *path, bool target, FILE *out) {
+static void put_make_escaped(const char *path, bool target, FILE *out) {
   for (; *path; path++) {
     if (strchr(target ? " :#%" : " :#", *path)) fputc('\\', out);
     if (*path == '$') fputc('$', out);
@@ -27,18 +27,18 @@ static void put_escaped(const char *path, bool target, FILE *out) {
 
 static void put_rule(const building *b, FILE *out) {
   for (int32_t i = 0; i < b->output_count; i++) {
-    put_escaped(b->output[i].path, true, out);
+    put_make_escaped(b->output[i].path, true, out);
     fputs(i + 1 < b->output_count ? " " : ":", out);
   }
   for (int32_t i = 0; i < b->file_count; i++) {
     fputs(" \\\n  ", out);
-    put_escaped(b->file[i], false, out);
+    put_make_escaped(b->file[i], false, out);
   }
   fputc('\n', out);
   /* an import that is gone is no error: the rule says nothing of it */
   for (int32_t i = 0; i < b->file_count; i++) {
     fputc('\n', out);
-    put_escaped(b->file[i], true, out);
+    put_make_escaped(b->file[i], true, out);
     fputs(":\n", out);
   }
 }
@@ -69,7 +69,7 @@ dil_status build_write(building *b) {
   }
   dil_status status = DIL_OK;
   for (int32_t i = 0; !status && i < b->output_count; i++)
-    status = write_output(b, &b->output[i]);
+    status = write_build_output(b, &b->output[i]);
   return status || !rule ? status : write_rule(b, rule);
 }
 

@@ -6,7 +6,7 @@
 #include "runtime/base/status.h"
 #include <sys/mman.h>
 
-static double bytes_of(const dil_tensor *t) {
+static double tensor_bytes(const dil_tensor *t) {
   double bytes = (double)dil_dtype_size(t->dtype);
   for (int32_t i = 0; i < t->rank; i++) bytes *= (double)t->shape[i];
   return bytes;
@@ -17,9 +17,9 @@ bool call_is_absent(const call_setup *b) {
   const options *o = b->options;
   bool arrays = o->array[0] || o->array[1] || o->array[2] || o->out || o->lse;
   const dil_call *c = &b->call;
-  return o->device.word == DEVICE_CUDA && o->topology && !arrays &&
-         !b->apart &&
-         bytes_of(&c->q) + bytes_of(&c->k) + bytes_of(&c->v) > small;
+  return o->device.word == DEVICE_CUDA && o->topology && !arrays && !b->apart &&
+         tensor_bytes(&c->q) + tensor_bytes(&c->k) + tensor_bytes(&c->v) >
+             small;
 }
 
 bool call_is_sparse(const call_setup *b) {
@@ -27,22 +27,22 @@ bool call_is_sparse(const call_setup *b) {
   return b->absent || (b->apart && !o->out && !o->lse);
 }
 
-static dil_status reserve(call_setup *b, int32_t index, dil_tensor *t) {
-  size_t bytes = (size_t)bytes_of(t) + 1; /* mmap refuses 0 bytes */
+static dil_status reserve_pages(call_setup *b, int32_t index, dil_tensor *t) {
+  size_t bytes = (size_t)tensor_bytes(t) + 1; /* mmap refuses 0 bytes */
   void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED)
     return dil_fail(DIL_MEMORY, "no room for %g bytes of the output",
-                    bytes_of(t));
+                    tensor_bytes(t));
   b->sparse[index] = bytes;
   *t = dil_tensor_make(data, t->dtype, t->rank, t->shape);
   return DIL_OK;
 }
 
 dil_status call_sparse_map(call_setup *b) {
-  dil_status status = reserve(b, 0, &b->call.o);
+  dil_status status = reserve_pages(b, 0, &b->call.o);
   if (!status && pattern_has_lse(b->pattern))
-    status = reserve(b, 1, &b->call.lse);
+    status = reserve_pages(b, 1, &b->call.lse);
   return status;
 }
 

@@ -10,8 +10,8 @@
 
 enum { CHUNK = 1 << 11 }; /* elements a work item */
 
-static dil_status no_memory(const call_setup *b, dil_dtype dtype, int32_t rank,
-                            const int64_t *shape) {
+static dil_status no_tensor_memory(const call_setup *b, dil_dtype dtype,
+                                   int32_t rank, const int64_t *shape) {
   char size[MESSAGE_NUMBER];
   double bytes = (double)dil_dtype_size(dtype);
   dil_tensor wanted = dil_tensor_make(NULL, dtype, rank, shape);
@@ -30,7 +30,7 @@ dil_status call_tensor_new(call_setup *b, dil_dtype dtype, int32_t rank,
   huge |= bytes > SIZE_MAX / 2;
   size_t rounded = huge ? 0 : (bytes + 64) / 64 * 64; /* never 0 */
   void *data = huge ? NULL : aligned_alloc(64, rounded);
-  if (!data) return no_memory(b, dtype, rank, shape);
+  if (!data) return no_tensor_memory(b, dtype, rank, shape);
   memset(data, 0, rounded);
   b->buffer[b->buffer_count++] = data;
   *tensor = dil_tensor_make(data, dtype, rank, shape);

@@ -272,7 +272,7 @@ static dil_status make_lengths(call_setup *b) {
 
 /* Refuses --scale, --seed and --train where the pattern does not use them, and
  * a missing --scale. */
-static dil_status check_words(const call_setup *b) {
+static dil_status check_options(const call_setup *b) {
   const options *o = b->options;
   bool wanted = b->pattern->scale_kind == SCALE_RUNTIME;
   if (wanted && !o->seen[OPTION_SCALE])
@@ -296,7 +296,7 @@ static dil_status check_words(const call_setup *b) {
 
 dil_status call_setup_tensors(call_setup *b, int64_t seq) {
   dil_tensor loaded[3];
-  dil_status status = check_words(b);
+  dil_status status = check_options(b);
   if (!status) status = call_outputs_check(b->options);
   if (!status) status = call_rows_load(b, loaded);
   if (!status) status = call_setup_sizes(b, seq);
@@ -309,7 +309,7 @@ dil_status call_setup_tensors(call_setup *b, int64_t seq) {
 dil_status call_setup_follow(call_setup *b,
                              const int64_t size[CALL_SIZE_COUNT]) {
   dil_tensor loaded[3];
-  dil_status status = check_words(b);
+  dil_status status = check_options(b);
   if (!status) status = claim_options(b);
   for (int32_t i = 0; i < CALL_SIZE_COUNT && !status; i++)
     status = call_claim_size(b, (call_size)i, size[i], "rank 0");
@@ -332,7 +332,8 @@ void call_setup_wipe(call_setup *b) {
 /* ---- what masks see ------------------------------------------------------ */
 
 /* Element at[] of input `index`; 0 outside of it. */
-static value read_input(void *context, int32_t index, const int32_t *at) {
+static value read_input_element(void *context, int32_t index,
+                                const int32_t *at) {
   const dil_tensor *t = &((const call_setup *)context)->inputs[index];
   int64_t place = 0;
   for (int32_t axis = 0; axis < t->rank; axis++) {
@@ -352,6 +353,6 @@ expr_point call_setup_point(const call_setup *b, int64_t b_row) {
                       .B = (int32_t)b->size[CALL_B],
                       .N = (int32_t)b->size[CALL_N],
                       .M = (int32_t)call_setup_keys(b, b_row),
-                      .input = read_input,
+                      .input = read_input_element,
                       .context = (void *)b};
 }

@@ -6,14 +6,14 @@
 enum { BENCH_QUERIES = 8192, BENCH_RUNS = 9 };
 #define BENCH_BUDGET 0.25 /* seconds of the oracle, for each kernel */
 
-typedef struct bench {
+typedef struct bench_state {
   const options *options;
   int32_t count;
   session *session; /* [count] */
   arena **arena;
-} bench;
+} bench_state;
 
-static dil_status open_sessions(bench *b) {
+static dil_status open_sessions(bench_state *b) {
   const options *o = b->options;
   int32_t forces = o->force.count ? o->force.count : 1;
   for (int32_t i = 0; i < o->file_count * forces; i++) {
@@ -29,7 +29,7 @@ static dil_status open_sessions(bench *b) {
 }
 
 /* One run of each that is not counted, then rounds of one run each. */
-static dil_status run_rounds(bench *b) {
+static dil_status run_bench_rounds(bench_state *b) {
   const options *o = b->options;
   int32_t runs = o->seen[OPTION_REPEAT] ? (int32_t)o->repeat : BENCH_RUNS;
   dil_status status = DIL_OK;
@@ -47,7 +47,7 @@ static dil_status run_rounds(bench *b) {
   return status;
 }
 
-static dil_status finish_sessions(bench *b) {
+static dil_status finish_sessions(bench_state *b) {
   bool good = true;
   if (!b->options->json) report_heading(stdout);
   for (int32_t i = 0; i < b->count; i++) {
@@ -63,11 +63,11 @@ static dil_status finish_sessions(bench *b) {
 
 dil_status command_bench(arena *a, const options *o) {
   int32_t most = o->file_count * (o->force.count ? o->force.count : 1);
-  bench b = {o, 0, ARENA_ARRAY(a, session, most),
-             ARENA_ARRAY(a, arena *, most)};
+  bench_state b = {o, 0, ARENA_ARRAY(a, session, most),
+                   ARENA_ARRAY(a, arena *, most)};
   dil_status status = open_sessions(&b);
   if (!status) {
-    status = run_rounds(&b);
+    status = run_bench_rounds(&b);
     if (!status) status = finish_sessions(&b);
     if (status && status != DIL_MISMATCH)
       message_error(status, NULL, "%s", dil_last_error());

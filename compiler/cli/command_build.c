@@ -91,7 +91,7 @@ static dil_status read_isas(building *b) {
   return status;
 }
 
-static dil_status check_options(const building *b) {
+static dil_status check_build_options(const building *b) {
   const options *o = b->options;
   if (!o->seen[OPTION_OUT])
     return message_error(DIL_USAGE, NULL, "`dil build` wants -o NAME");
@@ -154,7 +154,7 @@ static dil_status add_all(building *b, driver_request *r) {
   return status;
 }
 
-static dil_status add_one(building *b, const driver_request *r) {
+static dil_status add_kernel_of(building *b, const driver_request *r) {
   dil_status status = driver_compile(r, &b->compilation);
   return status ? status : add_kernel(b, &b->compilation);
 }
@@ -174,7 +174,7 @@ static void note_files(building *b, const driver_request *r) {
   for (int32_t i = 0; p && i < p->file_count; i++) note_file(b, p->file[i]);
 }
 
-static dil_status add_file(building *b, int32_t index) {
+static dil_status add_kernels_of(building *b, int32_t index) {
   compilation *c = &b->compilation;
   driver_request r = command_request(b->options, index);
   r.device = b->library.arch_count == 0  ? KNOB_CPU
@@ -182,7 +182,7 @@ static dil_status add_file(building *b, int32_t index) {
                                          : 0;
   *c = (compilation){.arena = c->arena, .diag = diag_new(c->arena)};
   dil_status status =
-      r.kernel || r.from_plan ? add_one(b, &r) : add_all(b, &r);
+      r.kernel || r.from_plan ? add_kernel_of(b, &r) : add_all(b, &r);
   if (!status) note_files(b, &r);
   return message_compiled(b->options, c, status);
 }
@@ -195,7 +195,7 @@ static dil_status add_files(building *b) {
                          "--kernel chooses from one file, got %d",
                          o->file_count);
   for (int32_t i = 0; !status && i < o->file_count; i++)
-    status = add_file(b, i);
+    status = add_kernels_of(b, i);
   if (!status && b->library.kernel_count == 0)
     return message_error(DIL_INPUT, NULL, "the files have no kernel");
   return status;
@@ -203,20 +203,21 @@ static dil_status add_files(building *b) {
 
 /* ---- the command --------------------------------------------------------- */
 
-static dil_status tell(building *b, dil_status status) {
+static dil_status tell_failure(building *b, dil_status status) {
   return status ? message_compiled(b->options, &b->compilation, status)
                 : DIL_OK;
 }
 
 static dil_status name_library(building *b) {
   const options *o = b->options;
-  return tell(b, library_name(&b->library, o->out, o->name));
+  return tell_failure(b, library_name(&b->library, o->out, o->name));
 }
 
 static dil_status name_kernels(building *b) {
   b->compilation.diag = diag_new(b->library.arena); /* the files' own are told */
-  return tell(b, library_name_kernels(&b->library, b->options->name != NULL,
-                                      b->source_count > 1));
+  return tell_failure(b, library_name_kernels(&b->library,
+                                              b->options->name != NULL,
+                                              b->source_count > 1));
 }
 
 /* It takes them for the ends of a module's name. */
@@ -250,7 +251,7 @@ dil_status command_build(arena *a, const options *o) {
                 .library = {.arena = a,
                             .options = o,
                             .standalone = o->standalone}};
-  dil_status status = check_options(&b);
+  dil_status status = check_build_options(&b);
   if (!status) status = name_library(&b);
   if (!status) status = read_targets(&b);
   if (!status) status = add_files(&b);

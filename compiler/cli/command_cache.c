@@ -56,8 +56,8 @@ static const char *entries_word(int32_t count) {
 
 /* ---- list ---------------------------------------------------------------- */
 
-static void print_json(const cache_file *f, const cache_entry *e,
-                       const char *wrong) {
+static void print_entry_json(const cache_file *f, const cache_entry *e,
+                             const char *wrong) {
   json_t *o = json_object();
   json_object_set_new(o, "name", json_string(f->name));
   json_object_set_new(o, "bytes", json_integer(f->bytes));
@@ -72,8 +72,8 @@ static void print_json(const cache_file *f, const cache_entry *e,
   message_json(o);
 }
 
-static void print_line(const cache_file *f, const cache_entry *e,
-                       const char *wrong) {
+static void print_entry_line(const cache_file *f, const cache_entry *e,
+                             const char *wrong) {
   char bytes[MESSAGE_NUMBER], took[MESSAGE_NUMBER], made[32] = "";
   message_bytes((double)f->bytes, bytes);
   if (wrong) {
@@ -86,7 +86,7 @@ static void print_line(const cache_file *f, const cache_entry *e,
          message_time(e->seconds, took), (int)e->label_size, e->label);
 }
 
-static dil_status list(store *s) {
+static dil_status list_entries(store *s) {
   int64_t total = 0;
   int32_t entries = 0;
   char bytes[MESSAGE_NUMBER], most[MESSAGE_NUMBER];
@@ -95,7 +95,8 @@ static dil_status list(store *s) {
     bool stale;
     if (s->file[i].temporary) continue;
     const char *wrong = read_entry(s, &s->file[i], &e, &stale);
-    (s->options->json ? print_json : print_line)(&s->file[i], &e, wrong);
+    (s->options->json ? print_entry_json : print_entry_line)(&s->file[i], &e,
+                                                             wrong);
     free(e.image);
     total += s->file[i].bytes;
     entries++;
@@ -157,7 +158,7 @@ static void print_findings(const store *s, const findings *f) {
                            : "");
 }
 
-static dil_status verify(store *s) {
+static dil_status verify_entries(store *s) {
   findings f = {.causes = ARENA_ARRAY(s->arena, cause, s->count + 1),
                 .bad_list = json_array(),
                 .stale_list = json_array()};
@@ -202,7 +203,7 @@ static void print_removed(const store *s, int32_t removed, int64_t bytes) {
 }
 
 /* What cannot be used goes, then the oldest until it fits. */
-static dil_status gc(store *s) {
+static dil_status collect_garbage(store *s) {
   int64_t max = s->wanted.disk_max, gone = 0, left = 0, before = 0;
   int32_t removed = 0, trimmed = 0;
   dil_status status = DIL_OK;
@@ -228,7 +229,7 @@ static dil_status gc(store *s) {
   return status;
 }
 
-static dil_status clear(store *s) {
+static dil_status clear_entries(store *s) {
   int64_t bytes = 0;
   int32_t removed = 0;
   dil_status status = DIL_OK;
@@ -244,13 +245,13 @@ static const struct {
   const char *word;
   dil_status (*act)(store *s);
   bool writes;
-} acts[] = {{"list", list, false},
-            {"verify", verify, false},
-            {"gc", gc, true},
-            {"clear", clear, true}};
+} acts[] = {{"list", list_entries, false},
+            {"verify", verify_entries, false},
+            {"gc", collect_garbage, true},
+            {"clear", clear_entries, true}};
 enum { ACTS = sizeof acts / sizeof *acts };
 
-static dil_status unknown(arena *a, const char *word) {
+static dil_status unknown_action(arena *a, const char *word) {
   const char *words[ACTS];
   for (int32_t i = 0; i < ACTS; i++) words[i] = acts[i].word;
   const char *near = diag_nearest(word, words, ACTS);
@@ -264,8 +265,8 @@ dil_status command_cache(arena *a, const options *o) {
   store s = {.arena = a, .options = o};
   int32_t i = 0;
   while (i < ACTS && strcmp(acts[i].word, o->file[0])) i++;
-  if (i == ACTS) return unknown(a, o->file[0]);
-  if (acts[i].act != gc && o->seen[OPTION_MAX_SIZE])
+  if (i == ACTS) return unknown_action(a, o->file[0]);
+  if (acts[i].act != collect_garbage && o->seen[OPTION_MAX_SIZE])
     return message_error(DIL_USAGE, NULL,
                          "--max-size says nothing to `dil cache %s`",
                          acts[i].word);

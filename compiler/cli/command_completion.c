@@ -12,7 +12,7 @@ static void put_words(const char *list, char between) {
 
 /* Text with a backslash before each of `special`; the end of a line becomes a
  * blank, and a quote that would end 'text' is left out. */
-static void put_escaped(const char *text, const char *special) {
+static void put_shell_escaped(const char *text, const char *special) {
   for (; *text; text++) {
     if (*text == '\'') continue;
     if (strchr(special, *text)) putchar('\\');
@@ -102,7 +102,7 @@ static void zsh_option(const option_text *o) {
   if (again || o->words) putchar('*');
   bool joined = o->argument && o->dashes[1];
   printf("%s%s%s[", o->dashes, o->name, joined ? "=" : "");
-  put_escaped(o->help, "[]:\\");
+  put_shell_escaped(o->help, "[]:\\");
   putchar(']');
   if (o->words) {
     printf(":%s:(", o->name);
@@ -110,7 +110,7 @@ static void zsh_option(const option_text *o) {
     putchar(')');
   } else if (o->argument) {
     putchar(':');
-    put_escaped(o->argument, "[]:\\");
+    put_shell_escaped(o->argument, "[]:\\");
     printf(":%s", names_file(o) ? "_files -g \"*.npy\"" : " ");
   }
   puts("' \\");
@@ -140,7 +140,7 @@ static void print_zsh(void) {
   for (int32_t v = 0; v < VERB_COUNT; v++) {
     verb_text t = options_verb_text((verb)v);
     printf("    '%s:", t.name);
-    put_escaped(t.summary, "\\");
+    put_shell_escaped(t.summary, "\\");
     puts("'");
   }
   puts("    'help:Says what dil, or a verb, takes.'\n"
@@ -177,7 +177,7 @@ static void fish_option(verb which, const option_text *o) {
     fputs(names_file(o) ? " -r" : " -x", stdout);
   }
   fputs(" -d '", stdout);
-  put_escaped(o->help, "\\");
+  put_shell_escaped(o->help, "\\");
   puts("'");
 }
 
@@ -187,7 +187,7 @@ static void print_fish(void) {
   for (int32_t v = 0; v < VERB_COUNT; v++) {
     verb_text t = options_verb_text((verb)v);
     printf("complete -c dil -f -n __fish_use_subcommand -a %s -d '", t.name);
-    put_escaped(t.summary, "\\");
+    put_shell_escaped(t.summary, "\\");
     puts("'");
     for (int32_t i = 0; i < OPTION_COUNT; i++)
       if (options_text((verb)v, i, &o)) fish_option((verb)v, &o);

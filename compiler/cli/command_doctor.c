@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static void say(const options *o, const char *part, bool there,
-                const char *text) {
+static void say_part(const options *o, const char *part, bool there,
+                     const char *text) {
   if (o->json)
     message_json(json_pack("{s:s, s:b, s:o}", "part", part, "found", there,
                            "text", diag_json(text)));
@@ -25,20 +25,21 @@ static void say(const options *o, const char *part, bool there,
 static void doctor_cpu(const options *o) {
   void *symbol;
   if (dil_module_open("dil-cpu.so", DIL_BACKEND_SYMBOL, &symbol)) {
-    say(o, "cpu", false, dil_last_error());
+    say_part(o, "cpu", false, dil_last_error());
     return;
   }
   const backend *cpu = ((backend_init)symbol)();
   const char *isa = cpu->host();
-  say(o, "cpu", isa != NULL, isa ? isa : dil_last_error());
-  say(o, "cpu compiler", true, cpu->versions());
+  say_part(o, "cpu", isa != NULL, isa ? isa : dil_last_error());
+  say_part(o, "cpu compiler", true, cpu->versions());
 }
 
 static void doctor_compiler(const options *o) {
   const gpu_backend *gpu;
   const char *version =
       gpu_compiler_open(&gpu) == DIL_OK ? gpu->versions() : NULL;
-  say(o, "gpu compiler", version != NULL, version ? version : dil_last_error());
+  say_part(o, "gpu compiler", version != NULL,
+           version ? version : dil_last_error());
 }
 
 static void doctor_device(const options *o, const dil_cuda_module *cuda,
@@ -47,7 +48,7 @@ static void doctor_device(const options *o, const dil_cuda_module *cuda,
   dil_cuda *device;
   snprintf(part, sizeof part, "cuda:%d", index);
   if (cuda->open(index, &device)) {
-    say(o, part, false, dil_last_error());
+    say_part(o, part, false, dil_last_error());
     return;
   }
   const dil_cuda_facts *facts = cuda->facts(device);
@@ -55,7 +56,7 @@ static void doctor_device(const options *o, const dil_cuda_module *cuda,
            "%s, sm_%d, %d processors, %.0f GiB, driver %d.%d", facts->name,
            facts->arch, facts->processors, (double)facts->memory / (1 << 30),
            facts->driver / 1000, facts->driver % 1000 / 10);
-  say(o, part, true, text);
+  say_part(o, part, true, text);
   cuda->close(device);
 }
 
@@ -65,16 +66,17 @@ static void doctor_devices(const options *o) {
   dil_status status = dil_cuda_module_open(&cuda);
   if (!status) status = cuda->devices(&count);
   if (status)
-    say(o, "gpu", false, dil_last_error());
+    say_part(o, "gpu", false, dil_last_error());
   else if (count == 0)
-    say(o, "gpu", false, "the driver sees no device");
+    say_part(o, "gpu", false, "the driver sees no device");
   for (int32_t i = 0; i < count; i++) doctor_device(o, cuda, i);
 }
 
 static void doctor_mpi(const options *o) {
   void *symbol;
   bool there = !dil_module_open("dilrt-mpi.so", DIL_MPI_SYMBOL, &symbol);
-  say(o, "mpi", there, there ? "ranks may be processes" : dil_last_error());
+  say_part(o, "mpi", there,
+           there ? "ranks may be processes" : dil_last_error());
 }
 
 static void doctor_wisdom(const options *o, arena *a) {
@@ -89,13 +91,13 @@ static void doctor_wisdom(const options *o, arena *a) {
   if (good && w.count == 0)
     text = arena_print(a, "no schedule yet; `dil tune` remembers them in %s",
                        path);
-  say(o, "wisdom", good, text);
+  say_part(o, "wisdom", good, text);
 }
 
 static void doctor_file(const options *o, const char *part, const char *file) {
   char path[DIL_PATH_MAX];
   bool there = !dil_module_find(file, path);
-  say(o, part, there, there ? path : dil_last_error());
+  say_part(o, part, there, there ? path : dil_last_error());
 }
 
 /* What `dil build` needs besides compilers. */
@@ -103,7 +105,7 @@ static void doctor_libraries(const options *o, arena *a) {
   const char *linker = library_linker(a);
   doctor_file(o, "libraries", LIBRARY_LINKED);
   doctor_file(o, "standalone", LIBRARY_CARRIED);
-  say(o, "linker", linker != NULL, linker ? linker : dil_last_error());
+  say_part(o, "linker", linker != NULL, linker ? linker : dil_last_error());
 }
 
 /* How many kernels are kept, or why none are. */
@@ -120,10 +122,10 @@ static void doctor_cache(const options *o) {
   if (folder >= 0) refused = cache_folder_list(folder, &files, &count);
   snprintf(text, sizeof text, "%s, %d file%s", path, count,
            count == 1 ? "" : "s");
-  say(o, "cache", !refused && !off,
-      refused ? dil_last_error()
-      : off   ? "DIL_CACHE=off, or neither DIL_CACHE_DIR nor HOME is set"
-              : text);
+  say_part(o, "cache", !refused && !off,
+           refused ? dil_last_error()
+           : off   ? "DIL_CACHE=off, or neither DIL_CACHE_DIR nor HOME is set"
+                   : text);
   free(files);
   if (folder >= 0) close(folder);
 }

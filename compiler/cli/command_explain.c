@@ -59,7 +59,7 @@ static void predict_dense(const call_setup *b, const compilation *c,
 
 /* The prediction needs the peak of this machine, and to know what would run:
  * a kernel says so before any code is made. */
-static dil_status predict(const call_setup *b, compilation *c, bill *l) {
+static dil_status predict_cpu(const call_setup *b, compilation *c, bill *l) {
   dil_kernel *made;
   dil_kernel_source from;
   dil_sizes sizes = {l->B, l->N, l->M};
@@ -87,7 +87,7 @@ static dil_status predict(const call_setup *b, compilation *c, bill *l) {
 
 /* Keys that are judged full, partial or empty at once: a tile of the plan, or
  * the pieces of one where masks decide. */
-static int32_t tile_keys(const dil_table *table) {
+static int32_t explained_tile_keys(const dil_table *table) {
   for (int32_t i = 0; i < table->predicate_count; i++)
     if (table->predicates[i].masked) return COVER_SUBTILE;
   return table->tile_keys;
@@ -125,7 +125,7 @@ static dil_status make_bill(const call_setup *b, compilation *c, bill *l) {
   l->threads = dil_threads_count(b->threads);
   l->causal = all_causal(p);
   find_made_up(b, l);
-  l->tile_keys = tile_keys(&c->plan->table);
+  l->tile_keys = explained_tile_keys(&c->plan->table);
   /* As it runs: masks may have become branches (lift.c). */
   call_setup planned = *b;
   planned.pattern = c->plan->pattern;
@@ -134,16 +134,16 @@ static dil_status make_bill(const call_setup *b, compilation *c, bill *l) {
   l->bytes = (double)B * cost_bytes(p, N, M);
   l->dense = (double)B * cost_dense(p, N, M, false);
   l->dense_causal = (double)B * cost_dense(p, N, M, true);
-  return l->gpu ? predict_gpu(b, c, l) : predict(b, c, l);
+  return l->gpu ? predict_gpu(b, c, l) : predict_cpu(b, c, l);
 }
 
 /* ---- for people ---------------------------------------------------------- */
 
-static double percent(double part, double whole) {
+static double percent_of(double part, double whole) {
   return whole > 0 ? 100 * part / whole : 0;
 }
 
-static const char *plural(int64_t count) {
+static const char *plural_ending(int64_t count) {
   return count == 1 ? "" : "s";
 }
 
@@ -157,24 +157,25 @@ static void print_pattern(const bill *l) {
   printf(", %s\n", dil_dtype_name(p->dtype));
   printf("size       %lld quer%s, %lld key%s, %lld batch row%s\n",
          (long long)l->N, l->N == 1 ? "y" : "ies", (long long)l->M,
-         plural(l->M), (long long)l->B, plural(l->B));
+         plural_ending(l->M), (long long)l->B, plural_ending(l->B));
 }
 
 static void print_counts(const bill *l) {
   char text[MESSAGE_NUMBER];
   const cover_count *n = &l->count;
   printf("pairs      %.0f, %.3g %% of them repeat a key of another branch\n",
-         n->pairs, percent(n->pairs - n->distinct, n->pairs));
+         n->pairs, percent_of(n->pairs - n->distinct, n->pairs));
   printf("density    %.0f distinct pairs, %.3g %% of dense", n->distinct,
-         percent(n->distinct, l->dense));
+         percent_of(n->distinct, l->dense));
   if (l->causal)
-    printf(", %.3g %% of dense causal", percent(n->distinct, l->dense_causal));
+    printf(", %.3g %% of dense causal",
+           percent_of(n->distinct, l->dense_causal));
   double rows = (double)l->B * (double)l->N * (double)l->pattern->heads;
   if (n->estimated)
     printf("\n           estimates: some places of many were looked at");
   printf("\nuncovered  %.0f of %.0f rows have no key\n", n->uncovered, rows);
   printf("work       %sFLOP by the definition, %.3g %% of dense\n",
-         message_scaled(l->flops, text), percent(n->pairs, l->dense));
+         message_scaled(l->flops, text), percent_of(n->pairs, l->dense));
   printf("bytes      %s of q, k, v and o\n", message_bytes(l->bytes, text));
 }
 
@@ -194,7 +195,7 @@ static void print_processor(const bill *l) {
   printf("predicted  %s by %s on %d thread%s with %s,\n"
          "           a guess from the peak measured now: %sFLOP/s\n",
          message_time(l->seconds, time), l->variant, l->threads,
-         plural(l->threads), l->isa, message_scaled(l->peak, rate));
+         plural_ending(l->threads), l->isa, message_scaled(l->peak, rate));
   if (!l->slower.text) return;
   printf("slower     than dense attention, which is predicted to take %s:\n"
          "           most of it is %s\n",
@@ -250,7 +251,7 @@ static void add_counts(json_t *o, const bill *l) {
   ADD_NUMBERS(o, numbers);
 }
 
-static void add_tiles(json_t *o, const bill *l) {
+static void add_tiles_json(json_t *o, const bill *l) {
   const named_number numbers[] = {
       {"tile_rows", COST_TILE_ROWS},
       {"tile_keys", l->tile_keys},
@@ -273,13 +274,13 @@ static void add_processor(json_t *o, const bill *l) {
                                      : json_null());
 }
 
-static void print_json(arena *a, const bill *l) {
+static void print_explain_json(arena *a, const bill *l) {
   json_t *o = json_object();
   json_object_set_new(o, "kernel", json_string(l->kernel));
   add_counts(o, l);
-  if (!l->gpu) add_tiles(o, l);
+  if (!l->gpu) add_tiles_json(o, l);
   json_object_set_new(o, "density",
-                      json_real(percent(l->count.distinct, l->dense) / 100));
+                      json_real(percent_of(l->count.distinct, l->dense) / 100));
   json_object_set_new(o, "estimated", json_boolean(l->count.estimated));
   json_t *made_up = json_array();
   for (int32_t i = 0; i < l->made_up_count; i++)
@@ -329,8 +330,8 @@ static dil_status check_machine(const options *o) {
   return DIL_OK;
 }
 
-static dil_status explain(arena *a, const options *o, compilation *c, bill *l,
-                          call_setup *b) {
+static dil_status explain_kernel(arena *a, const options *o, compilation *c,
+                                 bill *l, call_setup *b) {
   dil_status status = call_setup_open(a, o, c->pattern, b);
   if (!status) status = call_setup_sizes(b, -1);
   if (!status) status = call_setup_inputs(b, false);
@@ -358,9 +359,9 @@ dil_status command_explain(arena *a, const options *o) {
   r.device = gpu ? KNOB_CUDA : r.device;
   status = driver_compile(&r, &c);
   if (status) return message_compiled(o, &c, status);
-  status = explain(a, o, &c, &l, &b);
+  status = explain_kernel(a, o, &c, &l, &b);
   if (!status && o->json)
-    print_json(a, &l);
+    print_explain_json(a, &l);
   else if (!status)
     print_bill(a, &l);
   call_setup_free(&b);

@@ -35,7 +35,7 @@ static void print_codes(json_t *list) {
                  size));
 }
 
-static void print_text(const char *text) {
+static void print_code_text(const char *text) {
   for (bool start = true; *text; text++) {
     if (start) fputs("    ", stdout);
     putchar(*text);
@@ -57,7 +57,7 @@ static dil_status print_kernel(const char *path, json_t *entry) {
   print_inputs(f.inputs);
   print_words("processors", f.isas);
   print_codes(f.codes);
-  print_text(f.text);
+  print_code_text(f.text);
   return DIL_OK;
 }
 
@@ -77,7 +77,8 @@ static dil_status print_library(const char *path, json_t *described) {
   return status;
 }
 
-static dil_status inspect(arena *a, const options *o, const char *path) {
+static dil_status inspect_library(arena *a, const options *o,
+                                  const char *path) {
   json_t *described;
   dil_status status = library_read(a, path, &described);
   if (status) return status;
@@ -95,7 +96,7 @@ static dil_status inspect(arena *a, const options *o, const char *path) {
 dil_status command_inspect(arena *a, const options *o) {
   dil_status first = DIL_OK;
   for (int32_t i = 0; i < o->file_count; i++) {
-    dil_status status = inspect(a, o, o->file[i]);
+    dil_status status = inspect_library(a, o, o->file[i]);
     if (status) message_error(status, NULL, "%s", dil_last_error());
     if (!first) first = status;
   }

@@ -2,7 +2,7 @@
 #include "session.h"
 
 /* The output in float32, whatever the pattern stores. */
-static dil_status write_output(call_setup *b, const char *path) {
+static dil_status write_call_output(call_setup *b, const char *path) {
   dil_tensor wide = b->call.o;
   dil_status status = DIL_OK;
   if (wide.dtype != DIL_F32) {
@@ -14,7 +14,7 @@ static dil_status write_output(call_setup *b, const char *path) {
 
 static dil_status write_arrays(call_setup *b, const options *o) {
   if (o->seen[OPTION_STREAM]) return call_setup_publish(b);
-  dil_status status = o->out ? write_output(b, o->out) : DIL_OK;
+  dil_status status = o->out ? write_call_output(b, o->out) : DIL_OK;
   if (!status && o->lse) status = dil_npy_write(o->lse, &b->call.lse);
   return status;
 }

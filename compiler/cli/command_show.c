@@ -9,12 +9,12 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-typedef enum form { FORM_TEXT, FORM_SVG, FORM_PNG } form;
+typedef enum picture_form { FORM_TEXT, FORM_SVG, FORM_PNG } picture_form;
 
 /* The kinds of file, and how many cells a side each draws at most. */
 static const struct {
   const char *ending;
-  form form;
+  picture_form form;
   int32_t limit;
 } forms[] = {
     {".txt", FORM_TEXT, 128}, {".svg", FORM_SVG, 360}, {".png", FORM_PNG, 720}};
@@ -41,8 +41,8 @@ static bool wants_colours(void) {
 }
 
 /* Drawn in memory first: what cannot be drawn takes nothing's place. */
-static dil_status write_file(arena *a, const show_mask *mask, const char *path,
-                             form which) {
+static dil_status write_picture(arena *a, const show_mask *mask,
+                                const char *path, picture_form which) {
   char *picture = NULL;
   size_t size = 0;
   dil_status status = DIL_OK;
@@ -73,7 +73,7 @@ static dil_status show_pattern(arena *a, const options *o, call_setup *b) {
       show_mask_make(a, b->pattern, o->head, b->size[CALL_N], b->size[CALL_M],
                      limit, &point, b->threads, &mask);
   if (status) return status;
-  if (o->out) return write_file(a, &mask, o->out, forms[which].form);
+  if (o->out) return write_picture(a, &mask, o->out, forms[which].form);
   show_text(a, &mask, wants_colours(), stdout);
   return DIL_OK;
 }

@@ -89,8 +89,8 @@ static json_t *candidate_json(const tune_search *s, const tune_candidate *c) {
 }
 
 /* One object: all that ran to the end, the quickest first. */
-static void print_json(const tune_search *s, const wisdom_key *key,
-                       const tune_candidate **order, const char *path) {
+static void print_tune_json(const tune_search *s, const wisdom_key *key,
+                            const tune_candidate **order, const char *path) {
   json_t *o = subject_json(s->session->report.kernel, key->device,
                            s->session->setup.size);
   json_t *list = json_array();
@@ -130,8 +130,8 @@ static void print_search(const tune_search *s, const wisdom_key *key,
   if (own >= SHOWN) print_candidate(s, s->candidate);
 }
 
-static dil_status remember(arena *a, const options *o, const tune_search *s,
-                           const char *path) {
+static dil_status remember_winner(arena *a, const options *o,
+                                  const tune_search *s, const char *path) {
   wisdom_record record = {.knobs = s->best->knobs,
                           .seconds = s->best->median,
                           .name = s->session->compilation.pattern->name};
@@ -140,11 +140,11 @@ static dil_status remember(arena *a, const options *o, const tune_search *s,
   const tune_candidate **order = sort_candidates(a, s);
   if (!o->json) print_search(s, &record.key, order);
   dil_status status = wisdom_add(a, path, &record);
-  if (!status && o->json) print_json(s, &record.key, order, path);
+  if (!status && o->json) print_tune_json(s, &record.key, order, path);
   return status;
 }
 
-static dil_status check_kernel(const session *t) {
+static dil_status check_tunable(const session *t) {
   const kernel *k = t->compilation.kernel;
   if (!k || !k->schedule) return DIL_OK;
   return dil_fail(DIL_USAGE, "kernel '%s' has a schedule, which leaves nothing "
@@ -156,9 +156,9 @@ static dil_status tune_length(arena *a, const options *o, const char *path) {
   tune_search search = {0};
   double budget = o->seen[OPTION_BUDGET] ? o->budget : TUNE_BUDGET;
   dil_status status = session_open(a, o, 0, 0, -1, &t);
-  if (!status) status = check_kernel(&t);
+  if (!status) status = check_tunable(&t);
   if (!status) status = tune_run(&t, budget, &search);
-  if (!status) status = remember(a, o, &search, path);
+  if (!status) status = remember_winner(a, o, &search, path);
   bool wrong = status == DIL_MISMATCH;
   if (wrong) accuracy_print(&t.accuracy, stderr);
   message_compiled(o, &t.compilation, wrong ? DIL_OK : status);
@@ -169,7 +169,7 @@ static dil_status tune_length(arena *a, const options *o, const char *path) {
 
 /* ---- the command --------------------------------------------------------- */
 
-static dil_status check_options(const options *o) {
+static dil_status check_tune_options(const options *o) {
   if (!o->sizes.count)
     return message_error(DIL_USAGE, NULL, "`dil tune` wants --seq N,...");
   if (o->device.word == DEVICE_ORACLE)
@@ -182,7 +182,7 @@ static dil_status check_options(const options *o) {
 
 dil_status command_tune(arena *a, const options *o) {
   const char *path;
-  dil_status status = o->list ? DIL_OK : check_options(o);
+  dil_status status = o->list ? DIL_OK : check_tune_options(o);
   if (!status) status = find_path(a, &path);
   if (!status && o->list) return list_records(a, o, path);
   if (!status && wisdom_probe(a, path))

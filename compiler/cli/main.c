@@ -36,7 +36,7 @@ static dil_status unknown_verb(arena *a, const char *name) {
                        name);
 }
 
-static dil_status help(arena *a, int argc, char **argv) {
+static dil_status run_help(arena *a, int argc, char **argv) {
   if (argc < 3) {
     options_help(stdout);
     return DIL_OK;
@@ -59,7 +59,7 @@ static dil_status run_verb(arena *a, verb which, int argc, char **argv) {
   return DIL_OK;
 }
 
-static dil_status version(int argc, char **argv) {
+static dil_status run_version(int argc, char **argv) {
   if (argc > 2)
     return message_error(DIL_USAGE, NULL, "`dil %s` takes nothing, got '%s'",
                          argv[1], argv[2]);
@@ -67,16 +67,16 @@ static dil_status version(int argc, char **argv) {
   return DIL_OK;
 }
 
-static dil_status dispatch(arena *a, int argc, char **argv) {
+static dil_status run_command(arena *a, int argc, char **argv) {
   if (argc < 2) {
     options_help(stderr);
     return DIL_USAGE;
   }
   const char *word = argv[1];
   if (!strcmp(word, "--version") || !strcmp(word, "-V"))
-    return version(argc, argv);
+    return run_version(argc, argv);
   if (!strcmp(word, "help") || !strcmp(word, "--help") || !strcmp(word, "-h"))
-    return help(a, argc, argv);
+    return run_help(a, argc, argv);
   verb which = options_verb(word);
   if (which == VERB_COUNT) return unknown_verb(a, word);
   return run_verb(a, which, argc - 1, argv + 1);
@@ -97,7 +97,7 @@ int main(int argc, char **argv) {
   if (!status) status = dil_seeing_flush(); /* where that can be written */
   if (status) message_error(status, NULL, "%s", dil_last_error());
   dil_trace_name_thread("main");
-  if (!status) status = dispatch(a, argc, argv);
+  if (!status) status = run_command(a, argc, argv);
   arena_free(a);
   if ((fflush(stdout) || ferror(stdout)) && !status)
     status = message_error(DIL_ENVIRONMENT, NULL,

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void add_count(cover_count *sum, const cover_count *one, double times) {
+static void add_cover_count(cover_count *sum, const cover_count *one,
+                            double times) {
   sum->pairs += times * one->pairs;
   sum->distinct += times * one->distinct;
   sum->uncovered += times * one->uncovered;
@@ -57,7 +58,7 @@ void measure_cover(const call_setup *b, int32_t tile_rows, int32_t tile_keys,
   *sum = (cover_count){0};
   for (int64_t row = 0; row < (alike && B ? 1 : B); row++) {
     measure_row(b, row, tile_rows, tile_keys, &one);
-    add_count(sum, &one, alike ? (double)B : 1);
+    add_cover_count(sum, &one, alike ? (double)B : 1);
   }
 }
 

@@ -134,7 +134,7 @@ static void spell_out(arena *a, verb which, int argc, char **argv) {
 }
 
 /* By getopt's value: LONG_ONLY + index, or a letter. */
-static const option_row *row_of(int found) {
+static const option_row *option_row_of(int found) {
   if (found >= LONG_ONLY) return &rows[found - LONG_ONLY];
   for (int32_t i = 0; i < OPTION_COUNT; i++)
     if (rows[i].letter == found) return &rows[i];
@@ -142,7 +142,7 @@ static const option_row *row_of(int found) {
 }
 
 /* "it is an option of `dil run`, `dil show`"; NULL: no verb has it. */
-static const char *elsewhere(arena *a, unsigned with) {
+static const char *verbs_with_option(arena *a, unsigned with) {
   const char *list = NULL;
   for (int32_t v = 0; v < VERB_COUNT; v++)
     if (with >> v & 1)
@@ -175,7 +175,7 @@ static const char *unknown_hint(arena *a, verb which, const char *name) {
     if (!strcmp(rows[i].name, name)) with |= rows[i].verbs;
     if (rows[i].verbs >> which & 1) names[count++] = rows[i].name;
   }
-  if (with) return elsewhere(a, with);
+  if (with) return verbs_with_option(a, with);
   const char *near = diag_nearest(name, names, count);
   if (!near) near = longest_start(name, names, count);
   return near ? arena_print(a, "did you mean '--%s'?", near)
@@ -193,9 +193,9 @@ static int32_t count_prefix(verb which, const char *name) {
 /* getopt returned '?': a letter is in optopt, a long one in the last word. */
 static dil_status unknown_option(arena *a, verb which, const char *word) {
   if (strncmp(word, "--", 2) != 0) {
-    const option_row *row = row_of(optopt);
+    const option_row *row = option_row_of(optopt);
     const char *hint =
-        row ? elsewhere(a, row->verbs)
+        row ? verbs_with_option(a, row->verbs)
             : arena_print(a, "`dil help %s` lists them", verbs[which].name);
     return message_error(DIL_USAGE, hint, "`dil %s` has no option '-%c'",
                          verbs[which].name, optopt);
@@ -203,7 +203,7 @@ static dil_status unknown_option(arena *a, verb which, const char *word) {
   const char *name = arena_copy(a, word + 2, strcspn(word + 2, "="));
   if (optopt >= LONG_ONLY)
     return message_error(DIL_USAGE, NULL, "--%s takes no argument",
-                         row_of(optopt)->name);
+                         option_row_of(optopt)->name);
   if (count_prefix(which, name) > 1)
     return message_error(DIL_USAGE, unknown_hint(a, which, name),
                          "'--%s' can mean several options", name);
@@ -213,7 +213,7 @@ static dil_status unknown_option(arena *a, verb which, const char *word) {
 }
 
 static dil_status missing_argument(void) {
-  const option_row *row = row_of(optopt);
+  const option_row *row = option_row_of(optopt);
   return message_error(DIL_USAGE, NULL, "--%s wants %s", row->name,
                        row->argument);
 }
@@ -313,7 +313,7 @@ dil_status options_read(arena *a, verb which, int argc, char **argv,
        (found = getopt_long(argc, argv, t.letters, t.longs, NULL)) != -1;) {
     if (found == '?') return unknown_option(a, which, argv[optind - 1]);
     if (found == ':') return missing_argument();
-    const option_row *row = row_of(found);
+    const option_row *row = option_row_of(found);
     dil_status status = note_seen(o, row, optarg, &given[row - rows]);
     if (!status)
       status = option_read(a, row, optarg, (char *)o + row->offset);

@@ -118,8 +118,8 @@ static dil_status read_pair(arena *a, const option_row *row, const char *text,
   return DIL_OK;
 }
 
-static dil_status read_device(arena *a, const option_row *row,
-                              const char *text, device_choice *device) {
+static dil_status read_device_choice(arena *a, const option_row *row,
+                                     const char *text, device_choice *device) {
   size_t size = strcspn(text, ":");
   uint64_t number = 0;
   device->word = word_index(row->argument, text, size);
@@ -146,8 +146,9 @@ static dil_status read_room(const option_row *row, const char *text,
                        "%s must be above 0, got '%s'", what, text);
 }
 
-static dil_status read_whole(arena *a, const option_row *row, const char *text,
-                             uint64_t least, int64_t *field) {
+static dil_status read_whole_number(arena *a, const option_row *row,
+                                    const char *text, uint64_t least,
+                                    int64_t *field) {
   uint64_t number = 0, most = row->kind == KIND_THREADS  ? THREADS_MAX
                               : row->kind == KIND_LENGTH ? DIL_LENGTH_MAX
                                                          : INT32_MAX;
@@ -176,7 +177,7 @@ dil_status option_read(arena *a, const option_row *row, const char *text,
   case KIND_COUNTS:
     return read_counts(a, row, text, field);
   case KIND_DEVICE:
-    return read_device(a, row, text, field);
+    return read_device_choice(a, row, text, field);
   case KIND_SEED:
     return read_integer(a, row, text, 0, UINT64_MAX, field);
   case KIND_WORD:
@@ -187,10 +188,10 @@ dil_status option_read(arena *a, const option_row *row, const char *text,
     return text ? read_room(row, text, field) : DIL_OK;
   case KIND_COUNT:
   case KIND_LENGTH:
-    return read_whole(a, row, text, 0, field);
+    return read_whole_number(a, row, text, 0, field);
   case KIND_POSITIVE:
   case KIND_THREADS:
-    return read_whole(a, row, text, 1, field);
+    return read_whole_number(a, row, text, 1, field);
   case KIND_CHOICE:
     *(int32_t *)field = word_index(row->argument, text, strlen(text));
     if (*(int32_t *)field < 0) status = word_error(a, row, text);

@@ -21,7 +21,7 @@ static double share_of(const progress *p) {
   return share > 1 ? 1 : share;
 }
 
-static void draw(const progress *p, double seconds) {
+static void draw_progress(const progress *p, double seconds) {
   double share = share_of(p);
   char bar[BAR_WIDTH + 1] = {0};
   if (share < 0) {
@@ -37,7 +37,7 @@ static void draw(const progress *p, double seconds) {
 }
 
 /* Until the work ends, at steady moments. */
-static void *watch(void *argument) {
+static void *watch_progress(void *argument) {
   progress *p = argument;
   struct timespec until = p->began;
   int64_t wait = FIRST_MS;
@@ -50,7 +50,7 @@ static void *watch(void *argument) {
       continue;
     wait = EVERY_MS;
     if (p->ended || atomic_load(&innermost) != p) continue;
-    draw(p, message_clock() - p->start);
+    draw_progress(p, message_clock() - p->start);
     fflush(stderr);
     p->drawn = true;
   }
@@ -59,7 +59,7 @@ static void *watch(void *argument) {
 }
 
 /* Signals are for the threads that work. */
-static bool start_thread(progress *p) {
+static bool start_progress_thread(progress *p) {
   sigset_t all, before;
   pthread_condattr_t steady;
   clock_gettime(CLOCK_MONOTONIC, &p->began);
@@ -70,7 +70,7 @@ static bool start_thread(progress *p) {
   pthread_condattr_destroy(&steady);
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  bool started = !pthread_create(&p->thread, NULL, watch, p);
+  bool started = !pthread_create(&p->thread, NULL, watch_progress, p);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   return started;
 }
@@ -81,7 +81,7 @@ void progress_start(progress *p, const char *label, int64_t total,
   atomic_init(&p->watch.total, total);
   p->outer = atomic_load(&innermost);
   atomic_store(&innermost, p);
-  p->shown = isatty(STDERR_FILENO) && start_thread(p);
+  p->shown = isatty(STDERR_FILENO) && start_progress_thread(p);
 }
 
 void progress_add(progress *p, int64_t count) {

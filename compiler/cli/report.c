@@ -36,7 +36,7 @@ static json_t *text_or_null(const char *text) {
 }
 
 /* NaN: the run has done only the rest of its work. */
-static double gflops(const report *r) {
+static double report_gflops(const report *r) {
   if (r->streamed && r->stream.resumed) return NAN;
   return r->flops / r->seconds * 1e-9;
 }
@@ -54,7 +54,7 @@ struct json_t *report_stream_json(const stream_chunks *c, const stream_facts *f,
   return o;
 }
 
-static void add_ring(json_t *o, const report *r) {
+static void add_ring_json(json_t *o, const report *r) {
   json_object_set_new(o, "ranks", json_integer(r->ranks));
   json_object_set_new(o, "gathered_branches", json_integer(r->gathered));
   json_object_set_new(o, "bytes_moved", integer_or_null(r->moved));
@@ -79,7 +79,7 @@ void report_json(const report *r, FILE *out) {
   json_object_set_new(o, "flops", number_or_null(r->flops));
   if (r->estimated)
     json_object_set_new(o, "flops_estimated", json_true());
-  json_object_set_new(o, "gflops", number_or_null(gflops(r)));
+  json_object_set_new(o, "gflops", number_or_null(report_gflops(r)));
   json_object_set_new(o, "peak_share", number_or_null(r->share));
   json_object_set_new(o, "rel_error", number_or_null(v ? v->rel_error : NAN));
   json_object_set_new(o, "lse_error", number_or_null(v ? v->lse_error : NAN));
@@ -90,7 +90,7 @@ void report_json(const report *r, FILE *out) {
   json_object_set_new(o, "workspace_bytes", integer_or_null(r->workspace));
   json_object_set_new(o, "compile_seconds", number_or_null(r->compile_seconds));
   json_object_set_new(o, "open_seconds", number_or_null(r->open_seconds));
-  if (r->ranks) add_ring(o, r);
+  if (r->ranks) add_ring_json(o, r);
   if (r->streamed)
     json_object_set_new(o, "stream",
                         report_stream_json(&r->chunks, &r->stream, false));
@@ -153,8 +153,8 @@ void report_text(const report *r, FILE *out) {
     fprintf(out, " on %d thread%s", r->threads, r->threads == 1 ? "" : "s");
   fprintf(out, ", %s%sFLOP of the definition", r->estimated ? "about " : "",
           message_scaled(r->flops, work));
-  if (r->seconds > 0 && !isnan(gflops(r)))
-    fprintf(out, ", %.1f GFLOP/s", gflops(r));
+  if (r->seconds > 0 && !isnan(report_gflops(r)))
+    fprintf(out, ", %.1f GFLOP/s", report_gflops(r));
   if (isfinite(r->share)) fprintf(out, ", %.1f %% of the peak", 100 * r->share);
   fputc('\n', out);
   print_code(r, out);
@@ -184,7 +184,7 @@ void report_row(const report *r, FILE *out) {
     snprintf(part, sizeof part, "%.1f %%", 100 * r->share);
   fprintf(out, "%-28s %-10s %7d %10s %9.1f %7s", name,
           r->variant ? r->variant : "-", r->threads,
-          message_time(r->seconds, time), gflops(r), part);
+          message_time(r->seconds, time), report_gflops(r), part);
   if (r->accuracy) fprintf(out, " %9.2g", r->accuracy->rel_error);
   if (r->accuracy && !isnan(r->accuracy->lse_error))
     fprintf(out, " %9.2g", r->accuracy->lse_error);

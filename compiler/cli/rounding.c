@@ -24,7 +24,7 @@
 #define USUAL     16 /* scores up to this size are within a type's own bounds */
 
 /* One softmax of a row: of all branches, or of one. */
-typedef struct softmax {
+typedef struct rounding_state {
   const pattern *pattern;
   const dil_call *call;
   expr_point point;
@@ -42,19 +42,19 @@ typedef struct softmax {
   bool stands;           /* the top has been met, which does not move */
   bool spoiled;          /* a score is NaN or +inf: the row has no bound */
   double *output;        /* [value_dim] */
-} softmax;
+} rounding_state;
 
 typedef struct key_score {
   int64_t j;
   double s, error;
 } key_score;
 
-typedef void take_key(softmax *state, key_score key);
+typedef void take_key(rounding_state *state, key_score key);
 
 /* ---- scores -------------------------------------------------------------- */
 
-static void read_row(const dil_call *call, const dil_tensor *x,
-                     const int64_t at[3], int64_t count, double *to) {
+static void read_tensor_row(const dil_call *call, const dil_tensor *x,
+                            const int64_t at[3], int64_t count, double *to) {
   int64_t start =
       at[0] * x->stride[0] + at[1] * x->stride[1] + at[2] * x->stride[2];
   if (!x->data)
@@ -64,17 +64,18 @@ static void read_row(const dil_call *call, const dil_tensor *x,
       to[d] = dil_element_read(x->data, x->dtype, start + d);
 }
 
-static void read_key_row(const softmax *state, const dil_tensor *x, int64_t j,
-                         int64_t count, double *to) {
+static void read_key_row(const rounding_state *state, const dil_tensor *x,
+                         int64_t j, int64_t count, double *to) {
   const pattern *p = state->pattern;
   int64_t kv = state->h / (p->heads / p->kv_heads);
-  read_row(state->call, x, (int64_t[]){state->point.b, j, kv}, count, to);
+  read_tensor_row(state->call, x, (int64_t[]){state->point.b, j, kv}, count,
+                  to);
 }
 
 /* The score of the key at the point, its product given; `made` grows to the
  * largest number on the way. */
-static double rewrite(softmax *state, const branch *br, double s,
-                      double *made) {
+static double rewrite_score(rounding_state *state, const branch *br, double s,
+                            double *made) {
   state->point.s = s;
   for (int32_t i = 0; i < br->score_count; i++) {
     value v = expr_eval(br->score[i], &state->point, true);
@@ -86,11 +87,12 @@ static double rewrite(softmax *state, const branch *br, double s,
 }
 
 /* How far apart two scores are, equal infinities not at all. */
-static double distance(double a, double b) {
+static double score_distance(double a, double b) {
   return a == b || isnan(a) || isnan(b) ? 0 : fabs(a - b);
 }
 
-static key_score score_of(softmax *state, const branch *br, int64_t j) {
+static key_score rounded_score(rounding_state *state, const branch *br,
+                               int64_t j) {
   int64_t count = state->pattern->head_dim;
   double key[count], sum = 0, sizes = 0, squares = 0, made = 0;
   read_key_row(state, &state->call->k, j, count, key);
@@ -103,20 +105,21 @@ static key_score score_of(softmax *state, const branch *br, int64_t j) {
   double s = state->scale * sum, steps = sqrt((double)count) + 4;
   double error = fabs(state->scale) *
                  (ADDITION * steps * sizes + state->product * sqrt(squares));
-  key_score all = {j, rewrite(state, br, s, &made), error};
+  key_score all = {j, rewrite_score(state, br, s, &made), error};
   bool usual = fmax(fabs(state->scale) * sizes, made) <= USUAL;
   if (usual) all.error = 0;
   if (usual || br->score_count == 0 || !isfinite(error)) return all;
-  double up = rewrite(state, br, s + error, &made);
-  double down = rewrite(state, br, s - error, &made);
-  all.error = fmax(distance(all.s, up), distance(all.s, down));
+  double up = rewrite_score(state, br, s + error, &made);
+  double down = rewrite_score(state, br, s - error, &made);
+  all.error = fmax(score_distance(all.s, up), score_distance(all.s, down));
   all.error += made * REWRITING;
   return all;
 }
 
 /* ---- keys ---------------------------------------------------------------- */
 
-static void visit_branch(softmax *state, int32_t index, take_key *take) {
+static void visit_branch_keys(rounding_state *state, int32_t index,
+                              take_key *take) {
   const pattern *p = state->pattern;
   const branch *br = &p->branch[index];
   int64_t M = state->point.M, t = state->t;
@@ -127,26 +130,26 @@ static void visit_branch(softmax *state, int32_t index, take_key *take) {
     state->point.h = (int32_t)state->h;
     state->point.i = (int32_t)t;
     state->point.j = (int32_t)j;
-    key_score key = score_of(state, br, j);
+    key_score key = rounded_score(state, br, j);
     if (isnan(key.s) || key.s == INFINITY) state->spoiled = true;
     if (isfinite(key.s)) take(state, key);
   }
 }
 
-static void visit_all(softmax *state, take_key *take) {
+static void visit_branches(rounding_state *state, take_key *take) {
   const branch *all = state->pattern->branch;
   for (int32_t i = state->first; i <= state->last; i++)
     if (all[i].head_first <= state->h && state->h <= all[i].head_last)
-      visit_branch(state, i, take);
+      visit_branch_keys(state, i, take);
 }
 
-static void take_top(softmax *state, key_score key) {
+static void take_top(rounding_state *state, key_score key) {
   if (key.s <= state->top) return;
   state->top = key.s;
   state->top_error = key.error;
 }
 
-static void take_value(softmax *state, key_score key) {
+static void take_value(rounding_state *state, key_score key) {
   int64_t count = state->pattern->value_dim;
   double v[count], weight = exp(key.s - state->top);
   read_key_row(state, &state->call->v, key.j, count, v);
@@ -154,7 +157,7 @@ static void take_value(softmax *state, key_score key) {
   for (int64_t d = 0; d < count; d++) state->output[d] += weight * v[d];
 }
 
-static double distance_of(const softmax *state, int64_t j) {
+static double key_distance(const rounding_state *state, int64_t j) {
   int64_t count = state->pattern->value_dim;
   double v[count], square = 0;
   read_key_row(state, &state->call->v, j, count, v);
@@ -165,7 +168,7 @@ static double distance_of(const softmax *state, int64_t j) {
 
 /* The first key with the top score stands still. Others with the same score
  * move as all do. */
-static void take_gain(softmax *state, key_score key) {
+static void take_gain(rounding_state *state, key_score key) {
   double below = key.s - state->top;
   bool is_top = below == 0 && !state->stands;
   state->stands |= is_top;
@@ -174,7 +177,7 @@ static void take_gain(softmax *state, key_score key) {
   double gain = error < 1 ? weight * expm1(error) : exp(below + error) - weight;
   state->least += exp(below - error);
   if (!(gain > 0)) return;
-  double far = distance_of(state, key.j), pull = far > 0 ? gain * far : 0;
+  double far = key_distance(state, key.j), pull = far > 0 ? gain * far : 0;
   state->gained += gain;
   state->most = fmax(state->most, error);
   state->square += pull * pull;
@@ -184,7 +187,7 @@ static void take_gain(softmax *state, key_score key) {
 /* ---- a row --------------------------------------------------------------- */
 
 /* Of one softmax: its sums start anew. */
-static rounding rounding_of_softmax(softmax *state) {
+static rounding rounding_of_softmax(rounding_state *state) {
   const pattern *p = state->pattern;
   double output[p->value_dim];
   state->output = output;
@@ -193,11 +196,11 @@ static rounding rounding_of_softmax(softmax *state) {
   state->weights = state->least = state->gained = 0;
   state->square = state->farthest = state->most = 0;
   state->stands = false;
-  visit_all(state, take_top);
+  visit_branches(state, take_top);
   if (state->spoiled || state->top == -INFINITY) return (rounding){0, 0};
-  visit_all(state, take_value);
+  visit_branches(state, take_value);
   for (int32_t d = 0; d < p->value_dim; d++) output[d] /= state->weights;
-  visit_all(state, take_gain);
+  visit_branches(state, take_gain);
   double drawn = SURENESS * sqrt(state->square) / state->least;
   drawn = state->farthest > 0 ? fmin(drawn, state->farthest) : drawn;
   double kept = state->call->train ? 1 - p->dropout : 1;
@@ -205,7 +208,7 @@ static rounding rounding_of_softmax(softmax *state) {
   return (rounding){drawn / kept, state->top_error + more};
 }
 
-static double scale_of(const pattern *p, const dil_call *call) {
+static double call_scale(const pattern *p, const dil_call *call) {
   return p->scale_kind == SCALE_RUNTIME ? call->scale : p->scale;
 }
 
@@ -214,16 +217,16 @@ rounding rounding_of_row(const pattern *p, const dil_call *call,
                          double product) {
   bool apart = p->combine == DIL_COMBINE_MEAN || p->combine == DIL_COMBINE_SUM;
   double q[p->head_dim], square = 0;
-  softmax state = {.pattern = p,
-                   .call = call,
-                   .point = *point,
-                   .h = h,
-                   .t = n + point->M - point->N,
-                   .last = p->branch_count - 1,
-                   .scale = scale_of(p, call),
-                   .product = product,
-                   .q = q};
-  read_row(call, &call->q, (int64_t[]){point->b, n, h}, p->head_dim, q);
+  rounding_state state = {.pattern = p,
+                          .call = call,
+                          .point = *point,
+                          .h = h,
+                          .t = n + point->M - point->N,
+                          .last = p->branch_count - 1,
+                          .scale = call_scale(p, call),
+                          .product = product,
+                          .q = q};
+  read_tensor_row(call, &call->q, (int64_t[]){point->b, n, h}, p->head_dim, q);
   if (!apart) return rounding_of_softmax(&state);
   rounding all = {0, 0};
   for (int32_t i = 0; i < p->branch_count; i++) {

@@ -90,7 +90,7 @@ static dil_status new_kernel(session *t) {
 
 /* Makes the kernel with the tuned schedule of the wisdom file, or without it
  * where no kernel can have that schedule. */
-static dil_status make_kernel(session *t, const options *o) {
+static dil_status make_session_kernel(session *t, const options *o) {
   compilation *c = &t->compilation;
   dil_sizes sizes = session_sizes(t);
   char text[KNOBS_TEXT];
@@ -121,7 +121,7 @@ static dil_status open_cuda(session *t, const options *o) {
 
 static dil_status make_cuda(session *t, const options *o) {
   dil_status status = open_cuda(t, o);
-  if (!status) status = make_kernel(t, o);
+  if (!status) status = make_session_kernel(t, o);
   return status ? status : session_cuda_open(&t->cuda, &t->setup.call);
 }
 
@@ -146,7 +146,7 @@ static dil_status make_stream(session *t, const options *o) {
   return status;
 }
 
-static void describe(session *t, const options *o) {
+static void describe_report(session *t, const options *o) {
   const compilation *c = &t->compilation;
   report *r = &t->report;
   r->kernel = c->kernel ? c->kernel->name : c->pattern->name;
@@ -194,7 +194,7 @@ dil_status session_open(arena *a, const options *o, int32_t index,
   if (status) return status;
   status = call_setup_open(a, o, t->compilation.pattern, &t->setup);
   t->bound = true;
-  if (!status) describe(t, o);
+  if (!status) describe_report(t, o);
   bool stream = o->seen[OPTION_STREAM];
   bool on_ranks = t->compilation.topology && !on_oracle(o) && !stream;
   if (!status) status = check_state(o, on_ranks);
@@ -203,7 +203,7 @@ dil_status session_open(arena *a, const options *o, int32_t index,
   if (status) return status;
   if (on_oracle(o)) return oracle_check(t->setup.pattern, &t->setup.call);
   if (stream) return make_stream(t, o);
-  return on_cuda(o) ? make_cuda(t, o) : make_kernel(t, o);
+  return on_cuda(o) ? make_cuda(t, o) : make_session_kernel(t, o);
 }
 
 /* ---- a kernel of a library ----------------------------------------------- */
@@ -247,7 +247,7 @@ dil_status session_open_library(arena *a, const options *o, session *t) {
   }
   if (!status) status = call_setup_tensors(&t->setup, -1);
   if (status) return status;
-  describe(t, o);
+  describe_report(t, o);
   t->report.kernel = t->library.facts.name;
   t->report.planned = true;
   t->report.plan_hash = strtoull(t->library.facts.plan_hash, NULL, 16);
@@ -309,7 +309,7 @@ static dil_status run_oracle(const call_setup *b) {
 
 #define PEAK_SECONDS 0.01
 
-static dil_status make_room(session *t, int32_t limit) {
+static dil_status make_time_room(session *t, int32_t limit) {
   if (t->seconds) return DIL_OK;
   t->seconds = calloc((size_t)limit, sizeof *t->seconds);
   t->share = calloc((size_t)limit, sizeof *t->share);
@@ -317,7 +317,7 @@ static dil_status make_room(session *t, int32_t limit) {
   return dil_fail(DIL_MEMORY, "no memory for %d times", limit);
 }
 
-static dil_status time_run(session *t, double *seconds) {
+static dil_status time_session(session *t, double *seconds) {
   call_setup *b = &t->setup;
   double start = message_clock();
   dil_status status = DIL_OK;
@@ -335,28 +335,28 @@ static dil_status time_run(session *t, double *seconds) {
 
 dil_status session_run(session *t, int32_t limit, bool with_peak) {
   double peak = NAN;
-  dil_status status = make_room(t, limit);
+  dil_status status = make_time_room(t, limit);
   bool processor = (t->kernel || t->on_library) && !t->on_cuda;
   if (!status && with_peak && processor && t->compilation.isa)
     status = measure_peak(&t->setup, t->compilation.isa, PEAK_SECONDS, &peak);
   if (!status && with_peak && t->on_cuda && t->kernel)
     status = session_cuda_peak(&t->cuda, &t->compilation, PEAK_SECONDS, &peak);
-  if (!status) status = time_run(t, &t->seconds[t->runs]);
+  if (!status) status = time_session(t, &t->seconds[t->runs]);
   if (status) return status;
   t->share[t->runs] = 1 / t->seconds[t->runs] / peak;
   t->runs++;
   return DIL_OK;
 }
 
-static int by_size(const void *a, const void *b) {
+static int by_seconds(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
   return (x > y) - (x < y);
 }
 
 /* Sorts the numbers; NaN when there are none. */
-static double median(double *number, int32_t count) {
+static double median_of(double *number, int32_t count) {
   if (count == 0) return NAN;
-  qsort(number, (size_t)count, sizeof *number, by_size);
+  qsort(number, (size_t)count, sizeof *number, by_seconds);
   return (number[(count - 1) / 2] + number[count / 2]) / 2;
 }
 
@@ -375,8 +375,8 @@ dil_status session_finish(session *t, double budget) {
   measure_pairs(b, &count);
   r->flops = cost_flops(b->pattern, count.pairs);
   r->estimated = count.estimated;
-  r->share = median(t->share, t->runs) * r->flops;
-  r->seconds = median(t->seconds, t->runs);
+  r->share = median_of(t->share, t->runs) * r->flops;
+  r->seconds = median_of(t->seconds, t->runs);
   dil_status status = DIL_OK;
   if (t->kernel) status = measure_workspace(t);
   if (t->on_crew) session_ranks_tell(&t->crew, r);

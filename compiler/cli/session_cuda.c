@@ -27,8 +27,8 @@ dil_status session_cuda_codes(compilation *c, dil_context *context,
   return status;
 }
 
-static dil_status copy_up(session_cuda *t, int64_t bytes, const void *from,
-                          void **to) {
+static dil_status copy_to_gpu(session_cuda *t, int64_t bytes, const void *from,
+                              void **to) {
   *to = NULL;
   if (!from) return DIL_OK;
   dil_status status = dil_memory_take(t->context, bytes, to);
@@ -37,7 +37,7 @@ static dil_status copy_up(session_cuda *t, int64_t bytes, const void *from,
   return dil_memory_write(t->context, *to, from, bytes);
 }
 
-static int64_t bytes_of(const dil_tensor *tensor) {
+static int64_t tensor_bytes(const dil_tensor *tensor) {
   return dil_tensor_count(tensor) * (int64_t)dil_dtype_size(tensor->dtype);
 }
 
@@ -48,17 +48,17 @@ dil_status session_cuda_open(session_cuda *t, const dil_call *call) {
   t->call = *call;
   t->call.inputs = t->inputs;
   for (int i = 0; i < 5 && !status; i++)
-    status = copy_up(t, tensors[i]->data ? bytes_of(tensors[i]) : 0,
-                     tensors[i]->data, &tensors[i]->data);
+    status = copy_to_gpu(t, tensors[i]->data ? tensor_bytes(tensors[i]) : 0,
+                         tensors[i]->data, &tensors[i]->data);
   for (int32_t i = 0; i < call->input_count && !status; i++) {
     t->inputs[i] = call->inputs[i];
-    status = copy_up(t, bytes_of(&call->inputs[i]), call->inputs[i].data,
-                     &t->inputs[i].data);
+    status = copy_to_gpu(t, tensor_bytes(&call->inputs[i]),
+                         call->inputs[i].data, &t->inputs[i].data);
   }
   void *lengths = NULL;
   if (!status)
-    status = copy_up(t, call->q.shape[0] * (int64_t)sizeof(int32_t),
-                     call->lengths, &lengths);
+    status = copy_to_gpu(t, call->q.shape[0] * (int64_t)sizeof(int32_t),
+                         call->lengths, &lengths);
   t->call.lengths = lengths;
   return status;
 }
@@ -85,9 +85,9 @@ dil_status session_cuda_peak(session_cuda *t, const compilation *c,
 
 dil_status session_cuda_fetch(session_cuda *t, const dil_call *call) {
   dil_status status = dil_memory_read(t->context, call->o.data, t->call.o.data,
-                                      bytes_of(&call->o));
+                                      tensor_bytes(&call->o));
   if (!status && call->lse.data)
     status = dil_memory_read(t->context, call->lse.data, t->call.lse.data,
-                             bytes_of(&call->lse));
+                             tensor_bytes(&call->lse));
   return status;
 }

@@ -21,8 +21,8 @@ static const char *name_at(json_t *kernels, size_t index) {
   return name ? name : "";
 }
 
-static dil_status find_kernel(const session_library *t, const char *name,
-                              json_t **found) {
+static dil_status find_library_kernel(const session_library *t,
+                                      const char *name, json_t **found) {
   const char *names[NAMES_MAX];
   char list[DIAG_LIST], guess[DIAG_GUESS];
   json_t *kernels = t->about.kernels;
@@ -42,7 +42,8 @@ static dil_status find_kernel(const session_library *t, const char *name,
                   diag_guess(name, names, known, guess));
 }
 
-static dil_status read_pattern(const session_library *t, compilation *c) {
+static dil_status read_library_pattern(const session_library *t,
+                                       compilation *c) {
   const char *text = t->facts.text;
   c->program = program_parse(c->arena, c->diag, t->path, text, strlen(text),
                              NULL, 0);
@@ -79,7 +80,7 @@ static dil_status limit_isa(session_library *t, const char *wish) {
                   t->facts.name, wish);
 }
 
-static dil_status check_options(const options *o) {
+static dil_status check_library_options(const options *o) {
   static const struct {
     option_id id;
     const char *name;
@@ -101,20 +102,20 @@ dil_status session_library_read(session_library *t, const options *o,
                                 compilation *c) {
   json_t *found;
   *t = (session_library){.path = o->library};
-  dil_status status = check_options(o);
+  dil_status status = check_library_options(o);
   if (!status) status = library_read(c->arena, t->path, &t->described);
   if (!status) status = library_about(t->path, t->described, &t->about);
-  if (!status) status = find_kernel(t, o->kernel, &found);
+  if (!status) status = find_library_kernel(t, o->kernel, &found);
   if (!status) status = library_about_kernel(t->path, found, &t->facts);
   if (!status) status = limit_isa(t, o->cpu);
   if (status) return status;
   t->isa = usable_isa(t->facts.isas);
-  return read_pattern(t, c);
+  return read_library_pattern(t, c);
 }
 
 /* ---- loading ------------------------------------------------------------- */
 
-static void *symbol_of(const session_library *t, const char *rest) {
+static void *library_symbol(const session_library *t, const char *rest) {
   char name[512];
   int length = snprintf(name, sizeof name, "%s%s%s", t->about.name,
                         *rest ? "_" : "", rest);
@@ -132,7 +133,7 @@ static void load_runtime(void) {
 static dil_status make_context(session_library *t, const options *o) {
   int32_t threads = (int32_t)o->threads, result;
   void *place = &t->context, *with[] = {&threads, &place};
-  void *function = symbol_of(t, "context_new");
+  void *function = library_symbol(t, "context_new");
   if (!function || o->device.word == DEVICE_CUDA) return DIL_OK;
   dil_status status = call_function(function, 'w', "wp", with, &result);
   t->own_context = !status && !result;
@@ -160,7 +161,7 @@ dil_status session_library_load(session_library *t, const options *o,
 
 void session_library_free(session_library *t) {
   void *result, *with[] = {&t->context};
-  void *function = t->own_context ? symbol_of(t, "context_free") : NULL;
+  void *function = t->own_context ? library_symbol(t, "context_free") : NULL;
   if (function) call_function(function, 'v', "p", with, &result);
   if (t->described) json_decref(t->described);
 }
@@ -219,7 +220,7 @@ dil_status session_library_run(session_library *t) {
   dil_status status =
       call_function(t->function, 'w', "pp", with, &result);
   if (status || !result) return status;
-  void *why = symbol_of(t, "last_error");
+  void *why = library_symbol(t, "last_error");
   if (why) status = call_function(why, 'p', "", NULL, &text);
   return status ? status
                 : dil_fail((dil_status)result, "%s", text ? text : "no reason");

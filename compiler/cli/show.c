@@ -23,7 +23,7 @@ bool show_serves(const pattern *p, int32_t index, int64_t head) {
 }
 
 /* A number in [0, 1) that depends on nothing but its arguments. */
-static double jitter(uint64_t a, uint64_t b) {
+static double point_jitter(uint64_t a, uint64_t b) {
   uint64_t x = a * 0x9E3779B97F4A7C15u + b * 0xD1B54A32D192ED03u + 1;
   x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
   x = (x ^ x >> 27) * 0x94D049BB133111EBu;
@@ -40,12 +40,12 @@ static int32_t choose_points(int64_t length, int32_t cells, int32_t index,
     for (int64_t i = low; i < high; i++) point[i - low] = i;
     return (int32_t)(high - low);
   }
-  int32_t turn = (int32_t)(jitter((uint64_t)index, ~salt) * POINTS);
+  int32_t turn = (int32_t)(point_jitter((uint64_t)index, ~salt) * POINTS);
   for (int32_t i = 0; i < POINTS; i++) {
     int64_t rounds = (high - low - i + POINTS - 1) / POINTS;
     int32_t stretch = (5 * i + turn) % POINTS;
     double place =
-        stretch + jitter((uint64_t)index * POINTS + (uint64_t)i, salt);
+        stretch + point_jitter((uint64_t)index * POINTS + (uint64_t)i, salt);
     point[i] = low + i + POINTS * (int64_t)(place / POINTS * (double)rounds);
   }
   return POINTS;
@@ -128,7 +128,7 @@ static void note_shown(arena *a, show_mask *m) {
   for (int64_t i = 0; i < count; i++) m->shown[m->cell[i].branch] = true;
 }
 
-static int32_t smaller(int64_t length, int32_t limit) {
+static int32_t smaller_length(int64_t length, int32_t limit) {
   return length < limit ? (int32_t)length : limit;
 }
 
@@ -143,7 +143,7 @@ dil_status show_mask_make(arena *a, const pattern *p, int64_t head, int64_t N,
   if (head < 0 || head >= p->heads)
     return dil_fail(DIL_USAGE, "pattern '%s' has heads 0..%lld, not %lld",
                     p->name, (long long)p->heads - 1, (long long)head);
-  int32_t rows = smaller(N, limit), columns = smaller(M, limit);
+  int32_t rows = smaller_length(N, limit), columns = smaller_length(M, limit);
   *mask = (show_mask){.pattern = p,
                       .head = head,
                       .N = N,

@@ -44,7 +44,7 @@ show_layout show_layout_make(const show_mask *mask, double side) {
 }
 
 /* Between the ground and the full colour, faint cells still visible. */
-static uint32_t shade(show_cell cell) {
+static uint32_t cell_colour(show_cell cell) {
   if (cell.branch == SHOW_NONE) return GROUND;
   double weight = cell.reach >= 1 ? 1 : 0.22 + 0.78 * sqrt(cell.reach);
   uint32_t colour = show_colour(cell.branch), mixed = 0;
@@ -63,7 +63,7 @@ static void draw_cells(arena *a, const show_layout *l, show_canvas *canvas,
   const show_mask *m = l->mask;
   int64_t count = (int64_t)m->rows * m->columns;
   uint32_t *colour = ARENA_ARRAY(a, uint32_t, count);
-  for (int64_t i = 0; i < count; i++) colour[i] = shade(m->cell[i]);
+  for (int64_t i = 0; i < count; i++) colour[i] = cell_colour(m->cell[i]);
   for (int64_t i = 0; i < count; i++) {
     if (colour[i] == GROUND) continue;
     int64_t row = i / m->columns, column = i % m->columns;

@@ -21,8 +21,8 @@ static const uint8_t glyphs[][GLYPH_COLUMNS] = {
 #undef GLYPH
 };
 
-static void blend(png_canvas *p, int32_t x, int32_t y, uint32_t colour,
-                  double weight) {
+static void blend_pixel(png_canvas *p, int32_t x, int32_t y, uint32_t colour,
+                        double weight) {
   if (x < 0 || y < 0 || x >= p->width || y >= p->height || weight <= 0) return;
   uint8_t *to = p->pixel + 3 * ((int64_t)y * p->width + x);
   for (int32_t i = 0; i < 3; i++) {
@@ -31,13 +31,13 @@ static void blend(png_canvas *p, int32_t x, int32_t y, uint32_t colour,
   }
 }
 
-static void draw_box(show_canvas *canvas, double x, double y, double width,
-                     double height, uint32_t colour) {
+static void png_paint_box(show_canvas *canvas, double x, double y, double width,
+                          double height, uint32_t colour) {
   int32_t right = (int32_t)lround(x + width);
   int32_t bottom = (int32_t)lround(y + height);
   for (int32_t row = (int32_t)lround(y); row < bottom; row++)
     for (int32_t column = (int32_t)lround(x); column < right; column++)
-      blend((png_canvas *)canvas, column, row, colour, 1);
+      blend_pixel((png_canvas *)canvas, column, row, colour, 1);
 }
 
 /* ---- letters ------------------------------------------------------------- */
@@ -48,8 +48,8 @@ static bool has_dot(const uint8_t *glyph, int32_t column, int32_t row) {
 }
 
 /* From (x, y) to the line between two points. */
-static double distance(double x, double y, double x0, double y0, double x1,
-                       double y1) {
+static double line_distance(double x, double y, double x0, double y0, double x1,
+                            double y1) {
   double dx = x1 - x0, dy = y1 - y0, length = dx * dx + dy * dy;
   double along = length > 0 ? ((x - x0) * dx + (y - y0) * dy) / length : 0;
   along = fmin(fmax(along, 0), 1);
@@ -61,14 +61,14 @@ static double distance(double x, double y, double x0, double y0, double x1,
 static double dot_distance(const uint8_t *glyph, int32_t column, int32_t row,
                            double x, double y) {
   static const int32_t way[4][2] = {{1, 0}, {0, 1}, {1, 1}, {1, -1}};
-  double least = distance(x, y, column, row, column, row);
+  double least = line_distance(x, y, column, row, column, row);
   for (int32_t w = 0; w < 4; w++) {
     int32_t c = column + way[w][0], r = row + way[w][1];
     if (!has_dot(glyph, c, r)) continue;
     bool diagonal = w >= 2;
     if (diagonal && (has_dot(glyph, c, row) || has_dot(glyph, column, r)))
       continue;
-    least = fmin(least, distance(x, y, column, row, c, r));
+    least = fmin(least, line_distance(x, y, column, row, c, r));
   }
   return least;
 }
@@ -95,14 +95,14 @@ static void draw_glyph(png_canvas *p, const uint8_t *glyph, double x, double y,
       double gy = (upward ? px : py) / unit + GLYPH_BASE - 0.5;
       if (gx < -1 || gx > GLYPH_COLUMNS || gy < -1 || gy > GLYPH_ROWS) continue;
       double edge = (pen - glyph_distance(glyph, gx, gy)) * unit;
-      blend(p, (int32_t)floor(x) + u, (int32_t)floor(y) + v, colour,
-            edge + 0.5);
+      blend_pixel(p, (int32_t)floor(x) + u, (int32_t)floor(y) + v, colour,
+                  edge + 0.5);
     }
 }
 
-static void draw_text(show_canvas *canvas, double x, double y, double size,
-                      show_anchor anchor, bool upward, uint32_t colour,
-                      const char *text) {
+static void png_write_text(show_canvas *canvas, double x, double y, double size,
+                           show_anchor anchor, bool upward, uint32_t colour,
+                           const char *text) {
   double unit = size / 10, step = unit * GLYPH_STEP;
   double back = (double)strlen(text) * step * anchor / 2;
   if (upward)
@@ -123,7 +123,7 @@ static void draw_text(show_canvas *canvas, double x, double y, double size,
 
 dil_status show_png(arena *a, const show_mask *mask, FILE *out) {
   show_layout layout = show_layout_make(mask, 1200);
-  png_canvas p = {{draw_box, draw_text},
+  png_canvas p = {{png_paint_box, png_write_text},
                   (int32_t)layout.width,
                   (int32_t)layout.height,
                   NULL};

@@ -6,8 +6,8 @@ typedef struct svg {
   FILE *out;
 } svg;
 
-static void draw_box(show_canvas *canvas, double x, double y, double width,
-                     double height, uint32_t colour) {
+static void svg_paint_box(show_canvas *canvas, double x, double y, double width,
+                          double height, uint32_t colour) {
   fprintf(((svg *)canvas)->out,
           "<rect x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\" "
           "fill=\"#%06x\"/>\n",
@@ -30,9 +30,9 @@ static void write_escaped(const char *text, FILE *out) {
     }
 }
 
-static void draw_text(show_canvas *canvas, double x, double y, double size,
-                      show_anchor anchor, bool upward, uint32_t colour,
-                      const char *text) {
+static void svg_write_text(show_canvas *canvas, double x, double y, double size,
+                           show_anchor anchor, bool upward, uint32_t colour,
+                           const char *text) {
   static const char *const names[] = {"start", "middle", "end"};
   FILE *out = ((svg *)canvas)->out;
   fprintf(out,
@@ -47,7 +47,7 @@ static void draw_text(show_canvas *canvas, double x, double y, double size,
 
 dil_status show_svg(arena *a, const show_mask *mask, FILE *out) {
   show_layout layout = show_layout_make(mask, 720);
-  svg file = {{draw_box, draw_text}, out};
+  svg file = {{svg_paint_box, svg_write_text}, out};
   fprintf(out,
           "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%g\" "
           "height=\"%g\" viewBox=\"0 0 %g %g\" shape-rendering=\"crispEdges\" "

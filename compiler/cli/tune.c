@@ -60,15 +60,16 @@ typedef struct counted {
   cover_count count;
 } counted;
 
-typedef struct forecast {
+typedef struct tune_model {
   const session *session;
   double until;      /* by the clock: what is later is not predicted */
   counted *known;    /* [known_count], room for each candidate */
   int32_t known_count;
-} forecast;
+} tune_model;
 
 /* NULL: there is no time left to count. */
-static const cover_count *count_of(forecast *f, int32_t rows, int32_t keys) {
+static const cover_count *model_count(tune_model *f, int32_t rows,
+                                      int32_t keys) {
   for (int32_t i = 0; i < f->known_count; i++)
     if (f->known[i].rows == rows && f->known[i].keys == keys)
       return &f->known[i].count;
@@ -81,26 +82,26 @@ static const cover_count *count_of(forecast *f, int32_t rows, int32_t keys) {
   return &c->count;
 }
 
-static double predict_gpu(forecast *f, const gpu_candidate *c) {
+static double predict_candidate(tune_model *f, const gpu_candidate *c) {
   const call_setup *b = &f->session->setup;
-  cost_gpu_case spot = {.facts = dil_context_facts(f->session->cuda.context),
-                        .code = &c->code,
-                        .count =
-                            count_of(f, c->code.tile_rows, c->code.tile_keys),
-                        .B = b->size[CALL_B],
-                        .N = b->size[CALL_N],
-                        .M = b->size[CALL_M],
-                        .dedup = !strcmp(c->code.family, "hopper"),
-                        .parts = c->knobs.value[KNOB_PARTS][0]};
+  cost_gpu_case spot = {
+      .facts = dil_context_facts(f->session->cuda.context),
+      .code = &c->code,
+      .count = model_count(f, c->code.tile_rows, c->code.tile_keys),
+      .B = b->size[CALL_B],
+      .N = b->size[CALL_N],
+      .M = b->size[CALL_M],
+      .dedup = !strcmp(c->code.family, "hopper"),
+      .parts = c->knobs.value[KNOB_PARTS][0]};
   const pattern *p = f->session->compilation.plan->pattern;
   return spot.count ? cost_gpu_seconds(p, &spot) : INFINITY;
 }
 
 /* Only differences matter: the peak is any. */
-static double predict_cpu(forecast *f, const gpu_candidate *c) {
+static double predict_cpu(tune_model *f, const gpu_candidate *c) {
   const call_setup *b = &f->session->setup;
   int32_t keys = c->knobs.value[KNOB_TILE_KEYS][0];
-  cost_case spot = {.count = count_of(f, COST_TILE_ROWS, keys),
+  cost_case spot = {.count = model_count(f, COST_TILE_ROWS, keys),
                     .tile_keys = keys,
                     .B = b->size[CALL_B],
                     .N = b->size[CALL_N],
@@ -121,22 +122,23 @@ static int by_prediction(const void *x, const void *y) {
 
 /* Counting the pairs of a mask may take long: a part of the budget is enough,
  * and what is not predicted by then comes last. */
-static dil_status gather(session *t, double seconds, tune_search *s) {
+static dil_status gather_candidates(session *t, double seconds,
+                                    tune_search *s) {
   arena *a = t->compilation.arena;
   gpu_candidate *list;
   int32_t count;
   dil_status status = list_candidates(t, &list, &count);
   if (status) return status;
-  forecast f = {t, message_clock() + seconds * COUNTING,
-                ARENA_ARRAY(a, counted, count), 0};
+  tune_model f = {t, message_clock() + seconds * COUNTING,
+                  ARENA_ARRAY(a, counted, count), 0};
   s->count = count + 1;
   s->candidate = ARENA_ARRAY(a, tune_candidate, s->count);
   for (int32_t i = 0; i < count; i++) {
     tune_candidate *c = &s->candidate[i + 1];
     c->knobs = list[i].knobs;
     c->order = i;
-    c->predicted =
-        t->on_cuda ? predict_gpu(&f, &list[i]) : predict_cpu(&f, &list[i]);
+    c->predicted = t->on_cuda ? predict_candidate(&f, &list[i])
+                              : predict_cpu(&f, &list[i]);
   }
   qsort(s->candidate + 1, (size_t)count, sizeof *s->candidate, by_prediction);
   return DIL_OK;
@@ -152,7 +154,7 @@ typedef struct race {
   int32_t first;               /* candidate of those being compiled */
 } race;
 
-static double spent(race *r) {
+static double race_seconds(race *r) {
   double now = message_clock() - r->start;
   int64_t shown = (int64_t)(1000 * fmin(now, r->seconds));
   if (shown > r->shown) progress_add(&r->bar, shown - r->shown);
@@ -160,17 +162,17 @@ static double spent(race *r) {
   return now;
 }
 
-static void drop(tune_candidate *c) {
+static void drop_candidate(tune_candidate *c) {
   dil_kernel_free(c->kernel);
   c->kernel = NULL;
 }
 
-static int by_size(const void *x, const void *y) {
+static int by_seconds(const void *x, const void *y) {
   double a = *(const double *)x, b = *(const double *)y;
   return (a > b) - (a < b);
 }
 
-static double quickest(const tune_candidate *c) {
+static double candidate_quickest(const tune_candidate *c) {
   double least = c->seconds[0];
   for (int32_t i = 1; i < c->runs; i++) least = fmin(least, c->seconds[i]);
   return least;
@@ -179,11 +181,11 @@ static double quickest(const tune_candidate *c) {
 static double median_of(const tune_candidate *c) {
   double sorted[ROUNDS_MOST + 1];
   memcpy(sorted, c->seconds, (size_t)c->runs * sizeof *sorted);
-  qsort(sorted, (size_t)c->runs, sizeof *sorted, by_size);
+  qsort(sorted, (size_t)c->runs, sizeof *sorted, by_seconds);
   return (sorted[(c->runs - 1) / 2] + sorted[c->runs / 2]) / 2;
 }
 
-static dil_status run_once(race *r, tune_candidate *c) {
+static dil_status run_candidate(race *r, tune_candidate *c) {
   double seconds;
   dil_status status =
       dil_kernel_time(c->kernel, session_call(r->search->session), &seconds);
@@ -196,7 +198,7 @@ static dil_status run_once(race *r, tune_candidate *c) {
 
 /* Its code, in a thread of its own: what cannot be had is no failure of the
  * search. */
-static void compile_one(void *context, int64_t index, int32_t worker) {
+static void compile_candidate(void *context, int64_t index, int32_t worker) {
   (void)worker;
   const race *r = context;
   tune_candidate *c = &r->search->candidate[r->first + index];
@@ -215,7 +217,8 @@ static dil_status compile_some(race *r, int32_t count) {
     c->seconds = ARENA_ARRAY(c->made.arena, double, ROUNDS_MOST + 1);
     driver_apply_knobs(&c->made, &c->knobs);
   }
-  return dil_threads_run(s->session->setup.threads, count, compile_one, r);
+  return dil_threads_run(s->session->setup.threads, count, compile_candidate,
+                         r);
 }
 
 /* A kernel of that code, and its first runs, of which one does not count. */
@@ -231,10 +234,11 @@ static dil_status load_one(race *r, tune_candidate *c) {
   s->made++;
   dil_status status =
       dil_kernel_variant(c->kernel, &sizes, c->variant, sizeof c->variant);
-  if (!status) status = run_once(r, c);
+  if (!status) status = run_candidate(r, c);
   c->runs = 0;
-  if (!status) status = run_once(r, c);
-  if (!status && c != s->candidate && c->median > FAR_BEHIND * r->best) drop(c);
+  if (!status) status = run_candidate(r, c);
+  if (!status && c != s->candidate && c->median > FAR_BEHIND * r->best)
+    drop_candidate(c);
   return status;
 }
 
@@ -245,7 +249,7 @@ static dil_status make_all(race *r) {
   for (int32_t i = 0; i < s->count; i++) s->candidate[i].median = NAN;
   for (r->first = 0; r->first < s->count && !status; r->first += batch) {
     int32_t count = s->count - r->first < batch ? s->count - r->first : batch;
-    if (r->first && spent(r) >= r->seconds / 2) break;
+    if (r->first && race_seconds(r) >= r->seconds / 2) break;
     status = compile_some(r, count);
     for (int32_t i = 0; i < count && !status; i++)
       status = load_one(r, &s->candidate[r->first + i]);
@@ -267,19 +271,20 @@ static const tune_candidate *best_of(const tune_search *s) {
 static void drop_behind(tune_search *s) {
   double best = best_of(s)->median;
   for (int32_t i = 1; i < s->count; i++)
-    if (s->candidate[i].kernel && quickest(&s->candidate[i]) > BEHIND * best)
-      drop(&s->candidate[i]);
+    if (s->candidate[i].kernel &&
+        candidate_quickest(&s->candidate[i]) > BEHIND * best)
+      drop_candidate(&s->candidate[i]);
 }
 
-static dil_status run_rounds(race *r) {
+static dil_status run_race(race *r) {
   tune_search *s = r->search;
   dil_status status = DIL_OK;
   for (int32_t round = 1; round < ROUNDS_MOST && !status; round++) {
-    if (round >= ROUNDS_LEAST && spent(r) >= r->seconds) break;
+    if (round >= ROUNDS_LEAST && race_seconds(r) >= r->seconds) break;
     for (int32_t i = 0; i < s->count && !status; i++)
-      if (s->candidate[i].kernel) status = run_once(r, &s->candidate[i]);
+      if (s->candidate[i].kernel) status = run_candidate(r, &s->candidate[i]);
     if (round >= ROUNDS_JUDGED) drop_behind(s);
-    spent(r);
+    race_seconds(r);
   }
   return status;
 }
@@ -287,7 +292,7 @@ static dil_status run_rounds(race *r) {
 /* ---- the winner ---------------------------------------------------------- */
 
 /* Its outputs anew, and what the oracle says of them. */
-static dil_status check(tune_search *s) {
+static dil_status check_winner(tune_search *s) {
   session *t = s->session;
   double seconds;
   dil_kernel *own = t->kernel;
@@ -306,20 +311,20 @@ dil_status tune_run(session *t, double seconds, tune_search *s) {
             .start = message_clock(),
             .seconds = seconds,
             .best = INFINITY};
-  dil_status status = gather(t, seconds, s);
+  dil_status status = gather_candidates(t, seconds, s);
   if (status) return status;
   progress_start(&r.bar, "tuning", (int64_t)(1000 * seconds), 1);
   status = make_all(&r);
-  if (!status) status = run_rounds(&r);
+  if (!status) status = run_race(&r);
   progress_end(&r.bar);
   if (status) return status;
   s->best = best_of(s);
-  return check(s);
+  return check_winner(s);
 }
 
 void tune_free(tune_search *s) {
   for (int32_t i = 0; i < s->count; i++) {
     driver_source_free(&s->candidate[i].source);
-    drop(&s->candidate[i]);
+    drop_candidate(&s->candidate[i]);
   }
 }

@@ -14,7 +14,7 @@ enum {
 /* ---- tokens in messages -------------------------------------------------- */
 
 /* The token at `at` in quotes, cut when long, without control bytes. */
-static const char *quote(reader *r, span at) {
+static const char *quote_token(reader *r, span at) {
   const char *text = r->source->text + at.start;
   int32_t length = at.end - at.start;
   if (length == 0) return "end of file";
@@ -170,8 +170,8 @@ static const char *sign_habit(reader *r, span at, bool valued) {
 
 /* ---- one message each ---------------------------------------------------- */
 
-static const char *meant(reader *r, span at, const char *const *list,
-                         int32_t count) {
+static const char *meant_token(reader *r, span at, const char *const *list,
+                               int32_t count) {
   const char *got = arena_copy(r->arena, r->source->text + at.start,
                                (size_t)(at.end - at.start));
   const char *known = ast_habit(got), *near = diag_nearest(got, list, count);
@@ -190,7 +190,7 @@ static void missing_end(reader *r, span at, const char *hint) {
   if (has_line_break(r->source, r->last.end, at.start))
     place = (span){r->source, r->last.end, r->last.end};
   diag_report(r->diag, SEVERITY_ERROR, place, hint, "expected ';' before %s",
-              quote(r, at));
+              quote_token(r, at));
 }
 
 static void unknown_statement(reader *r, span at, bool is_name,
@@ -201,7 +201,7 @@ static void unknown_statement(reader *r, span at, bool is_name,
                        expected_list(r, list, count));
   diag_report(r->diag, SEVERITY_ERROR, at, hint,
               is_name ? "unknown statement %s" : "unexpected %s",
-              quote(r, at));
+              quote_token(r, at));
 }
 
 /* Told behind the last token: the file may end in blank lines. */
@@ -221,7 +221,8 @@ void ast_unexpected(reader *r, span at, const char *got,
   int32_t kept = expected_shorten(list, expected, count);
   bool keyword = is_keyword(got), name = !strcmp(got, "a name");
   bool named = kept == 1 && !strcmp(list[0], "a name");
-  const char *hint = name ? meant(r, at, list, kept) : sign_habit(r, at, !named);
+  const char *hint =
+      name ? meant_token(r, at, list, kept) : sign_habit(r, at, !named);
   if (!hint)
     hint = order_habit(r, at, named, is_expected("'*'", expected, count));
   if (at.start == at.end)
@@ -229,14 +230,14 @@ void ast_unexpected(reader *r, span at, const char *got,
   else if (keyword && named)
     diag_report(r->diag, SEVERITY_ERROR, at,
                 arena_print(r->arena, "'my_%s' would do", got),
-                "%s is a keyword and cannot be a name", quote(r, at));
+                "%s is a keyword and cannot be a name", quote_token(r, at));
   else if (is_expected("';'", list, kept))
     missing_end(r, at, hint);
   else if (kept > EXPECTED_SHOWN)
     unknown_statement(r, at, name, hint, list, kept);
   else
     diag_report(r->diag, SEVERITY_ERROR, at, hint, "expected %s, got %s",
-                expected_list(r, list, kept), quote(r, at));
+                expected_list(r, list, kept), quote_token(r, at));
 }
 
 void ast_too_deep(reader *r, span at) {
@@ -254,7 +255,7 @@ void ast_bad_character(reader *r, span at) {
   bool shown = (c > ' ' && c < 0x7F) || at.end - at.start > 1;
   if (shown)
     diag_report(r->diag, SEVERITY_ERROR, at, sign_habit(r, at, false),
-                "unexpected character %s", quote(r, at));
+                "unexpected character %s", quote_token(r, at));
   else
     diag_report(r->diag, SEVERITY_ERROR, at, NULL, "unexpected byte 0x%02X",
                 c);
@@ -269,7 +270,7 @@ void ast_bad_number(reader *r, span at) {
                      : spaced ? "a number is of the digits 0 to 9 alone"
                               : "a product is written with *";
   diag_report(r->diag, SEVERITY_ERROR, at, hint, "%s is not a number",
-              quote(r, at));
+              quote_token(r, at));
 }
 
 void ast_bad_string(reader *r, span at) {
@@ -285,7 +286,7 @@ int64_t ast_integer(reader *r, span at) {
         !__builtin_add_overflow(number, digit, &number))
       continue;
     diag_report(r->diag, SEVERITY_ERROR, at, NULL,
-                "integer %s does not fit in 64 bits", quote(r, at));
+                "integer %s does not fit in 64 bits", quote_token(r, at));
     return 0;
   }
   return number;
@@ -298,7 +299,7 @@ double ast_real(reader *r, span at) {
   double number = strtod(text, NULL);
   if (errno != ERANGE || number < 1) return number;
   diag_report(r->diag, SEVERITY_ERROR, at, "`inf` is a constant",
-              "float %s is too large", quote(r, at));
+              "float %s is too large", quote_token(r, at));
   return 0;
 }
 

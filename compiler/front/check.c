@@ -6,16 +6,16 @@
 enum { EDITION = 1 };
 
 /* Of an imported file only the lets and patterns count. */
-static bool is_wanted(const item *i, word w) {
+static bool is_item_wanted(const item *i, word w) {
   return i->statement->word == w &&
          (!i->imported || w == WORD_LET || w == WORD_PATTERN ||
           w == WORD_DIL);
 }
 
-static int32_t count_wanted(const items *all, word w) {
+static int32_t count_items_wanted(const items *all, word w) {
   int32_t count = 0;
   for (int32_t i = 0; i < all->count; i++)
-    count += is_wanted(&all->item[i], w);
+    count += is_item_wanted(&all->item[i], w);
   return count;
 }
 
@@ -30,7 +30,7 @@ static void check_edition(checker *c, const statement *s) {
 static void check_each(checker *c, const items *all, word w,
                        void (*check)(checker *, const statement *)) {
   for (int32_t i = 0; i < all->count; i++)
-    if (is_wanted(&all->item[i], w)) check(c, all->item[i].statement);
+    if (is_item_wanted(&all->item[i], w)) check(c, all->item[i].statement);
 }
 
 /* A kind of declared thing: its statements become the program's array, each
@@ -41,17 +41,17 @@ static void check_each(checker *c, const items *all, word w,
   X(SCHEDULE, schedule)                                                       \
   X(KERNEL, kernel)
 
-#define X(KIND, kind)                                                         \
-  static void add_##kind##s(checker *c, const items *all, program *p) {       \
-    int32_t room = count_wanted(all, WORD_##KIND) + 1;                        \
-    p->kind = ARENA_ARRAY(c->arena, kind *, room);                            \
-    for (int32_t i = 0; i < all->count; i++) {                                \
-      if (!is_wanted(&all->item[i], WORD_##KIND)) continue;                   \
-      symbol *name = symbol_add(c, SYMBOL_##KIND, all->item[i].statement);    \
-      kind *made = check_##kind(c, all->item[i].statement);                   \
-      p->kind[p->kind##_count++] = made;                                      \
-      if (name) name->meaning = made;                                         \
-    }                                                                         \
+#define X(KIND, kind)                                                          \
+  static void add_##kind##s(checker *c, const items *all, program *p) {        \
+    int32_t room = count_items_wanted(all, WORD_##KIND) + 1;                   \
+    p->kind = ARENA_ARRAY(c->arena, kind *, room);                             \
+    for (int32_t i = 0; i < all->count; i++) {                                 \
+      if (!is_item_wanted(&all->item[i], WORD_##KIND)) continue;               \
+      symbol *name = symbol_add(c, SYMBOL_##KIND, all->item[i].statement);     \
+      kind *made = check_##kind(c, all->item[i].statement);                    \
+      p->kind[p->kind##_count++] = made;                                       \
+      if (name) name->meaning = made;                                          \
+    }                                                                          \
   }
 KINDS(X)
 #undef X
@@ -62,7 +62,7 @@ static const pattern *only_pattern(const items *all, const program *p) {
   const pattern *own = NULL, *imported = NULL;
   int32_t own_count = 0, imported_count = 0, k = 0;
   for (int32_t i = 0; i < all->count; i++) {
-    if (!is_wanted(&all->item[i], WORD_PATTERN)) continue;
+    if (!is_item_wanted(&all->item[i], WORD_PATTERN)) continue;
     const pattern *next = p->pattern[k++];
     if (all->item[i].imported) imported = next, imported_count++;
     else own = next, own_count++;

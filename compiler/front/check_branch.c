@@ -10,13 +10,13 @@
 #include <string.h>
 
 /* The masks, scores and keeps of one level, for one block size. */
-typedef struct level {
+typedef struct keep_level {
   bool checked;
   int64_t block;
   int32_t mask_count, score_count;
   expr **mask, **score;
   keeps keeps;
-} level;
+} keep_level;
 
 typedef struct builder {
   checker *c;
@@ -24,7 +24,7 @@ typedef struct builder {
   pattern *pattern;
   const statement *block;  /* the pattern's statements */
   const clauses *own;
-  level inherited;         /* of the block size last seen */
+  keep_level inherited; /* of the block size last seen */
 } builder;
 
 /* ---- keep ---------------------------------------------------------------- */
@@ -132,20 +132,20 @@ static void check_keep(const scope *s, const statement *given, keep *k) {
 
 /* ---- levels -------------------------------------------------------------- */
 
-static int32_t count_of(const statement *block, word w) {
+static int32_t count_statements(const statement *block, word w) {
   int32_t count = 0;
   for (; block; block = block->next) count += block->word == w;
   return count;
 }
 
-static level check_level(const scope *s, const statement *block) {
+static keep_level check_level(const scope *s, const statement *block) {
   arena *a = s->c->arena;
   scope mask = scope_at(s, CONTEXT_MASK, "mask");
   scope score = scope_at(s, CONTEXT_SCORE, "score");
-  level l = {.checked = true, .block = s->block};
-  l.mask = ARENA_ARRAY(a, expr *, count_of(block, WORD_MASK));
-  l.score = ARENA_ARRAY(a, expr *, count_of(block, WORD_SCORE));
-  l.keeps.keep = ARENA_ARRAY(a, keep, count_of(block, WORD_KEEP));
+  keep_level l = {.checked = true, .block = s->block};
+  l.mask = ARENA_ARRAY(a, expr *, count_statements(block, WORD_MASK));
+  l.score = ARENA_ARRAY(a, expr *, count_statements(block, WORD_SCORE));
+  l.keeps.keep = ARENA_ARRAY(a, keep, count_statements(block, WORD_KEEP));
   for (const statement *given = block; given; given = given->next) {
     if (given->word == WORD_MASK)
       l.mask[l.mask_count++] = check_condition(&mask, argument(given, 0));
@@ -158,8 +158,8 @@ static level check_level(const scope *s, const statement *block) {
   return l;
 }
 
-static expr **joined(arena *a, expr **first, int32_t first_count,
-                     expr **second, int32_t second_count) {
+static expr **join_exprs(arena *a, expr **first, int32_t first_count,
+                         expr **second, int32_t second_count) {
   expr **all = ARENA_ARRAY(a, expr *, first_count + second_count);
   if (first_count)
     memcpy(all, first, (size_t)first_count * sizeof *all);
@@ -172,20 +172,20 @@ static void set_levels(builder *w, branch *b, const scope *s,
                        const statement *block) {
   if (!w->inherited.checked || w->inherited.block != s->block)
     w->inherited = check_level(s, w->block);
-  level over = w->inherited, own = check_level(s, block);
+  keep_level over = w->inherited, own = check_level(s, block);
   b->mask_count = over.mask_count + own.mask_count;
-  b->mask = joined(w->c->arena, over.mask, over.mask_count, own.mask,
-                   own.mask_count);
+  b->mask = join_exprs(w->c->arena, over.mask, over.mask_count, own.mask,
+                       own.mask_count);
   b->score_count = over.score_count + own.score_count;
-  b->score = joined(w->c->arena, over.score, over.score_count, own.score,
-                    own.score_count);
+  b->score = join_exprs(w->c->arena, over.score, over.score_count, own.score,
+                        own.score_count);
   b->keeps[0] = over.keeps;
   b->keeps[1] = own.keeps;
 }
 
 /* ---- window -------------------------------------------------------------- */
 
-static int64_t check_bound(const scope *s, const term *t) {
+static int64_t check_window_bound(const scope *s, const term *t) {
   scope inner = scope_at(s, CONTEXT_CONSTANT, "a window bound");
   operand o = check_term(&inner, t);
   bool endless = o.type == TYPE_F32 && o.real == INFINITY;
@@ -204,16 +204,16 @@ static void narrow_window(const scope *s, const statement *window, branch *b) {
                 "'window' has one bound, and wants two");
     return;
   }
-  int64_t left = check_bound(s, argument(window, 0));
-  int64_t right = check_bound(s, argument(window, 1));
+  int64_t left = check_window_bound(s, argument(window, 0));
+  int64_t right = check_window_bound(s, argument(window, 1));
   if (left < b->left) b->left = left;
   if (right < b->right) b->right = right;
 }
 
 /* ---- phases -------------------------------------------------------------- */
 
-static int64_t phase_of(const scope *s, const branch *b, int32_t index,
-                        int64_t h) {
+static int64_t branch_phase(const scope *s, const branch *b, int32_t index,
+                            int64_t h) {
   int64_t r = b->dilation;
   const expr_point point = {.h = (int32_t)h};
   switch (b->phase_kind) {
@@ -248,7 +248,7 @@ static void set_phases(const scope *s, const statement *phase, branch *b,
   if (s->heads < 0 || s->kv_heads < 0 || s->heads % s->kv_heads) return;
   b->phase = ARENA_ARRAY(s->c->arena, int32_t, s->heads);
   for (int64_t h = 0; h < s->heads; h++)
-    b->phase[h] = (int32_t)phase_of(s, b, index, h);
+    b->phase[h] = (int32_t)branch_phase(s, b, index, h);
 }
 
 /* ---- one branch ---------------------------------------------------------- */
@@ -346,7 +346,7 @@ static void check_branch(builder *w, const statement *given, branch *b,
 
 /* ---- all branches -------------------------------------------------------- */
 
-static void check_lists(builder *w) {
+static void check_branch_lists(builder *w) {
   const statement *segments = w->own->of[WORD_SEGMENTS];
   const statement *dilations = w->own->of[WORD_DILATIONS];
   const statement *either = segments ? segments : dilations;
@@ -367,7 +367,7 @@ static void check_lists(builder *w) {
 static int32_t branch_count(const builder *w) {
   const statement *segments = w->own->of[WORD_SEGMENTS];
   const statement *dilations = w->own->of[WORD_DILATIONS];
-  if (w->own->of[WORD_BRANCH]) return count_of(w->block, WORD_BRANCH);
+  if (w->own->of[WORD_BRANCH]) return count_statements(w->block, WORD_BRANCH);
   if (!segments || !dilations) return 0;
   return segments->args.count < dilations->args.count ? segments->args.count
                                                       : dilations->args.count;
@@ -422,7 +422,7 @@ void check_branches(const scope *s, pattern *p, const statement *block,
                     const clauses *own) {
   builder w = {.c = s->c, .sizes = s, .pattern = p, .block = block,
                .own = own};
-  check_lists(&w);
+  check_branch_lists(&w);
   p->branch_count = branch_count(&w);
   if (p->branch_count > DIL_BRANCH_MAX) {
     check_error(s->c, p->at, NULL,

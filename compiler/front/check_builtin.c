@@ -75,7 +75,7 @@ int32_t builtin_names(const char *names[BUILTIN_MAX]) {
   return BUILTIN_COUNT;
 }
 
-static int64_t size_of(const scope *s, const char *name) {
+static int64_t size_by_name(const scope *s, const char *name) {
   if (!strcmp(name, "S")) return s->block;
   if (!strcmp(name, "H")) return s->heads;
   if (!strcmp(name, "HKV")) return s->kv_heads;
@@ -85,7 +85,7 @@ static int64_t size_of(const scope *s, const char *name) {
 /* A size of the pattern, or wrong: `head_dim D`, or `S` without a block. */
 static operand size_operand(const scope *s, span at, const char *user,
                             const char *size) {
-  int64_t known = size_of(s, size);
+  int64_t known = size_by_name(s, size);
   if (known > 0) return operand_integer(at, known);
   if (known == SIZE_UNKNOWN && size[0] == 'S')
     check_error(s->c, at, "`block 64;` cuts positions into blocks of 64",
@@ -95,8 +95,8 @@ static operand size_operand(const scope *s, span at, const char *user,
   return operand_wrong(at);
 }
 
-static operand apply2(const scope *s, span at, expr_op op, operand a,
-                      operand b) {
+static operand apply_two(const scope *s, span at, expr_op op, operand a,
+                         operand b) {
   return operand_apply(s, at, op, (operand[]){a, b}, 2);
 }
 
@@ -106,17 +106,18 @@ static operand block_operand(const scope *s, span at, const char *name) {
   operand x = operand_leaf(s, at, builtin_find(name)->op, TYPE_I32);
   if (size.wrong) return size;
   if (!strcmp(name, "nb"))
-    x = apply2(s, at, EXPR_ADD, x, operand_integer(at, size.integer - 1));
-  return apply2(s, at, EXPR_DIV, x, size);
+    x = apply_two(s, at, EXPR_ADD, x, operand_integer(at, size.integer - 1));
+  return apply_two(s, at, EXPR_DIV, x, size);
 }
 
 /* row = i - (M - N): bounds, loops and printers know all three, and where
  * `lengths` are given M is that of the batch row, as it is for i. */
 static operand row_operand(const scope *s, span at) {
-  operand first = apply2(s, at, EXPR_SUB,
-                         operand_leaf(s, at, EXPR_M_, TYPE_I32),
-                         operand_leaf(s, at, EXPR_N_, TYPE_I32));
-  return apply2(s, at, EXPR_SUB, operand_leaf(s, at, EXPR_I_, TYPE_I32), first);
+  operand first =
+      apply_two(s, at, EXPR_SUB, operand_leaf(s, at, EXPR_M_, TYPE_I32),
+                operand_leaf(s, at, EXPR_N_, TYPE_I32));
+  return apply_two(s, at, EXPR_SUB, operand_leaf(s, at, EXPR_I_, TYPE_I32),
+                   first);
 }
 
 bool builtin_name(const scope *s, const term *t, operand *result) {
@@ -152,63 +153,66 @@ bool builtin_name(const scope *s, const term *t, operand *result) {
 
 /* ---- predicates ---------------------------------------------------------- */
 
-static operand distance(const scope *s, span at) {
-  operand apart = apply2(s, at, EXPR_SUB, block_operand(s, at, "bi"),
-                         block_operand(s, at, "bj"));
+static operand block_distance(const scope *s, span at) {
+  operand apart = apply_two(s, at, EXPR_SUB, block_operand(s, at, "bi"),
+                            block_operand(s, at, "bj"));
   return operand_apply(s, at, EXPR_ABS, &apart, 1);
 }
 
 /* local(W): abs(bi - bj) <= W */
-static operand local(const scope *s, span at, const operand *arg,
-                     int32_t count) {
+static operand predicate_local(const scope *s, span at, const operand *arg,
+                               int32_t count) {
   (void)count;
-  return apply2(s, at, EXPR_LE, distance(s, at), arg[0]);
+  return apply_two(s, at, EXPR_LE, block_distance(s, at), arg[0]);
 }
 
 /* global(G): bi < G || bj < G */
-static operand global(const scope *s, span at, const operand *arg,
-                      int32_t count) {
+static operand predicate_global(const scope *s, span at, const operand *arg,
+                                int32_t count) {
   (void)count;
-  return apply2(s, at, EXPR_OR,
-                apply2(s, at, EXPR_LT, block_operand(s, at, "bi"), arg[0]),
-                apply2(s, at, EXPR_LT, block_operand(s, at, "bj"), arg[0]));
+  return apply_two(
+      s, at, EXPR_OR,
+      apply_two(s, at, EXPR_LT, block_operand(s, at, "bi"), arg[0]),
+      apply_two(s, at, EXPR_LT, block_operand(s, at, "bj"), arg[0]));
 }
 
 /* strided(K): bj % K == 0 */
-static operand strided(const scope *s, span at, const operand *arg,
-                       int32_t count) {
+static operand predicate_strided(const scope *s, span at, const operand *arg,
+                                 int32_t count) {
   (void)count;
-  return apply2(s, at, EXPR_EQ,
-                apply2(s, at, EXPR_MOD, block_operand(s, at, "bj"), arg[0]),
-                operand_integer(at, 0));
+  return apply_two(
+      s, at, EXPR_EQ,
+      apply_two(s, at, EXPR_MOD, block_operand(s, at, "bj"), arg[0]),
+      operand_integer(at, 0));
 }
 
 /* random(P, X): hash(h, bi, bj, X) % 10000 < P * 10000 */
-static operand random_blocks(const scope *s, span at, const operand *arg,
-                             int32_t count) {
+static operand predicate_random(const scope *s, span at, const operand *arg,
+                                int32_t count) {
   (void)count;
   operand hashed[] = {operand_leaf(s, at, EXPR_H_, TYPE_I32),
                       block_operand(s, at, "bi"), block_operand(s, at, "bj"),
                       arg[1]};
   operand all = operand_integer(at, 10000);
-  return apply2(s, at, EXPR_LT,
-                apply2(s, at, EXPR_MOD,
-                       operand_apply(s, at, EXPR_HASH, hashed, 4), all),
-                apply2(s, at, EXPR_MUL, arg[0], all));
+  return apply_two(s, at, EXPR_LT,
+                   apply_two(s, at, EXPR_MOD,
+                             operand_apply(s, at, EXPR_HASH, hashed, 4), all),
+                   apply_two(s, at, EXPR_MUL, arg[0], all));
 }
 
 /* hierarchical(s1, w1, s2, w2, ...): bi % s == 0 && abs(bi - bj) <= w, or'ed
  * over the levels. */
-static operand hierarchical(const scope *s, span at, const operand *arg,
-                            int32_t count) {
+static operand predicate_hierarchical(const scope *s, span at,
+                                      const operand *arg, int32_t count) {
   operand any = operand_wrong(at);
   for (int32_t k = 0; k < count; k += 2) {
-    operand rest = apply2(s, at, EXPR_MOD, block_operand(s, at, "bi"), arg[k]);
-    operand level = apply2(
-        s, at, EXPR_AND,
-        apply2(s, at, EXPR_EQ, rest, operand_integer(at, 0)),
-        apply2(s, at, EXPR_LE, distance(s, at), arg[k + 1]));
-    any = k ? apply2(s, at, EXPR_OR, any, level) : level;
+    operand rest =
+        apply_two(s, at, EXPR_MOD, block_operand(s, at, "bi"), arg[k]);
+    operand level =
+        apply_two(s, at, EXPR_AND,
+                  apply_two(s, at, EXPR_EQ, rest, operand_integer(at, 0)),
+                  apply_two(s, at, EXPR_LE, block_distance(s, at), arg[k + 1]));
+    any = k ? apply_two(s, at, EXPR_OR, any, level) : level;
   }
   return any;
 }
@@ -219,9 +223,11 @@ static const struct predicate {
   operand (*spell)(const scope *s, span at, const operand *arg,
                    int32_t count);
 } predicates[] = {
-    {"local", 1, local},           {"global", 1, global},
-    {"strided", 1, strided},       {"random", 2, random_blocks},
-    {"hierarchical", -1, hierarchical},
+    {"local", 1, predicate_local},
+    {"global", 1, predicate_global},
+    {"strided", 1, predicate_strided},
+    {"random", 2, predicate_random},
+    {"hierarchical", -1, predicate_hierarchical},
 };
 enum { PREDICATE_COUNT = sizeof predicates / sizeof *predicates };
 
@@ -240,7 +246,9 @@ static operand predicate_call(const scope *s, const struct predicate *p,
 
 /* ---- calls --------------------------------------------------------------- */
 
-static bool is_function(expr_op op) { return op >= EXPR_ABS; }
+static bool is_function_op(expr_op op) {
+  return op >= EXPR_ABS;
+}
 
 bool is_whole_call(const term *t) {
   return t->kind == TERM_CALL && !strcmp(t->name, expr_op_text(EXPR_TO_INT));
@@ -251,7 +259,7 @@ int32_t builtin_functions(const char *names[BUILTIN_MAX]) {
   for (int32_t i = 0; i < PREDICATE_COUNT; i++)
     names[count++] = predicates[i].name;
   for (expr_op op = 0; op < EXPR_OP_COUNT; op++)
-    if (is_function(op) && count < BUILTIN_MAX)
+    if (is_function_op(op) && count < BUILTIN_MAX)
       names[count++] = expr_op_text(op);
   return count;
 }
@@ -282,7 +290,7 @@ bool builtin_call(const scope *s, const term *t, const operand *args,
     return true;
   }
   for (expr_op op = 0; op < EXPR_OP_COUNT; op++) {
-    if (!is_function(op) || strcmp(expr_op_text(op), t->name)) continue;
+    if (!is_function_op(op) || strcmp(expr_op_text(op), t->name)) continue;
     int32_t wanted = operator_arguments(op);
     if (wanted < 0 || arguments_fit(s, t, wanted))
       *result = operand_apply(s, t->at, op, args, t->count);

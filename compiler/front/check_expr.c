@@ -141,14 +141,14 @@ operand check_term(const scope *s, const term *t) {
   return operand_apply(s, t->at, t->op, args, count);
 }
 
-static expr *folded(const scope *s, const operand *o) {
+static expr *folded_tree(const scope *s, const operand *o) {
   return expr_fold(s->c->arena, operand_tree(s, o));
 }
 
 expr *check_condition(const scope *s, const term *t) {
   operand o = check_term(s, t);
   if (o.wrong) return NULL;
-  if (o.type == TYPE_CONDITION) return folded(s, &o);
+  if (o.type == TYPE_CONDITION) return folded_tree(s, &o);
   check_error(s->c, t->at, "`x != 0` makes a condition of a number",
               "%s wants a condition, got %s", s->what, operand_text(s, &o));
   return NULL;
@@ -157,7 +157,7 @@ expr *check_condition(const scope *s, const term *t) {
 expr *check_number(const scope *s, const term *t) {
   operand o = check_term(s, t);
   if (o.wrong) return NULL;
-  if (o.type != TYPE_CONDITION) return folded(s, &o);
+  if (o.type != TYPE_CONDITION) return folded_tree(s, &o);
   check_error(s->c, t->at, "`c ? s : -inf` chooses by a condition",
               "%s wants a number, got a condition", s->what);
   return NULL;
@@ -166,7 +166,7 @@ expr *check_number(const scope *s, const term *t) {
 expr *check_integer(const scope *s, const term *t) {
   operand o = check_term(s, t);
   if (o.wrong) return NULL;
-  if (o.type == TYPE_I32) return folded(s, &o);
+  if (o.type == TYPE_I32) return folded_tree(s, &o);
   check_error(s->c, t->at, operand_integer_hint(&o),
               "%s must be an integer, got %s", s->what, operand_text(s, &o));
   return NULL;

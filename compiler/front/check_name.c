@@ -5,15 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int32_t line_of(span at) {
+static int32_t span_line(span at) {
   int32_t line = 1;
   for (int32_t i = 0; i < at.start; i++) line += at.source->text[i] == '\n';
   return line;
 }
 
-static const char *first_at(checker *c, span at) {
+static const char *first_declared_at(checker *c, span at) {
   return arena_print(c->arena, "the first stands at %s:%d", at.source->path,
-                     line_of(at));
+                     span_line(at));
 }
 
 /* ---- symbols ------------------------------------------------------------- */
@@ -23,7 +23,7 @@ static const char *const kind_text[] = {
     [SYMBOL_TOPOLOGY] = "topology", [SYMBOL_SCHEDULE] = "schedule",
     [SYMBOL_KERNEL] = "kernel"};
 
-static symbol **slot_of(const symbols *set, const char *name) {
+static symbol **symbol_slot(const symbols *set, const char *name) {
   uint64_t hash = (uint64_t)(uintptr_t)name * 0x9E3779B97F4A7C15u >> 32;
   int32_t mask = set->room - 1;
   for (int32_t at = (int32_t)(hash & (uint32_t)mask);; at = (at + 1) & mask)
@@ -35,12 +35,12 @@ static void symbols_grow(checker *c, symbols *set) {
   set->room = old.room ? 2 * old.room : 32;
   set->slot = ARENA_ARRAY(c->arena, symbol *, set->room);
   for (int32_t i = 0; i < old.room; i++)
-    if (old.slot[i]) *slot_of(set, old.slot[i]->name) = old.slot[i];
+    if (old.slot[i]) *symbol_slot(set, old.slot[i]->name) = old.slot[i];
 }
 
 symbol *symbol_find(const checker *c, symbol_kind kind, const char *name) {
   const symbols *set = &c->symbols[kind];
-  return set->room ? *slot_of(set, name) : NULL;
+  return set->room ? *symbol_slot(set, name) : NULL;
 }
 
 bool check_reserved(checker *c, const char *name, span at) {
@@ -54,7 +54,7 @@ symbol *symbol_add(checker *c, symbol_kind kind, const statement *declared) {
   if (check_reserved(c, name, declared->name_at)) return NULL;
   symbol *there = symbol_find(c, kind, name);
   if (there) {
-    check_error(c, declared->name_at, first_at(c, there->at),
+    check_error(c, declared->name_at, first_declared_at(c, there->at),
                 "%s '%s' is declared twice", kind_text[kind], name);
     return NULL;
   }
@@ -62,7 +62,7 @@ symbol *symbol_add(checker *c, symbol_kind kind, const statement *declared) {
   if (2 * (set->count + 1) > set->room) symbols_grow(c, set);
   symbol *added = ARENA_NEW(c->arena, symbol);
   *added = (symbol){.name = name, .at = declared->name_at};
-  *slot_of(set, name) = added;
+  *symbol_slot(set, name) = added;
   set->count++;
   return added;
 }
@@ -121,7 +121,8 @@ void clauses_collect(checker *c, const statement *block, clauses *out) {
     if (!first)
       out->of[s->word] = s;
     else if (!may_repeat(s->word))
-      check_error(c, s->at, first_at(c, first->at), "'%s' stands twice",
+      check_error(c, s->at, first_declared_at(c, first->at),
+                  "'%s' stands twice",
                   s->word == WORD_SPLIT ? "heads split" : word_text(s->word));
   }
 }

@@ -166,7 +166,7 @@ static bool types_fit(const scope *s, span at, expr_op op, const operand *args,
   return true;
 }
 
-static expr_type type_of(expr_op op, const operand *args, int32_t count) {
+static expr_type operator_type(expr_op op, const operand *args, int32_t count) {
   switch (expr_rule_of(op)) {
   case RULE_COMPARE:
   case RULE_LOGIC: return TYPE_CONDITION;
@@ -306,7 +306,7 @@ operand operand_apply(const scope *s, span at, expr_op op, const operand *args,
     check_error(s->c, args[1].at, NULL, "division by zero");
     return operand_wrong(at);
   }
-  expr_type type = type_of(op, args, count);
+  expr_type type = operator_type(op, args, count);
   if (op == EXPR_TO_INT && real) return whole_apply(s, at, args);
   if (is_rounding(op) && type == TYPE_I32) return args[0];
   if (!known || (real && (s->whole || !(s->context & CONTEXT_FIXED))))

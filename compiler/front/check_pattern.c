@@ -104,7 +104,7 @@ static dil_dtype dtype_of(word w) {
   }
 }
 
-static void check_words(pattern *p, const clauses *own) {
+static void check_missing_clauses(pattern *p, const clauses *own) {
   const statement *dtype = own->of[WORD_DTYPE];
   const statement *combine = own->of[WORD_COMBINE];
   const statement *gradient = own->of[WORD_GRADIENT];
@@ -186,7 +186,7 @@ pattern *check_pattern(checker *c, const statement *s) {
   p->kv_heads = sizes.kv_heads;
   p->head_dim = sizes.head_dim;
   check_inputs(&sizes, p, s->child);
-  check_words(p, &own);
+  check_missing_clauses(p, &own);
   check_scale(&sizes, p, own.of[WORD_SCALE]);
   check_dropout(&sizes, p, own.of[WORD_DROPOUT]);
   check_branches(&sizes, p, s->child, &own);

@@ -13,28 +13,28 @@
 
 enum { IMPORT_MAX = 16 };
 
-typedef struct file {
+typedef struct source_file {
   dev_t device;
   ino_t inode;
   const char *path;      /* NULL: a preset */
   bool open;             /* it is being read: to import it is a cycle */
-  struct file *next;
-} file;
+  struct source_file *next;
+} source_file;
 
-typedef struct loader {
+typedef struct source_loader {
   arena *arena;
   diag *diag;
   items items;
-  file *files;           /* read from disk so far */
+  source_file *files; /* read from disk so far */
   int32_t source_count;
   bool unreadable;       /* the machine lacks a file */
-} loader;
+} source_loader;
 
 static const span nowhere = {0};
 
 /* ---- bytes --------------------------------------------------------------- */
 
-static void cannot_read(loader *l, span at, const char *path,
+static void cannot_read(source_loader *l, span at, const char *path,
                         const char *reason) {
   l->unreadable = true;
   const char *hint = dil_preset_text(path)
@@ -45,15 +45,16 @@ static void cannot_read(loader *l, span at, const char *path,
               reason);
 }
 
-static const source *source_new(loader *l, const char *path, const char *text,
-                                size_t length) {
+static const source *source_new(source_loader *l, const char *path,
+                                const char *text, size_t length) {
   source *s = ARENA_NEW(l->arena, source);
   *s = (source){.path = path, .text = text, .length = length,
                 .index = l->source_count++};
   return s;
 }
 
-static bool is_too_large(loader *l, span at, const char *path, size_t length) {
+static bool is_too_large(source_loader *l, span at, const char *path,
+                         size_t length) {
   if (length <= FILE_MAX) return false;
   diag_report(l->diag, SEVERITY_ERROR, at, NULL,
               "'%s' has more than %d bytes", path, FILE_MAX);
@@ -68,7 +69,7 @@ typedef struct bytes {
   struct stat info;
 } bytes;
 
-static bytes bytes_new(loader *l) {
+static bytes bytes_new(source_loader *l) {
   return (bytes){.text = ARENA_ARRAY(l->arena, char, FILE_MAX + 2)};
 }
 
@@ -143,7 +144,8 @@ static int path_read(const char *path, bool chosen, bytes *b) {
 }
 
 /* What has a byte 0 is a program, a library, an array. */
-static bool is_no_text(loader *l, span at, const char *path, const bytes *b) {
+static bool is_no_text(source_loader *l, span at, const char *path,
+                       const bytes *b) {
   if (!memchr(b->text, 0, b->length)) return false;
   diag_report(l->diag, SEVERITY_ERROR, at,
               "a library of `dil build` is run with --library", "'%s' is no "
@@ -152,7 +154,7 @@ static bool is_no_text(loader *l, span at, const char *path, const bytes *b) {
 }
 
 /* The source of what was read; NULL, and told, when there is none. */
-static const source *bytes_source(loader *l, const bytes *b, int error,
+static const source *bytes_source(source_loader *l, const bytes *b, int error,
                                   span at, const char *path) {
   if (error) cannot_read(l, at, path, read_reason(error));
   if (error || is_too_large(l, at, path, b->length) ||
@@ -167,7 +169,8 @@ static bool is_preset(const char *path) {
   return !strncmp(path, PRESET_PREFIX, strlen(PRESET_PREFIX));
 }
 
-static const source *preset_source(loader *l, const char *path, span at) {
+static const source *preset_source(source_loader *l, const char *path,
+                                   span at) {
   const char *name = path + strlen(PRESET_PREFIX);
   const char *text = dil_preset_text(name);
   if (text) return source_new(l, path, text, strlen(text));
@@ -179,25 +182,26 @@ static const source *preset_source(loader *l, const char *path, span at) {
 /* ---- files --------------------------------------------------------------- */
 
 /* The file of an identity, or a new one. */
-static file *file_find(loader *l, const struct stat *info, bool *known) {
-  for (file *f = l->files; f; f = f->next) {
+static source_file *file_find(source_loader *l, const struct stat *info,
+                              bool *known) {
+  for (source_file *f = l->files; f; f = f->next) {
     *known = f->device == info->st_dev && f->inode == info->st_ino;
     if (*known) return f;
   }
-  file *f = ARENA_NEW(l->arena, file);
-  *f = (file){.device = info->st_dev, .inode = info->st_ino,
-              .next = l->files};
+  source_file *f = ARENA_NEW(l->arena, source_file);
+  *f = (source_file){
+      .device = info->st_dev, .inode = info->st_ino, .next = l->files};
   l->files = f;
   *known = false;
   return f;
 }
 
-static void source_add(loader *l, const source *s, int32_t depth);
+static void source_add(source_loader *l, const source *s, int32_t depth);
 
-static void file_add(loader *l, const bytes *b, int error, span at,
+static void file_add(source_loader *l, const bytes *b, int error, span at,
                      const char *path, int32_t depth) {
   bool known = false;
-  file *f = error ? NULL : file_find(l, &b->info, &known);
+  source_file *f = error ? NULL : file_find(l, &b->info, &known);
   if (known && f->open)
     diag_report(l->diag, SEVERITY_ERROR, at, NULL, "'%s' imports itself",
                 path);
@@ -211,7 +215,8 @@ static void file_add(loader *l, const bytes *b, int error, span at,
 }
 
 /* A preset's text is as good as a file that is read once. */
-static void preset_add(loader *l, const char *path, span at, int32_t depth) {
+static void preset_add(source_loader *l, const char *path, span at,
+                       int32_t depth) {
   bool known = false;
   const source *s = preset_source(l, path, at);
   if (!s) return;
@@ -219,7 +224,8 @@ static void preset_add(loader *l, const char *path, span at, int32_t depth) {
   if (!known) source_add(l, s, depth);
 }
 
-static void path_add(loader *l, const char *path, span at, int32_t depth) {
+static void path_add(source_loader *l, const char *path, span at,
+                     int32_t depth) {
   if (is_preset(path)) {
     preset_add(l, path, at, depth);
     return;
@@ -232,7 +238,7 @@ static void path_add(loader *l, const char *path, span at, int32_t depth) {
 /* ---- imports ------------------------------------------------------------- */
 
 /* `name` relative to the folder of the file that imports it. */
-static const char *import_path(loader *l, const source *from,
+static const char *import_path(source_loader *l, const source *from,
                                const char *name) {
   const char *slash = strrchr(from->path, '/');
   if (name[0] == '/' || !slash || is_preset(name)) return name;
@@ -240,7 +246,7 @@ static const char *import_path(loader *l, const source *from,
                      from->path, name);
 }
 
-static void import_add(loader *l, const source *from, const statement *s,
+static void import_add(source_loader *l, const source *from, const statement *s,
                        int32_t depth) {
   if (depth == IMPORT_MAX)
     diag_report(l->diag, SEVERITY_ERROR, s->name_at, NULL,
@@ -249,7 +255,7 @@ static void import_add(loader *l, const source *from, const statement *s,
     path_add(l, import_path(l, from, s->name), s->name_at, depth + 1);
 }
 
-static void item_add(loader *l, const statement *s, bool imported) {
+static void item_add(source_loader *l, const statement *s, bool imported) {
   items *all = &l->items;
   if (all->count == all->room) {
     all->room = all->room ? 2 * all->room : 64;
@@ -261,7 +267,7 @@ static void item_add(loader *l, const statement *s, bool imported) {
   all->item[all->count++] = (item){s, imported};
 }
 
-static void source_add(loader *l, const source *s, int32_t depth) {
+static void source_add(source_loader *l, const source *s, int32_t depth) {
   const statement *next = ast_parse(l->arena, l->diag, s);
   for (; next && !diag_full(l->diag); next = next->next) {
     if (next->word == WORD_IMPORT) import_add(l, s, next, depth);
@@ -271,7 +277,7 @@ static void source_add(loader *l, const source *s, int32_t depth) {
 
 /* ---- programs ------------------------------------------------------------ */
 
-static void main_add(loader *l, const char *path) {
+static void main_add(source_loader *l, const char *path) {
   if (strcmp(path, "-")) {
     path_add(l, path, nowhere, 0);
     return;
@@ -284,26 +290,26 @@ static void main_add(loader *l, const char *path) {
 
 /* A file that was not understood is not checked: half of it would give
  * errors of their own. */
-static program *program_of(loader *l, const define *defines,
+static program *program_of(source_loader *l, const define *defines,
                            int32_t define_count) {
   if (diag_errors(l->diag)) return NULL;
   return check_items(l->arena, l->diag, &l->items, defines, define_count);
 }
 
 /* In the order of reading; the list has the last first. */
-static void list_files(const loader *l, program *p) {
-  for (const file *f = l->files; f; f = f->next)
+static void list_files(const source_loader *l, program *p) {
+  for (const source_file *f = l->files; f; f = f->next)
     p->file_count += f->path != NULL;
   p->file = ARENA_ARRAY(l->arena, const char *, p->file_count);
   int32_t i = p->file_count;
-  for (const file *f = l->files; f; f = f->next)
+  for (const source_file *f = l->files; f; f = f->next)
     if (f->path) p->file[--i] = f->path;
 }
 
 program *program_read(arena *a, diag *d, const char *path,
                       const define *defines, int32_t define_count,
                       dil_status *status) {
-  loader l = {.arena = a, .diag = d};
+  source_loader l = {.arena = a, .diag = d};
   main_add(&l, path);
   program *p = program_of(&l, defines, define_count);
   if (p) list_files(&l, p);
@@ -314,7 +320,7 @@ program *program_read(arena *a, diag *d, const char *path,
 program *program_parse(arena *a, diag *d, const char *path, const char *text,
                        size_t length, const define *defines,
                        int32_t define_count) {
-  loader l = {.arena = a, .diag = d};
+  source_loader l = {.arena = a, .diag = d};
   if (is_too_large(&l, nowhere, path, length)) return NULL;
   source_add(&l, source_new(&l, path, text, length), 0);
   return program_of(&l, defines, define_count);
@@ -323,7 +329,7 @@ program *program_parse(arena *a, diag *d, const char *path, const char *text,
 /* ---- dil print ----------------------------------------------------------- */
 
 /* The one file alone: imports stand in it as they are written. */
-static const source *source_read(loader *l, const char *path) {
+static const source *source_read(source_loader *l, const char *path) {
   if (is_preset(path)) return preset_source(l, path, nowhere);
   bool standard = !strcmp(path, "-");
   bytes b = bytes_new(l);
@@ -332,7 +338,7 @@ static const source *source_read(loader *l, const char *path) {
   return bytes_source(l, &b, error, nowhere, standard ? "<stdin>" : path);
 }
 
-static dil_status outcome(const loader *l) {
+static dil_status read_status(const source_loader *l) {
   return l->unreadable            ? DIL_ENVIRONMENT
          : diag_errors(l->diag) ? DIL_INPUT
                                   : DIL_OK;
@@ -340,16 +346,16 @@ static dil_status outcome(const loader *l) {
 
 dil_status program_print_tokens(const char *path, FILE *out, diag *d,
                                 arena *a) {
-  loader l = {.arena = a, .diag = d};
+  source_loader l = {.arena = a, .diag = d};
   const source *s = source_read(&l, path);
   if (s) grammar_tokens(&(reader){.arena = a, .diag = d, .source = s}, out);
-  return outcome(&l);
+  return read_status(&l);
 }
 
 dil_status program_print_ast(const char *path, FILE *out, diag *d, arena *a) {
-  loader l = {.arena = a, .diag = d};
+  source_loader l = {.arena = a, .diag = d};
   const source *s = source_read(&l, path);
   const statement *first = s ? ast_parse(a, d, s) : NULL;
-  if (outcome(&l) == DIL_OK) ast_print(first, out);
-  return outcome(&l);
+  if (read_status(&l) == DIL_OK) ast_print(first, out);
+  return read_status(&l);
 }

@@ -8,7 +8,7 @@ enum { DEVICES_MAX = 1 << 20 };
 
 /* ---- topology ------------------------------------------------------------ */
 
-static layout_kind layout_of(word w) {
+static layout_kind word_layout(word w) {
   switch (w) {
   case WORD_CONTIGUOUS: return LAYOUT_CONTIGUOUS;
   case WORD_ZIGZAG: return LAYOUT_ZIGZAG;
@@ -27,7 +27,7 @@ static link_kind link_of(word w) {
   }
 }
 
-static exchange_kind exchange_of(word w) {
+static exchange_kind word_exchange(word w) {
   switch (w) {
   case WORD_RING: return EXCHANGE_RING;
   case WORD_GATHER: return EXCHANGE_GATHER;
@@ -93,9 +93,9 @@ topology *check_topology(checker *c, const statement *s) {
   good &= check_ranks(&outside, &own, WORD_BATCH, &t->batch);
   if (good) check_product(&outside, s, &own, t);
   t->timeout = check_timeout(c, own.of[WORD_TIMEOUT]);
-  t->layout = layout_of(choice_of(own.of[WORD_LAYOUT]));
+  t->layout = word_layout(choice_of(own.of[WORD_LAYOUT]));
   t->link = link_of(choice_of(own.of[WORD_LINK]));
-  t->exchange = exchange_of(choice_of(own.of[WORD_EXCHANGE]));
+  t->exchange = word_exchange(choice_of(own.of[WORD_EXCHANGE]));
   return t;
 }
 

@@ -16,7 +16,7 @@ enum {
   GAPS_TOLD = 3,
 };
 
-static void warn(checker *c, span at, const char *hint, const char *text) {
+static void warn_at(checker *c, span at, const char *hint, const char *text) {
   diag_report(c->diag, SEVERITY_WARNING, at, hint, "%s", text);
 }
 
@@ -68,9 +68,9 @@ static void warn_same(checker *c, const pattern *p) {
   for (int32_t k = 1; k < p->branch_count; k++)
     for (int32_t first = 0; first < k; first++) {
       if (!branches_same(&p->branch[first], &p->branch[k])) continue;
-      warn(c, p->branch[k].at, NULL,
-           arena_print(c->arena, "%s is the same as %s",
-                       branch_text(c, p, k), branch_text(c, p, first)));
+      warn_at(c, p->branch[k].at, NULL,
+              arena_print(c->arena, "%s is the same as %s",
+                          branch_text(c, p, k), branch_text(c, p, first)));
       break;
     }
 }
@@ -111,44 +111,45 @@ static void warn_nothing(checker *c, const pattern *p) {
   for (int32_t k = 0; k < p->branch_count; k++) {
     const char *why = why_nothing(c, &p->branch[k]);
     if (!why) continue;
-    warn(c, p->branch[k].at, why,
-         arena_print(c->arena, "%s can never select anything",
-                     branch_text(c, p, k)));
+    warn_at(c, p->branch[k].at, why,
+            arena_print(c->arena, "%s can never select anything",
+                        branch_text(c, p, k)));
   }
 }
 
 /* ---- rows that no branch selects ----------------------------------------- */
 
-static bool serves(const branch *b, int32_t h) {
+static bool branch_serves(const branch *b, int32_t h) {
   return h >= b->head_first && h <= b->head_last;
 }
 
-static bool selects(const branch *b, int32_t h, int64_t t) {
+static bool branch_selects(const branch *b, int32_t h, int64_t t) {
   int64_t inside = b->segment ? t % b->segment : t;
-  return serves(b, h) && inside % b->dilation == b->phase[h];
+  return branch_serves(b, h) && inside % b->dilation == b->phase[h];
 }
 
 /* The positions repeat after this many. */
-static int64_t period_of(const pattern *p, int32_t h) {
+static int64_t pattern_period(const pattern *p, int32_t h) {
   int64_t period = 1;
   for (int32_t k = 0; k < p->branch_count; k++) {
     const branch *b = &p->branch[k];
-    if (!serves(b, h)) continue;
+    if (!branch_serves(b, h)) continue;
     bool divides = b->segment == 0 || b->segment % b->dilation == 0;
     period = least_multiple(period, divides ? b->dilation : b->segment);
   }
   return period;
 }
 
-static bool is_selected(const pattern *p, int32_t h, int64_t t) {
+static bool is_position_selected(const pattern *p, int32_t h, int64_t t) {
   for (int32_t k = 0; k < p->branch_count; k++)
-    if (selects(&p->branch[k], h, t)) return true;
+    if (branch_selects(&p->branch[k], h, t)) return true;
   return false;
 }
 
-static bool is_whole(const pattern *p, int32_t h) {
+static bool is_head_whole(const pattern *p, int32_t h) {
   for (int32_t k = 0; k < p->branch_count; k++)
-    if (serves(&p->branch[k], h) && p->branch[k].dilation == 1) return true;
+    if (branch_serves(&p->branch[k], h) && p->branch[k].dilation == 1)
+      return true;
   return false;
 }
 
@@ -162,13 +163,14 @@ typedef struct gap {
 /* Takes its share of *tries: a longer period is counted in part, and nothing
  * where none is left. */
 static gap gap_count(const pattern *p, int32_t h, int64_t *tries) {
-  gap g = {.of = period_of(p, h), .repeats = true};
+  gap g = {.of = pattern_period(p, h), .repeats = true};
   int64_t most = *tries / (p->heads - h);
-  if (is_whole(p, h)) return g;
+  if (is_head_whole(p, h)) return g;
   if (most < HEAD_LEAST) most = HEAD_LEAST;
   if (most > *tries) most = *tries;
   if (g.of > most) g.of = most, g.repeats = false;
-  for (int64_t t = 0; t < g.of; t++) g.missing += !is_selected(p, h, t);
+  for (int64_t t = 0; t < g.of; t++)
+    g.missing += !is_position_selected(p, h, t);
   *tries -= g.of;
   return g;
 }
@@ -176,8 +178,8 @@ static gap gap_count(const pattern *p, int32_t h, int64_t *tries) {
 static bool heads_same(const pattern *p, int32_t h, int32_t other) {
   for (int32_t k = 0; k < p->branch_count; k++) {
     const branch *b = &p->branch[k];
-    if (serves(b, h) != serves(b, other)) return false;
-    if (serves(b, h) && b->phase[h] != b->phase[other]) return false;
+    if (branch_serves(b, h) != branch_serves(b, other)) return false;
+    if (branch_serves(b, h) && b->phase[h] != b->phase[other]) return false;
   }
   return true;
 }
@@ -244,18 +246,19 @@ static void warn_gaps(checker *c, const pattern *p) {
   if (untold)
     text = arena_print(c->arena, "%s; heads that were not looked at: %d", text,
                        untold);
-  warn(c, p->at,
-       "their output is 0; a branch with `dilation 1` covers every row", text);
+  warn_at(c, p->at,
+          "their output is 0; a branch with `dilation 1` covers every row",
+          text);
 }
 
 static void warn_uncovered(checker *c, const pattern *p) {
   for (int32_t h = 0; h < p->heads; h++) {
     bool served = false;
     for (int32_t k = 0; k < p->branch_count; k++)
-      served |= serves(&p->branch[k], h);
+      served |= branch_serves(&p->branch[k], h);
     if (served) continue;
-    warn(c, p->at, "its output is 0",
-         arena_print(c->arena, "no branch serves head %d", h));
+    warn_at(c, p->at, "its output is 0",
+            arena_print(c->arena, "no branch serves head %d", h));
     return;
   }
   warn_gaps(c, p);
@@ -267,11 +270,12 @@ static void warn_dilation(checker *c, const pattern *p) {
   for (int32_t k = 0; k < p->branch_count; k++) {
     const branch *b = &p->branch[k];
     if (!b->segment || b->dilation <= b->segment || why_nothing(c, b)) continue;
-    warn(c, b->dilation_at,
-         "a segment has one selected token at most; a head whose phase is not "
-         "below the segment has none",
-         arena_print(c->arena, "dilation %lld is above its segment of %lld",
-                     (long long)b->dilation, (long long)b->segment));
+    warn_at(
+        c, b->dilation_at,
+        "a segment has one selected token at most; a head whose phase is not "
+        "below the segment has none",
+        arena_print(c->arena, "dilation %lld is above its segment of %lld",
+                    (long long)b->dilation, (long long)b->segment));
   }
 }
 
@@ -299,10 +303,11 @@ static bool block_reads(const statement *block, const char *input) {
 static void warn_inputs(checker *c, const statement *block) {
   for (const statement *s = block; s; s = s->next)
     if (s->word == WORD_INPUT && !block_reads(block, s->name))
-      warn(c, s->name_at,
-           "a call has to bring it all the same; a `mask`, `score` or `keep` "
-           "reads inputs",
-           arena_print(c->arena, "nothing reads input '%s'", s->name));
+      warn_at(
+          c, s->name_at,
+          "a call has to bring it all the same; a `mask`, `score` or `keep` "
+          "reads inputs",
+          arena_print(c->arena, "nothing reads input '%s'", s->name));
 }
 
 /* ---- scores -------------------------------------------------------------- */
@@ -340,11 +345,11 @@ static void warn_scores(checker *c, const statement *block,
     if (s->word != WORD_SCORE) continue;
     const term *t = argument(s, 0);
     if (is_never_finite(*made++))
-      warn(c, t->at, "`c ? s : -inf` hides the pairs for which c is false",
-           "this score is never finite");
+      warn_at(c, t->at, "`c ? s : -inf` hides the pairs for which c is false",
+              "this score is never finite");
     else if (!term_has(t, TERM_NAME, "s"))
-      warn(c, t->at, "`s + ...` adds to scale * (q . k), which is lost here",
-           "this score drops s");
+      warn_at(c, t->at, "`s + ...` adds to scale * (q . k), which is lost here",
+              "this score drops s");
   }
 }
 
@@ -382,10 +387,10 @@ static void warn_position(checker *c, const pattern *p, const expr *e) {
     if (e->op != EXPR_INPUT || !is_position(e->arg[k]) ||
         p->dimension[e->integer][k]->op != EXPR_N_)
       continue;
-    warn(c, e->arg[k]->at, "`row` is 0 .. N - 1; `i` is row + M - N",
-         arena_print(c->arena,
-                     "'i' is a position, and input '%s' wants one of N rows",
-                     p->input[e->integer].name));
+    warn_at(c, e->arg[k]->at, "`row` is 0 .. N - 1; `i` is row + M - N",
+            arena_print(c->arena,
+                        "'i' is a position, and input '%s' wants one of N rows",
+                        p->input[e->integer].name));
   }
 }
 

@@ -15,13 +15,13 @@
 
 /* A softmax under way: the largest score so far, and the sums relative to
  * it. */
-typedef struct softmax {
+typedef struct oracle_softmax {
   double largest, weights;
   double *values; /* [value_dim] */
   bool spoiled;   /* a score was NaN or +inf */
-} softmax;
+} oracle_softmax;
 
-typedef struct row {
+typedef struct row_state {
   const pattern *pattern;
   const dil_call *call;
   int64_t b, h, kv, t, M;
@@ -30,7 +30,7 @@ typedef struct row {
   const double *q;
   double *key; /* scratch, as long as a row of K or V */
   expr_point point;
-} row;
+} row_state;
 
 /* ---- reading ------------------------------------------------------------- */
 
@@ -39,7 +39,7 @@ static int64_t row_start(const dil_tensor *x, int64_t b, int64_t n,
   return b * x->stride[0] + n * x->stride[1] + h * x->stride[2];
 }
 
-static float float_of(uint32_t bits) {
+static float bits_float(uint32_t bits) {
   float number;
   memcpy(&number, &bits, sizeof number);
   return number;
@@ -49,11 +49,11 @@ static float float_of(uint32_t bits) {
  * of the time of a row. bf16 is the upper half of an f32; f16 is an f32 whose
  * exponent is too small by 112. */
 static inline double of_bf16(uint16_t half) {
-  return (double)float_of((uint32_t)half << 16);
+  return (double)bits_float((uint32_t)half << 16);
 }
 
 static inline double of_f16(uint16_t half) {
-  double size = (double)float_of((uint32_t)(half & 0x7fff) << 13) * 0x1p112;
+  double size = (double)bits_float((uint32_t)(half & 0x7fff) << 13) * 0x1p112;
   if ((half & 0x7c00) == 0x7c00) size = half & 0x3ff ? NAN : INFINITY;
   return half & 0x8000 ? -size : size;
 }
@@ -84,21 +84,23 @@ static void read_stored(const dil_tensor *x, int64_t start, int64_t count,
   }
 }
 
-static void read_row(const pattern *p, const dil_tensor *x, int64_t start,
-                     int64_t count, double *to) {
+static void read_tensor_row(const pattern *p, const dil_tensor *x,
+                            int64_t start, int64_t count, double *to) {
   read_stored(x, start, count, to);
   if (x->dtype != p->dtype) round_row(p->dtype, count, to);
 }
 
 /* A row of q, k or v, made here when it has no data. */
-static void read_operand(const row *r, const dil_tensor *x, int64_t start,
+static void read_operand(const row_state *r, const dil_tensor *x, int64_t start,
                          int64_t count, double *to) {
-  if (x->data) read_row(r->pattern, x, start, count, to);
+  if (x->data)
+    read_tensor_row(r->pattern, x, start, count, to);
   else dil_normal_row(r->call, x, start, count, to);
 }
 
-static value read_input(void *context, int32_t index, const int32_t *at) {
-  const row *r = context;
+static value read_input_element(void *context, int32_t index,
+                                const int32_t *at) {
+  const row_state *r = context;
   const dil_tensor *x = &r->call->inputs[index];
   int64_t element = 0;
   for (int32_t axis = 0; axis < x->rank; axis++) {
@@ -122,7 +124,7 @@ static int64_t positive_part(int64_t a, int64_t b) {
 
 /* The keys of the row's segment that the branch selects and the window lets
  * through; an empty range when the row itself is not selected. */
-static key_range keys_of(const row *r, const branch *b) {
+static key_range branch_keys(const row_state *r, const branch *b) {
   const key_range none = {0, -1, 1};
   int64_t start = 0, end = r->M, t = r->t;
   if (b->segment > 0) {
@@ -141,7 +143,8 @@ static key_range keys_of(const row *r, const branch *b) {
 }
 
 /* TABLE[bi, bj], TABLE[h, bi, bj] or TABLE[b, h, bi, bj], by its rank */
-static bool is_given(const row *r, const keeps *level, const char *table) {
+static bool is_given(const row_state *r, const keeps *level,
+                     const char *table) {
   const pattern *p = r->pattern;
   int32_t input = 0;
   while (p->input[input].name != table) input++;
@@ -150,10 +153,10 @@ static bool is_given(const row *r, const keeps *level, const char *table) {
                                     (int32_t)((i - positive_part(i, s)) / s),
                                     (int32_t)(r->point.j / s)};
   int32_t surplus = DIL_RANK_MAX - p->input[input].rank;
-  return read_input((void *)r, input, at + surplus).integer != 0;
+  return read_input_element((void *)r, input, at + surplus).integer != 0;
 }
 
-static bool is_kept(const row *r, const keeps *level) {
+static bool is_kept(const row_state *r, const keeps *level) {
   bool any = level->count == 0;
   for (int32_t k = 0; k < level->count && !any; k++) {
     const keep *one = &level->keep[k];
@@ -164,23 +167,23 @@ static bool is_kept(const row *r, const keeps *level) {
 }
 
 /* The conditions of a branch for a key that its geometry reaches. */
-static bool is_allowed(row *r, const branch *b, int64_t j) {
+static bool is_allowed(row_state *r, const branch *b, int64_t j) {
   r->point.j = (int32_t)j;
   for (int32_t k = 0; k < b->mask_count; k++)
     if (expr_eval(b->mask[k], &r->point, false).integer == 0) return false;
   return is_kept(r, &b->keeps[0]) && is_kept(r, &b->keeps[1]);
 }
 
-static bool is_serving(const row *r, const branch *b) {
+static bool is_serving(const row_state *r, const branch *b) {
   return b->head_first <= r->h && r->h <= b->head_last;
 }
 
 /* Whether one of the branches before `index` has the key as well. */
-static bool is_repeated(row *r, int32_t index, int64_t j) {
+static bool is_repeated(row_state *r, int32_t index, int64_t j) {
   for (int32_t k = 0; k < index; k++) {
     const branch *b = &r->pattern->branch[k];
     if (!is_serving(r, b)) continue;
-    key_range keys = keys_of(r, b);
+    key_range keys = branch_keys(r, b);
     if (j < keys.first || j > keys.last) continue;
     if ((j - keys.first) % keys.step == 0 && is_allowed(r, b, j)) return true;
   }
@@ -190,7 +193,7 @@ static bool is_repeated(row *r, int32_t index, int64_t j) {
 /* ---- one key ------------------------------------------------------------- */
 
 /* Four sums side by side, so that long rows do not wait for each addition. */
-static double product(const double *a, const double *b, int64_t count) {
+static double dot_product(const double *a, const double *b, int64_t count) {
   double sum[4] = {0, 0, 0, 0};
   int64_t d = 0;
   for (; d + 4 <= count; d += 4)
@@ -199,12 +202,12 @@ static double product(const double *a, const double *b, int64_t count) {
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-static double score_of(row *r, const branch *b, int64_t j) {
+static double key_score(row_state *r, const branch *b, int64_t j) {
   const dil_tensor *k = &r->call->k;
   int64_t count = r->pattern->head_dim;
   read_operand(r, k, row_start(k, r->b, j, r->kv), count, r->key);
   r->point.j = (int32_t)j;
-  r->point.s = r->scale * product(r->q, r->key, count);
+  r->point.s = r->scale * dot_product(r->q, r->key, count);
   for (int32_t n = 0; n < b->score_count; n++) {
     value v = expr_eval(b->score[n], &r->point, true);
     r->point.s =
@@ -213,7 +216,7 @@ static double score_of(row *r, const branch *b, int64_t j) {
   return r->point.s;
 }
 
-static bool is_dropped(const row *r, int64_t j) {
+static bool is_dropped(const row_state *r, int64_t j) {
   if (!r->drops) return false;
   const uint32_t counter[4] = {(uint32_t)(j >> 2), (uint32_t)r->t,
                                (uint32_t)r->h, (uint32_t)r->b};
@@ -224,14 +227,16 @@ static bool is_dropped(const row *r, int64_t j) {
   return (double)word[j & 3] < floor(r->pattern->dropout * 4294967296.0);
 }
 
-static void add_value(const row *r, softmax *state, int64_t j, double weight) {
+static void add_value(const row_state *r, oracle_softmax *state, int64_t j,
+                      double weight) {
   const dil_tensor *v = &r->call->v;
   int64_t count = r->pattern->value_dim;
   read_operand(r, v, row_start(v, r->b, j, r->kv), count, r->key);
   for (int64_t d = 0; d < count; d++) state->values[d] += weight * r->key[d];
 }
 
-static void rescale(const row *r, softmax *state, double largest) {
+static void rescale_state(const row_state *r, oracle_softmax *state,
+                          double largest) {
   double factor = exp(state->largest - largest);
   state->largest = largest;
   state->weights *= factor;
@@ -240,24 +245,26 @@ static void rescale(const row *r, softmax *state, double largest) {
 }
 
 /* A score of -inf is a key with no weight, and its value is not read. */
-static void visit_key(row *r, const branch *b, softmax *state, int64_t j) {
-  double s = score_of(r, b, j);
+static void visit_key(row_state *r, const branch *b, oracle_softmax *state,
+                      int64_t j) {
+  double s = key_score(r, b, j);
   if (isnan(s) || s == INFINITY) state->spoiled = true;
   if (state->spoiled || s == -INFINITY) return;
-  if (s > state->largest) rescale(r, state, s);
+  if (s > state->largest) rescale_state(r, state, s);
   double weight = exp(s - state->largest);
   state->weights += weight;
   if (is_dropped(r, j)) return;
   add_value(r, state, j, weight / (r->drops ? 1 - r->pattern->dropout : 1));
 }
 
-static void visit_branch(row *r, int32_t index, softmax *state) {
+static void visit_branch_keys(row_state *r, int32_t index,
+                              oracle_softmax *state) {
   const branch *b = &r->pattern->branch[index];
   if (!is_serving(r, b)) return;
   bool conditions =
       b->mask_count > 0 || b->keeps[0].count > 0 || b->keeps[1].count > 0;
   bool unites = r->pattern->combine == DIL_COMBINE_UNION;
-  key_range keys = keys_of(r, b);
+  key_range keys = branch_keys(r, b);
   for (int64_t j = keys.first; j <= keys.last; j += keys.step) {
     if (conditions && !is_allowed(r, b, j)) continue;
     if (unites && is_repeated(r, index, j)) continue;
@@ -267,14 +274,14 @@ static void visit_branch(row *r, int32_t index, softmax *state) {
 
 /* ---- one row ------------------------------------------------------------- */
 
-static void state_clear(const row *r, softmax *state) {
+static void state_clear(const row_state *r, oracle_softmax *state) {
   double *values = state->values;
   memset(values, 0, (size_t)r->pattern->value_dim * sizeof *values);
-  *state = (softmax){-INFINITY, 0, values, false};
+  *state = (oracle_softmax){-INFINITY, 0, values, false};
 }
 
 /* Sums become the output, and the logarithm of the denominator is returned. */
-static double state_finish(const row *r, softmax *state) {
+static double state_finish(const row_state *r, oracle_softmax *state) {
   for (int64_t d = 0; d < r->pattern->value_dim; d++) {
     if (state->spoiled) state->values[d] = NAN;
     if (state->weights > 0) state->values[d] /= state->weights;
@@ -284,32 +291,32 @@ static double state_finish(const row *r, softmax *state) {
 }
 
 /* All branches in one softmax; `union` leaves repeated keys out. */
-static double one_softmax(row *r, double *o) {
-  softmax state = {.values = o};
+static double one_softmax(row_state *r, double *o) {
+  oracle_softmax state = {.values = o};
   state_clear(r, &state);
   for (int32_t b = 0; b < r->pattern->branch_count; b++)
-    visit_branch(r, b, &state);
+    visit_branch_keys(r, b, &state);
   return state_finish(r, &state);
 }
 
 /* Each branch's own softmax, and the sum of the outputs. */
-static double own_softmaxes(row *r, double *o) {
+static double own_softmaxes(row_state *r, double *o) {
   const pattern *p = r->pattern;
   double part[p->value_dim], lse = NAN;
-  softmax state = {.values = part};
+  oracle_softmax state = {.values = part};
   double share = p->combine == DIL_COMBINE_MEAN ? p->branch_count : 1;
   memset(o, 0, (size_t)p->value_dim * sizeof *o);
   for (int32_t b = 0; b < p->branch_count; b++) {
     if (!is_serving(r, &p->branch[b])) continue;
     state_clear(r, &state);
-    visit_branch(r, b, &state);
+    visit_branch_keys(r, b, &state);
     lse = state_finish(r, &state);
     for (int64_t d = 0; d < p->value_dim; d++) o[d] += part[d] / share;
   }
   return pattern_has_lse(p) ? lse : NAN;
 }
 
-static double scale_of(const pattern *p, const dil_call *call) {
+static double call_scale(const pattern *p, const dil_call *call) {
   switch (p->scale_kind) {
   case SCALE_DEFAULT: return 1 / sqrt((double)p->head_dim);
   case SCALE_FIXED: return p->scale;
@@ -318,13 +325,14 @@ static double scale_of(const pattern *p, const dil_call *call) {
   abort();
 }
 
-static row row_open(const pattern *p, const dil_call *call, int64_t b,
-                    int64_t n, int64_t h) {
+static row_state row_open(const pattern *p, const dil_call *call, int64_t b,
+                          int64_t n, int64_t h) {
   int64_t N = call->q.shape[1];
   int64_t M = call->lengths ? call->lengths[b] : call->k.shape[1];
-  row r = {.pattern = p, .call = call, .b = b, .h = h, .t = n + M - N, .M = M};
+  row_state r = {
+      .pattern = p, .call = call, .b = b, .h = h, .t = n + M - N, .M = M};
   r.kv = h / (p->heads / p->kv_heads);
-  r.scale = scale_of(p, call);
+  r.scale = call_scale(p, call);
   r.drops = call->train && p->dropout > 0;
   r.point = (expr_point){.b = (int32_t)b,
                          .h = (int32_t)h,
@@ -332,7 +340,7 @@ static row row_open(const pattern *p, const dil_call *call, int64_t b,
                          .B = (int32_t)call->q.shape[0],
                          .N = (int32_t)N,
                          .M = (int32_t)M,
-                         .input = read_input};
+                         .input = read_input_element};
   return r;
 }
 
@@ -349,7 +357,7 @@ void oracle_row(const pattern *p, const dil_call *call, int64_t b, int64_t n,
   double q[p->head_dim], key[longest];
   fenv_t mode;
   take_subnormals(&mode);
-  row r = row_open(p, call, b, n, h);
+  row_state r = row_open(p, call, b, n, h);
   read_operand(&r, &call->q, row_start(&call->q, b, n, h), p->head_dim, q);
   r.q = q;
   r.key = key;

@@ -32,13 +32,13 @@ typedef struct wanted {
   int64_t shape[DIL_RANK_MAX];
 } wanted;
 
-static bool is_empty(const dil_tensor *x) {
+static bool is_empty_tensor(const dil_tensor *x) {
   for (int32_t axis = 0; axis < x->rank; axis++)
     if (x->shape[axis] == 0) return true;
   return false;
 }
 
-static dil_status check_tensor(const wanted *w) {
+static dil_status check_wanted_tensor(const wanted *w) {
   const dil_tensor *x = w->tensor;
   if (x->rank != w->rank)
     return dil_fail(DIL_USAGE, "%s has %d dimensions, not %d", w->name,
@@ -53,13 +53,13 @@ static dil_status check_tensor(const wanted *w) {
       return dil_fail(DIL_USAGE, "%s has size %lld in dimension %d, not %lld",
                       w->name, (long long)x->shape[axis], axis,
                       (long long)w->shape[axis]);
-  if (x->data == NULL && !is_empty(x))
+  if (x->data == NULL && !is_empty_tensor(x))
     return dil_fail(DIL_USAGE, "%s has no data", w->name);
   return DIL_OK;
 }
 
-static dil_status check_rows(const wanted *w) {
-  dil_status status = check_tensor(w);
+static dil_status check_wanted_rows(const wanted *w) {
+  dil_status status = check_wanted_tensor(w);
   const dil_tensor *x = w->tensor;
   if (status == DIL_OK && x->shape[3] > 1 && x->stride[3] != 1)
     return dil_fail(DIL_USAGE, "%s has stride %lld in its last dimension, "
@@ -77,7 +77,7 @@ static dil_status check_attention(const pattern *p, const dil_call *call) {
   };
   dil_status status = DIL_OK;
   for (size_t k = 0; k < sizeof rows / sizeof *rows && status == DIL_OK; k++)
-    status = check_rows(&rows[k]);
+    status = check_wanted_rows(&rows[k]);
   if (status != DIL_OK) return status;
   if (B < 0 || N < 0 || M < 0 || B > INT32_MAX || N > INT32_MAX ||
       M > INT32_MAX)
@@ -88,7 +88,7 @@ static dil_status check_attention(const pattern *p, const dil_call *call) {
     return dil_fail(DIL_USAGE, "pattern '%s' has no lse: some head is served "
                     "by several branches, or by none", p->name);
   const wanted lse = {"lse", &call->lse, DIL_F32, 3, {B, p->heads, N, 0}};
-  return check_tensor(&lse);
+  return check_wanted_tensor(&lse);
 }
 
 static dil_status check_inputs(const pattern *p, const dil_call *call) {
@@ -103,7 +103,7 @@ static dil_status check_inputs(const pattern *p, const dil_call *call) {
                 p->input[k].rank, {0}};
     for (int32_t axis = 0; axis < w.rank; axis++)
       w.shape[axis] = expr_eval(p->dimension[k][axis], &sizes, false).integer;
-    dil_status status = check_tensor(&w);
+    dil_status status = check_wanted_tensor(&w);
     if (status != DIL_OK) return status;
   }
   return DIL_OK;
