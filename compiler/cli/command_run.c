@@ -43,7 +43,7 @@ static dil_status run_session(session *t, const options *o) {
  * it. The second of them says so. */
 static dil_status note_company(const session *t) {
   launch l;
-  if (t->on_crew && t->crew.job) return DIL_OK;
+  if (t->ranks.job) return DIL_OK;
   dil_status status = launch_read(&l);
   if (!status && l.rank == 1 && l.ranks > 1)
     message_note("one of %lld processes (%s) that each run all of it: a topology "

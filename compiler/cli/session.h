@@ -12,57 +12,83 @@
 #include "compiler/schedule/wisdom.h"
 #include "runtime/api/kernel.h"
 
-typedef struct session {
+typedef struct session session;
+
+/* One way to run a call. A function that is NULL has nothing to do. */
+typedef struct session_way {
+  bool on_cuda;    /* a copy of the call runs on a GPU: session.cuda */
+  bool fills_call; /* `open` makes the call's tensors too */
+  /* Makes what runs; `free` is due in any case. */
+  dil_status (*open)(session *s, const options *o, int64_t seq);
+  dil_status (*run)(session *s, double *seconds);
+  /* Operations a second that the device reaches at most. */
+  dil_status (*peak)(session *s, double seconds, double *rate);
+  /* After the last run: brings o and lse to the call, and facts to the
+   * report. */
+  dil_status (*collect)(session *s);
+  void (*free)(session *s);
+} session_way;
+
+typedef enum session_way_id {
+  SESSION_CPU,
+  SESSION_CUDA,
+  SESSION_RANKS,        /* of a topology */
+  SESSION_STREAM,       /* chunks of the call */
+  SESSION_LIBRARY,      /* a kernel of --library */
+  SESSION_CUDA_LIBRARY, /* the same on a GPU */
+  SESSION_ORACLE,
+  SESSION_WAY_COUNT
+} session_way_id;
+
+extern const session_way session_ways[SESSION_WAY_COUNT]; /* session_ways.c */
+
+struct session {
   compilation compilation;
   driver_request request;
   call_setup setup;
-  dil_kernel *kernel; /* NULL: a library, ranks, chunks or the oracle run */
-  bool on_library;
+  bool has_setup;         /* call_setup_free is due */
+  const session_way *way; /* NULL: `open` was not called */
+  dil_kernel *kernel;     /* of SESSION_CPU and SESSION_CUDA */
+  char variant[160];      /* of the kernel */
   session_library library;
-  char variant[160];
-  bool on_cuda;
-  session_cuda cuda;  /* the call's copy on the GPU */
-  bool on_crew;       /* the ranks of a topology run, and not `kernel` */
-  session_ranks crew;
-  bool on_stream;     /* chunks of the call run, and not `kernel` */
+  session_cuda cuda;
+  session_ranks ranks;
   session_stream stream;
-  bool bound;         /* call_setup_open was called; call_setup_free is due */
-  double pairs;       /* of one call, by cover */
   int32_t runs;
   double *seconds, *share; /* [runs]; share: 1 / (seconds * measured peak) */
   report report;
   accuracy accuracy;
-} session;
+};
 
 /* Compiles file `index` and makes its call; seq: as in call_setup_sizes. This
  * function makes the machine code and reports the time that it takes. A failure
  * is in the diag or at dil_last_error(); session_free is due in any case. */
 dil_status session_open(arena *a, const options *o, int32_t index,
-                        unsigned force, int64_t seq, session *t);
+                        unsigned force, int64_t seq, session *s);
 /* The same for a kernel of --library. */
-dil_status session_open_library(arena *a, const options *o, session *t);
-void session_free(session *t);
+dil_status session_open_library(arena *a, const options *o, session *s);
+void session_free(session *s);
 /* After the last run, before session_finish: gathers the results of ranks and
  * leaves their job; see session_ranks_leave. */
-dil_status session_leave(session *t, double budget);
+dil_status session_leave(session *s, double budget);
 /* False in a process that is not rank 0 of a topology: rank 0 alone reports. */
-bool session_is_reporter(const session *t);
+bool session_is_reporter(const session *s);
 /* Of an open session: the sizes, the device's context, the call on the
  * device. */
-dil_sizes session_sizes(const session *t);
-dil_context *session_context(const session *t);
-const dil_call *session_call(const session *t);
+dil_sizes session_sizes(const session *s);
+dil_context *session_context(const session *s);
+const dil_call *session_call(const session *s);
 /* Sets the watch that counts progress while a kernel runs; NULL: none. */
-void session_watch(session *t, dil_watch *watch);
+void session_watch(session *s, dil_watch *watch);
 /* Makes a kernel of a source, with all its code for the session's call, and
  * frees the source. */
-dil_status session_load(const session *t, dil_kernel_source *from,
+dil_status session_load(const session *s, dil_kernel_source *from,
                         dil_kernel **made);
 /* One run, of at most `limit` in all. with_peak: measures the device's peak
  * just before. */
-dil_status session_run(session *t, int32_t limit, bool with_peak);
+dil_status session_run(session *s, int32_t limit, bool with_peak);
 /* Fills the report with medians. Checks o and lse against the oracle when
  * `budget` is positive: seconds of one thread. */
-dil_status session_finish(session *t, double budget);
+dil_status session_finish(session *s, double budget);
 
 #endif

@@ -36,7 +36,7 @@ static dil_status list_candidates(session *t, gpu_candidate **list,
                                   int32_t *count) {
   arena *a = t->compilation.arena;
   const gpu_backend *gpu;
-  if (!t->on_cuda) {
+  if (!t->way->on_cuda) {
     *count = cpu_candidates(a, list);
     return DIL_OK;
   }
@@ -137,8 +137,8 @@ static dil_status gather_candidates(session *t, double seconds,
     tune_candidate *c = &s->candidate[i + 1];
     c->knobs = list[i].knobs;
     c->order = i;
-    c->predicted = t->on_cuda ? predict_candidate(&f, &list[i])
-                              : predict_cpu(&f, &list[i]);
+    c->predicted = t->way->on_cuda ? predict_candidate(&f, &list[i])
+                                   : predict_cpu(&f, &list[i]);
   }
   qsort(s->candidate + 1, (size_t)count, sizeof *s->candidate, by_prediction);
   return DIL_OK;
