@@ -4,6 +4,7 @@
 #include "command.h"
 #include "compiler/library/library.h"
 #include "compiler/schedule/wisdom.h"
+#include "runtime/api/device_cuda.h"
 #include "runtime/base/module.h"
 #include "runtime/cache/cache.h"
 #include "runtime/link/mpi/job.h"

@@ -5,6 +5,7 @@
 #include "session_cuda.h"
 #include "compiler/api/wisdom_apply.h"
 #include "compiler/exchange/exchange.h"
+#include "runtime/api/device_cuda.h"
 #include "runtime/base/status.h"
 #include "runtime/cuda/chips.h"
 #include <string.h>

@@ -3,6 +3,7 @@
 #include "session_cuda.h"
 #include "compiler/codegen/code_cache.h"
 #include "compiler/driver.h"
+#include "runtime/api/device_cuda.h"
 #include <stdlib.h>
 
 dil_status session_cuda_context(const options *o, dil_context **made) {

@@ -4,6 +4,7 @@
 #include "command.h"
 #include "session_cuda.h"
 #include "session_ranks.h"
+#include "runtime/api/device_cuda.h"
 #include "runtime/base/environment.h"
 #include "runtime/base/status.h"
 #include <stdlib.h>

@@ -3,6 +3,7 @@
  * the host. Out: the stream that session_stream.c runs. */
 #include "session_cuda.h"
 #include "session_stream.h"
+#include "runtime/api/device_cuda.h"
 #include <stdlib.h>
 
 dil_status session_stream_gpu(session_stream *t, compilation *c,

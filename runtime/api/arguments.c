@@ -6,6 +6,7 @@
 #include "context.h"
 #include "usage.h"
 #include "runtime/base/status.h"
+#include "runtime/cpu/cpu.h"
 #include <stdio.h>
 #include <string.h>
 

@@ -1,5 +1,6 @@
 /* device_cuda.c - a GPU as a kind of device: see context.h. The work is done
  * by dilrt-cuda.so, which is opened when the first context asks for it. */
+#include "device_cuda.h"
 #include "context.h"
 #include "interface.h"
 #include "runtime/base/module.h"

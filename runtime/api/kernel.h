@@ -8,28 +8,6 @@
 
 #pragma GCC visibility push(default)
 
-/* The two families of machine code that a kernel may ask for on the CPU. */
-typedef enum dil_variant { DIL_TILES, DIL_ROWS, DIL_VARIANT_COUNT } dil_variant;
-/* A tile of queries is worth it from this many rows that share their keys. */
-enum { DIL_TILE_ROWS_LEAST = 12 };
-
-/* Makes a variant's object when a call first needs it. On success *bytes is
- * malloced and the kernel's, and `code` has lanes, pack, key_block and
- * tile_keys filled. */
-typedef dil_status (*dil_make)(void *context, dil_variant variant,
-                               void **bytes, size_t *size, dil_code *code);
-/* Dimension `axis` of input `index` as a call of these sizes must bring it. */
-typedef int64_t (*dil_dimension)(const void *context, int32_t index,
-                                 int32_t axis, int32_t B, int32_t N,
-                                 int32_t M);
-
-/* Code number `index` of those of a kernel on a GPU, which had no cubin yet
- * when the kernel was made: waits for it. On success its cubin is malloced and
- * the caller's. DIL_UNSUPPORTED: there is no such code after all. */
-struct dil_cuda_code;
-typedef dil_status (*dil_more)(const void *context, int32_t index,
-                               struct dil_cuda_code *code);
-
 /* What a kernel is made of, however it was compiled. Table, codes' texts and
  * context are borrowed until `release`. */
 typedef struct dil_kernel_source {
@@ -75,11 +53,6 @@ int32_t dil_context_arch(const dil_context *context);
 const struct dil_cuda_facts *dil_context_facts(const dil_context *context);
 /* Threads of a processor's context, for work beside its kernels. */
 dil_threads *dil_context_workers(const dil_context *context);
-
-/* ---- input.c: the tensors that a pattern declares ------------------------ */
-
-/* DIL_USAGE, with the names of the inputs, unless `got` is their number. */
-dil_status dil_input_check_count(const dil_table *table, int32_t got);
 
 #pragma GCC visibility pop
 #endif

@@ -2,8 +2,10 @@
 #ifndef DIL_RUNTIME_CPU_CPU_H
 #define DIL_RUNTIME_CPU_CPU_H
 
-#include "runtime/api/kernel.h"
+#include "runtime/call.h"
+#include "runtime/code.h"
 #include "runtime/pool/pool.h"
+#include "runtime/pool/threads.h"
 #include "runtime/shard.h"
 
 typedef struct cpu_kernel cpu_kernel;
@@ -42,5 +44,11 @@ dil_status cpu_kernel_advance(cpu_kernel *kernel, dil_threads *threads,
                               const dil_shard *shard);
 dil_status cpu_kernel_finish(cpu_kernel *kernel, dil_threads *threads,
                              const dil_call *call, const dil_shard *shard);
+
+/* ---- input.c: the tensors that a pattern declares ------------------------ */
+
+/* DIL_USAGE, with the names of the inputs, unless `got` is their number. The
+ * other kinds of device ask it too. */
+DIL_API dil_status dil_input_check_count(const dil_table *table, int32_t got);
 
 #endif

@@ -4,6 +4,7 @@
  * (dil_env_input), checked against the declared sizes; and blockwise smallest
  * and largest elements along the last axis, so that a mask over, say, document
  * numbers can skip whole tiles. */
+#include "cpu.h"
 #include "run.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/status.h"

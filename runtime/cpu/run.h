@@ -3,7 +3,6 @@
 #define DIL_RUNTIME_CPU_RUN_H
 
 #include "pack.h"
-#include "runtime/api/kernel.h"
 #include "runtime/call.h"
 #include "runtime/code.h"
 #include "runtime/pool/threads.h"

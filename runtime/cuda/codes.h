@@ -5,7 +5,6 @@
 #define DIL_RUNTIME_CUDA_CODES_H
 
 #include "device.h"
-#include "runtime/api/kernel.h"
 #include <pthread.h>
 #include <stdatomic.h>
 

@@ -10,7 +10,8 @@
 #ifndef DIL_RUNTIME_CUDA_CUDA_H
 #define DIL_RUNTIME_CUDA_CUDA_H
 
-#include "runtime/api/kernel.h"
+#include "runtime/call.h"
+#include "runtime/code.h"
 #include "runtime/shard.h"
 #include "templates/shared/launch.h"
 
@@ -183,13 +184,6 @@ typedef struct dil_cuda_module {
 
 typedef const dil_cuda_module *(*dil_cuda_init)(void);
 #define DIL_CUDA_SYMBOL "dil_cuda_module_init"
-/* Opens the module once (device_cuda.c) and returns its table, or the reason of
- * failure. */
-DIL_API dil_status dil_cuda_module_open(const dil_cuda_module **module);
-/* Runs module->peak on a context's device. */
-DIL_API dil_status dil_cuda_peak(dil_context *context,
-                                 const dil_cuda_code *code, double seconds,
-                                 double *rate);
 
 /* ---- inside the module: a family of kernels ------------------------------ */
 

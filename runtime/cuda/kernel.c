@@ -7,6 +7,7 @@
 #include "workspace.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/status.h"
+#include "runtime/cpu/cpu.h"
 #include "runtime/cpu/run.h"
 #include "runtime/rowset/walk.h"
 #include <stdio.h>
