@@ -33,13 +33,6 @@ static double output_bound(const call_setup *b) {
   return bounds[b->pattern->dtype].output;
 }
 
-/* Processors multiply exactly, and so do GPUs with elements of 16 bits. */
-static double product_error(const call_setup *b) {
-  bool cuda = b->options->device.word == DEVICE_CUDA;
-  if (!cuda || b->pattern->dtype != DIL_F32) return 0;
-  return b->pattern->fast ? 0x1p-10 : 0x1p-20;
-}
-
 typedef struct row_result {
   double difference, reference; /* sums of squares */
   double lse_error;
@@ -165,10 +158,12 @@ static void explain_row(void *context, int64_t index, int32_t worker) {
   (void)worker;
   const accuracy_work *c = context;
   const call_setup *b = c->setup;
+  bool gpu = b->options->device.word == DEVICE_CUDA;
   accuracy_element at = accuracy_row(b, c->accuracy->rows, index);
   expr_point point = call_setup_point(b, at.b);
-  c->row[index].explained = rounding_of_row(b->pattern, &b->call, &point, at.n,
-                                            at.h, product_error(b));
+  c->row[index].explained =
+      rounding_of_row(b->pattern, &b->call, &point, at.n, at.h,
+                      dot_error_of(b->pattern, gpu));
   progress_add(c->progress, 1);
 }
 

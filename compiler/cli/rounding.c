@@ -3,8 +3,9 @@
  *
  * Each score is moved by its rounding: a sum q . k of D products by
  * 2^-24 (sqrt(D) + 4) times the sum of their sizes, as rounding errors of
- * random sign add up, and by the errors of the products themselves; each
- * rewriting by a few units of its result. The softmax sees differences of
+ * random sign add up, by what a device truncates, which adds up in full, and by
+ * the errors of the products themselves; each rewriting by a few units of its
+ * result. The softmax sees differences of
  * scores alone, so the largest score stands still, and the others move by their
  * rounding and its. What the weights then gain draws the output towards their
  * values: by independent errors, hence the root of the sum of squares, and no
@@ -17,7 +18,8 @@
 #include <math.h>
 #include <string.h>
 
-#define ADDITION  0x1p-24 /* relative error of a sum */
+#define ADDITION 0x1p-24   /* relative error of a sum */
+#define TRUNCATION 0x1p-23 /* relative error of a truncated sum */
 #define REWRITING 0x1p-22 /* relative error of a step of `score` */
 #define SURENESS  2       /* standard deviations, about */
 #define NOTICED   0x1p-20 /* a weight that gains less draws nowhere */
@@ -30,7 +32,8 @@ typedef struct rounding_state {
   expr_point point;
   int64_t h, t;
   int32_t first, last; /* branches */
-  double scale, product;
+  double scale;
+  dot_error exactness;
   const double *q;
   double top, top_error; /* the largest score and how far it may move */
   double weights;        /* sum of exp(s - top) */
@@ -104,7 +107,8 @@ static key_score rounded_score(rounding_state *state, const branch *br,
   }
   double s = state->scale * sum, steps = sqrt((double)count) + 4;
   double error = fabs(state->scale) *
-                 (ADDITION * steps * sizes + state->product * sqrt(squares));
+                 ((ADDITION * steps + state->exactness.sum) * sizes +
+                  state->exactness.product * sqrt(squares));
   key_score all = {j, rewrite_score(state, br, s, &made), error};
   bool usual = fmax(fabs(state->scale) * sizes, made) <= USUAL;
   if (usual) all.error = 0;
@@ -212,9 +216,21 @@ static double call_scale(const pattern *p, const dil_call *call) {
   return p->scale_kind == SCALE_RUNTIME ? call->scale : p->scale;
 }
 
+/* Processors multiply exactly, and so do GPUs with elements of 16 bits. A GPU's
+ * matrix product truncates the sum of its 8 (tf32) or 16 products and of what
+ * came before: by up to a unit of the last place, and always towards 0. */
+dot_error dot_error_of(const pattern *p, bool gpu) {
+  if (!gpu) return (dot_error){0, 0};
+  bool f32 = p->dtype == DIL_F32;
+  int64_t depth = f32 ? 8 : 16, steps = (p->head_dim + depth - 1) / depth;
+  if (f32 && !p->fast) steps *= 3; /* products of a pair's high and low parts */
+  double product = !f32 ? 0 : p->fast ? 0x1p-10 : 0x1p-20;
+  return (dot_error){product, (double)steps * TRUNCATION};
+}
+
 rounding rounding_of_row(const pattern *p, const dil_call *call,
                          const expr_point *point, int64_t n, int64_t h,
-                         double product) {
+                         dot_error exactness) {
   bool apart = p->combine == DIL_COMBINE_MEAN || p->combine == DIL_COMBINE_SUM;
   double q[p->head_dim], square = 0;
   rounding_state state = {.pattern = p,
@@ -224,7 +240,7 @@ rounding rounding_of_row(const pattern *p, const dil_call *call,
                           .t = n + point->M - point->N,
                           .last = p->branch_count - 1,
                           .scale = call_scale(p, call),
-                          .product = product,
+                          .exactness = exactness,
                           .q = q};
   read_tensor_row(call, &call->q, (int64_t[]){point->b, n, h}, p->head_dim, q);
   if (!apart) return rounding_of_softmax(&state);

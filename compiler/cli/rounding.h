@@ -12,11 +12,20 @@ typedef struct rounding {
   double lse; /* absolute */
 } rounding;
 
+/* Errors of q . k beside those of f32 additions that round to nearest: both 0
+ * where f32 sums take exact products. */
+typedef struct dot_error {
+  double product; /* relative, of a product before it is added */
+  double sum;     /* always towards 0, relative to the sum of the sizes */
+} dot_error;
+
+/* Of a processor, or of a GPU's matrix units. */
+dot_error dot_error_of(const pattern *p, bool gpu);
+
 /* Of query row n and head h. `point` holds the batch row, the sizes and the
- * inputs; `product` is the relative error of a product in q . k before it is
- * added: 0 where f32 sums take exact products. */
+ * inputs; `exactness` says how the device makes q . k. */
 rounding rounding_of_row(const pattern *p, const dil_call *call,
                          const expr_point *point, int64_t n, int64_t h,
-                         double product);
+                         dot_error exactness);
 
 #endif

@@ -202,7 +202,7 @@ static void ask_oracle(data *d) {
 static void explain_rows(data *d) {
   const pattern *p = d->pattern;
   int64_t N = d->shape.queries, H = p->heads;
-  double product = gpu_wanted() && p->dtype == DIL_F32 ? 0x1p-20 : 0;
+  dot_error exactness = dot_error_of(p, gpu_wanted());
   d->explained = must(calloc((size_t)row_count(d) + 1, sizeof *d->explained));
   for (int64_t row = 0; row < row_count(d); row++) {
     int64_t b = row / (N * H), n = row / H % N;
@@ -210,7 +210,7 @@ static void explain_rows(data *d) {
                         .N = (int32_t)N, .M = (int32_t)row_keys(d, b),
                         .input = read_input, .context = d};
     d->explained[row] =
-        rounding_of_row(p, &d->call, &point, n, row % H, product);
+        rounding_of_row(p, &d->call, &point, n, row % H, exactness);
   }
 }
 

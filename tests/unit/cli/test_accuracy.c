@@ -235,7 +235,8 @@ static void set_up_pair(const char *scale, double apart) {
 
 static rounding rounding_of_first(void) {
   expr_point point = call_setup_point(&bound, 0);
-  return rounding_of_row(bound.pattern, &bound.call, &point, 0, 0, 0);
+  return rounding_of_row(bound.pattern, &bound.call, &point, 0, 0,
+                         (dot_error){0, 0});
 }
 
 static rounding rounding_of_pair(double apart) {
