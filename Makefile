@@ -342,7 +342,9 @@ $(BUILD)/tests/fuzz/fuzz_front: $(BUILD)/tests/fuzz/fuzz_front.o $(core) \
 
 # ---- the house --------------------------------------------------------------
 
+# Prints the floors of the house, then proves them.
 layers: all
+	@cat tests/layers.txt
 	@BUILD=$(BUILD) tests/layers.sh
 # Records what the libraries promise; `check` compares with it.
 abi: all

@@ -1,9 +1,12 @@
 #!/bin/sh
-# layers.sh - data flows down only; proved by what the sources include and by
-# what the built libraries ask of others. In: BUILD. Out: ok / not ok lines.
+# layers.sh - data flows down only; proved by what the sources include, by what
+# the objects call (both against layers.txt) and by what the built libraries ask
+# of others. In: BUILD. Out: ok / not ok lines.
 set -u
 cd "$(dirname "$0")/.." || exit 70
 bad=0
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 
 rule() { # name, offending text: none is good
   if [ -z "$2" ]; then
@@ -22,6 +25,82 @@ includes() { # extended pattern of what must not be included, folders...
 }
 
 undefined() { nm -D --undefined-only "$1" | awk '{ print $NF }'; }
+
+# ---- which folder may use which ---------------------------------------------
+
+# The rows of layers.txt as lines `FOLDER FOLDER`; `:` or `!` chooses them.
+rows() { # separators
+  awk -v which="$1" '
+    /^#/ { next }
+    /^[^ ]/ {
+      from = $1; mark = $2 == "!" ? "!" : ":"; sub(/:$/, "", from); $1 = ""
+      if (mark == "!") $2 = ""
+    }
+    index(which, mark) { for (i = 1; i <= NF; i++) if ($i) print from, $i }' \
+    tests/layers.txt
+}
+house=$(git ls-files compiler grammar runtime templates |
+  grep -E '\.([chly]|def|cuh?)$')
+built=$(git ls-files compiler runtime | sed -n "s,\(.*\)\.c$,$BUILD/\1.o,p" |
+  while read -r object; do [ ! -e "$object" ] || echo "$object"; done)
+# shellcheck disable=SC2086 # lists of paths without spaces
+{
+  awk -v build="$BUILD" -f tests/arrows.awk $house
+  nm -A -g $built "$BUILD"/grammar/*.o |
+    awk -v build="$BUILD" -v symbols=1 -f tests/arrows.awk
+} | sort -u >"$work/used"
+rows ':!' | sort -u >"$work/allowed"
+rule "no folder includes or calls another but as layers.txt says" \
+  "$(comm -23 "$work/used" "$work/allowed" | sed 's/ / -> /')"
+rule "layers.txt allows nothing that no folder does" \
+  "$(comm -13 "$work/used" "$work/allowed" | sed 's/ / -> /')"
+rule "arrows of layers.txt point down, so that none close a circle" \
+  "$(awk 'NR == FNR { if (/^[^# ]/) { sub(/:$/, "", $1)
+            if (!($1 in floor)) floor[$1] = FNR }; next }
+          !($1 in floor) || !($2 in floor) { print $0 ": no such row"; next }
+          marked != ($2 in floor && floor[$2] < floor[$1]) { print }' \
+    tests/layers.txt marked=0 - <<END
+$(rows ':')
+END
+    awk 'NR == FNR { if (/^[^# ]/) { sub(/:$/, "", $1)
+           if (!($1 in floor)) floor[$1] = FNR }; next }
+         floor[$2] > floor[$1] { print $0 ": needs no !" }' \
+    tests/layers.txt - <<END
+$(rows '!')
+END
+  )"
+
+# ---- how includes and guards are written -------------------------------------
+
+# The sources whose includes follow the rule; hosts include what is installed.
+ours=$(git ls-files compiler grammar runtime templates tests |
+  grep -E '\.([chly]|def|cuh?)$' |
+  grep -vE '^(compiler/dil\.h|tests/(library|golden|bench/library\.c))')
+# shellcheck disable=SC2086
+rule "an include is a bare name in its own folder, else a path from the top" \
+  "$({ git ls-files; (cd "$BUILD" && find . -name '*.h' -o -name '*.inc') |
+    sed 's,^\./,,'; } | awk '
+    NR == FNR { have[$0]; next }
+    /^ *# *include *"/ {
+      split($0, part, "\""); name = part[2]; here = FILENAME
+      sub(/[^\/]*$/, "", here)
+      own = name !~ /\// ? here name : ""
+      if (own != "" && (own in have || name ~ /^lib/ || name == "interface.h"))
+        next
+      folder = name; sub(/[^\/]*$/, "", folder)
+      bare = folder == here && !/\.inc"/ && here !~ /^(templates|grammar)\//
+      if (own != "" || !(name in have) || bare) print FILENAME ": " name
+    }' - $ours)"
+rule "a guard is the path of its header" \
+  "$(for file in $(echo "$ours" | grep -E '\.(h|cuh)$' |
+    grep -vE '^runtime/(dilrt|dlpack)\.h$'); do
+    guard=DIL_$(echo "${file%.*}" | tr a-z/.- A-Z___)_H
+    grep -qx '#pragma once' "$file" ||
+      { grep -qx "#ifndef $guard" "$file" && grep -qx "#define $guard" "$file"; } ||
+      echo "$file: not $guard"
+  done)"
+
+# ---- libraries of others ------------------------------------------------------
 
 core=$(git ls-files compiler grammar | grep -E '\.([chly]|def)$' |
   grep -v '^compiler/codegen/[cg]pu/')
@@ -52,8 +131,6 @@ rule "no C++" "$(git ls-files | grep -E '\.(cc|cpp|cxx|hpp)$')"
 
 # Symbols of ours, by the objects that define them: hidden ones have no place
 # among a library's own.
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 symbols() { nm --defined-only "$@" | awk 'NF == 3 { print $3 }' | sort -u; }
 objects() { # folder, extended pattern of folders left out
   git ls-files "$1" | grep -vE "^($2)/" | sed -n "s,\(.*\)\.c$,$BUILD/\1.o,p"

@@ -5,7 +5,7 @@
 
 /* One line an architecture. */
 #if defined __x86_64__
-#include "x86/isa.def"
+#include "runtime/cpu/x86/isa.def"
 #else
 #define CPU_ISAS(X)
 #define CPU_ISA_LEAST "an instruction set that kernels are made for"

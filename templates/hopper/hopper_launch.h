@@ -13,8 +13,8 @@
  * the class changes its segment. A *tile* is up to `tile_rows` rows of one
  * class in one cell. A *piece* is one range of keys that a class reads, also a
  * progression. A row is *bare* when no branch selects it. */
-#ifndef HOPPER_LAUNCH_H
-#define HOPPER_LAUNCH_H
+#ifndef DIL_TEMPLATES_HOPPER_HOPPER_LAUNCH_H
+#define DIL_TEMPLATES_HOPPER_HOPPER_LAUNCH_H
 
 #include "templates/shared/launch.h"
 

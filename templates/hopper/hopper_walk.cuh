@@ -7,8 +7,8 @@
 //
 // Plain C, so that the host and tests can walk a launch without a GPU. They
 // define DEVICE, WARPGROUPS, NESTED and SHIFTS first.
-#ifndef HOPPER_WALK_CUH
-#define HOPPER_WALK_CUH
+#ifndef DIL_TEMPLATES_HOPPER_HOPPER_WALK_H
+#define DIL_TEMPLATES_HOPPER_HOPPER_WALK_H
 #include "templates/hopper/hopper_launch.h"
 
 enum { TILE_ROWS = 64 * WARPGROUPS };

@@ -1,7 +1,7 @@
 /* block.h - blocks of threads that run: what block.c offers to the parts of the
  * emulator that make threads wait for each other (warp.c, async.c, group.c). */
-#ifndef EMULATOR_BLOCK_H
-#define EMULATOR_BLOCK_H
+#ifndef DIL_TESTS_EMULATOR_BLOCK_H
+#define DIL_TESTS_EMULATOR_BLOCK_H
 
 #include "chip_calls.h"
 #include <stdbool.h>

@@ -1,7 +1,7 @@
 /* chip_calls.h - what emulated kernels (C++) call in the emulator (C). Shared
  * addresses are offsets, as on the device. */
-#ifndef EMULATOR_CHIP_CALLS_H
-#define EMULATOR_CHIP_CALLS_H
+#ifndef DIL_TESTS_EMULATOR_CHIP_CALLS_H
+#define DIL_TESTS_EMULATOR_CHIP_CALLS_H
 
 #ifndef CHIP_TYPES
 typedef struct chip_index { unsigned x, y, z; } chip_index;

@@ -1,8 +1,8 @@
 /* driver.h - the inside of the emulated libcuda.so.1: contexts, memory, streams
  * of work. Functions named cu... are the driver's own, by their documentation;
  * each locks the whole driver. */
-#ifndef EMULATOR_DRIVER_H
-#define EMULATOR_DRIVER_H
+#ifndef DIL_TESTS_EMULATOR_DRIVER_H
+#define DIL_TESTS_EMULATOR_DRIVER_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* map.h - see map.c: tensor maps. */
-#ifndef EMULATOR_MAP_H
-#define EMULATOR_MAP_H
+#ifndef DIL_TESTS_EMULATOR_MAP_H
+#define DIL_TESTS_EMULATOR_MAP_H
 
 #include <stdbool.h>
 #include <stdint.h>

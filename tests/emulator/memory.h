@@ -1,6 +1,6 @@
 /* memory.h - see memory.c: memory of the emulated devices. */
-#ifndef EMULATOR_MEMORY_H
-#define EMULATOR_MEMORY_H
+#ifndef DIL_TESTS_EMULATOR_MEMORY_H
+#define DIL_TESTS_EMULATOR_MEMORY_H
 
 #include "driver.h"
 #include <stdbool.h>

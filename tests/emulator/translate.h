@@ -1,6 +1,6 @@
 /* translate.h - see translate.c: CUDA C to C++ for the host. */
-#ifndef EMULATOR_TRANSLATE_H
-#define EMULATOR_TRANSLATE_H
+#ifndef DIL_TESTS_EMULATOR_TRANSLATE_H
+#define DIL_TESTS_EMULATOR_TRANSLATE_H
 
 #include <stdbool.h>
 #include <stdio.h>

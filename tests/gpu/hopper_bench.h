@@ -1,8 +1,8 @@
 /* hopper_bench.h - what the files of hopper_bench share: a case as the plan's
  * table and as the reference reads it, kernels as files, one device. Whatever
  * goes wrong besides results ends the program with status 3. */
-#ifndef HOPPER_BENCH_H
-#define HOPPER_BENCH_H
+#ifndef DIL_TESTS_GPU_HOPPER_BENCH_H
+#define DIL_TESTS_GPU_HOPPER_BENCH_H
 
 #include "runtime/cuda/device.h"
 #include "hopper_cases.h"

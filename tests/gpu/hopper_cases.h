@@ -3,8 +3,8 @@
  * Every one is checked; those marked TIMED are timed as well. A row is sizes
  * and element, then branches, segments, dilations and phases, the window, and
  * flags. */
-#ifndef HOPPER_CASES_H
-#define HOPPER_CASES_H
+#ifndef DIL_TESTS_GPU_HOPPER_CASES_H
+#define DIL_TESTS_GPU_HOPPER_CASES_H
 
 #include "hopper_reference.h"
 

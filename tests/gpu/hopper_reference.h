@@ -1,7 +1,7 @@
 /* hopper_reference.h - parameters of the kernels of hopper_reference.cu, which
  * is compiled behind it; the host (C) reads it too. */
-#ifndef HOPPER_REFERENCE_H
-#define HOPPER_REFERENCE_H
+#ifndef DIL_TESTS_GPU_HOPPER_REFERENCE_H
+#define DIL_TESTS_GPU_HOPPER_REFERENCE_H
 
 enum { BRANCHES = 8, HEADS = 128 };
 

@@ -1,7 +1,7 @@
 /* cpu_code.h - for the tests of generated code: a plan made by hand, compiled
  * by the back end and loaded. */
-#ifndef CPU_CODE_H
-#define CPU_CODE_H
+#ifndef DIL_TESTS_SUPPORT_CPU_CODE_H
+#define DIL_TESTS_SUPPORT_CPU_CODE_H
 
 #include "compiler/codegen/backend.h"
 #include "runtime/cpu/object_load.h"

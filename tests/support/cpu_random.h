@@ -1,7 +1,7 @@
 /* cpu_random.h - random typed expressions over every operator and leaf, the
  * same ones for the same seed, for the tests of generated code. */
-#ifndef CPU_RANDOM_H
-#define CPU_RANDOM_H
+#ifndef DIL_TESTS_SUPPORT_CPU_RANDOM_H
+#define DIL_TESTS_SUPPORT_CPU_RANDOM_H
 
 #include "compiler/front/program.h"
 
