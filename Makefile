@@ -352,6 +352,9 @@ abi: all
 	  record; status=$$?; rm -rf $$TMP; exit $$status
 wc:
 	@tests/wc.sh
+# Writes the table of tests/README.md; `check` compares with it.
+tests-table: tests
+	@BUILD=$(BUILD) tests/coverage.sh write
 
 # Where things go; DESTDIR stands before all of it while it is being packed.
 # Loadable parts are looked for in lib/dil beside the program's bin, and beside
@@ -433,7 +436,7 @@ $(core) $(cli) $(runtime) $(cpu) $(gpu) $(cuda) $(harness) $(units) $(fuzzer).o 
 
 FORCE:
 .PHONY: all tests check check-here check-ring demo demo-here deps bench asan tsan \
-        tsan-here gpu-bundle check-gpu bench-gpu fuzz layers abi wc fill install \
+        tsan-here gpu-bundle check-gpu bench-gpu fuzz layers abi wc tests-table fill install \
         uninstall check-install clean \
         FORCE
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
