@@ -320,6 +320,9 @@ knobs:
 
 knob:
   NAME exprs ';' { $$ = named(listed(r, WORD_NONE, @1, $exprs), $NAME, @1); }
+| NAME "fast" ';' {
+    $$ = named(chosen(r, WORD_NONE, @1, WORD_FAST, @2), $NAME, @1);
+  }
 | error ';' { $$ = NULL; yyerrok; }
 
 /* ---- kernel: its pattern, topology and schedule are its children ---- */

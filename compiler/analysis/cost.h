@@ -105,7 +105,7 @@ double cost_gpu_state_bytes(const pattern *p, double rows);
 double cost_gpu_state_seconds(const pattern *p,
                               const struct dil_cuda_facts *facts, double rows);
 /* Bytes that an H200 moves while its processors take a block of keys: 128 of
- * them, 192 rows, by the Hopper kernel. */
+ * them, 192 rows, by the fast kernel. */
 double cost_gpu_block_bytes(const pattern *p);
 
 #endif

@@ -42,24 +42,21 @@ double cost_gpu_state_seconds(const pattern *p, const dil_cuda_facts *facts,
 enum { SHARED = 228 * 1024, THREADS = 2048 };
 
 /* 1 / share = whole + each / mean(D, Dv) for tiles of many keys; each tile of
- * keys costs as much as this many keys more. */
+ * keys costs as much as this many keys more. Of the general family and of the
+ * fast one. */
 static const struct {
-  const char *family;
   double whole, each, keys;
-} slowness[] = {
-    {"hopper", 1.0, 50, 5},
-    {"general", 3.9, 150, 12},
-};
+} slowness[2] = {{3.9, 150, 12}, {1.0, 50, 5}};
 
-static bool is_hopper(const dil_cuda_code *code) {
-  return !strcmp(code->family, "hopper");
+static bool is_fast(const dil_cuda_code *code) {
+  return cuda_is_fast(code->family);
 }
 
-/* Blocks that a processor holds at once. The Hopper kernel has one; the
+/* Blocks that a processor holds at once. The fast kernel has one; the
  * general one's registers are sums of a thread and what moves them. */
 static double blocks_at_once(const pattern *p, const dil_cuda_code *code) {
   enum { OTHERS = 64, MOST = 255 };
-  if (is_hopper(code)) return 1;
+  if (is_fast(code)) return 1;
   double registers = fmin(OTHERS + code->tile_keys / 2.0 +
                           (double)p->value_dim / 2, MOST);
   double held = fmin(SHARED / (code->shared + 1024.0),
@@ -68,45 +65,41 @@ static double blocks_at_once(const pattern *p, const dil_cuda_code *code) {
   return fmax(floor(fmin(held, (double)THREADS / code->threads)), 1);
 }
 
-/* Fewer warps than these wait for each other; of the Hopper kernel three
+/* Fewer warps than these wait for each other; of the fast kernel three
  * warpgroups of consumers hide each other best, and four lack registers. */
 static double waiting(const dil_cuda_code *code, double blocks) {
   enum { ENOUGH = 12 };
   double warps = code->threads / 32.0 * blocks;
-  if (is_hopper(code))
+  if (is_fast(code))
     return code->tile_rows < 192 ? 1.2 : code->tile_rows > 192 ? 1.15 : 1;
   return fmax(ENOUGH / warps, 1);
 }
 
-static double slow_of(const pattern *p, const char *family,
-                      int32_t tile_keys) {
-  double dim = (double)(p->head_dim + p->value_dim) / 2, slow = 1;
-  for (size_t i = 0; i < sizeof slowness / sizeof *slowness; i++)
-    if (!strcmp(slowness[i].family, family))
-      slow = (slowness[i].whole + slowness[i].each / dim) *
-             (1 + slowness[i].keys / tile_keys);
-  return slow;
+static double slow_of(const pattern *p, bool fast, int32_t tile_keys) {
+  double dim = (double)(p->head_dim + p->value_dim) / 2;
+  return (slowness[fast].whole + slowness[fast].each / dim) *
+         (1 + slowness[fast].keys / tile_keys);
 }
 
 double cost_gpu_block_bytes(const pattern *p) {
   enum { ROWS = 192, KEYS = 128 };
   const cuda_chip *chip = cuda_chip_measured();
   return chip->memory * cost_flops(p, (double)ROWS * KEYS) *
-         slow_of(p, "hopper", KEYS) / (chip->rate_16 * chip->processors);
+         slow_of(p, true, KEYS) / (chip->rate_16 * chip->processors);
 }
 
 /* Few rows of grouped heads share a tile of the general kernel. */
 static double pack_of(const pattern *p, const cost_gpu_case *c) {
   double group = (double)p->heads / (double)p->kv_heads;
   bool few = c->N < c->code->tile_rows && group <= c->code->tile_rows;
-  return few && !is_hopper(c->code) ? group : 1;
+  return few && !is_fast(c->code) ? group : 1;
 }
 
 /* Into how many parts the keys are cut, where that is the kernel's to say. */
 static double parts_of(const cost_gpu_case *c, double tiles) {
   enum { BLOCKS_WANTED = 3, MOST = 64 };
   if (c->parts > 0) return c->parts;
-  if (is_hopper(c->code)) return 1;
+  if (is_fast(c->code)) return 1;
   double wanted = floor(BLOCKS_WANTED * (double)c->facts->processors / tiles);
   return fmin(fmax(wanted, 1), MOST);
 }
@@ -118,12 +111,12 @@ static double turns(double tiles, double slots) {
   return tiles <= slots ? 1 : tiles / slots + gap;
 }
 
-/* The same in tiles of the code's height. Where they are few, the Hopper kernel
+/* The same in tiles of the code's height. Where they are few, the fast kernel
  * takes lower ones (hopper_tiles_choose). */
 static double turns_of(const cost_gpu_case *c, double tiles, double slots) {
   const dil_cuda_code *code = c->code;
   double least = turns(tiles, slots);
-  if (!is_hopper(code)) return least;
+  if (!is_fast(code)) return least;
   for (int32_t height = code->tile_rows - 64; height > 0; height -= 64) {
     double lower = tiles * ceil((double)c->N / height) /
                    ceil((double)c->N / code->tile_rows);
@@ -148,7 +141,7 @@ double cost_gpu_seconds(const pattern *p, const cost_gpu_case *c) {
   double each = cost_flops(p, visited) / (tiles * parts);
   const cuda_chip *chip = chip_like(c->facts);
   double slow =
-      slow_of(p, code->family, code->tile_keys) * waiting(code, blocks);
+      slow_of(p, is_fast(code), code->tile_keys) * waiting(code, blocks);
   double computed = turns_of(c, tiles * parts, blocks * c->facts->processors) *
                     blocks * each * slow / rate_of(p, chip);
   double moved = (double)c->B * cost_bytes(p, c->N, c->M) / chip->memory *

@@ -76,7 +76,7 @@ static pattern *pattern_of(const compilation *c, int32_t pass) {
   return p;
 }
 
-/* Sets the reason why the Hopper kernel does not take a pass: the run time's,
+/* Sets the reason why the fast kernel does not take a pass: the run time's,
  * about the call, or the back end's, about the pattern. */
 static void tell_reason(const compilation *c, const gpu_backend *gpu,
                         const gpu_request *request, int32_t pass,
@@ -86,10 +86,10 @@ static void tell_reason(const compilation *c, const gpu_backend *gpu,
   const pattern *p = c->plan->pattern;
   int32_t first = __builtin_ctzll(c->plan->table.passes[pass].branches);
   char reason[256] = "";
-  if (!strcmp(code->family, "hopper")) return;
-  bool may = false; /* some call may take the Hopper kernel */
+  if (cuda_is_fast(code->family)) return;
+  bool may = false; /* some call may take the fast kernel */
   for (int32_t i = 0; i < f->codes.count; i++)
-    may |= !strcmp(f->codes.code[i].family, "hopper") &&
+    may |= cuda_is_fast(f->codes.code[i].family) &&
            (f->codes.code[i].passes >> pass & 1);
   if (may) own->reason = f->run.pass[pass].left;
   if (may || !gpu->leaves(request, pass, reason, sizeof reason)) return;
@@ -121,7 +121,7 @@ static void predict(const call_setup *b, const compilation *c, int32_t pass,
                         .N = b->size[CALL_N],
                         .M = b->size[CALL_M],
                         .dedup = c->plan->table.dedup &&
-                                 !strcmp(code->family, "hopper"),
+                                 cuda_is_fast(code->family),
                         .touched = 1 - own->count.uncovered / rows_of(b),
                         .parts = run->parts};
   own->seconds = cost_gpu_seconds(alone.pattern, &spot);

@@ -4,6 +4,7 @@
  * that are left run in turn, so that all meet the same seconds. */
 #include "tune.h"
 #include "compiler/analysis/cost.h"
+#include "runtime/cuda/chips.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,10 +43,12 @@ static dil_status list_candidates(session *t, gpu_candidate **list,
   }
   dil_status status = gpu_compiler_open(&gpu);
   if (status) return status;
-  /* its knobs do nothing for a call that the Hopper kernel leaves to others */
-  bool taken = strstr(t->variant, "hopper") != NULL;
+  /* its knobs do nothing for a call that the fast family leaves to others */
+  int32_t arch = dil_context_arch(session_context(t));
+  const char *fast = cuda_chip_fast(arch);
+  bool taken = fast && strstr(t->variant, fast);
   gpu_request request = {.plan = t->compilation.plan,
-                         .arch = dil_context_arch(session_context(t)),
+                         .arch = arch,
                          .only = taken ? NULL : "general"};
   *list = ARENA_ARRAY(a, gpu_candidate, GPU_CANDIDATES_MAX);
   *count = gpu->candidates(&request, *list, GPU_CANDIDATES_MAX);
@@ -91,7 +94,7 @@ static double predict_candidate(tune_model *f, const gpu_candidate *c) {
       .B = b->size[CALL_B],
       .N = b->size[CALL_N],
       .M = b->size[CALL_M],
-      .dedup = !strcmp(c->code.family, "hopper"),
+      .dedup = cuda_is_fast(c->code.family),
       .parts = c->knobs.value[KNOB_PARTS][0]};
   const pattern *p = f->session->compilation.plan->pattern;
   return spot.count ? cost_gpu_seconds(p, &spot) : INFINITY;

@@ -110,10 +110,24 @@ static bool is_double(checker *c, const schedule *made, const statement *s) {
   return false;
 }
 
+/* The word that is a knob's value; NULL: its values are numbers. A name that a
+ * `let` declares is a number. */
+static const char *knob_word(const checker *c, const statement *s) {
+  static const char general[] = "general";
+  const term *only = s->args.count == 1 ? s->args.first : NULL;
+  if (s->choice == WORD_FAST) return "fast";
+  bool is_word = only && only->kind == TERM_NAME &&
+                 !strcmp(only->name, general) &&
+                 !symbol_find(c, SYMBOL_LET, only->name);
+  return is_word ? general : NULL;
+}
+
 static void check_knob(checker *c, const statement *s, knob *k) {
   enum { VALUES = sizeof k->value / sizeof *k->value };
   k->name = s->name;
   k->at = s->name_at;
+  k->word = knob_word(c, s);
+  if (k->word) return;
   scope outside = {.c = c, .context = CONTEXT_LET, .what = s->name};
   if (s->args.count > VALUES) {
     check_error(c, s->name_at, NULL, "knob '%s' has %d values, at most %d",

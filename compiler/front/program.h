@@ -29,6 +29,7 @@ typedef struct topology {
 typedef struct knob {
   const char *name;
   span at;
+  const char *word;      /* its value, where that is a word; NULL: numbers */
   int32_t count;
   int64_t value[8];
 } knob;

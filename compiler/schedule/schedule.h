@@ -16,6 +16,10 @@ typedef enum knob_id {
   KNOB_COUNT
 } knob_id;
 
+/* Values of the knob `family`: the kernels for every chip, or those of the
+ * chip's fast family (runtime/cuda/chips.def). */
+enum { FAMILY_GENERAL, FAMILY_FAST };
+
 /* What was decided; a knob that is not given is the compiler's to choose. */
 typedef struct knobs {
   unsigned given; /* bit k: knob k */

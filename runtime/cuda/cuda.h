@@ -249,6 +249,9 @@ typedef struct cuda_family {
                   dil_cuda_pass *out);
   /* Bytes of workspace that the pass needs. */
   int64_t (*workspace)(const cuda_run *r, int32_t pass, const cuda_code *code);
+  /* The state stride of a run with an opening pass. NULL: the family's kernels do
+   * not know of opening passes, and such a run takes none of them. */
+  int64_t (*state_stride)(const cuda_run *r);
   /* Enqueues the pass. Rows of a chained head resume from state_o and state_lse
    * and leave their new state there. With `mean` and `sum` they are added to
    * it, except in a shard. Rows of other heads go to the call's o and lse; rows
@@ -257,8 +260,6 @@ typedef struct cuda_family {
 } cuda_family;
 
 extern const cuda_family cuda_general, cuda_hopper;
-/* hopper.c: the state stride of a run that has an opening pass. */
-int64_t hopper_apart(const cuda_run *r);
 /* This family measures the device; no pass takes it. Its knob is the number of
  * operations that a thread block does in one round. */
 extern const cuda_family cuda_peak;

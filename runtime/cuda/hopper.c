@@ -162,7 +162,7 @@ static int finish_of(const cuda_run *r, int32_t pass) {
   return how | HOPPER_LEAVE | HOPPER_WRITE | HOPPER_SOME;
 }
 
-int64_t hopper_apart(const cuda_run *r) {
+static int64_t state_stride(const cuda_run *r) {
   const dil_table *t = r->table;
   const hopper_place place = place_of(r, r->opening);
   uint64_t later = 0;
@@ -302,4 +302,5 @@ const cuda_family cuda_hopper = {.name = "hopper",
                                  .leaves = leaves,
                                  .foresee = foresee,
                                  .workspace = workspace,
+                                 .state_stride = state_stride,
                                  .launch = launch};

@@ -151,7 +151,7 @@ static int32_t opening_pass(const dil_cuda_kernel *k, const cuda_run *r) {
     if (sees_itself(r, &t->branches[b])) seeing |= 1ull << b;
   for (int32_t p = t->pass_count - 1; seeing && p >= 0; p--) {
     const cuda_code *code = codes_choose(&k->codes, r, p);
-    if (!code || code->family != &cuda_hopper) return -1;
+    if (!code || !code->family->state_stride) return -1;
     if (t->passes[p].branches & seeing) opening = p;
   }
   return opening;
@@ -160,7 +160,9 @@ static int32_t opening_pass(const dil_cuda_kernel *k, const cuda_run *r) {
 void kernel_find_opening(const dil_cuda_kernel *k, cuda_run *r) {
   r->opening = opening_pass(k, r);
   r->opened = r->opening >= 0;
-  if (r->opened) r->state_stride = hopper_apart(r);
+  if (!r->opened) return;
+  const cuda_code *code = codes_choose(&k->codes, r, r->opening);
+  r->state_stride = code->family->state_stride(r);
 }
 
 /* ---- running ------------------------------------------------------------- */
@@ -237,9 +239,9 @@ static dil_status run_pass(const dil_cuda_kernel *k, cuda_run *r, int32_t p) {
   int32_t span = spans_begin(k->device->spans, r->stream);
   r->later &= ~k->table->passes[p].branches;
   if (r->shard) choose_state(r, p);
-  if (r->opened && code->family != &cuda_hopper)
-    return dil_fail(DIL_INTERNAL, "rows were opened for kernels of Hopper, and "
-                    "pass %d takes %s", p, code->about.variant);
+  if (r->opened && !code->family->state_stride)
+    return dil_fail(DIL_INTERNAL, "an opening pass came before pass %d, and %s "
+                    "does not know of it", p, code->about.variant);
   dil_status status = code->family->launch(r, p, code);
   spans_end(k->device->spans, span, r->stream, "pass", code->about.variant, p);
   return status;

@@ -10,7 +10,7 @@ export LD_LIBRARY_PATH="$BUILD/emulator"
 
 cat >"$TMP/forced.dil" <<'END'
 pattern p { heads 2; head_dim 64; dtype bf16; causal; branch { } }
-schedule few { hopper 0; parts 3; }
+schedule few { family general; parts 3; }
 kernel k = p with few;
 END
 

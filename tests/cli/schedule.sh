@@ -36,8 +36,8 @@ cpu_runs() {
 [ "$bundle" ] || cpu_runs
 if has_gpu; then
   for knobs in "tile 128, 64;" "tile 192, 96; stages 2;" "stages 5;" \
-    "hopper 0;" "hopper 0; tile 32, 32;" "hopper 0; tile 128, 48; parts 3;" \
-    "hopper 0; parts 64; blocks 2;" "hopper 0; tile 128, 32; warps 4;"; do
+    "family general;" "family general; tile 32, 32;" "family general; tile 128, 48; parts 3;" \
+    "family general; parts 64; blocks 2;" "family general; tile 128, 32; warps 4;"; do
     runs cuda longnet "$knobs" -D w=256 --seq 1000
   done
   runs cuda blocksparse "tile 16, 16; parts 7;" --seq 900

@@ -200,7 +200,8 @@ static bool propose(int32_t index, knobs *k) {
   enum { HEIGHTS = 3, WIDTHS = 3, HELD = 3, SHARES = 2, PARTS = 7 };
   enum { TILES = HEIGHTS * WIDTHS * HELD * SHARES };
   if (index >= TILES + PARTS) return false;
-  k->given = 1u << KNOB_HOPPER; /* value 0: the general kernel */
+  k->given = 1u << KNOB_FAMILY;
+  k->value[KNOB_FAMILY][0] = FAMILY_GENERAL;
   if (index >= TILES) {
     k->given |= 1u << KNOB_PARTS;
     k->value[KNOB_PARTS][0] = 1 << (index - TILES);

@@ -5,7 +5,6 @@
 #include "interface.h"
 #include "runtime/base/status.h"
 #include "runtime/cuda/chips.h"
-#include "runtime/cuda/hopper/hopper.h"
 #include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -14,6 +13,27 @@
 /* The general strategy is last: it takes the passes that the others refuse. */
 static const gpu_strategy *const strategies[] = {
     &strategy_hopper, &strategy_hopper_pair, &strategy_general};
+
+static const gpu_fast *const fasts[] = {&fast_hopper};
+
+const gpu_fast *gpu_fast_row(int32_t index) {
+  return index < (int32_t)(sizeof fasts / sizeof *fasts) ? fasts[index] : NULL;
+}
+
+const gpu_fast *gpu_fast_of(int32_t arch) {
+  const char *family = cuda_chip_fast(arch);
+  const gpu_fast *fast = NULL;
+  for (int32_t i = 0; family && (fast = gpu_fast_row(i)); i++)
+    if (!strcmp(fast->family, family)) return fast;
+  return NULL;
+}
+
+/* The fast family of a chip. Where it has none, the first one says why it does
+ * not take the chip. */
+static const gpu_fast *fast_for(int32_t arch) {
+  const gpu_fast *fast = gpu_fast_of(arch);
+  return fast ? fast : fasts[0];
+}
 
 static void show_source(FILE *out, const dil_cuda_code *code,
                         const source_text *text) {
@@ -55,18 +75,25 @@ static const char *const knob_names[KNOB_COUNT] = {
 #undef KNOB
 };
 
+/* Whether the knobs ask for the general family. */
+static bool is_general(const knobs *k) {
+  return knob_given(k, KNOB_FAMILY) &&
+         k->value[KNOB_FAMILY][0] == FAMILY_GENERAL;
+}
+
 static const gpu_strategy *speaks_of(const gpu_request *r) {
   char unused[256];
   gpu_request plain = *r;
   plain.knobs = NULL;
-  const gpu_strategy *fast = &strategy_hopper;
+  const gpu_strategy *fast = fast_for(r->arch)->plain;
+  const gpu_strategy *pairwise = fast_for(r->arch)->pairwise;
   bool can = fast->can(&plain, unused, sizeof unused);
-  if (!can && strategy_hopper_pair.can(&plain, unused, sizeof unused)) {
-    fast = &strategy_hopper_pair;
+  if (!can && pairwise->can(&plain, unused, sizeof unused)) {
+    fast = pairwise;
     can = true;
   }
-  if (knob_given(r->knobs, KNOB_HOPPER))
-    return r->knobs->value[KNOB_HOPPER][0] ? fast : &strategy_general;
+  if (knob_given(r->knobs, KNOB_FAMILY))
+    return is_general(r->knobs) ? &strategy_general : fast;
   bool only_general = r->only && !strcmp(r->only, strategy_general.name);
   return can && !only_general ? fast : &strategy_general;
 }
@@ -78,13 +105,13 @@ static dil_status turn(const gpu_request *r, const gpu_strategy **turned) {
   *turned = NULL;
   if (!r->knobs || !r->knobs->given) return DIL_OK;
   const gpu_strategy *s = speaks_of(r);
-  unsigned strange = r->knobs->given & ~(s->knobs | 1u << KNOB_HOPPER);
+  unsigned strange = r->knobs->given & ~(s->knobs | 1u << KNOB_FAMILY);
   if (strange)
     return dil_fail(DIL_INPUT, "the %s kernel has no knob '%s'", s->name,
                     knob_names[__builtin_ctz(strange)]);
   if (r->only && strcmp(r->only, s->name))
-    return dil_fail(DIL_INPUT, "`hopper 1` asks for the one kernel and --force "
-                               "%s for the other", r->only);
+    return dil_fail(DIL_INPUT, "`family fast` asks for the one kernel and "
+                               "--force %s for the other", r->only);
   if (!s->can(r, reason, sizeof reason))
     return dil_fail(DIL_INPUT, "no %s kernel for sm_%d has these knobs: %s",
                     s->name, r->arch, reason);
@@ -223,12 +250,12 @@ static dil_status run_jobs(const gpu_request *request, gpu_jobs *jobs,
   return status;
 }
 
-/* Whether a request wants a strategy. `hopper 0` leaves only the general
+/* Whether a request wants a strategy. `family general` leaves only the general
  * one. */
 static bool is_wanted(const gpu_request *r, const gpu_strategy *s,
                       const gpu_strategy *turned) {
   if (r->only && strcmp(r->only, s->name)) return false;
-  bool refused = knob_given(r->knobs, KNOB_HOPPER) &&
+  bool refused = knob_given(r->knobs, KNOB_FAMILY) &&
                  turned == &strategy_general && s != turned;
   return !refused;
 }
@@ -322,15 +349,6 @@ static dil_status foresee(const gpu_request *request, gpu_codes *out) {
   return status;
 }
 
-/* The Hopper strategy for a pass: hopper_pair if each pair must be
- * evaluated. */
-static const gpu_strategy *fast_for(const dil_table *t) {
-  char unused[256];
-  hopper_table made;
-  hopper_table_fill(t, 0, t->tile_keys, &made, unused, sizeof unused);
-  return made.paired ? &strategy_hopper_pair : &strategy_hopper;
-}
-
 static bool leaves(const gpu_request *request, int32_t pass, char *reason,
                    size_t size) {
   plan alone = *request->plan;
@@ -338,11 +356,13 @@ static bool leaves(const gpu_request *request, int32_t pass, char *reason,
   alone.table.passes += pass;
   alone.table.pass_count = 1;
   r.plan = &alone;
-  if (knob_given(r.knobs, KNOB_HOPPER) && !r.knobs->value[KNOB_HOPPER][0]) {
-    snprintf(reason, size, "the schedule says `hopper 0`");
+  if (is_general(r.knobs)) {
+    snprintf(reason, size, "the schedule says `family general`");
     return true;
   }
-  const gpu_strategy *fast = fast_for(&alone.table);
+  const gpu_fast *family = fast_for(r.arch);
+  const gpu_strategy *fast = family->is_pairwise(&alone.table)
+                                 ? family->pairwise : family->plain;
   bool turned = r.knobs && r.knobs->given && speaks_of(request) == fast;
   if (!turned) r.knobs = NULL;
   return !fast->can(&r, reason, size);

@@ -194,6 +194,28 @@ typedef struct gpu_strategy {
 extern const gpu_strategy strategy_general, strategy_hopper,
     strategy_hopper_pair;
 
+/* The fast family of a chip (see chips.def): what the module asks of it beyond
+ * its strategies. */
+typedef struct gpu_fast {
+  const char *family;      /* = cuda_family.name */
+  const gpu_strategy *plain;    /* for passes without masks and scores */
+  const gpu_strategy *pairwise; /* for the others */
+  /* Whether pass 0 of a plan needs `pairwise`. */
+  bool (*is_pairwise)(const dil_table *t);
+  /* Its way through templates/peak.cu: a macro that selects it, the launch of
+   * a thread block, and the operations of one block in one round; `wide`: of
+   * tf32. */
+  const char *peak_macro;
+  int32_t peak_threads, peak_shared;
+  int32_t (*peak_operations)(bool wide);
+} gpu_fast;
+
+extern const gpu_fast fast_hopper;
+/* Row `index` of the fast families; NULL: there are fewer. */
+const gpu_fast *gpu_fast_row(int32_t index);
+/* The fast family of a chip; NULL: it has none. */
+const gpu_fast *gpu_fast_of(int32_t arch);
+
 /* ---- peak.c -------------------------------------------------------------- */
 
 dil_status peak_compile(const plan *p, int32_t arch, const gpu_shelf *shelf,

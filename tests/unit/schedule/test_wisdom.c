@@ -87,7 +87,7 @@ static wisdom_record record_of(int64_t queries, int32_t keys) {
   wisdom_record r = {.key = {.device = "cuda Some Chip sm_90",
                              .pattern = 0x0123456789abcdef,
                              .size = {1, queries, 64}},
-                     .knobs = {.given = 1u << KNOB_TILE | 1u << KNOB_HOPPER},
+                     .knobs = {.given = 1u << KNOB_TILE | 1u << KNOB_FAMILY},
                      .seconds = 0.00125,
                      .name = "longnet"};
   r.knobs.value[KNOB_TILE][0] = 128;
@@ -190,6 +190,21 @@ START_TEST(knobs_read_what_they_write) {
 }
 END_TEST
 
+START_TEST(knobs_read_old_names) {
+  char text[KNOBS_TEXT], reason[160];
+  knobs k;
+  ck_assert(knobs_read("tile 128, 64; hopper 1;", KNOB_CUDA, &k, reason,
+                       sizeof reason));
+  ck_assert_str_eq(knobs_text(&k, text), "tile 128, 64; family fast;");
+  ck_assert(knobs_read("hopper 0;", KNOB_CUDA, &k, reason, sizeof reason));
+  ck_assert_str_eq(knobs_text(&k, text), "family general;");
+  ck_assert(!knobs_read("hopper 2;", KNOB_CUDA, &k, reason, sizeof reason));
+  ck_assert(!knobs_read("family 1;", KNOB_CUDA, &k, reason, sizeof reason));
+  ck_assert(!knobs_read("family tall;", KNOB_CUDA, &k, reason, sizeof reason));
+  ck_assert(!knobs_read("tile fast;", KNOB_CUDA, &k, reason, sizeof reason));
+}
+END_TEST
+
 /* ---- the order of predictions -------------------------------------------- */
 
 static double predicted(const pattern *p, int64_t N, const char *family,
@@ -267,6 +282,7 @@ static Suite *make_suite(void) {
   tcase_add_test(tests, bad_records_are_passed_over);
   tcase_add_loop_test(tests, noise, 0, 50);
   tcase_add_test(tests, knobs_read_what_they_write);
+  tcase_add_test(tests, knobs_read_old_names);
   tcase_add_test(tests, cost_orders_gpu_kernels);
   tcase_add_test(tests, cost_knows_small_calls);
   suite_add_tcase(suite, tests);

@@ -60,8 +60,8 @@ static bool propose(int32_t index, knobs *k) {
   static const int32_t keys[] = {64, 96, 128};
   enum { HEIGHTS = 2, WIDTHS = sizeof keys / sizeof *keys, DEPTHS = 3 };
   if (index >= HEIGHTS * WIDTHS * DEPTHS) return false;
-  k->given = 1u << KNOB_HOPPER | 1u << KNOB_TILE | 1u << KNOB_STAGES;
-  k->value[KNOB_HOPPER][0] = 1;
+  k->given = 1u << KNOB_FAMILY | 1u << KNOB_TILE | 1u << KNOB_STAGES;
+  k->value[KNOB_FAMILY][0] = FAMILY_FAST;
   k->value[KNOB_TILE][0] = 64 * (2 + index % HEIGHTS);
   k->value[KNOB_TILE][1] = keys[index / HEIGHTS % WIDTHS];
   k->value[KNOB_STAGES][0] = 2 + index / HEIGHTS / WIDTHS;
