@@ -5,7 +5,7 @@
 # A suite stands in the row of a folder when the suite's own object names a
 # symbol that a file of the folder defines. A source file is reached when some
 # suite comes to it from symbol to symbol, through the harness and other files,
-# or when a row of `scripts` below has its folder: the program and the loadable
+# or when `scripts` below has it or its folder: the program and the loadable
 # parts are no suite's symbols. In: BUILD. Out: ok / not ok lines; `coverage.sh
 # write` (`make tests-table`) writes the table.
 set -u
@@ -13,9 +13,12 @@ cd "$(dirname "$0")/.." || exit 70
 . tests/support/ok.sh
 BUILD=${BUILD:-build}
 
-# Folders that other tests run: the folder, and their names.
+# What other tests run: a folder or a single file, and their names.
 scripts='
 compiler/cli cli/*.sh
+compiler/exchange/exchange_cost.c cli/test_cli.sh cli/ring_examples.sh
+compiler/library/library_header.c cli/build.sh
+runtime/stream/stream_bound.c cli/cli_stream.sh
 compiler/codegen/gpu nvrtc emulated cli/emulator.sh gpu/gpu.sh
 compiler/codegen/gpu/hopper hopper emulated cli/emulator.sh gpu/gpu.sh
 runtime/cuda emulated cli/emulator.sh gpu/gpu.sh
@@ -76,7 +79,14 @@ found=$({
     for (n = 1; n <= count; n++) {
       file = order[n]; row = folder(file)
       if (!(file in source)) continue
-      if (!(file in reached) && !(row in scripted)) print "left " file
+      if (!(file in reached) && !(row in scripted) &&
+          !(file ".c" in scripted)) print "left " file ".c"
+      words = split(hand[file ".c"], word, " ")
+      for (i = 1; i <= words; i++) add(row, word[i])
+    }
+    for (n = 1; n <= count; n++) {
+      row = folder(order[n])
+      if (!(order[n] in source)) continue
       if (row in done) continue
       done[row] = 1
       words = split(hand[row], word, " ")
