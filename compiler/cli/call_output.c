@@ -101,8 +101,8 @@ static dil_status make_output(call_setup *b, const char *path, const char *name,
 static dil_status open_state(const options *o) {
   stream_chunks cuts;
   if (!o->seen[OPTION_STREAM] || !o->state) return DIL_OK;
-  if (o->resume) return stream_kept_chunks(o->state, &cuts);
-  stream_forget(o->state);
+  if (o->resume) return stream_checkpoint_chunks(o->state, &cuts);
+  stream_checkpoint_remove(o->state);
   return DIL_OK;
 }
 
@@ -124,7 +124,7 @@ dil_status call_outputs_make(call_setup *b) {
 
 void call_outputs_discard(call_setup *b) {
   const options *o = b->options; /* NULL: call_setup_open did not run */
-  bool goes_on = o && o->state && stream_is_kept(o->state);
+  bool goes_on = o && o->state && stream_has_checkpoint(o->state);
   b->out.kept &= goes_on;
   b->lse.kept &= goes_on;
   dil_npy_discard(&b->out);
@@ -136,6 +136,6 @@ void call_outputs_discard(call_setup *b) {
 dil_status call_setup_publish(call_setup *b) {
   dil_status status = b->out.path ? dil_npy_publish(&b->out) : DIL_OK;
   if (!status && b->lse.path) status = dil_npy_publish(&b->lse);
-  if (!status && b->options->state) stream_forget(b->options->state);
+  if (!status && b->options->state) stream_checkpoint_remove(b->options->state);
   return status;
 }

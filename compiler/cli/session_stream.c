@@ -17,7 +17,7 @@ static dil_status check_options(const compilation *c) {
  * results depend. */
 static dil_status take_cuts(const options *o, stream_shape *s) {
   stream_chunks kept;
-  dil_status status = stream_kept_chunks(o->state, &kept);
+  dil_status status = stream_checkpoint_chunks(o->state, &kept);
   if (status) return status;
   if (o->stream && memcmp(&kept, &s->chunks, sizeof kept))
     return dil_fail(DIL_USAGE, "the state of '%s' is of chunks of %lld queries "
@@ -69,7 +69,7 @@ dil_status session_stream_open(session_stream *t, compilation *c,
   if (!status) status = (t->on_gpu ? session_stream_gpu : make_cpu)(t, c, b);
   if (status) return status;
   const options *o = b->options;
-  t->stream.keep = (stream_keep){
+  t->stream.checkpoint = (stream_checkpoint){
       .prefix = o->state,
       .every = o->seen[OPTION_EVERY] ? (int32_t)o->every : 1,
       .resume = o->resume,

@@ -1,6 +1,6 @@
 /* session_stream_gpu.c - a session that streams chunks to a GPU: one rank, and
- * a lift, which copies between it and the host. In: a compilation, a call of
- * the host. Out: the stream that session_stream.c runs. */
+ * a transfer, which copies between it and the host. In: a compilation, a call
+ * of the host. Out: the stream that session_stream.c runs. */
 #include "session_cuda.h"
 #include "session_stream.h"
 #include "runtime/api/device_cuda.h"
@@ -17,8 +17,8 @@ dil_status session_stream_gpu(session_stream *t, compilation *c,
   if (!status) status = resident_open(&t->gpu, t->from.table, 0, &t->rank);
   if (status) return status;
   t->stream.device = t->rank.device;
-  status = t->gpu.cuda->lift(t->rank.gpu, t->rank.device, &t->gpu.rows,
-                             &t->stream.lift);
+  status = t->gpu.cuda->transfer(t->rank.gpu, t->rank.device, &t->gpu.rows,
+                                 &t->stream.transfer);
   if (status) return status;
   return session_stream_plan(b, t->from.table, 0,
                              t->gpu.cuda->facts(t->rank.gpu)->memory,
@@ -26,7 +26,7 @@ dil_status session_stream_gpu(session_stream *t, compilation *c,
 }
 
 void session_stream_gpu_free(session_stream *t) {
-  stream_lift_free(t->stream.lift);
+  device_transfer_free(t->stream.transfer);
   resident_close(&t->rank);
   free(t->gpu.rows.cubin);
   dil_context_free(t->context);

@@ -37,7 +37,7 @@ typedef struct dil_cuda_code {
 /* ---- what the module dilrt-cuda.so exports ------------------------------- */
 
 struct ring_device;      /* ../ring_device.h */
-struct stream_lift;      /* ../stream_lift.h */
+struct device_transfer;  /* runtime/ring/transfer.h */
 struct dil_normal_place;
 typedef struct dil_cuda dil_cuda;               /* a device */
 typedef struct dil_cuda_kernel dil_cuda_kernel; /* a plan on a device */
@@ -177,9 +177,11 @@ typedef struct dil_cuda_module {
   dil_status (*normal)(struct ring_device *ring, const dil_tensor *tensor,
                        const struct dil_normal_place *place);
   /* Makes the transfers between host memory and the rank's device, which
-   * overlap its passes: see ../stream_lift.h. Borrows device and ring. */
-  dil_status (*lift)(dil_cuda *device, struct ring_device *ring,
-                     const dil_cuda_code *rows, struct stream_lift **made);
+   * overlap its passes: see runtime/ring/transfer.h. Borrows device and ring.
+   * */
+  dil_status (*transfer)(dil_cuda *device, struct ring_device *ring,
+                         const dil_cuda_code *rows,
+                         struct device_transfer **made);
 } dil_cuda_module;
 
 typedef const dil_cuda_module *(*dil_cuda_init)(void);

@@ -80,9 +80,10 @@ void *ring_cuda_passes(struct ring_device *ring); /* the stream of its passes */
 dil_status ring_cuda_normal(struct ring_device *ring, const dil_tensor *tensor,
                             const struct dil_normal_place *place);
 
-/* ---- lift.c -------------------------------------------------------------- */
+/* ---- transfer.c ---------------------------------------------------------- */
 
-dil_status lift_cuda_new(dil_cuda *gpu, struct ring_device *rank,
-                         const dil_cuda_code *rows, struct stream_lift **made);
+dil_status cuda_transfer_new(dil_cuda *gpu, struct ring_device *rank,
+                             const dil_cuda_code *rows,
+                             struct device_transfer **made);
 
 #endif

@@ -35,6 +35,6 @@ const dil_cuda_module *dil_cuda_module_init(void) {
       .peak = peak_measure,
       .ring = ring_cuda_new,
       .normal = ring_cuda_normal,
-      .lift = lift_cuda_new};
+      .transfer = cuda_transfer_new};
   return &table;
 }

@@ -121,11 +121,11 @@ static header describe(const ring_state *s, const dil_ring *r) {
 
 /* Fills in the blocks of o and lse; block 0 is the header. */
 static void list_floats(const ring_state *s, const dil_ring *r,
-                        kept_block blocks[BLOCKS]) {
+                        checkpoint_block blocks[BLOCKS]) {
   int64_t width = r->shape.table->value_dim, size = sizeof(float);
   for (int32_t i = 0; i < PROGRESSIONS_MOST; i++) {
-    blocks[1 + 2 * i] = (kept_block){s->o[i], s->rows[i] * width * size};
-    blocks[2 + 2 * i] = (kept_block){s->lse[i], s->rows[i] * size};
+    blocks[1 + 2 * i] = (checkpoint_block){s->o[i], s->rows[i] * width * size};
+    blocks[2 + 2 * i] = (checkpoint_block){s->lse[i], s->rows[i] * size};
   }
 }
 
@@ -141,10 +141,10 @@ static dil_status file_name(const dil_ring *r, char name[DIL_PATH_MAX]) {
 static dil_status write_file(const ring_state *s, const dil_ring *r) {
   char name[DIL_PATH_MAX];
   header h = describe(s, r);
-  kept_block blocks[BLOCKS] = {{&h, sizeof h}};
+  checkpoint_block blocks[BLOCKS] = {{&h, sizeof h}};
   list_floats(s, r, blocks);
   dil_status status = file_name(r, name);
-  return status ? status : kept_write(name, blocks, BLOCKS);
+  return status ? status : checkpoint_write(name, blocks, BLOCKS);
 }
 
 dil_status state_write(const ring_state *s, const dil_ring *r) {
@@ -165,29 +165,29 @@ static bool is_ours(const header *file, const ring_state *s,
          file->step < r->link->ranks;
 }
 
-static dil_status read_blocks(kept_file *file, ring_state *s,
+static dil_status read_blocks(checkpoint_file *file, ring_state *s,
                               const dil_ring *r, const char *name) {
-  kept_block blocks[BLOCKS];
+  checkpoint_block blocks[BLOCKS];
   header h;
-  dil_status status = kept_read(file, &h, sizeof h);
+  dil_status status = checkpoint_read(file, &h, sizeof h);
   if (status || !is_ours(&h, s, r))
     return dil_fail(DIL_INPUT, "'%s' is not the state of this rank, plan and "
                     "shape", name);
   list_floats(s, r, blocks);
   for (int32_t i = 1; i < BLOCKS && !status; i++)
-    status = kept_read(file, (void *)(uintptr_t)blocks[i].bytes,
-                       blocks[i].count);
+    status = checkpoint_read(file, (void *)(uintptr_t)blocks[i].bytes,
+                             blocks[i].count);
   if (!status) s->step = h.step;
   return status;
 }
 
 static dil_status read_file(ring_state *s, const dil_ring *r) {
   char name[DIL_PATH_MAX];
-  kept_file *file = NULL;
+  checkpoint_file *file = NULL;
   dil_status status = file_name(r, name);
-  if (!status) status = kept_open(name, &file);
+  if (!status) status = checkpoint_open(name, &file);
   if (!status) status = read_blocks(file, s, r, name);
-  kept_close(file);
+  checkpoint_close(file);
   return status;
 }
 

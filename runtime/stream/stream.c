@@ -4,7 +4,7 @@
  *
  * There are two buffers of each kind. One is given on when it is full, and back
  * when it is free; the order in between is that of a short queue. On a device
- * with memory of its own (stream_lift.h) all of it is only asked for here, and
+ * with memory of its own (transfer.h) all of it is only asked for here, and
  * done later. */
 #include "stream_work.h"
 #include "runtime/base/clock.h"
@@ -78,24 +78,24 @@ static int32_t slot_of(const arrival *a) {
   return 2 * (int32_t)a->kind + a->slot;
 }
 
-static dil_status lift_use(stream_work *w, const arrival *a) {
-  stream_lift *l = w->stream->lift;
+static dil_status transfer_use(stream_work *w, const arrival *a) {
+  device_transfer *l = w->stream->transfer;
   return l ? l->calls->use(l, slot_of(a), a->kind != QUERIES) : DIL_OK;
 }
 
-static dil_status lift_release(stream_work *w, const arrival *a) {
-  stream_lift *l = w->stream->lift;
+static dil_status transfer_release(stream_work *w, const arrival *a) {
+  device_transfer *l = w->stream->transfer;
   return l ? l->calls->release(l, slot_of(a)) : DIL_OK;
 }
 
-static dil_status lift_follow(stream_work *w, lift_lane lane,
-                              const arrival *a) {
-  stream_lift *l = w->stream->lift;
+static dil_status transfer_follow(stream_work *w, transfer_lane lane,
+                                  const arrival *a) {
+  device_transfer *l = w->stream->transfer;
   return l ? l->calls->follow(l, lane, slot_of(a)) : DIL_OK;
 }
 
-static dil_status lift_came(stream_work *w, const arrival *a) {
-  stream_lift *l = w->stream->lift;
+static dil_status transfer_came(stream_work *w, const arrival *a) {
+  device_transfer *l = w->stream->transfer;
   return l ? l->calls->came(l, slot_of(a)) : DIL_OK;
 }
 
@@ -135,7 +135,7 @@ static dil_status load_queries(stream_work *w, const arrival *a) {
   dil_tensor from = view(&w->stream->call->q, a, a->first, a->rows.count);
   dil_tensor to = chunk(w->buffer[QUERIES][a->slot].memory[0], t, a->batches,
                         a->rows.count, t->heads, t->head_dim);
-  return carry_up(&w->carry[LIFT_UP], &from, &to);
+  return carry_up(&w->carry[TRANSFER_UP], &from, &to);
 }
 
 static dil_status load_keys(stream_work *w, const arrival *a, route *r) {
@@ -148,15 +148,16 @@ static dil_status load_keys(stream_work *w, const arrival *a, route *r) {
                               t->kv_heads, t->head_dim)},
                   .v = {chunk(memory[1], t, a->batches, a->rows.count,
                               t->kv_heads, t->value_dim)}};
-  return carry_route(&w->carry[LIFT_UP], r, &from, &to, a->first, w->message);
+  return carry_route(&w->carry[TRANSFER_UP], r, &from, &to, a->first,
+                     w->message);
 }
 
 static dil_status bring(stream_work *w, const arrival *a, stream_job *j) {
   int64_t begin = trace_begin();
-  dil_status status = lift_follow(w, LIFT_UP, a);
+  dil_status status = transfer_follow(w, TRANSFER_UP, a);
   if (!status)
     status = j->keys ? load_keys(w, a, &j->route) : load_queries(w, a);
-  if (!status) status = lift_came(w, a);
+  if (!status) status = transfer_came(w, a);
   trace_end(begin, "stream", j->keys ? "load chunk of keys"
                                      : "load chunk of queries", NULL, j->first);
   w->stream->facts.loaded += j->bytes;
@@ -222,10 +223,10 @@ static dil_status store(stream_work *w, const arrival *a) {
   dil_tensor from = output_chunk(w, a, a->slot), lse = lse_chunk(w, a, a->slot);
   dil_tensor to = view(&c->o, a, a->first, a->rows.count);
   dil_tensor lse_to = view_lse(&c->lse, a);
-  dil_status status = lift_follow(w, LIFT_DOWN, a);
-  if (!status) status = carry_down(&w->carry[LIFT_DOWN], &from, &to);
+  dil_status status = transfer_follow(w, TRANSFER_DOWN, a);
+  if (!status) status = carry_down(&w->carry[TRANSFER_DOWN], &from, &to);
   if (!status && lse.data && lse_to.data)
-    status = carry_down(&w->carry[LIFT_DOWN], &lse, &lse_to);
+    status = carry_down(&w->carry[TRANSFER_DOWN], &lse, &lse_to);
   trace_end(begin, "stream", "store chunk", NULL, a->first);
   return status;
 }
@@ -252,7 +253,7 @@ static void view_outputs(const stream_work *w, dil_call *call) {
   dil_tensor lse = view_lse(&call->lse, q);
   call->o = w->buffers_output ? output_chunk(w, q, slot)
                      : view(&call->o, q, q->first, q->rows.count);
-  call->lse = w->stream->lift && lse.data ? lse_chunk(w, q, slot) : lse;
+  call->lse = w->stream->transfer && lse.data ? lse_chunk(w, q, slot) : lse;
 }
 
 /* A step over the open queries with some keys, or none. */
@@ -265,7 +266,7 @@ static dil_status run_shard(stream_work *w, shard_step do_step,
   int64_t count = keys ? keys->rows.count : 0;
   dil_call call = *s->call;
   call.lengths = NULL;
-  if (s->lift) call.inputs = w->inputs;
+  if (s->transfer) call.inputs = w->inputs;
   call.q = chunk(w->buffer[QUERIES][q->slot].memory[0], t, q->batches,
                  q->rows.count, t->heads, t->head_dim);
   call.k = chunk(memory[0], t, q->batches, count, t->kv_heads, t->head_dim);
@@ -288,10 +289,10 @@ static dil_status close_queries(stream_work *w) {
   done.kind = OUTPUTS;
   done.slot = (int32_t)(w->closed % 2);
   if (w->buffers_output && !work_claim(w, OUTPUTS, done.slot)) return DIL_OK;
-  dil_status status = lift_use(w, &done);
+  dil_status status = transfer_use(w, &done);
   if (!status) status = run_shard(w, w->device->calls->finish, NULL);
-  if (!status) status = lift_release(w, &done);
-  if (!status) status = lift_release(w, &w->open);
+  if (!status) status = transfer_release(w, &done);
+  if (!status) status = transfer_release(w, &w->open);
   release_buffer(w, QUERIES, w->open.slot);
   s->facts.stored += done.batches * done.rows.count * s->call->o.shape[2] *
                      s->call->o.shape[3] *
@@ -305,7 +306,7 @@ static dil_status open_queries(stream_work *w, const arrival *a) {
   dil_status status = close_queries(w);
   w->open = *a;
   w->is_open = true;
-  if (!status) status = lift_use(w, a);
+  if (!status) status = transfer_use(w, a);
   bool begun = w->resumed;
   w->resumed = false;
   return status || begun ? status
@@ -315,15 +316,15 @@ static dil_status open_queries(stream_work *w, const arrival *a) {
 static dil_status compute_pair(stream_work *w, const arrival *keys) {
   dil_stream *s = w->stream;
   int64_t begin = trace_begin();
-  dil_status status = lift_use(w, keys);
+  dil_status status = transfer_use(w, keys);
   if (!status) status = run_shard(w, w->device->calls->advance, keys);
-  if (!status) status = lift_release(w, keys);
+  if (!status) status = transfer_release(w, keys);
   trace_end(begin, "stream", "pass over a chunk", NULL, keys->first);
   release_buffer(w, KEYS, keys->slot);
   s->facts.chunks++;
   metric_add(METRIC_stream_chunks, 1);
   tell(s, 1);
-  return status ? status : work_keep(w, keys->at);
+  return status ? status : work_checkpoint(w, keys->at);
 }
 
 static bool wait_for_chunk(stream_work *w, arrival *a) {
@@ -353,7 +354,7 @@ static dil_status begin_slots(stream_work *w) {
   dil_status status = DIL_OK;
   for (int32_t i = 0; i < 2 * KINDS && !status; i++) {
     arrival a = {.kind = (kind)(i / 2), .slot = i % 2};
-    status = lift_release(w, &a);
+    status = transfer_release(w, &a);
   }
   return status;
 }
@@ -378,22 +379,22 @@ static void run_threads(stream_work *w) {
 /* What was asked of the device is done; its own clock tells for how long. */
 static void settle(stream_work *w, double start) {
   dil_stream *s = w->stream;
-  if (!s->lift) return;
+  if (!s->transfer) return;
   s->facts.computed = 0;
-  fail(w, s->lift->calls->finish(s->lift, &s->facts.computed));
+  fail(w, s->transfer->calls->finish(s->transfer, &s->facts.computed));
   s->facts.waited = clock_seconds() - start - s->facts.computed;
 }
 
 dil_status stream_run(dil_stream *s) {
-  stream_work w = {.stream = s, .device = s->device, .sum = KEPT_SUM};
+  stream_work w = {.stream = s, .device = s->device, .sum = CHECKPOINT_SUM};
   s->facts = (stream_facts){0};
   pthread_mutex_init(&w.lock, NULL);
   pthread_cond_init(&w.changed, NULL);
-  for (int32_t i = 0; i < LIFT_LANES; i++)
-    w.carry[i] = (stream_carry){.lift = s->lift, .threads = s->threads};
+  for (int32_t i = 0; i < TRANSFER_LANES; i++)
+    w.carry[i] = (stream_carry){.transfer = s->transfer, .threads = s->threads};
   dil_status status = s->device->calls->start(s->device);
   if (!status) status = work_take(&w);
-  if (!status && s->keep.resume) status = work_resume(&w);
+  if (!status && s->checkpoint.resume) status = work_resume(&w);
   if (!status) status = begin_slots(&w);
   double start = clock_seconds();
   fail(&w, status);

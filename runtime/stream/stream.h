@@ -10,7 +10,7 @@
 #ifndef DIL_RUNTIME_STREAM_STREAM_H
 #define DIL_RUNTIME_STREAM_STREAM_H
 
-#include "transfer.h"
+#include "runtime/ring/transfer.h"
 #include "runtime/ring/ring_device.h"
 
 /* ---- stream_walk.c: which chunk comes when ------------------------------- */
@@ -100,9 +100,9 @@ dil_status stream_pack(dil_threads *threads, const route *r,
 /* ---- stream_carry.c: between the host's rows and a device's buffers ------ */
 
 typedef struct stream_carry {
-  stream_lift *lift;         /* NULL: the device's memory is the host's */
+  device_transfer *transfer; /* NULL: the device's memory is the host's */
   dil_threads *threads;
-  int32_t turn[LIFT_LANES];  /* pieces so far */
+  int32_t turn[TRANSFER_LANES]; /* pieces so far */
 } stream_carry;
 
 /* All rows of a tensor, to or from a buffer that holds just them. */
@@ -120,18 +120,18 @@ dil_status carry_route(stream_carry *c, route *r, const ring_keys *from,
 /* Where a run is, and the running state of its queries, in PREFIX.state. Rows
  * of o and lse that are finished are where the call has them: in files, if they
  * are to outlive the process. */
-typedef struct stream_keep {
+typedef struct stream_checkpoint {
   const char *prefix;       /* NULL: nothing is kept */
   int32_t every;            /* pairs from state to state */
   bool resume;              /* begins where the state is */
   uint64_t plan_hash;
-} stream_keep;
+} stream_checkpoint;
 
 /* The cuts of the run that has left a state: bits depend on them. */
-dil_status stream_kept_chunks(const char *prefix, stream_chunks *chunks);
+dil_status stream_checkpoint_chunks(const char *prefix, stream_chunks *chunks);
 /* Whether there is something to resume; there is nothing more. */
-bool stream_is_kept(const char *prefix);
-void stream_forget(const char *prefix);
+bool stream_has_checkpoint(const char *prefix);
+void stream_checkpoint_remove(const char *prefix);
 
 /* ---- stream.c: the run --------------------------------------------------- */
 
@@ -145,14 +145,14 @@ typedef struct stream_facts {
 typedef struct dil_stream {
   stream_shape shape;
   ring_device *device;
-  stream_lift *lift;        /* to the device; NULL: its memory is the host's */
+  device_transfer *transfer; /* to the device; NULL: its memory is the host's */
   dil_threads *threads;     /* that copy */
   /* Whole; q, k, v and o of any float type, lse f32; on the host. */
   const dil_call *call;
   /* Pairs that are done; from any thread. NULL: nobody asks. */
   void (*progress)(void *user, int64_t pairs);
   void *user;
-  stream_keep keep;
+  stream_checkpoint checkpoint;
   stream_facts facts;       /* out */
 } dil_stream;
 

@@ -45,77 +45,78 @@ static dil_tensor packed(void *memory, const dil_tensor *like) {
   return dil_tensor_make(memory, like->dtype, 4, like->shape);
 }
 
-static int32_t next_piece(stream_carry *c, lift_lane lane) {
-  return c->turn[lane]++ % LIFT_PIECES;
+static int32_t next_piece(stream_carry *c, transfer_lane lane) {
+  return c->turn[lane]++ % TRANSFER_PIECES;
 }
 
 /* ---- up ------------------------------------------------------------------ */
 
-static dil_status lift_rows(stream_carry *c, const dil_tensor *from,
-                            const dil_tensor *to) {
-  int32_t piece = next_piece(c, LIFT_UP);
-  const stream_lift_calls *calls = c->lift->calls;
+static dil_status transfer_rows(stream_carry *c, const dil_tensor *from,
+                                const dil_tensor *to) {
+  int32_t piece = next_piece(c, TRANSFER_UP);
+  const device_transfer_calls *calls = c->transfer->calls;
   void *memory;
-  dil_status status = calls->settle(c->lift, LIFT_UP, piece, &memory);
+  dil_status status = calls->settle(c->transfer, TRANSFER_UP, piece, &memory);
   if (status) return status;
   dil_tensor pinned = packed(memory, to);
   status = stream_copy(c->threads, from, &pinned);
   if (status) return status;
-  return calls->copy(c->lift, LIFT_UP, piece, to->data,
+  return calls->copy(c->transfer, TRANSFER_UP, piece, to->data,
                      to->shape[1] * row_bytes(to));
 }
 
 dil_status carry_up(stream_carry *c, const dil_tensor *from,
                     const dil_tensor *buffer) {
   dil_status status = DIL_OK;
-  if (!c->lift) return stream_copy(c->threads, from, buffer);
-  int64_t all = from->shape[1], each = LIFT_PIECE / row_bytes(buffer);
+  if (!c->transfer) return stream_copy(c->threads, from, buffer);
+  int64_t all = from->shape[1], each = TRANSFER_PIECE / row_bytes(buffer);
   for (int64_t b = 0; b < from->shape[0]; b++)
     for (int64_t row = 0; row < all && !status; row += each) {
       dil_tensor whole = as_rows(from, b), there = as_rows(buffer, b);
       int64_t count = minimum(each, all - row);
       dil_tensor source = rows_of(&whole, row, count);
       dil_tensor target = rows_of(&there, row, count);
-      status = lift_rows(c, &source, &target);
+      status = transfer_rows(c, &source, &target);
     }
   return status;
 }
 
-static dil_status lift_message(stream_carry *c, const route *r,
-                               const ring_keys *from, dil_dtype dtype,
-                               char *message) {
-  const stream_lift_calls *calls = c->lift->calls;
+static dil_status transfer_message(stream_carry *c, const route *r,
+                                   const ring_keys *from, dil_dtype dtype,
+                                   char *message) {
+  const device_transfer_calls *calls = c->transfer->calls;
   const dil_tensor *k = &from->k[0], *v = &from->v[0];
   int64_t bytes = (k->shape[3] + v->shape[3]) * (int64_t)dil_dtype_size(dtype);
-  int64_t each = LIFT_PIECE / bytes;
+  int64_t each = TRANSFER_PIECE / bytes;
   dil_status status = DIL_OK;
   for (int64_t b = 0; b < k->shape[0]; b++)
     for (int64_t row = 0; row < r->rows && !status; row += each) {
-      int32_t piece = next_piece(c, LIFT_UP);
+      int32_t piece = next_piece(c, TRANSFER_UP);
       int64_t end = minimum(row + each, r->rows);
       void *memory;
-      status = calls->settle(c->lift, LIFT_UP, piece, &memory);
+      status = calls->settle(c->transfer, TRANSFER_UP, piece, &memory);
       if (!status)
         status = stream_pack(c->threads, r, k, v, b, row, end, dtype, memory);
       if (!status)
-        status = calls->copy(c->lift, LIFT_UP, piece,
+        status = calls->copy(c->transfer, TRANSFER_UP, piece,
                              message + (b * r->rows + row) * bytes,
                              (end - row) * bytes);
     }
   return status;
 }
 
-static dil_status lift_route(stream_carry *c, route *r, const ring_keys *from,
-                             const ring_keys *chunk, void *message) {
+static dil_status transfer_route(stream_carry *c, route *r,
+                                 const ring_keys *from, const ring_keys *chunk,
+                                 void *message) {
   int32_t piece;
   void *memory;
   dil_status status =
-      lift_message(c, r, from, chunk->k[0].dtype, message);
+      transfer_message(c, r, from, chunk->k[0].dtype, message);
   if (status) return status;
-  piece = next_piece(c, LIFT_UP);
-  status = c->lift->calls->settle(c->lift, LIFT_UP, piece, &memory);
+  piece = next_piece(c, TRANSFER_UP);
+  status = c->transfer->calls->settle(c->transfer, TRANSFER_UP, piece, &memory);
   if (status) return status;
-  return c->lift->calls->spread(c->lift, piece, r, message, chunk);
+  return c->transfer->calls->spread(c->transfer, piece, r, message, chunk);
 }
 
 dil_status carry_route(stream_carry *c, route *r, const ring_keys *from,
@@ -124,10 +125,11 @@ dil_status carry_route(stream_carry *c, route *r, const ring_keys *from,
   const dil_tensor *target[] = {&chunk->k[0], &chunk->v[0]};
   int64_t all = target[0]->shape[1] * target[0]->shape[2];
   dil_status status = DIL_OK;
-  if (c->lift && r->rows < all) return lift_route(c, r, from, chunk, message);
+  if (c->transfer && r->rows < all)
+    return transfer_route(c, r, from, chunk, message);
   for (int32_t i = 0; i < 2 && !status; i++) {
     dil_tensor rows_here = rows_of(source[i], first, target[i]->shape[1]);
-    status = c->lift ? carry_up(c, &rows_here, target[i])
+    status = c->transfer ? carry_up(c, &rows_here, target[i])
                      : stream_copy_route(c->threads, r, source[i], target[i],
                                          first);
   }
@@ -147,7 +149,7 @@ static dil_status land(stream_carry *c, landing *l) {
   void *memory;
   if (!l->some) return DIL_OK;
   dil_status status =
-      c->lift->calls->settle(c->lift, LIFT_DOWN, l->piece, &memory);
+      c->transfer->calls->settle(c->transfer, TRANSFER_DOWN, l->piece, &memory);
   dil_tensor pinned = packed(memory, &l->like);
   l->some = false;
   return status ? status : stream_copy(c->threads, &pinned, &l->to);
@@ -158,17 +160,18 @@ dil_status carry_down(stream_carry *c, const dil_tensor *buffer,
                       const dil_tensor *to) {
   landing last = {0};
   dil_status status = DIL_OK;
-  if (!c->lift) return stream_copy(c->threads, buffer, to);
+  if (!c->transfer) return stream_copy(c->threads, buffer, to);
   dil_tensor one = as_rows(buffer, 0);
-  int64_t all = one.shape[1], each = LIFT_PIECE / row_bytes(&one);
+  int64_t all = one.shape[1], each = TRANSFER_PIECE / row_bytes(&one);
   for (int64_t b = 0; b < row_groups(buffer); b++)
     for (int64_t row = 0; row < all && !status; row += each) {
       dil_tensor from = as_rows(buffer, b), whole = as_rows(to, b);
       int64_t count = minimum(each, all - row);
-      landing next = {true, next_piece(c, LIFT_DOWN),
+      landing next = {true, next_piece(c, TRANSFER_DOWN),
                       rows_of(&whole, row, count), rows_of(&from, row, count)};
-      status = c->lift->calls->copy(c->lift, LIFT_DOWN, next.piece,
-                                    next.like.data, count * row_bytes(&one));
+      status =
+          c->transfer->calls->copy(c->transfer, TRANSFER_DOWN, next.piece,
+                                   next.like.data, count * row_bytes(&one));
       if (!status) status = land(c, &last);
       last = next;
     }

@@ -12,11 +12,11 @@ static dil_status take_outputs(stream_work *w, int64_t asking) {
   const dil_table *t = s->shape.table;
   int64_t size = (int64_t)dil_dtype_size(t->dtype);
   dil_status status = DIL_OK;
-  w->buffers_output = s->lift || s->call->o.dtype != t->dtype;
+  w->buffers_output = s->transfer || s->call->o.dtype != t->dtype;
   for (int32_t i = 0; i < 2 && !status && w->buffers_output; i++) {
     void **memory = w->buffer[OUTPUTS][i].memory;
     status = take(w, asking * t->value_dim * size, &memory[0]);
-    if (!status && s->lift)
+    if (!status && s->transfer)
       status = take(w, asking * (int64_t)sizeof(float), &memory[1]);
   }
   return status;
@@ -64,10 +64,10 @@ dil_status work_take(stream_work *w) {
   w->o_state = o;
   w->lse_state = lse;
   w->states = state / (int64_t)sizeof(float);
-  if (!status && s->lift)
+  if (!status && s->transfer)
     status = take(w, keys * (t->head_dim + t->value_dim), &w->message);
   if (!status) status = take_outputs(w, asking);
-  return status || !s->lift ? status : take_inputs(w);
+  return status || !s->transfer ? status : take_inputs(w);
 }
 
 void work_give(stream_work *w) {

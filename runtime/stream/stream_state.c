@@ -41,12 +41,12 @@ static const char magic[8] = "dilflow1";
 /* ---- what a run is ------------------------------------------------------- */
 
 static uint64_t sum_tensor(uint64_t sum, const dil_tensor *t) {
-  return kept_sum(sum, t->data,
-                  dil_tensor_count(t) * (int64_t)dil_dtype_size(t->dtype));
+  return checkpoint_sum(
+      sum, t->data, dil_tensor_count(t) * (int64_t)dil_dtype_size(t->dtype));
 }
 
 static uint64_t sum_inputs(const dil_call *c) {
-  uint64_t sum = KEPT_SUM;
+  uint64_t sum = CHECKPOINT_SUM;
   for (int32_t i = 0; i < c->input_count; i++)
     sum = sum_tensor(sum, &c->inputs[i]);
   return sum;
@@ -59,7 +59,7 @@ static header describe(const stream_work *w) {
   int64_t lengths = c->lengths ? of->B * (int64_t)sizeof(int32_t) : 0;
   header h = {.states = w->states, .sum = w->sum};
   memcpy(h.magic, magic, sizeof magic);
-  h.is[PLAN] = s->keep.plan_hash;
+  h.is[PLAN] = s->checkpoint.plan_hash;
   h.is[BATCH] = (uint64_t)of->B;
   h.is[QUERIES_ALL] = (uint64_t)of->N;
   h.is[KEYS_ALL] = (uint64_t)of->M;
@@ -67,9 +67,9 @@ static header describe(const stream_work *w) {
   h.is[TRAIN] = c->train;
   memcpy(&h.is[SCALE], &c->scale, sizeof c->scale);
   h.is[RANDOM] = c->random;
-  h.is[LENGTHS] = kept_sum(KEPT_SUM, c->lengths, lengths);
+  h.is[LENGTHS] = checkpoint_sum(CHECKPOINT_SUM, c->lengths, lengths);
   h.is[INPUTS] = sum_inputs(c);
-  h.is[MEMORY] = s->lift != NULL;
+  h.is[MEMORY] = s->transfer != NULL;
   h.is[OUTPUT] = (uint64_t)c->o.dtype;
   h.is[CUT_BATCH] = (uint64_t)of->chunks.batch;
   h.is[CUT_QUERIES] = (uint64_t)of->chunks.queries;
@@ -89,7 +89,7 @@ static dil_status file_name(const char *prefix, char name[DIL_PATH_MAX]) {
 static dil_status take_bytes(uint64_t *sum, const char *bytes, int64_t count,
                              bool sync) {
   uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)bytes;
-  *sum = kept_sum(*sum, bytes, count);
+  *sum = checkpoint_sum(*sum, bytes, count);
   if (!sync || !count ||
       !msync((void *)(at / page * page), (size_t)count + at % page, MS_SYNC))
     return DIL_OK;
@@ -164,21 +164,21 @@ static dil_status write_state(stream_work *w, const header *h) {
   char name[DIL_PATH_MAX];
   mirror m;
   dil_status status = mirror_new(w, &m);
-  if (!status) status = file_name(w->stream->keep.prefix, name);
+  if (!status) status = file_name(w->stream->checkpoint.prefix, name);
   if (!status && m.copied)
     status = calls->read(w->device, m.o, w->o_state, m.o_bytes);
   if (!status && m.copied)
     status = calls->read(w->device, m.lse, w->lse_state, m.lse_bytes);
-  const kept_block blocks[] = {{h, sizeof *h},
-                               {m.o, m.o_bytes},
-                               {m.lse, m.lse_bytes}};
-  if (!status) status = kept_write(name, blocks, 3);
+  const checkpoint_block blocks[] = {{h, sizeof *h},
+                                     {m.o, m.o_bytes},
+                                     {m.lse, m.lse_bytes}};
+  if (!status) status = checkpoint_write(name, blocks, 3);
   mirror_free(&m);
   return status;
 }
 
 /* All that is closed is at its place, too. */
-static dil_status keep(stream_work *w, stream_place next) {
+static dil_status stream_state_write(stream_work *w, stream_place next) {
   for (int32_t slot = 0; slot < 2 && w->buffers_output; slot++)
     if (!work_claim(w, OUTPUTS, slot)) return DIL_OK;
   dil_status status = take_chunks(w, w->closed, true);
@@ -188,21 +188,22 @@ static dil_status keep(stream_work *w, stream_place next) {
   return write_state(w, &h);
 }
 
-dil_status work_keep(stream_work *w, stream_place done) {
-  const stream_keep *k = &w->stream->keep;
+dil_status work_checkpoint(stream_work *w, stream_place done) {
+  const stream_checkpoint *k = &w->stream->checkpoint;
   if (!k->prefix || ++w->pairs < k->every) return DIL_OK;
   w->pairs = 0;
   done.key++;
   int64_t begin = trace_begin();
-  dil_status status = keep(w, done);
+  dil_status status = stream_state_write(w, done);
   trace_end(begin, "stream", "keep the state", NULL, done.key);
   return status;
 }
 
 /* ---- resuming ------------------------------------------------------------ */
 
-static dil_status read_header(kept_file *file, const char *name, header *h) {
-  dil_status status = kept_read(file, h, sizeof *h);
+static dil_status read_header(checkpoint_file *file, const char *name,
+                              header *h) {
+  dil_status status = checkpoint_read(file, h, sizeof *h);
   if (!status && !memcmp(h->magic, magic, sizeof magic)) return DIL_OK;
   return dil_fail(DIL_INPUT, "'%s' is not the state of a streamed run", name);
 }
@@ -217,12 +218,12 @@ static dil_status compare(const stream_work *w, const header *file,
   return DIL_OK;
 }
 
-static dil_status read_state(stream_work *w, kept_file *file) {
+static dil_status read_state(stream_work *w, checkpoint_file *file) {
   const ring_device_calls *calls = w->device->calls;
   mirror m;
   dil_status status = mirror_new(w, &m);
-  if (!status) status = kept_read(file, m.o, m.o_bytes);
-  if (!status) status = kept_read(file, m.lse, m.lse_bytes);
+  if (!status) status = checkpoint_read(file, m.o, m.o_bytes);
+  if (!status) status = checkpoint_read(file, m.lse, m.lse_bytes);
   if (!status && m.copied)
     status = calls->write(w->device, w->o_state, m.o, m.o_bytes);
   if (!status && m.copied)
@@ -231,7 +232,8 @@ static dil_status read_state(stream_work *w, kept_file *file) {
   return status;
 }
 
-static dil_status resume(stream_work *w, kept_file *file, const char *name) {
+static dil_status resume(stream_work *w, checkpoint_file *file,
+                         const char *name) {
   dil_stream *s = w->stream;
   header h;
   dil_status status = read_header(file, name, &h);
@@ -252,22 +254,22 @@ static dil_status resume(stream_work *w, kept_file *file, const char *name) {
 
 dil_status work_resume(stream_work *w) {
   char name[DIL_PATH_MAX];
-  kept_file *file = NULL;
-  dil_status status = file_name(w->stream->keep.prefix, name);
-  if (!status) status = kept_open(name, &file);
+  checkpoint_file *file = NULL;
+  dil_status status = file_name(w->stream->checkpoint.prefix, name);
+  if (!status) status = checkpoint_open(name, &file);
   if (!status) status = resume(w, file, name);
-  kept_close(file);
+  checkpoint_close(file);
   return status;
 }
 
-dil_status stream_kept_chunks(const char *prefix, stream_chunks *chunks) {
+dil_status stream_checkpoint_chunks(const char *prefix, stream_chunks *chunks) {
   char name[DIL_PATH_MAX];
-  kept_file *file = NULL;
+  checkpoint_file *file = NULL;
   header h;
   dil_status status = file_name(prefix, name);
-  if (!status) status = kept_open(name, &file);
+  if (!status) status = checkpoint_open(name, &file);
   if (!status) status = read_header(file, name, &h);
-  kept_close(file);
+  checkpoint_close(file);
   if (status) return status;
   *chunks = (stream_chunks){(int64_t)h.is[CUT_BATCH],
                             (int64_t)h.is[CUT_QUERIES],
@@ -275,12 +277,12 @@ dil_status stream_kept_chunks(const char *prefix, stream_chunks *chunks) {
   return DIL_OK;
 }
 
-bool stream_is_kept(const char *prefix) {
+bool stream_has_checkpoint(const char *prefix) {
   char name[DIL_PATH_MAX];
   return !file_name(prefix, name) && !access(name, F_OK);
 }
 
-void stream_forget(const char *prefix) {
+void stream_checkpoint_remove(const char *prefix) {
   char name[DIL_PATH_MAX];
   if (!file_name(prefix, name)) unlink(name);
 }

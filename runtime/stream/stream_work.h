@@ -32,9 +32,9 @@ typedef struct queue {
 typedef struct stream_work {
   dil_stream *stream;
   ring_device *device;
-  stream_carry carry[LIFT_LANES];
+  stream_carry carry[TRANSFER_LANES];
   buffer buffer[KINDS][2];
-  void *message;           /* rows of keys on their way; with a lift alone */
+  void *message; /* rows of keys on their way; with a transfer alone */
   float *o_state, *lse_state;
   int64_t states;          /* floats of lse_state */
   dil_tensor inputs[DIL_INPUT_MAX];
@@ -66,6 +66,6 @@ bool work_claim(stream_work *w, kind of, int32_t slot);
 /* stream_state.c: before the first pair, once memory is taken: where to begin. */
 dil_status work_resume(stream_work *w);
 /* After a pair: a state, where one is due. */
-dil_status work_keep(stream_work *w, stream_place done);
+dil_status work_checkpoint(stream_work *w, stream_place done);
 
 #endif

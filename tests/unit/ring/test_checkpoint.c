@@ -42,32 +42,32 @@ static const char words[] = "twenty-nine characters, at so";
 static const double numbers[] = {1, 2, 3};
 
 static void write_two_blocks(void) {
-  const kept_block blocks[] = {{words, sizeof words}, {NULL, 0},
-                               {numbers, sizeof numbers}};
-  ck_assert_int_eq(kept_write(file, blocks, 3), DIL_OK);
+  const checkpoint_block blocks[] = {{words, sizeof words}, {NULL, 0},
+                                     {numbers, sizeof numbers}};
+  ck_assert_int_eq(checkpoint_write(file, blocks, 3), DIL_OK);
 }
 
 START_TEST(blocks_come_back) {
   char text[sizeof words];
   double back[3];
-  kept_file *f;
+  checkpoint_file *f;
   name_files();
   write_two_blocks();
-  ck_assert_int_eq(kept_open(file, &f), DIL_OK);
-  ck_assert_int_eq(kept_read(f, text, sizeof text), DIL_OK);
-  ck_assert_int_eq(kept_read(f, NULL, 0), DIL_OK);
-  ck_assert_int_eq(kept_read(f, back, sizeof back), DIL_OK);
-  ck_assert_int_eq(kept_read(f, back, 1), DIL_INPUT);
+  ck_assert_int_eq(checkpoint_open(file, &f), DIL_OK);
+  ck_assert_int_eq(checkpoint_read(f, text, sizeof text), DIL_OK);
+  ck_assert_int_eq(checkpoint_read(f, NULL, 0), DIL_OK);
+  ck_assert_int_eq(checkpoint_read(f, back, sizeof back), DIL_OK);
+  ck_assert_int_eq(checkpoint_read(f, back, 1), DIL_INPUT);
   ck_assert(!memcmp(text, words, sizeof words));
   ck_assert(!memcmp(back, numbers, sizeof back));
-  kept_close(f);
+  checkpoint_close(f);
   ck_assert_int_eq(unlink(file), 0);
 }
 END_TEST
 
 static void expect_damaged(void) {
-  kept_file *f = NULL;
-  ck_assert_int_eq(kept_open(file, &f), DIL_INPUT);
+  checkpoint_file *f = NULL;
+  ck_assert_int_eq(checkpoint_open(file, &f), DIL_INPUT);
   ck_assert(strstr(dil_last_error(), "is damaged"));
   ck_assert(f == NULL);
 }
@@ -86,14 +86,14 @@ START_TEST(damage_is_seen) {
   for (size_t length = 0; length < size; length++) {
     write_whole(bytes, length);
     /* A file of fewer blocks is whole: who reads it misses them. */
-    kept_file *f = NULL;
+    checkpoint_file *f = NULL;
     char text[sizeof words];
     double back[3];
-    dil_status status = kept_open(file, &f);
-    if (!status) status = kept_read(f, text, sizeof text);
-    if (!status) status = kept_read(f, NULL, 0);
-    if (!status) status = kept_read(f, back, sizeof back);
-    kept_close(f);
+    dil_status status = checkpoint_open(file, &f);
+    if (!status) status = checkpoint_read(f, text, sizeof text);
+    if (!status) status = checkpoint_read(f, NULL, 0);
+    if (!status) status = checkpoint_read(f, back, sizeof back);
+    checkpoint_close(f);
     ck_assert_int_eq(status, DIL_INPUT);
   }
   free(bytes);
@@ -102,12 +102,13 @@ START_TEST(damage_is_seen) {
 END_TEST
 
 START_TEST(what_cannot_be_opened_or_written_is_told) {
-  kept_file *f;
+  checkpoint_file *f;
   name_files();
-  ck_assert_int_eq(kept_open(file, &f), DIL_ENVIRONMENT);
+  ck_assert_int_eq(checkpoint_open(file, &f), DIL_ENVIRONMENT);
   ck_assert(strstr(dil_last_error(), "cannot open the state"));
-  const kept_block block = {words, sizeof words};
-  ck_assert_int_eq(kept_write("/nowhere/at/all", &block, 1), DIL_ENVIRONMENT);
+  const checkpoint_block block = {words, sizeof words};
+  ck_assert_int_eq(checkpoint_write("/nowhere/at/all", &block, 1),
+                   DIL_ENVIRONMENT);
   ck_assert(strstr(dil_last_error(), "cannot write the state"));
 }
 END_TEST
@@ -139,7 +140,7 @@ static scene *open_scene(const char *text, const int32_t *of_rows) {
 /* A run whose plan has the hash 7. */
 static dil_stream stream_of(scene *c, stream_chunks cut) {
   dil_stream s = scene_stream(c, cut);
-  s.keep.plan_hash = 7;
+  s.checkpoint.plan_hash = 7;
   return s;
 }
 
@@ -180,13 +181,13 @@ static void run_in_pieces(scene *c, stream_chunks cut, int32_t passes,
                           int32_t every, int64_t all) {
   data_forget(c->d);
   dil_stream s = stream_of(c, cut);
-  s.keep.prefix = prefix;
-  s.keep.every = every;
+  s.checkpoint.prefix = prefix;
+  s.checkpoint.every = every;
   for (int64_t done = passes; done < all; done += passes) {
     run_some(c, s, passes);
-    ck_assert(stream_is_kept(prefix));
+    ck_assert(stream_has_checkpoint(prefix));
     done -= passes % every; /* those are lost */
-    s.keep.resume = true;
+    s.checkpoint.resume = true;
   }
   atomic_store(&c->pairs, 0);
   ck_assert_msg(!stream_run(&s), "%s", dil_last_error());
@@ -216,14 +217,14 @@ START_TEST(streams_go_on_anywhere) {
   scene *c = open_scene(patterns[_i / 2], _i % 2 ? lengths : NULL);
   for (int i = 0; i < CUTS; i++)
     if (_i % 2 == 0 || cuts[i].batch == 1) resume_everywhere(c, cuts[i]);
-  stream_forget(prefix);
-  ck_assert(!stream_is_kept(prefix));
+  stream_checkpoint_remove(prefix);
+  ck_assert(!stream_has_checkpoint(prefix));
   scene_close(c);
 }
 END_TEST
 
 static void expect_refusal(dil_stream s, const char *why) {
-  s.keep.resume = true;
+  s.checkpoint.resume = true;
   ck_assert_int_eq(stream_run(&s), DIL_INPUT);
   ck_assert_msg(strstr(dil_last_error(), why) != NULL, "%s", dil_last_error());
 }
@@ -232,10 +233,10 @@ START_TEST(others_are_refused_by_name) {
   name_files();
   scene *c = open_scene(patterns[3], NULL);
   dil_stream s = stream_of(c, cuts[0]), other;
-  s.keep.prefix = prefix;
-  s.keep.every = 1;
+  s.checkpoint.prefix = prefix;
+  s.checkpoint.every = 1;
   run_some(c, s, 17);
-  other = s, other.keep.plan_hash = 8;
+  other = s, other.checkpoint.plan_hash = 8;
   expect_refusal(other, "has another plan");
   other = s, other.shape.N--;
   expect_refusal(other, "has another number of queries");
