@@ -26,7 +26,7 @@ typedef struct bill {
   const char *made_up[DIL_INPUT_MAX]; /* inputs of random elements that decide
                                          which pairs are kept */
   int32_t made_up_count;
-  place_bill *place;          /* NULL: one device */
+  exchange_cost *place;       /* NULL: one device */
   forecast *gpu;              /* NULL: the processor */
   bool streamed;              /* by --stream */
   stream_shape shape;
@@ -212,7 +212,7 @@ static void print_bill(arena *a, const bill *l) {
   if (l->streamed)
     report_stream_text(&l->shape.chunks, &l->stream, true, "streamed   ",
                        stdout);
-  if (l->place) place_bill_print(l->place, stdout);
+  if (l->place) exchange_cost_print(l->place, stdout);
 }
 
 /* ---- for programs -------------------------------------------------------- */
@@ -292,7 +292,7 @@ static void print_explain_json(arena *a, const bill *l) {
     json_object_set_new(o, "stream", report_stream_json(&l->shape.chunks,
                                                         &l->stream, true));
   if (l->place)
-    json_object_set_new(o, "topology", place_bill_json(l->place));
+    json_object_set_new(o, "topology", exchange_cost_json(l->place));
   json_dumpf(o, stdout, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));
   putchar('\n');
   json_decref(o);
@@ -337,10 +337,10 @@ static dil_status explain_kernel(arena *a, const options *o, compilation *c,
   if (!status) status = call_setup_inputs(b, false);
   if (!status) status = make_bill(b, c, l);
   if (!status && c->topology)
-    status = place_count_up(a, c->plan, c->topology, l->B, l->N, l->M,
-                            l->seconds,
-                            l->gpu || c->topology->link == LINK_NCCL,
-                            l->place = ARENA_NEW(a, place_bill));
+    status = exchange_cost_of(a, c->plan, c->topology, l->B, l->N, l->M,
+                              l->seconds,
+                              l->gpu || c->topology->link == LINK_NCCL,
+                              l->place = ARENA_NEW(a, exchange_cost));
   if (!status && o->seen[OPTION_STREAM]) status = count_stream(b, c, l);
   return status;
 }

@@ -150,7 +150,8 @@ static dil_call call_of(const call_setup *b, const dil_table *t, int64_t B,
 static dil_status foresee_rank(const call_setup *b, const ring_shape *r,
                                int64_t batch, int32_t rank,
                                const dil_cuda_module *cuda, forecast *f) {
-  positions asking = place_queries(r, rank), owned = place_keys(r, rank);
+  positions asking = partition_queries(r, rank),
+            owned = partition_keys(r, rank);
   dil_cuda_forecast estimate = {0};
   int64_t bytes = 0;
   dil_status status = DIL_OK;
@@ -178,10 +179,10 @@ static dil_status foresee_ranks(const call_setup *b, const compilation *c,
   dil_status status = DIL_OK;
   if (!c->topology) return status;
   mesh m = place_mesh(c->plan->pattern, c->topology);
-  head_share share = share_heads(all->heads, all->kv_heads, m.heads, 0);
-  if (!share.heads) return status; /* crew_new refuses the mesh */
-  dil_table mine =
-      share_table(all, share, arena_take(c->arena, 1, share_size(all)));
+  head_partition share = partition_heads(all->heads, all->kv_heads, m.heads, 0);
+  if (!share.heads) return status; /* rank_group_new refuses the mesh */
+  dil_table mine = head_partition_table(
+      all, share, arena_take(c->arena, 1, head_partition_size(all)));
   ring_shape r = {.table = &mine,
                   .layout = m.layout,
                   .ranks = m.ring,

@@ -17,7 +17,7 @@ dil_status session_cuda_context(const options *o, dil_context **made) {
 }
 
 dil_status session_cuda_codes(compilation *c, dil_context *context,
-                              dil_kernel_source *from, crew_gpu *gpu) {
+                              dil_kernel_source *from, rank_group_gpu *gpu) {
   dil_status status = driver_source(c, context, from);
   if (!status)
     status = keep_beside(c, dil_context_arch(context), KEEP_ROWS, &gpu->rows);

@@ -23,7 +23,7 @@ dil_status session_cuda_context(const options *o, dil_context **made);
 /* Fills the plan's code in `gpu`, not its module and devices. `from`, which has
  * the code, and gpu->rows.cubin are the caller's to free. */
 dil_status session_cuda_codes(compilation *c, dil_context *context,
-                              dil_kernel_source *from, crew_gpu *gpu);
+                              dil_kernel_source *from, rank_group_gpu *gpu);
 /* Copies the call's row-major tensors to the device of t->context, which the
  * caller has set. session_cuda_free is due in any case. */
 dil_status session_cuda_open(session_cuda *t, const dil_call *call);

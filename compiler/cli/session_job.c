@@ -127,15 +127,15 @@ dil_status session_job_join(session_ranks *t, const topology *on, call_setup *b,
   dil_status status = session_ranks_world(t, on, SETTING_UP);
   if (!status)
     status = t->task.rank ? follow(t, on, b) : lead(t, on, b, seq);
-  if (!status) status = link_meet(t->world); /* fails where ranks differ */
+  if (!status) status = link_barrier(t->world); /* fails where ranks differ */
   return status ? status : session_ranks_ring(t);
 }
 
 dil_status session_job_begin(session_ranks *t, const topology *on,
                              const call_setup *b) {
-  dil_status status = link_meet(t->world);
+  dil_status status = link_barrier(t->world);
   t->world->timeout = on->timeout;
-  return status ? status : crew_hold(t->crew, &b->call);
+  return status ? status : rank_group_hold(t->group, &b->call);
 }
 
 /* ---- the end ------------------------------------------------------------- */
@@ -145,10 +145,10 @@ typedef struct checked {
   int64_t rows;
 } checked;
 
-static void checked_row(const void *owner, int64_t index, crew_row *row) {
+static void checked_row(const void *owner, int64_t index, output_row *row) {
   const checked *c = owner;
   accuracy_element at = accuracy_row(c->setup, c->rows, index);
-  *row = (crew_row){at.b, at.n, (int32_t)at.h};
+  *row = (output_row){at.b, at.n, (int32_t)at.h};
 }
 
 dil_status session_job_collect(session_ranks *t, double budget) {
@@ -159,8 +159,8 @@ dil_status session_job_collect(session_ranks *t, double budget) {
     measure_pairs(b, &count);
     c.rows = accuracy_rows(b, count.pairs, budget);
   }
-  crew_wanted wanted = {call_is_sparse(b) ? c.rows : -1, checked_row, &c};
-  return crew_collect(t->crew, t->world, &b->call, &wanted);
+  wanted_rows wanted = {call_is_sparse(b) ? c.rows : -1, checked_row, &c};
+  return rank_group_collect(t->group, t->world, &b->call, &wanted);
 }
 
 void session_job_fail(session_ranks *t) {

@@ -1,6 +1,6 @@
 /* session_ranks.c - a session on the ranks of a topology. In: a compilation
  * whose topology has several devices, a call. Out: runs by all ranks (a
- * crew). */
+ * rank group). */
 #include "session_ranks.h"
 #include "command.h"
 #include "runtime/base/status.h"
@@ -43,31 +43,31 @@ static dil_status make_task(session_ranks *t, compilation *c,
   if (o->shrink) status = check_shrink(t);
   if (status) return status;
   int32_t threads = dil_threads_count(b->threads) / mesh_ranks(&m);
-  t->task = (crew_task){.mesh = m,
-                        .threads = threads > 0 ? threads : 1,
-                        .table = t->from.table,
-                        .plan_hash = t->from.plan_hash,
-                        .make = t->from.make,
-                        .context = t->from.context,
-                        .shrinks = o->shrink,
-                        .stepped = end_step,
-                        .watcher = t,
-                        .gpu = t->on_gpu ? &t->gpu : NULL,
-                        .checkpoint = {.prefix = o->state,
-                                       .every = o->seen[OPTION_EVERY]
+  t->task = (rank_group_task){.mesh = m,
+                              .threads = threads > 0 ? threads : 1,
+                              .table = t->from.table,
+                              .plan_hash = t->from.plan_hash,
+                              .make = t->from.make,
+                              .context = t->from.context,
+                              .shrinks = o->shrink,
+                              .stepped = end_step,
+                              .watcher = t,
+                              .gpu = t->on_gpu ? &t->gpu : NULL,
+                              .checkpoint = {.prefix = o->state,
+                                             .every = o->seen[OPTION_EVERY]
                                                     ? (int32_t)o->every
                                                     : 1,
-                                       .resume = o->resume}};
+                                             .resume = o->resume}};
   return DIL_OK;
 }
 
 static dil_status choose_exchange(session_ranks *t, const compilation *c,
                                   const call_setup *b) {
-  place_choice made;
+  exchange_choice made;
   if (c->topology->exchange != EXCHANGE_AUTO) return DIL_OK;
-  dil_status status = place_choose(c->arena, t->task.table, &t->task.mesh,
-                                   c->topology, t->on_gpu, b->size[CALL_B],
-                                   b->size[CALL_N], b->size[CALL_M], &made);
+  dil_status status = exchange_choose(c->arena, t->task.table, &t->task.mesh,
+                                      c->topology, t->on_gpu, b->size[CALL_B],
+                                      b->size[CALL_N], b->size[CALL_M], &made);
   t->task.mesh.gathered = made.gathered;
   return status;
 }
@@ -85,14 +85,14 @@ dil_status session_ranks_open(session_ranks *t, compilation *c, call_setup *b,
     status = job ? session_job_join(t, c->topology, b, seq)
                  : call_setup_tensors(b, seq);
   if (!status) status = choose_exchange(t, c, b);
-  t->judge =
-      (place_judge){c->plan, b->size[CALL_B], b->size[CALL_N], b->size[CALL_M]};
-  t->mask = place_judge_masks(&t->judge);
-  t->task.mask = t->mask.judge ? &t->mask : NULL;
-  if (!status) status = crew_new(&t->task, &t->crew);
+  t->bounds =
+      (mask_bounds){c->plan, b->size[CALL_B], b->size[CALL_N], b->size[CALL_M]};
+  t->mask = mask_bounds_of(&t->bounds);
+  t->task.mask = t->mask.bounds ? &t->mask : NULL;
+  if (!status) status = rank_group_new(&t->task, &t->group);
   if (!status && job) status = session_job_begin(t, c->topology, b);
-  if (!status) status = crew_place(t->crew, &b->call);
-  if (!status) status = crew_join(t->crew);
+  if (!status) status = rank_group_load(t->group, &b->call);
+  if (!status) status = rank_group_join(t->group);
   if (status) session_job_fail(t);
   return status;
 }
@@ -102,7 +102,7 @@ static dil_status watched_run(session_ranks *t) {
   const mesh *m = &t->task.mesh;
   progress_start(&t->bar, "ring", t->job ? m->ring : m->ring * mesh_ranks(m),
                  1);
-  dil_status status = crew_run(t->crew, t->call);
+  dil_status status = rank_group_run(t->group, t->call);
   progress_end(&t->bar);
   return status;
 }
@@ -172,7 +172,7 @@ dil_status session_ranks_leave(session_ranks *t, double budget) {
  * status of leaving is ignored. */
 void session_ranks_free(session_ranks *t) {
   leave(t);
-  crew_free(t->crew);
+  rank_group_free(t->group);
   free_links(t);
   if (t->from.table) driver_source_free(&t->from);
   if (t->on_gpu) session_ranks_gpu_free(t);
@@ -181,12 +181,13 @@ void session_ranks_free(session_ranks *t) {
 /* call_setup.bring: fetches one row of o and lse from its rank. */
 static dil_status bring(void *owner, int64_t b, int64_t n, int64_t h) {
   session_ranks *t = owner;
-  return crew_fetch_row(t->crew, t->call, (crew_row){b, n, (int32_t)h});
+  return rank_group_fetch_row(t->group, t->call,
+                              (output_row){b, n, (int32_t)h});
 }
 
 dil_status session_ranks_fetch(session_ranks *t, call_setup *b) {
   if (t->job) return DIL_OK;
-  if (!b->absent) return crew_fetch(t->crew, &b->call);
+  if (!b->absent) return rank_group_fetch(t->group, &b->call);
   b->bring = bring;
   b->owner = t;
   return DIL_OK;
@@ -199,7 +200,7 @@ void session_ranks_tell(const session_ranks *t, report *r) {
     if (t->task.mesh.gathered >> b & 1) r->gathered++;
   r->moved = r->waited = r->rank_bytes = 0;
   for (int32_t i = 0; i < r->ranks; i++) {
-    const ring_facts *facts = &crew_of(t->crew, i)->facts;
+    const ring_facts *facts = &rank_group_report(t->group, i)->facts;
     r->moved += (double)facts->received;
     if (facts->waited > r->waited) r->waited = facts->waited;
     if ((double)facts->memory > r->rank_bytes)

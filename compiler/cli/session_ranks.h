@@ -14,14 +14,14 @@
 typedef struct session_ranks {
   const compilation *of;
   call_setup *setup;
-  crew *crew;
-  crew_task task;
+  rank_group *group;
+  rank_group_task task;
   dil_kernel_source from;
   progress bar;              /* steps of the ranks in this process */
-  place_judge judge;         /* bounds the plan's masks for `mask` */
-  place_mask mask;
+  mask_bounds bounds;        /* bounds the plan's masks for `mask` */
+  partition_mask mask;
   bool on_gpu;
-  crew_gpu gpu;              /* shared by ranks on GPUs */
+  rank_group_gpu gpu;        /* shared by ranks on GPUs */
   dil_context *context;      /* of the first GPU; NULL: ranks are on the host */
   const dil_mpi_module *mpi; /* NULL: this is no MPI job */
   bool job;                  /* ranks are processes, and this is one of them */

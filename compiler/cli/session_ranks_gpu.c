@@ -1,6 +1,6 @@
 /* session_ranks_gpu.c - the shared state of ranks on GPUs: the plan's code, the
  * kernels that move rows (rows.cu), and the devices. In: a compilation. Out: a
- * crew_gpu. */
+ * rank_group_gpu. */
 #include "command.h"
 #include "session_cuda.h"
 #include "session_ranks.h"

@@ -1,7 +1,7 @@
 /* session_shrink.c - goes on without lost ranks: `dil run --shrink`, in the
- * manner of ULFM's revoke, agree and shrink. In: a crew whose run, or whose
- * collection of rows, has failed. Out: a smaller crew with all rows of the
- * call, and which runs it repeats; or the failure. */
+ * manner of ULFM's revoke, agree and shrink. In: a rank group whose run, or
+ * whose collection of rows, has failed. Out: a smaller rank group with all rows
+ * of the call, and which runs it repeats; or the failure. */
 #include "command.h"
 #include "session_ranks.h"
 #include "runtime/base/status.h"
@@ -12,22 +12,22 @@ void session_ranks_hear(session_ranks *t) {
   dil_link *ring = t->task.link;
   if (t->world->ranks == ring->ranks || !t->world->calls->check(t->world))
     return;
-  ring->calls->accuse(ring, -1, dil_last_error());
+  ring->calls->report_failure(ring, -1, dil_last_error());
 }
 
 /* Finds the lost ranks. Each ring knows its own lost ranks; in a job this rank
  * reports one of them on the link of all ranks, whose agreement decides. */
 static bool find_lost(session_ranks *t, const char *why, bool *lost) {
-  bool any = crew_lost(t->crew, lost);
+  bool any = rank_group_lost(t->group, lost);
   if (!t->job) return any;
   dil_link *world = t->world;
   for (int32_t i = 0; i < world->ranks && any; i++)
     if (lost[i]) {
-      world->calls->accuse(world, i, why);
+      world->calls->report_failure(world, i, why);
       break;
     }
   memset(lost, 0, (size_t)world->ranks * sizeof *lost);
-  return world->calls->lost(world, lost);
+  return world->calls->failed_ranks(world, lost);
 }
 
 /* Replaces the links by links of the ranks left. A rendezvous file gets a new
@@ -76,11 +76,11 @@ static dil_status go_on(session_ranks *t, const bool *lost) {
   if (t->job) status = shrink_links(t, lost);
   if (!status && t->job) status = agree(t);
   if (status || t->whole) return status;
-  status = crew_shrink(t->crew, lost, t->task.link);
+  status = rank_group_shrink(t->group, lost, t->task.link);
   if (!status && t->job) status = become_first(t);
-  if (!status && t->job) status = crew_hold(t->crew, t->call);
-  if (!status) status = crew_place(t->crew, t->call);
-  return status ? status : crew_join(t->crew);
+  if (!status && t->job) status = rank_group_hold(t->group, t->call);
+  if (!status) status = rank_group_load(t->group, t->call);
+  return status ? status : rank_group_join(t->group);
 }
 
 static void tell(const bool *lost, int32_t ranks, const char *why) {

@@ -16,7 +16,7 @@ typedef struct session_stream {
   dil_threads *threads;      /* copy chunks beside the passes */
   bool on_gpu;
   dil_context *context;      /* of the GPU for which the code is made */
-  crew_gpu gpu;              /* of the one rank */
+  rank_group_gpu gpu;        /* of the one rank */
   resident rank;             /* its kernel on the GPU */
   progress bar;
 } session_stream;

@@ -27,7 +27,7 @@ enum { JOINS_THREADS, JOINS_PROCESSES, JOINS_GPUS };
  * of 1 MiB). What messages take besides is guessed. GPUs are one kind, whether
  * by copies or NCCL: the order is to be the same. Operations of GPUs:
  * tests/bench/NOTES.md. */
-static const place_speed speeds[] = {
+static const exchange_speed speeds[] = {
     [JOINS_THREADS] = {"threads of a processor", "measured", 11.6e9, 5e-6, 2e-6,
                        1e11},
     [JOINS_PROCESSES] = {"processes", "a guess", 4e9, 20e-6, 2e-6, 1e11},
@@ -35,7 +35,8 @@ static const place_speed speeds[] = {
                     5e-6, 4e14},
 };
 
-dil_status place_speed_of(const topology *t, bool on_gpu, place_speed *speed) {
+dil_status exchange_speed_of(const topology *t, bool on_gpu,
+                             exchange_speed *speed) {
   int64_t bytes = 0;
   dil_status status = setting_bytes("DIL_LINK_SPEED", &bytes);
   bool processes = t->link == LINK_MPI || t->link == LINK_PROCESS;
@@ -61,7 +62,7 @@ typedef struct lane {
 typedef struct chooser {
   const dil_table *table; /* of a rank's heads */
   ring_shape shape;
-  place_speed speed;
+  exchange_speed speed;
   int64_t B;              /* batch rows of a rank */
   int32_t lanes;
   lane lane[LANES_MOST];
@@ -81,8 +82,8 @@ static dil_status branch_bytes(const chooser *c, int32_t b, int32_t from,
   if (row->head_first > row->head_last) return DIL_OK;
   int32_t first = row->head_first / group, last = row->head_last / group;
   alone.gathered = (uint64_t)1 << b;
-  dil_status status =
-      place_count(&alone, from, to, first, PLACE_FIRST, &count, &exact);
+  dil_status status = partition_count(&alone, from, to, first,
+                                      EXCHANGE_GATHERED, &count, &exact);
   *bytes = (double)(count * (last - first + 1) * c->B * route_row_bytes(t));
   return status;
 }
@@ -90,13 +91,13 @@ static dil_status branch_bytes(const chooser *c, int32_t b, int32_t from,
 static dil_status fill_lane(const chooser *c, int32_t rank, lane *l) {
   const dil_table *t = c->table;
   int32_t ranks = c->shape.ranks;
-  positions asking = place_queries(&c->shape, rank);
+  positions asking = partition_queries(&c->shape, rank);
   double flops = 2.0 * (double)(t->head_dim + t->value_dim) * (double)c->B;
   dil_status status = DIL_OK;
   for (int32_t step = 0; step < ranks && !status; step++) {
     int32_t from = (rank - step + ranks) % ranks;
-    positions owned = place_keys(&c->shape, from);
-    l->seconds[step] = flops * place_pairs(t, &asking, &owned, STRETCHES) /
+    positions owned = partition_keys(&c->shape, from);
+    l->seconds[step] = flops * exchange_pairs(t, &asking, &owned, STRETCHES) /
                        c->speed.operations;
     for (int32_t b = 0; b < t->branch_count && step && !status; b++)
       status = branch_bytes(c, b, from, rank, &l->bytes[b * ranks + step]);
@@ -130,7 +131,7 @@ static double step_bytes(const chooser *c, const lane *l, int32_t step,
 
 /* When a rank is done if these branches gather. */
 static double lane_seconds(const chooser *c, const lane *l, uint64_t gathered) {
-  const place_speed *s = &c->speed;
+  const exchange_speed *s = &c->speed;
   int32_t ranks = c->shape.ranks;
   double early = 0, wire = 0, start = 0, end = l->seconds[0];
   for (int32_t k = 1; k < ranks; k++)
@@ -161,7 +162,7 @@ static double run_seconds(const chooser *c, uint64_t gathered) {
 /* ---- the choice ---------------------------------------------------------- */
 
 /* What a rank receives of a branch, at most, and in how many messages. */
-static void size_branch(const chooser *c, int32_t b, place_branch *of) {
+static void size_branch(const chooser *c, int32_t b, exchange_branch *of) {
   for (int32_t i = 0; i < c->lanes; i++) {
     double bytes = 0;
     int32_t messages = 0;
@@ -176,7 +177,7 @@ static void size_branch(const chooser *c, int32_t b, place_branch *of) {
 }
 
 /* Branches, the one of fewest bytes first. */
-static void sort_branches(const place_choice *made, int32_t *order) {
+static void sort_branches(const exchange_choice *made, int32_t *order) {
   for (int32_t n = 0; n < made->branch_count; n++) {
     double bytes = made->branch[n].bytes;
     int32_t at = n;
@@ -189,7 +190,7 @@ static void sort_branches(const place_choice *made, int32_t *order) {
 /* Messages of gathered rows are all there at once, in and out. */
 static dil_status find_room(const chooser *c, double *room) {
   enum { SMALL = 64 << 20 };
-  positions own = place_keys(&c->shape, 0);
+  positions own = partition_keys(&c->shape, 0);
   int64_t bytes = positions_count(&own) * c->B * c->table->kv_heads *
                   route_row_bytes(c->table);
   bytes = maximum(bytes, SMALL);
@@ -200,7 +201,7 @@ static dil_status find_room(const chooser *c, double *room) {
 
 /* Of the sets of the smallest branches that have room, the one with which a run
  * ends first; of equals the smallest. */
-static void choose(const chooser *c, place_choice *made) {
+static void choose(const chooser *c, exchange_choice *made) {
   const double better = 1 - 1e-6;
   int32_t order[BRANCHES_MOST];
   double bytes = 0, rotating = run_seconds(c, 0);
@@ -208,10 +209,10 @@ static void choose(const chooser *c, place_choice *made) {
   made->seconds = rotating;
   sort_branches(made, order);
   for (int32_t n = 0; n < made->branch_count; n++) {
-    place_branch *b = &made->branch[order[n]];
+    exchange_branch *b = &made->branch[order[n]];
     bytes += 2 * b->bytes;
     set |= (uint64_t)1 << order[n];
-    b->reason = bytes > made->room ? PLACE_TOO_LARGE : PLACE_NO_GAIN;
+    b->reason = bytes > made->room ? EXCHANGE_TOO_LARGE : EXCHANGE_NO_GAIN;
     if (bytes > made->room) continue;
     double seconds = run_seconds(c, set);
     if (seconds >= made->seconds * better) continue;
@@ -221,16 +222,16 @@ static void choose(const chooser *c, place_choice *made) {
   made->saved = rotating - made->seconds;
 }
 
-static void give_reasons(place_choice *made) {
+static void give_reasons(exchange_choice *made) {
   for (int32_t n = 0; n < made->branch_count; n++) {
-    place_branch *b = &made->branch[n];
-    if (b->bytes == 0) b->reason = PLACE_NOTHING;
-    else if (made->forced) b->reason = PLACE_FORCED;
-    else if (made->gathered >> n & 1) b->reason = PLACE_GAIN;
+    exchange_branch *b = &made->branch[n];
+    if (b->bytes == 0) b->reason = EXCHANGE_NOTHING;
+    else if (made->forced) b->reason = EXCHANGE_FORCED;
+    else if (made->gathered >> n & 1) b->reason = EXCHANGE_GAIN;
   }
 }
 
-static dil_status choose_shared(arena *a, chooser *c, place_choice *made) {
+static dil_status choose_shared(arena *a, chooser *c, exchange_choice *made) {
   dil_status status = fill_lanes(a, c);
   for (int32_t b = 0; b < made->branch_count && !status; b++)
     size_branch(c, b, &made->branch[b]);
@@ -240,21 +241,22 @@ static dil_status choose_shared(arena *a, chooser *c, place_choice *made) {
   return status;
 }
 
-dil_status place_choose(arena *a, const dil_table *table, const mesh *m,
-                        const topology *t, bool on_gpu, int64_t B, int64_t N,
-                        int64_t M, place_choice *made) {
-  head_share share = share_heads(table->heads, table->kv_heads, m->heads, 0);
-  *made = (place_choice){.branch_count = table->branch_count,
-                         .forced = t->exchange != EXCHANGE_AUTO,
-                         .gathered = m->gathered};
-  if (!share.heads) return DIL_OK; /* the crew refuses it */
-  dil_table mine =
-      share_table(table, share, arena_take(a, 1, share_size(table)));
+dil_status exchange_choose(arena *a, const dil_table *table, const mesh *m,
+                           const topology *t, bool on_gpu, int64_t B, int64_t N,
+                           int64_t M, exchange_choice *made) {
+  head_partition share =
+      partition_heads(table->heads, table->kv_heads, m->heads, 0);
+  *made = (exchange_choice){.branch_count = table->branch_count,
+                            .forced = t->exchange != EXCHANGE_AUTO,
+                            .gathered = m->gathered};
+  if (!share.heads) return DIL_OK; /* the rank group refuses it */
+  dil_table mine = head_partition_table(
+      table, share, arena_take(a, 1, head_partition_size(table)));
   chooser c = {.table = &mine,
                .shape = {.table = &mine, .layout = m->layout,
                          .ranks = m->ring, .N = N, .M = M},
                .B = (B + m->batch - 1) / m->batch};
-  dil_status status = place_speed_of(t, on_gpu, &c.speed);
+  dil_status status = exchange_speed_of(t, on_gpu, &c.speed);
   made->speed = c.speed;
   return status ? status : choose_shared(a, &c, made);
 }

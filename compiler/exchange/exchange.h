@@ -12,79 +12,84 @@
 
 /* Of a link and the devices that it joins: bytes a second one way, seconds
  * until a message is there and that it takes a rank, operations a second. */
-typedef struct place_speed {
+typedef struct exchange_speed {
   const char *name, *source; /* of the link; of the bytes, for people */
   double bytes, latency, message, operations;
-} place_speed;
+} exchange_speed;
 /* DIL_LINK_SPEED is bytes a second in place of those that are known. DIL_USAGE:
  * it is no number of bytes, or 0. */
-dil_status place_speed_of(const topology *t, bool on_gpu, place_speed *speed);
+dil_status exchange_speed_of(const topology *t, bool on_gpu,
+                             exchange_speed *speed);
 
-typedef enum place_reason {
-  PLACE_NOTHING, PLACE_FORCED, PLACE_GAIN, PLACE_NO_GAIN, PLACE_TOO_LARGE
-} place_reason;
+typedef enum exchange_reason {
+  EXCHANGE_NOTHING,
+  EXCHANGE_FORCED,
+  EXCHANGE_GAIN,
+  EXCHANGE_NO_GAIN,
+  EXCHANGE_TOO_LARGE
+} exchange_reason;
 
 /* What a rank receives of a branch, at most, if it travels alone. */
-typedef struct place_branch {
+typedef struct exchange_branch {
   double bytes;
   int32_t messages;
-  place_reason reason;
-} place_branch;
+  exchange_reason reason;
+} exchange_branch;
 
-typedef struct place_choice {
+typedef struct exchange_choice {
   uint64_t gathered;       /* branches, as bits; the others rotate */
   bool forced;             /* the topology says so */
   double seconds, saved;   /* of a run; over one in which all rotate */
   double room;             /* bytes that messages of gathered rows may take */
-  place_speed speed;       /* bytes 0: the crew refuses the mesh */
+  exchange_speed speed;    /* bytes 0: the rank group refuses the mesh */
   int32_t branch_count;
-  place_branch branch[64];
-} place_choice;
+  exchange_branch branch[64];
+} exchange_choice;
 /* Every rank chooses alike. */
-dil_status place_choose(arena *a, const dil_table *table, const mesh *m,
-                        const topology *t, bool on_gpu, int64_t B, int64_t N,
-                        int64_t M, place_choice *made);
+dil_status exchange_choose(arena *a, const dil_table *table, const mesh *m,
+                           const topology *t, bool on_gpu, int64_t B, int64_t N,
+                           int64_t M, exchange_choice *made);
 
 /* ---- exchange_work.c ----------------------------------------------------- */
 
 /* Pairs of all heads, masks not looked at; so many stretches of a long shard
  * stand for all of it. */
-double place_pairs(const dil_table *t, const positions *asking,
-                   const positions *keys, int32_t stretches);
+double exchange_pairs(const dil_table *t, const positions *asking,
+                      const positions *keys, int32_t stretches);
 
 /* ---- exchange_masks.c ---------------------------------------------------- */
 
 /* What the answers depend on; it must outlive the mask. */
-typedef struct place_judge {
+typedef struct mask_bounds {
   const plan *plan;
   int64_t B, N, M;
-} place_judge;
-/* judge NULL: the plan has no mask that could be asked about. */
-place_mask place_judge_masks(place_judge *judge);
+} mask_bounds;
+/* bounds NULL: the plan has no mask that could be asked about. */
+partition_mask mask_bounds_of(mask_bounds *bounds);
 
 /* ---- exchange_cost.c ----------------------------------------------------- */
 
 /* What travels and what is computed. The ranks of a place in the ring, which
  * share heads and batch rows, count as one. */
-typedef struct place_bill {
+typedef struct exchange_cost {
   const topology *topology;
   const plan *plan;
   mesh mesh;
-  place_choice choice;
+  exchange_choice choice;
   int64_t *bytes;      /* [ring * ring], from * ring + to */
   double most;         /* bytes that one rank sends or receives */
   int64_t *queries, *keys; /* [ring] rows owned */
   double *pairs;       /* [ring]; masks not looked at, long shards sampled */
   double compute, transfer; /* seconds of the busiest rank */
   bool exact;          /* the bytes are the least that the pattern needs */
-} place_bill;
+} exchange_cost;
 
 /* seconds: what the whole call takes on one device. */
-dil_status place_count_up(arena *a, const plan *of, const topology *t,
-                          int64_t B, int64_t N, int64_t M, double seconds,
-                          bool on_gpu, place_bill *bill);
+dil_status exchange_cost_of(arena *a, const plan *of, const topology *t,
+                            int64_t B, int64_t N, int64_t M, double seconds,
+                            bool on_gpu, exchange_cost *cost);
 /* A line a rank, a table of who sends what, and the prediction. */
-void place_bill_print(const place_bill *bill, FILE *out);
-struct json_t *place_bill_json(const place_bill *bill);
+void exchange_cost_print(const exchange_cost *cost, FILE *out);
+struct json_t *exchange_cost_json(const exchange_cost *cost);
 
 #endif

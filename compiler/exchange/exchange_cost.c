@@ -1,5 +1,5 @@
 /* exchange_cost.c - what a topology costs: bytes between ranks, work of each, a
- * predicted time. In: a plan's table, a topology, sizes. Out: a bill. */
+ * predicted time. In: a plan's table, a topology, sizes. Out: a cost. */
 #include "exchange.h"
 #include "compiler/cli/command.h"
 #include "runtime/base/arithmetic.h"
@@ -7,7 +7,7 @@
 #include <jansson.h>
 #include <math.h>
 
-/* ---- the bill ------------------------------------------------------------ */
+/* ---- the cost ------------------------------------------------------------ */
 
 enum { STRETCHES = 64, REASON = 128 };
 
@@ -20,9 +20,10 @@ static dil_status count_share(const ring_shape *r, int64_t B, int64_t *bytes,
     int64_t count = 0;
     bool known = true;
     if (from == to) continue;
-    for (int32_t n = 0; n < PLACE_PARTS * r->table->kv_heads; n++) {
-      status = place_count(r, from, to, n / PLACE_PARTS,
-                           (place_part)(n % PLACE_PARTS), &count, &known);
+    for (int32_t n = 0; n < EXCHANGE_PHASES * r->table->kv_heads; n++) {
+      status = partition_count(r, from, to, n / EXCHANGE_PHASES,
+                               (exchange_phase)(n % EXCHANGE_PHASES), &count,
+                               &known);
       if (status) return status;
       *exact &= known;
       bytes[i] += count * B * route_row_bytes(r->table);
@@ -47,37 +48,39 @@ static int64_t most_of(const ring_shape *r, const int64_t *bytes) {
 
 /* K/V heads that several ranks need travel to each of them. */
 static dil_status count_bytes(arena *a, const ring_shape *whole, int64_t B,
-                              place_bill *bill) {
-  const mesh *m = &bill->mesh;
+                              exchange_cost *cost) {
+  const mesh *m = &cost->mesh;
   int64_t pairs = (int64_t)m->ring * m->ring;
   int64_t batch = (B + m->batch - 1) / m->batch;
   dil_status status = DIL_OK;
   for (int32_t i = 0; i < m->heads && !status; i++) {
     const dil_table *all = whole->table;
-    head_share share = share_heads(all->heads, all->kv_heads, m->heads, i);
-    dil_table mine = share_table(all, share, arena_take(a, 1, share_size(all)));
-    place_mask mask = whole->mask ? *whole->mask : (place_mask){0};
+    head_partition share =
+        partition_heads(all->heads, all->kv_heads, m->heads, i);
+    dil_table mine = head_partition_table(
+        all, share, arena_take(a, 1, head_partition_size(all)));
+    partition_mask mask = whole->mask ? *whole->mask : (partition_mask){0};
     int64_t *bytes = ARENA_ARRAY(a, int64_t, pairs);
     ring_shape r = *whole;
     r.table = &mine;
     mask.head = share.head;
     if (whole->mask) r.mask = &mask;
-    status = count_share(&r, B, bytes, &bill->exact);
-    for (int64_t k = 0; k < pairs; k++) bill->bytes[k] += bytes[k];
+    status = count_share(&r, B, bytes, &cost->exact);
+    for (int64_t k = 0; k < pairs; k++) cost->bytes[k] += bytes[k];
     double most = (double)most_of(&r, bytes) * (double)batch / (double)B;
-    bill->most = B ? fmax(bill->most, most) : 0;
+    cost->most = B ? fmax(cost->most, most) : 0;
   }
   return status;
 }
 
-static int64_t received(const place_bill *b, int32_t rank) {
+static int64_t received(const exchange_cost *b, int32_t rank) {
   int64_t sum = 0;
   for (int32_t from = 0; from < b->mesh.ring; from++)
     sum += b->bytes[from * b->mesh.ring + rank];
   return sum;
 }
 
-static int64_t sent(const place_bill *b, int32_t rank) {
+static int64_t sent(const exchange_cost *b, int32_t rank) {
   int64_t sum = 0;
   for (int32_t to = 0; to < b->mesh.ring; to++)
     sum += b->bytes[rank * b->mesh.ring + to];
@@ -85,7 +88,7 @@ static int64_t sent(const place_bill *b, int32_t rank) {
 }
 
 /* The busiest rank's share of the whole call's seconds. */
-static void predict(place_bill *b, double seconds) {
+static void predict(exchange_cost *b, double seconds) {
   double all = 0, most = 0;
   for (int32_t i = 0; i < b->mesh.ring; i++) {
     all += b->pairs[i];
@@ -98,46 +101,46 @@ static void predict(place_bill *b, double seconds) {
 }
 
 static void count_rows(arena *a, const ring_shape *r, int64_t B,
-                       place_bill *bill) {
+                       exchange_cost *cost) {
   positions whole = {1, {{0, 1, r->M}}};
-  bill->queries = ARENA_ARRAY(a, int64_t, r->ranks);
-  bill->keys = ARENA_ARRAY(a, int64_t, r->ranks);
-  bill->pairs = ARENA_ARRAY(a, double, r->ranks);
+  cost->queries = ARENA_ARRAY(a, int64_t, r->ranks);
+  cost->keys = ARENA_ARRAY(a, int64_t, r->ranks);
+  cost->pairs = ARENA_ARRAY(a, double, r->ranks);
   for (int32_t i = 0; i < r->ranks; i++) {
-    positions asking = place_queries(r, i), owned = place_keys(r, i);
-    bill->queries[i] = positions_count(&asking);
-    bill->keys[i] = positions_count(&owned);
-    bill->pairs[i] =
-        (double)B * place_pairs(r->table, &asking, &whole, STRETCHES);
+    positions asking = partition_queries(r, i), owned = partition_keys(r, i);
+    cost->queries[i] = positions_count(&asking);
+    cost->keys[i] = positions_count(&owned);
+    cost->pairs[i] =
+        (double)B * exchange_pairs(r->table, &asking, &whole, STRETCHES);
   }
 }
 
-dil_status place_count_up(arena *a, const plan *of, const topology *t,
-                          int64_t B, int64_t N, int64_t M, double seconds,
-                          bool on_gpu, place_bill *bill) {
-  place_judge judge = {of, B, N, M};
-  place_mask mask = place_judge_masks(&judge);
-  *bill = (place_bill){.topology = t, .plan = of, .exact = true,
-                       .mesh = place_mesh(of->pattern, t)};
-  mesh *m = &bill->mesh;
+dil_status exchange_cost_of(arena *a, const plan *of, const topology *t,
+                            int64_t B, int64_t N, int64_t M, double seconds,
+                            bool on_gpu, exchange_cost *cost) {
+  mask_bounds bounds = {of, B, N, M};
+  partition_mask mask = mask_bounds_of(&bounds);
+  *cost = (exchange_cost){.topology = t, .plan = of, .exact = true,
+                          .mesh = place_mesh(of->pattern, t)};
+  mesh *m = &cost->mesh;
   dil_status status =
-      place_choose(a, &of->table, m, t, on_gpu, B, N, M, &bill->choice);
+      exchange_choose(a, &of->table, m, t, on_gpu, B, N, M, &cost->choice);
   if (status) return status;
-  m->gathered = bill->choice.gathered;
-  bill->bytes = ARENA_ARRAY(a, int64_t, m->ring * m->ring);
+  m->gathered = cost->choice.gathered;
+  cost->bytes = ARENA_ARRAY(a, int64_t, m->ring * m->ring);
   ring_shape r = {.table = &of->table, .layout = m->layout, .ranks = m->ring,
-                  .N = N, .M = M, .mask = mask.judge ? &mask : NULL,
+                  .N = N, .M = M, .mask = mask.bounds ? &mask : NULL,
                   .gathered = m->gathered};
-  count_rows(a, &r, B, bill);
-  status = count_bytes(a, &r, B, bill);
-  predict(bill, seconds);
+  count_rows(a, &r, B, cost);
+  status = count_bytes(a, &r, B, cost);
+  predict(cost, seconds);
   return status;
 }
 
 /* ---- text ---------------------------------------------------------------- */
 
 /* Who sends what: the columns receive. */
-static void print_table(const place_bill *b, FILE *out) {
+static void print_table(const exchange_cost *b, FILE *out) {
   enum { WIDE = 16 };
   char text[MESSAGE_NUMBER];
   int32_t ranks = b->mesh.ring;
@@ -155,7 +158,7 @@ static void print_table(const place_bill *b, FILE *out) {
 }
 
 /* Bytes into the busiest rank, step by step. */
-static void print_steps(const place_bill *b, FILE *out) {
+static void print_steps(const exchange_cost *b, FILE *out) {
   char text[MESSAGE_NUMBER];
   int32_t ranks = b->mesh.ring;
   fprintf(out, "steps      ");
@@ -170,7 +173,7 @@ static void print_steps(const place_bill *b, FILE *out) {
   fprintf(out, ": the most that a rank receives in each\n");
 }
 
-static void print_ranks(const place_bill *b, double mean, FILE *out) {
+static void print_ranks(const exchange_cost *b, double mean, FILE *out) {
   char in[MESSAGE_NUMBER], away[MESSAGE_NUMBER];
   fprintf(out, "%8s %11s %11s %11s %11s %9s\n", "rank", "queries", "keys",
           "sends", "receives", "work");
@@ -183,7 +186,7 @@ static void print_ranks(const place_bill *b, double mean, FILE *out) {
 }
 
 /* What a branch of the table is called in the file. */
-static const char *branch_name(const place_bill *b, int32_t index,
+static const char *branch_name(const exchange_cost *b, int32_t index,
                                char text[MESSAGE_NUMBER]) {
   const pattern *p = b->plan->pattern;
   const char *name = index < p->branch_count ? p->branch[index].name : NULL;
@@ -191,27 +194,27 @@ static const char *branch_name(const place_bill *b, int32_t index,
   return name ? name : text;
 }
 
-static bool gathers(const place_bill *b, int32_t index) {
+static bool gathers(const exchange_cost *b, int32_t index) {
   return b->mesh.gathered >> index & 1;
 }
 
-static const char *why(const place_bill *b, place_reason reason,
+static const char *why(const exchange_cost *b, exchange_reason reason,
                        char text[REASON]) {
   char room[MESSAGE_NUMBER];
   static const char *const reasons[] = {
-      [PLACE_NOTHING] = "none of its rows travel",
-      [PLACE_FORCED] = "the topology says so",
-      [PLACE_GAIN] = "all under way at once",
-      [PLACE_NO_GAIN] = "gathering saves no time",
-      [PLACE_TOO_LARGE] = "gathering takes more than "};
+      [EXCHANGE_NOTHING] = "none of its rows travel",
+      [EXCHANGE_FORCED] = "the topology says so",
+      [EXCHANGE_GAIN] = "all under way at once",
+      [EXCHANGE_NO_GAIN] = "gathering saves no time",
+      [EXCHANGE_TOO_LARGE] = "gathering takes more than "};
   snprintf(text, REASON, "%s%s", reasons[reason],
-           reason == PLACE_TOO_LARGE ? message_bytes(b->choice.room, room)
+           reason == EXCHANGE_TOO_LARGE ? message_bytes(b->choice.room, room)
                                      : "");
   return text;
 }
 
 /* How fast the links are, and who says so. */
-static void print_speed(const place_speed *s, FILE *out) {
+static void print_speed(const exchange_speed *s, FILE *out) {
   char rate[MESSAGE_NUMBER], late[MESSAGE_NUMBER];
   if (!(s->bytes > 0)) return;
   fprintf(out, "links      %s: %sB/s each way, %s; a message is there after "
@@ -220,12 +223,12 @@ static void print_speed(const place_speed *s, FILE *out) {
 }
 
 /* Which branch goes which way, and why. */
-static void print_choice(const place_bill *b, FILE *out) {
+static void print_choice(const exchange_cost *b, FILE *out) {
   char name[MESSAGE_NUMBER], bytes[MESSAGE_NUMBER], text[REASON];
   for (int32_t i = 0; i < b->choice.branch_count; i++) {
-    const place_branch *of = &b->choice.branch[i];
+    const exchange_branch *of = &b->choice.branch[i];
     fprintf(out, "%-11s%-10s ", i ? "" : "exchange", branch_name(b, i, name));
-    if (of->reason != PLACE_NOTHING)
+    if (of->reason != EXCHANGE_NOTHING)
       fprintf(out, "%-6s %10s in %d message%s: ",
               gathers(b, i) ? "gather" : "ring",
               message_bytes(of->bytes, bytes), of->messages,
@@ -239,7 +242,7 @@ static void print_choice(const place_bill *b, FILE *out) {
             message_time(b->choice.seconds + b->choice.saved, bytes));
 }
 
-void place_bill_print(const place_bill *b, FILE *out) {
+void exchange_cost_print(const exchange_cost *b, FILE *out) {
   char compute[MESSAGE_NUMBER], transfer[MESSAGE_NUMBER], all[MESSAGE_NUMBER];
   double sum = 0;
   for (int32_t i = 0; i < b->mesh.ring; i++) sum += b->pairs[i];
@@ -263,10 +266,10 @@ void place_bill_print(const place_bill *b, FILE *out) {
           message_time(b->transfer, transfer), 100 * hidden);
 }
 
-static json_t *choice_json(const place_bill *b) {
+static json_t *choice_json(const exchange_cost *b) {
   json_t *branches = json_array();
   for (int32_t i = 0; i < b->choice.branch_count; i++) {
-    const place_branch *of = &b->choice.branch[i];
+    const exchange_branch *of = &b->choice.branch[i];
     char name[MESSAGE_NUMBER], text[REASON];
     json_array_append_new(
         branches,
@@ -278,7 +281,7 @@ static json_t *choice_json(const place_bill *b) {
   return branches;
 }
 
-json_t *place_bill_json(const place_bill *b) {
+json_t *exchange_cost_json(const exchange_cost *b) {
   json_t *ranks = json_array();
   for (int32_t i = 0; i < b->mesh.ring; i++)
     json_array_append_new(

@@ -49,8 +49,8 @@ static double progression_pairs(const dil_table *t, dil_progression c,
   return taken ? sum * (double)c.count / (double)taken : 0;
 }
 
-double place_pairs(const dil_table *t, const positions *asking,
-                   const positions *keys, int32_t stretches) {
+double exchange_pairs(const dil_table *t, const positions *asking,
+                      const positions *keys, int32_t stretches) {
   double sum = 0;
   for (int32_t i = 0; i < asking->count; i++)
     sum += progression_pairs(t, asking->progression[i], keys, stretches);

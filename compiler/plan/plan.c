@@ -155,7 +155,7 @@ int64_t plan_period(const dil_table *t, uint64_t branches) {
   return period;
 }
 
-static bool share_heads(const dil_table *t, uint64_t branches, int32_t b) {
+static bool partition_heads(const dil_table *t, uint64_t branches, int32_t b) {
   const dil_branch *one = &t->branches[b];
   for (; branches; branches &= branches - 1) {
     const dil_branch *other = &t->branches[__builtin_ctzll(branches)];
@@ -169,7 +169,7 @@ static bool share_heads(const dil_table *t, uint64_t branches, int32_t b) {
 bool plan_share_heads(const dil_table *t, uint64_t one, uint64_t other) {
   bool share = false;
   for (; other; other &= other - 1)
-    share |= share_heads(t, one, __builtin_ctzll(other));
+    share |= partition_heads(t, one, __builtin_ctzll(other));
   return share;
 }
 
@@ -191,7 +191,8 @@ static bool is_apart(const dil_table *t) {
 
 static bool joins(const planner *pl, uint64_t pass, int32_t b) {
   const dil_table *t = &pl->plan->table;
-  if (is_apart(t) || pl->plan->force & FORCE_CHAIN || !share_heads(t, pass, b))
+  if (is_apart(t) || pl->plan->force & FORCE_CHAIN ||
+      !partition_heads(t, pass, b))
     return false;
   bool whole = t->combine == DIL_COMBINE_UNION || pl->plan->force & FORCE_FUSE;
   return whole || should_fuse(t, pass | 1ull << b);
@@ -272,7 +273,7 @@ static bool shares_with_others(const dil_table *t, int32_t pass) {
   for (int32_t i = 0; i < t->pass_count; i++)
     if (i != pass) others |= t->passes[i].branches;
   for (uint64_t rest = t->passes[pass].branches; rest; rest &= rest - 1)
-    if (share_heads(t, others, __builtin_ctzll(rest))) return true;
+    if (partition_heads(t, others, __builtin_ctzll(rest))) return true;
   return false;
 }
 

@@ -291,12 +291,13 @@ static dil_status watch(ring_cuda *c, dil_link *link, cu_event event,
     dil_status status = link->calls->check(link);
     if (status) return status;
     if (from >= 0 && clock_seconds() > end) {
-      if (link->calls->blame) from = link->calls->blame(link, from);
+      if (link->calls->find_silent_rank)
+        from = link->calls->find_silent_rank(link, from);
       dil_fail(DIL_PEER, "rank %d is silent: rank %d waited for it in step %d, "
                "at most %g s", link_number(link, from),
                link_number(link, link->rank), link->step, link->timeout);
-      if (link->calls->accuse)
-        link->calls->accuse(link, from, dil_last_error());
+      if (link->calls->report_failure)
+        link->calls->report_failure(link, from, dil_last_error());
       return DIL_PEER;
     }
     rest(turns);

@@ -7,7 +7,7 @@ static dil_status move(dil_link *l, int32_t slot, const link_transfer *t) {
 }
 
 /* A dissemination barrier (Hensgen, Finkel and Manber, 1988). */
-dil_status link_meet(dil_link *l) {
+dil_status link_barrier(dil_link *l) {
   int32_t rank = l->rank, ranks = l->ranks;
   int64_t mine = 0, theirs;
   dil_status status = DIL_OK;

@@ -52,23 +52,24 @@ typedef struct link_calls {
   dil_status (*check)(dil_link *link);
   /* Finds the silent rank after `peer` has let a wait time out: that peer may
    * wait for another rank itself. NULL: the silent rank is the peer. */
-  int32_t (*blame)(dil_link *link, int32_t peer);
+  int32_t (*find_silent_rank)(dil_link *link, int32_t peer);
   /* Sends a heartbeat: the timeouts of the others' waits for this rank begin
    * anew. NULL: this kind of link sends no heartbeats. */
-  void (*live)(dil_link *link);
+  void (*heartbeat)(dil_link *link);
   /* See link_dismiss. NULL: rank 0 sends a message to each rank. */
   dil_status (*dismiss)(dil_link *link);
   /* This rank cannot go on: every wait of every rank fails. */
   void (*revoke)(dil_link *link, const char *why);
   void (*free)(dil_link *link);
   /* Failure agreement: these two are NULL in links that cannot tell which ranks
-   * a failure has cost. `accuse` makes the link fail over `rank`, which cannot
-   * go on as this rank has seen by other means; -1: over no single rank. */
-  void (*accuse)(dil_link *link, int32_t rank, const char *why);
+   * a failure has cost. `report_failure` makes the link fail over `rank`, which
+   * cannot go on as this rank has seen by other means; -1: over no single rank.
+   * */
+  void (*report_failure)(dil_link *link, int32_t rank, const char *why);
   /* After a failure: sets lost[i] for each rank that cannot go on, alike on all
    * ranks that can. Collective over the ranks that can; it may take as long as
    * a wait. False: the failure has cost no rank, or the ranks cannot agree. */
-  bool (*lost)(dil_link *link, bool *lost);
+  bool (*failed_ranks)(dil_link *link, bool *lost);
   /* Makes a link of the remaining ranks, which keep their order. Collective
    * over these ranks. NULL: the caller has to make a new link itself. */
   dil_status (*shrink)(dil_link *link, const bool *lost, dil_link **smaller);
@@ -82,9 +83,10 @@ struct dil_link {
   double timeout;   /* seconds that a wait may take */
   int32_t first;    /* number of this link's rank 0 among the ranks of all
                        rings */
-  bool awaited;     /* others wait for this rank for longer than a timeout, so
-                       it sends heartbeats (link_live) */
-  double told;      /* when this rank sent its last heartbeat, by the clock */
+  bool is_awaited;  /* others wait for this rank for longer than a timeout, so
+                       it sends heartbeats (link_heartbeat) */
+  double
+      last_heartbeat; /* when this rank sent its last heartbeat, by the clock */
   dil_link *above;  /* a ring's link: the link of all ranks, on which ranks of
                        other rings may wait for this one; NULL: there is none */
 };
@@ -101,14 +103,14 @@ static inline void link_free(dil_link *link) {
 /* Sends a heartbeat if other ranks may wait for this rank and its last one is
  * old enough. Long loops of a rank call this, also its waits: ranks whose rings
  * are done wait for ranks that still run. */
-static inline void link_live(dil_link *link) {
+static inline void link_heartbeat(dil_link *link) {
   enum { TIMES = 8 }; /* heartbeats in a timeout */
   dil_link *all = link->above ? link->above : link;
-  if ((!link->above && !link->awaited) || !all->calls->live) return;
+  if ((!link->above && !link->is_awaited) || !all->calls->heartbeat) return;
   double now = clock_seconds();
-  if (now < all->told + all->timeout / TIMES) return;
-  all->told = now;
-  all->calls->live(all);
+  if (now < all->last_heartbeat + all->timeout / TIMES) return;
+  all->last_heartbeat = now;
+  all->calls->heartbeat(all);
 }
 
 /* The new number of `rank` once the lost ranks are removed: how many ranks
@@ -120,7 +122,7 @@ static inline int32_t link_left(const bool *lost, int32_t rank) {
 }
 
 /* A barrier: it returns when every rank has called it. Collective. */
-dil_status link_meet(dil_link *link);
+dil_status link_barrier(dil_link *link);
 /* The end of a job: rank 0 tells all others that they may end, unless it knows
  * of a failure, and waits for none of them. The others wait for rank 0 alone.
  * Collective. */

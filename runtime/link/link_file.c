@@ -120,12 +120,12 @@ static dil_status check(dil_link *link) {
 }
 
 /* A rank whose process is stopped is the silent one; else the peer is. */
-static int32_t blame(dil_link *link, int32_t peer) {
+static int32_t find_silent_rank(dil_link *link, int32_t peer) {
   int32_t stopped = rank_in_state(self(link), "Tt");
   return stopped >= 0 ? stopped : peer;
 }
 
-static void live(dil_link *link) {
+static void heartbeat(dil_link *link) {
   atomic_store(&self(link)->board->seat[link->rank].lived, clock_seconds());
 }
 
@@ -136,11 +136,11 @@ static void revoke_link(dil_link *link, const char *why) {
   fail_over(self(link), link->rank, text);
 }
 
-static void accuse(dil_link *link, int32_t rank, const char *why) {
+static void report_failure(dil_link *link, int32_t rank, const char *why) {
   fail_over(self(link), rank, why);
 }
 
-static bool tell_lost(dil_link *link, bool *lost) {
+static bool failed_ranks(dil_link *link, bool *lost) {
   const board *b = self(link)->board;
   bool any = false;
   if (check(link) == DIL_OK) return false;
@@ -211,7 +211,7 @@ static bool is_late(const file_link *l, int32_t peer, double end) {
 
 static void be_silent(file_link *l, int32_t peer) {
   char why[REASON];
-  int32_t silent = blame(&l->link, peer);
+  int32_t silent = find_silent_rank(&l->link, peer);
   snprintf(why, sizeof why, "rank %d is silent: rank %d waited for it in step "
            "%d, at most %g s", link_number(&l->link, silent),
            link_number(&l->link, l->link.rank), l->link.step, l->link.timeout);
@@ -230,7 +230,7 @@ static dil_status wait_slot(dil_link *link, int32_t index) {
     bool moved = !is_done(&s->send) && send_piece(l, &s->send);
     if (!is_done(&s->receive)) moved |= receive_piece(l, &s->receive);
     if (is_over(s)) return DIL_OK;
-    link_live(link);
+    link_heartbeat(link);
     if (moved) {
       end = clock_seconds() + link->timeout; /* no peer is silent */
       continue;
@@ -283,13 +283,13 @@ static const link_calls file_calls = {.name = "file",
                                       .post = post,
                                       .wait = wait_slot,
                                       .check = check,
-                                      .blame = blame,
-                                      .live = live,
+                                      .find_silent_rank = find_silent_rank,
+                                      .heartbeat = heartbeat,
                                       .dismiss = dismiss,
                                       .revoke = revoke_link,
                                       .free = free_link,
-                                      .accuse = accuse,
-                                      .lost = tell_lost,
+                                      .report_failure = report_failure,
+                                      .failed_ranks = failed_ranks,
                                       .shrink = shrink};
 
 static board *map_board(int file, size_t size) {

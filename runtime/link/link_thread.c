@@ -173,7 +173,7 @@ static bool is_before(struct timespec a, struct timespec b) {
 /* Finds the silent rank: it starts at the rank that has waited longest and
  * follows the chain of waits to a rank that does not wait. If the chain is a
  * circle, it names the rank that the first one waits for. */
-static void blame(const thread_link *l) {
+static void find_silent_rank(const thread_link *l) {
   thread_hub *hub = l->hub;
   const waiter *w = hub->waiter;
   int32_t first = -1, by;
@@ -209,7 +209,7 @@ static void wait_locked(thread_link *l, int32_t index) {
     me->target = received ? t->to : t->from;
     if (pthread_cond_timedwait(&hub->change, &hub->lock, &me->until) ==
         ETIMEDOUT)
-      blame(l);
+      find_silent_rank(l);
   }
   me->target = -1;
 }
@@ -246,14 +246,14 @@ static void revoke(dil_link *link, const char *why) {
   pthread_mutex_unlock(&l->hub->lock);
 }
 
-static void accuse(dil_link *link, int32_t rank, const char *why) {
+static void report_failure(dil_link *link, int32_t rank, const char *why) {
   thread_link *l = (thread_link *)link;
   pthread_mutex_lock(&l->hub->lock);
   hub_fail(l->hub, rank, "%s", why);
   pthread_mutex_unlock(&l->hub->lock);
 }
 
-static bool tell_lost(dil_link *link, bool *lost) {
+static bool failed_ranks(dil_link *link, bool *lost) {
   const thread_link *l = (thread_link *)link;
   memset(lost, 0, (size_t)link->ranks * sizeof *lost);
   pthread_mutex_lock(&l->hub->lock);
@@ -291,8 +291,8 @@ static const link_calls thread_calls = {.name = "thread",
                                         .check = check,
                                         .revoke = revoke,
                                         .free = free_link,
-                                        .accuse = accuse,
-                                        .lost = tell_lost};
+                                        .report_failure = report_failure,
+                                        .failed_ranks = failed_ranks};
 
 dil_status thread_link_new(thread_hub *hub, int32_t rank, dil_link **link) {
   size_t slots = ((size_t)hub->ranks + 1) * sizeof(slot);

@@ -1,5 +1,6 @@
 /* needed_rows.h - demands: which keys one progression of the receiver's queries
- * needs through one branch and phase. Internal to the files behind place.h. */
+ * needs through one branch and phase. Internal to the files behind
+ * partition.h. */
 #ifndef DIL_RUNTIME_RING_NEEDED_ROWS_H
 #define DIL_RUNTIME_RING_NEEDED_ROWS_H
 
@@ -12,7 +13,7 @@ typedef struct demand {
   int64_t phase;
   int64_t left, right;  /* the window; DIL_ENDLESS: none */
   bool masked;          /* the mask may hide keys, and its bounds are known */
-  bool gathered;        /* the branch gathers (place.h) */
+  bool gathered;        /* the branch gathers (partition.h) */
   int32_t head;         /* the first head of this demand */
   dil_progression queries;
 } demand;
@@ -35,7 +36,7 @@ typedef enum mask_answer { MASK_NONE, MASK_ALL, MASK_MIXED } mask_answer;
 /* A search with a budget: once `left` questions are asked, it takes the
  * remaining keys as needed. */
 typedef struct mask_search {
-  const place_mask *mask;
+  const partition_mask *mask;
   int64_t left;
   bool exact;           /* it has taken no key as needed without proof */
 } mask_search;

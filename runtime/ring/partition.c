@@ -1,7 +1,8 @@
 /* partition.c - the partition of a sequence, and the rows that travel; see
- * place.h. A *demand* is the need of one progression of the receiver's queries
- * for keys of one branch and phase. In a range of keys where no demand changes,
- * the needed keys are a few residues of a common period: a *stretch*. */
+ * partition.h. A *demand* is the need of one progression of the receiver's
+ * queries for keys of one branch and phase. In a range of keys where no demand
+ * changes, the needed keys are a few residues of a common period: a
+ * *stretch*. */
 #include "needed_rows.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/status.h"
@@ -48,11 +49,11 @@ int64_t positions_count(const positions *s) {
   return rows_owned;
 }
 
-positions place_queries(const ring_shape *r, int32_t rank) {
+positions partition_queries(const ring_shape *r, int32_t rank) {
   return partition_owned(r->layout, r->N, r->M - r->N, r->ranks, rank);
 }
 
-positions place_keys(const ring_shape *r, int32_t rank) {
+positions partition_keys(const ring_shape *r, int32_t rank) {
   return partition_owned(r->layout, r->M, 0, r->ranks, rank);
 }
 
@@ -138,7 +139,7 @@ static bool is_wanted(const demand *d, const want *w, int64_t j) {
 
 enum { DEMANDS_MAX = 512, QUESTIONS_MAX = 1 << 17 };
 
-/* The phases (place_part) whose rows are asked for. */
+/* The phases (exchange_phase) whose rows are asked for. */
 typedef struct asking_for {
   uint64_t gathered;      /* branches that gather, as bits */
   bool first, rest;       /* rows that these branches need; all other rows */
@@ -157,7 +158,7 @@ typedef struct demands {
   int64_t low, high;      /* the range; none: low == high */
   bool keeps[DEMANDS_MAX]; /* demands that need keys of the range */
   int32_t offset[DIL_PERIOD_MAX];
-  place_visit visit;
+  partition_visitor visit;
   void *context;
 } demands;
 
@@ -185,10 +186,10 @@ static demand make_demand(demands *all, const dil_table *t, int32_t b,
               .left = DIL_ENDLESS, .right = DIL_ENDLESS};
   if (branch->predicate < 0) return d;
   const dil_predicate *p = &t->predicates[branch->predicate];
-  const place_mask *mask = all->search.mask;
+  const partition_mask *mask = all->search.mask;
   d.left = p->left;
   d.right = p->right;
-  d.masked = p->masked && mask && mask->judged >> branch->predicate & 1;
+  d.masked = p->masked && mask && mask->bounded >> branch->predicate & 1;
   if (p->masked && !d.masked) all->search.exact = false;
   return d;
 }
@@ -247,11 +248,11 @@ static bool is_asked(const demands *all, int64_t j) {
 
 /* Tells the visitor about the range, as one stretch. */
 static dil_status flush(demands *all) {
-  stretch_of_rows found = {.progression = all->progression_index,
-                           .low = all->low,
-                           .high = all->high,
-                           .offset = all->offset,
-                           .period = period_of(all)};
+  row_range found = {.progression = all->progression_index,
+                     .low = all->low,
+                     .high = all->high,
+                     .offset = all->offset,
+                     .period = period_of(all)};
   int64_t length = minimum(found.period, found.high - found.low);
   if (length > DIL_PERIOD_MAX)
     return dil_fail(DIL_UNSUPPORTED, "dilations with a common period of %lld "
@@ -333,10 +334,10 @@ static dil_status progression_rows(demands *all, int32_t index,
   return status;
 }
 
-static dil_status reach(const dil_table *t, const place_mask *mask,
+static dil_status reach(const dil_table *t, const partition_mask *mask,
                         const positions *owned, const positions *asking,
-                        int32_t kv_head, asking_for part, place_visit visit,
-                        void *context, bool *exact) {
+                        int32_t kv_head, asking_for part,
+                        partition_visitor visit, void *context, bool *exact) {
   demands *all = calloc(1, sizeof *all);
   if (!all) return dil_fail(DIL_MEMORY, "no memory to place a sequence");
   all->part = part;
@@ -351,9 +352,9 @@ static dil_status reach(const dil_table *t, const place_mask *mask,
   return status;
 }
 
-dil_status place_reach(const dil_table *t, const positions *owned,
-                       const positions *asking, int32_t kv_head,
-                       place_visit visit, void *context) {
+dil_status partition_reach(const dil_table *t, const positions *owned,
+                           const positions *asking, int32_t kv_head,
+                           partition_visitor visit, void *context) {
   bool exact;
   return reach(t, NULL, owned, asking, kv_head, (asking_for){0, true, true},
                visit, context, &exact);
@@ -365,47 +366,48 @@ static uint64_t all_branches(const dil_table *t) {
                               : ~(uint64_t)0;
 }
 
-bool place_gathers(const ring_shape *r) {
+bool partition_gathers_all(const ring_shape *r) {
   return !(all_branches(r->table) & ~r->gathered);
 }
 
 /* If all branches gather, or all rotate, one phase has all rows. */
 static dil_status ring_reach(const ring_shape *r, int32_t from, int32_t to,
-                             int32_t kv_head, place_part part,
-                             place_visit visit, void *context, bool *exact) {
-  positions owned = place_keys(r, from), asking = place_queries(r, to);
+                             int32_t kv_head, exchange_phase phase,
+                             partition_visitor visit, void *context,
+                             bool *exact) {
+  positions owned = partition_keys(r, from), asking = partition_queries(r, to);
   uint64_t all = all_branches(r->table);
-  uint64_t mine = part == PLACE_FIRST ? r->gathered : ~r->gathered;
+  uint64_t mine = phase == EXCHANGE_GATHERED ? r->gathered : ~r->gathered;
   bool alone = !(all & ~mine);
-  asking_for what = {r->gathered, alone || part == PLACE_FIRST,
-                     alone || part == PLACE_REST};
+  asking_for what = {r->gathered, alone || phase == EXCHANGE_GATHERED,
+                     alone || phase == EXCHANGE_ROTATED};
   *exact = true;
   if (!(all & mine)) return DIL_OK;
   return reach(r->table, r->mask, &owned, &asking, kv_head, what, visit,
                context, exact);
 }
 
-dil_status place_rows(const ring_shape *r, int32_t from, int32_t to,
-                      int32_t kv_head, place_part part, place_visit visit,
-                      void *context) {
+dil_status partition_rows(const ring_shape *r, int32_t from, int32_t to,
+                          int32_t kv_head, exchange_phase phase,
+                          partition_visitor visit, void *context) {
   bool exact;
-  return ring_reach(r, from, to, kv_head, part, visit, context, &exact);
+  return ring_reach(r, from, to, kv_head, phase, visit, context, &exact);
 }
 
-int64_t stretch_count(const stretch_of_rows *s) {
+int64_t row_range_count(const row_range *s) {
   int64_t length = s->high - s->low, rest = length % s->period;
   int64_t count = length / s->period * s->count;
   for (int32_t i = 0; i < s->count && s->offset[i] < rest; i++) count++;
   return count;
 }
 
-static void count_rows(void *context, const stretch_of_rows *rows_found) {
-  *(int64_t *)context += stretch_count(rows_found);
+static void count_rows(void *context, const row_range *rows_found) {
+  *(int64_t *)context += row_range_count(rows_found);
 }
 
-dil_status place_count(const ring_shape *r, int32_t from, int32_t to,
-                       int32_t kv_head, place_part part, int64_t *count,
-                       bool *exact) {
+dil_status partition_count(const ring_shape *r, int32_t from, int32_t to,
+                           int32_t kv_head, exchange_phase phase,
+                           int64_t *count, bool *exact) {
   *count = 0;
-  return ring_reach(r, from, to, kv_head, part, count_rows, count, exact);
+  return ring_reach(r, from, to, kv_head, phase, count_rows, count, exact);
 }

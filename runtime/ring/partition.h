@@ -37,23 +37,29 @@ int64_t positions_count(const positions *s);
 
 /* Bounds of a plan's masks, as far as they are known without the inputs. All
  * ranks must get the same answers. */
-typedef struct place_mask {
+typedef struct partition_mask {
   /* How much of the box of queries t0..t1 and keys j0..j1 (inclusive positions)
    * the mask of a predicate lets through, its window aside. `head` counts in
    * the whole plan. DIL_PARTIAL also means that it cannot tell. Thread-safe. */
-  dil_cover (*judge)(const void *context, int32_t predicate, int32_t head,
-                     int64_t t0, int64_t t1, int64_t j0, int64_t j1);
+  dil_cover (*bounds)(const void *context, int32_t predicate, int32_t head,
+                      int64_t t0, int64_t t1, int64_t j0, int64_t j1);
   const void *context;
-  uint64_t judged, exact; /* predicates as bits: `judge` knows of them; `judge`
-                             is never partial for a box of one pair */
+  uint64_t bounded,
+      exact;              /* predicates as bits: `bounds` knows of them;
+                              `bounds` is never partial for a box of one pair */
   bool by_head;           /* some mask differs from head to head */
   int32_t head;           /* the table's first head, as the whole plan counts */
-} place_mask;
+} partition_mask;
 
-/* Two phases of an exchange. PLACE_FIRST: rows of branches that gather, which
- * travel all at once. PLACE_REST: rows of branches that rotate, which travel
- * step by step. A row that both phases want travels in PLACE_FIRST. */
-typedef enum place_part { PLACE_FIRST, PLACE_REST, PLACE_PARTS } place_part;
+/* Two phases of an exchange. EXCHANGE_GATHERED: rows of branches that gather,
+ * which travel all at once. EXCHANGE_ROTATED: rows of branches that rotate,
+ * which travel step by step. A row that both phases want travels in
+ * EXCHANGE_GATHERED. */
+typedef enum exchange_phase {
+  EXCHANGE_GATHERED,
+  EXCHANGE_ROTATED,
+  EXCHANGE_PHASES
+} exchange_phase;
 
 /* One sequence on a ring. */
 typedef struct ring_shape {
@@ -61,42 +67,43 @@ typedef struct ring_shape {
   dil_layout layout;
   int32_t ranks;
   int64_t N, M;
-  const place_mask *mask; /* NULL: rows travel as if there were no masks */
+  const partition_mask *mask; /* NULL: rows travel as if there were no masks */
   uint64_t gathered;      /* branches that gather, as bits */
 } ring_shape;
 
 /* Whether all branches gather. */
-bool place_gathers(const ring_shape *r);
+bool partition_gathers_all(const ring_shape *r);
 
-positions place_queries(const ring_shape *r, int32_t rank); /* positions t */
-positions place_keys(const ring_shape *r, int32_t rank); /* positions j */
+positions partition_queries(const ring_shape *r,
+                            int32_t rank);                   /* positions t */
+positions partition_keys(const ring_shape *r, int32_t rank); /* positions j */
 
 /* A stretch of rows that travel: the positions low + offset[i] + n * period
  * below `high`, for 0 <= i < count and n >= 0. The visitor gets the stretches
  * of each progression in rising order. */
-typedef struct stretch_of_rows {
+typedef struct row_range {
   int32_t progression;     /* of the sender's shard */
   int64_t low, high, period;
   const int32_t *offset;
   int32_t count;
-} stretch_of_rows;
-typedef void (*place_visit)(void *context, const stretch_of_rows *rows);
+} row_range;
+typedef void (*partition_visitor)(void *context, const row_range *rows);
 
 /* Visits the rows of `kv_head` among the `owned` keys that some query of
  * `asking` reaches, each row once. DIL_MEMORY; DIL_UNSUPPORTED: a common period
  * of dilations is above DIL_PERIOD_MAX, or a K/V head has too many phases. */
-dil_status place_reach(const dil_table *table, const positions *owned,
-                       const positions *asking, int32_t kv_head,
-                       place_visit visit, void *context);
+dil_status partition_reach(const dil_table *table, const positions *owned,
+                           const positions *asking, int32_t kv_head,
+                           partition_visitor visit, void *context);
 /* Visits the rows that rank `from` sends to rank `to` in one phase. */
-dil_status place_rows(const ring_shape *r, int32_t from, int32_t to,
-                      int32_t kv_head, place_part part, place_visit visit,
-                      void *context);
+dil_status partition_rows(const ring_shape *r, int32_t from, int32_t to,
+                          int32_t kv_head, exchange_phase phase,
+                          partition_visitor visit, void *context);
 /* Counts these rows. *exact: the count is the least that the pattern needs;
  * else a mask may hide some of the rows from every query. */
-dil_status place_count(const ring_shape *r, int32_t from, int32_t to,
-                       int32_t kv_head, place_part part, int64_t *count,
-                       bool *exact);
-int64_t stretch_count(const stretch_of_rows *rows); /* in rows */
+dil_status partition_count(const ring_shape *r, int32_t from, int32_t to,
+                           int32_t kv_head, exchange_phase phase,
+                           int64_t *count, bool *exact);
+int64_t row_range_count(const row_range *rows);     /* in rows */
 
 #endif

@@ -1,13 +1,13 @@
 /* partition_mask.c - which keys of a range some query reaches through a mask.
- * In: a demand, and a judge that bounds the mask over boxes of positions
+ * In: a demand, and bounds of its mask over boxes of positions
  * (interval arithmetic). Out: none, all, or the caller has to cut the range.
- * The search halves boxes until the judge settles them, so it is as exact as
- * the judge. Sender and receiver get the same answers. */
+ * The search halves boxes until the bounds settle them, so it is as exact as
+ * the bounds. Sender and receiver get the same answers. */
 #include "needed_rows.h"
 #include "runtime/rowset/walk.h"
 
-/* If the judge is not exact for single pairs, the search stops at boxes of this
- * many positions a side. */
+/* If the bounds are not exact for single pairs, the search stops at boxes of
+ * this many positions a side. */
 enum { COARSE = 64 };
 
 static dil_cover window_cover(const demand *d, int64_t t0, int64_t t1,
@@ -22,13 +22,13 @@ static dil_cover box_cover(const mask_search *s, const demand *d, int64_t t0,
                            int64_t t1, int64_t j0, int64_t j1) {
   dil_cover window = window_cover(d, t0, t1, j0, j1);
   if (window == DIL_EMPTY) return DIL_EMPTY;
-  dil_cover mask = s->mask->judge(s->mask->context, d->branch->predicate,
-                                  s->mask->head + d->head, t0, t1, j0, j1);
+  dil_cover mask = s->mask->bounds(s->mask->context, d->branch->predicate,
+                                   s->mask->head + d->head, t0, t1, j0, j1);
   return window == DIL_PARTIAL && mask == DIL_FULL ? DIL_PARTIAL : mask;
 }
 
 /* The answer for queries number first..last of w. It halves the queries where
- * the judge is not sure; its caller halves the keys. */
+ * the bounds are not sure; its caller halves the keys. */
 static mask_answer search(mask_search *s, const demand *d, const want *w,
                           int64_t first, int64_t last, int64_t low,
                           int64_t high) {

@@ -1,6 +1,7 @@
-/* ranks.h - the ranks of a device mesh: a crew splits a call by sequence, heads
- * and batch rows, and runs it with a kernel and a ring for each rank. The ranks
- * are threads of this process, or this process is one rank of the mesh. */
+/* ranks.h - the ranks of a device mesh: a rank group splits a call by sequence,
+ * heads and batch rows, and runs it with a kernel and a ring for each rank. The
+ * ranks are threads of this process, or this process is one rank of the
+ * mesh. */
 #ifndef DIL_RUNTIME_RING_RANKS_H
 #define DIL_RUNTIME_RING_RANKS_H
 
@@ -20,16 +21,17 @@ static inline int32_t mesh_ranks(const mesh *m) {
   return m->ring * m->heads * m->batch;
 }
 
-/* All ranks share this. The crew copies it, and borrows what it points to. */
-typedef struct crew_task {
+/* All ranks share this. The rank group copies it, and borrows what it points
+ * to. */
+typedef struct rank_group_task {
   mesh mesh;
   const dil_table *table;
   uint64_t plan_hash;
-  dil_make make;              /* makes the machine code; crew_new calls it */
+  dil_make make; /* makes the machine code; rank_group_new calls it */
   void *context;
   int32_t threads;            /* of each rank */
-  const place_mask *mask;     /* NULL: rows travel as if there were no masks */
-  const crew_gpu *gpu;        /* not NULL: the ranks are on GPUs, and `make` and
+  const partition_mask *mask; /* NULL: rows travel as if there were no masks */
+  const rank_group_gpu *gpu;  /* not NULL: the ranks are on GPUs, and `make` and
                                  `threads` are unused */
   ring_checkpoint checkpoint;
   void (*stepped)(void *watcher); /* every rank here calls it after each step */
@@ -39,65 +41,68 @@ typedef struct crew_task {
   dil_link *link;
   int32_t rank;
   const dil_nccl_module *nccl; /* moves rows of GPUs; NULL: the link does */
-  bool shrinks;               /* crew_shrink may follow a run that failed */
+  bool shrinks; /* rank_group_shrink may follow a run that failed */
   /* For tests: changes a rank's ring before each run; NULL: unused. */
   void (*spoil)(dil_ring *ring, int32_t rank);
-} crew_task;
+} rank_group_task;
 
-typedef struct crew_report {   /* the outcome of one rank's last run */
+typedef struct rank_report {   /* the outcome of one rank's last run */
   dil_status status;
   char text[256];              /* of its failure; "": it has not failed */
   ring_facts facts;
-} crew_report;
+} rank_report;
 
-typedef struct crew crew;
+typedef struct rank_group rank_group;
 /* DIL_USAGE: more ranks than heads. */
-dil_status crew_new(const crew_task *task, crew **made);
-void crew_free(crew *c);
+dil_status rank_group_new(const rank_group_task *task, rank_group **made);
+void rank_group_free(rank_group *c);
 /* Makes the NCCL communicators of ranks on GPUs before the first run; without
  * NCCL it does nothing. Collective. */
-dil_status crew_join(crew *c);
-/* Ranks on GPUs: crew_place copies each rank's rows to its device before the
- * first run of a call; crew_fetch copies o and lse back after the last. On the
- * processor both do nothing. */
-dil_status crew_place(crew *c, const dil_call *call);
-dil_status crew_fetch(crew *c, const dil_call *call);
-/* The same as crew_fetch for one row of o and its lse. */
-typedef struct crew_row {
+dil_status rank_group_join(rank_group *c);
+/* Ranks on GPUs: rank_group_load copies each rank's rows to its device before
+ * the first run of a call; rank_group_fetch copies o and lse back after the
+ * last. On the processor both do nothing. */
+dil_status rank_group_load(rank_group *c, const dil_call *call);
+dil_status rank_group_fetch(rank_group *c, const dil_call *call);
+/* The same as rank_group_fetch for one row of o and its lse. */
+typedef struct output_row {
   int64_t b, n;
   int32_t h;
-} crew_row;
-dil_status crew_fetch_row(crew *c, const dil_call *call, crew_row row);
+} output_row;
+dil_status rank_group_fetch_row(rank_group *c, const dil_call *call,
+                                output_row row);
 /* Runs a call, of which each rank computes its own rows. If several ranks fail,
  * it returns a failure of a rank's own before a DIL_PEER. */
-dil_status crew_run(crew *c, const dil_call *call);
-const crew_report *crew_of(const crew *c, int32_t rank);
+dil_status rank_group_run(rank_group *c, const dil_call *call);
+const rank_report *rank_group_report(const rank_group *c, int32_t rank);
 /* For a process that is one rank. q, k and v of the call, of any float type,
  * are memory that every rank can read (mapped files); without data they stand
  * for random numbers. The rank copies or makes its own rows of them, and
- * allocates its rows of o and lse; on a GPU, crew_place does so for q, k and v.
- * Called once, before crew_place; the call must outlive crew_place. */
-dil_status crew_hold(crew *c, const dil_call *call);
+ * allocates its rows of o and lse; on a GPU, rank_group_load does so for q, k
+ * and v. Called once, before rank_group_load; the call must outlive
+ * rank_group_load. */
+dil_status rank_group_hold(rank_group *c, const dil_call *call);
 
 /* The rows of o and lse to collect; the same on every rank. */
-typedef struct crew_wanted {
+typedef struct wanted_rows {
   int64_t count;          /* negative: all rows */
-  void (*row)(const void *owner, int64_t index, crew_row *row);
+  void (*row)(const void *owner, int64_t index, output_row *row);
   const void *owner;
-} crew_wanted;
+} wanted_rows;
 /* A gather, for ranks that are processes: sends these rows of every rank, and
  * its report, to rank 0 of `world`, the link of all ranks. Called after the
  * last run; collective. */
-dil_status crew_collect(crew *c, dil_link *world, const dil_call *call,
-                        const crew_wanted *wanted);
+dil_status rank_group_collect(rank_group *c, dil_link *world,
+                              const dil_call *call, const wanted_rows *wanted);
 /* Sets lost[i] for each rank that the last run has lost, which cannot go on.
  * False: the run has lost no rank, or its links cannot tell. */
-bool crew_lost(const crew *c, bool *lost);
+bool rank_group_lost(const rank_group *c, bool *lost);
 /* Makes one ring of the remaining ranks, which keep their order and take all
- * heads and batch rows each. The caller then calls crew_hold (processes),
- * crew_place and crew_join again. Checkpoints are of the whole mesh, so the new
- * ring does not resume from them. `link` joins ranks that are processes; the
- * caller frees the old link. Collective over the remaining ranks. */
-dil_status crew_shrink(crew *c, const bool *lost, dil_link *link);
+ * heads and batch rows each. The caller then calls rank_group_hold (processes),
+ * rank_group_load and rank_group_join again. Checkpoints are of the whole mesh,
+ * so the new ring does not resume from them. `link` joins ranks that are
+ * processes; the caller frees the old link. Collective over the remaining
+ * ranks. */
+dil_status rank_group_shrink(rank_group *c, const bool *lost, dil_link *link);
 
 #endif

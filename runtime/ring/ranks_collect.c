@@ -9,10 +9,10 @@
 
 /* The message of one rank, at its sender or at rank 0. */
 typedef struct parcel {
-  member *of;
+  group_rank *of;
   dil_link *world;
   const dil_call *call;
-  const crew_wanted *wanted;
+  const wanted_rows *wanted;
   ring_rows rows;          /* views of the sender's rows in this process */
 } parcel;
 
@@ -23,9 +23,9 @@ static int64_t width_of(const dil_tensor *o) {
 }
 
 static bool find_wanted(const parcel *p, int64_t index, row_place *at) {
-  crew_row row;
+  output_row row;
   p->wanted->row(p->wanted->owner, index, &row);
-  return member_find(p->of, p->call, row, at);
+  return rank_find(p->of, p->call, row, at);
 }
 
 static int64_t count_wanted(const parcel *p) {
@@ -82,7 +82,7 @@ static void move_progression(const parcel *p, int32_t progression,
                &lse);
     rows_copy(&o, message, unpack);
     lse_copy(lse, message, unpack);
-    link_live(p->world);
+    link_heartbeat(p->world);
   }
 }
 
@@ -91,7 +91,7 @@ static void move_rows(const parcel *p, char *message, bool unpack) {
   row_place at;
   for (int64_t i = 0; i < p->wanted->count; i++) {
     if (find_wanted(p, i, &at)) move_row(p, &at, &message, unpack);
-    link_live(p->world);
+    link_heartbeat(p->world);
   }
   for (int32_t i = 0; i < PROGRESSIONS_MOST && p->wanted->count < 0; i++)
     move_progression(p, i, &message, unpack);
@@ -106,13 +106,13 @@ static dil_status fetch_wanted(const parcel *p) {
     all += o[i].shape[0] * o[i].shape[1] * o[i].shape[2];
   dil_status status = DIL_OK;
   row_place at;
-  if (!p->of->crew->task.gpu) return DIL_OK;
+  if (!p->of->group->task.gpu) return DIL_OK;
   if (p->wanted->count < 0 || count_wanted(p) > all / FEW)
-    return member_fetch(p->of, p->call);
+    return rank_fetch(p->of, p->call);
   for (int64_t i = 0; i < p->wanted->count && !status; i++)
     if (find_wanted(p, i, &at)) {
-      status = member_fetch_row(p->of, p->call, &at);
-      link_live(p->world);
+      status = rank_fetch_row(p->of, p->call, &at);
+      link_heartbeat(p->world);
     }
   return status;
 }
@@ -132,11 +132,11 @@ static dil_status transfer(dil_link *world, int32_t rank, char *message,
   return status ? status : world->calls->wait(world, 0);
 }
 
-static dil_status collect_one(crew *c, parcel *p) {
+static dil_status collect_one(rank_group *c, parcel *p) {
   dil_link *world = p->world;
   bool own = p->of->rank == c->task.rank;
-  link_live(world);
-  member_view(p->of, p->call, &p->rows);
+  link_heartbeat(world);
+  rank_view(p->of, p->call, &p->rows);
   int64_t bytes = parcel_bytes(p), report = (int64_t)sizeof p->of->report;
   char *message = malloc((size_t)(bytes + report));
   if (!message)
@@ -148,23 +148,24 @@ static dil_status collect_one(crew *c, parcel *p) {
   if (!status) status = transfer(world, p->of->rank, message, bytes + report);
   memcpy(&p->of->report, message, (size_t)report);
   if (!status && world->rank == 0) {
-    member_view_call(p->of, p->call, &p->rows);
+    rank_view_call(p->of, p->call, &p->rows);
     move_rows(p, message + report, true);
   }
   free(message);
   return status;
 }
 
-dil_status crew_collect(crew *c, dil_link *world, const dil_call *call,
-                        const crew_wanted *wanted) {
+dil_status rank_group_collect(rank_group *c, dil_link *world,
+                              const dil_call *call, const wanted_rows *wanted) {
   dil_status status = DIL_OK;
-  world->awaited = world->rank == 0; /* ranks wait for rank 0 before and after
-                                        their turns, however long others take */
+  world->is_awaited =
+      world->rank == 0; /* ranks wait for rank 0 before and after
+                           their turns, however long others take */
   for (int32_t i = 0; i < world->ranks && !status; i++) {
-    parcel p = {.of = c->member[i], .world = world, .call = call,
+    parcel p = {.of = c->rank[i], .world = world, .call = call,
                 .wanted = wanted};
     if (world->rank == 0 || world->rank == i) status = collect_one(c, &p);
   }
-  world->awaited = false;
+  world->is_awaited = false;
   return status;
 }

@@ -1,6 +1,6 @@
-/* ranks_gpu.c - the tensors of a rank on its GPU; see crew_gpu.h. In: a rank's
- * views of a call on the host. Out: contiguous copies on the device, and the
- * results back on the host. */
+/* ranks_gpu.c - the tensors of a rank on its GPU; see ranks_gpu.h. In: a
+ * rank's views of a call on the host. Out: contiguous copies on the device, and
+ * the results back on the host. */
 #include "ranks_gpu.h"
 #include "runtime/base/status.h"
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 /* ---- the device ---------------------------------------------------------- */
 
-dil_status resident_open(const crew_gpu *shared, const dil_table *table,
+dil_status resident_open(const rank_group_gpu *shared, const dil_table *table,
                          int32_t rank, resident *r) {
   const dil_cuda_module *cuda = shared->cuda;
   *r = (resident){.shared = shared};

@@ -6,8 +6,8 @@
 #include "ring.h"
 #include "runtime/cuda/cuda.h"
 
-/* All ranks share this. The crew borrows it and all that it points to. */
-typedef struct crew_gpu {
+/* All ranks share this. The rank group borrows it and all that it points to. */
+typedef struct rank_group_gpu {
   const dil_cuda_module *cuda;
   const dil_cuda_code *codes; /* of the plan, for all heads */
   int32_t code_count;
@@ -15,7 +15,7 @@ typedef struct crew_gpu {
   dil_dimension dimension;    /* NULL: the plan has no inputs */
   const void *context;        /* for `dimension` */
   int32_t first, devices;     /* rank r takes GPU first + r % devices */
-} crew_gpu;
+} rank_group_gpu;
 
 /* A rank's shard of a call, and its place in the whole call. */
 typedef struct resident_shard {
@@ -31,7 +31,7 @@ typedef struct resident_shard {
 
 /* One rank's device and its tensors there. */
 typedef struct resident {
-  const crew_gpu *shared;
+  const rank_group_gpu *shared;
   dil_cuda *gpu;
   dil_cuda_kernel *kernel;
   ring_device *device;
@@ -44,7 +44,7 @@ typedef struct resident {
 
 /* Opens the device of a rank and makes the plan's kernel there. The caller
  * calls resident_close even after a failure. */
-dil_status resident_open(const crew_gpu *shared, const dil_table *table,
+dil_status resident_open(const rank_group_gpu *shared, const dil_table *table,
                          int32_t rank, resident *r);
 void resident_close(resident *r);
 /* Copies a rank's shard of a call to its device, or makes its random numbers
@@ -59,8 +59,8 @@ dil_status resident_fetch_row(resident *r, const ring_rows *host,
                               int32_t progression, int64_t b, int64_t row,
                               int32_t h);
 
-/* crew_rows.c: the elements of q, k or v (tensor 0, 1, 2) that a progression of
- * a shard holds. */
+/* ranks_rows.c: the elements of q, k or v (tensor 0, 1, 2) that a progression
+ * of a shard holds. */
 dil_normal_place shard_normals(const resident_shard *shard, int32_t tensor,
                             int32_t progression);
 /* Views of some rows of a progression: `these` counts rows from the

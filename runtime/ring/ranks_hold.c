@@ -43,8 +43,8 @@ static int64_t hold_rows(ring_rows *r, const dil_table *t, bool on_gpu,
 /* Allocates the held tensors. On the processor o and lse start as NaN, so that
  * rows that a run leaves out show up. On a GPU the device's tensors do so, and
  * this memory stays untouched until rows are fetched. */
-static dil_status make_room(member *m) {
-  const crew_task *t = &m->crew->task;
+static dil_status make_room(group_rank *m) {
+  const rank_group_task *t = &m->group->task;
   ring_rows measured = m->held;
   int64_t inputs;
   int64_t bytes = hold_rows(&measured, t->table, t->gpu, NULL, &inputs);
@@ -90,8 +90,8 @@ static dil_status fill_one(dil_threads *threads, const resident_shard *whole,
                          &n);
 }
 
-static dil_status fill_rows(member *m, const resident_shard *whole) {
-  dil_threads *threads = dil_threads_new(m->crew->task.threads);
+static dil_status fill_rows(group_rank *m, const resident_shard *whole) {
+  dil_threads *threads = dil_threads_new(m->group->task.threads);
   if (!threads) return dil_fail_text(DIL_MEMORY, dil_last_error());
   const ring_rows *from = &whole->rows, *to = &m->held;
   dil_status status = DIL_OK;
@@ -106,9 +106,9 @@ static dil_status fill_rows(member *m, const resident_shard *whole) {
   return status;
 }
 
-dil_status crew_hold(crew *c, const dil_call *call) {
-  member *m = c->member[c->task.rank];
-  resident_shard whole = member_shard(m, call);
+dil_status rank_group_hold(rank_group *c, const dil_call *call) {
+  group_rank *m = c->rank[c->task.rank];
+  resident_shard whole = rank_shard(m, call);
   m->held = whole.rows;
   dil_status status = make_room(m);
   if (!status && !c->task.gpu) status = fill_rows(m, &whole);

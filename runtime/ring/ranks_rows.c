@@ -49,8 +49,8 @@ void rows_slice(const ring_rows *whole, int32_t progression,
 }
 
 static void view_own(const dil_call *c, const ring_shape *r, int32_t rank,
-                     dil_progression batch, head_share s, ring_rows *out) {
-  positions mine = place_queries(r, rank), owned = place_keys(r, rank);
+                     dil_progression batch, head_partition s, ring_rows *out) {
+  positions mine = partition_queries(r, rank), owned = partition_keys(r, rank);
   int64_t origin = r->M - r->N;
   for (int32_t i = 0; i < PROGRESSIONS_MOST; i++) {
     dil_progression q =
@@ -65,55 +65,56 @@ static void view_own(const dil_call *c, const ring_shape *r, int32_t rank,
   }
 }
 
-static int32_t place_in_ring(const member *m) {
-  return m->rank % m->crew->task.mesh.ring;
+static int32_t rank_in_ring(const group_rank *m) {
+  return m->rank % m->group->task.mesh.ring;
 }
 
-dil_progression member_batch(const member *m, const dil_call *call) {
-  const mesh *all = &m->crew->task.mesh;
+dil_progression rank_batch(const group_rank *m, const dil_call *call) {
+  const mesh *all = &m->group->task.mesh;
   positions batch =
       partition_owned(DIL_CONTIGUOUS, call->q.shape[0], 0, all->batch,
                       m->rank / all->ring / all->heads);
   return batch.count ? batch.progression[0] : (dil_progression){0, 1, 0};
 }
 
-ring_shape member_shape(const member *m, const dil_call *call) {
-  const crew_task *t = &m->crew->task;
+ring_shape rank_shape(const group_rank *m, const dil_call *call) {
+  const rank_group_task *t = &m->group->task;
   return (ring_shape){.table = &m->table,
                       .layout = t->mesh.layout,
                       .ranks = t->mesh.ring,
                       .N = call->q.shape[1],
                       .M = call->k.shape[1],
-                      .mask = m->mask.judge ? &m->mask : NULL,
+                      .mask = m->mask.bounds ? &m->mask : NULL,
                       .gathered = t->mesh.gathered};
 }
 
-void member_view_call(const member *m, const dil_call *call, ring_rows *out) {
-  ring_shape shape_of = member_shape(m, call);
-  view_own(call, &shape_of, place_in_ring(m), member_batch(m, call), m->share,
+void rank_view_call(const group_rank *m, const dil_call *call, ring_rows *out) {
+  ring_shape shape_of = rank_shape(m, call);
+  view_own(call, &shape_of, rank_in_ring(m), rank_batch(m, call), m->share,
            out);
 }
 
-void member_view(const member *m, const dil_call *call, ring_rows *out) {
+void rank_view(const group_rank *m, const dil_call *call, ring_rows *out) {
   if (m->holds) *out = m->held;
-  else member_view_call(m, call, out);
+  else rank_view_call(m, call, out);
 }
 
-resident_shard member_shard(const member *m, const dil_call *call) {
-  const dil_table *t = m->crew->task.table;
-  ring_shape shape_of = member_shape(m, call);
-  resident_shard shard = {.queries = place_queries(&shape_of, place_in_ring(m)),
-                          .keys = place_keys(&shape_of, place_in_ring(m)),
+resident_shard rank_shard(const group_rank *m, const dil_call *call) {
+  const dil_table *t = m->group->task.table;
+  ring_shape shape_of = rank_shape(m, call);
+  resident_shard shard = {.queries =
+                              partition_queries(&shape_of, rank_in_ring(m)),
+                          .keys = partition_keys(&shape_of, rank_in_ring(m)),
                           .N = shape_of.N,
                           .M = shape_of.M,
-                          .batch = (int32_t)member_batch(m, call).first,
+                          .batch = (int32_t)rank_batch(m, call).first,
                           .head = m->share.head,
                           .kv_head = m->share.kv_head,
                           .heads = t->heads,
                           .kv_heads = t->kv_heads,
                           .dtype = t->dtype,
                           .seed = call->random};
-  member_view(m, call, &shard.rows);
+  rank_view(m, call, &shard.rows);
   return shard;
 }
 
@@ -141,11 +142,11 @@ static int64_t row_in(dil_progression progression, int64_t t) {
   return there ? from / progression.step : -1;
 }
 
-bool member_find(const member *m, const dil_call *call, crew_row at,
-                 row_place *found) {
-  ring_shape shape_of = member_shape(m, call);
-  positions mine = place_queries(&shape_of, place_in_ring(m));
-  dil_progression batch = member_batch(m, call);
+bool rank_find(const group_rank *m, const dil_call *call, output_row at,
+               row_place *found) {
+  ring_shape shape_of = rank_shape(m, call);
+  positions mine = partition_queries(&shape_of, rank_in_ring(m));
+  dil_progression batch = rank_batch(m, call);
   *found = (row_place){.b = at.b - batch.first, .h = at.h - m->share.head};
   if (found->b < 0 || found->b >= batch.count || found->h < 0 ||
       found->h >= m->share.heads)

@@ -1,6 +1,6 @@
-/* ranks_shrink.c - makes a crew smaller after ranks were lost. In: a crew whose
- * last run has failed. Out: the crew of the remaining ranks, numbered anew,
- * with their kernels, devices and communicators. */
+/* ranks_shrink.c - makes a rank group smaller after ranks were lost. In: a rank
+ * group whose last run has failed. Out: the rank group of the remaining ranks,
+ * numbered anew, with their kernels, devices and communicators. */
 #include "rank.h"
 #include "runtime/base/status.h"
 #include <stdlib.h>
@@ -8,27 +8,27 @@
 
 /* If ranks are threads, each of them writes only its own `lost`: no lock is
  * needed. */
-void member_ask_lost(member *m) {
-  crew *c = m->crew;
+void rank_ask_lost(group_rank *m) {
+  rank_group *c = m->group;
   const link_calls *calls = m->link->calls;
   int32_t ranks = m->link->ranks, first = m->link->first;
   bool *lost = calloc((size_t)ranks, sizeof *lost);
-  bool any = lost && calls->lost && calls->lost(m->link, lost);
+  bool any = lost && calls->failed_ranks && calls->failed_ranks(m->link, lost);
   for (int32_t i = 0; i < ranks; i++)
     if (c->task.link || first + i == m->rank)
-      c->member[first + i]->lost = any && lost[i];
+      c->rank[first + i]->lost = any && lost[i];
   free(lost);
 }
 
-bool crew_lost(const crew *c, bool *lost) {
+bool rank_group_lost(const rank_group *c, bool *lost) {
   bool any = false;
   for (int32_t i = 0; i < mesh_ranks(&c->task.mesh); i++)
-    any |= lost[i] = c->member[i]->lost;
+    any |= lost[i] = c->rank[i]->lost;
   return any;
 }
 
-static void renumber(crew *c, int32_t rank, int32_t now) {
-  member *m = c->member[now] = c->member[rank];
+static void renumber(rank_group *c, int32_t rank, int32_t now) {
+  group_rank *m = c->rank[now] = c->rank[rank];
   m->rank = now;
   m->lost = false;
   m->shrunk = true;
@@ -37,7 +37,7 @@ static void renumber(crew *c, int32_t rank, int32_t now) {
   m->holds = false;
 }
 
-dil_status crew_shrink(crew *c, const bool *lost, dil_link *link) {
+dil_status rank_group_shrink(rank_group *c, const bool *lost, dil_link *link) {
   mesh *m = &c->task.mesh;
   int32_t ranks = mesh_ranks(m), left = link_left(lost, ranks);
   bool split = m->ring != ranks;
@@ -45,14 +45,14 @@ dil_status crew_shrink(crew *c, const bool *lost, dil_link *link) {
   if (left == 0) return dil_fail(DIL_PEER, "no rank is left");
   c->task.rank = link_left(lost, c->task.rank);
   for (int32_t i = 0, now = 0; i < ranks; i++)
-    if (lost[i]) member_close(c->member[i]);
+    if (lost[i]) rank_close(c->rank[i]);
     else renumber(c, i, now++);
-  memset(&c->member[left], 0, (size_t)(ranks - left) * sizeof *c->member);
+  memset(&c->rank[left], 0, (size_t)(ranks - left) * sizeof *c->rank);
   m->ring = left;
   m->heads = m->batch = 1;
   c->task.link = link;
   c->task.checkpoint.resume = false;
   for (int32_t i = 0; i < left && split && !status; i++)
-    status = member_reopen(c->member[i]);
+    status = rank_reopen(c->rank[i]);
   return status;
 }

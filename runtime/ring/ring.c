@@ -1,6 +1,6 @@
 /* ring.c - one rank's run over a ring: its messages, and the passes in between;
- * see ring.h. place.c decides which rows travel, the link moves the bytes, and
- * a device computes (ring_device.h). */
+ * see ring.h. partition.c decides which rows travel, the link moves the bytes,
+ * and a device computes (ring_device.h). */
 #include "ring.h"
 #include "ring_state.h"
 #include "runtime/base/clock.h"
@@ -25,7 +25,7 @@ typedef struct parcel {
 /* One step's messages, and the sender's shard of keys, into which the received
  * rows are spread. No query reads the rows that did not travel. */
 typedef struct exchange {
-  parcel part[PLACE_PARTS];
+  parcel phase[EXCHANGE_PHASES];
   void *k, *v;          /* [B, rows of the shard, Hkv, D] */
 } exchange;
 
@@ -41,7 +41,8 @@ typedef struct ring_work {
 /* ---- routes -------------------------------------------------------------- */
 
 void ring_routes_free(ring_routes *r, ring_device *device) {
-  for (int32_t i = 0; r->list && i < 2 * PLACE_PARTS * r->shape.ranks; i++) {
+  for (int32_t i = 0; r->list && i < 2 * EXCHANGE_PHASES * r->shape.ranks;
+       i++) {
     if (device) device->calls->forget(device, &r->list[i]);
     route_free(&r->list[i]);
   }
@@ -56,22 +57,24 @@ static bool same_shape(const ring_shape *a, const ring_shape *b) {
 }
 
 /* In a step, a rank sends to rank + step and receives from rank - step. */
-static route *route_out(const ring_routes *r, int32_t step, place_part part) {
-  return &r->list[2 * (PLACE_PARTS * step + (int32_t)part)];
+static route *route_out(const ring_routes *r, int32_t step,
+                        exchange_phase phase) {
+  return &r->list[2 * (EXCHANGE_PHASES * step + (int32_t)phase)];
 }
-static route *route_in(const ring_routes *r, int32_t step, place_part part) {
-  return route_out(r, step, part) + 1;
+static route *route_in(const ring_routes *r, int32_t step,
+                       exchange_phase phase) {
+  return route_out(r, step, phase) + 1;
 }
 
 static dil_status list_step(const ring_routes *r, int32_t step,
-                            place_part part) {
+                            exchange_phase phase) {
   int32_t ranks = r->shape.ranks;
   int32_t to = (r->rank + step) % ranks;
   int32_t from = (r->rank - step + ranks) % ranks;
   dil_status status =
-      route_new(&r->shape, r->rank, to, part, route_out(r, step, part));
+      route_new(&r->shape, r->rank, to, phase, route_out(r, step, phase));
   if (status) return status;
-  return route_new(&r->shape, from, r->rank, part, route_in(r, step, part));
+  return route_new(&r->shape, from, r->rank, phase, route_in(r, step, phase));
 }
 
 /* Lists the routes, unless the last run had the same shape. */
@@ -83,11 +86,12 @@ static dil_status list_routes(const dil_ring *ring) {
     return DIL_OK;
   ring_routes_free(r, ring->device);
   *r = (ring_routes){.shape = ring->shape, .rank = rank};
-  r->list = calloc(2 * PLACE_PARTS * (size_t)ranks, sizeof *r->list);
+  r->list = calloc(2 * EXCHANGE_PHASES * (size_t)ranks, sizeof *r->list);
   if (!r->list)
     return dil_fail(DIL_MEMORY, "no memory for %d steps", ranks);
-  for (int32_t i = PLACE_PARTS; i < PLACE_PARTS * ranks && !status; i++)
-    status = list_step(r, i / PLACE_PARTS, (place_part)(i % PLACE_PARTS));
+  for (int32_t i = EXCHANGE_PHASES; i < EXCHANGE_PHASES * ranks && !status; i++)
+    status = list_step(r, i / EXCHANGE_PHASES,
+                       (exchange_phase)(i % EXCHANGE_PHASES));
   if (status) ring_routes_free(r, ring->device);
   return status;
 }
@@ -113,21 +117,21 @@ static dil_shard shard_of(ring_work *w, int32_t i, dil_progression keys,
   call->v = *v;
   call->o = r->rows->o[i];
   call->lse = r->rows->lse[i];
-  return (dil_shard){.queries =
-                         place_queries(&r->shape, r->link->rank).progression[i],
-                     .keys = keys,
-                     .B = r->B,
-                     .N = r->shape.N,
-                     .M = r->shape.M,
-                     .batch = r->batch,
-                     .head = r->head,
-                     .o = w->state.o[i],
-                     .lse = w->state.lse[i],
-                     .state_stride = w->state.state_stride[i]};
+  return (dil_shard){
+      .queries = partition_queries(&r->shape, r->link->rank).progression[i],
+      .keys = keys,
+      .B = r->B,
+      .N = r->shape.N,
+      .M = r->shape.M,
+      .batch = r->batch,
+      .head = r->head,
+      .o = w->state.o[i],
+      .lse = w->state.lse[i],
+      .state_stride = w->state.state_stride[i]};
 }
 
 static int32_t query_progressions(const ring_work *w) {
-  return place_queries(&w->ring->shape, w->ring->link->rank).count;
+  return partition_queries(&w->ring->shape, w->ring->link->rank).count;
 }
 
 static dil_status advance(ring_work *w, int32_t i, dil_progression keys,
@@ -142,7 +146,7 @@ static dil_status advance(ring_work *w, int32_t i, dil_progression keys,
  * keys already. */
 static dil_status pass_over(ring_work *w, int32_t from, const ring_keys *keys,
                             bool own) {
-  positions owned = place_keys(&w->ring->shape, from);
+  positions owned = partition_keys(&w->ring->shape, from);
   double start = clock_seconds();
   dil_status status = DIL_OK;
   for (int32_t c = 0; c < owned.count; c++)
@@ -177,7 +181,7 @@ static dil_status without_keys(ring_work *w, shard_step step) {
 /* Progression i of the rank's queries over progression i of its own keys. */
 static dil_shard own_shard(ring_work *w, int32_t i, dil_call *call) {
   const ring_keys *keys = &w->ring->rows->keys;
-  positions owned = place_keys(&w->ring->shape, w->ring->link->rank);
+  positions owned = partition_keys(&w->ring->shape, w->ring->link->rank);
   return shard_of(w, i, owned.progression[i], &keys->k[i], &keys->v[i], call);
 }
 
@@ -186,7 +190,7 @@ static dil_shard own_shard(ring_work *w, int32_t i, dil_call *call) {
  * the state of every row, so it rules out opening. */
 static dil_status ask_opens(ring_work *w) {
   const dil_ring *r = w->ring;
-  positions owned = place_keys(&r->shape, r->link->rank);
+  positions owned = partition_keys(&r->shape, r->link->rank);
   dil_status status = DIL_OK;
   if (!w->device->calls->opens || r->checkpoint.prefix) return DIL_OK;
   for (int32_t i = 0; i < query_progressions(w) && i < owned.count && !status;
@@ -220,18 +224,19 @@ static dil_status pass_over_own(ring_work *w) {
 
 /* ---- steps --------------------------------------------------------------- */
 
-/* The slot of a message. If both phases have messages, PLACE_FIRST of a step
- * takes the next slot, which PLACE_REST of the next step uses later:
+/* The slot of a message. If both phases have messages, EXCHANGE_GATHERED of a
+ * step takes the next slot, which EXCHANGE_ROTATED of the next step uses later:
  * wait_step frees the slot before post_rest takes it. */
-static int32_t slot_of(const ring_work *w, int32_t step, place_part part) {
-  return step + (part == PLACE_FIRST && !place_gathers(&w->ring->shape));
+static int32_t slot_of(const ring_work *w, int32_t step, exchange_phase phase) {
+  return step + (phase == EXCHANGE_GATHERED &&
+                 !partition_gathers_all(&w->ring->shape));
 }
 
 static dil_status size_messages(ring_work *w, parcel *p, int32_t step,
-                                place_part part) {
+                                exchange_phase phase) {
   ring_device *d = w->device;
-  p->out = route_out(w->ring->routes, step, part);
-  p->in = route_in(w->ring->routes, step, part);
+  p->out = route_out(w->ring->routes, step, phase);
+  p->in = route_in(w->ring->routes, step, phase);
   p->outgoing_bytes = message_bytes(w, p->out);
   p->incoming_bytes = message_bytes(w, p->in);
   dil_status status =
@@ -250,11 +255,11 @@ static void note_message(ring_work *w, int32_t step, const char *what,
 }
 
 /* Packs the rows for rank + step, and posts the messages both ways. */
-static dil_status post_part(ring_work *w, int32_t step, place_part part) {
+static dil_status post_phase(ring_work *w, int32_t step, exchange_phase phase) {
   dil_ring *r = w->ring;
-  parcel *p = &w->exchange[step].part[part];
+  parcel *p = &w->exchange[step].phase[phase];
   int64_t begin = trace_begin();
-  dil_status status = size_messages(w, p, step, part);
+  dil_status status = size_messages(w, p, step, phase);
   if (!status)
     status = w->device->calls->pack(w->device, p->out, &r->rows->keys,
                                     p->outgoing);
@@ -271,7 +276,8 @@ static dil_status post_part(ring_work *w, int32_t step, place_part part) {
   r->facts.received += p->incoming_bytes;
   p->posted = true;
   p->since = clock_seconds();
-  return w->device->calls->post(w->device, r->link, slot_of(w, step, part), &t);
+  return w->device->calls->post(w->device, r->link, slot_of(w, step, phase),
+                                &t);
 }
 
 /* Posts the rows of branches that gather, for all steps. */
@@ -279,25 +285,26 @@ static dil_status post_first(ring_work *w) {
   dil_status status = DIL_OK;
   if (!w->ring->shape.gathered) return status;
   for (int32_t step = 1; step < w->ring->link->ranks && !status; step++)
-    status = post_part(w, step, PLACE_FIRST);
+    status = post_phase(w, step, EXCHANGE_GATHERED);
   return status;
 }
 
 /* Posts the rows of branches that rotate, for one step; past the last step it
  * does nothing. */
 static dil_status post_rest(ring_work *w, int32_t step) {
-  bool none = place_gathers(&w->ring->shape) || step >= w->ring->link->ranks;
-  return none ? DIL_OK : post_part(w, step, PLACE_REST);
+  bool none =
+      partition_gathers_all(&w->ring->shape) || step >= w->ring->link->ranks;
+  return none ? DIL_OK : post_phase(w, step, EXCHANGE_ROTATED);
 }
 
-static dil_status wait_part(ring_work *w, int32_t step, place_part part) {
+static dil_status wait_phase(ring_work *w, int32_t step, exchange_phase phase) {
   dil_ring *r = w->ring;
   double start = clock_seconds();
-  parcel *p = &w->exchange[step].part[part];
+  parcel *p = &w->exchange[step].phase[phase];
   if (!p->posted) return DIL_OK;
   note_message(w, step, "wait for", p->in->from, p->incoming_bytes);
   dil_status status =
-      w->device->calls->wait(w->device, r->link, slot_of(w, step, part));
+      w->device->calls->wait(w->device, r->link, slot_of(w, step, phase));
   flight_note(&w->flight, step, status ? "has failed" : "has come", -1, 0);
   p->posted = false;
   if (!w->device->calls->on_host) return status;
@@ -312,15 +319,15 @@ static dil_status wait_part(ring_work *w, int32_t step, place_part part) {
 static dil_status wait_step(ring_work *w, int32_t step) {
   int64_t begin = trace_begin();
   w->ring->link->step = step;
-  dil_status first = wait_part(w, step, PLACE_FIRST);
-  dil_status rest = wait_part(w, step, PLACE_REST);
+  dil_status first = wait_phase(w, step, EXCHANGE_GATHERED);
+  dil_status rest = wait_phase(w, step, EXCHANGE_ROTATED);
   trace_end(begin, "ring", "wait", w->ring->link->calls->name, step);
   return first ? first : rest;
 }
 
 static void exchange_free(ring_work *w, exchange *e) {
-  void *const memory[] = {e->part[0].outgoing, e->part[0].incoming,
-                          e->part[1].outgoing, e->part[1].incoming,
+  void *const memory[] = {e->phase[0].outgoing, e->phase[0].incoming,
+                          e->phase[1].outgoing, e->phase[1].incoming,
                           e->k, e->v};
   for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
     if (memory[i]) w->device->calls->give(w->device, memory[i]);
@@ -357,9 +364,9 @@ static dil_status spread_step(ring_work *w, exchange *e, const positions *owned,
   dil_status status = d->calls->take(d, there * t->head_dim, zero, &e->k);
   if (!status) status = d->calls->take(d, there * t->value_dim, zero, &e->v);
   if (!status) view_arrived(w, e, owned, keys);
-  for (int32_t i = 0; i < PLACE_PARTS && !status; i++)
-    if (e->part[i].incoming_bytes)
-      status = d->calls->spread(d, e->part[i].in, e->part[i].incoming, keys);
+  for (int32_t i = 0; i < EXCHANGE_PHASES && !status; i++)
+    if (e->phase[i].incoming_bytes)
+      status = d->calls->spread(d, e->phase[i].in, e->phase[i].incoming, keys);
   return status;
 }
 
@@ -368,10 +375,11 @@ static dil_status compute_step(ring_work *w, int32_t step) {
   const dil_ring *r = w->ring;
   exchange *e = &w->exchange[step];
   int32_t ranks = r->link->ranks, from = (r->link->rank - step + ranks) % ranks;
-  positions owned = place_keys(&r->shape, from);
+  positions owned = partition_keys(&r->shape, from);
   ring_keys keys = {0};
   int64_t bytes = 0;
-  for (int32_t i = 0; i < PLACE_PARTS; i++) bytes += e->part[i].incoming_bytes;
+  for (int32_t i = 0; i < EXCHANGE_PHASES; i++)
+    bytes += e->phase[i].incoming_bytes;
   if (!bytes) return DIL_OK;
   dil_status status = spread_step(w, e, &owned, &keys);
   return status ? status : pass_over(w, from, &keys, false);
@@ -447,8 +455,8 @@ static dil_status begin(ring_work *w) {
 /* The link may still use messages, so they are freed after a wait. */
 static void end(ring_work *w, bool failed) {
   for (int32_t i = 0; w->exchange && i < w->ring->link->ranks; i++) {
-    wait_part(w, i, PLACE_FIRST);
-    wait_part(w, i, PLACE_REST);
+    wait_phase(w, i, EXCHANGE_GATHERED);
+    wait_phase(w, i, EXCHANGE_ROTATED);
   }
   if (failed) w->device->calls->drain(w->device);
   for (int32_t i = 0; w->exchange && i < w->ring->link->ranks; i++)
@@ -464,11 +472,11 @@ dil_status ring_run(dil_ring *r) {
   r->link->step = 0;
   dil_status status = flight_begin(&w.flight, r->checkpoint.prefix,
                                    r->checkpoint.name);
-  if (!status) status = ring_agree(r, w.B);
+  if (!status) status = ring_handshake(r, w.B);
   if (!status) status = begin(&w);
   if (!status) status = run_ring(&w);
   if (!status) status = w.device->calls->settle(w.device, r->link, &r->facts);
-  if (!status) status = link_meet(r->link);
+  if (!status) status = link_barrier(r->link);
   char why[256];
   snprintf(why, sizeof why, "%s", dil_last_error());
   if (status) r->link->calls->revoke(r->link, why);

@@ -3,11 +3,11 @@
  *
  * This is ring attention (arXiv:2310.01889) with one change: keys do not go
  * from neighbour to neighbour. In step k, rank r gets the keys that its queries
- * need (place.h) from rank r - k itself. Rows of branches that rotate travel in
- * one message a step, while the rank computes on the rows of the step before.
- * Rows of branches that gather are all posted before the first step, in one
- * message from each rank. The order of the passes is the same either way: the
- * rank's own keys, then the keys of ranks r-1, r-2, ... */
+ * need (partition.h) from rank r - k itself. Rows of branches that rotate
+ * travel in one message a step, while the rank computes on the rows of the step
+ * before. Rows of branches that gather are all posted before the first step, in
+ * one message from each rank. The order of the passes is the same either way:
+ * the rank's own keys, then the keys of ranks r-1, r-2, ... */
 #ifndef DIL_RUNTIME_RING_RING_H
 #define DIL_RUNTIME_RING_RING_H
 
@@ -25,7 +25,7 @@ typedef struct ring_rows {
 typedef struct ring_routes {
   ring_shape shape;
   int32_t rank;
-  route *list;     /* [ranks][PLACE_PARTS][out, in]; NULL: not yet made */
+  route *list;     /* [ranks][EXCHANGE_PHASES][out, in]; NULL: not yet made */
 } ring_routes;
 void ring_routes_free(ring_routes *routes, ring_device *device);
 
@@ -59,24 +59,25 @@ typedef struct dil_ring {
  * the failed rank and the step. */
 dil_status ring_run(dil_ring *ring);
 
-/* ring_agree.c: the handshake of a run. Before any row moves, the ranks compare
- * all values that must be the same on every rank; `B` counts this rank's batch
- * rows. Collective. */
-dil_status ring_agree(const dil_ring *ring, int64_t B);
+/* ring_handshake.c: the handshake of a run. Before any row moves, the ranks
+ * compare all values that must be the same on every rank; `B` counts this
+ * rank's batch rows. Collective. */
+dil_status ring_handshake(const dil_ring *ring, int64_t B);
 
 /* ---- heads on several ranks ---------------------------------------------- */
 
 /* The heads that rank `index` of `ranks` takes: whole K/V groups if there are
  * as many groups as ranks, else some query heads of one group. */
-typedef struct head_share {
+typedef struct head_partition {
   int32_t head, heads, kv_head, kv_heads;
-} head_share;
+} head_partition;
 /* heads 0: more ranks than heads. */
-head_share share_heads(int32_t heads, int32_t kv_heads, int32_t ranks,
-                       int32_t index);
+head_partition partition_heads(int32_t heads, int32_t kv_heads, int32_t ranks,
+                               int32_t index);
 /* The plan's table for these heads alone. Its branches lie in `memory`, which
- * has share_size(table) bytes and must outlive the result. */
-size_t share_size(const dil_table *table);
-dil_table share_table(const dil_table *table, head_share share, void *memory);
+ * has head_partition_size(table) bytes and must outlive the result. */
+size_t head_partition_size(const dil_table *table);
+dil_table head_partition_table(const dil_table *table, head_partition share,
+                               void *memory);
 
 #endif

@@ -40,7 +40,7 @@ static dil_status compare(const greeting *mine, const greeting *theirs,
   return DIL_OK;
 }
 
-dil_status ring_agree(const dil_ring *r, int64_t B) {
+dil_status ring_handshake(const dil_ring *r, int64_t B) {
   greeting mine = greet(r, B), theirs = {0};
   int32_t rank = r->link->rank, ranks = r->link->ranks;
   dil_status status = DIL_OK;

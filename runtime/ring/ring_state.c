@@ -21,7 +21,7 @@ static dil_status take_floats(ring_device *d, int64_t count, float **floats) {
 
 dil_status state_new(ring_state *s, const dil_ring *r) {
   const dil_table *t = r->shape.table;
-  positions mine = place_queries(&r->shape, r->link->rank);
+  positions mine = partition_queries(&r->shape, r->link->rank);
   ring_device *d = r->device;
   int64_t states = d->calls->states(d), B = r->rows->q[0].shape[0];
   dil_status status = DIL_OK;

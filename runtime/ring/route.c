@@ -1,5 +1,6 @@
 /* route.c - makes the list of the rows that travel between two ranks; see
- * route.h. In: stretches of place.c. Out: runs with their offsets, counted. */
+ * route.h. In: stretches of partition.c. Out: runs with their offsets,
+ * counted. */
 #include "route.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/status.h"
@@ -24,14 +25,14 @@ static bool grow(void **array, int32_t *room, int32_t wanted, size_t size) {
   return true;
 }
 
-static bool same_offsets(const route *r, const stretch_of_rows *s) {
+static bool same_offsets(const route *r, const row_range *s) {
   const route_run *last = r->run_count ? &r->run[r->run_count - 1] : NULL;
   return last && last->count == s->count &&
          !memcmp(r->offset + last->first, s->offset,
                  (size_t)s->count * sizeof *s->offset);
 }
 
-static void add_run(void *context, const stretch_of_rows *s) {
+static void add_run(void *context, const row_range *s) {
   maker *m = context;
   route *r = m->made;
   bool same = same_offsets(r, s);
@@ -53,7 +54,7 @@ static void add_run(void *context, const stretch_of_rows *s) {
                   m->kv,  s->progression, first,     s->count};
   r->low = r->rows ? minimum(r->low, s->low) : s->low;
   r->high = r->rows ? maximum(r->high, s->high) : s->high;
-  r->rows += stretch_count(s);
+  r->rows += row_range_count(s);
 }
 
 static dil_status end(maker *m, dil_status status) {
@@ -69,17 +70,17 @@ dil_status route_between(const dil_table *t, const positions *owned,
   dil_status status = DIL_OK;
   *made = (route){.from = -1, .to = -1, .owned = *owned};
   for (m.kv = 0; m.kv < t->kv_heads && !status; m.kv++)
-    status = place_reach(t, owned, asking, m.kv, add_run, &m);
+    status = partition_reach(t, owned, asking, m.kv, add_run, &m);
   return end(&m, status);
 }
 
 dil_status route_new(const ring_shape *r, int32_t from, int32_t to,
-                     place_part part, route *made) {
+                     exchange_phase phase, route *made) {
   maker m = {.made = made};
   dil_status status = DIL_OK;
-  *made = (route){.from = from, .to = to, .owned = place_keys(r, from)};
+  *made = (route){.from = from, .to = to, .owned = partition_keys(r, from)};
   for (m.kv = 0; m.kv < r->table->kv_heads && !status; m.kv++)
-    status = place_rows(r, from, to, m.kv, part, add_run, &m);
+    status = partition_rows(r, from, to, m.kv, phase, add_run, &m);
   return end(&m, status);
 }
 

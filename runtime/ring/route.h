@@ -30,7 +30,7 @@ typedef struct route {
 } route;
 
 dil_status route_new(const ring_shape *r, int32_t from, int32_t to,
-                     place_part part, route *made);
+                     exchange_phase phase, route *made);
 /* The rows of `owned` that queries of `asking` reach, without a ring. */
 dil_status route_between(const dil_table *table, const positions *owned,
                          const positions *asking, route *made);

@@ -5,8 +5,8 @@
  * Out: o and lse. A thread brings the rows of the next chunk into one of two
  * buffers while passes run on the other (page 3 of the design: one pass a
  * chunk, resuming). Only rows that some query of the chunk reaches are brought
- * (place.h); chunks without any are skipped. Keys come in rising order: what a
- * result is rounded to depends on the cuts, and on nothing else. */
+ * (partition.h); chunks without any are skipped. Keys come in rising order:
+ * what a result is rounded to depends on the cuts, and on nothing else. */
 #ifndef DIL_RUNTIME_STREAM_STREAM_H
 #define DIL_RUNTIME_STREAM_STREAM_H
 

@@ -142,7 +142,7 @@ static void truncated(void) {
 static void await_turns(void) {
   char byte = 0;
   double begun = now();
-  joined->awaited = self == 0;
+  joined->is_awaited = self == 0;
   if (self) usleep((useconds_t)(0.7e6 * self * joined->timeout));
   for (int32_t i = 1; i < all; i++) {
     if (self == i)
@@ -152,7 +152,7 @@ static void await_turns(void) {
     if (!self || self == i) wait_for(1);
   }
   while (!self && now() < begun + 3 * joined->timeout) {
-    link_live(joined);
+    link_heartbeat(joined);
     usleep(1000);
   }
 }

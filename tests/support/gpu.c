@@ -177,14 +177,14 @@ dil_cuda_kernel *gpu_kernel_make(const plan *p, bool parts, char *problem,
   return made;
 }
 
-const crew_gpu *gpu_crew(const plan *p) {
-  static crew_gpu shared;
+const rank_group_gpu *gpu_rank_group(const plan *p) {
+  static rank_group_gpu shared;
   const gpu_codes *codes;
   const origin *o = origin_new(p, false);
   expect(compile(o, false, &codes));
-  shared = (crew_gpu){.cuda = gpu_module(), .codes = codes->code,
-                      .code_count = codes->count, .dimension = dimension,
-                      .context = o, .devices = 1};
+  shared = (rank_group_gpu){.cuda = gpu_module(), .codes = codes->code,
+                            .code_count = codes->count, .dimension = dimension,
+                            .context = o, .devices = 1};
   int32_t arch = gpu_module()->facts(gpu_device())->arch;
   expect(gpu_compiler()->rows(arch, NULL, &shared.rows));
   return &shared;

@@ -19,7 +19,7 @@ dil_cuda_kernel *gpu_kernel_make(const plan *p, bool parts, char *problem,
                                  size_t size);
 void gpu_kernel_unmake(dil_cuda_kernel *made);
 /* What ranks of a plan on GPUs share; it may be asked for once a process. */
-const crew_gpu *gpu_crew(const plan *p);
+const rank_group_gpu *gpu_rank_group(const plan *p);
 /* Whether another process of the same test makes this comparison. */
 bool gpu_leaves_out(void);
 /* The tensors of a call, guards and all, copied to the device. */

@@ -94,8 +94,8 @@ typedef struct kernel_made {
 
 kernel_made *kernel_make(const subject *s, recipe way);
 void kernel_unmake(kernel_made *k);
-/* Machine code of a plan, the context, for this host: what a crew's `make`
- * asks for, from any thread. */
+/* Machine code of a plan, the context, for this host: what a rank group's
+ * `make` asks for, from any thread. */
 dil_status plan_variant(void *plan, dil_variant variant, void **bytes,
                         size_t *size, dil_code *code);
 

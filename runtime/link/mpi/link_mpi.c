@@ -206,7 +206,7 @@ static void wait_active(mpi_link *l, slot *s) {
     if (!late) q = (inquiry){0};
     else if (!l->failed) blame_pursue(l, &q);
     pthread_mutex_unlock(&mpi_lock);
-    link_live(&l->link);
+    link_heartbeat(&l->link);
     rest(turns);
     pthread_mutex_lock(&mpi_lock);
   }
@@ -232,7 +232,7 @@ static dil_status check(dil_link *link) {
   return status;
 }
 
-static void live(dil_link *link) {
+static void heartbeat(dil_link *link) {
   mpi_link *l = (mpi_link *)link;
   pthread_mutex_lock(&mpi_lock);
   if (!l->failed) blame_live(l);
@@ -278,7 +278,7 @@ static const link_calls mpi_calls = {.name = "mpi",
                                      .post = post,
                                      .wait = wait_slot,
                                      .check = check,
-                                     .live = live,
+                                     .heartbeat = heartbeat,
                                      .revoke = revoke,
                                      .free = free_link};
 

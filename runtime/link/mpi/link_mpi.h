@@ -34,7 +34,7 @@ typedef struct wait_word {
   int32_t target, step;
 } wait_word;
 
-/* The search for the rank that is to blame for a wait that has timed out. */
+/* The search for the rank to blame for a wait that has timed out. */
 typedef struct inquiry {
   double asked;       /* when the last question was sent; 0: none was */
   int32_t suspect;    /* the rank that was asked */

@@ -202,9 +202,11 @@ static dil_status check(dil_link *link) {
   return status ? status : check_comm(l);
 }
 
-static int32_t blame(dil_link *link, int32_t peer) {
+static int32_t find_silent_rank(dil_link *link, int32_t peer) {
   dil_link *host = self(link)->host;
-  return host->calls->blame ? host->calls->blame(host, peer) : peer;
+  return host->calls->find_silent_rank
+             ? host->calls->find_silent_rank(host, peer)
+             : peer;
 }
 
 /* ---- when it has failed -------------------------------------------------- */
@@ -246,20 +248,20 @@ static void shrink_comm(nccl_link *l, const bool *lost) {
   l->own->ranks -= count;
 }
 
-static bool tell_lost(dil_link *link, bool *lost) {
+static bool failed_ranks(dil_link *link, bool *lost) {
   dil_link *host = self(link)->host;
-  return host->calls->lost && host->calls->lost(host, lost);
+  return host->calls->failed_ranks && host->calls->failed_ranks(host, lost);
 }
 
-static void accuse(dil_link *link, int32_t rank, const char *why) {
+static void report_failure(dil_link *link, int32_t rank, const char *why) {
   dil_link *host = self(link)->host;
-  if (host->calls->accuse) host->calls->accuse(host, rank, why);
+  if (host->calls->report_failure) host->calls->report_failure(host, rank, why);
 }
 
 /* Ends the communicator: until then streams wait for its posted messages. */
 static void end_comm(nccl_link *l) {
   bool lost[l->link.ranks];
-  bool shrinks = l->shrinks && l->own->comm && tell_lost(&l->link, lost) &&
+  bool shrinks = l->shrinks && l->own->comm && failed_ranks(&l->link, lost) &&
                  !lost[l->link.rank];
   if (shrinks && l->own->nccl->shrink) {
     shrink_comm(l, lost);
@@ -286,11 +288,11 @@ static const link_calls nccl_calls = {.name = "nccl",
                                       .post = post,
                                       .wait = wait_slot,
                                       .check = check,
-                                      .blame = blame,
+                                      .find_silent_rank = find_silent_rank,
                                       .revoke = revoke,
                                       .free = free_link,
-                                      .accuse = accuse,
-                                      .lost = tell_lost};
+                                      .report_failure = report_failure,
+                                      .failed_ranks = failed_ranks};
 
 static dil_status new_link(dil_nccl *own, dil_link *host, bool shrinks,
                            dil_link **made) {

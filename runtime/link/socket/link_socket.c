@@ -187,7 +187,7 @@ static void say_to_all(net *n, int32_t kind, int32_t rank) {
   }
 }
 
-static void live(dil_link *link) {
+static void heartbeat(dil_link *link) {
   net *n = self(link)->net;
   say_to_all(n, LIVES, n->rank);
 }
@@ -195,7 +195,7 @@ static void live(dil_link *link) {
 /* A rank that waits for another rank is not the silent one. So each rank with a
  * timed-out wait sends WAITS and listens to the others for a while. Then it
  * follows the chain of waits to its end. */
-static int32_t blame(dil_link *link, int32_t silent) {
+static int32_t find_silent_rank(dil_link *link, int32_t silent) {
   socket_link *l = self(link);
   net *n = l->net;
   int32_t rank = link_number(link, silent);
@@ -215,12 +215,12 @@ static void revoke_link(dil_link *link, const char *why) {
   net_fail(n, n->rank, text);
 }
 
-static void accuse(dil_link *link, int32_t rank, const char *why) {
+static void report_failure(dil_link *link, int32_t rank, const char *why) {
   net_fail(self(link)->net, rank < 0 ? -1 : link_number(link, rank), why);
 }
 
 /* The ranks of a net agree once; all its links share the answer. */
-static bool tell_lost(dil_link *link, bool *lost) {
+static bool failed_ranks(dil_link *link, bool *lost) {
   const socket_link *l = self(link);
   net *n = l->net;
   bool any = false;
@@ -313,7 +313,8 @@ static bool is_late(const socket_link *l, int32_t whom, double end) {
 static void be_silent(socket_link *l, int32_t whom) {
   char why[REASON];
   dil_link *link = &l->link;
-  int32_t silent = link_number(link, blame(link, whom - link->first));
+  int32_t silent =
+      link_number(link, find_silent_rank(link, whom - link->first));
   snprintf(why, sizeof why, "rank %d is silent: rank %d waited for it in step "
            "%d, at most %g s", silent, l->net->rank, link->step, link->timeout);
   if (!l->net->failed) l->net->silent = true;
@@ -331,7 +332,7 @@ static dil_status wait_slot(dil_link *link, int32_t index) {
     bool moved = !is_done(&s->send) && send_some(l, &s->send);
     if (!is_done(&s->receive)) moved |= receive_some(l, &s->receive);
     if (is_over(s)) return DIL_OK;
-    link_live(link);
+    link_heartbeat(link);
     if (moved) {
       end = clock_seconds() + link->timeout; /* no peer is silent */
       continue;
@@ -389,12 +390,12 @@ static const link_calls socket_calls = {.name = "socket",
                                         .post = post,
                                         .wait = wait_slot,
                                         .check = check,
-                                        .blame = blame,
-                                        .live = live,
+                                        .find_silent_rank = find_silent_rank,
+                                        .heartbeat = heartbeat,
                                         .revoke = revoke_link,
                                         .free = free_link,
-                                        .accuse = accuse,
-                                        .lost = tell_lost,
+                                        .report_failure = report_failure,
+                                        .failed_ranks = failed_ranks,
                                         .shrink = shrink};
 
 static dil_status link_on(net *n, int32_t first, int32_t ranks, double timeout,

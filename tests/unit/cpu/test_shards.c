@@ -155,7 +155,7 @@ typedef struct message {
   char *to;               /* [B, progression, Hkv, width] */
 } message;
 
-static void copy_rows(void *context, const stretch_of_rows *rows) {
+static void copy_rows(void *context, const row_range *rows) {
   const message *m = context;
   const dil_tensor *t = m->from;
   const dil_progression *progression = &m->w->shard.keys;
@@ -186,8 +186,8 @@ static dil_tensor send_rows(work *w, const dil_tensor *whole, int32_t from,
   message m = {.w = w, .index = index, .from = whole, .to = malloc(size)};
   memset(m.to, 0xff, size);
   for (; m.head < whole->shape[2]; m.head++)
-    must(place_rows(w->ring, from, w->rank, m.head, PLACE_REST, copy_rows,
-                    &m));
+    must(partition_rows(w->ring, from, w->rank, m.head, EXCHANGE_ROTATED,
+                        copy_rows, &m));
   t.data = *memory = gpu_memory(m.to, size);
   free(m.to);
   return t;
@@ -241,7 +241,7 @@ static void shard_advance(work *w, int32_t from, int32_t index, bool open) {
 
 /* The rank's own keys at the places of its queries come first, as in a ring. */
 static void open_queries(work *w, int32_t index) {
-  positions owned = place_keys(w->ring, w->rank);
+  positions owned = partition_keys(w->ring, w->rank);
   if (gpu_wanted() && index < owned.count) {
     w->shard.keys = owned.progression[index];
     shard_advance(w, w->rank, index, true);
@@ -271,7 +271,7 @@ static void run_queries_of(work *w, int32_t index, dil_progression asking) {
   open_queries(w, index);
   for (int32_t i = 0; i < ring->ranks; i++) {
     int32_t from = (w->rank + i) % ring->ranks; /* as they come round */
-    positions owned = place_keys(ring, from);
+    positions owned = partition_keys(ring, from);
     for (int32_t c = 0; c < owned.count; c++) {
       w->shard.keys = owned.progression[c];
       if (i == 0 && c == index && w->shard.state_stride) continue;
@@ -285,7 +285,7 @@ static void run_queries_of(work *w, int32_t index, dil_progression asking) {
 
 static void run_ring(work *w) {
   for (w->rank = 0; w->rank < w->ring->ranks; w->rank++) {
-    positions mine = place_queries(w->ring, w->rank);
+    positions mine = partition_queries(w->ring, w->rank);
     for (int32_t i = 0; i < mine.count; i++)
       run_queries_of(w, i, mine.progression[i]);
   }
@@ -336,8 +336,8 @@ static void check_one_shard(data *d, kernel_made *k) {
                      .N = d->shape.queries, .M = d->shape.keys};
   work w = {.d = d, .k = k, .ring = &ring, .whole = d->call};
   size_t size;
-  w.shard = (dil_shard){.queries = place_queries(&ring, 0).progression[0],
-                        .keys = place_keys(&ring, 0).progression[0],
+  w.shard = (dil_shard){.queries = partition_queries(&ring, 0).progression[0],
+                        .keys = partition_keys(&ring, 0).progression[0],
                         .B = d->shape.batch, .N = ring.N, .M = ring.M};
   if (k->plan->table.pass_count > 1 || !takes_the_same(&w)) return;
   must(data_run(d, k));

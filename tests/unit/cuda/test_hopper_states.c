@@ -170,8 +170,8 @@ static void run_shard(scene *s, int32_t opening) {
  * pass opens its rows. */
 static bool run_queries(scene *s, int32_t rank, int32_t index) {
   const dil_table *t = &s->list->table;
-  positions asking = place_queries(&s->ring, rank),
-            own = place_keys(&s->ring, rank);
+  positions asking = partition_queries(&s->ring, rank),
+            own = partition_keys(&s->ring, rank);
   if (index >= own.count || !own.progression[index].count) return false;
   s->shard = (dil_shard){.queries = asking.progression[index],
                          .keys = own.progression[index],
@@ -188,7 +188,7 @@ static bool run_queries(scene *s, int32_t rank, int32_t index) {
   for (int64_t i = 0; i < HEADS * s->places; i++) s->owner[i] = NOBODY;
   run_shard(s, opening);
   for (int32_t i = 0; i < s->ring.ranks; i++) {
-    positions keys = place_keys(&s->ring, (rank + i) % s->ring.ranks);
+    positions keys = partition_keys(&s->ring, (rank + i) % s->ring.ranks);
     for (int32_t c = 0; c < keys.count; c++) {
       s->shard.keys = keys.progression[c];
       if ((i == 0 && c == index) || !keys.progression[c].count) continue;
@@ -213,7 +213,7 @@ START_TEST(random_rings) {
                            (uint64_t)_i * EACH + i))
       continue;
     for (int32_t rank = 0; rank < s->ring.ranks; rank++) {
-      positions asking = place_queries(&s->ring, rank);
+      positions asking = partition_queries(&s->ring, rank);
       for (int32_t c = 0; c < asking.count; c++)
         opened += run_queries(s, rank, c);
     }

@@ -69,7 +69,7 @@ static dil_status pass_on(dil_link *link, const scene *s, int32_t round) {
 static dil_status go_on(const scene *s, dil_link **link) {
   bool lost[RANKS] = {false};
   dil_link *smaller;
-  if (!(*link)->calls->lost(*link, lost))
+  if (!(*link)->calls->failed_ranks(*link, lost))
     return dil_fail(DIL_INTERNAL, "nobody is lost");
   for (int32_t i = 0; i < RANKS; i++)
     if (lost[i] != (i == VICTIM)) return dil_fail(DIL_INTERNAL, "rank %d", i);
@@ -129,7 +129,7 @@ static int live(const scene *s, int32_t rank) {
     begin_round(s, link, i);
     status = pass_on(link, s, i);
     if (all && !status) status = all->calls->check(all);
-    if (all && status) link->calls->accuse(link, -1, dil_last_error());
+    if (all && status) link->calls->report_failure(link, -1, dil_last_error());
   }
   if (status && met && s->shrinks) status = go_on(s, &link);
   snprintf(words, sizeof words, "%s.%d", s->path, rank);
@@ -348,7 +348,7 @@ static dil_status take_turns(const scene *s, dil_link *link, const stroke *by) {
   char byte = 0;
   int32_t rank = link->rank;
   dil_status status = DIL_OK;
-  link->awaited = rank == 0;
+  link->is_awaited = rank == 0;
   for (int32_t i = 1; i < RANKS && !status; i++) {
     const link_transfer t = {.to = rank ? 0 : -1, .from = rank ? -1 : i,
                              .send = &byte, .receive = &byte,
@@ -385,7 +385,8 @@ START_TEST(who_collects_is_not_silent) {
 END_TEST
 
 /* Rank 3 waits in its ring for the victim, that has stopped. Ranks 0 and 1, whose
- * ring is done, have waited for rank 3 since before that, and do not name it. */
+ * ring is done, have waited for rank 3 since before that, and do not name
+ * it. */
 static int live_behind_a_ring(const scene *s, int32_t rank) {
   dil_link *all, *ring;
   char byte;

@@ -52,7 +52,7 @@ static int live(int32_t index, int32_t rank) {
       socket_link_new(where, rank, RANKS, PATIENCE, PATIENCE, &link);
   bool met = !status;
   while (met && rank && atomic_load(held)) usleep(1000);
-  if (met) status = link_meet(link);
+  if (met) status = link_barrier(link);
   snprintf(words[index], sizeof words[index], "%s",
            status ? dil_last_error() : "all is well");
   if (met) link_free(link);

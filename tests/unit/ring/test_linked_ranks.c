@@ -43,8 +43,8 @@ typedef struct scene {
   data *d;
   mesh mesh;
   bool random;       /* nobody has made q, k and v */
-  crew_wanted wanted;
-  const crew_gpu *gpu; /* of a run; NULL: the processor */
+  wanted_rows wanted;
+  const rank_group_gpu *gpu; /* of a run; NULL: the processor */
   char path[64];     /* where they meet; empty: they are joined as threads, */
   int port;          /* 0: it is a file */
   int32_t slow;      /* 0: the first takes its time; else each other rank */
@@ -74,14 +74,14 @@ static dil_call call_of(const rank *r) {
   return call;
 }
 
-static dil_status run_rank(rank *r, crew *c) {
+static dil_status run_rank(rank *r, rank_group *c) {
   dil_call call = call_of(r);
-  dil_status status = crew_hold(c, &call);
-  if (!status) status = crew_place(c, &call);
-  if (!status) status = crew_join(c);
+  dil_status status = rank_group_hold(c, &call);
+  if (!status) status = rank_group_load(c, &call);
+  if (!status) status = rank_group_join(c);
   for (int repeat = 0; repeat < 2 && !status; repeat++)
-    status = crew_run(c, &call);
-  if (!status) status = crew_collect(c, r->world, &call, &r->of->wanted);
+    status = rank_group_run(c, &call);
+  if (!status) status = rank_group_collect(c, r->world, &call, &r->of->wanted);
   return status ? status : link_dismiss(r->world);
 }
 
@@ -99,19 +99,19 @@ static dil_status meet(rank *r) {
 static void *rank_thread(void *context) {
   rank *r = context;
   plan *p = r->of->k->plan;
-  crew_task task = {.mesh = r->of->mesh, .table = &p->table,
-                    .plan_hash = plan_hash(p), .make = plan_variant,
-                    .context = p, .threads = 1, .link = r->ring,
-                    .rank = r->number,
-                    .gpu = r->of->gpu};
-  crew *c = NULL;
+  rank_group_task task = {.mesh = r->of->mesh, .table = &p->table,
+                          .plan_hash = plan_hash(p), .make = plan_variant,
+                          .context = p, .threads = 1, .link = r->ring,
+                          .rank = r->number,
+                          .gpu = r->of->gpu};
+  rank_group *c = NULL;
   here = r->number;
   r->status = meet(r);
-  if (!r->status) r->status = crew_new(&task, &c);
+  if (!r->status) r->status = rank_group_new(&task, &c);
   if (!r->status) r->status = run_rank(r, c);
   snprintf(r->why, sizeof r->why, "%s", dil_last_error());
   if (r->status && r->world) r->world->calls->revoke(r->world, r->why);
-  crew_free(c);
+  rank_group_free(c);
   link_free(r->ring);
   link_free(r->world);
   return NULL;
@@ -121,7 +121,7 @@ static void run_scene(scene *s) {
   thread_hub *world, *rings[RANKS];
   rank ranks[RANKS];
   ck_assert(!thread_hub_new(RANKS, 30, &world));
-  s->gpu = gpu_wanted() ? gpu_crew(s->k->plan) : NULL;
+  s->gpu = gpu_wanted() ? gpu_rank_group(s->k->plan) : NULL;
   for (int i = 0; i < RANKS; i++) {
     int ring = i / s->mesh.ring;
     ranks[i] = (rank){.of = s, .number = i};
@@ -175,9 +175,9 @@ START_TEST(each_takes_its_rows_of_arrays) {
 }
 END_TEST
 
-static void few_rows(const void *owner, int64_t index, crew_row *row) {
+static void few_rows(const void *owner, int64_t index, output_row *row) {
   (void)owner;
-  *row = (crew_row){index % BATCH, index * 10, (int32_t)(index % HEADS)};
+  *row = (output_row){index % BATCH, index * 10, (int32_t)(index % HEADS)};
 }
 
 /* lse off by how much, at a row of the oracle's; NaN: it was not brought. */
@@ -191,11 +191,11 @@ static double lse_off(const data *d, int64_t b, int64_t n, int64_t h) {
 
 START_TEST(only_wanted_rows_are_brought) {
   scene s = scene_open(_i, true);
-  s.wanted = (crew_wanted){FEW, few_rows, NULL};
+  s.wanted = (wanted_rows){FEW, few_rows, NULL};
   run_scene(&s);
   int64_t brought = 0;
   for (int64_t i = 0; i < FEW; i++) {
-    crew_row row;
+    output_row row;
     few_rows(NULL, i, &row);
     ck_assert(fabs(lse_off(s.d, row.b, row.n, row.h)) < 1e-4);
   }
@@ -208,7 +208,7 @@ END_TEST
 
 /* Every row takes the first a while, or the first row each other rank, one after
  * the other: it waits for each as long as it may. */
-static void slow_row(const void *owner, int64_t index, crew_row *row) {
+static void slow_row(const void *owner, int64_t index, output_row *row) {
   const scene *s = owner;
   few_rows(NULL, index, row);
   if (here == 0 && !s->slow) usleep(TIMEOUT * 25000);
@@ -223,7 +223,7 @@ START_TEST(a_long_collection_is_no_silence) {
   snprintf(s.path, sizeof s.path, "/tmp/test_linked_ranks.%d", (int)getpid());
   s.port = _i % 2 ? 20000 + (getpid() * 7 + _i) % 12000 : 0;
   s.slow = _i / 2;
-  s.wanted = (crew_wanted){FEW, slow_row, &s};
+  s.wanted = (wanted_rows){FEW, slow_row, &s};
   run_scene(&s);
   scene_close(&s);
 }

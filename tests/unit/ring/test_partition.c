@@ -71,7 +71,7 @@ static pattern *sample(arena *a, uint64_t *state) {
 /* By one of these branches. */
 static bool is_needed(const pattern *p, const ring_shape *r, int32_t to,
                       int32_t kv, int64_t j, uint64_t branches) {
-  positions asking = place_queries(r, to);
+  positions asking = partition_queries(r, to);
   int64_t group = p->heads / p->kv_heads;
   expr_point point = {.B = 1, .N = (int32_t)r->N, .M = (int32_t)r->M};
   for (int32_t c = 0; c < asking.count; c++)
@@ -92,7 +92,7 @@ typedef struct seen {
   bool row[512];
 } seen;
 
-static void note(void *context, const stretch_of_rows *rows_found) {
+static void note(void *context, const row_range *rows_found) {
   seen *s = context;
   for (int64_t base = rows_found->low; base < rows_found->high;
        base += rows_found->period)
@@ -107,12 +107,13 @@ static void note(void *context, const stretch_of_rows *rows_found) {
 }
 
 static seen see_part(const ring_shape *r, int32_t from, int32_t to, int32_t kv,
-                     place_part part) {
+                     exchange_phase part) {
   seen s = {.last = -1};
   int64_t count;
   bool exact;
-  ck_assert_int_eq(place_rows(r, from, to, kv, part, note, &s), DIL_OK);
-  ck_assert_int_eq(place_count(r, from, to, kv, part, &count, &exact), DIL_OK);
+  ck_assert_int_eq(partition_rows(r, from, to, kv, part, note, &s), DIL_OK);
+  ck_assert_int_eq(partition_count(r, from, to, kv, part, &count, &exact),
+                   DIL_OK);
   ck_assert(exact);
   ck_assert_int_eq(count, s.count);
   return s;
@@ -122,10 +123,10 @@ static seen see_part(const ring_shape *r, int32_t from, int32_t to, int32_t kv,
  * and none comes twice. */
 static void check_pair(const pattern *p, const ring_shape *r, int32_t from,
                        int32_t to, int32_t kv) {
-  seen first = see_part(r, from, to, kv, PLACE_FIRST);
-  seen rest = see_part(r, from, to, kv, PLACE_REST);
+  seen first = see_part(r, from, to, kv, EXCHANGE_GATHERED);
+  seen rest = see_part(r, from, to, kv, EXCHANGE_ROTATED);
   int64_t owned_count = 0;
-  positions owned = place_keys(r, from);
+  positions owned = partition_keys(r, from);
   for (int32_t c = 0; c < owned.count; c++)
     for (int64_t i = 0; i < owned.progression[c].count; i++) {
       int64_t j = owned.progression[c].first + i * owned.progression[c].step;
@@ -151,9 +152,9 @@ START_TEST(rows_that_travel) {
                   .N = random_in(&state, 1, 160),
                   .M = random_in(&state, 1, 160),
                   .gathered = (uint64_t)random_in(&state, 0, 7)};
-  place_judge judge = {made, 1, r.N, r.M};
-  place_mask mask = place_judge_masks(&judge);
-  if (mask.judge) r.mask = &mask;
+  mask_bounds bounds = {made, 1, r.N, r.M};
+  partition_mask mask = mask_bounds_of(&bounds);
+  if (mask.bounds) r.mask = &mask;
   for (int32_t from = 0; from < r.ranks; from++)
     for (int32_t to = 0; to < r.ranks; to++)
       for (int32_t kv = 0; kv < p->kv_heads && from != to; kv++)
@@ -196,17 +197,18 @@ START_TEST(choices_of_exchange) {
   if (t.exchange == EXCHANGE_GATHER) m.gathered = ~(uint64_t)0;
   snprintf(room, sizeof room, "%d", (int)random_in(&state, 0, 20000));
   ck_assert_int_eq(setenv("DIL_GATHER_MAX", room, 1), 0);
-  place_choice found;
+  exchange_choice found;
   int64_t N = random_in(&state, 1, 300), M = random_in(&state, 1, 300);
-  ck_assert_int_eq(place_choose(a, &made->table, &m, &t, t.link == LINK_NCCL, 2,
-                                N, M, &found), DIL_OK);
+  ck_assert_int_eq(exchange_choose(a, &made->table, &m, &t, t.link == LINK_NCCL,
+                                   2, N, M, &found),
+                   DIL_OK);
   double bytes = 0;
   for (int32_t b = 0; b < found.branch_count; b++) {
-    const place_branch *of = &found.branch[b];
-    ck_assert_int_eq(of->reason == PLACE_NOTHING, of->bytes == 0);
+    const exchange_branch *of = &found.branch[b];
+    ck_assert_int_eq(of->reason == EXCHANGE_NOTHING, of->bytes == 0);
     ck_assert_int_eq(of->messages > 0, of->bytes > 0);
     if (found.gathered >> b & 1) bytes += 2 * of->bytes;
-    else ck_assert(of->reason != PLACE_GAIN);
+    else ck_assert(of->reason != EXCHANGE_GAIN);
   }
   if (t.exchange == EXCHANGE_AUTO) {
     ck_assert(bytes <= atof(room));

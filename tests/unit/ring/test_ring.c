@@ -39,7 +39,7 @@ static const mesh meshes[] = {
 };
 enum { MESHES = sizeof meshes / sizeof meshes[0] };
 
-/* What a test asks of a crew, and what came of it. */
+/* What a test asks of a rank group, and what came of it. */
 typedef struct trial {
   mesh mesh;
   ring_checkpoint checkpoint;
@@ -50,7 +50,7 @@ enum { RANKS_MOST = 16 };
 
 typedef struct result {
   dil_status status;
-  crew_report of[RANKS_MOST];
+  rank_report of[RANKS_MOST];
   double seconds;
 } result;
 
@@ -83,17 +83,22 @@ static double now(void) {
 }
 
 static result run_trial(scene *c, const trial *t) {
-  crew_task task = {.mesh = t->mesh, .table = &c->k->plan->table,
-                    .plan_hash = plan_hash(c->k->plan), .make = plan_variant,
-                    .context = c->k->plan, .threads = 1,
-                    .checkpoint = t->checkpoint, .spoil = t->spoil};
-  crew *all;
-  ck_assert_msg(!crew_new(&task, &all), "%s", dil_last_error());
+  rank_group_task task = {.mesh = t->mesh,
+                          .table = &c->k->plan->table,
+                          .plan_hash = plan_hash(c->k->plan),
+                          .make = plan_variant,
+                          .context = c->k->plan,
+                          .threads = 1,
+                          .checkpoint = t->checkpoint,
+                          .spoil = t->spoil};
+  rank_group *all;
+  ck_assert_msg(!rank_group_new(&task, &all), "%s", dil_last_error());
   double start = now();
-  result r = {.status = crew_run(all, &c->d->call)};
+  result r = {.status = rank_group_run(all, &c->d->call)};
   r.seconds = now() - start;
-  for (int32_t i = 0; i < mesh_ranks(&t->mesh); i++) r.of[i] = *crew_of(all, i);
-  crew_free(all);
+  for (int32_t i = 0; i < mesh_ranks(&t->mesh); i++)
+    r.of[i] = *rank_group_report(all, i);
+  rank_group_free(all);
   return r;
 }
 
@@ -377,32 +382,32 @@ static void be_struck(dil_ring *r, int32_t rank) {
   r->link->calls = &spoiled_calls;
 }
 
-static crew *crew_struck_in(const scene *c, mesh shape, int32_t step) {
-  crew_task task = {.mesh = shape,
-                    .table = &c->k->plan->table,
-                    .plan_hash = plan_hash(c->k->plan),
-                    .make = plan_variant,
-                    .context = c->k->plan,
-                    .threads = 1,
-                    .shrinks = true,
-                    .spoil = be_struck};
-  crew *all;
+static rank_group *group_struck_in(const scene *c, mesh shape, int32_t step) {
+  rank_group_task task = {.mesh = shape,
+                          .table = &c->k->plan->table,
+                          .plan_hash = plan_hash(c->k->plan),
+                          .make = plan_variant,
+                          .context = c->k->plan,
+                          .threads = 1,
+                          .shrinks = true,
+                          .spoil = be_struck};
+  rank_group *all;
   struck_step = step;
-  ck_assert_msg(!crew_new(&task, &all), "%s", dil_last_error());
+  ck_assert_msg(!rank_group_new(&task, &all), "%s", dil_last_error());
   return all;
 }
 
 /* Rank 1 of so many is; those left have the oracle's results. */
-static void lose_one(const scene *c, crew *all, int32_t ranks) {
+static void lose_one(const scene *c, rank_group *all, int32_t ranks) {
   bool lost[4];
   was_struck = false;
-  ck_assert_int_eq(crew_run(all, &c->d->call), DIL_INTERNAL);
-  ck_assert(crew_lost(all, lost));
+  ck_assert_int_eq(rank_group_run(all, &c->d->call), DIL_INTERNAL);
+  ck_assert(rank_group_lost(all, lost));
   for (int32_t i = 0; i < ranks; i++) ck_assert_int_eq(lost[i], i == 1);
-  ck_assert_msg(!crew_shrink(all, lost, NULL), "%s", dil_last_error());
+  ck_assert_msg(!rank_group_shrink(all, lost, NULL), "%s", dil_last_error());
   data_forget(c->d);
-  ck_assert_msg(!crew_run(all, &c->d->call), "%s", dil_last_error());
-  ck_assert(!crew_lost(all, lost));
+  ck_assert_msg(!rank_group_run(all, &c->d->call), "%s", dil_last_error());
+  ck_assert(!rank_group_lost(all, lost));
   const char *problem = data_compare(c->d);
   ck_assert_msg(!*problem, "%d ranks left: %s", ranks - 1, problem);
 }
@@ -410,9 +415,9 @@ static void lose_one(const scene *c, crew *all, int32_t ranks) {
 /* Another rank is lost each time, until one is left. */
 START_TEST(those_left_go_on) {
   scene c = scene_open(patterns[0], 171, 171);
-  crew *all = crew_struck_in(&c, (mesh)MESH(4, 1, 1, ZIGZAG), 2);
+  rank_group *all = group_struck_in(&c, (mesh)MESH(4, 1, 1, ZIGZAG), 2);
   for (int32_t ranks = 4; ranks > 2; ranks--) lose_one(&c, all, ranks);
-  crew_free(all);
+  rank_group_free(all);
   scene_close(&c);
 }
 END_TEST
@@ -421,9 +426,9 @@ END_TEST
 START_TEST(those_left_of_a_mesh_go_on) {
   static const mesh split[] = {MESH(2, 2, 1, ZIGZAG), MESH(2, 1, 2, STRIPED)};
   scene c = scene_open(patterns[0], 171, 171);
-  crew *all = crew_struck_in(&c, split[_i], 1);
+  rank_group *all = group_struck_in(&c, split[_i], 1);
   lose_one(&c, all, 4);
-  crew_free(all);
+  rank_group_free(all);
   scene_close(&c);
 }
 END_TEST
@@ -463,7 +468,7 @@ START_TEST(heads_are_dealt_out_once) {
     int32_t heads = cases[i][0], kv = cases[i][1], ranks = cases[i][2];
     int32_t next = 0;
     for (int32_t rank = 0; rank < ranks; rank++) {
-      head_share s = share_heads(heads, kv, ranks, rank);
+      head_partition s = partition_heads(heads, kv, ranks, rank);
       ck_assert_int_eq(s.head, next);
       ck_assert_int_gt(s.heads, 0);
       ck_assert_int_eq(s.heads % s.kv_heads, 0);

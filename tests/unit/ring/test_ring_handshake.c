@@ -105,11 +105,11 @@ START_TEST(ranks_agree_on_each_word) {
   char words[80];
   rank r;
   open_rank(&r);
-  ring_agree(&r.ring, r.ring.B); /* whatever was heard */
+  ring_handshake(&r.ring, r.ring.B); /* whatever was heard */
   memcpy(heard, said, sizeof heard);
-  ck_assert_int_eq(ring_agree(&r.ring, r.ring.B), DIL_OK);
+  ck_assert_int_eq(ring_handshake(&r.ring, r.ring.B), DIL_OK);
   c->make(&r);
-  dil_status status = ring_agree(&r.ring, r.ring.B);
+  dil_status status = ring_handshake(&r.ring, r.ring.B);
   ck_assert_int_eq(status, c->word ? DIL_PEER : DIL_OK);
   snprintf(words, sizeof words, "has another %s", c->word ? c->word : "");
   ck_assert_msg(!c->word || strstr(dil_last_error(), words), "%s",
