@@ -86,7 +86,7 @@ dil_status driver_backend(const backend **opened);
  * in q and k: a command that knows shapes alone would miscount them. */
 dil_status driver_shapes_decide(const compilation *c);
 
-/* ---- driver_source.c ----------------------------------------------------- */
+/* ---- kernel_source.c ----------------------------------------------------- */
 
 /* The source of which the run time makes a kernel, for the context's device; it
  * borrows `c`. For a GPU this function compiles the code. The caller calls

@@ -126,7 +126,7 @@ static dil_status make_bill(const call_setup *b, compilation *c, bill *l) {
   l->causal = all_causal(p);
   find_made_up(b, l);
   l->tile_keys = explained_tile_keys(&c->plan->table);
-  /* As it runs: masks may have become branches (lift.c). */
+  /* As it runs: masks may have become branches (normalise.c). */
   call_setup planned = *b;
   planned.pattern = c->plan->pattern;
   measure_cover(&planned, COST_TILE_ROWS, l->tile_keys, &l->count);

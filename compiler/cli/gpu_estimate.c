@@ -1,5 +1,5 @@
-/* gpu_estimate.c - a dry run of a plan on a GPU: see forecast.h. In: a chip, a
- * plan, sizes. Out: a forecast. Each kernel is the first attempt of its
+/* gpu_estimate.c - a dry run of a plan on a GPU: see gpu_estimate.h. In: a
+ * chip, a plan, sizes. Out: a forecast. Each kernel is the first attempt of its
  * strategy: the gate's refusals are unknown before ptxas has run. */
 #include "gpu_estimate.h"
 #include "session_cuda.h"

@@ -45,7 +45,7 @@ dil_status forecast_device(const call_setup *b, compilation *c, forecast *f);
 dil_status forecast_make(const call_setup *b, const compilation *c,
                          double flops, forecast *f);
 
-/* ---- forecast_print.c ---------------------------------------------------- */
+/* ---- gpu_estimate_print.c ------------------------------------------------ */
 
 void forecast_print(arena *a, const forecast *f, FILE *out);
 json_t *forecast_json(arena *a, const forecast *f);

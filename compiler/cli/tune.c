@@ -79,7 +79,7 @@ static const cover_count *model_count(tune_model *f, int32_t rows,
   if (message_clock() > f->until) return NULL;
   counted *c = &f->known[f->known_count++];
   *c = (counted){.rows = rows, .keys = keys};
-  call_setup planned = f->session->setup; /* as it runs, see lift.c */
+  call_setup planned = f->session->setup; /* as it runs, see normalise.c */
   planned.pattern = f->session->compilation.plan->pattern;
   measure_cover(&planned, rows, keys, &c->count);
   return &c->count;

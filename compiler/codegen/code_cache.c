@@ -7,7 +7,7 @@
  * shows its lines as they were when the code was made. The compiler library is
  * a dependency of the value: the cache drops the value when that file changes.
  * A value for a GPU is a list of codes. Codes on no list may be on the shelf
- * (keep_shelf.c), by their source. */
+ * (cubin_cache.c), by their source. */
 #include "code_cache.h"
 #include "interface.h"
 #include "runtime/base/module.h"
@@ -154,7 +154,7 @@ static dil_status make_object(const void *request, const gpu_shelf *shelf,
 enum { FAMILY_SIZE = 32 };
 
 /* A cached list holds for each code this head, then the cubin. Its size is 0
- * where late.c compiles it after the kernel is made. */
+ * where deferred.c compiles it after the kernel is made. */
 typedef struct code_head {
   dil_cuda_code about; /* cubin and family NULL */
   int32_t member;

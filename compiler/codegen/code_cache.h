@@ -19,7 +19,7 @@ typedef enum keep_helper { KEEP_PEAK, KEEP_ROWS } keep_helper;
 dil_status keep_beside(const compilation *c, int32_t arch, keep_helper which,
                        dil_cuda_code *code);
 
-/* ---- keep_shelf.c -------------------------------------------------------- */
+/* ---- cubin_cache.c ------------------------------------------------------- */
 
 /* The cubin cache for one request: its key is the source and NVRTC's options,
  * so that plans with one source share a cubin. */
@@ -36,7 +36,7 @@ typedef struct keep_shelf {
 void keep_shelf_open(keep_shelf *shelf, const compilation *c, bool only,
                      const char *origin);
 
-/* ---- keep.c, for keep_shelf.c and late.c --------------------------------- */
+/* ---- code_cache.c, for cubin_cache.c and deferred.c ---------------------- */
 
 typedef enum keep_module { KEEP_CPU, KEEP_GPU, KEEP_MODULES } keep_module;
 /* Opens a cache key that begins with the back end's identity; the caller writes
@@ -61,7 +61,7 @@ char *keep_key(const compilation *c, const gpu_request *request, size_t *size);
 void keep_list_codes(const compilation *c, const gpu_request *request,
                      char *key, size_t size, double seconds);
 
-/* ---- late.c -------------------------------------------------------------- */
+/* ---- deferred.c ---------------------------------------------------------- */
 
 /* The codes of a plan for a kernel that is made now. Codes that few calls need
  * may still lack their cubin: a thread compiles them. *late is NULL when no

@@ -1,5 +1,5 @@
 /* deferred.c - deferred compilation: a thread compiles some codes of a kernel
- * after the kernel is made; see keep.h.
+ * after the kernel is made; see code_cache.h.
  *
  * In: a plan with members (gpu/gpu.h) that few calls need. Out: the other
  * members at once, and the deferred members from the thread; a call that needs

@@ -1,10 +1,10 @@
-/* checker.h - what the files of check share. (Not check.h: that is the test
- * library's.)
+/* checker.h - what the files of check share. (The test library
+ * Check has the plain name.)
  *
- * check turns statements and terms (ast.h) into a program (all.h). All that a
- * user can get wrong in a file is found here or in the parser. A function that
- * meets an error reports it and goes on with a harmless value; the program is
- * dropped at the end when anything was reported. */
+ * check turns statements and terms (ast.h) into a program (program.h). All that
+ * a user can get wrong in a file is found here or in the parser. A function
+ * that meets an error reports it and goes on with a harmless value; the program
+ * is dropped at the end when anything was reported. */
 #ifndef DIL_COMPILER_FRONT_CHECKER_H
 #define DIL_COMPILER_FRONT_CHECKER_H
 

@@ -1,4 +1,4 @@
-/* partition.c - pattern x topology; see place.h. */
+/* partition.c - pattern x topology; see partition.h. */
 #include "partition.h"
 
 static const char *const layouts[] = {"contiguous", "zigzag", "striped"};

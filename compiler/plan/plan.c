@@ -1,8 +1,8 @@
 /* plan.c - from the meaning to a chain of passes.
  *
  * In: a checked pattern and what is forced. Out: a plan, that is the tables
- * that the run time walks (runtime/rt.h) and the expressions behind their
- * numbers. Branches that share heads run in one pass, with one running
+ * that the run time walks (runtime/plan_table.h) and the expressions behind
+ * their numbers. Branches that share heads run in one pass, with one running
  * softmax, where the rows of a class fill tiles (on a GPU by counting: fuse.c);
  * else each is its own pass and resumes the state of the one before. */
 #include "planner.h"

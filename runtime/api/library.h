@@ -27,7 +27,7 @@ typedef struct dil_library_kernel {
   uint64_t hash;            /* of the library and the kernel's place in it */
   uint64_t plan_hash;
   const char *name;
-  const void *image;        /* of the plan, see image.c */
+  const void *image;        /* of the plan, see plan_serial.c */
   size_t image_size;
   const dil_code *questions; /* `dimension` alone, for every machine; NULL: the
                                plan has no inputs */

@@ -52,7 +52,7 @@ dil_status cuda_time(const dil_cuda *device, cuda_clock clock,
                      dil_status (*work)(void *), void *context,
                      double *seconds);
 
-/* ---- foresee.c ----------------------------------------------------------- */
+/* ---- estimate.c ---------------------------------------------------------- */
 
 dil_status kernel_foresee(const dil_cuda_facts *facts, const dil_table *table,
                           const dil_cuda_code *code, int32_t count,

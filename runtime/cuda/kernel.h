@@ -1,5 +1,5 @@
 /* kernel.h - a plan on a device, or on one that is only thought of: what running
- * it (kernel.c) and foreseeing a run (foresee.c) share. */
+ * it (kernel.c) and foreseeing a run (estimate.c) share. */
 #ifndef DIL_RUNTIME_CUDA_KERNEL_H
 #define DIL_RUNTIME_CUDA_KERNEL_H
 

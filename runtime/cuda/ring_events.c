@@ -1,4 +1,4 @@
-/* ring_events.c - CUDA events of steps and messages; see ring_notes.h. */
+/* ring_events.c - CUDA events of steps and messages; see ring_events.h. */
 #include "ring_events.h"
 #include "runtime/base/status.h"
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* flight_recorder.c - the flight recorder of a rank; see flight.h. */
+/* flight_recorder.c - the flight recorder of a rank; see flight_recorder.h. */
 #include "flight_recorder.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/status.h"

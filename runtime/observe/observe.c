@@ -1,4 +1,4 @@
-/* observe.c - the three ways to see what goes on, together: see seeing.h. */
+/* observe.c - the three ways to see what goes on, together: see observe.h. */
 #include "observe.h"
 #include "log.h"
 #include "metrics.h"

@@ -1,6 +1,6 @@
 /* ring_state.c - the running state of one rank's queries, in memory and as a
- * checkpoint file (kept.h): a header that identifies plan, shape and rank, then
- * o and lse in f32. */
+ * checkpoint file (checkpoint.h): a header that identifies plan, shape and
+ * rank, then o and lse in f32. */
 #include "ring_state.h"
 #include "checkpoint.h"
 #include "runtime/base/arithmetic.h"

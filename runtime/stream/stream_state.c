@@ -1,7 +1,7 @@
 /* stream_state.c - what a streamed run keeps of itself: where it is, the f32
  * state of the queries in work, and a sum of the rows that are finished. In: a
- * run after a pair of chunks. Out: PREFIX.state (kept.h); or the run that has
- * left it, as far as it was. */
+ * run after a pair of chunks. Out: PREFIX.state (checkpoint.h); or the run that
+ * has left it, as far as it was. */
 #include "stream_work.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/module.h"

@@ -85,7 +85,7 @@ bool hopper_tiles_choose(const hopper_table *table, const hopper_place *place,
                          int32_t tile_rows, int64_t processors,
                          hopper_launch *l);
 
-/* hopper_guests.c: sets in a launch's classes which of them share tiles. */
+/* hopper_packing.c: sets in a launch's classes which of them share tiles. */
 void hopper_guests_fill(const hopper_table *table, hopper_launch *l);
 
 /* hopper_count.c: counts the key blocks that a launch visits, for the fields of
@@ -94,7 +94,7 @@ void hopper_guests_fill(const hopper_table *table, hopper_launch *l);
 void hopper_count(const hopper_table *table, const hopper_launch *l,
                   int32_t tile_keys, dil_cuda_pass *out);
 
-/* hopper_keep.c: describes in a launch, whose sizes are set, which rows still
+/* hopper_live.c: describes in a launch, whose sizes are set, which rows still
  * need a state. These are the rows that `later` branches select, and in a shard
  * also rows with keys in other parts. */
 void hopper_keeps_fill(const dil_table *table, uint64_t later,

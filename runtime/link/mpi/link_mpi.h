@@ -70,8 +70,8 @@ bool link_good(mpi_link *l, int code, const char *what);
  * it has failed. */
 dil_status mpi_link_new(MPI_Comm comm, double timeout, dil_link **link);
 
-/* blame.c: receives revokes and heartbeats and answers questions about this
- * rank's wait, without blocking. */
+/* silent_rank.c: receives revokes and heartbeats and answers questions about
+ * this rank's wait, without blocking. */
 void blame_listen(mpi_link *l);
 /* Sends a heartbeat to all other ranks. */
 void blame_live(mpi_link *l);

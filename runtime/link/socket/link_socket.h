@@ -73,7 +73,7 @@ frame net_frame(const net *n, int32_t kind, int64_t size);
  * reason and the culprit. */
 void net_fail(net *n, int32_t culprit, const char *why);
 
-/* link_socket_door.c, the accepting side: returns the next connection whose
+/* link_socket_accept.c, the accepting side: returns the next connection whose
  * first frame is complete; -1: none is until `end`, in seconds of the clock.
  * Silent and foreign connections delay no rank. A frame of another version of
  * dil comes back as COMES with ranks = 0. */
@@ -90,8 +90,9 @@ bool net_returns(net *n, int file, const frame *said);
 enum { WHO = 80 };
 void net_print_who(int file, bool here, int32_t process, char words[WHO]);
 
-/* link_socket_meet.c, the rendezvous: connects each two ranks within `patience`
- * seconds. net_rejoin does so for ranks whose addresses are known already. */
+/* link_socket_rendezvous.c, the rendezvous: connects each two ranks within
+ * `patience` seconds. net_rejoin does so for ranks whose addresses are known
+ * already. */
 dil_status net_meet(net *n, const char *address, double patience);
 dil_status net_rejoin(net *n, double patience);
 /* Blocking receive of exactly `size` bytes. */
@@ -106,8 +107,8 @@ void net_limit(int file, double end);
 /* A connection, or -1; *refused: no process listens there. */
 int net_connect(const struct sockaddr_storage *at, double end, bool *refused);
 
-/* link_socket_lost.c: false if the host refuses connections to the rank's port,
- * so that its process has ended. */
+/* link_socket_failure.c: false if the host refuses connections to the rank's
+ * port, so that its process has ended. */
 bool net_may_run(const net *n, int32_t rank);
 /* After a failure, the remaining ranks find each other and agree on n->lost,
  * within about 2 * timeout seconds. False: they do not agree, and the last

@@ -1,4 +1,4 @@
-/* test_cubin_cache.c - cubins by their sources (keep_shelf.c): plans that
+/* test_cubin_cache.c - cubins by their sources (cubin_cache.c): plans that
  * differ share one, in a process and between processes, without NVRTC; what
  * differs in chip, compiler or content does not. An NVRTC that counts
  * (counting/) stands in for the real one, so that none is needed. */

@@ -1,5 +1,5 @@
 /* hopper_config.c - tile configurations of the Hopper kernels; see
- * hopper_cut.h.
+ * hopper_config.h.
  *
  * In: a request and a strategy's configurations. Out: the configuration of an
  * attempt, the facts of its code, the macros that templates/hopper/hopper.cu
