@@ -100,7 +100,32 @@ rule "a guard is the path of its header" \
       echo "$file: not $guard"
   done)"
 
-# ---- libraries of others ------------------------------------------------------
+# In comments of sources and in documents; templates name theirs by x.cuh.
+# shellcheck disable=SC2046
+rule "a file that a comment or a document names is there" \
+  "$({ git ls-files; echo dil/dil.h x.cuh grammar/parser.h grammar/scanner.h \
+    interface.h compiler/codegen/gpu/templates.inc | tr ' ' '\n'; } | awk '
+    NR == FNR {
+      for (name = "/" $0; sub(/^[^\/]*\//, "", name);) have[name]
+      next
+    }
+    FILENAME !~ /\.md$/ && !/^ *(\/\*|\* |\/\/|# [a-zA-Z])/ { next }
+    /^ *# *include/ { next }
+    {
+      for (text = $0; match(text, name_of);) {
+        name = substr(text, RSTART, RLENGTH)
+        text = substr(text, RSTART + RLENGTH)
+        gsub(/^[.\/]+/, "", name)
+        if (text !~ /^[A-Za-z0-9_(-]/ && text !~ /^\.[a-z]/ &&
+            name !~ /\*/ && !(name in have))
+          print FILENAME ":" FNR ": " name
+      }
+    }' - name_of='[A-Za-z0-9_./*-]*[A-Za-z0-9_][.](cuh|cu|def|sh|c|h)' \
+    $(git ls-files compiler runtime grammar templates tests Makefile '*.md' |
+      grep -E '\.([chly]|def|cuh?|sh|awk|md)$|Makefile$' |
+      grep -vE '^tests/(golden|abi)/'))"
+
+# ---- libraries of others ----------------------------------------------------
 
 core=$(git ls-files compiler grammar | grep -E '\.([chly]|def)$' |
   grep -v '^compiler/codegen/[cg]pu/')

@@ -1,7 +1,7 @@
 /* chip.h - what emulated kernels are compiled with, in C++ on the host: the
  * words of CUDA C, the functions that a kernel calls, and one function for each
  * PTX instruction, by its whole name. What threads do together, and what
- * happens later, is done by the emulator (warp.c, async.c, product.c). */
+ * happens later, is done by the emulator (warp.c, async.c, group.c). */
 #pragma once
 
 /* ---- the words ------------------------------------------------------------ */
