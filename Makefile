@@ -35,11 +35,11 @@ runtime  := $(filter-out $(caller),$(call folder,$(addprefix runtime/,api base \
             observe pool rowset cpu cpu/$(arch) cache npy ring link link/socket \
             stream)))
 grammar  := $(BUILD)/grammar/parser.o $(BUILD)/grammar/scanner.o
-# The tables of the fast kernel on a GPU, which planning counts.
-tables   := $(call objects,runtime/cuda/hopper/hopper_table.c \
-            runtime/cuda/hopper/hopper_keys.c)
+# Tables of the fast kernels on a GPU: planning, the GPU's code generator and
+# its run time each link them.
+tables   := $(call folder,runtime/tables)
 core     := $(call folder,compiler $(addprefix compiler/,base front pattern \
-            analysis plan schedule codegen oracle api)) $(grammar) $(tables)
+            analysis plan schedule codegen oracle api)) $(grammar)
 # What the command line has besides the core.
 cli      := $(filter-out %/main.o,$(call folder,$(addprefix compiler/,cli \
             library exchange))) \
@@ -47,7 +47,6 @@ cli      := $(filter-out %/main.o,$(call folder,$(addprefix compiler/,cli \
 cpu      := $(call folder,compiler/codegen/cpu compiler/codegen/cpu/$(arch))
 gpu      := $(call folder,compiler/codegen/gpu compiler/codegen/gpu/hopper)
 cuda     := $(call folder,runtime/cuda runtime/cuda/hopper)
-fast     := $(call folder,runtime/cuda/hopper)
 units    := $(call folder,tests/unit/*)
 unit      = $(filter %/$(1).o,$(units))
 suites   := $(addprefix $(BUILD)/tests/,$(basename $(notdir $(units))))
@@ -96,7 +95,7 @@ all: $(if $(filter build,$(BUILD)),dil) $(BUILD)/dil $(library)
 
 dil: $(BUILD)/dil
 	$(call say,copy)cp $< $@
-$(BUILD)/dil: $(BUILD)/compiler/cli/main.o $(core) $(cli) $(runtime)
+$(BUILD)/dil: $(BUILD)/compiler/cli/main.o $(core) $(tables) $(cli) $(runtime)
 	$(call say,link)$(LINK) $(hosted) -o $@ $^ $(CLILIBS) $(LDLIBS)
 # Names that a public header declares, and for libdilrt those that the parts of
 # dil share; all others stay inside.
@@ -116,7 +115,8 @@ $(rt): $(runtime) $(BUILD)/libdilrt.map
 	  -o $@ $(runtime) $(LDLIBS)
 	@echo $(runtime) > $(BUILD)/libdilrt.objects
 # Arithmetic on a plan's rows is all that both hold.
-$(BUILD)/libdil.so.$(abi): $(core) $(call folder,runtime/rowset) $(rt) \
+$(BUILD)/libdil.so.$(abi): $(core) $(tables) \
+                           $(call folder,runtime/rowset) $(rt) \
                            $(BUILD)/libdil.map
 	$(call say,link)$(shared) -Wl,--version-script=$(BUILD)/libdil.map $(beside) \
 	  -o $@ $(filter %.o,$^) $(rt) $(CORELIBS) $(LDLIBS)
@@ -127,10 +127,9 @@ $(BUILD)/dil-cpu.so: $(cpu) $(BUILD)/compiler/base/arena.o $(rt) | $(BUILD)/part
 	$(call say,link)$(part) -o $@ $^ $(shell $(LLVM) --libs) \
 	  -L$(shell $(LLVM) --libdir) $(LDLIBS)
 # NVRTC and the CUDA driver are opened at run time: neither is needed here.
-# The fast kernel's tables are made at a call, and asked for when it is chosen.
-$(BUILD)/dil-gpu.so: $(gpu) $(fast) $(rt) | $(BUILD)/part.map
+$(BUILD)/dil-gpu.so: $(gpu) $(tables) $(rt) | $(BUILD)/part.map
 	$(call say,link)$(part) -o $@ $^ $(LDLIBS)
-$(BUILD)/dilrt-cuda.so: $(cuda) $(rt) | $(BUILD)/part.map
+$(BUILD)/dilrt-cuda.so: $(cuda) $(tables) $(rt) | $(BUILD)/part.map
 	$(call say,link)$(part) -o $@ $^ $(LDLIBS)
 $(BUILD)/dilrt-nccl.so: $(call folder,runtime/link/nccl) $(rt) \
                         | $(BUILD)/part.map
@@ -142,7 +141,7 @@ $(BUILD)/runtime/link/mpi/%.o: EXTRA = $(patsubst -I%,-isystem %,$(shell \
 # The run time as one object, the GPU's part included, for libraries that carry
 # it: `dil build --standalone`. What calls of ready kernels need, and no more.
 carried := $(filter-out $(call folder,$(addprefix runtime/,cache npy ring link \
-           link/socket stream)),$(runtime)) $(cuda)
+           link/socket stream)),$(runtime)) $(cuda) $(tables)
 $(BUILD)/dilrt.o: $(carried)
 	$(call say,link)$(CC) -r -nostdlib -Wl,--strip-debug -o $@ $^
 # The same for hosts without shared libraries: one object, so that names which
@@ -219,12 +218,12 @@ $(BUILD)/tests/harness.a: $(harness)
 .SECONDEXPANSION:
 $(suites): $(BUILD)/tests/%: $$(call unit,$$*)
 $(fuzzer): %: %.o
-$(suites) $(fuzzer): $(core) $(cli) $(runtime) $(BUILD)/tests/harness.a
+$(suites) $(fuzzer): $(core) $(tables) $(cli) $(runtime) $(BUILD)/tests/harness.a
 	$(call say,link)$(LINK) $(hosted) -o $@ $(filter %.o,$^) \
 	  $(filter %.a,$^) -lcheck -lsubunit -lrt $(CLILIBS) $(MORELIBS) $(LDLIBS)
 $(BUILD)/tests/bench/pool_cuda: $(cuda)
 $(hopper): $(hoppers) $(cuda) $(gpu)
-$(turns) $(pools) $(gpuhost) $(mpihost) $(hopper): %: %.o $(core) $(cli) $(runtime)
+$(turns) $(pools) $(gpuhost) $(mpihost) $(hopper): %: %.o $(core) $(tables) $(cli) $(runtime)
 	$(call say,link)$(LINK) $(hosted) -o $@ $^ $(CLILIBS) $(LDLIBS)
 # Kernels switch stacks, which no sanitizer follows, whatever OPT says.
 $(emulated): override OPT = -O2 -g
@@ -266,8 +265,7 @@ $(gpuhost).o: EXTRA = -I$(BUILD)/include
 # Suites of the back end's insides are linked with it.
 $(cpusuite): $(cpu)
 $(BUILD)/tests/test_hopper_tables $(BUILD)/tests/test_hopper_states \
-$(BUILD)/tests/test_hopper_sections $(BUILD)/tests/test_hopper_count: \
-  $(fast)
+$(BUILD)/tests/test_hopper_sections $(BUILD)/tests/test_hopper_count \
 $(BUILD)/tests/test_cuda: $(cuda)
 $(cpusuite): MORELIBS = $(shell $(LLVM) --libs) -L$(shell $(LLVM) --libdir)
 .SECONDARY: $(units) $(fuzzer).o $(turns).o $(pools:=.o) $(gpuhost).o \
@@ -337,7 +335,7 @@ fuzz: all $(fuzzer)
 	@BUILD=build/fuzz SECONDS_EACH=$(FUZZ_SECONDS) tests/fuzz/front.sh
 # libFuzzer needs clang; called by tests/fuzz/front.sh where it is installed.
 $(BUILD)/tests/fuzz/fuzz_front: $(BUILD)/tests/fuzz/fuzz_front.o $(core) \
-                                $(cli) $(runtime)
+                                $(tables) $(cli) $(runtime)
 	$(call say,link)$(LINK) -fsanitize=fuzzer -o $@ $^ $(CLILIBS) $(LDLIBS)
 
 # ---- the house --------------------------------------------------------------
@@ -428,7 +426,7 @@ $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
 	@printf '%s\n' '$(subst ','\'',$(CC) $(FLAGS))' | cmp -s - $@ || \
 	  printf '%s\n' '$(subst ','\'',$(CC) $(FLAGS))' > $@
-$(core) $(cli) $(runtime) $(cpu) $(gpu) $(cuda) $(harness) $(units) $(fuzzer).o \
+$(core) $(tables) $(cli) $(runtime) $(cpu) $(gpu) $(cuda) $(harness) $(units) $(fuzzer).o \
   $(turns).o $(pools:=.o) $(gpuhost).o $(mpihost).o $(hoppers) $(emulated) \
   $(allocs) $(BUILD)/tests/fuzz/fuzz_front.o \
   $(BUILD)/compiler/cli/main.o: \

@@ -202,7 +202,7 @@ dil_status stage_fuse(const driver_request *r, compilation *c) {
   if (r->from_plan) return DIL_OK;
   if (!widths_fit(c)) return DIL_INPUT;
   c->planned = plan_fuse(c->arena, c->diag, c->normal, r->force,
-                         r->device == KNOB_CUDA);
+                         r->device == KNOB_CUDA ? &plan_target_gpu : NULL);
   return c->planned ? DIL_OK : DIL_INPUT;
 }
 

@@ -138,6 +138,9 @@ rule "the run time includes nothing of the compiler" \
 # shellcheck disable=SC2086 # a list of paths without spaces
 rule "the compiler core includes neither LLVM nor CUDA" \
   "$(includes "($llvm|$cuda)" $core)"
+# shellcheck disable=SC2086
+rule "the compiler core includes nothing of a GPU's families" \
+  "$(includes 'runtime/cuda/(hopper|general)' $core)"
 rule "the run time includes neither LLVM nor CUDA" \
   "$(includes "($llvm|$cuda)" runtime |
     grep -v -e '^runtime/cuda/' -e '^runtime/link/nccl/')"
@@ -172,6 +175,12 @@ asked() { undefined "$BUILD/$1" | sed 's/@.*//' | sort -u; }
 asked libdilrt.so >"$work/asked-rt"
 rule "libdilrt.so needs nothing of the compiler" \
   "$(comm -23 "$work/core" "$work/rt" | comm -12 "$work/asked-rt" -)"
+# shellcheck disable=SC2046
+symbols -g $(objects runtime/cuda 'none') >"$work/cuda"
+# shellcheck disable=SC2046
+rule "the compiler core needs nothing of runtime/cuda" \
+  "$(nm --undefined-only $(objects compiler 'compiler/codegen/(cpu|gpu)') |
+    awk 'NF == 2 { print $2 }' | sort -u | comm -12 - "$work/cuda")"
 rule "libdilrt.so needs no LLVM" "$(grep -E '^LLVM|^_ZN4llvm' "$work/asked-rt")"
 rule "the run time that libraries carry is whole" \
   "$(nm --undefined-only "$BUILD/dilrt.o" | awk '{ print $2 }' | sort -u |

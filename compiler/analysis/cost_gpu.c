@@ -4,7 +4,8 @@
  * Shares are of kernels measured on one H200; what matters is the order. */
 #include "cost.h"
 #include "runtime/cuda/chips.h"
-#include "runtime/cuda/hopper/hopper.h"
+#include "runtime/cuda/cuda.h"
+#include "runtime/tables/fast_classes.h"
 #include <math.h>
 #include <string.h>
 
@@ -121,7 +122,7 @@ static double turns_of(const cost_gpu_case *c, double tiles, double slots) {
     double lower = tiles * ceil((double)c->N / height) /
                    ceil((double)c->N / code->tile_rows);
     double share =
-        hopper_block_time(height) / hopper_block_time(code->tile_rows);
+        fast_block_time(height) / fast_block_time(code->tile_rows);
     least = fmin(least, turns(lower, slots) * share);
   }
   return least;

@@ -122,7 +122,7 @@ static dil_status add_dtype(building *b, const char *name, compilation c,
   p->fast = p->fast && dtype == DIL_F32;
   c.pattern = p;
   c.planned = plan_make_for(c.arena, c.diag, p, options_force(b->options),
-                            !b->library.isa_count);
+                            b->library.isa_count ? NULL : &plan_target_gpu);
   if (!c.planned) return DIL_INPUT;
   driver_apply_knobs(&c, &c.knobs);
   const char *ending = arena_print(c.arena, "_%s", dil_dtype_name(dtype));

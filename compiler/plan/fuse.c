@@ -4,15 +4,13 @@
  * branches reach are visited once and no state travels, but the branches cut
  * rows into classes, whose tiles may be far from full; in passes of their own
  * tiles are full, and the rows that a later pass comes to have a state in
- * memory. Counted by position, in blocks of keys of a full tile, with the
- * tables of the Hopper kernel (runtime/cuda/hopper/hopper_table.c): nothing by
- * length. */
+ * memory. Counted by position, in blocks of keys of a full tile, with what the
+ * target says of its tiles and classes of rows (target.h): nothing by length. */
 #include "planner.h"
 #include "compiler/analysis/cost.h"
-#include "runtime/cuda/hopper/hopper.h"
 #include <math.h>
 
-enum { BRANCHES_MOST = 16, KEYS = 128 };
+enum { BRANCHES_MOST = 16 };
 /* Blocks of keys that the end of a tile takes as long as. */
 static const double TILE_END = 0.5;
 /* Of the smaller pass, to be gained by one of its own: it is a launch more, and
@@ -21,8 +19,9 @@ static const double MARGIN = 0.05;
 
 typedef struct fuser {
   const plan *plan;
+  const plan_target *target;
   int32_t height;       /* rows of the tallest tile */
-  double block_bytes;   /* see cost_gpu_block_bytes */
+  double block_bytes;   /* as of the target */
   int32_t count;
   struct {
     uint64_t branches;
@@ -34,26 +33,26 @@ typedef struct fuser {
 /* ---- one pass ------------------------------------------------------------ */
 
 /* Of so many rows in tiles of this height, in tiles that are full. */
-static double tiles_of(double rows, int32_t height) {
+static double tiles_of(const fuser *f, double rows, int32_t height) {
   double whole = floor(rows / height);
-  return whole * hopper_block_time(height) +
-         hopper_block_time((int64_t)ceil(rows - whole * height));
+  return whole * f->target->block_time(height) +
+         f->target->block_time((int64_t)ceil(rows - whole * height));
 }
 
 /* Cells that several segments cut are of all lengths. */
-static double crossed_tiles_of(double rows, int32_t height) {
-  return (rows / height + 0.5) * hopper_block_time(height);
+static double crossed_tiles_of(const fuser *f, double rows, int32_t height) {
+  return (rows / height + 0.5) * f->target->block_time(height);
 }
 
-static double blocks_of(const hopper_table *t, int32_t height, double homes) {
+static double blocks_of(const fuser *f, const fast_class *class, int32_t count,
+                        int32_t height) {
   double sum = 0;
-  for (int32_t i = 0; i < t->class_count; i++) {
-    const hopper_class *k = &t->classes[i];
-    double rows = t->cell[i] / k->stride;
-    double tiles = k->cuts ? crossed_tiles_of(rows, height)
-                           : tiles_of(rows, height);
-    sum += t->shapes[k->shape].members / homes * tiles / t->cell[i] *
-           (t->blocks[i] + TILE_END);
+  for (int32_t i = 0; i < count; i++) {
+    const fast_class *k = &class[i];
+    double rows = k->cell / k->stride;
+    double tiles = k->is_crossed ? crossed_tiles_of(f, rows, height)
+                                 : tiles_of(f, rows, height);
+    sum += k->heads * tiles / k->cell * (k->blocks + TILE_END);
   }
   return sum;
 }
@@ -63,20 +62,17 @@ static bool measure(const fuser *f, uint64_t branches, double *blocks,
                     double *rows) {
   dil_pass pass = {branches, plan_period(&f->plan->table, branches)};
   dil_table alone = f->plan->table;
-  hopper_table made;
-  char reason[128];
+  fast_class class[FAST_CLASSES];
+  int32_t count;
   alone.passes = &pass;
   alone.pass_count = 1;
-  if (!hopper_table_fill(&alone, 0, KEYS, &made, reason, sizeof reason))
+  if (!f->target->classes(&alone, 0, f->target->tile_keys, class, &count))
     return false;
-  double homes = made.home ? (double)made.period / (double)made.home : 1;
   *blocks = INFINITY;
   for (int32_t height = f->height; height > 0; height -= 64)
-    *blocks = fmin(*blocks, blocks_of(&made, height, homes));
+    *blocks = fmin(*blocks, blocks_of(f, class, count, height));
   *rows = 0;
-  for (int32_t i = 0; i < made.class_count; i++)
-    *rows += made.shapes[made.classes[i].shape].members / homes /
-             made.classes[i].stride;
+  for (int32_t i = 0; i < count; i++) *rows += class[i].heads / class[i].stride;
   return true;
 }
 
@@ -148,13 +144,13 @@ static bool join_best(fuser *f) {
   return most > 0;
 }
 
-bool fuse_choose(plan *p) {
-  enum { WIDE = 64 };
+bool fuse_choose(plan *p, const plan_target *target) {
   dil_table *t = &p->table;
   dil_pass *passes = (dil_pass *)t->passes;
-  bool wide = t->head_dim > WIDE || t->value_dim > WIDE;
-  fuser f = {.plan = p, .height = wide ? 128 : 192,
-             .block_bytes = cost_gpu_block_bytes(p->pattern),
+  fuser f = {.plan = p,
+             .target = target,
+             .height = target->tile_rows(t),
+             .block_bytes = target->block_bytes(p->pattern),
              .count = t->branch_count};
   if (f.count > BRANCHES_MOST) return false;
   for (int32_t b = 0; b < f.count; b++) {

@@ -221,10 +221,10 @@ static void join_branches(planner *pl) {
   }
 }
 
-static void choose_passes(planner *pl, bool gpu) {
+static void choose_passes(planner *pl, const plan_target *target) {
   dil_table *t = &pl->plan->table;
   dil_pass *passes = (dil_pass *)t->passes;
-  if (!gpu || !counts_passes(pl->plan) || !fuse_choose(pl->plan))
+  if (!target || !counts_passes(pl->plan) || !fuse_choose(pl->plan, target))
     join_branches(pl);
   for (int32_t p = 0; p < t->pass_count; p++)
     passes[p].period = plan_period(t, passes[p].branches);
@@ -326,21 +326,21 @@ const pattern *plan_normalise(arena *a, const pattern *p, unsigned force) {
 }
 
 plan *plan_fuse(arena *a, diag *d, const pattern *normal, unsigned force,
-                bool gpu) {
+                const plan_target *target) {
   int before = diag_errors(d);
   planner pl = plan_begin(a, d, normal, force);
   if (diag_errors(d) > before) return NULL;
-  choose_passes(&pl, gpu);
+  choose_passes(&pl, target);
   return plan_passes_fit(&pl, normal->at) ? pl.plan : NULL;
 }
 
 plan *plan_make(arena *a, diag *d, const pattern *p, unsigned force) {
-  return plan_make_for(a, d, p, force, false);
+  return plan_make_for(a, d, p, force, NULL);
 }
 
 plan *plan_make_for(arena *a, diag *d, const pattern *p, unsigned force,
-                    bool gpu) {
-  return plan_fuse(a, d, plan_normalise(a, p, force), force, gpu);
+                    const plan_target *target) {
+  return plan_fuse(a, d, plan_normalise(a, p, force), force, target);
 }
 
 plan *plan_apply_knobs(arena *a, const plan *p, const knobs *k) {

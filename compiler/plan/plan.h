@@ -2,6 +2,7 @@
 #ifndef DIL_COMPILER_PLAN_PLAN_H
 #define DIL_COMPILER_PLAN_PLAN_H
 
+#include "target.h"
 #include "compiler/dil.h"
 #include "compiler/front/program.h"
 #include "compiler/pattern/pattern.h"
@@ -37,15 +38,16 @@ typedef struct plan {
 /* The pattern of which a plan is made: normalised, but as it was written where
  * what is forced speaks of the branches that a person wrote. */
 const pattern *plan_normalise(arena *a, const pattern *p, unsigned force);
-/* A plan of a normalised pattern, with its passes chosen. `gpu`: a GPU alone
- * will run it, which decides which branches share a pass. NULL when the pattern
+/* A plan of a normalised pattern, with its passes chosen. `target`: the
+ * only kind of device that will run it, which decides which branches share a
+ * pass; NULL: no kind decides. NULL when the pattern
  * has what no back end runs yet; the reason is in d. */
 plan *plan_fuse(arena *a, diag *d, const pattern *normal, unsigned force,
-                bool gpu);
+                const plan_target *target);
 /* Both at once; plan_make is for processors. */
 plan *plan_make(arena *a, diag *d, const pattern *p, unsigned force);
 plan *plan_make_for(arena *a, diag *d, const pattern *p, unsigned force,
-                    bool gpu);
+                    const plan_target *target);
 /* A copy of the plan with the knobs that change it: the size of key tiles. */
 plan *plan_apply_knobs(arena *a, const plan *p, const knobs *k);
 void plan_print(const plan *p, FILE *out);

@@ -17,8 +17,8 @@ bool plan_passes_fit(planner *pl, span at);
 int64_t plan_period(const dil_table *t, uint64_t branches);
 /* Whether some head is served by both. */
 bool plan_share_heads(const dil_table *t, uint64_t one, uint64_t other);
-/* fuse.c: passes by counting what each takes on a GPU. False, and nothing done:
+/* fuse.c: passes by counting what each takes on the target. False, and nothing done:
  * there is no kernel that it could be counted for. */
-bool fuse_choose(plan *p);
+bool fuse_choose(plan *p, const plan_target *target);
 
 #endif

@@ -5,8 +5,9 @@
  * the test that the kernel makes on a row's position (is_kept in
  * templates/hopper/hopper_walk.cuh). It may name more rows than are computed
  * later, never fewer. No table grows with the length. */
-#include "hopper_maker.h"
+#include "hopper.h"
 #include "runtime/rowset/walk.h"
+#include "runtime/tables/hopper_maker.h"
 #include <limits.h>
 #include <stdlib.h>
 

@@ -116,7 +116,7 @@ START_TEST(passes_are_counted_for_gpus) {
                                 NULL, 0);
   ck_assert_ptr_nonnull(read);
   plan *p = plan_make_for(memory, messages, read->pattern[0],
-                          counted[_i].force, true);
+                          counted[_i].force, &plan_target_gpu);
   ck_assert_msg(p != NULL, "%s", complaints());
   plan_verify(p);
   ck_assert_int_eq(p->table.pass_count, counted[_i].passes);

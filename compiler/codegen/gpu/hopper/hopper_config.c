@@ -6,7 +6,7 @@
  * takes. */
 #include "hopper_config.h"
 #include "runtime/cuda/chips.h"
-#include "runtime/cuda/hopper/hopper.h"
+#include "runtime/tables/hopper_table.h"
 #include <string.h>
 
 static int32_t rounded(int32_t n, int32_t to) { return (n + to - 1) / to * to; }

@@ -1,7 +1,7 @@
 /* hopper_fast.c - the fast family of sm_90a: what dil-gpu.so asks of it beyond
  * its strategies. Out: fast_hopper. */
 #include "compiler/codegen/gpu/gpu.h"
-#include "runtime/cuda/hopper/hopper.h"
+#include "runtime/tables/hopper_table.h"
 
 /* Masks or score chains must be evaluated for each pair. */
 static bool hopper_is_pairwise(const dil_table *t) {

@@ -5,11 +5,11 @@
  * the pattern's tables and this call's numbers. The tables are made once.
  * Launches for the last few call sizes and maps of the last tensors are cached.
  * */
-#include "counters.h"
-#include "maps.h"
+#include "hopper.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/status.h"
-#include "runtime/cuda/hopper/hopper.h"
+#include "runtime/cuda/counters.h"
+#include "runtime/cuda/maps.h"
 #include "runtime/rowset/walk.h"
 #include <math.h>
 #include <pthread.h>

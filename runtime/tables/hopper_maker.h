@@ -1,9 +1,9 @@
 /* hopper_maker.h - shared by hopper_table.c and hopper_keys.c, which turn a
  * pass into the Hopper kernel's tables. */
-#ifndef DIL_RUNTIME_CUDA_HOPPER_HOPPER_MAKER_H
-#define DIL_RUNTIME_CUDA_HOPPER_HOPPER_MAKER_H
+#ifndef DIL_RUNTIME_TABLES_HOPPER_MAKER_H
+#define DIL_RUNTIME_TABLES_HOPPER_MAKER_H
 
-#include "hopper.h"
+#include "hopper_table.h"
 #include "runtime/base/arithmetic.h"
 #include <stdio.h>
 
