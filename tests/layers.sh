@@ -45,9 +45,9 @@ built=$(git ls-files compiler runtime | sed -n "s,\(.*\)\.c$,$BUILD/\1.o,p" |
   while read -r object; do [ ! -e "$object" ] || echo "$object"; done)
 # shellcheck disable=SC2086 # lists of paths without spaces
 {
-  awk -v build="$BUILD" -f tests/arrows.awk $house
+  awk -v build="$BUILD" -f tests/support/arrows.awk $house
   nm -A -g $built "$BUILD"/grammar/*.o |
-    awk -v build="$BUILD" -v symbols=1 -f tests/arrows.awk
+    awk -v build="$BUILD" -v symbols=1 -f tests/support/arrows.awk
 } | sort -u >"$work/used"
 rows ':!' | sort -u >"$work/allowed"
 rule "no folder includes or calls another but as layers.txt says" \
