@@ -110,7 +110,7 @@ static void print_variant(dil_variant variant, const backend_code *made,
             "  tiles: %d query rows by %d keys, %d keys a block, k and v "
             "packed as %s",
             code->lanes, code->tile_keys, code->key_block,
-            code->pack == 2 ? "bf16 pairs" : "f32");
+            code->pack == DIL_PACK_BF16_PAIRS ? "bf16 pairs" : "f32");
   else
     fprintf(out, "  rows, for few queries: one by one, k and v in place");
   fprintf(out, "; %zu bytes of object\n", made->size);

@@ -36,6 +36,12 @@ enum {
   DIL_CODE_CELL = 4,   /* bytes of an f32 or of a pair of bf16 */
   DIL_CODE_ROOM = 16   /* elements of s that a row kernel has room for past n */
 };
+/* How the rows of keys, values, queries and weights are packed. The value says
+ * how many elements share a cell. */
+typedef enum dil_pack {
+  DIL_PACK_F32 = 1,       /* row by row */
+  DIL_PACK_BF16_PAIRS = 2 /* two neighbours along the sum in a cell */
+} dil_pack;
 /* m is in units of log2, lse in those of the natural logarithm. */
 #define DIL_LOG2_E 1.44269504088896340736f
 #define DIL_LN_2 0.69314718055994530942f
@@ -48,7 +54,7 @@ typedef enum dil_cover { DIL_EMPTY, DIL_PARTIAL, DIL_FULL } dil_cover;
 
 /* Entry points of a tile kernel: `lanes` query rows by up to `tile_keys`
  * keys; queries are in the vector lanes. L = lanes, n = keys of this tile,
- * P = pack: 1 when it computes in f32, 2 when in bf16 pairs.
+ * P = pack, a dil_pack: 1 when it computes in f32, 2 when in bf16 pairs.
  *   qt  [ceil(D/P)][L][P]   the queries, transposed
  *   k   [n][ceil(D/P)*P]    packed keys; may be read up to the next multiple
  *                           of `key_block` rows, whatever stands there

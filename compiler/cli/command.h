@@ -48,7 +48,7 @@ typedef struct device_choice {
 enum { DEVICE_CPU, DEVICE_ORACLE, DEVICE_CUDA }; /* words of --device */
 
 /* The kinds of arguments, and the type of the field each is kept in. Integers
- * are read as setting_read_number has them: "64k", "1e6". */
+ * are read as environment_read_number has them: "64k", "1e6". */
 #define OPTION_KINDS(X)                                                        \
   X(FLAG, bool)                                                                \
   X(COUNT, int64_t)    /* 0 .. 2^31 - 1 */                                     \

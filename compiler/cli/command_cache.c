@@ -208,7 +208,7 @@ static dil_status collect_garbage(store *s) {
   int32_t removed = 0, trimmed = 0;
   dil_status status = DIL_OK;
   if (s->options->seen[OPTION_MAX_SIZE])
-    status = setting_read_bytes("--max-size", s->options->max_size, &max);
+    status = environment_read_bytes("--max-size", s->options->max_size, &max);
   for (int32_t i = 0; !status && i < s->count; i++) {
     cache_entry e;
     bool stale;

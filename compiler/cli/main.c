@@ -93,8 +93,8 @@ static int exit_code(dil_status status) {
 int main(int argc, char **argv) {
   arena *a = arena_new();
   signal(SIGXFSZ, SIG_IGN); /* a write past the limit on files then fails */
-  dil_status status = dil_seeing_open();
-  if (!status) status = dil_seeing_flush(); /* where that can be written */
+  dil_status status = dil_observe_open();
+  if (!status) status = dil_observe_flush(); /* where that can be written */
   if (status) message_error(status, NULL, "%s", dil_last_error());
   dil_trace_name_thread("main");
   if (!status) status = run_command(a, argc, argv);
@@ -102,7 +102,7 @@ int main(int argc, char **argv) {
   if ((fflush(stdout) || ferror(stdout)) && !status)
     status = message_error(DIL_ENVIRONMENT, NULL,
                            "cannot write standard output: %s", strerror(errno));
-  if (dil_seeing_flush() && !status)
+  if (dil_observe_flush() && !status)
     status = message_error(DIL_ENVIRONMENT, NULL, "%s", dil_last_error());
   return exit_code(status);
 }

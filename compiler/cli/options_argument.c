@@ -18,7 +18,7 @@ static int32_t word_index(const char *list, const char *word, size_t length) {
 }
 
 /* Why it is none, where the range does not say it; or NULL. */
-static const char *integer_hint(arena *a, setting_number found,
+static const char *integer_hint(arena *a, environment_number found,
                                 const char *text) {
   if (found == NUMBER_WRONG && *text != '-')
     return "an integer is written as 65536, 64k or 1e6; k, M, G and T are "
@@ -34,7 +34,7 @@ static const char *integer_hint(arena *a, setting_number found,
 static dil_status read_integer(arena *a, const option_row *row,
                                const char *text, uint64_t low, uint64_t high,
                                uint64_t *number) {
-  setting_number found = setting_read_number(text, number);
+  environment_number found = environment_read_number(text, number);
   if (!found && *number >= low && *number <= high) return DIL_OK;
   return message_error(DIL_USAGE, integer_hint(a, found, text),
                        "--%s wants an integer from %llu to %llu, got '%s'",
@@ -138,7 +138,7 @@ static dil_status read_room(const option_row *row, const char *text,
                             int64_t *bytes) {
   char what[32];
   snprintf(what, sizeof what, "--%s", row->name);
-  if (setting_read_bytes(what, text, bytes))
+  if (environment_read_bytes(what, text, bytes))
     return message_error(DIL_USAGE, NULL, "%s", dil_last_error());
   if (*bytes) return DIL_OK;
   return message_error(DIL_USAGE, "left out, the bytes are half of the memory at "

@@ -11,7 +11,7 @@
  * MPI job, or processes that a launcher started together. */
 static dil_status find_nccl_way(session_ranks *t) {
   dil_status status = DIL_OK;
-  bool asked = setting_text("DIL_MEET") != NULL;
+  bool asked = environment_text("DIL_MEET") != NULL;
   t->job = asked || launch_by_mpi();
   if (!t->job && t->launched.ranks > 1)
     t->job = launch_meeting(t->meet, sizeof t->meet, &status);

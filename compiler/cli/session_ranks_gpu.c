@@ -26,7 +26,7 @@ static dil_status take_own(session_ranks *t, const options *o, int32_t count) {
 
 /* Whether the launcher gives each process of this host one GPU of its own. */
 static bool is_told_apart(const session_ranks *t, int32_t count) {
-  return t->job && count == 1 && setting_text("CUDA_VISIBLE_DEVICES");
+  return t->job && count == 1 && environment_text("CUDA_VISIBLE_DEVICES");
 }
 
 static dil_status count_devices(session_ranks *t, const options *o,

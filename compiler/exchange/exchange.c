@@ -38,12 +38,12 @@ static const exchange_speed speeds[] = {
 dil_status exchange_speed_of(const topology *t, bool on_gpu,
                              exchange_speed *speed) {
   int64_t bytes = 0;
-  dil_status status = setting_bytes("DIL_LINK_SPEED", &bytes);
+  dil_status status = environment_bytes("DIL_LINK_SPEED", &bytes);
   bool processes = t->link == LINK_MPI || t->link == LINK_PROCESS;
   *speed = speeds[on_gpu      ? JOINS_GPUS
                   : processes ? JOINS_PROCESSES
                               : JOINS_THREADS];
-  if (status || !setting_text("DIL_LINK_SPEED")) return status;
+  if (status || !environment_text("DIL_LINK_SPEED")) return status;
   speed->bytes = (double)bytes;
   speed->source = "by DIL_LINK_SPEED";
   return bytes ? DIL_OK
@@ -194,7 +194,7 @@ static dil_status find_room(const chooser *c, double *room) {
   int64_t bytes = positions_count(&own) * c->B * c->table->kv_heads *
                   route_row_bytes(c->table);
   bytes = maximum(bytes, SMALL);
-  dil_status status = setting_bytes("DIL_GATHER_MAX", &bytes);
+  dil_status status = environment_bytes("DIL_GATHER_MAX", &bytes);
   *room = (double)bytes;
   return status;
 }

@@ -141,7 +141,7 @@ static const char *put_cuda(writer *w, const library_kernel *k) {
 static dil_status put_image(writer *w, const library_kernel *k,
                             const char **symbol, size_t *size) {
   void *image;
-  dil_status status = dil_image_write(&k->plan->table, &image, size);
+  dil_status status = dil_plan_serialise(&k->plan->table, &image, size);
   if (status) return status;
   *symbol = symbol_of(w, k, "image");
   put_data(w, *symbol, arena_copy(w->arena, image, *size), *size);

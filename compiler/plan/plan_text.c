@@ -25,7 +25,8 @@ static void print_branches(const plan *p, uint64_t branches, FILE *out) {
 }
 
 /* What one class sees of the other classes of its own cell. */
-static void print_class(const plan *p, const shape *s, int32_t c, FILE *out) {
+static void print_class(const plan *p, const class_table *s, int32_t c,
+                        FILE *out) {
   fprintf(out, "#   %d/%lld of the rows: ", s->first[c + 1] - s->first[c],
           (long long)s->period);
   print_branches(p, s->branches[c], out);
@@ -55,11 +56,11 @@ static void print_classes(arena *a, const plan *p, const dil_pass *pass,
   if (pass->period > DIL_PERIOD_MAX) return; /* one branch, one class */
   walk w = {.table = &p->table, .pass = pass, .round = 1, .keys = INT32_MAX};
   if (!find_head(&w)) return;
-  void *memory = arena_take(a, 1, shape_size(pass->period));
-  shape s;
-  shape_init(&s, pass->period, memory);
-  cell c = walk_cell(&w, 0, INT32_MAX);
-  walk_shape(&w, c, &s);
+  void *memory = arena_take(a, 1, class_table_size(pass->period));
+  class_table s;
+  class_table_init(&s, pass->period, memory);
+  segment_cell c = walk_cell(&w, 0, INT32_MAX);
+  walk_classes(&w, c, &s);
   if (c.high == INT32_MAX) fprintf(out, "# head %d, one cell:\n", w.head);
   else
     fprintf(out, "# head %d, cell of %lld positions:\n", w.head,

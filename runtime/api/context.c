@@ -71,7 +71,7 @@ static void destroy(dil_context *c) {
   else dil_threads_free(c->threads);
   if (alive) pthread_mutex_destroy(&c->attached_lock);
   if (alive) taken_free(c);
-  if (dil_seeing_flush())
+  if (dil_observe_flush())
     LOG(&c->log, DIL_LOG_WARNING, "%s", dil_last_error());
   free(c);
 }
@@ -84,7 +84,7 @@ static dil_status open_context(const dil_context_options *options,
   *context = NULL;
   if (options)
     status = dil_struct_read(&o, sizeof o, options, "dil_context_options");
-  if (!status) status = dil_seeing_open();
+  if (!status) status = dil_observe_open();
   if (status) return status;
   dil_context *c = calloc(1, sizeof *c);
   if (!c) return dil_fail(DIL_MEMORY, "no memory for a context");

@@ -38,7 +38,7 @@ static dil_status loan_begin(const dil_library_kernel *k, loan **begun) {
   loan *l = calloc(1, sizeof *l);
   if (!l) return dil_fail(DIL_MEMORY, "no memory for a kernel");
   l->library = k;
-  dil_status status = dil_image_read(k->image, k->image_size, &l->table);
+  dil_status status = dil_plan_deserialise(k->image, k->image_size, &l->table);
   if (status) free(l);
   else *begun = l;
   return status;

@@ -11,11 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { IMAGE_MAGIC = 0x676d6964 /* "dimg" */, IMAGE_VERSION = 1 };
+enum { SERIAL_MAGIC = 0x676d6964 /* "dimg" */, SERIAL_VERSION = 1 };
 
 typedef struct head {
   uint32_t magic, version;
-  uint64_t size; /* of the whole image */
+  uint64_t size; /* of all bytes */
   uint64_t sum;  /* of what follows the head */
 } head;
 
@@ -167,17 +167,17 @@ static size_t write_fields(const dil_table *table, char *bytes, size_t size) {
   return c.used;
 }
 
-dil_status dil_image_write(const dil_table *table, void **bytes,
+dil_status dil_plan_serialise(const dil_table *table, void **bytes,
                            size_t *size) {
   *size = write_fields(table, NULL, 0);
-  char *image = malloc(*size);
-  *bytes = image;
-  if (!image)
+  char *serial = malloc(*size);
+  *bytes = serial;
+  if (!serial)
     return dil_fail(DIL_MEMORY, "no memory for %zu bytes of a plan", *size);
-  write_fields(table, image, *size);
-  head h = {IMAGE_MAGIC, IMAGE_VERSION, *size,
-            sum_of(image + sizeof h, *size - sizeof h)};
-  memcpy(image, &h, sizeof h);
+  write_fields(table, serial, *size);
+  head h = {SERIAL_MAGIC, SERIAL_VERSION, *size,
+            sum_of(serial + sizeof h, *size - sizeof h)};
+  memcpy(serial, &h, sizeof h);
   return DIL_OK;
 }
 
@@ -258,24 +258,24 @@ static dil_status check_head(const void *bytes, size_t size) {
   head h;
   if (size < sizeof h) return damaged("it is shorter than its head");
   memcpy(&h, bytes, sizeof h);
-  if (h.magic != IMAGE_MAGIC) return damaged("it is no image");
-  if (h.version != IMAGE_VERSION)
+  if (h.magic != SERIAL_MAGIC) return damaged("it is no image");
+  if (h.version != SERIAL_VERSION)
     return dil_fail(DIL_INPUT, "the image of a plan has version %u, this "
                                "build reads %d",
-                    h.version, IMAGE_VERSION);
+                    h.version, SERIAL_VERSION);
   if (h.size != size) return damaged("it has another size than it says");
   if (h.sum != sum_of((const char *)bytes + sizeof h, size - sizeof h))
     return damaged("its sum is wrong");
   return DIL_OK;
 }
 
-/* Names take no more than the image's own bytes, and a NUL each. */
-static size_t block_bytes(const dil_table *t, size_t image) {
+/* Names take no more than the serialised plan's own bytes, and a NUL each. */
+static size_t block_bytes(const dil_table *t, size_t serial) {
   return sizeof *t + ARRAY_BYTES(t, branches, branch_count) +
          ARRAY_BYTES(t, passes, pass_count) +
          ARRAY_BYTES(t, predicates, predicate_count) +
          ARRAY_BYTES(t, inputs, input_count) +
-         (size_t)t->branch_count * phase_bytes(t) + image +
+         (size_t)t->branch_count * phase_bytes(t) + serial +
          (size_t)t->input_count + 1;
 }
 
@@ -293,7 +293,8 @@ static dil_status read_arrays(codec *c, const dil_table *fixed,
   return good ? DIL_OK : damaged("a part of it is none of a plan's");
 }
 
-dil_status dil_image_read(const void *bytes, size_t size, dil_table **table) {
+dil_status dil_plan_deserialise(const void *bytes, size_t size,
+                                dil_table **table) {
   codec c = {.reading = true,
              .bytes = (char *)bytes,
              .size = size,

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-const char *setting_text(const char *name) {
+const char *environment_text(const char *name) {
   const char *text = secure_getenv(name);
   return text && *text ? text : NULL;
 }
@@ -55,7 +55,7 @@ static const char *read_unit(const char *text, int32_t *two) {
 }
 
 /* Everything of the text; NUMBER_WRONG: there is more, or no digit. */
-static setting_number read_written(const char *text, written *w) {
+static environment_number read_written(const char *text, written *w) {
   if (!is_digit(*text)) return NUMBER_WRONG;
   const char *at = read_digits(text, &w->digits);
   if (at && *at == '.' && is_digit(at[1])) {
@@ -68,9 +68,9 @@ static setting_number read_written(const char *text, written *w) {
   return *at ? NUMBER_WRONG : NUMBER_WHOLE;
 }
 
-setting_number setting_read_number(const char *text, uint64_t *number) {
+environment_number environment_read_number(const char *text, uint64_t *number) {
   written w = {0};
-  setting_number found = read_written(text, &w);
+  environment_number found = read_written(text, &w);
   if (found) return found;
   unsigned __int128 value = (unsigned __int128)w.digits << w.two;
   for (; w.ten < 0 && value; w.ten++, value /= 10)
@@ -80,10 +80,10 @@ setting_number setting_read_number(const char *text, uint64_t *number) {
   return value > UINT64_MAX ? NUMBER_LARGE : NUMBER_WHOLE;
 }
 
-dil_status setting_read_bytes(const char *what, const char *text,
+dil_status environment_read_bytes(const char *what, const char *text,
                               int64_t *bytes) {
   uint64_t number;
-  setting_number found = setting_read_number(text, &number);
+  environment_number found = environment_read_number(text, &number);
   if (found || number > INT64_MAX)
     return dil_fail(DIL_USAGE,
                     "%s is '%.99s', not a number of bytes such as 64M or 2G",
@@ -92,13 +92,13 @@ dil_status setting_read_bytes(const char *what, const char *text,
   return DIL_OK;
 }
 
-dil_status setting_bytes(const char *name, int64_t *bytes) {
-  const char *text = setting_text(name);
-  return text ? setting_read_bytes(name, text, bytes) : DIL_OK;
+dil_status environment_bytes(const char *name, int64_t *bytes) {
+  const char *text = environment_text(name);
+  return text ? environment_read_bytes(name, text, bytes) : DIL_OK;
 }
 
-dil_status setting_count(const char *name, int64_t max, int64_t *count) {
-  const char *text = setting_text(name);
+dil_status environment_count(const char *name, int64_t max, int64_t *count) {
+  const char *text = environment_text(name);
   char *end = NULL;
   if (!text) return DIL_OK;
   errno = 0;
@@ -111,7 +111,7 @@ dil_status setting_count(const char *name, int64_t max, int64_t *count) {
   return DIL_OK;
 }
 
-dil_status setting_word(const char *name, const char *text,
+dil_status environment_word(const char *name, const char *text,
                         const char *const *words, int32_t count,
                         int32_t *index) {
   char all[256] = "";
@@ -138,7 +138,7 @@ static const char *meaning(char mark, char text[65]) {
   return text;
 }
 
-dil_status setting_path(const char *name, const char *text, char *path,
+dil_status environment_path(const char *name, const char *text, char *path,
                         size_t size) {
   size_t used = 0;
   char piece[65];

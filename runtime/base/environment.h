@@ -6,34 +6,34 @@
 
 /* The value of a variable; NULL when it is unset, empty, or this program runs
  * with another user's rights. */
-const char *setting_text(const char *name);
-typedef enum setting_number {
+const char *environment_text(const char *name);
+typedef enum environment_number {
   NUMBER_WHOLE,  /* it is one */
   NUMBER_WRONG,  /* the text is no number */
   NUMBER_BROKEN, /* it has a fraction */
   NUMBER_LARGE,  /* it needs more than 64 bits */
-} setting_number;
+} environment_number;
 /* A whole number as people write it: "4096", "1e6", and with k, M, G or T,
  * which are powers of 1024, "64k" or "1.5G". The letters may be of either case.
  */
-setting_number setting_read_number(const char *text, uint64_t *number);
+environment_number environment_read_number(const char *text, uint64_t *number);
 /* Reads such a number of bytes from a variable. `*bytes` stays as it is when the
  * variable is not set. DIL_USAGE when it is something else. */
-dil_status setting_bytes(const char *name, int64_t *bytes);
+dil_status environment_bytes(const char *name, int64_t *bytes);
 /* The same of a text that was given otherwise; `what` names it. */
-dil_status setting_read_bytes(const char *what, const char *text,
+dil_status environment_read_bytes(const char *what, const char *text,
                               int64_t *bytes);
 /* A number of 0..max, likewise. */
-dil_status setting_count(const char *name, int64_t max, int64_t *count);
+dil_status environment_count(const char *name, int64_t max, int64_t *count);
 /* The place of `text` among `count` words. DIL_USAGE with all words when it is
  * none of them. */
-dil_status setting_word(const char *name, const char *text,
+dil_status environment_word(const char *name, const char *text,
                         const char *const *words, int32_t count,
                         int32_t *index);
 /* A file's path with %p as the process, %h as the host and %r as the rank in a
  * job (0 outside of one), so that processes that share a setting do not share
  * the file. DIL_USAGE when it is too long. */
-dil_status setting_path(const char *name, const char *text, char *path,
+dil_status environment_path(const char *name, const char *text, char *path,
                         size_t size);
 
 #endif

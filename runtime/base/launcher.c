@@ -24,20 +24,20 @@ enum { LAUNCHERS = sizeof launchers / sizeof *launchers };
 
 static int32_t find_launcher(void) {
   int32_t i = 0;
-  while (i < LAUNCHERS && !setting_text(launchers[i].rank)) i++;
+  while (i < LAUNCHERS && !environment_text(launchers[i].rank)) i++;
   return i;
 }
 
 const char *launch_rank(void) {
   int32_t i = find_launcher();
-  return i < LAUNCHERS ? setting_text(launchers[i].rank) : NULL;
+  return i < LAUNCHERS ? environment_text(launchers[i].rank) : NULL;
 }
 
 static dil_status read_number(const char *name, int64_t *number,
                               const char **by) {
-  if (*number >= 0 || !name || !setting_text(name)) return DIL_OK;
+  if (*number >= 0 || !name || !environment_text(name)) return DIL_OK;
   *by = name;
-  return setting_count(name, INT32_MAX, number);
+  return environment_count(name, INT32_MAX, number);
 }
 
 /* What the launcher does not say, those below it may. */
@@ -64,15 +64,15 @@ static dil_status print_place(const char *host, int64_t port, char *place,
 }
 
 bool launch_meeting(char *place, size_t size, dil_status *status) {
-  const char *meet = setting_text("DIL_MEET");
-  const char *host = setting_text("MASTER_ADDR"),
-             *agent = setting_text("TORCHELASTIC_USE_AGENT_STORE");
+  const char *meet = environment_text("DIL_MEET");
+  const char *host = environment_text("MASTER_ADDR"),
+             *agent = environment_text("TORCHELASTIC_USE_AGENT_STORE");
   int64_t port = -1;
   *status = DIL_OK;
   if (meet && snprintf(place, size, "%s", meet) >= (int)size)
     *status = dil_fail(DIL_USAGE, "DIL_MEET is too long");
   if (meet || !host) return meet != NULL;
-  *status = setting_count("MASTER_PORT", 65535, &port);
+  *status = environment_count("MASTER_PORT", 65535, &port);
   if (!*status && port < 0)
     *status = dil_fail(DIL_USAGE, "MASTER_ADDR is '%.99s', and MASTER_PORT is "
                        "not set", host);
@@ -83,5 +83,6 @@ bool launch_meeting(char *place, size_t size, dil_status *status) {
 }
 
 bool launch_by_mpi(void) {
-  return setting_text("OMPI_COMM_WORLD_SIZE") || setting_text("PMI_SIZE");
+  return environment_text("OMPI_COMM_WORLD_SIZE") ||
+         environment_text("PMI_SIZE");
 }

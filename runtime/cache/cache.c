@@ -43,12 +43,12 @@ static const char *const mode_words[] = {"on", "ro", "off"};
 
 /* The XDG base directory specification has relative paths passed over. */
 static const char *absolute_path(const char *name) {
-  const char *path = setting_text(name);
+  const char *path = environment_text(name);
   return path && *path == '/' ? path : NULL;
 }
 
 static dil_status find_folder(cache_options *o, char *folder) {
-  const char *own = setting_text("DIL_CACHE_DIR");
+  const char *own = environment_text("DIL_CACHE_DIR");
   const char *shared = absolute_path("XDG_CACHE_HOME");
   const char *home = absolute_path("HOME");
   int length = own      ? snprintf(folder, PATH_MAX, "%s", own)
@@ -63,14 +63,15 @@ static dil_status find_folder(cache_options *o, char *folder) {
 }
 
 dil_status cache_options_read(cache_options *options, char *folder) {
-  const char *word = setting_text("DIL_CACHE");
+  const char *word = environment_text("DIL_CACHE");
   int32_t mode = CACHE_ON;
   *options = (cache_options){.disk_max = INT64_C(1) << 30,
                              .memory_max = INT64_C(64) << 20};
   dil_status status =
-      word ? setting_word("DIL_CACHE", word, mode_words, 3, &mode) : DIL_OK;
+      word ? environment_word("DIL_CACHE", word, mode_words, 3, &mode) : DIL_OK;
   options->mode = (cache_mode)mode;
-  if (!status) status = setting_bytes("DIL_CACHE_MAX_SIZE", &options->disk_max);
+  if (!status)
+    status = environment_bytes("DIL_CACHE_MAX_SIZE", &options->disk_max);
   return status ? status : find_folder(options, folder);
 }
 

@@ -267,8 +267,8 @@ static bool leaves_heads_out(const run *r) {
 
 static int64_t pass_bytes(const run *r, int32_t p) {
   const dil_pass *pass = &r->table->passes[p];
-  return run_variant(r, pass) == DIL_ROWS ? rows_bytes(r, pass)
-                                          : tiles_bytes(r, pass);
+  return run_variant(r, pass) == DIL_ROWS ? row_pass_bytes(r, pass)
+                                          : tile_pass_bytes(r, pass);
 }
 
 /* Scratch: [bounds of inputs][chained o][chained lse][what a pass needs]. */
@@ -296,7 +296,7 @@ static dil_status run_pass(run *r, int32_t p) {
   const dil_pass *pass = &r->table->passes[p];
   bool by_rows = run_variant(r, pass) == DIL_ROWS;
   int64_t begin = trace_begin();
-  dil_status status = by_rows ? rows_run(r, pass) : tiles_run(r, pass);
+  dil_status status = by_rows ? row_pass_run(r, pass) : tile_pass_run(r, pass);
   trace_end(begin, "pass", by_rows ? "pass by rows" : "pass by tiles", NULL, p);
   return status;
 }
@@ -305,8 +305,8 @@ static void begin_watch(const run *r) {
   int64_t total = 0;
   for (int32_t p = 0; p < r->table->pass_count; p++) {
     const dil_pass *pass = &r->table->passes[p];
-    total += run_variant(r, pass) == DIL_ROWS ? rows_rows(r, pass)
-                                              : tiles_rows(r, pass);
+    total += run_variant(r, pass) == DIL_ROWS ? row_pass_rows(r, pass)
+                                              : tile_pass_rows(r, pass);
   }
   atomic_store(&r->call->watch->done, 0);
   atomic_store(&r->call->watch->total, total);

@@ -50,11 +50,11 @@ static void register_image(dil_object *o) {
   __jit_debug_descriptor.first = entry;
   tell_gdb(entry, JIT_REGISTER);
   pthread_mutex_unlock(&list_lock);
-  o->announced = true;
+  o->registered = true;
 }
 
-void object_withdraw(dil_object *o) {
-  if (!o->announced) return;
+void jit_debug_unregister(dil_object *o) {
+  if (!o->registered) return;
   jit_code_entry *entry = &o->entry;
   pthread_mutex_lock(&list_lock);
   if (entry->next) entry->next->previous = entry->previous;
@@ -62,7 +62,7 @@ void object_withdraw(dil_object *o) {
   else __jit_debug_descriptor.first = entry->next;
   tell_gdb(entry, JIT_UNREGISTER);
   pthread_mutex_unlock(&list_lock);
-  o->announced = false;
+  o->registered = false;
 }
 
 /* ---- perf ---------------------------------------------------------------- */
@@ -98,7 +98,7 @@ static dil_status write_map(const dil_object *o) {
   return status;
 }
 
-dil_status object_announce(dil_object *o) {
+dil_status jit_debug_register(dil_object *o) {
   const char *wish = secure_getenv("DIL_PERF_MAP");
   if (wish && strcmp(wish, "0") && strcmp(wish, "1"))
     return dil_fail(DIL_USAGE, "DIL_PERF_MAP is '%s', not 0 or 1", wish);

@@ -5,7 +5,7 @@
  * key tile is settled by arithmetic and by the masks' intervals as empty, full
  * or partial, once for all branches that ask the same; what is left is
  * visited. Out: the tiles' states, advanced over the run. */
-#include "tile.h"
+#include "query_tile.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/rowset/walk.h"
 #include <math.h>
@@ -13,34 +13,35 @@
 
 /* ---- one visit: the kernels over one key tile ---------------------------- */
 
-static int32_t key_position(const tile *tl, const stretch *keys, int64_t n) {
-  return (int32_t)(keys->cell.low + shape_row(&tl->key, keys->c, n));
+static int32_t key_position(const query_tile *tl, const key_range *keys,
+                            int64_t n) {
+  return (int32_t)(keys->cell.low + class_table_row(&tl->key, keys->c, n));
 }
 
-static float value_element(const tile *tl, const char *v, int64_t n,
+static float value_element(const query_tile *tl, const char *v, int64_t n,
                            int64_t d) {
   int64_t width = tl->run->table->value_dim;
-  if (tl->code->pack == 1) return ((const float *)v)[n * width + d];
+  if (tl->code->pack == DIL_PACK_F32) return ((const float *)v)[n * width + d];
   return dil_bf16_to_f32(
       ((const uint16_t *)v)[(n / 2 * width + d) * 2 + n % 2]);
 }
 
-static float weight_element(const tile *tl, int64_t n, int32_t lane) {
+static float weight_element(const query_tile *tl, int64_t n, int32_t lane) {
   int32_t lanes = tl->code->lanes;
-  if (tl->code->pack == 1) return tl->p[n * lanes + lane];
+  if (tl->code->pack == DIL_PACK_F32) return tl->p[n * lanes + lane];
   return dil_bf16_to_f32(
       ((const uint16_t *)tl->p)[(n / 2 * lanes + lane) * 2 + n % 2]);
 }
 
-static bool is_finite_row(const tile *tl, const char *v, int64_t n) {
+static bool is_finite_row(const query_tile *tl, const char *v, int64_t n) {
   for (int64_t d = 0; d < tl->run->table->value_dim; d++)
     if (!isfinite(value_element(tl, v, n, d))) return false;
   return true;
 }
 
-static void clear_row(const tile *tl, char *v, int64_t n) {
+static void clear_row(const query_tile *tl, char *v, int64_t n) {
   int64_t width = tl->run->table->value_dim;
-  if (tl->code->pack == 1) {
+  if (tl->code->pack == DIL_PACK_F32) {
     memset(v + n * width * 4, 0, (size_t)width * 4);
     return;
   }
@@ -51,7 +52,7 @@ static void clear_row(const tile *tl, char *v, int64_t n) {
 /* Values of NaN or Inf: a pair that is masked, dropped or scored -inf weighs 0,
  * and 0 * NaN is NaN, so such rows are taken out of the product and given only
  * to the lanes that see them. */
-static void add_values_apart(tile *tl, const char *v, int64_t n) {
+static void add_values_apart(query_tile *tl, const char *v, int64_t n) {
   int64_t whole = round_up(n, tl->code->pack); /* a pair may end past n */
   memcpy(tl->v_clean, v, (size_t)(whole * tl->v_bytes));
   for (int64_t i = 0; i < whole; i++)
@@ -70,7 +71,7 @@ static void add_values_apart(tile *tl, const char *v, int64_t n) {
 }
 
 /* predicates 0: every pair is kept. copies: branches this visit stands for. */
-static void visit(tile *tl, const stretch *keys, uint64_t predicates,
+static void visit(query_tile *tl, const key_range *keys, uint64_t predicates,
                   int32_t chain, int32_t copies) {
   const dil_code *code = tl->code;
   const dil_env *env = &tl->env.env;
@@ -134,7 +135,8 @@ static dil_cover window_cover(const dil_predicate *p, int64_t t0, int64_t t1,
 }
 
 /* Settles what can be settled for keys j0..j1; false when nothing is left. */
-static bool groups_resolve(const tile *tl, groups *g, int32_t j0, int32_t j1) {
+static bool groups_resolve(const query_tile *tl, groups *g, int32_t j0,
+                           int32_t j1) {
   bool some = false;
   for (int32_t i = 0; i < g->count; i++) {
     if (g->of[i].cover == DIL_PARTIAL) {
@@ -151,10 +153,10 @@ static bool groups_resolve(const tile *tl, groups *g, int32_t j0, int32_t j1) {
   return some;
 }
 
-/* Key rows of a stretch that the windows of these groups can reach: what
+/* Key rows of a range that the windows of these groups can reach: what
  * stands outside is invisible to every row of the tile. */
-static stretch trim(const tile *tl, const groups *g, uint64_t which,
-                    stretch keys) {
+static key_range trim(const query_tile *tl, const groups *g, uint64_t which,
+                    key_range keys) {
   int64_t low = INT64_MAX, high = INT64_MIN;
   for (uint64_t rest = which; rest; rest &= rest - 1) {
     const dil_predicate *p =
@@ -166,17 +168,17 @@ static stretch trim(const tile *tl, const groups *g, uint64_t which,
   }
   int64_t base = keys.cell.low;
   if (low > base) {
-    int64_t first = shape_rows(&tl->key, keys.c, low - base);
+    int64_t first = class_table_rows(&tl->key, keys.c, low - base);
     keys.n0 = maximum(keys.n0, floor_to(first, tl->code->pack));
   }
   if (high < keys.cell.high)
     keys.n1 =
-        minimum(keys.n1, shape_rows(&tl->key, keys.c, high + 1 - base));
+        minimum(keys.n1, class_table_rows(&tl->key, keys.c, high + 1 - base));
   return keys;
 }
 
-static void visit_partial(tile *tl, const groups *g, uint64_t which,
-                          stretch keys, int32_t copies) {
+static void visit_partial(query_tile *tl, const groups *g, uint64_t which,
+                          key_range keys, int32_t copies) {
   uint64_t predicates = 0;
   for (uint64_t rest = which; rest; rest &= rest - 1)
     predicates |= 1ull << g->of[__builtin_ctzll(rest)].predicate;
@@ -186,7 +188,8 @@ static void visit_partial(tile *tl, const groups *g, uint64_t which,
 }
 
 /* `union`: a key counts once, however many branches reach it. */
-static void visit_union(tile *tl, const groups *g, const stretch *keys) {
+static void visit_union(query_tile *tl, const groups *g,
+                        const key_range *keys) {
   uint64_t partial = 0;
   for (int32_t i = 0; i < g->count; i++) {
     if (g->of[i].cover == DIL_FULL) {
@@ -200,7 +203,8 @@ static void visit_union(tile *tl, const groups *g, const stretch *keys) {
 
 /* `softmax`: full groups of one score chain share a visit; a partial group
  * stands alone, since its copies differ from pair to pair. */
-static void visit_multiset(tile *tl, const groups *g, const stretch *keys) {
+static void visit_multiset(query_tile *tl, const groups *g,
+                           const key_range *keys) {
   uint64_t done = 0;
   for (int32_t i = 0; i < g->count; i++) {
     const group *first = &g->of[i];
@@ -225,12 +229,13 @@ static bool is_resolved(const groups *g) {
   return true;
 }
 
-static bool resolve_stretch(const tile *tl, groups *g, const stretch *keys) {
+static bool resolve_range(const query_tile *tl, groups *g,
+                          const key_range *keys) {
   return groups_resolve(tl, g, key_position(tl, keys, keys->n0),
                         key_position(tl, keys, keys->n1 - 1));
 }
 
-static bool has_masks(const tile *tl, const groups *g) {
+static bool has_masks(const query_tile *tl, const groups *g) {
   for (int32_t i = 0; i < g->count; i++)
     if (g->of[i].cover == DIL_PARTIAL &&
         tl->run->table->predicates[g->of[i].predicate].masked)
@@ -244,22 +249,22 @@ static bool same_covers(const groups *a, const groups *b) {
   return true;
 }
 
-static void visit_tile(tile *tl, const groups *g, const stretch *keys) {
+static void visit_tile(query_tile *tl, const groups *g, const key_range *keys) {
   if (tl->run->table->combine == DIL_COMBINE_UNION) visit_union(tl, g, keys);
   else visit_multiset(tl, g, keys);
 }
 
-/* A mask may have blocks smaller than a tile: pieces of it are settled one by
+/* A mask may have blocks smaller than a tile: subtiles of it are settled one by
  * one, and neighbours that came out alike are visited together. */
-static void visit_pieces(tile *tl, const groups *g, stretch keys) {
+static void visit_subtiles(query_tile *tl, const groups *g, key_range keys) {
   groups state = *g, now;
   int64_t end = keys.n1;
   for (int64_t n = keys.n0; n < end; n += DIL_SUBTILE_KEYS) {
-    stretch piece = keys;
-    piece.n0 = n;
-    piece.n1 = minimum(n + DIL_SUBTILE_KEYS, end);
+    key_range subtile = keys;
+    subtile.n0 = n;
+    subtile.n1 = minimum(n + DIL_SUBTILE_KEYS, end);
     now = *g;
-    resolve_stretch(tl, &now, &piece);
+    resolve_range(tl, &now, &subtile);
     if (n > keys.n0 && !same_covers(&state, &now)) {
       keys.n1 = n;
       visit_tile(tl, &state, &keys);
@@ -271,28 +276,29 @@ static void visit_pieces(tile *tl, const groups *g, stretch keys) {
   visit_tile(tl, &state, &keys);
 }
 
-/* Descends on halves of a stretch until it is settled or one tile. */
-static void visit_stretch(tile *tl, groups g, stretch keys, int64_t step) {
-  if (!resolve_stretch(tl, &g, &keys)) return;
+/* Descends on halves of a range until it is settled or one tile. */
+static void visit_range(query_tile *tl, groups g, key_range keys,
+                        int64_t step) {
+  if (!resolve_range(tl, &g, &keys)) return;
   int64_t tiles = (keys.n1 - keys.n0 + step - 1) / step;
   if (tiles > 1 && !is_resolved(&g)) {
-    stretch left = keys, right = keys;
+    key_range left = keys, right = keys;
     left.n1 = right.n0 = keys.n0 + tiles / 2 * step;
-    visit_stretch(tl, g, left, step);
-    visit_stretch(tl, g, right, step);
+    visit_range(tl, g, left, step);
+    visit_range(tl, g, right, step);
     return;
   }
   for (int64_t n = keys.n0; n < keys.n1; n += step) {
-    stretch one = keys;
+    key_range one = keys;
     one.n0 = n;
     one.n1 = minimum(n + step, keys.n1);
-    if (has_masks(tl, &g)) visit_pieces(tl, &g, one);
+    if (has_masks(tl, &g)) visit_subtiles(tl, &g, one);
     else visit_tile(tl, &g, &one);
   }
 }
 
 /* Keys a tile: evenly shared, unless blocks of a mask want whole tiles. */
-static int64_t tile_step(const tile *tl, const groups *g, int64_t n) {
+static int64_t tile_step(const query_tile *tl, const groups *g, int64_t n) {
   int64_t most = tl->code->tile_keys;
   for (int32_t i = 0; i < g->count; i++)
     if (g->of[i].predicate >= 0 &&
@@ -303,27 +309,27 @@ static int64_t tile_step(const tile *tl, const groups *g, int64_t n) {
                                 2 * tl->code->key_block));
 }
 
-/* Key rows of a stretch that stays in the cache while a group of tiles takes
+/* Key rows of a range that stays in the cache while a group of tiles takes
  * turns on it, in whole tiles. */
-static int64_t stretch_rows(const tile *tl, int64_t step) {
-  enum { STRETCH_BYTES = 1 << 18 };
-  int64_t rows_fit = STRETCH_BYTES / (tl->k_bytes + tl->v_bytes);
+static int64_t range_rows(const query_tile *tl, int64_t step) {
+  enum { RANGE_BYTES = 1 << 18 };
+  int64_t rows_fit = RANGE_BYTES / (tl->k_bytes + tl->v_bytes);
   return maximum(rows_fit / step, 1) * step;
 }
 
-void visit_run(tile *tl, uint64_t branches, stretch keys) {
+void key_visit_run(query_tile *tl, uint64_t branches, key_range keys) {
   groups g = {0};
   for (uint64_t rest = branches; rest; rest &= rest - 1)
     groups_add(&g, &tl->run->table->branches[__builtin_ctzll(rest)]);
   int64_t step = tile_step(tl, &g, keys.n1 - keys.n0), end = keys.n1;
-  int64_t most = stretch_rows(tl, step);
+  int64_t most = range_rows(tl, step);
   for (; keys.n0 < end; keys.n0 = keys.n1) {
     keys.n1 = minimum(keys.n0 + most, end);
     for (int32_t i = 0; i < tl->group_count; i++) {
       tl->q = &tl->group[i];
       g.t0 = tl->q->t[0];
       g.t1 = tl->q->t[tl->code->lanes - 1];
-      visit_stretch(tl, g, keys, step);
+      visit_range(tl, g, keys, step);
     }
   }
 }

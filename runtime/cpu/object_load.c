@@ -384,7 +384,7 @@ dil_status dil_object_load(const void *bytes, size_t size, const char *name,
       read_header,       check_extents, read_section_names, check_loaded,
       read_symbols,      check_symbols, refuse_undefined,   check_relocations,
       place_sections,    copy_sections, relocate,           protect,
-      object_announce,
+      jit_debug_register,
   };
   *object = NULL;
   dil_object *o = calloc(1, sizeof *o);
@@ -409,7 +409,7 @@ void *dil_object_symbol(const dil_object *o, const char *name) {
 
 void dil_object_free(dil_object *o) {
   if (!o) return;
-  object_withdraw(o);
+  jit_debug_unregister(o);
   if (o->memory) munmap(o->memory, o->memory_size);
   free(o->address);
   free(o->image);

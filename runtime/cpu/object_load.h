@@ -50,11 +50,11 @@ struct dil_object {
                                  that asks for one */
   uint64_t *got_end;          /* the next free slot */
   jit_code_entry entry;
-  bool announced;
+  bool registered;
 };
 
 /* Tells gdb and, with DIL_PERF_MAP=1, perf. */
-dil_status object_announce(dil_object *object);
-void object_withdraw(dil_object *object); /* from gdb; perf has no way */
+dil_status jit_debug_register(dil_object *object);
+void jit_debug_unregister(dil_object *object); /* from gdb; perf has no way */
 
 #endif

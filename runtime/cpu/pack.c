@@ -3,7 +3,7 @@
  * In: rows of q, k, v in their stored dtype at any stride. Out: keys and
  * values packed run by run, queries transposed so that they lie in the vector
  * lanes; and the way back for the sums. 16-bit storage becomes f32 on the way
- * unless the kernel computes in bf16 pairs (pack 2). */
+ * unless the kernel computes in bf16 pairs (DIL_PACK_BF16_PAIRS). */
 #include "pack.h"
 #include "runtime/arch.h"
 #include "runtime/code.h"
@@ -29,17 +29,17 @@ void row_from_f32(const float *from, dil_dtype dtype, int32_t width,
 
 /* ---- keys and values ----------------------------------------------------- */
 
-int64_t pack_key_bytes(int32_t width, int32_t pack) {
+int64_t pack_key_bytes(int32_t width, dil_pack pack) {
   return dil_code_cells(width, pack) * DIL_CODE_CELL;
 }
 
-int64_t pack_value_bytes(int32_t width, int32_t pack) {
+int64_t pack_value_bytes(int32_t width, dil_pack pack) {
   return (int64_t)width * DIL_CODE_CELL / pack;
 }
 
-static const char *row_at(const rows *from, const shape *s, int32_t c,
+static const char *row_at(const rows *from, const class_table *s, int32_t c,
                           int64_t low, int64_t n) {
-  return rows_at(from, low + shape_row(s, c, n));
+  return rows_at(from, low + class_table_row(s, c, n));
 }
 
 /* Rows lie far apart: no hardware prefetcher follows them. */
@@ -48,20 +48,20 @@ static inline void fetch_row(const rows *from, const char *row) {
   for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
 }
 
-static inline void fetch_ahead(const rows *from, const shape *s, int32_t c,
-                               int64_t low, int64_t n, int64_t n1) {
+static inline void fetch_ahead(const rows *from, const class_table *s,
+                               int32_t c, int64_t low, int64_t n, int64_t n1) {
   enum { AHEAD = 16 };
   if (n + AHEAD < n1) fetch_row(from, row_at(from, s, c, low, n + AHEAD));
 }
 
-void pack_keys(const rows *from, const shape *s, int32_t c, int64_t low,
-               int64_t n0, int64_t n1, int32_t pack, char *out) {
+void pack_keys(const rows *from, const class_table *s, int32_t c, int64_t low,
+               int64_t n0, int64_t n1, dil_pack pack, char *out) {
   int64_t bytes = pack_key_bytes(from->width, pack);
   for (int64_t n = n0; n < n1; n++) {
     const char *row = row_at(from, s, c, low, n);
     char *to = out + n * bytes;
     fetch_ahead(from, s, c, low, n, n1);
-    if (pack == 1) {
+    if (pack == DIL_PACK_F32) {
       row_to_f32(row, from->dtype, from->width, (float *)to);
       continue;
     }
@@ -70,7 +70,7 @@ void pack_keys(const rows *from, const shape *s, int32_t c, int64_t low,
   }
 }
 
-static bool pack_pairs(const rows *from, const shape *s, int32_t c,
+static bool pack_pairs(const rows *from, const class_table *s, int32_t c,
                        int64_t low, int64_t n0, int64_t n1, char *out) {
   static const half zero[DIL_HEAD_DIM_MAX];
   bool finite = true;
@@ -87,9 +87,10 @@ static bool pack_pairs(const rows *from, const shape *s, int32_t c,
   return finite;
 }
 
-bool pack_values(const rows *from, const shape *s, int32_t c, int64_t low,
-                 int64_t n0, int64_t n1, int32_t pack, char *out) {
-  if (pack == 2) return pack_pairs(from, s, c, low, n0, n1, out);
+bool pack_values(const rows *from, const class_table *s, int32_t c, int64_t low,
+                 int64_t n0, int64_t n1, dil_pack pack, char *out) {
+  if (pack == DIL_PACK_BF16_PAIRS)
+    return pack_pairs(from, s, c, low, n0, n1, out);
   bool finite = true;
   for (int64_t n = n0; n < n1; n++) {
     float *to = (float *)(out + n * from->width * 4);
@@ -108,16 +109,18 @@ void fetch_queries(const rows *from, const int32_t *t, int32_t lanes) {
 }
 
 void pack_queries(const rows *from, const int32_t *t, int32_t lanes,
-                  int32_t pack, void *qt, float *spare) {
+                  dil_pack pack, void *qt, float *spare) {
   const float *words[DIL_LANES_MAX];
   int32_t count = (int32_t)dil_code_cells(from->width, pack);
-  bool copy = pack == 2 ? from->width % 2 : from->dtype != DIL_F32;
+  bool copy =
+      pack == DIL_PACK_BF16_PAIRS ? from->width % 2 : from->dtype != DIL_F32;
   for (int32_t lane = 0; lane < lanes; lane++) {
     const char *row = rows_at(from, t[lane]);
     float *place = spare + (int64_t)lane * count;
     words[lane] = copy ? place : (const float *)row;
-    if (copy && pack == 1) row_to_f32(row, from->dtype, from->width, place);
-    if (copy && pack == 2) {
+    if (copy && pack == DIL_PACK_F32)
+      row_to_f32(row, from->dtype, from->width, place);
+    if (copy && pack == DIL_PACK_BF16_PAIRS) {
       place[count - 1] = 0;
       memcpy(place, row, (size_t)from->width * 2);
     }

@@ -2,6 +2,7 @@
 #ifndef DIL_RUNTIME_CPU_PACK_H
 #define DIL_RUNTIME_CPU_PACK_H
 
+#include "runtime/code.h"
 #include "runtime/rowset/walk.h"
 
 /* How one tensor's rows lie, for one batch row and head: position first + i *
@@ -19,20 +20,20 @@ static inline const char *rows_at(const rows *r, int64_t position) {
   return r->base + (r->step == 1 ? n : n / r->step) * r->stride;
 }
 
-/* Packed bytes of one key row, for a pack factor (see dil_code). */
-int64_t pack_key_bytes(int32_t width, int32_t pack);
-int64_t pack_value_bytes(int32_t width, int32_t pack);
+/* Packed bytes of one key row, for a dil_pack. */
+int64_t pack_key_bytes(int32_t width, dil_pack pack);
+int64_t pack_value_bytes(int32_t width, dil_pack pack);
 /* Key rows to slots: row n of class c for n in n0..n1-1, at out + n rows. */
-void pack_keys(const rows *from, const shape *s, int32_t c, int64_t low,
-               int64_t n0, int64_t n1, int32_t pack, char *out);
-/* Value rows likewise; with pack 2, n0 is even and an odd end is padded with
- * a zero row. True when every element is finite. */
-bool pack_values(const rows *from, const shape *s, int32_t c, int64_t low,
-                 int64_t n0, int64_t n1, int32_t pack, char *out);
+void pack_keys(const rows *from, const class_table *s, int32_t c, int64_t low,
+               int64_t n0, int64_t n1, dil_pack pack, char *out);
+/* Value rows likewise; with DIL_PACK_BF16_PAIRS, n0 is even and an odd end is
+ * padded with a zero row. True when every element is finite. */
+bool pack_values(const rows *from, const class_table *s, int32_t c, int64_t low,
+                 int64_t n0, int64_t n1, dil_pack pack, char *out);
 /* `lanes` query rows at positions t[] to the transposed layout. Here and
  * below, spare is room for `lanes` rows of f32. */
 void pack_queries(const rows *from, const int32_t *t, int32_t lanes,
-                  int32_t pack, void *qt, float *spare);
+                  dil_pack pack, void *qt, float *spare);
 /* Asks for rows that will be packed soon. */
 void fetch_queries(const rows *from, const int32_t *t, int32_t lanes);
 /* Rows of f32 sums o[width][lanes], each times factor[lane], to memory; or

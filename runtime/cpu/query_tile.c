@@ -4,9 +4,9 @@
  * block are walked cell by cell and class by class; each run of them is cut
  * into key tiles that are empty (skipped), full (no predicate code) or
  * partial. All branches of the pass share one running softmax. A group of
- * tiles takes turns on a stretch of keys while that is in the cache. Out: the
+ * tiles takes turns on a range of keys while that is in the cache. Out: the
  * rows' O and lse, or their advanced state (design: one pass). */
-#include "tile.h"
+#include "query_tile.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/rowset/walk.h"
 #include <math.h>
@@ -36,39 +36,40 @@ static void cut_queries(cutter *c, const dil_table *table, int64_t lanes,
   q->l = cut(c, lanes * f);
 }
 
-static int64_t cut_tile(tile *tl, const run *r, int64_t period,
+static int64_t cut_tile(query_tile *tl, const run *r, int64_t period,
                         char *memory) {
   const dil_table *table = r->table;
   const dil_code *code = r->code[DIL_TILES];
   cutter c = {memory, 0};
   int64_t lanes = code->lanes, keys = code->tile_keys, f = sizeof(float);
   int64_t width = maximum(table->head_dim, table->value_dim);
-  void *query = cut(&c, (int64_t)shape_size(period));
-  void *key = cut(&c, (int64_t)shape_size(period));
+  void *query = cut(&c, (int64_t)class_table_size(period));
+  void *key = cut(&c, (int64_t)class_table_size(period));
   for (int32_t i = 0; i < TILE_GROUP; i++)
     cut_queries(&c, table, lanes, &tl->group[i]);
   tl->s = cut(&c, (keys + code->key_block) * lanes * f);
-  tl->p = code->pack == 1 ? tl->s : cut(&c, (keys + 2) * lanes * 2);
+  tl->p = code->pack == DIL_PACK_F32 ? tl->s : cut(&c, (keys + 2) * lanes * 2);
   tl->mx = cut(&c, lanes * f);
   tl->alpha = cut(&c, lanes * f);
   tl->spare = cut(&c, (width + 1) * lanes * f);
   tl->j = cut(&c, (keys + code->key_block) * (int64_t)sizeof(int32_t));
   tl->v_clean = cut(&c, (keys + 2) * table->value_dim * f);
   if (memory) {
-    shape_init(&tl->query, period, query);
-    shape_init(&tl->key, period, key);
+    class_table_init(&tl->query, period, query);
+    class_table_init(&tl->key, period, key);
   }
   return c.used;
 }
 
-int64_t tile_bytes(const run *r, const dil_pass *pass) {
-  tile unused;
+int64_t query_tile_bytes(const run *r, const dil_pass *pass) {
+  query_tile unused;
   return cut_tile(&unused, r, run_period(r, pass), NULL);
 }
 
-void tile_init(tile *tl, const run *r, const dil_pass *pass, char *memory) {
+void query_tile_init(query_tile *tl, const run *r, const dil_pass *pass,
+                     char *memory) {
   const dil_code *code = r->code[DIL_TILES];
-  *tl = (tile){.run = r, .code = code};
+  *tl = (query_tile){.run = r, .code = code};
   cut_tile(tl, r, run_period(r, pass), memory);
   tl->k_bytes = pack_key_bytes(r->table->head_dim, code->pack);
   tl->v_bytes = pack_value_bytes(r->table->value_dim, code->pack);
@@ -77,22 +78,22 @@ void tile_init(tile *tl, const run *r, const dil_pass *pass, char *memory) {
 /* ---- all keys of a block ------------------------------------------------- */
 
 /* Every run of the block that `branches` of the query's class reach. */
-static void visit_block(tile *tl, cell query, uint64_t branches) {
+static void visit_block(query_tile *tl, segment_cell query, uint64_t branches) {
   int64_t slot = 0;
   for (int64_t at = tl->low; at < tl->high;) {
-    cell c = walk_cell(&tl->walk, at, tl->high);
+    segment_cell c = walk_cell(&tl->walk, at, tl->high);
     uint64_t near = walk_together(&tl->walk, query, c, branches);
-    walk_shape(&tl->walk, c, &tl->key);
+    walk_classes(&tl->walk, c, &tl->key);
     for (int32_t i = 0; i < tl->key.count; i++) {
       if (!tl->key.branches[i]) continue;
-      int64_t n = shape_rows(&tl->key, i, c.high - c.low);
+      int64_t n = class_table_rows(&tl->key, i, c.high - c.low);
       uint64_t reach = near & tl->key.branches[i];
-      stretch keys = {c, i, slot, 0, n};
+      key_range keys = {c, i, slot, 0, n};
       if (reach && n) {
-        if (tl->run->table->dedup) visit_run(tl, reach, keys);
+        if (tl->run->table->dedup) key_visit_run(tl, reach, keys);
         else
           for (; reach; reach &= reach - 1)
-            visit_run(tl, reach & -reach, keys);
+            key_visit_run(tl, reach & -reach, keys);
       }
       slot += round_up(n, tl->walk.round);
     }
@@ -103,15 +104,15 @@ static void visit_block(tile *tl, cell query, uint64_t branches) {
 /* ---- a tile's beginning and end ------------------------------------------ */
 
 /* Positions of the rows from n0 on; lanes past the last row repeat it. */
-static void query_positions(const tile *tl, cell query, int32_t c, int64_t n0,
-                            int64_t n1, int32_t *t) {
+static void query_positions(const query_tile *tl, segment_cell query, int32_t c,
+                            int64_t n0, int64_t n1, int32_t *t) {
   for (int32_t lane = 0; lane < tl->code->lanes; lane++)
-    t[lane] = (int32_t)(query.low + shape_row(&tl->query, c,
+    t[lane] = (int32_t)(query.low + class_table_row(&tl->query, c,
                                               minimum(n0 + lane, n1 - 1)));
 }
 
 /* Packs the rows of each tile of the group; the next one's are on the way. */
-static void load_queries(tile *tl, int64_t b) {
+static void load_queries(query_tile *tl, int64_t b) {
   const run *r = tl->run;
   int32_t lanes = tl->code->lanes;
   rows q = run_rows(&r->call->q, b, tl->walk.head, run_queries(r, b));
@@ -125,7 +126,7 @@ static void load_queries(tile *tl, int64_t b) {
 }
 
 /* An empty state, or the one that an earlier pass left. */
-static void load_state(tile *tl, int64_t b) {
+static void load_state(query_tile *tl, int64_t b) {
   int32_t lanes = tl->code->lanes, width = tl->run->table->value_dim;
   memset(tl->q->o, 0, (size_t)(width * lanes) * sizeof(float));
   for (int32_t lane = 0; lane < lanes; lane++) {
@@ -143,7 +144,7 @@ static void load_state(tile *tl, int64_t b) {
   }
 }
 
-static void store_rows(tile *tl, int64_t b, int64_t count) {
+static void store_rows(query_tile *tl, int64_t b, int64_t count) {
   const run *r = tl->run;
   char *out[DIL_LANES_MAX] = {0};
   for (int32_t lane = 0; lane < tl->code->lanes; lane++) {
@@ -162,8 +163,8 @@ static void store_rows(tile *tl, int64_t b, int64_t count) {
               tl->spare);
 }
 
-void tile_run(tile *tl, cell query, int32_t c, int64_t n0, int64_t n1,
-              int64_t b) {
+void query_tile_run(query_tile *tl, segment_cell query, int32_t c, int64_t n0,
+                    int64_t n1, int64_t b) {
   int64_t lanes = tl->code->lanes;
   tl->group_count = (int32_t)((n1 - n0 + lanes - 1) / lanes);
   for (int32_t i = 0; i < tl->group_count; i++)

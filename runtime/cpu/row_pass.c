@@ -35,7 +35,7 @@ typedef struct worker {
   row row[BATCH];
   float *s;
   int32_t *j;
-  shape key;
+  class_table key;
 } worker;
 
 typedef struct rows_work {
@@ -60,7 +60,7 @@ static int64_t row_count(const run *r) {
 /* Only `union` walks the classes. */
 static int64_t shape_area(const run *r, const dil_pass *pass) {
   if (r->table->combine != DIL_COMBINE_UNION) return 0;
-  return round_up((int64_t)shape_size(run_period(r, pass)), 64);
+  return round_up((int64_t)class_table_size(run_period(r, pass)), 64);
 }
 
 static int64_t worker_area(const run *r, const dil_pass *pass) {
@@ -95,7 +95,7 @@ static int64_t states_bytes(const rows_work *w) {
          (int64_t)sizeof(float);
 }
 
-int64_t rows_bytes(const run *r, const dil_pass *pass) {
+int64_t row_pass_bytes(const run *r, const dil_pass *pass) {
   rows_work w = plan_work(r, pass);
   return round_up(states_bytes(&w), 64) +
          dil_threads_count(r->threads) * w.worker_bytes;
@@ -116,7 +116,7 @@ static void cut_worker(const rows_work *w, char *at) {
     at += round_up(table->value_dim, 16) * (int64_t)sizeof(float);
   }
   if (shape_area(w->run, w->pass))
-    shape_init(&wk->key, run_period(w->run, w->pass), at);
+    class_table_init(&wk->key, run_period(w->run, w->pass), at);
 }
 
 /* ---- a stretch of keys of one row ---------------------------------------- */
@@ -233,13 +233,13 @@ static void visit_union(const rows_work *w, worker *wk, row *q,
              .served = q->selected,
              .head = q->head,
              .round = 1};
-  cell mine = {q->t, q->t + 1};
+  segment_cell mine = {q->t, q->t + 1};
   dil_progression there = {at->k.first, at->k.step, 0};
-  shape_reset(&wk->key, &there);
+  class_table_reset(&wk->key, &there);
   while (low < high) {
-    cell c = walk_cell(&wa, low, high);
+    segment_cell c = walk_cell(&wa, low, high);
     uint64_t near = walk_together(&wa, mine, c, q->selected);
-    if (near) walk_shape(&wa, c, &wk->key);
+    if (near) walk_classes(&wa, c, &wk->key);
     for (int32_t i = 0; near && i < wk->key.count; i++) {
       uint64_t reach = near & wk->key.branches[i];
       for (int32_t o = wk->key.first[i]; reach && o < wk->key.first[i + 1]; o++)
@@ -428,12 +428,12 @@ static int64_t item_count(const rows_work *w) {
   return w->run->B * w->run->table->kv_heads * w->batches * w->splits;
 }
 
-int64_t rows_rows(const run *r, const dil_pass *pass) {
+int64_t row_pass_rows(const run *r, const dil_pass *pass) {
   rows_work w = plan_work(r, pass);
   return item_count(&w) * BATCH;
 }
 
-dil_status rows_run(run *r, const dil_pass *pass) {
+dil_status row_pass_run(run *r, const dil_pass *pass) {
   rows_work w = plan_work(r, pass);
   int64_t threads = dil_threads_count(r->threads);
   w.states = (float *)r->scratch;

@@ -99,12 +99,12 @@ void input_range(const dil_env *env, int32_t index, int32_t axis,
 /* ---- tile_pass.c and row_pass.c: the two ways to run a pass -------------- */
 
 /* Scratch bytes for a pass, and the pass itself. */
-int64_t tiles_bytes(const run *r, const dil_pass *pass);
-dil_status tiles_run(run *r, const dil_pass *pass);
-int64_t rows_bytes(const run *r, const dil_pass *pass);
-dil_status rows_run(run *r, const dil_pass *pass);
+int64_t tile_pass_bytes(const run *r, const dil_pass *pass);
+dil_status tile_pass_run(run *r, const dil_pass *pass);
+int64_t row_pass_bytes(const run *r, const dil_pass *pass);
+dil_status row_pass_run(run *r, const dil_pass *pass);
 /* The call's watch grows by this with each run of the pass. */
-int64_t tiles_rows(const run *r, const dil_pass *pass);
-int64_t rows_rows(const run *r, const dil_pass *pass);
+int64_t tile_pass_rows(const run *r, const dil_pass *pass);
+int64_t row_pass_rows(const run *r, const dil_pass *pass);
 
 #endif

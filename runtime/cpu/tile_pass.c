@@ -1,13 +1,13 @@
 /* tile_pass.c - a pass over tiles: blocks, packing and the order of the work.
  *
- * In: a pass and a call. A block is a stretch of positions that no segment of
+ * In: a pass and a call. A block is a range of positions that no segment of
  * the pass leaves, for one batch row and one head (or one K/V head, when all
  * query heads of it select the same rows). Its keys and values are packed once
  * and shared by all its query tiles. One queue of work items holds, for each
  * block, its packing and then its strips of queries; packing runs one block
  * ahead, and an item waits only for items before it. What a tile computes
  * depends on the shape of the call alone, never on threads or timing. */
-#include "tile.h"
+#include "query_tile.h"
 #include "runtime/arch.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/observe/trace.h"
@@ -29,7 +29,7 @@ typedef struct buffer {
   atomic_llong bad;          /* 1 + the last block with NaN or Inf values */
 } buffer;
 
-typedef struct tiles {
+typedef struct tile_pass {
   const run *run;
   const dil_pass *pass;
   bool shared;            /* query heads of a K/V head share packed rows */
@@ -44,8 +44,8 @@ typedef struct tiles {
   int64_t slots;          /* packed rows a block, at most */
   int64_t buffers;
   buffer *buffer;
-  tile *tile;             /* [threads] */
-} tiles;
+  query_tile *tile;             /* [threads] */
+} tile_pass;
 
 /* One block, found by arithmetic from its number. */
 typedef struct block {
@@ -96,7 +96,7 @@ static int64_t common_segment(const dil_table *table, const dil_pass *pass,
 }
 
 /* Rows that the branches of a pass can select in a block, at most. */
-static int64_t count_slots(const tiles *ts) {
+static int64_t count_slots(const tile_pass *ts) {
   const dil_table *table = ts->run->table;
   int64_t selected = 0, cells = 1;
   for (int32_t b = 0; b < table->branch_count; b++) {
@@ -134,8 +134,8 @@ static int64_t rows_before_keys(const run *r) { /* most rows at t < 0 */
   return most;
 }
 
-static tiles plan_work(const run *r, const dil_pass *pass) {
-  tiles ts = {.run = r, .pass = pass};
+static tile_pass plan_work(const run *r, const dil_pass *pass) {
+  tile_pass ts = {.run = r, .pass = pass};
   const dil_table *table = r->table;
   int64_t threads = dil_threads_count(r->threads);
   dil_progression keys =
@@ -161,41 +161,41 @@ static tiles plan_work(const run *r, const dil_pass *pass) {
   return ts;
 }
 
-static int64_t key_area(const tiles *ts) {
+static int64_t key_area(const tile_pass *ts) {
   return round_up(ts->slots * pack_key_bytes(ts->run->table->head_dim,
                                              ts->run->code[DIL_TILES]->pack),
                   64);
 }
 
-static int64_t value_area(const tiles *ts) {
+static int64_t value_area(const tile_pass *ts) {
   return round_up(
       ts->slots * pack_value_bytes(ts->run->table->value_dim,
                                    ts->run->code[DIL_TILES]->pack),
       64);
 }
 
-static int64_t worker_area(const tiles *ts) {
-  return tile_bytes(ts->run, ts->pass);
+static int64_t worker_area(const tile_pass *ts) {
+  return query_tile_bytes(ts->run, ts->pass);
 }
 
-int64_t tiles_bytes(const run *r, const dil_pass *pass) {
-  tiles ts = plan_work(r, pass);
+int64_t tile_pass_bytes(const run *r, const dil_pass *pass) {
+  tile_pass ts = plan_work(r, pass);
   int64_t threads = dil_threads_count(r->threads);
   return round_up(ts.buffers * (int64_t)sizeof(buffer), 64) +
-         round_up(threads * (int64_t)sizeof(tile), 64) +
+         round_up(threads * (int64_t)sizeof(query_tile), 64) +
          threads * worker_area(&ts) +
          ts.buffers * (key_area(&ts) + value_area(&ts));
 }
 
-static void cut_scratch(tiles *ts) {
+static void cut_scratch(tile_pass *ts) {
   char *at = ts->run->scratch;
   int64_t threads = dil_threads_count(ts->run->threads);
   ts->buffer = (buffer *)at;
   at += round_up(ts->buffers * (int64_t)sizeof(buffer), 64);
-  ts->tile = (tile *)at;
-  at += round_up(threads * (int64_t)sizeof(tile), 64);
+  ts->tile = (query_tile *)at;
+  at += round_up(threads * (int64_t)sizeof(query_tile), 64);
   for (int64_t i = 0; i < threads; i++, at += worker_area(ts))
-    tile_init(&ts->tile[i], ts->run, ts->pass, at);
+    query_tile_init(&ts->tile[i], ts->run, ts->pass, at);
   for (int64_t i = 0; i < ts->buffers; i++) {
     buffer *buf = &ts->buffer[i];
     atomic_init(&buf->packed, 0);
@@ -209,7 +209,7 @@ static void cut_scratch(tiles *ts) {
 
 /* ---- one block ----------------------------------------------------------- */
 
-static block find_block(const tiles *ts, int64_t index) {
+static block find_block(const tile_pass *ts, int64_t index) {
   const run *r = ts->run;
   int64_t at = index % ts->blocks_a_unit;
   int64_t unit = index / ts->blocks_a_unit;
@@ -228,7 +228,7 @@ static block find_block(const tiles *ts, int64_t index) {
   return bk;
 }
 
-static walk block_walk(const tiles *ts, const block *bk, int32_t head) {
+static walk block_walk(const tile_pass *ts, const block *bk, int32_t head) {
   return (walk){.table = ts->run->table,
                 .pass = ts->pass,
                 .served = walk_served(ts->run->table, ts->pass, head),
@@ -247,10 +247,11 @@ static void wait_for(atomic_llong *counter, int64_t target) {
 
 /* Packs the rows at positions from..to-1 of a cell, whose first packed row is
  * `slot`; true when all values are finite. */
-static bool pack_cell(const tiles *ts, const block *bk, const walk *w, cell c,
-                      const shape *s, int64_t slot, int64_t from, int64_t to) {
+static bool pack_cell(const tile_pass *ts, const block *bk, const walk *w,
+                      segment_cell c, const class_table *s, int64_t slot,
+                      int64_t from, int64_t to) {
   const run *r = ts->run;
-  int32_t pack = r->code[DIL_TILES]->pack;
+  dil_pack pack = r->code[DIL_TILES]->pack;
   int32_t kv = bk->head / (r->table->heads / r->table->kv_heads);
   dil_progression keys = run_key_progression(r, bk->b);
   rows k = run_rows(&r->call->k, bk->b, kv, keys);
@@ -258,9 +259,11 @@ static bool pack_cell(const tiles *ts, const block *bk, const walk *w, cell c,
   bool finite = true;
   for (int32_t i = 0; i < s->count; i++) {
     if (!s->branches[i]) continue;
-    int64_t all = shape_rows(s, i, c.high - c.low);
-    int64_t n0 = minimum(round_up(shape_rows(s, i, from - c.low), pack), all);
-    int64_t n1 = minimum(round_up(shape_rows(s, i, to - c.low), pack), all);
+    int64_t all = class_table_rows(s, i, c.high - c.low);
+    int64_t n0 =
+        minimum(round_up(class_table_rows(s, i, from - c.low), pack), all);
+    int64_t n1 =
+        minimum(round_up(class_table_rows(s, i, to - c.low), pack), all);
     pack_keys(&k, s, i, c.low, n0, n1, pack,
               bk->buffer->k + slot * pack_key_bytes(k.width, pack));
     finite &= pack_values(&v, s, i, c.low, n0, n1, pack,
@@ -271,14 +274,14 @@ static bool pack_cell(const tiles *ts, const block *bk, const walk *w, cell c,
   return finite;
 }
 
-static void pack_chunk(const tiles *ts, const block *bk, int64_t index,
-                       int64_t chunk, tile *tl) {
+static void pack_chunk(const tile_pass *ts, const block *bk, int64_t index,
+                       int64_t chunk, query_tile *tl) {
   walk w = block_walk(ts, bk, bk->head);
   int64_t from = bk->low + chunk * PACK_CHUNK;
   int64_t to = minimum(from + PACK_CHUNK, bk->high), slot = 0;
   for (int64_t at = bk->low; at < to;) {
-    cell c = walk_cell(&w, at, bk->high);
-    walk_shape(&w, c, &tl->key);
+    segment_cell c = walk_cell(&w, at, bk->high);
+    walk_classes(&w, c, &tl->key);
     if (c.high > from &&
         !pack_cell(ts, bk, &w, c, &tl->key, slot, maximum(from, c.low),
                    minimum(to, c.high)))
@@ -288,13 +291,13 @@ static void pack_chunk(const tiles *ts, const block *bk, int64_t index,
   }
 }
 
-static void pack_item(const tiles *ts, int64_t index, int64_t chunk,
-                      tile *tl) {
+static void pack_item(const tile_pass *ts, int64_t index, int64_t chunk,
+                      query_tile *tl) {
   block bk = find_block(ts, index);
   wait_for(&bk.buffer->done, bk.generation * ts->strips);
   if (bk.first < bk.last && walk_served(ts->run->table, ts->pass, bk.head)) {
     dil_progression keys = run_key_progression(ts->run, bk.b);
-    shape_reset(&tl->key, &keys);
+    class_table_reset(&tl->key, &keys);
     pack_chunk(ts, &bk, index, chunk, tl);
   }
   atomic_fetch_add_explicit(&bk.buffer->packed, 1, memory_order_release);
@@ -306,61 +309,62 @@ static void pack_item(const tiles *ts, int64_t index, int64_t chunk,
 static int64_t snap(const walk *w, const block *bk, int64_t strip, int64_t x) {
   if (x <= bk->first) return bk->first;
   if (x >= bk->last) return bk->last;
-  cell before = walk_cell(w, x - 1, bk->last);
+  segment_cell before = walk_cell(w, x - 1, bk->last);
   if (before.high == x) return x;
   return before.high - x < strip ? before.high : x;
 }
 
-static void zero_rows(const tile *tl, cell c, int32_t class_index, int64_t b) {
+static void zero_rows(const query_tile *tl, segment_cell c, int32_t class_index,
+                      int64_t b) {
   const run *r = tl->run;
-  int64_t n = shape_rows(&tl->query, class_index, c.high - c.low);
+  int64_t n = class_table_rows(&tl->query, class_index, c.high - c.low);
   size_t bytes =
       (size_t)r->table->value_dim * dil_dtype_size(r->table->dtype);
   for (int64_t i = 0; i < n; i++) {
     int64_t row =
-        run_row(r, b, c.low + shape_row(&tl->query, class_index, i));
+        run_row(r, b, c.low + class_table_row(&tl->query, class_index, i));
     memset(run_output(r, b, row, tl->walk.head), 0, bytes);
     float *lse = run_lse(r, b, row, tl->walk.head);
     if (lse) *lse = -__builtin_inff();
   }
 }
 
-static void run_cell(tile *tl, cell c, int64_t b) {
+static void run_cell(query_tile *tl, segment_cell c, int64_t b) {
   int64_t most = TILE_GROUP * tl->code->lanes;
-  walk_shape(&tl->walk, c, &tl->query);
+  walk_classes(&tl->walk, c, &tl->query);
   for (int32_t i = 0; i < tl->query.count; i++) {
-    int64_t n = shape_rows(&tl->query, i, c.high - c.low);
+    int64_t n = class_table_rows(&tl->query, i, c.high - c.low);
     if (!tl->query.branches[i]) {
       if (tl->finish == FINISH_WRITE) zero_rows(tl, c, i, b);
       continue;
     }
     for (int64_t at = 0; at < n; at += most)
-      tile_run(tl, c, i, at, minimum(at + most, n), b);
+      query_tile_run(tl, c, i, at, minimum(at + most, n), b);
   }
 }
 
-static void strip_rows(const tiles *ts, const block *bk, int64_t strip,
-                       int32_t head, tile *tl) {
+static void strip_rows(const tile_pass *ts, const block *bk, int64_t strip,
+                       int32_t head, query_tile *tl) {
   tl->walk = block_walk(ts, bk, head);
   if (!tl->walk.served) return;
   dil_progression progression = run_queries(ts->run, bk->b);
-  shape_reset(&tl->query, &progression);
+  class_table_reset(&tl->query, &progression);
   progression = run_key_progression(ts->run, bk->b);
-  shape_reset(&tl->key, &progression);
+  class_table_reset(&tl->key, &progression);
   int64_t base = floor_to(bk->first, ts->strip) + strip * ts->strip;
   int64_t from = snap(&tl->walk, bk, ts->strip, base);
   int64_t to = snap(&tl->walk, bk, ts->strip, base + ts->strip);
   run_env_init(ts->run, bk->b, head, &tl->env);
   tl->finish = run_finish(ts->run, head);
   while (from < to) {
-    cell c = walk_cell(&tl->walk, from, to);
+    segment_cell c = walk_cell(&tl->walk, from, to);
     run_cell(tl, c, bk->b);
     from = c.high;
   }
 }
 
-static void strip_item(const tiles *ts, int64_t index, int64_t item,
-                       tile *tl) {
+static void strip_item(const tile_pass *ts, int64_t index, int64_t item,
+                       query_tile *tl) {
   block bk = find_block(ts, index);
   wait_for(&bk.buffer->packed, (bk.generation + 1) * ts->packs);
   int64_t a_head = ts->strips / bk.heads;
@@ -378,8 +382,8 @@ static void strip_item(const tiles *ts, int64_t index, int64_t item,
 /* The queue: packing of block 0, then for each block the packing of the next
  * one and its own strips. */
 static void work(void *context, int64_t item, int32_t worker) {
-  const tiles *ts = context;
-  tile *tl = &ts->tile[worker];
+  const tile_pass *ts = context;
+  query_tile *tl = &ts->tile[worker];
   int64_t begin = trace_begin(), ahead = item - ts->packs;
   int64_t index = ahead / (ts->packs + ts->strips);
   int64_t rest = ahead % (ts->packs + ts->strips);
@@ -391,13 +395,13 @@ static void work(void *context, int64_t item, int32_t worker) {
   trace_end(begin, "work", packs ? "pack" : "strip", NULL, item);
 }
 
-int64_t tiles_rows(const run *r, const dil_pass *pass) {
-  tiles ts = plan_work(r, pass);
+int64_t tile_pass_rows(const run *r, const dil_pass *pass) {
+  tile_pass ts = plan_work(r, pass);
   return ts.blocks * ts.strips * STRIP;
 }
 
-dil_status tiles_run(run *r, const dil_pass *pass) {
-  tiles ts = plan_work(r, pass);
+dil_status tile_pass_run(run *r, const dil_pass *pass) {
+  tile_pass ts = plan_work(r, pass);
   cut_scratch(&ts);
   return dil_threads_run(r->threads,
                          ts.packs + ts.blocks * (ts.packs + ts.strips), work,

@@ -16,8 +16,9 @@ static char *map_file(int file) {
   return lines == MAP_FAILED ? NULL : lines;
 }
 
-dil_status flight_begin(flight *f, const char *prefix, int32_t name) {
-  *f = (flight){.start = clock_seconds()};
+dil_status flight_recorder_begin(flight_recorder *f, const char *prefix,
+                                 int32_t name) {
+  *f = (flight_recorder){.start = clock_seconds()};
   if (!prefix) return DIL_OK;
   int length = snprintf(f->path, sizeof f->path, "%s.%d.flight", prefix, name);
   if (length >= (int)sizeof f->path)
@@ -33,8 +34,8 @@ dil_status flight_begin(flight *f, const char *prefix, int32_t name) {
 }
 
 /* One line is written whole over the oldest. */
-void flight_note(flight *f, int32_t step, const char *what, int32_t peer,
-                 int64_t bytes) {
+void flight_recorder_note(flight_recorder *f, int32_t step, const char *what,
+                          int32_t peer, int64_t bytes) {
   char line[FLIGHT_WIDTH + 1];
   if (!f->lines) return;
   int length = snprintf(line, sizeof line, "%lld %.6f step %d %s",
@@ -51,7 +52,7 @@ void flight_note(flight *f, int32_t step, const char *what, int32_t peer,
 }
 
 /* A flight shorter than the file ends where its lines do. */
-void flight_end(flight *f, bool failed) {
+void flight_recorder_end(flight_recorder *f, bool failed) {
   if (!f->lines) return;
   munmap(f->lines, (size_t)FLIGHT_LINES * FLIGHT_WIDTH);
   f->lines = NULL;

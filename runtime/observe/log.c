@@ -34,7 +34,7 @@ static int file = -1;         /* -1: DIL_LOG is not set */
 
 static dil_status open_file(const char *text) {
   char path[PATH_MAX];
-  dil_status status = setting_path("DIL_LOG", text, path, sizeof path);
+  dil_status status = environment_path("DIL_LOG", text, path, sizeof path);
   if (status) return status;
   file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0666);
   if (file >= 0) return DIL_OK;
@@ -48,7 +48,7 @@ static dil_status follow(const char *text) {
   int32_t index = 0;
   snprintf(level, sizeof level, "%.*s", (int)(length < 16 ? length : 15), text);
   dil_status status =
-      setting_word("DIL_LOG", level, level_names, LEVELS, &index);
+      environment_word("DIL_LOG", level, level_names, LEVELS, &index);
   if (status) return status;
   if (text[length]) status = open_file(text + length + 1);
   else file = STDERR_FILENO;
@@ -57,7 +57,7 @@ static dil_status follow(const char *text) {
 }
 
 static void open_once(void) {
-  const char *text = setting_text("DIL_LOG");
+  const char *text = environment_text("DIL_LOG");
   opened = text ? follow(text) : DIL_OK;
   if (opened) snprintf(reason, sizeof reason, "%s", dil_last_error());
 }

@@ -20,8 +20,8 @@ typedef struct log_target {
 
 /* Reads DIL_LOG, once a process: a level, "error", "warning", "info" or
  * "debug", and after a colon the file to append to (%p and %h as in
- * setting_path), else standard error. DIL_USAGE or DIL_ENVIRONMENT when that
- * cannot be followed, again at each call. */
+ * environment_path), else standard error. DIL_USAGE or DIL_ENVIRONMENT when
+ * that cannot be followed, again at each call. */
 dil_status log_open(void);
 
 /* The most talkative level that DIL_LOG asks for. */

@@ -55,9 +55,9 @@ static _Atomic int64_t written;    /* when, by dil_trace_now */
 /* ---- opening ------------------------------------------------------------- */
 
 static void open_once(void) {
-  const char *text = setting_text("DIL_METRICS");
+  const char *text = environment_text("DIL_METRICS");
   if (!text) return;
-  opened = setting_path("DIL_METRICS", text, path, sizeof path);
+  opened = environment_path("DIL_METRICS", text, path, sizeof path);
   if (opened) snprintf(reason, sizeof reason, "%s", dil_last_error());
   atomic_store(&written, dil_trace_now());
   atomic_store(&dil_metrics_on, !opened);

@@ -7,8 +7,8 @@
 
 /* Starts what DIL_LOG, DIL_TRACE and DIL_METRICS ask for, once a process. The
  * first that cannot be followed, again at each call. */
-DIL_API dil_status dil_seeing_open(void);
+DIL_API dil_status dil_observe_open(void);
 /* Writes what has been gathered. DIL_ENVIRONMENT: it cannot be written. */
-DIL_API dil_status dil_seeing_flush(void);
+DIL_API dil_status dil_observe_flush(void);
 
 #endif

@@ -153,7 +153,7 @@ static void put_process(FILE *out, const void *name) {
 static dil_status open_file(const char *text) {
   static const char begin[] = "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[";
   char path[PATH_MAX];
-  dil_status status = setting_path("DIL_TRACE", text, path, sizeof path);
+  dil_status status = environment_path("DIL_TRACE", text, path, sizeof path);
   if (status) return status;
   file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY, 0666);
   if (file < 0)
@@ -169,7 +169,7 @@ static void leave(void *mine) {
 }
 
 static void open_once(void) {
-  const char *text = setting_text("DIL_TRACE");
+  const char *text = environment_text("DIL_TRACE");
   if (!text) return;
   process = getpid();
   opened = open_file(text);

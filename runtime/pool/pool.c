@@ -47,14 +47,14 @@ struct pool {
 
 dil_status dil_pool_options_read(pool_options *options) {
   static const char *const words[] = {"on", "plain", "off"};
-  const char *word = setting_text("DIL_POOL");
+  const char *word = environment_text("DIL_POOL");
   int64_t seconds = 10;
   int32_t which = 0;
   *options = (pool_options){0};
-  dil_status status = word ? setting_word("DIL_POOL", word, words, 3, &which)
-                           : DIL_OK;
-  if (!status) status = setting_bytes("DIL_POOL_MAX", &options->max);
-  if (!status) status = setting_count("DIL_POOL_IDLE", 1 << 30, &seconds);
+  dil_status status =
+      word ? environment_word("DIL_POOL", word, words, 3, &which) : DIL_OK;
+  if (!status) status = environment_bytes("DIL_POOL_MAX", &options->max);
+  if (!status) status = environment_count("DIL_POOL_IDLE", 1 << 30, &seconds);
   options->plain = which == 1;
   options->off = which == 2;
   options->idle = seconds * INT64_C(1000000000);

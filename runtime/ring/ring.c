@@ -33,7 +33,7 @@ typedef struct ring_work {
   dil_ring *ring;
   ring_device *device;
   int64_t B;            /* batch rows here */
-  flight flight;
+  flight_recorder flight;
   ring_state state;     /* of this rank's queries */
   exchange *exchange;   /* [ranks], by step; 0 is unused */
 } ring_work;
@@ -250,7 +250,7 @@ static dil_status size_messages(ring_work *w, parcel *p, int32_t step,
  * message. */
 static void note_message(ring_work *w, int32_t step, const char *what,
                          int32_t peer, int64_t bytes) {
-  flight_note(&w->flight, step, what,
+  flight_recorder_note(&w->flight, step, what,
               peer < 0 ? peer : link_number(w->ring->link, peer), bytes);
 }
 
@@ -305,7 +305,8 @@ static dil_status wait_phase(ring_work *w, int32_t step, exchange_phase phase) {
   note_message(w, step, "wait for", p->in->from, p->incoming_bytes);
   dil_status status =
       w->device->calls->wait(w->device, r->link, slot_of(w, step, phase));
-  flight_note(&w->flight, step, status ? "has failed" : "has come", -1, 0);
+  flight_recorder_note(&w->flight, step, status ? "has failed" : "has come", -1,
+                       0);
   p->posted = false;
   if (!w->device->calls->on_host) return status;
   double now = clock_seconds();
@@ -401,7 +402,7 @@ static dil_status finish_step(ring_work *w, int32_t step) {
     status = step ? compute_step(w, step) : pass_over_own(w);
     if (!status) status = w->device->calls->mark(w->device, step);
     w->state.step = step;
-    flight_note(&w->flight, step, "computed", -1, 0);
+    flight_recorder_note(&w->flight, step, "computed", -1, 0);
     if (!status && c->prefix && (step + 1) % c->every == 0)
       status = keep_state(w);
   }
@@ -470,7 +471,7 @@ dil_status ring_run(dil_ring *r) {
                  .B = r->rows->q[0].shape[0]};
   r->facts = (ring_facts){0};
   r->link->step = 0;
-  dil_status status = flight_begin(&w.flight, r->checkpoint.prefix,
+  dil_status status = flight_recorder_begin(&w.flight, r->checkpoint.prefix,
                                    r->checkpoint.name);
   if (!status) status = ring_handshake(r, w.B);
   if (!status) status = begin(&w);
@@ -481,7 +482,7 @@ dil_status ring_run(dil_ring *r) {
   snprintf(why, sizeof why, "%s", dil_last_error());
   if (status) r->link->calls->revoke(r->link, why);
   end(&w, status != DIL_OK);
-  flight_end(&w.flight, status != DIL_OK);
+  flight_recorder_end(&w.flight, status != DIL_OK);
   count_facts(&r->facts);
   return status ? dil_fail(status, "%s", why) : DIL_OK;
 }

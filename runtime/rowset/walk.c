@@ -1,25 +1,26 @@
 /* walk.c - cells, classes and rows: the arithmetic of a pass.
  *
- * In: the plan's table, a head, positions. Out: where a cell ends, which rows
- * of it the same branches select, and how many. No tables of size N. */
+ * In: the plan's table, a head, positions. Out: where a segment_cell ends,
+ * which rows of it the same branches select, and how many. No tables of size N.
+ * */
 #include "walk.h"
 #include "runtime/base/arithmetic.h"
 #include <string.h>
 
-size_t shape_size(int64_t period) {
+size_t class_table_size(int64_t period) {
   size_t p = (size_t)period;
   return DIL_BRANCH_MAX * sizeof(int64_t) + p * sizeof(uint64_t) +
          (2 * p + 1) * sizeof(int32_t) + 64;
 }
 
-void shape_init(shape *s, int64_t period, void *memory) {
-  *s = (shape){.period = period, .step = 1, .residue = memory};
+void class_table_init(class_table *s, int64_t period, void *memory) {
+  *s = (class_table){.period = period, .step = 1, .residue = memory};
   s->branches = (uint64_t *)(s->residue + DIL_BRANCH_MAX);
   s->first = (int32_t *)(s->branches + period);
   s->offset = s->first + period + 1;
 }
 
-void shape_reset(shape *s, const dil_progression *progression) {
+void class_table_reset(class_table *s, const dil_progression *progression) {
   s->count = 0;
   s->step = progression->step;
   s->origin = progression->first;
@@ -39,23 +40,23 @@ uint64_t walk_served(const dil_table *table, const dil_pass *pass,
 
 /* The first position after t where some branch begins a segment. Before
  * position 0 only branches without segments live. */
-cell walk_cell(const walk *w, int64_t t, int64_t high) {
-  if (t < 0) return (cell){t, minimum(high, 0)};
+segment_cell walk_cell(const walk *w, int64_t t, int64_t high) {
+  if (t < 0) return (segment_cell){t, minimum(high, 0)};
   for (uint64_t rest = w->served; rest; rest &= rest - 1) {
     int64_t s = w->table->branches[__builtin_ctzll(rest)].segment;
     if (s) high = minimum(high, floor_to(t, s) + s);
   }
-  return (cell){t, high};
+  return (segment_cell){t, high};
 }
 
 /* The offset in the cell of a branch's first selected row. */
-static int64_t first_selected(const walk *w, int32_t b, cell c) {
+static int64_t first_selected(const walk *w, int32_t b, segment_cell c) {
   const dil_branch *branch = &w->table->branches[b];
   int64_t base = branch->segment ? floor_to(c.low, branch->segment) : 0;
   return floor_mod(base + branch->phase[w->head] - c.low, branch->dilation);
 }
 
-static uint64_t living(const walk *w, cell c) {
+static uint64_t living(const walk *w, segment_cell c) {
   uint64_t alive = w->served;
   for (uint64_t rest = w->served; rest && c.low < 0; rest &= rest - 1) {
     int32_t b = __builtin_ctzll(rest);
@@ -64,7 +65,7 @@ static uint64_t living(const walk *w, cell c) {
   return alive;
 }
 
-static uint64_t selecting(const walk *w, const shape *s, int64_t offset) {
+static uint64_t selecting(const walk *w, const class_table *s, int64_t offset) {
   uint64_t mask = 0;
   if (offset % s->step != s->phase) return 0;
   for (uint64_t rest = s->served; rest; rest &= rest - 1) {
@@ -76,7 +77,7 @@ static uint64_t selecting(const walk *w, const shape *s, int64_t offset) {
 }
 
 /* Groups the offsets of one period by the branches that select them. */
-static void classify(const walk *w, shape *s) {
+static void classify(const walk *w, class_table *s) {
   int32_t filled = 0;
   s->count = 0;
   for (int64_t o = 0; o < s->period; o++) {
@@ -98,7 +99,7 @@ static void classify(const walk *w, shape *s) {
   s->first[s->count] = filled;
 }
 
-void walk_shape(const walk *w, cell c, shape *s) {
+void walk_classes(const walk *w, segment_cell c, class_table *s) {
   uint64_t served = living(w, c);
   int64_t phase = floor_mod(s->origin - c.low, s->step);
   bool same = s->count > 0 && served == s->served && phase == s->phase;
@@ -113,7 +114,8 @@ void walk_shape(const walk *w, cell c, shape *s) {
   if (!same) classify(w, s);
 }
 
-uint64_t walk_together(const walk *w, cell a, cell b, uint64_t among) {
+uint64_t walk_together(const walk *w, segment_cell a, segment_cell b,
+                       uint64_t among) {
   for (uint64_t rest = among; rest; rest &= rest - 1) {
     int32_t i = __builtin_ctzll(rest);
     int64_t s = w->table->branches[i].segment;
@@ -122,7 +124,7 @@ uint64_t walk_together(const walk *w, cell a, cell b, uint64_t among) {
   return among;
 }
 
-int64_t shape_rows(const shape *s, int32_t c, int64_t length) {
+int64_t class_table_rows(const class_table *s, int32_t c, int64_t length) {
   if (length <= 0) return 0;
   int32_t begin = s->first[c], end = s->first[c + 1];
   int64_t rest = length % s->period;
@@ -135,16 +137,16 @@ int64_t shape_rows(const shape *s, int32_t c, int64_t length) {
   return length / s->period * (end - begin) + (low - begin);
 }
 
-int64_t shape_row(const shape *s, int32_t c, int64_t n) {
+int64_t class_table_row(const class_table *s, int32_t c, int64_t n) {
   int32_t begin = s->first[c], count = s->first[c + 1] - begin;
   if (count == 1) return n * s->period + s->offset[begin];
   return n / count * s->period + s->offset[begin + n % count];
 }
 
-int64_t walk_slots(const walk *w, cell c, const shape *s) {
+int64_t walk_slots(const walk *w, segment_cell c, const class_table *s) {
   int64_t slots = 0;
   for (int32_t i = 0; i < s->count; i++)
     if (s->branches[i])
-      slots += round_up(shape_rows(s, i, c.high - c.low), w->round);
+      slots += round_up(class_table_rows(s, i, c.high - c.low), w->round);
   return slots;
 }

@@ -1,6 +1,6 @@
 /* walk.h - the arithmetic of rows: cells, classes and keys of a plan.
  *
- * Positions are cut into cells: stretches in which no branch of the pass
+ * Positions are cut into cells: ranges in which no branch of the pass
  * changes its segment. Inside a cell the rows that the same branches select
  * form a class: a few residues of the pass's period. Keys are packed cell by
  * cell and class by class, so that whatever a class of queries sees is a list
@@ -28,7 +28,7 @@ static inline int32_t run_states(const dil_table *table) {
 /* The classes of one cell and head. Rows are counted from the cell's start:
  * class c has the offsets offset[first[c]] .. offset[first[c + 1] - 1] of each
  * period, rising. A class with branches 0 holds the rows nobody selects. */
-typedef struct shape {
+typedef struct class_table {
   int64_t period;
   int64_t step, origin; /* only positions origin + i * step are there */
   int64_t phase;     /* offset of the first such position */
@@ -38,11 +38,11 @@ typedef struct shape {
   uint64_t *branches; /* [period] by class */
   int32_t *first;     /* [period + 1] */
   int32_t *offset;    /* [period] */
-} shape;
+} class_table;
 
-typedef struct cell {
+typedef struct segment_cell {
   int64_t low, high; /* positions, high not included */
-} cell;
+} segment_cell;
 
 /* What stays the same for one batch row and head of a pass. */
 typedef struct walk {
@@ -54,25 +54,26 @@ typedef struct walk {
   int64_t keys;       /* M of this batch row */
 } walk;
 
-size_t shape_size(int64_t period);
+size_t class_table_size(int64_t period);
 /* period: a multiple of the progression's step, and of the pass's period unless
  * no cell is longer. */
-void shape_init(shape *s, int64_t period, void *memory);
+void class_table_init(class_table *s, int64_t period, void *memory);
 /* Forgets the cell; from now on the rows are those of the progression. */
-void shape_reset(shape *s, const dil_progression *progression);
+void class_table_reset(class_table *s, const dil_progression *progression);
 /* The branches of the pass that serve a head. */
 uint64_t walk_served(const dil_table *table, const dil_pass *pass,
                      int32_t head);
 /* The cell at position t, clipped to `high`. */
-cell walk_cell(const walk *w, int64_t t, int64_t high);
+segment_cell walk_cell(const walk *w, int64_t t, int64_t high);
 /* Fills s for a cell; quick when it is like the one before. */
-void walk_shape(const walk *w, cell c, shape *s);
+void walk_classes(const walk *w, segment_cell c, class_table *s);
 /* Branches in `among` whose segment holds both cells. */
-uint64_t walk_together(const walk *w, cell a, cell b, uint64_t among);
+uint64_t walk_together(const walk *w, segment_cell a, segment_cell b,
+                       uint64_t among);
 /* Rows of class c at offsets below `length`, and the offset of row n. */
-int64_t shape_rows(const shape *s, int32_t c, int64_t length);
-int64_t shape_row(const shape *s, int32_t c, int64_t n);
+int64_t class_table_rows(const class_table *s, int32_t c, int64_t length);
+int64_t class_table_row(const class_table *s, int32_t c, int64_t n);
 /* Packed rows of a whole cell. */
-int64_t walk_slots(const walk *w, cell c, const shape *s);
+int64_t walk_slots(const walk *w, segment_cell c, const class_table *s);
 
 #endif

@@ -42,7 +42,7 @@ static double peak(const char *isa, int pack) {
   int width = strcmp(isa, "avx2") == 0 ? 8 : 16;
   double start = now();
   for (int i = 0; i < TURNS; i++) {
-    if (pack == 2)
+    if (pack == DIL_PACK_BF16_PAIRS)
       __asm__ volatile(ALL(DOT512)::: CLOBBERED);
     else if (width == 16)
       __asm__ volatile(ALL(FMA512)::: CLOBBERED);
@@ -77,12 +77,14 @@ static void bench_open(bench *b, const code_case *c, const char *isa) {
     uint32_t bits = (uint32_t)(i * 2654435761u);
     float x = (float)(int32_t)bits * 0x1p-31f;
     uint32_t two = (uint32_t)dil_f32_to_bf16(x) * 0x10001u;
-    memcpy(b->k + 4 * i, b->pack == 2 ? (void *)&two : (void *)&x, 4);
-    memcpy(b->v + 4 * i, b->pack == 2 ? (void *)&two : (void *)&x, 4);
+    memcpy(b->k + 4 * i,
+           b->pack == DIL_PACK_BF16_PAIRS ? (void *)&two : (void *)&x, 4);
+    memcpy(b->v + 4 * i,
+           b->pack == DIL_PACK_BF16_PAIRS ? (void *)&two : (void *)&x, 4);
     if (i < dim * lanes / (size_t)b->pack)
       memcpy((char *)b->qt + 4 * i, b->k + 4 * i, 4);
   }
-  if (b->pack == 1) {
+  if (b->pack == DIL_PACK_F32) {
     free(b->p);
     b->p = b->s;
   }

@@ -329,7 +329,7 @@ static bounds word_bounds(const emit *e, ref word) {
   return single(e, emit_convert(e, LLVMSExt, word, e->i64));
 }
 
-static bounds choose_bounds(build *b, box *x, const expr *tree) {
+static bounds choose_bounds(build *b, interval_box *x, const expr *tree) {
   emit *e = &b->emit;
   bounds condition = bounds_of(b, x, tree->arg[0]);
   bounds yes = bounds_of(b, x, tree->arg[1]);
@@ -343,7 +343,7 @@ static bounds choose_bounds(build *b, box *x, const expr *tree) {
 }
 
 /* Known only where every argument is. */
-static bounds hash_bounds(build *b, box *x, const expr *tree) {
+static bounds hash_bounds(build *b, interval_box *x, const expr *tree) {
   const emit *e = &b->emit;
   ref h = hash_start(b), known = emit_truth(e, true);
   for (int32_t k = 0; k < tree->count; k++) {
@@ -356,7 +356,7 @@ static bounds hash_bounds(build *b, box *x, const expr *tree) {
                 pair(e, emit_long(e, 0), emit_long(e, INT32_MAX)));
 }
 
-static bounds leaf_bounds(build *b, box *x, const expr *tree) {
+static bounds leaf_bounds(build *b, interval_box *x, const expr *tree) {
   const emit *e = &b->emit;
   switch (tree->op) {
   case EXPR_I_: return x->i;
@@ -378,7 +378,7 @@ static bounds whole_bounds(emit *e, bounds a) {
   return choose(e, a.nan, hull(e, x, single(e, emit_long(e, 0))), x);
 }
 
-static bounds operator_bounds(build *b, box *x, const expr *tree) {
+static bounds operator_bounds(build *b, interval_box *x, const expr *tree) {
   emit *e = &b->emit;
   bounds first = bounds_of(b, x, tree->arg[0]), second = first;
   if (tree->op == EXPR_NOT) return negated(e, first);
@@ -402,7 +402,7 @@ static bounds operator_bounds(build *b, box *x, const expr *tree) {
               : integer_bounds(e, tree->op, first, second);
 }
 
-bounds bounds_of(build *b, box *x, const expr *tree) {
+bounds bounds_of(build *b, interval_box *x, const expr *tree) {
   build_locate(b, tree->at);
   if (tree->op == EXPR_HASH) return hash_bounds(b, x, tree);
   if (tree->op == EXPR_CHOOSE) return choose_bounds(b, x, tree);

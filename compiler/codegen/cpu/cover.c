@@ -7,8 +7,8 @@
 /* ---- inputs over a box --------------------------------------------------- */
 
 /* env->range(env, index, axis, at, first, last, &low, &high). */
-static void call_range(build *b, box *x, const expr *tree, ref axis, ref first,
-                       ref last) {
+static void call_range(build *b, interval_box *x, const expr *tree, ref axis,
+                       ref first, ref last) {
   const emit *e = &b->emit;
   ref_type type[] = {e->pointer, e->i32, e->i32,     e->pointer,
                      e->i32,     e->i32, e->pointer, e->pointer};
@@ -29,7 +29,7 @@ static void call_range(build *b, box *x, const expr *tree, ref axis, ref first,
 
 /* What lies in x->low and x->high, as bounds of the element type. NaNs come as
  * -inf..inf. */
-static bounds range_bounds(build *b, box *x, bool real) {
+static bounds range_bounds(build *b, interval_box *x, bool real) {
   const emit *e = &b->emit;
   ref low = emit_load(e, e->f64, x->low, 8);
   ref high = emit_load(e, e->f64, x->high, 8);
@@ -49,7 +49,7 @@ static bounds range_bounds(build *b, box *x, bool real) {
 }
 
 /* Asks the run time when at most one index varies over the box. */
-bounds input_bounds(build *b, box *x, const expr *tree) {
+bounds input_bounds(build *b, interval_box *x, const expr *tree) {
   emit *e = &b->emit;
   bool real = tree->type == TYPE_F32;
   ref axis = emit_word(e, 0), first = emit_long(e, 0), last = first;
@@ -78,7 +78,8 @@ bounds input_bounds(build *b, box *x, const expr *tree) {
 /* ---- cover --------------------------------------------------------------- */
 
 /* Bounds of a window condition over the box, all in i64. */
-static bounds window_bounds(build *b, box *x, const dil_predicate *window) {
+static bounds window_bounds(build *b, interval_box *x,
+                            const dil_predicate *window) {
   const emit *e = &b->emit;
   ref least = emit_sub(e, x->j.low, x->i.high);
   ref most = emit_sub(e, x->j.high, x->i.low);
@@ -104,7 +105,7 @@ static ref verdict(build *b, bounds condition) {
 }
 
 /* The masks are looked at only where the window leaves something. */
-static void cover_predicate(build *b, box *x, int index) {
+static void cover_predicate(build *b, interval_box *x, int index) {
   emit *e = &b->emit;
   const dil_predicate *window = &b->plan->table.predicates[index];
   bounds kept = window_bounds(b, x, window);
@@ -149,7 +150,7 @@ static bounds position_bounds(build *b, int low, int high) {
 void cover_function(build *b) {
   emit *e = &b->emit;
   LLVMBasicBlockRef block[DIL_PART_MAX];
-  box x;
+  interval_box x;
   emit_function(e, "cover", 'w', "wpwwww");
   x.at = emit_room(e, e->i32, DIL_RANK_MAX, 16);
   x.mode = exact_open(b);

@@ -177,15 +177,15 @@ typedef struct bounds {
   ref nan; /* i1: a value may be NaN */
 } bounds;
 
-typedef struct box {
+typedef struct interval_box {
   site site; /* its i and j are not used */
   bounds i, j;
   ref at, low, high; /* stack places for calls of dil_env.range */
   exact mode;
-} box;
+} interval_box;
 
-bounds bounds_of(build *b, box *x, const expr *tree);
-bounds input_bounds(build *b, box *x, const expr *tree);
+bounds bounds_of(build *b, interval_box *x, const expr *tree);
+bounds input_bounds(build *b, interval_box *x, const expr *tree);
 void cover_function(build *b);
 void dimension_function(build *b);
 

@@ -113,7 +113,8 @@ void build_aim(build *b, const plan *p, const isa *set) {
   b->plan = p;
   b->isa = set;
   b->lanes = set->width * set->registers;
-  b->pack = set->dot_bf16 && p->table.dtype == DIL_BF16 ? 2 : 1;
+  b->pack = set->dot_bf16 && p->table.dtype == DIL_BF16 ? DIL_PACK_BF16_PAIRS
+                                                         : DIL_PACK_F32;
   b->exp_degree = p->table.dtype == DIL_F32 ? 5 : 4;
   e->processor = set->processor;
   e->features = set->features;

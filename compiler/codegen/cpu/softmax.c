@@ -75,7 +75,7 @@ static void store_weights(build *b, const softmax_tile *t, ref index,
                           ref weight[2][REGISTERS_MAX], int count) {
   emit *e = &b->emit;
   ref packed[REGISTERS_MAX];
-  if (b->pack == 1) {
+  if (b->pack == DIL_PACK_F32) {
     ref place = tile_row_at(b, t->p, index);
     for (int key = 0; key < count; key++)
       tile_store_row(b, weight[key],
@@ -144,7 +144,7 @@ static void softmax_sum(build *b, ref const *sum) {
 /* Says what is not the same memory: p may be s where both are f32. */
 static void softmax_noalias(build *b) {
   for (int i = 5; i < 9; i++) emit_noalias(&b->emit, i);
-  if (b->pack == 2) {
+  if (b->pack == DIL_PACK_BF16_PAIRS) {
     emit_noalias(&b->emit, 0);
     emit_noalias(&b->emit, 1);
   }

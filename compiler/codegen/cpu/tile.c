@@ -17,7 +17,7 @@ static int64_t register_bytes(const build *b) {
 
 static ref_type operand_type(const build *b) {
   const emit *e = &b->emit;
-  if (b->pack == 1) return emit_vector(e->f32, e->width);
+  if (b->pack == DIL_PACK_F32) return emit_vector(e->f32, e->width);
   return emit_vector(LLVMBFloatTypeInContext(e->context), 2 * e->width);
 }
 
@@ -43,14 +43,14 @@ void tile_store_row(const build *b, ref const *row, ref place) {
 /* One 4-byte cell in all lanes. */
 static ref broadcast(const build *b, ref place) {
   const emit *e = &b->emit;
-  if (b->pack == 1)
+  if (b->pack == DIL_PACK_F32)
     return emit_splat(e, emit_load(e, e->f32, place, CELL), e->width);
   ref pairs = emit_splat(e, emit_load(e, e->i32, place, CELL), e->width);
   return LLVMBuildBitCast(e->builder, pairs, operand_type(b), "");
 }
 
 static ref multiply_add(build *b, ref sum, ref cell, ref row) {
-  if (b->pack == 1) return emit_fma(&b->emit, cell, row, sum);
+  if (b->pack == DIL_PACK_F32) return emit_fma(&b->emit, cell, row, sum);
   return host_arch.dot_pairs(b, sum, cell, row);
 }
 
@@ -192,7 +192,7 @@ void tile_pv(build *b) {
   ref o = emit_parameter(e, 2), turns = emit_parameter(e, 4);
   ref alpha[REGISTERS_MAX];
   tile_load_row(b, emit_vector(e->f32, e->width), emit_parameter(e, 3), alpha);
-  if (b->pack == 2)
+  if (b->pack == DIL_PACK_BF16_PAIRS)
     turns = emit_shift_right(e, emit_add(e, turns, emit_long(e, 1)), 1);
   if (whole > 0) {
     loop dim;

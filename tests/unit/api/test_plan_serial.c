@@ -17,7 +17,7 @@ typedef struct image {
 
 static image image_of(const dil_table *table) {
   image made;
-  ck_assert_int_eq(dil_image_write(table, &made.bytes, &made.size), DIL_OK);
+  ck_assert_int_eq(dil_plan_serialise(table, &made.bytes, &made.size), DIL_OK);
   return made;
 }
 
@@ -73,7 +73,7 @@ static void same_table(const dil_table *a, const dil_table *b) {
 static void check_round_trip(const dil_table *table) {
   dil_table *back;
   image once = image_of(table);
-  ck_assert_msg(!dil_image_read(once.bytes, once.size, &back), "%s: %s",
+  ck_assert_msg(!dil_plan_deserialise(once.bytes, once.size, &back), "%s: %s",
                 table->name, dil_last_error());
   same_table(table, back);
   image again = image_of(back);
@@ -141,7 +141,7 @@ static char *copy_of(size_t size) {
 static void expect_refused(const char *bytes, size_t size, const char *what,
                            size_t at) {
   dil_table *table;
-  ck_assert_msg(dil_image_read(bytes, size, &table) == DIL_INPUT,
+  ck_assert_msg(dil_plan_deserialise(bytes, size, &table) == DIL_INPUT,
                 "taken: %s %zu of %zu", what, at, whole.size);
   ck_assert_ptr_null(table);
   ck_assert_msg(strstr(dil_last_error(), "image of a plan"), "%s",
@@ -177,7 +177,7 @@ START_TEST(a_version_is_told) {
   dil_table *table;
   char *bytes = copy_of(whole.size);
   bytes[4] = 9;
-  ck_assert_int_eq(dil_image_read(bytes, whole.size, &table), DIL_INPUT);
+  ck_assert_int_eq(dil_plan_deserialise(bytes, whole.size, &table), DIL_INPUT);
   ck_assert_str_eq(dil_last_error(), "the image of a plan has version 9, this "
                                      "build reads 1");
   free(bytes);
@@ -230,7 +230,7 @@ START_TEST(forged_images_are_checked_field_by_field) {
             (char)random_in(&state, -2, 255);
     mend_sum(bytes, size);
     dil_table *table;
-    if (!dil_image_read(bytes, size, &table)) {
+    if (!dil_plan_deserialise(bytes, size, &table)) {
       check_taken(table);
       taken++;
     }

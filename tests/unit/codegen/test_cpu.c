@@ -21,12 +21,12 @@ static void fill(float *x, int count) {
 
 /* One packed operand as pv and qk read it: f32 or bf16. */
 static double packed(const void *bytes, int pack, int64_t index) {
-  if (pack == 1) return ((const float *)bytes)[index];
+  if (pack == DIL_PACK_F32) return ((const float *)bytes)[index];
   return dil_bf16_to_f32(((const uint16_t *)bytes)[index]);
 }
 
 static void pack_into(void *bytes, int pack, int64_t index, float x) {
-  if (pack == 1)
+  if (pack == DIL_PACK_F32)
     ((float *)bytes)[index] = x;
   else
     ((uint16_t *)bytes)[index] = dil_f32_to_bf16(x);
@@ -206,11 +206,12 @@ static void softmax_compare(const softmax_case *c, int lane, const float *s) {
         c->p, pack, ((int64_t)(key / pack) * lanes + lane) * pack + key % pack);
     double x = fabs((double)c->c2 * s[key * lanes + lane] + shift);
     double step = isfinite(x) ? x * 1e-7 : 0; /* rounding of the exponent */
-    close_to(got, want, bound + step + (pack == 2 ? 0x1.01p-8 : 0));
+    close_to(got, want,
+             bound + step + (pack == DIL_PACK_BF16_PAIRS ? 0x1.01p-8 : 0));
     if (want == 0) ck_assert(got == 0);
     l += want;
   }
-  if (pack == 2 && c->n % 2 == 1)
+  if (pack == DIL_PACK_BF16_PAIRS && c->n % 2 == 1)
     ck_assert(packed(c->p, 2, ((int64_t)(c->n / 2) * lanes + lane) * 2 + 1) ==
               0);
   close_to(c->l[lane], l, 2 * bound + 1e-5);
@@ -294,7 +295,8 @@ START_TEST(softmax) {
       check_softmax(&l.code, key_counts[i], first, _i % 2 == 0, 4);
       check_softmax(&l.code, key_counts[i], first, _i % 2 == 0, 1e4f);
     }
-  if (l.code.pack == 1 && _i % 2 == 0) check_softmax_in_place(&l.code, 77);
+  if (l.code.pack == DIL_PACK_F32 && _i % 2 == 0)
+    check_softmax_in_place(&l.code, 77);
   check_softmax_spoiled(&l.code, NAN);
   check_softmax_spoiled(&l.code, INFINITY);
   code_drop(&l);

@@ -193,7 +193,7 @@ static void check_drop_row(const char *isa) {
 
 static float weight_at(const void *p, const dil_code *code, int key, int lane) {
   int64_t row = (int64_t)(key / code->pack) * code->lanes + lane;
-  if (code->pack == 1) return ((const float *)p)[row];
+  if (code->pack == DIL_PACK_F32) return ((const float *)p)[row];
   return dil_bf16_to_f32(((const uint16_t *)p)[row * 2 + key % 2]);
 }
 
@@ -223,7 +223,8 @@ static void check_drop_tile(const char *isa, dil_dtype dtype) {
     bool drop = dropped(t[i % lanes], j[i / lanes]);
     gone += drop;
     close_to(weight_at(p, &l.code, i / lanes, i % lanes),
-             drop ? 0 : want / (1 - share), l.code.pack == 2 ? 4e-3 : 5e-6);
+             drop ? 0 : want / (1 - share),
+             l.code.pack == DIL_PACK_BF16_PAIRS ? 4e-3 : 5e-6);
   }
   for (int i = 0; i < lanes; i++)
     close_to(row[2 * lanes + i], row[4 * lanes + i], 1e-5);

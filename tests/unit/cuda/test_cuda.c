@@ -317,7 +317,7 @@ START_TEST(passes_are_traced_by_their_streams) {
   notes.timed = true;
   ck_assert_ptr_null(spans_new(&d)); /* nothing is traced yet */
   setenv("DIL_TRACE", path, 1);
-  ck_assert_int_eq(dil_seeing_open(), DIL_OK);
+  ck_assert_int_eq(dil_observe_open(), DIL_OK);
   cuda_spans *s = spans_new(&d);
   ck_assert_ptr_nonnull(s);
   put_spans(s, 300, 7);
@@ -327,7 +327,7 @@ START_TEST(passes_are_traced_by_their_streams) {
   ck_assert_int_eq(spans_begin(s, NULL), -1);
   spans_free(s);
   ck_assert_int_eq(notes.events, 0);
-  ck_assert_int_eq(dil_seeing_flush(), DIL_OK);
+  ck_assert_int_eq(dil_observe_flush(), DIL_OK);
   ck_assert_int_eq(count_lines(path, "\"cat\":\"gpu\",\"name\":\"pass\""), 600);
   ck_assert_int_eq(count_lines(path, "\"name\":\"gpu 3 stream 7\""), 1);
   ck_assert_int_eq(count_lines(path, "\"name\":\"gpu 3 stream 8\""), 1);

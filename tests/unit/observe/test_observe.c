@@ -303,18 +303,18 @@ END_TEST
 
 START_TEST(paths_name_the_process) {
   char out[32], want[32];
-  ck_assert_int_eq(setting_path("X", "a.%p.%q%", out, sizeof out), DIL_OK);
+  ck_assert_int_eq(environment_path("X", "a.%p.%q%", out, sizeof out), DIL_OK);
   snprintf(want, sizeof want, "a.%d.%%q%%", (int)getpid());
   ck_assert_str_eq(out, want);
-  ck_assert_int_eq(setting_path("X", "0123456789", out, 10), DIL_USAGE);
-  ck_assert_int_eq(setting_path("X", "012345678", out, 10), DIL_OK);
+  ck_assert_int_eq(environment_path("X", "0123456789", out, 10), DIL_USAGE);
+  ck_assert_int_eq(environment_path("X", "012345678", out, 10), DIL_OK);
 }
 END_TEST
 
 START_TEST(numbers_are_read_as_people_write_them) {
   static const struct {
     const char *text;
-    setting_number found;
+    environment_number found;
     uint64_t number;
   } cases[] = {
       {"0", NUMBER_WHOLE, 0},
@@ -353,7 +353,8 @@ START_TEST(numbers_are_read_as_people_write_them) {
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     uint64_t number = 0;
-    ck_assert_msg(setting_read_number(cases[i].text, &number) == cases[i].found,
+    ck_assert_msg(environment_read_number(cases[i].text, &number) ==
+                      cases[i].found,
                   "'%s'", cases[i].text);
     if (cases[i].found == NUMBER_WHOLE)
       ck_assert_uint_eq(number, cases[i].number);

@@ -18,7 +18,7 @@ typedef struct world {
   dil_branch branch[BRANCHES];
   int32_t phase[BRANCHES][HEADS];
   walk walk;
-  shape shape;
+  class_table shape;
 } world;
 
 static void random_world(world *w, uint64_t *state) {
@@ -45,8 +45,8 @@ static void random_world(world *w, uint64_t *state) {
                    .head = head,
                    .round = (int32_t)random_in(state, 1, 2),
                    .keys = KEYS};
-  shape_init(&w->shape, w->pass.period,
-             calloc(1, shape_size(w->pass.period)));
+  class_table_init(&w->shape, w->pass.period,
+             calloc(1, class_table_size(w->pass.period)));
 }
 
 static void free_world(world *w) { free(w->shape.residue); }
@@ -65,16 +65,16 @@ static uint64_t selected(const world *w, int64_t t) {
   return mask;
 }
 
-static void check_cell(world *w, cell c, int *seen) {
+static void check_cell(world *w, segment_cell c, int *seen) {
   int64_t slots = 0;
-  walk_shape(&w->walk, c, &w->shape);
+  walk_classes(&w->walk, c, &w->shape);
   for (int32_t i = 0; i < w->shape.count; i++) {
-    int64_t n = shape_rows(&w->shape, i, c.high - c.low), before = -1;
+    int64_t n = class_table_rows(&w->shape, i, c.high - c.low), before = -1;
     for (int64_t row = 0; row < n; row++) {
-      int64_t offset = shape_row(&w->shape, i, row);
+      int64_t offset = class_table_row(&w->shape, i, row);
       ck_assert(offset > before && offset < c.high - c.low);
       before = offset;
-      ck_assert_int_eq(shape_rows(&w->shape, i, offset), row);
+      ck_assert_int_eq(class_table_rows(&w->shape, i, offset), row);
       ck_assert_uint_eq(selected(w, c.low + offset), w->shape.branches[i]);
       seen[c.low + offset + KEYS]++;
     }
@@ -90,7 +90,7 @@ START_TEST(every_position_stands_in_its_class) {
   int seen[2 * KEYS] = {0};
   int64_t from = -random_in(&state, 0, KEYS);
   for (int64_t at = from; at < KEYS;) {
-    cell c = walk_cell(&w.walk, at, KEYS);
+    segment_cell c = walk_cell(&w.walk, at, KEYS);
     ck_assert(c.low == at && c.high > at && c.high <= KEYS);
     check_cell(&w, c, seen);
     at = c.high;
@@ -160,7 +160,7 @@ START_TEST(queries_lie_in_the_lanes) {
   for (int32_t d = 0; d < width; d++)
     for (int32_t lane = 0; lane < lanes; lane++) {
       double got =
-          pack == 1
+          pack == DIL_PACK_F32
               ? qt[d * lanes + lane]
               : dil_bf16_to_f32(
                     ((uint16_t *)qt)[(d / 2 * lanes + lane) * 2 + d % 2]);
@@ -173,10 +173,10 @@ START_TEST(queries_lie_in_the_lanes) {
 END_TEST
 
 /* One class of every third row, from row 2. */
-static shape every_third(void) {
+static class_table every_third(void) {
   static int32_t first[] = {0, 1, 3}, offset[] = {2, 0, 1};
   static uint64_t branches[] = {1, 0};
-  return (shape){.period = 3, .count = 2, .branches = branches,
+  return (class_table){.period = 3, .count = 2, .branches = branches,
                  .first = first, .offset = offset};
 }
 
@@ -186,7 +186,7 @@ START_TEST(keys_and_values_are_packed) {
   int32_t width = widths[_i / 3 % 8];
   int32_t pack = dtype == DIL_BF16 && _i % 2 ? 2 : 1;
   matrix m = random_matrix(dtype, width, 100, &state);
-  shape s = every_third();
+  class_table s = every_third();
   int64_t n = 11, bytes = 12 * 260 * 4;
   char *k = malloc((size_t)bytes), *v = malloc((size_t)bytes);
   pack_keys(&m.rows, &s, 0, 5, 0, n, pack, k);
@@ -195,12 +195,14 @@ START_TEST(keys_and_values_are_packed) {
     for (int32_t d = 0; d < width; d++) {
       double want = element(&m, 5 + 3 * i + 2, d);
       const char *row = k + i * pack_key_bytes(width, pack);
-      dil_dtype as = pack == 2 ? DIL_BF16 : DIL_F32;
+      dil_dtype as = pack == DIL_PACK_BF16_PAIRS ? DIL_BF16 : DIL_F32;
       ck_assert_double_eq(dil_element_read(row, as, d), want);
-      int64_t at = pack == 2 ? (i / 2 * width + d) * 2 + i % 2 : i * width + d;
+      int64_t at = pack == DIL_PACK_BF16_PAIRS ? (i / 2 * width + d) * 2 + i % 2
+                                               : i * width + d;
       ck_assert_double_eq(dil_element_read(v, as, at), want);
     }
-  for (int32_t d = 0; d < width && pack == 2; d++) /* the odd end */
+  for (int32_t d = 0; d < width && pack == DIL_PACK_BF16_PAIRS;
+       d++) /* the odd end */
     ck_assert_int_eq(((uint16_t *)v)[(n / 2 * width + d) * 2 + 1], 0);
   free(k);
   free(v);
@@ -214,7 +216,7 @@ START_TEST(values_that_are_not_finite_are_noticed) {
   dil_dtype dtype = dtypes[_i % 3];
   int32_t width = widths[_i / 3 % 8], pack = dtype == DIL_BF16 ? 2 : 1;
   matrix m = random_matrix(dtype, width, 100, &state);
-  shape s = every_third();
+  class_table s = every_third();
   char *v = malloc(12 * 260 * 4);
   int64_t row = 5 + 3 * random_in(&state, 0, 9) + 2;
   dil_element_write(m.bytes + row * m.rows.stride, dtype,

@@ -1,10 +1,10 @@
-/* tile.h - tiles of queries over their keys. */
-#ifndef DIL_RUNTIME_CPU_TILE_H
-#define DIL_RUNTIME_CPU_TILE_H
+/* query_tile.h - tiles of queries over their keys. */
+#ifndef DIL_RUNTIME_CPU_QUERY_TILE_H
+#define DIL_RUNTIME_CPU_QUERY_TILE_H
 
 #include "run.h"
 
-enum { TILE_GROUP = 8 }; /* tiles that take turns on a stretch of keys */
+enum { TILE_GROUP = 8 }; /* tiles that take turns on a range of keys */
 
 /* The query rows of one tile and their running state. */
 typedef struct queries {
@@ -13,12 +13,12 @@ typedef struct queries {
 } queries;
 
 /* Buffers of one worker, cut from its scratch. */
-typedef struct tile {
+typedef struct query_tile {
   const run *run;
   const dil_code *code;
   run_env env;
   walk walk;
-  shape query, key;
+  class_table query, key;
   finish finish;
   /* the packed block */
   const char *k, *v;
@@ -31,26 +31,27 @@ typedef struct tile {
   float *s, *p, *mx, *alpha, *spare;
   int32_t *j;
   char *v_clean;            /* a copy of a value tile without bad rows */
-} tile;
+} query_tile;
 
-int64_t tile_bytes(const run *r, const dil_pass *pass);
-void tile_init(tile *tl, const run *r, const dil_pass *pass, char *memory);
+int64_t query_tile_bytes(const run *r, const dil_pass *pass);
+void query_tile_init(query_tile *tl, const run *r, const dil_pass *pass,
+                     char *memory);
 /* Runs rows n0..n1-1 (at most TILE_GROUP * lanes) of class c of the query
  * cell. */
-void tile_run(tile *tl, cell query, int32_t c, int64_t n0, int64_t n1,
-              int64_t b);
+void query_tile_run(query_tile *tl, segment_cell query, int32_t c, int64_t n0,
+                    int64_t n1, int64_t b);
 
 /* ---- key_visit.c: a run of keys for a group of tiles --------------------- */
 
 /* Part of a run of packed keys: rows n0..n1-1 of class c of a cell. */
-typedef struct stretch {
-  cell cell;
+typedef struct key_range {
+  segment_cell cell;
   int32_t c;
   int64_t slot;       /* of the run's row 0 */
   int64_t n0, n1;
-} stretch;
+} key_range;
 
 /* Advances every tile of tl->group over a run that `branches` reach. */
-void visit_run(tile *tl, uint64_t branches, stretch keys);
+void key_visit_run(query_tile *tl, uint64_t branches, key_range keys);
 
 #endif
