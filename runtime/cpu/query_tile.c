@@ -5,7 +5,12 @@
  * into key tiles that are empty (skipped), full (no predicate code) or
  * partial. All branches of the pass share one running softmax. A group of
  * tiles takes turns on a range of keys while that is in the cache. Out: the
- * rows' O and lse, or their advanced state (design: one pass). */
+ * rows' O and lse, or their advanced state.
+ *
+ * The running maximum and sum are those of the online softmax (Milakov and
+ * Gimelshein 2018, arXiv 1805.02867; Rabe and Staats 2021, arXiv 2112.05682),
+ * with division at the end, as in FlashAttention-2 (Dao 2023, arXiv
+ * 2307.08691). */
 #include "query_tile.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/rowset/walk.h"

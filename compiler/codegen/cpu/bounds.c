@@ -2,7 +2,8 @@
  * scalar code: every rule is that of compiler/pattern/expr_bounds.c, wider than
  * the truth at times, never narrower. Integers are i64 pairs; floats are f32
  * pairs, whose rounding is that of the expression itself because rounding keeps
- * order; conditions are pairs (surely, possibly). */
+ * order; conditions are pairs (surely, possibly). This is interval arithmetic
+ * (Moore, Interval Analysis, 1966). */
 #include "cpu.h"
 #include <math.h>
 #include <stdlib.h>

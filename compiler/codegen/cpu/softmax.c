@@ -1,5 +1,6 @@
 /* softmax.c - weights from scores, with the running maximum m and sum l of
  * each lane: p = 2^(c2 s + bias - m), one fused multiply-add before the power.
+ * It is the online softmax (Milakov and Gimelshein 2018, arXiv 1805.02867).
  *
  * m - m and -inf - -inf must not meet: while a lane has seen no finite score
  * its m is -inf, and 0 stands for it, so that weights come out as 0.
