@@ -1,7 +1,8 @@
 /* session_shrink.c - goes on without lost ranks: `dil run --shrink`, in the
- * manner of ULFM's revoke, agree and shrink. In: a rank group whose run, or
- * whose collection of rows, has failed. Out: a smaller rank group with all rows
- * of the call, and which runs it repeats; or the failure. */
+ * manner of revoke, agree and shrink of ULFM (Bland et al., 2013). In: a rank
+ * group whose run, or whose collection of rows, has failed. Out: a smaller rank
+ * group with all rows of the call, and which runs it repeats; or the
+ * failure. */
 #include "command.h"
 #include "session_ranks.h"
 #include "runtime/base/status.h"

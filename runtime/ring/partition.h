@@ -13,8 +13,9 @@
 #include "runtime/shard.h"
 
 /* Contiguous: one block of rows a rank. Zigzag: of 2 * ranks blocks, rank r has
- * blocks r and 2 * ranks - 1 - r, which balances causal masks. Striped: rank r
- * has rows r, r + ranks, ... (striped attention, arXiv:2311.09431). */
+ * blocks r and 2 * ranks - 1 - r, which balances causal masks (as the training
+ * of Llama 3 does, arXiv:2407.21783). Striped: rank r has rows r, r + ranks,
+ * ... (striped attention, Brandon et al. 2023, arXiv:2311.09431). */
 typedef enum dil_layout {
   DIL_CONTIGUOUS, DIL_ZIGZAG, DIL_STRIPED, DIL_LAYOUT_COUNT
 } dil_layout;

@@ -2,11 +2,11 @@
  * and v every rank can read, or which have no data and stand for random
  * numbers. Out: copies of the rank's own rows, and memory for its o and lse. */
 #include "rank.h"
+#include "row_copy.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/random.h"
 #include "runtime/base/status.h"
 #include "runtime/rowset/walk.h"
-#include "runtime/stream/stream.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -84,7 +84,7 @@ static void make_normals(void *context, int64_t index, int32_t worker) {
 static dil_status fill_one(dil_threads *threads, const resident_shard *whole,
                            int32_t tensor, int32_t progression,
                            const dil_tensor *from, const dil_tensor *to) {
-  if (from->data) return stream_copy(threads, from, to);
+  if (from->data) return row_copy(threads, from, to);
   normals n = {to, shard_normals(whole, tensor, progression)};
   return dil_threads_run(threads, to->shape[0] * to->shape[1], make_normals,
                          &n);

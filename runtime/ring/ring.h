@@ -1,13 +1,13 @@
 /* ring.h - one sequence on many ranks: each rank owns a shard of the queries
  * and of the keys, and sees the keys of the other ranks step by step.
  *
- * This is ring attention (arXiv:2310.01889) with one change: keys do not go
- * from neighbour to neighbour. In step k, rank r gets the keys that its queries
- * need (partition.h) from rank r - k itself. Rows of branches that rotate
- * travel in one message a step, while the rank computes on the rows of the step
- * before. Rows of branches that gather are all posted before the first step, in
- * one message from each rank. The order of the passes is the same either way:
- * the rank's own keys, then the keys of ranks r-1, r-2, ... */
+ * This is ring attention (Liu et al. 2023, arXiv:2310.01889) with one change:
+ * keys do not go from neighbour to neighbour. In step k, rank r gets the keys
+ * that its queries need (partition.h) from rank r - k itself. Rows of branches
+ * that rotate travel in one message a step, while the rank computes on the rows
+ * of the step before. Rows of branches that gather are all posted before the
+ * first step, in one message from each rank. The order of the passes is the
+ * same either way: the rank's own keys, then the keys of ranks r-1, r-2, ... */
 #ifndef DIL_RUNTIME_RING_RING_H
 #define DIL_RUNTIME_RING_RING_H
 

@@ -80,23 +80,6 @@ void stream_walk_begin(stream_walk *walk, const stream_shape *shape,
 bool stream_walk_next(stream_walk *walk, dil_status *status);
 void stream_walk_end(stream_walk *walk);
 
-/* ---- stream_copy.c: rows of the host ------------------------------------- */
-
-/* Tensors of 3 or 4 dimensions and one shape, converted between floats. */
-dil_status stream_copy(dil_threads *threads, const dil_tensor *from,
-                       const dil_tensor *to);
-/* The rows of a route: of [B, M, Hkv, D], whose row is the position, to a chunk
- * whose first row is position `first`. */
-dil_status stream_copy_route(dil_threads *threads, const route *r,
-                             const dil_tensor *from, const dil_tensor *to,
-                             int64_t first);
-/* Rows begin..end-1 of a route's list, of one batch row, as a message has
- * them (route.h), in this dtype. */
-dil_status stream_pack(dil_threads *threads, const route *r,
-                       const dil_tensor *k, const dil_tensor *v, int64_t b,
-                       int64_t begin, int64_t end, dil_dtype dtype,
-                       void *message);
-
 /* ---- stream_carry.c: between the host's rows and a device's buffers ------ */
 
 typedef struct stream_carry {

@@ -3,6 +3,7 @@
  * In: tensors of the host. Out: the same rows in buffers, or back. */
 #include "stream.h"
 #include "runtime/base/arithmetic.h"
+#include "runtime/ring/row_copy.h"
 #include "runtime/rowset/walk.h"
 
 static int64_t row_bytes(const dil_tensor *t) {
@@ -59,7 +60,7 @@ static dil_status transfer_rows(stream_carry *c, const dil_tensor *from,
   dil_status status = calls->settle(c->transfer, TRANSFER_UP, piece, &memory);
   if (status) return status;
   dil_tensor pinned = packed(memory, to);
-  status = stream_copy(c->threads, from, &pinned);
+  status = row_copy(c->threads, from, &pinned);
   if (status) return status;
   return calls->copy(c->transfer, TRANSFER_UP, piece, to->data,
                      to->shape[1] * row_bytes(to));
@@ -68,7 +69,7 @@ static dil_status transfer_rows(stream_carry *c, const dil_tensor *from,
 dil_status carry_up(stream_carry *c, const dil_tensor *from,
                     const dil_tensor *buffer) {
   dil_status status = DIL_OK;
-  if (!c->transfer) return stream_copy(c->threads, from, buffer);
+  if (!c->transfer) return row_copy(c->threads, from, buffer);
   int64_t all = from->shape[1], each = TRANSFER_PIECE / row_bytes(buffer);
   for (int64_t b = 0; b < from->shape[0]; b++)
     for (int64_t row = 0; row < all && !status; row += each) {
@@ -96,7 +97,7 @@ static dil_status transfer_message(stream_carry *c, const route *r,
       void *memory;
       status = calls->settle(c->transfer, TRANSFER_UP, piece, &memory);
       if (!status)
-        status = stream_pack(c->threads, r, k, v, b, row, end, dtype, memory);
+        status = row_copy_pack(c->threads, r, k, v, b, row, end, dtype, memory);
       if (!status)
         status = calls->copy(c->transfer, TRANSFER_UP, piece,
                              message + (b * r->rows + row) * bytes,
@@ -130,8 +131,8 @@ dil_status carry_route(stream_carry *c, route *r, const ring_keys *from,
   for (int32_t i = 0; i < 2 && !status; i++) {
     dil_tensor rows_here = rows_of(source[i], first, target[i]->shape[1]);
     status = c->transfer ? carry_up(c, &rows_here, target[i])
-                     : stream_copy_route(c->threads, r, source[i], target[i],
-                                         first);
+                     : row_copy_route(c->threads, r, source[i], target[i],
+                                      first);
   }
   return status;
 }
@@ -152,7 +153,7 @@ static dil_status land(stream_carry *c, landing *l) {
       c->transfer->calls->settle(c->transfer, TRANSFER_DOWN, l->piece, &memory);
   dil_tensor pinned = packed(memory, &l->like);
   l->some = false;
-  return status ? status : stream_copy(c->threads, &pinned, &l->to);
+  return status ? status : row_copy(c->threads, &pinned, &l->to);
 }
 
 /* One piece comes while the rows of the one before are put in their places. */
@@ -160,7 +161,7 @@ dil_status carry_down(stream_carry *c, const dil_tensor *buffer,
                       const dil_tensor *to) {
   landing last = {0};
   dil_status status = DIL_OK;
-  if (!c->transfer) return stream_copy(c->threads, buffer, to);
+  if (!c->transfer) return row_copy(c->threads, buffer, to);
   dil_tensor one = as_rows(buffer, 0);
   int64_t all = one.shape[1], each = TRANSFER_PIECE / row_bytes(&one);
   for (int64_t b = 0; b < row_groups(buffer); b++)

@@ -1,7 +1,6 @@
-/* stream_copy.c - rows of the host's memory to other memory, by several
- * threads, converted between float types on the way. In: strided tensors. Out:
- * the same rows elsewhere. */
-#include "stream.h"
+/* row_copy.c - copies rows within the host's memory; see row_copy.h. In:
+ * strided tensors. Out: the same rows elsewhere. */
+#include "row_copy.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/cpu/pack.h"
 #include "runtime/rowset/walk.h"
@@ -135,7 +134,7 @@ static dil_tensor with_width(const dil_tensor *t) {
   return wide;
 }
 
-dil_status stream_copy(dil_threads *threads, const dil_tensor *from,
+dil_status row_copy(dil_threads *threads, const dil_tensor *from,
                        const dil_tensor *to) {
   dil_tensor source = with_width(from), target = with_width(to);
   copier c = {.from = &source, .to = &target, .rows = target.shape[1]};
@@ -157,7 +156,7 @@ static bool heads_agree(const route *r, int64_t heads) {
   return true;
 }
 
-dil_status stream_copy_route(dil_threads *threads, const route *r,
+dil_status row_copy_route(dil_threads *threads, const route *r,
                              const dil_tensor *from, const dil_tensor *to,
                              int64_t first) {
   copier c = {.from = from, .to = to, .route = r, .first = first,
@@ -201,7 +200,7 @@ static void pack_task(void *context, int64_t index, int32_t worker) {
   }
 }
 
-dil_status stream_pack(dil_threads *threads, const route *r,
+dil_status row_copy_pack(dil_threads *threads, const route *r,
                        const dil_tensor *k, const dil_tensor *v, int64_t b,
                        int64_t begin, int64_t end, dil_dtype dtype,
                        void *message) {
