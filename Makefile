@@ -177,9 +177,8 @@ $(BUILD)/compiler/library/library_header.o: $(BUILD)/compiler/library/library_te
 # What the parts of dil must agree on: a number of all headers that they share,
 # in place of one that somebody has to raise.
 agreed := $(sort $(wildcard $(foreach d,compiler runtime,$(foreach e,h def,$(d)/*.$(e) \
-          $(d)/*/*.$(e))) compiler/codegen/gpu/gpu.h runtime/link/*/*.h \
-          runtime/cpu/*/*.h runtime/cpu/*/*.def \
-          templates/shared/launch.h))
+          $(d)/*/*.$(e))) runtime/link/*/*.h runtime/cpu/*/*.h \
+          runtime/cpu/*/*.def templates/shared/launch.h))
 $(BUILD)/interface.h: $(agreed)
 	@mkdir -p $(@D)
 	$(call say,hash)sum=$$(cat $^ | sha256sum | cut -c 1-7) && \

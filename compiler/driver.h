@@ -6,8 +6,8 @@
 #ifndef DIL_COMPILER_DRIVER_H
 #define DIL_COMPILER_DRIVER_H
 
-#include "compiler/codegen/backend.h"
-#include "compiler/codegen/gpu/gpu.h"
+#include "compiler/codegen/codegen.h"
+#include "compiler/schedule/wisdom_apply.h"
 
 #define DRIVER_STAGES(X)                                                       \
   X(tokens) X(ast) X(pattern) X(cover) X(place) X(normalise) X(fuse) X(plan)   \
@@ -35,6 +35,7 @@ typedef struct driver_request {
   const define *defines;
   int32_t define_count;
   unsigned force;       /* plan_force bits */
+  dil_direction direction; /* backward: whatever the kernel itself says */
   const char *dtype;    /* of q, k, v and o; NULL: the pattern's */
   unsigned device;      /* KNOB_CPU or KNOB_CUDA: a schedule may have only this
                            device's knobs; 0: any device's */
@@ -53,17 +54,13 @@ typedef struct compilation {
   const kernel *kernel;   /* NULL: the source was a plan's text */
   const pattern *pattern;
   const topology *topology; /* NULL: one device */
+  dil_direction direction; /* of the request or of the kernel */
   knobs knobs;            /* of its schedule, or of a tuner */
   const pattern *normal; /* `pattern` normalised; NULL before stage normalise,
                             and where the source was a plan's text */
   const plan *planned; /* NULL before stage fuse */
   const plan *plan;    /* `planned` with the knobs applied, by stage plan */
-  dil_context *context; /* has the code cache and the counts of compilations */
   const char *isa; /* instruction set of the processor's code */
-  char chip[16];   /* "sm_90", once GPU code is made */
-  bool early;      /* a kernel may be made before all its GPU code is */
-  bool whole;      /* no call holds a shard of a longer sequence */
-  struct late *late; /* the deferred compilation; NULL: nothing is deferred */
 } compilation;
 
 /* Reads and checks the program alone. `c` has arena and diag set. */
@@ -80,23 +77,23 @@ dil_status driver_refused(compilation *c, dil_status status);
 /* Applies knobs to a planned compilation: a schedule's, a tuner's or those of
  * wisdom. Replaces c->plan. */
 void driver_apply_knobs(compilation *c, const knobs *k);
-/* The back end for processors, opened once: loads the compiler library. */
-dil_status driver_backend(const backend **opened);
+/* Applies remembered knobs (schedule/wisdom_apply.h) for calls of this size, or
+ * for a chip. True: the compilation has new knobs. */
+bool driver_apply_wisdom(compilation *c, const dil_context *context,
+                         const int64_t size[3]);
+bool driver_apply_wisdom_chip(compilation *c, const char *chip);
+/* Removes the knobs again, where no kernel can be made with them. */
+void driver_drop_knobs(compilation *c);
+wisdom_query driver_wisdom_query(const compilation *c);
 /* DIL_INPUT for `keep top` and `keep mass`, which choose blocks by the numbers
  * in q and k: a command that knows shapes alone would miscount them. */
 dil_status driver_shapes_decide(const compilation *c);
 
-/* ---- kernel_source.c ----------------------------------------------------- */
-
-/* The source of which the run time makes a kernel, for the context's device; it
- * borrows `c`. For a GPU this function compiles the code. The caller calls
- * driver_source_free once the kernel is made, and where `c` is early,
- * driver_drop once the kernel is freed. */
-dil_status driver_source(compilation *c, dil_context *context,
-                         dil_kernel_source *source);
-void driver_source_free(dil_kernel_source *source);
-void driver_drop(compilation *c);
-/* The GPU back end, opened once; else a status with the reason. */
-dil_status gpu_compiler_open(const gpu_backend **backend);
+/* The request for the code of a planned compilation, on the context's device.
+ * It borrows `c`. */
+code_request driver_code_request(const compilation *c, dil_context *context);
+/* kernel_code_make, whose refusal is reported at the schedule's place. */
+dil_status driver_code(compilation *c, const code_request *request,
+                       kernel_code *code);
 
 #endif

@@ -2,8 +2,6 @@
 #include "stages.h"
 #include "compiler/front/ast.h"
 #include "compiler/plan/partition.h"
-#include "interface.h"
-#include "runtime/base/module.h"
 #include "runtime/base/status.h"
 #include "runtime/cpu/peak.h"
 #include "runtime/observe/trace.h"
@@ -159,7 +157,8 @@ dil_status stage_place(const driver_request *r, compilation *c) {
     status = named_topology(c->program, r->topology, &c->topology);
   if (status) return status;
   if (c->topology) join_devices(r, c);
-  if (k && k->backward)
+  c->direction = k && k->backward ? DIL_BACKWARD : r->direction;
+  if (k && c->direction == DIL_BACKWARD)
     diag_report(c->diag, SEVERITY_ERROR, k->at,
                 "this build runs kernels forward",
                 "backward kernel '%s' is not supported by this build", k->name);
@@ -202,6 +201,7 @@ dil_status stage_fuse(const driver_request *r, compilation *c) {
   if (r->from_plan) return DIL_OK;
   if (!widths_fit(c)) return DIL_INPUT;
   c->planned = plan_fuse(c->arena, c->diag, c->normal, r->force,
+                         c->direction,
                          r->device == KNOB_CUDA ? &plan_target_gpu : NULL);
   return c->planned ? DIL_OK : DIL_INPUT;
 }
@@ -259,6 +259,38 @@ void driver_apply_knobs(compilation *c, const knobs *k) {
   c->plan = plan_apply_knobs(c->arena, c->planned, k);
 }
 
+void driver_drop_knobs(compilation *c) {
+  knobs none = {0};
+  driver_apply_knobs(c, &none);
+}
+
+wisdom_query driver_wisdom_query(const compilation *c) {
+  bool scheduled = c->kernel && c->kernel->schedule;
+  return (wisdom_query){.arena = c->arena,
+                        .diag = c->diag,
+                        .pattern = c->pattern,
+                        .direction = c->direction,
+                        .isa = c->isa,
+                        .free = !scheduled && !(c->plan && c->plan->force)};
+}
+
+bool driver_apply_wisdom(compilation *c, const dil_context *context,
+                         const int64_t size[3]) {
+  wisdom_query q = driver_wisdom_query(c);
+  knobs k;
+  bool found = wisdom_apply(&q, context, size, &k);
+  if (found) driver_apply_knobs(c, &k);
+  return found;
+}
+
+bool driver_apply_wisdom_chip(compilation *c, const char *chip) {
+  wisdom_query q = driver_wisdom_query(c);
+  knobs k;
+  bool found = wisdom_apply_chip(&q, chip, &k);
+  if (found) driver_apply_knobs(c, &k);
+  return found;
+}
+
 dil_status driver_refused(compilation *c, dil_status status) {
   const schedule *s = c->kernel ? c->kernel->schedule : NULL;
   bool unfit = status == DIL_INPUT || status == DIL_UNSUPPORTED;
@@ -266,6 +298,18 @@ dil_status driver_refused(compilation *c, dil_status status) {
   diag_report(c->diag, SEVERITY_ERROR, s->at, NULL,
               "schedule '%s' cannot be had: %s", s->name, dil_last_error());
   return DIL_INPUT;
+}
+
+code_request driver_code_request(const compilation *c, dil_context *context) {
+  return (code_request){.plan = c->plan,
+                        .knobs = c->knobs,
+                        .context = context,
+                        .isa = c->isa};
+}
+
+dil_status driver_code(compilation *c, const code_request *request,
+                       kernel_code *code) {
+  return driver_refused(c, kernel_code_make(request, code));
 }
 
 /* ---- schedule ------------------------------------------------------------ */
@@ -276,14 +320,3 @@ dil_status stage_isa(const driver_request *r, compilation *c) {
   c->isa = r->isa ? r->isa : dil_host_isa();
   return dil_isa_check(c->isa);
 }
-
-dil_status driver_backend(const backend **opened) {
-  void *symbol;
-  dil_status status =
-      dil_module_open("dil-cpu.so", DIL_BACKEND_SYMBOL, &symbol);
-  if (status) return status;
-  *opened = ((backend_init)symbol)();
-  if (*opened && (*opened)->version == DIL_INTERFACE) return DIL_OK;
-  return dil_fail(DIL_ENVIRONMENT, "dil-cpu.so is of another version of dil");
-}
-

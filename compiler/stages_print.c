@@ -62,27 +62,29 @@ dil_status stage_print_plan(const driver_request *r, compilation *c) {
 dil_status stage_print_cuda(const driver_request *r, compilation *c) {
   const gpu_backend *gpu;
   gpu_codes codes = {0};
-  gpu_request request = {.plan = c->plan,
+  gpu_request request = {.common = {c->plan},
                          .arch = r->arch,
                          .knobs = &c->knobs,
-                         .whole = !c->topology,
+                         .full_sequences_only = !c->topology,
                          .source_only = true,
                          .cuda = r->dump};
-  dil_status status = gpu_compiler_open(&gpu);
-  return status ? status : driver_refused(c, gpu->compile(&request, &codes));
+  dil_status status = gpu_backend_open(&gpu);
+  return status
+             ? status
+             : driver_refused(c, gpu->common.compile(&request.common, &codes));
 }
 
 /* Compiles; prints ptxas's report on each attempt and the gate's refusals. */
 dil_status stage_print_ptxas(const driver_request *r, compilation *c) {
   const gpu_backend *gpu;
   gpu_codes codes = {0};
-  gpu_request request = {.plan = c->plan,
+  gpu_request request = {.common = {c->plan},
                          .arch = r->arch,
                          .knobs = &c->knobs,
-                         .whole = !c->topology,
+                         .full_sequences_only = !c->topology,
                          .ptxas = r->dump};
-  dil_status status = gpu_compiler_open(&gpu);
-  if (!status) status = gpu->compile(&request, &codes);
+  dil_status status = gpu_backend_open(&gpu);
+  if (!status) status = gpu->common.compile(&request.common, &codes);
   while (codes.count > 0) free(codes.code[--codes.count].cubin);
   return driver_refused(c, status);
 }
@@ -90,19 +92,19 @@ dil_status stage_print_ptxas(const driver_request *r, compilation *c) {
 /* ---- the processor ------------------------------------------------------- */
 
 static dil_status make_code(const compilation *c, dil_variant variant, FILE *ir,
-                            FILE *assembly, backend_code *code) {
-  backend_request request = {.plan = c->plan,
+                            FILE *assembly, cpu_code *code) {
+  cpu_request request = {.common = {c->plan},
                              .isa = c->isa,
                              .variant = variant,
                              .debug = true,
                              .ir = ir,
                              .assembly = assembly};
-  const backend *cpu;
-  dil_status status = driver_backend(&cpu);
-  return status ? status : cpu->compile(&request, code);
+  const cpu_backend *cpu;
+  dil_status status = cpu_backend_open(&cpu);
+  return status ? status : cpu->common.compile(&request.common, code);
 }
 
-static void print_variant(dil_variant variant, const backend_code *made,
+static void print_variant(dil_variant variant, const cpu_code *made,
                           FILE *out) {
   const dil_code *code = &made->code;
   if (variant == DIL_TILES)
@@ -123,7 +125,7 @@ dil_status stage_print_schedule(const driver_request *r, compilation *c) {
   if (c->knobs.given)
     fprintf(r->dump, "  knobs %s\n", knobs_text(&c->knobs, text));
   for (int32_t v = 0; v < DIL_VARIANT_COUNT; v++) {
-    backend_code code;
+    cpu_code code;
     dil_status status = make_code(c, (dil_variant)v, NULL, NULL, &code);
     if (status) return status;
     print_variant((dil_variant)v, &code, r->dump);
@@ -133,14 +135,14 @@ dil_status stage_print_schedule(const driver_request *r, compilation *c) {
 }
 
 dil_status stage_print_ir(const driver_request *r, compilation *c) {
-  backend_code code;
+  cpu_code code;
   dil_status status = make_code(c, r->variant, r->dump, NULL, &code);
   if (!status) free(code.bytes);
   return status;
 }
 
 dil_status stage_print_asm(const driver_request *r, compilation *c) {
-  backend_code code;
+  cpu_code code;
   dil_status status = make_code(c, r->variant, NULL, r->dump, &code);
   if (!status) free(code.bytes);
   return status;

@@ -19,6 +19,11 @@ enum {
 };
 #define DIL_ENDLESS INT64_MAX /* a window bound or segment without end */
 
+/* Which way a kernel runs: o and lse of q, k, v, or the gradients. It is part
+ * of what names a kernel, wherever kernels are kept. No back end makes backward
+ * kernels yet. */
+typedef enum dil_direction { DIL_FORWARD, DIL_BACKWARD } dil_direction;
+
 typedef enum dil_combine {
   DIL_COMBINE_SOFTMAX, DIL_COMBINE_UNION, DIL_COMBINE_MEAN, DIL_COMBINE_SUM
 } dil_combine;

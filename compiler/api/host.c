@@ -3,8 +3,8 @@
  * In: text or a file, options. Out: programs, and kernels that keep alive what
  * they need of them. Diagnostics become the text of the failure; running out of
  * memory anywhere in the compiler ends here, as a status. */
-#include "wisdom_apply.h"
 #include "compiler/dil.h"
+#include "compiler/driver.h"
 #include "compiler/front/ast.h"
 #include "runtime/api/usage.h"
 #include "runtime/base/status.h"
@@ -22,7 +22,8 @@ struct dil_program {
 
 /* One compilation; the kernel's, and gone with it. */
 typedef struct kernel_made {
-  compilation made;          /* first: what the kernel's hooks get */
+  kernel_code code;          /* first: what the kernel's hooks get */
+  compilation made;
   dil_program *program;
 } kernel_made;
 
@@ -32,7 +33,6 @@ typedef struct job {
   dil_program *program;
   kernel_made *kernel;       /* NULL: the program itself */
   driver_request request;
-  dil_kernel_source source;  /* of the kernel, when it is made */
   const dil_sizes *sizes;    /* of its calls; NULL: not known */
   bool json;
 } job;
@@ -233,6 +233,12 @@ static dil_status log_warnings(const job *j, const compilation *c) {
   return DIL_OK;
 }
 
+static dil_status make_code(job *j, compilation *c) {
+  code_request request = driver_code_request(c, j->program->context);
+  request.lazy = request.full_sequences_only = true;
+  return driver_code(c, &request, &j->kernel->code);
+}
+
 /* With what is remembered, and without it where that cannot be had. */
 static dil_status make_source(job *j, compilation *c) {
   dil_context *context = j->program->context;
@@ -240,18 +246,18 @@ static dil_status make_source(job *j, compilation *c) {
   const int64_t size[3] = {s ? s->batch : 0, s ? s->queries : 0,
                            s ? s->keys : 0};
   char text[KNOBS_TEXT];
-  bool recalled = recall(c, context, s ? size : NULL);
-  dil_status status = driver_source(c, context, &j->source);
+  bool applied = driver_apply_wisdom(c, context, s ? size : NULL);
+  dil_status status = make_code(j, c);
   knobs_text(&c->knobs, text);
-  if (recalled && (status == DIL_INPUT || status == DIL_UNSUPPORTED)) {
-    LOG(dil_log_of(context), DIL_LOG_WARNING, RECALL_LOST, text,
+  if (applied && (status == DIL_INPUT || status == DIL_UNSUPPORTED)) {
+    LOG(dil_log_of(context), DIL_LOG_WARNING, WISDOM_LOST, text,
         dil_last_error());
-    recall_undo(c);
-    recalled = false;
-    status = driver_source(c, context, &j->source);
+    driver_drop_knobs(c);
+    applied = false;
+    status = make_code(j, c);
   }
-  j->source.remembered = recalled;
-  j->source.schedule = kept(c->arena, knobs_text(&c->knobs, text));
+  j->kernel->code.source.remembered = applied;
+  j->kernel->code.source.schedule = kept(c->arena, knobs_text(&c->knobs, text));
   return status;
 }
 
@@ -267,7 +273,7 @@ static dil_status compile_it(job *j) {
 
 static void kernel_drop(void *context) {
   kernel_made *k = context;
-  driver_drop(&k->made);
+  kernel_code_free(&k->code);
   arena_free(k->made.arena);
   program_drop(k->program);
   free(k);
@@ -281,7 +287,6 @@ static kernel_made *kernel_made_new(dil_program *p) {
     return NULL;
   }
   k->made.arena = a;
-  k->made.early = k->made.whole = true;
   k->program = p;
   atomic_fetch_add(&p->uses, 1);
   return k;
@@ -325,9 +330,9 @@ static dil_status make_kernel(dil_program *p, const char *name,
                                .device = gpu ? KNOB_CUDA : KNOB_CPU,
                                .last = gpu ? STAGE_plan : STAGE_schedule};
   status = guard(k->made.arena, compile_it, &j);
-  j.source.release = kernel_drop;
-  if (!status) status = dil_kernel_make(p->context, &j.source, out);
-  driver_source_free(&j.source);
+  k->code.source.release = kernel_drop;
+  if (!status) status = dil_kernel_make(p->context, &k->code.source, out);
+  kernel_code_free_cubins(&k->code);
   if (status) kernel_drop(k);
   return status;
 }

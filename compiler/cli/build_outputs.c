@@ -156,7 +156,7 @@ static void add_object(building *b, const char *ending, void *bytes,
 /* The object and, while it is made, its texts. */
 static dil_status make_object(building *b) {
   output_text ir = {0}, assembly = {0};
-  backend_code made = {0};
+  cpu_code made = {0};
   dil_status status = DIL_OK, ended = DIL_OK;
   if (b->emit & BIT(LL)) status = text_begin(&ir);
   if (!status && b->emit & BIT(S)) status = text_begin(&assembly);

@@ -81,8 +81,8 @@ static dil_status read_isas(building *b) {
   if (!l->has_object && list && strcmp(list, "none"))
     return message_error(DIL_USAGE, NULL, "--cpu says nothing to this --emit");
   if (!l->has_object || (list && !strcmp(list, "none"))) return DIL_OK;
-  const backend *cpu;
-  dil_status status = driver_backend(&cpu);
+  const cpu_backend *cpu;
+  dil_status status = cpu_backend_open(&cpu);
   if (status) return message_compiled(b->options, &b->compilation, status);
   const char *const *known = cpu->isas();
   if (list) status = check_isas(list, known);
@@ -122,6 +122,7 @@ static dil_status add_dtype(building *b, const char *name, compilation c,
   p->fast = p->fast && dtype == DIL_F32;
   c.pattern = p;
   c.planned = plan_make_for(c.arena, c.diag, p, options_force(b->options),
+                            c.direction,
                             b->library.isa_count ? NULL : &plan_target_gpu);
   if (!c.planned) return DIL_INPUT;
   driver_apply_knobs(&c, &c.knobs);
@@ -243,13 +244,16 @@ static dil_status make_and_write(building *b) {
   return message_compiled(b->options, at ? at : &b->compilation, status);
 }
 
+static void print_note(const char *text) { message_note("%s", text); }
+
 dil_status command_build(arena *a, const options *o) {
   building b = {.options = o,
                 .emit = o->seen[OPTION_EMIT] ? sets_union(&o->emit)
                                              : BIT(SO) | BIT(H),
                 .compilation = {.arena = a, .diag = diag_new(a)},
                 .library = {.arena = a,
-                            .options = o,
+                            .no_wisdom = o->no_wisdom,
+                            .note = print_note,
                             .standalone = o->standalone}};
   dil_status status = check_build_options(&b);
   if (!status) status = name_library(&b);

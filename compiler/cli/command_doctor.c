@@ -25,20 +25,20 @@ static void say_part(const options *o, const char *part, bool there,
 
 static void doctor_cpu(const options *o) {
   void *symbol;
-  if (dil_module_open("dil-cpu.so", DIL_BACKEND_SYMBOL, &symbol)) {
+  if (dil_module_open("dil-cpu.so", BACKEND_SYMBOL, &symbol)) {
     say_part(o, "cpu", false, dil_last_error());
     return;
   }
-  const backend *cpu = ((backend_init)symbol)();
+  const cpu_backend *cpu = (const void *)((backend_init)symbol)();
   const char *isa = cpu->host();
   say_part(o, "cpu", isa != NULL, isa ? isa : dil_last_error());
-  say_part(o, "cpu compiler", true, cpu->versions());
+  say_part(o, "cpu compiler", true, cpu->common.versions());
 }
 
 static void doctor_compiler(const options *o) {
   const gpu_backend *gpu;
   const char *version =
-      gpu_compiler_open(&gpu) == DIL_OK ? gpu->versions() : NULL;
+      gpu_backend_open(&gpu) == DIL_OK ? gpu->common.versions() : NULL;
   say_part(o, "gpu compiler", version != NULL,
            version ? version : dil_last_error());
 }

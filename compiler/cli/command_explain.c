@@ -1,10 +1,10 @@
 /* command_explain.c - `dil explain FILE --seq N`: what a pattern costs, counted
  * exactly, and how long it would take here, which is a prediction. */
 #include "call_setup.h"
+#include "compiler/exchange/exchange.h"
 #include "gpu_estimate.h"
 #include "session_stream.h"
 #include "compiler/analysis/cost.h"
-#include "compiler/exchange/exchange.h"
 #include "runtime/base/status.h"
 #include "runtime/cpu/peak.h"
 #include <jansson.h>
@@ -61,13 +61,15 @@ static void predict_dense(const call_setup *b, const compilation *c,
  * a kernel says so before any code is made. */
 static dil_status predict_cpu(const call_setup *b, compilation *c, bill *l) {
   dil_kernel *made;
-  dil_kernel_source from;
   dil_sizes sizes = {l->B, l->N, l->M};
-  dil_status status = driver_source(c, b->context, &from);
-  if (!status) status = dil_kernel_make(b->context, &from, &made);
+  kernel_code code = {0};
+  code_request request = driver_code_request(c, b->context);
+  dil_status status = driver_code(c, &request, &code);
+  if (!status) status = dil_kernel_make(b->context, &code.source, &made);
   if (status) return status;
   status = dil_kernel_variant(made, &sizes, l->variant, sizeof l->variant);
   dil_kernel_free(made);
+  kernel_code_free(&code);
   if (!status) status = measure_peak(b, l->isa, 0.05, &l->peak);
   bool bf16 = l->pattern->dtype == DIL_BF16 && dil_isa_has_pairs(l->isa);
   cost_case spot = {.threads = l->threads,

@@ -2,7 +2,6 @@
  * length on this device, found by running them, and remembered; and `dil tune
  * --list`. */
 #include "tune.h"
-#include "compiler/api/wisdom_apply.h"
 #include "runtime/base/status.h"
 #include <jansson.h>
 #include <stdlib.h>
@@ -136,7 +135,8 @@ static dil_status remember_winner(arena *a, const options *o,
                           .seconds = s->best->median,
                           .name = s->session->compilation.pattern->name};
   const session *t = s->session;
-  recall_key(&t->compilation, session_context(t), t->setup.size, &record.key);
+  wisdom_query query = driver_wisdom_query(&t->compilation);
+  wisdom_apply_key(&query, session_context(t), t->setup.size, &record.key);
   const tune_candidate **order = sort_candidates(a, s);
   if (!o->json) print_search(s, &record.key, order);
   dil_status status = wisdom_add(a, path, &record);

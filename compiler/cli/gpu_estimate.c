@@ -3,7 +3,6 @@
  * strategy: the gate's refusals are unknown before ptxas has run. */
 #include "gpu_estimate.h"
 #include "session_cuda.h"
-#include "compiler/api/wisdom_apply.h"
 #include "compiler/exchange/exchange.h"
 #include "runtime/api/device_cuda.h"
 #include "runtime/base/status.h"
@@ -56,7 +55,7 @@ dil_status forecast_device(const call_setup *b, compilation *c, forecast *f) {
   f->facts = *dil_context_facts(gpu);
   f->name = arena_print(c->arena, "cuda:%d", b->options->device.number);
   f->model = f->facts.name;
-  recall(c, gpu, b->size);
+  driver_apply_wisdom(c, gpu, b->size);
   dil_context_free(gpu);
   return DIL_OK;
 }
@@ -222,10 +221,10 @@ dil_status forecast_make(const call_setup *b, const compilation *c,
                          double flops, forecast *f) {
   const gpu_backend *gpu;
   const dil_cuda_module *cuda;
-  gpu_request request = {.plan = c->plan,
+  gpu_request request = {.common = {c->plan},
                          .arch = f->facts.arch,
                          .knobs = &c->knobs,
-                         .whole = !c->topology,
+                         .full_sequences_only = !c->topology,
                          .only = c->plan->force & FORCE_GENERAL ? "general"
                                                                 : NULL};
   dil_call call = call_of(b, &c->plan->table, b->size[CALL_B], b->size[CALL_N],
@@ -233,7 +232,7 @@ dil_status forecast_make(const call_setup *b, const compilation *c,
   f->compilation = c;
   if (!b->size[CALL_B] || !b->size[CALL_N])
     return dil_fail(DIL_USAGE, "no rows: there is nothing to run on a GPU");
-  dil_status status = gpu_compiler_open(&gpu);
+  dil_status status = gpu_backend_open(&gpu);
   if (!status) status = dil_cuda_module_open(&cuda);
   if (!status) status = gpu->foresee(&request, &f->codes);
   if (!status)

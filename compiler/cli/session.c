@@ -43,13 +43,13 @@ const dil_call *session_call(const session *s) {
   return s->way->on_cuda ? &s->cuda.call : &s->setup.call;
 }
 
-dil_status session_load(const session *s, dil_kernel_source *from,
+dil_status session_load(const session *s, kernel_code *code,
                         dil_kernel **made) {
   dil_sizes sizes = session_sizes(s);
   *made = NULL;
-  dil_status status = dil_kernel_make(session_context(s), from, made);
+  dil_status status = dil_kernel_make(session_context(s), &code->source, made);
   if (!status) status = dil_kernel_prepare(*made, &sizes);
-  driver_source_free(from);
+  kernel_code_free_cubins(code);
   if (!status) return DIL_OK;
   dil_kernel_free(*made);
   *made = NULL;
@@ -163,7 +163,7 @@ dil_status session_leave(session *s, double budget) {
 
 void session_free(session *s) {
   dil_kernel_free(s->kernel);
-  driver_drop(&s->compilation);
+  kernel_code_free(&s->code);
   if (s->way && s->way->free) s->way->free(s);
   if (s->has_setup) call_setup_free(&s->setup);
   free(s->seconds);

@@ -48,6 +48,7 @@ struct session {
   call_setup setup;
   bool has_setup;         /* call_setup_free is due */
   const session_way *way; /* NULL: `open` was not called */
+  kernel_code code;       /* of `kernel` */
   dil_kernel *kernel;     /* of SESSION_CPU and SESSION_CUDA */
   char variant[160];      /* of the kernel */
   session_library library;
@@ -82,7 +83,7 @@ const dil_call *session_call(const session *s);
 void session_watch(session *s, dil_watch *watch);
 /* Makes a kernel of a source, with all its code for the session's call, and
  * frees the source. */
-dil_status session_load(const session *s, dil_kernel_source *from,
+dil_status session_load(const session *s, kernel_code *code,
                         dil_kernel **made);
 /* One run, of at most `limit` in all. with_peak: measures the device's peak
  * just before. */

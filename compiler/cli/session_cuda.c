@@ -1,7 +1,6 @@
 /* session_cuda.c - copies a call's tensors to a GPU, and its outputs back. In:
  * a call on the host. Out: the same call in memory of the device. */
 #include "session_cuda.h"
-#include "compiler/codegen/code_cache.h"
 #include "compiler/driver.h"
 #include "runtime/api/device_cuda.h"
 #include <stdlib.h>
@@ -17,14 +16,15 @@ dil_status session_cuda_context(const options *o, dil_context **made) {
 }
 
 dil_status session_cuda_codes(compilation *c, dil_context *context,
-                              dil_kernel_source *from, rank_group_gpu *gpu) {
-  dil_status status = driver_source(c, context, from);
+                              kernel_code *code, rank_group_gpu *gpu) {
+  code_request request = driver_code_request(c, context);
+  dil_status status = driver_code(c, &request, code);
   if (!status)
-    status = keep_beside(c, dil_context_arch(context), KEEP_ROWS, &gpu->rows);
-  gpu->codes = from->codes;
-  gpu->code_count = from->code_count;
-  gpu->dimension = from->dimension;
-  gpu->context = from->context;
+    status = code_cache_helper(&request, HELPER_ROWS, &gpu->rows);
+  gpu->codes = code->source.codes;
+  gpu->code_count = code->source.code_count;
+  gpu->dimension = code->source.dimension;
+  gpu->context = code->source.context;
   return status;
 }
 
@@ -76,9 +76,10 @@ dil_status session_cuda_peak(session_cuda *t, const compilation *c,
   enum { SPLIT_PRODUCTS = 3 };
   const plan *p = c->plan;
   bool split = p->table.dtype == DIL_F32 && !p->pattern->fast;
+  code_request request = driver_code_request(c, t->context);
   dil_status status = DIL_OK;
   if (!t->peak.cubin)
-    status = keep_beside(c, dil_context_arch(t->context), KEEP_PEAK, &t->peak);
+    status = code_cache_helper(&request, HELPER_PEAK, &t->peak);
   if (!status) status = dil_cuda_peak(t->context, &t->peak, seconds, rate);
   if (!status && split) *rate /= SPLIT_PRODUCTS;
   return status;

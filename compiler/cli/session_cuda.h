@@ -3,7 +3,6 @@
 #define DIL_COMPILER_CLI_SESSION_CUDA_H
 
 #include "command.h"
-#include "compiler/codegen/gpu/gpu.h"
 #include "runtime/api/kernel.h"
 #include "runtime/ring/ranks_gpu.h"
 
@@ -20,10 +19,10 @@ typedef struct session_cuda {
 
 /* A context on the GPU that --device names. */
 dil_status session_cuda_context(const options *o, dil_context **made);
-/* Fills the plan's code in `gpu`, not its module and devices. `from`, which has
+/* Fills the plan's code in `gpu`, not its module and devices. `code`, which has
  * the code, and gpu->rows.cubin are the caller's to free. */
 dil_status session_cuda_codes(compilation *c, dil_context *context,
-                              dil_kernel_source *from, rank_group_gpu *gpu);
+                              kernel_code *code, rank_group_gpu *gpu);
 /* Copies the call's row-major tensors to the device of t->context, which the
  * caller has set. session_cuda_free is due in any case. */
 dil_status session_cuda_open(session_cuda *t, const dil_call *call);

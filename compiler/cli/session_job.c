@@ -49,7 +49,7 @@ static uint64_t hash_inputs(const call_setup *b) {
 static hello make_hello(const session_ranks *t, const topology *on,
                         const call_setup *b) {
   mesh m = place_mesh(b->pattern, on);
-  hello h = {.plan_hash = t->from.plan_hash,
+  hello h = {.plan_hash = t->code.source.plan_hash,
              .version = DIL_INTERFACE,
              .ring = m.ring,
              .heads = m.heads,

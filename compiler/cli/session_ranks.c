@@ -29,6 +29,13 @@ static void end_step(void *watcher) {
   if (t->job && t->task.shrinks) session_ranks_hear(t);
 }
 
+/* Code for ranks on the host. */
+static dil_status make_code(session_ranks *t, compilation *c,
+                            dil_context *context) {
+  code_request request = driver_code_request(c, context);
+  return driver_code(c, &request, &t->code);
+}
+
 /* Makes the task that all ranks share, but for fields that depend on sizes. */
 static dil_status make_task(session_ranks *t, compilation *c,
                             const call_setup *b) {
@@ -37,7 +44,7 @@ static dil_status make_task(session_ranks *t, compilation *c,
   t->on_gpu = o->device.word == DEVICE_CUDA;
   if (!status)
     status = t->on_gpu ? session_ranks_gpu(t, c, o)
-                       : driver_source(c, b->context, &t->from);
+                       : make_code(t, c, b->context);
   if (status) return status;
   mesh m = place_mesh(c->pattern, c->topology);
   if (o->shrink) status = check_shrink(t);
@@ -45,10 +52,10 @@ static dil_status make_task(session_ranks *t, compilation *c,
   int32_t threads = dil_threads_count(b->threads) / mesh_ranks(&m);
   t->task = (rank_group_task){.mesh = m,
                               .threads = threads > 0 ? threads : 1,
-                              .table = t->from.table,
-                              .plan_hash = t->from.plan_hash,
-                              .make = t->from.make,
-                              .context = t->from.context,
+                              .table = t->code.source.table,
+                              .plan_hash = t->code.source.plan_hash,
+                              .make = t->code.source.make,
+                              .context = t->code.source.context,
                               .shrinks = o->shrink,
                               .stepped = end_step,
                               .watcher = t,
@@ -174,7 +181,7 @@ void session_ranks_free(session_ranks *t) {
   leave(t);
   rank_group_free(t->group);
   free_links(t);
-  if (t->from.table) driver_source_free(&t->from);
+  kernel_code_free(&t->code);
   if (t->on_gpu) session_ranks_gpu_free(t);
 }
 

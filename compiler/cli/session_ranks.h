@@ -16,7 +16,7 @@ typedef struct session_ranks {
   call_setup *setup;
   rank_group *group;
   rank_group_task task;
-  dil_kernel_source from;
+  kernel_code code;
   progress bar;              /* steps of the ranks in this process */
   mask_bounds bounds;        /* bounds the plan's masks for `mask` */
   partition_mask mask;

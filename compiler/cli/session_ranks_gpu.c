@@ -70,7 +70,7 @@ dil_status session_ranks_gpu(session_ranks *t, compilation *c,
   if (!status) status = count_devices(t, o, c->topology);
   own.device.number = t->gpu.first; /* no context on another's GPU */
   if (!status) status = session_cuda_context(&own, &t->context);
-  return status ? status : session_cuda_codes(c, t->context, &t->from, &t->gpu);
+  return status ? status : session_cuda_codes(c, t->context, &t->code, &t->gpu);
 }
 
 void session_ranks_gpu_free(session_ranks *t) {

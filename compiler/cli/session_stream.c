@@ -46,13 +46,14 @@ static dil_status make_cpu(session_stream *t, compilation *c,
                            const call_setup *b) {
   dil_call first = b->call; /* sizes of a chunk, to prepare code */
   int32_t threads = dil_threads_count(b->threads);
-  dil_status status = driver_source(c, b->context, &t->from);
+  code_request request = driver_code_request(c, b->context);
+  dil_status status = driver_code(c, &request, &t->code);
   if (!status)
-    status = cpu_kernel_new(t->from.table, t->from.make, t->from.context,
-                            &t->kernel);
+    status = cpu_kernel_new(t->code.source.table, t->code.source.make,
+                            t->code.source.context, &t->kernel);
   if (!status)
-    status =
-        session_stream_plan(b, t->from.table, threads, 0, &t->stream.shape);
+    status = session_stream_plan(b, t->code.source.table, threads, 0,
+                                 &t->stream.shape);
   if (status) return status;
   if (first.q.shape[1] > t->stream.shape.chunks.queries)
     first.q.shape[1] = t->stream.shape.chunks.queries;
@@ -73,7 +74,7 @@ dil_status session_stream_open(session_stream *t, compilation *c,
       .prefix = o->state,
       .every = o->seen[OPTION_EVERY] ? (int32_t)o->every : 1,
       .resume = o->resume,
-      .plan_hash = t->from.plan_hash};
+      .plan_hash = t->code.source.plan_hash};
   /* One copying thread is enough where the processor computes. */
   t->threads = dil_threads_new(t->on_gpu ? dil_threads_count(b->threads) : 1);
   t->stream.threads = t->threads;
@@ -86,7 +87,7 @@ void session_stream_free(session_stream *t) {
   else ring_device_free(t->stream.device);
   cpu_kernel_free(t->kernel);
   if (t->threads) dil_threads_free(t->threads);
-  if (t->from.table) driver_source_free(&t->from);
+  kernel_code_free(&t->code);
 }
 
 static void add_pairs(void *user, int64_t pairs) { progress_add(user, pairs); }

@@ -12,7 +12,7 @@
 typedef struct session_stream {
   dil_stream stream;
   cpu_kernel *kernel;
-  dil_kernel_source from;
+  kernel_code code;
   dil_threads *threads;      /* copy chunks beside the passes */
   bool on_gpu;
   dil_context *context;      /* of the GPU for which the code is made */

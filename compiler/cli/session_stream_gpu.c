@@ -13,14 +13,15 @@ dil_status session_stream_gpu(session_stream *t, compilation *c,
   t->gpu.devices = 1;
   dil_status status = session_cuda_context(o, &t->context);
   if (!status) status = dil_cuda_module_open(&t->gpu.cuda);
-  if (!status) status = session_cuda_codes(c, t->context, &t->from, &t->gpu);
-  if (!status) status = resident_open(&t->gpu, t->from.table, 0, &t->rank);
+  if (!status) status = session_cuda_codes(c, t->context, &t->code, &t->gpu);
+  if (!status)
+    status = resident_open(&t->gpu, t->code.source.table, 0, &t->rank);
   if (status) return status;
   t->stream.device = t->rank.device;
   status = t->gpu.cuda->transfer(t->rank.gpu, t->rank.device, &t->gpu.rows,
                                  &t->stream.transfer);
   if (status) return status;
-  return session_stream_plan(b, t->from.table, 0,
+  return session_stream_plan(b, t->code.source.table, 0,
                              t->gpu.cuda->facts(t->rank.gpu)->memory,
                              &t->stream.shape);
 }

@@ -5,7 +5,6 @@
  * In: a session with a compilation and a call. Out: runs of the call and their
  * seconds, and what a way adds to the report. */
 #include "session.h"
-#include "compiler/api/wisdom_apply.h"
 #include "compiler/oracle/oracle.h"
 #include "runtime/base/status.h"
 
@@ -32,11 +31,12 @@ static void split_times(session *s, clocks before) {
 
 /* Makes the kernel of the session's compilation and times that. */
 static dil_status new_kernel(session *s) {
-  dil_kernel_source from;
   clocks before = read_clocks(s);
-  s->compilation.early = s->compilation.whole = true;
-  dil_status status = driver_source(&s->compilation, session_context(s), &from);
-  if (!status) status = session_load(s, &from, &s->kernel);
+  code_request request = driver_code_request(&s->compilation,
+                                             session_context(s));
+  request.lazy = request.full_sequences_only = true;
+  dil_status status = driver_code(&s->compilation, &request, &s->code);
+  if (!status) status = session_load(s, &s->code, &s->kernel);
   split_times(s, before);
   return status;
 }
@@ -48,11 +48,12 @@ static dil_status open_kernel(session *s, const options *o, int64_t seq) {
   compilation *c = &s->compilation;
   dil_sizes sizes = session_sizes(s);
   char text[KNOBS_TEXT];
-  bool recalled = !o->no_wisdom && recall(c, session_context(s), s->setup.size);
+  bool recalled = !o->no_wisdom &&
+                  driver_apply_wisdom(c, session_context(s), s->setup.size);
   dil_status status = new_kernel(s);
   if (recalled && (status == DIL_INPUT || status == DIL_UNSUPPORTED)) {
-    message_note(RECALL_LOST, knobs_text(&c->knobs, text), dil_last_error());
-    recall_undo(c);
+    message_note(WISDOM_LOST, knobs_text(&c->knobs, text), dil_last_error());
+    driver_drop_knobs(c);
     recalled = false;
     status = new_kernel(s);
   }
@@ -60,7 +61,7 @@ static dil_status open_kernel(session *s, const options *o, int64_t seq) {
   s->report.recalled = recalled;
   if (status) return status;
   s->report.variant = s->variant;
-  if (s->way->on_cuda) s->report.isa = c->chip;
+  if (s->way->on_cuda) s->report.isa = s->code.chip;
   dil_stats stats = DIL_STATS_INIT;
   status = dil_context_stats(session_context(s), &stats);
   s->report.kept = stats.cache_hits > 0;
@@ -117,7 +118,7 @@ static dil_status open_ranks(session *s, const options *o, int64_t seq) {
       session_ranks_open(&s->ranks, &s->compilation, &s->setup, seq);
   split_times(s, before);
   s->report.isa =
-      o->device.word == DEVICE_CUDA ? s->compilation.chip : s->compilation.isa;
+      o->device.word == DEVICE_CUDA ? s->ranks.code.chip : s->compilation.isa;
   return status;
 }
 
@@ -143,7 +144,7 @@ static dil_status open_stream(session *s, const options *o, int64_t seq) {
       session_stream_open(&s->stream, &s->compilation, &s->setup);
   split_times(s, before);
   s->report.isa =
-      o->device.word == DEVICE_CUDA ? s->compilation.chip : s->compilation.isa;
+      o->device.word == DEVICE_CUDA ? s->stream.code.chip : s->compilation.isa;
   return status;
 }
 

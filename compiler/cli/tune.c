@@ -41,13 +41,13 @@ static dil_status list_candidates(session *t, gpu_candidate **list,
     *count = cpu_candidates(a, list);
     return DIL_OK;
   }
-  dil_status status = gpu_compiler_open(&gpu);
+  dil_status status = gpu_backend_open(&gpu);
   if (status) return status;
   /* its knobs do nothing for a call that the fast family leaves to others */
   int32_t arch = dil_context_arch(session_context(t));
   const char *fast = cuda_chip_fast(arch);
   bool taken = fast && strstr(t->variant, fast);
-  gpu_request request = {.plan = t->compilation.plan,
+  gpu_request request = {.common = {t->compilation.plan},
                          .arch = arch,
                          .only = taken ? NULL : "general"};
   *list = ARENA_ARRAY(a, gpu_candidate, GPU_CANDIDATES_MAX);
@@ -205,8 +205,10 @@ static void compile_candidate(void *context, int64_t index, int32_t worker) {
   (void)worker;
   const race *r = context;
   tune_candidate *c = &r->search->candidate[r->first + index];
-  c->status =
-      driver_source(&c->made, session_context(r->search->session), &c->source);
+  code_request request =
+      driver_code_request(&c->made, session_context(r->search->session));
+  request.full_sequences_only = true;
+  c->status = driver_code(&c->made, &request, &c->code);
   if (c->status) snprintf(c->reason, sizeof c->reason, "%s", dil_last_error());
 }
 
@@ -215,8 +217,6 @@ static dil_status compile_some(race *r, int32_t count) {
   for (int32_t i = r->first; i < r->first + count; i++) {
     tune_candidate *c = &s->candidate[i];
     c->made = s->session->compilation;
-    c->made.early = false;
-    c->made.late = NULL; /* the session's own */
     c->seconds = ARENA_ARRAY(c->made.arena, double, ROUNDS_MOST + 1);
     driver_apply_knobs(&c->made, &c->knobs);
   }
@@ -228,7 +228,7 @@ static dil_status compile_some(race *r, int32_t count) {
 static dil_status load_one(race *r, tune_candidate *c) {
   tune_search *s = r->search;
   dil_sizes sizes = session_sizes(s->session);
-  if (!c->status) c->status = session_load(s->session, &c->source, &c->kernel);
+  if (!c->status) c->status = session_load(s->session, &c->code, &c->kernel);
   if (c->status == DIL_MEMORY || c->status == DIL_ENVIRONMENT) return c->status;
   if (c->status) {
     s->refused++;
@@ -327,7 +327,7 @@ dil_status tune_run(session *t, double seconds, tune_search *s) {
 
 void tune_free(tune_search *s) {
   for (int32_t i = 0; i < s->count; i++) {
-    driver_source_free(&s->candidate[i].source);
     drop_candidate(&s->candidate[i]);
+    kernel_code_free(&s->candidate[i].code);
   }
 }

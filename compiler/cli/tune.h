@@ -10,7 +10,7 @@ typedef struct tune_candidate {
   double predicted;      /* seconds by the cost model */
   int32_t order;         /* as the back end lists them, for equal ones */
   compilation made;      /* the session's, with these knobs */
-  dil_kernel_source source; /* until there is a kernel */
+  kernel_code code;
   dil_kernel *kernel;    /* NULL: not made, refused or dropped */
   char variant[160];
   int32_t runs;

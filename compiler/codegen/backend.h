@@ -1,97 +1,38 @@
-/* backend.h - the ABI of a loadable back end (dil-cpu.so).
+/* backend.h - the interface of every back end: dil-cpu.so and dil-gpu.so.
  *
- * A module exports one symbol, dil_backend_init, that returns its table. It is
- * opened once; a failure is remembered with its reason. */
+ * A module exports one symbol, dil_backend_init, that returns its table. The
+ * table begins with a `backend`; cpu_backend.h and gpu_backend.h add what only
+ * one kind has. A module is opened once; a failure is remembered with its
+ * reason. */
 #ifndef DIL_COMPILER_CODEGEN_BACKEND_H
 #define DIL_COMPILER_CODEGEN_BACKEND_H
 
-#include "compiler/front/program.h"
 #include "compiler/plan/plan.h"
-#include "runtime/api/kernel.h"
 
+/* What every back end is asked for; the plan has the direction. It is the first
+ * member of a cpu_request and of a gpu_request, which add the target. */
 typedef struct backend_request {
   const plan *plan;
-  const char *isa;       /* "avx2", "avx512", "avx512bf16"; NULL: the host's */
-  dil_variant variant;
-  bool debug;            /* line tables for gdb */
-  FILE *ir, *assembly;   /* not NULL: the text goes there as well */
 } backend_request;
-
-typedef struct backend_code {
-  void *bytes;           /* malloced object file; the caller's */
-  size_t size;
-  dil_code code;         /* lanes, pack, key_block, tile_keys filled */
-} backend_code;
-
-/* ---- kernels ahead of time: one object file of code and data ------------- */
-
-/* Machine code of a plan. Its functions are the object's own; `symbol` is the
- * object's own dil_code that points to them. */
-typedef struct backend_part {
-  const plan *plan;
-  const char *isa;       /* NULL: `dimension` alone, for every machine */
-  dil_variant variant;
-  const char *symbol;
-} backend_part;
-
-/* A pointer in data, in place of eight bytes at `offset`. */
-typedef struct backend_pointer {
-  size_t offset;
-  const char *symbol;    /* of a part, of data that stands before this, or
-                            of another object */
-} backend_pointer;
-
-typedef struct backend_data {
-  const char *symbol;    /* the object's own */
-  const char *section;   /* NULL: by what it is */
-  const void *bytes;
-  size_t size;
-  unsigned alignment;
-  bool writable;
-  int32_t pointer_count;
-  const backend_pointer *pointer; /* by rising offset */
-} backend_data;
-
-/* A function for the world: calls `callee`, which another object has, with
- * the address of `data` unless that is NULL and then what it was called with,
- * and returns what comes back. Letters of types: p pointer, w i32, l i64, v
- * nothing. */
-typedef struct backend_entry {
-  const char *symbol, *callee, *data;
-  char result;
-  const char *parameters;
-} backend_entry;
-
-typedef struct backend_library {
-  const char *name;      /* of the object, for people */
-  int32_t part_count, data_count, entry_count;
-  const backend_part *part;
-  const backend_data *data;
-  const backend_entry *entry;
-  FILE *ir, *assembly;   /* not NULL: the text goes there as well */
-} backend_library;
 
 typedef struct backend {
   int32_t version;       /* DIL_INTERFACE, of interface.h */
-  const char *name;
-  /* The instruction set this host would get; NULL with the reason in
-   * dil_last_error when the module cannot serve it. */
-  const char *(*host)(void);
-  /* DIL_OK, or DIL_ENVIRONMENT when `isa` is unknown or not of this host. */
-  dil_status (*can)(const char *isa);
-  dil_status (*compile)(const backend_request *request, backend_code *out);
-  /* Nothing of the host is asked: any instruction set may be built. The same
-   * library gives the same bytes. */
-  dil_status (*library)(const backend_library *library, backend_code *out);
-  /* All instruction sets, each after those it holds; NULL ends them. */
-  const char *const *(*isas)(void);
-  /* The compiler library and its version, for cache keys and `--version`. */
+  const char *name;      /* "cpu" or "gpu" */
+  const char *compiler;  /* of machine code: "llvm" or "nvrtc" */
+  /* DIL_OK, or the status with which `compile` would refuse the request before
+   * the compiler runs; the reason is in dil_last_error. */
+  dil_status (*can)(const backend_request *request);
+  /* `request` and `codes` are of the back end's kind: cpu_request and cpu_code,
+   * or gpu_request and gpu_codes. On failure nothing is left to free. */
+  dil_status (*compile)(const backend_request *request, void *codes);
+  /* The compiler and its version, for cache keys and `--version`: "LLVM 19.1",
+   * "NVRTC 13.0". NULL with the reason in dil_last_error. */
   const char *(*versions)(void);
-  /* The path of the compiler library's file; NULL: it cannot be told. */
+  /* The path of the compiler's library file; NULL: unknown. */
   const char *(*origin)(void);
 } backend;
 
 typedef const backend *(*backend_init)(void);
-#define DIL_BACKEND_SYMBOL "dil_backend_init"
+#define BACKEND_SYMBOL "dil_backend_init"
 
 #endif

@@ -1,11 +1,12 @@
-/* cubin_cache.c - the cubin cache, keyed by source and options: see gpu_shelf
- * in gpu/gpu.h.
+/* cubin_cache.c - the cubin cache, keyed by source and options: see
+ * gpu_cubin_cache in gpu/gpu.h.
  *
  * In: options and source, as NVRTC gets them. Out: the cubin and the report
  * that NVRTC made of them for any plan, in this process or another. A hash of
  * the back end's file, which holds the included templates, is in the key too.
  * NVRTC's file is the dependency of the value. The gate in nvrtc.c checks each
  * cubin again. */
+#include "cubin_cache.h"
 #include "code_cache.h"
 #include "runtime/cache/cache.h"
 #include <stdlib.h>
@@ -13,7 +14,7 @@
 
 /* A value: the path of the NVRTC that made the cubin and the report, each with
  * its terminating 0, then the cubin. */
-static bool read_made(const cache_value *kept, const char **origin,
+static bool cubin_cache_read(const cache_value *kept, const char **origin,
                       gpu_made *made) {
   const char *at = kept->bytes, *end = at + kept->size;
   const char *log = memchr(at, 0, kept->size);
@@ -35,7 +36,7 @@ static bool read_made(const cache_value *kept, const char **origin,
 }
 
 /* Malloced; NULL: no memory. */
-static char *write_made(const char *origin, const gpu_made *made,
+static char *cubin_cache_write(const char *origin, const gpu_made *made,
                         size_t *size) {
   size_t path = strlen(origin) + 1, log = strlen(made->log) + 1;
   *size = path + log + made->size;
@@ -47,9 +48,9 @@ static char *write_made(const char *origin, const gpu_made *made,
   return bytes;
 }
 
-static char *key_of(const source_text *of, size_t *size) {
+static char *cubin_cache_key(const source_text *of, size_t *size) {
   char *bytes;
-  FILE *out = keep_open_key(KEEP_GPU, &bytes, size);
+  FILE *out = code_cache_open_key(MODULE_GPU, &bytes, size);
   if (!out) return NULL;
   fprintf(out, "cubin ");
   fwrite(of->text, 1, of->length, out);
@@ -59,18 +60,19 @@ static char *key_of(const source_text *of, size_t *size) {
   return NULL;
 }
 
-static bool find(void *context, const source_text *of, gpu_made *made) {
-  keep_shelf *s = context;
+static bool cubin_cache_find(void *context, const source_text *of,
+                             gpu_made *made) {
+  cubin_cache *s = context;
   dil_cache *cache;
   cache_value kept;
   const char *origin;
   size_t size;
-  char *key = dil_context_cache(s->c->context, &cache) ? NULL
-                                                       : key_of(of, &size);
+  char *key =
+      dil_context_cache(s->context, &cache) ? NULL : cubin_cache_key(of, &size);
   bool found = key && dil_cache_get(cache, key, size, &kept);
   free(key);
   if (!found) return false;
-  found = read_made(&kept, &origin, made);
+  found = cubin_cache_read(&kept, &origin, made);
   bool other = found && s->origin[0] && strcmp(origin, s->origin);
   if (other) { /* another NVRTC made it */
     free(made->log);
@@ -84,14 +86,15 @@ static bool find(void *context, const source_text *of, gpu_made *made) {
   return found;
 }
 
-static void keep_made(void *context, const source_text *of, const char *label,
-                      const gpu_made *made, double seconds) {
-  const keep_shelf *s = context;
+static void cubin_cache_put(void *context, const source_text *of,
+                            const char *label, const gpu_made *made,
+                            double seconds) {
+  const cubin_cache *s = context;
   dil_cache *cache;
   size_t key_size, size;
-  if (!s->origin[0] || dil_context_cache(s->c->context, &cache)) return;
-  char *key = key_of(of, &key_size);
-  char *bytes = key ? write_made(s->origin, made, &size) : NULL;
+  if (!s->origin[0] || dil_context_cache(s->context, &cache)) return;
+  char *key = cubin_cache_key(of, &key_size);
+  char *bytes = key ? cubin_cache_write(s->origin, made, &size) : NULL;
   if (bytes)
     dil_cache_put(cache, key, key_size,
                   &(cache_value){.bytes = bytes,
@@ -103,12 +106,12 @@ static void keep_made(void *context, const source_text *of, const char *label,
   free(key);
 }
 
-void keep_shelf_open(keep_shelf *s, const compilation *c, bool only,
+void cubin_cache_open(cubin_cache *s, dil_context *context, bool only,
                      const char *origin) {
-  *s = (keep_shelf){.calls = {.context = s,
+  *s = (cubin_cache){.calls = {.context = s,
                               .only = only,
-                              .find = find,
-                              .put = keep_made},
-                    .c = c};
-  if (origin && !keep_whole_path(origin, s->origin)) s->origin[0] = 0;
+                              .find = cubin_cache_find,
+                              .put = cubin_cache_put},
+                    .context = context};
+  if (origin && !code_cache_absolute(origin, s->origin)) s->origin[0] = 0;
 }

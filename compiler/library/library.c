@@ -2,8 +2,6 @@
  * machine code for GPUs. In: plans and targets. Out: a library whose object,
  * header and description can be written. */
 #include "library.h"
-#include "compiler/api/wisdom_apply.h"
-#include "compiler/cli/session.h"
 #include "runtime/base/status.h"
 #include "runtime/cuda/chips.h"
 #include <ctype.h>
@@ -243,9 +241,13 @@ static void take_codes(library *l, library_kernel *k, const gpu_codes *codes) {
 
 static dil_status compile(const library *l, compilation *c, gpu_request r,
                           gpu_codes *codes) {
-  r.plan = c->plan;
+  r.common.plan = c->plan;
   r.knobs = &c->knobs;
-  return driver_refused(c, l->gpu->compile(&r, codes));
+  return driver_refused(c, l->gpu->common.compile(&r.common, codes));
+}
+
+static void library_note(const library *l, const char *text) {
+  if (l->note) l->note(text);
 }
 
 dil_status library_compile(const library *l, const library_kernel *k,
@@ -253,15 +255,17 @@ dil_status library_compile(const library *l, const library_kernel *k,
   compilation c = *k->compilation;
   char text[KNOBS_TEXT];
   const char *chip = arena_print(l->arena, "sm_%d", r.arch);
-  bool recalled = !l->options->no_wisdom && recall_chip(&c, chip);
-  if (recalled)
-    message_note("%s for %s with what is remembered: %s", k->name, chip,
-                 knobs_text(&c.knobs, text));
+  bool applied = !l->no_wisdom && driver_apply_wisdom_chip(&c, chip);
+  if (applied)
+    library_note(l, arena_print(l->arena, "%s for %s with what is remembered: "
+                                          "%s",
+                                k->name, chip, knobs_text(&c.knobs, text)));
   dil_status status = compile(l, &c, r, codes);
-  if (!recalled || (status != DIL_INPUT && status != DIL_UNSUPPORTED))
+  if (!applied || (status != DIL_INPUT && status != DIL_UNSUPPORTED))
     return status;
-  message_note(RECALL_LOST, knobs_text(&c.knobs, text), dil_last_error());
-  recall_undo(&c);
+  library_note(l, arena_print(l->arena, WISDOM_LOST,
+                              knobs_text(&c.knobs, text), dil_last_error()));
+  driver_drop_knobs(&c);
   return compile(l, &c, r, codes);
 }
 
@@ -281,8 +285,8 @@ static dil_status make_cubins(library *l, library_kernel *k) {
 dil_status library_make(library *l, const compilation **at) {
   dil_status status = DIL_OK;
   *at = NULL;
-  if (l->arch_count) status = gpu_compiler_open(&l->gpu);
-  if (!status && l->has_object) status = driver_backend(&l->cpu);
+  if (l->arch_count) status = gpu_backend_open(&l->gpu);
+  if (!status && l->has_object) status = cpu_backend_open(&l->cpu);
   for (int32_t i = 0; !status && i < l->kernel_count; i++) {
     status = make_cubins(l, &l->kernel[i]);
     if (status) *at = l->kernel[i].compilation;

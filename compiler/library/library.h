@@ -8,7 +8,6 @@
 #ifndef DIL_COMPILER_LIBRARY_LIBRARY_H
 #define DIL_COMPILER_LIBRARY_LIBRARY_H
 
-#include "compiler/codegen/gpu/gpu.h"
 #include "compiler/driver.h"
 #include "runtime/api/library.h"
 #include <jansson.h>
@@ -27,7 +26,9 @@ typedef struct library_kernel {
 
 typedef struct library {
   arena *arena;
-  const struct options *options; /* of the command: what it remembers and says */
+  bool no_wisdom;         /* measured schedules are left alone */
+  /* Gets a line of text that tells of a choice; NULL: nobody listens. */
+  void (*note)(const char *text);
   const char *path;       /* what the names of its files begin with */
   const char *base;       /* the last part of path */
   const char *name;       /* as a C name; functions of the whole begin so */
@@ -39,7 +40,7 @@ typedef struct library {
   int32_t arch_count;
   int32_t arch[LIBRARY_TARGETS_MAX];
   bool has_object;        /* machine code for processors is wanted */
-  const backend *cpu;     /* NULL: it is not */
+  const cpu_backend *cpu;    /* NULL: it is not */
   const gpu_backend *gpu;
   uint64_t hash;
   const char *meta;       /* JSON */
@@ -77,7 +78,7 @@ dil_status library_compile(const library *l, const library_kernel *k,
 
 /* Machine code, data and functions as one object file. */
 dil_status library_object_make(const library *l, FILE *ir, FILE *assembly,
-                               backend_code *out);
+                               cpu_code *out);
 /* The run time as an object whose symbols are this library's own. */
 dil_status library_runtime(const library *l, void **bytes, size_t *size);
 

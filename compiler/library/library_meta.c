@@ -64,6 +64,8 @@ static json_t *kernel_of(const library *l, const library_kernel *k) {
   json_t *o = json_object();
   set(o, "name", json_string(k->name));
   set(o, "pattern", json_string(p->name));
+  if (k->plan->direction == DIL_BACKWARD)
+    set(o, "direction", json_string("backward"));
   set(o, "heads", json_integer(p->heads));
   set(o, "kv_heads", json_integer(p->kv_heads));
   set(o, "head_dim", json_integer(p->head_dim));
@@ -85,8 +87,8 @@ static json_t *kernel_of(const library *l, const library_kernel *k) {
 
 static json_t *compilers_of(const library *l) {
   json_t *o = json_object();
-  set(o, "cpu", l->cpu ? json_string(l->cpu->versions()) : json_null());
-  set(o, "cuda", l->gpu ? json_string(l->gpu->versions()) : json_null());
+  set(o, "cpu", l->cpu ? json_string(l->cpu->common.versions()) : json_null());
+  set(o, "cuda", l->gpu ? json_string(l->gpu->common.versions()) : json_null());
   return o;
 }
 

@@ -160,6 +160,7 @@ static dil_status put_kernel(writer *w, const library_kernel *k) {
   row->isa_count = l->isa_count;
   row->cuda_count = k->code_count;
   row->hash = l->hash + (uint64_t)(k - l->kernel);
+  row->direction = k->plan->direction;
   row->plan_hash = plan_hash(k->plan);
   point(&p, offsetof(dil_library_kernel, name),
         put_text(w, symbol_of(w, k, "name"), k->name));
@@ -227,7 +228,7 @@ static void writer_open(writer *w, const library *l) {
 }
 
 dil_status library_object_make(const library *l, FILE *ir, FILE *assembly,
-                               backend_code *out) {
+                               cpu_code *out) {
   writer w = {.library = l, .arena = l->arena};
   dil_status status = DIL_OK;
   writer_open(&w, l);

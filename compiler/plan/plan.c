@@ -326,21 +326,22 @@ const pattern *plan_normalise(arena *a, const pattern *p, unsigned force) {
 }
 
 plan *plan_fuse(arena *a, diag *d, const pattern *normal, unsigned force,
-                const plan_target *target) {
+                dil_direction direction, const plan_target *target) {
   int before = diag_errors(d);
   planner pl = plan_begin(a, d, normal, force);
   if (diag_errors(d) > before) return NULL;
+  pl.plan->direction = direction;
   choose_passes(&pl, target);
   return plan_passes_fit(&pl, normal->at) ? pl.plan : NULL;
 }
 
 plan *plan_make(arena *a, diag *d, const pattern *p, unsigned force) {
-  return plan_make_for(a, d, p, force, NULL);
+  return plan_make_for(a, d, p, force, DIL_FORWARD, NULL);
 }
 
 plan *plan_make_for(arena *a, diag *d, const pattern *p, unsigned force,
-                    const plan_target *target) {
-  return plan_fuse(a, d, plan_normalise(a, p, force), force, target);
+                    dil_direction direction, const plan_target *target) {
+  return plan_fuse(a, d, plan_normalise(a, p, force), force, direction, target);
 }
 
 plan *plan_apply_knobs(arena *a, const plan *p, const knobs *k) {

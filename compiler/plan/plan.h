@@ -29,6 +29,7 @@ typedef struct plan {
   arena *arena;          /* that it lies in */
   const pattern *pattern;
   unsigned force;        /* plan_force bits */
+  dil_direction direction;
   dil_table table;       /* what the run time walks */
   /* expressions behind the table's numbers */
   expr **predicate;      /* [table.predicate_count]; NULL: window only */
@@ -43,11 +44,11 @@ const pattern *plan_normalise(arena *a, const pattern *p, unsigned force);
  * pass; NULL: no kind decides. NULL when the pattern
  * has what no back end runs yet; the reason is in d. */
 plan *plan_fuse(arena *a, diag *d, const pattern *normal, unsigned force,
-                const plan_target *target);
-/* Both at once; plan_make is for processors. */
+                dil_direction direction, const plan_target *target);
+/* Both at once; plan_make is forward and for processors. */
 plan *plan_make(arena *a, diag *d, const pattern *p, unsigned force);
 plan *plan_make_for(arena *a, diag *d, const pattern *p, unsigned force,
-                    const plan_target *target);
+                    dil_direction direction, const plan_target *target);
 /* A copy of the plan with the knobs that change it: the size of key tiles. */
 plan *plan_apply_knobs(arena *a, const plan *p, const knobs *k);
 void plan_print(const plan *p, FILE *out);

@@ -2,6 +2,7 @@
  *
  *     plan 1 longnet          the version of this form, and the pattern
  *     visit dedup             how keys of several branches are visited
+ *     direction backward      gradients; without this line the plan is forward
  *     pass 0 1 2              the branches of each pass, in order
  *     pattern longnet { ... } the meaning, as canonical .dil text
  *
@@ -102,6 +103,7 @@ static void print_within(arena *a, const plan *p, FILE *out) {
   fprintf(out, "plan 1 %s\n", t->name);
   fprintf(out, "visit %s%s\n", t->dedup ? "dedup" : "multiset",
           t->general ? " general" : "");
+  if (p->direction == DIL_BACKWARD) fprintf(out, "direction backward\n");
   for (int32_t i = 0; i < t->predicate_count; i++) print_predicate(p, i, out);
   for (int32_t c = 0; c < t->chain_count; c++) print_chain(p, c, out);
   for (int32_t i = 0; i < t->pass_count; i++) {
@@ -190,6 +192,15 @@ static void read_visit(reader *r, unsigned *force) {
   }
 }
 
+static void read_direction(reader *r) {
+  if (!read_word(r)) complain(r, "`forward` or `backward`");
+  else if (word_is(r, "backward"))
+    diag_report(r->diag, SEVERITY_ERROR, r->word,
+                "this build runs kernels forward",
+                "backward plans are not supported by this build");
+  else if (!word_is(r, "forward")) complain(r, "`forward` or `backward`");
+}
+
 static uint64_t read_pass(reader *r) {
   uint64_t branches = 0;
   while (read_word(r)) {
@@ -214,7 +225,9 @@ static void read_line(reader *r, header *h) {
   if (!read_word(r)) return;
   if (word_is(r, "plan")) read_header(r);
   else if (word_is(r, "visit")) read_visit(r, &h->force);
-  else if (!word_is(r, "pass")) complain(r, "`plan`, `visit` or `pass`");
+  else if (word_is(r, "direction")) read_direction(r);
+  else if (!word_is(r, "pass"))
+    complain(r, "`plan`, `visit`, `direction` or `pass`");
   else if (h->pass_count == DIL_BRANCH_MAX) complain(r, "fewer passes");
   else h->pass[h->pass_count++] = read_pass(r);
 }

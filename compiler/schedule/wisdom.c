@@ -36,7 +36,7 @@ static bool print_whole(arena *a, const pattern *p, FILE *out) {
   return whole && !ferror(out);
 }
 
-uint64_t wisdom_pattern(arena *a, const pattern *p) {
+uint64_t wisdom_pattern(arena *a, const pattern *p, dil_direction direction) {
   pattern nameless = *p;
   nameless.name = "p";
   nameless.branch = ARENA_ARRAY(a, branch, p->branch_count);
@@ -49,6 +49,7 @@ uint64_t wisdom_pattern(arena *a, const pattern *p) {
   FILE *out = open_memstream(&text, &length);
   if (!out) arena_lack(a);
   bool whole = print_whole(a, &nameless, out);
+  if (direction == DIL_BACKWARD) fputs("direction backward\n", out);
   if (fclose(out) || !whole) {
     free(text);
     arena_lack(a);

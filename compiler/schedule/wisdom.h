@@ -34,8 +34,8 @@ typedef struct wisdom {
 /* Where it is kept: DIL_WISDOM, or wisdom in the folder dil of XDG_STATE_HOME
  * or ~/.local/state. NULL: DIL_WISDOM is `off`, or there is no home. */
 const char *wisdom_path(arena *a);
-/* Equal for patterns that mean the same but for names. */
-uint64_t wisdom_pattern(arena *a, const pattern *p);
+/* Equal for patterns that mean the same but for names, in one direction. */
+uint64_t wisdom_pattern(arena *a, const pattern *p, dil_direction direction);
 int64_t wisdom_class(int64_t size);
 /* A file that is not there holds nothing. DIL_ENVIRONMENT: it is, and cannot
  * be read. */

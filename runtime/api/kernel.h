@@ -13,6 +13,7 @@
 typedef struct dil_kernel_source {
   const dil_table *table;
   uint64_t plan_hash;
+  dil_direction direction;
   const char *target;          /* "avx512", "sm_90" */
   const char *schedule;        /* its knobs; NULL: none were given */
   bool remembered;             /* by wisdom */

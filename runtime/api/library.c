@@ -271,6 +271,8 @@ static dil_status open_kernel(const dil_library_kernel *k, dil_context *context,
                     "kernel '%s' is in a library of form %d, this run time "
                     "takes form %d: build it again",
                     k->name, k->abi, DIL_LIBRARY_ABI);
+  if (k->direction != DIL_FORWARD)
+    return dil_fail(DIL_UNSUPPORTED, "this run time has no backward kernels");
   if (!context) status = default_context(q, &context);
   return status ? status : find_kernel(context, k, found);
 }

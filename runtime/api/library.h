@@ -23,7 +23,7 @@ typedef struct dil_library_code {
 typedef struct dil_library_kernel {
   int32_t abi;              /* DIL_LIBRARY_ABI */
   int32_t isa_count, cuda_count;
-  int32_t reserved;
+  int32_t direction;        /* a dil_direction */
   uint64_t hash;            /* of the library and the kernel's place in it */
   uint64_t plan_hash;
   const char *name;

@@ -120,13 +120,14 @@ static double seconds(bench *b, size_t dim, int phases) {
 }
 
 static double compile_seconds(const code_case *c, const char *isa) {
-  backend_request request = {
-      .plan = &c->plan, .isa = isa, .variant = DIL_TILES};
+  cpu_request request = {
+      .common = {&c->plan}, .isa = isa, .variant = DIL_TILES};
   double best = 1;
   for (int i = 0; i < 5; i++) {
-    backend_code made;
+    cpu_code made;
     double start = now();
-    if (dil_backend_init()->compile(&request, &made) != DIL_OK) return NAN;
+    if (linked_backend()->common.compile(&request.common, &made) != DIL_OK)
+      return NAN;
     best = fmin(best, now() - start);
     free(made.bytes);
   }
@@ -162,7 +163,7 @@ static void measure(const char *isa, dil_dtype dtype, int dim) {
 int main(void) {
   static const char *const sets[] = {CPU_ISAS(CPU_ISA_NAME)};
   for (int i = 0; i < 3; i++) {
-    if (dil_backend_init()->can(sets[i]) != DIL_OK) continue;
+    if (linked_backend()->runs(sets[i]) != DIL_OK) continue;
     for (int dim = 32; dim <= 256; dim *= 2)
       measure(sets[i], i == 2 ? DIL_BF16 : DIL_F32, dim);
   }

@@ -64,7 +64,7 @@ static bool aims; /* at the Hopper kernels */
 
 /* Whether general kernels take all passes, whatever the call. */
 static bool is_left(const kernel_made *k) {
-  gpu_request request = {.plan = k->plan, .arch = 90};
+  gpu_request request = {.common = {k->plan}, .arch = 90};
   char reason[200];
   for (int32_t p = 0; p < k->plan->table.pass_count; p++)
     if (!gpu_compiler()->leaves(&request, p, reason, sizeof reason))

@@ -57,7 +57,7 @@ static void write_cut(const char *name, const variant *v, const knobs *k,
   plan_data data;
   plan_fill(&other, &data);
   plan p = {.table = data.table};
-  gpu_request r = {.plan = &p, .arch = 90, .knobs = k};
+  gpu_request r = {.common = {&p}, .arch = 90, .knobs = k};
   char reason[256];
   if (!strategy_hopper.can(&r, reason, sizeof reason) ||
       !strategy_hopper.write(&r, 0, 0, code, text))

@@ -64,13 +64,19 @@ static void insist(dil_status status) {
   abort();
 }
 
+const cpu_backend *linked_backend(void) {
+  return (const cpu_backend *)dil_backend_init();
+}
+
 code_loaded code_make(const code_case *c, const char *isa, dil_variant variant,
                       bool debug) {
-  backend_request request = {
-      .plan = &c->plan, .isa = isa, .variant = variant, .debug = debug};
-  backend_code made = {0};
+  cpu_request request = {.common = {&c->plan},
+                         .isa = isa,
+                         .variant = variant,
+                         .debug = debug};
+  cpu_code made = {0};
   code_loaded loaded = {0};
-  insist(dil_backend_init()->compile(&request, &made));
+  insist(linked_backend()->common.compile(&request.common, &made));
   loaded.code = made.code;
   insist(dil_object_load(made.bytes, made.size, "case", &loaded.object));
   free(made.bytes);
@@ -101,7 +107,7 @@ void *room_at_wall(size_t bytes) {
 }
 
 bool lacks(const char *isa) {
-  return dil_backend_init()->can(isa) != DIL_OK;
+  return linked_backend()->runs(isa) != DIL_OK;
 }
 
 float noise(void) {

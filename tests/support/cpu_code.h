@@ -3,7 +3,7 @@
 #ifndef DIL_TESTS_SUPPORT_CPU_CODE_H
 #define DIL_TESTS_SUPPORT_CPU_CODE_H
 
-#include "compiler/codegen/backend.h"
+#include "compiler/codegen/cpu_backend.h"
 #include "runtime/cpu/object_load.h"
 
 /* A pattern with one branch; fill the fields that a test needs, then call
@@ -40,5 +40,6 @@ bool lacks(const char *isa);
 float noise(void);
 
 extern const backend *dil_backend_init(void);
+const cpu_backend *linked_backend(void); /* the same table */
 
 #endif

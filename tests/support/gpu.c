@@ -42,7 +42,8 @@ static void *must_find(const char *name, const char *symbol) {
 const gpu_backend *gpu_compiler(void) {
   static const gpu_backend *found;
   if (!found)
-    found = ((gpu_backend_init)must_find("dil-gpu.so", GPU_BACKEND_SYMBOL))();
+    found =
+        (const void *)((backend_init)must_find("dil-gpu.so", BACKEND_SYMBOL))();
   return found;
 }
 
@@ -108,7 +109,7 @@ static char *source_of(gpu_request request) {
   request.source_only = true;
   gpu_codes none = {0};
   if (!request.cuda) abort();
-  expect(gpu_compiler()->compile(&request, &none));
+  expect(gpu_compiler()->common.compile(&request.common, &none));
   fclose(request.cuda);
   return text;
 }
@@ -119,10 +120,10 @@ static bool is_late(void) { return getenv("DIL_TEST_LATE") != NULL; }
 
 static gpu_request request_of(const origin *o) {
   return (gpu_request){
-      .plan = o->plan,
+      .common = {o->plan},
       .arch = gpu_module()->facts(gpu_device())->arch,
       .only = o->plan->force & FORCE_GENERAL ? "general" : NULL,
-      .whole = o->whole};
+      .full_sequences_only = o->whole};
 }
 
 static dil_status compile(const origin *o, bool late,
@@ -138,7 +139,7 @@ static dil_status compile(const origin *o, bool late,
     }
   if (remembered_count == REMEMBERED) abort();
   gpu_codes *made = &remembered[remembered_count].codes;
-  dil_status status = gpu_compiler()->compile(&request, made);
+  dil_status status = gpu_compiler()->common.compile(&request.common, made);
   if (status) return status;
   remembered[remembered_count].late = late;
   remembered[remembered_count++].source = text;

@@ -3,7 +3,7 @@
 #define DIL_TESTS_SUPPORT_GPU_H
 
 #include "numeric.h"
-#include "compiler/codegen/gpu/gpu.h"
+#include "compiler/codegen/gpu_backend.h"
 #include "runtime/ring/ranks_gpu.h"
 
 /* Whether DIL_TEST_DEVICE asks for the GPU. */

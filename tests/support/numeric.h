@@ -9,7 +9,7 @@
 #define DIL_TESTS_SUPPORT_NUMERIC_H
 
 #include "compiler/cli/rounding.h"
-#include "compiler/codegen/backend.h"
+#include "compiler/codegen/cpu_backend.h"
 #include "runtime/cpu/cpu.h"
 
 /* ---- guard.c: memory whose misuse is noticed ----------------------------- */
@@ -70,7 +70,7 @@ void subject_retype(subject *s, dil_dtype dtype);
 void subject_free(subject *s);
 
 /* The CPU back end beside this program; aborts with the reason if none. */
-const backend *cpu_backend(void);
+const cpu_backend *processor_backend(void);
 /* Instruction sets that this host runs, or the GPU alone where it is asked
  * for; NULL-terminated. */
 const char *const *cpu_isas(void);

@@ -65,7 +65,7 @@ void subject_free(subject *s) {
 /* ---- the back end -------------------------------------------------------- */
 
 /* dil-cpu.so stands one folder above the test program. */
-static const backend *backend_open(void) {
+static const cpu_backend *open_module(void) {
   char path[4096];
   ssize_t length = readlink("/proc/self/exe", path, sizeof path - 32);
   if (length < 0) return NULL;
@@ -78,23 +78,23 @@ static const backend *backend_open(void) {
     void *module = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (module == NULL) fprintf(stderr, "%s\n", dlerror());
     backend_init init =
-        module ? (backend_init)dlsym(module, DIL_BACKEND_SYMBOL) : NULL;
-    return init ? init() : NULL;
+        module ? (backend_init)dlsym(module, BACKEND_SYMBOL) : NULL;
+    return init ? (const void *)init() : NULL;
   }
   return NULL;
 }
 
-static const backend *cpu;
+static const cpu_backend *cpu;
 
 static void open_cpu(void) {
-  cpu = backend_open();
-  if (cpu != NULL && cpu->version == DIL_INTERFACE) return;
+  cpu = open_module();
+  if (cpu != NULL && cpu->common.version == DIL_INTERFACE) return;
   fprintf(stderr, "no usable dil-cpu.so above the test program\n");
   abort();
 }
 
 /* Ranks that are threads ask for it as well. */
-const backend *cpu_backend(void) {
+const cpu_backend *processor_backend(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, open_cpu);
   return cpu;
@@ -105,8 +105,8 @@ const char *const *cpu_isas(void) {
   int32_t count = 0;
   if (gpu_wanted()) mine[count++] = "cuda";
   else
-    for (const char *const *isa = cpu_backend()->isas(); *isa; isa++)
-      if (cpu_backend()->can(*isa) == DIL_OK) mine[count++] = *isa;
+    for (const char *const *isa = processor_backend()->isas(); *isa; isa++)
+      if (processor_backend()->runs(*isa) == DIL_OK) mine[count++] = *isa;
   mine[count] = NULL;
   return mine;
 }
@@ -143,10 +143,11 @@ void forces_of(const subject *s, forced list[FORCES_MOST]) {
 
 /* ---- a kernel ------------------------------------------------------------ */
 
-static dil_status compile(backend_request request, void **bytes, size_t *size,
+static dil_status compile(cpu_request request, void **bytes, size_t *size,
                           dil_code *code) {
-  backend_code made = {0};
-  dil_status status = cpu_backend()->compile(&request, &made);
+  cpu_code made = {0};
+  dil_status status =
+      processor_backend()->common.compile(&request.common, &made);
   *bytes = made.bytes;
   *size = made.size;
   *code = made.code;
@@ -155,7 +156,7 @@ static dil_status compile(backend_request request, void **bytes, size_t *size,
 
 dil_status plan_variant(void *context, dil_variant variant, void **bytes,
                         size_t *size, dil_code *code) {
-  return compile((backend_request){.plan = context, .variant = variant}, bytes,
+  return compile((cpu_request){.common = {context}, .variant = variant}, bytes,
                  size, code);
 }
 
@@ -163,7 +164,7 @@ static dil_status make_variant(void *context, dil_variant variant,
                                void **bytes, size_t *size, dil_code *code) {
   kernel_made *k = context;
   k->compiled++;
-  return compile((backend_request){.plan = k->plan, .isa = k->way.isa,
+  return compile((cpu_request){.common = {k->plan}, .isa = k->way.isa,
                                    .variant = variant},
                  bytes, size, code);
 }

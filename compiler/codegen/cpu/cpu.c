@@ -3,6 +3,7 @@
  * other file writes one kind of them. */
 #include "cpu.h"
 #include "interface.h"
+#include "runtime/base/status.h"
 #include "runtime/cpu/peak.h"
 #include <dlfcn.h>
 #include <llvm/Config/llvm-config.h>
@@ -59,14 +60,39 @@ void build_variant(build *b, dil_variant variant, dil_code *code) {
   describe(b, code);
 }
 
-static dil_status compile(const backend_request *request, backend_code *out) {
-  build b = {0};
+/* The instruction set of a request; NULL with the reason in *status. */
+static const isa *cpu_isa(const cpu_request *request, dil_status *status) {
   const char *name = request->isa != NULL ? request->isa : dil_host_isa();
   const isa *set = name != NULL ? isa_find(name) : NULL;
-  if (set == NULL) return dil_isa_check(name);
-  dil_status status = build_open(&b, request->plan->table.name, set);
+  *status = set != NULL ? DIL_OK : dil_isa_check(name);
+  return set;
+}
+
+/* DIL_UNSUPPORTED for a backward plan. */
+static dil_status cpu_direction(const plan *p) {
+  if (p->direction == DIL_FORWARD) return DIL_OK;
+  return dil_fail(DIL_UNSUPPORTED, "this build runs kernels forward");
+}
+
+static dil_status cpu_can(const backend_request *asked) {
+  dil_status status = cpu_direction(asked->plan);
+  if (status) return status;
+  cpu_isa((const cpu_request *)asked, &status);
+  return status;
+}
+
+static dil_status cpu_compile(const backend_request *asked, void *codes) {
+  const cpu_request *request = (const cpu_request *)asked;
+  cpu_code *out = codes;
+  build b = {0};
+  const plan *p = asked->plan;
+  dil_status status = cpu_direction(p);
+  if (status) return status;
+  const isa *set = cpu_isa(request, &status);
+  if (set == NULL) return status;
+  status = build_open(&b, p->table.name, set);
   if (status == DIL_OK) {
-    build_aim(&b, request->plan, set);
+    build_aim(&b, p, set);
     if (request->debug) build_lines(&b);
     build_variant(&b, request->variant, &out->code);
     status = build_object(&b, request->ir, request->assembly, out);
@@ -75,31 +101,33 @@ static dil_status compile(const backend_request *request, backend_code *out) {
   return status;
 }
 
-static const char *host(void) {
+static const char *cpu_host(void) {
   const char *name = dil_host_isa();
   if (name == NULL) dil_isa_check(NULL);
   return name;
 }
 
-static const char *versions(void) {
+static const char *cpu_versions(void) {
   return "LLVM " LLVM_VERSION_STRING;
 }
 
-static const char *origin(void) {
+static const char *cpu_origin(void) {
   Dl_info info;
   return dladdr((void *)LLVMContextCreate, &info) ? info.dli_fname : NULL;
 }
 
 DIL_API const backend *dil_backend_init(void);
 const backend *dil_backend_init(void) {
-  static const backend table = {.version = DIL_INTERFACE,
-                                .name = "cpu",
-                                .host = host,
-                                .can = dil_isa_check,
-                                .compile = compile,
-                                .library = library_build,
-                                .isas = isa_list,
-                                .versions = versions,
-                                .origin = origin};
-  return &table;
+  static const cpu_backend table = {.common = {.version = DIL_INTERFACE,
+                                               .name = "cpu",
+                                               .compiler = "llvm",
+                                               .can = cpu_can,
+                                               .compile = cpu_compile,
+                                               .versions = cpu_versions,
+                                               .origin = cpu_origin},
+                                    .host = cpu_host,
+                                    .runs = dil_isa_check,
+                                    .library = library_build,
+                                    .isas = isa_list};
+  return &table.common;
 }

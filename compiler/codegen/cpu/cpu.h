@@ -7,7 +7,7 @@
 #define DIL_COMPILER_CODEGEN_CPU_CPU_H
 
 #include "emit.h"
-#include "compiler/codegen/backend.h"
+#include "compiler/codegen/cpu_backend.h"
 
 /* ---- isa.c --------------------------------------------------------------- */
 
@@ -53,13 +53,13 @@ void build_lines(build *b);
 void build_locate(build *b, span at);
 /* Verifies the module and turns it into out->bytes; its texts go where they
  * are wanted (NULL: nowhere). */
-dil_status build_object(build *b, FILE *ir, FILE *assembly, backend_code *out);
+dil_status build_object(build *b, FILE *ir, FILE *assembly, cpu_code *out);
 /* Writes the functions of a variant, and says how they want their data. */
 void build_variant(build *b, dil_variant variant, dil_code *code);
 
 /* ---- library.c ----------------------------------------------------------- */
 
-dil_status library_build(const backend_library *library, backend_code *out);
+dil_status library_build(const backend_library *library, cpu_code *out);
 
 /* ---- tile.c, softmax.c, row.c: the phases -------------------------------- */
 

@@ -184,7 +184,7 @@ static void write_entry(emit *e, const backend_entry *entry) {
   emit_return(e, entry->result == 'v' ? NULL : call);
 }
 
-dil_status library_build(const backend_library *library, backend_code *out) {
+dil_status library_build(const backend_library *library, cpu_code *out) {
   build b = {0};
   dil_status status = build_open(&b, library->name, NULL);
   for (int32_t i = 0; status == DIL_OK && i < library->part_count; i++)

@@ -197,7 +197,7 @@ static dil_status print_assembly(build *b, FILE *out) {
 }
 
 dil_status build_object(build *b, FILE *ir, FILE *assembly,
-                        backend_code *out) {
+                        cpu_code *out) {
   LLVMMemoryBufferRef code;
   dil_status status = verify(b);
   if (status == DIL_OK && ir != NULL) status = print_ir(b, ir);

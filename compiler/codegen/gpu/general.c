@@ -63,7 +63,7 @@ static bool is_narrow(const dil_table *t) {
 
 /* Attempt number `attempt` among the choices that fit the chip. */
 static const tiles *choose(const gpu_request *r, int32_t attempt) {
-  const dil_table *t = &r->plan->table;
+  const dil_table *t = &r->common.plan->table;
   bool wide = t->value_dim > WIDE || t->head_dim > WIDE;
   const tiles *list = choices[t->dtype != DIL_F32 ? 2 : wide ? 0 : 1];
   for (int32_t i = 0; i < CHOICES && list[i].warps; i++)
@@ -75,7 +75,7 @@ static const tiles *choose(const gpu_request *r, int32_t attempt) {
 }
 
 static const tiles *choose_large(const gpu_request *r) {
-  const dil_table *t = &r->plan->table;
+  const dil_table *t = &r->common.plan->table;
   bool holds = cuda_chip_like(r->arch)->holds;
   const tiles *tl = &large[t->dtype == DIL_F32 ? 0 : holds ? 1 : 2];
   bool plain = is_narrow(t) && !t->scored && t->dropout == 0;
@@ -115,7 +115,7 @@ static tiles turned_tiles(const gpu_request *r) {
 
 static bool knobs_fit(const gpu_request *r, char *reason, size_t size) {
   tiles tl = turned_tiles(r);
-  int64_t shared = shared_bytes(&r->plan->table, &tl);
+  int64_t shared = shared_bytes(&r->common.plan->table, &tl);
   bool whole = !knob_given(r->knobs, KNOB_TILE) ||
                r->knobs->value[KNOB_TILE][0] % ROWS == 0;
   if (!whole || tl.groups < 1 || tl.groups > GROUPS_MOST ||
@@ -165,7 +165,7 @@ static bool write(const gpu_request *r, int32_t member, int32_t attempt,
                   dil_cuda_code *code, source_text *text) {
   tiles tl;
   if (!find_tiles(r, member, attempt, &tl)) return false;
-  const dil_table *t = &r->plan->table;
+  const dil_table *t = &r->common.plan->table;
   int32_t rows = rows_of(&tl);
   *code = (dil_cuda_code){.family = "general",
                           .arch = r->arch,
@@ -175,18 +175,18 @@ static bool write(const gpu_request *r, int32_t member, int32_t attempt,
                           .shared = (int32_t)shared_bytes(t, &tl),
                           .tile_rows = rows,
                           .tile_keys = tl.keys};
-  code->knob[GENERAL_KNOB_WHOLE] = r->whole;
+  code->knob[GENERAL_KNOB_WHOLE] = r->full_sequences_only;
   code->knob[GENERAL_KNOB_MANY] = !r->knobs && tl.groups > 1;
   if (knob_given(r->knobs, KNOB_PARTS))
     code->knob[GENERAL_KNOB_PARTS] = r->knobs->value[KNOB_PARTS][0];
   snprintf(code->variant, sizeof code->variant, "general %s %dx%d d%d",
            dil_dtype_name(t->dtype), rows, tl.keys, t->head_dim);
-  put_tables(text, r->plan);
-  put_expressions(text, r->plan);
-  put_cover(text, r->plan);
+  put_tables(text, r->common.plan);
+  put_expressions(text, r->common.plan);
+  put_cover(text, r->common.plan);
   put(text, "#define WARPS %d\n#define ROW_GROUPS %d\n#define TILE_KEYS %d\n",
       tl.warps, tl.groups, tl.keys);
-  put(text, "#define SHARDS %d\n", !r->whole);
+  put(text, "#define SHARDS %d\n", !r->full_sequences_only);
   put(text, "#define BLOCKS %d\n#define HOLD_Q %d\n#define DESK_BYTES %lld\n",
       tl.blocks, tl.hold, (long long)desk_bytes(t));
   put_template(text, "templates/general/general.cu");

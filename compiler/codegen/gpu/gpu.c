@@ -59,7 +59,7 @@ static dil_status attempt_one(const gpu_request *r, const gpu_strategy *s,
     if (r->ptxas)
       fprintf(r->ptxas, "%s, sm_%d%s\n", code->variant, code->arch,
               cuda_chip_suffix(code->arch));
-    status = nvrtc_compile(&text, code, r->ptxas, r->stop, r->shelf);
+    status = nvrtc_compile(&text, code, r->ptxas, r->stop, r->cubins);
     if (status == DIL_UNSUPPORTED && r->ptxas)
       fprintf(r->ptxas, "%s\n", dil_last_error());
   }
@@ -175,7 +175,7 @@ static void start_job(gpu_job *j) {
     return;
   }
   bool compiles = !j->request.source_only &&
-                  !(j->request.shelf && j->request.shelf->only);
+                  !(j->request.cubins && j->request.cubins->only);
   j->running = compiles && !pthread_create(&j->thread, NULL, run_job, j);
   if (!j->running) run_job(j);
 }
@@ -266,6 +266,8 @@ static dil_status list(const gpu_request *request, gpu_jobs **jobs) {
   const gpu_strategy *turned;
   *jobs = calloc(1, sizeof **jobs);
   if (!*jobs) return dil_fail(DIL_MEMORY, "no memory for compilers");
+  if (request->common.plan->direction == DIL_BACKWARD)
+    return dil_fail(DIL_UNSUPPORTED, "this build runs kernels forward");
   dil_status status = turn(request, &turned);
   for (size_t i = 0; !status && i < sizeof strategies / sizeof *strategies;
        i++) {
@@ -292,11 +294,20 @@ static void mark_apart(const plan *p, gpu_jobs *jobs) {
   }
 }
 
-static dil_status compile(const gpu_request *request, gpu_codes *out) {
+static dil_status gpu_can(const backend_request *asked) {
+  gpu_jobs *jobs;
+  dil_status status = list((const gpu_request *)asked, &jobs);
+  free(jobs);
+  return status;
+}
+
+static dil_status gpu_compile(const backend_request *asked, void *codes) {
+  const gpu_request *request = (const gpu_request *)asked;
+  gpu_codes *out = codes;
   gpu_jobs *jobs;
   dil_status status = list(request, &jobs);
   out->count = 0;
-  if (!status && request->apart) mark_apart(request->plan, jobs);
+  if (!status && request->apart) mark_apart(request->common.plan, jobs);
   if (!status) status = run_jobs(request, jobs, out);
   free(jobs);
   if (!status) return DIL_OK;
@@ -307,11 +318,11 @@ static dil_status compile(const gpu_request *request, gpu_codes *out) {
 /* ---- deferred members ---------------------------------------------------- */
 
 static uint32_t apart(const gpu_request *request, bool *beside) {
-  const dil_table *t = &request->plan->table;
+  const dil_table *t = &request->common.plan->table;
   gpu_jobs *jobs;
   uint32_t found = 0;
   bool general = true;
-  if (!list(request, &jobs)) mark_apart(request->plan, jobs);
+  if (!list(request, &jobs)) mark_apart(request->common.plan, jobs);
   for (int32_t i = 0; jobs && i < jobs->count; i++) {
     found |= (uint32_t)jobs->job[i].apart << i;
     general &= jobs->job[i].strategy == &strategy_general;
@@ -351,11 +362,11 @@ static dil_status foresee(const gpu_request *request, gpu_codes *out) {
 
 static bool leaves(const gpu_request *request, int32_t pass, char *reason,
                    size_t size) {
-  plan alone = *request->plan;
+  plan alone = *request->common.plan;
   gpu_request r = *request;
   alone.table.passes += pass;
   alone.table.pass_count = 1;
-  r.plan = &alone;
+  r.common.plan = &alone;
   if (is_general(r.knobs)) {
     snprintf(reason, size, "the schedule says `family general`");
     return true;
@@ -398,18 +409,21 @@ static int32_t candidates(const gpu_request *r, gpu_candidate *list,
   return count;
 }
 
-DIL_API const gpu_backend *dil_gpu_backend_init(void);
-const gpu_backend *dil_gpu_backend_init(void) {
-  static const gpu_backend table = {.version = DIL_INTERFACE,
-                                    .compile = compile,
+DIL_API const backend *dil_backend_init(void);
+const backend *dil_backend_init(void) {
+  static const gpu_backend table = {.common = {.version = DIL_INTERFACE,
+                                               .name = "gpu",
+                                               .compiler = "nvrtc",
+                                               .can = gpu_can,
+                                               .compile = gpu_compile,
+                                               .versions = nvrtc_version,
+                                               .origin = nvrtc_origin},
                                     .apart = apart,
                                     .member = member,
                                     .foresee = foresee,
                                     .leaves = leaves,
                                     .candidates = candidates,
                                     .peak = peak_compile,
-                                    .rows = rows_compile,
-                                    .versions = nvrtc_version,
-                                    .origin = nvrtc_origin};
-  return &table;
+                                    .rows = rows_compile};
+  return &table.common;
 }

@@ -292,41 +292,43 @@ static source_text all_of(const source_text *text, const dil_cuda_code *code) {
 
 static dil_status make_and_put(const source_text *text,
                                const dil_cuda_code *code,
-                               const atomic_bool *stop, const gpu_shelf *shelf,
+                               const atomic_bool *stop,
+                               const gpu_cubin_cache *cubins,
                                const source_text *all, gpu_made *made) {
   char label[120];
   double begin = clock_seconds();
   dil_status status = make(text, code, stop, made);
-  if (status || !shelf) return status;
+  if (status || !cubins) return status;
   snprintf(label, sizeof label, "%s sm_%d cubin", code->variant, code->arch);
-  shelf->put(shelf->context, all, label, made, clock_seconds() - begin);
+  cubins->put(cubins->context, all, label, made, clock_seconds() - begin);
   return DIL_OK;
 }
 
 static dil_status find_or_make(const source_text *text,
                                const dil_cuda_code *code,
-                               const atomic_bool *stop, const gpu_shelf *shelf,
-                               gpu_made *made) {
-  source_text all = shelf ? all_of(text, code) : (source_text){0};
+                               const atomic_bool *stop,
+                               const gpu_cubin_cache *cubins, gpu_made *made) {
+  source_text all = cubins ? all_of(text, code) : (source_text){0};
   dil_status status = DIL_OK;
   if (text->lost || all.lost)
     status = dil_fail(DIL_MEMORY, "no memory for CUDA source");
-  else if (shelf && !shelf->empty && shelf->find(shelf->context, &all, made))
+  else if (cubins && !cubins->empty &&
+           cubins->find(cubins->context, &all, made))
     status = DIL_OK;
-  else if (shelf && shelf->only)
+  else if (cubins && cubins->only)
     status = dil_fail(DIL_ENVIRONMENT, "no cubin of '%s' is kept",
                       code->variant);
   else
-    status = make_and_put(text, code, stop, shelf, &all, made);
+    status = make_and_put(text, code, stop, cubins, &all, made);
   free(all.text);
   return status;
 }
 
 dil_status nvrtc_compile(const source_text *text, dil_cuda_code *code,
                          FILE *report, const atomic_bool *stop,
-                         const gpu_shelf *shelf) {
+                         const gpu_cubin_cache *cubins) {
   gpu_made made = {0};
-  dil_status status = find_or_make(text, code, stop, shelf, &made);
+  dil_status status = find_or_make(text, code, stop, cubins, &made);
   if (!status && report) fprintf(report, "%s", made.log);
   if (!status) status = gate(code, made.log);
   free(made.log);

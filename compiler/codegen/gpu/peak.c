@@ -19,8 +19,8 @@ static void put_ways(source_text *text, const gpu_fast *chosen) {
     put(text, "#define %s %d\n", fast->peak_macro, fast == chosen);
 }
 
-dil_status peak_compile(const plan *p, int32_t arch, const gpu_shelf *shelf,
-                        dil_cuda_code *code) {
+dil_status peak_compile(const plan *p, int32_t arch,
+                        const gpu_cubin_cache *cubins, dil_cuda_code *code) {
   static const int element[DIL_DTYPE_COUNT] = {
       [DIL_F32] = 0, [DIL_BF16] = 1, [DIL_F16] = 2};
   const gpu_fast *fast = gpu_fast_of(arch);
@@ -37,7 +37,7 @@ dil_status peak_compile(const plan *p, int32_t arch, const gpu_shelf *shelf,
   put(&text, "#define ELEMENT %d\n", element[dtype]);
   put_ways(&text, fast);
   put_template(&text, "templates/peak.cu");
-  dil_status status = nvrtc_compile(&text, code, NULL, NULL, shelf);
+  dil_status status = nvrtc_compile(&text, code, NULL, NULL, cubins);
   free(text.text);
   return status;
 }

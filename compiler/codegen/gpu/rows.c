@@ -3,7 +3,7 @@
 #include "gpu.h"
 #include <stdlib.h>
 
-dil_status rows_compile(int32_t arch, const gpu_shelf *shelf,
+dil_status rows_compile(int32_t arch, const gpu_cubin_cache *cubins,
                         dil_cuda_code *code) {
   source_text text = {0};
   *code = (dil_cuda_code){.family = "rows",
@@ -11,7 +11,7 @@ dil_status rows_compile(int32_t arch, const gpu_shelf *shelf,
                           .lenient = true,
                           .variant = "rows"};
   put_template(&text, "templates/rows.cu");
-  dil_status status = nvrtc_compile(&text, code, NULL, NULL, shelf);
+  dil_status status = nvrtc_compile(&text, code, NULL, NULL, cubins);
   free(text.text);
   return status;
 }

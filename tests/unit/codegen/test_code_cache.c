@@ -2,6 +2,7 @@
  * compiler, on the processor and for GPUs; a start in a few milliseconds;
  * memory that is never both writable and executable. */
 #include "compiler/codegen/code_cache.h"
+#include "compiler/codegen/deferred.h"
 #include "tests/support/host.h"
 #include "tests/support/numeric.h"
 #include "tests/support/suite.h"
@@ -146,14 +147,14 @@ static subject *read_example(const char *name) {
 
 static double get_codes(const subject *s, gpu_codes *codes, dil_stats *stats) {
   dil_context *c;
-  compilation made = {.arena = s->memory, .diag = diag_new(s->memory)};
+  code_request made = {0};
   gpu_request request = {.arch = 80, .only = "general"};
-  made.plan = request.plan =
-      plan_make(s->memory, made.diag, s->pattern, FORCE_GENERAL);
+  made.plan = request.common.plan =
+      plan_make(s->memory, diag_new(s->memory), s->pattern, FORCE_GENERAL);
   host_must(dil_context_new(NULL, &c));
   made.context = c;
   double start = now();
-  host_must(keep_codes(&made, &request, codes));
+  host_must(code_cache_codes(&made, &request, codes));
   double seconds = now() - start;
   *stats = (dil_stats)DIL_STATS_INIT;
   host_must(dil_context_stats(c, stats));
@@ -194,7 +195,7 @@ START_TEST(cubins_come_back_without_nvrtc) {
   pid_t child = fork();
   if (child == 0) {
     const gpu_backend *gpu;
-    if (gpu_compiler_open(&gpu) || !gpu->versions()) _exit(77);
+    if (gpu_backend_open(&gpu) || !gpu->common.versions()) _exit(77);
     get_codes(s, &cold, &stats);
     _exit(stats.compiles == 1 && mapped("libnvrtc") ? 0 : 1);
   }
@@ -229,38 +230,39 @@ START_TEST(cubins_come_back_without_nvrtc) {
 END_TEST
 
 /* What one of these changes is another code: so is its key. */
-static void turn_knob(compilation *c, gpu_request *r) {
+static void turn_knob(code_request *c, gpu_request *r) {
   (void)r;
   c->knobs.given = 1u << KNOB_STAGES;
   c->knobs.value[KNOB_STAGES][0] = 3;
 }
-static void turn_force(compilation *c, gpu_request *r) {
+static void turn_force(code_request *c, gpu_request *r) {
   (void)r;
   ((plan *)(uintptr_t)c->plan)->force = FORCE_CHAIN;
 }
-static void turn_arch(compilation *c, gpu_request *r) {
+static void turn_arch(code_request *c, gpu_request *r) {
   (void)c, r->arch = 86;
 }
-static void turn_only(compilation *c, gpu_request *r) {
+static void turn_only(code_request *c, gpu_request *r) {
   (void)c, r->only = "general";
 }
 
 START_TEST(keys_tell_codes_apart) {
-  static void (*const turns[])(compilation *, gpu_request *) = {
+  static void (*const turns[])(code_request *, gpu_request *) = {
       turn_knob, turn_force, turn_arch, turn_only};
   subject *s = read_example("longnet");
   for (int32_t i = 0; i < (int32_t)(sizeof turns / sizeof *turns); i++) {
-    compilation c = {.arena = s->memory, .diag = diag_new(s->memory)};
+    code_request c = {0};
     gpu_request request = {.arch = 80};
     size_t size, other_size;
-    c.plan = request.plan = plan_make(s->memory, c.diag, s->pattern, 0);
-    char *key = keep_key(&c, &request, &size);
-    char *again = keep_key(&c, &request, &other_size);
+    c.plan = request.common.plan =
+        plan_make(s->memory, diag_new(s->memory), s->pattern, 0);
+    char *key = code_cache_key(&c, &request, &size);
+    char *again = code_cache_key(&c, &request, &other_size);
     ck_assert_ptr_nonnull(key);
     ck_assert(size == other_size && !memcmp(key, again, size));
     free(again);
     turns[i](&c, &request);
-    char *other = keep_key(&c, &request, &other_size);
+    char *other = code_cache_key(&c, &request, &other_size);
     ck_assert_msg(size != other_size || memcmp(key, other, size),
                   "turn %d has the same key", (int)i);
     free(key);
@@ -279,32 +281,30 @@ enum { AT_WORK = 1200000 };
 typedef struct later {
   subject *s;
   dil_context *context;
-  compilation made;
+  code_request made;
   gpu_request request;
   gpu_codes codes;
-  struct late *late;
+  deferred *late;
 } later;
 
 static bool open_later(later *l) {
   const gpu_backend *gpu;
-  if (gpu_compiler_open(&gpu) || !gpu->versions()) {
+  if (gpu_backend_open(&gpu) || !gpu->common.versions()) {
     puts("skipped: there is no NVRTC");
     return false;
   }
   *l = (later){.s = read_example("causal"), .request = {.arch = 90}};
-  l->made =
-      (compilation){.arena = l->s->memory, .diag = diag_new(l->s->memory)};
-  l->made.plan = l->request.plan =
-      plan_make(l->s->memory, l->made.diag, l->s->pattern, 0);
+  l->made.plan = l->request.common.plan =
+      plan_make(l->s->memory, diag_new(l->s->memory), l->s->pattern, 0);
   host_must(dil_context_new(NULL, &l->context));
   l->made.context = l->context;
-  host_must(late_begin(&l->made, &l->request, &l->codes, &l->late));
+  host_must(deferred_begin(&l->made, &l->request, &l->codes, &l->late));
   return true;
 }
 
 static dil_stats close_later(later *l) {
   dil_stats stats = DIL_STATS_INIT;
-  late_end(l->late);
+  deferred_end(l->late);
   host_must(dil_context_stats(l->context, &stats));
   free_codes(&l->codes);
   dil_context_free(l->context);
@@ -326,7 +326,7 @@ static void wait_kept(later *l) {
   bool found = false;
   for (int i = 0; i < 3000 && !found; i++) {
     gpu_codes whole = {0};
-    host_must(keep_find_codes(&l->made, &l->request, &whole, &found));
+    host_must(code_cache_find_codes(&l->made, &l->request, &whole, &found));
     free_codes(&whole);
     usleep(10000);
   }
@@ -339,7 +339,7 @@ START_TEST(what_few_calls_take_comes_late_and_is_kept) {
   if (!open_later(&l)) return;
   expect_late(&l);
   dil_cuda_code promised = l.codes.code[1], general;
-  host_must(late_wait(l.late, 1, &general));
+  host_must(deferred_wait(l.late, 1, &general));
   ck_assert_str_eq(general.variant, promised.variant);
   ck_assert_mem_eq(general.cubin, "\177ELF", 4);
   free(general.cubin);
@@ -352,7 +352,7 @@ START_TEST(what_few_calls_take_comes_late_and_is_kept) {
   setenv("DIL_CACHE", "off", 1);
   ck_assert_int_eq(close_later(&again).compiles, 0);
   ck_assert(open_later(&again)); /* as if no cache were there */
-  host_must(keep_codes(&again.made, &again.request, &at_once));
+  host_must(code_cache_codes(&again.made, &again.request, &at_once));
   close_later(&again);
   check_same(&whole, &at_once);
   free_codes(&whole);
@@ -371,7 +371,7 @@ START_TEST(what_came_first_is_kept_by_itself) {
   printf("a compiler at work ends in %.0f ms\n", 1e3 * (now() - begin));
   ck_assert(open_later(&again));
   expect_late(&again);
-  host_must(late_wait(again.late, 1, &general));
+  host_must(deferred_wait(again.late, 1, &general));
   free(general.cubin);
   dil_stats stats = close_later(&again);
   ck_assert_int_eq(stats.compiles, 0);

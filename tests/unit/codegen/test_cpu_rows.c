@@ -246,17 +246,18 @@ END_TEST
 /* ---- the interface ------------------------------------------------------- */
 
 START_TEST(refusals) {
-  const backend *cpu = dil_backend_init();
+  const cpu_backend *cpu = linked_backend();
   code_case c;
-  backend_code out;
+  cpu_code out;
   code_case_open(&c, 4, 4, DIL_F32);
-  backend_request request = {.plan = &c.plan, .isa = "sse9"};
-  ck_assert_int_eq(cpu->can("sse9"), DIL_USAGE);
+  cpu_request request = {.common = {&c.plan}, .isa = "sse9"};
+  ck_assert_int_eq(cpu->runs("sse9"), DIL_USAGE);
   ck_assert_ptr_nonnull(strstr(dil_last_error(), "sse9"));
-  ck_assert_int_eq(cpu->compile(&request, &out), DIL_USAGE);
-  ck_assert_int_eq(cpu->version, DIL_INTERFACE);
-  ck_assert_ptr_nonnull(strstr(cpu->versions(), "LLVM"));
-  ck_assert_int_eq(cpu->can(cpu->host()), DIL_OK);
+  ck_assert_int_eq(cpu->common.can(&request.common), DIL_USAGE);
+  ck_assert_int_eq(cpu->common.compile(&request.common, &out), DIL_USAGE);
+  ck_assert_int_eq(cpu->common.version, DIL_INTERFACE);
+  ck_assert_ptr_nonnull(strstr(cpu->common.versions(), "LLVM"));
+  ck_assert_int_eq(cpu->runs(cpu->host()), DIL_OK);
 }
 END_TEST
 
@@ -271,13 +272,15 @@ static bool text_holds(FILE *file, const char *word) {
 /* The same request gives the same bytes, with its texts on the side. */
 START_TEST(texts) {
   code_case c;
-  backend_code out[2];
+  cpu_code out[2];
   code_case_open(&c, 24, 24, DIL_F32);
-  backend_request request = {.plan = &c.plan, .isa = "avx2"};
-  ck_assert_int_eq(dil_backend_init()->compile(&request, &out[0]), DIL_OK);
+  cpu_request request = {.common = {&c.plan}, .isa = "avx2"};
+  ck_assert_int_eq(linked_backend()->common.compile(&request.common, &out[0]),
+                   DIL_OK);
   request.ir = tmpfile();
   request.assembly = tmpfile();
-  ck_assert_int_eq(dil_backend_init()->compile(&request, &out[1]), DIL_OK);
+  ck_assert_int_eq(linked_backend()->common.compile(&request.common, &out[1]),
+                   DIL_OK);
   ck_assert(text_holds(request.ir, "define void @softmax("));
   ck_assert(text_holds(request.assembly, "vfmadd231ps"));
   ck_assert_uint_eq(out[0].size, out[1].size);
@@ -290,17 +293,18 @@ END_TEST
 /* Compiles on threads side by side give what one alone gives. */
 static void *compile_alone(void *place) {
   code_case c;
-  backend_code *out = place;
+  cpu_code *out = place;
   code_case_open(&c, 24, 24, DIL_BF16);
-  backend_request request = {.plan = &c.plan, .isa = "avx512"};
-  if (dil_backend_init()->compile(&request, out) != DIL_OK) out->bytes = NULL;
+  cpu_request request = {.common = {&c.plan}, .isa = "avx512"};
+  if (linked_backend()->common.compile(&request.common, out) != DIL_OK)
+    out->bytes = NULL;
   return NULL;
 }
 
 START_TEST(threads) {
   enum { THREADS = 4 };
   pthread_t thread[THREADS];
-  backend_code out[THREADS];
+  cpu_code out[THREADS];
   for (int i = 0; i < THREADS; i++)
     ck_assert_int_eq(pthread_create(&thread[i], NULL, compile_alone, &out[i]),
                      0);

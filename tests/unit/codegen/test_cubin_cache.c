@@ -3,6 +3,7 @@
  * differs in chip, compiler or content does not. An NVRTC that counts
  * (counting/) stands in for the real one, so that none is needed. */
 #include "compiler/codegen/code_cache.h"
+#include "compiler/codegen/deferred.h"
 #include "tests/support/host.h"
 #include "tests/support/numeric.h"
 #include "tests/support/suite.h"
@@ -33,7 +34,7 @@ static void command(const char *format, const char *argument) {
 /* The cache, and an NVRTC of its own that a test may change. */
 static void set_up(void) {
   char line[300];
-  strcpy(folder, "/tmp/dil-test-shelf-XXXXXX");
+  strcpy(folder, "/tmp/dil-test-cubins-XXXXXX");
   ck_assert_ptr_nonnull(mkdtemp(folder));
   snprintf(library, sizeof library, "%s/libnvrtc.so.13", folder);
   snprintf(line, sizeof line, "cp %s/counting/libnvrtc.so.13 %%s",
@@ -94,16 +95,17 @@ typedef struct got {
 /* The codes that a kernel of `text` begins with, in a new context. */
 static void get(const char *text, int32_t arch, const char *only, got *out) {
   struct timespec begin, end;
-  subject *s = subject_new("shelf", text, NULL, 0);
+  subject *s = subject_new("cubins", text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s", s->problem);
-  compilation made = {.arena = s->memory, .diag = diag_new(s->memory)};
+  code_request made = {0};
   gpu_request request = {.arch = arch, .only = only, .apart = !only};
-  made.plan = request.plan = plan_make(s->memory, made.diag, s->pattern, 0);
+  made.plan = request.common.plan =
+      plan_make(s->memory, diag_new(s->memory), s->pattern, 0);
   *out = (got){.stats = DIL_STATS_INIT};
   host_must(dil_context_new(NULL, &made.context));
   clock_gettime(CLOCK_MONOTONIC, &begin);
-  host_must(only ? keep_codes(&made, &request, &out->codes)
-                 : keep_make_codes(&made, &request, &out->codes));
+  host_must(only ? code_cache_codes(&made, &request, &out->codes)
+                 : code_cache_make_codes(&made, &request, &out->codes));
   clock_gettime(CLOCK_MONOTONIC, &end);
   out->seconds = (double)(end.tv_sec - begin.tv_sec) +
                  1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
@@ -289,33 +291,34 @@ END_TEST
  * its own the Hopper kernel is another. */
 static int both(int32_t stages, bool loads, int32_t *hits) {
   dil_stats stats = DIL_STATS_INIT;
-  subject *s = subject_new("shelf", plain, NULL, 0);
-  compilation made = {.arena = s->memory, .diag = diag_new(s->memory)};
+  subject *s = subject_new("cubins", plain, NULL, 0);
+  code_request made = {0};
   gpu_request request = {.arch = 90, .knobs = &made.knobs};
   gpu_codes codes = {0};
   dil_cuda_code general;
-  struct late *late;
+  deferred *late;
   if (loads) load_counting();
   if (stages) made.knobs.given = 1u << KNOB_STAGES;
   made.knobs.value[KNOB_STAGES][0] = stages;
-  made.plan = request.plan = plan_make(s->memory, made.diag, s->pattern, 0);
+  made.plan = request.common.plan =
+      plan_make(s->memory, diag_new(s->memory), s->pattern, 0);
   host_must(dil_context_new(NULL, &made.context));
-  host_must(late_begin(&made, &request, &codes, &late));
+  host_must(deferred_begin(&made, &request, &codes, &late));
   if (late) {
-    host_must(late_wait(late, 1, &general));
+    host_must(deferred_wait(late, 1, &general));
     ck_assert_str_eq(general.family, "general");
     free(general.cubin);
   }
   bool listed = false;
   for (int i = 0; i < 1000 && !listed; i++) {
     gpu_codes whole = {0};
-    host_must(keep_find_codes(&made, &request, &whole, &listed));
+    host_must(code_cache_find_codes(&made, &request, &whole, &listed));
     while (whole.count > 0) free(whole.code[--whole.count].cubin);
     usleep(10000);
   }
   ck_assert(listed);
   bool was_late = late != NULL;
-  late_end(late);
+  deferred_end(late);
   host_must(dil_context_stats(made.context, &stats));
   *hits = (int32_t)stats.cache_hits;
   while (codes.count > 0) free(codes.code[--codes.count].cubin);
@@ -354,8 +357,8 @@ END_TEST
 int main(void) {
   host_modules();
   alarm(300);
-  Suite *suite = suite_create("shelf");
-  TCase *c = tcase_create("shelf");
+  Suite *suite = suite_create("cubins");
+  TCase *c = tcase_create("cubins");
   tcase_add_checked_fixture(c, set_up, tear_down);
   tcase_set_timeout(c, 120);
   tcase_add_test(c, patterns_of_one_source_share_a_cubin);

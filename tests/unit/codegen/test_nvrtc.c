@@ -17,7 +17,7 @@ static const int32_t archs[] = {80, 90};
 
 static bool has_compiler(void) {
   static int32_t told;
-  if (gpu_compiler()->versions()) return true;
+  if (gpu_compiler()->common.versions()) return true;
   if (!told++) printf("skipped: %s\n", dil_last_error());
   return false;
 }
@@ -42,8 +42,8 @@ static void expect_paired(const gpu_codes *codes, const char *name) {
 
 static void compile(const plan *p, int32_t arch, const char *name) {
   gpu_codes codes = {0};
-  gpu_request request = {.plan = p, .arch = arch};
-  dil_status status = gpu_compiler()->compile(&request, &codes);
+  gpu_request request = {.common = {p}, .arch = arch};
+  dil_status status = gpu_compiler()->common.compile(&request.common, &codes);
   ck_assert_msg(status == DIL_OK, "%s, sm_%d: %s", name, arch,
                 dil_last_error());
   ck_assert_int_ge(codes.count, 1);
@@ -63,9 +63,11 @@ static void compile_whole(const plan *p, const char *name) {
   static const char *const kinds[] = {"hopper", "hopper pairs"};
   for (int i = 0; i < 2; i++) {
     gpu_codes codes;
-    gpu_request request = {
-        .plan = p, .arch = 90, .only = kinds[i], .whole = true};
-    dil_status status = gpu_compiler()->compile(&request, &codes);
+    gpu_request request = {.common = {p},
+                           .arch = 90,
+                           .only = kinds[i],
+                           .full_sequences_only = true};
+    dil_status status = gpu_compiler()->common.compile(&request.common, &codes);
     ck_assert_msg(status == DIL_OK, "%s: %s", name, dil_last_error());
     while (codes.count > 0) {
       const dil_cuda_code *code = &codes.code[--codes.count];
@@ -135,11 +137,11 @@ static void compile_size(int i, int32_t dilation, bool whole) {
            2 * dilation);
   subject *s = subject_new("hopper", text, NULL, 0);
   gpu_codes codes = {0};
-  gpu_request request = {.plan = plan_of(s, hopper_sizes[i].force),
+  gpu_request request = {.common = {plan_of(s, hopper_sizes[i].force)},
                          .arch = 90,
-                         .whole = whole,
+                         .full_sequences_only = whole,
                          .only = "hopper"};
-  dil_status status = gpu_compiler()->compile(&request, &codes);
+  dil_status status = gpu_compiler()->common.compile(&request.common, &codes);
   ck_assert_msg(status == DIL_OK, "%s: %s", text, dil_last_error());
   ck_assert_msg(codes.count >= 1, "%s: the gate refuses all", text);
   while (codes.count > 0) free(codes.code[--codes.count].cubin);
@@ -173,9 +175,10 @@ START_TEST(hiding_scores) {
   subject *s = subject_new("hiding", text, NULL, 0);
   FILE *cuda = open_memstream(&written, &size);
   gpu_codes codes = {0};
-  gpu_request request = {.plan = plan_of(s, 0), .arch = 90,
+  gpu_request request = {.common = {plan_of(s, 0)}, .arch = 90,
                          .source_only = true, .cuda = cuda};
-  ck_assert_int_eq(gpu_compiler()->compile(&request, &codes), DIL_OK);
+  ck_assert_int_eq(gpu_compiler()->common.compile(&request.common, &codes),
+                   DIL_OK);
   fclose(cuda);
   const char *says = strstr(written, "#define HIDING ");
   ck_assert_msg(says && (says[15] == '1') == scores[_i].hides, "%s", text);
@@ -190,8 +193,9 @@ START_TEST(unknown_chip) {
       "old", "pattern p { heads 2; head_dim 8; dtype f32; branch { } }", NULL,
       0);
   gpu_codes codes = {0};
-  gpu_request request = {.plan = plan_of(s, 0), .arch = 70};
-  ck_assert_int_eq(gpu_compiler()->compile(&request, &codes), DIL_UNSUPPORTED);
+  gpu_request request = {.common = {plan_of(s, 0)}, .arch = 70};
+  ck_assert_int_eq(gpu_compiler()->common.compile(&request.common, &codes),
+                   DIL_UNSUPPORTED);
   ck_assert_ptr_nonnull(strstr(dil_last_error(), "sm_80"));
   ck_assert_int_eq(codes.count, 0);
   subject_free(s);

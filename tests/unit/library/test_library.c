@@ -21,7 +21,7 @@ static const char text[] =
 
 static arena *memory;
 static library made;
-static backend_code object;
+static cpu_code object;
 
 static void make_library(void) {
   memory = arena_new();

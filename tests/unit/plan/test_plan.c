@@ -116,7 +116,7 @@ START_TEST(passes_are_counted_for_gpus) {
                                 NULL, 0);
   ck_assert_ptr_nonnull(read);
   plan *p = plan_make_for(memory, messages, read->pattern[0],
-                          counted[_i].force, &plan_target_gpu);
+                          counted[_i].force, DIL_FORWARD, &plan_target_gpu);
   ck_assert_msg(p != NULL, "%s", complaints());
   plan_verify(p);
   ck_assert_int_eq(p->table.pass_count, counted[_i].passes);
@@ -297,6 +297,22 @@ START_TEST(a_plan_reads_as_it_says) {
 }
 END_TEST
 
+/* The direction is in the text and the hash of a plan that is not forward. */
+START_TEST(a_direction_names_a_plan) {
+  const pattern *of = pattern_of("segments 8, 16; dilations 1, 2;");
+  plan *forward = plan_make_for(memory, messages, of, 0, DIL_FORWARD, false);
+  plan *backward = plan_make_for(memory, messages, of, 0, DIL_BACKWARD, false);
+  ck_assert(plan_hash(forward) != plan_hash(backward));
+  ck_assert_ptr_null(strstr(printed(forward), "direction"));
+  const char *text = printed(backward);
+  ck_assert_ptr_nonnull(strstr(text, "visit dedup\ndirection backward\n"));
+  ck_assert_ptr_null(
+      plan_parse(memory, messages, "p.plan", text, strlen(text)));
+  ck_assert_ptr_nonnull(
+      strstr(complaints(), "backward plans are not supported by this build"));
+}
+END_TEST
+
 START_TEST(a_pass_without_a_head_is_written) {
   plan *p = plan_of("heads split; segments 8, 16, 32, 64, 128; "
                     "dilations 1, 1, 1, 1, 1;", 0);
@@ -339,7 +355,7 @@ static const struct {
     {"plan 1 p\nvisit dedup\npass 0 x\n",
      "expected a branch number in a plan, got 'x'"},
     {"plan 1 p\nvisit dedup\nstep 0 1\n",
-     "expected `plan`, `visit` or `pass` in a plan, got 'step'"},
+     "expected `plan`, `visit`, `direction` or `pass` in a plan, got 'step'"},
     {"plan 1 p\nvisit dedup\npass 0\n",
      "the passes of a plan must hold each of the 2 branches once"},
     {"plan 1 p\nvisit dedup\npass 0 1\npass 1\n",
@@ -395,6 +411,7 @@ int main(void) {
   tcase_add_test(tests, threads_may_write_one_plan);
   tcase_add_test(tests, every_example_reads_back);
   tcase_add_test(tests, a_plan_reads_as_it_says);
+  tcase_add_test(tests, a_direction_names_a_plan);
   tcase_add_loop_test(tests, a_wrong_plan_is_told_where, 0, COUNT(wrong));
   tcase_add_loop_test(tests, passes_fit_the_combine, 0, COUNT(misfits));
   suite_add_tcase(suite, tests);

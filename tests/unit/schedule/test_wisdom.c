@@ -26,7 +26,7 @@ static void write_file(const char *path, const char *text) {
 static uint64_t meaning(arena *a, const char *text) {
   subject *s = subject_new("wisdom", text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s", s->problem);
-  uint64_t hash = wisdom_pattern(a, s->pattern);
+  uint64_t hash = wisdom_pattern(a, s->pattern, DIL_FORWARD);
   subject_free(s);
   return hash;
 }

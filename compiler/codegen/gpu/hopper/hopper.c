@@ -52,7 +52,7 @@ static bool can(const gpu_request *r, char *reason, size_t size) {
 
 static bool write(const gpu_request *r, int32_t member, int32_t attempt,
                   dil_cuda_code *code, source_text *text) {
-  const dil_table *t = &r->plan->table;
+  const dil_table *t = &r->common.plan->table;
   hopper_cut s;
   if (!hopper_begin(r, &shapes, member, attempt, &s, code, text)) return false;
   put(text, "#define VALUE_DIM %d\n#define ELEMENT %d\n", t->value_dim,

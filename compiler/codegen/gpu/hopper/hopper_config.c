@@ -41,7 +41,7 @@ static const hopper_cut *attempt_of(const hopper_cuts *all,
 
 /* The first attempt with a schedule's numbers in place of its own. */
 static hopper_cut turned(const gpu_request *r, const hopper_cuts *all) {
-  const dil_table *t = &r->plan->table;
+  const dil_table *t = &r->common.plan->table;
   hopper_cut s = *attempt_of(all, t, 0);
   if (knob_given(r->knobs, KNOB_TILE)) {
     s.warpgroups = r->knobs->value[KNOB_TILE][0] / 64;
@@ -56,7 +56,7 @@ static hopper_cut turned(const gpu_request *r, const hopper_cuts *all) {
 static bool knobs_fit(const gpu_request *r, const hopper_cuts *all,
                       char *reason, size_t size) {
   hopper_cut s = turned(r, all);
-  int32_t shared = hopper_cut_bytes(&r->plan->table, &s);
+  int32_t shared = hopper_cut_bytes(&r->common.plan->table, &s);
   int32_t rows = knob_given(r->knobs, KNOB_TILE) ? r->knobs->value[KNOB_TILE][0]
                                                  : 64 * s.warpgroups;
   if (!all->fits(&s, rows, reason, size)) return false;
@@ -118,7 +118,7 @@ static bool is_nested(const dil_table *t) {
 
 bool hopper_can(const gpu_request *r, const hopper_cuts *all, char *reason,
                 size_t size) {
-  const dil_table *t = &r->plan->table;
+  const dil_table *t = &r->common.plan->table;
   const hopper_cut *first = attempt_of(all, t, 0);
   const char *fast = cuda_chip_fast(r->arch);
   if (!fast || strcmp(fast, "hopper")) {
@@ -139,12 +139,12 @@ bool hopper_can(const gpu_request *r, const hopper_cuts *all, char *reason,
 
 /* Whether rows may resume the running state of other passes or shards. */
 static bool has_states(const gpu_request *r) {
-  return !r->whole || r->plan->table.pass_count > 1;
+  return !r->full_sequences_only || r->common.plan->table.pass_count > 1;
 }
 
 static void describe(const gpu_request *r, const hopper_cuts *all,
                      const hopper_cut *s, dil_cuda_code *code) {
-  const dil_table *t = &r->plan->table;
+  const dil_table *t = &r->common.plan->table;
   char reason[256];
   *code = (dil_cuda_code){
       .family = "hopper",
@@ -164,7 +164,7 @@ static void describe(const gpu_request *r, const hopper_cuts *all,
 bool hopper_begin(const gpu_request *r, const hopper_cuts *all,
                   int32_t member, int32_t attempt, hopper_cut *s,
                   dil_cuda_code *code, source_text *text) {
-  const dil_table *t = &r->plan->table;
+  const dil_table *t = &r->common.plan->table;
   const hopper_cut *found = attempt_of(all, t, attempt);
   if (member || !found || (r->knobs && attempt)) return false;
   *s = r->knobs ? turned(r, all) : *found;

@@ -45,13 +45,13 @@ static bool write(const gpu_request *r, int32_t member, int32_t attempt,
   hopper_cut s;
   if (!hopper_begin(r, &shapes, member, attempt, &s, code, text)) return false;
   put(text, "#define PAIRED 1\n#define CHAINS %d\n",
-      r->plan->table.chain_count);
+      r->common.plan->table.chain_count);
   put(text, "#define PRODUCER_REGISTERS %d\n#define CONSUMER_REGISTERS %d\n",
       s.producer, s.consumer);
-  put_tables(text, r->plan);
-  put_expressions(text, r->plan);
-  put_cover(text, r->plan);
-  put_mask_bits(text, r->plan);
+  put_tables(text, r->common.plan);
+  put_expressions(text, r->common.plan);
+  put_cover(text, r->common.plan);
+  put_mask_bits(text, r->common.plan);
   put_template(text, "templates/hopper/hopper.cu");
   return true;
 }

@@ -1,7 +1,7 @@
 /* test_wisdom_apply.c - hosts and what `dil tune` remembers: a kernel takes the
  * schedule of its calls' size or of the largest, says so, and computes the
  * same; nobody is given what they did not ask for. */
-#include "compiler/api/wisdom_apply.h"
+#include "compiler/driver.h"
 #include "tests/support/host.h"
 #include "tests/support/suite.h"
 #include <check.h>
@@ -23,7 +23,8 @@ static void remember_sizes(arena *a, const compilation *c,
   wisdom_record r = {.seconds = 0.001, .name = "p"};
   r.knobs.given = 1u << KNOB_TILE_KEYS;
   r.knobs.value[KNOB_TILE_KEYS][0] = keys;
-  recall_key(c, context, size, &r.key);
+  wisdom_query query = driver_wisdom_query(c);
+  wisdom_apply_key(&query, context, size, &r.key);
   host_must(wisdom_add(a, path, &r));
 }
 
@@ -128,9 +129,9 @@ END_TEST
 START_TEST(a_chip_is_asked_for_by_its_name) {
   arena *a = arena_new();
   compilation c = compile_on(a);
-  ck_assert(!recall_chip(&c, c.isa + 1));
-  ck_assert(!recall_chip(&c, "neon"));
-  ck_assert(recall_chip(&c, c.isa));
+  ck_assert(!driver_apply_wisdom_chip(&c, c.isa + 1));
+  ck_assert(!driver_apply_wisdom_chip(&c, "neon"));
+  ck_assert(driver_apply_wisdom_chip(&c, c.isa));
   ck_assert_int_eq(c.knobs.value[KNOB_TILE_KEYS][0], 56);
   arena_free(a);
 }

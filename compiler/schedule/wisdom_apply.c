@@ -1,6 +1,8 @@
-/* wisdom_apply.c - applies a tuned schedule. In: a compilation, a device, and
- * the size of a call or none. Out: the compilation with knobs of the file. */
+/* wisdom_apply.c - finds a tuned schedule. In: a kernel, a device, and the size
+ * of a call or none. Out: knobs of the file. */
 #include "wisdom_apply.h"
+#include "runtime/base/status.h"
+#include "runtime/cuda/cuda.h"
 #include <stdatomic.h>
 #include <string.h>
 
@@ -20,51 +22,51 @@ static const char *processor_name(arena *a) {
   return name ? name : "unknown";
 }
 
-static const char *device_name(const compilation *c,
+static const char *device_name(const wisdom_query *q,
                                const dil_context *context) {
   const dil_cuda_facts *gpu = dil_context_facts(context);
-  if (gpu) return arena_print(c->arena, "cuda %s sm_%d", gpu->name, gpu->arch);
-  return arena_print(c->arena, "cpu %s %s", processor_name(c->arena), c->isa);
+  if (gpu) return arena_print(q->arena, "cuda %s sm_%d", gpu->name, gpu->arch);
+  return arena_print(q->arena, "cpu %s %s", processor_name(q->arena), q->isa);
 }
 
-void recall_key(const compilation *c, const dil_context *context,
-                const int64_t size[3], wisdom_key *key) {
-  key->device = device_name(c, context);
-  key->pattern = wisdom_pattern(c->arena, c->pattern);
+void wisdom_apply_key(const wisdom_query *q, const dil_context *context,
+                      const int64_t size[3], wisdom_key *key) {
+  key->device = device_name(q, context);
+  key->pattern = wisdom_pattern(q->arena, q->pattern, q->direction);
   for (int32_t i = 0; i < 3; i++) key->size[i] = wisdom_class(size[i]);
 }
 
 /* ---- the file ------------------------------------------------------------ */
 
-static void warn_of(const compilation *c, const char *path, const wisdom *w) {
+static void wisdom_warn(const wisdom_query *q, const char *path,
+                        const wisdom *w) {
   static atomic_flag told = ATOMIC_FLAG_INIT;
   if (!w->bad_count || atomic_flag_test_and_set(&told)) return;
   const char *more = w->bad_count > 1
-                         ? arena_print(c->arena, ", and %d more",
+                         ? arena_print(q->arena, ", and %d more",
                                        w->bad_count - 1)
                          : "";
-  diag_report(c->diag, SEVERITY_WARNING, (span){0}, NULL,
+  diag_report(q->diag, SEVERITY_WARNING, (span){0}, NULL,
               "wisdom in '%s' line %d is ignored: %s%s", path, w->bad_line,
               w->reason, more);
 }
 
-/* False: the file has no record, or the compilation takes none. */
-static bool read_wisdom(compilation *c, wisdom *w) {
-  const char *path = wisdom_path(c->arena);
-  bool scheduled = c->kernel && c->kernel->schedule;
-  if (!path || scheduled || c->plan->force) return false;
-  if (wisdom_read(c->arena, path, w)) {
-    diag_report(c->diag, SEVERITY_WARNING, (span){0}, NULL,
+/* False: the file has no record, or the kernel takes none. */
+static bool wisdom_records(const wisdom_query *q, wisdom *w) {
+  const char *path = wisdom_path(q->arena);
+  if (!path || !q->free) return false;
+  if (wisdom_read(q->arena, path, w)) {
+    diag_report(q->diag, SEVERITY_WARNING, (span){0}, NULL,
                 "wisdom is ignored: %s", dil_last_error());
     return false;
   }
-  warn_of(c, path, w);
+  wisdom_warn(q, path, w);
   return w->count > 0;
 }
 
-static bool take(compilation *c, const wisdom_record *r) {
+static bool wisdom_take(const wisdom_record *r, knobs *k) {
   if (!r || !r->knobs.given) return false;
-  driver_apply_knobs(c, &r->knobs);
+  *k = r->knobs;
   return true;
 }
 
@@ -84,7 +86,7 @@ static double work_of(const wisdom_record *r) {
 }
 
 /* The record with the largest product of sizes; the last of equal ones. */
-static const wisdom_record *find_any(const wisdom *w, uint64_t meaning,
+static const wisdom_record *wisdom_find_any(const wisdom *w, uint64_t meaning,
                                      const char *device) {
   const wisdom_record *best = NULL;
   for (int32_t i = 0; i < w->count; i++) {
@@ -96,26 +98,23 @@ static const wisdom_record *find_any(const wisdom *w, uint64_t meaning,
   return best;
 }
 
-/* ---- for a compilation --------------------------------------------------- */
+/* ---- for a kernel -------------------------------------------------------- */
 
-bool recall(compilation *c, const dil_context *context,
-            const int64_t size[3]) {
+bool wisdom_apply(const wisdom_query *q, const dil_context *context,
+                  const int64_t size[3], knobs *k) {
   static const int64_t none[3];
   wisdom w;
   wisdom_key key;
-  if (!read_wisdom(c, &w)) return false;
-  recall_key(c, context, size ? size : none, &key);
-  return take(c, size ? wisdom_find(&w, &key)
-                      : find_any(&w, key.pattern, key.device));
+  if (!wisdom_records(q, &w)) return false;
+  wisdom_apply_key(q, context, size ? size : none, &key);
+  return wisdom_take(size ? wisdom_find(&w, &key)
+                          : wisdom_find_any(&w, key.pattern, key.device),
+                     k);
 }
 
-bool recall_chip(compilation *c, const char *chip) {
+bool wisdom_apply_chip(const wisdom_query *q, const char *chip, knobs *k) {
   wisdom w;
-  if (!read_wisdom(c, &w)) return false;
-  return take(c, find_any(&w, wisdom_pattern(c->arena, c->pattern), chip));
-}
-
-void recall_undo(compilation *c) {
-  knobs none = {0};
-  driver_apply_knobs(c, &none);
+  if (!wisdom_records(q, &w)) return false;
+  uint64_t meaning = wisdom_pattern(q->arena, q->pattern, q->direction);
+  return wisdom_take(wisdom_find_any(&w, meaning, chip), k);
 }
