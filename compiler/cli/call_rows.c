@@ -100,7 +100,7 @@ static dil_status check_seed(const options *o) {
   return needed || !o->seen[OPTION_RANDOM] || o->verb != VERB_run
              ? DIL_OK
              : dil_fail(DIL_USAGE,
-                        "--random says nothing: --q, --k and --v are given");
+                        "--random has no effect: --q, --k and --v are given");
 }
 
 dil_status call_rows_load(call_setup *b, dil_tensor loaded[3]) {

@@ -63,7 +63,8 @@ static dil_status claim_options(call_setup *b) {
 /* Defaults: one batch row, `seq` queries, as many keys as queries. */
 static dil_status default_sizes(call_setup *b, int64_t seq) {
   if (!b->claimed[CALL_N] && seq < 0)
-    return dil_fail(DIL_USAGE, "how many queries? say --seq N");
+    return dil_fail(DIL_USAGE,
+                    "the number of queries is not given: say --seq N");
   call_claim_size(b, CALL_B, b->claimed[CALL_B] ? b->size[CALL_B] : 1, "one");
   call_claim_size(b, CALL_N, b->claimed[CALL_N] ? b->size[CALL_N] : seq, "one");
   call_claim_size(b, CALL_M,
@@ -166,10 +167,7 @@ static dil_status input_shape(const call_setup *b, int32_t index,
 
 dil_status call_wrong_type(const char *path, dil_dtype holds,
                            dil_dtype wanted) {
-  return dil_fail(DIL_INPUT,
-                  "'%s' holds %s, %s is wanted: save "
-                  "x.astype('%s')",
-                  path,
+  return dil_fail(DIL_INPUT, "'%s' holds %s, not %s: save x.astype('%s')", path,
                   call_type_is_float(holds) ? "floats"
                   : holds == DIL_U8         ? "u8"
                                             : "integers",
@@ -282,15 +280,17 @@ static dil_status check_options(const call_setup *b) {
                     b->pattern->name);
   if (!wanted && o->seen[OPTION_SCALE])
     return dil_fail(DIL_INPUT,
-                    "pattern '%s' fixes its scale: --scale wants "
-                    "`scale runtime;` in it",
+                    "pattern '%s' fixes its scale: --scale needs `scale "
+                    "runtime;` in it",
                     b->pattern->name);
   if (o->seen[OPTION_SEED] && !o->train)
-    return dil_fail(DIL_USAGE, "--seed is the dropout's: it wants --train");
+    return dil_fail(DIL_USAGE,
+                    "--seed is the seed of dropout, and needs --train");
   if (o->train && !(b->pattern->dropout > 0))
     return dil_fail(DIL_INPUT,
-                    "pattern '%s' drops nothing: --train wants `dropout P;` "
-                    "in it", b->pattern->name);
+                    "pattern '%s' drops nothing: --train needs `dropout P;` "
+                    "in it",
+                    b->pattern->name);
   return DIL_OK;
 }
 

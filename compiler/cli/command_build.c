@@ -18,7 +18,7 @@ dil_status command_arch(const char **list, int32_t *arch) {
   bool ends = end && (!*end || (*end == ',' && end[1]));
   if (!ends || number < 10 || number > 999)
     return message_error(DIL_USAGE, NULL,
-                         "--cuda wants chips such as sm_80,sm_90a, got '%s'",
+                         "--cuda must be chips such as sm_80,sm_90a, got '%s'",
                          at);
   *arch = (int32_t)number;
   *list = end + (*end == ',');
@@ -40,7 +40,7 @@ static dil_status read_chips(building *b) {
   }
   if (b->emit & EMIT_CHIPS && !l->arch_count)
     return message_error(DIL_USAGE, NULL,
-                         "--emit=%s wants chips: --cuda ARCH,...",
+                         "--emit=%s needs chips: --cuda ARCH,...",
                          b->emit & BIT(CUBIN) ? "cubin" : "cu");
   return DIL_OK;
 }
@@ -64,8 +64,8 @@ static dil_status check_isas(const char *list, const char *const *known) {
       i++;
     if (!known[i])
       return message_error(DIL_USAGE, NULL,
-                           "--cpu wants instruction sets such as avx2,avx512, "
-                           "or none; got '%.*s'",
+                           "--cpu must be instruction sets such as "
+                           "avx2,avx512, or none; got '%.*s'",
                            (int)length, at);
     at += length;
     if (!*at) return DIL_OK;
@@ -79,7 +79,9 @@ static dil_status read_isas(building *b) {
   /* what describes a library describes the whole of it */
   l->has_object = (b->emit & ~EMIT_CHIPS) != 0;
   if (!l->has_object && list && strcmp(list, "none"))
-    return message_error(DIL_USAGE, NULL, "--cpu says nothing to this --emit");
+    return message_error(DIL_USAGE, NULL,
+                         "--cpu has no effect with this "
+                         "--emit");
   if (!l->has_object || (list && !strcmp(list, "none"))) return DIL_OK;
   const cpu_backend *cpu;
   dil_status status = cpu_backend_open(&cpu);
@@ -94,13 +96,14 @@ static dil_status read_isas(building *b) {
 static dil_status check_build_options(const building *b) {
   const options *o = b->options;
   if (!o->seen[OPTION_OUT])
-    return message_error(DIL_USAGE, NULL, "`dil build` wants -o NAME");
+    return message_error(DIL_USAGE, NULL, "`dil build` needs -o NAME");
   if (o->seen[OPTION_FROM] && o->seen[OPTION_DTYPE])
     return message_error(DIL_USAGE, NULL,
-                         "a plan's text is past what --dtype decides");
+                         "a plan has its dtype already: --dtype cannot change "
+                         "it");
   if (o->standalone && !(b->emit & EMIT_LIBRARY))
     return message_error(DIL_USAGE, NULL,
-                         "--standalone says nothing to this --emit");
+                         "--standalone has no effect with this --emit");
   return DIL_OK;
 }
 
@@ -224,8 +227,9 @@ static dil_status name_kernels(building *b) {
 /* It takes them for the ends of a module's name. */
 static void note_pc(const building *b) {
   if (b->emit & BIT(PC) && strpbrk(b->library.base, " ,"))
-    message_note("pkg-config cannot ask for '%s.pc', for its blank or comma: "
-                 "copy it to another name", b->library.base);
+    message_note("pkg-config cannot ask for '%s.pc', because the name has a "
+                 "blank or a comma: copy it to another name",
+                 b->library.base);
 }
 
 static dil_status read_targets(building *b) {

@@ -255,10 +255,9 @@ static dil_status unknown_action(arena *a, const char *word) {
   const char *words[ACTS];
   for (int32_t i = 0; i < ACTS; i++) words[i] = acts[i].word;
   const char *near = diag_nearest(word, words, ACTS);
-  return message_error(DIL_USAGE,
-                       near ? arena_print(a, "did you mean '%s'?", near) : NULL,
-                       "`dil cache` wants list, verify, gc or clear, got '%s'",
-                       word);
+  return message_error(
+      DIL_USAGE, near ? arena_print(a, "did you mean '%s'?", near) : NULL,
+      "`dil cache` takes list, verify, gc or clear, got '%s'", word);
 }
 
 dil_status command_cache(arena *a, const options *o) {
@@ -268,7 +267,7 @@ dil_status command_cache(arena *a, const options *o) {
   if (i == ACTS) return unknown_action(a, o->file[0]);
   if (acts[i].act != collect_garbage && o->seen[OPTION_MAX_SIZE])
     return message_error(DIL_USAGE, NULL,
-                         "--max-size says nothing to `dil cache %s`",
+                         "--max-size has no effect with `dil cache %s`",
                          acts[i].word);
   dil_status status = open_store(&s);
   if (!status && acts[i].writes && s.wanted.mode == CACHE_READ_ONLY)

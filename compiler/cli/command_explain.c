@@ -320,7 +320,7 @@ static dil_status check_machine(const options *o) {
                                                : NULL;
   if (o->device.word == DEVICE_ORACLE)
     return message_error(DIL_USAGE, "it is the definition, in plain loops",
-                         "`dil explain` has nothing to say of the oracle");
+                         "`dil explain` does not describe the oracle");
   if (o->cuda && o->seen[OPTION_DEVICE])
     return message_error(DIL_USAGE, NULL,
                          "--cuda names a chip, --device the machine at hand: "

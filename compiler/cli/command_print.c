@@ -41,7 +41,7 @@ static dil_status check_stage(const options *o) {
   bool sized = o->seen[OPTION_SEQ] || o->seen[OPTION_KEYS] || o->input.count;
   if (!o->seen[OPTION_AFTER])
     return message_error(DIL_USAGE, STAGE_NAMES,
-                         "`dil print` wants --after STAGE");
+                         "`dil print` needs --after STAGE");
   if (sized && o->after != STAGE_cover)
     return message_error(DIL_USAGE, NULL,
                          "--seq, --keys and --input are for --after cover");

@@ -46,8 +46,9 @@ static dil_status note_company(const session *t) {
   if (t->ranks.job) return DIL_OK;
   dil_status status = launch_read(&l);
   if (!status && l.rank == 1 && l.ranks > 1)
-    message_note("one of %lld processes (%s) that each run all of it: a topology "
-                 "with `link process`, `link mpi` or `link nccl` joins them",
+    message_note("this is one of %lld processes (%s) that each run all of it: "
+                 "a topology with `link process`, `link mpi` or `link nccl` "
+                 "joins them",
                  (long long)l.ranks, l.ranks_by);
   return status;
 }

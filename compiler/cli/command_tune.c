@@ -171,7 +171,7 @@ static dil_status tune_length(arena *a, const options *o, const char *path) {
 
 static dil_status check_tune_options(const options *o) {
   if (!o->sizes.count)
-    return message_error(DIL_USAGE, NULL, "`dil tune` wants --seq N,...");
+    return message_error(DIL_USAGE, NULL, "`dil tune` needs --seq N,...");
   if (o->device.word == DEVICE_ORACLE)
     return message_error(DIL_USAGE, NULL, "the oracle has no schedules");
   if (o->seen[OPTION_BUDGET] && !(o->budget > 0))

@@ -221,7 +221,7 @@ static dil_status missing_argument(void) {
 static dil_status missing_operand(verb which) {
   char hint[64];
   snprintf(hint, sizeof hint, "`dil help %s` has examples", verbs[which].name);
-  return message_error(DIL_USAGE, hint, "`dil %s` wants %s", verbs[which].name,
+  return message_error(DIL_USAGE, hint, "`dil %s` needs %s", verbs[which].name,
                        verbs[which].operand);
 }
 
@@ -235,7 +235,7 @@ static dil_status check_list(const options *o) {
     if (o->seen[i] && i != OPTION_LIST && i != OPTION_JSON &&
         i != OPTION_ERROR_FORMAT)
       return message_error(DIL_USAGE, NULL,
-                           "--%s says nothing to `dil tune --list`",
+                           "--%s has no effect with `dil tune --list`",
                            rows[i].name);
   return DIL_OK;
 }

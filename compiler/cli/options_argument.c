@@ -25,7 +25,7 @@ static const char *integer_hint(arena *a, environment_number found,
            "powers of 1024";
   if (found == NUMBER_BROKEN)
     return arena_print(a,
-                       "'%s' is no whole number; k, M, G and T are powers "
+                       "'%s' is not a whole number; k, M, G and T are powers "
                        "of 1024",
                        text);
   return NULL;
@@ -37,7 +37,7 @@ static dil_status read_integer(arena *a, const option_row *row,
   environment_number found = environment_read_number(text, number);
   if (!found && *number >= low && *number <= high) return DIL_OK;
   return message_error(DIL_USAGE, integer_hint(a, found, text),
-                       "--%s wants an integer from %llu to %llu, got '%s'",
+                       "--%s must be an integer from %llu to %llu, got '%s'",
                        row->name, (unsigned long long)low,
                        (unsigned long long)high, text);
 }
@@ -48,7 +48,7 @@ static dil_status read_real(const option_row *row, const char *text,
   *number = strtod(text, &end);
   if (end == text || *end || !(*number - *number == 0))
     return message_error(DIL_USAGE, NULL,
-                         "--%s wants a finite number, got '%s'", row->name,
+                         "--%s must be a finite number, got '%s'", row->name,
                          text);
   return DIL_OK;
 }
@@ -65,7 +65,7 @@ static dil_status word_error(arena *a, const option_row *row,
   const char *near = strncmp(text, "gpu", 3) ? diag_nearest(text, word, count)
                                              : "cuda";
   const char *hint = near ? arena_print(a, "did you mean '%s'?", near) : NULL;
-  return message_error(DIL_USAGE, hint, "--%s is one of %s, got '%s'",
+  return message_error(DIL_USAGE, hint, "--%s must be one of %s, got '%s'",
                        row->name, row->argument, text);
 }
 
@@ -108,8 +108,8 @@ static dil_status read_pair(arena *a, const option_row *row, const char *text,
                             settings *list) {
   const char *equal = strchr(text, '=');
   if (!equal || equal == text || !equal[1])
-    return message_error(DIL_USAGE, NULL, "--%s wants %s, got '%s'", row->name,
-                         row->argument, text);
+    return message_error(DIL_USAGE, NULL, "--%s must be %s, got '%s'",
+                         row->name, row->argument, text);
   define *grown = ARENA_ARRAY(a, define, list->count + 1);
   for (int32_t i = 0; i < list->count; i++) grown[i] = list->pair[i];
   grown[list->count].name = arena_copy(a, text, (size_t)(equal - text));
@@ -141,8 +141,9 @@ static dil_status read_room(const option_row *row, const char *text,
   if (environment_read_bytes(what, text, bytes))
     return message_error(DIL_USAGE, NULL, "%s", dil_last_error());
   if (*bytes) return DIL_OK;
-  return message_error(DIL_USAGE, "left out, the bytes are half of the memory at "
-                                  "hand",
+  return message_error(DIL_USAGE,
+                       "without a number, the bytes are half of "
+                       "the memory at hand",
                        "%s must be above 0, got '%s'", what, text);
 }
 

@@ -26,7 +26,7 @@ static dil_status check_device(const options *o) {
                             ? "--topology"
                             : NULL;
   if (!useless) return DIL_OK;
-  return dil_fail(DIL_USAGE, "%s says nothing to --device %s", useless,
+  return dil_fail(DIL_USAGE, "%s has no effect with --device %s", useless,
                   on_cuda(o) ? "cuda" : "oracle");
 }
 
@@ -73,13 +73,13 @@ static dil_status check_state(const options *o, bool on_ranks) {
   bool stream = o->seen[OPTION_STREAM];
   bool resumes = o->seen[OPTION_RESUME] || o->seen[OPTION_EVERY];
   if (o->seen[OPTION_SHRINK] && !on_ranks)
-    return dil_fail(DIL_USAGE, "--shrink wants a topology of several devices");
+    return dil_fail(DIL_USAGE, "--shrink needs a topology of several devices");
   if (!o->state && !resumes) return DIL_OK;
   if (!on_ranks && !stream)
-    return dil_fail(DIL_USAGE, "--state, --every and --resume want a topology "
-                    "of several devices, or --stream");
+    return dil_fail(DIL_USAGE, "--state, --every and --resume need a topology "
+                               "of several devices, or --stream");
   if (!o->state)
-    return dil_fail(DIL_USAGE, "--every and --resume want --state PREFIX");
+    return dil_fail(DIL_USAGE, "--every and --resume need --state PREFIX");
   if (stream && o->seen[OPTION_REPEAT])
     return dil_fail(DIL_USAGE, "--state keeps one streamed run: --repeat "
                     "cannot be used with it");

@@ -90,8 +90,10 @@ static dil_status check_library_options(const options *o) {
       {OPTION_NO_WISDOM, "--no-wisdom"}, {OPTION_TOPOLOGY, "--topology"}};
   for (size_t i = 0; i < sizeof useless / sizeof *useless; i++)
     if (o->seen[useless[i].id])
-      return dil_fail(DIL_USAGE, "%s says nothing to a kernel that is built "
-                                 "already", useless[i].name);
+      return dil_fail(DIL_USAGE,
+                      "%s has no effect on a kernel that is built "
+                      "already",
+                      useless[i].name);
   if (o->device.word == DEVICE_ORACLE)
     return dil_fail(DIL_USAGE, "--library runs on cpu or cuda; --check "
                                "compares with the oracle");

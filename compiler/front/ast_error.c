@@ -101,8 +101,8 @@ static const habit words[] = {
     {"i64", "integers of an input are 'i32' or 'u8'"},
     {"uint8", "it is called 'u8' here"},
     {"bool", "a `u8` holds 0 or 1"},
-    {"true", "there is no word for it: `causal;` is said or left out"},
-    {"false", "there is no word for it: `causal;` is said or left out"},
+    {"true", "there is no word for it: write `causal;` or leave it out"},
+    {"false", "there is no word for it: write `causal;` or leave it out"},
     {"True", "a mask that is left out is true"},
     {"num_heads", "it is called 'heads' here"},
     {"n_heads", "it is called 'heads' here"},
@@ -197,7 +197,7 @@ static void unknown_statement(reader *r, span at, bool is_name,
                               const char *hint, const char *const *list,
                               int32_t count) {
   if (!hint)
-    hint = arena_print(r->arena, "here may stand %s",
+    hint = arena_print(r->arena, "these may stand here: %s",
                        expected_list(r, list, count));
   diag_report(r->diag, SEVERITY_ERROR, at, hint,
               is_name ? "unknown statement %s" : "unexpected %s",

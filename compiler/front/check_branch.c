@@ -89,7 +89,7 @@ static expr *check_keep_from(const scope *s, const statement *from) {
     check_error(s->c, from->name_at,
                 "it is declared `u8[H, nb, nb]`, `u8[nb, nb]` or "
                 "`u8[B, H, nb, nb]`, of the same block",
-                "input '%s' is no table of blocks", from->name);
+                "input '%s' is not a table of blocks", from->name);
   return NULL;
 }
 
@@ -191,7 +191,7 @@ static int64_t check_window_bound(const scope *s, const term *t) {
   bool endless = o.type == TYPE_F32 && o.real == INFINITY;
   if (o.wrong || endless) return DIL_ENDLESS;
   int64_t bound = DIL_ENDLESS;
-  check_count(&inner, t, 0, COUNT_MAX, "`inf` is no bound", &bound);
+  check_count(&inner, t, 0, COUNT_MAX, "`inf` cannot be a bound", &bound);
   return bound;
 }
 
@@ -201,7 +201,7 @@ static void narrow_window(const scope *s, const statement *window, branch *b) {
     check_error(s->c, window->at,
                 "`window 128, 0;` reaches 128 keys back, `window 128, 128;` "
                 "both ways",
-                "'window' has one bound, and wants two");
+                "'window' has one bound, and needs two");
     return;
   }
   int64_t left = check_window_bound(s, argument(window, 0));
@@ -280,7 +280,8 @@ static void check_head_range(const scope *s, const statement *range,
                       &last);
   if (!good) return;
   if (first > last)
-    check_error(s->c, argument(range, 0)->at, "both ends are in it",
+    check_error(s->c, argument(range, 0)->at,
+                "a range includes both of its ends",
                 "heads %lld..%lld is an empty range", (long long)first,
                 (long long)last);
   b->head_first = (int32_t)first;

@@ -150,7 +150,7 @@ expr *check_condition(const scope *s, const term *t) {
   if (o.wrong) return NULL;
   if (o.type == TYPE_CONDITION) return folded_tree(s, &o);
   check_error(s->c, t->at, "`x != 0` makes a condition of a number",
-              "%s wants a condition, got %s", s->what, operand_text(s, &o));
+              "%s must be a condition, got %s", s->what, operand_text(s, &o));
   return NULL;
 }
 
@@ -159,7 +159,7 @@ expr *check_number(const scope *s, const term *t) {
   if (o.wrong) return NULL;
   if (o.type != TYPE_CONDITION) return folded_tree(s, &o);
   check_error(s->c, t->at, "`c ? s : -inf` chooses by a condition",
-              "%s wants a number, got a condition", s->what);
+              "%s must be a number, got a condition", s->what);
   return NULL;
 }
 

@@ -107,7 +107,7 @@ static bool wants_number(const scope *s, expr_op op, const operand *arg) {
   const char *hint = expr_rule_of(op) == RULE_COMPARE
                          ? "`a < b < c` is written `a < b && b < c`"
                          : "`c ? 1 : 0` makes a number of a condition";
-  check_error(s->c, arg->at, hint, "'%s' wants a number, got a condition",
+  check_error(s->c, arg->at, hint, "'%s' takes a number, got a condition",
               expr_op_text(op));
   return false;
 }
@@ -115,7 +115,7 @@ static bool wants_number(const scope *s, expr_op op, const operand *arg) {
 static bool wants_condition(const scope *s, expr_op op, const operand *arg) {
   if (arg->type == TYPE_CONDITION) return true;
   check_error(s->c, arg->at, "`x != 0` makes a condition of a number",
-              "'%s' wants a condition, got %s", expr_op_text(op),
+              "'%s' takes a condition, got %s", expr_op_text(op),
               operand_text(s, arg));
   return false;
 }
@@ -123,8 +123,8 @@ static bool wants_condition(const scope *s, expr_op op, const operand *arg) {
 static bool wants_integer(const scope *s, expr_op op, const operand *arg) {
   if (arg->type == TYPE_I32) return true;
   check_error(s->c, arg->at, operand_integer_hint(arg),
-              "'%s' wants an integer, got %s",
-              expr_op_text(op), operand_text(s, arg));
+              "'%s' takes an integer, got %s", expr_op_text(op),
+              operand_text(s, arg));
   return false;
 }
 

@@ -148,8 +148,8 @@ static bool is_no_text(source_loader *l, span at, const char *path,
                        const bytes *b) {
   if (!memchr(b->text, 0, b->length)) return false;
   diag_report(l->diag, SEVERITY_ERROR, at,
-              "a library of `dil build` is run with --library", "'%s' is no "
-              "text", path);
+              "a library of `dil build` is run with --library",
+              "'%s' is not text", path);
   return true;
 }
 

@@ -389,7 +389,8 @@ static void warn_position(checker *c, const pattern *p, const expr *e) {
       continue;
     warn_at(c, e->arg[k]->at, "`row` is 0 .. N - 1; `i` is row + M - N",
             arena_print(c->arena,
-                        "'i' is a position, and input '%s' wants one of N rows",
+                        "'i' is a position, but the index of input '%s' is "
+                        "one of N rows",
                         p->input[e->integer].name));
   }
 }

@@ -120,13 +120,13 @@ turned() {
     "$DIL" run "$TMP/turned.dil" --q "$TMP/turned.npy" --random 1
 }
 is "axes of another order are told" turned
-is "a seed that nothing is made of" says "--random says nothing" \
+is "a seed that nothing is made of" says "--random has no effect" \
   "$DIL" run examples/longnet_text.dil --q examples/data/q.npy \
   --k examples/data/k.npy --v examples/data/v.npy --random 1
 typed() {
   array '<i8' '(1, 1, 3, 1)' "$(printf '%024d' 0 | sed 's/0/\\0/g')" \
     >"$TMP/typed.npy"
-  says "holds integers, bf16 is wanted: save x.astype('float32')" \
+  says "holds integers, not bf16: save x.astype('float32')" \
     "$DIL" run "$TMP/turned.dil" --q "$TMP/typed.npy" --random 1
 }
 is "and elements of another type" typed
@@ -148,7 +148,7 @@ drops() {
 }
 is "dropout by its seed, in training only" drops
 is "training where nothing is dropped" says \
-  "pattern 'longnet' drops nothing: --train wants \`dropout P;\` in it" \
+  "pattern 'longnet' drops nothing: --train needs \`dropout P;\` in it" \
   "$DIL" run $small --random 1 --train
 scale='pattern d { heads 2; head_dim 8; dtype f32; scale runtime; branch { } }'
 scales() {

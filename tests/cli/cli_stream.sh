@@ -295,7 +295,7 @@ any="$TMP/wide.dil --seq 64 --random 1"
   fails "too little memory" 2 \
     "20480 bytes are too few" "$DIL" run $any --keys 4000 --stream=20K
   fails "a bound that is none" 2 "--stream" "$DIL" run $any --stream=lots
-  fails "the oracle" 2 "--stream says nothing to --device oracle" \
+  fails "the oracle" 2 "--stream has no effect with --device oracle" \
     "$DIL" run $any --stream --device oracle
   fails "states" 2 "want a topology of several devices, or --stream" \
     "$DIL" run $any --state "$TMP/state"
