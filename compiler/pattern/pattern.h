@@ -68,7 +68,7 @@ typedef struct pattern {
 } pattern;
 
 bool pattern_same(const pattern *a, const pattern *b);
-/* Whether lse may be asked for (page 1 section 3, combine). */
+/* Whether a row has one lse: `softmax`, `union`, or one branch a head. */
 bool pattern_has_lse(const pattern *p);
 void pattern_print(const pattern *p, FILE *out); /* canonical .dil text */
 /* The same; what it needs meanwhile is taken from the arena. */
