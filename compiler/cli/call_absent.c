@@ -17,14 +17,15 @@ bool call_is_absent(const call_setup *b) {
   const options *o = b->options;
   bool arrays = o->array[0] || o->array[1] || o->array[2] || o->out || o->lse;
   const dil_call *c = &b->call;
-  return o->device.word == DEVICE_CUDA && o->topology && !arrays && !b->apart &&
+  return o->device.word == DEVICE_CUDA && o->topology && !arrays &&
+         !b->is_rank &&
          tensor_bytes(&c->q) + tensor_bytes(&c->k) + tensor_bytes(&c->v) >
              small;
 }
 
 bool call_is_sparse(const call_setup *b) {
   const options *o = b->options;
-  return b->absent || (b->apart && !o->out && !o->lse);
+  return b->absent || (b->is_rank && !o->out && !o->lse);
 }
 
 static dil_status reserve_pages(call_setup *b, int32_t index, dil_tensor *t) {

@@ -59,7 +59,7 @@ static void watch_files(void) {
 static dil_status open_array(const call_setup *b, const char *path,
                              dil_npy *file) {
   dil_status status = dil_npy_map(path, file);
-  if (status != DIL_INPUT || !b->apart) return status;
+  if (status != DIL_INPUT || !b->is_rank) return status;
   return dil_npy_read(path, file);
 }
 
@@ -80,7 +80,7 @@ static dil_status load_tensor(call_setup *b, int32_t index,
                               dil_tensor *tensor) {
   const char *path = b->options->array[index];
   dil_npy file;
-  if (b->options->seen[OPTION_STREAM] || b->apart)
+  if (b->options->seen[OPTION_STREAM] || b->is_rank)
     return map_tensor(b, index, tensor);
   dil_status status = dil_npy_read(path, &file);
   if (status) return status;
@@ -133,7 +133,8 @@ dil_status call_rows_make(call_setup *b, const dil_tensor loaded[3]) {
   b->call.random = b->options->random;
   for (int32_t i = 0; !status && i < 3; i++) {
     if (b->options->array[i]) *tensors[i] = loaded[i];
-    else if (!b->absent && !b->apart) status = make_tensor(b, i, tensors[i]);
+    else if (!b->absent && !b->is_rank)
+      status = make_tensor(b, i, tensors[i]);
   }
   return status;
 }
@@ -150,13 +151,13 @@ static bool are_few(const call_setup *b) {
 bool call_has_rows(const call_setup *b) {
   const dil_call *c = &b->call;
   bool here = c->q.data && c->k.data && c->v.data;
-  return here || (b->apart && are_few(b));
+  return here || (b->is_rank && are_few(b));
 }
 
 dil_status call_setup_complete(call_setup *b) {
   dil_tensor *tensors[] = {&b->call.q, &b->call.k, &b->call.v};
   dil_status status = DIL_OK;
-  bool wanted = b->apart && call_has_rows(b);
+  bool wanted = b->is_rank && call_has_rows(b);
   for (int32_t i = 0; !status && i < 3 && wanted; i++)
     if (!tensors[i]->data) status = make_tensor(b, i, tensors[i]);
   return status;

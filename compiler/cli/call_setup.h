@@ -28,7 +28,7 @@ typedef struct call_setup {
   /* This process is one rank of several: q, k and v are mapped files, of which
    * each rank reads its own rows, or random numbers without data. Only rank 0
    * has room for o and lse. */
-  bool apart;
+  bool is_rank;
   dil_status (*bring)(void *owner, int64_t b, int64_t n, int64_t h);
   void *owner; /* of `bring`, which fetches a row; NULL: all rows are here */
   size_t sparse[2];                     /* mapped bytes of o and lse; or 0 */

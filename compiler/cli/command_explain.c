@@ -10,7 +10,7 @@
 #include <jansson.h>
 #include <string.h>
 
-typedef struct bill {
+typedef struct cost_report {
   const pattern *pattern;
   const char *kernel, *isa;
   char variant[16];
@@ -26,12 +26,12 @@ typedef struct bill {
   const char *made_up[DIL_INPUT_MAX]; /* inputs of random elements that decide
                                          which pairs are kept */
   int32_t made_up_count;
-  exchange_cost *place;       /* NULL: one device */
+  exchange_cost *topology;       /* NULL: one device */
   forecast *gpu;              /* NULL: the processor */
   bool streamed;              /* by --stream */
   stream_shape shape;
   stream_facts stream;
-} bill;
+} cost_report;
 
 static bool all_causal(const pattern *p) {
   for (int32_t i = 0; i < p->branch_count; i++)
@@ -41,49 +41,50 @@ static bool all_causal(const pattern *p) {
 
 /* Dense attention of this shape, causal where the pattern is. */
 static void predict_dense(const call_setup *b, const compilation *c,
-                          const cost_case *spot, bill *l) {
+                          const cost_case *spot, cost_report *r) {
   cover_count count;
   call_setup beside = *b;
   cost_case one = *spot;
-  beside.pattern = cost_beside(c->arena, l->pattern, l->causal);
-  one.rows = l->N < DIL_TILE_ROWS_LEAST;
+  beside.pattern = cost_beside(c->arena, r->pattern, r->causal);
+  one.rows = r->N < DIL_TILE_ROWS_LEAST;
   one.dedup = false;
   one.count = &count;
   one.tile_keys = c->plan->table.tile_keys;
   measure_cover(&beside, COST_TILE_ROWS, one.tile_keys, &count);
   cost_parts own = cost_split(c->plan->pattern, spot);
   cost_parts dense = cost_split(beside.pattern, &one);
-  l->dense_seconds = cost_seconds(beside.pattern, &one);
-  l->slower = cost_slower(&own, &dense);
+  r->dense_seconds = cost_seconds(beside.pattern, &one);
+  r->slower = cost_slower(&own, &dense);
 }
 
 /* The prediction needs the peak of this machine, and to know what would run:
  * a kernel says so before any code is made. */
-static dil_status predict_cpu(const call_setup *b, compilation *c, bill *l) {
+static dil_status predict_cpu(const call_setup *b, compilation *c,
+                              cost_report *r) {
   dil_kernel *made;
-  dil_sizes sizes = {l->B, l->N, l->M};
+  dil_sizes sizes = {r->B, r->N, r->M};
   kernel_code code = {0};
   code_request request = driver_code_request(c, b->context);
   dil_status status = driver_code(c, &request, &code);
   if (!status) status = dil_kernel_make(b->context, &code.source, &made);
   if (status) return status;
-  status = dil_kernel_variant(made, &sizes, l->variant, sizeof l->variant);
+  status = dil_kernel_variant(made, &sizes, r->variant, sizeof r->variant);
   dil_kernel_free(made);
   kernel_code_free(&code);
-  if (!status) status = measure_peak(b, l->isa, 0.05, &l->peak);
-  bool bf16 = l->pattern->dtype == DIL_BF16 && dil_isa_has_pairs(l->isa);
-  cost_case spot = {.threads = l->threads,
-                    .count = &l->count,
-                    .tile_keys = l->tile_keys,
-                    .B = l->B,
-                    .N = l->N,
-                    .M = l->M,
-                    .rows = !strcmp(l->variant, "rows"),
+  if (!status) status = measure_peak(b, r->isa, 0.05, &r->peak);
+  bool bf16 = r->pattern->dtype == DIL_BF16 && dil_isa_has_pairs(r->isa);
+  cost_case spot = {.threads = r->threads,
+                    .count = &r->count,
+                    .tile_keys = r->tile_keys,
+                    .B = r->B,
+                    .N = r->N,
+                    .M = r->M,
+                    .rows = !strcmp(r->variant, "rows"),
                     .dedup = c->plan->table.dedup,
-                    .peak = l->peak,
+                    .peak = r->peak,
                     .bf16 = bf16};
-  l->seconds = cost_seconds(c->plan->pattern, &spot);
-  predict_dense(b, c, &spot, l);
+  r->seconds = cost_seconds(c->plan->pattern, &spot);
+  predict_dense(b, c, &spot, r);
   return status;
 }
 
@@ -95,48 +96,50 @@ static int32_t explained_tile_keys(const dil_table *table) {
   return table->tile_keys;
 }
 
-static dil_status predict_gpu(const call_setup *b, compilation *c, bill *l) {
+static dil_status predict_gpu(const call_setup *b, compilation *c,
+                              cost_report *r) {
   dil_status status = DIL_OK;
-  if (!b->options->cuda) status = forecast_device(b, c, l->gpu);
-  if (!status) status = forecast_make(b, c, l->flops, l->gpu);
-  l->seconds = l->gpu->seconds;
+  if (!b->options->cuda) status = forecast_device(b, c, r->gpu);
+  if (!status) status = forecast_make(b, c, r->flops, r->gpu);
+  r->seconds = r->gpu->seconds;
   return status;
 }
 
 /* Inputs that only scores read have no elements here. */
-static void find_made_up(const call_setup *b, bill *l) {
+static void find_made_up(const call_setup *b, cost_report *r) {
   for (int32_t i = 0; i < b->options->input.count; i++) {
     const char *name = b->options->input.pair[i].name;
     if (strcmp(b->options->input.pair[i].value, "random")) continue;
     for (int32_t k = 0; k < b->pattern->input_count; k++)
       if (!strcmp(b->pattern->input[k].name, name) &&
           call_input_decides(b->pattern, k))
-        l->made_up[l->made_up_count++] = name;
+        r->made_up[r->made_up_count++] = name;
   }
 }
 
-static dil_status make_bill(const call_setup *b, compilation *c, bill *l) {
+static dil_status fill_report(const call_setup *b, compilation *c,
+                              cost_report *r) {
   const pattern *p = b->pattern;
   int64_t B = b->size[CALL_B], N = b->size[CALL_N], M = b->size[CALL_M];
-  l->pattern = p;
-  l->kernel = c->kernel->name;
-  l->B = B, l->N = N, l->M = M;
-  l->isa = b->options->cpu ? b->options->cpu : dil_host_isa();
-  if (!l->isa && !l->gpu)
+  r->pattern = p;
+  r->kernel = c->kernel->name;
+  r->B = B, r->N = N, r->M = M;
+  r->isa = b->options->cpu ? b->options->cpu : dil_host_isa();
+  if (!r->isa && !r->gpu)
     return dil_fail(DIL_ENVIRONMENT, "this processor lacks AVX2, FMA or F16C");
-  l->threads = dil_threads_count(b->threads);
-  l->causal = all_causal(p);
-  find_made_up(b, l);
-  l->tile_keys = explained_tile_keys(&c->plan->table);
+  r->threads = dil_threads_count(b->threads);
+  r->causal = all_causal(p);
+  find_made_up(b, r);
+  r->tile_keys = explained_tile_keys(&c->plan->table);
   /* As it runs: masks may have become branches (normalise.c). */
   call_setup planned = *b;
   planned.pattern = c->plan->pattern;
-  measure_cover(&planned, COST_TILE_ROWS, l->tile_keys, &l->count);
-  l->flops = cost_flops(p, l->count.pairs);
-  l->bytes = (double)B * cost_bytes(p, N, M);
-  l->dense = (double)B * cost_dense(p, N, M, false);
-  l->dense_causal = (double)B * cost_dense(p, N, M, true);
-  return l->gpu ? predict_gpu(b, c, l) : predict_cpu(b, c, l);
+  measure_cover(&planned, COST_TILE_ROWS, r->tile_keys, &r->count);
+  r->flops = cost_flops(p, r->count.pairs);
+  r->bytes = (double)B * cost_bytes(p, N, M);
+  r->dense = (double)B * cost_dense(p, N, M, false);
+  r->dense_causal = (double)B * cost_dense(p, N, M, true);
+  return r->gpu ? predict_gpu(b, c, r) : predict_cpu(b, c, r);
 }
 
 /* ---- for people ---------------------------------------------------------- */
@@ -149,8 +152,8 @@ static const char *plural_ending(int64_t count) {
   return count == 1 ? "" : "s";
 }
 
-static void print_pattern(const bill *l) {
-  const pattern *p = l->pattern;
+static void print_pattern(const cost_report *r) {
+  const pattern *p = r->pattern;
   printf("pattern    %s: %d branch%s, %lld heads", p->name, p->branch_count,
          p->branch_count == 1 ? "" : "es", (long long)p->heads);
   if (p->kv_heads != p->heads) printf(" on %lld", (long long)p->kv_heads);
@@ -158,63 +161,65 @@ static void print_pattern(const bill *l) {
   if (p->value_dim != p->head_dim) printf(" / %lld", (long long)p->value_dim);
   printf(", %s\n", dil_dtype_name(p->dtype));
   printf("size       %lld quer%s, %lld key%s, %lld batch row%s\n",
-         (long long)l->N, l->N == 1 ? "y" : "ies", (long long)l->M,
-         plural_ending(l->M), (long long)l->B, plural_ending(l->B));
+         (long long)r->N, r->N == 1 ? "y" : "ies", (long long)r->M,
+         plural_ending(r->M), (long long)r->B, plural_ending(r->B));
 }
 
-static void print_counts(const bill *l) {
+static void print_counts(const cost_report *r) {
   char text[MESSAGE_NUMBER];
-  const cover_count *n = &l->count;
+  const cover_count *n = &r->count;
   printf("pairs      %.0f, %.3g %% of them repeat a key of another branch\n",
          n->pairs, percent_of(n->pairs - n->distinct, n->pairs));
   printf("density    %.0f distinct pairs, %.3g %% of dense", n->distinct,
-         percent_of(n->distinct, l->dense));
-  if (l->causal)
+         percent_of(n->distinct, r->dense));
+  if (r->causal)
     printf(", %.3g %% of dense causal",
-           percent_of(n->distinct, l->dense_causal));
-  double rows = (double)l->B * (double)l->N * (double)l->pattern->heads;
+           percent_of(n->distinct, r->dense_causal));
+  double rows = (double)r->B * (double)r->N * (double)r->pattern->heads;
   if (n->estimated)
     printf("\n           estimates: some places of many were looked at");
   printf("\nuncovered  %.0f of %.0f rows have no key\n", n->uncovered, rows);
   printf("work       %sFLOP by the definition, %.3g %% of dense\n",
-         message_scaled(l->flops, text), percent_of(n->pairs, l->dense));
-  printf("bytes      %s of q, k, v and o\n", message_bytes(l->bytes, text));
+         message_scaled(r->flops, text), percent_of(n->pairs, r->dense));
+  printf("bytes      %s of q, k, v and o\n", message_bytes(r->bytes, text));
 }
 
-static void print_made_up(const bill *l) {
+static void print_made_up(const cost_report *r) {
   char names[DIAG_LIST];
-  if (l->made_up_count == 0) return;
+  if (r->made_up_count == 0) return;
   printf("inputs     random elements of %s decide which pairs are kept:\n"
          "           another call has other counts and another time\n",
-         diag_list(l->made_up, l->made_up_count, names));
+         diag_list(r->made_up, r->made_up_count, names));
 }
 
-static void print_processor(const bill *l) {
+static void print_processor(const cost_report *r) {
   char time[MESSAGE_NUMBER], rate[MESSAGE_NUMBER];
-  const cover_count *n = &l->count;
+  const cover_count *n = &r->count;
   printf("tiles      of %d x %d: %.0f full, %.0f partial, %.0f empty\n",
-         COST_TILE_ROWS, l->tile_keys, n->full, n->partial, n->empty);
+         COST_TILE_ROWS, r->tile_keys, n->full, n->partial, n->empty);
   printf("predicted  %s by %s on %d thread%s with %s,\n"
          "           a guess from the peak measured now: %sFLOP/s\n",
-         message_time(l->seconds, time), l->variant, l->threads,
-         plural_ending(l->threads), l->isa, message_scaled(l->peak, rate));
-  if (!l->slower.text) return;
+         message_time(r->seconds, time), r->variant, r->threads,
+         plural_ending(r->threads), r->isa, message_scaled(r->peak, rate));
+  if (!r->slower.text) return;
   printf("slower     than dense attention, which is predicted to take %s:\n"
          "           most of it is %s\n",
-         message_time(l->dense_seconds, time), l->slower.text);
-  if (l->slower.hint) printf("           hint: %s\n", l->slower.hint);
+         message_time(r->dense_seconds, time), r->slower.text);
+  if (r->slower.hint) printf("           hint: %s\n", r->slower.hint);
 }
 
-static void print_bill(arena *a, const bill *l) {
-  print_pattern(l);
-  print_counts(l);
-  print_made_up(l);
-  if (l->gpu) forecast_print(a, l->gpu, stdout);
-  else print_processor(l);
-  if (l->streamed)
-    report_stream_text(&l->shape.chunks, &l->stream, true, "streamed   ",
+static void print_report(arena *a, const cost_report *r) {
+  print_pattern(r);
+  print_counts(r);
+  print_made_up(r);
+  if (r->gpu)
+    forecast_print(a, r->gpu, stdout);
+  else
+    print_processor(r);
+  if (r->streamed)
+    report_stream_text(&r->shape.chunks, &r->stream, true, "streamed   ",
                        stdout);
-  if (l->place) exchange_cost_print(l->place, stdout);
+  if (r->topology) exchange_cost_print(r->topology, stdout);
 }
 
 /* ---- for programs -------------------------------------------------------- */
@@ -236,80 +241,79 @@ static void add_numbers(json_t *o, const named_number *list, size_t count) {
 #define ADD_NUMBERS(o, list) \
   add_numbers((o), (list), sizeof(list) / sizeof *(list))
 
-static void add_counts(json_t *o, const bill *l) {
-  const cover_count *n = &l->count;
+static void add_counts(json_t *o, const cost_report *r) {
+  const cover_count *n = &r->count;
   const named_number numbers[] = {
-      {"batch", (double)l->B},
-      {"queries", (double)l->N},
-      {"keys", (double)l->M},
+      {"batch", (double)r->B},
+      {"queries", (double)r->N},
+      {"keys", (double)r->M},
       {"pairs", n->pairs},
       {"distinct_pairs", n->distinct},
-      {"dense_pairs", l->dense},
-      {"dense_causal_pairs", l->dense_causal},
+      {"dense_pairs", r->dense},
+      {"dense_causal_pairs", r->dense_causal},
       {"uncovered_rows", n->uncovered},
-      {"flops", l->flops},
-      {"bytes", l->bytes},
+      {"flops", r->flops},
+      {"bytes", r->bytes},
   };
   ADD_NUMBERS(o, numbers);
 }
 
-static void add_tiles_json(json_t *o, const bill *l) {
+static void add_tiles_json(json_t *o, const cost_report *r) {
   const named_number numbers[] = {
-      {"tile_rows", COST_TILE_ROWS},
-      {"tile_keys", l->tile_keys},
-      {"tiles_full", l->count.full},
-      {"tiles_partial", l->count.partial},
-      {"tiles_empty", l->count.empty},
-      {"threads", l->threads},
+      {"tile_rows", COST_TILE_ROWS},   {"tile_keys", r->tile_keys},
+      {"tiles_full", r->count.full},   {"tiles_partial", r->count.partial},
+      {"tiles_empty", r->count.empty}, {"threads", r->threads},
   };
   ADD_NUMBERS(o, numbers);
 }
 
-static void add_processor(json_t *o, const bill *l) {
-  json_object_set_new(o, "variant", json_string(l->variant));
-  json_object_set_new(o, "isa", json_string(l->isa));
-  json_object_set_new(o, "peak_flops", json_real(l->peak));
-  json_object_set_new(o, "predicted_seconds", json_real(l->seconds));
-  json_object_set_new(o, "dense_seconds", json_real(l->dense_seconds));
+static void add_processor(json_t *o, const cost_report *r) {
+  json_object_set_new(o, "variant", json_string(r->variant));
+  json_object_set_new(o, "isa", json_string(r->isa));
+  json_object_set_new(o, "peak_flops", json_real(r->peak));
+  json_object_set_new(o, "predicted_seconds", json_real(r->seconds));
+  json_object_set_new(o, "dense_seconds", json_real(r->dense_seconds));
   json_object_set_new(o, "slower_because",
-                      l->slower.text ? json_string(l->slower.text)
+                      r->slower.text ? json_string(r->slower.text)
                                      : json_null());
 }
 
-static void print_explain_json(arena *a, const bill *l) {
+static void print_explain_json(arena *a, const cost_report *r) {
   json_t *o = json_object();
-  json_object_set_new(o, "kernel", json_string(l->kernel));
-  add_counts(o, l);
-  if (!l->gpu) add_tiles_json(o, l);
+  json_object_set_new(o, "kernel", json_string(r->kernel));
+  add_counts(o, r);
+  if (!r->gpu) add_tiles_json(o, r);
   json_object_set_new(o, "density",
-                      json_real(percent_of(l->count.distinct, l->dense) / 100));
-  json_object_set_new(o, "estimated", json_boolean(l->count.estimated));
+                      json_real(percent_of(r->count.distinct, r->dense) / 100));
+  json_object_set_new(o, "estimated", json_boolean(r->count.estimated));
   json_t *made_up = json_array();
-  for (int32_t i = 0; i < l->made_up_count; i++)
-    json_array_append_new(made_up, json_string(l->made_up[i]));
+  for (int32_t i = 0; i < r->made_up_count; i++)
+    json_array_append_new(made_up, json_string(r->made_up[i]));
   json_object_set_new(o, "random_inputs", made_up);
-  if (l->gpu) json_object_set_new(o, "cuda", forecast_json(a, l->gpu));
-  else add_processor(o, l);
-  if (l->streamed)
-    json_object_set_new(o, "stream", report_stream_json(&l->shape.chunks,
-                                                        &l->stream, true));
-  if (l->place)
-    json_object_set_new(o, "topology", exchange_cost_json(l->place));
+  if (r->gpu)
+    json_object_set_new(o, "cuda", forecast_json(a, r->gpu));
+  else
+    add_processor(o, r);
+  if (r->streamed)
+    json_object_set_new(o, "stream",
+                        report_stream_json(&r->shape.chunks, &r->stream, true));
+  if (r->topology)
+    json_object_set_new(o, "topology", exchange_cost_json(r->topology));
   json_dumpf(o, stdout, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));
   putchar('\n');
   json_decref(o);
 }
 
 static dil_status count_stream(const call_setup *b, const compilation *c,
-                               bill *l) {
-  int64_t memory = l->gpu ? l->gpu->facts.memory : 0;
-  l->streamed = true;
-  if (l->gpu && !memory && !b->options->stream)
+                               cost_report *r) {
+  int64_t memory = r->gpu ? r->gpu->facts.memory : 0;
+  r->streamed = true;
+  if (r->gpu && !memory && !b->options->stream)
     return dil_fail(DIL_USAGE, "how much memory the chip of --cuda has is not "
                     "known: --stream=BYTES says what may be taken of it");
   dil_status status = session_stream_plan(
-      b, &c->plan->table, l->gpu ? 0 : l->threads, memory, &l->shape);
-  return status ? status : stream_count(&l->shape, &l->stream);
+      b, &c->plan->table, r->gpu ? 0 : r->threads, memory, &r->shape);
+  return status ? status : stream_count(&r->shape, &r->stream);
 }
 
 /* What one of the two machines has no use for. */
@@ -333,39 +337,39 @@ static dil_status check_machine(const options *o) {
 }
 
 static dil_status explain_kernel(arena *a, const options *o, compilation *c,
-                                 bill *l, call_setup *b) {
+                                 cost_report *r, call_setup *b) {
   dil_status status = call_setup_open(a, o, c->pattern, b);
   if (!status) status = call_setup_sizes(b, -1);
   if (!status) status = call_setup_inputs(b, false);
-  if (!status) status = make_bill(b, c, l);
+  if (!status) status = fill_report(b, c, r);
   if (!status && c->topology)
-    status = exchange_cost_of(a, c->plan, c->topology, l->B, l->N, l->M,
-                              l->seconds,
-                              l->gpu || c->topology->link == LINK_NCCL,
-                              l->place = ARENA_NEW(a, exchange_cost));
-  if (!status && o->seen[OPTION_STREAM]) status = count_stream(b, c, l);
+    status =
+        exchange_cost_of(a, c->plan, c->topology, r->B, r->N, r->M, r->seconds,
+                       r->gpu || c->topology->link == LINK_NCCL,
+                       r->topology = ARENA_NEW(a, exchange_cost));
+  if (!status && o->seen[OPTION_STREAM]) status = count_stream(b, c, r);
   return status;
 }
 
 dil_status command_explain(arena *a, const options *o) {
   compilation c = {.arena = a, .diag = diag_new(a)};
-  driver_request r = command_request(o, 0);
+  driver_request request = command_request(o, 0);
   call_setup b = {0};
-  bill l = {0};
+  cost_report r = {0};
   dil_status status = check_machine(o);
   bool gpu = o->cuda || o->device.word == DEVICE_CUDA;
-  if (gpu) l.gpu = ARENA_NEW(a, forecast);
-  if (!status && o->cuda) status = forecast_chip(a, o, l.gpu);
+  if (gpu) r.gpu = ARENA_NEW(a, forecast);
+  if (!status && o->cuda) status = forecast_chip(a, o, r.gpu);
   if (status) return status;
-  r.last = STAGE_plan;
-  r.device = gpu ? KNOB_CUDA : r.device;
-  status = driver_compile(&r, &c);
+  request.last = STAGE_plan;
+  request.device = gpu ? KNOB_CUDA : request.device;
+  status = driver_compile(&request, &c);
   if (status) return message_compiled(o, &c, status);
-  status = explain_kernel(a, o, &c, &l, &b);
+  status = explain_kernel(a, o, &c, &r, &b);
   if (!status && o->json)
-    print_explain_json(a, &l);
+    print_explain_json(a, &r);
   else if (!status)
-    print_bill(a, &l);
+    print_report(a, &r);
   call_setup_free(&b);
   return message_compiled(o, &c, status);
 }

@@ -123,7 +123,7 @@ static dil_status follow(session_ranks *t, const topology *on, call_setup *b) {
 
 dil_status session_job_join(session_ranks *t, const topology *on, call_setup *b,
                             int64_t seq) {
-  b->apart = true;
+  b->is_rank = true;
   dil_status status = session_ranks_world(t, on, SETTING_UP);
   if (!status)
     status = t->task.rank ? follow(t, on, b) : lead(t, on, b, seq);
