@@ -29,7 +29,7 @@ const char *faults_disarm(void) {
 
 int64_t faults_calls(void) { return atomic_load(&calls); }
 
-static bool fails(const char *name) {
+static bool allocation_fails(const char *name) {
   atomic_fetch_add(&calls, 1);
   long long n = atomic_fetch_sub(&left, 1);
   bool now = atomic_load(&ever) ? n <= 1 : n == 1;
@@ -44,7 +44,7 @@ static bool fails(const char *name) {
 void *__real_arena_take(arena *a, size_t count, size_t size);
 void *__wrap_arena_take(arena *a, size_t count, size_t size);
 void *__wrap_arena_take(arena *a, size_t count, size_t size) {
-  if (fails("arena_take")) arena_lack(a);
+  if (allocation_fails("arena_take")) arena_lack(a);
   return __real_arena_take(a, count, size);
 }
 
@@ -64,7 +64,7 @@ static void **find_live(void *p, bool free_place) {
   }
 }
 
-static void *born(void *p) {
+static void *note_taken(void *p) {
   if (!p) return p;
   pthread_mutex_lock(&live_lock);
   *find_live(p, true) = p;
@@ -73,7 +73,7 @@ static void *born(void *p) {
   return p;
 }
 
-static void dead(void *p) {
+static void note_freed(void *p) {
   pthread_mutex_lock(&live_lock);
   void **place = find_live(p, false);
   live_count -= *place == p;
@@ -96,52 +96,56 @@ int64_t faults_live(void) {
   result __wrap_##name parameters
 
 WRAP(void *, malloc, (size_t size)) {
-  return fails("malloc") ? NULL : born(__real_malloc(size));
+  return allocation_fails("malloc") ? NULL : note_taken(__real_malloc(size));
 }
 WRAP(void *, calloc, (size_t count, size_t size)) {
-  return fails("calloc") ? NULL : born(__real_calloc(count, size));
+  return allocation_fails("calloc") ? NULL
+                                    : note_taken(__real_calloc(count, size));
 }
 WRAP(void *, realloc, (void *old, size_t size)) {
-  if (fails("realloc")) return NULL;
-  if (old) dead(old);
-  return born(__real_realloc(old, size));
+  if (allocation_fails("realloc")) return NULL;
+  if (old) note_freed(old);
+  return note_taken(__real_realloc(old, size));
 }
 WRAP(void *, aligned_alloc, (size_t alignment, size_t size)) {
-  return fails("aligned_alloc") ? NULL
-                                : born(__real_aligned_alloc(alignment, size));
+  return allocation_fails("aligned_alloc")
+             ? NULL
+             : note_taken(__real_aligned_alloc(alignment, size));
 }
 WRAP(int, posix_memalign, (void **out, size_t alignment, size_t size)) {
-  if (fails("posix_memalign")) return ENOMEM;
+  if (allocation_fails("posix_memalign")) return ENOMEM;
   int error = __real_posix_memalign(out, alignment, size);
-  if (!error) born(*out);
+  if (!error) note_taken(*out);
   return error;
 }
 WRAP(char *, strdup, (const char *text)) {
-  return fails("strdup") ? NULL : born(__real_strdup(text));
+  return allocation_fails("strdup") ? NULL : note_taken(__real_strdup(text));
 }
 WRAP(void, free, (void *p)) {
-  if (p) dead(p);
+  if (p) note_freed(p);
   __real_free(p);
 }
 WRAP(void *, mmap,
      (void *at, size_t size, int access, int flags, int file, off_t offset)) {
-  if (fails("mmap")) return MAP_FAILED;
+  if (allocation_fails("mmap")) return MAP_FAILED;
   void *p = __real_mmap(at, size, access, flags, file, offset);
-  return p == MAP_FAILED ? p : born(p);
+  return p == MAP_FAILED ? p : note_taken(p);
 }
 WRAP(int, munmap, (void *at, size_t size)) {
-  dead(at);
+  note_freed(at);
   return __real_munmap(at, size);
 }
 WRAP(int, mprotect, (void *at, size_t size, int access)) {
-  return fails("mprotect") ? -1 : __real_mprotect(at, size, access);
+  return allocation_fails("mprotect") ? -1 : __real_mprotect(at, size, access);
 }
 WRAP(int, pthread_create,
      (pthread_t *thread, const pthread_attr_t *attributes,
       void *(*start)(void *), void *argument)) {
-  if (fails("pthread_create")) return EAGAIN;
+  if (allocation_fails("pthread_create")) return EAGAIN;
   return __real_pthread_create(thread, attributes, start, argument);
 }
 WRAP(FILE *, open_memstream, (char **text, size_t *length)) {
-  return fails("open_memstream") ? NULL : __real_open_memstream(text, length);
+  return allocation_fails("open_memstream")
+             ? NULL
+             : __real_open_memstream(text, length);
 }

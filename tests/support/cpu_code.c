@@ -58,7 +58,7 @@ static void find_entries(code_loaded *l) {
   }
 }
 
-static void insist(dil_status status) {
+static void require_ok(dil_status status) {
   if (status == DIL_OK) return;
   fprintf(stderr, "%s: %s\n", dil_status_text(status), dil_last_error());
   abort();
@@ -76,9 +76,9 @@ code_loaded code_make(const code_case *c, const char *isa, dil_variant variant,
                          .debug = debug};
   cpu_code made = {0};
   code_loaded loaded = {0};
-  insist(linked_backend()->common.compile(&request.common, &made));
+  require_ok(linked_backend()->common.compile(&request.common, &made));
   loaded.code = made.code;
-  insist(dil_object_load(made.bytes, made.size, "case", &loaded.object));
+  require_ok(dil_object_load(made.bytes, made.size, "case", &loaded.object));
   free(made.bytes);
   find_entries(&loaded);
   return loaded;

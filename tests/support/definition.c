@@ -17,7 +17,7 @@ static dil_tensor new_tensor(arena *a, dil_dtype dtype, int32_t rank,
   return made;
 }
 
-static void fill(const dil_tensor *x, uint64_t *state, double size) {
+static void fill_randomly(const dil_tensor *x, uint64_t *state, double size) {
   for (int64_t e = 0; e < dil_tensor_count(x); e++)
     dil_element_write(x->data, x->dtype, e,
                       size * (double)random_in(state, -1000, 1000) / 1000);
@@ -49,9 +49,9 @@ dil_call *sample_call(arena *a, const pattern *p, int64_t B, int64_t N,
   call->o = new_tensor(a, p->dtype, 4, B, N, p->heads, p->value_dim);
   if (pattern_has_lse(p))
     call->lse = new_tensor(a, DIL_F32, 3, B, p->heads, N, 0);
-  fill(&call->q, &seed, 2);
-  fill(&call->k, &seed, 2);
-  fill(&call->v, &seed, 2);
+  fill_randomly(&call->q, &seed, 2);
+  fill_randomly(&call->k, &seed, 2);
+  fill_randomly(&call->v, &seed, 2);
   call->seed = random_bits(&seed);
   return call;
 }
@@ -114,7 +114,7 @@ static bool level_keeps(const definition *c, const keeps *level, int64_t j) {
   return false;
 }
 
-static bool chosen(const branch *b, int64_t h, int64_t t) {
+static bool selects_position(const branch *b, int64_t h, int64_t t) {
   int64_t s = b->segment;
   int64_t inside = s ? wrap_around(t, s) : t;
   return wrap_around(inside, b->dilation) == b->phase[h];
@@ -122,7 +122,8 @@ static bool chosen(const branch *b, int64_t h, int64_t t) {
 
 bool definition_reaches(const definition *c, const branch *b, int64_t j) {
   if (c->h < b->head_first || c->h > b->head_last) return false;
-  if (!chosen(b, c->h, c->t) || !chosen(b, c->h, j)) return false;
+  if (!selects_position(b, c->h, c->t) || !selects_position(b, c->h, j))
+    return false;
   double s = (double)b->segment;
   if (s > 0 && floor((double)j / s) != floor((double)c->t / (double)s))
     return false;
@@ -154,7 +155,7 @@ static double plain_score(const definition *c, const branch *b, int64_t j) {
   return s;
 }
 
-static long double survival(const definition *c, int64_t j) {
+static long double weight_survives(const definition *c, int64_t j) {
   if (!c->call->train || c->p->dropout == 0) return 1;
   uint32_t counter[4] = {(uint32_t)(j / 4), (uint32_t)c->t, (uint32_t)c->h,
                          (uint32_t)c->b};
@@ -200,7 +201,8 @@ static long double attend(const definition *c, const listed *keys, int count,
   if (most == -INFINITY) return -INFINITY;
   for (int k = 0; k < count; k++) sum += expl(keys[k].score - most);
   for (int k = 0; k < count; k++) {
-    long double w = expl(keys[k].score - most) / sum * survival(c, keys[k].j);
+    long double w =
+        expl(keys[k].score - most) / sum * weight_survives(c, keys[k].j);
     for (int64_t d = 0; d < p->value_dim && w > 0; d++)
       o[d] += w * sample_element(&c->call->v, c->b, keys[k].j, kv, d);
   }

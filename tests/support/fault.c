@@ -41,7 +41,7 @@ const char *fault_name(fault_call call) {
 }
 
 /* Whether this call goes wrong. */
-static bool strikes(fault_call call) {
+static bool fault_strikes(fault_call call) {
   int number = atomic_fetch_add(&counts[call], 1);
   if (planned != (int)call) return false;
   if (number != planned_at && !(planned_ever && number > planned_at))
@@ -62,15 +62,15 @@ void *__wrap_calloc(size_t count, size_t size);
 void *__wrap_realloc(void *memory, size_t size);
 
 void *__wrap_malloc(size_t size) {
-  return strikes(FAULT_malloc) ? NULL : __real_malloc(size);
+  return fault_strikes(FAULT_malloc) ? NULL : __real_malloc(size);
 }
 
 void *__wrap_calloc(size_t count, size_t size) {
-  return strikes(FAULT_calloc) ? NULL : __real_calloc(count, size);
+  return fault_strikes(FAULT_calloc) ? NULL : __real_calloc(count, size);
 }
 
 void *__wrap_realloc(void *memory, size_t size) {
-  return strikes(FAULT_realloc) ? NULL : __real_realloc(memory, size);
+  return fault_strikes(FAULT_realloc) ? NULL : __real_realloc(memory, size);
 }
 
 /* ---- files --------------------------------------------------------------- */
@@ -97,7 +97,7 @@ int __wrap_open(const char *path, int flags, ...) {
   va_start(arguments, flags);
   mode_t mode = mode_of(flags, arguments);
   va_end(arguments);
-  return strikes(FAULT_open) ? -1 : __real_open(path, flags, mode);
+  return fault_strikes(FAULT_open) ? -1 : __real_open(path, flags, mode);
 }
 
 int __wrap_openat(int folder, const char *path, int flags, ...) {
@@ -105,27 +105,29 @@ int __wrap_openat(int folder, const char *path, int flags, ...) {
   va_start(arguments, flags);
   mode_t mode = mode_of(flags, arguments);
   va_end(arguments);
-  return strikes(FAULT_openat) ? -1 : __real_openat(folder, path, flags, mode);
+  return fault_strikes(FAULT_openat) ? -1
+                                     : __real_openat(folder, path, flags, mode);
 }
 
 ssize_t __wrap_read(int file, void *bytes, size_t size) {
-  if (!strikes(FAULT_read)) return __real_read(file, bytes, size);
+  if (!fault_strikes(FAULT_read)) return __real_read(file, bytes, size);
   if (planned_way == FAULT_SHORT)
     return __real_read(file, bytes, size > 1 ? size / 2 : size);
   return -1;
 }
 
 ssize_t __wrap_write(int file, const void *bytes, size_t size) {
-  if (!strikes(FAULT_write)) return __real_write(file, bytes, size);
+  if (!fault_strikes(FAULT_write)) return __real_write(file, bytes, size);
   if (planned_way == FAULT_SHORT)
     return __real_write(file, bytes, size > 1 ? size / 2 : size);
   return -1;
 }
 
 int __wrap_fsync(int file) {
-  return strikes(FAULT_fsync) ? -1 : __real_fsync(file);
+  return fault_strikes(FAULT_fsync) ? -1 : __real_fsync(file);
 }
 
 int __wrap_renameat(int from, const char *old, int to, const char *new) {
-  return strikes(FAULT_renameat) ? -1 : __real_renameat(from, old, to, new);
+  return fault_strikes(FAULT_renameat) ? -1
+                                       : __real_renameat(from, old, to, new);
 }

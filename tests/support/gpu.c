@@ -62,7 +62,7 @@ dil_cuda *gpu_device(void) {
   abort();
 }
 
-static void expect(dil_status status) {
+static void require_ok(dil_status status) {
   if (status == DIL_OK) return;
   fprintf(stderr, "%s\n", dil_last_error());
   abort();
@@ -85,8 +85,8 @@ static const origin *origin_new(const plan *p, bool whole) {
   return all = o;
 }
 
-static int64_t dimension(const void *context, int32_t index, int32_t axis,
-                         int32_t B, int32_t N, int32_t M) {
+static int64_t input_dimension(const void *context, int32_t index, int32_t axis,
+                               int32_t B, int32_t N, int32_t M) {
   const pattern *p = ((const origin *)context)->plan->pattern;
   expr_point point = {.B = B, .N = N, .M = M};
   return expr_eval(p->dimension[index][axis], &point, false).integer;
@@ -109,7 +109,7 @@ static char *source_of(gpu_request request) {
   request.source_only = true;
   gpu_codes none = {0};
   if (!request.cuda) abort();
-  expect(gpu_compiler()->common.compile(&request.common, &none));
+  require_ok(gpu_compiler()->common.compile(&request.common, &none));
   fclose(request.cuda);
   return text;
 }
@@ -126,8 +126,8 @@ static gpu_request request_of(const origin *o) {
       .full_sequences_only = o->whole};
 }
 
-static dil_status compile(const origin *o, bool late,
-                          const gpu_codes **codes) {
+static dil_status compile_codes(const origin *o, bool late,
+                                const gpu_codes **codes) {
   gpu_request request = request_of(o);
   char *text = source_of(request);
   request.apart = late;
@@ -167,11 +167,11 @@ dil_cuda_kernel *gpu_kernel_make(const plan *p, bool parts, char *problem,
   const gpu_codes *codes;
   bool late = is_late();
   const origin *o = origin_new(p, !parts && number++ / GROUP % 2 == 0);
-  dil_status status = compile(o, late, &codes);
+  dil_status status = compile_codes(o, late, &codes);
   if (!status)
     status = gpu_module()->kernel(gpu_device(), &p->table, codes->code,
                                   codes->count, late ? late_code : NULL,
-                                  dimension, o, &made);
+                                  input_dimension, o, &made);
   if (status)
     snprintf(problem, size, "%s: %s", dil_status_text(status),
              dil_last_error());
@@ -182,12 +182,12 @@ const rank_group_gpu *gpu_rank_group(const plan *p) {
   static rank_group_gpu shared;
   const gpu_codes *codes;
   const origin *o = origin_new(p, false);
-  expect(compile(o, false, &codes));
+  require_ok(compile_codes(o, false, &codes));
   shared = (rank_group_gpu){.cuda = gpu_module(), .codes = codes->code,
-                            .code_count = codes->count, .dimension = dimension,
+                            .code_count = codes->count, .dimension = input_dimension,
                             .context = o, .devices = 1};
   int32_t arch = gpu_module()->facts(gpu_device())->arch;
-  expect(gpu_compiler()->rows(arch, NULL, &shared.rows));
+  require_ok(gpu_compiler()->rows(arch, NULL, &shared.rows));
   return &shared;
 }
 
@@ -197,7 +197,7 @@ static void tell_compared(void) {
   fprintf(stderr, "# compared %d\n", compared);
 }
 
-static bool compares(void) {
+static bool wants_comparison(void) {
   if (gpu_wanted() && compared++ == 0) atexit(tell_compared);
   return true;
 }
@@ -210,8 +210,8 @@ bool gpu_leaves_out(void) {
   int mine = 0, all = 1;
   number++;
   if (!gpu_wanted() || !share || sscanf(share, "%d/%d", &mine, &all) != 2)
-    return !compares();
-  return number / GROUP % all != mine || !compares();
+    return !wants_comparison();
+  return number / GROUP % all != mine || !wants_comparison();
 }
 
 void gpu_kernel_unmake(dil_cuda_kernel *made) {
@@ -229,20 +229,21 @@ static bool holds(const guard *g, const void *bytes) {
 static void *copy_up(const guard *g) {
   void *memory = NULL;
   int64_t size = (int64_t)guard_inner_size(g);
-  expect(gpu_module()->take(gpu_device(), size, &memory));
-  expect(gpu_module()->upload(gpu_device(), memory, guard_inner(g), size));
+  require_ok(gpu_module()->take(gpu_device(), size, &memory));
+  require_ok(gpu_module()->upload(gpu_device(), memory, guard_inner(g), size));
   return memory;
 }
 
 /* Outputs come back whole: what was written beside elements shows. */
 static void copy_down(const data *d, const guard *g, void *memory) {
   if (holds(g, d->call.o.data) || holds(g, d->call.lse.data))
-    expect(gpu_module()->download(gpu_device(), guard_inner(g), memory,
-                            (int64_t)guard_inner_size(g)));
+    require_ok(gpu_module()->download(gpu_device(), guard_inner(g), memory,
+                                      (int64_t)guard_inner_size(g)));
 }
 
 /* The address on the device of what lies at `host` in some guard. */
-static void *moved(const data *d, void *const *memory, const void *host) {
+static void *device_address(const data *d, void *const *memory,
+                            const void *host) {
   for (int32_t i = 0; i < d->guard_count; i++)
     if (holds(&d->guards[i], host))
       return (char *)memory[i] +
@@ -259,13 +260,13 @@ void gpu_copy_up(const data *d, gpu_copy *to) {
   dil_tensor *const tensors[] = {&call->q, &call->k, &call->v, &call->o,
                                  &call->lse};
   for (int i = 0; i < 5; i++)
-    tensors[i]->data = moved(d, memory, tensors[i]->data);
+    tensors[i]->data = device_address(d, memory, tensors[i]->data);
   for (int32_t i = 0; i < call->input_count; i++) {
     to->inputs[i] = d->inputs[i];
-    to->inputs[i].data = moved(d, memory, d->inputs[i].data);
+    to->inputs[i].data = device_address(d, memory, d->inputs[i].data);
   }
   call->inputs = to->inputs;
-  call->lengths = moved(d, memory, call->lengths);
+  call->lengths = device_address(d, memory, call->lengths);
 }
 
 void gpu_copy_down(data *d, gpu_copy *from, bool outputs) {
@@ -277,8 +278,8 @@ void gpu_copy_down(data *d, gpu_copy *from, bool outputs) {
 
 void *gpu_memory(const void *from, size_t size) {
   void *memory = NULL;
-  expect(gpu_module()->take(gpu_device(), (int64_t)size, &memory));
-  expect(gpu_module()->upload(gpu_device(), memory, from, (int64_t)size));
+  require_ok(gpu_module()->take(gpu_device(), (int64_t)size, &memory));
+  require_ok(gpu_module()->upload(gpu_device(), memory, from, (int64_t)size));
   return memory;
 }
 
@@ -307,6 +308,6 @@ dil_status gpu_run(data *d, dil_cuda_kernel *made) {
 
 const char *gpu_variants(data *d, dil_cuda_kernel *made) {
   static char text[512];
-  expect(gpu_module()->variants(made, &d->call, NULL, text, sizeof text));
+  require_ok(gpu_module()->variants(made, &d->call, NULL, text, sizeof text));
   return text;
 }

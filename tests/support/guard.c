@@ -11,7 +11,7 @@ enum { GUARD_BYTE = 0xA5, GUARD_EDGE = 192 };
 
 static size_t page_size(void) { return (size_t)sysconf(_SC_PAGESIZE); }
 
-static void *must(void *memory) {
+static void *must_map(void *memory) {
   if (memory == NULL || memory == MAP_FAILED) {
     perror("guarded memory");
     abort();
@@ -23,9 +23,10 @@ guard guard_new(size_t size, bool at_end) {
   size_t page = page_size();
   size_t inside = (size + GUARD_EDGE + page - 1) / page * page;
   guard g = {.size = size, .map_size = inside + 2 * page};
-  g.map = must(mmap(NULL, g.map_size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS,
-                    -1, 0));
-  if (mprotect(g.map + page, inside, PROT_READ | PROT_WRITE) != 0) must(NULL);
+  g.map = must_map(
+      mmap(NULL, g.map_size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  if (mprotect(g.map + page, inside, PROT_READ | PROT_WRITE) != 0)
+    must_map(NULL);
   memset(g.map + page, GUARD_BYTE, inside);
   g.bytes = g.map + page + (at_end ? inside - size : 0);
   return g;
@@ -40,7 +41,7 @@ void guard_free(guard *g) {
 void guard_protect(guard *g) {
   size_t page = page_size();
   if (mprotect(g->map + page, g->map_size - 2 * page, PROT_READ) != 0)
-    must(NULL);
+    must_map(NULL);
 }
 
 size_t guard_inner_size(const guard *g) {
@@ -51,7 +52,7 @@ unsigned char *guard_inner(const guard *g) { return g->map + page_size(); }
 
 void guard_snapshot(guard *g) {
   free(g->snapshot);
-  g->snapshot = must(malloc(guard_inner_size(g)));
+  g->snapshot = must_map(malloc(guard_inner_size(g)));
   memcpy(g->snapshot, g->map + page_size(), guard_inner_size(g));
 }
 
@@ -76,7 +77,7 @@ static bool next_place(const dil_tensor *tensor, int64_t *at) {
 bool guard_intact(const guard *g, const dil_tensor *tensor) {
   size_t inside = guard_inner_size(g), size = dil_dtype_size(tensor->dtype);
   const unsigned char *base = g->map + page_size();
-  unsigned char *copy = must(malloc(inside));
+  unsigned char *copy = must_map(malloc(inside));
   memcpy(copy, g->snapshot, inside);
   int64_t at[DIL_RANK_MAX] = {0};
   bool more = dil_tensor_count(tensor) > 0;

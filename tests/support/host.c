@@ -35,7 +35,8 @@ void host_refused(dil_status status, dil_status want, const char *words) {
                 "'%s' does not say '%s'", dil_last_error(), words);
 }
 
-static void fill(DLTensor *t, int64_t count, uint32_t seed, int output) {
+static void fill_dltensor(DLTensor *t, int64_t count, uint32_t seed,
+                          int output) {
   for (int64_t i = 0; i < count; i++) {
     seed = seed * 1664525u + 1013904223u;
     float x = (float)(seed >> 8) / (float)(1 << 23) - 1;
@@ -66,7 +67,7 @@ void host_call_make(host_call *c, const dil_kernel *kernel,
     c->tensor[i].data = calloc(2 * (size_t)count + 1, tensor.dtype.bits / 8u);
     ck_assert_ptr_nonnull(c->tensor[i].data);
     int output = i == DIL_TENSOR_O || i == DIL_TENSOR_LSE;
-    fill(&c->tensor[i], count, (uint32_t)i + 1, output);
+    fill_dltensor(&c->tensor[i], count, (uint32_t)i + 1, output);
     if (i >= DIL_TENSOR_INPUT) c->inputs[i - DIL_TENSOR_INPUT] = &c->tensor[i];
   }
   c->arguments.q = &c->tensor[DIL_TENSOR_Q];

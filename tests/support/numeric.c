@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void *must(void *memory) {
+static void *must_allocate(void *memory) {
   if (memory == NULL) abort();
   return memory;
 }
@@ -188,8 +188,8 @@ static void ask_oracle(data *d) {
   const pattern *p = d->pattern;
   int64_t B = d->shape.batch, N = d->shape.queries, H = p->heads;
   size_t rows = (size_t)(B * N * H);
-  d->o = must(calloc(rows * (size_t)p->value_dim + 1, sizeof *d->o));
-  d->lse = must(calloc(rows + 1, sizeof *d->lse));
+  d->o = must_allocate(calloc(rows * (size_t)p->value_dim + 1, sizeof *d->o));
+  d->lse = must_allocate(calloc(rows + 1, sizeof *d->lse));
   for (int64_t b = 0; b < B; b++)
     for (int64_t n = 0; n < N; n++)
       for (int64_t h = 0; h < H; h++)
@@ -203,7 +203,8 @@ static void explain_rows(data *d) {
   const pattern *p = d->pattern;
   int64_t N = d->shape.queries, H = p->heads;
   dot_error exactness = dot_error_of(p, gpu_wanted());
-  d->explained = must(calloc((size_t)row_count(d) + 1, sizeof *d->explained));
+  d->explained =
+      must_allocate(calloc((size_t)row_count(d) + 1, sizeof *d->explained));
   for (int64_t row = 0; row < row_count(d); row++) {
     int64_t b = row / (N * H), n = row / H % N;
     expr_point point = {.b = (int32_t)b, .B = (int32_t)d->shape.batch,
@@ -238,7 +239,7 @@ static void make_lengths(data *d, const int32_t *lengths) {
 }
 
 data *data_new(const subject *s, call_shape shape) {
-  data *d = must(calloc(1, sizeof *d));
+  data *d = must_allocate(calloc(1, sizeof *d));
   const pattern *p = s->pattern;
   d->pattern = p;
   memcpy(d->name, s->name, sizeof d->name);
@@ -304,8 +305,9 @@ static dil_threads *pool_of(int32_t count) {
   if (count > POOL_MAX) abort();
   if (!registered) atexit(free_pools);
   registered = true;
-  if (scratch == NULL) scratch = must(pool_new_host(NULL, NULL));
-  if (threads[count] == NULL) threads[count] = must(dil_threads_new(count));
+  if (scratch == NULL) scratch = must_allocate(pool_new_host(NULL, NULL));
+  if (threads[count] == NULL)
+    threads[count] = must_allocate(dil_threads_new(count));
   return threads[count];
 }
 

@@ -75,32 +75,32 @@ void add_inputs(arena *a, pattern *p) {
   p->dimension[KEPT][1] = p->dimension[KEPT][2] = blocks;
 }
 
-static void *grown(arena *a, const void *old, size_t count, size_t size) {
+static void *grow_array(arena *a, const void *old, size_t count, size_t size) {
   char *all = arena_take(a, count + 1, size);
   for (size_t k = 0; k < count * size; k++) all[k] = ((const char *)old)[k];
   return all;
 }
 
 void add_mask(arena *a, branch *b, expr *mask) {
-  b->mask = grown(a, b->mask, (size_t)b->mask_count, sizeof *b->mask);
+  b->mask = grow_array(a, b->mask, (size_t)b->mask_count, sizeof *b->mask);
   b->mask[b->mask_count++] = mask;
 }
 
 void add_score(arena *a, branch *b, expr *score) {
-  b->score = grown(a, b->score, (size_t)b->score_count, sizeof *b->score);
+  b->score = grow_array(a, b->score, (size_t)b->score_count, sizeof *b->score);
   b->score[b->score_count++] = score;
 }
 
 void add_keep(arena *a, keeps *level, int64_t block, keep one) {
   level->keep =
-      grown(a, level->keep, (size_t)level->count, sizeof *level->keep);
+      grow_array(a, level->keep, (size_t)level->count, sizeof *level->keep);
   level->keep[level->count++] = one;
   level->block = block;
 }
 
 /* ---- random conditions and scores ---------------------------------------- */
 
-static expr *apart(arena *a, expr *x, expr *y) {
+static expr *distance_expr(arena *a, expr *x, expr *y) {
   return make_number(a, EXPR_ABS, make_number(a, EXPR_SUB, x, y), NULL);
 }
 
@@ -129,7 +129,7 @@ static expr *of_one_document(arena *a) {
 
 static expr *is_near_or_global(arena *a, uint64_t *state) {
   expr *i = make_leaf(a, EXPR_I_), *j = make_leaf(a, EXPR_J_);
-  expr *near = make_condition(a, EXPR_LE, apart(a, i, j),
+  expr *near = make_condition(a, EXPR_LE, distance_expr(a, i, j),
                               make_int(a, random_in(state, 0, 5)));
   expr *first = make_int(a, random_in(state, 0, 3));
   return make_condition(
@@ -163,7 +163,7 @@ static expr *is_float_near(arena *a, uint64_t *state) {
       make_input(a, SLOPE, TYPE_F32, make_leaf(a, EXPR_H_), NULL);
   expr *steep = make_number(
       a, EXPR_MUL, slope,
-      apart(a, make_leaf(a, EXPR_I_), make_leaf(a, EXPR_J_)));
+      distance_expr(a, make_leaf(a, EXPR_I_), make_leaf(a, EXPR_J_)));
   return make_condition(a, EXPR_LT, steep,
                         make_real(a, (double)random_in(state, 0, 40) / 10));
 }
@@ -198,9 +198,9 @@ static keep any_keep(arena *a, uint64_t *state, int64_t block) {
     return (keep){.condition = make_condition(a, EXPR_NE, kept_of(a, bi, bj),
                                               make_int(a, 0))};
   if (random_chance(state, 50))
-    return (keep){.condition = make_condition(
-                      a, EXPR_LE, apart(a, bi, bj),
-                      make_int(a, random_in(state, 0, 2)))};
+    return (keep){.condition =
+                      make_condition(a, EXPR_LE, distance_expr(a, bi, bj),
+                                     make_int(a, random_in(state, 0, 2)))};
   return (keep){.condition = make_condition(
                     a, EXPR_EQ, make_number(a, EXPR_MOD, bj, make_int(a, 3)),
                     make_int(a, 0))};
@@ -219,7 +219,7 @@ static expr *any_score(arena *a, uint64_t *state) {
     expr *slope =
         make_input(a, SLOPE, TYPE_F32, make_leaf(a, EXPR_H_), NULL);
     return make_number(a, EXPR_SUB, s,
-                       make_number(a, EXPR_MUL, slope, apart(a, i, j)));
+                       make_number(a, EXPR_MUL, slope, distance_expr(a, i, j)));
   }
   case 2:
     return make_expr(a, EXPR_CHOOSE, TYPE_F32, 3, is_residue(a, state), s,

@@ -143,7 +143,7 @@ void forces_of(const subject *s, forced list[FORCES_MOST]) {
 
 /* ---- a kernel ------------------------------------------------------------ */
 
-static dil_status compile(cpu_request request, void **bytes, size_t *size,
+static dil_status compile_subject(cpu_request request, void **bytes, size_t *size,
                           dil_code *code) {
   cpu_code made = {0};
   dil_status status =
@@ -156,7 +156,7 @@ static dil_status compile(cpu_request request, void **bytes, size_t *size,
 
 dil_status plan_variant(void *context, dil_variant variant, void **bytes,
                         size_t *size, dil_code *code) {
-  return compile((cpu_request){.common = {context}, .variant = variant}, bytes,
+  return compile_subject((cpu_request){.common = {context}, .variant = variant}, bytes,
                  size, code);
 }
 
@@ -164,7 +164,7 @@ static dil_status make_variant(void *context, dil_variant variant,
                                void **bytes, size_t *size, dil_code *code) {
   kernel_made *k = context;
   k->compiled++;
-  return compile((cpu_request){.common = {k->plan}, .isa = k->way.isa,
+  return compile_subject((cpu_request){.common = {k->plan}, .isa = k->way.isa,
                                    .variant = variant},
                  bytes, size, code);
 }

@@ -55,28 +55,28 @@ void usage_drop(void);
 /* Something that a call reads: a parameter, or a field behind one. `zero` is
  * the answer where it is NULL or 0, `other` that at each further value of its
  * kind. Of a function without a status DIL_USAGE means its harmless value. */
-typedef struct slot {
+typedef struct usage_slot {
   char kind;             /* p pointer, s pointer to a struct with a size, w i32,
                             l i64, f i64 at its far ends alone, d double */
   void *at;
   dil_status zero, other;
-} slot;
+} usage_slot;
 
 enum { PARAMETERS = 6 };
-typedef struct function {
+typedef struct usage_function {
   const char *name;
   void *address;
   char result;           /* s status, p text, w number, v nothing */
   const char *harmless;  /* of a text */
-  slot slot[PARAMETERS];
-} function;
-extern const function functions[];
+  usage_slot slot[PARAMETERS];
+} usage_function;
+extern const usage_function functions[];
 extern const int function_count;
 
 /* Fields behind the parameters of a function. */
 typedef struct field {
   const char *function, *name;
-  slot slot;
+  usage_slot slot;
 } field;
 extern const field fields[];
 extern const int field_count;

@@ -22,7 +22,7 @@ static void close_memory(void) {
   arena_free(memory);
 }
 
-static const pattern *parsed(const char *statements) {
+static const pattern *parse_statements(const char *statements) {
   const char *text = arena_print(
       memory, "pattern p { head_dim 64; dtype f32; %s }", statements);
   program *all = program_parse(memory, diag_new(memory), "p.dil", text,
@@ -49,7 +49,7 @@ static void fill_input(const pattern *p, dil_tensor *input, dil_call *call) {
 }
 
 /* A thread of 118 GFLOP/s. */
-static cost_parts foretold(const pattern *p, int64_t N, int64_t M) {
+static cost_parts predicted_parts(const pattern *p, int64_t N, int64_t M) {
   dil_call call = {0};
   dil_tensor input;
   cover_count count;
@@ -72,12 +72,12 @@ static cost_parts foretold(const pattern *p, int64_t N, int64_t M) {
   return parts;
 }
 
-static double total(const cost_parts *x) {
+static double parts_total(const cost_parts *x) {
   return x->products + x->masks + x->scores + x->bounds + x->rows;
 }
 
-static cost_parts beside(const pattern *p, bool causal) {
-  return foretold(cost_beside(memory, p, causal), TOKENS, TOKENS);
+static cost_parts dense_parts(const pattern *p, bool causal) {
+  return predicted_parts(cost_beside(memory, p, causal), TOKENS, TOKENS);
 }
 
 /* ---- shares of dense attention ------------------------------------------- */
@@ -112,9 +112,10 @@ static const struct {
 };
 
 START_TEST(shares_are_those_measured) {
-  const pattern *p = parsed(known[_i].statements);
-  cost_parts own = foretold(p, TOKENS, TOKENS), dense = beside(p, false);
-  double ratio = total(&own) / total(&dense) / known[_i].share;
+  const pattern *p = parse_statements(known[_i].statements);
+  cost_parts own = predicted_parts(p, TOKENS, TOKENS),
+             dense = dense_parts(p, false);
+  double ratio = parts_total(&own) / parts_total(&dense) / known[_i].share;
   ck_assert_msg(ratio > 1 / 1.5 && ratio < 1.5, "%s: %g of what was measured",
                 known[_i].statements, ratio);
 }
@@ -122,28 +123,32 @@ END_TEST
 
 /* Milliseconds of 8 queries over 4096 keys, 32 heads: 268 MFLOP. */
 START_TEST(rows_share_keys) {
-  cost_parts one = foretold(parsed("heads 32 kv 1; branch { }"), 8, TOKENS);
-  cost_parts each = foretold(parsed("heads 32; branch { }"), 8, TOKENS);
-  ck_assert_double_gt(total(&one), 9.0e-3 / 1.5);
-  ck_assert_double_lt(total(&one), 9.0e-3 * 1.5);
+  cost_parts one =
+      predicted_parts(parse_statements("heads 32 kv 1; branch { }"), 8, TOKENS);
+  cost_parts each =
+      predicted_parts(parse_statements("heads 32; branch { }"), 8, TOKENS);
+  ck_assert_double_gt(parts_total(&one), 9.0e-3 / 1.5);
+  ck_assert_double_lt(parts_total(&one), 9.0e-3 * 1.5);
   ck_assert_double_eq(one.products, each.products);
   ck_assert_double_eq_tol(each.rows, 2 * one.rows, 1e-12);
 }
 END_TEST
 
 START_TEST(no_rows_take_no_time) {
-  cost_parts none = foretold(parsed("heads 8; branch { }"), 0, TOKENS);
-  ck_assert_double_eq(total(&none), 0);
+  cost_parts none =
+      predicted_parts(parse_statements("heads 8; branch { }"), 0, TOKENS);
+  ck_assert_double_eq(parts_total(&none), 0);
 }
 END_TEST
 
 /* A mask skips no key of a row that runs alone, a window does. */
 START_TEST(rows_try_masks_on_all_keys) {
-  cost_parts all = foretold(parsed("heads 8; branch { }"), 1, TOKENS);
-  cost_parts mask =
-      foretold(parsed("heads 8; mask i - j < 64; branch { }"), 1, TOKENS);
-  cost_parts window =
-      foretold(parsed("heads 8; branch { window 63, 0; }"), 1, TOKENS);
+  cost_parts all =
+      predicted_parts(parse_statements("heads 8; branch { }"), 1, TOKENS);
+  cost_parts mask = predicted_parts(
+      parse_statements("heads 8; mask i - j < 64; branch { }"), 1, TOKENS);
+  cost_parts window = predicted_parts(
+      parse_statements("heads 8; branch { window 63, 0; }"), 1, TOKENS);
   ck_assert_double_eq(mask.products, all.products);
   ck_assert_double_gt(mask.masks, 0);
   ck_assert_double_eq_tol(window.products, all.products / 64, 1e-12);
@@ -153,7 +158,7 @@ END_TEST
 /* ---- terms --------------------------------------------------------------- */
 
 static cost_work masks_of(const char *mask) {
-  const pattern *p = parsed(arena_print(
+  const pattern *p = parse_statements(arena_print(
       memory,
       "heads 8; input small : u8[M]; input large : u8[N, M]; mask %s; "
       "branch { }",
@@ -182,11 +187,11 @@ END_TEST
  * that an input gives may be any of the line, which is summed up. */
 START_TEST(bounds_look_at_elements) {
   const double element = COST_ELEMENT_SECONDS;
-  const pattern *p =
-      parsed("heads 8; input a : u8[M]; input t : u8[nb, nb]; block 64; "
-             "input n : i32[M]; branch { mask a[i] != 0; } "
-             "branch { mask t[bi, bj] != 0; } branch { mask t[i, j] != 0; } "
-             "branch { mask a[n[j]] != 0; }");
+  const pattern *p = parse_statements(
+      "heads 8; input a : u8[M]; input t : u8[nb, nb]; block 64; "
+      "input n : i32[M]; branch { mask a[i] != 0; } "
+      "branch { mask t[bi, bj] != 0; } branch { mask t[i, j] != 0; } "
+      "branch { mask a[n[j]] != 0; }");
   cost_case c = {.B = 1, .N = TOKENS, .M = TOKENS, .tile_keys = COVER_SUBTILE};
   double none = cost_bound(p, &c, &p->branch[2]);
   ck_assert_double_gt(none, 0);
@@ -203,38 +208,41 @@ END_TEST
  * stretch of 16 pieces once. */
 START_TEST(boxes_of_a_walk) {
   cover_count count;
-  cover_pattern(parsed("heads 1; mask (i + j) % 3 == 0; branch { }"), 32, 512,
-                32, COVER_SUBTILE, NULL, 0, &count);
+  cover_pattern(parse_statements("heads 1; mask (i + j) % 3 == 0; branch { }"),
+                32, 512, 32, COVER_SUBTILE, NULL, 0, &count);
   ck_assert_double_eq(count.asked, 1 + 2 + 4 + 16);
   ck_assert_double_eq(count.together, 0);
-  cover_pattern(parsed("heads 1; mask j >= 0; branch { }"), 32, 512, 32,
-                COVER_SUBTILE, NULL, 0, &count);
+  cover_pattern(parse_statements("heads 1; mask j >= 0; branch { }"), 32, 512,
+                32, COVER_SUBTILE, NULL, 0, &count);
   ck_assert_double_eq(count.together, count.full);
 }
 END_TEST
 
 /* ---- slower than dense --------------------------------------------------- */
 
-static cost_reason why(const char *statements, bool causal) {
-  const pattern *p = parsed(statements);
-  cost_parts own = foretold(p, TOKENS, TOKENS), dense = beside(p, causal);
+static cost_reason slower_reason(const char *statements, bool causal) {
+  const pattern *p = parse_statements(statements);
+  cost_parts own = predicted_parts(p, TOKENS, TOKENS),
+             dense = dense_parts(p, causal);
   return cost_slower(&own, &dense);
 }
 
 START_TEST(slower_patterns_say_why) {
   static const char input[] = "heads 8; input z : f32[B, H, N, M]; ";
-  ck_assert_ptr_null(why("heads 8; causal; branch { }", true).text);
-  ck_assert_ptr_null(why("heads 8; branch { window 63, 0; }", true).text);
-  cost_reason masks =
-      why("heads 8; causal; mask hash(i, j) % 9 < 3; branch { }", true);
+  ck_assert_ptr_null(slower_reason("heads 8; causal; branch { }", true).text);
+  ck_assert_ptr_null(
+      slower_reason("heads 8; branch { window 63, 0; }", true).text);
+  cost_reason masks = slower_reason(
+      "heads 8; causal; mask hash(i, j) % 9 < 3; branch { }", true);
   ck_assert(masks.text && !strncmp(masks.text, "masks:", 6) && masks.hint);
-  cost_reason cap = why("heads 8; score 30 * tanh(s / 30); branch { }", false);
+  cost_reason cap =
+      slower_reason("heads 8; score 30 * tanh(s / 30); branch { }", false);
   ck_assert(cap.text && !strncmp(cap.text, "scores:", 7) && !cap.hint);
-  cost_reason twice = why("heads 8; branch { } branch { }", false);
+  cost_reason twice = slower_reason("heads 8; branch { } branch { }", false);
   ck_assert(twice.text && !strncmp(twice.text, "branches:", 9));
-  cost_reason score =
-      why(arena_print(memory, "%sscore s + z[b, h, i, j]; branch { }", input),
-          false);
+  cost_reason score = slower_reason(
+      arena_print(memory, "%sscore s + z[b, h, i, j]; branch { }", input),
+      false);
   ck_assert(score.text && !strncmp(score.text, "inputs:", 7) && score.hint);
 }
 END_TEST

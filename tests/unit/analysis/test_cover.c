@@ -18,21 +18,26 @@ static dil_call *make_call(const pattern *p, int64_t M, uint64_t *state) {
 
 /* ---- counting by listing ------------------------------------------------- */
 
-typedef struct listing {
+typedef struct cover_listing {
   const pattern *p;
   int64_t N, M;
   expr_point point;
-} listing;
+} cover_listing;
 
-static listing listing_of(const pattern *p, int64_t N, int64_t M,
-                          const dil_call *call) {
-  return (listing){p, N, M,
-                   {.b = call ? 1 : 0, .B = call ? 2 : 1, .N = (int32_t)N,
-                    .M = (int32_t)M,
-                    .input = sample_input, .context = (void *)call}};
+static cover_listing listing_of(const pattern *p, int64_t N, int64_t M,
+                                const dil_call *call) {
+  return (cover_listing){p,
+                         N,
+                         M,
+                         {.b = call ? 1 : 0,
+                          .B = call ? 2 : 1,
+                          .N = (int32_t)N,
+                          .M = (int32_t)M,
+                          .input = sample_input,
+                          .context = (void *)call}};
 }
 
-static void list_pair(const listing *l, int64_t h, int64_t t, int64_t j,
+static void list_pair(const cover_listing *l, int64_t h, int64_t t, int64_t j,
                       cover_count *count, bool *any) {
   int reached = 0;
   for (int32_t b = 0; b < l->p->branch_count; b++)
@@ -43,7 +48,7 @@ static void list_pair(const listing *l, int64_t h, int64_t t, int64_t j,
   *any = *any || reached > 0;
 }
 
-static void list_pairs(const listing *l, cover_count *count) {
+static void list_pairs(const cover_listing *l, cover_count *count) {
   for (int64_t h = 0; h < l->p->heads; h++)
     for (int64_t t = l->M - l->N; t < l->M; t++) {
       bool any = false;
@@ -57,8 +62,8 @@ typedef struct chosen {
   int64_t count, at[128];
 } chosen;
 
-static chosen choose(const branch *b, int64_t h, int64_t segment,
-                     int64_t first, int64_t end) {
+static chosen choose_positions(const branch *b, int64_t h, int64_t segment,
+                               int64_t first, int64_t end) {
   chosen all = {0, {0}};
   for (int64_t t = first; t < end; t++) {
     int64_t number = b->segment ? floor_div(t, b->segment) : 0;
@@ -69,7 +74,7 @@ static chosen choose(const branch *b, int64_t h, int64_t segment,
   return all;
 }
 
-static void list_tile(const listing *l, int32_t b, int64_t h,
+static void list_tile(const cover_listing *l, int32_t b, int64_t h,
                       const chosen *rows, const chosen *keys, int64_t row,
                       int64_t key, const int32_t size[2], cover_count *count) {
   int64_t kept = 0, all = 0;
@@ -82,18 +87,18 @@ static void list_tile(const listing *l, int32_t b, int64_t h,
   count->partial += kept > 0 && kept < all;
 }
 
-static void list_segment(const listing *l, int32_t index, int64_t h,
+static void list_segment(const cover_listing *l, int32_t index, int64_t h,
                          int64_t segment, const int32_t size[2],
                          cover_count *count) {
   const branch *b = &l->p->branch[index];
-  chosen keys = choose(b, h, segment, 0, l->M);
-  chosen rows = choose(b, h, segment, l->M - l->N, l->M);
+  chosen keys = choose_positions(b, h, segment, 0, l->M);
+  chosen rows = choose_positions(b, h, segment, l->M - l->N, l->M);
   for (int64_t x = 0; x < rows.count; x += size[0])
     for (int64_t y = 0; y < keys.count; y += size[1])
       list_tile(l, index, h, &rows, &keys, x, y, size, count);
 }
 
-static void list_tiles(const listing *l, const int32_t size[2],
+static void list_tiles(const cover_listing *l, const int32_t size[2],
                        cover_count *count) {
   for (int32_t b = 0; b < l->p->branch_count; b++) {
     const branch *of = &l->p->branch[b];
@@ -115,8 +120,8 @@ static bool has_conditions(const pattern *p) {
   return false;
 }
 
-static void explain(const pattern *p, int64_t N, int64_t M,
-                    const cover_count *is, const cover_count *should) {
+static void print_counts(const pattern *p, int64_t N, int64_t M,
+                         const cover_count *is, const cover_count *should) {
   pattern_print(p, stderr);
   ck_abort_msg("N %d M %d: pairs %g %g distinct %g %g uncovered %g %g "
                "empty %g %g partial %g %g full %g %g",
@@ -141,14 +146,14 @@ static bool tiles_agree(const pattern *p, const cover_count *is,
 static void check_pattern(const pattern *p, int64_t N, int64_t M,
                           const int32_t size[2], const dil_call *call) {
   cover_count is, should = {0};
-  listing l = listing_of(p, N, M, call);
+  cover_listing l = listing_of(p, N, M, call);
   list_pairs(&l, &should);
   list_tiles(&l, size, &should);
   cover_pattern(p, N, M, size[0], size[1], call, call ? 1 : 0,
                 &is);
   if (is.pairs != should.pairs || is.distinct != should.distinct ||
       is.uncovered != should.uncovered || !tiles_agree(p, &is, &should))
-    explain(p, N, M, &is, &should);
+    print_counts(p, N, M, &is, &should);
 }
 
 static void check_random(uint64_t *state) {

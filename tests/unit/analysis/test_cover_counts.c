@@ -12,7 +12,7 @@
 
 /* ---- known counts -------------------------------------------------------- */
 
-static cover_count counted(const pattern *p, int64_t N, int64_t M) {
+static cover_count count_pattern(const pattern *p, int64_t N, int64_t M) {
   cover_count count;
   cover_pattern(p, N, M, 128, 64, NULL, 0, &count);
   return count;
@@ -20,14 +20,14 @@ static cover_count counted(const pattern *p, int64_t N, int64_t M) {
 
 START_TEST(dense_and_causal) {
   pattern *p = make_pattern(memory, 3, 1, 1, 1, 1);
-  cover_count count = counted(p, 1000, 5000);
+  cover_count count = count_pattern(p, 1000, 5000);
   ck_assert_double_eq(count.pairs, 3.0 * 1000 * 5000);
   ck_assert_double_eq(count.full, 3.0 * 8 * 79);
   p->branch[0].causal = true;
-  count = counted(p, 5000, 5000);
+  count = count_pattern(p, 5000, 5000);
   ck_assert_double_eq(count.pairs, 3.0 * 5000 * 5001 / 2);
   ck_assert_double_eq(count.uncovered, 0);
-  count = counted(p, 5000, 3000);
+  count = count_pattern(p, 5000, 3000);
   ck_assert_double_eq(count.uncovered, 3.0 * 2000);
 }
 END_TEST
@@ -49,7 +49,7 @@ START_TEST(largest_sizes) {
 END_TEST
 
 /* Keys of 0..M-1 that leave the rest of x when divided by m. */
-static double alike(int64_t x, int64_t M, int64_t m) {
+static double keys_of_residue(int64_t x, int64_t M, int64_t m) {
   return (double)(x / m + (M - 1 - x) / m + 1);
 }
 
@@ -63,10 +63,11 @@ START_TEST(dilations_that_hardly_meet) {
     p->branch[k].phase_expr = make_int(memory, x % r[k]);
   }
   set_phases(memory, p);
-  double rows = alike(x, M, 7) - alike(x % 7, M - N, 7);
-  double distinct = rows * alike(x, M, 7) + alike(x, M, r[0]) +
-                    alike(x, M, r[1]) - 1 - alike(x, M, 7 * r[0]) -
-                    alike(x, M, 7 * r[1]) + 1;
+  double rows = keys_of_residue(x, M, 7) - keys_of_residue(x % 7, M - N, 7);
+  double distinct = rows * keys_of_residue(x, M, 7) +
+                    keys_of_residue(x, M, r[0]) + keys_of_residue(x, M, r[1]) -
+                    1 - keys_of_residue(x, M, 7 * r[0]) -
+                    keys_of_residue(x, M, 7 * r[1]) + 1;
   cover_count count;
   cover_pattern(p, N, M, 128, 1 << 20, NULL, 0, &count);
   ck_assert_double_eq(count.distinct, distinct);
@@ -76,23 +77,23 @@ END_TEST
 
 START_TEST(equal_branches_count_twice) {
   pattern *p = make_pattern(memory, 1, 1, 1, 1, 40);
-  cover_count count = counted(p, 100, 100);
+  cover_count count = count_pattern(p, 100, 100);
   ck_assert_double_eq(count.pairs, 40 * 1e4);
   ck_assert_double_eq(count.distinct, 1e4);
   p->combine = DIL_COMBINE_UNION;
-  ck_assert_double_eq(counted(p, 100, 100).pairs, 1e4);
+  ck_assert_double_eq(count_pattern(p, 100, 100).pairs, 1e4);
 }
 END_TEST
 
 /* ---- time ---------------------------------------------------------------- */
 
-static double seconds(void) {
+static double cpu_seconds(void) {
   struct timespec now;
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
   return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static pattern *longnet(int64_t w, int32_t branches) {
+static pattern *longnet_pattern(int64_t w, int32_t branches) {
   pattern *p = make_pattern(memory, 12, 12, 1, 1, branches);
   for (int32_t b = 0; b < branches; b++) {
     p->branch[b].segment = w << b;
@@ -105,19 +106,19 @@ static pattern *longnet(int64_t w, int32_t branches) {
 
 /* For each branch N / s segments of m (m + 1) / 2 pairs, m = s / r = w. */
 START_TEST(longnet_of_a_million) {
-  double start = seconds();
+  double start = cpu_seconds();
   int64_t N = 1 << 20, w = 2048;
-  cover_count count = counted(longnet(w, 3), N, N);
+  cover_count count = count_pattern(longnet_pattern(w, 3), N, N);
   double segments = (double)(N / w) * (1 + 0.5 + 0.25);
   ck_assert_double_eq(count.pairs, 12 * segments * (double)(w * (w + 1) / 2));
   ck_assert_double_eq(count.uncovered, 0);
-  counted(longnet(w, 16), N, N);
-  ck_assert_double_lt(seconds() - start, 1);
+  count_pattern(longnet_pattern(w, 16), N, N);
+  ck_assert_double_lt(cpu_seconds() - start, 1);
 }
 END_TEST
 
 /* |i - j| <= w, i < g or j < g, written as one mask. */
-static pattern *longformer(int64_t w, int64_t g) {
+static pattern *longformer_pattern(int64_t w, int64_t g) {
   pattern *p = make_pattern(memory, 12, 12, 1, 1, 1);
   expr *i = make_leaf(memory, EXPR_I_), *j = make_leaf(memory, EXPR_J_);
   expr *gap = make_number(memory, EXPR_ABS,
@@ -167,24 +168,24 @@ static pattern *longnet_as_mask(int64_t w, int32_t branches, bool causal) {
 }
 
 START_TEST(branches_as_one_mask) {
-  double start = seconds();
+  double start = cpu_seconds();
   for (int32_t causal = 0; causal < 2; causal++) {
     int64_t size = causal ? 3000 : 32768, w = causal ? 256 : 2048;
-    pattern *p = longnet(w, 3);
+    pattern *p = longnet_pattern(w, 3);
     for (int32_t b = 0; b < 3; b++) p->branch[b].causal = causal;
-    cover_count branches = counted(p, size, size);
-    cover_count mask = counted(longnet_as_mask(w, 3, causal), size, size);
+    cover_count branches = count_pattern(p, size, size);
+    cover_count mask = count_pattern(longnet_as_mask(w, 3, causal), size, size);
     ck_assert_double_eq(mask.pairs, branches.distinct);
     ck_assert_double_eq(mask.uncovered, branches.uncovered);
   }
-  ck_assert_double_lt(seconds() - start, 6);
+  ck_assert_double_lt(cpu_seconds() - start, 6);
 }
 END_TEST
 
 START_TEST(longformer_of_65536) {
-  double start = seconds(), N = 65536, w = 256, g = 16;
-  cover_count count = counted(longformer(256, 16), 65536, 65536);
-  ck_assert_double_lt(seconds() - start, 1);
+  double start = cpu_seconds(), N = 65536, w = 256, g = 16;
+  cover_count count = count_pattern(longformer_pattern(256, 16), 65536, 65536);
+  ck_assert_double_lt(cpu_seconds() - start, 1);
   double outside = 0; /* pairs of the cross that the band has not */
   for (double t = 0; t < g; t++) outside += 2 * (N - (t + w + 1));
   ck_assert_double_eq(count.pairs,
@@ -194,7 +195,7 @@ END_TEST
 
 /* A mask of differences alone costs no more than the number of differences. */
 START_TEST(strided_of_a_million) {
-  double start = seconds();
+  double start = cpu_seconds();
   int64_t N = 1 << 20, l = 128;
   pattern *p = make_pattern(memory, 8, 8, 1, 1, 1);
   p->branch[0].causal = true;
@@ -210,7 +211,7 @@ START_TEST(strided_of_a_million) {
   ck_assert_double_eq(count.pairs,
                       8 * 2 * (double)l * strides * (strides + 1) / 2);
   ck_assert_double_eq(count.uncovered, 0);
-  ck_assert_double_lt(seconds() - start, 2);
+  ck_assert_double_lt(cpu_seconds() - start, 2);
 }
 END_TEST
 
@@ -232,13 +233,13 @@ static pattern *random_blocks(void) {
 }
 
 START_TEST(random_blocks_of_65536) {
-  double start = seconds();
-  cover_count count = counted(random_blocks(), 65536, 65536);
+  double start = cpu_seconds();
+  cover_count count = count_pattern(random_blocks(), 65536, 65536);
   double share = count.pairs / (4 * 65536.0 * 65536.0);
   ck_assert_double_eq_tol(share, 0.1, 0.001);
   ck_assert_double_eq(fmod(count.pairs, 4 * 4096), 0);
   ck_assert(!count.estimated);
-  ck_assert_double_lt(seconds() - start, 10);
+  ck_assert_double_lt(cpu_seconds() - start, 10);
 }
 END_TEST
 
@@ -246,7 +247,8 @@ END_TEST
  * 32768 were looked at. */
 START_TEST(random_blocks_of_a_million_are_sampled) {
   enum { N = 1 << 20 };
-  double start = seconds(), pairs = 4 * (double)N * N, tiles = pairs / 64 / 64;
+  double start = cpu_seconds(), pairs = 4 * (double)N * N,
+         tiles = pairs / 64 / 64;
   cover_count count, again;
   cover_pattern(random_blocks(), N, N, 64, 64, NULL, 0, &count);
   cover_pattern(random_blocks(), N, N, 64, 64, NULL, 0, &again);
@@ -256,14 +258,14 @@ START_TEST(random_blocks_of_a_million_are_sampled) {
   ck_assert_double_eq_tol(count.empty / tiles, 0.9, 0.01);
   ck_assert_double_eq(count.pairs, again.pairs);
   ck_assert_double_eq(count.full, again.full);
-  ck_assert_double_lt(seconds() - start, 40);
+  ck_assert_double_lt(cpu_seconds() - start, 40);
 }
 END_TEST
 
 /* ---- branches that overlap and lie in no other ---------------------------- */
 
 /* Windows that unite to one of 1063 keys before and 2000 behind a row. */
-static pattern *windows(void) {
+static pattern *windows_pattern(void) {
   pattern *p = make_pattern(memory, 2, 1, 1, 1, DIL_BRANCH_MAX);
   for (int32_t b = 0; b < DIL_BRANCH_MAX; b++) {
     p->branch[b].left = 1000 + b;
@@ -274,13 +276,13 @@ static pattern *windows(void) {
 }
 
 START_TEST(overlapping_windows) {
-  double start = seconds(), N = 1 << 24;
+  double start = cpu_seconds(), N = 1 << 24;
   cover_count count;
-  cover_pairs(windows(), 1 << 24, 1 << 24, NULL, 0, &count);
+  cover_pairs(windows_pattern(), 1 << 24, 1 << 24, NULL, 0, &count);
   ck_assert_double_eq(count.pairs, 2 * (N * 3064 - 1063.0 * 1064 / 2 -
                                         2000.0 * 2001 / 2));
   ck_assert(!count.estimated);
-  ck_assert_double_lt(seconds() - start, 1);
+  ck_assert_double_lt(cpu_seconds() - start, 1);
 }
 END_TEST
 
@@ -314,12 +316,12 @@ static double common_pairs(int64_t N) {
 /* Every dilation meets with every other: exact in a short sequence, and about
  * right in a long one. */
 START_TEST(overlapping_dilations) {
-  double start = seconds(), N = 1 << 20;
+  double start = cpu_seconds(), N = 1 << 20;
   pattern *p = make_pattern(memory, 1, 1, 1, 1, PRIME_MOST - 1);
   for (int32_t b = 0; b < PRIME_MOST - 1; b++) p->branch[b].dilation = b + 2;
   set_phases(memory, p);
   for (int32_t b = 0; b < PRIME_MOST - 1; b++) p->branch[b].phase[0] = 0;
-  cover_count count = counted(p, 300, 300);
+  cover_count count = count_pattern(p, 300, 300);
   ck_assert_double_eq(count.distinct, common_pairs(300));
   ck_assert(!count.estimated);
   cover_pairs(p, 1 << 20, 1 << 20, NULL, 0, &count);
@@ -328,7 +330,7 @@ START_TEST(overlapping_dilations) {
   cover_pairs(p, 1 << 20, 1 << 20, NULL, 0, &count);
   ck_assert(count.estimated);
   ck_assert_double_eq_tol(count.pairs / N / N, 1 - coprime_share(), 0.003);
-  ck_assert_double_lt(seconds() - start, 4);
+  ck_assert_double_lt(cpu_seconds() - start, 4);
 }
 END_TEST
 

@@ -22,7 +22,7 @@ typedef struct answer {
 } answer;
 
 /* Calls it with what stands in the slots; what the call has made is gone. */
-static answer ask(const function *f) {
+static answer ask(const usage_function *f) {
   char letters[PARAMETERS + 1] = "";
   void *arguments[PARAMETERS];
   answer a = {DIL_OK, NULL, 0};
@@ -46,7 +46,7 @@ static void say_else(void) {
   ck_assert_int_eq(dil_memory_take(usage.context, -77, &memory), DIL_USAGE);
 }
 
-static void expect(const function *f, const char *what, dil_status want) {
+static void expect(const usage_function *f, const char *what, dil_status want) {
   say_else();
   answer a = ask(f);
   const char *said = dil_last_error();
@@ -67,9 +67,9 @@ static void expect(const function *f, const char *what, dil_status want) {
 }
 
 /* Writes over a slot, calls, and puts back what was there. */
-static void spoil(const function *f, const slot *s, const char *name,
-                  const void *value, size_t size, const char *what,
-                  dil_status want) {
+static void spoil(const usage_function *f, const usage_slot *s,
+                  const char *name, const void *value, size_t size,
+                  const char *what, dil_status want) {
   char before[sizeof(int64_t)], label[200];
   snprintf(label, sizeof label, "%s %s", name, what);
   memcpy(before, s->at, size);
@@ -78,7 +78,8 @@ static void spoil(const function *f, const slot *s, const char *name,
   memcpy(s->at, before, size);
 }
 
-static void spoil_pointer(const function *f, const slot *s, const char *name) {
+static void spoil_pointer(const usage_function *f, const usage_slot *s,
+                          const char *name) {
   static const size_t wrong[] = {0, 3, 4097, 1000000000, SIZE_MAX};
   const void *nothing = NULL;
   spoil(f, s, name, &nothing, sizeof nothing, "NULL", s->zero);
@@ -92,7 +93,8 @@ static void spoil_pointer(const function *f, const slot *s, const char *name) {
   }
 }
 
-static void spoil_number(const function *f, const slot *s, const char *name) {
+static void spoil_number(const usage_function *f, const usage_slot *s,
+                         const char *name) {
   static const int32_t words[] = {0, -1, INT32_MIN, INT32_MAX};
   static const int64_t longs[] = {0, (int64_t)1 << 62, INT64_MIN, INT64_MAX,
                                   -1};
@@ -109,13 +111,14 @@ static void spoil_number(const function *f, const slot *s, const char *name) {
   }
 }
 
-static void spoil_slot(const function *f, const slot *s, const char *name) {
+static void spoil_slot(const usage_function *f, const usage_slot *s,
+                       const char *name) {
   if (s->kind == 'p' || s->kind == 's') spoil_pointer(f, s, name);
   else spoil_number(f, s, name);
 }
 
 START_TEST(parameters_are_checked) {
-  const function *f = &functions[_i];
+  const usage_function *f = &functions[_i];
   usage_set();
   host_must(ask(f).status);
   for (int i = 0; i < PARAMETERS && f->slot[i].kind; i++) {
@@ -130,7 +133,7 @@ START_TEST(parameters_are_checked) {
 END_TEST
 
 /* Whether the function reads the field: `preset` is of the second. */
-static bool has(const function *f, const field *d) {
+static bool has(const usage_function *f, const field *d) {
   const char *at = d->slot.at;
   const void *given = f->slot[1].at;
   bool second = (at >= (const char *)&usage.preset &&
@@ -144,7 +147,7 @@ static bool has(const function *f, const field *d) {
 
 START_TEST(fields_are_checked) {
   const field *d = &fields[_i];
-  const function *f = functions;
+  const usage_function *f = functions;
   while (f < functions + function_count && !has(f, d)) f++;
   ck_assert_msg(f < functions + function_count, "%s has no row", d->function);
   usage_set();
@@ -217,7 +220,7 @@ static bool next_declaration(FILE *in, char name[64], int *parameters) {
 }
 
 static int parameters_of(const char *name) {
-  for (const function *f = functions; f < functions + function_count; f++)
+  for (const usage_function *f = functions; f < functions + function_count; f++)
     if (!strcmp(f->name, name)) {
       int count = 0;
       while (count < PARAMETERS && f->slot[count].kind) count++;

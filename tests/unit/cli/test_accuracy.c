@@ -25,7 +25,7 @@ static void close_memory(void) {
   arena_free(memory);
 }
 
-static const pattern *parse(const char *text) {
+static const pattern *parse_pattern(const char *text) {
   diag *d = diag_new(memory);
   const program *p =
       program_parse(memory, d, "test", text, strlen(text), NULL, 0);
@@ -41,7 +41,7 @@ static dil_status set_up(const char *text, const char *words) {
   for (char *word = strtok(rest, " "); word; word = strtok(NULL, " "))
     argv[argc++] = word;
   ck_assert_int_eq(options_read(memory, VERB_run, argc, argv, &given), DIL_OK);
-  ck_assert_int_eq(call_setup_open(memory, &given, parse(text), &bound),
+  ck_assert_int_eq(call_setup_open(memory, &given, parse_pattern(text), &bound),
                    DIL_OK);
   return call_setup_tensors(&bound, -1);
 }
@@ -56,7 +56,7 @@ static void set_up_rightly(const char *text, const char *words) {
   ck_assert_int_eq(oracle_run(bound.pattern, &bound.call), DIL_OK);
 }
 
-static accuracy judge(double budget) {
+static accuracy check_within(double budget) {
   cover_count count;
   accuracy v;
   measure_cover(&bound, 32, 128, &count);
@@ -67,7 +67,7 @@ static accuracy judge(double budget) {
 /* o[1, 17, 1, 3], in the middle of things */
 enum { B = 1, N = 17, H = 1, D = 3, PLACE = ((B * 30 + N) * 2 + H) * 8 + D };
 
-static void damage(double wrong) {
+static void damage_output(double wrong) {
   dil_element_write(bound.call.o.data, bound.call.o.dtype, PLACE, wrong);
 }
 
@@ -90,7 +90,7 @@ static const char *const patterns[] = {
 
 START_TEST(the_oracle_is_good) {
   set_up_rightly(patterns[_i], WORDS);
-  accuracy v = judge(ACCURACY_BUDGET);
+  accuracy v = check_within(ACCURACY_BUDGET);
   ck_assert(v.good);
   ck_assert_int_eq(v.nan_rows, 0);
   ck_assert_int_eq(v.rows, 120);
@@ -103,8 +103,8 @@ END_TEST
 
 START_TEST(one_wrong_element_is_found) {
   set_up_rightly(patterns[_i], WORDS);
-  damage(3);
-  accuracy v = judge(ACCURACY_BUDGET);
+  damage_output(3);
+  accuracy v = check_within(ACCURACY_BUDGET);
   check_located(&v);
   ck_assert_double_eq(v.worst.got, 3);
 }
@@ -112,16 +112,16 @@ END_TEST
 
 START_TEST(a_nan_is_found) {
   set_up_rightly(patterns[_i], WORDS);
-  damage(NAN);
-  accuracy v = judge(ACCURACY_BUDGET);
+  damage_output(NAN);
+  accuracy v = check_within(ACCURACY_BUDGET);
   check_located(&v);
 }
 END_TEST
 
 START_TEST(an_infinity_is_found) {
   set_up_rightly(patterns[_i], WORDS);
-  damage(INFINITY);
-  accuracy v = judge(ACCURACY_BUDGET);
+  damage_output(INFINITY);
+  accuracy v = check_within(ACCURACY_BUDGET);
   check_located(&v);
 }
 END_TEST
@@ -129,7 +129,7 @@ END_TEST
 START_TEST(what_was_never_written_is_found) {
   set_up_rightly(patterns[_i], WORDS);
   call_setup_wipe(&bound);
-  ck_assert(!judge(ACCURACY_BUDGET).good);
+  ck_assert(!check_within(ACCURACY_BUDGET).good);
 }
 END_TEST
 
@@ -137,7 +137,7 @@ START_TEST(expected_nans_are_good) {
   ck_assert_int_eq(set_up(patterns[0], WORDS), DIL_OK);
   ((float *)bound.call.q.data)[40] = NAN;
   ck_assert_int_eq(oracle_run(bound.pattern, &bound.call), DIL_OK);
-  accuracy v = judge(ACCURACY_BUDGET);
+  accuracy v = check_within(ACCURACY_BUDGET);
   ck_assert(v.good);
   ck_assert_int_eq(v.nan_rows, 1);
 }
@@ -146,7 +146,7 @@ END_TEST
 START_TEST(a_wrong_lse_is_found) {
   set_up_rightly(patterns[0], WORDS);
   ((float *)bound.call.lse.data)[(B * 2 + H) * 30 + N] += 1e-3f;
-  accuracy v = judge(ACCURACY_BUDGET);
+  accuracy v = check_within(ACCURACY_BUDGET);
   ck_assert(!v.good);
   ck_assert_int_eq(v.worst.n, N);
   ck_assert_int_eq(v.worst.h, H);
@@ -158,21 +158,21 @@ END_TEST
 START_TEST(rows_without_keys_are_exact) {
   const char *text = PATTERN("f32", "branch { dilation 2; phase 0; }");
   set_up_rightly(text, WORDS);
-  ck_assert(judge(ACCURACY_BUDGET).good);
+  ck_assert(check_within(ACCURACY_BUDGET).good);
   ((float *)bound.call.lse.data)[(B * 2 + H) * 30 + N] = -1e30f;
-  ck_assert(!judge(ACCURACY_BUDGET).good);
+  ck_assert(!check_within(ACCURACY_BUDGET).good);
 }
 END_TEST
 
 /* A few rows of many: as many as the budget, and all wrong is seen. */
 START_TEST(some_rows_of_many) {
   set_up_rightly(patterns[0], WORDS);
-  accuracy v = judge(1e-12);
+  accuracy v = check_within(1e-12);
   ck_assert(v.good);
   ck_assert_int_eq(v.rows, 64);
   ck_assert_int_eq(v.total, 120);
   call_setup_wipe(&bound);
-  ck_assert(!judge(1e-12).good);
+  ck_assert(!check_within(1e-12).good);
 }
 END_TEST
 
@@ -194,9 +194,9 @@ START_TEST(zeros_are_bad_at_any_scale) {
   snprintf(text, sizeof text, "pattern p { heads 2; head_dim 8; dtype %s; "
            "scale %s; branch { } }", dtypes[_i % 3], scales[_i / 3]);
   set_up_rightly(text, WORDS);
-  ck_assert(judge(ACCURACY_BUDGET).good);
+  ck_assert(check_within(ACCURACY_BUDGET).good);
   wipe_output();
-  accuracy v = judge(ACCURACY_BUDGET);
+  accuracy v = check_within(ACCURACY_BUDGET);
   ck_assert(!v.good);
   ck_assert_double_eq_tol(v.rel_error, 1, 1e-3);
 }
@@ -214,9 +214,9 @@ START_TEST(zeros_are_bad_where_scores_are_lost) {
   char text[200];
   snprintf(text, sizeof text, PATTERN("f32", "%s"), bodies[_i]);
   set_up_rightly(text, WORDS);
-  ck_assert(judge(ACCURACY_BUDGET).good);
+  ck_assert(check_within(ACCURACY_BUDGET).good);
   wipe_output();
-  ck_assert(!judge(ACCURACY_BUDGET).good);
+  ck_assert(!check_within(ACCURACY_BUDGET).good);
 }
 END_TEST
 
@@ -280,14 +280,14 @@ END_TEST
 START_TEST(a_row_answers_for_itself) {
   rounding_of_pair(0);
   ck_assert_int_eq(oracle_run(bound.pattern, &bound.call), DIL_OK);
-  ck_assert(judge(ACCURACY_BUDGET).good);
+  ck_assert(check_within(ACCURACY_BUDGET).good);
   float *o = bound.call.o.data, right = o[0];
   o[0] += 0.1f * (float)value_distance();
-  accuracy v = judge(ACCURACY_BUDGET);
+  accuracy v = check_within(ACCURACY_BUDGET);
   ck_assert(v.good && v.rel_error > 1e-3 && v.unexplained <= v.bound);
   o[0] = right;
   o[20 * 16] += 0.1f * (float)value_distance();
-  v = judge(ACCURACY_BUDGET);
+  v = check_within(ACCURACY_BUDGET);
   ck_assert(!v.good);
   ck_assert_int_eq(v.worst.n, 20);
 }
@@ -345,7 +345,7 @@ END_TEST
 START_TEST(dense_by_counting) {
   static const int64_t sizes[][2] = {{5, 5}, {3, 9}, {9, 3}, {0, 4}, {4, 0}};
   bound.threads = NULL;
-  const pattern *p = parse(patterns[0]);
+  const pattern *p = parse_pattern(patterns[0]);
   int64_t n_count = sizes[_i][0], m_count = sizes[_i][1];
   double all = 0, causal = 0;
   for (int64_t n = 0; n < n_count; n++)

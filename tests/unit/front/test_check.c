@@ -15,7 +15,7 @@ typedef struct parsed {
   program *program;
 } parsed;
 
-static parsed parse(const char *text) {
+static parsed parse_program(const char *text) {
   parsed all = {.arena = arena_new()};
   diag *d = diag_new(all.arena);
   all.program =
@@ -39,12 +39,12 @@ static void expect_phases(const branch *b, int32_t count,
 #define HEAD "pattern p { heads 6 kv 3; head_dim 16; dtype bf16; "
 
 START_TEST(phases_by_kind) {
-  parsed all = parse(HEAD "branch { dilation 4; } "
-                          "branch { dilation 4; phase block; } "
-                          "branch { dilation 4; phase branch; } "
-                          "branch { dilation 4; phase kv; } "
-                          "branch { dilation 4; phase 1 - 2 * h; } "
-                          "branch { } }");
+  parsed all = parse_program(HEAD "branch { dilation 4; } "
+                                  "branch { dilation 4; phase block; } "
+                                  "branch { dilation 4; phase branch; } "
+                                  "branch { dilation 4; phase kv; } "
+                                  "branch { dilation 4; phase 1 - 2 * h; } "
+                                  "branch { } }");
   expect_phases(branch_of(&all, 0), 6, (int32_t[]){0, 1, 2, 3, 0, 1});
   expect_phases(branch_of(&all, 1), 6, (int32_t[]){0, 0, 1, 1, 2, 2});
   expect_phases(branch_of(&all, 2), 6, (int32_t[]){2, 2, 2, 2, 2, 2});
@@ -55,11 +55,12 @@ START_TEST(phases_by_kind) {
 END_TEST
 
 START_TEST(branches_inherit) {
-  parsed all = parse(HEAD "window 8, inf; mask i < 3; score s + 1; phase kv; "
-                          "block 4; keep local(1); "
-                          "branch { window inf, 2; mask j < 3; score s * 2; "
-                          "causal; keep global(1); phase cycle; } "
-                          "branch { block 8; } }");
+  parsed all =
+      parse_program(HEAD "window 8, inf; mask i < 3; score s + 1; phase kv; "
+                         "block 4; keep local(1); "
+                         "branch { window inf, 2; mask j < 3; score s * 2; "
+                         "causal; keep global(1); phase cycle; } "
+                         "branch { block 8; } }");
   const branch *first = branch_of(&all, 0), *second = branch_of(&all, 1);
   ck_assert(first->causal && !second->causal);
   ck_assert_int_eq(first->left, 8);
@@ -81,8 +82,9 @@ START_TEST(branches_inherit) {
 END_TEST
 
 START_TEST(heads_are_split) {
-  parsed all = parse("pattern p { heads 10; head_dim 8; dtype f32; "
-                     "heads split; segments 4, 8, 16; dilations 1, 1, 1; }");
+  parsed all =
+      parse_program("pattern p { heads 10; head_dim 8; dtype f32; "
+                    "heads split; segments 4, 8, 16; dilations 1, 1, 1; }");
   static const int32_t first[] = {0, 4, 7}, last[] = {3, 6, 9};
   for (int32_t k = 0; k < 3; k++) {
     ck_assert_int_eq(branch_of(&all, k)->head_first, first[k]);
@@ -92,7 +94,7 @@ START_TEST(heads_are_split) {
 }
 END_TEST
 
-static char *printed(const expr *e) {
+static char *expr_text(const expr *e) {
   char *text = NULL;
   size_t length = 0;
   FILE *out = open_memstream(&text, &length);
@@ -108,7 +110,7 @@ static void expect_round(const pattern *first) {
   FILE *out = open_memstream(&text, &length);
   pattern_print(first, out);
   fclose(out);
-  parsed second = parse(text);
+  parsed second = parse_program(text);
   ck_assert_msg(pattern_same(first, second.program->pattern[0]), "%s", text);
   arena_free(second.arena);
   free(text);
@@ -136,8 +138,8 @@ START_TEST(names_are_spelled_out) {
     char *text = repeated("let known = int(0.7 * 90); " HEAD
                           "block 4; keep ", rows[k].written, 1,
                           "; branch { } }");
-    parsed all = parse(text);
-    char *meant = printed(branch_of(&all, 0)->keeps[0].keep[0].condition);
+    parsed all = parse_program(text);
+    char *meant = expr_text(branch_of(&all, 0)->keeps[0].keep[0].condition);
     ck_assert_str_eq(meant, rows[k].meant);
     free(meant);
     free(text);
@@ -147,9 +149,10 @@ START_TEST(names_are_spelled_out) {
 END_TEST
 
 START_TEST(sizes_are_constants) {
-  parsed all = parse(HEAD "block 4; mask i < S * 1000 + H * 100 + HKV * 10 + "
-                          "D; branch { } }");
-  char *meant = printed(branch_of(&all, 0)->mask[0]);
+  parsed all =
+      parse_program(HEAD "block 4; mask i < S * 1000 + H * 100 + HKV * 10 + "
+                         "D; branch { } }");
+  char *meant = expr_text(branch_of(&all, 0)->mask[0]);
   ck_assert_str_eq(meant, "i < 4646");
   free(meant);
   arena_free(all.arena);
@@ -160,7 +163,7 @@ END_TEST
 static const char *const hidden[] = {"row", "int"};
 enum { HIDDEN = sizeof hidden / sizeof *hidden };
 
-static char *about(const char *text, const char *name) {
+static char *message_about(const char *text, const char *name) {
   char *all = NULL;
   size_t length = 0;
   FILE *out = open_memstream(&all, &length);
@@ -172,12 +175,13 @@ static char *about(const char *text, const char *name) {
 }
 
 START_TEST(files_hide_new_names) {
-  char *text = about(
+  char *text = message_about(
       "let @ = 3; pattern @ { heads 6; head_dim 16; dtype f32;"
       " mask j < @; branch @ { } } topology @ { devices 2; } schedule @ "
-      "{ tile_keys 64; } kernel @ = @ on @ with @;", hidden[_i]);
-  parsed all = parse(text);
-  char *mask = printed(branch_of(&all, 0)->mask[0]);
+      "{ tile_keys 64; } kernel @ = @ on @ with @;",
+      hidden[_i]);
+  parsed all = parse_program(text);
+  char *mask = expr_text(branch_of(&all, 0)->mask[0]);
   ck_assert_str_eq(mask, "j < 3");
   ck_assert_str_eq(branch_of(&all, 0)->name, hidden[_i]);
   ck_assert_ptr_eq(all.program->kernel[0]->topology, all.program->topology[0]);
@@ -188,9 +192,9 @@ START_TEST(files_hide_new_names) {
 END_TEST
 
 START_TEST(inputs_hide_new_names) {
-  char *text = about(HEAD "input @ : i32[M]; mask @[j] == 0; branch { } }",
-                     hidden[_i]);
-  parsed all = parse(text);
+  char *text = message_about(
+      HEAD "input @ : i32[M]; mask @[j] == 0; branch { } }", hidden[_i]);
+  parsed all = parse_program(text);
   const expr *mask = branch_of(&all, 0)->mask[0];
   ck_assert_int_eq(mask->arg[0]->op, EXPR_INPUT);
   expect_round(all.program->pattern[0]);
@@ -200,9 +204,10 @@ START_TEST(inputs_hide_new_names) {
 END_TEST
 
 START_TEST(topologies_fill_in) {
-  parsed all = parse(HEAD "branch { } } topology t { devices 8; heads 2; "
-                          "timeout 500ms; } topology u { } kernel k = p on t; "
-                          "kernel l = p backward;");
+  parsed all =
+      parse_program(HEAD "branch { } } topology t { devices 8; heads 2; "
+                         "timeout 500ms; } topology u { } kernel k = p on t; "
+                         "kernel l = p backward;");
   const program *p = all.program;
   ck_assert_int_eq(p->topology_count, 2);
   ck_assert_int_eq(p->topology[0]->ring, 4);
@@ -217,12 +222,13 @@ START_TEST(topologies_fill_in) {
 END_TEST
 
 START_TEST(kernels_without_a_statement) {
-  parsed all = parse(HEAD "branch { } }");
+  parsed all = parse_program(HEAD "branch { } }");
   ck_assert_int_eq(all.program->kernel_count, 1);
   ck_assert_str_eq(all.program->kernel[0]->name, "p");
   arena_free(all.arena);
-  all = parse(HEAD "branch { } } pattern q { heads 1; head_dim 8; dtype f32; "
-                   "branch { } }");
+  all = parse_program(
+      HEAD "branch { } } pattern q { heads 1; head_dim 8; dtype f32; "
+           "branch { } }");
   ck_assert_int_eq(all.program->kernel_count, 0);
   arena_free(all.arena);
 }
@@ -280,7 +286,7 @@ START_TEST(reference_examples) {
     at = strstr(body, "\n```");
     *body++ = *at++ = 0;
     char *file = example_file(kind, body);
-    arena_free(parse(file).arena);
+    arena_free(parse_program(file).arena);
     free(file);
     count++;
   }
@@ -291,10 +297,11 @@ END_TEST
 
 START_TEST(counts_are_bounded) {
   char *text = repeated(HEAD, "branch { } ", 64, "}");
-  arena_free(parse(text).arena);
+  arena_free(parse_program(text).arena);
   free(text);
-  arena_free(parse("pattern p { heads 4096; head_dim 65536; dtype f32; "
-                   "branch { segment 2147483647; } }").arena);
+  arena_free(parse_program("pattern p { heads 4096; head_dim 65536; dtype f32; "
+                           "branch { segment 2147483647; } }")
+                 .arena);
 }
 END_TEST
 

@@ -127,7 +127,8 @@ END_TEST
 /* ---- programs in memory -------------------------------------------------- */
 
 /* All messages on `text`; freed by the caller. *good: it is a program. */
-static char *messages(const char *text, size_t length, bool json, bool *good) {
+static char *messages_on(const char *text, size_t length, bool json,
+                         bool *good) {
   char *said = NULL;
   size_t said_length = 0;
   FILE *out = open_memstream(&said, &said_length);
@@ -142,7 +143,7 @@ static char *messages(const char *text, size_t length, bool json, bool *good) {
 
 static void expect_good(const char *text) {
   bool good;
-  char *said = messages(text, strlen(text), false, &good);
+  char *said = messages_on(text, strlen(text), false, &good);
   ck_assert_msg(good, "%s", said);
   ck_assert_str_eq(said, "");
   free(said);
@@ -150,7 +151,7 @@ static void expect_good(const char *text) {
 
 static void expect_error(const char *text, const char *message) {
   bool good;
-  char *said = messages(text, strlen(text), false, &good);
+  char *said = messages_on(text, strlen(text), false, &good);
   ck_assert(!good);
   ck_assert_msg(strstr(said, message), "'%s' is not in\n%s", message, said);
   free(said);
@@ -193,10 +194,10 @@ START_TEST(file_size_is_bounded) {
   char *text = malloc(MEBIBYTE + 1);
   memset(text, ' ', MEBIBYTE + 1);
   bool good;
-  char *said = messages(text, MEBIBYTE, false, &good);
+  char *said = messages_on(text, MEBIBYTE, false, &good);
   ck_assert(good);
   free(said);
-  said = messages(text, MEBIBYTE + 1, false, &good);
+  said = messages_on(text, MEBIBYTE + 1, false, &good);
   ck_assert(!good);
   ck_assert_str_eq(said, "error: 'x.dil' has more than 1048576 bytes\n");
   free(said);
@@ -263,14 +264,14 @@ END_TEST
 START_TEST(json_lines) {
   const char *text = "let w = 1;\n let v = widht;\nlet u = \"";
   bool good;
-  char *said = messages("let wide = 1;\n let v = widee;\n", 30, true, &good);
+  char *said = messages_on("let wide = 1;\n let v = widee;\n", 30, true, &good);
   ck_assert(!good);
   ck_assert_str_eq(
       said, "{\"file\":\"x.dil\",\"line\":2,\"column\":10,\"end_column\":15,"
             "\"severity\":\"error\",\"message\":\"unknown name 'widee'\","
             "\"hint\":\"did you mean 'wide'?\"}\n");
   free(said);
-  said = messages(text, strlen(text), true, &good);
+  said = messages_on(text, strlen(text), true, &good);
   ck_assert_str_eq(
       said, "{\"file\":\"x.dil\",\"line\":3,\"column\":9,\"end_column\":10,"
             "\"severity\":\"error\",\"message\":\"string does not end on its "

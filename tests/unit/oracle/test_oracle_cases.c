@@ -253,7 +253,7 @@ START_TEST(large_and_equal_scores) {
 }
 END_TEST
 
-static pattern *scored(expr *score) {
+static pattern *scored_pattern(expr *score) {
   pattern *p = make_pattern(memory, 1, 1, 1, 1, 1);
   add_score(memory, &p->branch[0], score);
   return p;
@@ -269,10 +269,10 @@ static expr *except_key_one(double other) {
 
 START_TEST(scores_of_minus_infinity) {
   double lse;
-  pattern *p = scored(except_key_one(-INFINITY));
+  pattern *p = scored_pattern(except_key_one(-INFINITY));
   ck_assert_double_eq(mean_seen(p, 1, 3, 0, &lse), 2.5);
   ck_assert_double_eq_tol(lse, log(2), 1e-15);
-  p = scored(make_real(memory, -INFINITY));
+  p = scored_pattern(make_real(memory, -INFINITY));
   ck_assert_double_eq(mean_seen(p, 1, 3, 0, &lse), 0);
   ck_assert(lse == -INFINITY);
 }
@@ -281,7 +281,7 @@ END_TEST
 START_TEST(bad_scores_spoil_their_row_alone) {
   const double bad[2] = {NAN, INFINITY};
   for (int k = 0; k < 2; k++) {
-    pattern *p = scored(except_key_one(bad[k]));
+    pattern *p = scored_pattern(except_key_one(bad[k]));
     p->branch[0].segment = 2;
     double lse;
     ck_assert(isnan(mean_seen(p, 4, 4, 0, &lse)) && isnan(lse));

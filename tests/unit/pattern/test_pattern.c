@@ -25,7 +25,7 @@ static char *text_of(const pattern *p) {
   return kept;
 }
 
-static pattern *parsed(const char *text) {
+static pattern *parse_pattern(const char *text) {
   diag *d = diag_new(memory);
   program *all =
       program_parse(memory, d, "text", text, strlen(text), NULL, 0);
@@ -38,7 +38,7 @@ static pattern *parsed(const char *text) {
 
 static pattern *check_round_trip(const pattern *p) {
   const char *text = text_of(p);
-  pattern *again = parsed(text);
+  pattern *again = parse_pattern(text);
   pattern_verify(again);
   ck_assert_str_eq(text_of(again), text);
   ck_assert(pattern_same(p, again));
@@ -119,7 +119,8 @@ START_TEST(everything_is_spelled_out) {
       " block 4; score s * (w / 2.0) - slope[h];"
       " branch a { segment 2 * w; dilation w / 4; phase block; }"
       " branch { heads 1..2; window 2, 0; keep local(1) || global(2); } }";
-  ck_assert_str_eq(text_of(parsed(text)),
+  ck_assert_str_eq(
+      text_of(parse_pattern(text)),
       "pattern p {\n"
       "    heads 4 kv 2;\n"
       "    head_dim 16 value 16;\n"
@@ -152,7 +153,9 @@ START_TEST(everything_is_spelled_out) {
 }
 END_TEST
 
-static void check_text(const char *text) { check_round_trip(parsed(text)); }
+static void check_text(const char *text) {
+  check_round_trip(parse_pattern(text));
+}
 
 #define HEAD "pattern p { heads 3; head_dim 2; dtype f32; "
 
@@ -166,8 +169,9 @@ START_TEST(tables_of_blocks_are_conditions) {
     const char *head = arena_print(
         memory, HEAD "input kept : u8[%s]; block 4; branch { } keep ",
         tables[i].size);
-    const pattern *given = parsed(arena_print(memory, "%sfrom kept; }", head));
-    const pattern *spelled = parsed(
+    const pattern *given =
+        parse_pattern(arena_print(memory, "%sfrom kept; }", head));
+    const pattern *spelled = parse_pattern(
         arena_print(memory, "%skept[%s] != 0; }", head, tables[i].index));
     ck_assert_str_eq(text_of(given), text_of(spelled));
   }
@@ -249,7 +253,7 @@ END_TEST
 
 /* ---- invariants ---------------------------------------------------------- */
 
-static bool aborts(const pattern *p) {
+static bool verify_aborts(const pattern *p) {
   fflush(NULL);
   pid_t child = fork();
   ck_assert(child >= 0);
@@ -263,7 +267,7 @@ static bool aborts(const pattern *p) {
   return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
 }
 
-static pattern *sound(void) {
+static pattern *sound_pattern(void) {
   pattern *p = make_pattern(memory, 4, 2, 8, 8, 2);
   add_inputs(memory, p);
   p->branch[1].dilation = 2;
@@ -315,10 +319,10 @@ static void (*const breaks[])(pattern *p) = {
 };
 
 START_TEST(broken_invariants_abort) {
-  pattern *p = sound();
-  ck_assert(!aborts(p));
+  pattern *p = sound_pattern();
+  ck_assert(!verify_aborts(p));
   breaks[_i](p);
-  ck_assert(aborts(p));
+  ck_assert(verify_aborts(p));
 }
 END_TEST
 
