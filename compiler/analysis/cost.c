@@ -21,8 +21,8 @@ static const double ROW_SHARE = 0.35;
 /* Rows of one K/V head that go over the same keys together. */
 static const double ROW_BATCH = 16;
 /* Cycles that a vector of pairs takes to have its scores rewritten, and to be
- * judged besides, before any operation of the expressions. */
-static const double REWRITE_CYCLES = 1.5, JUDGE_CYCLES = 1;
+ * masked besides, before any operation of the expressions. */
+static const double REWRITE_CYCLES = 1.5, MASK_CYCLES = 1;
 /* A key whose scores are rewritten: its position. */
 static const double KEY_SECONDS = 2e-9;
 /* A tile that is visited in parts costs as much as these keys more, each
@@ -110,7 +110,7 @@ static double work_seconds(const cost_case *c, const cost_work *w, double base,
 
 /* Every pair whose score is rewritten, by scores or because a mask hides it. */
 static void add_work(cost_parts *to, const pattern *p, const cost_case *c,
-                     double visited, double judged) {
+                     double visited, double masked_pairs) {
   cost_work masks = mean_work(p, c, cost_masks);
   cost_work scores = mean_work(p, c, cost_scores);
   masks.key_seconds += KEY_SECONDS;
@@ -119,8 +119,8 @@ static void add_work(cost_parts *to, const pattern *p, const cost_case *c,
     to->scores = work_seconds(c, &scores, REWRITE_CYCLES, visited);
     to->fetched = visited * scores.fetched / FETCH_RATE / c->threads;
   }
-  double base = JUDGE_CYCLES + (any_scores(p) ? 0 : REWRITE_CYCLES);
-  to->masks = work_seconds(c, &masks, base, judged);
+  double base = MASK_CYCLES + (any_scores(p) ? 0 : REWRITE_CYCLES);
+  to->masks = work_seconds(c, &masks, base, masked_pairs);
 }
 
 /* Inputs that masks read are summed up once a call. */
@@ -173,7 +173,7 @@ static cost_parts row_parts(const pattern *p, const cost_case *c) {
 
 /* Pairs of partial tiles that are computed. Where windows alone cut them, keys
  * that no row of the tile sees are left out: half a square is computed beside
- * what is kept. */
+ * the kept keys. */
 static double partial_visits(const cost_case *c, double tile, bool masked) {
   double partial = c->count->partial * tile;
   double kept = fmax(c->count->pairs - c->count->full * tile, 0);
@@ -202,8 +202,8 @@ static cost_parts tile_parts(const pattern *p, const cost_case *c) {
   double dim = (double)(p->head_dim + p->value_dim) / 2;
   double slow = slowness[p->dtype].whole + slowness[p->dtype].each / dim;
   bool masked = any_masks(p);
-  double judged = partial_visits(c, tile, masked);
-  double visited = n->full * tile + judged;
+  double masked_pairs = partial_visits(c, tile, masked);
+  double visited = n->full * tile + masked_pairs;
   double extra = tile_visits(c, masked) * VISIT_KEYS * COST_TILE_ROWS;
   double once = c->dedup && n->pairs > 0 ? n->distinct / n->pairs : 1;
   cost_parts parts = {
@@ -211,7 +211,7 @@ static cost_parts tile_parts(const pattern *p, const cost_case *c) {
       .kept = cost_flops(p, n->pairs * once) * slow / c->peak,
       .bounds = masked ? bound_seconds(p, c) : 0,
       .rows = packed_bytes(p, c) / PACK_RATE / c->threads};
-  add_work(&parts, p, c, visited * once, judged * once);
+  add_work(&parts, p, c, visited * once, masked_pairs * once);
   return parts;
 }
 

@@ -1,4 +1,4 @@
-/* cost.h - what a call costs: counted by cover, and predicted in time. */
+/* cost.h - the cost of a call: pairs that cover counts, and predicted time. */
 #ifndef DIL_COMPILER_ANALYSIS_COST_H
 #define DIL_COMPILER_ANALYSIS_COST_H
 
@@ -96,7 +96,8 @@ typedef struct cost_gpu_case {
 
 /* Seconds on a GPU; compare them with one another, not with a clock. */
 double cost_gpu_seconds(const pattern *p, const cost_gpu_case *c);
-/* Operations a second of all processors, of what the pattern multiplies. */
+/* Operations a second of all processors, in the type that the pattern
+ * multiplies. */
 double cost_gpu_peak(const pattern *p, const struct dil_cuda_facts *facts);
 /* Of states of so many rows, one head each, that another pass comes to: what
  * goes to memory and comes back, and how long that takes; opened rows are

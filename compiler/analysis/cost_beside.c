@@ -4,7 +4,8 @@
 #include "cost.h"
 #include <math.h>
 
-/* A forecast is no better than this: what is nearer is called as fast. */
+/* Predictions are no more exact than this: a smaller difference means as
+ * fast. */
 static const double AS_FAST = 1.1;
 
 const pattern *cost_beside(arena *a, const pattern *p, bool causal) {

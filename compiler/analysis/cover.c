@@ -1,10 +1,11 @@
-/* cover.c - what a pattern costs, by arithmetic.
+/* cover.c - counts the pairs and tiles of a pattern by arithmetic.
  *
  * In: a pattern, N, M, and the inputs its conditions read. Out: exact counts,
- * or estimates of what would take long, of pairs, of pairs reached at least
- * once, of rows without a key, and of tiles. Nothing of size N x M is built:
- * heads that see the same are counted once, segments that repeat are counted
- * once, and so are pairs that several branches reach (cover_union.c). */
+ * or estimates where counting would take long, of pairs, of pairs reached at
+ * least once, of rows without a key, and of tiles. Nothing of size N x M is
+ * built: heads that see the same are counted once, segments that repeat are
+ * counted once, and so are pairs that several branches reach
+ * (cover_union.c). */
 #include "cover.h"
 #include "cover_set.h"
 #include "runtime/base/arithmetic.h"

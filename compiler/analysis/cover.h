@@ -1,4 +1,4 @@
-/* cover.h - what a pattern costs, by arithmetic. */
+/* cover.h - counts the pairs and tiles of a pattern by arithmetic. */
 #ifndef DIL_COMPILER_ANALYSIS_COVER_H
 #define DIL_COMPILER_ANALYSIS_COVER_H
 

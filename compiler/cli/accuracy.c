@@ -21,7 +21,8 @@ static const struct {
     [DIL_F16] = {1e-3, 1e-4},
 };
 
-/* An error is bad beyond this share of the output, whatever explains it. */
+/* An error beyond this share of the output is bad, even where rounding
+ * explains it. */
 #define EXPLAINED_MOST 0.5
 
 /* On a GPU f32 is summed from tf32 products, three a product or, where the
@@ -200,7 +201,7 @@ int64_t accuracy_rows(const call_setup *b, double pairs, double budget) {
   return rows < least ? (total < least ? total : least) : rows;
 }
 
-/* Beyond what the rounding of the row's own scores explains. */
+/* The error that the rounding of the row's own scores does not explain. */
 static double row_unexplained(const row_result *r) {
   return fmax(0, sqrt(r->difference) - r->explained.output);
 }
@@ -240,7 +241,7 @@ static void sum_rows(const accuracy_work *c, accuracy *v) {
   v->unexplained = beyond > 0 ? sqrt(beyond / reference) : 0;
 }
 
-static void judge_accuracy(const accuracy_work *c, accuracy *v) {
+static void decide_accuracy(const accuracy_work *c, accuracy *v) {
   const call_setup *b = c->setup;
   const row_result *worst, *worst_lse;
   bool whole = find_worst(c, &worst, &worst_lse);
@@ -289,10 +290,10 @@ dil_status accuracy_check(const call_setup *b, double pairs, double budget,
   if (!c.row) return dil_fail(DIL_MEMORY, "no memory to check the result");
   dil_status status = bring_rows(&c);
   if (!status) status = each_row(&c, "checking", compare_row);
-  if (!status) judge_accuracy(&c, v);
+  if (!status) decide_accuracy(&c, v);
   if (!status && !v->good && !v->torn) {
     status = each_row(&c, "judging", explain_row);
-    if (!status) judge_accuracy(&c, v);
+    if (!status) decide_accuracy(&c, v);
   }
   free(c.row);
   return status;

@@ -1,4 +1,4 @@
-/* accuracy.h - whether a call's o and lse are what the oracle says. */
+/* accuracy.h - whether a call's o and lse agree with the oracle's. */
 #ifndef DIL_COMPILER_CLI_ACCURACY_H
 #define DIL_COMPILER_CLI_ACCURACY_H
 
@@ -14,15 +14,15 @@ typedef struct accuracy {
   int64_t rows, total;  /* (batch row, query, head) rows: checked, in all */
   int64_t nan_rows;     /* checked, where both have the same NaN somewhere */
   double rel_error;     /* relative L2 of o, at most 0.5 */
-  double unexplained;   /* the same of what lies beyond the rounding of each
-                           row's scores */
+  double unexplained;   /* the same, of the error that the rounding of each
+                           row's scores does not explain */
   double lse_error;     /* absolute, of the row that is farthest beyond what the
                            rounding of its scores explains; NaN: the pattern
                            has no lse */
-  double bound, lse_bound; /* what unexplained and lse_error may be */
+  double bound, lse_bound; /* of unexplained and lse_error */
   bool torn;               /* a NaN or infinity stands on one side only */
   bool good;
-  accuracy_element worst; /* of what is out of bounds, when not good */
+  accuracy_element worst; /* farthest out of bounds, when not good */
 } accuracy;
 
 /* Oracle operations that a check may take when nothing else is said. */

@@ -15,7 +15,7 @@ typedef enum emitted {
 } emitted;
 #define BIT(which) (1u << EMIT_##which)
 #define EMIT_OBJECTS (BIT(SO) | BIT(A) | BIT(O) | BIT(LL) | BIT(S))
-/* Those that differ when the run time comes along. */
+/* Files that differ when the run time is linked into them. */
 #define EMIT_LIBRARY \
   (BIT(SO) | BIT(A) | BIT(O) | BIT(H) | BIT(PC) | BIT(JSON))
 #define EMIT_CHIPS   (BIT(CU) | BIT(CUBIN))
@@ -31,9 +31,9 @@ typedef struct building {
   const options *options;
   compilation compilation; /* of the file at hand */
   library library;
-  unsigned emit;           /* bits of what is written */
-  int32_t source_count;    /* kernels of the files, whatever their dtypes */
-  int32_t file_count;      /* what the kernels were read from */
+  unsigned emit;        /* bits of the files to write */
+  int32_t source_count; /* kernels of the files, one for all dtypes */
+  int32_t file_count;   /* files that the kernels were read from */
   const char **file;
   output *output;
   int32_t output_count, output_room;

@@ -74,7 +74,8 @@ expr_point call_setup_point(const call_setup *b, int64_t b_row);
 int64_t call_setup_keys(const call_setup *b,
                         int64_t b_row); /* its length, or M */
 
-/* Records that `who` sets a size. DIL_INPUT: another source has set another. */
+/* Records that the source `who` sets a size. DIL_INPUT: another source has set
+ * another size. */
 dil_status call_claim_size(call_setup *b, call_size which, int64_t size,
                            const char *who);
 /* Whether masks or keeps of the pattern read that input. */

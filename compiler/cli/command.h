@@ -1,6 +1,6 @@
-/* command.h - what the files of the command line share: the options as one
- * struct, the subcommands, messages and progress. Nothing outside of main.c,
- * options*.c, command_*.c and their helpers includes it. */
+/* command.h - declarations that the files of the command line share: the
+ * options as one struct, the subcommands, messages and progress. Nothing
+ * outside of main.c, options*.c, command_*.c and their helpers includes it. */
 #ifndef DIL_COMPILER_CLI_COMMAND_H
 #define DIL_COMPILER_CLI_COMMAND_H
 
@@ -124,7 +124,7 @@ dil_status message_error(dil_status status, const char *hint,
 /* "dil: note: ...": what was done that nobody asked for in so many words. */
 void message_note(const char *format, ...)
     __attribute__((format(printf, 1, 2)));
-/* What the library says on the way, as a context's log hook: "dil: warning:
+/* Prints the library's log messages, as a context's log hook: "dil: warning:
  * ..." to standard error. */
 void message_log(void *user, int32_t level, const char *text);
 /* The diagnostics of a compilation and, when it failed without one, the text

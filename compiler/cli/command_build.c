@@ -72,7 +72,7 @@ static dil_status check_isas(const char *list, const char *const *known) {
   }
 }
 
-/* In the back end's order, whatever the user's; all when nothing is said. */
+/* In the back end's order, not the user's; all of them without --cpu. */
 static dil_status read_isas(building *b) {
   library *l = &b->library;
   const char *list = b->options->cpu;

@@ -1,6 +1,6 @@
-/* command_cache.c - `dil cache list|verify|gc|clear`: what is kept on disk.
- * In: the folder that the environment names. Out: a line an entry, or what was
- * wrong, or what was removed. A folder that is not there is an empty one. */
+/* command_cache.c - `dil cache list|verify|gc|clear`: the stored kernels.
+ * In: the folder that the environment names. Out: a line for each entry, its
+ * fault, or a count of removed entries. A missing folder counts as empty. */
 #include "command.h"
 #include "runtime/base/environment.h"
 #include "runtime/base/status.h"
@@ -40,7 +40,7 @@ static void close_store(store *s) {
   if (s->folder >= 0) close(s->folder);
 }
 
-/* What is wrong with an entry: NULL for nothing; *stale: it was good once. */
+/* The fault of an entry; NULL: it has none. *stale: it was good once. */
 static const char *read_entry(const store *s, const cache_file *f,
                               cache_entry *e, bool *stale) {
   bool read_only = s->wanted.mode == CACHE_READ_ONLY;

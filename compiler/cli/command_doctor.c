@@ -1,6 +1,6 @@
 /* command_doctor.c - `dil doctor`: which devices and loadable parts this
- * machine has, and for what is missing the reason. Writes to standard output;
- * what is missing is no failure. */
+ * machine has, and the reason for each that is missing. It writes to standard
+ * output; a missing part is no failure. */
 #include "command.h"
 #include "compiler/library/library.h"
 #include "compiler/schedule/wisdom.h"

@@ -1,4 +1,5 @@
-/* command_print.c - `dil print --after STAGE FILE`: what a stage made. */
+/* command_print.c - `dil print --after STAGE FILE`: prints what a stage
+ * made. */
 #include "call_setup.h"
 
 enum { COVER_QUERIES = 4096 };

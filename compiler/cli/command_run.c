@@ -1,7 +1,7 @@
 /* command_run.c - `dil run FILE`: one call on arrays or random numbers. */
 #include "session.h"
 
-/* The output in float32, whatever the pattern stores. */
+/* The output in float32; the pattern may store another type. */
 static dil_status write_call_output(call_setup *b, const char *path) {
   dil_tensor wide = b->call.o;
   dil_status status = DIL_OK;

@@ -9,7 +9,7 @@
 enum { SHOWN = 5 };
 #define TUNE_BUDGET 30.0 /* seconds of a length */
 
-/* ---- what is remembered -------------------------------------------------- */
+/* ---- remembered schedules ------------------------------------------------ */
 
 static const char *knobs_words(const knobs *k, char text[KNOBS_TEXT]) {
   return k->given ? knobs_text(k, text) : "the compiler's choice";
@@ -66,7 +66,7 @@ static dil_status find_path(arena *a, const char **path) {
 
 /* ---- one length ---------------------------------------------------------- */
 
-/* Those that ran to the end first, by their medians. */
+/* Candidates that ran to the end come first, by their medians. */
 static int by_median(const void *x, const void *y) {
   const tune_candidate *a = *(const tune_candidate *const *)x;
   const tune_candidate *b = *(const tune_candidate *const *)y;

@@ -1,4 +1,4 @@
-/* measure.c - what a call's pattern counts to, and the peak of this machine,
+/* measure.c - the counts of a call's pattern, and the peak of this machine,
  * on the threads that the call would use. */
 #include "call_setup.h"
 #include "runtime/base/status.h"

@@ -1,4 +1,4 @@
-/* message.c - what the command line says to people: errors on standard error,
+/* message.c - the messages of the command line: errors on standard error,
  * and numbers with their units. */
 #include "command.h"
 #include "runtime/base/clock.h"
@@ -29,7 +29,7 @@ void message_note(const char *format, ...) {
   va_end(list);
 }
 
-/* Each context says what is wrong with the cache; the program says it once. */
+/* Each context reports a fault of the cache; the program prints it once. */
 void message_log(void *user, int32_t level, const char *text) {
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
   static char last[1024];

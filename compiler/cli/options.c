@@ -166,7 +166,7 @@ static const char *longest_start(const char *name, const char *const *names,
   return found;
 }
 
-/* What the user probably wanted in place of the option `name`; or NULL. */
+/* The option that the user probably meant by `name`; or NULL. */
 static const char *unknown_hint(arena *a, verb which, const char *name) {
   const char *names[OPTION_COUNT];
   int32_t count = 0;
@@ -225,7 +225,7 @@ static dil_status missing_operand(verb which) {
                        verbs[which].operand);
 }
 
-/* What is remembered is told whole: nothing else is asked for beside it. */
+/* --list prints all that is remembered: no other option goes with it. */
 static dil_status check_list(const options *o) {
   if (o->file_count > 0)
     return message_error(DIL_USAGE, NULL,

@@ -131,7 +131,7 @@ static void print_device(const report *r, FILE *out) {
             r->recalled ? " (remembered)" : "");
 }
 
-/* How the code was had, and what a run takes beside its tensors. */
+/* Where the code came from, and the memory of a run beside its tensors. */
 static void print_code(const report *r, FILE *out) {
   char time[MESSAGE_NUMBER];
   if (!isfinite(r->compile_seconds)) return;

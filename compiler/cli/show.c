@@ -1,7 +1,8 @@
-/* show.c - who attends to whom, as a grid of cells. In: a pattern, a head and
- * the lengths. Out: for each cell the branch that reaches most of its pairs
- * and how many it reaches; small masks exactly, pair by pair, large ones by
- * pairs taken at random inside each cell, always the same ones. */
+/* show.c - which queries attend to which keys, as a grid of cells. In: a
+ * pattern, a head and the lengths. Out: for each cell the branch that reaches
+ * most of its pairs and how many it reaches; small masks exactly, pair by pair,
+ * large ones by pairs taken at random inside each cell, always the same
+ * ones. */
 #include "show.h"
 #include "compiler/analysis/cover.h"
 #include "runtime/base/status.h"
@@ -65,8 +66,8 @@ static int32_t count_hits(const sampler *s, int64_t t, int64_t j,
   return count;
 }
 
-/* The colour of a cell: overlap where most of what is reached is reached twice,
- * or else the branch that reaches most. */
+/* The colour of a cell: overlap where two branches reach most of its pairs, or
+ * else the branch that reaches most. */
 static uint8_t choose_branch(const show_mask *m, const double *hits,
                              double reach, double overlap) {
   int32_t which = 0;

@@ -35,7 +35,7 @@ dil_status show_mask_make(arena *a, const pattern *p, int64_t head, int64_t N,
 /* "near: segment 2048, dilation 2, phase 1" */
 char *show_branch_text(arena *a, const pattern *p, int32_t index, int64_t head);
 bool show_serves(const pattern *p, int32_t index, int64_t head);
-/* One character a cell, and what the letters stand for. */
+/* One character for each cell, and the meaning of the letters. */
 void show_text(arena *a, const show_mask *mask, bool colours, FILE *out);
 /* Red, green, blue of a branch or of SHOW_OVERLAP, 8 bits each. */
 uint32_t show_colour(int32_t branch);

@@ -96,7 +96,7 @@ static int64_t tick_step(int64_t length) {
   return length;
 }
 
-/* 131072 is 128Ki; what is no multiple of 1024 stays as it is. */
+/* 131072 is 128Ki; a number that is no multiple of 1024 stays as it is. */
 static const char *tick_text(arena *a, int64_t position) {
   if (position >= 1 << 20 && position % (1 << 20) == 0)
     return arena_print(a, "%lldMi", (long long)position >> 20);

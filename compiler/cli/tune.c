@@ -9,11 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS_LEAST = 4, ROUNDS_MOST = 25, ROUNDS_JUDGED = 3 };
-/* Out are those whose first run is far behind the best one, and those whose
+enum { ROUNDS_LEAST = 4, ROUNDS_MOST = 25, ROUNDS_COMPARED = 3 };
+/* A candidate is dropped when its first run is far behind the best one, or its
  * quickest run is behind the best median: a busy machine slows any run. */
 static const double FAR_BEHIND = 1.6, BEHIND = 1.1;
-/* What another schedule must gain on the compiler's to be taken. */
+/* Another schedule is taken when it needs at most this share of the time of the
+ * compiler's own. */
 static const double WORTH = 0.99;
 /* Of the budget, for predictions at most. */
 static const double COUNTING = 0.2;
@@ -65,7 +66,7 @@ typedef struct counted {
 
 typedef struct tune_model {
   const session *session;
-  double until;      /* by the clock: what is later is not predicted */
+  double until;      /* by the clock: no candidate is predicted later */
   counted *known;    /* [known_count], room for each candidate */
   int32_t known_count;
 } tune_model;
@@ -124,7 +125,7 @@ static int by_prediction(const void *x, const void *y) {
 }
 
 /* Counting the pairs of a mask may take long: a part of the budget is enough,
- * and what is not predicted by then comes last. */
+ * and a candidate without a prediction comes last. */
 static dil_status gather_candidates(session *t, double seconds,
                                     tune_search *s) {
   arena *a = t->compilation.arena;
@@ -286,7 +287,7 @@ static dil_status run_race(race *r) {
     if (round >= ROUNDS_LEAST && race_seconds(r) >= r->seconds) break;
     for (int32_t i = 0; i < s->count && !status; i++)
       if (s->candidate[i].kernel) status = run_candidate(r, &s->candidate[i]);
-    if (round >= ROUNDS_JUDGED) drop_behind(s);
+    if (round >= ROUNDS_COMPARED) drop_behind(s);
     race_seconds(r);
   }
   return status;
@@ -294,7 +295,7 @@ static dil_status run_race(race *r) {
 
 /* ---- the winner ---------------------------------------------------------- */
 
-/* Its outputs anew, and what the oracle says of them. */
+/* Runs the winner once more and compares its outputs with the oracle. */
 static dil_status check_winner(tune_search *s) {
   session *t = s->session;
   double seconds;

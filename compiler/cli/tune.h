@@ -28,10 +28,10 @@ typedef struct tune_search {
 } tune_search;
 
 /* Makes, in the order that the cost model gives, on all threads, as many
- * candidates as the seconds allow, and has them run in turn; who falls behind
- * is dropped. The winner is checked against the oracle. `session` is open;
- * tune_free is due in any case. DIL_MISMATCH: the winner's result is wrong, see
- * session->accuracy. */
+ * candidates as the seconds allow, and runs them in turn; a candidate that
+ * falls behind is dropped. The winner is checked against the oracle. `session`
+ * is open; tune_free is due in any case. DIL_MISMATCH: the winner's result is
+ * wrong, see session->accuracy. */
 dil_status tune_run(session *t, double seconds, tune_search *s);
 void tune_free(tune_search *s);
 

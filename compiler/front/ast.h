@@ -1,4 +1,4 @@
-/* ast.h - a .dil file as a tree: what the grammar builds and check reads.
+/* ast.h - a .dil file as a tree: the grammar builds it, and check reads it.
  *
  * Two kinds of nodes: terms (expressions, untyped) and statements (everything
  * that ends in ';' or '}'). All statements share one shape, so that one
@@ -70,7 +70,7 @@ typedef struct statement_list {
   statement *first, *last;
 } statement_list;
 
-/* What the scanner and the parser of one source share. */
+/* The state that the scanner and the parser of one source share. */
 typedef struct reader {
   arena *arena;
   diag *diag;
@@ -104,10 +104,10 @@ term_list term_list_add(term_list list, term *t);
 statement *statement_new(reader *r, word w, span at);
 statement_list statement_list_add(statement_list list, statement *s);
 
-/* ---- ast_error.c: what is wrong with a token ----------------------------- */
+/* ---- ast_error.c: messages about a token --------------------------------- */
 
-/* A token that the grammar cannot take. expected: the texts of those that it
- * could, as dil.y spells them. */
+/* Reports a token that the grammar cannot take. expected: the texts of tokens
+ * that it could take, as dil.y spells them. */
 void ast_unexpected(reader *r, span at, const char *got,
                     const char *const *expected, int32_t count);
 void ast_too_deep(reader *r, span at);

@@ -298,8 +298,8 @@ static scope branch_scope(const builder *w, const statement *block) {
   return s;
 }
 
-/* What a `branch` statement and a pair of the shorthand have in common; block
- * is NULL for the latter. */
+/* The common end of a `branch` statement and of a pair of the shorthand; block
+ * is NULL for a pair. */
 static void branch_finish(builder *w, branch *b, const statement *block,
                           const clauses *own, int32_t index) {
   scope s = branch_scope(w, own->of[WORD_BLOCK]);

@@ -231,7 +231,7 @@ static const struct predicate {
 };
 enum { PREDICATE_COUNT = sizeof predicates / sizeof *predicates };
 
-/* The locations of a term are those of the user's text, whatever it becomes. */
+/* All terms of the tree get the location of the call in the user's text. */
 static operand predicate_call(const scope *s, const struct predicate *p,
                               const term *t, const operand *args) {
   if (!(s->context & CONTEXT_PAIR)) {

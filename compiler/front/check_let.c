@@ -60,7 +60,7 @@ void check_defines(checker *c, const define *defines, int32_t count) {
   }
 }
 
-/* "the lets are w, g": those that -D may name. */
+/* "the lets are w, g": the lets that -D may name. */
 static const char *lets_hint(checker *c, const char **lets, int32_t count) {
   enum { MOST = 12 };
   const char *text = count == 1 ? "the let is" : "the lets are";

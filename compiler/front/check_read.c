@@ -153,7 +153,8 @@ static bool is_no_text(source_loader *l, span at, const char *path,
   return true;
 }
 
-/* The source of what was read; NULL, and told, when there is none. */
+/* The source of a file that was read; NULL and a message where there is
+ * none. */
 static const source *bytes_source(source_loader *l, const bytes *b, int error,
                                   span at, const char *path) {
   if (error) cannot_read(l, at, path, read_reason(error));

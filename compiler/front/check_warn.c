@@ -1,4 +1,4 @@
-/* check_warn.c - what is legal and surely unwanted in a pattern: rows that no
+/* check_warn.c - warns of legal patterns that are surely unwanted: rows that no
  * branch selects, branches that never select any, the same branch twice, a
  * dilation above its segment, inputs that nothing reads, scores that drop `s`
  * or are never finite, positions for rows. In: a pattern without errors and its
@@ -317,7 +317,7 @@ static bool is_infinity(const expr *e, bool positive) {
          (e->real > 0) == positive;
 }
 
-/* Infinite or NaN for every pair, whatever `s` is. */
+/* Infinite or NaN for every pair and every `s`. */
 static bool is_never_finite(const expr *e) {
   switch (e->op) {
   case EXPR_REAL: return !isfinite(e->real);
@@ -338,7 +338,7 @@ static bool is_never_finite(const expr *e) {
   }
 }
 
-/* `made` is what the statements became, in their order. */
+/* `made` has the expressions of the score statements, in their order. */
 static void warn_scores(checker *c, const statement *block,
                         expr *const *made) {
   for (const statement *s = block; s; s = s->next) {

@@ -1,5 +1,5 @@
-/* checker.h - what the files of check share. (The test library
- * Check has the plain name.)
+/* checker.h - types and functions that the files of check share. (Not check.h:
+ * that is the test library's.)
  *
  * check turns statements and terms (ast.h) into a program (program.h). All that
  * a user can get wrong in a file is found here or in the parser. A function
@@ -173,13 +173,13 @@ topology *check_topology(checker *c, const statement *s);
 schedule *check_schedule(checker *c, const statement *s);
 kernel *check_kernel(checker *c, const statement *s);
 void check_let(checker *c, const statement *s);
-/* -D: parses the values; tells of those that no let took. */
+/* -D: parses the values, and reports each that no let took. */
 void check_defines(checker *c, const define *defines, int32_t count);
 void check_defines_used(checker *c);
 
 /* ---- check_read.c: files ------------------------------------------------- */
 
-/* What the files of a program say, imports in their place. */
+/* The statements of a program's files, those of imports in their place. */
 typedef struct item {
   const statement *statement;
   bool imported;         /* only its lets and patterns count */

@@ -1,4 +1,4 @@
-/* program.h - what the front end makes of a file: patterns, topologies,
+/* program.h - the front end's result for a file: patterns, topologies,
  * schedules and kernels. */
 #ifndef DIL_COMPILER_FRONT_PROGRAM_H
 #define DIL_COMPILER_FRONT_PROGRAM_H
