@@ -14,7 +14,7 @@
 %define parse.lac full
 %expect 0
 %locations
-%param {reader *r}
+%param {ast_reader *r}
 %lex-param {void *scanner}
 %parse-param {void *scanner}
 
@@ -23,12 +23,12 @@
 }
 %code provides {
 /* dil.l */
-void *scan_open(reader *r);
+void *scan_open(ast_reader *r);
 int scan_token(GRAMMAR_STYPE *meaning, span *at, void *scanner);
 /* dil.y: the whole of a source; 0, or not when that is no use */
-int grammar_read(reader *r);
+int grammar_read(ast_reader *r);
 /* dil.y: the tokens of a source, one a line: line:column, kind, text */
-void grammar_tokens(reader *r, FILE *out);
+void grammar_tokens(ast_reader *r, FILE *out);
 }
 
 %code {
@@ -48,25 +48,25 @@ static _Thread_local arena *stacks;
                    : (span){YYRHSLOC(rhs, 0).source, YYRHSLOC(rhs, 0).end, \
                             YYRHSLOC(rhs, 0).end})
 
-static int yylex(YYSTYPE *meaning, span *at, reader *r, void *scanner);
-static void yyerror(const span *at, reader *r, void *scanner,
+static int yylex(YYSTYPE *meaning, span *at, ast_reader *r, void *scanner);
+static void yyerror(const span *at, ast_reader *r, void *scanner,
                     const char *text);
 
 /* A statement with up to two arguments. */
-static statement *plain(reader *r, word w, span at, term *a, term *b) {
+static statement *plain(ast_reader *r, word w, span at, term *a, term *b) {
   statement *s = statement_new(r, w, at);
   if (a) s->args = term_list_add(s->args, a);
   if (b) s->args = term_list_add(s->args, b);
   return s;
 }
 
-static statement *listed(reader *r, word w, span at, term_list args) {
+static statement *listed(ast_reader *r, word w, span at, term_list args) {
   statement *s = statement_new(r, w, at);
   s->args = args;
   return s;
 }
 
-static statement *chosen(reader *r, word w, span at, word choice,
+static statement *chosen(ast_reader *r, word w, span at, word choice,
                          span choice_at) {
   statement *s = statement_new(r, w, at);
   s->choice = choice;
@@ -395,7 +395,7 @@ expr:
 /* Drops what stands before the end of a broken statement: a ';' of its own
  * depth, the '}' of a block that it opened (handed on as ';'), or the '}' of
  * the block that it stands in. */
-static int token_drop(reader *r, int token) {
+static int token_drop(ast_reader *r, int token) {
   if (token == TOKEN_YYEOF) r->panic = false;
   if (token == ';' && r->depth == r->panic_depth) r->panic = false;
   if (token == '}' && r->depth <= r->panic_depth) {
@@ -405,7 +405,7 @@ static int token_drop(reader *r, int token) {
   return token;
 }
 
-static int yylex(YYSTYPE *meaning, span *at, reader *r, void *scanner) {
+static int yylex(YYSTYPE *meaning, span *at, ast_reader *r, void *scanner) {
   int token;
   do {
     if (r->stop) return TOKEN_YYEOF;
@@ -425,7 +425,7 @@ static int yylex(YYSTYPE *meaning, span *at, reader *r, void *scanner) {
   return token;
 }
 
-int grammar_read(reader *r) {
+int grammar_read(ast_reader *r) {
   stacks = r->arena;
   return yyparse(r, scan_open(r));
 }
@@ -433,20 +433,20 @@ int grammar_read(reader *r) {
 /* ---- what went wrong ----------------------------------------------------- */
 
 /* Only the parser's stack can overflow, which nesting does. */
-static void yyerror(const span *at, reader *r, void *scanner,
+static void yyerror(const span *at, ast_reader *r, void *scanner,
                     const char *text) {
   (void)scanner, (void)text;
   ast_too_deep(r, *at);
 }
 
 /* Recovery can use a ';' or '}' as it stands; a '{' was counted already. */
-static void panic_start(reader *r, yysymbol_kind_t got) {
+static void panic_start(ast_reader *r, yysymbol_kind_t got) {
   r->panic = got != YYTRANSLATE(';') && got != YYTRANSLATE('}') &&
              got != YYSYMBOL_YYEOF;
   r->panic_depth = r->depth - (got == YYTRANSLATE('{'));
 }
 
-static int yyreport_syntax_error(const yypcontext_t *context, reader *r,
+static int yyreport_syntax_error(const yypcontext_t *context, ast_reader *r,
                                  void *scanner) {
   (void)scanner;
   if (r->stop) return 0;
@@ -475,7 +475,7 @@ static const char *token_kind(int token) {
   }
 }
 
-void grammar_tokens(reader *r, FILE *out) {
+void grammar_tokens(ast_reader *r, FILE *out) {
   void *scanner = scan_open(r);
   const char *text = r->source->text;
   int32_t line = 1, line_start = 0, seen = 0;

@@ -17,7 +17,7 @@ const char *word_text(word w) {
 }
 
 statement *ast_parse(arena *a, diag *d, const source *s) {
-  reader r = {.arena = a, .diag = d, .source = s};
+  ast_reader r = {.arena = a, .diag = d, .source = s};
   r.now = r.last = (span){s, 0, 0};
   int before = diag_errors(d);
   int failed = grammar_read(&r);
@@ -27,14 +27,14 @@ statement *ast_parse(arena *a, diag *d, const source *s) {
 
 /* ---- terms --------------------------------------------------------------- */
 
-term *term_new(reader *r, term_kind kind, span at) {
+term *term_new(ast_reader *r, term_kind kind, span at) {
   term *t = ARENA_NEW(r->arena, term);
   t->kind = kind;
   t->at = t->name_at = at;
   return t;
 }
 
-term *term_name(reader *r, span at, const char *name) {
+term *term_name(ast_reader *r, span at, const char *name) {
   term *t = term_new(r, TERM_NAME, at);
   t->name = name;
   return t;
@@ -48,12 +48,12 @@ term_list term_list_add(term_list list, term *t) {
   return list;
 }
 
-static void set_depth(reader *r, term *t, int32_t depth) {
+static void set_depth(ast_reader *r, term *t, int32_t depth) {
   t->depth = depth;
   if (depth > NESTING_MAX) ast_too_deep(r, t->at);
 }
 
-static void set_arguments(reader *r, term *t, term_list args) {
+static void set_arguments(ast_reader *r, term *t, term_list args) {
   int32_t deepest = 0;
   for (term *arg = args.first; arg; arg = arg->next)
     if (arg->depth > deepest) deepest = arg->depth;
@@ -62,7 +62,7 @@ static void set_arguments(reader *r, term *t, term_list args) {
   set_depth(r, t, deepest + 1);
 }
 
-term *term_operator(reader *r, span at, expr_op op, term *a, term *b,
+term *term_operator(ast_reader *r, span at, expr_op op, term *a, term *b,
                     term *c) {
   term *t = term_new(r, TERM_OPERATOR, at);
   t->op = op;
@@ -73,7 +73,7 @@ term *term_operator(reader *r, span at, expr_op op, term *a, term *b,
   return t;
 }
 
-term *term_apply(reader *r, span at, term_kind kind, term *name,
+term *term_apply(ast_reader *r, span at, term_kind kind, term *name,
                  term_list args) {
   term *t = term_new(r, kind, at);
   t->name = name->name;
@@ -82,7 +82,7 @@ term *term_apply(reader *r, span at, term_kind kind, term *name,
   return t;
 }
 
-term *term_group(reader *r, span at, term *inner) {
+term *term_group(ast_reader *r, span at, term *inner) {
   inner->at = at;
   set_depth(r, inner, inner->depth + 1);
   return inner;
@@ -90,7 +90,7 @@ term *term_group(reader *r, span at, term *inner) {
 
 /* ---- statements ---------------------------------------------------------- */
 
-statement *statement_new(reader *r, word w, span at) {
+statement *statement_new(ast_reader *r, word w, span at) {
   statement *s = ARENA_NEW(r->arena, statement);
   s->word = w;
   s->at = at;

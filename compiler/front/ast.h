@@ -71,7 +71,7 @@ typedef struct statement_list {
 } statement_list;
 
 /* The state that the scanner and the parser of one source share. */
-typedef struct reader {
+typedef struct ast_reader {
   arena *arena;
   diag *diag;
   const source *source;
@@ -83,45 +83,45 @@ typedef struct reader {
   int32_t panic_depth;
   bool stop;           /* nested too deep, too many errors: no more is read */
   statement *items;    /* the result */
-} reader;
+} ast_reader;
 
 /* ---- ast.c: building ----------------------------------------------------- */
 
 /* Parses a source; errors go to d. The items of the file, in order. */
 statement *ast_parse(arena *a, diag *d, const source *s);
 
-term *term_new(reader *r, term_kind kind, span at);
-term *term_name(reader *r, span at, const char *name);
-term *term_operator(reader *r, span at, expr_op op, term *a, term *b,
+term *term_new(ast_reader *r, term_kind kind, span at);
+term *term_name(ast_reader *r, span at, const char *name);
+term *term_operator(ast_reader *r, span at, expr_op op, term *a, term *b,
                     term *c);
 /* name(args) or name[args] */
-term *term_apply(reader *r, span at, term_kind kind, term *name,
+term *term_apply(ast_reader *r, span at, term_kind kind, term *name,
                  term_list args);
 /* What stands in parentheses is one level deeper. */
-term *term_group(reader *r, span at, term *inner);
+term *term_group(ast_reader *r, span at, term *inner);
 term_list term_list_add(term_list list, term *t);
 
-statement *statement_new(reader *r, word w, span at);
+statement *statement_new(ast_reader *r, word w, span at);
 statement_list statement_list_add(statement_list list, statement *s);
 
 /* ---- ast_error.c: messages about a token --------------------------------- */
 
 /* Reports a token that the grammar cannot take. expected: the texts of tokens
  * that it could take, as dil.y spells them. */
-void ast_unexpected(reader *r, span at, const char *got,
+void ast_unexpected(ast_reader *r, span at, const char *got,
                     const char *const *expected, int32_t count);
-void ast_too_deep(reader *r, span at);
+void ast_too_deep(ast_reader *r, span at);
 /* A hint for a word of another language or library; NULL: it is none. */
 const char *ast_habit(const char *text);
 /* Scanner errors: the bytes at `at` are no token. */
-void ast_bad_character(reader *r, span at);
-void ast_bad_number(reader *r, span at);
-void ast_bad_string(reader *r, span at);
+void ast_bad_character(ast_reader *r, span at);
+void ast_bad_number(ast_reader *r, span at);
+void ast_bad_string(ast_reader *r, span at);
 /* INT and REAL tokens; 0 after an error. */
-int64_t ast_integer(reader *r, span at);
-double ast_real(reader *r, span at);
+int64_t ast_integer(ast_reader *r, span at);
+double ast_real(ast_reader *r, span at);
 /* An identifier, or the keyword that it is through *keyword. */
-const char *ast_name(reader *r, span at, word *keyword);
+const char *ast_name(ast_reader *r, span at, word *keyword);
 
 /* ---- ast_print.c --------------------------------------------------------- */
 

@@ -14,7 +14,7 @@ enum {
 /* ---- tokens in messages -------------------------------------------------- */
 
 /* The token at `at` in quotes, cut when long, without control bytes. */
-static const char *quote_token(reader *r, span at) {
+static const char *quote_token(ast_reader *r, span at) {
   const char *text = r->source->text + at.start;
   int32_t length = at.end - at.start;
   if (length == 0) return "end of file";
@@ -68,7 +68,7 @@ static int32_t expected_shorten(const char **list, const char *const *expected,
 }
 
 /* "a, b or c"; signs and keywords in quotes. */
-static const char *expected_list(reader *r, const char *const *list,
+static const char *expected_list(ast_reader *r, const char *const *list,
                                  int32_t count) {
   const char *text = "";
   for (int32_t i = 0; i < count; i++) {
@@ -138,7 +138,8 @@ static bool stands_at(const source *s, int32_t at, const char *text) {
 }
 
 /* named: a name alone may stand here; goes_on: an expression may go on. */
-static const char *order_habit(reader *r, span at, bool named, bool goes_on) {
+static const char *order_habit(ast_reader *r, span at, bool named,
+                               bool goes_on) {
   const char *last = r->source->text + r->last.start;
   char sign = r->source->text[at.start];
   if (sign == '=' && goes_on) return "equality is written ==";
@@ -150,7 +151,7 @@ static const char *order_habit(reader *r, span at, bool named, bool goes_on) {
 }
 
 /* valued: what stands before wants a value: `segment: 64;`, `segment = 64;` */
-static const char *sign_habit(reader *r, span at, bool valued) {
+static const char *sign_habit(ast_reader *r, span at, bool valued) {
   const source *s = r->source;
   for (size_t i = 0; i < sizeof signs / sizeof *signs; i++)
     if (stands_at(s, at.start, signs[i].wrote)) return signs[i].hint;
@@ -170,7 +171,7 @@ static const char *sign_habit(reader *r, span at, bool valued) {
 
 /* ---- one message each ---------------------------------------------------- */
 
-static const char *meant_token(reader *r, span at, const char *const *list,
+static const char *meant_token(ast_reader *r, span at, const char *const *list,
                                int32_t count) {
   const char *got = arena_copy(r->arena, r->source->text + at.start,
                                (size_t)(at.end - at.start));
@@ -185,7 +186,7 @@ static bool has_line_break(const source *s, int32_t from, int32_t to) {
 }
 
 /* A forgotten ';' is told where it belongs, not where the next line begins. */
-static void missing_end(reader *r, span at, const char *hint) {
+static void missing_end(ast_reader *r, span at, const char *hint) {
   span place = at;
   if (has_line_break(r->source, r->last.end, at.start))
     place = (span){r->source, r->last.end, r->last.end};
@@ -193,7 +194,7 @@ static void missing_end(reader *r, span at, const char *hint) {
               quote_token(r, at));
 }
 
-static void unknown_statement(reader *r, span at, bool is_name,
+static void unknown_statement(ast_reader *r, span at, bool is_name,
                               const char *hint, const char *const *list,
                               int32_t count) {
   if (!hint)
@@ -205,7 +206,7 @@ static void unknown_statement(reader *r, span at, bool is_name,
 }
 
 /* Told behind the last token: the file may end in blank lines. */
-static void unexpected_end(reader *r) {
+static void unexpected_end(ast_reader *r) {
   span end = {r->source, r->last.end, r->last.end};
   if (r->depth > 0)
     diag_report(r->diag, SEVERITY_ERROR, end, "a '{' is not closed",
@@ -215,7 +216,7 @@ static void unexpected_end(reader *r) {
                 "the file ends inside a statement");
 }
 
-void ast_unexpected(reader *r, span at, const char *got,
+void ast_unexpected(ast_reader *r, span at, const char *got,
                     const char *const *expected, int32_t count) {
   const char **list = ARENA_ARRAY(r->arena, const char *, count + 1);
   int32_t kept = expected_shorten(list, expected, count);
@@ -240,7 +241,7 @@ void ast_unexpected(reader *r, span at, const char *got,
                 expected_list(r, list, kept), quote_token(r, at));
 }
 
-void ast_too_deep(reader *r, span at) {
+void ast_too_deep(ast_reader *r, span at) {
   if (r->stop) return;
   r->stop = true;
   diag_report(r->diag, SEVERITY_ERROR, at,
@@ -250,7 +251,7 @@ void ast_too_deep(reader *r, span at) {
 
 /* ---- the scanner's ------------------------------------------------------- */
 
-void ast_bad_character(reader *r, span at) {
+void ast_bad_character(ast_reader *r, span at) {
   unsigned char c = (unsigned char)r->source->text[at.start];
   bool shown = (c > ' ' && c < 0x7F) || at.end - at.start > 1;
   if (shown)
@@ -261,7 +262,7 @@ void ast_bad_character(reader *r, span at) {
                 c);
 }
 
-void ast_bad_number(reader *r, span at) {
+void ast_bad_number(ast_reader *r, span at) {
   const char *text = r->source->text + at.start;
   size_t length = (size_t)(at.end - at.start);
   bool point = memchr(text, '.', length) != NULL;
@@ -273,12 +274,12 @@ void ast_bad_number(reader *r, span at) {
               quote_token(r, at));
 }
 
-void ast_bad_string(reader *r, span at) {
+void ast_bad_string(ast_reader *r, span at) {
   diag_report(r->diag, SEVERITY_ERROR, at, NULL,
               "string does not end on its line");
 }
 
-int64_t ast_integer(reader *r, span at) {
+int64_t ast_integer(ast_reader *r, span at) {
   int64_t number = 0;
   for (int32_t i = at.start; i < at.end; i++) {
     int digit = r->source->text[i] - '0';
@@ -292,7 +293,7 @@ int64_t ast_integer(reader *r, span at) {
   return number;
 }
 
-double ast_real(reader *r, span at) {
+double ast_real(ast_reader *r, span at) {
   const char *text = arena_copy(r->arena, r->source->text + at.start,
                                 (size_t)(at.end - at.start));
   errno = 0;
@@ -303,7 +304,7 @@ double ast_real(reader *r, span at) {
   return 0;
 }
 
-const char *ast_name(reader *r, span at, word *keyword) {
+const char *ast_name(ast_reader *r, span at, word *keyword) {
   int32_t length = at.end - at.start;
   if (length > NAME_MAX_BYTES)
     diag_report(r->diag, SEVERITY_ERROR, at, NULL,

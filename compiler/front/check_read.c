@@ -349,7 +349,7 @@ dil_status program_print_tokens(const char *path, FILE *out, diag *d,
                                 arena *a) {
   source_loader l = {.arena = a, .diag = d};
   const source *s = source_read(&l, path);
-  if (s) grammar_tokens(&(reader){.arena = a, .diag = d, .source = s}, out);
+  if (s) grammar_tokens(&(ast_reader){.arena = a, .diag = d, .source = s}, out);
   return read_status(&l);
 }
 

@@ -21,7 +21,7 @@ typedef struct oracle_softmax {
   bool spoiled;   /* a score was NaN or +inf */
 } oracle_softmax;
 
-typedef struct row_state {
+typedef struct oracle_query {
   const pattern *pattern;
   const dil_call *call;
   int64_t b, h, kv, t, M;
@@ -30,7 +30,7 @@ typedef struct row_state {
   const double *q;
   double *key; /* scratch, as long as a row of K or V */
   expr_point point;
-} row_state;
+} oracle_query;
 
 /* ---- reading ------------------------------------------------------------- */
 
@@ -91,8 +91,8 @@ static void read_tensor_row(const pattern *p, const dil_tensor *x,
 }
 
 /* A row of q, k or v, made here when it has no data. */
-static void read_operand(const row_state *r, const dil_tensor *x, int64_t start,
-                         int64_t count, double *to) {
+static void read_operand(const oracle_query *r, const dil_tensor *x,
+                         int64_t start, int64_t count, double *to) {
   if (x->data)
     read_tensor_row(r->pattern, x, start, count, to);
   else dil_normal_row(r->call, x, start, count, to);
@@ -100,7 +100,7 @@ static void read_operand(const row_state *r, const dil_tensor *x, int64_t start,
 
 static value read_input_element(void *context, int32_t index,
                                 const int32_t *at) {
-  const row_state *r = context;
+  const oracle_query *r = context;
   const dil_tensor *x = &r->call->inputs[index];
   int64_t element = 0;
   for (int32_t axis = 0; axis < x->rank; axis++) {
@@ -124,7 +124,7 @@ static int64_t positive_part(int64_t a, int64_t b) {
 
 /* The keys of the row's segment that the branch selects and the window lets
  * through; an empty range when the row itself is not selected. */
-static key_range branch_keys(const row_state *r, const branch *b) {
+static key_range branch_keys(const oracle_query *r, const branch *b) {
   const key_range none = {0, -1, 1};
   int64_t start = 0, end = r->M, t = r->t;
   if (b->segment > 0) {
@@ -143,7 +143,7 @@ static key_range branch_keys(const row_state *r, const branch *b) {
 }
 
 /* TABLE[bi, bj], TABLE[h, bi, bj] or TABLE[b, h, bi, bj], by its rank */
-static bool is_given(const row_state *r, const keeps *level,
+static bool is_given(const oracle_query *r, const keeps *level,
                      const char *table) {
   const pattern *p = r->pattern;
   int32_t input = 0;
@@ -156,7 +156,7 @@ static bool is_given(const row_state *r, const keeps *level,
   return read_input_element((void *)r, input, at + surplus).integer != 0;
 }
 
-static bool is_kept(const row_state *r, const keeps *level) {
+static bool is_kept(const oracle_query *r, const keeps *level) {
   bool any = level->count == 0;
   for (int32_t k = 0; k < level->count && !any; k++) {
     const keep *one = &level->keep[k];
@@ -167,19 +167,19 @@ static bool is_kept(const row_state *r, const keeps *level) {
 }
 
 /* The conditions of a branch for a key that its geometry reaches. */
-static bool is_allowed(row_state *r, const branch *b, int64_t j) {
+static bool is_allowed(oracle_query *r, const branch *b, int64_t j) {
   r->point.j = (int32_t)j;
   for (int32_t k = 0; k < b->mask_count; k++)
     if (expr_eval(b->mask[k], &r->point, false).integer == 0) return false;
   return is_kept(r, &b->keeps[0]) && is_kept(r, &b->keeps[1]);
 }
 
-static bool is_serving(const row_state *r, const branch *b) {
+static bool is_serving(const oracle_query *r, const branch *b) {
   return b->head_first <= r->h && r->h <= b->head_last;
 }
 
 /* Whether one of the branches before `index` has the key as well. */
-static bool is_repeated(row_state *r, int32_t index, int64_t j) {
+static bool is_repeated(oracle_query *r, int32_t index, int64_t j) {
   for (int32_t k = 0; k < index; k++) {
     const branch *b = &r->pattern->branch[k];
     if (!is_serving(r, b)) continue;
@@ -202,7 +202,7 @@ static double dot_product(const double *a, const double *b, int64_t count) {
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-static double key_score(row_state *r, const branch *b, int64_t j) {
+static double key_score(oracle_query *r, const branch *b, int64_t j) {
   const dil_tensor *k = &r->call->k;
   int64_t count = r->pattern->head_dim;
   read_operand(r, k, row_start(k, r->b, j, r->kv), count, r->key);
@@ -216,7 +216,7 @@ static double key_score(row_state *r, const branch *b, int64_t j) {
   return r->point.s;
 }
 
-static bool is_dropped(const row_state *r, int64_t j) {
+static bool is_dropped(const oracle_query *r, int64_t j) {
   if (!r->drops) return false;
   const uint32_t counter[4] = {(uint32_t)(j >> 2), (uint32_t)r->t,
                                (uint32_t)r->h, (uint32_t)r->b};
@@ -227,7 +227,7 @@ static bool is_dropped(const row_state *r, int64_t j) {
   return (double)word[j & 3] < floor(r->pattern->dropout * 4294967296.0);
 }
 
-static void add_value(const row_state *r, oracle_softmax *state, int64_t j,
+static void add_value(const oracle_query *r, oracle_softmax *state, int64_t j,
                       double weight) {
   const dil_tensor *v = &r->call->v;
   int64_t count = r->pattern->value_dim;
@@ -235,7 +235,7 @@ static void add_value(const row_state *r, oracle_softmax *state, int64_t j,
   for (int64_t d = 0; d < count; d++) state->values[d] += weight * r->key[d];
 }
 
-static void rescale_state(const row_state *r, oracle_softmax *state,
+static void rescale_state(const oracle_query *r, oracle_softmax *state,
                           double largest) {
   double factor = exp(state->largest - largest);
   state->largest = largest;
@@ -245,7 +245,7 @@ static void rescale_state(const row_state *r, oracle_softmax *state,
 }
 
 /* A score of -inf is a key with no weight, and its value is not read. */
-static void visit_key(row_state *r, const branch *b, oracle_softmax *state,
+static void visit_key(oracle_query *r, const branch *b, oracle_softmax *state,
                       int64_t j) {
   double s = key_score(r, b, j);
   if (isnan(s) || s == INFINITY) state->spoiled = true;
@@ -257,7 +257,7 @@ static void visit_key(row_state *r, const branch *b, oracle_softmax *state,
   add_value(r, state, j, weight / (r->drops ? 1 - r->pattern->dropout : 1));
 }
 
-static void visit_branch_keys(row_state *r, int32_t index,
+static void visit_branch_keys(oracle_query *r, int32_t index,
                               oracle_softmax *state) {
   const branch *b = &r->pattern->branch[index];
   if (!is_serving(r, b)) return;
@@ -274,14 +274,14 @@ static void visit_branch_keys(row_state *r, int32_t index,
 
 /* ---- one row ------------------------------------------------------------- */
 
-static void state_clear(const row_state *r, oracle_softmax *state) {
+static void state_clear(const oracle_query *r, oracle_softmax *state) {
   double *values = state->values;
   memset(values, 0, (size_t)r->pattern->value_dim * sizeof *values);
   *state = (oracle_softmax){-INFINITY, 0, values, false};
 }
 
 /* Sums become the output, and the logarithm of the denominator is returned. */
-static double state_finish(const row_state *r, oracle_softmax *state) {
+static double state_finish(const oracle_query *r, oracle_softmax *state) {
   for (int64_t d = 0; d < r->pattern->value_dim; d++) {
     if (state->spoiled) state->values[d] = NAN;
     if (state->weights > 0) state->values[d] /= state->weights;
@@ -291,7 +291,7 @@ static double state_finish(const row_state *r, oracle_softmax *state) {
 }
 
 /* All branches in one softmax; `union` leaves repeated keys out. */
-static double one_softmax(row_state *r, double *o) {
+static double one_softmax(oracle_query *r, double *o) {
   oracle_softmax state = {.values = o};
   state_clear(r, &state);
   for (int32_t b = 0; b < r->pattern->branch_count; b++)
@@ -300,7 +300,7 @@ static double one_softmax(row_state *r, double *o) {
 }
 
 /* Each branch's own softmax, and the sum of the outputs. */
-static double own_softmaxes(row_state *r, double *o) {
+static double own_softmaxes(oracle_query *r, double *o) {
   const pattern *p = r->pattern;
   double part[p->value_dim], lse = NAN;
   oracle_softmax state = {.values = part};
@@ -325,11 +325,11 @@ static double call_scale(const pattern *p, const dil_call *call) {
   abort();
 }
 
-static row_state row_open(const pattern *p, const dil_call *call, int64_t b,
-                          int64_t n, int64_t h) {
+static oracle_query row_open(const pattern *p, const dil_call *call, int64_t b,
+                             int64_t n, int64_t h) {
   int64_t N = call->q.shape[1];
   int64_t M = call->lengths ? call->lengths[b] : call->k.shape[1];
-  row_state r = {
+  oracle_query r = {
       .pattern = p, .call = call, .b = b, .h = h, .t = n + M - N, .M = M};
   r.kv = h / (p->heads / p->kv_heads);
   r.scale = call_scale(p, call);
@@ -357,7 +357,7 @@ void oracle_row(const pattern *p, const dil_call *call, int64_t b, int64_t n,
   double q[p->head_dim], key[longest];
   fenv_t mode;
   take_subnormals(&mode);
-  row_state r = row_open(p, call, b, n, h);
+  oracle_query r = row_open(p, call, b, n, h);
   read_operand(&r, &call->q, row_start(&call->q, b, n, h), p->head_dim, q);
   r.q = q;
   r.key = key;
