@@ -49,7 +49,9 @@ static dil_status check_request(const driver_request *r) {
                         : r->dtype        ? "--dtype"
                                           : NULL;
   if (!useless) return DIL_OK;
-  return dil_fail(DIL_USAGE, "a plan's text is past what %s decides", useless);
+  return dil_fail(DIL_USAGE,
+                  "%s cannot change a plan that is read from its text",
+                  useless);
 }
 
 dil_status driver_compile(const driver_request *r, compilation *c) {

@@ -98,9 +98,9 @@ static dil_status check_build_options(const building *b) {
   if (!o->seen[OPTION_OUT])
     return message_error(DIL_USAGE, NULL, "`dil build` needs -o NAME");
   if (o->seen[OPTION_FROM] && o->seen[OPTION_DTYPE])
-    return message_error(DIL_USAGE, NULL,
-                         "a plan has its dtype already: --dtype cannot change "
-                         "it");
+    return message_error(
+        DIL_USAGE, NULL,
+        "--dtype cannot change a plan that is read from its text");
   if (o->standalone && !(b->emit & EMIT_LIBRARY))
     return message_error(DIL_USAGE, NULL,
                          "--standalone has no effect with this --emit");

@@ -345,8 +345,8 @@ static dil_status explain_kernel(arena *a, const options *o, compilation *c,
   if (!status && c->topology)
     status =
         exchange_cost_of(a, c->plan, c->topology, r->B, r->N, r->M, r->seconds,
-                       r->gpu || c->topology->link == LINK_NCCL,
-                       r->topology = ARENA_NEW(a, exchange_cost));
+                         r->gpu || c->topology->link == LINK_NCCL,
+                         r->topology = ARENA_NEW(a, exchange_cost));
   if (!status && o->seen[OPTION_STREAM]) status = count_stream(b, c, r);
   return status;
 }

@@ -1,5 +1,5 @@
-/* checker.h - types and functions that the files of check share. (Not check.h:
- * that is the test library's.)
+/* checker.h - types and functions that the files of check share. (The test
+ * library Check has the plain name.)
  *
  * check turns statements and terms (ast.h) into a program (program.h). All that
  * a user can get wrong in a file is found here or in the parser. A function

@@ -105,7 +105,7 @@ static dil_status take_name(library *l, const char *given) {
   l->name = given;
   if (good) return DIL_OK;
   return dil_fail(DIL_USAGE,
-                  "--name wants a C name that begins with a letter, got '%s'",
+                  "--name must be a C name that begins with a letter, got '%s'",
                   given);
 }
 

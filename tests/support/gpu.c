@@ -184,7 +184,8 @@ const rank_group_gpu *gpu_rank_group(const plan *p) {
   const origin *o = origin_new(p, false);
   require_ok(compile_codes(o, false, &codes));
   shared = (rank_group_gpu){.cuda = gpu_module(), .codes = codes->code,
-                            .code_count = codes->count, .dimension = input_dimension,
+                            .code_count = codes->count,
+                            .dimension = input_dimension,
                             .context = o, .devices = 1};
   int32_t arch = gpu_module()->facts(gpu_device())->arch;
   require_ok(gpu_compiler()->rows(arch, NULL, &shared.rows));
