@@ -87,20 +87,18 @@ DEVICE void find_peaks(float (&s)[TILE_KEYS / 2], row_state &r, float scale,
   if (r.moved) raise_peaks(r, a0, a1, scale, slack);
 }
 
-// The shift that weight_of adds to the scaled scores of row `row`. Where it is
-// large, the peak is subtracted from the scores themselves. A row without any
-// key so far has only hidden scores, and 2^-inf is 0.
+// Where the shift of row `row` is large, subtracts the peak from the scores
+// themselves, and the bias alone is left of the shift.
 template <int row>
-DEVICE float shift_row(float (&s)[TILE_KEYS / 2], float peak, float scale,
-                       float bias) {
-  float shift = peak > LOWEST ? fmaf(peak, -scale, bias) : 0;
-  if (fabsf(shift) < LARGE_SHIFT) return shift;
+DEVICE void subtract_peak(float (&s)[TILE_KEYS / 2], float peak, float bias,
+                          float &shift) {
+  if (fabsf(shift) < LARGE_SHIFT) return;
+  shift = bias;
 #pragma unroll
   for (int i = 2 * row; i < TILE_KEYS / 2; i += 4) {
     s[i] -= peak;
     s[i + 1] -= peak;
   }
-  return bias;
 }
 DEVICE float weight_of(float s, float scale, float shift) {
   return exp2_fast(fmaf(s, scale, shift));
@@ -110,8 +108,15 @@ DEVICE float weight_of(float s, float scale, float shift) {
 // exponentials. Each row has two chains of sums.
 DEVICE void weigh(float (&s)[TILE_KEYS / 2], u32 (&p)[TILE_KEYS / 4],
                   row_state &r, float scale, float bias) {
-  float shift0 = shift_row<0>(s, r.peak[0], scale, bias);
-  float shift1 = shift_row<1>(s, r.peak[1], scale, bias);
+  float shift0 = fmaf(r.peak[0], -scale, bias);
+  float shift1 = fmaf(r.peak[1], -scale, bias);
+  bool small = fmaxf(fabsf(shift0), fabsf(shift1)) < LARGE_SHIFT;
+  // The warp votes, so that one branch covers both rows. A row without any key
+  // so far has a large shift and only hidden scores, which stay -inf.
+  if (__any_sync(~0u, !small)) {
+    subtract_peak<0>(s, r.peak[0], bias, shift0);
+    subtract_peak<1>(s, r.peak[1], bias, shift1);
+  }
   float even0 = 0, even1 = 0;
 #pragma unroll
   for (int i = 0; i < TILE_KEYS / 2; i += 4) {

@@ -31,25 +31,20 @@ struct dil_state {
  * rounded from, and from 2^31 on the power of that difference overflows. */
 #define DIL_LARGE_MAXIMUM 16777216.0f /* 2^24 */
 
-/* Scores of row r (0, 1) of a thread become weights 2^(c2 * s - base). Where the
- * base is large, each step is rounded by itself: the largest score then has the
- * weight 1. */
+/* Where the maximum of row r (0, 1) of a thread is large, subtracts it from the
+ * scores, each step rounded by itself: the largest score then has the weight 1.
+ * The power of the row's scores is left with the factor 1 and no shift. */
 template <int TILES>
-DIL_INLINE void weigh_row(float (&s)[TILES][4], int r, float c2, float base) {
-  if (fabsf(base) >= DIL_LARGE_MAXIMUM) {
-#pragma unroll
-    for (int e = 0; e < 2 * TILES; e++) {
-      float &x = s[e >> 1][2 * r + (e & 1)];
-      x = __fmul_rn(x, c2) - base;
-    }
-    c2 = 1;
-    base = 0;
-  }
+DIL_INLINE void subtract_maximum(float (&s)[TILES][4], int r, float &c2,
+                                 float &base) {
+  if (fabsf(base) < DIL_LARGE_MAXIMUM) return;
 #pragma unroll
   for (int e = 0; e < 2 * TILES; e++) {
     float &x = s[e >> 1][2 * r + (e & 1)];
-    x = power_of_2(fmaf(x, c2, -base));
+    x = __fmul_rn(x, c2) - base;
   }
+  c2 = 1;
+  base = 0;
 }
 
 /* Scores become weights 2^(c2 * s - m); alpha is what older sums lose. A key
@@ -58,6 +53,7 @@ DIL_INLINE void weigh_row(float (&s)[TILES][4], int r, float c2, float base) {
 template <int TILES>
 DIL_INLINE void softmax_step(dil_state &state, float (&s)[TILES][4], float c2,
                              const float *times, float (&alpha)[2]) {
+  float base[2], factor[2] = {c2, c2};
 #pragma unroll
   for (int r = 0; r < 2; r++) {
     float top = DIL_NONE;
@@ -65,11 +61,22 @@ DIL_INLINE void softmax_step(dil_state &state, float (&s)[TILES][4], float c2,
     for (int g = 0; g < TILES; g++)
       top = fmaxf(top, fmaxf(s[g][2 * r], s[g][2 * r + 1]));
     float m = fmaxf(state.m[r], __fmul_rn(row_max(top), c2));
-    float base = m == DIL_NONE ? 0.0f : m; /* all -infinity: weights are 0 */
-    alpha[r] = power_of_2(state.m[r] - base);
+    base[r] = m == DIL_NONE ? 0.0f : m; /* all -infinity: weights are 0 */
+    alpha[r] = power_of_2(state.m[r] - base[r]);
     state.m[r] = m;
-    weigh_row<TILES>(s, r, c2, base);
   }
+  bool small = fmaxf(fabsf(base[0]), fabsf(base[1])) < DIL_LARGE_MAXIMUM;
+  if (__any_sync(0xffffffffu, !small)) { /* one branch for both rows */
+    subtract_maximum<TILES>(s, 0, factor[0], base[0]);
+    subtract_maximum<TILES>(s, 1, factor[1], base[1]);
+  }
+#pragma unroll
+  for (int r = 0; r < 2; r++)
+#pragma unroll
+    for (int e = 0; e < 2 * TILES; e++) {
+      float &x = s[e >> 1][2 * r + (e & 1)];
+      x = power_of_2(fmaf(x, factor[r], -base[r]));
+    }
   if (times) {
 #pragma unroll
     for (int e = 0; e < 4 * TILES; e++)
