@@ -85,6 +85,13 @@ static dil_status spread(ring_device *d, route *r, const void *message,
               true);
 }
 
+static dil_status reduce(ring_device *d, route *r, const void *message,
+                         const ring_keys *sums) {
+  (void)r, (void)message, (void)sums;
+  return dil_fail(DIL_UNSUPPORTED, "device '%s' cannot reduce: gradients over "
+                  "ranks are not built yet", d->calls->name);
+}
+
 static void forget(ring_device *d, route *r) { rows_forget(self(d)->gpu, r); }
 
 dil_status ring_cuda_normal(ring_device *d, const dil_tensor *tensor,
@@ -411,6 +418,7 @@ static const ring_device_calls calls = {.name = "cuda",
                                         .give = give,
                                         .pack = pack,
                                         .spread = spread,
+                                        .reduce = reduce,
                                         .forget = forget,
                                         .begin = begin_shard,
                                         .advance = advance_shard,

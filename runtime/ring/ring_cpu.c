@@ -87,6 +87,13 @@ static dil_status spread(ring_device *d, route *r, const void *message,
   return move_rows(r, keys, (char *)(uintptr_t)message, true);
 }
 
+static dil_status reduce(ring_device *d, route *r, const void *message,
+                         const ring_keys *sums) {
+  (void)r, (void)message, (void)sums;
+  return dil_fail(DIL_UNSUPPORTED, "device '%s' cannot reduce: gradients over "
+                  "ranks are not built yet", d->calls->name);
+}
+
 static void forget(ring_device *d, route *r) {
   (void)d;
   (void)r;
@@ -164,6 +171,7 @@ static const ring_device_calls calls = {.name = "cpu",
                                         .give = give,
                                         .pack = pack,
                                         .spread = spread,
+                                        .reduce = reduce,
                                         .forget = forget,
                                         .begin = begin,
                                         .advance = advance,

@@ -51,6 +51,12 @@ typedef struct ring_device_calls {
                      void *message);
   dil_status (*spread)(ring_device *d, route *r, const void *message,
                        const ring_keys *keys);
+  /* reduce adds the rows of a message, in f32, to the rank's own rows `sums`:
+   * its dK and dV. The route goes back (route_reverse). The caller asks for the
+   * messages in the order of ranks, so that the bits of a sum do not depend on
+   * when a message arrives. DIL_UNSUPPORTED: no device can do it yet. */
+  dil_status (*reduce)(ring_device *d, route *r, const void *message,
+                       const ring_keys *sums);
   void (*forget)(ring_device *d, route *r); /* frees the route's device copy */
   /* See cpu_kernel_begin in cpu.h. */
   dil_status (*begin)(ring_device *d, const dil_call *call,

@@ -103,18 +103,27 @@ typedef struct header {
   int64_t B, N, M, batch, head, seed, train;
   double scale;
   int64_t rows[PROGRESSIONS_MOST];
-  int32_t rank, ranks, layout, step;
+  int32_t rank, ranks;
+  int16_t layout;
+  int16_t second;          /* the kind of a second state, whose blocks follow
+                              the first's, such as dQ, dK and dV of a run
+                              backward; 0: there is none. Older files have 0
+                              here: their layout had 32 bits. */
+  int32_t step;
 } header;
+
+static const char magic[8] = "dilring2";
 
 enum { BLOCKS = 1 + 2 * PROGRESSIONS_MOST };
 
 static header describe(const ring_state *s, const dil_ring *r) {
-  header h = {.magic = "dilring2", .plan_hash = r->plan_hash, .B = r->B,
+  header h = {.plan_hash = r->plan_hash, .B = r->B,
               .N = r->shape.N, .M = r->shape.M, .batch = r->batch,
               .head = r->head, .seed = (int64_t)r->call->seed,
               .train = r->call->train, .scale = r->call->scale,
               .rank = r->link->rank, .ranks = r->link->ranks,
-              .layout = r->shape.layout, .step = s->step};
+              .layout = (int16_t)r->shape.layout, .step = s->step};
+  memcpy(h.magic, magic, sizeof magic);
   memcpy(h.rows, s->rows, sizeof h.rows);
   return h;
 }
@@ -170,6 +179,10 @@ static dil_status read_blocks(checkpoint_file *file, ring_state *s,
   checkpoint_block blocks[BLOCKS];
   header h;
   dil_status status = checkpoint_read(file, &h, sizeof h);
+  if (!status && !memcmp(h.magic, magic, sizeof magic) && h.second)
+    return dil_fail(DIL_UNSUPPORTED, "'%s' has a second state, of kind %d: "
+                    "runs that keep gradients are not built yet", name,
+                    h.second);
   if (status || !is_ours(&h, s, r))
     return dil_fail(DIL_INPUT, "'%s' is not the state of this rank, plan and "
                     "shape", name);

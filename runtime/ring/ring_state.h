@@ -23,7 +23,8 @@ void state_free(ring_state *state, ring_device *device);
  * dies while it writes leaves the file of an earlier step. */
 dil_status state_write(const ring_state *state, const dil_ring *ring);
 /* Reads the file back. DIL_INPUT: the file is of another plan, shape or rank,
- * or is damaged; the state in memory is then unchanged. */
+ * or is damaged; the state in memory is then unchanged. DIL_UNSUPPORTED: the
+ * file also has a second state, which a run backward would go on from. */
 dil_status state_read(ring_state *state, const dil_ring *ring);
 
 #endif

@@ -84,6 +84,25 @@ dil_status route_new(const ring_shape *r, int32_t from, int32_t to,
   return end(&m, status);
 }
 
+static void *copy_list(const void *list, int32_t count, size_t size) {
+  void *copy = malloc((size_t)count * size + 1);
+  if (copy && count) memcpy(copy, list, (size_t)count * size);
+  return copy;
+}
+
+dil_status route_reverse(const route *r, route *made) {
+  maker m = {.made = made};
+  *made = *r;
+  made->from = r->to;
+  made->to = r->from;
+  made->back = !r->back;
+  made->run = copy_list(r->run, r->run_count, sizeof *r->run);
+  made->offset = copy_list(r->offset, r->offset_count, sizeof *r->offset);
+  made->copy = NULL;
+  m.lacking = !made->run || !made->offset;
+  return end(&m, DIL_OK);
+}
+
 void route_free(route *r) {
   free(r->run);
   free(r->offset);

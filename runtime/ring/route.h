@@ -14,13 +14,14 @@
 typedef struct route_run {
   int64_t low, high, period;
   int64_t before;          /* number of the list's rows before this run */
-  int32_t kv, progression; /* K/V head; progression of the sender's shard */
+  int32_t kv, progression; /* K/V head; progression of the owner's shard */
   int32_t first, count;
 } route_run;
 
 typedef struct route {
   int32_t from, to;
-  positions owned;         /* the sender's keys */
+  bool back;               /* the receiver owns the rows, not the sender */
+  positions owned;         /* the keys of the rank that owns the rows */
   int64_t rows;            /* key rows of all K/V heads, in one batch row */
   int64_t low, high;       /* all positions are in low..high-1 */
   int32_t run_count, offset_count;
@@ -34,6 +35,10 @@ dil_status route_new(const ring_shape *r, int32_t from, int32_t to,
 /* The rows of `owned` that queries of `asking` reach, without a ring. */
 dil_status route_between(const dil_table *table, const positions *owned,
                          const positions *asking, route *made);
+/* The rows that go back along a route, to the rank that owns them: the same
+ * list, from the receiver to the sender. Its reverse is the first route again.
+ * The device makes its own copy of it. DIL_MEMORY. */
+dil_status route_reverse(const route *r, route *made);
 void route_free(route *route); /* the device frees its copy (forget) */
 
 /* Bytes of one row of K and one of V. */

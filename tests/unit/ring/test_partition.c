@@ -1,13 +1,16 @@
 /* test_partition.c - which rows travel, against the definition: a key row goes
- * to a rank just when some query of that rank reaches it. */
+ * to a rank just when some query of that rank reaches it. The rows that go back
+ * are the same. */
 #include "compiler/analysis/cover.h"
 #include "compiler/exchange/exchange.h"
 #include "compiler/plan/planner.h"
+#include "runtime/ring/ring_device.h"
 #include "tests/support/patterns.h"
 #include "tests/support/suite.h"
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { CASES = 400 };
 
@@ -163,6 +166,68 @@ START_TEST(rows_that_travel) {
 }
 END_TEST
 
+static void expect_same_list(const route *a, const route *b) {
+  ck_assert(a->rows == b->rows && a->low == b->low && a->high == b->high);
+  ck_assert_int_eq(a->owned.count, b->owned.count);
+  ck_assert(!memcmp(a->owned.progression, b->owned.progression,
+                    sizeof a->owned.progression));
+  ck_assert_int_eq(a->run_count, b->run_count);
+  for (int32_t i = 0; i < a->run_count; i++) {
+    const route_run *x = &a->run[i], *y = &b->run[i];
+    int64_t rows_here = route_run_rows(a, i);
+    ck_assert_int_eq(rows_here, route_run_rows(b, i));
+    ck_assert(x->kv == y->kv && x->progression == y->progression);
+    for (int64_t n = 0; n < rows_here; n++)
+      ck_assert_int_eq(route_position(a, x, n), route_position(b, y, n));
+  }
+}
+
+static void check_reverse(const ring_shape *r, int32_t from, int32_t to,
+                          exchange_phase phase) {
+  route there, back, again;
+  int copy;
+  ck_assert_int_eq(route_new(r, from, to, phase, &there), DIL_OK);
+  there.copy = &copy; /* a device has it */
+  ck_assert_int_eq(route_reverse(&there, &back), DIL_OK);
+  ck_assert_int_eq(route_reverse(&back, &again), DIL_OK);
+  ck_assert(back.from == to && back.to == from && back.back);
+  ck_assert(again.from == from && again.to == to && !again.back);
+  ck_assert(!back.copy && !again.copy);
+  expect_same_list(&there, &back);
+  route_free(&back);
+  expect_same_list(&there, &again);
+  route_free(&again);
+  route_free(&there);
+}
+
+START_TEST(routes_reverse) {
+  uint64_t state = (uint64_t)_i * 53 + 3;
+  arena *a = arena_new();
+  plan *made = plan_make(a, diag_new(a), sample(a, &state), 0);
+  ring_shape r = {.table = &made->table,
+                  .layout = (dil_layout)random_in(&state, 0, 2),
+                  .ranks = (int32_t)random_in(&state, 2, 5),
+                  .N = random_in(&state, 1, 160),
+                  .M = random_in(&state, 1, 160),
+                  .gathered = (uint64_t)random_in(&state, 0, 7)};
+  for (int32_t from = 0; from < r.ranks; from++)
+    for (int32_t to = 0; to < r.ranks; to++)
+      for (int phase = 0; phase < EXCHANGE_PHASES && from != to; phase++)
+        check_reverse(&r, from, to, (exchange_phase)phase);
+  arena_free(a);
+}
+END_TEST
+
+START_TEST(no_device_reduces_yet) {
+  ring_device *d;
+  ck_assert_int_eq(ring_cpu_new(NULL, 1, &d), DIL_OK);
+  ck_assert_int_eq(d->calls->reduce(d, NULL, NULL, NULL), DIL_UNSUPPORTED);
+  ck_assert_msg(strstr(dil_last_error(), "gradients over ranks are not built"),
+                "%s", dil_last_error());
+  ring_device_free(d);
+}
+END_TEST
+
 START_TEST(shards_cover) {
   uint64_t state = (uint64_t)_i + 5;
   int64_t rows_all = random_in(&state, 0, 200);
@@ -225,6 +290,8 @@ int main(void) {
   TCase *tests = tcase_create("place");
   tcase_set_timeout(tests, 120);
   tcase_add_loop_test(tests, rows_that_travel, 0, CASES);
+  tcase_add_loop_test(tests, routes_reverse, 0, 50);
+  tcase_add_test(tests, no_device_reduces_yet);
   tcase_add_loop_test(tests, shards_cover, 0, 50);
   tcase_add_loop_test(tests, choices_of_exchange, 0, 200);
   suite_add_tcase(suite, tests);

@@ -2,6 +2,7 @@
  * what they say to each other before any row moves, and whose a kept state is.
  * There is one rank; what the other says is what it has said itself before a
  * change. */
+#include "runtime/ring/checkpoint.h"
 #include "runtime/ring/ring_device.h"
 #include "runtime/ring/ring_state.h"
 #include "tests/support/suite.h"
@@ -153,12 +154,36 @@ START_TEST(a_step_beyond_the_ring_is_refused) {
 }
 END_TEST
 
+/* The second state's word lies between the layout and the step. */
+START_TEST(a_second_state_is_refused_by_name) {
+  enum { STEP = sizeof(int32_t), WORD = sizeof(int16_t), BYTES = 112 };
+  char file[80], header[BYTES];
+  checkpoint_file *in = NULL;
+  rank r;
+  open_rank(&r);
+  snprintf(file, sizeof file, "%s.0", r.prefix);
+  ck_assert_msg(!state_write(&r.state, &r.ring), "%s", dil_last_error());
+  ck_assert_int_eq(checkpoint_open(file, &in), DIL_OK);
+  ck_assert_int_eq(checkpoint_read(in, header, BYTES), DIL_OK);
+  checkpoint_close(in);
+  header[BYTES - STEP - WORD] = 3;
+  const checkpoint_block block = {header, BYTES};
+  ck_assert_int_eq(checkpoint_write(file, &block, 1), DIL_OK);
+  dil_status status = state_read(&r.state, &r.ring);
+  unlink(file);
+  ck_assert_int_eq(status, DIL_UNSUPPORTED);
+  ck_assert_msg(strstr(dil_last_error(), "has a second state, of kind 3"),
+                "%s", dil_last_error());
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("agree");
   TCase *tests = tcase_create("agree");
   tcase_add_loop_test(tests, ranks_agree_on_each_word, 0, CHANGES);
   tcase_add_loop_test(tests, a_state_is_known_by_each_word, 0, CHANGES);
   tcase_add_loop_test(tests, a_step_beyond_the_ring_is_refused, 0, 2);
+  tcase_add_test(tests, a_second_state_is_refused_by_name);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
 }
