@@ -263,6 +263,7 @@ $(BUILD)/tests/test_faults: MORELIBS = $(addprefix -Wl$(,)--wrap=,$(faulty))
 $(gpuhost).o: EXTRA = -I$(BUILD)/include
 # Suites of the back end's insides are linked with it.
 $(cpusuite): $(cpu)
+$(BUILD)/tests/test_cpu_bounds: $(BUILD)/compiler/codegen/gpu/cover.o
 $(BUILD)/tests/test_hopper_tables $(BUILD)/tests/test_hopper_states \
 $(BUILD)/tests/test_hopper_sections $(BUILD)/tests/test_hopper_count \
 $(BUILD)/tests/test_cuda: $(cuda)
