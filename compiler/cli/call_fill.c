@@ -12,13 +12,13 @@ enum { CHUNK = 1 << 11 }; /* elements a work item */
 
 static dil_status no_tensor_memory(const call_setup *b, dil_dtype dtype,
                                    int32_t rank, const int64_t *shape) {
-  char size[MESSAGE_NUMBER];
+  char size[QUANTITY_TEXT];
   double bytes = (double)dil_dtype_size(dtype);
   dil_tensor wanted = dil_tensor_make(NULL, dtype, rank, shape);
   for (int32_t i = 0; i < rank; i++) bytes *= (double)shape[i];
   return dil_fail(DIL_MEMORY, "no memory for %s of %s: %s",
                   call_tensor_shape_text(b->arena, &wanted),
-                  dil_dtype_name(dtype), message_bytes(bytes, size));
+                  dil_dtype_name(dtype), quantity_bytes(bytes, size));
 }
 
 dil_status call_tensor_new(call_setup *b, dil_dtype dtype, int32_t rank,

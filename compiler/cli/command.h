@@ -4,6 +4,7 @@
 #ifndef DIL_COMPILER_CLI_COMMAND_H
 #define DIL_COMPILER_CLI_COMMAND_H
 
+#include "compiler/base/quantity.h"
 #include "compiler/driver.h"
 #include "compiler/front/program.h"
 #include "runtime/cpu/isa.h"
@@ -133,13 +134,6 @@ dil_status message_compiled(const options *o, const compilation *c,
                             dil_status status);
 /* A result on a line of standard output; the object is given up. */
 void message_json(struct json_t *object);
-/* "1.25 GiB", "340 KiB", ... into `text`; returns it. */
-enum { MESSAGE_NUMBER = 32 };
-const char *message_bytes(double bytes, char text[MESSAGE_NUMBER]);
-/* "1.25 T", "340 G", ...: powers of 1000. */
-const char *message_scaled(double number, char text[MESSAGE_NUMBER]);
-/* "1.25 s", "340 us", ... */
-const char *message_time(double seconds, char text[MESSAGE_NUMBER]);
 double message_clock(void); /* seconds of a steady clock */
 
 /* ---- progress.c ---------------------------------------------------------- */

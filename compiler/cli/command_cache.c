@@ -74,8 +74,8 @@ static void print_entry_json(const cache_file *f, const cache_entry *e,
 
 static void print_entry_line(const cache_file *f, const cache_entry *e,
                              const char *wrong) {
-  char bytes[MESSAGE_NUMBER], took[MESSAGE_NUMBER], made[32] = "";
-  message_bytes((double)f->bytes, bytes);
+  char bytes[QUANTITY_TEXT], took[QUANTITY_TEXT], made[32] = "";
+  quantity_bytes((double)f->bytes, bytes);
   if (wrong) {
     printf("%12s  %s\n", bytes, wrong);
     return;
@@ -83,13 +83,13 @@ static void print_entry_line(const cache_file *f, const cache_entry *e,
   time_t when = (time_t)e->made;
   strftime(made, sizeof made, "%Y-%m-%d %H:%M", localtime(&when));
   printf("%12s  made %s in %-8s %.*s\n", bytes, made,
-         message_time(e->seconds, took), (int)e->label_size, e->label);
+         quantity_time(e->seconds, took), (int)e->label_size, e->label);
 }
 
 static dil_status list_entries(store *s) {
   int64_t total = 0;
   int32_t entries = 0;
-  char bytes[MESSAGE_NUMBER], most[MESSAGE_NUMBER];
+  char bytes[QUANTITY_TEXT], most[QUANTITY_TEXT];
   for (int32_t i = s->count - 1; i >= 0; i--) { /* the latest used first */
     cache_entry e;
     bool stale;
@@ -104,8 +104,8 @@ static dil_status list_entries(store *s) {
   if (!s->options->json)
     printf("%s: %d %s, %s of at most %s\n", s->path, entries,
            entries_word(entries),
-           message_bytes((double)total, bytes),
-           message_bytes((double)s->wanted.disk_max, most));
+           quantity_bytes((double)total, bytes),
+           quantity_bytes((double)s->wanted.disk_max, most));
   return DIL_OK;
 }
 
@@ -192,14 +192,14 @@ static dil_status remove_file(const store *s, const cache_file *f,
 }
 
 static void print_removed(const store *s, int32_t removed, int64_t bytes) {
-  char text[MESSAGE_NUMBER];
+  char text[QUANTITY_TEXT];
   if (s->options->json) {
     message_json(json_pack("{s:o, s:i, s:I}", "folder", diag_json(s->path),
                            "removed", removed, "bytes", (json_int_t)bytes));
     return;
   }
   printf("removed %d %s, %s\n", removed, removed == 1 ? "file" : "files",
-         message_bytes((double)bytes, text));
+         quantity_bytes((double)bytes, text));
 }
 
 /* What cannot be used goes, then the oldest until it fits. */

@@ -166,7 +166,7 @@ static void print_pattern(const cost_report *r) {
 }
 
 static void print_counts(const cost_report *r) {
-  char text[MESSAGE_NUMBER];
+  char text[QUANTITY_TEXT];
   const cover_count *n = &r->count;
   printf("pairs      %.0f, %.3g %% of them repeat a key of another branch\n",
          n->pairs, percent_of(n->pairs - n->distinct, n->pairs));
@@ -180,8 +180,8 @@ static void print_counts(const cost_report *r) {
     printf("\n           estimates: some places of many were looked at");
   printf("\nuncovered  %.0f of %.0f rows have no key\n", n->uncovered, rows);
   printf("work       %sFLOP by the definition, %.3g %% of dense\n",
-         message_scaled(r->flops, text), percent_of(n->pairs, r->dense));
-  printf("bytes      %s of q, k, v and o\n", message_bytes(r->bytes, text));
+         quantity_scaled(r->flops, text), percent_of(n->pairs, r->dense));
+  printf("bytes      %s of q, k, v and o\n", quantity_bytes(r->bytes, text));
 }
 
 static void print_made_up(const cost_report *r) {
@@ -193,18 +193,18 @@ static void print_made_up(const cost_report *r) {
 }
 
 static void print_processor(const cost_report *r) {
-  char time[MESSAGE_NUMBER], rate[MESSAGE_NUMBER];
+  char time[QUANTITY_TEXT], rate[QUANTITY_TEXT];
   const cover_count *n = &r->count;
   printf("tiles      of %d x %d: %.0f full, %.0f partial, %.0f empty\n",
          COST_TILE_ROWS, r->tile_keys, n->full, n->partial, n->empty);
   printf("predicted  %s by %s on %d thread%s with %s,\n"
          "           a guess from the peak measured now: %sFLOP/s\n",
-         message_time(r->seconds, time), r->variant, r->threads,
-         plural_ending(r->threads), r->isa, message_scaled(r->peak, rate));
+         quantity_time(r->seconds, time), r->variant, r->threads,
+         plural_ending(r->threads), r->isa, quantity_scaled(r->peak, rate));
   if (!r->slower.text) return;
   printf("slower     than dense attention, which is predicted to take %s:\n"
          "           most of it is %s\n",
-         message_time(r->dense_seconds, time), r->slower.text);
+         quantity_time(r->dense_seconds, time), r->slower.text);
   if (r->slower.hint) printf("           hint: %s\n", r->slower.hint);
 }
 

@@ -26,11 +26,11 @@ static void print_inputs(json_t *list) {
 static void print_codes(json_t *list) {
   size_t index;
   json_t *code;
-  char size[MESSAGE_NUMBER];
+  char size[QUANTITY_TEXT];
   json_array_foreach(list, index, code)
       printf("  %s: %s, %s\n", json_string_value(json_object_get(code, "arch")),
              json_string_value(json_object_get(code, "variant")),
-             message_bytes(
+             quantity_bytes(
                  (double)json_integer_value(json_object_get(code, "bytes")),
                  size));
 }

@@ -30,7 +30,7 @@ static json_t *subject_json(const char *name, const char *device,
 }
 
 static void print_record(const wisdom_record *r, bool json) {
-  char time[MESSAGE_NUMBER], text[KNOBS_TEXT];
+  char time[QUANTITY_TEXT], text[KNOBS_TEXT];
   if (json) {
     json_t *o = subject_json(r->name, r->key.device, r->key.size);
     json_object_set_new(o, "schedule", knobs_json(&r->knobs));
@@ -40,7 +40,7 @@ static void print_record(const wisdom_record *r, bool json) {
   }
   printf("%s on %s, about %lld x %lld queries, %lld keys: %s, %s\n", r->name,
          r->key.device, (long long)r->key.size[0], (long long)r->key.size[1],
-         (long long)r->key.size[2], message_time(r->seconds, time),
+         (long long)r->key.size[2], quantity_time(r->seconds, time),
          knobs_words(&r->knobs, text));
 }
 
@@ -75,8 +75,8 @@ static int by_median(const void *x, const void *y) {
 }
 
 static void print_candidate(const tune_search *s, const tune_candidate *c) {
-  char time[MESSAGE_NUMBER], text[KNOBS_TEXT];
-  printf("  %10s  %s (%s)%s\n", message_time(c->median, time),
+  char time[QUANTITY_TEXT], text[KNOBS_TEXT];
+  printf("  %10s  %s (%s)%s\n", quantity_time(c->median, time),
          knobs_words(&c->knobs, text), c->variant,
          c == s->best ? ", taken" : "");
 }

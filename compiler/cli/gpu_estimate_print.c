@@ -81,10 +81,10 @@ static void print_blocks(const forecast *f, int32_t pass, FILE *out) {
 }
 
 static void print_pass(arena *a, const forecast *f, int32_t pass, FILE *out) {
-  char time[MESSAGE_NUMBER];
+  char time[QUANTITY_TEXT];
   fprintf(out, "pass %-6d%s, by %s, %s\n", pass, branches_of(a, f, pass),
           code_of(f, pass)->variant,
-          message_time(f->pass[pass].seconds, time));
+          quantity_time(f->pass[pass].seconds, time));
   print_reason(a, &f->pass[pass], out);
   print_tiles(&f->run.pass[pass], out);
   print_blocks(f, pass, out);
@@ -92,8 +92,8 @@ static void print_pass(arena *a, const forecast *f, int32_t pass, FILE *out) {
 
 static void print_states(const char *what, int64_t state, int64_t state_stride,
                          FILE *out) {
-  char bytes[MESSAGE_NUMBER];
-  fprintf(out, "%-11s%s of states", what, message_bytes((double)state, bytes));
+  char bytes[QUANTITY_TEXT];
+  fprintf(out, "%-11s%s of states", what, quantity_bytes((double)state, bytes));
   if (state_stride > 1)
     fprintf(out, ", of one row in %lld", (long long)state_stride);
 }
@@ -105,28 +105,28 @@ static void print_ranks(const forecast *f, FILE *out) {
 }
 
 static void print_chain(const forecast *f, FILE *out) {
-  char time[MESSAGE_NUMBER];
+  char time[QUANTITY_TEXT];
   if (!f->run.stateful) return;
   print_states("chain", f->run.state, f->run.state_stride, out);
   if (f->run.opening >= 0)
     fprintf(out, ", which pass %d begins", f->run.opening);
-  fprintf(out, "; %s to move them\n", message_time(f->states, time));
+  fprintf(out, "; %s to move them\n", quantity_time(f->states, time));
 }
 
 static void print_time(const forecast *f, FILE *out) {
-  char time[MESSAGE_NUMBER], rate[MESSAGE_NUMBER];
+  char time[QUANTITY_TEXT], rate[QUANTITY_TEXT];
   const pattern *p = f->compilation->plan->pattern;
-  fprintf(out, "predicted  %s", message_time(f->seconds, time));
+  fprintf(out, "predicted  %s", quantity_time(f->seconds, time));
   if (f->share >= 0)
     fprintf(out, ", %.3g %% of %sFLOP/s that its processors multiply",
-            100 * f->share, message_scaled(cost_gpu_peak(p, &f->facts), rate));
+            100 * f->share, quantity_scaled(cost_gpu_peak(p, &f->facts), rate));
   fprintf(out, ";\n           nothing is compiled for this: where ptxas spills "
                "registers, dil takes\n           another kernel, and `dil print "
                "--after ptxas` says so\n");
 }
 
 void forecast_print(arena *a, const forecast *f, FILE *out) {
-  char bytes[MESSAGE_NUMBER], text[KNOBS_TEXT];
+  char bytes[QUANTITY_TEXT], text[KNOBS_TEXT];
   const knobs *k = &f->compilation->knobs;
   fprintf(out, "chip       %s, %s%s: %d processors\n", f->name,
           f->facts.name[0] ? "" : "as in an ", f->model, f->facts.processors);
@@ -136,7 +136,7 @@ void forecast_print(arena *a, const forecast *f, FILE *out) {
   print_chain(f, out);
   print_ranks(f, out);
   fprintf(out, "workspace  %s\n",
-          message_bytes((double)f->run.workspace, bytes));
+          quantity_bytes((double)f->run.workspace, bytes));
   print_time(f, out);
 }
 

@@ -71,36 +71,4 @@ void message_json(json_t *object) {
   json_decref(object);
 }
 
-/* The number with its unit, three or four digits of it. */
-static const char *scale_number(double number, double step,
-                                const char *const *unit, int32_t count,
-                                char *text) {
-  int32_t index = 0;
-  while (index + 1 < count && fabs(number) >= step) {
-    number /= step;
-    index++;
-  }
-  int digits = fabs(number) >= 100 || number == floor(number) ? 0
-               : fabs(number) >= 10                           ? 1
-                                                              : 2;
-  snprintf(text, MESSAGE_NUMBER, "%.*f %s", digits, number, unit[index]);
-  return text;
-}
-
-const char *message_bytes(double bytes, char text[MESSAGE_NUMBER]) {
-  static const char *const unit[] = {"bytes", "KiB", "MiB",
-                                     "GiB",   "TiB", "PiB"};
-  return scale_number(bytes, 1024, unit, 6, text);
-}
-
-const char *message_scaled(double number, char text[MESSAGE_NUMBER]) {
-  static const char *const unit[] = {"", "K", "M", "G", "T", "P", "E"};
-  return scale_number(number, 1000, unit, 7, text);
-}
-
-const char *message_time(double seconds, char text[MESSAGE_NUMBER]) {
-  static const char *const unit[] = {"us", "ms", "s"};
-  return scale_number(seconds * 1e6, 1000, unit, 3, text);
-}
-
 double message_clock(void) { return clock_seconds(); }

@@ -101,18 +101,18 @@ void report_json(const report *r, FILE *out) {
 
 void report_stream_text(const stream_chunks *c, const stream_facts *f,
                         bool counted, const char *label, FILE *out) {
-  char bytes[MESSAGE_NUMBER], wait[MESSAGE_NUMBER];
+  char bytes[QUANTITY_TEXT], wait[QUANTITY_TEXT];
   fprintf(out, "%schunks of %lld queries and %lld keys: %lld passes, %lld "
           "skipped", label, (long long)c->queries, (long long)c->keys,
           (long long)f->chunks, (long long)f->skipped);
   if (f->resumed)
     fprintf(out, ", after %lld of a former run", (long long)f->resumed);
   fprintf(out, ",\n%*s%s in", (int)strlen(label), "",
-          message_bytes((double)f->loaded, bytes));
+          quantity_bytes((double)f->loaded, bytes));
   if (!counted)
     fprintf(out, ", %s out, waited %s",
-            message_bytes((double)f->stored, bytes),
-            message_time(f->waited, wait));
+            quantity_bytes((double)f->stored, bytes),
+            quantity_time(f->waited, wait));
   fputc('\n', out);
 }
 
@@ -133,26 +133,26 @@ static void print_device(const report *r, FILE *out) {
 
 /* Where the code came from, and the memory of a run beside its tensors. */
 static void print_code(const report *r, FILE *out) {
-  char time[MESSAGE_NUMBER];
+  char time[QUANTITY_TEXT];
   if (!isfinite(r->compile_seconds)) return;
   fprintf(out, "code    %s in %s", r->kept ? "from the cache" : "compiled",
-          message_time(r->compile_seconds, time));
+          quantity_time(r->compile_seconds, time));
   if (r->open_seconds > 0)
     fprintf(out, ", the compiler loaded in %s",
-            message_time(r->open_seconds, time));
+            quantity_time(r->open_seconds, time));
   if (isfinite(r->workspace))
-    fprintf(out, ", workspace %s", message_bytes(r->workspace, time));
+    fprintf(out, ", workspace %s", quantity_bytes(r->workspace, time));
   fputc('\n', out);
 }
 
 void report_text(const report *r, FILE *out) {
-  char time[MESSAGE_NUMBER], work[MESSAGE_NUMBER], bytes[MESSAGE_NUMBER];
+  char time[QUANTITY_TEXT], work[QUANTITY_TEXT], bytes[QUANTITY_TEXT];
   print_device(r, out);
-  fprintf(out, "time    %s", message_time(r->seconds, time));
+  fprintf(out, "time    %s", quantity_time(r->seconds, time));
   if (strcmp(r->device, "cuda"))
     fprintf(out, " on %d thread%s", r->threads, r->threads == 1 ? "" : "s");
   fprintf(out, ", %s%sFLOP of the definition", r->estimated ? "about " : "",
-          message_scaled(r->flops, work));
+          quantity_scaled(r->flops, work));
   if (r->seconds > 0 && !isnan(report_gflops(r)))
     fprintf(out, ", %.1f GFLOP/s", report_gflops(r));
   if (isfinite(r->share)) fprintf(out, ", %.1f %% of the peak", 100 * r->share);
@@ -160,11 +160,11 @@ void report_text(const report *r, FILE *out) {
   print_code(r, out);
   if (r->ranks)
     fprintf(out, "ring    %d ranks, %s between them, the longest wait %s",
-            r->ranks, message_bytes(r->moved, bytes),
-            message_time(r->waited, time));
+            r->ranks, quantity_bytes(r->moved, bytes),
+            quantity_time(r->waited, time));
   if (r->ranks && r->rank_bytes > 0)
     fprintf(out, ", %s on the GPU of each",
-            message_bytes(r->rank_bytes, bytes));
+            quantity_bytes(r->rank_bytes, bytes));
   if (r->ranks) fputc('\n', out);
   if (r->streamed)
     report_stream_text(&r->chunks, &r->stream, false, "stream  ", out);
@@ -177,14 +177,14 @@ void report_heading(FILE *out) {
 }
 
 void report_row(const report *r, FILE *out) {
-  char force[64], name[96], time[MESSAGE_NUMBER], part[16] = "-";
+  char force[64], name[96], time[QUANTITY_TEXT], part[16] = "-";
   force_text(r->force, force);
   snprintf(name, sizeof name, "%s%s%s", r->kernel, *force ? " " : "", force);
   if (isfinite(r->share))
     snprintf(part, sizeof part, "%.1f %%", 100 * r->share);
   fprintf(out, "%-28s %-10s %7d %10s %9.1f %7s", name,
           r->variant ? r->variant : "-", r->threads,
-          message_time(r->seconds, time), report_gflops(r), part);
+          quantity_time(r->seconds, time), report_gflops(r), part);
   if (r->accuracy) fprintf(out, " %9.2g", r->accuracy->rel_error);
   if (r->accuracy && !isnan(r->accuracy->lse_error))
     fprintf(out, " %9.2g", r->accuracy->lse_error);

@@ -1,7 +1,7 @@
 /* exchange_cost.c - what a topology costs: bytes between ranks, work of each, a
  * predicted time. In: a plan's table, a topology, sizes. Out: a cost. */
 #include "exchange.h"
-#include "compiler/cli/command.h"
+#include "compiler/base/quantity.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/rowset/walk.h"
 #include <jansson.h>
@@ -142,7 +142,7 @@ dil_status exchange_cost_of(arena *a, const plan *of, const topology *t,
 /* Who sends what: the columns receive. */
 static void print_table(const exchange_cost *b, FILE *out) {
   enum { WIDE = 16 };
-  char text[MESSAGE_NUMBER];
+  char text[QUANTITY_TEXT];
   int32_t ranks = b->mesh.ring;
   if (ranks > WIDE) return;
   fprintf(out, "\nfrom \\ to ");
@@ -151,7 +151,7 @@ static void print_table(const exchange_cost *b, FILE *out) {
     fprintf(out, "\n%9d ", from);
     for (int32_t to = 0; to < ranks; to++) {
       int64_t bytes = b->bytes[from * ranks + to];
-      fprintf(out, "%11s", bytes ? message_bytes((double)bytes, text) : "-");
+      fprintf(out, "%11s", bytes ? quantity_bytes((double)bytes, text) : "-");
     }
   }
   fprintf(out, "\n");
@@ -159,7 +159,7 @@ static void print_table(const exchange_cost *b, FILE *out) {
 
 /* Bytes into the busiest rank, step by step. */
 static void print_steps(const exchange_cost *b, FILE *out) {
-  char text[MESSAGE_NUMBER];
+  char text[QUANTITY_TEXT];
   int32_t ranks = b->mesh.ring;
   fprintf(out, "steps      ");
   for (int32_t step = 1; step < ranks; step++) {
@@ -168,29 +168,29 @@ static void print_steps(const exchange_cost *b, FILE *out) {
       most = maximum(most,
                      b->bytes[(to - step + ranks) % ranks * ranks + to]);
     fprintf(out, "%s%s", step > 1 ? ", " : "",
-            message_bytes((double)most, text));
+            quantity_bytes((double)most, text));
   }
   fprintf(out, ": the most that a rank receives in each\n");
 }
 
 static void print_ranks(const exchange_cost *b, double mean, FILE *out) {
-  char in[MESSAGE_NUMBER], away[MESSAGE_NUMBER];
+  char in[QUANTITY_TEXT], away[QUANTITY_TEXT];
   fprintf(out, "%8s %11s %11s %11s %11s %9s\n", "rank", "queries", "keys",
           "sends", "receives", "work");
   for (int32_t i = 0; i < b->mesh.ring; i++)
     fprintf(out, "%8d %11lld %11lld %11s %11s %8.1f%%\n", i,
             (long long)b->queries[i], (long long)b->keys[i],
-            message_bytes((double)sent(b, i), away),
-            message_bytes((double)received(b, i), in),
+            quantity_bytes((double)sent(b, i), away),
+            quantity_bytes((double)received(b, i), in),
             mean > 0 ? 100 * b->pairs[i] / mean : 0);
 }
 
 /* What a branch of the table is called in the file. */
 static const char *branch_name(const exchange_cost *b, int32_t index,
-                               char text[MESSAGE_NUMBER]) {
+                               char text[QUANTITY_TEXT]) {
   const pattern *p = b->plan->pattern;
   const char *name = index < p->branch_count ? p->branch[index].name : NULL;
-  if (!name) snprintf(text, MESSAGE_NUMBER, "branch %d", index);
+  if (!name) snprintf(text, QUANTITY_TEXT, "branch %d", index);
   return name ? name : text;
 }
 
@@ -200,7 +200,7 @@ static bool gathers(const exchange_cost *b, int32_t index) {
 
 static const char *why(const exchange_cost *b, exchange_reason reason,
                        char text[REASON]) {
-  char room[MESSAGE_NUMBER];
+  char room[QUANTITY_TEXT];
   static const char *const reasons[] = {
       [EXCHANGE_NOTHING] = "none of its rows travel",
       [EXCHANGE_FORCED] = "the topology says so",
@@ -208,42 +208,42 @@ static const char *why(const exchange_cost *b, exchange_reason reason,
       [EXCHANGE_NO_GAIN] = "gathering saves no time",
       [EXCHANGE_TOO_LARGE] = "gathering takes more than "};
   snprintf(text, REASON, "%s%s", reasons[reason],
-           reason == EXCHANGE_TOO_LARGE ? message_bytes(b->choice.room, room)
+           reason == EXCHANGE_TOO_LARGE ? quantity_bytes(b->choice.room, room)
                                      : "");
   return text;
 }
 
 /* How fast the links are, and who says so. */
 static void print_speed(const exchange_speed *s, FILE *out) {
-  char rate[MESSAGE_NUMBER], late[MESSAGE_NUMBER];
+  char rate[QUANTITY_TEXT], late[QUANTITY_TEXT];
   if (!(s->bytes > 0)) return;
   fprintf(out, "links      %s: %sB/s each way, %s; a message is there after "
-               "%s\n", s->name, message_scaled(s->bytes, rate), s->source,
-          message_time(s->latency, late));
+               "%s\n", s->name, quantity_scaled(s->bytes, rate), s->source,
+          quantity_time(s->latency, late));
 }
 
 /* Which branch goes which way, and why. */
 static void print_choice(const exchange_cost *b, FILE *out) {
-  char name[MESSAGE_NUMBER], bytes[MESSAGE_NUMBER], text[REASON];
+  char name[QUANTITY_TEXT], bytes[QUANTITY_TEXT], text[REASON];
   for (int32_t i = 0; i < b->choice.branch_count; i++) {
     const exchange_branch *of = &b->choice.branch[i];
     fprintf(out, "%-11s%-10s ", i ? "" : "exchange", branch_name(b, i, name));
     if (of->reason != EXCHANGE_NOTHING)
       fprintf(out, "%-6s %10s in %d message%s: ",
               gathers(b, i) ? "gather" : "ring",
-              message_bytes(of->bytes, bytes), of->messages,
+              quantity_bytes(of->bytes, bytes), of->messages,
               of->messages == 1 ? "" : "s");
     fprintf(out, "%s\n", why(b, of->reason, text));
   }
   if (b->choice.saved > 0)
     fprintf(out, "           gathering saves %s of %s by the speeds of such "
                  "links\n",
-            message_time(b->choice.saved, text),
-            message_time(b->choice.seconds + b->choice.saved, bytes));
+            quantity_time(b->choice.saved, text),
+            quantity_time(b->choice.seconds + b->choice.saved, bytes));
 }
 
 void exchange_cost_print(const exchange_cost *b, FILE *out) {
-  char compute[MESSAGE_NUMBER], transfer[MESSAGE_NUMBER], all[MESSAGE_NUMBER];
+  char compute[QUANTITY_TEXT], transfer[QUANTITY_TEXT], all[QUANTITY_TEXT];
   double sum = 0;
   for (int32_t i = 0; i < b->mesh.ring; i++) sum += b->pairs[i];
   fprintf(out, "\ntopology   %s: ", b->topology->name);
@@ -261,16 +261,16 @@ void exchange_cost_print(const exchange_cost *b, FILE *out) {
   fprintf(out, "predicted  %s if each rank has a device like this one: %s of "
                "passes, %s of\n           transfers, of which up to %.0f %% "
                "behind the passes\n",
-          message_time(fmax(b->compute, b->transfer), all),
-          message_time(b->compute, compute),
-          message_time(b->transfer, transfer), 100 * hidden);
+          quantity_time(fmax(b->compute, b->transfer), all),
+          quantity_time(b->compute, compute),
+          quantity_time(b->transfer, transfer), 100 * hidden);
 }
 
 static json_t *choice_json(const exchange_cost *b) {
   json_t *branches = json_array();
   for (int32_t i = 0; i < b->choice.branch_count; i++) {
     const exchange_branch *of = &b->choice.branch[i];
-    char name[MESSAGE_NUMBER], text[REASON];
+    char name[QUANTITY_TEXT], text[REASON];
     json_array_append_new(
         branches,
         json_pack("{s:s, s:s, s:f, s:i, s:s}", "branch",
