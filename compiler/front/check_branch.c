@@ -212,6 +212,8 @@ static void narrow_window(const scope *s, const statement *window, branch *b) {
 
 /* ---- phases -------------------------------------------------------------- */
 
+/* The phase of a branch for head h. `cycle` is the rule of LongNet (Ding et al.
+ * 2023, arXiv 2307.02486): head h has phase h modulo the dilation. */
 static int64_t branch_phase(const scope *s, const branch *b, int32_t index,
                             int64_t h) {
   int64_t r = b->dilation;

@@ -2,11 +2,12 @@
  * small to fill a tile.
  *
  * In: a pass and a call. Keys and values are read in place, at the stride of
- * the branch; what a row sees of a branch is cut exactly by arithmetic, so
- * that only mask expressions are evaluated. The rows of one K/V head (decoding
- * with grouped queries) go over the same keys together. Where there are few
- * rows, stretches of keys run in parallel and their states are merged in
- * order; how many depends on the shape of the call alone. */
+ * the branch; what a row sees of a branch is cut exactly by arithmetic, so that
+ * only mask expressions are evaluated. The rows of one K/V head (decoding with
+ * grouped queries) go over the same keys together. Where there are few rows,
+ * stretches of keys run in parallel and their states are merged in order, as in
+ * Flash-Decoding (Dao, Haziza, Massa and Sizov 2023, on the PyTorch blog). The
+ * number of stretches depends on the shape of the call alone. */
 #include "run.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/observe/trace.h"

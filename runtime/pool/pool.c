@@ -1,9 +1,11 @@
 /* pool.c - blocks in classes of size, kept from use to use.
  *
  * In: sizes and streams. Out: blocks. There are eight classes for each power
- * of two, so that at most an eighth of a block is not asked for. A request
- * takes a kept block of its class or of one little above; of those, one whose
- * last work is of the same stream, or is done. */
+ * of two, so that at most an eighth of a block is not asked for. The two levels
+ * of TLSF (Masmano et al. 2004) divide sizes so, but blocks of a pool are
+ * neither split nor joined. A request takes a kept block of its class or of one
+ * little above. The last work of that block is of the same stream, or is done;
+ * where there is no room for a new one, the stream waits for it. */
 #include "pool.h"
 #include "runtime/base/environment.h"
 #include "runtime/base/status.h"

@@ -3,10 +3,11 @@
  *
  * In: a whole call in memory of the host, which may be a mapped file; a bound.
  * Out: o and lse. A thread brings the rows of the next chunk into one of two
- * buffers while passes run on the other (page 3 of the design: one pass a
- * chunk, resuming). Only rows that some query of the chunk reaches are brought
- * (partition.h); chunks without any are skipped. Keys come in rising order:
- * what a result is rounded to depends on the cuts, and on nothing else. */
+ * buffers while passes run on the other. Each chunk of keys is one pass, which
+ * resumes the state of the pass before. Only rows that some query of the chunk
+ * reaches are brought (partition.h); chunks without any are skipped. Keys come
+ * in rising order: what a result is rounded to depends on the cuts, and on
+ * nothing else. */
 #ifndef DIL_RUNTIME_STREAM_STREAM_H
 #define DIL_RUNTIME_STREAM_STREAM_H
 

@@ -1,8 +1,12 @@
 /* general.cu - the kernel for everything: any head_dim up to 256, any strides,
- * any plan, sm_80 and up, by mma.sync. One block a tile of rows; its keys are
- * walked branch by branch with one running softmax (design: one pass). K of
- * the next tile travels while this one's scores are turned into weights, V
- * while they are made. Correct for all; hopper.cu is the fast one.
+ * any plan, sm_80 and up, by mma.sync. One block takes a tile of rows. It walks
+ * their keys branch by branch, in one pass with one running softmax. K of the
+ * next tile travels while this one's scores are turned into weights, V while
+ * they are made. The kernel is correct for all; hopper.cu is the fast one.
+ *
+ * The loop over key tiles is that of FlashAttention-2 (Dao 2023, arXiv
+ * 2307.08691). Splits over keys are those of Flash-Decoding (Dao, Haziza, Massa
+ * and Sizov 2023, on the PyTorch blog).
  *
  *   dil_pass   one pass of the plan, or one of its splits over keys
  *   dil_merge  the splits of a row, in order, into its end
@@ -97,7 +101,7 @@ DIL_INLINE void make_weights(const dil_params &p, const dil_tile &t, int group,
 #endif
 }
 
-/* Weights of a visit and what they make of its values, which are on the way. */
+/* Weights of a visit, and their sums of its values, which are on the way. */
 DIL_INLINE void finish_visit(const dil_params &p, const dil_tile &t,
                              const dil_visit &v,
                              const unsigned (&bits)[ROW_GROUPS],

@@ -1,14 +1,15 @@
 // hopper.cu - attention forward on Hopper, all branches of a pattern in one
 // kernel.
 //
-// The design is that of FlashAttention-3 (arXiv:2407.08608): a persistent
-// kernel with one thread block on each multiprocessor and specialised warps.
-// The first warpgroup produces. One of its warps is the tile scheduler and
-// plans each tile's runs of keys. Another warp copies queries and keys, one
-// thread copies values, and the last warp clears bare rows (rows that no branch
-// selects). The other warpgroups consume, 64 query rows each: S = Q K^T,
-// softmax, O += P V. Named barriers let them take turns at the tensor cores, so
-// that one multiplies while the others exponentiate (ping-pong scheduling).
+// The design is that of FlashAttention-3 (Shah et al. 2024, arXiv:2407.08608):
+// a persistent kernel with one thread block on each multiprocessor and
+// specialised warps. The first warpgroup produces. One of its warps is the tile
+// scheduler and plans each tile's runs of keys. Another warp copies queries and
+// keys, one thread copies values, and the last warp clears bare rows (rows that
+// no branch selects). The other warpgroups consume, 64 query rows each:
+// S = Q K^T, softmax, O += P V. Named barriers let them take turns at the
+// tensor cores, so that one multiplies while the others exponentiate (ping-pong
+// scheduling).
 //
 // Only the planner knows tiles, classes and branches. Consumers see one endless
 // stream of key blocks, each with a message that says how to treat it. A
