@@ -1,9 +1,10 @@
-// peak.cu - what this device multiplies at most: products of the element that
-// a kernel uses, out of shared memory or registers, and nothing else.
+// peak.cu - measures how fast this device multiplies at most. The kernel does
+// nothing but products of the element that an attention kernel uses, out of
+// shared memory or registers.
 //
-// Two blocks of 128 threads a multiprocessor on Hopper (wgmma), of 256 before
-// it (mma.sync). The operands are random and finite: on zeros the chip runs
-// faster than on anything that people multiply.
+// A multiprocessor holds two blocks: of 128 threads on Hopper (wgmma), of 256
+// before it (mma.sync). The operands are random and finite: on zeros the chip
+// runs faster than on anything that people multiply.
 
 #ifndef ELEMENT
 #define ELEMENT 1        // 0 tf32, 1 bf16, 2 f16

@@ -1,6 +1,6 @@
-// rows.cu - what a rank of a ring does with rows besides attention: packs those
-// that travel into a message, spreads a message over their places, and makes
-// random ones by their numbers, so that any of them can be made again anywhere.
+// rows.cu - the kernels of a ring's rank besides attention. They pack rows into
+// a message, spread a message over the places of its rows, and make random rows
+// by their numbers. Any rank can therefore make any random row again.
 
 #include "templates/shared/ptx.cuh"
 #include "templates/rows.h"

@@ -24,8 +24,9 @@ typedef struct cuda_codes {
   pthread_mutex_t lock;    /* of the loading of one that was to come */
 } cuda_codes;
 
-/* Loads what has its cubin. What is made of half of them is closed, too. No
- * device: nothing is loaded, and calls can only be foreseen. */
+/* Loads the codes that have their cubin. A failure leaves codes half made;
+ * close them too. Without a device it loads nothing, and calls can only be
+ * foreseen. */
 dil_status codes_open(cuda_codes *codes, dil_cuda *device,
                       const dil_table *table, const dil_cuda_code *from,
                       int32_t count, dil_more more, const void *context);

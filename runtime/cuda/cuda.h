@@ -34,9 +34,9 @@ typedef struct dil_cuda_code {
   size_t size;
 } dil_cuda_code;
 
-/* ---- what the module dilrt-cuda.so exports ------------------------------- */
+/* ---- exports of the module dilrt-cuda.so --------------------------------- */
 
-struct ring_device;      /* ../ring_device.h */
+struct ring_device;      /* runtime/ring/ring_device.h */
 struct device_transfer;  /* runtime/ring/transfer.h */
 struct dil_normal_place;
 typedef struct dil_cuda dil_cuda;               /* a device */

@@ -1,4 +1,4 @@
-/* device.h - what module.c lists: the functions behind dil_cuda_module. */
+/* device.h - the functions that module.c lists, behind dil_cuda_module. */
 #ifndef DIL_RUNTIME_CUDA_DEVICE_H
 #define DIL_RUNTIME_CUDA_DEVICE_H
 
@@ -45,8 +45,9 @@ dil_status kernel_open(dil_cuda_kernel *kernel, const dil_call *call,
 int64_t kernel_workspace(const dil_cuda_kernel *kernel);
 dil_status kernel_time(dil_cuda_kernel *kernel, const dil_call *call,
                        double *seconds);
-/* Seconds on the device of what `work` puts on the default stream: as it
- * comes, or behind the same once more, on a device that is busy already. */
+/* Seconds on the device of the work that `work` puts on the default stream.
+ * CLOCK_ALONE: as it comes. CLOCK_BEHIND: behind the same work once more, on a
+ * device that is busy already. */
 typedef enum cuda_clock { CLOCK_ALONE, CLOCK_BEHIND } cuda_clock;
 dil_status cuda_time(const dil_cuda *device, cuda_clock clock,
                      dil_status (*work)(void *), void *context,

@@ -1,9 +1,9 @@
-/* estimate.c - what a call would take of a GPU that need not be there.
+/* estimate.c - the needs of a call on a GPU that may be absent.
  *
- * In: what is known of a GPU, the codes of a plan without their cubins, a
- * call's shapes. Out: for each pass the code that takes it, its tiles and what
- * they visit; states and workspace. The questions are those that a run asks
- * itself (kernel.c), of a device that is its facts alone. */
+ * In: the facts of a GPU, the codes of a plan without their cubins, a call's
+ * shapes. Out: for each pass the code that takes it, its tiles and the key
+ * blocks that they visit; states and workspace. A run asks the same questions
+ * (kernel.c) of a device that is there. */
 #include "kernel.h"
 #include "runtime/base/status.h"
 #include "runtime/rowset/walk.h"
@@ -57,7 +57,7 @@ static dil_status foresee_passes(const dil_cuda_kernel *k, cuda_run *r,
   }
   dil_status status = kernel_lay_out(k, r, &at);
   if (status) return status;
-  out->state = at.bounds; /* before those there are states alone */
+  out->state = at.bounds; /* before the bounds there are only states */
   out->workspace = at.end;
   return DIL_OK;
 }

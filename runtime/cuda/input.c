@@ -1,7 +1,7 @@
 /* input.c - the declared inputs as kernels see them. In: a call. Out: addresses
- * and strides; for those that masks read, room for the bounds of their blocks
- * (templates/shared/bounds.cuh), so that whole tiles are known empty or full.
- * */
+ * and strides. Inputs that masks read also get room for the bounds of their
+ * blocks (templates/shared/bounds.cuh). By these bounds, kernels know whole
+ * tiles to be empty or full. */
 #include "cuda.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/rowset/walk.h"

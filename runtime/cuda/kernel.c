@@ -124,7 +124,7 @@ static dil_status check_call(const dil_cuda_kernel *k, const dil_call *call,
   return status;
 }
 
-/* ---- which pass takes what ----------------------------------------------- */
+/* ---- the code of each pass ----------------------------------------------- */
 
 /* Whether every row of the call sees a key by this branch: its own. */
 static bool sees_itself(const cuda_run *r, const dil_branch *b) {
@@ -181,7 +181,8 @@ dil_status cuda_launch(const cuda_run *r, const cuda_code *code, int32_t entry,
                     "launch a kernel");
 }
 
-/* Whether a call takes what only the last code has: see codes_take_last. */
+/* Whether a call needs kernels that only the last code has: see
+ * codes_take_last. */
 static bool takes_last(const dil_cuda_kernel *k, const cuda_run *r) {
   bool stateful = k->stateful && !r->opened;
   bool own = (stateful || k->leaves_out) && !r->shard;
@@ -226,7 +227,7 @@ dil_status kernel_lay_out(const dil_cuda_kernel *k, const cuda_run *r,
   return DIL_OK;
 }
 
-/* `state_o` and `state_lse` become those of pass p of a shard. */
+/* Points `state_o` and `state_lse` at the state of pass p of a shard. */
 static void choose_state(cuda_run *r, int32_t p) {
   int64_t before =
       combine_is_additive(r->table) ? p * kernel_rows_of_state(r) : 0;

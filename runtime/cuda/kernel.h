@@ -1,5 +1,5 @@
-/* kernel.h - a plan on a device, or on one that is only thought of: what running
- * it (kernel.c) and foreseeing a run (estimate.c) share. */
+/* kernel.h - a plan on a device, which may be absent. Running the plan
+ * (kernel.c) and foreseeing a run (estimate.c) share these declarations. */
 #ifndef DIL_RUNTIME_CUDA_KERNEL_H
 #define DIL_RUNTIME_CUDA_KERNEL_H
 
@@ -22,10 +22,10 @@ typedef struct layout {
   int64_t state_lse, bounds, pass, end;
 } layout;
 
-/* Fills `chained` and what follows from it. */
+/* Fills `chained`, `stateful` and `leaves_out`. */
 void kernel_count_passes(dil_cuda_kernel *k);
-/* Finds the pass that opens the rows, if there is one, and how far apart those
- * stand that have a state. */
+/* Finds the pass that opens the rows, if there is one, and the least distance
+ * of rows that have a state. */
 void kernel_find_opening(const dil_cuda_kernel *k, cuda_run *r);
 int64_t kernel_rows_of_state(const cuda_run *r);
 dil_status kernel_lay_out(const dil_cuda_kernel *k, const cuda_run *r,

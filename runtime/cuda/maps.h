@@ -1,4 +1,4 @@
-/* maps.h - tensor maps, and those of the last tensors kept; see maps.c. */
+/* maps.h - tensor maps, and a cache of the last ones; see maps.c. */
 #ifndef DIL_RUNTIME_CUDA_MAPS_H
 #define DIL_RUNTIME_CUDA_MAPS_H
 

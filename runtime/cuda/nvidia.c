@@ -1,5 +1,5 @@
-/* nvidia.c - opens the CUDA driver at run time, once, and translates what it
- * says. In: libcuda.so.1. Out: a table of its functions, or the reason why
+/* nvidia.c - opens the CUDA driver at run time, once, and translates its
+ * errors. In: libcuda.so.1. Out: a table of its functions, or the reason why
  * there is none, remembered. */
 #include "nvidia.h"
 #include "runtime/base/status.h"
@@ -50,7 +50,7 @@ dil_status cuda_driver_open(const cuda_driver **driver) {
   return failure[0] ? dil_fail(DIL_ENVIRONMENT, "%s", failure) : DIL_OK;
 }
 
-/* ---- what the driver says ------------------------------------------------ */
+/* ---- errors of the driver ------------------------------------------------ */
 
 static _Thread_local const dil_cuda *entered; /* by this thread, and how deep */
 static _Thread_local int32_t depth;

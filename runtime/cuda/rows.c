@@ -1,4 +1,4 @@
-/* rows.c - what a rank does with rows on a GPU; see templates/rows.cu. In: a
+/* rows.c - launches the kernels of templates/rows.cu for a rank. In: a
  * route, keys, a message, all of them on the device. Out: launches. */
 #include "rows.h"
 #include "runtime/base/arithmetic.h"

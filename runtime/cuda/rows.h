@@ -17,7 +17,7 @@ typedef struct rows_target {
  * has none yet, which may wait for the device. */
 dil_status rows_move(const rows_target *to, route *r, const ring_keys *keys,
                      void *message, bool spread);
-/* The copy's bytes, for who brings it there himself. */
+/* The copy's bytes, for a caller that brings the copy to the device itself. */
 int64_t rows_list_bytes(const route *r);
 void rows_list(const route *r, void *out);
 void rows_forget(dil_cuda *device, route *r);

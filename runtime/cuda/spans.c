@@ -91,7 +91,8 @@ static void write_span(cuda_spans *s, gpu_span *span) {
   if (since > MOVE_MILLISECONDS) move_origin(s, span, end);
 }
 
-/* Those that are done, from the oldest on; with `all`, those that are not. */
+/* Writes the spans that are done, from the oldest on; with `all`, the others
+ * too. */
 static void write_done(cuda_spans *s, bool all) {
   const cuda_driver *driver = s->device->driver;
   for (int32_t i = 0; i < SPANS; i++) {

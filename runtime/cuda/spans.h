@@ -1,4 +1,4 @@
-/* spans.h - what a GPU did when, for the trace: a line a stream. */
+/* spans.h - times of the work on a GPU, for the trace: a line a stream. */
 #ifndef DIL_RUNTIME_CUDA_SPANS_H
 #define DIL_RUNTIME_CUDA_SPANS_H
 
@@ -10,7 +10,7 @@ typedef struct cuda_spans cuda_spans;
 /* NULL when nothing is traced, or events cannot be had: then nothing is seen
  * of this device. The device's context is this thread's, here and below. */
 cuda_spans *spans_new(const dil_cuda *device);
-/* Writes what is left, once it is done. */
+/* Waits for the spans that are left, and writes them. */
 void spans_free(cuda_spans *s);
 
 /* Around work that is put on a stream. spans NULL: nothing. The number goes

@@ -54,8 +54,8 @@ DIL_INLINE void load_queries(const dil_params &p, const dil_tile &t) {
       });
 }
 
-/* Rows `stride` elements apart: those that a thread copies follow each other at
- * one distance. */
+/* Rows `stride` elements apart: the rows that one thread copies follow each
+ * other at one distance. */
 template <int ROWS, int WIDTH, int PITCH>
 DIL_INLINE void load_series(const dil_params &p, char *to, bool whole,
                             const element *from, long long stride,

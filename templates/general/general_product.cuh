@@ -1,6 +1,6 @@
 /* general_product.cuh - the products of general.cu: scores of a tile of keys,
  * sums of its values, and values that are not finite. A warp has ROW_GROUPS
- * groups of 16 rows, which share what is read of keys and values. Needs the
+ * groups of 16 rows, which share each read of keys and values. Needs the
  * sizes that general.cu defines. */
 #pragma once
 
@@ -215,11 +215,11 @@ DIL_INLINE void take_bad_values(const float (&w)[ROW_GROUPS][SCORE_TILES][4],
 
 /* ---- a second look ------------------------------------------------------- */
 
-/* What becomes NaN where it should not: three products of tf32 by an infinity;
- * bad values by the weights of pairs that are dropped or scored -inf, which a
- * full tile does not ask for. A tile of rows that came out so is gone over once
- * more with care: all tiles as if they were partial, scores by plain products
- * where those of tf32 are three. */
+/* A sum can become NaN where it should not, in two ways. One is a triple tf32
+ * product with an infinity. The other is a bad value times the weight of a pair
+ * that is dropped or scored -inf, since a full tile does not ask about pairs.
+ * The kernel goes over such a tile of rows once more with care. It then treats
+ * all key tiles as partial, and takes plain products for triple tf32 ones. */
 enum { PLAINLY = !ELEMENT && !FAST, CARES = PLAINLY || HIDING || DROPOUT };
 
 template <int count> DIL_INLINE bool is_lost(const float (&o)[count][4]) {

@@ -35,9 +35,9 @@ DIL_INLINE void begin_rows(dil_state &state, float (&o)[VALUE_TILES][4]) {
   }
 }
 
-/* The end of row `row` of the state's and the output's order, (b, n, h): sum(d)
- * are its sums, of weights that add up to l and belong to m; what an earlier
- * pass or shard has left joins them. Without a key nothing of that changes. */
+/* The end of row `row` of the state's and the output's order, (b, n, h). Its
+ * sums are sum(d); their weights add up to l and belong to m. The state that an
+ * earlier pass or shard has left joins them. Without a key it stays. */
 template <class Sum>
 DIL_INLINE void finish_row(const dil_params &p, long long row, int b, int n,
                            int h, float m, float l, Sum sum) {

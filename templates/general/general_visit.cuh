@@ -112,21 +112,23 @@ DIL_INLINE void begin_branch(const dil_params &p, const dil_tile &t, int branch,
 
 /* ---- how often keys count ------------------------------------------------ */
 
-/* A hosted branch: its keys, its segment, and what earlier hosts take. */
+/* A hosted branch: its keys, its segment, and the keys that earlier hosts
+ * take. */
 struct dil_guest {
   int start, step;
   dil_span segment, taken;
 };
 
-/* What a block shares beside rows: its tile, where it stands in the keys, and
- * two visits, the one at hand and the next. */
+/* The desk is all that a block shares beside rows: its tile, its place in the
+ * keys, and two visits, the one at hand and the next. */
 struct dil_desk {
   dil_tile tile;
   dil_cursor cursor;
   dil_visit visit[2];
   bool careful; /* rows are gone over again */
-  /* Of a visit that is neither full nor a window: what is known of parts of 16
-   * rows and 8 keys, a byte for each 16 rows, a bit for each 8 keys. */
+  /* Whether parts of 16 rows and 8 keys are live or full: a byte for each 16
+   * rows, a bit for each 8 keys. Only visits that are neither full nor a window
+   * have them. */
   unsigned part_live[2][PART_TURNS], part_full[2][PART_TURNS];
 #if HOSTING
   int guests[2];
@@ -184,7 +186,7 @@ DIL_INLINE int tiles_of(int first, int end) {
   return end > first ? (end - first - 1) / TILE_KEYS + 1 : 0;
 }
 
-/* The piece first..end-1, less what other splits take of it. */
+/* The piece first..end-1, less the tiles that other splits take. */
 DIL_INLINE void begin_piece(dil_cursor &c, int first, int end) {
   int tiles = tiles_of(first, end);
   int dropped = least(c.skip, tiles), taken = least(c.take, tiles - dropped);
@@ -217,8 +219,8 @@ DIL_INLINE bool next_piece(const dil_params &p, const dil_tile &t,
   return true;
 }
 
-/* Where keys are split all tiles are counted first, then walked from the start
- * with those of this split left. */
+/* Where keys are split, the warp first counts all tiles. Then it walks them
+ * from the start and takes only the tiles of this split. */
 DIL_INLINE void begin_cursor(const dil_params &p, const dil_tile &t) {
   if (threadIdx.x == 0) {
     dil_cursor c;
@@ -244,7 +246,7 @@ DIL_INLINE void share_tiles(const dil_params &p, const dil_tile &t,
   c.take = (int)(c.tiles * (t.split + 1) / p.splits) - c.skip;
 }
 
-/* ---- what is known of tiles ---------------------------------------------- */
+/* ---- empty, full and partial tiles --------------------------------------- */
 
 /* All rows, and this lane's of the next 32 tiles. */
 DIL_INLINE dil_box map_box(const dil_params &p, const dil_tile &t,
@@ -350,8 +352,8 @@ DIL_INLINE void plan_visit(const dil_params &p, int slot) {
   __syncwarp();
 }
 
-/* Bits of a group of this warp: its parts are all, none, or what their pairs
- * say. */
+/* Bits of a group of this warp. A part keeps all pairs or none, or each pair is
+ * asked. */
 DIL_INLINE unsigned visit_bits(const dil_params &p, const dil_tile &t,
                                int slot, int group) {
   const dil_visit &v = DESK.visit[slot];

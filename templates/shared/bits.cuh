@@ -1,11 +1,11 @@
 /* bits.cuh - masks over a block of keys at once. In: a thread's two rows, the
- * block's columns, and what ranges have settled of the block before. Out: which
- * of the thread's pairs are kept, as bits.
+ * block's columns, and the parts that ranges have settled for the block before.
+ * Out: which of the thread's pairs are kept, as bits.
  *
- * A condition is taken apart at its && and ||: what depends on the row alone
- * is asked once a row, what depends on the key alone once a key by the whole
- * warp, and only what is left pair by pair. Parts that ranges settle, and sides
- * that no longer matter to the warp, are not asked at all.
+ * A condition is taken apart at its && and ||. A part that depends on the row
+ * alone is asked once a row. A part that depends on the key alone is asked once
+ * a key by the whole warp. The other parts are asked pair by pair. Parts that
+ * ranges settle, and sides that no longer matter to the warp, are not asked.
  *
  * Column 32 q + 8 a + 2 c + e (c: lane % 4) is bit 8 a + 2 q + e of its
  * thread; fragments (softmax.cuh) hold it as element e of group 4 q + a. */
@@ -20,16 +20,16 @@ struct dil_bits {
 struct dil_block {
   int i[2];       /* positions of the thread's rows */
   int j, step;    /* of column 0, and between columns */
-  unsigned known; /* what dil_known says of it */
+  unsigned known; /* the word of dil_known */
 };
 
-/* Part `part` of the masks over a block: bit 0, whether its range settles it;
- * bit 1, as what. */
+/* Part `part` of the masks over a block. Bit 0: its range settles it. Bit 1: it
+ * is then true. */
 DIL_INLINE unsigned bits_settled(int part, dil_range condition) {
   return r_single(condition) ? (1u | (condition.low != 0) << 1) << 2 * part : 0;
 }
 
-/* Those that a block of TILE_KEYS columns has. */
+/* The bits that a block of TILE_KEYS columns has. */
 #define DIL_BITS_ALL                                                          \
   (TILE_KEYS == 128 ? ~0u : ((1u << TILE_KEYS / 16) - 1) * 0x01010101u)
 
@@ -67,14 +67,14 @@ DIL_INLINE unsigned bits_below(int end) {
   return bits;
 }
 
-/* What depends on the row alone. */
+/* A condition that depends on the row alone. */
 template <class Condition>
 DIL_INLINE dil_bits bits_rows(const dil_block &x, Condition kept) {
   return {{kept(x.i[0]) ? DIL_BITS_ALL : 0, kept(x.i[1]) ? DIL_BITS_ALL : 0}};
 }
 
-/* What depends on the key alone: a lane asks for one column of 32. `part`: its
- * number among those that ranges may settle; -1: none. */
+/* A condition that depends on the key alone: a lane asks for one column of 32.
+ * `part`: its number among the parts that ranges may settle; -1: none. */
 template <int part, class Condition>
 DIL_INLINE dil_bits bits_columns(const dil_block &x, Condition kept) {
   if (part >= 0 && x.known >> 2 * part & 1)

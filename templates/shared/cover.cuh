@@ -1,7 +1,8 @@
-/* cover.cuh - interval arithmetic: what a mask makes of a whole tile. In: the
- * ranges of positions and heads. Out: a condition's range, {0, 0} when no pair
- * is kept, {1, 1} when all are. Never too narrow; integers that might wrap and
- * floats that might be NaN are anything. Meanings are those of pair.cuh. */
+/* cover.cuh - interval arithmetic: a mask over a whole tile. In: the ranges of
+ * positions and heads. Out: a condition's range, {0, 0} when no pair is kept,
+ * {1, 1} when all are. A range is never too narrow. Integers that might wrap
+ * and floats that might be NaN have the widest range. Operations mean the same
+ * as in pair.cuh. */
 #ifndef DIL_TEMPLATES_SHARED_COVER_H
 #define DIL_TEMPLATES_SHARED_COVER_H
 #include "templates/shared/pair.cuh"
@@ -212,7 +213,7 @@ DIL_INLINE int r_elements(const dil_range *at) {
   return more < DIL_ELEMENTS_MOST ? (int)more + 1 : 0;
 }
 
-/* The index of element number n of those. */
+/* The index of element number n of them. */
 DIL_INLINE int r_index(dil_range at, int n) {
   return (int)(at.low + n < at.high ? at.low + n : at.high);
 }

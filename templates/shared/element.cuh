@@ -46,9 +46,9 @@ DIL_INLINE void multiply_16(float (&d)[4], const unsigned (&a)[4], unsigned b0,
   else multiply_bf16(d, a, b0, b1);
 }
 
-/* What goes beside a float into its products: what tf32 does not see of it
- * (the product cuts 13 bits, the difference is exact; of an infinity it is
- * NaN); `fast`: its tf32. */
+/* The second operand of a float in its products: the rest that tf32 does not
+ * see. The product cuts 13 bits, so the rest is exact; of an infinity it is
+ * NaN. With `fast` it is the float's tf32. */
 DIL_INLINE unsigned tf32_beside(unsigned x) {
   if (FAST) return round_tf32(x);
   float high = __uint_as_float(x & 0xffffe000u);

@@ -1,7 +1,7 @@
 /* epilogue.cuh - how a row of a pass ends. In: m (units of log2), l and sums.
  * Out: the call's o and lse where no other pass touches the head; else the
- * state that the next pass resumes, or (`mean`, `sum`) what it adds to. In a
- * part of a sequence all is state, and `mean` and `sum` have one a pass. */
+ * state that the next pass resumes or (`mean`, `sum`) adds to. In a shard of a
+ * sequence all is state, and `mean` and `sum` have one state for each pass. */
 #ifndef DIL_TEMPLATES_SHARED_EPILOGUE_H
 #define DIL_TEMPLATES_SHARED_EPILOGUE_H
 #include "templates/shared/element.cuh"

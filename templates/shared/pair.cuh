@@ -1,12 +1,12 @@
-/* pair.cuh - what mask and score expressions are made of: integers that wrap
+/* pair.cuh - the operations of mask and score expressions: integers that wrap
  * and floor, floats of single roundings, hash, inputs that read 0 outside.
- * Every meaning is that of compiler/pattern/expr.c. */
+ * Every operation means the same as in compiler/pattern/expr.c. */
 #ifndef DIL_TEMPLATES_SHARED_PAIR_H
 #define DIL_TEMPLATES_SHARED_PAIR_H
 #include "templates/shared/launch.h"
 #include "templates/shared/ptx.cuh"
 
-/* What an expression sees besides i, j and s. */
+/* The values that an expression reads besides i, j and s. */
 struct dil_pair {
   int b, h, B, N, M;
   const dil_device_input *input;

@@ -59,8 +59,8 @@ DIL_INLINE void load_matrices_turned(unsigned (&x)[4], unsigned from) {
       : "memory");
 }
 
-/* d += a b: 16 x 16 by 16 x 8, and 16 x 8 by 8 x 8 (tf32: the low 13 bits of
- * what goes in are not seen). */
+/* d += a b: 16 x 16 by 16 x 8, and 16 x 8 by 8 x 8 (tf32: the product ignores
+ * the low 13 bits of its operands). */
 #define DIL_PRODUCT_16(name, types)                                           \
   DIL_INLINE void name(float (&d)[4], const unsigned (&a)[4], unsigned b0,    \
                        unsigned b1) {                                         \

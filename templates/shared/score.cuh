@@ -49,8 +49,8 @@ DIL_INLINE bool branch_reaches(int branch, int h, int t, int j,
          branch_keeps(branch, t, j, at);
 }
 
-/* `union`: a key counts in the first branch that reaches it; `rivals` are those
- * before this one that may. */
+/* `union`: a key counts in the first branch that reaches it. `rivals` are the
+ * branches before this one that may reach it. */
 DIL_INLINE bool is_counted(dil_set rivals, int h, int t, int j,
                            const dil_pair &at) {
 #pragma unroll 1

@@ -47,8 +47,8 @@ DIL_INLINE void subtract_maximum(float (&s)[TILES][4], int r, float &c2,
   base = 0;
 }
 
-/* Scores become weights 2^(c2 * s - m); alpha is what older sums lose. A key
- * that counts several times has its column's number in `times` (shared
+/* Scores become weights 2^(c2 * s - m); alpha is the factor of older sums. A
+ * key that counts several times has its column's number in `times` (shared
  * memory; NULL: all count once). */
 template <int TILES>
 DIL_INLINE void softmax_step(dil_state &state, float (&s)[TILES][4], float c2,

@@ -1,12 +1,12 @@
 /* walk.cuh - from the number of a tile to its rows, and from its rows to the
- * keys that they see, by arithmetic on the plan's tables. Rows and keys may be
- * those of a shard of a sequence, and heads some of the plan's: positions and
- * heads are numbered as in the whole.
+ * keys that they see, by arithmetic on the plan's tables. A call may hold a
+ * shard of a sequence and some of the plan's heads. Positions and heads are
+ * then numbered as in the whole.
  *
  * A cell is a stretch of positions in which no branch of the pass changes its
  * segment. A tile's rows stand one period apart inside a cell, so that the
- * same branches select all of them; what they see of a branch is then one
- * arithmetic sequence of keys. */
+ * same branches select all of them. They then see one arithmetic sequence of
+ * keys by each branch. */
 #ifndef DIL_TEMPLATES_SHARED_WALK_H
 #define DIL_TEMPLATES_SHARED_WALK_H
 #include "templates/shared/plan.cuh"
@@ -162,7 +162,7 @@ DIL_INLINE int row_from(const dil_params &p, const dil_tile &t, int low) {
   return t.origin + (low - t.origin + step - 1) / step * step;
 }
 
-/* What is left of a number when its last digit, of `size` values, is taken. */
+/* Takes the last digit, of `size` values, off a number and returns it. */
 DIL_INLINE int take_digit(unsigned &number, int size) {
   unsigned rest = number / (unsigned)size;
   int digit = (int)(number - rest * (unsigned)size);
@@ -171,8 +171,8 @@ DIL_INLINE int take_digit(unsigned &number, int size) {
 }
 
 /* Tile number `item`, of tile_rows rows. Blocks of late rows come first: with
- * `causal` they see the most. Where there are few tiles those of all heads do;
- * else those of a head stay together, near the same keys. */
+ * `causal` they see the most. Where there are few tiles, the late blocks of all
+ * heads come first; else the blocks of a head stay together, near its keys. */
 DIL_INLINE dil_tile find_tile(const dil_params &p, unsigned item,
                               int tile_rows) {
   dil_tile t;
