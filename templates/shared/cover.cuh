@@ -99,9 +99,15 @@ DIL_INLINE dil_range r_ceil(dil_range a) { return a; }
 
 /* ---- floats: every operation rounds monotonically ------------------------ */
 
+/* With an infinite end, inf - inf or 0 * inf may stand inside the box although
+ * no corner is NaN. */
+DIL_INLINE bool f_infinite(dil_reals a) {
+  return fabsf(a.low) > 3.402823466e38f || fabsf(a.high) > 3.402823466e38f;
+}
+DIL_INLINE bool f_zero(dil_reals a) { return a.low <= 0 && a.high >= 0; }
 DIL_INLINE dil_reals r_add(dil_reals a, dil_reals b) {
   return f_of(__fadd_rn(a.low, b.low), __fadd_rn(a.high, b.high),
-              a.nan || b.nan);
+              a.nan || b.nan || (f_infinite(a) && f_infinite(b)));
 }
 DIL_INLINE dil_reals r_neg(dil_reals a) { return {-a.high, -a.low, a.nan}; }
 DIL_INLINE dil_reals r_sub(dil_reals a, dil_reals b) {
@@ -113,6 +119,8 @@ DIL_INLINE dil_reals f_corners(float a, float b, float c, float d, bool nan) {
           nan};
 }
 DIL_INLINE dil_reals r_mul(dil_reals a, dil_reals b) {
+  if ((f_zero(a) && f_infinite(b)) || (f_zero(b) && f_infinite(a)))
+    return f_any();
   return f_corners(__fmul_rn(a.low, b.low), __fmul_rn(a.low, b.high),
                    __fmul_rn(a.high, b.low), __fmul_rn(a.high, b.high),
                    a.nan || b.nan);
