@@ -1,10 +1,10 @@
 /* command_explain.c - `dil explain FILE --seq N`: what a pattern costs, counted
  * exactly, and how long it would take here, which is a prediction. */
 #include "call_setup.h"
-#include "compiler/exchange/exchange.h"
 #include "gpu_estimate.h"
 #include "session_stream.h"
 #include "compiler/analysis/cost.h"
+#include "compiler/exchange/exchange.h"
 #include "runtime/base/status.h"
 #include "runtime/cpu/peak.h"
 #include <jansson.h>

@@ -32,13 +32,20 @@ char *code_cache_key(const code_request *of, const gpu_request *request,
 void code_cache_list_codes(const code_request *of, const gpu_request *request,
                            char *key, size_t size, double seconds);
 
-/* ---- for cubin_cache.c --------------------------------------------------- */
+/* ---- code_cache_key.c: keys, for the files of both caches ---------------- */
 
 typedef enum code_module { MODULE_CPU, MODULE_GPU, MODULE_COUNT } code_module;
 /* Opens a cache key that begins with the back end's identity; the caller writes
  * the rest and closes it. NULL: the back end's file cannot be read, or memory
  * is lacking. */
 FILE *code_cache_open_key(code_module module, char **bytes, size_t *size);
+typedef struct code_bytes {
+  char *bytes; /* malloced; NULL: no key or value, or no memory */
+  size_t size;
+} code_bytes;
+/* The key of a plan's code. `target`: "avx512 tiles" or "sm_90 general". */
+code_bytes code_cache_key_of(const code_request *of, code_module m,
+                             const char *target);
 /* Makes a path absolute, since loaders report it as it was given to them.
  * Returns `room`, or NULL: it is too long, or there is no current folder. */
 const char *code_cache_absolute(const char *path, char room[PATH_MAX]);

@@ -4,8 +4,8 @@
  * later. */
 #include "rows.h"
 #include "runtime/base/status.h"
-#include "runtime/rowset/walk.h"
 #include "runtime/ring/transfer.h"
+#include "runtime/rowset/walk.h"
 #include <stdlib.h>
 
 enum { NON_BLOCKING = 1, UNTIMED = 2, SOON = -1 /* before passes */ };

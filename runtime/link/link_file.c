@@ -464,8 +464,7 @@ static dil_status meet(const char *path, int32_t rank, int32_t ranks,
 
 /* Waits a little, so that late ranks find the file and the reason in it. */
 static void await_others(const file_link *l) {
-  enum { SOON = 3 }; /* seconds */
-  double end = clock_seconds() + SOON;
+  double end = clock_seconds() + 3;
   for (int32_t i = 0; i < l->link.ranks; i++)
     while (!atomic_load(&l->board->seat[i].pid) && clock_seconds() < end)
       clock_rest(INT64_MAX);

@@ -11,8 +11,8 @@
 #ifndef DIL_RUNTIME_STREAM_STREAM_H
 #define DIL_RUNTIME_STREAM_STREAM_H
 
-#include "runtime/ring/transfer.h"
 #include "runtime/ring/ring_device.h"
+#include "runtime/ring/transfer.h"
 
 /* ---- stream_walk.c: which chunk comes when ------------------------------- */
 

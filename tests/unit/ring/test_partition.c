@@ -285,6 +285,27 @@ START_TEST(choices_of_exchange) {
 }
 END_TEST
 
+START_TEST(heads_are_dealt_out_once) {
+  static const int32_t cases[][3] = {{12, 12, 5}, {6, 2, 4}, {8, 2, 2},
+                                     {8, 1, 8}, {7, 7, 7}, {32, 8, 16}};
+  for (int i = 0; i < 6; i++) {
+    int32_t heads = cases[i][0], kv = cases[i][1], ranks = cases[i][2];
+    int32_t next = 0;
+    for (int32_t rank = 0; rank < ranks; rank++) {
+      head_partition s = partition_heads(heads, kv, ranks, rank);
+      ck_assert_int_eq(s.head, next);
+      ck_assert_int_gt(s.heads, 0);
+      ck_assert_int_eq(s.heads % s.kv_heads, 0);
+      for (int32_t h = 0; h < s.heads; h++)
+        ck_assert_int_eq(s.kv_head + h / (s.heads / s.kv_heads),
+                         (s.head + h) / (heads / kv));
+      next += s.heads;
+    }
+    ck_assert_int_eq(next, heads);
+  }
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("place");
   TCase *tests = tcase_create("place");
@@ -292,6 +313,7 @@ int main(void) {
   tcase_add_loop_test(tests, rows_that_travel, 0, CASES);
   tcase_add_loop_test(tests, routes_reverse, 0, 50);
   tcase_add_test(tests, no_device_reduces_yet);
+  tcase_add_test(tests, heads_are_dealt_out_once);
   tcase_add_loop_test(tests, shards_cover, 0, 50);
   tcase_add_loop_test(tests, choices_of_exchange, 0, 200);
   suite_add_tcase(suite, tests);

@@ -177,7 +177,6 @@ START_TEST(any_exchange_gives_the_same_bits_by_as_many_bytes) {
 }
 END_TEST
 
-/* Segments inside a shard need nothing; a branch of dilation 4 a quarter. */
 /* Runs of the same scene that must agree to the last bit. */
 static void expect_same_bits(const char *text, int64_t length,
                              const mesh *of, int count) {
@@ -212,6 +211,7 @@ START_TEST(same_order_same_bits) {
 }
 END_TEST
 
+/* Segments inside a shard need nothing; a branch of dilation 4 a quarter. */
 START_TEST(only_needed_rows_travel) {
   scene c = scene_open(P("branch { segment 50; }"), 200, 200);
   trial t = {.mesh = MESH(4, 1, 1, CONTIGUOUS)};
@@ -461,27 +461,6 @@ START_TEST(resume_continues_bit_equal) {
 }
 END_TEST
 
-START_TEST(heads_are_dealt_out_once) {
-  static const int32_t cases[][3] = {{12, 12, 5}, {6, 2, 4}, {8, 2, 2},
-                                     {8, 1, 8}, {7, 7, 7}, {32, 8, 16}};
-  for (int i = 0; i < 6; i++) {
-    int32_t heads = cases[i][0], kv = cases[i][1], ranks = cases[i][2];
-    int32_t next = 0;
-    for (int32_t rank = 0; rank < ranks; rank++) {
-      head_partition s = partition_heads(heads, kv, ranks, rank);
-      ck_assert_int_eq(s.head, next);
-      ck_assert_int_gt(s.heads, 0);
-      ck_assert_int_eq(s.heads % s.kv_heads, 0);
-      for (int32_t h = 0; h < s.heads; h++)
-        ck_assert_int_eq(s.kv_head + h / (s.heads / s.kv_heads),
-                         (s.head + h) / (heads / kv));
-      next += s.heads;
-    }
-    ck_assert_int_eq(next, heads);
-  }
-}
-END_TEST
-
 int main(void) {
   Suite *suite = suite_create("ring");
   TCase *tests = tcase_create("ring");
@@ -499,7 +478,6 @@ int main(void) {
   tcase_add_test(tests, those_left_go_on);
   tcase_add_loop_test(tests, those_left_of_a_mesh_go_on, 0, 2);
   tcase_add_loop_test(tests, resume_continues_bit_equal, 0, 4);
-  tcase_add_test(tests, heads_are_dealt_out_once);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
 }
