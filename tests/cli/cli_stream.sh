@@ -255,7 +255,7 @@ rm -f "$TMP"/kept*
   is "no state" says "cannot open" not $long $state --stream --resume
   is "a state of one run" says "--repeat cannot be used with it" not $long \
     $state --stream --repeat 2
-  is "steps without a state" says "want --state PREFIX" not $long --stream \
+  is "steps without a state" says "need --state PREFIX" not $long --stream \
     --every 2
 }
 
@@ -297,7 +297,7 @@ any="$TMP/wide.dil --seq 64 --random 1"
   fails "a bound that is none" 2 "--stream" "$DIL" run $any --stream=lots
   fails "the oracle" 2 "--stream has no effect with --device oracle" \
     "$DIL" run $any --stream --device oracle
-  fails "states" 2 "want a topology of several devices, or --stream" \
+  fails "states" 2 "need a topology of several devices, or --stream" \
     "$DIL" run $any --state "$TMP/state"
   fails "topologies" 2 "--stream is for one device, topology 'four' has 4" \
     "$DIL" run examples/longnet_ring.dil --topology four --seq 64 --random 1 \
