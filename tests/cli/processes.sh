@@ -251,7 +251,7 @@ apart() {
   RANK=1 WORLD_SIZE=4 "$DIL" run "$TMP/p.dil" --topology one --seq 100 \
     --random 7 >"$TMP/apart" 2>&1 || return 1
   cat "$TMP/apart"
-  grep -q 'note: one of 4 processes (WORLD_SIZE) that each run all of it' \
+  grep -q 'note: this is one of 4 processes (WORLD_SIZE) that each run all of it' \
     "$TMP/apart"
 }
 is "processes that nothing joins" apart
