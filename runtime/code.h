@@ -30,7 +30,7 @@ typedef struct dil_env {
                 double *high);
 } dil_env;
 
-/* What generated code and the walk around it agree on. */
+/* The constants that generated code and the walk around it agree on. */
 enum {
   DIL_CODE_ALIGN = 64, /* bytes, of all buffers but k and v */
   DIL_CODE_CELL = 4,   /* bytes of an f32 or of a pair of bf16 */

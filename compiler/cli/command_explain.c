@@ -316,7 +316,7 @@ static dil_status count_stream(const call_setup *b, const compilation *c,
   return status ? status : stream_count(&r->shape, &r->stream);
 }
 
-/* What one of the two machines has no use for. */
+/* Refuses options that the chosen machine has no use for. */
 static dil_status check_machine(const options *o) {
   bool device = o->device.word == DEVICE_CUDA;
   const char *idle = o->seen[OPTION_CPU]       ? "--cpu"

@@ -9,7 +9,7 @@
 
 #include "compiler/plan/plan.h"
 
-/* What every back end is asked for; the plan has the direction. It is the first
+/* The request to every back end; the plan has the direction. It is the first
  * member of a cpu_request and of a gpu_request, which add the target. */
 typedef struct backend_request {
   const plan *plan;

@@ -10,7 +10,7 @@
 #include "cpu_backend.h"
 #include "gpu_backend.h"
 
-/* What code generation knows of a compilation. */
+/* The part of a compilation that code generation knows. */
 typedef struct code_request {
   const plan *plan;
   knobs knobs;

@@ -161,7 +161,7 @@ static double run_seconds(const chooser *c, uint64_t gathered) {
 
 /* ---- the choice ---------------------------------------------------------- */
 
-/* What a rank receives of a branch, at most, and in how many messages. */
+/* The most that a rank receives of a branch, and in how many messages. */
 static void size_branch(const chooser *c, int32_t b, exchange_branch *of) {
   for (int32_t i = 0; i < c->lanes; i++) {
     double bytes = 0;

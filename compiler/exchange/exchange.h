@@ -29,7 +29,7 @@ typedef enum exchange_reason {
   EXCHANGE_TOO_LARGE
 } exchange_reason;
 
-/* What a rank receives of a branch, at most, if it travels alone. */
+/* The most that a rank receives of a branch, if the branch travels alone. */
 typedef struct exchange_branch {
   double bytes;
   int32_t messages;
@@ -59,7 +59,7 @@ double exchange_pairs(const dil_table *t, const positions *asking,
 
 /* ---- exchange_masks.c ---------------------------------------------------- */
 
-/* What the answers depend on; it must outlive the mask. */
+/* The plan and sizes that bounds depend on; they must outlive the mask. */
 typedef struct mask_bounds {
   const plan *plan;
   int64_t B, N, M;
@@ -69,7 +69,7 @@ partition_mask mask_bounds_of(mask_bounds *bounds);
 
 /* ---- exchange_cost.c ----------------------------------------------------- */
 
-/* What travels and what is computed. The ranks of a place in the ring, which
+/* The rows that travel and the work. The ranks of a place in the ring, which
  * share heads and batch rows, count as one. */
 typedef struct exchange_cost {
   const topology *topology;

@@ -139,7 +139,7 @@ dil_status exchange_cost_of(arena *a, const plan *of, const topology *t,
 
 /* ---- text ---------------------------------------------------------------- */
 
-/* Who sends what: the columns receive. */
+/* The bytes from each rank to each rank: the columns receive. */
 static void print_table(const exchange_cost *b, FILE *out) {
   enum { WIDE = 16 };
   char text[QUANTITY_TEXT];
@@ -185,7 +185,7 @@ static void print_ranks(const exchange_cost *b, double mean, FILE *out) {
             mean > 0 ? 100 * b->pairs[i] / mean : 0);
 }
 
-/* What a branch of the table is called in the file. */
+/* The name that a branch of the table has in the file. */
 static const char *branch_name(const exchange_cost *b, int32_t index,
                                char text[QUANTITY_TEXT]) {
   const pattern *p = b->plan->pattern;

@@ -91,7 +91,7 @@ void library_pc(const library *l, FILE *out);
 
 /* ---- library_read.c: the way back ---------------------------------------- */
 
-/* What a description says; texts belong to the JSON. */
+/* The contents of a description; texts belong to the JSON. */
 typedef struct library_facts {
   const char *name, *version, *hash;
   const char *cpu, *cuda; /* the compilers' versions; NULL: not asked */

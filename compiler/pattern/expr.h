@@ -32,7 +32,7 @@ typedef struct value { /* by the expression's type */
   double real;
 } value;
 
-/* What an expression sees at one pair. input() reads one element, 0 outside. */
+/* The values of one pair. input() reads one element of an input, 0 outside. */
 typedef struct expr_point {
   int32_t b, h, i, j, B, N, M;
   double s;

@@ -25,7 +25,7 @@ static void print_branches(const plan *p, uint64_t branches, FILE *out) {
   }
 }
 
-/* What one class sees of the other classes of its own cell. */
+/* The keys that one class sees of the other classes of its own cell. */
 static void print_class(const plan *p, const class_table *s, int32_t c,
                         FILE *out) {
   fprintf(out, "#   %d/%lld of the rows: ", s->first[c + 1] - s->first[c],

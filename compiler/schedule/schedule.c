@@ -164,7 +164,7 @@ static void report_device(arena *a, diag *d, const knob *given,
               "device %s has no knob '%s'", here, given->name);
 }
 
-/* What a file says of a knob. Numbers are of a knob's old name where it takes
+/* A knob's value in a file. Numbers are of a knob's old name where it takes
  * words. */
 static bool take_given(const knob *given, int32_t id, bool is_old, knobs *k,
                        char *reason, size_t size) {

@@ -28,7 +28,7 @@ bool wisdom_apply(const wisdom_query *q, const dil_context *context,
 /* The same for any device whose name ends in `chip` ("sm_90"), and for the
  * largest call. */
 bool wisdom_apply_chip(const wisdom_query *q, const char *chip, knobs *k);
-/* What callers print where no kernel can have these knobs: the knobs and the
+/* The message where no kernel can have these knobs: the knobs and the
  * reason. */
 #define WISDOM_LOST "the remembered schedule %s cannot be had: %s"
 

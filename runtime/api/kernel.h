@@ -8,7 +8,7 @@
 
 #pragma GCC visibility push(default)
 
-/* What a kernel is made of, however it was compiled. Table, codes' texts and
+/* The parts of a kernel, however it was compiled. Table, codes' texts and
  * context are borrowed until `release`. */
 typedef struct dil_kernel_source {
   const dil_table *table;
@@ -50,7 +50,7 @@ void dil_context_compiled(dil_context *context, double opening,
 void dil_context_because(dil_context *context, const char *reason);
 /* 0: the processor; else the chip of the GPU: 80, 90, ... */
 int32_t dil_context_arch(const dil_context *context);
-/* What is known of the context's GPU; NULL: it is the processor. */
+/* The facts of the context's GPU; NULL: the context is the processor. */
 const struct dil_cuda_facts *dil_context_facts(const dil_context *context);
 /* Threads of a processor's context, for work beside its kernels. */
 dil_threads *dil_context_workers(const dil_context *context);

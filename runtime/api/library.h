@@ -45,7 +45,7 @@ typedef enum dil_library_word {
   DIL_WORD_LENGTHS, DIL_WORD_STREAM, DIL_WORD_RESERVED, DIL_WORD_INPUTS = 32
 } dil_library_word;
 
-/* What the functions of libraries call; nobody else does. */
+/* Functions that generated libraries call, and no host. */
 
 /* A kernel's function: `arguments` is its generated struct. context NULL: one
  * for the device that q is on, made at the first such call. */

@@ -60,7 +60,7 @@ int64_t run_period(const run *r, const dil_pass *pass);
 DIL_API dil_status dil_run_check(run *r); /* dilrt-cuda.so has use for it */
 /* The same where r->shard is set, against that too. */
 DIL_API dil_status dil_shard_check(run *r);
-/* What a pass of this run takes. */
+/* The variant of code that a pass of this run takes. */
 dil_variant run_variant(const run *r, const dil_pass *pass);
 /* Scratch bytes of the whole run, and the run in that much memory. */
 int64_t run_bytes(const run *r);

@@ -32,7 +32,7 @@ void dil_trace_add(int64_t begin, const char *category, const char *name,
 void dil_trace_add_line(const char *line, int64_t begin, int64_t end,
                         const char *category, const char *name,
                         const char *text, int64_t number);
-/* What this thread's line is called in the viewer; copied. */
+/* The name of this thread's line in the viewer; copied. */
 void dil_trace_name_thread(const char *name);
 
 static inline int64_t trace_begin(void) {

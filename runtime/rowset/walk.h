@@ -44,7 +44,7 @@ typedef struct segment_cell {
   int64_t low, high; /* positions, high not included */
 } segment_cell;
 
-/* What stays the same for one batch row and head of a pass. */
+/* The facts of a pass that hold for one batch row and head. */
 typedef struct walk {
   const dil_table *table;
   const dil_pass *pass;

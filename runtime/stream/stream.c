@@ -16,7 +16,7 @@
 
 /* ---- between threads ----------------------------------------------------- */
 
-/* What fails first is what is told; every thread stops. */
+/* The first failure is the one that is told; every thread stops. */
 static void fail(stream_work *w, dil_status status) {
   if (!status) return;
   pthread_mutex_lock(&w->lock);

@@ -141,7 +141,7 @@ typedef struct dil_stream {
 } dil_stream;
 
 dil_status stream_run(dil_stream *stream);
-/* What a run would load, and its pairs, without running it. */
+/* The rows that a run would load, and its pairs, without running it. */
 dil_status stream_count(const stream_shape *shape, stream_facts *facts);
 
 #endif

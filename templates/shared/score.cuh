@@ -73,7 +73,7 @@ struct dil_box {
   int n, count;   /* keys: numbers of the sequence */
 };
 
-/* What a predicate makes of rows and of keys first..last. */
+/* The verdict of a predicate on rows and keys first..last. */
 DIL_INLINE int predicate_cover(const dil_params &p, const dil_tile &tile,
                                const dil_box &box, int predicate, int first,
                                int last) {
@@ -112,7 +112,7 @@ DIL_INLINE int rival_reach(const dil_tile &tile, int branch, int first,
   return away % row.dilation ? DIL_EMPTY : cover;
 }
 
-/* What is known of a box without asking pairs. */
+/* The verdict on a box without asking pairs. */
 DIL_INLINE int cover_of(const dil_params &p, const dil_tile &tile,
                         const dil_keys &keys, dil_set rivals,
                         const dil_box &box) {

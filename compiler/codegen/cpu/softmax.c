@@ -64,7 +64,7 @@ void large_settle(build *b, ref large, softmax_turn *turn) {
 
 /* ---- tiles --------------------------------------------------------------- */
 
-/* What the loop over keys needs. */
+/* The values that the loop over keys needs. */
 typedef struct softmax_tile {
   ref s, p;
   softmax_turn turn[REGISTERS_MAX];
