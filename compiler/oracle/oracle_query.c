@@ -1,0 +1,259 @@
+/* oracle_query.c - a query row of a call: its numbers, its keys, its scores.
+ *
+ * In: a pattern, a call and a place in it. Out: the range of keys of each
+ * branch, its conditions, scores and dropped pairs, straight from the formulas
+ * of the language reference. Only keys that a row has are ever read;
+ * conditions are evaluated as every target does, in single f32 roundings,
+ * scores in float64. */
+#include "oracle_query.h"
+#include "runtime/base/random.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- reading ------------------------------------------------------------- */
+
+int64_t query_start(const dil_tensor *x, int64_t b, int64_t n, int64_t h) {
+  return b * x->stride[0] + n * x->stride[1] + h * x->stride[2];
+}
+
+static float bits_float(uint32_t bits) {
+  float number;
+  memcpy(&number, &bits, sizeof number);
+  return number;
+}
+
+/* The 16-bit types are written out here, for a call an element would take most
+ * of the time of a row. bf16 is the upper half of an f32; f16 is an f32 whose
+ * exponent is too small by 112. */
+static inline double of_bf16(uint16_t half) {
+  return (double)bits_float((uint32_t)half << 16);
+}
+
+static inline double of_f16(uint16_t half) {
+  double size = (double)bits_float((uint32_t)(half & 0x7fff) << 13) * 0x1p112;
+  if ((half & 0x7c00) == 0x7c00) size = half & 0x3ff ? NAN : INFINITY;
+  return half & 0x8000 ? -size : size;
+}
+
+/* A row of an array as the pattern stores it, if the array is wider. */
+static void round_row(dil_dtype dtype, int64_t count, double *to) {
+  for (int64_t d = 0; d < count; d++)
+    to[d] = dtype == DIL_BF16  ? of_bf16(dil_f32_to_bf16((float)to[d]))
+            : dtype == DIL_F16 ? of_f16(dil_f32_to_f16((float)to[d]))
+                               : to[d];
+}
+
+static void read_stored(const dil_tensor *x, int64_t start, int64_t count,
+                        double *to) {
+  const float *wide = (const float *)x->data + start;
+  const uint16_t *half = (const uint16_t *)x->data + start;
+  switch (x->dtype) {
+  case DIL_F32:
+    for (int64_t d = 0; d < count; d++) to[d] = (double)wide[d];
+    return;
+  case DIL_BF16:
+    for (int64_t d = 0; d < count; d++) to[d] = of_bf16(half[d]);
+    return;
+  case DIL_F16:
+    for (int64_t d = 0; d < count; d++) to[d] = of_f16(half[d]);
+    return;
+  default: abort();
+  }
+}
+
+static void read_tensor_row(const pattern *p, const dil_tensor *x,
+                            int64_t start, int64_t count, double *to) {
+  read_stored(x, start, count, to);
+  if (x->dtype != p->dtype) round_row(p->dtype, count, to);
+}
+
+/* A row of q, k or v, made here when it has no data. */
+static void read_operand(const oracle_query *r, const dil_tensor *x,
+                         int64_t start, int64_t count, double *to) {
+  if (x->data)
+    read_tensor_row(r->pattern, x, start, count, to);
+  else dil_normal_row(r->call, x, start, count, to);
+}
+
+void query_read_key(oracle_query *r, const dil_tensor *x, int64_t j) {
+  int64_t start = query_start(x, r->b, j, r->kv);
+  read_operand(r, x, start, x->shape[3], r->key);
+}
+
+static value read_input_element(void *context, int32_t index,
+                                const int32_t *at) {
+  const oracle_query *r = context;
+  const dil_tensor *x = &r->call->inputs[index];
+  int64_t element = 0;
+  for (int32_t axis = 0; axis < x->rank; axis++) {
+    if (at[axis] < 0 || at[axis] >= x->shape[axis]) return (value){0, 0};
+    element += at[axis] * x->stride[axis];
+  }
+  double number = dil_element_read(x->data, x->dtype, element);
+  bool whole = x->dtype == DIL_I32 || x->dtype == DIL_U8;
+  return (value){whole ? (int64_t)number : 0, number};
+}
+
+/* ---- which keys ---------------------------------------------------------- */
+
+static int64_t positive_part(int64_t a, int64_t b) {
+  int64_t rest = a % b;
+  return rest < 0 ? rest + b : rest;
+}
+
+bool query_serves(const oracle_query *r, int32_t index) {
+  const branch *b = &r->pattern->branch[index];
+  return b->head_first <= r->h && r->h <= b->head_last;
+}
+
+oracle_range query_range(const oracle_query *r, int32_t index) {
+  const branch *b = &r->pattern->branch[index];
+  const oracle_range none = {0, -1, 1};
+  int64_t start = 0, end = r->M, t = r->t;
+  if (!query_serves(r, index)) return none;
+  if (b->segment > 0) {
+    if (t < 0) return none;
+    start = t / b->segment * b->segment;
+    if (end - start > b->segment) end = start + b->segment;
+  }
+  int64_t phase = b->phase[r->h];
+  if (positive_part(t - start, b->dilation) != phase) return none;
+  int64_t first = start, last = end - 1;
+  if (b->left != DIL_ENDLESS && t - first > b->left) first = t - b->left;
+  if (b->causal && last > t) last = t;
+  if (b->right != DIL_ENDLESS && last - t > b->right) last = t + b->right;
+  first += positive_part(start + phase - first, b->dilation);
+  return (oracle_range){first, last, b->dilation};
+}
+
+/* TABLE[bi, bj], TABLE[h, bi, bj] or TABLE[b, h, bi, bj], by its rank */
+static bool is_given(const oracle_query *r, const keeps *level,
+                     const char *table) {
+  const pattern *p = r->pattern;
+  int32_t input = 0;
+  while (p->input[input].name != table) input++;
+  int64_t s = level->block, i = r->point.i;
+  const int32_t at[DIL_RANK_MAX] = {r->point.b, r->point.h,
+                                    (int32_t)((i - positive_part(i, s)) / s),
+                                    (int32_t)(r->point.j / s)};
+  int32_t surplus = DIL_RANK_MAX - p->input[input].rank;
+  return read_input_element((void *)r, input, at + surplus).integer != 0;
+}
+
+static bool is_kept(const oracle_query *r, const keeps *level) {
+  bool any = level->count == 0;
+  for (int32_t k = 0; k < level->count && !any; k++) {
+    const keep *one = &level->keep[k];
+    any = one->table ? is_given(r, level, one->table)
+                     : expr_eval(one->condition, &r->point, false).integer != 0;
+  }
+  return any;
+}
+
+/* The conditions of a branch for a key that its geometry reaches. */
+static bool is_allowed(oracle_query *r, const branch *b, int64_t j) {
+  r->point.j = (int32_t)j;
+  for (int32_t k = 0; k < b->mask_count; k++)
+    if (expr_eval(b->mask[k], &r->point, false).integer == 0) return false;
+  return is_kept(r, &b->keeps[0]) && is_kept(r, &b->keeps[1]);
+}
+
+/* Whether one of the branches before `index` has the key as well. */
+static bool is_repeated(oracle_query *r, int32_t index, int64_t j) {
+  for (int32_t k = 0; k < index; k++) {
+    oracle_range keys = query_range(r, k);
+    if (j < keys.first || j > keys.last) continue;
+    if ((j - keys.first) % keys.step == 0 &&
+        is_allowed(r, &r->pattern->branch[k], j))
+      return true;
+  }
+  return false;
+}
+
+bool query_keeps(oracle_query *r, int32_t index, int64_t j) {
+  if (!is_allowed(r, &r->pattern->branch[index], j)) return false;
+  return r->pattern->combine != DIL_COMBINE_UNION || !is_repeated(r, index, j);
+}
+
+/* ---- one key ------------------------------------------------------------- */
+
+/* Four sums side by side, so that long rows do not wait for each addition. */
+static double dot_product(const double *a, const double *b, int64_t count) {
+  double sum[4] = {0, 0, 0, 0};
+  int64_t d = 0;
+  for (; d + 4 <= count; d += 4)
+    for (int lane = 0; lane < 4; lane++) sum[lane] += a[d + lane] * b[d + lane];
+  for (; d < count; d++) sum[0] += a[d] * b[d];
+  return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+double query_dot(oracle_query *r, int64_t j) {
+  query_read_key(r, &r->call->k, j);
+  return r->scale * dot_product(r->q, r->key, r->pattern->head_dim);
+}
+
+double query_score(oracle_query *r, int32_t index, int64_t j) {
+  const branch *b = &r->pattern->branch[index];
+  r->point.j = (int32_t)j;
+  r->point.s = query_dot(r, j);
+  for (int32_t n = 0; n < b->score_count; n++) {
+    value v = expr_eval(b->score[n], &r->point, true);
+    r->point.s =
+        b->score[n]->type == TYPE_F32 ? v.real : (double)v.integer;
+  }
+  return r->point.s;
+}
+
+bool query_drops(const oracle_query *r, int64_t j) {
+  if (!r->drops) return false;
+  const uint32_t counter[4] = {(uint32_t)(j >> 2), (uint32_t)r->t,
+                               (uint32_t)r->h, (uint32_t)r->b};
+  const uint32_t key[2] = {(uint32_t)r->call->seed,
+                           (uint32_t)(r->call->seed >> 32)};
+  uint32_t word[4];
+  dil_philox(counter, key, word);
+  return (double)word[j & 3] < floor(r->pattern->dropout * 4294967296.0);
+}
+
+/* ---- one row ------------------------------------------------------------- */
+
+static double call_scale(const pattern *p, const dil_call *call) {
+  switch (p->scale_kind) {
+  case SCALE_DEFAULT: return 1 / sqrt((double)p->head_dim);
+  case SCALE_FIXED: return p->scale;
+  case SCALE_RUNTIME: return call->scale;
+  }
+  abort();
+}
+
+static int64_t call_keys(const dil_call *call, int64_t b) {
+  return call->lengths ? call->lengths[b] : call->k.shape[1];
+}
+
+static expr_point row_point(oracle_query *r) {
+  const dil_call *call = r->call;
+  return (expr_point){.b = (int32_t)r->b,
+                      .h = (int32_t)r->h,
+                      .i = (int32_t)r->t,
+                      .B = (int32_t)call->q.shape[0],
+                      .N = (int32_t)call->q.shape[1],
+                      .M = (int32_t)r->M,
+                      .input = read_input_element,
+                      .context = r};
+}
+
+void query_open(oracle_query *r, const pattern *p, const dil_call *call,
+                const int64_t at[3], double *q, double *key) {
+  *r = (oracle_query){.pattern = p, .call = call, .b = at[0], .n = at[1],
+                      .h = at[2], .M = call_keys(call, at[0])};
+  r->kv = r->h / (p->heads / p->kv_heads);
+  r->t = r->n + r->M - call->q.shape[1];
+  r->scale = call_scale(p, call);
+  r->drops = call->train && p->dropout > 0;
+  r->q = q;
+  r->key = key;
+  r->point = row_point(r);
+  int64_t start = query_start(&call->q, r->b, r->n, r->h);
+  read_operand(r, &call->q, start, p->head_dim, q);
+}

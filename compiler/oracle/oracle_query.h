@@ -1,0 +1,50 @@
+/* oracle_query.h - a query row of a call, as the files of the oracle see it:
+ * its keys by geometry and conditions, its scores, the pairs that dropout
+ * drops. */
+#ifndef DIL_COMPILER_ORACLE_ORACLE_QUERY_H
+#define DIL_COMPILER_ORACLE_ORACLE_QUERY_H
+
+#include "compiler/pattern/pattern.h"
+#include "runtime/call.h"
+
+typedef struct oracle_query {
+  const pattern *pattern;
+  const dil_call *call;
+  int64_t b, n, h, kv; /* batch row, query row, head, key/value head */
+  int64_t t, M;        /* the row's position; keys of the batch row */
+  double scale;
+  bool drops;          /* dropout applies */
+  double *q;           /* [head_dim], of the caller */
+  double *key;         /* scratch, as long as a row of K or V */
+  expr_point point;
+} oracle_query;
+
+/* Keys first, first + step, ... up to `last`; none when last < first. */
+typedef struct oracle_range { int64_t first, last, step; } oracle_range;
+
+/* Reads row q into `q`. `key` is scratch for the longer of a row of K and V.
+ * The query is its own context of `point`: it must not be copied. */
+void query_open(oracle_query *r, const pattern *p, const dil_call *call,
+                const int64_t at[3], double *q, double *key);
+/* Element 0 of row n of head h in a tensor [B, N, H, D]. */
+int64_t query_start(const dil_tensor *x, int64_t b, int64_t n, int64_t h);
+/* Row j of K or V, for the row's head, into r->key. A tensor without data is
+ * made here. */
+void query_read_key(oracle_query *r, const dil_tensor *x, int64_t j);
+
+/* Whether branch `index` has the row's head. */
+bool query_serves(const oracle_query *r, int32_t index);
+/* The keys of the row's segment that branch `index` selects and its window lets
+ * through; none when the branch does not serve the head or select the row. */
+oracle_range query_range(const oracle_query *r, int32_t index);
+/* Whether the branch's conditions keep a key of that range; in `union`, whether
+ * no branch before has the key as well. */
+bool query_keeps(oracle_query *r, int32_t index, int64_t j);
+/* scale q . k, before the branch's chain. Leaves row j of K in r->key. */
+double query_dot(oracle_query *r, int64_t j);
+/* The score of a key after the branch's chain. Leaves row j of K in r->key, and
+ * j and the score in the point. */
+double query_score(oracle_query *r, int32_t index, int64_t j);
+bool query_drops(const oracle_query *r, int64_t j);
+
+#endif
