@@ -2,7 +2,7 @@
 #ifndef DIL_RUNTIME_CALL_H
 #define DIL_RUNTIME_CALL_H
 
-#include "tensor.h"
+#include "plan_table.h"
 
 #pragma GCC visibility push(default)
 
@@ -29,6 +29,23 @@ typedef struct dil_call {
                                seed and 0, 1, 2: who computes makes them */
   struct dil_watch *watch;  /* how far the call is; NULL: nobody looks on */
 } dil_call;
+
+/* The gradients of one call, as the run time sees them. The call is the one that
+ * ran forward, with the o that it wrote; its lse too, unless lse.data is NULL:
+ * then the run makes it again. Shapes are those of what they are gradients of.
+ * dq, dk and dv have the kernel's dtype or f32, an input's gradient its own
+ * dtype or f32; one whose data is NULL is not wanted. All are written, not
+ * added to. */
+typedef struct dil_backward_call {
+  size_t size;              /* sizeof(dil_backward_call) */
+  dil_call forward;
+  dil_tensor output;        /* dO, in the kernel's dtype: [B, N, H, Dv] */
+  dil_tensor lse;           /* f32 [B, H, N], the gradient of lse; data NULL: 0 */
+  dil_tensor dq, dk, dv;
+  dil_tensor inputs[DIL_INPUT_MAX]; /* the gradients of the inputs */
+  void *workspace;          /* NULL: from the context's pool */
+  int64_t workspace_bytes;
+} dil_backward_call;
 
 #pragma GCC visibility pop
 #endif

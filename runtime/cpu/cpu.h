@@ -30,6 +30,19 @@ const char *cpu_kernel_variant(const cpu_kernel *kernel, const dil_call *call);
 dil_status cpu_kernel_workspace(cpu_kernel *kernel, dil_threads *threads,
                                 const dil_call *call, int64_t *bytes);
 
+/* ---- gradients ----------------------------------------------------------- */
+
+/* Writes the gradients that the call wants. The bits do not depend on the number
+ * of threads. Scratch memory comes from `scratch` unless the call brings a
+ * workspace. Thread-safe. */
+dil_status cpu_kernel_backward(cpu_kernel *kernel, dil_threads *threads,
+                               pool *scratch, const dil_backward_call *call);
+/* Bytes of workspace that such a call takes; it is checked and prepared. */
+dil_status cpu_kernel_backward_workspace(cpu_kernel *kernel,
+                                         dil_threads *threads,
+                                         const dil_backward_call *call,
+                                         int64_t *bytes);
+
 /* ---- a shard of a sequence ----------------------------------------------- */
 
 /* States a row of a shard has: one, or with `mean` and `sum` one a pass. */
