@@ -6,7 +6,6 @@
 #include "oracle.h"
 #include "oracle_query.h"
 #include <assert.h>
-#include <fenv.h>
 #include <math.h>
 #include <string.h>
 
@@ -54,7 +53,7 @@ static void visit_branch_keys(oracle_query *r, int32_t index,
     if (query_keeps(r, index, j)) visit_key(r, index, state, j);
 }
 
-/* ---- one row ------------------------------------------------------------- */
+/* ---- softmaxes ----------------------------------------------------------- */
 
 static void state_clear(const oracle_query *r, oracle_softmax *state) {
   double *values = state->values;
@@ -72,12 +71,10 @@ static double state_finish(const oracle_query *r, oracle_softmax *state) {
   return state->weights > 0 ? state->largest + log(state->weights) : -INFINITY;
 }
 
-/* All branches in one softmax; `union` leaves repeated keys out. */
-static double one_softmax(oracle_query *r, double *o) {
+double query_softmax(oracle_query *r, oracle_branches of, double *o) {
   oracle_softmax state = {.values = o};
   state_clear(r, &state);
-  for (int32_t b = 0; b < r->pattern->branch_count; b++)
-    visit_branch_keys(r, b, &state);
+  for (int32_t b = of.first; b < of.end; b++) visit_branch_keys(r, b, &state);
   return state_finish(r, &state);
 }
 
@@ -85,21 +82,26 @@ static double one_softmax(oracle_query *r, double *o) {
 static double own_softmaxes(oracle_query *r, double *o) {
   const pattern *p = r->pattern;
   double part[p->value_dim], lse = NAN;
-  oracle_softmax state = {.values = part};
   double share = p->combine == DIL_COMBINE_MEAN ? p->branch_count : 1;
   memset(o, 0, (size_t)p->value_dim * sizeof *o);
   for (int32_t b = 0; b < p->branch_count; b++) {
     if (!query_serves(r, b)) continue;
-    state_clear(r, &state);
-    visit_branch_keys(r, b, &state);
-    lse = state_finish(r, &state);
+    lse = query_softmax(r, (oracle_branches){b, b + 1, true}, part);
     for (int64_t d = 0; d < p->value_dim; d++) o[d] += part[d] / share;
   }
   return pattern_has_lse(p) ? lse : NAN;
 }
 
-/* Threads of a pool take subnormal numbers for 0; the definition does not. */
-static void take_subnormals(fenv_t *before) {
+double query_output(oracle_query *r, double *o) {
+  const pattern *p = r->pattern;
+  if (p->combine != DIL_COMBINE_SOFTMAX && p->combine != DIL_COMBINE_UNION)
+    return own_softmaxes(r, o);
+  return query_softmax(r, (oracle_branches){0, p->branch_count, true}, o);
+}
+
+/* ---- one row of a call --------------------------------------------------- */
+
+void oracle_take_subnormals(fenv_t *before) {
   fegetenv(before);
   fesetenv(FE_DFL_ENV);
 }
@@ -110,12 +112,10 @@ void oracle_row(const pattern *p, const dil_call *call, int64_t b, int64_t n,
   int64_t longest = p->head_dim > p->value_dim ? p->head_dim : p->value_dim;
   double q[p->head_dim], key[longest];
   fenv_t mode;
-  take_subnormals(&mode);
+  oracle_take_subnormals(&mode);
   oracle_query r;
   query_open(&r, p, call, (const int64_t[3]){b, n, h}, q, key);
-  bool joint = p->combine == DIL_COMBINE_SOFTMAX ||
-               p->combine == DIL_COMBINE_UNION;
-  *lse = joint ? one_softmax(&r, o) : own_softmaxes(&r, o);
+  *lse = query_output(&r, o);
   fesetenv(&mode);
 }
 
@@ -123,7 +123,9 @@ void oracle_row(const pattern *p, const dil_call *call, int64_t b, int64_t n,
 
 static void write_row(const pattern *p, const dil_call *call,
                       const int64_t at[3], const double *o, double lse) {
-  int64_t start = query_start(&call->o, at[0], at[1], at[2]);
+  const dil_tensor *x = &call->o;
+  int64_t start =
+      at[0] * x->stride[0] + at[1] * x->stride[1] + at[2] * x->stride[2];
   for (int64_t d = 0; d < p->value_dim; d++)
     dil_element_write(call->o.data, call->o.dtype, start + d, o[d]);
   if (call->lse.data == NULL) return;

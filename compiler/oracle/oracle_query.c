@@ -13,7 +13,7 @@
 
 /* ---- reading ------------------------------------------------------------- */
 
-int64_t query_start(const dil_tensor *x, int64_t b, int64_t n, int64_t h) {
+static int64_t row_start(const dil_tensor *x, int64_t b, int64_t n, int64_t h) {
   return b * x->stride[0] + n * x->stride[1] + h * x->stride[2];
 }
 
@@ -58,7 +58,8 @@ static void read_stored(const dil_tensor *x, int64_t start, int64_t count,
   case DIL_F16:
     for (int64_t d = 0; d < count; d++) to[d] = of_f16(half[d]);
     return;
-  default: abort();
+  default:
+    abort();
   }
 }
 
@@ -73,11 +74,16 @@ static void read_operand(const oracle_query *r, const dil_tensor *x,
                          int64_t start, int64_t count, double *to) {
   if (x->data)
     read_tensor_row(r->pattern, x, start, count, to);
-  else dil_normal_row(r->call, x, start, count, to);
+  else
+    dil_normal_row(r->call, x, start, count, to);
+}
+
+void query_read(const oracle_query *r, const dil_tensor *x, double *to) {
+  read_operand(r, x, row_start(x, r->b, r->n, r->h), x->shape[3], to);
 }
 
 void query_read_key(oracle_query *r, const dil_tensor *x, int64_t j) {
-  int64_t start = query_start(x, r->b, j, r->kv);
+  int64_t start = row_start(x, r->b, j, r->kv);
   read_operand(r, x, start, x->shape[3], r->key);
 }
 
@@ -199,8 +205,7 @@ double query_score(oracle_query *r, int32_t index, int64_t j) {
   r->point.s = query_dot(r, j);
   for (int32_t n = 0; n < b->score_count; n++) {
     value v = expr_eval(b->score[n], &r->point, true);
-    r->point.s =
-        b->score[n]->type == TYPE_F32 ? v.real : (double)v.integer;
+    r->point.s = b->score[n]->type == TYPE_F32 ? v.real : (double)v.integer;
   }
   return r->point.s;
 }
@@ -220,9 +225,12 @@ bool query_drops(const oracle_query *r, int64_t j) {
 
 static double call_scale(const pattern *p, const dil_call *call) {
   switch (p->scale_kind) {
-  case SCALE_DEFAULT: return 1 / sqrt((double)p->head_dim);
-  case SCALE_FIXED: return p->scale;
-  case SCALE_RUNTIME: return call->scale;
+  case SCALE_DEFAULT:
+    return 1 / sqrt((double)p->head_dim);
+  case SCALE_FIXED:
+    return p->scale;
+  case SCALE_RUNTIME:
+    return call->scale;
   }
   abort();
 }
@@ -245,8 +253,12 @@ static expr_point row_point(oracle_query *r) {
 
 void query_open(oracle_query *r, const pattern *p, const dil_call *call,
                 const int64_t at[3], double *q, double *key) {
-  *r = (oracle_query){.pattern = p, .call = call, .b = at[0], .n = at[1],
-                      .h = at[2], .M = call_keys(call, at[0])};
+  *r = (oracle_query){.pattern = p,
+                      .call = call,
+                      .b = at[0],
+                      .n = at[1],
+                      .h = at[2],
+                      .M = call_keys(call, at[0])};
   r->kv = r->h / (p->heads / p->kv_heads);
   r->t = r->n + r->M - call->q.shape[1];
   r->scale = call_scale(p, call);
@@ -254,6 +266,5 @@ void query_open(oracle_query *r, const pattern *p, const dil_call *call,
   r->q = q;
   r->key = key;
   r->point = row_point(r);
-  int64_t start = query_start(&call->q, r->b, r->n, r->h);
-  read_operand(r, &call->q, start, p->head_dim, q);
+  query_read(r, &call->q, q);
 }

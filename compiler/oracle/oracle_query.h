@@ -6,6 +6,7 @@
 
 #include "compiler/pattern/pattern.h"
 #include "runtime/call.h"
+#include <fenv.h>
 
 typedef struct oracle_query {
   const pattern *pattern;
@@ -26,10 +27,10 @@ typedef struct oracle_range { int64_t first, last, step; } oracle_range;
  * The query is its own context of `point`: it must not be copied. */
 void query_open(oracle_query *r, const pattern *p, const dil_call *call,
                 const int64_t at[3], double *q, double *key);
-/* Element 0 of row n of head h in a tensor [B, N, H, D]. */
-int64_t query_start(const dil_tensor *x, int64_t b, int64_t n, int64_t h);
-/* Row j of K or V, for the row's head, into r->key. A tensor without data is
- * made here. */
+/* The query's row of a tensor [B, N, H, D]. A tensor without data is made
+ * here. */
+void query_read(const oracle_query *r, const dil_tensor *x, double *to);
+/* Row j of K or V, for the row's head, into r->key. */
 void query_read_key(oracle_query *r, const dil_tensor *x, int64_t j);
 
 /* Whether branch `index` has the row's head. */
@@ -46,5 +47,22 @@ double query_dot(oracle_query *r, int64_t j);
  * j and the score in the point. */
 double query_score(oracle_query *r, int32_t index, int64_t j);
 bool query_drops(const oracle_query *r, int64_t j);
+
+/* ---- oracle.c: softmaxes of the row -------------------------------------- */
+
+typedef struct oracle_branches {
+  int32_t first, end;  /* branches first..end - 1 */
+  bool pattern_sinks;  /* with the sinks of the pattern */
+} oracle_branches;
+
+/* One softmax over the keys of these branches: o[value_dim], and its lse. */
+double query_softmax(oracle_query *r, oracle_branches of, double *o);
+/* The row's output by the pattern's way to combine branches; its lse is NaN
+ * where it has none. */
+double query_output(oracle_query *r, double *o);
+
+/* Threads of a pool take subnormal numbers for 0; the definition does not. The
+ * caller restores the mode. */
+void oracle_take_subnormals(fenv_t *before);
 
 #endif
