@@ -102,7 +102,7 @@ static statement *block(statement *s, statement_list children) {
 %token F32 "f32" BF16 "bf16" F16 "f16" I32 "i32" U8 "u8"
 %token SEGMENT "segment" DILATION "dilation" CAUSAL "causal" PHASE "phase"
 %token CYCLE "cycle" BLOCK "block" WINDOW "window" MASK "mask" SCORE "score"
-%token KEEP "keep" FROM "from" TOP "top" MASS "mass" BY "by"
+%token SINK "sink" KEEP "keep" FROM "from" TOP "top" MASS "mass" BY "by"
 %token DEVICES "devices" RING "ring" BATCH "batch" TIMEOUT "timeout"
 %token LAYOUT "layout" CONTIGUOUS "contiguous" ZIGZAG "zigzag"
 %token STRIPED "striped" LINK "link" THREAD "thread" MPI "mpi"
@@ -126,8 +126,8 @@ static statement *block(statement *s, statement_list children) {
 %nterm <statement_list> branch_block branch_statements
 %nterm <statement_list> topology_block topology_statements
 %nterm <statement_list> knob_block knobs
-%nterm <word> float_type element_type combine phase_word gradient layout link
-%nterm <word> exchange direction count_word
+%nterm <word> float_type element_type differentiated combine phase_word gradient
+%nterm <word> layout link exchange direction count_word
 %nterm <const char *> branch_name
 %nterm <term *> expr number
 %nterm <term_list> exprs
@@ -204,9 +204,10 @@ pattern_statement:
 | "segments" exprs ';' { $$ = listed(r, WORD_SEGMENTS, @1, $2); }
 | "dilations" exprs ';' { $$ = listed(r, WORD_DILATIONS, @1, $2); }
 | "combine" combine ';' { $$ = chosen(r, WORD_COMBINE, @1, $2, @2); }
-| "input" NAME ':' element_type '[' exprs ']' ';' {
+| "input" NAME ':' element_type '[' exprs ']' differentiated ';' {
     $$ = chosen(r, WORD_INPUT, @1, $element_type, @element_type);
     named($$, $NAME, @NAME)->args = $exprs;
+    $$->option = $differentiated;
   }
 | "dropout" expr ';' { $$ = plain(r, WORD_DROPOUT, @1, $2, NULL); }
 | "gradient" gradient ';' { $$ = chosen(r, WORD_GRADIENT, @1, $2, @2); }
@@ -218,6 +219,8 @@ pattern_statement:
 branch_name:
   %empty { $$ = NULL; }
 | NAME
+
+differentiated: %empty { $$ = WORD_NONE; } | "gradient" { $$ = WORD_GRADIENT; }
 
 float_type: "f32" { $$ = WORD_F32; } | "bf16" { $$ = WORD_BF16; }
           | "f16" { $$ = WORD_F16; }
@@ -251,6 +254,7 @@ common:
 | "window" expr ';' { $$ = plain(r, WORD_WINDOW, @1, $2, NULL); /* refused */ }
 | "mask" expr ';' { $$ = plain(r, WORD_MASK, @1, $2, NULL); }
 | "score" expr ';' { $$ = plain(r, WORD_SCORE, @1, $2, NULL); }
+| "sink" expr ';' { $$ = plain(r, WORD_SINK, @1, $2, NULL); }
 | "block" expr ';' { $$ = plain(r, WORD_BLOCK, @1, $2, NULL); }
 | "keep" expr ';' { $$ = plain(r, WORD_KEEP, @1, $2, NULL); }
 | "keep" "from" NAME ';' {

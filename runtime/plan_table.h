@@ -56,6 +56,7 @@ typedef struct dil_input {
   dil_dtype dtype;
   int32_t rank;
   bool masks;           /* some mask reads it: worth knowing its bounds */
+  bool gradient;        /* backward computes its gradient */
 } dil_input;
 
 typedef struct dil_table {

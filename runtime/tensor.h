@@ -11,6 +11,9 @@ typedef enum dil_dtype {
   DIL_F32, DIL_BF16, DIL_F16, DIL_I32, DIL_U8, DIL_DTYPE_COUNT
 } dil_dtype;
 
+static inline bool dil_dtype_is_real(dil_dtype dtype) {
+  return dtype == DIL_F32 || dtype == DIL_BF16 || dtype == DIL_F16;
+}
 size_t dil_dtype_size(dil_dtype dtype);      /* bytes an element */
 const char *dil_dtype_name(dil_dtype dtype); /* "f32", ... */
 

@@ -3,7 +3,8 @@
  * A pattern's statement means what it would mean in front of each branch's
  * own: phase and block are replaced by the branch's, windows intersect, causal
  * is either's, masks all hold, scores run in order, keeps of one level unite
- * and the two levels intersect. An inherited `S` is the branch's block. */
+ * and the two levels intersect. An inherited `S` is the branch's block. Sinks
+ * are not inherited: the pattern's count once a row. */
 #include "checker.h"
 #include "runtime/base/arithmetic.h"
 #include <math.h>
@@ -183,6 +184,19 @@ static void set_levels(builder *w, branch *b, const scope *s,
   b->keeps[1] = own.keeps;
 }
 
+/* ---- sinks --------------------------------------------------------------- */
+
+expr **check_sinks(const scope *s, const statement *block, int32_t *count) {
+  scope sink = scope_at(s, CONTEXT_SINK, "sink");
+  expr **list = ARENA_ARRAY(s->c->arena, expr *,
+                            count_statements(block, WORD_SINK));
+  *count = 0;
+  for (const statement *given = block; given; given = given->next)
+    if (given->word == WORD_SINK)
+      list[(*count)++] = check_number(&sink, argument(given, 0));
+  return list;
+}
+
 /* ---- window -------------------------------------------------------------- */
 
 static int64_t check_window_bound(const scope *s, const term *t) {
@@ -311,6 +325,7 @@ static void branch_finish(builder *w, branch *b, const statement *block,
   narrow_window(&s, w->own->of[WORD_WINDOW], b);
   narrow_window(&s, own->of[WORD_WINDOW], b);
   set_levels(w, b, &s, block);
+  b->sink = check_sinks(&s, block, &b->sink_count);
   set_phases(&s, phase ? phase : w->own->of[WORD_PHASE], b, index);
 }
 

@@ -15,18 +15,21 @@ typedef enum builtin_kind {
   BUILTIN_INFINITY,
 } builtin_kind;
 
+static const char only_rows[] =
+    "positions are known only at run time: in mask, score, keep and sink";
 static const char only_pairs[] =
-    "positions are known only at run time: in mask, score and keep";
+    "keys are known only at run time: in mask, score and keep";
 static const char only_run_time[] =
     "sizes are known only at run time, and a new length never compiles "
-    "anything again; they may stand in mask, score, keep and the dimensions "
-    "of inputs";
+    "anything again; they may stand in mask, score, keep, sink and the "
+    "dimensions of inputs";
 static const char only_heads[] =
-    "a kernel serves all heads; `h` is known in phase, mask, score and keep";
+    "a kernel serves all heads; `h` is known in phase, mask, score, keep and "
+    "sink";
 static const char only_score[] = "`s` is the score so far, known in score";
 static const char only_patterns[] = "it is a size of a pattern";
 
-#define CONTEXT_SIZED  (CONTEXT_PAIR | CONTEXT_DIMENSION)
+#define CONTEXT_SIZED  (CONTEXT_ROW | CONTEXT_DIMENSION)
 #define CONTEXT_INSIDE (CONTEXT_SIZED | CONTEXT_CONSTANT | CONTEXT_PHASE)
 
 static const struct builtin {
@@ -37,13 +40,13 @@ static const struct builtin {
   const char *why;       /* it is not known elsewhere */
   bool reserved;         /* no let, input, branch, ... may have the name */
 } builtins[] = {
-    {"b", BUILTIN_LEAF, EXPR_B_, CONTEXT_PAIR, only_pairs, true},
-    {"h", BUILTIN_LEAF, EXPR_H_, CONTEXT_PAIR | CONTEXT_PHASE, only_heads,
+    {"b", BUILTIN_LEAF, EXPR_B_, CONTEXT_ROW, only_rows, true},
+    {"h", BUILTIN_LEAF, EXPR_H_, CONTEXT_ROW | CONTEXT_PHASE, only_heads,
      true},
-    {"i", BUILTIN_LEAF, EXPR_I_, CONTEXT_PAIR, only_pairs, true},
+    {"i", BUILTIN_LEAF, EXPR_I_, CONTEXT_ROW, only_rows, true},
     {"j", BUILTIN_LEAF, EXPR_J_, CONTEXT_PAIR, only_pairs, true},
     {"s", BUILTIN_LEAF, EXPR_S_, CONTEXT_SCORE, only_score, true},
-    {"bi", BUILTIN_BLOCK, EXPR_I_, CONTEXT_PAIR, only_pairs, true},
+    {"bi", BUILTIN_BLOCK, EXPR_I_, CONTEXT_ROW, only_rows, true},
     {"bj", BUILTIN_BLOCK, EXPR_J_, CONTEXT_PAIR, only_pairs, true},
     {"nb", BUILTIN_BLOCK, EXPR_M_, CONTEXT_SIZED, only_run_time, true},
     {"B", BUILTIN_LEAF, EXPR_BATCH, CONTEXT_SIZED, only_run_time, true},
@@ -54,7 +57,7 @@ static const struct builtin {
     {"HKV", BUILTIN_SIZE, EXPR_INT, CONTEXT_INSIDE, only_patterns, true},
     {"D", BUILTIN_SIZE, EXPR_INT, CONTEXT_INSIDE, only_patterns, true},
     {"inf", BUILTIN_INFINITY, EXPR_REAL, ~0u, NULL, true},
-    {"row", BUILTIN_ROW, EXPR_I_, CONTEXT_PAIR, only_pairs, false},
+    {"row", BUILTIN_ROW, EXPR_I_, CONTEXT_ROW, only_rows, false},
 };
 enum { BUILTIN_COUNT = sizeof builtins / sizeof *builtins };
 

@@ -74,9 +74,10 @@ static operand unknown_input(const scope *s, const term *t) {
 
 static bool input_fits(const scope *s, const term *t, const dil_input *input,
                        const operand *args) {
-  if (!(s->context & CONTEXT_PAIR)) {
+  if (!(s->context & CONTEXT_ROW)) {
     check_error(s->c, t->at,
-                "inputs are known only at run time: in mask, score and keep",
+                "inputs are known only at run time: in mask, score, keep and "
+                "sink",
                 "input '%s' cannot stand in %s", t->name, s->what);
     return false;
   }
@@ -102,7 +103,7 @@ static operand input_operand(const scope *s, const term *t,
   if (index < 0) return unknown_input(s, t);
   const dil_input *input = &s->pattern->input[index];
   if (!input_fits(s, t, input, args)) return operand_wrong(t->at);
-  bool integer = input->dtype == DIL_I32 || input->dtype == DIL_U8;
+  bool integer = !dil_dtype_is_real(input->dtype);
   operand read = operand_leaf(s, t->at, EXPR_INPUT,
                               integer ? TYPE_I32 : TYPE_F32);
   read.tree->integer = index;

@@ -111,7 +111,8 @@ const char *check_meant(checker *c, const char *name, const char **names,
 
 static bool may_repeat(word w) {
   return w == WORD_NONE || w == WORD_MASK || w == WORD_SCORE ||
-         w == WORD_KEEP || w == WORD_INPUT || w == WORD_BRANCH;
+         w == WORD_SINK || w == WORD_KEEP || w == WORD_INPUT ||
+         w == WORD_BRANCH;
 }
 
 void clauses_collect(checker *c, const statement *block, clauses *out) {

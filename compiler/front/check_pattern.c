@@ -1,6 +1,6 @@
 /* check_pattern.c - the statements that a pattern has once: heads, head_dim,
- * dtype, scale, combine, dropout, gradient, and its inputs. Branches and what
- * they inherit are in check_branch.c. */
+ * dtype, scale, combine, dropout, gradient, and its inputs with their gradients.
+ * Branches and what they inherit are in check_branch.c. */
 #include "checker.h"
 #include <math.h>
 
@@ -153,6 +153,17 @@ static void check_dimension(const scope *s, const term *t, expr **dimension) {
   *dimension = e;
 }
 
+/* `gradient` behind an input. */
+static bool check_differentiated(const scope *s, const statement *input) {
+  if (input->option != WORD_GRADIENT) return false;
+  if (dil_dtype_is_real(dtype_of(input->choice))) return true;
+  check_error(s->c, input->choice_at,
+              "an input with a gradient is `f32`, `bf16` or `f16`",
+              "input '%s' of %s has no gradient", input->name,
+              word_text(input->choice));
+  return false;
+}
+
 static void check_inputs(const scope *s, pattern *p, const statement *block) {
   scope inner = scope_at(s, CONTEXT_DIMENSION, "the dimension of an input");
   inner.pattern = NULL; /* no input gives another its size */
@@ -162,11 +173,60 @@ static void check_inputs(const scope *s, pattern *p, const statement *block) {
     added->name = input->name;
     added->dtype = dtype_of(input->choice);
     added->rank = input->args.count;
+    added->gradient = check_differentiated(s, input);
     int32_t axis = 0;
     for (const term *t = input->args.first; t; t = t->next)
       check_dimension(&inner, t, &p->dimension[p->input_count][axis++]);
     p->input_count++;
   }
+}
+
+static bool reads_input(const expr *e, int32_t index) {
+  if (e->op == EXPR_INPUT && e->integer == index) return true;
+  for (int32_t k = 0; k < e->count; k++)
+    if (reads_input(e->arg[k], index)) return true;
+  return false;
+}
+
+static bool any_reads_input(expr *const *list, int32_t count, int32_t index) {
+  for (int32_t k = 0; k < count; k++)
+    if (reads_input(list[k], index)) return true;
+  return false;
+}
+
+/* Whether o depends on the input other than by which pairs are kept. */
+static bool is_differentiable(const pattern *p, int32_t index) {
+  if (any_reads_input(p->sink, p->sink_count, index)) return true;
+  for (int32_t k = 0; k < p->branch_count; k++) {
+    const branch *b = &p->branch[k];
+    if (any_reads_input(b->score, b->score_count, index) ||
+        any_reads_input(b->sink, b->sink_count, index))
+      return true;
+  }
+  return false;
+}
+
+static void check_gradients(checker *c, const pattern *p,
+                            const statement *block) {
+  for (const statement *input = block; input; input = input->next) {
+    if (input->word != WORD_INPUT) continue;
+    int32_t index = 0;
+    while (p->input[index].name != input->name) index++;
+    if (p->input[index].gradient && !is_differentiable(p, index))
+      check_error(c, input->name_at,
+                  "a mask or a keep has no gradient: leave `gradient` out, or "
+                  "read it in a score or a sink",
+                  "neither a score nor a sink reads input '%s'", input->name);
+  }
+}
+
+static void check_detached(checker *c, pattern *p, const statement *gradient) {
+  if (!p->detached || pattern_mixes_branches(p)) return;
+  p->detached = false;
+  diag_report(c->diag, SEVERITY_WARNING, gradient->choice_at,
+              "it differs where several branches of a head share one softmax: "
+              "under `combine softmax`",
+              "`gradient detached` is `gradient exact` here");
 }
 
 /* ---- the pattern --------------------------------------------------------- */
@@ -189,8 +249,12 @@ pattern *check_pattern(checker *c, const statement *s) {
   check_missing_clauses(p, &own);
   check_scale(&sizes, p, own.of[WORD_SCALE]);
   check_dropout(&sizes, p, own.of[WORD_DROPOUT]);
+  p->sink = check_sinks(&sizes, s->child, &p->sink_count);
   check_branches(&sizes, p, s->child, &own);
   /* After an error, a broken `let` say, parts of the pattern may be missing. */
-  if (diag_errors(c->diag) == 0) check_warnings(c, p, s->child);
+  if (diag_errors(c->diag) > 0) return p;
+  check_gradients(c, p, s->child);
+  check_detached(c, p, own.of[WORD_GRADIENT]);
+  check_warnings(c, p, s->child);
   return p;
 }

@@ -60,6 +60,7 @@ static bool branches_same(const branch *a, const branch *b) {
          a->right == b->right &&
          exprs_same(a->mask, a->mask_count, b->mask, b->mask_count) &&
          exprs_same(a->score, a->score_count, b->score, b->score_count) &&
+         exprs_same(a->sink, a->sink_count, b->sink, b->sink_count) &&
          keeps_same(&a->keeps[0], &b->keeps[0]) &&
          keeps_same(&a->keeps[1], &b->keeps[1]);
 }
@@ -305,8 +306,8 @@ static void warn_inputs(checker *c, const statement *block) {
     if (s->word == WORD_INPUT && !block_reads(block, s->name))
       warn_at(
           c, s->name_at,
-          "a call has to bring it all the same; a `mask`, `score` or `keep` "
-          "reads inputs",
+          "a call has to bring it all the same; a `mask`, `score`, `keep` or "
+          "`sink` reads inputs",
           arena_print(c->arena, "nothing reads input '%s'", s->name));
 }
 
@@ -397,6 +398,7 @@ static void warn_position(checker *c, const pattern *p, const expr *e) {
 
 /* A statement that branches inherit is warned of once: diag knows it. */
 static void warn_positions(checker *c, const pattern *p, const branch *b) {
+  for (int32_t k = 0; k < b->sink_count; k++) warn_position(c, p, b->sink[k]);
   for (int32_t k = 0; k < b->mask_count; k++) warn_position(c, p, b->mask[k]);
   for (int32_t k = 0; k < b->score_count; k++) warn_position(c, p, b->score[k]);
   for (int level = 0; level < 2; level++)
@@ -412,6 +414,7 @@ void check_warnings(checker *c, const pattern *p, const statement *block) {
   warn_dilation(c, p);
   warn_inputs(c, block);
   warn_all_scores(c, p, block);
+  for (int32_t k = 0; k < p->sink_count; k++) warn_position(c, p, p->sink[k]);
   for (int32_t k = 0; k < p->branch_count; k++)
     warn_positions(c, p, &p->branch[k]);
 }

@@ -78,8 +78,10 @@ typedef enum term_context {
   CONTEXT_MASK = 16,
   CONTEXT_KEEP = 32,
   CONTEXT_SCORE = 64,
+  CONTEXT_SINK = 128,
   CONTEXT_FIXED = CONTEXT_LET | CONTEXT_CONSTANT,
   CONTEXT_PAIR = CONTEXT_MASK | CONTEXT_KEEP | CONTEXT_SCORE,
+  CONTEXT_ROW = CONTEXT_PAIR | CONTEXT_SINK,
   CONTEXT_EXACT =
       CONTEXT_MASK | CONTEXT_KEEP | CONTEXT_PHASE | CONTEXT_DIMENSION,
 } term_context;
@@ -114,8 +116,8 @@ typedef struct operand {
 enum { TREE_MAX = 1 << 16 };
 
 operand check_term(const scope *s, const term *t);
-/* A condition for mask and keep, a number for score, folded; NULL when
- * wrong. */
+/* A condition for mask and keep, a number for score and sink, folded; NULL
+ * when wrong. */
 expr *check_condition(const scope *s, const term *t);
 expr *check_number(const scope *s, const term *t);
 /* An integer for phase and input dimensions. */
@@ -168,6 +170,8 @@ const term *argument(const statement *s, int32_t index);
 pattern *check_pattern(checker *c, const statement *s);
 void check_branches(const scope *s, pattern *p, const statement *block,
                     const clauses *own);
+/* The sinks of a block, that of the pattern or of a branch. */
+expr **check_sinks(const scope *s, const statement *block, int32_t *count);
 void check_warnings(checker *c, const pattern *p, const statement *block);
 topology *check_topology(checker *c, const statement *s);
 schedule *check_schedule(checker *c, const statement *s);

@@ -4,7 +4,9 @@
  * place of the mask terms `i / S == j / S` and `i % r == c && j % r == c` (c of
  * the head alone). Where one branch's mask is a list of such with `||` between
  * them, each becomes a branch of a union. A kernel then never visits what a
- * mask would have hidden. What is no such term stays a mask. */
+ * mask would have hidden. What is no such term stays a mask. A branch with
+ * sinks keeps its rows; the sinks of one that selects every row become the
+ * pattern's. */
 #include "pattern.h"
 #include "runtime/base/arithmetic.h"
 
@@ -117,7 +119,7 @@ static bool is_dilation(const lifted *x, const branch *b) {
 
 static bool is_branch(const lifted *x, const branch *b) {
   bool plain = !b->segment && b->dilation == 1 && !b->keeps[0].count &&
-               !b->keeps[1].count;
+               !b->keeps[1].count && !b->sink_count;
   return plain && x->segment && is_dilation(x, b);
 }
 
@@ -212,18 +214,38 @@ static bool lift_union(arena *a, pattern *p) {
   return true;
 }
 
+static bool selects_all(const pattern *p, const branch *b) {
+  return !b->segment && b->dilation == 1 && b->head_first == 0 &&
+         b->head_last == p->heads - 1;
+}
+
+/* True when the branch gave the pattern its sinks. */
+static bool raise_sinks(arena *a, pattern *p, branch *b) {
+  if (b->sink_count == 0 || !selects_all(p, b)) return false;
+  expr **all = ARENA_ARRAY(a, expr *, p->sink_count + b->sink_count);
+  for (int32_t k = 0; k < p->sink_count; k++) all[k] = p->sink[k];
+  for (int32_t k = 0; k < b->sink_count; k++)
+    all[p->sink_count + k] = b->sink[k];
+  p->sink = all;
+  p->sink_count += b->sink_count;
+  b->sink_count = 0;
+  return true;
+}
+
 const pattern *pattern_normalise(arena *a, const pattern *p) {
   /* Others count the branches that select a row, with keys or without. */
   if (p->combine != DIL_COMBINE_SOFTMAX && p->combine != DIL_COMBINE_UNION)
     return p;
   pattern *out = ARENA_NEW(a, pattern);
   *out = *p;
-  if (lift_union(a, out)) return out;
   bool any = false;
   out->branch = ARENA_ARRAY(a, branch, p->branch_count);
   for (int32_t b = 0; b < p->branch_count; b++) {
     out->branch[b] = p->branch[b];
-    any |= lift_branch(a, out, &out->branch[b]);
+    any |= raise_sinks(a, out, &out->branch[b]);
   }
+  if (lift_union(a, out)) return out;
+  for (int32_t b = 0; b < p->branch_count; b++)
+    any |= lift_branch(a, out, &out->branch[b]);
   return any ? out : p;
 }

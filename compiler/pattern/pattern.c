@@ -35,16 +35,33 @@ bool pattern_same(const pattern *a, const pattern *b) {
   return same;
 }
 
+static int32_t branches_serving(const pattern *p, int64_t h) {
+  int32_t serving = 0;
+  for (int32_t b = 0; b < p->branch_count; b++)
+    serving += p->branch[b].head_first <= h && h <= p->branch[b].head_last;
+  return serving;
+}
+
 bool pattern_has_lse(const pattern *p) {
   if (p->combine == DIL_COMBINE_SOFTMAX || p->combine == DIL_COMBINE_UNION)
     return true;
-  for (int64_t h = 0; h < p->heads; h++) {
-    int32_t serving = 0;
-    for (int32_t b = 0; b < p->branch_count; b++)
-      serving += p->branch[b].head_first <= h && h <= p->branch[b].head_last;
-    if (serving != 1) return false;
-  }
+  for (int64_t h = 0; h < p->heads; h++)
+    if (branches_serving(p, h) != 1) return false;
   return true;
+}
+
+bool pattern_mixes_branches(const pattern *p) {
+  if (p->combine != DIL_COMBINE_SOFTMAX) return false;
+  for (int64_t h = 0; h < p->heads; h++)
+    if (branches_serving(p, h) > 1) return true;
+  return false;
+}
+
+bool pattern_has_sinks(const pattern *p) {
+  int32_t count = p->sink_count;
+  for (int32_t b = 0; b < p->branch_count; b++)
+    count += p->branch[b].sink_count;
+  return count > 0;
 }
 
 /* ---- reach --------------------------------------------------------------- */
@@ -111,6 +128,7 @@ typedef struct scope {
   const pattern *pattern;
   bool pair;  /* b, h, i, j and inputs; else h alone or sizes alone */
   bool score; /* s, and the functions that no mask and no int() may call */
+  bool sink;  /* no key: neither j nor s */
 } scope;
 
 static const int8_t arguments_of[EXPR_OP_COUNT] = {
@@ -142,8 +160,7 @@ static void verify_input(const expr *e, const pattern *p) {
   assert(e->integer >= 0 && e->integer < p->input_count);
   const dil_input *input = &p->input[e->integer];
   assert(e->count == input->rank);
-  bool whole = input->dtype == DIL_I32 || input->dtype == DIL_U8;
-  assert(e->type == (whole ? TYPE_I32 : TYPE_F32));
+  assert(e->type == (dil_dtype_is_real(input->dtype) ? TYPE_F32 : TYPE_I32));
 }
 
 static void verify_expr(const expr *e, const scope *s) {
@@ -154,6 +171,7 @@ static void verify_expr(const expr *e, const scope *s) {
   if (e->op == EXPR_S_ || expr_rule_of(e->op) == RULE_FLOAT) assert(s->score);
   if (e->op == EXPR_I_ || e->op == EXPR_J_ || e->op == EXPR_B_)
     assert(s->pair);
+  if (e->op == EXPR_S_ || e->op == EXPR_J_) assert(!s->sink);
   if (e->op == EXPR_INPUT) {
     assert(s->pair);
     verify_input(e, s->pattern);
@@ -180,14 +198,14 @@ static int64_t defined_phase(const pattern *p, const branch *b, int64_t h) {
 }
 
 static void verify_phases(const pattern *p, const branch *b) {
-  const scope s = {p, false, false};
+  const scope s = {.pattern = p};
   if (b->phase_kind == PHASE_EXPR) verify_expr(b->phase_expr, &s);
   for (int64_t h = 0; h < p->heads; h++)
     assert(b->phase[h] == defined_phase(p, b, h));
 }
 
 static void verify_keep(const pattern *p, const keeps *level, const keep *k) {
-  const scope s = {p, true, false};
+  const scope s = {.pattern = p, .pair = true};
   if (k->kind == KEEP_EXPR) {
     verify_expr(k->condition, &s);
     assert(k->condition->type == TYPE_CONDITION);
@@ -208,8 +226,18 @@ static void verify_keeps(const pattern *p, const keeps *level) {
     verify_keep(p, level, &level->keep[k]);
 }
 
+static void verify_sinks(const pattern *p, expr *const *sink, int32_t count) {
+  const scope sinks = {p, true, true, true};
+  assert(count >= 0);
+  for (int32_t k = 0; k < count; k++) {
+    verify_expr(sink[k], &sinks);
+    assert(sink[k]->type != TYPE_CONDITION);
+  }
+}
+
 static void verify_branch(const pattern *p, const branch *b) {
-  const scope masks = {p, true, false}, scores = {p, true, true};
+  const scope masks = {.pattern = p, .pair = true};
+  const scope scores = {.pattern = p, .pair = true, .score = true};
   assert(b->segment >= 0 && b->dilation >= 1);
   assert(b->head_first >= 0 && b->head_last < p->heads);
   assert(b->head_first <= b->head_last + 1);
@@ -224,6 +252,7 @@ static void verify_branch(const pattern *p, const branch *b) {
     assert(b->score[k]->type != TYPE_CONDITION);
   }
   for (int level = 0; level < 2; level++) verify_keeps(p, &b->keeps[level]);
+  verify_sinks(p, b->sink, b->sink_count);
 }
 
 /* ---- invariants: patterns ------------------------------------------------ */
@@ -237,16 +266,18 @@ static void verify_sizes(const pattern *p) {
   assert(p->combine <= DIL_COMBINE_SUM);
   assert(p->scale_kind <= SCALE_RUNTIME);
   assert(p->dropout >= 0 && p->dropout < 1);
+  assert(!p->detached || pattern_mixes_branches(p));
   assert(p->branch_count >= 1 && p->branch_count <= DIL_BRANCH_MAX);
 }
 
 static void verify_inputs(const pattern *p) {
-  const scope sizes = {p, false, false};
+  const scope sizes = {.pattern = p};
   assert(p->input_count >= 0 && p->input_count <= DIL_INPUT_MAX);
   for (int32_t k = 0; k < p->input_count; k++) {
     const dil_input *input = &p->input[k];
     assert(input->name && input->dtype < DIL_DTYPE_COUNT);
     assert(input->rank >= 1 && input->rank <= DIL_RANK_MAX);
+    assert(!input->gradient || dil_dtype_is_real(input->dtype));
     for (int32_t axis = 0; axis < input->rank; axis++) {
       verify_expr(p->dimension[k][axis], &sizes);
       assert(p->dimension[k][axis]->type == TYPE_I32);
@@ -271,5 +302,6 @@ void pattern_verify(const pattern *p) {
   verify_inputs(p);
   for (int32_t b = 0; b < p->branch_count; b++)
     verify_branch(p, &p->branch[b]);
+  verify_sinks(p, p->sink, p->sink_count);
   if (p->combine == DIL_COMBINE_UNION) verify_union(p);
 }

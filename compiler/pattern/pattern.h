@@ -43,6 +43,9 @@ typedef struct branch {
   expr **mask;           /* all must hold; the pattern's first */
   expr **score;          /* in order; the pattern's first */
   keeps keeps[2];        /* pattern's and branch's; the two intersect */
+  int32_t sink_count;
+  expr **sink;           /* its own; each adds e^sink to the denominator of the
+                          * rows that it selects */
 } branch;
 
 typedef enum scale_kind {
@@ -60,7 +63,10 @@ typedef struct pattern {
   double scale;          /* SCALE_DEFAULT: 1 / sqrt(head_dim) */
   dil_combine combine;
   double dropout;
-  bool detached;         /* `gradient detached` */
+  bool detached;         /* `gradient detached`, where it differs from exact */
+  int32_t sink_count;
+  expr **sink;           /* of every row: once under softmax and union, once in
+                          * each branch's softmax under mean and sum */
   int32_t input_count, branch_count;
   dil_input input[DIL_INPUT_MAX];
   expr *dimension[DIL_INPUT_MAX][DIL_RANK_MAX];
@@ -70,6 +76,11 @@ typedef struct pattern {
 bool pattern_same(const pattern *a, const pattern *b);
 /* Whether a row has one lse: `softmax`, `union`, or one branch a head. */
 bool pattern_has_lse(const pattern *p);
+/* Whether branches share the softmax of a head, each key as often as it is
+ * reached: only then `gradient detached` differs from `exact`. */
+bool pattern_mixes_branches(const pattern *p);
+/* Whether it or a branch has a sink. */
+bool pattern_has_sinks(const pattern *p);
 void pattern_print(const pattern *p, FILE *out); /* canonical .dil text */
 /* The same; what it needs meanwhile is taken from the arena. */
 void pattern_print_within(arena *a, const pattern *p, FILE *out);

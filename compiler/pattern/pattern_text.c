@@ -150,6 +150,11 @@ static void print_scores(const printer *p, const branch *b, const char *word) {
     print_expr(p, word, b->score[k]);
 }
 
+static void print_sinks(const printer *p, expr *const *sink, int32_t count,
+                        const char *word) {
+  for (int32_t k = 0; k < count; k++) print_expr(p, word, sink[k]);
+}
+
 static void print_branch(const printer *p, const branch *b) {
   fprintf(p->out, "    branch %s%s{\n", b->name ? b->name : "",
           b->name ? " " : "");
@@ -166,6 +171,7 @@ static void print_branch(const printer *p, const branch *b) {
   if (p->pattern->combine != DIL_COMBINE_UNION)
     print_scores(p, b, "        score");
   print_keeps(p, b);
+  print_sinks(p, b->sink, b->sink_count, "        sink");
   fputs("    }\n", p->out);
 }
 
@@ -190,7 +196,7 @@ static void print_input(const printer *p, int32_t index) {
   fprintf(p->out, "    input %s : %s[", input->name,
           dil_dtype_name(input->dtype));
   pattern_print_shape(p->pattern, index, p->out);
-  fputs("];\n", p->out);
+  fprintf(p->out, "]%s;\n", input->gradient ? " gradient" : "");
 }
 
 static void print_scale(const printer *p) {
@@ -239,6 +245,7 @@ void pattern_print_within(arena *a, const pattern *p, FILE *out) {
   /* A union has its scores above, where alone they may stand. */
   if (p->combine == DIL_COMBINE_UNION)
     print_scores(&all, &p->branch[0], "    score");
+  print_sinks(&all, p->sink, p->sink_count, "    sink");
   if (all.keeps_above) print_level(&all, &p->branch[0].keeps[0], "    ");
   for (int32_t b = 0; b < p->branch_count; b++)
     print_branch(&all, &p->branch[b]);

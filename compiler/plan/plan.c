@@ -254,6 +254,11 @@ const char *plan_force_clash(unsigned set) {
                                                    : NULL;
 }
 
+/* No back end starts rows with them yet. */
+static void refuse_sinks(planner *pl, const pattern *p) {
+  if (pattern_has_sinks(p)) refuse(pl, p->at, NULL, "`sink`");
+}
+
 static void refuse_force(planner *pl, const pattern *p) {
   if (p->combine != DIL_COMBINE_UNION || p->branch_count == 1) return;
   if (pl->plan->force & FORCE_CHAIN)
@@ -313,6 +318,7 @@ planner plan_begin(arena *a, diag *d, const pattern *p, unsigned force) {
   pl.plan->force = force;
   for (int32_t b = 0; b < p->branch_count; b++) refuse_keeps(&pl, &p->branch[b]);
   refuse_force(&pl, p);
+  refuse_sinks(&pl, p);
   if (diag_errors(d) > before) return pl;
   fill_tables(&pl, p);
   pl.plan->table.dedup = !(force & FORCE_MULTISET);

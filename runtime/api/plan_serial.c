@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SERIAL_MAGIC = 0x676d6964 /* "dimg" */, SERIAL_VERSION = 1 };
+enum { SERIAL_MAGIC = 0x676d6964 /* "dimg" */, SERIAL_VERSION = 2 };
 
 typedef struct head {
   uint32_t magic, version;
@@ -117,6 +117,7 @@ static void input_fields(codec *c, dil_input *in) {
   FIELD(c, in->dtype);
   FIELD(c, in->rank);
   flag(c, &in->masks);
+  flag(c, &in->gradient);
 }
 
 /* Bytes of one of the table's arrays: of its elements, `count` of them. */

@@ -75,7 +75,7 @@ static void random_names(pattern *p, uint64_t *state) {
   static const char *const names[] = {"near", "mid", "far", "wide"};
   for (int32_t k = 0; k < p->branch_count; k++)
     p->branch[k].name = random_chance(state, 50) ? names[k] : NULL;
-  p->detached = random_chance(state, 20);
+  p->detached = random_chance(state, 40) && pattern_mixes_branches(p);
   p->dropout = random_chance(state, 20) ? 0.1 : 0;
   p->scale_kind = (scale_kind)random_in(state, SCALE_DEFAULT, SCALE_RUNTIME);
   if (p->scale_kind == SCALE_FIXED) p->scale = 1.0 / 3;
