@@ -55,7 +55,7 @@ static bool find_head(walk *w) {
 static void print_classes(arena *a, const plan *p, const dil_pass *pass,
                           FILE *out) {
   if (pass->period > DIL_PERIOD_MAX) return; /* one branch, one class */
-  walk w = {.table = &p->table, .pass = pass, .round = 1, .keys = INT32_MAX};
+  walk w = {.table = &p->table, .pass = pass, .round = 1};
   if (!find_head(&w)) return;
   void *memory = arena_take(a, 1, class_table_size(pass->period));
   class_table s;

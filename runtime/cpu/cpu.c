@@ -1,8 +1,8 @@
 /* cpu.c - a kernel on the processor: made on demand, checked at the call, run.
  *
  * In: a plan as data (dil_table) and a maker of machine code. Out: o and lse
- * of each call. A variant's object is made when a call first needs it; which
- * one a pass takes follows from the shape of the call alone. */
+ * of each call. A variant's object is made when a call first needs it; the
+ * variant of a pass follows from the shape of the call alone. */
 #include "cpu.h"
 #include "object_load.h"
 #include "run.h"
@@ -17,7 +17,7 @@ struct cpu_kernel {
   const dil_table *table;
   dil_make make;
   void *context;
-  pthread_mutex_t lock;               /* of what is made on demand */
+  pthread_mutex_t lock; /* of code, made and object */
   dil_code code[DIL_VARIANT_COUNT];
   bool made[DIL_VARIANT_COUNT];       /* the code is there */
   dil_object *object[DIL_VARIANT_COUNT]; /* NULL: not made here */
@@ -26,7 +26,7 @@ struct cpu_kernel {
 
 /* ---- making -------------------------------------------------------------- */
 
-static void count_passes(cpu_kernel *k) {
+static void cpu_kernel_count_passes(cpu_kernel *k) {
   for (int32_t h = 0; h < k->table->heads; h++) {
     int32_t passes = 0;
     for (int32_t p = 0; p < k->table->pass_count; p++)
@@ -49,7 +49,7 @@ dil_status cpu_kernel_new(const dil_table *table, dil_make make, void *context,
   k->context = context;
   k->chained = chained;
   pthread_mutex_init(&k->lock, NULL);
-  count_passes(k);
+  cpu_kernel_count_passes(k);
   *kernel = k;
   return DIL_OK;
 }
@@ -64,7 +64,7 @@ void cpu_kernel_free(cpu_kernel *kernel) {
 }
 
 /* Symbols of the generated code and where they go. */
-static const struct entry {
+static const struct code_entry {
   dil_variant variant;
   const char *symbol;
   size_t offset;
@@ -74,29 +74,29 @@ static const struct entry {
 #undef X
 };
 
-static void bind_symbol(dil_code *code, const dil_object *object,
-                        const char *symbol, size_t offset) {
+static void code_bind_symbol(dil_code *code, const dil_object *object,
+                             const char *symbol, size_t offset) {
   void *address = dil_object_symbol(object, symbol);
   memcpy((char *)code + offset, &address, sizeof address);
 }
 
-static void bind_code(const dil_table *table, dil_variant variant,
+static void code_bind(const dil_table *table, dil_variant variant,
                       const dil_object *object, dil_code *code) {
   for (size_t i = 0; i < sizeof entries / sizeof *entries; i++)
     if (entries[i].variant == variant)
-      bind_symbol(code, object, entries[i].symbol, entries[i].offset);
+      code_bind_symbol(code, object, entries[i].symbol, entries[i].offset);
   for (int32_t c = 0; c < table->chain_count; c++) {
     char name[32];
     bool tiles = variant == DIL_TILES;
     snprintf(name, sizeof name, "%smodify%d", tiles ? "" : "row_", c);
     size_t base = tiles ? offsetof(dil_code, modify)
                         : offsetof(dil_code, row_modify);
-    bind_symbol(code, object, name, base + (size_t)c * sizeof(void *));
+    code_bind_symbol(code, object, name, base + (size_t)c * sizeof(void *));
   }
 }
 
 /* A generated object that lacks a function is a bug of the back end. */
-static dil_status check_code(const dil_table *table, dil_variant variant,
+static dil_status code_check(const dil_table *table, dil_variant variant,
                              const dil_code *c) {
   bool whole = variant == DIL_TILES
                    ? c->qk && c->softmax && c->pv && c->modify[0]
@@ -113,7 +113,7 @@ static dil_status check_code(const dil_table *table, dil_variant variant,
                   table->name);
 }
 
-static dil_status make_variant(cpu_kernel *k, dil_variant variant) {
+static dil_status cpu_kernel_make_variant(cpu_kernel *k, dil_variant variant) {
   void *bytes = NULL;
   size_t size = 0;
   dil_code code = {0};
@@ -122,8 +122,8 @@ static dil_status make_variant(cpu_kernel *k, dil_variant variant) {
   if (!status) status = dil_object_load(bytes, size, k->table->name, &object);
   free(bytes);
   if (status) return status;
-  bind_code(k->table, variant, object, &code);
-  status = check_code(k->table, variant, &code);
+  code_bind(k->table, variant, object, &code);
+  status = code_check(k->table, variant, &code);
   if (status) {
     dil_object_free(object);
     return status;
@@ -139,7 +139,7 @@ dil_status cpu_kernel_take(const dil_table *table,
                            cpu_kernel **kernel) {
   dil_status status = DIL_OK;
   for (int32_t v = 0; v < DIL_VARIANT_COUNT && !status; v++)
-    status = check_code(table, (dil_variant)v, ready[v]);
+    status = code_check(table, (dil_variant)v, ready[v]);
   if (!status) status = cpu_kernel_new(table, NULL, NULL, kernel);
   for (int32_t v = 0; v < DIL_VARIANT_COUNT && !status; v++) {
     (*kernel)->code[v] = *ready[v];
@@ -148,18 +148,18 @@ dil_status cpu_kernel_take(const dil_table *table,
   return status;
 }
 
-static dil_status need_variant(cpu_kernel *k, dil_variant variant) {
+static dil_status cpu_kernel_need_variant(cpu_kernel *k, dil_variant variant) {
   dil_status status = DIL_OK;
   pthread_mutex_lock(&k->lock);
-  if (!k->made[variant]) status = make_variant(k, variant);
+  if (!k->made[variant]) status = cpu_kernel_make_variant(k, variant);
   pthread_mutex_unlock(&k->lock);
   return status;
 }
 
 /* ---- which variant ------------------------------------------------------- */
 
-static unsigned variants_of(const cpu_kernel *k, const dil_call *call,
-                            const dil_shard *shard) {
+static unsigned cpu_kernel_variants(const cpu_kernel *k, const dil_call *call,
+                                    const dil_shard *shard) {
   run r = {.table = k->table, .shard = shard, .N = call->q.shape[1]};
   unsigned mask = 0;
   for (int32_t p = 0; p < k->table->pass_count; p++)
@@ -169,27 +169,29 @@ static unsigned variants_of(const cpu_kernel *k, const dil_call *call,
 
 const char *cpu_kernel_variant(const cpu_kernel *kernel, const dil_call *call) {
   static const char *const names[] = {"none", "tiles", "rows", "tiles+rows"};
-  return names[variants_of(kernel, call, NULL)];
+  return names[cpu_kernel_variants(kernel, call, NULL)];
 }
 
-static dil_status need_variants(cpu_kernel *kernel, const dil_call *call,
-                                const dil_shard *shard) {
-  unsigned mask = variants_of(kernel, call, shard);
+static dil_status cpu_kernel_need_variants(cpu_kernel *kernel,
+                                           const dil_call *call,
+                                           const dil_shard *shard) {
+  unsigned mask = cpu_kernel_variants(kernel, call, shard);
   for (int32_t v = 0; v < DIL_VARIANT_COUNT; v++) {
-    dil_status status = mask >> v & 1 ? need_variant(kernel, v) : DIL_OK;
+    dil_status status =
+        mask >> v & 1 ? cpu_kernel_need_variant(kernel, v) : DIL_OK;
     if (status) return status;
   }
   return DIL_OK;
 }
 
 dil_status cpu_kernel_prepare(cpu_kernel *kernel, const dil_call *call) {
-  return need_variants(kernel, call, NULL);
+  return cpu_kernel_need_variants(kernel, call, NULL);
 }
 
 /* ---- running ------------------------------------------------------------- */
 
-static run run_of(const cpu_kernel *kernel, dil_threads *threads,
-                  const dil_call *call, const dil_shard *shard) {
+static run cpu_kernel_run_new(const cpu_kernel *kernel, dil_threads *threads,
+                              const dil_call *call, const dil_shard *shard) {
   return (run){.table = kernel->table,
                .call = call,
                .shard = shard,
@@ -198,20 +200,21 @@ static run run_of(const cpu_kernel *kernel, dil_threads *threads,
 }
 
 /* The code that a checked call needs, and its inputs. */
-static dil_status bind_run(cpu_kernel *k, run *r) {
-  dil_status status = need_variants(k, r->call, r->shard);
+static dil_status cpu_kernel_bind_run(cpu_kernel *k, run *r) {
+  dil_status status = cpu_kernel_need_variants(k, r->call, r->shard);
   if (status) return status;
   for (int32_t v = 0; v < DIL_VARIANT_COUNT; v++) r->code[v] = &k->code[v];
-  bool tiles = variants_of(k, r->call, r->shard) >> DIL_TILES & 1;
+  bool tiles = cpu_kernel_variants(k, r->call, r->shard) >> DIL_TILES & 1;
   return input_bind(r, r->code[tiles ? DIL_TILES : DIL_ROWS]);
 }
 
 static bool is_empty(const run *r) { return r->B == 0 || r->N == 0; }
 
-/* The passes of a run whose call is checked, or of a shard of it. */
-static dil_status run_kernel(cpu_kernel *k, run *r, pool *scratch,
-                             dil_status (*passes)(run *r, char *memory)) {
-  dil_status status = bind_run(k, r);
+/* Runs `passes` of a call that is checked, or of a shard of one. */
+static dil_status cpu_kernel_run_passes(cpu_kernel *k, run *r, pool *scratch,
+                                        dil_status (*passes)(run *r,
+                                                             char *memory)) {
+  dil_status status = cpu_kernel_bind_run(k, r);
   if (status || is_empty(r)) return status;
   int64_t bytes = run_bytes(r);
   char *memory = pool_take(scratch, bytes);
@@ -223,23 +226,24 @@ static dil_status run_kernel(cpu_kernel *k, run *r, pool *scratch,
 
 dil_status cpu_kernel_workspace(cpu_kernel *kernel, dil_threads *threads,
                                 const dil_call *call, int64_t *bytes) {
-  run r = run_of(kernel, threads, call, NULL);
+  run r = cpu_kernel_run_new(kernel, threads, call, NULL);
   dil_status status = dil_run_check(&r);
-  if (!status) status = bind_run(kernel, &r);
+  if (!status) status = cpu_kernel_bind_run(kernel, &r);
   *bytes = status || is_empty(&r) ? 0 : run_bytes(&r);
   return status;
 }
 
 dil_status cpu_kernel_run(cpu_kernel *kernel, dil_threads *threads,
                           pool *scratch, const dil_call *call) {
-  run r = run_of(kernel, threads, call, NULL);
+  run r = cpu_kernel_run_new(kernel, threads, call, NULL);
   dil_status status = dil_run_check(&r);
-  return status ? status : run_kernel(kernel, &r, scratch, run_passes);
+  return status ? status
+                : cpu_kernel_run_passes(kernel, &r, scratch, run_passes);
 }
 
 /* ---- a shard of a sequence ----------------------------------------------- */
 
-static dil_status check_shard(run *r) {
+static dil_status cpu_kernel_check_shard(run *r) {
   if (r->call->lengths)
     return dil_fail(DIL_UNSUPPORTED, "lengths of batch rows cannot be used "
                     "with a shard of a sequence");
@@ -252,23 +256,23 @@ int32_t cpu_kernel_states(const cpu_kernel *kernel) {
 
 dil_status cpu_kernel_begin(cpu_kernel *kernel, dil_threads *threads,
                             const dil_call *call, const dil_shard *shard) {
-  run r = run_of(kernel, threads, call, shard);
-  dil_status status = check_shard(&r);
+  run r = cpu_kernel_run_new(kernel, threads, call, shard);
+  dil_status status = cpu_kernel_check_shard(&r);
   return status ? status : run_begin(&r);
 }
 
 dil_status cpu_kernel_advance(cpu_kernel *kernel, dil_threads *threads,
                               pool *scratch, const dil_call *call,
                               const dil_shard *shard) {
-  run r = run_of(kernel, threads, call, shard);
-  dil_status status = check_shard(&r);
+  run r = cpu_kernel_run_new(kernel, threads, call, shard);
+  dil_status status = cpu_kernel_check_shard(&r);
   if (status || shard->keys.count == 0) return status;
-  return run_kernel(kernel, &r, scratch, run_advance);
+  return cpu_kernel_run_passes(kernel, &r, scratch, run_advance);
 }
 
 dil_status cpu_kernel_finish(cpu_kernel *kernel, dil_threads *threads,
                              const dil_call *call, const dil_shard *shard) {
-  run r = run_of(kernel, threads, call, shard);
-  dil_status status = check_shard(&r);
+  run r = cpu_kernel_run_new(kernel, threads, call, shard);
+  dil_status status = cpu_kernel_check_shard(&r);
   return status ? status : run_end(&r);
 }

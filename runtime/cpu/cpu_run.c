@@ -1,4 +1,5 @@
-/* cpu_run.c - one run of a kernel: the call checked, its memory, its passes.
+/* cpu_run.c - one run of a kernel: it checks the call, lays out memory and
+ * runs the passes.
  *
  * In: a plan as data, generated code, a call. Out: o and lse, or an error that
  * names what is wrong with the call. Nothing here depends on threads. */
@@ -13,8 +14,8 @@
 
 /* ---- checking a call ----------------------------------------------------- */
 
-static dil_status wrong_shape(const char *name, const dil_tensor *t,
-                              const int64_t want[4]) {
+static dil_status run_wrong_shape(const char *name, const dil_tensor *t,
+                                  const int64_t want[4]) {
   bool turned = t->shape[2] != want[2] && t->shape[1] == want[2];
   return dil_fail(DIL_USAGE, "%s must be [%lld, %lld, %lld, %lld], got "
                   "[%lld, %lld, %lld, %lld]%s", name, (long long)want[0],
@@ -24,8 +25,8 @@ static dil_status wrong_shape(const char *name, const dil_tensor *t,
                   turned ? ": rows come before heads" : "");
 }
 
-static dil_status check_tensor(const char *name, const dil_tensor *t,
-                               dil_dtype dtype, const int64_t want[4]) {
+static dil_status run_check_tensor(const char *name, const dil_tensor *t,
+                                   dil_dtype dtype, const int64_t want[4]) {
   if (t->dtype != dtype)
     return dil_fail(DIL_USAGE, "%s must be %s, got %s", name,
                     dil_dtype_name(dtype), dil_dtype_name(t->dtype));
@@ -33,7 +34,7 @@ static dil_status check_tensor(const char *name, const dil_tensor *t,
     return dil_fail(DIL_USAGE, "%s must have 4 dimensions, got %d", name,
                     t->rank);
   for (int32_t axis = 0; axis < 4; axis++)
-    if (t->shape[axis] != want[axis]) return wrong_shape(name, t, want);
+    if (t->shape[axis] != want[axis]) return run_wrong_shape(name, t, want);
   int64_t count = dil_tensor_count(t);
   if (count && !t->data)
     return dil_fail(DIL_USAGE, "%s is not given", name);
@@ -45,7 +46,7 @@ static dil_status check_tensor(const char *name, const dil_tensor *t,
   return DIL_OK;
 }
 
-static dil_status check_lse(const run *r) {
+static dil_status run_check_lse(const run *r) {
   char got[DIL_TENSOR_TEXT];
   const dil_tensor *t = &r->call->lse;
   if (!t->data) return DIL_OK;
@@ -60,7 +61,7 @@ static dil_status check_lse(const run *r) {
                   dil_tensor_text(t, got));
 }
 
-static dil_status check_lengths(const run *r) {
+static dil_status run_check_lengths(const run *r) {
   for (int64_t b = 0; r->call->lengths && b < r->B; b++)
     if (r->call->lengths[b] < 0 || r->call->lengths[b] > r->M)
       return dil_fail(DIL_USAGE, "lengths[%lld] must be within 0 and %lld, "
@@ -86,12 +87,12 @@ dil_status dil_run_check(run *r) {
   const int64_t k[] = {r->B, r->M, table->kv_heads, table->head_dim};
   const int64_t v[] = {r->B, r->M, table->kv_heads, table->value_dim};
   const int64_t o[] = {r->B, r->N, table->heads, table->value_dim};
-  dil_status status = check_tensor("q", &c->q, table->dtype, q);
-  if (!status) status = check_tensor("k", &c->k, table->dtype, k);
-  if (!status) status = check_tensor("v", &c->v, table->dtype, v);
-  if (!status) status = check_tensor("o", &c->o, table->dtype, o);
-  if (!status) status = check_lse(r);
-  if (!status) status = check_lengths(r);
+  dil_status status = run_check_tensor("q", &c->q, table->dtype, q);
+  if (!status) status = run_check_tensor("k", &c->k, table->dtype, k);
+  if (!status) status = run_check_tensor("v", &c->v, table->dtype, v);
+  if (!status) status = run_check_tensor("o", &c->o, table->dtype, o);
+  if (!status) status = run_check_lse(r);
+  if (!status) status = run_check_lengths(r);
   double scale = table->runtime_scale ? c->scale : table->scale;
   if (!status && !isfinite(scale))
     status = dil_fail(DIL_USAGE, "the softmax scale must be finite, got %g",
@@ -104,10 +105,10 @@ dil_status dil_run_check(run *r) {
   return status;
 }
 
-static dil_status check_progression(const char *what,
-                                    const dil_progression *progression,
-                                    int64_t rows_given, int64_t low,
-                                    int64_t high) {
+static dil_status run_check_progression(const char *what,
+                                        const dil_progression *progression,
+                                        int64_t rows_given, int64_t low,
+                                        int64_t high) {
   if (progression->count == rows_given && progression->step >= 1 &&
       progression->count >= 0 &&
       (progression->count == 0 ||
@@ -128,8 +129,10 @@ dil_status dil_shard_check(run *r) {
   if (p->N < 0 || p->M < 0 || p->N > DIL_LENGTH_MAX || p->M > DIL_LENGTH_MAX)
     return dil_fail(DIL_USAGE, "lengths of the whole must be within 0 and %d",
                     DIL_LENGTH_MAX);
-  status = check_progression("queries", &p->queries, r->N, p->M - p->N, p->M);
-  return status ? status : check_progression("keys", &p->keys, r->M, 0, p->M);
+  status =
+      run_check_progression("queries", &p->queries, r->N, p->M - p->N, p->M);
+  return status ? status
+                : run_check_progression("keys", &p->keys, r->M, 0, p->M);
 }
 
 /* ---- which variant ------------------------------------------------------- */
@@ -165,22 +168,22 @@ finish run_finish(const run *r, int32_t head) {
   return combine_is_additive(r->table) ? FINISH_ADD : FINISH_RESUME;
 }
 
-static char *final_output(const run *r, int64_t b, int64_t n, int32_t h) {
+static char *run_final_output(const run *r, int64_t b, int64_t n, int32_t h) {
   const dil_tensor *o = &r->call->o;
   int64_t at = b * o->stride[0] + n * o->stride[1] + h * o->stride[2];
   return (char *)o->data + at * (int64_t)dil_dtype_size(o->dtype);
 }
 
-static int64_t state_row(const run *r, int64_t b, int64_t n, int32_t h) {
+static int64_t run_state_row(const run *r, int64_t b, int64_t n, int32_t h) {
   return (b * r->N + n) * r->table->heads + h;
 }
 
 char *run_output(const run *r, int64_t b, int64_t n, int32_t h) {
-  if (!r->shard && !r->chained[h]) return final_output(r, b, n, h);
-  return (char *)(r->state_o + state_row(r, b, n, h) * r->table->value_dim);
+  if (!r->shard && !r->chained[h]) return run_final_output(r, b, n, h);
+  return (char *)(r->state_o + run_state_row(r, b, n, h) * r->table->value_dim);
 }
 
-static float *final_lse(const run *r, int64_t b, int64_t n, int32_t h) {
+static float *run_final_lse(const run *r, int64_t b, int64_t n, int32_t h) {
   const dil_tensor *t = &r->call->lse;
   if (!t->data) return NULL;
   return (float *)t->data + b * t->stride[0] + h * t->stride[1] +
@@ -188,21 +191,20 @@ static float *final_lse(const run *r, int64_t b, int64_t n, int32_t h) {
 }
 
 float *run_lse(const run *r, int64_t b, int64_t n, int32_t h) {
-  if (!r->shard && !r->chained[h]) return final_lse(r, b, n, h);
-  return r->state_lse + state_row(r, b, n, h);
+  if (!r->shard && !r->chained[h]) return run_final_lse(r, b, n, h);
+  return r->state_lse + run_state_row(r, b, n, h);
 }
 
-rows run_rows(const dil_tensor *t, int64_t b, int32_t head,
-              dil_progression progression) {
+row_view run_row_view(const dil_tensor *t, int64_t b, int32_t head,
+                      dil_progression progression) {
   int64_t size = (int64_t)dil_dtype_size(t->dtype);
-  return (rows){
-      .base = (const char *)t->data +
-              (b * t->stride[0] + head * t->stride[2]) * size,
-      .stride = t->stride[1] * size,
-      .first = progression.first,
-      .step = progression.step,
-      .dtype = t->dtype,
-      .width = (int32_t)t->shape[3]};
+  return (row_view){.base = (const char *)t->data +
+                            (b * t->stride[0] + head * t->stride[2]) * size,
+                    .stride = t->stride[1] * size,
+                    .first = progression.first,
+                    .step = progression.step,
+                    .dtype = t->dtype,
+                    .width = (int32_t)t->shape[3]};
 }
 
 void run_env_init(const run *r, int64_t b, int32_t h, run_env *env) {
@@ -222,7 +224,7 @@ void run_env_init(const run *r, int64_t b, int32_t h, run_env *env) {
 }
 
 /* An empty state for every row of the chained heads. */
-static void begin_row(void *context, int64_t row, int32_t worker) {
+static void run_begin_row(void *context, int64_t row, int32_t worker) {
   (void)worker;
   const run *r = context;
   for (int32_t h = 0; h < r->table->heads; h++) {
@@ -234,7 +236,7 @@ static void begin_row(void *context, int64_t row, int32_t worker) {
 }
 
 /* Rounds the state once to the output; heads that no branch serves get 0. */
-static void end_row(void *context, int64_t row, int32_t worker) {
+static void run_end_row(void *context, int64_t row, int32_t worker) {
   (void)worker;
   const run *r = context;
   int64_t b = row / r->N, n = row % r->N;
@@ -242,20 +244,20 @@ static void end_row(void *context, int64_t row, int32_t worker) {
     bool served = r->chained[h];
     for (int32_t p = 0; p < r->table->pass_count && !served; p++)
       served = walk_served(r->table, &r->table->passes[p], h) != 0;
-    float *lse = final_lse(r, b, n, h);
+    float *lse = run_final_lse(r, b, n, h);
     if (!served) {
-      memset(final_output(r, b, n, h), 0,
+      memset(run_final_output(r, b, n, h), 0,
              (size_t)r->table->value_dim * dil_dtype_size(r->table->dtype));
       if (lse) *lse = -INFINITY;
     } else if (r->chained[h]) {
       row_from_f32((const float *)run_output(r, b, n, h), r->table->dtype,
-                   r->table->value_dim, final_output(r, b, n, h));
+                   r->table->value_dim, run_final_output(r, b, n, h));
       if (lse) *lse = *run_lse(r, b, n, h);
     }
   }
 }
 
-static bool leaves_heads_out(const run *r) {
+static bool run_leaves_heads_out(const run *r) {
   for (int32_t h = 0; h < r->table->heads; h++) {
     bool served = false;
     for (int32_t p = 0; p < r->table->pass_count; p++)
@@ -265,24 +267,24 @@ static bool leaves_heads_out(const run *r) {
   return false;
 }
 
-static int64_t pass_bytes(const run *r, int32_t p) {
+static int64_t run_pass_bytes(const run *r, int32_t p) {
   const dil_pass *pass = &r->table->passes[p];
   return run_variant(r, pass) == DIL_ROWS ? row_pass_bytes(r, pass)
                                           : tile_pass_bytes(r, pass);
 }
 
-/* Scratch: [bounds of inputs][chained o][chained lse][what a pass needs]. */
-typedef struct layout {
+/* Scratch: [bounds of inputs][chained o][chained lse][memory of a pass]. */
+typedef struct run_layout {
   int64_t state_o, state_lse, pass, end; /* offsets */
-} layout;
+} run_layout;
 
-static layout lay_out(const run *r) {
+static run_layout run_lay_out(const run *r) {
   int64_t rows_of_state = 0, pass = 64;
   for (int32_t h = 0; h < r->table->heads && !r->shard; h++)
     if (r->chained[h]) rows_of_state = r->B * r->N * r->table->heads;
   for (int32_t p = 0; p < r->table->pass_count; p++)
-    pass = maximum(pass, pass_bytes(r, p));
-  layout at = {.state_o = round_up(input_bounds_bytes(r), 64)};
+    pass = maximum(pass, run_pass_bytes(r, p));
+  run_layout at = {.state_o = round_up(input_bounds_bytes(r), 64)};
   at.state_lse = at.state_o +
                  round_up(rows_of_state * r->table->value_dim * 4, 64);
   at.pass = at.state_lse + round_up(rows_of_state * 4, 64);
@@ -290,7 +292,9 @@ static layout lay_out(const run *r) {
   return at;
 }
 
-int64_t run_bytes(const run *r) { return lay_out(r).end; }
+int64_t run_bytes(const run *r) {
+  return run_lay_out(r).end;
+}
 
 static dil_status run_pass(run *r, int32_t p) {
   const dil_pass *pass = &r->table->passes[p];
@@ -301,19 +305,19 @@ static dil_status run_pass(run *r, int32_t p) {
   return status;
 }
 
-static void begin_watch(const run *r) {
+static void run_begin_watch(const run *r) {
   int64_t total = 0;
   for (int32_t p = 0; p < r->table->pass_count; p++) {
     const dil_pass *pass = &r->table->passes[p];
-    total += run_variant(r, pass) == DIL_ROWS ? row_pass_rows(r, pass)
-                                              : tile_pass_rows(r, pass);
+    total += run_variant(r, pass) == DIL_ROWS ? row_pass_watch_rows(r, pass)
+                                              : tile_pass_watch_rows(r, pass);
   }
   atomic_store(&r->call->watch->done, 0);
   atomic_store(&r->call->watch->total, total);
 }
 
 dil_status run_passes(run *r, char *memory) {
-  layout at = lay_out(r);
+  run_layout at = run_lay_out(r);
   if (at.state_o) input_bounds_fill(r, memory);
   r->state_o = (float *)(memory + at.state_o);
   r->state_lse = (float *)(memory + at.state_lse);
@@ -321,26 +325,26 @@ dil_status run_passes(run *r, char *memory) {
   bool stateful = at.state_lse > at.state_o;
   int64_t rows_count = r->B * r->N;
   dil_status status = DIL_OK;
-  if (r->call->watch) begin_watch(r);
+  if (r->call->watch) run_begin_watch(r);
   if (stateful)
-    status = dil_threads_run(r->threads, rows_count, begin_row, r);
+    status = dil_threads_run(r->threads, rows_count, run_begin_row, r);
   for (int32_t p = 0; p < r->table->pass_count && !status; p++)
     status = run_pass(r, p);
-  if (status || !(stateful || leaves_heads_out(r))) return status;
-  return dil_threads_run(r->threads, rows_count, end_row, r);
+  if (status || !(stateful || run_leaves_heads_out(r))) return status;
+  return dil_threads_run(r->threads, rows_count, run_end_row, r);
 }
 
 /* ---- a shard of a sequence ----------------------------------------------- */
 
 /* `state_o` and `state_lse` become those of pass p. */
-static void choose_state(run *r, int32_t p) {
+static void run_choose_state(run *r, int32_t p) {
   int64_t rows_of_state = r->B * r->N * r->table->heads;
   int64_t state = combine_is_additive(r->table) ? p : 0;
   r->state_o = r->shard->o + state * rows_of_state * r->table->value_dim;
   r->state_lse = r->shard->lse + state * rows_of_state;
 }
 
-static void begin_part_row(void *context, int64_t row, int32_t worker) {
+static void run_begin_shard_row(void *context, int64_t row, int32_t worker) {
   (void)worker;
   const run *r = context;
   int64_t heads = r->table->heads, width = r->table->value_dim;
@@ -352,24 +356,24 @@ static void begin_part_row(void *context, int64_t row, int32_t worker) {
 
 dil_status run_begin(run *r) {
   return dil_threads_run(r->threads, run_states(r->table) * r->B * r->N,
-                         begin_part_row, r);
+                         run_begin_shard_row, r);
 }
 
 dil_status run_advance(run *r, char *memory) {
-  layout at = lay_out(r);
+  run_layout at = run_lay_out(r);
   dil_status status = DIL_OK;
   if (at.state_o) input_bounds_fill(r, memory);
   r->scratch = memory + at.pass;
   r->weight = 1; /* states are weighted when they are added */
   for (int32_t p = 0; p < r->table->pass_count && !status; p++) {
-    choose_state(r, p);
+    run_choose_state(r, p);
     status = run_pass(r, p);
   }
   return status;
 }
 
 /* The states of one row and head, weighted and added, in place of the first. */
-static float *add_states(const run *r, int64_t row) {
+static float *run_add_states(const run *r, int64_t row) {
   int64_t width = r->table->value_dim;
   int64_t size = r->B * r->N * r->table->heads * width;
   float *sum = r->shard->o + row * width;
@@ -383,7 +387,7 @@ static float *add_states(const run *r, int64_t row) {
 }
 
 /* lse of `mean` and `sum`: of the one pass that serves the head. */
-static float state_lse(const run *r, int64_t row, int32_t h) {
+static float run_state_lse(const run *r, int64_t row, int32_t h) {
   int64_t size = r->B * r->N * r->table->heads;
   for (int32_t p = 0; p < run_states(r->table); p++)
     if (run_states(r->table) == 1 ||
@@ -392,18 +396,18 @@ static float state_lse(const run *r, int64_t row, int32_t h) {
   return -INFINITY;
 }
 
-static void end_part_row(void *context, int64_t row, int32_t worker) {
+static void run_end_shard_row(void *context, int64_t row, int32_t worker) {
   (void)worker;
   const run *r = context;
   int64_t b = row / r->N, n = row % r->N;
   for (int32_t h = 0; h < r->table->heads; h++) {
-    float *lse = final_lse(r, b, n, h);
-    row_from_f32(add_states(r, row * r->table->heads + h), r->table->dtype,
-                 r->table->value_dim, final_output(r, b, n, h));
-    if (lse) *lse = state_lse(r, row * r->table->heads + h, h);
+    float *lse = run_final_lse(r, b, n, h);
+    row_from_f32(run_add_states(r, row * r->table->heads + h), r->table->dtype,
+                 r->table->value_dim, run_final_output(r, b, n, h));
+    if (lse) *lse = run_state_lse(r, row * r->table->heads + h, h);
   }
 }
 
 dil_status run_end(run *r) {
-  return dil_threads_run(r->threads, r->B * r->N, end_part_row, r);
+  return dil_threads_run(r->threads, r->B * r->N, run_end_shard_row, r);
 }

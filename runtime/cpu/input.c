@@ -17,15 +17,15 @@ enum { BOUNDS_BLOCK = 64 }; /* positions a summary covers */
 /* Summaries of one input: [rows][blocks] of low and high, rows being all the
  * leading indices flattened; a NaN widens its block to -inf..inf. low NULL:
  * there are none, elements are looked at. */
-typedef struct bounds {
+typedef struct input_bounds {
   float *low, *high;
   int64_t rows, blocks;
-} bounds;
+} input_bounds;
 
 static const char *axis_names[] = {"first", "second", "third", "fourth"};
 
-static dil_status check_input(const run *r, int32_t index,
-                              const dil_code *code, const dil_env *env) {
+static dil_status input_check(const run *r, int32_t index, const dil_code *code,
+                              const dil_env *env) {
   const dil_input *want = &r->table->inputs[index];
   const dil_tensor *have = &r->call->inputs[index];
   if (have->dtype != want->dtype)
@@ -72,7 +72,7 @@ dil_status input_bind(run *r, const dil_code *code) {
                    .N = (int32_t)(shard ? shard->N : r->N),
                    .M = (int32_t)(shard ? shard_longest(shard) : r->M)};
   for (int32_t i = 0; i < count; i++) {
-    dil_status status = check_input(r, i, code, &sizes);
+    dil_status status = input_check(r, i, code, &sizes);
     if (status) return status;
     const dil_tensor *have = &r->call->inputs[i];
     r->inputs[i].data = have->data;
@@ -84,14 +84,14 @@ dil_status input_bind(run *r, const dil_code *code) {
   return DIL_OK;
 }
 
-static bool is_summed_up(const run *r, int32_t index) {
+static bool input_has_summary(const run *r, int32_t index) {
   const dil_tensor *t = &r->call->inputs[index];
   return r->table->inputs[index].masks && t->rank > 0 &&
          t->shape[t->rank - 1] > BOUNDS_BLOCK;
 }
 
-static bounds bounds_size(const dil_tensor *t) {
-  bounds b = {.rows = 1};
+static input_bounds input_bounds_size(const dil_tensor *t) {
+  input_bounds b = {.rows = 1};
   for (int32_t axis = 0; axis + 1 < t->rank; axis++) b.rows *= t->shape[axis];
   b.blocks = (t->shape[t->rank - 1] + BOUNDS_BLOCK - 1) / BOUNDS_BLOCK;
   return b;
@@ -99,10 +99,11 @@ static bounds bounds_size(const dil_tensor *t) {
 
 int64_t input_bounds_bytes(const run *r) {
   if (r->table->input_count == 0) return 0;
-  int64_t bytes = round_up((int64_t)sizeof(bounds) * r->table->input_count, 64);
+  int64_t bytes =
+      round_up((int64_t)sizeof(input_bounds) * r->table->input_count, 64);
   for (int32_t i = 0; i < r->table->input_count; i++) {
-    if (!is_summed_up(r, i)) continue;
-    bounds b = bounds_size(&r->call->inputs[i]);
+    if (!input_has_summary(r, i)) continue;
+    input_bounds b = input_bounds_size(&r->call->inputs[i]);
     bytes += round_up(2 * b.rows * b.blocks * (int64_t)sizeof(float), 64);
   }
   return bytes;
@@ -127,8 +128,8 @@ static float outward(double x, double side) {
 }
 
 /* Elements from..to - 1 of a line, the first of which is at `offset`. */
-static void scan(const dil_tensor *t, int32_t axis, int64_t offset,
-                 int64_t from, int64_t to, double *low, double *high) {
+static void input_scan(const dil_tensor *t, int32_t axis, int64_t offset,
+                       int64_t from, int64_t to, double *low, double *high) {
   int64_t stride = t->stride[axis];
   for (int64_t i = from; i < to; i++) {
     double x = dil_element_read(t->data, t->dtype, offset + i * stride);
@@ -137,50 +138,51 @@ static void scan(const dil_tensor *t, int32_t axis, int64_t offset,
   }
 }
 
-static void fill_one(const dil_tensor *t, bounds *b) {
+static void input_bounds_fill_one(const dil_tensor *t, input_bounds *b) {
   int64_t last = t->shape[t->rank - 1];
   for (int64_t row = 0; row < b->rows; row++)
     for (int64_t block = 0; block < b->blocks; block++) {
       double low = INFINITY, high = -INFINITY;
       int64_t from = block * BOUNDS_BLOCK;
-      scan(t, t->rank - 1, leading_offset(t, row), from,
-           minimum(from + BOUNDS_BLOCK, last), &low, &high);
+      input_scan(t, t->rank - 1, leading_offset(t, row), from,
+                 minimum(from + BOUNDS_BLOCK, last), &low, &high);
       b->low[row * b->blocks + block] = outward(low, -1);
       b->high[row * b->blocks + block] = outward(high, 1);
     }
 }
 
 void input_bounds_fill(run *r, void *memory) {
-  bounds *all = memory;
-  char *next = (char *)memory +
-               round_up((int64_t)sizeof(bounds) * r->table->input_count, 64);
+  input_bounds *all = memory;
+  char *next =
+      (char *)memory +
+      round_up((int64_t)sizeof(input_bounds) * r->table->input_count, 64);
   for (int32_t i = 0; i < r->table->input_count; i++) {
     const dil_tensor *t = &r->call->inputs[i];
-    all[i] = (bounds){0};
-    if (!is_summed_up(r, i)) continue;
-    all[i] = bounds_size(t);
+    all[i] = (input_bounds){0};
+    if (!input_has_summary(r, i)) continue;
+    all[i] = input_bounds_size(t);
     int64_t count = all[i].rows * all[i].blocks;
     all[i].low = (float *)next;
     all[i].high = all[i].low + count;
     next += round_up(2 * count * (int64_t)sizeof(float), 64);
-    fill_one(t, &all[i]);
+    input_bounds_fill_one(t, &all[i]);
   }
   r->bounds = all;
 }
 
 /* Whole blocks from the summary, the ends element by element. */
-static void last_axis_range(const dil_tensor *t, const bounds *b, int64_t row,
-                            int64_t offset, int64_t first, int64_t last,
-                            double *low, double *high) {
+static void input_last_axis_range(const dil_tensor *t, const input_bounds *b,
+                                  int64_t row, int64_t offset, int64_t first,
+                                  int64_t last, double *low, double *high) {
   int32_t axis = t->rank - 1;
   int64_t from = round_up(first, BOUNDS_BLOCK);
   int64_t to = floor_to(last + 1, BOUNDS_BLOCK);
   if (from >= to) {
-    scan(t, axis, offset, first, last + 1, low, high);
+    input_scan(t, axis, offset, first, last + 1, low, high);
     return;
   }
-  scan(t, axis, offset, first, from, low, high);
-  scan(t, axis, offset, to, last + 1, low, high);
+  input_scan(t, axis, offset, first, from, low, high);
+  input_scan(t, axis, offset, to, last + 1, low, high);
   for (int64_t block = from / BOUNDS_BLOCK; block < to / BOUNDS_BLOCK;
        block++) {
     double l = b->low[row * b->blocks + block];
@@ -192,8 +194,8 @@ static void last_axis_range(const dil_tensor *t, const bounds *b, int64_t row,
 
 /* A line of an input: all elements whose indices on other axes are the same.
  * False: those indices are outside of the input. */
-static bool find_line(const dil_tensor *t, int32_t axis, const int32_t *at,
-                      int64_t *row, int64_t *offset) {
+static bool input_find_line(const dil_tensor *t, int32_t axis,
+                            const int32_t *at, int64_t *row, int64_t *offset) {
   *row = *offset = 0;
   for (int32_t a = 0; a < t->rank; a++) {
     if (a == axis) continue;
@@ -209,18 +211,18 @@ void input_range(const dil_env *env, int32_t index, int32_t axis,
                  double *high) {
   const run *r = ((const run_env *)env)->run;
   const dil_tensor *t = &r->call->inputs[index];
-  const bounds *summary = r->bounds ? &r->bounds[index] : NULL;
+  const input_bounds *summary = r->bounds ? &r->bounds[index] : NULL;
   int64_t size = t->shape[axis], row, offset;
-  bool inside = find_line(t, axis, at, &row, &offset);
+  bool inside = input_find_line(t, axis, at, &row, &offset);
   *low = INFINITY;
   *high = -INFINITY;
   if (!inside || first < 0 || last >= size) *low = *high = 0; /* reads 0 */
   int64_t from = maximum(first, 0), to = minimum(last, size - 1);
   if (!inside || from > to) return;
   if (axis == t->rank - 1 && summary && summary->low) {
-    last_axis_range(t, summary, row, offset, from, to, low, high);
+    input_last_axis_range(t, summary, row, offset, from, to, low, high);
   } else if (to - from < BOUNDS_BLOCK || axis == t->rank - 1) {
-    scan(t, axis, offset, from, to + 1, low, high);
+    input_scan(t, axis, offset, from, to + 1, low, high);
   } else {
     *low = -INFINITY; /* a long run without a summary: anything */
     *high = INFINITY;

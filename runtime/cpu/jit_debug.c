@@ -32,36 +32,36 @@ __attribute__((noinline)) void __jit_debug_register_code(void) {
 }
 jit_descriptor __jit_debug_descriptor = {1, JIT_NONE, NULL, NULL};
 
-static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t jit_list_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static void tell_gdb(jit_code_entry *entry, jit_action action) {
+static void jit_notify_gdb(jit_code_entry *entry, jit_action action) {
   __jit_debug_descriptor.relevant = entry;
   __jit_debug_descriptor.action = action;
   __jit_debug_register_code();
 }
 
-static void register_image(dil_object *o) {
+static void jit_register_image(dil_object *o) {
   jit_code_entry *entry = &o->entry;
   entry->image = o->image;
   entry->image_size = o->size;
-  pthread_mutex_lock(&list_lock);
+  pthread_mutex_lock(&jit_list_lock);
   entry->next = __jit_debug_descriptor.first;
   if (entry->next) entry->next->previous = entry;
   __jit_debug_descriptor.first = entry;
-  tell_gdb(entry, JIT_REGISTER);
-  pthread_mutex_unlock(&list_lock);
+  jit_notify_gdb(entry, JIT_REGISTER);
+  pthread_mutex_unlock(&jit_list_lock);
   o->registered = true;
 }
 
 void jit_debug_unregister(dil_object *o) {
   if (!o->registered) return;
   jit_code_entry *entry = &o->entry;
-  pthread_mutex_lock(&list_lock);
+  pthread_mutex_lock(&jit_list_lock);
   if (entry->next) entry->next->previous = entry->previous;
   if (entry->previous) entry->previous->next = entry->next;
   else __jit_debug_descriptor.first = entry->next;
-  tell_gdb(entry, JIT_UNREGISTER);
-  pthread_mutex_unlock(&list_lock);
+  jit_notify_gdb(entry, JIT_UNREGISTER);
+  pthread_mutex_unlock(&jit_list_lock);
   o->registered = false;
 }
 
@@ -73,7 +73,7 @@ static bool is_function(const dil_object *o, const Elf64_Sym *s) {
          o->sections[s->st_shndx].sh_flags & SHF_EXECINSTR;
 }
 
-static dil_status write_map(const dil_object *o) {
+static dil_status perf_map_write(const dil_object *o) {
   char path[64];
   snprintf(path, sizeof path, "/tmp/perf-%d.map", (int)getpid());
   /* The name can be guessed and /tmp is everyone's: follow no link. */
@@ -103,9 +103,9 @@ dil_status jit_debug_register(dil_object *o) {
   if (wish && strcmp(wish, "0") && strcmp(wish, "1"))
     return dil_fail(DIL_USAGE, "DIL_PERF_MAP is '%s', not 0 or 1", wish);
   if (wish && !strcmp(wish, "1")) {
-    dil_status status = write_map(o);
+    dil_status status = perf_map_write(o);
     if (status) return status;
   }
-  register_image(o);
+  jit_register_image(o);
   return DIL_OK;
 }

@@ -46,9 +46,9 @@ struct dil_object {
   char *memory;               /* mapped */
   size_t memory_size;
   size_t zone_start[ZONE_COUNT + 1]; /* offsets in memory */
-  size_t got_start;           /* offset in memory: a slot for each relocation
-                                 that asks for one */
-  uint64_t *got_end;          /* the next free slot */
+  size_t got_start;                  /* offset in memory: an entry for each
+                                        relocation that asks for one */
+  uint64_t *got_end;                 /* the next free entry */
   jit_code_entry entry;
   bool registered;
 };

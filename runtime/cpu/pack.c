@@ -1,9 +1,9 @@
 /* pack.c - between the caller's strided rows and the layouts of the kernels.
  *
  * In: rows of q, k, v in their stored dtype at any stride. Out: keys and
- * values packed run by run, queries transposed so that they lie in the vector
- * lanes; and the way back for the sums. 16-bit storage becomes f32 on the way
- * unless the kernel computes in bf16 pairs (DIL_PACK_BF16_PAIRS). */
+ * values packed class by class, queries transposed so that they lie in the
+ * vector lanes; and the way back for the sums. 16-bit storage becomes f32 on
+ * the way unless the kernel computes in bf16 pairs (DIL_PACK_BF16_PAIRS). */
 #include "pack.h"
 #include "runtime/arch.h"
 #include "runtime/code.h"
@@ -37,30 +37,31 @@ int64_t pack_value_bytes(int32_t width, dil_pack pack) {
   return (int64_t)width * DIL_CODE_CELL / pack;
 }
 
-static const char *row_at(const rows *from, const class_table *s, int32_t c,
-                          int64_t low, int64_t n) {
-  return rows_at(from, low + class_table_row(s, c, n));
+static const char *class_row_at(const row_view *from, const class_table *s,
+                                int32_t c, int64_t low, int64_t n) {
+  return row_view_at(from, low + class_table_row(s, c, n));
 }
 
 /* Rows lie far apart: no hardware prefetcher follows them. */
-static inline void fetch_row(const rows *from, const char *row) {
+static inline void row_fetch(const row_view *from, const char *row) {
   int64_t bytes = from->width * (int64_t)dil_dtype_size(from->dtype);
   for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
 }
 
-static inline void fetch_ahead(const rows *from, const class_table *s,
-                               int32_t c, int64_t low, int64_t n, int64_t n1) {
+static inline void row_fetch_ahead(const row_view *from, const class_table *s,
+                                   int32_t c, int64_t low, int64_t n,
+                                   int64_t n1) {
   enum { AHEAD = 16 };
-  if (n + AHEAD < n1) fetch_row(from, row_at(from, s, c, low, n + AHEAD));
+  if (n + AHEAD < n1) row_fetch(from, class_row_at(from, s, c, low, n + AHEAD));
 }
 
-void pack_keys(const rows *from, const class_table *s, int32_t c, int64_t low,
-               int64_t n0, int64_t n1, dil_pack pack, char *out) {
+void pack_keys(const row_view *from, const class_table *s, int32_t c,
+               int64_t low, int64_t n0, int64_t n1, dil_pack pack, char *out) {
   int64_t bytes = pack_key_bytes(from->width, pack);
   for (int64_t n = n0; n < n1; n++) {
-    const char *row = row_at(from, s, c, low, n);
+    const char *row = class_row_at(from, s, c, low, n);
     char *to = out + n * bytes;
-    fetch_ahead(from, s, c, low, n, n1);
+    row_fetch_ahead(from, s, c, low, n, n1);
     if (pack == DIL_PACK_F32) {
       row_to_f32(row, from->dtype, from->width, (float *)to);
       continue;
@@ -70,32 +71,32 @@ void pack_keys(const rows *from, const class_table *s, int32_t c, int64_t low,
   }
 }
 
-static bool pack_pairs(const rows *from, const class_table *s, int32_t c,
+static bool pack_pairs(const row_view *from, const class_table *s, int32_t c,
                        int64_t low, int64_t n0, int64_t n1, char *out) {
   static const half zero[DIL_HEAD_DIM_MAX];
   bool finite = true;
   for (int64_t n = n0; n < n1; n += 2) {
-    const half *even = (const half *)row_at(from, s, c, low, n);
-    const half *odd = n + 1 < n1
-                          ? (const half *)row_at(from, s, c, low, n + 1)
-                          : zero;
-    fetch_ahead(from, s, c, low, n, n1);
-    fetch_ahead(from, s, c, low, n + 1, n1);
+    const half *even = (const half *)class_row_at(from, s, c, low, n);
+    const half *odd =
+        n + 1 < n1 ? (const half *)class_row_at(from, s, c, low, n + 1) : zero;
+    row_fetch_ahead(from, s, c, low, n, n1);
+    row_fetch_ahead(from, s, c, low, n + 1, n1);
     finite &= dil_host_arch.interleave(
         even, odd, from->width, (half *)(out + n * from->width * 2));
   }
   return finite;
 }
 
-bool pack_values(const rows *from, const class_table *s, int32_t c, int64_t low,
-                 int64_t n0, int64_t n1, dil_pack pack, char *out) {
+bool pack_values(const row_view *from, const class_table *s, int32_t c,
+                 int64_t low, int64_t n0, int64_t n1, dil_pack pack,
+                 char *out) {
   if (pack == DIL_PACK_BF16_PAIRS)
     return pack_pairs(from, s, c, low, n0, n1, out);
   bool finite = true;
   for (int64_t n = n0; n < n1; n++) {
     float *to = (float *)(out + n * from->width * 4);
-    fetch_ahead(from, s, c, low, n, n1);
-    row_to_f32(row_at(from, s, c, low, n), from->dtype, from->width, to);
+    row_fetch_ahead(from, s, c, low, n, n1);
+    row_to_f32(class_row_at(from, s, c, low, n), from->dtype, from->width, to);
     finite &= dil_host_arch.is_finite(to, from->width);
   }
   return finite;
@@ -103,19 +104,19 @@ bool pack_values(const rows *from, const class_table *s, int32_t c, int64_t low,
 
 /* ---- queries and sums ---------------------------------------------------- */
 
-void fetch_queries(const rows *from, const int32_t *t, int32_t lanes) {
+void pack_fetch_queries(const row_view *from, const int32_t *t, int32_t lanes) {
   for (int32_t lane = 0; lane < lanes; lane++)
-    fetch_row(from, rows_at(from, t[lane]));
+    row_fetch(from, row_view_at(from, t[lane]));
 }
 
-void pack_queries(const rows *from, const int32_t *t, int32_t lanes,
+void pack_queries(const row_view *from, const int32_t *t, int32_t lanes,
                   dil_pack pack, void *qt, float *spare) {
   const float *words[DIL_LANES_MAX];
   int32_t count = (int32_t)dil_code_cells(from->width, pack);
   bool copy =
       pack == DIL_PACK_BF16_PAIRS ? from->width % 2 : from->dtype != DIL_F32;
   for (int32_t lane = 0; lane < lanes; lane++) {
-    const char *row = rows_at(from, t[lane]);
+    const char *row = row_view_at(from, t[lane]);
     float *place = spare + (int64_t)lane * count;
     words[lane] = copy ? place : (const float *)row;
     if (copy && pack == DIL_PACK_F32)

@@ -5,17 +5,17 @@
 #include "runtime/code.h"
 #include "runtime/rowset/walk.h"
 
-/* How one tensor's rows lie, for one batch row and head: position first + i *
- * step is at base + i * stride bytes. */
-typedef struct rows {
+/* One tensor's rows for one batch row and head: the row at position first + i *
+ * step lies at base + i * stride bytes. */
+typedef struct row_view {
   const char *base;
   int64_t stride;
   int64_t first, step;
   dil_dtype dtype;
   int32_t width;  /* elements a row */
-} rows;
+} row_view;
 
-static inline const char *rows_at(const rows *r, int64_t position) {
+static inline const char *row_view_at(const row_view *r, int64_t position) {
   int64_t n = position - r->first;
   return r->base + (r->step == 1 ? n : n / r->step) * r->stride;
 }
@@ -23,19 +23,20 @@ static inline const char *rows_at(const rows *r, int64_t position) {
 /* Packed bytes of one key row, for a dil_pack. */
 int64_t pack_key_bytes(int32_t width, dil_pack pack);
 int64_t pack_value_bytes(int32_t width, dil_pack pack);
-/* Key rows to slots: row n of class c for n in n0..n1-1, at out + n rows. */
-void pack_keys(const rows *from, const class_table *s, int32_t c, int64_t low,
-               int64_t n0, int64_t n1, dil_pack pack, char *out);
+/* Packs key rows n0..n1-1 of class c; row n goes to the n-th packed row of
+ * `out`. */
+void pack_keys(const row_view *from, const class_table *s, int32_t c,
+               int64_t low, int64_t n0, int64_t n1, dil_pack pack, char *out);
 /* Value rows likewise; with DIL_PACK_BF16_PAIRS, n0 is even and an odd end is
  * padded with a zero row. True when every element is finite. */
-bool pack_values(const rows *from, const class_table *s, int32_t c, int64_t low,
-                 int64_t n0, int64_t n1, dil_pack pack, char *out);
+bool pack_values(const row_view *from, const class_table *s, int32_t c,
+                 int64_t low, int64_t n0, int64_t n1, dil_pack pack, char *out);
 /* `lanes` query rows at positions t[] to the transposed layout. Here and
  * below, spare is room for `lanes` rows of f32. */
-void pack_queries(const rows *from, const int32_t *t, int32_t lanes,
+void pack_queries(const row_view *from, const int32_t *t, int32_t lanes,
                   dil_pack pack, void *qt, float *spare);
 /* Asks for rows that will be packed soon. */
-void fetch_queries(const rows *from, const int32_t *t, int32_t lanes);
+void pack_fetch_queries(const row_view *from, const int32_t *t, int32_t lanes);
 /* Rows of f32 sums o[width][lanes], each times factor[lane], to memory; or
  * added to what is there (f32 only). out[lane] NULL skips a lane. */
 void unpack_rows(const float *o, int32_t width, int32_t lanes,

@@ -15,7 +15,7 @@
 /* ---- which instruction sets ---------------------------------------------- */
 
 /* Indices of dil_host_arch.isas, -1 where there is none. */
-static int host_level(void) {
+static int isa_host_level(void) {
   int level = -1;
   while (level + 1 < dil_host_arch.isa_count &&
          dil_host_arch.isas[level + 1].present())
@@ -23,38 +23,38 @@ static int host_level(void) {
   return level;
 }
 
-static int level_of(const char *isa) {
+static int isa_level(const char *isa) {
   int level = dil_host_arch.isa_count - 1;
   while (level >= 0 && strcmp(dil_host_arch.isas[level].name, isa)) level--;
   return level;
 }
 
 const char *dil_host_isa(void) {
-  int level = host_level();
+  int level = isa_host_level();
   return level >= 0 ? dil_host_arch.isas[level].name : NULL;
 }
 
 bool dil_isa_has_pairs(const char *isa) {
-  int level = level_of(isa);
+  int level = isa_level(isa);
   return level >= 0 && dil_host_arch.isas[level].dot_bf16;
 }
 
 bool dil_isa_usable(const char *isa) {
   const char *limit = getenv("DIL_CPU");
-  int wanted = level_of(isa);
-  return wanted >= 0 && wanted <= host_level() &&
-         (!limit || wanted <= level_of(limit));
+  int wanted = isa_level(isa);
+  return wanted >= 0 && wanted <= isa_host_level() &&
+         (!limit || wanted <= isa_level(limit));
 }
 
 dil_status dil_isa_check(const char *isa) {
   if (!isa)
     return dil_fail(DIL_ENVIRONMENT, "this processor lacks " CPU_ISA_LEAST);
-  int wanted = level_of(isa);
+  int wanted = isa_level(isa);
   if (wanted < 0)
     return dil_fail(DIL_USAGE,
                     "unknown instruction set '%s'; there are " CPU_ISA_NAMES,
                     isa);
-  if (wanted <= host_level()) return DIL_OK;
+  if (wanted <= isa_host_level()) return DIL_OK;
   return dil_fail(DIL_ENVIRONMENT, "this processor has no %s", isa);
 }
 
@@ -75,8 +75,8 @@ static double best_rate(void (*loop)(int64_t), double seconds) {
 }
 
 double dil_peak_flops(const char *isa, bool bf16, double seconds) {
-  int level = level_of(isa);
-  if (level < 0 || level > host_level()) return 0;
+  int level = isa_level(isa);
+  if (level < 0 || level > isa_host_level()) return 0;
   const arch_isa *row = &dil_host_arch.isas[level];
   bool pairs = bf16 && row->dot_bf16;
   double rate = best_rate(pairs ? row->dot_pairs : row->multiply, seconds);

@@ -1,11 +1,11 @@
 /* query_tile.c - tiles of query rows over all the keys that they see.
  *
  * In: rows of one class of a cell and a block of packed keys. The keys of the
- * block are walked cell by cell and class by class; each run of them is cut
- * into key tiles that are empty (skipped), full (no predicate code) or
- * partial. All branches of the pass share one running softmax. A group of
- * tiles takes turns on a range of keys while that is in the cache. Out: the
- * rows' O and lse, or their advanced state.
+ * block are walked cell by cell and class by class; each class is cut into key
+ * tiles that are empty (skipped), full (no predicate code) or partial. All
+ * branches of the pass share one running softmax. A group of tiles passes over
+ * a range of keys while that is in the cache. Out: the rows' O and lse, or
+ * their advanced state.
  *
  * The running maximum and sum are those of the online softmax (Milakov and
  * Gimelshein 2018, arXiv 1805.02867; Rabe and Staats 2021, arXiv 2112.05682),
@@ -19,88 +19,91 @@
 
 /* ---- memory -------------------------------------------------------------- */
 
-/* Hands out 64-byte aligned parts; with base NULL it only counts. */
+/* Hands out 64-byte aligned memory; where base is NULL it only counts. */
 typedef struct cutter {
   char *base;
   int64_t used;
 } cutter;
 
-static void *cut(cutter *c, int64_t bytes) {
+static void *cutter_cut(cutter *c, int64_t bytes) {
   char *at = c->base ? c->base + c->used : NULL;
   c->used += round_up(bytes, 64);
   return at;
 }
 
-static void cut_queries(cutter *c, const dil_table *table, int64_t lanes,
-                        queries *q) {
+static void cutter_query_tile(cutter *c, const dil_table *table, int64_t lanes,
+                              query_tile *q) {
   int64_t f = sizeof(float);
-  q->t = cut(c, lanes * (int64_t)sizeof(int32_t));
-  q->qt = cut(c, round_up(table->head_dim, 2) * lanes * f);
-  q->o = cut(c, table->value_dim * lanes * f);
-  q->m = cut(c, lanes * f);
-  q->l = cut(c, lanes * f);
+  q->t = cutter_cut(c, lanes * (int64_t)sizeof(int32_t));
+  q->qt = cutter_cut(c, round_up(table->head_dim, 2) * lanes * f);
+  q->o = cutter_cut(c, table->value_dim * lanes * f);
+  q->m = cutter_cut(c, lanes * f);
+  q->l = cutter_cut(c, lanes * f);
 }
 
-static int64_t cut_tile(query_tile *tl, const run *r, int64_t period,
-                        char *memory) {
+static int64_t tile_worker_cut(tile_worker *wk, const run *r, int64_t period,
+                               char *memory) {
   const dil_table *table = r->table;
   const dil_code *code = r->code[DIL_TILES];
   cutter c = {memory, 0};
   int64_t lanes = code->lanes, keys = code->tile_keys, f = sizeof(float);
   int64_t width = maximum(table->head_dim, table->value_dim);
-  void *query = cut(&c, (int64_t)class_table_size(period));
-  void *key = cut(&c, (int64_t)class_table_size(period));
+  void *held = cutter_cut(&c, (int64_t)class_table_size(period));
+  void *streamed = cutter_cut(&c, (int64_t)class_table_size(period));
   for (int32_t i = 0; i < TILE_GROUP; i++)
-    cut_queries(&c, table, lanes, &tl->group[i]);
-  tl->s = cut(&c, (keys + code->key_block) * lanes * f);
-  tl->p = code->pack == DIL_PACK_F32 ? tl->s : cut(&c, (keys + 2) * lanes * 2);
-  tl->mx = cut(&c, lanes * f);
-  tl->alpha = cut(&c, lanes * f);
-  tl->spare = cut(&c, (width + 1) * lanes * f);
-  tl->j = cut(&c, (keys + code->key_block) * (int64_t)sizeof(int32_t));
-  tl->v_clean = cut(&c, (keys + 2) * table->value_dim * f);
+    cutter_query_tile(&c, table, lanes, &wk->group[i]);
+  wk->s = cutter_cut(&c, (keys + code->key_block) * lanes * f);
+  wk->p = code->pack == DIL_PACK_F32 ? wk->s
+                                     : cutter_cut(&c, (keys + 2) * lanes * 2);
+  wk->mx = cutter_cut(&c, lanes * f);
+  wk->alpha = cutter_cut(&c, lanes * f);
+  wk->spare = cutter_cut(&c, (width + 1) * lanes * f);
+  wk->j = cutter_cut(&c, (keys + code->key_block) * (int64_t)sizeof(int32_t));
+  wk->v_clean = cutter_cut(&c, (keys + 2) * table->value_dim * f);
   if (memory) {
-    class_table_init(&tl->query, period, query);
-    class_table_init(&tl->key, period, key);
+    class_table_init(&wk->held, period, held);
+    class_table_init(&wk->streamed, period, streamed);
   }
   return c.used;
 }
 
-int64_t query_tile_bytes(const run *r, const dil_pass *pass) {
-  query_tile unused;
-  return cut_tile(&unused, r, run_period(r, pass), NULL);
+int64_t tile_worker_bytes(const run *r, const dil_pass *pass) {
+  tile_worker unused;
+  return tile_worker_cut(&unused, r, run_period(r, pass), NULL);
 }
 
-void query_tile_init(query_tile *tl, const run *r, const dil_pass *pass,
-                     char *memory) {
+void tile_worker_init(tile_worker *wk, const run *r, const dil_pass *pass,
+                      char *memory) {
   const dil_code *code = r->code[DIL_TILES];
-  *tl = (query_tile){.run = r, .code = code};
-  cut_tile(tl, r, run_period(r, pass), memory);
-  tl->k_bytes = pack_key_bytes(r->table->head_dim, code->pack);
-  tl->v_bytes = pack_value_bytes(r->table->value_dim, code->pack);
+  *wk = (tile_worker){.run = r, .code = code};
+  tile_worker_cut(wk, r, run_period(r, pass), memory);
+  wk->k_bytes = pack_key_bytes(r->table->head_dim, code->pack);
+  wk->v_bytes = pack_value_bytes(r->table->value_dim, code->pack);
 }
 
 /* ---- all keys of a block ------------------------------------------------- */
 
-/* Every run of the block that `branches` of the query's class reach. */
-static void visit_block(query_tile *tl, segment_cell query, uint64_t branches) {
-  int64_t slot = 0;
-  for (int64_t at = tl->low; at < tl->high;) {
-    segment_cell c = walk_cell(&tl->walk, at, tl->high);
-    uint64_t near = walk_together(&tl->walk, query, c, branches);
-    walk_classes(&tl->walk, c, &tl->key);
-    for (int32_t i = 0; i < tl->key.count; i++) {
-      if (!tl->key.branches[i]) continue;
-      int64_t n = class_table_rows(&tl->key, i, c.high - c.low);
-      uint64_t reach = near & tl->key.branches[i];
-      key_range keys = {c, i, slot, 0, n};
+/* All keys of the block that `branches` of the held rows' class reach. */
+static void tile_visit_block(tile_worker *wk, segment_cell held,
+                             uint64_t branches) {
+  int64_t base = 0;
+  for (int64_t at = wk->low; at < wk->high;) {
+    segment_cell c = walk_cell(&wk->walk, at, wk->high);
+    uint64_t near = walk_together(&wk->walk, held, c, branches);
+    walk_classes(&wk->walk, c, &wk->streamed);
+    for (int32_t i = 0; i < wk->streamed.count; i++) {
+      if (!wk->streamed.branches[i]) continue;
+      int64_t n = class_table_rows(&wk->streamed, i, c.high - c.low);
+      uint64_t reach = near & wk->streamed.branches[i];
+      packed_range keys = {c, i, base, 0, n};
       if (reach && n) {
-        if (tl->run->table->dedup) key_visit_run(tl, reach, keys);
+        if (wk->run->table->dedup)
+          key_visit_range(wk, reach, keys);
         else
           for (; reach; reach &= reach - 1)
-            key_visit_run(tl, reach & -reach, keys);
+            key_visit_range(wk, reach & -reach, keys);
       }
-      slot += round_up(n, tl->walk.round);
+      base += round_up(n, wk->walk.round);
     }
     at = c.high;
   }
@@ -109,79 +112,79 @@ static void visit_block(query_tile *tl, segment_cell query, uint64_t branches) {
 /* ---- a tile's beginning and end ------------------------------------------ */
 
 /* Positions of the rows from n0 on; lanes past the last row repeat it. */
-static void query_positions(const query_tile *tl, segment_cell query, int32_t c,
-                            int64_t n0, int64_t n1, int32_t *t) {
-  for (int32_t lane = 0; lane < tl->code->lanes; lane++)
-    t[lane] = (int32_t)(query.low + class_table_row(&tl->query, c,
-                                              minimum(n0 + lane, n1 - 1)));
+static void tile_positions(const tile_worker *wk, segment_cell held, int32_t c,
+                           int64_t n0, int64_t n1, int32_t *t) {
+  for (int32_t lane = 0; lane < wk->code->lanes; lane++)
+    t[lane] = (int32_t)(held.low + class_table_row(&wk->held, c,
+                                                   minimum(n0 + lane, n1 - 1)));
 }
 
-/* Packs the rows of each tile of the group; the next one's are on the way. */
-static void load_queries(query_tile *tl, int64_t b) {
-  const run *r = tl->run;
-  int32_t lanes = tl->code->lanes;
-  rows q = run_rows(&r->call->q, b, tl->walk.head, run_queries(r, b));
-  fetch_queries(&q, tl->group[0].t, lanes);
-  for (int32_t i = 0; i < tl->group_count; i++) {
-    const queries *now = &tl->group[i];
-    if (i + 1 < tl->group_count)
-      fetch_queries(&q, tl->group[i + 1].t, lanes);
-    pack_queries(&q, now->t, lanes, tl->code->pack, now->qt, tl->spare);
+/* Packs the rows of each tile of the group, and asks for the next tile's. */
+static void tile_load_queries(tile_worker *wk, int64_t b) {
+  const run *r = wk->run;
+  int32_t lanes = wk->code->lanes;
+  row_view q = run_row_view(&r->call->q, b, wk->walk.head, run_queries(r, b));
+  pack_fetch_queries(&q, wk->group[0].t, lanes);
+  for (int32_t i = 0; i < wk->group_count; i++) {
+    const query_tile *now = &wk->group[i];
+    if (i + 1 < wk->group_count)
+      pack_fetch_queries(&q, wk->group[i + 1].t, lanes);
+    pack_queries(&q, now->t, lanes, wk->code->pack, now->qt, wk->spare);
   }
 }
 
 /* An empty state, or the one that an earlier pass left. */
-static void load_state(query_tile *tl, int64_t b) {
-  int32_t lanes = tl->code->lanes, width = tl->run->table->value_dim;
-  memset(tl->q->o, 0, (size_t)(width * lanes) * sizeof(float));
+static void tile_load_state(tile_worker *wk, int64_t b) {
+  int32_t lanes = wk->code->lanes, width = wk->run->table->value_dim;
+  memset(wk->q->o, 0, (size_t)(width * lanes) * sizeof(float));
   for (int32_t lane = 0; lane < lanes; lane++) {
-    tl->q->m[lane] = -INFINITY;
-    tl->q->l[lane] = 0;
-    if (tl->finish != FINISH_RESUME) continue;
-    int64_t n = run_row(tl->run, b, tl->q->t[lane]);
-    float lse = *run_lse(tl->run, b, n, tl->walk.head);
-    const float *row =
-        (const float *)run_output(tl->run, b, n, tl->walk.head);
+    wk->q->m[lane] = -INFINITY;
+    wk->q->l[lane] = 0;
+    if (wk->finish != FINISH_RESUME) continue;
+    int64_t n = run_row(wk->run, b, wk->q->t[lane]);
+    float lse = *run_lse(wk->run, b, n, wk->walk.head);
+    const float *row = (const float *)run_output(wk->run, b, n, wk->walk.head);
     if (lse == -INFINITY) continue;
-    tl->q->m[lane] = lse * DIL_LOG2_E;
-    tl->q->l[lane] = 1;
-    for (int32_t d = 0; d < width; d++) tl->q->o[d * lanes + lane] = row[d];
+    wk->q->m[lane] = lse * DIL_LOG2_E;
+    wk->q->l[lane] = 1;
+    for (int32_t d = 0; d < width; d++) wk->q->o[d * lanes + lane] = row[d];
   }
 }
 
-static void store_rows(query_tile *tl, int64_t b, int64_t count) {
-  const run *r = tl->run;
+static void tile_store_rows(tile_worker *wk, int64_t b, int64_t count) {
+  const run *r = wk->run;
   char *out[DIL_LANES_MAX] = {0};
-  for (int32_t lane = 0; lane < tl->code->lanes; lane++) {
-    bool none = tl->q->l[lane] == 0;
-    tl->mx[lane] = none ? 0 : r->weight / tl->q->l[lane];
+  for (int32_t lane = 0; lane < wk->code->lanes; lane++) {
+    bool none = wk->q->l[lane] == 0;
+    wk->mx[lane] = none ? 0 : r->weight / wk->q->l[lane];
     if (lane >= count) continue;
-    int64_t n = run_row(r, b, tl->q->t[lane]);
-    out[lane] = run_output(r, b, n, tl->walk.head);
-    float *lse = run_lse(r, b, n, tl->walk.head);
-    if (lse && tl->finish != FINISH_ADD)
-      *lse = none ? -INFINITY : tl->q->m[lane] * DIL_LN_2 + logf(tl->q->l[lane]);
+    int64_t n = run_row(r, b, wk->q->t[lane]);
+    out[lane] = run_output(r, b, n, wk->walk.head);
+    float *lse = run_lse(r, b, n, wk->walk.head);
+    if (lse && wk->finish != FINISH_ADD)
+      *lse =
+          none ? -INFINITY : wk->q->m[lane] * DIL_LN_2 + logf(wk->q->l[lane]);
   }
-  bool state = tl->finish != FINISH_WRITE;
-  unpack_rows(tl->q->o, r->table->value_dim, tl->code->lanes, tl->mx, out,
-              state ? DIL_F32 : r->table->dtype, tl->finish == FINISH_ADD,
-              tl->spare);
+  bool state = wk->finish != FINISH_WRITE;
+  unpack_rows(wk->q->o, r->table->value_dim, wk->code->lanes, wk->mx, out,
+              state ? DIL_F32 : r->table->dtype, wk->finish == FINISH_ADD,
+              wk->spare);
 }
 
-void query_tile_run(query_tile *tl, segment_cell query, int32_t c, int64_t n0,
+void query_tile_run(tile_worker *wk, segment_cell held, int32_t c, int64_t n0,
                     int64_t n1, int64_t b) {
-  int64_t lanes = tl->code->lanes;
-  tl->group_count = (int32_t)((n1 - n0 + lanes - 1) / lanes);
-  for (int32_t i = 0; i < tl->group_count; i++)
-    query_positions(tl, query, c, n0 + i * lanes, n1, tl->group[i].t);
-  load_queries(tl, b);
-  for (int32_t i = 0; i < tl->group_count; i++) {
-    tl->q = &tl->group[i];
-    load_state(tl, b);
+  int64_t lanes = wk->code->lanes;
+  wk->group_count = (int32_t)((n1 - n0 + lanes - 1) / lanes);
+  for (int32_t i = 0; i < wk->group_count; i++)
+    tile_positions(wk, held, c, n0 + i * lanes, n1, wk->group[i].t);
+  tile_load_queries(wk, b);
+  for (int32_t i = 0; i < wk->group_count; i++) {
+    wk->q = &wk->group[i];
+    tile_load_state(wk, b);
   }
-  visit_block(tl, query, tl->query.branches[c]);
-  for (int32_t i = 0; i < tl->group_count; i++) {
-    tl->q = &tl->group[i];
-    store_rows(tl, b, minimum(n1 - n0 - i * lanes, lanes));
+  tile_visit_block(wk, held, wk->held.branches[c]);
+  for (int32_t i = 0; i < wk->group_count; i++) {
+    wk->q = &wk->group[i];
+    tile_store_rows(wk, b, minimum(n1 - n0 - i * lanes, lanes));
   }
 }

@@ -2,12 +2,13 @@
  * small to fill a tile.
  *
  * In: a pass and a call. Keys and values are read in place, at the stride of
- * the branch; what a row sees of a branch is cut exactly by arithmetic, so that
- * only mask expressions are evaluated. The rows of one K/V head (decoding with
- * grouped queries) go over the same keys together. Where there are few rows,
- * stretches of keys run in parallel and their states are merged in order, as in
- * Flash-Decoding (Dao, Haziza, Massa and Sizov 2023, on the PyTorch blog). The
- * number of stretches depends on the shape of the call alone. */
+ * the branch; the keys that a row sees of a branch are found exactly by
+ * arithmetic, so that only mask expressions are evaluated. The rows of one K/V
+ * head (decoding with grouped queries) go over the same keys together. Where
+ * there are few rows, the keys are split, the splits are computed in parallel
+ * and their states are merged in order, as in Flash-Decoding (Dao, Haziza,
+ * Massa and Sizov 2023, on the PyTorch blog). The number of splits depends on
+ * the shape of the call alone. */
 #include "run.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/observe/trace.h"
@@ -24,22 +25,22 @@ enum {
 };
 
 /* One query row and its running state; acc is [value_dim]. */
-typedef struct row {
+typedef struct query_row {
   int64_t n, t;
   int32_t head;
   uint64_t selected; /* branches that select it */
   float state[2];    /* m in units of log2, l */
   float *q, *acc;
-} row;
+} query_row;
 
-typedef struct worker {
-  row row[BATCH];
+typedef struct row_worker {
+  query_row row[BATCH];
   float *s;
   int32_t *j;
-  class_table key;
-} worker;
+  class_table streamed; /* of key rows */
+} row_worker;
 
-typedef struct rows_work {
+typedef struct row_pass {
   const run *run;
   const dil_pass *pass;
   const dil_code *code;
@@ -50,31 +51,31 @@ typedef struct rows_work {
   float *states;          /* [splits][rows of the call]; splits > 1 only */
   char *workers;
   int64_t worker_bytes;
-} rows_work;
+} row_pass;
 
 /* ---- shape of the work and memory ---------------------------------------- */
 
-static int64_t row_count(const run *r) {
+static int64_t row_state_count(const run *r) {
   return r->B * r->N * r->table->heads;
 }
 
-/* Only `union` walks the classes. */
-static int64_t shape_area(const run *r, const dil_pass *pass) {
+/* Memory of the class table, which only `union` needs. */
+static int64_t row_class_area(const run *r, const dil_pass *pass) {
   if (r->table->combine != DIL_COMBINE_UNION) return 0;
   return round_up((int64_t)class_table_size(run_period(r, pass)), 64);
 }
 
-static int64_t worker_area(const run *r, const dil_pass *pass) {
+static int64_t row_worker_area(const run *r, const dil_pass *pass) {
   int64_t width = round_up(r->table->head_dim, 16) +
                   round_up(r->table->value_dim, 16);
-  return round_up((int64_t)sizeof(worker), 64) +
+  return round_up((int64_t)sizeof(row_worker), 64) +
          BATCH * width * (int64_t)sizeof(float) + (CHUNK + DIL_CODE_ROOM) * 8 +
-         shape_area(r, pass);
+         row_class_area(r, pass);
 }
 
-static rows_work plan_work(const run *r, const dil_pass *pass) {
+static row_pass row_pass_plan(const run *r, const dil_pass *pass) {
   const dil_table *table = r->table;
-  rows_work w = {.run = r, .pass = pass, .code = r->code[DIL_ROWS]};
+  row_pass w = {.run = r, .pass = pass, .code = r->code[DIL_ROWS]};
   int64_t dilation = INT64_MAX;
   for (uint64_t rest = pass->branches; rest; rest &= rest - 1)
     dilation = minimum(dilation,
@@ -86,26 +87,26 @@ static rows_work plan_work(const run *r, const dil_pass *pass) {
   int64_t most = maximum((r->M + SPLIT_LEAST - 1) / SPLIT_LEAST, 1);
   w.splits = minimum((SPLIT_ITEMS + items - 1) / items, most);
   w.state_floats = round_up(2 + table->value_dim, 16);
-  w.worker_bytes = worker_area(r, pass);
+  w.worker_bytes = row_worker_area(r, pass);
   return w;
 }
 
-static int64_t states_bytes(const rows_work *w) {
+static int64_t row_states_bytes(const row_pass *w) {
   if (w->splits == 1) return 0;
-  return w->splits * row_count(w->run) * w->state_floats *
+  return w->splits * row_state_count(w->run) * w->state_floats *
          (int64_t)sizeof(float);
 }
 
 int64_t row_pass_bytes(const run *r, const dil_pass *pass) {
-  rows_work w = plan_work(r, pass);
-  return round_up(states_bytes(&w), 64) +
+  row_pass w = row_pass_plan(r, pass);
+  return round_up(row_states_bytes(&w), 64) +
          dil_threads_count(r->threads) * w.worker_bytes;
 }
 
-static void cut_worker(const rows_work *w, char *at) {
+static void row_worker_init(const row_pass *w, char *at) {
   const dil_table *table = w->run->table;
-  worker *wk = (worker *)at;
-  at += round_up((int64_t)sizeof(worker), 64);
+  row_worker *wk = (row_worker *)at;
+  at += round_up((int64_t)sizeof(row_worker), 64);
   wk->s = (float *)at;
   at += (CHUNK + DIL_CODE_ROOM) * sizeof(float);
   wk->j = (int32_t *)at;
@@ -116,33 +117,33 @@ static void cut_worker(const rows_work *w, char *at) {
     wk->row[i].acc = (float *)at;
     at += round_up(table->value_dim, 16) * (int64_t)sizeof(float);
   }
-  if (shape_area(w->run, w->pass))
-    class_table_init(&wk->key, run_period(w->run, w->pass), at);
+  if (row_class_area(w->run, w->pass))
+    class_table_init(&wk->streamed, run_period(w->run, w->pass), at);
 }
 
-/* ---- a stretch of keys of one row ---------------------------------------- */
+/* ---- the keys of one row ------------------------------------------------- */
 
 /* Keys first, first + step, ... below `end`, under these predicates. */
-typedef struct keys {
+typedef struct key_sequence {
   int64_t first, step, end;
   uint64_t predicates;
   int32_t chain;
-} keys;
+} key_sequence;
 
-typedef struct source { /* where this item's keys and values lie */
-  rows k, v;
+typedef struct row_source { /* the keys and values of a work item */
+  row_view k, v;
   run_env env;
-} source;
+} row_source;
 
-static void visit(const rows_work *w, worker *wk, row *q, const source *at,
-                  const keys *ks) {
+static void row_visit(const row_pass *w, row_worker *wk, query_row *q,
+                      const row_source *at, const key_sequence *ks) {
   const dil_code *code = w->code;
   const dil_env *env = &at->env.env;
   int64_t n = (ks->end - ks->first + ks->step - 1) / ks->step;
   float c2 = env->scale * DIL_LOG2_E;
   bool rewrite = ks->predicates || w->run->table->scored || !(c2 > 0);
   int64_t rows_a_step = ks->step / at->k.step;
-  code->row_qk(q->q, rows_at(&at->k, ks->first), rows_a_step * at->k.stride,
+  code->row_qk(q->q, row_view_at(&at->k, ks->first), rows_a_step * at->k.stride,
                wk->s, n);
   if (rewrite || w->run->drop)
     for (int64_t i = 0; i < n; i++)
@@ -156,22 +157,22 @@ static void visit(const rows_work *w, worker *wk, row *q, const source *at,
                     ? code->row_softmax_drop(wk->s, n, c2, 0, q->state,
                                              (int32_t)q->t, wk->j, env)
                     : code->row_softmax(wk->s, n, c2, 0, q->state);
-  code->row_pv(wk->s, rows_at(&at->v, ks->first), rows_a_step * at->v.stride,
-               q->acc, alpha, n);
+  code->row_pv(wk->s, row_view_at(&at->v, ks->first),
+               rows_a_step * at->v.stride, q->acc, alpha, n);
 }
 
-static void visit_pieces(const rows_work *w, worker *wk, row *q,
-                         const source *at, keys ks) {
+static void row_visit_chunks(const row_pass *w, row_worker *wk, query_row *q,
+                             const row_source *at, key_sequence ks) {
   int64_t end = ks.end;
   for (; ks.first < end; ks.first += CHUNK * ks.step) {
     ks.end = minimum(end, ks.first + CHUNK * ks.step);
-    visit(w, wk, q, at, &ks);
+    row_visit(w, wk, q, at, &ks);
   }
 }
 
-/* Cuts low..high-1 to what the window of a predicate leaves of it. */
-static void clip(const dil_predicate *p, int64_t t, int64_t *low,
-                 int64_t *high) {
+/* Cuts low..high-1 to the keys that the window of a predicate shows row t. */
+static void window_clip(const dil_predicate *p, int64_t t, int64_t *low,
+                        int64_t *high) {
   if (p->left != DIL_ENDLESS) *low = maximum(*low, t - p->left);
   if (p->right != DIL_ENDLESS) *high = minimum(*high, t + p->right + 1);
 }
@@ -180,8 +181,8 @@ static int64_t segment_low(const dil_branch *b, int64_t t) {
   return b->segment ? floor_to(t, b->segment) : 0;
 }
 
-/* Keeps the members of a progression that are among the rows. */
-static bool keys_meet(keys *ks, const rows *there) {
+/* Keeps the keys of a sequence that are among the rows of this call. */
+static bool key_sequence_align(key_sequence *ks, const row_view *there) {
   int64_t tries = 0, step = ks->step;
   while ((ks->first - there->first) % there->step && tries++ < there->step)
     ks->first += step;
@@ -190,32 +191,32 @@ static bool keys_meet(keys *ks, const rows *there) {
 }
 
 /* The keys of branch b in positions low..high-1: an arithmetic sequence. */
-static void visit_branch(const rows_work *w, worker *wk, row *q,
-                         const source *at, int32_t b, int64_t low,
-                         int64_t high) {
+static void row_visit_branch(const row_pass *w, row_worker *wk, query_row *q,
+                             const row_source *at, int32_t b, int64_t low,
+                             int64_t high) {
   const dil_branch *branch = &w->run->table->branches[b];
   int64_t base = segment_low(branch, q->t);
-  keys ks = {.step = branch->dilation, .chain = branch->chain};
+  key_sequence ks = {.step = branch->dilation, .chain = branch->chain};
   low = maximum(low, base);
   if (branch->segment) high = minimum(high, base + branch->segment);
   if (branch->predicate >= 0) {
     const dil_predicate *p = &w->run->table->predicates[branch->predicate];
-    clip(p, q->t, &low, &high);
+    window_clip(p, q->t, &low, &high);
     if (p->masked) ks.predicates = 1ull << branch->predicate;
   }
   int64_t origin = base + branch->phase[q->head];
   ks.first = origin + round_up(maximum(low - origin, 0), ks.step);
   ks.end = high;
-  if (keys_meet(&ks, &at->k)) visit_pieces(w, wk, q, at, ks);
+  if (key_sequence_align(&ks, &at->k)) row_visit_chunks(w, wk, q, at, ks);
 }
 
-/* `union`: each residue of the period once, with all that reach it. */
-static void visit_residue(const rows_work *w, worker *wk, row *q,
-                          const source *at, uint64_t reach, int64_t first,
-                          int64_t high) {
+/* `union`: each residue of the period once, with all branches that reach it. */
+static void row_visit_residue(const row_pass *w, row_worker *wk, query_row *q,
+                              const row_source *at, uint64_t reach,
+                              int64_t first, int64_t high) {
   const dil_table *table = w->run->table;
-  keys ks = {first, wk->key.period, high, 0,
-             table->branches[__builtin_ctzll(reach)].chain};
+  key_sequence ks = {first, wk->streamed.period, high, 0,
+                     table->branches[__builtin_ctzll(reach)].chain};
   for (; reach; reach &= reach - 1) {
     int32_t p = table->branches[__builtin_ctzll(reach)].predicate;
     if (p < 0) {
@@ -224,27 +225,29 @@ static void visit_residue(const rows_work *w, worker *wk, row *q,
     }
     ks.predicates |= 1ull << p;
   }
-  visit_pieces(w, wk, q, at, ks);
+  row_visit_chunks(w, wk, q, at, ks);
 }
 
-static void visit_union(const rows_work *w, worker *wk, row *q,
-                        const source *at, int64_t low, int64_t high) {
+static void row_visit_union(const row_pass *w, row_worker *wk, query_row *q,
+                            const row_source *at, int64_t low, int64_t high) {
   walk wa = {.table = w->run->table,
              .pass = w->pass,
              .served = q->selected,
              .head = q->head,
              .round = 1};
-  segment_cell mine = {q->t, q->t + 1};
+  segment_cell held = {q->t, q->t + 1};
   dil_progression there = {at->k.first, at->k.step, 0};
-  class_table_reset(&wk->key, &there);
+  class_table_reset(&wk->streamed, &there);
   while (low < high) {
     segment_cell c = walk_cell(&wa, low, high);
-    uint64_t near = walk_together(&wa, mine, c, q->selected);
-    if (near) walk_classes(&wa, c, &wk->key);
-    for (int32_t i = 0; near && i < wk->key.count; i++) {
-      uint64_t reach = near & wk->key.branches[i];
-      for (int32_t o = wk->key.first[i]; reach && o < wk->key.first[i + 1]; o++)
-        visit_residue(w, wk, q, at, reach, c.low + wk->key.offset[o], c.high);
+    uint64_t near = walk_together(&wa, held, c, q->selected);
+    if (near) walk_classes(&wa, c, &wk->streamed);
+    for (int32_t i = 0; near && i < wk->streamed.count; i++) {
+      uint64_t reach = near & wk->streamed.branches[i];
+      for (int32_t o = wk->streamed.first[i];
+           reach && o < wk->streamed.first[i + 1]; o++)
+        row_visit_residue(w, wk, q, at, reach, c.low + wk->streamed.offset[o],
+                          c.high);
     }
     low = c.high;
   }
@@ -252,7 +255,7 @@ static void visit_union(const rows_work *w, worker *wk, row *q,
 
 /* ---- a batch of rows ----------------------------------------------------- */
 
-static uint64_t selecting(const rows_work *w, int32_t head, int64_t t) {
+static uint64_t row_branches(const row_pass *w, int32_t head, int64_t t) {
   const dil_table *table = w->run->table;
   uint64_t selected = 0;
   uint64_t served = walk_served(table, w->pass, head);
@@ -269,25 +272,25 @@ static uint64_t selecting(const rows_work *w, int32_t head, int64_t t) {
 }
 
 /* Positions that the row's branches can reach at all. */
-static void reach_of(const rows_work *w, const row *q, int64_t *low,
-                     int64_t *high) {
+static void row_reach(const row_pass *w, const query_row *q, int64_t *low,
+                      int64_t *high) {
   for (uint64_t rest = q->selected; rest; rest &= rest - 1) {
     const dil_branch *b =
         &w->run->table->branches[__builtin_ctzll(rest)];
     int64_t from = segment_low(b, q->t);
     int64_t to = b->segment ? from + b->segment : INT64_MAX;
     if (b->predicate >= 0)
-      clip(&w->run->table->predicates[b->predicate], q->t, &from, &to);
+      window_clip(&w->run->table->predicates[b->predicate], q->t, &from, &to);
     *low = minimum(*low, from);
     *high = maximum(*high, to);
   }
 }
 
-static void begin_row(const rows_work *w, row *q, int64_t b, bool resume) {
+static void row_begin(const row_pass *w, query_row *q, int64_t b, bool resume) {
   const run *r = w->run;
-  rows from = run_rows(&r->call->q, b, q->head, run_queries(r, b));
+  row_view from = run_row_view(&r->call->q, b, q->head, run_queries(r, b));
   int32_t width = r->table->value_dim;
-  row_to_f32(rows_at(&from, q->t), from.dtype, from.width, q->q);
+  row_to_f32(row_view_at(&from, q->t), from.dtype, from.width, q->q);
   memset(q->acc, 0, (size_t)width * sizeof(float));
   q->state[0] = -INFINITY;
   q->state[1] = 0;
@@ -300,7 +303,7 @@ static void begin_row(const rows_work *w, row *q, int64_t b, bool resume) {
          (size_t)width * sizeof(float));
 }
 
-static void finish_row(const rows_work *w, int64_t b, int64_t n, int32_t head,
+static void row_finish(const row_pass *w, int64_t b, int64_t n, int32_t head,
                        const float *state, float *acc) {
   const run *r = w->run;
   int32_t width = r->table->value_dim;
@@ -319,61 +322,59 @@ static void finish_row(const rows_work *w, int64_t b, int64_t n, int32_t head,
   if (lse) *lse = none ? -INFINITY : state[0] * DIL_LN_2 + logf(state[1]);
 }
 
-static void advance_row(const rows_work *w, worker *wk, row *q, source *at,
-                        int64_t low, int64_t high) {
+static void row_advance(const row_pass *w, row_worker *wk, query_row *q,
+                        row_source *at, int64_t low, int64_t high) {
   at->env.env.head = q->head + (w->run->shard ? w->run->shard->head : 0);
   if (w->run->table->combine == DIL_COMBINE_UNION) {
-    visit_union(w, wk, q, at, low, high);
+    row_visit_union(w, wk, q, at, low, high);
     return;
   }
   for (uint64_t rest = q->selected; rest; rest &= rest - 1)
-    visit_branch(w, wk, q, at, __builtin_ctzll(rest), low, high);
+    row_visit_branch(w, wk, q, at, __builtin_ctzll(rest), low, high);
 }
 
-static float *state_of(const rows_work *w, int64_t split, int64_t b,
-                       int64_t n, int32_t head) {
+static float *row_state(const row_pass *w, int64_t split, int64_t b, int64_t n,
+                        int32_t head) {
   const run *r = w->run;
   int64_t row_index = (b * r->N + n) * r->table->heads + head;
-  return w->states +
-         (split * row_count(r) + row_index) * w->state_floats;
+  return w->states + (split * row_state_count(r) + row_index) * w->state_floats;
 }
 
-static void end_row(const rows_work *w, row *q, int64_t b, int64_t split) {
+static void row_end(const row_pass *w, query_row *q, int64_t b, int64_t split) {
   if (w->splits == 1) {
-    finish_row(w, b, q->n, q->head, q->state, q->acc);
+    row_finish(w, b, q->n, q->head, q->state, q->acc);
     return;
   }
-  float *state = state_of(w, split, b, q->n, q->head);
+  float *state = row_state(w, split, b, q->n, q->head);
   memcpy(state, q->state, sizeof q->state);
   memcpy(state + 2, q->acc,
          (size_t)w->run->table->value_dim * sizeof(float));
 }
 
 /* Fills the batch's rows; returns how many there are. */
-static int32_t begin_batch(const rows_work *w, worker *wk, int64_t b,
-                           int32_t kv, int64_t batch, int64_t split) {
+static int32_t row_batch_begin(const row_pass *w, row_worker *wk, int64_t b,
+                               int32_t kv, int64_t batch, int64_t split) {
   const run *r = w->run;
   int64_t all = r->N * w->group;
   dil_progression progression = run_queries(r, b);
   int32_t count = 0;
   for (int64_t i = batch * BATCH; i < minimum(all, (batch + 1) * BATCH); i++) {
-    row *q = &wk->row[count];
+    query_row *q = &wk->row[count];
     q->n = i / w->group;
     q->t = progression.first + q->n * progression.step;
     q->head = kv * (int32_t)w->group + (int32_t)(i % w->group);
     if (!walk_served(r->table, w->pass, q->head)) continue;
-    q->selected = selecting(w, q->head, q->t);
-    begin_row(w, q, b,
-              split == 0 && run_finish(r, q->head) == FINISH_RESUME);
+    q->selected = row_branches(w, q->head, q->t);
+    row_begin(w, q, b, split == 0 && run_finish(r, q->head) == FINISH_RESUME);
     count++;
   }
   return count;
 }
 
-static void work(void *context, int64_t item, int32_t worker_index) {
-  const rows_work *w = context;
+static void row_pass_work(void *context, int64_t item, int32_t worker_index) {
+  const row_pass *w = context;
   const run *r = w->run;
-  worker *wk = (worker *)(w->workers + worker_index * w->worker_bytes);
+  row_worker *wk = (row_worker *)(w->workers + worker_index * w->worker_bytes);
   int64_t begin = trace_begin();
   int64_t split = item % w->splits;
   int64_t batch = item / w->splits % w->batches;
@@ -384,35 +385,37 @@ static void work(void *context, int64_t item, int32_t worker_index) {
   int64_t span = progression_end(progression) - progression.first;
   int64_t share = round_up((span + w->splits - 1) / w->splits, w->chunk);
   int64_t low = INT64_MAX, high = INT64_MIN;
-  int32_t count = begin_batch(w, wk, b, kv, batch, split);
-  for (int32_t i = 0; i < count; i++) reach_of(w, &wk->row[i], &low, &high);
+  int32_t count = row_batch_begin(w, wk, b, kv, batch, split);
+  for (int32_t i = 0; i < count; i++) row_reach(w, &wk->row[i], &low, &high);
   low = maximum(low, progression.first + split * share);
   high = minimum(high,
                  progression.first + minimum((split + 1) * share, span));
-  source at = {run_rows(&r->call->k, b, kv, progression),
-               run_rows(&r->call->v, b, kv, progression),
-               {{0}, NULL}};
+  row_source at = {run_row_view(&r->call->k, b, kv, progression),
+                   run_row_view(&r->call->v, b, kv, progression),
+                   {{0}, NULL}};
   run_env_init(r, b, 0, &at.env);
   for (int64_t from = low; from < high; from += w->chunk)
     for (int32_t i = 0; i < count; i++)
-      advance_row(w, wk, &wk->row[i], &at, from, minimum(from + w->chunk, high));
-  for (int32_t i = 0; i < count; i++) end_row(w, &wk->row[i], b, split);
+      row_advance(w, wk, &wk->row[i], &at, from,
+                  minimum(from + w->chunk, high));
+  for (int32_t i = 0; i < count; i++) row_end(w, &wk->row[i], b, split);
   watch_add(r->call->watch, BATCH);
   trace_end(begin, "work", "rows", NULL, item);
 }
 
 /* Merges a row's states of all splits, in order, into the first. */
-static void merge(void *context, int64_t item, int32_t worker_index) {
+static void row_merge_splits(void *context, int64_t item,
+                             int32_t worker_index) {
   (void)worker_index;
-  const rows_work *w = context;
+  const row_pass *w = context;
   const run *r = w->run;
   int32_t head = (int32_t)(item % r->table->heads);
   int64_t n = item / r->table->heads % r->N;
   int64_t b = item / r->table->heads / r->N;
   if (!walk_served(r->table, w->pass, head)) return;
-  float *total = state_of(w, 0, b, n, head);
+  float *total = row_state(w, 0, b, n, head);
   for (int64_t split = 1; split < w->splits; split++) {
-    const float *part = state_of(w, split, b, n, head);
+    const float *part = row_state(w, split, b, n, head);
     if (part[1] == 0) continue;
     float m = total[0] > part[0] || total[1] != total[1] ? total[0] : part[0];
     float old = total[1] == 0 ? 0 : exp2f(total[0] - m);
@@ -422,26 +425,27 @@ static void merge(void *context, int64_t item, int32_t worker_index) {
     for (int32_t d = 0; d < r->table->value_dim; d++)
       total[2 + d] = total[2 + d] * old + part[2 + d] * new;
   }
-  finish_row(w, b, n, head, total, total + 2);
+  row_finish(w, b, n, head, total, total + 2);
 }
 
-static int64_t item_count(const rows_work *w) {
+static int64_t row_item_count(const row_pass *w) {
   return w->run->B * w->run->table->kv_heads * w->batches * w->splits;
 }
 
-int64_t row_pass_rows(const run *r, const dil_pass *pass) {
-  rows_work w = plan_work(r, pass);
-  return item_count(&w) * BATCH;
+int64_t row_pass_watch_rows(const run *r, const dil_pass *pass) {
+  row_pass w = row_pass_plan(r, pass);
+  return row_item_count(&w) * BATCH;
 }
 
 dil_status row_pass_run(run *r, const dil_pass *pass) {
-  rows_work w = plan_work(r, pass);
+  row_pass w = row_pass_plan(r, pass);
   int64_t threads = dil_threads_count(r->threads);
   w.states = (float *)r->scratch;
-  w.workers = r->scratch + round_up(states_bytes(&w), 64);
+  w.workers = r->scratch + round_up(row_states_bytes(&w), 64);
   for (int64_t i = 0; i < threads; i++)
-    cut_worker(&w, w.workers + i * w.worker_bytes);
-  dil_status status = dil_threads_run(r->threads, item_count(&w), work, &w);
+    row_worker_init(&w, w.workers + i * w.worker_bytes);
+  dil_status status =
+      dil_threads_run(r->threads, row_item_count(&w), row_pass_work, &w);
   if (status || w.splits == 1) return status;
-  return dil_threads_run(r->threads, row_count(r), merge, &w);
+  return dil_threads_run(r->threads, row_state_count(r), row_merge_splits, &w);
 }

@@ -1,4 +1,4 @@
-/* run.h - one run of a call on a processor. */
+/* run.h - one run of a kernel on a processor: a call, from check to output. */
 #ifndef DIL_RUNTIME_CPU_RUN_H
 #define DIL_RUNTIME_CPU_RUN_H
 
@@ -9,12 +9,12 @@
 
 /* How a pass leaves the rows it touches. */
 typedef enum finish {
-  FINISH_WRITE,   /* nobody else touches the head: the final output */
-  FINISH_RESUME,  /* state in f32: continue it, leave it advanced */
-  FINISH_ADD      /* `mean` and `sum`: add the own softmax to the state */
+  FINISH_WRITE,  /* no other pass touches the head: the final output */
+  FINISH_RESUME, /* state in f32: continue it, leave it advanced */
+  FINISH_ADD     /* `mean` and `sum`: add the pass's softmax to the state */
 } finish;
 
-/* One cpu_kernel_run: the call, what follows from it, and its memory. */
+/* One run: the call, the facts that follow from it, and its memory. */
 typedef struct run {
   const dil_table *table;
   const dil_code *code[DIL_VARIANT_COUNT];
@@ -26,7 +26,7 @@ typedef struct run {
   float weight;            /* of a pass's own softmax: 1, or 1 / G (`mean`) */
   bool drop;
   dil_env_input inputs[DIL_INPUT_MAX];
-  const struct bounds *bounds; /* of the inputs; see input.c */
+  const struct input_bounds *bounds; /* of the inputs; see input.c */
   /* f32 state of the heads that several passes touch, [B, N, H, Dv] and
    * [B, N, H]; of a shard's every head, and then that of the pass under way.
    * NULL when no head needs it. */
@@ -57,15 +57,16 @@ static inline int64_t run_row(const run *r, int64_t b, int64_t t) {
  * where there are fewer. */
 int64_t run_period(const run *r, const dil_pass *pass);
 /* Checks the call against the table; fills B, N, M, scale, weight, drop. */
-DIL_API dil_status dil_run_check(run *r); /* dilrt-cuda.so has use for it */
-/* The same where r->shard is set, against that too. */
+DIL_API dil_status dil_run_check(run *r); /* dilrt-cuda.so calls it, too */
+/* The same, and against r->shard, which is set. */
 DIL_API dil_status dil_shard_check(run *r);
 /* The variant of code that a pass of this run takes. */
 dil_variant run_variant(const run *r, const dil_pass *pass);
 /* Scratch bytes of the whole run, and the run in that much memory. */
 int64_t run_bytes(const run *r);
 dil_status run_passes(run *r, char *memory);
-/* The same for a shard: its state begun, advanced, rounded to the output. */
+/* The same for a shard: begins its state, advances it, rounds it to the
+ * output. */
 dil_status run_begin(run *r);
 dil_status run_advance(run *r, char *memory);
 dil_status run_end(run *r);
@@ -74,8 +75,8 @@ finish run_finish(const run *r, int32_t head);
 /* Where query row n of (b, h) is written, and its lse (NULL: not wanted). */
 char *run_output(const run *r, int64_t b, int64_t n, int32_t h);
 float *run_lse(const run *r, int64_t b, int64_t n, int32_t h);
-rows run_rows(const dil_tensor *tensor, int64_t b, int32_t head,
-              dil_progression progression);
+row_view run_row_view(const dil_tensor *tensor, int64_t b, int32_t head,
+                      dil_progression progression);
 
 /* An environment for expressions that also finds the bounds of inputs. */
 typedef struct run_env {
@@ -104,7 +105,7 @@ dil_status tile_pass_run(run *r, const dil_pass *pass);
 int64_t row_pass_bytes(const run *r, const dil_pass *pass);
 dil_status row_pass_run(run *r, const dil_pass *pass);
 /* The call's watch grows by this with each run of the pass. */
-int64_t tile_pass_rows(const run *r, const dil_pass *pass);
-int64_t row_pass_rows(const run *r, const dil_pass *pass);
+int64_t tile_pass_watch_rows(const run *r, const dil_pass *pass);
+int64_t row_pass_watch_rows(const run *r, const dil_pass *pass);
 
 #endif

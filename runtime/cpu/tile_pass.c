@@ -23,11 +23,11 @@ enum {
   BLOCK_LEAST = 2048 /* small segments share a block of this many positions */
 };
 
-typedef struct buffer {
+typedef struct block_buffer {
   char *k, *v;
   atomic_llong packed, done; /* items finished, over all its blocks */
   atomic_llong bad;          /* 1 + the last block with NaN or Inf values */
-} buffer;
+} block_buffer;
 
 typedef struct tile_pass {
   const run *run;
@@ -36,25 +36,25 @@ typedef struct tile_pass {
   bool backwards;         /* later strips are longer: hand them out first */
   int64_t units;          /* heads or K/V heads */
   int64_t length;         /* positions of a block */
-  int64_t span;           /* of which some hold keys, at most */
+  int64_t span;           /* positions from a block's first to its last key */
   int64_t block_first;    /* number of the first block, counted from 0 */
   int64_t blocks_a_unit, blocks;
   int64_t strip;          /* positions a strip */
   int64_t packs, strips;  /* items a block; strips counts heads too */
-  int64_t slots;          /* packed rows a block, at most */
+  int64_t packed_rows;    /* a block, at most */
   int64_t buffers;
-  buffer *buffer;
-  query_tile *tile;             /* [threads] */
+  block_buffer *buffer;
+  tile_worker *worker;    /* [threads] */
 } tile_pass;
 
 /* One block, found by arithmetic from its number. */
-typedef struct block {
+typedef struct tile_block {
   int64_t b, low, high;   /* keys: positions low..high-1 */
   int64_t first, last;    /* queries: positions first..last-1 */
   int32_t head, heads;    /* query heads head..head+heads-1 */
   int64_t generation;     /* blocks that used its buffer before */
-  buffer *buffer;
-} block;
+  block_buffer *buffer;
+} tile_block;
 
 /* ---- shape of the work --------------------------------------------------- */
 
@@ -96,7 +96,7 @@ static int64_t common_segment(const dil_table *table, const dil_pass *pass,
 }
 
 /* Rows that the branches of a pass can select in a block, at most. */
-static int64_t count_slots(const tile_pass *ts) {
+static int64_t count_packed_rows(const tile_pass *ts) {
   const dil_table *table = ts->run->table;
   int64_t selected = 0, cells = 1;
   for (int32_t b = 0; b < table->branch_count; b++) {
@@ -127,14 +127,15 @@ static bool is_backwards(const dil_table *table, uint64_t branches) {
   return true;
 }
 
-static int64_t rows_before_keys(const run *r) { /* most rows at t < 0 */
+/* The most query rows of a batch row that stand before position 0. */
+static int64_t rows_before_keys(const run *r) {
   int64_t most = 0;
   for (int64_t b = 0; b < r->B; b++)
     most = maximum(most, -run_queries(r, b).first);
   return most;
 }
 
-static tile_pass plan_work(const run *r, const dil_pass *pass) {
+static tile_pass tile_pass_plan(const run *r, const dil_pass *pass) {
   tile_pass ts = {.run = r, .pass = pass};
   const dil_table *table = r->table;
   int64_t threads = dil_threads_count(r->threads);
@@ -156,48 +157,49 @@ static tile_pass plan_work(const run *r, const dil_pass *pass) {
   int64_t span = progression_end(asked) - asked.first;
   int64_t rows_most = minimum(span, ts.length + rows_before_keys(r));
   ts.strips = (rows_most / ts.strip + 2) * (table->heads / ts.units);
-  ts.slots = count_slots(&ts) + r->code[DIL_TILES]->key_block + 2;
+  ts.packed_rows = count_packed_rows(&ts) + r->code[DIL_TILES]->key_block + 2;
   ts.buffers = minimum(ts.blocks, 2 + (threads + ts.strips - 1) / ts.strips);
   return ts;
 }
 
 static int64_t key_area(const tile_pass *ts) {
-  return round_up(ts->slots * pack_key_bytes(ts->run->table->head_dim,
-                                             ts->run->code[DIL_TILES]->pack),
+  return round_up(ts->packed_rows *
+                      pack_key_bytes(ts->run->table->head_dim,
+                                     ts->run->code[DIL_TILES]->pack),
                   64);
 }
 
 static int64_t value_area(const tile_pass *ts) {
-  return round_up(
-      ts->slots * pack_value_bytes(ts->run->table->value_dim,
-                                   ts->run->code[DIL_TILES]->pack),
-      64);
+  return round_up(ts->packed_rows *
+                      pack_value_bytes(ts->run->table->value_dim,
+                                       ts->run->code[DIL_TILES]->pack),
+                  64);
 }
 
-static int64_t worker_area(const tile_pass *ts) {
-  return query_tile_bytes(ts->run, ts->pass);
+static int64_t tile_worker_area(const tile_pass *ts) {
+  return tile_worker_bytes(ts->run, ts->pass);
 }
 
 int64_t tile_pass_bytes(const run *r, const dil_pass *pass) {
-  tile_pass ts = plan_work(r, pass);
+  tile_pass ts = tile_pass_plan(r, pass);
   int64_t threads = dil_threads_count(r->threads);
-  return round_up(ts.buffers * (int64_t)sizeof(buffer), 64) +
-         round_up(threads * (int64_t)sizeof(query_tile), 64) +
-         threads * worker_area(&ts) +
+  return round_up(ts.buffers * (int64_t)sizeof(block_buffer), 64) +
+         round_up(threads * (int64_t)sizeof(tile_worker), 64) +
+         threads * tile_worker_area(&ts) +
          ts.buffers * (key_area(&ts) + value_area(&ts));
 }
 
-static void cut_scratch(tile_pass *ts) {
+static void tile_pass_cut_scratch(tile_pass *ts) {
   char *at = ts->run->scratch;
   int64_t threads = dil_threads_count(ts->run->threads);
-  ts->buffer = (buffer *)at;
-  at += round_up(ts->buffers * (int64_t)sizeof(buffer), 64);
-  ts->tile = (query_tile *)at;
-  at += round_up(threads * (int64_t)sizeof(query_tile), 64);
-  for (int64_t i = 0; i < threads; i++, at += worker_area(ts))
-    query_tile_init(&ts->tile[i], ts->run, ts->pass, at);
+  ts->buffer = (block_buffer *)at;
+  at += round_up(ts->buffers * (int64_t)sizeof(block_buffer), 64);
+  ts->worker = (tile_worker *)at;
+  at += round_up(threads * (int64_t)sizeof(tile_worker), 64);
+  for (int64_t i = 0; i < threads; i++, at += tile_worker_area(ts))
+    tile_worker_init(&ts->worker[i], ts->run, ts->pass, at);
   for (int64_t i = 0; i < ts->buffers; i++) {
-    buffer *buf = &ts->buffer[i];
+    block_buffer *buf = &ts->buffer[i];
     atomic_init(&buf->packed, 0);
     atomic_init(&buf->done, 0);
     atomic_init(&buf->bad, 0);
@@ -209,11 +211,11 @@ static void cut_scratch(tile_pass *ts) {
 
 /* ---- one block ----------------------------------------------------------- */
 
-static block find_block(const tile_pass *ts, int64_t index) {
+static tile_block block_find(const tile_pass *ts, int64_t index) {
   const run *r = ts->run;
   int64_t at = index % ts->blocks_a_unit;
   int64_t unit = index / ts->blocks_a_unit;
-  block bk = {.b = unit / ts->units, .generation = index / ts->buffers};
+  tile_block bk = {.b = unit / ts->units, .generation = index / ts->buffers};
   dil_progression keys = run_key_progression(r, bk.b),
                   asked = run_queries(r, bk.b);
   int64_t low = (at + ts->block_first) * ts->length, high = low + ts->length;
@@ -228,16 +230,15 @@ static block find_block(const tile_pass *ts, int64_t index) {
   return bk;
 }
 
-static walk block_walk(const tile_pass *ts, const block *bk, int32_t head) {
+static walk pass_walk(const tile_pass *ts, int32_t head) {
   return (walk){.table = ts->run->table,
                 .pass = ts->pass,
                 .served = walk_served(ts->run->table, ts->pass, head),
                 .head = head,
-                .round = ts->run->code[DIL_TILES]->pack,
-                .keys = run_keys(ts->run, bk->b)};
+                .round = ts->run->code[DIL_TILES]->pack};
 }
 
-static void wait_for(atomic_llong *counter, int64_t target) {
+static void counter_wait(atomic_llong *counter, int64_t target) {
   for (int spins = 0;
        atomic_load_explicit(counter, memory_order_acquire) < target; spins++) {
     if (spins < 1000) dil_host_arch.pause();
@@ -245,17 +246,17 @@ static void wait_for(atomic_llong *counter, int64_t target) {
   }
 }
 
-/* Packs the rows at positions from..to-1 of a cell, whose first packed row is
- * `slot`; true when all values are finite. */
-static bool pack_cell(const tile_pass *ts, const block *bk, const walk *w,
-                      segment_cell c, const class_table *s, int64_t slot,
-                      int64_t from, int64_t to) {
+/* Packs the rows at positions from..to-1 of a cell, whose first packed row has
+ * the index `base`; true when all values are finite. */
+static bool block_pack_cell(const tile_pass *ts, const tile_block *bk,
+                            const walk *w, segment_cell c, const class_table *s,
+                            int64_t base, int64_t from, int64_t to) {
   const run *r = ts->run;
   dil_pack pack = r->code[DIL_TILES]->pack;
   int32_t kv = bk->head / (r->table->heads / r->table->kv_heads);
   dil_progression keys = run_key_progression(r, bk->b);
-  rows k = run_rows(&r->call->k, bk->b, kv, keys);
-  rows v = run_rows(&r->call->v, bk->b, kv, keys);
+  row_view k = run_row_view(&r->call->k, bk->b, kv, keys);
+  row_view v = run_row_view(&r->call->v, bk->b, kv, keys);
   bool finite = true;
   for (int32_t i = 0; i < s->count; i++) {
     if (!s->branches[i]) continue;
@@ -265,48 +266,50 @@ static bool pack_cell(const tile_pass *ts, const block *bk, const walk *w,
     int64_t n1 =
         minimum(round_up(class_table_rows(s, i, to - c.low), pack), all);
     pack_keys(&k, s, i, c.low, n0, n1, pack,
-              bk->buffer->k + slot * pack_key_bytes(k.width, pack));
-    finite &= pack_values(&v, s, i, c.low, n0, n1, pack,
-                          bk->buffer->v +
-                              slot * pack_value_bytes(v.width, pack));
-    slot += round_up(all, w->round);
+              bk->buffer->k + base * pack_key_bytes(k.width, pack));
+    finite &=
+        pack_values(&v, s, i, c.low, n0, n1, pack,
+                    bk->buffer->v + base * pack_value_bytes(v.width, pack));
+    base += round_up(all, w->round);
   }
   return finite;
 }
 
-static void pack_chunk(const tile_pass *ts, const block *bk, int64_t index,
-                       int64_t chunk, query_tile *tl) {
-  walk w = block_walk(ts, bk, bk->head);
+static void block_pack_chunk(const tile_pass *ts, const tile_block *bk,
+                             int64_t index, int64_t chunk, tile_worker *wk) {
+  walk w = pass_walk(ts, bk->head);
   int64_t from = bk->low + chunk * PACK_CHUNK;
-  int64_t to = minimum(from + PACK_CHUNK, bk->high), slot = 0;
+  int64_t to = minimum(from + PACK_CHUNK, bk->high), base = 0;
   for (int64_t at = bk->low; at < to;) {
     segment_cell c = walk_cell(&w, at, bk->high);
-    walk_classes(&w, c, &tl->key);
+    walk_classes(&w, c, &wk->streamed);
     if (c.high > from &&
-        !pack_cell(ts, bk, &w, c, &tl->key, slot, maximum(from, c.low),
-                   minimum(to, c.high)))
+        !block_pack_cell(ts, bk, &w, c, &wk->streamed, base,
+                         maximum(from, c.low), minimum(to, c.high)))
       atomic_store(&bk->buffer->bad, index + 1);
-    slot += walk_slots(&w, c, &tl->key);
+    base += walk_packed_rows(&w, c, &wk->streamed);
     at = c.high;
   }
 }
 
-static void pack_item(const tile_pass *ts, int64_t index, int64_t chunk,
-                      query_tile *tl) {
-  block bk = find_block(ts, index);
-  wait_for(&bk.buffer->done, bk.generation * ts->strips);
+static void block_pack_item(const tile_pass *ts, int64_t index, int64_t chunk,
+                            tile_worker *wk) {
+  tile_block bk = block_find(ts, index);
+  counter_wait(&bk.buffer->done, bk.generation * ts->strips);
   if (bk.first < bk.last && walk_served(ts->run->table, ts->pass, bk.head)) {
     dil_progression keys = run_key_progression(ts->run, bk.b);
-    class_table_reset(&tl->key, &keys);
-    pack_chunk(ts, &bk, index, chunk, tl);
+    class_table_reset(&wk->streamed, &keys);
+    block_pack_chunk(ts, &bk, index, chunk, wk);
   }
   atomic_fetch_add_explicit(&bk.buffer->packed, 1, memory_order_release);
 }
 
 /* ---- strips of queries --------------------------------------------------- */
 
-/* A strip's border moves up to the next cell's begin when that is near. */
-static int64_t snap(const walk *w, const block *bk, int64_t strip, int64_t x) {
+/* A strip's border moves up to the begin of the next cell where that is
+ * less than a strip away. */
+static int64_t strip_border(const walk *w, const tile_block *bk, int64_t strip,
+                            int64_t x) {
   if (x <= bk->first) return bk->first;
   if (x >= bk->last) return bk->last;
   segment_cell before = walk_cell(w, x - 1, bk->last);
@@ -314,96 +317,99 @@ static int64_t snap(const walk *w, const block *bk, int64_t strip, int64_t x) {
   return before.high - x < strip ? before.high : x;
 }
 
-static void zero_rows(const query_tile *tl, segment_cell c, int32_t class_index,
-                      int64_t b) {
-  const run *r = tl->run;
-  int64_t n = class_table_rows(&tl->query, class_index, c.high - c.low);
+static void strip_zero_rows(const tile_worker *wk, segment_cell c,
+                            int32_t class_index, int64_t b) {
+  const run *r = wk->run;
+  int64_t n = class_table_rows(&wk->held, class_index, c.high - c.low);
   size_t bytes =
       (size_t)r->table->value_dim * dil_dtype_size(r->table->dtype);
   for (int64_t i = 0; i < n; i++) {
     int64_t row =
-        run_row(r, b, c.low + class_table_row(&tl->query, class_index, i));
-    memset(run_output(r, b, row, tl->walk.head), 0, bytes);
-    float *lse = run_lse(r, b, row, tl->walk.head);
+        run_row(r, b, c.low + class_table_row(&wk->held, class_index, i));
+    memset(run_output(r, b, row, wk->walk.head), 0, bytes);
+    float *lse = run_lse(r, b, row, wk->walk.head);
     if (lse) *lse = -__builtin_inff();
   }
 }
 
-static void run_cell(query_tile *tl, segment_cell c, int64_t b) {
-  int64_t most = TILE_GROUP * tl->code->lanes;
-  walk_classes(&tl->walk, c, &tl->query);
-  for (int32_t i = 0; i < tl->query.count; i++) {
-    int64_t n = class_table_rows(&tl->query, i, c.high - c.low);
-    if (!tl->query.branches[i]) {
-      if (tl->finish == FINISH_WRITE) zero_rows(tl, c, i, b);
+static void strip_run_cell(tile_worker *wk, segment_cell c, int64_t b) {
+  int64_t most = TILE_GROUP * wk->code->lanes;
+  walk_classes(&wk->walk, c, &wk->held);
+  for (int32_t i = 0; i < wk->held.count; i++) {
+    int64_t n = class_table_rows(&wk->held, i, c.high - c.low);
+    if (!wk->held.branches[i]) {
+      if (wk->finish == FINISH_WRITE) strip_zero_rows(wk, c, i, b);
       continue;
     }
     for (int64_t at = 0; at < n; at += most)
-      query_tile_run(tl, c, i, at, minimum(at + most, n), b);
+      query_tile_run(wk, c, i, at, minimum(at + most, n), b);
   }
 }
 
-static void strip_rows(const tile_pass *ts, const block *bk, int64_t strip,
-                       int32_t head, query_tile *tl) {
-  tl->walk = block_walk(ts, bk, head);
-  if (!tl->walk.served) return;
+static void strip_run(const tile_pass *ts, const tile_block *bk, int64_t strip,
+                      int32_t head, tile_worker *wk) {
+  wk->walk = pass_walk(ts, head);
+  if (!wk->walk.served) return;
   dil_progression progression = run_queries(ts->run, bk->b);
-  class_table_reset(&tl->query, &progression);
+  class_table_reset(&wk->held, &progression);
   progression = run_key_progression(ts->run, bk->b);
-  class_table_reset(&tl->key, &progression);
+  class_table_reset(&wk->streamed, &progression);
   int64_t base = floor_to(bk->first, ts->strip) + strip * ts->strip;
-  int64_t from = snap(&tl->walk, bk, ts->strip, base);
-  int64_t to = snap(&tl->walk, bk, ts->strip, base + ts->strip);
-  run_env_init(ts->run, bk->b, head, &tl->env);
-  tl->finish = run_finish(ts->run, head);
+  int64_t from = strip_border(&wk->walk, bk, ts->strip, base);
+  int64_t to = strip_border(&wk->walk, bk, ts->strip, base + ts->strip);
+  run_env_init(ts->run, bk->b, head, &wk->env);
+  wk->finish = run_finish(ts->run, head);
   while (from < to) {
-    segment_cell c = walk_cell(&tl->walk, from, to);
-    run_cell(tl, c, bk->b);
+    segment_cell c = walk_cell(&wk->walk, from, to);
+    strip_run_cell(wk, c, bk->b);
     from = c.high;
   }
 }
 
-static void strip_item(const tile_pass *ts, int64_t index, int64_t item,
-                       query_tile *tl) {
-  block bk = find_block(ts, index);
-  wait_for(&bk.buffer->packed, (bk.generation + 1) * ts->packs);
+static void strip_run_item(const tile_pass *ts, int64_t index, int64_t item,
+                           tile_worker *wk) {
+  tile_block bk = block_find(ts, index);
+  counter_wait(&bk.buffer->packed, (bk.generation + 1) * ts->packs);
   int64_t a_head = ts->strips / bk.heads;
   int64_t strip = ts->backwards ? a_head - 1 - item % a_head : item % a_head;
-  tl->k = bk.buffer->k;
-  tl->v = bk.buffer->v;
-  tl->finite = atomic_load(&bk.buffer->bad) != index + 1;
-  tl->low = bk.low;
-  tl->high = bk.high;
+  wk->k = bk.buffer->k;
+  wk->v = bk.buffer->v;
+  wk->finite = atomic_load(&bk.buffer->bad) != index + 1;
+  wk->low = bk.low;
+  wk->high = bk.high;
   if (bk.first < bk.last)
-    strip_rows(ts, &bk, strip, bk.head + (int32_t)(item / a_head), tl);
+    strip_run(ts, &bk, strip, bk.head + (int32_t)(item / a_head), wk);
   atomic_fetch_add_explicit(&bk.buffer->done, 1, memory_order_release);
 }
 
 /* The queue: packing of block 0, then for each block the packing of the next
  * one and its own strips. */
-static void work(void *context, int64_t item, int32_t worker) {
+static void tile_pass_work(void *context, int64_t item, int32_t worker) {
   const tile_pass *ts = context;
-  query_tile *tl = &ts->tile[worker];
+  tile_worker *wk = &ts->worker[worker];
   int64_t begin = trace_begin(), ahead = item - ts->packs;
   int64_t index = ahead / (ts->packs + ts->strips);
   int64_t rest = ahead % (ts->packs + ts->strips);
   bool first = ahead < 0, packs = first || rest < ts->packs;
-  if (first) pack_item(ts, 0, item, tl);
-  else if (!packs) strip_item(ts, index, rest - ts->packs, tl);
-  else if (index + 1 < ts->blocks) pack_item(ts, index + 1, rest, tl);
+  if (first)
+    block_pack_item(ts, 0, item, wk);
+  else if (!packs)
+    strip_run_item(ts, index, rest - ts->packs, wk);
+  else if (index + 1 < ts->blocks)
+    block_pack_item(ts, index + 1, rest, wk);
   if (!packs) watch_add(ts->run->call->watch, STRIP);
   trace_end(begin, "work", packs ? "pack" : "strip", NULL, item);
 }
 
-int64_t tile_pass_rows(const run *r, const dil_pass *pass) {
-  tile_pass ts = plan_work(r, pass);
+int64_t tile_pass_watch_rows(const run *r, const dil_pass *pass) {
+  tile_pass ts = tile_pass_plan(r, pass);
   return ts.blocks * ts.strips * STRIP;
 }
 
 dil_status tile_pass_run(run *r, const dil_pass *pass) {
-  tile_pass ts = plan_work(r, pass);
-  cut_scratch(&ts);
+  tile_pass ts = tile_pass_plan(r, pass);
+  tile_pass_cut_scratch(&ts);
   return dil_threads_run(r->threads,
-                         ts.packs + ts.blocks * (ts.packs + ts.strips), work,
-                         &ts);
+                         ts.packs + ts.blocks * (ts.packs + ts.strips),
+                         tile_pass_work, &ts);
 }

@@ -1,8 +1,8 @@
 /* walk.c - cells, classes and rows: the arithmetic of a pass.
  *
- * In: the plan's table, a head, positions. Out: where a segment_cell ends,
- * which rows of it the same branches select, and how many. No tables of size N.
- * */
+ * In: the plan's table, a head, positions of rows in either role. Out: where a
+ * cell ends, which rows of it the same branches select, and how many there are.
+ * No table has the size of the sequence. */
 #include "walk.h"
 #include "runtime/base/arithmetic.h"
 #include <string.h>
@@ -38,8 +38,8 @@ uint64_t walk_served(const dil_table *table, const dil_pass *pass,
   return served;
 }
 
-/* The first position after t where some branch begins a segment. Before
- * position 0 only branches without segments live. */
+/* A cell ends at the first position after t where some branch begins a
+ * segment. Only branches without segments select rows before position 0. */
 segment_cell walk_cell(const walk *w, int64_t t, int64_t high) {
   if (t < 0) return (segment_cell){t, minimum(high, 0)};
   for (uint64_t rest = w->served; rest; rest &= rest - 1) {
@@ -50,13 +50,14 @@ segment_cell walk_cell(const walk *w, int64_t t, int64_t high) {
 }
 
 /* The offset in the cell of a branch's first selected row. */
-static int64_t first_selected(const walk *w, int32_t b, segment_cell c) {
+static int64_t walk_first_selected(const walk *w, int32_t b, segment_cell c) {
   const dil_branch *branch = &w->table->branches[b];
   int64_t base = branch->segment ? floor_to(c.low, branch->segment) : 0;
   return floor_mod(base + branch->phase[w->head] - c.low, branch->dilation);
 }
 
-static uint64_t living(const walk *w, segment_cell c) {
+/* The branches that serve the head and can select rows of the cell. */
+static uint64_t walk_living(const walk *w, segment_cell c) {
   uint64_t alive = w->served;
   for (uint64_t rest = w->served; rest && c.low < 0; rest &= rest - 1) {
     int32_t b = __builtin_ctzll(rest);
@@ -65,7 +66,9 @@ static uint64_t living(const walk *w, segment_cell c) {
   return alive;
 }
 
-static uint64_t selecting(const walk *w, const class_table *s, int64_t offset) {
+/* The branches that select the row at an offset; 0 where there is no row. */
+static uint64_t class_table_selecting(const walk *w, const class_table *s,
+                                      int64_t offset) {
   uint64_t mask = 0;
   if (offset % s->step != s->phase) return 0;
   for (uint64_t rest = s->served; rest; rest &= rest - 1) {
@@ -77,11 +80,11 @@ static uint64_t selecting(const walk *w, const class_table *s, int64_t offset) {
 }
 
 /* Groups the offsets of one period by the branches that select them. */
-static void classify(const walk *w, class_table *s) {
+static void class_table_classify(const walk *w, class_table *s) {
   int32_t filled = 0;
   s->count = 0;
   for (int64_t o = 0; o < s->period; o++) {
-    uint64_t mask = selecting(w, s, o);
+    uint64_t mask = class_table_selecting(w, s, o);
     int32_t c = 0;
     while (c < s->count && s->branches[c] != mask) c++;
     if (c == s->count) {
@@ -100,26 +103,27 @@ static void classify(const walk *w, class_table *s) {
 }
 
 void walk_classes(const walk *w, segment_cell c, class_table *s) {
-  uint64_t served = living(w, c);
+  uint64_t served = walk_living(w, c);
   int64_t phase = floor_mod(s->origin - c.low, s->step);
   bool same = s->count > 0 && served == s->served && phase == s->phase;
   for (uint64_t rest = served; rest; rest &= rest - 1) {
     int32_t b = __builtin_ctzll(rest);
-    int64_t residue = first_selected(w, b, c);
+    int64_t residue = walk_first_selected(w, b, c);
     if (!same || residue != s->residue[b]) same = false;
     s->residue[b] = residue;
   }
   s->served = served;
   s->phase = phase;
-  if (!same) classify(w, s);
+  if (!same) class_table_classify(w, s);
 }
 
-uint64_t walk_together(const walk *w, segment_cell a, segment_cell b,
+uint64_t walk_together(const walk *w, segment_cell held, segment_cell streamed,
                        uint64_t among) {
   for (uint64_t rest = among; rest; rest &= rest - 1) {
     int32_t i = __builtin_ctzll(rest);
     int64_t s = w->table->branches[i].segment;
-    if (s && floor_to(a.low, s) != floor_to(b.low, s)) among &= ~(1ull << i);
+    if (s && floor_to(held.low, s) != floor_to(streamed.low, s))
+      among &= ~(1ull << i);
   }
   return among;
 }
@@ -143,10 +147,10 @@ int64_t class_table_row(const class_table *s, int32_t c, int64_t n) {
   return n / count * s->period + s->offset[begin + n % count];
 }
 
-int64_t walk_slots(const walk *w, segment_cell c, const class_table *s) {
-  int64_t slots = 0;
+int64_t walk_packed_rows(const walk *w, segment_cell c, const class_table *s) {
+  int64_t packed = 0;
   for (int32_t i = 0; i < s->count; i++)
     if (s->branches[i])
-      slots += round_up(class_table_rows(s, i, c.high - c.low), w->round);
-  return slots;
+      packed += round_up(class_table_rows(s, i, c.high - c.low), w->round);
+  return packed;
 }

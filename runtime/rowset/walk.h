@@ -1,10 +1,14 @@
-/* walk.h - the arithmetic of rows: cells, classes and keys of a plan.
+/* walk.h - the arithmetic of rows: cells, classes and packed rows of a plan.
  *
  * Positions are cut into cells: ranges in which no branch of the pass
  * changes its segment. Inside a cell the rows that the same branches select
- * form a class: a few residues of the pass's period. Keys are packed cell by
- * cell and class by class, so that whatever a class of queries sees is a list
- * of contiguous runs. */
+ * form a class: a few residues of the pass's period.
+ *
+ * Rows have one of two roles. A tile holds rows of one class; the rows of the
+ * other role are packed cell by cell and class by class and streamed past it,
+ * so that each class that the tile meets is a contiguous range. The forward
+ * pass holds queries and streams keys. The arithmetic is the same where keys
+ * are held and queries are streamed; windows are not, and stand elsewhere. */
 #ifndef DIL_RUNTIME_ROWSET_WALK_H
 #define DIL_RUNTIME_ROWSET_WALK_H
 
@@ -15,24 +19,25 @@
 static inline int64_t progression_end(dil_progression c) {
   return c.count ? c.first + (c.count - 1) * c.step + 1 : c.first;
 }
-/* Whether passes have a softmax each, and their outputs are added. */
+/* Whether each pass has a softmax of its own, and the outputs are added. */
 static inline bool combine_is_additive(const dil_table *table) {
   return table->combine == DIL_COMBINE_MEAN ||
          table->combine == DIL_COMBINE_SUM;
 }
-/* States that a row of a shard has. */
+/* The number of states that a row of a shard has. */
 static inline int32_t run_states(const dil_table *table) {
   return combine_is_additive(table) ? table->pass_count : 1;
 }
 
 /* The classes of one cell and head. Rows are counted from the cell's start:
  * class c has the offsets offset[first[c]] .. offset[first[c + 1] - 1] of each
- * period, rising. A class with branches 0 holds the rows nobody selects. */
+ * period, rising. A class with branches 0 holds the rows that no branch
+ * selects. */
 typedef struct class_table {
   int64_t period;
-  int64_t step, origin; /* only positions origin + i * step are there */
+  int64_t step, origin; /* rows stand at positions origin + i * step alone */
   int64_t phase;     /* offset of the first such position */
-  uint64_t served;   /* branches that live in this cell for this head */
+  uint64_t served;   /* branches that serve the head and reach this cell */
   int64_t *residue;  /* [DIL_BRANCH_MAX] first selected offset, by branch */
   int32_t count;     /* classes */
   uint64_t *branches; /* [period] by class */
@@ -44,36 +49,36 @@ typedef struct segment_cell {
   int64_t low, high; /* positions, high not included */
 } segment_cell;
 
-/* The facts of a pass that hold for one batch row and head. */
+/* The facts of a pass that hold for one head, in both roles. */
 typedef struct walk {
   const dil_table *table;
   const dil_pass *pass;
   uint64_t served;    /* branches of the pass that serve the head */
   int32_t head;
-  int32_t round;      /* runs of packed rows start at a multiple of this */
-  int64_t keys;       /* M of this batch row */
+  int32_t round;      /* a class's packed rows start at a multiple of this */
 } walk;
 
 size_t class_table_size(int64_t period);
 /* period: a multiple of the progression's step, and of the pass's period unless
  * no cell is longer. */
 void class_table_init(class_table *s, int64_t period, void *memory);
-/* Forgets the cell; from now on the rows are those of the progression. */
+/* Forgets the cell; from now on the rows stand at the progression. */
 void class_table_reset(class_table *s, const dil_progression *progression);
 /* The branches of the pass that serve a head. */
 uint64_t walk_served(const dil_table *table, const dil_pass *pass,
                      int32_t head);
 /* The cell at position t, clipped to `high`. */
 segment_cell walk_cell(const walk *w, int64_t t, int64_t high);
-/* Fills s for a cell; quick when it is like the one before. */
+/* Fills s for a cell; quick where the cell is like the one before. */
 void walk_classes(const walk *w, segment_cell c, class_table *s);
-/* Branches in `among` whose segment holds both cells. */
-uint64_t walk_together(const walk *w, segment_cell a, segment_cell b,
+/* Branches in `among` that have the held and the streamed cell in one
+ * segment: through them rows of the one meet rows of the other. */
+uint64_t walk_together(const walk *w, segment_cell held, segment_cell streamed,
                        uint64_t among);
 /* Rows of class c at offsets below `length`, and the offset of row n. */
 int64_t class_table_rows(const class_table *s, int32_t c, int64_t length);
 int64_t class_table_row(const class_table *s, int32_t c, int64_t n);
-/* Packed rows of a whole cell. */
-int64_t walk_slots(const walk *w, segment_cell c, const class_table *s);
+/* The number of packed rows of a whole cell, rounding included. */
+int64_t walk_packed_rows(const walk *w, segment_cell c, const class_table *s);
 
 #endif

@@ -43,8 +43,7 @@ static void random_world(world *w, uint64_t *state) {
                    .pass = &w->pass,
                    .served = walk_served(&w->table, &w->pass, head),
                    .head = head,
-                   .round = (int32_t)random_in(state, 1, 2),
-                   .keys = KEYS};
+                   .round = (int32_t)random_in(state, 1, 2)};
   class_table_init(&w->shape, w->pass.period,
              calloc(1, class_table_size(w->pass.period)));
 }
@@ -80,7 +79,7 @@ static void check_cell(world *w, segment_cell c, int *seen) {
     }
     if (w->shape.branches[i]) slots += round_up(n, w->walk.round);
   }
-  ck_assert_int_eq(slots, walk_slots(&w->walk, c, &w->shape));
+  ck_assert_int_eq(slots, walk_packed_rows(&w->walk, c, &w->shape));
 }
 
 START_TEST(every_position_stands_in_its_class) {
@@ -127,14 +126,14 @@ static const int32_t widths[] = {1, 2, 7, 8, 16, 33, 64, 255};
 
 typedef struct matrix {
   char *bytes;
-  rows rows;
+  row_view rows;
 } matrix;
 
 static matrix random_matrix(dil_dtype dtype, int32_t width, int64_t count,
                             uint64_t *state) {
   int64_t stride = (width + 3) * (int64_t)dil_dtype_size(dtype);
   matrix m = {malloc((size_t)(stride * count)), {0}};
-  m.rows = (rows){m.bytes, stride, 0, 1, dtype, width};
+  m.rows = (row_view){m.bytes, stride, 0, 1, dtype, width};
   for (int64_t e = 0; e < (width + 3) * count; e++)
     dil_element_write(m.bytes, dtype, e,
                       (double)random_in(state, -999, 999) / 64);
