@@ -202,7 +202,8 @@ DIL_API void dil_kernel_free(dil_kernel *kernel);
  * that is needed for the first call of a kind, failed, with its own words. */
 DIL_API dil_status dil_kernel_run(dil_kernel *kernel,
                                   const dil_arguments *arguments);
-/* Compiles, waits for and allocates what a call of these sizes needs. */
+/* Compiles, waits for and allocates what a call of these sizes needs, and its
+ * gradients where the kernel has them. */
 DIL_API dil_status dil_kernel_prepare(dil_kernel *kernel,
                                       const dil_sizes *sizes);
 /* Bytes of scratch memory that a call takes from the context. On the processor
@@ -236,7 +237,7 @@ typedef struct dil_kernel_info {
   int32_t remembered;   /* these are what `dil tune` found */
   const char *device_reason; /* why this device, where dil chose: "the first
                                 GPU", "no GPU: ..."; "": the host named it */
-  int32_t has_backward; /* it computes gradients as well; always 0 so far */
+  int32_t has_backward;      /* it computes gradients as well */
 } dil_kernel_info;
 #define DIL_KERNEL_INFO_INIT                                                 \
   {sizeof(dil_kernel_info), 0, 0, 0, 0, {0, 0, 0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
@@ -246,10 +247,11 @@ DIL_API dil_status dil_kernel_describe(const dil_kernel *kernel,
 
 enum { DIL_RANK_MAX = 4 };
 
-/* The tensors of a call by number: these five, and input i of the pattern at
- * DIL_TENSOR_INPUT + i. The other numbers are reserved, so that hosts built now
- * keep working: no kernel has such a tensor yet. The gradient of input i will
- * be DIL_TENSOR_INPUT_GRADIENT + i. */
+/* The tensors of a call by number: q, k, v, o and lse, and input i of the
+ * pattern at DIL_TENSOR_INPUT + i. A kernel with gradients also has those that
+ * dil_gradients takes: DO, DQ, DK, DV, DLSE, and the gradient of input i at
+ * DIL_TENSOR_INPUT_GRADIENT + i. The other numbers are reserved, so that hosts
+ * built now keep working: no kernel has such a tensor yet. */
 enum {
   DIL_TENSOR_Q, DIL_TENSOR_K, DIL_TENSOR_V, DIL_TENSOR_O, DIL_TENSOR_LSE,
   DIL_TENSOR_LENGTHS, DIL_TENSOR_SEED, DIL_TENSOR_OFFSETS_Q,
@@ -270,11 +272,64 @@ typedef struct dil_tensor_info {
 #define DIL_TENSOR_INFO_INIT \
   {sizeof(dil_tensor_info), 0, {0, 0, 0}, 0, {0, 0, 0, 0}}
 /* The type and shape that tensor `index` of a call of these sizes must have:
- * DIL_TENSOR_Q and so on, DIL_TENSOR_INPUT + i for input i. DIL_USAGE where
- * there is no such tensor. */
+ * DIL_TENSOR_Q and so on, DIL_TENSOR_INPUT + i for input i. A gradient may also
+ * be f32 where this type is another. DIL_USAGE where there is no such tensor.
+ */
 DIL_API dil_status dil_kernel_tensor(const dil_kernel *kernel, int32_t index,
                                      const dil_sizes *sizes,
                                      dil_tensor_info *info);
+
+/* ---- gradients ----------------------------------------------------------- */
+
+/* The gradients of one call, for a kernel that was made with `backward`. L is a
+ * number that follows from o and lse: the host brings dL/do and dL/dlse, and
+ * gets dL/dq and so on, exact for the pattern. A gradient has the shape of the
+ * tensor that it belongs to. It is written, not added to; all of it, with exact
+ * zeros for keys that no row sees and for rows without keys. Tensors are bound
+ * by the rules of dil_arguments; the outputs must be apart from each other and
+ * from all that is read. */
+typedef struct dil_gradients {
+  size_t size;
+  const dil_arguments *forward; /* the call that ran, with the o that it wrote.
+                                   lse: the one that it wrote, or NULL, then it
+                                   is computed again. Both are only read. Seed,
+                                   train and lengths as in that call; its stream
+                                   is the one that this call is put on */
+  const DLTensor *d_o;          /* dL/do, in the kernel's dtype */
+  const DLTensor *dlse;         /* dL/dlse, f32 [B, H, N]; NULL: 0 */
+  DLTensor *dq, *dk, *dv;       /* in the kernel's dtype or f32; NULL: not
+                                   wanted */
+  DLTensor *const *inputs;      /* the gradients of the pattern's inputs, in the
+                                   order of these; NULL for one that is not
+                                   wanted. Only an input that is declared with
+                                   `gradient` has one, in its own dtype or
+                                   f32 */
+  int32_t input_count;          /* as many as the pattern has inputs; 0: none of
+                                   these gradients is wanted */
+  uint64_t dq_flags, dk_flags, dv_flags; /* as o_flags of dil_arguments */
+  const uint64_t *input_flags;           /* [input_count]; NULL: all 0 */
+  void *workspace; /* scratch memory on the context's device,
+                      aligned to 256 bytes, for this call alone
+                      until it is done; NULL: the context's */
+  int64_t workspace_bytes;
+} dil_gradients;
+#define DIL_GRADIENTS_INIT                                                     \
+  {sizeof(dil_gradients), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/* Writes the gradients that are wanted. On the processor it returns when that
+ * is done; on a GPU the call is put on the stream. The bits depend neither on
+ * threads nor on the moment. Re-entrant. DIL_USAGE: the text names the tensor
+ * and what is wrong with it, and nothing is written; so for a kernel without
+ * gradients, and for a workspace that is too small. Others as
+ * dil_kernel_run. */
+DIL_API dil_status dil_kernel_backward(dil_kernel *kernel,
+                                       const dil_gradients *gradients);
+/* Bytes of workspace that are enough for any dil_kernel_backward of these sizes
+ * (and of dil_context_threads); they may be 0. It first compiles what such a
+ * call needs. */
+DIL_API dil_status dil_kernel_backward_workspace(dil_kernel *kernel,
+                                                 const dil_sizes *sizes,
+                                                 int64_t *bytes);
 
 #ifdef __cplusplus
 }

@@ -99,10 +99,9 @@ static const char *device_name(DLDevice device, char text[DEVICE_NAME]) {
   return text;
 }
 
-/* `want` is the element type that the kernel takes there. */
-static dil_status read_tensor(const dil_context *c, const char *name,
-                              dil_dtype want, const DLTensor *from,
-                              dil_tensor *to) {
+dil_status arguments_read_tensor(const dil_context *c, const char *name,
+                                 dil_dtype want, const DLTensor *from,
+                                 dil_tensor *to) {
   *to = (dil_tensor){0};
   if (!from) return dil_fail(DIL_USAGE, "%s is not given", name);
   char device[DEVICE_NAME];
@@ -119,8 +118,8 @@ static dil_status read_tensor(const dil_context *c, const char *name,
 
 /* ---- outputs ------------------------------------------------------------- */
 
-static dil_status check_output(const char *name, const dil_tensor *t,
-                               uint64_t flags) {
+dil_status arguments_check_output(const char *name, const dil_tensor *t,
+                                  uint64_t flags) {
   if (flags & DLPACK_FLAG_BITMASK_READ_ONLY)
     return dil_fail(DIL_USAGE, "%s is an output and is read-only", name);
   if (overlap_within(t))
@@ -129,56 +128,64 @@ static dil_status check_output(const char *name, const dil_tensor *t,
   return DIL_OK;
 }
 
-static dil_status check_apart(const char *name, const dil_tensor *output,
-                              const char *other, const dil_tensor *t) {
+dil_status arguments_check_apart(const char *name, const dil_tensor *output,
+                                 const char *other, const dil_tensor *t) {
   if (!overlap_between(output, t)) return DIL_OK;
   return dil_fail(DIL_USAGE, "%s is an output and shares memory with %s", name,
                   other);
 }
 
-static const char *input_name(const dil_kernel *k, int32_t i, char text[96]) {
-  snprintf(text, 96, "input '%.80s'", k->source.table->inputs[i].name);
+const char *arguments_input_name(const dil_kernel *k, int32_t index,
+                                 char text[INPUT_NAME]) {
+  snprintf(text, INPUT_NAME, "input '%.80s'",
+           k->source.table->inputs[index].name);
   return text;
+}
+
+dil_tensor arguments_lengths(const dil_call *call) {
+  int64_t rows = call->lengths ? call->q.shape[0] : 0;
+  return dil_tensor_make((void *)(uintptr_t)call->lengths, DIL_I32, 1, &rows);
 }
 
 static dil_status check_overlap(const dil_kernel *k, const arguments *a,
                                 const char *name, const dil_tensor *output) {
-  char text[96];
+  char text[INPUT_NAME];
   const dil_call *c = &a->call;
-  dil_status status = check_apart(name, output, "q", &c->q);
-  if (!status) status = check_apart(name, output, "k", &c->k);
-  if (!status) status = check_apart(name, output, "v", &c->v);
+  dil_status status = arguments_check_apart(name, output, "q", &c->q);
+  if (!status) status = arguments_check_apart(name, output, "k", &c->k);
+  if (!status) status = arguments_check_apart(name, output, "v", &c->v);
   for (int32_t i = 0; i < c->input_count && !status; i++)
-    status = check_apart(name, output, input_name(k, i, text), &c->inputs[i]);
-  int64_t rows = c->lengths ? c->q.shape[0] : 0;
-  dil_tensor lengths =
-      dil_tensor_make((void *)(uintptr_t)c->lengths, DIL_I32, 1, &rows);
-  return status ? status : check_apart(name, output, "lengths", &lengths);
+    status = arguments_check_apart(
+        name, output, arguments_input_name(k, i, text), &c->inputs[i]);
+  dil_tensor lengths = arguments_lengths(c);
+  return status ? status
+                : arguments_check_apart(name, output, "lengths", &lengths);
 }
 
 static dil_status check_outputs(const dil_kernel *k, const dil_arguments *g,
                                 const arguments *a) {
   const dil_call *c = &a->call;
-  dil_status status = check_output("o", &c->o, g->o_flags);
+  dil_status status = arguments_check_output("o", &c->o, g->o_flags);
   if (!status) status = check_overlap(k, a, "o", &c->o);
   if (status || !c->lse.data) return status;
-  status = check_output("lse", &c->lse, g->lse_flags);
+  status = arguments_check_output("lse", &c->lse, g->lse_flags);
   if (!status) status = check_overlap(k, a, "lse", &c->lse);
-  return status ? status : check_apart("o", &c->o, "lse", &c->lse);
+  return status ? status : arguments_check_apart("o", &c->o, "lse", &c->lse);
 }
 
 /* ---- all of them --------------------------------------------------------- */
 
 static dil_status read_inputs(const dil_kernel *k, const dil_arguments *g,
                               arguments *a) {
-  char text[96];
+  char text[INPUT_NAME];
   const dil_table *table = k->source.table;
   int32_t count = table->input_count;
   dil_status status = dil_input_check_count(table, g->input_count);
   if (!status) status = dil_usage_list("inputs", count, count, g->inputs);
   for (int32_t i = 0; i < count && !status; i++)
-    status = read_tensor(k->context, input_name(k, i, text),
-                         table->inputs[i].dtype, g->inputs[i], &a->inputs[i]);
+    status = arguments_read_tensor(k->context, arguments_input_name(k, i, text),
+                                   table->inputs[i].dtype, g->inputs[i],
+                                   &a->inputs[i]);
   a->call.inputs = a->inputs;
   a->call.input_count = count;
   return status;
@@ -201,7 +208,7 @@ static dil_status read_lengths(const dil_kernel *k, const dil_arguments *g,
   dil_tensor t;
   if (!g->lengths) return DIL_OK;
   dil_status status =
-      read_tensor(k->context, "lengths", DIL_I32, g->lengths, &t);
+      arguments_read_tensor(k->context, "lengths", DIL_I32, g->lengths, &t);
   if (!status) status = check_lengths(&t, call->q.shape[0]);
   if (!status) call->lengths = t.data;
   return status;
@@ -209,10 +216,11 @@ static dil_status read_lengths(const dil_kernel *k, const dil_arguments *g,
 
 static dil_status read_outputs(const dil_kernel *k, const dil_arguments *g,
                                dil_call *call) {
-  dil_status status = read_tensor(k->context, "o", k->source.table->dtype, g->o,
-                                  &call->o);
+  dil_status status = arguments_read_tensor(
+      k->context, "o", k->source.table->dtype, g->o, &call->o);
   if (status || !g->lse) return status;
-  status = read_tensor(k->context, "lse", DIL_F32, g->lse, &call->lse);
+  status =
+      arguments_read_tensor(k->context, "lse", DIL_F32, g->lse, &call->lse);
   if (!status && !call->lse.data && dil_tensor_count(&call->lse))
     return dil_fail(DIL_USAGE, "lse has no memory");
   return status;
@@ -224,27 +232,42 @@ static dil_status check_scale(const dil_table *table, double scale) {
                   "`scale runtime;` in its pattern", table->name, scale);
 }
 
+/* `g` gets the host's struct. */
+static dil_status read_arguments(const dil_kernel *k,
+                                 const dil_arguments *given, dil_arguments *g,
+                                 arguments *out) {
+  const dil_context *c = k->context;
+  const dil_table *table = k->source.table;
+  dil_status status = dil_struct_read(g, sizeof *g, given, "dil_arguments");
+  if (!status) status = check_scale(table, g->scale);
+  if (status) return status;
+  *out = (arguments){.stream = g->stream,
+                     .call = {.size = sizeof(dil_call),
+                              .train = g->train != 0,
+                              .seed = g->seed,
+                              .scale = g->scale}};
+  dil_call *call = &out->call;
+  status = arguments_read_tensor(c, "q", table->dtype, g->q, &call->q);
+  if (!status)
+    status = arguments_read_tensor(c, "k", table->dtype, g->k, &call->k);
+  if (!status)
+    status = arguments_read_tensor(c, "v", table->dtype, g->v, &call->v);
+  if (!status) status = read_outputs(k, g, call);
+  if (!status) status = read_inputs(k, g, out);
+  return status ? status : read_lengths(k, g, call);
+}
+
 dil_status arguments_read(const dil_kernel *k, const dil_arguments *given,
                           arguments *out) {
   dil_arguments g;
-  const dil_context *c = k->context;
-  const dil_table *table = k->source.table;
-  dil_status status = dil_struct_read(&g, sizeof g, given, "dil_arguments");
-  if (!status) status = check_scale(table, g.scale);
-  if (status) return status;
-  *out = (arguments){.stream = g.stream,
-                     .call = {.size = sizeof(dil_call),
-                              .train = g.train != 0,
-                              .seed = g.seed,
-                              .scale = g.scale}};
-  dil_call *call = &out->call;
-  status = read_tensor(c, "q", table->dtype, g.q, &call->q);
-  if (!status) status = read_tensor(c, "k", table->dtype, g.k, &call->k);
-  if (!status) status = read_tensor(c, "v", table->dtype, g.v, &call->v);
-  if (!status) status = read_outputs(k, &g, call);
-  if (!status) status = read_inputs(k, &g, out);
-  if (!status) status = read_lengths(k, &g, call);
+  dil_status status = read_arguments(k, given, &g, out);
   return status ? status : check_outputs(k, &g, out);
+}
+
+dil_status arguments_read_again(const dil_kernel *k, const dil_arguments *given,
+                                arguments *out) {
+  dil_arguments g;
+  return read_arguments(k, given, &g, out);
 }
 
 /* ---- without memory ------------------------------------------------------ */
@@ -261,6 +284,20 @@ static dil_tensor input_tensor(const dil_kernel *k, int32_t index,
   return dil_tensor_make(data, input->dtype, input->rank, shape);
 }
 
+/* The tensor that tensor `index` is the gradient of; else `index` itself. */
+static int32_t gradient_of(int32_t index) {
+  static const struct {
+    int32_t gradient, of;
+  } pairs[] = {{DIL_TENSOR_DO, DIL_TENSOR_O},
+               {DIL_TENSOR_DLSE, DIL_TENSOR_LSE},
+               {DIL_TENSOR_DQ, DIL_TENSOR_Q},
+               {DIL_TENSOR_DK, DIL_TENSOR_K},
+               {DIL_TENSOR_DV, DIL_TENSOR_V}};
+  for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+    if (pairs[i].gradient == index) return pairs[i].of;
+  return index;
+}
+
 dil_tensor arguments_tensor(const dil_kernel *k, int32_t index,
                             const dil_sizes *s) {
   const dil_table *t = k->source.table;
@@ -271,8 +308,11 @@ dil_tensor arguments_tensor(const dil_kernel *k, int32_t index,
       [DIL_TENSOR_V] = {s->batch, s->keys, t->kv_heads, t->value_dim},
       [DIL_TENSOR_O] = {s->batch, s->queries, t->heads, t->value_dim},
       [DIL_TENSOR_LSE] = {s->batch, t->heads, s->queries, 1}};
+  if (index >= DIL_TENSOR_INPUT_GRADIENT)
+    return input_tensor(k, index - DIL_TENSOR_INPUT_GRADIENT, s, nowhere);
   if (index >= DIL_TENSOR_INPUT)
     return input_tensor(k, index - DIL_TENSOR_INPUT, s, nowhere);
+  index = gradient_of(index);
   bool lse = index == DIL_TENSOR_LSE;
   return dil_tensor_make(nowhere, lse ? DIL_F32 : t->dtype, lse ? 3 : 4,
                          shape[index]);

@@ -33,6 +33,16 @@ typedef struct device_kind {
   dil_status (*variant)(dil_kernel *k, const dil_call *call, char *text,
                         size_t room);
   dil_status (*time)(dil_kernel *k, const dil_call *call, double *seconds);
+
+  /* Gradients; all NULL on a kind of device that has none. The bytes are those
+   * of the call's own shapes, types and tensors that are there. */
+  dil_status (*backward)(dil_kernel *k, const dil_backward_call *call,
+                         void *stream);
+  dil_status (*backward_prepare)(dil_kernel *k, const dil_backward_call *call);
+  dil_status (*backward_workspace)(dil_kernel *k, const dil_backward_call *call,
+                                   int64_t *bytes);
+  dil_status (*backward_time)(dil_kernel *k, const dil_backward_call *call,
+                              double *seconds);
 } device_kind;
 
 extern const device_kind device_cpu, device_cuda;
@@ -96,6 +106,9 @@ typedef struct arguments {
  * overlapping outputs. Shapes are the run's own to check. */
 dil_status arguments_read(const dil_kernel *k, const dil_arguments *given,
                           arguments *out);
+/* The same for a call that ran before: its outputs are read and not written. */
+dil_status arguments_read_again(const dil_kernel *k, const dil_arguments *given,
+                                arguments *out);
 /* A call of these sizes with row-major tensors that have no memory: nothing
  * may look at their elements. DIL_USAGE: no memory could hold them. */
 dil_status arguments_of_sizes(const dil_kernel *k, const dil_sizes *sizes,
@@ -104,6 +117,41 @@ DLDataType arguments_type(dil_dtype dtype);
 /* Tensor `index` of a call (DIL_TENSOR_...): its type and shape. */
 dil_tensor arguments_tensor(const dil_kernel *k, int32_t index,
                             const dil_sizes *sizes);
+
+/* One tensor of a host: its device, element type, place. `want` is the type
+ * that a message asks for; the caller compares. */
+dil_status arguments_read_tensor(const dil_context *c, const char *name,
+                                 dil_dtype want, const DLTensor *from,
+                                 dil_tensor *to);
+/* What an output must be: not read-only, each element with memory of its own;
+ * and apart from another tensor. */
+dil_status arguments_check_output(const char *name, const dil_tensor *t,
+                                  uint64_t flags);
+dil_status arguments_check_apart(const char *name, const dil_tensor *output,
+                                 const char *other, const dil_tensor *t);
+enum { INPUT_NAME = 96 };
+/* "input 'doc'", for messages; returns the text. */
+const char *arguments_input_name(const dil_kernel *k, int32_t index,
+                                 char text[INPUT_NAME]);
+/* The lengths of a call, as a tensor; empty where there are none. */
+dil_tensor arguments_lengths(const dil_call *call);
+
+/* ---- gradients.c: from a host's tensors to a call for gradients ---------- */
+
+/* A call with what it points to. */
+typedef struct gradients {
+  dil_backward_call call;
+  arguments forward;
+} gradients;
+
+/* What a host gave, checked: also shapes and types of gradients, and that no
+ * output shares memory with any other tensor. */
+dil_status gradients_read(const dil_kernel *k, const dil_gradients *given,
+                          gradients *out);
+/* The call of these sizes that takes the most memory: all gradients in the
+ * kernel's types, no lse. Nothing may look at elements. */
+dil_status gradients_of_sizes(const dil_kernel *k, const dil_sizes *sizes,
+                              gradients *out);
 
 /* ---- overlap.c: who shares memory ---------------------------------------- */
 

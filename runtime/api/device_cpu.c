@@ -67,10 +67,15 @@ static dil_status kernel(dil_kernel *k) {
 
 static void kernel_free(dil_kernel *k) { cpu_kernel_free(k->cpu); }
 
+static dil_status check_stream(const void *stream) {
+  if (!stream) return DIL_OK;
+  return dil_fail(DIL_USAGE, "the processor has no streams, and the call names "
+                             "one");
+}
+
 static dil_status run(dil_kernel *k, const dil_call *call, void *stream) {
-  if (stream)
-    return dil_fail(DIL_USAGE, "the processor has no streams, and the call "
-                    "names one");
+  dil_status wrong = check_stream(stream);
+  if (wrong) return wrong;
   int64_t begin = tracing() || metering() ? dil_trace_now() : 0;
   dil_status status =
       cpu_kernel_run(k->cpu, k->context->threads, k->context->pool, call);
@@ -87,13 +92,17 @@ static dil_status workspace(dil_kernel *k, const dil_call *call,
 }
 
 /* A block that is taken and given back is there for the first run. */
-static dil_status prepare(dil_kernel *k, const dil_call *call) {
-  int64_t bytes;
-  dil_status status = workspace(k, call, &bytes);
-  if (status || bytes == 0) return status;
+static dil_status prepare_memory(dil_kernel *k, int64_t bytes) {
+  if (bytes == 0) return DIL_OK;
   void *memory = pool_take(k->context->pool, bytes);
   pool_give(k->context->pool, memory);
   return memory ? DIL_OK : DIL_MEMORY;
+}
+
+static dil_status prepare(dil_kernel *k, const dil_call *call) {
+  int64_t bytes;
+  dil_status status = workspace(k, call, &bytes);
+  return status ? status : prepare_memory(k, bytes);
 }
 
 static dil_status variant(dil_kernel *k, const dil_call *call, char *text,
@@ -106,6 +115,42 @@ static dil_status time_run(dil_kernel *k, const dil_call *call,
                            double *seconds) {
   double start = clock_seconds();
   dil_status status = run(k, call, NULL);
+  *seconds = clock_seconds() - start;
+  return status;
+}
+
+/* ---- gradients ----------------------------------------------------------- */
+
+static dil_status backward(dil_kernel *k, const dil_backward_call *call,
+                           void *stream) {
+  dil_status status = check_stream(stream);
+  if (status) return status;
+  int64_t begin = trace_begin();
+  status =
+      cpu_kernel_backward(k->cpu, k->context->threads, k->context->pool, call);
+  metric_add(status ? METRIC_run_failures : METRIC_runs_cpu, 1);
+  trace_end(begin, "run", "gradients", k->source.table->name, -1);
+  return status;
+}
+
+static dil_status backward_workspace(dil_kernel *k,
+                                     const dil_backward_call *call,
+                                     int64_t *bytes) {
+  return cpu_kernel_backward_workspace(k->cpu, k->context->threads, call,
+                                       bytes);
+}
+
+static dil_status backward_prepare(dil_kernel *k,
+                                   const dil_backward_call *call) {
+  int64_t bytes;
+  dil_status status = backward_workspace(k, call, &bytes);
+  return status ? status : prepare_memory(k, bytes);
+}
+
+static dil_status backward_time(dil_kernel *k, const dil_backward_call *call,
+                                double *seconds) {
+  double start = clock_seconds();
+  dil_status status = backward(k, call, NULL);
   *seconds = clock_seconds() - start;
   return status;
 }
@@ -124,4 +169,8 @@ const device_kind device_cpu = {.name = "cpu",
                                 .prepare = prepare,
                                 .workspace = workspace,
                                 .variant = variant,
-                                .time = time_run};
+                                .time = time_run,
+                                .backward = backward,
+                                .backward_prepare = backward_prepare,
+                                .backward_workspace = backward_workspace,
+                                .backward_time = backward_time};

@@ -70,12 +70,22 @@ dil_status dil_kernel_time(dil_kernel *kernel, const dil_call *call,
   return kernel->context->kind->time(kernel, call, seconds);
 }
 
+static dil_status prepare_backward(dil_kernel *kernel, const dil_sizes *sizes) {
+  gradients g;
+  const device_kind *kind = kernel->context->kind;
+  if (kernel->source.direction != DIL_BACKWARD || !kind->backward)
+    return DIL_OK;
+  dil_status status = gradients_of_sizes(kernel, sizes, &g);
+  return status ? status : kind->backward_prepare(kernel, &g.call);
+}
+
 dil_status dil_kernel_prepare(dil_kernel *kernel, const dil_sizes *sizes) {
   arguments a;
   dil_call_begin();
   dil_status status = check(kernel);
   if (!status) status = arguments_of_sizes(kernel, sizes, &a);
   if (!status) status = kernel->context->kind->prepare(kernel, &a.call);
+  if (!status) status = prepare_backward(kernel, sizes);
   return dil_call_end(status);
 }
 
@@ -88,6 +98,73 @@ dil_status dil_kernel_workspace(dil_kernel *kernel, const dil_sizes *sizes,
   if (!status) status = dil_usage_given("place for the bytes", bytes, NULL);
   if (!status) status = arguments_of_sizes(kernel, sizes, &a);
   if (!status) status = kernel->context->kind->workspace(kernel, &a.call, bytes);
+  return dil_call_end(status);
+}
+
+/* ---- gradients ----------------------------------------------------------- */
+
+static dil_status check_backward(const dil_kernel *k) {
+  dil_status status = check(k);
+  if (status) return status;
+  const char *name = k->source.table->name;
+  if (k->source.direction != DIL_BACKWARD)
+    return dil_fail(DIL_USAGE,
+                    "kernel '%s' was made without gradients: set "
+                    "`backward` in its options, write `kernel NAME = PATTERN "
+                    "backward;`, or say `dil build --backward`",
+                    name);
+  if (k->context->kind->backward) return DIL_OK;
+  return dil_fail(DIL_UNSUPPORTED,
+                  "kernel '%s' is on %s, where this build "
+                  "computes no gradients",
+                  name, k->context->device);
+}
+
+/* A host that brings a workspace asked before how large it must be. */
+static dil_status check_workspace(dil_kernel *k,
+                                  const dil_backward_call *call) {
+  int64_t bytes = 0;
+  if (!call->workspace) return DIL_OK;
+  dil_status status = k->context->kind->backward_workspace(k, call, &bytes);
+  if (status || bytes <= call->workspace_bytes) return status;
+  return dil_fail(DIL_USAGE,
+                  "workspace has %lld bytes, the gradients of this "
+                  "call take %lld: dil_kernel_backward_workspace says how many "
+                  "are enough",
+                  (long long)call->workspace_bytes, (long long)bytes);
+}
+
+dil_status dil_kernel_backward(dil_kernel *kernel, const dil_gradients *given) {
+  gradients g;
+  dil_call_begin();
+  dil_status status = check_backward(kernel);
+  if (!status) status = gradients_read(kernel, given, &g);
+  if (!status) status = check_workspace(kernel, &g.call);
+  if (!status)
+    status = kernel->context->kind->backward(kernel, &g.call, g.forward.stream);
+  return dil_call_end(status);
+}
+
+dil_status dil_kernel_backward_time(dil_kernel *kernel,
+                                    const dil_backward_call *call,
+                                    double *seconds) {
+  dil_status status = check_backward(kernel);
+  if (status) return status;
+  return kernel->context->kind->backward_time(kernel, call, seconds);
+}
+
+dil_status dil_kernel_backward_workspace(dil_kernel *kernel,
+                                         const dil_sizes *sizes,
+                                         int64_t *bytes) {
+  gradients g;
+  if (bytes) *bytes = 0;
+  dil_call_begin();
+  dil_status status = check(kernel);
+  if (!status) status = dil_usage_given("place for the bytes", bytes, NULL);
+  if (!status) status = check_backward(kernel);
+  if (!status) status = gradients_of_sizes(kernel, sizes, &g);
+  if (!status)
+    status = kernel->context->kind->backward_workspace(kernel, &g.call, bytes);
   return dil_call_end(status);
 }
 
@@ -132,19 +209,43 @@ dil_status dil_kernel_describe(const dil_kernel *kernel,
                           .has_dropout = t->dropout > 0,
                           .schedule = s->schedule ? s->schedule : "",
                           .remembered = s->remembered,
-                          .device_reason = kernel->context->reason};
+                          .device_reason = kernel->context->reason,
+                          .has_backward = s->direction == DIL_BACKWARD};
   dil_struct_write(info, &now, sizeof now);
   return DIL_OK;
 }
 
-static bool has_tensor(const dil_table *table, int32_t index) {
-  if (index < DIL_TENSOR_INPUT) return index >= 0 && index <= DIL_TENSOR_LSE;
-  return index - DIL_TENSOR_INPUT < table->input_count;
+/* Names of tensors by number; NULL: there is no such tensor. */
+static const char *const forward_tensors[] = {"q", "k", "v", "o", "lse"};
+static const char *const backward_tensors[] = {[DIL_TENSOR_DO] = "do",
+                                               [DIL_TENSOR_DQ] = "dq",
+                                               [DIL_TENSOR_DK] = "dk",
+                                               [DIL_TENSOR_DV] = "dv",
+                                               [DIL_TENSOR_DLSE] = "dlse"};
+
+#define NAMED(list, i)                                                         \
+  ((size_t)(i) < sizeof list / sizeof *list ? list[i] : NULL)
+
+/* The name of tensor `index`, or of the input that it is the gradient of; NULL:
+ * the kernel has no such tensor. */
+static const char *tensor_name(const dil_kernel_source *s, int32_t index) {
+  const dil_table *t = s->table;
+  bool backward = s->direction == DIL_BACKWARD;
+  if (index < 0) return NULL;
+  if (index < DIL_TENSOR_INPUT) {
+    const char *name = NAMED(forward_tensors, index);
+    return name || !backward ? name : NAMED(backward_tensors, index);
+  }
+  bool gradient = index >= DIL_TENSOR_INPUT_GRADIENT;
+  int32_t input =
+      index - (gradient ? DIL_TENSOR_INPUT_GRADIENT : DIL_TENSOR_INPUT);
+  if (input >= t->input_count) return NULL;
+  if (gradient && !(backward && t->inputs[input].gradient)) return NULL;
+  return t->inputs[input].name;
 }
 
 dil_status dil_kernel_tensor(const dil_kernel *kernel, int32_t index,
                              const dil_sizes *sizes, dil_tensor_info *info) {
-  static const char *const names[] = {"q", "k", "v", "o", "lse"};
   dil_tensor_info now;
   dil_status status = check(kernel);
   if (!status) status = dil_usage_sizes(sizes);
@@ -152,16 +253,18 @@ dil_status dil_kernel_tensor(const dil_kernel *kernel, int32_t index,
     status = dil_struct_read(&now, sizeof now, info, "dil_tensor_info");
   if (status) return status;
   const dil_table *table = kernel->source.table;
-  if (!has_tensor(table, index))
-    return dil_fail(DIL_USAGE, "kernel '%s' has no tensor of number %d: it has "
-                    "q, k, v, o, lse (0 to %d) and %d inputs from %d on",
-                    table->name, (int)index, DIL_TENSOR_LSE,
-                    table->input_count, DIL_TENSOR_INPUT);
+  const char *name = tensor_name(&kernel->source, index);
+  if (!name)
+    return dil_fail(
+        DIL_USAGE,
+        "kernel '%s' has no tensor of number %d: it has "
+        "q, k, v, o, lse (0 to %d)%s and %d inputs from %d on",
+        table->name, (int)index, DIL_TENSOR_LSE,
+        kernel->source.direction == DIL_BACKWARD ? ", their gradients" : "",
+        table->input_count, DIL_TENSOR_INPUT);
   dil_tensor t = arguments_tensor(kernel, index, sizes);
-  now = (dil_tensor_info){.dtype = arguments_type(t.dtype), .rank = t.rank};
-  now.name = index < DIL_TENSOR_INPUT
-                 ? names[index]
-                 : table->inputs[index - DIL_TENSOR_INPUT].name;
+  now = (dil_tensor_info){
+      .name = name, .dtype = arguments_type(t.dtype), .rank = t.rank};
   memcpy(now.shape, t.shape, sizeof now.shape);
   dil_struct_write(info, &now, sizeof now);
   return DIL_OK;

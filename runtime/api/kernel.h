@@ -35,6 +35,12 @@ dil_status dil_kernel_make(dil_context *context,
 dil_status dil_kernel_time(dil_kernel *kernel, const dil_call *call,
                            double *seconds);
 
+/* The same for its gradients, of a call that is checked by those who make it.
+ */
+dil_status dil_kernel_backward_time(dil_kernel *kernel,
+                                    const dil_backward_call *call,
+                                    double *seconds);
+
 /* ---- context.c ----------------------------------------------------------- */
 
 /* The context of a kernel or program: one use more, one less. */

@@ -1,5 +1,6 @@
 /* usage.c - the table of public functions: see usage.h. */
 #include "usage.h"
+#include "runtime/api/context.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,6 +58,7 @@ static void set_pointers(void) {
   w.info_given = &w.info;
   w.tensor_given = &w.tensor;
   w.arguments_given = &w.call.arguments;
+  w.gradients_given = &w.gradients;
   w.context_place = &w.new_context;
   w.program_place = &w.new_program;
   w.kernel_place = &w.new_kernel;
@@ -75,10 +77,14 @@ void usage_open(void) {
   host_must(dil_program_parse(w.context, "t", text, strlen(text), NULL,
                               &w.program));
   host_must(dil_program_kernel(w.program, NULL, NULL, &w.kernel));
+  host_must(dil_program_kernel(w.program, NULL, NULL, &w.backward));
+  /* Until a back end makes kernels with gradients, this one is called one. */
+  w.backward->source.direction = DIL_BACKWARD;
 }
 
 void usage_close(void) {
   dil_kernel_free(w.kernel);
+  dil_kernel_free(w.backward);
   dil_program_free(w.program);
   dil_context_free(w.context);
 }
@@ -88,6 +94,9 @@ void usage_set(void) {
   set_pointers();
   host_must(dil_memory_take(w.context, sizeof w.text, &w.device));
   host_call_make(&w.call, w.kernel, &host_sizes);
+  w.gradients = (dil_gradients)DIL_GRADIENTS_INIT;
+  w.gradients.forward = &w.call.arguments;
+  w.gradients.d_o = &w.call.tensor[DIL_TENSOR_V];
   memcpy(w.strides, (int64_t[]){96 * 32, 32, 16, 1}, sizeof w.strides);
   w.call.tensor[DIL_TENSOR_Q].strides = w.strides;
 }
@@ -156,6 +165,9 @@ const usage_function functions[] = {
     F(dil_kernel_tensor, 's', 0,
       {WANTED(kernel), WORD(index, OK, USAGE), WANTED(sizes_given),
        STRUCT(tensor_given)}),
+    F(dil_kernel_backward, 's', 0, {WANTED(backward), STRUCT(gradients_given)}),
+    F(dil_kernel_backward_workspace, 's', 0,
+      {WANTED(backward), WANTED(sizes_given), WANTED(bytes_place)}),
     F(dil_program_read, 's', 0,
       {WANTED(context), WANTED(path), OPTIONS(no_program),
        WANTED(program_place)}),

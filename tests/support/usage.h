@@ -10,7 +10,7 @@
 typedef struct usage_world {
   dil_context *context, *no_context;
   dil_program *program, *no_program;
-  dil_kernel *kernel, *no_kernel;
+  dil_kernel *kernel, *no_kernel, *backward;
   /* Outputs; what a call has made goes before the next. */
   dil_context *new_context, **context_place;
   dil_program *new_program, **program_place;
@@ -29,6 +29,7 @@ typedef struct usage_world {
   dil_kernel_info info, *info_given;
   dil_tensor_info tensor, *tensor_given;
   dil_arguments *arguments_given;
+  dil_gradients gradients, *gradients_given;
   host_call call;
   int64_t strides[4];
   dil_define define, window;
