@@ -16,11 +16,48 @@ void oracle_store(const pattern *p, const dil_call *call, int64_t b, int64_t n,
 /* All rows, of a call that is checked first. */
 dil_status oracle_run(const pattern *p, const dil_call *call);
 
+/* ---- oracle_gradient.c: gradients ---------------------------------------- */
+
+/* Which o and lse the formulas take. */
+typedef enum oracle_forward {
+  ORACLE_DEFINED, /* the definition's */
+  ORACLE_SAVED    /* those of the call, where a row has one softmax and the call
+                   * has an lse: for long sequences */
+} oracle_forward;
+
+/* Sums in float64, row-major; NULL: not wanted. */
+typedef struct oracle_gradients {
+  double *dq; /* [B, N, H, D] */
+  double *dk; /* [B, M, Hkv, D] */
+  double *dv; /* [B, M, Hkv, Dv] */
+  double *inputs[DIL_INPUT_MAX]; /* in the shapes of the inputs */
+} oracle_gradients;
+
+/* The gradients of dO . o + dlse . lse, dO being call->output and dlse
+ * call->lse; the call's own places for gradients are not looked at.
+ * Inputs that are integers have none: NULL. */
+dil_status oracle_gradient_run(const pattern *p, const dil_backward_call *call,
+                               oracle_forward forward,
+                               const oracle_gradients *to);
+/* dQ of batch row at[0], query row at[1], head at[2]: dq[head_dim]. The call
+ * must have passed oracle_check_backward. */
+void oracle_gradient_query(const pattern *p, const dil_backward_call *call,
+                           oracle_forward forward, const int64_t at[3],
+                           double *dq);
+/* dK and dV of batch row at[0], key at[1], key/value head at[2], over all rows
+ * that see the key: dk[head_dim], dv[value_dim]. */
+void oracle_gradient_key(const pattern *p, const dil_backward_call *call,
+                         oracle_forward forward, const int64_t at[3],
+                         double *dk, double *dv);
+
 /* ---- what the files of the oracle share ---------------------------------- */
 
 /* Why the oracle does not compute this pattern, or NULL when it does. */
 const char *oracle_refusal(const pattern *p);
 /* DIL_OK, or what is wrong with the call for this pattern. */
 dil_status oracle_check(const pattern *p, const dil_call *call);
+/* The same of a call of gradients, as far as the oracle reads it. */
+dil_status oracle_check_backward(const pattern *p,
+                                 const dil_backward_call *call);
 
 #endif

@@ -67,6 +67,13 @@ static dil_status check_wanted_rows(const wanted *w) {
   return status;
 }
 
+static dil_status check_lse(const pattern *p, const wanted *lse) {
+  if (!pattern_has_lse(p))
+    return dil_fail(DIL_USAGE, "pattern '%s' has no lse: some head is served "
+                    "by several branches, or by none", p->name);
+  return check_wanted_tensor(lse);
+}
+
 static dil_status check_attention(const pattern *p, const dil_call *call) {
   int64_t B = call->q.shape[0], N = call->q.shape[1], M = call->k.shape[1];
   const wanted rows[] = {
@@ -84,11 +91,8 @@ static dil_status check_attention(const pattern *p, const dil_call *call) {
     return dil_fail(DIL_USAGE, "B %lld, N %lld or M %lld is not below 2^31",
                     (long long)B, (long long)N, (long long)M);
   if (call->lse.data == NULL) return DIL_OK;
-  if (!pattern_has_lse(p))
-    return dil_fail(DIL_USAGE, "pattern '%s' has no lse: some head is served "
-                    "by several branches, or by none", p->name);
   const wanted lse = {"lse", &call->lse, DIL_F32, 3, {B, p->heads, N, 0}};
-  return check_wanted_tensor(&lse);
+  return check_lse(p, &lse);
 }
 
 static dil_status check_inputs(const pattern *p, const dil_call *call) {
@@ -128,4 +132,18 @@ dil_status oracle_check(const pattern *p, const dil_call *call) {
   dil_status status = check_attention(p, call);
   if (status == DIL_OK) status = check_inputs(p, call);
   return status == DIL_OK ? check_lengths(call) : status;
+}
+
+dil_status oracle_check_backward(const pattern *p,
+                                 const dil_backward_call *call) {
+  dil_status status = oracle_check(p, &call->forward);
+  if (status != DIL_OK) return status;
+  int64_t B = call->forward.q.shape[0], N = call->forward.q.shape[1];
+  const wanted output = {"the gradient of o", &call->output, p->dtype, 4,
+                         {B, N, p->heads, p->value_dim}};
+  status = check_wanted_rows(&output);
+  if (status != DIL_OK || call->lse.data == NULL) return status;
+  const wanted lse = {"the gradient of lse", &call->lse, DIL_F32, 3,
+                      {B, p->heads, N, 0}};
+  return check_lse(p, &lse);
 }

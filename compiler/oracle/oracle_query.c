@@ -58,8 +58,7 @@ static void read_stored(const dil_tensor *x, int64_t start, int64_t count,
   case DIL_F16:
     for (int64_t d = 0; d < count; d++) to[d] = of_f16(half[d]);
     return;
-  default:
-    abort();
+  default: abort();
   }
 }
 
@@ -225,12 +224,9 @@ bool query_drops(const oracle_query *r, int64_t j) {
 
 static double call_scale(const pattern *p, const dil_call *call) {
   switch (p->scale_kind) {
-  case SCALE_DEFAULT:
-    return 1 / sqrt((double)p->head_dim);
-  case SCALE_FIXED:
-    return p->scale;
-  case SCALE_RUNTIME:
-    return call->scale;
+  case SCALE_DEFAULT: return 1 / sqrt((double)p->head_dim);
+  case SCALE_FIXED: return p->scale;
+  case SCALE_RUNTIME: return call->scale;
   }
   abort();
 }

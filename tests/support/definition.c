@@ -56,6 +56,20 @@ dil_call *sample_call(arena *a, const pattern *p, int64_t B, int64_t N,
   return call;
 }
 
+dil_backward_call *sample_backward(arena *a, const pattern *p,
+                                   const dil_call *call, uint64_t seed) {
+  dil_backward_call *back = ARENA_NEW(a, dil_backward_call);
+  int64_t B = call->q.shape[0], N = call->q.shape[1];
+  back->size = sizeof *back;
+  back->forward = *call;
+  back->output = new_tensor(a, p->dtype, 4, B, N, p->heads, p->value_dim);
+  fill_randomly(&back->output, &seed, 1);
+  if (!pattern_has_lse(p)) return back;
+  back->lse = new_tensor(a, DIL_F32, 3, B, p->heads, N, 0);
+  fill_randomly(&back->lse, &seed, 1);
+  return back;
+}
+
 void sample_inputs(arena *a, const pattern *p, dil_call *call,
                    uint64_t *state) {
   int64_t B = call->q.shape[0], M = call->k.shape[1];

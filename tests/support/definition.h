@@ -13,6 +13,10 @@ dil_call *sample_call(arena *a, const pattern *p, int64_t B, int64_t N,
 /* Adds what add_inputs declares. */
 void sample_inputs(arena *a, const pattern *p, dil_call *call,
                    uint64_t *state);
+/* The gradients of that call: dO and, where the pattern has an lse, dlse of
+ * numbers within +-1; no places for results. */
+dil_backward_call *sample_backward(arena *a, const pattern *p,
+                                   const dil_call *call, uint64_t seed);
 /* An element of a declared input, 0 outside it: the `input` of a point whose
  * context is the call. */
 value sample_input(void *call, int32_t index, const int32_t *at);

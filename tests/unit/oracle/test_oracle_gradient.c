@@ -1,0 +1,248 @@
+/* test_oracle_gradient.c - the oracle's gradients against finite differences of
+ * its forward pass: random patterns of every kind, `gradient detached` against
+ * mixing weights that stand still, inputs; and the ways to ask for them. */
+#include "compiler/oracle/oracle.h"
+#include "tests/support/definition.h"
+#include "tests/support/numeric.h"
+#include "tests/support/suite.h"
+#include <check.h>
+#include <math.h>
+#include <string.h>
+
+/* A pattern, its call and the gradients that the oracle gives. */
+typedef struct gradient_case {
+  const pattern *p;
+  dil_call *call;
+  dil_backward_call *back;
+  oracle_gradients right;
+  const double *mixing; /* [B, N, H, branches]: they stand still; or NULL */
+} gradient_case;
+
+static double *new_array(const dil_tensor *x) {
+  return ARENA_ARRAY(memory, double, dil_tensor_count(x) + 1);
+}
+
+/* ---- the loss ------------------------------------------------------------ */
+
+/* The part of a pattern that one branch is: its own softmax. */
+static const pattern *single_branch(const pattern *p, int32_t index) {
+  pattern *one = ARENA_NEW(memory, pattern);
+  *one = *p;
+  one->branch = &p->branch[index];
+  one->branch_count = 1;
+  one->detached = false;
+  return one;
+}
+
+static int64_t row_number(const gradient_case *c, const int64_t at[3]) {
+  return (at[0] * c->call->q.shape[1] + at[1]) * c->p->heads + at[2];
+}
+
+/* o with the branches' own outputs mixed by weights that stand still. */
+static void mix_frozen(const gradient_case *c, const int64_t at[3],
+                       double *o) {
+  double part[64], lse;
+  int64_t Dv = c->p->value_dim;
+  memset(o, 0, (size_t)Dv * sizeof *o);
+  for (int32_t k = 0; k < c->p->branch_count; k++) {
+    double weight =
+        c->mixing[row_number(c, at) * c->p->branch_count + k];
+    if (weight == 0) continue;
+    oracle_row(single_branch(c->p, k), c->call, at[0], at[1], at[2], part,
+               &lse);
+    for (int64_t d = 0; d < Dv; d++) o[d] += weight * part[d];
+  }
+}
+
+static double row_loss(const gradient_case *c, const int64_t at[3]) {
+  double o[64], lse, loss = 0;
+  oracle_row(c->p, c->call, at[0], at[1], at[2], o, &lse);
+  if (c->mixing) mix_frozen(c, at, o);
+  for (int64_t d = 0; d < c->p->value_dim; d++)
+    loss += o[d] * sample_element(&c->back->output, at[0], at[1], at[2], d);
+  if (c->back->lse.data == NULL || lse == -INFINITY) return loss;
+  return loss + lse * sample_element(&c->back->lse, at[0], at[2], at[1], 0);
+}
+
+/* dO . o + dlse . lse of the whole call. */
+static double loss_of(const gradient_case *c) {
+  double loss = 0;
+  int64_t at[3];
+  for (at[0] = 0; at[0] < c->call->q.shape[0]; at[0]++)
+    for (at[1] = 0; at[1] < c->call->q.shape[1]; at[1]++)
+      for (at[2] = 0; at[2] < c->p->heads; at[2]++) loss += row_loss(c, at);
+  return loss;
+}
+
+/* ---- finite differences -------------------------------------------------- */
+
+static double slope_over(const gradient_case *c, const dil_tensor *x,
+                         int64_t element, double step) {
+  double loss[2], here = dil_element_read(x->data, x->dtype, element);
+  for (int k = 0; k < 2; k++) {
+    dil_element_write(x->data, x->dtype, element, here + (k ? step : -step));
+    loss[k] = loss_of(c);
+  }
+  dil_element_write(x->data, x->dtype, element, here);
+  return (loss[1] - loss[0]) / (2 * step);
+}
+
+/* Central differences of two steps, extrapolated (Richardson). Elements are
+ * multiples of 2^-10, so that f32 holds them exactly with the step added. */
+static double slope_of(const gradient_case *c, const dil_tensor *x,
+                       int64_t element) {
+  double wide = slope_over(c, x, element, 0x1p-7);
+  double narrow = slope_over(c, x, element, 0x1p-8);
+  return (4 * narrow - wide) / 3;
+}
+
+static void check_element(const gradient_case *c, const dil_tensor *x,
+                          const double *gradient, int64_t element,
+                          const char *name) {
+  double slope = slope_of(c, x, element), is = gradient[element];
+  if (fabs(is - slope) <= 1e-7 * (1 + fabs(slope))) return;
+  pattern_print(c->p, stderr);
+  ck_abort_msg("%s[%d] is %.12g, not %.12g", name, (int)element, is, slope);
+}
+
+/* Some elements of a tensor; all where it has no more. */
+static void check_tensor(const gradient_case *c, const dil_tensor *x,
+                         const double *gradient, int64_t most,
+                         const char *name, uint64_t *state) {
+  int64_t count = dil_tensor_count(x);
+  for (int64_t k = 0; k < count && k < most; k++)
+    check_element(c, x, gradient,
+                  count <= most ? k : random_in(state, 0, count - 1), name);
+}
+
+static void round_tensor(const dil_tensor *x) {
+  for (int64_t e = 0; e < dil_tensor_count(x); e++) {
+    double number = dil_element_read(x->data, x->dtype, e);
+    dil_element_write(x->data, x->dtype, e, round(number * 1024) / 1024);
+  }
+}
+
+static gradient_case open_case(const pattern *p, dil_call *call,
+                               uint64_t seed) {
+  gradient_case c = {.p = p, .call = call};
+  round_tensor(&call->q);
+  round_tensor(&call->k);
+  round_tensor(&call->v);
+  c.back = sample_backward(memory, p, call, seed);
+  c.right = (oracle_gradients){.dq = new_array(&call->q),
+                               .dk = new_array(&call->k),
+                               .dv = new_array(&call->v)};
+  for (int32_t k = 0; k < p->input_count; k++)
+    if (p->input[k].dtype == DIL_F32)
+      c.right.inputs[k] = new_array(&call->inputs[k]);
+  return c;
+}
+
+static void ask_gradients(gradient_case *c) {
+  c->back->forward = *c->call;
+  dil_status status =
+      oracle_gradient_run(c->p, c->back, ORACLE_DEFINED, &c->right);
+  ck_assert_msg(status == DIL_OK, "%s", dil_last_error());
+}
+
+static void check_operands(const gradient_case *c, uint64_t *state) {
+  check_tensor(c, &c->call->q, c->right.dq, 10, "dq", state);
+  check_tensor(c, &c->call->k, c->right.dk, 10, "dk", state);
+  check_tensor(c, &c->call->v, c->right.dv, 10, "dv", state);
+}
+
+/* ---- random patterns ----------------------------------------------------- */
+
+static void add_lengths(dil_call *call, uint64_t *state) {
+  int64_t B = call->q.shape[0];
+  int32_t *lengths = ARENA_ARRAY(memory, int32_t, B);
+  for (int64_t b = 0; b < B; b++)
+    lengths[b] = (int32_t)random_in(state, 0, call->k.shape[1]);
+  call->lengths = lengths;
+}
+
+static dil_call *random_call(const pattern *p, uint64_t *state) {
+  dil_call *call =
+      sample_call(memory, p, random_in(state, 1, 2), random_in(state, 0, 9),
+                  random_in(state, 0, 9), random_bits(state));
+  if (p->input_count) sample_inputs(memory, p, call, state);
+  call->scale = 0.625;
+  call->train = random_chance(state, 70);
+  if (random_chance(state, 30)) add_lengths(call, state);
+  return call;
+}
+
+static pattern *random_case_pattern(uint64_t *state) {
+  pattern *p = random_pattern(memory, state, true);
+  if (random_chance(state, 30)) p->dropout = 0.25;
+  p->scale_kind = (scale_kind)random_in(state, SCALE_DEFAULT, SCALE_RUNTIME);
+  if (p->scale_kind == SCALE_FIXED) p->scale = 0.375;
+  return p;
+}
+
+START_TEST(random_patterns_by_differences) {
+  uint64_t state = 77;
+  for (int k = 0; k < 300; k++) {
+    fresh_memory();
+    pattern *p = random_case_pattern(&state);
+    dil_call *call = random_call(p, &state);
+    gradient_case c = open_case(p, call, random_bits(&state));
+    if (random_chance(&state, 30)) c.back->lse.data = NULL;
+    ask_gradients(&c);
+    check_operands(&c, &state);
+  }
+}
+END_TEST
+
+/* exp(lse of the branch - lse) of each row and branch, as they are now. */
+static const double *frozen_mixing(const pattern *p, const dil_call *call) {
+  int64_t B = call->q.shape[0], N = call->q.shape[1], H = p->heads;
+  double *mixing =
+      ARENA_ARRAY(memory, double, B * N * H * p->branch_count + 1);
+  double o[64], lse, own;
+  for (int64_t row = 0; row < B * N * H; row++)
+    for (int32_t k = 0; k < p->branch_count; k++) {
+      const int64_t at[3] = {row / (N * H), row / H % N, row % H};
+      oracle_row(p, call, at[0], at[1], at[2], o, &lse);
+      oracle_row(single_branch(p, k), call, at[0], at[1], at[2], o, &own);
+      if (own > -INFINITY) mixing[row * p->branch_count + k] = exp(own - lse);
+    }
+  return mixing;
+}
+
+static bool mixes_branches(const pattern *p) {
+  return p->combine == DIL_COMBINE_SOFTMAX && p->branch_count > 1;
+}
+
+START_TEST(detached_mixing_stands_still) {
+  uint64_t state = 78;
+  for (int k = 0; k < 100; k++) {
+    fresh_memory();
+    pattern *p = random_case_pattern(&state);
+    if (!mixes_branches(p)) continue;
+    dil_call *call = random_call(p, &state);
+    p->detached = true;
+    gradient_case c = open_case(p, call, random_bits(&state));
+    c.mixing = frozen_mixing(p, call);
+    ask_gradients(&c);
+    check_operands(&c, &state);
+  }
+}
+END_TEST
+
+/* ---- the suite ----------------------------------------------------------- */
+
+static Suite *oracle_gradient_suite(void) {
+  Suite *suite = suite_create("oracle_gradient");
+  TCase *tests = tcase_create("oracle_gradient");
+  tcase_add_checked_fixture(tests, open_memory, close_memory);
+  tcase_set_timeout(tests, 60);
+  tcase_add_test(tests, random_patterns_by_differences);
+  tcase_add_test(tests, detached_mixing_stands_still);
+  suite_add_tcase(suite, tests);
+  return suite;
+}
+
+int main(void) {
+  return suite_run(oracle_gradient_suite(), CK_FORK_GETENV);
+}
