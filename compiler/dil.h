@@ -80,8 +80,10 @@ typedef struct dil_kernel_options {
                         the pattern says */
   const dil_sizes *sizes; /* of the calls to come, for schedules that `dil tune`
                              remembers; NULL: not known, the largest tuned */
-  int32_t backward; /* not 0: gradients as well. No build has them yet: such a
-                       kernel is refused with DIL_UNSUPPORTED */
+  int32_t backward; /* not 0, or a kernel that the program calls `backward`:
+                       the kernel takes dil_kernel_backward as well as
+                       dil_kernel_run. DIL_UNSUPPORTED where this build has no
+                       gradients on the context's device */
 } dil_kernel_options;
 #define DIL_KERNEL_OPTIONS_INIT {sizeof(dil_kernel_options), 0, 0, 0, 0, 0, 0}
 

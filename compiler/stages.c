@@ -146,6 +146,17 @@ static void join_devices(const driver_request *r, compilation *c) {
                 t->name, (long long)t->devices);
 }
 
+/* Ranks exchange rows of the forward direction alone. */
+static void refuse_ring(const compilation *c) {
+  const topology *t = c->topology;
+  if (!t) return;
+  diag_report(c->diag, SEVERITY_ERROR, c->kernel ? c->kernel->at : t->at,
+              "without a topology the kernel runs both ways on one device",
+              "gradients on the ranks of topology '%s' are not supported by "
+              "this build",
+              t->name);
+}
+
 /* Takes the topology and the schedule's knobs, and reports at its place what no
  * link or back end of this build supports. */
 dil_status stage_place(const driver_request *r, compilation *c) {
@@ -158,10 +169,7 @@ dil_status stage_place(const driver_request *r, compilation *c) {
   if (status) return status;
   if (c->topology) join_devices(r, c);
   c->direction = k && k->backward ? DIL_BACKWARD : r->direction;
-  if (k && c->direction == DIL_BACKWARD)
-    diag_report(c->diag, SEVERITY_ERROR, k->at,
-                "this build runs kernels forward",
-                "backward kernel '%s' is not supported by this build", k->name);
+  if (c->direction == DIL_BACKWARD) refuse_ring(c);
   if (k && k->schedule)
     schedule_read(c->arena, c->diag, k->schedule,
                   r->device ? r->device : KNOB_ANY, &c->knobs);
@@ -243,6 +251,7 @@ static dil_status read_plan(const driver_request *r, compilation *c) {
   c->planned = plan_parse(c->arena, c->diag, r->path, text, length);
   if (!c->planned) return DIL_INPUT;
   c->pattern = c->planned->pattern;
+  c->direction = c->planned->direction;
   return widths_fit(c) ? DIL_OK : DIL_INPUT;
 }
 

@@ -19,9 +19,9 @@ enum {
 };
 #define DIL_ENDLESS INT64_MAX /* a window bound or segment without end */
 
-/* Which way a kernel runs: o and lse of q, k, v, or the gradients. It is part
- * of what names a kernel, wherever kernels are kept. No back end makes backward
- * kernels yet. */
+/* Which ways a kernel runs: from q, k and v to o and lse; backward, to the
+ * gradients as well. It is part of what names a kernel, wherever kernels are
+ * kept. */
 typedef enum dil_direction { DIL_FORWARD, DIL_BACKWARD } dil_direction;
 
 typedef enum dil_combine {

@@ -311,8 +311,6 @@ static dil_status make_kernel(dil_program *p, const char *name,
   if (!status && options)
     status = dil_struct_read(&o, sizeof o, options, "dil_kernel_options");
   if (!status) status = check_force(o.force);
-  if (!status && o.backward)
-    status = dil_fail(DIL_UNSUPPORTED, "this build has no backward kernels");
   if (!status && o.sizes) status = dil_usage_sizes(o.sizes);
   if (status) return status;
   bool gpu = dil_context_arch(p->context) != 0;
@@ -323,12 +321,14 @@ static dil_status make_kernel(dil_program *p, const char *name,
   if (!k) return no_memory();
   job j = {.program = p, .kernel = k, .json = o.json != 0,
            .sizes = o.sizes};
-  j.request = (driver_request){.kernel = name,
-                               .force = o.force,
-                               .isa = o.isa,
-                               .dtype = o.dtype,
-                               .device = gpu ? KNOB_CUDA : KNOB_CPU,
-                               .last = gpu ? STAGE_plan : STAGE_schedule};
+  j.request =
+      (driver_request){.kernel = name,
+                       .force = o.force,
+                       .isa = o.isa,
+                       .dtype = o.dtype,
+                       .direction = o.backward ? DIL_BACKWARD : DIL_FORWARD,
+                       .device = gpu ? KNOB_CUDA : KNOB_CPU,
+                       .last = gpu ? STAGE_plan : STAGE_schedule};
   status = guard(k->made.arena, compile_it, &j);
   k->code.source.release = kernel_drop;
   if (!status) status = dil_kernel_make(p->context, &k->code.source, out);

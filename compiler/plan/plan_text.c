@@ -192,13 +192,10 @@ static void read_visit(reader *r, unsigned *force) {
   }
 }
 
-static void read_direction(reader *r) {
-  if (!read_word(r)) complain(r, "`forward` or `backward`");
-  else if (word_is(r, "backward"))
-    diag_report(r->diag, SEVERITY_ERROR, r->word,
-                "this build runs kernels forward",
-                "backward plans are not supported by this build");
-  else if (!word_is(r, "forward")) complain(r, "`forward` or `backward`");
+static dil_direction read_direction(reader *r) {
+  if (read_word(r) && word_is(r, "backward")) return DIL_BACKWARD;
+  if (!word_is(r, "forward")) complain(r, "`forward` or `backward`");
+  return DIL_FORWARD;
 }
 
 static uint64_t read_pass(reader *r) {
@@ -216,6 +213,7 @@ static uint64_t read_pass(reader *r) {
 
 typedef struct header {
   unsigned force;
+  dil_direction direction;
   int32_t pass_count;
   uint64_t pass[DIL_BRANCH_MAX];
   size_t length; /* of the text above the pattern */
@@ -225,7 +223,8 @@ static void read_line(reader *r, header *h) {
   if (!read_word(r)) return;
   if (word_is(r, "plan")) read_header(r);
   else if (word_is(r, "visit")) read_visit(r, &h->force);
-  else if (word_is(r, "direction")) read_direction(r);
+  else if (word_is(r, "direction"))
+    h->direction = read_direction(r);
   else if (!word_is(r, "pass"))
     complain(r, "`plan`, `visit`, `direction` or `pass`");
   else if (h->pass_count == DIL_BRANCH_MAX) complain(r, "fewer passes");
@@ -284,6 +283,7 @@ plan *plan_parse(arena *a, diag *d, const char *path, const char *text,
   if (!p || diag_errors(d) > before) return NULL;
   planner pl = plan_begin(a, d, p, h.force);
   if (diag_errors(d) > before) return NULL;
+  pl.plan->direction = h.direction;
   if (!is_partition(&h, p->branch_count)) {
     diag_report(d, SEVERITY_ERROR, at,
                 "`--from plan` reads what `dil print --after plan` printed",

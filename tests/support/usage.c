@@ -1,6 +1,5 @@
 /* usage.c - the table of public functions: see usage.h. */
 #include "usage.h"
-#include "runtime/api/context.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -77,9 +76,9 @@ void usage_open(void) {
   host_must(dil_program_parse(w.context, "t", text, strlen(text), NULL,
                               &w.program));
   host_must(dil_program_kernel(w.program, NULL, NULL, &w.kernel));
-  host_must(dil_program_kernel(w.program, NULL, NULL, &w.backward));
-  /* Until a back end makes kernels with gradients, this one is called one. */
-  w.backward->source.direction = DIL_BACKWARD;
+  dil_kernel_options backward = DIL_KERNEL_OPTIONS_INIT;
+  backward.backward = 1;
+  host_must(dil_program_kernel(w.program, NULL, &backward, &w.backward));
 }
 
 void usage_close(void) {
@@ -226,8 +225,7 @@ const field fields[] = {
     IN(dil_program_kernel, isa, OPTIONAL(kernel_options.isa)),
     IN(dil_program_kernel, force, WORD(kernel_options.force, OK, USAGE)),
     IN(dil_program_kernel, json, WORD(kernel_options.json, OK, OK)),
-    IN(dil_program_kernel, backward,
-       WORD(kernel_options.backward, OK, UNSUPPORTED)),
+    IN(dil_program_kernel, backward, WORD(kernel_options.backward, OK, OK)),
     IN(dil_program_kernel, dtype, OPTIONAL(kernel_options.dtype)),
     IN(dil_program_kernel, sizes, OPTIONAL(kernel_options.sizes)),
     IN(dil_program_kernel, tuned.batch, LONG(tuned.batch, OK, USAGE)),
@@ -252,7 +250,7 @@ const field fields[] = {
     IN(dil_attention, preset, {'p', &w.preset.preset, DIL_USAGE, DIL_OK}),
     IN(dil_attention, defines, WANTED(preset.defines)),
     IN(dil_attention, define_count, WORD(preset.define_count, OK, USAGE)),
-    IN(dil_attention, backward, WORD(preset.backward, OK, UNSUPPORTED)),
+    IN(dil_attention, backward, WORD(preset.backward, OK, OK)),
     IN(dil_attention, window.name, WANTED(window.name)),
     IN(dil_attention, window.value, WANTED(window.value)),
     SIZES(dil_kernel_prepare),
