@@ -22,7 +22,7 @@ typedef struct group_rank {
   ring_rows held;        /* copies in `store`, but for q, k and v on a GPU:
                             these are views of the call */
   void *store;
-  dil_link *link;        /* of the run */
+  dil_link *link;        /* of the run; on threads NULL between runs */
   dil_nccl *comm;        /* NULL: not made yet, or NCCL is not used */
   pthread_t thread;
   bool started, lost;    /* its thread has started; it cannot go on after the

@@ -205,13 +205,19 @@ static void rank_try(group_rank *m) {
   if (m->report.status && m->group->task.shrinks) rank_ask_lost(m);
 }
 
+/* The link of a run on threads ends with the run. */
+static void rank_unlink(group_rank *m) {
+  link_free(m->link);
+  m->link = NULL;
+}
+
 static void *rank_thread(void *context) {
   group_rank *m = context;
   char name[16];
   snprintf(name, sizeof name, "rank %d", (int)m->rank);
   dil_trace_name_thread(name);
   rank_try(m);
-  link_free(m->link);
+  rank_unlink(m);
   return NULL;
 }
 
@@ -221,7 +227,7 @@ static void rank_start(group_rank *m) {
   if (m->started) return;
   m->report = (rank_report){DIL_ENVIRONMENT, "no thread for the rank", {0}};
   m->link->calls->revoke(m->link, m->report.text);
-  link_free(m->link);
+  rank_unlink(m);
 }
 
 static dil_status open_links(rank_group *c, thread_hub **hub) {
@@ -235,10 +241,8 @@ static dil_status open_links(rank_group *c, thread_hub **hub) {
                                &c->rank[i]->link);
     if (!status) c->rank[i]->link->first = i - i % m->ring;
   }
-  for (int32_t i = 0; i < mesh_ranks(m) && status; i++) {
-    link_free(c->rank[i]->link);
-    c->rank[i]->link = NULL;
-  }
+  for (int32_t i = 0; i < mesh_ranks(m) && status; i++)
+    rank_unlink(c->rank[i]);
   return status;
 }
 

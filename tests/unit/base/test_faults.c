@@ -4,6 +4,7 @@
  * the libraries that make it are not ours. */
 #include "runtime/api/context.h"
 #include "runtime/base/status.h"
+#include "runtime/ring/ranks.h"
 #include "tests/support/alloc_faults.h"
 #include "tests/support/host.h"
 #include "tests/support/suite.h"
@@ -152,6 +153,26 @@ static dil_status run_kernel(void) {
   return status;
 }
 
+/* Two runs of one rank group: what the first one ended, the second one must not
+ * touch when it fails. */
+static dil_status run_ranks(void) {
+  arguments given;
+  rank_group *ranks;
+  dil_status status =
+      arguments_read(ready.kernel, &ready.call.arguments, &given);
+  const rank_group_task task = {.mesh = {.ring = 2, .heads = 1, .batch = 1,
+                                         .timeout = 10},
+                                .table = ready.kernel->source.table,
+                                .make = copy_code,
+                                .threads = 1};
+  if (!status) status = rank_group_new(&task, &ranks);
+  if (status) return status;
+  status = rank_group_run(ranks, &given.call);
+  if (!status) status = rank_group_run(ranks, &given.call);
+  rank_group_free(ranks);
+  return status;
+}
+
 /* From text to a result with a kernel that was kept. What the cache lacks is
  * compiled, and what it cannot keep is not: neither is a failure. */
 static dil_status warm_start(void) {
@@ -224,6 +245,7 @@ static const struct {
                  {"read_file", read_file, 50, false},
                  {"attend", attend, 200, false},
                  {"run_kernel", run_kernel, 20, false},
+                 {"run_ranks", run_ranks, 30, false},
                  {"warm_start", warm_start, 50, true}};
 enum { SCENARIOS = sizeof scenarios / sizeof *scenarios };
 
