@@ -159,4 +159,6 @@ is "nor is one that collects for longer than a wait" link awaited
 is "it is, when it says nothing any more" link forsaken
 is "a message too short is an error of all" link truncated
 is "the rank that is silent is named, not one that waits for it" link chain
+is "a link without a thread keeps no communicator" link unserved
+is "two links that are revoked tell two reasons" link revoked_twice
 exit $bad

@@ -3,6 +3,9 @@
  * what did not. Called by tests/cli/mpi.sh. */
 #include "runtime/base/module.h"
 #include "runtime/link/mpi/job.h"
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -191,6 +194,52 @@ static void chain(void) {
   usleep((useconds_t)(1e6 * (start + most - now()))); /* all leave together */
 }
 
+/* While this is set, no thread can be started. */
+static bool no_threads;
+
+/* Takes the place of the C library's, also for dilrt-mpi.so. */
+DIL_API int pthread_create(pthread_t *thread, const pthread_attr_t *how,
+                           void *(*begin)(void *), void *context) {
+  typedef int creator(pthread_t *, const pthread_attr_t *, void *(*)(void *),
+                      void *);
+  void *real = dlsym(RTLD_NEXT, "pthread_create");
+  creator *create;
+  memcpy(&create, &real, sizeof create);
+  return no_threads ? EAGAIN : create(thread, how, begin, context);
+}
+
+/* A link that cannot have its courier gives back its communicator: there are
+ * more of them here than MPI can number at once. */
+static void unserved(void) {
+  enum { TIMES = 66000 }; /* MPI numbers them with 16 bits */
+  dil_link *none = NULL;
+  no_threads = true;
+  for (int i = 0; i < TIMES; i++) {
+    dil_status status = mpi->link(0, 1, &none);
+    if (status != DIL_ENVIRONMENT || none) wrong("unserved", "status");
+    if (!strstr(dil_last_error(), "no thread for the link"))
+      wrong("unserved", dil_last_error());
+  }
+  no_threads = false;
+}
+
+/* Two links that are revoked one after the other tell two reasons. */
+static void revoked_twice(void) {
+  char byte;
+  dil_link *first = joined;
+  if (mpi->link(0, 1, &joined)) wrong("second link", dil_last_error());
+  if (self == 0) {
+    joined->calls->revoke(joined, "second reason");
+    first->calls->revoke(first, "first reason");
+    return;
+  }
+  post(1, from_rank(0, &byte));
+  expect_words(try_wait(1), "second reason");
+  joined = first;
+  post(1, from_rank(0, &byte));
+  expect_words(try_wait(1), "first reason");
+}
+
 static const struct {
   const char *name;
   void (*run)(void);
@@ -198,7 +247,8 @@ static const struct {
 } trials[] = {{"overlap", overlap, false},     {"reordered", reordered, false},
               {"slow", slow, false},           {"truncated", truncated, true},
               {"awaited", awaited, false},     {"forsaken", forsaken, true},
-              {"chain", chain, true}};
+              {"chain", chain, true},          {"unserved", unserved, false},
+              {"revoked_twice", revoked_twice, true}};
 
 int main(int count, char **word) {
   void *symbol;

@@ -243,19 +243,27 @@ static void heartbeat(dil_link *link) {
  * later. */
 static void revoke(dil_link *link, const char *why) {
   mpi_link *l = (mpi_link *)link;
-  static char word[LINK_REASON]; /* outlives the sends, which are not awaited */
   pthread_mutex_lock(&mpi_lock);
   link_fail(l, "rank %d failed in step %d: %.180s",
             link_number(link, link->rank), link->step, why);
-  snprintf(word, sizeof word, "%s", l->reason);
-  for (int32_t i = 0; i < link->ranks; i++) {
-    MPI_Request request;
-    if (i == link->rank) continue;
-    if (!MPI_Isend(word, LINK_REASON, MPI_BYTE, i, TAG_REVOKE, l->comm,
-                   &request))
-      MPI_Request_free(&request);
-  }
+  for (int32_t i = 0; i < link->ranks; i++)
+    if (i != link->rank && l->revokes[i] == MPI_REQUEST_NULL)
+      MPI_Isend(l->reason, LINK_REASON, MPI_BYTE, i, TAG_REVOKE, l->comm,
+                &l->revokes[i]);
   pthread_mutex_unlock(&mpi_lock);
+}
+
+/* Frees the memory of a link, unless MPI may still read its reason: a rank that
+ * is gone never takes a revoke. Such a link lasts as long as the process. */
+static void release_link(mpi_link *l) {
+  int sent = 1;
+  if (l->failed)
+    MPI_Testall(l->link.ranks, l->revokes, &sent, MPI_STATUSES_IGNORE);
+  if (!sent) return;
+  free(l->answer);
+  free(l->lived);
+  free(l->revokes);
+  free(l);
 }
 
 static void free_link(dil_link *link) {
@@ -266,12 +274,10 @@ static void free_link(dil_link *link) {
   pthread_mutex_unlock(&mpi_lock);
   pthread_join(l->courier, NULL);
   pthread_mutex_lock(&mpi_lock);
-  if (!l->failed) MPI_Comm_free(&l->comm);
-  pthread_mutex_unlock(&mpi_lock);
   pthread_cond_destroy(&l->work);
-  free(l->answer);
-  free(l->lived);
-  free(l);
+  if (!l->failed) MPI_Comm_free(&l->comm);
+  release_link(l);
+  pthread_mutex_unlock(&mpi_lock);
 }
 
 static const link_calls mpi_calls = {.name = "mpi",
@@ -282,37 +288,55 @@ static const link_calls mpi_calls = {.name = "mpi",
                                      .revoke = revoke,
                                      .free = free_link};
 
+/* A link without its courier; NULL: there is no memory. */
+static mpi_link *new_link(MPI_Comm comm, int rank, int ranks, double timeout) {
+  int32_t slots = ranks + 1;
+  mpi_link *l = calloc(1, sizeof *l + (size_t)slots * sizeof(slot));
+  wait_word *answer = calloc((size_t)ranks, sizeof *answer);
+  double *lived = calloc((size_t)ranks, sizeof *lived);
+  MPI_Request *revokes = calloc((size_t)ranks, sizeof *revokes);
+  if (!l || !answer || !lived || !revokes) {
+    free(l);
+    free(answer);
+    free(lived);
+    free(revokes);
+    return NULL;
+  }
+  l->link = (dil_link){
+      .calls = &mpi_calls, .rank = rank, .ranks = ranks, .timeout = timeout};
+  l->comm = comm;
+  l->here.target = -1;
+  l->answer = answer;
+  l->lived = lived;
+  l->revokes = revokes;
+  for (int i = 0; i < ranks; i++) revokes[i] = MPI_REQUEST_NULL;
+  l->slots = slots;
+  pthread_cond_init(&l->work, NULL);
+  return l;
+}
+
+/* Undoes MPI_Comm_split and new_link; `l` may be NULL. */
+static void discard_link(MPI_Comm comm, mpi_link *l) {
+  pthread_mutex_lock(&mpi_lock);
+  MPI_Comm_free(&comm);
+  if (l) pthread_cond_destroy(&l->work);
+  if (l) release_link(l);
+  pthread_mutex_unlock(&mpi_lock);
+}
+
 dil_status mpi_link_new(MPI_Comm comm, double timeout, dil_link **link) {
   int rank = 0, ranks = 1;
   MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
   MPI_Comm_rank(comm, &rank);
   MPI_Comm_size(comm, &ranks);
-  int32_t slots = ranks + 1;
-  mpi_link *l = calloc(1, sizeof *l + (size_t)slots * sizeof(slot));
-  wait_word *answer = calloc((size_t)ranks, sizeof *answer);
-  double *lived = calloc((size_t)ranks, sizeof *lived);
+  mpi_link *l = new_link(comm, rank, ranks, timeout);
   dil_status status = DIL_OK;
-  if (!l || !answer || !lived)
+  if (!l)
     status = dil_fail(DIL_MEMORY, "no memory for a link of %d ranks", ranks);
-  else {
-    l->link = (dil_link){
-        .calls = &mpi_calls, .rank = rank, .ranks = ranks, .timeout = timeout};
-    l->comm = comm;
-    l->here.target = -1;
-    l->answer = answer;
-    l->lived = lived;
-    l->slots = slots;
-    pthread_cond_init(&l->work, NULL);
-    if (pthread_create(&l->courier, NULL, courier_thread, l))
-      status = dil_fail(DIL_ENVIRONMENT, "no thread for the link of rank %d",
-                        rank);
-  }
-  if (status) {
-    free(l);
-    free(answer);
-    free(lived);
-    return status;
-  }
-  *link = &l->link;
-  return DIL_OK;
+  else if (pthread_create(&l->courier, NULL, courier_thread, l))
+    status = dil_fail(DIL_ENVIRONMENT, "no thread for the link of rank %d",
+                      rank);
+  if (status) discard_link(comm, l);
+  else *link = &l->link;
+  return status;
 }

@@ -47,6 +47,7 @@ typedef struct mpi_link {
   MPI_Comm comm;
   bool failed;
   char reason[LINK_REASON];
+  MPI_Request *revokes; /* [ranks]: sends of the reason; no wait ends them */
   wait_word here;     /* this rank's own wait */
   wait_word *answer;  /* [ranks]: send buffers of answers to each rank */
   double *lived;      /* [ranks]: when the last heartbeat of each came */
@@ -67,7 +68,7 @@ void link_fail(mpi_link *l, const char *format, ...)
 bool link_good(mpi_link *l, int code, const char *what);
 
 /* link_mpi.c: a link with its courier. The link frees the communicator, unless
- * it has failed. */
+ * it has failed; so does this function when it fails. */
 dil_status mpi_link_new(MPI_Comm comm, double timeout, dil_link **link);
 
 /* silent_rank.c: receives revokes and heartbeats and answers questions about
