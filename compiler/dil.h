@@ -1,6 +1,8 @@
 /* dil.h - the compiler of dil for hosts: programs, and kernels of them.
  *
- * The rules of dilrt.h on threads, errors and structs hold here too. A host
+ * The rules of dilrt.h on threads, errors and structs hold here too, but for
+ * one handler: a thread may compile code of a GPU's kernel after the kernel is
+ * made, and exit() or the unloading of this library stops and joins it. A host
  * reads a program once, makes kernels of it, and runs them (dilrt.h):
  *
  *   dil_context *context;

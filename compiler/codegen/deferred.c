@@ -54,6 +54,7 @@ struct deferred {
 static deferred *running;
 static pthread_mutex_t running_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t at_end_once = PTHREAD_ONCE_INIT;
+static bool at_end_known; /* exit() will call deferred_end_all */
 
 static void deferred_stop(deferred *l) {
   pthread_mutex_lock(&l->lock);
@@ -62,8 +63,8 @@ static void deferred_stop(deferred *l) {
   pthread_mutex_unlock(&l->lock);
 }
 
-/* Either end_all or deferred_end joins a thread, the first of the two to come.
- * */
+/* Either deferred_end_all or deferred_end joins a thread: the first of the two
+ * to come. */
 static void deferred_end_all(void) {
   pthread_mutex_lock(&running_lock);
   for (deferred *l = running; l; l = l->next)
@@ -75,7 +76,15 @@ static void deferred_end_all(void) {
   pthread_mutex_unlock(&running_lock);
 }
 
-static void deferred_register(void) { atexit(deferred_end_all); }
+/* It fails when exit() has called all handlers already. */
+static void deferred_register(void) {
+  at_end_known = atexit(deferred_end_all) == 0;
+}
+
+static dil_status deferred_too_late(void) {
+  return dil_fail(DIL_ENVIRONMENT, "the process ends before this code is "
+                  "compiled");
+}
 
 /* Removes it from the list. Returns whether its thread is yet to be joined. */
 static bool deferred_unlink(deferred *l) {
@@ -92,8 +101,9 @@ static bool deferred_unlink(deferred *l) {
 /* ---- the thread ---------------------------------------------------------- */
 
 /* Takes a member from the cubin cache, or else compiles it by NVRTC. versions()
- * opens NVRTC before register_end, since exit() runs handlers in reverse order:
- * end_all must run before NVRTC's own. */
+ * opens NVRTC before deferred_register, since exit() calls handlers in reverse
+ * order: deferred_end_all must come before NVRTC's own. Without a handler the
+ * compiler might outlive its library, so nothing is compiled. */
 static dil_status deferred_find(deferred *l, int32_t member,
                                   dil_cuda_code *code) {
   cubin_cache *s = &l->cubins;
@@ -103,7 +113,10 @@ static dil_status deferred_find(deferred *l, int32_t member,
   if (s->calls.only) {
     status = gpu->member(&l->request, member, code);
     if (!status || status == DIL_UNSUPPORTED) return status;
-    if (gpu->common.versions()) pthread_once(&at_end_once, deferred_register);
+    if (gpu->common.versions()) {
+      pthread_once(&at_end_once, deferred_register);
+      if (!at_end_known) return deferred_too_late();
+    }
     cubin_cache_open(s, l->of.context, false, gpu->common.origin());
   }
   return gpu->member(&l->request, member, code);
@@ -301,10 +314,7 @@ dil_status deferred_wait(deferred *l, int32_t index, dil_cuda_code *code) {
   l->wanted = true;
   pthread_cond_broadcast(&l->changed);
   while (!s->ended && !l->over) pthread_cond_wait(&l->changed, &l->lock);
-  dil_status status =
-      s->ended ? deferred_take(s, code)
-               : dil_fail(DIL_ENVIRONMENT, "the process ends before this code "
-                          "is compiled");
+  dil_status status = s->ended ? deferred_take(s, code) : deferred_too_late();
   pthread_mutex_unlock(&l->lock);
   return status;
 }
