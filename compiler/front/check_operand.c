@@ -12,7 +12,7 @@
 
 int32_t operator_arguments(expr_op op) {
   static const int8_t arguments[] = {
-#define OP(id, text, arguments, rule) [EXPR_##id] = arguments,
+#define OP(id, text, arguments, rule, derivative) [EXPR_##id] = arguments,
 #include "compiler/pattern/ops.def"
 #undef OP
   };

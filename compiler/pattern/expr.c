@@ -16,7 +16,7 @@ static const struct {
   const char *text;
   expr_rule rule;
 } ops[EXPR_OP_COUNT] = {
-#define OP(id, text, arguments, rule) {text, RULE_##rule},
+#define OP(id, text, arguments, rule, derivative) {text, RULE_##rule},
 #include "ops.def"
 #undef OP
 };

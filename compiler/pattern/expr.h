@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 typedef enum expr_op {
-#define OP(id, text, arguments, rule) EXPR_##id,
+#define OP(id, text, arguments, rule, derivative) EXPR_##id,
 #include "ops.def"
 #undef OP
   EXPR_OP_COUNT
@@ -63,6 +63,12 @@ interval expr_bounds(const expr *e, const expr_box *box);
 bool expr_uses(const expr *e, expr_op leaf);
 bool expr_same(const expr *a, const expr *b); /* structural equality */
 expr *expr_fold(arena *a, expr *e);           /* constants evaluated */
+/* The derivative of a tree by `leaf`, which is `s` or a read of an input; all
+ * reads that are the same as it count together. Folded; NULL where it is 0
+ * everywhere. abs'(0) is 0; min and max have one half each at ties; floor,
+ * ceil, int, hash and conditions have 0; a % b has 1 and -floor(a / b); `?:`
+ * has that of the side it takes. */
+expr *expr_derivative(arena *a, const expr *e, const expr *leaf);
 /* Canonical source text, with just the parentheses that are needed. */
 void expr_print(const expr *e, const dil_input *inputs, FILE *out);
 const char *expr_op_text(expr_op op);

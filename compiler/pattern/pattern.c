@@ -132,7 +132,7 @@ typedef struct scope {
 } scope;
 
 static const int8_t arguments_of[EXPR_OP_COUNT] = {
-#define OP(id, text, arguments, rule) arguments,
+#define OP(id, text, arguments, rule, derivative) arguments,
 #include "ops.def"
 #undef OP
 };
