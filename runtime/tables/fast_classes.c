@@ -11,14 +11,15 @@ bool fast_classes_fill(const dil_table *table, int32_t pass, int32_t tile_keys,
   char reason[128];
   if (!hopper_table_fill(table, pass, tile_keys, &made, reason, sizeof reason))
     return false;
-  double homes = made.home ? (double)made.period / (double)made.home : 1;
+  double intervals =
+      made.interval ? (double)made.period / (double)made.interval : 1;
   for (int32_t i = 0; i < made.class_count; i++) {
     const hopper_class *k = &made.classes[i];
-    out[i] = (fast_class){.heads = made.shapes[k->shape].members / homes,
+    out[i] = (fast_class){.heads = made.shapes[k->shape].instances / intervals,
                           .stride = k->stride,
                           .cell = made.cell[i],
                           .blocks = made.blocks[i],
-                          .is_crossed = k->cuts};
+                          .is_crossed = k->crossing};
   }
   *count = made.class_count;
   return true;

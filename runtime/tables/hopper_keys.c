@@ -1,9 +1,9 @@
-/* hopper_keys.c - the ranges of keys (pieces) that a class of rows reads.
+/* hopper_keys.c - the key ranges that a class of rows reads.
  *
- * In: the residues of a shape, and the branches that select the class. Out:
- * pieces. Nested segments give a ring of keys for each pair of neighbouring
+ * In: the residues of a shape, and the branches that select the class. Out: key
+ * ranges. Nested segments give a ring of keys for each pair of neighbouring
  * lengths, and in it a progression for each multiplicity. Segments that are not
- * nested give pieces by the number of segments that hold a key. A key of
+ * nested give key ranges by the number of segments that hold a key. A key of
  * several branches is visited once if that saves blocks. */
 #include "hopper_maker.h"
 #include <string.h>
@@ -69,26 +69,26 @@ static int32_t period_of(const maker *mk, uint64_t branches) {
 /* ---- the keys of a class ------------------------------------------------- */
 
 typedef struct keys {
-  hopper_piece piece[HOPPER_PIECES];
+  hopper_key_range range[HOPPER_KEY_RANGES];
   int32_t count;
   double blocks;         /* key blocks that a tile visits, for full segments */
-  bool full;             /* more pieces, strides or segments than fit */
+  bool full;             /* more key ranges, strides or segments than fit */
 } keys;
 
-static void add_piece(maker *mk, const hopper_piece *form, progression p,
+static void add_range(maker *mk, const hopper_key_range *form, progression p,
                       int64_t length, keys *to) {
-  hopper_piece piece = *form;
+  hopper_key_range range = *form;
   int64_t n = length / p.stride;
   to->blocks += (double)((n + mk->tile_keys - 1) / mk->tile_keys);
-  if (to->count == HOPPER_PIECES) {
+  if (to->count == HOPPER_KEY_RANGES) {
     to->full = true;
     return;
   }
-  piece.stride = p.stride;
-  piece.offset = p.offset;
-  piece.slot = (short)maker_slot(mk, p.stride);
-  to->full |= piece.slot == HOPPER_STRIDES;
-  to->piece[to->count++] = piece;
+  range.stride = p.stride;
+  range.offset = p.offset;
+  range.slot = (short)maker_slot(mk, p.stride);
+  to->full |= range.slot == HOPPER_STRIDES;
+  to->range[to->count++] = range;
 }
 
 static float log2_small(int32_t k) { /* k <= DIL_BRANCH_MAX */
@@ -110,12 +110,12 @@ static int32_t within(int64_t bound) {
   return bound < HOPPER_FAR ? (int32_t)bound : HOPPER_FAR;
 }
 
-/* The fields that all pieces of these branches share: the widest window, the
- * predicates of which one must hold, the multiplicity. */
-static hopper_piece form_of(const maker *mk, uint64_t branches) {
+/* The fields that all key ranges of these branches share: the widest window,
+ * the predicates of which one must hold, the multiplicity. */
+static hopper_key_range form_of(const maker *mk, uint64_t branches) {
   uint64_t predicates = predicates_of(mk, branches);
   bool once = mk->table->combine == DIL_COMBINE_UNION;
-  hopper_piece form = {
+  hopper_key_range form = {
       .left = predicates ? 0 : HOPPER_FAR,
       .right = predicates ? -HOPPER_FAR : HOPPER_FAR,
       .bias = once ? 0 : log2_small(__builtin_popcountll(branches)),
@@ -129,8 +129,8 @@ static hopper_piece form_of(const maker *mk, uint64_t branches) {
   return form;
 }
 
-/* Whether keys that branches a reach may share a piece with keys that branches
- * b reach. */
+/* Whether keys that branches a reach may share a key range with keys that
+ * branches b reach. */
 static bool form_alike(const maker *mk, uint64_t a, uint64_t b) {
   bool once = mk->table->combine == DIL_COMBINE_UNION;
   return predicates_of(mk, a) == predicates_of(mk, b) &&
@@ -139,23 +139,23 @@ static bool form_alike(const maker *mk, uint64_t a, uint64_t b) {
 
 /* Adds one progression of the keys in the `outer` segment but not in the
  * `inner` one. */
-static void add_run(maker *mk, hopper_piece form, progression p, int64_t inner,
-                    int64_t outer, keys *to) {
+static void add_run(maker *mk, hopper_key_range form, progression p,
+                    int64_t inner, int64_t outer, keys *to) {
   form.outer = outer == ENDLESS ? 0 : (int)outer;
   form.inner = (int)inner;
   if (!inner) {
-    add_piece(mk, &form, p, outer, to);
+    add_range(mk, &form, p, outer, to);
     return;
   }
   form.side = HOPPER_OTHER;
   if (outer != ENDLESS && outer == 2 * inner) {
-    add_piece(mk, &form, p, inner, to);
+    add_range(mk, &form, p, inner, to);
     return;
   }
   form.side = HOPPER_LEFT;
-  add_piece(mk, &form, p, (outer - inner) / 2, to);
+  add_range(mk, &form, p, (outer - inner) / 2, to);
   form.side = HOPPER_RIGHT;
-  add_piece(mk, &form, p, (outer - inner) / 2, to);
+  add_range(mk, &form, p, (outer - inner) / 2, to);
 }
 
 static bool is_single(uint64_t branches) {
@@ -222,15 +222,15 @@ static int32_t sort_segments(const maker *mk, uint64_t branches,
 }
 
 /* Adds one progression of keys that exactly these branches select, where their
- * segments reach. A union takes all keys; else there is a piece for each number
- * of segments that hold a key. Unless segments are nested, the one that reaches
- * farther changes from row to row. So even between segments of equal length
- * there may be keys. */
+ * segments reach. A union takes all keys; else there is a key range for each
+ * number of segments that hold a key. Unless segments are nested, the one that
+ * reaches farther changes from row to row. So even between segments of equal
+ * length there may be keys. */
 static void add_shares(maker *mk, uint64_t branches, progression p, keys *to) {
   int64_t segment[DIL_BRANCH_MAX];
   int32_t count = sort_segments(mk, branches, segment);
   bool nested = hopper_is_nested(mk->table, branches);
-  hopper_piece form = form_of(mk, branches);
+  hopper_key_range form = form_of(mk, branches);
   if (count == 1) {
     add_run(mk, form, p, 0, segment[0], to);
     return;
@@ -243,7 +243,7 @@ static void add_shares(maker *mk, uint64_t branches, progression p, keys *to) {
     else form.outer |= 1 << i;
   }
   if (mk->table->combine == DIL_COMBINE_UNION) {
-    add_piece(mk, &form, p, segment[0], to);
+    add_range(mk, &form, p, segment[0], to);
     return;
   }
   for (int32_t rank = 1; rank < count; rank++) {
@@ -252,14 +252,14 @@ static void add_shares(maker *mk, uint64_t branches, progression p, keys *to) {
     form.bias = log2_small(rank);
     form.side = HOPPER_SHARED_LEFT;
     if (nested && !length) continue;
-    add_piece(mk, &form, p, length, to);
+    add_range(mk, &form, p, length, to);
     form.side = HOPPER_SHARED_RIGHT;
-    add_piece(mk, &form, p, length, to);
+    add_range(mk, &form, p, length, to);
   }
   form.inner = count;
   form.bias = log2_small(count);
   form.side = HOPPER_SHARED;
-  add_piece(mk, &form, p, segment[count - 1], to);
+  add_range(mk, &form, p, segment[count - 1], to);
 }
 
 /* Adds the keys of branches whose segments are not nested. */
@@ -303,7 +303,7 @@ static void add_group(maker *mk, const residues *x, uint64_t branches,
 static double cost_of(maker *mk, const residues *x, uint64_t branches) {
   int32_t strides = mk->out->stride_count;
   int32_t segments = mk->out->segment_count;
-  keys unused = {.count = HOPPER_PIECES};
+  keys unused = {.count = HOPPER_KEY_RANGES};
   add_group(mk, x, branches, &unused);
   mk->out->stride_count = strides;
   mk->out->segment_count = segments;
@@ -353,23 +353,23 @@ static void add_alike(maker *mk, const residues *x, uint64_t branches,
   for (int32_t i = 0; i < count; i++) add_group(mk, x, group[i], to);
 }
 
-static bool is_wider(const hopper_piece *a, const hopper_piece *b) {
+static bool is_wider(const hopper_key_range *a, const hopper_key_range *b) {
   if (a->side >= HOPPER_SHARED || b->side >= HOPPER_SHARED) return false;
   if (a->outer == b->outer) return a->stride > b->stride;
   return b->outer && (!a->outer || a->outer > b->outer);
 }
 
-/* Sorts wider pieces first, then sparser ones: in the last run a warpgroup
+/* Sorts wider key ranges first, then sparser ones: in the last run a warpgroup
  * leaves its tile as soon as it sees no more keys. */
-static void sort_pieces(keys *k) {
+static void sort_ranges(keys *k) {
   for (int32_t i = 1; i < k->count; i++) {
-    hopper_piece one = k->piece[i];
+    hopper_key_range one = k->range[i];
     int32_t at = i;
-    while (at && is_wider(&one, &k->piece[at - 1])) {
-      k->piece[at] = k->piece[at - 1];
+    while (at && is_wider(&one, &k->range[at - 1])) {
+      k->range[at] = k->range[at - 1];
       at--;
     }
-    k->piece[at] = one;
+    k->range[at] = one;
   }
 }
 
@@ -384,16 +384,16 @@ bool keys_add(maker *mk, const residues *x, uint64_t branches,
     left &= ~alike;
     add_alike(mk, x, alike, &all);
   }
-  sort_pieces(&all);
+  sort_ranges(&all);
   for (int32_t i = 0; i < all.count; i++)
-    out->causal |= all.piece[i].right < HOPPER_FAR;
+    out->causal |= all.range[i].right < HOPPER_FAR;
   *blocks = all.blocks;
-  if (all.full || out->piece_count + all.count > HOPPER_PIECES)
-    return REFUSE(mk, "more than %d runs of keys", HOPPER_PIECES);
-  k->piece = (short)out->piece_count;
-  k->pieces = (short)all.count;
-  memcpy(out->pieces + out->piece_count, all.piece,
-         (size_t)all.count * sizeof *all.piece);
-  out->piece_count += all.count;
+  if (all.full || out->range_count + all.count > HOPPER_KEY_RANGES)
+    return REFUSE(mk, "more than %d runs of keys", HOPPER_KEY_RANGES);
+  k->range = (short)out->range_count;
+  k->ranges = (short)all.count;
+  memcpy(out->ranges + out->range_count, all.range,
+         (size_t)all.count * sizeof *all.range);
+  out->range_count += all.count;
   return true;
 }

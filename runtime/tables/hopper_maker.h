@@ -9,7 +9,7 @@
 
 enum { ENDLESS = 1 << 30 }; /* the length of a segment without end */
 
-/* The residue that each branch in `served` selects, in one (home, head). */
+/* The residue that each branch in `served` selects, in one (interval, head). */
 typedef struct residues {
   uint64_t served;
   int32_t of[DIL_BRANCH_MAX];
@@ -58,8 +58,8 @@ int32_t maker_slot(maker *mk, int32_t stride);
 /* The index of a branch's segment in out->segments, HOPPER_SEGMENTS when there
  * are too many. */
 int32_t maker_segment(maker *mk, uint64_t b);
-/* Appends the pieces of a class to the table; *blocks becomes the number of key
- * blocks that a tile visits. False with mk->reason: there are too many. */
+/* Appends the key ranges of a class to the table; *blocks becomes the number of
+ * key blocks that a tile visits. False with mk->reason: there are too many. */
 bool keys_add(maker *mk, const residues *x, uint64_t branches, hopper_class *k,
               double *blocks);
 

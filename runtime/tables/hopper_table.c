@@ -1,10 +1,10 @@
 /* hopper_table.c - makes the Hopper kernel's tables for a pass of the plan.
  * templates/hopper/hopper_launch.h explains the terms.
  *
- * In: branches (segment, dilation, phases, heads, window). Out: homes, grouped
- * into shapes. Each shape has its classes of rows, with the cells that segments
- * cut from a home, and each class has its pieces (hopper_keys.c). The work is
- * O(heads x branches x period), never O(N). */
+ * In: branches (segment, dilation, phases, heads, window). Out: intervals,
+ * grouped into shapes. Each shape has its classes of rows, with the cells that
+ * segments cut from an interval, and each class has its key ranges
+ * (hopper_keys.c). The work is O(heads x branches x period), never O(N). */
 #include "hopper_maker.h"
 #include <string.h>
 
@@ -41,7 +41,7 @@ static bool predicates_differ(const maker *mk) {
 
 /* Whether the kernel must evaluate each pair: for masks, score chains, or
  * different windows in a union, where a key counts once. */
-static bool asks_pairs(const maker *mk) {
+static bool is_pairwise(const maker *mk) {
   bool asks = mk->table->scored;
   if (mk->table->combine == DIL_COMBINE_UNION) asks |= predicates_differ(mk);
   EACH_BRANCH(b, mk->pass->branches) {
@@ -58,8 +58,8 @@ static bool accept(maker *mk) {
   if (t->head_dim % 8 || t->value_dim % 8 || t->head_dim > DIL_HEAD_DIM_MAX)
     return REFUSE(mk, "a head_dim of %d by %d", t->head_dim, t->value_dim);
   if (t->general) return REFUSE(mk, "the general path is forced");
-  mk->out->paired = asks_pairs(mk);
-  if (mk->out->paired && t->predicate_count > HOPPER_PREDICATES)
+  mk->out->pairwise = is_pairwise(mk);
+  if (mk->out->pairwise && t->predicate_count > HOPPER_PREDICATES)
     return REFUSE(mk, "more than %d conditions", HOPPER_PREDICATES);
   if (t->dropout > 0) return REFUSE(mk, "dropout");
   if (t->combine == DIL_COMBINE_UNION && predicates_differ(mk) &&
@@ -68,7 +68,8 @@ static bool accept(maker *mk) {
   return accept_period(mk);
 }
 
-/* ---- homes and shapes ---------------------------------------------------- */
+/* ---- intervals and shapes
+ * ---------------------------------------------------- */
 
 /* Whether all branches have the same segment. Residues may then count from its
  * start. */
@@ -79,9 +80,10 @@ static bool is_uniform(const maker *mk) {
   return first != ENDLESS;
 }
 
-/* The home if no residue shifts: the longest segment. Where segments cut one
- * another, the home is a few of these, because its border cuts tiles too. */
-static int64_t steady_home(const maker *mk, int64_t longest) {
+/* The interval if no residue shifts: the longest segment. Where segments cut
+ * one another, the interval is a few of these, because its border divides tiles
+ * too. */
+static int64_t steady_interval(const maker *mk, int64_t longest) {
   enum { LONG = 8192 };
   if (!longest || hopper_is_nested(mk->table, mk->pass->branches))
     return longest;
@@ -89,27 +91,28 @@ static int64_t steady_home(const maker *mk, int64_t longest) {
 }
 
 /* A branch whose dilation divides its segment has the same residue in every
- * segment. The home is the greatest common divisor of all other branches'
+ * segment. The interval is the greatest common divisor of all other branches'
  * segments. */
-static bool choose_home(maker *mk) {
+static bool choose_interval(maker *mk) {
   hopper_table *out = mk->out;
-  int64_t home = 0, longest = 0, period = 1;
+  int64_t interval = 0, longest = 0, period = 1;
   EACH_BRANCH(b, mk->pass->branches) {
     int64_t s = segment_of(mk, b), r = mk->table->branches[b].dilation;
     out->endless |= s == ENDLESS;
     if (s == ENDLESS) continue;
     if (s > longest) longest = s;
     if (s % r == 0) continue;
-    home = greatest_divisor(s, home);
+    interval = greatest_divisor(s, interval);
     int64_t repeats = s / greatest_divisor(s, r) * r;
     period = repeats > ENDLESS ? repeats : least_multiple(period, repeats);
     if (period > ENDLESS) period = ENDLESS + 1;
   }
-  out->relative = home && is_uniform(mk);
-  if (!home || out->relative) home = period = steady_home(mk, longest);
+  out->relative = interval && is_uniform(mk);
+  if (!interval || out->relative)
+    interval = period = steady_interval(mk, longest);
   if (period > ENDLESS) return REFUSE(mk, "residues that hardly repeat");
-  out->home = home;
-  out->period = least_multiple(period, home ? home : 1);
+  out->interval = interval;
+  out->period = least_multiple(period, interval ? interval : 1);
   return true;
 }
 
@@ -156,15 +159,18 @@ static int32_t normalise(const maker *mk, residues *x) {
   return best;
 }
 
-static bool add_member(maker *mk, int32_t shape, int32_t head, int64_t home,
-                       int32_t shift) {
+static bool add_instance(maker *mk, int32_t shape, int32_t head,
+                         int64_t interval, int32_t shift) {
   hopper_table *out = mk->out;
-  if (out->member_count == HOPPER_MEMBERS)
-    return REFUSE(mk, "more than %d heads and homes", HOPPER_MEMBERS);
-  hopper_member *m = &out->members[out->member_count++];
-  *m = (hopper_member){.head = (short)head, .home = (short)home,
-                       .shift = (short)shift, .shape = (signed char)shape};
-  out->shapes[shape].members++;
+  if (out->instance_count == HOPPER_INSTANCES)
+    return REFUSE(mk, "more than %d heads and phase intervals",
+                  HOPPER_INSTANCES);
+  hopper_instance *m = &out->instances[out->instance_count++];
+  *m = (hopper_instance){.head = (short)head,
+                         .interval = (short)interval,
+                         .shift = (short)shift,
+                         .shape = (signed char)shape};
+  out->shapes[shape].instances++;
   return true;
 }
 
@@ -179,84 +185,85 @@ static int32_t shape_find(maker *mk, const residues *x) {
   return s;
 }
 
-static int64_t homes_of(const maker *mk) {
-  return mk->out->home ? mk->out->period / mk->out->home : 1;
+static int64_t intervals_of(const maker *mk) {
+  return mk->out->interval ? mk->out->period / mk->out->interval : 1;
 }
 
-/* Visits all (home, head) in this order and finds their shapes; members of
- * shape `only` are added (-1: none are). */
-static bool each_member(maker *mk, int32_t only) {
-  for (int64_t home = 0; home < homes_of(mk); home++)
+/* Visits all (interval, head) in this order and finds their shapes; instances
+ * of shape `only` are added (-1: none are). */
+static bool each_instance(maker *mk, int32_t only) {
+  for (int64_t interval = 0; interval < intervals_of(mk); interval++)
     for (int32_t h = 0; h < mk->table->heads; h++) {
-      residues x = residues_of(mk, h, home * mk->out->home);
+      residues x = residues_of(mk, h, interval * mk->out->interval);
       if (!x.served) continue;
       int32_t shift = normalise(mk, &x), s = shape_find(mk, &x);
       if (s == HOPPER_SHAPES)
         return REFUSE(mk, "more than %d shapes of residues", HOPPER_SHAPES);
-      if (s == only && !add_member(mk, s, h, home, shift)) return false;
+      if (s == only && !add_instance(mk, s, h, interval, shift)) return false;
     }
   return true;
 }
 
-static void list_by_home(hopper_table *out, int64_t homes) {
+static void list_by_interval(hopper_table *out, int64_t intervals) {
   int32_t count = 0;
-  for (int64_t home = 0; home < homes; home++) {
+  for (int64_t interval = 0; interval < intervals; interval++) {
     int32_t first = count;
-    for (int32_t i = 0; i < out->member_count; i++) {
+    for (int32_t i = 0; i < out->instance_count; i++) {
       int32_t at = count;
-      if (out->members[i].home != home) continue;
-      for (; at > first && out->members[out->by_home[at - 1]].head >
-                               out->members[i].head; at--)
-        out->by_home[at] = out->by_home[at - 1];
-      out->by_home[at] = (short)i;
+      if (out->instances[i].interval != interval) continue;
+      for (; at > first && out->instances[out->by_interval[at - 1]].head >
+                               out->instances[i].head;
+           at--)
+        out->by_interval[at] = out->by_interval[at - 1];
+      out->by_interval[at] = (short)i;
       count++;
     }
   }
 }
 
-/* Lists the members, those of one shape together. */
+/* Lists the instances, those of one shape together. */
 static bool find_shapes(maker *mk) {
   hopper_table *out = mk->out;
-  if (homes_of(mk) > INT16_MAX)
+  if (intervals_of(mk) > INT16_MAX)
     return REFUSE(mk, "residues that hardly repeat");
-  if (!each_member(mk, -1)) return false;
+  if (!each_instance(mk, -1)) return false;
   for (int32_t s = 0; s < out->shape_count; s++) {
-    out->shapes[s].member = (short)out->member_count;
-    if (!each_member(mk, s)) return false;
+    out->shapes[s].instance = (short)out->instance_count;
+    if (!each_instance(mk, s)) return false;
   }
-  list_by_home(out, homes_of(mk));
+  list_by_interval(out, intervals_of(mk));
   return true;
 }
 
 /* ---- classes ------------------------------------------------------------- */
 
-/* Sets how segments cut a home into the cells of a class. Returns the mean
+/* Sets how segments cut an interval into the cells of a class. Returns the mean
  * length of a cell; 0: there are too many segments. */
-static double cut_cells(maker *mk, uint64_t branches, hopper_class *k) {
-  int64_t home = mk->out->home, cell = home;
-  uint64_t cuts = 0;
+static double set_cells(maker *mk, uint64_t branches, hopper_class *k) {
+  int64_t interval = mk->out->interval, cell = interval;
+  uint64_t crossing = 0;
   double borders = 1;
-  k->cell = (int)home;
-  if (!home) return ENDLESS;
+  k->cell = (int)interval;
+  if (!interval) return ENDLESS;
   EACH_BRANCH(b, branches) {
     int64_t s = segment_of(mk, b);
-    if (s == ENDLESS || s % home == 0) continue;
-    cuts |= 1ull << b;
+    if (s == ENDLESS || s % interval == 0) continue;
+    crossing |= 1ull << b;
     if (s < cell) cell = s;
-    borders += (double)home / (double)s;
+    borders += (double)interval / (double)s;
   }
-  bool nested = home % cell == 0;
-  EACH_BRANCH(b, cuts) nested &= segment_of(mk, b) % cell == 0;
+  bool nested = interval % cell == 0;
+  EACH_BRANCH(b, crossing) nested &= segment_of(mk, b) % cell == 0;
   if (nested) {
     k->cell = (int)cell;
     return (double)cell;
   }
-  EACH_BRANCH(b, cuts) {
+  EACH_BRANCH(b, crossing) {
     int32_t i = maker_segment(mk, b);
     if (i == HOPPER_SEGMENTS) return 0;
-    k->cuts |= 1u << i;
+    k->crossing |= 1u << i;
   }
-  return (double)home / borders;
+  return (double)interval / borders;
 }
 
 /* The common fields of the classes that the same branches of a shape select. */
@@ -268,7 +275,7 @@ typedef struct form {
 static bool form_make(maker *mk, int32_t shape, uint64_t branches, form *f) {
   f->k = (hopper_class){.shape = (short)shape};
   f->blocks = 0;
-  f->cell = cut_cells(mk, branches, &f->k);
+  f->cell = set_cells(mk, branches, &f->k);
   if (!f->cell)
     return REFUSE(mk, "more than %d segments that are not nested",
                   HOPPER_SEGMENTS);
@@ -365,6 +372,6 @@ bool hopper_table_fill(const dil_table *table, int32_t pass, int32_t tile_keys,
   memset(out, 0, sizeof *out);
   out->tile_keys = tile_keys;
   out->narrow = HOPPER_ZERO_ROWS(table->value_dim) == HOPPER_BOX_ROWS;
-  return accept(&mk) && choose_home(&mk) && find_shapes(&mk) &&
+  return accept(&mk) && choose_interval(&mk) && find_shapes(&mk) &&
          find_classes(&mk);
 }

@@ -11,34 +11,34 @@
 enum {
   HOPPER_DILATION = 4096, /* largest dilation of a branch that is alone in its
                              pass */
-  HOPPER_PREDICATES = 32, /* most predicates of a pattern with `paired`
+  HOPPER_PREDICATES = 32, /* most predicates of a pattern with `pairwise`
                              passes */
-  HOPPER_GUEST_TILE = 192
+  HOPPER_PACKING_ROWS = 192
 };
 
 typedef struct hopper_table {
   hopper_class classes[HOPPER_CLASSES]; /* most key blocks first */
   double blocks[HOPPER_CLASSES]; /* key blocks that a tile of a class visits */
   double cell[HOPPER_CLASSES];   /* mean length of a class's cells, positions */
-  hopper_piece pieces[HOPPER_PIECES];
-  hopper_member members[HOPPER_MEMBERS];
+  hopper_key_range ranges[HOPPER_KEY_RANGES];
+  hopper_instance instances[HOPPER_INSTANCES];
   hopper_shape shapes[HOPPER_SHAPES];
-  short by_home[HOPPER_MEMBERS];
+  short by_interval[HOPPER_INSTANCES];
   int32_t strides[HOPPER_STRIDES];
-  int32_t class_count, piece_count, member_count, shape_count, stride_count;
+  int32_t class_count, range_count, instance_count, shape_count, stride_count;
   int32_t tile_keys;
-  int64_t period, home;   /* positions; 0: all positions of the call */
-  bool relative;          /* residues count from the home's start */
+  int64_t period, interval; /* positions; 0: all positions of the call */
+  bool relative;            /* residues count from the interval's start */
   bool endless;           /* some branch has no segments */
   int32_t residues;       /* as in hopper_launch */
   bool bare;              /* some rows are bare: no branch selects them */
   int32_t segments[HOPPER_SEGMENTS], segment_count;
   bool causal;            /* some window has a right bound */
-  bool paired;            /* masks or score chains: needs the kernel that
+  bool pairwise;          /* masks or score chains: needs the kernel that
                              evaluates them for each pair */
   bool narrow;            /* zeros are stored HOPPER_BOX_ROWS rows at a time */
-  bool guests;            /* the kernel supports guests (see hopper_class); its
-                             tiles have HOPPER_GUEST_TILE rows */
+  bool packs;             /* the kernel supports packed rows (see hopper_class);
+                             its tiles have HOPPER_PACKING_ROWS rows */
 } hopper_table;
 
 /* Fills the tables of a pass. False with `reason`: the general kernels must

@@ -6,10 +6,9 @@
 // specialised warps. The first warpgroup produces. One of its warps is the tile
 // scheduler and plans each tile's runs of keys. Another warp copies queries and
 // keys, one thread copies values, and the last warp clears bare rows (rows that
-// no branch selects). The other warpgroups consume, 64 query rows each:
-// S = Q K^T, softmax, O += P V. Named barriers let them take turns at the
-// tensor cores, so that one multiplies while the others exponentiate (ping-pong
-// scheduling).
+// no branch selects). The other warpgroups consume, 64 query rows each: S = Q
+// K^T, softmax, O += P V. Named barriers order their use of the tensor cores,
+// so that one multiplies while the others exponentiate (ping-pong scheduling).
 //
 // Only the planner knows tiles, classes and branches. Consumers see one endless
 // stream of key blocks, each with a message that says how to treat it. A
@@ -66,15 +65,16 @@
 
 // 1: masks or score chains decide over pairs, or a union has several windows.
 // The plan's tables and expressions (plan.cuh) then stand before this file.
-#ifndef PAIRED
-#define PAIRED 0
+#ifndef PAIRWISE
+#define PAIRWISE 0
 #endif
 #ifndef CHAINS
 #define CHAINS 1         // score chains, if SCORED
 #endif
-// Guests (hopper_class in hopper_launch.h): rows of another class may share a
-// tile. Kernels with enough registers support it; hopper.c has the same rule.
-#define GUESTS (NESTED && !PAIRED && WARPGROUPS == 3 && VALUE_DIM <= 64)
+// Tile packing: rows of another class may share a tile (packed rows, see
+// hopper_class in hopper_launch.h). Kernels with enough registers support it;
+// hopper.c of the run time has the same rule.
+#define TILE_PACKING (NESTED && !PAIRWISE && WARPGROUPS == 3 && VALUE_DIM <= 64)
 
 #define CHUNK (HEAD_WIDTH % 64 ? 32 : 64)
 #define VALUE_CHUNK (VALUE_WIDTH % 64 ? 32 : 64)
@@ -86,12 +86,12 @@
 #define THREADS (128 * (WARPGROUPS + 1))
 // A warpgroup releases the values of a block one block later. Its first release
 // frees the last stage, which counts as in use at the start. Kernels that begin
-// each tile anew (one query stage) or skip blocks inside a tile (PAIRED) cannot
-// do this. Four warpgroups lack a register for it.
-#define LATE_VALUES (!PAIRED && QUERY_STAGES > 1 && WARPGROUPS < 4)
+// each tile anew (one query stage) or skip blocks inside a tile (PAIRWISE)
+// cannot do this. Four warpgroups lack a register for it.
+#define DELAYED_RELEASE (!PAIRWISE && QUERY_STAGES > 1 && WARPGROUPS < 4)
 
 #include "templates/hopper/hopper_launch.h"
-#if PAIRED
+#if PAIRWISE
 #include "templates/shared/bits.cuh"
 #endif
 #include "templates/hopper/hopper_async.cuh"
@@ -107,7 +107,7 @@
 #define VALUE_BYTES (TILE_KEYS * VALUE_WIDTH * 2)
 #define OUTPUT_BYTES (STAGED * 64 * VALUE_WIDTH * 2) // of a warpgroup
 #define TILE_SLOTS 4
-#if !PAIRED
+#if !PAIRWISE
 #define PLAN_RUNS 16
 #define RUN_BYTES 32
 #elif KNOWN_PARTS
@@ -117,10 +117,10 @@
 #define PLAN_RUNS 8
 #define RUN_BYTES 64
 #endif
-#define PLAN_HEAD (GUESTS ? 80 : 48)
+#define PLAN_HEAD (TILE_PACKING ? 80 : 48)
 #define PLAN_BYTES (PLAN_HEAD + PLAN_RUNS * RUN_BYTES)
-#define TILE_BYTES (GUESTS ? WARPGROUPS * 32 : 32) // one, or each its own
-#define MESSAGE_BYTES (PAIRED ? 64 : 48)
+#define TILE_BYTES (TILE_PACKING ? WARPGROUPS * 32 : 32) // one, or one each
+#define MESSAGE_BYTES (PAIRWISE ? 64 : 48)
 
 // Offsets in dynamic shared memory. An mbarrier has 8 bytes.
 #define AT_QUERY 0
@@ -138,10 +138,10 @@
 #define AT_KEY_EMPTY (AT_KEY_FULL + STAGES * 8)
 #define AT_VALUE_FULL (AT_KEY_EMPTY + STAGES * 8)
 #define AT_VALUE_EMPTY (AT_VALUE_FULL + STAGES * 8)
-#define AT_TOLD (AT_VALUE_EMPTY + STAGES * 8)
-#define AT_PACE (AT_TOLD + 2 * STAGES * 8) // AT_TOLD: one for each message
-#define ZERO_BYTES \
-  (PAIRED || !BARE ? 0 : HOPPER_ZERO_ROWS(VALUE_DIM) * VALUE_CHUNK * 2)
+#define AT_MESSAGE_FULL (AT_VALUE_EMPTY + STAGES * 8)
+#define AT_PACE (AT_MESSAGE_FULL + 2 * STAGES * 8) // one for each message
+#define ZERO_BYTES                                                             \
+  (PAIRWISE || !BARE ? 0 : HOPPER_ZERO_ROWS(VALUE_DIM) * VALUE_CHUNK * 2)
 #define AT_ZERO ((AT_PACE + 8 + 127) / 128 * 128)
 #define SHARED_BYTES (AT_ZERO + ZERO_BYTES)
 static_assert(SHARED_BYTES <= 232448, "tiles do not fit shared memory");
@@ -193,22 +193,22 @@ enum {
   BLOCK_MASKS = 16,     // shift: warpgroups that must mask
   BLOCK_HIDDEN = 20     // shift: hidden keys in the previous block
 };
-DEVICE void tell(u32 base, u32 slot) {
-  barrier_arrive(base + AT_TOLD + slot * 8);
+DEVICE void message_arrive(u32 base, u32 slot) {
+  barrier_arrive(base + AT_MESSAGE_FULL + slot * 8);
 }
 DEVICE u32 message_of(u32 base, u32 slot) {
   return base + AT_BLOCK + slot * MESSAGE_BYTES;
 }
 // The message of a tile: {position of row 0, stride, rows, head}, then {row and
-// phase of row 0 in the map of o, map and hopper_finish, batch row}. With
-// guests each warpgroup has its own message. Its row 0 is that of the tile's
-// first warpgroup, computed backwards if the warpgroup's rows are guests.
+// phase of row 0 in the map of o, map and hopper_finish, batch row}. With tile
+// packing each warpgroup has its own message. Its row 0 is that of the tile's
+// first warpgroup, computed backwards if the warpgroup has packed rows.
 enum { TILE_FINISH = 8 }; // shift, above the map
 
 #include "templates/hopper/hopper_produce.cuh"
 #include "templates/hopper/hopper_clear.cuh"
 #include "templates/hopper/hopper_consume.cuh"
-#if PAIRED
+#if PAIRWISE
 #include "templates/hopper/hopper_pair.cuh"
 #endif
 
@@ -227,8 +227,8 @@ DEVICE void init_barriers(u32 base) {
     barrier_init(base + AT_KEY_EMPTY + 8 * i, readers);
     barrier_init(base + AT_VALUE_FULL + 8 * i, 1);
     barrier_init(base + AT_VALUE_EMPTY + 8 * i, readers);
-    barrier_init(base + AT_TOLD + 16 * i, 1);
-    barrier_init(base + AT_TOLD + 16 * i + 8, 1);
+    barrier_init(base + AT_MESSAGE_FULL + 16 * i, 1);
+    barrier_init(base + AT_MESSAGE_FULL + 16 * i + 8, 1);
   }
   shared_set(base + AT_PACE, 0);
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -252,7 +252,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         CONSUMER_REGISTERS));
     consumer c = {run, base, (int)threadIdx.x / 128 - 1,
                   ALL_ARRIVE || threadIdx.x % 128 == 0};
-#if PAIRED
+#if PAIRWISE
     consume_pairs(c);
 #else
     consume(c);

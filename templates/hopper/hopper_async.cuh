@@ -36,12 +36,12 @@ DEVICE void barrier_wait(u32 barrier, u32 phase) {
       : "memory");
 }
 
-// Turns are named barriers. turn_pass arrives without waiting; turn_wait
-// arrives and waits until `threads` threads have arrived.
-DEVICE void turn_wait(int id, int threads) {
+// Named barriers. named_barrier_sync arrives and waits until `threads` threads
+// have arrived; named_barrier_arrive does not wait.
+DEVICE void named_barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-DEVICE void turn_pass(int id, int threads) {
+DEVICE void named_barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 

@@ -48,7 +48,7 @@ DEVICE void clear_lse(const hopper_launch &run, const bare_span &x, u64 bare,
 DEVICE void clear_span(const hopper_launch &run, const bare_span &x) {
   const int units = VALUE_DIM / 8, together = 32 / units; // units of 16 bytes;
                                                           // rows at once
-  const hopper_member &m = run.members[x.member];
+  const hopper_instance &m = run.instances[x.instance];
   int lane = thread_index() % 32, mine = lane / units;
   u64 bare = run.shapes[m.shape].bare;
   if (m.finish) return;
@@ -87,10 +87,11 @@ DEVICE void clear_boxes(const hopper_launch &run, u32 base, int t,
   int lane = thread_index() % 32;
   const hopper_map *map = &run.zeros[x.phase >= run.box_rest];
 #pragma unroll 1
-  for (int first = 0; first < x.members; first += 32) {
-    const hopper_member &m =
-        run.members[run.by_home[x.member + min(first + lane, x.members - 1)]];
-    bool bare = first + lane < x.members && !m.finish &&
+  for (int first = 0; first < x.instances; first += 32) {
+    const hopper_instance &m =
+        run.instances[run.by_interval[x.instance +
+                                      min(first + lane, x.instances - 1)]];
+    bool bare = first + lane < x.instances && !m.finish &&
                 is_bare(&run, run.shapes[m.shape].bare,
                         shape_residue(&run, &m, x.residue));
     int head = m.head;
@@ -122,8 +123,9 @@ DEVICE void clear_early(const hopper_launch &run) {
 #pragma unroll 1
     for (int n = t - batch * each; n < early; n += each)
 #pragma unroll 1
-      for (int i = thread_index() % 32; i < run.home_members * units; i += 32) {
-        const hopper_member &m = run.members[run.by_home[i / units]];
+      for (int i = thread_index() % 32; i < run.interval_instances * units;
+           i += 32) {
+        const hopper_instance &m = run.instances[run.by_interval[i / units]];
         if (m.finish) continue;
         clear_unit((int4 *)((unsigned short *)run.o_data +
                             batch * run.o_batch + n * run.o_row +
@@ -149,7 +151,7 @@ DEVICE void clear_bare(const hopper_launch &run, u32 base) {
     int t = blockIdx.x + done * gridDim.x;
     if (t >= max(run.spans, run.boxes)) break;
     wait_blocks(base, done * run.clear_pace);
-    if (!PAIRED && t < run.boxes)
+    if (!PAIRWISE && t < run.boxes)
       clear_boxes(run, base, t, !low &&
                   shared_peek(base + AT_PACE) <
                       (done + 1) * (run.clear_pace * HOPPER_AHEAD));

@@ -20,11 +20,14 @@ DEVICE void release(const consumer &c, u32 barrier) {
 // The tile's row that is the first of this thread's warp.
 DEVICE int warp_row(u32 thread) { return (thread / 32 - 4) * 16; }
 
-// A turn is a named barrier. It goes round the warpgroups and orders their
-// products (the ping-pong scheduling of FlashAttention-3, arXiv:2407.08608).
-DEVICE void wait_turn(const consumer &c) { turn_wait(2 + c.group, 256); }
-DEVICE void pass_turn(const consumer &c) {
-  turn_pass(2 + (c.group + 1) % WARPGROUPS, 256);
+// The ping-pong scheduling of FlashAttention-3 (arXiv:2407.08608). Each
+// warpgroup has a named barrier. A warpgroup waits at its own before it issues
+// products and then arrives at that of the next one, which orders them.
+DEVICE void pingpong_wait(const consumer &c) {
+  named_barrier_sync(2 + c.group, 256);
+}
+DEVICE void pingpong_arrive(const consumer &c) {
+  named_barrier_arrive(2 + (c.group + 1) % WARPGROUPS, 256);
 }
 
 // The number of keys that a distance in positions spans. It is exact while the
@@ -37,7 +40,8 @@ DEVICE int keys_within(int distance, float per_stride) {
 
 // The warpgroup's message of a tile.
 DEVICE u32 tile_message(const consumer &c, int slot) {
-  return c.base + AT_TILE + slot * TILE_BYTES + (GUESTS ? c.group * 32 : 0);
+  return c.base + AT_TILE + slot * TILE_BYTES +
+         (TILE_PACKING ? c.group * 32 : 0);
 }
 
 DEVICE void mask_block(const consumer &c, int flags,
@@ -75,7 +79,7 @@ DEVICE void clear_values(const consumer &c, u32 values, int visible) {
       shared_store(values + chunk * (TILE_KEYS * VALUE_CHUNK * 2) + i * 16, 0,
                    0, 0, 0);
   proxy_fence();
-  turn_wait(8 + c.group, 128);
+  named_barrier_sync(8 + c.group, 128);
 }
 
 #include "templates/hopper/hopper_end.cuh"
@@ -105,7 +109,7 @@ DEVICE bool masks(const consumer &c, int4 m) {
 }
 // log2 of the multiplicity of the block's keys.
 DEVICE float own_bias(const consumer &c, int4 m) {
-  bool once = GUESTS && own_flags(c, m) & 1 << BLOCK_ONCE;
+  bool once = TILE_PACKING && own_flags(c, m) & 1 << BLOCK_ONCE;
   return once ? 0 : __int_as_float(m.y);
 }
 // The slot of a block's tile; and of the tile that the previous block belongs
@@ -162,22 +166,23 @@ DEVICE void release_values(const consumer &c, const ring<STAGES> &block) {
 }
 
 // Handles a block in which this warpgroup has no rows, or only rows that see
-// nothing. The warpgroup still passes its turn and releases the stages. With
-// LATE_VALUES it releases the values of the previous block. The turn also
-// orders the warpgroup's reads of the message before the release.
+// nothing. The warpgroup still takes part in the ping-pong and releases the
+// stages. With DELAYED_RELEASE it releases the values of the previous block.
+// The named barrier also orders the warpgroup's reads of the message before the
+// release.
 //
 // No wgmma synchronises the four warps here. So only the thread that releases a
-// stage waits for its mbarrier. Another thread might come late, find the
-// mbarrier in a later phase and wait forever.
+// stage waits for its mbarrier. Another thread might come too late: it would
+// find the mbarrier in the next phase and wait forever.
 DEVICE void idle(const consumer &c, int4 m, const ring<STAGES> &block) {
   ring<STAGES> values = block;
-  if (LATE_VALUES) values.back();
+  if (DELAYED_RELEASE) values.back();
   if (m.x & BLOCK_NEW) {
     if (c.lead) wait_queries(c, tile_of(m));
     release_queries(c, tile_of(m));
   }
-  wait_turn(c);
-  pass_turn(c);
+  pingpong_wait(c);
+  pingpong_arrive(c);
   release_keys(c, block);
   if (c.lead) wait_values(c, values);
   release_values(c, values);
@@ -190,7 +195,7 @@ DEVICE void release_early(const consumer &c, int4 m) {
   if (is_last(m)) release_queries(c, tile_of(m));
 }
 
-#if PAIRED
+#if PAIRWISE
 #include "templates/hopper/hopper_pair_score.cuh"
 #else
 // Without masks and scores only windows hide pairs, and mask_block needs no
@@ -213,9 +218,9 @@ DEVICE void begin_block(const consumer &c, fragments &f, int4 m, u32 q,
                         const ring<STAGES> &block) {
   float s[TILE_KEYS / 2];
   if (fresh) wait_queries(c, tile_of(m));
-  wait_turn(c);
+  pingpong_wait(c);
   multiply_keys(s, q, key_descriptor(c, block.stage()));
-  pass_turn(c);
+  pingpong_arrive(c);
   kept_pairs kept = ask_pairs(c, m, block);
   mma_wait<0>();
   settle(s);
@@ -253,11 +258,11 @@ DEVICE void follow_block(const consumer &c, fragments &f, int4 m, u32 q,
   u32 v = value_descriptor(c, before.stage());
   float s[TILE_KEYS / 2];
   q = uniform(q); // in the loop the compiler no longer knows that it is uniform
-  wait_turn(c);
+  pingpong_wait(c);
   multiply_keys(s, q, k);
   wait_values(c, before);
   settle(f.o);
-  multiply_values(f.o, f.p, v, [&] { pass_turn(c); });
+  multiply_values(f.o, f.p, v, [&] { pingpong_arrive(c); });
   kept_pairs kept = ask_pairs(c, m, block);
   mma_wait<1>();
   settle(s);
@@ -265,7 +270,7 @@ DEVICE void follow_block(const consumer &c, fragments &f, int4 m, u32 q,
   release_early(c, m);
   settle_scores(c, m, s, block, kept);
   if (runs_on(m)) {
-    keep_state(c, done, f.r);
+    save_state(c, done, f.r);
     state_clear(f.r);
   }
   find_peaks(s, f.r, c.run.scale, c.run.slack);
@@ -278,7 +283,7 @@ DEVICE void follow_block(const consumer &c, fragments &f, int4 m, u32 q,
 }
 
 // Multiplies the values of a block that no other block follows. With
-// LATE_VALUES the next block releases their stage.
+// DELAYED_RELEASE the next block releases their stage.
 DEVICE void last_values(const consumer &c, fragments &f,
                         const ring<STAGES> &before) {
   wait_values(c, before);
@@ -286,7 +291,7 @@ DEVICE void last_values(const consumer &c, fragments &f,
   multiply_values(f.o, f.p, value_descriptor(c, before.stage()));
   mma_wait<0>();
   settle(f.o);
-  if (!LATE_VALUES) release_values(c, before);
+  if (!DELAYED_RELEASE) release_values(c, before);
 }
 
 // Settles the sums of earlier blocks after follow_block. If a tile has ended,
@@ -300,7 +305,7 @@ DEVICE void settle_sums(const consumer &c, fragments &f, int4 m,
     finish_tile(c, f.o, done, tile_before(m));
     // without it ptxas moves the tile's end into the next products and
     // serialises them
-    if (PAIRED) asm volatile("// the tile has ended" ::: "memory");
+    if (PAIRWISE) asm volatile("// the tile has ended" ::: "memory");
     clear_sums(f.o);
   } else if (f.r.moved) {
     scale_rows(f.o, f.r.factor[0], f.r.factor[1]);
@@ -312,8 +317,8 @@ DEVICE void settle_sums(const consumer &c, fragments &f, int4 m,
 // 0, and the queries of a tile that ends are released. (With one query stage,
 // release_early does that at a known last block.) Returns whether the warpgroup
 // goes on with the block. Before the first block there is nothing to close.
-DEVICE bool turn_over(const consumer &c, int4 m, const ring<STAGES> &before,
-                      bool first) {
+DEVICE bool close_stream(const consumer &c, int4 m, const ring<STAGES> &before,
+                         bool first) {
   bool fresh = m.x & BLOCK_NEW;
   if (first) return true;
   clear_hidden(c, m.x >> BLOCK_HIDDEN, before);
@@ -325,9 +330,9 @@ DEVICE bool turn_over(const consumer &c, int4 m, const ring<STAGES> &before,
 // returns at a block that the warpgroup does not take part in, or with one
 // query stage at the end of the tile. `block` is then the next block.
 //
-// With LATE_VALUES the first block is treated as if another tile ran into it.
-// Weights of 0 multiply the values in the stage before it, and these sums are
-// discarded. So the code of a block exists only once. With one query stage
+// With DELAYED_RELEASE the first block is treated as if another tile ran into
+// it. Weights of 0 multiply the values in the stage before it, and these sums
+// are discarded. So the code of a block exists only once. With one query stage
 // every tile would pay for that product, so it is left out.
 //
 // The code of a tile's end is long. It exists only once, for tiles that another
@@ -338,7 +343,7 @@ DEVICE void run_blocks(const consumer &c, int4 m, ring<STAGES> &block) {
   ring<STAGES> before;
   row_state done;
   u32 q = query_descriptor(c, tile_of(m)), tile;
-  bool first = LATE_VALUES;
+  bool first = DELAYED_RELEASE;
   if (first) {
     block.back();
     begin_sums(f);
@@ -353,7 +358,7 @@ DEVICE void run_blocks(const consumer &c, int4 m, ring<STAGES> &block) {
       ends = is_last(m);
       before = block;
       block.next();
-      if (LATE_VALUES) // saves an instruction in the loop, at D 64
+      if (DELAYED_RELEASE) // saves an instruction in the loop, at D 64
         asm volatile("" : "+r"(block.number));
       tile = tile_of(m);
       if (ends) {
@@ -364,7 +369,7 @@ DEVICE void run_blocks(const consumer &c, int4 m, ring<STAGES> &block) {
       wait_keys(c, block);
       m = shared_load(message_of(c.base, block.slot()));
       if ((m.x & (BLOCK_NEW | ~0u << BLOCK_HIDDEN)) || !takes(c, m)) {
-        ends = !turn_over(c, m, before, first);
+        ends = !close_stream(c, m, before, first);
         if (ends) break;
         q = query_descriptor(c, tile_of(m));
         wait_queries(c, tile_of(m)); // already loaded, unless the tile is new
@@ -374,7 +379,7 @@ DEVICE void run_blocks(const consumer &c, int4 m, ring<STAGES> &block) {
       if (f.r.moved) scale_rows(f.o, f.r.factor[0], f.r.factor[1]);
     }
     if (ends) {
-      keep_state(c, done, f.r);
+      save_state(c, done, f.r);
       last_values(c, f, before);
     }
     settle(f.p);
@@ -389,7 +394,7 @@ DEVICE void run_blocks(const consumer &c, int4 m, ring<STAGES> &block) {
 
 DEVICE void consume(const consumer &c) {
   ring<STAGES> block = {0};
-  if (c.group == 0) turn_pass(2, 256);
+  if (c.group == 0) named_barrier_arrive(2, 256);
 #pragma unroll 1
   for (;;) {
     wait_keys(c, block);

@@ -25,7 +25,7 @@ DEVICE u32 output_unit(u32 row, u32 unit) {
 // Keeps the row state of a tile that has ended until its sums are complete.
 // STAGED kernels keep it in the output buffer, after earlier TMA stores have
 // read that.
-DEVICE void keep_state(const consumer &c, row_state &done, const row_state &r) {
+DEVICE void save_state(const consumer &c, row_state &done, const row_state &r) {
   u32 thread = thread_index();
   done = r;
   if (!STAGED) return;
@@ -35,7 +35,7 @@ DEVICE void keep_state(const consumer &c, row_state &done, const row_state &r) {
                __float_as_int(r.peak[0]), __float_as_int(r.peak[1]),
                __float_as_int(r.sum[0]), __float_as_int(r.sum[1]));
 }
-DEVICE void take_state(const consumer &c, u32 thread, row_state &r) {
+DEVICE void load_state(const consumer &c, u32 thread, row_state &r) {
   if (!STAGED) return;
   int4 kept = shared_load(output_area(c, thread) + thread % 32 * 16);
   r.peak[0] = __int_as_float(kept.x);
@@ -153,11 +153,11 @@ DEVICE void divide_rows(const consumer &c, float (&o)[VALUE_WIDTH / 2],
 
 // A bit for each of a thread's two rows that needs a state, because a later
 // pass or shard computes it.
-DEVICE u32 kept_rows(const consumer &c, int position, int4 t) {
+DEVICE u32 live_rows(const consumer &c, int position, int4 t) {
   u32 kept = 0;
 #pragma unroll 1
   for (int i = 0; i < 2; i++)
-    kept |= is_kept(&c.run, position + i * 8 * t.y, t.w) << i;
+    kept |= is_live(&c.run, position + i * 8 * t.y, t.w) << i;
   return kept;
 }
 
@@ -176,11 +176,11 @@ DEVICE void finish_tile(const consumer &c, float (&o)[VALUE_WIDTH / 2],
                      {state_row(c.run, to.w, n, t.w),
                       state_row(c.run, to.w, n + 8 * t.y, t.w)}};
   float lse[2];
-  take_state(c, thread, r);
+  load_state(c, thread, r);
   asm volatile("" : "+r"(t.x)); // saves two moves in the loop, at D 64
   divide_rows(c, o, r, rows, finish, lse);
   if (STATES && finish & HOPPER_LEAVE) {
-    if (finish & HOPPER_SOME) rows.there &= kept_rows(c, position, t);
+    if (finish & HOPPER_SOME) rows.there &= live_rows(c, position, t);
     __syncwarp();
     leave_rows(c.run, rows, finish, lse, o);
     if (!(finish & HOPPER_WRITE)) return;

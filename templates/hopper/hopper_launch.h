@@ -4,32 +4,34 @@
  * written once. A launch has one kernel parameter: tensor maps, the pattern's
  * small tables, and the numbers of this call.
  *
- * Terms. A batch row's positions are cut into *periods*, after which the
- * pattern's residues repeat. A period is cut into *homes*, inside which no
- * branch's residue shifts. A *member* is one head in one home. A *shape* is a
- * set of residues, the same for all its members up to a shift. A *class* is the
- * rows of a shape that the same branches select: one progression `offset +
- * shift (mod stride)`. A home is cut into *cells*, inside which no branch of
- * the class changes its segment. A *tile* is up to `tile_rows` rows of one
- * class in one cell. A *piece* is one range of keys that a class reads, also a
- * progression. A row is *bare* when no branch selects it. */
+ * Terms. A batch row's positions are divided into *periods*, after which the
+ * pattern's residues repeat. A period is divided into *phase intervals*, in
+ * short intervals, inside which no branch's residue shifts. An *instance* (of a
+ * head) is one head in one interval. A *shape* is a set of residues, the same
+ * for all its instances up to a shift. A *class* is the rows of a shape that
+ * the same branches select: one progression `offset + shift (mod stride)`. An
+ * interval is divided into *cells*, inside which no branch of the class changes
+ * its segment. A *tile* is up to `tile_rows` rows of one class in one cell. A
+ * *key range* is a set of keys that a class reads: a progression between two
+ * positions. A row is *bare* when no branch selects it. */
 #ifndef DIL_TEMPLATES_HOPPER_HOPPER_LAUNCH_H
 #define DIL_TEMPLATES_HOPPER_HOPPER_LAUNCH_H
 
 #include "templates/shared/launch.h"
 
 enum {
-  HOPPER_STRIDES = 8,  /* distinct strides of rows and of keys */
-  HOPPER_SHAPES = 16,  /* different sets of residues, up to a shift */
+  HOPPER_STRIDES = 8, /* distinct strides of rows and of keys */
+  HOPPER_SHAPES = 16, /* different sets of residues, up to a shift */
   HOPPER_CLASSES = 48,
-  HOPPER_PIECES = 192,
-  HOPPER_MEMBERS = 512,
+  HOPPER_KEY_RANGES = 192,
+  HOPPER_INSTANCES = 512,
   HOPPER_SEGMENTS = 16, /* lengths of segments that are not nested */
-  HOPPER_KEEPS = 16, HOPPER_PHASES = 1024,
-  HOPPER_PERIOD = 64, /* largest common period of dilations */
+  HOPPER_LIVE_BRANCHES = 16,
+  HOPPER_LIVE_PHASES = 1024,
+  HOPPER_PERIOD = 64,     /* largest common period of dilations */
   HOPPER_BOX_ROWS = 32,   /* rows of a box of zeros */
   HOPPER_TALL_ROWS = 128, /* most rows of a set of such boxes */
-  HOPPER_FAR = 1 << 29 /* a window bound beyond every position */
+  HOPPER_FAR = 1 << 29    /* a window bound beyond every position */
 };
 
 /* HOPPER_ZERO_ROWS: rows of zeros in shared memory, which one TMA store copies.
@@ -54,9 +56,9 @@ typedef struct hopper_map {
  * copy touches memory outside of the tensor. */
 typedef hopper_map hopper_maps[HOPPER_STRIDES][2];
 
-/* Which keys a piece takes. HOPPER_WHOLE: the segment of length `outer` that
- * holds the row (0: all keys). The next three leave out the inner segment of
- * length `inner` that holds the row. LEFT and RIGHT are the keys beside it.
+/* The keys that a key range takes. HOPPER_WHOLE: the segment of length `outer`
+ * that holds the row (0: all keys). The next three leave out the inner segment
+ * of length `inner` that holds the row. LEFT and RIGHT are the keys beside it.
  * OTHER is the other half, where `outer` is twice `inner`.
  *
  * SHARED and later are for segments that are not nested: `outer` is a bit set
@@ -69,7 +71,7 @@ typedef enum hopper_side {
   HOPPER_SHARED, HOPPER_SHARED_LEFT, HOPPER_SHARED_RIGHT
 } hopper_side;
 
-typedef struct hopper_piece {
+typedef struct hopper_key_range {
   int outer, inner;
   short side, slot;    /* hopper_side; index of the stride */
   int stride, offset;
@@ -78,27 +80,27 @@ typedef struct hopper_piece {
   unsigned predicates; /* bit set: a pair counts if one of these holds; 0:
                           always */
   int chain;           /* score chain */
-} hopper_piece;
+} hopper_key_range;
 
 typedef struct hopper_class {
   short shape, slot;
   int stride, offset;
   int cell;            /* positions; 0: all positions of the call */
-  unsigned cuts;       /* bit set of the segments that cut a home into cells; 0:
-                          cells have length `cell` */
-  short piece, pieces;
+  unsigned crossing;   /* bit set of the segments that divide an interval into
+                          cells; 0: cells have length `cell` */
+  short range, ranges;
   /* set for each call: */
-  int cells, tiles;    /* cells of a home, tiles of a cell */
+  int cells, tiles;    /* cells of an interval, tiles of a cell */
   int first;           /* the class's first tile in a section */
-  /* The last rows of a cell may be *guests* in a tile of another class. They
-   * fill the last warpgroup of the last tile that this class has in the same
-   * cell, over keys that both classes read. */
-  short guest;         /* 1 + the class whose rows are guests in this class's
-                          tiles; 0: none */
-  short joined;        /* the last `joined` pieces are read by the guests too,
-                          and count once for them */
-  short joins;         /* 1: this class's last rows are guests elsewhere, and
-                          `tiles` leaves them out */
+  /* The last rows of a cell may be *packed rows* in a tile of another class.
+   * They fill the last warpgroup of the last tile that this class has in the
+   * same cell, over keys that both classes read. */
+  short packed_class;  /* 1 + the class whose last rows are packed into this
+                          class's tiles; 0: none */
+  short packed_ranges; /* the last `packed_ranges` key ranges are read by the
+                          packed rows too, and count once for them */
+  short is_packed;     /* 1: this class's last rows are packed into tiles of
+                          another class, and `tiles` leaves them out */
 } hopper_class;
 
 /* How a tile ends for a head that several passes compute. 0: its rows go to o
@@ -108,31 +110,31 @@ typedef enum hopper_finish {
   HOPPER_LEAVE = 2,  /* store as state; no output without WRITE */
   HOPPER_ADD = 4,    /* `mean`, `sum`: outputs are added, no lse */
   HOPPER_WRITE = 8,  /* with LEAVE: write the output as well */
-  HOPPER_SOME = 16   /* with LEAVE: only rows that `keeps` describes */
+  HOPPER_SOME = 16   /* with LEAVE: only rows that `live` describes */
 } hopper_finish;
 
 /* A branch of a later pass or shard. It says which rows need a state: all rows
  * that it selects, or only rows with keys below position `low` or from `high`
  * on. */
-typedef struct hopper_keep {
+typedef struct hopper_live_rows {
   int segment, dilation; /* segment HOPPER_FAR: no segments */
   unsigned segment_ratio, dilation_ratio; /* divide by multiplication, see
                                              quotient_by */
   short segment_shift, dilation_shift;
   int left, right;       /* the window; HOPPER_FAR: none */
   int low, high;
-} hopper_keep;
+} hopper_live_rows;
 
-/* A head in one home of a period. */
-typedef struct hopper_member {
-  short head, home;
+/* One head in one interval of a period. */
+typedef struct hopper_instance {
+  short head, interval;
   short shift;
   signed char shape, finish; /* hopper_finish, of this call */
-} hopper_member;
+} hopper_instance;
 
 typedef struct hopper_shape {
-  short member, members;
-  short share;                 /* members in one section of this call */
+  short instance, instances;
+  short share; /* instances in one section of this call */
   /* Bit x: rows of residue x are bare. Residues are modulo the launch's
    * `residues`; the pattern is repeated to fill the word. */
   unsigned long long bare;
@@ -142,14 +144,14 @@ typedef struct hopper_launch {
   hopper_maps q, k, v, o;
   hopper_map zeros[2];         /* maps of o for zeros, with stride `residues` */
   hopper_class classes[HOPPER_CLASSES];
-  hopper_piece pieces[HOPPER_PIECES];
-  hopper_member members[HOPPER_MEMBERS];
+  hopper_key_range ranges[HOPPER_KEY_RANGES];
+  hopper_instance instances[HOPPER_INSTANCES];
   hopper_shape shapes[HOPPER_SHAPES];
-  short by_home[HOPPER_MEMBERS]; /* indices of members, sorted by home, then
-                                    head */
+  short by_interval[HOPPER_INSTANCES]; /* indices of instances, sorted by
+                                          interval, then head */
   short query_rest[HOPPER_STRIDES], key_rest[HOPPER_STRIDES]; /* number of rows
                                                                  % stride */
-  int class_count, member_count;
+  int class_count, instance_count;
   int batches, queries;        /* `queries`: rows of a head and batch row */
   int keys;                    /* M of the whole sequence, like positions */
   int shard;                   /* bool, see hopper_place */
@@ -157,9 +159,9 @@ typedef struct hopper_launch {
   int low, high;               /* positions of the rows to compute; high is
                                   exclusive */
   int key_low, key_high;       /* positions of the keys that exist here */
-  int origin, period, home;    /* positions; the first period begins at
-                                  origin */
-  int homes, home_members;     /* homes of a period; members of a home */
+  int origin, period, interval;      /* positions; the first period begins at
+                                       origin */
+  int intervals, interval_instances; /* of a period; of an interval */
   int grid;                    /* origin is a multiple of it; 0: origin is
                                   `low` */
   int span;                    /* most positions from the origin on */
@@ -168,7 +170,7 @@ typedef struct hopper_launch {
    * M keys; the rows of a shorter batch row stand that much earlier: see
    * away_of. */
   const int *lengths;
-  int relative;                /* residues count from the home's start */
+  int relative;                  /* residues count from the interval's start */
   int segments[HOPPER_SEGMENTS]; /* lengths; 0: no end */
   int group;                   /* query heads of a key head */
   /* Tiles are numbered section by section, for locality in L2. A section has
@@ -181,19 +183,19 @@ typedef struct hopper_launch {
   int residues;                /* modulus of the rows' residues; above
                                   HOPPER_PERIOD: one residue has rows, all
                                   others are bare */
-  int turn;                    /* a multiple of `residues` above 32, after which
+  int bare_period;             /* a multiple of `residues` above 32, after which
                                   the bare rows repeat; at most HOPPER_PERIOD
                                   unless `residues` is larger */
-  int shifts;                  /* bool: residues differ between homes; 0:
-                                  clearing takes a batch row as one home */
-  int row_homes;               /* homes of a batch row, for clearing */
+  int shifts;                  /* bool: residues differ between intervals; 0:
+                                  clearing takes a batch row as one interval */
+  int row_intervals;           /* intervals of a batch row, for clearing */
   /* A *span* is rows of one head, among which bare rows are found and cleared:
-   * the number of spans; of one head in a home. */
-  int spans, home_spans;
+   * the number of spans; of one head in an interval. */
+  int spans, interval_spans;
   int span_rows;               /* most rows of a span */
-  /* Zeros of O are stored in sets of boxes: the number of sets; of a home. 0:
-   * spans clear O as well. */
-  int boxes, home_boxes;
+  /* Zeros of O are stored in sets of boxes: the number of sets; of an interval.
+   * 0: spans clear O as well. */
+  int boxes, interval_boxes;
   int box_rows;                /* rows of a head in a set, a multiple of
                                   HOPPER_BOX_ROWS */
   int box_rest;                /* number of rows % residues */
@@ -213,16 +215,16 @@ typedef struct hopper_launch {
   long long lse_batch, lse_row, lse_head;
   /* The running state of heads that several passes compute, and of all heads in
    * a shard of a sequence. f32 [batches, state_rows, H, Dv] and [batches,
-   * state_rows, H]. Row n has entry n / apart. At most one of the rows that
-   * share an entry needs a state. */
+   * state_rows, H]. Row n has entry n / state stride. At most one of the rows
+   * that share an entry needs a state. */
   float *state_o, *state_lse;
   int state_rows;
   unsigned state_stride_ratio; /* for n / state stride, see quotient_by */
   short state_stride_shift;
   int heads;                   /* H */
-  int keep_count;              /* -1: every row needs a state */
-  hopper_keep keeps[HOPPER_KEEPS];
-  short keep_phase[HOPPER_PHASES]; /* [keep_count][H]; -1: not in this head */
+  int live_count;              /* -1: every row needs a state */
+  hopper_live_rows live[HOPPER_LIVE_BRANCHES];
+  short live_phase[HOPPER_LIVE_PHASES]; /* [live_count][H]; -1: no row */
   /* Two counters: tiles handed out and thread blocks finished. They are zero
    * before and after a launch, and no other launch uses them meanwhile. */
   unsigned *counters;

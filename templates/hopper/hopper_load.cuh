@@ -35,14 +35,14 @@ DEVICE int block_flags(int4 tile, int position, int end, int count, int left,
   return flags;
 }
 
-// The flags of the guests' warpgroup. It takes part in all runs that its rows
-// read, and counts each key once.
-DEVICE int guest_flags(const loader &l, int position, int end, int count,
-                       int left, int right) {
+// The flags of the packed rows' warpgroup. It takes part in all runs that its
+// rows read, and counts each key once.
+DEVICE int packed_flags(const loader &l, int position, int end, int count,
+                        int left, int right) {
   const int w = WARPGROUPS - 1;
-  int4 guest = shared_load(l.plan + 48);
-  if (int(thread_index() % 32) >= guest.w) return 0;
-  int low = guest.x + w * 64 * guest.y, high = low + 63 * guest.y;
+  int4 packed = shared_load(l.plan + 48);
+  if (int(thread_index() % 32) >= packed.w) return 0;
+  int low = packed.x + w * 64 * packed.y, high = low + 63 * packed.y;
   bool masks = count < TILE_KEYS || end > low + right || position < high - left;
   return 1 << (BLOCK_TAKES + w) | 1 << (BLOCK_ONCE + w) |
          masks << (BLOCK_MASKS + w);
@@ -50,16 +50,18 @@ DEVICE int guest_flags(const loader &l, int position, int end, int count,
 
 // Writes a block's message except the keys' location. Only the lane that holds
 // the run calls this. `last`: the block is the tile's last.
-DEVICE void tell_form(const loader &l, const lane_run &r, bool last) {
+DEVICE void write_block_message(const loader &l, const lane_run &r, bool last) {
   const int both = PLAN_LAST | PLAN_SORTED;
   u32 message = message_of(l);
   int4 tile = shared_load(l.plan + 16), form = shared_load(run_of(l) + 16);
   int step = shared_word(run_of(l) + 12) >> WHERE_STRIDE;
   int end = r.position + (TILE_KEYS - 1) * step;
-  bool may_leave = (l.what & (both | PLAN_TILE)) == both && !runs_joined(l.plan);
+  bool may_leave =
+      (l.what & (both | PLAN_TILE)) == both && !runs_packed(l.plan);
   int flags = block_flags(tile, r.position, end, r.count, form.x, form.y,
                           may_leave);
-  if (GUESTS) flags |= guest_flags(l, r.position, end, r.count, form.x, form.y);
+  if (TILE_PACKING)
+    flags |= packed_flags(l, r.position, end, r.count, form.x, form.y);
   flags |= (l.what & PLAN_TILE ? BLOCK_NEW : 0) | (last ? BLOCK_LAST : 0) |
            tile_number(l) % TILE_SLOTS << BLOCK_TILE |
            l.hidden << BLOCK_HIDDEN;
@@ -70,12 +72,12 @@ DEVICE void tell_form(const loader &l, const lane_run &r, bool last) {
 // Sends the next block of this lane's run: its message, and the copy of its
 // keys.
 DEVICE void load_block(const loader &l, const lane_run &r, bool last) {
-  tell_form(l, r, last);
+  write_block_message(l, r, last);
   int4 at = shared_load(run_of(l));
   at = make_int4(at.z + at.y - r.count, at.w, shared_word(l.plan + 8),
                  shared_word(l.plan + 44));
   shared_store(message_of(l) + 32, at.x, at.y, at.z, at.w);
-  tell(l.base, slot_of(l));
+  message_arrive(l.base, slot_of(l));
   load_keys(l, at);
 }
 
@@ -99,20 +101,20 @@ DEVICE lane_run run_begin(const loader &l) {
   if (lane >= shared_word(l.plan + 4)) return {0, 0, 0};
   int4 r = shared_load(run_of(l)), tile = shared_load(l.plan + 16);
   int last = tile.x + (tile.z - 1) * tile.y;
-  if (lane < runs_joined(l.plan)) last = max(last, shared_word(l.plan + 76));
+  if (lane < runs_packed(l.plan)) last = max(last, shared_word(l.plan + 76));
   return {r.x, r.y, last + shared_word(run_of(l) + 20)};
 }
 
 // Chooses the lane that sends the next block; -1: no lane has one left. It is
 // the first lane whose run is still seen. With PLAN_SORTED it is the lane whose
-// next block has the lowest position. Runs that guests read come before all
-// others. A tile's first block is sent in any case.
+// next block has the lowest position. Runs that packed rows read come before
+// all others. A tile's first block is sent in any case.
 DEVICE int choose_lane(const loader &l, const lane_run &r) {
   bool seen = is_seen(r);
   u32 all = __ballot_sync(~0u, seen);
-  if (GUESTS) {
-    u32 joined = all & ((1u << runs_joined(l.plan)) - 1);
-    if (joined) all = joined;
+  if (TILE_PACKING) {
+    u32 packed = all & ((1u << runs_packed(l.plan)) - 1);
+    if (packed) all = packed;
     seen = all >> thread_index() % 32 & 1;
   }
   if (all & (all - 1) && l.what & PLAN_SORTED) {

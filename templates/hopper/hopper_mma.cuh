@@ -174,15 +174,16 @@ DEVICE void multiply_keys(float (&s)[TILE_KEYS / 2], u32 q, u32 k) {
   mma_commit();
 }
 
-// O += P V. `late` is called before the last two products are issued.
+// O += P V. Calls `before_last` before it issues the last two products.
 template <class function>
 DEVICE void multiply_values(float (&o)[VALUE_WIDTH / 2],
-                            u32 (&p)[TILE_KEYS / 4], u32 v, function late) {
+                            u32 (&p)[TILE_KEYS / 4], u32 v,
+                            function before_last) {
   const u32 high = DESCRIPTOR_HIGH(VALUE_CHUNK * 2);
   mma_fence();
 #pragma unroll
   for (int i = 0; i < TILE_KEYS / 16; i++) {
-    if (i + 2 == TILE_KEYS / 16) late();
+    if (i + 2 == TILE_KEYS / 16) before_last();
     mma_weights(o, p + 4 * i, descriptor(v + i * VALUE_CHUNK * 2, high));
   }
   mma_commit();

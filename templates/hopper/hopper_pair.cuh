@@ -92,7 +92,7 @@ DEVICE void drain(const consumer &c, fragments &f, const ring<STAGES> &before,
   wait_values(c, before);
   if (bad) {
     add_values_singly(f, c.base + AT_VALUE + before.stage() * VALUE_BYTES);
-    turn_wait(8 + c.group, 128); // all warps have read the values
+    named_barrier_sync(8 + c.group, 128); // all warps have read the values
   } else {
     settle(f.o);
     multiply_values(f.o, f.p, value_descriptor(c, before.stage()));
@@ -131,7 +131,7 @@ DEVICE void close_tile(const consumer &c, fragments &f, pair_state &p, int4 m,
   if (p.open) release_queries(c, tile_before(m));
   if (p.open && !p.pending) {
     row_state done;
-    keep_state(c, done, f.r);
+    save_state(c, done, f.r);
     finish_tile(c, f.o, done, tile_before(m));
   }
   p.open = p.pending;
@@ -141,7 +141,7 @@ DEVICE void consume_pairs(const consumer &c) {
   fragments f;
   ring<STAGES> block = {0}, before = {0};
   pair_state p = {false, false, false};
-  if (c.group == 0) turn_pass(2, 256);
+  if (c.group == 0) named_barrier_arrive(2, 256);
 #pragma unroll 1
   for (;; before = block, block.next()) {
     wait_keys(c, block);

@@ -8,7 +8,7 @@
 #pragma once
 
 // Sends the message of block `n` of a run.
-DEVICE void tell_pair(loader &l, u32 run, int n) {
+DEVICE void send_pair_block(loader &l, u32 run, int n) {
   u32 message = message_of(l);
   int where = shared_word(run + 12), stride = where >> WHERE_STRIDE;
   int count = min(shared_word(run + 4) - n * TILE_KEYS, int(TILE_KEYS));
@@ -31,7 +31,7 @@ DEVICE void tell_pair(loader &l, u32 run, int n) {
                count, stride);
   shared_store(message + 32, shared_word(run + 8) + n * TILE_KEYS, where,
                shared_word(l.plan + 8), shared_word(l.plan + 44));
-  tell(l.base, slot_of(l));
+  message_arrive(l.base, slot_of(l));
   l.hidden = TILE_KEYS - count;
 }
 
@@ -39,7 +39,7 @@ DEVICE void tell_pair(loader &l, u32 run, int n) {
 DEVICE void load_run(loader &l, u32 run) {
 #pragma unroll 1
   for (u32 rest = shared_word(run + 44); rest; rest &= rest - 1) {
-    tell_pair(l, run, __ffs(rest) - 1);
+    send_pair_block(l, run, __ffs(rest) - 1);
     l.what &= ~PLAN_TILE;
     load_keys(l, shared_load(message_of(l) + 32));
     l.blocks++;

@@ -47,10 +47,10 @@ DEVICE int cover_box(u32 predicates, dil_range rows, dil_range keys,
   return best;
 }
 
-// The keys of one piece of a tile, and the values that masks read besides
+// The keys of one key range of a tile, and the values that masks read besides
 // positions.
 struct pair_run {
-  const hopper_piece &piece;
+  const hopper_key_range &range;
   key_run keys;
   dil_pair at;
 };
@@ -64,16 +64,16 @@ struct pair_box {
 DEVICE pair_box box_of(const tile &x, const pair_run &r, int stride, int from,
                        int count, int row, int rows) {
   int left = r.keys.count - from * TILE_KEYS, all = count * TILE_KEYS;
-  int low = r.keys.position + from * TILE_KEYS * r.piece.stride;
+  int low = r.keys.position + from * TILE_KEYS * r.range.stride;
   int top = x.position + row * stride;
   return {{top, top + (min(rows, x.rows - row) - 1) * stride},
-          {low, low + (min(left, all) - 1) * r.piece.stride},
+          {low, low + (min(left, all) - 1) * r.range.stride},
           left > 0 && row < x.rows,
           left >= all};
 }
 DEVICE int cover_blocks(const pair_run &r, const pair_box &box) {
   if (!box.some) return DIL_EMPTY;
-  int best = cover_box(r.piece.predicates, box.rows, box.keys, r.at);
+  int best = cover_box(r.range.predicates, box.rows, box.keys, r.at);
   return best == DIL_FULL && !box.whole ? DIL_PARTIAL : best;
 }
 
@@ -87,7 +87,7 @@ struct pair_planner {
 };
 
 DEVICE void pair_send(pair_planner &p, const tile &x, int last) {
-  const hopper_member &m = p.run.members[x.member];
+  const hopper_instance &m = p.run.instances[x.instance];
   plan_send(p.base, p.plans++, p.what | last | m.finish << PLAN_FINISH,
             p.runs, m.head / p.run.group, p.tiles);
   p.what = p.runs = 0;
@@ -140,16 +140,15 @@ DEVICE void pair_group(pair_planner &p, const tile &x, const pair_run &r,
   if (!words.all) return;
   p.runs++;
   int keys = group * 32 * TILE_KEYS;
-  int position = r.keys.position + keys * r.piece.stride;
-  map_row at = map_row_of(position - p.run.key_low, r.piece.stride, r.piece.slot,
-                          p.run.key_rest[r.piece.slot]);
+  int position = r.keys.position + keys * r.range.stride;
+  map_row at = map_row_of(position - p.run.key_low, r.range.stride,
+                          r.range.slot, p.run.key_rest[r.range.slot]);
   if (thread_index() % 32) return;
   shared_store(to, position, r.keys.count - keys, at.row,
-               at.phase | at.map << WHERE_MAP |
-                   r.piece.stride << WHERE_STRIDE);
-  shared_store(to + 16, r.piece.predicates, r.piece.chain,
-               __float_as_int(r.piece.bias),
-               __float_as_int(__fdividef(1, r.piece.stride)));
+               at.phase | at.map << WHERE_MAP | r.range.stride << WHERE_STRIDE);
+  shared_store(to + 16, r.range.predicates, r.range.chain,
+               __float_as_int(r.range.bias),
+               __float_as_int(__fdividef(1, r.range.stride)));
   shared_store(to + 32, words.takes[0], words.takes[1], words.takes[2],
                words.all);
   shared_store(to + 48, words.asks[0], words.asks[1], words.asks[2], 0);
@@ -189,11 +188,11 @@ DEVICE int plan_next(const hopper_launch &run, u32 base, const tile &x,
   pair_planner p = {run, base, plans, tiles, 0, PLAN_TILE};
   const hopper_class &k = p.run.classes[x.klass];
   u32 plan = pair_begin(p, x);
-  int head = p.run.members[x.member].head;
+  int head = p.run.instances[x.instance].head;
 #pragma unroll 1
-  for (int i = 0; i < k.pieces; i++) {
-    const hopper_piece &piece = p.run.pieces[k.piece + i];
-    pair_run r = {piece, keys_of(&p.run, &x, &piece),
+  for (int i = 0; i < k.ranges; i++) {
+    const hopper_key_range &range = p.run.ranges[k.range + i];
+    pair_run r = {range, keys_of(&p.run, &x, &range),
                   pair_at(p.run, x.batch, head, x.away)};
 #pragma unroll 1
     for (int first = 0; first * 32 * TILE_KEYS < r.keys.count; first += 32)
@@ -202,7 +201,7 @@ DEVICE int plan_next(const hopper_launch &run, u32 base, const tile &x,
            rest &= rest - 1)
         pair_group(p, x, r, first + __ffs(rest) - 1);
   }
-  begun = !p.what || p.runs || !p.run.members[x.member].finish;
+  begun = !p.what || p.runs || !p.run.instances[x.instance].finish;
   if (!begun) return 0;
   if (p.what && !p.runs) pair_nothing(p, plan);
   pair_send(p, x, PLAN_LAST);

@@ -14,10 +14,10 @@
 // positions. The keys that a warpgroup of a causal tile cannot see then come
 // last.
 //
-// With guests the message of their warpgroup stands before the runs. It is
-// {position of row 0, stride, rows, number of leading runs that the guests
-// read} and {row, phase, map, position of the last row}. Rows are 0 if there
-// are no guests.
+// With tile packing the message of the packed rows' warpgroup stands before the
+// runs. It is {position of row 0, stride, rows, number of leading runs that the
+// packed rows read} and {row, phase, map, position of the last row}. Rows are 0
+// if there are no packed rows.
 //
 // `what` has these bits, and hopper_finish from bit PLAN_FINISH on. `where` has
 // the phase in its low bits, then the map and the stride.
@@ -37,9 +37,9 @@ DEVICE u32 plan_barrier(u32 base, u32 at, u32 plans) {
 
 // The address of run n of a plan.
 DEVICE u32 run_at(u32 plan, int n) { return plan + PLAN_HEAD + n * RUN_BYTES; }
-// The number of runs that the guests read.
-DEVICE int runs_joined(u32 plan) {
-  return GUESTS ? shared_word(plan + 60) : 0;
+// The number of runs that the packed rows read.
+DEVICE int runs_packed(u32 plan) {
+  return TILE_PACKING ? shared_word(plan + 60) : 0;
 }
 
 // A row number in the terms of the tensor maps (hopper_maps).
@@ -51,16 +51,17 @@ DEVICE map_row map_row_of(int n, int stride, int slot, int rest) {
   return {row, phase, slot * 2 + (phase >= rest)};
 }
 
-// Writes the guests of the planned tile into the plan, if it has any. Row 0 is
-// that of the tile's first warpgroup, as if the guests had rows there as well.
-DEVICE void plan_guests(const hopper_launch &run, u32 plan) {
+// Writes the packed rows of the planned tile into the plan, if it has any. Row
+// 0 is that of the tile's first warpgroup, as if the packed rows had rows there
+// as well.
+DEVICE void plan_packed(const hopper_launch &run, u32 plan) {
   const int from = 64 * (WARPGROUPS - 1);
   tile x, g;
   x.klass = shared_word(plan + 4);
-  x.member = shared_word(plan + 8);
+  x.instance = shared_word(plan + 8);
   x.away = shared_word(plan + 12);
   x.position = shared_word(plan + 16);
-  if (!guests_find(&run, &x, &g)) {
+  if (!packed_find(&run, &x, &g)) {
     shared_store(plan + 48, 0, 0, 0, 0);
     return;
   }
@@ -69,45 +70,46 @@ DEVICE void plan_guests(const hopper_launch &run, u32 plan) {
                           run.query_rest[k.slot]);
   shared_store(plan + 64, at.row - from, at.phase, at.map,
                g.position + (g.rows - 1) * k.stride);
-  shared_store(plan + 48, g.position - from * k.stride, k.stride,
-               g.rows + from, run.classes[shared_word(plan + 4)].joined);
+  shared_store(plan + 48, g.position - from * k.stride, k.stride, g.rows + from,
+               run.classes[shared_word(plan + 4)].packed_ranges);
 }
 
 // Writes the tile's message into the plan. Until the plan is sent, its head
-// holds the tile's class, member and `away`.
+// holds the tile's class, instance and `away`.
 DEVICE void plan_tile(const hopper_launch &run, const tile &x, u32 plan) {
   const hopper_class &k = run.classes[x.klass];
   map_row at = map_row_of(row_at(&run, &x), k.stride, k.slot,
                           run.query_rest[k.slot]);
   shared_store(plan + 32, at.row, at.phase, at.map, x.batch);
   shared_store(plan + 16, x.position, k.stride, x.rows,
-               run.members[x.member].head);
-  shared_store(plan, 0, x.klass, x.member, x.away);
+               run.instances[x.instance].head);
+  shared_store(plan, 0, x.klass, x.instance, x.away);
 }
 
-// Piece number `at` of the tile's class. With guests the order is reversed:
-// they read the last pieces of the class, and their runs must come first.
-DEVICE const hopper_piece *plan_piece(const hopper_launch &run, u32 plan,
-                                      int at) {
+// Key range number `at` of the tile's class. With packed rows the order is
+// reversed: they read the last key ranges of the class, and their runs must
+// come first.
+DEVICE const hopper_key_range *plan_range(const hopper_launch &run, u32 plan,
+                                          int at) {
   const hopper_class &k = run.classes[shared_word(plan + 4)];
-  if (runs_joined(plan)) at = k.pieces - 1 - at;
-  return &run.pieces[k.piece + at];
+  if (runs_packed(plan)) at = k.ranges - 1 - at;
+  return &run.ranges[k.range + at];
 }
 
-// The run of this lane, for the pieces from number `from` on; no keys: no run.
-// The tile is read from the plan field by field to save registers.
+// The run of this lane, for the key ranges from number `from` on; no keys: no
+// run. The tile is read from the plan field by field to save registers.
 DEVICE key_run plan_run(const hopper_launch &run, int from, u32 plan) {
   tile x;
   int at = thread_index() % 32;
   if (at >= PLAN_RUNS) return {0, 0};
   at += from;
   x.klass = shared_word(plan + 4);
-  if (at >= run.classes[x.klass].pieces) return {0, 0};
-  const hopper_piece *p = plan_piece(run, plan, at);
+  if (at >= run.classes[x.klass].ranges) return {0, 0};
+  const hopper_key_range *p = plan_range(run, plan, at);
   x.position = shared_word(plan + 16);
   key_bounds in = bounds_of(&run, x.position, p);
   x.away = shared_word(plan + 12);
-  x.member = shared_word(plan + 8);
+  x.instance = shared_word(plan + 8);
   x.rows = shared_word(plan + 24);
   return keys_inside(&run, &x, p, in);
 }
@@ -120,10 +122,10 @@ DEVICE int plan_runs(const hopper_launch &run, int from, u32 plan,
   key_run keys = plan_run(run, from, plan);
   u32 lane = thread_index() % 32;
   u32 all = __ballot_sync(~0u, keys.count > 0);
-  if (!all && !begun && !run.members[shared_word(plan + 8)].finish) all = 1;
+  if (!all && !begun && !run.instances[shared_word(plan + 8)].finish) all = 1;
   if (all >> lane & 1) {
     u32 to = run_at(plan, __popc(all & ((1u << lane) - 1)));
-    const hopper_piece &p = *plan_piece(run, plan, from + lane);
+    const hopper_key_range &p = *plan_range(run, plan, from + lane);
     if (keys.count <= 0) keys = {0, 0};
     map_row at = map_row_of(keys.position - run.key_low, p.stride, p.slot,
                             run.key_rest[p.slot]);
@@ -132,10 +134,9 @@ DEVICE int plan_runs(const hopper_launch &run, int from, u32 plan,
     shared_store(to + 16, p.left, p.right, __float_as_int(p.bias),
                  __float_as_int(__fdividef(1, p.stride)));
   }
-  if (int joined = runs_joined(plan)) {
-    __syncwarp(); // every lane has called runs_joined before
-    if (lane == 0)
-      shared_set(plan + 60, __popc(all & ((1u << joined) - 1)));
+  if (int packed = runs_packed(plan)) {
+    __syncwarp(); // every lane has called runs_packed before
+    if (lane == 0) shared_set(plan + 60, __popc(all & ((1u << packed) - 1)));
   }
   return __popc(all);
 }
@@ -166,18 +167,18 @@ DEVICE bool is_sorted(u32 plan, int runs) {
   return __all_sync(~0u, right < HOPPER_FAR);
 }
 
-// Writes and sends plan number `plans`, for a tile from its piece `from` on.
-// Returns the first piece of the tile's next plan, or 0. A tile begins with its
-// first plan that has runs. A tile without any run is sent all the same if its
-// rows must be written. It is dropped if its rows keep the state of other
-// passes.
+// Writes and sends plan number `plans`, for a tile from its key range `from`
+// on. Returns the first key range of the tile's next plan, or 0. A tile begins
+// with its first plan that has runs. A tile without any run is sent all the
+// same if its rows must be written. It is dropped if its rows keep the state of
+// other passes.
 DEVICE int plan_part(const hopper_launch &run, u32 base, u32 &plans, int from,
                      u32 tiles, bool &begun) {
   u32 plan = plan_of(base, plans & 1);
   int next = from + PLAN_RUNS;
-  if (next >= run.classes[shared_word(plan + 4)].pieces) next = 0;
+  if (next >= run.classes[shared_word(plan + 4)].ranges) next = 0;
   int runs = plan_runs(run, from, plan, begun);
-  const hopper_member &m = run.members[shared_word(plan + 8)];
+  const hopper_instance &m = run.instances[shared_word(plan + 8)];
   int head = m.head / run.group;
   __syncwarp(); // the runs of all lanes are written
   if (!runs && !begun) return next;
@@ -195,17 +196,17 @@ DEVICE void wait_plan(u32 base, u32 plans) {
   barrier_wait(plan_barrier(base, AT_PLAN_EMPTY, plans), ~plans >> 1 & 1);
 }
 
-#if PAIRED
+#if PAIRWISE
 #include "templates/hopper/hopper_pair_plan.cuh"
 #else
-// Makes the next plan of a tile, from its piece `from` on. Returns the first
-// piece of the plan after it, or 0. `begun`: the tile has a plan.
+// Makes the next plan of a tile, from its key range `from` on. Returns the
+// first key range of the plan after it, or 0. `begun`: the tile has a plan.
 DEVICE int plan_next(const hopper_launch &run, u32 base, const tile &x,
                      u32 &plans, int from, u32 tiles, bool &begun) {
   plan_tile(run, x, plan_of(base, plans & 1));
   __syncwarp();
-  if (GUESTS) {
-    plan_guests(run, plan_of(base, plans & 1));
+  if (TILE_PACKING) {
+    plan_packed(run, plan_of(base, plans & 1));
     __syncwarp();
   }
   return plan_part(run, base, plans, from, tiles, begun);
@@ -231,7 +232,7 @@ DEVICE void make_plans(const hopper_launch &run, u32 base) {
       from = plan_next(run, base, x, plans, from, tiles, begun);
       if (from) continue;
       if (begun)
-        wait_plan(base, plans + (!PAIRED && run.tiles < few * grid_size()));
+        wait_plan(base, plans + (!PAIRWISE && run.tiles < few * grid_size()));
       tiles += begun;
       begun = false;
     }
@@ -267,7 +268,8 @@ DEVICE u32 tile_number(const loader &l) { return shared_word(l.plan + 12); }
 
 // Writes a tile's message for one warpgroup or all: the tile's rows `t`; of
 // `at`, row 0 and the map; the batch row.
-DEVICE void tell_tile(const loader &l, u32 message, int4 t, int4 at, int batch) {
+DEVICE void write_tile_message(const loader &l, u32 message, int4 t, int4 at,
+                               int batch) {
   int finish = shared_word(l.plan) >> PLAN_FINISH;
   shared_store(message + 16, at.x, at.y, at.z | finish << TILE_FINISH, batch);
   shared_store(message, t.x, t.y, t.z, t.w);
@@ -291,20 +293,20 @@ DEVICE void load_queries(loader &l) {
   u32 message = l.base + AT_TILE + tile % TILE_SLOTS * TILE_BYTES;
   barrier_wait(l.base + AT_QUERY_EMPTY + 8 * stage, query_parity(tile) ^ 1);
   int4 at = shared_load(l.plan + 32), t = shared_load(l.plan + 16);
-  int boxes = (t.z + 63) / 64, joined = runs_joined(l.plan) ? 1 : 0;
+  int boxes = (t.z + 63) / 64, packed = runs_packed(l.plan) ? 1 : 0;
   barrier_expect(l.base + AT_QUERY_FULL + 8 * stage,
-                 (boxes + joined) * QUERY_BYTES);
+                 (boxes + packed) * QUERY_BYTES);
 #pragma unroll 1
   for (int w = 0; w < boxes; w++) load_rows(l, w, stage, at, t.w, at.w);
 #pragma unroll 1
-  for (int w = 0; w < (GUESTS ? WARPGROUPS : 1); w++)
-    tell_tile(l, message + w * 32, t, at, at.w);
-  if (!joined) return;
+  for (int w = 0; w < (TILE_PACKING ? WARPGROUPS : 1); w++)
+    write_tile_message(l, message + w * 32, t, at, at.w);
+  if (!packed) return;
   int head = t.w, batch = at.w;
   at = shared_load(l.plan + 64);
   t = shared_load(l.plan + 48);
   t.w = head;
-  tell_tile(l, message + (WARPGROUPS - 1) * 32, t, at, batch);
+  write_tile_message(l, message + (WARPGROUPS - 1) * 32, t, at, batch);
   load_rows(l, WARPGROUPS - 1, stage, at, head, batch);
 }
 
@@ -338,14 +340,14 @@ DEVICE void load_keys(const loader &l, int4 at) {
       l.base + AT_KEY_EMPTY + 8 * stage, phase_of(l) ^ 1, &l.run.k[0][0], at);
 }
 
-#if PAIRED
+#if PAIRWISE
 #include "templates/hopper/hopper_pair_load.cuh"
 #else
 #include "templates/hopper/hopper_load.cuh"
 #endif
 
 // Ends the stream.
-DEVICE void tell_end(const loader &l) {
+DEVICE void send_end(const loader &l) {
   u32 stage = stage_of(l);
   if (BARE) shared_count(l.base + AT_PACE, 1 << 30); // bare rows may be cleared
                                                      // at once
@@ -354,7 +356,7 @@ DEVICE void tell_end(const loader &l) {
                    tile_number(l) % TILE_SLOTS << BLOCK_TILE |
                    l.hidden << BLOCK_HIDDEN,
                0, 0, 0);
-  tell(l.base, slot_of(l));
+  message_arrive(l.base, slot_of(l));
   wait_stage(l);
   barrier_arrive(l.base + AT_KEY_FULL + 8 * stage);
 }
@@ -373,22 +375,22 @@ DEVICE void load_plans(const hopper_launch &run, u32 base) {
     if (lead || ALL_ARRIVE)
       barrier_arrive(plan_barrier(base, AT_PLAN_EMPTY, plans));
   }
-  if (lead) tell_end(l);
+  if (lead) send_end(l);
 }
 
 // Copies the values, one block for each message. A separate thread does this.
 // Stages of values are released half a block later than those of keys, and the
 // keys must not wait for them.
 DEVICE void load_values(const hopper_launch &run, u32 base) {
-  for (ring<2 * STAGES> told = {0};; told.next()) {
-    u32 slot = told.stage(), stage = slot % STAGES, phase = slot / STAGES;
+  for (ring<2 * STAGES> sent = {0};; sent.next()) {
+    u32 slot = sent.stage(), stage = slot % STAGES, phase = slot / STAGES;
     u32 message = message_of(base, slot);
-    barrier_wait(base + AT_TOLD + 8 * slot, told.phase());
+    barrier_wait(base + AT_MESSAGE_FULL + 8 * slot, sent.phase());
     if (shared_word(message) & BLOCK_END) break;
     load_tile<VALUE_WIDTH, VALUE_CHUNK>(
-        base + AT_VALUE + stage * VALUE_BYTES,
-        base + AT_VALUE_FULL + 8 * stage, base + AT_VALUE_EMPTY + 8 * stage,
-        phase ^ !(LATE_VALUES && stage == STAGES - 1), &run.v[0][0],
+        base + AT_VALUE + stage * VALUE_BYTES, base + AT_VALUE_FULL + 8 * stage,
+        base + AT_VALUE_EMPTY + 8 * stage,
+        phase ^ !(DELAYED_RELEASE && stage == STAGES - 1), &run.v[0][0],
         shared_load(message + 32));
   }
 }

@@ -20,10 +20,11 @@ typedef struct tile {
   int rows;     // 1 .. TILE_ROWS
   int batch;
   int away;     // M minus the number of the batch row's keys
-  short klass, member;
+  short klass, instance;
 } tile;
 
-// A run of keys: `count` keys from `position` on, with the stride of its piece.
+// A run of keys: `count` keys from `position` on, with the stride of its key
+// range.
 typedef struct key_run {
   int position, count;
 } key_run;
@@ -66,11 +67,11 @@ DEVICE int row_at(const hopper_launch *run, const tile *x) {
 // The position from which residues count: 0, or the start of the segment if all
 // branches have the same one.
 DEVICE int base_of(const hopper_launch *run, int position) {
-  return SHIFTS && run->relative ? floor_to(position, run->home) : 0;
+  return SHIFTS && run->relative ? floor_to(position, run->interval) : 0;
 }
 
 // The first position after `at` where one of `segments` begins.
-DEVICE int next_cut(const hopper_launch *run, unsigned segments, int at) {
+DEVICE int next_border(const hopper_launch *run, unsigned segments, int at) {
   int next = HOPPER_FAR;
   for (int i = 0; segments >> i; i++)
     if (segments >> i & 1 && run->segments[i])
@@ -91,7 +92,7 @@ DEVICE void tile_among(const hopper_launch *run, const hopper_class *k, int t,
                        int low, int high, int at, tile *x) {
   x->rows = 0;
   while (low < high) {
-    int end = lesser(next_cut(run, k->cuts, low), high);
+    int end = lesser(next_border(run, k->crossing, low), high);
     int rows = rows_between(first_from(low, at, k->stride), end, k->stride);
     int tiles = (rows + run->tile_rows - 1) / run->tile_rows;
     if (t < tiles) {
@@ -103,7 +104,7 @@ DEVICE void tile_among(const hopper_launch *run, const hopper_class *k, int t,
   }
 }
 
-// Finds tile t of a section: its class (from class c on), member and rows.
+// Finds tile t of a section: its class (from class c on), instance and rows.
 // Returns false if it lies beyond the end of the call.
 DEVICE bool tile_find(const hopper_launch *run, int t, int c, int classes,
                       int section, tile *x) {
@@ -120,20 +121,20 @@ DEVICE bool tile_find(const hopper_launch *run, int t, int c, int classes,
     t -= pair * each;
   }
   int block = section / run->shares;
-  int member = s->member + (section - block * run->shares) * s->share;
+  int instance = s->instance + (section - block * run->shares) * s->share;
   block = block * run->section + pair / s->share;
   x->klass = (short)c;
-  x->member = (short)(member + pair % s->share);
+  x->instance = (short)(instance + pair % s->share);
   x->batch = block / run->periods;
   if (x->batch >= run->batches) return false;
   int away = away_of(run, x->batch);
-  const hopper_member *m = &run->members[x->member];
-  int low = origin_of(run, away) + (SHIFTS ? m->home * run->home : 0) +
+  const hopper_instance *m = &run->instances[x->instance];
+  int low = origin_of(run, away) + (SHIFTS ? m->interval * run->interval : 0) +
             (block - x->batch * run->periods) * run->period;
   int at = k->offset + m->shift + (SHIFTS && run->relative ? low : 0);
-  if (!NESTED && k->cuts) {
+  if (!NESTED && k->crossing) {
     tile_among(run, k, t, greater(low, run->low - away),
-               lesser(low + run->home, run->high - away), at, x);
+               lesser(low + run->interval, run->high - away), at, x);
   } else {
     int cell = t / k->tiles;
     low += cell * k->cell;
@@ -144,22 +145,22 @@ DEVICE bool tile_find(const hopper_launch *run, int t, int c, int classes,
   return x->rows > 0;
 }
 
-// Finds the guests of a tile; false: it has none. Guests are in the last tile
-// of a cell, if their class has that many rows there.
-DEVICE bool guests_find(const hopper_launch *run, const tile *x, tile *guest) {
+// Finds the packed rows of a tile; false: it has none. They are in the last
+// tile of a cell, if their class has that many rows there.
+DEVICE bool packed_find(const hopper_launch *run, const tile *x, tile *packed) {
   const hopper_class *k = &run->classes[x->klass], *g;
-  if (!k->guest) return false;
+  if (!k->packed_class) return false;
   int low = floor_to(x->position, k->cell);
   int high = lesser(low + k->cell, run->high - x->away);
   if (x->position + run->tile_rows * k->stride < high) return false;
-  guest->klass = (short)(k->guest - 1);
-  g = &run->classes[guest->klass];
-  guest->batch = x->batch;
-  guest->away = x->away;
-  guest->member = x->member;
+  packed->klass = (short)(k->packed_class - 1);
+  g = &run->classes[packed->klass];
+  packed->batch = x->batch;
+  packed->away = x->away;
+  packed->instance = x->instance;
   tile_rows(run, g->tiles, greater(low, run->low - x->away), high,
-            g->offset + run->members[x->member].shift, g->stride, guest);
-  return guest->rows > 0;
+            g->offset + run->instances[x->instance].shift, g->stride, packed);
+  return packed->rows > 0;
 }
 
 // ---- keys ------------------------------------------------------------------
@@ -190,13 +191,13 @@ DEVICE int ranked(const hopper_launch *run, int position, unsigned segments,
   return front ? -found : found;
 }
 
-// The positions low .. high - 1 from which a piece may take its keys.
+// The positions low .. high - 1 from which a key range may take its keys.
 typedef struct key_bounds {
   int low, high;
 } key_bounds;
 
 DEVICE key_bounds shared_bounds(const hopper_launch *run, int position,
-                                const hopper_piece *p) {
+                                const hopper_key_range *p) {
   bool left = p->side == HOPPER_SHARED_LEFT;
   bool right = p->side == HOPPER_SHARED_RIGHT;
   key_bounds r;
@@ -207,7 +208,7 @@ DEVICE key_bounds shared_bounds(const hopper_launch *run, int position,
 
 // Assumes a batch row of M keys.
 DEVICE key_bounds bounds_of(const hopper_launch *run, int position,
-                            const hopper_piece *p) {
+                            const hopper_key_range *p) {
   key_bounds r;
   if (!NESTED && p->side >= HOPPER_SHARED)
     return shared_bounds(run, position, p);
@@ -230,16 +231,16 @@ DEVICE key_bounds bounds_of(const hopper_launch *run, int position,
   return r;
 }
 
-// The run of a piece: from the first key that some row of the tile sees to the
-// piece's end. Keys beyond the last row's window stay in the run if this call
-// has rows at their positions. These rows see the keys, so the keys hold valid
-// values. Otherwise the run ends with the window.
+// The run of a key range: from the first key that some row of the tile sees to
+// the key range's end. Keys beyond the last row's window stay in the run if
+// this call has rows at their positions. These rows see the keys, so the keys
+// hold valid values. Otherwise the run ends with the window.
 DEVICE key_run keys_inside(const hopper_launch *run, const tile *x,
-                           const hopper_piece *p, key_bounds in) {
+                           const hopper_key_range *p, key_bounds in) {
   key_run r;
   int last = x->position + (x->rows - 1) * run->classes[x->klass].stride;
-  int at = p->offset + run->members[x->member].shift +
-           base_of(run, x->position);
+  int at =
+      p->offset + run->instances[x->instance].shift + base_of(run, x->position);
   int low = greater(greater(in.low, run->key_low), x->position - p->left);
   int high = lesser(in.high, run->key_high - x->away);
   r.position = first_from(low, at, p->stride);
@@ -251,108 +252,114 @@ DEVICE key_run keys_inside(const hopper_launch *run, const tile *x,
 }
 
 DEVICE key_run keys_of(const hopper_launch *run, const tile *x,
-                       const hopper_piece *p) {
+                       const hopper_key_range *p) {
   return keys_inside(run, x, p, bounds_of(run, x->position, p));
 }
 
 // ---- rows without keys -----------------------------------------------------
 
-// A residue, shifted as in the tables of the member's shape.
-DEVICE int shape_residue(const hopper_launch *run, const hopper_member *m,
+// A residue, shifted as in the tables of the instance's shape.
+DEVICE int shape_residue(const hopper_launch *run, const hopper_instance *m,
                          int residue) {
   int at = residue - m->shift;
   return at < 0 ? at + run->residues : at;
 }
 
 // Whether rows of residue `at` (from shape_residue) are bare. `bare` is the
-// shape's bit set, which repeats, so that `at` may be any number below `turn`.
+// shape's bit set, which repeats, so that `at` may be any number below
+// `bare_period`.
 DEVICE bool is_bare(const hopper_launch *run, unsigned long long bare, int at) {
   return run->residues > HOPPER_PERIOD ? at != 0 : bare >> at & 1;
 }
 // `at` for the row that is `rows` (at most 32) further on.
 DEVICE int bare_behind(const hopper_launch *run, int at, int rows) {
   at += rows;
-  return at < run->turn ? at : at - run->turn;
+  return at < run->bare_period ? at : at - run->bare_period;
 }
 
-// The call's rows low .. high - 1 in one home, or all rows of a batch row if
-// residues do not shift. low may be before the first row. The home's members
-// stand in `by_home` from `member` on.
-typedef struct bare_home {
-  int batch, away, low, high, member;
-} bare_home;
+// The call's rows low .. high - 1 in one interval, or all rows of a batch row
+// if residues do not shift. low may be before the first row. The interval's
+// instances stand in `by_interval` from `instance` on.
+typedef struct bare_interval {
+  int batch, away, low, high, instance;
+} bare_interval;
 
-DEVICE bare_home home_find(const hopper_launch *run, int block) {
-  bare_home x;
-  x.batch = SHIFTS ? block / run->row_homes : block;
+DEVICE bare_interval interval_find(const hopper_launch *run, int block) {
+  bare_interval x;
+  x.batch = SHIFTS ? block / run->row_intervals : block;
   x.away = away_of(run, x.batch);
-  x.low = x.member = 0;
+  x.low = x.instance = 0;
   x.high = run->queries;
   if (SHIFTS && run->shifts) {
-    block -= x.batch * run->row_homes;
-    x.low = origin_of(run, x.away) - run->first + x.away + block * run->home;
-    x.high = lesser(x.high, x.low + run->home);
-    x.member = block % run->homes * run->home_members;
+    block -= x.batch * run->row_intervals;
+    x.low =
+        origin_of(run, x.away) - run->first + x.away + block * run->interval;
+    x.high = lesser(x.high, x.low + run->interval);
+    x.instance = block % run->intervals * run->interval_instances;
   }
   return x;
 }
 
-// The residue of a row in a home.
-DEVICE int row_residue(const hopper_launch *run, const bare_home *x, int row) {
+// The residue of a row in an interval.
+DEVICE int row_residue(const hopper_launch *run, const bare_interval *x,
+                       int row) {
   int position = run->first - x->away + row;
   int n = (position - base_of(run, position)) % run->residues;
   return n < 0 ? n + run->residues : n;
 }
 
-// A span: rows of one member inside a home. `at` is the residue of its first
-// row, from shape_residue.
+// A span: rows of one instance inside an interval. `at` is the residue of its
+// first row, from shape_residue.
 typedef struct bare_span {
-  int row, rows, batch, member, at;
+  int row, rows, batch, instance, at;
 } bare_span;
 
 // Finds span t. The spans of all heads at the same rows follow one another.
 DEVICE bare_span span_find(const hopper_launch *run, int t) {
   bare_span x;
-  int members = run->home_members, place = t / members;
-  int block = place / run->home_spans;
-  bare_home home = home_find(run, block);
-  int row = home.low + (place - block * run->home_spans) * run->span_rows;
-  x.batch = home.batch;
-  x.member = run->by_home[home.member + t - place * members];
+  int instances = run->interval_instances, place = t / instances;
+  int block = place / run->interval_spans;
+  bare_interval interval = interval_find(run, block);
+  int row =
+      interval.low + (place - block * run->interval_spans) * run->span_rows;
+  x.batch = interval.batch;
+  x.instance = run->by_interval[interval.instance + t - place * instances];
   x.row = greater(row, 0);
-  x.rows = lesser(home.high, row + run->span_rows) - x.row;
-  x.at = shape_residue(run, &run->members[x.member],
-                       row_residue(run, &home, x.row));
+  x.rows = lesser(interval.high, row + run->span_rows) - x.row;
+  x.at = shape_residue(run, &run->instances[x.instance],
+                       row_residue(run, &interval, x.row));
   return x;
 }
 
 // A set of boxes: `box_rows` rows of one phase of the tensor maps, of all heads
-// in a home. Either all of these rows of a head are bare or none. The heads are
-// `members` entries of `by_home` from `member` on; 0: nothing to do.
+// in an interval. Either all of these rows of a head are bare or none. The
+// heads are `instances` entries of `by_interval` from `instance` on; 0: nothing
+// to do.
 typedef struct zero_boxes {
-  int row, phase, batch, residue, member, members;
+  int row, phase, batch, residue, instance, instances;
 } zero_boxes;
 
-// Finds set t. The last box of a home ends with the home and repeats some rows
-// of the box before. Only in the last home of all may a box extend beyond the
-// map, where TMA stores nothing.
+// Finds set t. The last box of an interval ends with the interval and repeats
+// some rows of the box before. Only in the last interval of all may a box
+// extend beyond the map, where TMA stores nothing.
 DEVICE zero_boxes boxes_find(const hopper_launch *run, int t) {
   zero_boxes x;
-  int block = t / run->home_boxes;
-  bare_home home = home_find(run, block);
-  t -= block * run->home_boxes;
+  int block = t / run->interval_boxes;
+  bare_interval interval = interval_find(run, block);
+  t -= block * run->interval_boxes;
   int group = t / run->residues, from = group * run->box_rows;
-  int n = home.low + t - group * run->residues;
-  bool some = n + from * run->residues < home.high;
-  x.batch = home.batch;
+  int n = interval.low + t - group * run->residues;
+  bool some = n + from * run->residues < interval.high;
+  x.batch = interval.batch;
   x.row = from;
   x.phase = n;
-  x.residue = row_residue(run, &home, n);
-  x.member = home.member;
-  x.members = some ? run->home_members : 0;
+  x.residue = row_residue(run, &interval, n);
+  x.instance = interval.instance;
+  x.instances = some ? run->interval_instances : 0;
   if (SHIFTS) {
-    int rows = rows_between(n, home.high, run->residues), low = n / run->residues;
-    if (home.high < run->queries) from = lesser(from, rows - run->box_rows);
+    int rows = rows_between(n, interval.high, run->residues),
+        low = n / run->residues;
+    if (interval.high < run->queries) from = lesser(from, rows - run->box_rows);
     x.row = low + from;
     x.phase = n - low * run->residues;
   }
@@ -362,25 +369,25 @@ DEVICE zero_boxes boxes_find(const hopper_launch *run, int t) {
 // ---- rows that need a state ------------------------------------------------
 
 // Returns n / d exactly for 0 <= n < 2^31, from the ratio and shift of d
-// (hopper_keep).
+// (hopper_live_rows).
 DEVICE int quotient_by(int n, unsigned ratio, int shift) {
   return (int)(2ull * n * ratio >> 32 >> shift);
 }
 
 // Whether another pass or shard may still compute a head's row there.
-DEVICE bool is_kept(const hopper_launch *run, int position, int head) {
-  bool kept = run->keep_count < 0;
+DEVICE bool is_live(const hopper_launch *run, int position, int head) {
+  bool kept = run->live_count < 0;
 #ifdef __CUDACC__
 #pragma unroll 1
 #endif
-  for (int i = 0; i < run->keep_count; i++) {
-    const hopper_keep *k = &run->keeps[i];
+  for (int i = 0; i < run->live_count; i++) {
+    const hopper_live_rows *k = &run->live[i];
     int low = quotient_by(position, k->segment_ratio, k->segment_shift) *
               k->segment;
     int inside = position - low;
     int residue = inside - quotient_by(inside, k->dilation_ratio,
                                        k->dilation_shift) * k->dilation;
-    kept |= residue == run->keep_phase[i * run->heads + head] &&
+    kept |= residue == run->live_phase[i * run->heads + head] &&
             (greater(low, position - k->left) < k->low ||
              lesser(low + k->segment, position + k->right + 1) > k->high);
   }

@@ -55,7 +55,7 @@ DIL_INLINE unsigned dil_hash_step(unsigned x, int a) {
 
 /* The Hopper kernel asks many pairs at once: without branches, loads that they
  * share are made once. Elsewhere branches save registers. */
-#if PAIRED
+#if PAIRWISE
 #define DIL_AND &
 #else
 #define DIL_AND &&
@@ -86,7 +86,7 @@ DIL_INLINE float dil_from_bf16(unsigned short x) {
 }
 
 /* Element x of an input; outside, 0. */
-#if PAIRED
+#if PAIRWISE
 static __device__ const float dil_nothing = 0;
 #define DIL_FETCH(stored, x)                                                 \
   bool inside = dil_inside(in, rank, at);                                    \

@@ -53,8 +53,9 @@ static dil_status make_table(const dil_table *from, int32_t pass, bool nested,
   if (!t) return dil_fail(DIL_MEMORY, "no memory for tables of a kernel");
   if (hopper_table_fill(from, pass, code->about.tile_keys, t, reason,
                         sizeof reason)) {
-    t->guests = nested && !t->paired && from->value_dim <= 64 &&
-                code->about.tile_rows == HOPPER_GUEST_TILE; /* like GUESTS */
+    t->packs =
+        nested && !t->pairwise && from->value_dim <= 64 &&
+        code->about.tile_rows == HOPPER_PACKING_ROWS; /* like TILE_PACKING */
     return DIL_OK;
   }
   return dil_fail(DIL_INTERNAL, "Hopper kernels without tables: %s", reason);
@@ -168,18 +169,18 @@ static int64_t state_stride(const cuda_run *r) {
   uint64_t later = 0;
   for (int32_t p = 0; p < t->pass_count; p++)
     if (p != r->opening) later |= t->passes[p].branches;
-  return hopper_keeps_apart(t, later, &place);
+  return hopper_live_stride(t, later, &place);
 }
 
 static void fill_finish(const cuda_run *r, int32_t pass,
                         const hopper_table *table, hopper_launch *l) {
   int how = finish_of(r, pass);
   const hopper_place place = place_of(r, pass);
-  if (how & HOPPER_SOME) hopper_keeps_fill(r->table, r->later, &place, l);
+  if (how & HOPPER_SOME) hopper_live_fill(r->table, r->later, &place, l);
   bool writes = !r->state_o;
-  for (int32_t i = 0; r->state_o && i < table->member_count; i++) {
-    bool chained = r->shard || r->chained[l->members[i].head];
-    l->members[i].finish = (signed char)(chained ? how : 0);
+  for (int32_t i = 0; r->state_o && i < table->instance_count; i++) {
+    bool chained = r->shard || r->chained[l->instances[i].head];
+    l->instances[i].finish = (signed char)(chained ? how : 0);
     writes |= !chained;
   }
   if (!writes) l->early = 0; /* every row keeps its state */
@@ -248,9 +249,9 @@ static const char *leaves(const cuda_run *r, int32_t pass,
   const hopper_table *table = code->memory->table[pass];
   if (c->lengths && !code->memory->nested)
     return "lengths where segments are not nested";
-  if (c->lengths && table->home && table->endless)
+  if (c->lengths && table->interval && table->endless)
     return "lengths where only some branches have segments";
-  if (asking.first < 0 && table->home &&
+  if (asking.first < 0 && table->interval &&
       (table->endless || asking.first + asking.count <= 0))
     return "queries before the first key";
   bool described = maps_can(&c->q) && maps_can(&c->k) && maps_can(&c->v) &&

@@ -37,10 +37,10 @@ bool hopper_tiles_choose(const hopper_table *table, const hopper_place *place,
                          hopper_launch *l);
 
 /* hopper_packing.c: sets in a launch's classes which of them share tiles. */
-void hopper_guests_fill(const hopper_table *table, hopper_launch *l);
+void hopper_packing_fill(const hopper_table *table, hopper_launch *l);
 
 /* hopper_count.c: counts the key blocks that a launch visits, for the fields of
- * dil_cuda_pass. For `paired` tables the counts are -1: only the kernel finds
+ * dil_cuda_pass. For `pairwise` tables the counts are -1: only the kernel finds
  * out. */
 void hopper_count(const hopper_table *table, const hopper_launch *l,
                   int32_t tile_keys, dil_cuda_pass *out);
@@ -48,11 +48,11 @@ void hopper_count(const hopper_table *table, const hopper_launch *l,
 /* hopper_live.c: describes in a launch, whose sizes are set, which rows still
  * need a state. These are the rows that `later` branches select, and in a shard
  * also rows with keys in other parts. */
-void hopper_keeps_fill(const dil_table *table, uint64_t later,
-                       const hopper_place *place, hopper_launch *l);
+void hopper_live_fill(const dil_table *table, uint64_t later,
+                      const hopper_place *place, hopper_launch *l);
 /* The state stride: a divisor of all distances between these rows of one head,
  * so that row / stride is different for each. At least 1. */
-int64_t hopper_keeps_apart(const dil_table *table, uint64_t later,
+int64_t hopper_live_stride(const dil_table *table, uint64_t later,
                            const hopper_place *place);
 /* n / divisor = (2 n * ratio >> 32) >> shift, for 0 <= n < 2^31. */
 void hopper_divide_by(int64_t divisor, unsigned *ratio, short *shift);

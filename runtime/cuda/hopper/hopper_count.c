@@ -31,7 +31,7 @@ static int64_t keys_between(const key_run *r, int32_t stride, int64_t low,
 
 /* The pairs of a run that the tile's rows see, counted row by row. */
 static double pairs_of(const tile *x, int32_t row_stride, const key_run *r,
-                       const hopper_piece *p) {
+                       const hopper_key_range *p) {
   double pairs = 0;
   for (int32_t i = 0; i < x->rows; i++) {
     int64_t at = x->position + (int64_t)i * row_stride;
@@ -44,17 +44,18 @@ static int64_t last_of(const hopper_launch *l, const tile *x) {
   return x->position + (int64_t)(x->rows - 1) * l->classes[x->klass].stride;
 }
 
-/* Counts one piece of a tile, and of its guests if they read it too. Its blocks
- * begin where the first row begins to see and end where the last row stops. */
-static void count_piece(const hopper_launch *l, const tile *x,
-                        const tile *guests, const hopper_piece *p,
+/* Counts one key range of a tile, and of its packed rows if they read it too.
+ * Its blocks begin where the first row begins to see and end where the last row
+ * stops. */
+static void count_range(const hopper_launch *l, const tile *x,
+                        const tile *packed, const hopper_key_range *p,
                         int32_t tile_keys, dil_cuda_pass *sum) {
-  hopper_piece open = *p;
+  hopper_key_range open = *p;
   open.left = open.right = HOPPER_FAR;
   int32_t row_stride = l->classes[x->klass].stride, first = x->position;
   int64_t last = last_of(l, x);
-  if (guests) first = lesser(first, guests->position);
-  if (guests && last_of(l, guests) > last) last = last_of(l, guests);
+  if (packed) first = lesser(first, packed->position);
+  if (packed && last_of(l, packed) > last) last = last_of(l, packed);
   key_run r = keys_of(l, x, p), all = keys_of(l, x, &open);
   int64_t seen = keys_between(&r, p->stride, r.position, last + p->right);
   int64_t visited = blocks_of(seen, tile_keys), whole = 0;
@@ -74,23 +75,23 @@ static void count_piece(const hopper_launch *l, const tile *x,
 
 static void count_tile(const hopper_launch *l, int32_t t, int32_t tile_keys,
                        dil_cuda_pass *sum) {
-  tile x, guests;
+  tile x, packed;
   if (!tile_find(l, t % l->section_tiles, 0, l->class_count,
                  t / l->section_tiles, &x))
     return;
   const hopper_class *k = &l->classes[x.klass];
-  int32_t alone = guests_find(l, &x, &guests) ? k->pieces - k->joined
-                                              : k->pieces;
-  for (int32_t i = 0; i < k->pieces; i++)
-    count_piece(l, &x, i < alone ? NULL : &guests, &l->pieces[k->piece + i],
+  int32_t alone =
+      packed_find(l, &x, &packed) ? k->ranges - k->packed_ranges : k->ranges;
+  for (int32_t i = 0; i < k->ranges; i++)
+    count_range(l, &x, i < alone ? NULL : &packed, &l->ranges[k->range + i],
                 tile_keys, sum);
 }
 
 void hopper_count(const hopper_table *table, const hopper_launch *l,
                   int32_t tile_keys, dil_cuda_pass *out) {
   out->visited = out->masked = out->skipped = out->saved =
-      table->paired ? -1 : 0;
-  if (table->paired) return;
+      table->pairwise ? -1 : 0;
+  if (table->pairwise) return;
   /* an odd step, so that the sample meets every place of a cyclic pattern */
   int32_t step = l->tiles / WALKED * 2 + 1;
   int64_t walked = 0;

@@ -2,7 +2,7 @@
  * passes or shards compute them too, and the distance between such rows.
  *
  * In: branches of the plan and the positions of the keys in this shard. Out:
- * the test that the kernel makes on a row's position (is_kept in
+ * the test that the kernel makes on a row's position (is_live in
  * templates/hopper/hopper_walk.cuh). It may name more rows than are computed
  * later, never fewer. No table grows with the length. */
 #include "hopper.h"
@@ -61,16 +61,17 @@ static int window_of(int64_t bound) {
 
 /* The test for branch b. `away`: only rows with keys in other parts need a
  * state; else all rows of the branch do. */
-static hopper_keep keep_of(const dil_table *t, int32_t b, bool away,
-                           const hopper_launch *l) {
+static hopper_live_rows live_rows_of(const dil_table *t, int32_t b, bool away,
+                                     const hopper_launch *l) {
   const dil_branch *branch = &t->branches[b];
   const dil_predicate window = shared_window(t, b);
-  hopper_keep k = {.segment = HOPPER_FAR, .dilation = (int)branch->dilation,
-                   .left = window_of(window.left),
-                   .right = window_of(window.right),
-                   .low = away ? l->key_low : INT_MAX,
-                   .high = away && l->key_high < l->keys ? l->key_high
-                                                         : INT_MAX};
+  hopper_live_rows k = {.segment = HOPPER_FAR,
+                        .dilation = (int)branch->dilation,
+                        .left = window_of(window.left),
+                        .right = window_of(window.right),
+                        .low = away ? l->key_low : INT_MAX,
+                        .high = away && l->key_high < l->keys ? l->key_high
+                                                              : INT_MAX};
   if (branch->segment && branch->segment < HOPPER_FAR) {
     k.segment = (int)branch->segment;
     hopper_divide_by(k.segment, &k.segment_ratio, &k.segment_shift);
@@ -129,7 +130,8 @@ static uint64_t asked_for(const dil_table *t, uint64_t later,
 /* Whether a launch has room for these branches. */
 static bool have_room(const dil_table *t, uint64_t asked) {
   int32_t count = __builtin_popcountll(asked);
-  return count <= HOPPER_KEEPS && count * t->heads <= HOPPER_PHASES;
+  return count <= HOPPER_LIVE_BRANCHES &&
+         count * t->heads <= HOPPER_LIVE_PHASES;
 }
 
 /* A divisor of the distances between all rows of a head that these branches
@@ -149,7 +151,7 @@ static int64_t distance_of(const dil_table *t, uint64_t asked, int32_t head,
   return apart;
 }
 
-int64_t hopper_keeps_apart(const dil_table *t, uint64_t later,
+int64_t hopper_live_stride(const dil_table *t, uint64_t later,
                            const hopper_place *at) {
   uint64_t asked = asked_for(t, later, at);
   int64_t apart = 0;
@@ -159,20 +161,20 @@ int64_t hopper_keeps_apart(const dil_table *t, uint64_t later,
   return apart ? minimum(apart, at->rows) : at->rows;
 }
 
-void hopper_keeps_fill(const dil_table *t, uint64_t later,
-                       const hopper_place *at, hopper_launch *l) {
+void hopper_live_fill(const dil_table *t, uint64_t later,
+                      const hopper_place *at, hopper_launch *l) {
   uint64_t asked = asked_for(t, later, at);
   if (!have_room(t, asked)) {
-    l->keep_count = -1;
+    l->live_count = -1;
     return;
   }
-  l->keep_count = __builtin_popcountll(asked);
-  hopper_keep *k = l->keeps;
-  short *phase = l->keep_phase;
+  l->live_count = __builtin_popcountll(asked);
+  hopper_live_rows *k = l->live;
+  short *phase = l->live_phase;
   for (int32_t b = 0; b < t->branch_count; b++) {
     const dil_branch *branch = &t->branches[b];
     if (!(asked >> b & 1)) continue;
-    *k++ = keep_of(t, b, !(later >> b & 1), l);
+    *k++ = live_rows_of(t, b, !(later >> b & 1), l);
     for (int32_t h = 0; h < t->heads; h++, phase++) {
       bool served = branch->head_first <= h && h <= branch->head_last;
       *phase = served ? (short)branch->phase[h] : -1;

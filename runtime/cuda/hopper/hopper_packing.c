@@ -1,9 +1,9 @@
-/* hopper_packing.c - finds guests: the last rows of a class that share a tile
+/* hopper_packing.c - tile packing: the last rows of a class may share a tile
  * with another class (see hopper_class).
  *
  * In: a launch with the tables of its pass and the height of its tiles. Out: in
- * its classes, which class has guests of which other class. The rows of a cell
- * rarely fill its last tile. For example, in LongNet's segments of 2048
+ * its classes, which class has packed rows of which other class. The rows of a
+ * cell rarely fill its last tile. For example, in LongNet's segments of 2048
  * (arXiv:2307.02486) one class leaves 64 rows of 192. Two other classes leave
  * 128 rows, which read the same keys and some more. All follows from the tables
  * by arithmetic. */
@@ -25,26 +25,27 @@ static int64_t rest_at(const hopper_launch *l, const hopper_class *k) {
 }
 
 /* The keys of a whole cell that a class reads: their residues modulo the
- * launch's `residues`. `pieces` counts the pieces that hold them, from the
+ * launch's `residues`. `ranges` counts the key ranges that hold them, from the
  * class's last on. False: some key would come twice, or residues do not repeat
  * evenly. */
 typedef struct cell_keys {
   uint64_t residues;
-  int32_t pieces;
+  int32_t ranges;
 } cell_keys;
 
 static bool keys_of_cell(const hopper_launch *l, const hopper_class *k,
                          cell_keys *to) {
   *to = (cell_keys){0};
-  while (to->pieces < k->pieces) {
-    const hopper_piece *p = &l->pieces[k->piece + k->pieces - 1 - to->pieces];
+  while (to->ranges < k->ranges) {
+    const hopper_key_range *p =
+        &l->ranges[k->range + k->ranges - 1 - to->ranges];
     if (p->side != HOPPER_WHOLE || p->outer != k->cell) break;
     if (l->residues % p->stride) return false;
     for (int32_t x = p->offset; x < l->residues; x += p->stride) {
       if (to->residues >> x & 1) return false;
       to->residues |= 1ull << x;
     }
-    to->pieces++;
+    to->ranges++;
   }
   return true;
 }
@@ -54,56 +55,57 @@ static bool keys_of_cell(const hopper_launch *l, const hopper_class *k,
  * key. */
 static bool sees_back(const hopper_launch *l, const hopper_class *k,
                       int32_t right) {
-  for (int32_t i = k->piece; i < k->piece + k->pieces; i++)
-    if (l->pieces[i].left != HOPPER_FAR || l->pieces[i].right < 0 ||
-        l->pieces[i].right != right)
+  for (int32_t i = k->range; i < k->range + k->ranges; i++)
+    if (l->ranges[i].left != HOPPER_FAR || l->ranges[i].right < 0 ||
+        l->ranges[i].right != right)
       return false;
   return true;
 }
 
-/* Whether a class has uncut cells that fit the call, and neither has guests nor
- * is one. */
+/* Whether a class has cells of one length that fit the call, and neither has
+ * packed rows nor is packed itself. */
 static bool is_free(const hopper_launch *l, const hopper_class *k) {
-  return k->cell && k->cell <= l->span && !k->cuts && !k->guest && !k->joins;
+  return k->cell && k->cell <= l->span && !k->crossing && !k->packed_class &&
+         !k->is_packed;
 }
 
-/* Whether the last rows of g may be guests in k's last tile. Where the ends of
- * the call cut a cell, k has rows in that tile if g has any. */
-static bool may_join(const hopper_launch *l, const hopper_class *k,
+/* Whether the last rows of g may be packed into k's last tile. Where the ends
+ * of the call cut a cell, k has rows in that tile if g has any. */
+static bool may_pack(const hopper_launch *l, const hopper_class *k,
                      const hopper_class *g) {
-  cell_keys host, own;
-  int32_t right = l->pieces[k->piece].right;
-  int64_t rest = rest_of(l, k), guests = rest_of(l, g);
+  cell_keys whole, own;
+  int32_t right = l->ranges[k->range].right;
+  int64_t rest = rest_of(l, k), packed = rest_of(l, g);
   if (g->shape != k->shape || g->cell != k->cell || g->cell % g->stride ||
-      k->cell % k->stride || k->pieces > RUNS)
+      k->cell % k->stride || k->ranges > RUNS)
     return false;
-  if (!rest || rest > l->tile_rows - 64 || !guests || guests > 64 ||
+  if (!rest || rest > l->tile_rows - 64 || !packed || packed > 64 ||
       rest_at(l, g) <= rest_at(l, k) + k->stride)
     return false;
-  for (int32_t i = g->piece; i < g->piece + g->pieces; i++)
-    if (l->pieces[i].bias != 0) return false;
+  for (int32_t i = g->range; i < g->range + g->ranges; i++)
+    if (l->ranges[i].bias != 0) return false;
   return sees_back(l, k, right) && sees_back(l, g, right) &&
-         keys_of_cell(l, k, &host) && keys_of_cell(l, g, &own) &&
-         own.pieces == g->pieces && own.residues == host.residues;
+         keys_of_cell(l, k, &whole) && keys_of_cell(l, g, &own) &&
+         own.ranges == g->ranges && own.residues == whole.residues;
 }
 
-static void join(hopper_launch *l, hopper_class *k, int32_t guest) {
+static void packing_set(hopper_launch *l, hopper_class *k, int32_t packed) {
   cell_keys keys;
   keys_of_cell(l, k, &keys);
-  k->guest = (short)(guest + 1);
-  k->joined = (short)keys.pieces;
-  l->classes[guest].joins = 1;
+  k->packed_class = (short)(packed + 1);
+  k->packed_ranges = (short)keys.ranges;
+  l->classes[packed].is_packed = 1;
 }
 
-void hopper_guests_fill(const hopper_table *table, hopper_launch *l) {
-  if (!table->guests || l->shard || !table->home || table->relative ||
-      l->residues > HOPPER_PERIOD || l->tile_rows != HOPPER_GUEST_TILE)
+void hopper_packing_fill(const hopper_table *table, hopper_launch *l) {
+  if (!table->packs || l->shard || !table->interval || table->relative ||
+      l->residues > HOPPER_PERIOD || l->tile_rows != HOPPER_PACKING_ROWS)
     return;
   for (int32_t i = 0; i < l->class_count; i++)
     for (int32_t g = 0; g < l->class_count; g++) {
       hopper_class *k = &l->classes[i];
       if (g != i && is_free(l, k) && is_free(l, &l->classes[g]) &&
-          may_join(l, k, &l->classes[g]))
-        join(l, k, g);
+          may_pack(l, k, &l->classes[g]))
+        packing_set(l, k, g);
     }
 }

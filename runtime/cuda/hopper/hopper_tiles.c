@@ -11,48 +11,50 @@
 #include <math.h>
 #include <string.h>
 
-/* Copies the classes of the table and finds the guests among their rows. */
+/* Copies the classes of the table and finds the packed rows among their
+ * rows. */
 static void fill_classes(const hopper_table *table, hopper_launch *l) {
   memcpy(l->classes, table->classes, sizeof l->classes);
-  hopper_guests_fill(table, l);
+  hopper_packing_fill(table, l);
 }
 
 static void fill_tables(const hopper_table *table, hopper_launch *l) {
-  memcpy(l->pieces, table->pieces, sizeof l->pieces);
-  memcpy(l->members, table->members, sizeof l->members);
+  memcpy(l->ranges, table->ranges, sizeof l->ranges);
+  memcpy(l->instances, table->instances, sizeof l->instances);
   memcpy(l->shapes, table->shapes, sizeof l->shapes);
-  memcpy(l->by_home, table->by_home, sizeof l->by_home);
+  memcpy(l->by_interval, table->by_interval, sizeof l->by_interval);
   memcpy(l->segments, table->segments, sizeof l->segments);
   l->class_count = table->class_count;
-  l->member_count = table->member_count;
+  l->instance_count = table->instance_count;
   l->relative = table->relative;
   l->residues = table->residues;
-  l->turn = (int)maximum(1, HOPPER_PERIOD / l->residues) * l->residues;
+  l->bare_period = (int)maximum(1, HOPPER_PERIOD / l->residues) * l->residues;
 }
 
 static int64_t parts(int64_t n, int64_t size) { return (n + size - 1) / size; }
 
-/* The tiles of a home that several segments cut into cells. Each border makes
- * at most one tile more. */
+/* The tiles of an interval that several segments cut into cells. Each border
+ * makes at most one tile more. */
 static int64_t crossing_tiles(const hopper_launch *l, const hopper_class *k,
                               int64_t length) {
   int64_t tiles = parts(parts(length, k->stride), l->tile_rows);
   for (int32_t i = 0; i < HOPPER_SEGMENTS; i++)
-    if (k->cuts >> i & 1) tiles += parts(length, l->segments[i]);
+    if (k->crossing >> i & 1) tiles += parts(length, l->segments[i]);
   return tiles;
 }
 
-/* Sets the cells of a home and the tiles of a cell. Returns the tiles of one
- * block, (batch row, period), over all its members. */
+/* Sets the cells of an interval and the tiles of a cell. Returns the tiles of
+ * one block, (batch row, period), over all its instances. */
 static int64_t count_tiles(const hopper_launch *l, hopper_class *k) {
   int64_t span = l->span, length = k->cell ? minimum(k->cell, span) : span;
   k->tiles = (int)parts(parts(length, k->stride), l->tile_rows);
   k->cells = 1;
-  if (k->cuts) k->tiles = (int)crossing_tiles(l, k, length);
+  if (k->crossing)
+    k->tiles = (int)crossing_tiles(l, k, length);
   else if (k->cell)
-    k->cells = (int)minimum(l->home / k->cell, parts(span, k->cell));
+    k->cells = (int)minimum(l->interval / k->cell, parts(span, k->cell));
   if (!k->cell) k->cell = (int)span;
-  if (k->joins) k->tiles--;
+  if (k->is_packed) k->tiles--;
   return (int64_t)l->shapes[k->shape].share * k->cells * k->tiles;
 }
 
@@ -73,20 +75,20 @@ static row_span seeing_rows(int64_t low, int64_t high, int64_t segment,
   return s;
 }
 
-/* Whether rows to compute may see a key that exists here, through piece p in a
- * segment of this length. */
-static bool segment_sees(const hopper_launch *l, const hopper_piece *p,
+/* Whether rows to compute may see a key that exists here, through key range p
+ * in a segment of this length. */
+static bool segment_sees(const hopper_launch *l, const hopper_key_range *p,
                          int64_t segment) {
   row_span s = seeing_rows(l->key_low, l->key_high, segment, p->left, p->right);
   return s.low < l->high && s.high > l->low;
 }
 
-/* The same over all pieces of a class. If no row of a class sees a key, its
+/* The same over all key ranges of a class. If no row of a class sees a key, its
  * rows keep their state and it has no tiles. */
 static bool class_sees(const hopper_launch *l, const hopper_class *k) {
   bool sees = false;
-  for (int32_t n = k->piece; n < k->piece + k->pieces && !sees; n++) {
-    const hopper_piece *p = &l->pieces[n];
+  for (int32_t n = k->range; n < k->range + k->ranges && !sees; n++) {
+    const hopper_key_range *p = &l->ranges[n];
     if (p->side < HOPPER_SHARED) sees = segment_sees(l, p, p->outer);
     for (int32_t i = 0; p->side >= HOPPER_SHARED && i < HOPPER_SEGMENTS; i++)
       sees |= (p->outer >> i & 1) && segment_sees(l, p, l->segments[i]);
@@ -114,8 +116,8 @@ static int64_t number_tiles(hopper_launch *l, int64_t blocks) {
 static double visits_of(const hopper_table *table, const hopper_launch *l,
                         const hopper_class *k) {
   double blocks = 0;
-  for (int32_t i = k->piece; i < k->piece + k->pieces; i++) {
-    const hopper_piece *p = &l->pieces[i];
+  for (int32_t i = k->range; i < k->range + k->ranges; i++) {
+    const hopper_key_range *p = &l->ranges[i];
     double length = l->keys;
     if (p->side < HOPPER_SHARED && p->outer)
       length = fmin(length, p->outer - (p->side ? p->inner : 0));
@@ -128,19 +130,19 @@ static double visits_of(const hopper_table *table, const hopper_launch *l,
 }
 
 /* Sets the size of sets of boxes of zeros; returns the number of sets of a
- * home. 0: zeros are not stored in boxes. `paired` kernels lack the shared
- * memory for them. Some homes are too short for a box or begin before the first
- * row. Sets of wide heads are low, like their boxes. */
+ * interval. 0: zeros are not stored in boxes. `pairwise` kernels lack the
+ * shared memory for them. Some intervals are too short for a box or begin
+ * before the first row. Sets of wide heads are low, like their boxes. */
 static int64_t count_boxes(const hopper_table *table, const hopper_place *at,
-                           hopper_launch *l, int64_t home) {
-  int64_t tall = home / l->residues;
+                           hopper_launch *l, int64_t interval) {
+  int64_t tall = interval / l->residues;
   if (!l->shifts) tall = table->narrow ? HOPPER_TALL_ROWS : HOPPER_BOX_ROWS;
   tall = minimum(tall, HOPPER_TALL_ROWS) / HOPPER_BOX_ROWS * HOPPER_BOX_ROWS;
   l->box_rows = (int)tall;
   l->box_rest = l->queries % l->residues;
-  if (table->paired || !tall) return 0;
+  if (table->pairwise || !tall) return 0;
   if (l->shifts && (at->low > 0 || at->shorter)) return 0;
-  return parts(home, tall * l->residues) * l->residues;
+  return parts(interval, tall * l->residues) * l->residues;
 }
 
 /* Plans how bare rows are cleared, a little faster than keys are multiplied:
@@ -150,37 +152,38 @@ static bool fill_bare(const hopper_table *table, const hopper_place *at,
                       hopper_launch *l, int64_t blocks) {
   enum { SHORT_SPAN = 1024, LONG_SPAN = 4096 };
   double visits = 1;
-  l->shifts = l->homes > 1 || l->relative;
-  int64_t home = l->shifts ? l->home : l->queries, most = INT32_MAX / 2;
-  int64_t row_homes = l->shifts ? (int64_t)l->periods * l->homes : 1;
-  int64_t homes = row_homes * l->batches;
-  int64_t boxes = count_boxes(table, at, l, home);
+  l->shifts = l->intervals > 1 || l->relative;
+  int64_t interval = l->shifts ? l->interval : l->queries, most = INT32_MAX / 2;
+  int64_t row_intervals = l->shifts ? (int64_t)l->periods * l->intervals : 1;
+  int64_t intervals = row_intervals * l->batches;
+  int64_t boxes = count_boxes(table, at, l, interval);
   l->span_rows = boxes ? LONG_SPAN : SHORT_SPAN;
-  int64_t spans = parts(home, l->span_rows);
-  if (spans * homes > most / l->home_members || boxes > most / homes)
+  int64_t spans = parts(interval, l->span_rows);
+  if (spans * intervals > most / l->interval_instances ||
+      boxes > most / intervals)
     return false;
   for (int32_t i = 0; i < l->class_count; i++)
     visits += visits_of(table, l, &l->classes[i]) * l->classes[i].cells *
-              l->classes[i].tiles * l->shapes[l->classes[i].shape].members *
+              l->classes[i].tiles * l->shapes[l->classes[i].shape].instances *
               (double)blocks;
-  l->row_homes = (int)row_homes;
-  l->home_spans = (int)spans;
-  l->home_boxes = (int)boxes;
-  l->spans = (int)(spans * homes * l->home_members);
-  l->boxes = (int)(boxes * homes);
+  l->row_intervals = (int)row_intervals;
+  l->interval_spans = (int)spans;
+  l->interval_boxes = (int)boxes;
+  l->spans = (int)(spans * intervals * l->interval_instances);
+  l->boxes = (int)(boxes * intervals);
   l->clear_pace = (float)(visits / HOPPER_AHEAD /
                           (double)maximum(l->spans, l->boxes));
   return true;
 }
 
-/* Cuts the members of each shape into `shares` shares; false: some do not
+/* Cuts the instances of each shape into `shares` shares; false: some do not
  * divide evenly. */
 static bool set_shares(hopper_launch *l, int64_t shares) {
   bool even = true;
   l->shares = (int)shares;
   for (int32_t i = 0; i < HOPPER_SHAPES; i++) {
-    even &= l->shapes[i].members % shares == 0;
-    l->shapes[i].share = (short)(l->shapes[i].members / shares);
+    even &= l->shapes[i].instances % shares == 0;
+    l->shapes[i].share = (short)(l->shapes[i].instances / shares);
   }
   return even;
 }
@@ -191,7 +194,7 @@ static bool set_shares(hopper_launch *l, int64_t shares) {
  * section holds all tiles. `each`: tiles of a block. */
 static void choose_sections(hopper_launch *l, int64_t blocks, int64_t each) {
   enum { MANY = 2048, FEW = 256 };
-  int64_t shares = minimum(each / FEW, HOPPER_MEMBERS);
+  int64_t shares = minimum(each / FEW, HOPPER_INSTANCES);
   l->section = (int)blocks;
   if (l->spread || each * blocks < MANY) return;
   l->section = (int)minimum(blocks, parts(FEW, each));
@@ -261,7 +264,7 @@ hopper_place hopper_place_shard(const dil_table *table, int32_t pass,
 static int64_t span_of(const hopper_table *table, const hopper_place *at,
                        const hopper_launch *l) {
   if (!at->shorter) return at->high - l->origin;
-  return table->home ? minimum(at->M, at->rows - 1 + l->period) : at->rows;
+  return table->interval ? minimum(at->M, at->rows - 1 + l->period) : at->rows;
 }
 
 static void fill_place(const hopper_table *table, const hopper_place *at,
@@ -276,10 +279,11 @@ static void fill_place(const hopper_table *table, const hopper_place *at,
   l->key_low = (int)at->key_low;
   l->key_high = (int)at->key_high;
   l->period = (int)(table->period ? table->period : at->high - at->low);
-  l->home = (int)(table->home ? table->home : at->high - at->low);
-  l->homes = l->home ? l->period / l->home : 1; /* 0: there are no rows */
-  l->home_members = l->member_count / l->homes;
-  if (table->home) {
+  l->interval = (int)(table->interval ? table->interval : at->high - at->low);
+  l->intervals =
+      l->interval ? l->period / l->interval : 1; /* 0: there are no rows */
+  l->interval_instances = l->instance_count / l->intervals;
+  if (table->interval) {
     l->grid = l->period;
     l->origin = (int)(maximum(at->low, 0) / l->period * l->period);
     l->early = (int)(at->shorter ? at->rows : maximum(-at->first, 0));
@@ -313,9 +317,10 @@ static double time_of(const hopper_launch *l, int64_t processors) {
     const hopper_class *k = &l->classes[i];
     if (l->shard && !class_sees(l, k)) continue;
     int64_t tall = parts(minimum(k->cell, l->span), k->stride);
-    double cells = (double)l->shapes[k->shape].members * k->cells *
+    double cells = (double)l->shapes[k->shape].instances * k->cells *
                    l->batches * l->periods;
-    int64_t rest = k->joins ? 0 : tall % l->tile_rows + (k->guest ? 64 : 0);
+    int64_t rest =
+        k->is_packed ? 0 : tall % l->tile_rows + (k->packed_class ? 64 : 0);
     work += cells * ((double)(tall / l->tile_rows) * one +
                      hopper_block_time(rest));
   }

@@ -30,12 +30,12 @@ static plan *plan_of(const subject *s, unsigned force) {
 }
 
 /* Masks and scores of 16-bit elements have a kernel of their own on Hopper. */
-static const char *const paired[] = {"longformer", "blocksparse", "alibi",
-                                     "softcap", "documents"};
+static const char *const pairwise[] = {"longformer", "blocksparse", "alibi",
+                                       "softcap", "documents"};
 
-static void expect_paired(const gpu_codes *codes, const char *name) {
-  for (size_t i = 0; i < sizeof paired / sizeof paired[0]; i++)
-    if (strstr(name, paired[i]))
+static void expect_pairwise(const gpu_codes *codes, const char *name) {
+  for (size_t i = 0; i < sizeof pairwise / sizeof pairwise[0]; i++)
+    if (strstr(name, pairwise[i]))
       ck_assert_msg(strstr(codes->code[0].variant, "hopper pairs") != NULL,
                     "%s: %s comes first", name, codes->code[0].variant);
 }
@@ -48,7 +48,7 @@ static void compile(const plan *p, int32_t arch, const char *name) {
                 dil_last_error());
   ck_assert_int_ge(codes.count, 1);
   ck_assert_str_eq(codes.code[codes.count - 1].family, "general");
-  if (arch == 90) expect_paired(&codes, name);
+  if (arch == 90) expect_pairwise(&codes, name);
   for (int32_t i = 0; i < codes.count; i++) {
     ck_assert_msg(codes.code[i].size > 4 &&
                       !memcmp(codes.code[i].cubin, "\177ELF", 4),

@@ -39,7 +39,7 @@ typedef struct walked {
 
 /* Of one block, whose first key has number `from` in its run. */
 static int32_t pairs_in(const tile *x, int32_t row_stride,
-                        const hopper_piece *p, key_run r, int32_t from) {
+                        const hopper_key_range *p, key_run r, int32_t from) {
   int32_t pairs = 0;
   for (int32_t i = 0; i < x->rows; i++)
     for (int32_t n = from; n < r.count && n < from + KEYS; n++) {
@@ -50,15 +50,16 @@ static int32_t pairs_in(const tile *x, int32_t row_stride,
   return pairs;
 }
 
-static void walk_piece(const hopper_launch *l, const tile *x,
-                       const tile *guests, const hopper_piece *p, walked *w) {
+static void walk_range(const hopper_launch *l, const tile *x,
+                       const tile *packed, const hopper_key_range *p,
+                       walked *w) {
   int32_t stride = l->classes[x->klass].stride, seen = 0;
   key_run r = keys_of(l, x, p);
   for (int32_t from = 0; from < r.count; from += KEYS) {
     int32_t pairs = pairs_in(x, stride, p, r, from), rows = x->rows;
-    if (guests) {
-      pairs += pairs_in(guests, l->classes[guests->klass].stride, p, r, from);
-      rows += guests->rows;
+    if (packed) {
+      pairs += pairs_in(packed, l->classes[packed->klass].stride, p, r, from);
+      rows += packed->rows;
     }
     if (pairs) seen = from / KEYS + 1;
     w->pairs += pairs;
@@ -69,17 +70,17 @@ static void walk_piece(const hopper_launch *l, const tile *x,
 }
 
 static void walk_all(const hopper_launch *l, walked *w) {
-  tile x, guests;
+  tile x, packed;
   for (int32_t t = 0; t < l->tiles; t++) {
     if (!tile_find(l, t % l->section_tiles, 0, l->class_count,
                    t / l->section_tiles, &x))
       continue;
     const hopper_class *k = &l->classes[x.klass];
-    bool joined = guests_find(l, &x, &guests);
-    for (int32_t i = 0; i < k->pieces; i++)
-      walk_piece(l, &x,
-                 joined && i >= k->pieces - k->joined ? &guests : NULL,
-                 &l->pieces[k->piece + i], w);
+    bool packs = packed_find(l, &x, &packed);
+    for (int32_t i = 0; i < k->ranges; i++)
+      walk_range(l, &x,
+                 packs && i >= k->ranges - k->packed_ranges ? &packed : NULL,
+                 &l->ranges[k->range + i], w);
   }
 }
 
@@ -87,31 +88,34 @@ static void walk_all(const hopper_launch *l, walked *w) {
 static bool list_check(hopper_list *s) {
   char reason[128];
   walked w = {0};
-  dil_cuda_pass told = {0};
+  dil_cuda_pass counted = {0};
   bool sums = s->table.combine == DIL_COMBINE_SOFTMAX;
   if (s->B * s->N * s->M * HEADS * s->table.branch_count > 4 * PAIRS ||
       !hopper_table_fill(&s->table, 0, KEYS, &s->made, reason, sizeof reason) ||
-      (s->N > s->M && s->made.endless && s->made.home))
+      (s->N > s->M && s->made.endless && s->made.interval))
     return false;
   s->place = hopper_place_whole(s->B, s->N, s->M);
-  s->made.guests = random_to(4);
+  s->made.packs = random_to(4);
   memset(&s->launch, 0, sizeof s->launch);
   ck_assert(hopper_tiles_choose(&s->made, &s->place, 192, 4, &s->launch));
-  hopper_count(&s->made, &s->launch, KEYS, &told);
-  if (s->made.paired) {
-    ck_assert_msg(told.visited < 0, "%s", list_describe(s));
+  hopper_count(&s->made, &s->launch, KEYS, &counted);
+  if (s->made.pairwise) {
+    ck_assert_msg(counted.visited < 0, "%s", list_describe(s));
     return true;
   }
   walk_all(&s->launch, &w);
-  bool agrees = w.gaps ? told.visited >= w.visited : told.visited == w.visited;
+  bool agrees =
+      w.gaps ? counted.visited >= w.visited : counted.visited == w.visited;
   ck_assert_msg(agrees, "%s: %.0f visited, not %.0f", list_describe(s),
-                told.visited, w.visited);
-  ck_assert_msg(told.masked == told.visited - w.whole, "%s: %.0f whole, not "
-                "%.0f", list_describe(s), told.visited - told.masked, w.whole);
-  ck_assert_msg(!sums || told.saved == pairs_of(s) - w.pairs,
+                counted.visited, w.visited);
+  ck_assert_msg(counted.masked == counted.visited - w.whole,
+                "%s: %.0f whole, not "
+                "%.0f",
+                list_describe(s), counted.visited - counted.masked, w.whole);
+  ck_assert_msg(!sums || counted.saved == pairs_of(s) - w.pairs,
                 "%s: %.0f saved of %.0f, %.0f are left", list_describe(s),
-                told.saved, pairs_of(s), w.pairs);
-  ck_assert(!told.estimated);
+                counted.saved, pairs_of(s), w.pairs);
+  ck_assert(!counted.estimated);
   return true;
 }
 
@@ -138,7 +142,7 @@ START_TEST(samples) {
   static const known_shape many = {1, MANY, MANY, 2, {2048, 4096}, {1, 2}};
   static const known_shape some = {1, SOME, SOME, 2, {2048, 4096}, {1, 2}};
   const known_shape *const both[] = {&some, &many};
-  dil_cuda_pass told[2] = {{0}, {0}};
+  dil_cuda_pass counted[2] = {{0}, {0}};
   char reason[128];
   for (int32_t i = 0; i < 2; i++) {
     hopper_list *s = list_known(both[i], DIL_COMBINE_SOFTMAX, true);
@@ -148,14 +152,14 @@ START_TEST(samples) {
                                 sizeof reason));
     s->place = hopper_place_whole(s->B, s->N, s->M);
     ck_assert(hopper_tiles_fill(&s->made, &s->place, 192, &s->launch));
-    hopper_count(&s->made, &s->launch, KEYS, &told[i]);
+    hopper_count(&s->made, &s->launch, KEYS, &counted[i]);
     free(s);
   }
-  ck_assert(!told[0].estimated && told[1].estimated);
-  ck_assert_double_eq_tol(told[1].visited / told[0].visited, 32, 0.3);
-  ck_assert_double_eq_tol(told[1].masked / told[0].masked, 32, 0.3);
-  ck_assert_double_eq_tol(told[1].skipped / told[0].skipped, 32, 0.3);
-  ck_assert_double_eq_tol(told[1].saved / told[0].saved, 32, 0.3);
+  ck_assert(!counted[0].estimated && counted[1].estimated);
+  ck_assert_double_eq_tol(counted[1].visited / counted[0].visited, 32, 0.3);
+  ck_assert_double_eq_tol(counted[1].masked / counted[0].masked, 32, 0.3);
+  ck_assert_double_eq_tol(counted[1].skipped / counted[0].skipped, 32, 0.3);
+  ck_assert_double_eq_tol(counted[1].saved / counted[0].saved, 32, 0.3);
 }
 END_TEST
 

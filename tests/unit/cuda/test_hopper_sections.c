@@ -1,7 +1,7 @@
-/* test_hopper_sections.c - how the tiles of a call of the Hopper kernels are cut
- * and dealt out: as high as fills the processors, in sections where they are
- * many, rows of one class as guests in another's tiles. Every row must be of one
- * tile. No GPU is needed. */
+/* test_hopper_sections.c - how the tiles of a call of the Hopper kernels are
+ * cut and dealt out: as high as fills the processors, in sections where they
+ * are many, rows of one class as packed rows in another's tiles. Every row must
+ * be of one tile. No GPU is needed. */
 #include "tests/support/hopper_lists.h"
 #include "tests/support/suite.h"
 #include <check.h>
@@ -33,8 +33,8 @@ START_TEST(heights) {
 }
 END_TEST
 
-/* Rows of all tiles, each of them of one; how many of those are guests. */
-static int64_t count_rows(const hopper_list *s, int64_t *guests) {
+/* Rows of all tiles, each of them of one; how many of those are packed rows. */
+static int64_t count_rows(const hopper_list *s, int64_t *packed) {
   const hopper_launch *l = &s->launch;
   unsigned char *seen = calloc((size_t)(s->B * HEADS * s->N), 1);
   int64_t rows = 0, twice = 0;
@@ -43,11 +43,12 @@ static int64_t count_rows(const hopper_list *s, int64_t *guests) {
     if (!tile_find(l, t % l->section_tiles, 0, l->class_count,
                    t / l->section_tiles, x))
       continue;
-    int32_t all = guests_find(l, x, x + 1) ? 2 : 1;
+    int32_t all = packed_find(l, x, x + 1) ? 2 : 1;
     for (int32_t i = 0; i < all; i++)
-      for (int32_t n = 0; n < x[i].rows; n++, rows++, *guests += i)
+      for (int32_t n = 0; n < x[i].rows; n++, rows++, *packed += i)
         twice += seen[((int64_t)x[i].batch * HEADS +
-                       l->members[x[i].member].head) * s->N +
+                       l->instances[x[i].instance].head) *
+                          s->N +
                       x[i].position + n * l->classes[x[i].klass].stride]++;
   }
   free(seen);
@@ -60,7 +61,7 @@ START_TEST(sections) {
   static const struct {
     known_shape list;
     int32_t section, shares;
-    int64_t guests; /* rows: of LongNet 64 of each segment and head */
+    int64_t packed; /* rows: of LongNet 64 of each segment and head */
   } wanted[] = {
       {{1, 16384, 16384, 3, {2048, 4096, 8192}, {1, 2, 4}}, 2, 1, 2048},
       {{1, 99000, 99000, 3, {2048, 4096, 8192}, {1, 2, 4}}, 2, 1, 12288},
@@ -70,19 +71,19 @@ START_TEST(sections) {
   hopper_list *s =
       list_known(&wanted[_i].list, DIL_COMBINE_SOFTMAX, true);
   char reason[128];
-  int64_t guests = 0;
+  int64_t packed = 0;
   for (int32_t b = 0; b < s->table.branch_count; b++)
     s->branch[b].predicate = 0;
   s->predicate[0] = (dil_predicate){DIL_ENDLESS, 0, false};
   ck_assert(hopper_table_fill(&s->table, 0, 128, &s->made, reason,
                               sizeof reason));
   s->place = hopper_place_whole(s->B, s->N, s->M);
-  s->made.guests = true;
+  s->made.packs = true;
   ck_assert(hopper_tiles_fill(&s->made, &s->place, 192, &s->launch));
   ck_assert_int_eq(s->launch.section, wanted[_i].section);
   ck_assert_int_eq(s->launch.shares, wanted[_i].shares);
-  ck_assert_int_eq(count_rows(s, &guests), s->B * HEADS * s->N);
-  ck_assert_int_eq(guests, wanted[_i].guests);
+  ck_assert_int_eq(count_rows(s, &packed), s->B * HEADS * s->N);
+  ck_assert_int_eq(packed, wanted[_i].packed);
   free(s);
 }
 END_TEST

@@ -96,14 +96,14 @@ static void fill_launch(scene *s, int32_t pass, uint64_t later,
   memset(l, 0, sizeof *l);
   ck_assert(hopper_tiles_fill(&s->made[pass], &at, height, l));
   l->heads = HEADS;
-  hopper_keeps_fill(t, later, &at, l);
+  hopper_live_fill(t, later, &at, l);
 }
 
 /* Whether a tile has keys here: without any its rows stand as they are. */
 static bool has_keys(const hopper_launch *l, const tile *x) {
   const hopper_class *k = &l->classes[x->klass];
-  for (int32_t i = 0; i < k->pieces; i++)
-    if (keys_of(l, x, &l->pieces[k->piece + i]).count > 0) return true;
+  for (int32_t i = 0; i < k->ranges; i++)
+    if (keys_of(l, x, &l->ranges[k->range + i]).count > 0) return true;
   return false;
 }
 
@@ -119,7 +119,8 @@ static void visit_row(scene *s, const hopper_launch *l, int32_t head,
                   position, *owner);
     s->resumed++;
   }
-  if (is_kept(l, position, head)) *owner = n;
+  if (is_live(l, position, head))
+    *owner = n;
   else if (*owner == n) *owner = NOBODY; /* it is not what it was */
 }
 
@@ -130,7 +131,7 @@ static void visit_launch(scene *s, const hopper_launch *l, bool opens) {
                    t / l->section_tiles, &x) || !has_keys(l, &x))
       continue;
     for (int32_t i = 0; i < x.rows; i++)
-      visit_row(s, l, l->members[x.member].head,
+      visit_row(s, l, l->instances[x.instance].head,
                 x.position + i * l->classes[x.klass].stride, opens);
   }
 }
@@ -182,7 +183,7 @@ static bool run_queries(scene *s, int32_t rank, int32_t index) {
   if (opening < 0 || !s->shard.queries.count) return false;
   hopper_place at = hopper_place_shard(t, opening, &s->shard, 1);
   uint64_t all = (1ull << t->branch_count) - 1;
-  s->apart = hopper_keeps_apart(t, all & ~t->passes[opening].branches, &at);
+  s->apart = hopper_live_stride(t, all & ~t->passes[opening].branches, &at);
   s->places = at.rows / s->apart + 1;
   s->owner = malloc((size_t)(HEADS * s->places) * sizeof *s->owner);
   for (int64_t i = 0; i < HEADS * s->places; i++) s->owner[i] = NOBODY;

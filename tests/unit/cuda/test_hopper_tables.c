@@ -77,14 +77,15 @@ static int64_t row_of(const hopper_list *s, int32_t batch, int32_t head,
   return ((int64_t)batch * HEADS + head) * rows + n;
 }
 
-/* Keys of the row at t of a tile, or of its guests: those read some of the tile's
- * pieces, each key once. */
-static void visit_keys(const hopper_list *s, const tile *x, bool guest,
+/* Keys of the row at t of a tile, or of its packed rows: those read some of the
+ * tile's key ranges, each key once. */
+static void visit_keys(const hopper_list *s, const tile *x, bool packed,
                        int64_t t, float *keys) {
   const hopper_class *k = &s->launch.classes[x->klass];
-  int32_t head = s->launch.members[x->member].head;
-  for (int32_t i = guest ? k->pieces - k->joined : 0; i < k->pieces; i++) {
-    const hopper_piece *p = &s->launch.pieces[k->piece + i];
+  int32_t head = s->launch.instances[x->instance].head;
+  for (int32_t i = packed ? k->ranges - k->packed_ranges : 0; i < k->ranges;
+       i++) {
+    const hopper_key_range *p = &s->launch.ranges[k->range + i];
     key_run run = keys_of(&s->launch, x, p);
     for (int32_t n = 0; n < run.count; n++) {
       int64_t j = run.position + (int64_t)n * p->stride;
@@ -95,15 +96,15 @@ static void visit_keys(const hopper_list *s, const tile *x, bool guest,
                "%s: head %d key %lld is seen by none", list_describe(s), head,
                (long long)j);
       if (j - t <= p->right && t - j <= p->left)
-        keys[j] += guest ? 1 : exp2f(p->bias);
+        keys[j] += packed ? 1 : exp2f(p->bias);
     }
   }
 }
 
-/* One row of a tile, or of its guests: all of all tiles are too many. */
+/* One row of a tile, or of its packed rows: all of all tiles are too many. */
 static void check_row(const hopper_list *s, const visits *v, const tile *host,
                       const tile *x, int32_t row) {
-  int32_t head = s->launch.members[x->member].head;
+  int32_t head = s->launch.instances[x->instance].head;
   int64_t t = x->position + (int64_t)row * s->launch.classes[x->klass].stride;
   memset(v->keys, 0, (size_t)s->M * sizeof *v->keys);
   visit_keys(s, host, host != x, t, v->keys);
@@ -119,7 +120,7 @@ static void check_row(const hopper_list *s, const visits *v, const tile *host,
 static void visit_rows(const hopper_list *s, const visits *v, const tile *host,
                        const tile *x) {
   const hopper_class *k = &s->launch.classes[x->klass];
-  int32_t head = s->launch.members[x->member].head;
+  int32_t head = s->launch.instances[x->instance].head;
   expect(x->rows <= s->launch.tile_rows, "%s: %d rows", list_describe(s),
          x->rows);
   for (int32_t i = 0; i < x->rows; i++) {
@@ -135,12 +136,13 @@ static void visit_rows(const hopper_list *s, const visits *v, const tile *host,
 }
 
 static void visit_tile(const hopper_list *s, const visits *v, const tile *x) {
-  tile guests;
+  tile packed;
   visit_rows(s, v, x, x);
-  if (!guests_find(&s->launch, x, &guests)) return;
-  expect(guests.rows <= 64 && x->rows <= s->launch.tile_rows - 64,
-         "%s: %d rows and %d guests", list_describe(s), x->rows, guests.rows);
-  visit_rows(s, v, x, &guests);
+  if (!packed_find(&s->launch, x, &packed)) return;
+  expect(packed.rows <= 64 && x->rows <= s->launch.tile_rows - 64,
+         "%s: %d rows and %d packed rows", list_describe(s), x->rows,
+         packed.rows);
+  visit_rows(s, v, x, &packed);
 }
 
 static int64_t bare_row(const hopper_list *s, int32_t batch, int32_t head,
@@ -154,7 +156,7 @@ static int64_t bare_row(const hopper_list *s, int32_t batch, int32_t head,
 static void visit_span(const hopper_list *s, const visits *v, int32_t t) {
   const hopper_launch *l = &s->launch;
   bare_span x = span_find(l, t);
-  const hopper_member *m = &l->members[x.member];
+  const hopper_instance *m = &l->instances[x.instance];
   for (int32_t n = 0, at = x.at; n < x.rows; n++, at = bare_behind(l, at, 1)) {
     if (!is_bare(l, l->shapes[m->shape].bare, at)) continue;
     int64_t row = bare_row(s, x.batch, m->head,
@@ -168,8 +170,8 @@ static void visit_span(const hopper_list *s, const visits *v, int32_t t) {
 static void visit_boxes(const hopper_list *s, const visits *v, int32_t t) {
   const hopper_launch *l = &s->launch;
   zero_boxes x = boxes_find(l, t);
-  for (int32_t i = x.member; i < x.member + x.members; i++) {
-    const hopper_member *m = &l->members[l->by_home[i]];
+  for (int32_t i = x.instance; i < x.instance + x.instances; i++) {
+    const hopper_instance *m = &l->instances[l->by_interval[i]];
     if (!is_bare(l, l->shapes[m->shape].bare, shape_residue(l, m, x.residue)))
       continue;
     for (int32_t row = x.row; row < x.row + l->box_rows; row++) {
@@ -187,9 +189,9 @@ static void visit_early(const hopper_list *s, const visits *v) {
   const hopper_launch *l = &s->launch;
   for (int32_t batch = 0; batch < s->B; batch++)
     for (int32_t t = 0; t < l->early; t++)
-      for (int32_t i = 0; i < l->member_count; i++)
-        if (!l->members[i].home && l->first + t < away_of(l, batch))
-          v->rows[bare_row(s, batch, l->members[i].head,
+      for (int32_t i = 0; i < l->instance_count; i++)
+        if (!l->instances[i].interval && l->first + t < away_of(l, batch))
+          v->rows[bare_row(s, batch, l->instances[i].head,
                            first_at(s, batch) + t)] |= 1; /* maybe bare, too */
 }
 
@@ -229,7 +231,7 @@ static void check_place(hopper_list *s) {
               calloc((size_t)s->M, sizeof *v.keys)};
   bool whole = !at->shard; /* a shard leaves rows that see no key as they are */
   memset(&s->launch, 0, sizeof s->launch);
-  s->made.guests = random_to(4);
+  s->made.packs = random_to(4);
   if (at->shorter) s->launch.lengths = s->lengths;
   int32_t height = 64 * (1 + (int32_t)random_to(TILE_ROWS / 64));
   ck_assert(hopper_tiles_fill(&s->made, at, height, &s->launch));
@@ -265,7 +267,7 @@ static int32_t places_taken(const hopper_list *s, int32_t h, int64_t t,
   int64_t first = s->place.first, low = first + (t - first) / apart * apart;
   int32_t taken = 0;
   for (int64_t n = low; n < low + apart && n < first + s->place.rows; n++)
-    taken += is_kept(&s->launch, (int)n, h);
+    taken += is_live(&s->launch, (int)n, h);
   return taken;
 }
 
@@ -277,8 +279,8 @@ static void check_keeps(hopper_list *s) {
   uint64_t later = (uint64_t)random_to(1 << s->table.branch_count);
   if (s->place.first < 0) return;
   l->heads = HEADS;
-  hopper_keeps_fill(&s->table, later, &s->place, l);
-  int64_t apart = hopper_keeps_apart(&s->table, later, &s->place);
+  hopper_live_fill(&s->table, later, &s->place, l);
+  int64_t apart = hopper_live_stride(&s->table, later, &s->place);
   for (int32_t i = 0; i < 200; i++) {
     int32_t h = (int32_t)random_to(HEADS);
     int64_t t = s->place.first + random_to(s->place.rows);
@@ -289,7 +291,7 @@ static void check_keeps(hopper_list *s) {
       must |= comes ? list_selects(s, b, h, t)
                     : shard && i < 4 && is_away(s, b, h, t);
     }
-    bool kept = is_kept(l, (int)t, h);
+    bool kept = is_live(l, (int)t, h);
     expect(kept ? may : !must, "%s: later %llx, head %d row at %lld is %skept",
            list_describe(s), (unsigned long long)later, h, (long long)t,
            kept ? "" : "not ");
@@ -311,7 +313,7 @@ static void check_shard(hopper_list *s) {
                      .keys = stretch_random(0, s->M),
                      .B = s->B, .N = s->N, .M = s->M};
   if (!random_to(4)) shard.queries = shard.keys; /* its own, on a ring */
-  bool early = shard.queries.first < 0 && s->made.home;
+  bool early = shard.queries.first < 0 && s->made.interval;
   if (shard.queries.first < s->M - s->N) return;
   if (early && (s->made.endless ||
                 shard.queries.first + shard.queries.count <= 0)) return;
@@ -322,7 +324,7 @@ static void check_shard(hopper_list *s) {
 
 /* Batch rows of any length, those at the ends among them. */
 static void check_lengths(hopper_list *s) {
-  if (s->made.endless && s->made.home) return;
+  if (s->made.endless && s->made.interval) return;
   int64_t ends[] = {0, 1, s->M, s->N < s->M ? s->N : s->M};
   s->place = hopper_place_whole(s->B, s->N, s->M);
   s->place.shorter = true;
@@ -339,7 +341,7 @@ static bool list_check(hopper_list *s) {
     ck_assert(reason[0]);
     return false;
   }
-  if (s->N > s->M && s->made.endless && s->made.home) return false;
+  if (s->N > s->M && s->made.endless && s->made.interval) return false;
   s->place = hopper_place_whole(s->B, s->N, s->M);
   check_place(s);
   check_keeps(s);
@@ -398,13 +400,12 @@ static const struct {
   known_shape list;
   const char *reason;
 } refused[] = {
-    {{1, 999, 999, 1, {100}, {4}},
-     "cells of 100 positions with rows 4 apart"},
+    {{1, 999, 999, 1, {100}, {4}}, "cells of 100 positions with rows 4 apart"},
     {{1, 999, 999, 2, {4004, 8008}, {11, 13}}, "a period of 143, above 64"},
     {{1, 999, 999, 1, {0}, {5000}}, "a period of 5000, above 4096"},
     {{1, 999, 999, 2, {3001, 5003}, {7, 5}}, "residues that hardly repeat"},
     {{1, 999, 999, 2, {1000, 1700}, {7, 3}},
-     "more than 512 heads and homes"},
+     "more than 512 heads and phase intervals"},
 };
 
 START_TEST(refusal) {
@@ -417,7 +418,8 @@ START_TEST(refusal) {
 }
 END_TEST
 
-/* One window and none, in a union: nested segments alone can tell them apart. */
+/* One window and none, in a union: nested segments alone can message_arrive
+ * them apart. */
 START_TEST(union_of_windows) {
   static const known_shape nested = {1, 3000, 3000, 2, {512, 1024}, {1, 1}};
   static const known_shape crossing = {1, 3000, 3000, 2, {512, 700}, {1, 1}};

@@ -68,18 +68,19 @@ static bool knobs_fit(const gpu_request *r, const hopper_cuts *all,
 
 /* ---- passes of a strategy ------------------------------------------------ */
 
-/* The passes that have tables and are `paired` or not, as asked; `reason`
+/* The passes that have tables and are `pairwise` or not, as asked; `reason`
  * becomes that of the last pass that is left out. */
-static uint64_t passes_of(const dil_table *t, int32_t keys, bool paired,
+static uint64_t passes_of(const dil_table *t, int32_t keys, bool pairwise,
                           char *reason, size_t size) {
   hopper_table made;
   uint64_t passes = 0;
   for (int32_t p = 0; p < t->pass_count && p < 64; p++) {
     if (!hopper_table_fill(t, p, keys, &made, reason, size)) continue;
-    if (made.paired == paired) passes |= 1ull << p;
+    if (made.pairwise == pairwise)
+      passes |= 1ull << p;
     else
-      snprintf(reason, size, paired ? "no masks or scores"
-                                    : "masks or scores");
+      snprintf(reason, size,
+               pairwise ? "no masks or scores" : "masks or scores");
   }
   return passes;
 }
@@ -93,9 +94,9 @@ typedef struct wants {
 
 static void add_wants(const hopper_table *made, wants *w) {
   w->bare |= made->bare;
-  w->shifts |= made->relative || made->period != made->home;
-  for (int32_t i = 0; i < made->piece_count; i++)
-    w->left |= made->pieces[i].left < HOPPER_FAR;
+  w->shifts |= made->relative || made->period != made->interval;
+  for (int32_t i = 0; i < made->range_count; i++)
+    w->left |= made->ranges[i].left < HOPPER_FAR;
 }
 
 static wants wants_of(const dil_table *t, uint64_t passes, int32_t keys) {
@@ -132,7 +133,7 @@ bool hopper_can(const gpu_request *r, const hopper_cuts *all, char *reason,
   }
   if (r->knobs && !knobs_fit(r, all, reason, size)) return false;
   int32_t keys = r->knobs ? turned(r, all).keys : first->keys;
-  return passes_of(t, keys, all->paired, reason, size) != 0;
+  return passes_of(t, keys, all->pairwise, reason, size) != 0;
 }
 
 /* ---- an attempt ---------------------------------------------------------- */
@@ -149,14 +150,14 @@ static void describe(const gpu_request *r, const hopper_cuts *all,
   *code = (dil_cuda_code){
       .family = "hopper",
       .arch = r->arch,
-      .passes = passes_of(t, s->keys, all->paired, reason, sizeof reason),
+      .passes = passes_of(t, s->keys, all->pairwise, reason, sizeof reason),
       .threads = 128 * (s->warpgroups + 1),
       .shared = hopper_cut_bytes(t, s),
       .tile_rows = 64 * s->warpgroups,
       .tile_keys = s->keys,
       .knob = {[HOPPER_KNOB_WHOLE] = !has_states(r)}};
   snprintf(code->variant, sizeof code->variant, "hopper %s%s %dx%d d%d",
-           all->paired ? "pairs " : "", dil_dtype_name(t->dtype),
+           all->pairwise ? "pairs " : "", dil_dtype_name(t->dtype),
            code->tile_rows, s->keys, t->head_dim);
 }
 

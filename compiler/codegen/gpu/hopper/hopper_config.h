@@ -24,7 +24,7 @@ typedef struct hopper_cut {
 typedef struct hopper_cuts {
   const hopper_cut *row;
   int32_t count;
-  bool paired;         /* for passes with masks or score chains */
+  bool pairwise;       /* for passes with masks or score chains */
   const char *what;    /* for error messages: "masks or scores with " or "" */
   /* Adapts the other fields after a schedule has changed the tile or the
    * stages. */

@@ -8,7 +8,7 @@ static bool hopper_is_pairwise(const dil_table *t) {
   char unused[256];
   hopper_table made;
   hopper_table_fill(t, 0, t->tile_keys, &made, unused, sizeof unused);
-  return made.paired;
+  return made.pairwise;
 }
 
 /* By wgmma: see templates/peak.cu. */

@@ -44,7 +44,7 @@ static bool write(const gpu_request *r, int32_t member, int32_t attempt,
                   dil_cuda_code *code, source_text *text) {
   hopper_cut s;
   if (!hopper_begin(r, &shapes, member, attempt, &s, code, text)) return false;
-  put(text, "#define PAIRED 1\n#define CHAINS %d\n",
+  put(text, "#define PAIRWISE 1\n#define CHAINS %d\n",
       r->common.plan->table.chain_count);
   put(text, "#define PRODUCER_REGISTERS %d\n#define CONSUMER_REGISTERS %d\n",
       s.producer, s.consumer);
