@@ -18,24 +18,24 @@ __device__ __forceinline__ int run_of(const dil_rows &p, long long row) {
   return low;
 }
 
-template <class Piece>
-__device__ __forceinline__ void move_piece(const dil_rows &p, long long item) {
-  int pieces = p.k_pieces + p.v_pieces;
-  long long row = item / pieces, batch = row / p.rows;
-  int piece = (int)(item - row * pieces);
+template <class Unit>
+__device__ __forceinline__ void move_unit(const dil_rows &p, long long item) {
+  int units = p.k_units + p.v_units;
+  long long row = item / units, batch = row / p.rows;
+  int unit = (int)(item - row * units);
   row -= batch * p.rows;
   const dil_rows_run run = p.run[run_of(p, row)];
   long long index = row - run.before;
   long long at = run.low + index / run.count * run.period +
                  p.offset[run.first + index % run.count];
   at = (at - p.first[run.progression]) / p.step[run.progression];
-  bool value = piece >= p.k_pieces;
+  bool value = unit >= p.k_units;
   const long long *stride =
       value ? p.v_stride[run.progression] : p.k_stride[run.progression];
   char *place = (value ? p.v[run.progression] : p.k[run.progression]) +
                 batch * stride[0] + at * stride[1] + run.kv * stride[2];
-  if (value) piece -= p.k_pieces;
-  Piece *there = (Piece *)place + piece, *here = (Piece *)p.message + item;
+  if (value) unit -= p.k_units;
+  Unit *there = (Unit *)place + unit, *here = (Unit *)p.message + item;
   if (p.spread) *there = *here;
   else *here = *there;
 }
@@ -45,9 +45,12 @@ extern "C" __global__ void __launch_bounds__(DIL_ROWS_THREADS)
   long long step = (long long)gridDim.x * blockDim.x;
   long long item = (long long)blockIdx.x * blockDim.x + threadIdx.x;
   for (; item < p.items; item += step) {
-    if (p.unit == 16) move_piece<uint4>(p, item);
-    else if (p.unit == 4) move_piece<unsigned>(p, item);
-    else move_piece<unsigned short>(p, item);
+    if (p.unit_bytes == 16)
+      move_unit<uint4>(p, item);
+    else if (p.unit_bytes == 4)
+      move_unit<unsigned>(p, item);
+    else
+      move_unit<unsigned short>(p, item);
   }
 }
 

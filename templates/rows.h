@@ -19,9 +19,9 @@ typedef struct dil_rows {
   const int *offset;
   int runs;
   int spread;              /* from the message to the places */
-  int unit;                /* bytes of a piece: 16 or 2, or 4 */
-  int k_pieces, v_pieces;  /* of a row */
-  long long rows, items;   /* of a batch row; pieces of all of them */
+  int unit_bytes;        /* of the units that rows are copied by: 16, 4 or 2 */
+  int k_units, v_units;  /* of a row */
+  long long rows, items; /* of a batch row; units of all of them */
   char *message;
   char *k[DIL_ROWS_PROGRESSIONS], *v[DIL_ROWS_PROGRESSIONS];
   long long k_stride[DIL_ROWS_PROGRESSIONS][3]; /* bytes: b, row, head */

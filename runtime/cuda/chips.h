@@ -14,7 +14,7 @@ typedef struct cuda_chip {
   const char *suffix, *fast;
   int64_t shared; /* bytes */
   int32_t registers;
-  bool holds;
+  bool q_in_registers;
   const char *model;
   int32_t processors;
   double rate_16, rate_32, memory;
@@ -23,10 +23,10 @@ typedef struct cuda_chip {
 /* Row `index` of the table; NULL: there are fewer. */
 static inline const cuda_chip *cuda_chip_row(int32_t index) {
   static const cuda_chip rows[] = {
-#define CHIP(number, suffix, fast, shared, registers, holds, model, \
-             processors, rate_16, rate_32, memory)                  \
-  {number, suffix, fast, (shared) * 1024, registers, holds, model,  \
-   processors, rate_16, rate_32, memory},
+#define CHIP(number, suffix, fast, shared, registers, q_in_registers, model,   \
+             processors, rate_16, rate_32, memory)                             \
+  {number, suffix,     fast,    (shared) * 1024, registers, q_in_registers,    \
+   model,  processors, rate_16, rate_32,         memory},
 #include "chips.def"
 #undef CHIP
   };

@@ -102,9 +102,9 @@ static void fill_places(const route *r, const ring_keys *keys, dil_rows *p) {
     p->step[i] = r->owned.progression[i].step;
   }
   int64_t size = (int64_t)dil_dtype_size(keys->k[0].dtype);
-  p->unit = (int)unit;
-  p->k_pieces = (int)(keys->k[0].shape[3] * size / unit);
-  p->v_pieces = (int)(keys->v[0].shape[3] * size / unit);
+  p->unit_bytes = (int)unit;
+  p->k_units = (int)(keys->k[0].shape[3] * size / unit);
+  p->v_units = (int)(keys->v[0].shape[3] * size / unit);
 }
 
 dil_status rows_move(const rows_target *to, route *r, const ring_keys *keys,
@@ -119,7 +119,7 @@ dil_status rows_move(const rows_target *to, route *r, const ring_keys *keys,
                 .rows = r->rows,
                 .message = message};
   fill_places(r, keys, &p);
-  p.items = r->rows * keys->k[0].shape[0] * (p.k_pieces + p.v_pieces);
+  p.items = r->rows * keys->k[0].shape[0] * (p.k_units + p.v_units);
   return launch(to, ENTRY_MOVE, p.items, &p);
 }
 

@@ -35,25 +35,25 @@
 #define DEPTH (ELEMENT ? 16 : 8) /* of one product */
 #define WIDTH_K ((HEAD_DIM + DEPTH - 1) / DEPTH * DEPTH)
 #define WIDTH_V ((VALUE_DIM + DEPTH - 1) / DEPTH * DEPTH)
-/* An odd number of 16-byte pieces: neither ldmatrix nor plain loads collide. */
+/* An odd number of 16-byte units: neither ldmatrix nor plain loads collide. */
 #define PITCH_K (WIDTH_K * ELEMENT_BYTES + 16)
 #define PITCH_V (WIDTH_V * ELEMENT_BYTES + 16)
 #define PITCH_END (VALUE_DIM + 2 | 1) /* floats: m, l, sums */
 #define SCORE_TILES (TILE_KEYS / 8)
 #define VALUE_TILES (WIDTH_V / 8)
-#ifndef DESK_BYTES
-#define DESK_BYTES 512
+#ifndef SCRATCH_BYTES
+#define SCRATCH_BYTES 512
 #endif
-#ifndef HOLD_Q
-#define HOLD_Q 0 /* queries stay in registers */
+#ifndef Q_IN_REGISTERS
+#define Q_IN_REGISTERS 0 /* queries stay in registers */
 #endif
-#define HELD_PARTS (HOLD_Q ? WIDTH_K / DEPTH : 1)
+#define Q_FRAGMENTS (Q_IN_REGISTERS ? WIDTH_K / DEPTH : 1)
 
-#define PART_TURNS ((TILE_ROWS / 16 + 3) / 4)
+#define PART_ROUNDS ((TILE_ROWS / 16 + 3) / 4)
 
-/* Shared memory: [desk][Q][K][V][flags of bad value rows][how often keys
- * count]; in the end [desk][sums of the warps' rows]. */
-#define SHARED_Q DESK_BYTES
+/* Shared memory: [scratch][Q][K][V][flags of bad value rows][multiplicity of
+ * keys]; in the end [scratch][sums of the warps' rows]. */
+#define SHARED_Q SCRATCH_BYTES
 #define SHARED_K (SHARED_Q + TILE_ROWS * PITCH_K)
 #define SHARED_V (SHARED_K + TILE_KEYS * PITCH_K)
 #define SHARED_BAD (SHARED_V + TILE_KEYS * PITCH_V)
@@ -84,7 +84,7 @@ DIL_INLINE void make_weights(const dil_params &p, const dil_tile &t, int group,
   const float *times = (const float *)(shared + SHARED_TIMES);
   softmax_step<SCORE_TILES>(state, s,
                             natural ? DIL_LOG2_E : p.scale * DIL_LOG2_E,
-                            HOSTING && v.hosted ? times : nullptr, alpha);
+                            MULTIPLICITY && v.merged ? times : nullptr, alpha);
   if (__any_sync(0xffffffffu, alpha[0] != 1 || alpha[1] != 1)) {
 #pragma unroll
     for (int e = 0; e < 4 * VALUE_TILES; e++)
@@ -119,12 +119,12 @@ DIL_INLINE void finish_visit(const dil_params &p, const dil_tile &t,
 
 /* Whether rows came out so that they are to be gone over again, with care. */
 DIL_INLINE bool want_care(const float (&o)[ROW_GROUPS][VALUE_TILES][4]) {
-  bool careful = DESK.careful, lost = false;
+  bool careful = SCRATCH.careful, lost = false;
   if (!CARES) return false;
 #pragma unroll
   for (int r = 0; r < ROW_GROUPS; r++) lost |= is_lost(o[r]);
   lost = __syncthreads_or(lost) && !careful;
-  if (threadIdx.x == 0) DESK.careful = lost;
+  if (threadIdx.x == 0) SCRATCH.careful = lost;
   return lost;
 }
 
@@ -134,7 +134,7 @@ DIL_INLINE bool want_care(const float (&o)[ROW_GROUPS][VALUE_TILES][4]) {
 DIL_INLINE void run_tile(const dil_params &p, const dil_tile &t) {
   dil_state state[ROW_GROUPS];
   float o[ROW_GROUPS][VALUE_TILES][4], s[ROW_GROUPS][SCORE_TILES][4];
-  query_part held[ROW_GROUPS][HELD_PARTS];
+  query_fragment fragments[ROW_GROUPS][Q_FRAGMENTS];
   unsigned bits[ROW_GROUPS];
   bool begun = false;
   clear_padding();
@@ -144,7 +144,7 @@ DIL_INLINE void run_tile(const dil_params &p, const dil_tile &t) {
   for (int r = 0; r < ROW_GROUPS; r++) begin_rows(state[r], o[r]);
 #pragma unroll 1
   for (int slot = 1;; slot ^= 1) {
-    const dil_visit &v = DESK.visit[slot], &next = DESK.visit[slot ^ 1];
+    const dil_visit &v = SCRATCH.visit[slot], &next = SCRATCH.visit[slot ^ 1];
     if (begun) load_values(p, t, v);
     copy_commit();
     if (threadIdx.x < 32) plan_visit(p, slot ^ 1);
@@ -154,11 +154,11 @@ DIL_INLINE void run_tile(const dil_params &p, const dil_tile &t) {
         for (int r = 0; r < ROW_GROUPS; r++)
           bits[r] = visit_bits(p, t, slot, r);
       }
-#if HOSTING
-      if (v.hosted) count_keys(v, (float *)(shared + SHARED_TIMES));
+#if MULTIPLICITY
+      if (v.merged) count_keys(v, (float *)(shared + SHARED_TIMES));
 #endif
-      make_scores(held, s);
-      if (PLAINLY && !v.full && DESK.careful) make_scores_plainly(s);
+      make_scores(fragments, s);
+      if (PLAINLY && !v.full && SCRATCH.careful) make_scores_plainly(s);
     }
     __syncthreads(); /* K is free, the next visit is known */
     if (next.some) load_keys(p, t, next);
@@ -167,7 +167,7 @@ DIL_INLINE void run_tile(const dil_params &p, const dil_tile &t) {
     copy_wait<0>();
     __syncthreads(); /* V is free, K is here */
     if (!next.some) break;
-    if (HOLD_Q && !begun) hold_queries(held);
+    if (Q_IN_REGISTERS && !begun) load_fragments(fragments);
     begun = true;
   }
   if (want_care(o)) return;
@@ -177,17 +177,17 @@ DIL_INLINE void run_tile(const dil_params &p, const dil_tile &t) {
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     dil_pass(const __grid_constant__ dil_params p) {
-  if (CARES && threadIdx.x == 0) DESK.careful = false;
+  if (CARES && threadIdx.x == 0) SCRATCH.careful = false;
   for (unsigned item = blockIdx.x; item < p.items;
-       item += CARES && DESK.careful ? 0 : gridDim.x) {
+       item += CARES && SCRATCH.careful ? 0 : gridDim.x) {
     if (threadIdx.x < 32) {
       dil_tile t = find_tile(p, item, TILE_ROWS);
       /* Rows that a shard has no keys for keep their state. */
       if (is_shard(p) && p.splits == 1 && !sees_keys(p, t)) t.count = 0;
-      if (threadIdx.x == 0) DESK.tile = t;
+      if (threadIdx.x == 0) SCRATCH.tile = t;
     }
     __syncthreads();
-    if (DESK.tile.count) run_tile(p, DESK.tile);
+    if (SCRATCH.tile.count) run_tile(p, SCRATCH.tile);
     __syncthreads();
   }
 }

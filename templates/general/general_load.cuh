@@ -1,5 +1,5 @@
 /* general_load.cuh - rows of q, k and v into the shared memory of general.cu:
- * by 16-byte pieces in flight where they are whole, else element by element.
+ * by 16-byte units in flight where they are whole, else element by element.
  * Needs the sizes that general.cu defines. */
 #pragma once
 
@@ -8,15 +8,15 @@ constexpr int most_of(int a, int b) { return a > b ? a : b; }
 /* Row r comes from at(r), or is zeros when that is NULL. */
 template <int ROWS, int WIDTH, int PITCH, class At>
 DIL_INLINE void load_rows(char *to, bool whole, At at) {
-  constexpr int pieces = WIDTH * ELEMENT_BYTES / 16;
-  if (whole && pieces > 0) {
+  constexpr int units = WIDTH * ELEMENT_BYTES / 16;
+  if (whole && units > 0) {
 #pragma unroll 2
-    for (int i = threadIdx.x; i < ROWS * pieces; i += THREADS) {
-      int row = i / (pieces ? pieces : 1), piece = i % (pieces ? pieces : 1);
+    for (int i = threadIdx.x; i < ROWS * units; i += THREADS) {
+      int row = i / (units ? units : 1), unit = i % (units ? units : 1);
       const element *from = at(row);
-      const char *bytes = from ? (const char *)from + 16 * piece
+      const char *bytes = from ? (const char *)from + 16 * unit
                                : (const char *)to; /* nothing is read */
-      copy_16(shared_address(to + row * PITCH + 16 * piece), bytes,
+      copy_16(shared_address(to + row * PITCH + 16 * unit), bytes,
               from != nullptr);
     }
     return;
@@ -60,7 +60,7 @@ template <int ROWS, int WIDTH, int PITCH>
 DIL_INLINE void load_series(const dil_params &p, char *to, bool whole,
                             const element *from, long long stride,
                             const dil_visit &v) {
-  constexpr int pieces = most_of(WIDTH * ELEMENT_BYTES / 16, 1);
+  constexpr int units = most_of(WIDTH * ELEMENT_BYTES / 16, 1);
   int away = v.keys.start - p.key_first, step = v.keys.step;
   if (SHARDS && p.key_step > 1) {
     away /= p.key_step;
@@ -69,22 +69,22 @@ DIL_INLINE void load_series(const dil_params &p, char *to, bool whole,
   from += (away + (long long)v.n * step) * stride;
   stride *= step;
   int left = v.keys.end - v.n;
-  if (!whole || THREADS % pieces) {
+  if (!whole || THREADS % units) {
     load_rows<ROWS, WIDTH, PITCH>(to, whole, [&](int row) -> const element * {
       return row < left ? from + row * stride : nullptr;
     });
     return;
   }
-  constexpr int turn = THREADS / pieces;
-  int row = threadIdx.x / pieces, piece = threadIdx.x % pieces;
-  unsigned at = shared_address(to + row * PITCH + 16 * piece);
-  const char *bytes = (const char *)(from + row * stride) + 16 * piece;
+  constexpr int together = THREADS / units;
+  int row = threadIdx.x / units, unit = threadIdx.x % units;
+  unsigned at = shared_address(to + row * PITCH + 16 * unit);
+  const char *bytes = (const char *)(from + row * stride) + 16 * unit;
 #pragma unroll
-  for (int k = 0; k < ROWS; k += turn) {
-    if (turn > ROWS && row >= ROWS) break;
+  for (int k = 0; k < ROWS; k += together) {
+    if (together > ROWS && row >= ROWS) break;
     copy_16(at + k * PITCH, row + k < left ? bytes : (const char *)from,
             row + k < left);
-    bytes += turn * stride * ELEMENT_BYTES;
+    bytes += together * stride * ELEMENT_BYTES;
   }
 }
 

@@ -5,42 +5,44 @@
 #pragma once
 
 /* Sixteen rows by 32 bytes of the queries, as the products take them. */
-struct query_part {
+struct query_fragment {
   unsigned x[4];
 };
 
-DIL_INLINE query_part load_query_part(int group, int kk) {
+DIL_INLINE query_fragment load_query_fragment(int group, int kk) {
   int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   int row = 16 * (ROW_GROUPS * warp + group) + (lane >> 3 & 1) * 8 + (lane & 7);
-  query_part q;
+  query_fragment q;
   load_matrices(q.x, shared_address(shared + SHARED_Q + row * PITCH_K + 32 * kk +
                                     (lane >> 4) * 16));
   return q;
 }
 
-DIL_INLINE void hold_queries(query_part (&held)[ROW_GROUPS][HELD_PARTS]) {
+DIL_INLINE void
+load_fragments(query_fragment (&fragments)[ROW_GROUPS][Q_FRAGMENTS]) {
 #pragma unroll
-  for (int i = 0; i < ROW_GROUPS * HELD_PARTS; i++)
-    held[i / HELD_PARTS][i % HELD_PARTS] =
-        load_query_part(i / HELD_PARTS, i % HELD_PARTS);
+  for (int i = 0; i < ROW_GROUPS * Q_FRAGMENTS; i++)
+    fragments[i / Q_FRAGMENTS][i % Q_FRAGMENTS] =
+        load_query_fragment(i / Q_FRAGMENTS, i % Q_FRAGMENTS);
 }
 
 /* s += 16 rows by two times 8 keys */
 DIL_INLINE void multiply_keys(float (&s)[SCORE_TILES][4], int g,
-                              const query_part &q, const unsigned (&beside)[4],
+                              const query_fragment &q, const unsigned (&low)[4],
                               const unsigned (&b)[4]) {
 #if ELEMENT
   multiply_16(s[g], q.x, b[0], b[1]);
   multiply_16(s[g + 1], q.x, b[2], b[3]);
 #else
-  multiply_8(s[g], q.x, beside, b[0], b[1]);
-  multiply_8(s[g + 1], q.x, beside, b[2], b[3]);
+  multiply_8(s[g], q.x, low, b[0], b[1]);
+  multiply_8(s[g + 1], q.x, low, b[2], b[3]);
 #endif
 }
 
 /* s = Q K^T */
-DIL_INLINE void make_scores(const query_part (&held)[ROW_GROUPS][HELD_PARTS],
-                            float (&s)[ROW_GROUPS][SCORE_TILES][4]) {
+DIL_INLINE void
+make_scores(const query_fragment (&fragments)[ROW_GROUPS][Q_FRAGMENTS],
+            float (&s)[ROW_GROUPS][SCORE_TILES][4]) {
   int lane = threadIdx.x & 31;
   int row = (lane >> 4) * 8 + (lane & 7);
   unsigned keys = shared_address(shared + SHARED_K + row * PITCH_K +
@@ -50,14 +52,14 @@ DIL_INLINE void make_scores(const query_part (&held)[ROW_GROUPS][HELD_PARTS],
     s[e / (4 * SCORE_TILES)][e / 4 % SCORE_TILES][e % 4] = 0;
 #pragma unroll(ELEMENT ? 16 : 4)
   for (int kk = 0; kk < WIDTH_K / DEPTH; kk++) {
-    query_part q[ROW_GROUPS];
-    unsigned beside[ROW_GROUPS][4];
+    query_fragment q[ROW_GROUPS];
+    unsigned low[ROW_GROUPS][4];
 #pragma unroll
     for (int r = 0; r < ROW_GROUPS; r++) {
-      q[r] = HOLD_Q ? held[r][HOLD_Q ? kk : 0] : load_query_part(r, kk);
+      q[r] = Q_IN_REGISTERS ? fragments[r][Q_IN_REGISTERS ? kk : 0]
+                            : load_query_fragment(r, kk);
 #pragma unroll
-      for (int i = 0; i < 4; i++)
-        beside[r][i] = ELEMENT ? 0 : tf32_beside(q[r].x[i]);
+      for (int i = 0; i < 4; i++) low[r][i] = ELEMENT ? 0 : tf32_low(q[r].x[i]);
     }
 #pragma unroll
     for (int g = 0; g < SCORE_TILES; g += 2) {
@@ -65,7 +67,7 @@ DIL_INLINE void make_scores(const query_part (&held)[ROW_GROUPS][HELD_PARTS],
       load_matrices(b, keys + 8 * g * PITCH_K + 32 * kk);
 #pragma unroll
       for (int r = 0; r < ROW_GROUPS; r++)
-        multiply_keys(s[r], g, q[r], beside[r], b);
+        multiply_keys(s[r], g, q[r], low[r], b);
     }
   }
 }
@@ -90,7 +92,7 @@ DIL_INLINE void add_values(const float (&w)[ROW_GROUPS][SCORE_TILES][4],
 #pragma unroll
     for (int g = 0; g < VALUE_TILES; g += 2) {
       unsigned b[4];
-      load_matrices_turned(b, values + 16 * kk * PITCH_V + 16 * g);
+      load_matrices_transposed(b, values + 16 * kk * PITCH_V + 16 * g);
 #pragma unroll
       for (int r = 0; r < ROW_GROUPS; r++) {
         multiply_16(o[r][g], a[r], b[0], b[1]);
@@ -108,12 +110,12 @@ DIL_INLINE void add_values(const float (&w)[ROW_GROUPS][SCORE_TILES][4],
   int lane = threadIdx.x & 31;
   const char *values =
       shared + SHARED_V + lane % 4 * 2 * PITCH_V + lane / 4 * 4;
-  unsigned a[ROW_GROUPS][SCORE_TILES][4], beside[ROW_GROUPS][SCORE_TILES][4];
+  unsigned a[ROW_GROUPS][SCORE_TILES][4], low[ROW_GROUPS][SCORE_TILES][4];
 #pragma unroll
   for (int e = 0; e < 4 * SCORE_TILES * ROW_GROUPS; e++) {
     int r = e / (4 * SCORE_TILES), kk = e / 4 % SCORE_TILES, i = e % 4;
     a[r][kk][i] = __float_as_uint(w[r][kk][i % 2 * 2 + i / 2]);
-    beside[r][kk][i] = tf32_beside(a[r][kk][i]);
+    low[r][kk][i] = tf32_low(a[r][kk][i]);
   }
 #pragma unroll
   for (int g = 0; g < VALUE_TILES; g++) {
@@ -125,7 +127,7 @@ DIL_INLINE void add_values(const float (&w)[ROW_GROUPS][SCORE_TILES][4],
       unsigned b1 = *(const unsigned *)(from + PITCH_V);
 #pragma unroll
       for (int r = 0; r < ROW_GROUPS; r++)
-        multiply_8(sum[r], a[r][kk], beside[r][kk], b0, b1);
+        multiply_8(sum[r], a[r][kk], low[r][kk], b0, b1);
     }
 #pragma unroll
     for (int e = 0; e < 4 * ROW_GROUPS; e++)
@@ -143,28 +145,28 @@ DIL_INLINE bool is_bad(unsigned word) {
   return (word & high) == high || (ELEMENT && (word & EXPONENT) == EXPONENT);
 }
 
-/* A piece of 16 bytes; padding is zero. */
-DIL_INLINE bool is_bad_piece(const char *at) {
+/* A unit of 16 bytes; padding is zero. */
+DIL_INLINE bool is_bad_unit(const char *at) {
   uint4 x = *(const uint4 *)at;
   return is_bad(x.x) || is_bad(x.y) || is_bad(x.z) || is_bad(x.w);
 }
 
-enum { VALUE_PIECES = WIDTH_V * ELEMENT_BYTES / 16 };
+enum { VALUE_UNITS = WIDTH_V * ELEMENT_BYTES / 16 };
 
-/* Rows of the values that have such a piece, as flags; whether any has. */
+/* Rows of the values that have such a unit, as flags; whether any has. */
 DIL_INLINE bool find_bad_rows(char *bad) {
   bool found = false;
 #pragma unroll 1
-  for (int i = threadIdx.x; i < TILE_KEYS * VALUE_PIECES; i += THREADS)
-    found |= is_bad_piece(shared + SHARED_V + i / VALUE_PIECES * PITCH_V +
-                          i % VALUE_PIECES * 16);
+  for (int i = threadIdx.x; i < TILE_KEYS * VALUE_UNITS; i += THREADS)
+    found |= is_bad_unit(shared + SHARED_V + i / VALUE_UNITS * PITCH_V +
+                         i % VALUE_UNITS * 16);
   if (!__syncthreads_or(found)) return false;
 #pragma unroll 1
   for (int i = threadIdx.x; i < TILE_KEYS; i += THREADS) {
     bad[i] = 0;
 #pragma unroll 1
-    for (int k = 0; k < VALUE_PIECES; k++)
-      if (is_bad_piece(shared + SHARED_V + i * PITCH_V + 16 * k)) bad[i] = 1;
+    for (int k = 0; k < VALUE_UNITS; k++)
+      if (is_bad_unit(shared + SHARED_V + i * PITCH_V + 16 * k)) bad[i] = 1;
   }
   __syncthreads();
   return true;

@@ -1,22 +1,23 @@
 /* general_visit.cuh - the keys of a tile, in order: branch by branch, each an
  * arithmetic sequence cut into tiles of TILE_KEYS. The first warp asks what is
- * known of 32 of them at once; of one that is partial it asks again, by 16
- * rows and 8 keys. What is left every warp asks pair by pair for its rows.
+ * known of 32 of them at once; of one that is partial it asks again, by 16 rows
+ * and 8 keys. What is left every warp asks pair by pair for its rows.
  *
- * A key that several branches reach is visited once. Branch a *hosts* b where
- * every key that b reaches in a's segment is reached by a too, under the same
- * predicate and chain: b then leaves a gap there, and a's keys count as often
- * as they are reached (`union`: once). The host is the least in order. */
+ * A key that several branches reach is visited once. Branch a *owns* the keys
+ * of branch b where every key that b reaches in a's segment is reached by a
+ * too, under the same predicate and chain. Branch b is then *merged* into a: it
+ * leaves a gap there, and a's keys count as often as they are reached (their
+ * multiplicity; `union`: once). The owner is the least in order. */
 #pragma once
 
 struct dil_cursor {
   dil_set rest;   /* branches not begun */
-  dil_set hosted; /* whose keys count in this branch's visits */
-  int table;      /* and which of the desk's tables describes them */
+  dil_set merged; /* branches whose keys count in this branch's visits */
+  int table;      /* the table in scratch memory that describes them */
   dil_set rivals; /* `union`: those before it that may reach a key */
-  dil_keys keys;             /* a piece of a branch */
-  int later, later_end;      /* its piece behind the gap; none: later_end 0 */
-  int n, stop;               /* the next tile to ask about; the piece's end */
+  dil_keys keys;             /* a range of a branch's keys */
+  int later, later_end;      /* its range behind the gap; none: later_end 0 */
+  int n, stop;               /* the next tile to ask about; the range's end */
   int base;                  /* the map: bit b is the tile at base + b * ... */
   unsigned live, full;
   int leap;                  /* keys that a bit of the next map stands for */
@@ -38,7 +39,7 @@ DIL_INLINE bool is_congruent(const dil_tile &t, int a, int b) {
   return away % dil_branches[a].dilation == 0;
 }
 
-DIL_INLINE bool is_host(const dil_tile &t, int a, int b) {
+DIL_INLINE bool is_owner(const dil_tile &t, int a, int b) {
   const dil_branch_row &x = dil_branches[a], &y = dil_branches[b];
   return comes_before(a, b) && y.dilation % x.dilation == 0 &&
          x.predicate == y.predicate && (COMBINE == 1 || x.chain == y.chain) &&
@@ -76,11 +77,12 @@ DIL_INLINE int number_at(const dil_keys &k, long long position) {
   return steps_to(position - k.start, k.step);
 }
 
-/* A branch's keys without the gap that its hosts leave: at most two pieces. */
-DIL_INLINE void cut_gap(const dil_tile &t, dil_set hosts, dil_cursor &c) {
+/* Sets a branch's keys without the gap that it leaves to its owners: at most
+ * two ranges. */
+DIL_INLINE void leave_gap(const dil_tile &t, dil_set owners, dil_cursor &c) {
   dil_span gap = no_span();
 #pragma unroll 1
-  for (; hosts; hosts &= hosts - 1) widen_span(t, lowest(hosts), gap);
+  for (; owners; owners &= owners - 1) widen_span(t, lowest(owners), gap);
   if (gap.low >= gap.high) return;
   int from = most(number_at(c.keys, gap.low), c.keys.first);
   int to = number_at(c.keys, gap.high);
@@ -94,34 +96,33 @@ DIL_INLINE void begin_branch(const dil_params &p, const dil_tile &t, int branch,
                              dil_cursor &c) {
   c.keys = keys_of(p, t, branch);
   c.later = c.later_end = 0;
-  c.hosted = c.rivals = 0;
+  c.merged = c.rivals = 0;
 #if BRANCHES > 1 && DEDUP
-  dil_set hosts =
-      related(t, branch, [&](int a) { return is_host(t, a, branch); });
-  cut_gap(t, hosts, c);
+  dil_set owners =
+      related(t, branch, [&](int a) { return is_owner(t, a, branch); });
+  leave_gap(t, owners, c);
 #endif
 #if BRANCHES > 1 && COMBINE == 1
-  c.rivals = ~hosts & related(t, branch, [&](int a) {
-    return comes_before(a, branch);
-  });
+  c.rivals = ~owners &
+             related(t, branch, [&](int a) { return comes_before(a, branch); });
 #endif
-#if HOSTING
-  c.hosted = related(t, branch, [&](int a) { return is_host(t, branch, a); });
+#if MULTIPLICITY
+  c.merged = related(t, branch, [&](int a) { return is_owner(t, branch, a); });
 #endif
 }
 
 /* ---- how often keys count ------------------------------------------------ */
 
-/* A hosted branch: its keys, its segment, and the keys that earlier hosts
+/* A merged branch: its keys, its segment, and the keys that earlier owners
  * take. */
-struct dil_guest {
+struct dil_merged {
   int start, step;
   dil_span segment, taken;
 };
 
-/* The desk is all that a block shares beside rows: its tile, its place in the
- * keys, and two visits, the one at hand and the next. */
-struct dil_desk {
+/* The scratch memory holds all that a block shares besides rows: its tile, its
+ * position in the keys, and two visits, the current one and the next. */
+struct dil_scratch {
   dil_tile tile;
   dil_cursor cursor;
   dil_visit visit[2];
@@ -129,49 +130,52 @@ struct dil_desk {
   /* Whether parts of 16 rows and 8 keys are live or full: a byte for each 16
    * rows, a bit for each 8 keys. Only visits that are neither full nor a window
    * have them. */
-  unsigned part_live[2][PART_TURNS], part_full[2][PART_TURNS];
-#if HOSTING
-  int guests[2];
-  dil_guest guest[2][BRANCHES];
+  unsigned part_live[2][PART_ROUNDS], part_full[2][PART_ROUNDS];
+#if MULTIPLICITY
+  int merged_count[2];
+  dil_merged merged_branch[2][BRANCHES];
 #endif
 };
-static_assert(sizeof(dil_desk) <= DESK_BYTES, "DESK_BYTES");
-#define DESK (*(dil_desk *)shared)
+static_assert(sizeof(dil_scratch) <= SCRATCH_BYTES, "SCRATCH_BYTES");
+#define SCRATCH (*(dil_scratch *)shared)
 
-#if HOSTING
-DIL_INLINE dil_guest guest_of(const dil_tile &t, int branch, int hosted) {
-  dil_guest g;
-  g.step = dil_branches[hosted].dilation;
-  g.start = segment_low(hosted, t.low) + dil_phases[hosted * HEADS + t.head];
+#if MULTIPLICITY
+DIL_INLINE dil_merged merged_of(const dil_tile &t, int branch, int merged) {
+  dil_merged g;
+  g.step = dil_branches[merged].dilation;
+  g.start = segment_low(merged, t.low) + dil_phases[merged * HEADS + t.head];
   g.segment = g.taken = no_span();
-  widen_span(t, hosted, g.segment);
+  widen_span(t, merged, g.segment);
 #pragma unroll 1
   for (int a = 0; a < BRANCHES; a++)
-    if (t.branches >> a & 1 && comes_before(a, branch) && is_host(t, a, hosted))
+    if (t.branches >> a & 1 && comes_before(a, branch) &&
+        is_owner(t, a, merged))
       widen_span(t, a, g.taken);
   return g;
 }
 
-/* The table of a branch's guests; a lane makes each. */
-DIL_INLINE void list_guests(const dil_tile &t, const dil_cursor &c) {
+/* Makes the table of the branches that are merged into a branch; each lane
+ * makes one entry. */
+DIL_INLINE void list_merged(const dil_tile &t, const dil_cursor &c) {
 #pragma unroll 1
   for (int first = 0; first < BRANCHES; first += 32) {
     int a = first + (threadIdx.x & 31);
-    if (a >= BRANCHES || !(c.hosted >> a & 1)) continue;
-    int index = __popcll(c.hosted & (((dil_set)1 << a) - 1));
-    DESK.guest[c.table][index] = guest_of(t, c.keys.branch, a);
+    if (a >= BRANCHES || !(c.merged >> a & 1)) continue;
+    int index = __popcll(c.merged & (((dil_set)1 << a) - 1));
+    SCRATCH.merged_branch[c.table][index] = merged_of(t, c.keys.branch, a);
   }
-  if ((threadIdx.x & 31) == 0) DESK.guests[c.table] = __popcll(c.hosted);
+  if ((threadIdx.x & 31) == 0)
+    SCRATCH.merged_count[c.table] = __popcll(c.merged);
 }
 
-/* The number of each column of a visit into shared memory; 1 where alone. */
+/* Writes the multiplicity of each column of a visit to shared memory. */
 DIL_INLINE void count_keys(const dil_visit &v, float *times) {
 #pragma unroll 1
   for (int i = threadIdx.x; i < TILE_KEYS; i += THREADS) {
     int j = v.keys.start + (v.n + i) * v.keys.step, count = 1;
 #pragma unroll 1
-    for (int k = 0; k < DESK.guests[v.table]; k++) {
-      const dil_guest &g = DESK.guest[v.table][k];
+    for (int k = 0; k < SCRATCH.merged_count[v.table]; k++) {
+      const dil_merged &g = SCRATCH.merged_branch[v.table][k];
       count += in_span(g.segment, j) && !in_span(g.taken, j) &&
                (j - g.start) % g.step == 0;
     }
@@ -180,14 +184,14 @@ DIL_INLINE void count_keys(const dil_visit &v, float *times) {
 }
 #endif
 
-/* ---- pieces of branches -------------------------------------------------- */
+/* ---- ranges of keys ------------------------------------------------------ */
 
 DIL_INLINE int tiles_of(int first, int end) {
   return end > first ? (end - first - 1) / TILE_KEYS + 1 : 0;
 }
 
-/* The piece first..end-1, less the tiles that other splits take. */
-DIL_INLINE void begin_piece(dil_cursor &c, int first, int end) {
+/* Begins the range first..end-1, without the tiles that other splits take. */
+DIL_INLINE void begin_range(dil_cursor &c, int first, int end) {
   int tiles = tiles_of(first, end);
   int dropped = least(c.skip, tiles), taken = least(c.take, tiles - dropped);
   c.skip -= dropped;
@@ -200,22 +204,24 @@ DIL_INLINE void begin_piece(dil_cursor &c, int first, int end) {
   c.leap = TILE_KEYS;
 }
 
-/* The next piece, of this branch or of the next one; for a visit in `slot`. */
-DIL_INLINE bool next_piece(const dil_params &p, const dil_tile &t,
+/* Begins the next range, of this branch or of the next one, for a visit in
+ * `slot`. False: there is none. */
+DIL_INLINE bool next_range(const dil_params &p, const dil_tile &t,
                            dil_cursor &c, int slot) {
   if (c.later_end) {
-    begin_piece(c, c.later, c.later_end);
+    begin_range(c, c.later, c.later_end);
     c.later_end = 0;
     return true;
   }
   if (!c.rest) return false;
   begin_branch(p, t, lowest(c.rest), c);
   c.rest &= c.rest - 1;
-#if HOSTING
-  c.table = DESK.visit[slot ^ 1].table ^ 1; /* the visit at hand has its own */
-  if (c.hosted) list_guests(t, c);
+#if MULTIPLICITY
+  c.table =
+      SCRATCH.visit[slot ^ 1].table ^ 1; /* the current visit has its own */
+  if (c.merged) list_merged(t, c);
 #endif
-  begin_piece(c, c.keys.first, c.keys.end);
+  begin_range(c, c.keys.first, c.keys.end);
   return true;
 }
 
@@ -232,8 +238,8 @@ DIL_INLINE void begin_cursor(const dil_params &p, const dil_tile &t) {
     c.take = 0x7fffffff;
     c.tiles = 0;
     c.counting = p.splits > 1;
-    DESK.cursor = c;
-    DESK.visit[1].table = 0;
+    SCRATCH.cursor = c;
+    SCRATCH.visit[1].table = 0;
   }
   __syncwarp();
 }
@@ -272,10 +278,10 @@ DIL_INLINE void take_map(dil_cursor &c, unsigned live, unsigned full) {
   if (MASKED && !live && c.stop - c.n > 2 * LEAP) c.leap = LEAP;
 }
 
-/* Rows of group 4 * turn + lane / 8 of the tile, by eight keys. */
+/* Rows of group 4 * round + lane / 8 of the tile, by eight keys. */
 DIL_INLINE dil_box part_box(const dil_params &p, const dil_tile &t,
-                            const dil_visit &v, int turn) {
-  int lane = threadIdx.x & 31, group = 4 * turn + lane / 8;
+                            const dil_visit &v, int round) {
+  int lane = threadIdx.x & 31, group = 4 * round + lane / 8;
   int first = 16 * group / p.pack;
   int last = least((16 * group + 15) / p.pack, t.count - 1);
   bool some = group < TILE_ROWS / 16 && lane % 8 < SCORE_TILES && first <= last;
@@ -296,7 +302,7 @@ DIL_INLINE void find_visit(const dil_params &p, const dil_tile &t,
       v.keys = c.keys;
       v.n = c.base + tile * TILE_KEYS;
       v.full = c.full >> tile & 1;
-      v.hosted = c.hosted;
+      v.merged = c.merged;
       v.table = c.table;
       v.rivals = c.rivals;
       c.live &= c.live - 1;
@@ -306,7 +312,7 @@ DIL_INLINE void find_visit(const dil_params &p, const dil_tile &t,
       if (v.full || v.window) return;
       parts = true;
     } else if (c.n >= c.stop) {
-      bool more = next_piece(p, t, c, slot);
+      bool more = next_range(p, t, c, slot);
       if (c.counting && more) {
         c.tiles += (c.stop - c.n) / TILE_KEYS;
         c.n = c.stop;
@@ -320,16 +326,16 @@ DIL_INLINE void find_visit(const dil_params &p, const dil_tile &t,
     }
     bool kept = false;
 #pragma unroll 1
-    for (int turn = 0; turn < (parts ? PART_TURNS : 1); turn++) {
-      dil_box box = parts ? part_box(p, t, v, turn) : map_box(p, t, c);
+    for (int round = 0; round < (parts ? PART_ROUNDS : 1); round++) {
+      dil_box box = parts ? part_box(p, t, v, round) : map_box(p, t, c);
       int cover = cover_of(p, t, c.keys, c.rivals, box);
       unsigned live = __ballot_sync(0xffffffffu, cover != DIL_EMPTY);
       unsigned full = __ballot_sync(0xffffffffu, cover == DIL_FULL);
       if (!parts) take_map(c, live, full);
       kept = kept || (parts && live);
       if (parts && (threadIdx.x & 31) == 0) {
-        DESK.part_live[slot][turn] = live;
-        DESK.part_full[slot][turn] = full;
+        SCRATCH.part_live[slot][round] = live;
+        SCRATCH.part_full[slot][round] = full;
       }
     }
     if (kept) return;
@@ -337,17 +343,17 @@ DIL_INLINE void find_visit(const dil_params &p, const dil_tile &t,
 }
 
 DIL_INLINE void plan_visit(const dil_params &p, int slot) {
-  dil_cursor c = DESK.cursor;
+  dil_cursor c = SCRATCH.cursor;
   dil_visit v;
-  find_visit(p, DESK.tile, c, v, slot);
-  if (CARES && DESK.careful && v.full) { /* as if pairs were to be asked */
+  find_visit(p, SCRATCH.tile, c, v, slot);
+  if (CARES && SCRATCH.careful && v.full) { /* as if pairs were to be asked */
     v.full = false;
     v.window = true;
   }
   __syncwarp();
   if ((threadIdx.x & 31) == 0) {
-    DESK.cursor = c;
-    DESK.visit[slot] = v;
+    SCRATCH.cursor = c;
+    SCRATCH.visit[slot] = v;
   }
   __syncwarp();
 }
@@ -356,13 +362,13 @@ DIL_INLINE void plan_visit(const dil_params &p, int slot) {
  * asked. */
 DIL_INLINE unsigned visit_bits(const dil_params &p, const dil_tile &t,
                                int slot, int group) {
-  const dil_visit &v = DESK.visit[slot];
+  const dil_visit &v = SCRATCH.visit[slot];
   dil_rows rows = rows_of(p, t, group);
   if (v.window) return window_bits(t, rows, v);
   int number = ROW_GROUPS * (threadIdx.x >> 5) + group;
   int byte = 8 * (number % 4);
-  unsigned live = DESK.part_live[slot][number / 4] >> byte & 0xff;
-  unsigned full = DESK.part_full[slot][number / 4] >> byte & 0xff;
+  unsigned live = SCRATCH.part_live[slot][number / 4] >> byte & 0xff;
+  unsigned full = SCRATCH.part_full[slot][number / 4] >> byte & 0xff;
   unsigned bits = 0;
 #pragma unroll 1
   for (; live; live &= live - 1) {

@@ -65,9 +65,9 @@ DIL_INLINE dil_range r_mul(dil_range a, dil_range b) {
 }
 DIL_INLINE dil_range r_abs(dil_range a) {
   if (a.low >= 0) return a;
-  dil_range turned = r_neg(a);
-  if (a.high <= 0 || turned.low == DIL_INT_LEAST) return turned;
-  return {0, a.high > turned.high ? a.high : turned.high};
+  dil_range negated = r_neg(a);
+  if (a.high <= 0 || negated.low == DIL_INT_LEAST) return negated;
+  return {0, a.high > negated.high ? a.high : negated.high};
 }
 DIL_INLINE dil_range r_min(dil_range a, dil_range b) {
   return {a.low < b.low ? a.low : b.low, a.high < b.high ? a.high : b.high};

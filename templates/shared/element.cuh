@@ -46,10 +46,10 @@ DIL_INLINE void multiply_16(float (&d)[4], const unsigned (&a)[4], unsigned b0,
   else multiply_bf16(d, a, b0, b1);
 }
 
-/* The second operand of a float in its products: the rest that tf32 does not
- * see. The product cuts 13 bits, so the rest is exact; of an infinity it is
- * NaN. With `fast` it is the float's tf32. */
-DIL_INLINE unsigned tf32_beside(unsigned x) {
+/* The low part of a float, which tf32 does not see: the second operand of its
+ * three products (3xTF32). A product drops 13 bits, so the low part is exact;
+ * of an infinity it is NaN. With `fast` it is the float's tf32. */
+DIL_INLINE unsigned tf32_low(unsigned x) {
   if (FAST) return round_tf32(x);
   float high = __uint_as_float(x & 0xffffe000u);
   return __float_as_uint(__fsub_rn(__uint_as_float(x), high));
@@ -57,10 +57,9 @@ DIL_INLINE unsigned tf32_beside(unsigned x) {
 
 /* d += a b in f32: 16 x 8 by 8 x 8, the small products first. */
 DIL_INLINE void multiply_8(float (&d)[4], const unsigned (&a)[4],
-                           const unsigned (&beside)[4], unsigned b0,
-                           unsigned b1) {
-  unsigned c0 = tf32_beside(b0), c1 = tf32_beside(b1);
-  multiply_tf32(d, beside, FAST ? c0 : b0, FAST ? c1 : b1);
+                           const unsigned (&low)[4], unsigned b0, unsigned b1) {
+  unsigned c0 = tf32_low(b0), c1 = tf32_low(b1);
+  multiply_tf32(d, low, FAST ? c0 : b0, FAST ? c1 : b1);
   if (FAST) return;
   multiply_tf32(d, a, c0, c1);
   multiply_tf32(d, a, b0, b1);

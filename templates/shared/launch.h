@@ -22,13 +22,14 @@ typedef struct dil_device_input {
   long long stride[4];
 } dil_device_input;
 
-enum { /* rows of 16-byte pieces, that may be copied as such */
-  DIL_WHOLE_Q = 1,
-  DIL_WHOLE_K = 2,
-  DIL_WHOLE_V = 4,
-  DIL_WHOLE_O = 8, /* pairs of elements are aligned */
-  DIL_DROP = 16,   /* dropout applies */
-  DIL_SHARD = 32   /* of a sequence (dil_shard): every row ends in the state */
+enum { /* rows of 16-byte units, which may be copied as such */
+       DIL_WHOLE_Q = 1,
+       DIL_WHOLE_K = 2,
+       DIL_WHOLE_V = 4,
+       DIL_WHOLE_O = 8, /* pairs of elements are aligned */
+       DIL_DROP = 16,   /* dropout applies */
+       DIL_SHARD =
+           32 /* of a sequence (dil_shard): every row ends in the state */
 };
 
 typedef struct dil_params {

@@ -38,7 +38,7 @@ enum { DIL_INPUT_F32, DIL_INPUT_BF16, DIL_INPUT_F16, DIL_INPUT_I32,
 #define HIDING 0         /* which may make them -inf */
 #define MASKED 0         /* some predicate has masks */
 #define DEDUP 1          /* a key of several branches is visited once */
-#define HOSTING 0        /* ... and may count several times */
+#define MULTIPLICITY 0   /* ... and may count several times */
 #define DROPOUT 0        /* its threshold among 2^32 */
 #define DROPOUT_KEPT 1.0f /* 1 / (1 - P) */
 #define BRANCHES 1

@@ -51,7 +51,7 @@ DIL_INLINE void load_matrices(unsigned (&x)[4], unsigned from) {
                : "r"(from)
                : "memory");
 }
-DIL_INLINE void load_matrices_turned(unsigned (&x)[4], unsigned from) {
+DIL_INLINE void load_matrices_transposed(unsigned (&x)[4], unsigned from) {
   asm volatile(
       "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
       : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])

@@ -17,7 +17,7 @@ struct dil_rows {
 /* A tile of keys: numbers n and on of a sequence. */
 struct dil_visit {
   dil_keys keys;
-  dil_set hosted; /* branches whose keys count here as well */
+  dil_set merged; /* branches whose keys count here as well */
   int table;      /* which of the two tables of them */
   dil_set rivals; /* `union`: branches that may reach a key before this one */
   int n;

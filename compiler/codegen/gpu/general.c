@@ -15,16 +15,16 @@ static int64_t rounded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 typedef struct tiles {
   int32_t warps, groups, keys; /* groups: 16 rows each, of a warp */
   int32_t blocks;              /* least thread blocks of a processor */
-  bool hold;                   /* queries stay in registers */
+  bool q_in_registers;         /* queries stay in registers */
   bool lenient; /* registers may spill: no smaller tile exists */
 } tiles;
 
 static int32_t rows_of(const tiles *tl) { return 16 * tl->groups * tl->warps; }
 
-/* An upper bound for the size of dil_desk, the scratch memory of
+/* An upper bound for the size of dil_scratch, the scratch memory of
  * templates/general/general_visit.cuh. */
-static int64_t desk_bytes(const dil_table *t) {
-  return 512 + (is_hosting(t) ? 2 * 24 * t->branch_count : 0);
+static int64_t scratch_bytes(const dil_table *t) {
+  return 512 + (has_multiplicity(t) ? 2 * 24 * t->branch_count : 0);
 }
 
 /* The shared memory of a thread block, laid out at the top of
@@ -37,11 +37,11 @@ static int64_t shared_bytes(const dil_table *t, const tiles *tl) {
   int64_t loop = (rows_of(tl) + keys) * key_pitch + keys * value_pitch +
                  keys + 4 * keys;
   int64_t end = 16 * tl->warps * ((t->value_dim + 2) | 1) * 4;
-  return desk_bytes(t) + (loop > end ? loop : end);
+  return scratch_bytes(t) + (loop > end ? loop : end);
 }
 
 /* Attempts in order of preference: f32 with wide heads, f32, 16-bit types. The
- * last of each row fits every chip, however large the desk. */
+ * last of each row fits every chip, however large the scratch memory. */
 enum { WIDE = 128, NARROW = 80, CHOICES = 4 };
 static const tiles choices[3][CHOICES] = {
     {{4, 1, 16, 1, false, true}, {2, 1, 16, 1, false, true}},
@@ -76,8 +76,8 @@ static const tiles *choose(const gpu_request *r, int32_t attempt) {
 
 static const tiles *choose_large(const gpu_request *r) {
   const dil_table *t = &r->common.plan->table;
-  bool holds = cuda_chip_like(r->arch)->holds;
-  const tiles *tl = &large[t->dtype == DIL_F32 ? 0 : holds ? 1 : 2];
+  bool registers = cuda_chip_like(r->arch)->q_in_registers;
+  const tiles *tl = &large[t->dtype == DIL_F32 ? 0 : registers ? 1 : 2];
   bool plain = is_narrow(t) && !t->scored && t->dropout == 0;
   if (cuda_chip_fast(r->arch) && t->dtype != DIL_F32 && !r->only)
     return NULL; /* the fast family takes these: nothing to compile */
@@ -92,7 +92,7 @@ enum { ROWS = 16, GROUPS_MOST = 4, WARPS_MOST = 16 };
 
 /* The tiles of a schedule; fields without a knob are those of the first
  * choice. */
-static tiles turned_tiles(const gpu_request *r) {
+static tiles tiles_of_knobs(const gpu_request *r) {
   gpu_request plain = *r;
   plain.knobs = NULL;
   tiles tl = *choose(&plain, 0);
@@ -108,13 +108,13 @@ static tiles turned_tiles(const gpu_request *r) {
   if (knob_given(r->knobs, KNOB_BLOCKS))
     tl.blocks = r->knobs->value[KNOB_BLOCKS][0];
   tl.groups = tl.warps && groups % tl.warps == 0 ? groups / tl.warps : 0;
-  tl.hold = tl.hold && tl.groups == 1;
+  tl.q_in_registers = tl.q_in_registers && tl.groups == 1;
   tl.lenient = false;
   return tl;
 }
 
 static bool knobs_fit(const gpu_request *r, char *reason, size_t size) {
-  tiles tl = turned_tiles(r);
+  tiles tl = tiles_of_knobs(r);
   int64_t shared = shared_bytes(&r->common.plan->table, &tl);
   bool whole = !knob_given(r->knobs, KNOB_TILE) ||
                r->knobs->value[KNOB_TILE][0] % ROWS == 0;
@@ -148,10 +148,10 @@ static bool can(const gpu_request *r, char *reason, size_t size) {
 static bool find_tiles(const gpu_request *r, int32_t member, int32_t attempt,
                        tiles *tl) {
   const tiles *many = r->knobs ? NULL : choose_large(r), *found = NULL;
-  tiles turned;
+  tiles tuned;
   if (r->knobs) {
-    turned = turned_tiles(r);
-    if (member == 0 && attempt == 0) found = &turned;
+    tuned = tiles_of_knobs(r);
+    if (member == 0 && attempt == 0) found = &tuned;
   } else if (many && member == 0) {
     if (attempt == 0) found = many;
   } else if (member == (many != NULL)) {
@@ -187,8 +187,10 @@ static bool write(const gpu_request *r, int32_t member, int32_t attempt,
   put(text, "#define WARPS %d\n#define ROW_GROUPS %d\n#define TILE_KEYS %d\n",
       tl.warps, tl.groups, tl.keys);
   put(text, "#define SHARDS %d\n", !r->full_sequences_only);
-  put(text, "#define BLOCKS %d\n#define HOLD_Q %d\n#define DESK_BYTES %lld\n",
-      tl.blocks, tl.hold, (long long)desk_bytes(t));
+  put(text,
+      "#define BLOCKS %d\n#define Q_IN_REGISTERS %d\n#define SCRATCH_BYTES "
+      "%lld\n",
+      tl.blocks, tl.q_in_registers, (long long)scratch_bytes(t));
   put_template(text, "templates/general/general.cu");
   return true;
 }

@@ -11,7 +11,7 @@ static void put_number(source_text *s, const char *name, int64_t x) {
   put(s, "#define %s %lld\n", name, (long long)x);
 }
 
-bool is_hosting(const dil_table *t) {
+bool has_multiplicity(const dil_table *t) {
   return t->branch_count > 1 && t->dedup && t->combine == DIL_COMBINE_SOFTMAX;
 }
 
@@ -37,7 +37,7 @@ static void put_sizes(source_text *s, const plan *p) {
   put_number(s, "HIDING", is_hiding(p));
   put_number(s, "MASKED", is_masked(t));
   put_number(s, "DEDUP", t->dedup || t->combine == DIL_COMBINE_UNION);
-  put_number(s, "HOSTING", is_hosting(t));
+  put_number(s, "MULTIPLICITY", has_multiplicity(t));
   put(s, "#define DROPOUT %lluu\n",
       (unsigned long long)(t->dropout * 4294967296.0));
   put(s, "#define DROPOUT_KEPT %.9ef\n", 1 / (1 - t->dropout));

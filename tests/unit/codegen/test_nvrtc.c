@@ -92,7 +92,7 @@ START_TEST(example) {
 END_TEST
 
 /* The largest head sizes of each type pass the gate on the smallest chip, one
- * of them with a desk that leaves no room for 64 rows. */
+ * of them with scratch memory that leaves no room for 64 rows. */
 START_TEST(width) {
   if (!has_compiler()) return;
   static const char *const texts[] = {
