@@ -33,6 +33,30 @@ typedef struct oracle_gradients {
   double *inputs[DIL_INPUT_MAX]; /* in the shapes of the inputs */
 } oracle_gradients;
 
+/* A pair of a row and a key, for a judge of rounding. */
+typedef struct oracle_pair {
+  double sizes;   /* scale sum |q_d k_d|: what the product is summed from */
+  double score;   /* after the chain */
+  double chain;   /* d score / d (scale q . k) */
+  double below;   /* score - lse */
+  double product; /* dP */
+  double delta;   /* of the row */
+} oracle_pair;
+/* How far rounding may move P, and dS, of a pair. */
+typedef struct oracle_error {
+  double weight, slope;
+} oracle_error;
+typedef oracle_error oracle_judge(const void *context, const oracle_pair *pair);
+/* What a judge's errors make of gradients when each has a sign of its own: sums
+ * of squares, of L2 norms of rows and of elements of inputs. Pairs of weight 0
+ * count, too: rounding may give them one. */
+typedef struct oracle_scatter {
+  oracle_judge *judge;
+  const void *context;
+  double dq, dk, dv;
+  double *inputs[DIL_INPUT_MAX]; /* as those of oracle_gradients */
+} oracle_scatter;
+
 /* The gradients of dO . o + dlse . lse, dO being call->output and dlse
  * call->lse; the call's own places for gradients are not looked at.
  * Inputs that are integers have none: NULL. */
@@ -40,15 +64,21 @@ dil_status oracle_gradient_run(const pattern *p, const dil_backward_call *call,
                                oracle_forward forward,
                                const oracle_gradients *to);
 /* dQ of batch row at[0], query row at[1], head at[2]: dq[head_dim]. The call
- * must have passed oracle_check_backward. */
+ * must have passed oracle_check_backward. `scatter`, with its sums added to,
+ * may be NULL here and below. */
 void oracle_gradient_query(const pattern *p, const dil_backward_call *call,
                            oracle_forward forward, const int64_t at[3],
-                           double *dq);
+                           double *dq, oracle_scatter *scatter);
+/* Adds what the row's pairs make of the gradients of inputs. */
+void oracle_gradient_inputs(const pattern *p, const dil_backward_call *call,
+                            oracle_forward forward, const int64_t at[3],
+                            double *const inputs[DIL_INPUT_MAX],
+                            oracle_scatter *scatter);
 /* dK and dV of batch row at[0], key at[1], key/value head at[2], over all rows
  * that see the key: dk[head_dim], dv[value_dim]. */
 void oracle_gradient_key(const pattern *p, const dil_backward_call *call,
                          oracle_forward forward, const int64_t at[3],
-                         double *dk, double *dv);
+                         double *dk, double *dv, oracle_scatter *scatter);
 
 /* ---- what the files of the oracle share ---------------------------------- */
 

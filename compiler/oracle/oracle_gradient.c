@@ -21,6 +21,7 @@
 typedef struct gradient_sums {
   double *dq, *dk, *dv;   /* of the pair's row and key */
   double *const *inputs;  /* [DIL_INPUT_MAX], each row-major */
+  oracle_scatter *scatter;
 } gradient_sums;
 
 typedef struct gradient_row {
@@ -43,6 +44,7 @@ typedef struct gradient_pair {
   double weight; /* P */
   double kept;   /* W */
   double slope;  /* dS */
+  oracle_error error; /* of P and dS, where a judge was asked */
 } gradient_pair;
 
 /* ---- a row's softmaxes --------------------------------------------------- */
@@ -137,8 +139,28 @@ static double value_product(gradient_row *g, const gradient_pair *pair) {
   return sum;
 }
 
-/* False for a pair of weight 0. */
-static bool weigh_pair(gradient_row *g, gradient_pair *pair) {
+static double product_sizes(gradient_row *g, const gradient_pair *pair) {
+  double sum = 0;
+  query_read_key(&g->query, &g->call->forward.k, pair->j);
+  for (int64_t d = 0; d < g->query.pattern->head_dim; d++)
+    sum += fabs(g->q[d] * g->query.key[d]);
+  return fabs(g->query.scale) * sum;
+}
+
+static void judge_pair(gradient_row *g, gradient_pair *pair, double s,
+                       double product, const oracle_scatter *scatter) {
+  const oracle_pair seen = {.sizes = product_sizes(g, pair),
+                            .score = s,
+                            .chain = chain_dual(g, pair, 1, NULL).slope,
+                            .below = s - g->lse[pair->branch],
+                            .product = product,
+                            .delta = g->delta[pair->branch]};
+  pair->error = scatter->judge(scatter->context, &seen);
+}
+
+/* False for a pair of weight 0, unless a judge gives it one. */
+static bool weigh_pair(gradient_row *g, gradient_pair *pair,
+                       const oracle_scatter *scatter) {
   oracle_query *r = &g->query;
   pair->s0 = query_dot(r, pair->j);
   double s = chain_dual(g, pair, 0, NULL).value;
@@ -146,19 +168,44 @@ static bool weigh_pair(gradient_row *g, gradient_pair *pair) {
   know_branch(g, pair->branch);
   double weight = exp(s - g->lse[pair->branch]);
   pair->weight = weight > 1 ? 1 : weight;
-  if (pair->weight == 0) return false;
+  if (pair->weight == 0 && !scatter) return false;
   bool dropped = query_drops(r, pair->j);
   pair->kept = dropped ? 0 : r->drops ? 1 / (1 - r->pattern->dropout) : 1;
   double dp = dropped ? 0 : pair->kept * value_product(g, pair);
-  pair->slope = pair->weight * (dp - g->delta[pair->branch]);
-  return true;
+  pair->slope = dual_product(pair->weight, dp - g->delta[pair->branch]);
+  if (scatter) judge_pair(g, pair, s, dp, scatter);
+  return pair->weight > 0 || pair->error.weight > 0;
 }
 
 static void add_value_part(const gradient_row *g, const gradient_pair *pair,
                            double *dv) {
-  if (dv == NULL || pair->kept == 0) return;
+  if (dv == NULL || pair->kept == 0 || pair->weight == 0) return;
   for (int64_t d = 0; d < g->query.pattern->value_dim; d++)
     dv[d] += pair->weight * pair->kept * g->output[d];
+}
+
+static double square_of(double a) {
+  return a * a;
+}
+
+static double norm_of(const double *x, int64_t count) {
+  double sum = 0;
+  for (int64_t d = 0; d < count; d++) sum += x[d] * x[d];
+  return sqrt(sum);
+}
+
+/* The errors of a pair, in the norms of what they are multiplied with. */
+static void add_scatter(gradient_row *g, const gradient_pair *pair,
+                        oracle_scatter *to) {
+  oracle_query *r = &g->query;
+  const pattern *p = r->pattern;
+  double chain = fabs(chain_dual(g, pair, 1, NULL).slope * r->scale);
+  double error = dual_product(pair->error.slope, chain);
+  query_read_key(r, &g->call->forward.k, pair->j);
+  to->dq += square_of(error * norm_of(r->key, p->head_dim));
+  to->dk += square_of(error * norm_of(r->q, p->head_dim));
+  to->dv += square_of(pair->error.weight * pair->kept *
+                      norm_of(g->output, p->value_dim));
 }
 
 static void add_score_parts(gradient_row *g, const gradient_pair *pair,
@@ -190,12 +237,16 @@ static void add_to_element(const gradient_row *g, const expr *read,
 }
 
 static void add_read_part(const gradient_row *g, const gradient_pair *pair,
-                          const expr *read, double *const *inputs) {
+                          const expr *read, const gradient_sums *to) {
   expr_point point = g->query.point;
+  int64_t input = read->integer;
   point.j = (int32_t)pair->j;
   double slope = chain_dual(g, pair, 0, read).slope;
   add_to_element(g, read, &point, dual_product(slope, pair->slope),
-                 inputs[read->integer]);
+                 to->inputs[input]);
+  if (!to->scatter || !to->scatter->inputs[input]) return;
+  double error = dual_product(slope, pair->error.slope);
+  add_to_element(g, read, &point, error * error, to->scatter->inputs[input]);
 }
 
 /* The reads of a tree whose gradients are wanted; a node that the tree holds
@@ -219,15 +270,15 @@ static void list_reads(const expr *e, double *const *inputs,
 }
 
 static void add_input_parts(const gradient_row *g, const gradient_pair *pair,
-                            double *const *inputs) {
+                            const gradient_sums *to) {
   const branch *b = &g->query.pattern->branch[pair->branch];
   gradient_reads reads;
   reads.count = 0;
-  if (inputs == NULL) return;
+  if (to->inputs == NULL) return;
   for (int32_t n = 0; n < b->score_count; n++)
-    list_reads(b->score[n], inputs, &reads);
+    list_reads(b->score[n], to->inputs, &reads);
   for (int32_t k = 0; k < reads.count; k++)
-    add_read_part(g, pair, reads.read[k], inputs);
+    add_read_part(g, pair, reads.read[k], to);
 }
 
 /* ---- walks --------------------------------------------------------------- */
@@ -235,15 +286,17 @@ static void add_input_parts(const gradient_row *g, const gradient_pair *pair,
 static void add_pair(gradient_row *g, int32_t index, int64_t j,
                      const gradient_sums *to) {
   gradient_pair pair = {.branch = index, .j = j};
-  if (!weigh_pair(g, &pair)) return;
+  if (!weigh_pair(g, &pair, to->scatter)) return;
   add_value_part(g, &pair, to->dv);
   if (to->dq || to->dk) add_score_parts(g, &pair, to);
-  add_input_parts(g, &pair, to->inputs);
+  add_input_parts(g, &pair, to);
+  if (to->scatter && (to->dq || to->dk)) add_scatter(g, &pair, to->scatter);
 }
 
 void oracle_gradient_query(const pattern *p, const dil_backward_call *call,
                            oracle_forward forward, const int64_t at[3],
-                           double *dq) {
+                           double *dq, oracle_scatter *scatter) {
+  const gradient_sums sums = {.dq = dq, .scatter = scatter};
   gradient_row g;
   fenv_t mode;
   oracle_take_subnormals(&mode);
@@ -252,8 +305,7 @@ void oracle_gradient_query(const pattern *p, const dil_backward_call *call,
   for (int32_t k = 0; k < p->branch_count; k++) {
     oracle_range keys = query_range(&g.query, k);
     for (int64_t j = keys.first; j <= keys.last; j += keys.step)
-      if (query_keeps(&g.query, k, j))
-        add_pair(&g, k, j, &(gradient_sums){.dq = dq});
+      if (query_keeps(&g.query, k, j)) add_pair(&g, k, j, &sums);
   }
   fesetenv(&mode);
 }
@@ -266,7 +318,8 @@ static bool has_key(oracle_query *r, int32_t index, int64_t j) {
 
 void oracle_gradient_key(const pattern *p, const dil_backward_call *call,
                          oracle_forward forward, const int64_t at[3],
-                         double *dk, double *dv) {
+                         double *dk, double *dv, oracle_scatter *scatter) {
+  const gradient_sums sums = {.dk = dk, .dv = dv, .scatter = scatter};
   gradient_row g;
   fenv_t mode;
   int64_t group = p->heads / p->kv_heads, N = call->forward.q.shape[1];
@@ -277,8 +330,7 @@ void oracle_gradient_key(const pattern *p, const dil_backward_call *call,
     int64_t place[3] = {at[0], row / group, at[2] * group + row % group};
     open_row(&g, p, call, forward, place);
     for (int32_t k = 0; k < p->branch_count; k++)
-      if (has_key(&g.query, k, at[1]))
-        add_pair(&g, k, at[1], &(gradient_sums){.dk = dk, .dv = dv});
+      if (has_key(&g.query, k, at[1])) add_pair(&g, k, at[1], &sums);
   }
   fesetenv(&mode);
 }
@@ -290,12 +342,13 @@ static double *row_of(double *array, int64_t row, int64_t width) {
   return array ? array + row * width : NULL;
 }
 
-static void add_row(gradient_row *g, const oracle_gradients *to) {
+static void add_row(gradient_row *g, const oracle_gradients *to,
+                    oracle_scatter *scatter) {
   const oracle_query *r = &g->query;
   const pattern *p = r->pattern;
   int64_t N = r->call->q.shape[1], M = r->call->k.shape[1];
   int64_t row = (r->b * N + r->n) * p->heads + r->h;
-  gradient_sums sums = {.inputs = to->inputs};
+  gradient_sums sums = {.inputs = to->inputs, .scatter = scatter};
   sums.dq = row_of(to->dq, row, p->head_dim);
   for (int32_t k = 0; k < p->branch_count; k++) {
     oracle_range keys = query_range(r, k);
@@ -307,6 +360,20 @@ static void add_row(gradient_row *g, const oracle_gradients *to) {
       add_pair(g, k, j, &sums);
     }
   }
+}
+
+void oracle_gradient_inputs(const pattern *p, const dil_backward_call *call,
+                            oracle_forward forward, const int64_t at[3],
+                            double *const inputs[DIL_INPUT_MAX],
+                            oracle_scatter *scatter) {
+  gradient_row g;
+  fenv_t mode;
+  oracle_gradients to = {0};
+  memcpy(to.inputs, inputs, sizeof to.inputs);
+  oracle_take_subnormals(&mode);
+  open_row(&g, p, call, forward, at);
+  add_row(&g, &to, scatter);
+  fesetenv(&mode);
 }
 
 static void clear_array(double *array, int64_t count) {
@@ -338,7 +405,7 @@ dil_status oracle_gradient_run(const pattern *p, const dil_backward_call *call,
   for (int64_t row = 0; row < call->forward.q.shape[0] * N * H; row++) {
     int64_t at[3] = {row / (N * H), row / H % N, row % H};
     open_row(&g, p, call, forward, at);
-    add_row(&g, to);
+    add_row(&g, to, NULL);
   }
   fesetenv(&mode);
   return DIL_OK;

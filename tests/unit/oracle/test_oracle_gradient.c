@@ -194,6 +194,51 @@ START_TEST(random_patterns_by_differences) {
 }
 END_TEST
 
+/* A judge that finds half of each weight, and of each dS, in doubt. */
+static oracle_error doubt(const void *context, const oracle_pair *pair) {
+  const double *part = context;
+  double weight = exp(pair->below) < 1 ? exp(pair->below) : 1;
+  return (oracle_error){*part * weight,
+                        *part * weight * fabs(pair->product - pair->delta)};
+}
+
+static void must_match(const double *part, const double *whole, int64_t count) {
+  for (int64_t d = 0; d < count; d++)
+    ck_assert_msg(fabs(part[d] - whole[d]) <= 1e-9 * (1 + fabs(whole[d])),
+                  "%.12g is not %.12g", part[d], whole[d]);
+}
+
+/* A row, a key and the inputs by themselves are those of all rows; a judge
+ * changes none of them, and finds errors where there are gradients. */
+START_TEST(parts_are_those_of_the_whole) {
+  static const double part = 0.5;
+  uint64_t state = 79;
+  for (int k = 0; k < 60; k++) {
+    fresh_memory();
+    pattern *p = random_case_pattern(&state);
+    dil_call *call = random_call(p, &state);
+    gradient_case c = open_case(p, call, random_bits(&state));
+    int64_t N = call->q.shape[1], M = call->k.shape[1];
+    double row[256], key[256];
+    ask_gradients(&c);
+    if (N == 0 || M == 0) continue;
+    oracle_scatter scatter = {.judge = doubt, .context = &part};
+    const int64_t at[3] = {0, random_in(&state, 0, N - 1), p->heads - 1};
+    oracle_gradient_query(p, c.back, ORACLE_DEFINED, at, row, &scatter);
+    const double *dq = c.right.dq + (at[1] * p->heads + at[2]) * p->head_dim;
+    must_match(row, dq, p->head_dim);
+    double size = 0;
+    for (int64_t d = 0; d < p->head_dim; d++) size += dq[d] * dq[d];
+    ck_assert(size == 0 || scatter.dq > 0);
+    const int64_t on[3] = {0, random_in(&state, 0, M - 1), p->kv_heads - 1};
+    oracle_gradient_key(p, c.back, ORACLE_DEFINED, on, row, key, &scatter);
+    int64_t place = on[1] * p->kv_heads + on[2];
+    must_match(row, c.right.dk + place * p->head_dim, p->head_dim);
+    must_match(key, c.right.dv + place * p->value_dim, p->value_dim);
+  }
+}
+END_TEST
+
 /* exp(lse of the branch - lse) of each row and branch, as they are now. */
 static const double *frozen_mixing(const pattern *p, const dil_call *call) {
   int64_t B = call->q.shape[0], N = call->q.shape[1], H = p->heads;
@@ -239,6 +284,7 @@ static Suite *oracle_gradient_suite(void) {
   tcase_set_timeout(tests, 60);
   tcase_add_test(tests, random_patterns_by_differences);
   tcase_add_test(tests, detached_mixing_stands_still);
+  tcase_add_test(tests, parts_are_those_of_the_whole);
   suite_add_tcase(suite, tests);
   return suite;
 }
