@@ -86,6 +86,33 @@ void sample_inputs(arena *a, const pattern *p, dil_call *call,
   call->input_count = GIVEN_COUNT;
 }
 
+static double declared_element(const dil_input *input, uint64_t *state) {
+  if (input->dtype == DIL_I32) return (double)random_in(state, -1, 5);
+  if (input->dtype == DIL_U8) return (double)random_in(state, 0, 1);
+  return (double)random_in(state, -64, 64) / 64;
+}
+
+void sample_declared(arena *a, const pattern *p, dil_call *call,
+                     uint64_t *state) {
+  const expr_point sizes = {.B = (int32_t)call->q.shape[0],
+                            .N = (int32_t)call->q.shape[1],
+                            .M = (int32_t)call->k.shape[1]};
+  dil_tensor *inputs = ARENA_ARRAY(a, dil_tensor, p->input_count);
+  for (int32_t k = 0; k < p->input_count; k++) {
+    const dil_input *input = &p->input[k];
+    int64_t shape[DIL_RANK_MAX] = {0};
+    for (int32_t axis = 0; axis < input->rank; axis++)
+      shape[axis] = expr_eval(p->dimension[k][axis], &sizes, false).integer;
+    inputs[k] = new_tensor(a, input->dtype, input->rank, shape[0], shape[1],
+                           shape[2], shape[3]);
+    for (int64_t e = 0; e < dil_tensor_count(&inputs[k]); e++)
+      dil_element_write(inputs[k].data, input->dtype, e,
+                        declared_element(input, state));
+  }
+  call->inputs = inputs;
+  call->input_count = p->input_count;
+}
+
 /* ---- the definition, once more ------------------------------------------- */
 
 static int64_t wrap_around(int64_t x, int64_t m) {

@@ -13,6 +13,10 @@ dil_call *sample_call(arena *a, const pattern *p, int64_t B, int64_t N,
 /* Adds what add_inputs declares. */
 void sample_inputs(arena *a, const pattern *p, dil_call *call,
                    uint64_t *state);
+/* Adds tensors for the inputs that any pattern declares: floats are multiples
+ * of 1/64 within +-1, integers within -1..5. */
+void sample_declared(arena *a, const pattern *p, dil_call *call,
+                     uint64_t *state);
 /* The gradients of that call: dO and, where the pattern has an lse, dlse of
  * numbers within +-1; no places for results. */
 dil_backward_call *sample_backward(arena *a, const pattern *p,
