@@ -58,7 +58,8 @@ dil_status stage_print_plan(const driver_request *r, compilation *c) {
 
 /* ---- GPUs ---------------------------------------------------------------- */
 
-/* Prints the source of every kernel, of its first attempt; needs no NVRTC. */
+/* Prints the source of every kernel, in its preferred configuration; needs no
+ * NVRTC. */
 dil_status stage_print_cuda(const driver_request *r, compilation *c) {
   const gpu_backend *gpu;
   gpu_codes codes = {0};
@@ -74,7 +75,8 @@ dil_status stage_print_cuda(const driver_request *r, compilation *c) {
              : driver_refused(c, gpu->common.compile(&request.common, &codes));
 }
 
-/* Compiles; prints ptxas's report on each attempt and the gate's refusals. */
+/* Compiles; prints ptxas's report on each configuration and the gate's
+ * refusals. */
 dil_status stage_print_ptxas(const driver_request *r, compilation *c) {
   const gpu_backend *gpu;
   gpu_codes codes = {0};

@@ -27,7 +27,7 @@ typedef struct cost_report {
                                          which pairs are kept */
   int32_t made_up_count;
   exchange_cost *topology;       /* NULL: one device */
-  forecast *gpu;              /* NULL: the processor */
+  gpu_estimate *gpu;             /* NULL: the processor */
   bool streamed;              /* by --stream */
   stream_shape shape;
   stream_facts stream;
@@ -99,8 +99,8 @@ static int32_t explained_tile_keys(const dil_table *table) {
 static dil_status predict_gpu(const call_setup *b, compilation *c,
                               cost_report *r) {
   dil_status status = DIL_OK;
-  if (!b->options->cuda) status = forecast_device(b, c, r->gpu);
-  if (!status) status = forecast_make(b, c, r->flops, r->gpu);
+  if (!b->options->cuda) status = gpu_estimate_device(b, c, r->gpu);
+  if (!status) status = gpu_estimate_make(b, c, r->flops, r->gpu);
   r->seconds = r->gpu->seconds;
   return status;
 }
@@ -213,7 +213,7 @@ static void print_report(arena *a, const cost_report *r) {
   print_counts(r);
   print_made_up(r);
   if (r->gpu)
-    forecast_print(a, r->gpu, stdout);
+    gpu_estimate_print(a, r->gpu, stdout);
   else
     print_processor(r);
   if (r->streamed)
@@ -291,7 +291,7 @@ static void print_explain_json(arena *a, const cost_report *r) {
     json_array_append_new(made_up, json_string(r->made_up[i]));
   json_object_set_new(o, "random_inputs", made_up);
   if (r->gpu)
-    json_object_set_new(o, "cuda", forecast_json(a, r->gpu));
+    json_object_set_new(o, "cuda", gpu_estimate_json(a, r->gpu));
   else
     add_processor(o, r);
   if (r->streamed)
@@ -358,8 +358,8 @@ dil_status command_explain(arena *a, const options *o) {
   cost_report r = {0};
   dil_status status = check_machine(o);
   bool gpu = o->cuda || o->device.word == DEVICE_CUDA;
-  if (gpu) r.gpu = ARENA_NEW(a, forecast);
-  if (!status && o->cuda) status = forecast_chip(a, o, r.gpu);
+  if (gpu) r.gpu = ARENA_NEW(a, gpu_estimate);
+  if (!status && o->cuda) status = gpu_estimate_chip(a, o, r.gpu);
   if (status) return status;
   request.last = STAGE_plan;
   request.device = gpu ? KNOB_CUDA : request.device;

@@ -1,6 +1,7 @@
 /* gpu_estimate.c - a dry run of a plan on a GPU: see gpu_estimate.h. In: a
- * chip, a plan, sizes. Out: a forecast. Each kernel is the first attempt of its
- * strategy: the gate's refusals are unknown before ptxas has run. */
+ * chip, a plan, sizes. Out: a gpu_estimate. Each kernel has the preferred
+ * configuration of its strategy: the gate's refusals are unknown before ptxas
+ * has run. */
 #include "gpu_estimate.h"
 #include "session_cuda.h"
 #include "compiler/exchange/exchange.h"
@@ -23,7 +24,7 @@ static const char *chips_known(arena *a) {
   return arena_print(a, "%s and %s", list, last);
 }
 
-dil_status forecast_chip(arena *a, const options *o, forecast *f) {
+dil_status gpu_estimate_chip(arena *a, const options *o, gpu_estimate *f) {
   const char *list = o->cuda;
   int32_t arch;
   dil_status status = command_arch(&list, &arch);
@@ -46,7 +47,8 @@ dil_status forecast_chip(arena *a, const options *o, forecast *f) {
   return DIL_OK;
 }
 
-dil_status forecast_device(const call_setup *b, compilation *c, forecast *f) {
+dil_status gpu_estimate_device(const call_setup *b, compilation *c,
+                               gpu_estimate *f) {
   dil_context *gpu;
   dil_status status = session_cuda_context(b->options, &gpu);
   if (status)
@@ -77,10 +79,10 @@ static pattern *pattern_of(const compilation *c, int32_t pass) {
 
 /* Sets the reason why the fast kernel does not take a pass: the run time's,
  * about the call, or the back end's, about the pattern. */
-static void tell_reason(const compilation *c, const gpu_backend *gpu,
-                        const gpu_request *request, int32_t pass,
-                        forecast *f) {
-  forecast_pass *own = &f->pass[pass];
+static void set_reason(const compilation *c, const gpu_backend *gpu,
+                       const gpu_request *request, int32_t pass,
+                       gpu_estimate *f) {
+  gpu_estimate_pass *own = &f->pass[pass];
   const dil_cuda_code *code = &f->codes.code[f->run.pass[pass].code];
   const pattern *p = c->plan->pattern;
   int32_t first = __builtin_ctzll(c->plan->table.passes[pass].branches);
@@ -90,8 +92,8 @@ static void tell_reason(const compilation *c, const gpu_backend *gpu,
   for (int32_t i = 0; i < f->codes.count; i++)
     may |= cuda_is_fast(f->codes.code[i].family) &&
            (f->codes.code[i].passes >> pass & 1);
-  if (may) own->reason = f->run.pass[pass].left;
-  if (may || !gpu->leaves(request, pass, reason, sizeof reason)) return;
+  if (may) own->reason = f->run.pass[pass].refusal;
+  if (may || !gpu->refuses(request, pass, reason, sizeof reason)) return;
   own->reason = arena_print(c->arena, "%s", reason);
   bool chosen = c->plan->force & FORCE_GENERAL || c->knobs.given;
   bool whole = p->dtype == DIL_F32 || p->dropout > 0 ||
@@ -106,10 +108,10 @@ static double rows_of(const call_setup *b) {
 }
 
 static void predict(const call_setup *b, const compilation *c, int32_t pass,
-                    forecast *f) {
+                    gpu_estimate *f) {
   const dil_cuda_pass *run = &f->run.pass[pass];
   const dil_cuda_code *code = &f->codes.code[run->code];
-  forecast_pass *own = &f->pass[pass];
+  gpu_estimate_pass *own = &f->pass[pass];
   call_setup alone = *b;
   alone.pattern = pattern_of(c, pass);
   measure_cover(&alone, code->tile_rows, code->tile_keys, &own->count);
@@ -146,12 +148,12 @@ static dil_call call_of(const call_setup *b, const dil_table *t, int64_t B,
 
 /* Adds up the states of a rank. Each of its progressions of queries starts with
  * the keys that the rank owns. */
-static dil_status foresee_rank(const call_setup *b, const ring_shape *r,
-                               int64_t batch, int32_t rank,
-                               const dil_cuda_module *cuda, forecast *f) {
+static dil_status estimate_rank(const call_setup *b, const ring_shape *r,
+                                int64_t batch, int32_t rank,
+                                const dil_cuda_module *cuda, gpu_estimate *f) {
   positions asking = partition_queries(r, rank),
             owned = partition_keys(r, rank);
-  dil_cuda_forecast estimate = {0};
+  dil_cuda_estimate estimate = {0};
   int64_t bytes = 0;
   dil_status status = DIL_OK;
   for (int32_t i = 0; i < asking.count && !status; i++) {
@@ -161,8 +163,8 @@ static dil_status foresee_rank(const call_setup *b, const ring_shape *r,
     dil_shard shard = {
         .queries = q, .keys = k, .B = b->size[CALL_B], .N = r->N, .M = r->M};
     dil_call call = call_of(b, r->table, batch, q.count, k.count);
-    status = cuda->foresee(&f->facts, r->table, f->codes.code, f->codes.count,
-                           &call, &shard, &estimate);
+    status = cuda->estimate(&f->facts, r->table, f->codes.code, f->codes.count,
+                            &call, &shard, &estimate);
     bytes += estimate.state;
   }
   if (bytes <= f->rank_state) return status;
@@ -172,8 +174,8 @@ static dil_status foresee_rank(const call_setup *b, const ring_shape *r,
 }
 
 /* The largest states of any rank. */
-static dil_status foresee_ranks(const call_setup *b, const compilation *c,
-                                const dil_cuda_module *cuda, forecast *f) {
+static dil_status estimate_ranks(const call_setup *b, const compilation *c,
+                                 const dil_cuda_module *cuda, gpu_estimate *f) {
   const dil_table *all = &c->plan->table;
   dil_status status = DIL_OK;
   if (!c->topology) return status;
@@ -189,7 +191,7 @@ static dil_status foresee_ranks(const call_setup *b, const compilation *c,
                   .M = b->size[CALL_M]};
   int64_t batch = (b->size[CALL_B] + m.batch - 1) / m.batch;
   for (int32_t i = 0; i < m.ring && !status; i++)
-    status = foresee_rank(b, &r, batch, i, cuda, f);
+    status = estimate_rank(b, &r, batch, i, cuda, f);
   return status;
 }
 
@@ -198,7 +200,7 @@ static dil_status foresee_ranks(const call_setup *b, const compilation *c,
 /* Seconds to move states. Every pass but the opening one reads and writes the
  * states of its rows; without an opening pass all rows first get an empty
  * state. */
-static double states_of(const call_setup *b, const forecast *f) {
+static double states_of(const call_setup *b, const gpu_estimate *f) {
   const plan *p = f->compilation->plan;
   double all = rows_of(b), rows = f->run.opening < 0 ? all : 0;
   if (!f->run.stateful) return 0;
@@ -207,7 +209,7 @@ static double states_of(const call_setup *b, const forecast *f) {
   return cost_gpu_state_seconds(p->pattern, &f->facts, rows);
 }
 
-static void add_up(const call_setup *b, double flops, forecast *f) {
+static void add_up(const call_setup *b, double flops, gpu_estimate *f) {
   const plan *p = f->compilation->plan;
   f->seconds = f->states = states_of(b, f);
   for (int32_t i = 0; i < p->table.pass_count; i++)
@@ -217,8 +219,8 @@ static void add_up(const call_setup *b, double flops, forecast *f) {
                  : -1;
 }
 
-dil_status forecast_make(const call_setup *b, const compilation *c,
-                         double flops, forecast *f) {
+dil_status gpu_estimate_make(const call_setup *b, const compilation *c,
+                             double flops, gpu_estimate *f) {
   const gpu_backend *gpu;
   const dil_cuda_module *cuda;
   gpu_request request = {.common = {c->plan},
@@ -234,13 +236,13 @@ dil_status forecast_make(const call_setup *b, const compilation *c,
     return dil_fail(DIL_USAGE, "no rows: there is nothing to run on a GPU");
   dil_status status = gpu_backend_open(&gpu);
   if (!status) status = dil_cuda_module_open(&cuda);
-  if (!status) status = gpu->foresee(&request, &f->codes);
+  if (!status) status = gpu->estimate(&request, &f->codes);
   if (!status)
-    status = cuda->foresee(&f->facts, &c->plan->table, f->codes.code,
-                           f->codes.count, &call, NULL, &f->run);
-  if (!status) status = foresee_ranks(b, c, cuda, f);
+    status = cuda->estimate(&f->facts, &c->plan->table, f->codes.code,
+                            f->codes.count, &call, NULL, &f->run);
+  if (!status) status = estimate_ranks(b, c, cuda, f);
   for (int32_t i = 0; !status && i < c->plan->table.pass_count; i++) {
-    tell_reason(c, gpu, &request, i, f);
+    set_reason(c, gpu, &request, i, f);
     predict(b, c, i, f);
   }
   if (!status) add_up(b, flops, f);

@@ -1,13 +1,13 @@
-/* gpu_estimate_print.c - prints a forecast as text and as JSON. */
+/* gpu_estimate_print.c - prints a gpu_estimate as text and as JSON. */
 #include "gpu_estimate.h"
 #include <string.h>
 
-static const dil_cuda_code *code_of(const forecast *f, int32_t pass) {
+static const dil_cuda_code *code_of(const gpu_estimate *f, int32_t pass) {
   return &f->codes.code[f->run.pass[pass].code];
 }
 
 /* "near + mid"; "branch 2" for a branch without a name. */
-static const char *branches_of(arena *a, const forecast *f, int32_t pass) {
+static const char *branches_of(arena *a, const gpu_estimate *f, int32_t pass) {
   const plan *p = f->compilation->plan;
   uint64_t left = p->table.passes[pass].branches;
   const char *text = "";
@@ -27,7 +27,7 @@ typedef struct blocks {
   bool exact, estimated;
 } blocks;
 
-static blocks blocks_of(const forecast *f, int32_t pass) {
+static blocks blocks_of(const gpu_estimate *f, int32_t pass) {
   const dil_cuda_pass *run = &f->run.pass[pass];
   const cover_count *n = &f->pass[pass].count;
   bool dedup = f->compilation->plan->table.dedup;
@@ -41,7 +41,7 @@ static blocks blocks_of(const forecast *f, int32_t pass) {
 
 /* ---- for people ---------------------------------------------------------- */
 
-static void print_reason(arena *a, const forecast_pass *own, FILE *out) {
+static void print_reason(arena *a, const gpu_estimate_pass *own, FILE *out) {
   const char *place = diag_location(a, own->at);
   if (own->reason)
     fprintf(out, "           not by the Hopper kernel: %s%s%s\n", own->reason,
@@ -60,12 +60,12 @@ static void print_tiles(const dil_cuda_pass *run, FILE *out) {
 }
 
 /* Whether a key may be counted once for each branch that reaches it. */
-static bool by_branch(const forecast *f, int32_t pass) {
+static bool by_branch(const gpu_estimate *f, int32_t pass) {
   uint64_t branches = f->compilation->plan->table.passes[pass].branches;
   return f->run.pass[pass].visited < 0 && (branches & (branches - 1));
 }
 
-static void print_blocks(const forecast *f, int32_t pass, FILE *out) {
+static void print_blocks(const gpu_estimate *f, int32_t pass, FILE *out) {
   blocks n = blocks_of(f, pass);
   double pairs = f->pass[pass].count.pairs;
   fprintf(out, "           blocks of %d keys%s: %.0f visited, %.0f of them "
@@ -80,7 +80,8 @@ static void print_blocks(const forecast *f, int32_t pass, FILE *out) {
             n.exact ? "" : "up to ", n.saved, 100 * n.saved / pairs);
 }
 
-static void print_pass(arena *a, const forecast *f, int32_t pass, FILE *out) {
+static void print_pass(arena *a, const gpu_estimate *f, int32_t pass,
+                       FILE *out) {
   char time[QUANTITY_TEXT];
   fprintf(out, "pass %-6d%s, by %s, %s\n", pass, branches_of(a, f, pass),
           code_of(f, pass)->variant,
@@ -98,13 +99,13 @@ static void print_states(const char *what, int64_t state, int64_t state_stride,
     fprintf(out, ", of one row in %lld", (long long)state_stride);
 }
 
-static void print_ranks(const forecast *f, FILE *out) {
+static void print_ranks(const gpu_estimate *f, FILE *out) {
   if (!f->rank_state) return;
   print_states("ranks", f->rank_state, f->rank_state_stride, out);
   fprintf(out, ", on the one that holds most\n");
 }
 
-static void print_chain(const forecast *f, FILE *out) {
+static void print_chain(const gpu_estimate *f, FILE *out) {
   char time[QUANTITY_TEXT];
   if (!f->run.stateful) return;
   print_states("chain", f->run.state, f->run.state_stride, out);
@@ -113,7 +114,7 @@ static void print_chain(const forecast *f, FILE *out) {
   fprintf(out, "; %s to move them\n", quantity_time(f->states, time));
 }
 
-static void print_time(const forecast *f, FILE *out) {
+static void print_time(const gpu_estimate *f, FILE *out) {
   char time[QUANTITY_TEXT], rate[QUANTITY_TEXT];
   const pattern *p = f->compilation->plan->pattern;
   fprintf(out, "predicted  %s", quantity_time(f->seconds, time));
@@ -125,7 +126,7 @@ static void print_time(const forecast *f, FILE *out) {
                "--after ptxas` says so\n");
 }
 
-void forecast_print(arena *a, const forecast *f, FILE *out) {
+void gpu_estimate_print(arena *a, const gpu_estimate *f, FILE *out) {
   char bytes[QUANTITY_TEXT], text[KNOBS_TEXT];
   const knobs *k = &f->compilation->knobs;
   fprintf(out, "chip       %s, %s%s: %d processors\n", f->name,
@@ -144,10 +145,10 @@ void forecast_print(arena *a, const forecast *f, FILE *out) {
 
 static json_int_t whole(double count) { return (json_int_t)count; }
 
-static json_t *pass_json(arena *a, const forecast *f, int32_t pass) {
+static json_t *pass_json(arena *a, const gpu_estimate *f, int32_t pass) {
   const dil_cuda_pass *run = &f->run.pass[pass];
   const dil_cuda_code *code = code_of(f, pass);
-  const forecast_pass *own = &f->pass[pass];
+  const gpu_estimate_pass *own = &f->pass[pass];
   const char *place = diag_location(a, own->at);
   blocks n = blocks_of(f, pass);
   json_t *o = json_pack(
@@ -169,7 +170,7 @@ static json_t *pass_json(arena *a, const forecast *f, int32_t pass) {
   return o;
 }
 
-json_t *forecast_json(arena *a, const forecast *f) {
+json_t *gpu_estimate_json(arena *a, const gpu_estimate *f) {
   char text[KNOBS_TEXT];
   const knobs *k = &f->compilation->knobs;
   json_t *passes = json_array();

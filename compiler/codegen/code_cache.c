@@ -85,7 +85,7 @@ enum { FAMILY_SIZE = 32 };
  * where deferred.c compiles it after the kernel is made. */
 typedef struct code_head {
   dil_cuda_code about; /* cubin and family NULL */
-  int32_t member;
+  int32_t variant;
   char family[FAMILY_SIZE];
 } code_head;
 
@@ -100,7 +100,7 @@ static code_bytes code_cache_write_codes(const void *made) {
     head.about = codes->code[i];
     head.about.cubin = NULL;
     head.about.family = NULL;
-    head.member = codes->member[i];
+    head.variant = codes->variant[i];
     snprintf(head.family, sizeof head.family, "%s", codes->code[i].family);
     fwrite(&head, sizeof head, 1, out);
     if (head.about.size) fwrite(codes->code[i].cubin, 1, head.about.size, out);
@@ -113,7 +113,7 @@ static code_bytes code_cache_write_codes(const void *made) {
 
 /* code->cubin and code->family share one malloced block, the name last. */
 static bool read_code(const char **at, const char *end, dil_cuda_code *code,
-                      int32_t *member) {
+                      int32_t *variant) {
   code_head head;
   if ((size_t)(end - *at) < sizeof head) return false;
   memcpy(&head, *at, sizeof head);
@@ -126,7 +126,7 @@ static bool read_code(const char **at, const char *end, dil_cuda_code *code,
   block[size + FAMILY_SIZE - 1] = 0;
   *at += size;
   *code = head.about;
-  *member = head.member;
+  *variant = head.variant;
   code->cubin = block;
   code->family = block + size;
   return true;
@@ -139,7 +139,7 @@ static bool code_cache_read_codes(cache_value *found, void *made) {
   bool good = true;
   while (good && at < end && codes->count < GPU_CODES_MAX) {
     good = read_code(&at, end, &codes->code[codes->count],
-                     &codes->member[codes->count]);
+                     &codes->variant[codes->count]);
     codes->count += good;
   }
   free(found->bytes);
@@ -358,7 +358,7 @@ dil_status code_cache_object(const code_request *of, dil_variant variant,
 static void name_target(const gpu_request *r, char target[64]) {
   snprintf(target, 64, "sm_%d%s%s%s%s", r->arch, r->only ? " " : "",
            r->only ? r->only : "", r->full_sequences_only ? " whole" : "",
-           r->apart ? " first" : "");
+           r->deferred ? " first" : "");
 }
 
 dil_status code_cache_find_codes(const code_request *of,

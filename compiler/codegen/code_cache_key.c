@@ -71,11 +71,11 @@ FILE *code_cache_open_key(code_module m, char **bytes, size_t *size) {
 code_bytes code_cache_key_of(const code_request *of, code_module m,
                              const char *target) {
   code_bytes key = {0};
-  char turned[KNOBS_TEXT];
+  char text[KNOBS_TEXT];
   FILE *out = code_cache_open_key(m, &key.bytes, &key.size);
   if (!out) return (code_bytes){0};
   fprintf(out, "target %s\nknobs %s\nforce %u\n", target,
-          knobs_text(&of->knobs, turned), of->plan->force);
+          knobs_text(&of->knobs, text), of->plan->force);
   bool whole = plan_write(of->plan, out);
   if (fclose(out) == 0 && whole) return key;
   free(key.bytes);

@@ -1,10 +1,10 @@
 /* deferred.c - deferred compilation: a thread compiles some codes of a kernel
  * after the kernel is made; see deferred.h.
  *
- * In: a plan with members (gpu/gpu.h) that few calls need. Out: the other
- * members at once, and the deferred members from the thread; a call that needs
- * one waits for it. Once all codes exist, the cache gets them as one list, as
- * if they had been compiled together. */
+ * In: a plan with variants (gpu/gpu.h) that few calls need. Out: the other
+ * variants at once, and the deferred variants from the thread; a call that
+ * needs one waits for it. Once all codes exist, the cache gets them as one
+ * list, as if they had been compiled together. */
 #include "deferred.h"
 #include "code_cache.h"
 #include "cubin_cache.h"
@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef struct deferred_code {        /* the result of a deferred member */
+typedef struct deferred_code { /* the result of a deferred variant */
   bool ended;
   dil_status status;
   char problem[2048];
@@ -28,7 +28,7 @@ struct deferred {
   code_request of;
   gpu_request request;
   knobs knobs;               /* a copy for `request` */
-  uint32_t members;          /* bits: the deferred members */
+  uint32_t variants;         /* bits: the deferred variants */
   char *key;                 /* of the list of all codes; NULL: none */
   size_t key_size;
   atomic_bool stop;
@@ -37,13 +37,13 @@ struct deferred {
   bool begins;               /* the thread was started */
   bool running;              /* ... and not yet joined; under running_lock */
   struct deferred *next;         /* in the list `running` */
-  pthread_mutex_t lock;      /* of over ... wanted, member and slot */
+  pthread_mutex_t lock;          /* of over ... wanted, variant and slot */
   pthread_cond_t changed;
-  bool over, had_first;      /* the thread has ended; `member` is filled */
+  bool over, had_first;      /* the thread has ended; `variant` is filled */
   bool wanted;               /* a call waits, or will soon: do not delay */
   double begun;
   cubin_cache cubins;         /* used by the thread alone */
-  int32_t member[GPU_CODES_MAX]; /* by the index of the kernel's code */
+  int32_t variant[GPU_CODES_MAX]; /* by the index of the kernel's code */
   deferred_code code[GPU_CODES_MAX];
 };
 
@@ -100,18 +100,18 @@ static bool deferred_unlink(deferred *l) {
 
 /* ---- the thread ---------------------------------------------------------- */
 
-/* Takes a member from the cubin cache, or else compiles it by NVRTC. versions()
- * opens NVRTC before deferred_register, since exit() calls handlers in reverse
- * order: deferred_end_all must come before NVRTC's own. Without a handler the
- * compiler might outlive its library, so nothing is compiled. */
-static dil_status deferred_find(deferred *l, int32_t member,
-                                  dil_cuda_code *code) {
+/* Takes a variant from the cubin cache, or else compiles it by NVRTC.
+ * versions() opens NVRTC before deferred_register, since exit() calls handlers
+ * in reverse order: deferred_end_all must come before NVRTC's own. Without a
+ * handler the compiler might outlive its library, so nothing is compiled. */
+static dil_status deferred_find(deferred *l, int32_t variant,
+                                dil_cuda_code *code) {
   cubin_cache *s = &l->cubins;
   const gpu_backend *gpu;
   dil_status status = gpu_backend_open(&gpu);
   if (status) return status;
   if (s->calls.only) {
-    status = gpu->member(&l->request, member, code);
+    status = gpu->variant(&l->request, variant, code);
     if (!status || status == DIL_UNSUPPORTED) return status;
     if (gpu->common.versions()) {
       pthread_once(&at_end_once, deferred_register);
@@ -119,13 +119,13 @@ static dil_status deferred_find(deferred *l, int32_t member,
     }
     cubin_cache_open(s, l->of.context, false, gpu->common.origin());
   }
-  return gpu->member(&l->request, member, code);
+  return gpu->variant(&l->request, variant, code);
 }
 
-static void deferred_make(deferred *l, int32_t member) {
-  deferred_code *s = &l->code[member];
+static void deferred_make(deferred *l, int32_t variant) {
+  deferred_code *s = &l->code[variant];
   dil_cuda_code code = {0};
-  dil_status status = deferred_find(l, member, &code);
+  dil_status status = deferred_find(l, variant, &code);
   pthread_mutex_lock(&l->lock);
   s->status = status;
   s->code = code;
@@ -147,8 +147,8 @@ static bool deferred_wait_first(deferred *l) {
   return known && !atomic_load(&l->stop);
 }
 
-/* Caches all codes as one list when none failed. A member that the gate refused
- * is left out, as in a compilation of all members at once. */
+/* Caches all codes as one list when none failed. A variant that the gate
+ * refused is left out, as in a compilation of all variants at once. */
 static void deferred_store(deferred *l) {
   if (!deferred_wait_first(l)) return;
   for (int32_t m = 0; m < GPU_CODES_MAX; m++)
@@ -176,7 +176,7 @@ static void *deferred_run(void *context) {
   deferred *l = context;
   deferred_delay(l);
   for (int32_t m = 0; m < GPU_CODES_MAX; m++)
-    if ((l->members >> m & 1) && !atomic_load(&l->stop)) deferred_make(l, m);
+    if ((l->variants >> m & 1) && !atomic_load(&l->stop)) deferred_make(l, m);
   if (!atomic_load(&l->stop)) deferred_store(l);
   pthread_mutex_lock(&l->lock);
   l->over = true;
@@ -201,7 +201,7 @@ static bool deferred_start(deferred *l) {
 /* ---- beginning and ending ------------------------------------------------ */
 
 static deferred *deferred_new(const code_request *of,
-                              const gpu_request *request, uint32_t members,
+                              const gpu_request *request, uint32_t variants,
                               bool urgent) {
   deferred *l = calloc(1, sizeof *l);
   if (!l) return NULL;
@@ -212,7 +212,7 @@ static deferred *deferred_new(const code_request *of,
   if (request->knobs) l->request.knobs = &l->knobs;
   l->request.stop = &l->stop;
   l->request.cubins = &l->cubins.calls;
-  l->members = members;
+  l->variants = variants;
   l->key = code_cache_key(of, request, &l->key_size);
   l->process = getpid();
   l->begun = clock_seconds();
@@ -238,11 +238,11 @@ void deferred_end(deferred *l) {
   free(l);
 }
 
-/* deferred_wait gets the index of a code, the thread works by member: this maps
- * one to the other. */
+/* deferred_wait gets the index of a code, the thread works by variant: this
+ * maps one to the other. */
 static void deferred_note_first(deferred *l, const gpu_codes *codes) {
   pthread_mutex_lock(&l->lock);
-  memcpy(l->member, codes->member, sizeof l->member);
+  memcpy(l->variant, codes->variant, sizeof l->variant);
   l->had_first = true;
   pthread_cond_broadcast(&l->changed);
   pthread_mutex_unlock(&l->lock);
@@ -263,31 +263,31 @@ static dil_status deferred_make_first(deferred *l, const gpu_request *first,
   return DIL_OK;
 }
 
-/* The members of a list that have no cubin, as bits. */
-static uint32_t members_without(const gpu_codes *codes) {
-  uint32_t members = 0;
+/* The variants of a list that have no cubin, as bits. */
+static uint32_t variants_without(const gpu_codes *codes) {
+  uint32_t variants = 0;
   for (int32_t i = 0; i < codes->count; i++)
-    if (!codes->code[i].size) members |= 1u << codes->member[i];
-  return members;
+    if (!codes->code[i].size) variants |= 1u << codes->variant[i];
+  return variants;
 }
 
 dil_status deferred_begin(const code_request *of, const gpu_request *request,
                       gpu_codes *codes, deferred **out) {
   bool found, urgent = false;
-  uint32_t members;
+  uint32_t variants;
   const gpu_backend *gpu;
   gpu_request first = *request;
-  first.apart = true;
+  first.deferred = true;
   *out = NULL;
   dil_status status = code_cache_find_codes(of, request, codes, &found);
   if (status || found) return status;
   status = code_cache_find_codes(of, &first, codes, &found);
   if (!status && !found) status = gpu_backend_open(&gpu);
   if (status) return status;
-  members = found ? members_without(codes) : gpu->apart(request, &urgent);
-  if (!members && found) return DIL_OK;
-  if (!members) return code_cache_make_codes(of, request, codes);
-  deferred *l = deferred_new(of, request, members, urgent);
+  variants = found ? variants_without(codes) : gpu->deferred(request, &urgent);
+  if (!variants && found) return DIL_OK;
+  if (!variants) return code_cache_make_codes(of, request, codes);
+  deferred *l = deferred_new(of, request, variants, urgent);
   if (!l) status = dil_fail(DIL_MEMORY, "no memory for compilers");
   else status = deferred_make_first(l, &first, found, codes);
   if (!status) *out = l;
@@ -310,7 +310,7 @@ static dil_status deferred_take(const deferred_code *s, dil_cuda_code *code) {
 
 dil_status deferred_wait(deferred *l, int32_t index, dil_cuda_code *code) {
   pthread_mutex_lock(&l->lock);
-  const deferred_code *s = &l->code[l->member[index]];
+  const deferred_code *s = &l->code[l->variant[index]];
   l->wanted = true;
   pthread_cond_broadcast(&l->changed);
   while (!s->ended && !l->over) pthread_cond_wait(&l->changed, &l->lock);

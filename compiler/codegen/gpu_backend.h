@@ -46,20 +46,21 @@ typedef struct gpu_request {
   int32_t arch;            /* 80, 86, 89, 90 (compiled as sm_90a) */
   const char *only;        /* a strategy's name; NULL: every strategy */
   const knobs *knobs;      /* for the strategy that they select; NULL: none */
-  bool source_only;        /* first attempts go to `cuda`; no compilation */
+  bool source_only;        /* preferred configurations go to `cuda`; no
+                              compilation */
   FILE *cuda, *ptxas;      /* not NULL: receive the source and ptxas' report */
   bool full_sequences_only; /* no call is a shard of a longer sequence (no
                                dil_shard) */
-  bool apart;              /* deferred members (see gpu_backend.apart) get no
-                              cubin */
+  bool deferred;           /* deferred variants (see gpu_backend.deferred) get
+                              no cubin */
   const atomic_bool *stop; /* not NULL: setting it cancels the compilation */
   const gpu_cubin_cache *cubins; /* NULL: no cache, everything is compiled */
 } gpu_request;
 
 typedef struct gpu_codes {
   int32_t count;           /* most specific first; the general one is last */
-  int32_t member[GPU_CODES_MAX]; /* the member of each code, for
-                                    gpu_backend.member */
+  int32_t variant[GPU_CODES_MAX]; /* the variant of each code, for
+                                    gpu_backend.variant */
   dil_cuda_code code[GPU_CODES_MAX];
 } gpu_codes;
 
@@ -72,28 +73,28 @@ typedef struct gpu_candidate {
 enum { GPU_CANDIDATES_MAX = 192 };
 
 typedef struct gpu_backend {
-  /* common.compile makes every member of every strategy. A strategy that the
-   * knobs select has one member, the one that the knobs describe. Errors:
+  /* common.compile makes every variant of every strategy. A strategy that the
+   * knobs select has one variant, the one that the knobs describe. Errors:
    * DIL_ENVIRONMENT (NVRTC is missing or does not know the chip),
-   * DIL_UNSUPPORTED (the gate refused every attempt of the general strategy),
-   * DIL_INPUT (no kernel can have these knobs). */
+   * DIL_UNSUPPORTED (the gate refused every configuration of the general
+   * strategy), DIL_INPUT (no kernel can have these knobs). */
   backend common;
-  /* The deferred members, one bit each: their compilation may end after the
+  /* The deferred variants, one bit each: their compilation may end after the
    * kernel is in use. Few calls take them, or only calls with many rows do.
-   * *beside becomes true if calls take them as often as the others; their
+   * *urgent becomes true if calls take them as often as the others; their
    * compilation is then equally urgent. */
-  uint32_t (*apart)(const gpu_request *request, bool *beside);
-  /* Compiles one member. DIL_UNSUPPORTED: the gate refused every attempt. It
-   * fails when request->stop is set. */
-  dil_status (*member)(const gpu_request *request, int32_t member,
-                       dil_cuda_code *code);
-  /* The codes that `compile` makes if the gate accepts every first attempt,
-   * without cubins. NVRTC stays closed. */
-  dil_status (*foresee)(const gpu_request *request, gpu_codes *out);
+  uint32_t (*deferred)(const gpu_request *request, bool *urgent);
+  /* Compiles one variant. DIL_UNSUPPORTED: the gate refused every
+   * configuration. It fails when request->stop is set. */
+  dil_status (*variant)(const gpu_request *request, int32_t variant,
+                        dil_cuda_code *code);
+  /* The codes that `compile` makes if the gate accepts every preferred
+   * configuration, without cubins. NVRTC stays closed. */
+  dil_status (*estimate)(const gpu_request *request, gpu_codes *out);
   /* Whether the general strategy takes a pass in every call; `reason` says
    * why. */
-  bool (*leaves)(const gpu_request *request, int32_t pass, char *reason,
-                 size_t size);
+  bool (*refuses)(const gpu_request *request, int32_t pass, char *reason,
+                  size_t size);
   /* The schedules that the tuner may try, at most `room`, in no order. The gate
    * has not checked them. Returns their number. */
   int32_t (*candidates)(const gpu_request *request, gpu_candidate *list,

@@ -108,7 +108,7 @@ static int32_t find(const cuda_codes *codes, const cuda_run *r, int32_t pass) {
   for (int32_t i = 0; i < codes->count; i++) {
     const cuda_code *code = atomic_load(&codes->now[i]);
     if (code && (code->about.passes >> pass & 1) &&
-        !code->family->leaves(r, pass, code))
+        !code->family->refusal(r, pass, code))
       return i;
   }
   return -1;

@@ -54,7 +54,7 @@ typedef struct dil_cuda_facts {
 /* An estimate of one pass of a call on a GPU. */
 typedef struct dil_cuda_pass {
   int32_t code;          /* the index of its code; -1: none runs it */
-  const char *left;      /* why the code before it cannot run it; NULL: no other
+  const char *refusal;   /* why the code before it cannot run it; NULL: no other
                             code was asked */
   int32_t tile_rows;     /* at most */
   int32_t classes;       /* classes of rows that read the same ranges of keys;
@@ -71,7 +71,7 @@ typedef struct dil_cuda_pass {
   int64_t workspace;     /* bytes for this pass alone */
 } dil_cuda_pass;
 
-typedef struct dil_cuda_forecast {
+typedef struct dil_cuda_estimate {
   bool stateful;         /* several passes share rows, which keep a running
                             state */
   int32_t opening;       /* the pass that runs first and needs no state before
@@ -80,7 +80,7 @@ typedef struct dil_cuda_forecast {
   int64_t state_stride;  /* state stride: one row in so many has a state */
   int64_t workspace;     /* bytes that a run takes besides its tensors */
   dil_cuda_pass pass[DIL_BRANCH_MAX];
-} dil_cuda_forecast;
+} dil_cuda_estimate;
 
 /* Every function but `run` may wait for the device. Errors: DIL_ENVIRONMENT
  * with the driver's own text, DIL_USAGE and DIL_MEMORY. */
@@ -153,10 +153,10 @@ typedef struct dil_cuda_module {
   /* Estimates a call of these shapes on a GPU that need not exist. It reads the
    * codes but not their cubins, and opens no driver. For a call of a shard over
    * its own keys, only the fields about states are set. */
-  dil_status (*foresee)(const dil_cuda_facts *facts, const dil_table *table,
-                        const dil_cuda_code *code, int32_t count,
-                        const dil_call *call, const dil_shard *shard,
-                        dil_cuda_forecast *out);
+  dil_status (*estimate)(const dil_cuda_facts *facts, const dil_table *table,
+                         const dil_cuda_code *code, int32_t count,
+                         const dil_call *call, const dil_shard *shard,
+                         dil_cuda_estimate *out);
   /* The device's memory pool; NULL: the driver's own pool is used. */
   struct pool *(*pool)(const dil_cuda *device);
   dil_status (*wait)(dil_cuda *device, void *stream);
@@ -244,11 +244,11 @@ typedef struct cuda_family {
   dil_status (*open)(const dil_table *table, cuda_code *code);
   void (*close)(cuda_code *code);
   /* NULL: this code can run the pass in this call; else the reason why not. */
-  const char *(*leaves)(const cuda_run *r, int32_t pass,
-                        const cuda_code *code);
+  const char *(*refusal)(const cuda_run *r, int32_t pass,
+                         const cuda_code *code);
   /* Estimates the pass: all fields of `out` but code and left. */
-  void (*foresee)(const cuda_run *r, int32_t pass, const cuda_code *code,
-                  dil_cuda_pass *out);
+  void (*estimate)(const cuda_run *r, int32_t pass, const cuda_code *code,
+                   dil_cuda_pass *out);
   /* Bytes of workspace that the pass needs. */
   int64_t (*workspace)(const cuda_run *r, int32_t pass, const cuda_code *code);
   /* The state stride of a run with an opening pass. NULL: the family's kernels do

@@ -55,10 +55,10 @@ dil_status cuda_time(const dil_cuda *device, cuda_clock clock,
 
 /* ---- estimate.c ---------------------------------------------------------- */
 
-dil_status kernel_foresee(const dil_cuda_facts *facts, const dil_table *table,
-                          const dil_cuda_code *code, int32_t count,
-                          const dil_call *call, const dil_shard *shard,
-                          dil_cuda_forecast *out);
+dil_status kernel_estimate(const dil_cuda_facts *facts, const dil_table *table,
+                           const dil_cuda_code *code, int32_t count,
+                           const dil_call *call, const dil_shard *shard,
+                           dil_cuda_estimate *out);
 
 /* ---- codes.c ------------------------------------------------------------- */
 

@@ -33,26 +33,26 @@ static int32_t index_of(const cuda_codes *codes, const cuda_code *code) {
 }
 
 /* The reason of the last code before the one that takes a pass. */
-static const char *left_by(const cuda_codes *codes, const cuda_run *r,
-                           int32_t pass, int32_t taken) {
+static const char *estimate_refusal(const cuda_codes *codes, const cuda_run *r,
+                                    int32_t pass, int32_t taken) {
   const char *reason = NULL;
   for (int32_t i = 0; i < (taken < 0 ? codes->count : taken); i++) {
     const cuda_code *code = &codes->loaded[i];
     if (code->about.passes >> pass & 1)
-      reason = code->family->leaves(r, pass, code);
+      reason = code->family->refusal(r, pass, code);
   }
   return reason;
 }
 
-static dil_status foresee_passes(const dil_cuda_kernel *k, cuda_run *r,
-                                 dil_cuda_forecast *out) {
+static dil_status estimate_passes(const dil_cuda_kernel *k, cuda_run *r,
+                                  dil_cuda_estimate *out) {
   layout at;
   for (int32_t p = 0; p < k->table->pass_count; p++) {
     const cuda_code *code = codes_choose(&k->codes, r, p);
     dil_cuda_pass *pass = &out->pass[p];
     pass->code = index_of(&k->codes, code);
-    pass->left = left_by(&k->codes, r, p, pass->code);
-    if (code) code->family->foresee(r, p, code, pass);
+    pass->refusal = estimate_refusal(&k->codes, r, p, pass->code);
+    if (code) code->family->estimate(r, p, code, pass);
     if (code) pass->workspace = code->family->workspace(r, p, code);
   }
   dil_status status = kernel_lay_out(k, r, &at);
@@ -63,8 +63,8 @@ static dil_status foresee_passes(const dil_cuda_kernel *k, cuda_run *r,
 }
 
 /* A shard brings its states. */
-static void foresee_states(const dil_cuda_kernel *k, cuda_run *r,
-                           dil_cuda_forecast *out) {
+static void estimate_states(const dil_cuda_kernel *k, cuda_run *r,
+                            dil_cuda_estimate *out) {
   const dil_table *t = k->table;
   if (k->stateful || r->shard) kernel_find_opening(k, r);
   out->stateful = k->stateful || r->shard;
@@ -75,23 +75,23 @@ static void foresee_states(const dil_cuda_kernel *k, cuda_run *r,
                  (t->value_dim + 1) * (int64_t)sizeof(float);
 }
 
-dil_status kernel_foresee(const dil_cuda_facts *facts, const dil_table *table,
-                          const dil_cuda_code *code, int32_t count,
-                          const dil_call *call, const dil_shard *shard,
-                          dil_cuda_forecast *out) {
+dil_status kernel_estimate(const dil_cuda_facts *facts, const dil_table *table,
+                           const dil_cuda_code *code, int32_t count,
+                           const dil_call *call, const dil_shard *shard,
+                           dil_cuda_estimate *out) {
   const dil_cuda device = {.facts = *facts};
   dil_cuda_kernel k = {.table = table};
-  *out = (dil_cuda_forecast){.opening = -1};
+  *out = (dil_cuda_estimate){.opening = -1};
   k.chained = calloc((size_t)table->heads, sizeof *k.chained);
   if (!k.chained)
-    return dil_fail(DIL_MEMORY, "no memory for a forecast of '%s'",
+    return dil_fail(DIL_MEMORY, "no memory for an estimate of '%s'",
                     table->name);
   kernel_count_passes(&k);
   dil_status status =
       codes_open(&k.codes, NULL, table, code, count, NULL, NULL);
   cuda_run r = run_of(&k, &device, call, shard);
-  if (!status) foresee_states(&k, &r, out);
-  if (!status && !shard) status = foresee_passes(&k, &r, out);
+  if (!status) estimate_states(&k, &r, out);
+  if (!status && !shard) status = estimate_passes(&k, &r, out);
   codes_close(&k.codes);
   free(k.chained);
   return status;

@@ -222,8 +222,8 @@ static bool has_many(const cuda_run *r, int32_t pass, const cuda_code *code) {
          p.items / p.splits >= MANY_WAVES * r->device->facts.processors;
 }
 
-static const char *leaves(const cuda_run *r, int32_t pass,
-                          const cuda_code *code) {
+static const char *refusal(const cuda_run *r, int32_t pass,
+                           const cuda_code *code) {
   if (code->about.shared > r->device->facts.shared_block)
     return "more shared memory than a block has here";
   if (r->shard && code->about.knob[GENERAL_KNOB_WHOLE])
@@ -233,8 +233,8 @@ static const char *leaves(const cuda_run *r, int32_t pass,
   return NULL;
 }
 
-static void foresee(const cuda_run *r, int32_t pass, const cuda_code *code,
-                    dil_cuda_pass *out) {
+static void estimate(const cuda_run *r, int32_t pass, const cuda_code *code,
+                     dil_cuda_pass *out) {
   dil_params p = {0};
   fill_space(r, pass, code, &p);
   out->tile_rows = code->about.tile_rows;
@@ -296,7 +296,7 @@ dil_status general_end(const cuda_run *r, const cuda_code *code) {
 const cuda_family cuda_general = {
     .name = "general",
     .entry = {"dil_pass", "dil_merge", "dil_begin", "dil_end", "dil_bounds"},
-    .leaves = leaves,
-    .foresee = foresee,
+    .refusal = refusal,
+    .estimate = estimate,
     .workspace = workspace,
     .launch = launch};

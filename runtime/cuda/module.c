@@ -28,7 +28,7 @@ const dil_cuda_module *dil_cuda_module_init(void) {
       .opens = kernel_opens,
       .open_shard = kernel_open,
       .workspace = kernel_workspace,
-      .foresee = kernel_foresee,
+      .estimate = kernel_estimate,
       .pool = device_pool,
       .wait = device_wait,
       .time = kernel_time,

@@ -67,7 +67,7 @@ static bool is_left(const kernel_made *k) {
   gpu_request request = {.common = {k->plan}, .arch = 90};
   char reason[200];
   for (int32_t p = 0; p < k->plan->table.pass_count; p++)
-    if (!gpu_compiler()->leaves(&request, p, reason, sizeof reason))
+    if (!gpu_compiler()->refuses(&request, p, reason, sizeof reason))
       return false;
   return true;
 }

@@ -85,7 +85,7 @@ static bool is_causal(bench *x, setup *s, const variant *v) {
 bool check_variant(bench *x, setup *s, variant *v) {
   const char *left = cuda_hopper.open(&s->plan.table, &v->code)
                          ? dil_last_error()
-                         : cuda_hopper.leaves(&s->run, 0, &v->code);
+                         : cuda_hopper.refusal(&s->run, 0, &v->code);
   if (left) {
     printf("%-26s %-14s refused: %s\n", s->c->name, v->name, left);
     return false;

@@ -130,7 +130,7 @@ static dil_status compile_codes(const origin *o, bool late,
                                 const gpu_codes **codes) {
   gpu_request request = request_of(o);
   char *text = source_of(request);
-  request.apart = late;
+  request.deferred = late;
   for (int32_t i = 0; i < remembered_count; i++)
     if (remembered[i].late == late && !strcmp(remembered[i].source, text)) {
       free(text);
@@ -152,9 +152,9 @@ static dil_status late_code(const void *context, int32_t index,
                             dil_cuda_code *made) {
   gpu_request request = request_of(context);
   gpu_codes all;
-  dil_status status = gpu_compiler()->foresee(&request, &all);
+  dil_status status = gpu_compiler()->estimate(&request, &all);
   if (status) return status;
-  return gpu_compiler()->member(&request, all.member[index], made);
+  return gpu_compiler()->variant(&request, all.variant[index], made);
 }
 
 /* Comparisons that one source of kernels serves, about. */

@@ -1,7 +1,7 @@
 /* general.c - the strategy that takes every plan: templates/general/general.cu
- * with mma.sync. Its members and attempts differ only in their tiles. An
- * attempt with fewer keys for each tile needs fewer registers and less shared
- * memory. */
+ * with mma.sync. Its variants and configurations differ only in their tiles. A
+ * configuration with fewer keys for each tile needs fewer registers and less
+ * shared memory. */
 #include "gpu.h"
 #include "runtime/cuda/chips.h"
 
@@ -40,8 +40,9 @@ static int64_t shared_bytes(const dil_table *t, const tiles *tl) {
   return scratch_bytes(t) + (loop > end ? loop : end);
 }
 
-/* Attempts in order of preference: f32 with wide heads, f32, 16-bit types. The
- * last of each row fits every chip, however large the scratch memory. */
+/* Configurations in order of preference: f32 with wide heads, f32, 16-bit
+ * types. The last of each row fits every chip, however large the scratch
+ * memory. */
 enum { WIDE = 128, NARROW = 80, CHOICES = 4 };
 static const tiles choices[3][CHOICES] = {
     {{4, 1, 16, 1, false, true}, {2, 1, 16, 1, false, true}},
@@ -61,20 +62,19 @@ static bool is_narrow(const dil_table *t) {
   return t->head_dim <= NARROW && t->value_dim <= NARROW;
 }
 
-/* Attempt number `attempt` among the choices that fit the chip. */
-static const tiles *choose(const gpu_request *r, int32_t attempt) {
+/* Configuration number `fallback` among the choices that fit the chip. */
+static const tiles *general_choose(const gpu_request *r, int32_t fallback) {
   const dil_table *t = &r->common.plan->table;
   bool wide = t->value_dim > WIDE || t->head_dim > WIDE;
   const tiles *list = choices[t->dtype != DIL_F32 ? 2 : wide ? 0 : 1];
   for (int32_t i = 0; i < CHOICES && list[i].warps; i++)
     if ((list[i].blocks == 1 || is_narrow(t)) &&
-        shared_bytes(t, &list[i]) <= shared_limit(r->arch) &&
-        attempt-- == 0)
+        shared_bytes(t, &list[i]) <= shared_limit(r->arch) && fallback-- == 0)
       return &list[i];
   return NULL;
 }
 
-static const tiles *choose_large(const gpu_request *r) {
+static const tiles *general_choose_large(const gpu_request *r) {
   const dil_table *t = &r->common.plan->table;
   bool registers = cuda_chip_like(r->arch)->q_in_registers;
   const tiles *tl = &large[t->dtype == DIL_F32 ? 0 : registers ? 1 : 2];
@@ -95,7 +95,7 @@ enum { ROWS = 16, GROUPS_MOST = 4, WARPS_MOST = 16 };
 static tiles tiles_of_knobs(const gpu_request *r) {
   gpu_request plain = *r;
   plain.knobs = NULL;
-  tiles tl = *choose(&plain, 0);
+  tiles tl = *general_choose(&plain, 0);
   int32_t groups = tl.warps * tl.groups; /* groups of the tile */
   if (knob_given(r->knobs, KNOB_TILE)) {
     groups = r->knobs->value[KNOB_TILE][0] / ROWS;
@@ -113,7 +113,7 @@ static tiles tiles_of_knobs(const gpu_request *r) {
   return tl;
 }
 
-static bool knobs_fit(const gpu_request *r, char *reason, size_t size) {
+static bool general_knobs_fit(const gpu_request *r, char *reason, size_t size) {
   tiles tl = tiles_of_knobs(r);
   int64_t shared = shared_bytes(&r->common.plan->table, &tl);
   bool whole = !knob_given(r->knobs, KNOB_TILE) ||
@@ -134,8 +134,9 @@ static bool knobs_fit(const gpu_request *r, char *reason, size_t size) {
   return false;
 }
 
-static bool can(const gpu_request *r, char *reason, size_t size) {
-  if (cuda_chip_like(r->arch)) return !r->knobs || knobs_fit(r, reason, size);
+static bool general_can(const gpu_request *r, char *reason, size_t size) {
+  if (cuda_chip_like(r->arch))
+    return !r->knobs || general_knobs_fit(r, reason, size);
   snprintf(reason, size, "mma.sync and cp.async need sm_%d",
            cuda_chip_row(0)->number);
   return false;
@@ -143,28 +144,29 @@ static bool can(const gpu_request *r, char *reason, size_t size) {
 
 /* ---- source -------------------------------------------------------------- */
 
-/* Finds the tiles of an attempt. Member 0 is the kernel for many rows, if there
- * is one. With knobs there is one member. */
-static bool find_tiles(const gpu_request *r, int32_t member, int32_t attempt,
+/* Finds the tiles of a configuration. Variant 0 is the kernel for many rows, if
+ * there is one. With knobs there is one variant. */
+static bool find_tiles(const gpu_request *r, int32_t variant, int32_t fallback,
                        tiles *tl) {
-  const tiles *many = r->knobs ? NULL : choose_large(r), *found = NULL;
+  const tiles *many = r->knobs ? NULL : general_choose_large(r), *found = NULL;
   tiles tuned;
   if (r->knobs) {
     tuned = tiles_of_knobs(r);
-    if (member == 0 && attempt == 0) found = &tuned;
-  } else if (many && member == 0) {
-    if (attempt == 0) found = many;
-  } else if (member == (many != NULL)) {
-    found = choose(r, attempt);
+    if (variant == 0 && fallback == 0) found = &tuned;
+  } else if (many && variant == 0) {
+    if (fallback == 0) found = many;
+  } else if (variant == (many != NULL)) {
+    found = general_choose(r, fallback);
   }
   if (found) *tl = *found;
   return found != NULL;
 }
 
-static bool write(const gpu_request *r, int32_t member, int32_t attempt,
-                  dil_cuda_code *code, source_text *text) {
+static bool general_write(const gpu_request *r, int32_t variant,
+                          int32_t fallback, dil_cuda_code *code,
+                          source_text *text) {
   tiles tl;
-  if (!find_tiles(r, member, attempt, &tl)) return false;
+  if (!find_tiles(r, variant, fallback, &tl)) return false;
   const dil_table *t = &r->common.plan->table;
   int32_t rows = rows_of(&tl);
   *code = (dil_cuda_code){.family = "general",
@@ -197,7 +199,7 @@ static bool write(const gpu_request *r, int32_t member, int32_t attempt,
 
 /* Proposes tiles with numbers of blocks for each processor, then split-K parts
  * with the default tiles. */
-static bool propose(int32_t index, knobs *k) {
+static bool general_propose(int32_t index, knobs *k) {
   static const int32_t keys[] = {16, 32, 64};
   enum { HEIGHTS = 3, WIDTHS = 3, HELD = 3, SHARES = 2, PARTS = 7 };
   enum { TILES = HEIGHTS * WIDTHS * HELD * SHARES };
@@ -220,6 +222,5 @@ static bool propose(int32_t index, knobs *k) {
 
 const gpu_strategy strategy_general = {
     "general",
-    1 << KNOB_TILE | 1 << KNOB_WARPS | 1 << KNOB_BLOCKS | 1 << KNOB_PARTS, can,
-    write,
-    propose};
+    1 << KNOB_TILE | 1 << KNOB_WARPS | 1 << KNOB_BLOCKS | 1 << KNOB_PARTS,
+    general_can, general_write, general_propose};

@@ -1,6 +1,6 @@
 /* gpu.c - the interface of dil-gpu.so (gpu_backend). It asks every strategy in
- * turn. Each member goes through its attempts until the gate accepts one.
- * Members are compiled at the same time, a thread each. */
+ * turn. Each variant goes through its configurations until the gate accepts
+ * one. Variants are compiled at the same time, a thread each. */
 #include "gpu.h"
 #include "interface.h"
 #include "runtime/base/status.h"
@@ -43,12 +43,13 @@ static void show_source(FILE *out, const dil_cuda_code *code,
           code->threads, code->shared, text->text);
 }
 
-/* Makes one attempt; *more becomes false if there is none. */
-static dil_status attempt_one(const gpu_request *r, const gpu_strategy *s,
-                              int32_t member, int32_t attempt,
-                              dil_cuda_code *code, bool *more) {
+/* Compiles one configuration; *more becomes false if there is none. */
+static dil_status compile_configuration(const gpu_request *r,
+                                        const gpu_strategy *s, int32_t variant,
+                                        int32_t fallback, dil_cuda_code *code,
+                                        bool *more) {
   source_text text = {0};
-  *more = s->write(r, member, attempt, code, &text);
+  *more = s->write(r, variant, fallback, code, &text);
   dil_status status = DIL_OK;
   if (*more) {
     show_source(r->cuda, code, &text);
@@ -81,7 +82,7 @@ static bool is_general(const knobs *k) {
          k->value[KNOB_FAMILY][0] == FAMILY_GENERAL;
 }
 
-static const gpu_strategy *speaks_of(const gpu_request *r) {
+static const gpu_strategy *strategy_of_knobs(const gpu_request *r) {
   char unused[256];
   gpu_request plain = *r;
   plain.knobs = NULL;
@@ -100,11 +101,12 @@ static const gpu_strategy *speaks_of(const gpu_request *r) {
 
 /* Finds the strategy that takes the knobs (NULL: there are no knobs).
  * DIL_INPUT: it does not have these knobs, or cannot write this kernel. */
-static dil_status turn(const gpu_request *r, const gpu_strategy **turned) {
+static dil_status select_by_knobs(const gpu_request *r,
+                                  const gpu_strategy **selected) {
   char reason[256] = "";
-  *turned = NULL;
+  *selected = NULL;
   if (!r->knobs || !r->knobs->given) return DIL_OK;
-  const gpu_strategy *s = speaks_of(r);
+  const gpu_strategy *s = strategy_of_knobs(r);
   unsigned strange = r->knobs->given & ~(s->knobs | 1u << KNOB_FAMILY);
   if (strange)
     return dil_fail(DIL_INPUT, "the %s kernel has no knob '%s'", s->name,
@@ -115,21 +117,21 @@ static dil_status turn(const gpu_request *r, const gpu_strategy **turned) {
   if (!s->can(r, reason, sizeof reason))
     return dil_fail(DIL_INPUT, "no %s kernel for sm_%d has these knobs: %s",
                     s->name, r->arch, reason);
-  *turned = s;
+  *selected = s;
   return DIL_OK;
 }
 
 /* ---- all codes ----------------------------------------------------------- */
 
-/* The compilation of one member of a strategy. It has a thread of its own,
+/* The compilation of one variant of a strategy. It has a thread of its own,
  * since NVRTC takes long and runs mostly on one thread. */
 typedef struct gpu_job {
   gpu_request request;      /* its streams write to `text` below */
   const gpu_strategy *strategy;
-  int32_t member;
-  bool apart;               /* deferred: may come after the kernel */
-  dil_cuda_code code;       /* of the first attempt, until an attempt
-                               succeeds */
+  int32_t variant;
+  bool deferred;      /* it may come after the kernel */
+  dil_cuda_code code; /* of the preferred configuration, until one
+                         succeeds */
   dil_status status;
   char problem[2048];       /* dil_last_error of its thread */
   char *text[2];
@@ -143,15 +145,15 @@ typedef struct gpu_jobs {
   gpu_job job[GPU_CODES_MAX];
 } gpu_jobs;
 
-/* Compiles the first attempt that passes the gate. */
+/* Compiles the first configuration that passes the gate. */
 static void *run_job(void *context) {
   gpu_job *j = context;
   bool again;
-  j->status = attempt_one(&j->request, j->strategy, j->member, 0, &j->code,
-                          &again);
+  j->status = compile_configuration(&j->request, j->strategy, j->variant, 0,
+                                    &j->code, &again);
   for (int32_t n = 1; again && j->status == DIL_UNSUPPORTED; n++) {
-    dil_status next =
-        attempt_one(&j->request, j->strategy, j->member, n, &j->code, &again);
+    dil_status next = compile_configuration(&j->request, j->strategy,
+                                            j->variant, n, &j->code, &again);
     if (again) j->status = next;
   }
   if (j->status)
@@ -191,9 +193,9 @@ static void finish_job(gpu_job *j, const gpu_request *asked) {
   }
 }
 
-/* Lists a strategy's members, one job each. */
-static dil_status list_members(const gpu_request *r, const gpu_strategy *s,
-                               gpu_jobs *jobs) {
+/* Lists a strategy's variants, one job each. */
+static dil_status list_variants(const gpu_request *r, const gpu_strategy *s,
+                                gpu_jobs *jobs) {
   char reason[256] = "";
   if (!s->can(r, reason, sizeof reason)) {
     if (r->ptxas) fprintf(r->ptxas, "%s: %s\n", s->name, reason);
@@ -209,18 +211,18 @@ static dil_status list_members(const gpu_request *r, const gpu_strategy *s,
     if (!more) break;
     assert(jobs->count < GPU_CODES_MAX);
     jobs->job[jobs->count++] =
-        (gpu_job){.request = *r, .strategy = s, .member = m, .code = code};
+        (gpu_job){.request = *r, .strategy = s, .variant = m, .code = code};
   }
   return DIL_OK;
 }
 
 static void put_code(const gpu_job *j, int32_t index, gpu_codes *out) {
-  out->member[out->count] = index;
+  out->variant[out->count] = index;
   out->code[out->count++] = j->code;
 }
 
-/* Takes the result of a job. A member that the gate refused is left out. It is
- * an error if the member is the last, since no other takes its calls, or if
+/* Takes the result of a job. A variant that the gate refused is left out. It is
+ * an error if the variant is the last, since no other takes its calls, or if
  * knobs ask for it. */
 static dil_status take_job(const gpu_jobs *jobs, int32_t index,
                            gpu_codes *out) {
@@ -237,9 +239,9 @@ static dil_status run_jobs(const gpu_request *request, gpu_jobs *jobs,
                            gpu_codes *out) {
   dil_status status = DIL_OK;
   for (int32_t i = 0; i < jobs->count; i++)
-    if (!jobs->job[i].apart) start_job(&jobs->job[i]);
+    if (!jobs->job[i].deferred) start_job(&jobs->job[i]);
   for (int32_t i = 0; i < jobs->count; i++) {
-    if (jobs->job[i].apart) {
+    if (jobs->job[i].deferred) {
       put_code(&jobs->job[i], i, out);
       continue;
     }
@@ -253,50 +255,50 @@ static dil_status run_jobs(const gpu_request *request, gpu_jobs *jobs,
 /* Whether a request wants a strategy. `family general` leaves only the general
  * one. */
 static bool is_wanted(const gpu_request *r, const gpu_strategy *s,
-                      const gpu_strategy *turned) {
+                      const gpu_strategy *selected) {
   if (r->only && strcmp(r->only, s->name)) return false;
   bool refused = knob_given(r->knobs, KNOB_FAMILY) &&
-                 turned == &strategy_general && s != turned;
+                 selected == &strategy_general && s != selected;
   return !refused;
 }
 
-/* Lists all members that a request wants; the caller frees *jobs, also on
+/* Lists all variants that a request wants; the caller frees *jobs, also on
  * failure. */
-static dil_status list(const gpu_request *request, gpu_jobs **jobs) {
-  const gpu_strategy *turned;
+static dil_status gpu_list(const gpu_request *request, gpu_jobs **jobs) {
+  const gpu_strategy *selected;
   *jobs = calloc(1, sizeof **jobs);
   if (!*jobs) return dil_fail(DIL_MEMORY, "no memory for compilers");
   if (request->common.plan->direction == DIL_BACKWARD)
     return dil_fail(DIL_UNSUPPORTED, "this build runs kernels forward");
-  dil_status status = turn(request, &turned);
+  dil_status status = select_by_knobs(request, &selected);
   for (size_t i = 0; !status && i < sizeof strategies / sizeof *strategies;
        i++) {
     gpu_request own = *request;
-    if (strategies[i] != turned) own.knobs = NULL;
-    if (is_wanted(request, strategies[i], turned))
-      status = list_members(&own, strategies[i], *jobs);
+    if (strategies[i] != selected) own.knobs = NULL;
+    if (is_wanted(request, strategies[i], selected))
+      status = list_variants(&own, strategies[i], *jobs);
   }
   return status;
 }
 
-/* Marks the deferred members: general members, if others before them take every
- * pass or they are for calls with many rows. Members that knobs select are
- * never deferred: an error in knobs must show when the kernel is made. */
-static void mark_apart(const plan *p, gpu_jobs *jobs) {
+/* Marks the deferred variants: general variants, if others before them take
+ * every pass or they are for calls with many rows. Members that knobs select
+ * are never deferred: an error in knobs must show when the kernel is made. */
+static void mark_deferred(const plan *p, gpu_jobs *jobs) {
   int32_t count = p->table.pass_count;
   uint64_t all = count < 64 ? (1ull << count) - 1 : UINT64_MAX, taken = 0;
   for (int32_t i = 0; i < jobs->count; i++) {
     gpu_job *j = &jobs->job[i];
     bool general = j->strategy == &strategy_general;
     if (!general) taken |= j->code.passes;
-    j->apart = general && !j->request.knobs &&
-               ((taken & all) == all || j->code.knob[GENERAL_KNOB_MANY]);
+    j->deferred = general && !j->request.knobs &&
+                  ((taken & all) == all || j->code.knob[GENERAL_KNOB_MANY]);
   }
 }
 
 static dil_status gpu_can(const backend_request *asked) {
   gpu_jobs *jobs;
-  dil_status status = list((const gpu_request *)asked, &jobs);
+  dil_status status = gpu_list((const gpu_request *)asked, &jobs);
   free(jobs);
   return status;
 }
@@ -305,9 +307,9 @@ static dil_status gpu_compile(const backend_request *asked, void *codes) {
   const gpu_request *request = (const gpu_request *)asked;
   gpu_codes *out = codes;
   gpu_jobs *jobs;
-  dil_status status = list(request, &jobs);
+  dil_status status = gpu_list(request, &jobs);
   out->count = 0;
-  if (!status && request->apart) mark_apart(request->common.plan, jobs);
+  if (!status && request->deferred) mark_deferred(request->common.plan, jobs);
   if (!status) status = run_jobs(request, jobs, out);
   free(jobs);
   if (!status) return DIL_OK;
@@ -315,31 +317,32 @@ static dil_status gpu_compile(const backend_request *asked, void *codes) {
   return status;
 }
 
-/* ---- deferred members ---------------------------------------------------- */
+/* ---- deferred variants ----------------------------------------------------
+ */
 
-static uint32_t apart(const gpu_request *request, bool *beside) {
+static uint32_t gpu_deferred(const gpu_request *request, bool *urgent) {
   const dil_table *t = &request->common.plan->table;
   gpu_jobs *jobs;
   uint32_t found = 0;
   bool general = true;
-  if (!list(request, &jobs)) mark_apart(request->common.plan, jobs);
+  if (!gpu_list(request, &jobs)) mark_deferred(request->common.plan, jobs);
   for (int32_t i = 0; jobs && i < jobs->count; i++) {
-    found |= (uint32_t)jobs->job[i].apart << i;
+    found |= (uint32_t)jobs->job[i].deferred << i;
     general &= jobs->job[i].strategy == &strategy_general;
   }
   /* The general kernel also computes bounds of inputs, and begins and ends the
    * running states of several passes. Calls with either need it at once. */
-  *beside = general || t->pass_count > 1 || t->input_count > 0;
+  *urgent = general || t->pass_count > 1 || t->input_count > 0;
   free(jobs);
   return found;
 }
 
-static dil_status member(const gpu_request *request, int32_t member,
-                         dil_cuda_code *code) {
+static dil_status gpu_variant(const gpu_request *request, int32_t variant,
+                              dil_cuda_code *code) {
   gpu_jobs *jobs;
-  dil_status status = list(request, &jobs);
+  dil_status status = gpu_list(request, &jobs);
   if (!status) {
-    gpu_job *j = &jobs->job[member];
+    gpu_job *j = &jobs->job[variant];
     run_job(j);
     *code = j->code;
     if (j->status) status = dil_fail(j->status, "%s", j->problem);
@@ -350,9 +353,10 @@ static dil_status member(const gpu_request *request, int32_t member,
 
 /* ---- estimates without compilation --------------------------------------- */
 
-static dil_status foresee(const gpu_request *request, gpu_codes *out) {
+static dil_status gpu_estimate_codes(const gpu_request *request,
+                                     gpu_codes *out) {
   gpu_jobs *jobs;
-  dil_status status = list(request, &jobs);
+  dil_status status = gpu_list(request, &jobs);
   out->count = 0;
   for (int32_t i = 0; !status && i < jobs->count; i++)
     put_code(&jobs->job[i], i, out);
@@ -360,8 +364,8 @@ static dil_status foresee(const gpu_request *request, gpu_codes *out) {
   return status;
 }
 
-static bool leaves(const gpu_request *request, int32_t pass, char *reason,
-                   size_t size) {
+static bool gpu_refuses(const gpu_request *request, int32_t pass, char *reason,
+                        size_t size) {
   plan alone = *request->common.plan;
   gpu_request r = *request;
   alone.table.passes += pass;
@@ -374,8 +378,9 @@ static bool leaves(const gpu_request *request, int32_t pass, char *reason,
   const gpu_fast *family = fast_for(r.arch);
   const gpu_strategy *fast = family->is_pairwise(&alone.table)
                                  ? family->pairwise : family->plain;
-  bool turned = r.knobs && r.knobs->given && speaks_of(request) == fast;
-  if (!turned) r.knobs = NULL;
+  bool selected =
+      r.knobs && r.knobs->given && strategy_of_knobs(request) == fast;
+  if (!selected) r.knobs = NULL;
   return !fast->can(&r, reason, size);
 }
 
@@ -394,8 +399,8 @@ static bool is_candidate(const gpu_request *r, const gpu_strategy *s,
   return good;
 }
 
-static int32_t candidates(const gpu_request *r, gpu_candidate *list,
-                          int32_t room) {
+static int32_t gpu_candidates(const gpu_request *r, gpu_candidate *list,
+                              int32_t room) {
   int32_t count = 0;
   for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i++) {
     const gpu_strategy *s = strategies[i];
@@ -418,11 +423,11 @@ const backend *dil_backend_init(void) {
                                                .compile = gpu_compile,
                                                .versions = nvrtc_version,
                                                .origin = nvrtc_origin},
-                                    .apart = apart,
-                                    .member = member,
-                                    .foresee = foresee,
-                                    .leaves = leaves,
-                                    .candidates = candidates,
+                                    .deferred = gpu_deferred,
+                                    .variant = gpu_variant,
+                                    .estimate = gpu_estimate_codes,
+                                    .refuses = gpu_refuses,
+                                    .candidates = gpu_candidates,
                                     .peak = peak_compile,
                                     .rows = rows_compile};
   return &table.common;

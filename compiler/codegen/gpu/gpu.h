@@ -5,9 +5,10 @@
  * (nvrtc.c), a check of what ptxas reports.
  *
  * A *strategy* is one way to write kernels for a plan (general.c, hopper.c). It
- * has *members*: kernel variants for different calls, all of which are
- * compiled. Each member has *attempts* in order of preference, which are
- * fallbacks: when the gate refuses one, the next is tried. */
+ * has *variants*: kernel variants for different calls, all of which are
+ * compiled. Each variant has *configurations* of tiles in order of preference:
+ * when the gate refuses one, the next is tried. `fallback` numbers them; 0 is
+ * the preferred one. */
 #ifndef DIL_COMPILER_CODEGEN_GPU_GPU_H
 #define DIL_COMPILER_CODEGEN_GPU_GPU_H
 
@@ -69,10 +70,10 @@ typedef struct gpu_strategy {
    * doctor`). */
   bool (*can)(const gpu_request *r, char *reason, size_t size);
   /* Writes the source and the facts (dil_cuda_code without its cubin) of one
-   * attempt at one member. With knobs there is one member with one attempt.
-   * False: there is no such attempt (attempt > 0) or no such member (attempt
-   * 0). */
-  bool (*write)(const gpu_request *r, int32_t member, int32_t attempt,
+   * configuration at one variant. With knobs there is one variant with one
+   * configuration. False: there is no such configuration (fallback > 0) or no
+   * such variant (fallback 0). */
+  bool (*write)(const gpu_request *r, int32_t variant, int32_t fallback,
                 dil_cuda_code *code, source_text *text);
   /* Sets the knobs of candidate number `index`, which need not fit the plan.
    * False: there are no more candidates. */

@@ -1,11 +1,13 @@
 /* tables.c - the plan's numbers as macros and tables of CUDA C, see
- * templates/shared/plan.cuh. Lengths are cut to FAR_SIZE, the most positions
- * that a call may have: beyond it they mean the same. */
+ * templates/shared/plan.cuh. Lengths are clamped to FAR_SIZE, the most
+ * positions that a call may have: beyond it they mean the same. */
 #include "gpu.h"
 
 enum { FAR_SIZE = 1 << 30 };
 
-static int64_t cut(int64_t x) { return x < FAR_SIZE ? x : FAR_SIZE; }
+static int64_t clamped(int64_t x) {
+  return x < FAR_SIZE ? x : FAR_SIZE;
+}
 
 static void put_number(source_text *s, const char *name, int64_t x) {
   put(s, "#define %s %lld\n", name, (long long)x);
@@ -50,15 +52,15 @@ static void put_branches(source_text *s, const dil_table *t) {
   put(s, "__constant__ dil_branch_row dil_branches[BRANCHES] = {\n");
   for (int32_t b = 0; b < t->branch_count; b++) {
     const dil_branch *row = &t->branches[b];
-    put(s, "  {%lld, %lld, %d, %d, %d, %d},\n", (long long)cut(row->segment),
-        (long long)cut(row->dilation), row->head_first, row->head_last,
-        row->predicate, row->chain);
+    put(s, "  {%lld, %lld, %d, %d, %d, %d},\n",
+        (long long)clamped(row->segment), (long long)clamped(row->dilation),
+        row->head_first, row->head_last, row->predicate, row->chain);
   }
   put(s, "};\n__device__ const int dil_phases[BRANCHES * HEADS] = {\n");
   for (int32_t b = 0; b < t->branch_count; b++) {
     put(s, " ");
     for (int32_t h = 0; h < t->heads; h++)
-      put(s, " %lld,", (long long)cut(t->branches[b].phase[h]));
+      put(s, " %lld,", (long long)clamped(t->branches[b].phase[h]));
     put(s, "\n");
   }
   put(s, "};\n");
@@ -67,9 +69,8 @@ static void put_branches(source_text *s, const dil_table *t) {
 static void put_passes(source_text *s, const dil_table *t) {
   put(s, "__constant__ dil_pass_row dil_passes[PASSES] = {\n");
   for (int32_t i = 0; i < t->pass_count; i++)
-    put(s, "  {0x%llxull, %lld},\n",
-        (unsigned long long)t->passes[i].branches,
-        (long long)cut(t->passes[i].period));
+    put(s, "  {0x%llxull, %lld},\n", (unsigned long long)t->passes[i].branches,
+        (long long)clamped(t->passes[i].period));
   put(s, "};\n");
 }
 

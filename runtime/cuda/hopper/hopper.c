@@ -229,8 +229,8 @@ static dil_status prepare(const cuda_run *r, int32_t pass,
 
 /* Why this call's sizes and strides exclude the kernel; NULL: they do not. For
  * few queries, kernels with split-K are faster. */
-static const char *leaves(const cuda_run *r, int32_t pass,
-                          const cuda_code *code) {
+static const char *refusal(const cuda_run *r, int32_t pass,
+                           const cuda_code *code) {
   enum { FEW_QUERIES = 64 };
   const dil_call *c = r->call;
   const dil_table *t = r->table;
@@ -259,8 +259,8 @@ static const char *leaves(const cuda_run *r, int32_t pass,
   return described ? NULL : "tensors that no tensor map describes";
 }
 
-static void foresee(const cuda_run *r, int32_t pass, const cuda_code *code,
-                    dil_cuda_pass *out) {
+static void estimate(const cuda_run *r, int32_t pass, const cuda_code *code,
+                     dil_cuda_pass *out) {
   const hopper_table *table = code->memory->table[pass];
   sized s = {.place = place_of(r, pass)};
   fill_sizes(r, table, code, &s);
@@ -300,8 +300,8 @@ const cuda_family cuda_hopper = {.name = "hopper",
                                  .entry = {"hopper_forward"},
                                  .open = open_memory,
                                  .close = close_memory,
-                                 .leaves = leaves,
-                                 .foresee = foresee,
+                                 .refusal = refusal,
+                                 .estimate = estimate,
                                  .workspace = workspace,
                                  .state_stride = state_stride,
                                  .launch = launch};

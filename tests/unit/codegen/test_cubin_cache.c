@@ -98,7 +98,7 @@ static void get(const char *text, int32_t arch, const char *only, got *out) {
   subject *s = subject_new("cubins", text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s", s->problem);
   code_request made = {0};
-  gpu_request request = {.arch = arch, .only = only, .apart = !only};
+  gpu_request request = {.arch = arch, .only = only, .deferred = !only};
   made.plan = request.common.plan =
       plan_make(s->memory, diag_new(s->memory), s->pattern, 0);
   *out = (got){.stats = DIL_STATS_INIT};

@@ -8,7 +8,7 @@
 #include "hopper_config.h"
 
 /* Narrow values leave room for more keys. */
-static const hopper_cut rows[] = {
+static const hopper_config rows[] = {
     {32, 3, 128, 4, 2, 1, 0, 0},  {64, 3, 128, 4, 2, 1, 0, 0},
     {96, 2, 128, 3, 2, 1, 0, 0},  {128, 2, 128, 2, 2, 1, 0, 0},
     {192, 2, 128, 2, 1, 0, 0, 0}, {192, 2, 112, 2, 1, 0, 0, 0},
@@ -16,9 +16,9 @@ static const hopper_cut rows[] = {
     {256, 2, 64, 2, 1, 0, 0, 0},
 };
 
-static void turn(const dil_table *t, hopper_cut *s) {
-  if (hopper_cut_bytes(t, s) > HOPPER_CUT_ROOM) s->queries = 1;
-  if (hopper_cut_bytes(t, s) > HOPPER_CUT_ROOM) s->staged = 0;
+static void hopper_adapt(const dil_table *t, hopper_config *s) {
+  if (hopper_config_bytes(t, s) > HOPPER_SHARED_MOST) s->queries = 1;
+  if (hopper_config_bytes(t, s) > HOPPER_SHARED_MOST) s->staged = 0;
 }
 
 /* The widths that hopper_mma.cuh instantiates. */
@@ -30,8 +30,8 @@ static bool has_product(int32_t keys) {
   return false;
 }
 
-static bool fits(const hopper_cut *s, int32_t tall, char *reason,
-                 size_t size) {
+static bool hopper_fits(const hopper_config *s, int32_t tall, char *reason,
+                        size_t size) {
   if (tall % 64 || tall < 128 || tall > 256)
     snprintf(reason, size, "%d rows are not 64 for each of 2 to 4 warpgroups",
              tall);
@@ -42,19 +42,20 @@ static bool fits(const hopper_cut *s, int32_t tall, char *reason,
   return false;
 }
 
-static const hopper_cuts shapes = {rows,  sizeof rows / sizeof *rows,
-                                     false, "",
-                                     turn,  fits};
+static const hopper_configs shapes = {
+    rows, sizeof rows / sizeof *rows, false, "", hopper_adapt, hopper_fits};
 
-static bool can(const gpu_request *r, char *reason, size_t size) {
-  return hopper_can(r, &shapes, reason, size);
+static bool hopper_can(const gpu_request *r, char *reason, size_t size) {
+  return hopper_config_can(r, &shapes, reason, size);
 }
 
-static bool write(const gpu_request *r, int32_t member, int32_t attempt,
-                  dil_cuda_code *code, source_text *text) {
+static bool hopper_write(const gpu_request *r, int32_t variant,
+                         int32_t fallback, dil_cuda_code *code,
+                         source_text *text) {
   const dil_table *t = &r->common.plan->table;
-  hopper_cut s;
-  if (!hopper_begin(r, &shapes, member, attempt, &s, code, text)) return false;
+  hopper_config s;
+  if (!hopper_config_write(r, &shapes, variant, fallback, &s, code, text))
+    return false;
   put(text, "#define VALUE_DIM %d\n#define ELEMENT %d\n", t->value_dim,
       t->dtype == DIL_BF16 ? 1 : 2);
   put(text, "#define QUERY_STAGES %d\n#define STAGED %d\n", s.queries,
@@ -64,7 +65,7 @@ static bool write(const gpu_request *r, int32_t member, int32_t attempt,
 }
 
 /* Proposes heights by key widths by pipeline depths, the likely depth first. */
-static bool propose(int32_t index, knobs *k) {
+static bool hopper_propose(int32_t index, knobs *k) {
   static const int32_t depths[] = {4, 3, 2, 5};
   static const int32_t keys[] = {64, 80, 96, 112, 128, 160, 192};
   enum { HEIGHTS = 3, WIDTHS = sizeof keys / sizeof *keys };
@@ -78,5 +79,6 @@ static bool propose(int32_t index, knobs *k) {
   return true;
 }
 
-const gpu_strategy strategy_hopper = {
-    "hopper", 1 << KNOB_TILE | 1 << KNOB_STAGES, can, write, propose};
+const gpu_strategy strategy_hopper = {"hopper",
+                                      1 << KNOB_TILE | 1 << KNOB_STAGES,
+                                      hopper_can, hopper_write, hopper_propose};

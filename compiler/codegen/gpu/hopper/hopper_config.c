@@ -2,8 +2,8 @@
  * hopper_config.h.
  *
  * In: a request and a strategy's configurations. Out: the configuration of an
- * attempt, the facts of its code, the macros that templates/hopper/hopper.cu
- * takes. */
+ * configuration, the facts of its code, the macros that
+ * templates/hopper/hopper.cu takes. */
 #include "hopper_config.h"
 #include "runtime/cuda/chips.h"
 #include "runtime/tables/hopper_table.h"
@@ -14,7 +14,7 @@ static int32_t rounded(int32_t n, int32_t to) { return (n + to - 1) / to * to; }
 /* The shared memory of a thread block, laid out at the top of
  * templates/hopper/hopper.cu. HOPPER_REST_BYTES covers barriers, messages and
  * zeros. */
-int32_t hopper_cut_bytes(const dil_table *t, const hopper_cut *s) {
+int32_t hopper_config_bytes(const dil_table *t, const hopper_config *s) {
   int32_t q = rounded(t->head_dim, 32) * 2, v = rounded(t->value_dim, 32) * 2;
   return s->warpgroups * 64 * (s->queries * q + s->staged * v) +
          s->stages * s->keys * (q + v) + HOPPER_REST_BYTES(t->value_dim);
@@ -24,45 +24,47 @@ static int32_t width_of(const dil_table *t) {
   return rounded(t->head_dim > t->value_dim ? t->head_dim : t->value_dim, 32);
 }
 
-/* Attempt number `attempt` at a plan's heads; NULL: there is none. */
-static const hopper_cut *attempt_of(const hopper_cuts *all,
-                                      const dil_table *t, int32_t attempt) {
+/* Configuration number `fallback` at a plan's heads; NULL: there is none. */
+static const hopper_config *config_of(const hopper_configs *all,
+                                      const dil_table *t, int32_t fallback) {
   int32_t width = 0;
   for (int32_t i = 0; i < all->count; i++) {
-    const hopper_cut *s = &all->row[i];
+    const hopper_config *s = &all->row[i];
     if (s->width < width_of(t) || (width && s->width > width)) continue;
     width = s->width;
-    if (hopper_cut_bytes(t, s) <= HOPPER_CUT_ROOM && attempt-- == 0) return s;
+    if (hopper_config_bytes(t, s) <= HOPPER_SHARED_MOST && fallback-- == 0)
+      return s;
   }
   return NULL;
 }
 
 /* ---- knobs --------------------------------------------------------------- */
 
-/* The first attempt with a schedule's numbers in place of its own. */
-static hopper_cut turned(const gpu_request *r, const hopper_cuts *all) {
+/* The first configuration with a schedule's numbers in place of its own. */
+static hopper_config config_of_knobs(const gpu_request *r,
+                                     const hopper_configs *all) {
   const dil_table *t = &r->common.plan->table;
-  hopper_cut s = *attempt_of(all, t, 0);
+  hopper_config s = *config_of(all, t, 0);
   if (knob_given(r->knobs, KNOB_TILE)) {
     s.warpgroups = r->knobs->value[KNOB_TILE][0] / 64;
     s.keys = r->knobs->value[KNOB_TILE][1];
   }
   if (knob_given(r->knobs, KNOB_STAGES))
     s.stages = r->knobs->value[KNOB_STAGES][0];
-  all->turn(t, &s);
+  all->adapt(t, &s);
   return s;
 }
 
-static bool knobs_fit(const gpu_request *r, const hopper_cuts *all,
+static bool knobs_fit(const gpu_request *r, const hopper_configs *all,
                       char *reason, size_t size) {
-  hopper_cut s = turned(r, all);
-  int32_t shared = hopper_cut_bytes(&r->common.plan->table, &s);
+  hopper_config s = config_of_knobs(r, all);
+  int32_t shared = hopper_config_bytes(&r->common.plan->table, &s);
   int32_t rows = knob_given(r->knobs, KNOB_TILE) ? r->knobs->value[KNOB_TILE][0]
                                                  : 64 * s.warpgroups;
   if (!all->fits(&s, rows, reason, size)) return false;
-  if (shared <= HOPPER_CUT_ROOM) return true;
+  if (shared <= HOPPER_SHARED_MOST) return true;
   snprintf(reason, size, "%d bytes of shared memory are more than %d", shared,
-           HOPPER_CUT_ROOM);
+           HOPPER_SHARED_MOST);
   return false;
 }
 
@@ -117,10 +119,10 @@ static bool is_nested(const dil_table *t) {
   return true;
 }
 
-bool hopper_can(const gpu_request *r, const hopper_cuts *all, char *reason,
-                size_t size) {
+bool hopper_config_can(const gpu_request *r, const hopper_configs *all,
+                       char *reason, size_t size) {
   const dil_table *t = &r->common.plan->table;
-  const hopper_cut *first = attempt_of(all, t, 0);
+  const hopper_config *first = config_of(all, t, 0);
   const char *fast = cuda_chip_fast(r->arch);
   if (!fast || strcmp(fast, "hopper")) {
     snprintf(reason, size, "wgmma needs sm_90a");
@@ -132,19 +134,20 @@ bool hopper_can(const gpu_request *r, const hopper_cuts *all, char *reason,
     return false;
   }
   if (r->knobs && !knobs_fit(r, all, reason, size)) return false;
-  int32_t keys = r->knobs ? turned(r, all).keys : first->keys;
+  int32_t keys = r->knobs ? config_of_knobs(r, all).keys : first->keys;
   return passes_of(t, keys, all->pairwise, reason, size) != 0;
 }
 
-/* ---- an attempt ---------------------------------------------------------- */
+/* ---- a configuration
+ * ---------------------------------------------------------- */
 
 /* Whether rows may resume the running state of other passes or shards. */
 static bool has_states(const gpu_request *r) {
   return !r->full_sequences_only || r->common.plan->table.pass_count > 1;
 }
 
-static void describe(const gpu_request *r, const hopper_cuts *all,
-                     const hopper_cut *s, dil_cuda_code *code) {
+static void describe(const gpu_request *r, const hopper_configs *all,
+                     const hopper_config *s, dil_cuda_code *code) {
   const dil_table *t = &r->common.plan->table;
   char reason[256];
   *code = (dil_cuda_code){
@@ -152,7 +155,7 @@ static void describe(const gpu_request *r, const hopper_cuts *all,
       .arch = r->arch,
       .passes = passes_of(t, s->keys, all->pairwise, reason, sizeof reason),
       .threads = 128 * (s->warpgroups + 1),
-      .shared = hopper_cut_bytes(t, s),
+      .shared = hopper_config_bytes(t, s),
       .tile_rows = 64 * s->warpgroups,
       .tile_keys = s->keys,
       .knob = {[HOPPER_KNOB_WHOLE] = !has_states(r)}};
@@ -161,14 +164,14 @@ static void describe(const gpu_request *r, const hopper_cuts *all,
            code->tile_rows, s->keys, t->head_dim);
 }
 
-/* With knobs there is one attempt. */
-bool hopper_begin(const gpu_request *r, const hopper_cuts *all,
-                  int32_t member, int32_t attempt, hopper_cut *s,
-                  dil_cuda_code *code, source_text *text) {
+/* With knobs there is one configuration. */
+bool hopper_config_write(const gpu_request *r, const hopper_configs *all,
+                         int32_t variant, int32_t fallback, hopper_config *s,
+                         dil_cuda_code *code, source_text *text) {
   const dil_table *t = &r->common.plan->table;
-  const hopper_cut *found = attempt_of(all, t, attempt);
-  if (member || !found || (r->knobs && attempt)) return false;
-  *s = r->knobs ? turned(r, all) : *found;
+  const hopper_config *found = config_of(all, t, fallback);
+  if (variant || !found || (r->knobs && fallback)) return false;
+  *s = r->knobs ? config_of_knobs(r, all) : *found;
   describe(r, all, s, code);
   put(text, "#define HEAD_WIDTH %d\n#define VALUE_WIDTH %d\n",
       rounded(t->head_dim, 32), rounded(t->value_dim, 32));

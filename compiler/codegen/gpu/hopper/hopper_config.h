@@ -5,42 +5,43 @@
 
 #include "compiler/codegen/gpu/gpu.h"
 
-enum { HOPPER_CUT_ROOM = 227 * 1024 }; /* shared memory of a thread block,
-                                          bytes */
+/* The shared memory of a thread block, in bytes. */
+enum { HOPPER_SHARED_MOST = 227 * 1024 };
 
 /* A tile configuration for one head size. */
-typedef struct hopper_cut {
+typedef struct hopper_config {
   int32_t width;       /* head_dim and value_dim up to this */
   int32_t warpgroups, keys, stages;
   int32_t queries;     /* query tiles in shared memory: 2, or 1 to save room */
   int32_t staged;      /* 1: O is stored by TMA, through shared memory */
   int32_t producer, consumer; /* registers of a thread; 0: the template's
                                  default */
-} hopper_cut;
+} hopper_config;
 
-/* A strategy's configurations. The rows of one width are its attempts, and the
- * narrowest width that holds the heads is used. A configuration that does not
- * fit shared memory is skipped. */
-typedef struct hopper_cuts {
-  const hopper_cut *row;
+/* A strategy's configurations. The rows of one width are in order of
+ * preference, and the narrowest width that holds the heads is used. A
+ * configuration that does not fit shared memory is skipped. */
+typedef struct hopper_configs {
+  const hopper_config *row;
   int32_t count;
   bool pairwise;       /* for passes with masks or score chains */
   const char *what;    /* for error messages: "masks or scores with " or "" */
   /* Adapts the other fields after a schedule has changed the tile or the
    * stages. */
-  void (*turn)(const dil_table *t, hopper_cut *s);
+  void (*adapt)(const dil_table *t, hopper_config *s);
   /* Whether the template can be compiled with a schedule's configuration; fills
    * `reason` if not. */
-  bool (*fits)(const hopper_cut *s, int32_t rows, char *reason, size_t size);
-} hopper_cuts;
+  bool (*fits)(const hopper_config *s, int32_t rows, char *reason, size_t size);
+} hopper_configs;
 
-int32_t hopper_cut_bytes(const dil_table *t, const hopper_cut *s);
-/* As gpu_strategy.can; and the configuration, code and macros of an attempt.
- * False: there is no such attempt. */
-bool hopper_can(const gpu_request *r, const hopper_cuts *all, char *reason,
-                size_t size);
-bool hopper_begin(const gpu_request *r, const hopper_cuts *all,
-                  int32_t member, int32_t attempt, hopper_cut *s,
-                  dil_cuda_code *code, source_text *text);
+int32_t hopper_config_bytes(const dil_table *t, const hopper_config *s);
+/* hopper_config_can: as gpu_strategy.can. hopper_config_write chooses a
+ * configuration and writes its code and macros. False: there is no such
+ * configuration. */
+bool hopper_config_can(const gpu_request *r, const hopper_configs *all,
+                       char *reason, size_t size);
+bool hopper_config_write(const gpu_request *r, const hopper_configs *all,
+                         int32_t variant, int32_t fallback, hopper_config *s,
+                         dil_cuda_code *code, source_text *text);
 
 #endif

@@ -2,26 +2,26 @@
  * templates/hopper/hopper.cu after the plan's tables and expressions.
  *
  * In: a plan with such passes. Out: a kernel for this plan alone. The first
- * attempt leaves the planner and the consumers enough registers for most
- * expressions; later attempts change the split or the tile. */
+ * configuration leaves the planner and the consumers enough registers for most
+ * expressions; later configurations change the split or the tile. */
 #include "hopper_config.h"
 
-static const hopper_cut rows[] = {
+static const hopper_config rows[] = {
     {64, 2, 128, 4, 2, 1, 104, 200}, {64, 2, 128, 4, 2, 1, 152, 176},
     {64, 2, 64, 4, 2, 1, 152, 176},  {128, 2, 128, 2, 2, 1, 88, 208},
     {128, 2, 64, 4, 2, 1, 104, 200}, {128, 2, 64, 4, 2, 1, 136, 184},
 };
 
 /* With three consumer warpgroups, each thread has fewer registers. */
-static void turn(const dil_table *t, hopper_cut *s) {
+static void hopper_pair_adapt(const dil_table *t, hopper_config *s) {
   (void)t;
   if (s->warpgroups != 3) return;
   s->producer = s->keys > 96 ? 56 : 80;
   s->consumer = s->keys > 96 ? 152 : 144;
 }
 
-static bool fits(const hopper_cut *s, int32_t tall, char *reason,
-                 size_t size) {
+static bool hopper_pair_fits(const hopper_config *s, int32_t tall, char *reason,
+                             size_t size) {
   if (tall != 128 && tall != 192)
     snprintf(reason, size, "%d rows are not 64 for each of 2 or 3 warpgroups",
              tall);
@@ -32,18 +32,23 @@ static bool fits(const hopper_cut *s, int32_t tall, char *reason,
   return false;
 }
 
-static const hopper_cuts shapes = {rows, sizeof rows / sizeof *rows,
-                                     true, "masks or scores with ",
-                                     turn, fits};
+static const hopper_configs shapes = {rows,
+                                      sizeof rows / sizeof *rows,
+                                      true,
+                                      "masks or scores with ",
+                                      hopper_pair_adapt,
+                                      hopper_pair_fits};
 
-static bool can(const gpu_request *r, char *reason, size_t size) {
-  return hopper_can(r, &shapes, reason, size);
+static bool hopper_pair_can(const gpu_request *r, char *reason, size_t size) {
+  return hopper_config_can(r, &shapes, reason, size);
 }
 
-static bool write(const gpu_request *r, int32_t member, int32_t attempt,
-                  dil_cuda_code *code, source_text *text) {
-  hopper_cut s;
-  if (!hopper_begin(r, &shapes, member, attempt, &s, code, text)) return false;
+static bool hopper_pair_write(const gpu_request *r, int32_t variant,
+                              int32_t fallback, dil_cuda_code *code,
+                              source_text *text) {
+  hopper_config s;
+  if (!hopper_config_write(r, &shapes, variant, fallback, &s, code, text))
+    return false;
   put(text, "#define PAIRWISE 1\n#define CHAINS %d\n",
       r->common.plan->table.chain_count);
   put(text, "#define PRODUCER_REGISTERS %d\n#define CONSUMER_REGISTERS %d\n",
@@ -56,7 +61,7 @@ static bool write(const gpu_request *r, int32_t member, int32_t attempt,
   return true;
 }
 
-static bool propose(int32_t index, knobs *k) {
+static bool hopper_pair_propose(int32_t index, knobs *k) {
   static const int32_t keys[] = {64, 96, 128};
   enum { HEIGHTS = 2, WIDTHS = sizeof keys / sizeof *keys, DEPTHS = 3 };
   if (index >= HEIGHTS * WIDTHS * DEPTHS) return false;
@@ -69,5 +74,5 @@ static bool propose(int32_t index, knobs *k) {
 }
 
 const gpu_strategy strategy_hopper_pair = {
-    "hopper pairs", 1 << KNOB_TILE | 1 << KNOB_STAGES, can, write,
-    propose};
+    "hopper pairs", 1 << KNOB_TILE | 1 << KNOB_STAGES, hopper_pair_can,
+    hopper_pair_write, hopper_pair_propose};
