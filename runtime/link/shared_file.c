@@ -52,7 +52,7 @@ void shared_file_spoil(shared_file *b, const char *why) {
     }
 }
 
-/* Whether the file is an earlier job's, or empty, so that it may go. */
+/* Returns whether the file is an earlier job's, or empty, so that it may go. */
 static bool shared_file_is_old(const char *path) {
   char begin[sizeof magic];
   int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);

@@ -146,7 +146,8 @@ static void socket_receive_failure(socket_link *l, peer *p) {
   net_fail(l->net, p->head.culprit, why);
 }
 
-/* Whether the frame of a message is there; it treats all other frames. */
+/* Returns whether the frame of a message is there; it treats all other
+ * frames. */
 static bool socket_has_frame(socket_link *l, int32_t rank) {
   peer *p = &l->net->peer[rank];
   if (p->file < 0 || p->left || p->gone || l->net->failed) return false;

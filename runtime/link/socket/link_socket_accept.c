@@ -31,8 +31,8 @@ static void net_let_in(net *n) {
       (caller){.file = file, .end = clock_seconds() + HEARD_IN};
 }
 
-/* Whether the first frame is complete; for another version of dil the magic is
- * enough, because its frames may have another size. */
+/* Returns whether the first frame is complete; for another version of dil the
+ * magic is enough, because its frames may have another size. */
 static bool caller_is_heard(const caller *c) {
   return c->got == sizeof c->first ||
          (c->got >= sizeof c->first.magic && !net_is_ours(&c->first));

@@ -184,8 +184,8 @@ bool net_receive_reason(int file, const frame *f, char why[REASON]) {
   return fits && net_receive(file, why, (size_t)f->size);
 }
 
-/* Whether a connected rank has left or failed; `why` is its reason, or "". It
- * only peeks, so that the frames before stay for their receiver. */
+/* Returns whether a connected rank has left or failed; `why` is its reason, or
+ * "". It only peeks, so that the frames before stay for their receiver. */
 static bool net_peer_leaves(const net *n, int32_t rank, char why[REASON]) {
   char bytes[4096];
   frame f;
@@ -241,7 +241,8 @@ static dil_status net_check_peers(net *n, int32_t kind) {
   return DIL_OK;
 }
 
-/* Whether a caller cannot be one of the ranks that meet here, and why. */
+/* Returns whether a caller cannot be one of the ranks that meet here, and
+ * why. */
 static bool net_is_misfit(const net *n, const frame *f, int file, char *why) {
   char it[WHO], other[WHO];
   bool fits = f->ranks == n->ranks && f->rank >= 0 && f->rank < n->ranks;
