@@ -14,8 +14,8 @@
 
 /* ---- one visit: the kernels over one key tile ---------------------------- */
 
-static int32_t key_position(const tile_worker *wk, const packed_range *keys,
-                            int64_t n) {
+int32_t key_position(const tile_worker *wk, const packed_range *keys,
+                     int64_t n) {
   return (int32_t)(keys->cell.low + class_table_row(&wk->streamed, keys->c, n));
 }
 
@@ -71,13 +71,12 @@ static void add_values_by_lane(tile_worker *wk, const char *v, int64_t n) {
   }
 }
 
-/* predicates 0: every pair is kept. copies: the number of branches that this
- * visit stands for. */
-static void key_visit(tile_worker *wk, const packed_range *keys,
-                      uint64_t predicates, int32_t chain, int32_t copies) {
+void key_visit_forward(tile_worker *wk, const packed_range *keys,
+                       uint64_t predicates, int32_t chain, int32_t copies) {
   const dil_code *code = wk->code;
   const dil_env *env = &wk->env.env;
-  int64_t n = keys->n1 - keys->n0, at = keys->base + keys->n0;
+  int64_t n = keys->n1 - keys->n0;
+  int64_t at = keys->base + keys->n0 - wk->packed_first;
   const char *v = wk->v + at * wk->v_bytes;
   float c2 = env->scale * DIL_LOG2_E;
   float bias = copies > 1 ? log2f((float)copies) : 0;
@@ -189,7 +188,7 @@ static void key_visit_partial(tile_worker *wk, const branch_groups *g,
     predicates |= 1ull << g->of[__builtin_ctzll(rest)].predicate;
   keys = packed_range_trim(wk, g, which, keys);
   int32_t chain = g->of[__builtin_ctzll(which)].chain;
-  if (keys.n0 < keys.n1) key_visit(wk, &keys, predicates, chain, copies);
+  if (keys.n0 < keys.n1) wk->visit(wk, &keys, predicates, chain, copies);
 }
 
 /* `union`: a key counts once, however many branches reach it. */
@@ -198,7 +197,7 @@ static void key_visit_union(tile_worker *wk, const branch_groups *g,
   uint64_t partial = 0;
   for (int32_t i = 0; i < g->count; i++) {
     if (g->of[i].cover == DIL_FULL) {
-      key_visit(wk, keys, 0, g->of[i].chain, 1);
+      wk->visit(wk, keys, 0, g->of[i].chain, 1);
       return;
     }
     if (g->of[i].cover == DIL_PARTIAL) partial |= 1ull << i;
@@ -224,7 +223,7 @@ static void key_visit_multiset(tile_worker *wk, const branch_groups *g,
         copies += g->of[k].copies;
         done |= 1ull << k;
       }
-    key_visit(wk, keys, 0, first->chain, copies);
+    wk->visit(wk, keys, 0, first->chain, copies);
   }
 }
 
@@ -321,12 +320,9 @@ static int64_t key_tile_step(const tile_worker *wk, const branch_groups *g,
                  round_up((n + tiles - 1) / tiles, 2 * wk->code->key_block));
 }
 
-/* Key rows of a range that stays in the cache while a group of tiles
- * passes over it, in whole tiles. */
+/* Key rows of a range, in whole tiles. */
 static int64_t packed_range_rows(const tile_worker *wk, int64_t step) {
-  enum { RANGE_BYTES = 1 << 18 };
-  int64_t rows_fit = RANGE_BYTES / (wk->k_bytes + wk->v_bytes);
-  return maximum(rows_fit / step, 1) * step;
+  return maximum(wk->range_rows / step, 1) * step;
 }
 
 void key_visit_range(tile_worker *wk, uint64_t branches, packed_range keys) {
@@ -337,6 +333,7 @@ void key_visit_range(tile_worker *wk, uint64_t branches, packed_range keys) {
   int64_t most = packed_range_rows(wk, step);
   for (; keys.n0 < end; keys.n0 = keys.n1) {
     keys.n1 = minimum(keys.n0 + most, end);
+    if (wk->enter && !wk->enter(wk, &keys)) continue;
     for (int32_t i = 0; i < wk->group_count; i++) {
       wk->q = &wk->group[i];
       g.t0 = wk->q->t[0];

@@ -19,18 +19,6 @@
 
 /* ---- memory -------------------------------------------------------------- */
 
-/* Hands out 64-byte aligned memory; where base is NULL it only counts. */
-typedef struct cutter {
-  char *base;
-  int64_t used;
-} cutter;
-
-static void *cutter_cut(cutter *c, int64_t bytes) {
-  char *at = c->base ? c->base + c->used : NULL;
-  c->used += round_up(bytes, 64);
-  return at;
-}
-
 static void cutter_query_tile(cutter *c, const dil_table *table, int64_t lanes,
                               query_tile *q) {
   int64_t f = sizeof(float);
@@ -75,17 +63,16 @@ int64_t tile_worker_bytes(const run *r, const dil_pass *pass) {
 void tile_worker_init(tile_worker *wk, const run *r, const dil_pass *pass,
                       char *memory) {
   const dil_code *code = r->code[DIL_TILES];
-  *wk = (tile_worker){.run = r, .code = code};
+  *wk = (tile_worker){.run = r, .code = code, .visit = key_visit_forward};
   tile_worker_cut(wk, r, run_period(r, pass), memory);
   wk->k_bytes = pack_key_bytes(r->table->head_dim, code->pack);
   wk->v_bytes = pack_value_bytes(r->table->value_dim, code->pack);
+  wk->range_rows = RANGE_BYTES / (wk->k_bytes + wk->v_bytes);
 }
 
 /* ---- all keys of a block ------------------------------------------------- */
 
-/* All keys of the block that `branches` of the held rows' class reach. */
-static void tile_visit_block(tile_worker *wk, segment_cell held,
-                             uint64_t branches) {
+void query_tile_visit(tile_worker *wk, segment_cell held, uint64_t branches) {
   int64_t base = 0;
   for (int64_t at = wk->low; at < wk->high;) {
     segment_cell c = walk_cell(&wk->walk, at, wk->high);
@@ -171,8 +158,8 @@ static void tile_store_rows(tile_worker *wk, int64_t b, int64_t count) {
               wk->spare);
 }
 
-void query_tile_run(tile_worker *wk, segment_cell held, int32_t c, int64_t n0,
-                    int64_t n1, int64_t b) {
+void query_tile_begin(tile_worker *wk, segment_cell held, int32_t c, int64_t n0,
+                      int64_t n1, int64_t b) {
   int64_t lanes = wk->code->lanes;
   wk->group_count = (int32_t)((n1 - n0 + lanes - 1) / lanes);
   for (int32_t i = 0; i < wk->group_count; i++)
@@ -182,7 +169,13 @@ void query_tile_run(tile_worker *wk, segment_cell held, int32_t c, int64_t n0,
     wk->q = &wk->group[i];
     tile_load_state(wk, b);
   }
-  tile_visit_block(wk, held, wk->held.branches[c]);
+}
+
+void query_tile_run(tile_worker *wk, segment_cell held, int32_t c, int64_t n0,
+                    int64_t n1, int64_t b) {
+  int64_t lanes = wk->code->lanes;
+  query_tile_begin(wk, held, c, n0, n1, b);
+  query_tile_visit(wk, held, wk->held.branches[c]);
   for (int32_t i = 0; i < wk->group_count; i++) {
     wk->q = &wk->group[i];
     tile_store_rows(wk, b, minimum(n1 - n0 - i * lanes, lanes));

@@ -4,13 +4,30 @@
 
 #include "run.h"
 
-enum { TILE_GROUP = 8 }; /* tiles that share a range of keys in the cache */
+enum {
+  TILE_GROUP = 8,       /* tiles that share a range of keys in the cache */
+  RANGE_BYTES = 1 << 18 /* of such a range */
+};
 
 /* The query rows of one tile and their running state. */
 typedef struct query_tile {
   int32_t *t;              /* [lanes] positions */
   float *qt, *o, *m, *l;   /* as in dil_code */
 } query_tile;
+
+/* Packed rows n0..n1-1 of class c of a cell. */
+typedef struct packed_range {
+  segment_cell cell;
+  int32_t c;
+  int64_t base;       /* index in the block of the class's packed row 0 */
+  int64_t n0, n1;
+} packed_range;
+
+struct tile_worker;
+/* The kernels over one key tile, for the query tile wk->q. predicates 0: every
+ * pair is kept. copies: the number of branches that the visit stands for. */
+typedef void (*key_visit)(struct tile_worker *wk, const packed_range *keys,
+                          uint64_t predicates, int32_t chain, int32_t copies);
 
 /* Buffers of one worker, cut from its scratch. */
 typedef struct tile_worker {
@@ -20,10 +37,17 @@ typedef struct tile_worker {
   walk walk;
   class_table held, streamed; /* of query rows, of key rows */
   finish finish;
+  key_visit visit;
+  /* Called before a range of keys is visited; false: it is left out. NULL: all
+   * ranges are visited as they are. */
+  bool (*enter)(struct tile_worker *wk, const packed_range *keys);
   /* the packed block */
   const char *k, *v;
+  int64_t packed_first;     /* index in the block of their first row */
   bool finite;              /* no NaN or Inf among the block's values */
   int64_t k_bytes, v_bytes; /* of one packed row */
+  int64_t range_rows;       /* keys that stay in the cache while a group of
+                             * tiles passes over them */
   int64_t low, high;        /* positions of the block's keys */
   query_tile group[TILE_GROUP];
   int32_t group_count;
@@ -41,17 +65,21 @@ void tile_worker_init(tile_worker *wk, const run *r, const dil_pass *pass,
 void query_tile_run(tile_worker *wk, segment_cell held, int32_t c, int64_t n0,
                     int64_t n1, int64_t b);
 
-/* ---- key_visit.c: a range of keys for a group of tiles ------------------- */
+/* The two halves of that: loads the rows, and takes the tiles of the group over
+ * all keys of the block that `branches` reach. */
+void query_tile_begin(tile_worker *wk, segment_cell held, int32_t c, int64_t n0,
+                      int64_t n1, int64_t b);
+void query_tile_visit(tile_worker *wk, segment_cell held, uint64_t branches);
 
-/* Packed rows n0..n1-1 of class c of a cell. */
-typedef struct packed_range {
-  segment_cell cell;
-  int32_t c;
-  int64_t base;       /* index in the block of the class's packed row 0 */
-  int64_t n0, n1;
-} packed_range;
+/* ---- key_visit.c: a range of keys for a group of tiles ------------------- */
 
 /* Advances every tile of wk->group over keys that `branches` reach. */
 void key_visit_range(tile_worker *wk, uint64_t branches, packed_range keys);
+/* The visit that advances m, l and o of wk->q. */
+void key_visit_forward(tile_worker *wk, const packed_range *keys,
+                       uint64_t predicates, int32_t chain, int32_t copies);
+/* The position of row n of the range's class. */
+int32_t key_position(const tile_worker *wk, const packed_range *keys,
+                     int64_t n);
 
 #endif

@@ -1,13 +1,12 @@
-/* tile_pass.c - a pass over tiles: blocks, packing and the order of the work.
+/* tile_pass.c - a pass over tiles: packing and the order of the work.
  *
- * In: a pass and a call. A block is a range of positions that no segment of
- * the pass leaves, for one batch row and one head (or one K/V head, when all
- * query heads of it select the same rows). Its keys and values are packed once
- * and shared by all its query tiles. One queue of work items holds, for each
+ * In: a pass and a call. The keys and values of a block are packed once and
+ * shared by all its query tiles. One queue of work items holds, for each
  * block, its packing and then its strips of queries; packing runs one block
  * ahead, and an item waits only for items before it. What a tile computes
  * depends on the shape of the call alone, never on threads or timing. */
 #include "query_tile.h"
+#include "tile_block.h"
 #include "runtime/arch.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/observe/trace.h"
@@ -17,11 +16,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-enum {
-  STRIP = 1024,      /* query rows a work item, at dilation 1 */
-  PACK_CHUNK = 4096, /* key positions a packing item */
-  BLOCK_LEAST = 2048 /* small segments share a block of this many positions */
-};
+enum { PACK_CHUNK = 4096 }; /* key positions a packing item */
 
 typedef struct block_buffer {
   char *k, *v;
@@ -30,154 +25,40 @@ typedef struct block_buffer {
 } block_buffer;
 
 typedef struct tile_pass {
-  const run *run;
-  const dil_pass *pass;
-  bool shared;            /* query heads of a K/V head share packed rows */
-  bool backwards;         /* later strips are longer: hand them out first */
-  int64_t units;          /* heads or K/V heads */
-  int64_t length;         /* positions of a block */
-  int64_t span;           /* positions from a block's first to its last key */
-  int64_t block_first;    /* number of the first block, counted from 0 */
-  int64_t blocks_a_unit, blocks;
-  int64_t strip;          /* positions a strip */
+  tile_blocks of;
   int64_t packs, strips;  /* items a block; strips counts heads too */
-  int64_t packed_rows;    /* a block, at most */
   int64_t buffers;
   block_buffer *buffer;
   tile_worker *worker;    /* [threads] */
 } tile_pass;
 
-/* One block, found by arithmetic from its number. */
-typedef struct tile_block {
-  int64_t b, low, high;   /* keys: positions low..high-1 */
-  int64_t first, last;    /* queries: positions first..last-1 */
-  int32_t head, heads;    /* query heads head..head+heads-1 */
-  int64_t generation;     /* blocks that used its buffer before */
-  block_buffer *buffer;
-} tile_block;
-
-/* ---- shape of the work --------------------------------------------------- */
-
-static bool heads_agree(const dil_table *table, const dil_pass *pass,
-                        int32_t a, int32_t b) {
-  uint64_t served = walk_served(table, pass, a);
-  if (served != walk_served(table, pass, b)) return false;
-  for (; served; served &= served - 1) {
-    const dil_branch *branch = &table->branches[__builtin_ctzll(served)];
-    if (branch->phase[a] != branch->phase[b]) return false;
-  }
-  return true;
-}
-
-static bool can_share(const dil_table *table, const dil_pass *pass) {
-  int32_t group = table->heads / table->kv_heads;
-  for (int32_t h = 0; h < table->heads; h++)
-    if (!heads_agree(table, pass, h, h / group * group)) return false;
-  return true;
-}
-
-/* The least common multiple of the segments, or `most` if that is less. */
-static int64_t common_segment(const dil_table *table, const dil_pass *pass,
-                              int64_t most) {
-  int64_t length = 1;
-  for (int32_t b = 0; b < table->branch_count; b++) {
-    if (!(pass->branches >> b & 1)) continue;
-    int64_t s = table->branches[b].segment, x = length, y = s;
-    if (!s || s >= most) return most;
-    while (y) {
-      int64_t rest = x % y;
-      x = y;
-      y = rest;
-    }
-    if (__builtin_mul_overflow(length / x, s, &length) || length >= most)
-      return most;
-  }
-  return minimum(most, round_up(BLOCK_LEAST, length));
-}
-
-/* Rows that the branches of a pass can select in a block, at most. */
-static int64_t count_packed_rows(const tile_pass *ts) {
-  const dil_table *table = ts->run->table;
-  int64_t selected = 0, cells = 1;
-  for (int32_t b = 0; b < table->branch_count; b++) {
-    if (!(ts->pass->branches >> b & 1)) continue;
-    int64_t s = table->branches[b].segment;
-    cells += s ? ts->span / s + 2 : 1;
-    selected += ts->span / table->branches[b].dilation +
-                (s ? ts->span / s + 2 : 1);
-  }
-  int64_t round = ts->run->code[DIL_TILES]->pack - 1;
-  return minimum(selected, ts->span) +
-         cells * minimum(ts->pass->period, 1 << 8) * round;
-}
-
-static int64_t smallest_dilation(const dil_table *table, uint64_t branches) {
-  int64_t least = INT64_MAX;
-  for (; branches; branches &= branches - 1)
-    least = minimum(least,
-                    table->branches[__builtin_ctzll(branches)].dilation);
-  return least;
-}
-
-static bool is_backwards(const dil_table *table, uint64_t branches) {
-  for (; branches; branches &= branches - 1) {
-    int32_t p = table->branches[__builtin_ctzll(branches)].predicate;
-    if (p < 0 || table->predicates[p].right == DIL_ENDLESS) return false;
-  }
-  return true;
-}
-
-/* The most query rows of a batch row that stand before position 0. */
-static int64_t rows_before_keys(const run *r) {
-  int64_t most = 0;
-  for (int64_t b = 0; b < r->B; b++)
-    most = maximum(most, -run_queries(r, b).first);
-  return most;
-}
+/* ---- shape of the work and memory ---------------------------------------- */
 
 static tile_pass tile_pass_plan(const run *r, const dil_pass *pass) {
-  tile_pass ts = {.run = r, .pass = pass};
-  const dil_table *table = r->table;
+  tile_pass ts = {.of = tile_blocks_plan(r, pass)};
   int64_t threads = dil_threads_count(r->threads);
-  dil_progression keys =
-      r->shard ? r->shard->keys : (dil_progression){0, 1, r->M};
-  dil_progression asked = run_queries(r, 0);
-  int64_t whole = r->shard ? r->shard->M : r->M;
-  ts.shared = can_share(table, pass);
-  ts.backwards = is_backwards(table, pass->branches);
-  ts.units = ts.shared ? table->kv_heads : table->heads;
-  ts.length = common_segment(table, pass, maximum(whole, 1));
-  ts.span = minimum(ts.length, progression_end(keys) - keys.first);
-  ts.block_first = keys.first / ts.length;
-  ts.blocks_a_unit = maximum(
-      (progression_end(keys) + ts.length - 1) / ts.length - ts.block_first, 1);
-  ts.blocks = r->B * ts.units * ts.blocks_a_unit;
-  ts.strip = STRIP * smallest_dilation(table, pass->branches) * asked.step;
-  ts.packs = maximum((ts.span + PACK_CHUNK - 1) / PACK_CHUNK, 1);
-  int64_t span = progression_end(asked) - asked.first;
-  int64_t rows_most = minimum(span, ts.length + rows_before_keys(r));
-  ts.strips = (rows_most / ts.strip + 2) * (table->heads / ts.units);
-  ts.packed_rows = count_packed_rows(&ts) + r->code[DIL_TILES]->key_block + 2;
-  ts.buffers = minimum(ts.blocks, 2 + (threads + ts.strips - 1) / ts.strips);
+  ts.packs = maximum((ts.of.span + PACK_CHUNK - 1) / PACK_CHUNK, 1);
+  ts.strips = ts.of.strips * (r->table->heads / ts.of.units);
+  ts.buffers = minimum(ts.of.blocks, 2 + (threads + ts.strips - 1) / ts.strips);
   return ts;
 }
 
 static int64_t key_area(const tile_pass *ts) {
-  return round_up(ts->packed_rows *
-                      pack_key_bytes(ts->run->table->head_dim,
-                                     ts->run->code[DIL_TILES]->pack),
+  return round_up(ts->of.packed_rows *
+                      pack_key_bytes(ts->of.run->table->head_dim,
+                                     ts->of.run->code[DIL_TILES]->pack),
                   64);
 }
 
 static int64_t value_area(const tile_pass *ts) {
-  return round_up(ts->packed_rows *
-                      pack_value_bytes(ts->run->table->value_dim,
-                                       ts->run->code[DIL_TILES]->pack),
+  return round_up(ts->of.packed_rows *
+                      pack_value_bytes(ts->of.run->table->value_dim,
+                                       ts->of.run->code[DIL_TILES]->pack),
                   64);
 }
 
 static int64_t tile_worker_area(const tile_pass *ts) {
-  return tile_worker_bytes(ts->run, ts->pass);
+  return tile_worker_bytes(ts->of.run, ts->of.pass);
 }
 
 int64_t tile_pass_bytes(const run *r, const dil_pass *pass) {
@@ -190,14 +71,14 @@ int64_t tile_pass_bytes(const run *r, const dil_pass *pass) {
 }
 
 static void tile_pass_cut_scratch(tile_pass *ts) {
-  char *at = ts->run->scratch;
-  int64_t threads = dil_threads_count(ts->run->threads);
+  char *at = ts->of.run->scratch;
+  int64_t threads = dil_threads_count(ts->of.run->threads);
   ts->buffer = (block_buffer *)at;
   at += round_up(ts->buffers * (int64_t)sizeof(block_buffer), 64);
   ts->worker = (tile_worker *)at;
   at += round_up(threads * (int64_t)sizeof(tile_worker), 64);
   for (int64_t i = 0; i < threads; i++, at += tile_worker_area(ts))
-    tile_worker_init(&ts->worker[i], ts->run, ts->pass, at);
+    tile_worker_init(&ts->worker[i], ts->of.run, ts->of.pass, at);
   for (int64_t i = 0; i < ts->buffers; i++) {
     block_buffer *buf = &ts->buffer[i];
     atomic_init(&buf->packed, 0);
@@ -211,31 +92,13 @@ static void tile_pass_cut_scratch(tile_pass *ts) {
 
 /* ---- one block ----------------------------------------------------------- */
 
-static tile_block block_find(const tile_pass *ts, int64_t index) {
-  const run *r = ts->run;
-  int64_t at = index % ts->blocks_a_unit;
-  int64_t unit = index / ts->blocks_a_unit;
-  tile_block bk = {.b = unit / ts->units, .generation = index / ts->buffers};
-  dil_progression keys = run_key_progression(r, bk.b),
-                  asked = run_queries(r, bk.b);
-  int64_t low = (at + ts->block_first) * ts->length, high = low + ts->length;
-  bk.heads = (int32_t)(r->table->heads / ts->units);
-  bk.head = (int32_t)(unit % ts->units) * bk.heads;
-  bk.high = minimum(high, progression_end(keys));
-  bk.low = minimum(maximum(low, keys.first), bk.high);
-  bk.last = minimum(high, progression_end(asked));
-  bk.first = at + ts->block_first == 0 ? asked.first
-                                       : maximum(low, asked.first);
-  bk.buffer = &ts->buffer[index % ts->buffers];
-  return bk;
+static block_buffer *buffer_of(const tile_pass *ts, int64_t index) {
+  return &ts->buffer[index % ts->buffers];
 }
 
-static walk pass_walk(const tile_pass *ts, int32_t head) {
-  return (walk){.table = ts->run->table,
-                .pass = ts->pass,
-                .served = walk_served(ts->run->table, ts->pass, head),
-                .head = head,
-                .round = ts->run->code[DIL_TILES]->pack};
+/* Blocks that used a block's buffer before it. */
+static int64_t generation_of(const tile_pass *ts, int64_t index) {
+  return index / ts->buffers;
 }
 
 static void counter_wait(atomic_llong *counter, int64_t target) {
@@ -249,9 +112,10 @@ static void counter_wait(atomic_llong *counter, int64_t target) {
 /* Packs the rows at positions from..to-1 of a cell, whose first packed row has
  * the index `base`; true when all values are finite. */
 static bool block_pack_cell(const tile_pass *ts, const tile_block *bk,
-                            const walk *w, segment_cell c, const class_table *s,
-                            int64_t base, int64_t from, int64_t to) {
-  const run *r = ts->run;
+                            block_buffer *buffer, const walk *w,
+                            segment_cell c, const class_table *s, int64_t base,
+                            int64_t from, int64_t to) {
+  const run *r = ts->of.run;
   dil_pack pack = r->code[DIL_TILES]->pack;
   int32_t kv = bk->head / (r->table->heads / r->table->kv_heads);
   dil_progression keys = run_key_progression(r, bk->b);
@@ -266,10 +130,10 @@ static bool block_pack_cell(const tile_pass *ts, const tile_block *bk,
     int64_t n1 =
         minimum(round_up(class_table_rows(s, i, to - c.low), pack), all);
     pack_keys(&k, s, i, c.low, n0, n1, pack,
-              bk->buffer->k + base * pack_key_bytes(k.width, pack));
+              buffer->k + base * pack_key_bytes(k.width, pack));
     finite &=
         pack_values(&v, s, i, c.low, n0, n1, pack,
-                    bk->buffer->v + base * pack_value_bytes(v.width, pack));
+                    buffer->v + base * pack_value_bytes(v.width, pack));
     base += round_up(all, w->round);
   }
   return finite;
@@ -277,16 +141,17 @@ static bool block_pack_cell(const tile_pass *ts, const tile_block *bk,
 
 static void block_pack_chunk(const tile_pass *ts, const tile_block *bk,
                              int64_t index, int64_t chunk, tile_worker *wk) {
-  walk w = pass_walk(ts, bk->head);
+  walk w = tile_blocks_walk(&ts->of, bk->head);
+  block_buffer *buffer = buffer_of(ts, index);
   int64_t from = bk->low + chunk * PACK_CHUNK;
   int64_t to = minimum(from + PACK_CHUNK, bk->high), base = 0;
   for (int64_t at = bk->low; at < to;) {
     segment_cell c = walk_cell(&w, at, bk->high);
     walk_classes(&w, c, &wk->streamed);
     if (c.high > from &&
-        !block_pack_cell(ts, bk, &w, c, &wk->streamed, base,
+        !block_pack_cell(ts, bk, buffer, &w, c, &wk->streamed, base,
                          maximum(from, c.low), minimum(to, c.high)))
-      atomic_store(&bk->buffer->bad, index + 1);
+      atomic_store(&buffer->bad, index + 1);
     base += walk_packed_rows(&w, c, &wk->streamed);
     at = c.high;
   }
@@ -294,28 +159,18 @@ static void block_pack_chunk(const tile_pass *ts, const tile_block *bk,
 
 static void block_pack_item(const tile_pass *ts, int64_t index, int64_t chunk,
                             tile_worker *wk) {
-  tile_block bk = block_find(ts, index);
-  counter_wait(&bk.buffer->done, bk.generation * ts->strips);
-  if (bk.first < bk.last && walk_served(ts->run->table, ts->pass, bk.head)) {
-    dil_progression keys = run_key_progression(ts->run, bk.b);
+  tile_block bk = tile_block_find(&ts->of, index);
+  block_buffer *buffer = buffer_of(ts, index);
+  counter_wait(&buffer->done, generation_of(ts, index) * ts->strips);
+  if (bk.first < bk.last && walk_served(ts->of.run->table, ts->of.pass, bk.head)) {
+    dil_progression keys = run_key_progression(ts->of.run, bk.b);
     class_table_reset(&wk->streamed, &keys);
     block_pack_chunk(ts, &bk, index, chunk, wk);
   }
-  atomic_fetch_add_explicit(&bk.buffer->packed, 1, memory_order_release);
+  atomic_fetch_add_explicit(&buffer->packed, 1, memory_order_release);
 }
 
 /* ---- strips of queries --------------------------------------------------- */
-
-/* A strip's border moves up to the begin of the next cell where that is
- * less than a strip away. */
-static int64_t strip_border(const walk *w, const tile_block *bk, int64_t strip,
-                            int64_t x) {
-  if (x <= bk->first) return bk->first;
-  if (x >= bk->last) return bk->last;
-  segment_cell before = walk_cell(w, x - 1, bk->last);
-  if (before.high == x) return x;
-  return before.high - x < strip ? before.high : x;
-}
 
 static void strip_zero_rows(const tile_worker *wk, segment_cell c,
                             int32_t class_index, int64_t b) {
@@ -348,17 +203,16 @@ static void strip_run_cell(tile_worker *wk, segment_cell c, int64_t b) {
 
 static void strip_run(const tile_pass *ts, const tile_block *bk, int64_t strip,
                       int32_t head, tile_worker *wk) {
-  wk->walk = pass_walk(ts, head);
+  wk->walk = tile_blocks_walk(&ts->of, head);
   if (!wk->walk.served) return;
-  dil_progression progression = run_queries(ts->run, bk->b);
+  dil_progression progression = run_queries(ts->of.run, bk->b);
   class_table_reset(&wk->held, &progression);
-  progression = run_key_progression(ts->run, bk->b);
+  progression = run_key_progression(ts->of.run, bk->b);
   class_table_reset(&wk->streamed, &progression);
-  int64_t base = floor_to(bk->first, ts->strip) + strip * ts->strip;
-  int64_t from = strip_border(&wk->walk, bk, ts->strip, base);
-  int64_t to = strip_border(&wk->walk, bk, ts->strip, base + ts->strip);
-  run_env_init(ts->run, bk->b, head, &wk->env);
-  wk->finish = run_finish(ts->run, head);
+  int64_t from, to;
+  tile_block_strip(&ts->of, bk, &wk->walk, strip, &from, &to);
+  run_env_init(ts->of.run, bk->b, head, &wk->env);
+  wk->finish = run_finish(ts->of.run, head);
   while (from < to) {
     segment_cell c = walk_cell(&wk->walk, from, to);
     strip_run_cell(wk, c, bk->b);
@@ -368,18 +222,19 @@ static void strip_run(const tile_pass *ts, const tile_block *bk, int64_t strip,
 
 static void strip_run_item(const tile_pass *ts, int64_t index, int64_t item,
                            tile_worker *wk) {
-  tile_block bk = block_find(ts, index);
-  counter_wait(&bk.buffer->packed, (bk.generation + 1) * ts->packs);
-  int64_t a_head = ts->strips / bk.heads;
-  int64_t strip = ts->backwards ? a_head - 1 - item % a_head : item % a_head;
-  wk->k = bk.buffer->k;
-  wk->v = bk.buffer->v;
-  wk->finite = atomic_load(&bk.buffer->bad) != index + 1;
+  tile_block bk = tile_block_find(&ts->of, index);
+  block_buffer *buffer = buffer_of(ts, index);
+  counter_wait(&buffer->packed, (generation_of(ts, index) + 1) * ts->packs);
+  int64_t a_head = ts->of.strips;
+  int64_t strip = ts->of.backwards ? a_head - 1 - item % a_head : item % a_head;
+  wk->k = buffer->k;
+  wk->v = buffer->v;
+  wk->finite = atomic_load(&buffer->bad) != index + 1;
   wk->low = bk.low;
   wk->high = bk.high;
   if (bk.first < bk.last)
     strip_run(ts, &bk, strip, bk.head + (int32_t)(item / a_head), wk);
-  atomic_fetch_add_explicit(&bk.buffer->done, 1, memory_order_release);
+  atomic_fetch_add_explicit(&buffer->done, 1, memory_order_release);
 }
 
 /* The queue: packing of block 0, then for each block the packing of the next
@@ -395,21 +250,21 @@ static void tile_pass_work(void *context, int64_t item, int32_t worker) {
     block_pack_item(ts, 0, item, wk);
   else if (!packs)
     strip_run_item(ts, index, rest - ts->packs, wk);
-  else if (index + 1 < ts->blocks)
+  else if (index + 1 < ts->of.blocks)
     block_pack_item(ts, index + 1, rest, wk);
-  if (!packs) watch_add(ts->run->call->watch, STRIP);
+  if (!packs) watch_add(ts->of.run->call->watch, STRIP);
   trace_end(begin, "work", packs ? "pack" : "strip", NULL, item);
 }
 
 int64_t tile_pass_watch_rows(const run *r, const dil_pass *pass) {
   tile_pass ts = tile_pass_plan(r, pass);
-  return ts.blocks * ts.strips * STRIP;
+  return ts.of.blocks * ts.strips * STRIP;
 }
 
 dil_status tile_pass_run(run *r, const dil_pass *pass) {
   tile_pass ts = tile_pass_plan(r, pass);
   tile_pass_cut_scratch(&ts);
   return dil_threads_run(r->threads,
-                         ts.packs + ts.blocks * (ts.packs + ts.strips),
+                         ts.packs + ts.of.blocks * (ts.packs + ts.strips),
                          tile_pass_work, &ts);
 }

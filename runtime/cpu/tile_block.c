@@ -1,0 +1,160 @@
+/* tile_block.c - where the blocks of a pass and their strips stand; see
+ * tile_block.h. */
+#include "tile_block.h"
+#include "runtime/base/arithmetic.h"
+#include "runtime/rowset/walk.h"
+
+/* Small segments share a block of this many positions. */
+enum { BLOCK_LEAST = 2048 };
+
+/* ---- shape of the work --------------------------------------------------- */
+
+static bool heads_agree(const dil_table *table, const dil_pass *pass,
+                        int32_t a, int32_t b) {
+  uint64_t served = walk_served(table, pass, a);
+  if (served != walk_served(table, pass, b)) return false;
+  for (; served; served &= served - 1) {
+    const dil_branch *branch = &table->branches[__builtin_ctzll(served)];
+    if (branch->phase[a] != branch->phase[b]) return false;
+  }
+  return true;
+}
+
+static bool can_share(const dil_table *table, const dil_pass *pass) {
+  int32_t group = table->heads / table->kv_heads;
+  for (int32_t h = 0; h < table->heads; h++)
+    if (!heads_agree(table, pass, h, h / group * group)) return false;
+  return true;
+}
+
+/* The least common multiple of the segments, or `most` if that is less. */
+static int64_t common_segment(const dil_table *table, const dil_pass *pass,
+                              int64_t most) {
+  int64_t length = 1;
+  for (int32_t b = 0; b < table->branch_count; b++) {
+    if (!(pass->branches >> b & 1)) continue;
+    int64_t s = table->branches[b].segment, x = length, y = s;
+    if (!s || s >= most) return most;
+    while (y) {
+      int64_t rest = x % y;
+      x = y;
+      y = rest;
+    }
+    if (__builtin_mul_overflow(length / x, s, &length) || length >= most)
+      return most;
+  }
+  return minimum(most, round_up(BLOCK_LEAST, length));
+}
+
+/* Rows that the branches of a pass can select in a block, and the classes of
+ * all its cells, at most. */
+static void count_packed_rows(tile_blocks *of) {
+  const dil_table *table = of->run->table;
+  const dil_code *code = of->run->code[DIL_TILES];
+  int64_t selected = 0, cells = 1;
+  for (int32_t b = 0; b < table->branch_count; b++) {
+    if (!(of->pass->branches >> b & 1)) continue;
+    int64_t s = table->branches[b].segment;
+    cells += s ? of->span / s + 2 : 1;
+    selected += of->span / table->branches[b].dilation +
+                (s ? of->span / s + 2 : 1);
+  }
+  of->packed_classes = cells * minimum(of->pass->period, 1 << 8);
+  of->packed_rows = minimum(selected, of->span) +
+                    of->packed_classes * (code->pack - 1) + code->key_block + 2;
+}
+
+static int64_t smallest_dilation(const dil_table *table, uint64_t branches) {
+  int64_t least = INT64_MAX;
+  for (; branches; branches &= branches - 1)
+    least = minimum(least,
+                    table->branches[__builtin_ctzll(branches)].dilation);
+  return least;
+}
+
+static bool is_backwards(const dil_table *table, uint64_t branches) {
+  for (; branches; branches &= branches - 1) {
+    int32_t p = table->branches[__builtin_ctzll(branches)].predicate;
+    if (p < 0 || table->predicates[p].right == DIL_ENDLESS) return false;
+  }
+  return true;
+}
+
+/* The most query rows of a batch row that stand before position 0. */
+static int64_t rows_before_keys(const run *r) {
+  int64_t most = 0;
+  for (int64_t b = 0; b < r->B; b++)
+    most = maximum(most, -run_queries(r, b).first);
+  return most;
+}
+
+tile_blocks tile_blocks_plan(const run *r, const dil_pass *pass) {
+  tile_blocks of = {.run = r, .pass = pass};
+  const dil_table *table = r->table;
+  dil_progression keys =
+      r->shard ? r->shard->keys : (dil_progression){0, 1, r->M};
+  dil_progression asked = run_queries(r, 0);
+  int64_t whole = r->shard ? r->shard->M : r->M;
+  of.shared = can_share(table, pass);
+  of.backwards = is_backwards(table, pass->branches);
+  of.units = of.shared ? table->kv_heads : table->heads;
+  of.length = common_segment(table, pass, maximum(whole, 1));
+  of.span = minimum(of.length, progression_end(keys) - keys.first);
+  of.block_first = keys.first / of.length;
+  of.blocks_a_unit = maximum(
+      (progression_end(keys) + of.length - 1) / of.length - of.block_first, 1);
+  of.blocks = r->B * of.units * of.blocks_a_unit;
+  of.strip = STRIP * smallest_dilation(table, pass->branches) * asked.step;
+  int64_t span = progression_end(asked) - asked.first;
+  int64_t rows_most = minimum(span, of.length + rows_before_keys(r));
+  of.strips = rows_most / of.strip + 2;
+  count_packed_rows(&of);
+  return of;
+}
+
+/* ---- one block ----------------------------------------------------------- */
+
+tile_block tile_block_find(const tile_blocks *of, int64_t index) {
+  const run *r = of->run;
+  int64_t at = index % of->blocks_a_unit;
+  int64_t unit = index / of->blocks_a_unit;
+  tile_block bk = {.b = unit / of->units};
+  dil_progression keys = run_key_progression(r, bk.b),
+                  asked = run_queries(r, bk.b);
+  int64_t low = (at + of->block_first) * of->length, high = low + of->length;
+  bk.heads = (int32_t)(r->table->heads / of->units);
+  bk.head = (int32_t)(unit % of->units) * bk.heads;
+  bk.high = minimum(high, progression_end(keys));
+  bk.low = minimum(maximum(low, keys.first), bk.high);
+  bk.last = minimum(high, progression_end(asked));
+  bk.first = at + of->block_first == 0 ? asked.first
+                                       : maximum(low, asked.first);
+  return bk;
+}
+
+walk tile_blocks_walk(const tile_blocks *of, int32_t head) {
+  return (walk){.table = of->run->table,
+                .pass = of->pass,
+                .served = walk_served(of->run->table, of->pass, head),
+                .head = head,
+                .round = of->run->code[DIL_TILES]->pack};
+}
+
+/* ---- strips --------------------------------------------------------------- */
+
+static int64_t strip_border(const walk *w, const tile_block *bk, int64_t strip,
+                            int64_t x) {
+  if (x <= bk->first) return bk->first;
+  if (x >= bk->last) return bk->last;
+  segment_cell before = walk_cell(w, x - 1, bk->last);
+  if (before.high == x) return x;
+  return before.high - x < strip ? before.high : x;
+}
+
+void tile_block_strip(const tile_blocks *of, const tile_block *bk,
+                      const walk *w, int64_t strip, int64_t *from,
+                      int64_t *to) {
+  int64_t base = floor_to(bk->first, of->strip) + strip * of->strip;
+  *from = strip_border(w, bk, of->strip, base);
+  *to = strip_border(w, bk, of->strip, base + of->strip);
+}
