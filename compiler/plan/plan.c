@@ -173,8 +173,7 @@ bool plan_share_heads(const dil_table *t, uint64_t one, uint64_t other) {
   return share;
 }
 
-/* Returns whether tiles of queries fill well when these branches share a
- * pass. */
+/* Whether tiles of queries fill well when these branches share a pass. */
 static bool should_fuse(const dil_table *t, uint64_t branches) {
   int64_t shortest = INT64_MAX, period = plan_period(t, branches);
   if (period > FUSE_PERIOD) return false;
@@ -323,6 +322,7 @@ planner plan_begin(arena *a, diag *d, const pattern *p, unsigned force) {
   if (diag_errors(d) > before) return pl;
   fill_tables(&pl, p);
   pl.plan->table.dedup = !(force & FORCE_MULTISET);
+  pl.plan->table.detached = p->detached;
   pl.plan->table.general = force & FORCE_GENERAL;
   return pl;
 }
@@ -337,7 +337,7 @@ plan *plan_fuse(arena *a, diag *d, const pattern *normal, unsigned force,
   int before = diag_errors(d);
   planner pl = plan_begin(a, d, normal, force);
   if (diag_errors(d) > before) return NULL;
-  pl.plan->direction = direction;
+  plan_direct(&pl, direction);
   choose_passes(&pl, target);
   return plan_passes_fit(&pl, normal->at) ? pl.plan : NULL;
 }

@@ -25,15 +25,30 @@ typedef struct plan_class {
   int64_t rows;          /* of the period */
 } plan_class;
 
+/* A read of an input with a gradient, in expression `step` of a score chain. */
+typedef struct plan_read {
+  int32_t step;
+  const expr *element;   /* the INPUT node */
+  expr *slope;           /* derivative of the expression by the element */
+} plan_read;
+
+/* The derivatives of a score chain. */
+typedef struct plan_slopes {
+  expr **slope;          /* of each expression by the score before it; NULL: 0 */
+  int32_t read_count;
+  plan_read *read;       /* those whose derivative is not 0 */
+} plan_slopes;
+
 typedef struct plan {
   arena *arena;          /* that it lies in */
   const pattern *pattern;
   unsigned force;        /* plan_force bits */
   dil_direction direction;
-  dil_table table;       /* the run time's form of the plan */
+  dil_table table;       /* what the run time walks */
   /* expressions behind the table's numbers */
   expr **predicate;      /* [table.predicate_count]; NULL: window only */
   expr ***chain;         /* [table.chain_count], NULL-terminated lists */
+  plan_slopes *slopes;   /* [table.chain_count]; NULL: the plan is forward */
 } plan;
 
 /* The pattern of which a plan is made: normalised, but as it was written where

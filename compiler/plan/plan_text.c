@@ -151,7 +151,7 @@ uint64_t plan_hash(const plan *p) {
 typedef struct reader {
   const source *source;
   diag *diag;
-  const char *at, *end; /* the rest of the line */
+  const char *at, *end; /* what is left of the line */
   span word;
 } reader;
 
@@ -283,7 +283,7 @@ plan *plan_parse(arena *a, diag *d, const char *path, const char *text,
   if (!p || diag_errors(d) > before) return NULL;
   planner pl = plan_begin(a, d, p, h.force);
   if (diag_errors(d) > before) return NULL;
-  pl.plan->direction = h.direction;
+  plan_direct(&pl, h.direction);
   if (!is_partition(&h, p->branch_count)) {
     diag_report(d, SEVERITY_ERROR, at,
                 "`--from plan` reads what `dil print --after plan` printed",
