@@ -115,8 +115,10 @@ static void print_variant(dil_variant variant, const cpu_code *made,
             "packed as %s",
             code->lanes, code->tile_keys, code->key_block,
             code->pack == DIL_PACK_BF16_PAIRS ? "bf16 pairs" : "f32");
-  else
+  else if (variant == DIL_ROWS)
     fprintf(out, "  rows, for few queries: one by one, k and v in place");
+  else
+    fprintf(out, "  gradients, beside the tiles' functions");
   fprintf(out, "; %zu bytes of object\n", made->size);
 }
 
@@ -126,7 +128,7 @@ dil_status stage_print_schedule(const driver_request *r, compilation *c) {
           c->isa);
   if (c->knobs.given)
     fprintf(r->dump, "  knobs %s\n", knobs_text(&c->knobs, text));
-  for (int32_t v = 0; v < DIL_VARIANT_COUNT; v++) {
+  for (int32_t v = 0; v < dil_variant_count(c->direction); v++) {
     cpu_code code;
     dil_status status = make_code(c, (dil_variant)v, NULL, NULL, &code);
     if (status) return status;

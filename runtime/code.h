@@ -8,8 +8,8 @@
 
 #pragma GCC visibility push(default)
 
-/* The values that expressions may see besides i and j. `inputs` have the sizes
- * of the call; an index outside of them reads 0. */
+/* What expressions may see besides i and j. `inputs` have the sizes of the
+ * call; an index outside of them reads 0. */
 typedef struct dil_env_input {
   const void *data;
   int64_t dim[DIL_RANK_MAX];
@@ -48,6 +48,12 @@ typedef enum dil_pack {
 /* Cells of a packed row of `width` elements with `pack` of them in a cell. */
 static inline int64_t dil_code_cells(int64_t width, int32_t pack) {
   return (width + pack - 1) / pack;
+}
+
+/* Floats of a row of dK or dV while it is summed, and cells of a row of Q or dO
+ * beside it. */
+static inline int64_t dil_code_outer(int64_t width) {
+  return (width + 15) / 16 * 16;
 }
 
 typedef enum dil_cover { DIL_EMPTY, DIL_PARTIAL, DIL_FULL } dil_cover;
@@ -92,7 +98,45 @@ typedef struct dil_code {
   /* o = alpha * o + V^T P. */
   void (*pv)(const void *v, const void *p, float *o, const float *alpha,
              int64_t n);
-  /* The cover by mask predicate p of the box of positions t0..t1 x j0..j1
+  /* ---- gradients: the variant DIL_GRADIENTS, beside the functions above. The
+   * widths of rows with 16 in them are dil_code_outer. dO and Q stand in two
+   * layouts: qt and dot transposed, q and d as rows of f32 [L][width]; or of
+   * bf16 pairs [L/2][width][2]. */
+  /* s = V dO^T, as qk; mx has no meaning. V is packed like keys. */
+  void (*dp)(const void *v, const void *dot, float *s, float *mx, int64_t n);
+  /* dq = alpha dq + K^T dS, as pv. K is packed like values. */
+  void (*dq)(const void *k, const void *ds, float *dq, const float *alpha,
+             int64_t n);
+  /* dk[n][width] += dS Q, dv[n][width] += P dO. */
+  void (*dk)(const void *ds, const void *q, float *dk, int64_t n);
+  void (*dv)(const void *p, const void *d, float *dv, int64_t n);
+  /* From final scores s and dp, both f32 [n][L]:
+   *   p      weights, m 2^min(0, c2 * s - lse), with dropout's factor; bias is
+   *          log2 m. f32 or bf16 [n][L] (may be s)
+   *   ds     P (W dP - delta) slope in the same form (may be dp)
+   *   pairs  the same as pv takes weights; f32: not used
+   *   plain  f32 [n][L], ds before the slope; NULL: not wanted
+   * slope f32 [n][L], NULL: all are 1. lse (in units of log2, +inf: the lane
+   * has no weight) and delta f32 [L]. A weight of 0 has ds 0, whatever else
+   * stands there. */
+  void (*ds)(const float *s, const float *dp, void *p, void *ds, void *pairs,
+             float *plain, const float *slope, int64_t n, float c2, float bias,
+             const float *lse, const float *delta);
+  void (*ds_drop)(const float *s, const float *dp, void *p, void *ds,
+                  void *pairs, float *plain, const float *slope, int64_t n,
+                  float c2, float bias, const float *lse, const float *delta,
+                  const int32_t *t, const int32_t *j, const dil_env *env);
+  /* As modify, and slope[n][L] becomes the derivative of the chain. */
+  void (*slope[DIL_PART_MAX])(float *s, float *mx, int64_t n, const int32_t *t,
+                              const int32_t *j, uint64_t predicates,
+                              const dil_env *env, uint64_t *seen, float *slope);
+  /* sums[x] grows by the gradient of input x, row-major in its shape; NULL: not
+   * wanted. raw are the scores that qk made, plain is as above. */
+  void (*inputs[DIL_PART_MAX])(const float *raw, const float *plain, int64_t n,
+                               const int32_t *t, const int32_t *j,
+                               const dil_env *env, double *const *sums);
+
+  /* What mask predicate p makes of the box of positions t0..t1 x j0..j1
    * (inclusive); windows included. */
   int32_t (*cover)(int32_t predicate, const dil_env *env, int32_t t0,
                    int32_t t1, int32_t j0, int32_t j1);
@@ -119,18 +163,34 @@ typedef struct dil_code {
                  float alpha, int64_t n);
 } dil_code;
 
-/* The functions of a dil_code but for modify and row_modify, which stand once
- * a score chain: X(variant that has it, name). */
+/* The functions of a dil_code but for those that stand once a score chain:
+ * X(variant that has it, name). */
 #define DIL_CODE_FUNCTIONS(X)                                                  \
   X(TILES, qk) X(TILES, softmax) X(TILES, softmax_drop) X(TILES, pv)           \
   X(TILES, cover) X(TILES, dimension)                                          \
   X(ROWS, row_qk) X(ROWS, row_softmax) X(ROWS, row_softmax_drop)               \
-  X(ROWS, row_pv) X(ROWS, cover) X(ROWS, dimension)
+  X(ROWS, row_pv) X(ROWS, cover) X(ROWS, dimension)                            \
+  X(GRADIENTS, dp) X(GRADIENTS, dq) X(GRADIENTS, dk) X(GRADIENTS, dv)          \
+  X(GRADIENTS, ds) X(GRADIENTS, ds_drop)
+/* Those that stand once a score chain: their names end in its number. */
+#define DIL_CODE_CHAINS(X)                                                     \
+  X(TILES, modify) X(ROWS, row_modify) X(GRADIENTS, slope) X(GRADIENTS, inputs)
 
 /* ---- how a kernel comes by its code --------------------------------------- */
 
-/* The two families of machine code that a kernel may ask for on the CPU. */
-typedef enum dil_variant { DIL_TILES, DIL_ROWS, DIL_VARIANT_COUNT } dil_variant;
+/* The kinds of machine code that a kernel may ask for on the CPU: forward by
+ * tiles or by rows, and what backward has besides the tiles' functions. */
+typedef enum dil_variant {
+  DIL_TILES, DIL_ROWS, DIL_GRADIENTS, DIL_VARIANT_COUNT
+} dil_variant;
+/* The number of variants that a kernel has: the first ones of the list. */
+static inline int32_t dil_variant_count(dil_direction direction) {
+  return direction == DIL_BACKWARD ? DIL_VARIANT_COUNT : DIL_GRADIENTS;
+}
+static inline const char *dil_variant_name(dil_variant variant) {
+  static const char *const names[] = {"tiles", "rows", "gradients"};
+  return names[variant];
+}
 /* A tile of queries is worth it from this many rows that share their keys. */
 enum { DIL_TILE_ROWS_LEAST = 12 };
 

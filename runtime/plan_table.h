@@ -65,6 +65,8 @@ typedef struct dil_table {
   dil_dtype dtype;          /* of q, k, v, o in memory */
   dil_combine combine;
   bool dedup;               /* visit a key once for all branches that agree */
+  bool detached;            /* the gradient takes the branches' shares of a row
+                             * as constants */
   bool general;             /* forced: every pass by rows */
   bool runtime_scale;
   double scale;             /* when not runtime_scale */

@@ -50,8 +50,7 @@ typedef struct accuracy_work {
   progress *progress;
 } accuracy_work;
 
-/* The value of `number` once it is stored: its class decides whether a result
- * must equal it. */
+/* What `number` is once stored: its class decides what must be met exactly. */
 static double stored_number(dil_dtype dtype, double number) {
   switch (dtype) {
   case DIL_BF16:

@@ -34,8 +34,7 @@ static bool branch_reads_batch(const branch *b) {
   return false;
 }
 
-/* Returns whether one batch row may keep other pairs than the next of its
- * length. */
+/* Whether one batch row may keep other pairs than the next of its length. */
 static bool differs_by_batch(const pattern *p) {
   for (int32_t i = 0; i < p->branch_count; i++)
     if (branch_reads_batch(&p->branch[i])) return true;

@@ -351,7 +351,7 @@ dil_status code_cache_object(const code_request *of, dil_variant variant,
   cpu_request request = {
       .common = {of->plan}, .isa = of->isa, .variant = variant, .debug = true};
   snprintf(target, sizeof target, "%s %s", of->isa,
-           variant == DIL_TILES ? "tiles" : "rows");
+           dil_variant_name(variant));
   return code_cache_find_or_make(of, &object_kind, target, &request, code);
 }
 

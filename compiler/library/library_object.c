@@ -72,7 +72,6 @@ static const char *put_part(writer *w, const library_kernel *k,
 }
 
 static const char *put_isas(writer *w, const library_kernel *k) {
-  static const char *const names[] = {"tiles", "rows"};
   const library *l = w->library;
   size_t row = sizeof(dil_library_code);
   size_t size = (size_t)l->isa_count * row;
@@ -82,8 +81,9 @@ static const char *put_isas(writer *w, const library_kernel *k) {
     const char *text = arena_print(w->arena, "isa.%s", isa);
     point(&p, (size_t)i * row + offsetof(dil_library_code, isa),
           put_text(w, symbol_of(w, k, text), isa));
-    for (int32_t v = 0; v < DIL_VARIANT_COUNT; v++) {
-      const char *name = arena_print(w->arena, "%s.%s", isa, names[v]);
+    for (int32_t v = 0; v < dil_variant_count(k->plan->direction); v++) {
+      const char *name = arena_print(w->arena, "%s.%s", isa,
+                                     dil_variant_name((dil_variant)v));
       point(&p,
             (size_t)i * row + offsetof(dil_library_code, variant) +
                 (size_t)v * sizeof(void *),
@@ -193,8 +193,8 @@ static const char *name_of(writer *w, const char *rest) {
   return arena_print(w->arena, "%s_%s", w->library->name, rest);
 }
 
-/* The functions that the header declares; a program without the run time gets
- * those that it needs of it from the library. */
+/* What the header declares; a program without the run time gets what it needs
+ * of it from the library. */
 static void put_entries(writer *w) {
   const library *l = w->library;
   for (int32_t i = 0; i < l->kernel_count; i++) {

@@ -78,6 +78,7 @@ static void table_fields(codec *c, dil_table *t) {
   FIELD(c, t->dtype);
   FIELD(c, t->combine);
   flag(c, &t->dedup);
+  flag(c, &t->detached);
   flag(c, &t->general);
   flag(c, &t->runtime_scale);
   flag(c, &t->scored);
@@ -127,7 +128,7 @@ static size_t phase_bytes(const dil_table *t) {
   return (size_t)t->heads * sizeof(int32_t);
 }
 
-/* The data behind the table's own fields; reading, the arrays are taken. */
+/* What follows the table's own fields; reading, the arrays are taken. */
 static void array_fields(codec *c, dil_table *t) {
   if (c->reading) {
     t->branches = take(c, ARRAY_BYTES(t, branches, branch_count));

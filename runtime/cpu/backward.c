@@ -1,24 +1,305 @@
-/* backward.c - the gradients of a call on a processor.
+/* backward.c - the gradients of a call on a processor: the call checked, its
+ * memory, its passes.
  *
- * In: a kernel, a call that ran forward with its o and lse, and dO. Out: dQ, dK,
- * dV and the gradients of inputs. */
-#include "cpu.h"
+ * In: a kernel, a call that ran forward with its o and perhaps lse, and dO. Out:
+ * dQ, dK, dV and the gradients of inputs, or an error that names what is wrong
+ * with the call. */
+#include "gradient.h"
+#include "runtime/base/arithmetic.h"
 #include "runtime/base/status.h"
+#include "runtime/observe/trace.h"
+#include "runtime/rowset/walk.h"
+#include <string.h>
 
-dil_status cpu_kernel_backward(cpu_kernel *kernel, dil_threads *threads,
-                               pool *scratch, const dil_backward_call *call) {
-  (void)kernel;
-  (void)threads;
-  (void)scratch;
-  (void)call;
-  return dil_fail(DIL_UNSUPPORTED, "this build has no gradients yet");
+enum {
+  SUM_COPIES = 64,           /* copies of the sums of inputs, at most */
+  SUM_BYTES = 64 << 20       /* of all copies, unless one alone has more */
+};
+
+/* ---- checking ------------------------------------------------------------ */
+
+/* A wanted gradient: dtype that of its tensor or f32. */
+static dil_status check_gradient(const char *name, const dil_tensor *t,
+                                 dil_dtype dtype, const int64_t want[4]) {
+  if (!t->data) return DIL_OK;
+  return run_check_tensor(name, t, t->dtype == DIL_F32 ? DIL_F32 : dtype, want);
 }
 
-dil_status cpu_kernel_backward_workspace(cpu_kernel *kernel,
-                                         dil_threads *threads,
-                                         const dil_backward_call *call,
-                                         int64_t *bytes) {
-  (void)threads;
-  *bytes = 0;
-  return cpu_kernel_backward(kernel, threads, NULL, call);
+static dil_status check_lse(const run *r, const dil_tensor *t,
+                            const char *name) {
+  char got[DIL_TENSOR_TEXT];
+  if (!t->data) return DIL_OK;
+  if (!r->table->lse_allowed)
+    return dil_fail(DIL_USAGE, "kernel '%s' has no lse, and %s is given",
+                    r->table->name, name);
+  if (t->dtype == DIL_F32 && t->rank == 3 && t->shape[0] == r->B &&
+      t->shape[1] == r->table->heads && t->shape[2] == r->N)
+    return DIL_OK;
+  return dil_fail(DIL_USAGE, "%s must be f32 [%lld, %d, %lld], got %s", name,
+                  (long long)r->B, r->table->heads, (long long)r->N,
+                  dil_tensor_text(t, got));
+}
+
+static dil_status check_input(const run *r, int32_t index,
+                              const dil_tensor *t) {
+  const dil_input *input = &r->table->inputs[index];
+  const dil_tensor *of = &r->call->inputs[index];
+  char got[DIL_TENSOR_TEXT], want[DIL_TENSOR_TEXT];
+  if (!t->data) return DIL_OK;
+  if (!input->gradient)
+    return dil_fail(DIL_USAGE, "input '%s' has no gradient: its declaration "
+                    "does not end in `gradient`", input->name);
+  bool fits = t->rank == of->rank &&
+              (t->dtype == DIL_F32 || t->dtype == of->dtype) &&
+              !memcmp(t->shape, of->shape, (size_t)t->rank * sizeof *t->shape);
+  if (fits) return DIL_OK;
+  return dil_fail(DIL_USAGE, "the gradient of input '%s' must be %s or f32, got "
+                  "%s", input->name, dil_tensor_text(of, want),
+                  dil_tensor_text(t, got));
+}
+
+static dil_status check_call(gradient_run *g) {
+  run *r = g->run;
+  const dil_backward_call *c = g->call;
+  const dil_table *t = r->table;
+  if (c->size != sizeof *c)
+    return dil_fail(DIL_USAGE, "dil_backward_call.size must be %zu, got %zu",
+                    sizeof *c, c->size);
+  dil_status status = dil_run_check(r);
+  const int64_t q[] = {r->B, r->N, t->heads, t->head_dim};
+  const int64_t k[] = {r->B, r->M, t->kv_heads, t->head_dim};
+  const int64_t v[] = {r->B, r->M, t->kv_heads, t->value_dim};
+  const int64_t o[] = {r->B, r->N, t->heads, t->value_dim};
+  if (!status) status = run_check_tensor("dO", &c->output, t->dtype, o);
+  if (!status) status = check_lse(r, &c->lse, "the gradient of lse");
+  if (!status) status = check_gradient("dq", &c->dq, t->dtype, q);
+  if (!status) status = check_gradient("dk", &c->dk, t->dtype, k);
+  if (!status) status = check_gradient("dv", &c->dv, t->dtype, v);
+  for (int32_t x = 0; x < t->input_count && !status; x++)
+    status = check_input(r, x, &c->inputs[x]);
+  return status;
+}
+
+/* ---- memory -------------------------------------------------------------- */
+
+/* Passes that add to a row of a K/V head, or of a query head. */
+static int32_t turns_of_keys(const run *r) {
+  int32_t turns = 0;
+  for (int32_t p = 0; p < r->table->pass_count; p++)
+    turns += gradient_pass_turns(r, &r->table->passes[p]);
+  return turns;
+}
+
+static bool turns_of_queries(const run *r) {
+  for (int32_t h = 0; h < r->table->heads; h++)
+    if (r->chained[h]) return true;
+  return false;
+}
+
+/* Scratch: [bounds of inputs][sums of inputs][o, lse made again][f32 sums of
+ * dq, dk, dv][what a pass needs]. */
+typedef struct backward_layout {
+  int64_t bounds, sums, o, lse, dq, dk, dv, pass, bytes; /* offsets */
+  bool remakes_lse;
+} backward_layout;
+
+static int64_t area(int64_t *at, int64_t bytes) {
+  int64_t begin = *at;
+  *at += round_up(bytes, 64);
+  return begin;
+}
+
+static int64_t rows_bytes(const dil_tensor *t, size_t element) {
+  return dil_tensor_count(t) * (int64_t)element;
+}
+
+/* Where the sums of each input begin, and how many copies there are. */
+static void plan_sums(gradient_run *g) {
+  g->sums_length = 0;
+  for (int32_t x = 0; x < g->run->table->input_count; x++) {
+    g->at[x] = -1;
+    if (!g->call->inputs[x].data) continue;
+    g->at[x] = g->sums_length;
+    g->sums_length += dil_tensor_count(&g->call->inputs[x]);
+  }
+  int64_t bytes = maximum(g->sums_length, 1) * (int64_t)sizeof(double);
+  g->copies = (int32_t)minimum(SUM_COPIES, maximum(SUM_BYTES / bytes, 1));
+}
+
+static backward_layout lay_out(gradient_run *g) {
+  const run *r = g->run;
+  const dil_backward_call *c = g->call;
+  const dil_table *t = r->table;
+  backward_layout l = {.remakes_lse = !g->own_lse && !c->forward.lse.data};
+  int64_t end = 0, pass = 64;
+  l.bounds = area(&end, input_bounds_bytes(r));
+  l.sums = area(&end, g->sums_length * g->copies * (int64_t)sizeof(double));
+  l.o = area(&end, l.remakes_lse
+                       ? rows_bytes(&c->forward.o, dil_dtype_size(t->dtype))
+                       : 0);
+  l.lse = area(&end, l.remakes_lse ? r->B * r->N * t->heads * 4 : 0);
+  bool keys = turns_of_keys(r) > 1;
+  l.dq = area(&end, g->dq.add ? rows_bytes(&c->dq, 4) : 0);
+  l.dk = area(&end, keys && c->dk.data ? rows_bytes(&c->dk, 4) : 0);
+  l.dv = area(&end, keys && c->dv.data ? rows_bytes(&c->dv, 4) : 0);
+  for (int32_t p = 0; p < t->pass_count; p++)
+    pass = maximum(pass, gradient_pass_bytes(g, &t->passes[p]));
+  if (l.remakes_lse) pass = maximum(pass, run_bytes(r));
+  l.pass = area(&end, pass);
+  l.bytes = end;
+  return l;
+}
+
+/* ---- sums of several passes ---------------------------------------------- */
+
+static dil_tensor sums_tensor(const dil_tensor *like, char *memory) {
+  return dil_tensor_make(memory, DIL_F32, 4, like->shape);
+}
+
+static gradient_target target_of(const dil_tensor *given, bool add,
+                                 char *memory) {
+  if (!given->data) return (gradient_target){.to = *given};
+  return (gradient_target){add ? sums_tensor(given, memory) : *given, add};
+}
+
+/* Rows of a tensor [B, N, H, width], one a task. */
+typedef struct row_task {
+  const dil_tensor *from; /* NULL: zeros */
+  const dil_tensor *to;
+} row_task;
+
+static char *task_row(const dil_tensor *t, int64_t index) {
+  int64_t h = index % t->shape[2], n = index / t->shape[2] % t->shape[1];
+  int64_t b = index / t->shape[2] / t->shape[1];
+  int64_t at = b * t->stride[0] + n * t->stride[1] + h * t->stride[2];
+  return (char *)t->data + at * (int64_t)dil_dtype_size(t->dtype);
+}
+
+static void copy_row(void *context, int64_t index, int32_t worker) {
+  (void)worker;
+  const row_task *task = context;
+  char *to = task_row(task->to, index);
+  int64_t width = task->to->shape[3];
+  if (!task->from)
+    memset(to, 0, (size_t)width * dil_dtype_size(task->to->dtype));
+  else
+    row_from_f32((const float *)task_row(task->from, index), task->to->dtype,
+                 (int32_t)width, to);
+}
+
+/* Zeros, or the sums, to every row of a wanted gradient. */
+static dil_status fill_rows(const gradient_run *g, const dil_tensor *from,
+                            const dil_tensor *to) {
+  row_task task = {from, to};
+  if (!to->data) return DIL_OK;
+  return dil_threads_run(g->run->threads,
+                         to->shape[0] * to->shape[1] * to->shape[2], copy_row,
+                         &task);
+}
+
+static dil_status begin_rows(const gradient_run *g) {
+  dil_status status = fill_rows(g, NULL, &g->dq.to);
+  if (!status) status = fill_rows(g, NULL, &g->dk.to);
+  return status ? status : fill_rows(g, NULL, &g->dv.to);
+}
+
+static dil_status end_rows(const gradient_run *g) {
+  const gradient_target *target[] = {&g->dq, &g->dk, &g->dv};
+  const dil_tensor *given[] = {&g->call->dq, &g->call->dk, &g->call->dv};
+  dil_status status = DIL_OK;
+  for (int i = 0; i < 3 && !status; i++)
+    if (target[i]->add) status = fill_rows(g, &target[i]->to, given[i]);
+  return status;
+}
+
+/* ---- gradients of inputs ------------------------------------------------- */
+
+/* The copies of an input's sums, added in order, to the caller's tensor. */
+static void store_input(const gradient_run *g, int32_t x) {
+  const dil_tensor *t = &g->call->inputs[x];
+  if (!t->data) return;
+  int64_t count = dil_tensor_count(t);
+  const double *sums = g->sums + g->at[x];
+  for (int64_t i = 0; i < count; i++) {
+    double sum = 0;
+    for (int32_t copy = 0; copy < g->copies; copy++)
+      sum += sums[copy * g->sums_length + i];
+    int64_t rest = i, at = 0;
+    for (int32_t axis = t->rank - 1; axis >= 0; axis--) {
+      at += rest % t->shape[axis] * t->stride[axis];
+      rest /= t->shape[axis];
+    }
+    dil_element_write(t->data, t->dtype, at, sum);
+  }
+}
+
+/* ---- the run ------------------------------------------------------------- */
+
+/* lse, where the host did not keep it: the forward pass, with an o that nobody
+ * reads. */
+static dil_status remake_lse(gradient_run *g, char *memory,
+                             const backward_layout *l) {
+  run forward = *g->run;
+  dil_call call = *g->run->call;
+  const int64_t rows[] = {g->run->B, g->run->table->heads, g->run->N};
+  call.o = dil_tensor_make(memory + l->o, call.o.dtype, 4, call.o.shape);
+  call.lse = dil_tensor_make(memory + l->lse, DIL_F32, 3, rows);
+  forward.call = &call;
+  g->lse = call.lse;
+  return run_passes(&forward, memory + l->pass);
+}
+
+static dil_status run_all(gradient_run *g, char *memory) {
+  run *r = g->run;
+  const dil_table *t = r->table;
+  backward_layout l = lay_out(g);
+  bool keys = turns_of_keys(r) > 1;
+  dil_status status = DIL_OK;
+  if (l.sums > l.bounds) input_bounds_fill(r, memory + l.bounds);
+  g->dq = target_of(&g->call->dq, g->dq.add, memory + l.dq);
+  g->dk = target_of(&g->call->dk, keys, memory + l.dk);
+  g->dv = target_of(&g->call->dv, keys, memory + l.dv);
+  g->sums = g->sums_length ? (double *)(memory + l.sums) : NULL;
+  if (g->sums) memset(g->sums, 0, (size_t)(l.o - l.sums));
+  g->lse = g->call->forward.lse;
+  status = begin_rows(g);
+  if (!status && l.remakes_lse && r->N && r->B)
+    status = remake_lse(g, memory, &l);
+  r->scratch = memory + l.pass;
+  for (int32_t p = 0; p < t->pass_count && !status && r->N && r->B; p++) {
+    int64_t begin = trace_begin();
+    status = gradient_pass_run(g, &t->passes[p]);
+    trace_end(begin, "pass", "pass backward", NULL, p);
+  }
+  if (!status) status = end_rows(g);
+  for (int32_t x = 0; x < t->input_count && !status; x++) store_input(g, x);
+  return status;
+}
+
+/* What follows from a checked call. */
+static void gradient_run_open(gradient_run *g) {
+  const dil_table *t = g->run->table;
+  g->code = g->run->code[DIL_GRADIENTS];
+  g->own_lse = combine_is_additive(t);
+  g->detached = t->detached;
+  g->dq.add = g->call->dq.data && turns_of_queries(g->run);
+  plan_sums(g);
+}
+
+int64_t gradient_run_bytes(run *r, const dil_backward_call *call) {
+  gradient_run g = {.run = r, .call = call};
+  gradient_run_open(&g);
+  return lay_out(&g).bytes;
+}
+
+dil_status gradient_run_check(run *r, const dil_backward_call *call) {
+  gradient_run g = {.run = r, .call = call};
+  return check_call(&g);
+}
+
+dil_status gradient_run_all(run *r, const dil_backward_call *call,
+                            char *memory) {
+  gradient_run g = {.run = r, .call = call};
+  gradient_run_open(&g);
+  return run_all(&g, memory);
 }

@@ -5,7 +5,7 @@
  * variant of a pass follows from the shape of the call alone. */
 #include "cpu.h"
 #include "object_load.h"
-#include "run.h"
+#include "gradient.h"
 #include "runtime/base/status.h"
 #include "runtime/rowset/walk.h"
 #include <pthread.h>
@@ -80,34 +80,64 @@ static void code_bind_symbol(dil_code *code, const dil_object *object,
   memcpy((char *)code + offset, &address, sizeof address);
 }
 
+static const struct chain_entry {
+  dil_variant variant;
+  const char *stem;
+  size_t offset;
+} chain_entries[] = {
+#define X(variant, name) {DIL_##variant, #name, offsetof(dil_code, name)},
+    DIL_CODE_CHAINS(X)
+#undef X
+};
+
 static void code_bind(const dil_table *table, dil_variant variant,
                       const dil_object *object, dil_code *code) {
   for (size_t i = 0; i < sizeof entries / sizeof *entries; i++)
     if (entries[i].variant == variant)
       code_bind_symbol(code, object, entries[i].symbol, entries[i].offset);
-  for (int32_t c = 0; c < table->chain_count; c++) {
-    char name[32];
-    bool tiles = variant == DIL_TILES;
-    snprintf(name, sizeof name, "%smodify%d", tiles ? "" : "row_", c);
-    size_t base = tiles ? offsetof(dil_code, modify)
-                        : offsetof(dil_code, row_modify);
-    code_bind_symbol(code, object, name, base + (size_t)c * sizeof(void *));
+  for (size_t i = 0; i < sizeof chain_entries / sizeof *chain_entries; i++)
+    for (int32_t c = 0; c < table->chain_count; c++) {
+      char name[32];
+      const struct chain_entry *entry = &chain_entries[i];
+      if (entry->variant != variant) continue;
+      snprintf(name, sizeof name, "%s%d", entry->stem, c);
+      code_bind_symbol(code, object, name,
+                       entry->offset + (size_t)c * sizeof(void *));
+    }
+}
+
+static bool code_has_gradients(const dil_table *table, const dil_code *c) {
+  bool whole = c->dp && c->ds && c->dq && c->dk && c->dv;
+  bool inputs = false;
+  for (int32_t x = 0; x < table->input_count; x++)
+    inputs |= table->inputs[x].gradient;
+  whole &= table->dropout == 0 || c->ds_drop;
+  whole &= !table->scored || c->slope[0];
+  return whole && (!inputs || c->inputs[0]);
+}
+
+/* Whether the functions that every plan needs are there. */
+static bool code_has_variant(const dil_table *table, dil_variant variant,
+                             const dil_code *c) {
+  switch (variant) {
+  case DIL_TILES:
+    return c->qk && c->softmax && c->pv && c->modify[0] &&
+           (table->dropout == 0 || c->softmax_drop);
+  case DIL_ROWS:
+    return c->row_qk && c->row_softmax && c->row_pv && c->row_modify[0] &&
+           (table->dropout == 0 || c->row_softmax_drop);
+  default: return code_has_gradients(table, c);
   }
 }
 
 /* A generated object that lacks a function is a bug of the back end. */
 static dil_status code_check(const dil_table *table, dil_variant variant,
                              const dil_code *c) {
-  bool whole = variant == DIL_TILES
-                   ? c->qk && c->softmax && c->pv && c->modify[0]
-                   : c->row_qk && c->row_softmax && c->row_pv &&
-                         c->row_modify[0];
-  if (table->dropout > 0)
-    whole &= variant == DIL_TILES ? c->softmax_drop != NULL
-                                  : c->row_softmax_drop != NULL;
+  bool whole = code_has_variant(table, variant, c);
+  bool asks = variant != DIL_GRADIENTS; /* it takes the tiles' functions */
   for (int32_t p = 0; p < table->predicate_count; p++)
-    whole &= !table->predicates[p].masked || c->cover;
-  whole &= table->input_count == 0 || c->dimension;
+    whole &= !asks || !table->predicates[p].masked || c->cover;
+  whole &= !asks || table->input_count == 0 || c->dimension;
   if (whole) return DIL_OK;
   return dil_fail(DIL_INTERNAL, "kernel '%s' lacks a generated function",
                   table->name);
@@ -139,9 +169,10 @@ dil_status cpu_kernel_take(const dil_table *table,
                            cpu_kernel **kernel) {
   dil_status status = DIL_OK;
   for (int32_t v = 0; v < DIL_VARIANT_COUNT && !status; v++)
-    status = code_check(table, (dil_variant)v, ready[v]);
+    if (ready[v]) status = code_check(table, (dil_variant)v, ready[v]);
   if (!status) status = cpu_kernel_new(table, NULL, NULL, kernel);
   for (int32_t v = 0; v < DIL_VARIANT_COUNT && !status; v++) {
+    if (!ready[v]) continue;
     (*kernel)->code[v] = *ready[v];
     (*kernel)->made[v] = true;
   }
@@ -151,7 +182,11 @@ dil_status cpu_kernel_take(const dil_table *table,
 static dil_status cpu_kernel_need_variant(cpu_kernel *k, dil_variant variant) {
   dil_status status = DIL_OK;
   pthread_mutex_lock(&k->lock);
-  if (!k->made[variant]) status = cpu_kernel_make_variant(k, variant);
+  if (!k->made[variant] && !k->make)
+    status = dil_fail(DIL_UNSUPPORTED, "kernel '%s' was made without gradients",
+                      k->table->name);
+  else if (!k->made[variant])
+    status = cpu_kernel_make_variant(k, variant);
   pthread_mutex_unlock(&k->lock);
   return status;
 }
@@ -239,6 +274,62 @@ dil_status cpu_kernel_run(cpu_kernel *kernel, dil_threads *threads,
   dil_status status = dil_run_check(&r);
   return status ? status
                 : cpu_kernel_run_passes(kernel, &r, scratch, run_passes);
+}
+
+/* ---- gradients ----------------------------------------------------------- */
+
+/* The code that backward needs, and the inputs. A call without lse runs forward
+ * first. */
+static dil_status cpu_kernel_bind_backward(cpu_kernel *k, run *r) {
+  dil_status status = cpu_kernel_need_variants(k, r->call, NULL);
+  if (!status) status = cpu_kernel_need_variant(k, DIL_TILES);
+  if (!status) status = cpu_kernel_need_variant(k, DIL_GRADIENTS);
+  if (status) return status;
+  for (int32_t v = 0; v < DIL_VARIANT_COUNT; v++) r->code[v] = &k->code[v];
+  return input_bind(r, r->code[DIL_TILES]);
+}
+
+static dil_status cpu_kernel_backward_plan(cpu_kernel *k, run *r,
+                                           const dil_backward_call *call,
+                                           int64_t *bytes) {
+  dil_status status = gradient_run_check(r, call);
+  if (!status) status = cpu_kernel_bind_backward(k, r);
+  *bytes = status ? 0 : gradient_run_bytes(r, call);
+  return status;
+}
+
+dil_status cpu_kernel_backward_workspace(cpu_kernel *kernel,
+                                         dil_threads *threads,
+                                         const dil_backward_call *call,
+                                         int64_t *bytes) {
+  run r = cpu_kernel_run_new(kernel, threads, &call->forward, NULL);
+  return cpu_kernel_backward_plan(kernel, &r, call, bytes);
+}
+
+static char *align_up(void *memory) {
+  return (char *)(((uintptr_t)memory + 63) / 64 * 64);
+}
+
+dil_status cpu_kernel_backward(cpu_kernel *kernel, dil_threads *threads,
+                               pool *scratch, const dil_backward_call *call) {
+  run r = cpu_kernel_run_new(kernel, threads, &call->forward, NULL);
+  int64_t bytes;
+  dil_status status = cpu_kernel_backward_plan(kernel, &r, call, &bytes);
+  if (status) return status;
+  if (call->workspace) {
+    char *memory = align_up(call->workspace);
+    int64_t lost = memory - (char *)call->workspace;
+    if (bytes + lost > call->workspace_bytes)
+      return dil_fail(DIL_USAGE, "the workspace has %lld bytes, and the call "
+                      "needs %lld, aligned to 64",
+                      (long long)call->workspace_bytes, (long long)bytes);
+    return gradient_run_all(&r, call, memory);
+  }
+  char *memory = pool_take(scratch, bytes);
+  if (!memory) return DIL_MEMORY;
+  status = gradient_run_all(&r, call, memory);
+  pool_give(scratch, memory);
+  return status;
 }
 
 /* ---- a shard of a sequence ----------------------------------------------- */

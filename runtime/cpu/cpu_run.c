@@ -25,7 +25,7 @@ static dil_status run_wrong_shape(const char *name, const dil_tensor *t,
                   turned ? ": rows come before heads" : "");
 }
 
-static dil_status run_check_tensor(const char *name, const dil_tensor *t,
+dil_status run_check_tensor(const char *name, const dil_tensor *t,
                                    dil_dtype dtype, const int64_t want[4]) {
   if (t->dtype != dtype)
     return dil_fail(DIL_USAGE, "%s must be %s, got %s", name,

@@ -60,6 +60,10 @@ int64_t run_period(const run *r, const dil_pass *pass);
 DIL_API dil_status dil_run_check(run *r); /* dilrt-cuda.so calls it, too */
 /* The same, and against r->shard, which is set. */
 DIL_API dil_status dil_shard_check(run *r);
+/* DIL_USAGE unless the tensor has this shape and dtype, and memory that is
+ * aligned, its last dimension contiguous. */
+dil_status run_check_tensor(const char *name, const dil_tensor *t,
+                            dil_dtype dtype, const int64_t want[4]);
 /* The variant of code that a pass of this run takes. */
 dil_variant run_variant(const run *r, const dil_pass *pass);
 /* Scratch bytes of the whole run, and the run in that much memory. */
@@ -77,6 +81,18 @@ char *run_output(const run *r, int64_t b, int64_t n, int32_t h);
 float *run_lse(const run *r, int64_t b, int64_t n, int32_t h);
 row_view run_row_view(const dil_tensor *tensor, int64_t b, int32_t head,
                       dil_progression progression);
+
+/* Hands out 64-byte aligned memory; where base is NULL it only counts. */
+typedef struct cutter {
+  char *base;
+  int64_t used;
+} cutter;
+
+static inline void *cutter_cut(cutter *c, int64_t bytes) {
+  char *at = c->base ? c->base + c->used : NULL;
+  c->used += (bytes + 63) / 64 * 64;
+  return at;
+}
 
 /* An environment for expressions that also finds the bounds of inputs. */
 typedef struct run_env {

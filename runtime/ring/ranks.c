@@ -105,7 +105,7 @@ dil_status rank_group_new(const rank_group_task *task, rank_group **made) {
       status = rank_open(c->rank[i]);
   }
   /* A rank chooses among the variants by its part of a call: it needs all. */
-  for (int32_t v = 0; v < DIL_VARIANT_COUNT && !status && !task->gpu; v++)
+  for (int32_t v = 0; v < DIL_GRADIENTS && !status && !task->gpu; v++)
     status = make_once(c, (dil_variant)v);
   if (status) rank_group_free(c);
   else *made = c;

@@ -9,7 +9,7 @@
 typedef struct arch {
   const char *name;   /* as messages say it */
   const char *triple; /* of LLVM's target */
-  isa plain; /* of every machine, for code without lanes */
+  isa plain; /* what every machine has, for code that no lane has a part in */
   void (*initialize)(void); /* LLVM's target */
 
   /* The word that says how arithmetic treats subnormal numbers, to a place on
@@ -29,6 +29,8 @@ typedef struct arch {
   ref (*dot_pairs)(build *b, ref sum, ref cell, ref row);
   /* Two rows of f32 as bf16 pairs: lane by lane (first, second). */
   ref (*round_pairs)(build *b, ref first, ref second);
+  /* The same, but all of the first and then all of the second. */
+  ref (*round_rows)(build *b, ref first, ref second);
 } arch;
 
 /* Of the processor that this build is for. */

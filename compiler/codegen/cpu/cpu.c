@@ -1,5 +1,5 @@
 /* cpu.c - the provider: a plan and an instruction set in, an object file out.
- * It lists which functions of dil_code each of the two families has; every
+ * It lists which functions of dil_code each variant has; every
  * other file writes one kind of them. */
 #include "cpu.h"
 #include "interface.h"
@@ -7,15 +7,37 @@
 #include "runtime/cpu/peak.h"
 #include <dlfcn.h>
 #include <llvm/Config/llvm-config.h>
+#include <stdlib.h>
+
+static bool has_gradients(const plan *p) {
+  for (int i = 0; i < p->table.input_count; i++)
+    if (p->table.inputs[i].gradient) return true;
+  return false;
+}
 
 /* Matrix products with queries in the lanes. */
 static void write_tiles(build *b) {
-  tile_qk(b);
+  tile_qk(b, "qk", b->plan->table.head_dim);
   tile_softmax(b, false);
   if (b->plan->table.dropout > 0) tile_softmax(b, true);
-  tile_pv(b);
+  tile_pv(b, "pv", b->plan->table.value_dim);
   for (int chain = 0; chain < b->plan->table.chain_count; chain++)
-    tile_modify(b, chain);
+    tile_modify(b, chain, false);
+}
+
+/* What backward has besides the tiles' functions. */
+static void write_gradients(build *b) {
+  const dil_table *table = &b->plan->table;
+  tile_qk(b, "dp", table->value_dim);
+  tile_ds(b, false);
+  if (table->dropout > 0) tile_ds(b, true);
+  tile_pv(b, "dq", table->head_dim);
+  tile_outer(b, "dk", table->head_dim);
+  tile_outer(b, "dv", table->value_dim);
+  for (int chain = 0; chain < table->chain_count; chain++) {
+    if (table->scored) tile_modify(b, chain, true);
+    if (has_gradients(b->plan)) tile_inputs(b, chain);
+  }
 }
 
 /* One query at a time, for few of them. */
@@ -52,11 +74,13 @@ static void describe(const build *b, dil_code *code) {
 }
 
 void build_variant(build *b, dil_variant variant, dil_code *code) {
-  if (variant == DIL_TILES)
-    write_tiles(b);
-  else
-    write_rows(b);
-  write_questions(b);
+  switch (variant) {
+  case DIL_TILES: write_tiles(b); break;
+  case DIL_ROWS: write_rows(b); break;
+  case DIL_GRADIENTS: write_gradients(b); break;
+  default: abort();
+  }
+  if (variant != DIL_GRADIENTS) write_questions(b);
   describe(b, code);
 }
 
@@ -68,15 +92,8 @@ static const isa *cpu_isa(const cpu_request *request, dil_status *status) {
   return set;
 }
 
-/* DIL_UNSUPPORTED for a backward plan. */
-static dil_status cpu_direction(const plan *p) {
-  if (p->direction == DIL_FORWARD) return DIL_OK;
-  return dil_fail(DIL_UNSUPPORTED, "this build runs kernels forward");
-}
-
 static dil_status cpu_can(const backend_request *asked) {
-  dil_status status = cpu_direction(asked->plan);
-  if (status) return status;
+  dil_status status;
   cpu_isa((const cpu_request *)asked, &status);
   return status;
 }
@@ -86,8 +103,7 @@ static dil_status cpu_compile(const backend_request *asked, void *codes) {
   cpu_code *out = codes;
   build b = {0};
   const plan *p = asked->plan;
-  dil_status status = cpu_direction(p);
-  if (status) return status;
+  dil_status status;
   const isa *set = cpu_isa(request, &status);
   if (set == NULL) return status;
   status = build_open(&b, p->table.name, set);

@@ -45,11 +45,11 @@ typedef struct build {
  * its own, outside of any plan, runs on every machine of the architecture. */
 dil_status build_open(build *b, const char *name, const isa *set);
 void build_close(build *b);
-/* Code that is emitted from here on is for this plan and instruction set. */
+/* What is emitted next is for this plan and instruction set. */
 void build_aim(build *b, const plan *p, const isa *set);
 /* With line tables, from the plan's pattern on. */
 void build_lines(build *b);
-/* Code that is emitted from here on has this place of the .dil file. */
+/* What is emitted next comes from this place of the .dil file. */
 void build_locate(build *b, span at);
 /* Verifies the module and turns it into out->bytes; its texts go where they
  * are wanted (NULL: nowhere). */
@@ -71,8 +71,10 @@ ref tile_row_at(const build *b, ref rows, ref index);
 void tile_load_row(const build *b, ref_type type, ref place, ref *row);
 void tile_store_row(const build *b, ref const *row, ref place);
 
-void tile_qk(build *b);
-void tile_pv(build *b);
+/* The products of dil_code by name; `width` elements a row. */
+void tile_qk(build *b, const char *name, int64_t width);
+void tile_pv(build *b, const char *name, int64_t width);
+void tile_outer(build *b, const char *name, int64_t width);
 void tile_softmax(build *b, bool drop);
 void row_qk(build *b);
 void row_pv(build *b);
@@ -115,7 +117,7 @@ typedef struct site_input {
 
 enum { SITE_READY_MAX = 32 };
 
-/* The values of the leaves of an expression: i32 but score, which is f32. */
+/* What the leaves of an expression stand for: i32 but score, which is f32. */
 typedef struct site {
   ref env, i, j, score;
   ref b, h, batch, queries, keys;
@@ -166,8 +168,18 @@ void exact_end(build *b, const exact *x);
 
 /* ---- modify.c: final scores and predicates ------------------------------- */
 
-void tile_modify(build *b, int chain);
+/* `slopes`: under the name slope%d, with the derivatives of the chain. */
+void tile_modify(build *b, int chain, bool slopes);
 void row_modify(build *b, int chain);
+/* The value of a score expression at a site, as lanes of f32. */
+ref score_value(build *b, site *s, const expr *x);
+
+/* ---- gradient.c, gradient_inputs.c --------------------------------------- */
+
+void tile_ds(build *b, bool drop);
+/* The value of a derivative at a site, as lanes of f32; NULL is 0. */
+ref score_slope(build *b, site *s, const expr *slope);
+void tile_inputs(build *b, int chain);
 
 /* ---- bounds.c, cover.c: what a box of pairs may hold --------------------- */
 

@@ -86,7 +86,6 @@ static void find_place(const emit *e, const char *name, size_t offset,
 /* Where the functions of the current family go in a dil_code. */
 static int32_t list_places(const build *b, dil_variant variant, place *list) {
   const emit *e = &b->emit;
-  bool tiles = variant == DIL_TILES;
   int32_t count = 0;
 #define X(of, name)                                                            \
   if (variant == DIL_##of)                                                     \
@@ -95,16 +94,19 @@ static int32_t list_places(const build *b, dil_variant variant, place *list) {
 #undef X
   for (int32_t c = 0; c < b->plan->table.chain_count; c++) {
     char name[32];
-    snprintf(name, sizeof name, tiles ? "modify%d" : "row_modify%d", c);
-    size_t base =
-        tiles ? offsetof(dil_code, modify) : offsetof(dil_code, row_modify);
-    find_place(e, name, base + (size_t)c * sizeof(void *), list, &count);
+#define X(of, stem)                                                            \
+  snprintf(name, sizeof name, #stem "%d", c);                                  \
+  if (variant == DIL_##of)                                                     \
+    find_place(e, name, offsetof(dil_code, stem) + (size_t)c * sizeof(void *), \
+               list, &count);
+    DIL_CODE_CHAINS(X)
+#undef X
   }
   qsort(list, (size_t)count, sizeof *list, by_offset);
   return count;
 }
 
-enum { PLACE_MAX = 32 + DIL_PART_MAX };
+enum { PLACE_MAX = 32 + 2 * DIL_PART_MAX };
 
 static void write_code(build *b, const backend_part *part, dil_code *code) {
   const isa *set = part->isa != NULL ? isa_find(part->isa) : &host_arch.plain;
@@ -135,7 +137,7 @@ static dil_status write_part(build *b, const backend_part *part) {
 
 /* ---- data and entries ---------------------------------------------------- */
 
-/* A function of another object is declared where it is first called. */
+/* What another object has is declared where it is first spoken of. */
 static ref find_symbol(emit *e, const char *symbol) {
   ref global = LLVMGetNamedGlobal(e->module, symbol);
   if (global == NULL) global = LLVMGetNamedFunction(e->module, symbol);

@@ -94,15 +94,29 @@ static void keep_scores(build *b, site *s, int registers, ref predicates,
   *some = any;
 }
 
-/* scale * score through the chain. */
-static ref chain_score(build *b, site *s, ref scale, ref score, int chain) {
+ref score_value(build *b, site *s, const expr *x) {
+  const emit *e = &b->emit;
+  ref result = expression_value(b, s, x);
+  if (!emit_is_float(result))
+    result = emit_convert(e, LLVMSIToFP, result, e->f32);
+  if (!emit_is_vector(result)) result = emit_splat(e, result, e->width);
+  return result;
+}
+
+/* scale * score through the chain. Unless slope is NULL, *slope becomes the
+ * derivative of the result by scale * score. */
+static ref chain_score(build *b, site *s, ref scale, ref score, int chain,
+                       ref *slope) {
   const emit *e = &b->emit;
   ref next = emit_mul(e, score, scale);
-  for (expr **x = b->plan->chain[chain]; *x != NULL; x++) {
+  if (slope) *slope = emit_splat(e, emit_real(e, 1), e->width);
+  expr **x = b->plan->chain[chain];
+  for (int i = 0; x[i] != NULL; i++) {
     s->score = next;
-    next = expression_value(b, s, *x);
-    if (!emit_is_float(next)) next = emit_convert(e, LLVMSIToFP, next, e->f32);
-    if (!emit_is_vector(next)) next = emit_splat(e, next, e->width);
+    if (slope)
+      *slope = emit_mul(e, *slope,
+                        score_slope(b, s, b->plan->slopes[chain].slope[i]));
+    next = score_value(b, s, x[i]);
   }
   build_locate(b, b->plan->pattern->at);
   return next;
@@ -140,19 +154,23 @@ static ref seen_word(build *b, ref key, ref word, ref any) {
   return emit_or(e, emit_select(e, fresh, emit_long(e, 0), word), shifted);
 }
 
-/* One key: its row of scores becomes final. */
+/* One key: its row of scores becomes final. `slopes`: the derivatives of the
+ * chain go to the row of parameter 8. */
 static void modify_key(build *b, site *s, ref key, ref scale, ref row,
-                       int chain, ref *mx, ref *any) {
+                       int chain, bool slopes, ref *mx, ref *any) {
   emit *e = &b->emit;
   int registers = b->isa->registers;
-  ref score[REGISTERS_MAX];
+  ref score[REGISTERS_MAX], slope[REGISTERS_MAX];
   ref j =
       emit_at(e, emit_parameter(e, 4), emit_mul(e, key, emit_long(e, CELL)));
   tile_load_row(b, emit_vector(e->f32, e->width), row, score);
   for (int reg = 0; reg < registers; reg++) {
     s[reg].j = reg == 0 ? emit_load(e, e->i32, j, CELL) : s[0].j;
-    score[reg] = chain_score(b, &s[reg], scale, score[reg], chain);
+    score[reg] = chain_score(b, &s[reg], scale, score[reg], chain,
+                             slopes ? &slope[reg] : NULL);
   }
+  if (slopes)
+    tile_store_row(b, slope, tile_row_at(b, emit_parameter(e, 8), key));
   keep_scores(b, s, registers, emit_parameter(e, 5), score, any);
   for (int reg = 0; reg < registers; reg++)
     mx[reg] = emit_greater(e, score[reg], mx[reg]);
@@ -173,15 +191,15 @@ static void open_sites(build *b, site *s, int chain) {
   }
 }
 
-void tile_modify(build *b, int chain) {
+void tile_modify(build *b, int chain, bool slopes) {
   emit *e = &b->emit;
   char name[32];
   int registers = b->isa->registers;
   int64_t words = (b->plan->table.tile_keys + 63) / 64;
   ref carried[REGISTERS_MAX + 1], next[REGISTERS_MAX + 1], any;
   site s[REGISTERS_MAX];
-  modify_name(name, sizeof name, "modify", chain);
-  emit_function(e, name, 'v', "pplpplpp");
+  modify_name(name, sizeof name, slopes ? "slope" : "modify", chain);
+  emit_function(e, name, 'v', slopes ? "pplpplppp" : "pplpplpp");
   emit_noalias(e, 0);
   ref room = emit_room(e, e->i64, words, 8), seen = emit_parameter(e, 7);
   ref wanted =
@@ -198,7 +216,7 @@ void tile_modify(build *b, int chain) {
              registers + 1);
   for (int reg = 0; reg < registers; reg++) next[reg] = key.carried[reg];
   ref row = tile_row_at(b, emit_parameter(e, 0), key.index);
-  modify_key(b, s, key.index, scale, row, chain, next, &any);
+  modify_key(b, s, key.index, scale, row, chain, slopes, next, &any);
   next[registers] = seen_word(b, key.index, key.carried[registers], any);
   ref word = emit_shift_left(e, emit_shift_right(e, key.index, 6), 3);
   emit_store(e, next[registers], emit_at(e, wanted, word), 8);
@@ -234,7 +252,7 @@ void row_modify(build *b, int chain) {
                          emit_at(e, emit_parameter(e, 3), bytes),
                          lanes_before(b, emit_sub(e, n, key.index)), CELL);
   ref score = emit_load(e, emit_vector(e->f32, e->width), place, 32);
-  score = chain_score(b, &s, scale, score, chain);
+  score = chain_score(b, &s, scale, score, chain, NULL);
   keep_scores(b, &s, 1, emit_parameter(e, 4), &score, &any);
   emit_store(e, score, place, 32);
   loop_end(e, &key, NULL);

@@ -1,7 +1,9 @@
-/* tile.c - the two matrix products of a tile: s = K Q^T with its maximum, and
+/* tile.c - the matrix products of a tile: s = K Q^T with its maximum, and
  * o = alpha o + V^T P. The queries stand in the lanes, so both are the same
  * step: a broadcast element (or bf16 pair) times a row of lanes. Every operand
- * of a step has 4 bytes a lane, whether it is an f32 or a pair of bf16. */
+ * of a step has 4 bytes a lane, whether it is an f32 or a pair of bf16. The
+ * gradients have the same products: dP = V dO^T and dQ = K^T dS; and a third,
+ * whose sum runs over the queries: dK = dS Q and dV = P dO. */
 #include "arch.h"
 #include "cpu.h"
 #include <math.h>
@@ -71,10 +73,9 @@ static void step(build *b, ref cells, int64_t stride, int lines, ref row_place,
 
 /* ---- qk ------------------------------------------------------------------ */
 
-/* Scores of key_block keys, in registers. */
-static void qk_block(build *b, ref rows, ref qt, ref *sum) {
+/* Scores of key_block keys, in registers; `depth` cells a row. */
+static void qk_block(build *b, int64_t depth, ref rows, ref qt, ref *sum) {
   emit *e = &b->emit;
-  int64_t depth = dil_code_cells(b->plan->table.head_dim, b->pack);
   int count = b->isa->key_block * b->isa->registers;
   ref next[LOOP_CARRIED_MAX];
   loop d;
@@ -126,11 +127,11 @@ static void qk_maximum(build *b, ref s, ref first, ref n, ref const *sum,
     mx[reg] = branch_merge(e, &whole, full[reg], rest[reg]);
 }
 
-void tile_qk(build *b) {
+void tile_qk(build *b, const char *name, int64_t width) {
   emit *e = &b->emit;
-  int64_t depth = dil_code_cells(b->plan->table.head_dim, b->pack);
+  int64_t depth = dil_code_cells(width, b->pack);
   int registers = b->isa->registers, block = b->isa->key_block;
-  emit_function(e, "qk", 'v', "ppppl");
+  emit_function(e, name, 'v', "ppppl");
   for (int i = 0; i < 4; i++) emit_noalias(e, i);
   ref k = emit_parameter(e, 0), qt = emit_parameter(e, 1);
   ref s = emit_parameter(e, 2), n = emit_parameter(e, 4);
@@ -139,7 +140,8 @@ void tile_qk(build *b) {
     mx[reg] = emit_splat(e, emit_real(e, -INFINITY), e->width);
   loop key;
   loop_begin(e, &key, "keys", emit_long(e, 0), n, block, mx, registers);
-  qk_block(b, emit_at(e, k, emit_mul(e, key.index, emit_long(e, depth * CELL))),
+  qk_block(b, depth,
+           emit_at(e, k, emit_mul(e, key.index, emit_long(e, depth * CELL))),
            qt, sum);
   ref scores = tile_row_at(b, s, key.index);
   for (int line = 0; line < block; line++)
@@ -157,11 +159,11 @@ void tile_qk(build *b) {
 /* `dims` rows of o at once. The tile is summed from 0 and joins what was there
  * at the end: over many tiles that keeps far more digits than one long chain.
  */
-static void pv_block(build *b, ref values, ref p, ref o, ref const *alpha,
-                     ref turns, int dims) {
+static void pv_block(build *b, int64_t width, ref values, ref p, ref o,
+                     ref const *alpha, ref turns, int dims) {
   emit *e = &b->emit;
   int registers = b->isa->registers, count = dims * registers;
-  int64_t value_bytes = (int64_t)b->plan->table.value_dim * CELL;
+  int64_t value_bytes = width * CELL;
   ref sum[LOOP_CARRIED_MAX], next[LOOP_CARRIED_MAX];
   for (int i = 0; i < count; i++)
     sum[i] = emit_zero(emit_vector(e->f32, e->width));
@@ -182,11 +184,11 @@ static void pv_block(build *b, ref values, ref p, ref o, ref const *alpha,
   }
 }
 
-void tile_pv(build *b) {
+void tile_pv(build *b, const char *name, int64_t width) {
   emit *e = &b->emit;
-  int block = b->isa->value_block, rest = b->plan->table.value_dim % block;
-  int64_t whole = b->plan->table.value_dim - rest;
-  emit_function(e, "pv", 'v', "ppppl");
+  int block = b->isa->value_block, rest = (int)(width % block);
+  int64_t whole = width - rest;
+  emit_function(e, name, 'v', "ppppl");
   for (int i = 0; i < 4; i++) emit_noalias(e, i);
   ref v = emit_parameter(e, 0), p = emit_parameter(e, 1);
   ref o = emit_parameter(e, 2), turns = emit_parameter(e, 4);
@@ -198,12 +200,106 @@ void tile_pv(build *b) {
     loop dim;
     loop_begin(e, &dim, "values", emit_long(e, 0), emit_long(e, whole), block,
                NULL, 0);
-    pv_block(b, emit_at(e, v, emit_mul(e, dim.index, emit_long(e, CELL))), p,
+    pv_block(b, width,
+             emit_at(e, v, emit_mul(e, dim.index, emit_long(e, CELL))), p,
              tile_row_at(b, o, dim.index), alpha, turns, block);
     loop_end(e, &dim, NULL);
   }
   if (rest > 0)
-    pv_block(b, emit_offset(e, v, whole * CELL), p,
+    pv_block(b, width, emit_offset(e, v, whole * CELL), p,
              emit_offset(e, o, whole * tile_row_bytes(b)), alpha, turns, rest);
+  emit_return(e, NULL);
+}
+
+/* ---- products over the queries ------------------------------------------- */
+
+/* `vectors` registers of some row of x or of sums. */
+static void load_vectors(const build *b, ref_type type, ref place, int vectors,
+                         ref *row) {
+  for (int i = 0; i < vectors; i++)
+    row[i] = emit_load(&b->emit, type,
+                       emit_offset(&b->emit, place, i * register_bytes(b)),
+                       (unsigned)register_bytes(b));
+}
+
+/* sums[key][vector] of `keys` rows of weights over all lanes, from zero. */
+static void outer_sums(build *b, ref weights, ref x, int64_t row_bytes,
+                       int keys, int vectors, ref *sum) {
+  emit *e = &b->emit;
+  int count = keys * vectors;
+  int64_t weight_bytes = tile_row_bytes(b) / b->pack;
+  ref row[REGISTERS_MAX], next[LOOP_CARRIED_MAX];
+  loop lane;
+  for (int i = 0; i < count; i++)
+    sum[i] = emit_zero(emit_vector(e->f32, e->width));
+  loop_begin(e, &lane, "queries", emit_long(e, 0),
+             emit_long(e, b->lanes / b->pack), 1, sum, count);
+  ref cells = emit_at(e, weights, emit_mul(e, lane.index, emit_long(e, CELL)));
+  load_vectors(b, operand_type(b),
+               emit_at(e, x, emit_mul(e, lane.index, emit_long(e, row_bytes))),
+               vectors, row);
+  for (int key = 0; key < keys; key++) {
+    ref cell = broadcast(b, emit_offset(e, cells, key * weight_bytes));
+    for (int i = 0; i < vectors; i++)
+      next[key * vectors + i] =
+          multiply_add(b, lane.carried[key * vectors + i], cell, row[i]);
+  }
+  loop_end(e, &lane, next);
+  for (int i = 0; i < count; i++) sum[i] = lane.carried[i];
+}
+
+/* The sums of `keys` keys for some vectors of a row join those in memory. */
+static void outer_block(build *b, ref weights, ref x, ref out,
+                        int64_t row_bytes, int keys, int vectors) {
+  emit *e = &b->emit;
+  ref_type type = emit_vector(e->f32, e->width);
+  ref sum[LOOP_CARRIED_MAX], row[REGISTERS_MAX];
+  outer_sums(b, weights, x, row_bytes, keys, vectors, sum);
+  for (int key = 0; key < keys; key++) {
+    ref place = emit_offset(e, out, key * row_bytes);
+    load_vectors(b, type, place, vectors, row);
+    for (int i = 0; i < vectors; i++)
+      emit_store(e, emit_add(e, row[i], sum[key * vectors + i]),
+                 emit_offset(e, place, i * register_bytes(b)),
+                 (unsigned)register_bytes(b));
+  }
+}
+
+/* Keys first..end-1 in blocks of `keys`: all vectors of their rows. */
+static void outer_keys(build *b, int64_t row_bytes, ref first, ref end,
+                       int keys) {
+  emit *e = &b->emit;
+  int64_t step = 2 * register_bytes(b), whole = row_bytes - row_bytes % step;
+  int64_t weight_bytes = tile_row_bytes(b) / b->pack;
+  ref weights = emit_parameter(e, 0), x = emit_parameter(e, 1);
+  loop key, at;
+  loop_begin(e, &key, "keys", first, end, keys, NULL, 0);
+  ref from =
+      emit_at(e, weights, emit_mul(e, key.index, emit_long(e, weight_bytes)));
+  ref out = emit_at(e, emit_parameter(e, 2),
+                    emit_mul(e, key.index, emit_long(e, row_bytes)));
+  if (whole > 0) {
+    loop_begin(e, &at, "dims", emit_long(e, 0), emit_long(e, whole), step, NULL,
+               0);
+    outer_block(b, from, emit_at(e, x, at.index), emit_at(e, out, at.index),
+                row_bytes, keys, 2);
+    loop_end(e, &at, NULL);
+  }
+  if (row_bytes > whole)
+    outer_block(b, from, emit_offset(e, x, whole), emit_offset(e, out, whole),
+                row_bytes, keys, 1);
+  loop_end(e, &key, NULL);
+}
+
+void tile_outer(build *b, const char *name, int64_t width) {
+  emit *e = &b->emit;
+  int block = b->isa->key_block;
+  emit_function(e, name, 'v', "pppl");
+  for (int i = 0; i < 3; i++) emit_noalias(e, i);
+  ref n = emit_parameter(e, 3);
+  ref rest = LLVMBuildURem(e->builder, n, emit_long(e, block), "");
+  ref whole = emit_sub(e, n, rest);
+  outer_keys(b, dil_code_outer(width) * CELL, emit_long(e, 0), whole, block);
+  outer_keys(b, dil_code_outer(width) * CELL, whole, n, 1);
   emit_return(e, NULL);
 }

@@ -192,7 +192,7 @@ static dil_status warm_start(void) {
 
 static void make_ready(void) {
   ready.kernel = host_kernel(NULL, host_text);
-  for (int v = 0; v < DIL_VARIANT_COUNT; v++)
+  for (int v = 0; v < DIL_GRADIENTS; v++)
     host_must(ready.kernel->source.make(ready.kernel->source.context,
                                         (dil_variant)v, &ready.bytes[v],
                                         &ready.size[v], &ready.code[v]));

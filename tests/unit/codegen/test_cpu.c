@@ -321,7 +321,7 @@ static void count_visits(kernel_made *k) {
   code_case c = {.plan = *k->plan};
   code_loaded tiles = code_make(&c, isa, DIL_TILES, false);
   code_loaded rows = code_make(&c, isa, DIL_ROWS, false);
-  const dil_code *const ready[] = {&tiles.code, &rows.code};
+  const dil_code *const ready[] = {&tiles.code, &rows.code, NULL};
   plain_qk = tiles.code.qk;
   tiles.code.qk = counted_qk;
   visits = 0;

@@ -39,12 +39,16 @@ static ref x86_dot_pairs(build *b, ref sum, ref cell, ref row) {
                         argument, 3);
 }
 
+static ref x86_round_rows(build *b, ref first, ref second) {
+  ref argument[] = {second, first};
+  return emit_intrinsic(&b->emit, "llvm.x86.avx512bf16.cvtne2ps2bf16.512", NULL,
+                        0, argument, 2);
+}
+
 static ref x86_round_pairs(build *b, ref first, ref second) {
   emit *e = &b->emit;
   int lane[64], width = e->width;
-  ref argument[] = {second, first};
-  ref both = emit_intrinsic(e, "llvm.x86.avx512bf16.cvtne2ps2bf16.512", NULL, 0,
-                            argument, 2);
+  ref both = x86_round_rows(b, first, second);
   for (int i = 0; i < 2 * width; i++) lane[i] = i % 2 * width + i / 2;
   return emit_shuffle(e, both, both, lane, 2 * width);
 }
@@ -65,4 +69,5 @@ const arch host_arch = {
     .nearest_words = x86_nearest_words,
     .dot_pairs = x86_dot_pairs,
     .round_pairs = x86_round_pairs,
+    .round_rows = x86_round_rows,
 };

@@ -1,0 +1,93 @@
+/* gradient.h - the gradients of a call: one run, its worker, its passes. */
+#ifndef DIL_RUNTIME_CPU_GRADIENT_H
+#define DIL_RUNTIME_CPU_GRADIENT_H
+
+#include "query_tile.h"
+
+/* Where a gradient goes: the caller's tensor, or f32 sums of several passes,
+ * which are added to. data NULL: it is not wanted. */
+typedef struct gradient_target {
+  dil_tensor to;
+  bool add;
+} gradient_target;
+
+/* One run backward: the run forward, and the facts that follow from it. */
+typedef struct gradient_run {
+  run *run;
+  const dil_backward_call *call;
+  const dil_code *code;     /* the gradients' own functions */
+  dil_tensor lse;           /* the call's, or the one made again */
+  gradient_target dq, dk, dv;
+  bool own_lse;             /* each branch has a softmax of its own */
+  bool detached;            /* a delta for each branch: `gradient detached` */
+  /* Sums of the inputs' gradients: `copies` of them, each as long as all inputs
+   * with a wanted gradient; at[x] is the first of input x, -1: not wanted. */
+  double *sums;
+  int32_t copies;
+  int64_t sums_length, at[DIL_INPUT_MAX];
+} gradient_run;
+
+/* ---- backward.c ---------------------------------------------------------- */
+
+/* Checks the call and the run's own; then its scratch bytes; then the gradients,
+ * with that much memory. The run has its code by then. */
+dil_status gradient_run_check(run *r, const dil_backward_call *call);
+int64_t gradient_run_bytes(run *r, const dil_backward_call *call);
+dil_status gradient_run_all(run *r, const dil_backward_call *call,
+                            char *memory);
+
+/* ---- gradient_tile.c ----------------------------------------------------- */
+
+/* What backward has of a query tile beside its query_tile. */
+typedef struct gradient_rows {
+  void *q, *d;         /* rows of q and dO as dk and dv take them */
+  void *dot;           /* dO, transposed as qt */
+  float *dq;           /* f32 [D][L] */
+  float *lse, *delta;  /* f32 [L]; lse in units of log2 */
+  bool finite;         /* no NaN or Inf among q and dO */
+} gradient_rows;
+
+/* Buffers of one worker. The first member makes it a tile_worker. */
+typedef struct gradient_worker {
+  tile_worker tile;
+  const gradient_run *of;
+  gradient_rows rows[TILE_GROUP];
+  /* the packed range of keys */
+  char *k_keys, *k_values, *v_keys, *v_values; /* two of each are one in f32 */
+  bool range_finite;     /* no NaN or Inf among its keys and values */
+  row_view k, v;         /* of the block's batch row and K/V head */
+  /* Only ranges that begin at a row from..to-1 of the block are visited. */
+  int64_t from, to;
+  bool wants_dq, wants_keys; /* dQ; dK, dV and the inputs */
+  float *dk, *dv;        /* f32 sums of the block, a packed row each */
+  double *sums[DIL_INPUT_MAX]; /* of the inputs; NULL: not wanted */
+  float *dp, *raw, *slope, *plain, *ones;
+  void *p, *ds, *pairs;
+} gradient_worker;
+
+int64_t gradient_worker_bytes(const gradient_run *g, const dil_pass *pass);
+void gradient_worker_init(gradient_worker *wk, const gradient_run *g,
+                          const dil_pass *pass, char *memory);
+/* Adds what rows n0..n1-1 (at most TILE_GROUP * lanes) of class c of the held
+ * cell give to the sums of the keys, and writes their dQ. */
+void gradient_tile_run(gradient_worker *wk, segment_cell held, int32_t c,
+                       int64_t n0, int64_t n1, int64_t b);
+
+/* ---- gradient_visit.c ---------------------------------------------------- */
+
+/* Packs a range of keys. */
+bool gradient_enter(tile_worker *wk, const packed_range *keys);
+/* One tile of keys, as key_visit_forward. */
+void gradient_visit(tile_worker *wk, const packed_range *keys,
+                    uint64_t predicates, int32_t chain, int32_t copies);
+
+/* ---- gradient_pass.c ----------------------------------------------------- */
+
+/* Scratch bytes of a pass, and the pass. */
+int64_t gradient_pass_bytes(const gradient_run *g, const dil_pass *pass);
+dil_status gradient_pass_run(gradient_run *g, const dil_pass *pass);
+/* How often a pass adds to the rows of a K/V head: 1, or the query heads of it
+ * where they select different rows. */
+int32_t gradient_pass_turns(const run *r, const dil_pass *pass);
+
+#endif

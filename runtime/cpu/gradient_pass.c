@@ -1,0 +1,320 @@
+/* gradient_pass.c - a pass backward: blocks of keys with their sums.
+ *
+ * In: a pass of a run. Out: dQ, dK and dV of its branches, written or added, and
+ * the sums of the inputs. Query tiles are held and keys streamed, as forward;
+ * each visit also adds to the sums of its keys, f32 rows in the packed order of
+ * the block, which stay in the second-level cache.
+ *
+ * One worker owns a block and computes all five products of its pairs. Where
+ * there are fewer blocks than threads, a block's ranges of keys are shared out
+ * instead, and dQ is a second walk of its own (seven products). Each sum is made
+ * in the order of the queries, and of the keys, in both cases: the bits do not
+ * depend on the number of threads. */
+#include "gradient.h"
+#include "tile_block.h"
+#include "runtime/base/arithmetic.h"
+#include "runtime/observe/trace.h"
+#include "runtime/rowset/walk.h"
+#include <stdio.h>
+#include <string.h>
+
+typedef struct gradient_pass {
+  const gradient_run *of;
+  tile_blocks blocks;
+  int32_t turn, turns;   /* heads of a K/V head that go one after the other */
+  int64_t count;         /* blocks of a turn */
+  bool split;            /* ranges of keys are shared out, and then dQ */
+  int64_t shares;        /* of a block */
+  int64_t share_rows;    /* packed rows of a share */
+  int64_t sum_rows;      /* packed rows that a block has sums for */
+  int64_t lists;         /* blocks go to this many workers in turn */
+  char *workers, *sums;
+  int64_t worker_bytes;
+} gradient_pass;
+
+int32_t gradient_pass_turns(const run *r, const dil_pass *pass) {
+  tile_blocks blocks = tile_blocks_plan(r, pass);
+  return blocks.shared ? 1 : r->table->heads / r->table->kv_heads;
+}
+
+/* ---- shape of the work and memory ---------------------------------------- */
+
+static gradient_pass gradient_pass_plan(const gradient_run *g,
+                                        const dil_pass *pass) {
+  enum { SHARE_LEAST = 512 };
+  const run *r = g->run;
+  int64_t threads = dil_threads_count(r->threads);
+  gradient_pass ps = {.of = g, .blocks = tile_blocks_plan(r, pass)};
+  ps.turns = ps.blocks.shared ? 1 : r->table->heads / r->table->kv_heads;
+  ps.count = ps.blocks.blocks / (ps.blocks.shared ? 1 : ps.turns);
+  ps.sum_rows = ps.blocks.packed_rows;
+  ps.split = ps.count < threads && g->sums_length == 0;
+  ps.lists = g->sums_length ? minimum(g->copies, ps.count) : ps.count;
+  ps.shares = ps.split ? maximum(ps.sum_rows / SHARE_LEAST, 1) : 1;
+  ps.shares = minimum(ps.shares, 4 * threads);
+  ps.share_rows = (ps.sum_rows + ps.shares - 1) / ps.shares;
+  ps.worker_bytes = round_up((int64_t)sizeof(gradient_worker), 64) +
+                    round_up(gradient_worker_bytes(g, pass), 64);
+  return ps;
+}
+
+static int64_t sum_width(const gradient_pass *ps) {
+  const dil_table *table = ps->of->run->table;
+  return dil_code_outer(table->head_dim) + dil_code_outer(table->value_dim);
+}
+
+/* Bytes of one block's sums, and how many blocks have some at once. */
+static int64_t block_bytes(const gradient_pass *ps) {
+  return round_up(ps->sum_rows * sum_width(ps) * (int64_t)sizeof(float), 64);
+}
+
+static int64_t blocks_at_once(const gradient_pass *ps) {
+  return ps->split ? ps->count : dil_threads_count(ps->of->run->threads);
+}
+
+int64_t gradient_pass_bytes(const gradient_run *g, const dil_pass *pass) {
+  gradient_pass ps = gradient_pass_plan(g, pass);
+  return dil_threads_count(g->run->threads) * ps.worker_bytes +
+         blocks_at_once(&ps) * block_bytes(&ps);
+}
+
+static gradient_worker *worker_of(const gradient_pass *ps, int32_t worker) {
+  return (gradient_worker *)(ps->workers + worker * ps->worker_bytes);
+}
+
+/* ---- one block ----------------------------------------------------------- */
+
+/* Block `index` of the turn. */
+static tile_block find_block(const gradient_pass *ps, int64_t index) {
+  if (ps->turns == 1) return tile_block_find(&ps->blocks, index);
+  int64_t unit = index / ps->blocks.blocks_a_unit;
+  int64_t at = index % ps->blocks.blocks_a_unit;
+  return tile_block_find(&ps->blocks, (unit * ps->turns + ps->turn) *
+                                              ps->blocks.blocks_a_unit +
+                                          at);
+}
+
+/* The worker's keys are those of the block, and its sums stand at `sums`. */
+static void open_block(const gradient_pass *ps, gradient_worker *wk,
+                       const tile_block *bk, char *sums) {
+  const run *r = ps->of->run;
+  const dil_table *table = r->table;
+  int32_t kv = bk->head / (table->heads / table->kv_heads);
+  dil_progression keys = run_key_progression(r, bk->b);
+  wk->k = run_row_view(&r->call->k, bk->b, kv, keys);
+  wk->v = run_row_view(&r->call->v, bk->b, kv, keys);
+  wk->tile.low = bk->low;
+  wk->tile.high = bk->high;
+  wk->dk = (float *)sums;
+  wk->dv = wk->dk + ps->sum_rows * dil_code_outer(table->head_dim);
+}
+
+static void run_cell(gradient_worker *wk, segment_cell c, int64_t b) {
+  tile_worker *tile = &wk->tile;
+  int64_t most = TILE_GROUP * tile->code->lanes;
+  walk_classes(&tile->walk, c, &tile->held);
+  for (int32_t i = 0; i < tile->held.count; i++) {
+    int64_t n = class_table_rows(&tile->held, i, c.high - c.low);
+    if (!tile->held.branches[i]) continue;
+    for (int64_t at = 0; at < n; at += most)
+      gradient_tile_run(wk, c, i, at, minimum(at + most, n), b);
+  }
+}
+
+static void run_strip(const gradient_pass *ps, gradient_worker *wk,
+                      const tile_block *bk, int32_t head, int64_t strip) {
+  tile_worker *tile = &wk->tile;
+  const run *r = ps->of->run;
+  int64_t from, to;
+  tile->walk = tile_blocks_walk(&ps->blocks, head);
+  if (!tile->walk.served || bk->first >= bk->last) return;
+  dil_progression progression = run_queries(r, bk->b);
+  class_table_reset(&tile->held, &progression);
+  progression = run_key_progression(r, bk->b);
+  class_table_reset(&tile->streamed, &progression);
+  run_env_init(r, bk->b, head, &tile->env);
+  tile_block_strip(&ps->blocks, bk, &tile->walk, strip, &from, &to);
+  while (from < to) {
+    segment_cell c = walk_cell(&tile->walk, from, to);
+    run_cell(wk, c, bk->b);
+    from = c.high;
+  }
+}
+
+static void run_block(const gradient_pass *ps, gradient_worker *wk,
+                      const tile_block *bk) {
+  for (int32_t h = 0; h < bk->heads; h++)
+    for (int64_t strip = 0; strip < ps->blocks.strips; strip++)
+      run_strip(ps, wk, bk, bk->head + h, strip);
+}
+
+/* ---- dK and dV out ------------------------------------------------------- */
+
+/* A row of sums, scaled, to its place. */
+static void store_row(const gradient_target *target, float *sum, float factor,
+                      char *to) {
+  int64_t width = target->to.shape[3];
+  for (int64_t d = 0; d < width; d++) sum[d] *= factor;
+  if (!target->add) {
+    row_from_f32(sum, target->to.dtype, (int32_t)width, to);
+    return;
+  }
+  for (int64_t d = 0; d < width; d++) ((float *)to)[d] += sum[d];
+}
+
+/* Rows of class c of a cell, the first of which has packed row `base`. */
+static void store_class(const gradient_pass *ps, gradient_worker *wk,
+                        const tile_block *bk, segment_cell cell, int32_t c,
+                        int64_t base) {
+  const run *r = ps->of->run;
+  const dil_table *table = r->table;
+  const gradient_target *target[2] = {&ps->of->dk, &ps->of->dv};
+  float *sums[2] = {wk->dk, wk->dv};
+  float factor[2] = {r->scale * r->weight, r->weight};
+  int32_t kv = bk->head / (table->heads / table->kv_heads);
+  dil_progression keys = run_key_progression(r, bk->b);
+  int64_t n = class_table_rows(&wk->tile.streamed, c, cell.high - cell.low);
+  for (int which = 0; which < 2; which++) {
+    if (!target[which]->to.data) continue;
+    row_view out = run_row_view(&target[which]->to, bk->b, kv, keys);
+    int64_t row = dil_code_outer(out.width);
+    for (int64_t i = 0; i < n; i++) {
+      int64_t t = cell.low + class_table_row(&wk->tile.streamed, c, i);
+      int64_t at = base + i;
+      if (at < wk->from || at >= wk->to) continue;
+      store_row(target[which], sums[which] + at * row, factor[which],
+                (char *)row_view_at(&out, t));
+    }
+  }
+}
+
+/* Writes the rows from..to-1 of the block's sums. */
+static void store_block(const gradient_pass *ps, gradient_worker *wk,
+                        const tile_block *bk) {
+  walk w = tile_blocks_walk(&ps->blocks, bk->head);
+  dil_progression keys = run_key_progression(ps->of->run, bk->b);
+  int64_t base = 0;
+  if (!w.served) return;
+  class_table_reset(&wk->tile.streamed, &keys);
+  for (int64_t at = bk->low; at < bk->high;) {
+    segment_cell c = walk_cell(&w, at, bk->high);
+    walk_classes(&w, c, &wk->tile.streamed);
+    for (int32_t i = 0; i < wk->tile.streamed.count; i++) {
+      if (!wk->tile.streamed.branches[i]) continue;
+      store_class(ps, wk, bk, c, i, base);
+      base += round_up(
+          class_table_rows(&wk->tile.streamed, i, c.high - c.low), w.round);
+    }
+    at = c.high;
+  }
+}
+
+/* ---- work: a worker owns a block ----------------------------------------- */
+
+static void bind_sums(const gradient_pass *ps, gradient_worker *wk,
+                      int64_t list) {
+  const gradient_run *g = ps->of;
+  for (int32_t x = 0; x < g->run->table->input_count; x++)
+    wk->sums[x] = g->sums_length && g->at[x] >= 0
+                      ? g->sums + list * g->sums_length + g->at[x]
+                      : NULL;
+}
+
+static void block_list(void *context, int64_t list, int32_t worker) {
+  const gradient_pass *ps = context;
+  gradient_worker *wk = worker_of(ps, worker);
+  int64_t begin = trace_begin();
+  wk->wants_dq = ps->of->dq.to.data != NULL;
+  wk->wants_keys = true;
+  wk->from = 0;
+  wk->to = INT64_MAX;
+  bind_sums(ps, wk, list);
+  for (int64_t index = list; index < ps->count; index += ps->lists) {
+    tile_block bk = find_block(ps, index);
+    char *sums = ps->sums + worker * block_bytes(ps);
+    memset(sums, 0, (size_t)block_bytes(ps));
+    open_block(ps, wk, &bk, sums);
+    run_block(ps, wk, &bk);
+    store_block(ps, wk, &bk);
+  }
+  trace_end(begin, "work", "gradients", NULL, list);
+}
+
+/* ---- work: ranges of keys, and then rows of queries ---------------------- */
+
+static void key_share(void *context, int64_t item, int32_t worker) {
+  const gradient_pass *ps = context;
+  gradient_worker *wk = worker_of(ps, worker);
+  int64_t index = item / ps->shares, begin = trace_begin();
+  tile_block bk = find_block(ps, index);
+  wk->wants_dq = false;
+  wk->wants_keys = true;
+  wk->from = item % ps->shares * ps->share_rows;
+  wk->to = wk->from + ps->share_rows;
+  open_block(ps, wk, &bk, ps->sums + index * block_bytes(ps));
+  run_block(ps, wk, &bk);
+  trace_end(begin, "work", "gradients of keys", NULL, item);
+}
+
+static void key_share_store(void *context, int64_t item, int32_t worker) {
+  const gradient_pass *ps = context;
+  gradient_worker *wk = worker_of(ps, worker);
+  int64_t index = item / ps->shares;
+  tile_block bk = find_block(ps, index);
+  wk->from = item % ps->shares * ps->share_rows;
+  wk->to = wk->from + ps->share_rows;
+  open_block(ps, wk, &bk, ps->sums + index * block_bytes(ps));
+  store_block(ps, wk, &bk);
+}
+
+static void query_strip(void *context, int64_t item, int32_t worker) {
+  const gradient_pass *ps = context;
+  gradient_worker *wk = worker_of(ps, worker);
+  int64_t begin = trace_begin(), strip = item % ps->blocks.strips;
+  int64_t rest = item / ps->blocks.strips;
+  int64_t heads = ps->of->run->table->heads / ps->of->run->table->kv_heads;
+  heads /= ps->turns;
+  tile_block bk = find_block(ps, rest / heads);
+  wk->wants_dq = true;
+  wk->wants_keys = false;
+  wk->from = 0;
+  wk->to = INT64_MAX;
+  open_block(ps, wk, &bk, ps->sums);
+  run_strip(ps, wk, &bk, bk.head + (int32_t)(rest % heads), strip);
+  trace_end(begin, "work", "gradients of queries", NULL, item);
+}
+
+static dil_status run_split(gradient_pass *ps) {
+  const gradient_run *g = ps->of;
+  int64_t heads = g->run->table->heads / g->run->table->kv_heads / ps->turns;
+  dil_status status = DIL_OK;
+  if (g->dk.to.data || g->dv.to.data) {
+    memset(ps->sums, 0, (size_t)(ps->count * block_bytes(ps)));
+    status = dil_threads_run(g->run->threads, ps->count * ps->shares, key_share,
+                             ps);
+    if (!status)
+      status = dil_threads_run(g->run->threads, ps->count * ps->shares,
+                               key_share_store, ps);
+  }
+  if (status || !g->dq.to.data) return status;
+  return dil_threads_run(g->run->threads,
+                         ps->count * heads * ps->blocks.strips, query_strip,
+                         ps);
+}
+
+dil_status gradient_pass_run(gradient_run *g, const dil_pass *pass) {
+  gradient_pass ps = gradient_pass_plan(g, pass);
+  int64_t threads = dil_threads_count(g->run->threads);
+  dil_status status = DIL_OK;
+  ps.workers = g->run->scratch;
+  ps.sums = ps.workers + threads * ps.worker_bytes;
+  for (int32_t i = 0; i < threads; i++)
+    gradient_worker_init(worker_of(&ps, i), g, pass,
+                         (char *)worker_of(&ps, i) +
+                             round_up((int64_t)sizeof(gradient_worker), 64));
+  for (ps.turn = 0; ps.turn < ps.turns && !status; ps.turn++)
+    status = ps.split ? run_split(&ps)
+                      : dil_threads_run(g->run->threads, ps.lists, block_list,
+                                        &ps);
+  return status;
+}

@@ -1,0 +1,291 @@
+/* gradient_tile.c - query rows backward: loaded, taken over their keys, and
+ * their dQ written.
+ *
+ * In: rows of one class of a cell, dO, o and lse. delta is dO . o - dlse. A
+ * branch with a softmax of its own (`mean`, `sum`) has an lse and an o of its
+ * own: the tile first runs forward to make them. Under `gradient detached` the
+ * lse is the joint one, and each branch has a delta of its own. */
+#include "gradient.h"
+#include "runtime/arch.h"
+#include "runtime/base/arithmetic.h"
+#include "runtime/rowset/walk.h"
+#include <math.h>
+#include <string.h>
+
+/* ---- memory -------------------------------------------------------------- */
+
+static int64_t outer_bytes(const dil_code *code, int64_t width) {
+  return code->lanes / code->pack * dil_code_outer(width) * DIL_CODE_CELL;
+}
+
+static void cut_rows(cutter *c, const gradient_run *g, gradient_rows *rows) {
+  const dil_table *table = g->run->table;
+  const dil_code *code = g->run->code[DIL_TILES];
+  int64_t row = code->lanes * (int64_t)sizeof(float);
+  rows->q = cutter_cut(c, outer_bytes(code, table->head_dim));
+  rows->d = cutter_cut(c, outer_bytes(code, table->value_dim));
+  rows->dot = cutter_cut(c, round_up(table->value_dim, 2) * row);
+  rows->dq = cutter_cut(c, table->head_dim * row);
+  rows->lse = cutter_cut(c, row);
+  rows->delta = cutter_cut(c, row);
+}
+
+/* Rows of a range, and the block of keys that kernels read past its end. */
+static int64_t range_rows(const gradient_run *g) {
+  const dil_table *table = g->run->table;
+  const dil_code *code = g->run->code[DIL_TILES];
+  int64_t bytes = pack_key_bytes(table->head_dim, code->pack) +
+                  pack_value_bytes(table->value_dim, code->pack) +
+                  (dil_code_outer(table->head_dim) +
+                   dil_code_outer(table->value_dim)) * DIL_CODE_CELL;
+  return maximum(2 * RANGE_BYTES / bytes, code->tile_keys);
+}
+
+static void cut_range(cutter *c, gradient_worker *wk, const gradient_run *g) {
+  const dil_table *table = g->run->table;
+  const dil_code *code = g->run->code[DIL_TILES];
+  int64_t n = range_rows(g) + code->key_block + 2;
+  bool pairs = code->pack == DIL_PACK_BF16_PAIRS;
+  wk->k_values = cutter_cut(c, n * pack_key_bytes(table->head_dim, code->pack));
+  wk->v_values =
+      cutter_cut(c, n * pack_key_bytes(table->value_dim, code->pack));
+  wk->k_keys = wk->k_values;
+  wk->v_keys = wk->v_values;
+  if (!pairs) return;
+  wk->k_keys = cutter_cut(c, n * pack_key_bytes(table->head_dim, code->pack));
+  wk->v_keys = cutter_cut(c, n * pack_key_bytes(table->value_dim, code->pack));
+}
+
+static int64_t cut_worker(gradient_worker *wk, const gradient_run *g,
+                          char *memory) {
+  const dil_code *code = g->run->code[DIL_TILES];
+  cutter c = {memory, 0};
+  int64_t row = code->lanes * (int64_t)sizeof(float);
+  int64_t tile = (code->tile_keys + code->key_block) * row;
+  bool pairs = code->pack == DIL_PACK_BF16_PAIRS;
+  for (int32_t i = 0; i < TILE_GROUP; i++) cut_rows(&c, g, &wk->rows[i]);
+  cut_range(&c, wk, g);
+  wk->dp = cutter_cut(&c, tile);
+  wk->raw = g->sums_length ? cutter_cut(&c, tile) : NULL;
+  wk->plain = g->sums_length ? cutter_cut(&c, tile) : NULL;
+  wk->slope = g->run->table->scored ? cutter_cut(&c, tile) : NULL;
+  wk->ones = cutter_cut(&c, row);
+  wk->p = pairs ? cutter_cut(&c, tile / 2) : wk->tile.s;
+  wk->ds = pairs ? cutter_cut(&c, tile / 2) : wk->dp;
+  wk->pairs = pairs ? cutter_cut(&c, tile / 2 + row) : wk->dp;
+  return c.used;
+}
+
+int64_t gradient_worker_bytes(const gradient_run *g, const dil_pass *pass) {
+  gradient_worker unused = {.of = NULL};
+  return round_up(tile_worker_bytes(g->run, pass), 64) +
+         cut_worker(&unused, g, NULL);
+}
+
+void gradient_worker_init(gradient_worker *wk, const gradient_run *g,
+                          const dil_pass *pass, char *memory) {
+  *wk = (gradient_worker){.of = g};
+  tile_worker_init(&wk->tile, g->run, pass, memory);
+  cut_worker(wk, g, memory + round_up(tile_worker_bytes(g->run, pass), 64));
+  wk->tile.range_rows = range_rows(g);
+  wk->tile.enter = gradient_enter;
+  wk->tile.k = wk->k_keys;
+  wk->tile.v = wk->v_values;
+  wk->tile.finish = FINISH_WRITE;
+  for (int32_t lane = 0; lane < wk->tile.code->lanes; lane++) wk->ones[lane] = 1;
+}
+
+/* ---- loading ------------------------------------------------------------- */
+
+/* Rows as dk and dv take them, zeros behind each; true: all are finite. */
+static bool pack_outer(const gradient_worker *wk, const row_view *from,
+                       const int32_t *t, void *out) {
+  const dil_code *code = wk->tile.code;
+  int64_t row = dil_code_outer(from->width) * DIL_CODE_CELL;
+  bool finite = true;
+  memset(out, 0, (size_t)outer_bytes(code, from->width));
+  for (int32_t lane = 0; lane < code->lanes; lane += code->pack) {
+    char *to = (char *)out + lane / code->pack * row;
+    const char *first = row_view_at(from, t[lane]);
+    if (code->pack == DIL_PACK_BF16_PAIRS) {
+      const char *second = row_view_at(from, t[lane + 1]);
+      finite &= dil_host_arch.interleave((const uint16_t *)first,
+                                         (const uint16_t *)second, from->width,
+                                         (uint16_t *)to);
+      continue;
+    }
+    row_to_f32(first, from->dtype, from->width, (float *)to);
+    finite &= dil_host_arch.is_finite((const float *)to, from->width);
+  }
+  return finite;
+}
+
+static void load_rows(gradient_worker *wk, int32_t i, int64_t b) {
+  const run *r = wk->tile.run;
+  int32_t head = wk->tile.walk.head;
+  const query_tile *q = &wk->tile.group[i];
+  gradient_rows *rows = &wk->rows[i];
+  dil_progression asked = run_queries(r, b);
+  row_view queries = run_row_view(&r->call->q, b, head, asked);
+  row_view output = run_row_view(&wk->of->call->output, b, head, asked);
+  pack_queries(&output, q->t, wk->tile.code->lanes, wk->tile.code->pack,
+               rows->dot, wk->tile.spare);
+  bool finite = pack_outer(wk, &queries, q->t, rows->q);
+  rows->finite = pack_outer(wk, &output, q->t, rows->d) && finite;
+  memset(rows->dq, 0, (size_t)(r->table->head_dim * wk->tile.code->lanes) *
+                          sizeof(float));
+}
+
+static float element_at(const dil_tensor *x, int64_t b, int64_t h, int64_t n) {
+  return ((const float *)x->data)[b * x->stride[0] + h * x->stride[1] +
+                                  n * x->stride[2]];
+}
+
+static float lse_gradient(const gradient_worker *wk, int64_t b, int64_t n) {
+  const dil_tensor *x = &wk->of->call->lse;
+  return x->data ? element_at(x, b, wk->tile.walk.head, n) : 0;
+}
+
+/* lse in units of log2; +inf for a row without keys, whose pairs weigh 0. */
+static float lse_power(float lse) {
+  return lse == -INFINITY ? INFINITY : lse * DIL_LOG2_E;
+}
+
+static double dot_rows(const float *a, const float *b, int32_t width) {
+  double sum = 0;
+  for (int32_t d = 0; d < width; d++) sum += (double)a[d] * b[d];
+  return sum;
+}
+
+/* A lane without a row has no weight. */
+static void close_lanes(const gradient_worker *wk, gradient_rows *rows,
+                        int64_t count) {
+  for (int64_t lane = count; lane < wk->tile.code->lanes; lane++) {
+    rows->lse[lane] = INFINITY;
+    rows->delta[lane] = 0;
+  }
+}
+
+/* lse and delta of the joint softmax, from the saved lse and o. */
+static void load_joint(gradient_worker *wk, int32_t i, int64_t count,
+                       int64_t b) {
+  const run *r = wk->tile.run;
+  int32_t head = wk->tile.walk.head, width = r->table->value_dim;
+  gradient_rows *rows = &wk->rows[i];
+  row_view saved = run_row_view(&r->call->o, b, head, run_queries(r, b));
+  row_view given =
+      run_row_view(&wk->of->call->output, b, head, run_queries(r, b));
+  float *o = wk->tile.spare, *d = o + width;
+  for (int32_t lane = 0; lane < count; lane++) {
+    int64_t t = wk->tile.group[i].t[lane], n = run_row(r, b, t);
+    row_to_f32(row_view_at(&saved, t), saved.dtype, width, o);
+    row_to_f32(row_view_at(&given, t), given.dtype, width, d);
+    rows->lse[lane] = lse_power(element_at(&wk->of->lse, b, head, n));
+    rows->delta[lane] =
+        (float)(dot_rows(o, d, width) - lse_gradient(wk, b, n));
+  }
+  close_lanes(wk, rows, count);
+}
+
+/* ---- a softmax of a branch ----------------------------------------------- */
+
+/* The delta of the o that the visits forward have just summed in the tile, and
+ * its lse unless the joint one holds. */
+static void load_branch(gradient_worker *wk, int32_t i, int64_t count,
+                        int64_t b) {
+  const run *r = wk->tile.run;
+  int32_t lanes = wk->tile.code->lanes, width = r->table->value_dim;
+  const query_tile *q = &wk->tile.group[i];
+  gradient_rows *rows = &wk->rows[i];
+  row_view given = run_row_view(&wk->of->call->output, b, wk->tile.walk.head,
+                                run_queries(r, b));
+  float *d = wk->tile.spare;
+  for (int32_t lane = 0; lane < count; lane++) {
+    double sum = 0;
+    row_to_f32(row_view_at(&given, q->t[lane]), given.dtype, width, d);
+    for (int32_t at = 0; at < width; at++)
+      sum += (double)d[at] * q->o[at * lanes + lane];
+    bool none = q->l[lane] == 0;
+    if (!none) sum /= q->l[lane];
+    int64_t n = run_row(r, b, q->t[lane]);
+    rows->delta[lane] = (float)(sum - lse_gradient(wk, b, n) / r->weight);
+    if (wk->of->own_lse)
+      rows->lse[lane] = none ? INFINITY : q->m[lane] + log2f(q->l[lane]);
+  }
+  close_lanes(wk, rows, count);
+}
+
+static void clear_state(const gradient_worker *wk) {
+  int32_t lanes = wk->tile.code->lanes;
+  for (int32_t i = 0; i < wk->tile.group_count; i++) {
+    const query_tile *q = &wk->tile.group[i];
+    memset(q->o, 0, (size_t)(wk->tile.run->table->value_dim * lanes) *
+                        sizeof(float));
+    memset(q->l, 0, (size_t)lanes * sizeof(float));
+    for (int32_t lane = 0; lane < lanes; lane++) q->m[lane] = -INFINITY;
+  }
+}
+
+/* Rows of tile i among those of the group. */
+static int64_t rows_in_tile(const gradient_worker *wk, int32_t i,
+                            int64_t all) {
+  int64_t lanes = wk->tile.code->lanes;
+  return minimum(all - i * lanes, lanes);
+}
+
+/* `branches` forward over all keys of the block, and then their pairs. */
+static void run_branches(gradient_worker *wk, segment_cell held,
+                         uint64_t branches, int64_t rows_count, int64_t b) {
+  int64_t from = wk->from, to = wk->to;
+  clear_state(wk);
+  wk->from = 0;
+  wk->to = INT64_MAX;
+  wk->tile.visit = key_visit_forward;
+  query_tile_visit(&wk->tile, held, branches);
+  for (int32_t i = 0; i < wk->tile.group_count; i++)
+    load_branch(wk, i, rows_in_tile(wk, i, rows_count), b);
+  wk->from = from;
+  wk->to = to;
+  wk->tile.visit = gradient_visit;
+  query_tile_visit(&wk->tile, held, branches);
+}
+
+/* ---- dQ ------------------------------------------------------------------ */
+
+static void store_dq(gradient_worker *wk, int32_t i, int64_t count, int64_t b) {
+  const run *r = wk->tile.run;
+  const dil_tensor *to = &wk->of->dq.to;
+  char *out[DIL_LANES_MAX] = {0};
+  float factor = wk->tile.env.env.scale * r->weight;
+  row_view rows =
+      run_row_view(to, b, wk->tile.walk.head, run_queries(r, b));
+  for (int32_t lane = 0; lane < wk->tile.code->lanes; lane++) {
+    wk->tile.mx[lane] = factor;
+    if (lane < count)
+      out[lane] = (char *)row_view_at(&rows, wk->tile.group[i].t[lane]);
+  }
+  unpack_rows(wk->rows[i].dq, r->table->head_dim, wk->tile.code->lanes,
+              wk->tile.mx, out, to->dtype, wk->of->dq.add, wk->tile.spare);
+}
+
+void gradient_tile_run(gradient_worker *wk, segment_cell held, int32_t c,
+                       int64_t n0, int64_t n1, int64_t b) {
+  uint64_t branches = wk->tile.held.branches[c];
+  query_tile_begin(&wk->tile, held, c, n0, n1, b);
+  for (int32_t i = 0; i < wk->tile.group_count; i++) {
+    load_rows(wk, i, b);
+    if (!wk->of->own_lse)
+      load_joint(wk, i, rows_in_tile(wk, i, n1 - n0), b);
+  }
+  wk->tile.visit = gradient_visit;
+  if (wk->of->own_lse)
+    run_branches(wk, held, branches, n1 - n0, b);
+  else if (wk->of->detached)
+    for (uint64_t rest = branches; rest; rest &= rest - 1)
+      run_branches(wk, held, rest & -rest, n1 - n0, b);
+  else
+    query_tile_visit(&wk->tile, held, branches);
+  if (!wk->wants_dq) return;
+  for (int32_t i = 0; i < wk->tile.group_count; i++)
+    store_dq(wk, i, rows_in_tile(wk, i, n1 - n0), b);
+}

@@ -1,0 +1,174 @@
+/* gradient_visit.c - one tile of keys backward: the generated kernels.
+ *
+ * In: a range of keys, a query tile with its lse and deltas. Out: the sums of
+ * dK, dV and dQ and of the inputs' gradients, advanced by the tile's pairs. The
+ * scores come from the kernels of the forward pass and have the same bits. */
+#include "gradient.h"
+#include "runtime/base/arithmetic.h"
+#include <math.h>
+#include <string.h>
+
+/* ---- ranges -------------------------------------------------------------- */
+
+/* Packs a tensor's rows of the range in both layouts, from the first place of
+ * each; true: all are finite. */
+static bool pack_both(const row_view *rows, const tile_worker *tile,
+                      const packed_range *of, char *keys, char *values) {
+  const class_table *s = &tile->streamed;
+  dil_pack pack = tile->code->pack;
+  /* Row n of a class goes to the n-th place. */
+  keys -= of->n0 * pack_key_bytes(rows->width, pack);
+  values -= of->n0 * pack_value_bytes(rows->width, pack);
+  if (pack == DIL_PACK_BF16_PAIRS)
+    pack_keys(rows, s, of->c, of->cell.low, of->n0, of->n1, pack, keys);
+  return pack_values(rows, s, of->c, of->cell.low, of->n0, of->n1, pack,
+                     values);
+}
+
+bool gradient_enter(tile_worker *tile, const packed_range *keys) {
+  gradient_worker *wk = (gradient_worker *)tile;
+  int64_t first = keys->base + keys->n0;
+  if (first < wk->from || first >= wk->to) return false;
+  tile->packed_first = first;
+  bool k = pack_both(&wk->k, tile, keys, wk->k_keys, wk->k_values);
+  tile->finite = pack_both(&wk->v, tile, keys, wk->v_keys, wk->v_values);
+  wk->range_finite = k && tile->finite;
+  return true;
+}
+
+/* ---- operands that are not finite ---------------------------------------- */
+
+/* Element of a matrix of weights, rows of lanes. */
+static float lane_weight(const gradient_worker *wk, const void *rows, int64_t n,
+                         int32_t lane) {
+  int64_t at = n * wk->tile.code->lanes + lane;
+  if (wk->tile.code->pack == DIL_PACK_F32) return ((const float *)rows)[at];
+  return dil_bf16_to_f32(((const uint16_t *)rows)[at]);
+}
+
+/* Element d of a lane's row of q or dO. */
+static float lane_element(const gradient_worker *wk, const void *rows,
+                          int64_t width, int32_t lane, int64_t d) {
+  int64_t row = dil_code_outer(width);
+  if (wk->tile.code->pack == DIL_PACK_F32)
+    return ((const float *)rows)[lane * row + d];
+  return dil_bf16_to_f32(
+      ((const uint16_t *)rows)[(lane / 2 * row + d) * 2 + lane % 2]);
+}
+
+static float key_element(const gradient_worker *wk, const char *k, int64_t n,
+                         int64_t d) {
+  int64_t width = wk->tile.run->table->head_dim;
+  if (wk->tile.code->pack == DIL_PACK_F32)
+    return ((const float *)k)[n * width + d];
+  return dil_bf16_to_f32(((const uint16_t *)k)[(n / 2 * width + d) * 2 + n % 2]);
+}
+
+/* sums[n][d] += weight * row[lane][d] over the pairs of some weight. */
+static void add_rows_by_pair(const gradient_worker *wk, const void *weights,
+                             const void *rows, int64_t width, int64_t n,
+                             float *sums) {
+  for (int64_t i = 0; i < n; i++)
+    for (int32_t lane = 0; lane < wk->tile.code->lanes; lane++) {
+      float weight = lane_weight(wk, weights, i, lane);
+      if (weight == 0) continue;
+      for (int64_t d = 0; d < width; d++)
+        sums[i * dil_code_outer(width) + d] +=
+            weight * lane_element(wk, rows, width, lane, d);
+    }
+}
+
+static void add_keys_by_pair(const gradient_worker *wk, const char *k,
+                             int64_t n, float *dq) {
+  int32_t lanes = wk->tile.code->lanes;
+  for (int64_t i = 0; i < n; i++)
+    for (int32_t lane = 0; lane < lanes; lane++) {
+      float weight = lane_weight(wk, wk->ds, i, lane);
+      if (weight == 0) continue;
+      for (int64_t d = 0; d < wk->tile.run->table->head_dim; d++)
+        dq[d * lanes + lane] += weight * key_element(wk, k, i, d);
+    }
+}
+
+/* ---- one visit ----------------------------------------------------------- */
+
+static const gradient_rows *rows_of_tile(const gradient_worker *wk) {
+  return &wk->rows[wk->tile.q - wk->tile.group];
+}
+
+/* The products. A pair of weight 0 adds 0, whatever its operands are: where
+ * one of them is not finite, the pairs are added one by one. */
+static void add_products(gradient_worker *wk, int64_t at, int64_t n) {
+  const dil_code *code = wk->of->code;
+  const dil_table *table = wk->tile.run->table;
+  dil_pack pack = wk->tile.code->pack;
+  const gradient_rows *rows = rows_of_tile(wk);
+  bool finite = wk->range_finite && rows->finite;
+  int64_t row = at + wk->tile.packed_first;
+  const char *k =
+      wk->k_values + at * pack_value_bytes(table->head_dim, pack);
+  float *dk = wk->dk + row * dil_code_outer(table->head_dim);
+  float *dv = wk->dv + row * dil_code_outer(table->value_dim);
+  if (wk->wants_keys && finite) {
+    code->dv(wk->p, rows->d, dv, n);
+    code->dk(wk->ds, rows->q, dk, n);
+  } else if (wk->wants_keys) {
+    add_rows_by_pair(wk, wk->p, rows->d, table->value_dim, n, dv);
+    add_rows_by_pair(wk, wk->ds, rows->q, table->head_dim, n, dk);
+  }
+  if (wk->wants_dq && finite)
+    code->dq(k, wk->pairs, rows->dq, wk->ones, n);
+  else if (wk->wants_dq)
+    add_keys_by_pair(wk, k, n, rows->dq);
+}
+
+/* Final scores in tile.s; returns what takes them to powers of 2. */
+static float make_scores(gradient_worker *wk, int64_t at, int64_t n,
+                         uint64_t predicates, int32_t chain, bool keeps_raw) {
+  tile_worker *tile = &wk->tile;
+  const dil_env *env = &tile->env.env;
+  bool scored = tile->run->table->scored;
+  float c2 = env->scale * DIL_LOG2_E;
+  tile->code->qk(wk->k_keys + at * tile->k_bytes, tile->q->qt, tile->s,
+                 tile->mx, n);
+  if (keeps_raw)
+    memcpy(wk->raw, tile->s, (size_t)(n * tile->code->lanes) * sizeof(float));
+  if (!predicates && !scored && c2 > 0) return c2;
+  if (scored)
+    wk->of->code->slope[chain](tile->s, tile->mx, n, tile->q->t, tile->j,
+                               predicates, env, NULL, wk->slope);
+  else
+    tile->code->modify[chain](tile->s, tile->mx, n, tile->q->t, tile->j,
+                              predicates, env, NULL);
+  return DIL_LOG2_E;
+}
+
+void gradient_visit(tile_worker *tile, const packed_range *keys,
+                    uint64_t predicates, int32_t chain, int32_t copies) {
+  gradient_worker *wk = (gradient_worker *)tile;
+  const dil_code *code = wk->of->code;
+  const gradient_rows *rows = rows_of_tile(wk);
+  int64_t n = keys->n1 - keys->n0;
+  int64_t at = keys->base + keys->n0 - tile->packed_first;
+  float bias = copies > 1 ? log2f((float)copies) : 0;
+  bool scored = tile->run->table->scored;
+  bool inputs = wk->of->sums && wk->wants_keys;
+  for (int64_t i = 0; i < n; i++)
+    tile->j[i] = key_position(tile, keys, keys->n0 + i);
+  float c2 = make_scores(wk, at, n, predicates, chain, inputs);
+  code->dp(wk->v_keys + at * pack_key_bytes(tile->run->table->value_dim,
+                                            tile->code->pack),
+           rows->dot, wk->dp, tile->mx, n);
+  float *plain = inputs ? wk->plain : NULL, *slope = scored ? wk->slope : NULL;
+  if (tile->run->drop)
+    code->ds_drop(tile->s, wk->dp, wk->p, wk->ds, wk->pairs, plain, slope, n,
+                  c2, bias, rows->lse, rows->delta, tile->q->t, tile->j,
+                  &tile->env.env);
+  else
+    code->ds(tile->s, wk->dp, wk->p, wk->ds, wk->pairs, plain, slope, n, c2,
+             bias, rows->lse, rows->delta);
+  if (inputs)
+    code->inputs[chain](wk->raw, plain, n, tile->q->t, tile->j, &tile->env.env,
+                        wk->sums);
+  add_products(wk, at, n);
+}
