@@ -198,7 +198,7 @@ static bool width_fits(const compilation *c, span at, const char *what,
   return false;
 }
 
-/* Whether the buffers of every back end have room for the head sizes. */
+/* Returns whether every back end's buffers have room for the head sizes. */
 static bool widths_fit(const compilation *c) {
   const pattern *p = c->pattern;
   if (!width_fits(c, p->head_dim_at, "head_dim", p->head_dim)) return false;

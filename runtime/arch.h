@@ -20,7 +20,7 @@ typedef struct arch_isa {
   void (*dot_pairs)(int64_t turns);
 } arch_isa;
 
-/* What a relocation of an ELF object stores, by its type. */
+/* The range of values that a relocation of an ELF object can store. */
 typedef enum arch_range { RANGE_ANY, RANGE_SIGNED, RANGE_UNSIGNED } arch_range;
 
 typedef struct arch_relocation {

@@ -8,8 +8,8 @@
 
 #pragma GCC visibility push(default)
 
-/* What expressions may see besides i and j. `inputs` have the sizes of the
- * call; an index outside of them reads 0. */
+/* The values that expressions may see besides i and j. `inputs` have the sizes
+ * of the call; an index outside of them reads 0. */
 typedef struct dil_env_input {
   const void *data;
   int64_t dim[DIL_RANK_MAX];
@@ -136,7 +136,7 @@ typedef struct dil_code {
                                const int32_t *t, const int32_t *j,
                                const dil_env *env, double *const *sums);
 
-  /* What mask predicate p makes of the box of positions t0..t1 x j0..j1
+  /* The cover by mask predicate p of the box of positions t0..t1 x j0..j1
    * (inclusive); windows included. */
   int32_t (*cover)(int32_t predicate, const dil_env *env, int32_t t0,
                    int32_t t1, int32_t j0, int32_t j1);

@@ -16,7 +16,7 @@ static const struct {
     [DIL_BF16] = {1.057, 8.1},
 };
 
-/* What rows that run one by one reach of the f32 peak. */
+/* The fraction of the f32 peak that rows reach that run one by one. */
 static const double ROW_SHARE = 0.35;
 /* Rows of one K/V head that go over the same keys together. */
 static const double ROW_BATCH = 16;

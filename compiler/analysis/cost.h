@@ -16,7 +16,7 @@ double cost_bytes(const pattern *p, int64_t N, int64_t M);
  * those with j <= t. */
 double cost_dense(const pattern *p, int64_t N, int64_t M, bool causal);
 
-/* What cost_seconds needs to know besides the pattern. */
+/* The facts that cost_seconds needs besides the pattern. */
 typedef struct cost_case {
   const cover_count *count; /* of all batch rows */
   int32_t tile_keys;        /* of its tiles, which have COST_TILE_ROWS rows */
@@ -31,7 +31,7 @@ typedef struct cost_case {
 /* Where the time goes, in seconds. */
 typedef struct cost_parts {
   double products; /* of q, k and v, and the softmax, for all pairs computed */
-  double kept;     /* what of these is for pairs that are kept */
+  double kept;     /* of these, for pairs that are kept */
   double masks;    /* masks tried on pairs of partial tiles */
   double scores;   /* scores rewritten */
   double fetched;  /* of that, to bring inputs from memory */

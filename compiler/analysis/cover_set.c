@@ -59,7 +59,7 @@ static bool is_position(const expr *e) {
   return e->op == EXPR_I_ || e->op == EXPR_J_;
 }
 
-/* Whether the value depends on i and j by i - j alone. */
+/* Returns whether the value depends on i and j by i - j alone. */
 static bool is_relative(const expr *e) {
   if (is_position(e)) return false;
   if (e->op == EXPR_SUB && is_position(e->arg[0]) && is_position(e->arg[1]))
@@ -123,7 +123,7 @@ static bool keeps_residue(int64_t segment, int64_t dilation) {
   return segment % dilation == 0;
 }
 
-/* Whether a position that a selects is one that b selects. */
+/* Returns whether a position that a selects is one that b selects. */
 static bool selects_less(const branch *a, const branch *b, int64_t h) {
   int64_t r = b->dilation;
   if (r == 1) return true;

@@ -79,8 +79,8 @@ typedef struct cover_tiles { double empty, partial, full; } cover_tiles;
 
 /* Its conditions last until the next set of as many branches is made. */
 void cover_set_make(cover *c, uint64_t branches, cover_set *set);
-/* Whether every pair of the set is one of the branch too, as far as that can
- * be told from their descriptions. */
+/* Returns whether every pair of the set is one of the branch too, as far as
+ * that can be told from their descriptions. */
 bool cover_set_within(const cover *c, const cover_set *set, int32_t branch);
 /* The subrange whose first row is at position x or later. Returns where the
  * next one begins. */
@@ -97,7 +97,7 @@ void cover_set_walk(cover *c, const cover_set *set,
 /* Pairs of the subrange, and of all subranges of a set. */
 double cover_set_count(cover *c, const cover_set *set);
 double cover_subrange_count(const cover_subrange *subrange);
-/* Whether row u and key v of the subrange are one of them. */
+/* Returns whether row u and key v of the subrange are one of them. */
 bool cover_subrange_holds(const cover_subrange *subrange, int64_t u, int64_t v);
 /* covered[u - u0] becomes 1 for every row that has a key. */
 void cover_subrange_mark(const cover_subrange *subrange, uint8_t *covered);

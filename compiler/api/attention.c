@@ -14,7 +14,7 @@ typedef dil_attention_options wishes;
 
 /* ---- a preset ------------------------------------------------------------ */
 
-/* What a preset decides by itself. */
+/* The options that a preset decides itself. */
 static dil_status refuse_own(const wishes *w) {
   const char *useless = w->branch_count  ? "segments and dilations"
                         : w->window      ? "a window"

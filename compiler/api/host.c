@@ -222,7 +222,7 @@ const char *dil_program_kernel_name(const dil_program *p,
 
 /* ---- kernels ------------------------------------------------------------- */
 
-/* What is no error goes to the log. */
+/* Messages that are no errors go to the log. */
 static dil_status log_warnings(const job *j, const compilation *c) {
   char *text = messages_of(c->arena, c->diag, false);
   if (!text) return no_memory();

@@ -12,7 +12,7 @@
  * 1, or aborts when there is none. Memory is zeroed. */
 typedef struct arena arena;
 arena *arena_new(void);
-jmp_buf *arena_catch(arena *a, jmp_buf *out); /* what stood there before */
+jmp_buf *arena_catch(arena *a, jmp_buf *out); /* the former value */
 /* Memory is lacking elsewhere: goes where arena_take would. */
 _Noreturn void arena_lack(arena *a);
 void arena_free(arena *a);

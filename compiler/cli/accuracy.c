@@ -50,7 +50,8 @@ typedef struct accuracy_work {
   progress *progress;
 } accuracy_work;
 
-/* What `number` is once stored: its class decides what must be met exactly. */
+/* The value of `number` once it is stored: its class decides whether a result
+ * must equal it. */
 static double stored_number(dil_dtype dtype, double number) {
   switch (dtype) {
   case DIL_BF16:

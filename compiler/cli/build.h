@@ -8,7 +8,7 @@
 #include "compiler/front/program.h"
 #include "compiler/library/library.h"
 
-/* What --emit says; index of the word in its list. */
+/* The words of --emit, by their index in its list. */
 typedef enum emitted {
   EMIT_SO, EMIT_A, EMIT_O, EMIT_H, EMIT_PC, EMIT_JSON, EMIT_CU, EMIT_CUBIN,
   EMIT_LL, EMIT_S, EMIT_COUNT

@@ -21,7 +21,7 @@ static const char *split_path(const char *path, struct stat *folder,
   return slash ? slash + 1 : path;
 }
 
-/* Whether two paths name one regular file, which need not exist yet. */
+/* Returns whether two paths name one regular file, which need not exist yet. */
 static bool is_same_file(const char *path, const char *other) {
   struct stat a, b;
   bool there = !stat(path, &a), other_there = !stat(other, &b);

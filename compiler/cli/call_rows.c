@@ -139,8 +139,8 @@ dil_status call_rows_make(call_setup *b, const dil_tensor loaded[3]) {
   return status;
 }
 
-/* Whether making all of q, k and v takes seconds at most. Otherwise the check
- * makes only the elements that it looks at. */
+/* Returns whether making all of q, k and v takes seconds at most. Otherwise the
+ * check makes only the elements that it looks at. */
 static bool are_few(const call_setup *b) {
   enum { FEW = 1 << 26 }; /* elements */
   const dil_call *c = &b->call;

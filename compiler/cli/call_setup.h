@@ -78,7 +78,7 @@ int64_t call_setup_keys(const call_setup *b,
  * another size. */
 dil_status call_claim_size(call_setup *b, call_size which, int64_t size,
                            const char *who);
-/* Whether masks or keeps of the pattern read that input. */
+/* Returns whether masks or keeps of the pattern read that input. */
 bool call_input_decides(const pattern *p, int32_t input);
 static inline bool call_type_is_float(dil_dtype dtype) {
   return dtype <= DIL_F16;
@@ -97,8 +97,8 @@ dil_status call_take_array(call_setup *b, const char *path, dil_dtype dtype,
  * call_rows_make makes the others, after. */
 dil_status call_rows_load(call_setup *b, dil_tensor loaded[3]);
 dil_status call_rows_make(call_setup *b, const dil_tensor loaded[3]);
-/* Whether a check has q, k and v here, now or after call_setup_complete. The
- * answer is the same in every process of a job. */
+/* Returns whether a check has q, k and v here, now or after
+ * call_setup_complete. The answer is the same in every process of a job. */
 bool call_has_rows(const call_setup *b);
 
 /* ---- call_output.c: o and lse -------------------------------------------- */
@@ -115,7 +115,7 @@ void call_outputs_discard(call_setup *b);
 /* A zeroed tensor of the call setup's own. */
 dil_status call_tensor_new(call_setup *b, dil_dtype dtype, int32_t rank,
                            const int64_t *shape, dil_tensor *tensor);
-/* Whether the ranks of a topology make their own rows on their GPUs. */
+/* Returns whether the ranks of a topology make their own rows on their GPUs. */
 bool call_is_absent(const call_setup *b);
 /* Maps o and lse so that only written pages take memory. call_is_sparse: only
  * rows that a check looks at come here. */

@@ -76,7 +76,7 @@ static dil_status check_isas(const char *list, const char *const *known) {
 static dil_status read_isas(building *b) {
   library *l = &b->library;
   const char *list = b->options->cpu;
-  /* what describes a library describes the whole of it */
+  /* a description is of the whole library */
   l->has_object = (b->emit & ~EMIT_CHIPS) != 0;
   if (!l->has_object && list && strcmp(list, "none"))
     return message_error(DIL_USAGE, NULL,

@@ -202,7 +202,8 @@ static void print_removed(const store *s, int32_t removed, int64_t bytes) {
          quantity_bytes((double)bytes, text));
 }
 
-/* What cannot be used goes, then the oldest until it fits. */
+/* Removes entries that cannot be used, then the oldest ones until the cache
+ * fits. */
 static dil_status collect_garbage(store *s) {
   int64_t max = s->wanted.disk_max, gone = 0, left = 0, before = 0;
   int32_t removed = 0, trimmed = 0;

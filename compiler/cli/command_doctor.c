@@ -101,7 +101,7 @@ static void doctor_file(const options *o, const char *part, const char *file) {
   say_part(o, part, there, there ? path : dil_last_error());
 }
 
-/* What `dil build` needs besides compilers. */
+/* The tools that `dil build` needs besides compilers. */
 static void doctor_libraries(const options *o, arena *a) {
   const char *linker = library_linker(a);
   doctor_file(o, "libraries", LIBRARY_LINKED);

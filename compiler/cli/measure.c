@@ -34,7 +34,8 @@ static bool branch_reads_batch(const branch *b) {
   return false;
 }
 
-/* Whether one batch row may keep other pairs than the next of its length. */
+/* Returns whether one batch row may keep other pairs than the next of its
+ * length. */
 static bool differs_by_batch(const pattern *p) {
   for (int32_t i = 0; i < p->branch_count; i++)
     if (branch_reads_batch(&p->branch[i])) return true;

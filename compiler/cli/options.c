@@ -124,7 +124,7 @@ static void make_tables(verb which, tables *t) {
   t->longs[count] = (struct option){0};
 }
 
-/* Those words as getopt wants long options: with two dashes. */
+/* The words as getopt wants long options: with two dashes. */
 static void spell_out(arena *a, verb which, int argc, char **argv) {
   for (int i = 1; i < argc && strcmp(argv[i], "--"); i++)
     for (int32_t r = 0; r < OPTION_COUNT; r++)

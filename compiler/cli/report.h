@@ -12,7 +12,7 @@ typedef struct report {
   const char *isa;
   int32_t threads;
   unsigned force;
-  knobs knobs;  /* what a schedule decided */
+  knobs knobs;  /* the knobs that a schedule decided */
   bool recalled; /* a remembered one */
   bool planned; /* plan_hash holds */
   uint64_t plan_hash;

@@ -50,7 +50,8 @@ dil_status session_ranks_run(session_ranks *t, double *seconds);
  * Of an absent call setup, `bring` fetches each row when a check asks for
  * it. */
 dil_status session_ranks_fetch(session_ranks *t, call_setup *b);
-/* Whether this process reports: all ranks but rank 0 of a job do not. */
+/* Returns whether this process reports: of the ranks of a job only rank 0
+ * does. */
 bool session_ranks_is_reporter(const session_ranks *t);
 /* Puts the bytes moved and the seconds waited of all ranks into the report. */
 void session_ranks_tell(const session_ranks *t, report *r);

@@ -24,7 +24,8 @@ static dil_status take_own(session_ranks *t, const options *o, int32_t count) {
   return DIL_OK;
 }
 
-/* Whether the launcher gives each process of this host one GPU of its own. */
+/* Returns whether the launcher gives each process of this host one GPU of its
+ * own. */
 static bool is_told_apart(const session_ranks *t, int32_t count) {
   return t->job && count == 1 && environment_text("CUDA_VISIBLE_DEVICES");
 }

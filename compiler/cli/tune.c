@@ -58,7 +58,7 @@ static dil_status list_candidates(session *t, gpu_candidate **list,
 
 /* ---- predictions --------------------------------------------------------- */
 
-/* What cover counts for a tile, counted once. */
+/* The counts of cover for a tile, made once. */
 typedef struct counted {
   int32_t rows, keys;
   cover_count count;

@@ -29,7 +29,7 @@ typedef struct library {
   bool no_wisdom;         /* measured schedules are left alone */
   /* Gets a line of text that tells of a choice; NULL: nobody listens. */
   void (*note)(const char *text);
-  const char *path;       /* what the names of its files begin with */
+  const char *path;       /* the beginning of the names of its files */
   const char *base;       /* the last part of path */
   const char *name;       /* as a C name; functions of the whole begin so */
   bool standalone;
@@ -63,7 +63,7 @@ dil_status library_name_kernels(library *l, bool given, bool several);
  * description. *at: the compilation that has failed, and tells; else NULL. */
 dil_status library_make(library *l, const compilation **at);
 void library_free(library *l); /* the cubins */
-/* What `print` writes of a pattern and a number. */
+/* The text that `print` writes of a pattern and a number. */
 const char *library_printed(arena *a,
                             void (*print)(const pattern *, int32_t, FILE *),
                             const pattern *p, int32_t index);
@@ -151,7 +151,7 @@ dil_status archive_make(const library_object *object, int32_t count,
 bool archive_next(const char *bytes, size_t size, size_t *at,
                   const char **member, size_t *length);
 
-/* What a library is linked to, or carries. */
+/* The libraries that a library is linked to, or whose objects it carries. */
 #define LIBRARY_LINKED  "libdilrt.so"
 #define LIBRARY_CARRIED "dilrt.o"
 

@@ -139,7 +139,7 @@ static const char *all_zeros(arena *a, const pattern *p) {
                      zeros(a, rest));
 }
 
-/* What a call gives besides q, k, v and o, as lines of a comment. */
+/* The arguments of a call besides q, k, v and o, as lines of a comment. */
 static const char *example(arena *a, const pattern *p) {
   const char *text = "";
   for (int32_t i = 0; i < p->input_count; i++)

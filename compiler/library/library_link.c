@@ -121,7 +121,7 @@ static command list_arguments(const bench *b, bool shared, const char *path,
   return w;
 }
 
-/* What the compiler said, to the end of a line. */
+/* The compiler's output, to the end of a line. */
 static const char *read_words(const bench *b) {
   char text[WORDS_MAX];
   FILE *in = fopen(b->words, "rb");

@@ -193,8 +193,8 @@ static const char *name_of(writer *w, const char *rest) {
   return arena_print(w->arena, "%s_%s", w->library->name, rest);
 }
 
-/* What the header declares; a program without the run time gets what it needs
- * of it from the library. */
+/* The functions that the header declares; a program without the run time gets
+ * those that it needs of it from the library. */
 static void put_entries(writer *w) {
   const library *l = w->library;
   for (int32_t i = 0; i < l->kernel_count; i++) {

@@ -114,8 +114,8 @@ dil_status library_about(const char *path, json_t *described,
   return DIL_OK;
 }
 
-/* Whether each part of a list is a text or, with names (NULL ends), an object
- * that has texts of these names. */
+/* Returns whether each part of a list is a text or, with names (NULL ends), an
+ * object that has texts of these names. */
 static bool has_texts(const json_t *list, const char *const *names) {
   size_t index;
   json_t *part;

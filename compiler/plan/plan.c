@@ -173,7 +173,8 @@ bool plan_share_heads(const dil_table *t, uint64_t one, uint64_t other) {
   return share;
 }
 
-/* Whether tiles of queries fill well when these branches share a pass. */
+/* Returns whether tiles of queries fill well when these branches share a
+ * pass. */
 static bool should_fuse(const dil_table *t, uint64_t branches) {
   int64_t shortest = INT64_MAX, period = plan_period(t, branches);
   if (period > FUSE_PERIOD) return false;

@@ -44,7 +44,7 @@ typedef struct plan {
   const pattern *pattern;
   unsigned force;        /* plan_force bits */
   dil_direction direction;
-  dil_table table;       /* what the run time walks */
+  dil_table table;       /* the run time's form of the plan */
   /* expressions behind the table's numbers */
   expr **predicate;      /* [table.predicate_count]; NULL: window only */
   expr ***chain;         /* [table.chain_count], NULL-terminated lists */

@@ -151,7 +151,7 @@ uint64_t plan_hash(const plan *p) {
 typedef struct reader {
   const source *source;
   diag *diag;
-  const char *at, *end; /* what is left of the line */
+  const char *at, *end; /* the rest of the line */
   span word;
 } reader;
 

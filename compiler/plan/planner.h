@@ -12,14 +12,14 @@ typedef struct planner {
 
 /* A plan with all but its passes; look at the diag before using it. */
 planner plan_begin(arena *a, diag *d, const pattern *p, unsigned force);
-/* Whether each pass can be one; what is wrong is told at `at`. */
+/* Returns whether each pass can be one; else reports the reason at `at`. */
 bool plan_passes_fit(planner *pl, span at);
 int64_t plan_period(const dil_table *t, uint64_t branches);
-/* Whether some head is served by both. */
+/* Returns whether some head has branches of both sets. */
 bool plan_share_heads(const dil_table *t, uint64_t one, uint64_t other);
 /* plan_slopes.c: the plan's direction, and the derivatives that it needs. */
 void plan_direct(planner *pl, dil_direction direction);
-/* fuse.c: passes by counting what each takes on the target. False, and nothing done:
+/* fuse.c: chooses passes by the cost of each on the target. False, and nothing done:
  * there is no kernel that it could be counted for. */
 bool fuse_choose(plan *p, const plan_target *target);
 

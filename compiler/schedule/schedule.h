@@ -20,7 +20,7 @@ typedef enum knob_id {
  * chip's fast family (runtime/cuda/chips.def). */
 enum { FAMILY_GENERAL, FAMILY_FAST };
 
-/* What was decided; a knob that is not given is the compiler's to choose. */
+/* The knobs that were decided; the compiler chooses all others. */
 typedef struct knobs {
   unsigned given; /* bit k: knob k */
   int32_t value[KNOB_COUNT][KNOB_VALUES];

@@ -282,7 +282,7 @@ dil_status wisdom_add(arena *a, const char *path, const wisdom_record *r) {
   return status;
 }
 
-/* What wisdom_add opens, but for a lock that it would make. */
+/* Opens the files that wisdom_add opens, but makes no lock. */
 dil_status wisdom_probe(arena *a, const char *path) {
   char *text;
   const char *fresh = fresh_path(a, path), *name = lock_path(a, path);

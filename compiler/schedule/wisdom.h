@@ -28,7 +28,7 @@ typedef struct wisdom {
   int32_t count;
   wisdom_record *record;  /* of this version, in the order of the file */
   int32_t bad_count, bad_line; /* records that cannot be read; the first */
-  const char *reason;     /* what is wrong with that one */
+  const char *reason;     /* why that record is wrong */
 } wisdom;
 
 /* Where it is kept: DIL_WISDOM, or wisdom in the folder dil of XDG_STATE_HOME
@@ -43,11 +43,11 @@ dil_status wisdom_read(arena *a, const char *path, wisdom *w);
 /* The record of this key; NULL: there is none. */
 const wisdom_record *wisdom_find(const wisdom *w, const wisdom_key *key);
 /* Adds a record in place of one with its key, and makes the folder if it must.
- * What else is in the file, of other versions too, stays; other processes see
- * it as it was or as it is. */
+ * Other records stay, also those of other versions; other processes see the
+ * file as it was or as it is. */
 dil_status wisdom_add(arena *a, const char *path, const wisdom_record *r);
-/* Whether it could now. Leaves the file as it is, or not there; but makes the
- * folder. */
+/* Tries whether wisdom_add can write now. It makes the folder, and leaves the
+ * file as it is. */
 dil_status wisdom_probe(arena *a, const char *path);
 
 #endif

@@ -72,7 +72,7 @@ static bool wisdom_take(const wisdom_record *r, knobs *k) {
 
 /* ---- any shape ----------------------------------------------------------- */
 
-/* Whether `end` is the whole of `text` or its last words. */
+/* Returns whether `end` is the whole of `text` or its last words. */
 static bool ends_in(const char *text, const char *end) {
   size_t length = strlen(text), size = strlen(end);
   if (length < size || strcmp(text + length - size, end)) return false;

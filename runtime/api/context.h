@@ -21,7 +21,7 @@ typedef struct device_kind {
   void (*give)(dil_context *c, void *memory);
   dil_status (*copy)(dil_context *c, void *to, const void *from, int64_t bytes,
                      bool upwards); /* to the device */
-  /* Whether a call may read and write memory of this DLPack device. */
+  /* Returns whether a call may read and write memory of this DLPack device. */
   bool (*reaches)(const dil_context *c, DLDevice device);
 
   dil_status (*kernel)(dil_kernel *k);
@@ -155,10 +155,11 @@ dil_status gradients_of_sizes(const dil_kernel *k, const dil_sizes *sizes,
 
 /* ---- overlap.c: who shares memory ---------------------------------------- */
 
-/* Whether two elements of the tensor may lie in the same memory. */
+/* Returns whether two elements of the tensor may lie in the same memory. */
 bool overlap_within(const dil_tensor *t);
-/* Whether an element of one may lie in memory of the other. Never a wrong no;
- * a wrong yes only for tensors woven into each other in an unusual way. */
+/* Returns whether an element of one may lie in memory of the other. Never a
+ * wrong no; a wrong yes only for tensors woven into each other in an unusual
+ * way. */
 bool overlap_between(const dil_tensor *a, const dil_tensor *b);
 
 #endif

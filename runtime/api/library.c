@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What a kernel borrows and gives back at its end. */
+/* The parts of a library that a kernel borrows and gives back at its end. */
 typedef struct loan {
   const dil_library_kernel *library;
   dil_table *table;
@@ -71,8 +71,9 @@ static dil_status choose_isa(const dil_library_kernel *k,
                   wish ? " within DIL_CPU=" : "", wish ? wish : "");
 }
 
-/* Whether code for `code` runs on `chip`. Code with a suffix ("sm_90a") runs on
- * its own chip alone. Other code also runs on later chips of its generation. */
+/* Returns whether code for `code` runs on `chip`. Code with a suffix ("sm_90a")
+ * runs on its own chip alone. Other code also runs on later chips of its
+ * generation. */
 static bool chip_runs(int32_t code, int32_t chip) {
   return *cuda_chip_suffix(code) ? chip == code
                                  : code / 10 == chip / 10 && code <= chip;

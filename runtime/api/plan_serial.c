@@ -128,7 +128,7 @@ static size_t phase_bytes(const dil_table *t) {
   return (size_t)t->heads * sizeof(int32_t);
 }
 
-/* What follows the table's own fields; reading, the arrays are taken. */
+/* The data behind the table's own fields; reading, the arrays are taken. */
 static void array_fields(codec *c, dil_table *t) {
   if (c->reading) {
     t->branches = take(c, ARRAY_BYTES(t, branches, branch_count));

@@ -128,7 +128,7 @@ dil_status environment_word(const char *name, const char *text,
   return dil_fail(DIL_USAGE, "%s is '%.99s', not one of %s", name, text, all);
 }
 
-/* What a mark of a path stands for; NULL: nothing, it is text. */
+/* The text that a mark of a path stands for; NULL: it is no mark. */
 static const char *meaning(char mark, char text[65]) {
   if (mark == 'p') snprintf(text, 65, "%ld", (long)getpid());
   else if (mark == 'h' && !gethostname(text, 65)) text[64] = 0;

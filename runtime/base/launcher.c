@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Who stands earlier is nearer to the process: torchrun is started by srun, and
- * mpirun in a job of Slurm, never the other way. */
+/* A launcher that stands earlier is nearer to the process: torchrun is started
+ * by srun, and mpirun in a job of Slurm, never the other way. */
 static const struct launcher {
   const char *rank, *ranks, *local;
 } launchers[] = {
@@ -40,7 +40,7 @@ static dil_status read_number(const char *name, int64_t *number,
   return environment_count(name, INT32_MAX, number);
 }
 
-/* What the launcher does not say, those below it may. */
+/* A fact that a launcher does not give may come from one below it. */
 dil_status launch_read(launch *l) {
   *l = (launch){.rank = -1, .ranks = -1, .local = -1};
   dil_status status = DIL_OK;

@@ -88,7 +88,7 @@ static int32_t path_quota(const char *root, const char *group) {
   return least;
 }
 
-/* Whether `name` is in a comma list. */
+/* Returns whether `name` is in a comma list. */
 static bool lists(const char *list, const char *name) {
   size_t length = strlen(name);
   for (;;) {

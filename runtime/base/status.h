@@ -12,8 +12,9 @@ dil_status dil_fail(dil_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /* The same for a text that is ready and may be long. */
 dil_status dil_fail_text(dil_status status, const char *text);
-/* What a public function does stands between these: whatever it recovers from,
- * dil_last_error keeps the failure before it, unless it fails itself. */
+/* The body of a public function stands between these two. Where the function
+ * recovers from a failure inside, dil_last_error keeps the failure of an earlier
+ * call. */
 void dil_call_begin(void);
 dil_status dil_call_end(dil_status status); /* returns it */
 

@@ -218,8 +218,8 @@ static bool get_kept(dil_cache *c, const uint8_t *digest, const void *key,
   return found;
 }
 
-/* What is not there is a miss; what cannot be used is told, and once a cache
- * aloud. */
+/* A value that is not there is a miss; one that cannot be used is reported, and
+ * once a cache aloud. */
 static void note_refused(dil_cache *c) {
   if (errno == ENOENT) return;
   pthread_mutex_lock(&c->lock);

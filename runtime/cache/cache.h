@@ -27,11 +27,11 @@ typedef struct cache_options {
   const char *folder;   /* NULL: memory alone. Made when it is not there */
   int64_t disk_max;     /* bytes of all entries on disk */
   int64_t memory_max;   /* bytes of all values in memory */
-  log_target log;       /* hears of what is wrong with it */
+  log_target log;       /* gets messages about entries that cannot be used */
 } cache_options;
 
-/* What was made. `witness`: the compiler's own files; when one of them is
- * another than it was, the entry is stale. */
+/* A value of the cache. `witness`: the compiler's own files; the entry is stale
+ * when one of them has changed. */
 typedef struct cache_value {
   void *bytes;          /* from dil_cache_get: malloced, the caller's */
   size_t size;
@@ -63,7 +63,7 @@ dil_status cache_options_read(cache_options *options, char *folder);
 void cache_free(dil_cache *cache);
 
 #pragma GCC visibility push(default) /* the compiler has use for these */
-/* Whether there is a value; NULL as the cache has none. */
+/* Returns whether there is a value; NULL as the cache has none. */
 bool dil_cache_get(dil_cache *cache, const void *key, size_t key_size,
                    cache_value *value);
 void dil_cache_put(dil_cache *cache, const void *key, size_t key_size,
@@ -93,8 +93,8 @@ typedef struct cache_file {
 /* All files of the folder that are named as ours are, least recently used
  * first. `*files` is malloced. */
 dil_status cache_folder_list(int folder, cache_file **files, int32_t *count);
-/* Whether a temporary file is nobody's: its process has ended and holds no lock
- * on it, or it is older than an hour. */
+/* Returns whether a temporary file is nobody's: its process has ended and holds
+ * no lock on it, or it is older than an hour. */
 bool cache_file_is_stale(int folder, const cache_file *file);
 /* When there are more than `max` bytes of entries: removes them, least recently
  * used first, until `low` bytes are left. In any case stale temporary files go.

@@ -68,7 +68,7 @@ static bool write_witness(const char *const *path, char *text, size_t size) {
   return true;
 }
 
-/* Whether each file is still what it was. */
+/* Returns whether each file is still what it was. */
 static bool witness_holds(const cache_entry *e, char path[PATH_MAX]) {
   const char *at = e->witness, *end = at + e->witness_size;
   while (at < end) {

@@ -21,7 +21,7 @@ void dil_object_free(dil_object *object);
 
 #pragma GCC visibility pop
 
-/* What gdb's JIT interface asks for: gdb reads both structures by name. */
+/* An entry of gdb's JIT interface: gdb reads both structures by name. */
 typedef struct jit_code_entry {
   struct jit_code_entry *next, *previous;
   const char *image;

@@ -10,13 +10,14 @@
 /* "avx512bf16", "avx512" or "avx2", the best of this processor; NULL when it
  * lacks AVX2, FMA or F16C. */
 const char *dil_host_isa(void);
-/* Whether this processor has `isa` and DIL_CPU, where that is set, names it or
- * one that holds it: a limit for kernels of libraries. */
+/* Returns whether this processor has `isa` and DIL_CPU, where that is set,
+ * names it or one that holds it: a limit for kernels of libraries. */
 bool dil_isa_usable(const char *isa);
 /* DIL_USAGE: there is no such instruction set; DIL_ENVIRONMENT: this processor
  * has not got it, or (isa NULL) has none of them. */
 dil_status dil_isa_check(const char *isa);
-/* Whether it multiplies bf16 in pairs; false where there is no such set. */
+/* Returns whether it multiplies bf16 in pairs; false where there is no such
+ * set. */
 bool dil_isa_has_pairs(const char *isa);
 /* GFLOP/s of multiply-adds (two operations) that one core reaches from
  * registers, the best round within about `seconds`; with bf16 and avx512bf16

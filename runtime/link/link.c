@@ -1,7 +1,7 @@
 /* link.c - collectives over any kind of link, made of post and wait. */
 #include "link.h"
 
-static dil_status move(dil_link *l, int32_t slot, const link_transfer *t) {
+static dil_status link_move(dil_link *l, int32_t slot, const link_transfer *t) {
   dil_status status = l->calls->post(l, slot, t);
   return status ? status : l->calls->wait(l, slot);
 }
@@ -18,7 +18,7 @@ dil_status link_barrier(dil_link *l) {
                              .receive = &theirs,
                              .send_bytes = sizeof mine,
                              .receive_bytes = sizeof theirs};
-    status = move(l, 0, &t);
+    status = link_move(l, 0, &t);
   }
   return status;
 }
@@ -30,9 +30,9 @@ dil_status link_dismiss(dil_link *l) {
   link_transfer say = {
       .to = 1, .from = -1, .send = &word, .send_bytes = sizeof word};
   if (l->calls->dismiss) return l->calls->dismiss(l);
-  if (l->rank) return move(l, 0, &hear);
+  if (l->rank) return link_move(l, 0, &hear);
   dil_status status = l->calls->check(l);
-  for (; say.to < l->ranks && !status; say.to++) status = move(l, 0, &say);
+  for (; say.to < l->ranks && !status; say.to++) status = link_move(l, 0, &say);
   return status;
 }
 
@@ -48,7 +48,7 @@ dil_status link_least(dil_link *l, int64_t mine, int64_t *least) {
                              .receive = &theirs,
                              .send_bytes = sizeof mine,
                              .receive_bytes = sizeof theirs};
-    status = move(l, step, &t);
+    status = link_move(l, step, &t);
     if (theirs < *least) *least = theirs;
   }
   return status;

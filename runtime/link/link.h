@@ -150,7 +150,8 @@ dil_status file_link_new(const char *path, int32_t rank, int32_t ranks,
  * number of ranks. */
 dil_status socket_link_new(const char *address, int32_t rank, int32_t ranks,
                            double patience, double timeout, dil_link **link);
-/* Whether a text looks like an address, and not like the path of a file. */
+/* Returns whether a text looks like an address, and not like the path of a
+ * file. */
 bool socket_is_address(const char *text);
 /* A link of ranks first..first+ranks-1, this rank among them, on the same
  * connections. The caller never has transfers posted to both links at once. */

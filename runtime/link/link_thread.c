@@ -33,26 +33,26 @@ struct thread_hub {
   char reason[256];
   int32_t lost;         /* the rank that the failure has cost; -1: none */
   waiter *waiter;       /* [ranks] */
-  message *box[];       /* [from * ranks + to], oldest first */
+  message *mailbox[];   /* [from * ranks + to], oldest first */
 };
 
-typedef struct slot {
+typedef struct thread_slot {
   link_transfer transfer;
   message sent;
   bool used;
-} slot;
+} thread_slot;
 
 typedef struct thread_link {
   dil_link link;
   thread_hub *hub;
-  slot slot[];          /* [ranks + 1] */
+  thread_slot slot[]; /* [ranks + 1] */
 } thread_link;
 
 /* ---- the hub ------------------------------------------------------------- */
 
 dil_status thread_hub_new(int32_t ranks, double timeout, thread_hub **hub) {
-  size_t boxes = (size_t)ranks * (size_t)ranks * sizeof(message *);
-  thread_hub *h = calloc(1, sizeof *h + boxes);
+  size_t mailboxes = (size_t)ranks * (size_t)ranks * sizeof(message *);
+  thread_hub *h = calloc(1, sizeof *h + mailboxes);
   waiter *waiters = calloc((size_t)ranks, sizeof *waiters);
   if (!h || !waiters) {
     free(h);
@@ -95,22 +95,23 @@ static void hub_fail(thread_hub *hub, int32_t lost, const char *format, ...) {
   pthread_cond_broadcast(&hub->change);
 }
 
-static message **box_of(thread_hub *hub, int32_t from, int32_t to) {
-  return &hub->box[from * hub->ranks + to];
+static message **hub_mailbox(thread_hub *hub, int32_t from, int32_t to) {
+  return &hub->mailbox[from * hub->ranks + to];
 }
 
 /* ---- one rank's link ----------------------------------------------------- */
 
-static dil_status post(dil_link *link, int32_t index, const link_transfer *t) {
+static dil_status thread_post(dil_link *link, int32_t index,
+                              const link_transfer *t) {
   thread_link *l = (thread_link *)link;
-  slot *s = &l->slot[index];
+  thread_slot *s = &l->slot[index];
   s->used = true;
   s->transfer = *t;
   s->sent = (message){.bytes = t->send, .size = t->send_bytes,
                       .taken = t->to < 0, .ready = t->ready};
   if (t->to < 0) return DIL_OK;
   pthread_mutex_lock(&l->hub->lock);
-  message **end = box_of(l->hub, link->rank, t->to);
+  message **end = hub_mailbox(l->hub, link->rank, t->to);
   while (*end) end = &(*end)->next;
   *end = &s->sent;
   pthread_cond_broadcast(&l->hub->change);
@@ -118,7 +119,8 @@ static dil_status post(dil_link *link, int32_t index, const link_transfer *t) {
   return DIL_OK;
 }
 
-static dil_status copy(const link_transfer *t, int32_t index, message *m) {
+static dil_status thread_copy(const link_transfer *t, int32_t index,
+                              message *m) {
   const link_order *o = t->order;
   if (o)
     return o->copy(o->user, index, t->receive, m->bytes, m->size, m->ready,
@@ -128,8 +130,8 @@ static dil_status copy(const link_transfer *t, int32_t index, message *m) {
 }
 
 /* Copies the oldest message of the sender, with the lock released. */
-static void take(thread_link *l, int32_t index, const link_transfer *t) {
-  message **box = box_of(l->hub, t->from, l->link.rank), *m = *box;
+static void thread_take(thread_link *l, int32_t index, const link_transfer *t) {
+  message **box = hub_mailbox(l->hub, t->from, l->link.rank), *m = *box;
   if (m->size != t->receive_bytes) {
     hub_fail(l->hub, -1, "rank %d sent %lld bytes to rank %d in step %d, %lld "
              "were due", link_number(&l->link, t->from), (long long)m->size,
@@ -139,7 +141,7 @@ static void take(thread_link *l, int32_t index, const link_transfer *t) {
   }
   m->copying = true;
   pthread_mutex_unlock(&l->hub->lock);
-  dil_status status = copy(t, index, m);
+  dil_status status = thread_copy(t, index, m);
   pthread_mutex_lock(&l->hub->lock);
   if (status)
     hub_fail(l->hub, l->link.rank, "rank %d failed in step %d: %s",
@@ -151,7 +153,7 @@ static void take(thread_link *l, int32_t index, const link_transfer *t) {
   pthread_cond_broadcast(&l->hub->change);
 }
 
-static struct timespec deadline(double seconds) {
+static struct timespec thread_deadline(double seconds) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
   int64_t nanoseconds = t.tv_nsec + (int64_t)(seconds * 1e9);
@@ -161,26 +163,26 @@ static struct timespec deadline(double seconds) {
 }
 
 /* The sender may free a message only when its receiver does not read it. */
-static void wait_for_copy(thread_link *l, const slot *s) {
+static void thread_wait_for_copy(thread_link *l, const thread_slot *s) {
   while (s->sent.copying)
     pthread_cond_wait(&l->hub->change, &l->hub->lock);
 }
 
-static bool is_before(struct timespec a, struct timespec b) {
+static bool time_is_before(struct timespec a, struct timespec b) {
   return a.tv_sec != b.tv_sec ? a.tv_sec < b.tv_sec : a.tv_nsec < b.tv_nsec;
 }
 
 /* Finds the silent rank: it starts at the rank that has waited longest and
  * follows the chain of waits to a rank that does not wait. If the chain is a
  * circle, it names the rank that the first one waits for. */
-static void find_silent_rank(const thread_link *l) {
+static void thread_find_silent_rank(const thread_link *l) {
   thread_hub *hub = l->hub;
   const waiter *w = hub->waiter;
   int32_t first = -1, by;
   for (int32_t i = 0; i < hub->ranks; i++)
     if (hub->waiter[i].target >= 0 &&
         (first < 0 ||
-         is_before(hub->waiter[i].until, hub->waiter[first].until)))
+         time_is_before(hub->waiter[i].until, hub->waiter[first].until)))
       first = i;
   by = first;
   for (int32_t i = 0; i < hub->ranks && w[w[by].target].target >= 0; i++)
@@ -193,35 +195,35 @@ static void find_silent_rank(const thread_link *l) {
 
 /* Waits until both directions are done or the hub has failed; a timeout makes
  * it fail. The caller holds the lock. */
-static void wait_locked(thread_link *l, int32_t index) {
-  slot *s = &l->slot[index];
+static void thread_wait_locked(thread_link *l, int32_t index) {
+  thread_slot *s = &l->slot[index];
   thread_hub *hub = l->hub;
   const link_transfer *t = &s->transfer;
   waiter *me = &hub->waiter[l->link.rank];
   bool received = t->from < 0;
-  *me = (waiter){-1, l->link.step, deadline(l->link.timeout)};
+  *me = (waiter){-1, l->link.step, thread_deadline(l->link.timeout)};
   while (!hub->failed && !(received && s->sent.taken)) {
-    if (!received && *box_of(hub, t->from, l->link.rank)) {
-      take(l, index, t);
+    if (!received && *hub_mailbox(hub, t->from, l->link.rank)) {
+      thread_take(l, index, t);
       received = true;
       continue;
     }
     me->target = received ? t->to : t->from;
     if (pthread_cond_timedwait(&hub->change, &hub->lock, &me->until) ==
         ETIMEDOUT)
-      find_silent_rank(l);
+      thread_find_silent_rank(l);
   }
   me->target = -1;
 }
 
-static dil_status wait_slot(dil_link *link, int32_t index) {
+static dil_status thread_wait(dil_link *link, int32_t index) {
   thread_link *l = (thread_link *)link;
   dil_status status = DIL_OK;
   pthread_mutex_lock(&l->hub->lock);
-  slot *s = &l->slot[index];
+  thread_slot *s = &l->slot[index];
   const link_transfer *t = &s->transfer;
-  wait_locked(l, index);
-  wait_for_copy(l, s);
+  thread_wait_locked(l, index);
+  thread_wait_for_copy(l, s);
   if (l->hub->failed) status = dil_fail(DIL_PEER, "%s", l->hub->reason);
   pthread_mutex_unlock(&l->hub->lock);
   s->used = status != DIL_OK; /* its message may still be in a box */
@@ -229,7 +231,7 @@ static dil_status wait_slot(dil_link *link, int32_t index) {
   return t->order->follow(t->order->user, s->sent.done);
 }
 
-static dil_status check(dil_link *link) {
+static dil_status thread_check(dil_link *link) {
   const thread_link *l = (thread_link *)link;
   dil_status status = DIL_OK;
   pthread_mutex_lock(&l->hub->lock);
@@ -238,7 +240,7 @@ static dil_status check(dil_link *link) {
   return status;
 }
 
-static void revoke(dil_link *link, const char *why) {
+static void thread_revoke(dil_link *link, const char *why) {
   thread_link *l = (thread_link *)link;
   pthread_mutex_lock(&l->hub->lock);
   hub_fail(l->hub, link->rank, "rank %d failed in step %d: %s",
@@ -246,14 +248,15 @@ static void revoke(dil_link *link, const char *why) {
   pthread_mutex_unlock(&l->hub->lock);
 }
 
-static void report_failure(dil_link *link, int32_t rank, const char *why) {
+static void thread_report_failure(dil_link *link, int32_t rank,
+                                  const char *why) {
   thread_link *l = (thread_link *)link;
   pthread_mutex_lock(&l->hub->lock);
   hub_fail(l->hub, rank, "%s", why);
   pthread_mutex_unlock(&l->hub->lock);
 }
 
-static bool failed_ranks(dil_link *link, bool *lost) {
+static bool thread_failed_ranks(dil_link *link, bool *lost) {
   const thread_link *l = (thread_link *)link;
   memset(lost, 0, (size_t)link->ranks * sizeof *lost);
   pthread_mutex_lock(&l->hub->lock);
@@ -263,39 +266,39 @@ static bool failed_ranks(dil_link *link, bool *lost) {
   return any;
 }
 
-static void unlink_message(message **box, const message *gone) {
+static void message_unlink(message **box, const message *gone) {
   while (*box && *box != gone) box = &(*box)->next;
   if (*box) *box = gone->next;
 }
 
 /* If the receiver has not taken a message yet, the hub fails, and the message
  * leaves the receiver's box. */
-static void free_link(dil_link *link) {
+static void thread_free(dil_link *link) {
   thread_link *l = (thread_link *)link;
   pthread_mutex_lock(&l->hub->lock);
   for (int32_t i = 0; i <= link->ranks; i++) {
-    slot *s = &l->slot[i];
-    wait_for_copy(l, s);
+    thread_slot *s = &l->slot[i];
+    thread_wait_for_copy(l, s);
     if (!s->used || s->sent.taken) continue;
     hub_fail(l->hub, link->rank, "rank %d is gone",
              link_number(link, link->rank));
-    unlink_message(box_of(l->hub, link->rank, s->transfer.to), &s->sent);
+    message_unlink(hub_mailbox(l->hub, link->rank, s->transfer.to), &s->sent);
   }
   pthread_mutex_unlock(&l->hub->lock);
   free(l);
 }
 
 static const link_calls thread_calls = {.name = "thread",
-                                        .post = post,
-                                        .wait = wait_slot,
-                                        .check = check,
-                                        .revoke = revoke,
-                                        .free = free_link,
-                                        .report_failure = report_failure,
-                                        .failed_ranks = failed_ranks};
+                                        .post = thread_post,
+                                        .wait = thread_wait,
+                                        .check = thread_check,
+                                        .revoke = thread_revoke,
+                                        .free = thread_free,
+                                        .report_failure = thread_report_failure,
+                                        .failed_ranks = thread_failed_ranks};
 
 dil_status thread_link_new(thread_hub *hub, int32_t rank, dil_link **link) {
-  size_t slots = ((size_t)hub->ranks + 1) * sizeof(slot);
+  size_t slots = ((size_t)hub->ranks + 1) * sizeof(thread_slot);
   thread_link *l = calloc(1, sizeof *l + slots);
   if (!l) return dil_fail(DIL_MEMORY, "no memory for the link of rank %d", rank);
   l->link = (dil_link){.calls = &thread_calls, .rank = rank,

@@ -206,7 +206,7 @@ static dil_status read_array(reader *r, dil_npy *array) {
   return status;
 }
 
-/* What is mapped is used as it stands. */
+/* A mapped array is used as it stands. */
 static dil_status check_as_is(const reader *r, const npy_header *h) {
   const char *how = r->size < 0                        ? "is no regular file"
                     : h->kind->converted               ? "has to be converted"

@@ -28,11 +28,11 @@ void dil_npy_free(dil_npy *array);
 
 /* Writes version 1 in C order whatever the strides; bf16, which the format
  * lacks, goes out as f4. The file appears whole or not at all: it is written
- * beside its place and renamed. What is no regular file (a pipe) is written
- * straight. DIL_ENVIRONMENT when the system refuses. */
+ * beside its place and renamed. A file that is not regular (a pipe) is written
+ * directly. DIL_ENVIRONMENT when the system refuses. */
 dil_status dil_npy_write(const char *path, const dil_tensor *tensor);
-/* Whether it could be begun, so that who computes long learns it before:
- * DIL_ENVIRONMENT, with nothing changed. */
+/* Tries whether the file can be begun, before a long computation. It changes
+ * nothing. DIL_ENVIRONMENT: it cannot. */
 dil_status dil_npy_probe(const char *path);
 
 /* An array that is written in place, larger than memory if need be: the file

@@ -170,7 +170,7 @@ static long place_header(int file, const dil_tensor *t, bool again) {
 static bool map_part(int file, bool again, dil_npy_output *out) {
   struct stat about;
   long header = place_header(file, &out->tensor, again);
-  if (header == 0) errno = 0; /* what came before may have left something */
+  if (header == 0) errno = 0; /* an earlier call may have set it */
   if (header <= 0) return false;
   out->map_size = (size_t)header + (size_t)dil_tensor_count(&out->tensor) *
                                        dil_dtype_size(out->tensor.dtype);

@@ -54,8 +54,8 @@ extern atomic_bool dil_metrics_on;
 /* Adds a time to a histogram; now and then the file is written by it. */
 void dil_metrics_observe(histogram which, int64_t nanoseconds);
 
-/* What a rank received in a step of a ring, how long it waited, and how long
- * the bytes were under way; only while metering. */
+/* The bytes that a rank received in a step of a ring, how long it waited, and
+ * how long the bytes were under way; only while metering. */
 void dil_metrics_step(int32_t rank, int32_t step, int64_t bytes, double waited,
                       double moving);
 /* metrics_ring.c: their series. */

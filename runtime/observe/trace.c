@@ -125,7 +125,7 @@ static void put_name(FILE *out, const char *kind, int32_t line,
           kind, (long)process, (int)line, plain(name, text));
 }
 
-/* What `put` writes, then the end of the list. Under file_lock. */
+/* The text that `put` writes, then the end of the list. Under file_lock. */
 static dil_status append(void (*put)(FILE *, const void *), const void *what) {
   static const char end[] = "\n]}\n";
   char *text = NULL;

@@ -59,7 +59,8 @@ double pool_fragmentation(const pool_stats *stats);
 
 dil_status dil_pool_new(const pool_source *source, const pool_options *options,
                         pool **made);
-/* What is still out is a leak: told in the log, and not touched. */
+/* A block that is still out is a leak: the log reports it, and it stays
+ * untouched. */
 void dil_pool_free(pool *p);
 void dil_pool_read_stats(pool *p, pool_stats *stats);
 

@@ -179,7 +179,7 @@ static void run_locked(dil_threads *t, int64_t count) {
   if (shared) gate_shut(t);
 }
 
-/* What the host runs on threads of its own. */
+/* The work that the host runs on threads of its own. */
 static void hosted_task(void *context, int32_t index) {
   dil_threads *t = context;
   uint32_t mode = dil_host_arch.flush_subnormals();

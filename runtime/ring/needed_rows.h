@@ -41,8 +41,8 @@ typedef struct mask_search {
   bool exact;           /* it has taken no key as needed without proof */
 } mask_search;
 
-/* Whether queries of `w` reach keys low..high-1 under the demand's window and
- * mask. */
+/* Returns whether queries of `w` reach keys low..high-1 under the demand's
+ * window and mask. */
 mask_answer mask_ask(mask_search *s, const demand *d, const want *w,
                      int64_t low, int64_t high);
 

@@ -123,7 +123,8 @@ static want demand_at(const demand *d, int64_t at) {
   return w;
 }
 
-/* Whether a query reaches key j by its window; j stands among the queries. */
+/* Returns whether a query reaches key j by its window; j stands among the
+ * queries. */
 static bool sees_inside(const demand *d, const want *w, int64_t j) {
   if (d->left == DIL_ENDLESS || d->right == DIL_ENDLESS) return true;
   int64_t next = j - d->right + floor_mod(w->query - (j - d->right), w->every);
@@ -235,7 +236,7 @@ static int64_t period_of(const demands *all) {
   return period;
 }
 
-/* Whether some demand needs key j, in a phase that is asked for. */
+/* Returns whether some demand needs key j, in a phase that is asked for. */
 static bool is_asked(const demands *all, int64_t j) {
   bool first = false, any = false;
   for (int32_t i = 0; i < all->count && !first; i++) {

@@ -72,7 +72,7 @@ typedef struct ring_shape {
   uint64_t gathered;      /* branches that gather, as bits */
 } ring_shape;
 
-/* Whether all branches gather. */
+/* Returns whether all branches gather. */
 bool partition_gathers_all(const ring_shape *r);
 
 positions partition_queries(const ring_shape *r,

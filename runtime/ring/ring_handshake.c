@@ -7,41 +7,55 @@
 #include <string.h>
 
 /* The values that must be the same on every rank. All fields have 8 bytes. */
-typedef struct greeting {
+typedef struct handshake {
   uint64_t plan_hash;
   int64_t version, ranks, layout, exchange, B, N, M, batch, train, seed;
   double scale;
-} greeting;
+} handshake;
 
-static const char *const greeting_words[] = {
-    "plan", "version of dil", "number of ranks", "layout", "way of exchange",
-    "number of batch rows", "number of queries", "number of keys",
-    "first batch row", "word on training", "seed", "scale"};
+static const char *const handshake_words[] = {"plan",
+                                              "version of dil",
+                                              "number of ranks",
+                                              "layout",
+                                              "way of exchange",
+                                              "number of batch rows",
+                                              "number of queries",
+                                              "number of keys",
+                                              "first batch row",
+                                              "word on training",
+                                              "seed",
+                                              "scale"};
 
-static greeting greet(const dil_ring *r, int64_t B) {
-  return (greeting){.plan_hash = r->plan_hash, .version = DIL_INTERFACE,
-                    .ranks = r->link->ranks, .layout = r->shape.layout,
-                    .exchange = (int64_t)r->shape.gathered, .B = B,
-                    .N = r->shape.N, .M = r->shape.M, .batch = r->batch,
-                    .train = r->call->train, .seed = (int64_t)r->call->seed,
-                    .scale = r->call->scale};
+static handshake handshake_values(const dil_ring *r, int64_t B) {
+  return (handshake){.plan_hash = r->plan_hash,
+                     .version = DIL_INTERFACE,
+                     .ranks = r->link->ranks,
+                     .layout = r->shape.layout,
+                     .exchange = (int64_t)r->shape.gathered,
+                     .B = B,
+                     .N = r->shape.N,
+                     .M = r->shape.M,
+                     .batch = r->batch,
+                     .train = r->call->train,
+                     .seed = (int64_t)r->call->seed,
+                     .scale = r->call->scale};
 }
 
-static dil_status compare(const greeting *mine, const greeting *theirs,
-                          int32_t rank) {
+static dil_status handshake_compare(const handshake *mine,
+                                    const handshake *theirs, int32_t rank) {
   enum { FIELD = 8, FIELDS = sizeof *mine / FIELD };
-  _Static_assert(FIELDS == sizeof greeting_words / sizeof *greeting_words,
+  _Static_assert(FIELDS == sizeof handshake_words / sizeof *handshake_words,
                  "a word for each field");
   for (size_t i = 0; i < FIELDS; i++)
     if (memcmp((const char *)mine + i * FIELD, (const char *)theirs + i * FIELD,
                FIELD))
       return dil_fail(DIL_PEER, "rank %d has another %s", rank,
-                      greeting_words[i]);
+                      handshake_words[i]);
   return DIL_OK;
 }
 
 dil_status ring_handshake(const dil_ring *r, int64_t B) {
-  greeting mine = greet(r, B), theirs = {0};
+  handshake mine = handshake_values(r, B), theirs = {0};
   int32_t rank = r->link->rank, ranks = r->link->ranks;
   dil_status status = DIL_OK;
   for (int32_t step = 1; step < ranks && !status; step++) {
@@ -54,7 +68,8 @@ dil_status ring_handshake(const dil_ring *r, int64_t B) {
                              .receive_bytes = sizeof theirs};
     status = r->link->calls->post(r->link, step, &t);
     if (!status) status = r->link->calls->wait(r->link, step);
-    if (!status) status = compare(&mine, &theirs, link_number(r->link, from));
+    if (!status)
+      status = handshake_compare(&mine, &theirs, link_number(r->link, from));
   }
   return status;
 }

@@ -165,7 +165,8 @@ dil_status state_write(const ring_state *s, const dil_ring *r) {
   return status;
 }
 
-/* Whether the header is that of this rank, plan and shape; its step is free. */
+/* Returns whether the header is that of this rank, plan and shape; its step is
+ * free. */
 static bool is_ours(const header *file, const ring_state *s,
                     const dil_ring *r) {
   header mine = describe(s, r);

@@ -6,8 +6,7 @@
 #include "runtime/rowset/walk.h"
 #include <string.h>
 
-enum { TASK_ROWS = 1024, TASK_BYTES = 256 << 10 }; /* what a thread takes at a
-                                                       time, at most */
+enum { TASK_ROWS = 1024, TASK_BYTES = 256 << 10 }; /* of a task, at most */
 
 typedef struct copier {
   const dil_tensor *from, *to; /* [B, rows, heads, width] */

@@ -35,7 +35,7 @@ typedef struct device_transfer_calls {
    * through a piece, which is settled. */
   dil_status (*spread)(device_transfer *l, int32_t piece, route *r,
                        const void *message, const struct ring_keys *keys);
-  /* What the lane copies from now on comes after the slot's release. */
+  /* Copies of the lane from now on come after the slot's release. */
   dil_status (*follow)(device_transfer *l, transfer_lane lane, int32_t slot);
   /* Up: all that goes to the slot is on its way. */
   dil_status (*came)(device_transfer *l, int32_t slot);

@@ -19,7 +19,8 @@
 static inline int64_t progression_end(dil_progression c) {
   return c.count ? c.first + (c.count - 1) * c.step + 1 : c.first;
 }
-/* Whether each pass has a softmax of its own, and the outputs are added. */
+/* Returns whether each pass has a softmax of its own, and the outputs are
+ * added. */
 static inline bool combine_is_additive(const dil_table *table) {
   return table->combine == DIL_COMBINE_MEAN ||
          table->combine == DIL_COMBINE_SUM;

@@ -376,7 +376,7 @@ static void run_threads(stream_work *w) {
   if (stores) pthread_join(w->storer, NULL);
 }
 
-/* What was asked of the device is done; its own clock tells for how long. */
+/* The device has done its work; its own clock tells how long that took. */
 static void settle(stream_work *w, double start) {
   dil_stream *s = w->stream;
   if (!s->transfer) return;

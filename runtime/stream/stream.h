@@ -113,7 +113,7 @@ typedef struct stream_checkpoint {
 
 /* The cuts of the run that has left a state: bits depend on them. */
 dil_status stream_checkpoint_chunks(const char *prefix, stream_chunks *chunks);
-/* Whether there is something to resume; there is nothing more. */
+/* Returns whether there is something to resume; there is nothing more. */
 bool stream_has_checkpoint(const char *prefix);
 void stream_checkpoint_remove(const char *prefix);
 

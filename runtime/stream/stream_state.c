@@ -16,7 +16,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* What two runs must have alike, each a number or a sum. */
+/* The values that two runs must have alike, each a number or a sum. */
 enum {
   PLAN, BATCH, QUERIES_ALL, KEYS_ALL, SEED, TRAIN, SCALE, RANDOM, LENGTHS,
   INPUTS, MEMORY, OUTPUT, CUT_BATCH, CUT_QUERIES, CUT_KEYS, FIELDS

@@ -71,9 +71,9 @@ static stream_chunks cut_both(const stream_shape *s, row_costs cost,
                          cut_well(s->table, keys, s->M)};
 }
 
-/* What a device waits for with these cuts, about: all that is brought, what
- * each pass costs besides its pairs, and the first chunks, which no pass hides.
- * Speeds as seen on an H200 (tests/bench/NOTES.md). */
+/* About the seconds that a device waits with these cuts: for all rows that are
+ * loaded, for the cost of each pass besides its pairs, and for the first chunks,
+ * which no pass hides. Speeds as seen on an H200 (tests/bench/NOTES.md). */
 static dil_status seconds_of(const stream_shape *s, double *seconds) {
   const double rate = 26e9, pass = 50e-6; /* bytes a second; seconds */
   const dil_table *t = s->table;

@@ -63,8 +63,7 @@ int64_t tensor_index(const dil_tensor *tensor, const int64_t *at) {
   return index;
 }
 
-/* Counts at[] up through the shape; false after the last. */
-static bool next_place(const dil_tensor *tensor, int64_t *at) {
+bool tensor_next(const dil_tensor *tensor, int64_t *at) {
   for (int32_t axis = tensor->rank - 1; axis >= 0; axis--) {
     if (++at[axis] < tensor->shape[axis]) return true;
     at[axis] = 0;
@@ -81,7 +80,7 @@ bool guard_intact(const guard *g, const dil_tensor *tensor) {
   memcpy(copy, g->snapshot, inside);
   int64_t at[DIL_RANK_MAX] = {0};
   bool more = dil_tensor_count(tensor) > 0;
-  for (; more; more = next_place(tensor, at)) {
+  for (; more; more = tensor_next(tensor, at)) {
     const unsigned char *element = (const unsigned char *)tensor->data +
                                    tensor_index(tensor, at) * (int64_t)size;
     memcpy(copy + (element - base), element, size);

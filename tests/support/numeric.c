@@ -277,16 +277,11 @@ void data_free(data *d) {
 
 /* ---- running and comparing ----------------------------------------------- */
 
-static void fill_with_nan(const dil_tensor *t) {
-  int64_t count = dil_tensor_count(t), at[DIL_RANK_MAX];
-  for (int64_t e = 0; e < count; e++) {
-    int64_t rest = e;
-    for (int32_t axis = t->rank - 1; axis >= 0; axis--) {
-      at[axis] = rest % t->shape[axis];
-      rest /= t->shape[axis];
-    }
+void tensor_fill_nan(const dil_tensor *t) {
+  int64_t at[DIL_RANK_MAX] = {0};
+  bool more = dil_tensor_count(t) > 0;
+  for (; more; more = tensor_next(t, at))
     dil_element_write(t->data, t->dtype, tensor_index(t, at), NAN);
-  }
 }
 
 enum { POOL_MAX = 16 };
@@ -323,8 +318,8 @@ static dil_status run_on_gpu(data *d, kernel_made *k) {
 }
 
 void data_forget(data *d) {
-  fill_with_nan(&d->call.o);
-  if (d->call.lse.data) fill_with_nan(&d->call.lse);
+  tensor_fill_nan(&d->call.o);
+  if (d->call.lse.data) tensor_fill_nan(&d->call.lse);
 }
 
 dil_status data_run(data *d, kernel_made *k) {

@@ -50,6 +50,8 @@ size_t guard_inner_size(const guard *g);
 
 /* Index in elements of tensor[at...]. */
 int64_t tensor_index(const dil_tensor *tensor, const int64_t *at);
+/* Counts at[] up through the shape; false after the last. */
+bool tensor_next(const dil_tensor *tensor, int64_t *at);
 
 /* ---- subject.c: from text to a kernel ------------------------------------ */
 
@@ -154,6 +156,8 @@ void data_free(data *d);
 /* Runs the kernel; "" or what is wrong with guards, o or lse. The text lives
  * until the next call. */
 const char *data_problem(data *d, kernel_made *k);
+/* All elements, whatever the strides. */
+void tensor_fill_nan(const dil_tensor *t);
 /* o and lse full of NaN, as data_run leaves them to the kernel. */
 void data_forget(data *d);
 /* What differs from the answer after a run; "" when nothing does. */

@@ -9,7 +9,7 @@
 typedef struct arch {
   const char *name;   /* as messages say it */
   const char *triple; /* of LLVM's target */
-  isa plain; /* what every machine has, for code that no lane has a part in */
+  isa plain; /* of every machine, for code without lanes */
   void (*initialize)(void); /* LLVM's target */
 
   /* The word that says how arithmetic treats subnormal numbers, to a place on

@@ -281,7 +281,7 @@ static bounds real_bounds(emit *e, expr_op op, bounds a, bounds b) {
   case EXPR_FLOOR: return rounded(e, "llvm.floor", a);
   case EXPR_CEIL: return rounded(e, "llvm.ceil", a);
   default:
-    abort(); /* what is not exact never stands in a mask */
+    abort(); /* a mask has exact operators only */
   }
 }
 

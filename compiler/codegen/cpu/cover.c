@@ -27,7 +27,7 @@ static void call_range(build *b, interval_box *x, const expr *tree, ref axis,
                  entry, argument, 8, "");
 }
 
-/* What lies in x->low and x->high, as bounds of the element type. NaNs come as
+/* The values of x->low and x->high, as bounds of the element type. NaNs come as
  * -inf..inf. */
 static bounds range_bounds(build *b, interval_box *x, bool real) {
   const emit *e = &b->emit;

@@ -45,11 +45,11 @@ typedef struct build {
  * its own, outside of any plan, runs on every machine of the architecture. */
 dil_status build_open(build *b, const char *name, const isa *set);
 void build_close(build *b);
-/* What is emitted next is for this plan and instruction set. */
+/* Code that is emitted from here on is for this plan and instruction set. */
 void build_aim(build *b, const plan *p, const isa *set);
 /* With line tables, from the plan's pattern on. */
 void build_lines(build *b);
-/* What is emitted next comes from this place of the .dil file. */
+/* Code that is emitted from here on has this place of the .dil file. */
 void build_locate(build *b, span at);
 /* Verifies the module and turns it into out->bytes; its texts go where they
  * are wanted (NULL: nowhere). */
@@ -117,7 +117,7 @@ typedef struct site_input {
 
 enum { SITE_READY_MAX = 32 };
 
-/* What the leaves of an expression stand for: i32 but score, which is f32. */
+/* The values of the leaves of an expression: i32 but score, which is f32. */
 typedef struct site {
   ref env, i, j, score;
   ref b, h, batch, queries, keys;

@@ -155,7 +155,7 @@ void branch_end(emit *e, branch_block *b);
  * from before. Ask for all merges before emitting anything else. */
 ref branch_merge(emit *e, const branch_block *b, ref yes, ref no);
 
-/* What this function has from here on stands at this place of the file. */
+/* Code of this function from here on has this place of the file. */
 void emit_locate(emit *e, unsigned line, unsigned column);
 
 #endif

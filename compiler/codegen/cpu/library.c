@@ -137,7 +137,7 @@ static dil_status write_part(build *b, const backend_part *part) {
 
 /* ---- data and entries ---------------------------------------------------- */
 
-/* What another object has is declared where it is first spoken of. */
+/* A function of another object is declared where it is first called. */
 static ref find_symbol(emit *e, const char *symbol) {
   ref global = LLVMGetNamedGlobal(e->module, symbol);
   if (global == NULL) global = LLVMGetNamedFunction(e->module, symbol);

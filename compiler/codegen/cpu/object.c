@@ -24,7 +24,7 @@ static void target_open(void) {
 
 /* ---- diagnostics --------------------------------------------------------- */
 
-/* What LLVM has to say is kept for dil_last_error, never printed. */
+/* Messages of LLVM are kept for dil_last_error, never printed. */
 static void on_diagnostic(LLVMDiagnosticInfoRef info, void *context) {
   build *b = context;
   if (LLVMGetDiagInfoSeverity(info) != LLVMDSError || b->complaint != NULL)

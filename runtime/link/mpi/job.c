@@ -5,7 +5,7 @@
 #include "runtime/base/status.h"
 #include <time.h>
 
-static dil_status open_job(int32_t *rank, int32_t *ranks) {
+static dil_status job_open(int32_t *rank, int32_t *ranks) {
   int begun = 0, level = 0, number = 0, count = 1;
   MPI_Initialized(&begun);
   int code = begun ? MPI_Query_thread(&level)
@@ -24,7 +24,7 @@ static dil_status open_job(int32_t *rank, int32_t *ranks) {
   return DIL_OK;
 }
 
-static dil_status new_link(int32_t color, double timeout, dil_link **link) {
+static dil_status job_link(int32_t color, double timeout, dil_link **link) {
   MPI_Comm comm;
   pthread_mutex_lock(&mpi_lock);
   int code = MPI_Comm_split(MPI_COMM_WORLD, color, 0, &comm);
@@ -34,7 +34,7 @@ static dil_status new_link(int32_t color, double timeout, dil_link **link) {
   return mpi_link_new(comm, timeout, link);
 }
 
-static void *end_thread(void *unused) {
+static void *job_end_thread(void *unused) {
   (void)unused;
   MPI_Finalize();
   return NULL;
@@ -42,7 +42,7 @@ static void *end_thread(void *unused) {
 
 /* MPI_Finalize waits for every rank without a deadline. A thread calls it, so
  * that this function can give up. */
-static dil_status close_job(double timeout) {
+static dil_status job_close(double timeout) {
   enum { LEAST = 5 }; /* seconds: a busy machine needs some of them */
   double seconds = timeout > LEAST ? timeout : LEAST;
   struct timespec until;
@@ -50,7 +50,7 @@ static dil_status close_job(double timeout) {
   int ended = 0;
   MPI_Finalized(&ended);
   if (ended) return DIL_OK;
-  if (pthread_create(&thread, NULL, end_thread, NULL))
+  if (pthread_create(&thread, NULL, job_end_thread, NULL))
     return dil_fail(DIL_ENVIRONMENT, "no thread for the end of MPI");
   clock_gettime(CLOCK_REALTIME, &until);
   until.tv_sec += (time_t)seconds;
@@ -62,7 +62,7 @@ static dil_status close_job(double timeout) {
 
 DIL_API const dil_mpi_module *dil_mpi_module_init(void);
 const dil_mpi_module *dil_mpi_module_init(void) {
-  static const dil_mpi_module module = {DIL_INTERFACE, open_job, new_link,
-                                        close_job};
+  static const dil_mpi_module module = {DIL_INTERFACE, job_open, job_link,
+                                        job_close};
   return &module;
 }

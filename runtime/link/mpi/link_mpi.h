@@ -1,8 +1,8 @@
 /* link_mpi.h - a link over one MPI communicator. Internal to dilrt-mpi.so.
  *
  * One thread at a time calls MPI, under mpi_lock. The rank's own thread does so
- * while it posts and waits. While the rank computes, the link's courier does: a
- * progress thread. */
+ * while it posts and waits. While the rank computes, the link's progress thread
+ * does. */
 #ifndef DIL_RUNTIME_LINK_MPI_LINK_MPI_H
 #define DIL_RUNTIME_LINK_MPI_LINK_MPI_H
 
@@ -10,29 +10,35 @@
 #include <mpi.h>
 #include <pthread.h>
 
-enum { TAG_REVOKE, TAG_QUESTION, TAG_ANSWER, TAG_LIVES, TAG_ROWS /* + slot */ };
+enum {
+  TAG_REVOKE,
+  TAG_QUESTION,
+  TAG_ANSWER,
+  TAG_HEARTBEAT,
+  TAG_ROWS /* + slot */
+};
 enum { LINK_REASON = 256 };
 
-typedef struct half { /* one direction of a transfer */
+typedef struct mpi_half { /* one direction of a transfer */
   int32_t peer;       /* -1: this direction has no message */
   int32_t tag;
   char *at;           /* the next piece */
   int64_t left;       /* bytes in pieces that have not begun */
   MPI_Request request;
   bool empty;         /* a message of no bytes, which has not begun */
-} half;
+} mpi_half;
 
-typedef struct slot {
-  half send, receive;
+typedef struct mpi_slot {
+  mpi_half send, receive;
   bool active;
   double moved;       /* when it was posted, or a piece of it last ended */
-} slot;
+} mpi_slot;
 
 /* The rank that a rank waits for, and the step of the wait; -1: it waits for
  * none. */
-typedef struct wait_word {
+typedef struct wait_report {
   int32_t target, step;
-} wait_word;
+} wait_report;
 
 /* The search for the rank to blame for a wait that has timed out. */
 typedef struct inquiry {
@@ -48,37 +54,37 @@ typedef struct mpi_link {
   bool failed;
   char reason[LINK_REASON];
   MPI_Request *revokes; /* [ranks]: sends of the reason; no wait ends them */
-  wait_word here;     /* this rank's own wait */
-  wait_word *answer;  /* [ranks]: send buffers of answers to each rank */
-  double *lived;      /* [ranks]: when the last heartbeat of each came */
-  pthread_t courier;
-  pthread_cond_t work; /* the courier has something to do */
+  wait_report here;     /* this rank's own wait */
+  wait_report *answer;  /* [ranks]: send buffers of answers to each rank */
+  double *last_heartbeat; /* [ranks]: when the last heartbeat of each came */
+  pthread_t progress;
+  pthread_cond_t work;  /* the progress thread has something to do */
   bool closing;
   int32_t slots;
-  slot slot[];
+  mpi_slot slot[];
 } mpi_link;
 
 extern pthread_mutex_t mpi_lock;
 
-double link_seconds(void);
+double mpi_seconds(void);
 /* Marks the link as failed; the first failure's reason stays. */
-void link_fail(mpi_link *l, const char *format, ...)
+void mpi_fail(mpi_link *l, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /* False: an MPI call has failed, and MPI's text is the link's failure. */
-bool link_good(mpi_link *l, int code, const char *what);
+bool mpi_good(mpi_link *l, int code, const char *what);
 
-/* link_mpi.c: a link with its courier. The link frees the communicator, unless
- * it has failed; so does this function when it fails. */
+/* link_mpi.c: a link with its progress thread. The link frees the communicator,
+ * unless it has failed; so does this function when it fails. */
 dil_status mpi_link_new(MPI_Comm comm, double timeout, dil_link **link);
 
 /* silent_rank.c: receives revokes and heartbeats and answers questions about
  * this rank's wait, without blocking. */
-void blame_listen(mpi_link *l);
+void mpi_listen(mpi_link *l);
 /* Sends a heartbeat to all other ranks. */
-void blame_live(mpi_link *l);
+void mpi_send_heartbeats(mpi_link *l);
 /* For a wait that has timed out; called again and again. It asks the awaited
  * rank which rank it waits for itself, then asks that rank, and so on. The link
  * fails over the rank that does not answer, or that waits for none. */
-void blame_pursue(mpi_link *l, inquiry *q);
+void mpi_pursue(mpi_link *l, inquiry *q);
 
 #endif

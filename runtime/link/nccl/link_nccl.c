@@ -26,14 +26,14 @@ typedef struct nccl_link {
   bool shrinks;
   bool failed;
   char reason[256];
-  struct slot {
+  struct nccl_slot {
     bool ordered;          /* the message is of device memory, by NCCL */
     int32_t from, to;
-  } slot[];                /* [ranks + 1] */
+  } slot[]; /* [ranks + 1] */
 } nccl_link;
 
-static dil_status translate(const nccl_functions *nccl, nccl_comm comm,
-                            int code, const char *doing) {
+static dil_status nccl_translate(const nccl_functions *nccl, nccl_comm comm,
+                                 int code, const char *doing) {
   const char *more = comm ? nccl->last(comm) : "";
   return dil_fail(DIL_ENVIRONMENT, "NCCL cannot %s: %s %.120s", doing,
                   nccl->text(code), more ? more : "");
@@ -41,8 +41,8 @@ static dil_status translate(const nccl_functions *nccl, nccl_comm comm,
 
 /* Polls until NCCL has finished the communicator's last operation. *late: the
  * deadline has passed or the host's link has failed. */
-static int finish(const nccl_functions *nccl, nccl_comm comm, dil_link *host,
-                  bool *late) {
+static int nccl_finish(const nccl_functions *nccl, nccl_comm comm,
+                       dil_link *host, bool *late) {
   double end = clock_seconds() + host->timeout;
   *late = false;
   for (int64_t turns = 0;; turns++) {
@@ -58,7 +58,7 @@ static int finish(const nccl_functions *nccl, nccl_comm comm, dil_link *host,
 /* ---- joining ------------------------------------------------------------- */
 
 /* Sends rank 0's unique id to all other ranks. */
-static dil_status share_id(dil_link *host, nccl_id *id) {
+static dil_status nccl_share_id(dil_link *host, nccl_id *id) {
   dil_status status = DIL_OK;
   for (int32_t i = 1; i < host->ranks && !status; i++) {
     bool sends = host->rank == 0;
@@ -75,8 +75,8 @@ static dil_status share_id(dil_link *host, nccl_id *id) {
   return status;
 }
 
-static dil_status begin_comm(const nccl_functions *nccl, dil_link *host,
-                             const nccl_id *id, nccl_comm *comm) {
+static dil_status nccl_begin_comm(const nccl_functions *nccl, dil_link *host,
+                                  const nccl_id *id, nccl_comm *comm) {
   enum { PATIENCE = 30 }; /* seconds: NCCL starts threads and maps memory */
   nccl_config config = NCCL_CONFIG;
   bool late;
@@ -84,15 +84,15 @@ static dil_status begin_comm(const nccl_functions *nccl, dil_link *host,
   int code = nccl->join(comm, host->ranks, *id, host->rank, &config);
   if (host->timeout < PATIENCE) host->timeout = PATIENCE;
   if (*comm && (!code || code == NCCL_IN_PROGRESS))
-    code = finish(nccl, *comm, host, &late);
+    code = nccl_finish(nccl, *comm, host, &late);
   host->timeout = timeout;
   if (!code) return DIL_OK;
-  dil_status status = translate(nccl, *comm, code, "join the ranks");
+  dil_status status = nccl_translate(nccl, *comm, code, "join the ranks");
   if (*comm) nccl->abort(*comm);
   return status;
 }
 
-static dil_status join(dil_link *host, dil_nccl **made) {
+static dil_status nccl_join(dil_link *host, dil_nccl **made) {
   dil_nccl *n = calloc(1, sizeof *n);
   nccl_id id = {{0}};
   if (!n) return dil_fail(DIL_MEMORY, "no memory for a communicator");
@@ -100,35 +100,38 @@ static dil_status join(dil_link *host, dil_nccl **made) {
   n->ranks = host->ranks;
   if (!status && host->rank == 0) {
     int code = n->nccl->id(&id);
-    if (code) status = translate(n->nccl, NULL, code, "name a communicator");
+    if (code)
+      status = nccl_translate(n->nccl, NULL, code, "name a communicator");
   }
-  if (!status) status = share_id(host, &id);
-  if (!status) status = begin_comm(n->nccl, host, &id, &n->comm);
+  if (!status) status = nccl_share_id(host, &id);
+  if (!status) status = nccl_begin_comm(n->nccl, host, &id, &n->comm);
   if (status) free(n);
   else *made = n;
   return status;
 }
 
-static bool serves(const dil_nccl *n, int32_t ranks) {
+static bool nccl_serves(const dil_nccl *n, int32_t ranks) {
   return n->comm && n->ranks == ranks;
 }
 
-static void abort_comm(dil_nccl *n) {
+static void nccl_abort_comm(dil_nccl *n) {
   if (n->comm) n->nccl->abort(n->comm);
   n->comm = NULL;
 }
 
-static void leave(dil_nccl *n) {
+static void nccl_leave(dil_nccl *n) {
   if (!n) return;
-  abort_comm(n); /* ncclCommFinalize would wait for the other ranks */
+  nccl_abort_comm(n); /* ncclCommFinalize would wait for the other ranks */
   free(n);
 }
 
 /* ---- the link ------------------------------------------------------------ */
 
-static nccl_link *self(dil_link *link) { return (nccl_link *)link; }
+static nccl_link *nccl_link_of(dil_link *link) {
+  return (nccl_link *)link;
+}
 
-static dil_status fail(nccl_link *l, const char *what) {
+static dil_status nccl_fail(nccl_link *l, const char *what) {
   if (!l->failed)
     snprintf(l->reason, sizeof l->reason, "%s", what);
   l->failed = true;
@@ -136,27 +139,27 @@ static dil_status fail(nccl_link *l, const char *what) {
 }
 
 /* Fails with NCCL's text and the rank at the other end of the slot. */
-static dil_status fail_by(nccl_link *l, int code, int32_t slot) {
+static dil_status nccl_fail_by(nccl_link *l, int code, int32_t slot) {
   const nccl_functions *nccl = l->own->nccl;
-  const struct slot *s = &l->slot[slot <= l->link.ranks ? slot : 0];
+  const struct nccl_slot *s = &l->slot[slot <= l->link.ranks ? slot : 0];
   char text[256];
   snprintf(text, sizeof text, "rank %d lost rank %d in step %d: NCCL says %.150s",
            link_number(&l->link, l->link.rank),
            link_number(&l->link, s->from >= 0 ? s->from : s->to), slot,
            nccl->text(code));
-  return fail(l, text);
+  return nccl_fail(l, text);
 }
 
-static dil_status check_comm(nccl_link *l) {
+static dil_status nccl_check_comm(nccl_link *l) {
   int state = NCCL_OK, code = 0;
-  if (l->failed) return fail(l, "");
-  if (!l->own->comm) return fail(l, "the communicator was aborted");
+  if (l->failed) return nccl_fail(l, "");
+  if (!l->own->comm) return nccl_fail(l, "the communicator was aborted");
   code = l->own->nccl->state(l->own->comm, &state);
   if (!code && (!state || state == NCCL_IN_PROGRESS)) return DIL_OK;
-  return fail_by(l, code ? code : state, l->link.step);
+  return nccl_fail_by(l, code ? code : state, l->link.step);
 }
 
-static int put_group(const nccl_link *l, const link_transfer *t) {
+static int nccl_put_group(const nccl_link *l, const link_transfer *t) {
   const nccl_functions *nccl = l->own->nccl;
   nccl_comm comm = l->own->comm;
   void *stream = t->order->stream;
@@ -172,38 +175,39 @@ static int put_group(const nccl_link *l, const link_transfer *t) {
   return code && code != NCCL_IN_PROGRESS ? code : last;
 }
 
-static dil_status post(dil_link *link, int32_t index, const link_transfer *t) {
-  nccl_link *l = self(link);
+static dil_status nccl_post(dil_link *link, int32_t index,
+                            const link_transfer *t) {
+  nccl_link *l = nccl_link_of(link);
   bool late = false;
-  l->slot[index] = (struct slot){t->order != NULL, t->from, t->to};
+  l->slot[index] = (struct nccl_slot){t->order != NULL, t->from, t->to};
   l->host->step = link->step;
   if (!t->order) return l->host->calls->post(l->host, index, t);
-  dil_status status = check_comm(l);
+  dil_status status = nccl_check_comm(l);
   if (status || (t->to < 0 && t->from < 0)) return status;
-  int code = put_group(l, t);
+  int code = nccl_put_group(l, t);
   if (code == NCCL_IN_PROGRESS)
-    code = finish(l->own->nccl, l->own->comm, l->host, &late);
+    code = nccl_finish(l->own->nccl, l->own->comm, l->host, &late);
   if (late) status = l->host->calls->check(l->host);
   if (status) return status;
-  return code ? fail_by(l, code, index) : DIL_OK;
+  return code ? nccl_fail_by(l, code, index) : DIL_OK;
 }
 
 /* A device message is in stream order already: only errors need a check. */
-static dil_status wait_slot(dil_link *link, int32_t index) {
-  nccl_link *l = self(link);
+static dil_status nccl_wait(dil_link *link, int32_t index) {
+  nccl_link *l = nccl_link_of(link);
   l->host->step = link->step;
-  return l->slot[index].ordered ? check_comm(l)
+  return l->slot[index].ordered ? nccl_check_comm(l)
                                 : l->host->calls->wait(l->host, index);
 }
 
-static dil_status check(dil_link *link) {
-  nccl_link *l = self(link);
+static dil_status nccl_check(dil_link *link) {
+  nccl_link *l = nccl_link_of(link);
   dil_status status = l->host->calls->check(l->host);
-  return status ? status : check_comm(l);
+  return status ? status : nccl_check_comm(l);
 }
 
-static int32_t find_silent_rank(dil_link *link, int32_t peer) {
-  dil_link *host = self(link)->host;
+static int32_t nccl_find_silent_rank(dil_link *link, int32_t peer) {
+  dil_link *host = nccl_link_of(link)->host;
   return host->calls->find_silent_rank
              ? host->calls->find_silent_rank(host, peer)
              : peer;
@@ -213,8 +217,8 @@ static int32_t find_silent_rank(dil_link *link, int32_t peer) {
 
 /* Polls until the smaller communicator is made. The host's link has failed
  * already, so this has a deadline of its own. */
-static int finish_shrinking(const nccl_functions *nccl, nccl_comm comm,
-                            nccl_comm *smaller, double timeout) {
+static int nccl_finish_shrinking(const nccl_functions *nccl, nccl_comm comm,
+                                 nccl_comm *smaller, double timeout) {
   double end = clock_seconds() + timeout;
   int state = NCCL_IN_PROGRESS, code = NCCL_OK;
   for (int64_t turns = 0; state == NCCL_IN_PROGRESS && !code; turns++) {
@@ -228,7 +232,7 @@ static int finish_shrinking(const nccl_functions *nccl, nccl_comm comm,
 
 /* Shrinks the communicator to the remaining ranks, or aborts it. The other
  * remaining ranks do the same now, unless they have been lost since. */
-static void shrink_comm(nccl_link *l, const bool *lost) {
+static void nccl_shrink_comm(nccl_link *l, const bool *lost) {
   const nccl_functions *nccl = l->own->nccl;
   nccl_comm parent = l->own->comm, smaller = NULL;
   int list[l->link.ranks], count = 0;
@@ -237,7 +241,7 @@ static void shrink_comm(nccl_link *l, const bool *lost) {
   int code = nccl->shrink(parent, list, count, &smaller, NULL,
                           NCCL_SHRINK_ABORT);
   if (!code || code == NCCL_IN_PROGRESS)
-    code = finish_shrinking(nccl, parent, &smaller, l->link.timeout);
+    code = nccl_finish_shrinking(nccl, parent, &smaller, l->link.timeout);
   if (code)
     LOG(NULL, DIL_LOG_WARNING, "NCCL cannot shrink a communicator of %d ranks "
         "by %d, those left make a new one: %s", l->link.ranks, count,
@@ -248,55 +252,57 @@ static void shrink_comm(nccl_link *l, const bool *lost) {
   l->own->ranks -= count;
 }
 
-static bool failed_ranks(dil_link *link, bool *lost) {
-  dil_link *host = self(link)->host;
+static bool nccl_failed_ranks(dil_link *link, bool *lost) {
+  dil_link *host = nccl_link_of(link)->host;
   return host->calls->failed_ranks && host->calls->failed_ranks(host, lost);
 }
 
-static void report_failure(dil_link *link, int32_t rank, const char *why) {
-  dil_link *host = self(link)->host;
+static void nccl_report_failure(dil_link *link, int32_t rank, const char *why) {
+  dil_link *host = nccl_link_of(link)->host;
   if (host->calls->report_failure) host->calls->report_failure(host, rank, why);
 }
 
 /* Ends the communicator: until then streams wait for its posted messages. */
-static void end_comm(nccl_link *l) {
+static void nccl_end_comm(nccl_link *l) {
   bool lost[l->link.ranks];
-  bool shrinks = l->shrinks && l->own->comm && failed_ranks(&l->link, lost) &&
-                 !lost[l->link.rank];
+  bool shrinks = l->shrinks && l->own->comm &&
+                 nccl_failed_ranks(&l->link, lost) && !lost[l->link.rank];
   if (shrinks && l->own->nccl->shrink) {
-    shrink_comm(l, lost);
+    nccl_shrink_comm(l, lost);
     return;
   }
   if (shrinks)
     LOG(NULL, DIL_LOG_WARNING, "NCCL has no ncclCommShrink, which came with "
         "2.27: the ranks that are left make a new communicator");
-  abort_comm(l->own);
+  nccl_abort_comm(l->own);
 }
 
 /* If the host's link has failed already, its reason stays: it may name a rank
  * that is gone. */
-static void revoke(dil_link *link, const char *why) {
-  nccl_link *l = self(link);
+static void nccl_revoke(dil_link *link, const char *why) {
+  nccl_link *l = nccl_link_of(link);
   l->host->step = link->step;
   if (!l->host->calls->check(l->host)) l->host->calls->revoke(l->host, why);
-  end_comm(l);
+  nccl_end_comm(l);
 }
 
-static void free_link(dil_link *link) { free(self(link)); }
+static void nccl_free(dil_link *link) {
+  free(nccl_link_of(link));
+}
 
 static const link_calls nccl_calls = {.name = "nccl",
-                                      .post = post,
-                                      .wait = wait_slot,
-                                      .check = check,
-                                      .find_silent_rank = find_silent_rank,
-                                      .revoke = revoke,
-                                      .free = free_link,
-                                      .report_failure = report_failure,
-                                      .failed_ranks = failed_ranks};
+                                      .post = nccl_post,
+                                      .wait = nccl_wait,
+                                      .check = nccl_check,
+                                      .find_silent_rank = nccl_find_silent_rank,
+                                      .revoke = nccl_revoke,
+                                      .free = nccl_free,
+                                      .report_failure = nccl_report_failure,
+                                      .failed_ranks = nccl_failed_ranks};
 
-static dil_status new_link(dil_nccl *own, dil_link *host, bool shrinks,
-                           dil_link **made) {
-  size_t slots = ((size_t)host->ranks + 1) * sizeof(struct slot);
+static dil_status nccl_link_new(dil_nccl *own, dil_link *host, bool shrinks,
+                                dil_link **made) {
+  size_t slots = ((size_t)host->ranks + 1) * sizeof(struct nccl_slot);
   nccl_link *l = calloc(1, sizeof *l + slots);
   if (!l)
     return dil_fail(DIL_MEMORY, "no memory for a link of %d ranks",
@@ -313,7 +319,7 @@ static dil_status new_link(dil_nccl *own, dil_link *host, bool shrinks,
 
 DIL_API const dil_nccl_module *dil_nccl_module_init(void);
 const dil_nccl_module *dil_nccl_module_init(void) {
-  static const dil_nccl_module module = {DIL_INTERFACE, join, new_link,
-                                         serves, leave};
+  static const dil_nccl_module module = {
+      DIL_INTERFACE, nccl_join, nccl_link_new, nccl_serves, nccl_leave};
   return &module;
 }

@@ -21,7 +21,7 @@ typedef struct dil_nccl_module {
    * shrinks to the remaining ranks instead. */
   dil_status (*link)(dil_nccl *comm, dil_link *host, bool shrinks,
                      dil_link **made);
-  /* Whether a run of `ranks` ranks may use the communicator. */
+  /* Returns whether a run of `ranks` ranks may use the communicator. */
   bool (*serves)(const dil_nccl *comm, int32_t ranks);
   void (*leave)(dil_nccl *comm);
 } dil_nccl_module;

@@ -12,20 +12,27 @@
 enum { REASON = 256 };
 enum { NET_MOMENT = 2 };     /* seconds in which a rank that knows the cause of
                                 a failure tells the others */
-/* Kinds of frames.
- * MESSAGE: a message, or rank 0's table of addresses. FAILED: the sender's net
- * has failed. LEFT: the sender has closed its links in peace. WAITS: the sender
- * has waited too long for a rank. LIVES: a heartbeat. Rendezvous: a rank COMES
- * to rank 0, hears where all ranks listen, and CALLS the ranks below its own.
- * Failure agreement: a rank RETURNS to the leader, which answers REMAINS. */
-enum { MESSAGE = 1, FAILED, LEFT, WAITS, RETURNS, REMAINS, LIVES, COMES, CALLS };
+/* Kinds of frames. A rendezvous: a rank sends COMES to rank 0, receives the
+ * addresses of all ranks, and sends CALLS to the ranks below its own. A failure
+ * agreement: a rank sends RETURNS to the leader, which answers REMAINS. */
+enum {
+  FRAME_MESSAGE = 1, /* a message, or rank 0's table of addresses */
+  FRAME_FAILED,      /* the sender's net has failed */
+  FRAME_LEFT,        /* the sender has closed its links without a failure */
+  FRAME_WAITS,       /* the sender has waited too long for a rank */
+  FRAME_RETURNS,
+  FRAME_REMAINS,
+  FRAME_HEARTBEAT,
+  FRAME_COMES,
+  FRAME_CALLS
+};
 
 typedef struct frame {
   char magic[8];
   int32_t kind;
-  int32_t rank, ranks;       /* of the sender; WAITS: the rank it waits for */
+  int32_t rank, ranks; /* of the sender; in FRAME_WAITS the awaited rank */
   int32_t port;              /* where the sender listens */
-  int32_t culprit, silent;   /* FAILED: see net */
+  int32_t culprit, silent;   /* of FRAME_FAILED: see net */
   int32_t process;           /* the sender's process id */
   int32_t version;           /* DIL_INTERFACE of the sender */
   int64_t size;              /* bytes that follow the frame */
@@ -34,20 +41,20 @@ typedef struct frame {
 typedef struct peer {
   int file;                  /* the connection; -1: none, or this rank itself */
   int32_t process;
-  int returned;              /* its connection after RETURNS; -1: none */
+  int returned;              /* its connection after FRAME_RETURNS; -1: none */
   frame head;                /* the frame being received: `got` bytes so far */
   size_t got;
   bool left, gone, sending;  /* it has closed its links in peace; its connection
                                 has broken; a message to it is partly sent */
-  double lived;              /* when its last heartbeat came */
-  int32_t waits_for;         /* the rank in its last WAITS; -1: none */
+  double last_heartbeat;     /* when its last heartbeat came */
+  int32_t waits_for;         /* the rank in its last FRAME_WAITS; -1: none */
 } peer;
 
 /* A connection whose first frame has not come yet. */
 enum { CALLERS = 64 };
 typedef struct caller {
   int file;
-  frame said;                /* `got` bytes so far */
+  frame first; /* `got` bytes so far */
   size_t got;
   double end;                /* when it is closed for its silence */
 } caller;
@@ -59,7 +66,7 @@ typedef struct net {
   bool silent;                /* the culprit's process may run, but is silent */
   char reason[REASON];
   double patience;            /* seconds that the ranks have to meet */
-  struct sockaddr_storage *place; /* [ranks]: where each rank listens */
+  struct sockaddr_storage *address; /* [ranks]: where each rank listens */
   int listening;              /* this rank's listening socket; -1: closed */
   int32_t callers;
   caller caller[CALLERS];     /* oldest first */
@@ -76,16 +83,16 @@ void net_fail(net *n, int32_t culprit, const char *why);
 /* link_socket_accept.c, the accepting side: returns the next connection whose
  * first frame is complete; -1: none is until `end`, in seconds of the clock.
  * Silent and foreign connections delay no rank. A frame of another version of
- * dil comes back as COMES with ranks = 0. */
-int net_answer(net *n, double end, frame *said);
-/* Sends the reason as FAILED and closes the connection. */
-void net_turn_away(const net *n, int file, const char *why);
-/* After the rendezvous: turns a caller away, because all ranks have met. */
-void net_send_away(const net *n, int file, const frame *said);
+ * dil comes back as FRAME_COMES with ranks = 0. */
+int net_accept(net *n, double end, frame *first);
+/* Sends the reason as FRAME_FAILED and closes the connection. */
+void net_reject(const net *n, int file, const char *why);
+/* After the rendezvous: rejects a caller, because all ranks have met. */
+void net_refuse(const net *n, int file, const frame *first);
 /* After the rendezvous: serves all callers that are there, without waiting. */
-void net_look_out(net *n);
-/* Keeps the connection of a rank that RETURNS; false: it is no such frame. */
-bool net_returns(net *n, int file, const frame *said);
+void net_serve_callers(net *n);
+/* Keeps the connection if the frame is FRAME_RETURNS of a rank. */
+bool net_returns(net *n, int file, const frame *first);
 /* "process 4711 on 10.0.0.5", at this end (here) or at the other end. */
 enum { WHO = 80 };
 void net_print_who(int file, bool here, int32_t process, char words[WHO]);
@@ -96,14 +103,14 @@ void net_print_who(int file, bool here, int32_t process, char words[WHO]);
 dil_status net_meet(net *n, const char *address, double patience);
 dil_status net_rejoin(net *n, double patience);
 /* Blocking receive of exactly `size` bytes. */
-bool net_hear(int file, void *what, size_t size);
-/* Receives the text that follows a frame FAILED. */
-bool net_hear_reason(int file, const frame *f, char why[REASON]);
-bool net_say(int file, const void *what, size_t size);
+bool net_receive(int file, void *what, size_t size);
+/* Receives the text that follows FRAME_FAILED. */
+bool net_receive_reason(int file, const frame *f, char why[REASON]);
+bool net_send(int file, const void *what, size_t size);
 bool net_is_ours(const frame *f);   /* of this version of the protocol */
 bool net_is_of_dil(const frame *f); /* of any version */
 /* Blocking receives on this connection give up at `end`. */
-void net_limit(int file, double end);
+void net_set_deadline(int file, double end);
 /* A connection, or -1; *refused: no process listens there. */
 int net_connect(const struct sockaddr_storage *at, double end, bool *refused);
 

@@ -14,14 +14,14 @@
 #include <unistd.h>
 
 /* Accepts one connection, of a rank that returns or of another process. */
-static void take_one(net *n) {
+static void net_take_one(net *n) {
   frame f;
-  int called = net_answer(n, clock_seconds() + 0.05, &f);
+  int called = net_accept(n, clock_seconds() + 0.05, &f);
   if (called < 0) return;
-  if (!net_returns(n, called, &f)) net_send_away(n, called, &f);
+  if (!net_returns(n, called, &f)) net_refuse(n, called, &f);
 }
 
-static bool all_are_here(const net *n) {
+static bool net_all_returned(const net *n) {
   for (int32_t i = 0; i < n->ranks; i++)
     if (i != n->rank && !n->lost[i] && n->peer[i].returned < 0) return false;
   return true;
@@ -29,12 +29,12 @@ static bool all_are_here(const net *n) {
 
 bool net_may_run(const net *n, int32_t rank) {
   bool refused;
-  int file = net_connect(&n->place[rank], clock_seconds() + 1, &refused);
+  int file = net_connect(&n->address[rank], clock_seconds() + 1, &refused);
   if (file >= 0) close(file);
   return !refused;
 }
 
-static bool is_enough(const net *n) {
+static bool net_is_majority(const net *n) {
   int32_t left = 0, perhaps = 0;
   for (int32_t i = 0; i < n->ranks; i++) {
     left += !n->lost[i];
@@ -46,19 +46,19 @@ static bool is_enough(const net *n) {
   return false;
 }
 
-static bool lead(net *n, double end) {
-  while (!all_are_here(n) && clock_seconds() < end) take_one(n);
+static bool net_agree_lead(net *n, double end) {
+  while (!net_all_returned(n) && clock_seconds() < end) net_take_one(n);
   for (int32_t i = 0; i < n->ranks; i++)
     n->lost[i] = i != n->rank && n->peer[i].returned < 0;
-  bool enough = is_enough(n);
+  bool enough = net_is_majority(n);
   const char *why = dil_last_error();
-  frame f = net_frame(n, enough ? REMAINS : FAILED,
+  frame f = net_frame(n, enough ? FRAME_REMAINS : FRAME_FAILED,
                       enough ? n->ranks : (int64_t)strlen(why));
   for (int32_t i = 0; i < n->ranks; i++) {
     int file = n->peer[i].returned;
     if (file < 0) continue;
-    if (net_say(file, &f, sizeof f))
-      net_say(file, enough ? (const void *)n->lost : why, (size_t)f.size);
+    if (net_send(file, &f, sizeof f))
+      net_send(file, enough ? (const void *)n->lost : why, (size_t)f.size);
     close(file);
     n->peer[i].returned = -1;
   }
@@ -67,18 +67,18 @@ static bool lead(net *n, double end) {
 
 /* Asks the leader `first`. True: it has answered; *known: it has agreed with a
  * majority, and n->lost has the result. */
-static bool ask(net *n, int32_t first, double end, bool *known) {
+static bool net_agree_ask(net *n, int32_t first, double end, bool *known) {
   char why[REASON] = "";
   bool refused, answered = false;
-  frame f = net_frame(n, RETURNS, 0);
-  int file = net_connect(&n->place[first], end, &refused);
+  frame f = net_frame(n, FRAME_RETURNS, 0);
+  int file = net_connect(&n->address[first], end, &refused);
   if (file < 0) return false;
-  net_limit(file, end);
-  if (net_say(file, &f, sizeof f) && net_hear(file, &f, sizeof f) &&
+  net_set_deadline(file, end);
+  if (net_send(file, &f, sizeof f) && net_receive(file, &f, sizeof f) &&
       net_is_ours(&f) && f.ranks == n->ranks) {
-    *known = f.kind == REMAINS && f.size == n->ranks;
-    answered = *known ? net_hear(file, n->lost, (size_t)f.size)
-                      : net_hear_reason(file, &f, why);
+    *known = f.kind == FRAME_REMAINS && f.size == n->ranks;
+    answered = *known ? net_receive(file, n->lost, (size_t)f.size)
+                      : net_receive_reason(file, &f, why);
   }
   if (answered && !*known) dil_fail(DIL_PEER, "%s", why);
   close(file);
@@ -94,8 +94,9 @@ bool net_agree(net *n, double timeout) {
   if (culprit == n->rank) return true; /* this rank itself cannot go on */
   for (int32_t i = 0; i < n->rank; i++) {
     if (n->lost[i]) continue;
-    if (ask(n, i, clock_seconds() + patience + 2, &known)) return known;
+    if (net_agree_ask(n, i, clock_seconds() + patience + 2, &known))
+      return known;
     n->lost[i] = true;
   }
-  return lead(n, clock_seconds() + patience);
+  return net_agree_lead(n, clock_seconds() + patience);
 }

@@ -36,7 +36,7 @@ bool socket_is_address(const char *text) {
 }
 
 /* "host:port", "[::1]:port". */
-static dil_status resolve(const char *text, struct addrinfo **found) {
+static dil_status address_resolve(const char *text, struct addrinfo **found) {
   char host[256];
   const char *colon = strrchr(text, ':');
   char *end;
@@ -54,29 +54,29 @@ static dil_status resolve(const char *text, struct addrinfo **found) {
               : DIL_OK;
 }
 
-static void set_port(struct sockaddr_storage *at, int port) {
+static void address_set_port(struct sockaddr_storage *at, int port) {
   if (at->ss_family == AF_INET6)
     ((struct sockaddr_in6 *)at)->sin6_port = htons((uint16_t)port);
   else ((struct sockaddr_in *)at)->sin_port = htons((uint16_t)port);
 }
 
-static int port_of(const struct sockaddr_storage *at) {
+static int address_port(const struct sockaddr_storage *at) {
   return ntohs(at->ss_family == AF_INET6
                    ? ((const struct sockaddr_in6 *)at)->sin6_port
                    : ((const struct sockaddr_in *)at)->sin_port);
 }
 
-static socklen_t size_of(int family) {
+static socklen_t address_size(int family) {
   return family == AF_INET6 ? sizeof(struct sockaddr_in6)
                             : sizeof(struct sockaddr_in);
 }
 
-static int listen_in(int family, int *port) {
+static int net_listen_in(int family, int *port) {
   struct sockaddr_storage at = {.ss_family = (sa_family_t)family};
-  socklen_t size = size_of(family);
+  socklen_t size = address_size(family);
   int yes = 1, no = 0, file = socket(family, SOCK_STREAM | SOCK_CLOEXEC |
                                              SOCK_NONBLOCK, 0);
-  set_port(&at, *port);
+  address_set_port(&at, *port);
   if (file < 0) return -1;
   setsockopt(file, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   if (family == AF_INET6)
@@ -88,19 +88,19 @@ static int listen_in(int family, int *port) {
     errno = reason;
     return -1;
   }
-  *port = port_of(&at);
+  *port = address_port(&at);
   return file;
 }
 
 /* Listens on every address of this host, also IPv4; a host may lack IPv6. With
  * *port 0 it takes any free port and says which. */
-static int listen_at(int *port) {
-  int file = listen_in(AF_INET6, port);
-  return file >= 0 || errno == EADDRINUSE ? file : listen_in(AF_INET, port);
+static int net_listen(int *port) {
+  int file = net_listen_in(AF_INET6, port);
+  return file >= 0 || errno == EADDRINUSE ? file : net_listen_in(AF_INET, port);
 }
 
 /* Turns a mapped IPv4 address into a plain one, for hosts without IPv6. */
-static void unmap(struct sockaddr_storage *at) {
+static void address_unmap(struct sockaddr_storage *at) {
   const struct sockaddr_in6 six = *(const struct sockaddr_in6 *)at;
   struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = six.sin6_port};
   if (at->ss_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&six.sin6_addr))
@@ -110,18 +110,19 @@ static void unmap(struct sockaddr_storage *at) {
   memcpy(at, &four, sizeof four);
 }
 
-static bool is_loopback(const struct sockaddr_storage *at) {
+static bool address_is_loopback(const struct sockaddr_storage *at) {
   if (at->ss_family == AF_INET6)
     return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)at)->sin6_addr);
   return ntohl(((const struct sockaddr_in *)at)->sin_addr.s_addr) >> 24 == 127;
 }
 
-static bool connects(int file, const struct sockaddr_storage *at, double end) {
+static bool net_connects(int file, const struct sockaddr_storage *at,
+                         double end) {
   struct pollfd wait = {file, POLLOUT, 0};
   double left = end - clock_seconds();
   int code = 0;
   socklen_t size = sizeof code;
-  if (!connect(file, (const struct sockaddr *)at, size_of(at->ss_family)))
+  if (!connect(file, (const struct sockaddr *)at, address_size(at->ss_family)))
     return true;
   if (errno != EINPROGRESS) return false;
   int ready = poll(&wait, 1, left > 0 ? (int)(left * 1e3) + 1 : 0);
@@ -135,7 +136,7 @@ int net_connect(const struct sockaddr_storage *at, double end, bool *refused) {
                     0);
   *refused = false;
   if (file < 0) return -1;
-  if (connects(file, at, end)) {
+  if (net_connects(file, at, end)) {
     fcntl(file, F_SETFL, fcntl(file, F_GETFL) & ~O_NONBLOCK);
     return file;
   }
@@ -145,8 +146,8 @@ int net_connect(const struct sockaddr_storage *at, double end, bool *refused) {
 }
 
 /* Tries all addresses of a host until one connects: it may not listen yet. */
-static int connect_to(const struct addrinfo *found, double end,
-                      struct sockaddr_storage *at) {
+static int net_connect_any(const struct addrinfo *found, double end,
+                           struct sockaddr_storage *at) {
   bool refused;
   for (; clock_seconds() < end; usleep(20000))
     for (const struct addrinfo *a = found; a; a = a->ai_next) {
@@ -159,7 +160,7 @@ static int connect_to(const struct addrinfo *found, double end,
   return -1;
 }
 
-void net_limit(int file, double end) {
+void net_set_deadline(int file, double end) {
   double left = end - clock_seconds();
   int yes = 1;
   if (left < 0.01) left = 0.01;
@@ -169,78 +170,80 @@ void net_limit(int file, double end) {
   setsockopt(file, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
 }
 
-bool net_say(int file, const void *what, size_t size) {
+bool net_send(int file, const void *what, size_t size) {
   return send(file, what, size, MSG_NOSIGNAL) == (ssize_t)size;
 }
 
-bool net_hear(int file, void *what, size_t size) {
+bool net_receive(int file, void *what, size_t size) {
   return recv(file, what, size, MSG_WAITALL) == (ssize_t)size;
 }
 
-bool net_hear_reason(int file, const frame *f, char why[REASON]) {
+bool net_receive_reason(int file, const frame *f, char why[REASON]) {
   bool fits = f->size >= 0 && f->size < REASON;
   memset(why, 0, REASON);
-  return fits && net_hear(file, why, (size_t)f->size);
+  return fits && net_receive(file, why, (size_t)f->size);
 }
 
-/* Whether a connected rank has left or failed; `why` is its reason, or "". It
- * only peeks, so that the frames before stay for their receiver. */
-static bool leaves(const net *n, int32_t rank, char why[REASON]) {
-  char said[4096];
+/* Returns whether a connected rank has left or failed; `why` is its reason, or
+ * "". It only peeks, so that the frames before stay for their receiver. */
+static bool net_peer_leaves(const net *n, int32_t rank, char why[REASON]) {
+  char bytes[4096];
   frame f;
   enum { HEAD = sizeof f };
   struct pollfd ends = {n->peer[rank].file, POLLRDHUP, 0};
   bool hangs_up = poll(&ends, 1, 0) > 0;
   ssize_t at = 0,
-          got = recv(ends.fd, said, sizeof said, MSG_PEEK | MSG_DONTWAIT);
+          got = recv(ends.fd, bytes, sizeof bytes, MSG_PEEK | MSG_DONTWAIT);
   *why = 0;
   while (got >= at + HEAD) {
-    memcpy(&f, said + at, HEAD);
+    memcpy(&f, bytes + at, HEAD);
     at += HEAD;
-    if (f.kind == LEFT) return true;
+    if (f.kind == FRAME_LEFT) return true;
     if (f.size < 0 || f.size > got - at) break;
     at += (ssize_t)f.size;
-    if (f.kind != FAILED) continue;
-    snprintf(why, REASON, "%.*s", (int)f.size, said + at - f.size);
+    if (f.kind != FRAME_FAILED) continue;
+    snprintf(why, REASON, "%.*s", (int)f.size, bytes + at - f.size);
     return true;
   }
   return hangs_up;
 }
 
-/* A rank is gone, perhaps because of a failure that some rank tells to all. So
- * this rank listens for the reason for NET_MOMENT seconds. */
-static dil_status hear_why(const net *n, const char *otherwise) {
+/* A rank is gone, perhaps because of a failure of which some rank informs all.
+ * So this rank listens for the reason for NET_MOMENT seconds. */
+static dil_status net_receive_why(const net *n, const char *otherwise) {
   char why[REASON];
   for (double end = clock_seconds() + NET_MOMENT; clock_seconds() < end;
        usleep(5000))
     for (int32_t i = 0; i < n->ranks; i++)
-      if (n->peer[i].file >= 0 && leaves(n, i, why) && *why)
+      if (n->peer[i].file >= 0 && net_peer_leaves(n, i, why) && *why)
         return dil_fail(DIL_PEER, "%s", why);
   return dil_fail(DIL_PEER, "%s", otherwise);
 }
 
-static void hang_up_on(net *n, int32_t rank) {
+static void net_hang_up(net *n, int32_t rank) {
   if (n->peer[rank].file >= 0) close(n->peer[rank].file);
   n->peer[rank].file = -1;
 }
 
 /* While ranks come to rank 0, a rank that leaves frees its place for another
  * process. Later, a rank that leaves makes the rendezvous fail. */
-static dil_status look_after(net *n, int32_t kind) {
+static dil_status net_check_peers(net *n, int32_t kind) {
   char why[REASON];
   for (int32_t i = 0; i < n->ranks; i++) {
-    if (n->peer[i].file < 0 || !leaves(n, i, why)) continue;
-    if (kind == COMES) hang_up_on(n, i);
+    if (n->peer[i].file < 0 || !net_peer_leaves(n, i, why)) continue;
+    if (kind == FRAME_COMES)
+      net_hang_up(n, i);
     else {
       snprintf(why, sizeof why, "rank %d has ended while ranks met", i);
-      return hear_why(n, why);
+      return net_receive_why(n, why);
     }
   }
   return DIL_OK;
 }
 
-/* Whether a caller cannot be one of the ranks that meet here, and why. */
-static bool is_misfit(const net *n, const frame *f, int file, char *why) {
+/* Returns whether a caller cannot be one of the ranks that meet here, and
+ * why. */
+static bool net_is_misfit(const net *n, const frame *f, int file, char *why) {
   char it[WHO], other[WHO];
   bool fits = f->ranks == n->ranks && f->rank >= 0 && f->rank < n->ranks;
   const peer *p = &n->peer[fits ? f->rank : 0];
@@ -259,47 +262,48 @@ static bool is_misfit(const net *n, const frame *f, int file, char *why) {
   return true;
 }
 
-/* Accepts a rank that COMES to rank 0 or CALLS this rank, if one does so before
- * `end`. */
-static dil_status welcome(net *n, int32_t kind, double end) {
+/* Accepts a rank that sends FRAME_COMES to rank 0 or FRAME_CALLS to this rank,
+ * if one does so before `end`. */
+static dil_status net_welcome(net *n, int32_t kind, double end) {
   struct sockaddr_storage from;
   socklen_t size = sizeof from;
   char why[REASON];
   frame f;
-  int file = net_answer(n, end, &f);
+  int file = net_accept(n, end, &f);
   if (file < 0) return DIL_OK; /* the caller tries again */
   bool gone = getpeername(file, (struct sockaddr *)&from, &size);
   if (f.kind != kind || gone) {
-    net_send_away(n, file, &f);
+    net_refuse(n, file, &f);
     return DIL_OK;
   }
-  if (kind == COMES) look_after(n, kind); /* may free the rank's place */
-  if (is_misfit(n, &f, file, why)) {
+  if (kind == FRAME_COMES)
+    net_check_peers(n, kind); /* may free the rank's place */
+  if (net_is_misfit(n, &f, file, why)) {
     net_fail(n, -1, why);
-    net_turn_away(n, file, why);
+    net_reject(n, file, why);
     return dil_fail(DIL_PEER, "%s", why);
   }
-  net_limit(file, end);
+  net_set_deadline(file, end);
   n->peer[f.rank].file = file;
   n->peer[f.rank].process = f.process;
-  unmap(&from);
-  set_port(&from, f.port);
-  n->place[f.rank] = from;
+  address_unmap(&from);
+  address_set_port(&from, f.port);
+  n->address[f.rank] = from;
   return DIL_OK;
 }
 
-static dil_status welcome_all(net *n, int32_t kind, int32_t first,
-                              double end) {
+static dil_status net_welcome_all(net *n, int32_t kind, int32_t first,
+                                  double end) {
   int32_t here = 0, missing = first;
   while (clock_seconds() < end) {
     double soon = clock_seconds() + 0.05;
-    dil_status status = look_after(n, kind);
+    dil_status status = net_check_peers(n, kind);
     here = 0;
     for (int32_t i = n->ranks - 1; i >= first; i--)
       if (n->peer[i].file >= 0) here++;
       else missing = i;
     if (!status && here == n->ranks - first) return DIL_OK;
-    if (!status) status = welcome(n, kind, soon < end ? soon : end);
+    if (!status) status = net_welcome(n, kind, soon < end ? soon : end);
     if (status) return status;
   }
   return dil_fail(DIL_PEER, "%d of %d ranks have come in %g s, and rank %d has "
@@ -308,7 +312,8 @@ static dil_status welcome_all(net *n, int32_t kind, int32_t first,
 
 /* Receives the answer of rank 0 and fails with its reason, or because another
  * program listens there. *gone: the connection has ended without an answer. */
-static dil_status hear_answer(const net *n, int file, frame *f, bool *gone) {
+static dil_status net_receive_answer(const net *n, int file, frame *f,
+                                     bool *gone) {
   char why[REASON];
   enum { MAGIC = sizeof f->magic };
   ssize_t got = recv(file, f, MAGIC, MSG_WAITALL);
@@ -322,70 +327,72 @@ static dil_status hear_answer(const net *n, int file, frame *f, bool *gone) {
     return dil_fail(DIL_PEER, "what listens there is no rank of dil");
   if (!net_is_ours(f))
     return dil_fail(DIL_PEER, "rank 0 is of another version of dil");
-  if (!net_hear(file, (char *)f + MAGIC, sizeof *f - MAGIC) ||
-      (f->kind == FAILED && !net_hear_reason(file, f, why)))
+  if (!net_receive(file, (char *)f + MAGIC, sizeof *f - MAGIC) ||
+      (f->kind == FRAME_FAILED && !net_receive_reason(file, f, why)))
     return dil_fail(DIL_PEER, "rank 0 has ended while ranks met");
-  return f->kind == FAILED ? dil_fail(DIL_PEER, "%s", why) : DIL_OK;
+  return f->kind == FRAME_FAILED ? dil_fail(DIL_PEER, "%s", why) : DIL_OK;
 }
 
 /* Receives rank 0's table of addresses, or the reason why there is none. */
-static dil_status hear_places(net *n, int file, bool *gone) {
+static dil_status net_receive_table(net *n, int file, bool *gone) {
   frame f;
-  size_t size = (size_t)n->ranks * sizeof *n->place;
-  dil_status status = hear_answer(n, file, &f, gone);
+  size_t size = (size_t)n->ranks * sizeof *n->address;
+  dil_status status = net_receive_answer(n, file, &f, gone);
   if (status) return status;
-  return f.size == (int64_t)size && net_hear(file, n->place, size)
+  return f.size == (int64_t)size && net_receive(file, n->address, size)
              ? DIL_OK
              : dil_fail(DIL_PEER, "rank 0 has ended while ranks met");
 }
 
 /* Corrects the table for this host: rank 0 is at the address where this rank
  * has found it, and so are the ranks that rank 0 knows by a loopback address. */
-static dil_status find_places(net *n, bool *gone) {
-  struct sockaddr_storage first = n->place[0];
-  dil_status status = hear_places(n, n->peer[0].file, gone);
-  n->place[0] = first;
-  for (int32_t i = 1; i < n->ranks && !status && !is_loopback(&first); i++) {
-    int port = port_of(&n->place[i]);
-    if (!is_loopback(&n->place[i])) continue;
-    n->place[i] = first;
-    set_port(&n->place[i], port);
+static dil_status net_find_addresses(net *n, bool *gone) {
+  struct sockaddr_storage first = n->address[0];
+  dil_status status = net_receive_table(n, n->peer[0].file, gone);
+  n->address[0] = first;
+  for (int32_t i = 1; i < n->ranks && !status && !address_is_loopback(&first);
+       i++) {
+    int port = address_port(&n->address[i]);
+    if (!address_is_loopback(&n->address[i])) continue;
+    n->address[i] = first;
+    address_set_port(&n->address[i], port);
   }
   return status;
 }
 
 /* Sends this rank's first frame on a connection to rank `to`. */
-static dil_status introduce(net *n, int32_t kind, int32_t to, int file, int port,
-                            double end) {
+static dil_status net_introduce(net *n, int32_t kind, int32_t to, int file,
+                                int port, double end) {
   frame f = net_frame(n, kind, 0);
   n->peer[to].file = file;
   f.port = port;
-  if (file >= 0) net_limit(file, end);
-  if (file >= 0 && net_say(file, &f, sizeof f)) return DIL_OK;
+  if (file >= 0) net_set_deadline(file, end);
+  if (file >= 0 && net_send(file, &f, sizeof f)) return DIL_OK;
   return dil_fail(DIL_PEER, "rank %d does not listen where it is said to be",
                   to);
 }
 
-static dil_status call_on(net *n, int32_t to, int port, double end) {
+static dil_status net_call(net *n, int32_t to, int port, double end) {
   bool refused;
   char why[REASON];
-  int file = net_connect(&n->place[to], end, &refused);
-  if (!introduce(n, CALLS, to, file, port, end)) return DIL_OK;
+  int file = net_connect(&n->address[to], end, &refused);
+  if (!net_introduce(n, FRAME_CALLS, to, file, port, end)) return DIL_OK;
   snprintf(why, sizeof why, "%s", dil_last_error());
-  return hear_why(n, why);
+  return net_receive_why(n, why);
 }
 
 /* Another process listens at rank 0's port. If it is another rank 0, its own
  * answer says so, and that is the failure. */
-static dil_status knock(net *n, const struct addrinfo *found, int port) {
+static dil_status net_knock(net *n, const struct addrinfo *found, int port) {
   enum { ANSWERS_IN = 2 }; /* seconds */
   double end = clock_seconds() + ANSWERS_IN;
-  frame f = net_frame(n, COMES, 0);
+  frame f = net_frame(n, FRAME_COMES, 0);
   struct sockaddr_storage at;
-  int file = connect_to(found, end, &at);
-  if (file >= 0) net_limit(file, end);
-  bool gone, told = file >= 0 && net_say(file, &f, sizeof f) &&
-                    hear_answer(n, file, &f, &gone) && f.kind == FAILED;
+  int file = net_connect_any(found, end, &at);
+  if (file >= 0) net_set_deadline(file, end);
+  bool gone, told = file >= 0 && net_send(file, &f, sizeof f) &&
+                    net_receive_answer(n, file, &f, &gone) &&
+                    f.kind == FRAME_FAILED;
   if (file >= 0) close(file);
   return told ? DIL_PEER
               : dil_fail(DIL_ENVIRONMENT, "rank 0 cannot listen at port %d: %s",
@@ -393,7 +400,7 @@ static dil_status knock(net *n, const struct addrinfo *found, int port) {
 }
 
 /* Ranks that come within SOON seconds after a failure hear the reason, too. */
-static void tell_others(net *n) {
+static void net_tell_late(net *n) {
   enum { SOON = 3 }; /* seconds */
   double end = clock_seconds() + SOON;
   bool told[n->ranks];
@@ -402,29 +409,29 @@ static void tell_others(net *n) {
   for (int32_t i = 1; i < n->ranks; i++)
     untold += !(told[i] = n->peer[i].file >= 0);
   while (untold && clock_seconds() < end) {
-    int file = net_answer(n, end, &f);
+    int file = net_accept(n, end, &f);
     if (file < 0) continue;
-    net_turn_away(n, file, n->reason);
+    net_reject(n, file, n->reason);
     if (f.rank < 1 || f.rank >= n->ranks || told[f.rank]) continue;
     told[f.rank] = true;
     untold--;
   }
 }
 
-static dil_status lead(net *n, const struct addrinfo *found, int port,
-                       double end) {
-  size_t size = (size_t)n->ranks * sizeof *n->place;
-  n->listening = listen_at(&port);
-  if (n->listening < 0 && errno == EADDRINUSE) return knock(n, found, port);
+static dil_status net_lead(net *n, const struct addrinfo *found, int port,
+                           double end) {
+  size_t size = (size_t)n->ranks * sizeof *n->address;
+  n->listening = net_listen(&port);
+  if (n->listening < 0 && errno == EADDRINUSE) return net_knock(n, found, port);
   if (n->listening < 0)
     return dil_fail(DIL_ENVIRONMENT, "rank 0 cannot listen at port %d: %s",
                     port, strerror(errno));
-  dil_status status = welcome_all(n, COMES, 1, end);
-  if (n->failed) tell_others(n);
-  frame f = net_frame(n, MESSAGE, (int64_t)size);
+  dil_status status = net_welcome_all(n, FRAME_COMES, 1, end);
+  if (n->failed) net_tell_late(n);
+  frame f = net_frame(n, FRAME_MESSAGE, (int64_t)size);
   for (int32_t i = 1; i < n->ranks && !status; i++)
-    if (!net_say(n->peer[i].file, &f, sizeof f) ||
-        !net_say(n->peer[i].file, n->place, size))
+    if (!net_send(n->peer[i].file, &f, sizeof f) ||
+        !net_send(n->peer[i].file, n->address, size))
       status = dil_fail(DIL_PEER, "rank %d has ended while ranks met", i);
   return status;
 }
@@ -432,35 +439,35 @@ static dil_status lead(net *n, const struct addrinfo *found, int port,
 /* Comes to rank 0. A connection that ends without an answer belongs to an
  * earlier job, or to a proxy of a rank 0 that does not listen yet: this rank
  * then tries again. */
-static dil_status come(net *n, const struct addrinfo *found, int port,
-                       double end) {
+static dil_status net_come(net *n, const struct addrinfo *found, int port,
+                           double end) {
   bool gone;
   dil_status status;
   do {
-    int file = connect_to(found, end, &n->place[0]);
+    int file = net_connect_any(found, end, &n->address[0]);
     if (file < 0)
       return dil_fail(DIL_PEER, "rank 0 has not come in %g s: %s", n->patience,
                       strerror(errno));
     gone = true;
-    status = introduce(n, COMES, 0, file, port, end);
-    if (!status) status = find_places(n, &gone);
+    status = net_introduce(n, FRAME_COMES, 0, file, port, end);
+    if (!status) status = net_find_addresses(n, &gone);
     if (!gone) break;
-    hang_up_on(n, 0);
+    net_hang_up(n, 0);
     usleep(100000);
   } while (clock_seconds() < end);
   return status;
 }
 
 /* Connects to the ranks below its own, and accepts the ranks above. */
-static dil_status follow(net *n, const struct addrinfo *found, double end) {
+static dil_status net_follow(net *n, const struct addrinfo *found, double end) {
   int port = 0;
-  n->listening = listen_at(&port);
+  n->listening = net_listen(&port);
   if (n->listening < 0)
     return dil_fail(DIL_ENVIRONMENT, "cannot listen: %s", strerror(errno));
-  dil_status status = come(n, found, port, end);
+  dil_status status = net_come(n, found, port, end);
   for (int32_t i = 1; i < n->rank && !status; i++)
-    status = call_on(n, i, port, end);
-  return status ? status : welcome_all(n, CALLS, n->rank + 1, end);
+    status = net_call(n, i, port, end);
+  return status ? status : net_welcome_all(n, FRAME_CALLS, n->rank + 1, end);
 }
 
 dil_status net_rejoin(net *n, double patience) {
@@ -471,8 +478,8 @@ dil_status net_rejoin(net *n, double patience) {
   getsockname(n->listening, (struct sockaddr *)&at, &size);
   dil_status status = DIL_OK;
   for (int32_t i = 0; i < n->rank && !status; i++)
-    status = call_on(n, i, port_of(&at), end);
-  if (!status) status = welcome_all(n, CALLS, n->rank + 1, end);
+    status = net_call(n, i, address_port(&at), end);
+  if (!status) status = net_welcome_all(n, FRAME_CALLS, n->rank + 1, end);
   if (status) net_fail(n, -1, dil_last_error());
   return status;
 }
@@ -482,10 +489,11 @@ dil_status net_meet(net *n, const char *address, double patience) {
   struct addrinfo *found;
   struct sockaddr_storage first = {0};
   n->patience = patience;
-  dil_status status = resolve(address, &found);
+  dil_status status = address_resolve(address, &found);
   if (status) return status;
   memcpy(&first, found->ai_addr, found->ai_addrlen);
-  status = n->rank ? follow(n, found, end) : lead(n, found, port_of(&first), end);
+  status = n->rank ? net_follow(n, found, end)
+                   : net_lead(n, found, address_port(&first), end);
   if (status) net_fail(n, -1, dil_last_error());
   freeaddrinfo(found);
   return status;

@@ -160,7 +160,7 @@ START_TEST(who_goes_may_come_again) {
 END_TEST
 
 static frame coming(int32_t rank) {
-  frame f = {.kind = COMES, .rank = rank, .ranks = RANKS, .process = 4711,
+  frame f = {.kind = FRAME_COMES, .rank = rank, .ranks = RANKS, .process = 4711,
              .version = DIL_INTERFACE};
   memcpy(f.magic, NET_MAGIC, sizeof f.magic);
   return f;
@@ -175,7 +175,7 @@ START_TEST(who_goes_is_awaited_by_nobody) {
   begin(1, 1);
   int file = visit((char *)&f, sizeof f);
   ck_assert_int_eq(recv(file, &f, sizeof f, MSG_WAITALL), sizeof f);
-  ck_assert_int_eq(f.kind, MESSAGE);
+  ck_assert_int_eq(f.kind, FRAME_MESSAGE);
   usleep(_i ? 300000 : 0);
   close(file);
   ended(0, "rank 2 is gone");
@@ -198,7 +198,7 @@ START_TEST(another_version_comes) {
     ended(i, _i ? "process 4711 on 127.0.0.1 is of another version of dil"
                 : "a process on 127.0.0.1 is of another version of dil");
   ck_assert_int_eq(recv(file, &odd, sizeof odd, MSG_WAITALL), sizeof odd);
-  ck_assert_int_eq(odd.kind, FAILED);
+  ck_assert_int_eq(odd.kind, FRAME_FAILED);
   ck_assert_int_eq(odd.version, DIL_INTERFACE);
   close(file);
 }
@@ -246,9 +246,9 @@ START_TEST(a_stranger_sits_there) {
     char rest[5000];
   } wrong[2];
   wrong[0].head = wrong[1].head = coming(0);
-  wrong[0].head.kind = FAILED;
+  wrong[0].head.kind = FRAME_FAILED;
   wrong[0].head.size = -1;
-  wrong[1].head.kind = MESSAGE;
+  wrong[1].head.kind = FRAME_MESSAGE;
   wrong[1].head.size = sizeof wrong[1].rest;
   const struct sitter {
     const void *says;
@@ -308,10 +308,10 @@ START_TEST(why_a_rank_is_gone_is_heard_of) {
   begin(2, 2);
   int file = accept(sitting, NULL, NULL);
   ck_assert_int_eq(recv(file, &f, sizeof f, MSG_WAITALL), sizeof f);
-  say(file, MESSAGE, place, sizeof place);
+  say(file, FRAME_MESSAGE, place, sizeof place);
   if (listens) close(accept(other, NULL, NULL));
   usleep(300000);
-  if (told) say(file, FAILED, reason, sizeof reason - 1);
+  if (told) say(file, FRAME_FAILED, reason, sizeof reason - 1);
   ended(2, told      ? reason
            : listens ? "rank 1 " /* has ended, or is gone: soon, late */
                      : "rank 1 does not listen where it is said to be");

@@ -1,6 +1,7 @@
-/* test_oracle_gradient_cases.c - the oracle's gradients on cases worked by hand:
- * pairs of weight 0, rows and keys without pairs, dropped pairs, kinks, what
- * infinite gradients reach, o and lse of the caller, and calls that it refuses. */
+/* test_oracle_gradient_cases.c - the oracle's gradients on cases worked by
+ * hand: pairs of weight 0, rows and keys without pairs, dropped pairs, kinks,
+ * what infinite gradients reach, o and lse of the caller, and calls that it
+ * refuses. */
 #include "compiler/oracle/oracle.h"
 #include "tests/support/definition.h"
 #include "tests/support/numeric.h"

@@ -81,7 +81,7 @@ static void rows_of(rank *r) { r->state.rows[0]++; }
 
 static const struct change {
   void (*make)(rank *r);
-  const char *word; /* of the greeting; NULL: it is no part of it */
+  const char *word; /* of the handshake; NULL: it is no part of it */
   bool state;       /* of what a kept state is known by */
 } changes[] = {
     {plan_of, "plan", true},
