@@ -33,16 +33,23 @@ static void rescale_state(const oracle_query *r, oracle_softmax *state,
     state->values[d] *= factor;
 }
 
-/* A score of -inf is a key with no weight, and its value is not read. */
-static void visit_key(oracle_query *r, int32_t index, oracle_softmax *state,
-                      int64_t j) {
-  double s = query_score(r, index, j);
+/* The weight of a score, which joins the denominator: 0 of -inf. */
+static double add_weight(const oracle_query *r, oracle_softmax *state,
+                         double s) {
   if (isnan(s) || s == INFINITY) state->spoiled = true;
-  if (state->spoiled || s == -INFINITY) return;
+  if (state->spoiled || s == -INFINITY) return 0;
   if (s > state->largest) rescale_state(r, state, s);
   double weight = exp(s - state->largest);
   state->weights += weight;
-  if (query_drops(r, j)) return;
+  return weight;
+}
+
+/* The value of a key with no weight is not read. */
+static void visit_key(oracle_query *r, int32_t index, oracle_softmax *state,
+                      int64_t j) {
+  double s = query_score(r, index, j);
+  double weight = add_weight(r, state, s);
+  if (state->spoiled || s == -INFINITY || query_drops(r, j)) return;
   add_value(r, state, j, weight / (r->drops ? 1 - r->pattern->dropout : 1));
 }
 
@@ -51,6 +58,15 @@ static void visit_branch_keys(oracle_query *r, int32_t index,
   oracle_range keys = query_range(r, index);
   for (int64_t j = keys.first; j <= keys.last; j += keys.step)
     if (query_keeps(r, index, j)) visit_key(r, index, state, j);
+}
+
+static void add_sinks(oracle_query *r, oracle_softmax *state,
+                      expr *const *sink, int32_t count) {
+  for (int32_t k = 0; k < count; k++) {
+    value v = expr_eval(sink[k], &r->point, true);
+    add_weight(r, state,
+               sink[k]->type == TYPE_F32 ? v.real : (double)v.integer);
+  }
 }
 
 /* ---- softmaxes ----------------------------------------------------------- */
@@ -73,8 +89,14 @@ static double state_finish(const oracle_query *r, oracle_softmax *state) {
 
 double query_softmax(oracle_query *r, oracle_branches of, double *o) {
   oracle_softmax state = {.values = o};
+  const pattern *p = r->pattern;
   state_clear(r, &state);
-  for (int32_t b = of.first; b < of.end; b++) visit_branch_keys(r, b, &state);
+  if (of.pattern_sinks) add_sinks(r, &state, p->sink, p->sink_count);
+  for (int32_t b = of.first; b < of.end; b++) {
+    if (query_selects(r, b))
+      add_sinks(r, &state, p->branch[b].sink, p->branch[b].sink_count);
+    visit_branch_keys(r, b, &state);
+  }
   return state_finish(r, &state);
 }
 

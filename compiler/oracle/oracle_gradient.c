@@ -10,46 +10,13 @@
  * `mean` and `sum` take each branch's own o, lse and delta, and `mean` divides
  * dO by the number of branches; `gradient detached` takes each branch's own o
  * for delta. A pair of weight 0 adds nothing, whatever its operands are. */
-#include "oracle.h"
-#include "oracle_dual.h"
-#include "oracle_query.h"
-#include <assert.h>
+#include "oracle_gradient.h"
 #include <math.h>
 #include <string.h>
 
-/* Where a pair's parts go; NULL: not wanted. */
-typedef struct gradient_sums {
-  double *dq, *dk, *dv;   /* of the pair's row and key */
-  double *const *inputs;  /* [DIL_INPUT_MAX], each row-major */
-  oracle_scatter *scatter;
-} gradient_sums;
-
-typedef struct gradient_row {
-  oracle_query query;
-  const dil_backward_call *call;
-  oracle_forward forward;
-  double q[DIL_HEAD_DIM_MAX], key[DIL_HEAD_DIM_MAX];
-  double output[DIL_HEAD_DIM_MAX]; /* dO, by branches under `mean` */
-  double dlse;
-  uint64_t known;           /* branches whose lse and delta are known */
-  bool joint_known;         /* those of the joint softmax are */
-  double joint_lse, joint_delta;
-  double lse[DIL_BRANCH_MAX], delta[DIL_BRANCH_MAX];
-} gradient_row;
-
-typedef struct gradient_pair {
-  int32_t branch;
-  int64_t j;
-  double s0;     /* scale q . k */
-  double weight; /* P */
-  double kept;   /* W */
-  double slope;  /* dS */
-  oracle_error error; /* of P and dS, where a judge was asked */
-} gradient_pair;
-
 /* ---- a row's softmaxes --------------------------------------------------- */
 
-static bool has_own_softmaxes(const pattern *p) {
+bool gradient_has_own_softmaxes(const pattern *p) {
   return p->combine == DIL_COMBINE_MEAN || p->combine == DIL_COMBINE_SUM;
 }
 
@@ -80,52 +47,48 @@ static double delta_of(const gradient_row *g, const double *o) {
   return sum - g->dlse;
 }
 
-/* The softmax of all branches, or the o and lse that the call brings. */
-static void know_joint(gradient_row *g) {
+/* The o and lse of the definition, or those that the call brings. */
+const gradient_softmax *gradient_joint(gradient_row *g) {
   double o[DIL_HEAD_DIM_MAX];
   const dil_call *forward = &g->call->forward;
-  if (g->joint_known) return;
+  if (g->joint_known) return &g->joint;
   g->joint_known = true;
   if (g->forward == ORACLE_SAVED && forward->lse.data) {
     query_read(&g->query, &forward->o, o);
-    g->joint_lse = row_element(&forward->lse, &g->query);
+    g->joint.lse = row_element(&forward->lse, &g->query);
   } else {
-    g->joint_lse = query_output(&g->query, o);
+    g->joint.lse = query_output(&g->query, o);
   }
-  g->joint_delta = delta_of(g, o);
+  g->joint.delta = delta_of(g, o);
+  return &g->joint;
 }
 
-/* The lse and the delta that the keys of a branch are weighed with. */
-static void know_branch(gradient_row *g, int32_t index) {
+const gradient_softmax *gradient_of_branch(gradient_row *g, int32_t index) {
   double o[DIL_HEAD_DIM_MAX];
   const pattern *p = g->query.pattern;
-  bool own = has_own_softmaxes(p), alone = own || p->detached;
-  if (g->known >> index & 1) return;
+  gradient_softmax *of = &g->branch[index];
+  bool own = gradient_has_own_softmaxes(p);
+  if (!own && !p->detached) return gradient_joint(g);
+  if (g->known >> index & 1) return of;
   g->known |= UINT64_C(1) << index;
-  if (!own) know_joint(g);
-  g->lse[index] = g->joint_lse;
-  g->delta[index] = g->joint_delta;
-  if (!alone) return;
   const oracle_branches one = {index, index + 1, own};
-  double lse = query_softmax(&g->query, one, o);
-  if (own) g->lse[index] = lse;
-  g->delta[index] = delta_of(g, o);
+  of->lse = query_softmax(&g->query, one, o);
+  of->delta = delta_of(g, o);
+  if (!own) of->lse = gradient_joint(g)->lse;
+  return of;
 }
 
 /* ---- one pair ------------------------------------------------------------ */
 
-/* The score of a pair from scale q . k on, and its derivative: by s0 itself
- * where `slope` is 1, by a read of an input where one is given. */
-static dual chain_dual(const gradient_row *g, const gradient_pair *pair,
-                       double slope, const expr *read) {
-  const branch *b = &g->query.pattern->branch[pair->branch];
+dual gradient_chain(const gradient_row *g, const gradient_pair *pair,
+                    double slope, const expr *read) {
   dual s = {pair->s0, slope};
   dual_point at = {.point = g->query.point, .read = read};
   at.point.j = (int32_t)pair->j;
-  for (int32_t n = 0; n < b->score_count; n++) {
+  for (int32_t n = 0; n < pair->steps; n++) {
     at.point.s = s.value;
     at.slope = s.slope;
-    s = dual_eval(b->score[n], &at);
+    s = dual_eval(pair->chain[n], &at);
   }
   return s;
 }
@@ -147,33 +110,35 @@ static double product_sizes(gradient_row *g, const gradient_pair *pair) {
   return fabs(g->query.scale) * sum;
 }
 
-static void judge_pair(gradient_row *g, gradient_pair *pair, double s,
-                       double product, const oracle_scatter *scatter) {
+static void judge_pair(gradient_row *g, gradient_pair *pair,
+                       const gradient_softmax *of, double product,
+                       const oracle_scatter *scatter) {
+  dual s = gradient_chain(g, pair, 1, NULL);
   const oracle_pair seen = {.sizes = product_sizes(g, pair),
-                            .score = s,
-                            .chain = chain_dual(g, pair, 1, NULL).slope,
-                            .below = s - g->lse[pair->branch],
+                            .score = s.value,
+                            .chain = s.slope,
+                            .below = s.value - of->lse,
                             .product = product,
-                            .delta = g->delta[pair->branch]};
+                            .delta = of->delta};
   pair->error = scatter->judge(scatter->context, &seen);
 }
 
 /* False for a pair of weight 0, unless a judge gives it one. */
-static bool weigh_pair(gradient_row *g, gradient_pair *pair,
+static bool weigh_pair(gradient_row *g, int32_t index, gradient_pair *pair,
                        const oracle_scatter *scatter) {
   oracle_query *r = &g->query;
   pair->s0 = query_dot(r, pair->j);
-  double s = chain_dual(g, pair, 0, NULL).value;
+  double s = gradient_chain(g, pair, 0, NULL).value;
   if (s == -INFINITY) return false;
-  know_branch(g, pair->branch);
-  double weight = exp(s - g->lse[pair->branch]);
+  const gradient_softmax *of = gradient_of_branch(g, index);
+  double weight = exp(s - of->lse);
   pair->weight = weight > 1 ? 1 : weight;
   if (pair->weight == 0 && !scatter) return false;
   bool dropped = query_drops(r, pair->j);
   pair->kept = dropped ? 0 : r->drops ? 1 / (1 - r->pattern->dropout) : 1;
   double dp = dropped ? 0 : pair->kept * value_product(g, pair);
-  pair->slope = dual_product(pair->weight, dp - g->delta[pair->branch]);
-  if (scatter) judge_pair(g, pair, s, dp, scatter);
+  pair->slope = dual_product(pair->weight, dp - of->delta);
+  if (scatter) judge_pair(g, pair, of, dp, scatter);
   return pair->weight > 0 || pair->error.weight > 0;
 }
 
@@ -199,7 +164,7 @@ static void add_scatter(gradient_row *g, const gradient_pair *pair,
                         oracle_scatter *to) {
   oracle_query *r = &g->query;
   const pattern *p = r->pattern;
-  double chain = fabs(chain_dual(g, pair, 1, NULL).slope * r->scale);
+  double chain = fabs(gradient_chain(g, pair, 1, NULL).slope * r->scale);
   double error = dual_product(pair->error.slope, chain);
   query_read_key(r, &g->call->forward.k, pair->j);
   to->dq += square_of(error * norm_of(r->key, p->head_dim));
@@ -211,7 +176,7 @@ static void add_scatter(gradient_row *g, const gradient_pair *pair,
 static void add_score_parts(gradient_row *g, const gradient_pair *pair,
                             const gradient_sums *to) {
   oracle_query *r = &g->query;
-  double chain = chain_dual(g, pair, 1, NULL).slope;
+  double chain = gradient_chain(g, pair, 1, NULL).slope;
   double ds0 = r->scale * dual_product(chain, pair->slope);
   if (ds0 == 0) return;
   query_read_key(r, &g->call->forward.k, pair->j);
@@ -221,75 +186,16 @@ static void add_score_parts(gradient_row *g, const gradient_pair *pair,
   }
 }
 
-/* ---- inputs -------------------------------------------------------------- */
-
-/* Adds to the element that a read reads, unless it lies outside. */
-static void add_to_element(const gradient_row *g, const expr *read,
-                           const expr_point *point, double part, double *to) {
-  const dil_tensor *x = &g->call->forward.inputs[read->integer];
-  int64_t element = 0;
-  for (int32_t axis = 0; axis < x->rank; axis++) {
-    int64_t at = expr_eval(read->arg[axis], point, true).integer;
-    if (at < 0 || at >= x->shape[axis]) return;
-    element = element * x->shape[axis] + at;
-  }
-  to[element] += part;
-}
-
-static void add_read_part(const gradient_row *g, const gradient_pair *pair,
-                          const expr *read, const gradient_sums *to) {
-  expr_point point = g->query.point;
-  int64_t input = read->integer;
-  point.j = (int32_t)pair->j;
-  double slope = chain_dual(g, pair, 0, read).slope;
-  add_to_element(g, read, &point, dual_product(slope, pair->slope),
-                 to->inputs[input]);
-  if (!to->scatter || !to->scatter->inputs[input]) return;
-  double error = dual_product(slope, pair->error.slope);
-  add_to_element(g, read, &point, error * error, to->scatter->inputs[input]);
-}
-
-/* The reads of a tree whose gradients are wanted; a node that the tree holds
- * twice counts once. */
-enum { READS_MAX = 256 };
-typedef struct gradient_reads {
-  const expr *read[READS_MAX];
-  int32_t count;
-} gradient_reads;
-
-static void list_reads(const expr *e, double *const *inputs,
-                       gradient_reads *to) {
-  bool wanted = e->op == EXPR_INPUT && e->type == TYPE_F32 &&
-                inputs[e->integer] != NULL;
-  for (int32_t k = 0; k < to->count; k++) wanted &= to->read[k] != e;
-  if (wanted) {
-    assert(to->count < READS_MAX);
-    to->read[to->count++] = e;
-  }
-  for (int32_t k = 0; k < e->count; k++) list_reads(e->arg[k], inputs, to);
-}
-
-static void add_input_parts(const gradient_row *g, const gradient_pair *pair,
-                            const gradient_sums *to) {
-  const branch *b = &g->query.pattern->branch[pair->branch];
-  gradient_reads reads;
-  reads.count = 0;
-  if (to->inputs == NULL) return;
-  for (int32_t n = 0; n < b->score_count; n++)
-    list_reads(b->score[n], to->inputs, &reads);
-  for (int32_t k = 0; k < reads.count; k++)
-    add_read_part(g, pair, reads.read[k], to);
-}
-
 /* ---- walks --------------------------------------------------------------- */
 
 static void add_pair(gradient_row *g, int32_t index, int64_t j,
                      const gradient_sums *to) {
-  gradient_pair pair = {.branch = index, .j = j};
-  if (!weigh_pair(g, &pair, to->scatter)) return;
+  const branch *b = &g->query.pattern->branch[index];
+  gradient_pair pair = {.chain = b->score, .steps = b->score_count, .j = j};
+  if (!weigh_pair(g, index, &pair, to->scatter)) return;
   add_value_part(g, &pair, to->dv);
   if (to->dq || to->dk) add_score_parts(g, &pair, to);
-  add_input_parts(g, &pair, to);
+  gradient_add_inputs(g, &pair, to);
   if (to->scatter && (to->dq || to->dk)) add_scatter(g, &pair, to->scatter);
 }
 
@@ -360,6 +266,7 @@ static void add_row(gradient_row *g, const oracle_gradients *to,
       add_pair(g, k, j, &sums);
     }
   }
+  gradient_add_sinks(g, &sums);
 }
 
 void oracle_gradient_inputs(const pattern *p, const dil_backward_call *call,

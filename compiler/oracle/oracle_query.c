@@ -112,19 +112,24 @@ bool query_serves(const oracle_query *r, int32_t index) {
   return b->head_first <= r->h && r->h <= b->head_last;
 }
 
+/* Where the row's segment of a branch begins. */
+static int64_t segment_start(const oracle_query *r, const branch *b) {
+  return b->segment > 0 ? r->t / b->segment * b->segment : 0;
+}
+
+bool query_selects(const oracle_query *r, int32_t index) {
+  const branch *b = &r->pattern->branch[index];
+  if (!query_serves(r, index) || (b->segment > 0 && r->t < 0)) return false;
+  int64_t inside = r->t - segment_start(r, b);
+  return positive_part(inside, b->dilation) == b->phase[r->h];
+}
+
 oracle_range query_range(const oracle_query *r, int32_t index) {
   const branch *b = &r->pattern->branch[index];
-  const oracle_range none = {0, -1, 1};
-  int64_t start = 0, end = r->M, t = r->t;
-  if (!query_serves(r, index)) return none;
-  if (b->segment > 0) {
-    if (t < 0) return none;
-    start = t / b->segment * b->segment;
-    if (end - start > b->segment) end = start + b->segment;
-  }
-  int64_t phase = b->phase[r->h];
-  if (positive_part(t - start, b->dilation) != phase) return none;
-  int64_t first = start, last = end - 1;
+  if (!query_selects(r, index)) return (oracle_range){0, -1, 1};
+  int64_t start = segment_start(r, b), end = r->M, t = r->t;
+  if (b->segment > 0 && end - start > b->segment) end = start + b->segment;
+  int64_t phase = b->phase[r->h], first = start, last = end - 1;
   if (b->left != DIL_ENDLESS && t - first > b->left) first = t - b->left;
   if (b->causal && last > t) last = t;
   if (b->right != DIL_ENDLESS && last - t > b->right) last = t + b->right;

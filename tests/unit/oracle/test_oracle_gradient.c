@@ -24,12 +24,14 @@ static double *new_array(const dil_tensor *x) {
 
 /* ---- the loss ------------------------------------------------------------ */
 
-/* The part of a pattern that one branch is: its own softmax. */
+/* The part of a pattern that one branch is: its own softmax, with its own
+ * sinks. */
 static const pattern *single_branch(const pattern *p, int32_t index) {
   pattern *one = ARENA_NEW(memory, pattern);
   *one = *p;
   one->branch = &p->branch[index];
   one->branch_count = 1;
+  one->sink_count = 0;
   one->detached = false;
   return one;
 }
@@ -319,11 +321,27 @@ static const char *const with_inputs[] = {
     P("input t : f32[M]; combine sum; dropout 0.3; score s + t[j]; " TWO),
     P("input t : f32[M]; combine sum; score s + t[j]; "
       "branch { heads 0..1; } branch { heads 2..3; causal; }"),
+    P("input z : f32[H]; sink z[h]; branch { causal; }"),
+    P("input z : f32[H]; sink z[h]; sink z[h] * z[0]; sink i % 3; dropout 0.3;"
+      " score s * z[h]; branch { mask j < i - 2; }"),
+    P("input z : f32[H]; sink i % 2 == 0 ? -inf : z[h]; branch { }"),
+    P("input z : f32[H]; combine union; sink z[h]; "
+      "branch { segment 4; sink 2 * z[0]; } branch { dilation 2; sink z[1]; }"),
+    P("input z : f32[H]; combine mean; sink z[h]; dropout 0.3; "
+      "branch { segment 4; sink z[0]; } branch { dilation 2; sink z[h]; }"),
+    P("input z : f32[H]; combine sum; sink z[h]; "
+      "branch { heads 0..1; sink z[3]; } branch { heads 2..3; dilation 2; }"),
+    P("input z : f32[N]; input y : f32[B]; sink tanh(z[i]); sink y[b]; "
+      "branch { segment 3; sink log(2 + z[2]); } branch { causal; }"),
 };
 static const char *const with_detached[] = {
     P("input t : f32[M]; gradient detached; score s + t[j]; " TWO),
     P("input t : f32[M]; input u : f32[H]; gradient detached; dropout 0.3; "
       "branch { score s * u[h]; } branch { segment 3; score s + t[j]; }"),
+    P("input z : f32[H]; gradient detached; sink z[h]; branch { causal; } "
+      "branch { segment 3; }"),
+    P("input z : f32[H]; gradient detached; sink z[0]; dropout 0.3; "
+      "branch { dilation 2; sink z[h]; } branch { segment 3; sink z[1]; }"),
 };
 enum {
   WITH_INPUTS = sizeof with_inputs / sizeof *with_inputs,

@@ -140,6 +140,13 @@ static const char *const lawful[] = {
     P("score 2 * tanh(s / 2); " TWO),
     P("segments 4, 8; dilations 3, 5;"),
     P("combine sum; branch { heads 0..2; causal; } branch { heads 3..3; }"),
+    P("input z : f32[H]; sink z[h]; causal; " TWO),
+    P("input z : f32[H]; sink z[h]; mask j > i; dropout 0.4; branch { }"),
+    P("input z : f32[H]; combine union; branch { segment 6; sink z[h]; } "
+      "branch { dilation 2; sink z[0]; sink 1; }"),
+    P("input z : f32[H]; gradient detached; sink z[h]; "
+      "branch { segment 6; sink z[h]; } branch { dilation 2; }"),
+    P("input z : f32[H]; combine mean; sink z[h]; " TWO),
 };
 enum { LAWFUL = sizeof lawful / sizeof *lawful };
 

@@ -1,0 +1,62 @@
+/* oracle_gradient.h - a row under way, and one of its pairs, as the files of
+ * the oracle's gradients see them. */
+#ifndef DIL_COMPILER_ORACLE_ORACLE_GRADIENT_H
+#define DIL_COMPILER_ORACLE_ORACLE_GRADIENT_H
+
+#include "oracle.h"
+#include "oracle_dual.h"
+#include "oracle_query.h"
+
+/* Where a pair's parts go; NULL: not wanted. */
+typedef struct gradient_sums {
+  double *dq, *dk, *dv;   /* of the pair's row and key */
+  double *const *inputs;  /* [DIL_INPUT_MAX], each row-major */
+  oracle_scatter *scatter;
+} gradient_sums;
+
+/* What the keys of a softmax are weighed with. */
+typedef struct gradient_softmax {
+  double lse, delta;
+} gradient_softmax;
+
+typedef struct gradient_row {
+  oracle_query query;
+  const dil_backward_call *call;
+  oracle_forward forward;
+  double q[DIL_HEAD_DIM_MAX], key[DIL_HEAD_DIM_MAX];
+  double output[DIL_HEAD_DIM_MAX]; /* dO, by branches under `mean` */
+  double dlse;
+  uint64_t known;           /* branches whose softmax is known */
+  bool joint_known;
+  gradient_softmax joint;   /* of all branches */
+  gradient_softmax branch[DIL_BRANCH_MAX];
+} gradient_row;
+
+/* A key of the row, or a sink: a key without q . k and without a value. */
+typedef struct gradient_pair {
+  expr *const *chain; /* the steps of its score */
+  int32_t steps;
+  int64_t j;
+  double s0;     /* scale q . k */
+  double weight; /* P */
+  double kept;   /* W */
+  double slope;  /* dS */
+  oracle_error error; /* of P and dS, where a judge was asked */
+} gradient_pair;
+
+/* The score of a pair, and its derivative: by s0 itself where `slope` is 1, by
+ * a read of an input where one is given. */
+dual gradient_chain(const gradient_row *g, const gradient_pair *pair,
+                    double slope, const expr *read);
+/* The softmax of all branches, and the one that a branch's keys are in. */
+const gradient_softmax *gradient_joint(gradient_row *g);
+const gradient_softmax *gradient_of_branch(gradient_row *g, int32_t index);
+bool gradient_has_own_softmaxes(const pattern *p);
+
+/* oracle_gradient_input.c: the parts of inputs, of a pair whose dS is known and
+ * of the row's sinks. */
+void gradient_add_inputs(const gradient_row *g, const gradient_pair *pair,
+                         const gradient_sums *to);
+void gradient_add_sinks(gradient_row *g, const gradient_sums *to);
+
+#endif
