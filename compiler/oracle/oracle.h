@@ -1,4 +1,4 @@
-/* oracle.h - the definition of a pattern in float64. */
+/* oracle.h - the definition of a pattern in float64, and of its gradients. */
 #ifndef DIL_COMPILER_ORACLE_ORACLE_H
 #define DIL_COMPILER_ORACLE_ORACLE_H
 

@@ -219,9 +219,10 @@ static bool selects_all(const pattern *p, const branch *b) {
          b->head_last == p->heads - 1;
 }
 
-/* True when the branch gave the pattern its sinks. */
+/* True when the branch gave the pattern its sinks; where the gradient is
+ * detached, the two have other gradients. */
 static bool raise_sinks(arena *a, pattern *p, branch *b) {
-  if (b->sink_count == 0 || !selects_all(p, b)) return false;
+  if (b->sink_count == 0 || p->detached || !selects_all(p, b)) return false;
   expr **all = ARENA_ARRAY(a, expr *, p->sink_count + b->sink_count);
   for (int32_t k = 0; k < p->sink_count; k++) all[k] = p->sink[k];
   for (int32_t k = 0; k < b->sink_count; k++)
