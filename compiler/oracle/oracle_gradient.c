@@ -139,7 +139,7 @@ static bool weigh_pair(gradient_row *g, int32_t index, gradient_pair *pair,
   double dp = dropped ? 0 : pair->kept * value_product(g, pair);
   pair->slope = dual_product(pair->weight, dp - of->delta);
   if (scatter) judge_pair(g, pair, of, dp, scatter);
-  return pair->weight > 0 || pair->error.weight > 0;
+  return pair->weight != 0 || pair->error.weight > 0;
 }
 
 static void add_value_part(const gradient_row *g, const gradient_pair *pair,

@@ -251,6 +251,30 @@ START_TEST(infinite_gradients_reach_what_depends_on_them) {
 }
 END_TEST
 
+/* Row 3, by q or by its sink, has no lse: all that it weighs is NaN, but not
+ * key 1, which its score of -inf leaves out. */
+START_TEST(rows_of_nan_reach_what_they_weigh) {
+  const pattern *p = parse("pattern p { heads 1; head_dim 3; dtype f32; "
+                           "causal; input z : f32[N]; sink z[i]; "
+                           "score j == 1 ? -inf : s; branch { } }");
+  for (int by_sink = 0; by_sink < 2; by_sink++) {
+    dil_backward_call *back = make_call(p, 6, 6);
+    if (by_sink)
+      dil_element_write(back->forward.inputs[0].data, DIL_F32, 3, INFINITY);
+    else
+      set_row(&back->forward.q, 0, 3, 0, NAN);
+    oracle_gradients is = defined(p, back);
+    for (int n = 0; n < 6; n++) {
+      bool weighed = n <= 3 && n != 1;
+      ck_assert_int_eq(isnan(is.dq[n * 3]), n == 3);
+      ck_assert_int_eq(isnan(is.dk[n * 3]), weighed);
+      ck_assert_int_eq(isnan(is.dv[n * 3]), weighed);
+      ck_assert_int_eq(isnan(is.inputs[0][n]), n == 3);
+    }
+  }
+}
+END_TEST
+
 START_TEST(large_scores) {
   const pattern *p = parse("pattern p { heads 1; head_dim 3; dtype f32; "
                            "scale 1e5; causal; branch { } }");
@@ -341,6 +365,24 @@ START_TEST(normalised_patterns_have_the_same_gradients) {
 }
 END_TEST
 
+/* Small multiples of 1/64 are the same numbers in every type. */
+START_TEST(inputs_of_every_type) {
+  static const char *const types[] = {"f32", "bf16", "f16"};
+  double first[64];
+  for (int k = 0; k < 3; k++) {
+    const pattern *p = parse(arena_print(
+        memory, "pattern p { heads 2; head_dim 3; dtype f32; input t : %s[H, M]"
+        "; sink t[h, 0]; score s * t[h, j] + t[h, i]; branch { } }", types[k]));
+    dil_backward_call *back = make_call(p, 6, 7);
+    const double *dt = defined(p, back).inputs[0];
+    for (int e = 0; e < 14; e++) {
+      if (k == 0) first[e] = dt[e];
+      ck_assert(dt[e] == first[e] && dt[e] != 0);
+    }
+  }
+}
+END_TEST
+
 /* ---- refusals ------------------------------------------------------------ */
 
 static void expect_refusal(const pattern *p, const dil_backward_call *back,
@@ -382,10 +424,12 @@ static Suite *oracle_gradient_cases_suite(void) {
   tcase_add_test(tests, scores_of_minus_infinity);
   tcase_add_test(tests, dropped_pairs);
   tcase_add_test(tests, infinite_gradients_reach_what_depends_on_them);
+  tcase_add_test(tests, rows_of_nan_reach_what_they_weigh);
   tcase_add_test(tests, large_scores);
   tcase_add_test(tests, saved_rows_are_taken);
   tcase_add_test(tests, types_of_storage);
   tcase_add_loop_test(tests, normalised_patterns_have_the_same_gradients, 0, 3);
+  tcase_add_test(tests, inputs_of_every_type);
   tcase_add_test(tests, wrong_calls_are_refused);
   suite_add_tcase(suite, tests);
   return suite;
