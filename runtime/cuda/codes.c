@@ -12,13 +12,14 @@ static const cuda_family *const families[] = {&cuda_hopper, &cuda_general,
 
 /* ---- one code ------------------------------------------------------------ */
 
-static const cuda_family *family_of(const char *name) {
+static const cuda_family *codes_family(const char *name) {
   for (size_t i = 0; i < sizeof families / sizeof *families; i++)
     if (!strcmp(families[i]->name, name)) return families[i];
   return NULL;
 }
 
-static dil_status load_entry(const dil_cuda *d, cuda_code *code, int32_t i) {
+static dil_status code_load_entry(const dil_cuda *d, cuda_code *code,
+                                  int32_t i) {
   cu_kernel kernel = NULL;
   cu_function function = NULL;
   cu_result result =
@@ -32,8 +33,8 @@ static dil_status load_entry(const dil_cuda *d, cuda_code *code, int32_t i) {
 }
 
 /* All that is known of a code before it is loaded. */
-static dil_status describe(const dil_cuda_code *from, cuda_code *code) {
-  *code = (cuda_code){.about = *from, .family = family_of(from->family)};
+static dil_status code_describe(const dil_cuda_code *from, cuda_code *code) {
+  *code = (cuda_code){.about = *from, .family = codes_family(from->family)};
   code->about.cubin = NULL;
   if (!code->family)
     return dil_fail(DIL_UNSUPPORTED, "no kernels of family '%s' in this run "
@@ -44,7 +45,7 @@ static dil_status describe(const dil_cuda_code *from, cuda_code *code) {
 
 dil_status code_load(const dil_cuda *d, const dil_cuda_code *from,
                      cuda_code *code) {
-  dil_status status = describe(from, code);
+  dil_status status = code_describe(from, code);
   if (status) return status;
   cu_library library = NULL;
   status = cuda_check(d->driver,
@@ -54,7 +55,7 @@ dil_status code_load(const dil_cuda *d, const dil_cuda_code *from,
   code->library = library;
   const char *const *entry = code->family->entry;
   for (int32_t i = 0; i < DIL_CUDA_ENTRIES && entry[i] && !status; i++)
-    status = load_entry(d, code, i);
+    status = code_load_entry(d, code, i);
   return status;
 }
 
@@ -65,21 +66,22 @@ void code_unload(const dil_cuda *d, cuda_code *code) {
 
 /* ---- all of a kernel ----------------------------------------------------- */
 
-static dil_status load(cuda_codes *c, const dil_cuda_code *from, int32_t i) {
+static dil_status codes_load(cuda_codes *c, const dil_cuda_code *from,
+                             int32_t i) {
   cuda_code *code = &c->loaded[i];
   dil_status status =
-      c->device ? code_load(c->device, from, code) : describe(from, code);
+      c->device ? code_load(c->device, from, code) : code_describe(from, code);
   if (!status && code->family->open)
     status = code->family->open(c->table, code);
   if (!status) atomic_store(&c->now[i], code);
   return status;
 }
 
-static dil_status add(cuda_codes *c, const dil_cuda_code *from) {
+static dil_status codes_add(cuda_codes *c, const dil_cuda_code *from) {
   int32_t i = c->count++;
-  if (from->size || !c->more) return load(c, from, i);
+  if (from->size || !c->more) return codes_load(c, from, i);
   atomic_store(&c->now[i], &c->promised[i]);
-  return describe(from, &c->promised[i]);
+  return code_describe(from, &c->promised[i]);
 }
 
 dil_status codes_open(cuda_codes *codes, dil_cuda *device,
@@ -91,7 +93,8 @@ dil_status codes_open(cuda_codes *codes, dil_cuda *device,
   codes->context = context;
   pthread_mutex_init(&codes->lock, NULL);
   dil_status status = DIL_OK;
-  for (int32_t i = 0; !status && i < count; i++) status = add(codes, &from[i]);
+  for (int32_t i = 0; !status && i < count; i++)
+    status = codes_add(codes, &from[i]);
   return status;
 }
 
@@ -104,7 +107,8 @@ void codes_close(cuda_codes *codes) {
 /* ---- choosing ------------------------------------------------------------ */
 
 /* The number of the first code that runs a pass; -1: none does. */
-static int32_t find(const cuda_codes *codes, const cuda_run *r, int32_t pass) {
+static int32_t codes_find(const cuda_codes *codes, const cuda_run *r,
+                          int32_t pass) {
   for (int32_t i = 0; i < codes->count; i++) {
     const cuda_code *code = atomic_load(&codes->now[i]);
     if (code && (code->about.passes >> pass & 1) &&
@@ -116,13 +120,13 @@ static int32_t find(const cuda_codes *codes, const cuda_run *r, int32_t pass) {
 
 const cuda_code *codes_choose(const cuda_codes *codes, const cuda_run *r,
                               int32_t pass) {
-  int32_t i = find(codes, r, pass);
+  int32_t i = codes_find(codes, r, pass);
   return i < 0 ? NULL : atomic_load(&codes->now[i]);
 }
 
 /* A code that the compiler refused is left out, but for the last, behind which
  * there is none. */
-static dil_status fetch(cuda_codes *codes, int32_t i) {
+static dil_status codes_fetch(cuda_codes *codes, int32_t i) {
   dil_cuda_code made;
   dil_status status = codes->more(codes->context, i, &made);
   if (status == DIL_UNSUPPORTED && i + 1 < codes->count) {
@@ -130,7 +134,7 @@ static dil_status fetch(cuda_codes *codes, int32_t i) {
     return DIL_OK;
   }
   if (status) return status;
-  status = load(codes, &made, i);
+  status = codes_load(codes, &made, i);
   free(made.cubin);
   if (!status) return DIL_OK;
   code_unload(codes->device, &codes->loaded[i]);
@@ -138,15 +142,16 @@ static dil_status fetch(cuda_codes *codes, int32_t i) {
   return status;
 }
 
-static bool is_there(const cuda_codes *codes, int32_t i) {
+static bool codes_is_loaded(const cuda_codes *codes, int32_t i) {
   return atomic_load(&codes->now[i]) != &codes->promised[i];
 }
 
 /* Waits for a code that is to come. */
-static dil_status arrive(cuda_codes *codes, int32_t i) {
-  if (is_there(codes, i)) return DIL_OK;
+static dil_status codes_ensure(cuda_codes *codes, int32_t i) {
+  if (codes_is_loaded(codes, i)) return DIL_OK;
   pthread_mutex_lock(&codes->lock);
-  dil_status status = is_there(codes, i) ? DIL_OK : fetch(codes, i);
+  dil_status status =
+      codes_is_loaded(codes, i) ? DIL_OK : codes_fetch(codes, i);
   pthread_mutex_unlock(&codes->lock);
   return status;
 }
@@ -154,17 +159,17 @@ static dil_status arrive(cuda_codes *codes, int32_t i) {
 dil_status codes_take(cuda_codes *codes, const cuda_run *r, int32_t pass,
                       const cuda_code **code) {
   dil_status status = DIL_OK;
-  int32_t i = find(codes, r, pass);
-  while (i >= 0 && !is_there(codes, i) && !status) {
-    status = arrive(codes, i);
-    if (!status) i = find(codes, r, pass);
+  int32_t i = codes_find(codes, r, pass);
+  while (i >= 0 && !codes_is_loaded(codes, i) && !status) {
+    status = codes_ensure(codes, i);
+    if (!status) i = codes_find(codes, r, pass);
   }
   *code = i < 0 || status ? NULL : atomic_load(&codes->now[i]);
   return status;
 }
 
 dil_status codes_take_last(cuda_codes *codes, const cuda_code **code) {
-  dil_status status = arrive(codes, codes->count - 1);
+  dil_status status = codes_ensure(codes, codes->count - 1);
   *code = status ? NULL : atomic_load(&codes->now[codes->count - 1]);
   return status;
 }

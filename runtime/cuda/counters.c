@@ -50,7 +50,7 @@ dil_status counters_new(const cuda_driver *driver, cuda_counters **counters) {
   return DIL_OK;
 }
 
-static void leave(cuda_counters *c, int32_t slot) {
+static void counters_release(cuda_counters *c, int32_t slot) {
   pthread_mutex_lock(&c->lock);
   if (slot >= 0) c->free_slot[c->free_count++] = slot;
   bool last = --c->holders == 0;
@@ -64,25 +64,25 @@ static void leave(cuda_counters *c, int32_t slot) {
  * they go; they can run no more. */
 void counters_free(cuda_counters *c) {
   c->driver->give(c->memory);
-  leave(c, -1);
+  counters_release(c, -1);
 }
 
 /* ---- captured launches --------------------------------------------------- */
 
-typedef struct loan {
+typedef struct counter_loan {
   cuda_counters *counters;
   int32_t slot;
-} loan;
+} counter_loan;
 
 /* Called by the driver, which may not be called from here. */
-static void end_loan(void *object) {
-  loan *l = object;
-  leave(l->counters, l->slot);
+static void counters_end_loan(void *object) {
+  counter_loan *l = object;
+  counters_release(l->counters, l->slot);
   free(l);
 }
 
 /* A slot that returns with the last of the graph; -1: none is free. */
-static int32_t take_captured(cuda_counters *c) {
+static int32_t counters_take_captured(cuda_counters *c) {
   pthread_mutex_lock(&c->lock);
   int32_t slot = c->free_count ? c->free_slot[--c->free_count] : -1;
   c->holders += slot >= 0;
@@ -90,17 +90,20 @@ static int32_t take_captured(cuda_counters *c) {
   return slot;
 }
 
-static dil_status lend(cuda_counters *c, cu_graph graph, int32_t slot) {
+static dil_status counters_lend(cuda_counters *c, cu_graph graph,
+                                int32_t slot) {
   enum { NO_SYNC = 1, MOVE = 1 };
   cu_object object = NULL;
-  loan *l = malloc(sizeof *l);
+  counter_loan *l = malloc(sizeof *l);
   if (!l) {
-    leave(c, slot);
+    counters_release(c, slot);
     return dil_fail(DIL_MEMORY, "no memory for a captured launch");
   }
-  *l = (loan){c, slot};
-  cu_result result = c->driver->object_new(&object, l, end_loan, 1, NO_SYNC);
-  if (result) end_loan(l);
+  *l = (counter_loan){c, slot};
+  cu_result result =
+      c->driver->object_new(&object, l, counters_end_loan, 1, NO_SYNC);
+  if (result)
+    counters_end_loan(l);
   else if ((result = c->driver->graph_keep(graph, object, 1, MOVE)))
     c->driver->object_free(object, 1);
   return cuda_check(c->driver, result, "keep a counter for a graph");
@@ -110,7 +113,7 @@ static dil_status lend(cuda_counters *c, cu_graph graph, int32_t slot) {
 
 /* The slot of a stream, by its number, which no other ever has; -1: none is
  * left. */
-static int32_t slot_of(cuda_counters *c, unsigned long long number) {
+static int32_t counters_slot(cuda_counters *c, unsigned long long number) {
   int32_t at = (int32_t)(number % STREAMS);
   while (c->stream[at] && c->stream[at] != number + 1) at = (at + 1) % STREAMS;
   if (c->stream[at]) return at;
@@ -120,20 +123,22 @@ static int32_t slot_of(cuda_counters *c, unsigned long long number) {
   return at;
 }
 
-static cu_result clear(const cuda_counters *c, void *stream,
-                       cu_pointer memory) {
+static cu_result counters_clear(const cuda_counters *c, void *stream,
+                                cu_pointer memory) {
   return c->driver->fill_ordered(memory, 0, COUNTER_BYTES, stream);
 }
 
 /* Locked until it is clear: another thread may launch on the same stream. */
-static cu_result take_stream(cuda_counters *c, void *stream, int32_t *slot) {
+static cu_result counters_take_stream(cuda_counters *c, void *stream,
+                                      int32_t *slot) {
   unsigned long long number = 0;
   cu_result result = c->driver->stream_number(stream, &number);
   if (result) return result;
   pthread_mutex_lock(&c->lock);
-  *slot = slot_of(c, number);
+  *slot = counters_slot(c, number);
   if (*slot >= 0 && c->spoiled[*slot]) {
-    result = clear(c, stream, c->memory + (cu_pointer)*slot * COUNTER_BYTES);
+    result = counters_clear(c, stream,
+                            c->memory + (cu_pointer)*slot * COUNTER_BYTES);
     c->spoiled[*slot] = result != 0;
   }
   pthread_mutex_unlock(&c->lock);
@@ -142,11 +147,11 @@ static cu_result take_stream(cuda_counters *c, void *stream, int32_t *slot) {
 
 /* ---- the counter of a launch --------------------------------------------- */
 
-static cu_result take_ordered(const cuda_counters *c, void *stream,
-                              cuda_counter *counter) {
+static cu_result counters_take_ordered(const cuda_counters *c, void *stream,
+                                       cuda_counter *counter) {
   cu_result result =
       c->driver->take_ordered(&counter->memory, COUNTER_BYTES, stream);
-  return result ? result : clear(c, stream, counter->memory);
+  return result ? result : counters_clear(c, stream, counter->memory);
 }
 
 dil_status counters_take(cuda_counters *c, void *stream,
@@ -158,13 +163,16 @@ dil_status counters_take(cuda_counters *c, void *stream,
   cu_result result =
       c->driver->capture(stream, &capture, NULL, &graph, NULL, NULL);
   counter->captured = capture == CAPTURING;
-  if (counter->captured) counter->slot = take_captured(c);
-  else if (!result) result = take_stream(c, stream, &counter->slot);
-  if (!result && counter->slot < 0) result = take_ordered(c, stream, counter);
+  if (counter->captured)
+    counter->slot = counters_take_captured(c);
+  else if (!result)
+    result = counters_take_stream(c, stream, &counter->slot);
+  if (!result && counter->slot < 0)
+    result = counters_take_ordered(c, stream, counter);
   if (result) return cuda_check(c->driver, result, "take a tile counter");
   if (counter->slot < 0) return DIL_OK;
   counter->memory = c->memory + (cu_pointer)counter->slot * COUNTER_BYTES;
-  return counter->captured ? lend(c, graph, counter->slot) : DIL_OK;
+  return counter->captured ? counters_lend(c, graph, counter->slot) : DIL_OK;
 }
 
 dil_status counters_give(cuda_counters *c, void *stream,

@@ -26,22 +26,22 @@ enum {
   ATTRIBUTE_SHARED = 97
 };
 
-static int attribute(const dil_cuda *d, int number, cu_result *result) {
+static int device_attribute(const dil_cuda *d, int number, cu_result *result) {
   int value = 0;
   if (!*result) *result = d->driver->attribute(&value, number, d->device);
   return value;
 }
 
-static dil_status read_facts(dil_cuda *d) {
+static dil_status device_read_facts(dil_cuda *d) {
   dil_cuda_facts *facts = &d->facts;
   size_t memory = 0;
   int version = 0;
   cu_result result =
       d->driver->device_name(facts->name, sizeof facts->name, d->device);
-  facts->processors = attribute(d, ATTRIBUTE_PROCESSORS, &result);
-  facts->arch = 10 * attribute(d, ATTRIBUTE_MAJOR, &result);
-  facts->arch += attribute(d, ATTRIBUTE_MINOR, &result);
-  facts->shared_block = attribute(d, ATTRIBUTE_SHARED, &result);
+  facts->processors = device_attribute(d, ATTRIBUTE_PROCESSORS, &result);
+  facts->arch = 10 * device_attribute(d, ATTRIBUTE_MAJOR, &result);
+  facts->arch += device_attribute(d, ATTRIBUTE_MINOR, &result);
+  facts->shared_block = device_attribute(d, ATTRIBUTE_SHARED, &result);
   if (!result) result = d->driver->device_memory(&memory, d->device);
   if (!result) result = d->driver->version(&version);
   facts->memory = (int64_t)memory;
@@ -50,7 +50,7 @@ static dil_status read_facts(dil_cuda *d) {
 }
 
 /* What a device has besides its context. */
-static dil_status open_parts(dil_cuda *d) {
+static dil_status device_open_parts(dil_cuda *d) {
   dil_status status = cuda_enter(d);
   if (status) return status;
   status = workspace_open(d);
@@ -61,7 +61,7 @@ static dil_status open_parts(dil_cuda *d) {
   return status;
 }
 
-static void close_parts(dil_cuda *d) {
+static void device_close_parts(dil_cuda *d) {
   if (!cuda_enter(d)) {
     spans_free(d->spans);
     if (d->counters) counters_free(d->counters);
@@ -70,14 +70,14 @@ static void close_parts(dil_cuda *d) {
   workspace_close(d);
 }
 
-static dil_status open_context(dil_cuda *d) {
+static dil_status device_open_context(dil_cuda *d) {
   dil_status status =
       cuda_check(d->driver, d->driver->retain(&d->context, d->device),
                  "open the device");
   if (status) return status;
-  status = open_parts(d);
+  status = device_open_parts(d);
   if (!status) return DIL_OK;
-  close_parts(d);
+  device_close_parts(d);
   d->driver->release(d->device);
   return status;
 }
@@ -89,8 +89,8 @@ dil_status device_open(int32_t index, dil_cuda **device) {
   if (!status)
     status = cuda_check(d->driver, d->driver->device(&d->device, index),
                         "find the device");
-  if (!status) status = read_facts(d);
-  if (!status) status = open_context(d);
+  if (!status) status = device_read_facts(d);
+  if (!status) status = device_open_context(d);
   if (status) free(d);
   else *device = d;
   return status;
@@ -98,7 +98,7 @@ dil_status device_open(int32_t index, dil_cuda **device) {
 
 void device_close(dil_cuda *device) {
   if (!device) return;
-  close_parts(device);
+  device_close_parts(device);
   device->driver->release(device->device);
   free(device);
 }

@@ -10,8 +10,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-static cuda_run run_of(const dil_cuda_kernel *k, const dil_cuda *device,
-                       const dil_call *call, const dil_shard *shard) {
+static cuda_run estimate_run(const dil_cuda_kernel *k, const dil_cuda *device,
+                             const dil_call *call, const dil_shard *shard) {
   const dil_table *t = k->table;
   return (cuda_run){.device = device,
                     .table = t,
@@ -28,7 +28,8 @@ static cuda_run run_of(const dil_cuda_kernel *k, const dil_cuda *device,
                     .chained = k->chained};
 }
 
-static int32_t index_of(const cuda_codes *codes, const cuda_code *code) {
+static int32_t estimate_code_index(const cuda_codes *codes,
+                                   const cuda_code *code) {
   return code ? (int32_t)(code - codes->loaded) : -1;
 }
 
@@ -46,11 +47,11 @@ static const char *estimate_refusal(const cuda_codes *codes, const cuda_run *r,
 
 static dil_status estimate_passes(const dil_cuda_kernel *k, cuda_run *r,
                                   dil_cuda_estimate *out) {
-  layout at;
+  kernel_layout at;
   for (int32_t p = 0; p < k->table->pass_count; p++) {
     const cuda_code *code = codes_choose(&k->codes, r, p);
     dil_cuda_pass *pass = &out->pass[p];
-    pass->code = index_of(&k->codes, code);
+    pass->code = estimate_code_index(&k->codes, code);
     pass->refusal = estimate_refusal(&k->codes, r, p, pass->code);
     if (code) code->family->estimate(r, p, code, pass);
     if (code) pass->workspace = code->family->workspace(r, p, code);
@@ -89,7 +90,7 @@ dil_status kernel_estimate(const dil_cuda_facts *facts, const dil_table *table,
   kernel_count_passes(&k);
   dil_status status =
       codes_open(&k.codes, NULL, table, code, count, NULL, NULL);
-  cuda_run r = run_of(&k, &device, call, shard);
+  cuda_run r = estimate_run(&k, &device, call, shard);
   if (!status) estimate_states(&k, &r, out);
   if (!status && !shard) status = estimate_passes(&k, &r, out);
   codes_close(&k.codes);

@@ -20,7 +20,7 @@ enum {
 
 /* ---- tile space ---------------------------------------------------------- */
 
-static int64_t shortest_segment(const dil_table *t, int32_t pass) {
+static int64_t general_shortest_segment(const dil_table *t, int32_t pass) {
   int64_t least = 0;
   for (int32_t b = 0; b < t->branch_count; b++) {
     int64_t s = t->branches[b].segment;
@@ -32,7 +32,8 @@ static int64_t shortest_segment(const dil_table *t, int32_t pass) {
 
 /* A grid cell of the shortest segment is cut at most once by each segment that
  * is no multiple of it. */
-static int32_t parts_of(const dil_table *t, int32_t pass, int64_t segment) {
+static int32_t general_parts(const dil_table *t, int32_t pass,
+                             int64_t segment) {
   int32_t parts = 1;
   for (int32_t b = 0; b < t->branch_count; b++)
     if ((t->passes[pass].branches >> b & 1) && segment)
@@ -41,7 +42,7 @@ static int32_t parts_of(const dil_table *t, int32_t pass, int64_t segment) {
 }
 
 /* Whether all heads of a K/V head have the same branches and phases. */
-static bool heads_agree(const dil_table *t, int32_t pass) {
+static bool general_heads_agree(const dil_table *t, int32_t pass) {
   int32_t group = t->heads / t->kv_heads;
   for (int32_t b = 0; b < t->branch_count; b++) {
     const dil_branch *branch = &t->branches[b];
@@ -55,19 +56,19 @@ static bool heads_agree(const dil_table *t, int32_t pass) {
 }
 
 /* Positions between rows of a tile: of the same residue of the pass. */
-static int64_t stride_of(const cuda_run *r, int32_t pass) {
+static int64_t general_stride(const cuda_run *r, int32_t pass) {
   int64_t period = r->table->passes[pass].period;
   return minimum(least_multiple(period, cuda_queries(r).step), FAR_APART);
 }
 
 /* Positions from the first query row to the last. */
-static int64_t span_of(const cuda_run *r) {
+static int64_t general_span(const cuda_run *r) {
   return (r->N - 1) * cuda_queries(r).step + 1;
 }
 
 /* Positions of a cell, at most. */
-static int64_t length_of(const cuda_run *r, int64_t segment) {
-  return segment ? minimum(segment, span_of(r)) : span_of(r);
+static int64_t general_length(const cuda_run *r, int64_t segment) {
+  return segment ? minimum(segment, general_span(r)) : general_span(r);
 }
 
 static int64_t quotient_up(int64_t n, int64_t size) {
@@ -75,21 +76,23 @@ static int64_t quotient_up(int64_t n, int64_t size) {
 }
 
 /* Rows that a cell has of one residue, at most. */
-static int64_t rows_of_class(const cuda_run *r, int32_t pass,
-                             int64_t segment) {
-  return quotient_up(length_of(r, segment), stride_of(r, pass));
+static int64_t general_class_rows(const cuda_run *r, int32_t pass,
+                                  int64_t segment) {
+  return quotient_up(general_length(r, segment), general_stride(r, pass));
 }
 
 /* Few rows of grouped-query heads share a tile: they read the same keys. */
-static int32_t pack_of(const cuda_run *r, int32_t pass, int32_t tile_rows,
-                       int64_t segment) {
+static int32_t general_pack(const cuda_run *r, int32_t pass, int32_t tile_rows,
+                            int64_t segment) {
   int32_t group = r->table->heads / r->table->kv_heads;
-  bool few = rows_of_class(r, pass, segment) < tile_rows;
-  return few && group <= tile_rows && heads_agree(r->table, pass) ? group : 1;
+  bool few = general_class_rows(r, pass, segment) < tile_rows;
+  return few && group <= tile_rows && general_heads_agree(r->table, pass)
+             ? group
+             : 1;
 }
 
 /* Keys that a row sees at most. */
-static int64_t keys_of_row(const cuda_run *r, int32_t pass) {
+static int64_t general_row_keys(const cuda_run *r, int32_t pass) {
   const dil_table *t = r->table;
   dil_progression there = cuda_keys(r);
   int64_t keys = 0, span = r->M * there.step;
@@ -106,49 +109,49 @@ static int64_t keys_of_row(const cuda_run *r, int32_t pass) {
   return keys;
 }
 
-static int32_t splits_of(const cuda_run *r, int32_t pass, int64_t tiles,
-                         const dil_cuda_code *about) {
+static int32_t general_splits(const cuda_run *r, int32_t pass, int64_t tiles,
+                              const dil_cuda_code *about) {
   if (about->knob[GENERAL_KNOB_PARTS]) return about->knob[GENERAL_KNOB_PARTS];
   int64_t wanted = (int64_t)r->device->facts.processors * BLOCKS_A_PROCESSOR;
   int64_t most =
-      keys_of_row(r, pass) / (SPLIT_TILES * (int64_t)about->tile_keys);
+      general_row_keys(r, pass) / (SPLIT_TILES * (int64_t)about->tile_keys);
   int64_t splits = minimum(minimum(wanted / maximum(tiles, 1), most),
                            SPLITS_MOST);
   return (int32_t)maximum(splits, 1);
 }
 
-static void fill_space(const cuda_run *r, int32_t pass, const cuda_code *code,
-                       dil_params *p) {
+static void general_fill_space(const cuda_run *r, int32_t pass,
+                               const cuda_code *code, dil_params *p) {
   const dil_table *t = r->table;
-  int64_t segment = shortest_segment(t, pass);
+  int64_t segment = general_shortest_segment(t, pass);
   if (segment > INT32_MAX / 2) segment = INT32_MAX / 2 + 1;
   int32_t tile_rows = code->about.tile_rows;
-  int64_t step = cuda_queries(r).step, stride = stride_of(r, pass);
+  int64_t step = cuda_queries(r).step, stride = general_stride(r, pass);
   p->pass = pass;
   p->stride = (int)stride;
   p->segment = (int)segment;
-  p->cells = (int)(segment ? (span_of(r) + segment - 2) / segment + 1 : 1);
-  p->parts = parts_of(t, pass, segment);
+  p->cells = (int)(segment ? (general_span(r) + segment - 2) / segment + 1 : 1);
+  p->parts = general_parts(t, pass, segment);
   p->residues = (int)minimum(quotient_up(stride, step),
-                             quotient_up(length_of(r, segment), step));
-  p->pack = pack_of(r, pass, tile_rows, segment);
+                             quotient_up(general_length(r, segment), step));
+  p->pack = general_pack(r, pass, tile_rows, segment);
   int64_t block = tile_rows / p->pack;
-  p->blocks = (int)quotient_up(rows_of_class(r, pass, segment), block);
+  p->blocks = (int)quotient_up(general_class_rows(r, pass, segment), block);
   int64_t tiles = (int64_t)p->cells * p->parts * p->residues * p->blocks *
                   (t->heads / p->pack) * r->B;
-  p->splits = splits_of(r, pass, tiles, &code->about);
+  p->splits = general_splits(r, pass, tiles, &code->about);
   p->spread = tiles < SPREAD_WAVES * (int64_t)r->device->facts.processors;
   p->items = tiles * p->splits;
 }
 
 /* ---- parameters ---------------------------------------------------------- */
 
-static void fill_strides(const dil_tensor *t, long long out[3]) {
+static void general_fill_strides(const dil_tensor *t, long long out[3]) {
   for (int axis = 0; axis < 3; axis++) out[axis] = t->stride[axis];
 }
 
 /* Where rows and keys stand, and the sizes of the whole. */
-static void fill_place(const cuda_run *r, dil_params *p) {
+static void general_fill_place(const cuda_run *r, dil_params *p) {
   const dil_shard *shard = r->shard;
   dil_progression asking = cuda_queries(r), keys = cuda_keys(r);
   p->B = (int)(shard ? shard->B : r->B);
@@ -167,7 +170,7 @@ static void fill_place(const cuda_run *r, dil_params *p) {
 }
 
 /* Whether every row begins at a multiple of `bytes` and is made of such. */
-static bool is_whole(const dil_tensor *t, int64_t bytes) {
+static bool general_is_whole(const dil_tensor *t, int64_t bytes) {
   int64_t size = (int64_t)dil_dtype_size(t->dtype);
   bool whole = (uintptr_t)t->data % (uint64_t)bytes == 0 &&
                t->shape[3] * size % bytes == 0;
@@ -176,7 +179,7 @@ static bool is_whole(const dil_tensor *t, int64_t bytes) {
   return whole;
 }
 
-static dil_params parameters_of(const cuda_run *r) {
+static dil_params general_parameters(const cuda_run *r) {
   const dil_call *c = r->call;
   dil_params p = {.q = c->q.data,
                   .k = c->k.data,
@@ -193,19 +196,19 @@ static dil_params parameters_of(const cuda_run *r) {
                   .weight = r->weight,
                   .seed_low = (unsigned)c->seed,
                   .seed_high = (unsigned)(c->seed >> 32)};
-  fill_strides(&c->q, p.q_stride);
-  fill_strides(&c->k, p.k_stride);
-  fill_strides(&c->v, p.v_stride);
-  fill_strides(&c->o, p.o_stride);
+  general_fill_strides(&c->q, p.q_stride);
+  general_fill_strides(&c->k, p.k_stride);
+  general_fill_strides(&c->v, p.v_stride);
+  general_fill_strides(&c->o, p.o_stride);
   p.lse_stride[0] = c->lse.stride[0]; /* lse is [B, H, N] */
   p.lse_stride[1] = c->lse.stride[2];
   p.lse_stride[2] = c->lse.stride[1];
-  p.flags = (is_whole(&c->q, 16) ? DIL_WHOLE_Q : 0) |
-            (is_whole(&c->k, 16) ? DIL_WHOLE_K : 0) |
-            (is_whole(&c->v, 16) ? DIL_WHOLE_V : 0) |
-            (is_whole(&c->o, 16) ? DIL_WHOLE_O : 0) |
+  p.flags = (general_is_whole(&c->q, 16) ? DIL_WHOLE_Q : 0) |
+            (general_is_whole(&c->k, 16) ? DIL_WHOLE_K : 0) |
+            (general_is_whole(&c->v, 16) ? DIL_WHOLE_V : 0) |
+            (general_is_whole(&c->o, 16) ? DIL_WHOLE_O : 0) |
             (r->drop ? DIL_DROP : 0) | (r->shard ? DIL_SHARD : 0);
-  fill_place(r, &p);
+  general_fill_place(r, &p);
   cuda_inputs_fill(r, p.input);
   return p;
 }
@@ -213,30 +216,31 @@ static dil_params parameters_of(const cuda_run *r) {
 /* ---- the family ---------------------------------------------------------- */
 
 /* Whether tiles of many rows are full of them, and enough for the device. */
-static bool has_many(const cuda_run *r, int32_t pass, const cuda_code *code) {
+static bool general_has_many(const cuda_run *r, int32_t pass,
+                             const cuda_code *code) {
   dil_params p = {0};
-  fill_space(r, pass, code, &p);
-  int64_t filled = rows_of_class(r, pass, p.segment);
+  general_fill_space(r, pass, code, &p);
+  int64_t filled = general_class_rows(r, pass, p.segment);
   int64_t places = (int64_t)p.blocks * code->about.tile_rows;
   return p.pack == 1 && places - filled <= filled / 8 &&
          p.items / p.splits >= MANY_WAVES * r->device->facts.processors;
 }
 
-static const char *refusal(const cuda_run *r, int32_t pass,
-                           const cuda_code *code) {
+static const char *general_refusal(const cuda_run *r, int32_t pass,
+                                   const cuda_code *code) {
   if (code->about.shared > r->device->facts.shared_block)
     return "more shared memory than a block has here";
   if (r->shard && code->about.knob[GENERAL_KNOB_WHOLE])
     return "a shard of a sequence";
-  if (code->about.knob[GENERAL_KNOB_MANY] && !has_many(r, pass, code))
+  if (code->about.knob[GENERAL_KNOB_MANY] && !general_has_many(r, pass, code))
     return "too few rows for large tiles";
   return NULL;
 }
 
-static void estimate(const cuda_run *r, int32_t pass, const cuda_code *code,
-                     dil_cuda_pass *out) {
+static void general_estimate(const cuda_run *r, int32_t pass,
+                             const cuda_code *code, dil_cuda_pass *out) {
   dil_params p = {0};
-  fill_space(r, pass, code, &p);
+  general_fill_space(r, pass, code, &p);
   out->tile_rows = code->about.tile_rows;
   out->tiles = p.items / p.splits;
   out->parts = p.splits;
@@ -244,38 +248,38 @@ static void estimate(const cuda_run *r, int32_t pass, const cuda_code *code,
   out->visited = out->masked = out->skipped = out->saved = -1;
 }
 
-static int64_t workspace(const cuda_run *r, int32_t pass,
-                         const cuda_code *code) {
+static int64_t general_workspace(const cuda_run *r, int32_t pass,
+                                 const cuda_code *code) {
   dil_params p = {0};
-  fill_space(r, pass, code, &p);
+  general_fill_space(r, pass, code, &p);
   if (p.splits == 1) return 0;
   return (int64_t)p.splits * r->B * r->N * r->table->heads *
          (2 + r->table->value_dim) * (int64_t)sizeof(float);
 }
 
 /* Blocks of ROW_WARPS warps, a warp a row of [B, N, H]. */
-static dil_status launch_rows(const cuda_run *r, const cuda_code *code,
-                              int32_t entry, dil_params *p) {
+static dil_status general_launch_rows(const cuda_run *r, const cuda_code *code,
+                                      int32_t entry, dil_params *p) {
   int64_t count = r->B * r->N * r->table->heads;
   return cuda_launch(r, code, entry, (count + ROW_WARPS - 1) / ROW_WARPS,
                      32 * ROW_WARPS, 0, p);
 }
 
-static dil_status launch(const cuda_run *r, int32_t pass,
-                         const cuda_code *code) {
-  dil_params p = parameters_of(r);
-  fill_space(r, pass, code, &p);
+static dil_status general_launch(const cuda_run *r, int32_t pass,
+                                 const cuda_code *code) {
+  dil_params p = general_parameters(r);
+  general_fill_space(r, pass, code, &p);
   if (p.items > INT32_MAX)
     return dil_fail(DIL_USAGE, "more than 2^31 tiles in one call");
   dil_status status = cuda_launch(r, code, ENTRY_PASS, p.items,
                                   code->about.threads, code->about.shared, &p);
   if (!status && p.splits > 1)
-    status = launch_rows(r, code, ENTRY_MERGE, &p);
+    status = general_launch_rows(r, code, ENTRY_MERGE, &p);
   return status;
 }
 
 dil_status general_bounds(const cuda_run *r, const cuda_code *code) {
-  dil_params p = parameters_of(r);
+  dil_params p = general_parameters(r);
   int64_t blocks = cuda_bounds_bytes(r) / DIL_BOUND_BYTES;
   return cuda_launch(r, code, ENTRY_BOUNDS,
                      (blocks + ROW_WARPS - 1) / ROW_WARPS, 32 * ROW_WARPS, 0,
@@ -283,20 +287,20 @@ dil_status general_bounds(const cuda_run *r, const cuda_code *code) {
 }
 
 dil_status general_begin(const cuda_run *r, const cuda_code *code) {
-  dil_params p = parameters_of(r);
+  dil_params p = general_parameters(r);
   if (r->shard) p.batches *= run_states(r->table);
-  return launch_rows(r, code, ENTRY_BEGIN, &p);
+  return general_launch_rows(r, code, ENTRY_BEGIN, &p);
 }
 
 dil_status general_end(const cuda_run *r, const cuda_code *code) {
-  dil_params p = parameters_of(r);
-  return launch_rows(r, code, ENTRY_END, &p);
+  dil_params p = general_parameters(r);
+  return general_launch_rows(r, code, ENTRY_END, &p);
 }
 
 const cuda_family cuda_general = {
     .name = "general",
     .entry = {"dil_pass", "dil_merge", "dil_begin", "dil_end", "dil_bounds"},
-    .refusal = refusal,
-    .estimate = estimate,
-    .workspace = workspace,
-    .launch = launch};
+    .refusal = general_refusal,
+    .estimate = general_estimate,
+    .workspace = general_workspace,
+    .launch = general_launch};

@@ -71,8 +71,8 @@ int64_t kernel_workspace(const dil_cuda_kernel *kernel) {
 
 /* ---- checking ------------------------------------------------------------ */
 
-static dil_status check_input(const dil_cuda_kernel *k, const cuda_run *r,
-                              int32_t index) {
+static dil_status kernel_check_input(const dil_cuda_kernel *k,
+                                     const cuda_run *r, int32_t index) {
   const dil_input *want = &k->table->inputs[index];
   const dil_tensor *have = &r->call->inputs[index];
   const dil_shard *shard = r->shard;
@@ -97,8 +97,9 @@ static dil_status check_input(const dil_cuda_kernel *k, const cuda_run *r,
 }
 
 /* The checks of every device; lengths are out of the host's reach here. */
-static dil_status check_call(const dil_cuda_kernel *k, const dil_call *call,
-                             const dil_shard *shard, cuda_run *r) {
+static dil_status kernel_check_call(const dil_cuda_kernel *k,
+                                    const dil_call *call,
+                                    const dil_shard *shard, cuda_run *r) {
   dil_call seen = *call;
   run checked = {.table = k->table, .call = &seen, .shard = shard};
   seen.lengths = NULL;
@@ -120,14 +121,14 @@ static dil_status check_call(const dil_cuda_kernel *k, const dil_call *call,
                   .chained = k->chained};
   status = dil_input_check_count(k->table, call->input_count);
   for (int32_t i = 0; !status && i < call->input_count; i++)
-    status = check_input(k, r, i);
+    status = kernel_check_input(k, r, i);
   return status;
 }
 
 /* ---- the code of each pass ----------------------------------------------- */
 
 /* Whether every row of the call sees a key by this branch: its own. */
-static bool sees_itself(const cuda_run *r, const dil_branch *b) {
+static bool kernel_branch_sees_itself(const cuda_run *r, const dil_branch *b) {
   const dil_table *t = r->table;
   const dil_progression q = cuda_queries(r), k = cuda_keys(r);
   const dil_predicate *p =
@@ -142,13 +143,14 @@ static bool sees_itself(const cuda_run *r, const dil_branch *b) {
 /* A pass that has keys for every row, so that no state need stand before it,
  * where all passes are of kernels that know of that; -1: there is none. Which
  * rows of shorter batch rows have any, the device alone knows. */
-static int32_t opening_pass(const dil_cuda_kernel *k, const cuda_run *r) {
+static int32_t kernel_opening_pass(const dil_cuda_kernel *k,
+                                   const cuda_run *r) {
   const dil_table *t = k->table;
   uint64_t seeing = 0;
   int32_t opening = -1;
   if (combine_is_additive(t) || r->call->lengths) return -1;
   for (int32_t b = 0; b < t->branch_count; b++)
-    if (sees_itself(r, &t->branches[b])) seeing |= 1ull << b;
+    if (kernel_branch_sees_itself(r, &t->branches[b])) seeing |= 1ull << b;
   for (int32_t p = t->pass_count - 1; seeing && p >= 0; p--) {
     const cuda_code *code = codes_choose(&k->codes, r, p);
     if (!code || !code->family->state_stride) return -1;
@@ -158,7 +160,7 @@ static int32_t opening_pass(const dil_cuda_kernel *k, const cuda_run *r) {
 }
 
 void kernel_find_opening(const dil_cuda_kernel *k, cuda_run *r) {
-  r->opening = opening_pass(k, r);
+  r->opening = kernel_opening_pass(k, r);
   r->opened = r->opening >= 0;
   if (!r->opened) return;
   const cuda_code *code = codes_choose(&k->codes, r, r->opening);
@@ -183,13 +185,13 @@ dil_status cuda_launch(const cuda_run *r, const cuda_code *code, int32_t entry,
 
 /* Whether a call needs kernels that only the last code has: see
  * codes_take_last. */
-static bool takes_last(const dil_cuda_kernel *k, const cuda_run *r) {
+static bool kernel_takes_last(const dil_cuda_kernel *k, const cuda_run *r) {
   bool stateful = k->stateful && !r->opened;
   bool own = (stateful || k->leaves_out) && !r->shard;
   return own || cuda_bounds_bytes(r) > 0;
 }
 
-static dil_status have_passes(dil_cuda_kernel *k, cuda_run *r) {
+static dil_status kernel_load_passes(dil_cuda_kernel *k, cuda_run *r) {
   const cuda_code *code;
   dil_status status = DIL_OK;
   for (int32_t p = 0; p < k->table->pass_count && !status; p++)
@@ -198,10 +200,10 @@ static dil_status have_passes(dil_cuda_kernel *k, cuda_run *r) {
 }
 
 /* From here on all codes that the call takes are there. */
-static dil_status have_codes(dil_cuda_kernel *k, cuda_run *r) {
+static dil_status kernel_load_codes(dil_cuda_kernel *k, cuda_run *r) {
   const cuda_code *code;
-  dil_status status = have_passes(k, r);
-  if (status || !takes_last(k, r)) return status;
+  dil_status status = kernel_load_passes(k, r);
+  if (status || !kernel_takes_last(k, r)) return status;
   return codes_take_last(&k->codes, &code);
 }
 
@@ -210,7 +212,7 @@ int64_t kernel_rows_of_state(const cuda_run *r) {
 }
 
 dil_status kernel_lay_out(const dil_cuda_kernel *k, const cuda_run *r,
-                          layout *at) {
+                          kernel_layout *at) {
   bool own = k->stateful && !r->shard; /* a shard brings its state */
   int64_t count = own ? kernel_rows_of_state(r) : 0, most = 0;
   for (int32_t p = 0; p < k->table->pass_count; p++) {
@@ -228,18 +230,19 @@ dil_status kernel_lay_out(const dil_cuda_kernel *k, const cuda_run *r,
 }
 
 /* Points `state_o` and `state_lse` at the state of pass p of a shard. */
-static void choose_state(cuda_run *r, int32_t p) {
+static void kernel_choose_state(cuda_run *r, int32_t p) {
   int64_t before =
       combine_is_additive(r->table) ? p * kernel_rows_of_state(r) : 0;
   r->state_o = r->shard->o + before * r->table->value_dim;
   r->state_lse = r->shard->lse + before;
 }
 
-static dil_status run_pass(const dil_cuda_kernel *k, cuda_run *r, int32_t p) {
+static dil_status kernel_run_pass(const dil_cuda_kernel *k, cuda_run *r,
+                                  int32_t p) {
   const cuda_code *code = codes_choose(&k->codes, r, p);
   int32_t span = spans_begin(k->device->spans, r->stream);
   r->later &= ~k->table->passes[p].branches;
-  if (r->shard) choose_state(r, p);
+  if (r->shard) kernel_choose_state(r, p);
   if (r->opened && !code->family->state_stride)
     return dil_fail(DIL_INTERNAL, "an opening pass came before pass %d, and %s "
                     "does not know of it", p, code->about.variant);
@@ -248,34 +251,34 @@ static dil_status run_pass(const dil_cuda_kernel *k, cuda_run *r, int32_t p) {
   return status;
 }
 
-static dil_status run_passes_of(const dil_cuda_kernel *k, cuda_run *r) {
+static dil_status kernel_run_passes(const dil_cuda_kernel *k, cuda_run *r) {
   const dil_table *t = k->table;
   dil_status status = DIL_OK;
   for (int32_t p = 0; p < t->pass_count; p++) r->later |= t->passes[p].branches;
-  if (r->opening >= 0) status = run_pass(k, r, r->opening);
+  if (r->opening >= 0) status = kernel_run_pass(k, r, r->opening);
   for (int32_t p = 0; p < t->pass_count && !status; p++)
-    if (p != r->opening) status = run_pass(k, r, p);
+    if (p != r->opening) status = kernel_run_pass(k, r, p);
   return status;
 }
 
-static dil_status run_all(dil_cuda_kernel *k, cuda_run *r) {
+static dil_status kernel_run_all(dil_cuda_kernel *k, cuda_run *r) {
   const cuda_code *general = NULL;
   bool stateful = k->stateful && !r->opened;
   dil_status status =
-      takes_last(k, r) ? codes_take_last(&k->codes, &general) : DIL_OK;
+      kernel_takes_last(k, r) ? codes_take_last(&k->codes, &general) : DIL_OK;
   if (r->bounds && !status) status = general_bounds(r, general);
   if (stateful && !r->shard && !status) status = general_begin(r, general);
-  if (!status) status = run_passes_of(k, r);
+  if (!status) status = kernel_run_passes(k, r);
   if ((stateful || k->leaves_out) && !r->shard && !status)
     status = general_end(r, general);
   return status;
 }
 
 /* With workspace taken and given back in the order of the stream. */
-static dil_status run_on_stream(dil_cuda_kernel *k, cuda_run *r) {
+static dil_status kernel_run_on_stream(dil_cuda_kernel *k, cuda_run *r) {
   workspace w;
-  layout at = {0};
-  dil_status status = have_codes(k, r);
+  kernel_layout at = {0};
+  dil_status status = kernel_load_codes(k, r);
   if (!status) status = kernel_lay_out(k, r, &at);
   if (!status) status = workspace_take(k->device, r->stream, at.end, &w);
   if (status) return status;
@@ -284,7 +287,7 @@ static dil_status run_on_stream(dil_cuda_kernel *k, cuda_run *r) {
   if (at.state_lse) r->state_lse = (float *)(base + at.state_lse);
   if (at.pass > at.bounds) r->bounds = base + at.bounds;
   r->workspace = base + at.pass;
-  status = run_all(k, r);
+  status = kernel_run_all(k, r);
   dil_status given = workspace_give(k->device, r->stream, &w);
   if (!status) status = given;
   atomic_store(&k->workspace, at.end);
@@ -292,23 +295,22 @@ static dil_status run_on_stream(dil_cuda_kernel *k, cuda_run *r) {
 }
 
 /* Finds the pass that opens the rows, if there is one. */
-static dil_status find_opening(dil_cuda_kernel *k, cuda_run *r) {
-  dil_status status = have_passes(k, r);
+static dil_status kernel_load_opening(dil_cuda_kernel *k, cuda_run *r) {
+  dil_status status = kernel_load_passes(k, r);
   if (status) return status;
   kernel_find_opening(k, r);
   return DIL_OK;
 }
 
-static dil_status run_whole(dil_cuda_kernel *k, cuda_run *r) {
-  dil_status status = k->stateful ? find_opening(k, r) : DIL_OK;
-  return status ? status : run_on_stream(k, r);
+static dil_status kernel_run_whole(dil_cuda_kernel *k, cuda_run *r) {
+  dil_status status = k->stateful ? kernel_load_opening(k, r) : DIL_OK;
+  return status ? status : kernel_run_on_stream(k, r);
 }
 
 /* A call that is checked, entered and put on a stream by `work`. */
-static dil_status run_entered(dil_cuda_kernel *kernel, cuda_run *r,
-                              void *stream,
-                              dil_status (*work)(dil_cuda_kernel *kernel,
-                                                 cuda_run *r)) {
+static dil_status
+kernel_run_entered(dil_cuda_kernel *kernel, cuda_run *r, void *stream,
+                   dil_status (*work)(dil_cuda_kernel *kernel, cuda_run *r)) {
   if (r->B == 0 || r->N == 0) return DIL_OK;
   dil_status status = cuda_enter(kernel->device);
   if (status) return status;
@@ -321,8 +323,9 @@ static dil_status run_entered(dil_cuda_kernel *kernel, cuda_run *r,
 dil_status kernel_run(dil_cuda_kernel *kernel, const dil_call *call,
                       void *stream) {
   cuda_run r;
-  dil_status status = check_call(kernel, call, NULL, &r);
-  return status ? status : run_entered(kernel, &r, stream, run_whole);
+  dil_status status = kernel_check_call(kernel, call, NULL, &r);
+  return status ? status
+                : kernel_run_entered(kernel, &r, stream, kernel_run_whole);
 }
 
 /* ---- a shard of a sequence ----------------------------------------------- */
@@ -331,78 +334,81 @@ int32_t kernel_states(const dil_cuda_kernel *kernel) {
   return run_states(kernel->table);
 }
 
-static dil_status begin_states(dil_cuda_kernel *k, cuda_run *r) {
+static dil_status kernel_begin_states(dil_cuda_kernel *k, cuda_run *r) {
   const cuda_code *general;
   dil_status status = codes_take_last(&k->codes, &general);
-  choose_state(r, 0);
+  kernel_choose_state(r, 0);
   return status ? status : general_begin(r, general);
 }
 
-static dil_status end_states(dil_cuda_kernel *k, cuda_run *r) {
+static dil_status kernel_end_states(dil_cuda_kernel *k, cuda_run *r) {
   const cuda_code *general;
   dil_status status = codes_take_last(&k->codes, &general);
-  choose_state(r, 0);
+  kernel_choose_state(r, 0);
   return status ? status : general_end(r, general);
 }
 
 dil_status kernel_begin(dil_cuda_kernel *kernel, const dil_call *call,
                         const dil_shard *shard, void *stream) {
   cuda_run r;
-  dil_status status = check_call(kernel, call, shard, &r);
-  return status ? status : run_entered(kernel, &r, stream, begin_states);
+  dil_status status = kernel_check_call(kernel, call, shard, &r);
+  return status ? status
+                : kernel_run_entered(kernel, &r, stream, kernel_begin_states);
 }
 
 dil_status kernel_advance(dil_cuda_kernel *kernel, const dil_call *call,
                           const dil_shard *shard, void *stream) {
   cuda_run r;
-  dil_status status = check_call(kernel, call, shard, &r);
+  dil_status status = kernel_check_call(kernel, call, shard, &r);
   if (status || shard->keys.count == 0) return status;
   r.weight = 1; /* states are weighted when they are added */
   r.opened = shard->state_stride > 0;
   if (r.opened) r.state_stride = shard->state_stride;
-  return run_entered(kernel, &r, stream, run_on_stream);
+  return kernel_run_entered(kernel, &r, stream, kernel_run_on_stream);
 }
 
 dil_status kernel_finish(dil_cuda_kernel *kernel, const dil_call *call,
                          const dil_shard *shard, void *stream) {
   cuda_run r;
-  dil_status status = check_call(kernel, call, shard, &r);
-  return status ? status : run_entered(kernel, &r, stream, end_states);
+  dil_status status = kernel_check_call(kernel, call, shard, &r);
+  return status ? status
+                : kernel_run_entered(kernel, &r, stream, kernel_end_states);
 }
 
 dil_status kernel_opens(dil_cuda_kernel *kernel, const dil_call *call,
                         const dil_shard *shard, int64_t *state_stride) {
   cuda_run r;
   *state_stride = 0;
-  dil_status status = check_call(kernel, call, shard, &r);
+  dil_status status = kernel_check_call(kernel, call, shard, &r);
   if (status || shard->keys.count == 0) return status;
-  status = run_entered(kernel, &r, NULL, find_opening);
+  status = kernel_run_entered(kernel, &r, NULL, kernel_load_opening);
   if (!status && r.opened) *state_stride = r.state_stride;
   return status;
 }
 
-static dil_status open_rows(dil_cuda_kernel *k, cuda_run *r) {
-  dil_status status = find_opening(k, r);
+static dil_status kernel_open_rows(dil_cuda_kernel *k, cuda_run *r) {
+  dil_status status = kernel_load_opening(k, r);
   if (!status && r->state_stride != r->shard->state_stride)
     return dil_fail(DIL_INTERNAL, "rows that open stand %lld apart, not %lld",
                     (long long)r->state_stride,
                     (long long)r->shard->state_stride);
-  return status ? status : run_on_stream(k, r);
+  return status ? status : kernel_run_on_stream(k, r);
 }
 
 dil_status kernel_open(dil_cuda_kernel *kernel, const dil_call *call,
                        const dil_shard *shard, void *stream) {
   cuda_run r;
-  dil_status status = check_call(kernel, call, shard, &r);
+  dil_status status = kernel_check_call(kernel, call, shard, &r);
   if (status) return status;
   r.weight = 1;
-  return run_entered(kernel, &r, stream, open_rows);
+  return kernel_run_entered(kernel, &r, stream, kernel_open_rows);
 }
 
 /* ---- questions ----------------------------------------------------------- */
 
 /* Whether a pass before this one takes the same code. */
-static bool is_named(const dil_cuda_kernel *k, const cuda_run *r, int32_t pass) {
+static bool kernel_is_named(const dil_cuda_kernel *k, const cuda_run *r,
+                            int32_t pass) {
   for (int32_t p = 0; p < pass; p++)
     if (codes_choose(&k->codes, r, p) == codes_choose(&k->codes, r, pass))
       return true;
@@ -412,14 +418,15 @@ static bool is_named(const dil_cuda_kernel *k, const cuda_run *r, int32_t pass) 
 dil_status kernel_variants(dil_cuda_kernel *kernel, const dil_call *call,
                            const dil_shard *shard, char *text, size_t size) {
   cuda_run r;
-  dil_status status = check_call(kernel, call, shard, &r);
+  dil_status status = kernel_check_call(kernel, call, shard, &r);
   size_t length = 0;
   text[0] = 0;
-  if (!status) status = run_entered(kernel, &r, NULL, have_passes);
+  if (!status)
+    status = kernel_run_entered(kernel, &r, NULL, kernel_load_passes);
   for (int32_t p = 0; !status && p < kernel->table->pass_count; p++) {
     const cuda_code *code = codes_choose(&kernel->codes, &r, p);
     const char *name = code ? code->about.variant : "none";
-    if (is_named(kernel, &r, p)) continue;
+    if (kernel_is_named(kernel, &r, p)) continue;
     int added = snprintf(text + length, size - length, "%s%s", p ? "+" : "",
                          name);
     if (added < 0 || (size_t)added >= size - length) break;
@@ -433,7 +440,7 @@ typedef struct timed_call {
   const dil_call *call;
 } timed_call;
 
-static dil_status run_timed(void *context) {
+static dil_status kernel_run_timed(void *context) {
   const timed_call *t = context;
   return kernel_run(t->kernel, t->call, NULL);
 }
@@ -448,9 +455,9 @@ dil_status kernel_time(dil_cuda_kernel *kernel, const dil_call *call,
   const dil_cuda *device = kernel->device;
   dil_status status = cuda_enter(device);
   if (status) return status;
-  status = cuda_time(device, CLOCK_ALONE, run_timed, &timed, seconds);
+  status = cuda_time(device, CLOCK_ALONE, kernel_run_timed, &timed, seconds);
   if (!status && *seconds < SHORT)
-    status = cuda_time(device, CLOCK_BEHIND, run_timed, &timed, seconds);
+    status = cuda_time(device, CLOCK_BEHIND, kernel_run_timed, &timed, seconds);
   cuda_leave(device);
   return status;
 }

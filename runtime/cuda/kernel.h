@@ -18,9 +18,9 @@ struct dil_cuda_kernel {
 };
 
 /* Bytes of [state o][state lse][bounds of inputs][the neediest pass]. */
-typedef struct layout {
+typedef struct kernel_layout {
   int64_t state_lse, bounds, pass, end;
-} layout;
+} kernel_layout;
 
 /* Fills `chained`, `stateful` and `leaves_out`. */
 void kernel_count_passes(dil_cuda_kernel *k);
@@ -29,6 +29,6 @@ void kernel_count_passes(dil_cuda_kernel *k);
 void kernel_find_opening(const dil_cuda_kernel *k, cuda_run *r);
 int64_t kernel_rows_of_state(const cuda_run *r);
 dil_status kernel_lay_out(const dil_cuda_kernel *k, const cuda_run *r,
-                          layout *at);
+                          kernel_layout *at);
 
 #endif

@@ -54,20 +54,20 @@ map_view maps_view(const dil_tensor *t, int32_t width, int32_t box) {
 }
 
 /* In bytes; any will do where there is only one entry. */
-static uint64_t bytes_of(const map_view *v, int32_t axis) {
+static uint64_t map_bytes(const map_view *v, int32_t axis) {
   return v->stride[axis] < 0 ? 16 : (uint64_t)v->stride[axis] * 2;
 }
 
-static dil_status encode(const cuda_driver *driver, const map_view *v,
-                         int64_t stride, int64_t count, int64_t phases,
-                         hopper_map *map) {
+static dil_status map_encode(const cuda_driver *driver, const map_view *v,
+                             int64_t stride, int64_t count, int64_t phases,
+                             hopper_map *map) {
   int32_t chunk = (v->width + 31) / 32 % 2 ? 32 : 64;
   if (!count || !phases) return DIL_OK;
   const uint64_t size[5] = {(uint64_t)v->width, (uint64_t)count,
                             (uint64_t)phases, (uint64_t)v->heads,
                             (uint64_t)v->batches};
-  const uint64_t step[4] = {bytes_of(v, 1) * (uint64_t)stride, bytes_of(v, 1),
-                            bytes_of(v, 2), bytes_of(v, 0)};
+  const uint64_t step[4] = {map_bytes(v, 1) * (uint64_t)stride, map_bytes(v, 1),
+                            map_bytes(v, 2), map_bytes(v, 0)};
   const unsigned box[5] = {(unsigned)chunk, (unsigned)v->box, 1, 1, 1};
   const unsigned each[5] = {1, 1, 1, 1, 1};
   return cuda_check(driver,
@@ -80,15 +80,15 @@ static dil_status encode(const cuda_driver *driver, const map_view *v,
                     "describe a tensor");
 }
 
-static dil_status encode_all(const cuda_driver *driver, const map_view *v,
-                             const int32_t *strides, int32_t stride_count,
-                             hopper_map *maps) {
+static dil_status maps_encode(const cuda_driver *driver, const map_view *v,
+                              const int32_t *strides, int32_t stride_count,
+                              hopper_map *maps) {
   dil_status status = DIL_OK;
   for (int32_t i = 0; i < stride_count && !status; i++) {
     int64_t stride = strides[i], rest = v->rows % stride;
-    status = encode(driver, v, stride, v->rows / stride + 1, rest, maps++);
+    status = map_encode(driver, v, stride, v->rows / stride + 1, rest, maps++);
     if (!status)
-      status = encode(driver, v, stride, v->rows / stride, stride, maps++);
+      status = map_encode(driver, v, stride, v->rows / stride, stride, maps++);
   }
   return status;
 }
@@ -104,7 +104,7 @@ dil_status maps_find(map_cache *cache, const cuda_driver *driver,
     at = cache->next;
     maps = cache->map + (ptrdiff_t)at * cache->most;
     cache->view[at] = (map_view){0};
-    dil_status status = encode_all(driver, view, strides, stride_count, maps);
+    dil_status status = maps_encode(driver, view, strides, stride_count, maps);
     if (status) return status;
     cache->view[at] = *view;
     cache->next = (at + 1) % MAPS_KEPT;

@@ -12,7 +12,7 @@ static cuda_driver functions;
 static char failure[256];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static bool find(void *library, const char *symbol, void *address) {
+static bool driver_find(void *library, const char *symbol, void *address) {
   void *found = dlsym(library, symbol);
   memcpy(address, &found, sizeof found);
   if (!found)
@@ -21,7 +21,7 @@ static bool find(void *library, const char *symbol, void *address) {
   return found != NULL;
 }
 
-static void start(void) {
+static void driver_start(void) {
   const char *text = NULL;
   cu_result result = functions.init(0);
   if (!result) return;
@@ -30,7 +30,7 @@ static void start(void) {
            text ? text : "unknown error");
 }
 
-static void open_driver(void) {
+static void driver_open(void) {
   void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!library) {
     snprintf(failure, sizeof failure, "no CUDA driver: %s", dlerror());
@@ -38,14 +38,14 @@ static void open_driver(void) {
   }
   bool whole = true;
 #define X(name, symbol, arguments)                                             \
-  whole = whole && find(library, #symbol, &functions.name);
+  whole = whole && driver_find(library, #symbol, &functions.name);
   CUDA_FUNCTIONS(X)
 #undef X
-  if (whole) start();
+  if (whole) driver_start();
 }
 
 dil_status cuda_driver_open(const cuda_driver **driver) {
-  pthread_once(&once, open_driver);
+  pthread_once(&once, driver_open);
   *driver = &functions;
   return failure[0] ? dil_fail(DIL_ENVIRONMENT, "%s", failure) : DIL_OK;
 }
@@ -56,7 +56,7 @@ static _Thread_local const dil_cuda *entered; /* by this thread, and how deep */
 static _Thread_local int32_t depth;
 
 /* Faults of kernels and memory, after which a context answers nothing else. */
-static bool ends_context(cu_result result) {
+static bool driver_ends_context(cu_result result) {
   static const cu_result faults[] = {214, 700, 702, 709, 710, 714,
                                      715, 716, 717, 718, 719};
   for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
@@ -70,7 +70,7 @@ dil_status cuda_check(const cuda_driver *driver, cu_result result,
   const char *text = NULL;
   if (!result) return DIL_OK;
   if (driver->error_text(result, &text)) text = NULL;
-  bool ends = entered && ends_context(result);
+  bool ends = entered && driver_ends_context(result);
   if (ends) atomic_store(&((dil_cuda *)(uintptr_t)entered)->lost, true);
   return dil_fail(result == OUT_OF_MEMORY ? DIL_MEMORY : DIL_ENVIRONMENT,
                   "the CUDA driver cannot %s: %s (%d)%s", doing,

@@ -18,7 +18,7 @@ typedef struct peak_run {
   peak_launch launch;
 } peak_run;
 
-static dil_status launch(void *context) {
+static dil_status peak_run_once(void *context) {
   peak_run *p = context;
   int64_t blocks =
       (int64_t)p->run.device->facts.processors * BLOCKS_A_PROCESSOR;
@@ -27,19 +27,20 @@ static dil_status launch(void *context) {
 }
 
 /* A short launch says how long one has to be. */
-static dil_status measure(dil_cuda *device, const cuda_code *code,
-                          double seconds, double *rate) {
+static dil_status peak_measure_entered(dil_cuda *device, const cuda_code *code,
+                                       double seconds, double *rate) {
   peak_run p = {.run = {.device = device}, .code = code};
   double took = 0;
   p.launch.rounds = FIRST_ROUNDS;
-  dil_status status = cuda_time(device, CLOCK_ALONE, launch, &p, &took);
-  if (!status) status = cuda_time(device, CLOCK_ALONE, launch, &p, &took);
+  dil_status status = cuda_time(device, CLOCK_ALONE, peak_run_once, &p, &took);
+  if (!status)
+    status = cuda_time(device, CLOCK_ALONE, peak_run_once, &p, &took);
   if (status) return status;
   double rounds = FIRST_ROUNDS * seconds / took;
   p.launch.rounds = rounds < FIRST_ROUNDS  ? FIRST_ROUNDS
                     : rounds > ROUNDS_MOST ? ROUNDS_MOST
                                            : (int)rounds;
-  status = cuda_time(device, CLOCK_ALONE, launch, &p, &took);
+  status = cuda_time(device, CLOCK_ALONE, peak_run_once, &p, &took);
   *rate = (double)code->about.knob[CUDA_PEAK_OPERATIONS] * p.launch.rounds *
           device->facts.processors * BLOCKS_A_PROCESSOR / took;
   return status;
@@ -51,7 +52,7 @@ dil_status peak_measure(dil_cuda *device, const dil_cuda_code *about,
   dil_status status = cuda_enter(device);
   if (status) return status;
   status = code_load(device, about, &code);
-  if (!status) status = measure(device, &code, seconds, rate);
+  if (!status) status = peak_measure_entered(device, &code, seconds, rate);
   code_unload(device, &code);
   cuda_leave(device);
   return status;

@@ -30,22 +30,24 @@ typedef struct ring_cuda {
   cu_context peer[PEERS_MOST];   /* contexts whose memory this one may read */
 } ring_cuda;
 
-static ring_cuda *self(ring_device *d) { return (ring_cuda *)d; }
+static ring_cuda *ring_cuda_of(ring_device *d) {
+  return (ring_cuda *)d;
+}
 
-static const cuda_driver *driver_of(const ring_cuda *c) {
+static const cuda_driver *ring_cuda_driver(const ring_cuda *c) {
   return c->gpu->driver;
 }
 
-static dil_status check(const ring_cuda *c, cu_result result,
-                        const char *doing) {
-  return cuda_check(driver_of(c), result, doing);
+static dil_status ring_cuda_check(const ring_cuda *c, cu_result result,
+                                  const char *doing) {
+  return cuda_check(ring_cuda_driver(c), result, doing);
 }
 
 /* ---- memory -------------------------------------------------------------- */
 
-static dil_status take(ring_device *d, int64_t bytes, bool zero,
-                       void **memory) {
-  ring_cuda *c = self(d);
+static dil_status ring_cuda_take(ring_device *d, int64_t bytes, bool zero,
+                                 void **memory) {
+  ring_cuda *c = ring_cuda_of(d);
   *memory = NULL;
   if (!bytes) return DIL_OK;
   dil_status status = cuda_enter(c->gpu);
@@ -55,8 +57,8 @@ static dil_status take(ring_device *d, int64_t bytes, bool zero,
   return status;
 }
 
-static void give(ring_device *d, void *memory) {
-  ring_cuda *c = self(d);
+static void ring_cuda_give(ring_device *d, void *memory) {
+  ring_cuda *c = ring_cuda_of(d);
   if (!memory || cuda_enter(c->gpu)) return;
   memory_give(&c->memory, memory);
   cuda_leave(c->gpu);
@@ -64,8 +66,9 @@ static void give(ring_device *d, void *memory) {
 
 /* ---- rows ---------------------------------------------------------------- */
 
-static dil_status move(ring_cuda *c, cu_stream stream, route *r,
-                       const ring_keys *keys, void *message, bool spread) {
+static dil_status ring_cuda_move(ring_cuda *c, cu_stream stream, route *r,
+                                 const ring_keys *keys, void *message,
+                                 bool spread) {
   const rows_target to = {c->gpu, &c->rows, stream};
   dil_status status = cuda_enter(c->gpu);
   if (status) return status;
@@ -74,29 +77,32 @@ static dil_status move(ring_cuda *c, cu_stream stream, route *r,
   return status;
 }
 
-static dil_status pack(ring_device *d, route *r, const ring_keys *keys,
-                       void *message) {
-  return move(self(d), self(d)->messages, r, keys, message, false);
+static dil_status ring_cuda_pack(ring_device *d, route *r,
+                                 const ring_keys *keys, void *message) {
+  return ring_cuda_move(ring_cuda_of(d), ring_cuda_of(d)->messages, r, keys,
+                        message, false);
 }
 
 static dil_status spread(ring_device *d, route *r, const void *message,
                          const ring_keys *keys) {
-  return move(self(d), self(d)->passes, r, keys, (void *)(uintptr_t)message,
-              true);
+  return ring_cuda_move(ring_cuda_of(d), ring_cuda_of(d)->passes, r, keys,
+                        (void *)(uintptr_t)message, true);
 }
 
-static dil_status reduce(ring_device *d, route *r, const void *message,
-                         const ring_keys *sums) {
+static dil_status ring_cuda_reduce(ring_device *d, route *r,
+                                   const void *message, const ring_keys *sums) {
   (void)r, (void)message, (void)sums;
   return dil_fail(DIL_UNSUPPORTED, "device '%s' cannot reduce: gradients over "
                   "ranks are not built yet", d->calls->name);
 }
 
-static void forget(ring_device *d, route *r) { rows_forget(self(d)->gpu, r); }
+static void ring_cuda_forget(ring_device *d, route *r) {
+  rows_forget(ring_cuda_of(d)->gpu, r);
+}
 
 dil_status ring_cuda_normal(ring_device *d, const dil_tensor *tensor,
                             const dil_normal_place *place) {
-  ring_cuda *c = self(d);
+  ring_cuda *c = ring_cuda_of(d);
   const rows_target to = {c->gpu, &c->rows, c->passes};
   dil_status status = cuda_enter(c->gpu);
   if (status) return status;
@@ -105,73 +111,78 @@ dil_status ring_cuda_normal(ring_device *d, const dil_tensor *tensor,
   return status ? status : device_wait(c->gpu, c->passes);
 }
 
-void *ring_cuda_passes(ring_device *d) { return self(d)->passes; }
+void *ring_cuda_passes(ring_device *d) {
+  return ring_cuda_of(d)->passes;
+}
 
 /* ---- passes -------------------------------------------------------------- */
 
-static int32_t states(const ring_device *d) {
+static int32_t ring_cuda_states(const ring_device *d) {
   return kernel_states(((const ring_cuda *)d)->kernel);
 }
 
 /* Records the event at the begin of a step's passes. */
-static dil_status note_begun(ring_cuda *c, int32_t step) {
+static dil_status ring_cuda_note_begun(ring_cuda *c, int32_t step) {
   step_note *n;
   dil_status status = cuda_enter(c->gpu);
   if (status) return status;
   status = notes_step(&c->notes, step, &n);
   if (!status) n->ran = false;
   if (!status)
-    status = check(c, driver_of(c)->event_record(n->begun, c->passes),
-                   "note the begin of a step");
+    status = ring_cuda_check(
+        c, ring_cuda_driver(c)->event_record(n->begun, c->passes),
+        "note the begin of a step");
   cuda_leave(c->gpu);
   return status;
 }
 
-static dil_status begin_shard(ring_device *d, const dil_call *call,
-                        const dil_shard *shard) {
-  ring_cuda *c = self(d);
+static dil_status ring_cuda_begin(ring_device *d, const dil_call *call,
+                                  const dil_shard *shard) {
+  ring_cuda *c = ring_cuda_of(d);
   return kernel_begin(c->kernel, call, shard, c->passes);
 }
 
-static dil_status advance_shard(ring_device *d, const dil_call *call,
-                          const dil_shard *shard) {
-  ring_cuda *c = self(d);
+static dil_status ring_cuda_advance(ring_device *d, const dil_call *call,
+                                    const dil_shard *shard) {
+  ring_cuda *c = ring_cuda_of(d);
   return kernel_advance(c->kernel, call, shard, c->passes);
 }
 
-static dil_status end_shard(ring_device *d, const dil_call *call,
-                         const dil_shard *shard) {
-  ring_cuda *c = self(d);
+static dil_status ring_cuda_finish(ring_device *d, const dil_call *call,
+                                   const dil_shard *shard) {
+  ring_cuda *c = ring_cuda_of(d);
   return kernel_finish(c->kernel, call, shard, c->passes);
 }
 
-static dil_status opens_shard(ring_device *d, const dil_call *call,
-                              const dil_shard *shard, int64_t *state_stride) {
-  return kernel_opens(self(d)->kernel, call, shard, state_stride);
+static dil_status ring_cuda_opens(ring_device *d, const dil_call *call,
+                                  const dil_shard *shard,
+                                  int64_t *state_stride) {
+  return kernel_opens(ring_cuda_of(d)->kernel, call, shard, state_stride);
 }
 
-static dil_status open_shard(ring_device *d, const dil_call *call,
-                             const dil_shard *shard) {
-  ring_cuda *c = self(d);
+static dil_status ring_cuda_open(ring_device *d, const dil_call *call,
+                                 const dil_shard *shard) {
+  ring_cuda *c = ring_cuda_of(d);
   return kernel_open(c->kernel, call, shard, c->passes);
 }
 
-static dil_status start(ring_device *d) {
-  ring_cuda *c = self(d);
+static dil_status ring_cuda_start(ring_device *d) {
+  ring_cuda *c = ring_cuda_of(d);
   c->begun = c->settled = 0;
   notes_begin(&c->notes);
-  return note_begun(c, 0);
+  return ring_cuda_note_begun(c, 0);
 }
 
-static dil_status mark(ring_device *d, int32_t step) {
-  ring_cuda *c = self(d);
+static dil_status ring_cuda_mark(ring_device *d, int32_t step) {
+  ring_cuda *c = ring_cuda_of(d);
   step_note *n;
   dil_status status = cuda_enter(c->gpu);
   if (status) return status;
   status = notes_step(&c->notes, step, &n);
   if (!status)
-    status = check(c, driver_of(c)->event_record(n->done, c->passes),
-                   "note the end of a step");
+    status = ring_cuda_check(
+        c, ring_cuda_driver(c)->event_record(n->done, c->passes),
+        "note the end of a step");
   if (!status) n->ran = true;
   c->begun = step + 1;
   cuda_leave(c->gpu);
@@ -181,9 +192,9 @@ static dil_status mark(ring_device *d, int32_t step) {
 /* ---- messages ------------------------------------------------------------ */
 
 /* Enables peer access to a context's memory, once for each context. */
-static dil_status befriend(ring_cuda *c, const mark_of *peer) {
+static dil_status ring_cuda_enable_peer(ring_cuda *c, const mark_of *peer) {
   enum { ALREADY = 704 };
-  const cuda_driver *driver = driver_of(c);
+  const cuda_driver *driver = ring_cuda_driver(c);
   int can = 0;
   if (peer->context == c->gpu->context) return DIL_OK;
   for (int32_t i = 0; i < c->peer_count; i++)
@@ -193,18 +204,19 @@ static dil_status befriend(ring_cuda *c, const mark_of *peer) {
   if (result == ALREADY) result = 0;
   if (!result && c->peer_count < PEERS_MOST)
     c->peer[c->peer_count++] = peer->context;
-  return check(c, result, "reach the memory of another device");
+  return ring_cuda_check(c, result, "reach the memory of another device");
 }
 
-static dil_status copy(void *user, int32_t slot, void *to, const void *from,
-                       int64_t bytes, const void *ready, const void **done) {
+static dil_status ring_cuda_copy(void *user, int32_t slot, void *to,
+                                 const void *from, int64_t bytes,
+                                 const void *ready, const void **done) {
   ring_cuda *c = user;
-  const cuda_driver *driver = driver_of(c);
+  const cuda_driver *driver = ring_cuda_driver(c);
   const mark_of *there = ready;
   message_note *n = notes_last(&c->notes, slot);
   dil_status status = cuda_enter(c->gpu);
   if (status) return status;
-  status = befriend(c, there);
+  status = ring_cuda_enable_peer(c, there);
   if (!status) {
     cu_result result = driver->stream_wait(c->messages, there->event, 0);
     if (!result && bytes)
@@ -212,42 +224,43 @@ static dil_status copy(void *user, int32_t slot, void *to, const void *from,
                                  (cu_pointer)(uintptr_t)from, there->context,
                                  (size_t)bytes, c->messages);
     if (!result) result = driver->event_record(n->came.event, c->messages);
-    status = check(c, result, "copy from another device");
+    status = ring_cuda_check(c, result, "copy from another device");
     *done = &n->came;
   }
   cuda_leave(c->gpu);
   return status;
 }
 
-static dil_status follow(void *user, const void *done) {
+static dil_status ring_cuda_follow(void *user, const void *done) {
   ring_cuda *c = user;
   const mark_of *there = done;
   dil_status status = cuda_enter(c->gpu);
   if (status) return status;
-  status = check(c, driver_of(c)->stream_wait(c->messages, there->event, 0),
-                 "have a stream wait");
+  status = ring_cuda_check(
+      c, ring_cuda_driver(c)->stream_wait(c->messages, there->event, 0),
+      "have a stream wait");
   cuda_leave(c->gpu);
   return status;
 }
 
 /* Records that a message is packed. Later passes wait for that, because passes
  * that fill the device would delay the packing. */
-static dil_status note_packed(ring_cuda *c, const message_note *n) {
-  const cuda_driver *driver = driver_of(c);
+static dil_status ring_cuda_note_packed(ring_cuda *c, const message_note *n) {
+  const cuda_driver *driver = ring_cuda_driver(c);
   cu_result result = driver->event_record(n->packed.event, c->messages);
   if (!result) result = driver->stream_wait(c->passes, n->packed.event, 0);
-  return check(c, result, "note that a message is whole");
+  return ring_cuda_check(c, result, "note that a message is whole");
 }
 
-static dil_status post(ring_device *d, dil_link *link, int32_t slot,
-                       const link_transfer *t) {
-  ring_cuda *c = self(d);
+static dil_status ring_cuda_post(ring_device *d, dil_link *link, int32_t slot,
+                                 const link_transfer *t) {
+  ring_cuda *c = ring_cuda_of(d);
   link_transfer ordered = *t;
   message_note *n;
   dil_status status = cuda_enter(c->gpu);
   if (status) return status;
   status = notes_post(&c->notes, slot, &n);
-  if (!status) status = note_packed(c, n);
+  if (!status) status = ring_cuda_note_packed(c, n);
   if (!status) {
     n->expects = t->from >= 0;
     n->from = t->from;
@@ -260,9 +273,9 @@ static dil_status post(ring_device *d, dil_link *link, int32_t slot,
 }
 
 /* Makes the passes of the step wait for the message. */
-static dil_status wait(ring_device *d, dil_link *link, int32_t slot) {
-  ring_cuda *c = self(d);
-  const cuda_driver *driver = driver_of(c);
+static dil_status ring_cuda_wait(ring_device *d, dil_link *link, int32_t slot) {
+  ring_cuda *c = ring_cuda_of(d);
+  const cuda_driver *driver = ring_cuda_driver(c);
   dil_status status = link->calls->wait(link, slot);
   if (!status) status = cuda_enter(c->gpu);
   if (status) return status;
@@ -270,16 +283,16 @@ static dil_status wait(ring_device *d, dil_link *link, int32_t slot) {
   n->step = link->step;
   cu_result result = driver->event_record(n->came.event, c->messages);
   if (!result) result = driver->stream_wait(c->passes, n->came.event, 0);
-  status = check(c, result, "have a stream wait");
+  status = ring_cuda_check(c, result, "have a stream wait");
   cuda_leave(c->gpu);
-  return status ? status : note_begun(c, link->step);
+  return status ? status : ring_cuda_note_begun(c, link->step);
 }
 
 /* ---- waiting ------------------------------------------------------------- */
 
 /* It yields at first: a sleep lasts longer than asked for, and most events come
  * within a second. */
-static void rest(int64_t turns) {
+static void ring_cuda_pause(int64_t turns) {
   const int64_t few = 200, many = 1 << 18;
   struct timespec moment = {0, 20000};
   if (turns > many) nanosleep(&moment, NULL);
@@ -288,13 +301,13 @@ static void rest(int64_t turns) {
 
 /* Polls until the event has passed or the link has failed. If `from` is a rank,
  * the event waits for its message, so the link's timeout applies. */
-static dil_status watch(ring_cuda *c, dil_link *link, cu_event event,
-                        int32_t from) {
+static dil_status ring_cuda_watch(ring_cuda *c, dil_link *link, cu_event event,
+                                  int32_t from) {
   enum { NOT_READY = 600 };
   double end = clock_seconds() + link->timeout;
   for (int64_t turns = 0;; turns++) {
-    cu_result result = driver_of(c)->event_query(event);
-    if (result != NOT_READY) return check(c, result, "finish a step");
+    cu_result result = ring_cuda_driver(c)->event_query(event);
+    if (result != NOT_READY) return ring_cuda_check(c, result, "finish a step");
     dil_status status = link->calls->check(link);
     if (status) return status;
     if (from >= 0 && clock_seconds() > end) {
@@ -307,89 +320,95 @@ static dil_status watch(ring_cuda *c, dil_link *link, cu_event event,
         link->calls->report_failure(link, from, dil_last_error());
       return DIL_PEER;
     }
-    rest(turns);
+    ring_cuda_pause(turns);
   }
 }
 
-static dil_status add_seconds(const ring_cuda *c, cu_event from, cu_event to,
-                              double *seconds) {
+static dil_status ring_cuda_add_seconds(const ring_cuda *c, cu_event from,
+                                        cu_event to, double *seconds) {
   float milliseconds = 0;
-  cu_result result = driver_of(c)->event_time(&milliseconds, from, to);
+  cu_result result = ring_cuda_driver(c)->event_time(&milliseconds, from, to);
   *seconds += (double)milliseconds * 1e-3;
-  return check(c, result, "time a step");
+  return ring_cuda_check(c, result, "time a step");
 }
 
 /* Adds the times of a step. The time between the passes of two steps counts as
  * waiting. */
-static dil_status count_step(ring_cuda *c, int32_t step, ring_facts *facts) {
+static dil_status ring_cuda_count_step(ring_cuda *c, int32_t step,
+                                       ring_facts *facts) {
   step_note *const *all = c->notes.step;
   const step_note *n = all[step];
   if (!n->ran) return DIL_OK;
-  dil_status status = add_seconds(c, n->begun, n->done, &facts->computed);
+  dil_status status =
+      ring_cuda_add_seconds(c, n->begun, n->done, &facts->computed);
   if (!status && step && all[step - 1]->ran)
-    status = add_seconds(c, all[step - 1]->done, n->begun, &facts->waited);
+    status =
+        ring_cuda_add_seconds(c, all[step - 1]->done, n->begun, &facts->waited);
   return status;
 }
 
 /* Waits for all messages that a step waits for. */
-static dil_status watch_messages(ring_cuda *c, dil_link *link, int32_t step) {
+static dil_status ring_cuda_watch_messages(ring_cuda *c, dil_link *link,
+                                           int32_t step) {
   dil_status status = DIL_OK;
   for (int32_t i = 0; i < c->notes.posted && !status; i++) {
     const message_note *n = c->notes.message[i];
     if (n->expects && n->step == step)
-      status = watch(c, link, n->came.event, n->from);
+      status = ring_cuda_watch(c, link, n->came.event, n->from);
   }
   return status;
 }
 
-static dil_status settle_entered(ring_cuda *c, dil_link *link,
-                                 ring_facts *facts) {
+static dil_status ring_cuda_settle_entered(ring_cuda *c, dil_link *link,
+                                           ring_facts *facts) {
   dil_status status = DIL_OK;
   while (c->settled < c->begun && !status) {
     const step_note *n = c->notes.step[c->settled];
     link->step = c->settled;
-    if (c->settled) status = watch_messages(c, link, c->settled);
-    if (!status && n->ran) status = watch(c, link, n->done, -1);
-    if (!status) status = count_step(c, c->settled++, facts);
+    if (c->settled) status = ring_cuda_watch_messages(c, link, c->settled);
+    if (!status && n->ran) status = ring_cuda_watch(c, link, n->done, -1);
+    if (!status) status = ring_cuda_count_step(c, c->settled++, facts);
   }
   if (!status)
-    status = check(c, driver_of(c)->event_record(c->end, c->passes),
-                   "note the end of a run");
-  return status ? status : watch(c, link, c->end, -1);
+    status =
+        ring_cuda_check(c, ring_cuda_driver(c)->event_record(c->end, c->passes),
+                        "note the end of a run");
+  return status ? status : ring_cuda_watch(c, link, c->end, -1);
 }
 
-static dil_status settle(ring_device *d, dil_link *link, ring_facts *facts) {
-  ring_cuda *c = self(d);
+static dil_status ring_cuda_settle(ring_device *d, dil_link *link,
+                                   ring_facts *facts) {
+  ring_cuda *c = ring_cuda_of(d);
   facts->memory = memory_bytes(&c->memory);
   dil_status status = cuda_enter(c->gpu);
   if (status) return status;
-  status = settle_entered(c, link, facts);
+  status = ring_cuda_settle_entered(c, link, facts);
   cuda_leave(c->gpu);
   return status;
 }
 
-static void drain(ring_device *d) {
-  ring_cuda *c = self(d);
+static void ring_cuda_drain(ring_device *d) {
+  ring_cuda *c = ring_cuda_of(d);
   if (cuda_enter(c->gpu)) return;
-  driver_of(c)->wait(c->passes);
-  driver_of(c)->wait(c->messages);
+  ring_cuda_driver(c)->wait(c->passes);
+  ring_cuda_driver(c)->wait(c->messages);
   cuda_leave(c->gpu);
 }
 
 /* ---- memory, from the host ----------------------------------------------- */
 
 /* A copy that waits for the earlier requests. */
-static dil_status write(ring_device *d, void *to, const void *from,
-                        int64_t bytes) {
-  ring_cuda *c = self(d);
+static dil_status ring_cuda_write(ring_device *d, void *to, const void *from,
+                                  int64_t bytes) {
+  ring_cuda *c = ring_cuda_of(d);
   dil_status status = bytes ? device_wait(c->gpu, c->passes) : DIL_OK;
   if (status || !bytes) return status;
   return device_upload(c->gpu, to, from, bytes);
 }
 
-static dil_status read(ring_device *d, void *to, const void *from,
-                       int64_t bytes) {
-  ring_cuda *c = self(d);
+static dil_status ring_cuda_read(ring_device *d, void *to, const void *from,
+                                 int64_t bytes) {
+  ring_cuda *c = ring_cuda_of(d);
   dil_status status = bytes ? device_wait(c->gpu, c->passes) : DIL_OK;
   if (status || !bytes) return status;
   return device_download(c->gpu, to, from, bytes);
@@ -397,14 +416,14 @@ static dil_status read(ring_device *d, void *to, const void *from,
 
 /* ---- the device ---------------------------------------------------------- */
 
-static void free_device(ring_device *d) {
-  ring_cuda *c = self(d);
+static void ring_cuda_free(ring_device *d) {
+  ring_cuda *c = ring_cuda_of(d);
   if (!cuda_enter(c->gpu)) {
     memory_close(&c->memory);
     notes_free(&c->notes);
-    if (c->end) driver_of(c)->event_free(c->end);
-    if (c->passes) driver_of(c)->stream_free(c->passes);
-    if (c->messages) driver_of(c)->stream_free(c->messages);
+    if (c->end) ring_cuda_driver(c)->event_free(c->end);
+    if (c->passes) ring_cuda_driver(c)->stream_free(c->passes);
+    if (c->messages) ring_cuda_driver(c)->stream_free(c->messages);
     code_unload(c->gpu, &c->rows);
     cuda_leave(c->gpu);
   }
@@ -412,34 +431,35 @@ static void free_device(ring_device *d) {
 }
 
 static const ring_device_calls calls = {.name = "cuda",
-                                        .states = states,
-                                        .start = start,
-                                        .take = take,
-                                        .give = give,
-                                        .pack = pack,
+                                        .states = ring_cuda_states,
+                                        .start = ring_cuda_start,
+                                        .take = ring_cuda_take,
+                                        .give = ring_cuda_give,
+                                        .pack = ring_cuda_pack,
                                         .spread = spread,
-                                        .reduce = reduce,
-                                        .forget = forget,
-                                        .begin = begin_shard,
-                                        .advance = advance_shard,
-                                        .finish = end_shard,
-                                        .opens = opens_shard,
-                                        .open = open_shard,
-                                        .post = post,
-                                        .wait = wait,
-                                        .mark = mark,
-                                        .settle = settle,
-                                        .drain = drain,
-                                        .write = write,
-                                        .read = read,
-                                        .free = free_device};
+                                        .reduce = ring_cuda_reduce,
+                                        .forget = ring_cuda_forget,
+                                        .begin = ring_cuda_begin,
+                                        .advance = ring_cuda_advance,
+                                        .finish = ring_cuda_finish,
+                                        .opens = ring_cuda_opens,
+                                        .open = ring_cuda_open,
+                                        .post = ring_cuda_post,
+                                        .wait = ring_cuda_wait,
+                                        .mark = ring_cuda_mark,
+                                        .settle = ring_cuda_settle,
+                                        .drain = ring_cuda_drain,
+                                        .write = ring_cuda_write,
+                                        .read = ring_cuda_read,
+                                        .free = ring_cuda_free};
 
-static dil_status open_entered(ring_cuda *c, const dil_cuda_code *code) {
-  const cuda_driver *driver = driver_of(c);
+static dil_status ring_cuda_open_entered(ring_cuda *c,
+                                         const dil_cuda_code *code) {
+  const cuda_driver *driver = ring_cuda_driver(c);
   cu_result result = driver->stream_new(&c->passes, NON_BLOCKING, 0);
   if (!result) result = driver->stream_new(&c->messages, NON_BLOCKING, SOON);
   if (!result) result = driver->event_new(&c->end, 2);
-  dil_status status = check(c, result, "make a stream");
+  dil_status status = ring_cuda_check(c, result, "make a stream");
   c->notes.gpu = c->gpu;
   c->memory.driver = driver;
   c->memory.stream[0] = c->passes;
@@ -459,10 +479,10 @@ dil_status ring_cuda_new(dil_cuda *gpu, dil_cuda_kernel *kernel,
     free(c);
     return status;
   }
-  status = open_entered(c, code);
+  status = ring_cuda_open_entered(c, code);
   cuda_leave(gpu);
-  c->order = (link_order){c, c->messages, copy, follow};
+  c->order = (link_order){c, c->messages, ring_cuda_copy, ring_cuda_follow};
   *device = &c->device;
-  if (status) free_device(*device);
+  if (status) ring_cuda_free(*device);
   return status;
 }

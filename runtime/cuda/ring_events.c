@@ -5,12 +5,12 @@
 
 enum { UNTIMED = 2 };
 
-static dil_status lacking(void) {
+static dil_status notes_no_memory(void) {
   return dil_fail(DIL_MEMORY, "no memory for the steps of a ring");
 }
 
 /* Adds one NULL to the end of an array of pointers. */
-static bool grow(void ***array, int32_t count) {
+static bool notes_grow(void ***array, int32_t count) {
   void **grown = realloc(*array, ((size_t)count + 1) * sizeof *grown);
   if (!grown) return false;
   grown[count] = NULL;
@@ -18,47 +18,47 @@ static bool grow(void ***array, int32_t count) {
   return true;
 }
 
-static dil_status make_event(const ring_notes *n, cu_event *event,
-                             unsigned kind) {
+static dil_status notes_make_event(const ring_notes *n, cu_event *event,
+                                   unsigned kind) {
   const cuda_driver *driver = n->gpu->driver;
   return cuda_check(driver, driver->event_new(event, kind), "make an event");
 }
 
-static dil_status add_step(ring_notes *n) {
+static dil_status notes_add_step(ring_notes *n) {
   void **all = (void **)n->step;
   step_note *made = calloc(1, sizeof *made);
-  bool grown = made && grow(&all, n->steps);
+  bool grown = made && notes_grow(&all, n->steps);
   n->step = (step_note **)all;
   if (!grown) {
     free(made);
-    return lacking();
+    return notes_no_memory();
   }
   n->step[n->steps++] = made;
-  dil_status status = make_event(n, &made->begun, 0);
-  return status ? status : make_event(n, &made->done, 0);
+  dil_status status = notes_make_event(n, &made->begun, 0);
+  return status ? status : notes_make_event(n, &made->done, 0);
 }
 
-static dil_status add_message(ring_notes *n) {
+static dil_status notes_add_message(ring_notes *n) {
   void **all = (void **)n->message;
   message_note *made = calloc(1, sizeof *made);
-  bool grown = made && grow(&all, n->messages);
+  bool grown = made && notes_grow(&all, n->messages);
   n->message = (message_note **)all;
   if (!grown) {
     free(made);
-    return lacking();
+    return notes_no_memory();
   }
   n->message[n->messages++] = made;
   made->packed.context = made->came.context = n->gpu->context;
   made->packed.device = made->came.device = n->gpu->device;
-  dil_status status = make_event(n, &made->packed.event, UNTIMED);
-  return status ? status : make_event(n, &made->came.event, UNTIMED);
+  dil_status status = notes_make_event(n, &made->packed.event, UNTIMED);
+  return status ? status : notes_make_event(n, &made->came.event, UNTIMED);
 }
 
 void notes_begin(ring_notes *n) { n->posted = 0; }
 
 dil_status notes_step(ring_notes *n, int32_t step, step_note **found) {
   dil_status status = DIL_OK;
-  while (n->steps <= step && !status) status = add_step(n);
+  while (n->steps <= step && !status) status = notes_add_step(n);
   *found = status ? NULL : n->step[step];
   return status;
 }
@@ -69,11 +69,11 @@ dil_status notes_post(ring_notes *n, int32_t slot, message_note **made) {
   if (slot >= n->slots) {
     size_t size = ((size_t)slot + 1) * sizeof *n->of_slot;
     int32_t *grown = realloc(n->of_slot, size);
-    if (!grown) return lacking();
+    if (!grown) return notes_no_memory();
     n->of_slot = grown;
     while (n->slots <= slot) grown[n->slots++] = 0;
   }
-  if (n->posted == n->messages) status = add_message(n);
+  if (n->posted == n->messages) status = notes_add_message(n);
   if (status) return status;
   n->of_slot[slot] = n->posted;
   *made = n->message[n->posted++];
@@ -85,19 +85,19 @@ message_note *notes_last(const ring_notes *n, int32_t slot) {
   return n->message[n->of_slot[slot]];
 }
 
-static void free_event(const ring_notes *n, cu_event event) {
+static void notes_free_event(const ring_notes *n, cu_event event) {
   if (event) n->gpu->driver->event_free(event);
 }
 
 void notes_free(ring_notes *n) {
   for (int32_t i = 0; i < n->steps; i++) {
-    free_event(n, n->step[i]->begun);
-    free_event(n, n->step[i]->done);
+    notes_free_event(n, n->step[i]->begun);
+    notes_free_event(n, n->step[i]->done);
     free(n->step[i]);
   }
   for (int32_t i = 0; i < n->messages; i++) {
-    free_event(n, n->message[i]->packed.event);
-    free_event(n, n->message[i]->came.event);
+    notes_free_event(n, n->message[i]->packed.event);
+    notes_free_event(n, n->message[i]->came.event);
     free(n->message[i]);
   }
   free(n->step);

@@ -4,7 +4,7 @@
 #include "runtime/base/status.h"
 
 /* The smallest free block that fits and is at most about twice as large. */
-static ring_block *find_block(ring_memory *m, int64_t bytes) {
+static ring_block *memory_find_block(ring_memory *m, int64_t bytes) {
   ring_block *best = NULL;
   for (int32_t i = 0; i < m->count; i++) {
     ring_block *b = &m->block[i];
@@ -14,8 +14,8 @@ static ring_block *find_block(ring_memory *m, int64_t bytes) {
   return best;
 }
 
-static dil_status new_block(ring_memory *m, int64_t bytes,
-                            ring_block **made) {
+static dil_status memory_new_block(ring_memory *m, int64_t bytes,
+                                   ring_block **made) {
   enum { UNTIMED = 2 };
   ring_block *b = &m->block[m->count];
   if (m->count == RING_BLOCKS)
@@ -32,7 +32,8 @@ static dil_status new_block(ring_memory *m, int64_t bytes,
 }
 
 /* Makes each stream wait for the other stream's last use of a block. */
-static dil_status follow_block(const ring_memory *m, const ring_block *b) {
+static dil_status memory_follow_block(const ring_memory *m,
+                                      const ring_block *b) {
   cu_result result = m->driver->stream_wait(m->stream[0], b->at[1], 0);
   if (!result) result = m->driver->stream_wait(m->stream[1], b->at[0], 0);
   return cuda_check(m->driver, result, "have a stream wait");
@@ -40,8 +41,9 @@ static dil_status follow_block(const ring_memory *m, const ring_block *b) {
 
 dil_status memory_take(ring_memory *m, int64_t bytes, bool zero,
                        void **memory) {
-  ring_block *b = find_block(m, bytes);
-  dil_status status = b ? follow_block(m, b) : new_block(m, bytes, &b);
+  ring_block *b = memory_find_block(m, bytes);
+  dil_status status =
+      b ? memory_follow_block(m, b) : memory_new_block(m, bytes, &b);
   if (!status && zero)
     status = cuda_check(
         m->driver,

@@ -14,8 +14,8 @@ const cuda_family cuda_rows = {
     .name = "rows", .entry = {"dil_rows_move", "dil_rows_random_fill"}};
 
 /* Blocks of threads that take an item each, in turns where there are many. */
-static dil_status launch(const rows_target *to, int32_t entry, int64_t items,
-                         void *parameters) {
+static dil_status rows_launch(const rows_target *to, int32_t entry,
+                              int64_t items, void *parameters) {
   cuda_run r = {.device = to->device, .stream = to->stream};
   int64_t blocks = (items + DIL_ROWS_THREADS - 1) / DIL_ROWS_THREADS;
   int64_t most = (int64_t)to->device->facts.processors * BLOCKS_A_PROCESSOR;
@@ -26,11 +26,11 @@ static dil_status launch(const rows_target *to, int32_t entry, int64_t items,
 /* ---- routes -------------------------------------------------------------- */
 
 /* On the device: the runs, then the offsets. */
-static int64_t runs_bytes(const route *r) {
+static int64_t rows_runs_bytes(const route *r) {
   return r->run_count * (int64_t)sizeof(dil_rows_run);
 }
 
-static void list_runs(const route *r, dil_rows_run *out) {
+static void rows_list_runs(const route *r, dil_rows_run *out) {
   for (int32_t i = 0; i < r->run_count; i++) {
     const route_run *from = &r->run[i];
     out[i] = (dil_rows_run){.low = from->low,
@@ -44,17 +44,17 @@ static void list_runs(const route *r, dil_rows_run *out) {
 }
 
 int64_t rows_list_bytes(const route *r) {
-  return runs_bytes(r) + r->offset_count * (int64_t)sizeof *r->offset;
+  return rows_runs_bytes(r) + r->offset_count * (int64_t)sizeof *r->offset;
 }
 
 void rows_list(const route *r, void *out) {
-  list_runs(r, out);
+  rows_list_runs(r, out);
   if (r->offset_count)
-    memcpy((char *)out + runs_bytes(r), r->offset,
+    memcpy((char *)out + rows_runs_bytes(r), r->offset,
            (size_t)r->offset_count * sizeof *r->offset);
 }
 
-static dil_status copy_route(dil_cuda *device, route *r) {
+static dil_status rows_copy_route(dil_cuda *device, route *r) {
   int64_t bytes = rows_list_bytes(r);
   void *host = malloc((size_t)bytes + 1), *there = NULL;
   if (!host)
@@ -75,13 +75,13 @@ void rows_forget(dil_cuda *device, route *r) {
 
 /* ---- moving -------------------------------------------------------------- */
 
-static void fill_strides(const dil_tensor *t, long long out[3]) {
+static void rows_fill_strides(const dil_tensor *t, long long out[3]) {
   for (int32_t axis = 0; axis < 3; axis++)
     out[axis] = t->stride[axis] * (int64_t)dil_dtype_size(t->dtype);
 }
 
 /* Bytes that all rows of a tensor are made of and begin at a multiple of. */
-static int64_t unit_of(const dil_tensor *t) {
+static int64_t rows_unit(const dil_tensor *t) {
   int64_t size = (int64_t)dil_dtype_size(t->dtype);
   uint64_t all = (uintptr_t)t->data | (uint64_t)(t->shape[3] * size);
   for (int32_t axis = 0; axis < 3; axis++)
@@ -89,15 +89,16 @@ static int64_t unit_of(const dil_tensor *t) {
   return all % 16 == 0 ? 16 : all % 4 == 0 ? 4 : 2;
 }
 
-static void fill_places(const route *r, const ring_keys *keys, dil_rows *p) {
+static void rows_fill_places(const route *r, const ring_keys *keys,
+                             dil_rows *p) {
   int64_t unit = 16;
   for (int32_t i = 0; i < r->owned.count; i++) {
     const dil_tensor *k = &keys->k[i], *v = &keys->v[i];
-    unit = minimum(unit, minimum(unit_of(k), unit_of(v)));
+    unit = minimum(unit, minimum(rows_unit(k), rows_unit(v)));
     p->k[i] = k->data;
     p->v[i] = v->data;
-    fill_strides(k, p->k_stride[i]);
-    fill_strides(v, p->v_stride[i]);
+    rows_fill_strides(k, p->k_stride[i]);
+    rows_fill_strides(v, p->v_stride[i]);
     p->first[i] = r->owned.progression[i].first;
     p->step[i] = r->owned.progression[i].step;
   }
@@ -109,18 +110,19 @@ static void fill_places(const route *r, const ring_keys *keys, dil_rows *p) {
 
 dil_status rows_move(const rows_target *to, route *r, const ring_keys *keys,
                      void *message, bool spread) {
-  dil_status status = r->rows && !r->copy ? copy_route(to->device, r) : DIL_OK;
+  dil_status status =
+      r->rows && !r->copy ? rows_copy_route(to->device, r) : DIL_OK;
   if (status || !r->rows) return status;
   dil_rows p = {.run = r->copy,
                 .offset = (const int *)(const void *)((const char *)r->copy +
-                                                      runs_bytes(r)),
+                                                      rows_runs_bytes(r)),
                 .runs = r->run_count,
                 .spread = spread,
                 .rows = r->rows,
                 .message = message};
-  fill_places(r, keys, &p);
+  rows_fill_places(r, keys, &p);
   p.items = r->rows * keys->k[0].shape[0] * (p.k_units + p.v_units);
-  return launch(to, ENTRY_MOVE, p.items, &p);
+  return rows_launch(to, ENTRY_MOVE, p.items, &p);
 }
 
 dil_status rows_random(const rows_target *to, const dil_tensor *t,
@@ -139,5 +141,5 @@ dil_status rows_random(const rows_target *to, const dil_tensor *t,
                        .dtype = (int)t->dtype,
                        .seed = place->seed,
                        .tensor = place->tensor};
-  return launch(to, ENTRY_RANDOM, p.items, &p);
+  return rows_launch(to, ENTRY_RANDOM, p.items, &p);
 }

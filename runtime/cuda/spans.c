@@ -29,7 +29,7 @@ struct cuda_spans {
   gpu_span span[SPANS];    /* in turns */
 };
 
-static bool make_events(cuda_spans *s) {
+static bool spans_make_events(cuda_spans *s) {
   const cuda_driver *driver = s->device->driver;
   cu_result result = driver->event_new(&s->origin, 0);
   for (int32_t i = 0; i < SPANS && !result; i++) {
@@ -42,7 +42,7 @@ static bool make_events(cuda_spans *s) {
   return result == 0;
 }
 
-static void free_events(cuda_spans *s) {
+static void spans_free_events(cuda_spans *s) {
   const cuda_driver *driver = s->device->driver;
   if (s->origin) driver->event_free(s->origin);
   for (int32_t i = 0; i < SPANS; i++) {
@@ -56,8 +56,8 @@ cuda_spans *spans_new(const dil_cuda *device) {
   if (!s) return NULL;
   s->device = device;
   pthread_mutex_init(&s->lock, NULL);
-  if (make_events(s)) return s;
-  free_events(s);
+  if (spans_make_events(s)) return s;
+  spans_free_events(s);
   pthread_mutex_destroy(&s->lock);
   free(s);
   return NULL;
@@ -66,7 +66,7 @@ cuda_spans *spans_new(const dil_cuda *device) {
 /* ---- writing ------------------------------------------------------------- */
 
 /* The end of this span becomes the origin; its old event takes its place. */
-static void move_origin(cuda_spans *s, gpu_span *span, int64_t end) {
+static void spans_move_origin(cuda_spans *s, gpu_span *span, int64_t end) {
   cu_event former = s->origin;
   s->origin = span->end;
   span->end = former;
@@ -74,7 +74,7 @@ static void move_origin(cuda_spans *s, gpu_span *span, int64_t end) {
 }
 
 /* With the lock held; its events have passed. */
-static void write_span(cuda_spans *s, gpu_span *span) {
+static void spans_write(cuda_spans *s, gpu_span *span) {
   const cuda_driver *driver = s->device->driver;
   float since = 0, took = 0;
   char line[64];
@@ -88,26 +88,26 @@ static void write_span(cuda_spans *s, gpu_span *span) {
            span->stream);
   dil_trace_add_line(line, begin, end, "gpu", span->name, span->text,
                      span->pass);
-  if (since > MOVE_MILLISECONDS) move_origin(s, span, end);
+  if (since > MOVE_MILLISECONDS) spans_move_origin(s, span, end);
 }
 
 /* Writes the spans that are done, from the oldest on; with `all`, the others
  * too. */
-static void write_done(cuda_spans *s, bool all) {
+static void spans_write_done(cuda_spans *s, bool all) {
   const cuda_driver *driver = s->device->driver;
   for (int32_t i = 0; i < SPANS; i++) {
     gpu_span *span = &s->span[(s->next + i) % SPANS];
     if (!span->used || !span->ended) continue;
     if (all ? driver->event_wait(span->end) : driver->event_query(span->end))
       continue;
-    write_span(s, span);
+    spans_write(s, span);
   }
 }
 
 void spans_free(cuda_spans *s) {
   if (!s) return;
-  write_done(s, true);
-  free_events(s);
+  spans_write_done(s, true);
+  spans_free_events(s);
   pthread_mutex_destroy(&s->lock);
   free(s);
 }
@@ -115,7 +115,7 @@ void spans_free(cuda_spans *s) {
 /* ---- gathering ----------------------------------------------------------- */
 
 /* A captured stream runs later, and not once: there is nothing to be seen. */
-static bool is_captured(const dil_cuda *d, void *stream) {
+static bool spans_is_captured(const dil_cuda *d, void *stream) {
   int capture = 0;
   cu_graph graph = NULL;
   return d->driver->capture(stream, &capture, NULL, &graph, NULL, NULL) ||
@@ -123,13 +123,13 @@ static bool is_captured(const dil_cuda *d, void *stream) {
 }
 
 int32_t spans_begin(cuda_spans *s, void *stream) {
-  if (!s || is_captured(s->device, stream)) return -1;
+  if (!s || spans_is_captured(s->device, stream)) return -1;
   pthread_mutex_lock(&s->lock);
   int32_t number = s->next;
   gpu_span *span = &s->span[number];
-  if (span->used) write_done(s, false);
+  if (span->used) spans_write_done(s, false);
   if (span->used && span->ended && !s->device->driver->event_wait(span->end))
-    write_span(s, span);
+    spans_write(s, span);
   bool good = !span->used &&
               !s->device->driver->event_record(span->begin, stream);
   span->used |= good;

@@ -9,8 +9,8 @@ typedef struct timed_work {
   cu_event from, to;
 } timed_work;
 
-static dil_status time_between(const timed_work *t, cuda_clock clock,
-                               double *seconds) {
+static dil_status timing_between(const timed_work *t, cuda_clock clock,
+                                 double *seconds) {
   const cuda_driver *driver = t->device->driver;
   float milliseconds = 0;
   dil_status status = clock == CLOCK_BEHIND ? t->work(t->context) : DIL_OK;
@@ -34,7 +34,7 @@ dil_status cuda_time(const dil_cuda *device, cuda_clock clock,
   cu_result result = driver->event_new(&t.from, 0);
   if (!result) result = driver->event_new(&t.to, 0);
   dil_status status = cuda_check(driver, result, "make an event");
-  if (!status) status = time_between(&t, clock, seconds);
+  if (!status) status = timing_between(&t, clock, seconds);
   if (t.to) driver->event_free(t.to);
   if (t.from) driver->event_free(t.from);
   return status;

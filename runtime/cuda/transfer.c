@@ -10,11 +10,11 @@
 
 enum { NON_BLOCKING = 1, UNTIMED = 2, SOON = -1 /* before passes */ };
 
-typedef struct slot {
+typedef struct transfer_slot {
   cu_event came;
   cu_event begun, released; /* of the passes' stream, timed */
   bool timed;               /* between the two, not yet counted */
-} slot;
+} transfer_slot;
 
 typedef struct cuda_transfer {
   device_transfer transfer;
@@ -24,39 +24,44 @@ typedef struct cuda_transfer {
   cu_stream lane[TRANSFER_LANES];
   void *piece[TRANSFER_LANES][TRANSFER_PIECES];
   cu_event done[TRANSFER_LANES][TRANSFER_PIECES];
-  slot slot[TRANSFER_SLOTS];
+  transfer_slot slot[TRANSFER_SLOTS];
   void *list;               /* of a route, a piece long */
   double seconds;
 } cuda_transfer;
 
-static cuda_transfer *self(device_transfer *l) { return (cuda_transfer *)l; }
+static cuda_transfer *cuda_transfer_of(device_transfer *l) {
+  return (cuda_transfer *)l;
+}
 
-static const cuda_driver *driver_of(const cuda_transfer *l) {
+static const cuda_driver *cuda_transfer_driver(const cuda_transfer *l) {
   return l->gpu->driver;
 }
 
-static dil_status check(const cuda_transfer *l, cu_result result,
-                        const char *doing) {
-  return cuda_check(driver_of(l), result, doing);
+static dil_status cuda_transfer_check(const cuda_transfer *l, cu_result result,
+                                      const char *doing) {
+  return cuda_check(cuda_transfer_driver(l), result, doing);
 }
 
 /* ---- copies -------------------------------------------------------------- */
 
-static dil_status settle(device_transfer *transfer, transfer_lane lane,
-                         int32_t piece, void **memory) {
-  cuda_transfer *l = self(transfer);
+static dil_status cuda_transfer_settle(device_transfer *transfer,
+                                       transfer_lane lane, int32_t piece,
+                                       void **memory) {
+  cuda_transfer *l = cuda_transfer_of(transfer);
   dil_status status = cuda_enter(l->gpu);
   if (status) return status;
-  status = check(l, driver_of(l)->event_wait(l->done[lane][piece]),
-                 "finish a copy");
+  status = cuda_transfer_check(
+      l, cuda_transfer_driver(l)->event_wait(l->done[lane][piece]),
+      "finish a copy");
   *memory = l->piece[lane][piece];
   cuda_leave(l->gpu);
   return status;
 }
 
-static cu_result put_copy(cuda_transfer *l, transfer_lane lane, int32_t piece,
-                          void *device, int64_t bytes) {
-  const cuda_driver *driver = driver_of(l);
+static cu_result cuda_transfer_put_copy(cuda_transfer *l, transfer_lane lane,
+                                        int32_t piece, void *device,
+                                        int64_t bytes) {
+  const cuda_driver *driver = cuda_transfer_driver(l);
   cu_pointer there = (cu_pointer)(uintptr_t)device;
   void *here = l->piece[lane][piece];
   cu_result result =
@@ -67,22 +72,23 @@ static cu_result put_copy(cuda_transfer *l, transfer_lane lane, int32_t piece,
                 : driver->event_record(l->done[lane][piece], l->lane[lane]);
 }
 
-static dil_status copy(device_transfer *transfer, transfer_lane lane,
-                       int32_t piece, void *device, int64_t bytes) {
-  cuda_transfer *l = self(transfer);
+static dil_status cuda_transfer_copy(device_transfer *transfer,
+                                     transfer_lane lane, int32_t piece,
+                                     void *device, int64_t bytes) {
+  cuda_transfer *l = cuda_transfer_of(transfer);
   dil_status status = cuda_enter(l->gpu);
   if (status) return status;
-  status = check(l, put_copy(l, lane, piece, device, bytes),
-                 lane == TRANSFER_UP ? "copy to the device"
-                                 : "copy from the device");
+  status = cuda_transfer_check(
+      l, cuda_transfer_put_copy(l, lane, piece, device, bytes),
+      lane == TRANSFER_UP ? "copy to the device" : "copy from the device");
   cuda_leave(l->gpu);
   return status;
 }
 
 /* The list has one place: the lane's order keeps it until it has been read. */
-static dil_status spread_entered(cuda_transfer *l, int32_t piece, route *r,
-                                 const void *message,
-                                 const struct ring_keys *keys) {
+static dil_status cuda_transfer_spread_entered(cuda_transfer *l, int32_t piece,
+                                               route *r, const void *message,
+                                               const struct ring_keys *keys) {
   const rows_target to = {l->gpu, &l->rows, l->lane[TRANSFER_UP]};
   int64_t bytes = rows_list_bytes(r);
   if (bytes > TRANSFER_PIECE)
@@ -90,8 +96,9 @@ static dil_status spread_entered(cuda_transfer *l, int32_t piece, route *r,
                     "the most", r->run_count,
                     (int)(TRANSFER_PIECE / sizeof(route_run)));
   rows_list(r, l->piece[TRANSFER_UP][piece]);
-  dil_status status = check(l, put_copy(l, TRANSFER_UP, piece, l->list, bytes),
-                            "copy to the device");
+  dil_status status = cuda_transfer_check(
+      l, cuda_transfer_put_copy(l, TRANSFER_UP, piece, l->list, bytes),
+      "copy to the device");
   r->copy = l->list;
   if (!status)
     status = rows_move(&to, r, keys, (void *)(uintptr_t)message, true);
@@ -99,98 +106,106 @@ static dil_status spread_entered(cuda_transfer *l, int32_t piece, route *r,
   return status;
 }
 
-static dil_status spread(device_transfer *transfer, int32_t piece, route *r,
-                         const void *message, const struct ring_keys *keys) {
-  cuda_transfer *l = self(transfer);
+static dil_status cuda_transfer_spread(device_transfer *transfer, int32_t piece,
+                                       route *r, const void *message,
+                                       const struct ring_keys *keys) {
+  cuda_transfer *l = cuda_transfer_of(transfer);
   dil_status status = cuda_enter(l->gpu);
   if (status) return status;
-  status = spread_entered(l, piece, r, message, keys);
+  status = cuda_transfer_spread_entered(l, piece, r, message, keys);
   cuda_leave(l->gpu);
   return status;
 }
 
 /* ---- the order of lanes and passes --------------------------------------- */
 
-static dil_status follow(device_transfer *transfer, transfer_lane lane,
-                         int32_t index) {
-  cuda_transfer *l = self(transfer);
+static dil_status cuda_transfer_follow(device_transfer *transfer,
+                                       transfer_lane lane, int32_t index) {
+  cuda_transfer *l = cuda_transfer_of(transfer);
   dil_status status = cuda_enter(l->gpu);
   if (status) return status;
-  status = check(l,
-                 driver_of(l)->stream_wait(l->lane[lane],
-                                           l->slot[index].released, 0),
-                 "have a stream wait");
+  status = cuda_transfer_check(l,
+                               cuda_transfer_driver(l)->stream_wait(
+                                   l->lane[lane], l->slot[index].released, 0),
+                               "have a stream wait");
   cuda_leave(l->gpu);
   return status;
 }
 
-static dil_status came(device_transfer *transfer, int32_t index) {
-  cuda_transfer *l = self(transfer);
+static dil_status cuda_transfer_came(device_transfer *transfer, int32_t index) {
+  cuda_transfer *l = cuda_transfer_of(transfer);
   dil_status status = cuda_enter(l->gpu);
   if (status) return status;
-  status = check(l,
-                 driver_of(l)->event_record(l->slot[index].came,
-                                            l->lane[TRANSFER_UP]),
-                 "note that a chunk is whole");
+  status = cuda_transfer_check(l,
+                               cuda_transfer_driver(l)->event_record(
+                                   l->slot[index].came, l->lane[TRANSFER_UP]),
+                               "note that a chunk is whole");
   cuda_leave(l->gpu);
   return status;
 }
 
 /* The time of a slot's last use, before its events are recorded again. */
-static cu_result count_use(cuda_transfer *l, slot *s) {
+static cu_result cuda_transfer_count_use(cuda_transfer *l, transfer_slot *s) {
   float milliseconds = 0;
   if (!s->timed) return 0;
   s->timed = false;
-  cu_result result = driver_of(l)->event_wait(s->released);
+  cu_result result = cuda_transfer_driver(l)->event_wait(s->released);
   if (!result)
-    result = driver_of(l)->event_time(&milliseconds, s->begun, s->released);
+    result = cuda_transfer_driver(l)->event_time(&milliseconds, s->begun,
+                                                 s->released);
   l->seconds += (double)milliseconds * 1e-3;
   return result;
 }
 
-static dil_status use(device_transfer *transfer, int32_t index, bool timed) {
-  cuda_transfer *l = self(transfer);
-  slot *s = &l->slot[index];
+static dil_status cuda_transfer_use(device_transfer *transfer, int32_t index,
+                                    bool timed) {
+  cuda_transfer *l = cuda_transfer_of(transfer);
+  transfer_slot *s = &l->slot[index];
   dil_status status = cuda_enter(l->gpu);
   if (status) return status;
-  cu_result result = count_use(l, s);
-  if (!result) result = driver_of(l)->stream_wait(l->passes, s->came, 0);
-  if (!result) result = driver_of(l)->event_record(s->begun, l->passes);
+  cu_result result = cuda_transfer_count_use(l, s);
+  if (!result)
+    result = cuda_transfer_driver(l)->stream_wait(l->passes, s->came, 0);
+  if (!result)
+    result = cuda_transfer_driver(l)->event_record(s->begun, l->passes);
   s->timed = timed && !result;
   cuda_leave(l->gpu);
-  return check(l, result, "have a stream wait");
+  return cuda_transfer_check(l, result, "have a stream wait");
 }
 
-static dil_status release(device_transfer *transfer, int32_t index) {
-  cuda_transfer *l = self(transfer);
+static dil_status cuda_transfer_release(device_transfer *transfer,
+                                        int32_t index) {
+  cuda_transfer *l = cuda_transfer_of(transfer);
   dil_status status = cuda_enter(l->gpu);
   if (status) return status;
-  status = check(l,
-                 driver_of(l)->event_record(l->slot[index].released, l->passes),
-                 "note the end of a pass");
+  status = cuda_transfer_check(
+      l,
+      cuda_transfer_driver(l)->event_record(l->slot[index].released, l->passes),
+      "note the end of a pass");
   cuda_leave(l->gpu);
   return status;
 }
 
-static dil_status finish_all(device_transfer *transfer, double *seconds) {
-  cuda_transfer *l = self(transfer);
+static dil_status cuda_transfer_finish(device_transfer *transfer,
+                                       double *seconds) {
+  cuda_transfer *l = cuda_transfer_of(transfer);
   dil_status status = cuda_enter(l->gpu);
   if (status) return status;
-  cu_result result = driver_of(l)->wait(l->passes);
+  cu_result result = cuda_transfer_driver(l)->wait(l->passes);
   for (int32_t i = 0; i < TRANSFER_LANES && !result; i++)
-    result = driver_of(l)->wait(l->lane[i]);
+    result = cuda_transfer_driver(l)->wait(l->lane[i]);
   for (int32_t i = 0; i < TRANSFER_SLOTS && !result; i++)
-    result = count_use(l, &l->slot[i]);
+    result = cuda_transfer_count_use(l, &l->slot[i]);
   *seconds = l->seconds;
   l->seconds = 0;
   cuda_leave(l->gpu);
-  return check(l, result, "finish the passes");
+  return cuda_transfer_check(l, result, "finish the passes");
 }
 
 /* ---- the transfer -------------------------------------------------------- */
 
-static void close_entered(cuda_transfer *l) {
-  const cuda_driver *driver = driver_of(l);
+static void cuda_transfer_close_entered(cuda_transfer *l) {
+  const cuda_driver *driver = cuda_transfer_driver(l);
   for (int32_t i = 0; i < TRANSFER_LANES; i++) {
     if (l->lane[i]) driver->wait(l->lane[i]);
     if (l->lane[i]) driver->stream_free(l->lane[i]);
@@ -208,18 +223,18 @@ static void close_entered(cuda_transfer *l) {
   code_unload(l->gpu, &l->rows);
 }
 
-static void transfer_close(device_transfer *transfer) {
-  cuda_transfer *l = self(transfer);
+static void cuda_transfer_close(device_transfer *transfer) {
+  cuda_transfer *l = cuda_transfer_of(transfer);
   if (!cuda_enter(l->gpu)) {
-    close_entered(l);
+    cuda_transfer_close_entered(l);
     cuda_leave(l->gpu);
   }
   if (l->list) device_give(l->gpu, l->list);
   free(l);
 }
 
-static cu_result open_lane(cuda_transfer *l, int32_t lane) {
-  const cuda_driver *driver = driver_of(l);
+static cu_result cuda_transfer_open_lane(cuda_transfer *l, int32_t lane) {
+  const cuda_driver *driver = cuda_transfer_driver(l);
   cu_result result = driver->stream_new(&l->lane[lane], NON_BLOCKING, SOON);
   for (int32_t i = 0; i < TRANSFER_PIECES && !result; i++) {
     result = driver->pin(&l->piece[lane][i], TRANSFER_PIECE, 0);
@@ -228,29 +243,30 @@ static cu_result open_lane(cuda_transfer *l, int32_t lane) {
   return result;
 }
 
-static dil_status open_entered(cuda_transfer *l, const dil_cuda_code *code) {
-  const cuda_driver *driver = driver_of(l);
+static dil_status cuda_transfer_open_entered(cuda_transfer *l,
+                                             const dil_cuda_code *code) {
+  const cuda_driver *driver = cuda_transfer_driver(l);
   cu_result result = 0;
   for (int32_t i = 0; i < TRANSFER_LANES && !result; i++)
-    result = open_lane(l, i);
+    result = cuda_transfer_open_lane(l, i);
   for (int32_t i = 0; i < TRANSFER_SLOTS && !result; i++) {
     result = driver->event_new(&l->slot[i].came, UNTIMED);
     if (!result) result = driver->event_new(&l->slot[i].begun, 0);
     if (!result) result = driver->event_new(&l->slot[i].released, 0);
   }
-  dil_status status = check(l, result, "pin memory of the host");
+  dil_status status = cuda_transfer_check(l, result, "pin memory of the host");
   return status ? status : code_load(l->gpu, code, &l->rows);
 }
 
-static const device_transfer_calls calls = {.settle = settle,
-                                            .copy = copy,
-                                            .spread = spread,
-                                            .follow = follow,
-                                            .came = came,
-                                            .use = use,
-                                            .release = release,
-                                            .finish = finish_all,
-                                            .free = transfer_close};
+static const device_transfer_calls calls = {.settle = cuda_transfer_settle,
+                                            .copy = cuda_transfer_copy,
+                                            .spread = cuda_transfer_spread,
+                                            .follow = cuda_transfer_follow,
+                                            .came = cuda_transfer_came,
+                                            .use = cuda_transfer_use,
+                                            .release = cuda_transfer_release,
+                                            .finish = cuda_transfer_finish,
+                                            .free = cuda_transfer_close};
 
 dil_status cuda_transfer_new(dil_cuda *gpu, struct ring_device *rank,
                              const dil_cuda_code *code,
@@ -265,10 +281,11 @@ dil_status cuda_transfer_new(dil_cuda *gpu, struct ring_device *rank,
     free(l);
     return status;
   }
-  status = open_entered(l, code);
+  status = cuda_transfer_open_entered(l, code);
   cuda_leave(gpu);
   if (!status) status = device_take(gpu, TRANSFER_PIECE, &l->list);
-  if (status) transfer_close(&l->transfer);
+  if (status)
+    cuda_transfer_close(&l->transfer);
   else *made = &l->transfer;
   return status;
 }

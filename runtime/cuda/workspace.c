@@ -11,16 +11,17 @@ enum { DISABLE_TIMING = 2, CAPTURING = 1 }; /* CU_EVENT_..., CU_STREAM_... */
 
 /* ---- the pool's source --------------------------------------------------- */
 
-static dil_status take(void *user, int64_t bytes, void **memory) {
+static dil_status workspace_take_driver(void *user, int64_t bytes,
+                                        void **memory) {
   return device_take(user, bytes, memory);
 }
 
-static void give(void *user, void *memory, int64_t bytes) {
+static void workspace_give_driver(void *user, void *memory, int64_t bytes) {
   (void)bytes;
   device_give(user, memory);
 }
 
-static dil_status mark(void *user, void *stream, void **event) {
+static dil_status workspace_mark(void *user, void *stream, void **event) {
   const dil_cuda *d = user;
   cu_event made = *event;
   dil_status status = cuda_enter(d);
@@ -32,7 +33,7 @@ static dil_status mark(void *user, void *stream, void **event) {
   return cuda_check(d->driver, result, "note where a stream stands");
 }
 
-static bool passed(void *user, void *event) {
+static bool workspace_passed(void *user, void *event) {
   const dil_cuda *d = user;
   if (cuda_enter(d)) return false;
   bool done = d->driver->event_query(event) == 0;
@@ -40,7 +41,7 @@ static bool passed(void *user, void *event) {
   return done;
 }
 
-static dil_status follow(void *user, void *stream, void *event) {
+static dil_status workspace_follow(void *user, void *stream, void *event) {
   const dil_cuda *d = user;
   dil_status status = cuda_enter(d);
   if (status) return status;
@@ -50,7 +51,7 @@ static dil_status follow(void *user, void *stream, void *event) {
   return status;
 }
 
-static void forget(void *user, void *event) {
+static void workspace_forget(void *user, void *event) {
   const dil_cuda *d = user;
   if (cuda_enter(d)) return;
   d->driver->event_free(event);
@@ -58,7 +59,7 @@ static void forget(void *user, void *event) {
 }
 
 /* A handle may come back for another stream; its number does not. */
-static uint64_t identify(void *user, void *stream) {
+static uint64_t workspace_identify(void *user, void *stream) {
   const dil_cuda *d = user;
   unsigned long long number = 0;
   if (cuda_enter(d)) return POOL_NO_STREAM;
@@ -72,13 +73,13 @@ dil_status workspace_open(dil_cuda *device) {
   dil_status status = dil_pool_options_read(&options);
   if (status || (options.off && !options.max)) return status;
   const pool_source source = {.name = device->facts.name,
-                              .take = take,
-                              .give = give,
-                              .mark = mark,
-                              .passed = passed,
-                              .follow = follow,
-                              .forget = forget,
-                              .identify = identify,
+                              .take = workspace_take_driver,
+                              .give = workspace_give_driver,
+                              .mark = workspace_mark,
+                              .passed = workspace_passed,
+                              .follow = workspace_follow,
+                              .forget = workspace_forget,
+                              .identify = workspace_identify,
                               .user = device};
   return dil_pool_new(&source, &options, &device->pool);
 }
@@ -88,7 +89,8 @@ void workspace_close(dil_cuda *device) { dil_pool_free(device->pool); }
 /* ---- one run ------------------------------------------------------------- */
 
 /* What a graph replays must stay the graph's own. */
-static dil_status from_pool(const dil_cuda *d, void *stream, bool *pooled) {
+static dil_status workspace_from_pool(const dil_cuda *d, void *stream,
+                                      bool *pooled) {
   int capture = 0;
   cu_graph graph = NULL;
   *pooled = false;
@@ -105,7 +107,7 @@ dil_status workspace_take(const dil_cuda *d, void *stream, int64_t bytes,
   bool pooled;
   *w = (workspace){NULL, NULL};
   if (bytes == 0) return DIL_OK;
-  dil_status status = from_pool(d, stream, &pooled);
+  dil_status status = workspace_from_pool(d, stream, &pooled);
   if (status) return status;
   if (pooled) {
     status = dil_pool_take_block(d->pool, bytes, stream, &w->block);

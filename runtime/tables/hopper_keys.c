@@ -68,15 +68,15 @@ static int32_t period_of(const maker *mk, uint64_t branches) {
 
 /* ---- the keys of a class ------------------------------------------------- */
 
-typedef struct keys {
+typedef struct class_keys {
   hopper_key_range range[HOPPER_KEY_RANGES];
   int32_t count;
   double blocks;         /* key blocks that a tile visits, for full segments */
   bool full;             /* more key ranges, strides or segments than fit */
-} keys;
+} class_keys;
 
 static void add_range(maker *mk, const hopper_key_range *form, progression p,
-                      int64_t length, keys *to) {
+                      int64_t length, class_keys *to) {
   hopper_key_range range = *form;
   int64_t n = length / p.stride;
   to->blocks += (double)((n + mk->tile_keys - 1) / mk->tile_keys);
@@ -140,7 +140,7 @@ static bool form_alike(const maker *mk, uint64_t a, uint64_t b) {
 /* Adds one progression of the keys in the `outer` segment but not in the
  * `inner` one. */
 static void add_run(maker *mk, hopper_key_range form, progression p,
-                    int64_t inner, int64_t outer, keys *to) {
+                    int64_t inner, int64_t outer, class_keys *to) {
   form.outer = outer == ENDLESS ? 0 : (int)outer;
   form.inner = (int)inner;
   if (!inner) {
@@ -185,7 +185,7 @@ static uint64_t selecting_by(const maker *mk, const residues *x,
 /* Adds the keys between two segments. `branches` reach that far; each way to be
  * reached gets its own progressions, those of fewest branches first. */
 static void add_ring(maker *mk, const residues *x, uint64_t branches,
-                     int64_t inner, int64_t outer, keys *to) {
+                     int64_t inner, int64_t outer, class_keys *to) {
   if (is_single(branches)) {
     add_run(mk, form_of(mk, branches), only_progression(mk, x, branches),
             inner, outer, to);
@@ -226,7 +226,8 @@ static int32_t sort_segments(const maker *mk, uint64_t branches,
  * number of segments that hold a key. Unless segments are nested, the one that
  * reaches farther changes from row to row. So even between segments of equal
  * length there may be keys. */
-static void add_shares(maker *mk, uint64_t branches, progression p, keys *to) {
+static void add_shares(maker *mk, uint64_t branches, progression p,
+                       class_keys *to) {
   int64_t segment[DIL_BRANCH_MAX];
   int32_t count = sort_segments(mk, branches, segment);
   bool nested = hopper_is_nested(mk->table, branches);
@@ -264,7 +265,7 @@ static void add_shares(maker *mk, uint64_t branches, progression p, keys *to) {
 
 /* Adds the keys of branches whose segments are not nested. */
 static void add_crossing(maker *mk, const residues *x, uint64_t branches,
-                         keys *to) {
+                         class_keys *to) {
   uint64_t by[HOPPER_PERIOD], left = selecting_by(mk, x, branches, by);
   while (left) {
     uint64_t first = by[__builtin_ctzll(left)], alike = 0;
@@ -280,7 +281,7 @@ static void add_crossing(maker *mk, const residues *x, uint64_t branches,
 /* Adds the keys of branches that share visits, outermost segment first, so that
  * keys that a causal tile sees only in part come last. */
 static void add_group(maker *mk, const residues *x, uint64_t branches,
-                      keys *to) {
+                      class_keys *to) {
   int64_t outer = 0, inner;
   if (!hopper_is_nested(mk->table, branches)) {
     add_crossing(mk, x, branches, to);
@@ -303,7 +304,7 @@ static void add_group(maker *mk, const residues *x, uint64_t branches,
 static double cost_of(maker *mk, const residues *x, uint64_t branches) {
   int32_t strides = mk->out->stride_count;
   int32_t segments = mk->out->segment_count;
-  keys unused = {.count = HOPPER_KEY_RANGES};
+  class_keys unused = {.count = HOPPER_KEY_RANGES};
   add_group(mk, x, branches, &unused);
   mk->out->stride_count = strides;
   mk->out->segment_count = segments;
@@ -345,7 +346,7 @@ static bool may_share(const maker *mk, uint64_t a, uint64_t b) {
 /* Adds the keys of branches that may share visits, in groups that save
  * blocks. */
 static void add_alike(maker *mk, const residues *x, uint64_t branches,
-                      keys *to) {
+                      class_keys *to) {
   uint64_t group[DIL_BRANCH_MAX];
   int32_t count = 0;
   EACH_BRANCH(b, branches) group[count++] = 1ull << b;
@@ -361,7 +362,7 @@ static bool is_wider(const hopper_key_range *a, const hopper_key_range *b) {
 
 /* Sorts wider key ranges first, then sparser ones: in the last run a warpgroup
  * leaves its tile as soon as it sees no more keys. */
-static void sort_ranges(keys *k) {
+static void sort_ranges(class_keys *k) {
   for (int32_t i = 1; i < k->count; i++) {
     hopper_key_range one = k->range[i];
     int32_t at = i;
@@ -376,7 +377,7 @@ static void sort_ranges(keys *k) {
 bool keys_add(maker *mk, const residues *x, uint64_t branches,
                      hopper_class *k, double *blocks) {
   hopper_table *out = mk->out;
-  keys all = {0};
+  class_keys all = {0};
   for (uint64_t left = branches; left;) {
     uint64_t first = (uint64_t)__builtin_ctzll(left), alike = 0;
     EACH_BRANCH(b, left)

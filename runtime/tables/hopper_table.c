@@ -22,7 +22,7 @@ bool hopper_is_nested(const dil_table *table, uint64_t branches) {
   return true;
 }
 
-static bool accept_period(maker *mk) {
+static bool table_accept_period(maker *mk) {
   bool alone = !(mk->pass->branches & (mk->pass->branches - 1));
   int64_t most = alone ? HOPPER_DILATION : HOPPER_PERIOD;
   return mk->pass->period <= most ||
@@ -51,7 +51,7 @@ static bool is_pairwise(const maker *mk) {
   return asks;
 }
 
-static bool accept(maker *mk) {
+static bool table_accept(maker *mk) {
   const dil_table *t = mk->table;
   if (t->dtype != DIL_BF16 && t->dtype != DIL_F16)
     return REFUSE(mk, "elements of 32 bits");
@@ -65,7 +65,7 @@ static bool accept(maker *mk) {
   if (t->combine == DIL_COMBINE_UNION && predicates_differ(mk) &&
       !hopper_is_nested(t, mk->pass->branches))
     return REFUSE(mk, "a union of windows over segments that are not nested");
-  return accept_period(mk);
+  return table_accept_period(mk);
 }
 
 /* ---- intervals and shapes
@@ -130,7 +130,8 @@ static residues residues_of(const maker *mk, int32_t head, int64_t low) {
   return x;
 }
 
-static residues shifted(const maker *mk, const residues *from, int32_t shift) {
+static residues residues_shift(const maker *mk, const residues *from,
+                               int32_t shift) {
   residues x = *from;
   EACH_BRANCH(b, x.served)
     x.of[b] = (int32_t)floor_mod(x.of[b] - shift,
@@ -140,7 +141,7 @@ static residues shifted(const maker *mk, const residues *from, int32_t shift) {
 
 /* Shifts the residues so that they are least in lexical order; returns the
  * shift. */
-static int32_t normalise(const maker *mk, residues *x) {
+static int32_t residues_normalise(const maker *mk, residues *x) {
   residues given = *x;
   int32_t best = 0;
   if (!(x->served & (x->served - 1))) { /* a single residue becomes 0 */
@@ -150,7 +151,7 @@ static int32_t normalise(const maker *mk, residues *x) {
     return best;
   }
   for (int32_t shift = 1; shift < mk->pass->period; shift++) {
-    residues other = shifted(mk, &given, shift);
+    residues other = residues_shift(mk, &given, shift);
     if (memcmp(other.of, x->of, sizeof x->of) < 0) {
       *x = other;
       best = shift;
@@ -196,7 +197,7 @@ static bool each_instance(maker *mk, int32_t only) {
     for (int32_t h = 0; h < mk->table->heads; h++) {
       residues x = residues_of(mk, h, interval * mk->out->interval);
       if (!x.served) continue;
-      int32_t shift = normalise(mk, &x), s = shape_find(mk, &x);
+      int32_t shift = residues_normalise(mk, &x), s = shape_find(mk, &x);
       if (s == HOPPER_SHAPES)
         return REFUSE(mk, "more than %d shapes of residues", HOPPER_SHAPES);
       if (s == only && !add_instance(mk, s, h, interval, shift)) return false;
@@ -267,12 +268,13 @@ static double set_cells(maker *mk, uint64_t branches, hopper_class *k) {
 }
 
 /* The common fields of the classes that the same branches of a shape select. */
-typedef struct form {
+typedef struct class_form {
   hopper_class k;
   double blocks, cell; /* as in hopper_table */
-} form;
+} class_form;
 
-static bool form_make(maker *mk, int32_t shape, uint64_t branches, form *f) {
+static bool class_form_make(maker *mk, int32_t shape, uint64_t branches,
+                            class_form *f) {
   f->k = (hopper_class){.shape = (short)shape};
   f->blocks = 0;
   f->cell = set_cells(mk, branches, &f->k);
@@ -284,7 +286,7 @@ static bool form_make(maker *mk, int32_t shape, uint64_t branches, form *f) {
 
 /* Adds a class for the rows of one progression. Classes with most key blocks
  * come first. */
-static bool add_rows(maker *mk, const form *f, progression p) {
+static bool add_rows(maker *mk, const class_form *f, progression p) {
   enum { FEW_ROWS = 32 };
   hopper_table *out = mk->out;
   hopper_class k = f->k;
@@ -314,8 +316,8 @@ static bool add_rows(maker *mk, const form *f, progression p) {
  * progression. */
 static bool add_class(maker *mk, int32_t shape, uint64_t branches,
                       uint64_t set) {
-  form f;
-  if (!form_make(mk, shape, branches, &f)) return false;
+  class_form f;
+  if (!class_form_make(mk, shape, branches, &f)) return false;
   while (set)
     if (!add_rows(mk, &f, progression_take(&set, (int32_t)mk->pass->period)))
       return false;
@@ -325,12 +327,12 @@ static bool add_class(maker *mk, int32_t shape, uint64_t branches,
 /* A branch that is alone in its pass may have any dilation: all rows except its
  * own are bare. */
 static bool add_alone(maker *mk) {
-  form f;
+  class_form f;
   uint64_t branch = mk->pass->branches;
   progression p = {(int32_t)mk->pass->period,
                    mk->shape[0].of[__builtin_ctzll(branch)]};
   mk->out->bare = true;
-  return form_make(mk, 0, branch, &f) && add_rows(mk, &f, p);
+  return class_form_make(mk, 0, branch, &f) && add_rows(mk, &f, p);
 }
 
 /* Marks rows of a shape that no branch selects. They have no class. */
@@ -372,6 +374,6 @@ bool hopper_table_fill(const dil_table *table, int32_t pass, int32_t tile_keys,
   memset(out, 0, sizeof *out);
   out->tile_keys = tile_keys;
   out->narrow = HOPPER_ZERO_ROWS(table->value_dim) == HOPPER_BOX_ROWS;
-  return accept(&mk) && choose_interval(&mk) && find_shapes(&mk) &&
+  return table_accept(&mk) && choose_interval(&mk) && find_shapes(&mk) &&
          find_classes(&mk);
 }

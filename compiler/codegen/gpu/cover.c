@@ -24,7 +24,7 @@ static const char *const leaves[EXPR_OP_COUNT] = {
 
 static void put_range(source_text *s, const plan *p, const expr *e);
 
-static void put_leaf(source_text *s, const expr *e) {
+static void put_range_leaf(source_text *s, const expr *e) {
   float real = (float)e->real;
   uint32_t bits;
   memcpy(&bits, &real, sizeof bits);
@@ -38,7 +38,7 @@ static void put_leaf(source_text *s, const expr *e) {
   }
 }
 
-static void put_input(source_text *s, const plan *p, const expr *e) {
+static void put_range_input(source_text *s, const plan *p, const expr *e) {
   const dil_input *input = &p->pattern->input[e->integer];
   put(s, "r_read_%s(at.input[%d], %d", dil_dtype_name(input->dtype),
       (int)e->integer, input->rank);
@@ -50,7 +50,7 @@ static void put_input(source_text *s, const plan *p, const expr *e) {
   put(s, ")");
 }
 
-static void put_hash(source_text *s, const plan *p, const expr *e) {
+static void put_range_hash(source_text *s, const plan *p, const expr *e) {
   put(s, "r_hash_end(");
   for (int32_t k = 0; k < e->count; k++) put(s, "r_hash_step(");
   put(s, "r_hash_begin()");
@@ -64,7 +64,7 @@ static void put_hash(source_text *s, const plan *p, const expr *e) {
 
 /* Integers are converted if any argument is a float. The condition of a choice
  * is never converted. */
-static void put_call(source_text *s, const plan *p, const expr *e) {
+static void put_range_call(source_text *s, const plan *p, const expr *e) {
   bool real = e->type == TYPE_F32;
   for (int32_t k = 0; k < e->count; k++) real |= e->arg[k]->type == TYPE_F32;
   put(s, "r_%s(", names[e->op]);
@@ -78,10 +78,14 @@ static void put_call(source_text *s, const plan *p, const expr *e) {
 }
 
 static void put_range(source_text *s, const plan *p, const expr *e) {
-  if (e->op == EXPR_INPUT) put_input(s, p, e);
-  else if (e->op == EXPR_HASH) put_hash(s, p, e);
-  else if (e->count == 0) put_leaf(s, e);
-  else put_call(s, p, e);
+  if (e->op == EXPR_INPUT)
+    put_range_input(s, p, e);
+  else if (e->op == EXPR_HASH)
+    put_range_hash(s, p, e);
+  else if (e->count == 0)
+    put_range_leaf(s, e);
+  else
+    put_range_call(s, p, e);
 }
 
 void put_condition_range(source_text *s, const plan *p, const expr *e) {

@@ -13,7 +13,7 @@ const int32_t source_template_count =
     (int32_t)(sizeof source_templates / sizeof *source_templates);
 
 /* Makes room for `more` bytes and a NUL. */
-static bool grow(source_text *s, size_t more) {
+static bool text_grow(source_text *s, size_t more) {
   if (s->lost) return false;
   if (s->length + more < s->room) return true;
   size_t room = (s->room ? s->room : 4096) * 2 + more;
@@ -32,7 +32,7 @@ void put(source_text *s, const char *format, ...) {
   va_start(list, format);
   int length = vsnprintf(NULL, 0, format, list);
   va_end(list);
-  if (length < 0 || !grow(s, (size_t)length)) {
+  if (length < 0 || !text_grow(s, (size_t)length)) {
     s->lost = true;
     return;
   }

@@ -67,7 +67,7 @@ static void put_constant(source_text *s, float x) {
   put(s, "__uint_as_float(0x%08xu)", bits);
 }
 
-static void put_leaf(source_text *s, const expr *e) {
+static void put_value_leaf(source_text *s, const expr *e) {
   switch (e->op) {
   case EXPR_INT: put(s, "(int)0x%xu", (uint32_t)(uint64_t)e->integer); return;
   case EXPR_TRUTH: put(s, e->integer ? "true" : "false"); return;
@@ -76,7 +76,7 @@ static void put_leaf(source_text *s, const expr *e) {
   }
 }
 
-static void put_input(source_text *s, const plan *p, const expr *e) {
+static void put_value_input(source_text *s, const plan *p, const expr *e) {
   const dil_input *input = &p->pattern->input[e->integer];
   put(s, "dil_read_%s(at.input[%d], %d", dil_dtype_name(input->dtype),
       (int)e->integer, input->rank);
@@ -88,7 +88,7 @@ static void put_input(source_text *s, const plan *p, const expr *e) {
   put(s, ")");
 }
 
-static void put_hash(source_text *s, const plan *p, const expr *e) {
+static void put_value_hash(source_text *s, const plan *p, const expr *e) {
   put(s, "(int)(");
   for (int32_t k = 0; k < e->count; k++) put(s, "dil_hash_step(");
   put(s, "0x9E3779B9u");
@@ -141,7 +141,7 @@ static bool put_power(source_text *s, const plan *p, const expr *e) {
   return true;
 }
 
-static void put_call(source_text *s, const plan *p, const expr *e) {
+static void put_value_call(source_text *s, const plan *p, const expr *e) {
   bool real = e->type == TYPE_F32;
   const char *name = real ? calls[e->op].real : calls[e->op].integer;
   size_t length = strlen(name);
@@ -155,15 +155,19 @@ static void put_call(source_text *s, const plan *p, const expr *e) {
 }
 
 static void put_value(source_text *s, const plan *p, const expr *e) {
-  if (e->op == EXPR_INPUT) put_input(s, p, e);
-  else if (e->op == EXPR_HASH) put_hash(s, p, e);
-  else if (e->count == 0) put_leaf(s, e);
+  if (e->op == EXPR_INPUT)
+    put_value_input(s, p, e);
+  else if (e->op == EXPR_HASH)
+    put_value_hash(s, p, e);
+  else if (e->count == 0)
+    put_value_leaf(s, e);
   else if (e->op == EXPR_NOT) {
     put(s, "!");
     put_value(s, p, e->arg[0]);
   } else if (e->op == EXPR_CHOOSE) put_choice(s, p, e);
   else if (signs[e->op]) put_sides(s, p, e);
-  else if (!put_power(s, p, e)) put_call(s, p, e);
+  else if (!put_power(s, p, e))
+    put_value_call(s, p, e);
 }
 
 void put_condition(source_text *s, const plan *p, const expr *e) {

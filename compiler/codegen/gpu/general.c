@@ -6,84 +6,96 @@
 #include "runtime/cuda/chips.h"
 
 /* The shared memory that a thread block may have, by chip, in bytes. */
-static int64_t shared_limit(int32_t arch) {
+static int64_t general_shared_limit(int32_t arch) {
   return cuda_chip_like(arch)->shared;
 }
 
-static int64_t rounded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+static int64_t general_round_up(int64_t n, int64_t to) {
+  return (n + to - 1) / to * to;
+}
 
-typedef struct tiles {
+typedef struct general_tiles {
   int32_t warps, groups, keys; /* groups: 16 rows each, of a warp */
   int32_t blocks;              /* least thread blocks of a processor */
   bool q_in_registers;         /* queries stay in registers */
   bool lenient; /* registers may spill: no smaller tile exists */
-} tiles;
+} general_tiles;
 
-static int32_t rows_of(const tiles *tl) { return 16 * tl->groups * tl->warps; }
+static int32_t general_rows(const general_tiles *tl) {
+  return 16 * tl->groups * tl->warps;
+}
 
 /* An upper bound for the size of dil_scratch, the scratch memory of
  * templates/general/general_visit.cuh. */
-static int64_t scratch_bytes(const dil_table *t) {
+static int64_t general_scratch_bytes(const dil_table *t) {
   return 512 + (has_multiplicity(t) ? 2 * 24 * t->branch_count : 0);
 }
 
 /* The shared memory of a thread block, laid out at the top of
  * templates/general/general.cu. */
-static int64_t shared_bytes(const dil_table *t, const tiles *tl) {
+static int64_t general_shared_bytes(const dil_table *t,
+                                    const general_tiles *tl) {
   int64_t bytes = (int64_t)dil_dtype_size(t->dtype);
   int64_t depth = bytes == 4 ? 8 : 16, keys = tl->keys;
-  int64_t key_pitch = rounded(t->head_dim, depth) * bytes + 16;
-  int64_t value_pitch = rounded(t->value_dim, depth) * bytes + 16;
-  int64_t loop = (rows_of(tl) + keys) * key_pitch + keys * value_pitch +
+  int64_t key_pitch = general_round_up(t->head_dim, depth) * bytes + 16;
+  int64_t value_pitch = general_round_up(t->value_dim, depth) * bytes + 16;
+  int64_t loop = (general_rows(tl) + keys) * key_pitch + keys * value_pitch +
                  keys + 4 * keys;
   int64_t end = 16 * tl->warps * ((t->value_dim + 2) | 1) * 4;
-  return scratch_bytes(t) + (loop > end ? loop : end);
+  return general_scratch_bytes(t) + (loop > end ? loop : end);
 }
 
 /* Configurations in order of preference: f32 with wide heads, f32, 16-bit
  * types. The last of each row fits every chip, however large the scratch
  * memory. */
 enum { WIDE = 128, NARROW = 80, CHOICES = 4 };
-static const tiles choices[3][CHOICES] = {
+static const general_tiles choices[3][CHOICES] = {
     {{4, 1, 16, 1, false, true}, {2, 1, 16, 1, false, true}},
-    {{4, 1, 32, 3, false, false}, {4, 1, 32, 1, false, false},
+    {{4, 1, 32, 3, false, false},
+     {4, 1, 32, 1, false, false},
      {4, 1, 16, 1, false, true}},
-    {{4, 1, 64, 3, true, false}, {4, 1, 64, 1, false, false},
-     {4, 1, 32, 1, false, false}, {4, 1, 16, 1, false, true}},
+    {{4, 1, 64, 3, true, false},
+     {4, 1, 64, 1, false, false},
+     {4, 1, 32, 1, false, false},
+     {4, 1, 16, 1, false, true}},
 };
 /* Tiles for many rows: f32, 16-bit types, 16-bit types of chips that do not
  * hold queries in registers. Their rows share more reads of keys and values, and
  * leave no registers for masks and scores. */
-static const tiles large[3] = {{4, 2, 32, 2, false, false},
-                               {4, 2, 64, 2, true, false},
-                               {4, 2, 64, 2, false, false}};
+static const general_tiles large[3] = {{4, 2, 32, 2, false, false},
+                                       {4, 2, 64, 2, true, false},
+                                       {4, 2, 64, 2, false, false}};
 
-static bool is_narrow(const dil_table *t) {
+static bool general_is_narrow(const dil_table *t) {
   return t->head_dim <= NARROW && t->value_dim <= NARROW;
 }
 
 /* Configuration number `fallback` among the choices that fit the chip. */
-static const tiles *general_choose(const gpu_request *r, int32_t fallback) {
+static const general_tiles *general_choose(const gpu_request *r,
+                                           int32_t fallback) {
   const dil_table *t = &r->common.plan->table;
   bool wide = t->value_dim > WIDE || t->head_dim > WIDE;
-  const tiles *list = choices[t->dtype != DIL_F32 ? 2 : wide ? 0 : 1];
+  const general_tiles *list = choices[t->dtype != DIL_F32 ? 2 : wide ? 0 : 1];
   for (int32_t i = 0; i < CHOICES && list[i].warps; i++)
-    if ((list[i].blocks == 1 || is_narrow(t)) &&
-        shared_bytes(t, &list[i]) <= shared_limit(r->arch) && fallback-- == 0)
+    if ((list[i].blocks == 1 || general_is_narrow(t)) &&
+        general_shared_bytes(t, &list[i]) <= general_shared_limit(r->arch) &&
+        fallback-- == 0)
       return &list[i];
   return NULL;
 }
 
-static const tiles *general_choose_large(const gpu_request *r) {
+static const general_tiles *general_choose_large(const gpu_request *r) {
   const dil_table *t = &r->common.plan->table;
   bool registers = cuda_chip_like(r->arch)->q_in_registers;
-  const tiles *tl = &large[t->dtype == DIL_F32 ? 0 : registers ? 1 : 2];
-  bool plain = is_narrow(t) && !t->scored && t->dropout == 0;
+  const general_tiles *tl = &large[t->dtype == DIL_F32 ? 0 : registers ? 1 : 2];
+  bool plain = general_is_narrow(t) && !t->scored && t->dropout == 0;
   if (cuda_chip_fast(r->arch) && t->dtype != DIL_F32 && !r->only)
     return NULL; /* the fast family takes these: nothing to compile */
   for (int32_t i = 0; i < t->predicate_count; i++)
     plain = plain && !t->predicates[i].masked;
-  return plain && shared_bytes(t, tl) <= shared_limit(r->arch) ? tl : NULL;
+  return plain && general_shared_bytes(t, tl) <= general_shared_limit(r->arch)
+             ? tl
+             : NULL;
 }
 
 /* ---- knobs --------------------------------------------------------------- */
@@ -92,10 +104,10 @@ enum { ROWS = 16, GROUPS_MOST = 4, WARPS_MOST = 16 };
 
 /* The tiles of a schedule; fields without a knob are those of the first
  * choice. */
-static tiles tiles_of_knobs(const gpu_request *r) {
+static general_tiles general_tiles_of_knobs(const gpu_request *r) {
   gpu_request plain = *r;
   plain.knobs = NULL;
-  tiles tl = *general_choose(&plain, 0);
+  general_tiles tl = *general_choose(&plain, 0);
   int32_t groups = tl.warps * tl.groups; /* groups of the tile */
   if (knob_given(r->knobs, KNOB_TILE)) {
     groups = r->knobs->value[KNOB_TILE][0] / ROWS;
@@ -114,8 +126,8 @@ static tiles tiles_of_knobs(const gpu_request *r) {
 }
 
 static bool general_knobs_fit(const gpu_request *r, char *reason, size_t size) {
-  tiles tl = tiles_of_knobs(r);
-  int64_t shared = shared_bytes(&r->common.plan->table, &tl);
+  general_tiles tl = general_tiles_of_knobs(r);
+  int64_t shared = general_shared_bytes(&r->common.plan->table, &tl);
   bool whole = !knob_given(r->knobs, KNOB_TILE) ||
                r->knobs->value[KNOB_TILE][0] % ROWS == 0;
   if (!whole || tl.groups < 1 || tl.groups > GROUPS_MOST ||
@@ -125,10 +137,12 @@ static bool general_knobs_fit(const gpu_request *r, char *reason, size_t size) {
   else if (tl.keys % 16 || tl.keys > 64)
     snprintf(reason, size, "%d keys a tile are none of 16, 32, 48 and 64",
              tl.keys);
-  else if (shared * tl.blocks > shared_limit(r->arch))
-    snprintf(reason, size, "%d blocks of %lld bytes are more shared memory "
-             "than the %lld of a processor", tl.blocks, (long long)shared,
-             (long long)shared_limit(r->arch));
+  else if (shared * tl.blocks > general_shared_limit(r->arch))
+    snprintf(reason, size,
+             "%d blocks of %lld bytes are more shared memory "
+             "than the %lld of a processor",
+             tl.blocks, (long long)shared,
+             (long long)general_shared_limit(r->arch));
   else
     return true;
   return false;
@@ -146,12 +160,13 @@ static bool general_can(const gpu_request *r, char *reason, size_t size) {
 
 /* Finds the tiles of a configuration. Variant 0 is the kernel for many rows, if
  * there is one. With knobs there is one variant. */
-static bool find_tiles(const gpu_request *r, int32_t variant, int32_t fallback,
-                       tiles *tl) {
-  const tiles *many = r->knobs ? NULL : general_choose_large(r), *found = NULL;
-  tiles tuned;
+static bool general_find_tiles(const gpu_request *r, int32_t variant,
+                               int32_t fallback, general_tiles *tl) {
+  const general_tiles *many = r->knobs ? NULL : general_choose_large(r),
+                      *found = NULL;
+  general_tiles tuned;
   if (r->knobs) {
-    tuned = tiles_of_knobs(r);
+    tuned = general_tiles_of_knobs(r);
     if (variant == 0 && fallback == 0) found = &tuned;
   } else if (many && variant == 0) {
     if (fallback == 0) found = many;
@@ -165,16 +180,16 @@ static bool find_tiles(const gpu_request *r, int32_t variant, int32_t fallback,
 static bool general_write(const gpu_request *r, int32_t variant,
                           int32_t fallback, dil_cuda_code *code,
                           source_text *text) {
-  tiles tl;
-  if (!find_tiles(r, variant, fallback, &tl)) return false;
+  general_tiles tl;
+  if (!general_find_tiles(r, variant, fallback, &tl)) return false;
   const dil_table *t = &r->common.plan->table;
-  int32_t rows = rows_of(&tl);
+  int32_t rows = general_rows(&tl);
   *code = (dil_cuda_code){.family = "general",
                           .arch = r->arch,
                           .lenient = tl.lenient,
                           .passes = UINT64_MAX,
                           .threads = 32 * tl.warps,
-                          .shared = (int32_t)shared_bytes(t, &tl),
+                          .shared = (int32_t)general_shared_bytes(t, &tl),
                           .tile_rows = rows,
                           .tile_keys = tl.keys};
   code->knob[GENERAL_KNOB_WHOLE] = r->full_sequences_only;
@@ -192,7 +207,7 @@ static bool general_write(const gpu_request *r, int32_t variant,
   put(text,
       "#define BLOCKS %d\n#define Q_IN_REGISTERS %d\n#define SCRATCH_BYTES "
       "%lld\n",
-      tl.blocks, tl.q_in_registers, (long long)scratch_bytes(t));
+      tl.blocks, tl.q_in_registers, (long long)general_scratch_bytes(t));
   put_template(text, "templates/general/general.cu");
   return true;
 }

@@ -30,13 +30,13 @@ const gpu_fast *gpu_fast_of(int32_t arch) {
 
 /* The fast family of a chip. Where it has none, the first one says why it does
  * not take the chip. */
-static const gpu_fast *fast_for(int32_t arch) {
+static const gpu_fast *gpu_fast_for(int32_t arch) {
   const gpu_fast *fast = gpu_fast_of(arch);
   return fast ? fast : fasts[0];
 }
 
-static void show_source(FILE *out, const dil_cuda_code *code,
-                        const source_text *text) {
+static void gpu_show_source(FILE *out, const dil_cuda_code *code,
+                            const source_text *text) {
   if (!out || text->lost) return;
   fprintf(out, "// %s, sm_%d%s: %d threads, %d bytes of shared memory\n%s\n",
           code->variant, code->arch, cuda_chip_suffix(code->arch),
@@ -44,15 +44,15 @@ static void show_source(FILE *out, const dil_cuda_code *code,
 }
 
 /* Compiles one configuration; *more becomes false if there is none. */
-static dil_status compile_configuration(const gpu_request *r,
-                                        const gpu_strategy *s, int32_t variant,
-                                        int32_t fallback, dil_cuda_code *code,
-                                        bool *more) {
+static dil_status gpu_compile_configuration(const gpu_request *r,
+                                            const gpu_strategy *s,
+                                            int32_t variant, int32_t fallback,
+                                            dil_cuda_code *code, bool *more) {
   source_text text = {0};
   *more = s->write(r, variant, fallback, code, &text);
   dil_status status = DIL_OK;
   if (*more) {
-    show_source(r->cuda, code, &text);
+    gpu_show_source(r->cuda, code, &text);
     if (r->source_only) {
       free(text.text);
       return DIL_OK;
@@ -77,36 +77,36 @@ static const char *const knob_names[KNOB_COUNT] = {
 };
 
 /* Whether the knobs ask for the general family. */
-static bool is_general(const knobs *k) {
+static bool gpu_is_general(const knobs *k) {
   return knob_given(k, KNOB_FAMILY) &&
          k->value[KNOB_FAMILY][0] == FAMILY_GENERAL;
 }
 
-static const gpu_strategy *strategy_of_knobs(const gpu_request *r) {
+static const gpu_strategy *gpu_strategy_of_knobs(const gpu_request *r) {
   char unused[256];
   gpu_request plain = *r;
   plain.knobs = NULL;
-  const gpu_strategy *fast = fast_for(r->arch)->plain;
-  const gpu_strategy *pairwise = fast_for(r->arch)->pairwise;
+  const gpu_strategy *fast = gpu_fast_for(r->arch)->plain;
+  const gpu_strategy *pairwise = gpu_fast_for(r->arch)->pairwise;
   bool can = fast->can(&plain, unused, sizeof unused);
   if (!can && pairwise->can(&plain, unused, sizeof unused)) {
     fast = pairwise;
     can = true;
   }
   if (knob_given(r->knobs, KNOB_FAMILY))
-    return is_general(r->knobs) ? &strategy_general : fast;
+    return gpu_is_general(r->knobs) ? &strategy_general : fast;
   bool only_general = r->only && !strcmp(r->only, strategy_general.name);
   return can && !only_general ? fast : &strategy_general;
 }
 
 /* Finds the strategy that takes the knobs (NULL: there are no knobs).
  * DIL_INPUT: it does not have these knobs, or cannot write this kernel. */
-static dil_status select_by_knobs(const gpu_request *r,
-                                  const gpu_strategy **selected) {
+static dil_status gpu_select_by_knobs(const gpu_request *r,
+                                      const gpu_strategy **selected) {
   char reason[256] = "";
   *selected = NULL;
   if (!r->knobs || !r->knobs->given) return DIL_OK;
-  const gpu_strategy *s = strategy_of_knobs(r);
+  const gpu_strategy *s = gpu_strategy_of_knobs(r);
   unsigned strange = r->knobs->given & ~(s->knobs | 1u << KNOB_FAMILY);
   if (strange)
     return dil_fail(DIL_INPUT, "the %s kernel has no knob '%s'", s->name,
@@ -146,14 +146,14 @@ typedef struct gpu_jobs {
 } gpu_jobs;
 
 /* Compiles the first configuration that passes the gate. */
-static void *run_job(void *context) {
+static void *gpu_run_job(void *context) {
   gpu_job *j = context;
   bool again;
-  j->status = compile_configuration(&j->request, j->strategy, j->variant, 0,
-                                    &j->code, &again);
+  j->status = gpu_compile_configuration(&j->request, j->strategy, j->variant, 0,
+                                        &j->code, &again);
   for (int32_t n = 1; again && j->status == DIL_UNSUPPORTED; n++) {
-    dil_status next = compile_configuration(&j->request, j->strategy,
-                                            j->variant, n, &j->code, &again);
+    dil_status next = gpu_compile_configuration(
+        &j->request, j->strategy, j->variant, n, &j->code, &again);
     if (again) j->status = next;
   }
   if (j->status)
@@ -162,7 +162,7 @@ static void *run_job(void *context) {
 }
 
 /* Starts a job in a thread, or runs it here if no thread can be made. */
-static void start_job(gpu_job *j) {
+static void gpu_start_job(gpu_job *j) {
   FILE *wanted[2] = {j->request.cuda, j->request.ptxas}, *own[2] = {0};
   bool lost = false;
   for (int i = 0; i < 2; i++) {
@@ -178,11 +178,11 @@ static void start_job(gpu_job *j) {
   }
   bool compiles = !j->request.source_only &&
                   !(j->request.cubins && j->request.cubins->only);
-  j->running = compiles && !pthread_create(&j->thread, NULL, run_job, j);
-  if (!j->running) run_job(j);
+  j->running = compiles && !pthread_create(&j->thread, NULL, gpu_run_job, j);
+  if (!j->running) gpu_run_job(j);
 }
 
-static void finish_job(gpu_job *j, const gpu_request *asked) {
+static void gpu_finish_job(gpu_job *j, const gpu_request *asked) {
   FILE *wanted[2] = {asked->cuda, asked->ptxas};
   FILE *own[2] = {j->request.cuda, j->request.ptxas};
   if (j->running) pthread_join(j->thread, NULL);
@@ -194,8 +194,8 @@ static void finish_job(gpu_job *j, const gpu_request *asked) {
 }
 
 /* Lists a strategy's variants, one job each. */
-static dil_status list_variants(const gpu_request *r, const gpu_strategy *s,
-                                gpu_jobs *jobs) {
+static dil_status gpu_list_variants(const gpu_request *r, const gpu_strategy *s,
+                                    gpu_jobs *jobs) {
   char reason[256] = "";
   if (!s->can(r, reason, sizeof reason)) {
     if (r->ptxas) fprintf(r->ptxas, "%s: %s\n", s->name, reason);
@@ -216,7 +216,7 @@ static dil_status list_variants(const gpu_request *r, const gpu_strategy *s,
   return DIL_OK;
 }
 
-static void put_code(const gpu_job *j, int32_t index, gpu_codes *out) {
+static void gpu_put_code(const gpu_job *j, int32_t index, gpu_codes *out) {
   out->variant[out->count] = index;
   out->code[out->count++] = j->code;
 }
@@ -224,29 +224,29 @@ static void put_code(const gpu_job *j, int32_t index, gpu_codes *out) {
 /* Takes the result of a job. A variant that the gate refused is left out. It is
  * an error if the variant is the last, since no other takes its calls, or if
  * knobs ask for it. */
-static dil_status take_job(const gpu_jobs *jobs, int32_t index,
-                           gpu_codes *out) {
+static dil_status gpu_take_job(const gpu_jobs *jobs, int32_t index,
+                               gpu_codes *out) {
   const gpu_job *j = &jobs->job[index];
   bool last = index + 1 == jobs->count;
   if (j->status == DIL_UNSUPPORTED && !last && !j->request.knobs)
     return DIL_OK;
   if (j->status) return dil_fail(j->status, "%s", j->problem);
-  if (!j->request.source_only) put_code(j, index, out);
+  if (!j->request.source_only) gpu_put_code(j, index, out);
   return DIL_OK;
 }
 
-static dil_status run_jobs(const gpu_request *request, gpu_jobs *jobs,
-                           gpu_codes *out) {
+static dil_status gpu_run_jobs(const gpu_request *request, gpu_jobs *jobs,
+                               gpu_codes *out) {
   dil_status status = DIL_OK;
   for (int32_t i = 0; i < jobs->count; i++)
-    if (!jobs->job[i].deferred) start_job(&jobs->job[i]);
+    if (!jobs->job[i].deferred) gpu_start_job(&jobs->job[i]);
   for (int32_t i = 0; i < jobs->count; i++) {
     if (jobs->job[i].deferred) {
-      put_code(&jobs->job[i], i, out);
+      gpu_put_code(&jobs->job[i], i, out);
       continue;
     }
-    finish_job(&jobs->job[i], request);
-    dil_status next = take_job(jobs, i, out);
+    gpu_finish_job(&jobs->job[i], request);
+    dil_status next = gpu_take_job(jobs, i, out);
     if (!status) status = next;
   }
   return status;
@@ -254,8 +254,8 @@ static dil_status run_jobs(const gpu_request *request, gpu_jobs *jobs,
 
 /* Whether a request wants a strategy. `family general` leaves only the general
  * one. */
-static bool is_wanted(const gpu_request *r, const gpu_strategy *s,
-                      const gpu_strategy *selected) {
+static bool gpu_is_wanted(const gpu_request *r, const gpu_strategy *s,
+                          const gpu_strategy *selected) {
   if (r->only && strcmp(r->only, s->name)) return false;
   bool refused = knob_given(r->knobs, KNOB_FAMILY) &&
                  selected == &strategy_general && s != selected;
@@ -270,13 +270,13 @@ static dil_status gpu_list(const gpu_request *request, gpu_jobs **jobs) {
   if (!*jobs) return dil_fail(DIL_MEMORY, "no memory for compilers");
   if (request->common.plan->direction == DIL_BACKWARD)
     return dil_fail(DIL_UNSUPPORTED, "this build runs kernels forward");
-  dil_status status = select_by_knobs(request, &selected);
+  dil_status status = gpu_select_by_knobs(request, &selected);
   for (size_t i = 0; !status && i < sizeof strategies / sizeof *strategies;
        i++) {
     gpu_request own = *request;
     if (strategies[i] != selected) own.knobs = NULL;
-    if (is_wanted(request, strategies[i], selected))
-      status = list_variants(&own, strategies[i], *jobs);
+    if (gpu_is_wanted(request, strategies[i], selected))
+      status = gpu_list_variants(&own, strategies[i], *jobs);
   }
   return status;
 }
@@ -284,7 +284,7 @@ static dil_status gpu_list(const gpu_request *request, gpu_jobs **jobs) {
 /* Marks the deferred variants: general variants, if others before them take
  * every pass or they are for calls with many rows. Members that knobs select
  * are never deferred: an error in knobs must show when the kernel is made. */
-static void mark_deferred(const plan *p, gpu_jobs *jobs) {
+static void gpu_mark_deferred(const plan *p, gpu_jobs *jobs) {
   int32_t count = p->table.pass_count;
   uint64_t all = count < 64 ? (1ull << count) - 1 : UINT64_MAX, taken = 0;
   for (int32_t i = 0; i < jobs->count; i++) {
@@ -309,8 +309,9 @@ static dil_status gpu_compile(const backend_request *asked, void *codes) {
   gpu_jobs *jobs;
   dil_status status = gpu_list(request, &jobs);
   out->count = 0;
-  if (!status && request->deferred) mark_deferred(request->common.plan, jobs);
-  if (!status) status = run_jobs(request, jobs, out);
+  if (!status && request->deferred)
+    gpu_mark_deferred(request->common.plan, jobs);
+  if (!status) status = gpu_run_jobs(request, jobs, out);
   free(jobs);
   if (!status) return DIL_OK;
   while (out->count > 0) free(out->code[--out->count].cubin);
@@ -325,7 +326,7 @@ static uint32_t gpu_deferred(const gpu_request *request, bool *urgent) {
   gpu_jobs *jobs;
   uint32_t found = 0;
   bool general = true;
-  if (!gpu_list(request, &jobs)) mark_deferred(request->common.plan, jobs);
+  if (!gpu_list(request, &jobs)) gpu_mark_deferred(request->common.plan, jobs);
   for (int32_t i = 0; jobs && i < jobs->count; i++) {
     found |= (uint32_t)jobs->job[i].deferred << i;
     general &= jobs->job[i].strategy == &strategy_general;
@@ -343,7 +344,7 @@ static dil_status gpu_variant(const gpu_request *request, int32_t variant,
   dil_status status = gpu_list(request, &jobs);
   if (!status) {
     gpu_job *j = &jobs->job[variant];
-    run_job(j);
+    gpu_run_job(j);
     *code = j->code;
     if (j->status) status = dil_fail(j->status, "%s", j->problem);
   }
@@ -359,7 +360,7 @@ static dil_status gpu_estimate_codes(const gpu_request *request,
   dil_status status = gpu_list(request, &jobs);
   out->count = 0;
   for (int32_t i = 0; !status && i < jobs->count; i++)
-    put_code(&jobs->job[i], i, out);
+    gpu_put_code(&jobs->job[i], i, out);
   free(jobs);
   return status;
 }
@@ -371,15 +372,15 @@ static bool gpu_refuses(const gpu_request *request, int32_t pass, char *reason,
   alone.table.passes += pass;
   alone.table.pass_count = 1;
   r.common.plan = &alone;
-  if (is_general(r.knobs)) {
+  if (gpu_is_general(r.knobs)) {
     snprintf(reason, size, "the schedule says `family general`");
     return true;
   }
-  const gpu_fast *family = fast_for(r.arch);
+  const gpu_fast *family = gpu_fast_for(r.arch);
   const gpu_strategy *fast = family->is_pairwise(&alone.table)
                                  ? family->pairwise : family->plain;
   bool selected =
-      r.knobs && r.knobs->given && strategy_of_knobs(request) == fast;
+      r.knobs && r.knobs->given && gpu_strategy_of_knobs(request) == fast;
   if (!selected) r.knobs = NULL;
   return !fast->can(&r, reason, size);
 }
@@ -387,8 +388,8 @@ static bool gpu_refuses(const gpu_request *request, int32_t pass, char *reason,
 /* ---- candidates for the tuner -------------------------------------------- */
 
 /* Whether a kernel can be written with a candidate's knobs; sets its code. */
-static bool is_candidate(const gpu_request *r, const gpu_strategy *s,
-                         gpu_candidate *c) {
+static bool gpu_is_candidate(const gpu_request *r, const gpu_strategy *s,
+                             gpu_candidate *c) {
   source_text text = {0};
   char unused[256];
   gpu_request own = *r;
@@ -408,7 +409,7 @@ static int32_t gpu_candidates(const gpu_request *r, gpu_candidate *list,
     for (int32_t n = 0; count < room; n++) {
       list[count] = (gpu_candidate){0};
       if (!s->propose(n, &list[count].knobs)) break;
-      count += is_candidate(r, s, &list[count]);
+      count += gpu_is_candidate(r, s, &list[count]);
     }
   }
   return count;

@@ -43,7 +43,7 @@ static pthread_once_t nvrtc_once = PTHREAD_ONCE_INIT;
 
 /* ---- opening ------------------------------------------------------------- */
 
-static void *open_library(void) {
+static void *nvrtc_open_library(void) {
   static const char *const names[] = {"libnvrtc.so.13", "libnvrtc.so.12"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     void *library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
@@ -55,7 +55,7 @@ static void *open_library(void) {
   return NULL;
 }
 
-static bool find(void *library, const char *name, void *address) {
+static bool nvrtc_find(void *library, const char *name, void *address) {
   void *symbol = dlsym(library, name);
   if (!symbol)
     snprintf(nvrtc.failure, sizeof nvrtc.failure, "NVRTC has no %s", name);
@@ -64,13 +64,14 @@ static bool find(void *library, const char *name, void *address) {
 }
 
 static void nvrtc_open(void) {
-  void *library = open_library();
+  void *library = nvrtc_open_library();
   bool good = library != NULL;
 #define X(name, arguments)                                                     \
-  good = good && find(library, "nvrtc" #name, &nvrtc.name);
+  good = good && nvrtc_find(library, "nvrtc" #name, &nvrtc.name);
   NVRTC_FUNCTIONS(X)
 #undef X
-  good = good && find(library, "nvrtcGetErrorString", &nvrtc.GetErrorString);
+  good =
+      good && nvrtc_find(library, "nvrtcGetErrorString", &nvrtc.GetErrorString);
   void *flow = good ? dlsym(library, "nvrtcSetFlowCallback") : NULL;
   memcpy(&nvrtc.SetFlowCallback, &flow, sizeof flow);
   int major = 0, minor = 0;
@@ -79,19 +80,19 @@ static void nvrtc_open(void) {
   nvrtc.has_minimal = major > 12 || (major == 12 && minor >= 4);
 }
 
-static dil_status ready(void) {
+static dil_status nvrtc_ready(void) {
   pthread_once(&nvrtc_once, nvrtc_open);
   if (!nvrtc.failure[0]) return DIL_OK;
   return dil_fail(DIL_ENVIRONMENT, "no CUDA compiler: %s", nvrtc.failure);
 }
 
 const char *nvrtc_version(void) {
-  return ready() ? NULL : nvrtc.version;
+  return nvrtc_ready() ? NULL : nvrtc.version;
 }
 
 const char *nvrtc_origin(void) {
   Dl_info info;
-  bool found = !ready() && dladdr((void *)nvrtc.Version, &info);
+  bool found = !nvrtc_ready() && dladdr((void *)nvrtc.Version, &info);
   return found ? info.dli_fname : NULL;
 }
 
@@ -149,13 +150,13 @@ static dil_status gate(const dil_cuda_code *code, const char *log) {
 
 /* ---- compiling ----------------------------------------------------------- */
 
-static dil_status failed(const char *what, int code) {
+static dil_status nvrtc_failed(const char *what, int code) {
   return dil_fail(DIL_INTERNAL, "NVRTC cannot %s: %s", what,
                   nvrtc.GetErrorString(code));
 }
 
-static dil_status create(const source_text *text, const char *name,
-                         job_handle *job) {
+static dil_status nvrtc_create(const source_text *text, const char *name,
+                               job_handle *job) {
   const char **headers =
       malloc(2 * (size_t)source_template_count * sizeof *headers);
   if (!headers) return dil_fail(DIL_MEMORY, "no memory for CUDA source");
@@ -167,11 +168,11 @@ static dil_status create(const source_text *text, const char *name,
   int code = nvrtc.CreateProgram(job, text->text, name,
                                  source_template_count, headers, names);
   free(headers);
-  return code ? failed("take the source", code) : DIL_OK;
+  return code ? nvrtc_failed("take the source", code) : DIL_OK;
 }
 
 /* The whole report; malloced. */
-static char *log_of(job_handle job) {
+static char *nvrtc_log(job_handle job) {
   size_t size = 0;
   if (nvrtc.GetProgramLogSize(job, &size)) return NULL;
   char *log = calloc(1, size + 1);
@@ -179,15 +180,15 @@ static char *log_of(job_handle job) {
   return log;
 }
 
-static dil_status take_made(job_handle job, gpu_made *made) {
-  made->log = log_of(job);
-  if (!made->log) return failed("give its report", 0);
+static dil_status nvrtc_take(job_handle job, gpu_made *made) {
+  made->log = nvrtc_log(job);
+  if (!made->log) return nvrtc_failed("give its report", 0);
   int code = nvrtc.GetCUBINSize(job, &made->size);
-  if (code) return failed("make a cubin", code);
+  if (code) return nvrtc_failed("make a cubin", code);
   made->cubin = malloc(made->size);
   if (!made->cubin) return dil_fail(DIL_MEMORY, "no memory for a cubin");
   code = nvrtc.GetCUBIN(job, made->cubin);
-  return code ? failed("give its cubin", code) : DIL_OK;
+  return code ? nvrtc_failed("give its cubin", code) : DIL_OK;
 }
 
 /* Options after the target; the last only if NVRTC knows it. */
@@ -196,20 +197,20 @@ static const char *const options[] = {"--std=c++17", "-default-device",
 enum { OPTIONS = sizeof options / sizeof *options };
 
 /* Compute capability 9.0 is always sm_90a: see chips.def. */
-static void name_target(int32_t arch, char target[48]) {
+static void nvrtc_target(int32_t arch, char target[48]) {
   snprintf(target, 48, "--gpu-architecture=sm_%d%s", arch,
            cuda_chip_suffix(arch));
 }
 
 /* Further options, from DIL_NVRTC_OPTIONS, for profilers and checkers. They are
  * part of the cache's keys. */
-typedef struct wishes {
+typedef struct nvrtc_options {
   char text[1000];
   const char *word[20];
   int count;
-} wishes;
+} nvrtc_options;
 
-static dil_status read_wishes(wishes *w) {
+static dil_status nvrtc_read_options(nvrtc_options *w) {
   const int most = sizeof w->word / sizeof *w->word;
   const char *given = secure_getenv(NVRTC_WISHES);
   char *rest = w->text;
@@ -222,9 +223,9 @@ static dil_status read_wishes(wishes *w) {
                   "than %zu or %d", size, w->count, sizeof w->text - 1, most);
 }
 
-static dil_status refused(job_handle job, int32_t arch, int code) {
+static dil_status nvrtc_refused(job_handle job, int32_t arch, int code) {
   const char *given = secure_getenv(NVRTC_WISHES);
-  char *log = log_of(job);
+  char *log = nvrtc_log(job);
   dil_status status =
       dil_fail(code == 5 ? DIL_ENVIRONMENT : DIL_INTERNAL,
                "NVRTC refuses a kernel for sm_%d%s%s: %s\n%s", arch,
@@ -235,43 +236,43 @@ static dil_status refused(job_handle job, int32_t arch, int code) {
   return status;
 }
 
-static dil_status compile(job_handle job, int32_t arch) {
-  wishes more;
+static dil_status nvrtc_compile_program(job_handle job, int32_t arch) {
+  nvrtc_options more;
   char target[48];
   const char *all[1 + sizeof more.word / sizeof *more.word + OPTIONS] = {target};
-  dil_status status = read_wishes(&more);
+  dil_status status = nvrtc_read_options(&more);
   if (status) return status;
   int count = 1 + OPTIONS - !nvrtc.has_minimal;
-  name_target(arch, target);
+  nvrtc_target(arch, target);
   memcpy(all + 1, options, sizeof options);
   memcpy(all + count, more.word, (size_t)more.count * sizeof *all);
   int code = nvrtc.CompileProgram(job, count + more.count, all);
-  return code ? refused(job, arch, code) : DIL_OK;
+  return code ? nvrtc_refused(job, arch, code) : DIL_OK;
 }
 
 /* NVRTC calls this between its phases; 1 cancels the compilation. */
-static int is_stopped(void *stop, void *unused) {
+static int nvrtc_is_stopped(void *stop, void *unused) {
   (void)unused;
   return atomic_load((const atomic_bool *)stop);
 }
 
-static dil_status allow_stop(job_handle job, const atomic_bool *stop) {
+static dil_status nvrtc_allow_stop(job_handle job, const atomic_bool *stop) {
   if (!stop || !nvrtc.SetFlowCallback) return DIL_OK;
   int code =
-      nvrtc.SetFlowCallback(job, is_stopped, (void *)(uintptr_t)stop);
-  return code ? failed("be made to stop", code) : DIL_OK;
+      nvrtc.SetFlowCallback(job, nvrtc_is_stopped, (void *)(uintptr_t)stop);
+  return code ? nvrtc_failed("be made to stop", code) : DIL_OK;
 }
 
 /* Compiles a source. On failure `made` may be partly filled. */
-static dil_status make(const source_text *text, const dil_cuda_code *code,
-                       const atomic_bool *stop, gpu_made *made) {
+static dil_status nvrtc_make(const source_text *text, const dil_cuda_code *code,
+                             const atomic_bool *stop, gpu_made *made) {
   job_handle job = NULL;
-  dil_status status = ready();
-  if (!status) status = create(text, code->variant, &job);
+  dil_status status = nvrtc_ready();
+  if (!status) status = nvrtc_create(text, code->variant, &job);
   if (status) return status;
-  status = allow_stop(job, stop);
-  if (!status) status = compile(job, code->arch);
-  if (!status) status = take_made(job, made);
+  status = nvrtc_allow_stop(job, stop);
+  if (!status) status = nvrtc_compile_program(job, code->arch);
+  if (!status) status = nvrtc_take(job, made);
   nvrtc.DestroyProgram(&job);
   return status;
 }
@@ -280,35 +281,37 @@ static dil_status make(const source_text *text, const dil_cuda_code *code,
 
 /* The key of a cubin: options, variant and source. The version of NVRTC and the
  * templates that others include are not in it. */
-static source_text all_of(const source_text *text, const dil_cuda_code *code) {
+static source_text nvrtc_cache_key(const source_text *text,
+                                   const dil_cuda_code *code) {
   source_text all = {0};
   char target[48];
-  name_target(code->arch, target);
+  nvrtc_target(code->arch, target);
   put(&all, "%s", target);
   for (int i = 0; i < OPTIONS; i++) put(&all, " %s", options[i]);
   put(&all, "\n%s\n%s", code->variant, text->text);
   return all;
 }
 
-static dil_status make_and_put(const source_text *text,
-                               const dil_cuda_code *code,
-                               const atomic_bool *stop,
-                               const gpu_cubin_cache *cubins,
-                               const source_text *all, gpu_made *made) {
+static dil_status nvrtc_make_and_put(const source_text *text,
+                                     const dil_cuda_code *code,
+                                     const atomic_bool *stop,
+                                     const gpu_cubin_cache *cubins,
+                                     const source_text *all, gpu_made *made) {
   char label[120];
   double begin = clock_seconds();
-  dil_status status = make(text, code, stop, made);
+  dil_status status = nvrtc_make(text, code, stop, made);
   if (status || !cubins) return status;
   snprintf(label, sizeof label, "%s sm_%d cubin", code->variant, code->arch);
   cubins->put(cubins->context, all, label, made, clock_seconds() - begin);
   return DIL_OK;
 }
 
-static dil_status find_or_make(const source_text *text,
-                               const dil_cuda_code *code,
-                               const atomic_bool *stop,
-                               const gpu_cubin_cache *cubins, gpu_made *made) {
-  source_text all = cubins ? all_of(text, code) : (source_text){0};
+static dil_status nvrtc_find_or_make(const source_text *text,
+                                     const dil_cuda_code *code,
+                                     const atomic_bool *stop,
+                                     const gpu_cubin_cache *cubins,
+                                     gpu_made *made) {
+  source_text all = cubins ? nvrtc_cache_key(text, code) : (source_text){0};
   dil_status status = DIL_OK;
   if (text->lost || all.lost)
     status = dil_fail(DIL_MEMORY, "no memory for CUDA source");
@@ -319,7 +322,7 @@ static dil_status find_or_make(const source_text *text,
     status = dil_fail(DIL_ENVIRONMENT, "no cubin of '%s' is kept",
                       code->variant);
   else
-    status = make_and_put(text, code, stop, cubins, &all, made);
+    status = nvrtc_make_and_put(text, code, stop, cubins, &all, made);
   free(all.text);
   return status;
 }
@@ -328,7 +331,7 @@ dil_status nvrtc_compile(const source_text *text, dil_cuda_code *code,
                          FILE *report, const atomic_bool *stop,
                          const gpu_cubin_cache *cubins) {
   gpu_made made = {0};
-  dil_status status = find_or_make(text, code, stop, cubins, &made);
+  dil_status status = nvrtc_find_or_make(text, code, stop, cubins, &made);
   if (!status && report) fprintf(report, "%s", made.log);
   if (!status) status = gate(code, made.log);
   free(made.log);

@@ -19,12 +19,12 @@
 /* ---- the cache between launches ------------------------------------------ */
 
 /* The launch of a pass for the sizes of one call. */
-typedef struct sized {
+typedef struct hopper_sized_launch {
   int32_t pass;
   hopper_place place;
   bool refused;            /* the call has too many tiles */
   hopper_launch launch;    /* without tensors and heads' states */
-} sized;
+} hopper_sized_launch;
 
 enum { SIZES_KEPT = 8 };
 
@@ -34,10 +34,10 @@ struct cuda_memory {
   hopper_table *table[64]; /* by pass; NULL: the code does not run the pass */
   map_cache maps;
   int32_t count, next;     /* cached sizes; the next one to replace */
-  sized size[SIZES_KEPT];
+  hopper_sized_launch size[SIZES_KEPT];
 };
 
-static void close_memory(cuda_code *code) {
+static void hopper_close(cuda_code *code) {
   struct cuda_memory *m = code->memory;
   for (int32_t p = 0; p < 64; p++) free(m->table[p]);
   maps_close(&m->maps);
@@ -46,8 +46,9 @@ static void close_memory(cuda_code *code) {
   code->memory = NULL;
 }
 
-static dil_status make_table(const dil_table *from, int32_t pass, bool nested,
-                             const cuda_code *code, hopper_table **table) {
+static dil_status hopper_make_table(const dil_table *from, int32_t pass,
+                                    bool nested, const cuda_code *code,
+                                    hopper_table **table) {
   char reason[128];
   hopper_table *t = *table = malloc(sizeof *t);
   if (!t) return dil_fail(DIL_MEMORY, "no memory for tables of a kernel");
@@ -61,7 +62,7 @@ static dil_status make_table(const dil_table *from, int32_t pass, bool nested,
   return dil_fail(DIL_INTERNAL, "Hopper kernels without tables: %s", reason);
 }
 
-static dil_status open_memory(const dil_table *table, cuda_code *code) {
+static dil_status hopper_open(const dil_table *table, cuda_code *code) {
   struct cuda_memory *m = calloc(1, sizeof *m);
   if (!m) return dil_fail(DIL_MEMORY, "no memory for a kernel's launches");
   pthread_mutex_init(&m->lock, NULL);
@@ -73,17 +74,17 @@ static dil_status open_memory(const dil_table *table, cuda_code *code) {
     m->nested &= hopper_is_nested(table, table->passes[p].branches);
   for (int32_t p = 0; p < table->pass_count && p < 64 && !status; p++) {
     if (!(code->about.passes >> p & 1)) continue;
-    status = make_table(table, p, m->nested, code, &m->table[p]);
+    status = hopper_make_table(table, p, m->nested, code, &m->table[p]);
     if (!status) strides = (int32_t)maximum(strides, m->table[p]->stride_count);
   }
   if (!status) status = maps_open(&m->maps, 2 * strides);
-  if (status) close_memory(code);
+  if (status) hopper_close(code);
   return status;
 }
 
 /* ---- the launch ---------------------------------------------------------- */
 
-static hopper_place place_of(const cuda_run *r, int32_t pass) {
+static hopper_place hopper_place_of(const cuda_run *r, int32_t pass) {
   hopper_place place = r->shard
                            ? hopper_place_shard(r->table, pass, r->shard, r->B)
                            : hopper_place_whole(r->B, r->N, r->M);
@@ -91,8 +92,8 @@ static hopper_place place_of(const cuda_run *r, int32_t pass) {
   return place;
 }
 
-static void fill_sizes(const cuda_run *r, const hopper_table *table,
-                       const cuda_code *code, sized *s) {
+static void hopper_fill_sizes(const cuda_run *r, const hopper_table *table,
+                              const cuda_code *code, hopper_sized_launch *s) {
   hopper_launch *l = &s->launch;
   memset(l, 0, sizeof *l);
   s->refused = !hopper_tiles_choose(table, &s->place, code->about.tile_rows,
@@ -102,24 +103,24 @@ static void fill_sizes(const cuda_run *r, const hopper_table *table,
 
 /* Finds the launch for this call's sizes, or makes it. The caller holds
  * m->lock. */
-static const sized *size_find(const cuda_run *r, int32_t pass,
-                              const cuda_code *code) {
+static const hopper_sized_launch *
+hopper_find_size(const cuda_run *r, int32_t pass, const cuda_code *code) {
   struct cuda_memory *m = code->memory;
-  hopper_place place = place_of(r, pass);
+  hopper_place place = hopper_place_of(r, pass);
   for (int32_t i = 0; i < m->count; i++) {
-    const sized *s = &m->size[i];
+    const hopper_sized_launch *s = &m->size[i];
     if (s->pass == pass && !memcmp(&s->place, &place, sizeof place)) return s;
   }
-  sized *s = &m->size[m->next];
+  hopper_sized_launch *s = &m->size[m->next];
   m->next = (m->next + 1) % SIZES_KEPT;
   if (m->count < SIZES_KEPT) m->count++;
   s->pass = pass;
   s->place = place;
-  fill_sizes(r, m->table[pass], code, s);
+  hopper_fill_sizes(r, m->table[pass], code, s);
   return s;
 }
 
-static void fill_call(const cuda_run *r, hopper_launch *l) {
+static void hopper_fill_call(const cuda_run *r, hopper_launch *l) {
   const float log2_e = 1.44269504088896340736f;
   const dil_call *c = r->call;
   l->scale = r->table->scored ? log2_e : r->scale * log2_e;
@@ -154,7 +155,7 @@ static void fill_call(const cuda_run *r, hopper_launch *l) {
  * leave their new state to the next pass or shard. From an opening pass on,
  * every pass writes the output too. The opening pass itself resumes nothing,
  * and rows that no later pass or shard computes leave no state. */
-static int finish_of(const cuda_run *r, int32_t pass) {
+static int hopper_finish_of(const cuda_run *r, int32_t pass) {
   int how = pass == r->opening ? 0 : HOPPER_RESUME;
   if (combine_is_additive(r->table) && !r->shard) how |= HOPPER_ADD;
   if (!r->opened) return how | HOPPER_LEAVE;
@@ -163,19 +164,19 @@ static int finish_of(const cuda_run *r, int32_t pass) {
   return how | HOPPER_LEAVE | HOPPER_WRITE | HOPPER_SOME;
 }
 
-static int64_t state_stride(const cuda_run *r) {
+static int64_t hopper_state_stride(const cuda_run *r) {
   const dil_table *t = r->table;
-  const hopper_place place = place_of(r, r->opening);
+  const hopper_place place = hopper_place_of(r, r->opening);
   uint64_t later = 0;
   for (int32_t p = 0; p < t->pass_count; p++)
     if (p != r->opening) later |= t->passes[p].branches;
   return hopper_live_stride(t, later, &place);
 }
 
-static void fill_finish(const cuda_run *r, int32_t pass,
-                        const hopper_table *table, hopper_launch *l) {
-  int how = finish_of(r, pass);
-  const hopper_place place = place_of(r, pass);
+static void hopper_fill_finish(const cuda_run *r, int32_t pass,
+                               const hopper_table *table, hopper_launch *l) {
+  int how = hopper_finish_of(r, pass);
+  const hopper_place place = hopper_place_of(r, pass);
   if (how & HOPPER_SOME) hopper_live_fill(r->table, r->later, &place, l);
   bool writes = !r->state_o;
   for (int32_t i = 0; r->state_o && i < table->instance_count; i++) {
@@ -186,8 +187,8 @@ static void fill_finish(const cuda_run *r, int32_t pass,
   if (!writes) l->early = 0; /* every row keeps its state */
 }
 
-static dil_status fill_maps(const cuda_run *r, int32_t pass,
-                            const cuda_code *code, hopper_launch *l) {
+static dil_status hopper_fill_maps(const cuda_run *r, int32_t pass,
+                                   const cuda_code *code, hopper_launch *l) {
   const dil_table *t = r->table;
   const dil_call *c = r->call;
   struct cuda_memory *m = code->memory;
@@ -212,25 +213,25 @@ static dil_status fill_maps(const cuda_run *r, int32_t pass,
 }
 
 /* Fills a launch, except its counters. */
-static dil_status prepare(const cuda_run *r, int32_t pass,
-                          const cuda_code *code, hopper_launch *l) {
+static dil_status hopper_prepare(const cuda_run *r, int32_t pass,
+                                 const cuda_code *code, hopper_launch *l) {
   struct cuda_memory *m = code->memory;
   pthread_mutex_lock(&m->lock);
-  const sized *s = size_find(r, pass, code);
+  const hopper_sized_launch *s = hopper_find_size(r, pass, code);
   bool refused = s->refused;
   memcpy(l, &s->launch, sizeof *l);
-  dil_status status = refused ? DIL_OK : fill_maps(r, pass, code, l);
+  dil_status status = refused ? DIL_OK : hopper_fill_maps(r, pass, code, l);
   pthread_mutex_unlock(&m->lock);
-  fill_call(r, l);
-  fill_finish(r, pass, m->table[pass], l);
+  hopper_fill_call(r, l);
+  hopper_fill_finish(r, pass, m->table[pass], l);
   if (refused) return dil_fail(DIL_USAGE, "more than 2^30 tiles in one call");
   return status;
 }
 
 /* Why this call's sizes and strides exclude the kernel; NULL: they do not. For
  * few queries, kernels with split-K are faster. */
-static const char *refusal(const cuda_run *r, int32_t pass,
-                           const cuda_code *code) {
+static const char *hopper_refusal(const cuda_run *r, int32_t pass,
+                                  const cuda_code *code) {
   enum { FEW_QUERIES = 64 };
   const dil_call *c = r->call;
   const dil_table *t = r->table;
@@ -259,11 +260,11 @@ static const char *refusal(const cuda_run *r, int32_t pass,
   return described ? NULL : "tensors that no tensor map describes";
 }
 
-static void estimate(const cuda_run *r, int32_t pass, const cuda_code *code,
-                     dil_cuda_pass *out) {
+static void hopper_estimate(const cuda_run *r, int32_t pass,
+                            const cuda_code *code, dil_cuda_pass *out) {
   const hopper_table *table = code->memory->table[pass];
-  sized s = {.place = place_of(r, pass)};
-  fill_sizes(r, table, code, &s);
+  hopper_sized_launch s = {.place = hopper_place_of(r, pass)};
+  hopper_fill_sizes(r, table, code, &s);
   out->tile_rows = s.launch.tile_rows;
   out->classes = table->class_count;
   out->tiles = s.launch.tiles;
@@ -271,18 +272,18 @@ static void estimate(const cuda_run *r, int32_t pass, const cuda_code *code,
   hopper_count(table, &s.launch, code->about.tile_keys, out);
 }
 
-static int64_t workspace(const cuda_run *r, int32_t pass,
-                         const cuda_code *code) {
+static int64_t hopper_workspace(const cuda_run *r, int32_t pass,
+                                const cuda_code *code) {
   (void)r, (void)pass, (void)code;
   return 0;
 }
 
-static dil_status launch(const cuda_run *r, int32_t pass,
-                         const cuda_code *code) {
+static dil_status hopper_launch_pass(const cuda_run *r, int32_t pass,
+                                     const cuda_code *code) {
   hopper_launch l;
   cuda_counter counter;
   cuda_counters *counters = r->device->counters;
-  dil_status status = prepare(r, pass, code, &l);
+  dil_status status = hopper_prepare(r, pass, code, &l);
   if (r->shard && !status && !l.tiles) return DIL_OK; /* no row sees a key:
                                                           nothing to do */
   if (!status) status = counters_take(counters, r->stream, &counter);
@@ -298,10 +299,10 @@ static dil_status launch(const cuda_run *r, int32_t pass,
 
 const cuda_family cuda_hopper = {.name = "hopper",
                                  .entry = {"hopper_forward"},
-                                 .open = open_memory,
-                                 .close = close_memory,
-                                 .refusal = refusal,
-                                 .estimate = estimate,
-                                 .workspace = workspace,
-                                 .state_stride = state_stride,
-                                 .launch = launch};
+                                 .open = hopper_open,
+                                 .close = hopper_close,
+                                 .refusal = hopper_refusal,
+                                 .estimate = hopper_estimate,
+                                 .workspace = hopper_workspace,
+                                 .state_stride = hopper_state_stride,
+                                 .launch = hopper_launch_pass};

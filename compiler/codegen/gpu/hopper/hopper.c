@@ -22,7 +22,7 @@ static void hopper_adapt(const dil_table *t, hopper_config *s) {
 }
 
 /* The widths that hopper_mma.cuh instantiates. */
-static bool has_product(int32_t keys) {
+static bool hopper_has_product(int32_t keys) {
   static const int32_t widths[] = {32,  64,  80,  96,  112,
                                    128, 160, 192, 224, 256};
   for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
@@ -35,7 +35,7 @@ static bool hopper_fits(const hopper_config *s, int32_t tall, char *reason,
   if (tall % 64 || tall < 128 || tall > 256)
     snprintf(reason, size, "%d rows are not 64 for each of 2 to 4 warpgroups",
              tall);
-  else if (!has_product(s->keys))
+  else if (!hopper_has_product(s->keys))
     snprintf(reason, size, "%d keys are no width of its products", s->keys);
   else
     return true;

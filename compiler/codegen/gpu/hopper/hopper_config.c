@@ -9,19 +9,23 @@
 #include "runtime/tables/hopper_table.h"
 #include <string.h>
 
-static int32_t rounded(int32_t n, int32_t to) { return (n + to - 1) / to * to; }
+static int32_t config_round_up(int32_t n, int32_t to) {
+  return (n + to - 1) / to * to;
+}
 
 /* The shared memory of a thread block, laid out at the top of
  * templates/hopper/hopper.cu. HOPPER_REST_BYTES covers barriers, messages and
  * zeros. */
 int32_t hopper_config_bytes(const dil_table *t, const hopper_config *s) {
-  int32_t q = rounded(t->head_dim, 32) * 2, v = rounded(t->value_dim, 32) * 2;
+  int32_t q = config_round_up(t->head_dim, 32) * 2,
+          v = config_round_up(t->value_dim, 32) * 2;
   return s->warpgroups * 64 * (s->queries * q + s->staged * v) +
          s->stages * s->keys * (q + v) + HOPPER_REST_BYTES(t->value_dim);
 }
 
-static int32_t width_of(const dil_table *t) {
-  return rounded(t->head_dim > t->value_dim ? t->head_dim : t->value_dim, 32);
+static int32_t config_width(const dil_table *t) {
+  return config_round_up(
+      t->head_dim > t->value_dim ? t->head_dim : t->value_dim, 32);
 }
 
 /* Configuration number `fallback` at a plan's heads; NULL: there is none. */
@@ -30,7 +34,7 @@ static const hopper_config *config_of(const hopper_configs *all,
   int32_t width = 0;
   for (int32_t i = 0; i < all->count; i++) {
     const hopper_config *s = &all->row[i];
-    if (s->width < width_of(t) || (width && s->width > width)) continue;
+    if (s->width < config_width(t) || (width && s->width > width)) continue;
     width = s->width;
     if (hopper_config_bytes(t, s) <= HOPPER_SHARED_MOST && fallback-- == 0)
       return s;
@@ -55,8 +59,8 @@ static hopper_config config_of_knobs(const gpu_request *r,
   return s;
 }
 
-static bool knobs_fit(const gpu_request *r, const hopper_configs *all,
-                      char *reason, size_t size) {
+static bool config_knobs_fit(const gpu_request *r, const hopper_configs *all,
+                             char *reason, size_t size) {
   hopper_config s = config_of_knobs(r, all);
   int32_t shared = hopper_config_bytes(&r->common.plan->table, &s);
   int32_t rows = knob_given(r->knobs, KNOB_TILE) ? r->knobs->value[KNOB_TILE][0]
@@ -72,8 +76,8 @@ static bool knobs_fit(const gpu_request *r, const hopper_configs *all,
 
 /* The passes that have tables and are `pairwise` or not, as asked; `reason`
  * becomes that of the last pass that is left out. */
-static uint64_t passes_of(const dil_table *t, int32_t keys, bool pairwise,
-                          char *reason, size_t size) {
+static uint64_t config_passes(const dil_table *t, int32_t keys, bool pairwise,
+                              char *reason, size_t size) {
   hopper_table made;
   uint64_t passes = 0;
   for (int32_t p = 0; p < t->pass_count && p < 64; p++) {
@@ -90,30 +94,31 @@ static uint64_t passes_of(const dil_table *t, int32_t keys, bool pairwise,
 /* Which code the passes need in the kernel. `bare`: for rows that no branch
  * selects. `shifts`: for residues that shift from segment to segment. `left`:
  * for windows with a left bound. */
-typedef struct wants {
+typedef struct kernel_features {
   bool bare, shifts, left;
-} wants;
+} kernel_features;
 
-static void add_wants(const hopper_table *made, wants *w) {
+static void features_add(const hopper_table *made, kernel_features *w) {
   w->bare |= made->bare;
   w->shifts |= made->relative || made->period != made->interval;
   for (int32_t i = 0; i < made->range_count; i++)
     w->left |= made->ranges[i].left < HOPPER_FAR;
 }
 
-static wants wants_of(const dil_table *t, uint64_t passes, int32_t keys) {
+static kernel_features config_features(const dil_table *t, uint64_t passes,
+                                       int32_t keys) {
   hopper_table made;
   char reason[128];
-  wants w = {false, false, false};
+  kernel_features w = {false, false, false};
   for (int32_t p = 0; p < t->pass_count && p < 64; p++)
     if ((passes >> p & 1) &&
         hopper_table_fill(t, p, keys, &made, reason, sizeof reason))
-      add_wants(&made, &w);
+      features_add(&made, &w);
   return w;
 }
 
 /* Whether the segments of every pass divide one another. */
-static bool is_nested(const dil_table *t) {
+static bool config_is_nested(const dil_table *t) {
   for (int32_t p = 0; p < t->pass_count; p++)
     if (!hopper_is_nested(t, t->passes[p].branches)) return false;
   return true;
@@ -133,32 +138,32 @@ bool hopper_config_can(const gpu_request *r, const hopper_configs *all,
              t->value_dim);
     return false;
   }
-  if (r->knobs && !knobs_fit(r, all, reason, size)) return false;
+  if (r->knobs && !config_knobs_fit(r, all, reason, size)) return false;
   int32_t keys = r->knobs ? config_of_knobs(r, all).keys : first->keys;
-  return passes_of(t, keys, all->pairwise, reason, size) != 0;
+  return config_passes(t, keys, all->pairwise, reason, size) != 0;
 }
 
 /* ---- a configuration
  * ---------------------------------------------------------- */
 
 /* Whether rows may resume the running state of other passes or shards. */
-static bool has_states(const gpu_request *r) {
+static bool config_has_states(const gpu_request *r) {
   return !r->full_sequences_only || r->common.plan->table.pass_count > 1;
 }
 
-static void describe(const gpu_request *r, const hopper_configs *all,
-                     const hopper_config *s, dil_cuda_code *code) {
+static void config_describe(const gpu_request *r, const hopper_configs *all,
+                            const hopper_config *s, dil_cuda_code *code) {
   const dil_table *t = &r->common.plan->table;
   char reason[256];
   *code = (dil_cuda_code){
       .family = "hopper",
       .arch = r->arch,
-      .passes = passes_of(t, s->keys, all->pairwise, reason, sizeof reason),
+      .passes = config_passes(t, s->keys, all->pairwise, reason, sizeof reason),
       .threads = 128 * (s->warpgroups + 1),
       .shared = hopper_config_bytes(t, s),
       .tile_rows = 64 * s->warpgroups,
       .tile_keys = s->keys,
-      .knob = {[HOPPER_KNOB_WHOLE] = !has_states(r)}};
+      .knob = {[HOPPER_KNOB_WHOLE] = !config_has_states(r)}};
   snprintf(code->variant, sizeof code->variant, "hopper %s%s %dx%d d%d",
            all->pairwise ? "pairs " : "", dil_dtype_name(t->dtype),
            code->tile_rows, s->keys, t->head_dim);
@@ -172,15 +177,15 @@ bool hopper_config_write(const gpu_request *r, const hopper_configs *all,
   const hopper_config *found = config_of(all, t, fallback);
   if (variant || !found || (r->knobs && fallback)) return false;
   *s = r->knobs ? config_of_knobs(r, all) : *found;
-  describe(r, all, s, code);
+  config_describe(r, all, s, code);
   put(text, "#define HEAD_WIDTH %d\n#define VALUE_WIDTH %d\n",
-      rounded(t->head_dim, 32), rounded(t->value_dim, 32));
+      config_round_up(t->head_dim, 32), config_round_up(t->value_dim, 32));
   put(text, "#define WARPGROUPS %d\n#define TILE_KEYS %d\n#define STAGES %d\n",
       s->warpgroups, s->keys, s->stages);
-  wants w = wants_of(t, code->passes, s->keys);
+  kernel_features w = config_features(t, code->passes, s->keys);
   put(text, "#define NESTED %d\n#define BARE %d\n#define SHIFTS %d\n",
-      is_nested(t), w.bare, w.shifts);
+      config_is_nested(t), w.bare, w.shifts);
   put(text, "#define LEFT_WINDOWS %d\n#define STATES %d\n", w.left,
-      has_states(r));
+      config_has_states(r));
   return true;
 }
