@@ -1,5 +1,5 @@
-/* cuda.h - GPU kernels at run time: the interface of dilrt-cuda.so and of the
- * families of kernels inside it.
+/* cuda.h - GPU kernels at run time: the interface of dilrt-cuda.so, and what a
+ * code carries from the compiler to it. family.h has the inside of the module.
  *
  * A GPU kernel is a dil_table (the plan as plain data) and one or more
  * dil_cuda_code (a cubin and how to launch it). Every pass of the plan takes
@@ -13,7 +13,6 @@
 #include "runtime/call.h"
 #include "runtime/code.h"
 #include "runtime/shard.h"
-#include "templates/shared/launch.h"
 
 enum { DIL_CUDA_KNOBS = 16, DIL_CUDA_ENTRIES = 8 };
 
@@ -187,87 +186,9 @@ typedef struct dil_cuda_module {
 typedef const dil_cuda_module *(*dil_cuda_init)(void);
 #define DIL_CUDA_SYMBOL "dil_cuda_module_init"
 
-/* ---- inside the module: a family of kernels ------------------------------ */
+/* ---- knobs of the families: dil_cuda_code.knob ---------------------------- */
 
-typedef struct cuda_code {      /* a dil_cuda_code, loaded */
-  dil_cuda_code about;          /* cubin NULL */
-  const struct cuda_family *family;
-  void *library;                /* CUlibrary */
-  void *function[DIL_CUDA_ENTRIES]; /* CUfunction, by cuda_family.entry */
-  struct cuda_memory *memory;   /* the family's cache between launches */
-} cuda_code;
-
-typedef struct cuda_run {       /* one call on one device */
-  const dil_cuda *device;
-  const dil_table *table;
-  const dil_call *call;         /* checked */
-  const dil_shard *shard;       /* NULL: the call is the whole sequence */
-  void *stream;
-  int64_t B, N, M;              /* rows of the call */
-  int32_t opening;              /* the pass that runs first and needs no state;
-                                   -1: the run begins with an empty state */
-  bool opened;                  /* every pass leaves o and lse valid */
-  int64_t state_stride;         /* state stride, see dil_shard; 1 unless
-                                   `opened` */
-  uint64_t later;               /* branches of the passes after this one */
-  float scale, weight;          /* weight: factor of this pass's output */
-  bool drop;
-  const bool *chained;          /* [heads]: more than one pass computes the
-                                   head */
-  /* f32 [B, cuda_state_rows, H, Dv] and [B, cuda_state_rows, H]; NULL: no head
-   * is chained. In a shard of a sequence, all heads are chained, and with
-   * `mean` and `sum` each pass resumes its own state. */
-  float *state_o, *state_lse;
-  char *bounds;                 /* of the inputs (input.c); NULL: none */
-  char *workspace;              /* as many bytes as cuda_family.workspace
-                                   says */
-} cuda_run;
-
-/* The positions of the call's query rows, and of its key rows. */
-static inline dil_progression cuda_queries(const cuda_run *r) {
-  return r->shard ? r->shard->queries : (dil_progression){r->M - r->N, 1, r->N};
-}
-static inline dil_progression cuda_keys(const cuda_run *r) {
-  return r->shard ? r->shard->keys : (dil_progression){0, 1, r->M};
-}
-
-/* Rows with a state in a batch row and head. */
-static inline int64_t cuda_state_rows(const cuda_run *r) {
-  return (r->N + r->state_stride - 1) / r->state_stride;
-}
-
-typedef struct cuda_family {
-  const char *name;
-  const char *entry[DIL_CUDA_ENTRIES]; /* names of the cubin's functions; NULL
-                                          ends the list */
-  /* Make and free cuda_code.memory; NULL: the family has none. */
-  dil_status (*open)(const dil_table *table, cuda_code *code);
-  void (*close)(cuda_code *code);
-  /* NULL: this code can run the pass in this call; else the reason why not. */
-  const char *(*refusal)(const cuda_run *r, int32_t pass,
-                         const cuda_code *code);
-  /* Estimates the pass: all fields of `out` but code and left. */
-  void (*estimate)(const cuda_run *r, int32_t pass, const cuda_code *code,
-                   dil_cuda_pass *out);
-  /* Bytes of workspace that the pass needs. */
-  int64_t (*workspace)(const cuda_run *r, int32_t pass, const cuda_code *code);
-  /* The state stride of a run with an opening pass. NULL: the family's kernels do
-   * not know of opening passes, and such a run takes none of them. */
-  int64_t (*state_stride)(const cuda_run *r);
-  /* Enqueues the pass. Rows of a chained head resume from state_o and state_lse
-   * and leave their new state there. With `mean` and `sum` they are added to
-   * it, except in a shard. Rows of other heads go to the call's o and lse; rows
-   * that no branch of the pass selects become 0 and -infinity. */
-  dil_status (*launch)(const cuda_run *r, int32_t pass, const cuda_code *code);
-} cuda_family;
-
-extern const cuda_family cuda_general, cuda_hopper;
-/* This family measures the device; no pass takes it. Its knob is the number of
- * operations that a thread block does in one round. */
-extern const cuda_family cuda_peak;
-/* This family packs, spreads and fills rows for ranks of a ring (rows.c); no
- * pass takes it. */
-extern const cuda_family cuda_rows;
+/* The knob of "peak": the operations that a thread block does in one round. */
 enum { CUDA_PEAK_OPERATIONS };
 /* Knobs of the general family. PARTS: split-K, the parts into which the keys of
  * a row are cut; 0: the call decides. MANY: the code is for many rows and
@@ -277,42 +198,5 @@ enum { GENERAL_KNOB_PARTS, GENERAL_KNOB_MANY, GENERAL_KNOB_WHOLE };
 /* The knob of the Hopper family. WHOLE: the code has no running state; it takes
  * only whole sequences of a plan with one pass. */
 enum { HOPPER_KNOB_WHOLE };
-
-/* The branches of a pass that serve a head. */
-static inline uint64_t cuda_served(const dil_table *table, int32_t pass,
-                                   int32_t head) {
-  uint64_t served = 0;
-  for (int32_t b = 0; b < table->branch_count; b++)
-    if ((table->passes[pass].branches >> b & 1) &&
-        table->branches[b].head_first <= head &&
-        head <= table->branches[b].head_last)
-      served |= 1ull << b;
-  return served;
-}
-/* The number of passes that compute a head. */
-static inline int32_t cuda_passes(const dil_table *table, int32_t head) {
-  int32_t passes = 0;
-  for (int32_t p = 0; p < table->pass_count; p++)
-    passes += cuda_served(table, p, head) != 0;
-  return passes;
-}
-/* Launches a function of a code with a one-dimensional grid and one parameter,
- * a struct. */
-dil_status cuda_launch(const cuda_run *r, const cuda_code *code, int32_t entry,
-                       int64_t blocks, int32_t threads, int32_t shared,
-                       void *parameters);
-/* input.c: the bytes for bounds (smallest and largest elements) of the inputs
- * that masks read. And the kernel's view of the inputs, which points into
- * r->bounds. */
-int64_t cuda_bounds_bytes(const cuda_run *r);
-void cuda_inputs_fill(const cuda_run *r, dil_device_input *out);
-/* Computes those bounds. It runs before the first pass. */
-dil_status general_bounds(const cuda_run *r, const cuda_code *code);
-/* general_begin runs before the first pass and sets an empty state for chained
- * heads. general_end runs after the last pass: it converts their state to o and
- * lse and writes 0 for heads that no pass computes. In a shard of a sequence,
- * general_end does so for all heads and merges their states. */
-dil_status general_begin(const cuda_run *r, const cuda_code *code);
-dil_status general_end(const cuda_run *r, const cuda_code *code);
 
 #endif

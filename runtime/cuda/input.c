@@ -2,17 +2,17 @@
  * and strides. Inputs that masks read also get room for the bounds of their
  * blocks (templates/shared/bounds.cuh). By these bounds, kernels know whole
  * tiles to be empty or full. */
-#include "cuda.h"
+#include "family.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/rowset/walk.h"
 
-static bool is_summed_up(const cuda_run *r, int32_t index) {
+static bool input_has_bounds(const cuda_run *r, int32_t index) {
   const dil_tensor *t = &r->call->inputs[index];
   return r->table->inputs[index].masks && t->rank > 0 &&
          t->shape[t->rank - 1] > DIL_BOUNDS_BLOCK && dil_tensor_count(t) > 0;
 }
 
-static int64_t bytes_of(const cuda_run *r, int32_t index) {
+static int64_t input_bounds_bytes(const cuda_run *r, int32_t index) {
   const dil_tensor *t = &r->call->inputs[index];
   int64_t blocks =
       (t->shape[t->rank - 1] + DIL_BOUNDS_BLOCK - 1) / DIL_BOUNDS_BLOCK;
@@ -23,7 +23,7 @@ static int64_t bytes_of(const cuda_run *r, int32_t index) {
 int64_t cuda_bounds_bytes(const cuda_run *r) {
   int64_t bytes = 0;
   for (int32_t i = 0; i < r->call->input_count; i++)
-    if (is_summed_up(r, i)) bytes += bytes_of(r, i);
+    if (input_has_bounds(r, i)) bytes += input_bounds_bytes(r, i);
   return bytes;
 }
 
@@ -36,8 +36,8 @@ void cuda_inputs_fill(const cuda_run *r, dil_device_input *out) {
       out[i].dim[axis] = t->shape[axis];
       out[i].stride[axis] = t->stride[axis];
     }
-    if (!next || !is_summed_up(r, i)) continue;
+    if (!next || !input_has_bounds(r, i)) continue;
     out[i].bounds = next;
-    next += bytes_of(r, i);
+    next += input_bounds_bytes(r, i);
   }
 }

@@ -3,7 +3,7 @@
 #ifndef DIL_RUNTIME_CUDA_NVIDIA_H
 #define DIL_RUNTIME_CUDA_NVIDIA_H
 
-#include "cuda.h"
+#include "family.h"
 #include <stdatomic.h>
 
 typedef int cu_result; /* 0: success */
