@@ -7,6 +7,11 @@
 
 typedef unsigned long long u64;
 
+static_assert(sizeof(dil_rows_run) == DIL_ROWS_RUN_BYTES &&
+                  sizeof(dil_rows) == DIL_ROWS_BYTES &&
+                  sizeof(dil_rows_random) == DIL_ROWS_RANDOM_BYTES,
+              "the run time has another layout");
+
 // The last run that does not begin after `row`.
 __device__ __forceinline__ int run_of(const dil_rows &p, long long row) {
   int low = 0, high = p.runs - 1;

@@ -4,6 +4,12 @@
 #define DIL_TEMPLATES_ROWS_H
 
 enum { DIL_ROWS_PROGRESSIONS = 2, DIL_ROWS_THREADS = 256 };
+/* The sizes of the structs below, which C and CUDA C both check. */
+enum {
+  DIL_ROWS_RUN_BYTES = 40,
+  DIL_ROWS_BYTES = 224,
+  DIL_ROWS_RANDOM_BYTES = 80
+};
 
 /* Rows of one K/V head, at positions low + offset[first + i] + n * period. */
 typedef struct dil_rows_run {

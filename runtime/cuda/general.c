@@ -6,6 +6,16 @@
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/status.h"
 #include "runtime/rowset/walk.h"
+#include <stddef.h>
+
+_Static_assert(sizeof(dil_params) == DIL_PARAMS_BYTES &&
+                   offsetof(dil_params, q_stride) == 40 &&
+                   offsetof(dil_params, state_o) == 160 &&
+                   offsetof(dil_params, B) == 192 &&
+                   offsetof(dil_params, items) == 288 &&
+                   offsetof(dil_params, scale) == 296 &&
+                   offsetof(dil_params, input) == 312,
+               "templates/general/general.cu has another dil_params");
 
 enum { ENTRY_PASS, ENTRY_MERGE, ENTRY_BEGIN, ENTRY_END, ENTRY_BOUNDS };
 enum {

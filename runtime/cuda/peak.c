@@ -2,6 +2,7 @@
  * templates/peak.cu. Out: operations a second of a launch that takes about as
  * long as was asked for. */
 #include "device.h"
+#include <stddef.h>
 
 enum { BLOCKS_A_PROCESSOR = 2, FIRST_ROUNDS = 64, ROUNDS_MOST = 1 << 24 };
 
@@ -11,6 +12,8 @@ typedef struct peak_launch { /* of templates/peak.cu */
   float *never;
   int rounds;
 } peak_launch;
+_Static_assert(sizeof(peak_launch) == 16 && offsetof(peak_launch, rounds) == 8,
+               "as templates/peak.cu has it");
 
 typedef struct peak_run {
   cuda_run run;

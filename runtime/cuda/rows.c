@@ -5,8 +5,23 @@
 #include "runtime/base/status.h"
 #include "runtime/rowset/walk.h"
 #include "templates/rows.h"
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+
+_Static_assert(sizeof(dil_rows_run) == DIL_ROWS_RUN_BYTES &&
+                   offsetof(dil_rows_run, kv) == 24,
+               "templates/rows.cu has another dil_rows_run");
+_Static_assert(sizeof(dil_rows) == DIL_ROWS_BYTES &&
+                   offsetof(dil_rows, rows) == 40 &&
+                   offsetof(dil_rows, message) == 56 &&
+                   offsetof(dil_rows, k_stride) == 96 &&
+                   offsetof(dil_rows, first) == 192,
+               "templates/rows.cu has another dil_rows");
+_Static_assert(sizeof(dil_rows_random) == DIL_ROWS_RANDOM_BYTES &&
+                   offsetof(dil_rows_random, batch) == 48 &&
+                   offsetof(dil_rows_random, seed) == 72,
+               "templates/rows.cu has another dil_rows_random");
 
 enum { ENTRY_MOVE, ENTRY_RANDOM, BLOCKS_A_PROCESSOR = 16 };
 

@@ -38,7 +38,7 @@
 /* An odd number of 16-byte units: neither ldmatrix nor plain loads collide. */
 #define PITCH_K (WIDTH_K * ELEMENT_BYTES + 16)
 #define PITCH_V (WIDTH_V * ELEMENT_BYTES + 16)
-#define PITCH_END (VALUE_DIM + 2 | 1) /* floats: m, l, sums */
+#define PITCH_END ((VALUE_DIM + 2) | 1) /* floats: m, l, sums */
 #define SCORE_TILES (TILE_KEYS / 8)
 #define VALUE_TILES (WIDTH_V / 8)
 #ifndef SCRATCH_BYTES
@@ -58,6 +58,14 @@
 #define SHARED_V (SHARED_K + TILE_KEYS * PITCH_K)
 #define SHARED_BAD (SHARED_V + TILE_KEYS * PITCH_V)
 #define SHARED_TIMES (SHARED_BAD + TILE_KEYS)
+
+static_assert(sizeof(dil_params) == DIL_PARAMS_BYTES,
+              "the run time has another dil_params");
+#ifdef SHARED_BYTES /* as compiler/codegen/gpu/general.c counts */
+static_assert(SHARED_TIMES + TILE_KEYS * 4 <= SHARED_BYTES, "a tile");
+static_assert(SCRATCH_BYTES + 16 * WARPS * PITCH_END * 4 <= SHARED_BYTES,
+              "the sums of the warps' rows");
+#endif
 
 extern __shared__ __align__(16) char shared[];
 

@@ -108,7 +108,7 @@
 #define OUTPUT_BYTES (STAGED * 64 * VALUE_WIDTH * 2) // of a warpgroup
 #define TILE_SLOTS 4
 #if !PAIRWISE
-#define PLAN_RUNS 16
+#define PLAN_RUNS HOPPER_PLAN_RUNS
 #define RUN_BYTES 32
 #elif KNOWN_PARTS
 #define PLAN_RUNS 2
@@ -144,6 +144,8 @@
   (PAIRWISE || !BARE ? 0 : HOPPER_ZERO_ROWS(VALUE_DIM) * VALUE_CHUNK * 2)
 #define AT_ZERO ((AT_PACE + 8 + 127) / 128 * 128)
 #define SHARED_BYTES (AT_ZERO + ZERO_BYTES)
+static_assert(sizeof(hopper_launch) == HOPPER_LAUNCH_BYTES,
+              "the run time has another hopper_launch");
 static_assert(SHARED_BYTES <= 232448, "tiles do not fit shared memory");
 static_assert(SHARED_BYTES - AT_BLOCK <= HOPPER_REST_BYTES(VALUE_DIM),
               "as the host counts");

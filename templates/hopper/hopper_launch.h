@@ -31,7 +31,9 @@ enum {
   HOPPER_PERIOD = 64,     /* largest common period of dilations */
   HOPPER_BOX_ROWS = 32,   /* rows of a box of zeros */
   HOPPER_TALL_ROWS = 128, /* most rows of a set of such boxes */
-  HOPPER_FAR = 1 << 29    /* a window bound beyond every position */
+  HOPPER_FAR = 1 << 29,   /* a window bound beyond every position */
+  HOPPER_PLAN_RUNS = 16,  /* most runs of a plan without masks */
+  HOPPER_LAUNCH_BYTES = 27968 /* of hopper_launch; C and CUDA C both check it */
 };
 
 /* HOPPER_ZERO_ROWS: rows of zeros in shared memory, which one TMA store copies.

@@ -10,7 +10,8 @@
 
 enum {
   DIL_BOUNDS_BLOCK = 64, /* elements of the last axis in a block */
-  DIL_BOUND_BYTES = 8    /* its smallest and its largest */
+  DIL_BOUND_BYTES = 8,   /* its smallest and its largest */
+  DIL_PARAMS_BYTES = 1592 /* of dil_params; C and CUDA C both check it */
 };
 
 typedef struct dil_device_input {

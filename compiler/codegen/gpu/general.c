@@ -208,6 +208,7 @@ static bool general_write(const gpu_request *r, int32_t variant,
       "#define BLOCKS %d\n#define Q_IN_REGISTERS %d\n#define SCRATCH_BYTES "
       "%lld\n",
       tl.blocks, tl.q_in_registers, (long long)general_scratch_bytes(t));
+  put(text, "#define SHARED_BYTES %d\n", code->shared);
   put_template(text, "templates/general/general.cu");
   return true;
 }

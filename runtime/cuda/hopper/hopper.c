@@ -13,8 +13,22 @@
 #include "runtime/rowset/walk.h"
 #include <math.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+
+_Static_assert(sizeof(hopper_launch) == HOPPER_LAUNCH_BYTES &&
+                   offsetof(hopper_launch, classes) == 8448 &&
+                   offsetof(hopper_launch, instances) == 18240 &&
+                   offsetof(hopper_launch, by_interval) == 22592 &&
+                   offsetof(hopper_launch, class_count) == 23648 &&
+                   offsetof(hopper_launch, lengths) == 23728 &&
+                   offsetof(hopper_launch, o_data) == 23896 &&
+                   offsetof(hopper_launch, state_o) == 23960 &&
+                   offsetof(hopper_launch, live) == 23996 &&
+                   offsetof(hopper_launch, counters) == 26624 &&
+                   offsetof(hopper_launch, input) == 26656,
+               "templates/hopper/hopper.cu has another hopper_launch");
 
 /* ---- the cache between launches ------------------------------------------ */
 

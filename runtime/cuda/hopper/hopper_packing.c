@@ -9,10 +9,6 @@
  * by arithmetic. */
 #include "hopper.h"
 
-enum {
-  RUNS = 16 /* most runs of a plan: PLAN_RUNS in templates/hopper/hopper.cu */
-};
-
 static int64_t rows_of(const hopper_class *k) { return k->cell / k->stride; }
 
 /* The rows of a cell that full tiles leave over, and the offset of the
@@ -77,7 +73,7 @@ static bool may_pack(const hopper_launch *l, const hopper_class *k,
   int32_t right = l->ranges[k->range].right;
   int64_t rest = rest_of(l, k), packed = rest_of(l, g);
   if (g->shape != k->shape || g->cell != k->cell || g->cell % g->stride ||
-      k->cell % k->stride || k->ranges > RUNS)
+      k->cell % k->stride || k->ranges > HOPPER_PLAN_RUNS)
     return false;
   if (!rest || rest > l->tile_rows - 64 || !packed || packed > 64 ||
       rest_at(l, g) <= rest_at(l, k) + k->stride)
