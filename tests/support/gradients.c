@@ -253,3 +253,13 @@ const char *gradient_data_compare(gradient_data *g) {
   }
   return "";
 }
+
+const char *gradient_data_problem(gradient_data *g, kernel_made *k) {
+  static char text[1000];
+  gradient_data_forget(g);
+  dil_status status = data_run_backward(k, &g->call);
+  if (status == DIL_OK) return gradient_data_compare(g);
+  snprintf(text, sizeof text, "%s: %s", dil_status_text(status),
+           dil_last_error());
+  return text;
+}

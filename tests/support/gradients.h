@@ -55,6 +55,8 @@ void gradient_data_forget(gradient_data *g);
  * exactly 0 or finite, or with the relative L2 error of a gradient. The text
  * lives until the next call. */
 const char *gradient_data_compare(gradient_data *g);
+/* Runs the kernel and compares: "" or what is wrong. */
+const char *gradient_data_problem(gradient_data *g, kernel_made *k);
 /* The relative L2 error that a gradient in the pattern's dtype may have. */
 double gradient_bound(const pattern *p);
 

@@ -329,6 +329,10 @@ dil_status data_run(data *d, kernel_made *k) {
   return cpu_kernel_run(k->kernel, workers, scratch, &d->call);
 }
 
+dil_status data_run_backward(kernel_made *k, const dil_backward_call *call) {
+  return cpu_kernel_backward(k->kernel, pool_of(k->way.threads), scratch, call);
+}
+
 static double o_element(const data *d, int64_t row, int64_t x) {
   int64_t H = d->pattern->heads, N = d->shape.queries;
   int64_t at[4] = {row / (N * H), row / H % N, row % H, x};

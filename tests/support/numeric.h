@@ -81,6 +81,7 @@ typedef struct recipe { /* of computing */
   const char *isa;   /* NULL: the host's */
   unsigned force;    /* plan_force bits */
   int32_t threads;   /* 0: 2 */
+  dil_direction direction;
 } recipe;
 
 typedef struct kernel_made {
@@ -164,6 +165,8 @@ void data_forget(data *d);
 const char *data_compare(data *d);
 /* Runs the kernel and leaves o and lse in the call, uncompared. */
 dil_status data_run(data *d, kernel_made *k);
+/* The gradients of a call by a kernel of direction DIL_BACKWARD. */
+dil_status data_run_backward(kernel_made *k, const dil_backward_call *call);
 /* The relative L2 error of o as it stands, and the error of the lse that is
  * farthest beyond what is explained. */
 double data_error(data *d, double *lse_error);

@@ -175,7 +175,8 @@ kernel_made *kernel_make(const subject *s, recipe way) {
   kernel_made *k = ARENA_NEW(memory, kernel_made);
   k->memory = memory;
   k->way = way;
-  k->plan = plan_make(memory, d, s->pattern, way.force);
+  k->plan =
+      plan_make_for(memory, d, s->pattern, way.force, way.direction, NULL);
   if (k->plan == NULL) {
     k->refused = true;
     keep_messages(d, k->problem, sizeof k->problem);
