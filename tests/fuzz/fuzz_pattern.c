@@ -90,7 +90,7 @@ static int compute(const spec *s, FILE *out) {
   const char *const *isas = cpu_isas();
   int32_t count = 0;
   while (isas[count]) count++;
-  recipe way = {isas[s->isa % count], force_all[s->force].force, s->threads};
+  recipe way = {.isa = isas[s->isa % count], .force = force_all[s->force].force, .threads = s->threads};
   kernel_made *k = kernel_make(made, way);
   if (k->refused) {
     if (way.force == 0) fprintf(out, "refused: %s", k->problem);

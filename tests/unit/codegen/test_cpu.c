@@ -352,7 +352,7 @@ static int64_t visits_of(const char *table) {
   ck_assert_msg(s->pattern != NULL, "%s", s->problem);
   data *d = data_new(s, (call_shape){.batch = 1, .queries = 640, .keys = 640,
                                      .input = named_input});
-  kernel_made *k = kernel_make(s, (recipe){NULL, 0, 1});
+  kernel_made *k = kernel_make(s, (recipe){.threads = 1});
   ck_assert_msg(k->kernel != NULL, "%s", k->problem);
   count_visits(k);
   const char *problem = data_problem(d, k);
@@ -401,7 +401,7 @@ START_TEST(scratch_follows_rows) {
   ck_assert_msg(s->pattern != NULL, "%s", s->problem);
   data *d = data_new(s, (call_shape){.batch = 1, .queries = _i % 2 ? 40 : 23,
                                      .keys = 23});
-  kernel_made *k = kernel_make(s, (recipe){NULL, 0, 1});
+  kernel_made *k = kernel_make(s, (recipe){.threads = 1});
   ck_assert_msg(k->kernel != NULL, "%s", k->problem);
   const char *problem = data_problem(d, k);
   ck_assert_msg(*problem == 0, "%s", problem);

@@ -354,7 +354,7 @@ static void try_kernels(const subject *s, data *d, const char *name) {
   forces_of(s, list);
   for (const char *const *isa = cpu_isas(); *isa; isa++)
     for (const forced *f = list; f->name; f++) {
-      kernel_made *k = kernel_make(s, (recipe){*isa, f->force, 0});
+      kernel_made *k = kernel_make(s, (recipe){.isa = *isa, .force = f->force, .threads = 0});
       ck_assert_msg(f->force != 0 || !k->refused, "%s: refused: %s", name,
                     k->problem);
       const char *problem = k->refused ? "" : data_problem(d, k);
@@ -438,7 +438,7 @@ START_TEST(window_at_borders) {
   data *d = data_new(s, (call_shape){.batch = 1, .queries = 300, .keys = 300,
                                      .seed = 5});
   for (const char *const *isa = cpu_isas(); *isa; isa++) {
-    kernel_made *k = kernel_make(s, (recipe){*isa, 0, 0});
+    kernel_made *k = kernel_make(s, (recipe){.isa = *isa, .force = 0, .threads = 0});
     const char *problem = data_problem(d, k);
     ck_assert_msg(!*problem, "window %d, %s: %s", reach, *isa, problem);
     kernel_unmake(k);
@@ -461,7 +461,7 @@ START_TEST(lengths_outside) {
   if (gpu_wanted()) {
     try_kernels(s, d, "lengths outside");
   } else {
-    kernel_made *k = kernel_make(s, (recipe){*cpu_isas(), 0, 0});
+    kernel_made *k = kernel_make(s, (recipe){.isa = *cpu_isas(), .force = 0, .threads = 0});
     ck_assert_str_eq(data_problem(d, k), "the call is wrong: "
                      "lengths[0] must be within 0 and 100, got 101");
     kernel_unmake(k);

@@ -57,7 +57,7 @@ static void try_kernels(const subject *s, data *d, const char *file,
   forces_of(s, list);
   for (const char *const *isa = cpu_isas(); *isa; isa++)
     for (const forced *f = list; f->name; f++) {
-      kernel_made *k = kernel_make(s, (recipe){*isa, f->force, 0});
+      kernel_made *k = kernel_make(s, (recipe){.isa = *isa, .force = f->force, .threads = 0});
       const char *problem = k->refused ? "" : data_problem(d, k);
       ck_assert_msg(f->force != 0 || !k->refused, "%s: refused: %s", file,
                     k->problem);

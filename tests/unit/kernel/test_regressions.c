@@ -44,7 +44,7 @@ START_TEST(right_now) {
   forces_of(s, list);
   for (const char *const *isa = cpu_isas(); *isa; isa++)
     for (const forced *way = list; way->name; way++)
-      try_kernel(s, d, (recipe){*isa, way->force, 0}, f->name);
+      try_kernel(s, d, (recipe){.isa = *isa, .force = way->force, .threads = 0}, f->name);
   data_free(d);
   subject_free(s);
 }
