@@ -56,6 +56,11 @@ static inline int64_t dil_code_outer(int64_t width) {
   return (width + 15) / 16 * 16;
 }
 
+/* Whose word it is: a number of the counter of dropout. */
+typedef enum dil_dropout_side {
+  DIL_DROPOUT_ROW, DIL_DROPOUT_KEY
+} dil_dropout_side;
+
 typedef enum dil_cover { DIL_EMPTY, DIL_PARTIAL, DIL_FULL } dil_cover;
 
 /* Entry points of a tile kernel: `lanes` query rows by up to `tile_keys`
@@ -90,11 +95,12 @@ typedef struct dil_code {
   void (*softmax)(const float *s, void *p, int64_t n, float c2, float bias,
                   const float *mx, float *m, float *l, float *alpha);
   /* The same with dropout: l sums all weights, p gets those that stay,
-   * divided by 1 - P. NULL when the pattern has no dropout. */
+   * divided by 1 - P. rows [L] and keys [n] are words of dropout_words. NULL
+   * when the pattern has no dropout. */
   void (*softmax_drop)(const float *s, void *p, int64_t n, float c2,
                        float bias, const float *mx, float *m, float *l,
-                       float *alpha, const int32_t *t, const int32_t *j,
-                       const dil_env *env);
+                       float *alpha, const uint32_t *rows,
+                       const uint32_t *keys);
   /* o = alpha * o + V^T P. */
   void (*pv)(const void *v, const void *p, float *o, const float *alpha,
              int64_t n);
@@ -125,7 +131,7 @@ typedef struct dil_code {
   void (*ds_drop)(const float *s, const float *dp, void *p, void *ds,
                   void *pairs, float *plain, const float *slope, int64_t n,
                   float c2, float bias, const float *lse, const float *delta,
-                  const int32_t *t, const int32_t *j, const dil_env *env);
+                  const uint32_t *rows, const uint32_t *keys);
   /* As modify, and slope[n][L] becomes the derivative of the chain. */
   void (*slope[DIL_PART_MAX])(float *s, float *mx, int64_t n, const int32_t *t,
                               const int32_t *j, uint64_t predicates,
@@ -142,6 +148,13 @@ typedef struct dil_code {
                    int32_t t1, int32_t j0, int32_t j1);
   /* Dimension `axis` of input `index` as the call must bring it. */
   int64_t (*dimension)(int32_t index, int32_t axis, const dil_env *env);
+  /* The random words of dropout for n positions, of rows or of keys. */
+  void (*dropout_words)(const int32_t *at, int64_t n, dil_dropout_side side,
+                        const dil_env *env, uint32_t *words);
+  /* s[i] = log of the sum of e^sink for the row at position t[i], over the
+   * pattern's sinks and those of `branches`. NULL when there are none. */
+  void (*sink)(uint64_t branches, const int32_t *t, int64_t n,
+               const dil_env *env, float *s);
 
   /* The row kernel, for few queries: one query row, keys read in place.
    * q f32 [D]; k and v in the stored dtype at byte strides; s f32 [n],
@@ -155,8 +168,7 @@ typedef struct dil_code {
   float (*row_softmax)(float *s, int64_t n, float c2, float bias,
                        float *state);
   float (*row_softmax_drop)(float *s, int64_t n, float c2, float bias,
-                            float *state, int32_t t, const int32_t *j,
-                            const dil_env *env);
+                            float *state, uint32_t row, const uint32_t *keys);
   /* acc = alpha * acc + sum over n of s * v; a weight of exactly 0 does not
    * read its row (it may hold NaN). */
   void (*row_pv)(const float *s, const void *v, int64_t stride, float *acc,
@@ -167,9 +179,10 @@ typedef struct dil_code {
  * X(variant that has it, name). */
 #define DIL_CODE_FUNCTIONS(X)                                                  \
   X(TILES, qk) X(TILES, softmax) X(TILES, softmax_drop) X(TILES, pv)           \
-  X(TILES, cover) X(TILES, dimension)                                          \
+  X(TILES, cover) X(TILES, dimension) X(TILES, dropout_words) X(TILES, sink)   \
   X(ROWS, row_qk) X(ROWS, row_softmax) X(ROWS, row_softmax_drop)               \
   X(ROWS, row_pv) X(ROWS, cover) X(ROWS, dimension)                            \
+  X(ROWS, dropout_words) X(ROWS, sink)                                         \
   X(GRADIENTS, dp) X(GRADIENTS, dq) X(GRADIENTS, dk) X(GRADIENTS, dv)          \
   X(GRADIENTS, ds) X(GRADIENTS, ds_drop)
 /* Those that stand once a score chain: their names end in its number. */

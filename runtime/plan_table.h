@@ -76,6 +76,8 @@ typedef struct dil_table {
   int32_t predicate_count;
   int32_t chain_count;      /* distinct score chains, at least 1 */
   bool scored;              /* some chain rewrites scores */
+  bool sinks;               /* rows begin with dil_code.sink */
+  uint64_t sink_branches;   /* branches with sinks of their own */
   bool lse_allowed;
   const dil_branch *branches;
   const dil_pass *passes;

@@ -214,15 +214,23 @@ double query_score(oracle_query *r, int32_t index, int64_t j) {
   return r->point.s;
 }
 
-bool query_drops(const oracle_query *r, int64_t j) {
-  if (!r->drops) return false;
-  const uint32_t counter[4] = {(uint32_t)(j >> 2), (uint32_t)r->t,
-                               (uint32_t)r->h, (uint32_t)r->b};
+/* The random word of a row (side 0) or of a key (side 1) at a position. */
+static uint32_t dropout_word(const oracle_query *r, int64_t position,
+                             uint32_t side) {
+  const uint32_t counter[4] = {(uint32_t)position, (uint32_t)r->h,
+                               (uint32_t)r->b, side};
   const uint32_t key[2] = {(uint32_t)r->call->seed,
                            (uint32_t)(r->call->seed >> 32)};
   uint32_t word[4];
   dil_philox(counter, key, word);
-  return (double)word[j & 3] < floor(r->pattern->dropout * 4294967296.0);
+  return word[0];
+}
+
+bool query_drops(const oracle_query *r, int64_t j) {
+  if (!r->drops) return false;
+  uint32_t u = (r->row_word ^ dropout_word(r, j, 1)) * 0x7feb352du;
+  u = (u ^ u >> 15) * 0x846ca68bu;
+  return (double)u < floor(r->pattern->dropout * 4294967296.0);
 }
 
 /* ---- one row ------------------------------------------------------------- */
@@ -264,6 +272,7 @@ void query_open(oracle_query *r, const pattern *p, const dil_call *call,
   r->t = r->n + r->M - call->q.shape[1];
   r->scale = call_scale(p, call);
   r->drops = call->train && p->dropout > 0;
+  if (r->drops) r->row_word = dropout_word(r, r->t, 0);
   r->q = q;
   r->key = key;
   r->point = row_point(r);

@@ -15,6 +15,7 @@ typedef struct oracle_query {
   int64_t t, M;        /* the row's position; keys of the batch row */
   double scale;
   bool drops;          /* dropout applies */
+  uint32_t row_word;   /* of dropout */
   double *q;           /* [head_dim], of the caller */
   double *key;         /* scratch, as long as a row of K or V */
   expr_point point;

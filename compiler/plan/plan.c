@@ -99,6 +99,9 @@ static void fill_sizes(planner *pl, const pattern *p) {
   t->scale = p->scale;
   t->dropout = p->dropout;
   t->lse_allowed = pattern_has_lse(p);
+  t->sinks = pattern_has_sinks(p);
+  for (int32_t b = 0; b < p->branch_count; b++)
+    if (p->branch[b].sink_count) t->sink_branches |= 1ull << b;
   t->branch_count = p->branch_count;
   t->input_count = p->input_count;
 }
@@ -255,11 +258,6 @@ const char *plan_force_clash(unsigned set) {
                                                    : NULL;
 }
 
-/* No back end starts rows with them yet. */
-static void refuse_sinks(planner *pl, const pattern *p) {
-  if (pattern_has_sinks(p)) refuse(pl, p->at, NULL, "`sink`");
-}
-
 static void refuse_force(planner *pl, const pattern *p) {
   if (p->combine != DIL_COMBINE_UNION || p->branch_count == 1) return;
   if (pl->plan->force & FORCE_CHAIN)
@@ -302,8 +300,15 @@ static void refuse_pass(planner *pl, span at, int32_t i) {
                 DIL_PERIOD_MAX, (long long)pass->period);
 }
 
+/* No back end has the gradients of sinks yet. */
+static void refuse_backward_sinks(planner *pl, span at) {
+  if (pl->plan->direction == DIL_BACKWARD && pl->plan->table.sinks)
+    refuse(pl, at, "forward takes them", "`backward` of a pattern with sinks");
+}
+
 bool plan_passes_fit(planner *pl, span at) {
   int before = diag_errors(pl->diag);
+  refuse_backward_sinks(pl, at);
   for (int32_t i = 0; i < pl->plan->table.pass_count; i++)
     refuse_pass(pl, at, i);
   return diag_errors(pl->diag) == before;
@@ -319,7 +324,6 @@ planner plan_begin(arena *a, diag *d, const pattern *p, unsigned force) {
   pl.plan->force = force;
   for (int32_t b = 0; b < p->branch_count; b++) refuse_keeps(&pl, &p->branch[b]);
   refuse_force(&pl, p);
-  refuse_sinks(&pl, p);
   if (diag_errors(d) > before) return pl;
   fill_tables(&pl, p);
   pl.plan->table.dedup = !(force & FORCE_MULTISET);

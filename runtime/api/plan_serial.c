@@ -82,6 +82,8 @@ static void table_fields(codec *c, dil_table *t) {
   flag(c, &t->general);
   flag(c, &t->runtime_scale);
   flag(c, &t->scored);
+  flag(c, &t->sinks);
+  FIELD(c, t->sink_branches);
   flag(c, &t->lse_allowed);
   FIELD(c, t->scale);
   FIELD(c, t->dropout);

@@ -138,6 +138,8 @@ static dil_status code_check(const dil_table *table, dil_variant variant,
   for (int32_t p = 0; p < table->predicate_count; p++)
     whole &= !asks || !table->predicates[p].masked || c->cover;
   whole &= !asks || table->input_count == 0 || c->dimension;
+  whole &= !asks || table->dropout == 0 || c->dropout_words;
+  whole &= !asks || !table->sinks || c->sink;
   if (whole) return DIL_OK;
   return dil_fail(DIL_INTERNAL, "kernel '%s' lacks a generated function",
                   table->name);
@@ -349,6 +351,7 @@ dil_status cpu_kernel_begin(cpu_kernel *kernel, dil_threads *threads,
                             const dil_call *call, const dil_shard *shard) {
   run r = cpu_kernel_run_new(kernel, threads, call, shard);
   dil_status status = cpu_kernel_check_shard(&r);
+  if (!status && kernel->table->sinks) status = cpu_kernel_bind_run(kernel, &r);
   return status ? status : run_begin(&r);
 }
 

@@ -223,16 +223,30 @@ void run_env_init(const run *r, int64_t b, int32_t h, run_env *env) {
       .run = r};
 }
 
-/* An empty state for every row of the chained heads. */
+/* The first state of every row of the chained heads. Additive passes start with
+ * their sinks themselves; the pattern's alone say whether the row is NaN. */
 static void run_begin_row(void *context, int64_t row, int32_t worker) {
   (void)worker;
   const run *r = context;
-  for (int32_t h = 0; h < r->table->heads; h++) {
-    if (!r->chained[h]) continue;
-    float *o = (float *)run_output(r, row / r->N, row % r->N, h);
-    memset(o, 0, (size_t)r->table->value_dim * sizeof *o);
-    *run_lse(r, row / r->N, row % r->N, h) = -INFINITY;
-  }
+  int64_t b = row / r->N, n = row % r->N;
+  uint64_t among = combine_is_additive(r->table) ? 0 : ~0ull;
+  for (int32_t h = 0; h < r->table->heads; h++)
+    if (r->chained[h])
+      run_bare_row(r, DIL_F32, run_row_sink(r, b, n, h, among),
+                   run_output(r, b, n, h), run_lse(r, b, n, h));
+}
+
+static bool run_serves(const run *r, int32_t h) {
+  for (int32_t p = 0; p < r->table->pass_count; p++)
+    if (walk_served(r->table, &r->table->passes[p], h)) return true;
+  return false;
+}
+
+/* What a row of a head without branches starts from: additive passes have one
+ * softmax a branch, so here none. */
+static float run_unserved_sink(const run *r, int64_t b, int64_t n, int32_t h) {
+  return combine_is_additive(r->table) ? -INFINITY
+                                       : run_row_sink(r, b, n, h, 0);
 }
 
 /* Rounds the state once to the output; heads that no branch serves get 0. */
@@ -241,14 +255,10 @@ static void run_end_row(void *context, int64_t row, int32_t worker) {
   const run *r = context;
   int64_t b = row / r->N, n = row % r->N;
   for (int32_t h = 0; h < r->table->heads; h++) {
-    bool served = r->chained[h];
-    for (int32_t p = 0; p < r->table->pass_count && !served; p++)
-      served = walk_served(r->table, &r->table->passes[p], h) != 0;
     float *lse = run_final_lse(r, b, n, h);
-    if (!served) {
-      memset(run_final_output(r, b, n, h), 0,
-             (size_t)r->table->value_dim * dil_dtype_size(r->table->dtype));
-      if (lse) *lse = -INFINITY;
+    if (!run_serves(r, h)) {
+      run_bare_row(r, r->table->dtype, run_unserved_sink(r, b, n, h),
+                   run_final_output(r, b, n, h), lse);
     } else if (r->chained[h]) {
       row_from_f32((const float *)run_output(r, b, n, h), r->table->dtype,
                    r->table->value_dim, run_final_output(r, b, n, h));
@@ -258,12 +268,8 @@ static void run_end_row(void *context, int64_t row, int32_t worker) {
 }
 
 static bool run_leaves_heads_out(const run *r) {
-  for (int32_t h = 0; h < r->table->heads; h++) {
-    bool served = false;
-    for (int32_t p = 0; p < r->table->pass_count; p++)
-      served |= walk_served(r->table, &r->table->passes[p], h) != 0;
-    if (!served) return true;
-  }
+  for (int32_t h = 0; h < r->table->heads; h++)
+    if (!run_serves(r, h)) return true;
   return false;
 }
 
@@ -344,14 +350,27 @@ static void run_choose_state(run *r, int32_t p) {
   r->state_lse = r->shard->lse + state * rows_of_state;
 }
 
+/* The first state of a row: of one pass, or of all of them (NULL). */
+static float run_state_sink(const run *r, const dil_pass *own, int64_t row,
+                            int32_t h) {
+  int64_t b = row / r->N % r->B, n = row % r->N;
+  if (!own) return run_row_sink(r, b, n, h, ~0ull);
+  if (!walk_served(r->table, own, h)) return -INFINITY;
+  return run_row_sink(r, b, n, h, own->branches);
+}
+
+/* Rows are counted through all states. */
 static void run_begin_shard_row(void *context, int64_t row, int32_t worker) {
   (void)worker;
   const run *r = context;
-  int64_t heads = r->table->heads, width = r->table->value_dim;
-  memset(r->shard->o + row * heads * width, 0,
-         (size_t)(heads * width) * sizeof(float));
-  for (int64_t h = 0; h < heads; h++)
-    r->shard->lse[row * heads + h] = -INFINITY;
+  const dil_table *table = r->table;
+  int64_t heads = table->heads, state = row / (r->B * r->N);
+  const dil_pass *own =
+      combine_is_additive(table) ? &table->passes[state] : NULL;
+  for (int32_t h = 0; h < heads; h++)
+    run_bare_row(r, DIL_F32, run_state_sink(r, own, row, h),
+                 (char *)(r->shard->o + (row * heads + h) * table->value_dim),
+                 &r->shard->lse[row * heads + h]);
 }
 
 dil_status run_begin(run *r) {

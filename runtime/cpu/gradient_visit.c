@@ -162,8 +162,8 @@ void gradient_visit(tile_worker *tile, const packed_range *keys,
   float *plain = inputs ? wk->plain : NULL, *slope = scored ? wk->slope : NULL;
   if (tile->run->drop)
     code->ds_drop(tile->s, wk->dp, wk->p, wk->ds, wk->pairs, plain, slope, n,
-                  c2, bias, rows->lse, rows->delta, tile->q->t, tile->j,
-                  &tile->env.env);
+                  c2, bias, rows->lse, rows->delta, tile->q->words,
+                  tile->words + (keys->n0 - tile->words_first));
   else
     code->ds(tile->s, wk->dp, wk->p, wk->ds, wk->pairs, plain, slope, n, c2,
              bias, rows->lse, rows->delta);

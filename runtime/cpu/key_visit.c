@@ -19,6 +19,12 @@ int32_t key_position(const tile_worker *wk, const packed_range *keys,
   return (int32_t)(keys->cell.low + class_table_row(&wk->streamed, keys->c, n));
 }
 
+/* The positions of n rows from n0 on, in wk->j. */
+static void key_positions(tile_worker *wk, const packed_range *keys, int64_t n0,
+                          int64_t n) {
+  for (int64_t i = 0; i < n; i++) wk->j[i] = key_position(wk, keys, n0 + i);
+}
+
 static float value_element(const tile_worker *wk, const char *v, int64_t n,
                            int64_t d) {
   int64_t width = wk->run->table->value_dim;
@@ -82,17 +88,16 @@ void key_visit_forward(tile_worker *wk, const packed_range *keys,
   float bias = copies > 1 ? log2f((float)copies) : 0;
   bool rewrite = predicates || wk->run->table->scored || !(c2 > 0);
   code->qk(wk->k + at * wk->k_bytes, wk->q->qt, wk->s, wk->mx, n);
-  if (rewrite || wk->run->drop)
-    for (int64_t i = 0; i < n; i++)
-      wk->j[i] = key_position(wk, keys, keys->n0 + i);
   if (rewrite) {
+    key_positions(wk, keys, keys->n0, n);
     code->modify[chain](wk->s, wk->mx, n, wk->q->t, wk->j, predicates, env,
                         NULL);
     c2 = DIL_LOG2_E;
   }
   if (wk->run->drop)
     code->softmax_drop(wk->s, wk->p, n, c2, bias, wk->mx, wk->q->m, wk->q->l,
-                       wk->alpha, wk->q->t, wk->j, env);
+                       wk->alpha, wk->q->words,
+                       wk->words + (keys->n0 - wk->words_first));
   else
     code->softmax(wk->s, wk->p, n, c2, bias, wk->mx, wk->q->m, wk->q->l,
                   wk->alpha);
@@ -320,6 +325,18 @@ static int64_t key_tile_step(const tile_worker *wk, const branch_groups *g,
                  round_up((n + tiles - 1) / tiles, 2 * wk->code->key_block));
 }
 
+/* The words of dropout for a range of keys, once for the whole group. */
+static void packed_range_words(tile_worker *wk, const packed_range *keys) {
+  int64_t most = wk->code->tile_keys;
+  wk->words_first = keys->n0;
+  for (int64_t n = keys->n0; n < keys->n1; n += most) {
+    int64_t count = minimum(most, keys->n1 - n);
+    key_positions(wk, keys, n, count);
+    wk->code->dropout_words(wk->j, count, DIL_DROPOUT_KEY, &wk->env.env,
+                            wk->words + (n - keys->n0));
+  }
+}
+
 /* Key rows of a range, in whole tiles. */
 static int64_t packed_range_rows(const tile_worker *wk, int64_t step) {
   return maximum(wk->range_rows / step, 1) * step;
@@ -334,6 +351,7 @@ void key_visit_range(tile_worker *wk, uint64_t branches, packed_range keys) {
   for (; keys.n0 < end; keys.n0 = keys.n1) {
     keys.n1 = minimum(keys.n0 + most, end);
     if (wk->enter && !wk->enter(wk, &keys)) continue;
+    if (wk->run->drop) packed_range_words(wk, &keys);
     for (int32_t i = 0; i < wk->group_count; i++) {
       wk->q = &wk->group[i];
       g.t0 = wk->q->t[0];

@@ -27,6 +27,7 @@ static void cutter_query_tile(cutter *c, const dil_table *table, int64_t lanes,
   q->o = cutter_cut(c, table->value_dim * lanes * f);
   q->m = cutter_cut(c, lanes * f);
   q->l = cutter_cut(c, lanes * f);
+  q->words = cutter_cut(c, table->dropout > 0 ? lanes * f : 0);
 }
 
 static int64_t tile_worker_cut(tile_worker *wk, const run *r, int64_t period,
@@ -48,6 +49,8 @@ static int64_t tile_worker_cut(tile_worker *wk, const run *r, int64_t period,
   wk->spare = cutter_cut(&c, (width + 1) * lanes * f);
   wk->j = cutter_cut(&c, (keys + code->key_block) * (int64_t)sizeof(int32_t));
   wk->v_clean = cutter_cut(&c, (keys + 2) * table->value_dim * f);
+  wk->words = cutter_cut(
+      &c, table->dropout > 0 ? maximum(wk->range_rows, keys) * f : 0);
   if (memory) {
     class_table_init(&wk->held, period, held);
     class_table_init(&wk->streamed, period, streamed);
@@ -55,19 +58,28 @@ static int64_t tile_worker_cut(tile_worker *wk, const run *r, int64_t period,
   return c.used;
 }
 
+/* A worker without its memory. */
+static tile_worker tile_worker_new(const run *r) {
+  const dil_code *code = r->code[DIL_TILES];
+  int64_t k_bytes = pack_key_bytes(r->table->head_dim, code->pack);
+  int64_t v_bytes = pack_value_bytes(r->table->value_dim, code->pack);
+  return (tile_worker){.run = r,
+                       .code = code,
+                       .visit = key_visit_forward,
+                       .k_bytes = k_bytes,
+                       .v_bytes = v_bytes,
+                       .range_rows = RANGE_BYTES / (k_bytes + v_bytes)};
+}
+
 int64_t tile_worker_bytes(const run *r, const dil_pass *pass) {
-  tile_worker unused;
-  return tile_worker_cut(&unused, r, run_period(r, pass), NULL);
+  tile_worker measured = tile_worker_new(r);
+  return tile_worker_cut(&measured, r, run_period(r, pass), NULL);
 }
 
 void tile_worker_init(tile_worker *wk, const run *r, const dil_pass *pass,
                       char *memory) {
-  const dil_code *code = r->code[DIL_TILES];
-  *wk = (tile_worker){.run = r, .code = code, .visit = key_visit_forward};
+  *wk = tile_worker_new(r);
   tile_worker_cut(wk, r, run_period(r, pass), memory);
-  wk->k_bytes = pack_key_bytes(r->table->head_dim, code->pack);
-  wk->v_bytes = pack_value_bytes(r->table->value_dim, code->pack);
-  wk->range_rows = RANGE_BYTES / (wk->k_bytes + wk->v_bytes);
 }
 
 /* ---- all keys of a block ------------------------------------------------- */
@@ -120,22 +132,32 @@ static void tile_load_queries(tile_worker *wk, int64_t b) {
   }
 }
 
-/* An empty state, or the one that an earlier pass left. */
-static void tile_load_state(tile_worker *wk, int64_t b) {
+/* The state that an earlier pass left of a row. */
+static void tile_resume_row(tile_worker *wk, int64_t b, int32_t lane) {
+  int32_t lanes = wk->code->lanes, width = wk->run->table->value_dim;
+  int64_t n = run_row(wk->run, b, wk->q->t[lane]);
+  const float *row = (const float *)run_output(wk->run, b, n, wk->walk.head);
+  state_begin(*run_lse(wk->run, b, n, wk->walk.head), &wk->q->m[lane],
+              &wk->q->l[lane]);
+  if (wk->q->l[lane] == 0) return;
+  for (int32_t d = 0; d < width; d++) wk->q->o[d * lanes + lane] = row[d];
+}
+
+/* The sinks of rows that these branches select, or the state that an earlier
+ * pass left. */
+static void tile_load_state(tile_worker *wk, uint64_t branches, int64_t b) {
   int32_t lanes = wk->code->lanes, width = wk->run->table->value_dim;
   memset(wk->q->o, 0, (size_t)(width * lanes) * sizeof(float));
-  for (int32_t lane = 0; lane < lanes; lane++) {
-    wk->q->m[lane] = -INFINITY;
-    wk->q->l[lane] = 0;
-    if (wk->finish != FINISH_RESUME) continue;
-    int64_t n = run_row(wk->run, b, wk->q->t[lane]);
-    float lse = *run_lse(wk->run, b, n, wk->walk.head);
-    const float *row = (const float *)run_output(wk->run, b, n, wk->walk.head);
-    if (lse == -INFINITY) continue;
-    wk->q->m[lane] = lse * DIL_LOG2_E;
-    wk->q->l[lane] = 1;
-    for (int32_t d = 0; d < width; d++) wk->q->o[d * lanes + lane] = row[d];
+  if (wk->run->drop)
+    wk->code->dropout_words(wk->q->t, lanes, DIL_DROPOUT_ROW, &wk->env.env,
+                            wk->q->words);
+  if (wk->finish == FINISH_RESUME) {
+    for (int32_t lane = 0; lane < lanes; lane++) tile_resume_row(wk, b, lane);
+    return;
   }
+  run_sinks(wk->run, &wk->env.env, branches, wk->q->t, lanes, wk->mx);
+  for (int32_t lane = 0; lane < lanes; lane++)
+    state_begin(wk->mx[lane], &wk->q->m[lane], &wk->q->l[lane]);
 }
 
 static void tile_store_rows(tile_worker *wk, int64_t b, int64_t count) {
@@ -167,7 +189,7 @@ void query_tile_begin(tile_worker *wk, segment_cell held, int32_t c, int64_t n0,
   tile_load_queries(wk, b);
   for (int32_t i = 0; i < wk->group_count; i++) {
     wk->q = &wk->group[i];
-    tile_load_state(wk, b);
+    tile_load_state(wk, wk->held.branches[c], b);
   }
 }
 

@@ -13,6 +13,7 @@ enum {
 typedef struct query_tile {
   int32_t *t;              /* [lanes] positions */
   float *qt, *o, *m, *l;   /* as in dil_code */
+  uint32_t *words;         /* [lanes] of dropout */
 } query_tile;
 
 /* Packed rows n0..n1-1 of class c of a cell. */
@@ -54,6 +55,9 @@ typedef struct tile_worker {
   const query_tile *q;      /* the tile of the group that is advanced now */
   float *s, *p, *mx, *alpha, *spare;
   int32_t *j;
+  uint32_t *words;          /* of dropout, for the packed rows of the range that
+                               is visited now, from row words_first on */
+  int64_t words_first;
   char *v_clean;            /* a copy of a value tile without bad rows */
 } tile_worker;
 

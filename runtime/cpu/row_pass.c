@@ -29,6 +29,7 @@ typedef struct query_row {
   int64_t n, t;
   int32_t head;
   uint64_t selected; /* branches that select it */
+  uint32_t word;     /* of dropout */
   float state[2];    /* m in units of log2, l */
   float *q, *acc;
 } query_row;
@@ -37,6 +38,7 @@ typedef struct row_worker {
   query_row row[BATCH];
   float *s;
   int32_t *j;
+  uint32_t *words;      /* of dropout, for the keys j */
   class_table streamed; /* of key rows */
 } row_worker;
 
@@ -69,7 +71,7 @@ static int64_t row_worker_area(const run *r, const dil_pass *pass) {
   int64_t width = round_up(r->table->head_dim, 16) +
                   round_up(r->table->value_dim, 16);
   return round_up((int64_t)sizeof(row_worker), 64) +
-         BATCH * width * (int64_t)sizeof(float) + (CHUNK + DIL_CODE_ROOM) * 8 +
+         BATCH * width * (int64_t)sizeof(float) + (CHUNK + DIL_CODE_ROOM) * 12 +
          row_class_area(r, pass);
 }
 
@@ -111,6 +113,8 @@ static void row_worker_init(const row_pass *w, char *at) {
   at += (CHUNK + DIL_CODE_ROOM) * sizeof(float);
   wk->j = (int32_t *)at;
   at += (CHUNK + DIL_CODE_ROOM) * sizeof(int32_t);
+  wk->words = (uint32_t *)at;
+  at += (CHUNK + DIL_CODE_ROOM) * sizeof(uint32_t);
   for (int32_t i = 0; i < BATCH; i++) {
     wk->row[i].q = (float *)at;
     at += round_up(table->head_dim, 16) * (int64_t)sizeof(float);
@@ -153,10 +157,11 @@ static void row_visit(const row_pass *w, row_worker *wk, query_row *q,
                                 ks->predicates, env);
     c2 = DIL_LOG2_E;
   }
-  float alpha = w->run->drop
-                    ? code->row_softmax_drop(wk->s, n, c2, 0, q->state,
-                                             (int32_t)q->t, wk->j, env)
-                    : code->row_softmax(wk->s, n, c2, 0, q->state);
+  if (w->run->drop)
+    code->dropout_words(wk->j, n, DIL_DROPOUT_KEY, env, wk->words);
+  float alpha = w->run->drop ? code->row_softmax_drop(wk->s, n, c2, 0, q->state,
+                                                      q->word, wk->words)
+                             : code->row_softmax(wk->s, n, c2, 0, q->state);
   code->row_pv(wk->s, row_view_at(&at->v, ks->first),
                rows_a_step * at->v.stride, q->acc, alpha, n);
 }
@@ -255,22 +260,6 @@ static void row_visit_union(const row_pass *w, row_worker *wk, query_row *q,
 
 /* ---- a batch of rows ----------------------------------------------------- */
 
-static uint64_t row_branches(const row_pass *w, int32_t head, int64_t t) {
-  const dil_table *table = w->run->table;
-  uint64_t selected = 0;
-  uint64_t served = walk_served(table, w->pass, head);
-  for (; served; served &= served - 1) {
-    int32_t b = __builtin_ctzll(served);
-    const dil_branch *branch = &table->branches[b];
-    if (t < 0 && branch->segment) continue;
-    int64_t inside = t - segment_low(branch, t);
-    if (floor_to(inside - branch->phase[head], branch->dilation) ==
-        inside - branch->phase[head])
-      selected |= 1ull << b;
-  }
-  return selected;
-}
-
 /* Positions that the row's branches can reach at all. */
 static void row_reach(const row_pass *w, const query_row *q, int64_t *low,
                       int64_t *high) {
@@ -286,21 +275,41 @@ static void row_reach(const row_pass *w, const query_row *q, int64_t *low,
   }
 }
 
-static void row_begin(const row_pass *w, query_row *q, int64_t b, bool resume) {
+/* Expressions see the row's head. */
+static void row_set_head(const row_pass *w, const query_row *q,
+                         row_source *at) {
+  at->env.env.head = q->head + (w->run->shard ? w->run->shard->head : 0);
+}
+
+/* What the row starts from, as an lse: its sinks, or the state that an earlier
+ * pass left. Only the first split of the keys starts from it. */
+static float row_start(const row_pass *w, const query_row *q,
+                       const row_source *at, int64_t b) {
   const run *r = w->run;
+  int32_t t = (int32_t)q->t;
+  float sink;
+  if (run_finish(r, q->head) == FINISH_RESUME)
+    return *run_lse(r, b, q->n, q->head);
+  run_sinks(r, &at->env.env, q->selected, &t, 1, &sink);
+  return sink;
+}
+
+static void row_begin(const row_pass *w, query_row *q, row_source *at,
+                      int64_t b, bool first) {
+  const run *r = w->run;
+  int32_t t = (int32_t)q->t;
   row_view from = run_row_view(&r->call->q, b, q->head, run_queries(r, b));
   int32_t width = r->table->value_dim;
   row_to_f32(row_view_at(&from, q->t), from.dtype, from.width, q->q);
   memset(q->acc, 0, (size_t)width * sizeof(float));
-  q->state[0] = -INFINITY;
-  q->state[1] = 0;
-  if (!resume) return;
-  float lse = *run_lse(r, b, q->n, q->head);
-  if (lse == -INFINITY) return;
-  q->state[0] = lse * DIL_LOG2_E;
-  q->state[1] = 1;
-  memcpy(q->acc, run_output(r, b, q->n, q->head),
-         (size_t)width * sizeof(float));
+  row_set_head(w, q, at);
+  if (r->drop)
+    w->code->dropout_words(&t, 1, DIL_DROPOUT_ROW, &at->env.env, &q->word);
+  state_begin(first ? row_start(w, q, at, b) : -INFINITY, &q->state[0],
+              &q->state[1]);
+  if (q->state[1] != 0 && run_finish(r, q->head) == FINISH_RESUME)
+    memcpy(q->acc, run_output(r, b, q->n, q->head),
+           (size_t)width * sizeof(float));
 }
 
 static void row_finish(const row_pass *w, int64_t b, int64_t n, int32_t head,
@@ -324,7 +333,7 @@ static void row_finish(const row_pass *w, int64_t b, int64_t n, int32_t head,
 
 static void row_advance(const row_pass *w, row_worker *wk, query_row *q,
                         row_source *at, int64_t low, int64_t high) {
-  at->env.env.head = q->head + (w->run->shard ? w->run->shard->head : 0);
+  row_set_head(w, q, at);
   if (w->run->table->combine == DIL_COMBINE_UNION) {
     row_visit_union(w, wk, q, at, low, high);
     return;
@@ -352,8 +361,9 @@ static void row_end(const row_pass *w, query_row *q, int64_t b, int64_t split) {
 }
 
 /* Fills the batch's rows; returns how many there are. */
-static int32_t row_batch_begin(const row_pass *w, row_worker *wk, int64_t b,
-                               int32_t kv, int64_t batch, int64_t split) {
+static int32_t row_batch_begin(const row_pass *w, row_worker *wk,
+                               row_source *at, int64_t b, int32_t kv,
+                               int64_t batch, int64_t split) {
   const run *r = w->run;
   int64_t all = r->N * w->group;
   dil_progression progression = run_queries(r, b);
@@ -364,8 +374,8 @@ static int32_t row_batch_begin(const row_pass *w, row_worker *wk, int64_t b,
     q->t = progression.first + q->n * progression.step;
     q->head = kv * (int32_t)w->group + (int32_t)(i % w->group);
     if (!walk_served(r->table, w->pass, q->head)) continue;
-    q->selected = row_branches(w, q->head, q->t);
-    row_begin(w, q, b, split == 0 && run_finish(r, q->head) == FINISH_RESUME);
+    q->selected = walk_selecting(r->table, w->pass->branches, q->head, q->t);
+    row_begin(w, q, at, b, split == 0);
     count++;
   }
   return count;
@@ -385,15 +395,14 @@ static void row_pass_work(void *context, int64_t item, int32_t worker_index) {
   int64_t span = progression_end(progression) - progression.first;
   int64_t share = round_up((span + w->splits - 1) / w->splits, w->chunk);
   int64_t low = INT64_MAX, high = INT64_MIN;
-  int32_t count = row_batch_begin(w, wk, b, kv, batch, split);
-  for (int32_t i = 0; i < count; i++) row_reach(w, &wk->row[i], &low, &high);
-  low = maximum(low, progression.first + split * share);
-  high = minimum(high,
-                 progression.first + minimum((split + 1) * share, span));
   row_source at = {run_row_view(&r->call->k, b, kv, progression),
                    run_row_view(&r->call->v, b, kv, progression),
                    {{0}, NULL}};
   run_env_init(r, b, 0, &at.env);
+  int32_t count = row_batch_begin(w, wk, &at, b, kv, batch, split);
+  for (int32_t i = 0; i < count; i++) row_reach(w, &wk->row[i], &low, &high);
+  low = maximum(low, progression.first + split * share);
+  high = minimum(high, progression.first + minimum((split + 1) * share, span));
   for (int64_t from = low; from < high; from += w->chunk)
     for (int32_t i = 0; i < count; i++)
       row_advance(w, wk, &wk->row[i], &at, from,

@@ -101,6 +101,26 @@ typedef struct run_env {
 } run_env;
 void run_env_init(const run *r, int64_t b, int32_t h, run_env *env);
 
+/* ---- sink.c: what rows begin with ---------------------------------------- */
+
+/* The state of a row whose lse so far is this: m (log2) and l. */
+static inline void state_begin(float lse, float *m, float *l) {
+  *m = lse * DIL_LOG2_E;
+  *l = *m == -__builtin_inff() ? 0 : 1;
+  if (*m < __builtin_inff()) return;
+  *m = 0; /* NaN or too large: the row is NaN */
+  *l = __builtin_nanf("");
+}
+/* The sinks of n rows at positions t, which these branches select. */
+void run_sinks(const run *r, const dil_env *env, uint64_t branches,
+               const int32_t *t, int64_t n, float *s);
+/* Those of query row n of (b, h), of the branches in `among`. */
+float run_row_sink(const run *r, int64_t b, int64_t n, int32_t h,
+                   uint64_t among);
+/* A row without a key: 0 or NaN, and its lse (NULL: not wanted). */
+void run_bare_row(const run *r, dil_dtype dtype, float sink, char *o,
+                  float *lse);
+
 /* ---- input.c: declared inputs at a call ---------------------------------- */
 
 /* Binds and checks the call's inputs; needs r->call, B, N, M and a `dimension`

@@ -172,18 +172,18 @@ static void block_pack_item(const tile_pass *ts, int64_t index, int64_t chunk,
 
 /* ---- strips of queries --------------------------------------------------- */
 
-static void strip_zero_rows(const tile_worker *wk, segment_cell c,
+/* Rows that no branch selects. */
+static void strip_bare_rows(const tile_worker *wk, segment_cell c,
                             int32_t class_index, int64_t b) {
   const run *r = wk->run;
   int64_t n = class_table_rows(&wk->held, class_index, c.high - c.low);
-  size_t bytes =
-      (size_t)r->table->value_dim * dil_dtype_size(r->table->dtype);
   for (int64_t i = 0; i < n; i++) {
-    int64_t row =
-        run_row(r, b, c.low + class_table_row(&wk->held, class_index, i));
-    memset(run_output(r, b, row, wk->walk.head), 0, bytes);
-    float *lse = run_lse(r, b, row, wk->walk.head);
-    if (lse) *lse = -__builtin_inff();
+    int32_t t = (int32_t)(c.low + class_table_row(&wk->held, class_index, i));
+    int64_t row = run_row(r, b, t);
+    float sink;
+    run_sinks(r, &wk->env.env, 0, &t, 1, &sink);
+    run_bare_row(r, r->table->dtype, sink, run_output(r, b, row, wk->walk.head),
+                 run_lse(r, b, row, wk->walk.head));
   }
 }
 
@@ -193,7 +193,7 @@ static void strip_run_cell(tile_worker *wk, segment_cell c, int64_t b) {
   for (int32_t i = 0; i < wk->held.count; i++) {
     int64_t n = class_table_rows(&wk->held, i, c.high - c.low);
     if (!wk->held.branches[i]) {
-      if (wk->finish == FINISH_WRITE) strip_zero_rows(wk, c, i, b);
+      if (wk->finish == FINISH_WRITE) strip_bare_rows(wk, c, i, b);
       continue;
     }
     for (int64_t at = 0; at < n; at += most)

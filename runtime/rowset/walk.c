@@ -38,6 +38,22 @@ uint64_t walk_served(const dil_table *table, const dil_pass *pass,
   return served;
 }
 
+static bool walk_selects(const dil_branch *b, int32_t head, int64_t t) {
+  if (head < b->head_first || head > b->head_last) return false;
+  if (t < 0 && b->segment) return false;
+  int64_t inside = b->segment ? floor_mod(t, b->segment) : t;
+  return floor_mod(inside - b->phase[head], b->dilation) == 0;
+}
+
+uint64_t walk_selecting(const dil_table *table, uint64_t among, int32_t head,
+                        int64_t t) {
+  uint64_t selected = 0;
+  for (int32_t b = 0; b < table->branch_count; b++)
+    if (among >> b & 1 && walk_selects(&table->branches[b], head, t))
+      selected |= 1ull << b;
+  return selected;
+}
+
 /* A cell ends at the first position after t where some branch begins a
  * segment. Only branches without segments select rows before position 0. */
 segment_cell walk_cell(const walk *w, int64_t t, int64_t high) {

@@ -68,6 +68,9 @@ void class_table_reset(class_table *s, const dil_progression *progression);
 /* The branches of the pass that serve a head. */
 uint64_t walk_served(const dil_table *table, const dil_pass *pass,
                      int32_t head);
+/* The branches of `among` that serve a head and select the row at t. */
+uint64_t walk_selecting(const dil_table *table, uint64_t among, int32_t head,
+                        int64_t t);
 /* The cell at position t, clipped to `high`. */
 segment_cell walk_cell(const walk *w, int64_t t, int64_t high);
 /* Fills s for a cell; quick where the cell is like the one before. */

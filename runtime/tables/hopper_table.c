@@ -62,6 +62,7 @@ static bool table_accept(maker *mk) {
   if (mk->out->pairwise && t->predicate_count > HOPPER_PREDICATES)
     return REFUSE(mk, "more than %d conditions", HOPPER_PREDICATES);
   if (t->dropout > 0) return REFUSE(mk, "dropout");
+  if (t->sinks) return REFUSE(mk, "sinks");
   if (t->combine == DIL_COMBINE_UNION && predicates_differ(mk) &&
       !hopper_is_nested(t, mk->pass->branches))
     return REFUSE(mk, "a union of windows over segments that are not nested");

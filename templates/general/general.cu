@@ -11,12 +11,13 @@
  *   dil_pass   one pass of the plan, or one of its splits over keys
  *   dil_merge  the splits of a row, in order, into its end
  *   dil_bounds bounds of the inputs that masks read (bounds.cuh)
- *   dil_begin  an empty state for the rows that several passes touch
+ *   dil_begin  the first state of the rows that several passes touch
  *   dil_end    that state rounded once to o; heads that nobody serves get 0 */
 #include "templates/shared/plan.cuh"
 #include "templates/shared/bounds.cuh"
 #include "templates/shared/element.cuh"
 #include "templates/shared/epilogue.cuh"
+#include "templates/shared/sink.cuh"
 
 #ifndef WARPS
 #define WARPS 4
@@ -52,12 +53,13 @@
 #define PART_ROUNDS ((TILE_ROWS / 16 + 3) / 4)
 
 /* Shared memory: [scratch][Q][K][V][flags of bad value rows][multiplicity of
- * keys]; in the end [scratch][sums of the warps' rows]. */
+ * keys][random words of keys, with dropout]; in the end [scratch][sums of the warps' rows]. */
 #define SHARED_Q SCRATCH_BYTES
 #define SHARED_K (SHARED_Q + TILE_ROWS * PITCH_K)
 #define SHARED_V (SHARED_K + TILE_KEYS * PITCH_K)
 #define SHARED_BAD (SHARED_V + TILE_KEYS * PITCH_V)
 #define SHARED_TIMES (SHARED_BAD + TILE_KEYS)
+#define SHARED_WORDS (SHARED_TIMES + 4 * TILE_KEYS) /* of dropout */
 
 static_assert(sizeof(dil_params) == DIL_PARAMS_BYTES,
               "the run time has another dil_params");
@@ -76,9 +78,23 @@ extern __shared__ __align__(16) char shared[];
 #include "templates/general/general_state.cuh"
 #include "templates/general/general_visit.cuh"
 
+#if DROPOUT
+/* The random words of a visit's keys, into shared memory. */
+DIL_INLINE void load_words(const dil_params &p, const dil_tile &t,
+                           const dil_visit &v) {
+  if (!(p.flags & DIL_DROP) || p.pack != 1) return;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < TILE_KEYS; i += THREADS)
+    ((unsigned *)(shared + SHARED_WORDS))[i] = key_word(p, t, t.head, v, i);
+}
+#else
+struct dil_row_words {};
+#endif
+
 /* Scores to weights: scale, chain, predicate, softmax, dropout. */
 DIL_INLINE void make_weights(const dil_params &p, const dil_tile &t, int group,
                              const dil_visit &v, unsigned bits,
+                             const dil_row_words &words,
                              float (&s)[SCORE_TILES][4], dil_state &state,
                              float (&o)[VALUE_TILES][4]) {
   bool natural = SCORED || !(p.scale > 0);
@@ -100,7 +116,9 @@ DIL_INLINE void make_weights(const dil_params &p, const dil_tile &t, int group,
   }
 #if DROPOUT
   if (p.flags & DIL_DROP) {
-    unsigned gone = drop_bits<TILE_KEYS>(p, t, rows_of(p, t, group), v);
+    unsigned gone =
+        drop_bits<TILE_KEYS>(p, t, rows_of(p, t, group), v, words,
+                             (const unsigned *)(shared + SHARED_WORDS));
 #pragma unroll
     for (int e = 0; e < 4 * SCORE_TILES; e++)
       s[e >> 2][e & 3] = gone >> e & 1 ? 0.0f
@@ -113,12 +131,13 @@ DIL_INLINE void make_weights(const dil_params &p, const dil_tile &t, int group,
 DIL_INLINE void finish_visit(const dil_params &p, const dil_tile &t,
                              const dil_visit &v,
                              const unsigned (&bits)[ROW_GROUPS],
+                             const dil_row_words (&words)[ROW_GROUPS],
                              float (&s)[ROW_GROUPS][SCORE_TILES][4],
                              dil_state (&state)[ROW_GROUPS],
                              float (&o)[ROW_GROUPS][VALUE_TILES][4]) {
 #pragma unroll
   for (int r = 0; r < ROW_GROUPS; r++)
-    make_weights(p, t, r, v, bits[r], s[r], state[r], o[r]);
+    make_weights(p, t, r, v, bits[r], words[r], s[r], state[r], o[r]);
   copy_wait<1>();
   __syncthreads(); /* V is here */
   if (!v.full) take_bad_values(s, o);
@@ -144,12 +163,18 @@ DIL_INLINE void run_tile(const dil_params &p, const dil_tile &t) {
   float o[ROW_GROUPS][VALUE_TILES][4], s[ROW_GROUPS][SCORE_TILES][4];
   query_fragment fragments[ROW_GROUPS][Q_FRAGMENTS];
   unsigned bits[ROW_GROUPS];
+  dil_row_words words[ROW_GROUPS];
   bool begun = false;
   clear_padding();
   load_queries(p, t);
   if (threadIdx.x < 32) begin_cursor(p, t);
 #pragma unroll
-  for (int r = 0; r < ROW_GROUPS; r++) begin_rows(state[r], o[r]);
+  for (int r = 0; r < ROW_GROUPS; r++) {
+    begin_rows(state[r], o[r]);
+#if DROPOUT
+    words[r] = row_words(p, t, rows_of(p, t, r));
+#endif
+  }
 #pragma unroll 1
   for (int slot = 1;; slot ^= 1) {
     const dil_visit &v = SCRATCH.visit[slot], &next = SCRATCH.visit[slot ^ 1];
@@ -165,13 +190,16 @@ DIL_INLINE void run_tile(const dil_params &p, const dil_tile &t) {
 #if MULTIPLICITY
       if (v.merged) count_keys(v, (float *)(shared + SHARED_TIMES));
 #endif
+#if DROPOUT
+      load_words(p, t, v);
+#endif
       make_scores(fragments, s);
       if (PLAINLY && !v.full && SCRATCH.careful) make_scores_plainly(s);
     }
     __syncthreads(); /* K is free, the next visit is known */
     if (next.some) load_keys(p, t, next);
     copy_commit();
-    if (begun) finish_visit(p, t, v, bits, s, state, o);
+    if (begun) finish_visit(p, t, v, bits, words, s, state, o);
     copy_wait<0>();
     __syncthreads(); /* V is free, K is here */
     if (!next.some) break;

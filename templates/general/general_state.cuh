@@ -37,13 +37,15 @@ DIL_INLINE void begin_rows(dil_state &state, float (&o)[VALUE_TILES][4]) {
 
 /* The end of row `row` of the state's and the output's order, (b, n, h). Its
  * sums are sum(d); their weights add up to l and belong to m. The state that an
- * earlier pass or shard has left joins them. Without a key it stays. */
+ * earlier pass or shard has left joins them, or else the row's sinks. Without a
+ * key the state stays. */
 template <class Sum>
 DIL_INLINE void finish_row(const dil_params &p, long long row, int b, int n,
                            int h, float m, float l, Sum sum) {
   int how = finish_of(p, h), lane = threadIdx.x & 31;
   bool resumes = how == FINISH_RESUME;
-  float before = resumes ? p.state_lse[row] * DIL_LOG2_E : DIL_NONE;
+  float before = resumes ? p.state_lse[row] : row_start(p, b, n, h, p.pass);
+  before *= DIL_LOG2_E;
   if (resumes && l == 0) return;
   float base = fmaxf(m, before);
   if (base == DIL_NONE) base = 0;
@@ -55,7 +57,7 @@ DIL_INLINE void finish_row(const dil_params &p, long long row, int b, int n,
 #pragma unroll 1
   for (int d = lane; d < VALUE_DIM; d += 32) {
     float x = sum(d) * mine;
-    if (theirs != 0) x += p.state_o[row * VALUE_DIM + d] * theirs;
+    if (resumes && theirs != 0) x += p.state_o[row * VALUE_DIM + d] * theirs;
     finish_element(p, how, b, n, h, d, l == 0 ? 0.0f : x * factor);
   }
 }
@@ -149,20 +151,32 @@ extern "C" __global__ void dil_merge(const __grid_constant__ dil_params p) {
   }
 }
 
+/* The states of a row of a shard: one, or one a pass, weighted and added. */
+#define STATES (COMBINE >= 2 ? PASSES : 1)
+
+/* What a row's state begins with. In a shard p.batches counts the batch rows of
+ * all states. Else passes of `mean` and `sum` begin with their sinks themselves,
+ * and only the pattern's say whether the row is NaN. */
+DIL_INLINE float state_start(const dil_params &p, const dil_place &at) {
+  int batches = is_shard(p) ? p.batches / STATES : p.batches;
+  int state = is_shard(p) ? at.b / batches : -1;
+  if (STATES > 1 && state >= 0 && !pass_serves(state, at.h)) return DIL_NONE;
+  return row_start(p, at.b % batches, at.n, at.h, state);
+}
+
 extern "C" __global__ void dil_begin(const __grid_constant__ dil_params p) {
   WARP_ROWS(p, index) {
-    if (!is_shard(p) && passes_of(place_of(p, index).h) <= 1)
-      continue;
-    if (threadIdx.x % 32 == 0) p.state_lse[index] = DIL_NONE;
-    if (is_shard(p)) continue; /* nobody reads sums without an lse */
+    dil_place at = place_of(p, index);
+    if (!is_shard(p) && passes_of(at.h) <= 1) continue;
+    float start = state_start(p, at);
+    if (threadIdx.x % 32 == 0) p.state_lse[index] = start;
+    if (is_shard(p) && !SINKS) continue; /* nobody reads sums without an lse */
 #pragma unroll 1
     for (int d = threadIdx.x % 32; d < VALUE_DIM; d += 32)
-      p.state_o[index * VALUE_DIM + d] = 0;
+      p.state_o[index * VALUE_DIM + d] = start == start ? 0.0f : start;
   }
 }
 
-/* The states of a row of a shard: one, or one a pass, weighted and added. */
-#define STATES (COMBINE >= 2 ? PASSES : 1)
 DIL_INLINE float states_sum(const dil_params &p, long long index, int d) {
   long long stride = (long long)p.batches * p.rows * p.heads;
   float sum = 0;
@@ -188,16 +202,19 @@ extern "C" __global__ void dil_end(const __grid_constant__ dil_params p) {
     bool shard = is_shard(p);
     int passes = shard ? 2 : passes_of(at.h);
     if (passes == 1) continue;
+    /* A head that nobody serves has no softmax with `mean` and `sum`. */
+    float start = COMBINE < 2 ? row_start(p, at.b, at.n, at.h, -1) : DIL_NONE;
 #pragma unroll 1
     for (int d = threadIdx.x % 32; d < VALUE_DIM; d += 32)
       output_row(p, at.b, at.n, at.h)[d] =
-          narrow(shard    ? states_sum(p, index, d)
-                 : passes ? p.state_o[index * VALUE_DIM + d]
-                          : 0.0f);
+          narrow(shard            ? states_sum(p, index, d)
+                 : passes         ? p.state_o[index * VALUE_DIM + d]
+                 : start == start ? 0.0f
+                                  : start);
     if (threadIdx.x % 32 == 0)
       write_lse(p, at.b, at.n, at.h,
                 shard    ? states_lse(p, index, at.h)
                 : passes ? p.state_lse[index]
-                         : DIL_NONE);
+                         : start);
   }
 }

@@ -61,6 +61,13 @@ DIL_INLINE unsigned dil_hash_step(unsigned x, int a) {
 #define DIL_AND &&
 #endif
 
+/* log(e^x + e^y): sinks add up. -inf adds nothing; inf gives NaN. */
+DIL_INLINE float dil_sinks_add(float x, float y) {
+  float top = fmaxf(x, y);
+  float base = top == __uint_as_float(0xff800000u) ? 0.0f : top;
+  return base + logf(expf(x - base) + expf(y - base));
+}
+
 /* An index outside its dimension reads 0. */
 DIL_INLINE bool dil_inside(const dil_device_input &in, int rank,
                            const int *at) {

@@ -1,11 +1,12 @@
-/* philox.cuh - Philox 4x32-10 (Salmon et al., SC 2011): one word of it, for
- * dropout. The bits depend on position, head and batch row alone. */
+/* philox.cuh - which weights dropout takes. A row and a key of a head have a
+ * random word each, the first of Philox 4x32-10 (Salmon et al., SC 2011); a pair
+ * mixes its two. The bits depend on positions, head and batch row alone. */
 #ifndef DIL_TEMPLATES_SHARED_PHILOX_H
 #define DIL_TEMPLATES_SHARED_PHILOX_H
 
 static __device__ __forceinline__ unsigned
 dil_philox(unsigned c0, unsigned c1, unsigned c2, unsigned c3, unsigned k0,
-           unsigned k1, int word) {
+           unsigned k1) {
 #pragma unroll 1
   for (int round = 0; round < 10; round++) {
     unsigned low0 = 0xD2511F53u * c0, high0 = __umulhi(0xD2511F53u, c0);
@@ -17,15 +18,24 @@ dil_philox(unsigned c0, unsigned c1, unsigned c2, unsigned c3, unsigned k0,
     k0 += 0x9E3779B9u;
     k1 += 0xBB67AE85u;
   }
-  return word == 0 ? c0 : word == 1 ? c1 : word == 2 ? c2 : c3;
+  return c0;
 }
 
-/* Whether dropout takes the weight of the pair (t, j). */
-static __device__ __forceinline__ bool dil_dropped(int b, int h, int t, int j,
-                                                   unsigned seed_low,
-                                                   unsigned seed_high) {
-  return dil_philox((unsigned)(j >> 2), (unsigned)t, (unsigned)h, (unsigned)b,
-                    seed_low, seed_high, j & 3) < (unsigned)DROPOUT;
+enum { DIL_DROP_ROW, DIL_DROP_KEY };
+
+/* The word of a row or a key at a position. */
+static __device__ __forceinline__ unsigned
+dil_drop_word(int side, int b, int h, int position, unsigned seed_low,
+              unsigned seed_high) {
+  return dil_philox((unsigned)position, (unsigned)h, (unsigned)b,
+                    (unsigned)side, seed_low, seed_high);
+}
+
+/* Whether dropout takes the weight of the pair with these words. */
+static __device__ __forceinline__ bool dil_dropped(unsigned row, unsigned key) {
+  unsigned u = (row ^ key) * 0x7FEB352Du;
+  u = (u ^ u >> 15) * 0x846CA68Bu;
+  return u < (unsigned)DROPOUT;
 }
 
 #endif

@@ -39,6 +39,8 @@ enum { DIL_INPUT_F32, DIL_INPUT_BF16, DIL_INPUT_F16, DIL_INPUT_I32,
 #define MASKED 0         /* some predicate has masks */
 #define DEDUP 1          /* a key of several branches is visited once */
 #define MULTIPLICITY 0   /* ... and may count several times */
+#define SINKS 0          /* rows begin with sinks */
+#define SINK_BRANCHES 0  /* bit set: branches with sinks of their own */
 #define DROPOUT 0        /* its threshold among 2^32 */
 #define DROPOUT_KEPT 1.0f /* 1 / (1 - P) */
 #define BRANCHES 1
@@ -57,6 +59,9 @@ static __device__ __forceinline__ bool dil_mask(int, int, int,
 static __device__ __forceinline__ float dil_chain(int, float s, int, int,
                                                   const dil_pair &) {
   return s;
+}
+static __device__ __forceinline__ float dil_sink(int, int, const dil_pair &) {
+  return 0;
 }
 #include "templates/shared/cover.cuh"
 DIL_INLINE dil_range dil_cover(int, dil_range, dil_range, dil_range,

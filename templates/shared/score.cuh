@@ -200,20 +200,52 @@ DIL_INLINE unsigned keep_bits(const dil_params &p, const dil_tile &tile,
 }
 
 #if DROPOUT
-/* Bits of the weights that dropout takes. */
+/* The random words of a thread's rows. */
+struct dil_row_words {
+  unsigned of[2];
+};
+DIL_INLINE dil_row_words row_words(const dil_params &p, const dil_tile &tile,
+                                   const dil_rows &rows) {
+  dil_row_words words;
+#pragma unroll 1
+  for (int r = 0; r < 2; r++) {
+    unsigned word =
+        dil_drop_word(DIL_DROP_ROW, tile.b + p.batch, r ? rows.h[1] : rows.h[0],
+                      r ? rows.t[1] : rows.t[0], p.seed_low, p.seed_high);
+    if (r) words.of[1] = word;
+    else words.of[0] = word;
+  }
+  return words;
+}
+
+DIL_INLINE unsigned key_word(const dil_params &p, const dil_tile &tile, int h,
+                             const dil_visit &v, int column) {
+  return dil_drop_word(DIL_DROP_KEY, tile.b + p.batch, h,
+                       v.keys.start + (v.n + column) * v.keys.step, p.seed_low,
+                       p.seed_high);
+}
+
+/* Bits of the weights that dropout takes. `keys`: the words of the columns for
+ * the tile's head. Heads that share a tile have words of their own. */
 template <int KEYS>
 DIL_INLINE unsigned drop_bits(const dil_params &p, const dil_tile &tile,
-                              const dil_rows &rows, const dil_visit &v) {
+                              const dil_rows &rows, const dil_visit &v,
+                              const dil_row_words &words,
+                              const unsigned *keys) {
   unsigned bits = 0;
+  if (p.pack == 1) {
+#pragma unroll
+    for (int e = 0; e < KEYS / 2; e++)
+      bits |= (unsigned)dil_dropped(words.of[e >> 1 & 1], keys[column_of(e)])
+              << e;
+    return bits;
+  }
 #pragma unroll 1
   for (int e = 0; e < KEYS / 2; e++) {
     bool second = e & 2;
-    int j = v.keys.start + (v.n + column_of(e)) * v.keys.step;
-    int h = second ? rows.h[1] : rows.h[0];
-    bool dropped = dil_dropped(tile.b + p.batch, h,
-                               second ? rows.t[1] : rows.t[0], j, p.seed_low,
-                               p.seed_high);
-    bits |= (unsigned)dropped << e;
+    unsigned key =
+        key_word(p, tile, second ? rows.h[1] : rows.h[0], v, column_of(e));
+    bits |= (unsigned)dil_dropped(second ? words.of[1] : words.of[0], key) << e;
   }
   return bits;
 }

@@ -149,6 +149,11 @@ DIL_INLINE dil_set class_of(int pass, int head, int t) {
   return branches;
 }
 
+/* M of a batch row of the call. */
+DIL_INLINE int batch_keys(const dil_params &p, int b) {
+  return p.lengths ? most(0, least(p.lengths[b], p.M)) : p.M;
+}
+
 /* The number of the query row at a position. */
 DIL_INLINE int row_at(const dil_params &p, const dil_tile &t, int position) {
   int away = position - t.origin, step = query_step(p);
@@ -186,7 +191,7 @@ DIL_INLINE dil_tile find_tile(const dil_params &p, unsigned item,
   if (!p.spread) t.head = p.head + take_digit(item, heads) * p.pack;
   t.kv = t.head / GROUP - p.head / GROUP;
   t.b = (int)item;
-  t.keys = p.lengths ? most(0, least(p.lengths[t.b], p.M)) : p.M;
+  t.keys = batch_keys(p, t.b);
   t.origin = p.first - (p.M - t.keys);
   t.step = p.stride;
   find_cell(p, t.origin, t.origin + (p.rows - 1) * query_step(p) + 1, cell,

@@ -46,6 +46,7 @@ run blocktable --seq 900 --random 1 --input kept=random
 run random_hash --seq 500 --random 1
 run sinks -D w=64 --seq 600 --random 1
 run softcap --seq 600 --random 1 --batch 2
+run gpt_oss -D w=64 --seq 300 --random 1 --input z=random
 run decode_gqa --seq 1 --keys 3000 --random 1 --batch 3
 run union --seq 700 --random 1
 run longnet_ring -D w=32 --seq 1500 --random 1 --topology four

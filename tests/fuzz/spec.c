@@ -51,6 +51,10 @@ static const char *const scores[] = {
     "i % 3 == 0 ? -inf : s", "tanh(s) * exp(-0.01 * abs(i - j))",
     "s + wide[h, row]", "s + pair[b, row, j]", "s * pair[b, row - 9, j % 40]",
     "s + wide[h, int(0.7 * abs(i - j))]", "s + 0.1 * int(slope[h] * (j % 50))"};
+static const char *const sinks[] = {
+    "", "0.5", "slope[h]", "0.03 * i - 1", "wide[h, row]", "log(2.0) - 0.5 * b",
+    "i % 3 == 0 ? -inf : 1.5", "h", "-2 + exp(-0.1 * abs(i - M))",
+    "20 * slope[i % 7]"};
 static const char *const keeps[] = {
     "", "local(1)", "local(2) || global(1)", "strided(3) || local(0)",
     "random(0.5, 9)", "bi >= bj && bi - bj < 5", "hierarchical(1, 1, 3, 4)",
@@ -132,6 +136,14 @@ static void draw_sizes(spec *s, uint64_t *state) {
   s->force = draw(state, 0, 4);
 }
 
+/* Drawn last, so that patterns without sinks stay those of their seeds. */
+static void draw_sinks(spec *s, uint64_t *state) {
+  if (!chance(state, 20)) return;
+  s->sink = pick(state, 60, COUNT(sinks));
+  for (int32_t i = 0; i < s->branch_count; i++)
+    s->branch[i].sink = pick(state, 40, COUNT(sinks));
+}
+
 spec spec_random(uint32_t seed) {
   uint64_t space = seed * 0x2545F4914F6CDD1Du + 77, *state = &space;
   spec s;
@@ -157,6 +169,7 @@ spec spec_random(uint32_t seed) {
   for (int32_t i = 0; i < s.branch_count; i++)
     s.branch[i] = draw_branch(&s, state);
   draw_sizes(&s, state);
+  draw_sinks(&s, state);
   return s;
 }
 
@@ -268,23 +281,38 @@ static void put_branch(writer *w, const spec *s, const spec_branch *b) {
   put_window(w, b->left, b->right);
   if (b->mask) put(w, " mask %s;", masks[b->mask]);
   if (b->score) put(w, " score %s;", scores[b->score]);
+  if (b->sink) put(w, " sink %s;", sinks[b->sink]);
   put(w, " }\n");
 }
 
-bool spec_says(const spec *s, const char *words) {
-  bool found = strstr(masks[s->mask], words) || strstr(scores[s->score], words);
+/* In a score or a sink. */
+static bool spec_weighs(const spec *s, const char *words) {
+  bool found = strstr(sinks[s->sink], words) || strstr(scores[s->score], words);
   for (int32_t i = 0; i < s->branch_count; i++)
-    found |= strstr(masks[s->branch[i].mask], words) ||
+    found |= strstr(sinks[s->branch[i].sink], words) ||
              strstr(scores[s->branch[i].score], words);
   return found;
 }
 
+bool spec_says(const spec *s, const char *words) {
+  bool found = spec_weighs(s, words) || strstr(masks[s->mask], words);
+  for (int32_t i = 0; i < s->branch_count; i++)
+    found |= strstr(masks[s->branch[i].mask], words) != NULL;
+  return found;
+}
+
+static const char *gradient_of(const spec *s, const char *words) {
+  return s->seed % 2 && spec_weighs(s, words) ? " gradient" : "";
+}
+
 static void put_inputs(writer *w, const spec *s) {
   if (spec_says(s, "doc[")) put(w, "  input doc : i32[B, M];\n");
-  if (spec_says(s, "slope[")) put(w, "  input slope : f32[H];\n");
+  if (spec_says(s, "slope["))
+    put(w, "  input slope : f32[H]%s;\n", gradient_of(s, "slope["));
   if (spec_says(s, "flag[")) put(w, "  input flag : u8[7];\n");
   if (spec_says(s, "tab[")) put(w, "  input tab : u8[3, 5, 3];\n");
-  if (spec_says(s, "wide[")) put(w, "  input wide : bf16[H, N];\n");
+  if (spec_says(s, "wide["))
+    put(w, "  input wide : bf16[H, N]%s;\n", gradient_of(s, "wide["));
   if (spec_says(s, "pair[")) put(w, "  input pair : f16[B, N, M];\n");
 }
 
@@ -306,6 +334,7 @@ void spec_print(const spec *s, char *text, size_t size) {
   }
   if (s->mask) put(w, "  mask %s;\n", masks[s->mask]);
   if (s->score) put(w, "  score %s;\n", scores[s->score]);
+  if (s->sink) put(w, "  sink %s;\n", sinks[s->sink]);
   if (s->keep) put(w, "  block %d; keep %s;\n", s->block, keeps[s->keep]);
   for (int32_t i = 0; i < s->branch_count; i++)
     put_branch(w, s, &s->branch[i]);
@@ -338,6 +367,7 @@ static void simplify_branch(spec_branch *b, int32_t step, int32_t heads) {
   case 5: b->dilation = 1; break;
   case 6: b->segment = 0; break;
   case 7: b->head_first = 0, b->head_last = heads - 1; break;
+  case 8: b->sink = 0; break;
   }
 }
 
@@ -367,11 +397,12 @@ static void simplify_whole(spec *s, int32_t step) {
   case 21: s->queries = s->keys > 0 ? s->keys : s->queries; break;
   case 22: s->queries -= s->queries > 1; break;
   case 23: s->keys -= s->keys > 1; break;
+  case 24: s->sink = 0; break;
   }
 }
 
 bool spec_simplify(spec *s, int32_t step) {
-  enum { WHOLE = 24, EACH = 8 };
+  enum { WHOLE = 25, EACH = 9 };
   if (step < SPEC_BRANCHES) {
     drop_branch(s, step);
     return true;

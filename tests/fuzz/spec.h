@@ -13,7 +13,7 @@ enum { SPEC_BRANCHES = 5, SPEC_BATCHES = 3 };
 typedef struct spec_branch {
   int32_t segment, dilation; /* segment 0: none */
   int32_t left, right;       /* -1: inf; both -1: no window */
-  int32_t mask, score, phase;
+  int32_t mask, score, sink, phase;
   int32_t head_first, head_last;
   int32_t causal;
 } spec_branch;
@@ -22,7 +22,7 @@ typedef struct spec {
   uint32_t seed;
   int32_t heads, kv_heads, head_dim, value_dim;
   int32_t dtype, combine, phase, causal, split, scale, dropout;
-  int32_t mask, score, keep, block, left, right;
+  int32_t mask, score, sink, keep, block, left, right;
   int32_t branch_count;
   spec_branch branch[SPEC_BRANCHES];
   int32_t batch, queries, keys, layout, lengths, threads, isa, force;
@@ -32,7 +32,7 @@ spec spec_random(uint32_t seed);
 /* One that the Hopper kernels take, as far as can be said without a plan. */
 spec spec_hopper(uint32_t seed);
 void spec_print(const spec *s, char *text, size_t size); /* as .dil */
-bool spec_says(const spec *s, const char *words); /* in a mask or a score */
+bool spec_says(const spec *s, const char *words); /* in a condition, score or sink */
 /* Makes s simpler in the way number `step`; false when there is none left. */
 bool spec_simplify(spec *s, int32_t step);
 

@@ -38,6 +38,8 @@ static void find_entries(code_loaded *l) {
       {"pv", &l->code.pv},
       {"cover", &l->code.cover},
       {"dimension", &l->code.dimension},
+      {"dropout_words", &l->code.dropout_words},
+      {"sink", &l->code.sink},
       {"row_qk", &l->code.row_qk},
       {"row_softmax", &l->code.row_softmax},
       {"row_softmax_drop", &l->code.row_softmax_drop},

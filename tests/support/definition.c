@@ -161,6 +161,12 @@ static bool selects_position(const branch *b, int64_t h, int64_t t) {
   return wrap_around(inside, b->dilation) == b->phase[h];
 }
 
+/* A row before position 0 lies in no segment. */
+static bool definition_selects(const definition *c, const branch *b) {
+  if (c->h < b->head_first || c->h > b->head_last) return false;
+  return (c->t >= 0 || !b->segment) && selects_position(b, c->h, c->t);
+}
+
 bool definition_reaches(const definition *c, const branch *b, int64_t j) {
   if (c->h < b->head_first || c->h > b->head_last) return false;
   if (!selects_position(b, c->h, c->t) || !selects_position(b, c->h, j))
@@ -196,27 +202,51 @@ static double plain_score(const definition *c, const branch *b, int64_t j) {
   return s;
 }
 
-static long double weight_survives(const definition *c, int64_t j) {
-  if (!c->call->train || c->p->dropout == 0) return 1;
-  uint32_t counter[4] = {(uint32_t)(j / 4), (uint32_t)c->t, (uint32_t)c->h,
-                         (uint32_t)c->b};
+/* The random word of a row (side 0) or a key (side 1). */
+static uint32_t side_word(const definition *c, int64_t at, uint32_t side) {
+  uint32_t counter[4] = {(uint32_t)at, (uint32_t)c->h, (uint32_t)c->b, side};
   uint32_t key[2] = {(uint32_t)(c->call->seed & 0xFFFFFFFF),
                      (uint32_t)(c->call->seed >> 32)};
   uint32_t out[4];
   dil_philox(counter, key, out);
-  bool dropped = out[j % 4] < (uint64_t)(c->p->dropout * 4294967296.0);
+  return out[0];
+}
+
+static long double weight_survives(const definition *c, int64_t j) {
+  if (!c->call->train || c->p->dropout == 0) return 1;
+  uint64_t u = side_word(c, c->t, 0) ^ side_word(c, j, 1);
+  u = u * 0x7feb352d % (UINT64_C(1) << 32);
+  u = (u ^ u >> 15) * 0x846ca68b % (UINT64_C(1) << 32);
+  bool dropped = u < (uint64_t)(c->p->dropout * 4294967296.0);
   return dropped ? 0 : 1 / (1 - (long double)c->p->dropout);
 }
 
 typedef struct listed {
-  int64_t j;
+  int64_t j; /* -1: a sink, which has no value */
   double score;
 } listed;
 
-/* The keys of branches first..last, in `union` each key once. */
+static int list_sinks(const definition *c, expr *const *sink, int32_t count,
+                      listed *to) {
+  for (int32_t k = 0; k < count; k++) {
+    expr_point point = point_of(c, 0, 0);
+    value v = expr_eval(sink[k], &point, true);
+    bool real = sink[k]->type == TYPE_F32;
+    to[k] = (listed){-1, real ? v.real : (double)v.integer};
+  }
+  return count;
+}
+
+/* The keys of branches first..last, in `union` each key once, and the sinks of
+ * the softmax over them. */
 static int list_keys(const definition *c, int32_t first, int32_t last,
                      listed *to) {
-  int count = 0;
+  int count = list_sinks(c, c->p->sink, c->p->sink_count, to);
+  for (int32_t k = first; k <= last; k++) {
+    const branch *b = &c->p->branch[k];
+    if (definition_selects(c, b))
+      count += list_sinks(c, b->sink, b->sink_count, to + count);
+  }
   for (int64_t j = 0; j < c->M; j++)
     for (int32_t k = first; k <= last; k++) {
       const branch *b = &c->p->branch[k];
@@ -242,6 +272,7 @@ static long double attend(const definition *c, const listed *keys, int count,
   if (most == -INFINITY) return -INFINITY;
   for (int k = 0; k < count; k++) sum += expl(keys[k].score - most);
   for (int k = 0; k < count; k++) {
+    if (keys[k].j < 0) continue;
     long double w =
         expl(keys[k].score - most) / sum * weight_survives(c, keys[k].j);
     for (int64_t d = 0; d < p->value_dim && w > 0; d++)
@@ -252,7 +283,9 @@ static long double attend(const definition *c, const listed *keys, int count,
 
 long double definition_row(arena *a, const definition *c, long double *o) {
   const pattern *p = c->p;
-  listed *keys = ARENA_ARRAY(a, listed, c->M * p->branch_count + 1);
+  int64_t most = c->M * p->branch_count + p->sink_count + 1;
+  for (int32_t k = 0; k < p->branch_count; k++) most += p->branch[k].sink_count;
+  listed *keys = ARENA_ARRAY(a, listed, most);
   int32_t last = p->branch_count - 1;
   if (p->combine == DIL_COMBINE_SOFTMAX || p->combine == DIL_COMBINE_UNION)
     return attend(c, keys, list_keys(c, 0, last, keys), o);
@@ -260,9 +293,10 @@ long double definition_row(arena *a, const definition *c, long double *o) {
   int serving = 0;
   for (int64_t d = 0; d < p->value_dim; d++) o[d] = 0;
   for (int32_t k = 0; k <= last; k++) {
-    long double own = attend(c, keys, list_keys(c, k, k, keys), part);
     const branch *b = &p->branch[k];
-    if (b->head_first <= c->h && c->h <= b->head_last) serving++, lse = own;
+    if (b->head_first > c->h || c->h > b->head_last) continue;
+    long double own = attend(c, keys, list_keys(c, k, k, keys), part);
+    serving++, lse = own;
     for (int64_t d = 0; d < p->value_dim; d++)
       o[d] +=
           p->combine == DIL_COMBINE_MEAN ? part[d] / p->branch_count : part[d];

@@ -267,6 +267,54 @@ static void random_scores(arena *a, uint64_t *state, pattern *p) {
   }
 }
 
+static expr *any_sink(arena *a, uint64_t *state) {
+  expr *slope = make_input(a, SLOPE, TYPE_F32, make_leaf(a, EXPR_H_), NULL);
+  expr *i = make_leaf(a, EXPR_I_);
+  switch (random_in(state, 0, 3)) {
+  case 0:
+    return slope;
+  case 1:
+    return make_number(a, EXPR_MUL, slope,
+                       make_number(a, EXPR_MOD, i, make_int(a, 5)));
+  case 2:
+    return make_expr(a, EXPR_CHOOSE, TYPE_F32, 3,
+                     make_condition(a, EXPR_LT, i, make_int(a, 4)), slope,
+                     make_real(a, -INFINITY));
+  default:
+    return make_int(a, random_in(state, -2, 2));
+  }
+}
+
+static void add_sinks(arena *a, uint64_t *state, expr ***sink, int32_t *count) {
+  *count = (int32_t)random_in(state, 0, 2);
+  *sink = ARENA_ARRAY(a, expr *, *count);
+  for (int32_t k = 0; k < *count; k++) (*sink)[k] = any_sink(a, state);
+}
+
+static bool reads_slope(expr *const *list, int32_t count) {
+  for (int32_t k = 0; k < count; k++)
+    if (expr_uses(list[k], EXPR_INPUT)) return true;
+  return false;
+}
+
+void random_sinks(arena *a, uint64_t *state, pattern *p) {
+  add_sinks(a, state, &p->sink, &p->sink_count);
+  for (int32_t k = 0; k < p->branch_count; k++)
+    if (random_chance(state, 40))
+      add_sinks(a, state, &p->branch[k].sink, &p->branch[k].sink_count);
+}
+
+/* Scores and sinks read no other input. */
+void random_gradient(uint64_t *state, pattern *p) {
+  bool read = reads_slope(p->sink, p->sink_count);
+  for (int32_t k = 0; k < p->branch_count; k++) {
+    const branch *b = &p->branch[k];
+    read |= reads_slope(b->score, b->score_count) ||
+            reads_slope(b->sink, b->sink_count);
+  }
+  p->input[SLOPE].gradient = read && random_chance(state, 50);
+}
+
 pattern *random_pattern(arena *a, uint64_t *state, bool scores) {
   int64_t kv = random_in(state, 1, 3), heads = kv * random_in(state, 1, 3);
   pattern *p = make_pattern(a, heads, kv, random_in(state, 1, 9),

@@ -110,5 +110,8 @@ void add_keep(arena *a, keeps *level, int64_t block, keep one);
 /* Anything the language has but `keep top`, `keep mass` and, where `scores`
  * is no, scores; conditions in about half of them. */
 pattern *random_pattern(arena *a, uint64_t *state, bool scores);
+/* Sinks of a pattern that has none, and whether input SLOPE has a gradient. */
+void random_sinks(arena *a, uint64_t *state, pattern *p);
+void random_gradient(uint64_t *state, pattern *p);
 
 #endif

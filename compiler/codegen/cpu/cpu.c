@@ -55,6 +55,12 @@ static void write_questions(build *b) {
   if (b->plan->table.input_count > 0) dimension_function(b);
 }
 
+/* What the walk asks once a row or a key. */
+static void write_begins(build *b) {
+  if (b->plan->table.dropout > 0) dropout_words(b);
+  if (b->plan->table.sinks) sink_function(b);
+}
+
 /* Whole register blocks of keys, so that only a last tile has a tail; but the
  * plan's own number where it follows the blocks of a mask, down to whole pairs:
  * a tile cannot begin at the odd half of one. */
@@ -80,7 +86,10 @@ void build_variant(build *b, dil_variant variant, dil_code *code) {
   case DIL_GRADIENTS: write_gradients(b); break;
   default: abort();
   }
-  if (variant != DIL_GRADIENTS) write_questions(b);
+  if (variant != DIL_GRADIENTS) {
+    write_questions(b);
+    write_begins(b);
+  }
   describe(b, code);
 }
 

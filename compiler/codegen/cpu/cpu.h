@@ -143,18 +143,14 @@ int element_bytes(dil_dtype dtype);
 
 /* ---- dropout.c ----------------------------------------------------------- */
 
-typedef struct dropout {
-  ref t; /* a row of lanes in memory; in a row kernel, a word */
-  ref j; /* the keys' positions, in memory */
-  ref env;
-  ref function;    /* fills `words` for one quad of keys */
-  ref words, quad; /* four rows of random lanes, and j >> 2 of theirs */
-} dropout;
+/* Writes the function of random words. */
+void dropout_words(build *b);
+/* A weight where the pair of these words stays, divided by 1 - P; else 0. */
+ref dropout_weight(build *b, ref row, ref key, ref weight);
 
-void dropout_open(build *b, dropout *d); /* before the function that uses it */
-void dropout_tile(build *b, dropout *d, ref t, ref j, ref env);
-void dropout_row(build *b, dropout *d, ref key, ref *weight);
-ref dropout_lanes(build *b, dropout *d, ref j, ref weight);
+/* ---- sink.c -------------------------------------------------------------- */
+
+void sink_function(build *b);
 
 /* ---- exact.c ------------------------------------------------------------- */
 

@@ -1,6 +1,8 @@
-/* dropout.c - which weights stay: Philox 4x32-10 with counter (j >> 2, t, h, b)
- * and the call's seed as key, word j & 3 of its four. Lanes hold the queries
- * in a tile and the keys in a row. */
+/* dropout.c - which weights stay. Each row and each key of a head has a random
+ * word: word 0 of Philox 4x32-10 with counter (position, h, b, side) and the
+ * call's seed as key. A pair mixes its two words by multiplications, after the
+ * hash of Wellons ("Prospecting for Hash Functions", 2018). Lanes hold the
+ * queries in a tile and the keys in a row. */
 #include "cpu.h"
 #include <math.h>
 #include <stddef.h>
@@ -25,8 +27,8 @@ static void multiply_wide(build *b, ref x, uint32_t factor, ref *low,
   *high = LLVMBuildBitCast(e->builder, tops, LLVMTypeOf(x), "");
 }
 
-/* counter[4] lanes and key[2] in, the four random words out. */
-static void philox(build *b, ref *counter, ref const *key) {
+/* counter[4] lanes and key[2] in, the first of the four random words out. */
+static ref philox(build *b, ref const *counter, ref const *key) {
   emit *e = &b->emit;
   ref carried[6], next[6], low[2], high[2];
   for (int i = 0; i < 4; i++)
@@ -47,111 +49,43 @@ static void philox(build *b, ref *counter, ref const *key) {
   next[4] = emit_add(e, turn.carried[4], emit_word(e, 0x9E3779B9));
   next[5] = emit_add(e, turn.carried[5], emit_word(e, 0xBB67AE85));
   loop_end(e, &turn, next);
-  for (int i = 0; i < 4; i++) counter[i] = turn.carried[i];
+  return turn.carried[0];
 }
 
-/* Weights that stay are divided by 1 - P, the others are 0. */
-static ref keep_weight(build *b, ref weight, ref word) {
+static ref env_word(build *b, ref env, size_t offset) {
+  const emit *e = &b->emit;
+  return emit_load(e, e->i32, emit_offset(e, env, (int64_t)offset), CELL);
+}
+
+void dropout_words(build *b) {
+  emit *e = &b->emit;
+  emit_function(e, "dropout_words", 'v', "plwpp");
+  ref n = emit_parameter(e, 1), env = emit_parameter(e, 3);
+  const ref key[2] = {env_word(b, env, offsetof(dil_env, seed_low)),
+                      env_word(b, env, offsetof(dil_env, seed_high))};
+  ref head = env_word(b, env, offsetof(dil_env, head));
+  ref batch = env_word(b, env, offsetof(dil_env, batch));
+  loop at;
+  loop_begin(e, &at, "positions", emit_long(e, 0), n, e->width, NULL, 0);
+  ref bytes = emit_mul(e, at.index, emit_long(e, CELL));
+  ref there = lanes_before(b, emit_sub(e, n, at.index));
+  ref position =
+      emit_load_masked(e, emit_vector(e->i32, e->width),
+                       emit_at(e, emit_parameter(e, 0), bytes), there, CELL);
+  const ref counter[4] = {position, head, batch, emit_parameter(e, 2)};
+  emit_store_masked(e, philox(b, counter, key),
+                    emit_at(e, emit_parameter(e, 4), bytes), there, CELL);
+  loop_end(e, &at, NULL);
+  emit_return(e, NULL);
+}
+
+ref dropout_weight(build *b, ref row, ref key, ref weight) {
   const emit *e = &b->emit;
   double share = b->plan->table.dropout;
+  ref u = emit_mul(e, emit_xor(e, row, key), emit_word(e, 0x7FEB352D));
+  u = emit_xor(e, u, emit_shift_right(e, u, 15));
+  u = emit_mul(e, u, emit_word(e, 0x846CA68B));
   ref limit = emit_word(e, (int64_t)floor(share * 0x1p32));
-  return emit_select(e, emit_below(e, word, limit), emit_real(e, 0),
+  return emit_select(e, emit_below(e, u, limit), emit_real(e, 0),
                      emit_mul(e, weight, emit_real(e, 1 / (1 - share))));
-}
-
-/* Counter and key of a call, but for the positions. */
-typedef struct stream {
-  ref batch, head, key[2];
-} stream;
-
-static stream stream_of(build *b, ref env) {
-  const emit *e = &b->emit;
-  ref word[4];
-  static const size_t offset[4] = {
-      offsetof(dil_env, batch), offsetof(dil_env, head),
-      offsetof(dil_env, seed_low), offsetof(dil_env, seed_high)};
-  for (int i = 0; i < 4; i++)
-    word[i] =
-        emit_load(e, e->i32, emit_offset(e, env, (int64_t)offset[i]), CELL);
-  return (stream){word[0], word[1], {word[2], word[3]}};
-}
-
-/* ---- tiles --------------------------------------------------------------- */
-
-/* void dropout_words(words, t, quad, env): four rows of random lanes, one a
- * key of the quad j >> 2. Stands once in the module: it is long. */
-static ref words_function(build *b) {
-  emit *e = &b->emit;
-  ref t[REGISTERS_MAX];
-  emit_function(e, "dropout_words", 'v', "ppwp");
-  LLVMSetLinkage(e->function, LLVMInternalLinkage);
-  stream from = stream_of(b, emit_parameter(e, 3));
-  tile_load_row(b, emit_vector(e->i32, e->width), emit_parameter(e, 1), t);
-  for (int reg = 0; reg < b->isa->registers; reg++) {
-    ref counter[4] = {emit_parameter(e, 2), t[reg], from.head, from.batch};
-    philox(b, counter, from.key);
-    for (int word = 0; word < 4; word++)
-      emit_store(e, counter[word],
-                 emit_offset(e, emit_parameter(e, 0),
-                             word * tile_row_bytes(b) + reg * e->width * CELL),
-                 (unsigned)e->width * CELL);
-  }
-  emit_return(e, NULL);
-  return e->function;
-}
-
-void dropout_open(build *b, dropout *d) {
-  d->function = words_function(b);
-}
-
-void dropout_tile(build *b, dropout *d, ref t, ref j, ref env) {
-  const emit *e = &b->emit;
-  d->t = t;
-  d->j = j;
-  d->env = env;
-  d->words = emit_room(e, e->i32, 4 * b->lanes, 64);
-  d->quad = emit_room(e, e->i32, 1, CELL);
-  emit_store(e, emit_word(e, -1), d->quad, CELL); /* no j has it */
-}
-
-/* Keys in a row share their quad: its words are made when j >> 2 changes. */
-static void refresh_words(build *b, dropout *d, ref quad) {
-  emit *e = &b->emit;
-  branch_block fresh;
-  ref argument[] = {d->words, d->t, quad, d->env};
-  branch_begin(
-      e, &fresh, "fresh",
-      emit_compare(e, IS_UNEQUAL, quad, emit_load(e, e->i32, d->quad, CELL)));
-  emit_store(e, quad, d->quad, CELL);
-  LLVMBuildCall2(e->builder, LLVMGlobalGetValueType(d->function), d->function,
-                 argument, 4, "");
-  branch_end(e, &fresh);
-}
-
-void dropout_row(build *b, dropout *d, ref key, ref *weight) {
-  emit *e = &b->emit;
-  ref word[REGISTERS_MAX];
-  ref j = emit_load(
-      e, e->i32, emit_at(e, d->j, emit_mul(e, key, emit_long(e, CELL))), CELL);
-  refresh_words(b, d, emit_shift_right(e, j, 2));
-  ref which =
-      emit_convert(e, LLVMZExt, emit_and(e, j, emit_word(e, 3)), e->i64);
-  tile_load_row(b, emit_vector(e->i32, e->width),
-                tile_row_at(b, d->words, which), word);
-  for (int reg = 0; reg < b->isa->registers; reg++)
-    weight[reg] = keep_weight(b, weight[reg], word[reg]);
-}
-
-/* ---- rows ---------------------------------------------------------------- */
-
-ref dropout_lanes(build *b, dropout *d, ref j, ref weight) {
-  emit *e = &b->emit;
-  stream from = stream_of(b, d->env);
-  ref counter[4] = {emit_shift_right(e, j, 2), d->t, from.head, from.batch};
-  philox(b, counter, from.key);
-  ref which = emit_and(e, j, emit_word(e, 3)), word = counter[0];
-  for (int i = 1; i < 4; i++)
-    word = emit_select(e, emit_compare(e, IS_EQUAL, which, emit_word(e, i)),
-                       counter[i], word);
-  return keep_weight(b, weight, word);
 }

@@ -15,7 +15,7 @@
 /* Parameters of ds and ds_drop, in order. */
 typedef enum ds_parameter {
   DS_S, DS_DP, DS_P, DS_ROWS, DS_PAIRS, DS_PLAIN, DS_SLOPE, DS_N, DS_C2,
-  DS_BIAS, DS_LSE, DS_DELTA, DS_T, DS_J, DS_ENV
+  DS_BIAS, DS_LSE, DS_DELTA, DS_ROW_WORDS, DS_KEY_WORDS
 } ds_parameter;
 
 /* The values that the loop over keys needs. */
@@ -23,7 +23,8 @@ typedef struct ds_tile {
   ref lse[REGISTERS_MAX], delta[REGISTERS_MAX];
   ref c2, bias;
   ref plain, slope; /* i1: the pointer is given */
-  dropout *drop;    /* NULL: none */
+  bool drop;
+  ref words[REGISTERS_MAX]; /* of dropout, the rows' */
 } ds_tile;
 
 /* Registers of one key. */
@@ -58,9 +59,13 @@ static ref weight_of(build *b, const ds_tile *t, ref score, int reg) {
 /* share[reg] = dropout's factor: 0 or 1 / (1 - p). */
 static void dropout_factors(build *b, const ds_tile *t, ref key, ref *share) {
   const emit *e = &b->emit;
+  ref place = emit_at(e, emit_parameter(e, DS_KEY_WORDS),
+                      emit_mul(e, key, emit_long(e, CELL)));
+  ref word = emit_load(e, e->i32, place, CELL);
   for (int reg = 0; reg < b->isa->registers; reg++)
-    share[reg] = emit_splat(e, emit_real(e, 1), e->width);
-  dropout_row(b, t->drop, key, share);
+    share[reg] =
+        dropout_weight(b, t->words[reg], word,
+                       emit_splat(e, emit_real(e, 1), e->width));
 }
 
 /* slope[reg] of the key where there are slopes, else 1. */
@@ -91,12 +96,12 @@ static ds_key ds_of_key(build *b, const ds_tile *t, ref key) {
   ref plain[REGISTERS_MAX], slope[REGISTERS_MAX], empty[REGISTERS_MAX];
   tile_load_row(b, floats(b), parameter_row(b, DS_S, key), k.p);
   tile_load_row(b, floats(b), parameter_row(b, DS_DP, key), dp);
-  if (t->drop != NULL) dropout_factors(b, t, key, share);
+  if (t->drop) dropout_factors(b, t, key, share);
   for (int reg = 0; reg < b->isa->registers; reg++) {
     ref p = weight_of(b, t, k.p[reg], reg);
     empty[reg] = emit_compare(e, IS_EQUAL, p, zero);
     k.p[reg] = p;
-    if (t->drop != NULL) {
+    if (t->drop) {
       ref dropped = emit_compare(e, IS_EQUAL, share[reg], zero);
       k.p[reg] = emit_mul(e, p, share[reg]);
       dp[reg] = emit_select(e, dropped, zero, emit_mul(e, dp[reg], share[reg]));
@@ -172,19 +177,16 @@ static void ds_all(build *b, const ds_tile *t, ref n) {
 void tile_ds(build *b, bool drop) {
   emit *e = &b->emit;
   ds_tile t;
-  dropout state;
-  if (drop) dropout_open(b, &state);
   emit_function(e, drop ? "ds_drop" : "ds", 'v',
-                drop ? "ppppppplffppppp" : "ppppppplffpp");
-  t = (ds_tile){.c2 = emit_parameter(e, DS_C2),
+                drop ? "ppppppplffpppp" : "ppppppplffpp");
+  t = (ds_tile){.drop = drop,
+                .c2 = emit_parameter(e, DS_C2),
                 .bias = emit_parameter(e, DS_BIAS),
                 .plain = is_given(b, DS_PLAIN),
                 .slope = is_given(b, DS_SLOPE)};
-  if (drop) {
-    dropout_tile(b, &state, emit_parameter(e, DS_T), emit_parameter(e, DS_J),
-                 emit_parameter(e, DS_ENV));
-    t.drop = &state;
-  }
+  if (drop)
+    tile_load_row(b, emit_vector(e->i32, e->width),
+                  emit_parameter(e, DS_ROW_WORDS), t.words);
   tile_load_row(b, floats(b), emit_parameter(e, DS_LSE), t.lse);
   tile_load_row(b, floats(b), emit_parameter(e, DS_DELTA), t.delta);
   ds_all(b, &t, emit_parameter(e, DS_N));

@@ -172,7 +172,7 @@ static void row_large(build *b, softmax_turn *turn, ref bias) {
 }
 
 /* Scores become weights; their sum comes back. */
-static ref row_weights(build *b, const softmax_turn *turn, dropout *drop) {
+static ref row_weights(build *b, const softmax_turn *turn, bool drop) {
   emit *e = &b->emit;
   ref_type type = emit_vector(e->f32, e->width);
   ref n = emit_parameter(e, 1), sum = emit_zero(type);
@@ -182,11 +182,13 @@ static ref row_weights(build *b, const softmax_turn *turn, dropout *drop) {
   ref place = score_place(b, key.index);
   ref weight = softmax_weight(b, emit_load(e, type, place, align), turn);
   sum = emit_add(e, key.carried[0], weight);
-  if (drop != NULL) {
-    ref at = emit_at(e, drop->j, emit_mul(e, key.index, emit_long(e, CELL)));
-    ref j = emit_load_masked(e, emit_vector(e->i32, e->width), at,
-                             lanes_before(b, emit_sub(e, n, key.index)), CELL);
-    weight = dropout_lanes(b, drop, j, weight);
+  if (drop) {
+    ref at = emit_at(e, emit_parameter(e, 6),
+                     emit_mul(e, key.index, emit_long(e, CELL)));
+    ref word =
+        emit_load_masked(e, emit_vector(e->i32, e->width), at,
+                         lanes_before(b, emit_sub(e, n, key.index)), CELL);
+    weight = dropout_weight(b, emit_parameter(e, 5), word, weight);
   }
   emit_store(e, weight, place, align);
   loop_end(e, &key, &sum);
@@ -195,25 +197,20 @@ static ref row_weights(build *b, const softmax_turn *turn, dropout *drop) {
 
 void row_softmax(build *b, bool drop) {
   emit *e = &b->emit;
-  dropout state = {0};
   if (drop)
-    emit_function(e, "row_softmax_drop", 'f', "plffpwpp");
+    emit_function(e, "row_softmax_drop", 'f', "plffpwp");
   else
     emit_function(e, "row_softmax", 'f', "plffp");
   emit_noalias(e, 0);
   emit_noalias(e, 4);
   ref place = emit_parameter(e, 4), c2 = emit_parameter(e, 2);
-  if (drop)
-    state = (dropout){.t = emit_parameter(e, 5),
-                      .j = emit_parameter(e, 6),
-                      .env = emit_parameter(e, 7)};
   ref before = emit_load(e, e->f32, place, CELL);
   ref l = emit_load(e, e->f32, emit_offset(e, place, CELL), CELL);
   softmax_turn turn =
       softmax_turn_of(b, before, row_maximum(b), c2, emit_parameter(e, 3));
   ref alpha = emit_lane(e, turn.alpha, 0);
   row_large(b, &turn, emit_parameter(e, 3));
-  ref sum = row_weights(b, &turn, drop ? &state : NULL);
+  ref sum = row_weights(b, &turn, drop);
   emit_store(e, emit_lane(e, turn.maximum, 0), place, CELL);
   emit_store(e, emit_add(e, emit_mul(e, alpha, l), sum),
              emit_offset(e, place, CELL), CELL);

@@ -68,7 +68,7 @@ void large_settle(build *b, ref large, softmax_turn *turn) {
 typedef struct softmax_tile {
   ref s, p;
   softmax_turn turn[REGISTERS_MAX];
-  dropout *drop; /* NULL: none */
+  ref rows[REGISTERS_MAX], keys; /* words of dropout; keys NULL: none */
 } softmax_tile;
 
 /* Stores the weights of `count` (1 or 2) keys from key `index` on. */
@@ -91,6 +91,15 @@ static void store_weights(build *b, const softmax_tile *t, ref index,
   tile_store_row(b, packed, emit_at(e, t->p, emit_mul(e, index, half)));
 }
 
+/* Drops weights of one key. */
+static void drop_row(build *b, const softmax_tile *t, ref key, ref *weight) {
+  const emit *e = &b->emit;
+  ref place = emit_at(e, t->keys, emit_mul(e, key, emit_long(e, CELL)));
+  ref word = emit_load(e, e->i32, place, CELL);
+  for (int reg = 0; reg < b->isa->registers; reg++)
+    weight[reg] = dropout_weight(b, t->rows[reg], word, weight[reg]);
+}
+
 /* Weights of `count` keys from `index` on; `sum` grows by them. */
 static void softmax_keys(build *b, const softmax_tile *t, ref index, int count,
                          ref *sum) {
@@ -109,8 +118,8 @@ static void softmax_keys(build *b, const softmax_tile *t, ref index, int count,
         emit_add(e, sum[reg],
                  count == 1 ? weight[0][reg]
                             : emit_add(e, weight[0][reg], weight[1][reg]));
-  for (int key = 0; key < count && t->drop != NULL; key++)
-    dropout_row(b, t->drop, emit_add(e, index, emit_long(e, key)), weight[key]);
+  for (int key = 0; key < count && t->keys != NULL; key++)
+    drop_row(b, t, emit_add(e, index, emit_long(e, key)), weight[key]);
   store_weights(b, t, index, weight, count);
 }
 
@@ -199,17 +208,15 @@ static void softmax_large(build *b, softmax_tile *t, ref n, ref bias) {
 void tile_softmax(build *b, bool drop) {
   emit *e = &b->emit;
   ref sum[REGISTERS_MAX];
-  dropout state;
-  if (drop) dropout_open(b, &state);
   emit_function(e, drop ? "softmax_drop" : "softmax", 'v',
-                drop ? "pplffppppppp" : "pplffpppp");
+                drop ? "pplffpppppp" : "pplffpppp");
   softmax_noalias(b);
   softmax_tile t = {.s = emit_parameter(e, 0), .p = emit_parameter(e, 1)};
   ref n = emit_parameter(e, 2), bias = emit_parameter(e, 4);
   if (drop) {
-    dropout_tile(b, &state, emit_parameter(e, 9), emit_parameter(e, 10),
-                 emit_parameter(e, 11));
-    t.drop = &state;
+    t.keys = emit_parameter(e, 10);
+    tile_load_row(b, emit_vector(e->i32, e->width), emit_parameter(e, 9),
+                  t.rows);
   }
   softmax_rescale(b, &t, emit_parameter(e, 3), bias);
   softmax_large(b, &t, n, bias);

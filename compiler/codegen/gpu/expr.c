@@ -1,5 +1,5 @@
 /* expr.c - mask and score expressions as CUDA C. In: the plan's typed trees.
- * Out: dil_mask and dil_chain (templates/shared/plan.cuh).
+ * Out: dil_mask, dil_chain and dil_sink (templates/shared/plan.cuh).
  * compiler/pattern/expr.c defines the meaning of each operator, and
  * templates/shared/pair.cuh holds the functions for them. Float operations are
  * intrinsics that round once, so that the compiler contracts none. */
@@ -209,6 +209,33 @@ static void put_chains(source_text *s, const plan *p) {
   put(s, "  }\n  return s;\n}\n");
 }
 
+/* The sinks of a list, added up. */
+static void put_sink_sum(source_text *s, const plan *p, expr *const *sink,
+                         int32_t count) {
+  for (int32_t k = 1; k < count; k++) put(s, "dil_sinks_add(");
+  put_real(s, p, sink[0]);
+  for (int32_t k = 1; k < count; k++) {
+    put(s, ", ");
+    put_real(s, p, sink[k]);
+    put(s, ")");
+  }
+}
+
+static void put_sinks(source_text *s, const plan *p) {
+  const pattern *of = p->pattern;
+  put(s, "DIL_INLINE float dil_sink(int branch, int i, const dil_pair &at) {\n"
+         "  switch (branch) {\n");
+  for (int32_t b = 0; b <= of->branch_count; b++) {
+    bool own = b < of->branch_count;
+    int32_t count = own ? of->branch[b].sink_count : of->sink_count;
+    if (count == 0) continue;
+    put(s, "  case %d: return ", b);
+    put_sink_sum(s, p, own ? of->branch[b].sink : of->sink, count);
+    put(s, ";\n");
+  }
+  put(s, "  default: return __uint_as_float(0xff800000u);\n  }\n}\n");
+}
+
 static bool uses_key(const expr *e) {
   if (e->op == EXPR_J_) return true;
   for (int32_t k = 0; k < e->count; k++)
@@ -241,4 +268,5 @@ void put_expressions(source_text *s, const plan *p) {
   put(s, "#line 1 \"expressions of %s\"\n", p->table.name);
   put_masks(s, p);
   put_chains(s, p);
+  put_sinks(s, p);
 }

@@ -40,7 +40,7 @@ static int64_t general_shared_bytes(const dil_table *t,
   int64_t key_pitch = general_round_up(t->head_dim, depth) * bytes + 16;
   int64_t value_pitch = general_round_up(t->value_dim, depth) * bytes + 16;
   int64_t loop = (general_rows(tl) + keys) * key_pitch + keys * value_pitch +
-                 keys + 4 * keys;
+                 keys + 4 * keys + (t->dropout > 0 ? 4 * keys : 0);
   int64_t end = 16 * tl->warps * ((t->value_dim + 2) | 1) * 4;
   return general_scratch_bytes(t) + (loop > end ? loop : end);
 }

@@ -31,7 +31,10 @@ void put_template(source_text *s, const char *name);
  *   bool  dil_mask(int predicate, int i, int j, const dil_pair &at)
  *         the masks of one predicate
  *   float dil_chain(int chain, float s, int i, int j, const dil_pair &at)
- *         the score after the chain, in natural units; s has its scale */
+ *         the score after the chain, in natural units; s has its scale
+ *   float dil_sink(int branch, int i, const dil_pair &at)
+ *         the sum of a branch's sinks (of the pattern's: BRANCHES), where it has
+ *         some */
 void put_expressions(source_text *s, const plan *p);
 /*   dil_range dil_cover(int predicate, dil_range i, dil_range j, dil_range h,
  *                       const dil_pair &at)

@@ -40,6 +40,9 @@ static void put_sizes(source_text *s, const plan *p) {
   put_number(s, "MASKED", is_masked(t));
   put_number(s, "DEDUP", t->dedup || t->combine == DIL_COMBINE_UNION);
   put_number(s, "MULTIPLICITY", has_multiplicity(t));
+  put_number(s, "SINKS", t->sinks);
+  put(s, "#define SINK_BRANCHES 0x%llxull\n",
+      (unsigned long long)t->sink_branches);
   put(s, "#define DROPOUT %lluu\n",
       (unsigned long long)(t->dropout * 4294967296.0));
   put(s, "#define DROPOUT_KEPT %.9ef\n", 1 / (1 - t->dropout));

@@ -153,13 +153,28 @@ static const dil_env env = {.batch = 3,
                             .seed_high = 0x12345678,
                             .scale = 1};
 
-static bool dropped(int32_t t, int32_t j) {
-  const uint32_t counter[4] = {(uint32_t)j >> 2, (uint32_t)t,
-                               (uint32_t)env.head, (uint32_t)env.batch};
+static uint32_t word_of(int32_t position, dil_dropout_side side) {
+  const uint32_t counter[4] = {(uint32_t)position, (uint32_t)env.head,
+                               (uint32_t)env.batch, side};
   const uint32_t key[2] = {env.seed_low, env.seed_high};
   uint32_t word[4];
   dil_philox(counter, key, word);
-  return word[j & 3] < (uint32_t)floor(share * 0x1p32);
+  return word[0];
+}
+
+static bool dropped(int32_t t, int32_t j) {
+  uint32_t u =
+      (word_of(t, DIL_DROPOUT_ROW) ^ word_of(j, DIL_DROPOUT_KEY)) * 0x7feb352d;
+  return (u ^ u >> 15) * 0x846ca68b < (uint32_t)floor(share * 0x1p32);
+}
+
+/* The words of n positions, which end at unreadable memory. */
+static uint32_t *words_of(const dil_code *code, const int32_t *at, int n,
+                          dil_dropout_side side) {
+  uint32_t *words = room_at_wall((size_t)n * 4);
+  code->dropout_words(at, n, side, &env, words);
+  for (int i = 0; i < n; i++) ck_assert_uint_eq(words[i], word_of(at[i], side));
+  return words;
 }
 
 /* Positions that go on by one, jump, and come back. */
@@ -181,7 +196,9 @@ static void check_drop_row(const char *isa) {
     make_positions(j, n);
     for (int key = 0; key < n; key++) s[key] = plain[key] = noise();
     l.code.row_softmax(plain, n, 1, 0, same);
-    l.code.row_softmax_drop(s, n, 1, 0, state, t, j, &env);
+    l.code.row_softmax_drop(s, n, 1, 0, state,
+                            *words_of(&l.code, &t, 1, DIL_DROPOUT_ROW),
+                            words_of(&l.code, j, n, DIL_DROPOUT_KEY));
     ck_assert(memcmp(state, same, sizeof state) == 0);
     for (int key = 0; key < n; key++)
       ck_assert(
@@ -215,8 +232,11 @@ static void check_drop_tile(const char *isa, dil_dtype dtype) {
     row[lanes + i] = -INFINITY;
     row[2 * lanes + i] = row[4 * lanes + i] = 0;
   }
+  uint32_t rows[LANES_MAX] __attribute__((aligned(64)));
+  l.code.dropout_words(t, lanes, DIL_DROPOUT_ROW, &env, rows);
   l.code.softmax_drop(s, p, N, 1, 0, row, row + lanes, row + 2 * lanes,
-                      row + 3 * lanes, t, j, &env);
+                      row + 3 * lanes, rows,
+                      words_of(&l.code, j, N, DIL_DROPOUT_KEY));
   for (int i = 0; i < N * lanes; i++) {
     double want = exp2((double)s[i] - 1);
     row[4 * lanes + i % lanes] += (float)want;

@@ -24,6 +24,10 @@ static const char *const patterns[] = {
     P("branch { segment 40; window 30, 30; mask (i + j) % 3 != 0; }"),
     P("dropout 1.0 / 8; causal; branch { } branch { segment 64; dilation 2; }"),
     P("score s - 0.1 * abs(i - j) * (h + 1); branch { dilation 2; phase 1; }"),
+    P("input z : f32[H] gradient; sink z[h]; branch { sink 0.1 * row; }"
+      " branch { segment 40; dilation 3; heads 1..2; sink log(2.0); }"),
+    P("combine mean; sink 0.5; branch { segment 50; sink -1.0; }"
+      " branch { dilation 3; sink h == 1 ? inf : -inf; }"),
     P("branch { segment 7; }"), /* by rows */
     P("input doc : i32[B, M]; mask doc[b, i] == doc[b, j] && hash(h, i / 8, "
       "j / 8, 7) % 3 != N % 2; branch { }"),

@@ -86,6 +86,7 @@ static void random_choices(pattern *p, uint64_t *state) {
 static void check_random(uint64_t *state) {
   pattern *p = random_pattern(memory, state, true);
   random_choices(p, state);
+  if (random_chance(state, 40)) random_sinks(memory, state, p);
   pattern_verify(p);
   dil_call *call =
       sample_call(memory, p, random_in(state, 1, 2), random_in(state, 0, 24),

@@ -89,6 +89,8 @@ START_TEST(random_patterns_read_back) {
     if (k % 20 == 0) fresh_memory();
     pattern *p = random_pattern(memory, &state, true);
     random_names(p, &state);
+    if (random_chance(&state, 40)) random_sinks(memory, &state, p);
+    random_gradient(&state, p);
     share_upper_keeps(p);
     pattern_verify(p);
     check_same_keys(p, check_round_trip(p));

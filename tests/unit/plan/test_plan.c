@@ -313,6 +313,34 @@ START_TEST(a_direction_names_a_plan) {
 }
 END_TEST
 
+START_TEST(sinks_stand_in_the_tables) {
+  const pattern *of = pattern_of("input z : f32[H] gradient; sink z[h]; "
+                                 "branch { segment 8; } branch { sink 1.0; "
+                                 "heads 0..0; }");
+  plan *p = plan_make(memory, messages, of, 0);
+  ck_assert_msg(p != NULL, "%s", complaints());
+  ck_assert(p->table.sinks && p->table.sink_branches == 2);
+  ck_assert(p->table.inputs[0].gradient);
+  check_round_trip(p);
+  ck_assert_ptr_null(
+      plan_make_for(memory, messages, of, 0, DIL_BACKWARD, NULL));
+  ck_assert_ptr_nonnull(strstr(complaints(), "with sinks is not supported"));
+}
+END_TEST
+
+/* The sinks of a branch that selects every row are the pattern's. Any other
+ * branch with sinks keeps its rows. */
+START_TEST(sinks_of_every_row_rise) {
+  plan *p = plan_of("mask i / 512 == j / 512; branch { sink 2.0; }", 0);
+  ck_assert_int_eq(p->pattern->sink_count, 1);
+  ck_assert_int_eq(p->pattern->branch[0].sink_count, 0);
+  ck_assert_int_eq(p->pattern->branch[0].segment, 512);
+  p = plan_of("mask i / 512 == j / 512; branch { sink 2.0; heads 0..0; }", 0);
+  ck_assert_int_eq(p->pattern->branch[0].sink_count, 1);
+  ck_assert_int_eq(p->pattern->branch[0].segment, 0);
+}
+END_TEST
+
 START_TEST(a_pass_without_a_head_is_written) {
   plan *p = plan_of("heads split; segments 8, 16, 32, 64, 128; "
                     "dilations 1, 1, 1, 1, 1;", 0);
@@ -407,6 +435,8 @@ int main(void) {
   tcase_add_test(tests, tiles_end_where_blocks_do);
   tcase_add_loop_test(tests, what_cannot_run_is_refused, 0, COUNT(refused));
   tcase_add_test(tests, a_plan_after_an_error_is_whole);
+  tcase_add_test(tests, sinks_stand_in_the_tables);
+  tcase_add_test(tests, sinks_of_every_row_rise);
   tcase_add_test(tests, a_pass_without_a_head_is_written);
   tcase_add_test(tests, threads_may_write_one_plan);
   tcase_add_test(tests, every_example_reads_back);

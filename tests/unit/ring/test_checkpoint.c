@@ -123,6 +123,10 @@ static const char *const patterns[] = {
     "pattern p { heads 6 kv 2; head_dim 16; dtype bf16; causal; phase kv;"
     " segments 40, 200; dilations 1, 4; dropout 1.0 / 8; }",
     P("input doc : i32[B, M]; mask doc[b, i] == doc[b, j]; branch { }"),
+    P("input z : f32[H] gradient; sink z[h]; branch { sink 0.1 * row; }"
+      " branch { segment 40; dilation 3; heads 1..2; sink log(2.0); }"),
+    P("combine mean; sink 0.5; branch { segment 50; sink -1.0; }"
+      " branch { dilation 3; sink h == 1 ? inf : -inf; }"),
 };
 enum { PATTERNS = sizeof patterns / sizeof patterns[0] };
 

@@ -24,6 +24,10 @@ static const char *const patterns[] = {
     P("input doc : i32[B, M]; mask doc[b, i] == doc[b, j]; branch { }"),
     P("input far : f32[H, N]; mask row % 5 != 3 || j < row;"
       " score s + far[h, row]; branch { } branch { segment 60; }"),
+    P("input z : f32[H] gradient; sink z[h]; branch { sink 0.1 * row; }"
+      " branch { segment 40; dilation 3; heads 1..2; sink log(2.0); }"),
+    P("combine mean; sink 0.5; branch { segment 50; sink -1.0; }"
+      " branch { dilation 3; sink h == 1 ? inf : -inf; }"),
     "pattern p { heads 6 kv 2; head_dim 16; dtype f32; causal; phase kv;"
     " segments 40, 200; dilations 1, 4; dropout 1.0 / 8; }",
 };
