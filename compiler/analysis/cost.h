@@ -43,6 +43,22 @@ typedef struct cost_parts {
 cost_parts cost_split(const pattern *p, const cost_case *c);
 double cost_seconds(const pattern *p, const cost_case *c);
 
+/* ---- cost_gradient.c ----------------------------------------------------- */
+
+/* Operations of the gradients of q, k and v by the definition: five products a
+ * pair. */
+double cost_gradient_flops(const pattern *p, double reached);
+
+/* Of a whole call, bytes but for flops; without inputs and their gradients. */
+typedef struct cost_gradients {
+  double flops;
+  double read, written; /* q, k, v, o, lse and dO; dq, dk and dv */
+  double saved;         /* o and lse, kept from the run forward */
+  double workspace;     /* at most, on any device */
+} cost_gradients;
+cost_gradients cost_gradients_of(const pattern *p, double pairs, int64_t B,
+                                 int64_t N, int64_t M);
+
 /* ---- cost_beside.c ------------------------------------------------------- */
 
 /* Dense attention with the pattern's heads and sizes, without its scores. */

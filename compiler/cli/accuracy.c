@@ -21,13 +21,9 @@ static const struct {
     [DIL_F16] = {1e-3, 1e-4},
 };
 
-/* An error beyond this share of the output is bad, even where rounding
- * explains it. */
-#define EXPLAINED_MOST 0.5
-
 /* On a GPU f32 is summed from tf32 products, three a product or, where the
  * pattern says so, one. */
-static double output_bound(const call_setup *b) {
+double accuracy_bound(const call_setup *b) {
   bool cuda = b->options->device.word == DEVICE_CUDA;
   if (cuda && b->pattern->dtype == DIL_F32)
     return b->pattern->fast ? 2e-3 : 1e-5;
@@ -35,12 +31,11 @@ static double output_bound(const call_setup *b) {
 }
 
 typedef struct row_result {
-  double difference, reference; /* sums of squares */
+  accuracy_sum output;
   double lse_error;
   rounding explained; /* by the rounding of the row's scores */
-  bool torn;          /* a NaN or infinity on one side only */
-  bool nan;           /* a NaN on both */
-  accuracy_element worst, worst_lse;
+  bool torn, nan;     /* the lse, as in accuracy_sum */
+  accuracy_element worst_lse;
 } row_result;
 
 typedef struct accuracy_work {
@@ -83,17 +78,19 @@ static int64_t total_rows(const call_setup *b) {
   return b->size[CALL_B] * b->size[CALL_N] * b->pattern->heads;
 }
 
+int64_t accuracy_sample(int64_t total, int64_t count, int64_t index) {
+  if (count >= total) return index;
+  uint32_t counter[4] = {(uint32_t)index, (uint32_t)(index >> 32), 0, 0};
+  uint32_t key[2] = {0x64696C, 0}, out[4];
+  dil_philox(counter, key, out);
+  double stretch = (double)total / (double)count;
+  int64_t chosen = (int64_t)(((double)index + out[0] * 0x1p-32) * stretch);
+  return chosen < total ? chosen : total - 1;
+}
+
 accuracy_element accuracy_row(const call_setup *b, int64_t rows,
                               int64_t index) {
-  int64_t row = index, total = total_rows(b);
-  if (rows < total) {
-    uint32_t counter[4] = {(uint32_t)index, (uint32_t)(index >> 32), 0, 0};
-    uint32_t key[2] = {0x64696C, 0}, out[4];
-    dil_philox(counter, key, out);
-    double stretch = (double)total / (double)rows;
-    row = (int64_t)(((double)index + out[0] * 0x1p-32) * stretch);
-    if (row >= total) row = total - 1;
-  }
+  int64_t row = accuracy_sample(total_rows(b), rows, index);
   int64_t heads = b->pattern->heads, N = b->size[CALL_N];
   return (accuracy_element){
       .b = row / heads / N, .n = row / heads % N, .h = row % heads};
@@ -103,14 +100,13 @@ static int64_t row_start(const dil_tensor *x, int64_t b, int64_t n, int64_t h) {
   return b * x->stride[0] + n * x->stride[1] + h * x->stride[2];
 }
 
-static void compare_output(const call_setup *b, accuracy_element at,
-                           const double *want, row_result *r) {
-  const dil_tensor *o = &b->call.o;
-  int64_t base = row_start(o, at.b, at.n, at.h);
-  for (at.d = 0; at.d < b->pattern->value_dim; at.d++) {
-    at.got = dil_element_read(o->data, o->dtype, base + at.d);
+void accuracy_compare(const dil_tensor *x, accuracy_element at,
+                      const double *want, accuracy_sum *r) {
+  int64_t base = row_start(x, at.b, at.n, at.h);
+  for (at.d = 0; at.d < x->shape[3]; at.d++) {
+    at.got = dil_element_read(x->data, x->dtype, base + at.d);
     at.want = want[at.d];
-    if (!same_class(at.got, stored_number(b->pattern->dtype, at.want)))
+    if (!same_class(at.got, stored_number(x->dtype, at.want)))
       r->torn = true;
     else if (isfinite(at.got)) {
       r->difference += (at.got - at.want) * (at.got - at.want);
@@ -151,7 +147,7 @@ static void compare_row(void *context, int64_t index, int32_t worker) {
   oracle_row(c->setup->pattern, &c->setup->call, at.b, at.n, at.h, output,
              &lse);
   row_result *r = &c->row[index];
-  compare_output(c->setup, at, output, r);
+  accuracy_compare(&c->setup->call.o, at, output, &r->output);
   compare_lse(c->setup, at, lse, r);
   progress_add(c->progress, 1);
 }
@@ -171,14 +167,13 @@ static void explain_row(void *context, int64_t index, int32_t worker) {
 
 /* ---- the comparison ------------------------------------------------------ */
 
-/* Measured seconds of a check: for a pair looked at, for a pair kept, and for
- * each element of it read and multiplied. */
-#define LOOK_SECONDS    12e-9
+/* Measured seconds of a check: for a pair kept, and for each element of it read
+ * and multiplied. */
 #define PAIR_SECONDS    30e-9
 #define ELEMENT_SECONDS 0.7e-9
 #define NORMAL_SECONDS  50e-9 /* an element that has to be made */
 
-static double look_count(const call_setup *b) {
+double accuracy_looks(const call_setup *b) {
   double rows = (double)b->size[CALL_B] * (double)b->size[CALL_N], looks = 0;
   for (int32_t i = 0; i < b->pattern->branch_count; i++) {
     const branch *br = &b->pattern->branch[i];
@@ -195,8 +190,8 @@ int64_t accuracy_rows(const call_setup *b, double pairs, double budget) {
   int64_t total = total_rows(b), least = made ? 64 : 1000;
   double elements = (double)(p->head_dim + p->value_dim);
   double each = made ? ELEMENT_SECONDS : NORMAL_SECONDS;
-  double seconds =
-      look_count(b) * LOOK_SECONDS + pairs * (PAIR_SECONDS + elements * each);
+  double seconds = accuracy_looks(b) * ACCURACY_LOOK_SECONDS +
+                   pairs * (PAIR_SECONDS + elements * each);
   if (seconds <= budget) return total;
   int64_t rows = (int64_t)((double)total * budget / seconds);
   return rows < least ? (total < least ? total : least) : rows;
@@ -204,7 +199,7 @@ int64_t accuracy_rows(const call_setup *b, double pairs, double budget) {
 
 /* The error that the rounding of the row's own scores does not explain. */
 static double row_unexplained(const row_result *r) {
-  return fmax(0, sqrt(r->difference) - r->explained.output);
+  return fmax(0, sqrt(r->output.difference) - r->explained.output);
 }
 static double unexplained_lse(const row_result *r) {
   return r->lse_error - r->explained.lse;
@@ -217,7 +212,7 @@ static bool find_worst(const accuracy_work *c, const row_result **worst,
   *worst = *worst_lse = c->row;
   for (int64_t i = 0; i < c->accuracy->rows; i++) {
     const row_result *r = &c->row[i];
-    if (r->torn) {
+    if (r->torn || r->output.torn) {
       *worst = *worst_lse = r;
       return false;
     }
@@ -233,10 +228,10 @@ static void sum_rows(const accuracy_work *c, accuracy *v) {
   v->nan_rows = 0;
   for (int64_t i = 0; i < v->rows; i++) {
     const row_result *r = &c->row[i];
-    difference += r->difference;
-    reference += r->reference;
+    difference += r->output.difference;
+    reference += r->output.reference;
     beyond += row_unexplained(r) * row_unexplained(r);
-    v->nan_rows += r->nan;
+    v->nan_rows += r->nan || r->output.nan;
   }
   v->rel_error = difference > 0 ? sqrt(difference / reference) : 0;
   v->unexplained = beyond > 0 ? sqrt(beyond / reference) : 0;
@@ -249,14 +244,15 @@ static void decide_accuracy(const accuracy_work *c, accuracy *v) {
   sum_rows(c, v);
   v->lse_error = worst_lse->lse_error;
   v->lse_bound = bounds[b->pattern->dtype].lse + worst_lse->explained.lse;
-  v->bound = output_bound(b);
+  v->bound = accuracy_bound(b);
   bool output_good = v->unexplained <= v->bound &&
-                     v->rel_error <= fmax(v->bound, EXPLAINED_MOST);
+                     v->rel_error <= fmax(v->bound, ACCURACY_EXPLAINED);
   v->torn = !whole;
   v->good = whole && output_good && v->lse_error <= v->lse_bound;
   bool lse_place =
-      whole ? output_good : same_class(worst->worst.got, worst->worst.want);
-  v->worst = lse_place ? worst_lse->worst_lse : worst->worst;
+      whole ? output_good
+            : same_class(worst->output.worst.got, worst->output.worst.want);
+  v->worst = lse_place ? worst_lse->worst_lse : worst->output.worst;
   if (!b->call.lse.data) v->lse_error = NAN;
 }
 

@@ -25,6 +25,25 @@ typedef struct accuracy {
   accuracy_element worst; /* farthest out of bounds, when not good */
 } accuracy;
 
+/* How far rows of a tensor [B, N, H, D] are off. */
+typedef struct accuracy_sum {
+  double difference, reference; /* sums of squares */
+  bool torn;                    /* a NaN or infinity on one side only */
+  bool nan;                     /* a NaN on both */
+  accuracy_element worst;
+} accuracy_sum;
+/* Adds the row at `at`. */
+void accuracy_compare(const dil_tensor *x, accuracy_element at,
+                      const double *want, accuracy_sum *sum);
+/* What a storage type allows an output, as a relative L2 norm. */
+double accuracy_bound(const call_setup *b);
+/* An error beyond this share of the output is bad, even where rounding
+ * explains it. */
+#define ACCURACY_EXPLAINED 0.5
+/* Pairs that an oracle looks at, and seconds that it takes for one. */
+double accuracy_looks(const call_setup *b);
+#define ACCURACY_LOOK_SECONDS 12e-9
+
 /* Oracle operations that a check may take when nothing else is said. */
 #define ACCURACY_BUDGET 2.0 /* seconds of one thread */
 
@@ -36,6 +55,9 @@ dil_status accuracy_check(const call_setup *b, double pairs, double budget,
 /* How many rows that would be, and which is the index-th of them: the same in
  * every process that has the call's sizes. */
 int64_t accuracy_rows(const call_setup *b, double pairs, double budget);
+/* The index-th of `count` numbers out of 0..total - 1, one at random from each
+ * of as many equal stretches; always the same. */
+int64_t accuracy_sample(int64_t total, int64_t count, int64_t index);
 accuracy_element accuracy_row(const call_setup *b, int64_t rows, int64_t index);
 /* Lines for people, or nothing when json is on and it is good. */
 void accuracy_print(const accuracy *v, FILE *out);

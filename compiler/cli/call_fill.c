@@ -75,6 +75,17 @@ dil_status call_tensor_convert(call_setup *b, const dil_tensor *from,
   return fill_tensor(b, (fill){from, to, 0, 0});
 }
 
+dil_status call_write_wide(call_setup *b, const char *path,
+                           const dil_tensor *tensor) {
+  dil_tensor wide = *tensor;
+  dil_status status = DIL_OK;
+  if (wide.dtype != DIL_F32) {
+    status = call_tensor_new(b, DIL_F32, tensor->rank, tensor->shape, &wide);
+    if (!status) status = call_tensor_convert(b, tensor, &wide);
+  }
+  return status ? status : dil_npy_write(path, &wide);
+}
+
 dil_status call_tensor_random(call_setup *b, uint32_t seed, uint32_t number,
                               dil_tensor *tensor) {
   return fill_tensor(b, (fill){NULL, tensor, seed, number});

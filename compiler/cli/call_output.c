@@ -33,36 +33,75 @@ static bool is_same_file(const char *path, const char *other) {
   return there && other_there && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-static dil_status spare_arrays(const options *o, const char *option,
-                               const char *path) {
-  const char *const names[] = {"q", "k", "v", "lengths"};
-  const char *const files[] = {o->array[0], o->array[1], o->array[2],
-                               o->lengths};
-  for (int32_t i = 0; i < 4; i++)
-    if (files[i] && is_same_file(path, files[i]))
-      return dil_fail(DIL_USAGE, "--%s would take the place of '%s', the file "
-                      "of --%s", option, files[i], names[i]);
-  for (int32_t i = 0; i < o->input.count; i++)
-    if (is_same_file(path, o->input.pair[i].value))
-      return dil_fail(DIL_USAGE, "--%s would take the place of '%s', the file "
-                      "of --input %s", option, o->input.pair[i].value,
-                      o->input.pair[i].name);
-  return DIL_OK;
+/* A file that an option names; `name` is that of the option. */
+typedef struct named_file {
+  const char *name, *path;
+} named_file;
+enum { NAMED_FILES_MAX = 64 };
+
+typedef struct named_files {
+  named_file file[NAMED_FILES_MAX];
+  int32_t count;
+} named_files;
+
+static void add_file(named_files *to, const char *name, const char *path) {
+  if (path && to->count < NAMED_FILES_MAX)
+    to->file[to->count++] = (named_file){name, path};
 }
 
-static dil_status check_output(const options *o, const char *option,
-                               const char *path) {
-  dil_status status = spare_arrays(o, option, path);
+static void add_pairs(named_files *to, arena *a, const char *name,
+                      const settings *list) {
+  for (int32_t i = 0; i < list->count; i++)
+    add_file(to, arena_print(a, "%s %s", name, list->pair[i].name),
+             list->pair[i].value);
+}
+
+static named_files files_read(arena *a, const options *o) {
+  named_files all = {.count = 0};
+  add_file(&all, "q", o->array[0]);
+  add_file(&all, "k", o->array[1]);
+  add_file(&all, "v", o->array[2]);
+  add_file(&all, "lengths", o->lengths);
+  add_file(&all, "do", o->d_o);
+  add_file(&all, "dlse", o->dlse);
+  add_pairs(&all, a, "input", &o->input);
+  return all;
+}
+
+static named_files files_written(arena *a, const options *o) {
+  named_files all = {.count = 0};
+  add_file(&all, "out", o->out);
+  add_file(&all, "lse", o->lse);
+  add_file(&all, "dq", o->gradient[0]);
+  add_file(&all, "dk", o->gradient[1]);
+  add_file(&all, "dv", o->gradient[2]);
+  add_pairs(&all, a, "grad", &o->grad);
+  return all;
+}
+
+static dil_status check_output(const named_file *output,
+                               const named_files *read, bool begun) {
+  for (int32_t i = 0; i < read->count; i++)
+    if (is_same_file(output->path, read->file[i].path))
+      return dil_fail(DIL_USAGE,
+                      "--%s would take the place of '%s', the file "
+                      "of --%s",
+                      output->name, read->file[i].path, read->file[i].name);
+  return begun ? DIL_OK : dil_npy_probe(output->path);
+}
+
+dil_status call_outputs_check(arena *a, const options *o) {
+  named_files read = files_read(a, o), written = files_written(a, o);
   bool begun = o->seen[OPTION_STREAM]; /* the call setup creates it before */
-  return status || begun ? status : dil_npy_probe(path);
-}
-
-dil_status call_outputs_check(const options *o) {
   dil_status status = DIL_OK;
-  if (o->out && o->lse && is_same_file(o->out, o->lse))
-    return dil_fail(DIL_USAGE, "--out and --lse are one file, '%s'", o->lse);
-  if (o->out) status = check_output(o, "out", o->out);
-  if (!status && o->lse) status = check_output(o, "lse", o->lse);
+  for (int32_t i = 0; i < written.count; i++)
+    for (int32_t k = i + 1; k < written.count; k++)
+      if (is_same_file(written.file[i].path, written.file[k].path))
+        return dil_fail(DIL_USAGE, "--%s and --%s are one file, '%s'",
+                        written.file[i].name, written.file[k].name,
+                        written.file[k].path);
+  for (int32_t i = 0; i < written.count && !status; i++)
+    status = check_output(&written.file[i], &read, begun);
   return status;
 }
 

@@ -97,6 +97,7 @@ static dil_status check_seed(const options *o) {
   bool needed = !o->array[0] || !o->array[1] || !o->array[2];
   for (int32_t i = 0; i < o->input.count; i++)
     needed |= !strcmp(o->input.pair[i].value, "random");
+  needed |= o->backward && (!o->d_o || (o->dlse && !strcmp(o->dlse, "random")));
   return needed || !o->seen[OPTION_RANDOM] || o->verb != VERB_run
              ? DIL_OK
              : dil_fail(DIL_USAGE,

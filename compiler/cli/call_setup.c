@@ -193,19 +193,26 @@ static bool same_shape(const dil_tensor *a, const dil_tensor *b) {
          !memcmp(a->shape, b->shape, (size_t)a->rank * sizeof *a->shape);
 }
 
-static dil_status load_input(call_setup *b, int32_t index, const char *path,
-                             const int64_t *shape) {
-  const dil_input *in = &b->pattern->input[index];
-  dil_tensor want = dil_tensor_make(NULL, in->dtype, in->rank, shape);
+/* Adds a batch of one, where `want` has it and the array has not. */
+static void add_batch(const dil_tensor *want, dil_tensor *t) {
+  if (t->rank + 1 != want->rank || want->shape[0] != 1) return;
+  int64_t shape[DIL_RANK_MAX] = {1};
+  memcpy(shape + 1, t->shape, (size_t)t->rank * sizeof *shape);
+  *t = dil_tensor_make(t->data, t->dtype, want->rank, shape);
+}
+
+dil_status call_load_array(call_setup *b, const char *what, const char *path,
+                           const dil_tensor *want, dil_tensor *tensor) {
   dil_npy file;
   dil_status status = dil_npy_read(path, &file);
   if (status) return status;
-  if (!same_shape(&file.tensor, &want))
-    status = dil_fail(DIL_INPUT, "input '%s' is %s here, but '%s' is %s",
-                      in->name, call_tensor_shape_text(b->arena, &want), path,
+  add_batch(want, &file.tensor);
+  if (!same_shape(&file.tensor, want))
+    status = dil_fail(DIL_INPUT, "%s is %s here, but '%s' is %s", what,
+                      call_tensor_shape_text(b->arena, want), path,
                       call_tensor_shape_text(b->arena, &file.tensor));
   else
-    status = call_take_array(b, path, in->dtype, &file, &b->inputs[index]);
+    status = call_take_array(b, path, want->dtype, &file, tensor);
   dil_npy_free(&file);
   return status;
 }
@@ -223,7 +230,10 @@ static dil_status make_input(call_setup *b, int32_t index, bool needed) {
                     "input '%s' of pattern '%s' is not given: say --input "
                     "%s=F.npy or --input %s=random",
                     in->name, b->pattern->name, in->name, in->name);
-  if (strcmp(path, "random")) return load_input(b, index, path, shape);
+  const char *what = arena_print(b->arena, "input '%s'", in->name);
+  dil_tensor want = b->inputs[index];
+  if (strcmp(path, "random"))
+    return call_load_array(b, what, path, &want, &b->inputs[index]);
   status = call_tensor_new(b, in->dtype, in->rank, shape, &b->inputs[index]);
   if (status) return status;
   return call_tensor_random(b, b->options->random, 3 + (uint32_t)index,
@@ -297,7 +307,7 @@ static dil_status check_options(const call_setup *b) {
 dil_status call_setup_tensors(call_setup *b, int64_t seq) {
   dil_tensor loaded[3];
   dil_status status = check_options(b);
-  if (!status) status = call_outputs_check(b->options);
+  if (!status) status = call_outputs_check(b->arena, b->options);
   if (!status) status = call_rows_load(b, loaded);
   if (!status) status = call_setup_sizes(b, seq);
   if (!status) status = call_setup_inputs(b, true);

@@ -12,6 +12,9 @@
 
 typedef enum call_size { CALL_B, CALL_N, CALL_M, CALL_SIZE_COUNT } call_size;
 
+/* Tensors of a call and of its gradients, and their copies for files. */
+enum { CALL_BUFFERS = 3 * DIL_INPUT_MAX + 24 };
+
 typedef struct call_setup {
   arena *arena;
   const options *options;
@@ -32,7 +35,7 @@ typedef struct call_setup {
   dil_status (*bring)(void *owner, int64_t b, int64_t n, int64_t h);
   void *owner; /* of `bring`, which fetches a row; NULL: all rows are here */
   size_t sparse[2];                     /* mapped bytes of o and lse; or 0 */
-  void *buffer[DIL_INPUT_MAX + 8]; /* all memory to free */
+  void *buffer[CALL_BUFFERS];           /* all memory to free */
   int32_t buffer_count;
   dil_npy mapped[3];               /* q, k, v of a streamed call */
   dil_npy_output out, lse;         /* outputs that are mapped files */
@@ -91,6 +94,12 @@ dil_status call_wrong_type(const char *path, dil_dtype holds, dil_dtype wanted);
 dil_status call_take_array(call_setup *b, const char *path, dil_dtype dtype,
                            const dil_npy *file, dil_tensor *tensor);
 
+/* Reads an array file into a new tensor of the shape and dtype of `want`; a
+ * file may leave out a batch of one. DIL_INPUT: the array, which messages call
+ * `what`, has another shape or type. */
+dil_status call_load_array(call_setup *b, const char *what, const char *path,
+                           const dil_tensor *want, dil_tensor *tensor);
+
 /* ---- call_rows.c: q, k and v --------------------------------------------- */
 
 /* call_rows_load reads the arrays of files, before the sizes are known;
@@ -105,7 +114,7 @@ bool call_has_rows(const call_setup *b);
 
 /* Before any computation: no output overwrites another output or an array of
  * the call, and each can be written. */
-dil_status call_outputs_check(const options *o);
+dil_status call_outputs_check(arena *a, const options *o);
 dil_status call_outputs_make(call_setup *b);
 /* Deletes unpublished output files, unless a checkpoint can resume the run. */
 void call_outputs_discard(call_setup *b);
@@ -126,6 +135,9 @@ void call_sparse_free(call_setup *b);
  * count. */
 dil_status call_tensor_convert(call_setup *b, const dil_tensor *from,
                                dil_tensor *to);
+/* Writes a tensor of floats as a float32 array file. */
+dil_status call_write_wide(call_setup *b, const char *path,
+                           const dil_tensor *tensor);
 /* Floats: standard normals of tensor `number`; i32: 0..7; u8: 0 or 1. */
 dil_status call_tensor_random(call_setup *b, uint32_t seed, uint32_t number,
                               dil_tensor *tensor);

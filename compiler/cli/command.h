@@ -74,8 +74,9 @@ typedef struct options {
   const char **file;
   const char *kernel, *topology, *state, *array[3], *lengths, *out, *lse, *cpu,
       *cuda;
+  const char *d_o, *dlse, *gradient[3];
   const char *library, *name, *depend_file, *max_size;
-  settings define, input;
+  settings define, input, grad;
   sets force, emit, dtype;
   int64_t seq, keys, batch, head, threads, repeat, every, stream;
   uint32_t random;
@@ -86,7 +87,7 @@ typedef struct options {
   counts sizes;
   double budget;
   bool train, check, json, help, standalone, list_outputs, depend, no_wisdom;
-  bool list, resume, shrink;
+  bool list, resume, shrink, backward;
 } options;
 
 /* Reads argv after the verb. DIL_USAGE when it is wrong; it has said why. */

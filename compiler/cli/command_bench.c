@@ -55,8 +55,8 @@ static dil_status finish_sessions(bench_state *b) {
     dil_status status = session_finish(t, BENCH_BUDGET);
     if (status) return status;
     (b->options->json ? report_json : report_row)(&t->report, stdout);
-    if (!t->accuracy.good) accuracy_print(&t->accuracy, stderr);
-    good &= t->accuracy.good;
+    if (!session_is_good(t)) session_print_accuracy(t, stderr);
+    good &= session_is_good(t);
   }
   return good ? DIL_OK : DIL_MISMATCH;
 }

@@ -31,6 +31,9 @@ typedef struct cost_report {
   bool streamed;              /* by --stream */
   stream_shape shape;
   stream_facts stream;
+  bool backward; /* by --backward, or by the kernel itself */
+  cost_gradients gradients;
+  int64_t workspace; /* of gradients on the processor; -1: not known */
 } cost_report;
 
 static bool all_causal(const pattern *p) {
@@ -115,6 +118,27 @@ static void find_made_up(const call_setup *b, cost_report *r) {
           call_input_decides(b->pattern, k))
         r->made_up[r->made_up_count++] = name;
   }
+}
+
+/* The processor's kernel says it; of a GPU there is a bound. */
+static dil_status explain_gradients(const call_setup *b, const compilation *c,
+                                    const plan *backward, cost_report *r) {
+  dil_kernel *made;
+  const dil_sizes sizes = {r->B, r->N, r->M};
+  kernel_code code = {0};
+  code_request request = driver_code_request(c, b->context);
+  request.plan = backward;
+  r->gradients =
+      cost_gradients_of(r->pattern, r->count.pairs, r->B, r->N, r->M);
+  r->workspace = -1;
+  if (r->gpu) return DIL_OK;
+  dil_status status = kernel_code_make(&request, &code);
+  if (!status) status = dil_kernel_make(b->context, &code.source, &made);
+  if (status) return status;
+  status = dil_kernel_backward_workspace(made, &sizes, &r->workspace);
+  dil_kernel_free(made);
+  kernel_code_free(&code);
+  return status;
 }
 
 static dil_status fill_report(const call_setup *b, compilation *c,
@@ -208,10 +232,25 @@ static void print_processor(const cost_report *r) {
   if (r->slower.hint) printf("           hint: %s\n", r->slower.hint);
 }
 
+static void print_gradients(const cost_report *r) {
+  char flops[QUANTITY_TEXT], text[QUANTITY_TEXT], written[QUANTITY_TEXT];
+  const cost_gradients *g = &r->gradients;
+  bool known = r->workspace >= 0;
+  printf("gradients  %sFLOP by the definition, 5 products a pair\n",
+         quantity_scaled(g->flops, flops));
+  printf("           %s read, of them %s saved from the run forward,\n",
+         quantity_bytes(g->read, text), quantity_bytes(g->saved, written));
+  printf("           %s written; workspace %s%s\n",
+         quantity_bytes(g->written, written), known ? "" : "at most ",
+         quantity_bytes(known ? (double)r->workspace : g->workspace, text));
+  printf("forward    what follows is the run forward\n");
+}
+
 static void print_report(arena *a, const cost_report *r) {
   print_pattern(r);
   print_counts(r);
   print_made_up(r);
+  if (r->backward) print_gradients(r);
   if (r->gpu)
     gpu_estimate_print(a, r->gpu, stdout);
   else
@@ -278,6 +317,22 @@ static void add_processor(json_t *o, const cost_report *r) {
                                      : json_null());
 }
 
+static json_t *gradients_json(const cost_report *r) {
+  const cost_gradients *g = &r->gradients;
+  bool known = r->workspace >= 0;
+  const named_number numbers[] = {
+      {"flops", g->flops},
+      {"read_bytes", g->read},
+      {"written_bytes", g->written},
+      {"saved_bytes", g->saved},
+      {known ? "workspace_bytes" : "workspace_bytes_at_most",
+       known ? (double)r->workspace : g->workspace},
+  };
+  json_t *o = json_object();
+  ADD_NUMBERS(o, numbers);
+  return o;
+}
+
 static void print_explain_json(arena *a, const cost_report *r) {
   json_t *o = json_object();
   json_object_set_new(o, "kernel", json_string(r->kernel));
@@ -290,6 +345,7 @@ static void print_explain_json(arena *a, const cost_report *r) {
   for (int32_t i = 0; i < r->made_up_count; i++)
     json_array_append_new(made_up, json_string(r->made_up[i]));
   json_object_set_new(o, "random_inputs", made_up);
+  if (r->backward) json_object_set_new(o, "gradients", gradients_json(r));
   if (r->gpu)
     json_object_set_new(o, "cuda", gpu_estimate_json(a, r->gpu));
   else
@@ -336,12 +392,25 @@ static dil_status check_machine(const options *o) {
   return DIL_OK;
 }
 
+/* What is predicted is a run forward. */
+static const plan *turn_forward(compilation *c) {
+  const plan *backward = c->plan;
+  plan *forward = ARENA_NEW(c->arena, plan);
+  *forward = *backward;
+  forward->direction = DIL_FORWARD;
+  c->plan = forward;
+  return backward;
+}
+
 static dil_status explain_kernel(arena *a, const options *o, compilation *c,
                                  cost_report *r, call_setup *b) {
+  r->backward = c->direction == DIL_BACKWARD;
+  const plan *backward = r->backward ? turn_forward(c) : NULL;
   dil_status status = call_setup_open(a, o, c->pattern, b);
   if (!status) status = call_setup_sizes(b, -1);
   if (!status) status = call_setup_inputs(b, false);
   if (!status) status = fill_report(b, c, r);
+  if (!status && r->backward) status = explain_gradients(b, c, backward, r);
   if (!status && c->topology)
     status =
         exchange_cost_of(a, c->plan, c->topology, r->B, r->N, r->M, r->seconds,

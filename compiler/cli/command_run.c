@@ -1,22 +1,14 @@
 /* command_run.c - `dil run FILE`: one call on arrays or random numbers. */
+#include "gradient_setup.h"
 #include "session.h"
 
-/* The output in float32; the pattern may store another type. */
-static dil_status write_call_output(call_setup *b, const char *path) {
-  dil_tensor wide = b->call.o;
-  dil_status status = DIL_OK;
-  if (wide.dtype != DIL_F32) {
-    status = call_tensor_new(b, DIL_F32, 4, wide.shape, &wide);
-    if (!status) status = call_tensor_convert(b, &b->call.o, &wide);
-  }
-  return status ? status : dil_npy_write(path, &wide);
-}
-
-static dil_status write_arrays(call_setup *b, const options *o) {
+static dil_status write_arrays(session *t, const options *o) {
+  call_setup *b = &t->setup;
   if (o->seen[OPTION_STREAM]) return call_setup_publish(b);
-  dil_status status = o->out ? write_call_output(b, o->out) : DIL_OK;
+  dil_status status = o->out ? call_write_wide(b, o->out, &b->call.o) : DIL_OK;
   if (!status && o->lse) status = dil_npy_write(o->lse, &b->call.lse);
-  return status;
+  if (status || !o->backward) return status;
+  return gradient_setup_write(b, &t->backward);
 }
 
 static dil_status run_session(session *t, const options *o) {
@@ -36,7 +28,7 @@ static dil_status run_session(session *t, const options *o) {
   if (!status) status = session_leave(t, budget);
   if (status || !session_is_reporter(t)) return status;
   status = session_finish(t, budget);
-  return status ? status : write_arrays(&t->setup, o);
+  return status ? status : write_arrays(t, o);
 }
 
 /* Processes that were started together, and that no link joins: each does all of
@@ -63,8 +55,8 @@ dil_status command_run(arena *a, const options *o) {
   message_compiled(o, &t.compilation, status);
   if (!status && session_is_reporter(&t))
     (o->json ? report_json : report_text)(&t.report, stdout);
-  if (!status && t.report.accuracy && !t.accuracy.good) {
-    if (o->json) accuracy_print(&t.accuracy, stderr);
+  if (!status && !session_is_good(&t)) {
+    if (o->json) session_print_accuracy(&t, stderr);
     status = DIL_MISMATCH;
   }
   session_free(&t);

@@ -160,7 +160,7 @@ static dil_status tune_length(arena *a, const options *o, const char *path) {
   if (!status) status = tune_run(&t, budget, &search);
   if (!status) status = remember_winner(a, o, &search, path);
   bool wrong = status == DIL_MISMATCH;
-  if (wrong) accuracy_print(&t.accuracy, stderr);
+  if (wrong) session_print_accuracy(&t, stderr);
   message_compiled(o, &t.compilation, wrong ? DIL_OK : status);
   tune_free(&search);
   session_free(&t);

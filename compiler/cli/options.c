@@ -338,6 +338,7 @@ driver_request command_request(const options *o, int32_t index) {
       .defines = o->define.pair,
       .define_count = o->define.count,
       .force = options_force(o),
+      .direction = o->backward ? DIL_BACKWARD : DIL_FORWARD,
       .dtype = o->seen[OPTION_AS] ? dil_dtype_name((dil_dtype)o->as) : NULL,
       .isa = o->cpu,
       .variant = (dil_variant)o->variant,

@@ -63,6 +63,13 @@ static void add_ring_json(json_t *o, const report *r) {
     json_object_set_new(o, "rank_bytes", integer_or_null(r->rank_bytes));
 }
 
+static void add_backward_json(json_t *o, const report *r) {
+  json_object_set_new(o, "direction", json_string("backward"));
+  json_object_set_new(o, "gradients",
+                      r->gradients ? gradient_accuracy_json(r->gradients)
+                                   : json_null());
+}
+
 void report_json(const report *r, FILE *out) {
   char force[64], hash[17], text[KNOBS_TEXT];
   const accuracy *v = r->accuracy;
@@ -90,6 +97,7 @@ void report_json(const report *r, FILE *out) {
   json_object_set_new(o, "workspace_bytes", integer_or_null(r->workspace));
   json_object_set_new(o, "compile_seconds", number_or_null(r->compile_seconds));
   json_object_set_new(o, "open_seconds", number_or_null(r->open_seconds));
+  if (r->backward) add_backward_json(o, r);
   if (r->ranks) add_ring_json(o, r);
   if (r->streamed)
     json_object_set_new(o, "stream",
@@ -122,6 +130,7 @@ static void print_device(const report *r, FILE *out) {
   fprintf(out, "kernel  %s on %s", r->kernel, r->device);
   if (r->isa) fprintf(out, " (%s)", r->isa);
   if (r->variant) fprintf(out, ", variant %s", r->variant);
+  if (r->backward) fprintf(out, ", gradients");
   if (*force) fprintf(out, ", forced %s", force);
   if (r->planned)
     fprintf(out, ", plan %016llx", (unsigned long long)r->plan_hash);
@@ -169,6 +178,18 @@ void report_text(const report *r, FILE *out) {
   if (r->streamed)
     report_stream_text(&r->chunks, &r->stream, false, "stream  ", out);
   if (r->accuracy) accuracy_print(r->accuracy, out);
+  if (r->gradients) gradient_accuracy_print(r->gradients, out);
+}
+
+/* In a table's row: of the output, or of gradients the largest. */
+static double report_error(const report *r) {
+  return r->gradients ? gradient_accuracy_error(r->gradients)
+                      : r->accuracy->rel_error;
+}
+
+static bool report_good(const report *r) {
+  return (!r->accuracy || r->accuracy->good) &&
+         (!r->gradients || r->gradients->good);
 }
 
 void report_heading(FILE *out) {
@@ -179,16 +200,17 @@ void report_heading(FILE *out) {
 void report_row(const report *r, FILE *out) {
   char force[64], name[96], time[QUANTITY_TEXT], part[16] = "-";
   force_text(r->force, force);
-  snprintf(name, sizeof name, "%s%s%s", r->kernel, *force ? " " : "", force);
+  snprintf(name, sizeof name, "%s%s%s%s", r->kernel,
+           r->backward ? " backward" : "", *force ? " " : "", force);
   if (isfinite(r->share))
     snprintf(part, sizeof part, "%.1f %%", 100 * r->share);
   fprintf(out, "%-28s %-10s %7d %10s %9.1f %7s", name,
           r->variant ? r->variant : "-", r->threads,
           quantity_time(r->seconds, time), report_gflops(r), part);
-  if (r->accuracy) fprintf(out, " %9.2g", r->accuracy->rel_error);
+  if (r->accuracy) fprintf(out, " %9.2g", report_error(r));
   if (r->accuracy && !isnan(r->accuracy->lse_error))
     fprintf(out, " %9.2g", r->accuracy->lse_error);
   if (r->accuracy && r->accuracy->nan_rows)
     fprintf(out, "  %lld rows NaN in both", (long long)r->accuracy->nan_rows);
-  fprintf(out, "%s\n", r->accuracy && !r->accuracy->good ? "  BAD" : "");
+  fprintf(out, "%s\n", report_good(r) ? "" : "  BAD");
 }

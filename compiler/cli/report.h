@@ -3,6 +3,7 @@
 #define DIL_COMPILER_CLI_REPORT_H
 
 #include "accuracy.h"
+#include "gradient_accuracy.h"
 #include "compiler/plan/plan.h"
 #include "runtime/stream/stream.h"
 
@@ -31,6 +32,8 @@ typedef struct report {
   stream_facts stream;
   bool kept;             /* the code came out of the cache */
   const accuracy *accuracy; /* NULL: not checked */
+  bool backward;            /* times and work are those of gradients */
+  const gradient_accuracy *gradients; /* NULL: not checked */
 } report;
 
 /* A streamed call's chunks and what they move; as lines that begin with

@@ -21,7 +21,6 @@
 #define ADDITION 0x1p-24   /* relative error of a sum */
 #define TRUNCATION 0x1p-23 /* relative error of a truncated sum */
 #define REWRITING 0x1p-22 /* relative error of a step of `score` */
-#define SURENESS  2       /* standard deviations, about */
 #define NOTICED   0x1p-20 /* a weight that gains less draws nowhere */
 #define USUAL     16 /* scores up to this size are within a type's own bounds */
 
@@ -120,6 +119,15 @@ static key_score rounded_score(rounding_state *state, const branch *br,
   return all;
 }
 
+double rounding_of_score(const pattern *p, dot_error exactness, double sizes,
+                         double chain, double score) {
+  double steps = sqrt((double)p->head_dim) + 4;
+  if (fmax(sizes, fabs(score)) <= USUAL) return 0;
+  return fabs(chain) * sizes *
+             (ADDITION * steps + exactness.sum + exactness.product) +
+         fabs(score) * REWRITING;
+}
+
 /* ---- keys ---------------------------------------------------------------- */
 
 static void visit_branch_keys(rounding_state *state, int32_t index,
@@ -205,7 +213,7 @@ static rounding rounding_of_softmax(rounding_state *state) {
   visit_branches(state, take_value);
   for (int32_t d = 0; d < p->value_dim; d++) output[d] /= state->weights;
   visit_branches(state, take_gain);
-  double drawn = SURENESS * sqrt(state->square) / state->least;
+  double drawn = ROUNDING_SURENESS * sqrt(state->square) / state->least;
   drawn = state->farthest > 0 ? fmin(drawn, state->farthest) : drawn;
   double kept = state->call->train ? 1 - p->dropout : 1;
   double more = fmin(log1p(state->gained / state->weights), state->most);

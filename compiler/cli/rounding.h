@@ -22,6 +22,13 @@ typedef struct dot_error {
 /* Of a processor, or of a GPU's matrix units. */
 dot_error dot_error_of(const pattern *p, bool gpu);
 
+/* How far a score may be off: of a product summed from parts that come to
+ * `sizes`, a chain of slope `chain` that rewrites it, and the score itself.
+ * Usual scores stand still. */
+double rounding_of_score(const pattern *p, dot_error exactness, double sizes,
+                         double chain, double score);
+#define ROUNDING_SURENESS 2 /* standard deviations, about */
+
 /* Of query row n and head h. `point` holds the batch row, the sizes and the
  * inputs; `exactness` says how the device makes q . k. */
 rounding rounding_of_row(const pattern *p, const dil_call *call,

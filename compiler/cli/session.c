@@ -2,6 +2,7 @@
  * times it. In: options. Out: a report with times and, when the caller wants
  * it, the comparison with the oracle. */
 #include "session.h"
+#include "gradient_setup.h"
 #include "compiler/analysis/cost.h"
 #include "runtime/base/status.h"
 #include <math.h>
@@ -28,6 +29,13 @@ static dil_status check_device(const options *o) {
   if (!useless) return DIL_OK;
   return dil_fail(DIL_USAGE, "%s has no effect with --device %s", useless,
                   on_cuda(o) ? "cuda" : "oracle");
+}
+
+static dil_status check_backward(const options *o) {
+  dil_status status = gradient_setup_check(o);
+  if (status || !o->backward || !o->seen[OPTION_STREAM]) return status;
+  return dil_fail(DIL_USAGE, "--backward cannot be used with --stream: chunks "
+                             "of a call have no gradients in this build");
 }
 
 dil_sizes session_sizes(const session *s) {
@@ -87,6 +95,10 @@ static dil_status check_state(const options *o, bool on_ranks) {
 }
 
 static session_way_id choose_way(const session *s, const options *o) {
+  if (o->backward)
+    return on_oracle(o) ? SESSION_ORACLE_BACKWARD
+           : on_cuda(o) ? SESSION_CUDA_BACKWARD
+                        : SESSION_CPU_BACKWARD;
   if (on_oracle(o)) return SESSION_ORACLE;
   if (o->seen[OPTION_STREAM]) return SESSION_STREAM;
   if (s->compilation.topology) return SESSION_RANKS;
@@ -106,6 +118,7 @@ dil_status session_open(arena *a, const options *o, int32_t index,
                     : s->request.from_plan ? STAGE_plan
                                            : STAGE_place;
   dil_status status = check_device(o);
+  if (!status) status = check_backward(o);
   if (!status) status = driver_compile(&s->request, &s->compilation);
   if (status) return status;
   status = call_setup_open(a, o, s->compilation.pattern, &s->setup);
@@ -212,7 +225,9 @@ dil_status session_finish(session *s, double budget) {
   call_setup *b = &s->setup;
   cover_count count;
   measure_pairs(b, &count);
-  r->flops = cost_flops(b->pattern, count.pairs);
+  r->flops = s->way->backward ? cost_gradient_flops(b->pattern, count.pairs)
+                              : cost_flops(b->pattern, count.pairs);
+  r->backward = s->way->backward;
   r->estimated = count.estimated;
   r->share = median_of(s->share, s->runs) * r->flops;
   r->seconds = median_of(s->seconds, s->runs);
@@ -221,5 +236,26 @@ dil_status session_finish(session *s, double budget) {
   status = call_setup_complete(b);
   if (!status) status = accuracy_check(b, count.pairs, budget, &s->accuracy);
   if (!status) r->accuracy = &s->accuracy;
+  if (status || !s->way->backward || !s->accuracy.good) return status;
+  status = gradient_accuracy_check(b, &s->backward, count.pairs, budget,
+                                   &s->gradients);
+  if (!status) r->gradients = &s->gradients;
   return status;
+}
+
+bool session_is_good(const session *s) {
+  const report *r = &s->report;
+  return (!r->accuracy || r->accuracy->good) &&
+         (!r->gradients || r->gradients->good);
+}
+
+void session_print_accuracy(const session *s, FILE *out) {
+  if (s->report.accuracy) accuracy_print(s->report.accuracy, out);
+  if (s->report.gradients) gradient_accuracy_print(s->report.gradients, out);
+}
+
+dil_status session_time(const session *s, dil_kernel *timed, double *seconds) {
+  return s->way->backward ? dil_kernel_backward_time(
+                                timed, session_backward_call(s), seconds)
+                          : dil_kernel_time(timed, session_call(s), seconds);
 }

@@ -5,6 +5,7 @@
 
 #include "call_setup.h"
 #include "report.h"
+#include "session_backward.h"
 #include "session_cuda.h"
 #include "session_library.h"
 #include "session_ranks.h"
@@ -13,6 +14,20 @@
 #include "runtime/api/kernel.h"
 
 typedef struct session session;
+
+typedef enum session_way_id {
+  SESSION_CPU,
+  SESSION_CUDA,
+  SESSION_RANKS,        /* of a topology */
+  SESSION_STREAM,       /* chunks of the call */
+  SESSION_LIBRARY,      /* a kernel of --library */
+  SESSION_CUDA_LIBRARY, /* the same on a GPU */
+  SESSION_ORACLE,
+  SESSION_CPU_BACKWARD, /* gradients of a call that ran forward */
+  SESSION_CUDA_BACKWARD,
+  SESSION_ORACLE_BACKWARD,
+  SESSION_WAY_COUNT
+} session_way_id;
 
 /* One way to run a call. A function that is NULL has nothing to do. */
 typedef struct session_way {
@@ -27,18 +42,9 @@ typedef struct session_way {
    * report. */
   dil_status (*collect)(session *s);
   void (*free)(session *s);
+  bool backward; /* gradients of what `forward` runs */
+  session_way_id forward;
 } session_way;
-
-typedef enum session_way_id {
-  SESSION_CPU,
-  SESSION_CUDA,
-  SESSION_RANKS,        /* of a topology */
-  SESSION_STREAM,       /* chunks of the call */
-  SESSION_LIBRARY,      /* a kernel of --library */
-  SESSION_CUDA_LIBRARY, /* the same on a GPU */
-  SESSION_ORACLE,
-  SESSION_WAY_COUNT
-} session_way_id;
 
 extern const session_way session_ways[SESSION_WAY_COUNT]; /* session_ways.c */
 
@@ -51,6 +57,7 @@ struct session {
   kernel_code code;       /* of `kernel` */
   dil_kernel *kernel;     /* of SESSION_CPU and SESSION_CUDA */
   char variant[160];      /* of the kernel */
+  dil_backward_call backward; /* on the host; with way->backward alone */
   session_library library;
   session_cuda cuda;
   session_ranks ranks;
@@ -59,6 +66,7 @@ struct session {
   double *seconds, *share; /* [runs]; share: 1 / (seconds * measured peak) */
   report report;
   accuracy accuracy;
+  gradient_accuracy gradients;
 };
 
 /* Compiles file `index` and makes its call; seq: as in call_setup_sizes. This
@@ -85,11 +93,18 @@ void session_watch(session *s, dil_watch *watch);
  * frees the source. */
 dil_status session_load(const session *s, kernel_code *code,
                         dil_kernel **made);
+/* Times one run of any kernel on the session's call, in the session's
+ * direction. */
+dil_status session_time(const session *s, dil_kernel *timed, double *seconds);
 /* One run, of at most `limit` in all. with_peak: measures the device's peak
  * just before. */
 dil_status session_run(session *s, int32_t limit, bool with_peak);
-/* Fills the report with medians. Checks o and lse against the oracle when
- * `budget` is positive: seconds of one thread. */
+/* Fills the report with medians. Checks o and lse, and gradients where they are
+ * computed, against the oracle when `budget` is positive: seconds of one
+ * thread. */
 dil_status session_finish(session *s, double budget);
+/* Whether all that was checked is good; and lines about it for people. */
+bool session_is_good(const session *s);
+void session_print_accuracy(const session *s, FILE *out);
 
 #endif

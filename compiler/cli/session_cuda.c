@@ -42,6 +42,17 @@ static int64_t tensor_bytes(const dil_tensor *tensor) {
   return dil_tensor_count(tensor) * (int64_t)dil_dtype_size(tensor->dtype);
 }
 
+dil_status session_cuda_copy(session_cuda *t, dil_tensor *tensor) {
+  return copy_to_gpu(t, tensor->data ? tensor_bytes(tensor) : 0, tensor->data,
+                     &tensor->data);
+}
+
+dil_status session_cuda_copy_back(session_cuda *t, const dil_tensor *from,
+                                  const dil_tensor *to) {
+  if (!to->data) return DIL_OK;
+  return dil_memory_read(t->context, to->data, from->data, tensor_bytes(to));
+}
+
 dil_status session_cuda_open(session_cuda *t, const dil_call *call) {
   dil_tensor *const tensors[] = {&t->call.q, &t->call.k, &t->call.v,
                                  &t->call.o, &t->call.lse};
@@ -49,12 +60,10 @@ dil_status session_cuda_open(session_cuda *t, const dil_call *call) {
   t->call = *call;
   t->call.inputs = t->inputs;
   for (int i = 0; i < 5 && !status; i++)
-    status = copy_to_gpu(t, tensors[i]->data ? tensor_bytes(tensors[i]) : 0,
-                         tensors[i]->data, &tensors[i]->data);
+    status = session_cuda_copy(t, tensors[i]);
   for (int32_t i = 0; i < call->input_count && !status; i++) {
     t->inputs[i] = call->inputs[i];
-    status = copy_to_gpu(t, tensor_bytes(&call->inputs[i]),
-                         call->inputs[i].data, &t->inputs[i].data);
+    status = session_cuda_copy(t, &t->inputs[i]);
   }
   void *lengths = NULL;
   if (!status)
@@ -86,10 +95,6 @@ dil_status session_cuda_peak(session_cuda *t, const compilation *c,
 }
 
 dil_status session_cuda_fetch(session_cuda *t, const dil_call *call) {
-  dil_status status = dil_memory_read(t->context, call->o.data, t->call.o.data,
-                                      tensor_bytes(&call->o));
-  if (!status && call->lse.data)
-    status = dil_memory_read(t->context, call->lse.data, t->call.lse.data,
-                             tensor_bytes(&call->lse));
-  return status;
+  dil_status status = session_cuda_copy_back(t, &t->call.o, &call->o);
+  return status ? status : session_cuda_copy_back(t, &t->call.lse, &call->lse);
 }

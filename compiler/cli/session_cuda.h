@@ -6,12 +6,14 @@
 #include "runtime/api/kernel.h"
 #include "runtime/ring/ranks_gpu.h"
 
-enum { SESSION_CUDA_BLOCKS = 6 + DIL_INPUT_MAX };
+/* Of a call, and of its gradients. */
+enum { SESSION_CUDA_BLOCKS = 6 + 5 + 2 * DIL_INPUT_MAX };
 
 typedef struct session_cuda {
   dil_context *context;      /* the GPU's */
   dil_call call;             /* the host's call with device pointers */
   dil_tensor inputs[DIL_INPUT_MAX];
+  dil_backward_call backward; /* the same for gradients */
   void *memory[SESSION_CUDA_BLOCKS];
   int32_t memory_count;
   dil_cuda_code peak; /* cubin NULL until session_cuda_peak */
@@ -26,6 +28,12 @@ dil_status session_cuda_codes(compilation *c, dil_context *context,
 /* Copies the call's row-major tensors to the device of t->context, which the
  * caller has set. session_cuda_free is due in any case. */
 dil_status session_cuda_open(session_cuda *t, const dil_call *call);
+/* Replaces the data of a row-major tensor by a copy on the device; one without
+ * data stays so. */
+dil_status session_cuda_copy(session_cuda *t, dil_tensor *tensor);
+/* The way back: the data of `from`, on the device, into `to`. */
+dil_status session_cuda_copy_back(session_cuda *t, const dil_tensor *from,
+                                  const dil_tensor *to);
 void session_cuda_free(session_cuda *t);
 /* The device's measured peak, operations a second, in the arithmetic of the
  * plan's dtype: an f32 product is three tf32 products, of `f32 fast` one. */

@@ -247,6 +247,27 @@ START_TEST(slower_patterns_say_why) {
 }
 END_TEST
 
+/* By hand, for two rows of queries and three of keys. */
+START_TEST(gradients_are_counted) {
+  pattern narrow = *parse_statements("heads 4 kv 2; branch { }");
+  narrow.value_dim = 32;
+  narrow.dtype = DIL_BF16;
+  cost_gradients g = cost_gradients_of(&narrow, 24, 1, 2, 3);
+  ck_assert(g.flops == 24 * 2 * (3 * 64 + 2 * 32));
+  double q = 2 * 4 * 64, o = 2 * 4 * 32, kv = 3 * 2 * (64 + 32), rows = 2 * 4;
+  ck_assert(g.read == 2 * (q + kv + 2 * o) + 4 * rows);
+  ck_assert(g.written == 2 * (q + kv));
+  ck_assert(g.saved == 2 * o + 4 * rows);
+  ck_assert(g.workspace == 4 * (q + kv) + 8 * rows);
+  const pattern *own = parse_statements(
+      "heads 4; input z : f32[H] gradient; score s + z[h]; combine mean;"
+      "branch { } branch { segment 2; }");
+  cost_gradients m = cost_gradients_of(own, 24, 1, 2, 2);
+  ck_assert(m.saved == 4 * 2 * 4 * 64);
+  ck_assert(m.workspace == 4 * (3 * 2 * 4 * 64) + 4 * 8 * 6 + (64 << 20));
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("cost");
   TCase *tests = tcase_create("cost");
@@ -261,6 +282,7 @@ int main(void) {
   tcase_add_test(tests, bounds_look_at_elements);
   tcase_add_test(tests, boxes_of_a_walk);
   tcase_add_test(tests, slower_patterns_say_why);
+  tcase_add_test(tests, gradients_are_counted);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
 }
