@@ -16,11 +16,11 @@ static void print_words(const char *label, json_t *list) {
 static void print_inputs(json_t *list) {
   size_t index;
   json_t *in;
-  json_array_foreach(list, index, in)
-      printf("  input %s: %s [%s]\n",
-             json_string_value(json_object_get(in, "name")),
-             json_string_value(json_object_get(in, "dtype")),
-             json_string_value(json_object_get(in, "shape")));
+  json_array_foreach(list, index, in) printf(
+      "  input %s: %s [%s]%s\n", json_string_value(json_object_get(in, "name")),
+      json_string_value(json_object_get(in, "dtype")),
+      json_string_value(json_object_get(in, "shape")),
+      json_is_true(json_object_get(in, "gradient")) ? ", gradient" : "");
 }
 
 static void print_codes(json_t *list) {
@@ -47,11 +47,13 @@ static dil_status print_kernel(const char *path, json_t *entry) {
   library_kernel_facts f;
   dil_status status = library_about_kernel(path, entry, &f);
   if (status) return status;
-  printf("kernel %s\n  pattern %s: %s, heads %d kv %d, head_dim %d value %d, "
+  const char *direction =
+      json_string_value(json_object_get(entry, "direction"));
+  printf("kernel %s%s\n  pattern %s: %s, heads %d kv %d, head_dim %d value %d, "
          "combine %s%s%s\n",
-         f.name, f.pattern, f.dtype, f.heads, f.kv_heads, f.head_dim,
-         f.value_dim, f.combine, f.lse ? "" : ", no lse",
-         f.dropout > 0 ? ", dropout" : "");
+         f.name, direction ? ", with gradients" : "", f.pattern, f.dtype,
+         f.heads, f.kv_heads, f.head_dim, f.value_dim, f.combine,
+         f.lse ? "" : ", no lse", f.dropout > 0 ? ", dropout" : "");
   printf("  plan %s, %d pass%s\n", f.plan_hash, f.passes,
          f.passes == 1 ? "" : "es");
   print_inputs(f.inputs);

@@ -135,14 +135,22 @@ dil_status session_open(arena *a, const options *o, int32_t index,
 
 /* ---- a kernel of a library ----------------------------------------------- */
 
+static session_way_id library_way(const options *o) {
+  if (o->backward)
+    return on_cuda(o) ? SESSION_CUDA_LIBRARY_BACKWARD
+                      : SESSION_LIBRARY_BACKWARD;
+  return on_cuda(o) ? SESSION_CUDA_LIBRARY : SESSION_LIBRARY;
+}
+
 dil_status session_open_library(arena *a, const options *o, session *s) {
   *s = (session){.compilation = {.arena = a, .diag = diag_new(a)}};
   s->report =
       (report){.compile_seconds = NAN, .open_seconds = NAN, .workspace = NAN};
-  s->way = &session_ways[on_cuda(o) ? SESSION_CUDA_LIBRARY : SESSION_LIBRARY];
+  s->way = &session_ways[library_way(o)];
   if (o->seen[OPTION_STREAM])
     return dil_fail(DIL_USAGE, "--stream cannot be used with --library");
   dil_status status = check_state(o, false);
+  if (!status) status = gradient_setup_check(o);
   if (!status) status = session_library_read(&s->library, o, &s->compilation);
   if (!status) {
     if (!on_cuda(o)) s->compilation.isa = s->library.isa;

@@ -26,6 +26,8 @@ typedef enum session_way_id {
   SESSION_CPU_BACKWARD, /* gradients of a call that ran forward */
   SESSION_CUDA_BACKWARD,
   SESSION_ORACLE_BACKWARD,
+  SESSION_LIBRARY_BACKWARD,
+  SESSION_CUDA_LIBRARY_BACKWARD,
   SESSION_WAY_COUNT
 } session_way_id;
 

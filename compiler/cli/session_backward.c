@@ -89,6 +89,28 @@ void session_backward_free(session *s) {
   if (forward_of(s)->free) forward_of(s)->free(s);
 }
 
+/* ---- a kernel of a library ------------------------------------------------
+ */
+
+dil_status session_backward_open_library(session *s, const options *o,
+                                         int64_t seq) {
+  DLDevice device = {kDLCPU, 0};
+  if (s->way->on_cuda) device = (DLDevice){kDLCUDA, (int32_t)o->device.number};
+  dil_status status = session_backward_open(s, o, seq);
+  return status ? status
+                : session_library_set_gradients(
+                      &s->library, session_backward_call(s), device);
+}
+
+dil_status session_backward_library(session *s, double *seconds) {
+  double start = message_clock();
+  dil_status status = session_library_run_gradients(&s->library);
+  if (!status && s->way->on_cuda)
+    status = dil_context_wait(s->cuda.context, NULL);
+  *seconds = message_clock() - start;
+  return status;
+}
+
 /* ---- the oracle -----------------------------------------------------------
  */
 

@@ -12,9 +12,13 @@ struct session;
  * and makes the call for gradients of its o and lse. */
 dil_status session_backward_open(struct session *s, const options *o,
                                  int64_t seq);
-/* One run of a kernel and of the oracle. */
+/* One run of a kernel, and of the oracle. */
 dil_status session_backward_run(struct session *s, double *seconds);
 dil_status session_backward_oracle(struct session *s, double *seconds);
+/* session_backward_open and a run for a kernel of a library. */
+dil_status session_backward_open_library(struct session *s, const options *o,
+                                         int64_t seq);
+dil_status session_backward_library(struct session *s, double *seconds);
 /* The call for gradients where the session runs. */
 const dil_backward_call *session_backward_call(const struct session *s);
 /* Brings o, lse and the gradients to the host. */

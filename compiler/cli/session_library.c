@@ -142,6 +142,12 @@ static dil_status make_context(session_library *t, const options *o) {
   return status ? status : (dil_status)result;
 }
 
+static void find_backward(session_library *t) {
+  char name[512];
+  int length = snprintf(name, sizeof name, "%s_backward", t->facts.name);
+  t->backward = length < (int)sizeof name ? dlsym(t->file, name) : NULL;
+}
+
 dil_status session_library_load(session_library *t, const options *o,
                                 dil_context *context) {
   /* dlopen would search its own folders for a name without a folder */
@@ -156,6 +162,7 @@ dil_status session_library_load(session_library *t, const options *o,
   if (!t->function)
     return dil_fail(DIL_INPUT, "'%s' has no function '%s'", t->path,
                     t->facts.name);
+  find_backward(t);
   if (t->about.standalone) return make_context(t, o);
   t->context = context;
   return DIL_OK;
@@ -215,15 +222,47 @@ void session_library_set_call(session_library *t, const dil_call *call,
   word[DIL_WORD_SIZE] = 8 * (uint64_t)count;
 }
 
-dil_status session_library_run(session_library *t) {
-  void *struct_at = t->word, *with[] = {&t->context, &struct_at};
+dil_status session_library_set_gradients(session_library *t,
+                                         const dil_backward_call *call,
+                                         DLDevice device) {
+  uint64_t *word = t->gradient_word;
+  int32_t count = DIL_GRADIENT_INPUTS;
+  if (!t->backward)
+    return dil_fail(DIL_USAGE,
+                    "kernel '%s' of the library has no gradients: "
+                    "`dil build --backward` makes them",
+                    t->facts.name);
+  word[DIL_GRADIENT_FORWARD] = (uint64_t)(uintptr_t)t->word;
+  word[DIL_GRADIENT_DO] = put_tensor(t, &call->output, device);
+  word[DIL_GRADIENT_DLSE] = put_tensor(t, &call->lse, device);
+  word[DIL_GRADIENT_DQ] = put_tensor(t, &call->dq, device);
+  word[DIL_GRADIENT_DK] = put_tensor(t, &call->dk, device);
+  word[DIL_GRADIENT_DV] = put_tensor(t, &call->dv, device);
+  for (int32_t i = 0; i < DIL_INPUT_MAX; i++)
+    if (call->inputs[i].data)
+      word[count++] = put_tensor(t, &call->inputs[i], device);
+  word[DIL_GRADIENT_SIZE] = 8 * (uint64_t)count;
+  return DIL_OK;
+}
+
+/* Calls a function of the library with a context and a struct. */
+static dil_status call_with(session_library *t, void *function,
+                            uint64_t *words) {
+  void *struct_at = words, *with[] = {&t->context, &struct_at};
   int32_t result;
   const char *text = NULL;
-  dil_status status =
-      call_function(t->function, 'w', "pp", with, &result);
+  dil_status status = call_function(function, 'w', "pp", with, &result);
   if (status || !result) return status;
   void *why = library_symbol(t, "last_error");
   if (why) status = call_function(why, 'p', "", NULL, &text);
   return status ? status
                 : dil_fail((dil_status)result, "%s", text ? text : "no reason");
+}
+
+dil_status session_library_run(session_library *t) {
+  return call_with(t, t->function, t->word);
+}
+
+dil_status session_library_run_gradients(session_library *t) {
+  return call_with(t, t->backward, t->gradient_word);
 }

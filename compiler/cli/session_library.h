@@ -16,9 +16,11 @@ typedef struct session_library {
   void *context;         /* the function's first argument */
   bool own_context;      /* the library made the context and frees it */
   const char *isa;       /* of the processor's code that runs; NULL: none */
-  DLTensor tensor[6 + DIL_INPUT_MAX];
+  DLTensor tensor[6 + 5 + 2 * DIL_INPUT_MAX];
   int32_t tensor_count;
   uint64_t word[DIL_WORD_INPUTS + DIL_INPUT_MAX + 3];
+  void *backward; /* the function of gradients; NULL: there is none */
+  uint64_t gradient_word[DIL_GRADIENT_INPUTS + DIL_INPUT_MAX];
 } session_library;
 
 /* Reads the description and the pattern in it, and runs no code of the library.
@@ -33,6 +35,12 @@ dil_status session_library_load(session_library *t, const options *o,
 void session_library_set_call(session_library *t, const dil_call *call,
                               DLDevice device);
 dil_status session_library_run(session_library *t);
+/* The same for gradients, after session_library_set_call. DIL_USAGE: the
+ * library was built without. */
+dil_status session_library_set_gradients(session_library *t,
+                                         const dil_backward_call *call,
+                                         DLDevice device);
+dil_status session_library_run_gradients(session_library *t);
 void session_library_free(session_library *t);
 
 #endif

@@ -59,17 +59,26 @@ static dil_status check_name(const char *name) {
                   name, whose);
 }
 
-/* Inputs become members of a struct, beside those that it has anyway. */
+/* Members of the generated structs, of which inputs become members, too. */
+static const char *const of_arguments[] = {
+    "size",   "q",     "k",    "v",     "o",        "lse", "lengths",
+    "stream", "scale", "seed", "train", "reserved", NULL};
+static const char *const of_gradients[] = {
+    "forward",         "d_o", "dlse", "dq", "dk", "dv", "workspace",
+    "workspace_bytes", NULL};
+
+static bool is_listed(const char *name, const char *const *list) {
+  for (; *list; list++)
+    if (!strcmp(*list, name)) return true;
+  return false;
+}
+
 static dil_status check_inputs(const plan *p) {
-  static const char *const members[] = {"size", "q",       "k",      "v",
-                                        "o",    "lse",     "lengths", "stream",
-                                        "scale", "seed",   "train"};
+  bool backward = p->direction == DIL_BACKWARD;
   for (int32_t i = 0; i < p->table.input_count; i++) {
     const char *name = p->table.inputs[i].name;
-    bool taken = is_kept_word(name);
-    for (size_t m = 0; m < sizeof members / sizeof *members; m++)
-      taken |= !strcmp(members[m], name);
-    if (taken)
+    if (is_kept_word(name) || is_listed(name, of_arguments) ||
+        (backward && is_listed(name, of_gradients)))
       return dil_fail(DIL_USAGE,
                       "input '%s' cannot become a member of a C struct: the "
                       "name is taken",
@@ -140,9 +149,9 @@ dil_status library_name(library *l, const char *path, const char *given) {
 }
 
 /* Names that go with a name in the header. */
-static const char *const of_kernels[] = {"arguments", "prepare", "heads",
-                                         "kv_heads",  "head_dim", "value_dim",
-                                         NULL};
+static const char *const of_kernels[] = {
+    "arguments", "prepare",   "heads",    "kv_heads",           "head_dim",
+    "value_dim", "gradients", "backward", "backward_workspace", NULL};
 static const char *const of_libraries[] = {"last_error", "context",
                                            "context_new", "context_free", NULL};
 
@@ -150,9 +159,7 @@ static bool is_name_of(const char *name, const char *owner,
                        const char *const *rests) {
   size_t length = strlen(owner);
   if (strncmp(name, owner, length) || name[length] != '_') return false;
-  for (; *rests; rests++)
-    if (!strcmp(name + length + 1, *rests)) return true;
-  return false;
+  return is_listed(name + length + 1, rests);
 }
 
 /* Macros have the names in capitals, where a and A are the same. */

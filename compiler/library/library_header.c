@@ -173,15 +173,48 @@ static void fill_kernel(const library *l, const library_kernel *k, holes *h) {
   fill(h, "EXAMPLE", example(a, p));
 }
 
-static void put_inputs(const library *l, const pattern *p, const holes *of,
-                       FILE *out) {
-  for (int32_t i = 0; i < p->input_count; i++) {
-    holes h = *of;
-    fill(&h, "INPUT", p->input[i].name);
-    fill(&h, "INPUT_DTYPE", dil_dtype_name(p->input[i].dtype));
-    fill(&h, "INPUT_SHAPE", library_printed(l->arena, pattern_print_shape, p, i));
-    put_block("input", &h, out);
-  }
+/* The types that a gradient may have. */
+static const char *gradient_types(arena *a, dil_dtype dtype) {
+  return dtype == DIL_F32 ? "f32"
+                          : arena_print(a, "%s or f32", dil_dtype_name(dtype));
+}
+
+static void put_input(const library *l, const pattern *p, int32_t index,
+                      const char *block, const holes *of, FILE *out) {
+  holes h = *of;
+  fill(&h, "INPUT", p->input[index].name);
+  fill(&h, "INPUT_DTYPE", dil_dtype_name(p->input[index].dtype));
+  fill(&h, "INPUT_GRADIENT_DTYPE",
+       gradient_types(l->arena, p->input[index].dtype));
+  fill(&h, "INPUT_SHAPE",
+       library_printed(l->arena, pattern_print_shape, p, index));
+  put_block(block, &h, out);
+}
+
+static void fill_gradients(const library *l, const pattern *p, holes *h) {
+  arena *a = l->arena;
+  int32_t inputs = 0;
+  for (int32_t i = 0; i < p->input_count; i++) inputs += p->input[i].gradient;
+  fill(h, "GRADIENT_DTYPE", gradient_types(a, p->dtype));
+  fill(h, "DLSE",
+       pattern_has_lse(p) ? "the gradient of lse, as lse; NULL: zeros"
+                          : "NULL: this kernel has no lse");
+  fill(h, "GRADIENTS_RESERVED",
+       number(a, DIL_GRADIENT_INPUTS - DIL_GRADIENT_RESERVED));
+  fill(h, "GRADIENTS_ZEROS",
+       arena_print(a, "%s, {0}%s", zeros(a, DIL_GRADIENT_RESERVED - 1),
+                   zeros(a, inputs)));
+}
+
+/* What a kernel with gradients has besides. */
+static void put_gradients(const library *l, const pattern *p, const holes *of,
+                          FILE *out) {
+  holes h = *of;
+  fill_gradients(l, p, &h);
+  put_block("gradients", &h, out);
+  for (int32_t i = 0; i < p->input_count; i++)
+    if (p->input[i].gradient) put_input(l, p, i, "input gradient", &h, out);
+  put_block("backward", &h, out);
 }
 
 static void put_kernel(const library *l, const library_kernel *k,
@@ -190,10 +223,12 @@ static void put_kernel(const library *l, const library_kernel *k,
   const pattern *p = k->plan->pattern;
   fill_kernel(l, k, &h);
   put_block("kernel", &h, out);
-  put_inputs(l, p, &h, out);
+  for (int32_t i = 0; i < p->input_count; i++)
+    put_input(l, p, i, "input", &h, out);
   if (p->scale_kind == SCALE_RUNTIME) put_block("scale", &h, out);
   if (p->dropout > 0) put_block("dropout", &h, out);
   put_block("entry", &h, out);
+  if (k->plan->direction == DIL_BACKWARD) put_gradients(l, p, &h, out);
 }
 
 void library_header(const library *l, FILE *out) {

@@ -33,6 +33,7 @@ static json_t *inputs_of(const library *l, const pattern *p) {
     set(in, "dtype", json_string(dil_dtype_name(p->input[i].dtype)));
     set(in, "shape", json_string(library_printed(
                          l->arena, pattern_print_shape, p, i)));
+    if (p->input[i].gradient) set(in, "gradient", json_true());
     json_array_append_new(list, in);
   }
   return list;

@@ -193,6 +193,13 @@ static const char *name_of(writer *w, const char *rest) {
   return arena_print(w->arena, "%s_%s", w->library->name, rest);
 }
 
+static void put_backward(writer *w, const library_kernel *k, const char *data) {
+  put_entry(w, arena_print(w->arena, "%s_backward", k->name),
+            "dil_library_backward", data, 'w', "pp");
+  put_entry(w, arena_print(w->arena, "%s_backward_workspace", k->name),
+            "dil_library_backward_workspace", data, 'w', "plllp");
+}
+
 /* The functions that the header declares; a program without the run time gets
  * those that it needs of it from the library. */
 static void put_entries(writer *w) {
@@ -203,6 +210,7 @@ static void put_entries(writer *w) {
     put_entry(w, k->name, "dil_library_run", data, 'w', "pp");
     put_entry(w, arena_print(w->arena, "%s_prepare", k->name),
               "dil_library_prepare", data, 'w', "plll");
+    if (k->plan->direction == DIL_BACKWARD) put_backward(w, k, data);
   }
   put_entry(w, name_of(w, "last_error"), "dil_last_error", NULL, 'p', "");
   if (!l->standalone) return;
@@ -219,8 +227,8 @@ static void writer_open(writer *w, const library *l) {
   }
   w->part = ARENA_ARRAY(w->arena, backend_part, parts);
   w->data = ARENA_ARRAY(w->arena, backend_data, data);
-  w->entry = ARENA_ARRAY(w->arena, backend_entry,
-                         2 * l->kernel_count + FUNCTIONS);
+  w->entry =
+      ARENA_ARRAY(w->arena, backend_entry, 4 * l->kernel_count + FUNCTIONS);
   w->out.name = l->name;
   w->out.part = w->part;
   w->out.data = w->data;

@@ -112,6 +112,7 @@ static dil_status make_kernel(const dil_library_kernel *k, dil_context *c,
   int32_t chip = dil_context_arch(c);
   dil_kernel_source source = {.table = l->table,
                               .plan_hash = k->plan_hash,
+                              .direction = (dil_direction)k->direction,
                               .dimension = k->questions ? dimension : NULL,
                               .context = l,
                               .release = loan_end};
@@ -217,14 +218,27 @@ static void *pointer_at(const void *given, int32_t index) {
   return (void *)(uintptr_t)word_at(given, index);
 }
 
-/* Nobody may rely on words that this version does not read. */
-static dil_status check_reserved(const dil_library_kernel *k,
-                                 const void *from) {
-  for (int32_t i = DIL_WORD_RESERVED; i < DIL_WORD_INPUTS; i++)
+/* Nobody may rely on words from `first` up to `end`, which this version does
+ * not read; `what` is the struct. */
+static dil_status check_reserved(const dil_library_kernel *k, const void *from,
+                                 const char *what, int32_t first, int32_t end) {
+  for (int32_t i = first; i < end; i++)
     if (word_at(from, i))
-      return dil_fail(DIL_USAGE, "reserved[%d] of the arguments of kernel '%s' "
-                      "is not NULL", i - DIL_WORD_RESERVED, k->name);
+      return dil_fail(DIL_USAGE,
+                      "reserved[%d] of the %s of kernel '%s' is not "
+                      "NULL",
+                      i - first, what, k->name);
   return DIL_OK;
+}
+
+static dil_status check_size(const dil_library_kernel *k, const void *from,
+                             const char *what, int32_t count) {
+  uint64_t size = word_at(from, 0);
+  if (size == 8 * (uint64_t)count) return DIL_OK;
+  return dil_fail(DIL_USAGE,
+                  "the %s of kernel '%s' have %d bytes, their size "
+                  "says %llu",
+                  what, k->name, 8 * count, (unsigned long long)size);
 }
 
 /* From the generated struct to the one that all kernels share. */
@@ -233,13 +247,10 @@ static dil_status read_arguments(const dil_library_kernel *k,
                                  dil_arguments *to) {
   int32_t at = DIL_WORD_INPUTS + t->input_count;
   int32_t count = at + t->runtime_scale + 2 * (t->dropout > 0);
-  if (word_at(from, DIL_WORD_SIZE) != 8 * (uint64_t)count)
-    return dil_fail(DIL_USAGE,
-                    "the arguments of kernel '%s' have %d bytes, their size "
-                    "says %llu",
-                    k->name, 8 * count,
-                    (unsigned long long)word_at(from, DIL_WORD_SIZE));
-  dil_status status = check_reserved(k, from);
+  dil_status status = check_size(k, from, "arguments", count);
+  if (!status)
+    status = check_reserved(k, from, "arguments", DIL_WORD_RESERVED,
+                            DIL_WORD_INPUTS);
   if (status) return status;
   *to = (dil_arguments)DIL_ARGUMENTS_INIT;
   to->q = pointer_at(from, DIL_WORD_Q);
@@ -272,8 +283,6 @@ static dil_status open_kernel(const dil_library_kernel *k, dil_context *context,
                     "kernel '%s' is in a library of form %d, this run time "
                     "takes form %d: build it again",
                     k->name, k->abi, DIL_LIBRARY_ABI);
-  if (k->direction != DIL_FORWARD)
-    return dil_fail(DIL_UNSUPPORTED, "this run time has no backward kernels");
   if (!context) status = default_context(q, &context);
   return status ? status : find_kernel(context, k, found);
 }
@@ -301,5 +310,82 @@ int32_t dil_library_prepare(const dil_library_kernel *k, dil_context *context,
   dil_call_begin();
   dil_status status = open_kernel(k, context, NULL, &made);
   if (!status) status = dil_kernel_prepare(made, &sizes);
+  return (int32_t)dil_call_end(status);
+}
+
+/* ---- gradients ----------------------------------------------------------- */
+
+/* A host's struct as the one that all kernels share, and what it points to. */
+typedef struct library_gradients {
+  dil_arguments forward;
+  DLTensor *inputs[DIL_INPUT_MAX];
+  dil_gradients gradients;
+} library_gradients;
+
+static dil_status read_gradients(const dil_library_kernel *k,
+                                 const dil_table *t, const void *from,
+                                 library_gradients *to) {
+  int32_t count = DIL_GRADIENT_INPUTS;
+  const void *forward = pointer_at(from, DIL_GRADIENT_FORWARD);
+  for (int32_t i = 0; i < t->input_count; i++) count += t->inputs[i].gradient;
+  dil_status status = check_size(k, from, "gradients", count);
+  if (!status)
+    status = check_reserved(k, from, "gradients", DIL_GRADIENT_RESERVED,
+                            DIL_GRADIENT_INPUTS);
+  if (!status && !forward)
+    status = dil_fail(DIL_USAGE,
+                      "the gradients of kernel '%s' have no forward "
+                      "call",
+                      k->name);
+  if (!status) status = read_arguments(k, t, forward, &to->forward);
+  if (status) return status;
+  int32_t at = DIL_GRADIENT_INPUTS;
+  for (int32_t i = 0; i < t->input_count; i++)
+    to->inputs[i] = t->inputs[i].gradient ? pointer_at(from, at++) : NULL;
+  to->gradients = (dil_gradients)DIL_GRADIENTS_INIT;
+  dil_gradients *g = &to->gradients;
+  g->forward = &to->forward;
+  g->d_o = pointer_at(from, DIL_GRADIENT_DO);
+  g->dlse = pointer_at(from, DIL_GRADIENT_DLSE);
+  g->dq = pointer_at(from, DIL_GRADIENT_DQ);
+  g->dk = pointer_at(from, DIL_GRADIENT_DK);
+  g->dv = pointer_at(from, DIL_GRADIENT_DV);
+  g->inputs = to->inputs;
+  g->input_count = t->input_count;
+  g->workspace = pointer_at(from, DIL_GRADIENT_WORKSPACE);
+  g->workspace_bytes = (int64_t)word_at(from, DIL_GRADIENT_WORKSPACE_BYTES);
+  return DIL_OK;
+}
+
+/* The q of the call that ran forward, by which a device is chosen. */
+static const DLTensor *forward_q(const void *given) {
+  const void *forward = pointer_at(given, DIL_GRADIENT_FORWARD);
+  return forward ? pointer_at(forward, DIL_WORD_Q) : NULL;
+}
+
+int32_t dil_library_backward(const dil_library_kernel *k, dil_context *context,
+                             const void *given) {
+  library_gradients call;
+  dil_kernel *made;
+  if (!given)
+    return (int32_t)dil_fail(DIL_USAGE, "kernel '%s' has no gradients to write",
+                             k->name);
+  dil_call_begin();
+  dil_status status = open_kernel(k, context, forward_q(given), &made);
+  if (!status) status = read_gradients(k, made->source.table, given, &call);
+  if (!status) status = dil_kernel_backward(made, &call.gradients);
+  return (int32_t)dil_call_end(status);
+}
+
+int32_t dil_library_backward_workspace(const dil_library_kernel *k,
+                                       dil_context *context, int64_t batch,
+                                       int64_t queries, int64_t keys,
+                                       int64_t *bytes) {
+  const dil_sizes sizes = {batch, queries, keys};
+  dil_kernel *made;
+  if (bytes) *bytes = 0;
+  dil_call_begin();
+  dil_status status = open_kernel(k, context, NULL, &made);
+  if (!status) status = dil_kernel_backward_workspace(made, &sizes, bytes);
   return (int32_t)dil_call_end(status);
 }

@@ -45,6 +45,22 @@ typedef enum dil_library_word {
   DIL_WORD_LENGTHS, DIL_WORD_STREAM, DIL_WORD_RESERVED, DIL_WORD_INPUTS = 32
 } dil_library_word;
 
+/* The same of the generated struct of gradients. The gradients of inputs that
+ * have one follow the reserved words. */
+typedef enum dil_library_gradient {
+  DIL_GRADIENT_SIZE,
+  DIL_GRADIENT_FORWARD,
+  DIL_GRADIENT_DO,
+  DIL_GRADIENT_DLSE,
+  DIL_GRADIENT_DQ,
+  DIL_GRADIENT_DK,
+  DIL_GRADIENT_DV,
+  DIL_GRADIENT_WORKSPACE,
+  DIL_GRADIENT_WORKSPACE_BYTES,
+  DIL_GRADIENT_RESERVED,
+  DIL_GRADIENT_INPUTS = 32
+} dil_library_gradient;
+
 /* Functions that generated libraries call, and no host. */
 
 /* A kernel's function: `arguments` is its generated struct. context NULL: one
@@ -56,6 +72,17 @@ DIL_API int32_t dil_library_run(const dil_library_kernel *kernel,
 DIL_API int32_t dil_library_prepare(const dil_library_kernel *kernel,
                                     dil_context *context, int64_t batch,
                                     int64_t queries, int64_t keys);
+/* The gradients of a kernel that was built with them: `gradients` is its
+ * generated struct. context as of dil_library_run. */
+DIL_API int32_t dil_library_backward(const dil_library_kernel *kernel,
+                                     dil_context *context,
+                                     const void *gradients);
+/* Bytes of workspace that are enough for gradients of these sizes. context
+ * NULL: that of the processor. */
+DIL_API int32_t dil_library_backward_workspace(const dil_library_kernel *kernel,
+                                               dil_context *context,
+                                               int64_t batch, int64_t queries,
+                                               int64_t keys, int64_t *bytes);
 /* A context of the processor, for a library that carries the run time. */
 DIL_API int32_t dil_library_context(int32_t threads, dil_context **context);
 

@@ -372,4 +372,50 @@ is "a program with libdilrt" $cc -std=gnu11 -DWITH_DILRT -Iinclude -Ishared \
   "$top/tests/library/host.c" shared/libfirst.so shared/libsecond.so \
   -L"$BUILD" -ldilrt -lm -lpthread -Wl,-rpath-link,"$BUILD"
 is "runs" env LD_LIBRARY_PATH="$TMP/shared:$BUILD" shared/host
+
+# ---- gradients ----------------------------------------------------------------
+
+cat >biased.dil <<'E'
+pattern biased { heads 4 kv 2; head_dim 16 value 8; dtype f32;
+                 input slope : f32[H] gradient; input doc : i32[B, M];
+                 score s - slope[h] * abs(i - j);
+                 mask doc[b, i] == doc[b, j]; branch { } }
+pattern plain { heads 2; head_dim 16; dtype f32; causal; branch { } }
+kernel trained = biased backward;
+kernel served = plain;
+E
+is "builds a kernel that the file calls backward" "$DIL" build biased.dil \
+  -o libbiased --emit=so,h,o --cpu avx2
+is "which alone has gradients" sh -c \
+  'test "$(nm -g --defined-only libbiased.o | cut -d" " -f3 | tr "\n" " ")" = \
+   "biased_last_error served served_prepare trained trained_backward \
+trained_backward_workspace trained_prepare "'
+is "the header of gradients is C" $cc -std=c99 -Wall -Wextra -Wpedantic -Werror \
+  -fsyntax-only -x c libbiased.h
+is "it shows how to ask" grep -q 'g.forward = &a, g.d_o = &d_o' libbiased.h
+is "a gradient is a member" grep -q 'DLTensor \*slope; /\* written, f32 \[4\]' \
+  libbiased.h
+is "inspect tells of gradients" says "kernel trained, with gradients" \
+  "$DIL" inspect libbiased.so
+is "and of the input that has one" says "input slope: f32 \[4\], gradient" \
+  "$DIL" inspect libbiased.so
+biased="--seq 70 --keys 90 --random 3 --input slope=random --input doc=random"
+for emit in "" --standalone; do
+  is "builds with --backward $emit" "$DIL" build biased.dil -k trained \
+    --backward $emit -o libtrained
+  is "its gradients are right" says "slope   good" "$DIL" run \
+    -L ./libtrained.so $biased --backward --dlse random --check \
+    --dq dq.npy --grad slope=slope.npy
+done
+is "as the kernel's itself" sh -c "
+  '$DIL' run biased.dil -k trained $biased --backward --dlse random \
+    --dq dq2.npy --grad slope=slope2.npy &&
+  cmp dq.npy dq2.npy && cmp slope.npy slope2.npy"
+is "a kernel without says so" says "has no gradients: " \
+  "$DIL" run -L ./libbiased.so -k served --seq 9 --random 1 --backward
+echo 'pattern p { heads 1; head_dim 16; dtype f32; input dq : f32[H];
+               score s + dq[h]; branch { } }' >taken.dil
+is "an input may be called dq" "$DIL" build taken.dil -o libtaken --emit=h
+is "but not beside a gradient dq" says "input 'dq' cannot become a member" \
+  "$DIL" build taken.dil --backward -o libtaken --emit=h
 exit $bad
