@@ -59,7 +59,7 @@ static void print_tiles(const dil_cuda_pass *run, FILE *out) {
   fprintf(out, "\n");
 }
 
-/* Whether a key may be counted once for each branch that reaches it. */
+/* Returns whether a key may be counted once for each branch that reaches it. */
 static bool by_branch(const gpu_estimate *f, int32_t pass) {
   uint64_t branches = f->compilation->plan->table.passes[pass].branches;
   return f->run.pass[pass].visited < 0 && (branches & (branches - 1));

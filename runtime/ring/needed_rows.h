@@ -1,5 +1,5 @@
-/* needed_rows.h - demands: which keys one progression of the receiver's queries
- * needs through one branch and phase. Internal to the files behind
+/* needed_rows.h - row_needs: the keys that one progression of the receiver's
+ * queries needs through one branch and phase. Internal to the files behind
  * partition.h. */
 #ifndef DIL_RUNTIME_RING_NEEDED_ROWS_H
 #define DIL_RUNTIME_RING_NEEDED_ROWS_H
@@ -8,18 +8,18 @@
 #include "runtime/plan_table.h"
 #include "runtime/shard.h"
 
-typedef struct demand {
+typedef struct row_need {
   const dil_branch *branch;
   int64_t phase;
   int64_t left, right;  /* the window; DIL_ENDLESS: none */
   bool masked;          /* the mask may hide keys, and its bounds are known */
   bool gathered;        /* the branch gathers (partition.h) */
-  int32_t head;         /* the first head of this demand */
+  int32_t head;         /* the first head that has these keys */
   dil_progression queries;
-} demand;
+} row_need;
 
-/* The keys that a demand needs from one position up to `until`. */
-typedef struct want {
+/* The keys of a row_need from one position up to `until`. */
+typedef struct needed_keys {
   bool some;            /* false: it needs none of them */
   bool inside;          /* the keys stand among the receiver's queries, so that
                            each key is checked against its nearest queries */
@@ -27,7 +27,7 @@ typedef struct want {
   int64_t until;
   int64_t query, every, last; /* the queries that need the keys: query + i *
                                  every <= last */
-} want;
+} needed_keys;
 
 /* The mask over a range of keys: no query reaches any key, some query reaches
  * each key, or the caller has to cut the range. */
@@ -41,9 +41,9 @@ typedef struct mask_search {
   bool exact;           /* it has taken no key as needed without proof */
 } mask_search;
 
-/* Returns whether queries of `w` reach keys low..high-1 under the demand's
+/* Returns whether queries of `w` reach keys low..high-1 under the row_need's
  * window and mask. */
-mask_answer mask_ask(mask_search *s, const demand *d, const want *w,
+mask_answer mask_ask(mask_search *s, const row_need *d, const needed_keys *w,
                      int64_t low, int64_t high);
 
 #endif

@@ -1,8 +1,7 @@
 /* partition.c - the partition of a sequence, and the rows that travel; see
- * partition.h. A *demand* is the need of one progression of the receiver's
- * queries for keys of one branch and phase. In a range of keys where no demand
- * changes, the needed keys are a few residues of a common period: a
- * *stretch*. */
+ * partition.h. A row_need stands for the keys of one branch and phase that one
+ * progression of the receiver's queries reaches. In a range of keys where no
+ * row_need changes, the needed keys are a few residues of a common period. */
 #include "needed_rows.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/status.h"
@@ -12,8 +11,8 @@
 /* ---- shards -------------------------------------------------------------- */
 
 /* Piece `index` of `count` rows in `pieces`; the first pieces get one more. */
-static dil_progression cut_piece(int64_t count, int64_t origin, int64_t pieces,
-                                 int64_t index) {
+static dil_progression positions_piece(int64_t count, int64_t origin,
+                                       int64_t pieces, int64_t index) {
   int64_t each = count / pieces, more = count % pieces;
   return (dil_progression){origin + index * each + minimum(index, more), 1,
                            each + (index < more)};
@@ -31,11 +30,11 @@ positions partition_owned(dil_layout layout, int64_t count, int64_t origin,
                           int32_t ranks, int32_t rank) {
   positions s = {0};
   if (layout == DIL_CONTIGUOUS)
-    positions_add(&s, cut_piece(count, origin, ranks, rank));
+    positions_add(&s, positions_piece(count, origin, ranks, rank));
   else if (layout == DIL_ZIGZAG) {
-    positions_add(&s, cut_piece(count, origin, 2 * ranks, rank));
-    positions_add(&s,
-                  cut_piece(count, origin, 2 * ranks, 2 * ranks - 1 - rank));
+    positions_add(&s, positions_piece(count, origin, 2 * ranks, rank));
+    positions_add(
+        &s, positions_piece(count, origin, 2 * ranks, 2 * ranks - 1 - rank));
   } else
     positions_add(
         &s, (dil_progression){origin + rank, ranks,
@@ -76,13 +75,13 @@ static int64_t first_common(int64_t low, int64_t a, int64_t r, int64_t b,
   return INT64_MAX;
 }
 
-/* ---- demands ------------------------------------------------------------- */
+/* ---- row_need ------------------------------------------------------------ */
 
 /* The first and the last query in low..high-1 that the residue selects; *every
  * is their distance. False: there is none. */
-static bool queries_within(const demand *d, int64_t residue, int64_t low,
-                           int64_t high, int64_t *t_min, int64_t *t_max,
-                           int64_t *every) {
+static bool row_need_queries(const row_need *d, int64_t residue, int64_t low,
+                             int64_t high, int64_t *t_min, int64_t *t_max,
+                             int64_t *every) {
   const dil_progression *q = &d->queries;
   int64_t r = d->branch->dilation;
   *every = least_multiple(r, q->step);
@@ -94,19 +93,19 @@ static bool queries_within(const demand *d, int64_t residue, int64_t low,
 }
 
 /* The start of the next segment that may hold queries of the receiver. */
-static int64_t skip_segments(const demand *d, int64_t high) {
+static int64_t row_need_skip(const row_need *d, int64_t high) {
   int64_t s = d->branch->segment;
   if (!s || progression_end(d->queries) <= high) return INT64_MAX;
   return maximum(high, floor_to(d->queries.first, s));
 }
 
-static want demand_at(const demand *d, int64_t at) {
+static needed_keys row_need_at(const row_need *d, int64_t at) {
   int64_t s = d->branch->segment, low = s ? floor_to(at, s) : 0;
   int64_t high = s ? low + s : INT64_MAX, t_min, t_max;
-  want w = {.residue = low + d->phase, .until = high};
-  if (!queries_within(d, w.residue, s ? low : INT64_MIN / 2, high, &t_min,
-                      &t_max, &w.every)) {
-    w.until = skip_segments(d, high);
+  needed_keys w = {.residue = low + d->phase, .until = high};
+  if (!row_need_queries(d, w.residue, s ? low : INT64_MIN / 2, high, &t_min,
+                        &t_max, &w.every)) {
+    w.until = row_need_skip(d, high);
     return w;
   }
   int64_t border[4] = {d->left == DIL_ENDLESS ? INT64_MIN : t_min - d->left,
@@ -125,20 +124,20 @@ static want demand_at(const demand *d, int64_t at) {
 
 /* Returns whether a query reaches key j by its window; j stands among the
  * queries. */
-static bool sees_inside(const demand *d, const want *w, int64_t j) {
+static bool row_need_sees(const row_need *d, const needed_keys *w, int64_t j) {
   if (d->left == DIL_ENDLESS || d->right == DIL_ENDLESS) return true;
   int64_t next = j - d->right + floor_mod(w->query - (j - d->right), w->every);
   return next <= j + d->left;
 }
 
-static bool is_wanted(const demand *d, const want *w, int64_t j) {
+static bool row_need_has(const row_need *d, const needed_keys *w, int64_t j) {
   if (!w->some || floor_mod(j - w->residue, d->branch->dilation)) return false;
-  return !w->inside || sees_inside(d, w, j);
+  return !w->inside || row_need_sees(d, w, j);
 }
 
 /* ---- the rows of a pair of ranks ----------------------------------------- */
 
-enum { DEMANDS_MAX = 512, QUESTIONS_MAX = 1 << 17 };
+enum { NEEDS_MAX = 512, QUESTIONS_MAX = 1 << 17 };
 
 /* The phases (exchange_phase) whose rows are asked for. */
 typedef struct asking_for {
@@ -146,45 +145,49 @@ typedef struct asking_for {
   bool first, rest;       /* rows that these branches need; all other rows */
 } asking_for;
 
-/* All demands of a pair of ranks, and the range of keys that is not yet told to
+/* All row_needs of a pair of ranks, and the range of keys not yet passed to
  * the visitor. */
-typedef struct demands {
+typedef struct row_needs {
   asking_for part;
   int32_t count;
-  demand of[DEMANDS_MAX];
-  want want[DEMANDS_MAX];
+  row_need of[NEEDS_MAX];
+  needed_keys want[NEEDS_MAX];
   mask_search search;     /* mask NULL: masks are ignored */
   int32_t progression_index;
   dil_progression progression; /* of the sender's keys */
   int64_t low, high;      /* the range; none: low == high */
-  bool keeps[DEMANDS_MAX]; /* demands that need keys of the range */
+  bool keeps[NEEDS_MAX];  /* the row_needs with keys of the range */
   int32_t offset[DIL_PERIOD_MAX];
   partition_visitor visit;
   void *context;
-} demands;
+} row_needs;
 
-static bool same_demand(const demands *all, const demand *a, const demand *b) {
+static bool row_need_is_same(const row_needs *all, const row_need *a,
+                             const row_need *b) {
   bool heads = a->masked && all->search.mask->by_head;
   return a->branch == b->branch && a->phase == b->phase &&
          a->queries.first == b->queries.first &&
          (!heads || a->head == b->head);
 }
 
-static bool demands_add(demands *all, demand d) {
+static bool row_needs_add(row_needs *all, row_need d) {
   for (int32_t i = 0; i < all->count; i++)
-    if (same_demand(all, &all->of[i], &d)) return true;
-  if (all->count == DEMANDS_MAX) return false;
+    if (row_need_is_same(all, &all->of[i], &d)) return true;
+  if (all->count == NEEDS_MAX) return false;
   all->of[all->count++] = d;
   return true;
 }
 
-/* The demand of one head for one branch, without its queries. */
-static demand make_demand(demands *all, const dil_table *t, int32_t b,
-                          int32_t h) {
+/* The row_need of one head and branch, without its queries. */
+static row_need row_need_new(row_needs *all, const dil_table *t, int32_t b,
+                             int32_t h) {
   const dil_branch *branch = &t->branches[b];
-  demand d = {.branch = branch, .phase = branch->phase[h], .head = h,
-              .gathered = all->part.gathered >> b & 1,
-              .left = DIL_ENDLESS, .right = DIL_ENDLESS};
+  row_need d = {.branch = branch,
+                .phase = branch->phase[h],
+                .head = h,
+                .gathered = all->part.gathered >> b & 1,
+                .left = DIL_ENDLESS,
+                .right = DIL_ENDLESS};
   if (branch->predicate < 0) return d;
   const dil_predicate *p = &t->predicates[branch->predicate];
   const partition_mask *mask = all->search.mask;
@@ -195,39 +198,41 @@ static demand make_demand(demands *all, const dil_table *t, int32_t b,
   return d;
 }
 
-static dil_status gather_demands(const dil_table *t, const positions *asking,
-                                 int32_t kv_head, demands *all) {
+static dil_status row_needs_gather(const dil_table *t, const positions *asking,
+                                   int32_t kv_head, row_needs *all) {
   int32_t group = t->heads / t->kv_heads;
   for (int32_t h = kv_head * group; h < (kv_head + 1) * group; h++)
     for (int32_t b = 0; b < t->branch_count; b++) {
       if (h < t->branches[b].head_first || h > t->branches[b].head_last)
         continue;
-      demand d = make_demand(all, t, b, h);
+      row_need d = row_need_new(all, t, b, h);
       for (int32_t i = 0; i < asking->count; i++) {
         d.queries = asking->progression[i];
-        if (!demands_add(all, d))
-          return dil_fail(DIL_UNSUPPORTED, "more than %d phases of branches "
-                          "share a K/V head", DEMANDS_MAX);
+        if (!row_needs_add(all, d))
+          return dil_fail(DIL_UNSUPPORTED,
+                          "more than %d phases of branches "
+                          "share a K/V head",
+                          NEEDS_MAX);
       }
     }
   return DIL_OK;
 }
 
 /* Fills all->want for position `at`; returns where the first one changes. */
-static int64_t ask(demands *all, int64_t at) {
+static int64_t row_needs_ask(row_needs *all, int64_t at) {
   int64_t until = INT64_MAX;
   for (int32_t i = 0; i < all->count; i++) {
-    all->want[i] = demand_at(&all->of[i], at);
+    all->want[i] = row_need_at(&all->of[i], at);
     until = minimum(until, all->want[i].until);
   }
   return until;
 }
 
-/* The period of the needed rows in positions; 0: no demand needs any. */
-static int64_t period_of(const demands *all) {
+/* The period of the needed rows in positions; 0: no row is needed. */
+static int64_t row_needs_period(const row_needs *all) {
   int64_t period = 0;
   for (int32_t i = 0; i < all->count; i++) {
-    const want *w = &all->want[i];
+    const needed_keys *w = &all->want[i];
     if (!all->keeps[i]) continue;
     if (!period) period = all->progression.step;
     period = least_multiple(
@@ -236,24 +241,25 @@ static int64_t period_of(const demands *all) {
   return period;
 }
 
-/* Returns whether some demand needs key j, in a phase that is asked for. */
-static bool is_asked(const demands *all, int64_t j) {
+/* Returns whether key j is needed, in a phase that is asked for. */
+static bool row_needs_have(const row_needs *all, int64_t j) {
   bool first = false, any = false;
   for (int32_t i = 0; i < all->count && !first; i++) {
-    if (!all->keeps[i] || !is_wanted(&all->of[i], &all->want[i], j)) continue;
+    if (!all->keeps[i] || !row_need_has(&all->of[i], &all->want[i], j))
+      continue;
     any = true;
     first = all->of[i].gathered || all->part.first == all->part.rest;
   }
   return first ? all->part.first : any && all->part.rest;
 }
 
-/* Tells the visitor about the range, as one stretch. */
-static dil_status flush(demands *all) {
+/* Passes the range to the visitor. */
+static dil_status row_needs_flush(row_needs *all) {
   row_range found = {.progression = all->progression_index,
                      .low = all->low,
                      .high = all->high,
                      .offset = all->offset,
-                     .period = period_of(all)};
+                     .period = row_needs_period(all)};
   int64_t length = minimum(found.period, found.high - found.low);
   if (length > DIL_PERIOD_MAX)
     return dil_fail(DIL_UNSUPPORTED, "dilations with a common period of %lld "
@@ -262,23 +268,23 @@ static dil_status flush(demands *all) {
   for (int64_t o = 0; o < length; o++)
     if (floor_mod(found.low + o - all->progression.first,
                   all->progression.step) == 0 &&
-        is_asked(all, found.low + o))
+        row_needs_have(all, found.low + o))
       all->offset[found.count++] = (int32_t)o;
   if (found.count) all->visit(all->context, &found);
   all->low = all->high;
   return DIL_OK;
 }
 
-/* Adds low..high-1 to the range if the same demands need keys of both; else it
- * flushes the range and begins a new one. */
-static dil_status gather(demands *all, int64_t low, int64_t high,
-                         const mask_answer *answer) {
+/* Adds low..high-1 to the range if the same row_needs have keys of both; else
+ * it flushes the range and begins a new one. */
+static dil_status row_needs_extend(row_needs *all, int64_t low, int64_t high,
+                                   const mask_answer *answer) {
   bool same = all->low < all->high && all->high == low;
   dil_status status = DIL_OK;
   for (int32_t i = 0; i < all->count && same; i++)
     same = all->keeps[i] == (answer[i] != MASK_NONE);
   if (!same) {
-    status = flush(all);
+    status = row_needs_flush(all);
     all->low = low;
     for (int32_t i = 0; i < all->count; i++)
       all->keeps[i] = answer[i] != MASK_NONE;
@@ -294,11 +300,11 @@ static int64_t round_middle(int64_t low, int64_t high) {
   return (high - 1) / bit * bit;
 }
 
-/* Cuts low..high-1 until each demand needs all of a range or nothing, as far as
+/* Cuts low..high-1 until each row_need has all of a range or nothing, as far as
  * masks go. */
-static dil_status settle(demands *all, int64_t low, int64_t high,
-                         const mask_answer *before) {
-  mask_answer answer[DEMANDS_MAX];
+static dil_status row_needs_settle(row_needs *all, int64_t low, int64_t high,
+                                   const mask_answer *before) {
+  mask_answer answer[NEEDS_MAX];
   bool mixed = false;
   for (int32_t i = 0; i < all->count; i++) {
     answer[i] = before[i] != MASK_MIXED
@@ -307,29 +313,29 @@ static dil_status settle(demands *all, int64_t low, int64_t high,
                                high);
     mixed |= answer[i] == MASK_MIXED;
   }
-  if (!mixed) return gather(all, low, high, answer);
+  if (!mixed) return row_needs_extend(all, low, high, answer);
   int64_t middle = round_middle(low, high);
-  dil_status status = settle(all, low, middle, answer);
-  return status ? status : settle(all, middle, high, answer);
+  dil_status status = row_needs_settle(all, low, middle, answer);
+  return status ? status : row_needs_settle(all, middle, high, answer);
 }
 
 /* Visits the rows that travel out of one progression of the sender. */
-static dil_status progression_rows(demands *all, int32_t index,
-                                   dil_progression progression) {
+static dil_status row_needs_visit(row_needs *all, int32_t index,
+                                  dil_progression progression) {
   int64_t end = progression_end(progression);
   dil_status status = DIL_OK;
   all->progression_index = index;
   all->progression = progression;
   all->low = all->high = 0;
   for (int64_t at = progression.first; at < end && !status;) {
-    mask_answer first[DEMANDS_MAX];
-    int64_t high = minimum(ask(all, at), end);
+    mask_answer first[NEEDS_MAX];
+    int64_t high = minimum(row_needs_ask(all, at), end);
     for (int32_t i = 0; i < all->count; i++)
       first[i] = !all->want[i].some     ? MASK_NONE
                  : all->of[i].masked ? MASK_MIXED
                                      : MASK_ALL;
-    status = settle(all, at, high, first);
-    if (!status) status = flush(all); /* before all->want changes */
+    status = row_needs_settle(all, at, high, first);
+    if (!status) status = row_needs_flush(all); /* before all->want changes */
     at = high;
   }
   return status;
@@ -339,15 +345,15 @@ static dil_status reach(const dil_table *t, const partition_mask *mask,
                         const positions *owned, const positions *asking,
                         int32_t kv_head, asking_for part,
                         partition_visitor visit, void *context, bool *exact) {
-  demands *all = calloc(1, sizeof *all);
+  row_needs *all = calloc(1, sizeof *all);
   if (!all) return dil_fail(DIL_MEMORY, "no memory to place a sequence");
   all->part = part;
   all->search = (mask_search){mask, QUESTIONS_MAX, true};
   all->visit = visit;
   all->context = context;
-  dil_status status = gather_demands(t, asking, kv_head, all);
+  dil_status status = row_needs_gather(t, asking, kv_head, all);
   for (int32_t i = 0; i < owned->count && !status; i++)
-    status = progression_rows(all, i, owned->progression[i]);
+    status = row_needs_visit(all, i, owned->progression[i]);
   *exact = all->search.exact;
   free(all);
   return status;

@@ -79,8 +79,8 @@ positions partition_queries(const ring_shape *r,
                             int32_t rank);                   /* positions t */
 positions partition_keys(const ring_shape *r, int32_t rank); /* positions j */
 
-/* A stretch of rows that travel: the positions low + offset[i] + n * period
- * below `high`, for 0 <= i < count and n >= 0. The visitor gets the stretches
+/* A range of rows that travel: the positions low + offset[i] + n * period
+ * below `high`, for 0 <= i < count and n >= 0. The visitor gets the ranges
  * of each progression in rising order. */
 typedef struct row_range {
   int32_t progression;     /* of the sender's shard */

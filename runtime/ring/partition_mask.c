@@ -1,5 +1,5 @@
 /* partition_mask.c - which keys of a range some query reaches through a mask.
- * In: a demand, and bounds of its mask over boxes of positions
+ * In: a row_need, and bounds of its mask over boxes of positions
  * (interval arithmetic). Out: none, all, or the caller has to cut the range.
  * The search halves boxes until the bounds settle them, so it is as exact as
  * the bounds. Sender and receiver get the same answers. */
@@ -10,7 +10,7 @@
  * this many positions a side. */
 enum { COARSE = 64 };
 
-static dil_cover window_cover(const demand *d, int64_t t0, int64_t t1,
+static dil_cover window_cover(const row_need *d, int64_t t0, int64_t t1,
                               int64_t j0, int64_t j1) {
   int64_t least = j0 - t1, most = j1 - t0; /* of j - t */
   int64_t left = d->left == DIL_ENDLESS ? INT64_MIN : -d->left;
@@ -18,7 +18,7 @@ static dil_cover window_cover(const demand *d, int64_t t0, int64_t t1,
   return least >= left && most <= d->right ? DIL_FULL : DIL_PARTIAL;
 }
 
-static dil_cover box_cover(const mask_search *s, const demand *d, int64_t t0,
+static dil_cover box_cover(const mask_search *s, const row_need *d, int64_t t0,
                            int64_t t1, int64_t j0, int64_t j1) {
   dil_cover window = window_cover(d, t0, t1, j0, j1);
   if (window == DIL_EMPTY) return DIL_EMPTY;
@@ -29,9 +29,9 @@ static dil_cover box_cover(const mask_search *s, const demand *d, int64_t t0,
 
 /* The answer for queries number first..last of w. It halves the queries where
  * the bounds are not sure; its caller halves the keys. */
-static mask_answer search(mask_search *s, const demand *d, const want *w,
-                          int64_t first, int64_t last, int64_t low,
-                          int64_t high) {
+static mask_answer search(mask_search *s, const row_need *d,
+                          const needed_keys *w, int64_t first, int64_t last,
+                          int64_t low, int64_t high) {
   bool fine = s->mask->exact >> d->branch->predicate & 1;
   int64_t limit = fine ? 1 : COARSE;
   int64_t t0 = w->query + first * w->every, t1 = w->query + last * w->every;
@@ -49,7 +49,7 @@ static mask_answer search(mask_search *s, const demand *d, const want *w,
                            : half;
 }
 
-mask_answer mask_ask(mask_search *s, const demand *d, const want *w,
+mask_answer mask_ask(mask_search *s, const row_need *d, const needed_keys *w,
                      int64_t low, int64_t high) {
   return search(s, d, w, 0, (w->last - w->query) / w->every, low, high);
 }

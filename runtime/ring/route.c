@@ -1,5 +1,5 @@
 /* route.c - makes the list of the rows that travel between two ranks; see
- * route.h. In: stretches of partition.c. Out: runs with their offsets,
+ * route.h. In: ranges of rows from partition.c. Out: runs with their offsets,
  * counted. */
 #include "route.h"
 #include "runtime/base/arithmetic.h"

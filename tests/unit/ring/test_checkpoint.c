@@ -3,7 +3,7 @@
  * is resumed to the same bits, by the same call alone. */
 #include "runtime/base/status.h"
 #include "runtime/ring/checkpoint.h"
-#include "tests/support/scene.h"
+#include "tests/support/stream_case.h"
 #include "tests/support/suite.h"
 #include <check.h>
 #include <stdlib.h>
@@ -136,20 +136,20 @@ enum { CUTS = sizeof cuts / sizeof cuts[0] };
 
 static const int32_t lengths[] = {150, 0, 97};
 
-static scene *open_scene(const char *text, const int32_t *of_rows) {
-  return scene_open(text, (call_shape){.batch = 3, .queries = 150, .keys = 150,
+static stream_case *open_scene(const char *text, const int32_t *of_rows) {
+  return stream_case_open(text, (call_shape){.batch = 3, .queries = 150, .keys = 150,
                                        .clean = true, .lengths = of_rows}, 0);
 }
 
 /* A run whose plan has the hash 7. */
-static dil_stream stream_of(scene *c, stream_chunks cut) {
-  dil_stream s = scene_stream(c, cut);
+static dil_stream stream_of(stream_case *c, stream_chunks cut) {
+  dil_stream s = stream_case_run(c, cut);
   s.checkpoint.plan_hash = 7;
   return s;
 }
 
 /* o and lse, one behind the other. */
-static char *results(const scene *c, size_t *size) {
+static char *results(const stream_case *c, size_t *size) {
   const dil_tensor *o = &c->d->call.o, *lse = &c->d->call.lse;
   size_t first = (size_t)dil_tensor_count(o) * dil_dtype_size(o->dtype);
   size_t second = lse->data ? (size_t)dil_tensor_count(lse) * 4 : 0;
@@ -170,7 +170,7 @@ static dil_status advance_some(ring_device *d, const dil_call *call,
 }
 
 /* Runs until so many passes are over. */
-static void run_some(scene *c, dil_stream s, int32_t passes) {
+static void run_some(stream_case *c, dil_stream s, int32_t passes) {
   ring_device_calls calls = *c->device->calls;
   real = c->device->calls;
   calls.advance = advance_some;
@@ -181,7 +181,7 @@ static void run_some(scene *c, dil_stream s, int32_t passes) {
 }
 
 /* Fails, goes on, fails, and so on to the end. */
-static void run_in_pieces(scene *c, stream_chunks cut, int32_t passes,
+static void run_in_pieces(stream_case *c, stream_chunks cut, int32_t passes,
                           int32_t every, int64_t all) {
   data_forget(c->d);
   dil_stream s = stream_of(c, cut);
@@ -199,7 +199,7 @@ static void run_in_pieces(scene *c, stream_chunks cut, int32_t passes,
   ck_assert(s.facts.chunks <= passes && s.facts.resumed > 0);
 }
 
-static void resume_everywhere(scene *c, stream_chunks cut) {
+static void resume_everywhere(stream_case *c, stream_chunks cut) {
   size_t size, again;
   dil_stream s = stream_of(c, cut);
   data_forget(c->d);
@@ -218,12 +218,12 @@ static void resume_everywhere(scene *c, stream_chunks cut) {
 
 START_TEST(streams_go_on_anywhere) {
   name_files();
-  scene *c = open_scene(patterns[_i / 2], _i % 2 ? lengths : NULL);
+  stream_case *c = open_scene(patterns[_i / 2], _i % 2 ? lengths : NULL);
   for (int i = 0; i < CUTS; i++)
     if (_i % 2 == 0 || cuts[i].batch == 1) resume_everywhere(c, cuts[i]);
   stream_checkpoint_remove(prefix);
   ck_assert(!stream_has_checkpoint(prefix));
-  scene_close(c);
+  stream_case_close(c);
 }
 END_TEST
 
@@ -235,7 +235,7 @@ static void expect_refusal(dil_stream s, const char *why) {
 
 START_TEST(others_are_refused_by_name) {
   name_files();
-  scene *c = open_scene(patterns[3], NULL);
+  stream_case *c = open_scene(patterns[3], NULL);
   dil_stream s = stream_of(c, cuts[0]), other;
   s.checkpoint.prefix = prefix;
   s.checkpoint.every = 1;
@@ -278,7 +278,7 @@ START_TEST(others_are_refused_by_name) {
   write_two_blocks();
   expect_refusal(s, "is not the state of a streamed run");
   unlink(file);
-  scene_close(c);
+  stream_case_close(c);
 }
 END_TEST
 

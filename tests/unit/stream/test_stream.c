@@ -3,7 +3,7 @@
  * what is in memory stays within its bound. */
 #include "compiler/analysis/cover.h"
 #include "runtime/base/status.h"
-#include "tests/support/scene.h"
+#include "tests/support/stream_case.h"
 #include "tests/support/suite.h"
 #include <check.h>
 #include <stdlib.h>
@@ -48,8 +48,8 @@ static void wipe(const dil_tensor *t) {
 }
 
 /* A run of these cuts: its rows, its count beforehand, its pairs. */
-static stream_facts run_cut(scene *c, stream_chunks cut) {
-  dil_stream s = scene_stream(c, cut);
+static stream_facts run_cut(stream_case *c, stream_chunks cut) {
+  dil_stream s = stream_case_run(c, cut);
   stream_facts counted;
   wipe(&c->d->call.o);
   wipe(&c->d->call.lse);
@@ -63,7 +63,7 @@ static stream_facts run_cut(scene *c, stream_chunks cut) {
   return s.facts;
 }
 
-static void expect_good(scene *c, stream_chunks cut) {
+static void expect_good(stream_case *c, stream_chunks cut) {
   run_cut(c, cut);
   const char *problem = data_compare(c->d);
   ck_assert_msg(!*problem, "chunks of %d, %d, %d: %s", (int)cut.batch,
@@ -72,11 +72,11 @@ static void expect_good(scene *c, stream_chunks cut) {
 
 START_TEST(cuts_agree_with_the_oracle) {
   static const unsigned forces[] = {0, FORCE_CHAIN, FORCE_GENERAL};
-  scene *c = scene_open(patterns[_i / 3],
+  stream_case *c = stream_case_open(patterns[_i / 3],
                         (call_shape){.queries = 171, .keys = 171},
                         forces[_i % 3]);
   for (int i = 0; i < CUTS && !c->k->refused; i++) expect_good(c, cuts[i]);
-  scene_close(c);
+  stream_case_close(c);
 }
 END_TEST
 
@@ -87,12 +87,12 @@ START_TEST(other_sizes) {
     call_shape of = {.batch = sizes[i][0], .queries = sizes[i][1],
                      .keys = sizes[i][2],
                      .layout = (guard_layout)(i % GUARD_LAYOUT_COUNT)};
-    scene *c = scene_open(patterns[_i], of, 0);
-    dil_stream s = scene_stream(c, (stream_chunks){1, 30, 27});
+    stream_case *c = stream_case_open(patterns[_i], of, 0);
+    dil_stream s = stream_case_run(c, (stream_chunks){1, 30, 27});
     ck_assert_msg(!stream_run(&s), "%s", dil_last_error());
     const char *problem = data_compare(c->d);
     ck_assert_msg(!*problem, "size %d: %s", i, problem);
-    scene_close(c);
+    stream_case_close(c);
   }
 }
 END_TEST
@@ -100,17 +100,17 @@ END_TEST
 START_TEST(batch_rows_of_their_own_lengths) {
   static const int32_t lengths[] = {171, 60, 0, 121};
   call_shape of = {.batch = 4, .queries = 100, .keys = 171, .lengths = lengths};
-  scene *c = scene_open(patterns[_i], of, 0);
+  stream_case *c = stream_case_open(patterns[_i], of, 0);
   for (int i = 0; i < CUTS; i++) {
     stream_chunks cut = cuts[i];
     cut.batch = 1;
     expect_good(c, cut);
   }
-  scene_close(c);
+  stream_case_close(c);
 }
 END_TEST
 
-static char *output_of(const scene *c, size_t *size) {
+static char *output_of(const stream_case *c, size_t *size) {
   const dil_tensor *o = &c->d->call.o;
   *size = (size_t)dil_tensor_count(o) * dil_dtype_size(o->dtype);
   char *copy = malloc(*size);
@@ -121,7 +121,7 @@ static char *output_of(const scene *c, size_t *size) {
 /* Where tiles of keys begin with a segment, other cuts between queries give
  * the same bits; the same cuts always do. */
 START_TEST(order_of_keys_decides_the_bits) {
-  scene *c = scene_open(patterns[_i],
+  stream_case *c = stream_case_open(patterns[_i],
                         (call_shape){.queries = 300, .keys = 300}, 0);
   bool windows = _i == 3 || _i == 9;
   static const stream_chunks others[] = {
@@ -134,13 +134,13 @@ START_TEST(order_of_keys_decides_the_bits) {
     ck_assert(!memcmp(first, c->d->call.o.data, size));
   }
   free(first);
-  scene_close(c);
+  stream_case_close(c);
 }
 END_TEST
 
 /* ---- what is brought ----------------------------------------------------- */
 
-static bool is_reached(const scene *c, int64_t kv, int64_t j, int64_t first,
+static bool is_reached(const stream_case *c, int64_t kv, int64_t j, int64_t first,
                        int64_t end) {
   const pattern *p = c->s->pattern;
   int64_t group = p->heads / p->kv_heads;
@@ -155,7 +155,7 @@ static bool is_reached(const scene *c, int64_t kv, int64_t j, int64_t first,
 }
 
 /* Rows of K among positions j0..j1-1 that queries first..end-1 reach. */
-static int64_t count_rows(const scene *c, int64_t first, int64_t end,
+static int64_t count_rows(const stream_case *c, int64_t first, int64_t end,
                           int64_t j0, int64_t j1) {
   int64_t rows = 0;
   for (int64_t j = j0; j < j1; j++)
@@ -166,10 +166,10 @@ static int64_t count_rows(const scene *c, int64_t first, int64_t end,
 
 /* Every pair, against a count key by key. */
 START_TEST(just_the_needed_rows_are_brought) {
-  scene *c = scene_open(patterns[_i],
+  stream_case *c = stream_case_open(patterns[_i],
                         (call_shape){.queries = 170, .keys = 190}, 0);
   const pattern *p = c->s->pattern;
-  dil_stream s = scene_stream(c, (stream_chunks){2, 60, 38});
+  dil_stream s = stream_case_run(c, (stream_chunks){2, 60, 38});
   stream_walk w;
   dil_status status;
   int64_t sum = 0, first = 0, end = 0;
@@ -194,26 +194,26 @@ START_TEST(just_the_needed_rows_are_brought) {
   for (first = 0; first < 170; first += 60)
     sum -= count_rows(c, first, first + 60 < 170 ? first + 60 : 170, 0, 190);
   ck_assert_int_eq(sum, 0); /* none of them is in a pair that was skipped */
-  scene_close(c);
+  stream_case_close(c);
 }
 END_TEST
 
 /* What is in a buffer still is not brought again; what no query of a chunk
  * reaches is not looked at. */
 START_TEST(chunks_are_kept_and_skipped) {
-  scene *c = scene_open(patterns[1], (call_shape){.queries = 200, .keys = 100},
+  stream_case *c = stream_case_open(patterns[1], (call_shape){.queries = 200, .keys = 100},
                         0);
   int64_t q = 2 * 200 * 4 * 16 * 4, kv = 2 * 100 * 4 * 32 * 4;
   ck_assert_int_eq(run_cut(c, (stream_chunks){2, 40, 100}).loaded, q + kv);
   ck_assert_int_eq(run_cut(c, (stream_chunks){2, 40, 50}).loaded, q + kv);
   ck_assert_int_eq(run_cut(c, (stream_chunks){2, 40, 25}).loaded, q + 5 * kv);
-  scene_close(c);
-  c = scene_open(P("branch { segment 50; }"),
+  stream_case_close(c);
+  c = stream_case_open(P("branch { segment 50; }"),
                  (call_shape){.queries = 200, .keys = 200}, 0);
   stream_facts f = run_cut(c, (stream_chunks){2, 50, 50});
   ck_assert_int_eq(f.chunks, 4);
   ck_assert_int_eq(f.skipped, 12);
-  scene_close(c);
+  stream_case_close(c);
 }
 END_TEST
 
@@ -230,7 +230,7 @@ static dil_tensor widened(const dil_tensor *from) {
 
 /* Arrays of another float type are rounded as they come, and o as it goes. */
 START_TEST(arrays_are_converted) {
-  scene *c = scene_open("pattern p { heads 2; head_dim 24; dtype bf16; causal;"
+  stream_case *c = stream_case_open("pattern p { heads 2; head_dim 24; dtype bf16; causal;"
                         " segments 32, 128; dilations 1, 2; }",
                         (call_shape){.queries = 171, .keys = 171}, 0);
   stream_chunks cut = {1, 60, 64};
@@ -242,7 +242,7 @@ START_TEST(arrays_are_converted) {
   call.k = widened(&call.k);
   call.v = widened(&call.v);
   call.o = widened(&call.o);
-  dil_stream s = scene_stream(c, cut);
+  dil_stream s = stream_case_run(c, cut);
   s.call = &call;
   wipe(&call.o);
   ck_assert_msg(!stream_run(&s), "%s", dil_last_error());
@@ -254,7 +254,7 @@ START_TEST(arrays_are_converted) {
   free(call.v.data);
   free(call.o.data);
   free(narrow);
-  scene_close(c);
+  stream_case_close(c);
 }
 END_TEST
 
@@ -275,7 +275,7 @@ static dil_status counted_take(ring_device *d, int64_t bytes, bool zero,
 
 /* Buffers and states of a plan, as the device is asked for them. */
 START_TEST(memory_stays_within_its_bound) {
-  scene *c = scene_open(patterns[_i],
+  stream_case *c = stream_case_open(patterns[_i],
                         (call_shape){.queries = 300, .keys = 300}, 0);
   static const int64_t bounds[] = {100000, 250000, 400000, 100000000};
   ring_device_calls calls = *c->device->calls;
@@ -284,7 +284,7 @@ START_TEST(memory_stays_within_its_bound) {
   calls.take = counted_take;
   c->device->calls = &calls;
   for (int i = 0; i < 4; i++) {
-    dil_stream s = scene_stream(c, (stream_chunks){0});
+    dil_stream s = stream_case_run(c, (stream_chunks){0});
     dil_status status = stream_plan(&s.shape, 2, bounds[i]);
     ck_assert_msg(!status || (i == 0 && status == DIL_USAGE), "%s",
                   dil_last_error());
@@ -295,7 +295,7 @@ START_TEST(memory_stays_within_its_bound) {
     ck_assert_int_le(count.bytes, bounds[i]);
   }
   c->device->calls = count.real->calls;
-  scene_close(c);
+  stream_case_close(c);
 }
 END_TEST
 
@@ -309,8 +309,8 @@ static int64_t brought(stream_shape shape, stream_chunks cut) {
 
 /* Beside as many queries as keys: few of the first bring all keys often. */
 START_TEST(cuts_for_a_device_bring_little) {
-  scene *c = scene_open(patterns[_i], (call_shape){.queries = 9, .keys = 9}, 0);
-  stream_shape shape = scene_stream(c, (stream_chunks){0}).shape;
+  stream_case *c = stream_case_open(patterns[_i], (call_shape){.queries = 9, .keys = 9}, 0);
+  stream_shape shape = stream_case_run(c, (stream_chunks){0}).shape;
   shape.N = shape.M = 40000;
   ck_assert_msg(!stream_plan(&shape, 0, 4 << 20), "%s", dil_last_error());
   stream_chunks cut = shape.chunks;
@@ -320,16 +320,16 @@ START_TEST(cuts_for_a_device_bring_little) {
                    brought(shape, (stream_chunks){1, even, even}));
   if (!shape.table->branches[0].segment)
     ck_assert_int_gt(cut.queries, cut.keys);
-  scene_close(c);
+  stream_case_close(c);
 }
 END_TEST
 
 START_TEST(bound_below_one_row_is_refused) {
-  scene *c = scene_open(patterns[1], (call_shape){.queries = 9, .keys = 9}, 0);
-  dil_stream s = scene_stream(c, (stream_chunks){0});
+  stream_case *c = stream_case_open(patterns[1], (call_shape){.queries = 9, .keys = 9}, 0);
+  dil_stream s = stream_case_run(c, (stream_chunks){0});
   ck_assert_int_eq(stream_plan(&s.shape, 1, 100), DIL_USAGE);
   ck_assert(strstr(dil_last_error(), "100 bytes are too few to stream"));
-  scene_close(c);
+  stream_case_close(c);
 }
 END_TEST
 
@@ -344,33 +344,33 @@ static dil_status fail_later(ring_device *d, const dil_call *call,
 
 /* At any pass, with the thread that loads wherever it is. */
 START_TEST(failure_ends_both_threads) {
-  scene *c = scene_open(patterns[1],
+  stream_case *c = stream_case_open(patterns[1],
                         (call_shape){.queries = 171, .keys = 171}, 0);
   ring_device_calls calls = *c->device->calls;
   const ring_device_calls *real = c->device->calls;
   calls.advance = fail_later;
   c->device->calls = &calls;
   for (int after = 0; after < 20; after++) {
-    dil_stream s = scene_stream(c, (stream_chunks){1, 40, 16});
+    dil_stream s = stream_case_run(c, (stream_chunks){1, 40, 16});
     failures_after = after;
     ck_assert_int_eq(stream_run(&s), DIL_INTERNAL);
     ck_assert_str_eq(dil_last_error(), "passes have failed");
   }
   c->device->calls = real;
-  scene_close(c);
+  stream_case_close(c);
 }
 END_TEST
 
 /* The text comes from the other thread. */
 START_TEST(failure_to_load_is_told) {
-  scene *c = scene_open(P("segments 8192, 8192; dilations 71, 73;"),
+  stream_case *c = stream_case_open(P("segments 8192, 8192; dilations 71, 73;"),
                         (call_shape){.queries = 200, .keys = 8000}, 0);
-  dil_stream s = scene_stream(c, (stream_chunks){1, 200, 8000});
+  dil_stream s = stream_case_run(c, (stream_chunks){1, 200, 8000});
   ck_assert_int_eq(stream_run(&s), DIL_UNSUPPORTED);
   ck_assert_str_eq(dil_last_error(),
                    "dilations with a common period of 5183 in a sequence of "
                    "parts (at most 4096)");
-  scene_close(c);
+  stream_case_close(c);
 }
 END_TEST
 

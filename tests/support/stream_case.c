@@ -1,12 +1,12 @@
-/* scene.c - see scene.h. */
-#include "scene.h"
+/* stream_case.c - see stream_case.h. */
+#include "stream_case.h"
 #include <check.h>
 #include <stdlib.h>
 
-scene *scene_open(const char *text, call_shape of, unsigned force) {
-  scene *c = calloc(1, sizeof *c);
+stream_case *stream_case_open(const char *text, call_shape of, unsigned force) {
+  stream_case *c = calloc(1, sizeof *c);
   ck_assert_ptr_nonnull(c);
-  c->s = subject_new("scene", text, NULL, 0);
+  c->s = subject_new("stream_case", text, NULL, 0);
   ck_assert_msg(c->s->pattern != NULL, "%s", c->s->problem);
   c->k = kernel_make(c->s, (recipe){.force = force});
   if (c->k->refused) return c;
@@ -20,7 +20,7 @@ scene *scene_open(const char *text, call_shape of, unsigned force) {
   return c;
 }
 
-void scene_close(scene *c) {
+void stream_case_close(stream_case *c) {
   ring_device_free(c->device);
   if (c->threads) dil_threads_free(c->threads);
   data_free(c->d);
@@ -30,10 +30,10 @@ void scene_close(scene *c) {
 }
 
 static void count_pairs(void *user, int64_t pairs) {
-  atomic_fetch_add(&((scene *)user)->pairs, pairs);
+  atomic_fetch_add(&((stream_case *)user)->pairs, pairs);
 }
 
-dil_stream scene_stream(scene *c, stream_chunks cut) {
+dil_stream stream_case_run(stream_case *c, stream_chunks cut) {
   const call_shape *of = &c->d->shape;
   atomic_store(&c->pairs, 0);
   return (dil_stream){.shape = {&c->k->plan->table, of->batch, of->queries,
