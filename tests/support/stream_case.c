@@ -33,12 +33,14 @@ static void count_pairs(void *user, int64_t pairs) {
   atomic_fetch_add(&((stream_case *)user)->pairs, pairs);
 }
 
-dil_stream stream_case_run(stream_case *c, stream_chunks cut) {
+dil_stream stream_case_stream(stream_case *c, stream_chunks cut) {
   const call_shape *of = &c->d->shape;
   atomic_store(&c->pairs, 0);
   return (dil_stream){.shape = {&c->k->plan->table, of->batch, of->queries,
                                 of->keys, of->lengths, cut},
-                      .device = c->device, .threads = c->threads,
-                      .call = &c->d->call, .progress = count_pairs,
+                      .device = c->device,
+                      .threads = c->threads,
+                      .call = &c->d->call,
+                      .progress = count_pairs,
                       .user = c};
 }

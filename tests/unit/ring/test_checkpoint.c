@@ -136,14 +136,19 @@ enum { CUTS = sizeof cuts / sizeof cuts[0] };
 
 static const int32_t lengths[] = {150, 0, 97};
 
-static stream_case *open_scene(const char *text, const int32_t *of_rows) {
-  return stream_case_open(text, (call_shape){.batch = 3, .queries = 150, .keys = 150,
-                                       .clean = true, .lengths = of_rows}, 0);
+static stream_case *open_case(const char *text, const int32_t *of_rows) {
+  return stream_case_open(text,
+                          (call_shape){.batch = 3,
+                                       .queries = 150,
+                                       .keys = 150,
+                                       .clean = true,
+                                       .lengths = of_rows},
+                          0);
 }
 
 /* A run whose plan has the hash 7. */
 static dil_stream stream_of(stream_case *c, stream_chunks cut) {
-  dil_stream s = stream_case_run(c, cut);
+  dil_stream s = stream_case_stream(c, cut);
   s.checkpoint.plan_hash = 7;
   return s;
 }
@@ -218,7 +223,7 @@ static void resume_everywhere(stream_case *c, stream_chunks cut) {
 
 START_TEST(streams_go_on_anywhere) {
   name_files();
-  stream_case *c = open_scene(patterns[_i / 2], _i % 2 ? lengths : NULL);
+  stream_case *c = open_case(patterns[_i / 2], _i % 2 ? lengths : NULL);
   for (int i = 0; i < CUTS; i++)
     if (_i % 2 == 0 || cuts[i].batch == 1) resume_everywhere(c, cuts[i]);
   stream_checkpoint_remove(prefix);
@@ -235,7 +240,7 @@ static void expect_refusal(dil_stream s, const char *why) {
 
 START_TEST(others_are_refused_by_name) {
   name_files();
-  stream_case *c = open_scene(patterns[3], NULL);
+  stream_case *c = open_case(patterns[3], NULL);
   dil_stream s = stream_of(c, cuts[0]), other;
   s.checkpoint.prefix = prefix;
   s.checkpoint.every = 1;

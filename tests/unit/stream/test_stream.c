@@ -49,7 +49,7 @@ static void wipe(const dil_tensor *t) {
 
 /* A run of these cuts: its rows, its count beforehand, its pairs. */
 static stream_facts run_cut(stream_case *c, stream_chunks cut) {
-  dil_stream s = stream_case_run(c, cut);
+  dil_stream s = stream_case_stream(c, cut);
   stream_facts counted;
   wipe(&c->d->call.o);
   wipe(&c->d->call.lse);
@@ -73,8 +73,8 @@ static void expect_good(stream_case *c, stream_chunks cut) {
 START_TEST(cuts_agree_with_the_oracle) {
   static const unsigned forces[] = {0, FORCE_CHAIN, FORCE_GENERAL};
   stream_case *c = stream_case_open(patterns[_i / 3],
-                        (call_shape){.queries = 171, .keys = 171},
-                        forces[_i % 3]);
+                                    (call_shape){.queries = 171, .keys = 171},
+                                    forces[_i % 3]);
   for (int i = 0; i < CUTS && !c->k->refused; i++) expect_good(c, cuts[i]);
   stream_case_close(c);
 }
@@ -88,7 +88,7 @@ START_TEST(other_sizes) {
                      .keys = sizes[i][2],
                      .layout = (guard_layout)(i % GUARD_LAYOUT_COUNT)};
     stream_case *c = stream_case_open(patterns[_i], of, 0);
-    dil_stream s = stream_case_run(c, (stream_chunks){1, 30, 27});
+    dil_stream s = stream_case_stream(c, (stream_chunks){1, 30, 27});
     ck_assert_msg(!stream_run(&s), "%s", dil_last_error());
     const char *problem = data_compare(c->d);
     ck_assert_msg(!*problem, "size %d: %s", i, problem);
@@ -121,8 +121,8 @@ static char *output_of(const stream_case *c, size_t *size) {
 /* Where tiles of keys begin with a segment, other cuts between queries give
  * the same bits; the same cuts always do. */
 START_TEST(order_of_keys_decides_the_bits) {
-  stream_case *c = stream_case_open(patterns[_i],
-                        (call_shape){.queries = 300, .keys = 300}, 0);
+  stream_case *c = stream_case_open(
+      patterns[_i], (call_shape){.queries = 300, .keys = 300}, 0);
   bool windows = _i == 3 || _i == 9;
   static const stream_chunks others[] = {
       {2, 300, 96}, {1, 300, 96}, {2, 150, 96}, {1, 170, 96}};
@@ -140,8 +140,8 @@ END_TEST
 
 /* ---- what is brought ----------------------------------------------------- */
 
-static bool is_reached(const stream_case *c, int64_t kv, int64_t j, int64_t first,
-                       int64_t end) {
+static bool is_reached(const stream_case *c, int64_t kv, int64_t j,
+                       int64_t first, int64_t end) {
   const pattern *p = c->s->pattern;
   int64_t group = p->heads / p->kv_heads;
   int64_t origin = c->d->shape.keys - c->d->shape.queries;
@@ -166,10 +166,10 @@ static int64_t count_rows(const stream_case *c, int64_t first, int64_t end,
 
 /* Every pair, against a count key by key. */
 START_TEST(just_the_needed_rows_are_brought) {
-  stream_case *c = stream_case_open(patterns[_i],
-                        (call_shape){.queries = 170, .keys = 190}, 0);
+  stream_case *c = stream_case_open(
+      patterns[_i], (call_shape){.queries = 170, .keys = 190}, 0);
   const pattern *p = c->s->pattern;
-  dil_stream s = stream_case_run(c, (stream_chunks){2, 60, 38});
+  dil_stream s = stream_case_stream(c, (stream_chunks){2, 60, 38});
   stream_walk w;
   dil_status status;
   int64_t sum = 0, first = 0, end = 0;
@@ -201,15 +201,15 @@ END_TEST
 /* What is in a buffer still is not brought again; what no query of a chunk
  * reaches is not looked at. */
 START_TEST(chunks_are_kept_and_skipped) {
-  stream_case *c = stream_case_open(patterns[1], (call_shape){.queries = 200, .keys = 100},
-                        0);
+  stream_case *c = stream_case_open(
+      patterns[1], (call_shape){.queries = 200, .keys = 100}, 0);
   int64_t q = 2 * 200 * 4 * 16 * 4, kv = 2 * 100 * 4 * 32 * 4;
   ck_assert_int_eq(run_cut(c, (stream_chunks){2, 40, 100}).loaded, q + kv);
   ck_assert_int_eq(run_cut(c, (stream_chunks){2, 40, 50}).loaded, q + kv);
   ck_assert_int_eq(run_cut(c, (stream_chunks){2, 40, 25}).loaded, q + 5 * kv);
   stream_case_close(c);
   c = stream_case_open(P("branch { segment 50; }"),
-                 (call_shape){.queries = 200, .keys = 200}, 0);
+                       (call_shape){.queries = 200, .keys = 200}, 0);
   stream_facts f = run_cut(c, (stream_chunks){2, 50, 50});
   ck_assert_int_eq(f.chunks, 4);
   ck_assert_int_eq(f.skipped, 12);
@@ -230,9 +230,10 @@ static dil_tensor widened(const dil_tensor *from) {
 
 /* Arrays of another float type are rounded as they come, and o as it goes. */
 START_TEST(arrays_are_converted) {
-  stream_case *c = stream_case_open("pattern p { heads 2; head_dim 24; dtype bf16; causal;"
-                        " segments 32, 128; dilations 1, 2; }",
-                        (call_shape){.queries = 171, .keys = 171}, 0);
+  stream_case *c =
+      stream_case_open("pattern p { heads 2; head_dim 24; dtype bf16; causal;"
+                       " segments 32, 128; dilations 1, 2; }",
+                       (call_shape){.queries = 171, .keys = 171}, 0);
   stream_chunks cut = {1, 60, 64};
   run_cut(c, cut);
   size_t size;
@@ -242,7 +243,7 @@ START_TEST(arrays_are_converted) {
   call.k = widened(&call.k);
   call.v = widened(&call.v);
   call.o = widened(&call.o);
-  dil_stream s = stream_case_run(c, cut);
+  dil_stream s = stream_case_stream(c, cut);
   s.call = &call;
   wipe(&call.o);
   ck_assert_msg(!stream_run(&s), "%s", dil_last_error());
@@ -275,8 +276,8 @@ static dil_status counted_take(ring_device *d, int64_t bytes, bool zero,
 
 /* Buffers and states of a plan, as the device is asked for them. */
 START_TEST(memory_stays_within_its_bound) {
-  stream_case *c = stream_case_open(patterns[_i],
-                        (call_shape){.queries = 300, .keys = 300}, 0);
+  stream_case *c = stream_case_open(
+      patterns[_i], (call_shape){.queries = 300, .keys = 300}, 0);
   static const int64_t bounds[] = {100000, 250000, 400000, 100000000};
   ring_device_calls calls = *c->device->calls;
   counting count = {.real = &(ring_device){c->device->calls}};
@@ -284,7 +285,7 @@ START_TEST(memory_stays_within_its_bound) {
   calls.take = counted_take;
   c->device->calls = &calls;
   for (int i = 0; i < 4; i++) {
-    dil_stream s = stream_case_run(c, (stream_chunks){0});
+    dil_stream s = stream_case_stream(c, (stream_chunks){0});
     dil_status status = stream_plan(&s.shape, 2, bounds[i]);
     ck_assert_msg(!status || (i == 0 && status == DIL_USAGE), "%s",
                   dil_last_error());
@@ -309,8 +310,9 @@ static int64_t brought(stream_shape shape, stream_chunks cut) {
 
 /* Beside as many queries as keys: few of the first bring all keys often. */
 START_TEST(cuts_for_a_device_bring_little) {
-  stream_case *c = stream_case_open(patterns[_i], (call_shape){.queries = 9, .keys = 9}, 0);
-  stream_shape shape = stream_case_run(c, (stream_chunks){0}).shape;
+  stream_case *c =
+      stream_case_open(patterns[_i], (call_shape){.queries = 9, .keys = 9}, 0);
+  stream_shape shape = stream_case_stream(c, (stream_chunks){0}).shape;
   shape.N = shape.M = 40000;
   ck_assert_msg(!stream_plan(&shape, 0, 4 << 20), "%s", dil_last_error());
   stream_chunks cut = shape.chunks;
@@ -325,8 +327,9 @@ START_TEST(cuts_for_a_device_bring_little) {
 END_TEST
 
 START_TEST(bound_below_one_row_is_refused) {
-  stream_case *c = stream_case_open(patterns[1], (call_shape){.queries = 9, .keys = 9}, 0);
-  dil_stream s = stream_case_run(c, (stream_chunks){0});
+  stream_case *c =
+      stream_case_open(patterns[1], (call_shape){.queries = 9, .keys = 9}, 0);
+  dil_stream s = stream_case_stream(c, (stream_chunks){0});
   ck_assert_int_eq(stream_plan(&s.shape, 1, 100), DIL_USAGE);
   ck_assert(strstr(dil_last_error(), "100 bytes are too few to stream"));
   stream_case_close(c);
@@ -344,14 +347,14 @@ static dil_status fail_later(ring_device *d, const dil_call *call,
 
 /* At any pass, with the thread that loads wherever it is. */
 START_TEST(failure_ends_both_threads) {
-  stream_case *c = stream_case_open(patterns[1],
-                        (call_shape){.queries = 171, .keys = 171}, 0);
+  stream_case *c = stream_case_open(
+      patterns[1], (call_shape){.queries = 171, .keys = 171}, 0);
   ring_device_calls calls = *c->device->calls;
   const ring_device_calls *real = c->device->calls;
   calls.advance = fail_later;
   c->device->calls = &calls;
   for (int after = 0; after < 20; after++) {
-    dil_stream s = stream_case_run(c, (stream_chunks){1, 40, 16});
+    dil_stream s = stream_case_stream(c, (stream_chunks){1, 40, 16});
     failures_after = after;
     ck_assert_int_eq(stream_run(&s), DIL_INTERNAL);
     ck_assert_str_eq(dil_last_error(), "passes have failed");
@@ -363,9 +366,10 @@ END_TEST
 
 /* The text comes from the other thread. */
 START_TEST(failure_to_load_is_told) {
-  stream_case *c = stream_case_open(P("segments 8192, 8192; dilations 71, 73;"),
-                        (call_shape){.queries = 200, .keys = 8000}, 0);
-  dil_stream s = stream_case_run(c, (stream_chunks){1, 200, 8000});
+  stream_case *c =
+      stream_case_open(P("segments 8192, 8192; dilations 71, 73;"),
+                       (call_shape){.queries = 200, .keys = 8000}, 0);
+  dil_stream s = stream_case_stream(c, (stream_chunks){1, 200, 8000});
   ck_assert_int_eq(stream_run(&s), DIL_UNSUPPORTED);
   ck_assert_str_eq(dil_last_error(),
                    "dilations with a common period of 5183 in a sequence of "
