@@ -59,6 +59,8 @@ turns    := $(BUILD)/tests/bench/turns
 gpuhost  := $(BUILD)/tests/library/gpu_host
 mpihost  := $(BUILD)/tests/mpi/link_host
 hopper   := $(BUILD)/tests/gpu/hopper_bench
+# An example that trains, with its attention made ahead of time.
+train    := $(BUILD)/examples/host/train
 hoppers  := $(call objects,tests/gpu/*.c)
 headers  := compiler/dil.h runtime/dilrt.h runtime/dlpack.h runtime/status.def
 pools    := $(BUILD)/tests/bench/pool $(BUILD)/tests/bench/pool_cuda
@@ -210,7 +212,7 @@ $(core) $(cli): | $(BUILD)/grammar/parser.h $(BUILD)/grammar/scanner.h
 
 # ---- tests ----------------------------------------------------------------
 
-tests: all $(gpuhost) $(mpihost) $(hopper) $(suites) $(fuzzer) \
+tests: all $(gpuhost) $(mpihost) $(hopper) $(train) $(suites) $(fuzzer) \
        $(BUILD)/tests/fuzz/fuzz_front.o $(emulator) $(older) $(counting)
 $(BUILD)/tests/harness.a: $(harness)
 	$(call say,ar)rm -f $@; $(AR) rcs $@ $^
@@ -259,6 +261,12 @@ faulty := malloc calloc realloc aligned_alloc posix_memalign strdup free mmap \
 $(BUILD)/tests/test_faults: $(allocs)
 $(BUILD)/tests/test_faults: MORELIBS = $(addprefix -Wl$(,)--wrap=,$(faulty))
 , := ,
+$(BUILD)/examples/host/libattend.a: examples/host/train.dil $(BUILD)/dil $(library)
+	@mkdir -p $(@D)
+	$(call say,dil)$(BUILD)/dil build $< --backward --standalone --emit=a,h \
+	  -o $(@:.a=)
+$(train): examples/host/train.c $(BUILD)/examples/host/libattend.a
+	$(call say,link)$(LINK) -std=c99 $(WARN) -I$(@D) -o $@ $^ -lm -lpthread
 # A host sees the headers as they are installed.
 $(gpuhost).o: EXTRA = -I$(BUILD)/include
 # Suites of the back end's insides are linked with it.

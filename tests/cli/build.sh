@@ -397,7 +397,7 @@ is "a gradient is a member" grep -q 'DLTensor \*slope; /\* written, f32 \[4\]' \
   libbiased.h
 is "inspect tells of gradients" says "kernel trained, with gradients" \
   "$DIL" inspect libbiased.so
-is "and of the input that has one" says "input slope: f32 \[4\], gradient" \
+is "and of the input that has one" says "input slope: f32 [4], gradient" \
   "$DIL" inspect libbiased.so
 biased="--seq 70 --keys 90 --random 3 --input slope=random --input doc=random"
 for emit in "" --standalone; do
