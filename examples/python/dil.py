@@ -9,8 +9,14 @@ included.
     kernel = dil.Program(path="longnet.dil").kernel()
     o, lse = kernel(q, k, v, lse=True)      # q: [B, N, H, D] of the kernel's type
 
-On a GPU, with tensors of PyTorch. dil computes no gradients yet: a tensor that
-requires one is taken under torch.no_grad() alone.
+With `backward=True` the kernel has gradients:
+
+    kernel = dil.attention("longnet", heads=12, head_dim=64, backward=True)
+    o, lse = kernel(q, k, v, lse=True)
+    gradients = kernel.backward(d_o, q, k, v, o, lse)   # by name: "q", "k", "v"
+
+On a GPU, with tensors of PyTorch. Autograd does not know dil: a tensor that
+requires a gradient is taken under torch.no_grad() alone.
 
     kernel = dil.attention("longnet", heads=12, head_dim=64, causal=True,
                            dtype=torch.bfloat16, context=q.device)
@@ -110,7 +116,9 @@ class _ProgramOptions(_Sized):
 
 class _KernelOptions(_Sized):
     _fields_ = [("size", ctypes.c_size_t), ("isa", ctypes.c_char_p),
-                ("force", ctypes.c_uint32), ("json", ctypes.c_int32)]
+                ("force", ctypes.c_uint32), ("json", ctypes.c_int32),
+                ("dtype", ctypes.c_char_p), ("sizes", ctypes.c_void_p),
+                ("backward", ctypes.c_int32)]
 
 
 class _AttentionOptions(_Sized):
@@ -124,7 +132,8 @@ class _AttentionOptions(_Sized):
                 ("window", ctypes.POINTER(ctypes.c_int64)),
                 ("combine", ctypes.c_char_p),
                 ("defines", ctypes.POINTER(_Define)),
-                ("define_count", ctypes.c_int32)]
+                ("define_count", ctypes.c_int32),
+                ("backward", ctypes.c_int32)]
 
 
 class _Sizes(ctypes.Structure):
@@ -148,7 +157,8 @@ class _KernelInfo(_Sized):
                 ("takes_scale", ctypes.c_int32),
                 ("has_dropout", ctypes.c_int32),
                 ("schedule", ctypes.c_char_p), ("remembered", ctypes.c_int32),
-                ("device_reason", ctypes.c_char_p)]
+                ("device_reason", ctypes.c_char_p),
+                ("has_backward", ctypes.c_int32)]
 
 
 _TensorPointer = ctypes.POINTER(_Tensor)
@@ -163,6 +173,21 @@ class _Arguments(_Sized):
                 ("lengths", _TensorPointer), ("seed", ctypes.c_uint64),
                 ("scale", ctypes.c_double), ("stream", ctypes.c_void_p),
                 ("o_flags", ctypes.c_uint64), ("lse_flags", ctypes.c_uint64)]
+
+
+class _Gradients(_Sized):
+    _fields_ = [("size", ctypes.c_size_t),
+                ("forward", ctypes.POINTER(_Arguments)),
+                ("d_o", _TensorPointer), ("dlse", _TensorPointer),
+                ("dq", _TensorPointer), ("dk", _TensorPointer),
+                ("dv", _TensorPointer),
+                ("inputs", ctypes.POINTER(_TensorPointer)),
+                ("input_count", ctypes.c_int32),
+                ("dq_flags", ctypes.c_uint64), ("dk_flags", ctypes.c_uint64),
+                ("dv_flags", ctypes.c_uint64),
+                ("input_flags", ctypes.POINTER(ctypes.c_uint64)),
+                ("workspace", ctypes.c_void_p),
+                ("workspace_bytes", ctypes.c_int64)]
 
 
 _library = _load()
@@ -297,9 +322,9 @@ def _without_gradient(x, name):
     if not getattr(x, "requires_grad", False):
         return x
     if _torch() is None or _torch().is_grad_enabled():
-        raise Error("DIL_USAGE", f"{name} requires a gradient, and dil computes "
-                    f"none yet: pass {name}.detach(), or call the kernel under "
-                    "torch.no_grad()")
+        raise Error("DIL_USAGE", f"{name} requires a gradient, and autograd does "
+                    f"not know dil: pass {name}.detach(), or call the kernel "
+                    "under torch.no_grad(); kernel.backward computes gradients")
     return x.detach()
 
 
@@ -506,10 +531,11 @@ class Program(_Owned):
         return [_library.dil_program_kernel_name(self._pointer, i).decode()
                 for i in range(count)]
 
-    def kernel(self, name=None, isa=None):
-        """The kernel of that name; the only one when not given."""
+    def kernel(self, name=None, isa=None, backward=False):
+        """The kernel of that name; the only one when not given. backward: with
+        gradients."""
         pointer = ctypes.c_void_p()
-        options = _KernelOptions(isa=_text("isa", isa))
+        options = _KernelOptions(isa=_text("isa", isa), backward=int(backward))
         _must(_library.dil_program_kernel(self._pointer, _text("name", name),
                                           ctypes.byref(options),
                                           ctypes.byref(pointer)))
@@ -521,6 +547,44 @@ def _must_be_rows(name, x):
     if rank != 4:
         raise Error("DIL_USAGE", f"{name} must be a tensor of 4 dimensions, got "
                     + (f"{rank}" if rank else f"a {type(x).__name__}"))
+
+
+class _Views:
+    """Tensors of one call, as dil takes them, kept alive until it is done."""
+
+    def __init__(self, kernel, stream):
+        self.kernel, self.stream = kernel, stream
+        self.alive, self.flags = [], {}
+
+    def pointer(self, x, name, want=None):
+        tensor, self.flags[name], keep = _view(x, name, want, self.stream)
+        self.alive.append((tensor, keep))
+        return ctypes.pointer(tensor)
+
+    def rows(self, x, name):
+        _must_be_rows(name, x)
+        return self.pointer(x, name, self.kernel._code)
+
+    def arguments(self, q, k, v, o, lse, inputs, lengths, train, seed, scale):
+        kernel = self.kernel
+        for name, x in ("q", q), ("k", k), ("v", v):
+            _must_be_rows(name, x)
+        tensors = [self.pointer(x, f"input '{name}'")
+                   for name, x in kernel._ordered(inputs, q, k)]
+        arguments = _Arguments(
+            q=self.rows(q, "q"), k=self.rows(k, "k"), v=self.rows(v, "v"),
+            o=self.pointer(o, "o", kernel._code),
+            inputs=(_TensorPointer * len(tensors))(*tensors),
+            input_count=len(tensors), train=int(train), seed=seed,
+            scale=kernel._scale(scale), stream=self.stream)
+        if lse is not None:
+            arguments.lse = self.pointer(lse, "lse")
+        if lengths is not None:
+            arguments.lengths = self.pointer(
+                _lengths(lengths, q, self.stream), "lengths")
+        arguments.o_flags = self.flags["o"]
+        arguments.lse_flags = self.flags.get("lse", 0)
+        return arguments
 
 
 class Kernel(_Owned):
@@ -539,6 +603,7 @@ class Kernel(_Owned):
         self.head_dim, self.value_dim = info.head_dim, info.value_dim
         self.has_lse, self._code = bool(info.has_lse), info.dtype.code
         self.takes_scale = bool(info.takes_scale)
+        self.has_backward = bool(info.has_backward)
         self.dtype = _NAMES[info.dtype.code, info.dtype.bits]
         self._input_count = info.input_count
 
@@ -599,45 +664,81 @@ class Kernel(_Owned):
         requires a gradient is refused, but under torch.no_grad().
         Returns the output, or the output and lse.
         """
-        alive, flags = [], {}
         for name, x in ("q", q), ("k", k), ("v", v):
             _must_be_rows(name, x)
-
-        def pointer(x, name, want=None):
-            tensor, flags[name], keep = _view(x, name, want, stream)
-            alive.append((tensor, keep))
-            return ctypes.pointer(tensor)
-
         if out is None:
             out = _like(q, tuple(q.shape[:3]) + (self.value_dim,), None)
         if lse is True:
             lse = _like(q, (q.shape[0], self.heads, q.shape[1]), "lse")
         wants_lse = lse is not False and lse is not None
-        tensors = [pointer(x, f"input '{name}'")
-                   for name, x in self._ordered(inputs, q, k)]
-        arguments = _Arguments(
-            q=pointer(q, "q", self._code), k=pointer(k, "k", self._code),
-            v=pointer(v, "v", self._code), o=pointer(out, "o", self._code),
-            inputs=(_TensorPointer * len(tensors))(*tensors),
-            input_count=len(tensors), train=int(train), seed=seed,
-            scale=self._scale(scale), stream=stream)
-        if wants_lse:
-            arguments.lse = pointer(lse, "lse")
-        if lengths is not None:
-            arguments.lengths = pointer(_lengths(lengths, q, stream), "lengths")
-        arguments.o_flags = flags["o"]
-        arguments.lse_flags = flags.get("lse", 0)
+        views = _Views(self, stream)
+        arguments = views.arguments(q, k, v, out, lse if wants_lse else None,
+                                    inputs, lengths, train, seed, scale)
         _must(_library.dil_kernel_run(self._pointer, ctypes.byref(arguments)))
         return (out, lse) if wants_lse else out
+
+    def _has_gradient(self, index):
+        info, sizes = _TensorInfo(), _Sizes(1, 1, 1)
+        return not _library.dil_kernel_tensor(
+            self._pointer, 128 + index, ctypes.byref(sizes), ctypes.byref(info))
+
+    def backward(self, d_o, q, k, v, o, lse=None, inputs=None, dlse=None,
+                 wanted=None, out=None, lengths=None, train=False, seed=0,
+                 scale=None, stream=None):
+        """Gradients of a call that ran with the same q, k, v, inputs, lengths,
+        train, seed and scale.
+
+        `o` and `lse` are what it wrote (lse may be left out: then it is
+        computed again); `d_o` is the gradient of o, `dlse` that of lse, where
+        it is used. `wanted`: names out of "q", "k", "v" and the inputs with a
+        gradient; all of them when not given. `out`: tensors to write to, by
+        name, of the type of what they are gradients of or float32.
+        Returns a dict of gradients by name. The kernel must have been made with
+        `backward=True`, or say `backward` in its file.
+        """
+        views = _Views(self, stream)
+        call = views.arguments(q, k, v, o, lse, inputs, lengths, train, seed,
+                               scale)
+        named = dict(self._ordered(inputs, q, k))
+        able = [name for i, name in enumerate(named) if self._has_gradient(i)]
+        if wanted is None:
+            wanted = ["q", "k", "v"] + able
+        made = dict(out or {})
+        for name in wanted:
+            x = {"q": q, "k": k, "v": v}.get(name, named.get(name))
+            if x is None:
+                raise Error("DIL_USAGE", f"kernel '{self.name}' has no tensor "
+                            f"'{name}' with a gradient")
+            if name not in made:
+                made[name] = _like(x, tuple(x.shape), None)
+        g = _Gradients(forward=ctypes.pointer(call), d_o=views.rows(d_o, "do"),
+                       input_count=len(named))
+        if dlse is not None:
+            g.dlse = views.pointer(dlse, "dlse")
+        for name in ("q", "k", "v"):
+            if name in made:
+                setattr(g, f"d{name}", views.rows(made[name], f"d{name}"))
+                setattr(g, f"d{name}_flags", views.flags[f"d{name}"])
+        pointers = (_TensorPointer * len(named))()
+        flags = (ctypes.c_uint64 * len(named))()
+        for i, name in enumerate(named):
+            if name in made:
+                label = f"the gradient of input '{name}'"
+                pointers[i] = views.pointer(made[name], label)
+                flags[i] = views.flags[label]
+        g.inputs, g.input_flags = pointers, flags
+        _must(_library.dil_kernel_backward(self._pointer, ctypes.byref(g)))
+        return made
 
 
 def attention(preset=None, heads=0, kv_heads=0, head_dim=0, value_dim=0,
               dtype=None, causal=False, segments=(), dilations=(), window=None,
-              combine=None, defines=None, context=None):
+              combine=None, defines=None, context=None, backward=False):
     """A kernel without a file: a preset, or branches by their segment lengths
     (0: the whole sequence) and dilations (none: dense attention). window: how
     many keys a query sees before and after itself, -1 for all. dtype: "f32",
-    "bf16" or "f16", or such a type of PyTorch or NumPy."""
+    "bf16" or "f16", or such a type of PyTorch or NumPy. backward: with
+    gradients."""
     context = _context(context)
     if len(segments) != len(dilations):
         raise Error("DIL_USAGE", f"{len(segments)} segments and "
@@ -654,7 +755,8 @@ def attention(preset=None, heads=0, kv_heads=0, head_dim=0, value_dim=0,
         segments=(ctypes.c_int64 * len(segments))(*segments),
         dilations=(ctypes.c_int64 * len(segments))(*dilations),
         window=None if window is None else (ctypes.c_int64 * 2)(*window),
-        combine=_text("combine", combine), defines=pairs, define_count=count)
+        combine=_text("combine", combine), defines=pairs, define_count=count,
+        backward=int(backward))
     pointer = ctypes.c_void_p()
     _must(_library.dil_attention(context._pointer, ctypes.byref(options),
                                  ctypes.byref(pointer)))

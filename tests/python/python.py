@@ -77,6 +77,88 @@ def test_against_numpy():
     assert off(o, right) < 2e-6 and abs(lse - right_lse).max() < 2e-5
 
 
+def dense_gradients(q, k, v, d_o, dlse):
+    """Of causal attention in float64; dlse is the gradient of lse."""
+    o, lse = dense(q, k, v)
+    scale = q.shape[-1] ** -0.5
+    scores = scale * numpy.einsum("bihd,bjhd->bhij", q, k, dtype="float64")
+    weights = numpy.tril(numpy.exp(scores - lse[..., None]))
+    delta = numpy.einsum("bihd,bihd->bhi", d_o, o) - dlse
+    dp = numpy.einsum("bihd,bjhd->bhij", d_o, v)
+    ds = weights * (dp - delta[..., None])
+    return {"q": scale * numpy.einsum("bhij,bjhd->bihd", ds, k),
+            "k": scale * numpy.einsum("bhij,bihd->bjhd", ds, q),
+            "v": numpy.einsum("bhij,bihd->bjhd", weights, d_o)}
+
+
+def test_gradients_against_numpy():
+    q, k, v = tensors()
+    kernel = dil.Program(CAUSAL % "f32").kernel(backward=True)
+    assert kernel.has_backward
+    o, lse = kernel(q, k, v, lse=True)
+    d_o, = (random.standard_normal(o.shape).astype("float32") for _ in "x")
+    dlse = random.standard_normal(lse.shape).astype("float32")
+    right = dense_gradients(q, k, v, d_o, dlse)
+    found = kernel.backward(d_o, q, k, v, o, lse, dlse=dlse)
+    again = kernel.backward(d_o, q, k, v, o, dlse=dlse)  # lse made again
+    assert sorted(found) == ["k", "q", "v"]
+    for name in right:
+        assert off(found[name], right[name]) < 4e-6, name
+        assert off(again[name], right[name]) < 4e-6, name
+
+
+def test_gradients_of_inputs_and_views():
+    kernel = dil.Program(
+        "pattern p { heads 2; head_dim 16; dtype f16; causal;"
+        "  input slope : f32[H] gradient; input doc : i32[B, M];"
+        "  score s - slope[h] * (i - j); branch { mask doc[b, i] == doc[b, j]; } }"
+    ).kernel(backward=True)
+    both = random.standard_normal((2, 40, 3, 2, 16)).astype("float16")
+    q, k, v = (both[:, :, i] for i in range(3))
+    inputs = {"slope": numpy.array([0.1, 0.2], "float32"),
+              "doc": numpy.arange(80, dtype="int32").reshape(2, 40) // 15}
+    o, lse = kernel(q, k, v, inputs=inputs, lse=True)
+    d_o = random.standard_normal(o.shape).astype("float16")
+    found = kernel.backward(d_o, q, k, v, o, lse, inputs=inputs)
+    assert sorted(found) == ["k", "q", "slope", "v"]
+    wide = {"k": numpy.full(k.shape, numpy.nan, "float32")}
+    some = kernel.backward(d_o, q, k, v, o, lse, inputs=inputs, out=wide,
+                           wanted=["k", "slope"])
+    assert sorted(some) == ["k", "slope"] and some["k"] is wide["k"]
+    assert off(some["k"], found["k"].astype("float64")) < 1e-3
+    assert (some["slope"] == found["slope"]).all()
+    step = numpy.float32(1e-2)  # by differences of a sum of o
+    for h in range(2):
+        sums = []
+        for sign in (1, -1):
+            slope = inputs["slope"].copy()
+            slope[h] += sign * step
+            moved = kernel(q, k, v, inputs=dict(inputs, slope=slope))
+            sums.append((moved.astype("float64") * d_o).sum())
+        slope = (sums[0] - sums[1]) / (2 * float(step))
+        assert abs(slope - found["slope"][h]) < 0.05 * abs(slope) + 0.2
+
+
+def test_wrong_gradients_are_refused():
+    q, k, v = tensors()
+    plain = dil.Program(CAUSAL % "f32").kernel()
+    o = plain(q, k, v)
+    assert not plain.has_backward
+    fails("DIL_USAGE", "was made without gradients", plain.backward, o, q, k, v,
+          o)
+    kernel = dil.Program(CAUSAL % "f32").kernel(backward=True)
+    fails("DIL_USAGE", "no tensor 'slope' with a gradient", kernel.backward, o,
+          q, k, v, o, wanted=["slope"])
+    fails("DIL_USAGE", "dq is an output and shares memory with q",
+          kernel.backward, o, q, k, v, o, out={"q": q})
+    read_only = numpy.zeros_like(k)
+    read_only.flags.writeable = False
+    fails("DIL_USAGE", "dk is an output and is read-only", kernel.backward, o,
+          q, k, v, o, out={"k": read_only})
+    fails("DIL_USAGE", "do must have the shape of o", kernel.backward,
+          o[:, :-1], q, k, v, o)
+
+
 def test_brain_floats():
     q, k, v = (dil.bfloat16(x) for x in tensors())
     kernel = dil.Program(CAUSAL % "bf16").kernel()
@@ -199,7 +281,7 @@ def test_gradients_are_refused():
     q, k, v = map(torch.from_numpy, (q, k, v))
     assert off(kernel(q, k, v).numpy(), right) < 2e-6
     k.requires_grad_()
-    fails("DIL_USAGE", "k requires a gradient, and dil computes none yet: pass "
+    fails("DIL_USAGE", "k requires a gradient, and autograd does not know dil: pass "
           "k.detach(), or call the kernel under torch.no_grad()", kernel, q, k, v)
     assert off(kernel(q, k.detach(), v).numpy(), right) < 2e-6
     with torch.no_grad():
