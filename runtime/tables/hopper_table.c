@@ -62,7 +62,8 @@ static bool table_accept(maker *mk) {
   if (mk->out->pairwise && t->predicate_count > HOPPER_PREDICATES)
     return REFUSE(mk, "more than %d conditions", HOPPER_PREDICATES);
   if (t->dropout > 0) return REFUSE(mk, "dropout");
-  if (t->sinks) return REFUSE(mk, "sinks");
+  if (t->sinks && (t->pass_count > 1 || t->sink_branches))
+    return REFUSE(mk, "sinks of branches or of several passes");
   if (t->combine == DIL_COMBINE_UNION && predicates_differ(mk) &&
       !hopper_is_nested(t, mk->pass->branches))
     return REFUSE(mk, "a union of windows over segments that are not nested");
@@ -364,6 +365,13 @@ static bool find_classes(maker *mk) {
   return true;
 }
 
+/* Bare rows are cleared as rows without sinks. */
+static bool accept_bare(maker *mk) {
+  if (mk->table->sinks && mk->out->bare)
+    return REFUSE(mk, "sinks of rows that no branch selects");
+  return true;
+}
+
 bool hopper_table_fill(const dil_table *table, int32_t pass, int32_t tile_keys,
                        hopper_table *out, char *reason, size_t size) {
   maker mk = {.table = table,
@@ -376,5 +384,5 @@ bool hopper_table_fill(const dil_table *table, int32_t pass, int32_t tile_keys,
   out->tile_keys = tile_keys;
   out->narrow = HOPPER_ZERO_ROWS(table->value_dim) == HOPPER_BOX_ROWS;
   return table_accept(&mk) && choose_interval(&mk) && find_shapes(&mk) &&
-         find_classes(&mk);
+         find_classes(&mk) && accept_bare(&mk);
 }

@@ -91,6 +91,8 @@
 #define DELAYED_RELEASE (!PAIRWISE && QUERY_STAGES > 1 && WARPGROUPS < 4)
 
 #include "templates/hopper/hopper_launch.h"
+// The plan's tables and expressions (plan.cuh) also stand before this file where
+// rows have sinks.
 #if PAIRWISE
 #include "templates/shared/bits.cuh"
 #endif

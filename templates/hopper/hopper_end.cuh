@@ -131,11 +131,30 @@ DEVICE void store_lse(const consumer &c, u32 thread, int4 t, int batch,
   if (row + 8 < t.z) to[8 * t.y * c.run.lse_row] = lse[1];
 }
 
-// Divides a tile's rows by their denominators, merges them with an earlier
-// state if there is one, and computes their lse.
+// Merges a thread's two rows with their sinks, which the pattern has: the rows
+// at positions `position` and eight strides later. `away`: the position of the
+// call's row 0 is that much less than `first` of the launch.
+DEVICE void add_sinks(const consumer &c, int4 t, int batch, int position,
+                      int away, float (&lse)[2], float (&mine)[2]) {
+#if SINKS
+  const dil_pair at = {batch + c.run.batch, t.w + c.run.head,
+                       c.run.all_batches,   c.run.all_queries,
+                       c.run.keys - away,   c.run.input};
+#pragma unroll 1
+  for (int i = 0; i < 2; i++) {
+    float sink = dil_sink(BRANCHES, position + i * 8 * t.y, at);
+    if (i == 0) merge_row(sink, lse[0], mine[0]);
+    else merge_row(sink, lse[1], mine[1]);
+  }
+#endif
+}
+
+// Divides a tile's rows by their denominators, merges them with their sinks and
+// with an earlier state if there is one, and computes their lse.
 DEVICE void divide_rows(const consumer &c, float (&o)[VALUE_WIDTH / 2],
                         const row_state &r, const state_rows &rows,
-                        int finish, float (&lse)[2]) {
+                        int finish, int4 t, int batch, int position, int away,
+                        float (&lse)[2]) {
   float sum[2] = {row_sum(r.sum[0]), row_sum(r.sum[1])}, mine[2];
   float theirs[2] = {0, 0};
 #pragma unroll
@@ -143,6 +162,7 @@ DEVICE void divide_rows(const consumer &c, float (&o)[VALUE_WIDTH / 2],
     mine[i] = sum[i] == 0 ? 0 : __fdividef(c.run.weight, sum[i]);
     lse[i] = row_lse(c, r.peak[i], sum[i]);
   }
+  add_sinks(c, t, batch, position, away, lse, mine);
   if (STATES && finish & HOPPER_RESUME)
     weigh_states(c.run, rows, finish & HOPPER_ADD, lse, mine, theirs);
   scale_rows(o, mine[0], mine[1]);
@@ -169,6 +189,7 @@ DEVICE void finish_tile(const consumer &c, float (&o)[VALUE_WIDTH / 2],
   int4 t = shared_load(message), to = shared_load(message + 16);
   int first = warp_row(thread), row = first + thread % 32 / 4;
   int finish = to.z >> TILE_FINISH, position = t.x + row * t.y;
+  int away = first_row(t, to) + c.run.first - t.x;
   t.x = first_row(t, to); // from here on rows are numbered as in the call
   to.z &= (1 << TILE_FINISH) - 1;
   int n = t.x + row * t.y;
@@ -178,7 +199,7 @@ DEVICE void finish_tile(const consumer &c, float (&o)[VALUE_WIDTH / 2],
   float lse[2];
   load_state(c, thread, r);
   asm volatile("" : "+r"(t.x)); // saves two moves in the loop, at D 64
-  divide_rows(c, o, r, rows, finish, lse);
+  divide_rows(c, o, r, rows, finish, t, to.w, position, away, lse);
   if (STATES && finish & HOPPER_LEAVE) {
     if (finish & HOPPER_SOME) rows.there &= live_rows(c, position, t);
     __syncwarp();

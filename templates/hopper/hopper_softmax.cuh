@@ -28,6 +28,7 @@ DEVICE float log2_fast(float x) {
 #ifndef SCORED
 #define SCORED 0
 #define HIDING 0
+#define SINKS 0
 #endif
 // The smallest finite float: no finite score is below it, and a difference of
 // two peaks is never NaN.

@@ -254,7 +254,9 @@ static const char *hopper_refusal(const cuda_run *r, int32_t pass,
   if (r->shard && code->about.knob[HOPPER_KNOB_WHOLE])
     return "a shard of a sequence";
   if (r->drop) return "dropout";
-  if (r->table->sinks) return "sinks";
+  if (t->sinks && r->shard) return "sinks of a shard";
+  if (t->sinks && (c->lengths || r->N > r->M))
+    return "sinks of rows before position 0";
   if (r->shard && c->lengths) return "lengths of a shard";
   if (r->M == 0) return "no keys";
   if (asking.step > 1 || cuda_keys(r).step > 1) return "rows that lie apart";

@@ -60,6 +60,10 @@ static bool hopper_write(const gpu_request *r, int32_t variant,
       t->dtype == DIL_BF16 ? 1 : 2);
   put(text, "#define QUERY_STAGES %d\n#define STAGED %d\n", s.queries,
       s.staged);
+  if (t->sinks) {
+    put_tables(text, r->common.plan);
+    put_expressions(text, r->common.plan);
+  }
   put_template(text, "templates/hopper/hopper.cu");
   return true;
 }
