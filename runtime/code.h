@@ -132,6 +132,15 @@ typedef struct dil_code {
                   void *pairs, float *plain, const float *slope, int64_t n,
                   float c2, float bias, const float *lse, const float *delta,
                   const uint32_t *rows, const uint32_t *keys);
+  /* As sink, but the sinks of `branches` alone. NULL when no branch has any. */
+  void (*branch_sink)(uint64_t branches, const int32_t *t, int64_t n,
+                      const dil_env *env, float *s);
+  /* The sums of inputs grow by what the sinks of n rows give: those of
+   * `branches` and, where `own` is not 0, the pattern's. lse in units of log2;
+   * +inf: the row gives nothing. NULL when sinks or gradients are missing. */
+  void (*sink_inputs)(int32_t own, uint64_t branches, const int32_t *t,
+                      int64_t n, const dil_env *env, const float *lse,
+                      const float *delta, double *const *sums);
   /* As modify, and slope[n][L] becomes the derivative of the chain. */
   void (*slope[DIL_PART_MAX])(float *s, float *mx, int64_t n, const int32_t *t,
                               const int32_t *j, uint64_t predicates,
@@ -184,7 +193,8 @@ typedef struct dil_code {
   X(ROWS, row_pv) X(ROWS, cover) X(ROWS, dimension)                            \
   X(ROWS, dropout_words) X(ROWS, sink)                                         \
   X(GRADIENTS, dp) X(GRADIENTS, dq) X(GRADIENTS, dk) X(GRADIENTS, dv)          \
-  X(GRADIENTS, ds) X(GRADIENTS, ds_drop)
+  X(GRADIENTS, ds) X(GRADIENTS, ds_drop)                                       \
+  X(GRADIENTS, branch_sink) X(GRADIENTS, sink_inputs)
 /* Those that stand once a score chain: their names end in its number. */
 #define DIL_CODE_CHAINS(X)                                                     \
   X(TILES, modify) X(ROWS, row_modify) X(GRADIENTS, slope) X(GRADIENTS, inputs)

@@ -300,15 +300,8 @@ static void refuse_pass(planner *pl, span at, int32_t i) {
                 DIL_PERIOD_MAX, (long long)pass->period);
 }
 
-/* No back end has the gradients of sinks yet. */
-static void refuse_backward_sinks(planner *pl, span at) {
-  if (pl->plan->direction == DIL_BACKWARD && pl->plan->table.sinks)
-    refuse(pl, at, "forward takes them", "`backward` of a pattern with sinks");
-}
-
 bool plan_passes_fit(planner *pl, span at) {
   int before = diag_errors(pl->diag);
-  refuse_backward_sinks(pl, at);
   for (int32_t i = 0; i < pl->plan->table.pass_count; i++)
     refuse_pass(pl, at, i);
   return diag_errors(pl->diag) == before;

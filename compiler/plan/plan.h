@@ -25,16 +25,18 @@ typedef struct plan_class {
   int64_t rows;          /* of the period */
 } plan_class;
 
-/* A read of an input with a gradient, in expression `step` of a score chain. */
+/* A read of an input with a gradient, in expression `step` of a score chain or
+ * of a list of sinks. */
 typedef struct plan_read {
   int32_t step;
   const expr *element;   /* the INPUT node */
   expr *slope;           /* derivative of the expression by the element */
 } plan_read;
 
-/* The derivatives of a score chain. */
+/* The derivatives of a score chain, or of a list of sinks. */
 typedef struct plan_slopes {
-  expr **slope;          /* of each expression by the score before it; NULL: 0 */
+  expr **slope;          /* of each expression by the score before it; NULL: 0.
+                          * Sinks have none */
   int32_t read_count;
   plan_read *read;       /* those whose derivative is not 0 */
 } plan_slopes;
@@ -49,6 +51,8 @@ typedef struct plan {
   expr **predicate;      /* [table.predicate_count]; NULL: window only */
   expr ***chain;         /* [table.chain_count], NULL-terminated lists */
   plan_slopes *slopes;   /* [table.chain_count]; NULL: the plan is forward */
+  plan_slopes sinks;     /* of the pattern's sinks */
+  plan_slopes *branch_sinks; /* [table.branch_count] of each branch's own */
 } plan;
 
 /* The pattern of which a plan is made: normalised, but as it was written where

@@ -1,8 +1,8 @@
 /* plan_slopes.c - the derivatives that a backward plan's code computes.
  *
- * In: the score chains of a plan. Out: for each expression its derivative by the
- * score before it, and by each element of an input with a gradient that it
- * reads. */
+ * In: the score chains and sinks of a plan. Out: for each expression of a chain
+ * its derivative by the score before it, and for all expressions those by each
+ * element of an input with a gradient that they read. */
 #include "planner.h"
 
 static bool has_read(const plan_slopes *s, int32_t step, const expr *element) {
@@ -31,25 +31,39 @@ static void find_reads(const planner *pl, expr *const *chain, int32_t step,
     find_reads(pl, chain, step, x->arg[k], s);
 }
 
-static plan_slopes slopes_of_chain(const planner *pl, expr *const *chain) {
+/* Of `count` expressions, in which `s` occurs where they are a chain. */
+static plan_slopes slopes_of(const planner *pl, expr *const *list,
+                             int32_t count) {
   static const expr score = {.op = EXPR_S_, .type = TYPE_F32};
-  int32_t steps = 0, reads = 0;
-  for (; chain[steps]; steps++) reads += count_inputs(chain[steps]);
-  plan_slopes s = {.slope = ARENA_ARRAY(pl->arena, expr *, steps + 1),
+  int32_t reads = 0;
+  for (int32_t k = 0; k < count; k++) reads += count_inputs(list[k]);
+  plan_slopes s = {.slope = ARENA_ARRAY(pl->arena, expr *, count + 1),
                    .read = ARENA_ARRAY(pl->arena, plan_read, reads + 1)};
-  for (int32_t step = 0; step < steps; step++) {
-    s.slope[step] = expr_derivative(pl->arena, chain[step], &score);
-    find_reads(pl, chain, step, chain[step], &s);
+  for (int32_t k = 0; k < count; k++) {
+    s.slope[k] = expr_derivative(pl->arena, list[k], &score);
+    find_reads(pl, list, k, list[k], &s);
   }
   return s;
 }
 
+static int32_t chain_length(expr *const *chain) {
+  int32_t count = 0;
+  while (chain[count]) count++;
+  return count;
+}
+
 void plan_direct(planner *pl, dil_direction direction) {
   plan *p = pl->plan;
+  const pattern *of = p->pattern;
   p->direction = direction;
   if (direction == DIL_FORWARD) return;
-  int32_t count = p->table.chain_count;
-  p->slopes = ARENA_ARRAY(pl->arena, plan_slopes, count);
-  for (int32_t c = 0; c < count; c++)
-    p->slopes[c] = slopes_of_chain(pl, p->chain[c]);
+  int32_t chains = p->table.chain_count;
+  p->slopes = ARENA_ARRAY(pl->arena, plan_slopes, chains);
+  for (int32_t c = 0; c < chains; c++)
+    p->slopes[c] = slopes_of(pl, p->chain[c], chain_length(p->chain[c]));
+  p->sinks = slopes_of(pl, of->sink, of->sink_count);
+  p->branch_sinks = ARENA_ARRAY(pl->arena, plan_slopes, of->branch_count);
+  for (int32_t b = 0; b < of->branch_count; b++)
+    p->branch_sinks[b] =
+        slopes_of(pl, of->branch[b].sink, of->branch[b].sink_count);
 }

@@ -214,6 +214,14 @@ static dil_status end_rows(const gradient_run *g) {
 
 /* ---- gradients of inputs ------------------------------------------------- */
 
+void gradient_sums(const gradient_run *g, int64_t copy,
+                   double *sums[DIL_INPUT_MAX]) {
+  for (int32_t x = 0; x < g->run->table->input_count; x++)
+    sums[x] = g->sums && g->at[x] >= 0
+                  ? g->sums + copy * g->sums_length + g->at[x]
+                  : NULL;
+}
+
 /* The copies of an input's sums, added in order, to the caller's tensor. */
 static void store_input(const gradient_run *g, int32_t x) {
   const dil_tensor *t = &g->call->inputs[x];
@@ -229,7 +237,7 @@ static void store_input(const gradient_run *g, int32_t x) {
       at += rest % t->shape[axis] * t->stride[axis];
       rest /= t->shape[axis];
     }
-    dil_element_write(t->data, t->dtype, at, sum);
+    dil_element_write(t->data, t->dtype, at, sum * g->run->weight);
   }
 }
 
@@ -271,6 +279,7 @@ static dil_status run_all(gradient_run *g, char *memory) {
     status = gradient_pass_run(g, &t->passes[p]);
     trace_end(begin, "pass", "pass backward", NULL, p);
   }
+  if (!status) status = gradient_sinks_run(g);
   if (!status) status = end_rows(g);
   for (int32_t x = 0; x < t->input_count && !status; x++) store_input(g, x);
   return status;

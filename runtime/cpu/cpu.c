@@ -113,6 +113,8 @@ static bool code_has_gradients(const dil_table *table, const dil_code *c) {
     inputs |= table->inputs[x].gradient;
   whole &= table->dropout == 0 || c->ds_drop;
   whole &= !table->scored || c->slope[0];
+  whole &= !table->sink_branches || c->branch_sink;
+  whole &= !table->sinks || !inputs || c->sink_inputs;
   return whole && (!inputs || c->inputs[0]);
 }
 

@@ -73,6 +73,25 @@ void gradient_worker_init(gradient_worker *wk, const gradient_run *g,
 void gradient_tile_run(gradient_worker *wk, segment_cell held, int32_t c,
                        int64_t n0, int64_t n1, int64_t b);
 
+/* ---- gradient_sink.c ----------------------------------------------------- */
+
+/* Query row n of a head: its lse in units of log2, +inf where the row has no
+ * keys, and delta. spare: two rows of values. */
+void gradient_row(const gradient_run *g, int64_t b, int64_t n, int32_t head,
+                  float *spare, float *lse, float *delta);
+/* The gradient of its lse. */
+float gradient_of_lse(const gradient_run *g, int64_t b, int64_t n,
+                      int32_t head);
+/* The sums of inputs of copy `copy`: NULL for those that are not wanted. */
+void gradient_sums(const gradient_run *g, int64_t copy,
+                   double *sums[DIL_INPUT_MAX]);
+/* Adds what the sinks of a joint softmax give. */
+dil_status gradient_sinks_run(const gradient_run *g);
+/* Adds what the pattern's sinks give to a row that the branch of its head does
+ * not select: the softmax is theirs alone. */
+void gradient_bare_row(const gradient_run *g, const dil_env *env, int64_t b,
+                       int64_t n, int32_t head, double *const *sums);
+
 /* ---- gradient_visit.c ---------------------------------------------------- */
 
 /* Packs a range of keys. */

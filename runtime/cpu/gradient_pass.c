@@ -109,13 +109,30 @@ static void open_block(const gradient_pass *ps, gradient_worker *wk,
   wk->dv = wk->dk + ps->sum_rows * dil_code_outer(table->head_dim);
 }
 
+/* The sinks of rows that no branch selects. */
+static void run_bare_class(const gradient_worker *wk, segment_cell c,
+                           int32_t index, int64_t rows, int64_t b) {
+  const tile_worker *tile = &wk->tile;
+  const gradient_run *g = wk->of;
+  bool wanted = g->sums && wk->wants_keys && g->own_lse && g->call->lse.data;
+  if (!wanted || !tile->run->table->sinks) return;
+  for (int64_t i = 0; i < rows; i++) {
+    int64_t t = c.low + class_table_row(&tile->held, index, i);
+    gradient_bare_row(g, &tile->env.env, b, run_row(tile->run, b, t),
+                      tile->walk.head, wk->sums);
+  }
+}
+
 static void run_cell(gradient_worker *wk, segment_cell c, int64_t b) {
   tile_worker *tile = &wk->tile;
   int64_t most = TILE_GROUP * tile->code->lanes;
   walk_classes(&tile->walk, c, &tile->held);
   for (int32_t i = 0; i < tile->held.count; i++) {
     int64_t n = class_table_rows(&tile->held, i, c.high - c.low);
-    if (!tile->held.branches[i]) continue;
+    if (!tile->held.branches[i]) {
+      run_bare_class(wk, c, i, n, b);
+      continue;
+    }
     for (int64_t at = 0; at < n; at += most)
       gradient_tile_run(wk, c, i, at, minimum(at + most, n), b);
   }
@@ -211,15 +228,6 @@ static void store_block(const gradient_pass *ps, gradient_worker *wk,
 
 /* ---- work: a worker owns a block ----------------------------------------- */
 
-static void bind_sums(const gradient_pass *ps, gradient_worker *wk,
-                      int64_t list) {
-  const gradient_run *g = ps->of;
-  for (int32_t x = 0; x < g->run->table->input_count; x++)
-    wk->sums[x] = g->sums_length && g->at[x] >= 0
-                      ? g->sums + list * g->sums_length + g->at[x]
-                      : NULL;
-}
-
 static void block_list(void *context, int64_t list, int32_t worker) {
   const gradient_pass *ps = context;
   gradient_worker *wk = worker_of(ps, worker);
@@ -228,7 +236,7 @@ static void block_list(void *context, int64_t list, int32_t worker) {
   wk->wants_keys = true;
   wk->from = 0;
   wk->to = INT64_MAX;
-  bind_sums(ps, wk, list);
+  gradient_sums(ps->of, list, wk->sums);
   for (int64_t index = list; index < ps->count; index += ps->lists) {
     tile_block bk = find_block(ps, index);
     char *sums = ps->sums + worker * block_bytes(ps);

@@ -136,27 +136,6 @@ static void load_rows(gradient_worker *wk, int32_t i, int64_t b) {
                           sizeof(float));
 }
 
-static float element_at(const dil_tensor *x, int64_t b, int64_t h, int64_t n) {
-  return ((const float *)x->data)[b * x->stride[0] + h * x->stride[1] +
-                                  n * x->stride[2]];
-}
-
-static float lse_gradient(const gradient_worker *wk, int64_t b, int64_t n) {
-  const dil_tensor *x = &wk->of->call->lse;
-  return x->data ? element_at(x, b, wk->tile.walk.head, n) : 0;
-}
-
-/* lse in units of log2; +inf for a row without keys, whose pairs weigh 0. */
-static float lse_power(float lse) {
-  return lse == -INFINITY ? INFINITY : lse * DIL_LOG2_E;
-}
-
-static double dot_rows(const float *a, const float *b, int32_t width) {
-  double sum = 0;
-  for (int32_t d = 0; d < width; d++) sum += (double)a[d] * b[d];
-  return sum;
-}
-
 /* A lane without a row has no weight. */
 static void close_lanes(const gradient_worker *wk, gradient_rows *rows,
                         int64_t count) {
@@ -166,23 +145,14 @@ static void close_lanes(const gradient_worker *wk, gradient_rows *rows,
   }
 }
 
-/* lse and delta of the joint softmax, from the saved lse and o. */
+/* lse and delta of the joint softmax. */
 static void load_joint(gradient_worker *wk, int32_t i, int64_t count,
                        int64_t b) {
-  const run *r = wk->tile.run;
-  int32_t head = wk->tile.walk.head, width = r->table->value_dim;
   gradient_rows *rows = &wk->rows[i];
-  row_view saved = run_row_view(&r->call->o, b, head, run_queries(r, b));
-  row_view given =
-      run_row_view(&wk->of->call->output, b, head, run_queries(r, b));
-  float *o = wk->tile.spare, *d = o + width;
   for (int32_t lane = 0; lane < count; lane++) {
-    int64_t t = wk->tile.group[i].t[lane], n = run_row(r, b, t);
-    row_to_f32(row_view_at(&saved, t), saved.dtype, width, o);
-    row_to_f32(row_view_at(&given, t), given.dtype, width, d);
-    rows->lse[lane] = lse_power(element_at(&wk->of->lse, b, head, n));
-    rows->delta[lane] =
-        (float)(dot_rows(o, d, width) - lse_gradient(wk, b, n));
+    int64_t n = run_row(wk->tile.run, b, wk->tile.group[i].t[lane]);
+    gradient_row(wk->of, b, n, wk->tile.walk.head, wk->tile.spare,
+                 &rows->lse[lane], &rows->delta[lane]);
   }
   close_lanes(wk, rows, count);
 }
@@ -208,21 +178,29 @@ static void load_branch(gradient_worker *wk, int32_t i, int64_t count,
     bool none = q->l[lane] == 0;
     if (!none) sum /= q->l[lane];
     int64_t n = run_row(r, b, q->t[lane]);
-    rows->delta[lane] = (float)(sum - lse_gradient(wk, b, n) / r->weight);
+    float dlse = gradient_of_lse(wk->of, b, n, wk->tile.walk.head);
+    rows->delta[lane] = (float)(sum - dlse / r->weight);
     if (wk->of->own_lse)
       rows->lse[lane] = none ? INFINITY : q->m[lane] + log2f(q->l[lane]);
   }
   close_lanes(wk, rows, count);
 }
 
-static void clear_state(const gradient_worker *wk) {
-  int32_t lanes = wk->tile.code->lanes;
-  for (int32_t i = 0; i < wk->tile.group_count; i++) {
-    const query_tile *q = &wk->tile.group[i];
-    memset(q->o, 0, (size_t)(wk->tile.run->table->value_dim * lanes) *
-                        sizeof(float));
-    memset(q->l, 0, (size_t)lanes * sizeof(float));
-    for (int32_t lane = 0; lane < lanes; lane++) q->m[lane] = -INFINITY;
+/* The state before the keys of a branch under `gradient detached`: its own
+ * sinks. */
+static void begin_branch(gradient_worker *wk, uint64_t branch) {
+  tile_worker *tile = &wk->tile;
+  int32_t lanes = tile->code->lanes;
+  bool sinks = tile->run->table->sink_branches & branch;
+  for (int32_t i = 0; i < tile->group_count; i++) {
+    const query_tile *q = &tile->group[i];
+    memset(q->o, 0,
+           (size_t)(tile->run->table->value_dim * lanes) * sizeof(float));
+    if (sinks)
+      wk->of->code->branch_sink(branch, q->t, lanes, &tile->env.env, tile->mx);
+    for (int32_t lane = 0; lane < lanes; lane++)
+      state_begin(sinks ? tile->mx[lane] : -INFINITY, &q->m[lane],
+                  &q->l[lane]);
   }
 }
 
@@ -233,17 +211,31 @@ static int64_t rows_in_tile(const gradient_worker *wk, int32_t i,
   return minimum(all - i * lanes, lanes);
 }
 
+/* The gradients of sinks that the softmax of `branches` has: the pattern's are
+ * its own only where there is no joint one. */
+static void add_sinks(gradient_worker *wk, int32_t i, uint64_t branches,
+                      int64_t count) {
+  const gradient_rows *rows = &wk->rows[i];
+  if (!wk->of->sums || !wk->tile.run->table->sinks) return;
+  wk->of->code->sink_inputs(wk->of->own_lse, branches, wk->tile.group[i].t,
+                            count, &wk->tile.env.env, rows->lse, rows->delta,
+                            wk->sums);
+}
+
 /* `branches` forward over all keys of the block, and then their pairs. */
 static void run_branches(gradient_worker *wk, segment_cell held,
                          uint64_t branches, int64_t rows_count, int64_t b) {
   int64_t from = wk->from, to = wk->to;
-  clear_state(wk);
+  if (wk->of->detached) begin_branch(wk, branches);
   wk->from = 0;
   wk->to = INT64_MAX;
   wk->tile.visit = key_visit_forward;
   query_tile_visit(&wk->tile, held, branches);
-  for (int32_t i = 0; i < wk->tile.group_count; i++)
-    load_branch(wk, i, rows_in_tile(wk, i, rows_count), b);
+  for (int32_t i = 0; i < wk->tile.group_count; i++) {
+    int64_t count = rows_in_tile(wk, i, rows_count);
+    load_branch(wk, i, count, b);
+    add_sinks(wk, i, branches, count);
+  }
   wk->from = from;
   wk->to = to;
   wk->tile.visit = gradient_visit;

@@ -34,6 +34,8 @@ static void write_gradients(build *b) {
   tile_pv(b, "dq", table->head_dim);
   tile_outer(b, "dk", table->head_dim);
   tile_outer(b, "dv", table->value_dim);
+  if (table->sink_branches) sink_function(b, "branch_sink", false);
+  if (table->sinks && has_gradients(b->plan)) sink_inputs(b);
   for (int chain = 0; chain < table->chain_count; chain++) {
     if (table->scored) tile_modify(b, chain, true);
     if (has_gradients(b->plan)) tile_inputs(b, chain);
@@ -58,7 +60,7 @@ static void write_questions(build *b) {
 /* What the walk asks once a row or a key. */
 static void write_begins(build *b) {
   if (b->plan->table.dropout > 0) dropout_words(b);
-  if (b->plan->table.sinks) sink_function(b);
+  if (b->plan->table.sinks) sink_function(b, "sink", true);
 }
 
 /* Whole register blocks of keys, so that only a last tile has a tail; but the

@@ -150,7 +150,11 @@ ref dropout_weight(build *b, ref row, ref key, ref weight);
 
 /* ---- sink.c -------------------------------------------------------------- */
 
-void sink_function(build *b);
+/* The logarithm of the sum of sinks of rows, `name` of dil_code; unless `all`,
+ * those of the branches alone. */
+void sink_function(build *b, const char *name, bool all);
+/* A sink in all lanes of rows. */
+ref sink_value(build *b, site *s, const expr *x);
 
 /* ---- exact.c ------------------------------------------------------------- */
 
@@ -176,6 +180,17 @@ void tile_ds(build *b, bool drop);
 /* The value of a derivative at a site, as lanes of f32; NULL is 0. */
 ref score_slope(build *b, site *s, const expr *slope);
 void tile_inputs(build *b, int chain);
+void sink_inputs(build *b);
+/* Stack places for lanes that go to elements of their own; in a function's first
+ * block. */
+typedef struct lanes_room {
+  ref part, number, inside;
+} lanes_room;
+lanes_room lanes_room_open(build *b);
+/* sums[input][element] += part, lane by lane, for the element that each lane
+ * reads; lanes that read one element are added up first. */
+void element_add(build *b, site *s, const lanes_room *room, const expr *read,
+                 ref sums, ref part);
 
 /* ---- bounds.c, cover.c: what a box of pairs may hold --------------------- */
 

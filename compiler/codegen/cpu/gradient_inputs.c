@@ -14,12 +14,7 @@ ref score_slope(build *b, site *s, const expr *slope) {
   return score_value(b, s, slope);
 }
 
-/* Stack places for lanes that go to elements of their own. */
-typedef struct lanes_room {
-  ref part, number, inside;
-} lanes_room;
-
-static lanes_room room_open(build *b) {
+lanes_room lanes_room_open(build *b) {
   emit *e = &b->emit;
   return (lanes_room){emit_room(e, e->f32, e->width, 64),
                       emit_room(e, e->i64, e->width, 64),
@@ -66,10 +61,9 @@ static void add_scalar(build *b, int64_t input, ref sums, ref number,
   branch_end(e, &some);
 }
 
-static void add_lanes(build *b, const inputs_tile *tile, int64_t input,
-                      ref sums, ref number, ref inside, ref part) {
+static void add_lanes(build *b, const lanes_room *room, int64_t input, ref sums,
+                      ref number, ref inside, ref part) {
   emit *e = &b->emit;
-  const lanes_room *room = &tile->room;
   loop lane;
   if (!emit_is_vector(inside)) inside = emit_splat(e, inside, e->width);
   emit_store(e, part, room->part, 4);
@@ -85,6 +79,15 @@ static void add_lanes(build *b, const inputs_tile *tile, int64_t input,
              emit_compare(e, IS_UNEQUAL, is_inside, emit_word(e, 0)),
              emit_load(e, e->f32, emit_at(e, room->part, at4), 4));
   loop_end(e, &lane, NULL);
+}
+
+void element_add(build *b, site *s, const lanes_room *room, const expr *read,
+                 ref sums, ref part) {
+  ref inside, number = element_number(b, s, read, &inside);
+  if (emit_is_vector(number))
+    add_lanes(b, room, read->integer, sums, number, inside, part);
+  else
+    add_scalar(b, read->integer, sums, number, inside, emit_sum(&b->emit, part));
 }
 
 /* Scores before each expression of a chain, and the derivative of the final
@@ -122,15 +125,10 @@ static void add_read(build *b, site *s, const inputs_tile *tile,
   emit *e = &b->emit;
   s->score = steps->score[read->step];
   ref factor = emit_mul(e, score_value(b, s, read->slope), steps->after[read->step]);
-  ref zero = emit_real(e, 0), inside;
+  ref zero = emit_real(e, 0);
   ref part = emit_select(e, emit_compare(e, IS_EQUAL, plain, zero), zero,
-                          emit_mul(e, plain, factor));
-  ref number = element_number(b, s, read->element, &inside);
-  if (emit_is_vector(number))
-    add_lanes(b, tile, read->element->integer, sums, number, inside, part);
-  else
-    add_scalar(b, read->element->integer, sums, number, inside,
-               emit_sum(e, part));
+                         emit_mul(e, plain, factor));
+  element_add(b, s, &tile->room, read->element, sums, part);
 }
 
 /* ---- a tile -------------------------------------------------------------- */
@@ -176,7 +174,7 @@ void tile_inputs(build *b, int chain) {
                       .slopes = &b->plan->slopes[chain]};
   snprintf(name, sizeof name, "inputs%d", chain);
   emit_function(e, name, 'v', "pplpppp");
-  tile.room = room_open(b);
+  tile.room = lanes_room_open(b);
   exact mode = exact_open(b);
   exact_begin(b, &mode);
   tile_load_row(b, emit_vector(e->i32, e->width),

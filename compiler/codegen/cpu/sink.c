@@ -16,8 +16,7 @@ static ref sinks_add(build *b, ref x, ref y) {
   return emit_add(e, base, math_log(b, sum));
 }
 
-/* A sink in all lanes. */
-static ref sink_value(build *b, site *s, const expr *x) {
+ref sink_value(build *b, site *s, const expr *x) {
   const emit *e = &b->emit;
   ref number = expression_value(b, s, x);
   if (!emit_is_float(number))
@@ -40,10 +39,11 @@ static ref list_add(build *b, site *s, expr *const *sink, int32_t count,
   return sum;
 }
 
-static ref row_sinks(build *b, site *s, ref branches) {
+static ref row_sinks(build *b, site *s, ref branches, bool all) {
   const emit *e = &b->emit;
   const pattern *p = b->plan->pattern;
-  ref sum = list_add(b, s, p->sink, p->sink_count, NULL, NULL);
+  ref none = emit_splat(e, emit_real(e, -INFINITY), e->width);
+  ref sum = all ? list_add(b, s, p->sink, p->sink_count, NULL, NULL) : none;
   for (int32_t k = 0; k < p->branch_count; k++) {
     ref bit = emit_and(e, branches, emit_long(e, (int64_t)(UINT64_C(1) << k)));
     ref chosen = emit_compare(e, IS_UNEQUAL, bit, emit_long(e, 0));
@@ -53,10 +53,10 @@ static ref row_sinks(build *b, site *s, ref branches) {
   return sum;
 }
 
-void sink_function(build *b) {
+void sink_function(build *b, const char *name, bool all) {
   emit *e = &b->emit;
   site s;
-  emit_function(e, "sink", 'v', "lplpp");
+  emit_function(e, name, 'v', "lplpp");
   emit_noalias(e, 4);
   exact mode = exact_open(b);
   exact_begin(b, &mode);
@@ -69,7 +69,7 @@ void sink_function(build *b) {
   ref there = lanes_before(b, emit_sub(e, n, row.index));
   s.i = emit_load_masked(e, emit_vector(e->i32, e->width),
                          emit_at(e, emit_parameter(e, 1), bytes), there, CELL);
-  emit_store_masked(e, row_sinks(b, &s, emit_parameter(e, 0)),
+  emit_store_masked(e, row_sinks(b, &s, emit_parameter(e, 0), all),
                     emit_at(e, emit_parameter(e, 4), bytes), there, CELL);
   build_locate(b, b->plan->pattern->at);
   loop_end(e, &row, NULL);
