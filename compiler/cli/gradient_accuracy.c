@@ -21,7 +21,9 @@
  * which kernels store to multiply them. */
 static const double unit[DIL_DTYPE_COUNT] = {
     [DIL_F32] = 0x1p-22, [DIL_BF16] = 0x1p-9, [DIL_F16] = 0x1p-12};
-/* The f32 sums dO . v and dO . o, relative to their values. */
+/* The f32 sums dO . v and dO . o, relative to their values. The latter, and the
+ * lse, are off in the same way for all keys of a row: such errors grow with the
+ * number of keys, and not with its root. */
 #define PRODUCT_UNIT 0x1p-21
 
 typedef struct gradient_work {
@@ -30,6 +32,7 @@ typedef struct gradient_work {
   oracle_forward forward;
   dot_error exactness;
   bool judging;
+  double coherent; /* how much more errors come to that a row's keys share */
   int64_t rows, total; /* of the rows under way */
   struct row_errors *row;
   double *sums, *squares; /* of inputs, [workers][elements] */
@@ -43,7 +46,8 @@ typedef struct gradient_work {
 static oracle_error judge_pair(const void *context, const oracle_pair *pair) {
   const gradient_work *w = context;
   const pattern *p = w->setup->pattern;
-  double own = unit[p->dtype] + w->exactness.product;
+  dil_dtype stored = w->sums ? DIL_F32 : p->dtype; /* inputs take dS as it is */
+  double own = unit[stored] + w->exactness.product;
   double off =
       rounding_of_score(p, w->exactness, pair->sizes, pair->chain, pair->score);
   double weight = exp(fmin(pair->below, 0));
@@ -52,8 +56,9 @@ static oracle_error judge_pair(const void *context, const oracle_pair *pair) {
   double error = ROUNDING_SURENESS * (weight * own + moved);
   double slope = fabs(pair->product - pair->delta);
   double sizes = fabs(pair->product) + fabs(pair->delta);
-  return (oracle_error){error, error * slope + ROUNDING_SURENESS * weight *
-                                                   PRODUCT_UNIT * sizes};
+  double shared = PRODUCT_UNIT * w->coherent * sizes;
+  return (oracle_error){error,
+                        error * slope + ROUNDING_SURENESS * weight * shared};
 }
 
 /* As of outputs; but in f32 the rounding of scores counts, too: gradients take
@@ -116,6 +121,12 @@ static void compare_key(void *context, int64_t index, int32_t worker) {
   r->explained[0] = sqrt(scatter.dk);
   r->explained[1] = sqrt(scatter.dv);
   progress_add(w->progress, 1);
+}
+
+/* The root of the keys that a row has, on average. */
+static double coherence(const call_setup *b, double pairs) {
+  double rows = (double)(b->size[CALL_B] * b->size[CALL_N] * b->pattern->heads);
+  return rows > 0 ? fmax(1, sqrt(pairs / rows)) : 1;
 }
 
 static dil_status each(gradient_work *w, const char *what, int64_t count,
@@ -367,6 +378,7 @@ dil_status gradient_accuracy_check(const call_setup *b,
                      .call = call,
                      .forward = v->saved ? ORACLE_SAVED : ORACLE_DEFINED,
                      .exactness = dot_error_of(p, gpu),
+                     .coherent = coherence(b, pairs),
                      .elements = input_elements(p, call)};
   name_errors(p, call, v);
   dil_status status = oracle_check_backward(p, call);
