@@ -39,12 +39,25 @@ static DLTensor gradient_like(const bent *b, int32_t of, int32_t part) {
   return t;
 }
 
+/* bf16 numbers between a half and 2, of both signs. */
+static void fill_halves(void *data, uint32_t seed) {
+  uint16_t *to = data;
+  for (uint32_t i = 0; i < ROWS; i++) {
+    seed = seed * 1664525u + 1013904223u;
+    to[i] = (uint16_t)(0x3F00 | (seed >> 8 & 0x80FF));
+  }
+}
+
 static void bent_open(bent *b) {
   *b = (bent){.kernel = host_kernel(NULL, text), .g = DIL_GRADIENTS_INIT};
   host_call_make(&b->call, b->kernel, &host_sizes);
   b->memory = aligned_alloc(256, PARTS * PART);
   ck_assert_ptr_nonnull(b->memory);
   memset(b->memory, 0x5A, PARTS * PART);
+  memset(b->memory + PART, 0x3B, PART); /* dlse */
+  fill_halves(b->memory, 9);
+  for (uint32_t i = DIL_TENSOR_Q; i <= DIL_TENSOR_V; i++)
+    fill_halves(b->call.tensor[i].data, i);
   b->d_o = gradient_like(b, DIL_TENSOR_O, 0);
   b->dlse = gradient_like(b, DIL_TENSOR_LSE, 1);
   b->dq = gradient_like(b, DIL_TENSOR_Q, 2);
@@ -260,6 +273,12 @@ static const struct {
 };
 enum { REFUSALS = sizeof refusals / sizeof *refusals };
 
+static bool is_written(const bent *b, int32_t part) {
+  for (size_t i = 0; i < PART; i++)
+    if (b->memory[(size_t)part * PART + i] != 0x5A) return true;
+  return false;
+}
+
 START_TEST(refusals_name_the_gradient) {
   bent b;
   bent_open(&b);
@@ -267,7 +286,7 @@ START_TEST(refusals_name_the_gradient) {
   refusals[_i].spoil(&b);
   host_refused(dil_kernel_backward(b.kernel, &b.g), DIL_USAGE,
                refusals[_i].words);
-  for (size_t i = 0; i < PARTS * PART; i++) ck_assert_int_eq(b.memory[i], 0x5A);
+  for (int32_t part = 2; part < PARTS; part++) ck_assert(!is_written(&b, part));
   memcpy(b.call.tensor, clean.tensor, sizeof clean.tensor);
   bent_close(&b);
 }
@@ -295,6 +314,61 @@ START_TEST(no_lse_has_no_gradient) {
   b.kernel->source.table = &table;
   host_refused(dil_kernel_backward(b.kernel, &b.g), DIL_USAGE,
                "kernel 'p' has no lse, and none of its gradient");
+  bent_close(&b);
+}
+END_TEST
+
+/* ---- what is written ------------------------------------------------------
+ */
+
+/* Parts 2 to 5 are dq, dk, dv and the slope's. */
+START_TEST(only_what_is_wanted_is_written) {
+  bent b;
+  bent_open(&b);
+  host_must(dil_kernel_run(b.kernel, &b.call.arguments));
+  b.g.dk = NULL;
+  b.inputs[SLOPE] = NULL;
+  b.call.arguments.o_flags = DLPACK_FLAG_BITMASK_READ_ONLY; /* it is read */
+  host_must(dil_kernel_backward(b.kernel, &b.g));
+  ck_assert(is_written(&b, 2) && is_written(&b, 4));
+  ck_assert(!is_written(&b, 3) && !is_written(&b, 5) && !is_written(&b, 6));
+  b.g.input_count = 0;
+  b.g.dk = &b.dk;
+  host_must(dil_kernel_backward(b.kernel, &b.g));
+  ck_assert(is_written(&b, 3) && !is_written(&b, 5));
+  bent_close(&b);
+}
+END_TEST
+
+/* The host's own workspace, a lse that is made again, gradients as f32: all of
+ * the same bits but for the last, which are those before they are rounded. */
+START_TEST(ways_to_ask_agree) {
+  static float wide[ROWS];
+  static uint16_t narrow[ROWS];
+  bent b;
+  int64_t bytes;
+  bent_open(&b);
+  host_must(dil_kernel_run(b.kernel, &b.call.arguments));
+  host_must(dil_kernel_backward(b.kernel, &b.g));
+  memcpy(narrow, b.dq.data, sizeof narrow);
+  host_must(dil_kernel_backward_workspace(b.kernel, &host_sizes, &bytes));
+  ck_assert_int_gt(bytes, 0);
+  b.g.workspace = aligned_alloc(256, (size_t)(bytes + 255) / 256 * 256);
+  b.g.workspace_bytes = bytes;
+  memset(b.dq.data, 0, sizeof narrow);
+  host_must(dil_kernel_backward(b.kernel, &b.g));
+  ck_assert_mem_eq(b.dq.data, narrow, sizeof narrow);
+  b.g.workspace_bytes = 1;
+  host_refused(dil_kernel_backward(b.kernel, &b.g), DIL_USAGE,
+               "workspace has 1 bytes, the gradients of this call take ");
+  free(b.g.workspace);
+  b.g.workspace = NULL;
+  b.g.workspace_bytes = 0;
+  b.dq.data = wide;
+  b.dq.dtype = (DLDataType){kDLFloat, 32, 1};
+  host_must(dil_kernel_backward(b.kernel, &b.g));
+  for (int i = 0; i < ROWS; i++)
+    ck_assert_int_eq(dil_f32_to_bf16(wide[i]), narrow[i]);
   bent_close(&b);
 }
 END_TEST
@@ -367,6 +441,8 @@ static Suite *gradients_suite(void) {
   tcase_add_loop_test(t, refusals_name_the_gradient, 0, REFUSALS);
   tcase_add_test(t, kernels_without_gradients_refuse);
   tcase_add_test(t, no_lse_has_no_gradient);
+  tcase_add_test(t, only_what_is_wanted_is_written);
+  tcase_add_test(t, ways_to_ask_agree);
   tcase_add_test(t, gradients_are_tensors_of_a_kernel);
   tcase_add_test(t, other_numbers_are_no_tensors);
   suite_add_tcase(s, t);
