@@ -47,7 +47,6 @@ static dil_status check_request(const driver_request *r) {
                         : r->define_count ? "--define"
                         : r->force        ? "--force"
                         : r->dtype        ? "--dtype"
-                        : r->direction    ? "--backward"
                                           : NULL;
   if (!useless) return DIL_OK;
   return dil_fail(DIL_USAGE,

@@ -250,6 +250,9 @@ static dil_status read_plan(const driver_request *r, compilation *c) {
   if (status) return status;
   c->planned = plan_parse(c->arena, c->diag, r->path, text, length);
   if (!c->planned) return DIL_INPUT;
+  if (r->direction != DIL_FORWARD && c->planned->direction == DIL_FORWARD)
+    return dil_fail(DIL_USAGE, "--backward cannot change a plan that is read "
+                               "from its text: it is forward");
   c->pattern = c->planned->pattern;
   c->direction = c->planned->direction;
   return widths_fit(c) ? DIL_OK : DIL_INPUT;

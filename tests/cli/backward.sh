@@ -1,0 +1,83 @@
+#!/bin/sh
+# backward.sh - gradients on the command line: every kind of pattern against the
+# oracle, the same bits for any number of threads and from a plan's text, and
+# what bench, tune and explain tell of them. In: DIL, TMP. Out: ok / not ok
+# lines.
+set -u
+cd "$(dirname "$0")/../.." || exit 70
+. tests/support/ok.sh
+
+export DIL_CACHE=off # what compiles, compiles
+
+checked() { # words that must come, example, options...
+  words=$1
+  shift
+  "$DIL" run "$@" --random 3 --backward --check >"$TMP/out" 2>&1
+  status=$?
+  cat "$TMP/out"
+  [ $status -eq 0 ] && grep -q "$words" "$TMP/out" &&
+    grep -q "^dq  *good" "$TMP/out" && grep -q "^dk  *good" "$TMP/out" &&
+    grep -q "^dv  *good" "$TMP/out"
+}
+example() { # name, options...
+  name=$1
+  shift
+  is "gradients of $name" checked good "examples/$name.dil" "$@"
+}
+example dense --seq 70 --keys 50 --batch 2
+example causal --seq 130
+example longnet -D w=16 --seq 300
+example longnet_torchscale -D w=16 --seq 200
+example union -D w=16 --seq 200
+example headsplit_mean --seq 150
+example longformer -D w=16 --seq 150
+example strided --seq 150
+example softcap --seq 100
+example decode_gqa --seq 20 --keys 100
+example random_hash --seq 100
+example blocksparse --seq 300
+example documents --seq 200 --input doc=random
+is "the gradient of an input" checked "^slope  *good: max difference .* of 12" \
+  examples/alibi.dil --seq 90 --input slope=random
+is "a gradient of lse" checked good examples/dense.dil --seq 50 --dlse random
+is "the oracle took the run's o and lse" checked \
+  "^saved  *the oracle takes the run's own o and lse, compared above" \
+  examples/dense.dil --seq 20
+echo 'pattern p { heads 2; head_dim 16; dtype f32; combine mean; causal;
+  branch { segment 8; } branch { segment 16; dilation 2; } }' >"$TMP/mean.dil"
+is "or none, where there is no lse" checked "^saved  *the oracle takes no o" \
+  "$TMP/mean.dil" --seq 40
+
+small="examples/longnet.dil -D w=16 --seq 200 --random 3"
+same_bits() {
+  "$DIL" run $small --backward --threads 1 --dq "$TMP/q1.npy" \
+    --dk "$TMP/k1.npy" --dv "$TMP/v1.npy" &&
+    "$DIL" run $small --backward --threads 2 --dq "$TMP/q2.npy" \
+      --dk "$TMP/k2.npy" --dv "$TMP/v2.npy" &&
+    cmp "$TMP/q1.npy" "$TMP/q2.npy" && cmp "$TMP/k1.npy" "$TMP/k2.npy" &&
+    cmp "$TMP/v1.npy" "$TMP/v2.npy"
+}
+is "the same bits for one thread and two" same_bits
+through_plan() {
+  "$DIL" print --after plan --backward examples/longnet.dil -D w=16 \
+    >"$TMP/p.plan" &&
+    "$DIL" run --from plan "$TMP/p.plan" --seq 200 --random 3 --backward \
+      --dq "$TMP/q3.npy" && cmp "$TMP/q1.npy" "$TMP/q3.npy"
+}
+is "and from a plan's text" through_plan
+is "gradients written are gradients read" checked good examples/longnet.dil \
+  -D w=16 --seq 200 --do "$TMP/q1.npy"
+
+is "bench tells of the direction" json_is \
+  'all[0]["direction"] == "backward" and all[0]["gradients"]["dk"]["good"]' \
+  "$DIL" bench examples/dense.dil --seq 64 --repeat 2 --backward --json
+is "tune races gradients" env DIL_WISDOM="$TMP/wisdom" "$DIL" tune \
+  examples/dense.dil --seq 64 --backward --budget 1
+is "and remembers them apart" sh -c "
+  '$DIL' tune --list >$TMP/none
+  DIL_WISDOM=$TMP/wisdom '$DIL' tune examples/dense.dil --seq 64 --budget 1 &&
+  test \$(DIL_WISDOM=$TMP/wisdom '$DIL' tune --list | wc -l) -eq 3"
+is "explain tells the workspace of the processor" json_is \
+  'all[0]["gradients"]["workspace_bytes"] >= 0' \
+  "$DIL" explain examples/dense.dil --seq 64 --backward --json
+exit $bad
