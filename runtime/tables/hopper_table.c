@@ -39,10 +39,10 @@ static bool predicates_differ(const maker *mk) {
   return false;
 }
 
-/* Whether the kernel must evaluate each pair: for masks, score chains, or
- * different windows in a union, where a key counts once. */
+/* Whether the kernel must evaluate each pair: for masks, score chains, dropout,
+ * or different windows in a union, where a key counts once. */
 static bool is_pairwise(const maker *mk) {
-  bool asks = mk->table->scored;
+  bool asks = mk->table->scored || mk->table->dropout > 0;
   if (mk->table->combine == DIL_COMBINE_UNION) asks |= predicates_differ(mk);
   EACH_BRANCH(b, mk->pass->branches) {
     int32_t p = mk->table->branches[b].predicate;
@@ -61,7 +61,6 @@ static bool table_accept(maker *mk) {
   mk->out->pairwise = is_pairwise(mk);
   if (mk->out->pairwise && t->predicate_count > HOPPER_PREDICATES)
     return REFUSE(mk, "more than %d conditions", HOPPER_PREDICATES);
-  if (t->dropout > 0) return REFUSE(mk, "dropout");
   if (t->sinks && (t->pass_count > 1 || t->sink_branches))
     return REFUSE(mk, "sinks of branches or of several passes");
   if (t->combine == DIL_COMBINE_UNION && predicates_differ(mk) &&

@@ -96,6 +96,9 @@
 #if PAIRWISE
 #include "templates/shared/bits.cuh"
 #endif
+#if DROPOUT
+#include "templates/shared/philox.cuh"
+#endif
 #include "templates/hopper/hopper_async.cuh"
 #include "templates/hopper/hopper_mma.cuh"
 #include "templates/hopper/hopper_softmax.cuh"

@@ -235,6 +235,9 @@ typedef struct hopper_launch {
   int batch, head;             /* the call's first batch row and head, in the
                                   whole */
   float natural;               /* softmax scale: chains take natural units */
+  int drop;                    /* bool: dropout applies; `weight` then has the
+                                  factor of the weights that stay */
+  unsigned seed_low, seed_high;
   dil_device_input input[16];
 } hopper_launch;
 

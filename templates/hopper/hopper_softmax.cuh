@@ -12,6 +12,18 @@ struct row_state {
   float sum[2];
   bool moved;      // some row of the warp raised its peak in this block
   float factor[2]; // if so, the factor for earlier sums
+#if DROPOUT
+  u32 word[2];     // random words of the rows
+#endif
+};
+
+// Random words of a block's keys: lane x of a warp holds those of keys x, x +
+// 32, ... Without dropout there are none.
+struct key_words {
+#if DROPOUT
+  u32 of[TILE_KEYS / 32];
+  bool drops;
+#endif
 };
 
 DEVICE float exp2_fast(float x) {
@@ -29,6 +41,7 @@ DEVICE float log2_fast(float x) {
 #define SCORED 0
 #define HIDING 0
 #define SINKS 0
+#define DROPOUT 0
 #endif
 // The smallest finite float: no finite score is below it, and a difference of
 // two peaks is never NaN.
@@ -105,10 +118,28 @@ DEVICE float weight_of(float s, float scale, float shift) {
   return exp2_fast(fmaf(s, scale, shift));
 }
 
+// Sets the dropped weights among elements i to i + 3 to 0. The factor of the
+// others is in the launch's `weight`.
+DEVICE void drop_weights(float (&s)[TILE_KEYS / 2], int i, const row_state &r,
+                         const key_words &keys) {
+#if DROPOUT
+  if (!keys.drops) return;
+  int group = i / 4; // eight columns, of which the thread holds two
+  int lane = group % 4 * 8 + thread_index() % 4 * 2;
+  u32 even = __shfl_sync(~0u, keys.of[group / 4], lane);
+  u32 odd = __shfl_sync(~0u, keys.of[group / 4], lane + 1);
+  if (dil_dropped(r.word[0], even)) s[i] = 0;
+  if (dil_dropped(r.word[0], odd)) s[i + 1] = 0;
+  if (dil_dropped(r.word[1], even)) s[i + 2] = 0;
+  if (dil_dropped(r.word[1], odd)) s[i + 3] = 0;
+#endif
+}
+
 // Turns scores into weights. Packing them in the same loop hides behind the
 // exponentials. Each row has two chains of sums.
 DEVICE void weigh(float (&s)[TILE_KEYS / 2], u32 (&p)[TILE_KEYS / 4],
-                  row_state &r, float scale, float bias) {
+                  row_state &r, float scale, float bias,
+                  const key_words &keys) {
   float shift0 = fmaf(r.peak[0], -scale, bias);
   float shift1 = fmaf(r.peak[1], -scale, bias);
   bool small = fmaxf(fabsf(shift0), fabsf(shift1)) < LARGE_SHIFT;
@@ -132,6 +163,7 @@ DEVICE void weigh(float (&s)[TILE_KEYS / 2], u32 (&p)[TILE_KEYS / 4],
       even0 += s[i] + s[i + 1];
       even1 += s[i + 2] + s[i + 3];
     }
+    drop_weights(s, i, r, keys);
     p[i / 2] = pack(s[i], s[i + 1]);
     p[i / 2 + 1] = pack(s[i + 2], s[i + 3]);
   }

@@ -233,7 +233,6 @@ spec spec_hopper(uint32_t seed) {
   s.value_dim = chance(state, 75)
                     ? s.head_dim
                     : even_widths[draw(state, 0, COUNT(even_widths) - 1)];
-  s.dropout = 0;
   for (int32_t i = 0; i < s.branch_count; i++) s.branch[i].sink = 0;
   if (s.scale > 3) s.scale = 0; /* none that is not positive */
   if (chance(state, 45)) draw_nested(&s, state);

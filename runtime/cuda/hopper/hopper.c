@@ -27,7 +27,7 @@ _Static_assert(sizeof(hopper_launch) == HOPPER_LAUNCH_BYTES &&
                    offsetof(hopper_launch, state_o) == 23960 &&
                    offsetof(hopper_launch, live) == 23996 &&
                    offsetof(hopper_launch, counters) == 26624 &&
-                   offsetof(hopper_launch, input) == 26656,
+                   offsetof(hopper_launch, input) == 26664,
                "templates/hopper/hopper.cu has another hopper_launch");
 
 /* ---- the cache between launches ------------------------------------------ */
@@ -146,7 +146,10 @@ static void hopper_fill_call(const cuda_run *r, hopper_launch *l) {
   l->batch = r->shard ? r->shard->batch : 0;
   l->head = r->shard ? r->shard->head : 0;
   cuda_inputs_fill(r, l->input);
-  l->weight = r->weight;
+  l->drop = r->drop;
+  l->seed_low = (unsigned)c->seed;
+  l->seed_high = (unsigned)(c->seed >> 32);
+  l->weight = r->drop ? r->weight / (float)(1 - r->table->dropout) : r->weight;
   l->lengths = c->lengths;
   l->o_data = c->o.data;
   l->o_batch = c->o.stride[0];
@@ -253,7 +256,6 @@ static const char *hopper_refusal(const cuda_run *r, int32_t pass,
   int64_t M = r->shard ? r->shard->M : r->M;
   if (r->shard && code->about.knob[HOPPER_KNOB_WHOLE])
     return "a shard of a sequence";
-  if (r->drop) return "dropout";
   if (t->sinks && r->shard) return "sinks of a shard";
   if (t->sinks && (c->lengths || r->N > r->M))
     return "sinks of rows before position 0";
