@@ -46,7 +46,8 @@ cli      := $(filter-out %/main.o,$(call folder,$(addprefix compiler/,cli \
             $(caller)
 cpu      := $(call folder,compiler/codegen/cpu compiler/codegen/cpu/$(arch))
 gpu      := $(call folder,compiler/codegen/gpu compiler/codegen/gpu/hopper)
-cuda     := $(call folder,runtime/cuda runtime/cuda/hopper)
+cuda     := $(call folder,runtime/cuda $(addprefix runtime/cuda/,launch hopper \
+            ring module))
 units    := $(call folder,tests/unit/*)
 unit      = $(filter %/$(1).o,$(units))
 suites   := $(addprefix $(BUILD)/tests/,$(basename $(notdir $(units))))

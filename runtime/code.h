@@ -230,7 +230,7 @@ typedef int64_t (*dil_dimension)(const void *context, int32_t index,
 /* Code number `index` of those of a kernel on a GPU, which had no cubin yet
  * when the kernel was made: waits for it. On success its cubin is malloced and
  * the caller's. DIL_UNSUPPORTED: there is no such code after all. */
-struct dil_cuda_code; /* runtime/cuda/cuda.h */
+struct dil_cuda_code; /* runtime/cuda.h */
 typedef dil_status (*dil_more)(const void *context, int32_t index,
                                struct dil_cuda_code *code);
 

@@ -22,6 +22,9 @@ runtime/stream/stream_bound.c cli/cli_stream.sh
 compiler/codegen/gpu nvrtc emulated cli/emulator.sh gpu/gpu.sh
 compiler/codegen/gpu/hopper hopper emulated cli/emulator.sh gpu/gpu.sh
 runtime/cuda emulated cli/emulator.sh gpu/gpu.sh
+runtime/cuda/launch cli/emulator.sh gpu/gpu.sh
+runtime/cuda/module cli/emulator.sh gpu/gpu.sh
+runtime/cuda/ring cli/emulator.sh gpu/gpu-ring.sh
 runtime/link/mpi cli/mpi.sh cli/mpi_faults.sh
 runtime/link/nccl cli/emulator.sh gpu/gpu-ring.sh
 '

@@ -4,7 +4,7 @@
  * Shares are of kernels measured on one H200; what matters is the order. */
 #include "cost.h"
 #include "runtime/cuda/chips.h"
-#include "runtime/cuda/cuda.h"
+#include "runtime/cuda.h"
 #include "runtime/tables/fast_classes.h"
 #include <math.h>
 #include <string.h>

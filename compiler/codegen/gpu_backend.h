@@ -6,7 +6,7 @@
 #include "backend.h"
 #include "compiler/front/program.h"
 #include "compiler/schedule/schedule.h"
-#include "runtime/cuda/cuda.h"
+#include "runtime/cuda.h"
 #include <stdatomic.h>
 
 enum { GPU_CODES_MAX = 16 };

@@ -2,7 +2,7 @@
  * of a call or none. Out: knobs of the file. */
 #include "wisdom_apply.h"
 #include "runtime/base/status.h"
-#include "runtime/cuda/cuda.h"
+#include "runtime/cuda.h"
 #include <stdatomic.h>
 #include <string.h>
 

@@ -3,7 +3,7 @@
 #define DIL_RUNTIME_API_CONTEXT_H
 
 #include "kernel.h"
-#include "runtime/cuda/cuda.h"
+#include "runtime/cuda.h"
 #include "runtime/observe/log.h"
 #include "runtime/pool/pool.h"
 #include <pthread.h>

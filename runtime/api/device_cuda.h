@@ -2,7 +2,7 @@
 #ifndef DIL_RUNTIME_API_DEVICE_CUDA_H
 #define DIL_RUNTIME_API_DEVICE_CUDA_H
 
-#include "runtime/cuda/cuda.h"
+#include "runtime/cuda.h"
 
 /* Opens the module once and returns its table, or the reason of failure. */
 DIL_API dil_status dil_cuda_module_open(const dil_cuda_module **module);

@@ -6,7 +6,7 @@
 #define DIL_RUNTIME_API_LIBRARY_H
 
 #include "kernel.h"
-#include "runtime/cuda/cuda.h"
+#include "runtime/cuda.h"
 
 /* Counts the layouts of everything below, of dil_code, dil_env, the images of
  * plans, dil_cuda_code and what launches tell kernels (templates): another

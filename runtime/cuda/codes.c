@@ -10,6 +10,12 @@ enum { MAX_DYNAMIC_SHARED = 8 /* CU_FUNC_ATTRIBUTE_... */ };
 static const cuda_family *const families[] = {&cuda_hopper, &cuda_general,
                                               &cuda_peak, &cuda_rows};
 
+/* Launched by runtime/cuda/ring/rows.c. */
+const cuda_family cuda_rows = {.name = "rows",
+                               .entry = {[ROWS_MOVE] = "dil_rows_move",
+                                         [ROWS_RANDOM] =
+                                             "dil_rows_random_fill"}};
+
 /* ---- one code ------------------------------------------------------------ */
 
 static const cuda_family *codes_family(const char *name) {

@@ -2,10 +2,10 @@
  * on its primary context, shared with all other users of the process. */
 #include "device.h"
 #include "chips.h"
-#include "counters.h"
 #include "spans.h"
 #include "workspace.h"
 #include "runtime/base/status.h"
+#include "runtime/cuda/launch/counters.h"
 #include <stdlib.h>
 
 dil_status device_count(int32_t *count) {

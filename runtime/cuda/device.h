@@ -2,7 +2,7 @@
 #ifndef DIL_RUNTIME_CUDA_DEVICE_H
 #define DIL_RUNTIME_CUDA_DEVICE_H
 
-#include "nvidia.h"
+#include "runtime/cuda/launch/nvidia.h"
 
 /* ---- device.c ------------------------------------------------------------ */
 
@@ -71,20 +71,5 @@ void code_unload(const dil_cuda *device, cuda_code *code);
 
 dil_status peak_measure(dil_cuda *device, const dil_cuda_code *code,
                         double seconds, double *rate);
-
-/* ---- ring.c -------------------------------------------------------------- */
-
-dil_status ring_cuda_new(dil_cuda *gpu, dil_cuda_kernel *kernel,
-                         const dil_cuda_code *rows,
-                         struct ring_device **device);
-void *ring_cuda_passes(struct ring_device *ring); /* the stream of its passes */
-dil_status ring_cuda_normal(struct ring_device *ring, const dil_tensor *tensor,
-                            const struct dil_normal_place *place);
-
-/* ---- transfer.c ---------------------------------------------------------- */
-
-dil_status cuda_transfer_new(dil_cuda *gpu, struct ring_device *rank,
-                             const dil_cuda_code *rows,
-                             struct device_transfer **made);
 
 #endif

@@ -2,7 +2,7 @@
 #ifndef DIL_RUNTIME_CUDA_SPANS_H
 #define DIL_RUNTIME_CUDA_SPANS_H
 
-#include "nvidia.h"
+#include "runtime/cuda/launch/nvidia.h"
 #include "runtime/observe/trace.h"
 
 typedef struct cuda_spans cuda_spans;

@@ -2,7 +2,7 @@
 #ifndef DIL_RUNTIME_CUDA_WORKSPACE_H
 #define DIL_RUNTIME_CUDA_WORKSPACE_H
 
-#include "nvidia.h"
+#include "runtime/cuda/launch/nvidia.h"
 #include "runtime/pool/pool.h"
 
 typedef struct workspace {

@@ -4,7 +4,7 @@
 #define DIL_RUNTIME_RING_RANKS_GPU_H
 
 #include "ring.h"
-#include "runtime/cuda/cuda.h"
+#include "runtime/cuda.h"
 
 /* All ranks share this. The rank group borrows it and all that it points to. */
 typedef struct rank_group_gpu {

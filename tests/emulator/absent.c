@@ -1,6 +1,6 @@
 /* absent.c - what the run time looks for in a driver and the emulator does not
- * have: each says so when it is called. In: the list of runtime/cuda/nvidia.h. */
-#include "runtime/cuda/nvidia.h"
+ * have: each says so when it is called. In: the list of runtime/cuda/launch/nvidia.h. */
+#include "runtime/cuda/launch/nvidia.h"
 
 enum { NOT_SUPPORTED = 801 };
 

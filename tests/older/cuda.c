@@ -1,5 +1,5 @@
 /* cuda.c - the driver of an older chip: see older.h. */
-#include "runtime/cuda/nvidia.h"
+#include "runtime/cuda/launch/nvidia.h"
 #include "older.h"
 
 /* A jump to each function of the real one, but for the one below. */

@@ -1,7 +1,7 @@
 /* noted_driver.c - every call succeeds at once, unless the notes say otherwise;
  * what tests ask about (maps, launches, events, memory) is counted in them. */
 #include "noted_driver.h"
-#include "runtime/cuda/counters.h"
+#include "runtime/cuda/launch/counters.h"
 #include "templates/hopper/hopper_launch.h"
 #include <check.h>
 #include <string.h>

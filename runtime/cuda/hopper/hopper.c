@@ -6,10 +6,10 @@
  * Launches for the last few call sizes and maps of the last tensors are cached.
  * */
 #include "hopper.h"
+#include "maps.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/status.h"
-#include "runtime/cuda/counters.h"
-#include "runtime/cuda/maps.h"
+#include "runtime/cuda/launch/counters.h"
 #include "runtime/rowset/walk.h"
 #include <math.h>
 #include <pthread.h>

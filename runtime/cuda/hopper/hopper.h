@@ -4,7 +4,7 @@
 #ifndef DIL_RUNTIME_CUDA_HOPPER_HOPPER_H
 #define DIL_RUNTIME_CUDA_HOPPER_HOPPER_H
 
-#include "runtime/cuda/family.h"
+#include "runtime/cuda/launch/family.h"
 #include "runtime/tables/hopper_table.h"
 #include "templates/hopper/hopper_launch.h"
 

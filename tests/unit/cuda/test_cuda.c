@@ -1,7 +1,7 @@
 /* test_cuda.c - the host's half of GPU launches, with a driver that only takes
  * notes: which tensor maps are made anew, which counter a launch gets, what is
  * cleared after an error. Needs no GPU. */
-#include "runtime/cuda/counters.h"
+#include "runtime/cuda/launch/counters.h"
 #include "runtime/cuda/device.h"
 #include "runtime/cuda/spans.h"
 #include "runtime/cuda/workspace.h"

@@ -2,7 +2,7 @@
  * a file that may hold anything; and the order that the cost model gives. */
 #include "compiler/analysis/cost.h"
 #include "compiler/schedule/wisdom.h"
-#include "runtime/cuda/cuda.h"
+#include "runtime/cuda.h"
 #include "tests/support/numeric.h"
 #include "tests/support/suite.h"
 #include <check.h>

@@ -1,10 +1,10 @@
 /* ring_events.h - the CUDA events of a rank's run: at the begin and end of each
  * step, and where each message is packed and has come. In: steps, and slots of
  * a link in the order of their posts. Out: events, which later runs reuse. */
-#ifndef DIL_RUNTIME_CUDA_RING_EVENTS_H
-#define DIL_RUNTIME_CUDA_RING_EVENTS_H
+#ifndef DIL_RUNTIME_CUDA_RING_RING_EVENTS_H
+#define DIL_RUNTIME_CUDA_RING_RING_EVENTS_H
 
-#include "device.h"
+#include "runtime/cuda/device.h"
 
 /* An event with its context, for ranks on other devices. */
 typedef struct mark_of {

@@ -1,6 +1,7 @@
 /* ring_cuda.c - a GPU as the device of a rank: two streams, one for passes and
  * one for messages, with events between them. In: a ring's requests, in order.
  * Out: the same work on the device, later; settle waits for it. */
+#include "ring_cuda.h"
 #include "ring_events.h"
 #include "ring_memory.h"
 #include "rows.h"

@@ -23,10 +23,7 @@ _Static_assert(sizeof(dil_rows_random) == DIL_ROWS_RANDOM_BYTES &&
                    offsetof(dil_rows_random, seed) == 72,
                "templates/rows.cu has another dil_rows_random");
 
-enum { ENTRY_MOVE, ENTRY_RANDOM, BLOCKS_A_PROCESSOR = 16 };
-
-const cuda_family cuda_rows = {
-    .name = "rows", .entry = {"dil_rows_move", "dil_rows_random_fill"}};
+enum { BLOCKS_A_PROCESSOR = 16 };
 
 /* Blocks of threads that take an item each, in turns where there are many. */
 static dil_status rows_launch(const rows_target *to, int32_t entry,
@@ -137,7 +134,7 @@ dil_status rows_move(const rows_target *to, route *r, const ring_keys *keys,
                 .message = message};
   rows_fill_places(r, keys, &p);
   p.items = r->rows * keys->k[0].shape[0] * (p.k_units + p.v_units);
-  return rows_launch(to, ENTRY_MOVE, p.items, &p);
+  return rows_launch(to, ROWS_MOVE, p.items, &p);
 }
 
 dil_status rows_random(const rows_target *to, const dil_tensor *t,
@@ -156,5 +153,5 @@ dil_status rows_random(const rows_target *to, const dil_tensor *t,
                        .dtype = (int)t->dtype,
                        .seed = place->seed,
                        .tensor = place->tensor};
-  return rows_launch(to, ENTRY_RANDOM, p.items, &p);
+  return rows_launch(to, ROWS_RANDOM, p.items, &p);
 }

@@ -1,6 +1,7 @@
 /* module.c - the one symbol of dilrt-cuda.so: its table of functions. */
-#include "device.h"
 #include "interface.h"
+#include "runtime/cuda/device.h"
+#include "runtime/cuda/ring/ring_cuda.h"
 
 DIL_API const dil_cuda_module *dil_cuda_module_init(void);
 const dil_cuda_module *dil_cuda_module_init(void) {

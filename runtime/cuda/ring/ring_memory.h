@@ -1,10 +1,10 @@
 /* ring_memory.h - a stream-ordered allocator for the two streams of a rank. A
  * stream may still use a block that is given back; both streams wait for that
  * use before they use the block again. */
-#ifndef DIL_RUNTIME_CUDA_RING_MEMORY_H
-#define DIL_RUNTIME_CUDA_RING_MEMORY_H
+#ifndef DIL_RUNTIME_CUDA_RING_RING_MEMORY_H
+#define DIL_RUNTIME_CUDA_RING_RING_MEMORY_H
 
-#include "nvidia.h"
+#include "runtime/cuda/launch/nvidia.h"
 
 enum { RING_BLOCKS = 64 };
 

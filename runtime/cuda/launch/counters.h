@@ -1,7 +1,7 @@
 /* counters.h - 64 bytes of device memory for each launch that deals out its
  * tiles by counting; see counters.c. */
-#ifndef DIL_RUNTIME_CUDA_COUNTERS_H
-#define DIL_RUNTIME_CUDA_COUNTERS_H
+#ifndef DIL_RUNTIME_CUDA_LAUNCH_COUNTERS_H
+#define DIL_RUNTIME_CUDA_LAUNCH_COUNTERS_H
 
 #include "nvidia.h"
 #include "runtime/dilrt.h"

@@ -1,5 +1,5 @@
 /* cuda.h - GPU kernels at run time: the interface of dilrt-cuda.so, and what a
- * code carries from the compiler to it. family.h has the inside of the module.
+ * code carries from the compiler to it. The module's inside is in runtime/cuda.
  *
  * A GPU kernel is a dil_table (the plan as plain data) and one or more
  * dil_cuda_code (a cubin and how to launch it). Every pass of the plan takes
@@ -7,12 +7,12 @@
  * call's sizes and strides and on the device alone. A run allocates nothing but
  * its workspace, does not wait for the device, and does no host work that grows
  * with N. */
-#ifndef DIL_RUNTIME_CUDA_CUDA_H
-#define DIL_RUNTIME_CUDA_CUDA_H
+#ifndef DIL_RUNTIME_CUDA_H
+#define DIL_RUNTIME_CUDA_H
 
-#include "runtime/call.h"
-#include "runtime/code.h"
-#include "runtime/shard.h"
+#include "call.h"
+#include "code.h"
+#include "shard.h"
 
 enum { DIL_CUDA_KNOBS = 16, DIL_CUDA_ENTRIES = 8 };
 

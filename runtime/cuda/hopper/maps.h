@@ -1,8 +1,8 @@
 /* maps.h - tensor maps, and a cache of the last ones; see maps.c. */
-#ifndef DIL_RUNTIME_CUDA_MAPS_H
-#define DIL_RUNTIME_CUDA_MAPS_H
+#ifndef DIL_RUNTIME_CUDA_HOPPER_MAPS_H
+#define DIL_RUNTIME_CUDA_HOPPER_MAPS_H
 
-#include "nvidia.h"
+#include "runtime/cuda/launch/nvidia.h"
 #include "templates/hopper/hopper_launch.h"
 
 enum { MAPS_KEPT = 64 };

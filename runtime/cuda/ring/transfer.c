@@ -2,6 +2,7 @@
  * rank: a stream and pinned pieces for each lane, joined to the passes by
  * events. See runtime/ring/transfer.h. In: copies, in order. Out: the same,
  * later. */
+#include "ring_cuda.h"
 #include "rows.h"
 #include "runtime/base/status.h"
 #include "runtime/ring/transfer.h"

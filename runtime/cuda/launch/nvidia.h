@@ -1,7 +1,7 @@
 /* nvidia.h - the part of the CUDA driver that the run time uses, declared here
  * so that no CUDA header is needed, and the device behind a dil_cuda. */
-#ifndef DIL_RUNTIME_CUDA_NVIDIA_H
-#define DIL_RUNTIME_CUDA_NVIDIA_H
+#ifndef DIL_RUNTIME_CUDA_LAUNCH_NVIDIA_H
+#define DIL_RUNTIME_CUDA_LAUNCH_NVIDIA_H
 
 #include "family.h"
 #include <stdatomic.h>

@@ -1,10 +1,10 @@
 /* family.h - a family of kernels inside dilrt-cuda.so: a loaded code, a call on
  * a device, and the functions by which the families differ. In: calls that are
  * checked (kernel.c). Out: launches on a stream. */
-#ifndef DIL_RUNTIME_CUDA_FAMILY_H
-#define DIL_RUNTIME_CUDA_FAMILY_H
+#ifndef DIL_RUNTIME_CUDA_LAUNCH_FAMILY_H
+#define DIL_RUNTIME_CUDA_LAUNCH_FAMILY_H
 
-#include "cuda.h"
+#include "runtime/cuda.h"
 #include "templates/shared/launch.h"
 
 typedef struct cuda_code {      /* a dil_cuda_code, loaded */
@@ -82,9 +82,10 @@ typedef struct cuda_family {
 extern const cuda_family cuda_general, cuda_hopper;
 /* The family "peak" measures the device; no pass takes it. */
 extern const cuda_family cuda_peak;
-/* The family "rows" packs, spreads and fills rows for ranks of a ring (rows.c); no
- * pass takes it. */
+/* The family "rows" packs, spreads and fills rows for ranks of a ring; no
+ * pass takes it. Its entries: */
 extern const cuda_family cuda_rows;
+enum { ROWS_MOVE, ROWS_RANDOM };
 
 /* The branches of a pass that serve a head. */
 static inline uint64_t cuda_served(const dil_table *table, int32_t pass,

@@ -1,9 +1,9 @@
 /* rows.h - launches of templates/rows.cu: rows of keys into messages and back,
  * and random rows. */
-#ifndef DIL_RUNTIME_CUDA_ROWS_H
-#define DIL_RUNTIME_CUDA_ROWS_H
+#ifndef DIL_RUNTIME_CUDA_RING_ROWS_H
+#define DIL_RUNTIME_CUDA_RING_ROWS_H
 
-#include "device.h"
+#include "runtime/cuda/device.h"
 #include "runtime/ring/ring_device.h"
 
 /* Where a launch goes: the device's context is this thread's. */

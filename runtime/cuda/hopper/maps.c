@@ -6,8 +6,8 @@
  * same tensor, so the last ones made are kept; a new tensor takes the oldest's
  * place. The caller holds a lock. */
 #include "maps.h"
+#include "hopper.h"
 #include "runtime/base/status.h"
-#include "runtime/cuda/hopper/hopper.h"
 #include <stdlib.h>
 #include <string.h>
 
