@@ -44,8 +44,10 @@ core     := $(call folder,compiler $(addprefix compiler/,base front pattern \
 cli      := $(filter-out %/main.o,$(call folder,$(addprefix compiler/,cli \
             library exchange))) \
             $(caller)
-cpu      := $(call folder,compiler/codegen/cpu compiler/codegen/cpu/$(arch))
-gpu      := $(call folder,compiler/codegen/gpu compiler/codegen/gpu/hopper)
+cpu      := $(call folder,compiler/codegen/cpu $(addprefix \
+            compiler/codegen/cpu/,emit $(arch)))
+gpu      := $(call folder,compiler/codegen/gpu $(addprefix \
+            compiler/codegen/gpu/,emit hopper))
 cuda     := $(call folder,runtime/cuda $(addprefix runtime/cuda/,launch hopper \
             ring module))
 units    := $(call folder,tests/unit/*)
@@ -158,7 +160,7 @@ templates := $(sort $(wildcard $(foreach d,templates templates/*,$(addprefix \
 # A row a file: its name by a sed expression, its text.
 embed = for f in $^; do echo "{\"$$(echo $$f | sed '$(1)')\","; sed \
   's/\\/\\\\/g; s/"/\\"/g; s/^/"/; s/$$/\\n"/' $$f; echo "},"; done > $@
-$(BUILD)/compiler/codegen/gpu/templates.inc: $(templates)
+$(BUILD)/compiler/codegen/gpu/emit/templates.inc: $(templates)
 	@mkdir -p $(@D)
 	$(call say,embed)$(call embed,)
 presets := $(sort $(wildcard examples/presets/*.dil))
@@ -166,7 +168,7 @@ $(BUILD)/compiler/front/presets.inc: $(presets)
 	@mkdir -p $(@D)
 	$(call say,embed)$(call embed,s|.*/\(.*\)\.dil|\1|)
 $(BUILD)/compiler/front/preset.o: $(BUILD)/compiler/front/presets.inc
-$(BUILD)/compiler/codegen/gpu/emit.o: $(BUILD)/compiler/codegen/gpu/templates.inc
+$(BUILD)/compiler/codegen/gpu/emit/emit.o: $(BUILD)/compiler/codegen/gpu/emit/templates.inc
 
 # The header's template and DLPack's header, as bytes of the program.
 quoted = { echo "static const char $(1)[] ="; \
@@ -273,7 +275,7 @@ $(train): examples/host/train.c $(BUILD)/examples/host/libattend.a
 $(gpuhost).o: EXTRA = -I$(BUILD)/include
 # Suites of the back end's insides are linked with it.
 $(cpusuite): $(cpu)
-$(BUILD)/tests/test_cpu_bounds: $(BUILD)/compiler/codegen/gpu/cover.o
+$(BUILD)/tests/test_cpu_bounds: $(BUILD)/compiler/codegen/gpu/emit/cover.o
 $(BUILD)/tests/test_hopper_tables $(BUILD)/tests/test_hopper_states \
 $(BUILD)/tests/test_hopper_sections $(BUILD)/tests/test_hopper_count \
 $(BUILD)/tests/test_cuda: $(cuda)

@@ -104,7 +104,7 @@ rule "a guard is the path of its header" \
 # shellcheck disable=SC2046
 rule "a file that a comment or a document names is there" \
   "$({ git ls-files; echo dil/dil.h x.cuh grammar/parser.h grammar/scanner.h \
-    interface.h compiler/codegen/gpu/templates.inc | tr ' ' '\n'; } | awk '
+    interface.h compiler/codegen/gpu/emit/templates.inc | tr ' ' '\n'; } | awk '
     NR == FNR {
       for (name = "/" $0; sub(/^[^\/]*\//, "", name);) have[name]
       next

@@ -6,24 +6,10 @@
 #ifndef DIL_COMPILER_CODEGEN_CPU_CPU_H
 #define DIL_COMPILER_CODEGEN_CPU_CPU_H
 
-#include "emit.h"
+#include "compiler/codegen/cpu/emit/arch.h"
 #include "compiler/codegen/cpu_backend.h"
 
 /* ---- isa.c --------------------------------------------------------------- */
-
-/* A row of runtime/cpu/x86/isa.def, which says what the fields mean. */
-typedef struct isa {
-  const char *name;      /* as a user says it */
-  const char *processor; /* LLVM's names of what may be used */
-  const char *features;
-  const char *vector_bits; /* of a register */
-  int width;             /* floats in a vector register */
-  int registers;         /* that hold the lanes of a tile */
-  int key_block;         /* keys of a register block of Q K^T */
-  int value_block;       /* dimensions of a register block of P V */
-  bool scales_by_power;  /* has vscalefps: x * 2^n in one instruction */
-  bool dot_bf16;         /* has vdpbf16ps: pairs of bf16 into f32 */
-} isa;
 
 const isa *isa_find(const char *name); /* NULL: unknown */
 const char *const *isa_list(void); /* weakest first; NULL ends them */

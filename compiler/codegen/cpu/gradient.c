@@ -8,7 +8,6 @@
  *
  * The weights go out as V's gradient wants them (a row of lanes a key), dS that
  * way too and once more as tile_pv wants its weights. */
-#include "arch.h"
 #include "cpu.h"
 #include <math.h>
 
@@ -129,7 +128,7 @@ static void store_lanes(build *b, ref const *row, ds_parameter which,
   ref place = emit_at(e, emit_parameter(e, which),
                       emit_mul(e, key, emit_long(e, tile_row_bytes(b) / 2)));
   for (int reg = 0; reg < b->isa->registers; reg += 2)
-    emit_store(e, host_arch.round_rows(b, row[reg], row[reg + 1]),
+    emit_store(e, host_arch.round_rows(e, row[reg], row[reg + 1]),
                emit_offset(e, place, reg * e->width * 2),
                (unsigned)e->width * CELL);
 }
@@ -141,7 +140,7 @@ static void store_pairs(build *b, ref key, ref const *first,
   ref packed[REGISTERS_MAX], zero = emit_zero(floats(b));
   if (b->pack == DIL_PACK_F32) return;
   for (int reg = 0; reg < b->isa->registers; reg++)
-    packed[reg] = host_arch.round_pairs(b, first[reg],
+    packed[reg] = host_arch.round_pairs(e, first[reg],
                                         second != NULL ? second[reg] : zero);
   ref half = emit_long(e, tile_row_bytes(b) / 2);
   tile_store_row(b, packed, emit_at(e, emit_parameter(e, DS_PAIRS),

@@ -6,7 +6,6 @@
  *
  * Every function carries its own instruction set as an attribute; whatever has
  * none runs on any machine of the architecture. */
-#include "arch.h"
 #include "cpu.h"
 #include "runtime/base/status.h"
 #include <assert.h>

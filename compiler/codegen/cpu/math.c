@@ -1,6 +1,5 @@
 /* math.c - exponential, logarithm and hyperbolic tangent over lanes, inlined
  * where they stand: generated code calls no library. */
-#include "arch.h"
 #include "cpu.h"
 #include <math.h>
 
@@ -27,11 +26,11 @@ ref math_power(build *b, ref x, int degree) {
     ref n = emit_unary(e, "llvm.roundeven", x);
     ref r = emit_sub(e, x, n);
     ref p = polynomial(b, r, power_of_two[degree], degree);
-    return host_arch.scale_by_power(b, p, n);
+    return host_arch.scale_by_power(&b->emit, p, n);
   }
   /* The exponent is added as bits. -inf and all that is too small give 0; a
    * NaN has the integer 0x80000000, whose low bits leave it as it is. */
-  ref n = host_arch.nearest_words(b, x);
+  ref n = host_arch.nearest_words(&b->emit, x);
   ref r = emit_sub(e, x, emit_convert(e, LLVMSIToFP, n, e->f32));
   ref p = polynomial(b, r, power_of_two[degree], degree);
   ref bits = emit_add(e, emit_bits(e, p, e->i32), emit_shift_left(e, n, 23));
@@ -74,8 +73,8 @@ ref math_exp(build *b, ref x) {
   r = emit_fma(e, n, emit_real(e, -0x1.7f7d1cp-20), r);
   ref result = polynomial(b, r, p, 7);
   if (b->isa->scales_by_power)
-    return host_arch.scale_by_power(b, result, n);
-  return scale_twice(b, result, host_arch.nearest_words(b, n));
+    return host_arch.scale_by_power(&b->emit, result, n);
+  return scale_twice(b, result, host_arch.nearest_words(&b->emit, n));
 }
 
 /* Cephes logf: x = m 2^n with m in [sqrt(1/2), sqrt 2). */

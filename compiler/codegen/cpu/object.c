@@ -2,7 +2,6 @@
  * target machine of one compilation, verification, machine code, and the text
  * forms that a user may ask for. No pass runs over the IR: it is written the
  * way the code generator wants it. */
-#include "arch.h"
 #include "cpu.h"
 #include "runtime/base/status.h"
 #include <llvm-c/Analysis.h>

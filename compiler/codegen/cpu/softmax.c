@@ -9,7 +9,6 @@
  * 2^24 on the two may lie more than 1 apart, and from 2^31 on their power
  * overflows. Rows with such an m round each step by itself: the largest score
  * then has the weight 1 again. */
-#include "arch.h"
 #include "cpu.h"
 #include <math.h>
 
@@ -85,7 +84,7 @@ static void store_weights(build *b, const softmax_tile *t, ref index,
   }
   for (int reg = 0; reg < b->isa->registers; reg++)
     packed[reg] = host_arch.round_pairs(
-        b, weight[0][reg],
+        &b->emit, weight[0][reg],
         count == 2 ? weight[1][reg] : emit_zero(LLVMTypeOf(weight[0][0])));
   ref half = emit_long(e, tile_row_bytes(b) / 2);
   tile_store_row(b, packed, emit_at(e, t->p, emit_mul(e, index, half)));

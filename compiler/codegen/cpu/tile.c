@@ -4,7 +4,6 @@
  * of a step has 4 bytes a lane, whether it is an f32 or a pair of bf16. The
  * gradients have the same products: dP = V dO^T and dQ = K^T dS; and a third,
  * whose sum runs over the queries: dK = dS Q and dV = P dO. */
-#include "arch.h"
 #include "cpu.h"
 #include <math.h>
 
@@ -53,7 +52,7 @@ static ref broadcast(const build *b, ref place) {
 
 static ref multiply_add(build *b, ref sum, ref cell, ref row) {
   if (b->pack == DIL_PACK_F32) return emit_fma(&b->emit, cell, row, sum);
-  return host_arch.dot_pairs(b, sum, cell, row);
+  return host_arch.dot_pairs(&b->emit, sum, cell, row);
 }
 
 /* sum[line][reg] += cell(line) * row[reg] for `lines` cells that stand

@@ -5,7 +5,7 @@
  * registers, uses a stack, serialises its wgmma or has setmaxnreg ignored. Each
  * of these costs more than any choice of tiles gains. */
 #include "gpu.h"
-#include "templates.h"
+#include "compiler/codegen/gpu/emit/templates.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/status.h"
 #include "runtime/cuda/chips.h"

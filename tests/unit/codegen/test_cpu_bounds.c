@@ -2,8 +2,8 @@
  * times: expr_bounds.c, cpu/bounds.c and templates/shared/cover.cuh. Over a
  * table of edge intervals each holds every sampled value, and the processor's
  * are as narrow as the compiler's. The GPU's are compiled by the host's C++
- * compiler from what gpu/cover.c writes; without one they are skipped. */
-#include "compiler/codegen/gpu/gpu.h"
+ * compiler from what gpu/emit/cover.c writes; without one they are skipped. */
+#include "compiler/codegen/gpu/emit/emit.h"
 #include "tests/support/cpu_code.h"
 #include "tests/support/patterns.h"
 #include "tests/support/suite.h"
@@ -232,7 +232,7 @@ END_TEST
 
 static FILE *written;
 
-/* What gpu/cover.c writes with. */
+/* What gpu/emit/cover.c writes with. */
 void put(source_text *s, const char *format, ...) {
   va_list list;
   (void)s;

@@ -1,8 +1,9 @@
 /* arch.c - x86-64 as the code generator asks for it. */
-#include "compiler/codegen/cpu/arch.h"
+#include "compiler/codegen/cpu/emit/arch.h"
 #include "runtime/cpu/x86/x86.h"
 #include <assert.h>
 #include <llvm-c/Target.h>
+#include <stddef.h>
 
 static void x86_initialize(void) {
   LLVMInitializeX86TargetInfo();
@@ -11,44 +12,42 @@ static void x86_initialize(void) {
   LLVMInitializeX86AsmPrinter();
 }
 
-static void x86_read_mode(build *b, ref place) {
-  emit_intrinsic(&b->emit, "llvm.x86.sse.stmxcsr", NULL, 0, &place, 1);
+static void x86_read_mode(emit *e, ref place) {
+  emit_intrinsic(e, "llvm.x86.sse.stmxcsr", NULL, 0, &place, 1);
 }
 
-static void x86_write_mode(build *b, ref place) {
-  emit_intrinsic(&b->emit, "llvm.x86.sse.ldmxcsr", NULL, 0, &place, 1);
+static void x86_write_mode(emit *e, ref place) {
+  emit_intrinsic(e, "llvm.x86.sse.ldmxcsr", NULL, 0, &place, 1);
 }
 
 /* vscalefps: only where isa.scales_by_power. */
-static ref x86_scale_by_power(build *b, ref x, ref n) {
-  emit *e = &b->emit;
+static ref x86_scale_by_power(emit *e, ref x, ref n) {
   ref argument[] = {x, n, emit_zero(LLVMTypeOf(x)),
                     LLVMConstInt(e->i16, 0xffff, false), emit_word(e, 4)};
   return emit_intrinsic(e, "llvm.x86.avx512.mask.scalef.ps.512", NULL, 0,
                         argument, 5);
 }
 
-static ref x86_nearest_words(build *b, ref x) {
-  assert(b->emit.width == 8);
-  return emit_intrinsic(&b->emit, "llvm.x86.avx.cvt.ps2dq.256", NULL, 0, &x, 1);
+static ref x86_nearest_words(emit *e, ref x) {
+  assert(e->width == 8);
+  return emit_intrinsic(e, "llvm.x86.avx.cvt.ps2dq.256", NULL, 0, &x, 1);
 }
 
-static ref x86_dot_pairs(build *b, ref sum, ref cell, ref row) {
+static ref x86_dot_pairs(emit *e, ref sum, ref cell, ref row) {
   ref argument[] = {sum, cell, row};
-  return emit_intrinsic(&b->emit, "llvm.x86.avx512bf16.dpbf16ps.512", NULL, 0,
+  return emit_intrinsic(e, "llvm.x86.avx512bf16.dpbf16ps.512", NULL, 0,
                         argument, 3);
 }
 
-static ref x86_round_rows(build *b, ref first, ref second) {
+static ref x86_round_rows(emit *e, ref first, ref second) {
   ref argument[] = {second, first};
-  return emit_intrinsic(&b->emit, "llvm.x86.avx512bf16.cvtne2ps2bf16.512", NULL,
-                        0, argument, 2);
+  return emit_intrinsic(e, "llvm.x86.avx512bf16.cvtne2ps2bf16.512", NULL, 0,
+                        argument, 2);
 }
 
-static ref x86_round_pairs(build *b, ref first, ref second) {
-  emit *e = &b->emit;
+static ref x86_round_pairs(emit *e, ref first, ref second) {
   int lane[64], width = e->width;
-  ref both = x86_round_rows(b, first, second);
+  ref both = x86_round_rows(e, first, second);
   for (int i = 0; i < 2 * width; i++) lane[i] = i % 2 * width + i / 2;
   return emit_shuffle(e, both, both, lane, 2 * width);
 }

@@ -3,7 +3,8 @@
 #ifndef DIL_COMPILER_CODEGEN_GPU_HOPPER_HOPPER_CONFIG_H
 #define DIL_COMPILER_CODEGEN_GPU_HOPPER_HOPPER_CONFIG_H
 
-#include "compiler/codegen/gpu/gpu.h"
+#include "compiler/codegen/gpu/emit/emit.h"
+#include "compiler/codegen/gpu/emit/strategy.h"
 
 /* The shared memory of a thread block, in bytes. */
 enum { HOPPER_SHARED_MOST = 227 * 1024 };

@@ -1,6 +1,6 @@
 /* hopper_fast.c - the fast family of sm_90a: what dil-gpu.so asks of it beyond
  * its strategies. Out: fast_hopper. */
-#include "compiler/codegen/gpu/gpu.h"
+#include "compiler/codegen/gpu/emit/strategy.h"
 #include "runtime/tables/hopper_table.h"
 
 /* Masks or score chains must be evaluated for each pair. */

@@ -4,7 +4,7 @@
  * term is evaluated once for each row, key or pair, as its variables need. The
  * first terms that depend on keys have a number. By it dil_known reports terms
  * that interval arithmetic settles for a whole block. */
-#include "gpu.h"
+#include "emit.h"
 
 enum { PARTS_MOST = 16 }; /* terms with a number: two bits each, in one word */
 

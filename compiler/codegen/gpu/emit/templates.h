@@ -1,6 +1,6 @@
 /* templates.h - the files of templates/ as bytes of this module. */
-#ifndef DIL_COMPILER_CODEGEN_GPU_TEMPLATES_H
-#define DIL_COMPILER_CODEGEN_GPU_TEMPLATES_H
+#ifndef DIL_COMPILER_CODEGEN_GPU_EMIT_TEMPLATES_H
+#define DIL_COMPILER_CODEGEN_GPU_EMIT_TEMPLATES_H
 
 #include <stdint.h>
 

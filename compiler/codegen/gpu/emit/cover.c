@@ -2,7 +2,7 @@
  * empty or full before any pair is evaluated. In: the plan's typed trees. Out:
  * dil_cover, written with the functions of templates/shared/cover.cuh, which
  * are overloaded by type. */
-#include "gpu.h"
+#include "emit.h"
 #include <string.h>
 
 static const char *const names[EXPR_OP_COUNT] = {

@@ -1,13 +1,13 @@
 /* emit.c - a growing source text, and the templates, which are embedded when
  * the module is built (the Makefile makes templates.inc from templates/). */
-#include "gpu.h"
+#include "emit.h"
 #include "templates.h"
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 const source_template source_templates[] = {
-#include "compiler/codegen/gpu/templates.inc"
+#include "compiler/codegen/gpu/emit/templates.inc"
 };
 const int32_t source_template_count =
     (int32_t)(sizeof source_templates / sizeof *source_templates);

@@ -4,8 +4,8 @@
  * A value is a scalar or a vector of `width` lanes; where two values meet, the
  * scalar one is spread over the lanes as late as that. Float or integer is
  * taken from the type of the values. No operation carries fast-math flags. */
-#ifndef DIL_COMPILER_CODEGEN_CPU_EMIT_H
-#define DIL_COMPILER_CODEGEN_CPU_EMIT_H
+#ifndef DIL_COMPILER_CODEGEN_CPU_EMIT_EMIT_H
+#define DIL_COMPILER_CODEGEN_CPU_EMIT_EMIT_H
 
 #include <llvm-c/Core.h>
 #include <llvm-c/DebugInfo.h>

@@ -3,7 +3,7 @@
  * compiler/pattern/expr.c defines the meaning of each operator, and
  * templates/shared/pair.cuh holds the functions for them. Float operations are
  * intrinsics that round once, so that the compiler contracts none. */
-#include "gpu.h"
+#include "emit.h"
 #include <math.h>
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* tables.c - the plan's numbers as macros and tables of CUDA C, see
  * templates/shared/plan.cuh. Lengths are clamped to FAR_SIZE, the most
  * positions that a call may have: beyond it they mean the same. */
-#include "gpu.h"
+#include "emit.h"
 
 enum { FAR_SIZE = 1 << 30 };
 

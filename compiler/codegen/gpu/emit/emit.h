@@ -1,0 +1,57 @@
+/* emit.h - CUDA C as text: a growing source, the templates, and a plan's
+ * expressions and numbers in it. In: a plan. Out: source text. */
+#ifndef DIL_COMPILER_CODEGEN_GPU_EMIT_EMIT_H
+#define DIL_COMPILER_CODEGEN_GPU_EMIT_EMIT_H
+
+#include "compiler/codegen/gpu_backend.h"
+
+/* ---- emit.c: growing source text ----------------------------------------- */
+
+void put(source_text *s, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+/* Appends a template, which was embedded when the module was built. A #line
+ * directive stands before it, so that compiler errors name the template's own
+ * lines. NVRTC resolves includes of other templates ("x.cuh") from the same
+ * embedded set. */
+void put_template(source_text *s, const char *name);
+
+/* ---- expr.c, cover.c, bits.c, tables.c: shared by strategies ------------- */
+
+/* Device functions for the plan's expressions, see templates/shared/pair.cuh:
+ *
+ *   bool  dil_mask(int predicate, int i, int j, const dil_pair &at)
+ *         the masks of one predicate
+ *   float dil_chain(int chain, float s, int i, int j, const dil_pair &at)
+ *         the score after the chain, in natural units; s has its scale
+ *   float dil_sink(int branch, int i, const dil_pair &at)
+ *         the sum of a branch's sinks (of the pattern's: BRANCHES), where it has
+ *         some */
+void put_expressions(source_text *s, const plan *p);
+/*   dil_range dil_cover(int predicate, dil_range i, dil_range j, dil_range h,
+ *                       const dil_pair &at)
+ *         the masks over a whole tile by interval arithmetic; see
+ *         templates/shared/cover.cuh */
+void put_cover(source_text *s, const plan *p);
+/*   dil_bits dil_mask_bits(int predicate, const dil_block &x,
+ *                          const dil_pair &at)
+ *         the masks over a block of keys, see templates/shared/bits.cuh
+ *   unsigned dil_known(dil_range i, dil_range j, dil_range h,
+ *                      const dil_pair &at)
+ *         which mask terms have one value over these ranges */
+void put_mask_bits(source_text *s, const plan *p);
+/* Append one condition as an expression of CUDA C: at one pair, or over ranges.
+ * The functions above return these expressions. */
+void put_condition(source_text *s, const plan *p, const expr *e);
+void put_condition_range(source_text *s, const plan *p, const expr *e);
+/* The plan's numbers as macros and __constant__ tables
+ * (templates/shared/plan.cuh): HEADS, KV_HEADS, HEAD_DIM, VALUE_DIM, ELEMENT (0
+ * f32, 1 bf16, 2 f16), branches, passes, predicates, phases. */
+void put_tables(source_text *s, const plan *p);
+/* Whether a key that is visited once may count several times (MULTIPLICITY). */
+bool has_multiplicity(const dil_table *t);
+/* Whether score chains may make a score -inf although s and the inputs that do
+ * not depend on the key are finite. Chains can hide pairs that way without a
+ * mask. */
+bool is_hiding(const plan *p);
+
+#endif
