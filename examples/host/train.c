@@ -31,7 +31,7 @@ static void stop(const char *why) {
   exit(1);
 }
 
-/* ---- numbers -------------------------------------------------------------- */
+/* ---- numbers ------------------------------------------------------------- */
 
 static uint32_t random_state = 1;
 
@@ -129,7 +129,7 @@ static void normalise_back(const float *x, const float *dy, float *dx) {
   }
 }
 
-/* ---- attention ------------------------------------------------------------ */
+/* ---- attention ----------------------------------------------------------- */
 
 /* q, k and v stand beside each other in one row: [BATCH, LETTERS, 3, WIDTH]. */
 typedef struct view {
@@ -194,7 +194,7 @@ static void attention_back(layer *l, float *d_o, float *dqkv) {
   if (attend_backward(NULL, &g)) stop(attend_last_error());
 }
 
-/* ---- layers ---------------------------------------------------------------- */
+/* ---- layers -------------------------------------------------------------- */
 
 static void make_layer(layer *l) {
   float size = 1 / sqrtf(WIDTH);
@@ -243,7 +243,7 @@ static void layer_back(layer *l, float *dx) {
   normalise_back(l->x, d_normal, dx);
 }
 
-/* ---- the model ------------------------------------------------------------ */
+/* ---- the model ----------------------------------------------------------- */
 
 static parameter embedding, unembedding;
 static layer layers[LAYERS];
@@ -292,7 +292,7 @@ static void backward(const int *letter) {
       embedding.gradient[letter[r] * WIDTH + i] += dx[r * WIDTH + i];
 }
 
-/* ---- the text ------------------------------------------------------------- */
+/* ---- the text ------------------------------------------------------------ */
 
 static int text[TEXT_MOST], text_count;
 
@@ -332,7 +332,7 @@ int main(int argc, char **argv) {
     float loss = forward(letter, next);
     recent = step == 1 ? loss : 0.95f * recent + 0.05f * loss;
     if (step == 1 || step % 50 == 0 || step == steps)
-      printf("step %4d  loss %.3f\n", step, (double)(step == 1 ? loss : recent));
+      printf("step %4d  loss %.3f\n", step, (double)recent);
     backward(letter);
     for (int i = 0; i < trained_count; i++) step_parameter(trained[i], step);
   }
