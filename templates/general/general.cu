@@ -19,47 +19,7 @@
 #include "templates/shared/epilogue.cuh"
 #include "templates/shared/sink.cuh"
 
-#ifndef WARPS
-#define WARPS 4
-#endif
-#ifndef ROW_GROUPS
-#define ROW_GROUPS 2 /* of 16 rows, a warp */
-#endif
-#ifndef TILE_KEYS
-#define TILE_KEYS 64 /* at most 64: bits of a thread */
-#endif
-#ifndef BLOCKS
-#define BLOCKS 1 /* of a processor, at least: what registers must allow */
-#endif
-#define THREADS (32 * WARPS)
-#define TILE_ROWS (16 * ROW_GROUPS * WARPS)
-#define DEPTH (ELEMENT ? 16 : 8) /* of one product */
-#define WIDTH_K ((HEAD_DIM + DEPTH - 1) / DEPTH * DEPTH)
-#define WIDTH_V ((VALUE_DIM + DEPTH - 1) / DEPTH * DEPTH)
-/* An odd number of 16-byte units: neither ldmatrix nor plain loads collide. */
-#define PITCH_K (WIDTH_K * ELEMENT_BYTES + 16)
-#define PITCH_V (WIDTH_V * ELEMENT_BYTES + 16)
-#define PITCH_END ((VALUE_DIM + 2) | 1) /* floats: m, l, sums */
-#define SCORE_TILES (TILE_KEYS / 8)
-#define VALUE_TILES (WIDTH_V / 8)
-#ifndef SCRATCH_BYTES
-#define SCRATCH_BYTES 512
-#endif
-#ifndef Q_IN_REGISTERS
-#define Q_IN_REGISTERS 0 /* queries stay in registers */
-#endif
-#define Q_FRAGMENTS (Q_IN_REGISTERS ? WIDTH_K / DEPTH : 1)
-
-#define PART_ROUNDS ((TILE_ROWS / 16 + 3) / 4)
-
-/* Shared memory: [scratch][Q][K][V][flags of bad value rows][multiplicity of
- * keys][random words of keys, with dropout]; in the end [scratch][sums of the warps' rows]. */
-#define SHARED_Q SCRATCH_BYTES
-#define SHARED_K (SHARED_Q + TILE_ROWS * PITCH_K)
-#define SHARED_V (SHARED_K + TILE_KEYS * PITCH_K)
-#define SHARED_BAD (SHARED_V + TILE_KEYS * PITCH_V)
-#define SHARED_TIMES (SHARED_BAD + TILE_KEYS)
-#define SHARED_WORDS (SHARED_TIMES + 4 * TILE_KEYS) /* of dropout */
+#include "templates/general/general_sizes.cuh"
 
 static_assert(sizeof(dil_params) == DIL_PARAMS_BYTES,
               "the run time has another dil_params");
@@ -69,27 +29,13 @@ static_assert(SCRATCH_BYTES + 16 * WARPS * PITCH_END * 4 <= SHARED_BYTES,
               "the sums of the warps' rows");
 #endif
 
-extern __shared__ __align__(16) char shared[];
-
 #include "templates/shared/score.cuh"
 #include "templates/shared/softmax.cuh"
+#include "templates/general/general_rows.cuh"
 #include "templates/general/general_load.cuh"
 #include "templates/general/general_product.cuh"
 #include "templates/general/general_state.cuh"
 #include "templates/general/general_visit.cuh"
-
-#if DROPOUT
-/* The random words of a visit's keys, into shared memory. */
-DIL_INLINE void load_words(const dil_params &p, const dil_tile &t,
-                           const dil_visit &v) {
-  if (!(p.flags & DIL_DROP) || p.pack != 1) return;
-#pragma unroll 1
-  for (int i = threadIdx.x; i < TILE_KEYS; i += THREADS)
-    ((unsigned *)(shared + SHARED_WORDS))[i] = key_word(p, t, t.head, v, i);
-}
-#else
-struct dil_row_words {};
-#endif
 
 /* Scores to weights: scale, chain, predicate, softmax, dropout. */
 DIL_INLINE void make_weights(const dil_params &p, const dil_tile &t, int group,

@@ -3,8 +3,6 @@
  * Needs the sizes that general.cu defines. */
 #pragma once
 
-constexpr int most_of(int a, int b) { return a > b ? a : b; }
-
 /* Row r comes from at(r), or is zeros when that is NULL. */
 template <int ROWS, int WIDTH, int PITCH, class At>
 DIL_INLINE void load_rows(char *to, bool whole, At at) {
@@ -37,31 +35,40 @@ DIL_INLINE void clear_padding() {
     ((element *)(shared + SHARED_Q + i / most(pad_k, 1) * PITCH_K))
         [HEAD_DIM + i % most(pad_k, 1)] = 0;
 #pragma unroll 1
-  for (int i = threadIdx.x; i < TILE_KEYS * pad_v; i += THREADS)
+  for (int i = threadIdx.x; i < ROWS_V * pad_v; i += THREADS)
     ((element *)(shared + SHARED_V + i / most(pad_v, 1) * PITCH_V))
         [VALUE_DIM + i % most(pad_v, 1)] = 0;
 }
 
-DIL_INLINE void load_queries(const dil_params &p, const dil_tile &t) {
-  const element *q = (const element *)p.q + t.b * p.q_stride[0];
-  load_rows<TILE_ROWS, HEAD_DIM, PITCH_K>(
-      shared + SHARED_Q, p.flags & DIL_WHOLE_Q, [&](int row) -> const element * {
-        int n = row / p.pack;
-        if (n >= t.count) return nullptr;
-        long long at = row_at(p, t, t.low + n * t.step);
-        return q + at * p.q_stride[1] +
-               (t.head - p.head + row % p.pack) * p.q_stride[2];
-      });
+/* The rows of the tile from a tensor of such rows. */
+template <int WIDTH, int PITCH>
+DIL_INLINE void load_tile(const dil_params &p, const dil_tile &t, char *to,
+                          bool whole, const void *tensor,
+                          const long long (&stride)[3]) {
+  const element *from = (const element *)tensor + t.b * stride[0];
+  int head = HOLDS_KEYS ? t.kv : t.head - p.head;
+  load_rows<TILE_ROWS, WIDTH, PITCH>(to, whole, [&](int row) -> const element * {
+    int n = row / p.pack;
+    if (n >= t.count) return nullptr;
+    long long at = row_at(p, t, t.low + n * t.step);
+    return from + at * stride[1] + (head + row % p.pack) * stride[2];
+  });
 }
 
-/* Rows `stride` elements apart: the rows that one thread copies follow each
+DIL_INLINE void load_queries(const dil_params &p, const dil_tile &t) {
+  load_tile<HEAD_DIM, PITCH_K>(p, t, shared + SHARED_Q, p.flags & DIL_WHOLE_Q,
+                               p.q, p.q_stride);
+}
+
+/* Rows `stride` elements apart, of which the first of the tensor stands at
+ * position `origin`: the rows that one thread copies follow each
  * other at one distance. */
 template <int ROWS, int WIDTH, int PITCH>
 DIL_INLINE void load_series(const dil_params &p, char *to, bool whole,
-                            const element *from, long long stride,
+                            const element *from, int origin, long long stride,
                             const dil_visit &v) {
   constexpr int units = most_of(WIDTH * ELEMENT_BYTES / 16, 1);
-  int away = v.keys.start - p.key_first, step = v.keys.step;
+  int away = v.keys.start - origin, step = v.keys.step;
   if (SHARDS && p.key_step > 1) {
     away /= p.key_step;
     step /= p.key_step;
@@ -93,7 +100,7 @@ DIL_INLINE void load_keys(const dil_params &p, const dil_tile &t,
   load_series<TILE_KEYS, HEAD_DIM, PITCH_K>(
       p, shared + SHARED_K, p.flags & DIL_WHOLE_K,
       (const element *)p.k + t.b * p.k_stride[0] + t.kv * p.k_stride[2],
-      p.k_stride[1], v);
+      p.key_first, p.k_stride[1], v);
 }
 
 DIL_INLINE void load_values(const dil_params &p, const dil_tile &t,
@@ -101,5 +108,18 @@ DIL_INLINE void load_values(const dil_params &p, const dil_tile &t,
   load_series<TILE_KEYS, VALUE_DIM, PITCH_V>(
       p, shared + SHARED_V, p.flags & DIL_WHOLE_V,
       (const element *)p.v + t.b * p.v_stride[0] + t.kv * p.v_stride[2],
-      p.v_stride[1], v);
+      p.key_first, p.v_stride[1], v);
 }
+
+#if DROPOUT
+/* The random words of a visit's keys, into shared memory. */
+DIL_INLINE void load_words(const dil_params &p, const dil_tile &t,
+                           const dil_visit &v) {
+  if (!(p.flags & DIL_DROP) || p.pack != 1) return;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < TILE_KEYS; i += THREADS)
+    ((unsigned *)(shared + SHARED_WORDS))[i] = key_word(p, t, t.head, v, i);
+}
+#else
+struct dil_row_words {};
+#endif

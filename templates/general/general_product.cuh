@@ -4,17 +4,27 @@
  * sizes that general.cu defines. */
 #pragma once
 
+/* Rows in shared memory: where they begin, bytes from one to the next, elements
+ * of a row, and the same up to whole products. */
+template <int AT, int PITCH, int DIM, int WIDTH> struct shared_rows {
+  enum { at = AT, pitch = PITCH, dim = DIM, width = WIDTH, tiles = WIDTH / 8 };
+};
+typedef shared_rows<SHARED_Q, PITCH_K, HEAD_DIM, WIDTH_K> query_rows;
+typedef shared_rows<SHARED_K, PITCH_K, HEAD_DIM, WIDTH_K> key_rows;
+typedef shared_rows<SHARED_V, PITCH_V, VALUE_DIM, WIDTH_V> value_rows;
+
 /* Sixteen rows by 32 bytes of the queries, as the products take them. */
 struct query_fragment {
   unsigned x[4];
 };
 
+template <class ROWS = query_rows>
 DIL_INLINE query_fragment load_query_fragment(int group, int kk) {
   int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   int row = 16 * (ROW_GROUPS * warp + group) + (lane >> 3 & 1) * 8 + (lane & 7);
   query_fragment q;
-  load_matrices(q.x, shared_address(shared + SHARED_Q + row * PITCH_K + 32 * kk +
-                                    (lane >> 4) * 16));
+  load_matrices(q.x, shared_address(shared + ROWS::at + row * ROWS::pitch +
+                                    32 * kk + (lane >> 4) * 16));
   return q;
 }
 
@@ -39,32 +49,33 @@ DIL_INLINE void multiply_keys(float (&s)[SCORE_TILES][4], int g,
 #endif
 }
 
-/* s = Q K^T */
+/* s = Q K^T; for gradients of other rows, too */
+template <class ROWS = query_rows, class COLUMNS = key_rows>
 DIL_INLINE void
 make_scores(const query_fragment (&fragments)[ROW_GROUPS][Q_FRAGMENTS],
             float (&s)[ROW_GROUPS][SCORE_TILES][4]) {
   int lane = threadIdx.x & 31;
   int row = (lane >> 4) * 8 + (lane & 7);
-  unsigned keys = shared_address(shared + SHARED_K + row * PITCH_K +
+  unsigned keys = shared_address(shared + COLUMNS::at + row * COLUMNS::pitch +
                                  (lane >> 3 & 1) * 16);
 #pragma unroll
   for (int e = 0; e < 4 * SCORE_TILES * ROW_GROUPS; e++)
     s[e / (4 * SCORE_TILES)][e / 4 % SCORE_TILES][e % 4] = 0;
 #pragma unroll(ELEMENT ? 16 : 4)
-  for (int kk = 0; kk < WIDTH_K / DEPTH; kk++) {
+  for (int kk = 0; kk < COLUMNS::width / DEPTH; kk++) {
     query_fragment q[ROW_GROUPS];
     unsigned low[ROW_GROUPS][4];
 #pragma unroll
     for (int r = 0; r < ROW_GROUPS; r++) {
       q[r] = Q_IN_REGISTERS ? fragments[r][Q_IN_REGISTERS ? kk : 0]
-                            : load_query_fragment(r, kk);
+                            : load_query_fragment<ROWS>(r, kk);
 #pragma unroll
       for (int i = 0; i < 4; i++) low[r][i] = ELEMENT ? 0 : tf32_low(q[r].x[i]);
     }
 #pragma unroll
     for (int g = 0; g < SCORE_TILES; g += 2) {
       unsigned b[4];
-      load_matrices(b, keys + 8 * g * PITCH_K + 32 * kk);
+      load_matrices(b, keys + 8 * g * COLUMNS::pitch + 32 * kk);
 #pragma unroll
       for (int r = 0; r < ROW_GROUPS; r++)
         multiply_keys(s[r], g, q[r], low[r], b);
@@ -74,11 +85,12 @@ make_scores(const query_fragment (&fragments)[ROW_GROUPS][Q_FRAGMENTS],
 
 #if ELEMENT
 /* o += P V */
+template <class ROWS = value_rows>
 DIL_INLINE void add_values(const float (&w)[ROW_GROUPS][SCORE_TILES][4],
-                           float (&o)[ROW_GROUPS][VALUE_TILES][4]) {
+                           float (&o)[ROW_GROUPS][ROWS::tiles][4]) {
   int lane = threadIdx.x & 31;
   int row = (lane >> 3 & 1) * 8 + (lane & 7);
-  unsigned values = shared_address(shared + SHARED_V + row * PITCH_V +
+  unsigned values = shared_address(shared + ROWS::at + row * ROWS::pitch +
                                    (lane >> 4) * 16);
 #pragma unroll
   for (int kk = 0; kk < TILE_KEYS / 16; kk++) {
@@ -90,9 +102,9 @@ DIL_INLINE void add_values(const float (&w)[ROW_GROUPS][SCORE_TILES][4],
         a[r][i] = pack_pair(w[r][2 * kk + i / 2][i % 2 * 2],
                             w[r][2 * kk + i / 2][i % 2 * 2 + 1]);
 #pragma unroll
-    for (int g = 0; g < VALUE_TILES; g += 2) {
+    for (int g = 0; g < ROWS::tiles; g += 2) {
       unsigned b[4];
-      load_matrices_transposed(b, values + 16 * kk * PITCH_V + 16 * g);
+      load_matrices_transposed(b, values + 16 * kk * ROWS::pitch + 16 * g);
 #pragma unroll
       for (int r = 0; r < ROW_GROUPS; r++) {
         multiply_16(o[r][g], a[r], b[0], b[1]);
@@ -105,11 +117,12 @@ DIL_INLINE void add_values(const float (&w)[ROW_GROUPS][SCORE_TILES][4],
 /* o += P V. The order of a tile's keys is free: a thread's columns 2c, 2c + 1
  * are slots c and c + 4 of the product. Each tile is summed from zero, since
  * the tensor cores cut where f32 addition rounds. */
+template <class ROWS = value_rows>
 DIL_INLINE void add_values(const float (&w)[ROW_GROUPS][SCORE_TILES][4],
-                           float (&o)[ROW_GROUPS][VALUE_TILES][4]) {
+                           float (&o)[ROW_GROUPS][ROWS::tiles][4]) {
   int lane = threadIdx.x & 31;
   const char *values =
-      shared + SHARED_V + lane % 4 * 2 * PITCH_V + lane / 4 * 4;
+      shared + ROWS::at + lane % 4 * 2 * ROWS::pitch + lane / 4 * 4;
   unsigned a[ROW_GROUPS][SCORE_TILES][4], low[ROW_GROUPS][SCORE_TILES][4];
 #pragma unroll
   for (int e = 0; e < 4 * SCORE_TILES * ROW_GROUPS; e++) {
@@ -118,13 +131,13 @@ DIL_INLINE void add_values(const float (&w)[ROW_GROUPS][SCORE_TILES][4],
     low[r][kk][i] = tf32_low(a[r][kk][i]);
   }
 #pragma unroll
-  for (int g = 0; g < VALUE_TILES; g++) {
+  for (int g = 0; g < ROWS::tiles; g++) {
     float sum[ROW_GROUPS][4] = {};
 #pragma unroll
     for (int kk = 0; kk < SCORE_TILES; kk++) {
-      const char *from = values + 8 * kk * PITCH_V + 32 * g;
+      const char *from = values + 8 * kk * ROWS::pitch + 32 * g;
       unsigned b0 = *(const unsigned *)from;
-      unsigned b1 = *(const unsigned *)(from + PITCH_V);
+      unsigned b1 = *(const unsigned *)(from + ROWS::pitch);
 #pragma unroll
       for (int r = 0; r < ROW_GROUPS; r++)
         multiply_8(sum[r], a[r][kk], low[r][kk], b0, b1);
@@ -151,30 +164,30 @@ DIL_INLINE bool is_bad_unit(const char *at) {
   return is_bad(x.x) || is_bad(x.y) || is_bad(x.z) || is_bad(x.w);
 }
 
-enum { VALUE_UNITS = WIDTH_V * ELEMENT_BYTES / 16 };
-
 /* Rows of the values that have such a unit, as flags; whether any has. */
-DIL_INLINE bool find_bad_rows(char *bad) {
+template <class ROWS> DIL_INLINE bool find_bad_rows(char *bad) {
+  constexpr int units = ROWS::width * ELEMENT_BYTES / 16;
   bool found = false;
 #pragma unroll 1
-  for (int i = threadIdx.x; i < TILE_KEYS * VALUE_UNITS; i += THREADS)
-    found |= is_bad_unit(shared + SHARED_V + i / VALUE_UNITS * PITCH_V +
-                         i % VALUE_UNITS * 16);
+  for (int i = threadIdx.x; i < TILE_KEYS * units; i += THREADS)
+    found |= is_bad_unit(shared + ROWS::at + i / units * ROWS::pitch +
+                         i % units * 16);
   if (!__syncthreads_or(found)) return false;
 #pragma unroll 1
   for (int i = threadIdx.x; i < TILE_KEYS; i += THREADS) {
     bad[i] = 0;
 #pragma unroll 1
-    for (int k = 0; k < VALUE_UNITS; k++)
-      if (is_bad_unit(shared + SHARED_V + i * PITCH_V + 16 * k)) bad[i] = 1;
+    for (int k = 0; k < units; k++)
+      if (is_bad_unit(shared + ROWS::at + i * ROWS::pitch + 16 * k)) bad[i] = 1;
   }
   __syncthreads();
   return true;
 }
 
 /* A row of values to the pairs of one group that are kept. */
+template <class ROWS>
 DIL_INLINE void add_row(int key, const float (&w)[SCORE_TILES][4],
-                        float (&o)[VALUE_TILES][4]) {
+                        float (&o)[ROWS::tiles][4]) {
   unsigned x = 0, y = 0; /* the weights of the key, in this lane or not */
 #pragma unroll
   for (int g = 0; g < SCORE_TILES; g++) {
@@ -185,10 +198,10 @@ DIL_INLINE void add_row(int key, const float (&w)[SCORE_TILES][4],
   int owner = (threadIdx.x & 28) | (key >> 1 & 3);
   float first = __uint_as_float(__shfl_sync(0xffffffffu, x, owner));
   float second = __uint_as_float(__shfl_sync(0xffffffffu, y, owner));
-  const element *row = (const element *)(shared + SHARED_V + key * PITCH_V);
+  const element *row = (const element *)(shared + ROWS::at + key * ROWS::pitch);
   if (first == 0 && second == 0) return;
 #pragma unroll
-  for (int e = 0; e < 4 * VALUE_TILES; e++) {
+  for (int e = 0; e < 4 * ROWS::tiles; e++) {
     float weight = e & 2 ? second : first;
     o[e >> 2][e & 3] += weight == 0 ? 0.0f : weight * widen(row[column_of(e)]);
   }
@@ -196,22 +209,23 @@ DIL_INLINE void add_row(int key, const float (&w)[SCORE_TILES][4],
 
 /* A partial tile must not meet 0 * NaN: rows with NaN or Inf are taken out of
  * the product and given to the pairs that are kept, one by one. */
+template <class ROWS = value_rows>
 DIL_INLINE void take_bad_values(const float (&w)[ROW_GROUPS][SCORE_TILES][4],
-                                float (&o)[ROW_GROUPS][VALUE_TILES][4]) {
+                                float (&o)[ROW_GROUPS][ROWS::tiles][4]) {
   char *bad = shared + SHARED_BAD;
-  if (!find_bad_rows(bad)) return;
+  if (!find_bad_rows<ROWS>(bad)) return;
 #pragma unroll 1
   for (int key = 0; key < TILE_KEYS; key++) {
     if (!bad[key]) continue;
 #pragma unroll
-    for (int r = 0; r < ROW_GROUPS; r++) add_row(key, w[r], o[r]);
+    for (int r = 0; r < ROW_GROUPS; r++) add_row<ROWS>(key, w[r], o[r]);
   }
   __syncthreads();
 #pragma unroll 1
-  for (int i = threadIdx.x; i < TILE_KEYS * VALUE_DIM; i += THREADS)
-    if (bad[i / VALUE_DIM])
-      ((element *)(shared + SHARED_V + i / VALUE_DIM * PITCH_V))
-          [i % VALUE_DIM] = 0;
+  for (int i = threadIdx.x; i < TILE_KEYS * ROWS::dim; i += THREADS)
+    if (bad[i / ROWS::dim])
+      ((element *)(shared + ROWS::at + i / ROWS::dim * ROWS::pitch))
+          [i % ROWS::dim] = 0;
   __syncthreads();
 }
 
@@ -222,7 +236,7 @@ DIL_INLINE void take_bad_values(const float (&w)[ROW_GROUPS][SCORE_TILES][4],
  * that is dropped or scored -inf, since a full tile does not ask about pairs.
  * The kernel goes over such a tile of rows once more with care. It then treats
  * all key tiles as partial, and takes plain products for triple tf32 ones. */
-enum { PLAINLY = !ELEMENT && !FAST, CARES = PLAINLY || HIDING || DROPOUT };
+enum { PLAINLY = !ELEMENT && !FAST, CARES = PLAINLY || HIDING || DROPOUT || GRADIENT };
 
 template <int count> DIL_INLINE bool is_lost(const float (&o)[count][4]) {
   bool lost = false;
@@ -233,21 +247,22 @@ template <int count> DIL_INLINE bool is_lost(const float (&o)[count][4]) {
 }
 
 /* s = Q K^T, a thread's pairs one by one. */
+template <class ROWS = query_rows, class COLUMNS = key_rows>
 DIL_INLINE void make_scores_plainly(float (&s)[ROW_GROUPS][SCORE_TILES][4]) {
   int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const char *queries = shared + SHARED_Q +
-                        (16 * ROW_GROUPS * warp + lane / 4) * PITCH_K;
-  const char *keys = shared + SHARED_K + lane % 4 * 2 * PITCH_K;
+  const char *queries = shared + ROWS::at +
+                        (16 * ROW_GROUPS * warp + lane / 4) * ROWS::pitch;
+  const char *keys = shared + COLUMNS::at + lane % 4 * 2 * COLUMNS::pitch;
 #pragma unroll
   for (int e = 0; e < 4 * SCORE_TILES * ROW_GROUPS; e++)
     s[e / (4 * SCORE_TILES)][e / 4 % SCORE_TILES][e % 4] = 0;
 #pragma unroll 1
-  for (int i = 0; i < HEAD_DIM; i++) {
+  for (int i = 0; i < ROWS::dim; i++) {
 #pragma unroll
     for (int e = 0; e < 4 * SCORE_TILES * ROW_GROUPS; e++) {
       int r = e / (4 * SCORE_TILES), g = e / 4 % SCORE_TILES;
-      const char *q = queries + (16 * r + 8 * (e >> 1 & 1)) * PITCH_K;
-      const char *k = keys + (8 * g + (e & 1)) * PITCH_K;
+      const char *q = queries + (16 * r + 8 * (e >> 1 & 1)) * ROWS::pitch;
+      const char *k = keys + (8 * g + (e & 1)) * COLUMNS::pitch;
       s[r][g][e % 4] += ((const float *)q)[i] * ((const float *)k)[i];
     }
   }

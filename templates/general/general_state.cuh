@@ -5,26 +5,6 @@
 
 /* ---- the rows of a tile -------------------------------------------------- */
 
-/* Row `row` of a tile: query row and head; false: there is none. */
-DIL_INLINE bool find_row(const dil_params &p, const dil_tile &t, int row,
-                         int *position, int *head) {
-  int n = p.pack == 1 ? row : row / p.pack;
-  *position = t.low + (n < t.count ? n * t.step : 0);
-  *head = t.head + row - n * p.pack;
-  return n < t.count;
-}
-
-DIL_INLINE dil_rows rows_of(const dil_params &p, const dil_tile &t,
-                            int group) {
-  dil_rows rows;
-  int first = 16 * (ROW_GROUPS * (threadIdx.x >> 5) + group);
-#pragma unroll
-  for (int r = 0; r < 2; r++)
-    rows.valid[r] = find_row(p, t, first + (threadIdx.x & 31) / 4 + 8 * r,
-                             &rows.t[r], &rows.h[r]);
-  return rows;
-}
-
 DIL_INLINE void begin_rows(dil_state &state, float (&o)[VALUE_TILES][4]) {
 #pragma unroll
   for (int e = 0; e < 4 * VALUE_TILES; e++) o[e >> 2][e & 3] = 0;
@@ -108,24 +88,6 @@ DIL_INLINE void end_rows(const dil_params &p, const dil_tile &t, int group,
 }
 
 /* ---- rows whose state is in memory --------------------------------------- */
-
-/* Row number `index` of [batches, rows, heads]. */
-struct dil_place {
-  int b, n, h;
-};
-DIL_INLINE dil_place place_of(const dil_params &p, long long index) {
-  dil_place at;
-  at.h = p.head + (int)(index % p.heads);
-  at.n = (int)(index / p.heads % p.rows);
-  at.b = (int)(index / p.heads / p.rows);
-  return at;
-}
-
-#define WARP_ROWS(p, index)                                                   \
-  for (long long index = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / \
-                         32;                                                  \
-       index < (long long)(p).batches * (p).rows * (p).heads;                 \
-       index += (long long)gridDim.x * blockDim.x / 32)
 
 extern "C" __global__ void dil_merge(const __grid_constant__ dil_params p) {
   long long stride =

@@ -23,6 +23,9 @@ struct dil_cursor {
   int leap;                  /* keys that a bit of the next map stands for */
   int skip, take;            /* of all tiles: those of this split */
   bool counting;             /* tiles are counted, not walked */
+#if HOLDS_KEYS
+  int heads;                 /* of the K/V head, not begun */
+#endif
   long long tiles;
 };
 
@@ -126,6 +129,9 @@ struct dil_scratch {
   dil_tile tile;
   dil_cursor cursor;
   dil_visit visit[2];
+#if HOLDS_KEYS
+  dil_tile walked; /* the tile as the query head sees it whose rows are walked */
+#endif
   bool careful; /* rows are gone over again */
   /* Whether parts of 16 rows and 8 keys are live or full: a byte for each 16
    * rows, a bit for each 8 keys. Only visits that are neither full nor a window
@@ -138,6 +144,24 @@ struct dil_scratch {
 };
 static_assert(sizeof(dil_scratch) <= SCRATCH_BYTES, "SCRATCH_BYTES");
 #define SCRATCH (*(dil_scratch *)shared)
+
+/* The tile as the rows of a visit see it, and as those of the next one do. */
+DIL_INLINE dil_tile tile_of(const dil_visit &v) {
+#if HOLDS_KEYS
+  const dil_tile &t = SCRATCH.tile;
+  return {t.b,    v.head,  t.kv,      t.keys,  t.origin, t.low,
+          t.step, t.count, t.written, t.split, 0};
+#else
+  return SCRATCH.tile;
+#endif
+}
+DIL_INLINE const dil_tile &planned_tile() {
+#if HOLDS_KEYS
+  return SCRATCH.walked;
+#else
+  return SCRATCH.tile;
+#endif
+}
 
 #if MULTIPLICITY
 DIL_INLINE dil_merged merged_of(const dil_tile &t, int branch, int merged) {
@@ -204,6 +228,25 @@ DIL_INLINE void begin_range(dil_cursor &c, int first, int end) {
   c.leap = TILE_KEYS;
 }
 
+#if HOLDS_KEYS
+/* The branches of the next query head that has any select the tile's rows. */
+DIL_INLINE void next_head(const dil_params &p, dil_cursor &c) {
+  dil_tile &t = SCRATCH.walked;
+#pragma unroll 1
+  while (!c.rest && c.heads > 0) {
+    int head = t.head + 1;
+    c.heads--;
+    c.rest = class_of(p.pass, head, t.low);
+    __syncwarp();
+    if ((threadIdx.x & 31) == 0) {
+      t.head = head;
+      t.branches = c.rest;
+    }
+    __syncwarp();
+  }
+}
+#endif
+
 /* Begins the next range, of this branch or of the next one, for a visit in
  * `slot`. False: there is none. */
 DIL_INLINE bool next_range(const dil_params &p, const dil_tile &t,
@@ -213,6 +256,9 @@ DIL_INLINE bool next_range(const dil_params &p, const dil_tile &t,
     c.later_end = 0;
     return true;
   }
+#if HOLDS_KEYS
+  next_head(p, c);
+#endif
   if (!c.rest) return false;
   begin_branch(p, t, lowest(c.rest), c);
   c.rest &= c.rest - 1;
@@ -238,6 +284,10 @@ DIL_INLINE void begin_cursor(const dil_params &p, const dil_tile &t) {
     c.take = 0x7fffffff;
     c.tiles = 0;
     c.counting = p.splits > 1;
+#if HOLDS_KEYS
+    c.heads = t.count ? GROUP - 1 : 0;
+    SCRATCH.walked = t;
+#endif
     SCRATCH.cursor = c;
     SCRATCH.visit[1].table = 0;
   }
@@ -305,6 +355,9 @@ DIL_INLINE void find_visit(const dil_params &p, const dil_tile &t,
       v.merged = c.merged;
       v.table = c.table;
       v.rivals = c.rivals;
+#if HOLDS_KEYS
+      v.head = t.head;
+#endif
       c.live &= c.live - 1;
       int predicate = dil_branches[c.keys.branch].predicate;
       v.window =
@@ -345,7 +398,7 @@ DIL_INLINE void find_visit(const dil_params &p, const dil_tile &t,
 DIL_INLINE void plan_visit(const dil_params &p, int slot) {
   dil_cursor c = SCRATCH.cursor;
   dil_visit v;
-  find_visit(p, SCRATCH.tile, c, v, slot);
+  find_visit(p, planned_tile(), c, v, slot);
   if (CARES && SCRATCH.careful && v.full) { /* as if pairs were to be asked */
     v.full = false;
     v.window = true;

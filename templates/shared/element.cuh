@@ -55,13 +55,23 @@ DIL_INLINE unsigned tf32_low(unsigned x) {
   return __float_as_uint(__fsub_rn(__uint_as_float(x), high));
 }
 
-/* d += a b in f32: 16 x 8 by 8 x 8, the small products first. */
+/* d += a b in f32: 16 x 8 by 8 x 8, the small products first. A score has the
+ * same bits, whichever of its operands is `a`: the low part of the query comes
+ * first (HOLDS_KEYS of walk.cuh: `a` is the key). */
 DIL_INLINE void multiply_8(float (&d)[4], const unsigned (&a)[4],
                            const unsigned (&low)[4], unsigned b0, unsigned b1) {
   unsigned c0 = tf32_low(b0), c1 = tf32_low(b1);
-  multiply_tf32(d, low, FAST ? c0 : b0, FAST ? c1 : b1);
-  if (FAST) return;
+  if (FAST) {
+    multiply_tf32(d, low, c0, c1);
+    return;
+  }
+#if HOLDS_KEYS
   multiply_tf32(d, a, c0, c1);
+  multiply_tf32(d, low, b0, b1);
+#else
+  multiply_tf32(d, low, b0, b1);
+  multiply_tf32(d, a, c0, c1);
+#endif
   multiply_tf32(d, a, b0, b1);
 }
 

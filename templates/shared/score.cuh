@@ -21,6 +21,9 @@ struct dil_visit {
   int table;      /* which of the two tables of them */
   dil_set rivals; /* `union`: branches that may reach a key before this one */
   int n;
+#if HOLDS_KEYS
+  int head;       /* of the query rows */
+#endif
   bool some;      /* there is such a tile */
   bool full;      /* every pair is kept */
   bool window;    /* nothing but a window and the end of its keys cut it */
@@ -78,17 +81,18 @@ DIL_INLINE int predicate_cover(const dil_params &p, const dil_tile &tile,
                                const dil_box &box, int predicate, int first,
                                int last) {
   if (predicate < 0) return DIL_FULL;
-  const dil_predicate_row &w = dil_predicates[predicate];
-  if ((w.right != DIL_FAR && first - box.t1 > w.right) ||
-      (w.left != DIL_FAR && box.t0 - last > w.left))
+  int left = window_left(predicate), right = window_right(predicate);
+  if ((right != DIL_FAR && first - box.t1 > right) ||
+      (left != DIL_FAR && box.t0 - last > left))
     return DIL_EMPTY;
-  bool full = (w.right == DIL_FAR || last - box.t0 <= w.right) &&
-              (w.left == DIL_FAR || box.t1 - first <= w.left);
+  bool full = (right == DIL_FAR || last - box.t0 <= right) &&
+              (left == DIL_FAR || box.t1 - first <= left);
 #if MASKED
-  if (w.masked) {
+  if (dil_predicates[predicate].masked) {
+    dil_range rows = {box.t0, box.t1}, columns = {first, last};
     dil_range kept =
-        dil_cover(predicate, {box.t0, box.t1}, {first, last},
-                  {box.h0, box.h1},
+        dil_cover(predicate, HOLDS_KEYS ? columns : rows,
+                  HOLDS_KEYS ? rows : columns, {box.h0, box.h1},
                   pair_of(p, tile, box.h0));
     if (!kept.high) return DIL_EMPTY;
     full = full && kept.low;
@@ -164,13 +168,13 @@ DIL_INLINE unsigned window_bits(const dil_tile &tile, const dil_rows &rows,
   for (int r = 0; r < 2; r++) {
     int low = 0, high = v.keys.end - v.n; /* columns low .. high - 1 */
     if (predicate >= 0) {
-      const dil_predicate_row &w = dil_predicates[predicate];
+      int left = window_left(predicate), right = window_right(predicate);
       int away = v.keys.start + v.n * v.keys.step - rows.t[r]; /* column 0 */
-      if (w.right != DIL_FAR)
-        high = least(high, floor_div((long long)w.right - away, v.keys.step) +
-                               1);
-      if (w.left != DIL_FAR)
-        low = most(low, -floor_div((long long)w.left + away, v.keys.step));
+      if (right != DIL_FAR)
+        high =
+            least(high, floor_div((long long)right - away, v.keys.step) + 1);
+      if (left != DIL_FAR)
+        low = most(low, -floor_div((long long)left + away, v.keys.step));
     }
     unsigned mine = columns_below(high) & ~columns_below(low);
     if (rows.valid[r]) bits |= mine << 2 * r;
@@ -188,8 +192,9 @@ DIL_INLINE unsigned keep_bits(const dil_params &p, const dil_tile &tile,
     bool second = e & 2;
     int n = v.n + column_of(4 * g + e);
     if (n >= v.keys.end || !(second ? rows.valid[1] : rows.valid[0])) continue;
-    int j = v.keys.start + n * v.keys.step;
-    int t = second ? rows.t[1] : rows.t[0];
+    int column = v.keys.start + n * v.keys.step;
+    int row = second ? rows.t[1] : rows.t[0];
+    int t = pair_i(row, column), j = pair_j(row, column);
     int h = second ? rows.h[1] : rows.h[0];
     dil_pair at = pair_of(p, tile, h);
     bool kept = branch_keeps(v.keys.branch, t, j, at) &&
@@ -200,7 +205,7 @@ DIL_INLINE unsigned keep_bits(const dil_params &p, const dil_tile &tile,
 }
 
 #if DROPOUT
-/* The random words of a thread's rows. */
+/* The random words of a thread's rows; with HOLDS_KEYS, those are keys. */
 struct dil_row_words {
   unsigned of[2];
 };
@@ -210,7 +215,7 @@ DIL_INLINE dil_row_words row_words(const dil_params &p, const dil_tile &tile,
 #pragma unroll 1
   for (int r = 0; r < 2; r++) {
     unsigned word =
-        dil_drop_word(DIL_DROP_ROW, tile.b + p.batch, r ? rows.h[1] : rows.h[0],
+        dil_drop_word(HOLDS_KEYS ? DIL_DROP_KEY : DIL_DROP_ROW, tile.b + p.batch, r ? rows.h[1] : rows.h[0],
                       r ? rows.t[1] : rows.t[0], p.seed_low, p.seed_high);
     if (r) words.of[1] = word;
     else words.of[0] = word;
@@ -220,7 +225,7 @@ DIL_INLINE dil_row_words row_words(const dil_params &p, const dil_tile &tile,
 
 DIL_INLINE unsigned key_word(const dil_params &p, const dil_tile &tile, int h,
                              const dil_visit &v, int column) {
-  return dil_drop_word(DIL_DROP_KEY, tile.b + p.batch, h,
+  return dil_drop_word(HOLDS_KEYS ? DIL_DROP_ROW : DIL_DROP_KEY, tile.b + p.batch, h,
                        v.keys.start + (v.n + column) * v.keys.step, p.seed_low,
                        p.seed_high);
 }
@@ -260,10 +265,12 @@ DIL_INLINE void rewrite_scores(const dil_params &p, const dil_tile &tile,
   dil_pair at[2] = {pair_of(p, tile, rows.h[0]), pair_of(p, tile, rows.h[1])};
 #pragma unroll
   for (int e = 0; e < 4 * TILES; e++) {
-    int j = v.keys.start + (v.n + column_of(e)) * v.keys.step;
+    int column = v.keys.start + (v.n + column_of(e)) * v.keys.step;
+    int r = e >> 1 & 1, row = rows.t[r];
     float &x = s[e >> 2][e & 3];
     x = __fmul_rn(x, p.scale);
-    if (SCORED) x = dil_chain(chain, x, rows.t[e >> 1 & 1], j, at[e >> 1 & 1]);
+    if (SCORED)
+      x = dil_chain(chain, x, pair_i(row, column), pair_j(row, column), at[r]);
   }
 }
 

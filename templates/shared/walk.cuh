@@ -14,6 +14,16 @@
 #ifndef SHARDS
 #define SHARDS 1 /* 0: no call is a shard of a sequence */
 #endif
+/* Gradients of keys walk the other way round: a tile's rows are keys, and what
+ * it walks are the query rows that see them. Rows and keys then change places in
+ * all that follows. The same branches select a position as a row and as a key,
+ * so that cells, classes and progressions stay as they are. */
+#ifndef HOLDS_KEYS
+#define HOLDS_KEYS 0
+#endif
+#ifndef GRADIENT
+#define GRADIENT 0 /* 1: heads that no pass serves have tiles, too */
+#endif
 DIL_INLINE bool is_shard(const dil_params &p) {
   return SHARDS && p.flags & DIL_SHARD;
 }
@@ -41,6 +51,20 @@ DIL_INLINE int most(int a, int b) { return a > b ? a : b; }
 
 #define GROUP (HEADS / KV_HEADS) /* query heads of a K/V head */
 
+/* The query row and the key of a pair of a tile's row and a column. */
+DIL_INLINE int pair_i(int row, int column) { return HOLDS_KEYS ? column : row; }
+DIL_INLINE int pair_j(int row, int column) { return HOLDS_KEYS ? row : column; }
+
+/* The window of a predicate, as a tile's rows see it. */
+DIL_INLINE int window_left(int predicate) {
+  const dil_predicate_row &w = dil_predicates[predicate];
+  return HOLDS_KEYS ? w.right : w.left;
+}
+DIL_INLINE int window_right(int predicate) {
+  const dil_predicate_row &w = dil_predicates[predicate];
+  return HOLDS_KEYS ? w.left : w.right;
+}
+
 /* Branches, as bits. */
 #if BRANCHES > 32
 typedef unsigned long long dil_set;
@@ -57,6 +81,9 @@ struct dil_tile {
   int origin;        /* position of query row 0 */
   int low, step;     /* positions of its rows: low + n * step */
   int count;         /* how many; 0: the tile is empty */
+#if HOLDS_KEYS
+  int written;       /* those and the rows behind the last key of a batch row */
+#endif
   int split;
   dil_set branches;  /* that select its rows */
 };
@@ -154,8 +181,9 @@ DIL_INLINE int batch_keys(const dil_params &p, int b) {
   return p.lengths ? most(0, least(p.lengths[b], p.M)) : p.M;
 }
 
-/* The number of the query row at a position. */
+/* The number of a tile's row at a position. */
 DIL_INLINE int row_at(const dil_params &p, const dil_tile &t, int position) {
+  if (HOLDS_KEYS) return position;
   int away = position - t.origin, step = query_step(p);
   return step == 1 ? away : away / step;
 }
@@ -175,43 +203,61 @@ DIL_INLINE int take_digit(unsigned &number, int size) {
   return digit;
 }
 
+/* How many steps reach `away`, a distance of two positions; 0: none is due. */
+DIL_INLINE int steps_to(long long away, int step) {
+  return away > 0 ? (int)((unsigned)(away - 1) / (unsigned)step) + 1 : 0;
+}
+
+/* The rows of the tile that are there, and the branches that select them. */
+DIL_INLINE void fill_tile(const dil_params &p, dil_tile &t, int high,
+                          int rows) {
+  t.count = least((high - t.low - 1) / t.step + 1, rows);
+#if HOLDS_KEYS
+  t.written = t.count;
+  t.count = least(t.count, steps_to((long long)t.keys - t.low, t.step));
+  if (!t.count) return;
+#endif
+  t.branches = class_of(p.pass, t.head, t.low);
+}
+
 /* Tile number `item`, of tile_rows rows. Blocks of late rows come first: with
  * `causal` they see the most. Where there are few tiles, the late blocks of all
  * heads come first; else the blocks of a head stay together, near its keys. */
 DIL_INLINE dil_tile find_tile(const dil_params &p, unsigned item,
                               int tile_rows) {
   dil_tile t;
-  int block, residue, part, cell, low, high, heads = p.heads / p.pack;
+  int block, residue, part, cell, low, high;
+  int heads_of_tile = HOLDS_KEYS ? GROUP : p.pack;
+  int heads = p.heads / heads_of_tile;
   t.split = take_digit(item, p.splits);
-  if (p.spread) t.head = p.head + take_digit(item, heads) * p.pack;
+  if (p.spread) t.head = p.head + take_digit(item, heads) * heads_of_tile;
   block = p.blocks - 1 - take_digit(item, p.blocks);
   residue = take_digit(item, p.residues);
   part = take_digit(item, p.parts);
   cell = p.cells - 1 - take_digit(item, p.cells);
-  if (!p.spread) t.head = p.head + take_digit(item, heads) * p.pack;
+  if (!p.spread) t.head = p.head + take_digit(item, heads) * heads_of_tile;
   t.kv = t.head / GROUP - p.head / GROUP;
   t.b = (int)item;
   t.keys = batch_keys(p, t.b);
   t.origin = p.first - (p.M - t.keys);
   t.step = p.stride;
-  find_cell(p, t.origin, t.origin + (p.rows - 1) * query_step(p) + 1, cell,
-            part, &low, &high);
+  int first = HOLDS_KEYS ? 0 : t.origin, rows = HOLDS_KEYS ? p.M : p.rows;
+  find_cell(p, first, first + (rows - 1) * query_step(p) + 1, cell, part, &low,
+            &high);
   long long from = (long long)row_from(p, t, low) +
                    (long long)residue * query_step(p) +
                    (long long)block * (tile_rows / p.pack) * t.step;
   t.count = 0;
   t.low = 0;
   t.branches = 0;
-  if (low >= high || from >= high || !pass_serves(p.pass, t.head)) return t;
+#if HOLDS_KEYS
+  t.written = 0;
+#endif
+  if (low >= high || from >= high) return t;
+  if (!GRADIENT && !pass_serves(p.pass, t.head)) return t;
   t.low = (int)from;
-  t.count = least((high - t.low - 1) / t.step + 1, tile_rows / p.pack);
-  t.branches = class_of(p.pass, t.head, t.low);
+  fill_tile(p, t, high, tile_rows / p.pack);
   return t;
-}
-
-/* How many steps reach `away`, a distance of two positions; 0: none is due. */
-DIL_INLINE int steps_to(long long away, int step) {
-  return away > 0 ? (int)((unsigned)(away - 1) / (unsigned)step) + 1 : 0;
 }
 
 /* Keys start + n * step for first <= n < end: all that the tile's rows see of
@@ -243,18 +289,21 @@ DIL_INLINE dil_keys keys_of(const dil_params &p, const dil_tile &t,
   const dil_branch_row &row = dil_branches[branch];
   dil_keys k;
   int base = segment_low(branch, t.low);
-  long long low = base;
-  long long high = row.segment ? least(t.keys, base + row.segment) : t.keys;
+  int from = HOLDS_KEYS ? t.origin : 0;
+  int end = HOLDS_KEYS ? t.origin + p.rows : t.keys;
+  long long low = row.segment ? most(from, base) : from;
+  long long high = row.segment ? least(end, base + row.segment) : end;
   k.branch = branch;
   k.step = row.dilation;
   k.start = base + dil_phases[branch * HEADS + t.head];
+  if (HOLDS_KEYS && low < k.start) k.start += floor_to((int)low - k.start, k.step);
   if (row.predicate >= 0) {
-    const dil_predicate_row &w = dil_predicates[row.predicate];
+    int left = window_left(row.predicate), right = window_right(row.predicate);
     long long last = t.low + (long long)(t.count - 1) * t.step;
-    if (w.left != DIL_FAR && t.low - (long long)w.left > low)
-      low = t.low - (long long)w.left;
-    if (w.right != DIL_FAR && last + w.right + 1 < high)
-      high = last + w.right + 1;
+    if (left != DIL_FAR && t.low - (long long)left > low)
+      low = t.low - (long long)left;
+    if (right != DIL_FAR && last + right + 1 < high)
+      high = last + right + 1;
   }
   if (is_shard(p)) {
     long long end = p.key_first + (p.key_rows - 1) * (long long)p.key_step + 1;
