@@ -125,6 +125,17 @@ typedef struct dil_cuda_module {
   dil_status (*variants)(dil_cuda_kernel *kernel, const dil_call *call,
                          const dil_shard *shard, char *text, size_t size);
 
+  /* Gradients of a call, by a kernel of a backward plan, on a stream like `run`;
+   * the bytes of workspace that such a call takes, with its codes there when it
+   * returns; and the seconds that one takes on the device. */
+  dil_status (*backward)(dil_cuda_kernel *kernel, const dil_backward_call *call,
+                         void *stream);
+  dil_status (*backward_workspace)(dil_cuda_kernel *kernel,
+                                   const dil_backward_call *call,
+                                   int64_t *bytes);
+  dil_status (*backward_time)(dil_cuda_kernel *kernel,
+                              const dil_backward_call *call, double *seconds);
+
   /* A shard of a sequence, as in cpu_kernel_begin and its neighbours (cpu.h),
    * on a stream like `run`. The state is device memory too. Inputs must be
    * complete and have the whole sequence's sizes. Of k and v, the shard's rows
@@ -195,6 +206,10 @@ enum { CUDA_PEAK_OPERATIONS };
  * leaves calls with few rows to the next code. WHOLE: the code takes no parts
  * of sequences. */
 enum { GENERAL_KNOB_PARTS, GENERAL_KNOB_MANY, GENERAL_KNOB_WHOLE };
+/* Knobs of the families of gradients. MAKES: which ones, as bits of MAKES in
+ * templates/general/gradient.cu. */
+enum { GRADIENT_KNOB_PARTS = GENERAL_KNOB_PARTS, GRADIENT_KNOB_MAKES };
+enum { GRADIENT_Q = 1, GRADIENT_K = 2, GRADIENT_V = 4 };
 /* The knob of the Hopper family. WHOLE: the code has no running state; it takes
  * only whole sequences of a plan with one pass. */
 enum { HOPPER_KNOB_WHOLE };

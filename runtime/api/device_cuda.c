@@ -119,6 +119,39 @@ static dil_status time_run(dil_kernel *k, const dil_call *call,
   return status;
 }
 
+/* ---- gradients ----------------------------------------------------------- */
+
+static dil_status backward(dil_kernel *k, const dil_backward_call *call,
+                           void *stream) {
+  int64_t begin = trace_begin();
+  dil_status status = k->context->cuda->backward(k->gpu, call, stream);
+  metric_add(status ? METRIC_run_failures : METRIC_runs_cuda, 1);
+  trace_end(begin, "run", "launch of gradients", k->source.table->name, -1);
+  return status;
+}
+
+static dil_status backward_prepare(dil_kernel *k,
+                                   const dil_backward_call *call) {
+  int64_t bytes;
+  return k->context->cuda->backward_workspace(k->gpu, call, &bytes);
+}
+
+static dil_status backward_workspace(dil_kernel *k,
+                                     const dil_backward_call *call,
+                                     int64_t *bytes) {
+  return k->context->cuda->backward_workspace(k->gpu, call, bytes);
+}
+
+static dil_status backward_time(dil_kernel *k, const dil_backward_call *call,
+                                double *seconds) {
+  int64_t begin = trace_begin();
+  dil_status status = k->context->cuda->backward_time(k->gpu, call, seconds);
+  if (!status) metric_add(METRIC_runs_cuda, 1);
+  trace_end(begin, "run", "timed launch of gradients", k->source.table->name,
+            1);
+  return status;
+}
+
 dil_status dil_cuda_peak(dil_context *context, const dil_cuda_code *code,
                          double seconds, double *rate) {
   dil_status status = dil_context_check(context);
@@ -140,4 +173,8 @@ const device_kind device_cuda = {.name = "cuda",
                                  .prepare = prepare,
                                  .workspace = workspace,
                                  .variant = variant,
-                                 .time = time_run};
+                                 .time = time_run,
+                                 .backward = backward,
+                                 .backward_prepare = backward_prepare,
+                                 .backward_workspace = backward_workspace,
+                                 .backward_time = backward_time};

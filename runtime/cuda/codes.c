@@ -7,8 +7,9 @@
 
 enum { MAX_DYNAMIC_SHARED = 8 /* CU_FUNC_ATTRIBUTE_... */ };
 
-static const cuda_family *const families[] = {&cuda_hopper, &cuda_general,
-                                              &cuda_peak, &cuda_rows};
+static const cuda_family *const families[] = {
+    &cuda_hopper,        &cuda_general, &cuda_gradient,
+    &cuda_gradient_keys, &cuda_peak,    &cuda_rows};
 
 /* Launched by runtime/cuda/ring/rows.c. */
 const cuda_family cuda_rows = {.name = "rows",
@@ -172,6 +173,22 @@ dil_status codes_take(cuda_codes *codes, const cuda_run *r, int32_t pass,
   }
   *code = i < 0 || status ? NULL : atomic_load(&codes->now[i]);
   return status;
+}
+
+dil_status codes_take_gradient(cuda_codes *codes, int32_t makes,
+                               const cuda_code **code) {
+  *code = NULL;
+  for (int32_t i = 0; i < codes->count; i++) {
+    const cuda_code *one = atomic_load(&codes->now[i]);
+    bool found = one && (one->family == &cuda_gradient ||
+                         one->family == &cuda_gradient_keys);
+    if (!found || !(one->about.knob[GRADIENT_KNOB_MAKES] & makes)) continue;
+    dil_status status = codes_ensure(codes, i);
+    *code = status ? NULL : atomic_load(&codes->now[i]);
+    return status;
+  }
+  return dil_fail(DIL_UNSUPPORTED, "'%s' has no kernel for gradients here",
+                  codes->table->name);
 }
 
 dil_status codes_take_last(cuda_codes *codes, const cuda_code **code) {

@@ -38,6 +38,10 @@ const cuda_code *codes_choose(const cuda_codes *codes, const cuda_run *r,
 /* The same, there: waits for it. */
 dil_status codes_take(cuda_codes *codes, const cuda_run *r, int32_t pass,
                       const cuda_code **code);
+/* The code that makes some gradient (GRADIENT_...), there. DIL_UNSUPPORTED:
+ * there is none. */
+dil_status codes_take_gradient(cuda_codes *codes, int32_t makes,
+                               const cuda_code **code);
 /* The last one, there: it knows bounds, and how states begin and end. */
 dil_status codes_take_last(cuda_codes *codes, const cuda_code **code);
 

@@ -43,6 +43,20 @@ dil_status kernel_opens(dil_cuda_kernel *kernel, const dil_call *call,
 dil_status kernel_open(dil_cuda_kernel *kernel, const dil_call *call,
                        const dil_shard *shard, void *stream);
 int64_t kernel_workspace(const dil_cuda_kernel *kernel);
+
+/* ---- backward.c ---------------------------------------------------------- */
+
+dil_status kernel_backward(dil_cuda_kernel *kernel,
+                           const dil_backward_call *call, void *stream);
+dil_status kernel_backward_workspace(dil_cuda_kernel *kernel,
+                                     const dil_backward_call *call,
+                                     int64_t *bytes);
+dil_status kernel_backward_time(dil_cuda_kernel *kernel,
+                                const dil_backward_call *call,
+                                double *seconds);
+
+/* ---- kernel.c ------------------------------------------------------------ */
+
 dil_status kernel_time(dil_cuda_kernel *kernel, const dil_call *call,
                        double *seconds);
 /* Seconds on the device of the work that `work` puts on the default stream.

@@ -130,9 +130,12 @@ static int32_t general_splits(const cuda_run *r, int32_t pass, int64_t tiles,
   return (int32_t)maximum(splits, 1);
 }
 
-static void general_fill_space(const cuda_run *r, int32_t pass,
+/* The space of the tiles that hold query rows, or keys (for gradients). */
+static void general_fill_space(const cuda_run *call, int32_t pass, bool keys,
                                const cuda_code *code, dil_params *p) {
-  const dil_table *t = r->table;
+  const dil_table *t = call->table;
+  cuda_run run = *call, *r = &run;
+  if (keys) run.N = call->M;
   int64_t segment = general_shortest_segment(t, pass);
   if (segment > INT32_MAX / 2) segment = INT32_MAX / 2 + 1;
   int32_t tile_rows = code->about.tile_rows;
@@ -144,11 +147,12 @@ static void general_fill_space(const cuda_run *r, int32_t pass,
   p->parts = general_parts(t, pass, segment);
   p->residues = (int)minimum(quotient_up(stride, step),
                              quotient_up(general_length(r, segment), step));
-  p->pack = general_pack(r, pass, tile_rows, segment);
+  p->pack = keys ? 1 : general_pack(r, pass, tile_rows, segment);
   int64_t block = tile_rows / p->pack;
   p->blocks = (int)quotient_up(general_class_rows(r, pass, segment), block);
+  int64_t heads = keys ? t->kv_heads : t->heads / p->pack;
   int64_t tiles = (int64_t)p->cells * p->parts * p->residues * p->blocks *
-                  (t->heads / p->pack) * r->B;
+                  heads * r->B;
   p->splits = general_splits(r, pass, tiles, &code->about);
   p->spread = tiles < SPREAD_WAVES * (int64_t)r->device->facts.processors;
   p->items = tiles * p->splits;
@@ -229,7 +233,7 @@ static dil_params general_parameters(const cuda_run *r) {
 static bool general_has_many(const cuda_run *r, int32_t pass,
                              const cuda_code *code) {
   dil_params p = {0};
-  general_fill_space(r, pass, code, &p);
+  general_fill_space(r, pass, false, code, &p);
   int64_t filled = general_class_rows(r, pass, p.segment);
   int64_t places = (int64_t)p.blocks * code->about.tile_rows;
   return p.pack == 1 && places - filled <= filled / 8 &&
@@ -250,7 +254,7 @@ static const char *general_refusal(const cuda_run *r, int32_t pass,
 static void general_estimate(const cuda_run *r, int32_t pass,
                              const cuda_code *code, dil_cuda_pass *out) {
   dil_params p = {0};
-  general_fill_space(r, pass, code, &p);
+  general_fill_space(r, pass, false, code, &p);
   out->tile_rows = code->about.tile_rows;
   out->tiles = p.items / p.splits;
   out->parts = p.splits;
@@ -261,7 +265,7 @@ static void general_estimate(const cuda_run *r, int32_t pass,
 static int64_t general_workspace(const cuda_run *r, int32_t pass,
                                  const cuda_code *code) {
   dil_params p = {0};
-  general_fill_space(r, pass, code, &p);
+  general_fill_space(r, pass, false, code, &p);
   if (p.splits == 1) return 0;
   return (int64_t)p.splits * r->B * r->N * r->table->heads *
          (2 + r->table->value_dim) * (int64_t)sizeof(float);
@@ -275,14 +279,21 @@ static dil_status general_launch_rows(const cuda_run *r, const cuda_code *code,
                      32 * ROW_WARPS, 0, p);
 }
 
+dil_status general_fill(const cuda_run *r, int32_t pass, bool keys,
+                        const cuda_code *code, dil_params *p) {
+  *p = general_parameters(r);
+  general_fill_space(r, pass, keys, code, p);
+  if (p->items <= INT32_MAX) return DIL_OK;
+  return dil_fail(DIL_USAGE, "more than 2^31 tiles in one call");
+}
+
 static dil_status general_launch(const cuda_run *r, int32_t pass,
                                  const cuda_code *code) {
-  dil_params p = general_parameters(r);
-  general_fill_space(r, pass, code, &p);
-  if (p.items > INT32_MAX)
-    return dil_fail(DIL_USAGE, "more than 2^31 tiles in one call");
-  dil_status status = cuda_launch(r, code, ENTRY_PASS, p.items,
-                                  code->about.threads, code->about.shared, &p);
+  dil_params p;
+  dil_status status = general_fill(r, pass, false, code, &p);
+  if (status) return status;
+  status = cuda_launch(r, code, ENTRY_PASS, p.items, code->about.threads,
+                       code->about.shared, &p);
   if (!status && p.splits > 1)
     status = general_launch_rows(r, code, ENTRY_MERGE, &p);
   return status;

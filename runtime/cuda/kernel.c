@@ -97,9 +97,8 @@ static dil_status kernel_check_input(const dil_cuda_kernel *k,
 }
 
 /* The checks of every device; lengths are out of the host's reach here. */
-static dil_status kernel_check_call(const dil_cuda_kernel *k,
-                                    const dil_call *call,
-                                    const dil_shard *shard, cuda_run *r) {
+dil_status kernel_check_call(const dil_cuda_kernel *k, const dil_call *call,
+                             const dil_shard *shard, cuda_run *r) {
   dil_call seen = *call;
   run checked = {.table = k->table, .call = &seen, .shard = shard};
   seen.lengths = NULL;
@@ -177,7 +176,7 @@ static bool kernel_takes_last(const dil_cuda_kernel *k, const cuda_run *r) {
   return own || cuda_bounds_bytes(r) > 0;
 }
 
-static dil_status kernel_load_passes(dil_cuda_kernel *k, cuda_run *r) {
+dil_status kernel_load_passes(dil_cuda_kernel *k, cuda_run *r) {
   const cuda_code *code;
   dil_status status = DIL_OK;
   for (int32_t p = 0; p < k->table->pass_count && !status; p++)
@@ -435,15 +434,20 @@ static dil_status kernel_run_timed(void *context) {
  * behind one like it. */
 #define SHORT 5e-3 /* seconds */
 
+dil_status kernel_time_work(const dil_cuda *device,
+                            dil_status (*work)(void *context), void *context,
+                            double *seconds) {
+  dil_status status = cuda_enter(device);
+  if (status) return status;
+  status = cuda_time(device, CLOCK_ALONE, work, context, seconds);
+  if (!status && *seconds < SHORT)
+    status = cuda_time(device, CLOCK_BEHIND, work, context, seconds);
+  cuda_leave(device);
+  return status;
+}
+
 dil_status kernel_time(dil_cuda_kernel *kernel, const dil_call *call,
                        double *seconds) {
   timed_call timed = {kernel, call};
-  const dil_cuda *device = kernel->device;
-  dil_status status = cuda_enter(device);
-  if (status) return status;
-  status = cuda_time(device, CLOCK_ALONE, kernel_run_timed, &timed, seconds);
-  if (!status && *seconds < SHORT)
-    status = cuda_time(device, CLOCK_BEHIND, kernel_run_timed, &timed, seconds);
-  cuda_leave(device);
-  return status;
+  return kernel_time_work(kernel->device, kernel_run_timed, &timed, seconds);
 }

@@ -27,6 +27,15 @@ void kernel_count_passes(dil_cuda_kernel *k);
 /* Finds the pass that opens the rows, if there is one, and the least distance
  * of rows that have a state. */
 void kernel_find_opening(const dil_cuda_kernel *k, cuda_run *r);
+/* The checks of every device; fills the run. */
+dil_status kernel_check_call(const dil_cuda_kernel *k, const dil_call *call,
+                        const dil_shard *shard, cuda_run *r);
+/* The code of each pass of a forward run, there. */
+dil_status kernel_load_passes(dil_cuda_kernel *k, cuda_run *r);
+/* Seconds that work on the default stream takes on the device. */
+dil_status kernel_time_work(const dil_cuda *device,
+                            dil_status (*work)(void *context), void *context,
+                            double *seconds);
 int64_t kernel_rows_of_state(const cuda_run *r);
 dil_status kernel_lay_out(const dil_cuda_kernel *k, const cuda_run *r,
                           kernel_layout *at);

@@ -63,4 +63,35 @@ typedef struct dil_params {
   dil_device_input input[16];
 } dil_params;
 
+/* A gradient, or its sum in f32 over several passes. */
+typedef struct dil_gradient {
+  void *data;
+  long long stride[3]; /* b, n, h */
+  int wide;            /* f32, whatever the kernel's elements are */
+  int add;             /* to what an earlier pass has left */
+} dil_gradient;
+
+enum { DIL_GRADIENT_BYTES = 1888 }; /* of dil_gradient_params, as above */
+
+/* Facts of a query row, as the pairs of a row need them. */
+enum { DIL_FACTS = 2 }; /* lse in units of log2, +inf for none; delta */
+
+/* The parameters of general/gradient.cu. */
+typedef struct dil_gradient_params {
+  dil_params of;      /* the call; its o is the gradient of o (dO) */
+  const void *o;      /* of the forward call, or f32 of one pass: o_wide */
+  long long o_stride[3]; /* b, n, h, as all here */
+  int o_wide;
+  const float *lse;   /* of the softmax whose weights are meant */
+  long long lse_stride[3];
+  const float *lse_gradient; /* NULL: 0 */
+  long long lse_gradient_stride[3];
+  float *facts;       /* [batches, rows, heads][DIL_FACTS] */
+  dil_gradient q, k, v; /* data NULL: not wanted */
+  /* Of dil_round: f32 [batches, rows, heads, size] becomes `rounded`. */
+  const float *sums;
+  dil_gradient rounded;
+  int sum_rows, sum_heads, sum_size;
+} dil_gradient_params;
+
 #endif

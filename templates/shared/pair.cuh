@@ -44,6 +44,11 @@ DIL_INLINE float dil_modf(float a, float b) {
 /* The integer at or below, within 32 bits; 0 of NaN. */
 DIL_INLINE int dil_whole(float a) { return __float2int_rd(a); }
 
+/* The product of a factor and a derivative: 0 where either is exactly 0. */
+DIL_INLINE float dil_slopes(float a, float b) {
+  return a == 0 || b == 0 ? 0.0f : __fmul_rn(a, b);
+}
+
 DIL_INLINE unsigned dil_hash_step(unsigned x, int a) {
   x ^= (unsigned)a;
   x ^= x >> 16;

@@ -54,7 +54,7 @@ extreme_scores() {
 }
 
 # Two chips at once, a processor each.
-compare 80 12 edges linked_ranks &
+compare 80 12 edges linked_ranks gradients_cuda &
 {
   compare 90 6 edges numeric hopper shards
   "$BUILD/tests/fuzz/fuzz_pattern" --hopper --count 12 --seed "$seed" \

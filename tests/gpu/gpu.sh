@@ -93,6 +93,7 @@ DIL_MODULE_DIR=$BUILD timeout "$limit" "$BUILD/tests/gpu_host" compute \
 host=$!
 spread edges "$BUILD/tests/test_edges"
 spread numeric "$BUILD/tests/test_numeric"
+spread gradients_cuda "$BUILD/tests/test_gradients_cuda"
 spread hopper "$BUILD/tests/test_hopper"
 spread shards "$BUILD/tests/test_shards"
 spread linked_ranks "$BUILD/tests/test_linked_ranks"

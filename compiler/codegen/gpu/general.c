@@ -5,15 +5,6 @@
 #include "gpu.h"
 #include "runtime/cuda/chips.h"
 
-/* The shared memory that a thread block may have, by chip, in bytes. */
-static int64_t general_shared_limit(int32_t arch) {
-  return cuda_chip_like(arch)->shared;
-}
-
-static int64_t general_round_up(int64_t n, int64_t to) {
-  return (n + to - 1) / to * to;
-}
-
 typedef struct general_tiles {
   int32_t warps, groups, keys; /* groups: 16 rows each, of a warp */
   int32_t blocks;              /* least thread blocks of a processor */
@@ -25,20 +16,21 @@ static int32_t general_rows(const general_tiles *tl) {
   return 16 * tl->groups * tl->warps;
 }
 
-/* An upper bound for the size of dil_scratch, the scratch memory of
- * templates/general/general_visit.cuh. */
-static int64_t general_scratch_bytes(const dil_table *t) {
+int64_t general_scratch_bytes(const dil_table *t) {
   return 512 + (has_multiplicity(t) ? 2 * 24 * t->branch_count : 0);
+}
+
+int64_t general_pitch(const dil_table *t, int64_t width) {
+  int64_t bytes = (int64_t)dil_dtype_size(t->dtype), depth = bytes == 4 ? 8 : 16;
+  return (width + depth - 1) / depth * depth * bytes + 16;
 }
 
 /* The shared memory of a thread block, laid out at the top of
  * templates/general/general.cu. */
 static int64_t general_shared_bytes(const dil_table *t,
                                     const general_tiles *tl) {
-  int64_t bytes = (int64_t)dil_dtype_size(t->dtype);
-  int64_t depth = bytes == 4 ? 8 : 16, keys = tl->keys;
-  int64_t key_pitch = general_round_up(t->head_dim, depth) * bytes + 16;
-  int64_t value_pitch = general_round_up(t->value_dim, depth) * bytes + 16;
+  int64_t key_pitch = general_pitch(t, t->head_dim);
+  int64_t value_pitch = general_pitch(t, t->value_dim), keys = tl->keys;
   int64_t loop = (general_rows(tl) + keys) * key_pitch + keys * value_pitch +
                  keys + 4 * keys + (t->dropout > 0 ? 4 * keys : 0);
   int64_t end = 16 * tl->warps * ((t->value_dim + 2) | 1) * 4;
@@ -78,7 +70,7 @@ static const general_tiles *general_choose(const gpu_request *r,
   const general_tiles *list = choices[t->dtype != DIL_F32 ? 2 : wide ? 0 : 1];
   for (int32_t i = 0; i < CHOICES && list[i].warps; i++)
     if ((list[i].blocks == 1 || general_is_narrow(t)) &&
-        general_shared_bytes(t, &list[i]) <= general_shared_limit(r->arch) &&
+        general_shared_bytes(t, &list[i]) <= gpu_shared_limit(r->arch) &&
         fallback-- == 0)
       return &list[i];
   return NULL;
@@ -93,7 +85,7 @@ static const general_tiles *general_choose_large(const gpu_request *r) {
     return NULL; /* the fast family takes these: nothing to compile */
   for (int32_t i = 0; i < t->predicate_count; i++)
     plain = plain && !t->predicates[i].masked;
-  return plain && general_shared_bytes(t, tl) <= general_shared_limit(r->arch)
+  return plain && general_shared_bytes(t, tl) <= gpu_shared_limit(r->arch)
              ? tl
              : NULL;
 }
@@ -137,23 +129,28 @@ static bool general_knobs_fit(const gpu_request *r, char *reason, size_t size) {
   else if (tl.keys % 16 || tl.keys > 64)
     snprintf(reason, size, "%d keys a tile are none of 16, 32, 48 and 64",
              tl.keys);
-  else if (shared * tl.blocks > general_shared_limit(r->arch))
+  else if (shared * tl.blocks > gpu_shared_limit(r->arch))
     snprintf(reason, size,
              "%d blocks of %lld bytes are more shared memory "
              "than the %lld of a processor",
              tl.blocks, (long long)shared,
-             (long long)general_shared_limit(r->arch));
+             (long long)gpu_shared_limit(r->arch));
   else
     return true;
   return false;
 }
 
-static bool general_can(const gpu_request *r, char *reason, size_t size) {
-  if (cuda_chip_like(r->arch))
-    return !r->knobs || general_knobs_fit(r, reason, size);
+bool general_can(const gpu_request *r, char *reason, size_t size) {
+  if (cuda_chip_like(r->arch)) return true;
   snprintf(reason, size, "mma.sync and cp.async need sm_%d",
            cuda_chip_row(0)->number);
   return false;
+}
+
+static bool general_can_with_knobs(const gpu_request *r, char *reason,
+                                   size_t size) {
+  return general_can(r, reason, size) &&
+         (!r->knobs || general_knobs_fit(r, reason, size));
 }
 
 /* ---- source -------------------------------------------------------------- */
@@ -239,4 +236,4 @@ static bool general_propose(int32_t index, knobs *k) {
 const gpu_strategy strategy_general = {
     "general",
     1 << KNOB_TILE | 1 << KNOB_WARPS | 1 << KNOB_BLOCKS | 1 << KNOB_PARTS,
-    general_can, general_write, general_propose};
+    general_can_with_knobs, general_write, general_propose};

@@ -12,7 +12,8 @@
 
 /* The general strategy is last: it takes the passes that the others refuse. */
 static const gpu_strategy *const strategies[] = {
-    &strategy_hopper, &strategy_hopper_pair, &strategy_general};
+    &strategy_hopper, &strategy_hopper_pair, &strategy_gradient,
+    &strategy_general};
 
 static const gpu_fast *const fasts[] = {&fast_hopper};
 
@@ -27,6 +28,8 @@ const gpu_fast *gpu_fast_of(int32_t arch) {
     if (!strcmp(fast->family, family)) return fast;
   return NULL;
 }
+
+int64_t gpu_shared_limit(int32_t arch) { return cuda_chip_like(arch)->shared; }
 
 /* The fast family of a chip. Where it has none, the first one says why it does
  * not take the chip. */
@@ -256,6 +259,8 @@ static dil_status gpu_run_jobs(const gpu_request *request, gpu_jobs *jobs,
  * one. */
 static bool gpu_is_wanted(const gpu_request *r, const gpu_strategy *s,
                           const gpu_strategy *selected) {
+  if (s == &strategy_gradient)
+    return r->common.plan->direction == DIL_BACKWARD;
   if (r->only && strcmp(r->only, s->name)) return false;
   bool refused = knob_given(r->knobs, KNOB_FAMILY) &&
                  selected == &strategy_general && s != selected;
@@ -268,13 +273,14 @@ static dil_status gpu_list(const gpu_request *request, gpu_jobs **jobs) {
   const gpu_strategy *selected;
   *jobs = calloc(1, sizeof **jobs);
   if (!*jobs) return dil_fail(DIL_MEMORY, "no memory for compilers");
-  if (request->common.plan->direction == DIL_BACKWARD)
-    return dil_fail(DIL_UNSUPPORTED, "this build runs kernels forward");
   dil_status status = gpu_select_by_knobs(request, &selected);
   for (size_t i = 0; !status && i < sizeof strategies / sizeof *strategies;
        i++) {
     gpu_request own = *request;
     if (strategies[i] != selected) own.knobs = NULL;
+    /* Gradients may run the plan forward as a shard, to have its states. */
+    if (request->common.plan->direction == DIL_BACKWARD)
+      own.full_sequences_only = false;
     if (gpu_is_wanted(request, strategies[i], selected))
       status = gpu_list_variants(&own, strategies[i], *jobs);
   }

@@ -21,6 +21,17 @@
 const gpu_fast *gpu_fast_row(int32_t index);
 /* The fast family of a chip; NULL: it has none. */
 const gpu_fast *gpu_fast_of(int32_t arch);
+/* The shared memory that a thread block may have, by chip, in bytes. */
+int64_t gpu_shared_limit(int32_t arch);
+
+/* ---- general.c: what gradients share with it ----------------------------- */
+
+bool general_can(const gpu_request *r, char *reason, size_t size);
+/* An upper bound for the size of dil_scratch, the scratch memory of
+ * templates/general/general_visit.cuh. */
+int64_t general_scratch_bytes(const dil_table *t);
+/* Bytes from one row of so many elements to the next, in shared memory. */
+int64_t general_pitch(const dil_table *t, int64_t width);
 
 /* ---- peak.c -------------------------------------------------------------- */
 

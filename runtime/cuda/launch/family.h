@@ -80,6 +80,9 @@ typedef struct cuda_family {
 } cuda_family;
 
 extern const cuda_family cuda_general, cuda_hopper;
+/* These families make gradients of query rows and of keys (gradient.c); no pass
+ * of a forward call takes them. */
+extern const cuda_family cuda_gradient, cuda_gradient_keys;
 /* The family "peak" measures the device; no pass takes it. */
 extern const cuda_family cuda_peak;
 /* The family "rows" packs, spreads and fills rows for ranks of a ring; no
@@ -123,5 +126,9 @@ dil_status general_bounds(const cuda_run *r, const cuda_code *code);
  * general_end does so for all heads and merges their states. */
 dil_status general_begin(const cuda_run *r, const cuda_code *code);
 dil_status general_end(const cuda_run *r, const cuda_code *code);
+/* The parameters of a pass, with the space of tiles that hold query rows, or
+ * keys. */
+dil_status general_fill(const cuda_run *r, int32_t pass, bool keys,
+                        const cuda_code *code, dil_params *p);
 
 #endif

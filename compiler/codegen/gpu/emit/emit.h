@@ -27,6 +27,10 @@ void put_template(source_text *s, const char *name);
  *         the sum of a branch's sinks (of the pattern's: BRANCHES), where it has
  *         some */
 void put_expressions(source_text *s, const plan *p);
+/* Of a backward plan:
+ *   float dil_chain_slope(int chain, float &s, int i, int j, const dil_pair &at)
+ *         the derivative of a chain by its score; s becomes the chain's */
+void put_slopes(source_text *s, const plan *p);
 /*   dil_range dil_cover(int predicate, dil_range i, dil_range j, dil_range h,
  *                       const dil_pair &at)
  *         the masks over a whole tile by interval arithmetic; see

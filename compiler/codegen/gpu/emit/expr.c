@@ -236,6 +236,30 @@ static void put_sinks(source_text *s, const plan *p) {
   put(s, "  default: return __uint_as_float(0xff800000u);\n  }\n}\n");
 }
 
+/* One expression of a chain, with its part of the derivative. */
+static void put_step(source_text *s, const plan *p, const expr *e,
+                     const expr *slope) {
+  put(s, "    slope = dil_slopes(slope, ");
+  if (slope) put_real(s, p, slope);
+  else put(s, "0.0f");
+  put(s, ");\n    s = ");
+  put_real(s, p, e);
+  put(s, ";\n");
+}
+
+void put_slopes(source_text *s, const plan *p) {
+  put(s, "#line 1 \"slopes of %s\"\n", p->table.name);
+  put_head(s, "float", "dil_chain_slope", "int chain, float &s");
+  put(s, "  float slope = 1;\n  switch (chain) {\n");
+  for (int32_t c = 0; c < p->table.chain_count; c++) {
+    put(s, "  case %d:\n", c);
+    for (int32_t n = 0; p->chain[c][n]; n++)
+      put_step(s, p, p->chain[c][n], p->slopes[c].slope[n]);
+    put(s, "    break;\n");
+  }
+  put(s, "  }\n  return slope;\n}\n");
+}
+
 static bool uses_key(const expr *e) {
   if (e->op == EXPR_J_) return true;
   for (int32_t k = 0; k < e->count; k++)

@@ -1,0 +1,351 @@
+/* backward.c - the gradients of a call on a GPU. In: a kernel of a backward
+ * plan, a call that ran forward with its o and lse, and dO. Out: launches that
+ * write dQ, dK and dV.
+ *
+ * A row's weights follow from the lse of its softmax. Where the call brings
+ * none, and for `mean` and `sum`, where each pass has a softmax of its own, the
+ * passes run forward once more, as those of a shard do: their states have lse,
+ * and o of each pass. Gradients that several passes make are summed in f32. */
+#include "gradient.h"
+#include "kernel.h"
+#include "spans.h"
+#include "workspace.h"
+#include "runtime/base/arithmetic.h"
+#include "runtime/base/status.h"
+#include "runtime/rowset/walk.h"
+
+typedef struct backward_codes {
+  const cuda_code *q, *k, *v;
+  const cuda_code *general; /* bounds and states */
+} backward_codes;
+
+/* Where everything lies in the workspace. */
+typedef struct backward_layout {
+  int64_t facts, state_o, state_lse, sums[3], bounds, pass, end;
+} backward_layout;
+
+typedef struct backward_run {
+  dil_cuda_kernel *kernel;
+  const dil_backward_call *call;
+  dil_call seen;   /* the forward call; its o is dO */
+  cuda_run run;    /* of `seen` */
+  dil_shard whole; /* the whole call as a shard */
+  backward_codes codes;
+  backward_layout at;
+  gradient_run gradient;
+} backward_run;
+
+static bool backward_has_states(const backward_run *b) {
+  return combine_is_additive(b->kernel->table) || !b->call->forward.lse.data;
+}
+
+/* ---- checking ------------------------------------------------------------ */
+
+static dil_status backward_refuse(const dil_cuda_kernel *kernel,
+                                  const dil_backward_call *call) {
+  const dil_table *t = kernel->table;
+  if (t->detached)
+    return dil_fail(DIL_UNSUPPORTED,
+                    "'%s' says `gradient detached`, of which "
+                    "there are no kernels for a GPU yet",
+                    t->name);
+  for (int32_t i = 0; i < t->input_count; i++)
+    if (call->inputs[i].data)
+      return dil_fail(DIL_UNSUPPORTED,
+                      "there are no kernels for gradients of "
+                      "inputs on a GPU yet: '%s' of '%s'",
+                      t->inputs[i].name, t->name);
+  return DIL_OK;
+}
+
+static dil_status backward_check(dil_cuda_kernel *kernel,
+                                 const dil_backward_call *call,
+                                 backward_run *b) {
+  *b = (backward_run){.kernel = kernel, .call = call, .seen = call->forward};
+  dil_status status = kernel_check_call(kernel, &call->forward, NULL, &b->run);
+  if (!status) status = backward_refuse(kernel, call);
+  b->seen.o = call->output;
+  b->run.call = &b->seen;
+  return status;
+}
+
+static dil_status backward_have_codes(backward_run *b) {
+  cuda_codes *codes = &b->kernel->codes;
+  backward_codes *of = &b->codes;
+  dil_status status = codes_take_gradient(codes, GRADIENT_Q, &of->q);
+  if (!status) status = codes_take_gradient(codes, GRADIENT_K, &of->k);
+  if (!status) status = codes_take_gradient(codes, GRADIENT_V, &of->v);
+  if (!status && backward_has_states(b))
+    status = kernel_load_passes(b->kernel, &b->run);
+  if (!status && (backward_has_states(b) || cuda_bounds_bytes(&b->run)))
+    status = codes_take_last(codes, &of->general);
+  return status;
+}
+
+/* ---- workspace ----------------------------------------------------------- */
+
+/* f32 sums of a gradient of 16-bit elements to which several passes add. */
+static int64_t backward_sums_bytes(const backward_run *b,
+                                   const dil_tensor *to) {
+  bool several = b->kernel->table->pass_count > 1;
+  if (!several || !to->data || to->dtype == DIL_F32) return 0;
+  return round_up(dil_tensor_count(to) * 4, 256);
+}
+
+/* Of the passes that run forward, as a shard. */
+static dil_status backward_forward_bytes(const backward_run *b,
+                                         int64_t *bytes) {
+  cuda_run r = b->run;
+  kernel_layout at;
+  r.shard = &b->whole;
+  *bytes = 0;
+  if (!backward_has_states(b)) return DIL_OK;
+  dil_status status = kernel_lay_out(b->kernel, &r, &at);
+  if (!status) *bytes = at.end - at.pass;
+  return status;
+}
+
+/* States of o: one that passes take in turn, unless all begin with sinks. */
+static int32_t backward_outputs(const dil_table *t) {
+  return t->sinks ? run_states(t) : 1;
+}
+
+static dil_status backward_lay_out(backward_run *b) {
+  const dil_table *t = b->kernel->table;
+  const dil_backward_call *c = b->call;
+  const dil_tensor *const to[] = {&c->dq, &c->dk, &c->dv};
+  backward_layout *at = &b->at;
+  int64_t rows = b->run.B * b->run.N * t->heads, pass;
+  int64_t states = backward_has_states(b) ? rows : 0;
+  dil_status status = backward_forward_bytes(b, &pass);
+  at->facts = 0;
+  at->state_o = round_up(rows * DIL_FACTS * 4, 256);
+  at->state_lse =
+      at->state_o +
+      round_up(states * backward_outputs(t) * t->value_dim * 4, 256);
+  int64_t next = at->state_lse + round_up(states * run_states(t) * 4, 256);
+  for (int32_t i = 0; i < 3; i++) {
+    at->sums[i] = next;
+    next += backward_sums_bytes(b, to[i]);
+  }
+  at->bounds = next;
+  at->pass = at->bounds + cuda_bounds_bytes(&b->run);
+  at->end = at->pass + pass;
+  return status;
+}
+
+static gradient_target backward_target_of(const backward_run *b, char *base,
+                                          int32_t i, const dil_tensor *to) {
+  bool has_sums = backward_sums_bytes(b, to) > 0;
+  return (gradient_target){to,
+                           has_sums ? (float *)(base + b->at.sums[i]) : NULL};
+}
+
+/* The strides of [B, N, H] of what is [B, H, N]. */
+static void backward_take_lse(gradient_run *g, const dil_tensor *lse) {
+  g->lse = lse->data;
+  g->lse_stride[0] = lse->stride[0];
+  g->lse_stride[1] = lse->stride[2];
+  g->lse_stride[2] = lse->stride[1];
+}
+
+static void backward_place(backward_run *b, char *base) {
+  const dil_backward_call *c = b->call;
+  gradient_run *g = &b->gradient;
+  *g = (gradient_run){.of = &b->run,
+                      .o = c->forward.o,
+                      .lse_gradient = &c->lse,
+                      .facts = (float *)(base + b->at.facts),
+                      .q = backward_target_of(b, base, 0, &c->dq),
+                      .k = backward_target_of(b, base, 1, &c->dk),
+                      .v = backward_target_of(b, base, 2, &c->dv)};
+  backward_take_lse(g, &c->forward.lse);
+  if (cuda_bounds_bytes(&b->run)) b->run.bounds = base + b->at.bounds;
+  b->run.workspace = base + b->at.pass;
+  b->run.state_o = (float *)(base + b->at.state_o);
+  b->run.state_lse = (float *)(base + b->at.state_lse);
+}
+
+/* ---- states -------------------------------------------------------------- */
+
+/* The run of the passes forward, over the whole call as a shard. */
+static cuda_run backward_forward_run(backward_run *b) {
+  cuda_run r = b->run;
+  r.call = &b->call->forward;
+  r.shard = &b->whole;
+  r.weight = 1;
+  return r;
+}
+
+/* Pass p from the state as it is. */
+static dil_status backward_advance(const backward_run *b, cuda_run *r,
+                                   int32_t p) {
+  const cuda_code *code = codes_choose(&b->kernel->codes, r, p);
+  if (!code)
+    return dil_fail(DIL_UNSUPPORTED,
+                    "no kernel here runs pass %d of '%s' as a "
+                    "shard",
+                    p, b->kernel->table->name);
+  return code->family->launch(r, p, code);
+}
+
+/* The lse of the one softmax of a row, by all passes. */
+static dil_status backward_make_lse(backward_run *b) {
+  cuda_run r = backward_forward_run(b);
+  dil_status status = general_begin(&r, b->codes.general);
+  for (int32_t p = 0; p < b->kernel->table->pass_count && !status; p++)
+    status = backward_advance(b, &r, p);
+  return status;
+}
+
+/* The gradient takes lse, and o (NULL: the call's), from these states. */
+static void backward_take_state(backward_run *b, const float *lse, float *o) {
+  const cuda_run *r = &b->run;
+  gradient_run *g = &b->gradient;
+  const int64_t heads = r->table->heads;
+  const int64_t shape[4] = {r->B, r->N, heads, r->table->value_dim};
+  g->lse = lse;
+  g->lse_stride[0] = r->N * heads;
+  g->lse_stride[1] = heads;
+  g->lse_stride[2] = 1;
+  if (o) g->o = dil_tensor_make(o, DIL_F32, 4, shape);
+}
+
+/* ---- passes -------------------------------------------------------------- */
+
+static dil_status backward_run_code(backward_run *b, int32_t p,
+                                    const cuda_code *code) {
+  cuda_spans *spans = b->run.device->spans;
+  int32_t span = spans_begin(spans, b->run.stream);
+  dil_status status = gradient_pass(&b->gradient, p, p == 0, code);
+  spans_end(spans, span, b->run.stream, "pass", code->about.variant, p);
+  return status;
+}
+
+static dil_status backward_run_pass(backward_run *b, int32_t p) {
+  const backward_codes *codes = &b->codes;
+  dil_status status = backward_run_code(b, p, codes->k);
+  if (!status && codes->v != codes->k)
+    status = backward_run_code(b, p, codes->v);
+  return status ? status : backward_run_code(b, p, codes->q);
+}
+
+/* `mean`, `sum`: each pass has its own softmax, made here again. */
+static dil_status backward_run_additive(backward_run *b) {
+  cuda_run r = backward_forward_run(b);
+  dil_status status = general_begin(&r, b->codes.general);
+  const int64_t rows = b->run.B * b->run.N * r.table->heads;
+  const int64_t apart = r.table->sinks ? rows * r.table->value_dim : 0;
+  for (int32_t p = 0; p < b->kernel->table->pass_count && !status; p++) {
+    if (p) r.state_lse += rows;
+    if (p) r.state_o += apart;
+    status = backward_advance(b, &r, p);
+    backward_take_state(b, r.state_lse, r.state_o);
+    if (!status) status = gradient_delta(&b->gradient, b->codes.q);
+    if (!status) status = backward_run_pass(b, p);
+  }
+  return status;
+}
+
+static dil_status backward_run_joint(backward_run *b) {
+  bool own = backward_has_states(b);
+  dil_status status = own ? backward_make_lse(b) : DIL_OK;
+  if (own) backward_take_state(b, b->run.state_lse, NULL);
+  if (!status) status = gradient_delta(&b->gradient, b->codes.q);
+  for (int32_t p = 0; p < b->kernel->table->pass_count && !status; p++)
+    status = backward_run_pass(b, p);
+  return status;
+}
+
+static dil_status backward_run_all(backward_run *b) {
+  const gradient_run *g = &b->gradient;
+  const cuda_code *round = b->codes.q;
+  dil_status status =
+      b->run.bounds ? general_bounds(&b->run, b->codes.general) : DIL_OK;
+  if (!status)
+    status = combine_is_additive(b->kernel->table) ? backward_run_additive(b)
+                                                   : backward_run_joint(b);
+  if (!status) status = gradient_round(g, &g->q, round);
+  if (!status) status = gradient_round(g, &g->k, round);
+  return status ? status : gradient_round(g, &g->v, round);
+}
+
+/* ---- a call -------------------------------------------------------------- */
+
+/* All that comes before the device has work to do. */
+static dil_status backward_prepare(backward_run *b) {
+  const cuda_run *r = &b->run;
+  b->whole = (dil_shard){.queries = {r->M - r->N, 1, r->N},
+                         .keys = {0, 1, r->M},
+                         .B = r->B,
+                         .N = r->N,
+                         .M = r->M};
+  dil_status status = backward_have_codes(b);
+  return status ? status : backward_lay_out(b);
+}
+
+static dil_status backward_run_in_workspace(backward_run *b) {
+  const dil_cuda *device = b->kernel->device;
+  workspace w = {0};
+  if (b->call->workspace) {
+    if (b->call->workspace_bytes < b->at.end)
+      return dil_fail(
+          DIL_USAGE, "the workspace has %lld bytes, fewer than %lld",
+          (long long)b->call->workspace_bytes, (long long)b->at.end);
+    backward_place(b, b->call->workspace);
+    return backward_run_all(b);
+  }
+  dil_status status = workspace_take(device, b->run.stream, b->at.end, &w);
+  if (status) return status;
+  backward_place(b, w.memory);
+  status = backward_run_all(b);
+  dil_status given = workspace_give(device, b->run.stream, &w);
+  return status ? status : given;
+}
+
+/* A call that is checked and entered, up to its workspace or to its end. */
+static dil_status backward_start(dil_cuda_kernel *kernel,
+                                 const dil_backward_call *call, void *stream,
+                                 bool runs, int64_t *bytes) {
+  backward_run b;
+  dil_status status = backward_check(kernel, call, &b);
+  *bytes = 0;
+  if (status || b.run.B == 0) return status;
+  status = cuda_enter(kernel->device);
+  if (status) return status;
+  b.run.stream = stream;
+  status = backward_prepare(&b);
+  *bytes = b.at.end;
+  if (!status && runs) status = backward_run_in_workspace(&b);
+  cuda_leave(kernel->device);
+  return status;
+}
+
+dil_status kernel_backward(dil_cuda_kernel *kernel,
+                           const dil_backward_call *call, void *stream) {
+  int64_t bytes;
+  return backward_start(kernel, call, stream, true, &bytes);
+}
+
+dil_status kernel_backward_workspace(dil_cuda_kernel *kernel,
+                                     const dil_backward_call *call,
+                                     int64_t *bytes) {
+  return backward_start(kernel, call, NULL, false, bytes);
+}
+
+typedef struct timed_backward {
+  dil_cuda_kernel *kernel;
+  const dil_backward_call *call;
+} timed_backward;
+
+static dil_status backward_run_timed(void *context) {
+  const timed_backward *t = context;
+  return kernel_backward(t->kernel, t->call, NULL);
+}
+
+dil_status kernel_backward_time(dil_cuda_kernel *kernel,
+                                const dil_backward_call *call,
+                                double *seconds) {
+  timed_backward timed = {kernel, call};
+  return kernel_time_work(kernel->device, backward_run_timed, &timed, seconds);
+}

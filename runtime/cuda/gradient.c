@@ -1,0 +1,120 @@
+/* gradient.c - launches templates/general/gradient.cu. In: a call, where its
+ * gradients go, and a pass. Out: launches whose tiles hold query rows (dQ) or
+ * keys (dK, dV). */
+#include "gradient.h"
+#include "runtime/base/arithmetic.h"
+#include "runtime/base/status.h"
+
+_Static_assert(sizeof(dil_gradient_params) == DIL_GRADIENT_BYTES,
+               "templates/shared/launch.h counts otherwise");
+
+enum { ENTRY_PASS, ENTRY_DELTA, ENTRY_ROUND };
+enum { ROW_WARPS = 8 }; /* of a block of dil_delta and dil_round */
+
+static void gradient_fill_strides(const dil_tensor *t, long long out[3]) {
+  for (int axis = 0; axis < 3; axis++) out[axis] = t->stride[axis];
+}
+
+static dil_gradient gradient_view(const gradient_target *target, bool first) {
+  const dil_tensor *to = target->to;
+  dil_gradient out = {
+      .data = to->data, .wide = to->dtype == DIL_F32, .add = !first};
+  gradient_fill_strides(to, out.stride);
+  if (!to->data || !target->sums) return out;
+  out.data = target->sums;
+  out.wide = 1;
+  out.stride[2] = to->shape[3];
+  out.stride[1] = to->shape[2] * out.stride[2];
+  out.stride[0] = to->shape[1] * out.stride[1];
+  return out;
+}
+
+/* All but tiles. */
+static void gradient_fill(const gradient_run *g, bool first,
+                          dil_gradient_params *p) {
+  p->o = g->o.data;
+  p->o_wide = g->o.dtype == DIL_F32;
+  gradient_fill_strides(&g->o, p->o_stride);
+  p->lse = g->lse;
+  for (int axis = 0; axis < 3; axis++)
+    p->lse_stride[axis] = g->lse_stride[axis];
+  p->lse_gradient = g->lse_gradient->data;
+  if (p->lse_gradient) { /* [B, H, N] */
+    p->lse_gradient_stride[0] = g->lse_gradient->stride[0];
+    p->lse_gradient_stride[1] = g->lse_gradient->stride[2];
+    p->lse_gradient_stride[2] = g->lse_gradient->stride[1];
+  }
+  p->facts = g->facts;
+  p->q = gradient_view(&g->q, first);
+  p->k = gradient_view(&g->k, first);
+  p->v = gradient_view(&g->v, first);
+}
+
+static dil_status gradient_launch_rows(const gradient_run *g, int64_t rows,
+                                       const cuda_code *code, int32_t entry,
+                                       dil_gradient_params *p) {
+  return cuda_launch(g->of, code, entry, (rows + ROW_WARPS - 1) / ROW_WARPS,
+                     32 * ROW_WARPS, 0, p);
+}
+
+dil_status gradient_delta(const gradient_run *g, const cuda_code *code) {
+  dil_gradient_params p = {0};
+  dil_status status = general_fill(g->of, 0, false, code, &p.of);
+  if (status) return status;
+  gradient_fill(g, true, &p);
+  return gradient_launch_rows(g, g->of->B * g->of->N * g->of->table->heads,
+                              code, ENTRY_DELTA, &p);
+}
+
+/* Whether a code makes something that is wanted. */
+static bool gradient_is_wanted(const gradient_run *g, int32_t makes) {
+  return (makes & GRADIENT_Q && g->q.to->data) ||
+         (makes & GRADIENT_K && g->k.to->data) ||
+         (makes & GRADIENT_V && g->v.to->data);
+}
+
+dil_status gradient_pass(const gradient_run *g, int32_t pass, bool first,
+                         const cuda_code *code) {
+  dil_gradient_params p = {0};
+  int32_t makes = code->about.knob[GRADIENT_KNOB_MAKES];
+  if (!gradient_is_wanted(g, makes)) return DIL_OK;
+  dil_status status =
+      general_fill(g->of, pass, !(makes & GRADIENT_Q), code, &p.of);
+  if (status) return status;
+  gradient_fill(g, first, &p);
+  return cuda_launch(g->of, code, ENTRY_PASS, p.of.items, code->about.threads,
+                     code->about.shared, &p);
+}
+
+dil_status gradient_round(const gradient_run *g, const gradient_target *target,
+                          const cuda_code *code) {
+  const dil_tensor *to = target->to;
+  const gradient_target plain = {to, NULL};
+  if (!to->data || !target->sums) return DIL_OK;
+  dil_gradient_params p = {.of = {.batches = (int)to->shape[0]},
+                           .sums = target->sums,
+                           .rounded = gradient_view(&plain, true),
+                           .sum_rows = (int)to->shape[1],
+                           .sum_heads = (int)to->shape[2],
+                           .sum_size = (int)to->shape[3]};
+  return gradient_launch_rows(g, to->shape[0] * to->shape[1] * to->shape[2],
+                              code, ENTRY_ROUND, &p);
+}
+
+/* ---- the family ---------------------------------------------------------- */
+
+static const char *gradient_refusal(const cuda_run *r, int32_t pass,
+                                    const cuda_code *code) {
+  (void)r;
+  (void)pass;
+  (void)code;
+  return "it makes gradients";
+}
+
+const cuda_family cuda_gradient = {
+    .name = "gradient",
+    .entry = {"dil_gradient_pass", "dil_delta", "dil_round"},
+    .refusal = gradient_refusal};
+const cuda_family cuda_gradient_keys = {.name = "gradient keys",
+                                        .entry = {"dil_gradient_pass"},
+                                        .refusal = gradient_refusal};

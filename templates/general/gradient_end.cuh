@@ -1,0 +1,130 @@
+/* gradient_end.cuh - how the rows of gradient.cu end, and the small kernels over
+ * rows. */
+#pragma once
+
+/* Whether the tile has rows to sum or to write. Rows that no branch selects are
+ * written by the first pass; those of later passes leave them. */
+DIL_INLINE bool has_rows(const dil_gradient_params &g, const dil_tile &t) {
+#if HOLDS_KEYS
+  return t.written && !((MAKES & MAKES_K ? g.k.add : g.v.add) && !t.count);
+#else
+  return t.count && !(g.q.add && !t.branches);
+#endif
+}
+
+/* Row n of head h, counted from the call's first. */
+DIL_INLINE void put_element(const dil_gradient &out, int b, long long n, int h,
+                            int d, float x) {
+  long long at = b * out.stride[0] + n * out.stride[1] + h * out.stride[2] + d;
+  if (!out.wide) ((element *)out.data)[at] = narrow(x);
+  else ((float *)out.data)[at] = out.add ? ((float *)out.data)[at] + x : x;
+}
+
+/* One row of the sums of a warp, from where end_sums has put them. */
+template <int DIM>
+DIL_INLINE void end_row(const dil_params &p, const dil_tile &t,
+                        const dil_gradient &out, int row, const float *sums) {
+  int position, h;
+  bool there = find_row(p, t, row, &position, &h);
+#if HOLDS_KEYS
+  if (row >= t.written) return;
+  position = t.low + row * t.step;
+  h = t.kv;
+#else
+  if (!there) return;
+  h -= p.head;
+#endif
+  int n = row_at(p, t, position);
+#pragma unroll 1
+  for (int d = threadIdx.x & 31; d < DIM; d += 32)
+    put_element(out, t.b, n, h, d, there ? sums[d] : 0.0f);
+}
+
+/* Sums of a warp's rows through shared memory, so that rows are written whole.
+ * `factor`: of the first and of the second row of a thread. */
+template <int DIM, int TILES>
+DIL_INLINE void end_sums(const dil_params &p, const dil_tile &t,
+                         const dil_gradient &out, const float (&sums)[TILES][4],
+                         const float (&factor)[2]) {
+  constexpr int pitch = DIM | 1;
+  int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  float *place = (float *)(shared + SHARED_Q) + warp * 16 * pitch;
+  if (!out.data) return;
+  __syncwarp();
+#pragma unroll
+  for (int e = 0; e < 4 * TILES; e++) {
+    int r = e >> 1 & 1;
+    if (column_of(e) < DIM)
+      place[(lane / 4 + 8 * r) * pitch + column_of(e)] =
+          sums[e >> 2][e & 3] * factor[r];
+  }
+  __syncwarp();
+#pragma unroll 1
+  for (int row = 0; row < 16; row++)
+    end_row<DIM>(p, t, out, 16 * warp + row, place + row * pitch);
+}
+
+template <class SUMS>
+DIL_INLINE void end_tile(const dil_gradient_params &g, const dil_tile &t,
+                         const SUMS &sums) {
+  const dil_params &p = g.of;
+#if SCORES_MATTER
+  float scale = p.scale * p.weight;
+  const float scored[2] = {ELEMENT == 2 ? sums.unit[0] * scale : scale,
+                           ELEMENT == 2 ? sums.unit[1] * scale : scale};
+  end_sums<HEAD_DIM>(p, t, HOLDS_KEYS ? g.k : g.q, sums.scored[0], scored);
+#endif
+#if MAKES & MAKES_V
+  const float weighted[2] = {p.weight * WEIGHT_UNIT, p.weight * WEIGHT_UNIT};
+  __syncthreads(); /* warps have places of another size */
+  end_sums<VALUE_DIM>(p, t, g.v, sums.weighted[0], weighted);
+#endif
+}
+
+/* ---- all rows ------------------------------------------------------------ */
+
+#if MAKES & MAKES_Q
+extern "C" __global__ void
+dil_delta(const __grid_constant__ dil_gradient_params g) {
+  const dil_params &p = g.of;
+  WARP_ROWS(p, index) {
+    dil_place at = place_of(p, index);
+    long long h = at.h - p.head;
+    const element *d = output_row(p, at.b, at.n, at.h);
+    long long from = at.b * g.o_stride[0] + at.n * g.o_stride[1] +
+                     h * g.o_stride[2];
+    float sum = 0;
+#pragma unroll 1
+    for (int i = threadIdx.x % 32; i < VALUE_DIM; i += 32)
+      sum += widen(d[i]) * (g.o_wide ? ((const float *)g.o)[from + i]
+                                     : widen(((const element *)g.o)[from + i]));
+#pragma unroll
+    for (int away = 16; away; away >>= 1)
+      sum += __shfl_xor_sync(0xffffffffu, sum, away);
+    if (threadIdx.x % 32) continue;
+    float lse = g.lse[at.b * g.lse_stride[0] + at.n * g.lse_stride[1] +
+                      h * g.lse_stride[2]];
+    if (g.lse_gradient)
+      sum -= g.lse_gradient[at.b * g.lse_gradient_stride[0] +
+                            at.n * g.lse_gradient_stride[1] +
+                            h * g.lse_gradient_stride[2]];
+    g.facts[DIL_FACTS * index] = lse == DIL_NONE ? -lse : lse * DIL_LOG2_E;
+    g.facts[DIL_FACTS * index + 1] = sum;
+  }
+}
+
+extern "C" __global__ void
+dil_round(const __grid_constant__ dil_gradient_params g) {
+  long long count = (long long)g.of.batches * g.sum_rows * g.sum_heads;
+  long long warps = (long long)gridDim.x * blockDim.x / 32;
+  long long row = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+  for (; row < count; row += warps) {
+    int h = (int)(row % g.sum_heads);
+    long long n = row / g.sum_heads % g.sum_rows;
+    int b = (int)(row / g.sum_heads / g.sum_rows);
+#pragma unroll 1
+    for (int d = threadIdx.x % 32; d < g.sum_size; d += 32)
+      put_element(g.rounded, b, n, h, d, g.sums[row * g.sum_size + d]);
+  }
+}
+#endif

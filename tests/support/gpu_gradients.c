@@ -1,0 +1,133 @@
+/* gpu_gradients.c - see gpu_gradients.h. In: a backward call whose tensors are
+ * guarded on the host. Out: the same with the gradients of the device, guard
+ * bytes and all. */
+#include "gpu_gradients.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { GIVEN = 2, MOVED = GIVEN + GRADIENT_RESULTS }; /* dO and dlse; all */
+
+typedef struct moved {
+  guard *memory;
+  dil_tensor *from; /* on the host */
+  dil_tensor *to;   /* of the call on the device */
+  void *there;
+} moved;
+
+static void move_up(moved *m) {
+  *m->to = *m->from;
+  if (!m->memory->map || !m->from->data) return;
+  m->there = gpu_memory(guard_inner(m->memory), guard_inner_size(m->memory));
+  m->to->data = (char *)m->there +
+                ((unsigned char *)m->from->data - guard_inner(m->memory));
+}
+
+static dil_status move_down(moved *m, bool wanted) {
+  dil_status status = DIL_OK;
+  if (m->there && wanted)
+    status =
+        gpu_module()->download(gpu_device(), guard_inner(m->memory), m->there,
+                               (int64_t)guard_inner_size(m->memory));
+  if (m->there) gpu_module()->give(gpu_device(), m->there);
+  return status;
+}
+
+/* The tensor of the device's call in the place of one of the host's. */
+static dil_tensor *counterpart(const gradient_data *g, dil_backward_call *on,
+                               const dil_tensor *of) {
+  ptrdiff_t away = (const char *)of - (const char *)&g->call;
+  return (dil_tensor *)(void *)((char *)on + away);
+}
+
+static int32_t list_moved(gradient_data *g, dil_backward_call *on,
+                          moved *list) {
+  int32_t count = 0;
+  list[count++] = (moved){&g->output, &g->call.output, &on->output, NULL};
+  list[count++] = (moved){&g->lse, &g->call.lse, &on->lse, NULL};
+  for (int32_t i = 0; i < g->result_count; i++) {
+    gradient_result *r = &g->result[i];
+    list[count++] =
+        (moved){&r->memory, r->tensor, counterpart(g, on, r->tensor), NULL};
+  }
+  return count;
+}
+
+dil_status gpu_backward(gradient_data *g, dil_cuda_kernel *made) {
+  gpu_copy forward;
+  moved list[MOVED];
+  dil_backward_call on = g->call;
+  gpu_copy_up(g->forward, &forward);
+  on.forward = forward.call;
+  if (!g->call.forward.lse.data) on.forward.lse.data = NULL;
+  int32_t count = list_moved(g, &on, list);
+  for (int32_t i = 0; i < count; i++) move_up(&list[i]);
+  dil_status status = gpu_module()->backward(made, &on, NULL);
+  if (!status) status = gpu_module()->wait(gpu_device(), NULL);
+  for (int32_t i = 0; i < count; i++) {
+    dil_status down = move_down(&list[i], !status && i >= GIVEN);
+    if (!status) status = down;
+  }
+  gpu_copy_down(g->forward, &forward, false);
+  return status;
+}
+
+/* ---- one pattern --------------------------------------------------------- */
+
+/* All bytes of the results; malloced. */
+static unsigned char *results_of(const gradient_data *g, size_t *size) {
+  *size = 0;
+  for (int32_t i = 0; i < g->result_count; i++)
+    *size += guard_inner_size(&g->result[i].memory);
+  unsigned char *all = malloc(*size + 1), *next = all;
+  if (!all) abort();
+  for (int32_t i = 0; i < g->result_count; i++) {
+    size_t bytes = guard_inner_size(&g->result[i].memory);
+    memcpy(next, guard_inner(&g->result[i].memory), bytes);
+    next += bytes;
+  }
+  return all;
+}
+
+static dil_status run_afresh(gradient_data *g, dil_cuda_kernel *made) {
+  gradient_data_forget(g);
+  return gpu_backward(g, made);
+}
+
+static const char *run_twice(gradient_data *g, dil_cuda_kernel *made) {
+  static char text[1000];
+  size_t size;
+  dil_status status = run_afresh(g, made);
+  if (status) {
+    snprintf(text, sizeof text, "%s: %s", dil_status_text(status),
+             dil_last_error());
+    return text;
+  }
+  const char *problem = gradient_data_compare(g);
+  if (problem[0]) return problem;
+  unsigned char *first = results_of(g, &size);
+  status = run_afresh(g, made);
+  unsigned char *second = results_of(g, &size);
+  bool same = !status && !memcmp(first, second, size);
+  free(first);
+  free(second);
+  return same ? "" : "a second run has other bits";
+}
+
+const char *gpu_gradient_problem(const subject *s, unsigned force,
+                                 gradient_shape shape) {
+  static char text[1500];
+  arena *memory = arena_new();
+  plan *p = plan_make_for(memory, diag_new(memory), s->pattern, force,
+                          DIL_BACKWARD, NULL);
+  text[0] = 0;
+  if (!p || gpu_leaves_out()) return text;
+  dil_cuda_kernel *made = gpu_kernel_make(p, false, text, sizeof text);
+  if (made) {
+    gradient_data *g = gradient_data_new(s, shape);
+    snprintf(text, sizeof text, "%s", run_twice(g, made));
+    gradient_data_free(g);
+  }
+  gpu_kernel_unmake(made);
+  arena_free(memory);
+  return text;
+}

@@ -1,0 +1,16 @@
+/* gpu_gradients.h - backward calls on a GPU. */
+#ifndef DIL_TESTS_SUPPORT_GPU_GRADIENTS_H
+#define DIL_TESTS_SUPPORT_GPU_GRADIENTS_H
+
+#include "gpu.h"
+#include "gradients.h"
+
+/* The gradients of a call on the device; they come back into its tensors. */
+dil_status gpu_backward(gradient_data *g, dil_cuda_kernel *made);
+/* The kernel of a pattern and a call of that shape, run twice on the device; ""
+ * or what is wrong with a gradient, or that the second run has other bits. The
+ * text lives until the next call. `force`: plan_force bits. */
+const char *gpu_gradient_problem(const subject *s, unsigned force,
+                                 gradient_shape shape);
+
+#endif
