@@ -13,7 +13,7 @@
 /* ---- the chip ------------------------------------------------------------ */
 
 /* "sm_80, sm_86 and sm_90a": the chips of which there are figures. */
-static const char *chips_known(arena *a) {
+static const char *estimate_chips_known(arena *a) {
   const char *list = "", *last = NULL;
   const cuda_chip *chip;
   for (int32_t i = 0; (chip = cuda_chip_row(i)); i++) {
@@ -37,7 +37,7 @@ dil_status gpu_estimate_chip(arena *a, const options *o, gpu_estimate *f) {
     return message_error(DIL_USAGE,
                          "where such a GPU is at hand, say --device cuda",
                          "`dil explain --cuda` knows %s, got '%s'",
-                         chips_known(a), o->cuda);
+                         estimate_chips_known(a), o->cuda);
   f->name = *chip->suffix ? arena_print(a, "sm_%d%s", arch, chip->suffix)
                           : o->cuda;
   f->model = chip->model;
@@ -65,7 +65,7 @@ dil_status gpu_estimate_device(const call_setup *b, compilation *c,
 /* ---- one pass ------------------------------------------------------------ */
 
 /* A copy of the pattern with a pass's branches alone. */
-static pattern *pattern_of(const compilation *c, int32_t pass) {
+static pattern *estimate_pattern(const compilation *c, int32_t pass) {
   const pattern *whole = c->plan->pattern;
   uint64_t branches = c->plan->table.passes[pass].branches;
   pattern *p = ARENA_NEW(c->arena, pattern);
@@ -79,9 +79,9 @@ static pattern *pattern_of(const compilation *c, int32_t pass) {
 
 /* Sets the reason why the fast kernel does not take a pass: the run time's,
  * about the call, or the back end's, about the pattern. */
-static void set_reason(const compilation *c, const gpu_backend *gpu,
-                       const gpu_request *request, int32_t pass,
-                       gpu_estimate *f) {
+static void estimate_set_reason(const compilation *c, const gpu_backend *gpu,
+                                const gpu_request *request, int32_t pass,
+                                gpu_estimate *f) {
   gpu_estimate_pass *own = &f->pass[pass];
   const dil_cuda_code *code = &f->codes.code[f->run.pass[pass].code];
   const pattern *p = c->plan->pattern;
@@ -102,18 +102,18 @@ static void set_reason(const compilation *c, const gpu_backend *gpu,
                                                       : p->branch[first].at;
 }
 
-static double rows_of(const call_setup *b) {
+static double estimate_rows(const call_setup *b) {
   return (double)b->size[CALL_B] * (double)b->size[CALL_N] *
          (double)b->pattern->heads;
 }
 
-static void predict(const call_setup *b, const compilation *c, int32_t pass,
-                    gpu_estimate *f) {
+static void estimate_predict(const call_setup *b, const compilation *c,
+                             int32_t pass, gpu_estimate *f) {
   const dil_cuda_pass *run = &f->run.pass[pass];
   const dil_cuda_code *code = &f->codes.code[run->code];
   gpu_estimate_pass *own = &f->pass[pass];
   call_setup alone = *b;
-  alone.pattern = pattern_of(c, pass);
+  alone.pattern = estimate_pattern(c, pass);
   measure_cover(&alone, code->tile_rows, code->tile_keys, &own->count);
   cost_gpu_case spot = {.facts = &f->facts,
                         .code = code,
@@ -121,16 +121,16 @@ static void predict(const call_setup *b, const compilation *c, int32_t pass,
                         .B = b->size[CALL_B],
                         .N = b->size[CALL_N],
                         .M = b->size[CALL_M],
-                        .dedup = c->plan->table.dedup &&
-                                 cuda_is_fast(code->family),
-                        .touched = 1 - own->count.uncovered / rows_of(b),
+                        .dedup =
+                            c->plan->table.dedup && cuda_is_fast(code->family),
+                        .touched = 1 - own->count.uncovered / estimate_rows(b),
                         .parts = run->parts};
   own->seconds = cost_gpu_seconds(alone.pattern, &spot);
 }
 
 /* A call of these sizes, of row-major tensors without data. */
-static dil_call call_of(const call_setup *b, const dil_table *t, int64_t B,
-                        int64_t N, int64_t M) {
+static dil_call estimate_call(const call_setup *b, const dil_table *t,
+                              int64_t B, int64_t N, int64_t M) {
   int64_t q[] = {B, N, t->heads, t->head_dim};
   int64_t k[] = {B, M, t->kv_heads, t->head_dim};
   int64_t v[] = {B, M, t->kv_heads, t->value_dim};
@@ -162,7 +162,7 @@ static dil_status estimate_rank(const call_setup *b, const ring_shape *r,
         i < owned.count ? owned.progression[i] : (dil_progression){0, 1, 0};
     dil_shard shard = {
         .queries = q, .keys = k, .B = b->size[CALL_B], .N = r->N, .M = r->M};
-    dil_call call = call_of(b, r->table, batch, q.count, k.count);
+    dil_call call = estimate_call(b, r->table, batch, q.count, k.count);
     status = cuda->estimate(&f->facts, r->table, f->codes.code, f->codes.count,
                             &call, &shard, &estimate);
     bytes += estimate.state;
@@ -200,18 +200,19 @@ static dil_status estimate_ranks(const call_setup *b, const compilation *c,
 /* Seconds to move states. Every pass but the opening one reads and writes the
  * states of its rows; without an opening pass all rows first get an empty
  * state. */
-static double states_of(const call_setup *b, const gpu_estimate *f) {
+static double estimate_states(const call_setup *b, const gpu_estimate *f) {
   const plan *p = f->compilation->plan;
-  double all = rows_of(b), rows = f->run.opening < 0 ? all : 0;
+  double all = estimate_rows(b), rows = f->run.opening < 0 ? all : 0;
   if (!f->run.stateful) return 0;
   for (int32_t i = 0; i < p->table.pass_count; i++)
     if (i != f->run.opening) rows += all - f->pass[i].count.uncovered;
   return cost_gpu_state_seconds(p->pattern, &f->facts, rows);
 }
 
-static void add_up(const call_setup *b, double flops, gpu_estimate *f) {
+static void estimate_add_up(const call_setup *b, double flops,
+                            gpu_estimate *f) {
   const plan *p = f->compilation->plan;
-  f->seconds = f->states = states_of(b, f);
+  f->seconds = f->states = estimate_states(b, f);
   for (int32_t i = 0; i < p->table.pass_count; i++)
     f->seconds += f->pass[i].seconds;
   f->share = cost_gpu_chip_of(f->facts.arch)
@@ -229,8 +230,8 @@ dil_status gpu_estimate_make(const call_setup *b, const compilation *c,
                          .full_sequences_only = !c->topology,
                          .only = c->plan->force & FORCE_GENERAL ? "general"
                                                                 : NULL};
-  dil_call call = call_of(b, &c->plan->table, b->size[CALL_B], b->size[CALL_N],
-                          b->size[CALL_M]);
+  dil_call call = estimate_call(b, &c->plan->table, b->size[CALL_B],
+                                b->size[CALL_N], b->size[CALL_M]);
   f->compilation = c;
   if (!b->size[CALL_B] || !b->size[CALL_N])
     return dil_fail(DIL_USAGE, "no rows: there is nothing to run on a GPU");
@@ -242,9 +243,9 @@ dil_status gpu_estimate_make(const call_setup *b, const compilation *c,
                             f->codes.count, &call, NULL, &f->run);
   if (!status) status = estimate_ranks(b, c, cuda, f);
   for (int32_t i = 0; !status && i < c->plan->table.pass_count; i++) {
-    set_reason(c, gpu, &request, i, f);
-    predict(b, c, i, f);
+    estimate_set_reason(c, gpu, &request, i, f);
+    estimate_predict(b, c, i, f);
   }
-  if (!status) add_up(b, flops, f);
+  if (!status) estimate_add_up(b, flops, f);
   return status;
 }

@@ -2,12 +2,13 @@
 #include "gpu_estimate.h"
 #include <string.h>
 
-static const dil_cuda_code *code_of(const gpu_estimate *f, int32_t pass) {
+static const dil_cuda_code *estimate_code(const gpu_estimate *f, int32_t pass) {
   return &f->codes.code[f->run.pass[pass].code];
 }
 
 /* "near + mid"; "branch 2" for a branch without a name. */
-static const char *branches_of(arena *a, const gpu_estimate *f, int32_t pass) {
+static const char *estimate_branches(arena *a, const gpu_estimate *f,
+                                     int32_t pass) {
   const plan *p = f->compilation->plan;
   uint64_t left = p->table.passes[pass].branches;
   const char *text = "";
@@ -27,7 +28,7 @@ typedef struct blocks {
   bool exact, estimated;
 } blocks;
 
-static blocks blocks_of(const gpu_estimate *f, int32_t pass) {
+static blocks estimate_blocks(const gpu_estimate *f, int32_t pass) {
   const dil_cuda_pass *run = &f->run.pass[pass];
   const cover_count *n = &f->pass[pass].count;
   bool dedup = f->compilation->plan->table.dedup;
@@ -41,14 +42,15 @@ static blocks blocks_of(const gpu_estimate *f, int32_t pass) {
 
 /* ---- for people ---------------------------------------------------------- */
 
-static void print_reason(arena *a, const gpu_estimate_pass *own, FILE *out) {
+static void estimate_print_reason(arena *a, const gpu_estimate_pass *own,
+                                  FILE *out) {
   const char *place = diag_location(a, own->at);
   if (own->reason)
     fprintf(out, "           not by the Hopper kernel: %s%s%s\n", own->reason,
             *place ? ", " : "", place);
 }
 
-static void print_tiles(const dil_cuda_pass *run, FILE *out) {
+static void estimate_print_tiles(const dil_cuda_pass *run, FILE *out) {
   fprintf(out, "           %lld tile%s of up to %d rows", (long long)run->tiles,
           run->tiles == 1 ? "" : "s", run->tile_rows);
   if (run->classes)
@@ -60,18 +62,21 @@ static void print_tiles(const dil_cuda_pass *run, FILE *out) {
 }
 
 /* Returns whether a key may be counted once for each branch that reaches it. */
-static bool by_branch(const gpu_estimate *f, int32_t pass) {
+static bool estimate_by_branch(const gpu_estimate *f, int32_t pass) {
   uint64_t branches = f->compilation->plan->table.passes[pass].branches;
   return f->run.pass[pass].visited < 0 && (branches & (branches - 1));
 }
 
-static void print_blocks(const gpu_estimate *f, int32_t pass, FILE *out) {
-  blocks n = blocks_of(f, pass);
+static void estimate_print_blocks(const gpu_estimate *f, int32_t pass,
+                                  FILE *out) {
+  blocks n = estimate_blocks(f, pass);
   double pairs = f->pass[pass].count.pairs;
-  fprintf(out, "           blocks of %d keys%s: %.0f visited, %.0f of them "
-               "masked, %.0f skipped\n",
-          code_of(f, pass)->tile_keys, by_branch(f, pass) ? ", by branch" : "",
-          n.visited, n.masked, n.skipped);
+  fprintf(out,
+          "           blocks of %d keys%s: %.0f visited, %.0f of them "
+          "masked, %.0f skipped\n",
+          estimate_code(f, pass)->tile_keys,
+          estimate_by_branch(f, pass) ? ", by branch" : "", n.visited, n.masked,
+          n.skipped);
   if (n.estimated)
     fprintf(out, "           estimates: some places of many were looked at\n");
   if (n.saved > 0)
@@ -80,41 +85,41 @@ static void print_blocks(const gpu_estimate *f, int32_t pass, FILE *out) {
             n.exact ? "" : "up to ", n.saved, 100 * n.saved / pairs);
 }
 
-static void print_pass(arena *a, const gpu_estimate *f, int32_t pass,
-                       FILE *out) {
+static void estimate_print_pass(arena *a, const gpu_estimate *f, int32_t pass,
+                                FILE *out) {
   char time[QUANTITY_TEXT];
-  fprintf(out, "pass %-6d%s, by %s, %s\n", pass, branches_of(a, f, pass),
-          code_of(f, pass)->variant,
+  fprintf(out, "pass %-6d%s, by %s, %s\n", pass, estimate_branches(a, f, pass),
+          estimate_code(f, pass)->variant,
           quantity_time(f->pass[pass].seconds, time));
-  print_reason(a, &f->pass[pass], out);
-  print_tiles(&f->run.pass[pass], out);
-  print_blocks(f, pass, out);
+  estimate_print_reason(a, &f->pass[pass], out);
+  estimate_print_tiles(&f->run.pass[pass], out);
+  estimate_print_blocks(f, pass, out);
 }
 
-static void print_states(const char *what, int64_t state, int64_t state_stride,
-                         FILE *out) {
+static void estimate_print_states(const char *what, int64_t state,
+                                  int64_t state_stride, FILE *out) {
   char bytes[QUANTITY_TEXT];
   fprintf(out, "%-11s%s of states", what, quantity_bytes((double)state, bytes));
   if (state_stride > 1)
     fprintf(out, ", of one row in %lld", (long long)state_stride);
 }
 
-static void print_ranks(const gpu_estimate *f, FILE *out) {
+static void estimate_print_ranks(const gpu_estimate *f, FILE *out) {
   if (!f->rank_state) return;
-  print_states("ranks", f->rank_state, f->rank_state_stride, out);
+  estimate_print_states("ranks", f->rank_state, f->rank_state_stride, out);
   fprintf(out, ", on the one that holds most\n");
 }
 
-static void print_chain(const gpu_estimate *f, FILE *out) {
+static void estimate_print_chain(const gpu_estimate *f, FILE *out) {
   char time[QUANTITY_TEXT];
   if (!f->run.stateful) return;
-  print_states("chain", f->run.state, f->run.state_stride, out);
+  estimate_print_states("chain", f->run.state, f->run.state_stride, out);
   if (f->run.opening >= 0)
     fprintf(out, ", which pass %d begins", f->run.opening);
   fprintf(out, "; %s to move them\n", quantity_time(f->states, time));
 }
 
-static void print_time(const gpu_estimate *f, FILE *out) {
+static void estimate_print_time(const gpu_estimate *f, FILE *out) {
   char time[QUANTITY_TEXT], rate[QUANTITY_TEXT];
   const pattern *p = f->compilation->plan->pattern;
   fprintf(out, "predicted  %s", quantity_time(f->seconds, time));
@@ -133,38 +138,42 @@ void gpu_estimate_print(arena *a, const gpu_estimate *f, FILE *out) {
           f->facts.name[0] ? "" : "as in an ", f->model, f->facts.processors);
   if (k->given) fprintf(out, "schedule   %s\n", knobs_text(k, text));
   for (int32_t i = 0; i < f->compilation->plan->table.pass_count; i++)
-    print_pass(a, f, i, out);
-  print_chain(f, out);
-  print_ranks(f, out);
+    estimate_print_pass(a, f, i, out);
+  estimate_print_chain(f, out);
+  estimate_print_ranks(f, out);
   fprintf(out, "workspace  %s\n",
           quantity_bytes((double)f->run.workspace, bytes));
-  print_time(f, out);
+  estimate_print_time(f, out);
 }
 
 /* ---- for programs -------------------------------------------------------- */
 
-static json_int_t whole(double count) { return (json_int_t)count; }
+static json_int_t estimate_whole(double count) {
+  return (json_int_t)count;
+}
 
-static json_t *pass_json(arena *a, const gpu_estimate *f, int32_t pass) {
+static json_t *estimate_pass_json(arena *a, const gpu_estimate *f,
+                                  int32_t pass) {
   const dil_cuda_pass *run = &f->run.pass[pass];
-  const dil_cuda_code *code = code_of(f, pass);
+  const dil_cuda_code *code = estimate_code(f, pass);
   const gpu_estimate_pass *own = &f->pass[pass];
   const char *place = diag_location(a, own->at);
-  blocks n = blocks_of(f, pass);
+  blocks n = estimate_blocks(f, pass);
   json_t *o = json_pack(
       "{s:s, s:s, s:s, s:s?, s:s?, s:i, s:i, s:I, s:i, s:i, s:i}", "branches",
-      branches_of(a, f, pass), "kernel", code->variant, "family", code->family,
-      "reason", own->reason, "reason_at", *place ? place : NULL, "tile_rows",
-      run->tile_rows, "tile_keys", code->tile_keys, "tiles",
+      estimate_branches(a, f, pass), "kernel", code->variant, "family",
+      code->family, "reason", own->reason, "reason_at", *place ? place : NULL,
+      "tile_rows", run->tile_rows, "tile_keys", code->tile_keys, "tiles",
       (json_int_t)run->tiles, "classes", run->classes, "heads", run->pack,
       "parts", run->parts);
   json_object_update_new(
       o, json_pack("{s:I, s:I, s:I, s:I, s:b, s:b, s:I, s:I, s:I, s:f}",
-                   "blocks_visited", whole(n.visited), "blocks_masked",
-                   whole(n.masked), "blocks_skipped", whole(n.skipped),
-                   "pairs_saved", whole(n.saved), "exact", n.exact,
-                   "estimated", n.estimated, "pairs", whole(own->count.pairs),
-                   "distinct_pairs", whole(own->count.distinct),
+                   "blocks_visited", estimate_whole(n.visited), "blocks_masked",
+                   estimate_whole(n.masked), "blocks_skipped",
+                   estimate_whole(n.skipped), "pairs_saved",
+                   estimate_whole(n.saved), "exact", n.exact, "estimated",
+                   n.estimated, "pairs", estimate_whole(own->count.pairs),
+                   "distinct_pairs", estimate_whole(own->count.distinct),
                    "workspace_bytes", (json_int_t)run->workspace,
                    "predicted_seconds", own->seconds));
   return o;
@@ -175,7 +184,7 @@ json_t *gpu_estimate_json(arena *a, const gpu_estimate *f) {
   const knobs *k = &f->compilation->knobs;
   json_t *passes = json_array();
   for (int32_t i = 0; i < f->compilation->plan->table.pass_count; i++)
-    json_array_append_new(passes, pass_json(a, f, i));
+    json_array_append_new(passes, estimate_pass_json(a, f, i));
   json_t *o = json_pack("{s:s, s:s, s:i, s:s?, s:o, s:b, s:o, s:I, s:I, s:I, "
                         "s:I, s:f}",
                         "chip", f->name, "model", f->model, "processors",

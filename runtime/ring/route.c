@@ -8,11 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct maker {
+typedef struct route_builder {
   route *made;
   int32_t kv, runs_room, offsets_room;
   bool lacking;            /* there was no memory */
-} maker;
+} route_builder;
 
 static bool grow(void **array, int32_t *room, int32_t wanted, size_t size) {
   int32_t more = *room ? *room : 8;
@@ -33,7 +33,7 @@ static bool same_offsets(const route *r, const row_range *s) {
 }
 
 static void add_run(void *context, const row_range *s) {
-  maker *m = context;
+  route_builder *m = context;
   route *r = m->made;
   bool same = same_offsets(r, s);
   int32_t first = same ? r->run[r->run_count - 1].first : r->offset_count;
@@ -57,7 +57,7 @@ static void add_run(void *context, const row_range *s) {
   r->rows += row_range_count(s);
 }
 
-static dil_status end(maker *m, dil_status status) {
+static dil_status end(route_builder *m, dil_status status) {
   if (!status && m->lacking)
     status = dil_fail(DIL_MEMORY, "no memory to list the rows that travel");
   if (status) route_free(m->made);
@@ -66,7 +66,7 @@ static dil_status end(maker *m, dil_status status) {
 
 dil_status route_between(const dil_table *t, const positions *owned,
                          const positions *asking, route *made) {
-  maker m = {.made = made};
+  route_builder m = {.made = made};
   dil_status status = DIL_OK;
   *made = (route){.from = -1, .to = -1, .owned = *owned};
   for (m.kv = 0; m.kv < t->kv_heads && !status; m.kv++)
@@ -76,7 +76,7 @@ dil_status route_between(const dil_table *t, const positions *owned,
 
 dil_status route_new(const ring_shape *r, int32_t from, int32_t to,
                      exchange_phase phase, route *made) {
-  maker m = {.made = made};
+  route_builder m = {.made = made};
   dil_status status = DIL_OK;
   *made = (route){.from = from, .to = to, .owned = partition_keys(r, from)};
   for (m.kv = 0; m.kv < r->table->kv_heads && !status; m.kv++)
@@ -91,7 +91,7 @@ static void *copy_list(const void *list, int32_t count, size_t size) {
 }
 
 dil_status route_reverse(const route *r, route *made) {
-  maker m = {.made = made};
+  route_builder m = {.made = made};
   *made = *r;
   made->from = r->to;
   made->to = r->from;

@@ -5,68 +5,71 @@
  * grouped into shapes. Each shape has its classes of rows, with the cells that
  * segments cut from an interval, and each class has its key ranges
  * (hopper_keys.c). The work is O(heads x branches x period), never O(N). */
-#include "hopper_maker.h"
+#include "hopper_builder.h"
 #include <string.h>
 
 /* ---- what the kernel has no code for ------------------------------------- */
 
 bool hopper_is_nested(const dil_table *table, uint64_t branches) {
-  const maker mk = {.table = table};
+  const table_builder builder = {.table = table};
   EACH_BRANCH(a, branches) {
-    int64_t s = segment_of(&mk, a);
+    int64_t s = segment_of(&builder, a);
     for (int32_t b = 0; b < table->branch_count; b++) {
-      int64_t o = segment_of(&mk, (uint64_t)b);
+      int64_t o = segment_of(&builder, (uint64_t)b);
       if ((branches >> b & 1) && s < o && o < ENDLESS && o % s) return false;
     }
   }
   return true;
 }
 
-static bool table_accept_period(maker *mk) {
-  bool alone = !(mk->pass->branches & (mk->pass->branches - 1));
+static bool table_accept_period(table_builder *builder) {
+  bool alone = !(builder->pass->branches & (builder->pass->branches - 1));
   int64_t most = alone ? HOPPER_DILATION : HOPPER_PERIOD;
-  return mk->pass->period <= most ||
-         REFUSE(mk, "a period of %lld, above %lld",
-                (long long)mk->pass->period, (long long)most);
+  return builder->pass->period <= most ||
+         REFUSE(builder, "a period of %lld, above %lld",
+                (long long)builder->pass->period, (long long)most);
 }
 
 /* Whether the branches' predicates differ. */
-static bool predicates_differ(const maker *mk) {
-  int32_t first = mk->table->branches[__builtin_ctzll(mk->pass->branches)]
-                      .predicate;
-  EACH_BRANCH(b, mk->pass->branches)
-    if (mk->table->branches[b].predicate != first) return true;
+static bool table_predicates_differ(const table_builder *builder) {
+  int32_t first =
+      builder->table->branches[__builtin_ctzll(builder->pass->branches)]
+          .predicate;
+  EACH_BRANCH(b, builder->pass->branches)
+  if (builder->table->branches[b].predicate != first) return true;
   return false;
 }
 
 /* Whether the kernel must evaluate each pair: for masks, score chains, dropout,
  * or different windows in a union, where a key counts once. */
-static bool is_pairwise(const maker *mk) {
-  bool asks = mk->table->scored || mk->table->dropout > 0;
-  if (mk->table->combine == DIL_COMBINE_UNION) asks |= predicates_differ(mk);
-  EACH_BRANCH(b, mk->pass->branches) {
-    int32_t p = mk->table->branches[b].predicate;
-    asks |= p >= 0 && mk->table->predicates[p].masked;
+static bool table_is_pairwise(const table_builder *builder) {
+  bool asks = builder->table->scored || builder->table->dropout > 0;
+  if (builder->table->combine == DIL_COMBINE_UNION)
+    asks |= table_predicates_differ(builder);
+  EACH_BRANCH(b, builder->pass->branches) {
+    int32_t p = builder->table->branches[b].predicate;
+    asks |= p >= 0 && builder->table->predicates[p].masked;
   }
   return asks;
 }
 
-static bool table_accept(maker *mk) {
-  const dil_table *t = mk->table;
+static bool table_accept(table_builder *builder) {
+  const dil_table *t = builder->table;
   if (t->dtype != DIL_BF16 && t->dtype != DIL_F16)
-    return REFUSE(mk, "elements of 32 bits");
+    return REFUSE(builder, "elements of 32 bits");
   if (t->head_dim % 8 || t->value_dim % 8 || t->head_dim > DIL_HEAD_DIM_MAX)
-    return REFUSE(mk, "a head_dim of %d by %d", t->head_dim, t->value_dim);
-  if (t->general) return REFUSE(mk, "the general path is forced");
-  mk->out->pairwise = is_pairwise(mk);
-  if (mk->out->pairwise && t->predicate_count > HOPPER_PREDICATES)
-    return REFUSE(mk, "more than %d conditions", HOPPER_PREDICATES);
+    return REFUSE(builder, "a head_dim of %d by %d", t->head_dim, t->value_dim);
+  if (t->general) return REFUSE(builder, "the general path is forced");
+  builder->out->pairwise = table_is_pairwise(builder);
+  if (builder->out->pairwise && t->predicate_count > HOPPER_PREDICATES)
+    return REFUSE(builder, "more than %d conditions", HOPPER_PREDICATES);
   if (t->sinks && (t->pass_count > 1 || t->sink_branches))
-    return REFUSE(mk, "sinks of branches or of several passes");
-  if (t->combine == DIL_COMBINE_UNION && predicates_differ(mk) &&
-      !hopper_is_nested(t, mk->pass->branches))
-    return REFUSE(mk, "a union of windows over segments that are not nested");
-  return table_accept_period(mk);
+    return REFUSE(builder, "sinks of branches or of several passes");
+  if (t->combine == DIL_COMBINE_UNION && table_predicates_differ(builder) &&
+      !hopper_is_nested(t, builder->pass->branches))
+    return REFUSE(builder,
+                  "a union of windows over segments that are not nested");
+  return table_accept_period(builder);
 }
 
 /* ---- intervals and shapes
@@ -74,19 +77,20 @@ static bool table_accept(maker *mk) {
 
 /* Whether all branches have the same segment. Residues may then count from its
  * start. */
-static bool is_uniform(const maker *mk) {
-  int64_t first = segment_of(mk, __builtin_ctzll(mk->pass->branches));
-  EACH_BRANCH(b, mk->pass->branches)
-    if (segment_of(mk, b) != first) return false;
+static bool table_is_uniform(const table_builder *builder) {
+  int64_t first = segment_of(builder, __builtin_ctzll(builder->pass->branches));
+  EACH_BRANCH(b, builder->pass->branches)
+  if (segment_of(builder, b) != first) return false;
   return first != ENDLESS;
 }
 
 /* The interval if no residue shifts: the longest segment. Where segments cut
  * one another, the interval is a few of these, because its border divides tiles
  * too. */
-static int64_t steady_interval(const maker *mk, int64_t longest) {
+static int64_t table_steady_interval(const table_builder *builder,
+                                     int64_t longest) {
   enum { LONG = 8192 };
-  if (!longest || hopper_is_nested(mk->table, mk->pass->branches))
+  if (!longest || hopper_is_nested(builder->table, builder->pass->branches))
     return longest;
   return longest * (longest < LONG ? LONG / longest : 1);
 }
@@ -94,11 +98,12 @@ static int64_t steady_interval(const maker *mk, int64_t longest) {
 /* A branch whose dilation divides its segment has the same residue in every
  * segment. The interval is the greatest common divisor of all other branches'
  * segments. */
-static bool choose_interval(maker *mk) {
-  hopper_table *out = mk->out;
+static bool table_choose_interval(table_builder *builder) {
+  hopper_table *out = builder->out;
   int64_t interval = 0, longest = 0, period = 1;
-  EACH_BRANCH(b, mk->pass->branches) {
-    int64_t s = segment_of(mk, b), r = mk->table->branches[b].dilation;
+  EACH_BRANCH(b, builder->pass->branches) {
+    int64_t s = segment_of(builder, b),
+            r = builder->table->branches[b].dilation;
     out->endless |= s == ENDLESS;
     if (s == ENDLESS) continue;
     if (s > longest) longest = s;
@@ -108,22 +113,23 @@ static bool choose_interval(maker *mk) {
     period = repeats > ENDLESS ? repeats : least_multiple(period, repeats);
     if (period > ENDLESS) period = ENDLESS + 1;
   }
-  out->relative = interval && is_uniform(mk);
+  out->relative = interval && table_is_uniform(builder);
   if (!interval || out->relative)
-    interval = period = steady_interval(mk, longest);
-  if (period > ENDLESS) return REFUSE(mk, "residues that hardly repeat");
+    interval = period = table_steady_interval(builder, longest);
+  if (period > ENDLESS) return REFUSE(builder, "residues that hardly repeat");
   out->interval = interval;
   out->period = least_multiple(period, interval ? interval : 1);
   return true;
 }
 
-static residues residues_of(const maker *mk, int32_t head, int64_t low) {
+static residues residues_of(const table_builder *builder, int32_t head,
+                            int64_t low) {
   residues x = {0};
-  EACH_BRANCH(b, mk->pass->branches) {
-    const dil_branch *branch = &mk->table->branches[b];
+  EACH_BRANCH(b, builder->pass->branches) {
+    const dil_branch *branch = &builder->table->branches[b];
     if (head < branch->head_first || head > branch->head_last) continue;
-    int64_t s = segment_of(mk, b), start = s == ENDLESS ? 0 : low / s * s;
-    if (mk->out->relative) start = 0;
+    int64_t s = segment_of(builder, b), start = s == ENDLESS ? 0 : low / s * s;
+    if (builder->out->relative) start = 0;
     x.served |= 1ull << b;
     x.of[b] =
         (int32_t)floor_mod(start + branch->phase[head], branch->dilation);
@@ -131,18 +137,18 @@ static residues residues_of(const maker *mk, int32_t head, int64_t low) {
   return x;
 }
 
-static residues residues_shift(const maker *mk, const residues *from,
-                               int32_t shift) {
+static residues residues_shift(const table_builder *builder,
+                               const residues *from, int32_t shift) {
   residues x = *from;
   EACH_BRANCH(b, x.served)
-    x.of[b] = (int32_t)floor_mod(x.of[b] - shift,
-                                 mk->table->branches[b].dilation);
+  x.of[b] =
+      (int32_t)floor_mod(x.of[b] - shift, builder->table->branches[b].dilation);
   return x;
 }
 
 /* Shifts the residues so that they are least in lexical order; returns the
  * shift. */
-static int32_t residues_normalise(const maker *mk, residues *x) {
+static int32_t residues_normalise(const table_builder *builder, residues *x) {
   residues given = *x;
   int32_t best = 0;
   if (!(x->served & (x->served - 1))) { /* a single residue becomes 0 */
@@ -151,8 +157,8 @@ static int32_t residues_normalise(const maker *mk, residues *x) {
     *only = 0;
     return best;
   }
-  for (int32_t shift = 1; shift < mk->pass->period; shift++) {
-    residues other = residues_shift(mk, &given, shift);
+  for (int32_t shift = 1; shift < builder->pass->period; shift++) {
+    residues other = residues_shift(builder, &given, shift);
     if (memcmp(other.of, x->of, sizeof x->of) < 0) {
       *x = other;
       best = shift;
@@ -161,11 +167,11 @@ static int32_t residues_normalise(const maker *mk, residues *x) {
   return best;
 }
 
-static bool add_instance(maker *mk, int32_t shape, int32_t head,
-                         int64_t interval, int32_t shift) {
-  hopper_table *out = mk->out;
+static bool table_add_instance(table_builder *builder, int32_t shape,
+                               int32_t head, int64_t interval, int32_t shift) {
+  hopper_table *out = builder->out;
   if (out->instance_count == HOPPER_INSTANCES)
-    return REFUSE(mk, "more than %d heads and phase intervals",
+    return REFUSE(builder, "more than %d heads and phase intervals",
                   HOPPER_INSTANCES);
   hopper_instance *m = &out->instances[out->instance_count++];
   *m = (hopper_instance){.head = (short)head,
@@ -176,37 +182,41 @@ static bool add_instance(maker *mk, int32_t shape, int32_t head,
   return true;
 }
 
-static int32_t shape_find(maker *mk, const residues *x) {
-  hopper_table *out = mk->out;
+static int32_t table_find_shape(table_builder *builder, const residues *x) {
+  hopper_table *out = builder->out;
   int32_t s = 0;
-  while (s < out->shape_count && memcmp(&mk->shape[s], x, sizeof *x)) s++;
+  while (s < out->shape_count && memcmp(&builder->shape[s], x, sizeof *x)) s++;
   if (s == out->shape_count && s < HOPPER_SHAPES) {
-    mk->shape[s] = *x;
+    builder->shape[s] = *x;
     out->shape_count++;
   }
   return s;
 }
 
-static int64_t intervals_of(const maker *mk) {
-  return mk->out->interval ? mk->out->period / mk->out->interval : 1;
+static int64_t table_intervals(const table_builder *builder) {
+  return builder->out->interval ? builder->out->period / builder->out->interval
+                                : 1;
 }
 
 /* Visits all (interval, head) in this order and finds their shapes; instances
  * of shape `only` are added (-1: none are). */
-static bool each_instance(maker *mk, int32_t only) {
-  for (int64_t interval = 0; interval < intervals_of(mk); interval++)
-    for (int32_t h = 0; h < mk->table->heads; h++) {
-      residues x = residues_of(mk, h, interval * mk->out->interval);
+static bool table_each_instance(table_builder *builder, int32_t only) {
+  for (int64_t interval = 0; interval < table_intervals(builder); interval++)
+    for (int32_t h = 0; h < builder->table->heads; h++) {
+      residues x = residues_of(builder, h, interval * builder->out->interval);
       if (!x.served) continue;
-      int32_t shift = residues_normalise(mk, &x), s = shape_find(mk, &x);
+      int32_t shift = residues_normalise(builder, &x),
+              s = table_find_shape(builder, &x);
       if (s == HOPPER_SHAPES)
-        return REFUSE(mk, "more than %d shapes of residues", HOPPER_SHAPES);
-      if (s == only && !add_instance(mk, s, h, interval, shift)) return false;
+        return REFUSE(builder, "more than %d shapes of residues",
+                      HOPPER_SHAPES);
+      if (s == only && !table_add_instance(builder, s, h, interval, shift))
+        return false;
     }
   return true;
 }
 
-static void list_by_interval(hopper_table *out, int64_t intervals) {
+static void table_list_by_interval(hopper_table *out, int64_t intervals) {
   int32_t count = 0;
   for (int64_t interval = 0; interval < intervals; interval++) {
     int32_t first = count;
@@ -224,16 +234,16 @@ static void list_by_interval(hopper_table *out, int64_t intervals) {
 }
 
 /* Lists the instances, those of one shape together. */
-static bool find_shapes(maker *mk) {
-  hopper_table *out = mk->out;
-  if (intervals_of(mk) > INT16_MAX)
-    return REFUSE(mk, "residues that hardly repeat");
-  if (!each_instance(mk, -1)) return false;
+static bool table_find_shapes(table_builder *builder) {
+  hopper_table *out = builder->out;
+  if (table_intervals(builder) > INT16_MAX)
+    return REFUSE(builder, "residues that hardly repeat");
+  if (!table_each_instance(builder, -1)) return false;
   for (int32_t s = 0; s < out->shape_count; s++) {
     out->shapes[s].instance = (short)out->instance_count;
-    if (!each_instance(mk, s)) return false;
+    if (!table_each_instance(builder, s)) return false;
   }
-  list_by_interval(out, intervals_of(mk));
+  table_list_by_interval(out, table_intervals(builder));
   return true;
 }
 
@@ -241,27 +251,28 @@ static bool find_shapes(maker *mk) {
 
 /* Sets how segments cut an interval into the cells of a class. Returns the mean
  * length of a cell; 0: there are too many segments. */
-static double set_cells(maker *mk, uint64_t branches, hopper_class *k) {
-  int64_t interval = mk->out->interval, cell = interval;
+static double table_set_cells(table_builder *builder, uint64_t branches,
+                              hopper_class *k) {
+  int64_t interval = builder->out->interval, cell = interval;
   uint64_t crossing = 0;
   double borders = 1;
   k->cell = (int)interval;
   if (!interval) return ENDLESS;
   EACH_BRANCH(b, branches) {
-    int64_t s = segment_of(mk, b);
+    int64_t s = segment_of(builder, b);
     if (s == ENDLESS || s % interval == 0) continue;
     crossing |= 1ull << b;
     if (s < cell) cell = s;
     borders += (double)interval / (double)s;
   }
   bool nested = interval % cell == 0;
-  EACH_BRANCH(b, crossing) nested &= segment_of(mk, b) % cell == 0;
+  EACH_BRANCH(b, crossing) nested &= segment_of(builder, b) % cell == 0;
   if (nested) {
     k->cell = (int)cell;
     return (double)cell;
   }
   EACH_BRANCH(b, crossing) {
-    int32_t i = maker_segment(mk, b);
+    int32_t i = builder_segment(builder, b);
     if (i == HOPPER_SEGMENTS) return 0;
     k->crossing |= 1u << i;
   }
@@ -274,33 +285,34 @@ typedef struct class_form {
   double blocks, cell; /* as in hopper_table */
 } class_form;
 
-static bool class_form_make(maker *mk, int32_t shape, uint64_t branches,
-                            class_form *f) {
+static bool class_form_make(table_builder *builder, int32_t shape,
+                            uint64_t branches, class_form *f) {
   f->k = (hopper_class){.shape = (short)shape};
   f->blocks = 0;
-  f->cell = set_cells(mk, branches, &f->k);
+  f->cell = table_set_cells(builder, branches, &f->k);
   if (!f->cell)
-    return REFUSE(mk, "more than %d segments that are not nested",
+    return REFUSE(builder, "more than %d segments that are not nested",
                   HOPPER_SEGMENTS);
-  return keys_add(mk, &mk->shape[shape], branches, &f->k, &f->blocks);
+  return keys_add(builder, &builder->shape[shape], branches, &f->k, &f->blocks);
 }
 
 /* Adds a class for the rows of one progression. Classes with most key blocks
  * come first. */
-static bool add_rows(maker *mk, const class_form *f, progression p) {
+static bool table_add_rows(table_builder *builder, const class_form *f,
+                           progression p) {
   enum { FEW_ROWS = 32 };
-  hopper_table *out = mk->out;
+  hopper_table *out = builder->out;
   hopper_class k = f->k;
   if (out->class_count == HOPPER_CLASSES)
-    return REFUSE(mk, "more than %d classes of rows", HOPPER_CLASSES);
+    return REFUSE(builder, "more than %d classes of rows", HOPPER_CLASSES);
   if (f->cell / p.stride < FEW_ROWS)
-    return REFUSE(mk, "cells of %d positions with rows %d apart",
+    return REFUSE(builder, "cells of %d positions with rows %d apart",
                   (int)f->cell, p.stride);
   k.stride = p.stride;
   k.offset = p.offset;
-  k.slot = (short)maker_slot(mk, p.stride);
+  k.slot = (short)builder_slot(builder, p.stride);
   if (k.slot == HOPPER_STRIDES)
-    return REFUSE(mk, "more than %d strides", HOPPER_STRIDES);
+    return REFUSE(builder, "more than %d strides", HOPPER_STRIDES);
   int32_t at = out->class_count++;
   for (; at && out->blocks[at - 1] < f->blocks; at--) {
     out->blocks[at] = out->blocks[at - 1];
@@ -315,73 +327,81 @@ static bool add_rows(maker *mk, const class_form *f, progression p) {
 
 /* Adds the rows of a shape that `branches` select, one class for each
  * progression. */
-static bool add_class(maker *mk, int32_t shape, uint64_t branches,
-                      uint64_t set) {
+static bool table_add_class(table_builder *builder, int32_t shape,
+                            uint64_t branches, uint64_t set) {
   class_form f;
-  if (!class_form_make(mk, shape, branches, &f)) return false;
+  if (!class_form_make(builder, shape, branches, &f)) return false;
   while (set)
-    if (!add_rows(mk, &f, progression_take(&set, (int32_t)mk->pass->period)))
+    if (!table_add_rows(builder, &f,
+                        progression_take(&set, (int32_t)builder->pass->period)))
       return false;
   return true;
 }
 
 /* A branch that is alone in its pass may have any dilation: all rows except its
  * own are bare. */
-static bool add_alone(maker *mk) {
+static bool table_add_alone(table_builder *builder) {
   class_form f;
-  uint64_t branch = mk->pass->branches;
-  progression p = {(int32_t)mk->pass->period,
-                   mk->shape[0].of[__builtin_ctzll(branch)]};
-  mk->out->bare = true;
-  return class_form_make(mk, 0, branch, &f) && add_rows(mk, &f, p);
+  uint64_t branch = builder->pass->branches;
+  progression p = {(int32_t)builder->pass->period,
+                   builder->shape[0].of[__builtin_ctzll(branch)]};
+  builder->out->bare = true;
+  return class_form_make(builder, 0, branch, &f) &&
+         table_add_rows(builder, &f, p);
 }
 
 /* Marks rows of a shape that no branch selects. They have no class. */
-static void add_bare(maker *mk, int32_t shape, uint64_t set) {
-  int32_t period = (int32_t)mk->pass->period;
+static void table_add_bare(table_builder *builder, int32_t shape,
+                           uint64_t set) {
+  int32_t period = (int32_t)builder->pass->period;
   for (int32_t at = 0; at < HOPPER_PERIOD; at += period)
-    mk->out->shapes[shape].bare |= set << at;
-  mk->out->bare = true;
+    builder->out->shapes[shape].bare |= set << at;
+  builder->out->bare = true;
 }
 
-static bool find_classes(maker *mk) {
-  int32_t period = (int32_t)mk->pass->period;
-  mk->out->residues = period;
-  if (period > HOPPER_PERIOD) return add_alone(mk);
-  for (int32_t s = 0; s < mk->out->shape_count; s++) {
-    const residues *x = &mk->shape[s];
+static bool table_find_classes(table_builder *builder) {
+  int32_t period = (int32_t)builder->pass->period;
+  builder->out->residues = period;
+  if (period > HOPPER_PERIOD) return table_add_alone(builder);
+  for (int32_t s = 0; s < builder->out->shape_count; s++) {
+    const residues *x = &builder->shape[s];
     uint64_t left = period == 64 ? ~0ull : (1ull << period) - 1;
     while (left) {
       int32_t first = __builtin_ctzll(left);
-      uint64_t branches = maker_selecting(mk, x, x->served, first), set = 0;
+      uint64_t branches = builder_selecting(builder, x, x->served, first),
+               set = 0;
       for (int32_t p = first; p < period; p++)
-        if (maker_selecting(mk, x, x->served, p) == branches) set |= 1ull << p;
+        if (builder_selecting(builder, x, x->served, p) == branches)
+          set |= 1ull << p;
       left &= ~set;
-      if (!branches) add_bare(mk, s, set);
-      else if (!add_class(mk, s, branches, set)) return false;
+      if (!branches)
+        table_add_bare(builder, s, set);
+      else if (!table_add_class(builder, s, branches, set))
+        return false;
     }
   }
   return true;
 }
 
 /* Bare rows are cleared as rows without sinks. */
-static bool accept_bare(maker *mk) {
-  if (mk->table->sinks && mk->out->bare)
-    return REFUSE(mk, "sinks of rows that no branch selects");
+static bool table_accept_bare(table_builder *builder) {
+  if (builder->table->sinks && builder->out->bare)
+    return REFUSE(builder, "sinks of rows that no branch selects");
   return true;
 }
 
 bool hopper_table_fill(const dil_table *table, int32_t pass, int32_t tile_keys,
                        hopper_table *out, char *reason, size_t size) {
-  maker mk = {.table = table,
-              .pass = &table->passes[pass],
-              .out = out,
-              .tile_keys = tile_keys,
-              .reason = reason,
-              .size = size};
+  table_builder builder = {.table = table,
+                           .pass = &table->passes[pass],
+                           .out = out,
+                           .tile_keys = tile_keys,
+                           .reason = reason,
+                           .size = size};
   memset(out, 0, sizeof *out);
   out->tile_keys = tile_keys;
   out->narrow = HOPPER_ZERO_ROWS(table->value_dim) == HOPPER_BOX_ROWS;
-  return table_accept(&mk) && choose_interval(&mk) && find_shapes(&mk) &&
-         find_classes(&mk) && accept_bare(&mk);
+  return table_accept(&builder) && table_choose_interval(&builder) &&
+         table_find_shapes(&builder) && table_find_classes(&builder) &&
+         table_accept_bare(&builder);
 }

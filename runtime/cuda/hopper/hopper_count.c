@@ -15,13 +15,13 @@
 
 enum { WALKED = 1 << 15 /* most tiles that a count walks */ };
 
-static int64_t blocks_of(int64_t keys, int32_t tile_keys) {
+static int64_t count_blocks(int64_t keys, int32_t tile_keys) {
   return (keys + tile_keys - 1) / tile_keys;
 }
 
 /* The number of keys of a run at positions low..high, inclusive. */
-static int64_t keys_between(const key_run *r, int32_t stride, int64_t low,
-                            int64_t high) {
+static int64_t count_keys_between(const key_run *r, int32_t stride, int64_t low,
+                                  int64_t high) {
   int64_t from = low > r->position
                      ? (low - r->position + stride - 1) / stride : 0;
   int64_t to = high < r->position ? 0 : (high - r->position) / stride + 1;
@@ -30,17 +30,18 @@ static int64_t keys_between(const key_run *r, int32_t stride, int64_t low,
 }
 
 /* The pairs of a run that the tile's rows see, counted row by row. */
-static double pairs_of(const tile *x, int32_t row_stride, const key_run *r,
-                       const hopper_key_range *p) {
+static double count_pairs(const tile *x, int32_t row_stride, const key_run *r,
+                          const hopper_key_range *p) {
   double pairs = 0;
   for (int32_t i = 0; i < x->rows; i++) {
     int64_t at = x->position + (int64_t)i * row_stride;
-    pairs += (double)keys_between(r, p->stride, at - p->left, at + p->right);
+    pairs +=
+        (double)count_keys_between(r, p->stride, at - p->left, at + p->right);
   }
   return pairs;
 }
 
-static int64_t last_of(const hopper_launch *l, const tile *x) {
+static int64_t count_last_key(const hopper_launch *l, const tile *x) {
   return x->position + (int64_t)(x->rows - 1) * l->classes[x->klass].stride;
 }
 
@@ -53,12 +54,13 @@ static void count_range(const hopper_launch *l, const tile *x,
   hopper_key_range open = *p;
   open.left = open.right = HOPPER_FAR;
   int32_t row_stride = l->classes[x->klass].stride, first = x->position;
-  int64_t last = last_of(l, x);
+  int64_t last = count_last_key(l, x);
   if (packed) first = lesser(first, packed->position);
-  if (packed && last_of(l, packed) > last) last = last_of(l, packed);
+  if (packed && count_last_key(l, packed) > last)
+    last = count_last_key(l, packed);
   key_run r = keys_of(l, x, p), all = keys_of(l, x, &open);
-  int64_t seen = keys_between(&r, p->stride, r.position, last + p->right);
-  int64_t visited = blocks_of(seen, tile_keys), whole = 0;
+  int64_t seen = count_keys_between(&r, p->stride, r.position, last + p->right);
+  int64_t visited = count_blocks(seen, tile_keys), whole = 0;
   for (int64_t n = 0; n < visited; n++) {
     int64_t from = r.position + n * tile_keys * p->stride;
     int64_t to = from + (int64_t)(tile_keys - 1) * p->stride;
@@ -67,10 +69,11 @@ static void count_range(const hopper_launch *l, const tile *x,
   }
   sum->visited += (double)visited;
   sum->masked += (double)(visited - whole);
-  int64_t skipped = blocks_of(all.count, tile_keys) - visited;
+  int64_t skipped = count_blocks(all.count, tile_keys) - visited;
   sum->skipped += skipped > 0 ? (double)skipped : 0;
   if (p->bias > 0)
-    sum->saved += (round(exp2(p->bias)) - 1) * pairs_of(x, row_stride, &r, p);
+    sum->saved +=
+        (round(exp2(p->bias)) - 1) * count_pairs(x, row_stride, &r, p);
 }
 
 static void count_tile(const hopper_launch *l, int32_t t, int32_t tile_keys,

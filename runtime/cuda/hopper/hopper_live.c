@@ -7,13 +7,13 @@
  * later, never fewer. No table grows with the length. */
 #include "hopper.h"
 #include "runtime/rowset/walk.h"
-#include "runtime/tables/hopper_maker.h"
+#include "runtime/tables/hopper_builder.h"
 #include <limits.h>
 #include <stdlib.h>
 
 static const dil_predicate endless = {DIL_ENDLESS, DIL_ENDLESS, false};
 
-static const dil_predicate *window_at(const dil_table *t, int64_t b) {
+static const dil_predicate *live_window_at(const dil_table *t, int64_t b) {
   int32_t p = t->branches[b].predicate;
   return p < 0 ? &endless : &t->predicates[p];
 }
@@ -30,7 +30,8 @@ void hopper_divide_by(int64_t divisor, unsigned *ratio, short *shift) {
 
 /* A window bound, widened for rows that share a tile with rows of a wider
  * window. */
-static int64_t shared_bound(int64_t bound, int64_t farthest, int64_t period) {
+static int64_t live_shared_bound(int64_t bound, int64_t farthest,
+                                 int64_t period) {
   enum { MOST_ROWS = 256 }; /* most rows of a tile */
   if (bound >= HOPPER_FAR || farthest == bound) return bound;
   return minimum(farthest, bound + MOST_ROWS * period);
@@ -38,24 +39,24 @@ static int64_t shared_bound(int64_t bound, int64_t farthest, int64_t period) {
 
 /* The window of branch b, widened: where branches of a pass have different
  * windows, a row may share a tile with rows that see more. */
-static dil_predicate shared_window(const dil_table *t, int32_t b) {
-  const dil_predicate *own = window_at(t, b);
+static dil_predicate live_shared_window(const dil_table *t, int32_t b) {
+  const dil_predicate *own = live_window_at(t, b);
   dil_predicate all = *own;
   for (int32_t p = 0; p < t->pass_count; p++) {
     const dil_pass *pass = &t->passes[p];
     int64_t left = own->left, right = own->right;
     if (!(pass->branches >> b & 1)) continue;
     EACH_BRANCH(a, pass->branches) {
-      left = maximum(left, window_at(t, (int64_t)a)->left);
-      right = maximum(right, window_at(t, (int64_t)a)->right);
+      left = maximum(left, live_window_at(t, (int64_t)a)->left);
+      right = maximum(right, live_window_at(t, (int64_t)a)->right);
     }
-    all.left = shared_bound(own->left, left, pass->period);
-    all.right = shared_bound(own->right, right, pass->period);
+    all.left = live_shared_bound(own->left, left, pass->period);
+    all.right = live_shared_bound(own->right, right, pass->period);
   }
   return all;
 }
 
-static int window_of(int64_t bound) {
+static int live_window_of(int64_t bound) {
   return bound < HOPPER_FAR ? (int)bound : HOPPER_FAR;
 }
 
@@ -64,11 +65,11 @@ static int window_of(int64_t bound) {
 static hopper_live_rows live_rows_of(const dil_table *t, int32_t b, bool away,
                                      const hopper_launch *l) {
   const dil_branch *branch = &t->branches[b];
-  const dil_predicate window = shared_window(t, b);
+  const dil_predicate window = live_shared_window(t, b);
   hopper_live_rows k = {.segment = HOPPER_FAR,
                         .dilation = (int)branch->dilation,
-                        .left = window_of(window.left),
-                        .right = window_of(window.right),
+                        .left = live_window_of(window.left),
+                        .right = live_window_of(window.right),
                         .low = away ? l->key_low : INT_MAX,
                         .high = away && l->key_high < l->keys ? l->key_high
                                                               : INT_MAX};
@@ -81,8 +82,9 @@ static hopper_live_rows live_rows_of(const dil_table *t, int32_t b, bool away,
 }
 
 /* Whether branch b gives some row of the call keys in other parts. */
-static bool leads_away(const dil_table *t, int32_t b, const hopper_place *at) {
-  const dil_predicate window = shared_window(t, b);
+static bool live_leads_away(const dil_table *t, int32_t b,
+                            const hopper_place *at) {
+  const dil_predicate window = live_shared_window(t, b);
   int64_t segment = t->branches[b].segment;
   int64_t first = at->first, last = first + at->rows - 1;
   int64_t low = segment ? floor_to(first, segment) : 0;
@@ -96,7 +98,7 @@ static bool leads_away(const dil_table *t, int32_t b, const hopper_place *at) {
 
 /* Whether a selects every row that b selects. Only residues that are the same
  * in every segment can prove it. */
-static bool is_within(const dil_table *t, int32_t b, int32_t a) {
+static bool live_is_within(const dil_table *t, int32_t b, int32_t a) {
   const dil_branch *one = &t->branches[a], *other = &t->branches[b];
   if (other->dilation % one->dilation || one->segment % one->dilation ||
       other->segment % one->dilation || one->head_first > other->head_first ||
@@ -108,27 +110,27 @@ static bool is_within(const dil_table *t, int32_t b, int32_t a) {
 }
 
 /* Removes branches whose rows another branch of `later` selects too. */
-static uint64_t without_doubles(const dil_table *t, uint64_t asked,
-                                uint64_t later) {
+static uint64_t live_without_doubles(const dil_table *t, uint64_t asked,
+                                     uint64_t later) {
   for (int32_t b = 0; b < t->branch_count; b++)
     for (int32_t a = 0; a < t->branch_count && asked >> b & 1; a++)
-      if (a != b && (asked & later) >> a & 1 && is_within(t, b, a))
+      if (a != b && (asked & later) >> a & 1 && live_is_within(t, b, a))
         asked &= ~(1ull << b);
   return asked;
 }
 
 /* The branches whose rows need a state: `later` ones, and in a shard branches
  * with keys in other parts. */
-static uint64_t asked_for(const dil_table *t, uint64_t later,
-                          const hopper_place *at) {
+static uint64_t live_asked_for(const dil_table *t, uint64_t later,
+                               const hopper_place *at) {
   uint64_t asked = later;
   for (int32_t b = 0; b < t->branch_count && at->shard; b++)
-    if (leads_away(t, b, at)) asked |= 1ull << b;
-  return without_doubles(t, asked, later);
+    if (live_leads_away(t, b, at)) asked |= 1ull << b;
+  return live_without_doubles(t, asked, later);
 }
 
 /* Whether a launch has room for these branches. */
-static bool have_room(const dil_table *t, uint64_t asked) {
+static bool live_have_room(const dil_table *t, uint64_t asked) {
   int32_t count = __builtin_popcountll(asked);
   return count <= HOPPER_LIVE_BRANCHES &&
          count * t->heads <= HOPPER_LIVE_PHASES;
@@ -136,8 +138,8 @@ static bool have_room(const dil_table *t, uint64_t asked) {
 
 /* A divisor of the distances between all rows of a head that these branches
  * select; 0: they select no row of the head. */
-static int64_t distance_of(const dil_table *t, uint64_t asked, int32_t head,
-                           int64_t M) {
+static int64_t live_distance_of(const dil_table *t, uint64_t asked,
+                                int32_t head, int64_t M) {
   int64_t apart = 0, first = -1;
   EACH_BRANCH(i, asked) {
     const dil_branch *b = &t->branches[i];
@@ -153,18 +155,18 @@ static int64_t distance_of(const dil_table *t, uint64_t asked, int32_t head,
 
 int64_t hopper_live_stride(const dil_table *t, uint64_t later,
                            const hopper_place *at) {
-  uint64_t asked = asked_for(t, later, at);
+  uint64_t asked = live_asked_for(t, later, at);
   int64_t apart = 0;
-  if (!have_room(t, asked)) return 1;
+  if (!live_have_room(t, asked)) return 1;
   for (int32_t h = 0; h < t->heads; h++)
-    apart = greatest_divisor(apart, distance_of(t, asked, h, at->M));
+    apart = greatest_divisor(apart, live_distance_of(t, asked, h, at->M));
   return apart ? minimum(apart, at->rows) : at->rows;
 }
 
 void hopper_live_fill(const dil_table *t, uint64_t later,
                       const hopper_place *at, hopper_launch *l) {
-  uint64_t asked = asked_for(t, later, at);
-  if (!have_room(t, asked)) {
+  uint64_t asked = live_asked_for(t, later, at);
+  if (!live_have_room(t, asked)) {
     l->live_count = -1;
     return;
   }

@@ -9,15 +9,17 @@
  * by arithmetic. */
 #include "hopper.h"
 
-static int64_t rows_of(const hopper_class *k) { return k->cell / k->stride; }
+static int64_t packing_rows_of(const hopper_class *k) {
+  return k->cell / k->stride;
+}
 
 /* The rows of a cell that full tiles leave over, and the offset of the
  * first. */
-static int64_t rest_of(const hopper_launch *l, const hopper_class *k) {
-  return rows_of(k) % l->tile_rows;
+static int64_t packing_rest_of(const hopper_launch *l, const hopper_class *k) {
+  return packing_rows_of(k) % l->tile_rows;
 }
-static int64_t rest_at(const hopper_launch *l, const hopper_class *k) {
-  return (rows_of(k) - rest_of(l, k)) * k->stride;
+static int64_t packing_rest_at(const hopper_launch *l, const hopper_class *k) {
+  return (packing_rows_of(k) - packing_rest_of(l, k)) * k->stride;
 }
 
 /* The keys of a whole cell that a class reads: their residues modulo the
@@ -29,8 +31,8 @@ typedef struct cell_keys {
   int32_t ranges;
 } cell_keys;
 
-static bool keys_of_cell(const hopper_launch *l, const hopper_class *k,
-                         cell_keys *to) {
+static bool packing_keys_of_cell(const hopper_launch *l, const hopper_class *k,
+                                 cell_keys *to) {
   *to = (cell_keys){0};
   while (to->ranges < k->ranges) {
     const hopper_key_range *p =
@@ -49,8 +51,8 @@ static bool keys_of_cell(const hopper_launch *l, const hopper_class *k,
 /* Whether every row sees itself and all keys before it, and all windows have
  * the right bound `right`. Then no warpgroup enters a tile late or without any
  * key. */
-static bool sees_back(const hopper_launch *l, const hopper_class *k,
-                      int32_t right) {
+static bool packing_sees_back(const hopper_launch *l, const hopper_class *k,
+                              int32_t right) {
   for (int32_t i = k->range; i < k->range + k->ranges; i++)
     if (l->ranges[i].left != HOPPER_FAR || l->ranges[i].right < 0 ||
         l->ranges[i].right != right)
@@ -60,34 +62,35 @@ static bool sees_back(const hopper_launch *l, const hopper_class *k,
 
 /* Whether a class has cells of one length that fit the call, and neither has
  * packed rows nor is packed itself. */
-static bool is_free(const hopper_launch *l, const hopper_class *k) {
+static bool packing_is_free(const hopper_launch *l, const hopper_class *k) {
   return k->cell && k->cell <= l->span && !k->crossing && !k->packed_class &&
          !k->is_packed;
 }
 
 /* Whether the last rows of g may be packed into k's last tile. Where the ends
  * of the call cut a cell, k has rows in that tile if g has any. */
-static bool may_pack(const hopper_launch *l, const hopper_class *k,
-                     const hopper_class *g) {
+static bool packing_is_possible(const hopper_launch *l, const hopper_class *k,
+                                const hopper_class *g) {
   cell_keys whole, own;
   int32_t right = l->ranges[k->range].right;
-  int64_t rest = rest_of(l, k), packed = rest_of(l, g);
+  int64_t rest = packing_rest_of(l, k), packed = packing_rest_of(l, g);
   if (g->shape != k->shape || g->cell != k->cell || g->cell % g->stride ||
       k->cell % k->stride || k->ranges > HOPPER_PLAN_RUNS)
     return false;
   if (!rest || rest > l->tile_rows - 64 || !packed || packed > 64 ||
-      rest_at(l, g) <= rest_at(l, k) + k->stride)
+      packing_rest_at(l, g) <= packing_rest_at(l, k) + k->stride)
     return false;
   for (int32_t i = g->range; i < g->range + g->ranges; i++)
     if (l->ranges[i].bias != 0) return false;
-  return sees_back(l, k, right) && sees_back(l, g, right) &&
-         keys_of_cell(l, k, &whole) && keys_of_cell(l, g, &own) &&
-         own.ranges == g->ranges && own.residues == whole.residues;
+  return packing_sees_back(l, k, right) && packing_sees_back(l, g, right) &&
+         packing_keys_of_cell(l, k, &whole) &&
+         packing_keys_of_cell(l, g, &own) && own.ranges == g->ranges &&
+         own.residues == whole.residues;
 }
 
 static void packing_set(hopper_launch *l, hopper_class *k, int32_t packed) {
   cell_keys keys;
-  keys_of_cell(l, k, &keys);
+  packing_keys_of_cell(l, k, &keys);
   k->packed_class = (short)(packed + 1);
   k->packed_ranges = (short)keys.ranges;
   l->classes[packed].is_packed = 1;
@@ -100,8 +103,9 @@ void hopper_packing_fill(const hopper_table *table, hopper_launch *l) {
   for (int32_t i = 0; i < l->class_count; i++)
     for (int32_t g = 0; g < l->class_count; g++) {
       hopper_class *k = &l->classes[i];
-      if (g != i && is_free(l, k) && is_free(l, &l->classes[g]) &&
-          may_pack(l, k, &l->classes[g]))
+      if (g != i && packing_is_free(l, k) &&
+          packing_is_free(l, &l->classes[g]) &&
+          packing_is_possible(l, k, &l->classes[g]))
         packing_set(l, k, g);
     }
 }

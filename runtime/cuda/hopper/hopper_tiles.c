@@ -13,12 +13,12 @@
 
 /* Copies the classes of the table and finds the packed rows among their
  * rows. */
-static void fill_classes(const hopper_table *table, hopper_launch *l) {
+static void tiles_fill_classes(const hopper_table *table, hopper_launch *l) {
   memcpy(l->classes, table->classes, sizeof l->classes);
   hopper_packing_fill(table, l);
 }
 
-static void fill_tables(const hopper_table *table, hopper_launch *l) {
+static void tiles_fill_tables(const hopper_table *table, hopper_launch *l) {
   memcpy(l->ranges, table->ranges, sizeof l->ranges);
   memcpy(l->instances, table->instances, sizeof l->instances);
   memcpy(l->shapes, table->shapes, sizeof l->shapes);
@@ -31,28 +31,30 @@ static void fill_tables(const hopper_table *table, hopper_launch *l) {
   l->bare_period = (int)maximum(1, HOPPER_PERIOD / l->residues) * l->residues;
 }
 
-static int64_t parts(int64_t n, int64_t size) { return (n + size - 1) / size; }
+static int64_t tiles_parts(int64_t n, int64_t size) {
+  return (n + size - 1) / size;
+}
 
 /* The tiles of an interval that several segments cut into cells. Each border
  * makes at most one tile more. */
-static int64_t crossing_tiles(const hopper_launch *l, const hopper_class *k,
+static int64_t tiles_crossing(const hopper_launch *l, const hopper_class *k,
                               int64_t length) {
-  int64_t tiles = parts(parts(length, k->stride), l->tile_rows);
+  int64_t tiles = tiles_parts(tiles_parts(length, k->stride), l->tile_rows);
   for (int32_t i = 0; i < HOPPER_SEGMENTS; i++)
-    if (k->crossing >> i & 1) tiles += parts(length, l->segments[i]);
+    if (k->crossing >> i & 1) tiles += tiles_parts(length, l->segments[i]);
   return tiles;
 }
 
 /* Sets the cells of an interval and the tiles of a cell. Returns the tiles of
  * one block, (batch row, period), over all its instances. */
-static int64_t count_tiles(const hopper_launch *l, hopper_class *k) {
+static int64_t tiles_count(const hopper_launch *l, hopper_class *k) {
   int64_t span = l->span, length = k->cell ? minimum(k->cell, span) : span;
-  k->tiles = (int)parts(parts(length, k->stride), l->tile_rows);
+  k->tiles = (int)tiles_parts(tiles_parts(length, k->stride), l->tile_rows);
   k->cells = 1;
   if (k->crossing)
-    k->tiles = (int)crossing_tiles(l, k, length);
+    k->tiles = (int)tiles_crossing(l, k, length);
   else if (k->cell)
-    k->cells = (int)minimum(l->interval / k->cell, parts(span, k->cell));
+    k->cells = (int)minimum(l->interval / k->cell, tiles_parts(span, k->cell));
   if (!k->cell) k->cell = (int)span;
   if (k->is_packed) k->tiles--;
   return (int64_t)l->shapes[k->shape].share * k->cells * k->tiles;
@@ -63,8 +65,8 @@ static int64_t count_tiles(const hopper_launch *l, hopper_class *k) {
 typedef struct row_span {
   int64_t low, high;
 } row_span;
-static row_span seeing_rows(int64_t low, int64_t high, int64_t segment,
-                            int64_t left, int64_t right) {
+static row_span tiles_seeing_rows(int64_t low, int64_t high, int64_t segment,
+                                  int64_t left, int64_t right) {
   row_span s = {INT64_MIN, INT64_MAX};
   if (segment) {
     s.low = floor_to(low, segment);
@@ -77,32 +79,33 @@ static row_span seeing_rows(int64_t low, int64_t high, int64_t segment,
 
 /* Whether rows to compute may see a key that exists here, through key range p
  * in a segment of this length. */
-static bool segment_sees(const hopper_launch *l, const hopper_key_range *p,
-                         int64_t segment) {
-  row_span s = seeing_rows(l->key_low, l->key_high, segment, p->left, p->right);
+static bool tiles_segment_sees(const hopper_launch *l,
+                               const hopper_key_range *p, int64_t segment) {
+  row_span s =
+      tiles_seeing_rows(l->key_low, l->key_high, segment, p->left, p->right);
   return s.low < l->high && s.high > l->low;
 }
 
 /* The same over all key ranges of a class. If no row of a class sees a key, its
  * rows keep their state and it has no tiles. */
-static bool class_sees(const hopper_launch *l, const hopper_class *k) {
+static bool tiles_class_sees(const hopper_launch *l, const hopper_class *k) {
   bool sees = false;
   for (int32_t n = k->range; n < k->range + k->ranges && !sees; n++) {
     const hopper_key_range *p = &l->ranges[n];
-    if (p->side < HOPPER_SHARED) sees = segment_sees(l, p, p->outer);
+    if (p->side < HOPPER_SHARED) sees = tiles_segment_sees(l, p, p->outer);
     for (int32_t i = 0; p->side >= HOPPER_SHARED && i < HOPPER_SEGMENTS; i++)
-      sees |= (p->outer >> i & 1) && segment_sees(l, p, l->segments[i]);
+      sees |= (p->outer >> i & 1) && tiles_segment_sees(l, p, l->segments[i]);
   }
   return sees;
 }
 
 /* Numbers the tiles of all classes, for `blocks` blocks. Returns their
  * number. */
-static int64_t number_tiles(hopper_launch *l, int64_t blocks) {
+static int64_t tiles_number(hopper_launch *l, int64_t blocks) {
   int64_t first = 0;
   for (int32_t i = 0; i < l->class_count; i++) {
-    int64_t each = count_tiles(l, &l->classes[i]);
-    if (l->shard && !class_sees(l, &l->classes[i])) each = 0;
+    int64_t each = tiles_count(l, &l->classes[i]);
+    if (l->shard && !tiles_class_sees(l, &l->classes[i])) each = 0;
     l->classes[i].first = (int)minimum(first, INT32_MAX);
     first += each * blocks;
   }
@@ -113,8 +116,8 @@ static int64_t number_tiles(hopper_launch *l, int64_t blocks) {
 
 /* About how many key blocks a tile of a class visits. Only the pace of clearing
  * uses it. */
-static double visits_of(const hopper_table *table, const hopper_launch *l,
-                        const hopper_class *k) {
+static double tiles_visits(const hopper_table *table, const hopper_launch *l,
+                           const hopper_class *k) {
   double blocks = 0;
   for (int32_t i = k->range; i < k->range + k->ranges; i++) {
     const hopper_key_range *p = &l->ranges[i];
@@ -133,8 +136,9 @@ static double visits_of(const hopper_table *table, const hopper_launch *l,
  * interval. 0: zeros are not stored in boxes. `pairwise` kernels lack the
  * shared memory for them. Some intervals are too short for a box or begin
  * before the first row. Sets of wide heads are low, like their boxes. */
-static int64_t count_boxes(const hopper_table *table, const hopper_place *at,
-                           hopper_launch *l, int64_t interval) {
+static int64_t tiles_count_boxes(const hopper_table *table,
+                                 const hopper_place *at, hopper_launch *l,
+                                 int64_t interval) {
   int64_t tall = interval / l->residues;
   if (!l->shifts) tall = table->narrow ? HOPPER_TALL_ROWS : HOPPER_BOX_ROWS;
   tall = minimum(tall, HOPPER_TALL_ROWS) / HOPPER_BOX_ROWS * HOPPER_BOX_ROWS;
@@ -142,28 +146,28 @@ static int64_t count_boxes(const hopper_table *table, const hopper_place *at,
   l->box_rest = l->queries % l->residues;
   if (table->pairwise || !tall) return 0;
   if (l->shifts && (at->low > 0 || at->shorter)) return 0;
-  return parts(interval, tall * l->residues) * l->residues;
+  return tiles_parts(interval, tall * l->residues) * l->residues;
 }
 
 /* Plans how bare rows are cleared, a little faster than keys are multiplied:
  * spans of rows and boxes of zeros. Spans are short if a warp also writes their
  * O. False: there are too many. */
-static bool fill_bare(const hopper_table *table, const hopper_place *at,
-                      hopper_launch *l, int64_t blocks) {
+static bool tiles_fill_bare(const hopper_table *table, const hopper_place *at,
+                            hopper_launch *l, int64_t blocks) {
   enum { SHORT_SPAN = 1024, LONG_SPAN = 4096 };
   double visits = 1;
   l->shifts = l->intervals > 1 || l->relative;
   int64_t interval = l->shifts ? l->interval : l->queries, most = INT32_MAX / 2;
   int64_t row_intervals = l->shifts ? (int64_t)l->periods * l->intervals : 1;
   int64_t intervals = row_intervals * l->batches;
-  int64_t boxes = count_boxes(table, at, l, interval);
+  int64_t boxes = tiles_count_boxes(table, at, l, interval);
   l->span_rows = boxes ? LONG_SPAN : SHORT_SPAN;
-  int64_t spans = parts(interval, l->span_rows);
+  int64_t spans = tiles_parts(interval, l->span_rows);
   if (spans * intervals > most / l->interval_instances ||
       boxes > most / intervals)
     return false;
   for (int32_t i = 0; i < l->class_count; i++)
-    visits += visits_of(table, l, &l->classes[i]) * l->classes[i].cells *
+    visits += tiles_visits(table, l, &l->classes[i]) * l->classes[i].cells *
               l->classes[i].tiles * l->shapes[l->classes[i].shape].instances *
               (double)blocks;
   l->row_intervals = (int)row_intervals;
@@ -178,7 +182,7 @@ static bool fill_bare(const hopper_table *table, const hopper_place *at,
 
 /* Cuts the instances of each shape into `shares` shares; false: some do not
  * divide evenly. */
-static bool set_shares(hopper_launch *l, int64_t shares) {
+static bool tiles_set_shares(hopper_launch *l, int64_t shares) {
   bool even = true;
   l->shares = (int)shares;
   for (int32_t i = 0; i < HOPPER_SHAPES; i++) {
@@ -192,39 +196,40 @@ static bool set_shares(hopper_launch *l, int64_t shares) {
  * of one block. Keys then stay in the L2 cache from class to class. A few tiles
  * for each processor are enough for long tiles to come first. Otherwise one
  * section holds all tiles. `each`: tiles of a block. */
-static void choose_sections(hopper_launch *l, int64_t blocks, int64_t each) {
+static void tiles_choose_sections(hopper_launch *l, int64_t blocks,
+                                  int64_t each) {
   enum { MANY = 2048, FEW = 256 };
   int64_t shares = minimum(each / FEW, HOPPER_INSTANCES);
   l->section = (int)blocks;
   if (l->spread || each * blocks < MANY) return;
-  l->section = (int)minimum(blocks, parts(FEW, each));
-  while (shares > 1 && !set_shares(l, shares)) shares--;
-  if (shares < 2) set_shares(l, 1);
+  l->section = (int)minimum(blocks, tiles_parts(FEW, each));
+  while (shares > 1 && !tiles_set_shares(l, shares)) shares--;
+  if (shares < 2) tiles_set_shares(l, 1);
 }
 
 /* Counts and orders the tiles. Where causal cells are many tiles long, the last
  * tiles of all heads run first: they are the longest. False: there are too many
  * tiles. */
-static bool fill_tiles(const hopper_table *table, const hopper_place *at,
+static bool tiles_fill(const hopper_table *table, const hopper_place *at,
                        hopper_launch *l) {
   enum { LONG = 16 };
-  int64_t periods = parts(l->span, l->period), most = INT32_MAX / 2;
+  int64_t periods = tiles_parts(l->span, l->period), most = INT32_MAX / 2;
   int64_t blocks = l->batches * periods;
   if (blocks > most) return false;
-  set_shares(l, 1);
-  int64_t each = number_tiles(l, 1);
+  tiles_set_shares(l, 1);
+  int64_t each = tiles_number(l, 1);
   l->spread = 0;
   for (int32_t i = 0; i < l->class_count; i++)
     l->spread |= table->causal && l->classes[i].tiles > LONG;
-  choose_sections(l, blocks, each);
-  fill_classes(table, l);
-  each = number_tiles(l, l->section);
-  int64_t sections = parts(blocks, l->section) * l->shares;
+  tiles_choose_sections(l, blocks, each);
+  tiles_fill_classes(table, l);
+  each = tiles_number(l, l->section);
+  int64_t sections = tiles_parts(blocks, l->section) * l->shares;
   if (each > most / sections) return false;
   l->periods = (int)periods;
   l->section_tiles = (int)each;
   l->tiles = (int)(each * sections);
-  return !table->bare || l->shard || fill_bare(table, at, l, blocks);
+  return !table->bare || l->shard || tiles_fill_bare(table, at, l, blocks);
 }
 
 /* ---- where rows and keys stand ------------------------------------------- */
@@ -247,8 +252,8 @@ hopper_place hopper_place_shard(const dil_table *table, int32_t pass,
     const dil_predicate *window =
         branch->predicate < 0 ? &none : &table->predicates[branch->predicate];
     if (!(table->passes[pass].branches >> b & 1)) continue;
-    row_span seen = seeing_rows(at.key_low, at.key_high, branch->segment,
-                               window->left, window->right);
+    row_span seen = tiles_seeing_rows(at.key_low, at.key_high, branch->segment,
+                                      window->left, window->right);
     at.low = minimum(at.low, seen.low);
     at.high = maximum(at.high, seen.high);
   }
@@ -261,14 +266,14 @@ hopper_place hopper_place_shard(const dil_table *table, int32_t pass,
 
 /* The most positions of a batch row from its first period's begin on. A shorter
  * batch row may start anywhere within a period. */
-static int64_t span_of(const hopper_table *table, const hopper_place *at,
-                       const hopper_launch *l) {
+static int64_t tiles_span(const hopper_table *table, const hopper_place *at,
+                          const hopper_launch *l) {
   if (!at->shorter) return at->high - l->origin;
   return table->interval ? minimum(at->M, at->rows - 1 + l->period) : at->rows;
 }
 
-static void fill_place(const hopper_table *table, const hopper_place *at,
-                       hopper_launch *l) {
+static void tiles_fill_place(const hopper_table *table, const hopper_place *at,
+                             hopper_launch *l) {
   l->batches = (int)at->batches;
   l->queries = (int)at->rows;
   l->shard = (int)at->shard;
@@ -288,7 +293,7 @@ static void fill_place(const hopper_table *table, const hopper_place *at,
     l->origin = (int)(maximum(at->low, 0) / l->period * l->period);
     l->early = (int)(at->shorter ? at->rows : maximum(-at->first, 0));
   }
-  l->span = (int)span_of(table, at, l);
+  l->span = (int)tiles_span(table, at, l);
   for (int32_t i = 0; i < table->stride_count; i++) {
     int64_t stride = table->strides[i];
     l->query_rest[i] = (short)(at->rows % stride);
@@ -298,11 +303,11 @@ static void fill_place(const hopper_table *table, const hopper_place *at,
 
 bool hopper_tiles_fill(const hopper_table *table, const hopper_place *place,
                        int32_t tile_rows, hopper_launch *l) {
-  fill_tables(table, l);
-  fill_place(table, place, l);
+  tiles_fill_tables(table, l);
+  tiles_fill_place(table, place, l);
   l->tile_rows = tile_rows;
-  fill_classes(table, l);
-  return place->low == place->high || fill_tiles(table, place, l);
+  tiles_fill_classes(table, l);
+  return place->low == place->high || tiles_fill(table, place, l);
 }
 
 /* ---- the height of tiles ------------------------------------------------- */
@@ -310,13 +315,13 @@ bool hopper_tiles_fill(const hopper_table *table, const hopper_place *place,
 /* The estimated time, if all tiles were equally long: the tiles of the fullest
  * processor, one after the other. The unit is the time of a tile of 192 rows.
  * The last tiles leave processors idle. */
-static double time_of(const hopper_launch *l, int64_t processors) {
+static double tiles_time(const hopper_launch *l, int64_t processors) {
   const double gap = 0.35;
   double work = 0, one = hopper_block_time(l->tile_rows);
   for (int32_t i = 0; i < l->class_count; i++) {
     const hopper_class *k = &l->classes[i];
-    if (l->shard && !class_sees(l, k)) continue;
-    int64_t tall = parts(minimum(k->cell, l->span), k->stride);
+    if (l->shard && !tiles_class_sees(l, k)) continue;
+    int64_t tall = tiles_parts(minimum(k->cell, l->span), k->stride);
     double cells = (double)l->shapes[k->shape].instances * k->cells *
                    l->batches * l->periods;
     int64_t rest =
@@ -334,11 +339,11 @@ bool hopper_tiles_choose(const hopper_table *table, const hopper_place *place,
   const double better = 0.95; /* gains below the error of the estimate do not
                                  count */
   if (!hopper_tiles_fill(table, place, tile_rows, l)) return false;
-  double least = time_of(l, processors);
+  double least = tiles_time(l, processors);
   int32_t best = tile_rows;
   for (int32_t height = tile_rows - 64; height > 0; height -= 64) {
     if (!hopper_tiles_fill(table, place, height, l)) break;
-    double time = time_of(l, processors);
+    double time = tiles_time(l, processors);
     if (time >= better * least) continue;
     least = time;
     best = height;

@@ -193,7 +193,8 @@ static dil_status ring_cuda_mark(ring_device *d, int32_t step) {
 /* ---- messages ------------------------------------------------------------ */
 
 /* Enables peer access to a context's memory, once for each context. */
-static dil_status ring_cuda_enable_peer(ring_cuda *c, const mark_of *peer) {
+static dil_status ring_cuda_enable_peer(ring_cuda *c,
+                                        const shared_event *peer) {
   enum { ALREADY = 704 };
   const cuda_driver *driver = ring_cuda_driver(c);
   int can = 0;
@@ -213,7 +214,7 @@ static dil_status ring_cuda_copy(void *user, int32_t slot, void *to,
                                  const void *ready, const void **done) {
   ring_cuda *c = user;
   const cuda_driver *driver = ring_cuda_driver(c);
-  const mark_of *there = ready;
+  const shared_event *there = ready;
   message_note *n = notes_last(&c->notes, slot);
   dil_status status = cuda_enter(c->gpu);
   if (status) return status;
@@ -234,7 +235,7 @@ static dil_status ring_cuda_copy(void *user, int32_t slot, void *to,
 
 static dil_status ring_cuda_follow(void *user, const void *done) {
   ring_cuda *c = user;
-  const mark_of *there = done;
+  const shared_event *there = done;
   dil_status status = cuda_enter(c->gpu);
   if (status) return status;
   status = ring_cuda_check(

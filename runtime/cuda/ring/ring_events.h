@@ -7,11 +7,11 @@
 #include "runtime/cuda/device.h"
 
 /* An event with its context, for ranks on other devices. */
-typedef struct mark_of {
+typedef struct shared_event {
   cu_event event;
   cu_context context;
   cu_device device;
-} mark_of;
+} shared_event;
 
 typedef struct step_note {
   cu_event begun, done;    /* on the stream of passes, timed */
@@ -19,7 +19,7 @@ typedef struct step_note {
 } step_note;
 
 typedef struct message_note {
-  mark_of packed, came;    /* on the stream of messages */
+  shared_event packed, came; /* on the stream of messages */
   bool expects;            /* a message comes from rank `from` */
   int32_t from;
   int32_t step;            /* the step that waits for it; -1: none so far */
