@@ -55,6 +55,28 @@ row decode-8 examples/decode_gqa.dil --seq 8 --keys 32768 --threads 1
 row causal-8192 examples/causal.dil --seq 8192 --threads 1
 row longformer-16384 examples/longformer.dil --seq 16384 --threads 1
 
+# Gradients alone, counted at 10 D a pair.
+for d in 64 128; do
+  for type in f32 bf16 f16; do
+    row "$type-$d-backward" $here/branch_$type.dil -D d=$d -D head_count=1 \
+      --seq 2048 --threads 1 --repeat 21 --backward
+  done
+  row "f32-$d-heads-backward" $here/branch_f32.dil -D d=$d --seq 8192 \
+    --threads 1 --repeat 5 --backward
+  row "bf16-$d-heads-backward" $here/branch_bf16.dil -D d=$d --seq 8192 \
+    --threads 1 --repeat 5 --backward
+done
+row f32-64-avx2-backward $here/branch_f32.dil -D d=64 -D head_count=1 \
+  --seq 2048 --threads 1 --cpu avx2 --repeat 21 --backward
+row longnet-bf16-backward $here/longnet_bf16.dil --seq 8192 --threads 1 \
+  --repeat 5 --backward
+row causal-8192-backward examples/causal.dil --seq 8192 --threads 1 \
+  --repeat 5 --backward
+row longformer-16384-backward examples/longformer.dil --seq 16384 \
+  --threads 1 --repeat 5 --backward
+row f32-64-one-head-two-threads $here/branch_f32.dil -D d=64 \
+  -D head_count=1 --seq 2048 --threads 2 --repeat 21 --backward
+
 # What `dil explain` foretells, beside what is measured.
 foretold() { # kernel, options of both...
   kernel=$1

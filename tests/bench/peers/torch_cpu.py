@@ -2,7 +2,7 @@
 """The same attention in PyTorch on the CPU, as a share of its own matmul rate.
 
 Prints rows beside bench.sh: scaled_dot_product_attention over segments of
-2048 keys, and LongNet 1-2-4 by gather, attention, scatter and mixing by the
+2048 keys with its gradients (counted at 10 D a pair), and LongNet 1-2-4 by gather, attention, scatter and mixing by the
 softmax denominators. Skipped with a word where torch is not installed.
 """
 import time
@@ -61,9 +61,18 @@ def longnet(q, k, v):
                for o, lse in parts)
 
 
-def report(name, work, pairs, d, peak):
+def gradients(q, k, v):
+    """Work that computes dQ, dK and dV of one_branch, its forward done."""
+    with torch.enable_grad():
+        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+        o = one_branch(*leaves)
+    d_o = torch.randn_like(o)
+    return lambda: torch.autograd.grad(o, leaves, d_o, retain_graph=True)
+
+
+def report(name, work, pairs, d, peak, products=2):
     seconds = median_seconds(work)
-    rate = 4 * d * pairs / seconds
+    rate = 2 * products * d * pairs / seconds
     print(f"{name:<30} {seconds * 1e3:10.3f} {rate / 1e9:9.1f} "
           f"{100 * rate / peak:7.1f}")
 
@@ -77,6 +86,8 @@ def main():
             q, k, v = (torch.randn(H, N, d).to(dtype) for _ in range(3))
             report(f"torch-{word}-{d}", lambda: one_branch(q, k, v),
                    H * N * W, d, peak)
+            report(f"torch-{word}-{d}-backward", gradients(q, k, v),
+                   H * N * W, d, peak, products=5)
         q, k, v = (torch.randn(H, N, 64).to(dtype) for _ in range(3))
         pairs = sum(H * N // r * W for r in (1, 2, 4))
         report(f"torch-longnet-{word}", lambda: longnet(q, k, v), pairs, 64,
