@@ -1,6 +1,6 @@
 /* test_gradients_cuda.c - gradients by the GPU's general kernels against the
- * oracle's, on the device that DIL_TEST_DEVICE asks for: a chip, or the emulated
- * one (tests/emulator/README.md). */
+ * oracle's, on the device that DIL_TEST_DEVICE asks for: a chip, or the
+ * emulated one (tests/emulator/README.md). */
 #include "tests/support/gpu_gradients.h"
 #include "tests/support/suite.h"
 #include <check.h>
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #define P(sizes, body) "pattern p { " sizes "; dtype f32; " body " }"
-#define SMALL "heads 2; head_dim 32"
+#define SMALL          "heads 2; head_dim 32"
 
 static const struct {
   const char *name, *text;
@@ -19,50 +19,65 @@ static const struct {
     {"more queries", P(SMALL, "branch { }"), 1, 130, 40},
     {"causal", P(SMALL, "causal; branch { }"), 1, 150, 150},
     {"window", P(SMALL, "window 20, 7; branch { }"), 1, 150, 170},
-    {"causal window", P(SMALL, "causal; window 30, 0; branch { }"), 1, 140, 100},
+    {"causal window", P(SMALL, "causal; window 30, 0; branch { }"), 1, 140,
+     100},
     {"segments", P(SMALL, "causal; branch { segment 48; }"), 1, 133, 150},
     {"dilated", P(SMALL, "branch { segment 64; dilation 3; }"), 1, 150, 150},
     {"late queries, dilated", P(SMALL, "branch { dilation 2; }"), 1, 150, 90},
-    {"longnet", P("heads 4; head_dim 16", "causal; segments 32, 64, 128; "
-                  "dilations 1, 2, 4;"), 1, 150, 150},
-    {"nested", P(SMALL, "segments 24, 48, 96; dilations 1, 2, 4;"), 2, 100, 100},
-    {"crossed", P(SMALL, "branch { segment 40; } branch { segment 56; dilation 2; "
-                  "}"), 1, 130, 130},
-    {"grouped", P("heads 6 kv 2; head_dim 16", "causal; branch { }"), 1,
-     90, 90},
-    {"grouped, few", P("heads 4 kv 1; head_dim 16", "branch { }"), 2, 3,
+    {"longnet",
+     P("heads 4; head_dim 16", "causal; segments 32, 64, 128; "
+                               "dilations 1, 2, 4;"),
+     1, 150, 150},
+    {"nested", P(SMALL, "segments 24, 48, 96; dilations 1, 2, 4;"), 2, 100,
      100},
-    {"grouped longnet", P("heads 4 kv 2; head_dim 16",
-                          "causal; segments 32, 64; dilations 1, 2;"), 1, 150,
-     150},
-    {"values of another size", P("heads 2; head_dim 24 value 40",
-                                 "causal; branch { }"), 1, 80, 80},
-    {"odd sizes", P("heads 1; head_dim 13 value 7", "branch { }"), 1, 50,
-     61},
+    {"crossed",
+     P(SMALL, "branch { segment 40; } branch { segment 56; dilation 2; "
+              "}"),
+     1, 130, 130},
+    {"grouped", P("heads 6 kv 2; head_dim 16", "causal; branch { }"), 1, 90,
+     90},
+    {"grouped, few", P("heads 4 kv 1; head_dim 16", "branch { }"), 2, 3, 100},
+    {"grouped longnet",
+     P("heads 4 kv 2; head_dim 16", "causal; segments 32, 64; dilations 1, 2;"),
+     1, 150, 150},
+    {"values of another size",
+     P("heads 2; head_dim 24 value 40", "causal; branch { }"), 1, 80, 80},
+    {"odd sizes", P("heads 1; head_dim 13 value 7", "branch { }"), 1, 50, 61},
     {"wide heads", P("heads 1; head_dim 256", "causal; branch { }"), 1, 70, 70},
-    {"masks", P(SMALL, "mask (i - j) % 3 == 0 || j < 5; branch { }"), 1, 100, 120},
-    {"blocks", P(SMALL, "block 16; keep bi == bj || bj == 0; branch { }"), 1, 130,
-     130},
-    {"union", P(SMALL, "combine union; branch { window 10, 10; } branch { mask j "
-                "< 20; } branch { dilation 4; }"), 1, 110, 110},
+    {"masks", P(SMALL, "mask (i - j) % 3 == 0 || j < 5; branch { }"), 1, 100,
+     120},
+    {"blocks", P(SMALL, "block 16; keep bi == bj || bj == 0; branch { }"), 1,
+     130, 130},
+    {"union",
+     P(SMALL, "combine union; branch { window 10, 10; } branch { mask j "
+              "< 20; } branch { dilation 4; }"),
+     1, 110, 110},
     {"mean", P(SMALL, "combine mean; segments 32, 64; dilations 1, 2;"), 1, 100,
      100},
-    {"sum", P(SMALL, "combine sum; branch { causal; } branch { dilation 2; }"), 1,
-     90, 90},
-    {"heads split", P("heads 4; head_dim 16", "segments 32, 64; dilations 1, 2; "
-                      "heads split;"), 1, 100, 100},
+    {"sum", P(SMALL, "combine sum; branch { causal; } branch { dilation 2; }"),
+     1, 90, 90},
+    {"heads split",
+     P("heads 4; head_dim 16", "segments 32, 64; dilations 1, 2; "
+                               "heads split;"),
+     1, 100, 100},
     {"dropout", P(SMALL, "dropout 0.2; causal; branch { }"), 1, 80, 80},
     {"sinks", P(SMALL, "causal; sink 0.5 - 0.01 * i; branch { }"), 1, 80, 80},
-    {"sinks, mean", P(SMALL, "combine mean; sink 0.2; branch { sink 1.0; causal; "
-                      "} branch { dilation 2; }"), 1, 70, 70},
-    {"dropout, grouped", P("heads 4 kv 2; head_dim 16", "dropout 0.4; branch { }"),
-     2, 40, 70},
+    {"sinks, mean",
+     P(SMALL, "combine mean; sink 0.2; branch { sink 1.0; causal; "
+              "} branch { dilation 2; }"),
+     1, 70, 70},
+    {"dropout, grouped",
+     P("heads 4 kv 2; head_dim 16", "dropout 0.4; branch { }"), 2, 40, 70},
     {"tanh", P(SMALL, "score 4.0 * tanh(s / 4.0); branch { }"), 1, 60, 90},
-    {"bias and squares", P(SMALL, "causal; score s * s - 0.1 * (i - j); score "
-                           "max(s, 0.5 * s) + 1.0; branch { }"), 1, 90, 90},
+    {"bias and squares",
+     P(SMALL, "causal; score s * s - 0.1 * (i - j); score "
+              "max(s, 0.5 * s) + 1.0; branch { }"),
+     1, 90, 90},
     {"scores of branches",
-     P(SMALL, "branch { segment 32; score s + 0.5; } branch { dilation 2; score "
-       "abs(s); }"), 1, 100, 100},
+     P(SMALL,
+       "branch { segment 32; score s + 0.5; } branch { dilation 2; score "
+       "abs(s); }"),
+     1, 100, 100},
     {"negative scale", P(SMALL, "scale -0.3; branch { }"), 1, 60, 60},
 };
 enum { CASES = sizeof cases / sizeof *cases };
@@ -92,11 +107,108 @@ START_TEST(compared) {
 }
 END_TEST
 
+/* ---- ways to ask --------------------------------------------------------- */
+
+static const int32_t some_lengths[] = {61, 90, 0};
+
+/* A few elements of q, k, v and dO are not finite: what a pair of weight 0 has
+ * of them must not show. */
+static double spoil(int32_t tensor, const int64_t *at, double number) {
+  bool here = (at[1] * 7 + tensor * 3) % 41 == 5 && at[3] == tensor;
+  return here ? at[1] % 2 ? NAN : INFINITY : number;
+}
+static double spoil_output(const int64_t *at, double number) {
+  return spoil(3, at, number);
+}
+
+static const struct {
+  const char *name, *text;
+  unsigned force;
+  gradient_shape shape;
+} ways[] = {
+    {"lse is made again",
+     P(SMALL, "causal; segments 32, 64; dilations 1, 2;"),
+     0,
+     {.without_lse = true}},
+    {"lse is made again by passes",
+     P(SMALL, "segments 32, 64; dilations 1, 2;"),
+     FORCE_CHAIN,
+     {.without_lse = true}},
+    {"gradients in f32", P(SMALL, "causal; branch { }"), 0, {.wide = true}},
+    {"no gradient of lse",
+     P(SMALL, "causal; branch { }"),
+     0,
+     {.without_dlse = true}},
+    {"dQ alone",
+     P(SMALL, "causal; branch { }"),
+     0,
+     {.unwanted = 1 << GRADIENT_DK | 1 << GRADIENT_DV}},
+    {"dV alone",
+     P(SMALL, "causal; branch { }"),
+     0,
+     {.unwanted = 1 << GRADIENT_DQ | 1 << GRADIENT_DK}},
+    {"layouts",
+     P(SMALL, "causal; branch { }"),
+     0,
+     {.call = {.layout = GUARD_BACKWARD},
+      .layout = {GUARD_HEADS, GUARD_HOLES, GUARD_BACKWARD, GUARD_HEADS}}},
+    {"holes",
+     P(SMALL, "window 9, 9; branch { }"),
+     0,
+     {.call = {.layout = GUARD_HOLES, .at_start = true},
+      .layout = {GUARD_BACKWARD, GUARD_HEADS, GUARD_HOLES, GUARD_HOLES}}},
+    {"lengths",
+     P(SMALL, "causal; branch { }"),
+     0,
+     {.call = {.batch = 3, .lengths = some_lengths}}},
+    {"lengths of segments",
+     P(SMALL, "causal; segments 32, 64; dilations 1, 2;"),
+     0,
+     {.call = {.batch = 3, .lengths = some_lengths}}},
+    {"passes",
+     P(SMALL, "causal; segments 32, 64; dilations 1, 2;"),
+     FORCE_CHAIN,
+     {.call = {.seed = 3}}},
+    {"multiset",
+     P(SMALL, "causal; segments 32, 64; dilations 1, 2;"),
+     FORCE_FUSE | FORCE_MULTISET,
+     {.call = {.seed = 3}}},
+    {"not finite",
+     P(SMALL, "causal; branch { }"),
+     0,
+     {.call = {.element = spoil}, .element = spoil_output}},
+    {"not finite, masks",
+     P(SMALL, "mask (i + j) % 2 == 0; branch { }"),
+     0,
+     {.call = {.element = spoil}, .element = spoil_output}},
+    {"large scores", P(SMALL, "causal; branch { }"), 0, {.call = {.size = 10}}},
+};
+enum { WAYS = sizeof ways / sizeof *ways };
+
+START_TEST(asked) {
+  int32_t i = _i / 3;
+  gradient_shape shape = ways[i].shape;
+  call_shape *call = &shape.call;
+  if (!gpu_wanted()) return;
+  if (!call->batch) call->batch = 1;
+  call->queries = call->keys = 90;
+  call->seed += (uint32_t)_i + 1;
+  subject *s = subject_new(ways[i].name, ways[i].text, NULL, 0);
+  ck_assert_msg(s->pattern != NULL, "%s: %s", ways[i].name, s->problem);
+  subject_retype(s, dtypes[_i % 3]);
+  const char *problem = gpu_gradient_problem(s, ways[i].force, shape);
+  ck_assert_msg(problem[0] == 0, "%s, %s: %s", ways[i].name,
+                dil_dtype_name(dtypes[_i % 3]), problem);
+  subject_free(s);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("gradients on a GPU");
   TCase *tests = tcase_create("compared");
   tcase_set_timeout(tests, 300);
   tcase_add_loop_test(tests, compared, 0, 3 * CASES);
+  tcase_add_loop_test(tests, asked, 0, 3 * WAYS);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
 }
