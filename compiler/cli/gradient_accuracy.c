@@ -5,9 +5,9 @@
  *
  * The bound of rows is that of the storage type, as for o. The terms of a
  * gradient cancel more than those of an output do: where the bound is exceeded,
- * it is asked what the rounding of each pair explains (judge_pair), with a sign
- * of its own for each. An input's gradient sums so many pairs that its own size
- * says nothing, and is always judged by its pairs. */
+ * it is asked what the rounding of each pair explains (rounding_of_pair), with
+ * a sign of its own for each. An input's gradient sums so many pairs that its
+ * own size says nothing, and is always judged by its pairs. */
 #include "gradient_accuracy.h"
 #include "rounding.h"
 #include "compiler/oracle/oracle.h"
@@ -17,49 +17,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A rounding to the storage type is off by at most this share: of P and dS,
- * which kernels store to multiply them. */
-static const double unit[DIL_DTYPE_COUNT] = {
-    [DIL_F32] = 0x1p-22, [DIL_BF16] = 0x1p-9, [DIL_F16] = 0x1p-12};
-/* The f32 sums dO . v and dO . o, relative to their values. The latter, and the
- * lse, are off in the same way for all keys of a row: such errors grow with the
- * number of keys, and not with its root. */
-#define PRODUCT_UNIT 0x1p-21
-
 typedef struct gradient_work {
   const call_setup *setup;
   const dil_backward_call *call;
   oracle_forward forward;
-  dot_error exactness;
+  pair_rounding rounds;
   bool judging;
-  double coherent; /* how much more errors come to that a row's keys share */
   int64_t rows, total; /* of the rows under way */
   struct row_errors *row;
   double *sums, *squares; /* of inputs, [workers][elements] */
   int64_t elements;
   progress *progress;
 } gradient_work;
-
-/* ---- the judge ------------------------------------------------------------
- */
-
-static oracle_error judge_pair(const void *context, const oracle_pair *pair) {
-  const gradient_work *w = context;
-  const pattern *p = w->setup->pattern;
-  dil_dtype stored = w->sums ? DIL_F32 : p->dtype; /* inputs take dS as it is */
-  double own = unit[stored] + w->exactness.product;
-  double off =
-      rounding_of_score(p, w->exactness, pair->sizes, pair->chain, pair->score);
-  double weight = exp(fmin(pair->below, 0));
-  double moved = fmax(exp(fmin(pair->below + off, 0)) - weight,
-                      weight - exp(fmin(pair->below - off, 0)));
-  double error = ROUNDING_SURENESS * (weight * own + moved);
-  double slope = fabs(pair->product - pair->delta);
-  double sizes = fabs(pair->product) + fabs(pair->delta);
-  double shared = PRODUCT_UNIT * w->coherent * sizes;
-  return (oracle_error){error,
-                        error * slope + ROUNDING_SURENESS * weight * shared};
-}
 
 /* As of outputs; but in f32 the rounding of scores counts, too: gradients take
  * P as it is, where an output is divided by the sum of P. */
@@ -68,7 +37,7 @@ static double gradient_bound(const call_setup *b) {
 }
 
 static oracle_scatter scatter_of(const gradient_work *w) {
-  return (oracle_scatter){.judge = judge_pair, .context = w};
+  return (oracle_scatter){.judge = rounding_of_pair, .context = &w->rounds};
 }
 
 /* ---- rows of dq, dk and dv ------------------------------------------------
@@ -255,7 +224,7 @@ static void decide_input(const dil_tensor *x, const double *want,
     one.worst = (accuracy_element){.n = n, .got = got, .want = want[n]};
     one.torn = isfinite(got) != isfinite(want[n]);
     one.difference = isfinite(got) && !one.torn ? fabs(got - want[n]) : 0;
-    one.bound = 2 * unit[x->dtype] * fabs(want[n]) + sqrt(square[n]);
+    one.bound = 2 * rounding_unit[x->dtype] * fabs(want[n]) + sqrt(square[n]);
     if (one.torn || one.difference > one.bound) one.good = false;
     if (one.torn || nearness(&one) > nearness(e)) *e = one;
     if (e->torn) return;
@@ -281,7 +250,7 @@ static dil_status check_inputs(gradient_work *w, gradient_accuracy *v) {
   const int64_t *size = w->setup->size;
   int64_t rows = size[CALL_B] * size[CALL_N] * w->setup->pattern->heads;
   size_t count = (size_t)(workers * w->elements);
-  w->judging = true;
+  w->judging = w->rounds.inputs = true;
   w->sums = calloc(count + 1, sizeof *w->sums);
   w->squares = calloc(count + 1, sizeof *w->squares);
   dil_status status = DIL_OK;
@@ -377,8 +346,9 @@ dil_status gradient_accuracy_check(const call_setup *b,
   gradient_work w = {.setup = b,
                      .call = call,
                      .forward = v->saved ? ORACLE_SAVED : ORACLE_DEFINED,
-                     .exactness = dot_error_of(p, gpu),
-                     .coherent = coherence(b, pairs),
+                     .rounds = {.p = p,
+                                .exactness = dot_error_of(p, gpu),
+                                .coherent = coherence(b, pairs)},
                      .elements = input_elements(p, call)};
   name_errors(p, call, v);
   dil_status status = oracle_check_backward(p, call);

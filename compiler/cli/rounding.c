@@ -18,9 +18,7 @@
 #include <math.h>
 #include <string.h>
 
-#define ADDITION 0x1p-24   /* relative error of a sum */
 #define TRUNCATION 0x1p-23 /* relative error of a truncated sum */
-#define REWRITING 0x1p-22 /* relative error of a step of `score` */
 #define NOTICED   0x1p-20 /* a weight that gains less draws nowhere */
 #define USUAL     16 /* scores up to this size are within a type's own bounds */
 
@@ -106,7 +104,7 @@ static key_score rounded_score(rounding_state *state, const branch *br,
   }
   double s = state->scale * sum, steps = sqrt((double)count) + 4;
   double error = fabs(state->scale) *
-                 ((ADDITION * steps + state->exactness.sum) * sizes +
+                 ((ROUNDING_ADDITION * steps + state->exactness.sum) * sizes +
                   state->exactness.product * sqrt(squares));
   key_score all = {j, rewrite_score(state, br, s, &made), error};
   bool usual = fmax(fabs(state->scale) * sizes, made) <= USUAL;
@@ -115,17 +113,14 @@ static key_score rounded_score(rounding_state *state, const branch *br,
   double up = rewrite_score(state, br, s + error, &made);
   double down = rewrite_score(state, br, s - error, &made);
   all.error = fmax(score_distance(all.s, up), score_distance(all.s, down));
-  all.error += made * REWRITING;
+  all.error += made * ROUNDING_REWRITING;
   return all;
 }
 
-double rounding_of_score(const pattern *p, dot_error exactness, double sizes,
-                         double chain, double score) {
-  double steps = sqrt((double)p->head_dim) + 4;
-  if (fmax(sizes, fabs(score)) <= USUAL) return 0;
-  return fabs(chain) * sizes *
-             (ADDITION * steps + exactness.sum + exactness.product) +
-         fabs(score) * REWRITING;
+double rounding_of_dot(dot_error exactness, int64_t count, double sizes) {
+  double steps = sqrt((double)count) + 4;
+  return sizes *
+         (ROUNDING_ADDITION * steps + exactness.sum + exactness.product);
 }
 
 /* ---- keys ---------------------------------------------------------------- */

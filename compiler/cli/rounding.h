@@ -4,6 +4,7 @@
 #define DIL_COMPILER_CLI_ROUNDING_H
 
 #include "compiler/front/program.h"
+#include "compiler/oracle/oracle.h"
 #include "runtime/call.h"
 
 typedef struct rounding {
@@ -22,11 +23,10 @@ typedef struct dot_error {
 /* Of a processor, or of a GPU's matrix units. */
 dot_error dot_error_of(const pattern *p, bool gpu);
 
-/* How far a score may be off: of a product summed from parts that come to
- * `sizes`, a chain of slope `chain` that rewrites it, and the score itself.
- * Usual scores stand still. */
-double rounding_of_score(const pattern *p, dot_error exactness, double sizes,
-                         double chain, double score);
+/* How far a sum of `count` products is off whose sizes add up to `sizes`. */
+double rounding_of_dot(dot_error exactness, int64_t count, double sizes);
+#define ROUNDING_ADDITION  0x1p-24 /* relative error of a sum */
+#define ROUNDING_REWRITING 0x1p-22 /* relative error of a step of `score` */
 #define ROUNDING_SURENESS 2 /* standard deviations, about */
 
 /* Of query row n and head h. `point` holds the batch row, the sizes and the
@@ -34,5 +34,27 @@ double rounding_of_score(const pattern *p, dot_error exactness, double sizes,
 rounding rounding_of_row(const pattern *p, const dil_call *call,
                          const expr_point *point, int64_t n, int64_t h,
                          dot_error exactness);
+
+/* ---- rounding_pair.c: of gradients --------------------------------------- */
+
+/* How gradients are rounded: what rounding_of_pair needs. */
+typedef struct pair_rounding {
+  const pattern *p;
+  dot_error exactness;
+  double coherent; /* how much more errors come to that a row's keys share, as
+                    * those of delta and lse; 0: 1 */
+  double terms; /* pairs that a sum of a gradient adds; 0: unknown */
+  bool stored;  /* delta comes from an o in the storage type, which the oracle
+                 * does not know */
+  bool remade;  /* lse, and o where branches have their own, are made again */
+  bool inputs;  /* of inputs, which take dS as it is, before it is stored */
+} pair_rounding;
+
+/* A rounding to a storage type is off by at most this share: of P and dS, which
+ * kernels store to multiply them. */
+extern const double rounding_unit[DIL_DTYPE_COUNT];
+/* An oracle_judge: how far rounding may move P and dS of a pair. The context is
+ * a pair_rounding. */
+oracle_error rounding_of_pair(const void *context, const oracle_pair *pair);
 
 #endif

@@ -40,11 +40,14 @@ typedef struct oracle_pair {
   double chain;   /* d score / d (scale q . k) */
   double below;   /* score - lse */
   double product; /* dP */
+  double products; /* W sum |dO_d v_d|: what dP is summed from */
   double delta;   /* of the row */
+  double deltas;  /* sum |dO_d o_d| + |dlse|: what delta is summed from */
 } oracle_pair;
-/* How far rounding may move P, and dS, of a pair. */
+/* How far rounding may move P, dS and scale q . k of a pair. The derivatives of
+ * its chain move with the last. */
 typedef struct oracle_error {
-  double weight, slope;
+  double weight, slope, score;
 } oracle_error;
 typedef oracle_error oracle_judge(const void *context, const oracle_pair *pair);
 /* What a judge's errors make of gradients when each has a sign of its own: sums

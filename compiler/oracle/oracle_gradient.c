@@ -40,11 +40,14 @@ static void open_row(gradient_row *g, const pattern *p,
   for (int64_t d = 0; d < p->value_dim; d++) g->output[d] /= share;
 }
 
-static double delta_of(const gradient_row *g, const double *o) {
-  double sum = 0;
-  for (int64_t d = 0; d < g->query.pattern->value_dim; d++)
-    sum += g->output[d] * o[d];
-  return sum - g->dlse;
+static void take_delta(gradient_softmax *of, const gradient_row *g,
+                       const double *o) {
+  of->delta = -g->dlse;
+  of->deltas = fabs(g->dlse);
+  for (int64_t d = 0; d < g->query.pattern->value_dim; d++) {
+    of->delta += g->output[d] * o[d];
+    of->deltas += fabs(g->output[d] * o[d]);
+  }
 }
 
 /* The o and lse of the definition, or those that the call brings. */
@@ -59,7 +62,7 @@ const gradient_softmax *gradient_joint(gradient_row *g) {
   } else {
     g->joint.lse = query_output(&g->query, o);
   }
-  g->joint.delta = delta_of(g, o);
+  take_delta(&g->joint, g, o);
   return &g->joint;
 }
 
@@ -73,7 +76,7 @@ const gradient_softmax *gradient_of_branch(gradient_row *g, int32_t index) {
   g->known |= UINT64_C(1) << index;
   const oracle_branches one = {index, index + 1, own};
   of->lse = query_softmax(&g->query, one, o);
-  of->delta = delta_of(g, o);
+  take_delta(of, g, o);
   if (!own) of->lse = gradient_joint(g)->lse;
   return of;
 }
@@ -93,6 +96,20 @@ dual gradient_chain(const gradient_row *g, const gradient_pair *pair,
   return s;
 }
 
+double gradient_chain_bend(const gradient_row *g, const gradient_pair *pair,
+                           double slope, const expr *read) {
+  static const double steps[] = {-1, -0.25, 0.25, 1};
+  double here = gradient_chain(g, pair, slope, read).slope, most = 0;
+  if (pair->error.score == 0) return 0;
+  for (int i = 0; i < 4; i++) {
+    gradient_pair moved = *pair;
+    moved.s0 += steps[i] * pair->error.score;
+    double there = gradient_chain(g, &moved, slope, read).slope;
+    most = fmax(most, fabs(there - here));
+  }
+  return most;
+}
+
 /* dO . v, for the key of the pair. */
 static double value_product(gradient_row *g, const gradient_pair *pair) {
   double sum = 0;
@@ -110,6 +127,15 @@ static double product_sizes(gradient_row *g, const gradient_pair *pair) {
   return fabs(g->query.scale) * sum;
 }
 
+static double value_sizes(gradient_row *g, const gradient_pair *pair) {
+  double sum = 0;
+  if (pair->kept == 0) return 0;
+  query_read_key(&g->query, &g->call->forward.v, pair->j);
+  for (int64_t d = 0; d < g->query.pattern->value_dim; d++)
+    sum += fabs(g->output[d] * g->query.key[d]);
+  return pair->kept * sum;
+}
+
 static void judge_pair(gradient_row *g, gradient_pair *pair,
                        const gradient_softmax *of, double product,
                        const oracle_scatter *scatter) {
@@ -119,7 +145,9 @@ static void judge_pair(gradient_row *g, gradient_pair *pair,
                             .chain = s.slope,
                             .below = s.value - of->lse,
                             .product = product,
-                            .delta = of->delta};
+                            .products = value_sizes(g, pair),
+                            .delta = of->delta,
+                            .deltas = of->deltas};
   pair->error = scatter->judge(scatter->context, &seen);
 }
 
@@ -165,7 +193,9 @@ static void add_scatter(gradient_row *g, const gradient_pair *pair,
   oracle_query *r = &g->query;
   const pattern *p = r->pattern;
   double chain = fabs(gradient_chain(g, pair, 1, NULL).slope * r->scale);
-  double error = dual_product(pair->error.slope, chain);
+  double bend = gradient_chain_bend(g, pair, 1, NULL) * fabs(r->scale);
+  double error = dual_product(pair->error.slope, chain) +
+                 dual_product(fabs(pair->slope), bend);
   query_read_key(r, &g->call->forward.k, pair->j);
   to->dq += square_of(error * norm_of(r->key, p->head_dim));
   to->dk += square_of(error * norm_of(r->q, p->head_dim));

@@ -17,6 +17,7 @@ typedef struct gradient_sums {
 /* What the keys of a softmax are weighed with. */
 typedef struct gradient_softmax {
   double lse, delta;
+  double deltas; /* the sum of the sizes that delta is summed from */
 } gradient_softmax;
 
 typedef struct gradient_row {
@@ -41,13 +42,17 @@ typedef struct gradient_pair {
   double weight; /* P */
   double kept;   /* W */
   double slope;  /* dS */
-  oracle_error error; /* of P and dS, where a judge was asked */
+  oracle_error error; /* where a judge was asked */
 } gradient_pair;
 
 /* The score of a pair, and its derivative: by s0 itself where `slope` is 1, by
  * a read of an input where one is given. */
 dual gradient_chain(const gradient_row *g, const gradient_pair *pair,
                     double slope, const expr *read);
+/* How far that derivative moves while the rounding of a judged pair moves s0.
+ */
+double gradient_chain_bend(const gradient_row *g, const gradient_pair *pair,
+                           double slope, const expr *read);
 /* The softmax of all branches, and the one that a branch's keys are in. */
 const gradient_softmax *gradient_joint(gradient_row *g);
 const gradient_softmax *gradient_of_branch(gradient_row *g, int32_t index);

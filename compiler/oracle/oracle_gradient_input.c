@@ -33,7 +33,9 @@ static void add_read_part(const gradient_row *g, const gradient_pair *pair,
   add_to_element(g, read, &point, dual_product(slope, pair->slope),
                  to->inputs[input]);
   if (!to->scatter || !to->scatter->inputs[input]) return;
-  double error = dual_product(slope, pair->error.slope);
+  double bend = gradient_chain_bend(g, pair, 0, read);
+  double error = fabs(dual_product(slope, pair->error.slope)) +
+                 dual_product(fabs(pair->slope), bend);
   add_to_element(g, read, &point, error * error, to->scatter->inputs[input]);
 }
 
@@ -79,7 +81,8 @@ static void judge_sink(gradient_pair *sink, gradient_softmax of, double score,
   const oracle_pair seen = {.score = score,
                             .chain = 1,
                             .below = score - of.lse,
-                            .delta = of.delta};
+                            .delta = of.delta,
+                            .deltas = of.deltas};
   sink->error = scatter->judge(scatter->context, &seen);
 }
 

@@ -41,19 +41,22 @@ typedef struct gradient_data {
   gradient_result result[GRADIENT_RESULTS];
   int32_t result_count;
   guard output, lse;
+  oracle_scatter explained; /* what rounding explains; `judge` NULL until a
+                             * bound is exceeded */
 } gradient_data;
 
 /* dO and dlse of rows without keys are NaN, unless the call is `clean` or the
- * pattern has sinks. Gradients of all inputs of floats are wanted. Aborts where
- * the oracle refuses the call. */
+ * pattern has sinks. Gradients of all inputs declared with one are wanted.
+ * Aborts where the oracle refuses the call. */
 gradient_data *gradient_data_new(const subject *s, gradient_shape shape);
 void gradient_data_free(gradient_data *g);
 /* The places for gradients full of NaN, and remembered with all that is around
  * them. */
 void gradient_data_forget(gradient_data *g);
 /* After a run: "", or what is wrong with guards, with numbers that must be
- * exactly 0 or finite, or with the relative L2 error of a gradient. The text
- * lives until the next call. */
+ * exactly 0 or finite, or with the L2 error of a gradient: it is within a
+ * share of its size, or within what the rounding of each pair explains
+ * (rounding.h). The text lives until the next call. */
 const char *gradient_data_compare(gradient_data *g);
 /* Runs the kernel and compares: "" or what is wrong. */
 const char *gradient_data_problem(gradient_data *g, kernel_made *k);

@@ -330,7 +330,8 @@ dil_status data_run(data *d, kernel_made *k) {
 }
 
 dil_status data_run_backward(kernel_made *k, const dil_backward_call *call) {
-  return cpu_kernel_backward(k->kernel, pool_of(k->way.threads), scratch, call);
+  dil_threads *workers = pool_of(k->way.threads); /* makes `scratch`, too */
+  return cpu_kernel_backward(k->kernel, workers, scratch, call);
 }
 
 static double o_element(const data *d, int64_t row, int64_t x) {

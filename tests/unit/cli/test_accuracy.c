@@ -239,7 +239,7 @@ static rounding rounding_of_first(void) {
                          (dot_error){0, 0});
 }
 
-static rounding rounding_of_pair(double apart) {
+static rounding rounding_of_two(double apart) {
   set_up_pair("1e6", apart);
   return rounding_of_first();
 }
@@ -255,13 +255,13 @@ static double value_distance(void) {
 /* Scores of 1e6 that are equal, or so by rounding, may give either value;
  * scores that are farther apart than their rounding give one. */
 START_TEST(rounding_explains_what_is_close) {
-  rounding equal = rounding_of_pair(0);
+  rounding equal = rounding_of_two(0);
   double apart = value_distance();
   ck_assert_double_gt(equal.output, 0.1 * apart);
   ck_assert_double_le(equal.output, apart);
   ck_assert(equal.lse > 0.1 && equal.lse < 2);
-  ck_assert_double_gt(rounding_of_pair(0x1p-22).output, 0.05 * apart);
-  ck_assert_double_lt(rounding_of_pair(0x1p-14).output, 1e-6 * apart);
+  ck_assert_double_gt(rounding_of_two(0x1p-22).output, 0.05 * apart);
+  ck_assert_double_lt(rounding_of_two(0x1p-14).output, 1e-6 * apart);
 }
 END_TEST
 
@@ -278,7 +278,7 @@ END_TEST
 
 /* The rounding of row 0 excuses no other row. */
 START_TEST(a_row_answers_for_itself) {
-  rounding_of_pair(0);
+  rounding_of_two(0);
   ck_assert_int_eq(oracle_run(bound.pattern, &bound.call), DIL_OK);
   ck_assert(check_within(ACCURACY_BUDGET).good);
   float *o = bound.call.o.data, right = o[0];

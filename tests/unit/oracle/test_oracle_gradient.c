@@ -211,8 +211,8 @@ END_TEST
 static oracle_error doubt(const void *context, const oracle_pair *pair) {
   const double *part = context;
   double weight = exp(pair->below) < 1 ? exp(pair->below) : 1;
-  return (oracle_error){*part * weight,
-                        *part * weight * fabs(pair->product - pair->delta)};
+  double slope = weight * fabs(pair->product - pair->delta);
+  return (oracle_error){.weight = *part * weight, .slope = *part * slope};
 }
 
 static void must_match(const double *part, const double *whole, int64_t count) {

@@ -84,12 +84,48 @@ START_TEST(faults_are_noticed) {
 }
 END_TEST
 
+/* One key: dP is delta, and dq and dk are what rounding leaves. */
+START_TEST(cancelled_gradients_are_judged_by_their_terms) {
+  open_data(P("branch { }"),
+            (gradient_shape){.call.keys = 1, .without_dlse = true});
+  store_right();
+  *element_of(&g->call.dq, 1, 4, 1, 2) += 1e-7f;
+  ck_assert_str_eq(gradient_data_compare(g), "");
+  *element_of(&g->call.dq, 1, 4, 1, 2) += 1e-4f;
+  expect_problem("dq off by");
+  *element_of(&g->call.dk, 1, 0, 1, 2) += 1e-7f;
+  ck_assert_str_eq(gradient_data_compare(g), "");
+  *element_of(&g->call.dk, 1, 0, 1, 2) += 1e-4f;
+  expect_problem("dk off by");
+}
+END_TEST
+
+/* The derivative of sqrt(abs(s)) moves as far as s does near 0. */
+static double no_product(int32_t tensor, const int64_t *at, double number) {
+  if (tensor == 0) return at[3] == 0 ? 1 : at[3] == 1 ? -1 : 0;
+  double base = 1 + 0.1 * (double)at[1];
+  return tensor == 1 && at[3] < 2 ? base + (double)at[3] * 1e-6 * number
+                                  : number;
+}
+
+START_TEST(slopes_that_bend_are_judged_by_the_rounding_of_scores) {
+  for (int bends = 0; bends < 2; bends++) {
+    open_data(bends ? P("score s + sqrt(abs(s)); branch { }") : P("branch { }"),
+              (gradient_shape){.call.element = no_product});
+    store_right();
+    for (int64_t n = 0; n < 13; n++)
+      *element_of(&g->call.dq, 0, n, 0, 1) *= 1.001f;
+    ck_assert_int_eq(gradient_data_compare(g)[0] == 0, bends);
+  }
+}
+END_TEST
+
 START_TEST(every_layout_is_written) {
   for (int which = 0; which < GRADIENT_TENSORS; which++)
     for (int layout = 0; layout < GUARD_LAYOUT_COUNT; layout++) {
       gradient_shape shape = {.call = {.at_start = layout % 2}};
       shape.layout[which] = (guard_layout)layout;
-      open_data(P("input t : f32[H]; score s + t[h]; " TWO), shape);
+      open_data(P("input t : f32[H] gradient; score s + t[h]; " TWO), shape);
       ck_assert_int_eq(g->result_count, 4);
       ck_assert_ptr_nonnull(strstr(gradient_data_compare(g), "nan"));
       store_right();
@@ -219,6 +255,8 @@ static Suite *gradient_harness_suite(void) {
   TCase *tests = tcase_create("gradient_harness");
   tcase_add_checked_fixture(tests, NULL, close_data);
   tcase_add_test(tests, faults_are_noticed);
+  tcase_add_test(tests, cancelled_gradients_are_judged_by_their_terms);
+  tcase_add_test(tests, slopes_that_bend_are_judged_by_the_rounding_of_scores);
   tcase_add_test(tests, every_layout_is_written);
   tcase_add_test(tests, gradients_that_are_not_wanted_have_no_place);
   tcase_add_test(tests, narrow_patterns_have_wide_gradients_where_asked);
