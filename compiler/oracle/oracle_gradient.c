@@ -197,10 +197,10 @@ static void add_scatter(gradient_row *g, const gradient_pair *pair,
   double error = dual_product(pair->error.slope, chain) +
                  dual_product(fabs(pair->slope), bend);
   query_read_key(r, &g->call->forward.k, pair->j);
-  to->dq += square_of(error * norm_of(r->key, p->head_dim));
-  to->dk += square_of(error * norm_of(r->q, p->head_dim));
-  to->dv += square_of(pair->error.weight * pair->kept *
-                      norm_of(g->output, p->value_dim));
+  to->dq += square_of(dual_product(error, norm_of(r->key, p->head_dim)));
+  to->dk += square_of(dual_product(error, norm_of(g->q, p->head_dim)));
+  to->dv += square_of(dual_product(pair->error.weight * pair->kept,
+                                   norm_of(g->output, p->value_dim)));
 }
 
 static void add_score_parts(gradient_row *g, const gradient_pair *pair,

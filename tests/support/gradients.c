@@ -249,8 +249,7 @@ static void explain_gradients(gradient_data *g) {
                           .terms = fmax((double)(N * group), (double)s->keys),
                           .stored = true,
                           .remade = apart || !g->call.forward.lse.data};
-  g->explained =
-      (oracle_scatter){.judge = rounding_of_pair, .context = &rounds};
+  g->explained.judge = rounding_of_pair;
   for (int32_t k = 0; k < p->input_count; k++)
     if (g->right.inputs[k])
       g->explained.inputs[k] = new_right(&g->call.inputs[k]);

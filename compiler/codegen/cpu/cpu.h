@@ -163,6 +163,9 @@ ref score_value(build *b, site *s, const expr *x);
 /* ---- gradient.c, gradient_inputs.c --------------------------------------- */
 
 void tile_ds(build *b, bool drop);
+/* The product of dS and a derivative; 0 where a factor is 0, whatever the other
+ * one is. */
+ref slope_product(const emit *e, ref a, ref b);
 /* The value of a derivative at a site, as lanes of f32; NULL is 0. */
 ref score_slope(build *b, site *s, const expr *slope);
 void tile_inputs(build *b, int chain);

@@ -67,16 +67,26 @@ static void dropout_factors(build *b, const ds_tile *t, ref key, ref *share) {
                        emit_splat(e, emit_real(e, 1), e->width));
 }
 
-/* slope[reg] of the key where there are slopes, else 1. */
-static void load_slopes(build *b, const ds_tile *t, ref key, ref *slope) {
+ref slope_product(const emit *e, ref a, ref b) {
+  ref zero = emit_real(e, 0);
+  ref none = emit_or(e, emit_compare(e, IS_EQUAL, a, zero),
+                     emit_compare(e, IS_EQUAL, b, zero));
+  return emit_select(e, none, zero, emit_mul(e, a, b));
+}
+
+/* ds[reg] = plain[reg] times the key's slope, where there are slopes. */
+static void apply_slopes(build *b, const ds_tile *t, ref key, ref const *plain,
+                         ref *ds) {
   emit *e = &b->emit;
-  ref one = emit_splat(e, emit_real(e, 1), e->width), row[REGISTERS_MAX];
+  ref row[REGISTERS_MAX];
   branch_block some;
   branch_begin(e, &some, "slope", t->slope);
   tile_load_row(b, floats(b), parameter_row(b, DS_SLOPE, key), row);
+  for (int reg = 0; reg < b->isa->registers; reg++)
+    row[reg] = slope_product(e, plain[reg], row[reg]);
   branch_end(e, &some);
   for (int reg = 0; reg < b->isa->registers; reg++)
-    slope[reg] = branch_merge(e, &some, row[reg], one);
+    ds[reg] = branch_merge(e, &some, row[reg], plain[reg]);
 }
 
 /* dS before the slope goes where the sums of inputs read it. */
@@ -92,28 +102,25 @@ static ds_key ds_of_key(build *b, const ds_tile *t, ref key) {
   emit *e = &b->emit;
   ds_key k;
   ref zero = emit_real(e, 0), dp[REGISTERS_MAX], share[REGISTERS_MAX];
-  ref plain[REGISTERS_MAX], slope[REGISTERS_MAX], empty[REGISTERS_MAX];
+  ref plain[REGISTERS_MAX];
   tile_load_row(b, floats(b), parameter_row(b, DS_S, key), k.p);
   tile_load_row(b, floats(b), parameter_row(b, DS_DP, key), dp);
   if (t->drop) dropout_factors(b, t, key, share);
   for (int reg = 0; reg < b->isa->registers; reg++) {
     ref p = weight_of(b, t, k.p[reg], reg);
-    empty[reg] = emit_compare(e, IS_EQUAL, p, zero);
+    ref empty = emit_compare(e, IS_EQUAL, p, zero);
     k.p[reg] = p;
     if (t->drop) {
       ref dropped = emit_compare(e, IS_EQUAL, share[reg], zero);
-      k.p[reg] = emit_mul(e, p, share[reg]);
+      k.p[reg] = emit_select(e, dropped, zero, emit_mul(e, p, share[reg]));
       dp[reg] = emit_select(e, dropped, zero, emit_mul(e, dp[reg], share[reg]));
     }
     plain[reg] = emit_select(
-        e, empty[reg], zero,
+        e, empty, zero,
         emit_mul(e, p, emit_sub(e, dp[reg], t->delta[reg])));
   }
   store_plain(b, t, key, plain);
-  load_slopes(b, t, key, slope);
-  for (int reg = 0; reg < b->isa->registers; reg++)
-    k.ds[reg] = emit_select(e, empty[reg], zero,
-                            emit_mul(e, plain[reg], slope[reg]));
+  apply_slopes(b, t, key, plain, k.ds);
   return k;
 }
 

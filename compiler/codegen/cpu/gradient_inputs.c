@@ -124,10 +124,9 @@ static void add_read(build *b, site *s, const inputs_tile *tile,
                      ref plain, ref sums) {
   emit *e = &b->emit;
   s->score = steps->score[read->step];
-  ref factor = emit_mul(e, score_value(b, s, read->slope), steps->after[read->step]);
-  ref zero = emit_real(e, 0);
-  ref part = emit_select(e, emit_compare(e, IS_EQUAL, plain, zero), zero,
-                         emit_mul(e, plain, factor));
+  ref factor =
+      emit_mul(e, score_value(b, s, read->slope), steps->after[read->step]);
+  ref part = slope_product(e, plain, factor);
   element_add(b, s, &tile->room, read->element, sums, part);
 }
 
