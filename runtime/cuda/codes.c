@@ -1,5 +1,5 @@
-/* codes.c - see codes.h. In: codes, with their cubins or a promise of them.
- * Out: loaded ones, and which of them a pass of a call takes. */
+/* codes.c - see codes.h. In: codes, with their cubins or with a function that
+ * makes them. Out: loaded codes, and the code that a pass of a call takes. */
 #include "codes.h"
 #include "runtime/base/status.h"
 #include <stdlib.h>
@@ -11,7 +11,7 @@ static const cuda_family *const families[] = {
     &cuda_hopper,        &cuda_general, &cuda_gradient,
     &cuda_gradient_keys, &cuda_peak,    &cuda_rows};
 
-/* Launched by runtime/cuda/ring/rows.c. */
+/* runtime/cuda/ring/rows.c launches this family. */
 const cuda_family cuda_rows = {.name = "rows",
                                .entry = {[ROWS_MOVE] = "dil_rows_move",
                                          [ROWS_RANDOM] =
@@ -39,14 +39,14 @@ static dil_status code_load_entry(const dil_cuda *d, cuda_code *code,
   return cuda_check(d->driver, result, "prepare a kernel");
 }
 
-/* All that is known of a code before it is loaded. */
+/* Copies the facts of a code that are known before the code is loaded. */
 static dil_status code_describe(const dil_cuda_code *from, cuda_code *code) {
   *code = (cuda_code){.about = *from, .family = codes_family(from->family)};
   code->about.cubin = NULL;
   if (!code->family)
     return dil_fail(DIL_UNSUPPORTED, "no kernels of family '%s' in this run "
                     "time", from->family);
-  code->about.family = code->family->name; /* the given one may go */
+  code->about.family = code->family->name; /* the caller owns its string */
   return DIL_OK;
 }
 
@@ -113,7 +113,7 @@ void codes_close(cuda_codes *codes) {
 
 /* ---- choosing ------------------------------------------------------------ */
 
-/* The number of the first code that runs a pass; -1: none does. */
+/* The index of the first code that runs a pass; -1: no code does. */
 static int32_t codes_find(const cuda_codes *codes, const cuda_run *r,
                           int32_t pass) {
   for (int32_t i = 0; i < codes->count; i++) {
@@ -131,8 +131,8 @@ const cuda_code *codes_choose(const cuda_codes *codes, const cuda_run *r,
   return i < 0 ? NULL : atomic_load(&codes->now[i]);
 }
 
-/* A code that the compiler refused is left out, but for the last, behind which
- * there is none. */
+/* Asks for a promised code and loads it. A code that the compiler refused is
+ * left out. The refusal of the last code is an error, since no code follows. */
 static dil_status codes_fetch(cuda_codes *codes, int32_t i) {
   dil_cuda_code made;
   dil_status status = codes->more(codes->context, i, &made);
@@ -153,7 +153,7 @@ static bool codes_is_loaded(const cuda_codes *codes, int32_t i) {
   return atomic_load(&codes->now[i]) != &codes->promised[i];
 }
 
-/* Waits for a code that is to come. */
+/* Waits for a promised code. */
 static dil_status codes_ensure(cuda_codes *codes, int32_t i) {
   if (codes_is_loaded(codes, i)) return DIL_OK;
   pthread_mutex_lock(&codes->lock);

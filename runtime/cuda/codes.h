@@ -1,6 +1,6 @@
 /* codes.h - the codes of a kernel on a device: loaded when the kernel is made,
- * or when a call first needs one that was still being compiled then. What is
- * known of such a code, all but its cubin, is enough to choose among them. */
+ * or when a call first needs a code that was still being compiled then. All
+ * facts of such a code but its cubin are known, so calls can choose it. */
 #ifndef DIL_RUNTIME_CUDA_CODES_H
 #define DIL_RUNTIME_CUDA_CODES_H
 
@@ -13,36 +13,37 @@ enum { CODES_MAX = 16 };
 typedef struct cuda_codes {
   dil_cuda *device;
   const dil_table *table;
-  dil_more more;           /* NULL: all are there */
-  const void *context;     /* of it */
+  dil_more more;           /* makes a missing cubin; NULL: none is missing */
+  const void *context;     /* of `more` */
   int32_t count;
-  /* Those that calls choose from. A code that is to come stands here without
-   * its library, and gives way to the loaded one, once; NULL: the compiler
-   * refused it. */
+  /* The codes that calls choose from. A promised code, which is still being
+   * compiled, has no library; the loaded code replaces it once. NULL: the
+   * compiler refused the code. */
   cuda_code *_Atomic now[CODES_MAX];
   cuda_code loaded[CODES_MAX], promised[CODES_MAX];
-  pthread_mutex_t lock;    /* of the loading of one that was to come */
+  pthread_mutex_t lock;    /* held while a promised code is loaded */
 } cuda_codes;
 
-/* Loads the codes that have their cubin. A failure leaves codes half made;
- * close them too. Without a device it loads nothing, and calls can only be
- * foreseen. */
+/* Loads the codes that have their cubin. The caller closes the codes after a
+ * failure, too. Without a device no code is loaded, and the codes serve
+ * estimates alone. */
 dil_status codes_open(cuda_codes *codes, dil_cuda *device,
                       const dil_table *table, const dil_cuda_code *from,
                       int32_t count, dil_more more, const void *context);
 void codes_close(cuda_codes *codes);
-/* The first code that runs a pass in this call; NULL: none does. It may be to
- * come. */
+/* Finds the first code that runs a pass in this call; NULL: no code does. The
+ * code may be promised only. */
 const cuda_code *codes_choose(const cuda_codes *codes, const cuda_run *r,
                               int32_t pass);
-/* The same, there: waits for it. */
+/* Does the same, and waits until that code is loaded. */
 dil_status codes_take(cuda_codes *codes, const cuda_run *r, int32_t pass,
                       const cuda_code **code);
 /* The code that makes some gradient (GRADIENT_...), there. DIL_UNSUPPORTED:
  * there is none. */
 dil_status codes_take_gradient(cuda_codes *codes, int32_t makes,
                                const cuda_code **code);
-/* The last one, there: it knows bounds, and how states begin and end. */
+/* Waits for the last code. It has the kernels that compute bounds and that
+ * begin and end states. */
 dil_status codes_take_last(cuda_codes *codes, const cuda_code **code);
 
 #endif

@@ -65,7 +65,7 @@ static bool general_heads_agree(const dil_table *t, int32_t pass) {
   return true;
 }
 
-/* Positions between rows of a tile: of the same residue of the pass. */
+/* Positions between the rows of a tile, which have the same residue. */
 static int64_t general_stride(const cuda_run *r, int32_t pass) {
   int64_t period = r->table->passes[pass].period;
   return minimum(least_multiple(period, cuda_queries(r).step), FAR_APART);
@@ -76,7 +76,7 @@ static int64_t general_span(const cuda_run *r) {
   return (r->N - 1) * cuda_queries(r).step + 1;
 }
 
-/* Positions of a cell, at most. */
+/* The most positions that a cell has. */
 static int64_t general_length(const cuda_run *r, int64_t segment) {
   return segment ? minimum(segment, general_span(r)) : general_span(r);
 }
@@ -85,7 +85,7 @@ static int64_t quotient_up(int64_t n, int64_t size) {
   return (n + size - 1) / size;
 }
 
-/* Rows that a cell has of one residue, at most. */
+/* The most rows of one residue that a cell has. */
 static int64_t general_class_rows(const cuda_run *r, int32_t pass,
                                   int64_t segment) {
   return quotient_up(general_length(r, segment), general_stride(r, pass));
@@ -101,7 +101,7 @@ static int32_t general_pack(const cuda_run *r, int32_t pass, int32_t tile_rows,
              : 1;
 }
 
-/* Keys that a row sees at most. */
+/* The most keys that a row sees. */
 static int64_t general_row_keys(const cuda_run *r, int32_t pass) {
   const dil_table *t = r->table;
   dil_progression there = cuda_keys(r);
@@ -164,7 +164,7 @@ static void general_fill_strides(const dil_tensor *t, long long out[3]) {
   for (int axis = 0; axis < 3; axis++) out[axis] = t->stride[axis];
 }
 
-/* Where rows and keys stand, and the sizes of the whole. */
+/* Sets the positions of rows and keys, and the sizes of the whole sequence. */
 static void general_fill_place(const cuda_run *r, dil_params *p) {
   const dil_shard *shard = r->shard;
   dil_progression asking = cuda_queries(r), keys = cuda_keys(r);
@@ -183,7 +183,7 @@ static void general_fill_place(const cuda_run *r, dil_params *p) {
   p->heads = r->table->heads;
 }
 
-/* Whether every row begins at a multiple of `bytes` and is made of such. */
+/* Whether the address and the size of every row are multiples of `bytes`. */
 static bool general_is_whole(const dil_tensor *t, int64_t bytes) {
   int64_t size = (int64_t)dil_dtype_size(t->dtype);
   bool whole = (uintptr_t)t->data % (uint64_t)bytes == 0 &&
@@ -229,7 +229,7 @@ static dil_params general_parameters(const cuda_run *r) {
 
 /* ---- the family ---------------------------------------------------------- */
 
-/* Whether tiles of many rows are full of them, and enough for the device. */
+/* Whether large tiles are nearly full, and are enough for the device. */
 static bool general_has_many(const cuda_run *r, int32_t pass,
                              const cuda_code *code) {
   dil_params p = {0};

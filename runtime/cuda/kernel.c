@@ -1,7 +1,8 @@
-/* kernel.c - a plan on a device: its codes loaded, a call, or one for a shard
- * of a sequence, checked and put on a stream, pass by pass. In: table, codes, a
- * call whose data are device memory. Out: launches. Which code a pass takes
- * follows from the call's sizes and the device alone; nothing here waits. */
+/* kernel.c - a plan on a device. It loads the codes, checks a call, of a whole
+ * sequence or of a shard, and puts the call on a stream, pass by pass. In: a
+ * table, codes, a call whose data are device memory. Out: launches. The call's
+ * sizes and the device alone decide which code a pass takes. A run does not
+ * wait for the device. */
 #include "kernel.h"
 #include "spans.h"
 #include "workspace.h"

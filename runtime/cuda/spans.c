@@ -1,9 +1,10 @@
-/* spans.c - spans of a GPU's work, between two events on its stream.
+/* spans.c - a span of a GPU's work is the time between two events on a stream.
  *
- * In: work that is put on streams. Out: spans on the host's clock, a line a
- * stream, written when their events have passed. The clocks meet at an origin,
- * an event whose time on the host is known; it moves along, since a driver
- * tells times as floats, which grow coarse. */
+ * In: work that is put on streams. Out: spans on the host's clock, a line for
+ * each stream, written when their events have passed. The origin is an event
+ * whose time on the host is known; all other times are counted from it. The
+ * driver gives times as floats, which grow coarse, so the origin moves along.
+ */
 #include "spans.h"
 #include <pthread.h>
 #include <stdio.h>
@@ -25,8 +26,8 @@ struct cuda_spans {
   pthread_mutex_t lock;
   cu_event origin;
   int64_t origin_time;     /* by dil_trace_now */
-  int32_t next;            /* the oldest, and the next to be used */
-  gpu_span span[SPANS];    /* in turns */
+  int32_t next;            /* index of the oldest span, which is used next */
+  gpu_span span[SPANS];    /* used in turn */
 };
 
 static bool spans_make_events(cuda_spans *s) {
@@ -65,7 +66,8 @@ cuda_spans *spans_new(const dil_cuda *device) {
 
 /* ---- writing ------------------------------------------------------------- */
 
-/* The end of this span becomes the origin; its old event takes its place. */
+/* The end of this span becomes the origin; the span gets the old origin's
+ * event. */
 static void spans_move_origin(cuda_spans *s, gpu_span *span, int64_t end) {
   cu_event former = s->origin;
   s->origin = span->end;
@@ -73,7 +75,7 @@ static void spans_move_origin(cuda_spans *s, gpu_span *span, int64_t end) {
   s->origin_time = end;
 }
 
-/* With the lock held; its events have passed. */
+/* Writes a span whose events have passed. The caller holds the lock. */
 static void spans_write(cuda_spans *s, gpu_span *span) {
   const cuda_driver *driver = s->device->driver;
   float since = 0, took = 0;
@@ -91,8 +93,8 @@ static void spans_write(cuda_spans *s, gpu_span *span) {
   if (since > MOVE_MILLISECONDS) spans_move_origin(s, span, end);
 }
 
-/* Writes the spans that are done, from the oldest on; with `all`, the others
- * too. */
+/* Writes the spans whose events have passed, from the oldest on. With `all` it
+ * waits for the other spans and writes them, too. */
 static void spans_write_done(cuda_spans *s, bool all) {
   const cuda_driver *driver = s->device->driver;
   for (int32_t i = 0; i < SPANS; i++) {
@@ -114,7 +116,8 @@ void spans_free(cuda_spans *s) {
 
 /* ---- gathering ----------------------------------------------------------- */
 
-/* A captured stream runs later, and not once: there is nothing to be seen. */
+/* Work on a captured stream runs later and any number of times, so it has no
+ * span. */
 static bool spans_is_captured(const dil_cuda *d, void *stream) {
   int capture = 0;
   cu_graph graph = NULL;

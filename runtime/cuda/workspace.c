@@ -1,9 +1,9 @@
-/* workspace.c - where runs have their memory from, in the order of streams.
+/* workspace.c - allocates the memory of runs in stream order.
  *
- * In: sizes and streams. Out: memory. Blocks of a pool stay this device's, with
- * events that tell when the last stream is done with them; graphs, and whoever
- * wants no pool, have the driver's allocator (slower at every size that was
- * measured: tests/bench/NOTES.md). */
+ * In: sizes and streams. Out: memory. A pool keeps the device's blocks, with
+ * events that tell when the last stream has finished with a block. Graphs, and
+ * runs without a pool, use the driver's allocator, which is slower at every
+ * size that was measured (tests/bench/NOTES.md). */
 #include "workspace.h"
 #include "device.h"
 

@@ -1,4 +1,4 @@
-/* workspace.h - memory of a device for the length of one run. */
+/* workspace.h - gives a run memory of its device until the run ends. */
 #ifndef DIL_RUNTIME_CUDA_WORKSPACE_H
 #define DIL_RUNTIME_CUDA_WORKSPACE_H
 
@@ -6,16 +6,18 @@
 #include "runtime/pool/pool.h"
 
 typedef struct workspace {
-  char *memory;          /* NULL: none was asked for */
-  pool_block *block;     /* NULL: it is the driver's */
+  char *memory;          /* NULL: the run needs none */
+  pool_block *block;     /* NULL: the driver allocated the memory */
 } workspace;
 
-/* A pool for the device, unless DIL_POOL=off without a DIL_POOL_MAX leaves it to
- * the driver's own allocator. DIL_USAGE when they cannot be followed. */
+/* Makes a pool for the device. With DIL_POOL=off and no DIL_POOL_MAX the
+ * driver's own allocator is used. DIL_USAGE: these variables have no valid
+ * value. */
 dil_status workspace_open(dil_cuda *device);
 void workspace_close(dil_cuda *device);
-/* For work that is put on `stream` before workspace_give; the device's context
- * is this thread's. A stream that is captured gets memory of its graph. */
+/* Takes memory for work that is put on `stream` before workspace_give. The
+ * device's context must be current on the calling thread. A captured stream
+ * gets memory of its graph. */
 dil_status workspace_take(const dil_cuda *device, void *stream, int64_t bytes,
                           workspace *w);
 dil_status workspace_give(const dil_cuda *device, void *stream, workspace *w);

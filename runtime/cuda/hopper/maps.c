@@ -2,9 +2,9 @@
  *
  * In: how a tensor lies in memory, and the strides at which its rows are read.
  * Out: for each stride the two maps of templates/hopper/hopper_launch.h. A map
- * is a description alone and stays true for as long as its addresses mean the
- * same tensor, so the last ones made are kept; a new tensor takes the oldest's
- * place. The caller holds a lock. */
+ * only describes a tensor and stays valid while its address holds that tensor.
+ * So a cache keeps the newest maps, and a new tensor replaces the oldest. The
+ * caller holds a lock. */
 #include "maps.h"
 #include "hopper.h"
 #include "runtime/base/status.h"

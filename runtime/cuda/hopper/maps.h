@@ -7,34 +7,34 @@
 
 enum { MAPS_KEPT = 64 };
 
-/* How one tensor [B, rows, heads, width] of 16-bit elements is read or
- * written. Any two views that are alike have the same maps: no padding here,
- * since they are compared byte by byte. */
+/* How one tensor [B, rows, heads, width] of 16-bit elements is read or written.
+ * Equal views have the same maps. Views are compared byte by byte, so the
+ * struct has no padding. */
 typedef struct map_view {
   const void *data;
   int64_t stride[3];       /* elements; of axes of one entry -1 */
   int64_t rows;
   int32_t batches, heads, width;
   int32_t box;             /* rows of one copy */
-  int32_t pass;            /* whose strides */
+  int32_t pass;            /* the pass that sets the strides */
   int32_t half;            /* f16, not bf16 */
 } map_view;
 
 typedef struct map_cache {
   int32_t most;            /* maps of one view, at most */
-  int32_t count, next;     /* the next one to give way */
+  int32_t count, next;     /* next: index of the view that is replaced next */
   map_view view[MAPS_KEPT];
   hopper_map *map;         /* [MAPS_KEPT][most] */
 } map_cache;
 
-/* most: twice the strides of the neediest pass. */
+/* most: twice the largest number of strides that a pass has. */
 dil_status maps_open(map_cache *cache, int32_t most);
 void maps_close(map_cache *cache);
 
 /* Whether maps can describe a tensor of a call. */
 bool maps_can(const dil_tensor *t);
 map_view maps_view(const dil_tensor *t, int32_t width, int32_t box);
-/* The two maps of each stride, from the cache or made now. */
+/* Finds the two maps of each stride in the cache, or makes them. */
 dil_status maps_find(map_cache *cache, const cuda_driver *driver,
                      const map_view *view, const int32_t *strides,
                      int32_t stride_count, hopper_map (*out)[2]);

@@ -1,18 +1,18 @@
 /* counters.c - tile counters of launches that may overlap.
  *
  * In: the stream of a launch. Out: 64 bytes of device memory that are zero when
- * the launch begins and that no launch beside it uses. Launches of one stream
- * follow each other and share a counter, which each leaves at zero. A captured
- * launch may run at any time, any number of times: it has a counter of its own
- * until its graph and all that was made of it are gone. When all are lent, a
- * launch takes 64 bytes in the order of its stream. */
+ * the launch begins and that no concurrent launch uses. The launches of one
+ * stream run one after the other and share a counter, which each launch leaves
+ * at zero. A captured launch may run at any time, any number of times: it keeps
+ * a counter of its own until the graph and its copies are freed. When all
+ * counters are lent, a launch takes 64 bytes by a stream-ordered allocation. */
 #include "counters.h"
 #include "runtime/base/status.h"
 #include <pthread.h>
 #include <stdlib.h>
 
 enum {
-  STREAMS = 4096,          /* a power of two; lent to streams for good */
+  STREAMS = 4096, /* a power of two; a stream keeps its counter */
   CAPTURES = 12288,
   SLOTS = STREAMS + CAPTURES
 };
@@ -60,8 +60,8 @@ static void counters_release(cuda_counters *c, int32_t slot) {
   free(c);
 }
 
-/* Graphs that are left keep the host's half, since the driver tells it when
- * they go; they can run no more. */
+/* Graphs that still exist keep the host's struct, since the driver tells it
+ * when they are freed. Those graphs can run no more. */
 void counters_free(cuda_counters *c) {
   c->driver->give(c->memory);
   counters_release(c, -1);
@@ -74,14 +74,15 @@ typedef struct counter_loan {
   int32_t slot;
 } counter_loan;
 
-/* Called by the driver, which may not be called from here. */
+/* The driver calls this function, which may not call the driver. */
 static void counters_end_loan(void *object) {
   counter_loan *l = object;
   counters_release(l->counters, l->slot);
   free(l);
 }
 
-/* A slot that returns with the last of the graph; -1: none is free. */
+/* Takes a slot, which returns with the last copy of the graph; -1: no slot is
+ * free. */
 static int32_t counters_take_captured(cuda_counters *c) {
   pthread_mutex_lock(&c->lock);
   int32_t slot = c->free_count ? c->free_slot[--c->free_count] : -1;
@@ -111,13 +112,13 @@ static dil_status counters_lend(cuda_counters *c, cu_graph graph,
 
 /* ---- streams ------------------------------------------------------------- */
 
-/* The slot of a stream, by its number, which no other ever has; -1: none is
- * left. */
+/* Finds the slot of a stream by the stream's number, which no other stream ever
+ * has; -1: no slot is left. */
 static int32_t counters_slot(cuda_counters *c, unsigned long long number) {
   int32_t at = (int32_t)(number % STREAMS);
   while (c->stream[at] && c->stream[at] != number + 1) at = (at + 1) % STREAMS;
   if (c->stream[at]) return at;
-  if (c->stream_count == STREAMS - 1) return -1; /* one ends all searches */
+  if (c->stream_count == STREAMS - 1) return -1; /* ends a search */
   c->stream_count++;
   c->stream[at] = number + 1;
   return at;
@@ -128,7 +129,8 @@ static cu_result counters_clear(const cuda_counters *c, void *stream,
   return c->driver->fill_ordered(memory, 0, COUNTER_BYTES, stream);
 }
 
-/* Locked until it is clear: another thread may launch on the same stream. */
+/* The lock is held until the counter is clear, since another thread may launch
+ * on the same stream. */
 static cu_result counters_take_stream(cuda_counters *c, void *stream,
                                       int32_t *slot) {
   unsigned long long number = 0;

@@ -1,5 +1,5 @@
-/* counters.h - 64 bytes of device memory for each launch that deals out its
- * tiles by counting; see counters.c. */
+/* counters.h - each launch whose blocks take tiles by counting (a dynamic tile
+ * scheduler) gets 64 bytes of device memory; see counters.c. */
 #ifndef DIL_RUNTIME_CUDA_LAUNCH_COUNTERS_H
 #define DIL_RUNTIME_CUDA_LAUNCH_COUNTERS_H
 
@@ -17,16 +17,16 @@ typedef struct cuda_counter {
   bool captured;
 } cuda_counter;
 
-/* Both in the device's context. */
+/* The device's context must be current on the calling thread. */
 dil_status counters_new(const cuda_driver *driver, cuda_counters **counters);
 void counters_free(cuda_counters *counters);
 
-/* A counter that is zero when the next launch on `stream` begins, and that no
- * other launch shares while it runs. The launch leaves it zero. */
+/* Lends a counter that is zero when the next launch on `stream` begins. No
+ * other launch uses the counter meanwhile, and the launch leaves it zero. */
 dil_status counters_take(cuda_counters *counters, void *stream,
                          cuda_counter *counter);
-/* After the launch, with its status, which is returned if it tells of a
- * failure. */
+/* Ends the loan after the launch, whose status is `status`. Returns that status
+ * if the launch failed. */
 dil_status counters_give(cuda_counters *counters, void *stream,
                          const cuda_counter *counter, dil_status status);
 
