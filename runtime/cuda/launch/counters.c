@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 enum {
-  STREAMS = 4096, /* a power of two; a stream keeps its counter */
+  STREAMS = 4096,          /* a power of two; a stream keeps its counter */
   CAPTURES = 12288,
   SLOTS = STREAMS + CAPTURES
 };
