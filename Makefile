@@ -345,6 +345,10 @@ FUZZ_SECONDS ?= 60
 fuzz: all $(fuzzer)
 	$(fuzzer) --count $(FUZZ_COUNT) --seed $(FUZZ_SEED)
 	@BUILD=build/fuzz SECONDS_EACH=$(FUZZ_SECONDS) tests/fuzz/front.sh
+# 5000 patterns, forward and backward.
+fuzz-long: all $(fuzzer)
+	$(fuzzer) --count 5000 --seed $(FUZZ_SEED)
+	$(fuzzer) --count 5000 --seed $(FUZZ_SEED) --backward
 # libFuzzer needs clang; called by tests/fuzz/front.sh where it is installed.
 $(BUILD)/tests/fuzz/fuzz_front: $(BUILD)/tests/fuzz/fuzz_front.o $(core) \
                                 $(tables) $(cli) $(runtime)
@@ -446,7 +450,7 @@ $(core) $(tables) $(cli) $(runtime) $(cpu) $(gpu) $(cuda) $(harness) $(units) $(
 
 FORCE:
 .PHONY: all tests check check-here check-ring demo demo-here deps bench asan tsan \
-        tsan-here gpu-bundle check-gpu bench-gpu fuzz layers abi wc tests-table fill install \
+        tsan-here gpu-bundle check-gpu bench-gpu fuzz fuzz-long layers abi wc tests-table fill install \
         uninstall check-install clean \
         FORCE
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
