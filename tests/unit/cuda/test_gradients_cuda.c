@@ -2,6 +2,7 @@
  * oracle's, on the device that DIL_TEST_DEVICE asks for: a chip, or the
  * emulated one (tests/emulator/README.md). */
 #include "tests/support/gpu_gradients.h"
+#include "tests/support/patterns.h"
 #include "tests/support/suite.h"
 #include <check.h>
 #include <math.h>
@@ -203,12 +204,61 @@ START_TEST(asked) {
 }
 END_TEST
 
+/* ---- random patterns ----------------------------------------------------- */
+
+static int32_t number_of(const char *variable, int32_t otherwise) {
+  const char *text = getenv(variable);
+  return text ? atoi(text) : otherwise;
+}
+
+/* A subject of its canonical text, without what a GPU refuses by name. */
+static subject *random_subject(uint64_t *state) {
+  char *text = NULL;
+  size_t length = 0;
+  FILE *out = open_memstream(&text, &length);
+  ck_assert(out != NULL);
+  pattern *p = random_pattern(memory, state, true);
+  p->detached = false;
+  pattern_print(p, out);
+  fclose(out);
+  subject *s = subject_new("random", text, NULL, 0);
+  ck_assert_msg(s->pattern != NULL, "%s", s->problem);
+  free(text);
+  return s;
+}
+
+START_TEST(random_patterns) {
+  if (!gpu_wanted()) return;
+  uint64_t seed = (uint64_t)number_of("FUZZ_SEED", 1) * 1000;
+  for (int32_t i = 0; i < number_of("GRADIENT_PATTERNS", 10); i++) {
+    uint64_t state = seed + (uint64_t)i;
+    open_memory();
+    subject *s = random_subject(&state);
+    subject_retype(s, dtypes[i % 3]);
+    gradient_shape shape = {.call = {.batch = random_in(&state, 1, 2),
+                                     .queries = random_in(&state, 1, 90),
+                                     .keys = random_in(&state, 1, 110),
+                                     .scale = 0.3,
+                                     .seed = (uint32_t)i + 1,
+                                     .train = true}};
+    const char *problem = gpu_gradient_problem(s, 0, shape);
+    if (problem[0]) pattern_print(s->pattern, stderr);
+    ck_assert_msg(problem[0] == 0, "pattern %d of seed %d, %s, %d x %d: %s", i,
+                  (int)(seed / 1000), dil_dtype_name(s->pattern->dtype),
+                  (int)shape.call.queries, (int)shape.call.keys, problem);
+    subject_free(s);
+    close_memory();
+  }
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("gradients on a GPU");
   TCase *tests = tcase_create("compared");
   tcase_set_timeout(tests, 300);
   tcase_add_loop_test(tests, compared, 0, 3 * CASES);
   tcase_add_loop_test(tests, asked, 0, 3 * WAYS);
+  tcase_add_test(tests, random_patterns);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
 }
