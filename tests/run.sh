@@ -124,6 +124,9 @@ for script in tests/*.sh tests/cli/*.sh tests/gpu/*.sh tests/python/*.sh; do
 done
 chosen fuzz "$@" && run_suite fuzz "$BUILD/tests/fuzz/fuzz_pattern" \
   --count "${FUZZ_COUNT:-150}" --seed "${FUZZ_SEED:-1}"
+chosen fuzz_backward "$@" && run_suite fuzz_backward \
+  "$BUILD/tests/fuzz/fuzz_pattern" --backward --count "${FUZZ_COUNT:-300}" \
+  --seed "${FUZZ_SEED:-1}"
 for word; do
   [ -e "$logs/$word" ] && continue
   echo "no suite is called '$word'"
