@@ -317,6 +317,7 @@ bundled := $(BUILD)/tests/test_edges $(BUILD)/tests/test_numeric \
            $(BUILD)/tests/test_laws $(BUILD)/tests/test_rerun \
            $(BUILD)/tests/test_hopper $(BUILD)/tests/test_launch \
            $(BUILD)/tests/test_shards $(BUILD)/tests/test_linked_ranks \
+           $(BUILD)/tests/test_gradients_cuda \
            $(fuzzer) $(turns) $(gpuhost) $(hopper) $(pools)
 gpuparts := $(addprefix $(BUILD)/,dil $(filter-out dil-cpu.so,$(parts)) \
               libdil.so.$(abi)) $(rt)
