@@ -44,8 +44,9 @@ typedef struct rounding_state {
   double *output;        /* [value_dim] */
 } rounding_state;
 
+enum { SINK = -1 }; /* a key whose value is 0 */
 typedef struct key_score {
-  int64_t j;
+  int64_t j;           /* or SINK */
   double s, error;
 } key_score;
 
@@ -68,6 +69,10 @@ static void read_key_row(const rounding_state *state, const dil_tensor *x,
                          int64_t j, int64_t count, double *to) {
   const pattern *p = state->pattern;
   int64_t kv = state->h / (p->heads / p->kv_heads);
+  if (j == SINK) {
+    memset(to, 0, (size_t)count * sizeof *to);
+    return;
+  }
   read_tensor_row(state->call, x, (int64_t[]){state->point.b, j, kv}, count,
                   to);
 }
@@ -143,11 +148,36 @@ static void visit_branch_keys(rounding_state *state, int32_t index,
   }
 }
 
+/* Sinks are keys of the row; their expressions round as scores do. */
+static void visit_sinks(rounding_state *state, expr *const *sink, int32_t count,
+                        take_key *take) {
+  state->point.h = (int32_t)state->h;
+  state->point.i = (int32_t)state->t;
+  for (int32_t i = 0; i < count; i++) {
+    value v = expr_eval(sink[i], &state->point, true);
+    double s = sink[i]->type == TYPE_F32 ? v.real : (double)v.integer;
+    double error = fabs(s) <= USUAL ? 0 : fabs(s) * ROUNDING_REWRITING;
+    if (isnan(s) || s == INFINITY) state->spoiled = true;
+    if (isfinite(s)) take(state, (key_score){SINK, s, error});
+  }
+}
+
+static bool selects_row(const rounding_state *state, const branch *br) {
+  int64_t t = state->t, inside = br->segment ? t % br->segment : t;
+  if (t < 0 && br->segment) return false;
+  return floor_mod(inside - br->phase[state->h], br->dilation) == 0;
+}
+
 static void visit_branches(rounding_state *state, take_key *take) {
-  const branch *all = state->pattern->branch;
-  for (int32_t i = state->first; i <= state->last; i++)
-    if (all[i].head_first <= state->h && state->h <= all[i].head_last)
-      visit_branch_keys(state, i, take);
+  const pattern *p = state->pattern;
+  const branch *all = p->branch;
+  visit_sinks(state, p->sink, p->sink_count, take);
+  for (int32_t i = state->first; i <= state->last; i++) {
+    if (all[i].head_first > state->h || state->h > all[i].head_last) continue;
+    visit_branch_keys(state, i, take);
+    if (selects_row(state, &all[i]))
+      visit_sinks(state, all[i].sink, all[i].sink_count, take);
+  }
 }
 
 static void take_top(rounding_state *state, key_score key) {
