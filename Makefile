@@ -450,8 +450,7 @@ $(core) $(tables) $(cli) $(runtime) $(cpu) $(gpu) $(cuda) $(harness) $(units) $(
   $(BUILD)/flags
 
 FORCE:
-.PHONY: all tests check check-here check-ring demo demo-here deps bench asan tsan \
-        tsan-here gpu-bundle check-gpu bench-gpu fuzz fuzz-long layers abi wc tests-table fill install \
-        uninstall check-install clean \
-        FORCE
+.PHONY: all tests check check-here check-ring demo demo-here deps bench asan \
+        tsan tsan-here gpu-bundle check-gpu bench-gpu fuzz fuzz-long layers \
+        abi wc tests-table fill install uninstall check-install clean FORCE
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

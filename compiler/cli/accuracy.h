@@ -35,7 +35,7 @@ typedef struct accuracy_sum {
 /* Adds the row at `at`. */
 void accuracy_compare(const dil_tensor *x, accuracy_element at,
                       const double *want, accuracy_sum *sum);
-/* What a storage type allows an output, as a relative L2 norm. */
+/* The largest relative L2 error that a storage type allows an output. */
 double accuracy_bound(const call_setup *b);
 /* An error beyond this share of the output is bad, even where rounding
  * explains it. */

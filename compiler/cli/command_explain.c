@@ -392,7 +392,7 @@ static dil_status check_machine(const options *o) {
   return DIL_OK;
 }
 
-/* What is predicted is a run forward. */
+/* The prediction knows runs forward alone: it asks for a forward plan. */
 static const plan *turn_forward(compilation *c) {
   const plan *backward = c->plan;
   plan *forward = ARENA_NEW(c->arena, plan);

@@ -206,7 +206,7 @@ static void fill_gradients(const library *l, const pattern *p, holes *h) {
                    zeros(a, inputs)));
 }
 
-/* What a kernel with gradients has besides. */
+/* Adds the declarations that only a kernel with gradients has. */
 static void put_gradients(const library *l, const pattern *p, const holes *of,
                           FILE *out) {
   holes h = *of;

@@ -50,8 +50,8 @@ typedef struct oracle_error {
   double weight, slope, score;
 } oracle_error;
 typedef oracle_error oracle_judge(const void *context, const oracle_pair *pair);
-/* What a judge's errors make of gradients when each has a sign of its own: sums
- * of squares, of L2 norms of rows and of elements of inputs. Pairs of weight 0
+/* The errors that a judge's numbers give gradients, each with a sign of its own:
+ * sums of squares, of L2 norms of rows and of elements of inputs. Pairs of weight 0
  * count, too: rounding may give them one. */
 typedef struct oracle_scatter {
   oracle_judge *judge;

@@ -14,7 +14,7 @@ typedef struct gradient_sums {
   oracle_scatter *scatter;
 } gradient_sums;
 
-/* What the keys of a softmax are weighed with. */
+/* The numbers of a softmax that weigh its keys. */
 typedef struct gradient_softmax {
   double lse, delta;
   double deltas; /* the sum of the sizes that delta is summed from */

@@ -215,7 +215,8 @@ DIL_INLINE dil_row_words row_words(const dil_params &p, const dil_tile &tile,
 #pragma unroll 1
   for (int r = 0; r < 2; r++) {
     unsigned word =
-        dil_drop_word(HOLDS_KEYS ? DIL_DROP_KEY : DIL_DROP_ROW, tile.b + p.batch, r ? rows.h[1] : rows.h[0],
+        dil_drop_word(HOLDS_KEYS ? DIL_DROP_KEY : DIL_DROP_ROW,
+                      tile.b + p.batch, r ? rows.h[1] : rows.h[0],
                       r ? rows.t[1] : rows.t[0], p.seed_low, p.seed_high);
     if (r) words.of[1] = word;
     else words.of[0] = word;

@@ -25,7 +25,7 @@ static void write_tiles(build *b) {
     tile_modify(b, chain, false);
 }
 
-/* What backward has besides the tiles' functions. */
+/* A backward kernel has these functions besides those of the tiles. */
 static void write_gradients(build *b) {
   const dil_table *table = &b->plan->table;
   tile_qk(b, "dp", table->value_dim);
@@ -57,7 +57,7 @@ static void write_questions(build *b) {
   if (b->plan->table.input_count > 0) dimension_function(b);
 }
 
-/* What the walk asks once a row or a key. */
+/* The walk calls these functions once a row or a key. */
 static void write_begins(build *b) {
   if (b->plan->table.dropout > 0) dropout_words(b);
   if (b->plan->table.sinks) sink_function(b, "sink", true);

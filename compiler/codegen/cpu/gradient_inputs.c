@@ -118,7 +118,7 @@ static chain_steps steps_of(build *b, site *s, const inputs_tile *tile,
   return steps;
 }
 
-/* What one read of a key's lanes adds; lanes of weight 0 add 0. */
+/* Adds the gradient of one read in a key's lanes; lanes of weight 0 add 0. */
 static void add_read(build *b, site *s, const inputs_tile *tile,
                      const plan_read *read, const chain_steps *steps,
                      ref plain, ref sums) {

@@ -15,7 +15,7 @@ typedef struct tiles {
 /* Configurations in order of preference: f32, 16-bit types. The last of each
  * row fits every chip. */
 enum { CHOICES = 5, NARROW = 80, WIDE = 128 };
-/* What the scratch memory of a kernel that holds keys has besides: a second
+/* Bytes that a kernel which holds keys needs in scratch memory, for a second
  * tile. */
 enum { GRADIENT_SCRATCH = 128 };
 
@@ -32,7 +32,7 @@ static const tiles choices[2][CHOICES] = {
      {2, 16, 1, true}},
 };
 
-/* What the variants make, and their names. */
+/* The gradients that each variant makes, and its name. */
 typedef struct made {
   int32_t makes;
   const char *name;

@@ -130,7 +130,8 @@ static bool is_possible(const char *text, unsigned force) {
 #define FOR_EACH_WAY(way, text)                                               \
   for (const char *const *isa = cpu_isas(); *isa; isa++)                      \
     for (int index = 0; index < 3; index++)                                   \
-      for (recipe way = {.isa = *isa, .force = forces[index], .threads = 2}, *once = &way;               \
+      for (recipe way = {.isa = *isa, .force = forces[index], .threads = 2},  \
+                  *once = &way;                                               \
            once && is_possible(text, way.force); once = NULL)
 
 /* ---- the laws ----------------------------------------------------------- */
