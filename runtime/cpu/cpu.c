@@ -63,32 +63,23 @@ void cpu_kernel_free(cpu_kernel *kernel) {
   free(kernel);
 }
 
-/* Symbols of the generated code and where they go. */
-static const struct code_entry {
+/* A symbol of the generated code and where it goes. */
+typedef struct code_entry {
   dil_variant variant;
-  const char *symbol;
+  const char *symbol; /* a number follows where it stands once a score chain */
   size_t offset;
-} entries[] = {
+} code_entry;
+
 #define X(variant, name) {DIL_##variant, #name, offsetof(dil_code, name)},
-    DIL_CODE_FUNCTIONS(X)
+static const code_entry entries[] = {DIL_CODE_FUNCTIONS(X)};
+static const code_entry chain_entries[] = {DIL_CODE_CHAINS(X)};
 #undef X
-};
 
 static void code_bind_symbol(dil_code *code, const dil_object *object,
                              const char *symbol, size_t offset) {
   void *address = dil_object_symbol(object, symbol);
   memcpy((char *)code + offset, &address, sizeof address);
 }
-
-static const struct chain_entry {
-  dil_variant variant;
-  const char *stem;
-  size_t offset;
-} chain_entries[] = {
-#define X(variant, name) {DIL_##variant, #name, offsetof(dil_code, name)},
-    DIL_CODE_CHAINS(X)
-#undef X
-};
 
 static void code_bind(const dil_table *table, dil_variant variant,
                       const dil_object *object, dil_code *code) {
@@ -98,9 +89,9 @@ static void code_bind(const dil_table *table, dil_variant variant,
   for (size_t i = 0; i < sizeof chain_entries / sizeof *chain_entries; i++)
     for (int32_t c = 0; c < table->chain_count; c++) {
       char name[32];
-      const struct chain_entry *entry = &chain_entries[i];
+      const code_entry *entry = &chain_entries[i];
       if (entry->variant != variant) continue;
-      snprintf(name, sizeof name, "%s%d", entry->stem, c);
+      snprintf(name, sizeof name, "%s%d", entry->symbol, c);
       code_bind_symbol(code, object, name,
                        entry->offset + (size_t)c * sizeof(void *));
     }
