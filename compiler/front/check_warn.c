@@ -1,7 +1,8 @@
 /* check_warn.c - warns of legal patterns that are surely unwanted: rows that no
  * branch selects, branches that never select any, the same branch twice, a
- * dilation above its segment, inputs that nothing reads, scores that drop `s`
- * or are never finite, positions for rows. In: a pattern without errors and its
+ * dilation above its segment, segments that torchscale would misplace, inputs
+ * that nothing reads, scores that drop `s` or are never finite, positions for
+ * rows. In: a pattern without errors and its
  * statements. Masks and keeps are taken as written: `dil explain` counts the
  * pairs they leave. */
 #include "checker.h"
@@ -280,6 +281,29 @@ static void warn_dilation(checker *c, const pattern *p) {
   }
 }
 
+/* ---- segments that torchscale misplaces ---------------------------------- */
+
+/* `phase block` is for weights that torchscale trained. Its code lengthens a
+ * segment to a multiple of the dilation, and then cuts the rows as if it had
+ * not. */
+static void warn_misplaced(checker *c, const pattern *p) {
+  for (int32_t k = 0; k < p->branch_count; k++) {
+    const branch *b = &p->branch[k];
+    if (b->phase_kind != PHASE_BLOCK || b->dilation > b->segment ||
+        b->segment % b->dilation == 0)
+      continue;
+    long long segment = (long long)b->segment;
+    warn_at(c, b->dilation_at,
+            "dil computes the formula of the paper; torchscale misplaces the "
+            "rows of such a branch behind its first segment",
+            arena_print(c->arena,
+                        "dilation %lld does not divide its segment of %lld: "
+                        "torchscale computes something else from position "
+                        "%lld on",
+                        (long long)b->dilation, segment, segment));
+  }
+}
+
 /* ---- inputs -------------------------------------------------------------- */
 
 static bool term_has(const term *t, term_kind kind, const char *name) {
@@ -412,6 +436,7 @@ void check_warnings(checker *c, const pattern *p, const statement *block) {
   warn_same(c, p);
   warn_uncovered(c, p);
   warn_dilation(c, p);
+  warn_misplaced(c, p);
   warn_inputs(c, block);
   warn_all_scores(c, p, block);
   for (int32_t k = 0; k < p->sink_count; k++) warn_position(c, p, p->sink[k]);

@@ -61,7 +61,12 @@ real="--q $data/q.npy --k $data/k.npy --v $data/v.npy"
 # Presets, whichever way they are named, and looking back only.
 for file in examples/presets/*.dil; do
   preset=$(basename "$file" .dil)
-  is "check $file" quiet "$DIL" check "$file"
+  case $preset in
+  gigapath) # one of its segments is as torchscale would misplace it
+    is "check $file" says 'warning: dilation 8 does not divide' \
+      "$DIL" check "$file" ;;
+  *) is "check $file" quiet "$DIL" check "$file" ;;
+  esac
   is "$file opens with its name" says "# preset:$preset - " head -1 "$file"
   is "run preset:$preset" "$DIL" run "preset:$preset" --seq 600 --random 1 --check
   is "run preset:$preset causal" "$DIL" run "$file" -D ahead=0 -D q_heads=4 \
