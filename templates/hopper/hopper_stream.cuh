@@ -1,0 +1,60 @@
+// hopper_stream.cuh - the stream between a producer and its consumers: rings of
+// pipeline stages, and messages of blocks and tiles.
+#pragma once
+
+// A position in a ring of `size` pipeline stages: it gives the stage and the
+// mbarrier parity to wait for. The number counts modulo twice the size; where a
+// power of two allows it, it wraps with the word.
+template <int size> struct ring {
+  static const bool endless = (size & (size - 1)) == 0;
+  u32 number;
+  DEVICE void next() {
+    number++;
+    if (!endless && number == 2 * size) number = 0;
+  }
+  DEVICE void back() {
+    number = endless || number ? number - 1 : 2 * size - 1;
+  }
+  DEVICE u32 stage() const {
+    if (endless) return number % size;
+    return number < size ? number : number - size;
+  }
+  DEVICE u32 phase() const {
+    return endless ? number / size % 2 : number >= size;
+  }
+  DEVICE u32 slot() const { return endless ? number % (2 * size) : number; }
+};
+
+// Tiles are counted modulo TILE_SLOTS. The stage of a tile's queries, and the
+// parity of their mbarriers:
+DEVICE u32 query_stage(u32 tile) { return tile & (QUERY_STAGES - 1); }
+DEVICE u32 query_parity(u32 tile) { return tile / QUERY_STAGES & 1; }
+
+// ---- messages --------------------------------------------------------------
+
+// The message of a key block: {flags, bias, first position, 1 / stride}, then
+// {left, right, visible keys, -}, which only masking reads. Then {row, where,
+// key head, batch row} for the loader of values. There are twice as many slots
+// as stages: a message is written before its stage is free and read after the
+// stage's release.
+enum {
+  BLOCK_NEW = 1,        // the block begins a tile
+  BLOCK_END = 2,        // the stream ends
+  BLOCK_LAST = 4,       // the tile's last block (if QUERY_STAGES is 1)
+  BLOCK_TILE = 4,       // shift: the tile's slot, modulo TILE_SLOTS
+  BLOCK_TAKES = 8,      // shift: warpgroups that take part
+  BLOCK_ONCE = 12,      // shift: warpgroups that ignore the bias
+  BLOCK_MASKS = 16,     // shift: warpgroups that must mask
+  BLOCK_HIDDEN = 20     // shift: hidden keys in the previous block
+};
+DEVICE void message_arrive(u32 base, u32 slot) {
+  barrier_arrive(base + AT_MESSAGE_FULL + slot * 8);
+}
+DEVICE u32 message_of(u32 base, u32 slot) {
+  return base + AT_BLOCK + slot * MESSAGE_BYTES;
+}
+// The message of a tile: {position of row 0, stride, rows, head}, then {row and
+// phase of row 0 in the map of o, map and hopper_finish, batch row}. With tile
+// packing each warpgroup has its own message. Its row 0 is that of the tile's
+// first warpgroup, computed backwards if the warpgroup has packed rows.
+enum { TILE_FINISH = 8 }; // shift, above the map
