@@ -100,6 +100,19 @@ rule "a guard is the path of its header" \
       echo "$file: not $guard"
   done)"
 
+# A tag names one thing: hosts that stand alone and goldens have their own.
+# shellcheck disable=SC2046
+rule "the tag of a struct, a union or an enum is defined once" \
+  "$(awk '
+    match($0, /^(typedef |static )*(struct|union|enum) [A-Za-z_0-9]+ *\{/) {
+      tag = substr($0, 1, RLENGTH)
+      sub(/ *\{$/, "", tag)
+      sub(/.* /, "", tag)
+      if (tag in first) print FILENAME ": " tag " is in " first[tag] ", too"
+      else first[tag] = FILENAME
+    }' $(git ls-files compiler grammar runtime tests | grep -E '\.[chly]$' |
+    grep -vE '^tests/(golden|library|emulator/chip\.h)'))"
+
 # In comments of sources and in documents; templates name theirs by x.cuh.
 # shellcheck disable=SC2046
 rule "a file that a comment or a document names is there" \

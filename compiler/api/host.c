@@ -21,30 +21,30 @@ struct dil_program {
 };
 
 /* One compilation; the kernel's, and gone with it. */
-typedef struct kernel_made {
+typedef struct host_kernel {
   kernel_code code;          /* first: what the kernel's hooks get */
   compilation made;
   dil_program *program;
-} kernel_made;
+} host_kernel;
 
 /* ---- running out of memory ----------------------------------------------- */
 
-typedef struct job {
+typedef struct host_job {
   dil_program *program;
-  kernel_made *kernel;       /* NULL: the program itself */
+  host_kernel *kernel; /* NULL: the program itself */
   driver_request request;
   const dil_sizes *sizes;    /* of its calls; NULL: not known */
   bool json;
-} job;
+} host_job;
 
-typedef dil_status (*work)(job *j);
+typedef dil_status (*work)(host_job *j);
 
 static dil_status no_memory(void) {
   return dil_fail(DIL_MEMORY, "out of memory in the compiler");
 }
 
 /* Does the work; what its arena cannot give ends it with DIL_MEMORY. */
-static dil_status guard(arena *a, work todo, job *j) {
+static dil_status guard(arena *a, work todo, host_job *j) {
   jmp_buf out;
   arena_catch(a, &out);
   dil_status status = setjmp(out) ? no_memory() : todo(j);
@@ -110,7 +110,7 @@ static void keep_request(arena *a, driver_request *r) {
     r->text = arena_copy(a, r->text, r->length);
 }
 
-static dil_status read_it(job *j) {
+static dil_status read_it(host_job *j) {
   compilation *c = &j->program->made;
   c->diag = diag_new(c->arena);
   keep_request(c->arena, &j->request);
@@ -165,7 +165,7 @@ static dil_status make_program(dil_context *context, driver_request request,
   if (!p) return no_memory();
   request.defines = o.defines;
   request.define_count = o.define_count;
-  job j = {.program = p, .request = request, .json = o.json != 0};
+  host_job j = {.program = p, .request = request, .json = o.json != 0};
   status = guard(p->made.arena, read_it, &j);
   if (status) program_drop(p);
   else *out = p;
@@ -223,7 +223,7 @@ const char *dil_program_kernel_name(const dil_program *p,
 /* ---- kernels ------------------------------------------------------------- */
 
 /* Messages that are no errors go to the log. */
-static dil_status log_warnings(const job *j, const compilation *c) {
+static dil_status log_warnings(const host_job *j, const compilation *c) {
   char *text = messages_of(c->arena, c->diag, false);
   if (!text) return no_memory();
   size_t length = strlen(text);
@@ -233,14 +233,14 @@ static dil_status log_warnings(const job *j, const compilation *c) {
   return DIL_OK;
 }
 
-static dil_status make_code(job *j, compilation *c) {
+static dil_status make_code(host_job *j, compilation *c) {
   code_request request = driver_code_request(c, j->program->context);
   request.lazy = request.full_sequences_only = true;
   return driver_code(c, &request, &j->kernel->code);
 }
 
 /* With what is remembered, and without it where that cannot be had. */
-static dil_status make_source(job *j, compilation *c) {
+static dil_status make_source(host_job *j, compilation *c) {
   dil_context *context = j->program->context;
   const dil_sizes *s = j->sizes;
   const int64_t size[3] = {s ? s->batch : 0, s ? s->queries : 0,
@@ -261,7 +261,7 @@ static dil_status make_source(job *j, compilation *c) {
   return status;
 }
 
-static dil_status compile_it(job *j) {
+static dil_status compile_it(host_job *j) {
   compilation *c = &j->kernel->made;
   c->diag = diag_new(c->arena);
   j->request.isa = kept(c->arena, j->request.isa);
@@ -272,15 +272,15 @@ static dil_status compile_it(job *j) {
 }
 
 static void kernel_drop(void *context) {
-  kernel_made *k = context;
+  host_kernel *k = context;
   kernel_code_free(&k->code);
   arena_free(k->made.arena);
   program_drop(k->program);
   free(k);
 }
 
-static kernel_made *kernel_made_new(dil_program *p) {
-  kernel_made *k = calloc(1, sizeof *k);
+static host_kernel *kernel_made_new(dil_program *p) {
+  host_kernel *k = calloc(1, sizeof *k);
   arena *a = k ? arena_new() : NULL;
   if (!a) {
     free(k);
@@ -317,10 +317,10 @@ static dil_status make_kernel(dil_program *p, const char *name,
   if (gpu && o.isa)
     return dil_fail(DIL_USAGE, "instruction set '%s' says nothing to device "
                     "%s", o.isa, dil_context_device(p->context));
-  kernel_made *k = kernel_made_new(p);
+  host_kernel *k = kernel_made_new(p);
   if (!k) return no_memory();
-  job j = {.program = p, .kernel = k, .json = o.json != 0,
-           .sizes = o.sizes};
+  host_job j = {
+      .program = p, .kernel = k, .json = o.json != 0, .sizes = o.sizes};
   j.request =
       (driver_request){.kernel = name,
                        .force = o.force,

@@ -114,15 +114,16 @@ dil_status session_backward_library(session *s, double *seconds) {
 /* ---- the oracle -----------------------------------------------------------
  */
 
-typedef struct exact { /* float64 sums of all gradients, in their order */
+/* Float64 sums of all gradients, in their order. */
+typedef struct exact_gradients {
   double **sums[3 + DIL_INPUT_MAX];
   int32_t count;
-} exact;
+} exact_gradients;
 
 static dil_status take_sums(void *context, const char *name,
                             dil_tensor *gradient) {
   (void)name;
-  exact *e = context;
+  exact_gradients *e = context;
   size_t count = (size_t)dil_tensor_count(gradient) + 1;
   double **to = e->sums[e->count++];
   *to = calloc(count, sizeof **to);
@@ -132,7 +133,7 @@ static dil_status take_sums(void *context, const char *name,
 static dil_status store_sums(void *context, const char *name,
                              dil_tensor *gradient) {
   (void)name;
-  exact *e = context;
+  exact_gradients *e = context;
   const double *from = *e->sums[e->count++];
   for (int64_t i = 0; i < dil_tensor_count(gradient); i++)
     dil_element_write(gradient->data, gradient->dtype, i, from[i]);
@@ -142,7 +143,7 @@ static dil_status store_sums(void *context, const char *name,
 dil_status session_backward_oracle(session *s, double *seconds) {
   const pattern *p = s->setup.pattern;
   oracle_gradients sums = {0};
-  exact e = {.sums = {&sums.dq, &sums.dk, &sums.dv}};
+  exact_gradients e = {.sums = {&sums.dq, &sums.dk, &sums.dv}};
   int32_t count = 3;
   for (int32_t i = 0; i < p->input_count; i++)
     if (p->input[i].gradient) e.sums[count++] = &sums.inputs[i];

@@ -71,14 +71,14 @@ bool elf_find_section(const void *bytes, size_t size, const char *name,
 
 /* ---- symbols ------------------------------------------------------------- */
 
-typedef struct symbols {
+typedef struct elf_symbols {
   const Elf64_Sym *symbol;
   size_t count;
   const char *names;
   size_t names_size, names_index;
-} symbols;
+} elf_symbols;
 
-static bool find_symbols(const elf *e, symbols *s) {
+static bool find_symbols(const elf *e, elf_symbols *s) {
   for (size_t i = 0; i < e->section_count; i++) {
     const Elf64_Shdr *at = &e->section[i];
     if (at->sh_type != SHT_SYMTAB) continue;
@@ -87,9 +87,10 @@ static bool find_symbols(const elf *e, symbols *s) {
       return false;
     const Elf64_Shdr *names = &e->section[at->sh_link];
     if (!holds(e, names->sh_offset, names->sh_size)) return false;
-    *s = (symbols){(const Elf64_Sym *)(e->bytes + at->sh_offset),
-                   at->sh_size / sizeof(Elf64_Sym), e->bytes + names->sh_offset,
-                   names->sh_size, at->sh_link};
+    *s =
+        (elf_symbols){(const Elf64_Sym *)(e->bytes + at->sh_offset),
+                      at->sh_size / sizeof(Elf64_Sym),
+                      e->bytes + names->sh_offset, names->sh_size, at->sh_link};
     return true;
   }
   return false;
@@ -103,7 +104,7 @@ void elf_each_global(const void *bytes, size_t size,
                      void (*visit)(void *context, const char *name),
                      void *context) {
   elf e;
-  symbols s;
+  elf_symbols s;
   if (!elf_open(&e, bytes, size) || !find_symbols(&e, &s)) return;
   for (size_t i = 0; i < s.count; i++) {
     if (!is_for_the_world(&s.symbol[i])) continue;
@@ -115,7 +116,7 @@ void elf_each_global(const void *bytes, size_t size,
 /* ---- other names --------------------------------------------------------- */
 
 /* Bytes that the new names need at most. */
-static size_t names_room(const symbols *s, size_t prefix) {
+static size_t names_room(const elf_symbols *s, size_t prefix) {
   size_t room = s->names_size;
   for (size_t i = 0; i < s->count; i++) {
     const char *name = name_in(s->names, s->names_size, s->symbol[i].st_name);
@@ -127,7 +128,7 @@ static size_t names_room(const symbols *s, size_t prefix) {
 
 /* The new names stand after a copy of the old ones, which section names and
  * other symbols may share. */
-static size_t put_names(const symbols *s, const char *prefix,
+static size_t put_names(const elf_symbols *s, const char *prefix,
                         Elf64_Sym *renamed, char *names) {
   size_t used = s->names_size;
   memcpy(names, s->names, used);
@@ -144,7 +145,7 @@ static size_t put_names(const symbols *s, const char *prefix,
 dil_status elf_rename(const void *bytes, size_t size, const char *prefix,
                       void **out, size_t *out_size) {
   elf e;
-  symbols s;
+  elf_symbols s;
   if (!elf_open(&e, bytes, size) || !find_symbols(&e, &s))
     return dil_fail(DIL_ENVIRONMENT, "the run time's object is damaged");
   size_t start = (size + 7) / 8 * 8;

@@ -17,21 +17,21 @@ extern char **environ;
 enum { ARGUMENTS_MAX = 32, WORDS_MAX = 1500 };
 
 /* A folder of its own for what the linker reads, and its words. */
-typedef struct bench {
+typedef struct link_folder {
   const library *library;
   char folder[64];
   const char *file[4], *words;
   int32_t file_count;
-} bench;
+} link_folder;
 
-static dil_status write_object(bench *b, const library_object *o) {
+static dil_status write_object(link_folder *b, const library_object *o) {
   arena *a = b->library->arena;
   const char *path = arena_print(a, "%s/%s", b->folder, o->name);
   b->file[b->file_count++] = path;
   return library_file_write(path, o->bytes, o->size);
 }
 
-static dil_status bench_open(bench *b) {
+static dil_status bench_open(link_folder *b) {
   const char *wish = getenv("TMPDIR");
   snprintf(b->folder, sizeof b->folder, "%.40s/dil-XXXXXX",
            wish && strlen(wish) <= 40 ? wish : "/tmp");
@@ -42,7 +42,7 @@ static dil_status bench_open(bench *b) {
   return DIL_OK;
 }
 
-static void bench_close(bench *b) {
+static void bench_close(link_folder *b) {
   for (int32_t i = 0; i < b->file_count; i++) unlink(b->file[i]);
   if (b->words) unlink(b->words);
   rmdir(b->folder);
@@ -104,8 +104,8 @@ static void add_shared(command *w, const library *l, const char *runtime) {
 }
 
 /* $CC may be several words: a shell takes them apart. */
-static command list_arguments(const bench *b, bool shared, const char *path,
-                              const char *runtime) {
+static command list_arguments(const link_folder *b, bool shared,
+                              const char *path, const char *runtime) {
   command w = {0};
   add(&w, "sh");
   add(&w, "-c");
@@ -122,7 +122,7 @@ static command list_arguments(const bench *b, bool shared, const char *path,
 }
 
 /* The compiler's output, to the end of a line. */
-static const char *read_words(const bench *b) {
+static const char *read_words(const link_folder *b) {
   char text[WORDS_MAX];
   FILE *in = fopen(b->words, "rb");
   size_t length = in ? fread(text, 1, sizeof text, in) : 0;
@@ -131,7 +131,7 @@ static const char *read_words(const bench *b) {
   return length ? arena_copy(b->library->arena, text, length) : "no reason";
 }
 
-static dil_status run_compiler(const bench *b, const char **argument) {
+static dil_status run_compiler(const link_folder *b, const char **argument) {
   posix_spawn_file_actions_t actions;
   pid_t child;
   int state = 0;
@@ -153,7 +153,7 @@ static dil_status run_compiler(const bench *b, const char **argument) {
 dil_status library_link(const library *l, const library_object *object,
                         int32_t count, bool shared, const char *path) {
   char runtime[DIL_PATH_MAX] = "";
-  bench b = {.library = l};
+  link_folder b = {.library = l};
   dil_status status =
       l->standalone ? DIL_OK : dil_module_find(LIBRARY_LINKED, runtime);
   if (!status) status = bench_open(&b);

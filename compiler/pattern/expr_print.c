@@ -66,21 +66,22 @@ void expr_print_real(double x, FILE *out) {
   print_digits(digits, out);
 }
 
-typedef struct printer {
+typedef struct expr_printer {
   const dil_input *inputs;
   FILE *out;
-} printer;
+} expr_printer;
 
-static void print(const printer *p, const expr *e);
+static void print(const expr_printer *p, const expr *e);
 
-static void print_at(const printer *p, const expr *e, int least) {
+static void print_at(const expr_printer *p, const expr *e, int least) {
   bool inside = level_of(e) < least;
   if (inside) fputc('(', p->out);
   print(p, e);
   if (inside) fputc(')', p->out);
 }
 
-static void print_list(const printer *p, const expr *e, char open, char close) {
+static void print_list(const expr_printer *p, const expr *e, char open,
+                       char close) {
   fputc(open, p->out);
   for (int32_t k = 0; k < e->count; k++) {
     if (k > 0) fputs(", ", p->out);
@@ -90,13 +91,13 @@ static void print_list(const printer *p, const expr *e, char open, char close) {
 }
 
 /* `--x` would be two signs to a person and a puzzle to a scanner. */
-static void print_unary(const printer *p, const expr *e) {
+static void print_unary(const expr_printer *p, const expr *e) {
   bool twice = e->op == EXPR_NEG && level_of(e->arg[0]) == LEVEL_UNARY;
   fputs(expr_op_text(e->op), p->out);
   print_at(p, e->arg[0], twice ? LEVEL_PRIMARY : LEVEL_UNARY);
 }
 
-static void print_choice(const printer *p, const expr *e) {
+static void print_choice(const expr_printer *p, const expr *e) {
   print_at(p, e->arg[0], LEVEL_CHOOSE + 1);
   fputs(" ? ", p->out);
   print(p, e->arg[1]);
@@ -105,13 +106,13 @@ static void print_choice(const printer *p, const expr *e) {
 }
 
 /* All binary operators lean left. */
-static void print_binary(const printer *p, const expr *e) {
+static void print_binary(const expr_printer *p, const expr *e) {
   print_at(p, e->arg[0], level_of(e));
   fprintf(p->out, " %s ", expr_op_text(e->op));
   print_at(p, e->arg[1], level_of(e) + 1);
 }
 
-static void print(const printer *p, const expr *e) {
+static void print(const expr_printer *p, const expr *e) {
   switch (e->op) {
   case EXPR_INT: fprintf(p->out, "%lld", (long long)e->integer); return;
   case EXPR_REAL: expr_print_real(e->real, p->out); return;
@@ -134,6 +135,6 @@ static void print(const printer *p, const expr *e) {
 }
 
 void expr_print(const expr *e, const dil_input *inputs, FILE *out) {
-  printer p = {inputs, out};
+  expr_printer p = {inputs, out};
   print(&p, e);
 }

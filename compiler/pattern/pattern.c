@@ -124,12 +124,12 @@ bool pattern_reaches(const pattern *p, int32_t index, int64_t h, int64_t t,
 /* ---- invariants: expressions --------------------------------------------- */
 
 /* What an expression may see where it stands. */
-typedef struct scope {
+typedef struct verify_scope {
   const pattern *pattern;
   bool pair;  /* b, h, i, j and inputs; else h alone or sizes alone */
   bool score; /* s, and the functions that no mask and no int() may call */
   bool sink;  /* no key: neither j nor s */
-} scope;
+} verify_scope;
 
 static const int8_t arguments_of[EXPR_OP_COUNT] = {
 #define OP(id, text, arguments, rule, derivative) arguments,
@@ -163,7 +163,7 @@ static void verify_input(const expr *e, const pattern *p) {
   assert(e->type == (dil_dtype_is_real(input->dtype) ? TYPE_F32 : TYPE_I32));
 }
 
-static void verify_expr(const expr *e, const scope *s) {
+static void verify_expr(const expr *e, const verify_scope *s) {
   assert(e && e->op >= 0 && e->op < EXPR_OP_COUNT);
   int32_t arguments = arguments_of[e->op];
   assert(arguments < 0 ? e->count > 0 : e->count == arguments);
@@ -176,7 +176,7 @@ static void verify_expr(const expr *e, const scope *s) {
     assert(s->pair);
     verify_input(e, s->pattern);
   }
-  scope inside = *s;
+  verify_scope inside = *s;
   inside.score &= expr_rule_of(e->op) != RULE_WHOLE;
   for (int32_t k = 0; k < e->count; k++) verify_expr(e->arg[k], &inside);
 }
@@ -198,14 +198,14 @@ static int64_t defined_phase(const pattern *p, const branch *b, int64_t h) {
 }
 
 static void verify_phases(const pattern *p, const branch *b) {
-  const scope s = {.pattern = p};
+  const verify_scope s = {.pattern = p};
   if (b->phase_kind == PHASE_EXPR) verify_expr(b->phase_expr, &s);
   for (int64_t h = 0; h < p->heads; h++)
     assert(b->phase[h] == defined_phase(p, b, h));
 }
 
 static void verify_keep(const pattern *p, const keeps *level, const keep *k) {
-  const scope s = {.pattern = p, .pair = true};
+  const verify_scope s = {.pattern = p, .pair = true};
   if (k->kind == KEEP_EXPR) {
     verify_expr(k->condition, &s);
     assert(k->condition->type == TYPE_CONDITION);
@@ -227,7 +227,7 @@ static void verify_keeps(const pattern *p, const keeps *level) {
 }
 
 static void verify_sinks(const pattern *p, expr *const *sink, int32_t count) {
-  const scope sinks = {p, true, true, true};
+  const verify_scope sinks = {p, true, true, true};
   assert(count >= 0);
   for (int32_t k = 0; k < count; k++) {
     verify_expr(sink[k], &sinks);
@@ -236,8 +236,8 @@ static void verify_sinks(const pattern *p, expr *const *sink, int32_t count) {
 }
 
 static void verify_branch(const pattern *p, const branch *b) {
-  const scope masks = {.pattern = p, .pair = true};
-  const scope scores = {.pattern = p, .pair = true, .score = true};
+  const verify_scope masks = {.pattern = p, .pair = true};
+  const verify_scope scores = {.pattern = p, .pair = true, .score = true};
   assert(b->segment >= 0 && b->dilation >= 1);
   assert(b->head_first >= 0 && b->head_last < p->heads);
   assert(b->head_first <= b->head_last + 1);
@@ -271,7 +271,7 @@ static void verify_sizes(const pattern *p) {
 }
 
 static void verify_inputs(const pattern *p) {
-  const scope sizes = {.pattern = p};
+  const verify_scope sizes = {.pattern = p};
   assert(p->input_count >= 0 && p->input_count <= DIL_INPUT_MAX);
   for (int32_t k = 0; k < p->input_count; k++) {
     const dil_input *input = &p->input[k];

@@ -25,15 +25,16 @@ const char *pattern_combine_text(dil_combine combine) {
   return combine_text[combine];
 }
 
-typedef struct printer {
+typedef struct pattern_printer {
   const pattern *pattern;
   arena *arena;     /* for trees that join several keeps */
   FILE *out;
   bool keeps_above; /* the pattern's keeps stand in the pattern */
   bool split;       /* `heads split` stands in the pattern */
-} printer;
+} pattern_printer;
 
-static void print_expr(const printer *p, const char *word, const expr *e) {
+static void print_expr(const pattern_printer *p, const char *word,
+                       const expr *e) {
   fprintf(p->out, "%s ", word);
   expr_print(e, p->pattern->input, p->out);
   fputs(";\n", p->out);
@@ -57,7 +58,7 @@ static bool needs_two_levels(const pattern *p) {
   return false;
 }
 
-static expr *joined(const printer *p, expr_op op, expr *a, expr *b) {
+static expr *joined(const pattern_printer *p, expr_op op, expr *a, expr *b) {
   expr *e = ARENA_NEW(p->arena, expr);
   e->op = op;
   e->count = 2;
@@ -67,14 +68,15 @@ static expr *joined(const printer *p, expr_op op, expr *a, expr *b) {
   return e;
 }
 
-static expr *united(const printer *p, const keeps *level) {
+static expr *united(const pattern_printer *p, const keeps *level) {
   expr *all = level->keep[0].condition;
   for (int32_t k = 1; k < level->count; k++)
     all = joined(p, EXPR_OR, all, level->keep[k].condition);
   return all;
 }
 
-static void print_keep(const printer *p, const keep *k, const char *indent) {
+static void print_keep(const pattern_printer *p, const keep *k,
+                       const char *indent) {
   fputs(indent, p->out);
   switch (k->kind) {
   case KEEP_EXPR: print_expr(p, "keep", k->condition); return;
@@ -90,7 +92,7 @@ static void print_keep(const printer *p, const keep *k, const char *indent) {
   abort();
 }
 
-static void print_level(const printer *p, const keeps *level,
+static void print_level(const pattern_printer *p, const keeps *level,
                         const char *indent) {
   if (level->block > 0)
     fprintf(p->out, "%sblock %lld;\n", indent, (long long)level->block);
@@ -98,7 +100,7 @@ static void print_level(const printer *p, const keeps *level,
     print_keep(p, &level->keep[k], indent);
 }
 
-static void print_both_levels(const printer *p, const keeps level[2],
+static void print_both_levels(const pattern_printer *p, const keeps level[2],
                               const char *indent) {
   keep both = {.kind = KEEP_EXPR,
                .condition = joined(p, EXPR_AND, united(p, &level[0]),
@@ -106,7 +108,7 @@ static void print_both_levels(const printer *p, const keeps level[2],
   print_level(p, &(keeps){level[1].block, 1, &both}, indent);
 }
 
-static void print_keeps(const printer *p, const branch *b) {
+static void print_keeps(const pattern_printer *p, const branch *b) {
   const char *indent = "        ";
   const keeps *level = b->keeps;
   if (p->keeps_above) {
@@ -122,14 +124,14 @@ static void print_keeps(const printer *p, const branch *b) {
 
 /* ---- branches ------------------------------------------------------------ */
 
-static void print_bound(const printer *p, int64_t bound) {
+static void print_bound(const pattern_printer *p, int64_t bound) {
   if (bound == DIL_ENDLESS)
     fputs("inf", p->out);
   else
     fprintf(p->out, "%lld", (long long)bound);
 }
 
-static void print_window(const printer *p, const branch *b) {
+static void print_window(const pattern_printer *p, const branch *b) {
   if (b->left == DIL_ENDLESS && b->right == DIL_ENDLESS) return;
   fputs("        window ", p->out);
   print_bound(p, b->left);
@@ -138,24 +140,25 @@ static void print_window(const printer *p, const branch *b) {
   fputs(";\n", p->out);
 }
 
-static void print_phase(const printer *p, const branch *b) {
+static void print_phase(const pattern_printer *p, const branch *b) {
   if (b->phase_kind == PHASE_EXPR)
     print_expr(p, "        phase", b->phase_expr);
   else
     fprintf(p->out, "        phase %s;\n", phase_text[b->phase_kind]);
 }
 
-static void print_scores(const printer *p, const branch *b, const char *word) {
+static void print_scores(const pattern_printer *p, const branch *b,
+                         const char *word) {
   for (int32_t k = 0; k < b->score_count; k++)
     print_expr(p, word, b->score[k]);
 }
 
-static void print_sinks(const printer *p, expr *const *sink, int32_t count,
-                        const char *word) {
+static void print_sinks(const pattern_printer *p, expr *const *sink,
+                        int32_t count, const char *word) {
   for (int32_t k = 0; k < count; k++) print_expr(p, word, sink[k]);
 }
 
-static void print_branch(const printer *p, const branch *b) {
+static void print_branch(const pattern_printer *p, const branch *b) {
   fprintf(p->out, "    branch %s%s{\n", b->name ? b->name : "",
           b->name ? " " : "");
   if (b->segment > 0)
@@ -191,7 +194,7 @@ void pattern_print_shape(const pattern *p, int32_t index, FILE *out) {
   }
 }
 
-static void print_input(const printer *p, int32_t index) {
+static void print_input(const pattern_printer *p, int32_t index) {
   const dil_input *input = &p->pattern->input[index];
   fprintf(p->out, "    input %s : %s[", input->name,
           dil_dtype_name(input->dtype));
@@ -199,7 +202,7 @@ static void print_input(const printer *p, int32_t index) {
   fprintf(p->out, "]%s;\n", input->gradient ? " gradient" : "");
 }
 
-static void print_scale(const printer *p) {
+static void print_scale(const pattern_printer *p) {
   if (p->pattern->scale_kind == SCALE_RUNTIME)
     fputs("    scale runtime;\n", p->out);
   if (p->pattern->scale_kind != SCALE_FIXED) return;
@@ -208,14 +211,14 @@ static void print_scale(const printer *p) {
   fputs(";\n", p->out);
 }
 
-static void print_dropout(const printer *p) {
+static void print_dropout(const pattern_printer *p) {
   if (p->pattern->dropout == 0) return;
   fputs("    dropout ", p->out);
   expr_print_real(p->pattern->dropout, p->out);
   fputs(";\n", p->out);
 }
 
-static void print_head(const printer *p) {
+static void print_head(const pattern_printer *p) {
   const pattern *of = p->pattern;
   fprintf(p->out, "    heads %lld kv %lld;\n", (long long)of->heads,
           (long long)of->kv_heads);
@@ -238,7 +241,7 @@ void pattern_print(const pattern *p, FILE *out) {
 }
 
 void pattern_print_within(arena *a, const pattern *p, FILE *out) {
-  printer all = {p, a, out, needs_two_levels(p), has_empty_share(p)};
+  pattern_printer all = {p, a, out, needs_two_levels(p), has_empty_share(p)};
   fprintf(out, "pattern %s {\n", p->name);
   print_head(&all);
   for (int32_t k = 0; k < p->input_count; k++) print_input(&all, k);

@@ -148,14 +148,14 @@ uint64_t plan_hash(const plan *p) {
 /* ---- in ------------------------------------------------------------------ */
 
 /* The lines above the pattern, word by word. */
-typedef struct reader {
+typedef struct plan_reader {
   const source *source;
   diag *diag;
   const char *at, *end; /* the rest of the line */
   span word;
-} reader;
+} plan_reader;
 
-static bool read_word(reader *r) {
+static bool read_word(plan_reader *r) {
   while (r->at < r->end && (*r->at == ' ' || *r->at == '\t')) r->at++;
   const char *begin = r->at;
   while (r->at < r->end && !strchr(" \t#\n", *r->at)) r->at++;
@@ -164,13 +164,13 @@ static bool read_word(reader *r) {
   return begin < r->at;
 }
 
-static bool word_is(const reader *r, const char *text) {
+static bool word_is(const plan_reader *r, const char *text) {
   size_t length = (size_t)(r->word.end - r->word.start);
   return length == strlen(text) &&
          !memcmp(r->source->text + r->word.start, text, length);
 }
 
-static void complain(const reader *r, const char *wanted) {
+static void complain(const plan_reader *r, const char *wanted) {
   diag_report(r->diag, SEVERITY_ERROR, r->word,
               "the form is: plan 1 NAME, visit MODE, pass BRANCH...",
               "expected %s in a plan, got '%.*s'", wanted,
@@ -178,12 +178,12 @@ static void complain(const reader *r, const char *wanted) {
               r->source->text + r->word.start);
 }
 
-static void read_header(reader *r) {
+static void read_header(plan_reader *r) {
   if (!read_word(r) || !word_is(r, "1")) complain(r, "version 1");
   else if (!read_word(r)) complain(r, "the pattern's name");
 }
 
-static void read_visit(reader *r, unsigned *force) {
+static void read_visit(plan_reader *r, unsigned *force) {
   while (read_word(r)) {
     if (word_is(r, "multiset")) *force |= FORCE_MULTISET;
     else if (word_is(r, "general")) *force |= FORCE_GENERAL;
@@ -192,13 +192,13 @@ static void read_visit(reader *r, unsigned *force) {
   }
 }
 
-static dil_direction read_direction(reader *r) {
+static dil_direction read_direction(plan_reader *r) {
   if (read_word(r) && word_is(r, "backward")) return DIL_BACKWARD;
   if (!word_is(r, "forward")) complain(r, "`forward` or `backward`");
   return DIL_FORWARD;
 }
 
-static uint64_t read_pass(reader *r) {
+static uint64_t read_pass(plan_reader *r) {
   uint64_t branches = 0;
   while (read_word(r)) {
     char *stop;
@@ -211,15 +211,15 @@ static uint64_t read_pass(reader *r) {
   return branches;
 }
 
-typedef struct header {
+typedef struct plan_header {
   unsigned force;
   dil_direction direction;
   int32_t pass_count;
   uint64_t pass[DIL_BRANCH_MAX];
   size_t length; /* of the text above the pattern */
-} header;
+} plan_header;
 
-static void read_line(reader *r, header *h) {
+static void read_line(plan_reader *r, plan_header *h) {
   if (!read_word(r)) return;
   if (word_is(r, "plan")) read_header(r);
   else if (word_is(r, "visit")) read_visit(r, &h->force);
@@ -231,13 +231,13 @@ static void read_line(reader *r, header *h) {
   else h->pass[h->pass_count++] = read_pass(r);
 }
 
-static header read_lines(diag *d, const source *s) {
-  header h = {0};
+static plan_header read_lines(diag *d, const source *s) {
+  plan_header h = {0};
   const char *line = s->text, *end = s->text + s->length;
   while (line < end && strncmp(line, "pattern", 7)) {
     const char *stop = memchr(line, '\n', (size_t)(end - line));
     if (!stop) stop = end;
-    reader r = {s, d, line, stop, {0}};
+    plan_reader r = {s, d, line, stop, {0}};
     read_line(&r, &h);
     line = stop < end ? stop + 1 : end;
   }
@@ -261,7 +261,7 @@ static const pattern *read_pattern(arena *a, diag *d, const source *s,
 }
 
 /* Every branch in exactly one pass. */
-static bool is_partition(const header *h, int32_t branches) {
+static bool is_partition(const plan_header *h, int32_t branches) {
   uint64_t seen = 0;
   bool apart = true;
   for (int32_t i = 0; i < h->pass_count; i++) {
@@ -277,7 +277,7 @@ plan *plan_parse(arena *a, diag *d, const char *path, const char *text,
   source *s = ARENA_NEW(a, source);
   *s = (source){.path = path, .text = arena_copy(a, text, length),
                 .length = length};
-  header h = read_lines(d, s);
+  plan_header h = read_lines(d, s);
   span at = {s, 0, (int32_t)h.length};
   const pattern *p = read_pattern(a, d, s, h.length);
   if (!p || diag_errors(d) > before) return NULL;

@@ -23,14 +23,14 @@
 #define ENTRY_MAGIC "dilcache"
 enum { ENTRY_VERSION = 1, KEY_MAX = 1 << 24, TEXT_MAX = 1 << 16 };
 
-typedef struct header {
+typedef struct cache_header {
   uint8_t digest[CACHE_DIGEST]; /* SHA-256 of all that follows */
   char magic[8];
   uint32_t version, header_size;
   uint64_t key_size, label_size, witness_size, value_size;
   int64_t made;
   double seconds;
-} header;
+} cache_header;
 
 void cache_digest(const void *bytes, size_t size,
                   uint8_t digest[CACHE_DIGEST]) {
@@ -111,7 +111,7 @@ static dil_status check_file(const char *name, const struct stat *file,
     return refused(name, "it is another user's");
   if (file->st_mode & (S_IWGRP | S_IWOTH))
     return refused(name, "others may write to it");
-  if (file->st_size < (off_t)sizeof(header) ||
+  if (file->st_size < (off_t)sizeof(cache_header) ||
       file->st_size > CACHE_VALUE_MAX + KEY_MAX)
     return refused(name, "its size is not that of an entry");
   return DIL_OK;
@@ -133,7 +133,7 @@ static dil_status read_image(int file, const char *name, cache_entry *e) {
 
 /* Sizes first, so that the digest is over what they say. */
 static dil_status check_image(const char *name, cache_entry *e) {
-  header h;
+  cache_header h;
   uint8_t digest[CACHE_DIGEST];
   memcpy(&h, e->image, sizeof h);
   if (memcmp(h.magic, ENTRY_MAGIC, sizeof h.magic) ||
@@ -214,15 +214,15 @@ static dil_status make_image(const char *name, const void *key,
   const char *label = v->label ? v->label : "";
   if (!write_witness(v->witness, witness, sizeof witness))
     return refused(name, "what made it cannot be looked at");
-  header h = {.magic = ENTRY_MAGIC,
-              .version = ENTRY_VERSION,
-              .header_size = sizeof h,
-              .key_size = key_size,
-              .label_size = strlen(label),
-              .witness_size = strlen(witness),
-              .value_size = v->size,
-              .made = time(NULL),
-              .seconds = v->seconds};
+  cache_header h = {.magic = ENTRY_MAGIC,
+                    .version = ENTRY_VERSION,
+                    .header_size = sizeof h,
+                    .key_size = key_size,
+                    .label_size = strlen(label),
+                    .witness_size = strlen(witness),
+                    .value_size = v->size,
+                    .made = time(NULL),
+                    .seconds = v->seconds};
   if (key_size > KEY_MAX || h.label_size > TEXT_MAX ||
       v->size > (size_t)CACHE_VALUE_MAX)
     return refused(name, "it is too large to keep");

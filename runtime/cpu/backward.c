@@ -58,7 +58,7 @@ static dil_status check_input(const run *r, int32_t index,
                   dil_tensor_text(t, got));
 }
 
-static dil_status check_call(gradient_run *g) {
+static dil_status check_call(cpu_gradient_run *g) {
   run *r = g->run;
   const dil_backward_call *c = g->call;
   const dil_table *t = r->table;
@@ -98,10 +98,10 @@ static bool turns_of_queries(const run *r) {
 
 /* Scratch: [bounds of inputs][sums of inputs][o, lse made again][f32 sums of
  * dq, dk, dv][what a pass needs]. */
-typedef struct backward_layout {
+typedef struct cpu_backward_layout {
   int64_t bounds, sums, o, lse, dq, dk, dv, pass, bytes; /* offsets */
   bool remakes_lse;
-} backward_layout;
+} cpu_backward_layout;
 
 static int64_t area(int64_t *at, int64_t bytes) {
   int64_t begin = *at;
@@ -114,7 +114,7 @@ static int64_t rows_bytes(const dil_tensor *t, size_t element) {
 }
 
 /* Where the sums of each input begin, and how many copies there are. */
-static void plan_sums(gradient_run *g) {
+static void plan_sums(cpu_gradient_run *g) {
   g->sums_length = 0;
   for (int32_t x = 0; x < g->run->table->input_count; x++) {
     g->at[x] = -1;
@@ -126,11 +126,11 @@ static void plan_sums(gradient_run *g) {
   g->copies = (int32_t)minimum(SUM_COPIES, maximum(SUM_BYTES / bytes, 1));
 }
 
-static backward_layout lay_out(gradient_run *g) {
+static cpu_backward_layout lay_out(cpu_gradient_run *g) {
   const run *r = g->run;
   const dil_backward_call *c = g->call;
   const dil_table *t = r->table;
-  backward_layout l = {.remakes_lse = !g->own_lse && !c->forward.lse.data};
+  cpu_backward_layout l = {.remakes_lse = !g->own_lse && !c->forward.lse.data};
   int64_t end = 0, pass = 64;
   l.bounds = area(&end, input_bounds_bytes(r));
   l.sums = area(&end, g->sums_length * g->copies * (int64_t)sizeof(double));
@@ -156,10 +156,10 @@ static dil_tensor sums_tensor(const dil_tensor *like, char *memory) {
   return dil_tensor_make(memory, DIL_F32, 4, like->shape);
 }
 
-static gradient_target target_of(const dil_tensor *given, bool add,
-                                 char *memory) {
-  if (!given->data) return (gradient_target){.to = *given};
-  return (gradient_target){add ? sums_tensor(given, memory) : *given, add};
+static cpu_gradient_target target_of(const dil_tensor *given, bool add,
+                                     char *memory) {
+  if (!given->data) return (cpu_gradient_target){.to = *given};
+  return (cpu_gradient_target){add ? sums_tensor(given, memory) : *given, add};
 }
 
 /* Rows of a tensor [B, N, H, width], one a task. */
@@ -188,7 +188,7 @@ static void copy_row(void *context, int64_t index, int32_t worker) {
 }
 
 /* Zeros, or the sums, to every row of a wanted gradient. */
-static dil_status fill_rows(const gradient_run *g, const dil_tensor *from,
+static dil_status fill_rows(const cpu_gradient_run *g, const dil_tensor *from,
                             const dil_tensor *to) {
   row_task task = {from, to};
   if (!to->data) return DIL_OK;
@@ -197,14 +197,14 @@ static dil_status fill_rows(const gradient_run *g, const dil_tensor *from,
                          &task);
 }
 
-static dil_status begin_rows(const gradient_run *g) {
+static dil_status begin_rows(const cpu_gradient_run *g) {
   dil_status status = fill_rows(g, NULL, &g->dq.to);
   if (!status) status = fill_rows(g, NULL, &g->dk.to);
   return status ? status : fill_rows(g, NULL, &g->dv.to);
 }
 
-static dil_status end_rows(const gradient_run *g) {
-  const gradient_target *target[] = {&g->dq, &g->dk, &g->dv};
+static dil_status end_rows(const cpu_gradient_run *g) {
+  const cpu_gradient_target *target[] = {&g->dq, &g->dk, &g->dv};
   const dil_tensor *given[] = {&g->call->dq, &g->call->dk, &g->call->dv};
   dil_status status = DIL_OK;
   for (int i = 0; i < 3 && !status; i++)
@@ -214,7 +214,7 @@ static dil_status end_rows(const gradient_run *g) {
 
 /* ---- gradients of inputs ------------------------------------------------- */
 
-void gradient_sums(const gradient_run *g, int64_t copy,
+void gradient_sums(const cpu_gradient_run *g, int64_t copy,
                    double *sums[DIL_INPUT_MAX]) {
   for (int32_t x = 0; x < g->run->table->input_count; x++)
     sums[x] = g->sums && g->at[x] >= 0
@@ -223,7 +223,7 @@ void gradient_sums(const gradient_run *g, int64_t copy,
 }
 
 /* The copies of an input's sums, added in order, to the caller's tensor. */
-static void store_input(const gradient_run *g, int32_t x) {
+static void store_input(const cpu_gradient_run *g, int32_t x) {
   const dil_tensor *t = &g->call->inputs[x];
   if (!t->data) return;
   int64_t count = dil_tensor_count(t);
@@ -245,8 +245,8 @@ static void store_input(const gradient_run *g, int32_t x) {
 
 /* lse, where the host did not keep it: the forward pass, with an o that nobody
  * reads. */
-static dil_status remake_lse(gradient_run *g, char *memory,
-                             const backward_layout *l) {
+static dil_status remake_lse(cpu_gradient_run *g, char *memory,
+                             const cpu_backward_layout *l) {
   run forward = *g->run;
   dil_call call = *g->run->call;
   const int64_t rows[] = {g->run->B, g->run->table->heads, g->run->N};
@@ -257,10 +257,10 @@ static dil_status remake_lse(gradient_run *g, char *memory,
   return run_passes(&forward, memory + l->pass);
 }
 
-static dil_status run_all(gradient_run *g, char *memory) {
+static dil_status run_all(cpu_gradient_run *g, char *memory) {
   run *r = g->run;
   const dil_table *t = r->table;
-  backward_layout l = lay_out(g);
+  cpu_backward_layout l = lay_out(g);
   bool keys = turns_of_keys(r) > 1;
   dil_status status = DIL_OK;
   if (l.sums > l.bounds) input_bounds_fill(r, memory + l.bounds);
@@ -286,7 +286,7 @@ static dil_status run_all(gradient_run *g, char *memory) {
 }
 
 /* What follows from a checked call. */
-static void gradient_run_open(gradient_run *g) {
+static void gradient_run_open(cpu_gradient_run *g) {
   const dil_table *t = g->run->table;
   g->code = g->run->code[DIL_GRADIENTS];
   g->own_lse = combine_is_additive(t);
@@ -296,19 +296,19 @@ static void gradient_run_open(gradient_run *g) {
 }
 
 int64_t gradient_run_bytes(run *r, const dil_backward_call *call) {
-  gradient_run g = {.run = r, .call = call};
+  cpu_gradient_run g = {.run = r, .call = call};
   gradient_run_open(&g);
   return lay_out(&g).bytes;
 }
 
 dil_status gradient_run_check(run *r, const dil_backward_call *call) {
-  gradient_run g = {.run = r, .call = call};
+  cpu_gradient_run g = {.run = r, .call = call};
   return check_call(&g);
 }
 
 dil_status gradient_run_all(run *r, const dil_backward_call *call,
                             char *memory) {
-  gradient_run g = {.run = r, .call = call};
+  cpu_gradient_run g = {.run = r, .call = call};
   gradient_run_open(&g);
   return run_all(&g, memory);
 }

@@ -6,18 +6,18 @@
 
 /* Where a gradient goes: the caller's tensor, or f32 sums of several passes,
  * which are added to. data NULL: it is not wanted. */
-typedef struct gradient_target {
+typedef struct cpu_gradient_target {
   dil_tensor to;
   bool add;
-} gradient_target;
+} cpu_gradient_target;
 
 /* One run backward: the run forward, and the facts that follow from it. */
-typedef struct gradient_run {
+typedef struct cpu_gradient_run {
   run *run;
   const dil_backward_call *call;
   const dil_code *code;     /* the gradients' own functions */
   dil_tensor lse;           /* the call's, or the one made again */
-  gradient_target dq, dk, dv;
+  cpu_gradient_target dq, dk, dv;
   bool own_lse;             /* each branch has a softmax of its own */
   bool detached;            /* a delta for each branch: `gradient detached` */
   /* Sums of the inputs' gradients: `copies` of them, each as long as all inputs
@@ -25,7 +25,7 @@ typedef struct gradient_run {
   double *sums;
   int32_t copies;
   int64_t sums_length, at[DIL_INPUT_MAX];
-} gradient_run;
+} cpu_gradient_run;
 
 /* ---- backward.c ---------------------------------------------------------- */
 
@@ -50,7 +50,7 @@ typedef struct gradient_rows {
 /* Buffers of one worker. The first member makes it a tile_worker. */
 typedef struct gradient_worker {
   tile_worker tile;
-  const gradient_run *of;
+  const cpu_gradient_run *of;
   gradient_rows rows[TILE_GROUP];
   /* the packed range of keys */
   char *k_keys, *k_values, *v_keys, *v_values; /* two of each are one in f32 */
@@ -65,8 +65,8 @@ typedef struct gradient_worker {
   void *p, *ds, *pairs;
 } gradient_worker;
 
-int64_t gradient_worker_bytes(const gradient_run *g, const dil_pass *pass);
-void gradient_worker_init(gradient_worker *wk, const gradient_run *g,
+int64_t gradient_worker_bytes(const cpu_gradient_run *g, const dil_pass *pass);
+void gradient_worker_init(gradient_worker *wk, const cpu_gradient_run *g,
                           const dil_pass *pass, char *memory);
 /* Adds what rows n0..n1-1 (at most TILE_GROUP * lanes) of class c of the held
  * cell give to the sums of the keys, and writes their dQ. */
@@ -77,19 +77,19 @@ void gradient_tile_run(gradient_worker *wk, segment_cell held, int32_t c,
 
 /* Query row n of a head: its lse in units of log2, +inf where the row has no
  * keys, and delta. spare: two rows of values. */
-void gradient_row(const gradient_run *g, int64_t b, int64_t n, int32_t head,
+void gradient_row(const cpu_gradient_run *g, int64_t b, int64_t n, int32_t head,
                   float *spare, float *lse, float *delta);
 /* The gradient of its lse. */
-float gradient_of_lse(const gradient_run *g, int64_t b, int64_t n,
+float gradient_of_lse(const cpu_gradient_run *g, int64_t b, int64_t n,
                       int32_t head);
 /* The sums of inputs of copy `copy`: NULL for those that are not wanted. */
-void gradient_sums(const gradient_run *g, int64_t copy,
+void gradient_sums(const cpu_gradient_run *g, int64_t copy,
                    double *sums[DIL_INPUT_MAX]);
 /* Adds what the sinks of a joint softmax give. */
-dil_status gradient_sinks_run(const gradient_run *g);
+dil_status gradient_sinks_run(const cpu_gradient_run *g);
 /* Adds what the pattern's sinks give to a row that the branch of its head does
  * not select: the softmax is theirs alone. */
-void gradient_bare_row(const gradient_run *g, const dil_env *env, int64_t b,
+void gradient_bare_row(const cpu_gradient_run *g, const dil_env *env, int64_t b,
                        int64_t n, int32_t head, double *const *sums);
 
 /* ---- gradient_visit.c ---------------------------------------------------- */
@@ -103,8 +103,8 @@ void gradient_visit(tile_worker *wk, const packed_range *keys,
 /* ---- gradient_pass.c ----------------------------------------------------- */
 
 /* Scratch bytes of a pass, and the pass. */
-int64_t gradient_pass_bytes(const gradient_run *g, const dil_pass *pass);
-dil_status gradient_pass_run(gradient_run *g, const dil_pass *pass);
+int64_t gradient_pass_bytes(const cpu_gradient_run *g, const dil_pass *pass);
+dil_status gradient_pass_run(cpu_gradient_run *g, const dil_pass *pass);
 /* How often a pass adds to the rows of a K/V head: 1, or the query heads of it
  * where they select different rows. */
 int32_t gradient_pass_turns(const run *r, const dil_pass *pass);

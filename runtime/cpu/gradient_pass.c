@@ -19,7 +19,7 @@
 #include <string.h>
 
 typedef struct gradient_pass {
-  const gradient_run *of;
+  const cpu_gradient_run *of;
   tile_blocks blocks;
   int32_t turn, turns;   /* heads of a K/V head that go one after the other */
   int64_t count;         /* blocks of a turn */
@@ -39,7 +39,7 @@ int32_t gradient_pass_turns(const run *r, const dil_pass *pass) {
 
 /* ---- shape of the work and memory ---------------------------------------- */
 
-static gradient_pass gradient_pass_plan(const gradient_run *g,
+static gradient_pass gradient_pass_plan(const cpu_gradient_run *g,
                                         const dil_pass *pass) {
   enum { SHARE_LEAST = 512 };
   const run *r = g->run;
@@ -72,7 +72,7 @@ static int64_t blocks_at_once(const gradient_pass *ps) {
   return ps->split ? ps->count : dil_threads_count(ps->of->run->threads);
 }
 
-int64_t gradient_pass_bytes(const gradient_run *g, const dil_pass *pass) {
+int64_t gradient_pass_bytes(const cpu_gradient_run *g, const dil_pass *pass) {
   gradient_pass ps = gradient_pass_plan(g, pass);
   return dil_threads_count(g->run->threads) * ps.worker_bytes +
          blocks_at_once(&ps) * block_bytes(&ps);
@@ -113,7 +113,7 @@ static void open_block(const gradient_pass *ps, gradient_worker *wk,
 static void run_bare_class(const gradient_worker *wk, segment_cell c,
                            int32_t index, int64_t rows, int64_t b) {
   const tile_worker *tile = &wk->tile;
-  const gradient_run *g = wk->of;
+  const cpu_gradient_run *g = wk->of;
   bool wanted = g->sums && wk->wants_keys && g->own_lse && g->call->lse.data;
   if (!wanted || !tile->run->table->sinks) return;
   for (int64_t i = 0; i < rows; i++) {
@@ -168,8 +168,8 @@ static void run_block(const gradient_pass *ps, gradient_worker *wk,
 /* ---- dK and dV out ------------------------------------------------------- */
 
 /* A row of sums, scaled, to its place. */
-static void store_row(const gradient_target *target, float *sum, float factor,
-                      char *to) {
+static void store_row(const cpu_gradient_target *target, float *sum,
+                      float factor, char *to) {
   int64_t width = target->to.shape[3];
   for (int64_t d = 0; d < width; d++) sum[d] *= factor;
   if (!target->add) {
@@ -185,7 +185,7 @@ static void store_class(const gradient_pass *ps, gradient_worker *wk,
                         int64_t base) {
   const run *r = ps->of->run;
   const dil_table *table = r->table;
-  const gradient_target *target[2] = {&ps->of->dk, &ps->of->dv};
+  const cpu_gradient_target *target[2] = {&ps->of->dk, &ps->of->dv};
   float *sums[2] = {wk->dk, wk->dv};
   float factor[2] = {r->scale * r->weight, r->weight};
   int32_t kv = bk->head / (table->heads / table->kv_heads);
@@ -293,7 +293,7 @@ static void query_strip(void *context, int64_t item, int32_t worker) {
 }
 
 static dil_status run_split(gradient_pass *ps) {
-  const gradient_run *g = ps->of;
+  const cpu_gradient_run *g = ps->of;
   int64_t heads = g->run->table->heads / g->run->table->kv_heads / ps->turns;
   dil_status status = DIL_OK;
   if (g->dk.to.data || g->dv.to.data) {
@@ -310,7 +310,7 @@ static dil_status run_split(gradient_pass *ps) {
                          ps);
 }
 
-dil_status gradient_pass_run(gradient_run *g, const dil_pass *pass) {
+dil_status gradient_pass_run(cpu_gradient_run *g, const dil_pass *pass) {
   gradient_pass ps = gradient_pass_plan(g, pass);
   int64_t threads = dil_threads_count(g->run->threads);
   dil_status status = DIL_OK;

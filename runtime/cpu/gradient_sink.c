@@ -18,7 +18,7 @@ static float row_element(const dil_tensor *x, int64_t b, int64_t h,
                                   n * x->stride[2]];
 }
 
-float gradient_of_lse(const gradient_run *g, int64_t b, int64_t n,
+float gradient_of_lse(const cpu_gradient_run *g, int64_t b, int64_t n,
                       int32_t head) {
   const dil_tensor *x = &g->call->lse;
   return x->data ? row_element(x, b, head, n) : 0;
@@ -35,7 +35,7 @@ static float lse_power(float lse) {
   return lse == -INFINITY ? INFINITY : lse * DIL_LOG2_E;
 }
 
-void gradient_row(const gradient_run *g, int64_t b, int64_t n, int32_t head,
+void gradient_row(const cpu_gradient_run *g, int64_t b, int64_t n, int32_t head,
                   float *spare, float *lse, float *delta) {
   const run *r = g->run;
   int32_t width = r->table->value_dim;
@@ -54,12 +54,12 @@ void gradient_row(const gradient_run *g, int64_t b, int64_t n, int32_t head,
 
 /* Work: some lists of (batch row, head), each with its copy of the sums. */
 typedef struct sink_work {
-  const gradient_run *g;
+  const cpu_gradient_run *g;
   int64_t lists;
 } sink_work;
 
 /* One row at a time: the branches that select it may differ. */
-static void add_row(const gradient_run *g, const dil_env *env, int64_t b,
+static void add_row(const cpu_gradient_run *g, const dil_env *env, int64_t b,
                     int64_t n, int32_t head, double *const *sums) {
   const dil_table *table = g->run->table;
   dil_progression queries = run_queries(g->run, b);
@@ -76,7 +76,7 @@ static void add_row(const gradient_run *g, const dil_env *env, int64_t b,
 
 static void add_head(void *context, int64_t list, int32_t worker) {
   const sink_work *work = context;
-  const gradient_run *g = work->g;
+  const cpu_gradient_run *g = work->g;
   const run *r = g->run;
   int64_t heads = r->table->heads;
   double *sums[DIL_INPUT_MAX];
@@ -92,7 +92,7 @@ static void add_head(void *context, int64_t list, int32_t worker) {
   }
 }
 
-dil_status gradient_sinks_run(const gradient_run *g) {
+dil_status gradient_sinks_run(const cpu_gradient_run *g) {
   sink_work work = {g, minimum(g->copies, g->run->B * g->run->table->heads)};
   if (!g->sums || !g->run->table->sinks || g->own_lse) return DIL_OK;
   return dil_threads_run(g->run->threads, work.lists, add_head, &work);
@@ -100,7 +100,7 @@ dil_status gradient_sinks_run(const gradient_run *g) {
 
 /* ---- rows that a branch does not select ---------------------------------- */
 
-void gradient_bare_row(const gradient_run *g, const dil_env *env, int64_t b,
+void gradient_bare_row(const cpu_gradient_run *g, const dil_env *env, int64_t b,
                        int64_t n, int32_t head, double *const *sums) {
   dil_progression queries = run_queries(g->run, b);
   int32_t t = (int32_t)(queries.first + n * queries.step);

@@ -18,7 +18,8 @@ static int64_t outer_bytes(const dil_code *code, int64_t width) {
   return code->lanes / code->pack * dil_code_outer(width) * DIL_CODE_CELL;
 }
 
-static void cut_rows(cutter *c, const gradient_run *g, gradient_rows *rows) {
+static void cut_rows(cutter *c, const cpu_gradient_run *g,
+                     gradient_rows *rows) {
   const dil_table *table = g->run->table;
   const dil_code *code = g->run->code[DIL_TILES];
   int64_t row = code->lanes * (int64_t)sizeof(float);
@@ -31,7 +32,7 @@ static void cut_rows(cutter *c, const gradient_run *g, gradient_rows *rows) {
 }
 
 /* Rows of a range, and the block of keys that kernels read past its end. */
-static int64_t range_rows(const gradient_run *g) {
+static int64_t range_rows(const cpu_gradient_run *g) {
   const dil_table *table = g->run->table;
   const dil_code *code = g->run->code[DIL_TILES];
   int64_t bytes = pack_key_bytes(table->head_dim, code->pack) +
@@ -41,7 +42,8 @@ static int64_t range_rows(const gradient_run *g) {
   return maximum(2 * RANGE_BYTES / bytes, code->tile_keys);
 }
 
-static void cut_range(cutter *c, gradient_worker *wk, const gradient_run *g) {
+static void cut_range(cutter *c, gradient_worker *wk,
+                      const cpu_gradient_run *g) {
   const dil_table *table = g->run->table;
   const dil_code *code = g->run->code[DIL_TILES];
   int64_t n = range_rows(g) + code->key_block + 2;
@@ -56,7 +58,7 @@ static void cut_range(cutter *c, gradient_worker *wk, const gradient_run *g) {
   wk->v_keys = cutter_cut(c, n * pack_key_bytes(table->value_dim, code->pack));
 }
 
-static int64_t cut_worker(gradient_worker *wk, const gradient_run *g,
+static int64_t cut_worker(gradient_worker *wk, const cpu_gradient_run *g,
                           char *memory) {
   const dil_code *code = g->run->code[DIL_TILES];
   cutter c = {memory, 0};
@@ -76,13 +78,13 @@ static int64_t cut_worker(gradient_worker *wk, const gradient_run *g,
   return c.used;
 }
 
-int64_t gradient_worker_bytes(const gradient_run *g, const dil_pass *pass) {
+int64_t gradient_worker_bytes(const cpu_gradient_run *g, const dil_pass *pass) {
   gradient_worker unused = {.of = NULL};
   return round_up(tile_worker_bytes(g->run, pass), 64) +
          cut_worker(&unused, g, NULL);
 }
 
-void gradient_worker_init(gradient_worker *wk, const gradient_run *g,
+void gradient_worker_init(gradient_worker *wk, const cpu_gradient_run *g,
                           const dil_pass *pass, char *memory) {
   *wk = (gradient_worker){.of = g};
   tile_worker_init(&wk->tile, g->run, pass, memory);

@@ -24,15 +24,15 @@ static const char magic[MAGIC_SIZE] = {'\x93', 'N', 'U', 'M', 'P', 'Y'};
 
 /* ---- reading ------------------------------------------------------------- */
 
-typedef struct reader {
+typedef struct npy_reader {
   const char *path;
   int file;
   int64_t size;   /* of a regular file; -1: not known */
   int64_t offset;
-} reader;
+} npy_reader;
 
 /* Up to `size` bytes, fewer only at the end of the file; -1: an error. */
-static int64_t read_some(reader *r, void *bytes, size_t size) {
+static int64_t read_some(npy_reader *r, void *bytes, size_t size) {
   size_t done = 0;
   while (done < size) {
     ssize_t got = read(r->file, (char *)bytes + done, size - done);
@@ -45,7 +45,7 @@ static int64_t read_some(reader *r, void *bytes, size_t size) {
   return (int64_t)done;
 }
 
-static dil_status read_bytes(reader *r, void *bytes, size_t size,
+static dil_status read_bytes(npy_reader *r, void *bytes, size_t size,
                              const char *what) {
   int64_t got = read_some(r, bytes, size);
   if (got < 0)
@@ -55,7 +55,7 @@ static dil_status read_bytes(reader *r, void *bytes, size_t size,
   return DIL_OK;
 }
 
-static dil_status read_preamble(reader *r, uint32_t *length) {
+static dil_status read_preamble(npy_reader *r, uint32_t *length) {
   unsigned char start[MAGIC_SIZE + 2] = {0}, bytes[4] = {0};
   int64_t got = read_some(r, start, sizeof start);
   if (got < 0)
@@ -77,7 +77,7 @@ static dil_status read_preamble(reader *r, uint32_t *length) {
   return status;
 }
 
-static dil_status read_header(reader *r, npy_header *header) {
+static dil_status read_header(npy_reader *r, npy_header *header) {
   uint32_t length = 0;
   dil_status status = read_preamble(r, &length);
   if (status) return status;
@@ -91,7 +91,7 @@ static dil_status read_header(reader *r, npy_header *header) {
 
 /* Elements, and their bytes in the file; a regular file must have just those:
  * a second array behind the first would go unread. */
-static dil_status check_size(const reader *r, const npy_header *header,
+static dil_status check_size(const npy_reader *r, const npy_header *header,
                              int64_t *count, size_t *bytes) {
   dil_tensor t = dil_tensor_make(NULL, header->kind->dtype, header->rank,
                                  header->shape);
@@ -115,7 +115,7 @@ static void *take_memory(const char *path, size_t size) {
   return memory;
 }
 
-static dil_status read_data(reader *r, size_t bytes, void **data) {
+static dil_status read_data(npy_reader *r, size_t bytes, void **data) {
   char more;
   *data = take_memory(r->path, bytes);
   if (!*data) return DIL_MEMORY;
@@ -191,7 +191,7 @@ static dil_status arrange(const char *path, const npy_header *h, int64_t count,
   return status;
 }
 
-static dil_status read_array(reader *r, dil_npy *array) {
+static dil_status read_array(npy_reader *r, dil_npy *array) {
   npy_header header = {0};
   int64_t count = 0;
   size_t bytes = 0;
@@ -207,7 +207,7 @@ static dil_status read_array(reader *r, dil_npy *array) {
 }
 
 /* A mapped array is used as it stands. */
-static dil_status check_as_is(const reader *r, const npy_header *h) {
+static dil_status check_as_is(const npy_reader *r, const npy_header *h) {
   const char *how = r->size < 0                        ? "is no regular file"
                     : h->kind->converted               ? "has to be converted"
                     : h->fortran && h->rank > 1        ? "is in Fortran order"
@@ -218,7 +218,7 @@ static dil_status check_as_is(const reader *r, const npy_header *h) {
                   "in C order can be used in place", r->path, how);
 }
 
-static dil_status map_array(reader *r, dil_npy *array) {
+static dil_status map_array(npy_reader *r, dil_npy *array) {
   npy_header header = {0};
   int64_t count = 0;
   size_t bytes = 0;
@@ -236,13 +236,14 @@ static dil_status map_array(reader *r, dil_npy *array) {
 }
 
 static dil_status with_reader(const char *path, dil_npy *array,
-                              dil_status (*get)(reader *r, dil_npy *array)) {
+                              dil_status (*get)(npy_reader *r,
+                                                dil_npy *array)) {
   memset(array, 0, sizeof *array);
   struct stat about;
   int file = open(path, O_RDONLY | O_CLOEXEC);
   if (file < 0)
     return dil_fail(DIL_ENVIRONMENT, "cannot open '%s': %m", path);
-  reader r = {path, file, -1, 0};
+  npy_reader r = {path, file, -1, 0};
   if (!fstat(file, &about) && S_ISREG(about.st_mode)) r.size = about.st_size;
   dil_status status = get(&r, array);
   close(file);

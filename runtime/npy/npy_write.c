@@ -193,13 +193,13 @@ static void end_output(dil_npy_output *out) {
 }
 
 /* Where an output is to be, and the rights of what stands there. */
-typedef struct place {
+typedef struct npy_place {
   char path[PATH_MAX];
   bool there;
   mode_t rights;
-} place;
+} npy_place;
 
-static dil_status find_place(const char *path, place *p) {
+static dil_status find_place(const char *path, npy_place *p) {
   struct stat about;
   p->there = !stat(path, &about);
   if (!p->there && errno != ENOENT) return refused(path);
@@ -216,7 +216,7 @@ static dil_status find_place(const char *path, place *p) {
 dil_status dil_npy_probe(const char *path) {
   struct stat about;
   char part[PATH_MAX];
-  place to;
+  npy_place to;
   bool there = !stat(path, &about);
   if (there && S_ISDIR(about.st_mode)) {
     errno = EISDIR;
@@ -243,7 +243,7 @@ static dil_status new_output(dil_npy_output *out, const char *path,
 dil_status dil_npy_create(const char *path, dil_dtype dtype, int32_t rank,
                           const int64_t *shape, dil_npy_output *out) {
   char part[PATH_MAX];
-  place to;
+  npy_place to;
   dil_status status = new_output(out, path, dtype, rank, shape);
   if (!status) status = find_place(path, &to);
   if (status) return status;
@@ -277,7 +277,7 @@ static dil_status check_move(int file, const char *part, const char *path) {
 
 static dil_status map_kept(int file, const char *path, bool again,
                            dil_npy_output *out) {
-  place to;
+  npy_place to;
   dil_status status = path ? find_place(path, &to) : DIL_OK;
   if (!status && path) status = check_move(file, out->part, to.path);
   if (status) return status;

@@ -24,11 +24,11 @@ enum {
 _Atomic int64_t dil_metric_value[METRIC_COUNT];
 atomic_bool dil_metrics_on;
 
-typedef enum kind { KIND_COUNTER, KIND_GAUGE, KIND_SECONDS } kind;
+typedef enum metric_kind { KIND_COUNTER, KIND_GAUGE, KIND_SECONDS } metric_kind;
 
 typedef struct row {
   const char *name, *labels, *help;
-  kind kind;
+  metric_kind kind;
 } row;
 
 static const row rows[METRIC_COUNT] = {

@@ -30,14 +30,14 @@ typedef struct span_record {
   char text[TEXT_SIZE];
 } span_record;
 
-typedef struct buffer {
-  struct buffer *next;          /* of all; never unlinked */
+typedef struct trace_buffer {
+  struct trace_buffer *next; /* of all; never unlinked */
   pthread_mutex_t lock;
   atomic_bool taken;            /* by a thread that lives */
   int32_t line;                 /* the thread's */
   int32_t count;
   span_record span[SPANS];
-} buffer;
+} trace_buffer;
 
 atomic_bool dil_trace_on;
 
@@ -46,7 +46,7 @@ static dil_status opened;
 static char reason[512];
 static pid_t process;           /* that opened the file: a child writes none */
 static pthread_key_t key;
-static _Atomic(buffer *) buffers;
+static _Atomic(trace_buffer *) buffers;
 
 static pthread_mutex_t file_lock = PTHREAD_MUTEX_INITIALIZER;
 static int file = -1;           /* guarded, with all below */
@@ -165,7 +165,7 @@ static dil_status open_file(const char *text) {
 }
 
 static void leave(void *mine) {
-  atomic_store(&((buffer *)mine)->taken, false);
+  atomic_store(&((trace_buffer *)mine)->taken, false);
 }
 
 static void open_once(void) {
@@ -200,8 +200,8 @@ int64_t dil_trace_now(void) {
 static int32_t thread_line(void) { return (int32_t)syscall(SYS_gettid); }
 
 /* One that a thread has left, or a new one; NULL without memory. */
-static buffer *take_buffer(void) {
-  buffer *b = atomic_load(&buffers);
+static trace_buffer *take_buffer(void) {
+  trace_buffer *b = atomic_load(&buffers);
   for (; b; b = b->next) {
     bool none = false;
     if (atomic_compare_exchange_strong(&b->taken, &none, true)) break;
@@ -222,12 +222,12 @@ static buffer *take_buffer(void) {
 }
 
 static void put_buffer(FILE *out, const void *what) {
-  const buffer *b = what;
+  const trace_buffer *b = what;
   for (int32_t i = 0; i < b->count; i++) put_span(out, &b->span[i]);
 }
 
 /* Under the buffer's lock. */
-static dil_status write_buffer(buffer *b) {
+static dil_status write_buffer(trace_buffer *b) {
   if (b->count == 0) return DIL_OK;
   pthread_mutex_lock(&file_lock);
   dil_status status = append(put_buffer, b);
@@ -237,7 +237,7 @@ static dil_status write_buffer(buffer *b) {
 }
 
 static void gather(span_record s, const char *text, int32_t line) {
-  buffer *b = pthread_getspecific(key);
+  trace_buffer *b = pthread_getspecific(key);
   if (!b && !(b = take_buffer())) return;
   if (text) snprintf(s.text, sizeof s.text, "%s", text);
   pthread_mutex_lock(&b->lock);
@@ -301,7 +301,7 @@ void dil_trace_name_thread(const char *name) {
 dil_status trace_flush(void) {
   dil_status status = DIL_OK;
   if (!tracing() || process != getpid()) return DIL_OK;
-  for (buffer *b = atomic_load(&buffers); b; b = b->next) {
+  for (trace_buffer *b = atomic_load(&buffers); b; b = b->next) {
     pthread_mutex_lock(&b->lock);
     dil_status now = write_buffer(b);
     pthread_mutex_unlock(&b->lock);

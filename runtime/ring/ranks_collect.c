@@ -8,13 +8,13 @@
 #include <string.h>
 
 /* The message of one rank, at its sender or at rank 0. */
-typedef struct parcel {
+typedef struct collect_parcel {
   group_rank *of;
   dil_link *world;
   const dil_call *call;
   const wanted_rows *wanted;
   ring_rows rows;          /* views of the sender's rows in this process */
-} parcel;
+} collect_parcel;
 
 /* ---- wanted rows --------------------------------------------------------- */
 
@@ -22,13 +22,13 @@ static int64_t width_of(const dil_tensor *o) {
   return o->shape[3] * (int64_t)dil_dtype_size(o->dtype);
 }
 
-static bool find_wanted(const parcel *p, int64_t index, row_place *at) {
+static bool find_wanted(const collect_parcel *p, int64_t index, row_place *at) {
   output_row row;
   p->wanted->row(p->wanted->owner, index, &row);
   return rank_find(p->of, p->call, row, at);
 }
 
-static int64_t count_wanted(const parcel *p) {
+static int64_t count_wanted(const collect_parcel *p) {
   row_place at;
   int64_t count = 0;
   for (int64_t i = 0; i < p->wanted->count; i++) count += find_wanted(p, i, &at);
@@ -40,8 +40,8 @@ static void move(void *here, char **message, int64_t bytes, bool unpack) {
   *message += bytes;
 }
 
-static void move_row(const parcel *p, const row_place *at, char **message,
-                     bool unpack) {
+static void move_row(const collect_parcel *p, const row_place *at,
+                     char **message, bool unpack) {
   const dil_tensor *o = &p->rows.o[at->progression],
                    *lse = &p->rows.lse[at->progression];
   int64_t place = at->b * o->stride[0] + at->row * o->stride[1] +
@@ -56,7 +56,7 @@ static void move_row(const parcel *p, const row_place *at, char **message,
 
 /* ---- messages ------------------------------------------------------------ */
 
-static int64_t parcel_bytes(const parcel *p) {
+static int64_t parcel_bytes(const collect_parcel *p) {
   int64_t bytes = 0, lse = p->rows.lse[0].data ? sizeof(float) : 0;
   if (p->wanted->count >= 0)
     return count_wanted(p) * (width_of(&p->rows.o[0]) + lse);
@@ -68,7 +68,7 @@ static int64_t parcel_bytes(const parcel *p) {
 }
 
 /* Copies all rows of a progression in slices, with heartbeats between them. */
-static void move_progression(const parcel *p, int32_t progression,
+static void move_progression(const collect_parcel *p, int32_t progression,
                              char **message, bool unpack) {
   enum { SLICE = 1 << 24 }; /* bytes; copied well within a heartbeat's time */
   const dil_tensor *all = &p->rows.o[progression];
@@ -87,7 +87,7 @@ static void move_progression(const parcel *p, int32_t progression,
 }
 
 /* Copies the wanted rows to the message, or from it. */
-static void move_rows(const parcel *p, char *message, bool unpack) {
+static void move_rows(const collect_parcel *p, char *message, bool unpack) {
   row_place at;
   for (int64_t i = 0; i < p->wanted->count; i++) {
     if (find_wanted(p, i, &at)) move_row(p, &at, &message, unpack);
@@ -98,7 +98,7 @@ static void move_rows(const parcel *p, char *message, bool unpack) {
 }
 
 /* Copies the wanted rows from the GPU; if they are not few, it copies all. */
-static dil_status fetch_wanted(const parcel *p) {
+static dil_status fetch_wanted(const collect_parcel *p) {
   enum { FEW = 8 }; /* few: at most one row in FEW */
   const dil_tensor *o = &p->rows.o[0];
   int64_t all = 0;
@@ -132,7 +132,7 @@ static dil_status transfer(dil_link *world, int32_t rank, char *message,
   return status ? status : world->calls->wait(world, 0);
 }
 
-static dil_status collect_one(rank_group *c, parcel *p) {
+static dil_status collect_one(rank_group *c, collect_parcel *p) {
   dil_link *world = p->world;
   bool own = p->of->rank == c->task.rank;
   link_heartbeat(world);
@@ -162,8 +162,8 @@ dil_status rank_group_collect(rank_group *c, dil_link *world,
       world->rank == 0; /* ranks wait for rank 0 before and after
                            their turns, however long others take */
   for (int32_t i = 0; i < world->ranks && !status; i++) {
-    parcel p = {.of = c->rank[i], .world = world, .call = call,
-                .wanted = wanted};
+    collect_parcel p = {
+        .of = c->rank[i], .world = world, .call = call, .wanted = wanted};
     if (world->rank == 0 || world->rank == i) status = collect_one(c, &p);
   }
   world->is_awaited = false;

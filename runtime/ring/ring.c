@@ -14,18 +14,18 @@
 #include <string.h>
 
 /* One message each way, in one step and phase. */
-typedef struct parcel {
+typedef struct ring_parcel {
   route *out, *in;
   bool posted;          /* the link may still use both messages */
   double since;         /* when they were posted */
   int64_t outgoing_bytes, incoming_bytes;
   void *outgoing, *incoming;
-} parcel;
+} ring_parcel;
 
 /* One step's messages, and the sender's shard of keys, into which the received
  * rows are spread. No query reads the rows that did not travel. */
 typedef struct exchange {
-  parcel phase[EXCHANGE_PHASES];
+  ring_parcel phase[EXCHANGE_PHASES];
   void *k, *v;          /* [B, rows of the shard, Hkv, D] */
 } exchange;
 
@@ -232,7 +232,7 @@ static int32_t slot_of(const ring_work *w, int32_t step, exchange_phase phase) {
                  !partition_gathers_all(&w->ring->shape));
 }
 
-static dil_status size_messages(ring_work *w, parcel *p, int32_t step,
+static dil_status size_messages(ring_work *w, ring_parcel *p, int32_t step,
                                 exchange_phase phase) {
   ring_device *d = w->device;
   p->out = route_out(w->ring->routes, step, phase);
@@ -257,7 +257,7 @@ static void note_message(ring_work *w, int32_t step, const char *what,
 /* Packs the rows for rank + step, and posts the messages both ways. */
 static dil_status post_phase(ring_work *w, int32_t step, exchange_phase phase) {
   dil_ring *r = w->ring;
-  parcel *p = &w->exchange[step].phase[phase];
+  ring_parcel *p = &w->exchange[step].phase[phase];
   int64_t begin = trace_begin();
   dil_status status = size_messages(w, p, step, phase);
   if (!status)
@@ -300,7 +300,7 @@ static dil_status post_rest(ring_work *w, int32_t step) {
 static dil_status wait_phase(ring_work *w, int32_t step, exchange_phase phase) {
   dil_ring *r = w->ring;
   double start = clock_seconds();
-  parcel *p = &w->exchange[step].phase[phase];
+  ring_parcel *p = &w->exchange[step].phase[phase];
   if (!p->posted) return DIL_OK;
   note_message(w, step, "wait for", p->in->from, p->incoming_bytes);
   dil_status status =

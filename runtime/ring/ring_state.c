@@ -97,7 +97,7 @@ static dil_status mirror_move(const ring_state *s, const dil_ring *r,
 
 /* ---- the file ------------------------------------------------------------ */
 
-typedef struct header {
+typedef struct ring_state_header {
   char magic[8];
   uint64_t plan_hash;
   int64_t B, N, M, batch, head, seed, train;
@@ -110,19 +110,26 @@ typedef struct header {
                               backward; 0: there is none. Older files have 0
                               here: their layout had 32 bits. */
   int32_t step;
-} header;
+} ring_state_header;
 
 static const char magic[8] = "dilring2";
 
 enum { BLOCKS = 1 + 2 * PROGRESSIONS_MOST };
 
-static header describe(const ring_state *s, const dil_ring *r) {
-  header h = {.plan_hash = r->plan_hash, .B = r->B,
-              .N = r->shape.N, .M = r->shape.M, .batch = r->batch,
-              .head = r->head, .seed = (int64_t)r->call->seed,
-              .train = r->call->train, .scale = r->call->scale,
-              .rank = r->link->rank, .ranks = r->link->ranks,
-              .layout = (int16_t)r->shape.layout, .step = s->step};
+static ring_state_header describe(const ring_state *s, const dil_ring *r) {
+  ring_state_header h = {.plan_hash = r->plan_hash,
+                         .B = r->B,
+                         .N = r->shape.N,
+                         .M = r->shape.M,
+                         .batch = r->batch,
+                         .head = r->head,
+                         .seed = (int64_t)r->call->seed,
+                         .train = r->call->train,
+                         .scale = r->call->scale,
+                         .rank = r->link->rank,
+                         .ranks = r->link->ranks,
+                         .layout = (int16_t)r->shape.layout,
+                         .step = s->step};
   memcpy(h.magic, magic, sizeof magic);
   memcpy(h.rows, s->rows, sizeof h.rows);
   return h;
@@ -149,7 +156,7 @@ static dil_status file_name(const dil_ring *r, char name[DIL_PATH_MAX]) {
 
 static dil_status write_file(const ring_state *s, const dil_ring *r) {
   char name[DIL_PATH_MAX];
-  header h = describe(s, r);
+  ring_state_header h = describe(s, r);
   checkpoint_block blocks[BLOCKS] = {{&h, sizeof h}};
   list_floats(s, r, blocks);
   dil_status status = file_name(r, name);
@@ -167,9 +174,9 @@ dil_status state_write(const ring_state *s, const dil_ring *r) {
 
 /* Returns whether the header is that of this rank, plan and shape; its step is
  * free. */
-static bool is_ours(const header *file, const ring_state *s,
+static bool is_ours(const ring_state_header *file, const ring_state *s,
                     const dil_ring *r) {
-  header mine = describe(s, r);
+  ring_state_header mine = describe(s, r);
   mine.step = file->step;
   return !memcmp(&mine, file, sizeof mine) && file->step >= 0 &&
          file->step < r->link->ranks;
@@ -178,7 +185,7 @@ static bool is_ours(const header *file, const ring_state *s,
 static dil_status read_blocks(checkpoint_file *file, ring_state *s,
                               const dil_ring *r, const char *name) {
   checkpoint_block blocks[BLOCKS];
-  header h;
+  ring_state_header h;
   dil_status status = checkpoint_read(file, &h, sizeof h);
   if (!status && !memcmp(h.magic, magic, sizeof magic) && h.second)
     return dil_fail(DIL_UNSUPPORTED, "'%s' has a second state, of kind %d: "

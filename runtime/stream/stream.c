@@ -28,8 +28,8 @@ static void fail(stream_work *w, dil_status status) {
   pthread_mutex_unlock(&w->lock);
 }
 
-bool work_claim(stream_work *w, kind of, int32_t slot) {
-  const buffer *b = &w->buffer[of][slot];
+bool work_claim(stream_work *w, stream_kind of, int32_t slot) {
+  const stream_buffer *b = &w->buffer[of][slot];
   pthread_mutex_lock(&w->lock);
   while (b->uses && !w->status) pthread_cond_wait(&w->changed, &w->lock);
   bool free_now = !w->status;
@@ -37,7 +37,7 @@ bool work_claim(stream_work *w, kind of, int32_t slot) {
   return free_now;
 }
 
-static void release_buffer(stream_work *w, kind of, int32_t slot) {
+static void release_buffer(stream_work *w, stream_kind of, int32_t slot) {
   pthread_mutex_lock(&w->lock);
   w->buffer[of][slot].uses--;
   pthread_cond_broadcast(&w->changed);
@@ -353,7 +353,7 @@ static dil_status compute_all(stream_work *w) {
 static dil_status begin_slots(stream_work *w) {
   dil_status status = DIL_OK;
   for (int32_t i = 0; i < 2 * KINDS && !status; i++) {
-    arrival a = {.kind = (kind)(i / 2), .slot = i % 2};
+    arrival a = {.kind = (stream_kind)(i / 2), .slot = i % 2};
     status = transfer_release(w, &a);
   }
   return status;

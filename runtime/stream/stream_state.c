@@ -28,13 +28,13 @@ static const char *const words[FIELDS] = {
     "set of lengths", "declared input", "kind of device", "type of output",
     "chunk of batch rows", "chunk of queries", "chunk of keys"};
 
-typedef struct header {
+typedef struct stream_state_header {
   char magic[8];
   uint64_t is[FIELDS];
   stream_place next;       /* the pair to go on with */
   int64_t states;          /* floats of lse in the state */
   uint64_t sum;            /* of the finished rows */
-} header;
+} stream_state_header;
 
 static const char magic[8] = "dilflow1";
 
@@ -52,12 +52,12 @@ static uint64_t sum_inputs(const dil_call *c) {
   return sum;
 }
 
-static header describe(const stream_work *w) {
+static stream_state_header describe(const stream_work *w) {
   const dil_stream *s = w->stream;
   const stream_shape *of = &s->shape;
   const dil_call *c = s->call;
   int64_t lengths = c->lengths ? of->B * (int64_t)sizeof(int32_t) : 0;
-  header h = {.states = w->states, .sum = w->sum};
+  stream_state_header h = {.states = w->states, .sum = w->sum};
   memcpy(h.magic, magic, sizeof magic);
   h.is[PLAN] = s->checkpoint.plan_hash;
   h.is[BATCH] = (uint64_t)of->B;
@@ -159,7 +159,7 @@ static void mirror_free(mirror *m) {
   free(m->lse);
 }
 
-static dil_status write_state(stream_work *w, const header *h) {
+static dil_status write_state(stream_work *w, const stream_state_header *h) {
   const ring_device_calls *calls = w->device->calls;
   char name[DIL_PATH_MAX];
   mirror m;
@@ -183,7 +183,7 @@ static dil_status stream_state_write(stream_work *w, stream_place next) {
     if (!work_claim(w, OUTPUTS, slot)) return DIL_OK;
   dil_status status = take_chunks(w, w->closed, true);
   if (status) return status;
-  header h = describe(w);
+  stream_state_header h = describe(w);
   h.next = next;
   return write_state(w, &h);
 }
@@ -202,15 +202,15 @@ dil_status work_checkpoint(stream_work *w, stream_place done) {
 /* ---- resuming ------------------------------------------------------------ */
 
 static dil_status read_header(checkpoint_file *file, const char *name,
-                              header *h) {
+                              stream_state_header *h) {
   dil_status status = checkpoint_read(file, h, sizeof *h);
   if (!status && !memcmp(h->magic, magic, sizeof magic)) return DIL_OK;
   return dil_fail(DIL_INPUT, "'%s' is not the state of a streamed run", name);
 }
 
-static dil_status compare(const stream_work *w, const header *file,
+static dil_status compare(const stream_work *w, const stream_state_header *file,
                           const char *name) {
-  header mine = describe(w);
+  stream_state_header mine = describe(w);
   for (int32_t i = 0; i < FIELDS; i++)
     if (mine.is[i] != file->is[i])
       return dil_fail(DIL_INPUT, "the state '%s' has another %s", name,
@@ -235,7 +235,7 @@ static dil_status read_state(stream_work *w, checkpoint_file *file) {
 static dil_status resume(stream_work *w, checkpoint_file *file,
                          const char *name) {
   dil_stream *s = w->stream;
-  header h;
+  stream_state_header h;
   dil_status status = read_header(file, name, &h);
   if (!status) status = compare(w, &h, name);
   if (!status) status = read_state(w, file);
@@ -265,7 +265,7 @@ dil_status work_resume(stream_work *w) {
 dil_status stream_checkpoint_chunks(const char *prefix, stream_chunks *chunks) {
   char name[DIL_PATH_MAX];
   checkpoint_file *file = NULL;
-  header h;
+  stream_state_header h;
   dil_status status = file_name(prefix, name);
   if (!status) status = checkpoint_open(name, &file);
   if (!status) status = read_header(file, name, &h);

@@ -7,16 +7,16 @@
 
 enum { QUEUE = 4 };
 
-typedef enum kind { QUERIES, KEYS, OUTPUTS, KINDS } kind;
+typedef enum stream_kind { QUERIES, KEYS, OUTPUTS, KINDS } stream_kind;
 
 /* One of two. */
-typedef struct buffer {
+typedef struct stream_buffer {
   void *memory[2];         /* q; k and v; o and lse */
   int32_t uses;            /* times it waits for a thread, or is worked on */
-} buffer;
+} stream_buffer;
 
 typedef struct arrival {
-  kind kind;
+  stream_kind kind;
   int32_t slot;
   int64_t batch, batches, M, first;
   dil_progression rows;
@@ -33,7 +33,7 @@ typedef struct stream_work {
   dil_stream *stream;
   ring_device *device;
   stream_carry carry[TRANSFER_LANES];
-  buffer buffer[KINDS][2];
+  stream_buffer buffer[KINDS][2];
   void *message; /* rows of keys on their way; with a transfer alone */
   float *o_state, *lse_state;
   int64_t states;          /* floats of lse_state */
@@ -61,7 +61,7 @@ dil_status work_take(stream_work *w);
 void work_give(stream_work *w);
 
 /* stream.c: waits until nobody uses a buffer; false: the run has failed. */
-bool work_claim(stream_work *w, kind of, int32_t slot);
+bool work_claim(stream_work *w, stream_kind of, int32_t slot);
 
 /* stream_state.c: before the first pair, once memory is taken: where to begin. */
 dil_status work_resume(stream_work *w);

@@ -11,14 +11,14 @@
 
 enum { KEYS = 2048, TILES = 24, ROUNDS = 9 };
 
-typedef struct bench {
+typedef struct phase_bench {
   code_loaded loaded;
   int lanes, pack, depth, tile_keys;
   char *k, *v;
   void *qt, *p;
   float *s, *o, *mx, *m, *l, *alpha;
   bool qk, softmax, pv;
-} bench;
+} phase_bench;
 
 static double now(void) {
   struct timespec t;
@@ -56,7 +56,7 @@ static void open_case(code_case *c, int dim, dil_dtype dtype) {
   code_case_open(c, dim, dim, dtype);
 }
 
-static void bench_open(bench *b, const code_case *c, const char *isa) {
+static void bench_open(phase_bench *b, const code_case *c, const char *isa) {
   size_t dim = (size_t)c->plan.table.head_dim;
   b->loaded = code_make(c, isa, DIL_TILES, false);
   b->lanes = b->loaded.code.lanes;
@@ -92,7 +92,7 @@ static void bench_open(bench *b, const code_case *c, const char *isa) {
   memset(b->p, 0, 160 * lanes * 4);
 }
 
-static void tile(bench *b, size_t dim) {
+static void tile(phase_bench *b, size_t dim) {
   const dil_code *code = &b->loaded.code;
   size_t key_bytes = dim * 4 / (size_t)b->pack;
   for (int i = 0; i < b->lanes; i++) {
@@ -110,7 +110,7 @@ static void tile(bench *b, size_t dim) {
   }
 }
 
-static double seconds(bench *b, size_t dim, int phases) {
+static double seconds(phase_bench *b, size_t dim, int phases) {
   b->qk = phases & 1;
   b->softmax = phases & 2;
   b->pv = phases & 4;
@@ -136,7 +136,7 @@ static double compile_seconds(const code_case *c, const char *isa) {
 
 static void measure(const char *isa, dil_dtype dtype, int dim) {
   code_case c;
-  bench b = {0};
+  phase_bench b = {0};
   double best[8], top = 0, d = dim;
   open_case(&c, dim, dtype);
   bench_open(&b, &c, isa);

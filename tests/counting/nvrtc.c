@@ -10,11 +10,11 @@
 
 enum { CUBIN = 32 };
 
-typedef struct job {
+typedef struct counted_job {
   char *source;
   char cubin[CUBIN];
   const char *log;
-} job;
+} counted_job;
 
 #define SHOWN(result, name, ...)                                              \
   __attribute__((visibility("default"))) result name(__VA_ARGS__);            \
@@ -30,7 +30,7 @@ SHOWN(const char *, nvrtcGetErrorString, int code) {
   return code ? "no" : "no error";
 }
 
-SHOWN(int, nvrtcCreateProgram, job **made, const char *source,
+SHOWN(int, nvrtcCreateProgram, counted_job **made, const char *source,
       const char *name, int count, const char *const *text,
       const char *const *names) {
   (void)name, (void)count, (void)text, (void)names;
@@ -38,7 +38,7 @@ SHOWN(int, nvrtcCreateProgram, job **made, const char *source,
   if (!*made || !((*made)->source = strdup(source))) abort();
   return 0;
 }
-SHOWN(int, nvrtcDestroyProgram, job **made) {
+SHOWN(int, nvrtcDestroyProgram, counted_job **made) {
   free((*made)->source);
   free(*made);
   return *made = NULL, 0;
@@ -49,7 +49,7 @@ static uint64_t hash(uint64_t h, const char *text) {
   return h;
 }
 
-SHOWN(int, nvrtcCompileProgram, job *j, int count,
+SHOWN(int, nvrtcCompileProgram, counted_job *j, int count,
       const char *const *options) {
   const char *words = getenv("COUNTING_REFUSES");
   uint64_t h = hash(0xcbf29ce484222325ull, j->source);
@@ -60,15 +60,15 @@ SHOWN(int, nvrtcCompileProgram, job *j, int count,
   return 0;
 }
 
-SHOWN(int, nvrtcGetProgramLogSize, const job *j, size_t *size) {
+SHOWN(int, nvrtcGetProgramLogSize, const counted_job *j, size_t *size) {
   return *size = strlen(j->log) + 1, 0;
 }
-SHOWN(int, nvrtcGetProgramLog, const job *j, char *log) {
+SHOWN(int, nvrtcGetProgramLog, const counted_job *j, char *log) {
   return strcpy(log, j->log), 0;
 }
-SHOWN(int, nvrtcGetCUBINSize, const job *j, size_t *size) {
+SHOWN(int, nvrtcGetCUBINSize, const counted_job *j, size_t *size) {
   return (void)j, *size = CUBIN, 0;
 }
-SHOWN(int, nvrtcGetCUBIN, const job *j, void *cubin) {
+SHOWN(int, nvrtcGetCUBIN, const counted_job *j, void *cubin) {
   return memcpy(cubin, j->cubin, CUBIN), 0;
 }

@@ -23,7 +23,7 @@ char *chip_shared;
 static void *scheduler; /* its stack, while a thread runs */
 static jmp_buf escape;
 static char fault[4096];
-static const launch *running;
+static const block_launch *running;
 static block *resident[RESIDENT_MOST];
 
 const char *fault_text(void) { return fault; }
@@ -138,7 +138,7 @@ static uint32_t next_random(uint32_t x) { return x * 1664525u + 1013904223u; }
 
 /* Half of the blocks have one slow warp, a quarter one warp before the other, and
  * the rest no order among them. */
-static void order_warps(block *b, const launch *l, unsigned number) {
+static void order_warps(block *b, const block_launch *l, unsigned number) {
   uint32_t x = next_random(next_random(l->seed) ^ number * 2654435761u);
   uint32_t warps = (uint32_t)b->warps, kind = x >> 30;
   memset(b->turn, 0, sizeof b->turn);
@@ -153,7 +153,7 @@ static void order_warps(block *b, const launch *l, unsigned number) {
   }
 }
 
-static void block_begin(block *b, const launch *l, unsigned number) {
+static void block_begin(block *b, const block_launch *l, unsigned number) {
   b->threads = b->left = (int)l->threads;
   b->warps = (b->threads + WARP - 1) / WARP;
   b->shared_size = l->shared;
@@ -245,7 +245,7 @@ static void block_end(block *b) {
   groups_end(b);
 }
 
-static void run_blocks(const launch *l) {
+static void run_blocks(const block_launch *l) {
   unsigned next = 0, ended = 0;
   int count = l->resident < RESIDENT_MOST ? l->resident : RESIDENT_MOST;
   bool busy[RESIDENT_MOST] = {false};
@@ -267,7 +267,7 @@ static void run_blocks(const launch *l) {
   }
 }
 
-bool block_run(const launch *l) {
+bool block_run(const block_launch *l) {
   running = l;
   fault[0] = 0;
   chip_now = NULL;

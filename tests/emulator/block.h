@@ -86,7 +86,7 @@ void chip_fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
 char *shared_at(unsigned at, unsigned size, unsigned alignment,
                 const char *doing);
 
-typedef struct launch {
+typedef struct block_launch {
   void (*entry)(const void *);
   const char *name;
   const void *parameters;
@@ -95,14 +95,14 @@ typedef struct launch {
   int resident;      /* blocks that run at once */
   uint32_t seed;
   int device;
-} launch;
+} block_launch;
 /* Runs all blocks; false with the reason in fault_text. */
-bool block_run(const launch *l);
+bool block_run(const block_launch *l);
 const char *fault_text(void);
 
 void warp_thread_end(thread *t);
 /* Of check.c: accesses that no compiler announces, and where they begin. */
-void check_begin(const launch *l);
+void check_begin(const block_launch *l);
 void check_block_begin(block *b);
 void check_shared(const void *at, unsigned size, bool write);
 

@@ -20,17 +20,17 @@ typedef struct access { /* the last one to four bytes */
   uint16_t thread;
   uint8_t bytes;        /* which of the four */
 } access;
-typedef struct word {
+typedef struct checked_word {
   access write, read;
-} word;
+} checked_word;
 
 enum { SHARED_WORDS = 256 * 1024 / 4 };
-static const launch *running;
+static const block_launch *running;
 static uint32_t stamps, launch_stamp;
 static const char *code_low, *code_high; /* the kernel's own data */
 static struct {
   const char *base;
-  word *words;
+  checked_word *words;
 } shadows[16]; /* of devices */
 
 /* ---- a launch --------------------------------------------------------------- */
@@ -48,7 +48,7 @@ static int find_code(struct dl_phdr_info *info, size_t size, void *base) {
   return 1;
 }
 
-void check_begin(const launch *l) {
+void check_begin(const block_launch *l) {
   Dl_info about;
   void *entry;
   __builtin_memcpy(&entry, &l->entry, sizeof entry);
@@ -62,19 +62,19 @@ void check_block_begin(block *b) { b->stamp = ++stamps; }
 
 /* ---- who touched a word ------------------------------------------------------- */
 
-static word *map_words(size_t count) {
-  void *words = mmap(NULL, count * sizeof(word), PROT_READ | PROT_WRITE,
+static checked_word *map_words(size_t count) {
+  void *words = mmap(NULL, count * sizeof(checked_word), PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (words == MAP_FAILED) abort();
   return words;
 }
 
-static word *shared_word(block *b, size_t at) {
+static checked_word *shared_word(block *b, size_t at) {
   if (!b->words) b->words = map_words(SHARED_WORDS);
-  return (word *)b->words + at / 4;
+  return (checked_word *)b->words + at / 4;
 }
 
-static word *device_word(const char *p, int device) {
+static checked_word *device_word(const char *p, int device) {
   if (!shadows[device].words) {
     size_t size;
     shadows[device].base = memory_region(device, &size);
@@ -97,7 +97,8 @@ static void tell_race(const access *x, const char *did,
              does, at, x->thread, x->block, did);
 }
 
-static void note(word *w, const access *mine, bool write, const void *at) {
+static void note(checked_word *w, const access *mine, bool write,
+                 const void *at) {
   const char *does = write ? "writes" : "reads";
   if (is_race(&w->write, mine)) tell_race(&w->write, "wrote", does, at);
   if (write && is_race(&w->read, mine))
@@ -105,7 +106,7 @@ static void note(word *w, const access *mine, bool write, const void *at) {
   *(write ? &w->write : &w->read) = *mine;
 }
 
-static void note_all(word *w, const char *p, size_t size, bool write,
+static void note_all(checked_word *w, const char *p, size_t size, bool write,
                      uint32_t stamp) {
   const thread *t = thread_now();
   access mine = {stamp, t->told.block.x, warp_now()->time,

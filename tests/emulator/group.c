@@ -45,23 +45,24 @@ static float number(int type, const char *at) {
   return f;
 }
 
-typedef struct place { /* what a descriptor says, in bytes */
+typedef struct group_place { /* what a descriptor says, in bytes */
   unsigned start, leading, stride, width, rows;
-} place;
+} group_place;
 
-static place place_of(unsigned long long d) {
+static group_place place_of(unsigned long long d) {
   static const unsigned widths[] = {0, 128, 64, 32};
-  place p = {.start = (unsigned)(d & 0x3fff) << 4,
-             .leading = (unsigned)(d >> 16 & 0x3fff) << 4,
-             .stride = (unsigned)(d >> 32 & 0x3fff) << 4,
-             .width = widths[d >> 62]};
+  group_place p = {.start = (unsigned)(d & 0x3fff) << 4,
+                   .leading = (unsigned)(d >> 16 & 0x3fff) << 4,
+                   .stride = (unsigned)(d >> 32 & 0x3fff) << 4,
+                   .width = widths[d >> 62]};
   if (!p.width) chip_fault("wgmma without a swizzle is not known");
   if (d >> 49 & 7) chip_fault("wgmma with a base offset is not known");
   p.rows = p.width / 16 - 1;
   return p;
 }
 
-static const char *element_at(const block *b, const place *p, unsigned at) {
+static const char *element_at(const block *b, const group_place *p,
+                              unsigned at) {
   at ^= (at >> 7 & p->rows) << 4;
   if (at + 2 > b->shared_size)
     chip_fault("wgmma reads shared memory at %u, beyond %u", at,
@@ -73,7 +74,7 @@ static const char *element_at(const block *b, const place *p, unsigned at) {
 /* Rows of a or columns of b, sixteen deep: row r's element k. */
 static void read_straight(const block *b, const product *x,
                           unsigned long long d, int rows, float *out) {
-  place p = place_of(d);
+  group_place p = place_of(d);
   for (int r = 0; r < rows; r++)
     for (int k = 0; k < 16; k += 8) {
       unsigned at = p.start + (unsigned)(r / 8) * p.stride +
@@ -87,7 +88,7 @@ static void read_straight(const block *b, const product *x,
 /* The same where rows of the memory are what is summed over. */
 static void read_turned(const block *b, const product *x,
                         unsigned long long d, int columns, float *out) {
-  place p = place_of(d);
+  group_place p = place_of(d);
   int chunk = (int)p.width / 2;
   for (int k = 0; k < 16; k++)
     for (int c = 0; c < columns; c += 8) {

@@ -11,9 +11,9 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef struct library {
+typedef struct emulated_library {
   void *object; /* NULL: for a real chip */
-} library;
+} emulated_library;
 
 typedef struct function {
   char name[64];
@@ -40,14 +40,15 @@ static void *open_object(const void *bytes, size_t size) {
   return object;
 }
 
-CUDA(cuLibraryLoadData, library **made, const void *bytes, int *options,
-     void **values, unsigned count, int *more, void **others, unsigned rest) {
+CUDA(cuLibraryLoadData, emulated_library **made, const void *bytes,
+     int *options, void **values, unsigned count, int *more, void **others,
+     unsigned rest) {
   const Elf64_Ehdr *head = bytes;
   (void)options, (void)values, (void)count, (void)more, (void)others;
   (void)rest;
   if (memcmp(head->e_ident, ELFMAG, SELFMAG))
     return driver_refuse(INVALID_IMAGE, "a cubin is no ELF file");
-  library l = {NULL};
+  emulated_library l = {NULL};
   if (head->e_machine == EM_X86_64) {
     l.object = open_object(bytes, head->e_shoff +
                                       (size_t)head->e_shentsize * head->e_shnum);
@@ -60,7 +61,7 @@ CUDA(cuLibraryLoadData, library **made, const void *bytes, int *options,
   return 0;
 }
 
-CUDA(cuLibraryUnload, library *l) {
+CUDA(cuLibraryUnload, emulated_library *l) {
   driver_lock();
   streams_finish(device_now());
   if (l->object) dlclose(l->object);
@@ -70,7 +71,8 @@ CUDA(cuLibraryUnload, library *l) {
 }
 
 /* Kernels are as functions, and live as long as the process. */
-CUDA(cuLibraryGetKernel, function **made, library *l, const char *name) {
+CUDA(cuLibraryGetKernel, function **made, emulated_library *l,
+     const char *name) {
   char size_name[96];
   function *f = calloc(1, sizeof *f);
   if (!f) return OUT_OF_MEMORY;
@@ -98,7 +100,7 @@ CUDA(cuFuncSetAttribute, function *f, int attribute, int value) {
 /* ---- launching -------------------------------------------------------------------- */
 
 typedef struct launching {
-  launch launch;
+  block_launch launch;
   function *function;
 } launching;
 

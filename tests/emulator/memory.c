@@ -11,17 +11,17 @@
 enum { PAGE = 4096, GUARD_LEAST = 128, GUARD_BYTE = 0xA5, FRESH_BYTE = 0xff };
 static const size_t REGION = 1ull << 38; /* addresses of a device */
 
-typedef struct block {
+typedef struct memory_block {
   char *at;
   size_t size, pages; /* bytes asked for; with guards, without the last page */
   bool live;
-} block;
+} memory_block;
 
 static struct region {
   char *base;
   size_t used;
   int64_t live_bytes;
-  block *blocks;
+  memory_block *blocks;
   int count, room, first_live;
 } regions[DEVICES_MOST];
 
@@ -56,7 +56,7 @@ const char *memory_region(int device, size_t *size) {
 }
 
 /* The last block that begins at or before it; NULL: none. */
-static block *block_of(const void *at) {
+static memory_block *block_of(const void *at) {
   int device = memory_device(at), low = 0;
   if (device < 0) return NULL;
   struct region *r = &regions[device];
@@ -87,7 +87,7 @@ bool memory_holds(const void *at, size_t size, int device) {
            says("memory of the host that is not pinned", at, size);
   if (device >= 0 && !device_reaches(device, owner))
     return says("memory of a device that is no peer", at, size);
-  const block *b = block_of(at);
+  const memory_block *b = block_of(at);
   if (!b) return says("no memory was taken there", at, size);
   if (!b->live) return says("memory that was given back", at, size);
   return (const char *)at + size <= b->at + b->size ||
@@ -105,7 +105,7 @@ static bool region_open(struct region *r) {
   return true;
 }
 
-static block *block_new(struct region *r) {
+static memory_block *block_new(struct region *r) {
   if (r->count == r->room) {
     r->room = r->room ? 2 * r->room : 256;
     r->blocks = realloc(r->blocks, (size_t)r->room * sizeof *r->blocks);
@@ -120,8 +120,8 @@ void *memory_take(int device, size_t size) {
   if (!region_open(r) || (int64_t)size > memory_left(device) ||
       pages + PAGE > REGION - r->used)
     return NULL;
-  block *b = block_new(r);
-  *b = (block){r->base + r->used, size, pages, true};
+  memory_block *b = block_new(r);
+  *b = (memory_block){r->base + r->used, size, pages, true};
   r->used += pages + PAGE;
   r->live_bytes += (int64_t)size;
   mprotect(b->at, pages, PROT_READ | PROT_WRITE);
@@ -131,7 +131,7 @@ void *memory_take(int device, size_t size) {
   return b->at;
 }
 
-static bool is_intact(const block *b) {
+static bool is_intact(const memory_block *b) {
   for (size_t i = b->size; i < b->pages; i++)
     if ((unsigned char)b->at[i] != GUARD_BYTE) {
       snprintf(problem, sizeof problem, "%zu bytes at %p are followed by a byte "
@@ -143,7 +143,7 @@ static bool is_intact(const block *b) {
 }
 
 bool memory_give(void *at) {
-  block *b = block_of(at);
+  memory_block *b = block_of(at);
   if (!b || b->at != at || !b->live)
     return says(b && b->at == at ? "it was given back before"
                                  : "no block begins there", at, 0);

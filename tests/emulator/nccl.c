@@ -42,7 +42,7 @@ struct nccl_comm {
   int rank, ranks, device, state, groups, children;
   double ready;            /* not before */
   bool ended;              /* its operations are */
-  struct group *put_off;   /* until the state is asked for */
+  struct nccl_group *put_off;      /* until the state is asked for */
   struct nccl_comm *child, **made; /* that is being made, where it goes */
 };
 
@@ -54,15 +54,15 @@ typedef struct half {
   bool begun, done;
 } half;
 
-typedef struct group {
+typedef struct nccl_group {
   struct nccl_comm *comm;
   cu_stream stream;
   work *work;              /* in the stream */
   uint64_t number;         /* of this process, rising */
-  struct group *next;
+  struct nccl_group *next;
   int count;
   half half[HALVES_MOST];
-} group;
+} nccl_group;
 
 #define X(name, symbol, arguments) SHOWN int symbol arguments;
 NCCL_FUNCTIONS(X)
@@ -71,8 +71,8 @@ NCCL_SHRINK(X)
 SHOWN const char *ncclGetErrorString(int code);
 SHOWN const char *ncclGetLastError(nccl_comm comm);
 
-static group *outstanding; /* of this process; with the driver locked */
-static _Thread_local group *open_group;
+static nccl_group *outstanding; /* of this process; with the driver locked */
+static _Thread_local nccl_group *open_group;
 static _Thread_local int depth;
 
 static double now(void) {
@@ -140,7 +140,7 @@ static bool move(half *h) {
 
 /* All halves of a group go on beside each other. */
 static bool group_is_over(work *w) {
-  group *g;
+  nccl_group *g;
   bool moved = true, over = false;
   memcpy(&g, w->data, sizeof g);
   memory_open();
@@ -157,7 +157,7 @@ static bool group_is_over(work *w) {
 }
 
 static void drop_group(work *w) {
-  group *g, **at = &outstanding;
+  nccl_group *g, **at = &outstanding;
   memcpy(&g, w->data, sizeof g);
   while (*at && *at != g) at = &(*at)->next;
   if (*at) *at = g->next;
@@ -166,7 +166,7 @@ static void drop_group(work *w) {
 
 static void run_nothing(work *w) { (void)w; }
 
-static bool is_wanted(const group *g) {
+static bool is_wanted(const nccl_group *g) {
   for (int i = 0; i < g->count; i++)
     if (atomic_load(&g->half[i].channel->waiting) & ~g->half[i].end)
       return true;
@@ -179,7 +179,7 @@ static void *go_on(void *unused) {
   for (;; nanosleep(&moment, NULL)) {
     uint64_t last = 0;
     driver_lock();
-    for (group *g = outstanding; g;) {
+    for (nccl_group *g = outstanding; g;) {
       if (g->number <= last || !is_wanted(g)) {
         g = g->next;
         continue;
@@ -199,7 +199,7 @@ static void start_going(void) {
 }
 
 /* Into its stream. */
-static int put_group(group *g) {
+static int put_group(nccl_group *g) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   static uint64_t count;
   pthread_once(&once, start_going);
@@ -208,7 +208,7 @@ static int put_group(group *g) {
   w->ready = group_is_over;
   w->drop = drop_group;
   driver_lock();
-  group **end = &outstanding;
+  nccl_group **end = &outstanding;
   while (*end) end = &(*end)->next;
   *end = g;
   g->work = w;
@@ -220,7 +220,7 @@ static int put_group(group *g) {
 
 /* Every second group is on its way when the state is asked for, as one that has
  * connections to make. */
-static int launch(group *g) {
+static int launch(nccl_group *g) {
   struct nccl_comm *c = g->comm;
   c->groups++;
   if (c->groups == wish("EMULATED_NCCL_LOSE", 0)) {
@@ -237,7 +237,7 @@ static int launch(group *g) {
 int ncclGroupStart(void) { return depth++, NCCL_OK; }
 
 int ncclGroupEnd(void) {
-  group *g = open_group;
+  nccl_group *g = open_group;
   if (!depth) return INVALID_USAGE;
   if (--depth || !g) return NCCL_OK;
   open_group = NULL;
@@ -250,7 +250,7 @@ static int add(half h, int peer, nccl_comm c, void *stream) {
       !memory_holds(h.at, h.size, c->device))
     return INVALID_ARGUMENT;
   if (!open_group) open_group = calloc(1, sizeof *open_group);
-  group *g = open_group;
+  nccl_group *g = open_group;
   if (!depth || g->count == HALVES_MOST ||
       (g->count && (g->comm != c || g->stream != stream)))
     return INVALID_USAGE;
@@ -341,7 +341,7 @@ static int meet(const struct nccl_comm *c) {
 }
 
 int ncclCommGetAsyncError(nccl_comm c, int *state) {
-  group *g = c->put_off;
+  nccl_group *g = c->put_off;
   if (c->state == NCCL_IN_PROGRESS && c->child) {
     c->state = c->child->state = meet(c->child);
     if (c->state != NCCL_IN_PROGRESS) {

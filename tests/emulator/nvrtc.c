@@ -18,14 +18,14 @@
 
 enum { COMPILATION_FAILED = 6 };
 
-typedef struct job {
+typedef struct emulated_job {
   char *source;
   int count;
   char **text, **name; /* of headers */
   void *cubin;
   size_t size;
   char *log;
-} job;
+} emulated_job;
 
 #define NVRTC(result, name, ...)                                             \
   __attribute__((visibility("default"))) result name(__VA_ARGS__);           \
@@ -43,10 +43,10 @@ static void *must(void *memory) {
   return memory;
 }
 
-NVRTC(int, nvrtcCreateProgram, job **made, const char *source,
+NVRTC(int, nvrtcCreateProgram, emulated_job **made, const char *source,
       const char *name, int count, const char *const *text,
       const char *const *names) {
-  job *j = must(calloc(1, sizeof *j));
+  emulated_job *j = must(calloc(1, sizeof *j));
   (void)name;
   j->source = must(strdup(source));
   j->count = count;
@@ -59,8 +59,8 @@ NVRTC(int, nvrtcCreateProgram, job **made, const char *source,
   return *made = j, 0;
 }
 
-NVRTC(int, nvrtcDestroyProgram, job **made) {
-  job *j = *made;
+NVRTC(int, nvrtcDestroyProgram, emulated_job **made) {
+  emulated_job *j = *made;
   for (int i = 0; i < j->count; i++) {
     free(j->text[i]);
     free(j->name[i]);
@@ -142,7 +142,7 @@ static uint64_t hash(uint64_t h, const char *text) {
 static const char *const ours[] = {"chip.h", "chip_calls.h", "chip_hopper.h"};
 
 /* What can change the result: the source, the compiler's line, and this. */
-static uint64_t key_of(const job *j, const char *compiler) {
+static uint64_t key_of(const emulated_job *j, const char *compiler) {
   uint64_t h = hash(hash(0xcbf29ce484222325ull, j->source), compiler);
   char path[PATH_MAX];
   size_t size;
@@ -156,9 +156,9 @@ static uint64_t key_of(const job *j, const char *compiler) {
   return hash(h, __DATE__ __TIME__);
 }
 
-static bool run(job *j, const char *folder, const char *format, ...)
+static bool run(emulated_job *j, const char *folder, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-static bool run(job *j, const char *folder, const char *format, ...) {
+static bool run(emulated_job *j, const char *folder, const char *format, ...) {
   char command[4 * PATH_MAX], line[3 * PATH_MAX], log[PATH_MAX];
   size_t size;
   va_list arguments;
@@ -174,7 +174,7 @@ static bool run(job *j, const char *folder, const char *format, ...) {
   return false;
 }
 
-static bool translate_file(job *j, const char *folder) {
+static bool translate_file(emulated_job *j, const char *folder) {
   char path[PATH_MAX + 16], problem[200];
   size_t size;
   snprintf(path, sizeof path, "%s/kernel.ii", folder);
@@ -191,7 +191,7 @@ static bool translate_file(job *j, const char *folder) {
 }
 
 /* One step after the other, in a folder of its own; `made` is what it makes. */
-static bool build(job *j, const char *compiler, const char *made) {
+static bool build(emulated_job *j, const char *compiler, const char *made) {
   char folder[PATH_MAX];
   snprintf(folder, sizeof folder, "%s/work-XXXXXX", cache());
   if (!mkdtemp(folder)) abort();
@@ -213,7 +213,7 @@ static bool build(job *j, const char *compiler, const char *made) {
   return good;
 }
 
-NVRTC(int, nvrtcCompileProgram, job *j, int count,
+NVRTC(int, nvrtcCompileProgram, emulated_job *j, int count,
       const char *const *options) {
   const char *wish = getenv("EMULATED_CXX");
   char compiler[1000], path[2 * PATH_MAX];
@@ -239,17 +239,19 @@ NVRTC(int, nvrtcCompileProgram, job *j, int count,
 
 /* ---- what became of it ------------------------------------------------------------ */
 
-static const char *log_of(const job *j) { return j->log ? j->log : ""; }
+static const char *log_of(const emulated_job *j) {
+  return j->log ? j->log : "";
+}
 
-NVRTC(int, nvrtcGetProgramLogSize, const job *j, size_t *size) {
+NVRTC(int, nvrtcGetProgramLogSize, const emulated_job *j, size_t *size) {
   return *size = strlen(log_of(j)) + 1, 0;
 }
-NVRTC(int, nvrtcGetProgramLog, const job *j, char *log) {
+NVRTC(int, nvrtcGetProgramLog, const emulated_job *j, char *log) {
   return strcpy(log, log_of(j)), 0;
 }
-NVRTC(int, nvrtcGetCUBINSize, const job *j, size_t *size) {
+NVRTC(int, nvrtcGetCUBINSize, const emulated_job *j, size_t *size) {
   return *size = j->size, 0;
 }
-NVRTC(int, nvrtcGetCUBIN, const job *j, void *cubin) {
+NVRTC(int, nvrtcGetCUBIN, const emulated_job *j, void *cubin) {
   return memcpy(cubin, j->cubin, j->size), 0;
 }

@@ -374,20 +374,20 @@ CUDA(cuEventElapsedTime, float *milliseconds, cu_event from, cu_event to) {
 
 /* ---- the driver's functions: the host's own work ---------------------------------------- */
 
-typedef struct host_call {
+typedef struct stream_host_call {
   void (*function)(void *);
   void *user;
-} host_call;
+} stream_host_call;
 
 static void run_host(work *w) {
-  const host_call *h = (const host_call *)(const void *)w->data;
+  const stream_host_call *h = (const stream_host_call *)(const void *)w->data;
   h->function(h->user);
 }
 
 CUDA(cuLaunchHostFunc, cu_stream stream, void (*function)(void *),
      void *user) {
-  work *w = work_new(sizeof(host_call), run_host);
-  *(host_call *)(void *)w->data = (host_call){function, user};
+  work *w = work_new(sizeof(stream_host_call), run_host);
+  *(stream_host_call *)(void *)w->data = (stream_host_call){function, user};
   LOCKED(work_put(stream, w));
 }
 

@@ -15,16 +15,16 @@
 
 enum { OPERANDS = 256, KERNELS = 16, NAME = 64 };
 
-typedef struct operand {
+typedef struct asm_operand {
   const char *constraint, *text;
   int length;
-} operand;
+} asm_operand;
 
-typedef struct statement {      /* one asm */
+typedef struct asm_statement {  /* one asm */
   char *ptx;                    /* its strings, joined */
-  operand operand[OPERANDS];
+  asm_operand operand[OPERANDS];
   int outputs, count;
-} statement;
+} asm_statement;
 
 typedef struct translation {
   const char *at;               /* what is left of the source */
@@ -106,7 +106,8 @@ static char *read_strings(const char **from) {
 }
 
 /* "constraint"(expression), ... up to a colon or the end. */
-static const char *read_operands(translation *t, const char *s, statement *a) {
+static const char *read_operands(translation *t, const char *s,
+                                 asm_statement *a) {
   for (s = skip_space(s); *s == '"'; s = skip_space(s)) {
     const char *open = skip_space(skip_quoted(s));
     if (*open != '(' || a->count == OPERANDS) {
@@ -114,7 +115,7 @@ static const char *read_operands(translation *t, const char *s, statement *a) {
       return s;
     }
     const char *close = skip_brackets(open);
-    a->operand[a->count++] = (operand){s + 1, open, (int)(close - open)};
+    a->operand[a->count++] = (asm_operand){s + 1, open, (int)(close - open)};
     s = skip_space(close);
     if (*s == ',') s++;
   }
@@ -122,7 +123,7 @@ static const char *read_operands(translation *t, const char *s, statement *a) {
 }
 
 static const char *read_statement(translation *t, const char *s,
-                                  statement *a) {
+                                  asm_statement *a) {
   const char *end = skip_brackets(s);
   s++;
   a->ptx = read_strings(&s);
@@ -134,15 +135,15 @@ static const char *read_statement(translation *t, const char *s,
 
 /* ---- its instructions ------------------------------------------------------ */
 
-static char letter_of(const operand *o) {
+static char letter_of(const asm_operand *o) {
   const char *s = o->constraint;
   while (*s == '=' || *s == '+' || *s == '&') s++;
   return *s;
 }
 
-static void write_operands(translation *t, const statement *a) {
+static void write_operands(translation *t, const asm_statement *a) {
   for (int i = 0; i < a->count; i++) {
-    const operand *o = &a->operand[i];
+    const asm_operand *o = &a->operand[i];
     if (i < a->outputs)
       fprintf(t->out, "auto &ptx_%d = %.*s; ", i, o->length, o->text);
     else
@@ -239,7 +240,7 @@ static void write_labels(translation *t, const char *ptx) {
   }
 }
 
-static void write_statement(translation *t, statement *a) {
+static void write_statement(translation *t, asm_statement *a) {
   drop_comments(a->ptx);
   fputs("do { ", t->out);
   write_labels(t, a->ptx);
@@ -255,7 +256,7 @@ static void write_statement(translation *t, statement *a) {
 static void take_asm(translation *t) {
   const char *s = skip_space(skip_word(t->at));
   if (begins(s, "volatile")) s = skip_space(skip_word(s));
-  statement *a = calloc(1, sizeof *a);
+  asm_statement *a = calloc(1, sizeof *a);
   t->at = read_statement(t, s, a);
   write_statement(t, a);
   free(a->ptx);

@@ -246,13 +246,13 @@ spec spec_hopper(uint32_t seed) {
 
 /* ---- printing ------------------------------------------------------------ */
 
-typedef struct writer {
+typedef struct spec_writer {
   char *text;
   size_t size, length;
-} writer;
+} spec_writer;
 
-static void __attribute__((format(printf, 2, 3)))
-put(writer *w, const char *format, ...) {
+static void __attribute__((format(printf, 2, 3))) put(spec_writer *w,
+                                                      const char *format, ...) {
   va_list list;
   va_start(list, format);
   int added = vsnprintf(w->text + w->length, w->size - w->length, format, list);
@@ -261,7 +261,7 @@ put(writer *w, const char *format, ...) {
   if (w->length >= w->size) w->length = w->size - 1;
 }
 
-static void put_window(writer *w, int32_t left, int32_t right) {
+static void put_window(spec_writer *w, int32_t left, int32_t right) {
   if (left < 0 && right < 0) return;
   put(w, " window ");
   if (left < 0) put(w, "inf, ");
@@ -270,7 +270,7 @@ static void put_window(writer *w, int32_t left, int32_t right) {
   else put(w, "%d;", right);
 }
 
-static void put_branch(writer *w, const spec *s, const spec_branch *b) {
+static void put_branch(spec_writer *w, const spec *s, const spec_branch *b) {
   put(w, "  branch {");
   if (b->segment) put(w, " segment %d;", b->segment);
   if (b->dilation != 1) put(w, " dilation %d;", b->dilation);
@@ -305,7 +305,7 @@ static const char *gradient_of(const spec *s, const char *words) {
   return s->seed % 2 && spec_weighs(s, words) ? " gradient" : "";
 }
 
-static void put_inputs(writer *w, const spec *s) {
+static void put_inputs(spec_writer *w, const spec *s) {
   if (spec_says(s, "doc[")) put(w, "  input doc : i32[B, M];\n");
   if (spec_says(s, "slope["))
     put(w, "  input slope : f32[H]%s;\n", gradient_of(s, "slope["));
@@ -317,7 +317,7 @@ static void put_inputs(writer *w, const spec *s) {
 }
 
 void spec_print(const spec *s, char *text, size_t size) {
-  writer out = {text, size, 0}, *w = &out;
+  spec_writer out = {text, size, 0}, *w = &out;
   put(w, "pattern fuzz {\n  heads %d kv %d; head_dim %d value %d; dtype %s;\n",
       s->heads, s->kv_heads, s->head_dim, s->value_dim, dtypes[s->dtype]);
   put_inputs(w, s);

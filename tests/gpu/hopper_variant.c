@@ -13,17 +13,18 @@
 
 /* ---- files --------------------------------------------------------------- */
 
-typedef struct file {
+typedef struct variant_file {
   char *bytes;   /* malloced; a NUL follows */
   size_t size;
-} file;
+} variant_file;
 
-static file read_whole(const char *path) {
+static variant_file read_whole(const char *path) {
   FILE *f = fopen(path, "rb");
   struct stat about;
   if (!f || fstat(fileno(f), &about))
     must(dil_fail(DIL_ENVIRONMENT, "cannot read '%s'", path));
-  file whole = {calloc(1, (size_t)about.st_size + 1), (size_t)about.st_size};
+  variant_file whole = {calloc(1, (size_t)about.st_size + 1),
+                        (size_t)about.st_size};
   if (!whole.bytes || fread(whole.bytes, 1, whole.size, f) != whole.size)
     must(dil_fail(DIL_ENVIRONMENT, "cannot read '%s'", path));
   fclose(f);
@@ -88,7 +89,7 @@ void variants_make(const char *folder, char **names, int count) {
   dil_cuda_code code = {.variant = "reference", .arch = 90, .lenient = true};
   source_text text = {0};
   for (int i = 0; i < 2; i++) {
-    file part = read_whole(files[i]);
+    variant_file part = read_whole(files[i]);
     put(&text, "%s", part.bytes);
     free(part.bytes);
   }
@@ -113,7 +114,7 @@ static void load_variant(bench *x, const char *folder, const char *name) {
   if (x->variants == VARIANTS)
     must(dil_fail(DIL_USAGE, "more than %d kernels in '%s'", VARIANTS, folder));
   snprintf(path, sizeof path, "%s/%s", folder, name);
-  file cubin = read_whole(path);
+  variant_file cubin = read_whole(path);
   code.cubin = cubin.bytes;
   code.size = cubin.size;
   must(code_load(x->device, &code, &v.code));
@@ -134,7 +135,7 @@ static void load_reference(bench *x, const char *folder) {
              {"spoil", &x->spoil},
              {"gather", &x->gather}};
   snprintf(path, sizeof path, "%s/reference.cubin", folder);
-  file cubin = read_whole(path);
+  variant_file cubin = read_whole(path);
   must(cuda_check(x->driver,
                   x->driver->library_load(&library, cubin.bytes, NULL, NULL, 0,
                                           NULL, NULL, 0),

@@ -66,24 +66,26 @@ static ref add_global(emit *e, const char *symbol, ref content, bool writable,
 
 /* ---- parts: code and the dil_code that points to it ---------------------- */
 
-typedef struct place {
+typedef struct code_place {
   size_t offset;
   ref function;
-} place;
+} code_place;
 
 static int by_offset(const void *a, const void *b) {
-  size_t x = ((const place *)a)->offset, y = ((const place *)b)->offset;
+  size_t x = ((const code_place *)a)->offset,
+         y = ((const code_place *)b)->offset;
   return (x > y) - (x < y);
 }
 
 static void find_place(const emit *e, const char *name, size_t offset,
-                       place *list, int32_t *count) {
+                       code_place *list, int32_t *count) {
   ref function = emit_find(e, name);
-  if (function != NULL) list[(*count)++] = (place){offset, function};
+  if (function != NULL) list[(*count)++] = (code_place){offset, function};
 }
 
 /* Where the functions of the current family go in a dil_code. */
-static int32_t list_places(const build *b, dil_variant variant, place *list) {
+static int32_t list_places(const build *b, dil_variant variant,
+                           code_place *list) {
   const emit *e = &b->emit;
   int32_t count = 0;
 #define X(of, name)                                                            \
@@ -120,7 +122,7 @@ static void write_code(build *b, const backend_part *part, dil_code *code) {
 }
 
 static dil_status write_part(build *b, const backend_part *part) {
-  place list[PLACE_MAX];
+  code_place list[PLACE_MAX];
   dil_code code;
   fields f;
   write_code(b, part, &code);

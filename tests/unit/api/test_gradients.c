@@ -20,7 +20,7 @@ enum { DOC, SLOPE, BARE, INPUTS };
 enum { ROWS = 96 * 2 * 16, HEADS = 2 };
 
 /* A kernel that takes calls for gradients, a call and its gradients. */
-typedef struct bent {
+typedef struct bent_gradient {
   dil_kernel *kernel;
   host_call call;
   DLTensor d_o, dlse, dq, dk, dv, dslope;
@@ -29,11 +29,12 @@ typedef struct bent {
   dil_gradients g;
   int64_t shape[4], strides[4];
   char *memory; /* of all gradients, one after the other */
-} bent;
+} bent_gradient;
 
 enum { PART = 32768, PARTS = 7 }; /* bytes; the last is the workspace */
 
-static DLTensor gradient_like(const bent *b, int32_t of, int32_t part) {
+static DLTensor gradient_like(const bent_gradient *b, int32_t of,
+                              int32_t part) {
   DLTensor t = b->call.tensor[of];
   t.data = b->memory + (size_t)part * PART;
   return t;
@@ -48,8 +49,9 @@ static void fill_halves(void *data, uint32_t seed) {
   }
 }
 
-static void bent_open(bent *b) {
-  *b = (bent){.kernel = host_kernel(NULL, text), .g = DIL_GRADIENTS_INIT};
+static void bent_open(bent_gradient *b) {
+  *b = (bent_gradient){.kernel = host_kernel(NULL, text),
+                       .g = DIL_GRADIENTS_INIT};
   host_call_make(&b->call, b->kernel, &host_sizes);
   b->memory = aligned_alloc(256, PARTS * PART);
   ck_assert_ptr_nonnull(b->memory);
@@ -76,7 +78,7 @@ static void bent_open(bent *b) {
   b->g.input_flags = b->flags;
 }
 
-static void bent_close(bent *b) {
+static void bent_close(bent_gradient *b) {
   host_call_free(&b->call);
   free(b->memory);
   dil_kernel_free(b->kernel);
@@ -85,141 +87,141 @@ static void bent_close(bent *b) {
 /* ---- what is refused ------------------------------------------------------
  */
 
-static void no_forward(bent *b) {
+static void no_forward(bent_gradient *b) {
   b->g.forward = NULL;
 }
-static void no_size(bent *b) {
+static void no_size(bent_gradient *b) {
   b->g.size = 3;
 }
-static void no_do(bent *b) {
+static void no_do(bent_gradient *b) {
   b->g.d_o = NULL;
 }
-static void forward_bad(bent *b) {
+static void forward_bad(bent_gradient *b) {
   b->call.arguments.q = NULL;
 }
-static void forward_stream(bent *b) {
+static void forward_stream(bent_gradient *b) {
   b->call.arguments.stream = b;
 }
-static void do_type(bent *b) {
+static void do_type(bent_gradient *b) {
   b->d_o.dtype = (DLDataType){kDLFloat, 32, 1};
 }
-static void do_shape(bent *b) {
+static void do_shape(bent_gradient *b) {
   memcpy(b->shape, (int64_t[]){1, 95, 2, 16}, sizeof b->shape);
   b->d_o.shape = b->shape;
 }
-static void do_nowhere(bent *b) {
+static void do_nowhere(bent_gradient *b) {
   b->d_o.data = NULL;
 }
-static void do_stride(bent *b) {
+static void do_stride(bent_gradient *b) {
   memcpy(b->strides, (int64_t[]){0, 64, 32, 2}, sizeof b->strides);
   b->d_o.strides = b->strides;
 }
-static void do_device(bent *b) {
+static void do_device(bent_gradient *b) {
   b->d_o.device.device_type = kDLCUDA;
 }
-static void dlse_type(bent *b) {
+static void dlse_type(bent_gradient *b) {
   b->dlse.dtype.bits = 16;
 }
-static void dlse_shape(bent *b) {
+static void dlse_shape(bent_gradient *b) {
   b->dlse.shape = b->d_o.shape;
 }
-static void dlse_rank(bent *b) {
+static void dlse_rank(bent_gradient *b) {
   b->dlse.ndim = 2;
 }
-static void dq_type(bent *b) {
+static void dq_type(bent_gradient *b) {
   b->dq.dtype = (DLDataType){kDLFloat, 16, 1};
 }
-static void dq_double(bent *b) {
+static void dq_double(bent_gradient *b) {
   b->dq.dtype = (DLDataType){kDLFloat, 64, 1};
 }
-static void dk_shape(bent *b) {
+static void dk_shape(bent_gradient *b) {
   memcpy(b->shape, (int64_t[]){1, 2, 96, 16}, sizeof b->shape);
   b->dk.shape = b->shape;
 }
-static void dk_nowhere(bent *b) {
+static void dk_nowhere(bent_gradient *b) {
   b->dk.data = NULL;
 }
-static void dv_stride(bent *b) {
+static void dv_stride(bent_gradient *b) {
   memcpy(b->strides, (int64_t[]){0, 0, 16, 1}, sizeof b->strides);
   b->dv.strides = b->strides;
 }
-static void dv_aligned(bent *b) {
+static void dv_aligned(bent_gradient *b) {
   b->dv.byte_offset = 1;
 }
-static void dq_read_only(bent *b) {
+static void dq_read_only(bent_gradient *b) {
   b->g.dq_flags = DLPACK_FLAG_BITMASK_READ_ONLY;
 }
-static void dk_read_only(bent *b) {
+static void dk_read_only(bent_gradient *b) {
   b->g.dk_flags = DLPACK_FLAG_BITMASK_READ_ONLY;
 }
-static void dv_read_only(bent *b) {
+static void dv_read_only(bent_gradient *b) {
   b->g.dv_flags = DLPACK_FLAG_BITMASK_READ_ONLY;
 }
-static void dslope_read_only(bent *b) {
+static void dslope_read_only(bent_gradient *b) {
   b->flags[SLOPE] = DLPACK_FLAG_BITMASK_READ_ONLY;
 }
-static void dslope_type(bent *b) {
+static void dslope_type(bent_gradient *b) {
   b->dslope.dtype = (DLDataType){kDLBfloat, 16, 1};
 }
-static void dslope_shape(bent *b) {
+static void dslope_shape(bent_gradient *b) {
   b->shape[0] = 3;
   b->dslope.shape = b->shape;
 }
-static void doc_wanted(bent *b) {
+static void doc_wanted(bent_gradient *b) {
   b->inputs[DOC] = &b->dslope;
 }
-static void bare_wanted(bent *b) {
+static void bare_wanted(bent_gradient *b) {
   b->inputs[BARE] = &b->dslope;
 }
-static void inputs_fewer(bent *b) {
+static void inputs_fewer(bent_gradient *b) {
   b->g.input_count = 1;
 }
-static void inputs_nowhere(bent *b) {
+static void inputs_nowhere(bent_gradient *b) {
   b->g.inputs = NULL;
 }
-static void dq_is_q(bent *b) {
+static void dq_is_q(bent_gradient *b) {
   b->dq.data = b->call.tensor[DIL_TENSOR_Q].data;
 }
-static void dq_is_dk(bent *b) {
+static void dq_is_dk(bent_gradient *b) {
   b->dq.data = b->dk.data;
 }
-static void dk_is_do(bent *b) {
+static void dk_is_do(bent_gradient *b) {
   b->dk.data = b->d_o.data;
 }
-static void dv_is_o(bent *b) {
+static void dv_is_o(bent_gradient *b) {
   b->dv.data = b->call.tensor[DIL_TENSOR_O].data;
 }
-static void dv_is_lse(bent *b) {
+static void dv_is_lse(bent_gradient *b) {
   b->dv.data = b->call.tensor[DIL_TENSOR_LSE].data;
 }
-static void dk_is_dlse(bent *b) {
+static void dk_is_dlse(bent_gradient *b) {
   b->dk.data = b->dlse.data;
 }
-static void dslope_is_slope(bent *b) {
+static void dslope_is_slope(bent_gradient *b) {
   b->dslope.data = b->call.tensor[DIL_TENSOR_INPUT + SLOPE].data;
 }
-static void dslope_is_dv(bent *b) {
+static void dslope_is_dv(bent_gradient *b) {
   b->dslope.data = b->dv.data;
 }
-static void workspace_of(bent *b, size_t at, int64_t bytes) {
+static void workspace_of(bent_gradient *b, size_t at, int64_t bytes) {
   b->g.workspace = b->memory + at;
   b->g.workspace_bytes = bytes;
 }
-static void workspace_odd(bent *b) {
+static void workspace_odd(bent_gradient *b) {
   workspace_of(b, (PARTS - 1) * PART + 64, 8);
 }
-static void workspace_is_dq(bent *b) {
+static void workspace_is_dq(bent_gradient *b) {
   workspace_of(b, 2 * PART, 8);
 }
-static void workspace_minus(bent *b) {
+static void workspace_minus(bent_gradient *b) {
   workspace_of(b, (PARTS - 1) * PART, -1);
 }
-static void workspace_nowhere(bent *b) {
+static void workspace_nowhere(bent_gradient *b) {
   b->g.workspace_bytes = 64;
 }
 
 static const struct {
-  void (*spoil)(bent *b);
+  void (*spoil)(bent_gradient *b);
   const char *words;
 } refusals[] = {
     {no_size, "dil_gradients is not initialised: its size is 3"},
@@ -273,14 +275,14 @@ static const struct {
 };
 enum { REFUSALS = sizeof refusals / sizeof *refusals };
 
-static bool is_written(const bent *b, int32_t part) {
+static bool is_written(const bent_gradient *b, int32_t part) {
   for (size_t i = 0; i < PART; i++)
     if (b->memory[(size_t)part * PART + i] != 0x5A) return true;
   return false;
 }
 
 START_TEST(refusals_name_the_gradient) {
-  bent b;
+  bent_gradient b;
   bent_open(&b);
   host_call clean = b.call;
   refusals[_i].spoil(&b);
@@ -294,7 +296,7 @@ END_TEST
 
 START_TEST(kernels_without_gradients_refuse) {
   int64_t bytes = 7;
-  bent b;
+  bent_gradient b;
   bent_open(&b);
   b.kernel->source.direction = DIL_FORWARD;
   host_refused(dil_kernel_backward(b.kernel, &b.g), DIL_USAGE,
@@ -307,7 +309,7 @@ START_TEST(kernels_without_gradients_refuse) {
 END_TEST
 
 START_TEST(no_lse_has_no_gradient) {
-  bent b;
+  bent_gradient b;
   bent_open(&b);
   dil_table table = *b.kernel->source.table;
   table.lse_allowed = false;
@@ -323,7 +325,7 @@ END_TEST
 
 /* Parts 2 to 5 are dq, dk, dv and the slope's. */
 START_TEST(only_what_is_wanted_is_written) {
-  bent b;
+  bent_gradient b;
   bent_open(&b);
   host_must(dil_kernel_run(b.kernel, &b.call.arguments));
   b.g.dk = NULL;
@@ -345,7 +347,7 @@ END_TEST
 START_TEST(ways_to_ask_agree) {
   static float wide[ROWS];
   static uint16_t narrow[ROWS];
-  bent b;
+  bent_gradient b;
   int64_t bytes;
   bent_open(&b);
   host_must(dil_kernel_run(b.kernel, &b.call.arguments));
@@ -393,7 +395,7 @@ START_TEST(gradients_are_tensors_of_a_kernel) {
   };
   const dil_sizes sizes = {1, 90, 80};
   dil_kernel_info kernel = DIL_KERNEL_INFO_INIT;
-  bent b;
+  bent_gradient b;
   bent_open(&b);
   host_must(dil_kernel_describe(b.kernel, &kernel));
   ck_assert_int_eq(kernel.has_backward, 1);
@@ -422,7 +424,7 @@ START_TEST(other_numbers_are_no_tensors) {
                                  DIL_TENSOR_INPUT_GRADIENT + INPUTS,
                                  INT32_MAX};
   dil_tensor_info info = DIL_TENSOR_INFO_INIT;
-  bent b;
+  bent_gradient b;
   bent_open(&b);
   for (size_t i = 0; i < sizeof none / sizeof *none; i++)
     host_refused(dil_kernel_tensor(b.kernel, none[i], &host_sizes, &info),

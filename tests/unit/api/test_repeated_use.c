@@ -20,9 +20,9 @@ enum { SANITIZED = 1 }; /* what is freed stays in quarantine */
 enum { SANITIZED = 0 };
 #endif
 
-typedef struct footprint {
+typedef struct use_footprint {
   long bytes, descriptors, threads;
-} footprint;
+} use_footprint;
 
 static long entries(const char *path) {
   long count = 0;
@@ -34,8 +34,8 @@ static long entries(const char *path) {
   return count;
 }
 
-static footprint measure(void) {
-  footprint f = {0};
+static use_footprint measure(void) {
+  use_footprint f = {0};
   malloc_trim(0);
   FILE *file = fopen("/proc/self/statm", "r");
   ck_assert(file && fscanf(file, "%*d %ld", &f.bytes) == 1);
@@ -73,9 +73,9 @@ static void cycle(int number) {
 
 static void repeat(int count) {
   for (int i = 0; i < WARM; i++) cycle(i);
-  footprint before = measure();
+  use_footprint before = measure();
   for (int i = 0; i < count; i++) cycle(i);
-  footprint after = measure();
+  use_footprint after = measure();
   printf("%d cycles: %+ld bytes, %ld descriptors, %ld threads\n", count,
          after.bytes - before.bytes, after.descriptors, after.threads);
   ck_assert_int_eq(after.descriptors, before.descriptors);

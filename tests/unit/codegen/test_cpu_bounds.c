@@ -74,23 +74,23 @@ static expr_type type_of(expr_op op, const char *kind, int count) {
   return real && op != EXPR_TO_INT ? TYPE_F32 : TYPE_I32;
 }
 
-typedef struct trial {
+typedef struct bounds_trial {
   expr_op op;
   const char *kind; /* `count` letters */
   int count;
   bool scores; /* no mask may have it */
   expr *tree;
-} trial;
+} bounds_trial;
 
 enum { TRIALS_MOST = 100 };
-static trial trials[TRIALS_MOST];
+static bounds_trial trials[TRIALS_MOST];
 static int trial_count;
 
 static void add_trial(expr_op op, const char *kind, int count) {
   expr *a[3] = {NULL, NULL, NULL};
   for (int k = 0; k < count; k++) a[k] = argument(kind[k], k);
   ck_assert_int_lt(trial_count, TRIALS_MOST);
-  trials[trial_count++] = (trial){
+  trials[trial_count++] = (bounds_trial){
       op, kind, count, kind[count] == '~',
       make_expr(memory, op, type_of(op, kind, count), count, a[0], a[1], a[2])};
 }
@@ -153,12 +153,13 @@ static int samples(char kind, interval x, double *out) {
   return count;
 }
 
-static int slot_of(const trial *t, int k) {
+static int slot_of(const bounds_trial *t, int k) {
   return t->kind[k] == 'f' ? k : KINDS + k;
 }
 
 /* Calls `look` once for each choice of intervals. */
-static void each_choice(const trial *t, int k, void (*look)(const trial *)) {
+static void each_choice(const bounds_trial *t, int k,
+                        void (*look)(const bounds_trial *)) {
   if (k == t->count) {
     look(t);
     return;
@@ -171,8 +172,8 @@ static void each_choice(const trial *t, int k, void (*look)(const trial *)) {
 }
 
 /* Calls `see` once for each choice of samples of those intervals. */
-static void each_value(const trial *t, int k, bool wide,
-                       void (*see)(const trial *, double)) {
+static void each_value(const bounds_trial *t, int k, bool wide,
+                       void (*see)(const bounds_trial *, double)) {
   if (k == t->count) {
     expr_point point = {.input = slot_value};
     value v = expr_eval(t->tree, &point, wide);
@@ -189,7 +190,7 @@ static void each_value(const trial *t, int k, bool wide,
   }
 }
 
-static interval compiled(const trial *t) {
+static interval compiled(const bounds_trial *t) {
   expr_box box = {.i0 = 0, .i1 = 7, .j0 = 0, .j1 = 7, .range = slot_range};
   return expr_bounds(t->tree, &box);
 }
@@ -197,7 +198,7 @@ static interval compiled(const trial *t) {
 static interval now; /* the interval that values are held against */
 static const char *side;
 
-static void refuse(const trial *t, double v, const char *what) {
+static void refuse(const bounds_trial *t, double v, const char *what) {
   char where[300] = "";
   for (int k = 0; k < t->count; k++) {
     interval x = known[slot_of(t, k)];
@@ -209,12 +210,12 @@ static void refuse(const trial *t, double v, const char *what) {
                expr_op_text(t->op), t->count, t->kind, where, what, v);
 }
 
-static void must_hold(const trial *t, double v) {
+static void must_hold(const bounds_trial *t, double v) {
   bool inside = isnan(v) ? now.nan : now.low <= v && v <= now.high;
   if (!inside) refuse(t, v, "value");
 }
 
-static void look_compiler(const trial *t) {
+static void look_compiler(const bounds_trial *t) {
   now = compiled(t);
   each_value(t, 0, false, must_hold);
   each_value(t, 0, true, must_hold);
@@ -303,7 +304,7 @@ static bool load_rules(void) {
   return true;
 }
 
-static void look_gpu(const trial *t) {
+static void look_gpu(const bounds_trial *t) {
   gpu_side at[SLOTS] = {{0, 0, 0}}, to = {0, 0, 0};
   for (int k = 0; k < SLOTS; k++)
     at[k] = (gpu_side){known[k].low, known[k].high, known[k].nan};
@@ -340,20 +341,20 @@ static void env_range(const dil_env *env, int32_t index, int32_t axis,
   *high = known[index].high;
 }
 
-static int32_t verdict(const trial *t, int question, double limit) {
+static int32_t verdict(const bounds_trial *t, int question, double limit) {
   dil_env env = {.B = 1, .N = 8, .M = 8, .scale = 1, .range = env_range};
   int place = QUESTIONS * ((int)(t - trials) - first_trial) + question;
   known[REAL_LIMIT] = known[WHOLE_LIMIT] = (interval){limit, limit, false};
   return loaded.code.cover(place, &env, 0, 7, 0, 7);
 }
 
-static void must_be_possible(const trial *t, double v) {
+static void must_be_possible(const bounds_trial *t, double v) {
   bool holds = isnan(v) ? verdict(t, AT_LEAST, -INFINITY) != DIL_FULL
                         : verdict(t, EXACTLY, v) != DIL_EMPTY;
   if (!holds) refuse(t, v, "value");
 }
 
-static void look_processor(const trial *t) {
+static void look_processor(const bounds_trial *t) {
   interval x = compiled(t);
   each_value(t, 0, false, must_be_possible);
   if (x.nan) return;

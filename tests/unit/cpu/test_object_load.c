@@ -12,10 +12,10 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef struct file {
+typedef struct object_file {
   char *bytes;
   size_t size;
-} file;
+} object_file;
 
 static char folder[] = "/tmp/dil-load-XXXXXX";
 
@@ -36,8 +36,8 @@ static const char whole_source[] =
     "  case 2: return 5; case 3: return 23; case 4: return 90;\n"
     "  case 5: return count(); default: return -1; } }\n";
 
-static file read_file(const char *path) {
-  file f = {NULL, 0};
+static object_file read_file(const char *path) {
+  object_file f = {NULL, 0};
   FILE *stream = fopen(path, "rb");
   ck_assert_msg(stream != NULL, "no %s", path);
   fseek(stream, 0, SEEK_END);
@@ -49,7 +49,7 @@ static file read_file(const char *path) {
   return f;
 }
 
-static file compile(const char *source, const char *flags) {
+static object_file compile(const char *source, const char *flags) {
   const char *compiler = getenv("CC");
   char path[64], command[512];
   snprintf(path, sizeof path, "%s/object.c", folder);
@@ -64,14 +64,14 @@ static file compile(const char *source, const char *flags) {
   return read_file(path);
 }
 
-static dil_object *load(file f) {
+static dil_object *load(object_file f) {
   dil_object *object;
   dil_status status = dil_object_load(f.bytes, f.size, "test", &object);
   ck_assert_msg(status == DIL_OK, "%s", dil_last_error());
   return object;
 }
 
-static void refuse(file f, const char *reason) {
+static void refuse(object_file f, const char *reason) {
   dil_object *object;
   dil_status status = dil_object_load(f.bytes, f.size, "test", &object);
   ck_assert_int_eq(status, DIL_INPUT);
@@ -91,7 +91,7 @@ static void refuse(file f, const char *reason) {
   })
 
 static void run_whole(const char *flags) {
-  file f = compile(whole_source, flags);
+  object_file f = compile(whole_source, flags);
   dil_object *object = load(f);
   ck_assert(ENTRY(object, "read_table", double (*)(int))(3) == 3.5);
   int (*call)(int, int) = ENTRY(object, "call", int (*)(int, int));
@@ -141,8 +141,9 @@ static void rights_of(const void *address, char rights[8]) {
 }
 
 START_TEST(nothing_is_writable_and_executable) {
-  file f = compile("int data = 3; const int constant = 4;\n"
-                   "int get(void) { return data; }\n", "-fPIC");
+  object_file f = compile("int data = 3; const int constant = 4;\n"
+                          "int get(void) { return data; }\n",
+                          "-fPIC");
   dil_object *object = load(f);
   char rights[8];
   rights_of(dil_object_symbol(object, "get"), rights);
@@ -157,9 +158,9 @@ START_TEST(nothing_is_writable_and_executable) {
 END_TEST
 
 START_TEST(undefined_symbols_are_named) {
-  file f = compile("double expf(double); int outer(int);\n"
-                   "double f(double x) { return expf(x) + outer(1); }\n",
-                   "-fPIC -fno-builtin");
+  object_file f = compile("double expf(double); int outer(int);\n"
+                          "double f(double x) { return expf(x) + outer(1); }\n",
+                          "-fPIC -fno-builtin");
   refuse(f, "2 undefined symbols: ");
   ck_assert_ptr_nonnull(strstr(dil_last_error(), "'expf'"));
   ck_assert_ptr_nonnull(strstr(dil_last_error(), "'outer'"));
@@ -168,8 +169,8 @@ START_TEST(undefined_symbols_are_named) {
 END_TEST
 
 START_TEST(what_cannot_be_served_is_refused) {
-  file f = compile("_Thread_local int x; int *f(void) { return &x; }\n",
-                   "-fPIC -ftls-model=local-exec");
+  object_file f = compile("_Thread_local int x; int *f(void) { return &x; }\n",
+                          "-fPIC -ftls-model=local-exec");
   refuse(f, "thread-local");
   free(f.bytes);
   f = compile("int x[9]; int *f(int i) { return x + i; }\n",
@@ -188,10 +189,10 @@ END_TEST
 
 START_TEST(other_files_are_refused) {
   static char text[200] = "int main(void) { return 0; }";
-  refuse((file){text, 0}, "too few");
-  refuse((file){text, 20}, "too few");
-  refuse((file){text, sizeof text}, "not ELF");
-  file self = read_file("/proc/self/exe");
+  refuse((object_file){text, 0}, "too few");
+  refuse((object_file){text, 20}, "too few");
+  refuse((object_file){text, sizeof text}, "not ELF");
+  object_file self = read_file("/proc/self/exe");
   refuse(self, "not a relocatable");
   free(self.bytes);
 }
@@ -216,7 +217,7 @@ static int entries(void) {
 }
 
 START_TEST(objects_are_listed_for_gdb) {
-  file f = compile(whole_source, "-fPIC -g");
+  object_file f = compile(whole_source, "-fPIC -g");
   dil_object *objects[3];
   for (int i = 0; i < 3; i++) objects[i] = load(f);
   ck_assert_int_eq(entries(), 3);
@@ -235,7 +236,7 @@ END_TEST
 START_TEST(perf_map_names_functions) {
   char path[64], line[256], want[256];
   snprintf(path, sizeof path, "/tmp/perf-%d.map", (int)getpid());
-  file f = compile(whole_source, "-fPIC");
+  object_file f = compile(whole_source, "-fPIC");
   setenv("DIL_PERF_MAP", "1", 1);
   dil_object *object = load(f);
   unsetenv("DIL_PERF_MAP");
@@ -260,7 +261,7 @@ START_TEST(perf_map_names_functions) {
 END_TEST
 
 static void *load_often(void *argument) {
-  const file *f = argument;
+  const object_file *f = argument;
   for (int i = 0; i < 200; i++) {
     dil_object *objects[2] = {NULL, NULL};
     for (int k = 0; k < 2; k++)
@@ -271,7 +272,7 @@ static void *load_often(void *argument) {
 }
 
 START_TEST(threads_load_at_once) {
-  file f = compile(whole_source, "-fPIC");
+  object_file f = compile(whole_source, "-fPIC");
   pthread_t threads[3];
   for (int i = 0; i < 3; i++)
     ck_assert_int_eq(pthread_create(&threads[i], NULL, load_often, &f), 0);
@@ -313,7 +314,7 @@ static int try_load(const char *bytes, size_t size) {
 }
 
 /* Where damage tells: header, section table, symbols, relocations. */
-static size_t sensitive_place(file f) {
+static size_t sensitive_place(object_file f) {
   Elf64_Ehdr header;
   memcpy(&header, f.bytes, sizeof header);
   uint32_t pick = random_word() % 4;
@@ -329,7 +330,7 @@ static size_t sensitive_place(file f) {
   return section.sh_offset + random_word() % section.sh_size;
 }
 
-static void damage(file f, int count) {
+static void damage(object_file f, int count) {
   static const unsigned char words[] = {0, 1, 0x7f, 0x80, 0xff, 8, 0xf1, 4};
   char *copy = malloc(f.size);
   int loaded = 0;
@@ -347,7 +348,7 @@ static void damage(file f, int count) {
 }
 
 START_TEST(damaged_objects_are_refused_or_loaded) {
-  file f = compile(whole_source, "-fPIC");
+  object_file f = compile(whole_source, "-fPIC");
   damage(f, 20000);
   for (size_t size = 0; size < f.size; size++) try_load(f.bytes, size);
   free(f.bytes);
@@ -361,7 +362,7 @@ END_TEST
 START_TEST(extreme_section_fields_are_refused_or_loaded) {
   static const uint64_t extremes[] = {0, 1, 7, 63, 4096, UINT32_MAX,
                                       INT64_MAX, UINT64_MAX, UINT64_MAX - 63};
-  file f = compile(whole_source, "-fPIC");
+  object_file f = compile(whole_source, "-fPIC");
   Elf64_Ehdr header;
   memcpy(&header, f.bytes, sizeof header);
   for (size_t at = 0; at < header.e_shnum * sizeof(Elf64_Shdr); at += 4)

@@ -105,7 +105,7 @@ static void must(dil_status status) {
 /* ---- on the processor and on a GPU --------------------------------------- */
 
 /* One progression of queries and the keys that it meets. */
-typedef struct work {
+typedef struct shard_work {
   data *d;
   const kernel_made *k;
   const ring_shape *ring;
@@ -115,7 +115,7 @@ typedef struct work {
   dil_shard shard;
   dil_threads *threads;
   pool *scratch;
-} work;
+} shard_work;
 
 /* Room for the state of the shard's rows, full of NaN. */
 static float *state_new(int64_t count) {
@@ -133,14 +133,14 @@ static void state_free(float *state) {
   else free(state);
 }
 
-static void shard_begin(work *w) {
+static void shard_begin(shard_work *w) {
   if (gpu_wanted())
     must(gpu_module()->begin(w->k->cuda, &w->call, &w->shard, NULL));
   else
     must(cpu_kernel_begin(w->k->kernel, w->threads, &w->call, &w->shard));
 }
 
-static void shard_finish(work *w) {
+static void shard_finish(shard_work *w) {
   if (w->shard.state_stride) return; /* o and lse are as they should be */
   if (!gpu_wanted()) {
     must(cpu_kernel_finish(w->k->kernel, w->threads, &w->call, &w->shard));
@@ -152,15 +152,15 @@ static void shard_finish(work *w) {
 
 /* A message: rows of the sender's progression that travel, of one K/V head, of
  * which those of progression `index` are copied. */
-typedef struct message {
-  const work *w;
+typedef struct shard_message {
+  const shard_work *w;
   int32_t head, index;
   const dil_tensor *from; /* the whole */
   char *to;               /* [B, progression, Hkv, width] */
-} message;
+} shard_message;
 
 static void copy_rows(void *context, const row_range *rows) {
-  const message *m = context;
+  const shard_message *m = context;
   const dil_tensor *t = m->from;
   const dil_progression *progression = &m->w->shard.keys;
   int64_t size = (int64_t)dil_dtype_size(t->dtype), width = t->shape[3] * size;
@@ -181,13 +181,13 @@ static void copy_rows(void *context, const row_range *rows) {
 }
 
 /* k or v as rank `from` sends it, on the device. */
-static dil_tensor send_rows(work *w, const dil_tensor *whole, int32_t from,
-                            int32_t index, void **memory) {
+static dil_tensor send_rows(shard_work *w, const dil_tensor *whole,
+                            int32_t from, int32_t index, void **memory) {
   const int64_t shape[] = {whole->shape[0], w->shard.keys.count,
                            whole->shape[2], whole->shape[3]};
   dil_tensor t = dil_tensor_make(NULL, whole->dtype, 4, shape);
   size_t size = (size_t)dil_tensor_count(&t) * dil_dtype_size(t.dtype);
-  message m = {.w = w, .index = index, .from = whole, .to = malloc(size)};
+  shard_message m = {.w = w, .index = index, .from = whole, .to = malloc(size)};
   memset(m.to, 0xff, size);
   for (; m.head < whole->shape[2]; m.head++)
     must(partition_rows(w->ring, from, w->rank, m.head, EXCHANGE_ROTATED,
@@ -199,7 +199,7 @@ static dil_tensor send_rows(work *w, const dil_tensor *whole, int32_t from,
 
 /* Rows that stand side by side and are enough for it go to the fast kernel,
  * where the plain call does; but the general one takes shards with sinks. */
-static void check_variant(const work *w) {
+static void check_variant(const shard_work *w) {
   char plain[512], sharded[512];
   const dil_cuda_module *gpu = gpu_module();
   const dil_progression *q = &w->shard.queries, *k = &w->shard.keys;
@@ -213,7 +213,7 @@ static void check_variant(const work *w) {
 }
 
 /* Puts the shard on the device; with `open` only if that can be. */
-static void shard_run(work *w, bool open) {
+static void shard_run(shard_work *w, bool open) {
   const dil_cuda_module *gpu = gpu_module();
   if (open)
     must(gpu->opens(w->k->cuda, &w->call, &w->shard, &w->shard.state_stride));
@@ -226,7 +226,8 @@ static void shard_run(work *w, bool open) {
 
 /* Comb `index` of what rank `from` owns; with `open` the rows begin with it,
  * where the device can. */
-static void shard_advance(work *w, int32_t from, int32_t index, bool open) {
+static void shard_advance(shard_work *w, int32_t from, int32_t index,
+                          bool open) {
   if (!gpu_wanted()) {
     w->call.k = view(&w->whole.k, w->shard.keys, 0);
     w->call.v = view(&w->whole.v, w->shard.keys, 0);
@@ -245,7 +246,7 @@ static void shard_advance(work *w, int32_t from, int32_t index, bool open) {
 /* ---- rings --------------------------------------------------------------- */
 
 /* The rank's own keys at the places of its queries come first, as in a ring. */
-static void open_queries(work *w, int32_t index) {
+static void open_queries(shard_work *w, int32_t index) {
   positions owned = partition_keys(w->ring, w->rank);
   if (gpu_wanted() && index < owned.count) {
     w->shard.keys = owned.progression[index];
@@ -257,7 +258,8 @@ static void open_queries(work *w, int32_t index) {
 }
 
 /* Comb `index` of queries over every owner's keys. */
-static void run_queries_of(work *w, int32_t index, dil_progression asking) {
+static void run_queries_of(shard_work *w, int32_t index,
+                           dil_progression asking) {
   const pattern *p = w->d->pattern;
   const ring_shape *ring = w->ring;
   int64_t origin = ring->M - ring->N, batch = w->d->shape.batch;
@@ -288,7 +290,7 @@ static void run_queries_of(work *w, int32_t index, dil_progression asking) {
   state_free(w->shard.lse);
 }
 
-static void run_ring(work *w) {
+static void run_ring(shard_work *w) {
   for (w->rank = 0; w->rank < w->ring->ranks; w->rank++) {
     positions mine = partition_queries(w->ring, w->rank);
     for (int32_t i = 0; i < mine.count; i++)
@@ -302,8 +304,12 @@ static const char *ring_problem(data *d, const kernel_made *k,
                                 pool *scratch) {
   gpu_copy on;
   data_forget(d);
-  work w = {.d = d, .k = k, .ring = ring, .threads = threads,
-            .scratch = scratch, .whole = d->call};
+  shard_work w = {.d = d,
+                  .k = k,
+                  .ring = ring,
+                  .threads = threads,
+                  .scratch = scratch,
+                  .whole = d->call};
   if (gpu_wanted()) {
     gpu_copy_up(d, &on);
     w.whole = on.call;
@@ -325,7 +331,7 @@ static char *outputs_copy(const data *d, size_t *size) {
 }
 
 /* Whether the whole as one shard takes what the plain call takes. */
-static bool takes_the_same(const work *w) {
+static bool takes_the_same(const shard_work *w) {
   char plain[512], sharded[512];
   const dil_cuda_module *gpu = gpu_module();
   must(gpu->variants(w->k->cuda, &w->whole, NULL, plain, sizeof plain));
@@ -339,7 +345,7 @@ static bool takes_the_same(const work *w) {
 static void check_one_shard(data *d, kernel_made *k) {
   ring_shape ring = {.table = &k->plan->table, .ranks = 1,
                      .N = d->shape.queries, .M = d->shape.keys};
-  work w = {.d = d, .k = k, .ring = &ring, .whole = d->call};
+  shard_work w = {.d = d, .k = k, .ring = &ring, .whole = d->call};
   size_t size;
   w.shard = (dil_shard){.queries = partition_queries(&ring, 0).progression[0],
                         .keys = partition_keys(&ring, 0).progression[0],

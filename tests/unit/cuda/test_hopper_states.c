@@ -19,7 +19,7 @@
 enum { PASSES = 3, NOBODY = -1 };
 
 /* The queries of a rank, and whose state stands where. */
-typedef struct scene {
+typedef struct states_scene {
   hopper_list *list;
   dil_pass passes[PASSES];
   hopper_table made[PASSES];
@@ -30,12 +30,12 @@ typedef struct scene {
   int32_t *owner;      /* [HEADS][places]: the number of a row in the call */
   int64_t places;
   int64_t resumed;     /* rows, of all launches */
-} scene;
+} states_scene;
 
 /* ---- plans of several passes --------------------------------------------- */
 
 /* Branches fall into passes; the first has keys for every row. */
-static void deal_branches(scene *s) {
+static void deal_branches(states_scene *s) {
   hopper_list *l = s->list;
   dil_branch *first = &l->branch[0];
   first->dilation = 1;
@@ -56,7 +56,7 @@ static void deal_branches(scene *s) {
 }
 
 /* Passes without branches are left out. */
-static void list_passes(scene *s) {
+static void list_passes(states_scene *s) {
   int32_t count = 0;
   for (int32_t p = 0; p < PASSES; p++)
     if (s->passes[p].branches) s->passes[count++] = s->passes[p];
@@ -67,7 +67,7 @@ static void list_passes(scene *s) {
 }
 
 /* False: a pass has no tables. */
-static bool scene_draw(scene *s, uint64_t seed) {
+static bool scene_draw(states_scene *s, uint64_t seed) {
   char reason[128];
   list_random(s->list, seed);
   dil_table *t = &s->list->table;
@@ -88,7 +88,7 @@ static bool scene_draw(scene *s, uint64_t seed) {
 /* ---- launches ------------------------------------------------------------ */
 
 /* Of a pass over the shard's keys. */
-static void fill_launch(scene *s, int32_t pass, uint64_t later,
+static void fill_launch(states_scene *s, int32_t pass, uint64_t later,
                         hopper_launch *l) {
   const dil_table *t = &s->list->table;
   hopper_place at = hopper_place_shard(t, pass, &s->shard, 1);
@@ -107,7 +107,7 @@ static bool has_keys(const hopper_launch *l, const tile *x) {
   return false;
 }
 
-static void visit_row(scene *s, const hopper_launch *l, int32_t head,
+static void visit_row(states_scene *s, const hopper_launch *l, int32_t head,
                       int position, bool opens) {
   int32_t n = position - l->first;
   int32_t *owner = &s->owner[head * s->places + n / s->apart];
@@ -124,7 +124,7 @@ static void visit_row(scene *s, const hopper_launch *l, int32_t head,
   else if (*owner == n) *owner = NOBODY; /* it is not what it was */
 }
 
-static void visit_launch(scene *s, const hopper_launch *l, bool opens) {
+static void visit_launch(states_scene *s, const hopper_launch *l, bool opens) {
   tile x;
   for (int32_t t = 0; t < l->tiles; t++) {
     if (!tile_find(l, t % l->section_tiles, 0, l->class_count,
@@ -139,14 +139,14 @@ static void visit_launch(scene *s, const hopper_launch *l, bool opens) {
 /* ---- parts --------------------------------------------------------------- */
 
 /* As opening_pass does (runtime/cuda/kernel.c). */
-static bool sees_itself(const scene *s, int32_t b) {
+static bool sees_itself(const states_scene *s, int32_t b) {
   const dil_branch *branch = &s->list->branch[b];
   const dil_progression *q = &s->shard.queries, *k = &s->shard.keys;
   return branch->dilation == 1 && branch->head_last == HEADS - 1 &&
          q->first >= 0 && k->first <= q->first &&
          q->first + q->count <= k->first + k->count;
 }
-static int32_t opening_pass(const scene *s) {
+static int32_t opening_pass(const states_scene *s) {
   const dil_table *t = &s->list->table;
   for (int32_t p = 0; p < t->pass_count; p++)
     for (int32_t b = 0; b < t->branch_count; b++)
@@ -154,7 +154,7 @@ static int32_t opening_pass(const scene *s) {
   return -1;
 }
 
-static void run_shard(scene *s, int32_t opening) {
+static void run_shard(states_scene *s, int32_t opening) {
   const dil_table *t = &s->list->table;
   uint64_t later = (1ull << t->branch_count) - 1;
   hopper_launch *l = &s->list->launch;
@@ -169,7 +169,7 @@ static void run_shard(scene *s, int32_t opening) {
 
 /* One progression of a rank's queries over all keys, its own first. False: no
  * pass opens its rows. */
-static bool run_queries(scene *s, int32_t rank, int32_t index) {
+static bool run_queries(states_scene *s, int32_t rank, int32_t index) {
   const dil_table *t = &s->list->table;
   positions asking = partition_queries(&s->ring, rank),
             own = partition_keys(&s->ring, rank);
@@ -205,7 +205,7 @@ static bool run_queries(scene *s, int32_t rank, int32_t index) {
 enum { GROUPS = 8, EACH = 40 };
 
 START_TEST(random_rings) {
-  scene *s = calloc(1, sizeof *s);
+  states_scene *s = calloc(1, sizeof *s);
   const char *first = getenv("FUZZ_SEED");
   int32_t opened = 0;
   s->list = malloc(sizeof *s->list);

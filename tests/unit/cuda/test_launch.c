@@ -85,7 +85,7 @@ static const char *const texts[] = {
     "branch { segment 1024; } branch { dilation 4; } }"};
 enum { TEXTS = sizeof texts / sizeof *texts };
 
-typedef struct problem {
+typedef struct launch_problem {
   subject *subject;
   kernel_made *made;
   dil_cuda_kernel *kernel;
@@ -93,7 +93,7 @@ typedef struct problem {
   void *input[3], *output[OUTPUTS], *lse[OUTPUTS];
   void *length;            /* i32[1]; NULL: all keys */
   unsigned char *right, *right_lse, *found;
-} problem;
+} launch_problem;
 
 static void *take(int64_t bytes) {
   void *memory;
@@ -112,7 +112,7 @@ static void *take_random(dil_dtype dtype, uint32_t seed) {
   return memory;
 }
 
-static dil_call call_of(const problem *p, int output) {
+static dil_call call_of(const launch_problem *p, int output) {
   const int64_t shape[4] = {1, N, HEADS, 64}, rows[3] = {1, HEADS, N};
   dil_dtype dtype = p->subject->pattern->dtype;
   dil_call call = {
@@ -127,19 +127,19 @@ static dil_call call_of(const problem *p, int output) {
   return call;
 }
 
-static void launch(const problem *p, int output, stream s) {
+static void launch(const launch_problem *p, int output, stream s) {
   dil_call call = call_of(p, output);
   dil_status status = gpu_module()->run(p->kernel, &call, s);
   ck_assert_msg(status == DIL_OK, "%s", dil_last_error());
 }
 
-static void poison(const problem *p, int output) {
+static void poison(const launch_problem *p, int output) {
   gpu_module()->fill(gpu_device(), p->output[output], 0xA5, BYTES);
   gpu_module()->fill(gpu_device(), p->lse[output], 0xA5, LSE_BYTES);
   ck_assert_int_eq(cu.wait(NULL), 0);
 }
 
-static void download(const problem *p, int output, unsigned char *o,
+static void download(const launch_problem *p, int output, unsigned char *o,
                      unsigned char *lse) {
   const dil_cuda_module *m = gpu_module();
   ck_assert_int_eq(m->download(gpu_device(), o, p->output[output], BYTES),
@@ -148,16 +148,17 @@ static void download(const problem *p, int output, unsigned char *o,
                    DIL_OK);
 }
 
-static void expect_right(const problem *p, int output, const char *what) {
+static void expect_right(const launch_problem *p, int output,
+                         const char *what) {
   download(p, output, p->found, p->found + BYTES);
   ck_assert_msg(!memcmp(p->found, p->right, BYTES), "%s: o differs", what);
   ck_assert_msg(!memcmp(p->found + BYTES, p->right_lse, LSE_BYTES),
                 "%s: lse differs", what);
 }
 
-static void problem_open(problem *p, const char *text) {
+static void problem_open(launch_problem *p, const char *text) {
   driver_open();
-  *p = (problem){.subject = subject_new("launch", text, NULL, 0)};
+  *p = (launch_problem){.subject = subject_new("launch", text, NULL, 0)};
   ck_assert_msg(p->subject->pattern != NULL, "%s", p->subject->problem);
   p->made = kernel_make(p->subject, (recipe){0});
   p->kernel = gpu_kernel_make(p->made->plan, false, p->made->problem,
@@ -178,7 +179,7 @@ static void problem_open(problem *p, const char *text) {
   download(p, 0, p->right, p->right_lse);
 }
 
-static void problem_close(problem *p) {
+static void problem_close(launch_problem *p) {
   for (int i = 0; i < 3; i++) gpu_module()->give(gpu_device(), p->input[i]);
   for (int i = 0; i < OUTPUTS; i++) {
     gpu_module()->give(gpu_device(), p->output[i]);
@@ -194,7 +195,7 @@ static void problem_close(problem *p) {
 
 /* ---- graphs -------------------------------------------------------------- */
 
-static exec capture(const problem *p, stream s, int first, int count) {
+static exec capture(const launch_problem *p, stream s, int first, int count) {
   enum { GLOBAL = 0 };
   graph g;
   exec e;
@@ -207,7 +208,7 @@ static exec capture(const problem *p, stream s, int first, int count) {
 }
 
 START_TEST(graph_is_replayed) {
-  problem p;
+  launch_problem p;
   problem_open(&p, texts[_i]);
   stream s = stream_new();
   exec e = capture(&p, s, 1, 2);
@@ -230,7 +231,7 @@ END_TEST
 /* The keys of a batch row are read when a graph runs. */
 START_TEST(graph_reads_lengths) {
   static const int32_t lengths[] = {2500, 0, N, 1};
-  problem p;
+  launch_problem p;
   problem_open(&p, texts[_i]);
   p.length = take(sizeof *lengths);
   stream s = stream_new();
@@ -255,7 +256,7 @@ END_TEST
 
 /* Two streams, and two graphs on two more, all busy at once. */
 START_TEST(streams_overlap) {
-  problem p;
+  launch_problem p;
   problem_open(&p, texts[_i]);
   stream s[4];
   for (int i = 0; i < 4; i++) s[i] = stream_new();
@@ -279,13 +280,13 @@ END_TEST
 
 /* ---- threads ------------------------------------------------------------- */
 
-typedef struct worker {
-  const problem *problem;
+typedef struct launch_worker {
+  const launch_problem *problem;
   int output;
-} worker;
+} launch_worker;
 
 static void *work(void *argument) {
-  const worker *w = argument;
+  const launch_worker *w = argument;
   ck_assert_int_eq(cu.enter(context), 0);
   stream s = stream_new();
   for (int i = 0; i < 200; i++) launch(w->problem, w->output, s);
@@ -295,12 +296,12 @@ static void *work(void *argument) {
 }
 
 START_TEST(threads_share_a_kernel) {
-  problem p;
+  launch_problem p;
   pthread_t thread[OUTPUTS];
-  worker w[OUTPUTS];
+  launch_worker w[OUTPUTS];
   problem_open(&p, texts[_i]);
   for (int i = 0; i < OUTPUTS; i++) {
-    w[i] = (worker){&p, i};
+    w[i] = (launch_worker){&p, i};
     ck_assert_int_eq(pthread_create(&thread[i], NULL, work, &w[i]), 0);
   }
   for (int i = 0; i < OUTPUTS; i++) pthread_join(thread[i], NULL);
@@ -319,7 +320,7 @@ static double now(void) {
 
 /* Seconds of the host a launch, the best of a few batches that the device's
  * queue takes without waiting. step: how far o moves from launch to launch. */
-static double cost(const problem *p, stream s, int64_t step) {
+static double cost(const launch_problem *p, stream s, int64_t step) {
   enum { BATCHES = 20, EACH = 200 };
   double best = 1;
   for (int batch = 0; batch < BATCHES; batch++) {
@@ -340,7 +341,7 @@ static double cost(const problem *p, stream s, int64_t step) {
  * anew, one a stride, and now and then those of q, k and v. */
 START_TEST(launches_are_cheap) {
   enum { MAPS = 3, STEP = 16 };
-  problem p;
+  launch_problem p;
   problem_open(&p, texts[0]);
   stream s = stream_new();
   double kept = cost(&p, s, 0), moved = cost(&p, s, STEP);

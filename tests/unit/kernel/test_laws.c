@@ -13,10 +13,10 @@
 #define LONGNET "segments 32, 64, 128; dilations 1, 2, 4;"
 enum { LENGTH = 171, CHANGED = 90 };
 
-typedef struct result {
+typedef struct law_result {
   double *o, *lse; /* [N, H, Dv], [H, N], as stored */
   int64_t count, rows;
-} result;
+} law_result;
 
 /* The patterns that every law is tried on. */
 static const char *const patterns[] = {
@@ -64,16 +64,16 @@ static kernel_made *kernel_of(const char *text, recipe way, dil_dtype dtype) {
   return last.made;
 }
 
-static result compute(const char *text, call_shape shape, recipe way,
-                      dil_dtype dtype) {
+static law_result compute(const char *text, call_shape shape, recipe way,
+                          dil_dtype dtype) {
   kernel_made *k = kernel_of(text, way, dtype);
   shape.batch = 1;
   shape.queries = shape.keys = LENGTH;
   shape.seed = 21;
   data *d = data_new(last.subject, shape);
   ck_assert_msg(data_run(d, k) == DIL_OK, "%s", dil_last_error());
-  result r = {.count = dil_tensor_count(&d->call.o),
-              .rows = LENGTH * last.subject->pattern->heads};
+  law_result r = {.count = dil_tensor_count(&d->call.o),
+                  .rows = LENGTH * last.subject->pattern->heads};
   r.o = calloc((size_t)r.count, sizeof *r.o);
   r.lse = calloc((size_t)r.rows, sizeof *r.lse);
   for (int64_t e = 0; e < r.count; e++)
@@ -84,19 +84,21 @@ static result compute(const char *text, call_shape shape, recipe way,
   return r;
 }
 
-static void result_free(result *r) {
+static void result_free(law_result *r) {
   free(r->o);
   free(r->lse);
 }
 
-static int64_t width_of(const result *r) { return r->count / r->rows; }
-static double lse_of(const result *r, int64_t row) { /* row = n * H + h */
+static int64_t width_of(const law_result *r) {
+  return r->count / r->rows;
+}
+static double lse_of(const law_result *r, int64_t row) { /* row = n * H + h */
   int64_t heads = r->rows / LENGTH;
   return r->lse[row % heads * LENGTH + row / heads];
 }
 
 /* Bitwise: NaN equals NaN, 0 and -0 are the same number. */
-static void expect_same(const result *a, const result *b, int64_t rows,
+static void expect_same(const law_result *a, const law_result *b, int64_t rows,
                         const char *what) {
   for (int64_t e = 0; e < rows * width_of(a); e++)
     ck_assert_msg(a->o[e] == b->o[e] || (isnan(a->o[e]) && isnan(b->o[e])),
@@ -107,7 +109,7 @@ static void expect_same(const result *a, const result *b, int64_t rows,
                   (int)row);
 }
 
-static void expect_close(const result *a, const result *b, double shift,
+static void expect_close(const law_result *a, const law_result *b, double shift,
                          const char *what) {
   double square = 0, whole = 0;
   for (int64_t e = 0; e < a->count; e++) {
@@ -143,8 +145,8 @@ static double one_in_v(int32_t tensor, const int64_t *at, double number) {
 
 START_TEST(weights_sum_to_one) {
   FOR_EACH_WAY(way, patterns[_i]) {
-    result r = compute(patterns[_i], (call_shape){.element = one_in_v}, way,
-                       DIL_F32);
+    law_result r =
+        compute(patterns[_i], (call_shape){.element = one_in_v}, way, DIL_F32);
     for (int64_t e = 0; e < r.count; e++) {
       double covered = isinf(lse_of(&r, e / width_of(&r))) ? 0 : 1;
       ck_assert_msg(fabs(r.o[e] - covered) < 2e-6, "row %d: %.9g",
@@ -164,11 +166,11 @@ static double both_v(int32_t tensor, const int64_t *at, double number) {
 
 START_TEST(output_is_linear_in_v) {
   FOR_EACH_WAY(way, patterns[_i]) {
-    result a = compute(patterns[_i], (call_shape){0}, way, DIL_F32);
-    result b = compute(patterns[_i], (call_shape){.element = other_v}, way,
-                       DIL_F32);
-    result c = compute(patterns[_i], (call_shape){.element = both_v}, way,
-                       DIL_F32);
+    law_result a = compute(patterns[_i], (call_shape){0}, way, DIL_F32);
+    law_result b =
+        compute(patterns[_i], (call_shape){.element = other_v}, way, DIL_F32);
+    law_result c =
+        compute(patterns[_i], (call_shape){.element = both_v}, way, DIL_F32);
     for (int64_t e = 0; e < a.count; e++) a.o[e] = 2 * a.o[e] - 3 * b.o[e];
     expect_close(&c, &a, 0, "2 V - 3 W");
     result_free(&a), result_free(&b), result_free(&c);
@@ -184,9 +186,9 @@ START_TEST(the_past_does_not_see_the_future) {
   if (strstr(patterns[_i], "causal") == NULL) return;
   FOR_EACH_WAY(way, patterns[_i])
     for (dil_dtype dtype = DIL_F32; dtype <= DIL_F16; dtype++) {
-      result a = compute(patterns[_i], (call_shape){0}, way, dtype);
-      result b = compute(patterns[_i], (call_shape){.element = changed_later},
-                         way, dtype);
+      law_result a = compute(patterns[_i], (call_shape){0}, way, dtype);
+      law_result b = compute(
+          patterns[_i], (call_shape){.element = changed_later}, way, dtype);
       expect_same(&a, &b, CHANGED * (a.rows / LENGTH), "before the change");
       result_free(&a), result_free(&b);
     }
@@ -197,9 +199,9 @@ START_TEST(threads_change_nothing) {
   FOR_EACH_WAY(way, patterns[_i])
     for (dil_dtype dtype = DIL_F32; dtype <= DIL_BF16; dtype++) {
       way.threads = 1;
-      result a = compute(patterns[_i], (call_shape){0}, way, dtype);
+      law_result a = compute(patterns[_i], (call_shape){0}, way, dtype);
       for (way.threads = 2; way.threads <= 7; way.threads += 1 + way.threads) {
-        result b = compute(patterns[_i], (call_shape){0}, way, dtype);
+        law_result b = compute(patterns[_i], (call_shape){0}, way, dtype);
         expect_same(&a, &b, a.rows, "another number of threads");
         result_free(&b);
       }
@@ -211,8 +213,9 @@ END_TEST
 START_TEST(unseen_rows_change_nothing) {
   FOR_EACH_WAY(way, patterns[_i])
     for (dil_dtype dtype = DIL_F32; dtype <= DIL_F16; dtype++) {
-      result a = compute(patterns[_i], (call_shape){0}, way, dtype);
-      result b = compute(patterns[_i], (call_shape){.clean = true}, way, dtype);
+      law_result a = compute(patterns[_i], (call_shape){0}, way, dtype);
+      law_result b =
+          compute(patterns[_i], (call_shape){.clean = true}, way, dtype);
       expect_same(&a, &b, a.rows, "NaN where nobody looks");
       result_free(&a), result_free(&b);
     }
@@ -246,8 +249,8 @@ static const struct { const char *name, *one, *other; double shift; } same[] = {
 
 START_TEST(two_ways_to_say_it) {
   FOR_EACH_WAY(way, same[_i].one) {
-    result a = compute(same[_i].one, (call_shape){0}, way, DIL_F32);
-    result b = compute(same[_i].other, (call_shape){0}, way, DIL_F32);
+    law_result a = compute(same[_i].one, (call_shape){0}, way, DIL_F32);
+    law_result b = compute(same[_i].other, (call_shape){0}, way, DIL_F32);
     double shift = same[_i].shift;
     if (isnan(shift)) { /* no lse to compare */
       memset(a.lse, 0, (size_t)a.rows * sizeof *a.lse);

@@ -25,7 +25,7 @@ typedef struct shared {
   _Atomic double struck; /* when it was */
 } shared;
 
-typedef struct scene {
+typedef struct link_scene {
   int port;              /* 0: they meet in the file */
   int32_t odd_count;     /* of ranks, that the victim believes in; 0: right */
   double patience;
@@ -38,7 +38,7 @@ typedef struct scene {
   bool split;            /* each two exchange by a link of their own */
   const struct stroke *by; /* of who collects */
   shared *shared;
-} scene;
+} link_scene;
 
 static double now(void) {
   struct timespec t;
@@ -47,7 +47,7 @@ static double now(void) {
 }
 
 /* To the next rank, from the one before: bytes that tell whose they are. */
-static dil_status pass_on(dil_link *link, const scene *s, int32_t round) {
+static dil_status pass_on(dil_link *link, const link_scene *s, int32_t round) {
   int32_t rank = link->rank, from = (rank + link->ranks - 1) % link->ranks;
   int64_t odd = rank == VICTIM ? s->odd : 0;
   char *mine = malloc(BYTES), *theirs = malloc(BYTES);
@@ -66,7 +66,7 @@ static dil_status pass_on(dil_link *link, const scene *s, int32_t round) {
 }
 
 /* Without the victim, whom all must have lost. */
-static dil_status go_on(const scene *s, dil_link **link) {
+static dil_status go_on(const link_scene *s, dil_link **link) {
   bool lost[RANKS] = {false};
   dil_link *smaller;
   if (!(*link)->calls->failed_ranks(*link, lost))
@@ -86,7 +86,7 @@ static dil_status go_on(const scene *s, dil_link **link) {
 static void pause_briefly(void) { usleep(1000); }
 
 /* Nobody's time runs before the victim has stopped: who is late then is he. */
-static void begin_round(const scene *s, dil_link *link, int32_t round) {
+static void begin_round(const link_scene *s, dil_link *link, int32_t round) {
   if (round == 1) atomic_fetch_add(&s->shared->met, 1);
   if (!s->stops) return;
   link->timeout = round < STRUCK_IN ? PATIENCE : s->timeout;
@@ -95,7 +95,7 @@ static void begin_round(const scene *s, dil_link *link, int32_t round) {
   while (!atomic_load(&s->shared->stopped)) pause_briefly();
 }
 
-static dil_status join_all(const scene *s, int32_t rank, dil_link **link) {
+static dil_status join_all(const link_scene *s, int32_t rank, dil_link **link) {
   char address[40];
   int32_t ranks = rank == VICTIM && s->odd_count ? s->odd_count : RANKS;
   snprintf(address, sizeof address, "127.0.0.1:%d", s->port);
@@ -104,7 +104,7 @@ static dil_status join_all(const scene *s, int32_t rank, dil_link **link) {
                  : file_link_new(s->path, rank, RANKS, s->timeout, link);
 }
 
-static dil_status join_two(const scene *s, int32_t rank, dil_link *all,
+static dil_status join_two(const link_scene *s, int32_t rank, dil_link *all,
                            dil_link **link) {
   char path[80];
   int32_t first = rank - rank % 2;
@@ -119,7 +119,7 @@ static dil_status join_two(const scene *s, int32_t rank, dil_link *all,
 }
 
 /* A rank's life; its last words go to a file. */
-static int live(const scene *s, int32_t rank) {
+static int live(const link_scene *s, int32_t rank) {
   char words[80];
   dil_link *link, *all = NULL;
   dil_status status = join_all(s, rank, &link);
@@ -140,8 +140,8 @@ static int live(const scene *s, int32_t rank) {
   return status != DIL_OK;
 }
 
-static scene scene_of(const char *name, double timeout) {
-  scene s = {.timeout = timeout, .rounds = 1 << 30};
+static link_scene scene_of(const char *name, double timeout) {
+  link_scene s = {.timeout = timeout, .rounds = 1 << 30};
   snprintf(s.path, sizeof s.path, "/tmp/test_link.%s.%d", name, (int)getpid());
   s.shared = mmap(NULL, sizeof *s.shared, PROT_READ | PROT_WRITE,
                 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -149,7 +149,7 @@ static scene scene_of(const char *name, double timeout) {
   return s;
 }
 
-static void begin(const scene *s, pid_t pids[RANKS]) {
+static void begin(const link_scene *s, pid_t pids[RANKS]) {
   for (int32_t i = 0; i < RANKS; i++) {
     pids[i] = fork();
     if (!pids[i]) _exit(live(s, i));
@@ -157,7 +157,8 @@ static void begin(const scene *s, pid_t pids[RANKS]) {
 }
 
 /* How a rank ended, and that its last words hold `word`. */
-static int ended(const scene *s, pid_t pid, int32_t rank, const char *word) {
+static int ended(const link_scene *s, pid_t pid, int32_t rank,
+                 const char *word) {
   char path[80], text[512] = "";
   int status;
   ck_assert_int_eq(waitpid(pid, &status, 0), pid);
@@ -172,16 +173,16 @@ static int ended(const scene *s, pid_t pid, int32_t rank, const char *word) {
 }
 
 /* By turns in a file and at a port of this process's own. */
-static scene scene_by(int32_t way, const char *name, double timeout) {
+static link_scene scene_by(int32_t way, const char *name, double timeout) {
   static int count;
-  scene s = scene_of(name, timeout);
+  link_scene s = scene_of(name, timeout);
   s.patience = 20;
   if (way) s.port = 20000 + (getpid() * 7 + count++) % 12000;
   return s;
 }
 
 START_TEST(messages_arrive_whole) {
-  scene s = scene_by(_i, "whole", 20);
+  link_scene s = scene_by(_i, "whole", 20);
   pid_t pids[RANKS];
   s.rounds = 20;
   begin(&s, pids);
@@ -192,7 +193,7 @@ START_TEST(messages_arrive_whole) {
 END_TEST
 
 /* All have met; the victim is killed at any moment then, or stops. */
-static void strike(const scene *s, const pid_t pids[RANKS]) {
+static void strike(const link_scene *s, const pid_t pids[RANKS]) {
   int status;
   while (atomic_load(&s->shared->met) < RANKS) pause_briefly();
   if (!s->stops) {
@@ -210,7 +211,7 @@ static void bury(const pid_t pids[RANKS]) {
   waitpid(pids[VICTIM], NULL, 0);
 }
 
-static void name_victim(const scene *s, const char *word) {
+static void name_victim(const link_scene *s, const char *word) {
   pid_t pids[RANKS];
   begin(s, pids);
   strike(s, pids);
@@ -222,26 +223,26 @@ static void name_victim(const scene *s, const char *word) {
 }
 
 START_TEST(killed_rank_is_named) {
-  scene s = scene_by(_i, "killed", 10);
+  link_scene s = scene_by(_i, "killed", 10);
   name_victim(&s, "rank 2 is gone");
 }
 END_TEST
 
 START_TEST(killed_rank_of_two_is_named_among_all) {
-  scene s = scene_by(_i, "split", 10);
+  link_scene s = scene_by(_i, "split", 10);
   s.split = true;
   name_victim(&s, "rank 2 is gone");
 }
 END_TEST
 
 START_TEST(stopped_rank_is_named) {
-  scene s = scene_by(_i, "stopped", 1);
+  link_scene s = scene_by(_i, "stopped", 1);
   s.stops = true;
   name_victim(&s, "rank 2 is silent");
 }
 END_TEST
 
-static void lose(scene s) {
+static void lose(link_scene s) {
   pid_t pids[RANKS];
   s.shrinks = true;
   begin(&s, pids);
@@ -252,8 +253,8 @@ static void lose(scene s) {
 }
 
 START_TEST(those_left_go_on) {
-  scene dead = scene_by(_i, "dead", PATIENCE);
-  scene frozen = scene_by(_i, "frozen", 1);
+  link_scene dead = scene_by(_i, "dead", PATIENCE);
+  link_scene frozen = scene_by(_i, "frozen", 1);
   frozen.stops = true;
   lose(dead);
   lose(frozen);
@@ -262,7 +263,8 @@ END_TEST
 
 /* Ranks whose lives end well, but for one that is lost: struck from here, or by
  * itself. */
-static void live_all(const scene *s, int (*life)(const scene *s, int32_t rank),
+static void live_all(const link_scene *s,
+                     int (*life)(const link_scene *s, int32_t rank),
                      int32_t lost, bool strikes) {
   pid_t pids[RANKS];
   for (int32_t i = 0; i < RANKS; i++) {
@@ -299,7 +301,7 @@ static dil_status receive_much(dil_link *link, int32_t from) {
 /* The victim is killed with rows under way to rank 0, who sees no end of its
  * connection behind them; the last rank does, in the middle of a message to rank
  * 0; rank 1 sees nothing. */
-static int live_behind_rows(const scene *s, int32_t rank) {
+static int live_behind_rows(const link_scene *s, int32_t rank) {
   dil_link *link;
   int bad = join_all(s, rank, &link) != DIL_OK;
   atomic_fetch_add(&s->shared->met, 1);
@@ -319,7 +321,7 @@ static int live_behind_rows(const scene *s, int32_t rank) {
 }
 
 START_TEST(killed_rank_is_named_behind_its_rows) {
-  scene s = scene_by(1, "behind", 10);
+  link_scene s = scene_by(1, "behind", 10);
   live_all(&s, live_behind_rows, VICTIM, true);
 }
 END_TEST
@@ -338,13 +340,14 @@ static const stroke strokes[] = {{0, SIGSTOP, "rank 0 is silent"},
                                  {2, 0, "rank 2 is silent"}};
 enum { STROKES = sizeof strokes / sizeof *strokes };
 
-static void suffer(const scene *s, const stroke *by) {
+static void suffer(const link_scene *s, const stroke *by) {
   atomic_store(&s->shared->struck, now());
   if (by->signal) raise(by->signal);
   else usleep((useconds_t)(3e6 * s->timeout));
 }
 
-static dil_status take_turns(const scene *s, dil_link *link, const stroke *by) {
+static dil_status take_turns(const link_scene *s, dil_link *link,
+                             const stroke *by) {
   char byte = 0;
   int32_t rank = link->rank;
   dil_status status = DIL_OK;
@@ -364,7 +367,7 @@ static dil_status take_turns(const scene *s, dil_link *link, const stroke *by) {
 }
 
 /* In time: a wait, and what it takes to agree on whose fault it was. */
-static int live_by_turns(const scene *s, int32_t rank) {
+static int live_by_turns(const link_scene *s, int32_t rank) {
   const stroke *by = s->by;
   dil_link *link;
   dil_status status = join_all(s, rank, &link);
@@ -378,7 +381,7 @@ static int live_by_turns(const scene *s, int32_t rank) {
 }
 
 START_TEST(who_collects_is_not_silent) {
-  scene s = scene_by(_i % 2, "turns", 1);
+  link_scene s = scene_by(_i % 2, "turns", 1);
   s.by = &strokes[_i / 2];
   live_all(&s, live_by_turns, s.by->rank, false);
 }
@@ -387,7 +390,7 @@ END_TEST
 /* Rank 3 waits in its ring for the victim, that has stopped. Ranks 0 and 1, whose
  * ring is done, have waited for rank 3 since before that, and do not name
  * it. */
-static int live_behind_a_ring(const scene *s, int32_t rank) {
+static int live_behind_a_ring(const link_scene *s, int32_t rank) {
   dil_link *all, *ring;
   char byte;
   dil_status status = join_all(s, rank, &all);
@@ -407,14 +410,14 @@ static int live_behind_a_ring(const scene *s, int32_t rank) {
 }
 
 START_TEST(who_waits_in_its_ring_is_not_silent) {
-  scene s = scene_by(_i, "above", 1);
+  link_scene s = scene_by(_i, "above", 1);
   live_all(&s, live_behind_a_ring, VICTIM, false);
 }
 END_TEST
 
 /* The victim is killed, and all others have failed over it before rank 0 comes to
  * dismiss them: it must not believe that they go, who wait for it. */
-static int live_to_the_end(const scene *s, int32_t rank) {
+static int live_to_the_end(const link_scene *s, int32_t rank) {
   dil_link *link;
   dil_status status = join_all(s, rank, &link);
   atomic_fetch_add(&s->shared->met, 1);
@@ -432,13 +435,13 @@ static int live_to_the_end(const scene *s, int32_t rank) {
 }
 
 START_TEST(dismissed_are_all_or_none) {
-  scene s = scene_by(_i, "end", 10);
+  link_scene s = scene_by(_i, "end", 10);
   live_all(&s, live_to_the_end, VICTIM, true);
 }
 END_TEST
 
 START_TEST(another_size_is_an_error) {
-  scene s = scene_by(_i, "size", 10);
+  link_scene s = scene_by(_i, "size", 10);
   pid_t pids[RANKS];
   s.odd = 7;
   begin(&s, pids);
@@ -448,7 +451,7 @@ START_TEST(another_size_is_an_error) {
 END_TEST
 
 START_TEST(ranks_that_do_not_meet) {
-  scene s = scene_by(1, "meet", 10);
+  link_scene s = scene_by(1, "meet", 10);
   pid_t pids[RANKS];
   s.odd_count = RANKS + 1;
   begin(&s, pids);

@@ -164,10 +164,10 @@ START_TEST(pools_come_and_go) {
 }
 END_TEST
 
-typedef struct host {
+typedef struct thread_host {
   dil_threads *pool;
   record *record;
-} host;
+} thread_host;
 
 static void note_any(void *context, int64_t index, int32_t worker) {
   record *r = context;
@@ -178,7 +178,7 @@ static void note_any(void *context, int64_t index, int32_t worker) {
 }
 
 static void *host_main(void *argument) {
-  host *h = argument;
+  thread_host *h = argument;
   for (int i = 0; i < 300; i++)
     if (dil_threads_run(h->pool, 10, note_any, h->record))
       atomic_fetch_add(&h->record->wrong, 1);
@@ -186,7 +186,7 @@ static void *host_main(void *argument) {
 }
 
 START_TEST(hosts_share_a_pool) {
-  host h = {pool(3), record_new()};
+  thread_host h = {pool(3), record_new()};
   pthread_t threads[3];
   for (int i = 0; i < 3; i++)
     ck_assert_int_eq(pthread_create(&threads[i], NULL, host_main, &h), 0);

@@ -37,7 +37,7 @@ static double normal_element(int32_t tensor, const int64_t *at, double old) {
                                at[3]));
 }
 
-typedef struct scene {
+typedef struct linked_scene {
   subject *s;
   kernel_made *k;
   data *d;
@@ -48,23 +48,23 @@ typedef struct scene {
   char path[64];     /* where they meet; empty: they are joined as threads, */
   int port;          /* 0: it is a file */
   int32_t slow;      /* 0: the first takes its time; else each other rank */
-} scene;
+} linked_scene;
 
 enum { TIMEOUT = 1 }; /* seconds a wait may take, of ranks that meet */
 
 static _Thread_local int32_t here; /* number of this thread's rank */
 
-typedef struct rank {
-  scene *of;
+typedef struct linked_rank {
+  linked_scene *of;
   int32_t number;
   dil_link *ring, *world;
   dil_status status;
   char why[256];
   pthread_t thread;
-} rank;
+} linked_rank;
 
 /* What this rank sees of the call: outputs are rank 0's alone. */
-static dil_call call_of(const rank *r) {
+static dil_call call_of(const linked_rank *r) {
   dil_call call = r->of->d->call;
   dil_tensor *inputs[] = {&call.q, &call.k, &call.v};
   for (int i = 0; i < 3 && r->of->random; i++)
@@ -74,7 +74,7 @@ static dil_call call_of(const rank *r) {
   return call;
 }
 
-static dil_status run_rank(rank *r, rank_group *c) {
+static dil_status run_rank(linked_rank *r, rank_group *c) {
   dil_call call = call_of(r);
   dil_status status = rank_group_hold(c, &call);
   if (!status) status = rank_group_load(c, &call);
@@ -86,8 +86,8 @@ static dil_status run_rank(rank *r, rank_group *c) {
 }
 
 /* As processes do it: where all of them can. */
-static dil_status meet(rank *r) {
-  const scene *s = r->of;
+static dil_status meet(linked_rank *r) {
+  const linked_scene *s = r->of;
   char address[40];
   snprintf(address, sizeof address, "127.0.0.1:%d", s->port);
   if (!*s->path) return DIL_OK;
@@ -97,7 +97,7 @@ static dil_status meet(rank *r) {
 }
 
 static void *rank_thread(void *context) {
-  rank *r = context;
+  linked_rank *r = context;
   plan *p = r->of->k->plan;
   rank_group_task task = {.mesh = r->of->mesh, .table = &p->table,
                           .plan_hash = plan_hash(p), .make = plan_variant,
@@ -117,14 +117,14 @@ static void *rank_thread(void *context) {
   return NULL;
 }
 
-static void run_scene(scene *s) {
+static void run_scene(linked_scene *s) {
   thread_hub *world, *rings[RANKS];
-  rank ranks[RANKS];
+  linked_rank ranks[RANKS];
   ck_assert(!thread_hub_new(RANKS, 30, &world));
   s->gpu = gpu_wanted() ? gpu_rank_group(s->k->plan) : NULL;
   for (int i = 0; i < RANKS; i++) {
     int ring = i / s->mesh.ring;
-    ranks[i] = (rank){.of = s, .number = i};
+    ranks[i] = (linked_rank){.of = s, .number = i};
     if (i % s->mesh.ring == 0)
       ck_assert(!thread_hub_new(s->mesh.ring, 30, &rings[ring]));
     ck_assert(!thread_link_new(rings[ring], i % s->mesh.ring, &ranks[i].ring));
@@ -139,10 +139,11 @@ static void run_scene(scene *s) {
   thread_hub_free(world);
 }
 
-static scene scene_open(int mesh_index, bool random) {
-  scene s = {.s = subject_new("apart", text, NULL, 0),
-             .mesh = meshes[mesh_index], .random = random,
-             .wanted = {.count = -1}};
+static linked_scene scene_open(int mesh_index, bool random) {
+  linked_scene s = {.s = subject_new("apart", text, NULL, 0),
+                    .mesh = meshes[mesh_index],
+                    .random = random,
+                    .wanted = {.count = -1}};
   ck_assert_msg(s.s->pattern != NULL, "%s", s.s->problem);
   s.k = kernel_make(s.s, (recipe){0});
   s.d = data_new(s.s, (call_shape){.batch = BATCH, .queries = N, .keys = M,
@@ -151,14 +152,14 @@ static scene scene_open(int mesh_index, bool random) {
   return s;
 }
 
-static void scene_close(scene *s) {
+static void scene_close(linked_scene *s) {
   data_free(s->d);
   kernel_unmake(s->k);
   subject_free(s->s);
 }
 
 START_TEST(each_makes_its_own_rows) {
-  scene s = scene_open(_i, true);
+  linked_scene s = scene_open(_i, true);
   run_scene(&s);
   const char *problem = data_compare(s.d);
   ck_assert_msg(!*problem, "%s", problem);
@@ -167,7 +168,7 @@ START_TEST(each_makes_its_own_rows) {
 END_TEST
 
 START_TEST(each_takes_its_rows_of_arrays) {
-  scene s = scene_open(_i, false);
+  linked_scene s = scene_open(_i, false);
   run_scene(&s);
   const char *problem = data_compare(s.d);
   ck_assert_msg(!*problem, "%s", problem);
@@ -190,7 +191,7 @@ static double lse_off(const data *d, int64_t b, int64_t n, int64_t h) {
 }
 
 START_TEST(only_wanted_rows_are_brought) {
-  scene s = scene_open(_i, true);
+  linked_scene s = scene_open(_i, true);
   s.wanted = (wanted_rows){FEW, few_rows, NULL};
   run_scene(&s);
   int64_t brought = 0;
@@ -209,7 +210,7 @@ END_TEST
 /* Every row takes the first a while, or the first row each other rank, one after
  * the other: it waits for each as long as it may. */
 static void slow_row(const void *owner, int64_t index, output_row *row) {
-  const scene *s = owner;
+  const linked_scene *s = owner;
   few_rows(NULL, index, row);
   if (here == 0 && !s->slow) usleep(TIMEOUT * 25000);
   if (here && s->slow && index == 0) usleep((useconds_t)here * TIMEOUT * 300000);
@@ -219,7 +220,7 @@ static void slow_row(const void *owner, int64_t index, output_row *row) {
  * A matter of links: where devices are tested, many of these run at once. */
 START_TEST(a_long_collection_is_no_silence) {
   if (gpu_wanted()) return;
-  scene s = scene_open(0, true);
+  linked_scene s = scene_open(0, true);
   snprintf(s.path, sizeof s.path, "/tmp/test_linked_ranks.%d", (int)getpid());
   s.port = _i % 2 ? 20000 + (getpid() * 7 + _i) % 12000 : 0;
   s.slow = _i / 2;

@@ -44,28 +44,28 @@ static const mesh meshes[] = {
 enum { MESHES = sizeof meshes / sizeof meshes[0] };
 
 /* What a test asks of a rank group, and what came of it. */
-typedef struct trial {
+typedef struct ring_trial {
   mesh mesh;
   ring_checkpoint checkpoint;
   void (*spoil)(dil_ring *ring, int32_t rank);
-} trial;
+} ring_trial;
 
 enum { RANKS_MOST = 16 };
 
-typedef struct result {
+typedef struct ring_result {
   dil_status status;
   rank_report of[RANKS_MOST];
   double seconds;
-} result;
+} ring_result;
 
-typedef struct scene {
+typedef struct ring_scene {
   subject *s;
   kernel_made *k;
   data *d;
-} scene;
+} ring_scene;
 
-static scene scene_open(const char *text, int64_t N, int64_t M) {
-  scene c = {.s = subject_new("ring", text, NULL, 0)};
+static ring_scene scene_open(const char *text, int64_t N, int64_t M) {
+  ring_scene c = {.s = subject_new("ring", text, NULL, 0)};
   ck_assert_msg(c.s->pattern != NULL, "%s", c.s->problem);
   c.k = kernel_make(c.s, (recipe){0});
   c.d = data_new(c.s, (call_shape){.batch = 2, .queries = N, .keys = M,
@@ -74,7 +74,7 @@ static scene scene_open(const char *text, int64_t N, int64_t M) {
   return c;
 }
 
-static void scene_close(scene *c) {
+static void scene_close(ring_scene *c) {
   data_free(c->d);
   kernel_unmake(c->k);
   subject_free(c->s);
@@ -86,7 +86,7 @@ static double now(void) {
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static result run_trial(scene *c, const trial *t) {
+static ring_result run_trial(ring_scene *c, const ring_trial *t) {
   rank_group_task task = {.mesh = t->mesh,
                           .table = &c->k->plan->table,
                           .plan_hash = plan_hash(c->k->plan),
@@ -98,7 +98,7 @@ static result run_trial(scene *c, const trial *t) {
   rank_group *all;
   ck_assert_msg(!rank_group_new(&task, &all), "%s", dil_last_error());
   double start = now();
-  result r = {.status = rank_group_run(all, &c->d->call)};
+  ring_result r = {.status = rank_group_run(all, &c->d->call)};
   r.seconds = now() - start;
   for (int32_t i = 0; i < mesh_ranks(&t->mesh); i++)
     r.of[i] = *rank_group_report(all, i);
@@ -106,9 +106,9 @@ static result run_trial(scene *c, const trial *t) {
   return r;
 }
 
-static void expect_good(scene *c, const trial *t) {
+static void expect_good(ring_scene *c, const ring_trial *t) {
   const mesh *m = &t->mesh;
-  result r = run_trial(c, t);
+  ring_result r = run_trial(c, t);
   for (int32_t i = 0; i < mesh_ranks(m); i++)
     ck_assert_msg(r.of[i].status == DIL_OK, "rank %d of %d: %s", i,
                   mesh_ranks(m), r.of[i].text);
@@ -122,10 +122,10 @@ static const uint64_t ways[] = {0, ~(uint64_t)0, 1, 2};
 enum { WAYS = sizeof ways / sizeof ways[0] };
 
 START_TEST(meshes_agree_with_the_oracle) {
-  scene c = scene_open(patterns[_i], 171, 171);
+  ring_scene c = scene_open(patterns[_i], 171, 171);
   for (int i = 0; i < MESHES; i++)
     for (int way = 0; way < WAYS; way++) {
-      trial t = {.mesh = meshes[i]};
+      ring_trial t = {.mesh = meshes[i]};
       t.mesh.gathered = ways[way];
       expect_good(&c, &t);
     }
@@ -136,8 +136,8 @@ END_TEST
 START_TEST(other_lengths) {
   static const int64_t lengths[][2] = {{3, 200}, {90, 40}, {2, 2}, {5, 0}};
   for (int i = 0; i < 4; i++) {
-    scene c = scene_open(patterns[_i], lengths[i][0], lengths[i][1]);
-    trial t = {.mesh = MESH(4, 1, 1, CONTIGUOUS)};
+    ring_scene c = scene_open(patterns[_i], lengths[i][0], lengths[i][1]);
+    ring_trial t = {.mesh = MESH(4, 1, 1, CONTIGUOUS)};
     t.mesh.layout = (dil_layout)(i % DIL_LAYOUT_COUNT);
     expect_good(&c, &t);
     scene_close(&c);
@@ -152,7 +152,7 @@ static char *bytes_of(const data *d, size_t *size) {
   return memcpy(copy, d->call.o.data, *size);
 }
 
-static int64_t bytes_sent(const result *r) {
+static int64_t bytes_sent(const ring_result *r) {
   int64_t sum = 0;
   for (int i = 0; i < RANKS_MOST; i++) sum += r->of[i].facts.sent;
   return sum;
@@ -160,10 +160,10 @@ static int64_t bytes_sent(const result *r) {
 
 /* No row travels twice, whichever branches want it. */
 START_TEST(any_exchange_gives_the_same_bits_by_as_many_bytes) {
-  scene c = scene_open(patterns[0], 171, 171);
-  trial t = {.mesh = MESH(4, 1, 1, ZIGZAG)};
+  ring_scene c = scene_open(patterns[0], 171, 171);
+  ring_trial t = {.mesh = MESH(4, 1, 1, ZIGZAG)};
   size_t size;
-  result r = run_trial(&c, &t);
+  ring_result r = run_trial(&c, &t);
   char *first = bytes_of(c.d, &size);
   int64_t sent = bytes_sent(&r);
   ck_assert_int_gt(sent, 0);
@@ -184,11 +184,11 @@ END_TEST
 /* Runs of the same scene that must agree to the last bit. */
 static void expect_same_bits(const char *text, int64_t length,
                              const mesh *of, int count) {
-  scene c = scene_open(text, length, length);
+  ring_scene c = scene_open(text, length, length);
   char *first = NULL;
   size_t size;
   for (int i = 0; i < count; i++) {
-    trial t = {.mesh = of[i]};
+    ring_trial t = {.mesh = of[i]};
     expect_good(&c, &t);
     if (!first) first = bytes_of(c.d, &size);
     ck_assert_msg(!memcmp(first, c.d->call.o.data, size), "%d x %d x %d",
@@ -217,9 +217,9 @@ END_TEST
 
 /* Segments inside a shard need nothing; a branch of dilation 4 a quarter. */
 START_TEST(only_needed_rows_travel) {
-  scene c = scene_open(P("branch { segment 50; }"), 200, 200);
-  trial t = {.mesh = MESH(4, 1, 1, CONTIGUOUS)};
-  result r = run_trial(&c, &t);
+  ring_scene c = scene_open(P("branch { segment 50; }"), 200, 200);
+  ring_trial t = {.mesh = MESH(4, 1, 1, CONTIGUOUS)};
+  ring_result r = run_trial(&c, &t);
   for (int i = 0; i < 4; i++) ck_assert_int_eq(r.of[i].facts.sent, 0);
   scene_close(&c);
   c = scene_open(P("phase kv; branch { dilation 4; }"), 200, 200);
@@ -237,10 +237,10 @@ END_TEST
 /* ---- faults -------------------------------------------------------------- */
 
 /* Of the mesh's last ring. */
-static void expect_failure(const trial *t, const char *words,
+static void expect_failure(const ring_trial *t, const char *words,
                            dil_status own, int32_t culprit) {
-  scene c = scene_open(patterns[1], 171, 171);
-  result r = run_trial(&c, t);
+  ring_scene c = scene_open(patterns[1], 171, 171);
+  ring_result r = run_trial(&c, t);
   int32_t ranks = mesh_ranks(&t->mesh);
   for (int32_t i = ranks - t->mesh.ring; i < ranks; i++) {
     ck_assert_int_eq(r.of[i].status, i == culprit ? own : DIL_PEER);
@@ -271,7 +271,7 @@ static void lack_input_behind(dil_ring *r, int32_t rank) {
 
 /* By its number among all of a mesh. */
 START_TEST(failing_rank_is_named) {
-  trial t = {.mesh = MESH(4, 1 + _i, 1, CONTIGUOUS)};
+  ring_trial t = {.mesh = MESH(4, 1 + _i, 1, CONTIGUOUS)};
   t.spoil = _i ? lack_input_behind : lack_input;
   expect_failure(&t, _i ? "rank 6 failed in step 0" : "rank 2 failed in step 0",
                  DIL_USAGE, _i ? 6 : 2);
@@ -279,7 +279,7 @@ START_TEST(failing_rank_is_named) {
 END_TEST
 
 START_TEST(disagreement_is_found_first) {
-  trial t = {.mesh = MESH(3, 1, 1, CONTIGUOUS)};
+  ring_trial t = {.mesh = MESH(3, 1, 1, CONTIGUOUS)};
   t.spoil = change_plan;
   expect_failure(&t, "another plan", DIL_PEER, 1);
 }
@@ -327,7 +327,7 @@ static void be_brief(dil_ring *r, int32_t rank) {
 
 START_TEST(silence_is_an_error_in_time) {
   bool behind = _i == 2;
-  trial t = {.mesh = MESH(4, 1, 1 + behind, CONTIGUOUS)};
+  ring_trial t = {.mesh = MESH(4, 1, 1 + behind, CONTIGUOUS)};
   t.spoil = behind ? be_silent_behind : be_silent;
   t.mesh.timeout = 0.5;
   t.mesh.gathered = _i == 1 ? ~(uint64_t)0 : 0;
@@ -337,8 +337,8 @@ START_TEST(silence_is_an_error_in_time) {
 END_TEST
 
 START_TEST(slowness_is_none) {
-  scene c = scene_open(patterns[0], 171, 171);
-  trial t = {.mesh = MESH(4, 1, 1, CONTIGUOUS)};
+  ring_scene c = scene_open(patterns[0], 171, 171);
+  ring_trial t = {.mesh = MESH(4, 1, 1, CONTIGUOUS)};
   t.spoil = be_slow;
   expect_good(&c, &t);
   scene_close(&c);
@@ -346,7 +346,7 @@ START_TEST(slowness_is_none) {
 END_TEST
 
 START_TEST(truncation_is_an_error) {
-  trial t = {.mesh = MESH(4, 1, 1, CONTIGUOUS)};
+  ring_trial t = {.mesh = MESH(4, 1, 1, CONTIGUOUS)};
   t.spoil = be_brief;
   expect_failure(&t, "rank 1 sent", DIL_PEER, -1);
 }
@@ -386,7 +386,8 @@ static void be_struck(dil_ring *r, int32_t rank) {
   r->link->calls = &spoiled_calls;
 }
 
-static rank_group *group_struck_in(const scene *c, mesh shape, int32_t step) {
+static rank_group *group_struck_in(const ring_scene *c, mesh shape,
+                                   int32_t step) {
   rank_group_task task = {.mesh = shape,
                           .table = &c->k->plan->table,
                           .plan_hash = plan_hash(c->k->plan),
@@ -402,7 +403,7 @@ static rank_group *group_struck_in(const scene *c, mesh shape, int32_t step) {
 }
 
 /* Rank 1 of so many is; those left have the oracle's results. */
-static void lose_one(const scene *c, rank_group *all, int32_t ranks) {
+static void lose_one(const ring_scene *c, rank_group *all, int32_t ranks) {
   bool lost[4];
   was_struck = false;
   ck_assert_int_eq(rank_group_run(all, &c->d->call), DIL_INTERNAL);
@@ -418,7 +419,7 @@ static void lose_one(const scene *c, rank_group *all, int32_t ranks) {
 
 /* Another rank is lost each time, until one is left. */
 START_TEST(those_left_go_on) {
-  scene c = scene_open(patterns[0], 171, 171);
+  ring_scene c = scene_open(patterns[0], 171, 171);
   rank_group *all = group_struck_in(&c, (mesh)MESH(4, 1, 1, ZIGZAG), 2);
   for (int32_t ranks = 4; ranks > 2; ranks--) lose_one(&c, all, ranks);
   rank_group_free(all);
@@ -429,7 +430,7 @@ END_TEST
 /* Those of a mesh become one ring, of all heads and batch rows. */
 START_TEST(those_left_of_a_mesh_go_on) {
   static const mesh split[] = {MESH(2, 2, 1, ZIGZAG), MESH(2, 1, 2, STRIPED)};
-  scene c = scene_open(patterns[0], 171, 171);
+  ring_scene c = scene_open(patterns[0], 171, 171);
   rank_group *all = group_struck_in(&c, split[_i], 1);
   lose_one(&c, all, 4);
   rank_group_free(all);
@@ -438,10 +439,10 @@ START_TEST(those_left_of_a_mesh_go_on) {
 END_TEST
 
 START_TEST(resume_continues_bit_equal) {
-  scene c = scene_open(patterns[0], 171, 171);
+  ring_scene c = scene_open(patterns[0], 171, 171);
   char prefix[64];
   snprintf(prefix, sizeof prefix, "/tmp/test_ring.%d.%d", (int)getpid(), _i);
-  trial t = {.mesh = MESH(5, 1, 1, CONTIGUOUS)};
+  ring_trial t = {.mesh = MESH(5, 1, 1, CONTIGUOUS)};
   t.mesh.gathered = ways[_i % WAYS];
   t.checkpoint = (ring_checkpoint){prefix, 0, 1, false};
   size_t size;

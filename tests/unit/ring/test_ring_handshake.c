@@ -14,7 +14,7 @@
 
 enum { ROWS = 3, WIDTH = 2 };
 
-typedef struct rank {
+typedef struct handshake_rank {
   dil_ring ring;
   dil_table table;
   dil_call call;
@@ -23,7 +23,7 @@ typedef struct rank {
   ring_state state;
   float o[ROWS + 1][WIDTH], lse[ROWS + 1];
   char prefix[64];
-} rank;
+} handshake_rank;
 
 /* ---- the other rank ------------------------------------------------------ */
 
@@ -46,12 +46,12 @@ static dil_status at_once(dil_link *link, int32_t slot) {
 static const link_calls other = {.post = answer, .wait = at_once};
 static const ring_device_calls host = {.on_host = true};
 
-static void open_rank(rank *r) {
-  *r = (rank){.table = {.value_dim = WIDTH},
-              .call = {.seed = 5, .scale = 1},
-              .link = {.calls = &other, .ranks = 2},
-              .device = {&host},
-              .state = {.step = 1, .rows = {ROWS}}};
+static void open_rank(handshake_rank *r) {
+  *r = (handshake_rank){.table = {.value_dim = WIDTH},
+                        .call = {.seed = 5, .scale = 1},
+                        .link = {.calls = &other, .ranks = 2},
+                        .device = {&host},
+                        .state = {.step = 1, .rows = {ROWS}}};
   snprintf(r->prefix, sizeof r->prefix, "/tmp/test_agree.%d", (int)getpid());
   r->state.o[0] = r->o[0];
   r->state.lse[0] = r->lse;
@@ -64,23 +64,51 @@ static void open_rank(rank *r) {
 
 /* ---- one change each ----------------------------------------------------- */
 
-static void plan_of(rank *r) { r->ring.plan_hash++; }
-static void layout_of(rank *r) { r->ring.shape.layout = DIL_STRIPED; }
-static void exchange_of(rank *r) { r->ring.shape.gathered = 1; }
-static void batch_of(rank *r) { r->ring.B++; }
-static void queries_of(rank *r) { r->ring.shape.N++; }
-static void keys_of(rank *r) { r->ring.shape.M++; }
-static void first_of(rank *r) { r->ring.batch++; }
-static void head_of(rank *r) { r->ring.head++; }
-static void train_of(rank *r) { r->call.train = 1; }
-static void seed_of(rank *r) { r->call.seed++; }
-static void scale_of(rank *r) { r->call.scale = 0.5; }
-static void rank_of(rank *r) { r->link.rank = 1; }
-static void ranks_of(rank *r) { r->link.ranks = 3; }
-static void rows_of(rank *r) { r->state.rows[0]++; }
+static void plan_of(handshake_rank *r) {
+  r->ring.plan_hash++;
+}
+static void layout_of(handshake_rank *r) {
+  r->ring.shape.layout = DIL_STRIPED;
+}
+static void exchange_of(handshake_rank *r) {
+  r->ring.shape.gathered = 1;
+}
+static void batch_of(handshake_rank *r) {
+  r->ring.B++;
+}
+static void queries_of(handshake_rank *r) {
+  r->ring.shape.N++;
+}
+static void keys_of(handshake_rank *r) {
+  r->ring.shape.M++;
+}
+static void first_of(handshake_rank *r) {
+  r->ring.batch++;
+}
+static void head_of(handshake_rank *r) {
+  r->ring.head++;
+}
+static void train_of(handshake_rank *r) {
+  r->call.train = 1;
+}
+static void seed_of(handshake_rank *r) {
+  r->call.seed++;
+}
+static void scale_of(handshake_rank *r) {
+  r->call.scale = 0.5;
+}
+static void rank_of(handshake_rank *r) {
+  r->link.rank = 1;
+}
+static void ranks_of(handshake_rank *r) {
+  r->link.ranks = 3;
+}
+static void rows_of(handshake_rank *r) {
+  r->state.rows[0]++;
+}
 
 static const struct change {
-  void (*make)(rank *r);
+  void (*make)(handshake_rank *r);
   const char *word; /* of the handshake; NULL: it is no part of it */
   bool state;       /* of what a kept state is known by */
 } changes[] = {
@@ -104,7 +132,7 @@ enum { CHANGES = sizeof changes / sizeof *changes };
 START_TEST(ranks_agree_on_each_word) {
   const struct change *c = &changes[_i];
   char words[80];
-  rank r;
+  handshake_rank r;
   open_rank(&r);
   ring_handshake(&r.ring, r.ring.B); /* whatever was heard */
   memcpy(heard, said, sizeof heard);
@@ -121,7 +149,7 @@ END_TEST
 START_TEST(a_state_is_known_by_each_word) {
   const struct change *c = &changes[_i];
   char file[80];
-  rank r;
+  handshake_rank r;
   open_rank(&r);
   snprintf(file, sizeof file, "%s.0", r.prefix);
   for (int i = 0; i < ROWS; i++) r.lse[i] = (float)i + 1;
@@ -143,7 +171,7 @@ END_TEST
 /* A step that no ring of so many ranks has: the file is another's. */
 START_TEST(a_step_beyond_the_ring_is_refused) {
   char file[80];
-  rank r;
+  handshake_rank r;
   open_rank(&r);
   snprintf(file, sizeof file, "%s.0", r.prefix);
   r.state.step = _i ? 2 : -1;
@@ -159,7 +187,7 @@ START_TEST(a_second_state_is_refused_by_name) {
   enum { STEP = sizeof(int32_t), WORD = sizeof(int16_t), BYTES = 112 };
   char file[80], header[BYTES];
   checkpoint_file *in = NULL;
-  rank r;
+  handshake_rank r;
   open_rank(&r);
   snprintf(file, sizeof file, "%s.0", r.prefix);
   ck_assert_msg(!state_write(&r.state, &r.ring), "%s", dil_last_error());
